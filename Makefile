@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# A thin coat over Meson for people: each target installs the Debian packages it misses, then calls one command.
+# BUILD= another build folder, PREFIX= where `make install` goes, J= jobs.
+BUILD ?= build
+PREFIX ?= /usr/local
+J ?= $(shell nproc)
+N ?= 4
+KOLORUN = $(BUILD)/tools/kolorun
+PERF = $(BUILD)/tools/kolo-perf
+
+.PHONY: all deps look-again run check-run elastic digits test test-sanitized chaos chaos-points property bench bench-engine bench-peers install \
+        format fuzz clean
+
+all: $(BUILD)/build.ninja
+	ninja -C $(BUILD) -j $(J)
+
+$(BUILD)/build.ninja: | deps
+	meson setup $(BUILD) --prefix=$(PREFIX)
+
+# The folder remembers what was missing when it was set up (tests, peers); what came since is found by looking again.
+look-again: $(BUILD)/build.ninja
+	@meson setup --reconfigure $(BUILD) >/dev/null || { cat $(BUILD)/meson-logs/meson-log.txt; exit 1; }
+
+deps:
+	@scripts/install-deps build
+
+# The main job: training on real data with N workers that loses one half way and gets another. OUT= the folder for
+# picture and timeline; more by ARGS=, see examples/digits/README.md: make run ARGS="--kill 0@100 --stop 1@800"
+OUT ?= $(BUILD)
+run: all
+	$(BUILD)/examples/digits/digits --workers $(N) --out $(OUT) $(ARGS)
+
+# What it stands on: N local ranks check every collective on real buffers and print the performance table.
+check-run: all
+	$(KOLORUN) -n $(N) $(PERF) run
+
+# A service whose workers are killed, stopped and cut off while it runs: make elastic ARGS="--seconds 60 --seed 7"
+elastic: all
+	$(BUILD)/examples/elastic/elastic $(ARGS)
+
+digits: run
+
+# Builds (release, sanitizers, clang), checks, fuzzers, unit, process and network tests. Last line: N passed, N failed.
+test:
+	@scripts/install-deps build test
+	@$(MAKE) --no-print-directory look-again
+	@scripts/test-all
+
+# The sanitizer builds and ten seconds of each fuzzer; to become part of `make test` again (docs/progress.md).
+test-sanitized:
+	@scripts/install-deps build test
+	scripts/test-all --only asan --only tsan --only fuzz
+
+# Random programs, one random fault each, N times from SEED on (default: from the clock), JOBS side by side; the last
+# line sums up. NET=1: on namespaces, with links that are cut. chaos-points: every fail point with every fault TIMES
+# times, the table goes to bench/results. More by ARGS=, see tests/chaos/chaos --help.
+CHAOS = $(BUILD)/tests/chaos/chaos
+CHAOS_ARGS = --jobs $(JOBS) $(if $(SEED),--seed $(SEED)) $(ARGS)
+JOBS ?= 1
+TIMES ?= 10
+chaos: look-again all
+	@$(CHAOS) --runs $(if $(filter file,$(origin N)),1000,$(N)) $(if $(NET),--net) $(CHAOS_ARGS)
+
+chaos-points: look-again all
+	@$(CHAOS) --points $(TIMES) --out bench/results/chaos-points.txt $(CHAOS_ARGS)
+
+# Random programs for the engine against a sequential reference, N of each kind from SEED on: ranks as threads (on
+# devices, with autotune, see the test), process sets that overlap, agreed on through a tree, and in levels over
+# hosts. What fails prints its seed; SEED=that N=1 repeats it.
+RANDOM = $(BUILD)/tests/engine/engine_random_test
+RANDOM_SETS = $(BUILD)/tests/engine/engine_sets_random_test
+property: RUNS = $(if $(filter file,$(origin N)),1000,$(N))
+property: SEED ?= 1
+property: look-again all
+	$(RANDOM) threads $(RUNS) $(SEED)
+	KOLO_ENGINE_TREE_RANKS=1 KOLO_ENGINE_TREE_FAN_IN=2 $(RANDOM) threads $(RUNS) $(SEED)
+	$(RANDOM) hosts $(RUNS) $(SEED)
+	$(RANDOM_SETS) $(RUNS) $(SEED)
+	KOLO_ENGINE_TREE_RANKS=1 KOLO_ENGINE_TREE_FAN_IN=2 $(RANDOM_SETS) $(RUNS) $(SEED)
+
+bench: all
+	$(KOLORUN) -n $(N) $(PERF) all_reduce --min 8 --max 64M
+
+# What the engine costs and carries with 4 local ranks; its last line is one for machines.
+bench-engine: all
+	$(KOLORUN) -n $(N) $(BUILD)/bench/bench-engine
+
+bench-peers:
+	@scripts/install-deps build bench
+	@$(MAKE) --no-print-directory look-again
+	@$(MAKE) --no-print-directory all
+	bench/run_peers --build $(BUILD)
+
+# A PREFIX that is named counts for a folder that is set up already, too. The loader learns of the library by ldconfig.
+install: $(BUILD)/build.ninja
+	$(if $(filter file,$(origin PREFIX)),,meson configure $(BUILD) -Dprefix=$(PREFIX))
+	@$(MAKE) --no-print-directory all
+	meson install -C $(BUILD) --no-rebuild
+	@if [ -z "$(DESTDIR)" ] && [ "$$(id -u)" = 0 ]; then ldconfig; fi
+
+format:
+	@scripts/install-deps build test
+	git ls-files -co --exclude-standard '*.c' '*.h' | xargs -r clang-format -i
+
+# Longer fuzzing: make fuzz SECONDS=600
+SECONDS ?= 60
+fuzz:
+	@scripts/install-deps build test
+	scripts/test-all --only fuzz --fuzz-seconds $(SECONDS)
+
+clean:
+	rm -rf build build-asan build-tsan build-clang build-fuzz

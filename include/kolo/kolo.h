@@ -1,0 +1,341 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Kolo: collective communication between processes, threads and hosts.
+ *
+ * Life of a communicator: one rank calls kolo_get_unique_id() and hands the 128 bytes to the others by any
+ * means; every rank calls kolo_comm_init_rank(); every rank makes the same collective calls in the same order;
+ * every rank calls kolo_comm_finalize() (optional) and kolo_comm_destroy().
+ *
+ * Threads: a communicator is used by one thread at a time; kolo_comm_abort(), kolo_comm_get_async_error() and the
+ * kolo_comm_* queries may be called from any thread at any time. Different communicators are independent.
+ * Errors: every function returns a status. The message behind the last failure of the calling thread is
+ * kolo_get_last_error(NULL), of a communicator kolo_get_last_error(comm). Output arguments are set on success only.
+ * Units: counts are elements of the given type, never bytes.
+ */
+#ifndef KOLO_H
+#define KOLO_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#pragma GCC visibility push(default)
+
+#define KOLO_VERSION_MAJOR 0
+#define KOLO_VERSION_MINOR 1
+#define KOLO_VERSION_PATCH 0
+#define KOLO_VERSION       (KOLO_VERSION_MAJOR * 10000 + KOLO_VERSION_MINOR * 100 + KOLO_VERSION_PATCH)
+
+/* ---- status ------------------------------------------------------------------------------------------------ */
+
+typedef enum kolo_status {
+    KOLO_OK = 0,
+    KOLO_IN_PROGRESS = 1,          /* non-blocking call accepted; ask kolo_comm_get_async_error() */
+    KOLO_ERR_INVALID_ARGUMENT = 2, /* an argument is out of its domain; nothing was done */
+    KOLO_ERR_INVALID_USAGE = 3,    /* a call that is not allowed now (group misuse, communicator not ready) */
+    KOLO_ERR_UNSUPPORTED = 4,      /* known, but not built in or not possible on this machine */
+    KOLO_ERR_NO_MEMORY = 5,
+    KOLO_ERR_SYSTEM = 6,     /* a system call failed; the message holds its error */
+    KOLO_ERR_TIMEOUT = 7,    /* a deadline passed; the message says what was awaited */
+    KOLO_ERR_REMOTE = 8,     /* a peer died or closed its connection */
+    KOLO_ERR_MISMATCH = 9,   /* ranks called different operations, counts or types */
+    KOLO_ERR_ABORTED = 10,   /* kolo_comm_abort() was called */
+    KOLO_ERR_AUTH = 11,      /* a peer could not prove knowledge of the job's secret */
+    KOLO_ERR_PROTOCOL = 12,  /* bytes from outside that make no sense */
+    KOLO_ERR_INTERNAL = 13,  /* a bug in Kolo; please report the message */
+    KOLO_ERR_PARTITION = 14, /* the network has split and this rank is on the side that does not go on */
+    KOLO_ERR_REVOKED = 15    /* some rank called kolo_comm_revoke(): the communicator can only be shrunk */
+} kolo_status_t;
+
+/* The name of a status and one sentence on it; never NULL, static storage. Any thread. */
+const char *kolo_status_string(kolo_status_t status);
+
+/* Tells the KOLO_VERSION of the library that is loaded. */
+kolo_status_t kolo_get_version(int *version);
+
+/* ---- types and operators ----------------------------------------------------------------------------------- */
+
+typedef enum kolo_type {
+    KOLO_INT8 = 0,
+    KOLO_UINT8 = 1,
+    KOLO_INT32 = 2,
+    KOLO_UINT32 = 3,
+    KOLO_INT64 = 4,
+    KOLO_UINT64 = 5,
+    KOLO_FLOAT16 = 6,
+    KOLO_BFLOAT16 = 7,
+    KOLO_FLOAT32 = 8,
+    KOLO_FLOAT64 = 9,
+    KOLO_FLOAT8_E4M3 = 10, /* OCP e4m3fn: no infinities, saturates to NaN */
+    KOLO_FLOAT8_E5M2 = 11, /* OCP e5m2 */
+    KOLO_TYPE_COUNT = 12
+} kolo_type_t;
+
+/* Integer arithmetic wraps. Floats of 8 and 16 bits are reduced in float32 inside one step and rounded to nearest
+ * even when a step ends. MIN and MAX return NaN when any input is NaN. AVG scales each float input by 1/ranks
+ * before summing and divides integer sums, truncating towards zero, after. All ranks get the same bits, and the
+ * same call on the same ranks gives the same bits again; docs/reductions.md has the rules in full. */
+typedef enum kolo_op {
+    KOLO_SUM = 0,
+    KOLO_PROD = 1,
+    KOLO_MIN = 2,
+    KOLO_MAX = 3,
+    KOLO_AVG = 4,
+    KOLO_OP_BUILTIN_COUNT = 5 /* values from here on come from kolo_op_create_*() */
+} kolo_op_t;
+
+/* Size of one element in bytes, 0 for an unknown type. */
+size_t kolo_type_size(kolo_type_t type);
+
+/* ---- handles ----------------------------------------------------------------------------------------------- */
+
+typedef struct kolo_comm *kolo_comm_t;
+typedef struct kolo_cpu_stream *kolo_stream_t; /* passed as void *: a GPU communicator takes a CUstream there */
+typedef struct kolo_cpu_event *kolo_event_t;
+typedef struct kolo_registration *kolo_registration_t;
+
+#define KOLO_UNIQUE_ID_BYTES 128
+/* Holds the root's address and the job's secret: send it over channels you trust. */
+typedef struct kolo_unique_id {
+    char bytes[KOLO_UNIQUE_ID_BYTES];
+} kolo_unique_id_t;
+
+#define KOLO_UNDEFINED_INT INT32_MIN
+#define KOLO_CONFIG_MAGIC  0x6b6f6c6fu /* "kolo" */
+
+/* Options of one communicator. Start from KOLO_CONFIG_INITIALIZER; a field left undefined takes the parameter of
+ * the same name (KOLO_BLOCKING, ...; see kolo-info --params) or its default. */
+typedef struct kolo_config {
+    uint32_t size;       /* sizeof of the caller's struct: newer fields than the caller knows take defaults */
+    uint32_t magic;      /* KOLO_CONFIG_MAGIC */
+    int blocking;        /* 0: init, split, shrink, grow, finalize, first uses return KOLO_IN_PROGRESS. Default 1 */
+    int init_timeout_ms; /* limit of init, split, shrink, grow, of making connections. Default 120000 */
+    int op_timeout_ms;   /* limit of one operation, 0 = none (ranks may wait minutes for a peer); the error comes up
+                            to 200 ms later, with what the other ranks are doing. Default 0 */
+    const char *name;    /* copied; stands in messages. Default "comm" */
+    int split_share;     /* 1, on all ranks of a color: a split shares what its parent knows of hosts, processes and
+                            wires, and the sizes of its buffers, and is made with fewer messages. Default 0 */
+} kolo_config_t;
+#define KOLO_CONFIG_INITIALIZER                                                                                    \
+    {                                                                                                              \
+        sizeof(kolo_config_t), KOLO_CONFIG_MAGIC, KOLO_UNDEFINED_INT, KOLO_UNDEFINED_INT, KOLO_UNDEFINED_INT,      \
+            NULL, KOLO_UNDEFINED_INT                                                                               \
+    }
+
+/* ---- unique id and initialisation -------------------------------------------------------------------------- */
+
+/* Makes an id: opens a listening socket and serves the ranks that will call it until all of them have what they
+ * need (one job per id). With KOLO_COMM_ID=host:port set, the address is taken from there and the secret from
+ * KOLO_COMM_SECRET_FILE; then every rank may call this and gets an equal id. The socket is closed when the job has
+ * come about or failed, or when no rank has called for KOLO_ROOT_IDLE_MS (a day). If this process dies before all
+ * ranks are in, those that wait get KOLO_ERR_REMOTE at once. Any thread. */
+kolo_status_t kolo_get_unique_id(kolo_unique_id_t *id);
+
+/* Writes the id to, or reads it from, a file (mode 0600, written atomically). Reading waits up to timeout_ms for
+ * the file to appear. */
+kolo_status_t kolo_unique_id_save(const kolo_unique_id_t *id, const char *path);
+kolo_status_t kolo_unique_id_load(kolo_unique_id_t *id, const char *path, int timeout_ms);
+
+/* Joins the communicator of `nranks` ranks that `id` names, as `rank`. Collective. With config->blocking == 0
+ * returns KOLO_IN_PROGRESS and *comm may only be passed to kolo_comm_get_async_error(), _abort and _destroy until
+ * that reports KOLO_OK. config may be NULL. */
+kolo_status_t kolo_comm_init_rank(kolo_comm_t *comm, int nranks, kolo_unique_id_t id, int rank,
+                                  const kolo_config_t *config);
+
+/* The same with several roots, for very many ranks: ids[0..nids) made by kolo_get_unique_id() in different
+ * processes, the same list in the same order on every rank. */
+kolo_status_t kolo_comm_init_rank_scalable(kolo_comm_t *comm, int nranks, int rank, int nids,
+                                           const kolo_unique_id_t *ids, const kolo_config_t *config);
+
+/* All ranks of a communicator in this process: comms[0..nranks) is filled with one handle per rank. To call a
+ * collective on several of them from one thread, put the calls between kolo_group_start() and kolo_group_end(). */
+kolo_status_t kolo_comm_init_all(kolo_comm_t *comms, int nranks, const kolo_config_t *config);
+
+#define KOLO_SPLIT_NOCOLOR (-1)
+/* Makes communicators of parts of one. Collective over `comm`: ranks of equal color (>= 0) form a new communicator,
+ * ordered by key, then by old rank. KOLO_SPLIT_NOCOLOR takes part and gets *newcomm = NULL. config NULL: the
+ * parent's. */
+kolo_status_t kolo_comm_split(kolo_comm_t comm, int color, int key, kolo_comm_t *newcomm,
+                              const kolo_config_t *config);
+
+#define KOLO_SHRINK_DEFAULT 0
+#define KOLO_SHRINK_ABORT   1
+/* Makes a communicator of the ranks that are left, in their old order; needs no new id. Left out are
+ * excluded[0..count) (the same list on all that call; NULL and 0: nobody) and those that are lost: the callers
+ * agree on them first, and again when one more is lost meanwhile, so that all that return KOLO_OK have the same
+ * communicator. The excluded ranks do not call and may be dead, hung or in the middle of an operation.
+ * KOLO_SHRINK_DEFAULT: the operations of `comm` come first, in the order of calls; it can be used on, and serves on
+ * while the new one is being set up. Without a list `comm` may have lost ranks or be revoked. KOLO_SHRINK_ABORT:
+ * this rank's operations on `comm` are ended (KOLO_ERR_ABORTED) before; afterwards `comm` can only be destroyed,
+ * aborted, or shrunk in this mode again. KOLO_ERR_MISMATCH: the ranks name different ones. KOLO_ERR_PARTITION: the
+ * others go on without this rank. config NULL: the parent's. */
+kolo_status_t kolo_comm_shrink(kolo_comm_t comm, const int *excluded, int count, int flags, kolo_comm_t *newcomm,
+                               const kolo_config_t *config);
+
+/* Makes an id by which new processes join `comm` (one grow per id). On one rank that takes part in the grow, any of
+ * them: it is the one that passes the id there. The id is a secret, like those of kolo_get_unique_id(). Any thread.
+ */
+kolo_status_t kolo_comm_get_grow_id(kolo_comm_t comm, kolo_unique_id_t *id);
+/* Makes a communicator of all ranks of `comm`, with their old numbers, and new ones. Collective over both. An old
+ * rank passes comm, rank -1 and id NULL, except the one that made the id, which passes it; a new rank passes comm
+ * NULL, the id, and its rank in [old count, nranks). nranks counts both and is the same on all. `comm` can be used
+ * on; with blocking 0 it serves while new ranks are awaited. A new rank that does not come within init_timeout_ms
+ * is KOLO_ERR_TIMEOUT on all others, with its number; what fails on one side fails on the other. config NULL: that
+ * of `comm`, or defaults. KOLO_ERR_UNSUPPORTED: built without libsodium. */
+kolo_status_t kolo_comm_grow(kolo_comm_t comm, int nranks, const kolo_unique_id_t *id, int rank,
+                             kolo_comm_t *newcomm, const kolo_config_t *config);
+
+/* Makes the communicator unusable on all ranks: what is under way or queued, here and there, ends with
+ * KOLO_ERR_REVOKED, later operations, finalize, split and grow are refused with it. Not collective: one rank calls,
+ * and others that call at the same time do no harm; a second call of one rank is KOLO_ERR_INVALID_ARGUMENT. Does
+ * not wait. Afterwards the ranks may shrink it (without a list, or in abort mode). Communicators made from it are
+ * not affected. Any thread. NULL is fine. */
+kolo_status_t kolo_comm_revoke(kolo_comm_t comm);
+/* Tells which ranks of `comm` this rank knows to be lost, those that a shrink of it has left out unnamed included.
+ * In: *count is the room in `ranks`; out: how many there are, of which the first fill `ranks` in rising order (NULL
+ * for no room). Other ranks may know of others: what all agree on is what kolo_comm_shrink() leaves out. Any
+ * thread. */
+kolo_status_t kolo_comm_lost(kolo_comm_t comm, int *ranks, int *count);
+
+/* Waits until all operations of this rank are complete and tells the others. Collective. After it only queries,
+ * destroy and abort are allowed. */
+kolo_status_t kolo_comm_finalize(kolo_comm_t comm);
+/* Frees the communicator once this rank's operations are complete; what returned KOLO_IN_PROGRESS and is not over
+ * yet is ended. Waits for no peer: whoever still needs this rank gets KOLO_ERR_REMOTE, so ranks that leave together
+ * call kolo_comm_finalize() before. NULL is fine. The handle is dead afterwards: later calls with it return
+ * KOLO_ERR_INVALID_ARGUMENT. */
+kolo_status_t kolo_comm_destroy(kolo_comm_t comm);
+/* Ends every wait of this communicator on this rank, from any thread, and frees it once no call is inside. The
+ * handle is dead afterwards, as after kolo_comm_destroy(), but kolo_comm_get_async_error() tells KOLO_ERR_ABORTED
+ * of it until at least 64 more communicators were made. */
+kolo_status_t kolo_comm_abort(kolo_comm_t comm);
+
+/* How many ranks the communicator has, and which of them the caller is. */
+kolo_status_t kolo_comm_count(kolo_comm_t comm, int *nranks);
+kolo_status_t kolo_comm_user_rank(kolo_comm_t comm, int *rank);
+/* The device this rank's buffers live on: -1 for the CPU. */
+kolo_status_t kolo_comm_device(kolo_comm_t comm, int *device);
+/* Asks for the state: KOLO_OK, KOLO_IN_PROGRESS, or the first error that made this communicator unusable. Never
+ * blocks. */
+kolo_status_t kolo_comm_get_async_error(kolo_comm_t comm, kolo_status_t *async_error);
+/* The text behind the last error of `comm`, or of the calling thread for NULL. Valid until the next call. */
+const char *kolo_get_last_error(kolo_comm_t comm);
+
+/* ---- collectives -------------------------------------------------------------------------------------------
+ * Buffers belong to the caller and must not be touched between the call and its completion. stream NULL: the call
+ * is complete when it returns; a kolo_stream_t: it is queued and completes in the stream's order. Source and
+ * destination must not overlap except for the in-place forms named below. Count 0 is allowed and moves nothing
+ * (it still counts as a call: all ranks must make it). All ranks must pass the same type, op, root and count.
+ * First use: connections are made by the first operation that needs them. On a communicator with config.blocking 0
+ * such an operation without a stream (or the group that holds it) returns KOLO_IN_PROGRESS and goes on in the
+ * background; the buffers are in use, and other operations are refused (KOLO_ERR_INVALID_USAGE), until
+ * kolo_comm_get_async_error() no longer reports KOLO_IN_PROGRESS. A group holds communicators of one kind only,
+ * blocking or not. */
+
+/* Every rank gets the reduction of all ranks' src. In place: src == dst. */
+kolo_status_t kolo_all_reduce(const void *src, void *dst, size_t count, kolo_type_t type, kolo_op_t op,
+                              kolo_comm_t comm, void *stream);
+/* The root gets the reduction of all ranks' src. dst is used on the root only and may be NULL elsewhere. In place:
+ * src == dst on the root. */
+kolo_status_t kolo_reduce(const void *src, void *dst, size_t count, kolo_type_t type, kolo_op_t op, int root,
+                          kolo_comm_t comm, void *stream);
+/* Every rank gets the root's src. src is used on the root only and may be NULL elsewhere. In place: src == dst. */
+kolo_status_t kolo_broadcast(const void *src, void *dst, size_t count, kolo_type_t type, int root, kolo_comm_t comm,
+                             void *stream);
+/* Every rank gets every rank's src. dst holds nranks * count elements in rank order. In place: src == dst + rank *
+ * count. */
+kolo_status_t kolo_all_gather(const void *src, void *dst, size_t count, kolo_type_t type, kolo_comm_t comm,
+                              void *stream);
+/* Every rank gets every rank's src, of different lengths. counts[i], displs[i]: elements from rank i and where they
+ * go in dst; the same arrays on all ranks. */
+kolo_status_t kolo_all_gatherv(const void *src, void *dst, const size_t *counts, const size_t *displs,
+                               kolo_type_t type, kolo_comm_t comm, void *stream);
+/* Rank i gets the reduction of part i of all ranks' src. src holds nranks * count elements. In place: dst == src +
+ * rank * count. */
+kolo_status_t kolo_reduce_scatter(const void *src, void *dst, size_t count, kolo_type_t type, kolo_op_t op,
+                                  kolo_comm_t comm, void *stream);
+/* Rank i gets the reduction of part i, of different lengths. Part i has counts[i] elements, parts lie back to back
+ * in src. */
+kolo_status_t kolo_reduce_scatterv(const void *src, void *dst, const size_t *counts, kolo_type_t type, kolo_op_t op,
+                                   kolo_comm_t comm, void *stream);
+/* Every rank sends a part to every rank. Part i of src (count elements) goes to part `rank` of rank i's dst. No
+ * in-place form. */
+kolo_status_t kolo_all_to_all(const void *src, void *dst, size_t count, kolo_type_t type, kolo_comm_t comm,
+                              void *stream);
+/* Every rank sends a part to every rank, of different lengths. send_counts[i] at send_displs[i] go to rank i,
+ * recv_counts[i] from rank i go to recv_displs[i]. */
+kolo_status_t kolo_all_to_allv(const void *src, const size_t *send_counts, const size_t *send_displs, void *dst,
+                               const size_t *recv_counts, const size_t *recv_displs, kolo_type_t type,
+                               kolo_comm_t comm, void *stream);
+/* The root gets every rank's src in rank order. In place on the root: src == dst + root * count. dst may be NULL
+ * elsewhere. */
+kolo_status_t kolo_gather(const void *src, void *dst, size_t count, kolo_type_t type, int root, kolo_comm_t comm,
+                          void *stream);
+/* Rank i gets part i of the root's src. In place on the root: dst == src + root * count. src may be NULL elsewhere.
+ */
+kolo_status_t kolo_scatter(const void *src, void *dst, size_t count, kolo_type_t type, int root, kolo_comm_t comm,
+                           void *stream);
+/* Waits for all ranks: returns on no rank before it was called on all. */
+kolo_status_t kolo_barrier(kolo_comm_t comm, void *stream);
+/* Moves a message between two ranks. Sends to and receives from one peer match in the order of the calls. A send
+ * may wait until the peer receives: exchange in a group. Count 0 is matched too. */
+kolo_status_t kolo_send(const void *buf, size_t count, kolo_type_t type, int peer, kolo_comm_t comm, void *stream);
+kolo_status_t kolo_recv(void *buf, size_t count, kolo_type_t type, int peer, kolo_comm_t comm, void *stream);
+
+/* Makes several calls one. Calls between the outermost start and end of a thread are collected and run together at
+ * the end: point-to-point calls and collectives in any mix, on any number of communicators. Arguments are checked
+ * by the call itself; kolo_group_end() returns the first other error. Groups nest; an inner pair does nothing. */
+kolo_status_t kolo_group_start(void);
+kolo_status_t kolo_group_end(void);
+
+/* ---- user operators ---------------------------------------------------------------------------------------- */
+
+/* Makes a sum in which this rank's input is first multiplied by *scalar (of `type`, a float type or an integer;
+ * read now). Bound to `comm` and `type`. May be destroyed as soon as the last call that uses it has returned. */
+kolo_status_t kolo_op_create_premul_sum(kolo_op_t *op, const void *scalar, kolo_type_t type, kolo_comm_t comm);
+/* The function of a user operator: inout[i] = f(in[i], inout[i]) for count elements; must be associative and
+ * commutative, and the same on all ranks. Called on the thread that runs the collective. */
+typedef void (*kolo_user_op_fn_t)(const void *in, void *inout, size_t count, kolo_type_t type, void *arg);
+/* Makes an operator of a function, for `type` on `comm`; arg is handed to it. */
+kolo_status_t kolo_op_create_callback(kolo_op_t *op, kolo_user_op_fn_t fn, void *arg, kolo_type_t type,
+                                      kolo_comm_t comm);
+/* Frees an operator. */
+kolo_status_t kolo_op_destroy(kolo_op_t op, kolo_comm_t comm);
+
+/* ---- streams and events on the CPU ------------------------------------------------------------------------- */
+
+/* An ordered queue of operations with a thread of its own: make, wait, ask, free. */
+kolo_status_t kolo_stream_create(kolo_stream_t *stream);
+kolo_status_t kolo_stream_synchronize(kolo_stream_t stream); /* waits; returns the first error of the queue */
+kolo_status_t kolo_stream_query(kolo_stream_t stream);       /* KOLO_OK if empty, KOLO_IN_PROGRESS if not */
+kolo_status_t kolo_stream_destroy(kolo_stream_t stream);     /* waits for the queue; NULL is fine */
+/* Queues a call: fn(arg) runs on the stream's thread in its order. */
+kolo_status_t kolo_stream_call(kolo_stream_t stream, void (*fn)(void *), void *arg);
+
+/* Marks a point of a stream's queue: record it, then ask or wait for it, here or in another stream. */
+kolo_status_t kolo_event_create(kolo_event_t *event);
+kolo_status_t kolo_event_record(kolo_event_t event, kolo_stream_t stream);
+kolo_status_t kolo_event_query(kolo_event_t event);
+kolo_status_t kolo_event_synchronize(kolo_event_t event);
+kolo_status_t kolo_stream_wait_event(kolo_stream_t stream, kolo_event_t event);
+kolo_status_t kolo_event_destroy(kolo_event_t event);
+
+/* ---- memory ------------------------------------------------------------------------------------------------ */
+
+/* Tells wires that a buffer will be used often. Optional. Local; never needed for correctness. */
+kolo_status_t kolo_comm_register(kolo_comm_t comm, void *buf, size_t bytes, kolo_registration_t *handle);
+kolo_status_t kolo_comm_deregister(kolo_comm_t comm, kolo_registration_t handle);
+
+/* Tells how much memory this communicator holds on this rank, in bytes: mapped segments and private buffers. */
+kolo_status_t kolo_comm_memory(kolo_comm_t comm, size_t *bytes);
+
+#pragma GCC visibility pop
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,244 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Tests of the base room: parameters, error text, waits, gates.
+ */
+#include "base/clock.h"
+#include "base/params.h"
+#include "base/test.h"
+#include "base/wait.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+
+static int64_t v_int, v_size, v_enum;
+static bool v_bool;
+static const char *v_str;
+static const kolo_param_t rows[] = {
+    {"KOLO_T_INT", KOLO_PARAM_INT, "7", -5, 10, NULL, true, "an int", &v_int},
+    {"KOLO_T_SIZE", KOLO_PARAM_SIZE, "64K", 0, INT64_MAX, NULL, false, "a size", &v_size},
+    {"KOLO_T_BOOL", KOLO_PARAM_BOOL, "0", 0, 0, NULL, false, "a bool", &v_bool},
+    {"KOLO_T_ENUM", KOLO_PARAM_ENUM, "auto", 0, 0, "auto|ring|tree", false, "an enum", &v_enum},
+    {"KOLO_T_STR", KOLO_PARAM_STR, NULL, 0, 0, NULL, false, "a string", &v_str},
+};
+static const kolo_param_table_t table = {"test", rows, KOLO_COUNTOF(rows)};
+static const kolo_param_table_t *const tables[] = {&table};
+
+struct pair {
+    const char *key, *text;
+};
+
+static const char *lookup(const char *key, void *arg)
+{
+    const struct pair *p = arg;
+    return p && strcmp(p->key, key) == 0 ? p->text : NULL;
+}
+
+static void params_take_defaults_and_values(void **state)
+{
+    (void)state;
+    assert_int_equal(kolo_params_load(tables, 1, lookup, NULL), KOLO_OK);
+    assert_int_equal(v_int, 7);
+    assert_int_equal(v_size, 65536);
+    assert_null(v_str);
+    struct pair p = {"KOLO_T_ENUM", "TREE"};
+    assert_int_equal(kolo_params_load(tables, 1, lookup, &p), KOLO_OK);
+    assert_int_equal(v_enum, 2);
+    char text[16];
+    kolo_param_print(&rows[3], text, sizeof text);
+    assert_string_equal(text, "tree");
+}
+
+static void params_refuse_bad_text_by_name(void **state)
+{
+    (void)state;
+    static const struct pair bad[] = {
+        {"KOLO_T_INT", "11"},
+        {"KOLO_T_INT", "x"},
+        {"KOLO_T_INT", ""},
+        {"KOLO_T_INT", "3 "},
+        {"KOLO_T_SIZE", "1Q"},
+        {"KOLO_T_SIZE", "-1"},
+        {"KOLO_T_SIZE", "99999999999G"},
+        {"KOLO_T_BOOL", "2"},
+        {"KOLO_T_ENUM", "rin"},
+        {"KOLO_T_ENUM", "auto|ring"},
+    };
+    for (size_t i = 0; i < KOLO_COUNTOF(bad); i++) {
+        struct pair p = bad[i];
+        assert_int_equal(kolo_params_load(tables, 1, lookup, &p), KOLO_ERR_INVALID_ARGUMENT);
+        assert_non_null(strstr(kolo_error_text(), bad[i].key));
+    }
+}
+
+static void agree_hash_follows_must_agree_rows_only(void **state)
+{
+    (void)state;
+    assert_int_equal(kolo_params_load(tables, 1, lookup, NULL), KOLO_OK);
+    uint64_t before = kolo_params_agree_hash(tables, 1);
+    v_size = 1;
+    assert_true(kolo_params_agree_hash(tables, 1) == before);
+    v_int = 8;
+    assert_false(kolo_params_agree_hash(tables, 1) == before);
+}
+
+static void describe(void *arg, char *buf, size_t bytes)
+{
+    snprintf(buf, bytes, "%s", (const char *)arg);
+}
+
+static void wait_ends_at_its_deadline_and_says_what_it_waited_for(void **state)
+{
+    (void)state;
+    kolo_waker_t waker;
+    kolo_wait_t wait;
+    kolo_status_t status;
+    assert_int_equal(kolo_waker_init(&waker, NULL), KOLO_OK);
+    uint64_t start = kolo_now_ns();
+    kolo_wait_init(&wait, NULL, kolo_deadline_ms(30), describe, "godot", 1);
+    wait.wakers[wait.nwakers++] = &waker;
+    while ((status = kolo_wait_pause(&wait)) == KOLO_OK) {
+    }
+    assert_int_equal(status, KOLO_ERR_TIMEOUT);
+    assert_non_null(strstr(kolo_error_text(), "godot"));
+    assert_true(kolo_now_ns() - start < 500 * KOLO_NS_PER_MS);
+    kolo_waker_fini(&waker);
+}
+
+struct abort_case {
+    kolo_waker_t *waker;
+    _Atomic uint32_t flag;
+};
+
+static void *aborter(void *arg)
+{
+    struct abort_case *c = arg;
+    while (atomic_load(c->waker->asleep) == 0) kolo_cpu_relax();
+    atomic_store(&c->flag, 1);
+    kolo_waker_wake(c->waker);
+    return NULL;
+}
+
+static void abort_ends_a_parked_wait(void **state)
+{
+    (void)state;
+    kolo_waker_t waker;
+    struct abort_case c = {.waker = &waker};
+    kolo_wait_t wait;
+    kolo_status_t status;
+    pthread_t thread;
+    assert_int_equal(kolo_waker_init(&waker, NULL), KOLO_OK);
+    kolo_wait_init(&wait, &c.flag, 0, NULL, NULL, 1);
+    wait.wakers[wait.nwakers++] = &waker;
+    assert_int_equal(pthread_create(&thread, NULL, aborter, &c), 0);
+    while ((status = kolo_wait_pause(&wait)) == KOLO_OK) {
+    }
+    pthread_join(thread, NULL);
+    assert_int_equal(status, KOLO_ERR_ABORTED);
+    kolo_waker_fini(&waker);
+}
+
+struct bell_case {
+    kolo_waker_t waker;
+    _Atomic uint32_t ping, pong;
+};
+
+static void *echo(void *arg)
+{
+    struct bell_case *c = arg;
+    for (uint32_t i = 1; i <= 200; i++) {
+        /* only write once the waiter is parked, so that every round needs the bell */
+        while (atomic_load(&c->pong) != i || atomic_load(c->waker.asleep) == 0) kolo_cpu_relax();
+        atomic_store_explicit(&c->ping, i, memory_order_release);
+        kolo_doorbell_ring(c->waker.asleep, c->waker.event_fd);
+    }
+    return NULL;
+}
+
+static void a_parked_waiter_is_woken_by_the_doorbell(void **state)
+{
+    (void)state;
+    struct bell_case c = {0};
+    kolo_wait_t wait;
+    pthread_t thread;
+    assert_int_equal(kolo_waker_init(&c.waker, NULL), KOLO_OK);
+    kolo_wait_init(&wait, NULL, kolo_deadline_ms(20000), NULL, NULL, 1);
+    wait.wakers[wait.nwakers++] = &c.waker;
+    wait.spins = 1;
+    wait.yields = 1;
+    assert_int_equal(pthread_create(&thread, NULL, echo, &c), 0);
+    for (uint32_t i = 1; i <= 200; i++) {
+        atomic_store(&c.pong, i);
+        while (atomic_load_explicit(&c.ping, memory_order_acquire) != i)
+            assert_int_equal(kolo_wait_pause(&wait), KOLO_OK);
+        kolo_wait_end(&wait);
+    }
+    pthread_join(thread, NULL);
+    kolo_waker_fini(&c.waker);
+}
+
+static void a_parked_wait_uses_no_cpu_worth_measuring(void **state)
+{
+    (void)state;
+    kolo_waker_t waker;
+    kolo_wait_t wait;
+    struct rusage a, b;
+    assert_int_equal(kolo_waker_init(&waker, NULL), KOLO_OK);
+    kolo_wait_init(&wait, NULL, kolo_deadline_ms(500), NULL, NULL, 1);
+    wait.wakers[wait.nwakers++] = &waker;
+    getrusage(RUSAGE_THREAD, &a);
+    while (kolo_wait_pause(&wait) == KOLO_OK) {
+    }
+    getrusage(RUSAGE_THREAD, &b);
+    long us = (b.ru_utime.tv_sec - a.ru_utime.tv_sec + b.ru_stime.tv_sec - a.ru_stime.tv_sec) * 1000000 +
+              b.ru_utime.tv_usec - a.ru_utime.tv_usec + b.ru_stime.tv_usec - a.ru_stime.tv_usec;
+    assert_true(us < 25000);
+    kolo_waker_fini(&waker);
+}
+
+static void *opener(void *arg)
+{
+    kolo_gate_open(arg);
+    return NULL;
+}
+
+static void gate_lets_a_ticket_through_once_opened(void **state)
+{
+    (void)state;
+    kolo_gate_t gate = {0};
+    kolo_wait_t wait;
+    pthread_t thread;
+    kolo_wait_init(&wait, NULL, kolo_deadline_ms(10000), NULL, NULL, 1);
+    uint32_t ticket = kolo_gate_ticket(&gate);
+    assert_int_equal(pthread_create(&thread, NULL, opener, &gate), 0);
+    assert_int_equal(kolo_gate_wait(&gate, ticket, &wait), KOLO_OK);
+    pthread_join(thread, NULL);
+    wait.deadline_ns = kolo_deadline_ms(20);
+    assert_int_equal(kolo_gate_wait(&gate, kolo_gate_ticket(&gate), &wait), KOLO_ERR_TIMEOUT);
+}
+
+static void error_text_keeps_prefix_and_reason(void **state)
+{
+    (void)state;
+    assert_int_equal(kolo_fail_errno(KOLO_ERR_SYSTEM, 2, "open %s", "x"), KOLO_ERR_SYSTEM);
+    assert_string_equal(kolo_error_text(), "open x: No such file or directory");
+    kolo_fail_prefix(KOLO_ERR_SYSTEM, "rank %d: ", 3);
+    assert_string_equal(kolo_error_text(), "rank 3: open x: No such file or directory");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(params_take_defaults_and_values),
+        cmocka_unit_test(params_refuse_bad_text_by_name),
+        cmocka_unit_test(agree_hash_follows_must_agree_rows_only),
+        cmocka_unit_test(wait_ends_at_its_deadline_and_says_what_it_waited_for),
+        cmocka_unit_test(abort_ends_a_parked_wait),
+        cmocka_unit_test(a_parked_waiter_is_woken_by_the_doorbell),
+        cmocka_unit_test(a_parked_wait_uses_no_cpu_worth_measuring),
+        cmocka_unit_test(gate_lets_a_ticket_through_once_opened),
+        cmocka_unit_test(error_text_keeps_prefix_and_reason),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

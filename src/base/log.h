@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Log lines: "kolo <level> <host>:<pid> [<subsystem>] text" to stderr or KOLO_LOG_FILE. An off level costs one
+ * load. error  the job cannot go on, nobody else will say so     warn   it goes on, but a person should look info
+ * one line per decision (wire chosen, rank joined)  debug  steps inside a decision      trace  per message
+ */
+#ifndef KOLO_BASE_LOG_H
+#define KOLO_BASE_LOG_H
+
+#include "base/status.h"
+
+typedef enum {
+    KOLO_LOG_NONE = 0,
+    KOLO_LOG_ERROR = 1,
+    KOLO_LOG_WARN = 2,
+    KOLO_LOG_INFO = 3,
+    KOLO_LOG_DEBUG = 4,
+    KOLO_LOG_TRACE = 5
+} kolo_log_level_t;
+
+extern int kolo_log_level; /* set by kolo_log_open(); read without a lock */
+
+/* level name or number; path NULL = stderr ("%p" in it becomes the pid). */
+kolo_status_t kolo_log_open(const char *level, const char *path);
+void kolo_log_write(kolo_log_level_t level, const char *subsystem, const char *fmt, ...) KOLO_PRINTF(3, 4);
+
+#define KOLO_LOG(level, subsystem, ...)                                                                            \
+    do {                                                                                                           \
+        if (KOLO_UNLIKELY((int)(level) <= kolo_log_level)) kolo_log_write((level), (subsystem), __VA_ARGS__);      \
+    } while (0)
+#define kolo_error(subsystem, ...) KOLO_LOG(KOLO_LOG_ERROR, subsystem, __VA_ARGS__)
+#define kolo_warn(subsystem, ...)  KOLO_LOG(KOLO_LOG_WARN, subsystem, __VA_ARGS__)
+#define kolo_info(subsystem, ...)  KOLO_LOG(KOLO_LOG_INFO, subsystem, __VA_ARGS__)
+#define kolo_debug(subsystem, ...) KOLO_LOG(KOLO_LOG_DEBUG, subsystem, __VA_ARGS__)
+#define kolo_trace(subsystem, ...) KOLO_LOG(KOLO_LOG_TRACE, subsystem, __VA_ARGS__)
+
+#endif

@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Parsing and printing of parameters. The environment is read here and nowhere else. See params.h.
+ */
+#include "base/params.h"
+#include "base/clock.h"
+#include "base/log.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+extern char **environ;
+
+static kolo_status_t bad(const kolo_param_t *row, const char *text, const char *allowed)
+{
+    return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "parameter %s=\"%.64s\": expected %s (%s)", row->key, text, allowed,
+                     row->help);
+}
+
+static kolo_status_t parse_number(const kolo_param_t *row, const char *text)
+{
+    char *end, allowed[96];
+    errno = 0;
+    long long value = strtoll(text, &end, 0);
+    int64_t scale = 1;
+    if (row->kind == KOLO_PARAM_SIZE && end != text && *end) {
+        static const char suffix[] = "KMG";
+        const char *s = strchr(suffix, *end & ~0x20);
+        if (s && *s) {
+            scale = (int64_t)1 << (10 * (s - suffix + 1));
+            end++;
+        }
+    }
+    snprintf(allowed, sizeof allowed, "a number from %" PRId64 " to %" PRId64, row->min, row->max);
+    if (errno || end == text || *end) return bad(row, text, allowed);
+    if (value > INT64_MAX / scale || value < INT64_MIN / scale) return bad(row, text, allowed);
+    value *= scale;
+    if (value < row->min || value > row->max) return bad(row, text, allowed);
+    *(int64_t *)row->value = value;
+    return KOLO_OK;
+}
+
+static kolo_status_t parse_bool(const kolo_param_t *row, const char *text)
+{
+    static const char *const words[] = {"0", "1", "false", "true", "no", "yes", "off", "on"};
+    for (size_t i = 0; i < KOLO_COUNTOF(words); i++) {
+        if (strcasecmp(text, words[i]) == 0) {
+            *(bool *)row->value = i & 1;
+            return KOLO_OK;
+        }
+    }
+    return bad(row, text, "0 or 1");
+}
+
+static kolo_status_t parse_enum(const kolo_param_t *row, const char *text)
+{
+    const char *p = row->choices;
+    size_t length = strlen(text);
+    for (int64_t i = 0;; i++) {
+        size_t n = strcspn(p, "|");
+        if (n == length && strncasecmp(p, text, n) == 0) {
+            *(int64_t *)row->value = i;
+            return KOLO_OK;
+        }
+        if (!p[n]) return bad(row, text, row->choices);
+        p += n + 1;
+    }
+}
+
+kolo_status_t kolo_param_parse(const kolo_param_t *row, const char *text)
+{
+    switch (row->kind) {
+    case KOLO_PARAM_INT:
+    case KOLO_PARAM_SIZE:
+        return parse_number(row, text);
+    case KOLO_PARAM_BOOL:
+        return parse_bool(row, text);
+    case KOLO_PARAM_ENUM:
+        return parse_enum(row, text);
+    case KOLO_PARAM_STR:
+        break;
+    }
+    if (strlen(text) > 4096) return bad(row, text, "at most 4096 characters");
+    char *copy = strdup(text);
+    if (!copy) return kolo_fail(KOLO_ERR_NO_MEMORY, "parameter %s: out of memory", row->key);
+    *(const char **)row->value = copy; /* parsed once: lives as long as the process */
+    return KOLO_OK;
+}
+
+static const char *lookup_environment(const char *key, void *arg)
+{
+    (void)arg;
+    return getenv(key);
+}
+
+bool kolo_param_in_environment(const kolo_param_t *row)
+{
+    return getenv(row->key) != NULL;
+}
+
+kolo_status_t kolo_params_load(const kolo_param_table_t *const *tables, size_t ntables, kolo_param_lookup_t lookup,
+                               void *arg)
+{
+    kolo_status_t first = KOLO_OK;
+    char message[KOLO_ERROR_TEXT_BYTES] = "";
+    if (!lookup) lookup = lookup_environment;
+    for (size_t t = 0; t < ntables; t++) {
+        for (size_t i = 0; i < tables[t]->count; i++) {
+            const kolo_param_t *row = &tables[t]->rows[i];
+            const char *text = first == KOLO_OK ? lookup(row->key, arg) : NULL;
+            if (text) {
+                first = kolo_param_parse(row, text);
+                if (first == KOLO_OK) continue;
+                snprintf(message, sizeof message, "%s", kolo_error_text());
+            }
+            if (row->kind == KOLO_PARAM_STR && !row->def)
+                *(const char **)row->value = NULL;
+            else
+                KOLO_TRY(kolo_param_parse(row, row->def));
+        }
+    }
+    return first == KOLO_OK ? KOLO_OK : kolo_fail(first, "%s", message);
+}
+
+static bool known(const kolo_param_table_t *const *tables, size_t ntables, const char *key, size_t length)
+{
+    for (size_t t = 0; t < ntables; t++)
+        for (size_t i = 0; i < tables[t]->count; i++)
+            if (strlen(tables[t]->rows[i].key) == length && memcmp(tables[t]->rows[i].key, key, length) == 0)
+                return true;
+    return false;
+}
+
+void kolo_params_warn_unknown(const kolo_param_table_t *const *tables, size_t ntables)
+{
+    for (char **e = environ; e && *e; e++) {
+        size_t n = strcspn(*e, "=");
+        if (strncmp(*e, "KOLO_", 5) == 0 && !known(tables, ntables, *e, n))
+            kolo_warn("params", "unknown parameter %.*s in the environment; kolo-info --params lists all", (int)n,
+                      *e);
+    }
+}
+
+void kolo_param_print(const kolo_param_t *row, char *buf, size_t bytes)
+{
+    const char *p = row->choices;
+    switch (row->kind) {
+    case KOLO_PARAM_INT:
+    case KOLO_PARAM_SIZE:
+        snprintf(buf, bytes, "%" PRId64, *(const int64_t *)row->value);
+        return;
+    case KOLO_PARAM_BOOL:
+        snprintf(buf, bytes, "%d", *(const bool *)row->value);
+        return;
+    case KOLO_PARAM_ENUM:
+        for (int64_t i = *(const int64_t *)row->value; i > 0; i--) p += strcspn(p, "|") + 1;
+        snprintf(buf, bytes, "%.*s", (int)strcspn(p, "|"), p);
+        return;
+    case KOLO_PARAM_STR:
+        break;
+    }
+    const char *text = *(const char *const *)row->value;
+    snprintf(buf, bytes, "%s", text ? text : "");
+}
+
+uint64_t kolo_params_agree_hash(const kolo_param_table_t *const *tables, size_t ntables)
+{
+    uint64_t hash = KOLO_HASH_INIT;
+    char text[256];
+    for (size_t t = 0; t < ntables; t++) {
+        for (size_t i = 0; i < tables[t]->count; i++) {
+            const kolo_param_t *row = &tables[t]->rows[i];
+            if (!row->must_agree) continue;
+            kolo_param_print(row, text, sizeof text);
+            hash = kolo_hash_bytes(hash, row->key, strlen(row->key) + 1);
+            hash = kolo_hash_bytes(hash, text, strlen(text) + 1);
+        }
+    }
+    return hash;
+}

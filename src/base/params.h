@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Parameters. Each module has one table of rows (key, kind, default, range, help, where the value goes); all tables
+ * are listed in comm/params.c, parsed once from the environment on the first call into the library, printed by
+ * kolo-info and turned into the manual page. There is no other getenv().
+ */
+#ifndef KOLO_BASE_PARAMS_H
+#define KOLO_BASE_PARAMS_H
+
+#include "base/status.h"
+
+#include <stdbool.h>
+
+typedef enum {
+    KOLO_PARAM_INT,  /* int64_t, decimal or 0x */
+    KOLO_PARAM_SIZE, /* int64_t, with suffix K, M, G (powers of 1024) */
+    KOLO_PARAM_BOOL, /* bool: 0/1, false/true, no/yes, off/on */
+    KOLO_PARAM_STR,  /* const char *; NULL when the default is NULL and nothing was set */
+    KOLO_PARAM_ENUM  /* int64_t: index into `choices` */
+} kolo_param_kind_t;
+
+typedef struct {
+    const char *key; /* full environment name, KOLO_... */
+    kolo_param_kind_t kind;
+    const char *def;     /* default, as text */
+    int64_t min, max;    /* for INT and SIZE */
+    const char *choices; /* for ENUM: "auto|ring|tree" */
+    bool must_agree;     /* all ranks of a communicator must have the same value */
+    const char *help;    /* one sentence, units included */
+    void *value;         /* static storage of the kind's type */
+} kolo_param_t;
+
+typedef struct {
+    const char *module;
+    const kolo_param_t *rows;
+    size_t count;
+} kolo_param_table_t;
+
+typedef const char *(*kolo_param_lookup_t)(const char *key, void *arg);
+
+/* Parses every row: `lookup` gives the text or NULL (pass NULL for the environment). A bad text is an error that
+ * names key, text and what is allowed; values of earlier rows are then set, later ones have their defaults. */
+kolo_status_t kolo_params_load(const kolo_param_table_t *const *tables, size_t ntables, kolo_param_lookup_t lookup,
+                               void *arg);
+/* Warns about each KOLO_ variable in the environment that no table knows. */
+void kolo_params_warn_unknown(const kolo_param_table_t *const *tables, size_t ntables);
+/* The current value as text (into buf), for kolo-info and for must-agree checks. */
+void kolo_param_print(const kolo_param_t *row, char *buf, size_t bytes);
+/* Is the row's key in the environment? For kolo-info, which says where each value came from. */
+bool kolo_param_in_environment(const kolo_param_t *row);
+/* Parses one text into the row's value. */
+kolo_status_t kolo_param_parse(const kolo_param_t *row, const char *text);
+/* A hash over keys and values of all must_agree rows. */
+uint64_t kolo_params_agree_hash(const kolo_param_table_t *const *tables, size_t ntables);
+
+#define KOLO_COUNTOF(a) (sizeof(a) / sizeof((a)[0]))
+
+extern const kolo_param_table_t kolo_base_params; /* log level and file, wait behaviour */
+/* Opens the log as the base table's values say. Called once after loading. */
+kolo_status_t kolo_base_params_apply(void);
+
+#endif

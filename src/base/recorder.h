@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The flight recorder: what each communicator rank of this process did last, in memory that other processes of the
+ * same user can read while this one lives, and that goes with it. One memory file per process, named
+ * "kolo-recorder", is found among the descriptors of a process (/proc/PID/fd); it holds a table of records, one per
+ * communicator rank, each a head and a ring of its last operations. The same bytes, written to a file, are a dump.
+ *
+ * Writing costs a cache line per operation: no system call, no lock. An entry has one writer at a time; a reader
+ * tells by its sequence number whether it is whole. Readers (recorder_read.c) believe nothing they read.
+ *
+ * Times are CLOCK_MONOTONIC, the same for all processes of a host. Reading the clock would cost more than the rest,
+ * so a short operation has none: `begun_ns` is there for operations that are large, that had to wait longer than
+ * one spins (then it may be some milliseconds late), and for every 32nd; `ended_ns` for the first two kinds. A
+ * short operation lies between its neighbours.
+ */
+#ifndef KOLO_BASE_RECORDER_H
+#define KOLO_BASE_RECORDER_H
+
+#include "base/status.h"
+
+#include <stdatomic.h>
+#include <stdbool.h>
+
+#define KOLO_RECORDER_NAME    "kolo-recorder"
+#define KOLO_RECORDER_VERSION 1u
+#define KOLO_RECORD_ENTRIES   1024 /* operations that a rank remembers */
+#define KOLO_RECORD_HEAD      4096 /* bytes before the entries */
+#define KOLO_RECORD_PEERS     256  /* ranks whose process a record names */
+#define KOLO_RECORDER_SLOTS   1024 /* communicator ranks of a process; more are not recorded */
+
+typedef enum {
+    KOLO_RECORD_NONE,
+    KOLO_RECORD_QUEUED,     /* called, waits for its turn on a stream */
+    KOLO_RECORD_CONNECTING, /* first use: makes its connections */
+    KOLO_RECORD_RUNNING,
+    KOLO_RECORD_DONE,
+    KOLO_RECORD_FAILED
+} kolo_record_state_t;
+
+typedef enum { KOLO_RECORD_COLL, KOLO_RECORD_SEND, KOLO_RECORD_RECV, KOLO_RECORD_KINDS } kolo_record_kind_t;
+
+/* ---- the layout ---- */
+
+typedef struct {          /* one cache line */
+    _Atomic uint64_t seq; /* 2 * (index of the operation + 1); one less while the rest is written; 0: never used */
+    _Atomic uint64_t number;             /* that all ranks share; of a send or receive: the next collective's */
+    _Atomic uint64_t word;               /* what it is, as the ranks compare it (plan/plan.h: kolo_signature) */
+    _Atomic uint64_t count;              /* elements */
+    _Atomic uint64_t begun_ns, ended_ns; /* 0: not known */
+    _Atomic uint32_t root, queued_us;    /* root or peer; how long it stood in its stream's queue */
+    _Atomic uint32_t what;               /* kind | bytes per element << 8 | algorithm << 16 (255: not chosen yet) */
+    _Atomic uint32_t state;              /* kolo_record_state_t | status << 8 */
+} kolo_record_entry_t;
+_Static_assert(sizeof(kolo_record_entry_t) == 64, "an entry is one cache line");
+
+typedef struct {
+    int32_t pid;        /* 0: not known */
+    uint32_t same_host; /* as the rank whose record this is */
+} kolo_record_peer_t;
+
+typedef struct {
+    _Atomic uint32_t seq;  /* odd while the head is written */
+    _Atomic uint32_t live; /* 0: a free slot */
+    uint64_t job;          /* and epoch: equal on all ranks of one communicator (kolo_oob_job) */
+    int32_t rank, nranks;
+    int32_t status; /* of the communicator: the error that ended its use, else 0 */
+    uint32_t npeers;
+    uint64_t since_ns; /* when it was ready */
+    uint32_t stopped;  /* in a dump: its process was stopped when that was taken */
+    char name[64], host[64];
+    char error[1024]; /* the message of `status` */
+    kolo_record_peer_t peers[KOLO_RECORD_PEERS];
+} kolo_record_head_t;
+_Static_assert(sizeof(kolo_record_head_t) <= KOLO_RECORD_HEAD, "the head has its place before the entries");
+
+typedef struct kolo_record {
+    union {
+        kolo_record_head_t head;
+        uint8_t bytes[KOLO_RECORD_HEAD];
+    };
+    kolo_record_entry_t entries[KOLO_RECORD_ENTRIES];
+} kolo_record_t;
+
+#define KOLO_RECORDER_MAGIC 0x726f6365726f6c6bull /* "klorecor" */
+typedef struct {
+    uint64_t magic;
+    uint32_t version, slots, slot_bytes, entry_bytes;
+    int32_t pid;
+    uint32_t uid;
+    uint64_t wall_ns, mono_ns; /* one moment, by both clocks */
+    uint64_t taken_ns;         /* of a dump: when, CLOCK_MONOTONIC; 0 in a living process */
+    char host[64];
+} kolo_recorder_info_t;
+
+typedef struct { /* all of it: the memory file, or a dump with fewer slots */
+    union {
+        kolo_recorder_info_t info;
+        uint8_t bytes[KOLO_RECORD_HEAD];
+    };
+    kolo_record_t records[];
+} kolo_recorder_t;
+
+static inline size_t kolo_recorder_bytes(uint32_t slots)
+{
+    return sizeof(kolo_recorder_t) + (size_t)slots * sizeof(kolo_record_t);
+}
+
+/* ---- writing (recorder.c) ---- */
+
+/* A record for a communicator rank, empty; NULL when there is no more room or the system gives none (a communicator
+ * does not fail for that). Any thread. */
+kolo_record_t *kolo_recorder_take(void);
+/* Frees its memory. NULL is fine. */
+void kolo_recorder_release(kolo_record_t *record);
+/* Between them the head may be written. One thread at a time. */
+void kolo_record_head_begin(kolo_record_t *record);
+void kolo_record_head_end(kolo_record_t *record);
+
+/* Starts to write entry `index`, whatever was there; the caller fills it and ends. */
+static inline kolo_record_entry_t *kolo_record_entry_begin(kolo_record_t *record, uint64_t index)
+{
+    kolo_record_entry_t *e = &record->entries[index % KOLO_RECORD_ENTRIES];
+    atomic_store_explicit(&e->seq, 2 * index + 1, memory_order_relaxed);
+    atomic_thread_fence(memory_order_release);
+    return e;
+}
+static inline void kolo_record_entry_end(kolo_record_entry_t *e, uint64_t index)
+{
+    atomic_store_explicit(&e->seq, 2 * index + 2, memory_order_release);
+}
+
+/* ---- reading (recorder_read.c): pure, over bytes of unknown origin ---- */
+
+typedef struct { /* one operation */
+    uint64_t index, number, word, count, begun_ns, ended_ns;
+    uint32_t root, queued_us;
+    kolo_record_kind_t kind;
+    uint32_t elem, algo;
+    kolo_record_state_t state;
+    kolo_status_t status;
+} kolo_record_op_t;
+
+typedef struct {
+    uint64_t job;
+    int rank, nranks;
+    kolo_status_t status;
+    uint64_t since_ns;
+    bool stopped;
+    char name[64], host[64], error[1024]; /* terminated, printable */
+    uint32_t npeers;
+    kolo_record_peer_t peers[KOLO_RECORD_PEERS];
+} kolo_record_view_t;
+
+/* NULL and the head, its numbers in range and its strings printable; else what is wrong. */
+const char *kolo_recorder_check(const void *bytes, size_t size, kolo_recorder_info_t *info);
+/* The head of record `slot` of bytes that passed the check. false: free, being written, or makes no sense. */
+bool kolo_recorder_view(const void *bytes, const kolo_recorder_info_t *info, uint32_t slot,
+                        kolo_record_view_t *view);
+/* The newest operations, at most `most`, the oldest of them first. Torn entries are left out. */
+size_t kolo_recorder_ops(const void *bytes, const kolo_recorder_info_t *info, uint32_t slot, kolo_record_op_t *ops,
+                         size_t most);
+/* The same for a record of our own process. */
+size_t kolo_record_ops(const kolo_record_t *record, kolo_record_op_t *ops, size_t most);
+/* Copies a record for a dump; torn entries become empty. false: there is none, or its head is being written. */
+bool kolo_recorder_copy(const void *bytes, const kolo_recorder_info_t *info, uint32_t slot, kolo_record_t *to);
+
+#endif

@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Reading a flight recorder: memory of another process that may be writing it, or a file from another host. Sizes
+ * are checked before anything is followed, enumerations and strings before they are handed out.
+ */
+#include "base/recorder.h"
+
+#include "base/clock.h"
+
+#include <string.h>
+
+static void copy_text(char *to, size_t bytes, const char *from)
+{
+    size_t i = 0;
+    for (; i + 1 < bytes && from[i]; i++) {
+        unsigned char c = (unsigned char)from[i];
+        to[i] = (char)(c >= 32 && c != 127 ? c : '?');
+    }
+    to[i] = '\0';
+}
+
+const char *kolo_recorder_check(const void *bytes, size_t size, kolo_recorder_info_t *info)
+{
+    kolo_recorder_info_t h;
+    if (size < sizeof(kolo_recorder_t)) return "too short for a record";
+    memcpy(&h, bytes, sizeof h);
+    if (h.magic != KOLO_RECORDER_MAGIC) return "not a record of Kolo";
+    if (h.version != KOLO_RECORDER_VERSION) return "a record of another version of Kolo";
+    if (h.slot_bytes != sizeof(kolo_record_t) || h.entry_bytes != sizeof(kolo_record_entry_t))
+        return "a record of another layout";
+    if (h.slots > KOLO_RECORDER_SLOTS || kolo_recorder_bytes(h.slots) > size) return "a record that was cut off";
+    if (h.pid < 0) return "a record of an impossible process";
+    *info = h;
+    copy_text(info->host, sizeof info->host, h.host);
+    return NULL;
+}
+
+static const kolo_record_t *record_of(const void *bytes, uint32_t slot)
+{
+    return &((const kolo_recorder_t *)bytes)->records[slot];
+}
+
+bool kolo_recorder_view(const void *bytes, const kolo_recorder_info_t *info, uint32_t slot,
+                        kolo_record_view_t *view)
+{
+    kolo_record_head_t h;
+    if (slot >= info->slots) return false;
+    const kolo_record_head_t *from = &record_of(bytes, slot)->head;
+    if (atomic_load_explicit(&from->live, memory_order_acquire) != 1) return false;
+    uint32_t seq = atomic_load_explicit(&from->seq, memory_order_acquire);
+    if (seq == 0 || seq % 2) return false;
+    memcpy(&h, from, sizeof h);
+    atomic_thread_fence(memory_order_acquire);
+    if (atomic_load_explicit(&from->seq, memory_order_relaxed) != seq) return false;
+    if (h.nranks < 1 || h.rank < 0 || h.rank >= h.nranks || h.npeers > KOLO_RECORD_PEERS || h.status < 0 ||
+        h.status > KOLO_ERR_REVOKED || h.npeers > (uint32_t)h.nranks)
+        return false;
+    *view = (kolo_record_view_t){.job = h.job,
+                                 .rank = h.rank,
+                                 .nranks = h.nranks,
+                                 .status = (kolo_status_t)h.status,
+                                 .since_ns = h.since_ns,
+                                 .stopped = h.stopped == 1,
+                                 .npeers = h.npeers};
+    for (uint32_t i = 0; i < h.npeers; i++)
+        view->peers[i] = (kolo_record_peer_t){h.peers[i].pid > 0 ? h.peers[i].pid : 0, h.peers[i].same_host != 0};
+    copy_text(view->name, sizeof view->name, h.name);
+    copy_text(view->host, sizeof view->host, h.host);
+    copy_text(view->error, sizeof view->error, h.error);
+    return true;
+}
+
+static uint64_t load64(const _Atomic uint64_t *at)
+{
+    return atomic_load_explicit(at, memory_order_relaxed);
+}
+
+static uint32_t load32(const _Atomic uint32_t *at)
+{
+    return atomic_load_explicit(at, memory_order_relaxed);
+}
+
+static bool read_entry(const kolo_record_t *record, uint64_t index, kolo_record_op_t *op)
+{
+    const kolo_record_entry_t *e = &record->entries[index % KOLO_RECORD_ENTRIES];
+    uint64_t seq = 2 * index + 2;
+    if (atomic_load_explicit(&e->seq, memory_order_acquire) != seq) return false;
+    uint32_t state = atomic_load_explicit(&e->state, memory_order_acquire), what = load32(&e->what);
+    *op = (kolo_record_op_t){.index = index,
+                             .number = load64(&e->number),
+                             .word = load64(&e->word),
+                             .count = load64(&e->count),
+                             .begun_ns = load64(&e->begun_ns),
+                             .ended_ns = load64(&e->ended_ns),
+                             .root = load32(&e->root),
+                             .queued_us = load32(&e->queued_us),
+                             .elem = what >> 8 & 0xff,
+                             .algo = what >> 16 & 0xff};
+    atomic_thread_fence(memory_order_acquire);
+    if (load64(&e->seq) != seq) return false;
+    if ((what & 0xff) >= KOLO_RECORD_KINDS || (state & 0xff) == KOLO_RECORD_NONE ||
+        (state & 0xff) > KOLO_RECORD_FAILED || state >> 8 > KOLO_ERR_REVOKED)
+        return false;
+    op->kind = (kolo_record_kind_t)(what & 0xff);
+    op->state = (kolo_record_state_t)(state & 0xff);
+    op->status = (kolo_status_t)(state >> 8);
+    return true;
+}
+
+size_t kolo_record_ops(const kolo_record_t *record, kolo_record_op_t *ops, size_t most)
+{
+    uint64_t end = 0; /* one more than the newest index */
+    for (uint64_t i = 0; i < KOLO_RECORD_ENTRIES; i++) {
+        uint64_t seq = load64(&record->entries[i].seq), index = seq / 2 - 1;
+        if (seq >= 2 && seq % 2 == 0 && index % KOLO_RECORD_ENTRIES == i && index + 1 > end) end = index + 1;
+    }
+    size_t n = 0, span = KOLO_MIN(most, (size_t)KOLO_RECORD_ENTRIES);
+    for (uint64_t index = end > span ? end - span : 0; index < end; index++)
+        n += read_entry(record, index, &ops[n]);
+    return n;
+}
+
+size_t kolo_recorder_ops(const void *bytes, const kolo_recorder_info_t *info, uint32_t slot, kolo_record_op_t *ops,
+                         size_t most)
+{
+    return slot < info->slots ? kolo_record_ops(record_of(bytes, slot), ops, most) : 0;
+}
+
+bool kolo_recorder_copy(const void *bytes, const kolo_recorder_info_t *info, uint32_t slot, kolo_record_t *to)
+{
+    kolo_record_view_t view;
+    if (slot >= info->slots) return false;
+    const kolo_record_t *from = record_of(bytes, slot);
+    uint32_t seq = atomic_load_explicit(&from->head.seq, memory_order_acquire);
+    memcpy(to, from, sizeof *to);
+    atomic_thread_fence(memory_order_acquire);
+    if (seq % 2 || atomic_load_explicit(&from->head.seq, memory_order_relaxed) != seq) return false;
+    for (uint32_t i = 0; i < KOLO_RECORD_ENTRIES; i++)
+        if (load64(&from->entries[i].seq) != load64(&to->entries[i].seq))
+            memset(&to->entries[i], 0, sizeof to->entries[i]);
+    return kolo_recorder_view(bytes, info, slot, &view);
+}

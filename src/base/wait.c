@@ -1,0 +1,197 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The wait primitive's slow half: yielding, parking, abort and deadline. See wait.h.
+ */
+#include "base/wait.h"
+#include "base/clock.h"
+#include "base/failpoint.h"
+#include "base/log.h"
+#include "base/params.h"
+
+#include <linux/membarrier.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+/* Longer than a sleeper takes to wake (50 to 200 us on virtual machines): else ranks that pass data on in a ring
+ * fall asleep at every step once one of them has, and each step costs a wake-up from then on. */
+#define YIELDS 10000
+
+static int64_t param_spins, param_yields, param_stall_ms;
+static const char *param_log_level, *param_log_file, *param_fail_point;
+
+static const kolo_param_t rows[] = {
+    {"KOLO_LOG", KOLO_PARAM_STR, "warn", 0, 0, NULL, false, "log level: none, error, warn, info, debug or trace",
+     &param_log_level},
+    {"KOLO_LOG_FILE", KOLO_PARAM_STR, NULL, 0, 0, NULL, false,
+     "file for log lines instead of stderr; %p becomes the process id", &param_log_file},
+    {"KOLO_SPINS", KOLO_PARAM_INT, "-1", -1, 1 << 30, NULL, false,
+     "polls of a wait before it gives the core away; -1: 2000, or 4 with more ranks than cores", &param_spins},
+    {"KOLO_YIELDS", KOLO_PARAM_INT, "-1", -1, 1 << 30, NULL, false,
+     "times a wait gives the core away before it sleeps; -1: 10000", &param_yields},
+    {"KOLO_STALL_WARN_MS", KOLO_PARAM_INT, "60000", 0, INT64_MAX / 1000000, NULL, false,
+     "a wait that lasts this many milliseconds logs a warning that says what it waits for; 0: never",
+     &param_stall_ms},
+    {"KOLO_FAIL_POINT", KOLO_PARAM_STR, NULL, 0, 0, NULL, false,
+     "tests: faults at named places, name:hit:action[:number][,...]; kolo-info --fail-points lists the names",
+     &param_fail_point},
+};
+const kolo_param_table_t kolo_base_params = {"base", rows, KOLO_COUNTOF(rows)};
+
+kolo_status_t kolo_base_params_apply(void)
+{
+    KOLO_TRY(kolo_log_open(param_log_level, param_log_file));
+    return kolo_fail_points_arm(param_fail_point);
+}
+
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static bool have_membarrier;
+static int cores;
+
+static void probe(void)
+{
+    cpu_set_t set;
+    cores = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+    have_membarrier = syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED, 0, 0) == 0 &&
+                      syscall(SYS_membarrier, MEMBARRIER_CMD_GLOBAL_EXPEDITED, 0, 0) == 0;
+}
+
+int kolo_cores(void)
+{
+    pthread_once(&once, probe);
+    return cores;
+}
+
+void kolo_core_mask(uint8_t mask[KOLO_CORE_MASK_BYTES])
+{
+    cpu_set_t set;
+    memset(mask, 0, KOLO_CORE_MASK_BYTES);
+    if (sched_getaffinity(0, sizeof set, &set) != 0) CPU_ZERO(&set);
+    for (unsigned c = 0; c < CPU_SETSIZE; c++)
+        if (CPU_ISSET(c, &set)) mask[c % 128 / 8] |= (uint8_t)(1u << c % 8);
+}
+
+void kolo_fence_cores(void)
+{
+    pthread_once(&once, probe);
+    atomic_thread_fence(memory_order_seq_cst);
+    if (have_membarrier) syscall(SYS_membarrier, MEMBARRIER_CMD_GLOBAL_EXPEDITED, 0, 0);
+}
+
+void kolo_wait_init(kolo_wait_t *wait, const _Atomic uint32_t *abort, uint64_t deadline_ns,
+                    kolo_describe_fn_t describe, void *arg, int ranks_here)
+{
+    bool crowded = ranks_here > kolo_cores();
+    memset(wait, 0, sizeof *wait);
+    wait->abort = abort;
+    wait->deadline_ns = deadline_ns;
+    wait->describe = describe;
+    wait->arg = arg;
+    wait->spins = param_spins > 0 ? (uint32_t)param_spins : crowded ? 4 : 2000;
+    wait->yields = param_yields > 0 ? (uint32_t)param_yields : YIELDS;
+}
+
+static void describe(const kolo_wait_t *wait, char *text, size_t bytes)
+{
+    snprintf(text, bytes, "something unnamed");
+    if (wait->describe) wait->describe(wait->arg, text, bytes);
+}
+
+static kolo_status_t check(kolo_wait_t *wait)
+{
+    char text[512];
+    if (wait->abort && atomic_load_explicit(wait->abort, memory_order_acquire)) {
+        describe(wait, text, sizeof text);
+        return kolo_fail(KOLO_ERR_ABORTED, "aborted while waiting for %s", text);
+    }
+    if (wait->look) KOLO_TRY(wait->look(wait->arg));
+    if (!wait->deadline_ns && !param_stall_ms) return KOLO_OK;
+    uint64_t now = kolo_now_ns();
+    if (wait->deadline_ns && now >= wait->deadline_ns) {
+        describe(wait, text, sizeof text);
+        return kolo_fail(KOLO_ERR_TIMEOUT, "time-out while waiting for %s", text);
+    }
+    if (param_stall_ms && wait->stall_ns == 0) wait->stall_ns = now + (uint64_t)param_stall_ms * KOLO_NS_PER_MS;
+    if (param_stall_ms && now >= wait->stall_ns) {
+        describe(wait, text, sizeof text);
+        kolo_warn("wait", "still waiting after %lld ms for %s", (long long)param_stall_ms, text);
+        wait->stall_ns = now + (uint64_t)param_stall_ms * KOLO_NS_PER_MS;
+    }
+    return KOLO_OK;
+}
+
+static void arm(kolo_wait_t *wait)
+{
+    for (uint32_t i = 0; i < wait->nwakers; i++)
+        atomic_store_explicit(wait->wakers[i]->asleep, 1, memory_order_relaxed);
+    kolo_fence_cores(); /* a peer either sees asleep or we see its data */
+    wait->armed = true;
+}
+
+static void disarm(kolo_wait_t *wait)
+{
+    for (uint32_t i = 0; i < wait->nwakers; i++) {
+        uint64_t count;
+        atomic_store_explicit(wait->wakers[i]->asleep, 0, memory_order_relaxed);
+        ssize_t n = read(wait->wakers[i]->event_fd, &count, sizeof count);
+        (void)n;
+    }
+    wait->armed = false;
+}
+
+static void park(kolo_wait_t *wait)
+{
+    int ms = have_membarrier ? KOLO_PARK_MAX_MS : KOLO_PARK_BLIND_MS;
+    if (wait->deadline_ns) {
+        uint64_t now = kolo_now_ns();
+        uint64_t left = wait->deadline_ns > now ? (wait->deadline_ns - now) / KOLO_NS_PER_MS + 1 : 0;
+        if (left < (uint64_t)ms) ms = (int)left;
+    }
+    if (wait->nwakers == 1) {
+        struct epoll_event events[8]; /* edge-triggered sockets: all that are ready count as seen */
+        epoll_wait(wait->wakers[0]->epoll_fd, events, 8, ms);
+    } else {
+        struct pollfd fds[KOLO_WAIT_MAX_WAKERS];
+        struct epoll_event events[8];
+        for (uint32_t i = 0; i < wait->nwakers; i++)
+            fds[i] = (struct pollfd){.fd = wait->wakers[i]->epoll_fd, .events = POLLIN};
+        poll(fds, wait->nwakers, ms);
+        for (uint32_t i = 0; i < wait->nwakers; i++)
+            if (fds[i].revents) epoll_wait(wait->wakers[i]->epoll_fd, events, 8, 0);
+    }
+}
+
+kolo_status_t kolo_wait_pause_slow(kolo_wait_t *wait)
+{
+    wait->polls++;
+    if (wait->polls - wait->spins <= wait->yields) {
+        if ((wait->polls & 15) == 0) KOLO_TRY(check(wait));
+        sched_yield();
+        return KOLO_OK;
+    }
+    kolo_status_t status = check(wait);
+    if (status != KOLO_OK) {
+        if (wait->armed) disarm(wait);
+        return status;
+    }
+    if (wait->nwakers == 0) {
+        struct timespec ts = {0, 50000};
+        nanosleep(&ts, NULL);
+    } else if (!wait->armed) {
+        arm(wait);
+    } else {
+        park(wait);
+        disarm(wait);
+    }
+    return KOLO_OK;
+}
+
+void kolo_wait_end_slow(kolo_wait_t *wait)
+{
+    disarm(wait);
+}

@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The one way to wait. A wait has a deadline, an abort flag and a description, and goes through three phases: spin,
+ * yield, park. The caller polls its condition and calls kolo_wait_pause() after each poll that found nothing:
+ *
+ *     kolo_wait_t w = KOLO_WAIT(abort_flag, deadline, describe, arg); w.wakers[0] = waker; w.nwakers = 1;
+ *     while (!(done = poll())) KOLO_TRY_WAIT: if ((st = kolo_wait_pause(&w)) != KOLO_OK) break;
+ *     kolo_wait_end(&w);
+ *
+ * Parking takes two pauses: the first arms the waker (asleep = 1, then a barrier that peers' cores take part in)
+ * and returns so that the caller polls once more; the second sleeps, at most KOLO_PARK_MAX_MS, and disarms. So a
+ * peer's fast path is: store the data, compiler barrier, load `asleep`; only if set, one write to the doorbell. The
+ * full fence that this needs is paid by the sleeper (membarrier(2), global expedited). Where membarrier is missing
+ * a wake-up can be lost; then the sleep is bounded to KOLO_PARK_BLIND_MS.
+ */
+#ifndef KOLO_BASE_WAIT_H
+#define KOLO_BASE_WAIT_H
+
+#include "base/status.h"
+
+#include <stdatomic.h>
+#include <stdbool.h>
+
+#define KOLO_PARK_MAX_MS     10
+#define KOLO_PARK_BLIND_MS   1
+#define KOLO_WAIT_MAX_WAKERS 16
+
+/* What a sleeper sleeps on: an epoll descriptor that holds a doorbell eventfd and any sockets added to it.
+ * `asleep` may point into memory shared with peers (a control page) or at own_asleep. */
+typedef struct kolo_waker {
+    int epoll_fd;
+    int event_fd;
+    _Atomic uint32_t *asleep;
+    _Atomic uint32_t own_asleep;
+} kolo_waker_t;
+
+kolo_status_t kolo_waker_init(kolo_waker_t *waker, _Atomic uint32_t *asleep /* or NULL */);
+void kolo_waker_fini(kolo_waker_t *waker); /* safe on a zeroed struct with fds -1, and twice */
+/* Adds or removes a socket (edge-triggered, in and out): readiness ends the sleep. */
+kolo_status_t kolo_waker_add_fd(kolo_waker_t *waker, int fd);
+void kolo_waker_del_fd(kolo_waker_t *waker, int fd);
+
+/* Fast path of whoever made a condition true: wakes the sleeper if there is one. Any thread, any process that has
+ * the word mapped and the descriptor. */
+void kolo_doorbell_write(int event_fd);
+static inline void kolo_doorbell_ring(const _Atomic uint32_t *asleep, int event_fd)
+{
+    atomic_signal_fence(memory_order_seq_cst);
+    if (KOLO_UNLIKELY(atomic_load_explicit(asleep, memory_order_relaxed) != 0)) kolo_doorbell_write(event_fd);
+}
+/* The same with a full fence, for slow paths (abort). */
+void kolo_waker_wake(kolo_waker_t *waker);
+
+typedef void (*kolo_describe_fn_t)(void *arg, char *buf, size_t bytes);
+
+typedef struct kolo_wait {
+    const _Atomic uint32_t *abort; /* non-zero ends the wait with KOLO_ERR_ABORTED; may be NULL */
+    uint64_t deadline_ns;          /* monotonic; 0 = none */
+    kolo_describe_fn_t describe;   /* what is awaited, for the message on expiry */
+    void *arg;
+    kolo_waker_t
+        *wakers[KOLO_WAIT_MAX_WAKERS]; /* none: sleeps 50 us at a time once spinning and yielding are over */
+    uint32_t nwakers;
+    kolo_status_t (*look)(
+        void *arg);  /* asked with `arg` whenever a wait past its spinning checks abort and deadline
+                        (each 10 ms at least); anything but KOLO_OK ends the wait; may be NULL */
+    uint32_t spins;  /* polls before the first yield */
+    uint32_t yields; /* yields before the first park */
+    /* private */
+    uint32_t polls;
+    bool armed;
+    uint64_t stall_ns; /* when the next "still waiting" warning is due */
+} kolo_wait_t;
+
+/* Fills in defaults: spins and yields from the number of cores and `ranks_here`, the ranks that share this machine
+ * (more ranks than cores: give the core away at once). */
+void kolo_wait_init(kolo_wait_t *wait, const _Atomic uint32_t *abort, uint64_t deadline_ns,
+                    kolo_describe_fn_t describe, void *arg, int ranks_here);
+kolo_status_t kolo_wait_pause_slow(kolo_wait_t *wait);
+void kolo_wait_end_slow(kolo_wait_t *wait);
+
+/* One failed poll. KOLO_OK: poll again. KOLO_ERR_TIMEOUT and KOLO_ERR_ABORTED come with a message. */
+static inline kolo_status_t kolo_wait_pause(kolo_wait_t *wait)
+{
+    if (KOLO_LIKELY(wait->polls < wait->spins)) {
+        wait->polls++;
+        return KOLO_OK;
+    }
+    return kolo_wait_pause_slow(wait);
+}
+/* The condition came true (or the caller gives up): disarms; the next pause starts at spinning again. */
+static inline void kolo_wait_end(kolo_wait_t *wait)
+{
+    wait->polls = 0;
+    if (KOLO_UNLIKELY(wait->armed)) kolo_wait_end_slow(wait);
+}
+
+/* A gate between threads of one process: a counter on a futex. Take a ticket, test the condition, wait. Reliable
+ * wake-ups, so a waiter costs nothing until it is woken; for the many waits of set-up, not for hot paths. */
+typedef struct kolo_gate {
+    _Atomic uint32_t count;
+    _Atomic uint32_t waiters;
+} kolo_gate_t;
+uint32_t kolo_gate_ticket(kolo_gate_t *gate);
+void kolo_gate_open(kolo_gate_t *gate); /* wakes all waiters whose ticket is older than this call */
+/* For openers on a hot path: opens only if somebody has joined. A waiter of such a gate joins, then takes tickets,
+ * tests and waits as usual, then quits; joining passes a barrier on the opener's core. */
+void kolo_gate_join(kolo_gate_t *gate);
+void kolo_gate_quit(kolo_gate_t *gate);
+static inline void kolo_gate_open_if_joined(kolo_gate_t *gate)
+{
+    atomic_signal_fence(memory_order_seq_cst);
+    if (KOLO_UNLIKELY(atomic_load_explicit(&gate->waiters, memory_order_relaxed) != 0)) kolo_gate_open(gate);
+}
+/* Sleeps until the gate was opened after `ticket` was taken; checks abort and deadline of `wait` (at least every
+ * second). Whoever sets the abort flag opens the gate. */
+kolo_status_t kolo_gate_wait(kolo_gate_t *gate, uint32_t ticket, kolo_wait_t *wait);
+
+/* A barrier on every core that runs this process: the slow half of a Dekker-style handshake whose fast half is a
+ * plain store, a compiler barrier and a plain load. */
+void kolo_fence_cores(void);
+
+/* Number of cores this process may run on, and which (bit c mod 128 for core c). */
+int kolo_cores(void);
+#define KOLO_CORE_MASK_BYTES 16
+void kolo_core_mask(uint8_t mask[KOLO_CORE_MASK_BYTES]);
+
+#endif

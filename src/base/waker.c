@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What a sleeper sleeps on: epoll over a doorbell eventfd and sockets. See wait.h.
+ */
+#include "base/wait.h"
+
+#include <errno.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+kolo_status_t kolo_waker_init(kolo_waker_t *waker, _Atomic uint32_t *asleep)
+{
+    waker->epoll_fd = waker->event_fd = -1;
+    atomic_init(&waker->own_asleep, 0);
+    waker->asleep = asleep ? asleep : &waker->own_asleep;
+    waker->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    waker->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    struct epoll_event ev = {.events = EPOLLIN};
+    if (waker->epoll_fd < 0 || waker->event_fd < 0 ||
+        epoll_ctl(waker->epoll_fd, EPOLL_CTL_ADD, waker->event_fd, &ev) != 0) {
+        int err = errno;
+        kolo_waker_fini(waker);
+        return kolo_fail_errno(KOLO_ERR_SYSTEM, err, "cannot make a doorbell (epoll, eventfd); descriptor limit?");
+    }
+    return KOLO_OK;
+}
+
+void kolo_waker_fini(kolo_waker_t *waker)
+{
+    if (waker->epoll_fd >= 0) close(waker->epoll_fd);
+    if (waker->event_fd >= 0) close(waker->event_fd);
+    waker->epoll_fd = waker->event_fd = -1;
+}
+
+kolo_status_t kolo_waker_add_fd(kolo_waker_t *waker, int fd)
+{
+    struct epoll_event ev = {.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, .data.u32 = 1};
+    if (epoll_ctl(waker->epoll_fd, EPOLL_CTL_ADD, fd, &ev) != 0)
+        return kolo_fail_errno(KOLO_ERR_SYSTEM, errno, "cannot watch descriptor %d", fd);
+    return KOLO_OK;
+}
+
+void kolo_waker_del_fd(kolo_waker_t *waker, int fd)
+{
+    epoll_ctl(waker->epoll_fd, EPOLL_CTL_DEL, fd, NULL);
+}
+
+void kolo_doorbell_write(int event_fd)
+{
+    uint64_t one = 1;
+    ssize_t n = write(event_fd, &one, sizeof one);
+    (void)n; /* full counter: the sleeper is awake already; closed: it has gone */
+}
+
+void kolo_waker_wake(kolo_waker_t *waker)
+{
+    atomic_thread_fence(memory_order_seq_cst);
+    if (atomic_load_explicit(waker->asleep, memory_order_relaxed)) kolo_doorbell_write(waker->event_fd);
+}

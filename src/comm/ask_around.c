@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * An operation has run into its time limit: who keeps it waiting? The other ranks are asked, a short verdict goes
+ * into the error text and a long one into the log. And what this rank answers when others ask.
+ */
+#include "base/log.h"
+#include "base/process.h"
+#include "comm/comm.h"
+#include "comm/verdict.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define WAIT_MS 200 /* for answers; an engine thread that is not stopped takes none of it */
+
+/* On the engine thread; the record outlives this, see kolo_record_close(). */
+static void answer(void *arg, kolo_finding_t *mine)
+{
+    kolo_body_t *body = arg;
+    kolo_record_op_t ops[KOLO_SURVEY_OPS];
+    kolo_verdict_rank_t last;
+    mine->recorded = true;
+    mine->failed = (kolo_status_t)__atomic_load_n(&body->record.at->head.status, __ATOMIC_RELAXED);
+    size_t n = kolo_record_ops(body->record.at, ops, KOLO_SURVEY_OPS);
+    kolo_verdict_take(&last, ops, n, kolo_now_ns());
+    mine->nops = last.nops;
+    for (uint32_t i = 0; i < last.nops; i++) {
+        const kolo_verdict_op_t *op = &last.ops[i];
+        mine->ops[i] = (kolo_survey_op_t){op->number, op->word, op->age_ns, op->peer, op->kind, op->state};
+    }
+}
+
+void kolo_survey_open(kolo_body_t *body)
+{
+    if (body->record.at) kolo_oob_set_survey(body->oob, answer, body);
+}
+
+void kolo_survey_close(kolo_body_t *body)
+{
+    if (body->oob) kolo_oob_set_survey(body->oob, NULL, NULL);
+}
+
+/* What is known of a rank that did not answer. */
+static void look_for(const kolo_body_t *body, kolo_verdict_rank_t *v)
+{
+    const kolo_peer_card_t *card = &body->member.peers[v->rank], *mine = &body->member.peers[body->rank];
+    v->presence = kolo_oob_rank_lost(body->oob, v->rank, NULL, 0) ? KOLO_RANK_GONE : KOLO_RANK_SILENT;
+    if (card->host_hash != mine->host_hash) return;
+    if (kolo_member_process_hash(card->host_hash, card->pid) == card->process_hash)
+        v->stopped = kolo_process_stopped(card->pid);
+    else
+        v->presence = KOLO_RANK_GONE;
+}
+
+static void take(const kolo_body_t *body, const kolo_finding_t *f, kolo_verdict_rank_t *v)
+{
+    const kolo_peer_card_t *card = &body->member.peers[f->rank];
+    *v = (kolo_verdict_rank_t){.rank = f->rank, .pid = card->pid, .failed = f->failed, .nops = f->nops};
+    snprintf(v->host, sizeof v->host, "%.31s", card->host_name);
+    v->presence = f->recorded ? KOLO_RANK_HEARD : KOLO_RANK_UNRECORDED;
+    if (!f->heard) look_for(body, v);
+    for (uint32_t i = 0; i < f->nops; i++) {
+        const kolo_survey_op_t *op = &f->ops[i];
+        v->ops[i] = (kolo_verdict_op_t){op->number, op->word, op->age_ns, op->peer, op->kind, op->state};
+    }
+}
+
+/* The neighbours, of a large job: to ask everybody would be a storm when all ranks run into the limit at once. */
+static int whom_to_ask(const kolo_body_t *body, kolo_finding_t *findings)
+{
+    int n = KOLO_MIN(body->nranks, KOLO_SURVEY_RANKS), count = 0;
+    for (int rank = 0; rank < body->nranks; rank++) {
+        int ahead = (rank - body->rank + body->nranks) % body->nranks;
+        if (ahead > 0 && (ahead <= n / 2 || body->nranks - ahead <= (n - 1) / 2)) findings[count++].rank = rank;
+    }
+    return count;
+}
+
+static void log_lines(const kolo_body_t *body, const char *text)
+{
+    for (const char *line = text, *end; *line; line = *end ? end + 1 : end) {
+        end = line + strcspn(line, "\n");
+        kolo_warn("comm", "%s rank %d: %.*s", body->name, body->rank, (int)(end - line), line);
+    }
+}
+
+void kolo_survey_time_out(kolo_body_t *body)
+{
+    char seen[KOLO_ERROR_TEXT_BYTES], brief[400];
+    const size_t text_bytes = KOLO_VERDICT_TEXT;
+    kolo_finding_t *findings = calloc(KOLO_SURVEY_RANKS, sizeof *findings);
+    kolo_verdict_rank_t *ranks = calloc(KOLO_SURVEY_RANKS + 1, sizeof *ranks);
+    char *text = malloc(text_bytes);
+    snprintf(seen, sizeof seen, "%s", kolo_error_text());
+    if (findings && ranks && text && body->record.at && body->nranks > 1) {
+        kolo_finding_t mine = {.rank = body->rank, .heard = true};
+        int asked = whom_to_ask(body, findings), n = 0;
+        bool in = false;
+        kolo_oob_survey(body->oob, findings, asked, WAIT_MS);
+        answer(body, &mine);
+        for (int i = 0; i < asked; i++) {
+            if (!in && findings[i].rank > body->rank) take(body, &mine, &ranks[n++]);
+            in = in || findings[i].rank > body->rank;
+            take(body, &findings[i], &ranks[n++]);
+        }
+        if (!in) take(body, &mine, &ranks[n++]);
+        kolo_verdict_print(ranks, n, body->nranks, text, text_bytes);
+        log_lines(body, text);
+        bool found = kolo_verdict_brief(ranks, n, body->nranks, brief, sizeof brief);
+        kolo_fail(KOLO_ERR_TIMEOUT, found ? "%.550s; %s" : "%.550s", seen, brief);
+    }
+    free(findings);
+    free(ranks);
+    free(text);
+}

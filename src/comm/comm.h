@@ -1,0 +1,424 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The communicator: what the public calls work on. A kolo_comm_t points into a table of handles that is never given
+ * back to the system, so that a stale handle is recognised instead of followed; the handle points to the body.
+ *
+ * Order. Operations of one communicator run one after the other in the order of their calls, whatever streams they
+ * were queued on: each call draws a ticket, an operation runs when its ticket is up. A synchronous call with
+ * nothing queued before it takes no lock.
+ */
+#ifndef KOLO_COMM_COMM_H
+#define KOLO_COMM_COMM_H
+
+#include "algo/algo.h"
+#include "comm/params.h"
+#include "comm/record.h"
+#include "exec/host/exec.h"
+#include "topo/topo.h"
+#include "tune/tune.h"
+#include "wire/control.h"
+
+#include <pthread.h>
+
+typedef enum {
+    KOLO_COMM_STARTING, /* init or split under way in the background */
+    KOLO_COMM_READY,
+    KOLO_COMM_FINALIZING,
+    KOLO_COMM_FINALIZED,
+    KOLO_COMM_FAILED, /* an operation failed half way: only queries, abort and destroy */
+    KOLO_COMM_ABORTED,
+    KOLO_COMM_CONNECTING /* ready, and a first use goes on in the background: no other operation meanwhile */
+} kolo_comm_state_t;
+
+/* ---- one call, as the API functions fill it ---- */
+
+typedef enum { KOLO_CALL_COLL, KOLO_CALL_SEND, KOLO_CALL_RECV } kolo_call_kind_t;
+
+typedef struct kolo_call {
+    kolo_call_kind_t kind;
+    kolo_coll_t coll;
+    kolo_type_t type;
+    kolo_op_t op;
+    uint32_t root; /* or the peer of a send or receive */
+    const void *src;
+    void *dst;
+    uint64_t count; /* per part for all_gather and its like; the sum for v forms */
+    size_t elem;
+    bool in_place;
+    /* v forms: tables of nranks, else NULL. Owned by the call when `owned`. */
+    const size_t *send_counts, *send_displs, *recv_counts, *recv_displs;
+    size_t *owned;
+    kolo_reducer_t *reducer; /* of a user operator, as it was at the call; owned. NULL: the communicator's */
+    kolo_comm_t comm;
+    void *stream;
+    uint64_t record; /* index of its entry in the flight record plus one, if that was claimed before its turn */
+} kolo_call_t;
+
+/* ---- connections and bound plans ---- */
+
+typedef struct kolo_conn {
+    kolo_plan_conn_t key; /* dir, node, lane, peer */
+    kolo_proto_t proto;
+    union {
+        kolo_tx_t tx;
+        kolo_rx_t rx;
+    } u;
+    struct kolo_conn *next;
+} kolo_conn_t;
+
+/* A plan with its connections: made once per (collective, algorithm, root), found by the memo. */
+typedef struct kolo_bound {
+    kolo_plan_t *plan;
+    kolo_tx_t **tx;
+    kolo_rx_t **rx;
+    void *state;
+    uint32_t ref_tile; /* nothing but references travels: tiles of this length; 0: as slots allow */
+    size_t bounce;     /* kolo_task_bounce_bytes() */
+    struct kolo_bound *next;
+} kolo_bound_t;
+/* As long as one likes; where what was got is reduced and put on, short enough to stay in cache meanwhile. */
+#define KOLO_REF_TILE        (1u << 26)
+#define KOLO_REF_REDUCE_TILE (256u << 10)
+
+#define KOLO_MEMO_SLOTS 64
+typedef struct { /* what to do for one signature */
+    uint64_t signature;
+    bool v;
+    kolo_algo_t algo;
+    uint32_t piece_bytes;
+    kolo_bound_t *bound; /* NULL for the flat path */
+} kolo_memo_t;
+
+#define KOLO_MAX_USER_OPS 64
+typedef struct {
+    bool used;
+    kolo_type_t type;
+    kolo_reducer_t reducer;
+} kolo_user_op_t;
+
+/* Why operations end before they are complete; the first reason stays, but an abort. */
+enum { KOLO_STOP_NONE, KOLO_STOP_ABORT, KOLO_STOP_LOST, KOLO_STOP_REVOKED, KOLO_STOP_PARTITION };
+/* The entry of an operation whose turn it is; ended by kolo_record_end(). */
+static inline void kolo_record_begin(kolo_recording_t *r, const kolo_call_t *call, uint64_t number, uint64_t word,
+                                     kolo_record_state_t state, uint32_t algo)
+{
+    if (KOLO_UNLIKELY(!r->at)) return;
+    if (KOLO_UNLIKELY(call->record)) {
+        kolo_record_resume(r, call, number, word, state, algo);
+        return;
+    }
+    uint64_t index = r->next++, now = 0;
+    kolo_record_entry_t *e = kolo_record_entry_begin(r->at, index);
+    r->timed = call->count * call->elem >= KOLO_RECORD_TIMED_BYTES;
+    if (KOLO_UNLIKELY(r->timed || index % KOLO_RECORD_TIMED_EACH == 0)) now = kolo_now_ns();
+    kolo_record_fill(e, number, word, call->count, now, call->root,
+                     kolo_record_what((kolo_record_kind_t)call->kind, call->elem, algo), state);
+    kolo_record_entry_end(e, index);
+    r->now = e;
+}
+
+/* What the ranks of a communicator have in common; the least that suits each. */
+typedef struct {
+    uint64_t l3_bytes, local_slot_bytes, remote_slot_bytes, ll_slot_bytes;
+    uint64_t fanout, refs, ll; /* 0 or 1 */
+} kolo_agreed_t;
+
+typedef struct kolo_body {
+    int rank, nranks;
+    const char *name; /* in the handle */
+    int init_timeout_ms, op_timeout_ms;
+    bool blocking, split_share;
+
+    kolo_oob_t *oob;
+    kolo_member_t member;
+    kolo_agreed_t agreed;
+    struct {                     /* until it is set up */
+        kolo_peer_card_t *cards; /* by rank; NULL: to be asked for */
+        kolo_agreed_t agreed;
+    } borrowed;
+    kolo_wire_ctx_t ctx;
+    bool ctx_open;
+    kolo_tune_env_t tune;
+    kolo_tune_sizes_t sizes;
+    kolo_emit_env_t emit;
+    int *ring;
+
+    /* hot: the flat path */
+    kolo_tx_t *ll_tx;  /* NODE LL of this rank; NULL until connected or when there is none */
+    kolo_rx_t **ll_rx; /* by rank */
+    uint8_t *ll_temp;
+    uint64_t operation; /* collectives run so far */
+    kolo_recording_t record;
+    kolo_memo_t memo[KOLO_MEMO_SLOTS];
+    kolo_bound_t *bounds;
+    struct kolo_lane_to *lanes_to; /* single sends and receives, by peer */
+    kolo_conn_t **conns;           /* lists by peer; [nranks]: my NODE tx */
+    size_t conn_bytes;
+    void *scratch;
+    size_t scratch_bytes;
+    kolo_part_t *src_parts, *dst_parts;
+    size_t parts_capacity;
+    kolo_user_op_t ops[KOLO_MAX_USER_OPS];
+    struct kolo_registration *registrations;
+
+    kolo_board_t board;              /* the last operations, for peers who ask */
+    kolo_board_pair_t *pairs;        /* the same as on the board */
+    const struct kolo_p2p *together; /* sends and receives of a group while they wait */
+    struct {
+        uint64_t operation, ask_at_ns, pause_ns; /* the operation that is long in coming */
+        uint32_t turn, asked;
+    } stalled;
+
+    /* life */
+    struct kolo_comm *handle;
+    uint8_t *agreed_lost;          /* map of whom the ranks have agreed to be lost, NULL: none; under error_lock */
+    struct kolo_body *next_making; /* being made from the same communicator */
+    int nids;                      /* until init is over */
+    kolo_unique_id_t *ids;
+    _Atomic uint32_t abort; /* kolo_comm_abort(): every wait of this communicator looks at it */
+    _Atomic uint32_t stop;  /* KOLO_STOP_*: every wait of an operation looks at it */
+} kolo_body_t;
+
+/* What a handle points to: lives for ever, so that calls with a stale handle, and calls that race with an abort on
+ * another thread, find memory that is theirs to read. */
+struct kolo_comm {
+    _Atomic uint64_t magic;
+    kolo_body_t *body;
+    _Atomic uint64_t tickets, done; /* operations called, operations ended */
+    _Atomic uint64_t last_ticket;   /* of finalize: earlier ones still run */
+    _Atomic uint32_t visitors;      /* calls inside that are not operations */
+    _Atomic int state;              /* kolo_comm_state_t */
+    _Atomic bool in_background; /* an operation without a stream has its buffers there, whatever the state says */
+    bool blocking;              /* as in the body */
+    kolo_gate_t gate;           /* opened when one of the above changes for somebody who waits */
+    int rank, nranks;
+    char name[48];
+    pthread_mutex_t error_lock;
+    kolo_body_t *making; /* children that are being made from this one; under error_lock */
+    kolo_status_t error;
+    _Atomic bool revoked_here;
+    _Atomic bool error_is_news; /* an operation that fails by the same has more to say */
+    char error_text[KOLO_ERROR_TEXT_BYTES];
+    char last_text[KOLO_ERROR_TEXT_BYTES]; /* copy handed out by kolo_get_last_error */
+    struct kolo_comm *next_free;
+};
+#define KOLO_COMM_MAGIC 0x6b6f6c6f636f6d6dull /* "kolocomm" */
+
+/* ---- handle.c ---- */
+kolo_status_t kolo_handle_new(kolo_body_t *body, kolo_comm_t *comm);
+void kolo_handle_drop(kolo_comm_t comm);
+/* Is it a live communicator? Else the message is set; `what` names the function. */
+kolo_status_t kolo_handle_check(kolo_comm_t comm, const char *what);
+/* A dead handle whose communicator was aborted, or is being; until the handle is given out again. */
+bool kolo_handle_was_aborted(kolo_comm_t comm);
+/* The body for a call that is no operation, held until kolo_handle_leave(); NULL with the message set. */
+kolo_body_t *kolo_handle_visit(kolo_comm_t comm, const char *what);
+void kolo_handle_leave(kolo_comm_t comm);
+/* Ends the handle's life for new calls and waits until those inside have left. */
+kolo_status_t kolo_handle_retire(kolo_comm_t comm, const char *what, bool abort);
+/* Until init or split is over. */
+void kolo_handle_started(kolo_comm_t comm);
+/* Until no operation is inside or queued, and init or split is over; with `visitors` until nobody is inside at all.
+ */
+kolo_status_t kolo_handle_quiet(kolo_comm_t comm, const _Atomic uint32_t *abort, bool visitors);
+/* The error of a call that this state does not allow: not ready, finalized, failed. */
+kolo_status_t kolo_handle_refuse(kolo_comm_t comm, int state);
+
+/* ---- init.c / teardown.c ---- */
+/* `what` names the function whose config it is. */
+kolo_status_t kolo_body_new(int rank, int nranks, const kolo_config_t *config, const kolo_body_t *parent,
+                            const char *what, kolo_body_t **body);
+/* After body->oob is open: peers, topology, tuning, agreement, wires. Blocking. */
+kolo_status_t kolo_body_setup(kolo_body_t *body);
+/* Takes back what kolo_body_setup() has made; the oob stays. */
+void kolo_body_unset(kolo_body_t *body);
+/* Init or split is over: READY or FAILED, and those who wait are told. */
+void kolo_body_started(kolo_body_t *body, kolo_status_t status, const char *what);
+/* What the call that has made a child with `status` returns. All ranks have agreed that the child is there, so a
+ * loss since then fails its operations and not its making: an error on some ranks alone would send them another
+ * way. */
+kolo_status_t kolo_body_made(const kolo_body_t *body, kolo_status_t status);
+/* Nobody is inside any more: frees everything and gives the handle back. Never waits for a peer. */
+void kolo_body_free(kolo_body_t *body);
+/* The abort flag is set: wakes whoever waits. blame: and peers hear that this rank gave up. */
+void kolo_body_interrupt(kolo_body_t *body, bool blame);
+/* Notes the calling thread's last error as the communicator's and moves it to FAILED (or ABORTED). */
+kolo_status_t kolo_body_fail(kolo_body_t *body, kolo_status_t status);
+kolo_status_t kolo_config_check(const kolo_config_t *config, const char *what);
+/* Runs fn(arg) on a detached thread that counts as a visitor: fn ends with kolo_handle_leave(body->handle). */
+kolo_status_t kolo_body_background(kolo_body_t *body, void *(*fn)(void *), void *arg);
+
+/* ---- lost.c ---- */
+/* The same for operations that failed while they ran: says what was under way and, if a peer was lost, which one.
+ * Returns the status that the caller gets. */
+kolo_status_t kolo_body_fail_operation(kolo_body_t *body, kolo_status_t status, const kolo_call_t *calls,
+                                       size_t count);
+void kolo_lost_refused(kolo_body_t *body, const kolo_call_t *calls, size_t count);
+/* The last step of a start: heartbeats, processes, news. */
+kolo_status_t kolo_lost_watch(kolo_body_t *body);
+void kolo_lost_started(kolo_body_t *body);
+
+/* ---- child.c ---- */
+/* Making a communicator from another; the first member of what split, shrink and grow keep. Allocated; kolo_start()
+ * frees it, at the latest when run() has returned. */
+typedef struct kolo_start {
+    kolo_comm_t parent;
+    uint64_t ticket; /* of the parent, if has_ticket: run() waits for its turn and ends it by kolo_start_leave() */
+    bool has_ticket, background;
+    bool left;                                  /* the parent is not needed any more */
+    kolo_body_t *child;                         /* NULL: this rank only takes part */
+    kolo_status_t (*run)(struct kolo_start *s); /* makes the child ready, or fails */
+    const char *what;                           /* "comm_split", for messages */
+} kolo_start_t;
+kolo_status_t kolo_start_check(kolo_comm_t parent, kolo_comm_t *newcomm, const kolo_config_t *config,
+                               const char *what);
+kolo_status_t kolo_start(kolo_start_t *s, bool has_child, bool ticket, kolo_comm_t *newcomm,
+                         const kolo_config_t *config);
+/* The parent's turn is over: its operations go on, and in the background it may be destroyed while the child is
+ * being made. Again does nothing. */
+void kolo_start_leave(kolo_start_t *s);
+/* kolo_comm_abort(): whoever is being made from this communicator is aborted too. */
+void kolo_start_abort_all(kolo_comm_t parent);
+/* The out-of-band object of the child; takes oob_child. */
+kolo_status_t kolo_child_open(kolo_body_t *child, int rank, int nranks, kolo_oob_child_t *oob_child, uint64_t label,
+                              const uint8_t *addresses);
+/* lend.c: rank r of `body` is rank members[r] of those that `cards` are of. Its set-up then meets and agrees
+ * without asking. _end: `body` is set up, or never will be. */
+kolo_status_t kolo_body_borrow(kolo_body_t *body, const kolo_peer_card_t *cards, const kolo_agreed_t *agreed,
+                               const int *members);
+void kolo_body_borrow_end(kolo_body_t *body);
+/* Two steps of kolo_body_setup(); both need all ranks. */
+kolo_status_t kolo_body_meet(kolo_body_t *body);
+kolo_status_t kolo_body_agree(kolo_body_t *body);
+/* The child could not be set up because a member went. Adds whom the parent has lost: that is most likely why. */
+kolo_status_t kolo_child_blame(kolo_body_t *child, kolo_status_t status);
+/* Sets the child up, on all its ranks or on none. KOLO_ERR_REMOTE with *again: a rank was lost meanwhile; what was
+ * set up is taken back, and the child's oob may serve to begin again without `out` (a map). */
+kolo_status_t kolo_child_settle(kolo_body_t *child, uint64_t deadline_ns, bool *again, uint8_t *out);
+
+/* ---- revoke.c ---- */
+/* The ranks have agreed that those in `out`, but not those in `named` (maps), are lost. */
+void kolo_body_note_lost(kolo_body_t *body, const uint8_t *out, const uint8_t *named);
+
+/* ---- connect.c ---- */
+/* Binds and, where needed, connects a plan. Takes ownership of the plan, also on failure. */
+kolo_status_t kolo_body_bind(kolo_body_t *body, kolo_plan_t *plan, kolo_bound_t **bound);
+void kolo_bound_free(kolo_bound_t *bound);
+/* NODE LL connections of the flat path. Collective over the node. */
+kolo_status_t kolo_body_connect_flat(kolo_body_t *body);
+/* Connects what is not connected yet of keys[0..count); protos NULL: all SIMPLE. */
+kolo_status_t kolo_body_connect(kolo_body_t *body, const kolo_plan_conn_t *keys, const kolo_proto_t *protos,
+                                uint32_t count);
+kolo_conn_t *kolo_body_find_conn(kolo_body_t *body, const kolo_plan_conn_t *key, kolo_proto_t proto);
+void kolo_body_disconnect(kolo_body_t *body);
+/* Do both ends of a pair reach each other's memory (KOLO_CAP_REF)? And LL? */
+bool kolo_body_pair_refs(const kolo_body_t *body, uint32_t peer);
+bool kolo_body_pair_ll(const kolo_body_t *body, uint32_t peer);
+
+/* ---- enqueue.c ---- */
+kolo_status_t kolo_check_op(const kolo_call_t *call, const char *what);
+
+/* ---- deep_check.c: for KOLO_CHECK=deep ---- */
+/* The buffers of a call (these bytes of them; of a v form, its parts): readable, writable, of this process. */
+kolo_status_t kolo_deep_check(const kolo_call_t *call, uint64_t src_bytes, uint64_t dst_bytes, const char *what);
+/* No message of a group is received into a buffer of another. */
+kolo_status_t kolo_deep_check_group(const kolo_call_t *calls, size_t count);
+/* All ranks have passed the same to the collective whose turn it is. Waits for all ranks. */
+kolo_status_t kolo_deep_check_ranks(const kolo_call_t *call);
+static inline bool kolo_deep(void)
+{
+    return KOLO_UNLIKELY(kolo_comm_options.check == KOLO_CHECK_DEEP);
+}
+
+/* ---- launch.c ---- */
+/* Checks done: runs the call now, queues it on its stream, or adds it to the open group. */
+kolo_status_t kolo_call_submit(kolo_call_t *call);
+/* Draws the next ticket of the communicator; fails when it is being aborted or destroyed. */
+kolo_status_t kolo_ticket_draw(kolo_comm_t comm, uint64_t *ticket);
+/* Waits for the ticket's turn; fails when the communicator cannot run operations (the turn must be ended all the
+ * same). Until kolo_ticket_end() this thread owns the communicator. */
+kolo_status_t kolo_ticket_wait(kolo_comm_t comm, uint64_t ticket);
+void kolo_ticket_end(kolo_comm_t comm, uint64_t ticket);
+/* The turn of a call, but for its end: waits for it, runs the call, notes failure. */
+kolo_status_t kolo_call_turn(const kolo_call_t *call, uint64_t ticket);
+/* Would the call, whose turn it is, find all its connections? */
+bool kolo_call_connected(const kolo_call_t *call);
+/* Runs a collective whose turn it is. */
+kolo_status_t kolo_call_run(const kolo_call_t *call);
+void kolo_body_wait_init(kolo_body_t *body, kolo_wait_t *wait, kolo_task_t *task);
+/* Copies the caller's count arrays and the user operator into the call; disown frees them. */
+kolo_status_t kolo_call_own(kolo_call_t *call);
+void kolo_call_disown(kolo_call_t *call);
+
+/* ---- first_use.c ---- */
+/* Must these calls of a communicator that does not block go on in the background? They have a ticket. */
+bool kolo_first_use_needed(kolo_comm_t comm, uint64_t ticket, const kolo_call_t *calls, size_t count);
+/* READY becomes CONNECTING, and READY again when the operation is complete and its ticket ended; whoever ends it is
+ * a visitor. */
+kolo_status_t kolo_first_use_begin(kolo_comm_t comm);
+void kolo_first_use_over(kolo_comm_t comm);
+/* A call without a stream: here if it is connected, else in the background (KOLO_IN_PROGRESS). Ends the ticket. */
+kolo_status_t kolo_first_use_submit(const kolo_call_t *call, uint64_t ticket);
+
+/* ---- group.c ---- */
+bool kolo_group_open(void);
+bool kolo_group_has_calls(void);
+kolo_status_t kolo_group_add(kolo_call_t *call);
+kolo_status_t kolo_group_add_init(kolo_body_t *body); /* an init whose background thread group_end waits for */
+
+/* ---- p2p.c ---- */
+/* Sends and receives of one communicator that run together: tasks (small ones by LL, the rest as one plan). */
+typedef struct kolo_p2p {
+    kolo_task_t *tasks;
+    bool *over; /* by task */
+    size_t count;
+    kolo_bound_t *bound;
+    kolo_part_t *parts;
+} kolo_p2p_t;
+kolo_status_t kolo_p2p_prepare(kolo_body_t *body, const kolo_call_t *calls, size_t count, kolo_p2p_t *p2p);
+kolo_status_t kolo_p2p_run(kolo_body_t *body, kolo_p2p_t *p2p);
+kolo_status_t kolo_p2p_start_plan(kolo_body_t *body, kolo_bound_t *bound, const kolo_part_t *src,
+                                  const kolo_part_t *dst, kolo_task_t *task);
+void kolo_p2p_fill_small(kolo_body_t *body, kolo_task_t *task, uint32_t peer, uint64_t bytes);
+/* p2p_single.c: one send or receive to another rank whose turn it is. */
+kolo_status_t kolo_p2p_run_single(const kolo_call_t *call);
+bool kolo_p2p_connected(const kolo_call_t *call);
+void kolo_p2p_forget(kolo_body_t *body);
+void kolo_p2p_free(kolo_p2p_t *p2p);
+
+/* ---- mismatch.c ---- */
+/* After body->oob is open: from now on peers may ask what this rank is in. */
+void kolo_mismatch_open(kolo_body_t *body);
+/* The `look` of a collective's wait (arg: its task): has a peer turned out to be in another operation? After
+ * KOLO_MISMATCH_MS, and then at growing intervals, asks the ranks that the task waits for. */
+kolo_status_t kolo_mismatch_look(void *arg);
+/* A collective has failed by what a slot brought: others may wait for this rank, and are told. */
+void kolo_mismatch_met(const kolo_task_t *task);
+/* The `look` of sends and receives. */
+kolo_status_t kolo_mismatch_look_pair(void *arg);
+/* What a send or receive is, as a word. */
+uint64_t kolo_mismatch_word(const kolo_call_t *call);
+/* Puts a send or receive on the board, before it connects or waits; kolo_mismatch_open_pairs() was called once. */
+kolo_status_t kolo_mismatch_open_pairs(kolo_body_t *body);
+/* They end: a mismatch that data brought is put into words, and shown to those who wait for this rank. */
+kolo_status_t kolo_mismatch_end_pairs(const kolo_call_t *calls, size_t count, kolo_status_t status);
+void kolo_mismatch_begin_pair(kolo_body_t *body, const kolo_call_t *call, kolo_p2p_way_t way);
+
+/* ---- ask_around.c ---- */
+/* From now on peers who ask are told what is in the flight record; until it goes. */
+void kolo_survey_open(kolo_body_t *body);
+void kolo_survey_close(kolo_body_t *body);
+/* An operation ran into its time limit: asks the others and adds to the thread's error text who keeps it waiting.
+ */
+void kolo_survey_time_out(kolo_body_t *body);
+
+/* ---- userop.c ---- */
+void kolo_registrations_free(kolo_body_t *body);
+
+/* ---- stream.c ---- */
+kolo_status_t kolo_stream_push(void *stream, void (*fn)(void *), void *arg);
+/* The first error of the queue, reported by synchronize. */
+void kolo_stream_note(void *stream, kolo_status_t status);
+bool kolo_stream_valid(void *stream);
+
+#endif

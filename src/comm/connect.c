@@ -1,0 +1,248 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Connections on first use: which ones a plan needs, which exist, the rest are set up through wire/connect.c. A
+ * connection is named by (direction, kind, lane, peer, protocol); both ends of a pair reach the same name from the
+ * same call, so what is connected at one end is connected at the other.
+ */
+#include "base/failpoint.h"
+#include "comm/comm.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static bool is_remote(const kolo_body_t *body, const kolo_plan_conn_t *key)
+{
+    return !key->node && body->member.node_of[key->peer] != body->member.my_node;
+}
+
+static kolo_conn_t **list_of(kolo_body_t *body, const kolo_plan_conn_t *key)
+{
+    return &body->conns[key->peer < 0 ? body->nranks : key->peer];
+}
+
+kolo_conn_t *kolo_body_find_conn(kolo_body_t *body, const kolo_plan_conn_t *key, kolo_proto_t proto)
+{
+    kolo_conn_t *c = *list_of(body, key);
+    while (c &&
+           (c->key.dir != key->dir || c->key.node != key->node || c->key.lane != key->lane || c->proto != proto))
+        c = c->next;
+    return c;
+}
+
+static void conn_close(kolo_conn_t *c)
+{
+    if (c->key.dir == KOLO_DIR_TX)
+        kolo_tx_close(&c->u.tx);
+    else
+        kolo_rx_close(&c->u.rx);
+}
+
+static void conn_free(kolo_conn_t *c)
+{
+    if (c->key.dir == KOLO_DIR_TX)
+        kolo_tx_fini(&c->u.tx);
+    else
+        kolo_rx_fini(&c->u.rx);
+    free(c);
+}
+
+static kolo_conn_spec_t spec_of(const kolo_body_t *body, const kolo_plan_conn_t *key, kolo_proto_t proto)
+{
+    bool tx = key->dir == KOLO_DIR_TX, remote = is_remote(body, key);
+    kolo_conn_spec_t spec = {.kind = key->node ? KOLO_CONN_NODE : KOLO_CONN_PAIR,
+                             .proto = proto,
+                             .writer = tx ? body->rank : key->peer,
+                             .reader = key->node ? -1 : (tx ? key->peer : body->rank),
+                             .lane = key->lane,
+                             .start = (uint64_t)kolo_comm_options.counter_start};
+    if (proto == KOLO_PROTO_LL) {
+        spec.depth = body->sizes.ll_depth;
+        spec.slot_bytes = body->sizes.ll_slot_bytes;
+    } else {
+        spec.depth = remote ? body->sizes.remote_depth : body->sizes.local_depth;
+        spec.slot_bytes = remote ? body->sizes.remote_slot_bytes : body->sizes.local_slot_bytes;
+    }
+    return spec;
+}
+
+kolo_status_t kolo_body_connect(kolo_body_t *body, const kolo_plan_conn_t *keys, const kolo_proto_t *protos,
+                                uint32_t count)
+{
+    kolo_conn_request_t *requests = calloc(count ? count : 1, sizeof *requests);
+    kolo_conn_t **fresh = calloc(count ? count : 1, sizeof(kolo_conn_t *));
+    int n = 0;
+    kolo_status_t status = KOLO_OK;
+    if (!requests || !fresh) status = kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for %u connections", count);
+    for (uint32_t i = 0; i < count && status == KOLO_OK; i++) {
+        kolo_proto_t proto = protos ? protos[i] : KOLO_PROTO_SIMPLE;
+        if (kolo_body_find_conn(body, &keys[i], proto)) continue;
+        kolo_conn_t *c = calloc(1, sizeof *c);
+        if (!c) {
+            status = kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for a connection");
+            break;
+        }
+        c->key = keys[i];
+        c->proto = proto;
+        fresh[n] = c;
+        requests[n].spec = spec_of(body, &keys[i], proto);
+        if (keys[i].dir == KOLO_DIR_TX)
+            requests[n].tx = &c->u.tx;
+        else
+            requests[n].rx = &c->u.rx;
+        n++;
+    }
+    body->ctx.deadline_ns = kolo_deadline_ms(body->init_timeout_ms);
+    KOLO_FAIL_POINT("comm.connect.start");
+    if (status == KOLO_OK && n > 0) status = kolo_wire_connect(&body->ctx, requests, n);
+    KOLO_FAIL_POINT("comm.connect.done");
+    for (int i = 0; i < n; i++) {
+        if (status != KOLO_OK) {
+            free(fresh[i]);
+            continue;
+        }
+        kolo_conn_t **list = list_of(body, &fresh[i]->key);
+        fresh[i]->next = *list;
+        *list = fresh[i];
+        body->conn_bytes += sizeof *fresh[i];
+        if (fresh[i]->key.dir == KOLO_DIR_TX)
+            body->conn_bytes += fresh[i]->u.tx.ops->tx_memory(&fresh[i]->u.tx);
+        else
+            body->conn_bytes += fresh[i]->u.rx.ops->rx_memory(&fresh[i]->u.rx);
+    }
+    free(requests);
+    free(fresh);
+    return status;
+}
+
+void kolo_bound_free(kolo_bound_t *bound)
+{
+    if (!bound) return;
+    kolo_plan_free(bound->plan);
+    free(bound->tx);
+    free(bound->rx);
+    free(bound->state);
+    free(bound);
+}
+
+static uint32_t ref_tile(const kolo_plan_t *plan)
+{
+    if (plan->algo != KOLO_ALGO_SINGLE_COPY && plan->algo != KOLO_ALGO_P2P) return 0;
+    bool puts = false, reduces = false;
+    for (uint32_t i = 0; i < plan->ninsns; i++) {
+        uint8_t op = plan->insns[i].op;
+        if (op <= KOLO_OP_REDUCE_MANY) return 0;
+        reduces |= op == KOLO_OP_GET_REDUCE;
+        puts |= op == KOLO_OP_PUT;
+    }
+    if (reduces && puts) return KOLO_REF_REDUCE_TILE;
+    return plan->nscratch == 0 ? KOLO_REF_TILE : 0;
+}
+
+static kolo_status_t check_depth(const kolo_plan_t *plan, const kolo_conn_spec_t *spec)
+{
+    if (plan->depth <= spec->depth) return KOLO_OK;
+    return kolo_fail(KOLO_ERR_INTERNAL, "%s by %s needs queues of %u slots, the connection has %u",
+                     kolo_coll_name(plan->coll), kolo_algo_name(plan->algo), plan->depth, spec->depth);
+}
+
+kolo_status_t kolo_body_bind(kolo_body_t *body, kolo_plan_t *plan, kolo_bound_t **out)
+{
+    kolo_bound_t *b = calloc(1, sizeof *b);
+    kolo_status_t status = KOLO_OK;
+    if (!b) {
+        kolo_plan_free(plan);
+        return kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for a plan");
+    }
+    b->plan = plan;
+    b->ref_tile = ref_tile(plan);
+    b->bounce = kolo_task_bounce_bytes(plan);
+    b->tx = calloc(plan->nconns + 1, sizeof(kolo_tx_t *));
+    b->rx = calloc(plan->nconns + 1, sizeof(kolo_rx_t *));
+    b->state = calloc(1, kolo_task_plan_state_bytes(plan));
+    if (!b->tx || !b->rx || !b->state) status = kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for a plan");
+    if (status == KOLO_OK) status = kolo_plan_check(plan);
+    if (status == KOLO_OK) status = kolo_body_connect(body, plan->conns, NULL, plan->nconns);
+    for (uint32_t i = 0; i < plan->nconns && status == KOLO_OK; i++) {
+        kolo_conn_t *c = kolo_body_find_conn(body, &plan->conns[i], KOLO_PROTO_SIMPLE);
+        bool tx = plan->conns[i].dir == KOLO_DIR_TX;
+        status = check_depth(plan, tx ? &c->u.tx.spec : &c->u.rx.spec);
+        if (tx)
+            b->tx[i] = &c->u.tx;
+        else
+            b->rx[i] = &c->u.rx;
+    }
+    if (status != KOLO_OK) {
+        kolo_bound_free(b);
+        return status;
+    }
+    *out = b;
+    return KOLO_OK;
+}
+
+kolo_status_t kolo_body_connect_flat(kolo_body_t *body)
+{
+    uint32_t n = (uint32_t)body->nranks;
+    if (body->ll_tx || n == 1) return KOLO_OK;
+    kolo_plan_conn_t *keys = calloc(n, sizeof *keys);
+    kolo_proto_t *protos = calloc(n, sizeof *protos);
+    uint8_t *temp = malloc((size_t)n * KOLO_FLAT_MAX);
+    kolo_status_t status = KOLO_OK;
+    if (!keys || !protos || !temp)
+        status = kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for the flat path of %u ranks", n);
+    for (uint32_t r = 0; r < n && status == KOLO_OK; r++) {
+        protos[r] = KOLO_PROTO_LL;
+        keys[r] = (int)r == body->rank ? (kolo_plan_conn_t){KOLO_DIR_TX, true, 0, -1}
+                                       : (kolo_plan_conn_t){KOLO_DIR_RX, true, 0, (int32_t)r};
+    }
+    if (status == KOLO_OK) status = kolo_body_connect(body, keys, protos, n);
+    for (uint32_t r = 0; r < n && status == KOLO_OK; r++)
+        if ((int)r != body->rank) body->ll_rx[r] = &kolo_body_find_conn(body, &keys[r], KOLO_PROTO_LL)->u.rx;
+    if (status == KOLO_OK) {
+        body->ll_tx = &kolo_body_find_conn(body, &keys[body->rank], KOLO_PROTO_LL)->u.tx;
+        body->ll_temp = temp;
+        temp = NULL;
+    }
+    free(keys);
+    free(protos);
+    free(temp);
+    return status;
+}
+
+static const kolo_wire_ops_t *pair_wire(const kolo_body_t *body, uint32_t peer, kolo_proto_t proto)
+{
+    /* the lower rank stands for the writer so that both ends ask the same question */
+    int low = KOLO_MIN(body->rank, (int)peer), high = KOLO_MAX(body->rank, (int)peer);
+    kolo_conn_spec_t spec = {.kind = KOLO_CONN_PAIR, .proto = proto, .writer = low, .reader = high};
+    return kolo_wire_choose(&body->ctx, &spec, NULL);
+}
+
+bool kolo_body_pair_refs(const kolo_body_t *body, uint32_t peer)
+{
+    const kolo_wire_ops_t *wire = pair_wire(body, peer, KOLO_PROTO_SIMPLE);
+    return body->emit.refs && wire && (wire->caps & KOLO_CAP_REF);
+}
+
+bool kolo_body_pair_ll(const kolo_body_t *body, uint32_t peer)
+{
+    return body->member.node_of[peer] == body->member.my_node && pair_wire(body, peer, KOLO_PROTO_LL) != NULL;
+}
+
+void kolo_body_disconnect(kolo_body_t *body)
+{
+    kolo_p2p_forget(body);
+    /* in good order: peers that still read what was sent must not take the end for a death */
+    for (int r = 0; body->conns && r <= body->nranks; r++)
+        for (kolo_conn_t *c = body->conns[r]; c; c = c->next) conn_close(c);
+    while (body->bounds) {
+        kolo_bound_t *next = body->bounds->next;
+        kolo_bound_free(body->bounds);
+        body->bounds = next;
+    }
+    for (int r = 0; body->conns && r <= body->nranks; r++) {
+        while (body->conns[r]) {
+            kolo_conn_t *next = body->conns[r]->next;
+            conn_free(body->conns[r]);
+            body->conns[r] = next;
+        }
+    }
+}

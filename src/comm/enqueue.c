@@ -1,0 +1,272 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The public collectives: each checks its arguments and submits a call. Checks that cost nothing are always on;
+ * KOLO_CHECK adds the touching of buffers.
+ */
+#include "comm/comm.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#define BYTES_MAX ((uint64_t)1 << 47) /* a user address space; larger counts are negative numbers gone wrong */
+
+static kolo_status_t check_common(kolo_call_t *call, const char *what)
+{
+    KOLO_TRY(kolo_handle_check(call->comm, what));
+    call->elem = kolo_type_size(call->type);
+    if (KOLO_UNLIKELY(call->elem == 0))
+        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: unknown type %d", what, (int)call->type);
+    if (KOLO_UNLIKELY(call->count > BYTES_MAX / call->elem / (uint64_t)call->comm->nranks))
+        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: count %llu is too large (a negative number?)", what,
+                         (unsigned long long)call->count);
+    if (KOLO_UNLIKELY(call->stream && !kolo_stream_valid(call->stream)))
+        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: %p is not a stream, or one that was destroyed", what,
+                         call->stream);
+    return KOLO_OK;
+}
+
+kolo_status_t kolo_check_op(const kolo_call_t *call, const char *what)
+{
+    int op = (int)call->op, user = op < 0 ? -1 : op - KOLO_OP_BUILTIN_COUNT;
+    if (KOLO_LIKELY(op >= 0 && user < 0)) return KOLO_OK;
+    kolo_body_t *body = kolo_handle_visit(call->comm, what);
+    if (!body) return KOLO_ERR_INVALID_ARGUMENT;
+    bool known = op >= 0 && user < KOLO_MAX_USER_OPS && body->ops[user].used;
+    kolo_type_t type = known ? body->ops[user].type : call->type;
+    kolo_handle_leave(call->comm);
+    if (!known)
+        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: operator %d is not known to this communicator", what, op);
+    if (type != call->type)
+        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: operator %d was made for type %d, not %d", what, op,
+                         (int)type, (int)call->type);
+    return KOLO_OK;
+}
+
+static kolo_status_t check_root(const kolo_call_t *call, int root, const char *what)
+{
+    if (KOLO_LIKELY(root >= 0 && root < call->comm->nranks)) return KOLO_OK;
+    return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: root %d is out of range, the communicator has %d ranks", what,
+                     root, call->comm->nranks);
+}
+
+static kolo_status_t check_buffer(const void *buf, uint64_t bytes, const char *name, const char *what)
+{
+    if (KOLO_UNLIKELY(!buf && bytes)) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: %s is NULL", what, name);
+    if (KOLO_UNLIKELY(kolo_comm_options.check == KOLO_CHECK_BASIC && bytes)) {
+        const volatile char *p = buf;
+        (void)p[0];
+        (void)p[bytes - 1];
+    }
+    return KOLO_OK;
+}
+
+static kolo_status_t check_overlap(const kolo_call_t *call, uint64_t src_bytes, uint64_t dst_bytes, bool in_place,
+                                   const char *what)
+{
+    uintptr_t a = (uintptr_t)call->src, b = (uintptr_t)call->dst;
+    if (KOLO_LIKELY(in_place || !a || !b || !src_bytes || !dst_bytes || a + src_bytes <= b || b + dst_bytes <= a))
+        return KOLO_OK;
+    return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
+                     "%s: on %s rank %d the source, 0x%" PRIxPTR " to 0x%" PRIxPTR
+                     ", and the destination, 0x%" PRIxPTR " to 0x%" PRIxPTR
+                     ", overlap and are not the in-place form",
+                     what, call->comm->name, call->comm->rank, a, a + src_bytes, b, b + dst_bytes);
+}
+
+/* src_parts, dst_parts: how many times `count` each buffer holds; 0: not used on this rank. in_place: that form. */
+static kolo_status_t submit(kolo_call_t *call, unsigned src_parts, unsigned dst_parts, bool in_place,
+                            const char *what)
+{
+    uint64_t bytes = call->count * call->elem;
+    if (src_parts) KOLO_TRY(check_buffer(call->src, bytes, "the source", what));
+    if (dst_parts) KOLO_TRY(check_buffer(call->dst, bytes, "the destination", what));
+    if (src_parts && dst_parts) KOLO_TRY(check_overlap(call, bytes * src_parts, bytes * dst_parts, in_place, what));
+    if (kolo_deep()) KOLO_TRY(kolo_deep_check(call, bytes * src_parts, bytes * dst_parts, what));
+    call->in_place = in_place && bytes;
+    return kolo_call_submit(call);
+}
+
+kolo_status_t kolo_all_reduce(const void *src, void *dst, size_t count, kolo_type_t type, kolo_op_t op,
+                              kolo_comm_t comm, void *stream)
+{
+    kolo_call_t call = {.coll = KOLO_COLL_ALL_REDUCE,
+                        .type = type,
+                        .op = op,
+                        .src = src,
+                        .dst = dst,
+                        .count = count,
+                        .comm = comm,
+                        .stream = stream};
+    KOLO_TRY(check_common(&call, "all_reduce"));
+    KOLO_TRY(kolo_check_op(&call, "all_reduce"));
+    return submit(&call, 1, 1, src == dst, "all_reduce");
+}
+
+kolo_status_t kolo_reduce(const void *src, void *dst, size_t count, kolo_type_t type, kolo_op_t op, int root,
+                          kolo_comm_t comm, void *stream)
+{
+    kolo_call_t call = {.coll = KOLO_COLL_REDUCE,
+                        .type = type,
+                        .op = op,
+                        .root = (uint32_t)root,
+                        .src = src,
+                        .dst = dst,
+                        .count = count,
+                        .comm = comm,
+                        .stream = stream};
+    KOLO_TRY(check_common(&call, "reduce"));
+    KOLO_TRY(kolo_check_op(&call, "reduce"));
+    KOLO_TRY(check_root(&call, root, "reduce"));
+    if (comm->rank != root) call.dst = NULL;
+    return submit(&call, 1, comm->rank == root, src == dst, "reduce");
+}
+
+kolo_status_t kolo_broadcast(const void *src, void *dst, size_t count, kolo_type_t type, int root, kolo_comm_t comm,
+                             void *stream)
+{
+    kolo_call_t call = {.coll = KOLO_COLL_BROADCAST,
+                        .type = type,
+                        .root = (uint32_t)root,
+                        .src = src,
+                        .dst = dst,
+                        .count = count,
+                        .comm = comm,
+                        .stream = stream};
+    KOLO_TRY(check_common(&call, "broadcast"));
+    KOLO_TRY(check_root(&call, root, "broadcast"));
+    if (comm->rank != root) call.src = NULL;
+    return submit(&call, comm->rank == root, 1, src == dst, "broadcast");
+}
+
+static bool at_part(const void *part, const void *whole, const kolo_call_t *call, int rank)
+{
+    return (uintptr_t)part == (uintptr_t)whole + (uint64_t)rank * call->count * call->elem;
+}
+
+kolo_status_t kolo_all_gather(const void *src, void *dst, size_t count, kolo_type_t type, kolo_comm_t comm,
+                              void *stream)
+{
+    kolo_call_t call = {.coll = KOLO_COLL_ALL_GATHER,
+                        .type = type,
+                        .src = src,
+                        .dst = dst,
+                        .count = count,
+                        .comm = comm,
+                        .stream = stream};
+    KOLO_TRY(check_common(&call, "all_gather"));
+    return submit(&call, 1, (unsigned)comm->nranks, at_part(src, dst, &call, comm->rank), "all_gather");
+}
+
+kolo_status_t kolo_reduce_scatter(const void *src, void *dst, size_t count, kolo_type_t type, kolo_op_t op,
+                                  kolo_comm_t comm, void *stream)
+{
+    kolo_call_t call = {.coll = KOLO_COLL_REDUCE_SCATTER,
+                        .type = type,
+                        .op = op,
+                        .src = src,
+                        .dst = dst,
+                        .count = count,
+                        .comm = comm,
+                        .stream = stream};
+    KOLO_TRY(check_common(&call, "reduce_scatter"));
+    KOLO_TRY(kolo_check_op(&call, "reduce_scatter"));
+    return submit(&call, (unsigned)comm->nranks, 1, at_part(dst, src, &call, comm->rank), "reduce_scatter");
+}
+
+kolo_status_t kolo_all_to_all(const void *src, void *dst, size_t count, kolo_type_t type, kolo_comm_t comm,
+                              void *stream)
+{
+    kolo_call_t call = {.coll = KOLO_COLL_ALL_TO_ALL,
+                        .type = type,
+                        .src = src,
+                        .dst = dst,
+                        .count = count,
+                        .comm = comm,
+                        .stream = stream};
+    KOLO_TRY(check_common(&call, "all_to_all"));
+    return submit(&call, (unsigned)comm->nranks, (unsigned)comm->nranks, false, "all_to_all");
+}
+
+kolo_status_t kolo_gather(const void *src, void *dst, size_t count, kolo_type_t type, int root, kolo_comm_t comm,
+                          void *stream)
+{
+    kolo_call_t call = {.coll = KOLO_COLL_GATHER,
+                        .type = type,
+                        .root = (uint32_t)root,
+                        .src = src,
+                        .dst = dst,
+                        .count = count,
+                        .comm = comm,
+                        .stream = stream};
+    KOLO_TRY(check_common(&call, "gather"));
+    KOLO_TRY(check_root(&call, root, "gather"));
+    if (comm->rank != root) call.dst = NULL;
+    return submit(&call, 1, comm->rank == root ? (unsigned)comm->nranks : 0, at_part(src, dst, &call, root),
+                  "gather");
+}
+
+kolo_status_t kolo_scatter(const void *src, void *dst, size_t count, kolo_type_t type, int root, kolo_comm_t comm,
+                           void *stream)
+{
+    kolo_call_t call = {.coll = KOLO_COLL_SCATTER,
+                        .type = type,
+                        .root = (uint32_t)root,
+                        .src = src,
+                        .dst = dst,
+                        .count = count,
+                        .comm = comm,
+                        .stream = stream};
+    KOLO_TRY(check_common(&call, "scatter"));
+    KOLO_TRY(check_root(&call, root, "scatter"));
+    if (comm->rank != root) call.src = NULL;
+    return submit(&call, comm->rank == root ? (unsigned)comm->nranks : 0, 1, at_part(dst, src, &call, root),
+                  "scatter");
+}
+
+kolo_status_t kolo_barrier(kolo_comm_t comm, void *stream)
+{
+    kolo_call_t call = {.coll = KOLO_COLL_BARRIER, .type = KOLO_UINT8, .comm = comm, .stream = stream};
+    KOLO_TRY(check_common(&call, "barrier"));
+    return kolo_call_submit(&call);
+}
+
+static kolo_status_t submit_p2p(kolo_call_t *call, const void *buf, int peer, const char *what)
+{
+    KOLO_TRY(check_common(call, what));
+    if (peer < 0 || peer >= call->comm->nranks)
+        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: peer %d is out of range, the communicator has %d ranks",
+                         what, peer, call->comm->nranks);
+    if (peer == call->comm->rank && !kolo_group_open())
+        return kolo_fail(KOLO_ERR_INVALID_USAGE, "%s: rank %d to itself needs a group with both calls in it", what,
+                         peer);
+    uint64_t bytes = call->count * call->elem;
+    KOLO_TRY(check_buffer(buf, bytes, "the buffer", what));
+    if (kolo_deep()) KOLO_TRY(kolo_deep_check(call, bytes, bytes, what));
+    return kolo_call_submit(call);
+}
+
+kolo_status_t kolo_send(const void *buf, size_t count, kolo_type_t type, int peer, kolo_comm_t comm, void *stream)
+{
+    kolo_call_t call = {.kind = KOLO_CALL_SEND,
+                        .coll = KOLO_COLL_P2P,
+                        .type = type,
+                        .root = (uint32_t)peer,
+                        .src = buf,
+                        .count = count,
+                        .comm = comm,
+                        .stream = stream};
+    return submit_p2p(&call, buf, peer, "send");
+}
+
+kolo_status_t kolo_recv(void *buf, size_t count, kolo_type_t type, int peer, kolo_comm_t comm, void *stream)
+{
+    kolo_call_t call = {.kind = KOLO_CALL_RECV,
+                        .coll = KOLO_COLL_P2P,
+                        .type = type,
+                        .root = (uint32_t)peer,
+                        .dst = buf,
+                        .count = count,
+                        .comm = comm,
+                        .stream = stream};
+    return submit_p2p(&call, buf, peer, "recv");
+}

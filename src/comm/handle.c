@@ -1,0 +1,202 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Communicator handles. They come from blocks that are never given back, and a dropped handle goes to the end of
+ * the free list, so that a stale one keeps being recognised for as long as possible.
+ */
+#include "comm/comm.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#define BLOCK_HANDLES 64
+#define QUARANTINE    64 /* handles kept unused before one is given out again */
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct kolo_comm *free_head, *free_tail;
+static size_t free_count;
+static struct block {
+    struct block *next;
+    struct kolo_comm handles[BLOCK_HANDLES];
+} * blocks;
+
+static void push_free(struct kolo_comm *h)
+{
+    h->next_free = NULL;
+    if (free_tail)
+        free_tail->next_free = h;
+    else
+        free_head = h;
+    free_tail = h;
+    free_count++;
+}
+
+static bool add_block(void)
+{
+    struct block *b = calloc(1, sizeof *b);
+    if (!b) return false;
+    b->next = blocks;
+    blocks = b;
+    for (int i = 0; i < BLOCK_HANDLES; i++) {
+        pthread_mutex_init(&b->handles[i].error_lock, NULL);
+        push_free(&b->handles[i]);
+    }
+    return true;
+}
+
+kolo_status_t kolo_handle_new(kolo_body_t *body, kolo_comm_t *comm)
+{
+    pthread_mutex_lock(&lock);
+    while (free_count <= QUARANTINE && add_block()) {
+    }
+    struct kolo_comm *h = free_head;
+    if (h) {
+        free_head = h->next_free;
+        if (!free_head) free_tail = NULL;
+        free_count--;
+    }
+    pthread_mutex_unlock(&lock);
+    if (!h) return kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for a communicator handle");
+    h->body = body;
+    h->error = KOLO_OK;
+    h->making = NULL;
+    h->revoked_here = false;
+    h->error_is_news = false;
+    h->error_text[0] = h->last_text[0] = '\0';
+    atomic_store(&h->tickets, 0);
+    atomic_store(&h->done, 0);
+    atomic_store(&h->last_ticket, 0);
+    atomic_store(&h->state, KOLO_COMM_STARTING);
+    h->rank = body->rank;
+    h->nranks = body->nranks;
+    h->blocking = body->blocking;
+    body->handle = h;
+    body->name = h->name;
+    atomic_store_explicit(&h->magic, KOLO_COMM_MAGIC, memory_order_release);
+    *comm = h;
+    return KOLO_OK;
+}
+
+void kolo_handle_drop(kolo_comm_t comm)
+{
+    atomic_store_explicit(&comm->magic, 0, memory_order_release);
+    comm->body = NULL;
+    pthread_mutex_lock(&lock);
+    push_free(comm);
+    pthread_mutex_unlock(&lock);
+}
+
+kolo_status_t kolo_handle_check(kolo_comm_t comm, const char *what)
+{
+    if (!comm) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: the communicator is NULL", what);
+    if (KOLO_LIKELY(atomic_load_explicit(&comm->magic, memory_order_acquire) == KOLO_COMM_MAGIC)) return KOLO_OK;
+    return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
+                     "%s: %p is not a communicator, or one that was destroyed or aborted", what, (void *)comm);
+}
+
+bool kolo_handle_was_aborted(kolo_comm_t comm)
+{
+    return comm && atomic_load_explicit(&comm->magic, memory_order_acquire) == 0 &&
+           atomic_load(&comm->state) == KOLO_COMM_ABORTED;
+}
+
+kolo_body_t *kolo_handle_visit(kolo_comm_t comm, const char *what)
+{
+    if (kolo_handle_check(comm, what) != KOLO_OK) return NULL;
+    atomic_fetch_add(&comm->visitors, 1);
+    if (kolo_handle_check(comm, what) == KOLO_OK) return comm->body;
+    kolo_handle_leave(comm);
+    return NULL;
+}
+
+void kolo_handle_leave(kolo_comm_t comm)
+{
+    atomic_fetch_sub(&comm->visitors, 1);
+    kolo_gate_open(&comm->gate);
+}
+
+kolo_status_t kolo_handle_refuse(kolo_comm_t comm, int state)
+{
+    if (state == KOLO_COMM_STARTING)
+        return kolo_fail(KOLO_ERR_INVALID_USAGE,
+                         "%s is not ready yet; wait until kolo_comm_get_async_error reports KOLO_OK",
+                         comm->name); /* its rank may not be known yet */
+    if (state == KOLO_COMM_CONNECTING)
+        return kolo_fail(
+            KOLO_ERR_INVALID_USAGE,
+            "%s rank %d is not ready: an operation that was called before still makes its connections; "
+            "wait until kolo_comm_get_async_error reports KOLO_OK",
+            comm->name, comm->rank);
+    if (state == KOLO_COMM_FINALIZING || state == KOLO_COMM_FINALIZED)
+        return kolo_fail(KOLO_ERR_INVALID_USAGE, "%s rank %d was finalized: no more operations", comm->name,
+                         comm->rank);
+    char text[KOLO_ERROR_TEXT_BYTES];
+    pthread_mutex_lock(&comm->error_lock);
+    kolo_status_t status = comm->error;
+    snprintf(text, sizeof text, "%s", comm->error_text);
+    pthread_mutex_unlock(&comm->error_lock);
+    return kolo_fail(status, "%s rank %d cannot be used after an earlier failure: %.900s", comm->name, comm->rank,
+                     text);
+}
+
+static void describe_quiet(void *arg, char *buf, size_t bytes)
+{
+    const struct kolo_comm *h = arg;
+    snprintf(buf, bytes, "the operations of %s rank %d that are queued or running (%llu called, %llu ended)",
+             h->name, h->rank, (unsigned long long)atomic_load(&h->tickets),
+             (unsigned long long)atomic_load(&h->done));
+}
+
+static void describe_start(void *arg, char *buf, size_t bytes)
+{
+    const struct kolo_comm *h = arg;
+    snprintf(buf, bytes, "the start of %s rank %d", h->name, h->rank);
+}
+
+void kolo_handle_started(kolo_comm_t comm)
+{
+    kolo_wait_t wait; /* the start itself has a deadline and the abort flag */
+    kolo_wait_init(&wait, NULL, 0, describe_start, comm, 1);
+    for (;;) {
+        uint32_t ticket = kolo_gate_ticket(&comm->gate);
+        if (atomic_load(&comm->state) != KOLO_COMM_STARTING) return;
+        kolo_gate_wait(&comm->gate, ticket, &wait);
+    }
+}
+
+kolo_status_t kolo_handle_quiet(kolo_comm_t comm, const _Atomic uint32_t *abort, bool visitors)
+{
+    kolo_wait_t wait;
+    kolo_wait_init(&wait, abort, 0, describe_quiet, comm, 1);
+    kolo_status_t status = KOLO_OK;
+    kolo_gate_join(&comm->gate);
+    while (status == KOLO_OK) {
+        uint32_t ticket = kolo_gate_ticket(&comm->gate);
+        if (atomic_load(&comm->done) == atomic_load(&comm->tickets) &&
+            (!visitors || atomic_load(&comm->visitors) == 0) && atomic_load(&comm->state) != KOLO_COMM_STARTING)
+            break;
+        status = kolo_gate_wait(&comm->gate, ticket, &wait);
+    }
+    kolo_gate_quit(&comm->gate);
+    return status;
+}
+
+kolo_status_t kolo_handle_retire(kolo_comm_t comm, const char *what, bool abort)
+{
+    uint64_t live = KOLO_COMM_MAGIC;
+    KOLO_TRY(kolo_handle_check(comm, what));
+    if (!atomic_compare_exchange_strong(&comm->magic, &live, 0))
+        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: another thread is destroying this communicator", what);
+    kolo_body_t *body = comm->body;
+    int state = atomic_load(&comm->state);
+    if (state == KOLO_COMM_FINALIZED) abort = false; /* it has left in order */
+    if (abort) {
+        kolo_fail(KOLO_ERR_ABORTED, "%s rank %d was aborted", comm->name, comm->rank);
+        atomic_store(&body->abort, 1);
+        atomic_store(&body->stop, KOLO_STOP_ABORT);
+        kolo_start_abort_all(comm);
+        kolo_body_fail(body, KOLO_ERR_ABORTED);
+    }
+    kolo_fence_cores(); /* a caller either sees that the handle is dead, or we see its ticket */
+    if (abort) kolo_body_interrupt(body, state != KOLO_COMM_FAILED); /* why it failed, each finds for itself */
+    return kolo_handle_quiet(comm, NULL, true);
+}

@@ -1,0 +1,340 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * How a communicator comes to be: bootstrap, peers' cards, topology, sizes, agreement, wires. Connections are made
+ * on first use (connect.c).
+ */
+#include "base/failpoint.h"
+#include "base/log.h"
+#include "comm/comm.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+kolo_status_t kolo_config_check(const kolo_config_t *config, const char *what)
+{
+    if (!config) return KOLO_OK;
+    if (config->magic != KOLO_CONFIG_MAGIC || config->size < 2 * sizeof(uint32_t) || config->size > 4096)
+        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
+                         "%s: config has magic 0x%x and size %u; start from KOLO_CONFIG_INITIALIZER", what,
+                         config->magic, config->size);
+    return KOLO_OK;
+}
+
+/* The caller's struct may be older and shorter than ours. */
+static void copy_config(kolo_config_t *to, const kolo_config_t *from)
+{
+    static const kolo_config_t defaults = KOLO_CONFIG_INITIALIZER;
+    *to = defaults;
+    if (from) memcpy(to, from, KOLO_MIN(from->size, sizeof *to));
+}
+
+static int pick(int value, int fallback)
+{
+    return value == KOLO_UNDEFINED_INT ? fallback : value;
+}
+
+kolo_status_t kolo_body_new(int rank, int nranks, const kolo_config_t *config, const kolo_body_t *parent,
+                            const char *what, kolo_body_t **out)
+{
+    kolo_config_t c;
+    copy_config(&c, config);
+    int blocking = pick(c.blocking, parent ? parent->blocking : kolo_comm_options.blocking);
+    int init_ms =
+        pick(c.init_timeout_ms, parent ? parent->init_timeout_ms : (int)kolo_comm_options.init_timeout_ms);
+    int share = pick(c.split_share, parent ? parent->split_share : 0);
+    int op_ms = pick(c.op_timeout_ms, parent ? parent->op_timeout_ms : (int)kolo_comm_options.op_timeout_ms);
+    if (blocking != 0 && blocking != 1)
+        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: config.blocking is %d, expected 0 or 1", what, blocking);
+    if (share != 0 && share != 1)
+        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: config.split_share is %d, expected 0 or 1", what, share);
+    if (init_ms < 1 || op_ms < 0)
+        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
+                         "%s: config.init_timeout_ms %d must be positive and config.op_timeout_ms %d not negative",
+                         what, init_ms, op_ms);
+    kolo_body_t *body = calloc(1, sizeof *body);
+    if (!body) return kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for a communicator");
+    body->rank = rank;
+    body->nranks = nranks;
+    body->blocking = blocking;
+    body->split_share = share;
+    body->init_timeout_ms = init_ms;
+    body->op_timeout_ms = op_ms;
+    body->operation = (uint64_t)kolo_comm_options.counter_start;
+    kolo_comm_t handle;
+    kolo_status_t status = kolo_handle_new(body, &handle);
+    if (status != KOLO_OK) {
+        free(body);
+        return status;
+    }
+    snprintf(handle->name, sizeof handle->name, "%s", c.name ? c.name : parent ? parent->name : "comm");
+    *out = body;
+    return KOLO_OK;
+}
+
+/* Cores that the ranks of one host have together: launchers may bind each rank to cores of its own. */
+static uint32_t cores_of_node(const kolo_member_t *m, int node)
+{
+    uint32_t cores = 0;
+    for (int byte = 0; byte < KOLO_CORE_MASK_BYTES; byte++) {
+        unsigned all = 0;
+        for (int i = 0; i < m->node_size[node]; i++)
+            all |= m->peers[m->node_ranks[m->node_first[node] + i]].core_mask[byte];
+        cores += (uint32_t)__builtin_popcount(all);
+    }
+    return cores ? cores : 1;
+}
+
+static void fill_emit(kolo_body_t *body)
+{
+    const kolo_member_t *m = &body->member;
+    int largest = 1, smallest = body->nranks;
+    for (int i = 0; i < m->nnodes; i++) {
+        largest = KOLO_MAX(largest, m->node_size[i]);
+        smallest = KOLO_MIN(smallest, m->node_size[i]);
+    }
+    bool fanout = largest > 1, refs = body->nranks > 1, ll = fanout;
+    uint32_t cores = UINT32_MAX;
+    for (int a = 0; a < body->nranks; a++) {
+        kolo_conn_spec_t pair = {.kind = KOLO_CONN_PAIR, .writer = a, .reader = (a + 1) % body->nranks};
+        const kolo_wire_ops_t *wire = body->nranks > 1 ? kolo_wire_choose(&body->ctx, &pair, NULL) : NULL;
+        refs = refs && wire && (wire->caps & KOLO_CAP_REF);
+    }
+    for (int i = 0; i < m->nnodes; i++) cores = KOLO_MIN(cores, cores_of_node(m, i));
+    /* NODE connections need one wire for a whole host, on every host: ask for each host's first rank. */
+    for (int i = 0; i < m->nnodes && fanout; i++) {
+        if (m->node_size[i] < 2) continue;
+        int writer = m->node_ranks[m->node_first[i]];
+        kolo_conn_spec_t node = {.kind = KOLO_CONN_NODE, .writer = writer, .reader = -1};
+        const kolo_wire_ops_t *wire = kolo_wire_choose(&body->ctx, &node, NULL);
+        fanout = wire && (wire->caps & KOLO_CAP_FANOUT);
+        node.proto = KOLO_PROTO_LL;
+        wire = kolo_wire_choose(&body->ctx, &node, NULL);
+        ll = ll && wire && (wire->caps & KOLO_CAP_FANOUT);
+    }
+    body->emit = (kolo_emit_env_t){.nranks = (uint32_t)body->nranks,
+                                   .rank = (uint32_t)body->rank,
+                                   .nnodes = (uint32_t)m->nnodes,
+                                   .node_of = m->node_of,
+                                   .node_first = m->node_first,
+                                   .node_size = m->node_size,
+                                   .node_ranks = m->node_ranks,
+                                   .fanout = fanout,
+                                   .refs = refs && m->nnodes == 1,
+                                   .ring = body->ring,
+                                   .lanes = 1};
+    body->tune = (kolo_tune_env_t){.nranks = (uint32_t)body->nranks,
+                                   .nnodes = (uint32_t)m->nnodes,
+                                   .max_node_size = (uint32_t)largest,
+                                   .min_node_size = (uint32_t)smallest,
+                                   .cores = cores,
+                                   .fanout = fanout,
+                                   .refs = body->emit.refs,
+                                   .ll = ll && m->nnodes == 1};
+}
+
+static kolo_status_t find_topology(kolo_body_t *body)
+{
+    kolo_topo_t topo = {0};
+    KOLO_TRY(kolo_topo_load(&topo));
+    for (int i = 0; i < topo.count; i++)
+        if (topo.nodes[i].kind == KOLO_TOPO_L3)
+            body->tune.l3_bytes = KOLO_MAX(body->tune.l3_bytes, (uint64_t)topo.nodes[i].cache_bytes);
+    kolo_topo_fini(&topo);
+    /* CPU ranks are not bound to places: the ring follows hosts, inside a host ranks. */
+    kolo_topo_place_t *places = calloc((size_t)body->nranks, sizeof *places);
+    kolo_topo_search_t search = {0};
+    if (!places)
+        return kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for the topology search over %d ranks", body->nranks);
+    for (int r = 0; r < body->nranks; r++)
+        places[r] = (kolo_topo_place_t){body->member.node_of[r], -1, -1, body->member.local_of[r], -1, -1};
+    kolo_status_t status = kolo_topo_search(places, body->nranks, 1, NULL, 0, &search);
+    if (status == KOLO_OK) {
+        body->ring = search.ring;
+        search.ring = NULL;
+    }
+    kolo_topo_search_fini(&search);
+    free(places);
+    return status;
+}
+
+kolo_status_t kolo_body_setup(kolo_body_t *body)
+{
+    size_t n = (size_t)body->nranks;
+    kolo_mismatch_open(body);
+    KOLO_FAIL_POINT_TRY("comm.setup.card");
+    KOLO_TRY(kolo_body_meet(body));
+    KOLO_FAIL_POINT_TRY("comm.setup.wires");
+    KOLO_TRY(kolo_wire_ctx_init(&body->ctx, body->oob, &body->member, &body->stop));
+    body->ctx_open = true;
+    fill_emit(body);
+    KOLO_FAIL_POINT_TRY("comm.setup.topology");
+    KOLO_TRY(find_topology(body));
+    body->emit.ring = body->ring;
+    kolo_tune_sizes(&body->tune, &body->sizes);
+    KOLO_TRY(kolo_body_agree(body));
+    KOLO_FAIL_POINT_TRY("comm.setup.agreed");
+    body->ll_rx = calloc(n, sizeof(kolo_rx_t *));
+    body->conns = calloc(n + 1, sizeof(kolo_conn_t *));
+    if (!body->ll_rx || !body->conns)
+        return kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for the connection tables of %d ranks", body->nranks);
+    KOLO_TRY(kolo_lost_watch(body));
+    kolo_record_open(body);
+    kolo_info("comm", "%s rank %d of %d is ready: %d host(s), fan-out %s, references %s, slots of %u bytes",
+              body->name, body->rank, body->nranks, body->member.nnodes, body->emit.fanout ? "yes" : "no",
+              body->emit.refs ? "yes" : "no", body->sizes.local_slot_bytes);
+    return KOLO_OK;
+}
+
+static void start(kolo_body_t *body)
+{
+    kolo_comm_t h = body->handle;
+    kolo_oob_config_t config = {.rank = body->rank,
+                                .nranks = body->nranks,
+                                .nids = body->nids,
+                                .ids = body->ids,
+                                .timeout_ms = body->init_timeout_ms,
+                                .abort = &body->abort,
+                                .name = body->name};
+    kolo_status_t status = kolo_oob_open(&config, &body->oob);
+    if (status == KOLO_OK) status = kolo_body_setup(body);
+    kolo_body_started(body, status, "init");
+    free(body->ids);
+    body->ids = NULL;
+    kolo_gate_open(&h->gate);
+}
+
+void kolo_body_started(kolo_body_t *body, kolo_status_t status, const char *what)
+{
+    kolo_comm_t h = body->handle;
+    kolo_body_borrow_end(body);
+    if (status != KOLO_OK) {
+        kolo_oob_give_reason(body->oob, kolo_error_text());
+        kolo_fail_prefix(status, "%s of %s, rank %d of %d: ", what, body->name, body->rank, body->nranks);
+        kolo_body_fail(body, status);
+    }
+    bool failed = status != KOLO_OK || atomic_load(&body->abort);
+    atomic_store(&h->state, failed ? KOLO_COMM_FAILED : KOLO_COMM_READY);
+    if (!failed) kolo_lost_started(body);
+    kolo_gate_open(&h->gate);
+}
+
+kolo_status_t kolo_body_made(const kolo_body_t *body, kolo_status_t status)
+{
+    if (status != KOLO_OK || !atomic_load(&body->abort)) return status;
+    return body->handle->error != KOLO_OK ? body->handle->error : KOLO_ERR_ABORTED;
+}
+
+static void *start_in_background(void *arg)
+{
+    kolo_comm_t h = ((kolo_body_t *)arg)->handle;
+    start(arg);
+    kolo_handle_leave(h);
+    return NULL;
+}
+
+kolo_status_t kolo_body_background(kolo_body_t *body, void *(*fn)(void *), void *arg)
+{
+    pthread_attr_t attr;
+    pthread_t thread;
+    pthread_attr_init(&attr);
+    pthread_attr_setstacksize(&attr, 512 * 1024); /* thousands of ranks may start in one process */
+    pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
+    atomic_fetch_add(&body->handle->visitors, 1);
+    int err = pthread_create(&thread, &attr, fn, arg);
+    pthread_attr_destroy(&attr);
+    if (err == 0) return KOLO_OK;
+    kolo_handle_leave(body->handle);
+    return kolo_fail_errno(KOLO_ERR_SYSTEM, err, "cannot start a thread for %s rank %d", body->name, body->rank);
+}
+
+static kolo_status_t check_init(int nranks, int rank, int nids, const kolo_unique_id_t *ids,
+                                const kolo_config_t *config)
+{
+    KOLO_TRY(kolo_library_init());
+    KOLO_TRY(kolo_config_check(config, "init"));
+    if (nranks < 1 || nranks > (1 << 20))
+        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "init: nranks is %d, expected 1 to %d", nranks, 1 << 20);
+    if (rank < 0 || rank >= nranks)
+        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "init: rank is %d, expected 0 to %d", rank, nranks - 1);
+    if (nids < 1 || nids > nranks)
+        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "init: %d unique ids for %d ranks, expected 1 to %d", nids,
+                         nranks, nranks);
+    if (!ids) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "init: the unique ids are NULL");
+    for (int i = 0; i < nids; i++) {
+        kolo_status_t status = kolo_oob_check_id(&ids[i]);
+        if (status != KOLO_OK) return kolo_fail_prefix(status, "init: ids[%d]: ", i);
+        if (kolo_oob_grows_from(&ids[i]))
+            return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
+                             "init: ids[%d] was made by kolo_comm_get_grow_id(): it is for kolo_comm_grow()", i);
+    }
+    return KOLO_OK;
+}
+
+kolo_status_t kolo_comm_init_rank_scalable(kolo_comm_t *comm, int nranks, int rank, int nids,
+                                           const kolo_unique_id_t *ids, const kolo_config_t *config)
+{
+    kolo_body_t *body;
+    if (!comm) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "init: the output handle is NULL");
+    KOLO_TRY(check_init(nranks, rank, nids, ids, config));
+    if (kolo_group_has_calls())
+        return kolo_fail(KOLO_ERR_INVALID_USAGE, "init: a group cannot hold both operations and initialisations");
+    KOLO_TRY(kolo_body_new(rank, nranks, config, NULL, "init", &body));
+    bool grouped = kolo_group_open();
+    kolo_status_t status = KOLO_OK;
+    body->nids = nids;
+    body->ids = malloc((size_t)nids * sizeof *body->ids);
+    if (body->ids)
+        memcpy(body->ids, ids, (size_t)nids * sizeof *body->ids);
+    else
+        status = kolo_fail(KOLO_ERR_NO_MEMORY, "init: out of memory for %d ids", nids);
+    if (status == KOLO_OK && body->blocking && !grouped) {
+        start(body);
+        status = body->handle->error;
+    } else if (status == KOLO_OK) {
+        status = kolo_body_background(body, start_in_background, body);
+        if (status == KOLO_OK) {
+            *comm = body->handle;
+            return grouped ? kolo_group_add_init(body) : KOLO_IN_PROGRESS;
+        }
+    }
+    if (status == KOLO_OK)
+        *comm = body->handle;
+    else
+        kolo_body_free(body);
+    return status;
+}
+
+kolo_status_t kolo_comm_init_rank(kolo_comm_t *comm, int nranks, kolo_unique_id_t id, int rank,
+                                  const kolo_config_t *config)
+{
+    return kolo_comm_init_rank_scalable(comm, nranks, rank, 1, &id, config);
+}
+
+kolo_status_t kolo_comm_init_all(kolo_comm_t *comms, int nranks, const kolo_config_t *config)
+{
+    kolo_unique_id_t id;
+    if (!comms) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "init_all: the handle array is NULL");
+    if (nranks < 1 || nranks > 4096)
+        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "init_all: nranks is %d, expected 1 to 4096", nranks);
+    kolo_comm_t *made = calloc((size_t)nranks, sizeof *made);
+    if (!made) return kolo_fail(KOLO_ERR_NO_MEMORY, "init_all: out of memory for %d handles", nranks);
+    kolo_status_t status = kolo_get_unique_id(&id);
+    if (status == KOLO_OK) status = kolo_group_start();
+    if (status == KOLO_OK) {
+        int r = 0;
+        while (r < nranks && (status = kolo_comm_init_rank(&made[r], nranks, id, r, config)) == KOLO_OK) r++;
+        for (int i = 0; status != KOLO_OK && i < r; i++) atomic_store(&made[i]->body->abort, 1);
+        kolo_status_t ended = kolo_group_end();
+        if (status == KOLO_OK) status = ended;
+    }
+    if (status == KOLO_OK || status == KOLO_IN_PROGRESS) {
+        memcpy(comms, made, (size_t)nranks * sizeof *made);
+    } else {
+        for (int r = 0; r < nranks; r++)
+            if (made[r]) kolo_comm_abort(made[r]);
+    }
+    free(made);
+    return status;
+}

@@ -1,0 +1,449 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * From a checked call to a running task: tickets keep the order of calls, the memo finds the bound plan (or the
+ * flat path) of a signature, the executor runs it.
+ */
+#include "base/failpoint.h"
+#include "base/log.h"
+#include "comm/comm.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- tickets ---- */
+
+kolo_status_t kolo_ticket_draw(kolo_comm_t comm, uint64_t *ticket)
+{
+    if (KOLO_UNLIKELY(atomic_load_explicit(&comm->state, memory_order_acquire) == KOLO_COMM_CONNECTING))
+        return kolo_handle_refuse(comm, KOLO_COMM_CONNECTING);
+    uint64_t t = atomic_load_explicit(&comm->tickets, memory_order_relaxed);
+    atomic_store_explicit(&comm->tickets, t + 1, memory_order_release);
+    atomic_signal_fence(memory_order_seq_cst); /* the other half is kolo_fence_cores() in kolo_handle_retire() */
+    *ticket = t;
+    if (KOLO_LIKELY(atomic_load_explicit(&comm->magic, memory_order_acquire) == KOLO_COMM_MAGIC)) return KOLO_OK;
+    kolo_ticket_wait(comm, t);
+    kolo_ticket_end(comm, t);
+    return kolo_fail(KOLO_ERR_ABORTED, "%s rank %d was aborted", comm->name, comm->rank);
+}
+
+static void describe_turn(void *arg, char *buf, size_t bytes)
+{
+    const struct kolo_comm *h = arg;
+    snprintf(buf, bytes, "the operations called before this one on %s rank %d", h->name, h->rank);
+}
+
+kolo_status_t kolo_ticket_wait(kolo_comm_t comm, uint64_t ticket)
+{
+    if (KOLO_UNLIKELY(atomic_load_explicit(&comm->done, memory_order_acquire) != ticket)) {
+        /* no abort flag: those before us have it, and turns must end in order */
+        kolo_wait_t wait;
+        kolo_wait_init(&wait, NULL, 0, describe_turn, comm, 1);
+        kolo_gate_join(&comm->gate);
+        for (;;) { /* without abort and deadline the wait itself cannot fail */
+            uint32_t gate = kolo_gate_ticket(&comm->gate);
+            if (atomic_load(&comm->done) == ticket) break;
+            kolo_gate_wait(&comm->gate, gate, &wait);
+        }
+        kolo_gate_quit(&comm->gate);
+    }
+    int state = atomic_load_explicit(&comm->state, memory_order_acquire);
+    if (KOLO_LIKELY(state == KOLO_COMM_READY)) return KOLO_OK;
+    if (state == KOLO_COMM_CONNECTING) return KOLO_OK; /* it is the one that connects, or was called before */
+    if (state == KOLO_COMM_FINALIZING && ticket < atomic_load(&comm->last_ticket)) return KOLO_OK;
+    return kolo_handle_refuse(comm, state);
+}
+
+void kolo_ticket_end(kolo_comm_t comm, uint64_t ticket)
+{
+    atomic_store_explicit(&comm->done, ticket + 1, memory_order_release);
+    kolo_gate_open_if_joined(&comm->gate);
+}
+
+/* ---- choice and binding ---- */
+
+static kolo_status_t choose_v(kolo_body_t *body, const kolo_call_t *call, kolo_tune_choice_t *choice)
+{
+    bool direct = body->emit.fanout && body->emit.nnodes == 1;
+    memset(choice, 0, sizeof *choice);
+    choice->algo = call->coll == KOLO_COLL_ALL_TO_ALL ? KOLO_ALGO_PAIRWISE
+                   : direct                           ? KOLO_ALGO_DIRECT
+                                                      : KOLO_ALGO_RING;
+    choice->piece_bytes = kolo_tune_slot_bytes(&body->tune, &body->sizes);
+    choice->reason = "parts of unequal length";
+    return KOLO_OK;
+}
+
+static kolo_bound_t *known_bound(const kolo_body_t *body, kolo_coll_t coll, kolo_algo_t algo, uint32_t root)
+{
+    for (kolo_bound_t *b = body->bounds; b; b = b->next)
+        if (b->plan->coll == coll && b->plan->algo == algo && b->plan->root == root) return b;
+    return NULL;
+}
+
+static uint32_t plan_root(const kolo_call_t *call)
+{
+    bool rooted = call->coll == KOLO_COLL_REDUCE || call->coll == KOLO_COLL_BROADCAST ||
+                  call->coll == KOLO_COLL_GATHER || call->coll == KOLO_COLL_SCATTER;
+    return rooted ? call->root : 0;
+}
+
+static kolo_status_t find_bound(kolo_body_t *body, const kolo_call_t *call, kolo_algo_t algo, kolo_bound_t **out)
+{
+    uint32_t root = plan_root(call);
+    *out = known_bound(body, call->coll, algo, root);
+    if (*out) return KOLO_OK;
+    kolo_emit_env_t env = body->emit;
+    kolo_plan_t *plan;
+    env.root = root;
+    KOLO_TRY(kolo_algo_emit(call->coll, algo, &env, &plan));
+    KOLO_TRY(kolo_body_bind(body, plan, out));
+    (*out)->next = body->bounds;
+    body->bounds = *out;
+    return KOLO_OK;
+}
+
+static bool is_flat(kolo_algo_t algo)
+{
+    return algo == KOLO_ALGO_FLAT || algo == KOLO_ALGO_FLAT_TWO_STEP;
+}
+
+static kolo_status_t choose(kolo_body_t *body, const kolo_call_t *call, kolo_tune_choice_t *choice)
+{
+    kolo_emit_env_t env = body->emit;
+    if (call->send_counts || call->recv_counts) return choose_v(body, call, choice);
+    env.root = call->root;
+    return kolo_tune_choose(&body->tune, &env, &body->sizes, call->coll, call->count, call->elem, choice);
+}
+
+bool kolo_call_connected(const kolo_call_t *call)
+{
+    kolo_body_t *body = call->comm->body;
+    kolo_tune_choice_t choice;
+    if (call->kind != KOLO_CALL_COLL) return kolo_p2p_connected(call);
+    if (body->nranks == 1) return true;
+    if (choose(body, call, &choice) != KOLO_OK) return true; /* the call itself is to say why */
+    return is_flat(choice.algo) ? body->ll_tx != NULL
+                                : known_bound(body, call->coll, choice.algo, plan_root(call)) != NULL;
+}
+
+static kolo_status_t fill_memo(kolo_body_t *body, const kolo_call_t *call, uint64_t signature, kolo_memo_t *memo)
+{
+    kolo_tune_choice_t choice;
+    kolo_bound_t *bound = NULL;
+    bool v = call->send_counts || call->recv_counts;
+    KOLO_TRY(choose(body, call, &choice));
+    if (is_flat(choice.algo))
+        KOLO_TRY(kolo_body_connect_flat(body));
+    else
+        KOLO_TRY(find_bound(body, call, choice.algo, &bound));
+    kolo_debug("comm", "%s rank %d: %s of %llu elements of %zu bytes: %s in pieces of %u bytes (%s)", body->name,
+               body->rank, kolo_coll_name(call->coll), (unsigned long long)call->count, call->elem,
+               kolo_algo_name(choice.algo), choice.piece_bytes, choice.reason);
+    *memo = (kolo_memo_t){signature, v, choice.algo, choice.piece_bytes, bound};
+    return KOLO_OK;
+}
+
+/* ---- filling the task ---- */
+
+static kolo_status_t room_for_parts(kolo_body_t *body, size_t n)
+{
+    if (n <= body->parts_capacity) return KOLO_OK;
+    kolo_part_t *src = realloc(body->src_parts, n * sizeof *src);
+    if (src) body->src_parts = src;
+    kolo_part_t *dst = realloc(body->dst_parts, n * sizeof *dst);
+    if (dst) body->dst_parts = dst;
+    if (!src || !dst) return kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for %zu parts", n);
+    body->parts_capacity = n;
+    return KOLO_OK;
+}
+
+/* Part p of an even cut, or of rank p, or the only one. */
+static void fill_parts(kolo_part_t *parts, uint32_t n, const void *base, const kolo_call_t *call, bool split,
+                       const size_t *counts, const size_t *displs)
+{
+    char *at = (char *)(uintptr_t)base;
+    uint64_t running = 0;
+    for (uint32_t p = 0; p < n; p++) {
+        uint64_t offset = split ? kolo_part_offset(call->count, n, p) : (uint64_t)p * call->count;
+        uint64_t count = split ? kolo_part_count(call->count, n, p) : call->count;
+        if (counts) {
+            count = counts[p];
+            offset = displs ? displs[p] : running;
+            running += count;
+        }
+        parts[p] = (kolo_part_t){at ? at + offset * call->elem : NULL, count};
+    }
+}
+
+static kolo_status_t prepare_plan(const kolo_call_t *call, kolo_task_t *task, const kolo_memo_t *memo)
+{
+    kolo_body_t *body = call->comm->body;
+    kolo_bound_t *b = memo->bound;
+    const kolo_plan_t *plan = b->plan;
+    uint32_t ns = plan->src_parts, nd = plan->dst_parts;
+    bool split =
+        call->coll == KOLO_COLL_ALL_REDUCE || call->coll == KOLO_COLL_REDUCE || call->coll == KOLO_COLL_BROADCAST;
+    KOLO_TRY(room_for_parts(body, KOLO_MAX(ns, nd)));
+    fill_parts(body->src_parts, ns, call->src, call, split, ns > 1 ? call->send_counts : NULL,
+               ns > 1 ? call->send_displs : NULL);
+    fill_parts(body->dst_parts, nd, call->dst, call, split, nd > 1 ? call->recv_counts : NULL,
+               nd > 1 ? call->recv_displs : NULL);
+    if (ns == 1 && call->recv_counts && call->coll == KOLO_COLL_ALL_GATHER)
+        body->src_parts[0].count = call->recv_counts[body->rank];
+    if (nd == 1 && call->send_counts && call->coll == KOLO_COLL_REDUCE_SCATTER)
+        body->dst_parts[0].count = call->send_counts[body->rank];
+    task->plan = plan;
+    task->tx = b->tx;
+    task->rx = b->rx;
+    task->src_parts = body->src_parts;
+    task->dst_parts = body->dst_parts;
+    task->piece_bytes = memo->piece_bytes;
+    task->tile_bytes = b->ref_tile ? b->ref_tile : plan->slices * memo->piece_bytes;
+    size_t scratch = (size_t)plan->nscratch * task->tile_bytes + b->bounce;
+    if (scratch > body->scratch_bytes) {
+        void *p = NULL;
+        if (posix_memalign(&p, 4096, scratch))
+            return kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for %zu bytes of scratch", scratch);
+        free(body->scratch);
+        body->scratch = p;
+        body->scratch_bytes = scratch;
+    }
+    task->scratch = body->scratch;
+    uint64_t bytes = call->count * call->elem * (split ? 1 : body->emit.nranks);
+    task->stream_out = body->tune.l3_bytes && bytes * 2 * body->tune.max_node_size > body->tune.l3_bytes;
+    return kolo_task_start_plan(task, b->state);
+}
+
+static kolo_status_t prepare_flat(const kolo_call_t *call, kolo_task_t *task, kolo_algo_t algo)
+{
+    const kolo_body_t *body = call->comm->body;
+    task->src = call->src;
+    task->dst = call->dst;
+    task->count = call->count;
+    task->rank = (uint32_t)body->rank;
+    task->nranks = (uint32_t)body->nranks;
+    task->root = call->root;
+    task->ll_tx = body->ll_tx;
+    task->ll_rx = body->ll_rx;
+    task->ll_temp = body->ll_temp;
+    KOLO_FAIL_POINT_TRY("exec.flat.start");
+    return kolo_flat_start(task, algo, call->coll);
+}
+
+static bool is_reducing(kolo_coll_t coll)
+{
+    return coll == KOLO_COLL_ALL_REDUCE || coll == KOLO_COLL_REDUCE || coll == KOLO_COLL_REDUCE_SCATTER;
+}
+
+static kolo_status_t fill_reducer(const kolo_call_t *call, kolo_reducer_t *r)
+{
+    kolo_body_t *body = call->comm->body;
+    if (call->op >= KOLO_OP_BUILTIN_COUNT && is_reducing(call->coll)) {
+        *r = call->reducer ? *call->reducer : body->ops[call->op - KOLO_OP_BUILTIN_COUNT].reducer;
+        return KOLO_OK;
+    }
+    return kolo_reducer_init(r, call->type, is_reducing(call->coll) ? call->op : KOLO_SUM, body->emit.nranks);
+}
+
+static kolo_status_t prepare(const kolo_call_t *call, kolo_task_t *task)
+{
+    kolo_body_t *body = call->comm->body;
+    uint64_t signature = kolo_signature(call->coll, (int)call->type, (int)call->op, call->root, call->count);
+    bool v = call->send_counts || call->recv_counts;
+    kolo_memo_t *memo = &body->memo[(signature ^ signature >> 21 ^ signature >> 42) % KOLO_MEMO_SLOTS];
+    task->ctx = &body->ctx;
+    task->signature = signature;
+    task->operation = body->operation++;
+    kolo_board_publish(&body->board, task->operation, signature);
+    bool known = memo->signature == signature && memo->v == v;
+    kolo_record_begin(&body->record, call, task->operation, signature,
+                      KOLO_LIKELY(known) ? KOLO_RECORD_RUNNING : KOLO_RECORD_CONNECTING,
+                      KOLO_LIKELY(known) ? (uint32_t)memo->algo : KOLO_RECORD_NO_ALGO);
+    if (KOLO_UNLIKELY(!known)) {
+        atomic_store_explicit(&body->board.connecting, task->operation, memory_order_relaxed);
+        kolo_status_t status = fill_memo(body, call, signature, memo);
+        atomic_store_explicit(&body->board.connecting, KOLO_BOARD_NONE, memory_order_relaxed);
+        KOLO_TRY(status);
+        kolo_record_state(&body->record, KOLO_RECORD_RUNNING, (uint32_t)memo->algo);
+    }
+    task->reducing = is_reducing(call->coll);
+    task->trace = NULL;
+    task->met = false;
+    KOLO_TRY(fill_reducer(call, &task->reducer));
+    return memo->bound ? prepare_plan(call, task, memo) : prepare_flat(call, task, memo->algo);
+}
+
+/* One rank: the definition itself. */
+static kolo_status_t run_alone(const kolo_call_t *call)
+{
+    kolo_reducer_t r;
+    kolo_body_t *body = call->comm->body;
+    kolo_record_begin(&body->record, call, body->operation++,
+                      kolo_signature(call->coll, (int)call->type, (int)call->op, call->root, call->count),
+                      KOLO_RECORD_RUNNING, KOLO_RECORD_NO_ALGO);
+    KOLO_TRY(fill_reducer(call, &r));
+    uint64_t count = call->coll == KOLO_COLL_ALL_TO_ALL && call->send_counts ? call->send_counts[0] : call->count;
+    if (call->coll == KOLO_COLL_BARRIER || count == 0) return KOLO_OK;
+    const char *src = call->src;
+    char *dst = call->dst;
+    if (call->send_displs) src += call->send_displs[0] * call->elem;
+    if (call->recv_displs) dst += call->recv_displs[0] * call->elem;
+    bool reduce = is_reducing(call->coll);
+    if (reduce || src != dst) kolo_reduce_load(&r, dst, src, count, reduce, reduce);
+    return KOLO_OK;
+}
+
+void kolo_body_wait_init(kolo_body_t *body, kolo_wait_t *wait, kolo_task_t *task)
+{
+    uint64_t deadline = KOLO_UNLIKELY(body->op_timeout_ms) ? kolo_deadline_ms(body->op_timeout_ms) : 0;
+    bool crowded = body->tune.max_node_size > body->tune.cores;
+    kolo_wait_init(wait, &body->stop, deadline, kolo_task_describe, task, crowded ? INT_MAX : 1);
+    wait->wakers[0] = &body->ctx.waker;
+    wait->nwakers = 1;
+    body->stalled.operation = KOLO_BOARD_NONE;
+}
+
+static inline kolo_status_t run_coll(const kolo_call_t *call)
+{
+    kolo_body_t *body = call->comm->body;
+    kolo_task_t task;
+    kolo_wait_t wait;
+    if (body->nranks == 1) return run_alone(call);
+    if (kolo_deep()) KOLO_TRY(kolo_deep_check_ranks(call));
+    KOLO_FAIL_POINT_TRY("comm.call.start");
+    KOLO_TRY(prepare(call, &task));
+    bool moved = false;
+    kolo_status_t status = task.step(&task, &moved);
+    if (KOLO_LIKELY(status == KOLO_OK)) return KOLO_OK;
+    if (status == KOLO_IN_PROGRESS) {
+        KOLO_FAIL_POINT("comm.call.wait");
+        kolo_body_wait_init(body, &wait, &task);
+        wait.look = kolo_mismatch_look;
+        status = kolo_task_run(&task, &wait);
+    } else {
+        kolo_task_cancel(&task);
+    }
+    if (KOLO_UNLIKELY(status == KOLO_ERR_MISMATCH)) kolo_mismatch_met(&task);
+    return status;
+}
+
+kolo_status_t kolo_call_run(const kolo_call_t *call)
+{
+    kolo_status_t status = KOLO_LIKELY(call->kind == KOLO_CALL_COLL) ? run_coll(call) : kolo_p2p_run_single(call);
+    kolo_record_end(&call->comm->body->record, status);
+    return status;
+}
+
+kolo_status_t kolo_call_turn(const kolo_call_t *call, uint64_t ticket)
+{
+    kolo_comm_t comm = call->comm;
+    kolo_status_t status = kolo_ticket_wait(comm, ticket);
+    if (KOLO_LIKELY(status == KOLO_OK)) {
+        status = kolo_call_run(call);
+        if (KOLO_UNLIKELY(status != KOLO_OK)) {
+            status = kolo_body_fail_operation(comm->body, status, call, 1);
+        }
+    } else {
+        if (comm->error_is_news) kolo_lost_refused(comm->body, call, 1);
+        kolo_record_drop(comm->body, call, status);
+    }
+    return status;
+}
+
+static kolo_status_t take_turn(const kolo_call_t *call, uint64_t ticket)
+{
+    kolo_status_t status = kolo_call_turn(call, ticket);
+    kolo_ticket_end(call->comm, ticket);
+    return status;
+}
+
+/* ---- queued calls ---- */
+
+typedef struct {
+    kolo_call_t call;
+    uint64_t ticket;
+} kolo_queued_t;
+
+static void run_queued(void *arg)
+{
+    kolo_queued_t *q = arg;
+    kolo_status_t status = take_turn(&q->call, q->ticket);
+    if (status != KOLO_OK) kolo_stream_note(q->call.stream, status);
+    kolo_call_disown(&q->call);
+    free(q);
+}
+
+static kolo_status_t own_tables(kolo_call_t *call)
+{
+    const size_t **tables[] = {&call->send_counts, &call->send_displs, &call->recv_counts, &call->recv_displs};
+    size_t n = (size_t)call->comm->nranks;
+    if (call->owned || (!call->send_counts && !call->recv_counts)) return KOLO_OK;
+    call->owned = malloc(4 * n * sizeof(size_t));
+    if (!call->owned) return kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for the counts of %zu ranks", n);
+    for (size_t i = 0; i < KOLO_COUNTOF(tables); i++) {
+        if (!*tables[i]) continue;
+        memcpy(call->owned + i * n, *tables[i], n * sizeof(size_t));
+        *tables[i] = call->owned + i * n;
+    }
+    return KOLO_OK;
+}
+
+/* The operator may be destroyed, and its place taken by another, before the call runs. */
+static kolo_status_t own_operator(kolo_call_t *call)
+{
+    if (call->reducer || call->op < KOLO_OP_BUILTIN_COUNT || !is_reducing(call->coll)) return KOLO_OK;
+    kolo_body_t *body = kolo_handle_visit(call->comm, "a queued call");
+    if (!body) return KOLO_ERR_INVALID_ARGUMENT;
+    call->reducer = malloc(sizeof *call->reducer);
+    if (call->reducer) *call->reducer = body->ops[call->op - KOLO_OP_BUILTIN_COUNT].reducer;
+    kolo_handle_leave(call->comm);
+    return call->reducer ? KOLO_OK : kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for a queued call's operator");
+}
+
+kolo_status_t kolo_call_own(kolo_call_t *call)
+{
+    kolo_status_t status = own_tables(call);
+    if (status == KOLO_OK) status = own_operator(call);
+    if (status != KOLO_OK) kolo_call_disown(call);
+    return status;
+}
+
+void kolo_call_disown(kolo_call_t *call)
+{
+    free(call->owned);
+    free(call->reducer);
+    call->owned = NULL;
+    call->reducer = NULL;
+}
+
+static kolo_status_t queue(kolo_call_t *call)
+{
+    kolo_queued_t *q = malloc(sizeof *q);
+    if (!q) return kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for a queued call");
+    q->call = *call;
+    kolo_status_t status = kolo_call_own(&q->call);
+    if (status == KOLO_OK) status = kolo_ticket_draw(call->comm, &q->ticket);
+    if (status == KOLO_OK) {
+        kolo_record_queued(call->comm->body, &q->call);
+        status = kolo_stream_push(call->stream, run_queued, q);
+        if (status == KOLO_OK) return KOLO_OK;
+        kolo_record_drop(call->comm->body, &q->call, status);
+        kolo_ticket_wait(call->comm, q->ticket);
+        kolo_ticket_end(call->comm, q->ticket);
+    }
+    kolo_call_disown(&q->call);
+    free(q);
+    return status;
+}
+
+kolo_status_t kolo_call_submit(kolo_call_t *call)
+{
+    uint64_t ticket;
+    if (KOLO_UNLIKELY(kolo_group_open())) return kolo_group_add(call);
+    if (KOLO_UNLIKELY(call->stream != NULL)) return queue(call);
+    KOLO_TRY(kolo_ticket_draw(call->comm, &ticket));
+    if (KOLO_UNLIKELY(!call->comm->blocking)) return kolo_first_use_submit(call, ticket);
+    return take_turn(call, ticket);
+}

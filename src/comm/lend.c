@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What a communicator takes over from its parent instead of asking its ranks again: their cards (host, process,
+ * wires) and what the parent's ranks agreed on. A shrink always does, a split if its callers want to share
+ * (kolo_config_t.split_share). Two exchanges of the set-up become one barrier, which also makes the connections by
+ * which the ranks hear of each other's end. Sizes of slots are the parent's: the least that suits any of its ranks.
+ */
+#include "comm/comm.h"
+
+#include <stdlib.h>
+
+kolo_status_t kolo_body_borrow(kolo_body_t *body, const kolo_peer_card_t *cards, const kolo_agreed_t *agreed,
+                               const int *members)
+{
+    kolo_peer_card_t *own = malloc((size_t)body->nranks * sizeof *own);
+    if (!own) return kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for the cards of %d ranks", body->nranks);
+    for (int r = 0; r < body->nranks; r++) {
+        own[r] = cards[members[r]];
+        own[r].rank = r;
+    }
+    body->borrowed.agreed = *agreed;
+    free(body->borrowed.cards); /* `cards` may be these */
+    body->borrowed.cards = own;
+    return KOLO_OK;
+}
+
+void kolo_body_borrow_end(kolo_body_t *body)
+{
+    free(body->borrowed.cards);
+    body->borrowed.cards = NULL;
+}
+
+static kolo_status_t ask_all(kolo_body_t *body)
+{
+    kolo_agreed_t *all = &body->agreed;
+    uint64_t params = kolo_params_agree_hash(kolo_param_tables, kolo_param_table_count), table = kolo_tune_hash();
+    const kolo_agree_row_t rows[] = {
+        {"must-agree parameters (hash)", KOLO_AGREE_EQUAL, &params},
+        {"tuning table (hash)", KOLO_AGREE_EQUAL, &table},
+        {"L3 cache bytes", KOLO_AGREE_MIN, &all->l3_bytes},
+        {"local slot bytes", KOLO_AGREE_MIN, &all->local_slot_bytes},
+        {"remote slot bytes", KOLO_AGREE_MIN, &all->remote_slot_bytes},
+        {"LL slot bytes", KOLO_AGREE_MIN, &all->ll_slot_bytes},
+        {"fan-out", KOLO_AGREE_MIN, &all->fanout},
+        {"references", KOLO_AGREE_MIN, &all->refs},
+        {"LL lines", KOLO_AGREE_MIN, &all->ll},
+    };
+    return kolo_member_agree(body->oob, rows, KOLO_COUNTOF(rows));
+}
+
+kolo_status_t kolo_body_meet(kolo_body_t *body)
+{
+    kolo_peer_card_t card;
+    if (body->borrowed.cards) {
+        KOLO_TRY(kolo_member_build(&body->member, body->rank, body->nranks, body->borrowed.cards));
+        return kolo_oob_barrier(body->oob);
+    }
+    KOLO_TRY(kolo_member_fill_card(&card, body->rank, -1));
+    KOLO_TRY(kolo_wire_fill_card(&card));
+    return kolo_member_gather(body->oob, &card, &body->member);
+}
+
+kolo_status_t kolo_body_agree(kolo_body_t *body)
+{
+    kolo_agreed_t *all = &body->agreed;
+    *all = (kolo_agreed_t){.l3_bytes = body->tune.l3_bytes,
+                           .local_slot_bytes = body->sizes.local_slot_bytes,
+                           .remote_slot_bytes = body->sizes.remote_slot_bytes,
+                           .ll_slot_bytes = body->sizes.ll_slot_bytes,
+                           .fanout = body->emit.fanout,
+                           .refs = body->emit.refs,
+                           .ll = body->tune.ll};
+    if (body->borrowed.cards) {
+        kolo_agreed_t mine = *all; /* and everybody's: it hangs on the cards. A host of one rank has no fan-out */
+        *all = body->borrowed.agreed;
+        all->fanout &= mine.fanout;
+        all->refs &= mine.refs;
+        all->ll &= mine.ll;
+    } else {
+        KOLO_TRY(ask_all(body));
+    }
+    body->tune.l3_bytes = all->l3_bytes;
+    body->sizes.local_slot_bytes = (uint32_t)all->local_slot_bytes;
+    body->sizes.remote_slot_bytes = (uint32_t)all->remote_slot_bytes;
+    body->sizes.ll_slot_bytes = (uint32_t)all->ll_slot_bytes;
+    body->tune.fanout = body->emit.fanout = all->fanout != 0;
+    body->tune.refs = body->emit.refs = all->refs != 0;
+    body->tune.ll = all->ll != 0;
+    return KOLO_OK;
+}

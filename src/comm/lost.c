@@ -1,0 +1,181 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * When a rank is lost, the communicator revoked or the network split, every operation of this rank ends at once and
+ * later ones are refused, whether they would have needed that rank or not: all ranks are to come to the same end.
+ * Here the news from the out-of-band room becomes a state, and a sentence that says who, where, how it was noticed
+ * and what was under way.
+ */
+#include "base/log.h"
+#include "comm/comm.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define CULPRIT_MS 250 /* how long the name of a lost rank may take to go round */
+
+static kolo_status_t status_of(uint32_t stop)
+{
+    return stop == KOLO_STOP_REVOKED     ? KOLO_ERR_REVOKED
+           : stop == KOLO_STOP_PARTITION ? KOLO_ERR_PARTITION
+           : stop == KOLO_STOP_LOST      ? KOLO_ERR_REMOTE
+                                         : KOLO_ERR_ABORTED;
+}
+
+static void put_words(const kolo_body_t *body, uint32_t stop, int rank, const char *why, char *buf, size_t bytes)
+{
+    const kolo_peer_card_t *card = body->member.peers && rank >= 0 ? &body->member.peers[rank] : NULL;
+    if (stop == KOLO_STOP_REVOKED)
+        snprintf(buf, bytes, "rank %d revoked the communicator", rank);
+    else if (stop == KOLO_STOP_PARTITION)
+        snprintf(buf, bytes, "the network has split: %s", why);
+    else if (card)
+        snprintf(buf, bytes, "rank %d (host %s, process %d) was lost: %s", rank, card->host_name, (int)card->pid,
+                 why);
+    else
+        snprintf(buf, bytes, "rank %d was lost: %s", rank, why);
+}
+
+/* For words about a rank of ours in the set-up of a child (oob/heir.c). */
+static void who(void *arg, int rank, char *buf, size_t bytes)
+{
+    const kolo_body_t *body = arg;
+    const kolo_peer_card_t *card = &body->member.peers[rank];
+    snprintf(buf, bytes, " (host %s, process %d)", card->host_name, (int)card->pid);
+}
+
+/* On the engine thread, with locks of the out-of-band room held. While init runs, its own waits end by the news. */
+static void on_news(void *arg, kolo_news_kind_t kind, int rank, const char *why)
+{
+    static const uint32_t stops[] = {[KOLO_NEWS_LOST] = KOLO_STOP_LOST,
+                                     [KOLO_NEWS_REVOKED] = KOLO_STOP_REVOKED,
+                                     [KOLO_NEWS_PARTITION] = KOLO_STOP_PARTITION};
+    kolo_body_t *body = arg;
+    kolo_comm_t h = body->handle;
+    uint32_t none = KOLO_STOP_NONE;
+    int ready = KOLO_COMM_READY;
+    atomic_compare_exchange_strong(&body->stop, &none, stops[kind]);
+    if (atomic_load(&h->state) == KOLO_COMM_READY) {
+        pthread_mutex_lock(&h->error_lock);
+        if (h->error == KOLO_OK) {
+            h->error = status_of(stops[kind]);
+            h->error_is_news = true;
+            put_words(body, stops[kind], rank, why, h->error_text, sizeof h->error_text);
+        }
+        pthread_mutex_unlock(&h->error_lock);
+        atomic_compare_exchange_strong(&h->state, &ready, KOLO_COMM_FAILED);
+    }
+    kolo_waker_wake(&body->ctx.waker);
+    kolo_gate_open(&h->gate);
+}
+
+/* ---- words for an operation that failed ---- */
+
+static void describe_calls(uint64_t number, const kolo_call_t *calls, size_t count, char *buf, size_t bytes)
+{
+    const kolo_call_t *c = calls;
+    unsigned long long size = (unsigned long long)c->count * c->elem;
+    if (c->kind == KOLO_CALL_COLL)
+        snprintf(buf, bytes, "%s number %llu (%llu elements, %llu bytes)", kolo_coll_name(c->coll),
+                 (unsigned long long)number, (unsigned long long)c->count, size);
+    else
+        snprintf(buf, bytes, "a %s of %llu bytes %s rank %u%s", c->kind == KOLO_CALL_SEND ? "send" : "receive",
+                 size, c->kind == KOLO_CALL_SEND ? "to" : "from", c->root, count > 1 ? " and more" : "");
+}
+
+/* What went wrong as the one who waited saw it: a wire names the neighbour that went, which may only have given up.
+ */
+static void say(kolo_body_t *body, kolo_status_t status, const kolo_call_t *calls, size_t count)
+{
+    static const char ended[] = "aborted while waiting for ";
+    char why[192] = "", seen[KOLO_ERROR_TEXT_BYTES], doing[128], words[400];
+    uint32_t stop = atomic_load(&body->stop);
+    snprintf(seen, sizeof seen, "%s", kolo_error_text());
+    int rank = kolo_oob_culprit(body->oob, stop ? 0 : CULPRIT_MS, why, sizeof why);
+    describe_calls(body->operation - 1, calls, count, doing, sizeof doing);
+    stop = atomic_load(&body->stop);
+    if (!stop || stop == KOLO_STOP_ABORT) {
+        kolo_fail(status, "%s: %.700s", doing, seen);
+        return;
+    }
+    put_words(body, stop, rank, why, words, sizeof words);
+    if (!strncmp(seen, ended, sizeof ended - 1))
+        memmove(seen, seen + sizeof ended - 1, strlen(seen) - sizeof ended + 2);
+    kolo_fail(status_of(stop), "%s; %s was under way: %.400s", words, doing, seen);
+}
+
+kolo_status_t kolo_body_fail_operation(kolo_body_t *body, kolo_status_t status, const kolo_call_t *calls,
+                                       size_t count)
+{
+    uint32_t stop = atomic_load(&body->stop);
+    bool news = stop > KOLO_STOP_ABORT && !atomic_load(&body->abort);
+    if (status == KOLO_ERR_REMOTE || (status == KOLO_ERR_ABORTED && news)) {
+        say(body, status, calls, count);
+        stop = atomic_load(&body->stop);
+        if (stop > KOLO_STOP_ABORT) status = status_of(stop);
+    }
+    if (status == KOLO_ERR_TIMEOUT) kolo_survey_time_out(body);
+    kolo_fail_prefix(status, "%s rank %d: ", body->name, body->rank);
+    return kolo_body_fail(body, status);
+}
+
+/* The loss came between two operations: the words get the one that it kept from running. */
+void kolo_lost_refused(kolo_body_t *body, const kolo_call_t *calls, size_t count)
+{
+    kolo_comm_t h = body->handle;
+    char doing[128];
+    describe_calls(body->operation, calls, count, doing, sizeof doing);
+    pthread_mutex_lock(&h->error_lock);
+    size_t n = strlen(h->error_text);
+    if (h->error_is_news) snprintf(h->error_text + n, sizeof h->error_text - n, "; %s was to be next", doing);
+    h->error_is_news = false;
+    pthread_mutex_unlock(&h->error_lock);
+}
+
+/* ---- start ---- */
+
+/* The processes of neighbours on this host; their pids say nothing in another pid namespace, and the hash differs.
+ */
+static void watch_processes(kolo_body_t *body)
+{
+    const kolo_member_t *m = &body->member;
+    const kolo_peer_card_t *mine = &m->peers[body->rank];
+    for (int r = 0; r < body->nranks; r++) {
+        const kolo_peer_card_t *card = &m->peers[r];
+        if (card->host_hash != mine->host_hash || card->process_hash == mine->process_hash) continue;
+        if (!kolo_oob_connected(body->oob, r)) continue;
+        if (kolo_member_process_hash(card->host_hash, card->pid) != card->process_hash) continue;
+        if (kolo_oob_watch_process(body->oob, r, card->pid) != KOLO_OK) /* closed connections tell as well */
+            kolo_debug("comm", "%s rank %d: %s", body->name, body->rank, kolo_error_text());
+    }
+    kolo_error_clear();
+}
+
+kolo_status_t kolo_lost_watch(kolo_body_t *body)
+{
+    const kolo_member_t *m = &body->member;
+    kolo_status_t status = KOLO_OK;
+    if (body->nranks > 1 && m->nnodes > 1) {
+        bool *remote = calloc((size_t)body->nranks, sizeof *remote);
+        if (!remote) return kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for heartbeats of %d ranks", body->nranks);
+        for (int r = 0; r < body->nranks; r++) remote[r] = m->node_of[r] != m->my_node;
+        status = kolo_oob_start_beats(body->oob, remote);
+        free(remote);
+    }
+    watch_processes(body);
+    kolo_oob_set_news(body->oob, on_news, body);
+    kolo_oob_set_who(body->oob, who, body);
+    return status;
+}
+
+/* READY has just been set: what came before, or at the same moment, counts too. */
+void kolo_lost_started(kolo_body_t *body)
+{
+    char why[192] = "", words[400];
+    uint32_t stop = atomic_load(&body->stop);
+    if (stop <= KOLO_STOP_ABORT || atomic_load(&body->handle->state) != KOLO_COMM_READY) return;
+    int rank = kolo_oob_culprit(body->oob, 0, why, sizeof why);
+    put_words(body, stop, rank, why, words, sizeof words);
+    kolo_fail(status_of(stop), "%s rank %d: %s", body->name, body->rank, words);
+    kolo_body_fail(body, status_of(stop));
+}

@@ -1,0 +1,210 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Ranks that call different things. Most are caught by the signature that travels with every slot (executor). Here
+ * are the cases in which no slot arrives, because the ranks wait on different connections: each leaves the
+ * signature of its operation on its board before it connects or waits for anything, and who waits long asks those
+ * it waits for (oob/board.c). Only collectives have numbers that all ranks share; of sends and receives both
+ * ends count how many they have begun.
+ */
+#include "base/clock.h"
+#include "comm/comm.h"
+
+#include <inttypes.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define ASKED_AT_ONCE    16
+#define QUICK_QUESTIONS  4
+#define PAIRS_AT_ONCE    64
+#define PAUSE_MOST_NS    (10 * KOLO_NS_PER_S)
+#define ROOTS_TOLD_APART 8191                  /* by a signature */
+#define PAIRS            (KOLO_BOARD_NONE - 1) /* in the place of an operation that is long in coming */
+
+static void tell(int rank, uint64_t mine, int other, uint64_t theirs, uint64_t number, char *buf, size_t bytes)
+{
+    char my_words[160], their_words[160];
+    kolo_signature_print(mine, my_words, sizeof my_words);
+    kolo_signature_print(theirs, their_words, sizeof their_words);
+    if (kolo_signature_fields(mine).coll == KOLO_COLL_P2P)
+        snprintf(buf, bytes,
+                 "rank %d waits in %s, but rank %d is in operation %" PRIu64
+                 " (%s), which rank %d has not called: neither can go on",
+                 rank, my_words, other, number, their_words, rank);
+    else if (kolo_signature_fields(theirs).coll == KOLO_COLL_P2P)
+        snprintf(buf, bytes,
+                 "operation %" PRIu64 " of rank %d is %s, but rank %d has not called it and is in %s: neither can "
+                 "go on",
+                 number, rank, my_words, other, their_words);
+    else
+        snprintf(buf, bytes,
+                 "operation %" PRIu64
+                 " of rank %d is %s, that of rank %d is %s: all ranks must make the same calls "
+                 "in the same order",
+                 number, rank, my_words, other, their_words);
+}
+
+/* By what the operation computes, whatever the algorithm: results that hang on the other's data. The v forms (their
+ * root is none) may have nothing from it, and without elements nobody waits. */
+static bool needs(uint64_t word, int rank, int other, int nranks)
+{
+    kolo_signature_fields_t f = kolo_signature_fields(word);
+    if (f.coll == KOLO_COLL_BARRIER) return true;
+    if (f.count == 0) return false;
+    switch (f.coll) {
+    case KOLO_COLL_ALL_REDUCE:
+    case KOLO_COLL_ALL_GATHER:
+    case KOLO_COLL_REDUCE_SCATTER:
+    case KOLO_COLL_ALL_TO_ALL:
+        return f.root == 0;
+    case KOLO_COLL_REDUCE:
+    case KOLO_COLL_GATHER:
+        return nranks <= ROOTS_TOLD_APART && f.root == (uint32_t)rank;
+    case KOLO_COLL_BROADCAST:
+    case KOLO_COLL_SCATTER:
+        return nranks <= ROOTS_TOLD_APART && f.root == (uint32_t)other;
+    default:
+        return false;
+    }
+}
+
+void kolo_mismatch_open(kolo_body_t *body)
+{
+    for (int i = 0; i < KOLO_BOARD_ENTRIES; i++) atomic_init(&body->board.entries[i].number, KOLO_BOARD_NONE);
+    atomic_init(&body->board.connecting, KOLO_BOARD_NONE);
+    atomic_init(&body->board.pairing, KOLO_BOARD_NONE);
+    body->stalled.operation = KOLO_BOARD_NONE;
+    kolo_oob_set_board(body->oob, &body->board, (int)kolo_comm_options.mismatch_ms, tell, needs);
+}
+
+/* Who waits for room in a queue with many readers does not know which of them is late: asks the ranks in turn. */
+static size_t next_in_turn(kolo_body_t *body, int *ranks, size_t most)
+{
+    size_t n = KOLO_MIN(most, (size_t)body->nranks - 1);
+    for (size_t i = 0; i < n; i++)
+        ranks[i] = (body->rank + 1 + (int)(body->stalled.turn++ % (uint32_t)(body->nranks - 1))) % body->nranks;
+    return n;
+}
+
+static kolo_body_t *body_of(const kolo_task_t *task)
+{
+    return (kolo_body_t *)((char *)task->ctx - offsetof(kolo_body_t, ctx));
+}
+
+/* Is it time to ask, again? */
+static bool is_due(kolo_body_t *body, uint64_t operation)
+{
+    uint64_t now = kolo_now_ns(), first = (uint64_t)kolo_comm_options.mismatch_ms * KOLO_NS_PER_MS;
+    if (body->stalled.operation != operation) {
+        body->stalled.operation = operation;
+        body->stalled.asked = 0;
+        body->stalled.pause_ns = first;
+        body->stalled.ask_at_ns = now + first;
+    }
+    if (now < body->stalled.ask_at_ns) return false;
+    /* A question may go unheard: the peer has to be called first, or has nothing to say yet. */
+    if (body->stalled.asked++ < QUICK_QUESTIONS) {
+        body->stalled.ask_at_ns = now + first / QUICK_QUESTIONS;
+        return true;
+    }
+    body->stalled.pause_ns = KOLO_MIN(2 * body->stalled.pause_ns, (uint64_t)PAUSE_MOST_NS);
+    body->stalled.ask_at_ns = now + body->stalled.pause_ns;
+    return true;
+}
+
+kolo_status_t kolo_mismatch_look(void *arg)
+{
+    kolo_task_t *task = arg;
+    kolo_body_t *body = body_of(task);
+    int ranks[ASKED_AT_ONCE];
+    kolo_record_waits(&body->record);
+    KOLO_TRY(kolo_oob_difference(body->oob));
+    if (!is_due(body, task->operation)) return KOLO_OK;
+    size_t n = kolo_task_awaited(task, ranks, ASKED_AT_ONCE);
+    if (n == 0 || n == ASKED_AT_ONCE) n = next_in_turn(body, ranks, ASKED_AT_ONCE);
+    for (size_t i = 0; i < n; i++) kolo_oob_ask(body->oob, ranks[i], task->operation);
+    return KOLO_OK;
+}
+
+void kolo_mismatch_met(const kolo_task_t *task)
+{
+    kolo_body_t *body = body_of(task);
+    if (task->met && task->met_operation == task->operation && task->met_signature != task->signature &&
+        kolo_signature_fields(task->met_signature).coll != KOLO_COLL_P2P)
+        kolo_oob_note_difference(body->oob, task->operation, task->signature, task->met_rank, task->met_signature);
+}
+
+/* ---- sends and receives ---- */
+
+kolo_status_t kolo_mismatch_open_pairs(kolo_body_t *body)
+{
+    if (KOLO_LIKELY(body->pairs != NULL)) return KOLO_OK;
+    body->pairs = calloc((size_t)body->nranks, sizeof *body->pairs);
+    if (!body->pairs) return kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for %d peers", body->nranks);
+    atomic_store_explicit(&body->board.pairs, body->pairs, memory_order_release);
+    return KOLO_OK;
+}
+
+/* Does the send certainly need its receive: to connect, to have its memory read, or for room in the queue? */
+static bool is_firm(kolo_body_t *body, int peer, kolo_p2p_way_t way, uint64_t bytes)
+{
+    bool ll = way == KOLO_P2P_LL, remote = body->member.node_of[peer] != body->member.my_node;
+    kolo_plan_conn_t key = {KOLO_DIR_TX, false, 0, (int32_t)peer};
+    uint64_t room = (uint64_t)(remote ? body->sizes.remote_depth : body->sizes.local_depth) *
+                    (remote ? body->sizes.remote_slot_bytes : body->sizes.local_slot_bytes);
+    if (way == KOLO_P2P_REF || way == KOLO_P2P_HALVES) return true;
+    if (!kolo_body_find_conn(body, &key, ll ? KOLO_PROTO_LL : KOLO_PROTO_SIMPLE)) return true;
+    return !ll && bytes > room;
+}
+
+uint64_t kolo_mismatch_word(const kolo_call_t *call)
+{
+    return kolo_signature(KOLO_COLL_P2P, (int)call->type,
+                          call->kind == KOLO_CALL_SEND ? KOLO_P2P_WORD_SEND : KOLO_P2P_WORD_RECV, call->root,
+                          call->count);
+}
+
+void kolo_mismatch_begin_pair(kolo_body_t *body, const kolo_call_t *call, kolo_p2p_way_t way)
+{
+    bool send = call->kind == KOLO_CALL_SEND;
+    uint64_t bytes = call->count * call->elem;
+    if (bytes == 0) return; /* such a message may end without the other side */
+    kolo_board_begin(&body->pairs[call->root], send ? KOLO_BOARD_SEND : KOLO_BOARD_RECV,
+                     way == KOLO_P2P_LL ? KOLO_BOARD_LINES : KOLO_BOARD_SLOTS, kolo_mismatch_word(call),
+                     send && is_firm(body, (int)call->root, way, bytes));
+}
+
+kolo_status_t kolo_mismatch_end_pairs(const kolo_call_t *calls, size_t count, kolo_status_t status)
+{
+    kolo_body_t *body = calls[0].comm->body;
+    char words[160];
+    if (KOLO_LIKELY(status != KOLO_ERR_MISMATCH)) return status;
+    kolo_oob_give_up_pair(body->oob, body->operation, kolo_mismatch_word(&calls[0]));
+    kolo_signature_print(kolo_mismatch_word(&calls[0]), words, sizeof words);
+    if (strstr(kolo_error_text(), words)) return status; /* peers were asked, and it is said */
+    return kolo_fail_prefix(status, "in %s%s: ", words, count > 1 ? " and others of its group" : "");
+}
+
+static void ask_awaited(kolo_body_t *body, kolo_task_t *task)
+{
+    int ranks[PAIRS_AT_ONCE];
+    size_t n = kolo_task_awaited(task, ranks, PAIRS_AT_ONCE);
+    for (size_t i = 0; i < n; i++) kolo_oob_ask_pair(body->oob, ranks[i], body->operation);
+}
+
+kolo_status_t kolo_mismatch_look_pair(void *arg)
+{
+    kolo_task_t *task = arg;
+    kolo_body_t *body = body_of(task);
+    const kolo_p2p_t *p2p = body->together;
+    kolo_record_waits(&body->record);
+    KOLO_TRY(kolo_oob_difference(body->oob));
+    if (!is_due(body, PAIRS)) return KOLO_OK;
+    if (!p2p) ask_awaited(body, task);
+    for (size_t i = 0; p2p && i < p2p->count && i < PAIRS_AT_ONCE; i++) {
+        size_t k = body->stalled.turn++ % p2p->count;
+        if (!p2p->over[k]) ask_awaited(body, &p2p->tasks[k]);
+    }
+    return KOLO_OK;
+}

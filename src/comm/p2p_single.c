@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A single send or receive outside a group: the same ways as p2p.c, with everything that depends on the peer alone
+ * kept from call to call, so that a small message costs no lookup and no allocation.
+ */
+#include "base/failpoint.h"
+#include "comm/comm.h"
+
+#include <stdlib.h>
+
+struct kolo_lane_to { /* what is known of one peer */
+    bool known, ll, refs;
+    kolo_tx_t *ll_tx;
+    kolo_rx_t *ll_rx;
+    kolo_bound_t *send[3], *recv[3]; /* through slots, by reference, in halves */
+};
+
+static kolo_status_t lane_to(kolo_body_t *body, uint32_t peer, struct kolo_lane_to **out)
+{
+    if (KOLO_UNLIKELY(!body->lanes_to)) {
+        body->lanes_to = calloc((size_t)body->nranks, sizeof *body->lanes_to);
+        if (!body->lanes_to) return kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for %d peers", body->nranks);
+    }
+    KOLO_TRY(kolo_mismatch_open_pairs(body));
+    struct kolo_lane_to *to = &body->lanes_to[peer];
+    if (KOLO_UNLIKELY(!to->known)) {
+        to->ll = kolo_body_pair_ll(body, peer);
+        to->refs = kolo_body_pair_refs(body, peer);
+        to->known = true;
+    }
+    *out = to;
+    return KOLO_OK;
+}
+
+static kolo_status_t connect_ll(kolo_body_t *body, struct kolo_lane_to *to, uint32_t peer, bool send)
+{
+    kolo_plan_conn_t key = {send ? KOLO_DIR_TX : KOLO_DIR_RX, false, 0, (int32_t)peer};
+    kolo_proto_t proto = KOLO_PROTO_LL;
+    atomic_store_explicit(&body->board.pairing, body->operation, memory_order_relaxed);
+    kolo_record_state(&body->record, KOLO_RECORD_CONNECTING, KOLO_RECORD_NO_ALGO);
+    kolo_status_t status = kolo_body_connect(body, &key, &proto, 1);
+    atomic_store_explicit(&body->board.pairing, KOLO_BOARD_NONE, memory_order_relaxed);
+    KOLO_TRY(status);
+    kolo_record_state(&body->record, KOLO_RECORD_RUNNING, KOLO_RECORD_NO_ALGO);
+    kolo_conn_t *c = kolo_body_find_conn(body, &key, KOLO_PROTO_LL);
+    if (send)
+        to->ll_tx = &c->u.tx;
+    else
+        to->ll_rx = &c->u.rx;
+    return KOLO_OK;
+}
+
+static kolo_status_t start_ll(kolo_body_t *body, const kolo_call_t *call, struct kolo_lane_to *to,
+                              kolo_task_t *task)
+{
+    bool send = call->kind == KOLO_CALL_SEND;
+    uint64_t bytes = call->count * call->elem;
+    if (KOLO_UNLIKELY(send ? !to->ll_tx : !to->ll_rx)) KOLO_TRY(connect_ll(body, to, call->root, send));
+    kolo_p2p_fill_small(body, task, call->root, bytes);
+    task->src = call->src;
+    task->dst = call->dst;
+    if (send) {
+        task->ll_tx = to->ll_tx;
+        return kolo_flat_start_send(task);
+    }
+    task->ll_one = to->ll_rx;
+    task->ll_rx = &task->ll_one;
+    return kolo_flat_start_recv(task);
+}
+
+static kolo_status_t bind_one(kolo_body_t *body, uint32_t peer, bool send, kolo_p2p_way_t way, kolo_bound_t **bound)
+{
+    kolo_emit_env_t env = body->emit;
+    kolo_plan_t *plan;
+    int peers[1] = {(int)peer};
+    bool refs[1] = {way != KOLO_P2P_SLOTS}, halves[1] = {way == KOLO_P2P_HALVES};
+    env.root = 0;
+    env.send_peers = env.recv_peers = peers;
+    env.send_refs = env.recv_refs = refs;
+    env.send_halves = env.recv_halves = halves;
+    env.nsends = send;
+    env.nrecvs = !send;
+    KOLO_TRY(kolo_algo_emit(KOLO_COLL_P2P, KOLO_ALGO_P2P, &env, &plan));
+    atomic_store_explicit(&body->board.pairing, body->operation, memory_order_relaxed);
+    kolo_record_state(&body->record, KOLO_RECORD_CONNECTING, KOLO_RECORD_NO_ALGO);
+    kolo_status_t status = kolo_body_bind(body, plan, bound);
+    atomic_store_explicit(&body->board.pairing, KOLO_BOARD_NONE, memory_order_relaxed);
+    kolo_record_state(&body->record, KOLO_RECORD_RUNNING, KOLO_RECORD_NO_ALGO);
+    return status;
+}
+
+static kolo_status_t start_plan(kolo_body_t *body, const kolo_call_t *call, struct kolo_lane_to *to,
+                                kolo_p2p_way_t way, kolo_part_t *part, kolo_task_t *task)
+{
+    bool send = call->kind == KOLO_CALL_SEND;
+    kolo_bound_t **bound = send ? &to->send[way - KOLO_P2P_SLOTS] : &to->recv[way - KOLO_P2P_SLOTS];
+    if (KOLO_UNLIKELY(!*bound)) KOLO_TRY(bind_one(body, call->root, send, way, bound));
+    *part = (kolo_part_t){send ? (void *)(uintptr_t)call->src : call->dst, call->count * call->elem};
+    return kolo_p2p_start_plan(body, *bound, part, part, task);
+}
+
+kolo_status_t kolo_p2p_run_single(const kolo_call_t *call)
+{
+    kolo_body_t *body = call->comm->body;
+    struct kolo_lane_to *to = NULL;
+    kolo_task_t task;
+    kolo_part_t part;
+    kolo_wait_t wait;
+    bool moved = false;
+    KOLO_FAIL_POINT_TRY("comm.message.start");
+    KOLO_TRY(lane_to(body, call->root, &to));
+    kolo_p2p_way_t way = kolo_tune_p2p(&body->sizes, call->count * call->elem, to->ll, to->refs);
+    kolo_mismatch_begin_pair(body, call, way);
+    kolo_record_begin(&body->record, call, body->operation, kolo_mismatch_word(call), KOLO_RECORD_RUNNING,
+                      KOLO_RECORD_NO_ALGO);
+    if (KOLO_LIKELY(way == KOLO_P2P_LL))
+        KOLO_TRY(start_ll(body, call, to, &task));
+    else
+        KOLO_TRY(start_plan(body, call, to, way, &part, &task));
+    kolo_status_t status = task.step(&task, &moved);
+    if (status == KOLO_OK) return KOLO_OK;
+    if (status == KOLO_IN_PROGRESS) {
+        KOLO_FAIL_POINT("comm.message.wait");
+        kolo_body_wait_init(body, &wait, &task);
+        wait.look = kolo_mismatch_look_pair;
+        status = kolo_task_run(&task, &wait);
+    } else {
+        kolo_task_cancel(&task);
+    }
+    return kolo_mismatch_end_pairs(call, 1, status);
+}
+
+bool kolo_p2p_connected(const kolo_call_t *call)
+{
+    kolo_body_t *body = call->comm->body;
+    uint32_t peer = call->root;
+    bool send = call->kind == KOLO_CALL_SEND;
+    if ((int)peer == body->rank) return true;
+    kolo_p2p_way_t way = kolo_tune_p2p(&body->sizes, call->count * call->elem, kolo_body_pair_ll(body, peer),
+                                       kolo_body_pair_refs(body, peer));
+    kolo_plan_conn_t key = {send ? KOLO_DIR_TX : KOLO_DIR_RX, false, 0, (int32_t)peer};
+    kolo_plan_conn_t back = {send ? KOLO_DIR_RX : KOLO_DIR_TX, false, 1, (int32_t)peer};
+    if (!kolo_body_find_conn(body, &key, way == KOLO_P2P_LL ? KOLO_PROTO_LL : KOLO_PROTO_SIMPLE)) return false;
+    return way != KOLO_P2P_HALVES || kolo_body_find_conn(body, &back, KOLO_PROTO_SIMPLE);
+}
+
+void kolo_p2p_forget(kolo_body_t *body)
+{
+    for (int r = 0; body->lanes_to && r < body->nranks; r++) {
+        for (int i = 0; i < 3; i++) {
+            kolo_bound_free(body->lanes_to[r].send[i]);
+            kolo_bound_free(body->lanes_to[r].recv[i]);
+        }
+    }
+    free(body->lanes_to);
+    body->lanes_to = NULL;
+}

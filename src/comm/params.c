@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * All parameter tables of the library in one list, parsed once. See params.h.
+ */
+#include "comm/params.h"
+#include "exec/host/reduce.h"
+#include "member/member.h"
+#include "oob/oob.h"
+#include "topo/topo.h"
+#include "tune/tune.h"
+#include "wire/wire.h"
+
+#include <pthread.h>
+#include <stdio.h>
+
+kolo_comm_options_t kolo_comm_options;
+
+static const kolo_param_t rows[] = {
+    {"KOLO_BLOCKING", KOLO_PARAM_BOOL, "1", 0, 0, NULL, false,
+     "0: init, split, shrink, finalize and first uses return at once and go on in the background",
+     &kolo_comm_options.blocking},
+    {"KOLO_INIT_TIMEOUT_MS", KOLO_PARAM_INT, "120000", 1, INT64_C(86400000), NULL, false,
+     "limit of init, split and first-use connections, in milliseconds", &kolo_comm_options.init_timeout_ms},
+    {"KOLO_OP_TIMEOUT_MS", KOLO_PARAM_INT, "0", 0, INT64_C(86400000), NULL, false,
+     "limit of one operation in milliseconds; 0: none", &kolo_comm_options.op_timeout_ms},
+    {"KOLO_CHECK", KOLO_PARAM_ENUM, "off", 0, 0, "off|basic|deep", true,
+     "basic: also touch the first and last byte of every buffer, so that a bad pointer fails in the call that "
+     "brought "
+     "it; deep: look whether buffers may be read and written over their whole length and whether all ranks pass "
+     "the "
+     "same arguments, before anything runs (slow; a rank later than KOLO_INIT_TIMEOUT_MS is an error)",
+     &kolo_comm_options.check},
+    {"KOLO_MISMATCH_MS", KOLO_PARAM_INT, "200", 1, INT64_C(86400000), NULL, false,
+     "an operation that waits this many milliseconds asks its peers which operation they are in",
+     &kolo_comm_options.mismatch_ms},
+    {"KOLO_RECORDER", KOLO_PARAM_BOOL, "1", 0, 0, NULL, false,
+     "1: keep the last 1024 operations of each communicator where kolo-top can read them",
+     &kolo_comm_options.recorder},
+    {"KOLO_COUNTER_START", KOLO_PARAM_INT, "0", INT64_MIN, INT64_MAX, NULL, true,
+     "first number of slots and operations (tests start just below wrap-around)", &kolo_comm_options.counter_start},
+};
+static const kolo_param_table_t comm_table = {"comm", rows, KOLO_COUNTOF(rows)};
+
+const kolo_param_table_t *const kolo_param_tables[] = {
+    &kolo_base_params, &kolo_oob_params,    &kolo_member_params, &kolo_topo_params,
+    &kolo_wire_params, &kolo_tcp_params,    &kolo_tune_params,   &kolo_reduce_params,
+    &comm_table,       &kolo_engine_params, &kolo_job_params,
+};
+const size_t kolo_param_table_count = KOLO_COUNTOF(kolo_param_tables);
+
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static kolo_status_t result;
+static char message[KOLO_ERROR_TEXT_BYTES];
+
+static void load(void)
+{
+    result = kolo_params_load(kolo_param_tables, kolo_param_table_count, NULL, NULL);
+    if (result == KOLO_OK) result = kolo_base_params_apply();
+    if (result == KOLO_OK)
+        kolo_params_warn_unknown(kolo_param_tables, kolo_param_table_count);
+    else
+        snprintf(message, sizeof message, "%s", kolo_error_text());
+}
+
+kolo_status_t kolo_library_init(void)
+{
+    pthread_once(&once, load);
+    return KOLO_LIKELY(result == KOLO_OK) ? KOLO_OK : kolo_fail(result, "%s", message);
+}

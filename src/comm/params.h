@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The list of all parameter tables, and the options of communicators.
+ */
+#ifndef KOLO_COMM_PARAMS_H
+#define KOLO_COMM_PARAMS_H
+
+#include "base/params.h"
+
+extern const kolo_param_table_t *const kolo_param_tables[];
+extern const size_t kolo_param_table_count;
+/* Of a room above, which includes this header and defines it. */
+extern const kolo_param_table_t kolo_engine_params, kolo_job_params;
+
+/* Of arguments: what costs nothing; the ends of buffers are touched; all that can be found out (deep_check.c). */
+enum { KOLO_CHECK_OFF, KOLO_CHECK_BASIC, KOLO_CHECK_DEEP };
+
+typedef struct {
+    bool blocking;
+    int64_t check; /* KOLO_CHECK_... */
+    bool recorder;
+    int64_t init_timeout_ms, op_timeout_ms;
+    int64_t mismatch_ms;   /* a wait this long asks the peers what they are in */
+    int64_t counter_start; /* tests: slot and operation numbers start here */
+} kolo_comm_options_t;
+extern kolo_comm_options_t kolo_comm_options;
+
+/* Parses all tables on the first call, opens the log, warns about unknown names. Every public entry that can be the
+ * first calls it; the result of the first call is repeated. */
+kolo_status_t kolo_library_init(void);
+
+#endif

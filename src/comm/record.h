@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What a communicator writes into its flight record (base/recorder.h): each operation when it is queued, when its
+ * turn has come, and when it ends. The thread whose turn it is writes; entries are claimed by the thread that
+ * calls, so an operation that runs on another thread while the caller goes on is claimed before it is handed over.
+ */
+#ifndef KOLO_COMM_RECORD_H
+#define KOLO_COMM_RECORD_H
+
+#include "base/clock.h"
+#include "base/recorder.h"
+
+#define KOLO_RECORD_TIMED_BYTES                                                                                    \
+    (64u << 10)                   /* from here on an operation's time is worth two readings of the clock */
+#define KOLO_RECORD_TIMED_EACH 32 /* of the shorter ones, so many have the time of their beginning */
+#define KOLO_RECORD_NO_ALGO    255u
+#define KOLO_RECORD_UNSEEN     UINT64_MAX /* of a queued call that found no room */
+
+typedef struct {
+    kolo_record_t *at;        /* NULL: nothing is recorded */
+    uint64_t next;            /* index of the next entry */
+    kolo_record_entry_t *now; /* the operation that runs; NULL: none, or one that is not recorded */
+    bool timed;               /* it is long: its end gets a time */
+} kolo_recording_t;
+
+struct kolo_body;
+struct kolo_call;
+
+/* After the members are known. */
+void kolo_record_open(struct kolo_body *body);
+void kolo_record_close(struct kolo_body *body);
+/* The communicator has failed; the handle's error is set and its lock held. */
+void kolo_record_failed(struct kolo_body *body);
+/* A call that will run on another thread: claims its entry. The caller has a ticket. */
+void kolo_record_queued(struct kolo_body *body, struct kolo_call *call);
+/* The same call begins. */
+void kolo_record_resume(kolo_recording_t *r, const struct kolo_call *call, uint64_t number, uint64_t word,
+                        kolo_record_state_t state, uint32_t algo);
+/* It does not come to that. */
+void kolo_record_drop(struct kolo_body *body, const struct kolo_call *call, kolo_status_t status);
+/* The operation waits longer than one spins. */
+void kolo_record_waits_slow(kolo_recording_t *r);
+/* Sends and receives of a group run together. */
+void kolo_record_begin_pairs(struct kolo_body *body, struct kolo_call *calls, size_t count);
+void kolo_record_end_pairs(struct kolo_body *body, const struct kolo_call *calls, size_t count,
+                           kolo_status_t status);
+
+static inline void kolo_record_fill(kolo_record_entry_t *e, uint64_t number, uint64_t word, uint64_t count,
+                                    uint64_t begun_ns, uint32_t root, uint32_t what, kolo_record_state_t state)
+{
+    atomic_store_explicit(&e->number, number, memory_order_relaxed);
+    atomic_store_explicit(&e->word, word, memory_order_relaxed);
+    atomic_store_explicit(&e->count, count, memory_order_relaxed);
+    atomic_store_explicit(&e->begun_ns, begun_ns, memory_order_relaxed);
+    atomic_store_explicit(&e->ended_ns, 0, memory_order_relaxed);
+    atomic_store_explicit(&e->root, root, memory_order_relaxed);
+    atomic_store_explicit(&e->queued_us, 0, memory_order_relaxed);
+    atomic_store_explicit(&e->what, what, memory_order_relaxed);
+    atomic_store_explicit(&e->state, (uint32_t)state, memory_order_relaxed);
+}
+
+static inline uint32_t kolo_record_what(kolo_record_kind_t kind, size_t elem, uint32_t algo)
+{
+    return (uint32_t)kind | (uint32_t)elem << 8 | algo << 16;
+}
+
+static inline void kolo_record_state(kolo_recording_t *r, kolo_record_state_t state, uint32_t algo)
+{
+    if (!r->now) return;
+    uint32_t what = atomic_load_explicit(&r->now->what, memory_order_relaxed);
+    atomic_store_explicit(&r->now->what, (what & 0xffff) | algo << 16, memory_order_relaxed);
+    atomic_store_explicit(&r->now->state, (uint32_t)state, memory_order_release);
+}
+
+/* A wait past its spinning: may be called often. */
+static inline void kolo_record_waits(kolo_recording_t *r)
+{
+    if (r->now && !r->timed) kolo_record_waits_slow(r);
+}
+
+static inline uint32_t kolo_record_end_state(kolo_status_t status)
+{
+    return status == KOLO_OK ? (uint32_t)KOLO_RECORD_DONE : (uint32_t)KOLO_RECORD_FAILED | (uint32_t)status << 8;
+}
+
+static inline void kolo_record_end(kolo_recording_t *r, kolo_status_t status)
+{
+    kolo_record_entry_t *e = r->now;
+    if (!e) return;
+    if (KOLO_UNLIKELY(r->timed)) atomic_store_explicit(&e->ended_ns, kolo_now_ns(), memory_order_relaxed);
+    atomic_store_explicit(&e->state, kolo_record_end_state(status), memory_order_release);
+    r->now = NULL;
+}
+
+#endif

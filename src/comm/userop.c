@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * User operators, and memory registration. An operator is a place in the communicator's table; its number is what
+ * kolo_op_t holds. Creating and destroying are local.
+ */
+#include "comm/comm.h"
+#include "exec/host/reduce_types.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct kolo_registration {
+    void *buf;
+    size_t bytes;
+    struct kolo_registration *next;
+};
+
+static kolo_status_t add(kolo_comm_t comm, const kolo_reducer_t *reducer, kolo_op_t *op, const char *what)
+{
+    kolo_body_t *body = kolo_handle_visit(comm, what);
+    if (!body) return KOLO_ERR_INVALID_ARGUMENT;
+    kolo_status_t status = KOLO_ERR_NO_MEMORY;
+    for (int i = 0; i < KOLO_MAX_USER_OPS && status != KOLO_OK; i++) {
+        if (body->ops[i].used) continue;
+        body->ops[i] = (kolo_user_op_t){true, reducer->type, *reducer};
+        *op = (kolo_op_t)(KOLO_OP_BUILTIN_COUNT + i);
+        status = KOLO_OK;
+    }
+    if (status != KOLO_OK)
+        kolo_fail(status, "%s: %s rank %d has %d user operators already; destroy those not needed", what,
+                  comm->name, comm->rank, KOLO_MAX_USER_OPS);
+    kolo_handle_leave(comm);
+    return status;
+}
+
+static double read_float(const void *scalar, kolo_type_t type)
+{
+    uint64_t bits = 0;
+    memcpy(&bits, scalar, kolo_type_size(type)); /* the low bytes: Kolo's hosts are little-endian */
+    switch (type) {
+    case KOLO_FLOAT16:
+        return load_f16((uint16_t)bits);
+    case KOLO_BFLOAT16:
+        return load_bf16((uint16_t)bits);
+    case KOLO_FLOAT8_E4M3:
+        return load_e4m3((uint8_t)bits);
+    case KOLO_FLOAT8_E5M2:
+        return load_e5m2((uint8_t)bits);
+    case KOLO_FLOAT32:
+        return load_f32((uint32_t)bits);
+    default:
+        return load_f64(bits);
+    }
+}
+
+static int64_t read_int(const void *scalar, kolo_type_t type)
+{
+    int64_t v = 0;
+    int32_t i;
+    uint32_t u;
+    switch (type) {
+    case KOLO_INT8:
+        return *(const int8_t *)scalar;
+    case KOLO_UINT8:
+        return *(const uint8_t *)scalar;
+    case KOLO_INT32:
+        memcpy(&i, scalar, sizeof i);
+        return i;
+    case KOLO_UINT32:
+        memcpy(&u, scalar, sizeof u);
+        return u;
+    default:
+        memcpy(&v, scalar, sizeof v);
+        return v;
+    }
+}
+
+kolo_status_t kolo_op_create_premul_sum(kolo_op_t *op, const void *scalar, kolo_type_t type, kolo_comm_t comm)
+{
+    kolo_reducer_t r;
+    KOLO_TRY(kolo_handle_check(comm, "op_create_premul_sum"));
+    if (!op || !scalar)
+        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "op_create_premul_sum: the output or the scalar is NULL");
+    if (!kolo_type_size(type))
+        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "op_create_premul_sum: unknown type %d", (int)type);
+    KOLO_TRY(kolo_reducer_init(&r, type, KOLO_SUM, (uint32_t)comm->nranks));
+    r.pre = true;
+    if (type >= KOLO_FLOAT16)
+        r.pre_float = read_float(scalar, type);
+    else
+        r.pre_int = read_int(scalar, type);
+    return add(comm, &r, op, "op_create_premul_sum");
+}
+
+kolo_status_t kolo_op_create_callback(kolo_op_t *op, kolo_user_op_fn_t fn, void *arg, kolo_type_t type,
+                                      kolo_comm_t comm)
+{
+    kolo_reducer_t r;
+    KOLO_TRY(kolo_handle_check(comm, "op_create_callback"));
+    if (!op || !fn)
+        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "op_create_callback: the output or the function is NULL");
+    if (!kolo_type_size(type))
+        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "op_create_callback: unknown type %d", (int)type);
+    KOLO_TRY(kolo_reducer_init(&r, type, KOLO_SUM, (uint32_t)comm->nranks));
+    r.user = fn;
+    r.user_arg = arg;
+    return add(comm, &r, op, "op_create_callback");
+}
+
+kolo_status_t kolo_op_destroy(kolo_op_t op, kolo_comm_t comm)
+{
+    int i = (int)op < 0 ? -1 : (int)op - KOLO_OP_BUILTIN_COUNT;
+    kolo_body_t *body = kolo_handle_visit(comm, "op_destroy");
+    if (!body) return KOLO_ERR_INVALID_ARGUMENT;
+    bool known = i >= 0 && i < KOLO_MAX_USER_OPS && body->ops[i].used;
+    if (known) body->ops[i].used = false; /* queued calls have copied the reducer */
+    kolo_handle_leave(comm);
+    if (known) return KOLO_OK;
+    return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "op_destroy: operator %d was not made for this communicator",
+                     (int)op);
+}
+
+kolo_status_t kolo_comm_register(kolo_comm_t comm, void *buf, size_t bytes, kolo_registration_t *handle)
+{
+    KOLO_TRY(kolo_handle_check(comm, "comm_register"));
+    if (!buf || !bytes || !handle)
+        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "comm_register: the buffer, its size or the output is 0");
+    kolo_body_t *body = kolo_handle_visit(comm, "comm_register");
+    if (!body) return KOLO_ERR_INVALID_ARGUMENT;
+    struct kolo_registration *r = malloc(sizeof *r);
+    if (r) {
+        /* No wire between CPUs gains from it: the call is accepted so that programs need not ask. */
+        *r = (struct kolo_registration){buf, bytes, body->registrations};
+        body->registrations = *handle = r;
+    }
+    kolo_handle_leave(comm);
+    return r ? KOLO_OK : kolo_fail(KOLO_ERR_NO_MEMORY, "comm_register: out of memory");
+}
+
+kolo_status_t kolo_comm_deregister(kolo_comm_t comm, kolo_registration_t handle)
+{
+    kolo_body_t *body = kolo_handle_visit(comm, "comm_deregister");
+    if (!body) return KOLO_ERR_INVALID_ARGUMENT;
+    struct kolo_registration **at = &body->registrations;
+    while (*at && *at != handle) at = &(*at)->next; /* a handle that is stale must not be followed */
+    bool known = handle && *at;
+    if (known) *at = handle->next;
+    kolo_handle_leave(comm);
+    if (known) free(handle);
+    if (known || !handle) return KOLO_OK;
+    return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
+                     "comm_deregister: the handle is not one of %s rank %d, or was given back already", comm->name,
+                     comm->rank);
+}
+
+void kolo_registrations_free(kolo_body_t *body)
+{
+    while (body->registrations) {
+        struct kolo_registration *r = body->registrations;
+        body->registrations = r->next;
+        free(r);
+    }
+}

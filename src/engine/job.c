@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The job for programs (kolo/job.h): the place of this process and a communicator of all ranks.
+ */
+#include "engine/job.h"
+
+#include "comm/comm.h"
+
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static _Atomic unsigned connects; /* how often; the same on all ranks */
+
+kolo_status_t kolo_job_get_place(kolo_job_place_t *place)
+{
+    if (!place) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "job_get_place: the place is NULL");
+    KOLO_TRY(kolo_library_init());
+    return kolo_job_place_from(&kolo_job_values, place);
+}
+
+static kolo_status_t connect_by(kolo_job_meeting_t *m, kolo_comm_t *comm, const kolo_config_t *config)
+{
+    kolo_status_t status;
+    char text[KOLO_ERROR_TEXT_BYTES];
+    do {
+        status = kolo_job_meet(m);
+        if (status != KOLO_OK) break;
+        status = kolo_comm_init_rank(comm, m->place.nranks, m->id, m->place.rank, config);
+        if (status == KOLO_IN_PROGRESS) return status; /* others may still have to read the file */
+    } while (status != KOLO_OK && kolo_job_meet_again(m, status));
+    snprintf(text, sizeof text, "%s", kolo_error_text()); /* clearing may have words of its own */
+    kolo_job_clear(m);
+    return status == KOLO_OK ? KOLO_OK : kolo_fail(status, "%s", text);
+}
+
+kolo_status_t kolo_job_connect(kolo_comm_t *comm, const kolo_config_t *config)
+{
+    if (!comm) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "job_connect: the communicator is NULL");
+    KOLO_TRY(kolo_library_init());
+    kolo_job_meeting_t *m = calloc(1, sizeof *m);
+    if (!m) return kolo_fail(KOLO_ERR_NO_MEMORY, "job_connect: out of memory");
+    kolo_status_t status = kolo_job_place_from(&kolo_job_values, &m->place);
+    if (status == KOLO_OK) {
+        m->number = atomic_fetch_add(&connects, 1);
+        m->timeout_ms = config && config->init_timeout_ms > 0 ? config->init_timeout_ms
+                                                              : (int)kolo_comm_options.init_timeout_ms;
+        status = connect_by(m, comm, config);
+    }
+    explicit_bzero(m, sizeof *m);
+    free(m);
+    return status;
+}

@@ -1,0 +1,178 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * How the ranks of a job find each other: where the unique id comes from. See kolo/job.h for the ways.
+ *
+ * A job that was killed leaves its file, and the next one of the same name looks there. Rank 0 writes over it, but
+ * the others may come first. So an id that was there already when a rank came is taken on trial: when nobody with
+ * its secret answers, and rank 0 has not removed the file as it does when its job comes to nothing, the rank waits
+ * for another id to be put there.
+ */
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/process.h"
+#include "engine/job.h"
+#include "oob/oob.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#define POLL_MS     10 /* a file system shared between hosts has nothing to wake us */
+#define STALE_MIN_S 120
+
+/* ---- the file ---- */
+
+static kolo_status_t job_dir(char *dir, size_t bytes)
+{
+    struct stat st;
+    const bool given = kolo_job_is_set(kolo_job_values.dir);
+    if (!given && !kolo_job_is_set(kolo_job_values.home))
+        return kolo_fail(
+            KOLO_ERR_INVALID_USAGE,
+            "job: there is neither HOME nor KOLO_JOB_DIR, so ranks have no place to meet; set KOLO_JOB_DIR "
+            "to a directory that all hosts share");
+    int n = given ? snprintf(dir, bytes, "%s", kolo_job_values.dir)
+                  : snprintf(dir, bytes, "%s/.kolo", kolo_job_values.home);
+    if (n < 0 || (size_t)n >= bytes) return kolo_fail(KOLO_ERR_INVALID_USAGE, "job: KOLO_JOB_DIR is too long");
+    if (mkdir(dir, 0700) != 0 && errno != EEXIST)
+        return kolo_fail_errno(KOLO_ERR_SYSTEM, errno, "job: cannot make %s, where ranks meet (KOLO_JOB_DIR)", dir);
+    if (stat(dir, &st) != 0 || !S_ISDIR(st.st_mode) || st.st_uid != geteuid() || (st.st_mode & 022) != 0)
+        return kolo_fail(
+            KOLO_ERR_INVALID_USAGE,
+            "job: %s must be a directory of this user that nobody else may write, for the job's secret is "
+            "exchanged in it (KOLO_JOB_DIR)",
+            dir);
+    return KOLO_OK;
+}
+
+static kolo_status_t choose_path(kolo_job_meeting_t *m)
+{
+    char dir[4096], name[KOLO_JOB_NAME_BYTES];
+    int n;
+    if (kolo_job_is_set(kolo_job_values.id_file)) {
+        n = snprintf(m->path, sizeof m->path, "%s.%u", kolo_job_values.id_file, m->number);
+    } else if (strcmp(m->place.launcher, "kolorun") == 0) {
+        return kolo_fail(
+            KOLO_ERR_INVALID_ARGUMENT,
+            "job: rank %d of %d knows no way to the others: start it by kolorun, or set KOLO_ID_FILE or "
+            "KOLO_COMM_ID",
+            m->place.rank, m->place.nranks);
+    } else {
+        KOLO_TRY(kolo_job_name(&kolo_job_values, &m->place, name));
+        KOLO_TRY(job_dir(dir, sizeof dir));
+        n = snprintf(m->path, sizeof m->path, "%s/%s.%u", dir, name, m->number);
+        m->shared = true;
+    }
+    if (n > 0 && (size_t)n < sizeof m->path) return KOLO_OK;
+    m->path[0] = '\0';
+    return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "job: the path of the id file is longer than a path can be");
+}
+
+/* When this process began, in seconds of the real clock. */
+static int64_t own_start_s(void)
+{
+    int parent;
+    uint64_t ticks;
+    struct timespec real, boot;
+    if (!kolo_process_origin(getpid(), &parent, &ticks)) return 0;
+    clock_gettime(CLOCK_REALTIME, &real);
+    clock_gettime(CLOCK_BOOTTIME, &boot);
+    return real.tv_sec - boot.tv_sec + (int64_t)ticks / sysconf(_SC_CLK_TCK);
+}
+
+/* A file of somebody else is not there for us, nor one that is so much older than this process that its rank 0 must
+ * have given up: its host may be gone, and then nothing says so at once. */
+static bool can_be_ours(const char *path, int timeout_ms)
+{
+    struct stat st;
+    if (lstat(path, &st) != 0 || !S_ISREG(st.st_mode) || st.st_uid != geteuid() || (st.st_mode & 077) != 0)
+        return false;
+    return st.st_mtim.tv_sec >= own_start_s() - KOLO_MAX(timeout_ms / 1000, STALE_MIN_S);
+}
+
+static bool load(const char *path, int timeout_ms, kolo_unique_id_t *id)
+{
+    return can_be_ours(path, timeout_ms) && kolo_oob_load_id(id, path, 0) == KOLO_OK;
+}
+
+static kolo_status_t wait_for_file(kolo_job_meeting_t *m)
+{
+    const uint64_t deadline = kolo_deadline_ms(m->timeout_ms);
+    const kolo_unique_id_t before = m->id;
+    for (bool first = true;; first = false) {
+        bool found = load(m->path, m->timeout_ms, &m->id);
+        if (found && !(m->failed && memcmp(&before, &m->id, sizeof before) == 0)) {
+            m->was_there = first && !m->failed;
+            return KOLO_OK;
+        }
+        const bool late = kolo_now_ns() >= deadline;
+        if (m->failed && (late || (!found && access(m->path, F_OK) != 0)))
+            return kolo_fail(m->status, "%s", m->text);
+        if (late)
+            return kolo_fail(
+                KOLO_ERR_TIMEOUT,
+                "job: rank 0 did not leave the id in %s within %d ms: has it come to this call, and do all "
+                "hosts share this directory (KOLO_JOB_DIR) and the time of day?",
+                m->path, m->timeout_ms);
+        poll(NULL, 0, POLL_MS);
+    }
+}
+
+static kolo_status_t meet_by_file(kolo_job_meeting_t *m)
+{
+    if (m->path[0] == '\0') KOLO_TRY(choose_path(m));
+    if (m->place.rank > 0) return m->shared ? wait_for_file(m) : kolo_oob_load_id(&m->id, m->path, m->timeout_ms);
+    KOLO_TRY(kolo_oob_create_id(&m->id));
+    return kolo_oob_save_id(&m->id, m->path);
+}
+
+void kolo_job_clear(const kolo_job_meeting_t *m)
+{
+    kolo_unique_id_t there;
+    if (m->path[0] == '\0' || m->place.rank > 0) return;
+    /* By now the next job of the name may have put its own there. */
+    if (kolo_oob_load_id(&there, m->path, 0) == KOLO_OK && memcmp(&there, &m->id, sizeof there) == 0)
+        unlink(m->path);
+    explicit_bzero(&there, sizeof there);
+}
+
+bool kolo_job_meet_again(kolo_job_meeting_t *m, kolo_status_t status)
+{
+    if (!m->was_there) return false;
+    if (status != KOLO_ERR_REMOTE && status != KOLO_ERR_AUTH && status != KOLO_ERR_PROTOCOL) return false;
+    m->failed = true;
+    m->was_there = false;
+    m->status = status;
+    snprintf(m->text, sizeof m->text, "%s", kolo_error_text());
+    kolo_info("job", "rank %d waits for another id in %s: %s", m->place.rank, m->path, m->text);
+    return true;
+}
+
+/* ---- the address ---- */
+
+/* The secret is the job's own, and the communicator's, so that ranks of another that meet at the same address are
+ * refused. */
+static kolo_status_t meet_at(kolo_job_meeting_t *m, const char *address)
+{
+    char name[KOLO_JOB_NAME_BYTES], scope[400];
+    KOLO_TRY(kolo_job_name(&kolo_job_values, &m->place, name));
+    snprintf(scope, sizeof scope, "%s %s.%u", address, name, m->number);
+    return kolo_oob_create_id_at(address, scope, &m->id);
+}
+
+kolo_status_t kolo_job_meet(kolo_job_meeting_t *m)
+{
+    char address[300];
+    if (m->place.nranks == 1) return kolo_oob_create_id(&m->id);
+    if (kolo_job_is_set(kolo_job_values.id_file)) return meet_by_file(m);
+    if (kolo_oob_has_address()) return kolo_oob_create_id(&m->id);
+    if (!kolo_oob_has_secret() ||
+        !kolo_job_address(&kolo_job_values, &m->place, m->number, address, sizeof address))
+        return meet_by_file(m);
+    kolo_status_t status = meet_at(m, address);
+    return status == KOLO_OK ? KOLO_OK : kolo_fail_prefix(status, "job: ranks were to meet at %s: ", address);
+}

@@ -1,0 +1,190 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Parameters of this room, and how a config that leaves some open is filled in.
+ */
+#include "comm/params.h"
+#include "engine/autotune.h"
+#include "engine/state.h"
+#include "engine/talk.h"
+#include "engine/timeline.h"
+#include "engine/tree.h"
+#include "engine/use_mpi.h"
+
+#include <string.h>
+
+int64_t kolo_engine_overlap;
+int64_t kolo_engine_tree_ranks, kolo_engine_tree_fan_in;
+const char *kolo_timeline_path;
+bool kolo_timeline_marks;
+int64_t kolo_timeline_queue;
+int64_t kolo_state_worker, kolo_state_change_ms;
+
+const char *kolo_autotune_log_path;
+int64_t kolo_autotune_warm_up, kolo_autotune_steps, kolo_autotune_samples, kolo_autotune_settings;
+
+static bool autotune;
+static const char *backends;
+static int64_t fusion_threshold, fusion_tensor_max, cache_capacity, cycle_time_ms, average, core, stall_warn_ms,
+    stall_limit_ms;
+
+#define CAPACITY_MAX (1 << 20)
+#define CYCLE_MAX_MS (KOLO_CYCLE_TIME_MAX_US / 1000)
+#define STALL_MAX_MS 86400000
+
+static const kolo_param_t rows[] = {
+    {"KOLO_FUSION_THRESHOLD", KOLO_PARAM_SIZE, "128M", 0, KOLO_TENSOR_BYTES_MAX, NULL, false,
+     "engine: most bytes of one fused operation; 0: no fusion", &fusion_threshold},
+    {"KOLO_FUSION_TENSOR_MAX", KOLO_PARAM_SIZE, "256K", 0, KOLO_TENSOR_BYTES_MAX, NULL, false,
+     "engine: a tensor of more bytes is reduced where it lies instead of being copied into a fused operation",
+     &fusion_tensor_max},
+    {"KOLO_CACHE_CAPACITY", KOLO_PARAM_INT, "1024", 0, CAPACITY_MAX, NULL, false,
+     "engine: number of tensors whose agreement is remembered; 0: none", &cache_capacity},
+    {"KOLO_CYCLE_TIME", KOLO_PARAM_INT, "0", 0, CYCLE_MAX_MS, NULL, false,
+     "engine: least milliseconds between the begins of two cycles; 0: work is done as soon as it is there",
+     &cycle_time_ms},
+    {"KOLO_ENGINE_AVERAGE", KOLO_PARAM_ENUM, "all", 0, 0, "all|contributors", false,
+     "engine: while ranks have joined, averages are over all ranks or over those that contribute", &average},
+    {"KOLO_ENGINE_CORE", KOLO_PARAM_INT, "-1", -1, 1023, NULL, false,
+     "engine: the core that its thread stays on; -1: any", &core},
+    {"KOLO_ENGINE_OVERLAP", KOLO_PARAM_ENUM, "auto", 0, 0, "auto|off|on", false,
+     "engine: a thread of its own packs and unpacks fused tensors while others are reduced; auto: if each rank of "
+     "this host has two cores",
+     &kolo_engine_overlap},
+    {"KOLO_ENGINE_STALL_WARN_MS", KOLO_PARAM_INT, "60000", 0, STALL_MAX_MS, NULL, false,
+     "engine: a tensor that some ranks lack for this many milliseconds is told in the log, with these ranks; 0: "
+     "never",
+     &stall_warn_ms},
+    {"KOLO_ENGINE_STALL_LIMIT_MS", KOLO_PARAM_INT, "0", 0, STALL_MAX_MS, NULL, false,
+     "engine: milliseconds after which such a tensor, or an operation that some rank does not come to, ends the "
+     "engine; 0: never",
+     &stall_limit_ms},
+    {"KOLO_ENGINE_BACKENDS", KOLO_PARAM_STR, "kolo", 0, 0, NULL, false,
+     "engine: who moves the data, the first that can: names of backends, for all operations and then for single "
+     "ones, as in 'name,name;all_gather=name'; kolo-info lists them, kolo itself always stands last",
+     &backends},
+    {"KOLO_ENGINE_CONTROLLER", KOLO_PARAM_ENUM, "kolo", 0, 0, "kolo|mpi", false,
+     "engine: what ranks agree by on what to do next", &kolo_talk_which},
+    {"KOLO_ENGINE_TREE_RANKS", KOLO_PARAM_INT, "64", 0, INT32_MAX, NULL, false,
+     "engine: in a process set of more ranks than this, requests go to its first rank by a tree whose inner ranks "
+     "merge them; 0: never",
+     &kolo_engine_tree_ranks},
+    {"KOLO_ENGINE_TREE_FAN_IN", KOLO_PARAM_INT, "16", 2, KOLO_TREE_FAN_IN_MAX, NULL, false,
+     "engine: ranks that send to one rank of that tree at most", &kolo_engine_tree_fan_in},
+    {"KOLO_MPI", KOLO_PARAM_ENUM, "auto", 0, 0, "auto|openmpi|mpich", false,
+     "engine: which MPI the backend and the controller of that name use; auto: the one that the program has "
+     "loaded, "
+     "else the only one that libkolo was built for",
+     &kolo_mpi_which},
+    {"KOLO_MPI_MODULES", KOLO_PARAM_STR, NULL, 0, 0, NULL, false,
+     "engine: folder of the modules kolo-mpi-*.so; not set: the folder kolo beside libkolo.so", &kolo_mpi_modules},
+    {"KOLO_MPI_CHUNK", KOLO_PARAM_INT, "2147483647", 1, INT32_MAX, NULL, true,
+     "engine: most elements that one call of MPI gets, whose counts are int; more are cut into pieces",
+     &kolo_mpi_chunk},
+    {"KOLO_AUTOTUNE", KOLO_PARAM_BOOL, "0", 0, 0, NULL, false,
+     "engine: 1: fusion threshold, cycle time, cache and hierarchical backends, as far as no parameter or config "
+     "fixes them, are tried out while the job runs, and the best stay",
+     &autotune},
+    {"KOLO_AUTOTUNE_LOG", KOLO_PARAM_STR, NULL, 0, 0, NULL, false,
+     "engine: file for what autotune tries and how fast it was (comma-separated values); %r in it becomes the "
+     "rank, "
+     "without it rank 0 alone writes",
+     &kolo_autotune_log_path},
+    {"KOLO_AUTOTUNE_WARMUP_SAMPLES", KOLO_PARAM_INT, "3", 0, 1000, NULL, false,
+     "engine: samples that autotune throws away at the beginning (rank 0's counts)", &kolo_autotune_warm_up},
+    {"KOLO_AUTOTUNE_STEPS_PER_SAMPLE", KOLO_PARAM_INT, "10", 1, KOLO_AUTOTUNE_STEPS_MAX, NULL, false,
+     "engine: steps of a sample, a step being the time until the same tensor comes again (rank 0's counts)",
+     &kolo_autotune_steps},
+    {"KOLO_AUTOTUNE_SAMPLES", KOLO_PARAM_INT, "3", 1, KOLO_TUNE_SAMPLES_MAX, NULL, false,
+     "engine: samples of each setting; their median is its score (rank 0's counts)", &kolo_autotune_samples},
+    {"KOLO_AUTOTUNE_SETTINGS", KOLO_PARAM_INT, "46", 1, KOLO_TUNE_SETTINGS_MAX, NULL, false,
+     "engine: settings that autotune tries at most (rank 0's counts)", &kolo_autotune_settings},
+    {"KOLO_TIMELINE", KOLO_PARAM_STR, NULL, 0, 0, NULL, false,
+     "engine: file for the timeline of every engine, from its start on; %r in it becomes the rank, without it rank "
+     "0 alone writes",
+     &kolo_timeline_path},
+    {"KOLO_TIMELINE_MARK_CYCLES", KOLO_PARAM_BOOL, "0", 0, 0, NULL, false,
+     "engine: 1: the beginnings of cycles stand in the timeline of KOLO_TIMELINE", &kolo_timeline_marks},
+    {"KOLO_TIMELINE_QUEUE", KOLO_PARAM_INT, "65536", 64, 1 << 24, NULL, false,
+     "engine: events of 32 bytes that may wait to be written into a timeline; more are counted and left out",
+     &kolo_timeline_queue},
+    {"KOLO_STATE_CHANGE_MS", KOLO_PARAM_INT, "60000", 1, STALL_MAX_MS, NULL, false,
+     "state: limit in milliseconds of one change of the ranks, the coming of new processes included",
+     &kolo_state_change_ms},
+    {"KOLO_ELASTIC_WORKER", KOLO_PARAM_INT, "-1", -1, UINT32_MAX, NULL, false,
+     "state: the number of this process in a job of kolorun --min, as it sets it; -1: none", &kolo_state_worker},
+};
+const kolo_param_table_t kolo_engine_params = {"engine", rows, KOLO_COUNTOF(rows)};
+
+/* A field of the caller's, if his struct has it. */
+#define GIVEN(field)                                                                                               \
+    (given && given->size >= offsetof(kolo_engine_config_t, field) + sizeof given->field ? given->field            \
+                                                                                         : config->field)
+
+static kolo_status_t in_range(const char *name, int64_t value, int64_t min, int64_t max)
+{
+    if (value >= min && value <= max) return KOLO_OK;
+    return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "engine_init: %s is %lld, expected %lld to %lld", name,
+                     (long long)value, (long long)min, (long long)max);
+}
+
+static bool is_set(const char *key)
+{
+    for (size_t i = 0; i < KOLO_COUNTOF(rows); i++)
+        if (strcmp(rows[i].key, key) == 0) return kolo_param_in_environment(&rows[i]);
+    return false;
+}
+
+kolo_tunable_t kolo_engine_tunable(const kolo_engine_config_t *given)
+{
+    kolo_tunable_t t = {!is_set("KOLO_FUSION_THRESHOLD"), !is_set("KOLO_CYCLE_TIME"),
+                        !is_set("KOLO_CACHE_CAPACITY")};
+    if (given && given->fusion_threshold != KOLO_UNDEFINED_INT64) t.threshold = false;
+    if (given && given->cycle_time_us != KOLO_UNDEFINED_INT64) t.cycle = false;
+    if (given && given->cache_capacity != KOLO_UNDEFINED_INT64) t.cache = false;
+    return t;
+}
+
+kolo_status_t kolo_engine_config_fill(const kolo_engine_config_t *given, kolo_engine_config_t *config)
+{
+    *config = (kolo_engine_config_t)KOLO_ENGINE_CONFIG_INITIALIZER;
+    if (given &&
+        (given->magic != KOLO_ENGINE_CONFIG_MAGIC || given->size < offsetof(kolo_engine_config_t, average)))
+        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
+                         "engine_init: the config was not made from KOLO_ENGINE_CONFIG_INITIALIZER");
+    config->fusion_threshold = GIVEN(fusion_threshold);
+    config->fusion_tensor_max = GIVEN(fusion_tensor_max);
+    config->cache_capacity = GIVEN(cache_capacity);
+    config->cycle_time_us = GIVEN(cycle_time_us);
+    config->average = GIVEN(average);
+    config->core = GIVEN(core);
+    config->stall_warn_ms = GIVEN(stall_warn_ms);
+    config->stall_limit_ms = GIVEN(stall_limit_ms);
+    config->nsets = GIVEN(nsets);
+    config->sets = GIVEN(sets);
+    config->backends = GIVEN(backends);
+    config->autotune = GIVEN(autotune);
+    if (config->fusion_threshold == KOLO_UNDEFINED_INT64) config->fusion_threshold = fusion_threshold;
+    if (config->fusion_tensor_max == KOLO_UNDEFINED_INT64) config->fusion_tensor_max = fusion_tensor_max;
+    if (config->cache_capacity == KOLO_UNDEFINED_INT64) config->cache_capacity = cache_capacity;
+    if (config->cycle_time_us == KOLO_UNDEFINED_INT64) config->cycle_time_us = cycle_time_ms * 1000;
+    if (config->average == KOLO_UNDEFINED_INT) config->average = (int)average;
+    if (config->core == KOLO_UNDEFINED_INT) config->core = (int)core;
+    if (config->stall_warn_ms == KOLO_UNDEFINED_INT64) config->stall_warn_ms = stall_warn_ms;
+    if (config->stall_limit_ms == KOLO_UNDEFINED_INT64) config->stall_limit_ms = stall_limit_ms;
+    if (!config->backends) config->backends = backends;
+    if (config->autotune == KOLO_UNDEFINED_INT) config->autotune = autotune;
+    KOLO_TRY(in_range("autotune", config->autotune, 0, 1));
+    KOLO_TRY(in_range("fusion_threshold", config->fusion_threshold, 0, KOLO_TENSOR_BYTES_MAX));
+    KOLO_TRY(in_range("fusion_tensor_max", config->fusion_tensor_max, 0, KOLO_TENSOR_BYTES_MAX));
+    KOLO_TRY(in_range("cache_capacity", config->cache_capacity, 0, CAPACITY_MAX));
+    KOLO_TRY(in_range("cycle_time_us", config->cycle_time_us, 0, CYCLE_MAX_MS * INT64_C(1000)));
+    KOLO_TRY(in_range("average", config->average, KOLO_AVERAGE_ALL, KOLO_AVERAGE_CONTRIBUTORS));
+    KOLO_TRY(in_range("stall_warn_ms", config->stall_warn_ms, 0, STALL_MAX_MS));
+    KOLO_TRY(in_range("stall_limit_ms", config->stall_limit_ms, 0, STALL_MAX_MS));
+    KOLO_TRY(in_range("core", config->core, -1, 1023));
+    KOLO_TRY(in_range("nsets", config->nsets, 0, KOLO_SETS_MAX - 1));
+    if (config->nsets > 0 && !config->sets)
+        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "engine_init: %d process sets, but the list of them is NULL",
+                         config->nsets);
+    return KOLO_OK;
+}

@@ -1,0 +1,221 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The stall inspector. A tensor that some ranks have submitted and others have not waits for ever, and nothing is
+ * wrong with any connection; so somebody has to say whom it waits for. That is the coordinator, which counts who
+ * has submitted what: it looks at its table when the oldest row has waited for a while, names the ranks that each
+ * row lacks, and ends the engine after a second, longer time. What is cached never comes to its table, so every
+ * rank takes tensors that have waited that long out of the cache, by the way in which a changed tensor leaves it;
+ * the request then says how long the tensor has waited already.
+ *
+ * Rows that lack the same ranks are told in one line: when a rank hangs, a step's worth of tensors waits for it.
+ */
+#include "base/log.h"
+#include "comm/verdict.h"
+#include "engine/engine.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define NAMES_TOLD 6
+#define NAME_SHOWN 80 /* bytes of a name in a list */
+#define RUNS_TOLD  8  /* runs of ranks */
+
+/* ---- time ---- */
+
+static uint64_t shorter(uint64_t warn_ns, uint64_t limit_ns)
+{
+    return warn_ns && limit_ns ? KOLO_MIN(warn_ns, limit_ns) : warn_ns | limit_ns;
+}
+
+void kolo_stall_init(kolo_stall_t *stall, int64_t warn_ms, int64_t limit_ms)
+{
+    stall->warn_ns = (uint64_t)warn_ms * KOLO_NS_PER_MS;
+    stall->limit_ns = (uint64_t)limit_ms * KOLO_NS_PER_MS;
+    stall->patience_ns = shorter(stall->warn_ns, stall->limit_ns);
+    stall->next_ns = UINT64_MAX;
+    stall->peers = NULL;
+}
+
+static uint64_t due_at(const kolo_stall_t *stall, const kolo_row_t *row)
+{
+    uint64_t warn = stall->warn_ns ? row->since_ns + (row->warnings + 1) * stall->warn_ns : UINT64_MAX;
+    uint64_t limit = stall->limit_ns ? row->since_ns + stall->limit_ns : UINT64_MAX;
+    return KOLO_MIN(warn, limit);
+}
+
+void kolo_stall_new_row(kolo_stall_t *stall, kolo_row_t *row)
+{
+    row->since_ns = kolo_now_ns();
+    stall->next_ns = KOLO_MIN(stall->next_ns, due_at(stall, row));
+}
+
+/* Some rank has waited for that long before it sent its request; who has waited longest counts. */
+void kolo_stall_waited(kolo_stall_t *stall, kolo_row_t *row, uint32_t waited_ms)
+{
+    uint64_t now = kolo_now_ns(), waited = waited_ms * KOLO_NS_PER_MS;
+    row->since_ns = KOLO_MIN(row->since_ns, now > waited ? now - waited : 1);
+    stall->next_ns = KOLO_MIN(stall->next_ns, due_at(stall, row));
+}
+
+/* ---- words ---- */
+
+static void say_ranks(const kolo_controller_t *c, const int *ranks, const kolo_row_t *row, char *buf, size_t bytes)
+{
+    int runs = 0, told = 0, lacking = 0;
+    size_t at = 0;
+    for (int r = 0; r < c->nranks; r++) lacking += kolo_row_lacks(c, row, r);
+    at += (size_t)snprintf(buf, bytes, lacking == 1 ? "rank " : "ranks ");
+    for (int r = 0; r < c->nranks && runs < RUNS_TOLD && at < bytes; r++) {
+        int last = r;
+        if (!kolo_row_lacks(c, row, r)) continue;
+        while (last + 1 < c->nranks && kolo_row_lacks(c, row, last + 1) && ranks[last + 1] == ranks[last] + 1)
+            last++;
+        at += (size_t)snprintf(buf + at, bytes - at, last > r ? "%s%d to %d" : "%s%d", runs ? ", " : "", ranks[r],
+                               ranks[last]);
+        runs++;
+        told += last - r + 1;
+        r = last;
+    }
+    if (told < lacking && at < bytes) snprintf(buf + at, bytes - at, " and %d more", lacking - told);
+}
+
+typedef struct {
+    kolo_row_t *row;
+    uint64_t lacking; /* hash of the ranks that it lacks: rows of one hash are told together */
+} overdue_t;
+
+static int in_order(const void *a, const void *b)
+{
+    const overdue_t *x = a, *y = b;
+    if (x->lacking != y->lacking) return x->lacking < y->lacking ? -1 : 1;
+    return strcmp(x->row->name.text, y->row->name.text);
+}
+
+static void say_names(int set, const overdue_t *rows, size_t count, char *buf, size_t bytes)
+{
+    size_t at = 0;
+    char title[KOLO_TENSOR_NAME_MAX + 16];
+    for (size_t i = 0; i < count && i < NAMES_TOLD && at < bytes; i++) {
+        kolo_request_title(rows[i].row->kinds[0].request, title, sizeof title);
+        bool cut = strlen(title) > NAME_SHOWN;
+        at +=
+            (size_t)snprintf(buf + at, bytes - at, "%s%.*s%s", i ? ", " : "", NAME_SHOWN, title, cut ? "..." : "");
+    }
+    if (count > NAMES_TOLD && at < bytes)
+        at += (size_t)snprintf(buf + at, bytes - at, " and %zu more", count - NAMES_TOLD);
+    if (set > 0 && at < bytes) snprintf(buf + at, bytes - at, " of process set %d", set);
+}
+
+/* What the program of the first such rank does is not the engine's to know, but its flight record may tell. */
+static void say_where(const kolo_controller_t *c, const int *ranks, const kolo_row_t *row, char *buf, size_t bytes)
+{
+    int r = 0;
+    while (r < c->nranks && !kolo_row_lacks(c, row, r)) r++;
+    if (!c->stall.peers || r == c->nranks) return;
+    snprintf(buf, bytes, "; rank %d is process %d on host %.31s (kolo-top --dump there shows what it is in)",
+             ranks[r], (int)c->stall.peers[r].pid, c->stall.peers[r].host_name);
+}
+
+/* "rank 2 has not submitted tensor x, tensor y and 3 more, for which 3 ranks have waited 61.0 s" */
+static void say_all(const kolo_controller_t *c, const int *ranks, const overdue_t *rows, size_t count, uint64_t now,
+                    char *buf, size_t bytes)
+{
+    char where[150] = "", who[160], names[NAMES_TOLD * (NAME_SHOWN + 8) + 80], duration[32];
+    uint64_t since = now;
+    int most = 0;
+    for (size_t i = 0; i < count; i++) {
+        since = KOLO_MIN(since, rows[i].row->since_ns);
+        most = KOLO_MAX(most, rows[i].row->sent.total);
+    }
+    int lacking = 0;
+    for (int r = 0; r < c->nranks; r++) lacking += kolo_row_lacks(c, rows[0].row, r);
+    say_ranks(c, ranks, rows[0].row, who, sizeof who);
+    say_names(c->set, rows, count, names, sizeof names);
+    say_where(c, ranks, rows[0].row, where, sizeof where);
+    kolo_verdict_duration(now - since, duration, sizeof duration);
+    snprintf(buf, bytes, "%s %s not submitted %s, for which %d %s waited %s%s", who, lacking == 1 ? "has" : "have",
+             names, most, most == 1 ? "rank has" : "ranks have", duration, where);
+}
+
+/* ---- the coordinator looks at its table ---- */
+
+static bool warn_due(const kolo_stall_t *stall, const kolo_row_t *row, uint64_t now)
+{
+    return stall->warn_ns && now >= row->since_ns + (row->warnings + 1) * stall->warn_ns;
+}
+
+static bool at_limit(const kolo_stall_t *stall, const kolo_row_t *row, uint64_t now)
+{
+    return stall->limit_ns && now >= row->since_ns + stall->limit_ns;
+}
+
+/* Rows that have waited nearly as long as the one whose turn it is are told with it: a step's tensors do not come
+ * in the same moment. */
+static size_t collect(const kolo_controller_t *c, uint64_t now, overdue_t *rows)
+{
+    size_t n = 0;
+    uint64_t soon = now + c->stall.patience_ns / 8;
+    for (size_t i = 0; i < c->rows.nbuckets; i++) {
+        for (kolo_name_t *name = c->rows.buckets[i]; name; name = name->next) {
+            kolo_row_t *row = (kolo_row_t *)name;
+            if (!warn_due(&c->stall, row, soon) && !at_limit(&c->stall, row, soon)) continue;
+            uint64_t hash = KOLO_HASH_INIT;
+            for (int r = 0; r < c->nranks; r++)
+                if (kolo_row_lacks(c, row, r)) hash = kolo_hash_bytes(hash, &r, sizeof r);
+            rows[n++] = (overdue_t){row, hash};
+        }
+    }
+    qsort(rows, n, sizeof *rows, in_order);
+    return n;
+}
+
+static void find_next(kolo_controller_t *c)
+{
+    c->stall.next_ns = UINT64_MAX;
+    for (size_t i = 0; i < c->rows.nbuckets; i++)
+        for (const kolo_name_t *name = c->rows.buckets[i]; name; name = name->next)
+            c->stall.next_ns = KOLO_MIN(c->stall.next_ns, due_at(&c->stall, (const kolo_row_t *)name));
+}
+
+/* One line for rows that lack the same ranks; true: one of them has reached the limit, and `text` says so. */
+static bool tell(const kolo_controller_t *c, const int *ranks, const overdue_t *rows, size_t count, uint64_t now,
+                 char *text, size_t bytes)
+{
+    char line[KOLO_ERROR_TEXT_BYTES - 100];
+    uint64_t soon = now + c->stall.patience_ns / 8;
+    bool warn = false, over = false;
+    for (size_t i = 0; i < count; i++) {
+        warn |= warn_due(&c->stall, rows[i].row, now);
+        over |= at_limit(&c->stall, rows[i].row, now);
+    }
+    if (!warn && !over) return false;
+    say_all(c, ranks, rows, count, now, line, sizeof line);
+    if (over)
+        snprintf(text, bytes, "%s, KOLO_ENGINE_STALL_LIMIT_MS is over", line);
+    else
+        kolo_warn("engine", "%s", line);
+    for (size_t i = 0; i < count; i++)
+        while (warn_due(&c->stall, rows[i].row, soon)) rows[i].row->warnings++;
+    return over;
+}
+
+bool kolo_stall_look(kolo_controller_t *c, const int *ranks, char *text, size_t bytes)
+{
+    uint64_t now = kolo_now_ns();
+    bool over = false;
+    if (now < c->stall.next_ns) return false;
+    overdue_t *rows = malloc((c->rows.count + 1) * sizeof *rows);
+    if (!rows) { /* then later */
+        c->stall.next_ns = now + KOLO_NS_PER_S;
+        return false;
+    }
+    size_t n = collect(c, now, rows);
+    for (size_t from = 0, to; from < n && !over; from = to) {
+        for (to = from; to < n && rows[to].lacking == rows[from].lacking;) to++;
+        over = tell(c, ranks, rows + from, to - from, now, text, bytes);
+    }
+    free(rows);
+    find_next(c);
+    return over;
+}

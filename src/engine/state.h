@@ -1,0 +1,132 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The inside of kolo/state.h: buffers and their two copies (state.c), the word of the launcher (state_link.c),
+ * changes of the ranks (state_change.c), commits and the loop (state_run.c). It stands on public communicators
+ * alone, beside the tensor engine: a program may use either without the other.
+ *
+ * The launcher and a process talk by files in the private directory that the job has on each host (that of
+ * KOLO_ID_FILE; the launcher's agent there carries them, over ssh if need be). Each file holds one line: from.W.N
+ * is the Nth of process W, to.W.N the Nth for it, both counted from 0. They appear whole, with mode 0600.
+ *
+ *     hello WORKER                       I am process WORKER and can be taken in
+ *     id PLAN NRANKS ADD HEX             the id by which ADD newcomers come in, to the NRANKS that there are
+ *     ready PLAN RANK NRANKS COMMITS     the ranks have changed (or tried to)
+ *     left / done                        I leave as I was told / all is done
+ *
+ *     found PLAN MIN ADD                 be the first rank; take in ADD processes at once if it is not 0
+ *     join PLAN MIN RANK NRANKS HEX      come in by this id as RANK of NRANKS
+ *     add PLAN ADD                       take in ADD processes
+ *     remove PLAN W1,W2,...              go on without these processes
+ *     min MIN                            so many ranks are enough now
+ *     leave                              you are not needed
+ *
+ * Plans are numbered upwards; of two that have been heard the later one counts.
+ */
+#ifndef KOLO_ENGINE_STATE_H
+#define KOLO_ENGINE_STATE_H
+
+#include <kolo/state.h>
+#include <limits.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#define KOLO_STATE_LINE_MAX 32768 /* bytes of a line of the launcher */
+#define KOLO_STATE_LIST_MAX 2048  /* processes that one plan removes */
+
+/* ---- the launcher's words (state_link.c) ---- */
+
+typedef enum {
+    KOLO_WORD_FOUND,
+    KOLO_WORD_JOIN,
+    KOLO_WORD_ADD,
+    KOLO_WORD_REMOVE,
+    KOLO_WORD_MIN,
+    KOLO_WORD_LEAVE
+} kolo_word_kind_t;
+
+typedef struct {
+    kolo_word_kind_t kind;
+    uint32_t plan;
+    int min, rank, nranks, add;
+    kolo_unique_id_t id;
+    int nremove;
+    uint32_t remove[KOLO_STATE_LIST_MAX];
+} kolo_word_t;
+
+/* Reads a line (without its end, ended by 0, `bytes` long). False: it is none of the launcher's. */
+bool kolo_word_parse(const char *line, size_t bytes, kolo_word_t *word);
+/* 256 digits and a final 0. */
+void kolo_word_id(const kolo_unique_id_t *id, char text[2 * KOLO_UNIQUE_ID_BYTES + 1]);
+
+typedef struct {
+    char dir[PATH_MAX];
+    int watch; /* -1: no launcher */
+    uint32_t worker, said, heard;
+    bool maybe; /* a file may have come since we looked */
+    char line[KOLO_STATE_LINE_MAX];
+} kolo_state_link_t;
+
+/* id_file: KOLO_ID_FILE. What fails leaves a link to be closed. */
+kolo_status_t kolo_state_link_open(kolo_state_link_t *link, const char *id_file, uint32_t worker);
+kolo_status_t kolo_state_link_say(kolo_state_link_t *link, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+/* Waits up to timeout_ms (-1: as long as the launcher lives, whose end is ours) for a word; *got tells whether one
+ * has come. */
+kolo_status_t kolo_state_link_hear(kolo_state_link_t *link, int timeout_ms, kolo_word_t *word, bool *got);
+void kolo_state_link_close(kolo_state_link_t *link);
+
+/* ---- the state ---- */
+
+typedef struct {
+    char name[KOLO_STATE_NAME_MAX + 1];
+    unsigned char *buffer;
+    size_t bytes;
+} kolo_state_part_t;
+
+struct kolo_state {
+    uint32_t magic;
+    kolo_state_config_t config;
+    kolo_state_part_t *parts;
+    size_t nparts, bytes;
+
+    /* Two copies of all parts, back to back. `next` is what a commit is made of until all ranks are known to have
+     * it; after a loss it is as good as that of a rank that has seen the commit succeed. */
+    unsigned char *now, *next;
+    uint64_t number; /* 1 + the number of the commit in `now`, 0: none */
+    bool has_next;   /* commit `number` lies in `next` */
+
+    kolo_comm_t comm;
+    int rank, nranks, min;
+    uint32_t worker;   /* the launcher's number of this process */
+    uint32_t *workers; /* of each rank */
+    bool running, leaving;
+
+    kolo_state_link_t link;
+    kolo_word_t word; /* the plan that was heard last; .plan is 0 if none */
+    uint32_t plan;    /* the last one that was tried */
+    int plan_source;  /* the rank that knows the one that has been agreed on, -1: none has */
+
+    uint64_t changes, losses, synced;
+    int barren; /* losses since the last commit */
+};
+
+/* state.c */
+kolo_status_t kolo_state_check(kolo_state_t s, const char *what);
+void kolo_state_copy_out(kolo_state_t s, unsigned char *copy);
+void kolo_state_promote(kolo_state_t s); /* what lies in `next` is the newest commit */
+
+/* state_change.c */
+bool kolo_state_is_loss(kolo_status_t status);
+/* The first communicator: given, founded, joined; with the state that is there. KOLO_IN_PROGRESS: not needed. */
+kolo_status_t kolo_state_get_in(kolo_state_t s);
+/* Hears what the launcher has said meanwhile, for up to timeout_ms if it has nothing new. */
+kolo_status_t kolo_state_listen(kolo_state_t s, int timeout_ms);
+/* Carries out the plan that has been agreed on. KOLO_IN_PROGRESS: this process leaves. */
+kolo_status_t kolo_state_change(kolo_state_t s);
+/* Goes on without the ranks that are lost. */
+kolo_status_t kolo_state_mend(kolo_state_t s);
+
+extern int64_t kolo_state_worker; /* KOLO_ELASTIC_WORKER, -1: none */
+extern int64_t kolo_state_change_ms;
+
+#endif

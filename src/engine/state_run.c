@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Commits and the loop around the program's function. See state.h.
+ */
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/params.h"
+#include "engine/state.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#define LISTEN_MS  100 /* how long rank 0 waits for a word before it looks after the others */
+#define BARREN_MAX 10  /* losses without a commit in between after which a job is not getting anywhere */
+
+enum { AT_COMMIT = 1, AT_END, AT_WAIT };
+
+/* One small all_reduce in which all ranks see that they are at the same point, and whether one of them has heard of
+ * a plan: all hear of it here. */
+static kolo_status_t agree(kolo_state_t s, uint64_t at, uint64_t number)
+{
+    bool heard = s->word.plan > s->plan;
+    uint64_t key = heard ? (uint64_t)s->word.plan << 32 | (UINT32_MAX - (uint32_t)s->rank) : 0;
+    uint64_t x[] = {key, at, ~at, number, ~number, ~(uint64_t)s->min};
+    KOLO_TRY(kolo_all_reduce(x, x, KOLO_COUNTOF(x), KOLO_UINT64, KOLO_MAX, s->comm, NULL));
+    if (x[1] != ~x[2] || x[3] != ~x[4])
+        return kolo_fail(KOLO_ERR_MISMATCH,
+                         "state: the ranks are not at the same point: this one is at %s %llu, others are elsewhere",
+                         at == AT_COMMIT ? "commit" : "the end after commit", (unsigned long long)number);
+    s->min = (int)~x[5];
+    s->plan_source = x[0] ? (int)(UINT32_MAX - (uint32_t)x[0]) : -1;
+    return KOLO_OK;
+}
+
+kolo_status_t kolo_state_commit(kolo_state_t s)
+{
+    KOLO_TRY(kolo_state_check(s, "state_commit"));
+    if (!s->running || !s->comm)
+        return kolo_fail(KOLO_ERR_INVALID_USAGE, "state_commit: only from the function of kolo_state_run()");
+    if (s->plan_source >= 0)
+        return kolo_fail(
+            KOLO_ERR_INVALID_USAGE,
+            "state_commit: the last commit returned KOLO_IN_PROGRESS, which the function has to return");
+    KOLO_TRY(kolo_state_listen(s, 0));
+    kolo_state_copy_out(s, s->next);
+    s->has_next = true;
+    KOLO_TRY(agree(s, AT_COMMIT, s->number));
+    kolo_state_promote(s);
+    s->number++;
+    s->barren = 0;
+    return s->plan_source < 0 ? KOLO_OK : KOLO_IN_PROGRESS;
+}
+
+/* ---- the loop ---- */
+
+/* All is done where all say so: a rank that misses this does its last steps again, alone if it must. */
+static kolo_status_t finish(kolo_state_t s)
+{
+    KOLO_TRY(agree(s, AT_END, s->number));
+    s->plan_source = -1;
+    s->running = false;
+    kolo_status_t status = kolo_state_link_say(&s->link, "done");
+    kolo_comm_finalize(s->comm);
+    kolo_comm_destroy(s->comm);
+    s->comm = NULL;
+    return status;
+}
+
+/* Not a loss that could be mended, so it ends here: all see it alike, and none leaves before the others have. */
+static kolo_status_t end_with_too_few(kolo_state_t s)
+{
+    kolo_comm_finalize(s->comm);
+    kolo_comm_destroy(s->comm);
+    s->comm = NULL;
+    return kolo_fail(KOLO_ERR_REMOTE, "state: %d rank%s left, %d are needed, and there is no launcher", s->nranks,
+                     s->nranks == 1 ? " is" : "s are", s->min);
+}
+
+/* Too few: until the launcher sends some, or says that these are enough. */
+static kolo_status_t wait_for_more(kolo_state_t s)
+{
+    if (s->link.watch < 0) return end_with_too_few(s);
+    KOLO_TRY(kolo_state_listen(s, s->rank == 0 && s->word.plan <= s->plan ? LISTEN_MS : 0));
+    KOLO_TRY(agree(s, AT_WAIT, s->number));
+    return s->plan_source < 0 ? KOLO_OK : KOLO_IN_PROGRESS;
+}
+
+static kolo_status_t one_round(kolo_state_t s, kolo_status_t (*fn)(kolo_state_t, void *), void *arg)
+{
+    if (s->nranks < s->min) return wait_for_more(s);
+    kolo_status_t status = fn(s, arg);
+    if (status == KOLO_OK) {
+        if (s->plan_source >= 0)
+            return kolo_fail(
+                KOLO_ERR_INVALID_USAGE,
+                "state_run: a commit returned KOLO_IN_PROGRESS, but the function has returned KOLO_OK");
+        status = finish(s);
+    } else if (status == KOLO_IN_PROGRESS && s->plan_source < 0) {
+        return kolo_fail(KOLO_ERR_INVALID_USAGE,
+                         "state_run: the function has returned KOLO_IN_PROGRESS, which no commit had said");
+    }
+    return status;
+}
+
+/* The others are told by the end of the communicator; the words of the failure stay. */
+static kolo_status_t give_up(kolo_state_t s, kolo_status_t status)
+{
+    char text[KOLO_ERROR_TEXT_BYTES];
+    if (!s->comm) return status;
+    snprintf(text, sizeof text, "%s", kolo_error_text());
+    kolo_comm_abort(s->comm);
+    s->comm = NULL;
+    return kolo_fail(status, "%s", text);
+}
+
+/* Losses may come while one is being mended; each time the ranks are fewer. */
+static kolo_status_t mend(kolo_state_t s, kolo_status_t status)
+{
+    while (kolo_state_is_loss(status)) {
+        if (++s->barren > BARREN_MAX + s->nranks)
+            return give_up(s, kolo_fail_prefix(status,
+                                               "state: the ranks have changed %d times and nothing was committed",
+                                               s->barren));
+        kolo_info("state", "rank %d of %d goes on from commit %llu: %s", s->rank, s->nranks,
+                  (unsigned long long)(s->number ? s->number - 1 : 0), kolo_error_text());
+        status = kolo_state_mend(s);
+    }
+    return status;
+}
+
+static kolo_status_t loop(kolo_state_t s, kolo_status_t (*fn)(kolo_state_t, void *), void *arg)
+{
+    kolo_status_t status = kolo_state_get_in(s);
+    for (;;) {
+        if (s->comm) status = mend(s, status);
+        if (status == KOLO_OK && s->running) status = one_round(s, fn, arg);
+        if (status == KOLO_IN_PROGRESS && s->plan_source >= 0) status = kolo_state_change(s);
+        if (status != KOLO_OK && !(s->comm && kolo_state_is_loss(status))) return status;
+        if (!s->running) return status;
+    }
+}
+
+kolo_status_t kolo_state_run(kolo_state_t s, kolo_status_t (*fn)(kolo_state_t state, void *arg), void *arg)
+{
+    KOLO_TRY(kolo_state_check(s, "state_run"));
+    if (!fn) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "state_run: the function is NULL");
+    if (s->now) return kolo_fail(KOLO_ERR_INVALID_USAGE, "state_run: a state runs once");
+    s->now = malloc(s->bytes ? s->bytes : 1);
+    s->next = malloc(s->bytes ? s->bytes : 1);
+    if (!s->now || !s->next)
+        return kolo_fail(KOLO_ERR_NO_MEMORY, "state_run: out of memory for two copies of %zu bytes", s->bytes);
+    s->running = true;
+    kolo_status_t status = loop(s, fn, arg);
+    s->running = false;
+    kolo_state_link_close(&s->link);
+    return give_up(s, status);
+}

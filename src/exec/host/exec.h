@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The host executor. A task is one operation of one rank in flight: a bound plan, or a flat loop. Tasks are
+ * resumable: kolo_task_step() does what can be done now and returns KOLO_IN_PROGRESS instead of waiting, so that
+ * one thread can drive several communicators (groups). The caller owns the waiting (kolo_task_run, comm/group.c).
+ */
+#ifndef KOLO_EXEC_HOST_EXEC_H
+#define KOLO_EXEC_HOST_EXEC_H
+
+#include "exec/host/reduce.h"
+#include "plan/plan.h"
+#include "plan/verify.h"
+#include "wire/wire.h"
+
+/* Where a part lies. */
+typedef struct {
+    void *base;     /* first byte */
+    uint64_t count; /* elements */
+} kolo_part_t;
+
+typedef struct {
+    kolo_trace_step_t *steps;
+    size_t count, capacity; /* steps beyond the capacity are counted, not stored */
+} kolo_exec_trace_t;
+
+struct kolo_task;
+/* One attempt. KOLO_OK: complete. KOLO_IN_PROGRESS: call again (*moved is set if anything was done). Else failed.
+ */
+typedef kolo_status_t (*kolo_task_step_fn_t)(struct kolo_task *task, bool *moved);
+
+/* Where a lane stands; private to interp.c and cursor.c. */
+typedef struct kolo_lane_state {
+    uint32_t pc, tile;
+    uint32_t depth, loop_pc[2], loop_i[2]; /* loop_i[depth - 1] is the innermost counter */
+    bool begun;                            /* the instruction at pc has begun; the fields below are its own */
+    bool expected;                         /* the next slot was announced to the wire (rx_expect) */
+    bool done;
+    uint32_t i, j;    /* loop counters of its segments */
+    uint32_t chunk;   /* number of the chunk in the segment */
+    uint32_t list_at; /* REDUCE_MANY: slots before this one are there */
+    uint64_t at;      /* bytes of that chunk's piece done */
+    uint64_t left;    /* bytes of all pieces left */
+    uint32_t *waits;  /* by event */
+} kolo_lane_state_t;
+
+typedef struct kolo_task {
+    kolo_task_step_fn_t step;
+    kolo_wire_ctx_t *ctx;
+    uint64_t signature, operation;
+    kolo_reducer_t reducer;   /* reducer.elem is set for all collectives */
+    bool reducing;            /* SRC is raw input */
+    kolo_exec_trace_t *trace; /* NULL: none */
+
+    /* plan tasks */
+    const kolo_plan_t *plan;
+    kolo_tx_t **tx; /* by index in plan->conns; NULL where dir is rx */
+    kolo_rx_t **rx;
+    /* plan->src_parts, plan->dst_parts of them. Counts are set also where this rank has no such buffer (base NULL:
+     * DST of a reduce off the root), for plans take lengths from them. */
+    const kolo_part_t *src_parts, *dst_parts;
+    void *scratch;        /* plan->nscratch * tile_bytes and kolo_task_bounce_bytes(), or NULL where that is 0 */
+    uint32_t piece_bytes; /* slot payload that all ranks use for this operation; <= every connection's slot_bytes */
+    uint32_t tile_bytes;  /* plan->slices * piece_bytes at most, a multiple of the element size */
+    uint32_t ntiles;      /* over the longest chunk of any rank */
+    kolo_lane_state_t *lanes; /* plan->nlanes */
+    uint32_t *events;         /* plan->nevents */
+    bool stream_out;          /* user output is larger than the cache: bypass it */
+    char *bounce;             /* set by start: where GET_REDUCE reads to, behind the scratch chunks */
+    bool src_stays;           /* set by start: nothing of SRC is written by this operation */
+
+    /* after KOLO_ERR_MISMATCH of a step: whose slot it was, and of what; valid if met */
+    bool met;
+    int met_rank;
+    uint64_t met_signature, met_operation;
+
+    /* flat tasks */
+    const void *src;
+    void *dst;
+    uint64_t count; /* elements, as in the call */
+    uint32_t rank, nranks, root, peer;
+    kolo_tx_t *ll_tx;   /* NODE or PAIR, KOLO_PROTO_LL; NULL if I only receive */
+    kolo_rx_t **ll_rx;  /* by rank, NULL at my own place; for recv: [0] */
+    kolo_rx_t *ll_one;  /* storage for the ll_rx of a receive */
+    uint8_t *ll_temp;   /* nranks * KOLO_FLAT_MAX bytes for operands */
+    uint32_t state, at; /* private */
+    size_t done;
+} kolo_task_t;
+
+/* ---- plan tasks (interp.c) ---- */
+
+/* Bytes for GET_REDUCE that scratch has behind its chunks. */
+#define KOLO_BOUNCE_BYTES (64u << 10)
+size_t kolo_task_bounce_bytes(const kolo_plan_t *plan);
+/* Memory for lanes and events of a plan, reused from call to call. */
+size_t kolo_task_plan_state_bytes(const kolo_plan_t *plan);
+/* All fields from `ctx` to `stream_out` but lanes, events and ntiles are set; `state` is memory of the size above.
+ */
+kolo_status_t kolo_task_start_plan(kolo_task_t *task, void *state);
+
+/* ---- flat tasks (flat_*.c) ---- */
+
+#define KOLO_FLAT_MAX 8192 /* most data bytes of one LL slot */
+/* Fills task->step. The caller filled ctx, signature, operation, reducer, src, dst, count, rank, nranks, root,
+ * peer, ll_*. algo: KOLO_ALGO_FLAT or KOLO_ALGO_FLAT_TWO_STEP. What one rank puts must fit a slot: lines as
+ * kolo_flat_lines() counts them (wire/ll.h lays parts out), kolo_flat_fits() asks. */
+bool kolo_flat_fits(kolo_algo_t algo, kolo_coll_t coll, uint64_t count, size_t elem, uint32_t nranks,
+                    size_t slot_bytes);
+kolo_status_t kolo_flat_start(kolo_task_t *task, kolo_algo_t algo, kolo_coll_t coll);
+kolo_status_t kolo_flat_start_send(kolo_task_t *task);
+kolo_status_t kolo_flat_start_recv(kolo_task_t *task);
+
+/* ---- waiting ---- */
+
+/* Steps the task until it is complete, pumping its context's wires, checking peers, abort and deadline. On failure
+ * the message names operation, peer and what was awaited. */
+kolo_status_t kolo_task_run(kolo_task_t *task, kolo_wait_t *wait);
+/* What a task waits for now, for messages. */
+void kolo_task_describe(void *task, char *buf, size_t bytes);
+/* The ranks that it waits for, at most `most` of them; returns how many. */
+size_t kolo_task_awaited(kolo_task_t *task, int *ranks, size_t most);
+/* Asks the wires of every connection the task waits on whether its peer lives. */
+kolo_status_t kolo_task_check_peers(kolo_task_t *task);
+/* A task that is given up before it is complete (abort, deadline, failure): afterwards no wire writes to its
+ * memory. kolo_task_run() does this itself; who steps tasks by hand calls it. Any task, any number of times. */
+void kolo_task_cancel(kolo_task_t *task);
+
+#endif

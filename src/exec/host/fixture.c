@@ -1,0 +1,359 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Queues between threads (fixture.h).
+ */
+#include "exec/host/fixture.h"
+
+#include "base/test.h"
+#include "wire/ll.h"
+#include "wire/queue.h"
+
+#include <stdlib.h>
+
+static kolo_status_t check(const fixture_end_t *e, int peer)
+{
+    (void)e;
+    return kolo_fail(KOLO_ERR_REMOTE, "rank %d has gone", peer);
+}
+
+static fixture_t *current; /* one fixture at a time */
+
+static kolo_status_t tx_check(kolo_tx_t *tx)
+{
+    int reader = tx->spec.reader;
+    return reader >= 0 && atomic_load(&current->dead[reader]) ? check(tx->priv, reader) : KOLO_OK;
+}
+
+static kolo_status_t rx_check(kolo_rx_t *rx)
+{
+    return atomic_load(&current->dead[rx->spec.writer]) ? check(rx->priv, rx->spec.writer) : KOLO_OK;
+}
+
+static kolo_status_t ref_read(kolo_rx_t *rx, const kolo_ref_t *ref, uint64_t offset, void *dst, size_t bytes)
+{
+    (void)rx;
+    memcpy(dst, (const char *)(uintptr_t)ref->address + offset, bytes);
+    return KOLO_OK;
+}
+
+static kolo_status_t ref_write(kolo_rx_t *rx, const kolo_ref_t *ref, uint64_t offset, const void *src, size_t bytes)
+{
+    (void)rx;
+    memcpy((char *)(uintptr_t)ref->address + offset, src, bytes);
+    return KOLO_OK;
+}
+
+static kolo_status_t tx_post_from(kolo_tx_t *tx, const void *data, uint32_t bytes, uint64_t signature,
+                                  uint64_t operation)
+{
+    fixture_queue_t *q = ((fixture_end_t *)tx->priv)->queue;
+    pthread_mutex_lock(&q->lock);
+    bool place = q->expecting && q->expected_slot == tx->next && q->expected_bytes == bytes;
+    if (place) {
+        memcpy(q->expected_at, data, bytes);
+        q->expecting->direct = q->expected_at;
+        q->expecting = NULL;
+        atomic_fetch_add(&q->placed, 1);
+    }
+    pthread_mutex_unlock(&q->lock);
+    if (!place) memcpy(kolo_tx_payload(tx), data, bytes);
+    kolo_tx_post(tx, bytes, 0, signature, operation);
+    return KOLO_OK;
+}
+
+static void rx_expect(kolo_rx_t *rx, void *data, uint32_t bytes)
+{
+    fixture_queue_t *q = ((fixture_end_t *)rx->priv)->queue;
+    pthread_mutex_lock(&q->lock);
+    q->expecting = rx;
+    q->expected_at = data;
+    q->expected_slot = rx->next;
+    q->expected_bytes = bytes;
+    pthread_mutex_unlock(&q->lock);
+}
+
+static void rx_unexpect(kolo_rx_t *rx)
+{
+    fixture_queue_t *q = ((fixture_end_t *)rx->priv)->queue;
+    pthread_mutex_lock(&q->lock);
+    q->expecting = NULL;
+    pthread_mutex_unlock(&q->lock);
+}
+
+static const kolo_wire_ops_t fixture_wire = {
+    .name = "fixture",
+    .tx_check = tx_check,
+    .rx_check = rx_check,
+    .ref_read = ref_read,
+    .ref_write = ref_write,
+    .tx_post_from = tx_post_from,
+    .rx_expect = rx_expect,
+    .rx_unexpect = rx_unexpect,
+};
+
+void fixture_init(fixture_t *f, uint32_t nranks, uint32_t depth, uint32_t slot_bytes, uint64_t start, bool posting)
+{
+    memset(f, 0, sizeof(*f));
+    f->nranks = nranks;
+    f->depth = depth;
+    f->slot_bytes = slot_bytes;
+    f->start = start;
+    f->posting = posting;
+    pthread_mutex_init(&f->lock, NULL);
+    current = f;
+}
+
+void fixture_fini(fixture_t *f)
+{
+    for (fixture_end_t *e = f->ends, *next; e; e = next) {
+        next = e->next;
+        free(e->tx.bells);
+        free(e);
+    }
+    for (fixture_queue_t *q = f->queues, *next; q; q = next) {
+        next = q->next;
+        pthread_mutex_destroy(&q->lock);
+        free(q->memory);
+        free(q);
+    }
+    pthread_mutex_destroy(&f->lock);
+}
+
+uint32_t fixture_placed(fixture_t *f)
+{
+    uint32_t n = 0;
+    for (fixture_queue_t *q = f->queues; q; q = q->next) n += atomic_load(&q->placed);
+    return n;
+}
+
+static uint32_t readers(const fixture_t *f, const kolo_conn_spec_t *spec)
+{
+    return spec->kind == KOLO_CONN_NODE ? f->nranks - 1 : 1;
+}
+
+static bool same_queue(const kolo_conn_spec_t *a, const kolo_conn_spec_t *b)
+{
+    return a->kind == b->kind && a->proto == b->proto && a->lane == b->lane && a->writer == b->writer &&
+           a->reader == b->reader;
+}
+
+static fixture_queue_t *queue_of(fixture_t *f, const kolo_conn_spec_t *spec)
+{
+    for (fixture_queue_t *q = f->queues; q; q = q->next)
+        if (same_queue(&q->spec, spec)) return q;
+    fixture_queue_t *q = calloc(1, sizeof(*q));
+    assert_non_null(q);
+    size_t bytes = KOLO_ROUND_UP(kolo_queue_bytes(spec, readers(f, spec)), (size_t)4096);
+    q->memory = aligned_alloc(4096, bytes);
+    assert_non_null(q->memory);
+    memset(q->memory, 0, bytes);
+    q->spec = *spec;
+    pthread_mutex_init(&q->lock, NULL);
+    kolo_queue_format(q->memory, spec, readers(f, spec), 1);
+    q->next = f->queues;
+    f->queues = q;
+    return q;
+}
+
+static fixture_end_t *end_of(fixture_t *f, int rank, bool is_tx, const kolo_conn_spec_t *spec)
+{
+    fixture_end_t *e;
+    uint32_t caps = KOLO_CAP_REF | (f->posting && spec->kind == KOLO_CONN_PAIR ? KOLO_CAP_POST_FROM : 0);
+    pthread_mutex_lock(&f->lock);
+    fixture_queue_t *q = queue_of(f, spec);
+    for (e = f->ends; e; e = e->next)
+        if (e->queue == q && e->rank == rank && e->is_tx == is_tx) break;
+    if (!e) {
+        e = calloc(1, sizeof(*e));
+        assert_non_null(e);
+        e->queue = q;
+        e->rank = rank;
+        e->is_tx = is_tx;
+        uint32_t n = readers(f, spec),
+                 mine = spec->kind == KOLO_CONN_NODE ? (uint32_t)(rank - (rank > spec->writer)) : 0;
+        e->tx = (kolo_tx_t){.next = spec->start,
+                            .room = spec->start + spec->depth,
+                            .mask = spec->depth - 1,
+                            .stride = kolo_queue_stride(spec),
+                            .slot_bytes = spec->slot_bytes,
+                            .depth = spec->depth,
+                            .nreaders = n,
+                            .caps = caps,
+                            .ops = &fixture_wire,
+                            .priv = e,
+                            .spec = *spec};
+        e->rx = (kolo_rx_t){.next = spec->start,
+                            .mask = spec->depth - 1,
+                            .stride = kolo_queue_stride(spec),
+                            .slot_bytes = spec->slot_bytes,
+                            .depth = spec->depth,
+                            .caps = caps,
+                            .ops = &fixture_wire,
+                            .priv = e,
+                            .spec = *spec};
+        e->tx.bells = calloc(n + 1, sizeof(kolo_bell_t));
+        assert_non_null(e->tx.bells);
+        if (is_tx)
+            kolo_queue_bind_tx(q->memory, &e->tx);
+        else
+            kolo_queue_bind_rx(q->memory, &e->rx, n, mine);
+        e->next = f->ends;
+        f->ends = e;
+    }
+    pthread_mutex_unlock(&f->lock);
+    return e;
+}
+
+static kolo_conn_spec_t spec_of(const fixture_t *f, int writer, int reader, uint32_t lane, kolo_proto_t proto)
+{
+    kolo_conn_spec_t s;
+    memset(&s, 0, sizeof(s)); /* compared as bytes */
+    s.kind = reader < 0 ? KOLO_CONN_NODE : KOLO_CONN_PAIR;
+    s.proto = proto;
+    s.writer = writer;
+    s.reader = reader;
+    s.lane = lane;
+    s.depth = proto == KOLO_PROTO_LL ? 4 : f->depth;
+    s.slot_bytes = proto == KOLO_PROTO_LL ? 16384 : f->slot_bytes;
+    s.start = f->start;
+    return s;
+}
+
+kolo_tx_t *fixture_tx(fixture_t *f, int rank, int reader, uint32_t lane, kolo_proto_t proto)
+{
+    kolo_conn_spec_t s = spec_of(f, rank, reader, lane, proto);
+    return &end_of(f, rank, true, &s)->tx;
+}
+
+kolo_rx_t *fixture_rx(fixture_t *f, int rank, int writer, bool node, uint32_t lane, kolo_proto_t proto)
+{
+    kolo_conn_spec_t s = spec_of(f, writer, node ? -1 : rank, lane, proto);
+    return &end_of(f, rank, false, &s)->rx;
+}
+
+/* ---- tasks ---- */
+
+static void *zeroed(size_t bytes)
+{
+    void *p = calloc(1, bytes + 64);
+    assert_non_null(p);
+    return p;
+}
+
+static kolo_status_t fill(fixture_t *f, fixture_task_t *t, const fixture_call_t *call)
+{
+    kolo_task_t *task = &t->task;
+    memset(t, 0, sizeof(*t));
+    KOLO_TRY(kolo_reducer_init(&task->reducer, call->type, call->op, f->nranks));
+    task->signature = kolo_signature(call->coll, (int)call->type, (int)call->op, call->root, call->count);
+    task->operation = call->operation;
+    task->reducing = kolo_coll_reduces(call->coll);
+    return KOLO_OK;
+}
+
+static kolo_part_t *parts(uint32_t n, bool split, const void *base, uint64_t count, size_t elem)
+{
+    kolo_part_t *p = zeroed(n * sizeof(*p));
+    for (uint32_t i = 0; i < n; i++) {
+        uint64_t at = split ? kolo_part_offset(count, n, i) : i * count;
+        p[i].base = base ? (char *)(uintptr_t)base + at * elem : NULL;
+        p[i].count = split ? kolo_part_count(count, n, i) : count;
+    }
+    return p;
+}
+
+kolo_status_t fixture_bind_plan(fixture_t *f, fixture_task_t *t, kolo_plan_t *plan, const fixture_call_t *call,
+                                uint32_t piece_bytes)
+{
+    KOLO_TRY(fill(f, t, call));
+    kolo_task_t *task = &t->task;
+    size_t elem = task->reducer.elem;
+    t->plan = plan;
+    task->plan = plan;
+    bool split =
+        call->coll == KOLO_COLL_ALL_REDUCE || call->coll == KOLO_COLL_REDUCE || call->coll == KOLO_COLL_BROADCAST;
+    task->src_parts = t->src_parts = parts(plan->src_parts, split, call->src, call->count, elem);
+    task->dst_parts = t->dst_parts = parts(plan->dst_parts, split, call->dst, call->count, elem);
+    task->piece_bytes = piece_bytes;
+    task->tile_bytes = piece_bytes * plan->slices;
+    task->scratch = zeroed((size_t)plan->nscratch * task->tile_bytes + kolo_task_bounce_bytes(plan));
+    task->tx = zeroed(plan->nconns * sizeof(void *));
+    task->rx = zeroed(plan->nconns * sizeof(void *));
+    for (uint32_t i = 0; i < plan->nconns; i++) {
+        const kolo_plan_conn_t *c = &plan->conns[i];
+        if (c->dir == KOLO_DIR_TX)
+            task->tx[i] = fixture_tx(f, (int)plan->rank, c->node ? -1 : c->peer, c->lane, KOLO_PROTO_SIMPLE);
+        else
+            task->rx[i] = fixture_rx(f, (int)plan->rank, c->peer, c->node, c->lane, KOLO_PROTO_SIMPLE);
+    }
+    t->state = zeroed(kolo_task_plan_state_bytes(plan));
+    return kolo_task_start_plan(task, t->state);
+}
+
+kolo_status_t fixture_bind_flat(fixture_t *f, fixture_task_t *t, uint32_t rank, kolo_algo_t algo,
+                                const fixture_call_t *call)
+{
+    KOLO_TRY(fill(f, t, call));
+    kolo_task_t *task = &t->task;
+    task->src = call->src;
+    task->dst = call->dst;
+    task->count = call->count;
+    task->rank = rank;
+    task->nranks = f->nranks;
+    task->root = call->root;
+    task->ll_tx = fixture_tx(f, (int)rank, -1, 0, KOLO_PROTO_LL);
+    task->ll_rx = zeroed(f->nranks * sizeof(void *));
+    for (uint32_t r = 0; r < f->nranks; r++)
+        if (r != rank) task->ll_rx[r] = fixture_rx(f, (int)rank, (int)r, true, 0, KOLO_PROTO_LL);
+    task->ll_temp = zeroed((size_t)f->nranks * KOLO_FLAT_MAX);
+    return kolo_flat_start(task, algo, call->coll);
+}
+
+void fixture_release(fixture_task_t *t)
+{
+    free(t->src_parts);
+    free(t->dst_parts);
+    free(t->task.scratch);
+    free(t->task.tx);
+    free(t->task.rx);
+    free(t->task.ll_rx);
+    free(t->task.ll_temp);
+    free(t->state);
+    kolo_plan_free(t->plan);
+    memset(t, 0, sizeof(*t));
+}
+
+kolo_status_t fixture_run(fixture_t *f, fixture_task_t *t, int seconds)
+{
+    kolo_wait_t wait;
+    kolo_wait_init(&wait, &f->abort, kolo_deadline_ms(seconds * 1000), kolo_task_describe, &t->task,
+                   (int)f->nranks);
+    return kolo_task_run(&t->task, &wait);
+}
+
+/* ---- ranks ---- */
+
+typedef struct {
+    void (*fn)(void *arg, uint32_t rank);
+    void *arg;
+    uint32_t rank;
+} start_t;
+
+static void *run_rank(void *arg)
+{
+    start_t *s = arg;
+    s->fn(s->arg, s->rank);
+    return NULL;
+}
+
+void fixture_ranks(uint32_t nranks, void (*fn)(void *arg, uint32_t rank), void *arg)
+{
+    pthread_t threads[FIXTURE_MAX_RANKS];
+    start_t starts[FIXTURE_MAX_RANKS];
+    assert_true(nranks <= FIXTURE_MAX_RANKS);
+    for (uint32_t r = 0; r < nranks; r++) {
+        starts[r] = (start_t){fn, arg, r};
+        assert_int_equal(pthread_create(&threads[r], NULL, run_rank, &starts[r]), 0);
+    }
+    for (uint32_t r = 0; r < nranks; r++) pthread_join(threads[r], NULL);
+}

@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Starting flat tasks, what they wait for, and the two point-to-point ones, which are one message on a connection
+ * of their own.
+ */
+#include "exec/host/flat.h"
+
+bool kolo_flat_fits(kolo_algo_t algo, kolo_coll_t coll, uint64_t count, size_t elem, uint32_t nranks,
+                    size_t slot_bytes)
+{
+    if (!elem || nranks > KOLO_REDUCE_MAX) return false;
+    if (coll == KOLO_COLL_BARRIER) count = 0;
+    if (count > KOLO_FLAT_MAX / elem) return false;
+    size_t bytes = count * elem, lines = kolo_ll_lines(bytes);
+    if (coll == KOLO_COLL_REDUCE_SCATTER || coll == KOLO_COLL_ALL_TO_ALL || coll == KOLO_COLL_SCATTER)
+        lines = kolo_ll_part_lines(bytes, nranks);
+    if (algo == KOLO_ALGO_FLAT_TWO_STEP) lines = kolo_ll_part_lines(KOLO_DIV_UP(count, nranks) * elem, nranks);
+    return lines <= slot_bytes / sizeof(kolo_ll_line_t);
+}
+
+kolo_status_t kolo_flat_start(kolo_task_t *task, kolo_algo_t algo, kolo_coll_t coll)
+{
+    bool two = algo == KOLO_ALGO_FLAT_TWO_STEP;
+    kolo_task_step_fn_t step = two ? kolo_flat_two_step(coll) : kolo_flat_step(coll);
+    if (!step)
+        return kolo_fail(KOLO_ERR_INTERNAL, "there is no %s loop for %s", kolo_algo_name(algo),
+                         kolo_coll_name(coll));
+    task->step = step;
+    task->plan = NULL;
+    task->state = KOLO_FLAT_PUT;
+    task->at = 0;
+    task->done = 0;
+    return KOLO_OK;
+}
+
+static void trace_message(kolo_task_t *t, const kolo_conn_spec_t *spec, kolo_dir_t dir)
+{
+    kolo_trace_step_t step = {.peer = dir == KOLO_DIR_TX ? spec->reader : spec->writer,
+                              .dir = (uint8_t)dir,
+                              .buf = dir == KOLO_DIR_TX ? KOLO_BUF_SRC : KOLO_BUF_DST};
+    kolo_task_trace(t, &step);
+}
+
+static kolo_status_t step_send(kolo_task_t *t, bool *moved)
+{
+    kolo_tx_t *tx = t->ll_tx;
+    if (!kolo_tx_ready(tx)) return KOLO_IN_PROGRESS;
+    kolo_ll_begin(tx, t->signature, t->operation);
+    kolo_ll_put(tx, 0, t->src, t->count * t->reducer.elem, kolo_ll_signature(t->signature, t->operation));
+    kolo_ll_post(tx);
+    trace_message(t, &tx->spec, KOLO_DIR_TX);
+    *moved = true;
+    return KOLO_OK;
+}
+
+static kolo_status_t step_recv(kolo_task_t *t, bool *moved)
+{
+    kolo_rx_t *rx = t->ll_rx[0];
+    size_t before = t->done;
+    kolo_status_t status =
+        kolo_flat_get(t, rx, 0, t->dst, t->count * t->reducer.elem, kolo_ll_signature(t->signature, t->operation));
+    *moved |= t->done != before;
+    if (status != KOLO_OK) return status;
+    kolo_rx_release(rx);
+    trace_message(t, &rx->spec, KOLO_DIR_RX);
+    *moved = true;
+    return KOLO_OK;
+}
+
+static kolo_status_t start_message(kolo_task_t *task, kolo_task_step_fn_t step)
+{
+    task->step = step;
+    task->plan = NULL;
+    task->done = 0;
+    return KOLO_OK;
+}
+
+kolo_status_t kolo_flat_start_send(kolo_task_t *task)
+{
+    task->state = KOLO_FLAT_PUT;
+    return start_message(task, step_send);
+}
+
+kolo_status_t kolo_flat_start_recv(kolo_task_t *task)
+{
+    task->state = KOLO_FLAT_GET;
+    return start_message(task, step_recv);
+}
+
+kolo_status_t kolo_flat_visit_waits(kolo_task_t *t, kolo_task_visit_fn_t visit, void *arg)
+{
+    if (t->state == KOLO_FLAT_PUT || t->state == KOLO_FLAT_PUT_RESULT)
+        return visit(t->ll_tx, NULL, "room in the queue to", arg);
+    if (t->step == step_recv) return visit(NULL, t->ll_rx[0], "data from", arg);
+    if (t->at + 1 >= t->nranks) return KOLO_OK;
+    return visit(NULL, t->ll_rx[kolo_flat_turn(t, t->at)], "data from", arg);
+}

@@ -1,0 +1,237 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The flat collectives. All are one pattern with three questions: who puts a message, who reads them, and is there
+ * one part in it for everybody or a part for each rank. flat_step() is that pattern, and each collective a constant
+ * shape of it, so that the compiler makes nine short loops out of one text.
+ *
+ * Every rank gives back every slot of every writer, read or not: the queues of a node then advance together, and
+ * the next operation finds its slots without counting. A slot may be given back before it was written.
+ */
+#include "exec/host/flat.h"
+
+#define FLAT_INLINE static inline __attribute__((always_inline))
+
+typedef enum { ALL, ROOT, OTHERS } who_t;
+typedef struct {
+    kolo_coll_t coll;
+    who_t puts, reads;
+    bool parted;    /* a part for each rank, each on fresh lines; the reader takes its own */
+    bool by_writer; /* what came from rank r belongs to part r of dst */
+    bool reduces;
+} shape_t;
+
+FLAT_INLINE bool is_one(const kolo_task_t *t, who_t who, uint32_t rank)
+{
+    return who == ALL || (who == ROOT) == (rank == t->root);
+}
+
+/* ---- traces: the steps as the plan names them ---- */
+
+static void trace(kolo_task_t *t, shape_t shape, kolo_dir_t dir, uint32_t rank)
+{
+    bool fan = !shape.parted && !(shape.puts == OTHERS); /* one message for all that read */
+    kolo_trace_step_t step = {.peer = (int32_t)rank, .dir = (uint8_t)dir, .node = fan};
+    if (dir == KOLO_DIR_TX) {
+        step.buf = KOLO_BUF_SRC;
+        step.chunk = shape.parted ? rank : 0;
+        if (fan) step.peer = -1;
+    } else {
+        step.buf = KOLO_BUF_DST;
+        step.chunk = shape.by_writer ? rank : 0;
+    }
+    if (shape.coll == KOLO_COLL_BARRIER) {
+        step.buf = KOLO_BUF_SCRATCH;
+        step.chunk = dir == KOLO_DIR_RX;
+    }
+    kolo_task_trace_step(t, &step);
+}
+
+static void trace_puts(kolo_task_t *t, shape_t shape)
+{
+    if (!shape.parted) {
+        trace(t, shape, KOLO_DIR_TX, t->root);
+        return;
+    }
+    for (uint32_t p = 0; p < t->nranks; p++)
+        if (p != t->rank) trace(t, shape, KOLO_DIR_TX, p);
+}
+
+/* ---- putting ---- */
+
+/* `parts` parts of `bytes` each, from number `first` on. */
+FLAT_INLINE void put_parts(kolo_task_t *t, shape_t shape, uint32_t first, uint32_t parts, size_t line, size_t bytes,
+                           uint32_t sign)
+{
+    const char *from = (const char *)t->src + first * bytes;
+    if (shape.reduces && KOLO_UNLIKELY(t->reducer.pre)) {
+        void *scaled = t->ll_temp;
+        kolo_reduce_load(&t->reducer, scaled, from, t->count * parts, true, false);
+        from = scaled;
+    }
+    kolo_ll_put(t->ll_tx, line, from, bytes * parts, sign);
+}
+
+FLAT_INLINE void put(kolo_task_t *t, shape_t shape, size_t bytes, uint32_t sign)
+{
+    kolo_ll_begin(t->ll_tx, t->signature, t->operation);
+    if (shape.parted) {
+        uint32_t fit = kolo_ll_parts_per_line(bytes, t->nranks);
+        size_t line = 0, lines = kolo_ll_lines(bytes);
+        for (uint32_t p = 0; p < t->nranks; p += fit, line += lines)
+            if (fit > 1 || p != t->rank) put_parts(t, shape, p, KOLO_MIN(fit, t->nranks - p), line, bytes, sign);
+    } else {
+        put_parts(t, shape, 0, 1, 0, bytes, sign);
+    }
+    kolo_ll_post(t->ll_tx);
+    if (KOLO_UNLIKELY(t->trace != NULL)) trace_puts(t, shape);
+}
+
+/* ---- reading ---- */
+
+/* What I keep of my own data. */
+FLAT_INLINE void keep_mine(kolo_task_t *t, shape_t shape, size_t bytes)
+{
+    if (!bytes || shape.reduces || !is_one(t, shape.puts == shape.reads ? ALL : ROOT, t->rank)) return;
+    const char *from = (const char *)t->src + (shape.parted ? t->rank * bytes : 0);
+    char *to = (char *)t->dst + (shape.by_writer ? t->rank * bytes : 0);
+    if (to != from) memcpy(to, from, bytes);
+}
+
+/* Where in a writer's message the part for me is. */
+typedef struct {
+    size_t line, offset; /* offset: bytes into the line */
+} place_t;
+
+FLAT_INLINE place_t my_place(const kolo_task_t *t, shape_t shape, size_t bytes)
+{
+    if (!shape.parted) return (place_t){0, 0};
+    uint32_t fit = kolo_ll_parts_per_line(bytes, t->nranks);
+    if (fit == 1) return (place_t){t->rank * kolo_ll_lines(bytes), 0};
+    return (place_t){t->rank / fit, t->rank % fit * bytes};
+}
+
+FLAT_INLINE void reduce(kolo_task_t *t, shape_t shape, place_t at, size_t bytes)
+{
+    const void *srcs[KOLO_REDUCE_MAX];
+    if (!bytes) return;
+    for (uint32_t r = 0; r < t->nranks; r++) {
+        if (r == t->rank)
+            srcs[r] = (const char *)t->src + (shape.parted ? r * bytes : 0);
+        else
+            srcs[r] = bytes <= KOLO_LL_DATA ? kolo_ll_rx_line(t->ll_rx[r], at.line)->data + at.offset
+                                            : kolo_flat_operand(t, r);
+    }
+    kolo_reduce_many_t what = {
+        .dst = t->dst, .srcs = srcs, .nsrcs = (int)t->nranks, .raw = (int)t->rank, .final = true};
+    kolo_reduce_many(&t->reducer, &what, t->count);
+}
+
+FLAT_INLINE kolo_status_t get_from(kolo_task_t *t, shape_t shape, uint32_t r, place_t at, size_t bytes,
+                                   uint32_t sign)
+{
+    kolo_rx_t *rx = t->ll_rx[r];
+    if (shape.reduces && bytes <= KOLO_LL_DATA) {
+        KOLO_TRY(kolo_flat_line(t, rx, at.line, bytes, sign));
+    } else {
+        void *to = shape.reduces ? kolo_flat_operand(t, r) : (char *)t->dst + (shape.by_writer ? r * bytes : 0);
+        if (shape.parted && bytes * 2 <= KOLO_LL_DATA) {
+            KOLO_TRY(kolo_flat_line(t, rx, at.line, bytes, sign));
+            if (bytes) memcpy(to, kolo_ll_rx_line(rx, at.line)->data + at.offset, bytes);
+        } else {
+            KOLO_TRY(kolo_flat_get(t, rx, at.line, to, bytes, sign));
+        }
+        if (!shape.reduces) kolo_rx_release(rx);
+    }
+    if (KOLO_UNLIKELY(t->trace != NULL)) trace(t, shape, KOLO_DIR_RX, r);
+    return KOLO_OK;
+}
+
+FLAT_INLINE kolo_status_t flat_step(kolo_task_t *t, bool *moved, shape_t shape)
+{
+    size_t bytes = shape.coll == KOLO_COLL_BARRIER ? 0 : t->count * t->reducer.elem;
+    uint32_t sign = kolo_ll_signature(t->signature, t->operation);
+    if (t->state == KOLO_FLAT_PUT) {
+        if (is_one(t, shape.puts, t->rank)) {
+            if (!kolo_tx_ready(t->ll_tx)) return KOLO_IN_PROGRESS;
+            put(t, shape, bytes, sign);
+        }
+        keep_mine(t, shape, bytes);
+        t->state = KOLO_FLAT_GET;
+        *moved = true;
+    }
+    bool read = is_one(t, shape.reads, t->rank);
+    place_t at = my_place(t, shape, bytes);
+    for (; t->at + 1 < t->nranks; t->at++) {
+        uint32_t r = kolo_flat_turn(t, t->at);
+        if (!is_one(t, shape.puts, r)) continue;
+        if (!read) {
+            kolo_rx_release(t->ll_rx[r]);
+            continue;
+        }
+        if (t->at + KOLO_FLAT_AHEAD + 1 < t->nranks)
+            __builtin_prefetch(kolo_ll_rx_line(t->ll_rx[kolo_flat_turn(t, t->at + KOLO_FLAT_AHEAD)], at.line));
+        KOLO_TRY(get_from(t, shape, r, at, bytes, sign));
+        *moved = true;
+    }
+    if (!shape.reduces || !read) return KOLO_OK;
+    reduce(t, shape, at, bytes);
+    for (uint32_t r = 0; r < t->nranks; r++)
+        if (r != t->rank && is_one(t, shape.puts, r)) kolo_rx_release(t->ll_rx[r]);
+    return KOLO_OK;
+}
+
+/* ---- the collectives ---- */
+
+static kolo_status_t all_reduce(kolo_task_t *t, bool *moved)
+{
+    return flat_step(t, moved, (shape_t){.coll = KOLO_COLL_ALL_REDUCE, .reduces = true});
+}
+static kolo_status_t reduce_to_root(kolo_task_t *t, bool *moved)
+{
+    return flat_step(t, moved, (shape_t){.coll = KOLO_COLL_REDUCE, .puts = OTHERS, .reads = ROOT, .reduces = true});
+}
+static kolo_status_t reduce_scatter(kolo_task_t *t, bool *moved)
+{
+    return flat_step(t, moved, (shape_t){.coll = KOLO_COLL_REDUCE_SCATTER, .parted = true, .reduces = true});
+}
+static kolo_status_t broadcast(kolo_task_t *t, bool *moved)
+{
+    return flat_step(t, moved, (shape_t){.coll = KOLO_COLL_BROADCAST, .puts = ROOT, .reads = OTHERS});
+}
+static kolo_status_t all_gather(kolo_task_t *t, bool *moved)
+{
+    return flat_step(t, moved, (shape_t){.coll = KOLO_COLL_ALL_GATHER, .by_writer = true});
+}
+static kolo_status_t all_to_all(kolo_task_t *t, bool *moved)
+{
+    return flat_step(t, moved, (shape_t){.coll = KOLO_COLL_ALL_TO_ALL, .parted = true, .by_writer = true});
+}
+static kolo_status_t gather(kolo_task_t *t, bool *moved)
+{
+    return flat_step(t, moved,
+                     (shape_t){.coll = KOLO_COLL_GATHER, .puts = OTHERS, .reads = ROOT, .by_writer = true});
+}
+static kolo_status_t scatter(kolo_task_t *t, bool *moved)
+{
+    return flat_step(t, moved, (shape_t){.coll = KOLO_COLL_SCATTER, .puts = ROOT, .reads = OTHERS, .parted = true});
+}
+static kolo_status_t barrier(kolo_task_t *t, bool *moved)
+{
+    return flat_step(t, moved, (shape_t){.coll = KOLO_COLL_BARRIER});
+}
+
+kolo_task_step_fn_t kolo_flat_step(kolo_coll_t coll)
+{
+    static const kolo_task_step_fn_t steps[KOLO_COLL_COUNT] = {
+        [KOLO_COLL_ALL_REDUCE] = all_reduce,
+        [KOLO_COLL_REDUCE] = reduce_to_root,
+        [KOLO_COLL_BROADCAST] = broadcast,
+        [KOLO_COLL_ALL_GATHER] = all_gather,
+        [KOLO_COLL_REDUCE_SCATTER] = reduce_scatter,
+        [KOLO_COLL_ALL_TO_ALL] = all_to_all,
+        [KOLO_COLL_GATHER] = gather,
+        [KOLO_COLL_SCATTER] = scatter,
+        [KOLO_COLL_BARRIER] = barrier,
+    };
+    return (unsigned)coll < KOLO_COLL_COUNT ? steps[coll] : NULL;
+}

@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The card of a rank: who and where it is. Hashes instead of names, because all that anybody does with them is to
+ * compare: same host, same process, can hand descriptors to each other.
+ */
+#include "base/clock.h"
+#include "base/wait.h"
+#include "member/member.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static const char *host_id;
+
+static const kolo_param_t rows[] = {
+    {.key = "KOLO_HOST_ID",
+     .kind = KOLO_PARAM_STR,
+     .help = "ranks with equal values are taken to share a host, others not (default: boot id, name, namespaces)",
+     .value = &host_id},
+};
+const kolo_param_table_t kolo_member_params = {.module = "member", .rows = rows, .count = KOLO_COUNTOF(rows)};
+
+/* A missing file (no /proc in a sandbox) is part of the identity like any other value. */
+static uint64_t hash_file(uint64_t hash, const char *path)
+{
+    char text[256];
+    FILE *file = fopen(path, "re");
+    size_t n = file != NULL ? fread(text, 1, sizeof(text), file) : 0;
+    if (file != NULL) fclose(file);
+    return kolo_hash_bytes(hash, text, n);
+}
+
+static uint64_t hash_namespace(uint64_t hash, const char *path)
+{
+    struct stat info;
+    uint64_t id[2] = {0, 0};
+    if (stat(path, &info) == 0) {
+        id[0] = (uint64_t)info.st_dev;
+        id[1] = (uint64_t)info.st_ino;
+    }
+    return kolo_hash_bytes(hash, id, sizeof(id));
+}
+
+static uint64_t hash_host(const char *name)
+{
+    if (host_id != NULL && host_id[0] != '\0') return kolo_hash_bytes(KOLO_HASH_INIT, host_id, strlen(host_id));
+    uint64_t hash = hash_file(KOLO_HASH_INIT, "/proc/sys/kernel/random/boot_id");
+    hash = kolo_hash_bytes(hash, name, strlen(name));
+    hash = hash_namespace(hash, "/proc/self/ns/net");
+    return hash_namespace(hash, "/proc/self/ns/ipc");
+}
+
+/* Field 22 of /proc/PID/stat, in clock ticks since boot: tells a process from a later one with the same pid. */
+static uint64_t start_time(int pid)
+{
+    char text[1024], path[32];
+    snprintf(path, sizeof(path), "/proc/%d/stat", pid);
+    FILE *file = fopen(path, "re");
+    size_t n = file != NULL ? fread(text, 1, sizeof(text) - 1, file) : 0;
+    if (file != NULL) fclose(file);
+    text[n] = '\0';
+    char *at = strrchr(text, ')'); /* the name before it may hold anything */
+    for (int field = 2; at != NULL && field < 22; field++) at = strchr(at + 1, ' ');
+    return at != NULL ? strtoull(at + 1, NULL, 10) : 0;
+}
+
+uint64_t kolo_member_process_hash(uint64_t host_hash, int pid)
+{
+    uint64_t process[2] = {(uint64_t)pid, start_time(pid)};
+    return hash_namespace(kolo_hash_bytes(host_hash, process, sizeof(process)), "/proc/self/ns/pid");
+}
+
+kolo_status_t kolo_member_fill_card(kolo_peer_card_t *card, int rank, int device)
+{
+    char name[256] = "";
+    if (card == NULL) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "card is NULL");
+    if (gethostname(name, sizeof(name) - 1) != 0)
+        return kolo_fail_errno(KOLO_ERR_SYSTEM, errno, "cannot read the host's name");
+    kolo_peer_card_t made = {.version = KOLO_VERSION, .card_version = 1, .rank = rank, .device = device};
+    made.host_hash = hash_host(name);
+    made.pid = (int32_t)getpid();
+    made.process_hash = kolo_member_process_hash(made.host_hash, made.pid);
+    made.shm_hash = hash_namespace(made.host_hash, "/proc/self/ns/net");
+    made.uid = (uint32_t)getuid();
+    made.cores = (uint32_t)kolo_cores();
+    kolo_core_mask(made.core_mask);
+    snprintf(made.host_name, sizeof(made.host_name), "%.31s", name);
+    *card = made;
+    return KOLO_OK;
+}

@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * How a rank's thread waits for the engine: it sleeps on the gate of its object. The engine tests the condition
+ * itself and opens the gate only when it holds: with thousands of ranks, needless wake-ups are what costs. A set
+ * abort flag opens no gate, so objects with a sleeping thread stand in a list, and one ticker of the process looks
+ * at their flags; thousands of sleeping ranks cost one timer, and none when nobody waits.
+ */
+#include "base/log.h"
+#include "oob/internal.h"
+
+#define TICK_MS 50
+
+static struct {
+    pthread_mutex_t lock;
+    kolo_oob_t *first;
+    kolo_timer_t *timer;
+    kolo_engine_t *engine;
+    int users; /* objects that exist */
+} ticker = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static void tick(void *unused);
+
+static void ticker_arm_locked(void)
+{
+    if (kolo_timer_add(ticker.engine, TICK_MS, tick, NULL, &ticker.timer) != KOLO_OK)
+        kolo_warn("oob", "abort may be noticed late: %s", kolo_error_text());
+}
+
+static void tick(void *unused)
+{
+    (void)unused;
+    pthread_mutex_lock(&ticker.lock);
+    kolo_timer_t *fired = ticker.timer;
+    if (fired != NULL) { /* else the last object is being freed, and with it this timer */
+        ticker.timer = NULL;
+        uint64_t now = kolo_now_ns();
+        for (kolo_oob_t *oob = ticker.first; oob != NULL; oob = oob->next_waiting) {
+            if (oob->abort != NULL && atomic_load_explicit(oob->abort, memory_order_acquire) != 0)
+                kolo_gate_open(&oob->gate);
+            else
+                kolo_board_tick(oob, now);
+        }
+        if (ticker.first != NULL) ticker_arm_locked();
+    }
+    pthread_mutex_unlock(&ticker.lock);
+    kolo_timer_cancel(fired);
+}
+
+void kolo_ticker_join(kolo_engine_t *engine)
+{
+    pthread_mutex_lock(&ticker.lock);
+    ticker.engine = engine;
+    ticker.users++;
+    pthread_mutex_unlock(&ticker.lock);
+}
+
+void kolo_ticker_leave(void)
+{
+    pthread_mutex_lock(&ticker.lock);
+    kolo_timer_t *last = --ticker.users == 0 ? ticker.timer : NULL;
+    if (last != NULL) ticker.timer = NULL;
+    pthread_mutex_unlock(&ticker.lock);
+    kolo_timer_cancel(last); /* waits for a tick that runs, so not under the lock */
+}
+
+static void waiting_add(kolo_oob_t *oob)
+{
+    pthread_mutex_lock(&ticker.lock);
+    oob->next_waiting = ticker.first;
+    oob->prev_waiting = &ticker.first;
+    if (ticker.first != NULL) ticker.first->prev_waiting = &oob->next_waiting;
+    ticker.first = oob;
+    if (ticker.timer == NULL) ticker_arm_locked();
+    pthread_mutex_unlock(&ticker.lock);
+}
+
+static void waiting_del(kolo_oob_t *oob)
+{
+    pthread_mutex_lock(&ticker.lock);
+    *oob->prev_waiting = oob->next_waiting;
+    if (oob->next_waiting != NULL) oob->next_waiting->prev_waiting = oob->prev_waiting;
+    pthread_mutex_unlock(&ticker.lock);
+}
+
+uint64_t kolo_oob_deadline(const kolo_oob_t *oob, uint64_t deadline_ns)
+{
+    return deadline_ns != 0 ? deadline_ns : kolo_deadline_ms(oob->timeout_ms);
+}
+
+void kolo_oob_wake(kolo_oob_t *oob)
+{
+    if (oob->ready != NULL && oob->ready(oob, oob->ready_arg)) kolo_gate_open(&oob->gate);
+}
+
+kolo_status_t kolo_oob_await(kolo_oob_t *oob, kolo_ready_fn_t ready, void *arg, uint64_t deadline_ns,
+                             kolo_describe_fn_t describe, void *describe_arg)
+{
+    if (ready(oob, arg)) return KOLO_OK;
+    kolo_status_t status = KOLO_OK;
+    kolo_wait_t wait;
+    kolo_wait_init(&wait, oob->abort, deadline_ns, describe, describe_arg, 2);
+    if (oob->abort != NULL) waiting_add(oob);
+    oob->ready = ready;
+    oob->ready_arg = arg;
+    oob->ask_at_ns = kolo_now_ns() + oob->stalled_ns;
+    while (status == KOLO_OK && !ready(oob, arg)) {
+        if (oob->closed) {
+            status = kolo_fail(KOLO_ERR_ABORTED, "%s: rank %d was closed while it waited", oob->name, oob->rank);
+            break;
+        }
+        uint32_t ticket = kolo_gate_ticket(&oob->gate);
+        pthread_mutex_unlock(&oob->lock);
+        status = kolo_gate_wait(&oob->gate, ticket, &wait);
+        pthread_mutex_lock(&oob->lock);
+    }
+    oob->ready = NULL;
+    kolo_wait_end(&wait);
+    if (oob->abort != NULL) waiting_del(oob);
+    /* A caller that set a deadline of its own may go on after it. */
+    if (status != KOLO_OK && status != KOLO_ERR_TIMEOUT) oob->failed = true;
+    return status;
+}

@@ -1,0 +1,408 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A connection that carries messages between two ranks. The engine reads it, into the memory of whoever waits for
+ * the message or into memory of its own for messages that come early; it stops reading while there is no room for
+ * the next one, which holds the sender back by TCP. A rank's thread writes; what the socket does not take at once
+ * the engine writes when it can.
+ *
+ * A rank's thread never removes a watch, because it holds oob->lock, which the handler may be waiting for: it
+ * condemns the connection (shutdown), and the engine does the rest.
+ */
+#include "base/log.h"
+#include "oob/internal.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#define SCRATCH_BYTES (32u << 10)
+#define READS_AT_ONCE 16
+
+static void conn_ready(void *arg, int fd, uint32_t events);
+
+/* Any thread may add interest; only the engine thread takes it away. */
+static void conn_update_watch(kolo_conn_t *conn)
+{
+    uint32_t events = (conn->stalled ? 0u : (uint32_t)EPOLLIN) | (conn->out != NULL ? (uint32_t)EPOLLOUT : 0u);
+    if (conn->dead || (conn->watch != NULL && events == conn->events)) return;
+    conn->events = events;
+    kolo_status_t status = KOLO_OK;
+    if (events == 0) { /* not even an empty set: a hang-up would be reported for ever */
+        kolo_watch_del(conn->watch);
+        conn->watch = NULL;
+    } else if (conn->watch == NULL) {
+        status = kolo_watch_add(conn->oob->engine, conn->fd, events, conn_ready, conn, &conn->watch);
+    } else {
+        status = kolo_watch_mod(conn->watch, events);
+    }
+    if (status != KOLO_OK) kolo_conn_condemn(conn, "cannot be watched");
+}
+
+/* ---- the end of a connection ---- */
+
+static void out_fail(kolo_outbound_t *out)
+{
+    out->done = out->failed = true;
+    if (out->owned) free(out);
+}
+
+static void conn_fail_outs(kolo_conn_t *conn)
+{
+    for (kolo_outbound_t *out = conn->out, *next; out != NULL; out = next) {
+        next = out->next;
+        out_fail(out);
+    }
+    conn->out = NULL;
+    conn->out_tail = &conn->out;
+}
+
+static void conn_drop_in(kolo_conn_t *conn)
+{
+    kolo_inbound_t *in = conn->in;
+    conn->in = NULL;
+    if (in == NULL) return;
+    in->conn = NULL;
+    in->started = false;
+    in->got = 0;
+    if (in->early) kolo_early_remove(conn->oob, in);
+}
+
+static void conn_mark_dead(kolo_conn_t *conn, const char *why, kolo_loss_how_t how)
+{
+    kolo_peer_t *peer = conn->peer;
+    kolo_oob_t *oob = conn->oob;
+    conn->dead = true;
+    conn_fail_outs(conn);
+    conn_drop_in(conn);
+    free(conn->stash);
+    conn->stash = NULL;
+    peer->live--;
+    if (!peer->gone) snprintf(peer->why, sizeof(peer->why), "%s", why);
+    if (peer->live == 0) peer->gone = true;
+    if (!peer->farewell) kolo_news_lost(oob, peer->rank, how, oob->rank); /* it did not leave in order */
+    kolo_debug("oob", "%s: rank %d: the connection to rank %d %s", oob->name, oob->rank, peer->rank, why);
+    kolo_oob_wake(oob);
+}
+
+void kolo_conn_condemn(kolo_conn_t *conn, const char *why)
+{
+    if (conn->dead) return;
+    shutdown(conn->fd, SHUT_RDWR); /* the engine hears of it and closes */
+    conn_mark_dead(conn, why, KOLO_LOSS_BROKEN);
+}
+
+/* On the engine thread. */
+static void conn_close(kolo_conn_t *conn)
+{
+    kolo_watch_del(conn->watch);
+    conn->watch = NULL;
+    if (conn->fd >= 0) kolo_socket_hang_up(conn->fd);
+    conn->fd = -1;
+}
+
+static void conn_kill(kolo_conn_t *conn, const char *why, kolo_loss_how_t how)
+{
+    if (!conn->dead) conn_mark_dead(conn, why, how);
+    conn_close(conn);
+}
+
+void kolo_conn_free(kolo_conn_t *conn)
+{
+    conn_close(conn);
+    conn_fail_outs(conn);
+    free(conn->stash);
+    free(conn);
+}
+
+/* ---- writing ---- */
+
+void kolo_outbound_init(kolo_outbound_t *out, kolo_frame_kind_t kind, uint64_t tag)
+{
+    *out = (kolo_outbound_t){.kind = kind, .tag = tag};
+}
+
+void kolo_outbound_add(kolo_outbound_t *out, const void *part, size_t bytes)
+{
+    int i = out->part_bytes[0] > 0 ? 1 : 0;
+    if (bytes == 0) return;
+    out->part[i] = part;
+    out->part_bytes[i] = bytes;
+}
+
+static int out_iov(const kolo_outbound_t *out, struct iovec iov[3])
+{
+    const uint8_t *parts[3] = {out->head, out->part[0], out->part[1]};
+    size_t sizes[3] = {KOLO_HEAD_BYTES, out->part_bytes[0], out->part_bytes[1]}, skip = out->sent;
+    int n = 0;
+    for (int i = 0; i < 3; i++) {
+        if (skip >= sizes[i]) {
+            skip -= sizes[i];
+            continue;
+        }
+        iov[n].iov_base = (void *)(uintptr_t)(parts[i] + skip);
+        iov[n++].iov_len = sizes[i] - skip;
+        skip = 0;
+    }
+    return n;
+}
+
+/* When nothing can be written any more, what the peer sent before it went is still to be read: it may say why. The
+ * engine does that, and what waits to be written fails then. */
+static void conn_flush(kolo_conn_t *conn)
+{
+    while (conn->out != NULL && !conn->mute) {
+        kolo_outbound_t *out = conn->out;
+        struct iovec iov[3];
+        struct msghdr msg = {.msg_iov = iov, .msg_iovlen = (size_t)out_iov(out, iov)};
+        ssize_t n = sendmsg(conn->fd, &msg, MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0 && errno == EAGAIN) return;
+        if (n < 0) {
+            conn->mute = true;
+            return;
+        }
+        out->sent += (size_t)n;
+        if (out->sent < out->total) continue;
+        conn->out = out->next;
+        if (conn->out == NULL) conn->out_tail = &conn->out;
+        out->done = true;
+        if (out->owned) free(out);
+        kolo_oob_wake(conn->oob);
+    }
+}
+
+void kolo_conn_send(kolo_conn_t *conn, kolo_outbound_t *out)
+{
+    kolo_head_t head = {out->kind, (uint32_t)(out->part_bytes[0] + out->part_bytes[1]), out->tag};
+    kolo_head_encode(&head, out->head);
+    out->total = KOLO_HEAD_BYTES + head.bytes;
+    out->next = NULL;
+    if (conn->dead) {
+        out_fail(out);
+        return;
+    }
+    bool idle = conn->out == NULL;
+    *conn->out_tail = out;
+    conn->out_tail = &out->next;
+    if (!idle) return;
+    conn_flush(conn);
+    if (conn->out != NULL) conn_update_watch(conn);
+}
+
+/* ---- reading ---- */
+
+static void conn_refuse(kolo_conn_t *conn, const char *wrong)
+{
+    kolo_oob_count(KOLO_COUNT_FRAME);
+    kolo_warn("oob", "%s: rank %d refused %s from rank %d", conn->oob->name, conn->oob->rank, wrong,
+              conn->peer->rank);
+    kolo_conn_condemn(conn, "carried bytes that are no message");
+}
+
+static void conn_finish_in(kolo_conn_t *conn)
+{
+    kolo_inbound_t *in = conn->in;
+    conn->in = NULL;
+    conn->head_got = 0;
+    in->conn = NULL;
+    in->done = true;
+    if (in != &conn->board_in && in->kind != KOLO_FRAME_AGREE) {
+        kolo_oob_wake(conn->oob);
+        return;
+    }
+    const char *wrong = in->kind == KOLO_FRAME_AGREE      ? kolo_agree_arrived(conn->oob, in)
+                        : in->kind == KOLO_FRAME_NEWS     ? kolo_news_arrived(conn)
+                        : in->kind == KOLO_FRAME_FINDINGS ? kolo_findings_arrived(conn)
+                        : in->kind == KOLO_FRAME_WORDS    ? kolo_words_arrived(conn)
+                                                          : kolo_board_arrived(conn);
+    if (wrong != NULL) conn_refuse(conn, wrong);
+}
+
+/* A head is complete: finds a place for the message. false: it has none yet. */
+static bool conn_begin_in(kolo_conn_t *conn)
+{
+    if (conn->frame.kind == KOLO_FRAME_FAREWELL) {
+        conn->head_got = 0;
+        kolo_farewell_arrived(conn);
+        return true;
+    }
+    if (conn->frame.kind == KOLO_FRAME_BEAT) { /* that something came is all it says */
+        conn->head_got = 0;
+        return true;
+    }
+    if (conn->frame.kind == KOLO_FRAME_SURVEY) {
+        conn->head_got = 0;
+        kolo_survey_asked(conn);
+        return true;
+    }
+    if (conn->frame.kind == KOLO_FRAME_NUDGE) {
+        conn->head_got = 0;
+        kolo_nudge_arrived(conn);
+        return true;
+    }
+    kolo_inbound_t *in = &conn->board_in;
+    if (conn->frame.kind == KOLO_FRAME_BOARD || conn->frame.kind == KOLO_FRAME_PAIR ||
+        conn->frame.kind == KOLO_FRAME_NEWS || conn->frame.kind == KOLO_FRAME_FINDINGS ||
+        conn->frame.kind == KOLO_FRAME_WORDS) {
+        *in = (kolo_inbound_t){.kind = conn->frame.kind, .peer = conn->peer->rank, .bytes = conn->frame.bytes};
+        in->part[0] = conn->board_bytes;
+        in->part_bytes[0] = conn->frame.bytes;
+    } else {
+        in = kolo_inbound_place(conn->oob, conn->peer, &conn->frame);
+    }
+    if (in == NULL) return false;
+    conn->in = in;
+    in->conn = conn;
+    in->started = true;
+    if (in->bytes == 0) conn_finish_in(conn);
+    return true;
+}
+
+static void conn_stall(kolo_conn_t *conn, const uint8_t *rest, size_t n)
+{
+    conn->stalled = true;
+    conn->stash_bytes = n;
+    if (n > 0) {
+        conn->stash = malloc(n);
+        if (conn->stash == NULL) {
+            kolo_conn_condemn(conn, "ran out of memory");
+            return;
+        }
+        memcpy(conn->stash, rest, n);
+    }
+    kolo_oob_wake(conn->oob); /* who waits for another message of this peer must know */
+}
+
+/* Takes n bytes that were read; may stall or kill the connection. */
+static void conn_feed(kolo_conn_t *conn, const uint8_t *bytes, size_t n)
+{
+    while (n > 0 && !conn->dead) {
+        if (conn->in != NULL) {
+            uint32_t take = (uint32_t)KOLO_MIN(n, (size_t)(conn->in->bytes - conn->in->got));
+            kolo_inbound_copy(conn->in, conn->in->got, bytes, take);
+            conn->in->got += take;
+            bytes += take;
+            n -= take;
+            if (conn->in->got == conn->in->bytes) conn_finish_in(conn);
+            continue;
+        }
+        uint32_t take = (uint32_t)KOLO_MIN(n, (size_t)(KOLO_HEAD_BYTES - conn->head_got));
+        memcpy(conn->head + conn->head_got, bytes, take);
+        conn->head_got += take;
+        bytes += take;
+        n -= take;
+        if (conn->head_got < KOLO_HEAD_BYTES) return;
+        const char *wrong = kolo_head_decode(conn->head, KOLO_HEAD_BYTES, &conn->frame);
+        if (wrong != NULL) {
+            conn_refuse(conn, wrong);
+        } else if (!conn_begin_in(conn)) {
+            conn_stall(conn, bytes, n);
+            return;
+        }
+    }
+}
+
+void kolo_conn_resume(kolo_conn_t *conn)
+{
+    if (!conn->stalled || conn->dead) return;
+    if (!conn_begin_in(conn)) return;
+    uint8_t *stash = conn->stash;
+    size_t n = conn->stash_bytes;
+    conn->stash = NULL;
+    conn->stalled = false;
+    conn_feed(conn, stash, n);
+    free(stash);
+    conn_update_watch(conn);
+}
+
+/* One read: the rest of the message straight to its place, what follows into the scratch. Returns false when there
+ * is nothing more to read now. */
+static bool conn_read_once(kolo_conn_t *conn, uint8_t *scratch)
+{
+    struct iovec iov[3];
+    int parts = 0;
+    size_t direct = 0;
+    if (conn->in != NULL) parts = kolo_inbound_iov(conn->in, iov, &direct);
+    iov[parts] = (struct iovec){scratch, SCRATCH_BYTES};
+    ssize_t n = readv(conn->fd, iov, parts + 1);
+    if (n < 0 && errno == EINTR) return true;
+    if (n < 0 && errno == EAGAIN) return false;
+    if (n <= 0) {
+        const char *end = conn->peer->farewell ? "closed its side" : "was closed by its end: the process died";
+        if (n == 0)
+            conn_kill(conn, end, KOLO_LOSS_CLOSED);
+        else
+            conn_kill(conn, "broke: the process died or the network failed", KOLO_LOSS_BROKEN);
+        return false;
+    }
+    conn->peer->heard_ns = kolo_now_ns();
+    if (direct > 0) {
+        size_t took = KOLO_MIN((size_t)n, direct);
+        conn->in->got += (uint32_t)took;
+        if (took == direct) conn_finish_in(conn);
+        n -= (ssize_t)took;
+    }
+    bool more = (size_t)n == SCRATCH_BYTES || direct > 0;
+    conn_feed(conn, scratch, (size_t)n);
+    return more && !conn->stalled && !conn->dead;
+}
+
+void kolo_conn_drain(kolo_conn_t *conn)
+{
+    uint8_t scratch[SCRATCH_BYTES];
+    while (!conn->dead && !conn->stalled && conn_read_once(conn, scratch)) continue;
+}
+
+static void conn_ready(void *arg, int fd, uint32_t events)
+{
+    kolo_conn_t *conn = arg;
+    kolo_oob_t *oob = conn->oob;
+    uint8_t scratch[SCRATCH_BYTES];
+    (void)fd;
+    pthread_mutex_lock(&oob->lock);
+    if (conn->dead) { /* condemned */
+        conn_close(conn);
+        pthread_mutex_unlock(&oob->lock);
+        return;
+    }
+    if (events & (EPOLLOUT | EPOLLERR | EPOLLHUP)) conn_flush(conn);
+    if (!conn->stalled && (events & (EPOLLIN | EPOLLERR | EPOLLHUP)))
+        for (int i = 0; i < READS_AT_ONCE && conn_read_once(conn, scratch); i++) continue;
+    if (conn->mute && conn->stalled && !conn->dead)
+        conn_kill(conn, "broke: the process died or the network failed", KOLO_LOSS_BROKEN);
+    conn_update_watch(conn);
+    pthread_mutex_unlock(&oob->lock);
+}
+
+kolo_status_t kolo_conn_add(kolo_oob_t *oob, int rank, int fd)
+{
+    kolo_peer_t *peer = kolo_peer_get(oob, rank);
+    kolo_conn_t *conn = peer != NULL ? calloc(1, sizeof(*conn)) : NULL;
+    if (conn == NULL) {
+        close(fd);
+        return kolo_fail(KOLO_ERR_NO_MEMORY, "no memory for the connection to rank %d", rank);
+    }
+    conn->oob = oob;
+    conn->peer = peer;
+    conn->fd = fd;
+    conn->out_tail = &conn->out;
+    conn->events = EPOLLIN;
+    kolo_status_t status = kolo_watch_add(oob->engine, fd, EPOLLIN, conn_ready, conn, &conn->watch);
+    if (status != KOLO_OK) {
+        close(fd);
+        free(conn);
+        return status;
+    }
+    conn->next = peer->conns;
+    peer->conns = conn;
+    peer->live++;
+    peer->gone = false;
+    kolo_news_tell_all(conn);
+    if (peer->loss.order > 0) kolo_conn_condemn(conn, "was ended: the rank is lost"); /* now it knows */
+    kolo_oob_wake(oob);
+    return KOLO_OK;
+}

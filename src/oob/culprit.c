@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Whose fault was it? A rank that loses a wire sees the neighbour that left it, which may only have given up
+ * itself. Out of band the name of the rank that was lost first goes round, in farewells; here an operation asks for
+ * it.
+ */
+#include "oob/internal.h"
+
+#include <stdio.h>
+
+static bool word_has_come(kolo_oob_t *oob, void *arg)
+{
+    (void)arg;
+    return oob->lost >= 0 || oob->partition || oob->revoked;
+}
+
+static void describe(void *arg, char *buf, size_t bytes)
+{
+    const kolo_oob_t *oob = arg;
+    snprintf(buf, bytes, "word of who was lost, as %s rank %d", oob->name, oob->rank);
+}
+
+int kolo_oob_culprit(kolo_oob_t *oob, int wait_ms, char *why, size_t bytes)
+{
+    pthread_mutex_lock(&oob->lock);
+    kolo_status_t status = KOLO_OK;
+    if (!oob->closed) status = kolo_oob_await(oob, word_has_come, NULL, kolo_deadline_ms(wait_ms), describe, oob);
+    (void)status; /* no word is an answer too */
+    oob->failed = true;
+    int lost = oob->lost;
+    const char *words = oob->partition ? oob->partition_why : lost >= 0 ? oob->lost_why : "";
+    snprintf(why, bytes, "%s", words);
+    if (oob->revoked && lost < 0) lost = oob->revoked_by;
+    pthread_mutex_unlock(&oob->lock);
+    return lost;
+}

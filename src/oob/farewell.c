@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Farewells: the last frame of a rank on a connection. It says that the rank leaves in order, or whom it blames;
+ * one that gives up by itself says why in a frame of words ahead of it.
+ */
+#include "oob/internal.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+
+_Static_assert(KOLO_WORDS_FRAME_MAX >= KOLO_FINDINGS_FRAME_BYTES, "findings go to the same place");
+
+void kolo_oob_give_reason(kolo_oob_t *oob, const char *words)
+{
+    if (oob == NULL) return;
+    pthread_mutex_lock(&oob->lock);
+    if (oob->reason[0] == '\0') snprintf(oob->reason, sizeof(oob->reason), "%s", words);
+    pthread_mutex_unlock(&oob->lock);
+}
+
+static int blamed_by(const kolo_oob_t *oob)
+{
+    if (!oob->failed) return KOLO_BLAMES_NOBODY;
+    if (oob->partition) return oob->rank;
+    return oob->lost >= 0 ? oob->lost : oob->blames >= 0 ? oob->blames : oob->rank;
+}
+
+void kolo_farewell_say(const kolo_oob_t *oob, kolo_conn_t *conn)
+{
+    uint8_t bytes[2 * KOLO_HEAD_BYTES + KOLO_WORDS_FRAME_MAX];
+    size_t used = 0, length = strlen(oob->reason);
+    kolo_head_t head = {KOLO_FRAME_FAREWELL, 0, (uint32_t)blamed_by(oob)};
+    if (conn->dead || conn->out != NULL || conn->farewell) return;
+    conn->farewell = true;
+    if (blamed_by(oob) == oob->rank && length > 0) {
+        kolo_head_t words = {KOLO_FRAME_WORDS, (uint32_t)length, 0};
+        kolo_head_encode(&words, bytes);
+        memcpy(bytes + KOLO_HEAD_BYTES, oob->reason, length);
+        used = KOLO_HEAD_BYTES + length;
+    }
+    kolo_head_encode(&head, bytes + used);
+    ssize_t n = send(conn->fd, bytes, used + KOLO_HEAD_BYTES, MSG_NOSIGNAL | MSG_DONTWAIT);
+    (void)n;
+}
+
+/* To one that was called and may have let us in, while its verdict is on the way: the end of this connection would
+ * be the end of our process to it. Not the reason, as it has not proven yet who it is. */
+void kolo_farewell_call(const kolo_oob_t *oob, const kolo_dial_t *dial)
+{
+    uint8_t bytes[KOLO_HEAD_BYTES];
+    kolo_head_t head = {KOLO_FRAME_FAREWELL, 0, (uint32_t)blamed_by(oob)};
+    kolo_head_encode(&head, bytes);
+    kolo_dial_last_word(dial, bytes, sizeof(bytes));
+}
+
+const char *kolo_words_arrived(kolo_conn_t *conn)
+{
+    char *words = conn->peer->words;
+    uint32_t length = conn->board_in.bytes;
+    memcpy(words, conn->board_bytes, length); /* kolo_head_decode() has bounded it */
+    words[length] = '\0';
+    for (uint32_t i = 0; i < length; i++)
+        if ((unsigned char)words[i] < 32 || words[i] == 127) words[i] = '?';
+    return NULL;
+}
+
+void kolo_farewell_arrived(kolo_conn_t *conn)
+{
+    kolo_oob_t *oob = conn->oob;
+    int blamed = (int)(uint32_t)conn->frame.tag;
+    conn->peer->farewell = true;
+    if (blamed == KOLO_BLAMES_NOBODY || blamed == oob->rank) return;
+    if (blamed < 0 || blamed >= oob->nranks) blamed = conn->peer->rank;
+    kolo_news_lost(oob, blamed, blamed == conn->peer->rank ? KOLO_LOSS_GAVE_UP : KOLO_LOSS_BROKEN,
+                   conn->peer->rank);
+}

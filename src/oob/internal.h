@@ -1,0 +1,490 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the files of this room share: parameters, listeners, diallers, roots, and the object behind kolo_oob_t.
+ *
+ * Threads: listeners, diallers and roots live on the engine thread. An oob is shared by the rank's thread and the
+ * engine thread under oob->lock; the rank's thread waits on oob->gate, which the engine opens when something has
+ * come. Tearing down happens by a call on the engine thread, where no handler of ours can be running.
+ */
+#ifndef KOLO_OOB_INTERNAL_H
+#define KOLO_OOB_INTERNAL_H
+
+#include "base/clock.h"
+#include "oob/address.h"
+#include "oob/auth.h"
+#include "oob/frame.h"
+#include "oob/oob.h"
+#include "progress/progress.h"
+
+#include <pthread.h>
+
+/* ---- parameters ---- */
+
+enum { KOLO_FAMILY_AUTO, KOLO_FAMILY_IPV4, KOLO_FAMILY_IPV6 };
+typedef struct {
+    const char *socket_ifname;
+    int64_t socket_family;
+    const char *comm_id, *secret_file;
+    int64_t secret_fd;
+    int64_t ring_max;
+    int64_t stagger_above, stagger_rate;
+    int64_t pending_max, handshake_ms, early_max, queue_bytes;
+    int64_t suspect_ms, verdict_ms;
+    int64_t root_idle_ms;
+} kolo_oob_values_t;
+extern kolo_oob_values_t kolo_oob_values;
+
+/* Once per process: crypto, descriptor limit. */
+void kolo_oob_process_init(void);
+
+/* ---- counters (accept.c) ---- */
+
+typedef enum {
+    KOLO_COUNT_ACCEPTED,
+    KOLO_COUNT_MAGIC,
+    KOLO_COUNT_AUTH,
+    KOLO_COUNT_FRAME,
+    KOLO_COUNT_TIMEOUT,
+    KOLO_COUNT_FULL,
+    KOLO_COUNT_KINDS
+} kolo_count_t;
+void kolo_oob_count(kolo_count_t what);
+
+/* ---- listener (accept.c) ---- */
+
+typedef struct kolo_listener kolo_listener_t;
+/* Both are called on the engine thread, with a claim that is proven. */
+typedef struct {
+    /* How many bytes of frame follow the hello (0: the descriptor is handed over); KOLO_VERDICT_OK to let it in. */
+    kolo_verdict_t (*admit)(void *owner, const kolo_claim_t *claim, size_t *frame_bytes);
+    /* frame_bytes 0: takes fd (or closes it); else the frame is complete and fd stays the listener's. */
+    void (*accepted)(void *owner, const kolo_claim_t *claim, int fd, const uint8_t *frame);
+    bool keeps; /* accepted() takes the descriptor also with a frame, and acknowledges it itself */
+    /* A caller was refused (for the root's report); may be NULL. */
+    void (*refused)(void *owner, const kolo_address_t *caller, kolo_count_t why);
+} kolo_listener_ops_t;
+/* `address` with its port (0: any) is bound; KOLO_ERR_INVALID_USAGE if it is taken or not of this machine (errno is
+ * kept). The text of such a failure is set only if `quiet` is false. */
+kolo_status_t kolo_listener_open(kolo_engine_t *engine, const kolo_address_t *address, const kolo_key_t *key,
+                                 const kolo_listener_ops_t *ops, void *owner, bool quiet, kolo_listener_t **out);
+kolo_address_t kolo_listener_address(const kolo_listener_t *listener);
+void kolo_listener_close(kolo_listener_t *listener); /* on the engine thread; NULL is fine */
+
+/* ---- dialler (dial.c) ---- */
+
+typedef struct kolo_dial kolo_dial_t;
+/* On the engine thread, once; the call is over and the slot cleared. KOLO_OK: fd is the owner's. Else text says
+ * why. */
+typedef void (*kolo_dial_done_t)(void *arg, kolo_status_t status, int fd, const char *text);
+typedef struct {
+    kolo_address_t address;
+    kolo_key_t key;
+    kolo_claim_t claim;
+    uint64_t deadline_ns;
+    bool retry_refused;         /* nobody may be listening yet */
+    void (*refused)(void *arg); /* before each retry of a refused connection; may be NULL */
+    kolo_dial_done_t done;
+    void *arg;
+    const uint8_t *frame; /* to be delivered, stays until done; the connection then ends and done's fd is -1, unless
+                             the other end keeps it: then done gets it */
+    size_t frame_bytes;   /* 0: done gets the connection */
+    char who[64];         /* whom we call, for messages: "rank 3", "the root" */
+} kolo_dial_config_t;
+/* *slot is the call while it lasts and belongs to the engine thread from here on. done is never called from within.
+ */
+kolo_status_t kolo_dial_start(kolo_engine_t *engine, const kolo_dial_config_t *config, kolo_dial_t **slot);
+/* Any thread that holds no lock which done takes. Afterwards done is not running and will not be called. */
+void kolo_dial_cancel(kolo_engine_t *engine, kolo_dial_t **slot);
+/* Ahead of a cancel, on the engine thread: bytes for a side that may have let us in already. NULL is fine. */
+void kolo_dial_last_word(const kolo_dial_t *dial, const void *bytes, size_t n);
+
+/* ---- lifelines (lifeline.c) ---- */
+
+typedef struct kolo_lifeline kolo_lifeline_t;
+/* On the engine thread, once; the line is to be closed, here or later. KOLO_OK: the other end has said that all is
+ * well. Else it failed, and `text` says how, or is empty: it ended without a word. */
+typedef void (*kolo_lifeline_fn_t)(void *arg, int tag, kolo_status_t status, const char *text);
+/* May this process keep one more? */
+bool kolo_lifeline_room(void);
+/* Takes fd in any case. */
+kolo_status_t kolo_lifeline_open(kolo_engine_t *engine, int fd, int tag, kolo_lifeline_fn_t fn, void *arg,
+                                 kolo_lifeline_t **line);
+/* With a last word, or without one (text NULL). NULL is fine. Any thread that holds no lock which fn takes. */
+void kolo_lifeline_close(kolo_lifeline_t *line, kolo_status_t status, const char *text);
+
+/* ---- id and root (id.c, root.c) ---- */
+
+typedef struct {
+    kolo_address_t address;
+    kolo_key_t secret;
+    bool fixed;     /* made from KOLO_COMM_ID: the root may come up later than its callers */
+    int first_rank; /* to grow a communicator of so many ranks; 0: an ordinary id */
+} kolo_id_t;
+void kolo_id_encode(const kolo_id_t *id, kolo_unique_id_t *out);
+/* NULL when fine, else what is wrong. Pure; fuzzed. */
+const char *kolo_id_decode(const kolo_unique_id_t *in, kolo_id_t *id);
+kolo_status_t kolo_oob_read_secret(const char *scope, kolo_key_t *secret); /* secret.c */
+
+/* Starts a root on id->address (port 0: any; the port is filled in). KOLO_ERR_INVALID_USAGE with *taken set when
+ * the address is somebody else's. */
+kolo_status_t kolo_root_start(kolo_id_t *id, bool *taken);
+
+/* ---- the object ---- */
+
+typedef struct kolo_conn kolo_conn_t;
+typedef struct kolo_peer kolo_peer_t;
+
+/* A message that is awaited (on the waiter's stack, pointing into its memory) or one that came early (own memory).
+ */
+typedef struct kolo_inbound {
+    struct kolo_inbound *next;
+    kolo_frame_kind_t kind;
+    int peer;
+    uint64_t tag;
+    uint32_t bytes, got;    /* got: arrived; with KOLO_ERR_MISMATCH: what the sender sent instead */
+    struct kolo_conn *conn; /* it is being read from */
+    uint8_t *part[2];       /* where it goes, in two parts */
+    uint32_t part_bytes[2];
+    bool started, done, early;
+    kolo_status_t status; /* of a posted one that cannot come */
+} kolo_inbound_t;
+
+/* A message being written; on the sender's stack. */
+typedef struct kolo_outbound {
+    struct kolo_outbound *next;
+    kolo_frame_kind_t kind;
+    uint64_t tag;
+    uint8_t head[KOLO_HEAD_BYTES];
+    const uint8_t *part[2];
+    size_t part_bytes[2];
+    size_t sent, total; /* head included */
+    bool done, failed;
+    bool owned; /* freed when it is done: nobody waits for it */
+} kolo_outbound_t;
+
+struct kolo_conn {
+    kolo_conn_t *next; /* of the same peer */
+    kolo_oob_t *oob;
+    kolo_peer_t *peer;
+    int fd;
+    bool dead, stalled; /* stalled: the next message has no place yet */
+    bool mute;          /* nothing can be written any more; what has come is still to be read */
+    bool farewell;      /* was sent */
+    uint32_t events;
+    kolo_watch_t *watch;
+    uint8_t head[KOLO_HEAD_BYTES];
+    uint32_t head_got;
+    kolo_head_t frame;
+    kolo_inbound_t *in; /* being read */
+    kolo_outbound_t *out, **out_tail;
+    uint8_t *stash; /* bytes read behind a stalled head */
+    size_t stash_bytes;
+    kolo_inbound_t board_in;                   /* a board always has a place */
+    uint8_t board_bytes[KOLO_WORDS_FRAME_MAX]; /* the longest of what goes there */
+};
+
+/* What a peer wants to know. */
+typedef struct {
+    kolo_frame_kind_t kind; /* KOLO_FRAME_BOARD or _PAIR; 0: nothing, or it has been told */
+    uint64_t number, word;
+    kolo_pair_frame_t pair;
+} kolo_question_t;
+
+typedef struct {
+    int order; /* 0: not lost; else its place among the losses */
+    kolo_loss_how_t how;
+    int noticed_by;
+    uint64_t at_ns;
+} kolo_loss_t;
+
+struct kolo_peer {
+    kolo_peer_t *next; /* in its bucket */
+    kolo_oob_t *oob;
+    int rank;
+    int live;      /* connections */
+    bool farewell; /* it said that it leaves: what follows is no surprise */
+    bool gone;
+    char why[96];                         /* when gone */
+    char words[KOLO_WORDS_FRAME_MAX + 1]; /* its own, when it gave up */
+    kolo_loss_t loss;
+    bool watched, beaten; /* beats are expected from it, sent to it */
+    bool suspected, silent;
+    int silent_by;
+    uint64_t heard_ns; /* 0: never */
+    kolo_conn_t *conns;
+    kolo_conn_t *out; /* the connection that we send on: the first one used, so that order is kept */
+    kolo_dial_t *dial;
+    bool dialling;
+    kolo_status_t dial_status;
+    char *dial_text;
+    size_t queued_bytes;
+    kolo_outbound_t board_out; /* the last board shown to it */
+    uint8_t board_bytes[KOLO_PAIR_FRAME_BYTES];
+    kolo_question_t asked;                    /* what it asked last, until there is an answer */
+    bool pair_asked;                          /* by us, ever */
+    kolo_outbound_t survey_out, findings_out; /* our last question, our last answer (survey.c) */
+    uint8_t findings_bytes[KOLO_FINDINGS_FRAME_BYTES];
+};
+
+/* Two ranks in different operations of the same number (board.c). The rest is written before `found`, once. */
+typedef struct {
+    _Atomic bool found;
+    int rank; /* who is in `theirs`: the peer that told us, or one that it knows of */
+    /* one of the two words may be a send or receive, from which that rank never comes to this operation */
+    uint64_t number, mine, theirs;
+    bool gave_up; /* no difference: that rank has failed */
+} kolo_difference_t;
+
+/* A stream that was dialled before kolo_oob_accept() asked for it. */
+typedef struct kolo_early_stream {
+    struct kolo_early_stream *next;
+    int peer, fd;
+    uint64_t tag;
+} kolo_early_stream_t;
+
+/* A survey, on the stack of who asks. */
+typedef struct {
+    uint64_t number;
+    kolo_finding_t *findings;
+    int count;
+    bool asked[KOLO_SURVEY_RANKS];
+} kolo_survey_t;
+/* Agreements that are counted together, and how the last ones ended, for those who still ask (agree.c). */
+#define KOLO_SERIES_SHIFT 24 /* below it in a tag: the number in the series, from 1 */
+typedef struct {
+    uint8_t *bytes; /* the message */
+    size_t length;
+} kolo_decision_t;
+typedef struct kolo_series {
+    struct kolo_series *next;
+    uint64_t id, begun, ended;
+    kolo_decision_t decisions[2]; /* by number */
+} kolo_series_t;
+
+/* What a child that is being set up has of its parent (heir.c). */
+#define KOLO_HEIR_WHO_BYTES 192
+typedef struct {
+    kolo_oob_t *parent, *next; /* next: of the same parent */
+    int *members;              /* rank of the parent by rank, -1: none; NULL: no heir, or not any more */
+    bool revokes;              /* a revoke of the parent counts */
+    int lost;                  /* the first rank that was lost by the parent's word, if `who` says anything */
+    char who[KOLO_HEIR_WHO_BYTES];
+    bool word_is_loss;                  /* and not that somebody gave up */
+    char word[2 * KOLO_HEIR_WHO_BYTES]; /* whom the parent has lost, member or not */
+} kolo_heir_t;
+
+#define KOLO_PEER_BUCKETS 64
+
+struct kolo_oob {
+    kolo_engine_t *engine;
+    int rank, nranks;
+    char name[40];
+    const _Atomic uint32_t *abort;
+    int timeout_ms;
+    kolo_key_t key;       /* between the ranks */
+    kolo_key_t epoch_key; /* the same, for this job only; other rooms' keys come from it */
+    uint64_t job;
+    int ring_max;
+
+    pthread_mutex_t lock;
+    kolo_gate_t gate;
+    bool (*ready)(kolo_oob_t *oob, void *arg); /* what the rank's thread waits for, NULL if it does not */
+    void *ready_arg;
+    bool closed;
+    bool failed;  /* a call failed: peers must not take our leaving for an orderly one */
+    bool leaving; /* that has been said: what peers do about it is no loss of theirs */
+    int blames;   /* the rank that a failure of ours was put down to, -1 none */
+    int lost;     /* the first rank that was lost and matters, -1 none: ends every wait */
+    char lost_why[320];
+    char reason[KOLO_WORDS_FRAME_MAX + 1]; /* why this rank gives up */
+    int nlost;
+    bool revoked, partition;
+    int revoked_by;
+    char partition_why[192];
+    kolo_survey_fn_t survey_fn;
+    void *survey_arg;
+    kolo_survey_t *survey; /* ours, while it lasts */
+    uint64_t surveys;
+
+    kolo_nudge_fn_t nudge_fn;
+    void *nudge_arg;
+    kolo_news_fn_t news_fn;
+    void *news_arg;
+    struct kolo_pidwatch *pidwatches;
+    struct kolo_beats *beats; /* NULL: no heartbeats */
+    kolo_address_t *table;    /* nranks rows; during the bootstrap as many as are known */
+    kolo_listener_t *peer_listener, *root_listener;
+    kolo_address_t mine;
+    kolo_peer_t *peers[KOLO_PEER_BUCKETS];
+    kolo_inbound_t *posted, *early, **early_tail;
+    kolo_early_stream_t *streams, **streams_tail;
+    size_t nstreams;
+    uint64_t gathers, broadcasts;
+    kolo_series_t *series;
+
+    kolo_oob_t *heirs; /* children that are being set up (heir.c) */
+    kolo_heir_t heir;  /* if this one is being set up */
+    kolo_oob_who_fn_t who_fn;
+    void *who_arg;
+
+    const kolo_board_t *board; /* NULL: none yet */
+    kolo_board_tell_fn_t board_tell;
+    kolo_board_needs_fn_t board_needs;
+    uint64_t stalled_ns, ask_at_ns;
+    int awaits; /* the rank that the thread in kolo_oob_await() waits for, -1: nobody, or several */
+    kolo_difference_t difference;
+    bool gave_up;                          /* this rank has failed: it tells so who asks */
+    uint64_t gave_up_word, gave_up_number; /* in this send or receive, before that operation; 0: in none */
+
+    struct kolo_bootstrap *boot; /* while the check-in lasts */
+    kolo_lifeline_t *line;       /* to the root, until the ring is closed; NULL also if it keeps none */
+    kolo_address_t root_at;
+    kolo_reply_t *doom; /* the root's, or the parent's, word that there will be no job; ends every wait */
+    bool open;          /* rank, nranks and table are final: peers may call */
+
+    /* in the list of objects whose thread waits (await.c) */
+    kolo_oob_t *next_waiting, **prev_waiting;
+};
+
+#define KOLO_BLAMES_NOBODY INT32_MAX /* in a farewell: an orderly one */
+
+/* ---- waiting (await.c) ---- */
+
+/* Waits until ready(oob, arg), called with the lock held, is true. Called and returns with the lock held. Ends with
+ * KOLO_ERR_ABORTED when the oob is closed. `describe` is called without the lock. */
+typedef bool (*kolo_ready_fn_t)(kolo_oob_t *oob, void *arg);
+kolo_status_t kolo_oob_await(kolo_oob_t *oob, kolo_ready_fn_t ready, void *arg, uint64_t deadline_ns,
+                             kolo_describe_fn_t describe, void *describe_arg);
+/* Something has changed: wakes the rank's thread if that is what it waits for. With the lock held. */
+void kolo_oob_wake(kolo_oob_t *oob);
+/* The caller's deadline, or the default of the job. */
+uint64_t kolo_oob_deadline(const kolo_oob_t *oob, uint64_t deadline_ns);
+/* Every object joins and leaves: the ticker that looks at abort flags lives as long as there is one. */
+void kolo_ticker_join(kolo_engine_t *engine);
+void kolo_ticker_leave(void);
+
+/* ---- peers and connections (peer.c, conn.c); all with the lock held ---- */
+
+kolo_peer_t *kolo_peer_find(kolo_oob_t *oob, int rank);
+kolo_peer_t *kolo_peer_get(kolo_oob_t *oob, int rank); /* makes it; NULL: no memory, with its message */
+/* Starts calling the peer unless a connection is there or under way. Its address must be known. */
+kolo_status_t kolo_peer_dial(kolo_oob_t *oob, kolo_peer_t *peer, uint64_t deadline_ns);
+/* The connection to send on; NULL if there is none yet. */
+kolo_conn_t *kolo_peer_out(kolo_peer_t *peer);
+/* KOLO_OK while the peer may still be reached (or: while no rank is lost), else the failure, with its message. */
+kolo_status_t kolo_peer_check(kolo_oob_t *oob, kolo_peer_t *peer, const char *doing);
+bool kolo_oob_is_lost(const kolo_oob_t *oob);
+kolo_status_t kolo_oob_lost(kolo_oob_t *oob, const char *doing);
+
+kolo_status_t kolo_conn_add(kolo_oob_t *oob, int rank, int fd); /* takes fd in any case */
+void kolo_outbound_init(kolo_outbound_t *out, kolo_frame_kind_t kind, uint64_t tag);
+void kolo_outbound_add(kolo_outbound_t *out, const void *part, size_t bytes); /* at most two parts */
+/* Starts writing; what the socket does not take at once the engine writes later. */
+void kolo_conn_send(kolo_conn_t *conn, kolo_outbound_t *out);
+/* Takes out what has not been written, so that its memory may go. */
+void kolo_outbound_withdraw(kolo_conn_t *conn, kolo_outbound_t *out);
+/* Reads on where the connection had no place for a message. */
+void kolo_conn_resume(kolo_conn_t *conn);
+void kolo_conn_condemn(kolo_conn_t *conn, const char *why);
+void kolo_conn_free(kolo_conn_t *conn); /* on the engine thread */
+
+/* ---- messages (message.c); with the lock held ---- */
+
+/* Where the message that begins with `head` goes; NULL: it has to wait in the socket. */
+kolo_inbound_t *kolo_inbound_place(kolo_oob_t *oob, kolo_peer_t *peer, const kolo_head_t *head);
+/* Puts a message that is awaited into the list, or fills it from one that came early. */
+void kolo_inbound_post(kolo_oob_t *oob, kolo_inbound_t *in);
+/* Takes it out again (done or given up), so that its memory may go. */
+void kolo_inbound_withdraw(kolo_oob_t *oob, kolo_inbound_t *in);
+/* After a wait for it: KOLO_OK if it is complete, else why it cannot come. */
+kolo_status_t kolo_inbound_result(kolo_oob_t *oob, kolo_peer_t *peer, const kolo_inbound_t *in, const char *doing);
+void kolo_inbound_copy(kolo_inbound_t *to, uint32_t at, const uint8_t *bytes, uint32_t n);
+struct iovec;
+int kolo_inbound_iov(const kolo_inbound_t *in, struct iovec iov[2], size_t *bytes);
+void kolo_early_remove(kolo_oob_t *oob, kolo_inbound_t *in);
+
+/* Without the lock. A send returns when the bytes are with the system. */
+kolo_status_t kolo_oob_send_kind(kolo_oob_t *oob, kolo_frame_kind_t kind, int rank, uint64_t tag, const void *data,
+                                 size_t bytes, uint64_t deadline_ns);
+kolo_status_t kolo_oob_recv_kind(kolo_oob_t *oob, kolo_frame_kind_t kind, int rank, uint64_t tag, void *data,
+                                 size_t bytes, uint64_t deadline_ns);
+
+/* ---- boards (board.c); with the lock held ---- */
+
+void kolo_board_ask(kolo_oob_t *oob, int rank, uint64_t number);
+/* A board has come in: NULL, or what is wrong with it. On the engine thread. */
+const char *kolo_board_arrived(kolo_conn_t *conn);
+/* On the engine thread, without the lock, now and then while the rank's thread waits. */
+void kolo_board_tick(kolo_oob_t *oob, uint64_t now_ns);
+
+/* ---- news (news.c, beat.c, pidwatch.c); with the lock held ---- */
+
+void kolo_news_lost(kolo_oob_t *oob, int rank, kolo_loss_how_t how, int noticed_by);
+void kolo_news_silent(kolo_oob_t *oob, int rank, int noticed_by);
+void kolo_news_partition(kolo_oob_t *oob, const char *why);
+/* Which loss ends waits, after `members` has changed. */
+void kolo_news_update(kolo_oob_t *oob);
+void kolo_news_tell_all(kolo_conn_t *conn);
+/* News has come in: NULL, or what is wrong with it. */
+const char *kolo_news_arrived(kolo_conn_t *conn);
+void kolo_beat_told(kolo_oob_t *oob, int rank, int noticed_by);
+/* If there is something to decide, now. */
+void kolo_beat_decide(kolo_oob_t *oob);
+/* In a partition: has silence led to it? Is this rank on the other side, as far as is known? */
+bool kolo_beat_any_silent(const kolo_oob_t *oob);
+bool kolo_beat_cut_off(const kolo_oob_t *oob, int rank);
+/* On the engine thread, without the lock. */
+void kolo_beat_stop(kolo_oob_t *oob);
+void kolo_pidwatch_stop(kolo_oob_t *oob);
+/* Reads what has come and not been read. On the engine thread. */
+void kolo_conn_drain(kolo_conn_t *conn);
+
+/* ---- heirs (heir.c) ---- */
+
+/* News of the parent, with its lock held: its heirs hear it. */
+void kolo_heirs_tell(kolo_oob_t *parent, kolo_news_kind_t kind, int rank);
+/* The object is about to go: it is nobody's heir and has none. Without a lock. */
+void kolo_heir_end(kolo_oob_t *oob);
+
+/* ---- surveys (survey.c); on the engine thread, with the lock held ---- */
+
+void kolo_survey_asked(kolo_conn_t *conn);
+const char *kolo_findings_arrived(kolo_conn_t *conn); /* NULL, or what is wrong with them */
+/* ---- agreements (agree.c); with the lock held, on the engine thread ---- */
+
+/* A message of an agreement is complete: it waits for the rank's thread, or is answered and freed. Returns what is
+ * wrong with it, or NULL. */
+const char *kolo_agree_arrived(kolo_oob_t *oob, kolo_inbound_t *in);
+/* NULL: there is none, or no memory. */
+kolo_series_t *kolo_agree_series(kolo_oob_t *oob, uint64_t tag, bool make);
+void kolo_agree_forget(kolo_oob_t *oob);
+
+/* A nudge has come. On the engine thread, with the lock held. */
+void kolo_nudge_arrived(kolo_conn_t *conn); /* nudge.c */
+
+/* ---- farewell.c, with the lock held ---- */
+
+/* Tells the peer whether we leave in order, or whom we blame, or why we give up. A hint: if it does not fit, the
+ * peer sees the end. */
+void kolo_farewell_call(const kolo_oob_t *oob, const kolo_dial_t *dial);
+void kolo_farewell_say(const kolo_oob_t *oob, kolo_conn_t *conn);
+void kolo_farewell_arrived(kolo_conn_t *conn);
+const char *kolo_words_arrived(kolo_conn_t *conn);
+
+/* ---- the rest ---- */
+
+kolo_status_t kolo_oob_new(const char *name, const _Atomic uint32_t *abort, int timeout_ms, kolo_oob_t **oob);
+/* Opens the listening socket for peers on this local address, and the one for the root if there is a key for it. */
+kolo_status_t kolo_oob_listen(kolo_oob_t *oob, const kolo_address_t *address, const kolo_key_t *root_key);
+/* Calls the root(s) and waits for the address of the next rank (bootstrap.c). */
+kolo_status_t kolo_oob_check_in(kolo_oob_t *oob, int nids, const kolo_id_t *ids, uint64_t deadline_ns);
+void kolo_oob_take_reply(kolo_oob_t *oob, const uint8_t *frame); /* engine thread */
+/* Joining failed: the root may know better why, and is given a moment to say so. Returns `status` or its word. */
+kolo_status_t kolo_oob_hear_root(kolo_oob_t *oob, kolo_status_t status, uint64_t deadline_ns);
+/* The bootstrap is over, with this status and, if it failed, the thread's last error: the root hears of it. */
+void kolo_oob_leave_root(kolo_oob_t *oob, kolo_status_t status);
+kolo_status_t kolo_oob_gather_addresses(kolo_oob_t *oob, uint64_t deadline_ns); /* gather.c */
+kolo_verdict_t kolo_stream_admit(kolo_oob_t *oob);                              /* stream.c */
+void kolo_stream_accepted(kolo_oob_t *oob, const kolo_claim_t *claim, int fd);
+
+#endif

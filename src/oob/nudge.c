@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Nudges: a number from rank to rank that nobody waits for. The engine thread of the receiver hands it to whoever
+ * has asked for it, whatever the rank's own thread does: so ranks that sleep learn that another has work.
+ */
+#include "oob/internal.h"
+
+#include <stdlib.h>
+
+void kolo_oob_set_nudge(kolo_oob_t *oob, kolo_nudge_fn_t fn, void *arg)
+{
+    pthread_mutex_lock(&oob->lock);
+    oob->nudge_fn = fn;
+    oob->nudge_arg = arg;
+    pthread_mutex_unlock(&oob->lock);
+}
+
+void kolo_nudge_arrived(kolo_conn_t *conn)
+{
+    kolo_oob_t *oob = conn->oob;
+    if (oob->nudge_fn != NULL) oob->nudge_fn(oob->nudge_arg, conn->peer->rank, conn->frame.tag);
+}
+
+kolo_status_t kolo_oob_nudge_more(kolo_oob_t *oob, int rank, uint64_t number)
+{
+    kolo_peer_t *peer = kolo_peer_find(oob, rank);
+    kolo_conn_t *conn = peer != NULL && !oob->closed ? kolo_peer_out(peer) : NULL;
+    if (conn == NULL)
+        return kolo_fail(KOLO_ERR_REMOTE, "%s: rank %d has no connection to rank %d to nudge it", oob->name,
+                         oob->rank, rank);
+    kolo_outbound_t *out = malloc(sizeof(*out));
+    if (out == NULL) return kolo_fail(KOLO_ERR_NO_MEMORY, "%s: no memory for a nudge", oob->name);
+    kolo_outbound_init(out, KOLO_FRAME_NUDGE, number);
+    out->owned = true;
+    kolo_conn_send(conn, out);
+    return KOLO_OK;
+}
+
+kolo_status_t kolo_oob_nudge(kolo_oob_t *oob, int rank, uint64_t number)
+{
+    kolo_status_t status = KOLO_OK;
+    pthread_mutex_lock(&oob->lock);
+    if (rank != oob->rank)
+        status = kolo_oob_nudge_more(oob, rank, number);
+    else if (oob->nudge_fn != NULL)
+        oob->nudge_fn(oob->nudge_arg, rank, number);
+    pthread_mutex_unlock(&oob->lock);
+    return status;
+}

@@ -1,0 +1,461 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The object: making it, its two listening sockets, joining a job, and its end. Everything that the engine thread
+ * could still touch is taken down on the engine thread itself, in one call, so that nothing has to be waited for.
+ */
+#include "base/failpoint.h"
+#include "base/log.h"
+#include "oob/internal.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+kolo_status_t kolo_oob_new(const char *name, const _Atomic uint32_t *abort, int timeout_ms, kolo_oob_t **out)
+{
+    kolo_oob_process_init();
+    kolo_oob_t *oob = calloc(1, sizeof(*oob));
+    if (oob == NULL) return kolo_fail(KOLO_ERR_NO_MEMORY, "no memory for out-of-band connections");
+    kolo_status_t status = kolo_engine_get(&oob->engine);
+    if (status != KOLO_OK) {
+        free(oob);
+        return status;
+    }
+    snprintf(oob->name, sizeof(oob->name), "%s", name != NULL ? name : "comm");
+    pthread_mutex_init(&oob->lock, NULL);
+    oob->abort = abort;
+    oob->timeout_ms = timeout_ms;
+    oob->ring_max = (int)kolo_oob_values.ring_max;
+    oob->blames = oob->lost = oob->awaits = -1;
+    oob->early_tail = &oob->early;
+    oob->streams_tail = &oob->streams;
+    kolo_ticker_join(oob->engine);
+    *out = oob;
+    return KOLO_OK;
+}
+
+/* ---- listening sockets ---- */
+
+static kolo_verdict_t peer_admit(void *owner, const kolo_claim_t *claim, size_t *frame_bytes)
+{
+    kolo_oob_t *oob = owner;
+    kolo_verdict_t verdict = KOLO_VERDICT_OK;
+    *frame_bytes = 0;
+    pthread_mutex_lock(&oob->lock);
+    if (!oob->open)
+        verdict = KOLO_VERDICT_BUSY;
+    else if (oob->closed && claim->to == oob->rank)
+        verdict = KOLO_VERDICT_GONE;
+    else if (claim->to != oob->rank || claim->from < 0 || claim->from >= oob->nranks)
+        verdict = KOLO_VERDICT_REFUSED;
+    else if (claim->purpose == KOLO_PURPOSE_MESSAGE)
+        verdict = claim->tag == (uint64_t)oob->nranks ? KOLO_VERDICT_OK : KOLO_VERDICT_REFUSED;
+    else
+        verdict = claim->purpose == KOLO_PURPOSE_STREAM ? kolo_stream_admit(oob) : KOLO_VERDICT_REFUSED;
+    pthread_mutex_unlock(&oob->lock);
+    return verdict;
+}
+
+static void peer_accepted(void *owner, const kolo_claim_t *claim, int fd, const uint8_t *frame)
+{
+    kolo_oob_t *oob = owner;
+    (void)frame;
+    pthread_mutex_lock(&oob->lock);
+    if (claim->purpose == KOLO_PURPOSE_STREAM)
+        kolo_stream_accepted(oob, claim, fd);
+    else if (kolo_conn_add(oob, claim->from, fd) != KOLO_OK)
+        kolo_warn("oob", "%s: rank %d cannot keep a connection from rank %d: %s", oob->name, oob->rank, claim->from,
+                  kolo_error_text());
+    pthread_mutex_unlock(&oob->lock);
+}
+
+static const kolo_listener_ops_t peer_ops = {.admit = peer_admit, .accepted = peer_accepted};
+
+static kolo_verdict_t reply_admit(void *owner, const kolo_claim_t *claim, size_t *frame_bytes)
+{
+    kolo_oob_t *oob = owner;
+    if (claim->purpose != KOLO_PURPOSE_REPLY || claim->from != KOLO_RANK_ROOT || claim->to != oob->rank)
+        return KOLO_VERDICT_REFUSED;
+    *frame_bytes = KOLO_REPLY_BYTES;
+    return KOLO_VERDICT_OK;
+}
+
+static void reply_accepted(void *owner, const kolo_claim_t *claim, int fd, const uint8_t *frame)
+{
+    (void)claim, (void)fd;
+    kolo_oob_take_reply(owner, frame);
+}
+
+static const kolo_listener_ops_t reply_ops = {.admit = reply_admit, .accepted = reply_accepted};
+
+static kolo_status_t listen_one(kolo_oob_t *oob, const kolo_address_t *address, const kolo_key_t *key,
+                                const kolo_listener_ops_t *ops, kolo_listener_t **listener)
+{
+    kolo_address_t mine = *address;
+    uint64_t cookie;
+    KOLO_TRY(kolo_auth_random(&cookie, sizeof(cookie)));
+    kolo_address_set_cookie(&mine, cookie);
+    return kolo_listener_open(oob->engine, &mine, key, ops, oob, false, listener);
+}
+
+kolo_status_t kolo_oob_listen(kolo_oob_t *oob, const kolo_address_t *address, const kolo_key_t *root_key)
+{
+    KOLO_TRY(listen_one(oob, address, &oob->key, &peer_ops, &oob->peer_listener));
+    if (root_key != NULL) KOLO_TRY(listen_one(oob, address, root_key, &reply_ops, &oob->root_listener));
+    return KOLO_OK;
+}
+
+/* ---- joining ---- */
+
+static kolo_status_t check_config(const kolo_oob_config_t *c, kolo_oob_t **out)
+{
+    if (c == NULL || out == NULL) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "config or oob is NULL");
+    if (c->nranks < 1 || c->nranks > KOLO_NRANKS_MAX)
+        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "nranks is %d, it must be from 1 to %d", c->nranks,
+                         KOLO_NRANKS_MAX);
+    if (c->rank < 0 || c->rank >= c->nranks)
+        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "rank is %d, it must be from 0 to nranks - 1 = %d", c->rank,
+                         c->nranks - 1);
+    return KOLO_OK;
+}
+
+/* All ids together make the key between ranks, so that a rank with another list of ids stays outside. */
+static kolo_status_t read_ids(const kolo_oob_config_t *c, kolo_id_t *ids, kolo_key_t *key)
+{
+    for (int i = 0; i < c->nids; i++) {
+        const char *wrong = kolo_id_decode(&c->ids[i], &ids[i]);
+        if (wrong != NULL) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "ids[%d] is not a unique id: %s", i, wrong);
+        if (i == 0)
+            kolo_auth_derive(&ids[0].secret, "job", NULL, 0, key);
+        else
+            kolo_auth_derive(key, "job", ids[i].secret.bytes, sizeof(ids[i].secret.bytes), key);
+    }
+    return KOLO_OK;
+}
+
+/* Equal on all ranks, different in each job even if the secret is the same: the cookie of rank 0's socket. */
+static void set_job(kolo_oob_t *oob)
+{
+    kolo_key_t out;
+    kolo_auth_derive(&oob->key, "epoch", &oob->table[0], sizeof(oob->table[0]), &oob->epoch_key);
+    kolo_auth_derive(&oob->epoch_key, "job number", NULL, 0, &out);
+    memcpy(&oob->job, out.bytes, sizeof(oob->job));
+}
+
+static void close_root_listener(void *arg)
+{
+    kolo_oob_t *oob = arg;
+    kolo_listener_close(oob->root_listener);
+    oob->root_listener = NULL;
+}
+
+static kolo_status_t join(kolo_oob_t *oob, const kolo_oob_config_t *c, kolo_id_t *ids)
+{
+    kolo_address_t local;
+    uint64_t deadline = kolo_deadline_ms(c->timeout_ms);
+    KOLO_TRY(read_ids(c, ids, &oob->key));
+    int mine = kolo_root_of_rank(c->nranks, c->nids, c->rank);
+    KOLO_TRY(kolo_address_choose_local(&ids[mine].address, &local));
+    KOLO_FAIL_POINT_TRY("oob.join.listen");
+    oob->table = calloc((size_t)c->nranks, sizeof(*oob->table));
+    if (oob->table == NULL) return kolo_fail(KOLO_ERR_NO_MEMORY, "no memory for %d addresses", c->nranks);
+    oob->rank = c->rank;
+    oob->nranks = c->nranks;
+    oob->open = true;
+    KOLO_TRY(kolo_oob_listen(oob, &local, &ids[mine].secret));
+    oob->table[c->rank] = kolo_listener_address(oob->peer_listener);
+    KOLO_TRY(kolo_oob_check_in(oob, c->nids, ids, deadline));
+    kolo_status_t status = kolo_oob_gather_addresses(oob, deadline);
+    if (status != KOLO_OK) return kolo_oob_hear_root(oob, status, deadline);
+    KOLO_FAIL_POINT("oob.join.done");
+    kolo_oob_leave_root(oob, KOLO_OK);
+    kolo_engine_call(oob->engine, close_root_listener, oob); /* all have been told: it will not be called again */
+    set_job(oob);
+    return KOLO_OK;
+}
+
+kolo_status_t kolo_oob_open(const kolo_oob_config_t *config, kolo_oob_t **out)
+{
+    return kolo_oob_open_for(config, NULL, NULL, out);
+}
+
+kolo_status_t kolo_oob_open_for(const kolo_oob_config_t *config, kolo_status_t (*why)(void *arg), void *arg,
+                                kolo_oob_t **out)
+{
+    kolo_oob_t *oob;
+    KOLO_TRY(check_config(config, out));
+    if (config->ids == NULL || config->nids < 1 || config->nids > config->nranks)
+        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "nids is %d, it must be from 1 to nranks, and ids not NULL",
+                         config->nids);
+    KOLO_TRY(kolo_oob_new(config->name, config->abort, config->timeout_ms, &oob));
+    kolo_id_t *ids = calloc((size_t)config->nids, sizeof(*ids));
+    kolo_status_t status = ids != NULL ? KOLO_OK : kolo_fail(KOLO_ERR_NO_MEMORY, "no memory for ids");
+    if (status == KOLO_OK) status = join(oob, config, ids);
+    if (ids != NULL) kolo_auth_wipe(ids, (size_t)config->nids * sizeof(*ids));
+    free(ids);
+    if (status == KOLO_ERR_ABORTED && why != NULL) status = why(arg);
+    if (status != KOLO_OK) {
+        oob->failed = true;
+        kolo_oob_give_reason(oob, kolo_error_text());
+        kolo_oob_leave_root(oob, status);
+        kolo_oob_fini(oob);
+        return status;
+    }
+    kolo_debug("oob", "%s: rank %d of %d is in, job %016llx", oob->name, oob->rank, oob->nranks,
+               (unsigned long long)oob->job);
+    *out = oob;
+    return KOLO_OK;
+}
+
+/* ---- the end ---- */
+
+void kolo_oob_close(kolo_oob_t *oob)
+{
+    if (oob == NULL) return;
+    pthread_mutex_lock(&oob->lock);
+    oob->closed = true;
+    kolo_gate_open(&oob->gate);
+    pthread_mutex_unlock(&oob->lock);
+}
+
+void kolo_oob_give_notice(kolo_oob_t *oob)
+{
+    pthread_mutex_lock(&oob->lock);
+    oob->failed = oob->leaving = oob->closed = true;
+    for (int i = 0; i < KOLO_PEER_BUCKETS; i++)
+        for (kolo_peer_t *peer = oob->peers[i]; peer != NULL; peer = peer->next)
+            for (kolo_conn_t *conn = peer->conns; conn != NULL; conn = conn->next) kolo_farewell_say(oob, conn);
+    kolo_gate_open(&oob->gate);
+    pthread_mutex_unlock(&oob->lock);
+}
+
+static void free_peers(kolo_oob_t *oob)
+{
+    for (int i = 0; i < KOLO_PEER_BUCKETS; i++)
+        for (kolo_peer_t *peer = oob->peers[i], *next; peer != NULL; peer = next) {
+            next = peer->next;
+            kolo_farewell_call(oob, peer->dial);
+            kolo_dial_cancel(oob->engine, &peer->dial);
+            while (peer->conns != NULL) {
+                kolo_conn_t *conn = peer->conns;
+                peer->conns = conn->next;
+                kolo_farewell_say(oob, conn);
+                kolo_conn_free(conn);
+            }
+            free(peer->dial_text);
+            free(peer);
+        }
+}
+
+static void take_down(void *arg)
+{
+    kolo_oob_t *oob = arg;
+    kolo_beat_stop(oob);
+    kolo_pidwatch_stop(oob);
+    kolo_listener_close(oob->root_listener);
+    kolo_listener_close(oob->peer_listener);
+    free_peers(oob);
+    while (oob->early != NULL) {
+        kolo_inbound_t *in = oob->early;
+        oob->early = in->next;
+        free(in);
+    }
+    while (oob->streams != NULL) {
+        kolo_early_stream_t *stream = oob->streams;
+        oob->streams = stream->next;
+        close(stream->fd);
+        free(stream);
+    }
+}
+
+void kolo_oob_fini(kolo_oob_t *oob)
+{
+    if (oob == NULL) return;
+    kolo_oob_close(oob);
+    kolo_heir_end(oob);
+    KOLO_FAIL_POINT("oob.end");
+    kolo_engine_call(oob->engine, take_down, oob);
+    kolo_ticker_leave();
+    kolo_engine_put(oob->engine);
+    pthread_mutex_destroy(&oob->lock);
+    kolo_auth_wipe(&oob->key, sizeof(oob->key));
+    kolo_auth_wipe(&oob->epoch_key, sizeof(oob->epoch_key));
+    free(oob->doom);
+    free(oob->heir.members);
+    free(oob->table);
+    kolo_agree_forget(oob);
+    free(oob);
+}
+
+/* ---- children ---- */
+
+struct kolo_oob_child {
+    kolo_oob_t *oob;
+};
+_Static_assert(KOLO_OOB_ADDRESS_BYTES == sizeof(kolo_address_t), "an address as others carry it");
+
+static kolo_status_t prepare(kolo_oob_t *near, const kolo_key_t *key, kolo_oob_child_t **child, uint8_t *address)
+{
+    kolo_oob_child_t *made = calloc(1, sizeof(*made));
+    if (made == NULL) return kolo_fail(KOLO_ERR_NO_MEMORY, "no memory for a child communicator");
+    kolo_status_t status = kolo_oob_new(near->name, near->abort, near->timeout_ms, &made->oob);
+    if (status == KOLO_OK) {
+        kolo_address_t local = near->table[near->rank];
+        kolo_address_set_port(&local, 0);
+        made->oob->key = *key;
+        status = kolo_oob_listen(made->oob, &local, NULL);
+    }
+    if (status != KOLO_OK) {
+        kolo_oob_discard_child(made);
+        return status;
+    }
+    kolo_address_t mine = kolo_listener_address(made->oob->peer_listener);
+    memcpy(address, mine.bytes, sizeof(mine.bytes));
+    *child = made;
+    return KOLO_OK;
+}
+
+kolo_status_t kolo_oob_prepare_child(kolo_oob_t *parent, kolo_oob_child_t **child,
+                                     uint8_t address[KOLO_OOB_ADDRESS_BYTES])
+{
+    kolo_key_t key;
+    if (parent == NULL || child == NULL) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "parent or child is NULL");
+    /* The final key hangs on who the members are; to be called we need one now. The socket's cookie sees to it
+     * that nobody who means another child gets in. */
+    kolo_auth_derive(&parent->epoch_key, "child", NULL, 0, &key);
+    kolo_status_t status = prepare(parent, &key, child, address);
+    kolo_auth_wipe(&key, sizeof(key));
+    return status;
+}
+
+kolo_status_t kolo_oob_prepare_joined(kolo_oob_t *near, const uint8_t key[32], kolo_oob_child_t **child,
+                                      uint8_t address[KOLO_OOB_ADDRESS_BYTES])
+{
+    kolo_key_t own;
+    memcpy(own.bytes, key, sizeof(own.bytes));
+    kolo_status_t status = prepare(near, &own, child, address);
+    kolo_auth_wipe(&own, sizeof(own));
+    return status;
+}
+
+void kolo_oob_discard_child(kolo_oob_child_t *child)
+{
+    if (child == NULL) return;
+    kolo_oob_fini(child->oob);
+    free(child);
+}
+
+static kolo_status_t open_child(kolo_oob_t *oob, const kolo_oob_config_t *c, uint64_t label,
+                                const uint8_t *addresses)
+{
+    kolo_address_t mine = kolo_listener_address(oob->peer_listener);
+    kolo_address_t *table = calloc((size_t)c->nranks, sizeof(*table));
+    if (table == NULL) return kolo_fail(KOLO_ERR_NO_MEMORY, "no memory for %d addresses", c->nranks);
+    memcpy(table, addresses, (size_t)c->nranks * sizeof(*table));
+    kolo_status_t status = KOLO_OK;
+    for (int i = 0; i < c->nranks && status == KOLO_OK; i++) {
+        const char *wrong = kolo_address_check(&table[i]);
+        if (wrong == NULL && i == c->rank && memcmp(&mine, &table[i], sizeof(mine)) != 0)
+            wrong = "it is not the one that kolo_oob_prepare_child() gave";
+        if (wrong != NULL)
+            status = kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "the address of child rank %d: %s", i, wrong);
+    }
+    if (status != KOLO_OK) {
+        free(table);
+        return status;
+    }
+    pthread_mutex_lock(&oob->lock);
+    oob->rank = c->rank;
+    oob->nranks = c->nranks;
+    oob->table = table;
+    oob->abort = c->abort;
+    oob->timeout_ms = c->timeout_ms;
+    if (c->name != NULL) snprintf(oob->name, sizeof(oob->name), "%s", c->name);
+    kolo_key_t root_key = oob->key;
+    kolo_auth_derive(&root_key, "epoch", &table[0], sizeof(table[0]), &oob->epoch_key);
+    kolo_auth_derive(&oob->epoch_key, "label", &label, sizeof(label), &oob->epoch_key);
+    kolo_auth_derive(&oob->epoch_key, "job number", NULL, 0, &root_key);
+    memcpy(&oob->job, root_key.bytes, sizeof(oob->job));
+    kolo_auth_wipe(&root_key, sizeof(root_key));
+    oob->open = true;
+    pthread_mutex_unlock(&oob->lock);
+    return KOLO_OK;
+}
+
+kolo_status_t kolo_oob_open_child(kolo_oob_child_t *child, const kolo_oob_config_t *config, uint64_t label,
+                                  const uint8_t *addresses, kolo_oob_t **out)
+{
+    if (child == NULL) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "child is NULL");
+    kolo_status_t status = check_config(config, out);
+    KOLO_FAIL_POINT("oob.child.open");
+    if (status == KOLO_OK && addresses == NULL) status = kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "addresses is NULL");
+    if (status == KOLO_OK) status = open_child(child->oob, config, label, addresses);
+    if (status != KOLO_OK) {
+        kolo_oob_discard_child(child);
+        return status;
+    }
+    *out = child->oob;
+    free(child);
+    return KOLO_OK;
+}
+
+/* ---- queries ---- */
+
+int kolo_oob_rank(const kolo_oob_t *oob)
+{
+    return oob->rank;
+}
+
+int kolo_oob_nranks(const kolo_oob_t *oob)
+{
+    return oob->nranks;
+}
+
+uint64_t kolo_oob_job(const kolo_oob_t *oob)
+{
+    return oob->job;
+}
+
+void kolo_oob_derive_key(const kolo_oob_t *oob, const char *purpose, uint8_t key[32])
+{
+    kolo_key_t out;
+    kolo_auth_derive(&oob->epoch_key, "room", purpose, strlen(purpose), &out);
+    memcpy(key, out.bytes, sizeof(out.bytes));
+    kolo_auth_wipe(&out, sizeof(out));
+}
+
+kolo_status_t kolo_oob_seal(const kolo_oob_t *oob, const uint8_t secret[32], uint8_t sealed[KOLO_OOB_SEALED_BYTES])
+{
+    kolo_key_t key;
+    kolo_auth_derive(&oob->epoch_key, "seal", NULL, 0, &key);
+    kolo_status_t status = kolo_auth_seal(&key, secret, sealed);
+    kolo_auth_wipe(&key, sizeof(key));
+    return status;
+}
+
+kolo_status_t kolo_oob_unseal(const kolo_oob_t *oob, const uint8_t sealed[KOLO_OOB_SEALED_BYTES],
+                              uint8_t secret[32])
+{
+    kolo_key_t key;
+    kolo_auth_derive(&oob->epoch_key, "seal", NULL, 0, &key);
+    kolo_status_t status = kolo_auth_unseal(&key, sealed, secret);
+    kolo_auth_wipe(&key, sizeof(key));
+    return status;
+}
+
+size_t kolo_oob_memory(const kolo_oob_t *oob)
+{
+    size_t bytes = sizeof(*oob) + (size_t)oob->nranks * sizeof(*oob->table);
+    pthread_mutex_lock((pthread_mutex_t *)(uintptr_t)&oob->lock);
+    for (int i = 0; i < KOLO_PEER_BUCKETS; i++)
+        for (const kolo_peer_t *peer = oob->peers[i]; peer != NULL; peer = peer->next) {
+            bytes += sizeof(*peer) + peer->queued_bytes;
+            for (const kolo_conn_t *conn = peer->conns; conn != NULL; conn = conn->next)
+                bytes += sizeof(*conn) + conn->stash_bytes;
+        }
+    bytes += oob->nstreams * sizeof(kolo_early_stream_t);
+    pthread_mutex_unlock((pthread_mutex_t *)(uintptr_t)&oob->lock);
+    return bytes;
+}

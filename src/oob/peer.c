@@ -1,0 +1,134 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What a rank knows of another rank: the connections to it, whether one is being made, and whether it has gone.
+ * Connections are used in both directions; a sender stays on the one that it used first, so that its messages keep
+ * their order, while the receiver reads from all.
+ */
+#include "oob/internal.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+kolo_peer_t *kolo_peer_find(kolo_oob_t *oob, int rank)
+{
+    kolo_peer_t *peer = oob->peers[(unsigned)rank % KOLO_PEER_BUCKETS];
+    while (peer != NULL && peer->rank != rank) peer = peer->next;
+    return peer;
+}
+
+kolo_peer_t *kolo_peer_get(kolo_oob_t *oob, int rank)
+{
+    kolo_peer_t *peer = kolo_peer_find(oob, rank);
+    if (peer != NULL) return peer;
+    peer = calloc(1, sizeof(*peer));
+    if (peer == NULL) {
+        kolo_fail(KOLO_ERR_NO_MEMORY, "no memory for the connection to rank %d", rank);
+        return NULL;
+    }
+    peer->rank = rank;
+    peer->oob = oob;
+    peer->next = oob->peers[(unsigned)rank % KOLO_PEER_BUCKETS];
+    oob->peers[(unsigned)rank % KOLO_PEER_BUCKETS] = peer;
+    return peer;
+}
+
+static void peer_dialled(void *arg, kolo_status_t status, int fd, const char *text)
+{
+    kolo_peer_t *peer = arg;
+    kolo_oob_t *oob = peer->oob;
+    pthread_mutex_lock(&oob->lock);
+    peer->dialling = false;
+    if (status == KOLO_OK) {
+        status = kolo_conn_add(oob, peer->rank, fd);
+        text = kolo_error_text();
+    }
+    if (status != KOLO_OK) {
+        peer->dial_status = status;
+        free(peer->dial_text);
+        peer->dial_text = strdup(text);
+    }
+    kolo_oob_wake(oob);
+    pthread_mutex_unlock(&oob->lock);
+}
+
+kolo_status_t kolo_peer_dial(kolo_oob_t *oob, kolo_peer_t *peer, uint64_t deadline_ns)
+{
+    if (peer->live > 0 || peer->dialling || peer->gone || peer->dial_status != KOLO_OK) return KOLO_OK;
+    kolo_dial_config_t config = {.address = oob->table[peer->rank],
+                                 .key = oob->key,
+                                 .claim = {KOLO_PURPOSE_MESSAGE, oob->rank, peer->rank, (uint64_t)oob->nranks},
+                                 .deadline_ns = deadline_ns,
+                                 .done = peer_dialled,
+                                 .arg = peer};
+    snprintf(config.who, sizeof(config.who), "rank %d", peer->rank);
+    peer->dialling = true;
+    kolo_status_t status = kolo_dial_start(oob->engine, &config, &peer->dial);
+    if (status != KOLO_OK) peer->dialling = false;
+    return status;
+}
+
+kolo_conn_t *kolo_peer_out(kolo_peer_t *peer)
+{
+    if (peer->out == NULL)
+        for (kolo_conn_t *conn = peer->conns; conn != NULL; conn = conn->next)
+            if (!conn->dead) peer->out = conn;
+    return peer->out;
+}
+
+bool kolo_oob_is_lost(const kolo_oob_t *oob)
+{
+    return oob->lost >= 0 || oob->doom != NULL || oob->partition || oob->revoked ||
+           atomic_load_explicit(&oob->difference.found, memory_order_acquire);
+}
+
+kolo_status_t kolo_oob_lost(kolo_oob_t *oob, const char *doing)
+{
+    if (oob->leaving) /* that the peers go now is our doing */
+        return kolo_fail(KOLO_ERR_ABORTED, "%s: rank %d was %s when it gave up", oob->name, oob->rank, doing);
+    if (oob->doom != NULL) {
+        oob->failed = true;
+        return kolo_fail(oob->doom->status, "%s: %s", oob->name, oob->doom->text);
+    }
+    if (atomic_load_explicit(&oob->difference.found, memory_order_acquire)) {
+        oob->failed = true;
+        return kolo_oob_difference(oob);
+    }
+    if (oob->partition)
+        return kolo_fail(KOLO_ERR_PARTITION, "%s: rank %d was %s when it was cut off: %s", oob->name, oob->rank,
+                         doing, oob->partition_why);
+    if (oob->revoked)
+        return kolo_fail(KOLO_ERR_REVOKED, "%s: rank %d was %s when rank %d revoked the communicator", oob->name,
+                         oob->rank, doing, oob->revoked_by);
+    if (oob->lost < 0) return KOLO_OK;
+    oob->failed = true;
+    return kolo_fail(KOLO_ERR_REMOTE, "%s: rank %d was %s when rank %d was lost: %s", oob->name, oob->rank, doing,
+                     oob->lost, oob->lost_why);
+}
+
+kolo_status_t kolo_peer_check(kolo_oob_t *oob, kolo_peer_t *peer, const char *doing)
+{
+    KOLO_TRY(kolo_oob_lost(oob, doing));
+    if (peer->dial_status != KOLO_OK && peer->live == 0) {
+        oob->failed = true;
+        if (peer->dial_status == KOLO_ERR_REMOTE) oob->blames = peer->rank;
+        return kolo_fail(peer->dial_status, "%s: rank %d was %s and cannot call %s", oob->name, oob->rank, doing,
+                         peer->dial_text != NULL ? peer->dial_text : "a peer");
+    }
+    if (peer->gone) {
+        oob->failed = true;
+        oob->blames = peer->rank;
+        return kolo_fail(KOLO_ERR_REMOTE, "%s: rank %d was %s, but rank %d %s", oob->name, oob->rank, doing,
+                         peer->rank, peer->why);
+    }
+    return KOLO_OK;
+}
+
+bool kolo_oob_connected(kolo_oob_t *oob, int rank)
+{
+    pthread_mutex_lock(&oob->lock);
+    const kolo_peer_t *peer = kolo_peer_find(oob, rank);
+    bool live = peer != NULL && peer->live > 0;
+    pthread_mutex_unlock(&oob->lock);
+    return live;
+}

@@ -1,0 +1,279 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the root and the ids must refuse, and in which words: ranks that do not fit together, ranks that are
+ * missing, ids that are none, were used, or have another secret; and ids from KOLO_COMM_ID.
+ */
+#include "oob/oob_test_util.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { MAX = 8 };
+static test_rank_t ranks[MAX];
+
+/* Starts `count` ranks with the given numbers, waits for all, keeps results in ranks[]. */
+static void open_ranks(const kolo_unique_id_t *id, int count, const int *rank, const int *nranks, int timeout_ms)
+{
+    for (int i = 0; i < count; i++) {
+        ranks[i] =
+            (test_rank_t){.rank = rank[i], .nranks = nranks[i], .nids = 1, .ids = id, .timeout_ms = timeout_ms};
+        test_start(&ranks[i]);
+    }
+    for (int i = 0; i < count; i++) pthread_join(ranks[i].thread, NULL);
+}
+
+static void assert_says(const char *text, const char *part)
+{
+    if (strstr(text, part) != NULL) return;
+    fail_msg("expected '%s' in: %s", part, text);
+}
+
+static void a_different_rank_count_is_told_to_every_rank(void **state)
+{
+    kolo_unique_id_t id;
+    (void)state;
+    test_ok(kolo_oob_create_id(&id));
+    open_ranks(&id, 3, (int[]){0, 1, 2}, (int[]){4, 4, 5}, 20000);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(ranks[i].status, KOLO_ERR_MISMATCH);
+        assert_says(ranks[i].text, "4");
+        assert_says(ranks[i].text, "5");
+        assert_says(ranks[i].text, "rank 2");
+        assert_true(ranks[i].took_ms < 5000);
+    }
+}
+
+static void a_rank_that_comes_twice_is_told_to_every_rank(void **state)
+{
+    kolo_unique_id_t id;
+    (void)state;
+    test_ok(kolo_oob_create_id(&id));
+    open_ranks(&id, 3, (int[]){0, 1, 1}, (int[]){4, 4, 4}, 20000);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(ranks[i].status, KOLO_ERR_MISMATCH);
+        assert_says(ranks[i].text, "rank 1 checked in twice");
+        assert_true(ranks[i].took_ms < 5000);
+    }
+}
+
+static void missing_ranks_are_named_after_the_time_out(void **state)
+{
+    kolo_unique_id_t id;
+    (void)state;
+    test_ok(kolo_oob_create_id(&id));
+    open_ranks(&id, 3, (int[]){0, 2, 5}, (int[]){8, 8, 8}, 1000);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(ranks[i].status, KOLO_ERR_TIMEOUT);
+        assert_says(ranks[i].text, "3 of the root's 8 ranks");
+        assert_says(ranks[i].text, "1 (never called), 3-4 (never called), 6-7 (never called)");
+        assert_true(ranks[i].took_ms < 1500);
+    }
+}
+
+static void a_rank_that_dies_after_its_check_in_is_named(void **state)
+{
+    kolo_unique_id_t id;
+    _Atomic uint32_t abort_flag = 0;
+    (void)state;
+    test_ok(kolo_oob_create_id(&id));
+    test_rank_t gone = {.rank = 1, .nranks = 3, .nids = 1, .ids = &id, .timeout_ms = 20000, .abort = &abort_flag};
+    test_start(&gone);
+    poll(NULL, 0, 150);
+    atomic_store(&abort_flag, 1);
+    pthread_join(gone.thread, NULL);
+    assert_int_equal(gone.status, KOLO_ERR_ABORTED);
+    open_ranks(&id, 2, (int[]){0, 2}, (int[]){3, 3}, 20000);
+    int named = 0;
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(ranks[i].status, KOLO_ERR_REMOTE);
+        named += strstr(ranks[i].text, "rank 1") != NULL;
+        assert_true(ranks[i].took_ms < 5000);
+    }
+    assert_int_equal(named, 2);
+}
+
+static void an_id_is_good_for_one_job(void **state)
+{
+    kolo_unique_id_t id;
+    (void)state;
+    test_ok(kolo_oob_create_id(&id));
+    test_run_ids(2, 1, &id, NULL);
+    open_ranks(&id, 2, (int[]){0, 1}, (int[]){2, 2}, 20000);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(ranks[i].status, KOLO_ERR_REMOTE);
+        assert_says(ranks[i].text, "id was used before");
+        assert_true(ranks[i].took_ms < 2000);
+    }
+}
+
+static void another_secret_is_refused(void **state)
+{
+    kolo_unique_id_t id, other;
+    kolo_id_t parsed;
+    kolo_oob_counters_t before, after;
+    (void)state;
+    test_ok(kolo_oob_create_id(&id));
+    assert_null(kolo_id_decode(&id, &parsed));
+    parsed.secret.bytes[31] ^= 1;
+    kolo_id_encode(&parsed, &other);
+    kolo_oob_get_counters(&before);
+    open_ranks(&other, 1, (int[]){0}, (int[]){1}, 20000);
+    kolo_oob_get_counters(&after);
+    assert_int_equal(ranks[0].status, KOLO_ERR_AUTH);
+    assert_says(ranks[0].text, "secret");
+    assert_int_equal(after.refused_auth, before.refused_auth + 1);
+    test_run_ids(2, 1, &id, NULL); /* and the job comes about all the same */
+}
+
+static void bytes_that_are_no_id_are_refused(void **state)
+{
+    kolo_unique_id_t id, bad;
+    kolo_oob_t *oob = NULL;
+    (void)state;
+    memset(&bad, 0, sizeof(bad));
+    assert_int_equal(kolo_oob_check_id(&bad), KOLO_ERR_INVALID_ARGUMENT);
+    assert_int_equal(kolo_oob_check_id(NULL), KOLO_ERR_INVALID_ARGUMENT);
+    test_ok(kolo_oob_create_id(&id));
+    for (int i = 0; i < KOLO_UNIQUE_ID_BYTES; i++) {
+        bad = id;
+        bad.bytes[i] ^= 0x40;
+        assert_int_equal(kolo_oob_check_id(&bad), KOLO_ERR_INVALID_ARGUMENT);
+    }
+    kolo_oob_config_t config = {0, 1, 1, &bad, 1000, NULL, "test"};
+    assert_int_equal(kolo_oob_open(&config, &oob), KOLO_ERR_INVALID_ARGUMENT);
+    config.ids = &id;
+    config.rank = 1;
+    assert_int_equal(kolo_oob_open(&config, &oob), KOLO_ERR_INVALID_ARGUMENT);
+    config.rank = -1;
+    assert_int_equal(kolo_oob_open(&config, &oob), KOLO_ERR_INVALID_ARGUMENT);
+    config.rank = 0;
+    config.nranks = 0;
+    assert_int_equal(kolo_oob_open(&config, &oob), KOLO_ERR_INVALID_ARGUMENT);
+    config.nranks = 1;
+    config.nids = 2;
+    assert_int_equal(kolo_oob_open(&config, &oob), KOLO_ERR_INVALID_ARGUMENT);
+    assert_null(oob);
+}
+
+static void *save_later(void *arg)
+{
+    poll(NULL, 0, 60);
+    test_ok(kolo_oob_save_id(arg, "/tmp/kolo-oob-test-id"));
+    return NULL;
+}
+
+static void an_id_travels_as_a_file(void **state)
+{
+    kolo_unique_id_t id, read_back;
+    struct stat info;
+    pthread_t thread;
+    (void)state;
+    unlink("/tmp/kolo-oob-test-id");
+    assert_int_equal(kolo_oob_load_id(&read_back, "/tmp/kolo-oob-test-id", 20), KOLO_ERR_TIMEOUT);
+    test_ok(kolo_oob_create_id(&id));
+    assert_int_equal(pthread_create(&thread, NULL, save_later, &id), 0);
+    test_ok(kolo_oob_load_id(&read_back, "/tmp/kolo-oob-test-id", 5000));
+    pthread_join(thread, NULL);
+    assert_memory_equal(&id, &read_back, sizeof(id));
+    assert_int_equal(stat("/tmp/kolo-oob-test-id", &info), 0);
+    assert_int_equal(info.st_mode & 0777, 0600);
+    assert_int_equal(truncate("/tmp/kolo-oob-test-id", 100), 0);
+    assert_int_equal(kolo_oob_load_id(&read_back, "/tmp/kolo-oob-test-id", 20), KOLO_ERR_INVALID_ARGUMENT);
+    unlink("/tmp/kolo-oob-test-id");
+}
+
+/* ---- KOLO_COMM_ID ---- */
+
+static void write_secret(const char *text)
+{
+    int fd = open("/tmp/kolo-oob-test-secret", O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    assert_true(fd >= 0);
+    assert_int_equal(write(fd, text, strlen(text)), (ssize_t)strlen(text));
+    close(fd);
+}
+
+/* A port that is free now. */
+static uint16_t free_port(void)
+{
+    kolo_address_t address;
+    kolo_unique_id_t id;
+    kolo_id_t parsed;
+    test_ok(kolo_oob_create_id(&id));
+    assert_null(kolo_id_decode(&id, &parsed));
+    address = parsed.address;
+    kolo_oob_stop_roots();
+    return kolo_address_port(&address);
+}
+
+static void every_rank_can_make_a_fixed_id(void **state)
+{
+    char text[64];
+    kolo_unique_id_t id, again;
+    (void)state;
+    snprintf(text, sizeof(text), "127.0.0.1:%u", free_port());
+    kolo_oob_values.comm_id = text;
+    assert_int_equal(kolo_oob_create_id(&id), KOLO_ERR_INVALID_USAGE); /* no secret */
+    assert_says(kolo_error_text(), "KOLO_COMM_SECRET_FILE");
+    kolo_oob_values.secret_file = "/tmp/kolo-oob-test-secret";
+    write_secret("short");
+    assert_int_equal(kolo_oob_create_id(&id), KOLO_ERR_INVALID_USAGE);
+    write_secret("a secret that is long enough\n");
+    for (int job = 0; job < 3; job++) { /* one after the other, whoever is there first is the root */
+        test_ok(kolo_oob_create_id(&id));
+        test_ok(kolo_oob_create_id(&again));
+        assert_memory_equal(&id, &again, sizeof(id));
+        if (job == 2) kolo_oob_stop_roots(); /* nobody serves it: a rank becomes the root */
+        test_run_ids(5, 1, &id, NULL);
+    }
+    write_secret("another secret, just as long\n");
+    test_ok(kolo_oob_create_id(&again));
+    assert_memory_not_equal(&id, &again, sizeof(id));
+    kolo_oob_stop_roots();
+    unlink("/tmp/kolo-oob-test-secret");
+    kolo_oob_values.secret_file = NULL;
+    int fds[2];
+    assert_int_equal(pipe(fds), 0);
+    assert_int_equal(write(fds[1], "a secret from a descriptor", 26), 26);
+    close(fds[1]);
+    kolo_oob_values.secret_fd = fds[0];
+    test_ok(kolo_oob_create_id(&id));
+    test_ok(kolo_oob_create_id(&again)); /* the pipe is empty by now */
+    assert_memory_equal(&id, &again, sizeof(id));
+    close(fds[0]);
+    kolo_oob_values.secret_fd = -1;
+    kolo_oob_values.comm_id = NULL;
+    kolo_oob_stop_roots();
+}
+
+static void a_fixed_id_waits_for_a_root_that_comes_late(void **state)
+{
+    kolo_id_t fixed = {.fixed = true};
+    kolo_unique_id_t id;
+    (void)state;
+    test_ok(kolo_address_parse("192.0.2.77:9", &fixed.address)); /* nobody's */
+    kolo_id_encode(&fixed, &id);
+    open_ranks(&id, 1, (int[]){0}, (int[]){1}, 300);
+    assert_true(ranks[0].status == KOLO_ERR_TIMEOUT || ranks[0].status == KOLO_ERR_SYSTEM);
+    assert_true(ranks[0].took_ms < 1500);
+    assert_says(ranks[0].text, "192.0.2.77:9");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(a_different_rank_count_is_told_to_every_rank, test_before, test_after),
+        cmocka_unit_test_setup_teardown(a_rank_that_comes_twice_is_told_to_every_rank, test_before, test_after),
+        cmocka_unit_test_setup_teardown(missing_ranks_are_named_after_the_time_out, test_before, test_after),
+        cmocka_unit_test_setup_teardown(a_rank_that_dies_after_its_check_in_is_named, test_before, test_after),
+        cmocka_unit_test_setup_teardown(an_id_is_good_for_one_job, test_before, test_after),
+        cmocka_unit_test_setup_teardown(another_secret_is_refused, test_before, test_after),
+        cmocka_unit_test_setup_teardown(bytes_that_are_no_id_are_refused, test_before, test_after),
+        cmocka_unit_test_setup_teardown(an_id_travels_as_a_file, test_before, test_after),
+        cmocka_unit_test_setup_teardown(every_rank_can_make_a_fixed_id, test_before, test_after),
+        cmocka_unit_test_setup_teardown(a_fixed_id_waits_for_a_root_that_comes_late, test_before, test_after),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Streams for wires: an authenticated TCP connection whose descriptor is handed over. The accepting side's engine
+ * keeps streams that come before they are asked for; when too many do, callers are told to call again later.
+ */
+#include "base/failpoint.h"
+#include "oob/internal.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+kolo_verdict_t kolo_stream_admit(kolo_oob_t *oob)
+{
+    return oob->nstreams < (size_t)kolo_oob_values.early_max ? KOLO_VERDICT_OK : KOLO_VERDICT_BUSY;
+}
+
+void kolo_stream_accepted(kolo_oob_t *oob, const kolo_claim_t *claim, int fd)
+{
+    kolo_early_stream_t *stream = malloc(sizeof(*stream));
+    if (stream == NULL) {
+        close(fd); /* its owner sees it closed */
+        return;
+    }
+    *stream = (kolo_early_stream_t){.peer = claim->from, .fd = fd, .tag = claim->tag};
+    *oob->streams_tail = stream;
+    oob->streams_tail = &stream->next;
+    oob->nstreams++;
+    kolo_oob_wake(oob);
+}
+
+/* ---- accept ---- */
+
+typedef struct {
+    kolo_oob_t *oob;
+    int rank;
+    uint64_t tag;
+    kolo_peer_t *peer; /* NULL if there are no messages with it */
+    kolo_early_stream_t **found;
+} accept_t;
+
+static bool stream_came(kolo_oob_t *oob, void *arg)
+{
+    accept_t *a = arg;
+    for (a->found = &oob->streams; *a->found != NULL; a->found = &(*a->found)->next)
+        if ((*a->found)->peer == a->rank && (*a->found)->tag == a->tag) return true;
+    a->peer = kolo_peer_find(oob, a->rank);
+    return kolo_oob_is_lost(oob) || (a->peer != NULL && a->peer->gone);
+}
+
+static void describe_accept(void *arg, char *buf, size_t bytes)
+{
+    accept_t *a = arg;
+    snprintf(buf, bytes, "rank %d to open stream %#llx (%s, rank %d)", a->rank, (unsigned long long)a->tag,
+             a->oob->name, a->oob->rank);
+}
+
+static kolo_status_t check_stream(const kolo_oob_t *oob, int peer, const int *fd)
+{
+    if (oob == NULL || fd == NULL) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "oob or fd is NULL");
+    if (peer < 0 || peer >= oob->nranks)
+        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: peer %d is not a rank of 0..%d", oob->name, peer,
+                         oob->nranks - 1);
+    return KOLO_OK;
+}
+
+kolo_status_t kolo_oob_accept(kolo_oob_t *oob, int peer, uint64_t tag, uint64_t deadline_ns, int *fd)
+{
+    accept_t a = {.oob = oob, .rank = peer, .tag = tag};
+    KOLO_TRY(check_stream(oob, peer, fd));
+    KOLO_FAIL_POINT_TRY("oob.stream.accept");
+    pthread_mutex_lock(&oob->lock);
+    oob->awaits = peer;
+    kolo_status_t status =
+        kolo_oob_await(oob, stream_came, &a, kolo_oob_deadline(oob, deadline_ns), describe_accept, &a);
+    oob->awaits = -1;
+    if (status == KOLO_OK && *a.found == NULL) {
+        status = a.peer != NULL ? kolo_peer_check(oob, a.peer, "waiting for a stream")
+                                : kolo_oob_lost(oob, "waiting for a stream");
+    } else if (status == KOLO_OK) {
+        kolo_early_stream_t *stream = *a.found;
+        *a.found = stream->next;
+        if (oob->streams_tail == &stream->next) oob->streams_tail = a.found;
+        oob->nstreams--;
+        *fd = stream->fd;
+        free(stream);
+    }
+    pthread_mutex_unlock(&oob->lock);
+    return status;
+}
+
+/* ---- dial ---- */
+
+typedef struct {
+    kolo_oob_t *oob;
+    int rank;
+    uint64_t tag;
+    kolo_dial_t *dial;
+    bool over;
+    kolo_status_t status;
+    int fd;
+    char text[400];
+} stream_dial_t;
+
+static void stream_dialled(void *arg, kolo_status_t status, int fd, const char *text)
+{
+    stream_dial_t *d = arg;
+    KOLO_FAIL_POINT("oob.stream.dialled");
+    pthread_mutex_lock(&d->oob->lock);
+    d->status = status;
+    d->fd = fd;
+    if (status != KOLO_OK) snprintf(d->text, sizeof(d->text), "%s", text);
+    d->over = true;
+    kolo_oob_wake(d->oob);
+    pthread_mutex_unlock(&d->oob->lock);
+}
+
+static bool stream_dial_over(kolo_oob_t *oob, void *arg)
+{
+    return ((stream_dial_t *)arg)->over || kolo_oob_is_lost(oob);
+}
+
+static void describe_dial(void *arg, char *buf, size_t bytes)
+{
+    stream_dial_t *d = arg;
+    char address[KOLO_ADDRESS_TEXT_BYTES];
+    snprintf(buf, bytes, "rank %d at %s to take stream %#llx (%s, rank %d)", d->rank,
+             kolo_address_print(&d->oob->table[d->rank], address), (unsigned long long)d->tag, d->oob->name,
+             d->oob->rank);
+}
+
+kolo_status_t kolo_oob_dial(kolo_oob_t *oob, int peer, uint64_t tag, uint64_t deadline_ns, int *fd)
+{
+    KOLO_TRY(check_stream(oob, peer, fd));
+    KOLO_FAIL_POINT_TRY("oob.stream.dial");
+    deadline_ns = kolo_oob_deadline(oob, deadline_ns);
+    stream_dial_t d = {.oob = oob, .rank = peer, .tag = tag, .fd = -1};
+    kolo_dial_config_t config = {.address = oob->table[peer],
+                                 .key = oob->key,
+                                 .claim = {KOLO_PURPOSE_STREAM, oob->rank, peer, tag},
+                                 .deadline_ns = deadline_ns,
+                                 .done = stream_dialled,
+                                 .arg = &d};
+    snprintf(config.who, sizeof(config.who), "rank %d", peer);
+    KOLO_TRY(kolo_dial_start(oob->engine, &config, &d.dial));
+    pthread_mutex_lock(&oob->lock);
+    kolo_status_t status = kolo_oob_await(oob, stream_dial_over, &d, deadline_ns, describe_dial, &d);
+    bool over = d.over;
+    pthread_mutex_unlock(&oob->lock);
+    if (!over) kolo_dial_cancel(oob->engine, &d.dial); /* d is on our stack */
+    if (status == KOLO_OK && !d.over) {
+        pthread_mutex_lock(&oob->lock);
+        status = kolo_oob_lost(oob, "opening a stream");
+        pthread_mutex_unlock(&oob->lock);
+    } else if (status == KOLO_OK && d.status != KOLO_OK) {
+        status = kolo_fail(d.status, "%s: rank %d cannot open a stream to %s", oob->name, oob->rank, d.text);
+    }
+    if (status != KOLO_OK) {
+        if (d.fd >= 0) close(d.fd);
+        return status;
+    }
+    *fd = d.fd;
+    return KOLO_OK;
+}

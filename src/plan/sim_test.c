@@ -1,0 +1,214 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Tests of the simulator (times that can be computed by hand, bytes, shared uplinks, a very large ring) and of the
+ * trace check.
+ */
+#include "plan/test_plans.h"
+#include "plan/verify.h"
+#include "plan/walk.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* 1 byte per ns everywhere, nothing else costs. */
+static kolo_sim_machine_t plain_machine(void)
+{
+    return (kolo_sim_machine_t){.local = {.latency_us = 0, .gbps = 1},
+                                .remote = {.latency_us = 0, .gbps = 1},
+                                .copy_gbps = 1,
+                                .slot_bytes = 65536};
+}
+
+static void emit_all(kolo_plan_t **plans, test_emit_fn_t emit, uint32_t n, uint32_t root)
+{
+    for (uint32_t r = 0; r < n; r++) {
+        kolo_emit_env_t env = {.nranks = n, .rank = r, .root = root};
+        assert_int_equal(emit(&env, &plans[r]), KOLO_OK);
+    }
+}
+
+static kolo_sim_result_t simulate(test_emit_fn_t emit, uint32_t n, const int *node_of, uint64_t count,
+                                  const kolo_sim_machine_t *m)
+{
+    kolo_plan_t *plans[64];
+    kolo_sim_result_t r;
+    emit_all(plans, emit, n, 0);
+    if (kolo_plan_simulate((const kolo_plan_t *const *)plans, n, node_of, count, 1, m, &r) != KOLO_OK)
+        fail_msg("%s", kolo_error_text());
+    for (uint32_t k = 0; k < n; k++) kolo_plan_free(plans[k]);
+    return r;
+}
+
+static void assert_near(double got, double want, double part)
+{
+    if (got < want * (1 - part) || got > want * (1 + part)) fail_msg("%g us instead of %g", got, want);
+}
+
+static void a_chain_takes_a_hop_per_rank(void **state)
+{
+    (void)state;
+    kolo_sim_machine_t m = plain_machine();
+    /* 4 chunks of 1000 bytes: the root sends (1 us) and copies (1 us) each; rank 1 receives the last when it is
+     * sent (7 us) and takes 1 us for it. */
+    kolo_sim_result_t r = simulate(emit_chain, 2, NULL, 4000, &m);
+    assert_near(r.time_us, 8, 0.001);
+    assert_int_equal(r.local_bytes, 4000);
+    m.local.latency_us = 10;
+    assert_near(simulate(emit_chain, 2, NULL, 4000, &m).time_us, 48,
+                0.001); /* one slot: send, wait, take, four times */
+    double three = simulate(emit_chain, 3, NULL, 4000, &m).time_us;
+    double nine = simulate(emit_chain, 9, NULL, 4000, &m).time_us;
+    assert_near(nine - three, 6 * 12, 0.05); /* each rank between forwards: 10 of latency, copy and copy */
+}
+
+static void bytes_are_those_of_the_algorithm(void **state)
+{
+    (void)state;
+    kolo_sim_machine_t m = plain_machine();
+    kolo_sim_result_t r = simulate(emit_ring, 8, NULL, 80000, &m);
+    assert_int_equal(r.local_bytes, 2 * 7 * 80000); /* 2 (n-1)/n of the data per rank */
+    assert_int_equal(r.remote_bytes, 0);
+    static const int halves[8] = {0, 0, 0, 0, 1, 1, 1, 1};
+    r = simulate(emit_ring, 8, halves, 80000, &m);
+    assert_int_equal(r.remote_bytes, 2 * 14 * 10000);
+    assert_int_equal(r.max_link_bytes, 14 * 10000);
+}
+
+static void an_uplink_is_shared(void **state)
+{
+    (void)state;
+    kolo_sim_machine_t m = plain_machine();
+    m.local.gbps = m.copy_gbps = 1000;
+    static const int alternating[8] = {0, 1, 0, 1, 0, 1, 0, 1}, halves[8] = {0, 0, 0, 0, 1, 1, 1, 1};
+    double crossing = simulate(emit_ring, 8, alternating, 80000, &m).time_us;
+    double once = simulate(emit_ring, 8, halves, 80000, &m).time_us;
+    /* 14 rounds of 10 us; with four ranks of a node crossing at once, each takes four times as long. */
+    assert_near(once, 140, 0.1);
+    assert_near(crossing, 4 * 140, 0.1);
+}
+
+static void crowded_cores_and_instructions_cost(void **state)
+{
+    (void)state;
+    kolo_sim_machine_t m = plain_machine();
+    double free_cores = simulate(emit_ring, 8, NULL, 80000, &m).time_us;
+    m.cores = 2;
+    assert_near(simulate(emit_ring, 8, NULL, 80000, &m).time_us, 4 * free_cores, 0.05);
+    m.cores = 8;
+    m.insn_us = 100;
+    assert_true(simulate(emit_ring, 8, NULL, 80000, &m).time_us > free_cores + 14 * 100);
+}
+
+static void one_rank_stands_for_a_large_ring(void **state)
+{
+    (void)state;
+    kolo_sim_machine_t m = plain_machine();
+    m.remote.latency_us = 2;
+    int apart[32];
+    for (int i = 0; i < 32; i++) apart[i] = i;
+    kolo_emit_env_t env = {.nranks = 32, .rank = 5};
+    kolo_plan_t *plan;
+    kolo_sim_result_t alike, all = simulate(emit_ring, 32, apart, 320000, &m);
+    assert_int_equal(emit_ring(&env, &plan), KOLO_OK);
+    assert_int_equal(kolo_plan_simulate_alike(plan, 320000, 1, &m, &alike), KOLO_OK);
+    assert_near(alike.time_us, all.time_us, 0.01);
+    assert_int_equal(alike.remote_bytes, all.remote_bytes);
+    kolo_plan_free(plan);
+    env.nranks = 100000;
+    assert_int_equal(emit_ring(&env, &plan), KOLO_OK);
+    assert_int_equal(kolo_plan_simulate_alike(plan, 100000000, 1, &m, &alike), KOLO_OK);
+    assert_true(alike.time_us > 2.0 * 99998 * 2 && alike.time_us < 2.0 * 99999 * 10);
+    kolo_plan_free(plan);
+}
+
+static void mistakes_are_refused(void **state)
+{
+    (void)state;
+    kolo_sim_machine_t m = plain_machine();
+    kolo_sim_result_t r;
+    kolo_plan_t *plans[3];
+    emit_all(plans, emit_ring, 3, 0);
+    const kolo_plan_t *const *p = (const kolo_plan_t *const *)plans;
+    for (int i = 0; i < 3; i++) plans[i]->depth = 2; /* two slices a chunk: no room to forward into */
+    assert_int_equal(kolo_plan_simulate(p, 3, NULL, 1 << 20, 1, &m, &r), KOLO_ERR_INTERNAL);
+    assert_non_null(strstr(kolo_error_text(), "do not complete"));
+    m.copy_gbps = 0;
+    assert_int_equal(kolo_plan_simulate(p, 3, NULL, 1, 1, &m, &r), KOLO_ERR_INVALID_ARGUMENT);
+    for (int i = 0; i < 3; i++) kolo_plan_free(plans[i]);
+}
+
+/* ---- traces ---- */
+
+/* What an executor records: connection by connection in another order than the plan's. */
+static size_t record(const kolo_plan_t *p, uint32_t tiles, kolo_trace_step_t *steps)
+{
+    size_t count = 0;
+    for (uint32_t c = p->nconns; c-- > 0;)
+        for (uint32_t tile = 0; tile < tiles; tile++)
+            for (uint32_t l = 0; l < p->nlanes; l++) {
+                kolo_cursor_t at;
+                kolo_cursor_start(&at);
+                for (const kolo_insn_t *in; (in = kolo_cursor_at(&at, p, l)); kolo_cursor_next(&at)) {
+                    const kolo_segment_t *g = kolo_insn_payload(in);
+                    bool listed = false;
+                    for (uint32_t e = 0; e < in->list_count; e++) listed |= p->list[in->list_first + e] == c;
+                    if (in->rx != c && in->tx != c && !listed) continue;
+                    const kolo_plan_conn_t *k = &p->conns[c];
+                    steps[count++] = (kolo_trace_step_t){
+                        k->peer, k->dir, k->node,
+                        k->lane, g->buf, kolo_segment_chunk(g, kolo_cursor_i(&at), kolo_cursor_j(&at), 0),
+                        tile};
+                }
+            }
+    return count;
+}
+
+static void a_trace_is_the_plans_or_not(void **state)
+{
+    (void)state;
+    static const test_emit_fn_t emits[] = {emit_ring, emit_direct};
+    for (size_t e = 0; e < 2; e++) {
+        kolo_plan_t *plan;
+        kolo_trace_step_t steps[256], t;
+        kolo_emit_env_t env = {.nranks = 5, .rank = 2};
+        assert_int_equal(emits[e](&env, &plan), KOLO_OK);
+        size_t n = record(plan, 3, steps);
+        assert_in_range(n, 20, 256);
+        if (kolo_plan_verify_trace(plan, 3, steps, n) != KOLO_OK) fail_msg("%s", kolo_error_text());
+        assert_int_equal(kolo_plan_verify_trace(plan, 2, steps, n), KOLO_ERR_INTERNAL);
+        assert_int_equal(kolo_plan_verify_trace(plan, 4, steps, n), KOLO_ERR_INTERNAL);
+        for (size_t i = 0; i < n; i++) {
+            t = steps[i];
+            steps[i].chunk ^= 1;
+            assert_int_equal(kolo_plan_verify_trace(plan, 3, steps, n), KOLO_ERR_INTERNAL);
+            steps[i] = t;
+            steps[i].buf = KOLO_BUF_NONE;
+            assert_int_equal(kolo_plan_verify_trace(plan, 3, steps, n), KOLO_ERR_INTERNAL);
+            steps[i] = t;
+            steps[i].peer = 4 - t.peer;
+            assert_int_equal(kolo_plan_verify_trace(plan, 3, steps, n), KOLO_ERR_INTERNAL);
+            steps[i] = steps[n - 1]; /* one is missing */
+            if (i < n - 1) assert_int_equal(kolo_plan_verify_trace(plan, 3, steps, n - 1), KOLO_ERR_INTERNAL);
+            steps[i] = t;
+        }
+        kolo_plan_free(plan);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_chain_takes_a_hop_per_rank),
+        cmocka_unit_test(bytes_are_those_of_the_algorithm),
+        cmocka_unit_test(an_uplink_is_shared),
+        cmocka_unit_test(crowded_cores_and_instructions_cost),
+        cmocka_unit_test(one_rank_stands_for_a_large_ring),
+        cmocka_unit_test(mistakes_are_refused),
+        cmocka_unit_test(a_trace_is_the_plans_or_not),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

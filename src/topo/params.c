@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Parameters of src/topo.
+ */
+#include "topo/params.h"
+#include "topo/topo.h"
+
+const char *kolo_topo_param_file, *kolo_topo_param_dump;
+
+static const kolo_param_t rows[] = {
+    {.key = "KOLO_TOPO_FILE",
+     .kind = KOLO_PARAM_STR,
+     .help = "read the machine's topology from this file (hwloc XML, version 2) instead of looking",
+     .value = &kolo_topo_param_file},
+    {.key = "KOLO_TOPO_DUMP",
+     .kind = KOLO_PARAM_STR,
+     .help = "after looking, write the topology to this file, as XML that KOLO_TOPO_FILE can read",
+     .value = &kolo_topo_param_dump},
+};
+
+const kolo_param_table_t kolo_topo_params = {"topo", rows, KOLO_COUNTOF(rows)};

@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the tuner's files share.
+ */
+#ifndef KOLO_TUNE_INTERNAL_H
+#define KOLO_TUNE_INTERNAL_H
+
+#include "tune/tune.h"
+
+typedef struct {
+    const char *algo;
+    int64_t flat_max, slot_bytes, net_slot_bytes, budget, ref_min, halves_min;
+} kolo_tune_config_t;
+extern kolo_tune_config_t kolo_tune_config;
+
+/* Predicted microseconds of one algorithm (cost model; see model.c). bytes: count * elem. */
+double kolo_tune_model(const kolo_tune_env_t *env, const kolo_tune_sizes_t *sizes, kolo_coll_t coll,
+                       kolo_algo_t algo, uint64_t bytes);
+/* Rules from measurement (rules.c): the algorithm, or KOLO_ALGO_COUNT when they have nothing to say. */
+kolo_algo_t kolo_tune_rule(const kolo_tune_env_t *env, const kolo_tune_sizes_t *sizes, kolo_coll_t coll,
+                           uint64_t count, size_t elem);
+static inline bool kolo_tune_is_flat(kolo_algo_t algo)
+{
+    return algo == KOLO_ALGO_FLAT || algo == KOLO_ALGO_FLAT_TWO_STEP;
+}
+/* Does this call fit the slots of the flat path? */
+bool kolo_tune_fits(const kolo_tune_env_t *env, const kolo_tune_sizes_t *sizes, kolo_algo_t algo, kolo_coll_t coll,
+                    uint64_t count, size_t elem);
+
+#endif

@@ -1,0 +1,186 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The choice: forced by parameter, else a measured rule, else the cheapest of the cost model. See tune.h.
+ */
+#include "tune/internal.h"
+
+#include <string.h>
+
+static uint32_t floor_power_of_two(uint64_t v)
+{
+    uint32_t p = 1;
+    while ((uint64_t)p * 2 <= v && p < 1u << 30) p *= 2;
+    return p;
+}
+
+void kolo_tune_sizes(const kolo_tune_env_t *env, kolo_tune_sizes_t *sizes)
+{
+    uint32_t peers = env->max_node_size > 1 ? env->max_node_size - 1 : 1;
+    sizes->local_depth = 4;
+    sizes->local_slot_bytes = (uint32_t)kolo_tune_config.slot_bytes / 64 * 64;
+    if (!sizes->local_slot_bytes) {
+        /* one queue per peer and one for the whole host, all of the same slots */
+        uint32_t fit = floor_power_of_two((uint64_t)kolo_tune_config.budget / (sizes->local_depth * (peers + 1)));
+        sizes->local_slot_bytes = KOLO_MIN(KOLO_MAX(fit, 8192u), 128u << 10);
+    }
+    sizes->remote_depth = 4;
+    sizes->remote_slot_bytes = (uint32_t)kolo_tune_config.net_slot_bytes / 64 * 64;
+    sizes->ll_depth = 16;
+    sizes->ll_slot_bytes = 9408; /* 147 lines of 56 bytes: 8192 and a line for each part's rounding */
+}
+
+kolo_p2p_way_t kolo_tune_p2p(const kolo_tune_sizes_t *sizes, uint64_t bytes, bool ll, bool refs)
+{
+    uint64_t flat = KOLO_MIN((uint64_t)kolo_tune_config.flat_max, (uint64_t)sizes->ll_slot_bytes / 64 * 56);
+    if (ll && bytes <= flat) return KOLO_P2P_LL;
+    if (!refs || bytes < (uint64_t)kolo_tune_config.ref_min) return KOLO_P2P_SLOTS;
+    return bytes >= (uint64_t)kolo_tune_config.halves_min ? KOLO_P2P_HALVES : KOLO_P2P_REF;
+}
+
+/* Lines for `parts` parts of `bytes` each in one slot: the layout of wire/ll.h. */
+static uint64_t lines_of(uint64_t bytes, uint64_t parts)
+{
+    uint64_t fit = bytes == 0 ? parts : bytes * 2 > 56 ? 1 : 56 / bytes;
+    return KOLO_DIV_UP(parts, fit) * (bytes ? KOLO_DIV_UP(bytes, 56) : 1);
+}
+
+bool kolo_tune_fits(const kolo_tune_env_t *env, const kolo_tune_sizes_t *sizes, kolo_algo_t algo, kolo_coll_t coll,
+                    uint64_t count, size_t elem)
+{
+    uint64_t bytes = count * elem, parts = 1, most = (uint64_t)kolo_tune_config.flat_max;
+    if (!env->ll || !most || env->nnodes > 1 || env->nranks > 256 || bytes > most) return false;
+    if (coll == KOLO_COLL_REDUCE_SCATTER || coll == KOLO_COLL_ALL_TO_ALL || coll == KOLO_COLL_SCATTER)
+        parts = env->nranks;
+    if (bytes * parts > most) return false;
+    if (algo == KOLO_ALGO_FLAT_TWO_STEP) {
+        parts = env->nranks;
+        bytes = KOLO_DIV_UP(count, parts) * elem;
+    }
+    return lines_of(bytes, parts) * 64 <= sizes->ll_slot_bytes;
+}
+
+/* The algorithm that KOLO_ALGO forces for this collective, or KOLO_ALGO_COUNT. */
+static kolo_algo_t forced(kolo_coll_t coll)
+{
+    const char *p = kolo_tune_config.algo, *name = kolo_coll_name(coll);
+    kolo_algo_t algo, found = KOLO_ALGO_COUNT;
+    char word[64];
+    while (p && *p) {
+        size_t n = strcspn(p, ","), key = strcspn(p, "=");
+        const char *value = p;
+        size_t length = n;
+        if (key < n) {
+            value = p + key + 1;
+            length = n - key - 1;
+        }
+        bool mine = key >= n || (key == strlen(name) && memcmp(p, name, key) == 0);
+        if (mine && length < sizeof word) {
+            memcpy(word, value, length);
+            word[length] = '\0';
+            if (kolo_algo_parse(word, &algo) == KOLO_OK) found = algo;
+        }
+        p += n + (p[n] == ',');
+    }
+    return found;
+}
+
+const char *kolo_tune_force(const char *text)
+{
+    const char *before = kolo_tune_config.algo;
+    kolo_tune_config.algo = text;
+    return before;
+}
+
+typedef struct {
+    const kolo_tune_env_t *env;
+    const kolo_emit_env_t *emit;
+    const kolo_tune_sizes_t *sizes;
+    kolo_coll_t coll;
+    uint64_t count;
+    size_t elem;
+} ask_t;
+
+static bool can_run(const ask_t *q, kolo_algo_t algo)
+{
+    const kolo_algo_row_t *row = algo < KOLO_ALGO_COUNT ? kolo_algo_find(q->coll, algo) : NULL;
+    if (!row || !row->usable(q->emit)) return false;
+    return !kolo_tune_is_flat(algo) || kolo_tune_fits(q->env, q->sizes, algo, q->coll, q->count, q->elem);
+}
+
+uint32_t kolo_tune_slot_bytes(const kolo_tune_env_t *env, const kolo_tune_sizes_t *sizes)
+{
+    if (env->nnodes <= 1) return sizes->local_slot_bytes;
+    if (env->max_node_size == 1) return sizes->remote_slot_bytes;
+    return KOLO_MIN(sizes->local_slot_bytes, sizes->remote_slot_bytes);
+}
+
+/* A vector that fits few slots travels in smaller pieces where a reader can only start when a piece is complete and
+ * the writer has nothing else to do meanwhile (one writer, everybody else reads). Not between hosts: there each
+ * piece is a system call at the reader, and the kernel hands over what has come so far. */
+static uint32_t pick_piece(const kolo_tune_env_t *env, const kolo_tune_sizes_t *sizes, kolo_coll_t coll,
+                           kolo_algo_t algo, uint64_t bytes)
+{
+    uint32_t slot = kolo_tune_slot_bytes(env, sizes);
+    if (coll != KOLO_COLL_BROADCAST || (algo != KOLO_ALGO_DIRECT && algo != KOLO_ALGO_ONE_STEP)) return slot;
+    if (env->max_node_size == 1) return slot;
+    uint64_t piece = KOLO_ROUND_UP(KOLO_MAX(bytes / 4, (uint64_t)8192), 4096);
+    return piece < slot ? (uint32_t)piece : slot;
+}
+
+static kolo_algo_t cheapest(const ask_t *q, double *best_us)
+{
+    kolo_algo_t best = KOLO_ALGO_COUNT;
+    for (int a = 0; a < KOLO_ALGO_COUNT; a++) {
+        if (kolo_tune_is_flat((kolo_algo_t)a) || !can_run(q, (kolo_algo_t)a)) continue;
+        double us = kolo_tune_model(q->env, q->sizes, q->coll, (kolo_algo_t)a, q->count * q->elem);
+        if (best != KOLO_ALGO_COUNT && us >= *best_us) continue;
+        best = (kolo_algo_t)a;
+        *best_us = us;
+    }
+    return best;
+}
+
+kolo_status_t kolo_tune_choose(const kolo_tune_env_t *env, const kolo_emit_env_t *emit,
+                               const kolo_tune_sizes_t *sizes, kolo_coll_t coll, uint64_t count, size_t elem,
+                               kolo_tune_choice_t *choice)
+{
+    const ask_t q = {env, emit, sizes, coll, count, elem};
+    kolo_tune_choice_t c = {forced(coll), 0, 0, "forced by KOLO_ALGO"};
+    if (!can_run(&q, c.algo)) {
+        c.algo = kolo_tune_rule(env, sizes, coll, count, elem);
+        c.reason = kolo_tune_is_flat(c.algo) ? "measured rule: lines of the flat path" : "measured rule";
+    }
+    if (!can_run(&q, c.algo)) {
+        c.algo = cheapest(&q, &c.predicted_us);
+        c.reason = "cheapest of the cost model";
+    }
+    if (c.algo == KOLO_ALGO_COUNT)
+        return kolo_fail(KOLO_ERR_INTERNAL, "no algorithm for %s on %u ranks of %u hosts", kolo_coll_name(coll),
+                         env->nranks, env->nnodes);
+    c.piece_bytes = pick_piece(env, sizes, coll, c.algo, count * elem);
+    *choice = c;
+    return KOLO_OK;
+}
+
+kolo_status_t kolo_tune_explain(const kolo_tune_env_t *env, const kolo_emit_env_t *emit,
+                                const kolo_tune_sizes_t *sizes, kolo_coll_t coll, uint64_t count, size_t elem,
+                                FILE *out)
+{
+    const ask_t q = {env, emit, sizes, coll, count, elem};
+    kolo_tune_choice_t choice;
+    KOLO_TRY(kolo_tune_choose(env, emit, sizes, coll, count, elem, &choice));
+    fprintf(out, "%s of %llu elements of %zu bytes on %u ranks of %u host(s), %u cores each\n",
+            kolo_coll_name(coll), (unsigned long long)count, elem, env->nranks, env->nnodes, env->cores);
+    for (int a = 0; a < KOLO_ALGO_COUNT; a++) {
+        if (!kolo_algo_find(coll, (kolo_algo_t)a)) continue;
+        if (can_run(&q, (kolo_algo_t)a))
+            fprintf(out, "  %-18s %12.1f us predicted%s\n", kolo_algo_name((kolo_algo_t)a),
+                    kolo_tune_model(env, sizes, coll, (kolo_algo_t)a, count * elem),
+                    a == (int)choice.algo ? "   <- chosen" : "");
+        else
+            fprintf(out, "  %-18s not usable here\n", kolo_algo_name((kolo_algo_t)a));
+    }
+    fprintf(out, "chosen: %s, pieces of %u bytes (%s)\n", kolo_algo_name(choice.algo), choice.piece_bytes,
+            choice.reason);
+    return KOLO_OK;
+}

@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The tuner: which algorithm, protocol and sizes for (collective, bytes, ranks, node map, wire capabilities). Pure
+ * functions of numbers that all ranks share, so all ranks choose alike. A measured table (bench/, kolo-perf) is
+ * laid over a cost model; parameters can force any choice.
+ */
+#ifndef KOLO_TUNE_TUNE_H
+#define KOLO_TUNE_TUNE_H
+
+#include "algo/algo.h"
+#include "base/params.h"
+
+#include <stdio.h>
+
+extern const kolo_param_table_t kolo_tune_params; /* KOLO_ALGO (e.g. "all_reduce=ring,broadcast=tree"),
+                                                     KOLO_FLAT_MAX, KOLO_SLOT_BYTES, ... */
+
+typedef struct {
+    uint32_t nranks, nnodes, max_node_size, min_node_size;
+    uint32_t cores;        /* fewest cores of a rank's machine */
+    bool fanout, refs, ll; /* inside a node: NODE connections, references, LL lines */
+    uint64_t l3_bytes;     /* 0 unknown */
+} kolo_tune_env_t;
+
+/* Connection sizes, fixed at init for the life of the communicator. */
+typedef struct {
+    uint32_t local_slot_bytes, local_depth;   /* PAIR and NODE inside a host */
+    uint32_t remote_slot_bytes, remote_depth; /* PAIR between hosts */
+    uint32_t ll_slot_bytes, ll_depth;
+} kolo_tune_sizes_t;
+void kolo_tune_sizes(const kolo_tune_env_t *env, kolo_tune_sizes_t *sizes);
+/* Payload that fits a slot of every SIMPLE connection of the communicator. */
+uint32_t kolo_tune_slot_bytes(const kolo_tune_env_t *env, const kolo_tune_sizes_t *sizes);
+
+typedef struct {
+    kolo_algo_t algo;     /* KOLO_ALGO_FLAT, KOLO_ALGO_FLAT_TWO_STEP: the flat path */
+    uint32_t piece_bytes; /* <= the slot bytes of every connection involved */
+    double predicted_us;  /* of the cost model; 0 for a measured choice */
+    const char *reason;   /* static text */
+} kolo_tune_choice_t;
+
+/* count elements of elem bytes as in the call. `emit` tells what is usable. */
+kolo_status_t kolo_tune_choose(const kolo_tune_env_t *env, const kolo_emit_env_t *emit,
+                               const kolo_tune_sizes_t *sizes, kolo_coll_t coll, uint64_t count, size_t elem,
+                               kolo_tune_choice_t *choice);
+/* How a send of `bytes` goes to its peer: both ends know the same numbers. */
+typedef enum { KOLO_P2P_LL, KOLO_P2P_SLOTS, KOLO_P2P_REF, KOLO_P2P_HALVES } kolo_p2p_way_t;
+kolo_p2p_way_t kolo_tune_p2p(const kolo_tune_sizes_t *sizes, uint64_t bytes, bool ll, bool refs);
+/* All candidates with their predicted times and the choice, for kolo-info --explain. */
+kolo_status_t kolo_tune_explain(const kolo_tune_env_t *env, const kolo_emit_env_t *emit,
+                                const kolo_tune_sizes_t *sizes, kolo_coll_t coll, uint64_t count, size_t elem,
+                                FILE *out);
+/* From now on as if KOLO_ALGO were `text` (NULL: not set), which must live on; returns what was before. For tools
+ * that measure every algorithm: all ranks must do it between the same calls, and choices that were remembered
+ * forgotten. */
+const char *kolo_tune_force(const char *text);
+/* Hash of the table and rules: ranks must agree on it. */
+uint64_t kolo_tune_hash(void);
+
+#endif

@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Copies between this process and the writer's. A process id may be used again after its process has died, so every
+ * copy asks first whether the process that was met at set-up is still alive.
+ */
+#include "base/failpoint.h"
+#include "wire/cma/cma.h"
+
+#include <errno.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#define ONE_CALL_BYTES ((size_t)4 << 20)
+
+bool kolo_cma_permitted(kolo_control_peer_t *peer, const char **why)
+{
+    uint64_t value = ~peer->page->probe_value;
+    struct iovec here = {&value, sizeof value};
+    struct iovec there = {(void *)(uintptr_t)peer->page->probe_address, sizeof value};
+    *why = "it was refused before";
+    if (peer->cma) return peer->cma > 0;
+    KOLO_FAIL_POINT("wire.cma.probe");
+    peer->cma = -1;
+    if (peer->pid <= 0) {
+        *why = "its process is not visible from here (another pid namespace)";
+        return false;
+    }
+    ssize_t n = process_vm_readv(peer->pid, &here, 1, &there, 1, 0);
+    if (n != (ssize_t)sizeof value) {
+        *why = n < 0 ? strerror(errno) : "a short read";
+        return false;
+    }
+    if (value != peer->page->probe_value) {
+        *why = "another value was found where a known one should be";
+        return false;
+    }
+    peer->cma = 1;
+    return true;
+}
+
+static kolo_status_t say_refused(kolo_rx_t *rx, size_t bytes, bool write, int err)
+{
+    const kolo_mapped_t *end = kolo_mapped_of_rx(rx);
+    KOLO_TRY(kolo_control_check(end->ctx, end->peers[0]));
+    /* Not there any more: that rank has failed before us, and its caller has freed the buffer already. */
+    return kolo_fail_errno(err == EFAULT ? KOLO_ERR_REMOTE : KOLO_ERR_SYSTEM, err,
+                           "rank %d cannot %s %zu bytes %s rank %d's memory (pid %d); KOLO_CMA_DISABLE=1 goes "
+                           "without",
+                           end->ctx->member->rank, write ? "write" : "read", bytes, write ? "to" : "from",
+                           rx->spec.writer, end->peers[0]->pid);
+}
+
+/* One call, maybe for less than was asked for; never more than keeps a rank that fails waiting for long. */
+static kolo_status_t copy_some(kolo_rx_t *rx, uint64_t theirs, char *mine, size_t bytes, bool write, size_t *done)
+{
+    const kolo_mapped_t *end = kolo_mapped_of_rx(rx);
+    kolo_control_peer_t *peer = end->peers[0];
+    struct iovec here = {mine, KOLO_MIN(bytes, ONE_CALL_BYTES)};
+    struct iovec there = {(void *)(uintptr_t)theirs, here.iov_len};
+    KOLO_TRY(kolo_control_begin_copy(end->ctx, peer));
+    ssize_t n = write ? process_vm_writev(peer->pid, &here, 1, &there, 1, 0)
+                      : process_vm_readv(peer->pid, &here, 1, &there, 1, 0);
+    int err = n < 0 ? errno : EFAULT;
+    KOLO_TRY(kolo_control_end_copy(end->ctx, peer));
+    if (n <= 0 && err != EINTR) return say_refused(rx, bytes, write, err);
+    *done += n > 0 ? (size_t)n : 0;
+    return KOLO_OK;
+}
+
+static kolo_status_t copy(kolo_rx_t *rx, const kolo_ref_t *ref, uint64_t offset, void *mine, size_t bytes,
+                          bool write)
+{
+    const kolo_mapped_t *end = kolo_mapped_of_rx(rx);
+    kolo_control_peer_t *peer = end->peers[0];
+    KOLO_FAIL_POINT_TRY("wire.cma.copy");
+    KOLO_TRY(kolo_mapped_check_ref(rx, ref, offset, bytes));
+    if (kolo_control_gone(peer)) KOLO_TRY(kolo_control_check(end->ctx, peer));
+    for (size_t done = 0; done < bytes;)
+        KOLO_TRY(copy_some(rx, ref->address + offset + done, (char *)mine + done, bytes - done, write, &done));
+    return KOLO_OK;
+}
+
+kolo_status_t kolo_cma_ref_read(kolo_rx_t *rx, const kolo_ref_t *ref, uint64_t offset, void *dst, size_t bytes)
+{
+    return copy(rx, ref, offset, dst, bytes, false);
+}
+
+kolo_status_t kolo_cma_ref_write(kolo_rx_t *rx, const kolo_ref_t *ref, uint64_t offset, const void *src,
+                                 size_t bytes)
+{
+    return copy(rx, ref, offset, (void *)(uintptr_t)src, bytes, true);
+}

@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Wire "cma": the queues of wire "shm", and slots that carry references to the writer's memory, which the reader
+ * copies from or to by itself (cross memory attach: process_vm_readv(2), process_vm_writev(2)). Whether the kernel
+ * permits that is found out by doing it; where it does not, the end becomes one of "shm".
+ */
+#include "wire/cma/cma.h"
+
+#include "base/log.h"
+#include "wire/memfd.h"
+
+/* The cards cannot tell whether copies are permitted; rx_setup does. */
+static bool can_connect(const struct kolo_wire_ctx *ctx, const kolo_peer_card_t *a, const kolo_peer_card_t *b,
+                        kolo_wire_cost_t *cost)
+{
+    (void)ctx;
+    if (!kolo_mapped_same_host(a, b, KOLO_WIRE_CMA) || !kolo_mapped_same_host(a, b, KOLO_WIRE_SHM)) return false;
+    *cost = (kolo_wire_cost_t){.latency_us = 0.2, .gbps = 10};
+    return true;
+}
+
+static kolo_status_t rx_setup(kolo_wire_ctx_t *ctx, kolo_rx_t *rx, kolo_wire_card_t *card)
+{
+    kolo_control_peer_t *writer;
+    const char *why = "";
+    KOLO_TRY(kolo_mapped_rx_setup(ctx, rx, &kolo_memfd_memory, card));
+    KOLO_TRY(kolo_control_peer(ctx, rx->spec.writer, &writer));
+    if (kolo_cma_permitted(writer, &why)) return KOLO_OK;
+    kolo_info("wire", "rank %d may not read the memory of rank %d (pid %d): %s; they go on without single copies",
+              ctx->member->rank, rx->spec.writer, ctx->member->peers[rx->spec.writer].pid, why);
+    rx->ops = &kolo_wire_shm;
+    return KOLO_OK;
+}
+
+static kolo_status_t tx_setup(kolo_wire_ctx_t *ctx, kolo_tx_t *tx, kolo_wire_card_t *card)
+{
+    return kolo_mapped_tx_setup(ctx, tx, &kolo_memfd_memory, card);
+}
+
+const kolo_wire_ops_t kolo_wire_cma = {
+    .name = "cma",
+    .kind = KOLO_WIRE_CMA,
+    .caps = KOLO_CAP_REF | KOLO_CAP_FANOUT,
+    .fallback = &kolo_wire_shm,
+    .can_connect = can_connect,
+    .rx_setup = rx_setup,
+    .tx_setup = tx_setup,
+    .tx_connect = kolo_mapped_tx_connect,
+    .rx_connect = kolo_mapped_rx_connect,
+    .tx_check = kolo_mapped_tx_check,
+    .rx_check = kolo_mapped_rx_check,
+    .ref_read = kolo_cma_ref_read,
+    .ref_write = kolo_cma_ref_write,
+    .tx_close = kolo_mapped_tx_close,
+    .rx_close = kolo_mapped_rx_close,
+    .tx_fini = kolo_mapped_tx_fini,
+    .rx_fini = kolo_mapped_rx_fini,
+    .tx_memory = kolo_mapped_tx_memory,
+    .rx_memory = kolo_mapped_rx_memory,
+};

@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What same-host wires share: a control page per rank and communicator, one memfd page that peers map read-only.
+ * Its asleep word and a doorbell eventfd wake the rank, its closed word says that the rank has gone in good order,
+ * and a descriptor of the peer's process tells its death. Pages and doorbells travel by wire/fdpass.h.
+ */
+#ifndef KOLO_WIRE_CONTROL_H
+#define KOLO_WIRE_CONTROL_H
+
+#include "wire/wire.h"
+
+#define KOLO_CONTROL_MAGIC   0x6c74636bu /* "kctl" */
+#define KOLO_CONTROL_VERSION 3u
+
+typedef struct {
+    _Alignas(64) _Atomic uint32_t asleep; /* the rank sleeps: ring its doorbell */
+    _Atomic uint32_t closed;              /* the rank has closed this communicator: nothing more will come */
+    _Atomic uint32_t failed; /* an operation failed there: its caller may use the buffers for something else now */
+    uint32_t magic, version;
+    int32_t rank, pid;
+    uint64_t job;
+    uint64_t probe_address, probe_value;    /* a word in the rank's own memory, for those who want to read there */
+    _Alignas(64) _Atomic uint32_t touching; /* 1 + the rank whose memory this one copies from or to now; 0: none */
+} kolo_control_page_t;
+
+typedef struct kolo_control kolo_control_t;
+/* A peer's page as mapped here, with its doorbell and a descriptor that tells its death. Cached per context. */
+typedef struct kolo_control_peer {
+    const kolo_control_page_t *page;
+    int rank;
+    int event_fd;
+    int alive_fd; /* readable when the peer's process has died; -1: the peer is in this process */
+    int pid;      /* of the peer's process as seen here; 0: not visible from here */
+    int cma;      /* may its memory be read? 0 not tried, 1 yes, -1 no (wire/cma) */
+} kolo_control_peer_t;
+
+kolo_status_t kolo_control_open(kolo_wire_ctx_t *ctx);
+void kolo_control_close(kolo_wire_ctx_t *ctx); /* sets closed, wakes those who sleep on it */
+/* Before the error of an operation gets to its caller, who may then use its buffers for something else: peers begin
+ * no copy from or to them any more, and copies that run are waited for. One second at most: a process that is
+ * stopped in the middle of a copy may write there later (a warning tells). Any thread. */
+void kolo_control_fail(kolo_wire_ctx_t *ctx);
+/* Round a copy from or to the peer's memory. begin: KOLO_ERR_REMOTE if the peer has failed, then nothing may be
+ * copied, and end is not called. end: KOLO_ERR_REMOTE if it failed meanwhile, so that what was read is not used. */
+kolo_status_t kolo_control_begin_copy(kolo_wire_ctx_t *ctx, const kolo_control_peer_t *peer);
+kolo_status_t kolo_control_end_copy(kolo_wire_ctx_t *ctx, const kolo_control_peer_t *peer);
+void kolo_control_fini(kolo_wire_ctx_t *ctx);
+/* Maps the page of a same-host peer (or returns it from the cache). Blocking within ctx->deadline_ns. */
+kolo_status_t kolo_control_peer(kolo_wire_ctx_t *ctx, int rank, kolo_control_peer_t **peer);
+/* Is the peer still there? One load and at most one poll(2); no message. */
+bool kolo_control_gone(const kolo_control_peer_t *peer);
+/* KOLO_ERR_REMOTE with a message if the peer has closed or died. Cheap enough for every park. */
+kolo_status_t kolo_control_check(kolo_wire_ctx_t *ctx, kolo_control_peer_t *peer);
+
+#endif

@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Descriptor passing between processes of one host: each process serves an abstract Unix socket on the engine
+ * thread and hands out descriptors that were offered under a name, to callers that have the same user id and prove
+ * that they know the offer's key. Nothing appears in a file system, so nothing can be left behind there.
+ *
+ *     server -> client   hello    {magic, version, nonce}
+ *     client -> server   request  {magic, name, nonce, keyed hash over both nonces and the name}
+ *     server -> client   answer   {magic, status, keyed hash over both nonces and the status} + descriptors
+ *
+ * An answer that the key does not cover ("no such offer") is a hint only: the client asks again until its deadline.
+ * Built without libsodium the hash is none and the equal user id is all that protects an offer.
+ */
+#ifndef KOLO_WIRE_FDPASS_H
+#define KOLO_WIRE_FDPASS_H
+
+#include "wire/wire.h"
+
+#define KOLO_FDPASS_NAME_BYTES 16
+#define KOLO_FDPASS_KEY_BYTES  32
+#define KOLO_FDPASS_MAX        4 /* descriptors per offer */
+
+/* The address of this process's server, chosen once, for peer cards. */
+kolo_status_t kolo_fdpass_address(uint8_t address[16]);
+/* Reference-counted: the first start listens, the last stop ends everything. Any thread. */
+kolo_status_t kolo_fdpass_start(void);
+void kolo_fdpass_stop(void);
+
+/* Offers descriptors (duplicated) under a name. The offer ends after `uses` fetches (0: no limit) or by withdraw.
+ * Any thread. Withdrawing what is not there is fine. */
+kolo_status_t kolo_fdpass_offer(const uint8_t name[KOLO_FDPASS_NAME_BYTES],
+                                const uint8_t key[KOLO_FDPASS_KEY_BYTES], const int *fds, int nfds, uint32_t uses);
+void kolo_fdpass_withdraw(const uint8_t name[KOLO_FDPASS_NAME_BYTES]);
+
+/* What the kernel says about the process behind a server. */
+typedef struct {
+    int pid;      /* as seen here; 0: not visible (another pid namespace), or this very process is asked */
+    int alive_fd; /* pidfd, or the connection itself: readable when the process has died. -1: this very process */
+} kolo_fdpass_peer_t;
+
+/* May the offer still be on its way, or was it made before the caller heard of it? */
+typedef enum { KOLO_FDPASS_MAY_COME, KOLO_FDPASS_MUST_BE_THERE } kolo_fdpass_patience_t;
+
+/* Fetches an offer of exactly nfds descriptors (close-on-exec, owned by the caller) from the process of `card`,
+ * until ctx->deadline_ns (none: 30 s). Uses ctx->key, abort, waker. peer may be NULL. KOLO_ERR_AUTH when the server
+ * refused the key; when there is no such offer, KOLO_ERR_REMOTE at once if it must be there, else KOLO_ERR_TIMEOUT.
+ */
+kolo_status_t kolo_fdpass_fetch(kolo_wire_ctx_t *ctx, const kolo_peer_card_t *card,
+                                const uint8_t name[KOLO_FDPASS_NAME_BYTES], kolo_fdpass_patience_t patience,
+                                int *fds, int nfds, kolo_fdpass_peer_t *peer);
+
+/* Process-wide, for tests and kolo-info. */
+typedef struct {
+    uint64_t served, refused_user, refused_key, refused_name, refused_frame, refused_timeout, refused_full;
+    uint32_t pending, connections, offers; /* now */
+} kolo_fdpass_counters_t;
+void kolo_fdpass_get_counters(kolo_fdpass_counters_t *counters);
+
+#endif

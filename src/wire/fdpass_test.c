@@ -1,0 +1,312 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Descriptor passing between two processes: the child serves, the parent asks, strangers knock.
+ */
+#include "progress/test_fork.h"
+#include "wire/fdpass_frame.h"
+#include "wire/testkit.h"
+
+#include <poll.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static const uint8_t name_often[16] = "often", name_once[16] = "once", name_missing[16] = "missing";
+static const uint8_t name_late[16] = "late";
+static const uint8_t key[32] = "the key of the job";
+
+typedef struct {
+    kolo_peer_card_t card;
+    pid_t pid;
+    int command, answer; /* pipes to and from the child */
+} service_t;
+
+static int memfd_with(const char *text)
+{
+    int fd = memfd_create("fdpass-test", MFD_CLOEXEC);
+    if (fd < 0 || write(fd, text, strlen(text)) < 0) _exit(3);
+    return fd;
+}
+
+/* The child: 'l' makes the late offer, 'c' answers with its counters, end of file ends it. */
+static void serve(int command, int answer)
+{
+    uint8_t address[16];
+    char c;
+    int fds[2] = {memfd_with("first"), memfd_with("second")};
+    if (kolo_fdpass_start() != KOLO_OK || kolo_fdpass_address(address) != KOLO_OK) _exit(4);
+    if (kolo_fdpass_offer(name_often, key, fds, 2, 0) != KOLO_OK) _exit(5);
+    if (kolo_fdpass_offer(name_once, key, fds, 1, 1) != KOLO_OK) _exit(6);
+    if (write(answer, address, sizeof address) < 0) _exit(7);
+    while (read(command, &c, 1) == 1) {
+        kolo_fdpass_counters_t counters;
+        if (c == 'l') {
+            usleep(100000);
+            if (kolo_fdpass_offer(name_late, key, fds, 1, 1) != KOLO_OK) _exit(8);
+        }
+        kolo_fdpass_get_counters(&counters);
+        if (c == 'c' && write(answer, &counters, sizeof counters) < 0) _exit(9);
+    }
+    kolo_fdpass_withdraw(name_often);
+    kolo_fdpass_withdraw(name_late);
+    kolo_fdpass_stop();
+    _exit(0);
+}
+
+static int start_service(void **state)
+{
+    static service_t service;
+    int down[2], up[2];
+    if (pipe(down) || pipe(up)) return -1;
+    fflush(NULL);
+    service.pid = fork();
+    if (service.pid == 0) {
+        close(down[1]);
+        close(up[0]);
+        serve(down[0], up[1]);
+    }
+    close(down[0]);
+    close(up[1]);
+    service.command = down[1];
+    service.answer = up[0];
+    memset(&service.card, 0, sizeof service.card);
+    service.card.rank = 5;
+    service.card.pid = service.pid;
+    strcpy(service.card.host_name, "here");
+    *state = &service;
+    return read(up[0], service.card.fd_address, 16) == 16 ? 0 : -1;
+}
+
+static int stop_service(void **state)
+{
+    service_t *service = (service_t *)*state;
+    int status;
+    close(service->command);
+    close(service->answer);
+    if (waitpid(service->pid, &status, 0) != service->pid) return -1;
+    return WIFEXITED(status) && WEXITSTATUS(status) == 0 ? 0 : -1;
+}
+
+static kolo_fdpass_counters_t counters_of(service_t *service)
+{
+    kolo_fdpass_counters_t counters;
+    assert_int_equal(write(service->command, "c", 1), 1);
+    assert_int_equal(read(service->answer, &counters, sizeof counters), sizeof counters);
+    return counters;
+}
+
+static kolo_wire_ctx_t caller(int64_t limit_ms)
+{
+    kolo_wire_ctx_t ctx;
+    memset(&ctx, 0, sizeof ctx);
+    memcpy(ctx.key, key, sizeof key);
+    ctx.waker.epoll_fd = ctx.waker.event_fd = -1;
+    ctx.deadline_ns = kolo_deadline_ms(limit_ms);
+    return ctx;
+}
+
+static void assert_text(int fd, const char *text)
+{
+    char buf[16] = {0};
+    assert_true(pread(fd, buf, sizeof buf - 1, 0) >= 0);
+    assert_string_equal(buf, text);
+    close(fd);
+}
+
+static void descriptors_arrive(void **state)
+{
+    service_t *service = (service_t *)*state;
+    kolo_wire_ctx_t ctx = caller(3000);
+    kolo_fdpass_peer_t peer;
+    int fds[2];
+    assert_int_equal(kolo_fdpass_fetch(&ctx, &service->card, name_often, KOLO_FDPASS_MAY_COME, fds, 2, &peer),
+                     KOLO_OK);
+    assert_text(fds[0], "first");
+    assert_text(fds[1], "second");
+    assert_int_equal(peer.pid, service->pid);
+    assert_true(peer.alive_fd >= 0);
+    close(peer.alive_fd);
+    /* an offer may end by itself */
+    assert_int_equal(kolo_fdpass_fetch(&ctx, &service->card, name_once, KOLO_FDPASS_MAY_COME, fds, 1, NULL),
+                     KOLO_OK);
+    assert_text(fds[0], "first");
+    ctx = caller(50);
+    assert_int_equal(kolo_fdpass_fetch(&ctx, &service->card, name_once, KOLO_FDPASS_MAY_COME, fds, 1, NULL),
+                     KOLO_ERR_TIMEOUT);
+    assert_non_null(strstr(kolo_error_text(), "rank 5"));
+    ctx = caller(3000);
+    assert_int_equal(kolo_fdpass_fetch(&ctx, &service->card, name_once, KOLO_FDPASS_MUST_BE_THERE, fds, 1, NULL),
+                     KOLO_ERR_REMOTE);
+    assert_int_equal(counters_of(service).offers, 1);
+}
+
+static void an_offer_may_come_later(void **state)
+{
+    service_t *service = (service_t *)*state;
+    kolo_wire_ctx_t ctx = caller(3000);
+    int fd;
+    assert_int_equal(write(service->command, "l", 1), 1);
+    assert_int_equal(kolo_fdpass_fetch(&ctx, &service->card, name_late, KOLO_FDPASS_MAY_COME, &fd, 1, NULL),
+                     KOLO_OK);
+    close(fd);
+    assert_true(counters_of(service).refused_name > 0);
+}
+
+static void a_wrong_key_gets_nothing(void **state)
+{
+    service_t *service = (service_t *)*state;
+    kolo_wire_ctx_t ctx = caller(3000);
+    int fds[2];
+    ctx.key[0] ^= 1;
+    assert_int_equal(kolo_fdpass_fetch(&ctx, &service->card, name_often, KOLO_FDPASS_MAY_COME, fds, 2, NULL),
+                     KOLO_ERR_AUTH);
+    assert_int_equal(counters_of(service).refused_key, 1);
+    assert_int_equal(counters_of(service).served, 0);
+    ctx = caller(30);
+    assert_int_equal(kolo_fdpass_fetch(&ctx, &service->card, name_missing, KOLO_FDPASS_MAY_COME, fds, 2, NULL),
+                     KOLO_ERR_TIMEOUT);
+}
+
+static int knock(const service_t *service)
+{
+    struct sockaddr_un sun;
+    socklen_t size = kolo_fdpass_sockaddr(service->card.fd_address, &sun);
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    if (fd < 0 || connect(fd, (struct sockaddr *)&sun, size) != 0) return -1;
+    return fd;
+}
+
+/* More silent callers than the server listens to at a time: the others still get through, the silent are dropped.
+ */
+static void silent_callers_do_not_stop_others(void **state)
+{
+    enum { SILENT = 300 };
+    service_t *service = (service_t *)*state;
+    int silent[SILENT], fds[2];
+    for (int i = 0; i < SILENT; i++) assert_true((silent[i] = knock(service)) >= 0);
+    kolo_wire_ctx_t ctx = caller(10000);
+    assert_int_equal(kolo_fdpass_fetch(&ctx, &service->card, name_often, KOLO_FDPASS_MAY_COME, fds, 2, NULL),
+                     KOLO_OK);
+    close(fds[0]);
+    close(fds[1]);
+    kolo_fdpass_counters_t counters = counters_of(service);
+    assert_true(counters.refused_timeout > 0 && counters.refused_full > 0);
+    for (int i = 0; i < SILENT; i++) close(silent[i]);
+}
+
+static void noise_is_refused(void **state)
+{
+    service_t *service = (service_t *)*state;
+    kolo_fdpass_request_t request = {.magic = KOLO_FDPASS_MAGIC, .nfds = 2};
+    uint8_t noise[4096];
+    char byte[256];
+    memset(noise, 0xa5, sizeof noise);
+    memcpy(request.name, name_often, 16);
+    const struct {
+        const void *data;
+        size_t bytes;
+    } frames[] = {{noise, 1},
+                  {noise, sizeof request},
+                  {noise, sizeof noise},
+                  {&request, sizeof request - 1},
+                  {&request, sizeof request}};
+    for (size_t i = 0; i < KOLO_COUNTOF(frames); i++) {
+        int fd = knock(service);
+        assert_true(fd >= 0);
+        assert_int_equal(recv(fd, byte, sizeof byte, 0), sizeof(kolo_fdpass_hello_t));
+        assert_int_equal(send(fd, frames[i].data, frames[i].bytes, MSG_NOSIGNAL), frames[i].bytes);
+        while (recv(fd, byte, sizeof byte, 0) > 0) assert_int_equal(((kolo_fdpass_answer_t *)byte)->result, 2);
+        close(fd);
+    }
+    kolo_fdpass_counters_t counters = counters_of(service);
+    assert_int_equal(counters.refused_frame, 4);
+    assert_int_equal(counters.refused_key, 1);
+    assert_int_equal(counters.served, 0);
+    assert_int_equal(counters.connections, 0);
+}
+
+static void death_of_the_server_is_seen(void **state)
+{
+    service_t *service = (service_t *)*state;
+    kolo_wire_ctx_t ctx = caller(3000);
+    kolo_fdpass_peer_t peer;
+    int fds[2];
+    assert_int_equal(kolo_fdpass_fetch(&ctx, &service->card, name_often, KOLO_FDPASS_MAY_COME, fds, 2, &peer),
+                     KOLO_OK);
+    close(fds[0]);
+    close(fds[1]);
+    struct pollfd pfd = {.fd = peer.alive_fd, .events = POLLIN};
+    assert_int_equal(poll(&pfd, 1, 20), 0);
+    kill(service->pid, SIGKILL);
+    assert_int_equal(poll(&pfd, 1, 1000), 1);
+    close(peer.alive_fd);
+    /* and it cannot be reached any more */
+    ctx = caller(50);
+    assert_int_equal(kolo_fdpass_fetch(&ctx, &service->card, name_often, KOLO_FDPASS_MAY_COME, fds, 2, NULL),
+                     KOLO_ERR_TIMEOUT);
+    int status;
+    waitpid(service->pid, &status, 0);
+    close(service->command);
+    close(service->answer);
+}
+
+/* A child of fork() inherits neither the address nor the offers. */
+static void a_forked_child_starts_afresh(void **state)
+{
+    uint8_t mine[16], its[16];
+    int pipes[2], fd = memfd_with("mine"), got = -1;
+    kolo_fdpass_result_t result;
+    kolo_engine_t *engine;
+    (void)state;
+    if (KOLO_KIT_TSAN) skip(); /* it allows no threads in the child of a process with threads */
+    assert_int_equal(kolo_fdpass_start(), KOLO_OK);
+    assert_int_equal(kolo_fdpass_address(mine), KOLO_OK);
+    assert_int_equal(kolo_fdpass_offer(name_often, key, &fd, 1, 0), KOLO_OK);
+    assert_int_equal(pipe(pipes), 0);
+    assert_int_equal(kolo_engine_get(&engine), KOLO_OK);
+    pid_t pid = kolo_test_fork(engine);
+    if (pid == 0) {
+        int bad = kolo_fdpass_fetch_own(mine, name_often, key, &got, 1, &result);
+        bad += kolo_fdpass_address(its) != KOLO_OK;
+        bad += kolo_fdpass_start() != KOLO_OK; /* under its own name, beside the parent's */
+        kolo_fdpass_stop();
+        _exit(write(pipes[1], its, sizeof its) == sizeof its ? bad : 9);
+    }
+    int status;
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 0);
+    assert_int_equal(read(pipes[0], its, sizeof its), sizeof its);
+    assert_memory_not_equal(mine, its, sizeof its);
+    assert_true(kolo_fdpass_fetch_own(mine, name_often, key, &got, 1, &result));
+    assert_int_equal(result, KOLO_FDPASS_SERVED);
+    assert_text(got, "mine");
+    kolo_fdpass_withdraw(name_often);
+    kolo_fdpass_stop();
+    kolo_engine_put(engine);
+    close(fd);
+    close(pipes[0]);
+    close(pipes[1]);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(descriptors_arrive, start_service, stop_service),
+        cmocka_unit_test_setup_teardown(an_offer_may_come_later, start_service, stop_service),
+        cmocka_unit_test_setup_teardown(a_wrong_key_gets_nothing, start_service, stop_service),
+        cmocka_unit_test_setup_teardown(silent_callers_do_not_stop_others, start_service, stop_service),
+        cmocka_unit_test_setup_teardown(noise_is_refused, start_service, stop_service),
+        cmocka_unit_test_setup(death_of_the_server_is_seen, start_service),
+        cmocka_unit_test(a_forked_child_starts_afresh),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Low-latency protocol for small messages (after NCCL's LL128, on the CPU): a slot is a header line and then lines
+ * of 64 bytes: 56 of data, 4 of signature, 4 of sequence number. A line is written data first, number last, so that
+ * one cache line transfer brings data and arrival together and no flag is waited for separately. The header line
+ * holds the full signature; a reader looks at it only to explain a mismatch.
+ */
+#ifndef KOLO_WIRE_LL_H
+#define KOLO_WIRE_LL_H
+
+#include "wire/wire.h"
+
+#include <string.h>
+
+#define KOLO_LL_DATA  56
+#define KOLO_LL_GROUP 8 /* lines that a reader takes together; see kolo_ll_get */
+
+typedef struct {
+    _Alignas(64) uint8_t data[KOLO_LL_DATA];
+    uint32_t signature;
+    _Atomic uint32_t seq; /* (uint32_t)(slot number + 1) */
+} kolo_ll_line_t;
+_Static_assert(sizeof(kolo_ll_line_t) == 64, "one cache line");
+
+/* Lines for `bytes` of data; at least one, so that empty messages arrive too. */
+static inline size_t kolo_ll_lines(size_t bytes)
+{
+    return bytes ? KOLO_DIV_UP(bytes, KOLO_LL_DATA) : 1;
+}
+/* A message with a part for each reader: as many whole short parts to a line as fit (none straddles two, so a
+ * reader waits for one line), a longer part on lines of its own. Parts are of equal length, 0 too. */
+static inline uint32_t kolo_ll_parts_per_line(size_t bytes, uint32_t parts)
+{
+    if (bytes == 0) return parts;
+    return bytes * 2 > KOLO_LL_DATA ? 1 : KOLO_LL_DATA / (uint32_t)bytes;
+}
+static inline size_t kolo_ll_part_lines(size_t bytes, uint32_t parts)
+{
+    return KOLO_DIV_UP(parts, kolo_ll_parts_per_line(bytes, parts)) * kolo_ll_lines(bytes);
+}
+/* Most data bytes of a slot with this payload size. */
+static inline size_t kolo_ll_capacity(size_t slot_bytes)
+{
+    return slot_bytes / 64 * KOLO_LL_DATA;
+}
+static inline uint32_t kolo_ll_signature(uint64_t signature, uint64_t operation)
+{
+    uint64_t h = (signature ^ operation * 0x9e3779b97f4a7c15ull) * 0xff51afd7ed558ccdull;
+    return (uint32_t)(h >> 32);
+}
+
+/* Writes `bytes` into lines first_line.. of slot tx->next (tx ready, capacity checked by the caller). Several puts
+ * may fill one slot at different lines; kolo_ll_post() ends the slot. */
+static inline void kolo_ll_put(kolo_tx_t *tx, size_t first_line, const void *data, size_t bytes, uint32_t signature)
+{
+    kolo_ll_line_t *line = (kolo_ll_line_t *)kolo_tx_payload(tx) + first_line;
+    const uint8_t *from = (const uint8_t *)data;
+    uint32_t seq = (uint32_t)(tx->next + 1);
+    for (;;) {
+        size_t n = bytes < KOLO_LL_DATA ? bytes : KOLO_LL_DATA;
+        if (KOLO_LIKELY(n == KOLO_LL_DATA))
+            memcpy(line->data, from, KOLO_LL_DATA);
+        else if (n)
+            memcpy(line->data, from, n);
+        line->signature = signature;
+        atomic_store_explicit(&line->seq, seq, memory_order_release);
+        if (bytes <= KOLO_LL_DATA) return;
+        bytes -= n;
+        from += n;
+        line++;
+    }
+}
+/* A line keeps the number of the last message that was long enough to use it. 2^32 messages later that number would
+ * look like an arrival, so each slot is swept once in KOLO_LL_SWEEP messages (new queues: kolo_queue_prepare). */
+#define KOLO_LL_SWEEP (1ull << 31)
+static inline void kolo_ll_sweep(void *payload, size_t slot_bytes, uint32_t seq)
+{
+    kolo_ll_line_t *line = (kolo_ll_line_t *)payload;
+    for (size_t i = 0; i < slot_bytes / sizeof(*line); i++)
+        atomic_store_explicit(&line[i].seq, seq, memory_order_relaxed);
+}
+/* Must be called before the first put of a slot: leaves the full signature for whoever finds a mismatch. */
+static inline void kolo_ll_begin(kolo_tx_t *tx, uint64_t signature, uint64_t operation)
+{
+    kolo_slot_header_t *h = kolo_tx_header(tx);
+    uint64_t age = tx->next - tx->spec.start;
+    if (KOLO_UNLIKELY((age & (KOLO_LL_SWEEP - 1)) < tx->depth && age >= KOLO_LL_SWEEP))
+        kolo_ll_sweep(h + 1, tx->slot_bytes, (uint32_t)(tx->next + 1 - tx->depth));
+    h->signature = signature;
+    h->operation = operation;
+    atomic_store_explicit(&h->seq, tx->next + 1, memory_order_release);
+}
+static inline void kolo_ll_post(kolo_tx_t *tx)
+{
+    tx->next++;
+    kolo_tx_ring(tx);
+}
+
+static inline const kolo_ll_line_t *kolo_ll_rx_line(const kolo_rx_t *rx, size_t line)
+{
+    return (const kolo_ll_line_t *)(const void *)(kolo_rx_header(rx) + 1) + line;
+}
+static inline bool kolo_ll_arrived(const kolo_rx_t *rx, size_t line)
+{
+    return atomic_load_explicit(&kolo_ll_rx_line(rx, line)->seq, memory_order_acquire) == (uint32_t)(rx->next + 1);
+}
+/* Copies what has arrived of `bytes` data bytes that start at first_line, from offset `done` (a multiple of
+ * KOLO_LL_DATA) on; returns the new `done` (== bytes: complete; an empty message is complete when its line is
+ * there: the caller asks kolo_ll_arrived). A wrong signature sets *mismatch and stops.
+ *
+ * A reader on the writer's heels takes every line away while it is being written, and each then travels twice; so
+ * lines are read in groups whose last line is there (4 KB between two ranks: 0.9 to 1.5 us instead of 0.9 to 2.4).
+ */
+static inline size_t kolo_ll_get(const kolo_rx_t *rx, size_t first_line, void *dst, size_t bytes, size_t done,
+                                 uint32_t signature, bool *mismatch)
+{
+    uint8_t *to = (uint8_t *)dst;
+    size_t line = first_line + done / KOLO_LL_DATA, last = first_line + (bytes - 1) / KOLO_LL_DATA;
+    while (done < bytes && kolo_ll_arrived(rx, line)) {
+        const kolo_ll_line_t *l = kolo_ll_rx_line(rx, line);
+        size_t n = bytes - done < KOLO_LL_DATA ? bytes - done : KOLO_LL_DATA;
+        if (KOLO_UNLIKELY(l->signature != signature)) {
+            *mismatch = true;
+            return done;
+        }
+        if ((line - first_line) % KOLO_LL_GROUP == 0 &&
+            !kolo_ll_arrived(rx, KOLO_MIN(line + KOLO_LL_GROUP - 1, last)))
+            return done;
+        if (KOLO_LIKELY(n == KOLO_LL_DATA))
+            memcpy(to + done, l->data, KOLO_LL_DATA);
+        else
+            memcpy(to + done, l->data, n);
+        done += n;
+        line++;
+    }
+    return done;
+}
+
+#endif

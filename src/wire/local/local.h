@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Inside of wire "local": the registry of memory that ranks of this process share, and copies by address.
+ */
+#ifndef KOLO_WIRE_LOCAL_LOCAL_H
+#define KOLO_WIRE_LOCAL_LOCAL_H
+
+#include "wire/mapped.h"
+
+extern const kolo_mapped_memory_t kolo_local_memory;
+
+kolo_status_t kolo_local_ref_read(kolo_rx_t *rx, const kolo_ref_t *ref, uint64_t offset, void *dst, size_t bytes);
+kolo_status_t kolo_local_ref_write(kolo_rx_t *rx, const kolo_ref_t *ref, uint64_t offset, const void *src,
+                                   size_t bytes);
+
+#endif

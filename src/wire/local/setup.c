@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Wire "local": both ranks are threads of one process. The queue is ordinary memory, found by the random id on the
+ * writer's card in a registry of this process; references are plain addresses.
+ */
+#include "wire/local/local.h"
+
+static bool can_connect(const struct kolo_wire_ctx *ctx, const kolo_peer_card_t *a, const kolo_peer_card_t *b,
+                        kolo_wire_cost_t *cost)
+{
+    (void)ctx;
+    if (!kolo_mapped_same_host(a, b, KOLO_WIRE_LOCAL) || a->process_hash != b->process_hash) return false;
+    *cost = (kolo_wire_cost_t){.latency_us = 0.2, .gbps = 10};
+    return true;
+}
+
+static kolo_status_t rx_setup(kolo_wire_ctx_t *ctx, kolo_rx_t *rx, kolo_wire_card_t *card)
+{
+    return kolo_mapped_rx_setup(ctx, rx, &kolo_local_memory, card);
+}
+
+static kolo_status_t tx_setup(kolo_wire_ctx_t *ctx, kolo_tx_t *tx, kolo_wire_card_t *card)
+{
+    return kolo_mapped_tx_setup(ctx, tx, &kolo_local_memory, card);
+}
+
+const kolo_wire_ops_t kolo_wire_local = {
+    .name = "local",
+    .kind = KOLO_WIRE_LOCAL,
+    .caps = KOLO_CAP_REF | KOLO_CAP_FANOUT,
+    .can_connect = can_connect,
+    .rx_setup = rx_setup,
+    .tx_setup = tx_setup,
+    .tx_connect = kolo_mapped_tx_connect,
+    .rx_connect = kolo_mapped_rx_connect,
+    .tx_check = kolo_mapped_tx_check,
+    .rx_check = kolo_mapped_rx_check,
+    .ref_read = kolo_local_ref_read,
+    .ref_write = kolo_local_ref_write,
+    .tx_close = kolo_mapped_tx_close,
+    .rx_close = kolo_mapped_rx_close,
+    .tx_fini = kolo_mapped_tx_fini,
+    .rx_fini = kolo_mapped_rx_fini,
+    .tx_memory = kolo_mapped_tx_memory,
+    .rx_memory = kolo_mapped_rx_memory,
+};

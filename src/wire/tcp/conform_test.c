@@ -1,0 +1,10 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The conformance kit on wire "tcp".
+ */
+#include "wire/conformance.h"
+
+int main(int argc, char **argv)
+{
+    return kolo_conformance_main(KOLO_WIRE_TCP, KOLO_CONFORM_THREADS | KOLO_CONFORM_PROCESSES, argc, argv);
+}

@@ -1,0 +1,271 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The tcp wire's sockets: the writer dials them, the reader accepts them (oob proves on both sides who the other
+ * is), and at the end each side says farewell, so that an end in good order is told from a death.
+ */
+#include "base/failpoint.h"
+#include "base/log.h"
+#include "wire/tcp/tcp.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+const char *kolo_tcp_host_name(const kolo_wire_ctx_t *ctx, int rank)
+{
+    const kolo_member_t *m = ctx->member;
+    return m && m->peers && rank >= 0 && rank < m->nranks ? m->peers[rank].host_name : "?";
+}
+
+/* ---- the context's list ---- */
+
+static kolo_status_t state_get(kolo_wire_ctx_t *ctx, kolo_tcp_state_t **result)
+{
+    kolo_tcp_state_t *state = ctx->wire_state[KOLO_WIRE_TCP];
+    if (!state) {
+        if (ctx->npumps == KOLO_WIRE_MAX_PUMPS) return kolo_fail(KOLO_ERR_INTERNAL, "tcp: no room for a pump");
+        state = calloc(1, sizeof *state);
+        if (!state) return kolo_fail(KOLO_ERR_NO_MEMORY, "tcp: no memory for the connection list");
+        state->ctx = ctx;
+        state->epoll_fd = -1;
+        ctx->pumps[ctx->npumps].fn = kolo_tcp_pump;
+        ctx->pumps[ctx->npumps++].arg = state;
+        ctx->wire_state[KOLO_WIRE_TCP] = state;
+    }
+    *result = state;
+    return KOLO_OK;
+}
+
+/* The last connection frees it; a context without connections has no pump. */
+static void state_put(kolo_tcp_state_t *state)
+{
+    kolo_wire_ctx_t *ctx = state->ctx;
+    if (state->first) return;
+    for (uint32_t i = 0; i < ctx->npumps; i++) {
+        if (ctx->pumps[i].arg != state) continue;
+        ctx->pumps[i] = ctx->pumps[--ctx->npumps];
+        break;
+    }
+    ctx->wire_state[KOLO_WIRE_TCP] = NULL;
+    if (state->epoll_fd >= 0) close(state->epoll_fd);
+    free(state);
+}
+
+static kolo_status_t epoll_add(kolo_tcp_state_t *state, kolo_tcp_sock_t *sock)
+{
+    struct epoll_event ev = {.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, .data.ptr = sock};
+    if (epoll_ctl(state->epoll_fd, EPOLL_CTL_ADD, sock->fd, &ev) != 0)
+        return kolo_fail_errno(KOLO_ERR_SYSTEM, errno, "tcp: cannot watch a socket");
+    return KOLO_OK;
+}
+
+/* Many sockets: from now on epoll says which of them are worth a system call. */
+static kolo_status_t epoll_start(kolo_tcp_state_t *state)
+{
+    state->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    if (state->epoll_fd < 0) return kolo_fail_errno(KOLO_ERR_SYSTEM, errno, "tcp: epoll; descriptor limit?");
+    for (kolo_tcp_conn_t *c = state->first; c; c = c->next)
+        for (uint32_t i = 0; i < c->nsocks; i++) KOLO_TRY(epoll_add(state, &c->socks[i]));
+    return KOLO_OK;
+}
+
+static kolo_status_t list_add(kolo_tcp_state_t *state, kolo_tcp_conn_t *conn)
+{
+    conn->state = state;
+    conn->next = state->first;
+    conn->prev = NULL;
+    if (state->first) state->first->prev = conn;
+    state->first = conn;
+    state->nsocks += conn->nsocks;
+    if (state->epoll_fd >= 0) {
+        for (uint32_t i = 0; i < conn->nsocks; i++) KOLO_TRY(epoll_add(state, &conn->socks[i]));
+    } else if (state->nsocks > KOLO_TCP_TRY_SOCKETS) {
+        KOLO_TRY(epoll_start(state));
+    }
+    for (uint32_t i = 0; i < conn->nsocks; i++) KOLO_TRY(kolo_waker_add_fd(&state->ctx->waker, conn->socks[i].fd));
+    return KOLO_OK;
+}
+
+/* ---- sockets ---- */
+
+static void name_peer(kolo_tcp_conn_t *conn, int fd)
+{
+    union {
+        struct sockaddr any;
+        struct sockaddr_in in;
+        struct sockaddr_in6 in6;
+        struct sockaddr_storage storage;
+    } a;
+    socklen_t len = sizeof a;
+    char host[INET6_ADDRSTRLEN] = "?";
+    memset(&a, 0, sizeof a);
+    snprintf(conn->address, sizeof conn->address, "address unknown");
+    if (getpeername(fd, &a.any, &len) != 0) return;
+    if (a.any.sa_family == AF_INET) {
+        inet_ntop(AF_INET, &a.in.sin_addr, host, sizeof host);
+        snprintf(conn->address, sizeof conn->address, "%s:%d", host, ntohs(a.in.sin_port));
+    } else if (a.any.sa_family == AF_INET6) {
+        inet_ntop(AF_INET6, &a.in6.sin6_addr, host, sizeof host);
+        snprintf(conn->address, sizeof conn->address, "[%s]:%d", host, ntohs(a.in6.sin6_port));
+    }
+}
+
+static void set_buffer(int fd, int option, int64_t bytes)
+{
+    int n = (int)bytes;
+    if (n > 0 && setsockopt(fd, SOL_SOCKET, option, &n, sizeof n) != 0)
+        kolo_warn("tcp", "cannot set a socket buffer of %d bytes: %s", n, strerror(errno));
+}
+
+static kolo_status_t set_options(int fd)
+{
+    set_buffer(fd, SO_SNDBUF, kolo_tcp_param_sndbuf);
+    set_buffer(fd, SO_RCVBUF, kolo_tcp_param_rcvbuf);
+    int us = (int)kolo_tcp_param_busy_poll_us;
+    if (us > 0 && setsockopt(fd, SOL_SOCKET, SO_BUSY_POLL, &us, sizeof us) != 0)
+        kolo_warn("tcp", "KOLO_TCP_BUSY_POLL_US has no effect: %s", strerror(errno));
+    const char *cc = kolo_tcp_param_congestion;
+    if (cc && setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, cc, (socklen_t)strlen(cc)) != 0)
+        return kolo_fail_errno(
+            KOLO_ERR_INVALID_ARGUMENT, errno,
+            "tcp: KOLO_TCP_CONGESTION=%s (see /proc/sys/net/ipv4/tcp_allowed_congestion_control)", cc);
+    return KOLO_OK;
+}
+
+static kolo_status_t attach(kolo_tcp_conn_t *conn, kolo_wire_ctx_t *ctx, const int *fds, uint32_t nsocks)
+{
+    kolo_tcp_state_t *state = NULL;
+    const kolo_conn_spec_t *spec = conn->tx ? &conn->tx->spec : &conn->rx->spec;
+    conn->socks = calloc(nsocks, sizeof *conn->socks);
+    conn->streams = calloc(nsocks, sizeof *conn->streams);
+    if (conn->tx) conn->outs = calloc(nsocks + 1, sizeof *conn->outs);
+    if (!conn->socks || !conn->streams || (conn->tx && !conn->outs)) {
+        for (uint32_t i = 0; i < nsocks; i++) close(fds[i]);
+        return kolo_fail(KOLO_ERR_NO_MEMORY, "tcp: no memory for the sockets to rank %d", conn->peer);
+    }
+    conn->nsocks = nsocks;
+    for (uint32_t i = 0; i < nsocks; i++) {
+        uint64_t slot = spec->start + i;
+        uint32_t at = (uint32_t)(slot & (nsocks - 1));
+        conn->socks[at] = (kolo_tcp_sock_t){.conn = conn, .fd = fds[at], .readable = true, .writable = true};
+        conn->streams[at].slot = slot;
+        conn->streams[at].step = nsocks;
+        conn->streams[at].back = conn->tx != NULL;
+        conn->streams[at].sink = conn->rx ? &conn->sink : NULL;
+        if (conn->tx) conn->outs[at] = (kolo_tcp_out_t){.sock = &conn->socks[at], .slot = spec->start};
+    }
+    conn->nouts = conn->tx ? nsocks : 0;
+    conn->sink.nstreams = nsocks;
+    name_peer(conn, fds[0]);
+    for (uint32_t i = 0; i < nsocks; i++) KOLO_TRY(set_options(fds[i]));
+    KOLO_TRY(state_get(ctx, &state));
+    KOLO_TRY(list_add(state, conn));
+    kolo_tcp_pair(conn);
+    return KOLO_OK;
+}
+
+kolo_status_t kolo_tcp_conn_attach(kolo_tcp_conn_t *conn, kolo_wire_ctx_t *ctx, const int *fds, uint32_t nsocks)
+{
+    KOLO_FAIL_POINT("wire.tcp.attach");
+    kolo_status_t st = attach(conn, ctx, fds, nsocks);
+    if (st != KOLO_OK) kolo_tcp_conn_detach(conn);
+    return st;
+}
+
+typedef kolo_status_t (*open_fn_t)(kolo_oob_t *oob, int peer, uint64_t tag, uint64_t deadline_ns, int *fd);
+
+static kolo_status_t open_sockets(kolo_tcp_conn_t *conn, kolo_wire_ctx_t *ctx, uint32_t nsocks, uint64_t nonce,
+                                  open_fn_t open_socket)
+{
+    int fds[KOLO_TCP_MAX_SOCKETS];
+    KOLO_FAIL_POINT_TRY("wire.tcp.open");
+    for (uint32_t i = 0; i < nsocks; i++) {
+        kolo_status_t st = open_socket(ctx->oob, conn->peer, nonce + i, ctx->deadline_ns, &fds[i]);
+        if (st == KOLO_OK) continue;
+        while (i > 0) close(fds[--i]);
+        return kolo_fail_prefix(st, "tcp: connection with rank %d on %.32s: ", conn->peer,
+                                kolo_tcp_host_name(ctx, conn->peer));
+    }
+    return kolo_tcp_conn_attach(conn, ctx, fds, nsocks);
+}
+
+kolo_status_t kolo_tcp_tx_connect(kolo_wire_ctx_t *ctx, kolo_tx_t *tx, const kolo_wire_card_t *reader_cards)
+{
+    kolo_tcp_conn_t *conn = tx->priv;
+    kolo_tcp_card_t card;
+    KOLO_TRY(kolo_tcp_card_decode(&reader_cards[0], conn->peer, &card));
+    uint32_t mine = 1u << kolo_tcp_param_sockets;
+    return open_sockets(conn, ctx, KOLO_MIN(mine, card.sockets), conn->nonce, kolo_oob_dial);
+}
+
+kolo_status_t kolo_tcp_rx_connect(kolo_wire_ctx_t *ctx, kolo_rx_t *rx, const kolo_wire_card_t *writer_card)
+{
+    kolo_tcp_conn_t *conn = rx->priv;
+    kolo_tcp_card_t card;
+    KOLO_TRY(kolo_tcp_card_decode(writer_card, conn->peer, &card));
+    uint32_t mine = 1u << kolo_tcp_param_sockets;
+    return open_sockets(conn, ctx, KOLO_MIN(mine, card.sockets), card.nonce, kolo_oob_accept);
+}
+
+/* ---- the end ---- */
+
+/* The farewell says that nothing was cut off: not sent when a frame is half written or still waits. */
+static void say_farewell(const kolo_tcp_conn_t *conn, kolo_tcp_sock_t *sock, bool in_order)
+{
+    uint8_t bytes[KOLO_TCP_FRAME_BYTES];
+    const kolo_tcp_conn_t *mate =
+        conn->rx && kolo_tcp_is_carrier(conn) && sock == &conn->socks[0] ? conn->mate : NULL;
+    (void)kolo_tcp_take_peeked(sock); /* the kernel resets a connection that is closed with bytes unread */
+    bool within = sock->cut || (mate && mate->outs[mate->nsocks].sent > 0);
+    if (in_order && !within) {
+        kolo_tcp_frame_t bye = {
+            .magic = KOLO_TCP_FRAME_MAGIC, .flags = KOLO_TCP_FRAME_BYE, .slot = conn->tx ? conn->tx->next : 0};
+        kolo_tcp_frame_encode(bytes, &bye);
+        ssize_t n = send(sock->fd, bytes, sizeof bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
+        (void)n; /* a full socket: the peer will take it for a death, which is no worse for it */
+    }
+    shutdown(sock->fd, SHUT_WR);
+}
+
+void kolo_tcp_conn_close(kolo_tcp_conn_t *conn)
+{
+    if (conn->closed) return;
+    KOLO_FAIL_POINT("wire.tcp.farewell");
+    bool in_order = conn->status == KOLO_OK && !(conn->tx && conn->nsocks > 0 && kolo_tcp_unsent(conn));
+    conn->closed = true;
+    for (uint32_t i = 0; i < conn->nsocks; i++) say_farewell(conn, &conn->socks[i], in_order);
+}
+
+void kolo_tcp_conn_detach(kolo_tcp_conn_t *conn)
+{
+    kolo_tcp_state_t *state = conn->state;
+    kolo_tcp_unpair(conn);
+    if (state) {
+        if (conn->prev) conn->prev->next = conn->next;
+        if (conn->next) conn->next->prev = conn->prev;
+        if (state->first == conn) state->first = conn->next;
+        state->nsocks -= conn->nsocks;
+    }
+    for (uint32_t i = 0; i < conn->nsocks; i++) {
+        if (state) kolo_waker_del_fd(&state->ctx->waker, conn->socks[i].fd);
+        if (state && state->epoll_fd >= 0) epoll_ctl(state->epoll_fd, EPOLL_CTL_DEL, conn->socks[i].fd, NULL);
+        close(conn->socks[i].fd);
+    }
+    if (state) state_put(state);
+    conn->state = NULL;
+    conn->nsocks = 0;
+    free(conn->socks);
+    free(conn->streams);
+    free(conn->outs);
+    conn->socks = NULL;
+    conn->streams = NULL;
+    conn->outs = NULL;
+    conn->nouts = 0;
+}

@@ -1,0 +1,197 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The tcp wire's table, and the first half of a connection's life: slots in private memory and the card that tells
+ * the other end how many sockets there may be. connect.c adds the sockets.
+ */
+#include "wire/queue.h"
+#include "wire/tcp/tcp.h"
+
+#include <endian.h>
+#include <errno.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+
+#define CARD_MAGIC   0x50435431u /* "1TCP" */
+#define CARD_VERSION 2u          /* 2: small frames of both directions on one socket */
+
+typedef struct { /* little endian */
+    uint32_t magic, version, sockets, reserved;
+    uint64_t nonce;
+} wire_card_t;
+_Static_assert(sizeof(wire_card_t) == 24, "travels");
+
+void kolo_tcp_card_encode(kolo_wire_card_t *card, uint32_t sockets, uint64_t nonce)
+{
+    wire_card_t c = {.magic = htole32(CARD_MAGIC),
+                     .version = htole32(CARD_VERSION),
+                     .sockets = htole32(sockets),
+                     .nonce = htole64(nonce)};
+    memset(card, 0, sizeof *card);
+    memcpy(card->bytes, &c, sizeof c);
+}
+
+kolo_status_t kolo_tcp_card_decode(const kolo_wire_card_t *card, int peer, kolo_tcp_card_t *out)
+{
+    wire_card_t c;
+    memcpy(&c, card->bytes, sizeof c);
+    uint32_t sockets = le32toh(c.sockets);
+    if (le32toh(c.magic) != CARD_MAGIC || le32toh(c.version) != CARD_VERSION || sockets < 1 ||
+        sockets > KOLO_TCP_MAX_SOCKETS || (sockets & (sockets - 1)) != 0)
+        return kolo_fail(KOLO_ERR_PROTOCOL, "tcp: the set-up card from rank %d makes no sense", peer);
+    *out = (kolo_tcp_card_t){.sockets = sockets, .nonce = le64toh(c.nonce)};
+    return KOLO_OK;
+}
+
+static bool can_connect(const kolo_wire_ctx_t *ctx, const kolo_peer_card_t *a, const kolo_peer_card_t *b,
+                        kolo_wire_cost_t *cost)
+{
+    (void)ctx;
+    uint32_t bit = 1u << KOLO_WIRE_TCP;
+    if (!(a->wires & bit) || !(b->wires & bit)) return false;
+    if (cost) *cost = (kolo_wire_cost_t){.latency_us = 12.0, .gbps = 4.0};
+    return true;
+}
+
+static kolo_status_t check_spec(const kolo_conn_spec_t *spec)
+{
+    if (spec->kind != KOLO_CONN_PAIR || spec->proto != KOLO_PROTO_SIMPLE)
+        return kolo_fail(KOLO_ERR_UNSUPPORTED,
+                         "tcp: only pair connections with the simple protocol (%d -> %d lane %u)", spec->writer,
+                         spec->reader, spec->lane);
+    return kolo_conn_check_spec(spec);
+}
+
+static kolo_status_t conn_new(const kolo_conn_spec_t *spec, int peer, kolo_tcp_conn_t **result)
+{
+    KOLO_TRY(check_spec(spec));
+    kolo_tcp_conn_t *conn = calloc(1, sizeof *conn);
+    if (!conn) return kolo_fail(KOLO_ERR_NO_MEMORY, "tcp: no memory for a connection with rank %d", peer);
+    conn->peer = peer;
+    conn->slots_bytes = spec->depth * kolo_queue_stride(spec);
+    conn->slots =
+        mmap(NULL, conn->slots_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (conn->slots == MAP_FAILED) conn->slots = NULL;
+    conn->head = aligned_alloc(KOLO_CACHE_LINE, sizeof *conn->head);
+    conn->external = calloc(spec->depth, sizeof *conn->external);
+    conn->routes = calloc(spec->depth, sizeof *conn->routes);
+    if (!conn->slots || !conn->head || !conn->external || !conn->routes) {
+        kolo_tcp_conn_fini(conn);
+        return kolo_fail(KOLO_ERR_NO_MEMORY, "tcp: no memory for %u slots of %u bytes (connection with rank %d)",
+                         spec->depth, spec->slot_bytes, peer);
+    }
+    memset(conn->head, 0, sizeof *conn->head);
+    atomic_init(&conn->head->consumed, spec->start);
+    conn->routed = conn->sink.arrived = spec->start;
+    kolo_queue_prepare(spec, conn->slots);
+    *result = conn;
+    return KOLO_OK;
+}
+
+kolo_status_t kolo_tcp_rx_setup(kolo_wire_ctx_t *ctx, kolo_rx_t *rx, kolo_wire_card_t *card)
+{
+    kolo_tcp_conn_t *conn;
+    (void)ctx;
+    KOLO_TRY(conn_new(&rx->spec, rx->spec.writer, &conn));
+    conn->rx = rx;
+    conn->sink.rx = rx;
+    rx->priv = conn;
+    rx->slots = conn->slots;
+    rx->head = conn->head;
+    rx->bell = (kolo_bell_t){.asleep = NULL, .event_fd = -1};
+    kolo_tcp_card_encode(card, 1u << kolo_tcp_param_sockets, 0);
+    return KOLO_OK;
+}
+
+kolo_status_t kolo_tcp_tx_setup(kolo_wire_ctx_t *ctx, kolo_tx_t *tx, kolo_wire_card_t *card)
+{
+    kolo_tcp_conn_t *conn;
+    uint64_t nonce;
+    (void)ctx;
+    if (getrandom(&nonce, sizeof nonce, 0) != (ssize_t)sizeof nonce)
+        return kolo_fail_errno(KOLO_ERR_SYSTEM, errno, "tcp: no random bytes");
+    KOLO_TRY(conn_new(&tx->spec, tx->spec.reader, &conn));
+    conn->tx = tx;
+    conn->nonce = nonce;
+    conn->bell = (kolo_bell_t){.asleep = NULL, .event_fd = -1};
+    tx->priv = conn;
+    tx->slots = conn->slots;
+    tx->heads = conn->head;
+    tx->bells = &conn->bell;
+    kolo_tcp_card_encode(card, 1u << kolo_tcp_param_sockets, nonce);
+    return KOLO_OK;
+}
+
+void kolo_tcp_conn_fini(kolo_tcp_conn_t *conn)
+{
+    if (!conn) return;
+    kolo_tcp_conn_detach(conn);
+    if (conn->slots) munmap(conn->slots, conn->slots_bytes);
+    free(conn->head);
+    free(conn->external);
+    free(conn->routes);
+    free(conn);
+}
+
+static void tx_close(kolo_tx_t *tx)
+{
+    if (tx->priv) kolo_tcp_conn_close(tx->priv);
+}
+static void rx_close(kolo_rx_t *rx)
+{
+    if (rx->priv) kolo_tcp_conn_close(rx->priv);
+}
+static void tx_fini(kolo_tx_t *tx)
+{
+    kolo_tcp_conn_fini(tx->priv);
+    tx->priv = NULL;
+}
+static void rx_fini(kolo_rx_t *rx)
+{
+    kolo_tcp_conn_fini(rx->priv);
+    rx->priv = NULL;
+}
+
+/* Slots that were never used have no pages yet, nor has the buffer of a stream that brings a farewell at most. */
+static size_t conn_memory(const kolo_tcp_conn_t *conn, uint64_t used, size_t stride, uint32_t depth)
+{
+    if (!conn) return 0;
+    size_t streams = conn->nsocks * offsetof(kolo_tcp_stream_t, buffer),
+           buffers = conn->rx ? conn->nsocks : kolo_tcp_is_carrier(conn);
+    return sizeof *conn + sizeof *conn->head + depth * (sizeof *conn->external + sizeof *conn->routes) +
+           conn->nsocks * (sizeof *conn->socks + sizeof *conn->outs) + streams + buffers * KOLO_TCP_BUFFER_BYTES +
+           (size_t)KOLO_MIN(used, (uint64_t)depth) * stride;
+}
+
+size_t kolo_tcp_tx_memory(const kolo_tx_t *tx)
+{
+    return conn_memory(tx->priv, tx->next - tx->spec.start, tx->stride, tx->depth);
+}
+size_t kolo_tcp_rx_memory(const kolo_rx_t *rx)
+{
+    return conn_memory(rx->priv, rx->next - rx->spec.start, rx->stride, rx->depth);
+}
+
+const kolo_wire_ops_t kolo_wire_tcp = {
+    .name = "tcp",
+    .kind = KOLO_WIRE_TCP,
+    .caps = KOLO_CAP_PUMP | KOLO_CAP_POST_FROM,
+    .can_connect = can_connect,
+    .rx_setup = kolo_tcp_rx_setup,
+    .tx_setup = kolo_tcp_tx_setup,
+    .tx_connect = kolo_tcp_tx_connect,
+    .rx_connect = kolo_tcp_rx_connect,
+    .tx_check = kolo_tcp_tx_check,
+    .rx_check = kolo_tcp_rx_check,
+    .tx_post_from = kolo_tcp_tx_post_from,
+    .rx_expect = kolo_tcp_rx_expect,
+    .rx_unexpect = kolo_tcp_rx_unexpect,
+    .tx_close = tx_close,
+    .rx_close = rx_close,
+    .tx_fini = tx_fini,
+    .rx_fini = rx_fini,
+    .tx_memory = kolo_tcp_tx_memory,
+    .rx_memory = kolo_tcp_rx_memory,
+};

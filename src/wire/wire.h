@@ -1,0 +1,314 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The contract of all wires: every connection is a bounded queue of slots from one writer to one reader (PAIR) or
+ * to all other ranks of the writer's host (NODE). Whatever moves the bytes (a pointer, a shared segment, a socket),
+ * both ends see slots with a header line and a payload, a number that says "slot n is full" and a count that says
+ * "slot n is free again". The hot path below is inline and makes no call; a wire that has to move bytes itself
+ * (tcp) does so in pump(), which waiters call.
+ *
+ * Slot n (n counts from spec.start, 64 bit, never reset) lies at slots + (n & mask) * stride. It is full for the
+ * reader when its header's seq equals n + 1, and free for the writer when every reader's `consumed` exceeds n -
+ * depth.
+ */
+#ifndef KOLO_WIRE_WIRE_H
+#define KOLO_WIRE_WIRE_H
+
+#include "base/clock.h"
+#include "base/wait.h"
+#include "member/member.h"
+
+/* ---- kinds ---- */
+
+typedef enum { KOLO_WIRE_LOCAL, KOLO_WIRE_CMA, KOLO_WIRE_SHM, KOLO_WIRE_TCP, KOLO_WIRE_COUNT } kolo_wire_kind_t;
+typedef enum {
+    KOLO_CONN_PAIR, /* one reader */
+    KOLO_CONN_NODE  /* readers: all other ranks on the writer's host, in rank order */
+} kolo_conn_kind_t;
+typedef enum {
+    KOLO_PROTO_SIMPLE, /* header line, then payload */
+    KOLO_PROTO_LL /* 64-byte lines of 56 data bytes, signature and sequence number: arrival is in each line (ll.h)
+                   */
+} kolo_proto_t;
+
+enum { /* capabilities of a connection */
+       KOLO_CAP_REF =
+           1u << 0, /* slots may carry references to the writer's memory; reader may ref_read/ref_write */
+       KOLO_CAP_PUMP =
+           1u << 1, /* pump() must be called for bytes to move; drained must be awaited before returning */
+       KOLO_CAP_POST_FROM = 1u << 2, /* tx_post_from and rx_expect: payload outside the slots */
+       KOLO_CAP_FANOUT = 1u << 3     /* NODE connections possible */
+};
+
+/* What a connection is; both ends build the same. */
+typedef struct {
+    kolo_conn_kind_t kind;
+    kolo_proto_t proto;
+    int writer; /* rank */
+    int reader; /* rank; -1 for NODE */
+    uint32_t lane;
+    uint32_t depth;      /* slots, a power of two */
+    uint32_t slot_bytes; /* payload bytes, a multiple of 64 */
+    uint64_t start;      /* number of the first slot (tests start just below wrap-around) */
+} kolo_conn_spec_t;
+
+/* ---- slots ---- */
+
+typedef struct {
+    _Alignas(64) _Atomic uint64_t seq; /* slot number + 1 when full */
+    uint32_t bytes;                    /* payload bytes; untrusted: the reader compares with what it expects */
+    uint32_t flags;                    /* KOLO_SLOT_REF */
+    uint64_t signature;                /* what operation the writer is in (plan/signature.h) */
+    uint64_t operation;                /* its sequence number on the communicator */
+    uint8_t pad[32];
+} kolo_slot_header_t;
+_Static_assert(sizeof(kolo_slot_header_t) == 64, "one cache line");
+#define KOLO_SLOT_REF 1u
+
+typedef struct { /* payload of a KOLO_SLOT_REF slot */
+    uint64_t address, bytes;
+} kolo_ref_t;
+
+typedef struct {
+    _Alignas(64) _Atomic uint64_t consumed; /* slots below this number have been released by this reader */
+    _Atomic uint32_t closed;                /* this reader has closed the connection */
+} kolo_head_line_t;
+
+typedef struct {                    /* how to wake the rank at the other end */
+    const _Atomic uint32_t *asleep; /* NULL: nobody to wake */
+    int event_fd;
+} kolo_bell_t;
+
+struct kolo_wire_ops;
+struct kolo_wire_ctx;
+
+typedef struct kolo_tx {
+    uint64_t next; /* slot to post next */
+    uint64_t room; /* slots below this number are free */
+    char *slots;
+    uint64_t mask;
+    size_t stride;
+    uint32_t slot_bytes, depth;
+    uint32_t nreaders, caps;
+    const kolo_head_line_t *heads; /* nreaders */
+    kolo_bell_t *bells;            /* nreaders */
+    const struct kolo_wire_ops *ops;
+    void *priv;
+    kolo_conn_spec_t spec;
+} kolo_tx_t;
+
+typedef struct kolo_rx {
+    uint64_t next; /* slot to read next */
+    char *slots;
+    uint64_t mask;
+    size_t stride;
+    uint32_t slot_bytes, depth, caps;
+    void *direct; /* payload of the current slot when it was received elsewhere (rx_expect), else NULL */
+    kolo_head_line_t *head;
+    kolo_bell_t bell; /* of the writer */
+    const struct kolo_wire_ops *ops;
+    void *priv;
+    kolo_conn_spec_t spec;
+} kolo_rx_t;
+
+/* ---- hot path (SIMPLE; for LL see ll.h) ---- */
+
+static inline kolo_slot_header_t *kolo_tx_header(const kolo_tx_t *tx)
+{
+    return (kolo_slot_header_t *)(void *)(tx->slots + (tx->next & tx->mask) * tx->stride);
+}
+static inline void *kolo_tx_payload(const kolo_tx_t *tx)
+{
+    return kolo_tx_header(tx) + 1;
+}
+/* Lowest `consumed` of all readers. */
+static inline uint64_t kolo_tx_consumed(const kolo_tx_t *tx)
+{
+    uint64_t low = atomic_load_explicit(&tx->heads[0].consumed, memory_order_acquire);
+    for (uint32_t i = 1; i < tx->nreaders; i++) {
+        uint64_t c = atomic_load_explicit(&tx->heads[i].consumed, memory_order_acquire);
+        if ((int64_t)(c - low) < 0) low = c;
+    }
+    return low;
+}
+/* Is slot `next` free? */
+static inline bool kolo_tx_ready(kolo_tx_t *tx)
+{
+    if (KOLO_LIKELY((int64_t)(tx->room - tx->next) > 0)) return true;
+    tx->room = kolo_tx_consumed(tx) + tx->depth;
+    return (int64_t)(tx->room - tx->next) > 0;
+}
+/* Have the readers (tcp: the socket) taken everything that was posted? */
+static inline bool kolo_tx_drained(const kolo_tx_t *tx)
+{
+    return kolo_tx_consumed(tx) == tx->next;
+}
+static inline void kolo_tx_ring(const kolo_tx_t *tx)
+{
+    for (uint32_t i = 0; i < tx->nreaders; i++)
+        if (tx->bells[i].asleep) kolo_doorbell_ring(tx->bells[i].asleep, tx->bells[i].event_fd);
+}
+/* Publishes slot `next` whose payload is written. The slot must have been ready. */
+static inline void kolo_tx_post(kolo_tx_t *tx, uint32_t bytes, uint32_t flags, uint64_t signature,
+                                uint64_t operation)
+{
+    kolo_slot_header_t *h = kolo_tx_header(tx);
+    h->bytes = bytes;
+    h->flags = flags;
+    h->signature = signature;
+    h->operation = operation;
+    atomic_store_explicit(&h->seq, tx->next + 1, memory_order_release);
+    tx->next++;
+    kolo_tx_ring(tx);
+}
+static inline kolo_slot_header_t *kolo_rx_header(const kolo_rx_t *rx)
+{
+    return (kolo_slot_header_t *)(void *)(rx->slots + (rx->next & rx->mask) * rx->stride);
+}
+static inline bool kolo_rx_ready(const kolo_rx_t *rx)
+{
+    return atomic_load_explicit(&kolo_rx_header(rx)->seq, memory_order_acquire) == rx->next + 1;
+}
+static inline const void *kolo_rx_payload(const kolo_rx_t *rx)
+{
+    return KOLO_UNLIKELY(rx->direct != NULL) ? rx->direct : (void *)(kolo_rx_header(rx) + 1);
+}
+/* Gives slot `next` back to the writer. */
+static inline void kolo_rx_release(kolo_rx_t *rx)
+{
+    rx->next++;
+    rx->direct = NULL;
+    atomic_store_explicit(&rx->head->consumed, rx->next, memory_order_release);
+    if (rx->bell.asleep) kolo_doorbell_ring(rx->bell.asleep, rx->bell.event_fd);
+}
+
+/* ---- what a wire implements ---- */
+
+#define KOLO_WIRE_CARD_BYTES 128
+typedef struct { /* travels out of band between the two ends; untrusted */
+    uint8_t bytes[KOLO_WIRE_CARD_BYTES];
+} kolo_wire_card_t;
+
+typedef struct {
+    double latency_us, gbps; /* rough, for the tuner before anything is measured */
+} kolo_wire_cost_t;
+
+/* Set-up order over all connections of one request list (wire/connect.c): every rx_setup and its card to the
+ * writer; every tx_setup and its card to the readers; every tx_connect; every rx_connect. All run on the caller's
+ * thread and may block within the context's deadline; after a failure close + fini are called on what was set up.
+ * Before set-up spec, next, room, mask, stride, slot_bytes, depth, nreaders, caps (= ops->caps) and ops are filled
+ * in. rx_setup may take bits out of rx->caps; both ends then get what all readers have left. Outputs are slots,
+ * heads, bells, priv. */
+typedef struct kolo_wire_ops {
+    const char *name;
+    kolo_wire_kind_t kind;
+    uint32_t caps;
+    /* The wire that takes over an end of this one between set-up and connect when this one proves impossible on
+     * this machine (cma without permission falls away to shm); it must accept the other's priv and cards. rx_setup
+     * says so by setting rx->ops to it. NULL: none. */
+    const struct kolo_wire_ops *fallback;
+    /* Can `a` and `b` (cards of the job) talk by this wire? false when disabled by parameter or not possible. Pure.
+     */
+    bool (*can_connect)(const struct kolo_wire_ctx *ctx, const kolo_peer_card_t *a, const kolo_peer_card_t *b,
+                        kolo_wire_cost_t *cost);
+    kolo_status_t (*rx_setup)(struct kolo_wire_ctx *ctx, kolo_rx_t *rx, kolo_wire_card_t *card);
+    kolo_status_t (*tx_setup)(struct kolo_wire_ctx *ctx, kolo_tx_t *tx, kolo_wire_card_t *card);
+    kolo_status_t (*tx_connect)(struct kolo_wire_ctx *ctx, kolo_tx_t *tx, const kolo_wire_card_t *reader_cards);
+    kolo_status_t (*rx_connect)(struct kolo_wire_ctx *ctx, kolo_rx_t *rx, const kolo_wire_card_t *writer_card);
+    /* KOLO_OK, or KOLO_ERR_REMOTE with a message when the peer has died or closed. Called now and then by waiters,
+     * who poll before each call: the first call that finds the peer gone returns KOLO_OK, so that what the peer did
+     * before it went is still seen; the next one fails. */
+    kolo_status_t (*tx_check)(kolo_tx_t *tx);
+    kolo_status_t (*rx_check)(kolo_rx_t *rx);
+    /* KOLO_CAP_REF. Copy between my memory and `ref` + offset in the writer's memory. */
+    kolo_status_t (*ref_read)(kolo_rx_t *rx, const kolo_ref_t *ref, uint64_t offset, void *dst, size_t bytes);
+    kolo_status_t (*ref_write)(kolo_rx_t *rx, const kolo_ref_t *ref, uint64_t offset, const void *src,
+                               size_t bytes);
+    /* KOLO_CAP_POST_FROM. Like kolo_tx_post with the payload at `data`, which must stay until drained. */
+    kolo_status_t (*tx_post_from)(kolo_tx_t *tx, const void *data, uint32_t bytes, uint64_t signature,
+                                  uint64_t operation);
+    /* The payload of slot rx->next, of exactly `bytes`, should be received at `data` (NULL: in the slot). Only a
+     * hint: when the slot is ready, rx->direct tells whether it was. `data` must stay until then or until
+     * rx_unexpect. */
+    void (*rx_expect)(kolo_rx_t *rx, void *data, uint32_t bytes);
+    void (*rx_unexpect)(kolo_rx_t *rx);
+    /* close: peers and waiters see it, nothing blocks. fini: frees; safe after a failed setup. */
+    void (*tx_close)(kolo_tx_t *tx);
+    void (*rx_close)(kolo_rx_t *rx);
+    void (*tx_fini)(kolo_tx_t *tx);
+    void (*rx_fini)(kolo_rx_t *rx);
+    /* Bytes this end holds (mapped or allocated). */
+    size_t (*tx_memory)(const kolo_tx_t *tx);
+    size_t (*rx_memory)(const kolo_rx_t *rx);
+    /* Frees ctx->wire_state[kind] and what it holds; called by kolo_wire_ctx_fini when that is set. NULL: nothing.
+     */
+    void (*ctx_fini)(struct kolo_wire_ctx *ctx);
+} kolo_wire_ops_t;
+
+extern const kolo_wire_ops_t kolo_wire_local, kolo_wire_cma, kolo_wire_shm, kolo_wire_tcp;
+extern const kolo_wire_ops_t *const kolo_wires[KOLO_WIRE_COUNT]; /* in order of preference */
+extern const kolo_param_table_t kolo_wire_params; /* KOLO_LOCAL_DISABLE, KOLO_CMA_DISABLE, KOLO_SHM_DISABLE, ... */
+extern bool kolo_wire_disabled[KOLO_WIRE_COUNT];  /* by those parameters; travels as kolo_peer_card_t.wires */
+extern const kolo_param_table_t kolo_tcp_params;
+
+/* ---- context: what the wires of one communicator share ---- */
+
+struct kolo_control; /* control.h: my control page and descriptor-passing entry */
+typedef kolo_status_t (*kolo_pump_fn_t)(void *arg);
+#define KOLO_WIRE_MAX_PUMPS 4
+
+typedef struct kolo_wire_ctx {
+    kolo_oob_t *oob;
+    const kolo_member_t *member;
+    const _Atomic uint32_t *abort;
+    uint64_t deadline_ns; /* of the set-up under way */
+    uint64_t job;         /* kolo_oob_job */
+    uint8_t key[32];      /* proves to the descriptor-passing server that a caller belongs to the job */
+    kolo_waker_t waker;   /* what waits of this communicator sleep on; its asleep word is in the control page */
+    struct kolo_control *control;
+    struct {
+        kolo_pump_fn_t fn;
+        void *arg;
+    } pumps[KOLO_WIRE_MAX_PUMPS]; /* registered by wires with KOLO_CAP_PUMP on first use */
+    uint32_t npumps;
+    void *wire_state[KOLO_WIRE_COUNT]; /* per-context state of each wire, freed by kolo_wire_ctx_fini */
+} kolo_wire_ctx_t;
+
+/* Bits of enabled wires and the descriptor-passing address, for the peer card. (The server behind the address runs
+ * while a context of this process is open.) */
+kolo_status_t kolo_wire_fill_card(kolo_peer_card_t *card);
+kolo_status_t kolo_wire_ctx_init(kolo_wire_ctx_t *ctx, kolo_oob_t *oob, const kolo_member_t *member,
+                                 const _Atomic uint32_t *abort);
+void kolo_wire_ctx_close(kolo_wire_ctx_t *ctx); /* peers see that this rank has gone */
+void kolo_wire_ctx_fini(kolo_wire_ctx_t *ctx);
+
+static inline kolo_status_t kolo_wire_pump(kolo_wire_ctx_t *ctx)
+{
+    for (uint32_t i = 0; i < ctx->npumps; i++) KOLO_TRY(ctx->pumps[i].fn(ctx->pumps[i].arg));
+    return KOLO_OK;
+}
+
+/* First wire in the order of preference that connects writer and all readers; NULL if none does. */
+const kolo_wire_ops_t *kolo_wire_choose(const kolo_wire_ctx_t *ctx, const kolo_conn_spec_t *spec,
+                                        kolo_wire_cost_t *cost);
+
+/* The readers of a connection: how many, which rank is reader i, which reader a rank is (-1: none). */
+uint32_t kolo_wire_readers(const kolo_wire_ctx_t *ctx, const kolo_conn_spec_t *spec);
+int kolo_wire_reader_at(const kolo_wire_ctx_t *ctx, const kolo_conn_spec_t *spec, uint32_t index);
+int kolo_wire_reader_index(const kolo_wire_ctx_t *ctx, const kolo_conn_spec_t *spec, int rank);
+
+typedef struct {
+    kolo_conn_spec_t spec;
+    kolo_tx_t *tx; /* filled when I am the writer, else NULL */
+    kolo_rx_t *rx; /* filled when I am a reader, else NULL */
+} kolo_conn_request_t;
+
+/* Sets up and connects all requests. Collective over the ranks named in them: each of them passes its side at the
+ * same point of its program. On failure nothing stays connected. One info log line per connection says its wire. */
+kolo_status_t kolo_wire_connect(kolo_wire_ctx_t *ctx, kolo_conn_request_t *requests, int count);
+/* All safe on a zeroed end, and twice. */
+void kolo_tx_close(kolo_tx_t *tx);
+void kolo_rx_close(kolo_rx_t *rx);
+void kolo_tx_fini(kolo_tx_t *tx);
+void kolo_rx_fini(kolo_rx_t *rx);
+
+#endif

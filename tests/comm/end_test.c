@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The end of communicators: what a handle still allows, what arrives after a rank has left, and that nothing
+ * remains.
+ */
+#include "comm/ranks.h"
+
+#include <stdlib.h>
+#include <unistd.h>
+
+static void use_after_the_end(rank_t *r)
+{
+    kolo_comm_t comm = r->comm, child;
+    kolo_status_t state;
+    int n = -1;
+    float x = 1;
+    size_t bytes;
+    kolo_op_t op;
+    kolo_registration_t reg;
+    works(comm);
+    EXPECT_OK(kolo_comm_finalize(comm));
+    EXPECT_ERROR(KOLO_ERR_INVALID_USAGE, kolo_comm_finalize(comm), "comm_finalize", "finalized");
+    EXPECT_ERROR(KOLO_ERR_INVALID_USAGE, kolo_barrier(comm, NULL), "finalized");
+    EXPECT(kolo_comm_count(comm, &n) == KOLO_OK && n == r->nranks);
+    EXPECT_OK(kolo_comm_destroy(comm));
+    r->comm = NULL;
+    EXPECT_ERROR(KOLO_ERR_INVALID_ARGUMENT, kolo_comm_destroy(comm), "comm_destroy", "destroyed");
+    EXPECT_ERROR(KOLO_ERR_INVALID_ARGUMENT, kolo_comm_abort(comm), "comm_abort", "destroyed");
+    EXPECT_ERROR(KOLO_ERR_INVALID_ARGUMENT, kolo_comm_finalize(comm), "comm_finalize", "destroyed");
+    EXPECT_ERROR(KOLO_ERR_INVALID_ARGUMENT, kolo_comm_count(comm, &n), "comm_count", "destroyed");
+    EXPECT_ERROR(KOLO_ERR_INVALID_ARGUMENT, kolo_comm_user_rank(comm, &n), "comm_user_rank", "destroyed");
+    EXPECT_ERROR(KOLO_ERR_INVALID_ARGUMENT, kolo_comm_device(comm, &n), "comm_device", "destroyed");
+    EXPECT_ERROR(KOLO_ERR_INVALID_ARGUMENT, kolo_comm_memory(comm, &bytes), "comm_memory", "destroyed");
+    EXPECT_ERROR(KOLO_ERR_INVALID_ARGUMENT, kolo_comm_get_async_error(comm, &state), "comm_get_async_error");
+    EXPECT_ERROR(KOLO_ERR_INVALID_ARGUMENT, kolo_comm_split(comm, 0, 0, &child, NULL), "comm_split", "destroyed");
+    EXPECT_ERROR(KOLO_ERR_INVALID_ARGUMENT, kolo_op_create_premul_sum(&op, &x, KOLO_FLOAT32, comm), "premul");
+    EXPECT_ERROR(KOLO_ERR_INVALID_ARGUMENT, kolo_op_destroy(KOLO_OP_BUILTIN_COUNT, comm), "op_destroy");
+    EXPECT_ERROR(KOLO_ERR_INVALID_ARGUMENT, kolo_comm_register(comm, &x, 4, &reg), "comm_register", "destroyed");
+    EXPECT_ERROR(KOLO_ERR_INVALID_ARGUMENT, kolo_send(&x, 1, KOLO_FLOAT32, 0, comm, NULL), "send", "destroyed");
+    EXPECT_ERROR(KOLO_ERR_INVALID_ARGUMENT, kolo_all_reduce(&x, &x, 1, KOLO_FLOAT32, KOLO_SUM, comm, NULL),
+                 "all_reduce", "destroyed");
+    EXPECT(kolo_get_last_error(comm) != NULL);
+    static uint64_t zeros[1024];
+    EXPECT_ERROR(KOLO_ERR_INVALID_ARGUMENT, kolo_barrier((kolo_comm_t)(void *)zeros, NULL), "barrier",
+                 "not a communicator");
+}
+
+static void an_ended_communicator_is_refused_everywhere(void **state)
+{
+    (void)state;
+    assert_int_equal(run_ranks(2, use_after_the_end, NULL), 0);
+}
+
+static void queries_want_an_output(rank_t *r)
+{
+    size_t bytes = 0;
+    int n = 7;
+    EXPECT_ERROR(KOLO_ERR_INVALID_ARGUMENT, kolo_comm_count(r->comm, NULL), "comm_count", "output");
+    EXPECT_ERROR(KOLO_ERR_INVALID_ARGUMENT, kolo_comm_user_rank(r->comm, NULL), "comm_user_rank", "output");
+    EXPECT_ERROR(KOLO_ERR_INVALID_ARGUMENT, kolo_comm_device(r->comm, NULL), "comm_device", "output");
+    EXPECT_ERROR(KOLO_ERR_INVALID_ARGUMENT, kolo_comm_memory(r->comm, NULL), "comm_memory", "output");
+    EXPECT_ERROR(KOLO_ERR_INVALID_ARGUMENT, kolo_comm_get_async_error(r->comm, NULL), "async_error", "output");
+    EXPECT(kolo_comm_device(r->comm, &n) == KOLO_OK && n == -1);
+    EXPECT(kolo_comm_memory(r->comm, &bytes) == KOLO_OK && bytes > 0);
+    works(r->comm);
+}
+
+static void queries_without_output_are_refused(void **state)
+{
+    (void)state;
+    assert_int_equal(run_ranks(2, queries_want_an_output, NULL), 0);
+}
+
+static void leave_at_once(rank_t *r)
+{
+    size_t count = 300000;
+    int32_t *data = malloc(count * sizeof *data);
+    for (size_t i = 0; i < count; i++) data[i] = r->rank == 0 ? (int32_t)i : -1;
+    works(r->comm);
+    for (size_t n = 1; n <= count; n *= 300000) {
+        if (r->rank) nap_ms(100);
+        EXPECT_OK(kolo_broadcast(data, data, n, KOLO_INT32, 0, r->comm, NULL));
+        EXPECT(data[n - 1] == (int32_t)n - 1);
+    }
+    EXPECT_OK(kolo_comm_destroy(r->comm));
+    r->comm = NULL;
+    free(data);
+}
+
+/* Who has its part done may go; what it sent still arrives. */
+static void destroy_without_finalize_loses_no_data(void **state)
+{
+    (void)state;
+    assert_int_equal(run_ranks(3, leave_at_once, NULL), 0);
+}
+
+static void come_and_go(rank_t *r)
+{
+    (void)works(r->comm);
+}
+
+static void fifty_communicators_leave_nothing(void **state)
+{
+    (void)state;
+    assert_int_equal(run_ranks(3, come_and_go, NULL), 0);
+    census_t before = census_take();
+    for (int i = 0; i < 50; i++) assert_int_equal(run_ranks(3, come_and_go, NULL), 0);
+    assert_true(census_no_more_than(before));
+}
+
+int main(void)
+{
+    alarm(110);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(an_ended_communicator_is_refused_everywhere),
+        cmocka_unit_test(queries_without_output_are_refused),
+        cmocka_unit_test(destroy_without_finalize_loses_no_data),
+        cmocka_unit_test(fifty_communicators_leave_nothing),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

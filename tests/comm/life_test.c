@@ -1,0 +1,274 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The life of communicators: started in the background, with several ids, all in one process, in groups; split; and
+ * many at once.
+ */
+#include "comm/ranks.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static kolo_status_t wait_ready(kolo_comm_t comm)
+{
+    kolo_status_t state = KOLO_IN_PROGRESS;
+    for (uint64_t end = now_ms() + 20000; state == KOLO_IN_PROGRESS && now_ms() < end; nap_ms(1))
+        if (!EXPECT_OK(kolo_comm_get_async_error(comm, &state))) return KOLO_ERR_INTERNAL;
+    return state;
+}
+
+/* ---- in the background ---- */
+
+typedef struct {
+    kolo_unique_id_t ids[4];
+    int nids;
+} ids_t;
+
+static void start_in_background(rank_t *r)
+{
+    kolo_config_t c = KOLO_CONFIG_INITIALIZER;
+    kolo_comm_t comm = NULL, half = NULL;
+    int n;
+    c.blocking = 0;
+    if (r->rank == 1) nap_ms(100); /* rank 0 is seen while it waits */
+    EXPECT_IS(KOLO_IN_PROGRESS, kolo_comm_init_rank(&comm, r->nranks, ((ids_t *)r->arg)->ids[0], r->rank, &c));
+    if (!comm) return;
+    if (r->rank == 0) {
+        kolo_status_t state = KOLO_OK;
+        EXPECT_OK(kolo_comm_get_async_error(comm, &state));
+        EXPECT_IS(KOLO_IN_PROGRESS, state);
+        EXPECT_ERROR(KOLO_ERR_INVALID_USAGE, kolo_comm_count(comm, &n), "comm_count", "not ready");
+        EXPECT_ERROR(KOLO_ERR_INVALID_USAGE, kolo_barrier(comm, NULL), "not ready");
+        EXPECT_ERROR(KOLO_ERR_INVALID_USAGE, kolo_comm_finalize(comm), "comm_finalize", "not ready");
+        EXPECT_ERROR(KOLO_ERR_INVALID_USAGE, kolo_comm_split(comm, 0, 0, &half, NULL), "not ready");
+    }
+    EXPECT_OK(wait_ready(comm));
+    works(comm);
+    EXPECT_IS(KOLO_IN_PROGRESS, kolo_comm_split(comm, r->rank % 2, 0, &half, NULL));
+    if (half) {
+        EXPECT_OK(wait_ready(half));
+        works(half);
+        EXPECT_IS(KOLO_IN_PROGRESS, kolo_comm_finalize(half));
+        EXPECT_OK(wait_ready(half));
+        EXPECT_OK(kolo_comm_destroy(half));
+    }
+    EXPECT_IS(KOLO_IN_PROGRESS, kolo_comm_finalize(comm));
+    EXPECT_OK(wait_ready(comm));
+    EXPECT_ERROR(KOLO_ERR_INVALID_USAGE, kolo_barrier(comm, NULL), "finalized");
+    EXPECT_OK(kolo_comm_destroy(comm));
+}
+
+static void what_does_not_block_ends_in_the_background(void **state)
+{
+    (void)state;
+    ids_t ids;
+    assert_int_equal(kolo_get_unique_id(&ids.ids[0]), KOLO_OK);
+    assert_int_equal(run_threads(4, start_in_background, &ids), 0);
+}
+
+static void a_start_that_nobody_joins_can_be_dropped(void **state)
+{
+    (void)state;
+    kolo_config_t c = KOLO_CONFIG_INITIALIZER;
+    kolo_unique_id_t id;
+    int before = expect_failures();
+    c.blocking = 0;
+    for (int i = 0; i < 2; i++) {
+        kolo_comm_t comm = NULL;
+        EXPECT_OK(kolo_get_unique_id(&id));
+        EXPECT_IS(KOLO_IN_PROGRESS, kolo_comm_init_rank(&comm, 2, id, 0, &c));
+        if (i) nap_ms(50);
+        uint64_t start = now_ms();
+        EXPECT_OK(i ? kolo_comm_destroy(comm) : kolo_comm_abort(comm));
+        EXPECT(now_ms() - start < 2000);
+    }
+    assert_int_equal(expect_failures() - before, 0);
+}
+
+/* ---- other ways to start ---- */
+
+static void start_scalable(rank_t *r)
+{
+    const ids_t *ids = r->arg;
+    if (!EXPECT_OK(kolo_comm_init_rank_scalable(&r->comm, r->nranks, r->rank, ids->nids, ids->ids, NULL))) return;
+    works(r->comm);
+    end_comm(&r->comm);
+}
+
+static void several_ids_make_one_communicator(void **state)
+{
+    (void)state;
+    for (int nids = 1; nids <= 4; nids += 1) {
+        ids_t ids = {.nids = nids};
+        for (int i = 0; i < nids; i++) assert_int_equal(kolo_get_unique_id(&ids.ids[i]), KOLO_OK);
+        assert_int_equal(run_threads(nids == 4 ? 4 : 7, start_scalable, &ids), 0);
+    }
+}
+
+static void add_up(kolo_comm_t *comms, int n)
+{
+    int32_t in[MAX_RANKS], out[MAX_RANKS] = {0};
+    EXPECT_OK(kolo_group_start());
+    for (int r = 0; r < n; r++) {
+        in[r] = r + 1;
+        EXPECT_OK(kolo_all_reduce(&in[r], &out[r], 1, KOLO_INT32, KOLO_SUM, comms[r], NULL));
+    }
+    kolo_status_t status = kolo_group_end();
+    for (int r = 0; r < n; r++) EXPECT_OK(settled(comms[r], status));
+    for (int r = 0; r < n; r++) EXPECT(out[r] == n * (n + 1) / 2);
+}
+
+static void one_thread_holds_all_ranks(void **state)
+{
+    (void)state;
+    kolo_comm_t comms[5];
+    int before = expect_failures(), rank;
+    for (int n = 1; n <= 5; n += 2) {
+        memset(comms, 0, sizeof comms);
+        EXPECT_OK(kolo_comm_init_all(comms, n, NULL));
+        for (int r = 0; r < n; r++) EXPECT(kolo_comm_user_rank(comms[r], &rank) == KOLO_OK && rank == r);
+        add_up(comms, n);
+        for (int r = 0; r < n; r++) EXPECT_OK(kolo_comm_destroy(comms[r]));
+    }
+    assert_int_equal(expect_failures() - before, 0);
+}
+
+static void starts_of_a_group_wait_at_its_end(void **state)
+{
+    (void)state;
+    kolo_unique_id_t id;
+    kolo_comm_t comms[3] = {NULL}, late = NULL;
+    int32_t one = 1;
+    int before = expect_failures();
+    EXPECT_OK(kolo_get_unique_id(&id));
+    EXPECT_OK(kolo_group_start());
+    for (int r = 0; r < 3; r++) EXPECT_OK(kolo_comm_init_rank(&comms[r], 3, id, r, NULL));
+    EXPECT_OK(kolo_group_end());
+    EXPECT_OK(kolo_group_start());
+    for (int r = 0; r < 3; r++) EXPECT_OK(kolo_all_reduce(&one, &one, 0, KOLO_INT32, KOLO_SUM, comms[r], NULL));
+    EXPECT_ERROR(KOLO_ERR_INVALID_USAGE, kolo_comm_init_rank(&late, 1, id, 0, NULL), "init", "group");
+    EXPECT_OK(kolo_group_end());
+    EXPECT(late == NULL);
+    add_up(comms, 3);
+    for (int r = 0; r < 3; r++) EXPECT_OK(kolo_comm_destroy(comms[r]));
+    assert_int_equal(expect_failures() - before, 0);
+}
+
+/* Without blocking, the end of the group returns at once. */
+static void starts_of_a_group_may_go_on_in_the_background(void **state)
+{
+    (void)state;
+    kolo_config_t c = KOLO_CONFIG_INITIALIZER;
+    kolo_comm_t comms[3] = {NULL};
+    int before = expect_failures();
+    c.blocking = 0;
+    EXPECT_IS(KOLO_IN_PROGRESS, kolo_comm_init_all(comms, 3, &c));
+    for (int r = 0; r < 3; r++) EXPECT_OK(wait_ready(comms[r]));
+    add_up(comms, 3);
+    for (int r = 0; r < 3; r++) EXPECT_IS(KOLO_IN_PROGRESS, kolo_comm_finalize(comms[r]));
+    for (int r = 0; r < 3; r++) EXPECT_OK(wait_ready(comms[r]));
+    for (int r = 0; r < 3; r++) EXPECT_OK(kolo_comm_destroy(comms[r]));
+    assert_int_equal(expect_failures() - before, 0);
+}
+
+/* ---- split ---- */
+
+static void split_up(rank_t *r)
+{
+    kolo_comm_t part = NULL, again = NULL, none = r->comm;
+    int rank = -1, n = -1, color = r->rank % 2, members = (r->nranks + 1 - color) / 2;
+    EXPECT_ERROR(KOLO_ERR_INVALID_ARGUMENT, kolo_comm_split(r->comm, -2, 0, &part, NULL), "comm_split", "color");
+    EXPECT_ERROR(KOLO_ERR_INVALID_ARGUMENT, kolo_comm_split(r->comm, 0, 0, NULL, NULL), "comm_split", "output");
+    /* larger keys go last: the order is turned round */
+    if (!EXPECT_OK(kolo_comm_split(r->comm, color, -r->rank, &part, NULL))) return;
+    EXPECT(kolo_comm_count(part, &n) == KOLO_OK && n == members);
+    EXPECT(kolo_comm_user_rank(part, &rank) == KOLO_OK && rank == members - 1 - r->rank / 2);
+    works(part);
+    EXPECT_OK(kolo_comm_split(r->comm, r->rank == 0 ? KOLO_SPLIT_NOCOLOR : INT32_MAX, 7, &none, NULL));
+    EXPECT((none == NULL) == (r->rank == 0));
+    if (none)
+        EXPECT(kolo_comm_user_rank(none, &rank) == KOLO_OK && rank == r->rank - 1); /* equal keys: old order */
+    if (none) works(none);
+    EXPECT_OK(kolo_comm_split(part, 0, rank, &again, NULL));
+    works(r->comm);
+    end_comm(&none);
+    end_comm(&r->comm);
+    works(part); /* children outlive their parent */
+    works(again);
+    end_comm(&part);
+    works(again);
+    end_comm(&again);
+}
+
+static void split_makes_parts_that_stand_alone(void **state)
+{
+    (void)state;
+    assert_int_equal(run_ranks(5, split_up, NULL), 0);
+    assert_int_equal(run_ranks(1, split_up, NULL), 0);
+}
+
+/* A rank that gets no part has its next splits called before the first is over; each has its place all the same. */
+static void stand_aside(rank_t *r)
+{
+    enum { SPLITS = 4 };
+    kolo_config_t c = KOLO_CONFIG_INITIALIZER;
+    kolo_comm_t parts[SPLITS] = {NULL};
+    c.blocking = 0;
+    c.init_timeout_ms = 20000;
+    EXPECT_IS(KOLO_IN_PROGRESS, kolo_comm_init_rank(&r->comm, r->nranks, ((ids_t *)r->arg)->ids[0], r->rank, &c));
+    if (!r->comm || wait_ready(r->comm) != KOLO_OK) return;
+    for (int i = 0; i < SPLITS; i++)
+        EXPECT_IS(KOLO_IN_PROGRESS,
+                  kolo_comm_split(r->comm, r->rank == 0 ? KOLO_SPLIT_NOCOLOR : 1, 0, &parts[i], NULL));
+    for (int i = 0; i < SPLITS && r->rank > 0; i++)
+        if (EXPECT_OK(wait_ready(parts[i]))) works(parts[i]);
+    works(r->comm);
+    for (int i = 0; i < SPLITS; i++) EXPECT_OK(kolo_comm_destroy(parts[i]));
+    EXPECT_OK(kolo_comm_destroy(r->comm));
+}
+
+static void splits_without_a_part_follow_each_other(void **state)
+{
+    (void)state;
+    ids_t ids = {.nids = 1};
+    assert_int_equal(kolo_get_unique_id(&ids.ids[0]), KOLO_OK);
+    assert_int_equal(run_threads(3, stand_aside, &ids), 0);
+}
+
+/* ---- several at once ---- */
+
+static void work_alone(rank_t *r)
+{
+    const ids_t *ids = r->arg;
+    int nranks = r->nranks / ids->nids, mine = r->rank / nranks;
+    if (!EXPECT_OK(kolo_comm_init_rank(&r->comm, nranks, ids->ids[mine], r->rank % nranks, NULL))) return;
+    for (int i = 0; i < 200; i++)
+        if (!works(r->comm)) break;
+    end_comm(&r->comm);
+}
+
+static void communicators_do_not_disturb_each_other(void **state)
+{
+    (void)state;
+    ids_t ids = {.nids = 4};
+    for (int i = 0; i < ids.nids; i++) assert_int_equal(kolo_get_unique_id(&ids.ids[i]), KOLO_OK);
+    assert_int_equal(run_threads(12, work_alone, &ids), 0);
+}
+
+int main(void)
+{
+    alarm(110);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_does_not_block_ends_in_the_background),
+        cmocka_unit_test(a_start_that_nobody_joins_can_be_dropped),
+        cmocka_unit_test(several_ids_make_one_communicator),
+        cmocka_unit_test(one_thread_holds_all_ranks),
+        cmocka_unit_test(starts_of_a_group_wait_at_its_end),
+        cmocka_unit_test(starts_of_a_group_may_go_on_in_the_background),
+        cmocka_unit_test(split_makes_parts_that_stand_alone),
+        cmocka_unit_test(splits_without_a_part_follow_each_other),
+        cmocka_unit_test(communicators_do_not_disturb_each_other),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Operations with a time limit: one that waits for a rank that does not come ends with KOLO_ERR_TIMEOUT, in time,
+ * and says what was awaited; one that nobody keeps waiting is not touched by the limit.
+ */
+#include "comm/ranks.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define LARGE (1u << 18)
+#ifdef KOLO_SANITIZED
+#define LIMIT_MS 2000 /* what nobody keeps waiting must be through in that time */
+#else
+#define LIMIT_MS 400
+#endif
+
+typedef kolo_status_t (*wait_fn_t)(kolo_comm_t comm, int32_t *data);
+
+static kolo_status_t in_small_all_reduce(kolo_comm_t comm, int32_t *data)
+{
+    return kolo_all_reduce(data, data, 2, KOLO_INT32, KOLO_SUM, comm, NULL);
+}
+static kolo_status_t in_large_all_reduce(kolo_comm_t comm, int32_t *data)
+{
+    return kolo_all_reduce(data, data, LARGE, KOLO_INT32, KOLO_SUM, comm, NULL);
+}
+static kolo_status_t in_barrier(kolo_comm_t comm, int32_t *data)
+{
+    (void)data;
+    return kolo_barrier(comm, NULL);
+}
+static kolo_status_t in_small_recv(kolo_comm_t comm, int32_t *data)
+{
+    return kolo_recv(data, 1, KOLO_INT32, 1, comm, NULL);
+}
+/* More than sockets take on their own. */
+static kolo_status_t in_huge_send(kolo_comm_t comm, int32_t *data)
+{
+    size_t n = 64 * (size_t)LARGE;
+    int32_t *huge = calloc(n, sizeof *huge);
+    (void)data;
+    kolo_status_t status = kolo_send(huge, n, KOLO_INT32, 1, comm, NULL);
+    free(huge);
+    return status;
+}
+static kolo_status_t in_group(kolo_comm_t comm, int32_t *data)
+{
+    EXPECT_OK(kolo_group_start());
+    EXPECT_OK(kolo_send(data, 3, KOLO_INT32, 1, comm, NULL));
+    EXPECT_OK(kolo_recv(data + LARGE / 2, 3, KOLO_INT32, 1, comm, NULL));
+    return kolo_group_end();
+}
+static kolo_status_t on_stream(kolo_comm_t comm, int32_t *data)
+{
+    kolo_stream_t stream;
+    if (!EXPECT_OK(kolo_stream_create(&stream))) return KOLO_ERR_INTERNAL;
+    EXPECT_OK(kolo_all_reduce(data, data, LARGE, KOLO_INT32, KOLO_SUM, comm, stream));
+    kolo_status_t status = kolo_stream_synchronize(stream);
+    EXPECT_OK(kolo_stream_destroy(stream));
+    return status;
+}
+
+static const wait_fn_t waits[] = {
+    in_small_all_reduce, in_large_all_reduce, in_barrier, in_small_recv, in_huge_send, in_group, on_stream};
+
+typedef struct {
+    kolo_unique_id_t id;
+    wait_fn_t wait;
+} limited_t;
+
+static void exchange(kolo_comm_t comm, int peer, int32_t *data)
+{
+    for (size_t n = 1; n <= LARGE; n *= LARGE) {
+        EXPECT_OK(kolo_group_start());
+        EXPECT_OK(kolo_send(data, n, KOLO_INT32, peer, comm, NULL));
+        EXPECT_OK(kolo_recv(data + LARGE, n, KOLO_INT32, peer, comm, NULL));
+        EXPECT_OK(kolo_group_end());
+    }
+}
+
+static void wait_in_vain(rank_t *r)
+{
+    const limited_t *l = r->arg;
+    kolo_config_t c = KOLO_CONFIG_INITIALIZER;
+    int32_t *data = calloc(2 * (size_t)LARGE, sizeof *data);
+    kolo_status_t state = KOLO_OK;
+    c.op_timeout_ms = LIMIT_MS;
+    c.name = "limited";
+    if (!EXPECT_OK(kolo_comm_init_rank(&r->comm, r->nranks, l->id, r->rank, &c))) abort();
+    works(r->comm);
+    EXPECT_OK(in_large_all_reduce(r->comm, data));
+    exchange(r->comm, 1 - r->rank, data);
+    if (l->wait == waits[0]) nap_ms(2 * LIMIT_MS); /* the limit is one of each operation, not of the communicator */
+    works(r->comm);
+    meet();
+    if (r->rank == 0) {
+        uint64_t start = now_ms();
+        EXPECT_ERROR(KOLO_ERR_TIMEOUT, l->wait(r->comm, data), "limited rank 0", "rank 1");
+        EXPECT(now_ms() - start >= LIMIT_MS - 2 && now_ms() - start < LIMIT_MS + 1000);
+        EXPECT_OK(kolo_comm_get_async_error(r->comm, &state));
+        EXPECT_IS(KOLO_ERR_TIMEOUT, state);
+        EXPECT_ERROR(KOLO_ERR_TIMEOUT, kolo_barrier(r->comm, NULL), "earlier failure");
+    }
+    meet();
+    EXPECT_OK(kolo_comm_destroy(r->comm));
+    free(data);
+}
+
+static void an_operation_past_its_limit_says_whom_it_awaited(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof waits / sizeof waits[0]; i++) {
+        limited_t l = {.wait = waits[i]};
+        assert_int_equal(kolo_get_unique_id(&l.id), KOLO_OK);
+        int failures = run_threads(2, wait_in_vain, &l);
+        if (failures) print_message("wait %zu: %d failures\n", i, failures);
+        assert_int_equal(failures, 0);
+    }
+}
+
+int main(void)
+{
+    alarm(110);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(an_operation_past_its_limit_says_whom_it_awaited),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

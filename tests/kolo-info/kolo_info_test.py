@@ -1,0 +1,186 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+#
+# kolo-info as its users meet it. usage: kolo_info_test.py KOLO-INFO CASE | none --list
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+
+KOLO_INFO = sys.argv[1]
+DATA = pathlib.Path(__file__).resolve().parent.parent / "data" / "topo"
+MISSING = 3  # exit status: not in this build
+
+
+def run(*args, **env):
+    """Returns exit status, stdout and stderr; the environment holds no KOLO_ name but those given."""
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("KOLO_")}
+    p = subprocess.run([KOLO_INFO, *args], env={**clean, **env}, stdin=subprocess.DEVNULL, capture_output=True, timeout=30)
+    return p.returncode, p.stdout.decode(), p.stderr.decode()
+
+
+def good(*args, **env):
+    status, out, err = run(*args, **env)
+    assert status == 0 and err == "", f"{args}: status {status}, stderr {err!r}"
+    return out
+
+
+def has(text, *parts):
+    for part in parts:
+        assert part in text, f"no {part!r} in {text!r}"
+
+
+def case_overview_tells_build_wires_and_limits():
+    out = good()
+    has(out, "Kolo ", "compiler", "sanitizers", "hwloc", "libsodium", "local", "cma", "shm", "tcp", "descriptors", "memlock")
+    assert re.search(r"cores +\d+ usable of \d+ online", out), out
+    assert re.search(r"libsodium +(\d+\.\d+.* in|out):", out) and re.search(r"hwloc +(\d+\.\d+ in|out):", out), out
+    assert re.search(r"\n  0 of \d+\n", out), out
+
+
+def case_overview_tells_machine_and_parameters_that_are_set():
+    out = good(KOLO_TOPO_FILE=str(DATA / "eight-gpu.xml"), KOLO_SLOT_BYTES="64K")
+    assert re.search(r"\n  eight-gpu, 2 \w+.*, 8 \w+", out), out
+    has(out, "  KOLO_TOPO_FILE = ", "  KOLO_SLOT_BYTES = ")
+    assert re.search(r"\n  2 of \d+\n", out), out
+
+
+def case_overview_names_disabled_wires():
+    out = good(KOLO_SHM_DISABLE="1")
+    assert [l.split()[0] for l in out.splitlines() if "(disabled by parameter)" in l] == ["shm"], out
+
+
+def case_version_and_help():
+    assert re.fullmatch(r"kolo-info \d+\.\d+\.\d+\n", good("--version"))
+    has(good("--help"), "usage:", "--params", "--topo", "--explain", "--memory", "--nodes")
+
+
+def case_wrong_arguments_are_named():
+    for args, why in (
+        (["--bogus"], "bogus"),
+        (["word"], "belongs to no option"),
+        (["--json"], "--json goes with --params"),
+        (["--params", "--topo"], "exclude each other"),
+        (["--topo", "word"], "belongs to no option"),
+        (["--nodes", "2"], "--nodes goes with"),
+        (["--nodes"], "requires an argument"),
+        (["--memory"], "--memory needs"),
+        (["--memory", "4", "--nodes", "none"], "--nodes"),
+        (["--memory", "4", "--nodes", "0"], "--nodes"),
+        (["--explain", "all_reduce", "1M"], "--explain needs COLL SIZE RANKS"),
+        (["--explain", "all_reduce", "1M", "4", "5"], "--explain needs COLL SIZE RANKS"),
+    ):
+        status, out, err = run(*args)
+        assert status == 2, f"{args}: status {status}"
+        assert out == "" and why in err, f"{args}: stdout {out!r}, stderr {err!r}"
+
+
+def case_params_as_json_and_text_agree():
+    rows = json.loads(good("--params", "--json"))
+    text = good("--params")
+    assert len(rows) > 5 and len({r["key"] for r in rows}) == len(rows), "a key is missing or there twice"
+    for row in rows:
+        own = row["key"].startswith("KOLO_")  # the others are what launchers set, perhaps also around this test
+        assert (own or row["module"] == "job") and row["help"] and row["module"], row
+        assert (row["source"] == "default" or not own) and row["kind"] in ("int", "size", "bool", "text", "enum"), row
+        assert ("min" in row) == (row["kind"] in ("int", "size")), row
+        assert ("choices" in row) == (row["kind"] == "enum"), row
+        has(text, row["key"] + " = ", row["help"])
+
+
+def case_params_say_where_a_value_came_from():
+    odd = 'x"y\\z\x01\u00e9'
+    rows = {r["key"]: r for r in json.loads(good("--params", "--json", KOLO_TOPO_FILE=odd, KOLO_SHM_DISABLE="yes"))}
+    assert rows["KOLO_SHM_DISABLE"]["value"] == "1" and rows["KOLO_SHM_DISABLE"]["source"] == "environment"
+    assert rows["KOLO_SHM_DISABLE"]["default"] == "0"
+    got = rows["KOLO_TOPO_FILE"]["value"].encode("latin-1").decode()  # bytes that are not ASCII come as they are
+    assert got == odd, f"{got!r}"
+    assert rows["KOLO_CMA_DISABLE"]["source"] == "default"
+
+
+def case_bad_parameter_fails_but_still_lists():
+    status, out, err = run("--params", "--json", KOLO_CMA_DISABLE="perhaps")
+    assert status == 1, status
+    has(err, "KOLO_CMA_DISABLE", "perhaps")
+    assert {r["key"]: r for r in json.loads(out)}["KOLO_CMA_DISABLE"]["value"] == "0"
+
+
+def case_topology_of_a_file_is_drawn():
+    out = good("--topo", KOLO_TOPO_FILE=str(DATA / "eight-gpu.xml"))
+    has(out, "machine eight-gpu", "socket 1", "GPU 7", "NIC 8", "distances", "hostbridge")
+
+
+def case_topology_of_this_machine_is_drawn():
+    has(good("--topo"), "source: ", "machine ", "core")
+
+
+def case_bad_topology_file_is_an_error():
+    status, out, err = run("--topo", KOLO_TOPO_FILE="/nonexistent/machine.xml")
+    assert status == 1 and out == "", (status, out)
+    has(err, "/nonexistent/machine.xml", "No such file")
+    with tempfile.NamedTemporaryFile("w", suffix=".xml") as f:
+        f.write("<topology version=\"2.0\">\n<object")
+        f.flush()
+        status, out, err = run("--topo", KOLO_TOPO_FILE=f.name)
+    assert status == 1 and out == "", (status, out)
+    has(err, "line 2")
+
+
+def case_explain_and_memory():
+    status, out, err = run("--explain", "all_reduce", "1M", "4")
+    if status == MISSING:
+        has(err, "not in this build")
+        return
+    assert status == 0 and err == "", err
+    has(out, "all_reduce of 1048576 bytes, 4 ranks on 1 node")
+    has(good("--explain", "broadcast", "64", "6", "--nodes", "3"), "6 ranks on 3 node")
+    has(good("--memory", "8", "--nodes", "2"), "connections", "all of them", "memory per rank: ")
+    for args, why in ((["--explain", "all_reduces", "1M", "4"], "all_reduces"),
+                      (["--explain", "all_reduce", "1Q", "4"], "1Q"),
+                      (["--explain", "all_reduce", "1M", "0"], "RANKS"),
+                      (["--memory", "4", "--nodes", "5"], "5 nodes for 4 ranks"),
+                      (["--memory", "-3"], "")):
+        status, out, err = run(*args)
+        assert status == 2 and why in err and out == "", (args, status, out, err)
+
+
+def case_memory_of_a_job_is_as_told():
+    for ranks in ("4", "2", "3"):
+        told = int(re.search(r"memory per rank: (\d+) bytes", good("--memory", ranks))[1])
+        clean = {k: v for k, v in os.environ.items() if not k.startswith("KOLO_")}
+        p = subprocess.run([os.environ["KOLORUN_PROGRAM"], "-n", ranks, "--no-tag", "--timeout", "40", os.environ["MEMORY_USE"]],
+                           env=clean, stdin=subprocess.DEVNULL, capture_output=True, timeout=50)
+        if p.returncode == 77:
+            print("the kernel does not tell Pss_Anon and Pss_Shmem")
+            sys.exit(77)
+        assert p.returncode == 0, p
+        used = [int(n) for n in p.stdout.split()]
+        print(f"{ranks} ranks: told {told}, used {used}")
+        # with two ranks much goes by reference, and slots that are counted stay untouched
+        least = 0.5 if ranks == "2" else 0.8
+        assert len(used) == int(ranks) and all(least * told <= n <= 1.2 * told for n in used), (ranks, told, used)
+        assert max(used) < 8 << 20, used
+
+
+def case_every_parameter_of_the_library_is_there():
+    keys = {r["key"] for r in json.loads(good("--params", "--json"))}
+    source = pathlib.Path(__file__).resolve().parent.parent.parent / "src"
+    files = [f for f in source.glob("**/*params*.c") if not f.stem.endswith(("_test", "_fuzz"))]
+    rows = {k for f in files for k in re.findall(r'\{"(KOLO_[A-Z0-9_]+)", KOLO_PARAM_', f.read_text())}
+    assert len(rows) > 20 and rows <= keys, rows - keys
+
+
+def case_full_disk_is_an_error():
+    with open("/dev/full", "w") as full:
+        p = subprocess.run([KOLO_INFO, "--params"], stdout=full, stderr=subprocess.PIPE, timeout=30)
+    assert p.returncode == 1 and b"No space" in p.stderr, p
+
+
+CASES = {name[len("case_"):]: f for name, f in list(globals().items()) if name.startswith("case_")}
+if sys.argv[2] == "--list":
+    print("\n".join(CASES))
+else:
+    CASES[sys.argv[2]]()

@@ -1,0 +1,94 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+#
+# kolo-perf as its users meet it. usage: kolo_perf_test.py KOLORUN KOLO-PERF CASE | none none --list
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+
+KOLORUN, KOLO_PERF = sys.argv[1:3]
+
+
+def run(ranks, *args, **env):
+    """Returns exit status, stdout and stderr of a job; the environment holds no KOLO_ name but those given."""
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("KOLO_")}
+    p = subprocess.run([KOLORUN, "-n", str(ranks), "--no-tag", "--timeout", "90", KOLO_PERF, *args], env={**clean, **env},
+                       stdin=subprocess.DEVNULL, capture_output=True, timeout=110)
+    return p.returncode, p.stdout.decode(), p.stderr.decode()
+
+
+def good(ranks, *args, **env):
+    status, out, err = run(ranks, *args, **env)
+    assert status == 0, f"{args}: status {status}, stderr {err!r}, stdout {out!r}"
+    return out
+
+
+def rows_of(ranks, *args, **env):
+    with tempfile.TemporaryDirectory() as folder:
+        file = pathlib.Path(folder) / "rows.json"
+        good(ranks, *args, "--json", str(file), **env)
+        return json.loads(file.read_text())["rows"]
+
+
+def case_every_row_has_a_prediction():
+    for ranks in (2, 3):
+        rows = rows_of(ranks, "run", "--iters", "5", "--max", "1M")
+        assert {r["collective"] for r in rows} >= {"all_reduce", "scatter", "sendrecv", "barrier"}, rows
+        for r in rows:
+            assert r["wrong"] in (0, -1) and r["algorithm"] not in ("none", "-"), r
+            assert r["predicted_us"] > 0, r
+            assert (r["copy_share"] is not None) == (r["bytes"] >= 1 << 20), r
+        if ranks > len(os.sched_getaffinity(0)):
+            continue  # a message that arrives while its reader works costs no switch: longer can be quicker
+        # more bytes cannot be predicted to take less by the same algorithm
+        for a, b in zip(rows, rows[1:]):
+            if (a["collective"], a["algorithm"]) == (b["collective"], b["algorithm"]) and a["bytes"] < b["bytes"]:
+                assert a["predicted_us"] <= b["predicted_us"] * 1.001, (a, b)
+
+
+def case_the_algorithm_that_ran_is_told():
+    rows = rows_of(3, "all_reduce", "--iters", "3", "--min", "64K", "--max", "256K", KOLO_ALGO="all_reduce=ring")
+    assert [r["algorithm"] for r in rows] == ["ring", "ring"], rows
+
+
+def case_one_rank_predicts_nothing():
+    rows = rows_of(1, "all_reduce", "--iters", "3", "--max", "64")
+    assert rows and all(r["predicted_us"] is None for r in rows), rows
+
+
+def case_every_algorithm_is_compared_with_the_choice():
+    out = good(3, "all_reduce", "gather", "barrier", "--every-algorithm", "--iters", "9", "--max", "2048")
+    rows = [l.split() for l in out.splitlines() if l.startswith("  ")]
+    assert len(rows) == 5 + 5 + 1, out
+    for row in rows:
+        words = [w for w in row if w != "<"]
+        name, chosen, us, best, best_us, ratio = words[0], words[2], float(words[3]), words[4], float(words[5]), float(words[6])
+        all_us = {k: float(v) for k, v in (w.split("=") for w in words[7:])}
+        assert len(all_us) >= 2 and all_us[chosen] == us and all_us[best] == best_us == min(all_us.values()), row
+        assert abs(ratio - us / best_us) < 0.2 and (("<" in row) == (us / best_us > 1.1) or abs(us / best_us - 1.1) < 0.1), row
+    assert {"ring", "tree", "direct", "one_step", "flat"} <= {w.split("=")[0] for w in rows[0] if "=" in w}, rows[0]
+    last = re.fullmatch(r"tuner within 10 % at (\d+) of 11 points \(\d+\.\d %\)", out.splitlines()[-1])
+    assert last and int(last[1]) == sum("<" not in r for r in rows), out
+
+
+def case_wrong_arguments_are_named():
+    for args, why in ((["all_reduces"], "all_reduces"), ([], "no collective"), (["run", "--min", "x"], "--min"),
+                      (["run", "--every-algorithm", "--both"], "--every-algorithm"), (["run", "--type", "int7"], "int7")):
+        p = subprocess.run([KOLO_PERF, *args], capture_output=True, timeout=30)
+        assert p.returncode == 2 and why in p.stderr.decode() and p.stdout == b"", (args, p)
+
+
+def case_a_file_that_cannot_be_written_is_an_error():
+    status, _, err = run(2, "barrier", "--iters", "3", "--json", "/nonexistent/rows.json")
+    assert status == 1 and "/nonexistent/rows.json" in err, (status, err)
+
+
+CASES = {name[len("case_"):]: f for name, f in list(globals().items()) if name.startswith("case_")}
+if sys.argv[3] == "--list":
+    print("\n".join(CASES))
+else:
+    CASES[sys.argv[3]]()

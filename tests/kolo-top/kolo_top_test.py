@@ -1,0 +1,150 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+#
+# kolo-top with jobs of real processes that are stuck. usage: kolo_top_test.py KOLO-TOP CASE | none --list
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+KOLO_TOP = sys.argv[1]
+RANKS = 3
+
+
+def top(*args, status=0):
+    p = subprocess.run([KOLO_TOP, *args], stdin=subprocess.DEVNULL, capture_output=True, timeout=30)
+    assert p.returncode == status, (args, p)
+    return p.stdout.decode() + p.stderr.decode()
+
+
+class Job:
+    """Ranks that get stuck in the way `how`; none waits for kolo's own detection of mismatches."""
+
+    def __init__(self, how, **env):
+        self.folder = tempfile.TemporaryDirectory()
+        clean = {k: v for k, v in os.environ.items() if not k.startswith("KOLO_")}
+        clean.update(KOLO_MISMATCH_MS="86400000", **env)
+        self.ranks = [subprocess.Popen([os.environ["STUCK_RANK"], str(r), str(RANKS), self.folder.name + "/id", how],
+                                       env=clean, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) for r in range(RANKS)]
+        self.pids = [p.pid for p in self.ranks]
+
+    def __enter__(self):
+        for p in self.ranks:
+            assert p.stdout.readline() == b"ready\n", "a rank did not start"
+        return self
+
+    def __exit__(self, *_):
+        for p in self.ranks:
+            p.kill()
+            p.wait()
+            p.stdout.close()
+        self.folder.cleanup()
+
+    def only(self):
+        return [a for pid in self.pids for a in ("--pid", str(pid))]
+
+    def verdict(self, *parts):
+        """Waits until the verdict has them all, as a person would who looks again."""
+        for _ in range(100):
+            # the processes that are gone have no records
+            out = top("--dump", *self.only())
+            told = out[out.index("verdict:"):]
+            if all(re.search(p, told) for p in parts):
+                return out
+            time.sleep(0.05)
+        raise AssertionError(f"{parts} not all in {out}")
+
+
+def case_a_stopped_rank_is_named_with_what_it_did_not_enter():
+    with Job("stop") as job:
+        out = job.verdict(rf"rank 1 \(process {job.pids[1]} on .*\) did not enter operation 20 \(all_reduce 4 float32 sum\)",
+                          "its process is stopped", r"last call is complete: operation 19 \(barrier\)",
+                          r"ranks 0, 2 are in operation 20", "Complete on all ranks: all up to operation 19")
+        assert "rank 1, process %d on" % job.pids[1] in out and ", stopped" in out, out
+        time.sleep(1.2)
+        once = top("--once", *job.only())
+        assert re.search(r"stuck for \d+\.\d s: rank 1 .* did not enter operation 20", once), once
+        os.kill(job.pids[1], signal.SIGCONT)
+        job.verdict("Nobody waits", "Complete on all ranks: all up to operation 20")
+
+
+def case_a_rank_in_another_collective_is_named():
+    with Job("other") as job:
+        for _ in range(100):
+            jobs = json.loads(top("--dump", "--json", "--last", "1", *job.only()))
+            last = [r["operations"][-1]["what"] for r in jobs[0]["ranks"]]
+            if last == ["all_reduce 4 float32 sum", "barrier", "all_reduce 4 float32 sum"]:
+                break
+            time.sleep(0.05)
+        job.verdict(r"rank 1 \(.*\) entered barrier as operation 20, the others all_reduce 4 float32 sum")
+
+
+def case_a_killed_rank_is_missed():
+    with Job("kill") as job:
+        job.verdict(r"rank 1 .* did not enter operation 20")
+        job.ranks[1].kill()
+        job.ranks[1].wait()
+        out = job.verdict(rf"rank 1 \(process {job.pids[1]} on .*\) is gone")
+        assert "records of 2" in out, out
+
+
+def case_a_circle_of_receives_is_told():
+    with Job("recv") as job:
+        job.verdict(r"3 ranks wait for each other in a circle: 0 -> 1 -> 2 -> 0",
+                    r"rank 2 \(.*\) waits in recv 4 float32 from rank 0")
+
+
+def case_a_call_that_waits_in_a_queue_is_told():
+    with Job("queue") as job:
+        job.verdict(r"rank 1 \(.*\) did not enter operation 20 .*: it has queued all_reduce 4 float32 sum on a stream")
+
+
+def case_a_job_that_runs_is_listed_with_its_rate():
+    with Job("run") as job:
+        once = top("--once", *job.only())
+        row = re.search(r"([0-9a-f]{16})  stuck +3 +3 +([\d.]+)([ KMG]) .*all_reduce 4 float32 sum", once)
+        assert row and float(row[2]) > 0 and "stuck for" not in once, once
+        assert row[1] in top("--dump", "--job", row[1])
+        assert "no job" in top("--dump", "--job", "1", status=1)
+
+
+def case_dumps_of_several_hosts_are_joined():
+    with Job("stop") as job, tempfile.TemporaryDirectory() as folder:
+        job.verdict("its process is stopped")
+        files = [f"{folder}/{i}" for i in range(2)]
+        top("--dump", "--save", files[0], "--pid", str(job.pids[0]), "--pid", str(job.pids[2]))
+        top("--dump", "--save", files[1], "--pid", str(job.pids[1]))
+        joined = top("--join", *files)
+        assert "records of 3" in joined and "rank 1" in joined and "its process is stopped" in joined, joined
+        half = top("--join", files[0])
+        assert re.search(r"rank 1 .*is on another host", half) and "ranks that are known" in half, half
+        with open(files[1], "r+b") as f:
+            f.truncate(50000)
+        assert "cut off" in top("--join", *files, status=1)
+        with open(files[1], "wb") as f:
+            f.write(b"something else" * 1000)
+        assert "not a record of Kolo" in top("--join", *files, status=1)
+
+
+def case_without_a_recorder_there_is_nothing_to_see():
+    with Job("run", KOLO_RECORDER="0") as job:
+        assert "no job" in top("--dump", *job.only(), status=1)
+
+
+def case_wrong_arguments_are_named():
+    for args, why in ((["--json"], "--json goes with"), (["--dump", "--once"], "exclude"), (["--join"], "--join needs"),
+                      (["x"], "files go with --join"), (["--job", "x"], "hexadecimal"), (["--last", "0"], "--last"),
+                      (["--dump", "--last", "2000"], "--last"), (["--pid", "-3"], "--pid"), (["--what"], "try")):
+        assert why in top(*args, status=2), args
+    assert "usage:" in top("--help") and re.fullmatch(r"kolo-top \d+\.\d+\.\d+\n", top("--version"))
+
+
+CASES = {n[len("case_"):]: f for n, f in list(globals().items()) if n.startswith("case_")}
+if sys.argv[2] == "--list":
+    print("\n".join(CASES))
+else:
+    CASES[sys.argv[2]]()

@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * One rank of a job that gets stuck in the way that its last argument names, for kolo_top_test.py. It says "ready"
+ * before it does, and stays until it is killed.
+ * usage: stuck_rank RANK NRANKS ID_FILE stop|other|kill|recv|queue|run
+ */
+#include <kolo/kolo.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#define ODD 1 /* the rank that does something else */
+
+static void must(kolo_status_t status)
+{
+    if (status == KOLO_OK) return;
+    fprintf(stderr, "stuck_rank: %s\n", kolo_get_last_error(NULL));
+    exit(1);
+}
+
+static void get_stuck(kolo_comm_t comm, int rank, int nranks, const char *how)
+{
+    static float data[4];
+    kolo_stream_t stream;
+    if (strcmp(how, "recv") == 0) { /* each waits for the next */
+        kolo_recv(data, 4, KOLO_FLOAT32, (rank + 1) % nranks, comm, NULL);
+        return;
+    }
+    if (rank == ODD && strcmp(how, "stop") == 0) raise(SIGSTOP);
+    if (rank == ODD && strcmp(how, "queue") == 0) { /* behind a call that does not return */
+        must(kolo_stream_create(&stream));
+        must(kolo_stream_call(stream, (void (*)(void *))(uintptr_t)pause, NULL));
+        must(kolo_all_reduce(data, data, 4, KOLO_FLOAT32, KOLO_SUM, comm, stream));
+        return;
+    }
+    if (rank == ODD && strcmp(how, "kill") == 0) return;
+    if (rank == ODD && strcmp(how, "other") == 0)
+        kolo_barrier(comm, NULL);
+    else
+        kolo_all_reduce(data, data, 4, KOLO_FLOAT32, KOLO_SUM, comm, NULL);
+    while (strcmp(how, "run") == 0) must(kolo_all_reduce(data, data, 4, KOLO_FLOAT32, KOLO_SUM, comm, NULL));
+}
+
+int main(int argc, char **argv)
+{
+    kolo_unique_id_t id;
+    kolo_config_t config = KOLO_CONFIG_INITIALIZER;
+    kolo_comm_t comm;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    alarm(60);
+    if (argc != 5) return 2;
+    int rank = atoi(argv[1]), nranks = atoi(argv[2]);
+    config.name = "stuck";
+    if (rank == 0) {
+        must(kolo_get_unique_id(&id));
+        must(kolo_unique_id_save(&id, argv[3]));
+    } else {
+        must(kolo_unique_id_load(&id, argv[3], 20000));
+    }
+    must(kolo_comm_init_rank(&comm, nranks, id, rank, &config));
+    for (int i = 0; i < 20; i++) must(kolo_barrier(comm, NULL));
+    printf("ready\n");
+    fflush(stdout);
+    get_stuck(comm, rank, nranks, argv[4]);
+    for (;;) pause();
+}

@@ -1,0 +1,383 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+#
+# kolorun as its users meet it: real processes, `sh -c` programs. usage: kolorun_test.py KOLORUN CASE
+# The cases named job_* run examples/all_reduce (environment EXAMPLE), which finds its place by kolo/job.h.
+import collections
+import os
+import pathlib
+import re
+import signal
+import struct
+import subprocess
+import sys
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+from cases import alive, matches, run_case, same, until
+
+KOLORUN = sys.argv[1]
+TMP = None  # a directory of this test's own
+LIMIT_S = 30
+
+
+def start(*args, **kwargs):
+    kwargs = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL, **kwargs}
+    return subprocess.Popen([KOLORUN, *args], env={**os.environ, "TMPDIR": str(TMP)}, **kwargs)
+
+
+def run(*args):
+    """Returns exit status, stdout and stderr, and sees to it that nothing was left in the temporary directory."""
+    p = start(*args)
+    out, err = p.communicate(timeout=LIMIT_S)
+    assert not list(TMP.glob("kolorun-*")), "the directory of the id was left behind"
+    return p.returncode, out.decode(), err.decode()
+
+
+def pids_of(directory, count):
+    """Pids that `count` processes wrote into files of their own (complete once the line ends)."""
+    def texts():
+        return [t for t in (f.read_text() for f in directory.glob("pid.*")) if t.endswith("\n")]
+    until(lambda: len(texts()) == count, f"{count} processes to start")
+    return [int(t) for t in texts()]
+
+
+def descendants(pid):
+    """Pids by name: the agent and what it started, of a kolorun that lives."""
+    found = []
+    for child in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        found += [(int(child), pathlib.Path(f"/proc/{child}/comm").read_text().strip()), *descendants(int(child))]
+    return found
+
+
+def test_lines_are_tagged_whole_and_in_order():
+    status, out, _ = run("-n", "8", "sh", "-c", "i=0; while [ $i -lt 500 ]; do echo $KOLO_RANK:$i; i=$((i+1)); done")
+    same(status, 0)
+    seen = collections.defaultdict(list)
+    for line in out.splitlines():
+        m = re.fullmatch(r"\[(\d+)\] (\d+):(\d+)", line)
+        assert m and m[1] == m[2], f"not one rank's line: {line!r}"
+        seen[m[1]].append(int(m[3]))
+    same(len(seen), 8)
+    for numbers in seen.values():
+        same(numbers, list(range(500)))
+
+
+def test_no_tag_leaves_lines_as_they_are():
+    same(run("-n", "2", "--no-tag", "echo", "x y")[1], "x y\nx y\n")
+
+
+def test_stderr_stays_apart():
+    same(run("-n", "1", "sh", "-c", "echo out; echo err >&2")[1:], ("[0] out\n", "[0] err\n"))
+
+
+def test_unfinished_last_line_is_shown():
+    same(run("-n", "1", "printf", "a\\nb")[1], "[0] a\n[0] b\n")
+
+
+def test_empty_lines_are_kept():
+    same(run("-n", "1", "printf", "\\n\\na\\n\\n")[1], "[0] \n[0] \n[0] a\n[0] \n")
+
+
+def test_huge_lines_are_cut_and_not_mixed():
+    size = 3 * (1 << 20) + 1000
+    letters = "abcd"
+    program = f"head -c {size} /dev/zero | tr '\\0' $(echo {letters} | cut -c $((KOLO_RANK+1))); echo"
+    status, out, _ = run("-n", "4", "sh", "-c", program)
+    same(status, 0)
+    sums = collections.Counter()
+    for line in out.splitlines():
+        rank, text = int(line[1]), line[4:]
+        assert line[:4] == f"[{rank}] " and set(text) == {letters[rank]}, "a line holds more than its rank's bytes"
+        sums[rank] += len(text)
+    same(dict(sums), {r: size for r in range(4)})
+
+
+def test_line_of_exactly_the_limit_is_one_line():
+    out = run("-n", "1", "sh", "-c", "head -c 1048576 /dev/zero | tr '\\0' x; echo; echo y")[1]
+    same([len(line) for line in out.splitlines()], [1048576 + 4, 5])
+
+
+def test_first_failure_is_reported_and_the_rest_ended():
+    before = time.monotonic()
+    status, out, err = run("-n", "4", "sh", "-c", 'if [ $KOLO_RANK = 2 ]; then echo last words >&2; exit 7; fi; sleep 60')
+    same(status, 7)
+    lines = err.splitlines()
+    same(lines[0], "[2] last words")
+    matches(r"^kolorun: rank 2 \(pid \d+\) exited with status 7; ending the other 3$", lines[1])
+    same(len(lines), 2)
+    assert time.monotonic() - before < 4, "the rest did not end on SIGTERM"
+
+
+def test_success_of_a_rank_ends_nobody():
+    status, out, _ = run("-n", "2", "sh", "-c", "[ $KOLO_RANK = 0 ] || { sleep 0.3; echo done; }")
+    same((status, out), (0, "[1] done\n"))
+
+
+def test_death_by_signal_is_named():
+    status, _, err = run("-n", "2", "sh", "-c", "[ $KOLO_RANK = 1 ] && kill -SEGV $$; sleep 60")
+    same(status, 128 + signal.SIGSEGV)
+    matches(r"rank 1 \(pid \d+\) was killed by signal 11 \(Segmentation fault", err)
+
+
+def test_rank_that_ignores_sigterm_is_killed_after_the_grace():
+    before = time.monotonic()
+    ready = TMP / "ready"
+    status, _, err = run("-n", "2", "--grace", "0.5", "sh", "-c",
+                         f"if [ $KOLO_RANK = 0 ]; then trap '' TERM; touch {ready}; while :; do sleep 1; done; fi; "
+                         f"while [ ! -e {ready} ]; do sleep 0.01; done; exit 3")
+    same(status, 3)
+    matches(r"killing what did not end within 0.5 s: rank 0", err)
+    assert 0.5 <= time.monotonic() - before < 10
+
+
+def signalled(sig, times=1):
+    """Starts two ranks that say which signal they got, sends one to kolorun, returns its results."""
+    ready = TMP
+    program = (f"trap 'echo got {sig.name}; exit 0' {sig.name[3:]}; echo $$ > {ready}/pid.$KOLO_RANK; "
+               "while :; do sleep 0.05; done")
+    p = start("-n", "2", "sh", "-c", program)
+    pids_of(ready, 2)
+    p.send_signal(sig)
+    out, err = p.communicate(timeout=LIMIT_S)
+    # The shells say on stderr that their sleep was ended; kolorun has nothing to say.
+    return p.returncode, sorted(out.decode().splitlines()), "kolorun" in err.decode()
+
+
+def test_sigint_is_passed_on():
+    same(signalled(signal.SIGINT), (0, ["[0] got SIGINT", "[1] got SIGINT"], False))
+
+
+def test_sigterm_is_passed_on():
+    same(signalled(signal.SIGTERM), (0, ["[0] got SIGTERM", "[1] got SIGTERM"], False))
+
+
+def test_sighup_is_passed_on():
+    same(signalled(signal.SIGHUP), (0, ["[0] got SIGHUP", "[1] got SIGHUP"], False))
+
+
+def test_sigusr1_is_passed_on_to_ranks_only():
+    # The helper has no handler: it would die of the signal.
+    program = (f"sleep 60 & helper=$!; trap 'kill -0 $helper && echo helper lives; exit 0' USR1; "
+               f"echo $$ > {TMP}/pid.$KOLO_RANK; while :; do sleep 0.05; done")
+    p = start("-n", "2", "sh", "-c", program)
+    pids_of(TMP, 2)
+    p.send_signal(signal.SIGUSR1)
+    out, _ = p.communicate(timeout=LIMIT_S)
+    same((p.returncode, sorted(out.decode().splitlines())), (0, ["[0] helper lives", "[1] helper lives"]))
+
+
+def test_second_sigint_kills():
+    p = start("-n", "2", "sh", "-c", f"trap '' INT; echo $$ > {TMP}/pid.$KOLO_RANK; while :; do sleep 1; done")
+    pids = pids_of(TMP, 2)
+    p.send_signal(signal.SIGINT)
+    # The second is sent only when the first was taken, or both may arrive as one.
+    until(lambda: not int(re.search(r"^ShdPnd:\s*(\w+)", pathlib.Path(f"/proc/{p.pid}/status").read_text(), re.M)[1], 16),
+          "the first signal to be taken")
+    p.send_signal(signal.SIGINT)
+    _, err = p.communicate(timeout=LIMIT_S)
+    same(p.returncode, 128 + signal.SIGINT)
+    matches("killing the job", err.decode())
+    assert not any(alive(pid) for pid in pids)
+
+
+def test_kill_9_of_kolorun_leaves_nothing():
+    program = (f"sleep 300 & echo $! > {TMP}/pid.helper.$KOLO_RANK; trap '' TERM HUP INT; "
+               f"echo $$ > {TMP}/pid.$KOLO_RANK; while :; do sleep 1; done")
+    p = start("-n", "3", "sh", "-c", program)
+    pids = pids_of(TMP, 6)
+    family = descendants(p.pid)
+    same(sorted(name for _, name in family if "kolorun" in name), ["kolorun", "kolorun-guard"])  # the agent, its guard
+    assert list(TMP.glob("kolorun-*")), "no directory for the id was made"
+    p.kill()
+    p.wait()
+    pids += [pid for pid, _ in family]
+    until(lambda: not any(alive(pid) for pid in pids), f"{pids} to be gone")
+    until(lambda: not list(TMP.glob("kolorun-*")), "the directory of the id to be gone")
+
+
+def test_kill_9_of_the_guard_ends_the_job():
+    p = start("-n", "2", "sh", "-c", f"echo $$ > {TMP}/pid.$KOLO_RANK; exec sleep 300")
+    ranks = pids_of(TMP, 2)
+    guard, = [pid for pid, name in descendants(p.pid) if name == "kolorun-guard"]
+    os.kill(guard, signal.SIGKILL)
+    _, err = p.communicate(timeout=LIMIT_S)
+    same(p.returncode, 1)
+    matches("guard of the job was killed", err.decode())
+    assert not any(alive(pid) for pid in ranks) and not list(TMP.glob("kolorun-*"))
+
+
+def test_kill_9_of_the_agent_ends_the_job():
+    p = start("-n", "2", "sh", "-c", f"sleep 300 & echo $! > {TMP}/pid.helper.$KOLO_RANK; "
+              f"echo $$ > {TMP}/pid.$KOLO_RANK; exec sleep 300")
+    pids = pids_of(TMP, 4)
+    agent, = [pid for pid, name in descendants(p.pid) if name == "kolorun"]
+    os.kill(agent, signal.SIGKILL)
+    _, err = p.communicate(timeout=LIMIT_S)
+    same(p.returncode, 1)
+    matches("host localhost is lost with ranks 0, 1: its agent was killed by signal 9", err.decode())
+    until(lambda: not any(alive(pid) for pid in pids), f"{pids} to be gone")
+    until(lambda: not list(TMP.glob("kolorun-*")), "the directory to be gone")
+
+
+def test_children_left_by_ranks_are_ended():
+    before = time.monotonic()
+    status, _, _ = run("-n", "2", "sh", "-c", f"sleep 300 & echo $! > {TMP}/pid.$KOLO_RANK")
+    same(status, 0)
+    pids = pids_of(TMP, 2)
+    until(lambda: not any(alive(pid) for pid in pids), "left children to be gone")
+    assert time.monotonic() - before < 10
+
+def frame(kind, number, data=b""):
+    return struct.pack("<IiI", kind, number, len(data)) + data
+
+
+def frames_of(agent):
+    """What it says: kind, id, data."""
+    while agent.stdout.readline() != b"kolorun-agent 1\n":
+        pass
+    while header := agent.stdout.read(12):
+        kind, number, size = struct.unpack("<IiI", header)
+        yield kind, number, agent.stdout.read(size)
+
+
+def test_file_of_a_process_comes_before_its_end():
+    """Also when kolorun has not read for long, so that the agent reads nothing of its processes any more."""
+    start_frame, file_frame, ended_frame = 1, 4, 11
+    agent = subprocess.Popen([KOLORUN, "--agent"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+    def launch(number, program):
+        spec = struct.pack("<II", 3, 0) + b"\0" + b"".join(w.encode() + b"\0" for w in ("sh", "-c", program))
+        agent.stdin.write(frame(start_frame, number, spec))
+        agent.stdin.flush()
+    launch(0, f"echo $$ > {TMP}/pid.0; exec head -c 4000000 /dev/zero")
+    writer, = pids_of(TMP, 1)
+
+    def written():
+        return re.search(r"wchar: (\d+)", pathlib.Path(f"/proc/{writer}/io").read_text())[1]
+    seen = [None, None, None]
+
+    def waits():
+        seen[:] = seen[1:] + [written()]
+        time.sleep(0.1)
+        return int(seen[0] or 0) > 1 << 20 and seen[0] == seen[2]
+    until(waits, "the agent to be full")
+    launch(1, f"f=${{KOLO_ID_FILE%/*}}; echo said > $f/.new1; mv $f/.new1 $f/said; echo $$ > {TMP}/pid.1")
+    pids_of(TMP, 2)
+    until(lambda: not alive(int((TMP / "pid.1").read_text())), "the process to end")
+    until(lambda: not pathlib.Path(f"/proc/{(TMP / 'pid.1').read_text().strip()}").exists(), "its end to be seen")
+    said = []
+    for kind, number, data in frames_of(agent):
+        if kind == file_frame:
+            said.append(data)
+        if (kind, number) == (ended_frame, 1):
+            break
+    agent.stdin.close()
+    agent.stdout.close()
+    agent.wait()
+    same(said, [b"said\0said\n"])
+
+
+def test_time_limit():
+    status, _, err = run("-n", "2", "--timeout", "0.3", "sleep", "60")
+    same(status, 124)
+    matches(r"time limit of 0.3 s passed; ending ranks 0, 1", err)
+
+
+def test_environment_of_ranks():
+    program = 'echo "$KOLO_RANK $KOLO_NRANKS $KOLO_LOCAL_RANK $KOLO_LOCAL_SIZE $A|$B"; dirname $KOLO_ID_FILE'
+    status, out, _ = run("-n", "2", "-x", "A=1 2", "-x", "B=", "sh", "-c", program)
+    lines = out.splitlines()
+    assert "[0] 0 2 0 2 1 2|" in lines and "[1] 1 2 1 2 1 2|" in lines, out
+    same(len({line[4:] for line in lines if "/" in line}), 1)  # all ranks use one directory
+    out = run("-n", "1", "sh", "-c", "stat -c %a $(dirname $KOLO_ID_FILE); ls $(dirname $KOLO_ID_FILE)")[1]
+    same(out, "[0] 700\n")
+
+
+def test_ranks_inherit_no_descriptors():
+    out = run("-n", "2", "ls", "/proc/self/fd")[1]  # 3 is the directory that ls reads
+    same(sorted(out.splitlines()), [f"[{r}] {fd}" for r in range(2) for fd in range(4)])
+
+
+def test_input_of_ranks_is_empty():
+    status, out, _ = run("-n", "2", "sh", "-c", "cat; echo end")
+    same((status, sorted(out.splitlines())), (0, ["[0] end", "[1] end"]))
+
+
+def test_more_ranks_than_cores():
+    status, out, _ = run("-n", "100", "sh", "-c", "echo $KOLO_RANK")
+    same(status, 0)
+    same(sorted(out.splitlines()), sorted(f"[{i}] {i}" for i in range(100)))
+
+
+def test_missing_program_is_said_once():
+    status, _, err = run("-n", "3", "no-such-program")
+    same(status, 127)
+    # whichever rank comes to it first
+    same(re.sub("rank [012] ", "rank R ", err), "kolorun: rank R cannot start no-such-program: No such file or directory\n")
+
+
+def test_bad_options_are_refused():
+    for args in ((), ("-n", "2"), ("-n", "0", "true"), ("-n", "2x", "true"), ("-n", "1", "-x", "novalue", "true"),
+                 ("-n", "1", "--timeout", "-1", "true"), ("-n", "1", "--nonsense", "true")):
+        status, out, err = run(*args)
+        assert status == 2 and out == "" and err, f"{args}: status {status}, {err!r}"
+
+
+def test_reader_that_goes_away_ends_the_job():
+    p = start("-n", "2", "sh", "-c", "while :; do echo y; done")
+    p.stdout.read(10)
+    p.stdout.close()
+    err = p.stderr.read()
+    same(p.wait(LIMIT_S), 128 + signal.SIGPIPE)
+    matches("nobody reads the output", err.decode())
+
+
+def test_reader_that_does_not_read_does_not_block_signals():
+    p = start("-n", "2", "sh", "-c", f"echo $$ > {TMP}/pid.$KOLO_RANK; exec yes")
+    pids = pids_of(TMP, 2)
+    # Full: the ranks wait in write() because nobody takes their output from kolorun.
+    until(lambda: all(pathlib.Path(f"/proc/{pid}/wchan").read_text() != "0" and
+                      "pipe" in pathlib.Path(f"/proc/{pid}/wchan").read_text() for pid in pids)
+          if os.access(f"/proc/{pids[0]}/wchan", os.R_OK) else True, "the pipes to be full")
+    p.send_signal(signal.SIGTERM)
+    until(lambda: not any(alive(pid) for pid in pids), "the ranks to end")
+    p.send_signal(signal.SIGTERM)  # nobody will ever read the rest
+    p.wait(LIMIT_S)
+    p.stdout.close()
+    p.stderr.close()
+
+
+def example(**env):
+    """Runs the example without kolorun, under these KOLO_ variables only."""
+    rest = {k: v for k, v in os.environ.items() if not k.startswith("KOLO_")}
+    p = subprocess.run([os.environ["EXAMPLE"]], env={**rest, **env}, capture_output=True, text=True, timeout=LIMIT_S)
+    return p.returncode, p.stdout, p.stderr
+
+
+def test_job_ranks_find_each_other():
+    status, out, err = run("-n", "4", os.environ["EXAMPLE"])
+    same((status, sorted(out.splitlines())), (0, [f"[{r}] rank {r} of 4: 10" for r in range(4)]))
+
+
+def test_job_id_is_gone_once_all_have_read_it():
+    program = '"$EXAMPLE" > /dev/null && ls $(dirname $KOLO_ID_FILE)'
+    same(run("-n", "3", "sh", "-c", program)[:2], (0, ""))
+
+
+def test_job_without_launcher_is_one_rank():
+    same(example(), (0, "rank 0 of 1: 1\n", ""))
+
+
+def test_job_refuses_variables_that_make_no_sense():
+    for env, want in (({"KOLO_RANK": "0"}, "KOLO_RANK is set but KOLO_NRANKS is not"),
+                      ({"KOLO_RANK": "2", "KOLO_NRANKS": "2"}, "rank 2 of 2 .* out of range"),
+                      ({"KOLO_RANK": "x", "KOLO_NRANKS": "2"}, 'KOLO_RANK="x" is not a whole number'),
+                      ({"KOLO_RANK": "0", "KOLO_NRANKS": "99999999999"}, 'KOLO_NRANKS="99999999999" is not a whole number'),
+                      ({"KOLO_RANK": "0", "KOLO_NRANKS": "2"}, "knows no way to the others")):
+        status, out, err = example(**env)
+        same((status, out), (1, ""))
+        matches(want, err)
+
+
+run_case(globals(), sys.argv[2])

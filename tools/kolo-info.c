@@ -1,0 +1,172 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * kolo-info: what this library is, what it sees and what it would do. Without options: version, build, wires and
+ * limits. It links the library's insides, runs no job and changes nothing.
+ */
+#include "kolo-info.h"
+#include "base/failpoint.h"
+#include "topo/topo.h"
+
+#include <getopt.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char usage[] =
+    "usage: kolo-info                                  version, build, wires, limits\n"
+    "       kolo-info --params [--json]                every parameter with its value and where that came from\n"
+    "       kolo-info --topo                           the machine (or KOLO_TOPO_FILE), drawn\n"
+    "       kolo-info --explain COLL SIZE RANKS [--nodes K]\n"
+    "                                                  which algorithm for COLL (all_reduce, ...) of SIZE bytes, "
+    "and why\n"
+    "       kolo-info --memory RANKS [--nodes K]       memory per rank of a communicator\n"
+    "       kolo-info --fail-points                    the names of KOLO_FAIL_POINT\n"
+    "       kolo-info --help | --version\n"
+    "Sizes take K, M, G. Ranks are spread evenly over K nodes (1 unless given).\n"
+    "Exit status: 0, 1 something is wrong with a parameter or the machine, 2 wrong arguments, 3 not in this "
+    "build.\n";
+
+static int wrong_usage(const char *why)
+{
+    if (why) fprintf(stderr, "kolo-info: %s\n", why);
+    fprintf(stderr, "try 'kolo-info --help'\n");
+    return INFO_USAGE;
+}
+
+bool kolo_info_number(const char *what, const char *text, bool size, int64_t min, int64_t max, int64_t *value)
+{
+    const kolo_param_t row = {.key = what,
+                              .kind = size ? KOLO_PARAM_SIZE : KOLO_PARAM_INT,
+                              .min = min,
+                              .max = max,
+                              .help = size ? "bytes" : "a whole number",
+                              .value = value};
+    if (kolo_param_parse(&row, text) == KOLO_OK) return true;
+    fprintf(stderr, "kolo-info: %s\n", kolo_error_text());
+    return false;
+}
+
+int kolo_info_topology(void)
+{
+    kolo_topo_t topo;
+    if (kolo_topo_load(&topo) != KOLO_OK) {
+        fprintf(stderr, "kolo-info: %s\n", kolo_error_text());
+        return INFO_FAILED;
+    }
+    kolo_topo_print(&topo, stdout);
+    kolo_topo_fini(&topo);
+    return INFO_OK;
+}
+
+static int by_text(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+static int list_fail_points(void)
+{
+    size_t n = 0;
+    while (kolo_fail_point_at(n)) n++;
+    const char **names = calloc(n + 1, sizeof *names);
+    if (!names) return INFO_FAILED;
+    for (size_t i = 0; i < n; i++) names[i] = kolo_fail_point_at(i)->name;
+    qsort(names, n, sizeof *names, by_text);
+    for (size_t i = 0; i < n; i++)
+        if (i == 0 || strcmp(names[i], names[i - 1]) != 0) puts(names[i]);
+    free(names);
+    return INFO_OK;
+}
+
+typedef enum { MODE_OVERVIEW, MODE_PARAMS, MODE_TOPO, MODE_EXPLAIN, MODE_MEMORY, MODE_FAIL_POINTS } info_mode_t;
+
+typedef struct {
+    info_mode_t mode;
+    bool json, nodes_given;
+    int64_t nodes;
+} info_options_t;
+
+/* -1: go on; else the exit status. */
+static int parse_options(int argc, char **argv, info_options_t *options)
+{
+    static const struct option longs[] = {
+        {"params", no_argument, NULL, 'p'},      {"json", no_argument, NULL, 'j'},
+        {"topo", no_argument, NULL, 't'},        {"explain", no_argument, NULL, 'e'},
+        {"memory", no_argument, NULL, 'm'},      {"fail-points", no_argument, NULL, 'f'},
+        {"nodes", required_argument, NULL, 'n'}, {"help", no_argument, NULL, 'h'},
+        {"version", no_argument, NULL, 'V'},     {NULL, 0, NULL, 0},
+    };
+    static const char letters[] = "ptemf"; /* in the order of info_mode_t from MODE_PARAMS on */
+    for (int c; (c = getopt_long(argc, argv, "h", longs, NULL)) != -1;) {
+        const char *letter = strchr(letters, c);
+        if (letter && options->mode != MODE_OVERVIEW)
+            return wrong_usage("--params, --topo, --explain, --memory and --fail-points exclude each other");
+        if (letter) {
+            options->mode = (info_mode_t)(MODE_PARAMS + (letter - letters));
+        } else if (c == 'j') {
+            options->json = true;
+        } else if (c == 'n') {
+            if (!kolo_info_number("--nodes", optarg, false, 1, 1 << 20, &options->nodes)) return INFO_USAGE;
+            options->nodes_given = true;
+        } else if (c == 'h') {
+            fputs(usage, stdout);
+            return INFO_OK;
+        } else if (c == 'V') {
+            printf("kolo-info %d.%d.%d\n", KOLO_VERSION_MAJOR, KOLO_VERSION_MINOR, KOLO_VERSION_PATCH);
+            return INFO_OK;
+        } else {
+            return wrong_usage(NULL); /* getopt has said what is wrong */
+        }
+    }
+    return -1;
+}
+
+static int check_options(const info_options_t *options, int rest)
+{
+    bool nodes = options->mode == MODE_EXPLAIN || options->mode == MODE_MEMORY;
+    if (options->json && options->mode != MODE_PARAMS) return wrong_usage("--json goes with --params");
+    if (options->nodes_given && !nodes) return wrong_usage("--nodes goes with --explain and --memory");
+    if (options->mode == MODE_EXPLAIN && rest != 3) return wrong_usage("--explain needs COLL SIZE RANKS");
+    if (options->mode == MODE_MEMORY && rest != 1) return wrong_usage("--memory needs a number of RANKS");
+    if (!nodes && rest != 0) return wrong_usage("there is an argument that belongs to no option");
+    return INFO_OK;
+}
+
+int main(int argc, char **argv)
+{
+    info_options_t options = {.nodes = 1};
+    int status = parse_options(argc, argv, &options);
+    if (status >= 0) return status;
+    status = check_options(&options, argc - optind);
+    if (status != INFO_OK) return status;
+
+    size_t ntables;
+    const kolo_param_table_t *const *tables = kolo_info_tables(&ntables);
+    bool good = kolo_params_load(tables, ntables, NULL, NULL) == KOLO_OK;
+    if (!good) fprintf(stderr, "kolo-info: %s\n", kolo_error_text()); /* go on: defaults stand in */
+    char **rest = argv + optind;
+    switch (options.mode) {
+    case MODE_OVERVIEW:
+        status = kolo_info_overview();
+        break;
+    case MODE_PARAMS:
+        status = kolo_info_params(options.json);
+        break;
+    case MODE_TOPO:
+        status = kolo_info_topology();
+        break;
+    case MODE_EXPLAIN:
+        status = kolo_info_explain(rest[0], rest[1], rest[2], (int)options.nodes);
+        break;
+    case MODE_MEMORY:
+        status = kolo_info_memory(rest[0], (int)options.nodes);
+        break;
+    case MODE_FAIL_POINTS:
+        status = list_fail_points();
+        break;
+    }
+    if (fflush(stdout) != 0) {
+        perror("kolo-info: standard output");
+        return INFO_FAILED;
+    }
+    return status == INFO_OK && !good ? INFO_FAILED : status;
+}

@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the files of kolo-top share: the records of all ranks that were found, and what is done with them.
+ */
+#ifndef KOLO_TOOLS_KOLO_TOP_H
+#define KOLO_TOOLS_KOLO_TOP_H
+
+#include "comm/verdict.h"
+
+#include <stdio.h>
+
+enum { TOP_OK = 0, TOP_FAILED = 1, TOP_USAGE = 2 };
+
+#define TOP_PIDS 256
+typedef struct {
+    bool once, dump, json, join;
+    bool has_job;
+    uint64_t job;
+    int npids, pids[TOP_PIDS];
+    int64_t last; /* operations per rank in a dump */
+    const char *save;
+} top_options_t;
+
+typedef struct { /* one rank of one communicator */
+    kolo_record_view_t view;
+    int pid;
+    bool stopped;
+    uint64_t now_ns; /* when it was read, by the clock of its host */
+    uint64_t inode;  /* of the memory file, and which slot: the same record again next time */
+    uint32_t slot;
+    kolo_record_op_t *ops; /* KOLO_RECORD_ENTRIES at most */
+    size_t nops;
+    kolo_record_t *raw; /* for a dump to a file; else NULL */
+} top_rank_t;
+
+typedef struct {
+    top_rank_t *ranks; /* by job, then by rank; each once */
+    size_t count, capacity;
+    bool here; /* of this host, now: whether a process lives can be asked */
+} top_set_t;
+
+/* kolo-top-scan.c: false: out of memory, or a file is bad (it is said). */
+bool top_scan(const top_options_t *options, top_set_t *set);
+bool top_read_files(const top_options_t *options, char **paths, int count, top_set_t *set);
+bool top_save(const char *path, const top_set_t *set);
+void top_free(top_set_t *set);
+/* How many ranks from `first` on belong to one communicator. */
+size_t top_job_size(const top_set_t *set, size_t first);
+/* Fills `out` for each rank of the communicator that something can be said of; returns how many. Allocated. */
+int top_verdict_ranks(const top_set_t *set, size_t first, size_t count, kolo_verdict_rank_t **out);
+
+/* kolo-top-dump.c */
+int top_dump(const top_options_t *options, const top_set_t *set);
+/* kolo-top.c's screen, once; `before` is the state of a moment ago. */
+void top_show(const top_set_t *set, const top_set_t *before, double seconds);
+
+#endif

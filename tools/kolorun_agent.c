@@ -1,0 +1,337 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * kolorun --agent: the far end of kolorun_host.c. Obeys frames from its input, hands on what the processes print
+ * and how they end, and passes on files that appear in their directory. The end of its input is the end of
+ * everything here. When kolorun does not read, the processes are not read either, and wait in write(): memory is
+ * bounded.
+ */
+#include "kolorun_agent.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/inotify.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define READ_BYTES   65536u
+#define BEAT_LIMIT_S 60.0 /* without a beat for this long, a connection that carried some is dead */
+#define FIXED_POLLS  5
+
+typedef struct {
+    kolorun_group_t group;
+    kolorun_sink_t out;
+    uint8_t *in;
+    size_t in_used, in_cap;
+    int watch;        /* inotify on the directory */
+    bool paused[2];   /* streams that are not to be read */
+    double last_beat; /* 0: none was ever heard */
+    bool over;
+    struct pollfd *polls;
+} agent_t;
+
+static void send_frame(agent_t *a, kolorun_frame_type_t type, int id, const void *data, size_t bytes)
+{
+    uint8_t header[KOLORUN_FRAME_HEADER];
+    kolorun_frame_header(header, type, id, (uint32_t)bytes);
+    kolorun_sink_bytes(&a->out, header, sizeof header);
+    kolorun_sink_bytes(&a->out, data, bytes);
+}
+
+static void send_number(agent_t *a, kolorun_frame_type_t type, int id, int value)
+{
+    uint8_t number[4];
+    kolorun_put_i32(number, value);
+    send_frame(a, type, id, number, sizeof number);
+}
+
+static void trouble(agent_t *a, const char *text)
+{
+    send_frame(a, KOLORUN_TROUBLE, 0, text, strlen(text));
+}
+
+/* ---- what kolorun says ---- */
+
+static void on_start(agent_t *a, const kolorun_frame_t *frame)
+{
+    kolorun_spec_t spec;
+    const kolorun_child_t *child;
+    if (!kolorun_spec_decode(frame->data, frame->bytes, &spec)) {
+        send_number(a, KOLORUN_NOT_STARTED, frame->id, EINVAL);
+        return;
+    }
+    if (kolorun_group_start(&a->group, frame->id, &spec, &child)) {
+        send_number(a, KOLORUN_STARTED, frame->id, (int)child->pid);
+    } else {
+        send_number(a, KOLORUN_NOT_STARTED, frame->id, errno);
+    }
+    free(spec.argv);
+}
+
+static void on_signal(agent_t *a, const kolorun_frame_t *frame)
+{
+    int32_t sig;
+    if (!kolorun_frame_number(frame, &sig) || sig < 1 || sig > 64) return;
+    if (frame->id == KOLORUN_ALL) {
+        kolorun_group_signal(&a->group, sig);
+        if (sig == SIGKILL && a->group.guard > 0) kolorun_group_guard_gone(&a->group);
+    }
+    for (int i = 0; i < a->group.nchildren; i++)
+        if (a->group.children[i].id == frame->id && a->group.children[i].pidfd >= 0)
+            kill(a->group.children[i].pid, sig);
+}
+
+/* Puts a file of another host in place. The name that is written first starts with a dot: such names are not passed
+ * on, and neither is what becomes of them, because the file is then linked and not moved. */
+static void on_file(agent_t *a, const kolorun_frame_t *frame)
+{
+    const char *name;
+    const uint8_t *content;
+    size_t bytes;
+    char first[sizeof a->group.dir + 16], path[sizeof a->group.dir + KOLORUN_FILE_NAME_MAX + 2];
+    if (!kolorun_file_decode(frame, &name, &content, &bytes)) return;
+    snprintf(first, sizeof first, "%s/.new", a->group.dir);
+    snprintf(path, sizeof path, "%s/%s", a->group.dir, name);
+    int fd = open(first, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    bool ok = fd >= 0 && write(fd, content, bytes) == (ssize_t)bytes;
+    if (fd >= 0) close(fd);
+    if (ok) {
+        unlink(path);
+        ok = link(first, path) == 0;
+    }
+    if (!ok) trouble(a, "a file of another host cannot be written into the job's directory");
+    unlink(first);
+}
+
+static void on_frame(agent_t *a, const kolorun_frame_t *frame)
+{
+    int32_t on;
+    switch (frame->type) {
+    case KOLORUN_START:
+        on_start(a, frame);
+        break;
+    case KOLORUN_SIGNAL:
+        on_signal(a, frame);
+        break;
+    case KOLORUN_PAUSE:
+        if ((frame->id == 1 || frame->id == 2) && kolorun_frame_number(frame, &on))
+            a->paused[frame->id - 1] = on != 0;
+        break;
+    case KOLORUN_FILE:
+        on_file(a, frame);
+        break;
+    case KOLORUN_BEAT:
+        a->last_beat = kolorun_now();
+        break;
+    default: /* only ever comes from an agent */
+        a->over = true;
+    }
+}
+
+static void on_input(agent_t *a)
+{
+    if (a->in_cap - a->in_used < READ_BYTES) {
+        a->in_cap = a->in_used * 2 + READ_BYTES;
+        a->in = kolorun_grow(a->in, a->in_cap);
+    }
+    ssize_t n = read(STDIN_FILENO, a->in + a->in_used, a->in_cap - a->in_used);
+    if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
+    if (n <= 0) {
+        a->over = true;
+        return;
+    }
+    a->in_used += (size_t)n;
+    size_t at = 0;
+    while (!a->over) {
+        kolorun_frame_t frame;
+        int64_t bytes = kolorun_frame_parse(a->in + at, a->in_used - at, &frame);
+        if (bytes < 0) a->over = true;
+        if (bytes <= 0) break;
+        on_frame(a, &frame);
+        at += (size_t)bytes;
+    }
+    a->in_used -= at;
+    memmove(a->in, a->in + at, a->in_used);
+}
+
+/* ---- what the processes do ---- */
+
+/* Reads once; false when there is nothing now, or any more. */
+static bool read_child(agent_t *a, int i, int k)
+{
+    kolorun_child_t *c = &a->group.children[i];
+    char buf[READ_BYTES];
+    if (c->pipes[k] < 0) return false;
+    ssize_t n = read(c->pipes[k], buf, sizeof buf);
+    if (n < 0 && (errno == EAGAIN || errno == EINTR)) return false;
+    if (n <= 0) {
+        close(c->pipes[k]);
+        c->pipes[k] = -1;
+        return false;
+    }
+    send_frame(a, k == 0 ? KOLORUN_OUT : KOLORUN_ERR, c->id, buf, (size_t)n);
+    return true;
+}
+
+/* What is in the pipe now goes before the end. Others may hold it open and write on: no more than a pipe holds. */
+static void drain_child(agent_t *a, int i)
+{
+    for (int k = 0; k < 2; k++)
+        for (int times = 0; times < 32 && read_child(a, i, k); times++) {
+        }
+}
+
+/* Those of which nothing more can come; a long elastic job has many. */
+static void forget_ended(agent_t *a)
+{
+    int kept = 0;
+    for (int i = 0; i < a->group.nchildren; i++) {
+        const kolorun_child_t *c = &a->group.children[i];
+        if (c->pidfd >= 0 || c->pipes[0] >= 0 || c->pipes[1] >= 0) a->group.children[kept++] = *c;
+    }
+    a->group.nchildren = kept;
+}
+
+static void on_start_error(agent_t *a)
+{
+    kolorun_start_error_t why;
+    while (read(a->group.start_read, &why, sizeof why) == (ssize_t)sizeof why)
+        send_number(a, KOLORUN_NOT_STARTED, why.id, why.error);
+}
+
+static void pass_on_file(agent_t *a, const char *name)
+{
+    char path[sizeof a->group.dir + KOLORUN_FILE_NAME_MAX + 2];
+    uint8_t data[KOLORUN_FILE_NAME_MAX + KOLORUN_FILE_MAX];
+    struct stat st;
+    size_t n = strlen(name) + 1;
+    if (n > KOLORUN_FILE_NAME_MAX || !kolorun_file_name_ok(name)) return;
+    snprintf(path, sizeof path, "%s/%s", a->group.dir, name);
+    int fd = open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    if (fd < 0) return; /* gone again */
+    memcpy(data, name, n);
+    if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_size <= (off_t)KOLORUN_FILE_MAX) {
+        ssize_t got = read(fd, data + n, KOLORUN_FILE_MAX);
+        if (got >= 0) send_frame(a, KOLORUN_FILE, 0, data, n + (size_t)got);
+    }
+    close(fd);
+    explicit_bzero(data, sizeof data);
+}
+
+static void on_watch(agent_t *a)
+{
+    char buf[4096] __attribute__((aligned(__alignof__(struct inotify_event))));
+    ssize_t n;
+    while ((n = read(a->watch, buf, sizeof buf)) > 0)
+        for (char *p = buf; p < buf + n;) {
+            const struct inotify_event *e = (const struct inotify_event *)p;
+            if (e->len > 0) pass_on_file(a, e->name);
+            p += sizeof *e + e->len;
+        }
+}
+
+static void collect_ended(agent_t *a)
+{
+    for (int i = 0; i < a->group.nchildren; i++) {
+        kolorun_child_t *c = &a->group.children[i];
+        int status;
+        if (c->pidfd < 0 || waitpid(c->pid, &status, WNOHANG) != c->pid) continue;
+        /* What it did before its end is told before it, whatever this turn of poll() saw of it. */
+        on_start_error(a);
+        on_watch(a);
+        drain_child(a, i);
+        close(c->pidfd);
+        c->pidfd = -1;
+        send_number(a, KOLORUN_ENDED, c->id, status);
+    }
+}
+
+/* ---- the loop ---- */
+
+static nfds_t fill_polls(agent_t *a)
+{
+    a->polls = kolorun_grow(a->polls, sizeof *a->polls * (FIXED_POLLS + 3 * (size_t)a->group.nchildren));
+    struct pollfd *p = a->polls;
+    const bool full = kolorun_sink_pending(&a->out) > KOLORUN_SINK_HIGH;
+    *p++ = (struct pollfd){.fd = STDIN_FILENO, .events = POLLIN};
+    *p++ = (struct pollfd){.fd = kolorun_sink_pending(&a->out) > 0 ? STDOUT_FILENO : -1, .events = POLLOUT};
+    *p++ = (struct pollfd){.fd = a->group.guard_pidfd, .events = POLLIN};
+    *p++ = (struct pollfd){.fd = a->group.start_read, .events = POLLIN};
+    *p++ = (struct pollfd){.fd = full ? -1 : a->watch, .events = POLLIN};
+    for (int i = 0; i < a->group.nchildren; i++) {
+        const kolorun_child_t *c = &a->group.children[i];
+        *p++ = (struct pollfd){.fd = c->pidfd, .events = POLLIN};
+        for (int k = 0; k < 2; k++)
+            *p++ = (struct pollfd){.fd = full || a->paused[k] ? -1 : c->pipes[k], .events = POLLIN};
+    }
+    return (nfds_t)(p - a->polls);
+}
+
+static int wait_ms(const agent_t *a)
+{
+    if (a->last_beat == 0) return -1;
+    double left = a->last_beat + BEAT_LIMIT_S - kolorun_now();
+    return left <= 0 ? 0 : (int)(left * 1e3) + 1;
+}
+
+static void run(agent_t *a)
+{
+    while (!a->over && !a->out.broken) {
+        nfds_t n = fill_polls(a);
+        if (poll(a->polls, n, wait_ms(a)) < 0 && errno != EINTR) break;
+        const int nchildren = a->group.nchildren; /* starts add more */
+        if (a->polls[4].revents) on_watch(a);
+        if (a->polls[3].revents) on_start_error(a);
+        bool ended = false;
+        for (int i = 0; i < nchildren; i++) {
+            const struct pollfd *p = a->polls + FIXED_POLLS + 3 * i;
+            for (int k = 0; k < 2; k++)
+                if (p[1 + k].revents) read_child(a, i, k);
+            ended |= p[0].revents != 0;
+        }
+        if (ended) collect_ended(a);
+        if (a->polls[2].revents) {
+            kolorun_group_guard_gone(&a->group);
+            trouble(a, "the guard of the job was killed; ending the job");
+        }
+        if (a->polls[0].revents) on_input(a);
+        forget_ended(a);
+        kolorun_sink_flush(&a->out);
+        if (a->last_beat != 0 && kolorun_now() > a->last_beat + BEAT_LIMIT_S) a->over = true;
+    }
+}
+
+int kolorun_agent_main(void)
+{
+    agent_t a = {.watch = -1};
+    /* Descriptors of whoever started us are nobody's here. */
+    if (syscall(SYS_close_range, 3u, ~0u, 0u) != 0)
+        for (int fd = 3; fd < 1024; fd++) close(fd);
+    fcntl(STDIN_FILENO, F_SETFL, fcntl(STDIN_FILENO, F_GETFL) | O_NONBLOCK);
+    fcntl(STDOUT_FILENO, F_SETFL, fcntl(STDOUT_FILENO, F_GETFL) | O_NONBLOCK);
+    kolorun_sink_init(&a.out, STDOUT_FILENO);
+    a.out.nonblocking = true;
+    kolorun_sink_bytes(&a.out, KOLORUN_AGENT_MAGIC, strlen(KOLORUN_AGENT_MAGIC));
+    bool ok = kolorun_group_init(&a.group);
+    if (ok) {
+        a.watch = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
+        if (a.watch >= 0) inotify_add_watch(a.watch, a.group.dir, IN_MOVED_TO | IN_ONLYDIR);
+        send_number(&a, KOLORUN_HELLO, 0, (int)getpid());
+    } else {
+        trouble(&a, a.group.error);
+    }
+    kolorun_sink_flush(&a.out);
+    if (ok) run(&a);
+    kolorun_group_fini(&a.group);
+    kolorun_sink_flush(&a.out);
+    kolorun_sink_fini(&a.out);
+    if (a.watch >= 0) close(a.watch);
+    free(a.in);
+    free(a.polls);
+    return ok ? 0 : 1;
+}

@@ -1,0 +1,255 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The processes of one host. All are in one process group whose leader is the guard, a child of the agent that does
+ * nothing but wait for the end of a pipe that only the agent holds. However the agent ends, kill -9 included, the
+ * pipe closes; then the guard removes the directory and kills the group, children of the processes included. While
+ * the guard lives the group's number cannot mean anything else. Each process also asks the kernel to be killed with
+ * its parent, should the guard be gone too.
+ */
+#include "kolorun_agent.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static int pidfd_open_of(pid_t pid)
+{
+    return (int)syscall(SYS_pidfd_open, pid, 0); /* close-on-exec by itself */
+}
+
+static bool complain(kolorun_group_t *group, const char *what)
+{
+    snprintf(group->error, sizeof group->error, "%s: %s", what, strerror(errno));
+    return false;
+}
+
+/* ---- the directory ---- */
+
+static bool make_dir(kolorun_group_t *group)
+{
+    const char *tmp = getenv("TMPDIR");
+    int n = snprintf(group->dir, sizeof group->dir, "%s/kolorun-XXXXXX", tmp != NULL && *tmp ? tmp : "/tmp");
+    if (n < 0 || (size_t)n >= sizeof group->dir) {
+        group->dir[0] = '\0';
+        errno = ENAMETOOLONG;
+        return complain(group, "TMPDIR");
+    }
+    if (mkdtemp(group->dir) == NULL) { /* mode 0700 */
+        complain(group, group->dir);
+        group->dir[0] = '\0';
+        return false;
+    }
+    return true;
+}
+
+static void remove_dir(const char *path)
+{
+    DIR *dir = path[0] != '\0' ? opendir(path) : NULL;
+    if (dir == NULL) return;
+    for (struct dirent *e; (e = readdir(dir)) != NULL;)
+        if (strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0) unlinkat(dirfd(dir), e->d_name, 0);
+    closedir(dir);
+    rmdir(path);
+}
+
+/* ---- the guard ---- */
+
+/* Runs in the guard; its signals are still blocked as in the agent, so what the group gets does not end it early.
+ */
+static _Noreturn void guard_main(const kolorun_group_t *group, int pipe_end)
+{
+    setpgid(0, 0);
+    prctl(PR_SET_NAME, "kolorun-guard");
+    if (dup2(pipe_end, 0) < 0) _exit(1);
+    /* Holds nothing of the user's: neither the connection to kolorun nor what whoever started it left open. */
+    if (syscall(SYS_close_range, 1u, ~0u, 0u) != 0)
+        for (int fd = 1; fd < 1024; fd++) close(fd);
+    char c;
+    while (read(0, &c, 1) < 0 && errno == EINTR) {
+    }
+    remove_dir(group->dir);
+    kill(0, SIGKILL);
+    _exit(0);
+}
+
+static bool start_guard(kolorun_group_t *group)
+{
+    int ends[2];
+    if (pipe2(ends, O_CLOEXEC) != 0) return complain(group, "pipe");
+    group->guard_pipe = ends[1];
+    pid_t pid = fork();
+    if (pid == 0) {
+        close(ends[1]); /* or it would wait for itself */
+        guard_main(group, ends[0]);
+    }
+    close(ends[0]);
+    if (pid < 0) return complain(group, "fork");
+    setpgid(pid, pid); /* here too: the processes join it at once */
+    group->guard = pid;
+    group->guard_pidfd = pidfd_open_of(pid);
+    return group->guard_pidfd >= 0 || complain(group, "pidfd_open (Linux 5.3 or newer is needed)");
+}
+
+bool kolorun_group_init(kolorun_group_t *group)
+{
+    struct rlimit files;
+    int ends[2];
+    *group = (kolorun_group_t){.guard_pidfd = -1, .guard_pipe = -1, .start_read = -1, .start_write = -1};
+    if (getrlimit(RLIMIT_NOFILE, &group->old_files) == 0) {
+        files = group->old_files;
+        files.rlim_cur = files.rlim_max;
+        setrlimit(RLIMIT_NOFILE, &files);
+    }
+    sigset_t mask;
+    sigfillset(&mask); /* what the agent is to do comes by its input */
+    sigprocmask(SIG_SETMASK, &mask, &group->old_mask);
+    signal(SIGPIPE, SIG_IGN);
+    signal(SIGCHLD, SIG_DFL); /* ignored by whoever started us, there would be nothing to wait for */
+    if (!make_dir(group) || !start_guard(group)) return false;
+    if (pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) return complain(group, "pipe");
+    group->start_read = ends[0];
+    group->start_write = ends[1];
+    return true;
+}
+
+/* ---- the processes ---- */
+
+/* Where kolorun's store is: kolorun says a whole address to hosts of its own, where an SSH_CONNECTION is that of
+ * whoever started it; elsewhere only a port, on the host that the agent's ssh came from. */
+static bool set_store(const kolorun_group_t *group)
+{
+    char address[300], path[sizeof group->dir + 16];
+    const char *at = getenv("KOLO_STORE_AT"), *from = getenv("SSH_CONNECTION");
+    if (at == NULL) return true;
+    size_t n = from != NULL ? strcspn(from, " ") : 0;
+    if (strchr(at, ':') != NULL || n == 0 || n >= 256)
+        snprintf(address, sizeof address, "%s%s", strchr(at, ':') != NULL ? "" : "127.0.0.1:", at);
+    else if (memchr(from, ':', n) != NULL)
+        snprintf(address, sizeof address, "[%.*s]:%s", (int)n, from, at);
+    else
+        snprintf(address, sizeof address, "%.*s:%s", (int)n, from, at);
+    snprintf(path, sizeof path, "%s/store.key", group->dir);
+    return setenv("KOLO_STORE", address, 1) == 0 && setenv("KOLO_STORE_KEY_FILE", path, 1) == 0 &&
+           unsetenv("KOLO_STORE_AT") == 0;
+}
+
+static bool set_environment(const kolorun_group_t *group, char **env)
+{
+    char path[sizeof group->dir + 8];
+    snprintf(path, sizeof path, "%s/id", group->dir);
+    bool ok = setenv("KOLO_ID_FILE", path, 1) == 0;
+    for (; ok && env != NULL && *env != NULL; env++) ok = putenv(*env) == 0;
+    return ok && set_store(group);
+}
+
+/* Runs in the child: becomes the program or says why not. */
+static _Noreturn void child_main(const kolorun_group_t *group, int id, const kolorun_spec_t *spec, pid_t parent,
+                                 int out, int err)
+{
+    setpgid(0, group->guard);
+    int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    /* The parent may have died before the request: then nobody would tell us. */
+    bool ok = prctl(PR_SET_PDEATHSIG, SIGKILL) == 0 && getppid() == parent && null >= 0 && dup2(null, 0) == 0 &&
+              dup2(out, 1) == 1 && dup2(err, 2) == 2 && set_environment(group, spec->env);
+    int stage = 0;
+    if (ok && spec->dir != NULL && spec->dir[0] != '\0' && chdir(spec->dir) != 0) {
+        ok = false;
+        stage = KOLORUN_ERROR_DIR;
+    }
+    if (ok) {
+        signal(SIGPIPE, SIG_DFL);
+        sigprocmask(SIG_SETMASK, &group->old_mask, NULL);
+        setrlimit(RLIMIT_NOFILE, &group->old_files);
+        execvp(spec->argv[0], spec->argv);
+    }
+    kolorun_start_error_t why = {.id = id, .error = errno | stage};
+    ssize_t n = write(group->start_write, &why, sizeof why);
+    _exit(n == (ssize_t)sizeof why && why.error != ENOENT ? 126 : 127);
+}
+
+bool kolorun_group_start(kolorun_group_t *group, int id, const kolorun_spec_t *spec, const kolorun_child_t **child)
+{
+    int out[2], err[2];
+    if (pipe2(out, O_CLOEXEC) != 0) return complain(group, "pipe");
+    if (pipe2(err, O_CLOEXEC) != 0) {
+        close(out[0]);
+        close(out[1]);
+        return complain(group, "pipe");
+    }
+    group->children = kolorun_grow(group->children, sizeof *group->children * ((size_t)group->nchildren + 1));
+    kolorun_child_t *c = &group->children[group->nchildren];
+    pid_t parent = getpid(), pid = fork();
+    if (pid == 0) child_main(group, id, spec, parent, out[1], err[1]);
+    close(out[1]);
+    close(err[1]);
+    if (pid < 0) {
+        complain(group, "fork");
+        close(out[0]);
+        close(err[0]);
+        return false;
+    }
+    setpgid(pid, group->guard); /* the child does it too; whoever is first, it is done before a signal is sent */
+    fcntl(out[0], F_SETFL, O_NONBLOCK);
+    fcntl(err[0], F_SETFL, O_NONBLOCK);
+    *c = (kolorun_child_t){.id = id, .pid = pid, .pidfd = pidfd_open_of(pid), .pipes = {out[0], err[0]}};
+    if (c->pidfd < 0) { /* out of descriptors: a process that cannot be watched is not to be */
+        int error = errno;
+        kill(pid, SIGKILL);
+        waitpid(pid, NULL, 0);
+        close(out[0]);
+        close(err[0]);
+        errno = error;
+        return complain(group, "pidfd_open");
+    }
+    group->nchildren++;
+    *child = c;
+    return true;
+}
+
+void kolorun_group_signal(const kolorun_group_t *group, int sig)
+{
+    if (group->guard > 0) {
+        kill(-group->guard, sig);
+        return;
+    }
+    for (int i = 0; i < group->nchildren; i++) /* the guard is gone: its number may be another's by now */
+        if (group->children[i].pidfd >= 0) kill(group->children[i].pid, sig);
+}
+
+void kolorun_group_guard_gone(kolorun_group_t *group)
+{
+    while (waitpid(group->guard, NULL, 0) < 0 && errno == EINTR) {
+    }
+    if (group->guard_pidfd >= 0) close(group->guard_pidfd);
+    group->guard_pidfd = -1;
+    group->guard = 0;
+}
+
+void kolorun_group_fini(kolorun_group_t *group)
+{
+    kolorun_group_signal(group, SIGKILL); /* the guard with it */
+    for (int i = 0; i < group->nchildren; i++) {
+        kolorun_child_t *c = &group->children[i];
+        if (c->pidfd >= 0) {
+            while (waitpid(c->pid, NULL, 0) < 0 && errno == EINTR) {
+            }
+            close(c->pidfd);
+        }
+        for (int k = 0; k < 2; k++)
+            if (c->pipes[k] >= 0) close(c->pipes[k]);
+    }
+    if (group->guard > 0) kolorun_group_guard_gone(group);
+    if (group->guard_pipe >= 0) close(group->guard_pipe);
+    if (group->start_read >= 0) close(group->start_read);
+    if (group->start_write >= 0) close(group->start_write);
+    remove_dir(group->dir);
+    free(group->children);
+    *group = (kolorun_group_t){.guard_pidfd = -1, .guard_pipe = -1, .start_read = -1, .start_write = -1};
+}

@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What kolorun was asked to do.
+ */
+#ifndef KOLO_TOOLS_KOLORUN_OPTIONS_H
+#define KOLO_TOOLS_KOLORUN_OPTIONS_H
+
+#include "elastic_options.h"
+#include "kolorun_host.h"
+#include "kolorun_hostlist.h"
+
+#define KOLORUN_STATUS_USAGE   2
+#define KOLORUN_STATUS_TIMEOUT 124
+
+typedef struct {
+    int nranks;               /* 0: not given */
+    kolorun_hostlist_t hosts; /* at least one; without -H this machine with as many slots as ranks */
+    bool tagged, check_build;
+    bool store;                /* a store for the ranks */
+    int store_port;            /* 0: none runs */
+    double timeout_s, grace_s; /* timeout 0: none */
+    const char *output_dir;    /* NULL: none */
+    kolorun_way_t way;
+    elastic_options_t elastic;
+    char **env; /* K=V texts of -x */
+    size_t nenv;
+    char **argv; /* the program */
+} kolorun_options_t;
+
+int kolorun_check_build(void); /* --check-build; returns the exit status */
+
+/* Returns -1 to go on, else the exit status. */
+int kolorun_options_parse(int argc, char **argv, kolorun_options_t *options);
+void kolorun_options_fini(kolorun_options_t *options);
+
+/* The environment of one process, NULL at its end, to free with kolorun_env_free(): our own KOLO_ variables when it
+ * runs on another host, those of -x, and its place (without rank and nranks where that is 0: they change). */
+char **kolorun_env_make(const kolorun_options_t *options, bool remote, int rank, int nranks, int local_rank,
+                        int local_size);
+void kolorun_env_free(char **env);
+
+#endif

@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * kolorun and who started it: what a driver takes over at its begin (descriptors, signals) and how it hands over
+ * the last of the output. Both drivers, kolorun.c and elastic_run.c, begin and end so.
+ */
+#include "kolorun.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+int kolorun_begin(kolorun_sink_t *out, kolorun_sink_t *err)
+{
+    static const int passed_on[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2};
+    int fd;
+    do fd = open("/dev/null", O_RDWR | O_CLOEXEC); /* descriptors 0 to 2 exist: no pipe of ours lands there */
+    while (fd >= 0 && fd <= 2);
+    if (fd > 2) close(fd);
+    kolorun_sink_init(out, STDOUT_FILENO);
+    kolorun_sink_init(err, STDERR_FILENO);
+    struct rlimit files; /* a host takes four; agents and what they start have the user's limit back */
+    if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
+        files.rlim_cur = files.rlim_max;
+        setrlimit(RLIMIT_NOFILE, &files);
+    }
+    sigset_t mask;
+    sigemptyset(&mask);
+    for (size_t i = 0; i < sizeof passed_on / sizeof *passed_on; i++) sigaddset(&mask, passed_on[i]);
+    sigprocmask(SIG_BLOCK, &mask, NULL);
+    signal(SIGPIPE, SIG_IGN);
+    signal(SIGCHLD, SIG_DFL); /* ignored by whoever started us, there would be nothing to wait for */
+    int signal_fd = signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK);
+    if (signal_fd < 0) kolorun_sink_printf(err, "signalfd: %s", strerror(errno));
+    return signal_fd;
+}
+
+void kolorun_user_polls(const kolorun_sink_t *out, const kolorun_sink_t *err, int signal_fd,
+                        struct pollfd polls[KOLORUN_USER_POLLS])
+{
+    polls[0] = (struct pollfd){.fd = signal_fd, .events = POLLIN};
+    polls[1] = (struct pollfd){.fd = kolorun_sink_pending(out) > 0 ? out->fd : -1, .events = POLLOUT};
+    polls[2] = (struct pollfd){.fd = kolorun_sink_pending(err) > 0 ? err->fd : -1, .events = POLLOUT};
+}
+
+/* While the user does not read, the processes wait in write(); how they end is told all the same. */
+bool kolorun_pause_changes(const kolorun_sink_t *sink, bool *paused)
+{
+    const bool before = *paused;
+    *paused = kolorun_sink_pending(sink) > KOLORUN_SINK_HIGH;
+    return *paused != before;
+}
+
+void kolorun_sooner(double *next, double at)
+{
+    if (at != 0 && (*next == 0 || at < *next)) *next = at;
+}
+
+int kolorun_wait_ms(double until)
+{
+    if (until == 0) return -1;
+    double left = (until - kolorun_now()) * 1e3;
+    return left <= 0 ? 0 : left > 1e6 ? 1000000 : (int)left + 1;
+}
+
+void kolorun_drain(kolorun_sink_t *out, kolorun_sink_t *err, int signal_fd)
+{
+    kolorun_sink_flush(out);
+    kolorun_sink_flush(err);
+    while (kolorun_sink_pending(out) + kolorun_sink_pending(err) > 0) {
+        struct signalfd_siginfo info;
+        struct pollfd polls[KOLORUN_USER_POLLS];
+        kolorun_user_polls(out, err, signal_fd, polls);
+        if (poll(polls, KOLORUN_USER_POLLS, -1) < 0 && errno != EINTR) return;
+        if (polls[0].revents && read(signal_fd, &info, sizeof info) > 0 && info.ssi_signo != SIGUSR1 &&
+            info.ssi_signo != SIGUSR2)
+            return; /* the reader does not read and the user does not want to wait */
+        kolorun_sink_flush(out);
+        kolorun_sink_flush(err);
+    }
+}
