@@ -350,20 +350,56 @@ static void listener_readable(void *arg, int fd, uint32_t events)
     }
 }
 
-static kolo_status_t listener_bind(const kolo_address_t *address, bool quiet, int *out)
+static _Atomic uint16_t reserved_port; /* 0: none */
+
+void kolo_listener_reserve(uint16_t port)
 {
-    char buf[KOLO_ADDRESS_TEXT_BYTES];
+    atomic_store_explicit(&reserved_port, port, memory_order_relaxed);
+}
+
+static bool has_reserved_port(int fd)
+{
+    struct sockaddr_storage sa;
+    socklen_t bytes = sizeof(sa);
+    kolo_address_t own;
+    uint16_t reserved = atomic_load_explicit(&reserved_port, memory_order_relaxed);
+    if (reserved == 0 || getsockname(fd, (struct sockaddr *)&sa, &bytes) != 0) return false;
+    kolo_address_from_sockaddr(&own, (const struct sockaddr *)&sa);
+    return kolo_address_port(&own) == reserved;
+}
+
+/* A bound socket, or -1 and an errno. */
+static int bound_socket(const kolo_address_t *address)
+{
     struct sockaddr_storage sa;
     socklen_t bytes = kolo_address_to_sockaddr(address, &sa);
     int one = 1, fd = socket(sa.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    if (fd < 0) return kolo_fail_errno(KOLO_ERR_SYSTEM, errno, "cannot open a listening socket");
+    if (fd < 0) return -1;
     if (kolo_address_port(address) != 0) setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
-    if (bind(fd, (struct sockaddr *)&sa, bytes) == 0 && listen(fd, BACKLOG) == 0) {
+    if (bind(fd, (struct sockaddr *)&sa, bytes) == 0) return fd;
+    int err = errno;
+    close(fd);
+    errno = err;
+    return -1;
+}
+
+static kolo_status_t listener_bind(const kolo_address_t *address, bool quiet, int *out)
+{
+    char buf[KOLO_ADDRESS_TEXT_BYTES];
+    int err, fd = bound_socket(address);
+    if (fd >= 0 && kolo_address_port(address) == 0 && has_reserved_port(fd)) {
+        int held = fd; /* else the system may offer the same one again */
+        fd = bound_socket(address);
+        err = errno;
+        close(held);
+        errno = err;
+    }
+    if (fd >= 0 && listen(fd, BACKLOG) == 0) {
         *out = fd;
         return KOLO_OK;
     }
-    int err = errno;
-    close(fd);
+    err = errno;
+    if (fd >= 0) close(fd);
     errno = err;
     if (quiet && (err == EADDRINUSE || err == EADDRNOTAVAIL)) return KOLO_ERR_INVALID_USAGE;
     return kolo_fail_errno(KOLO_ERR_SYSTEM, err, "cannot listen on %s", kolo_address_print(address, buf));

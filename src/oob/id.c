@@ -116,6 +116,7 @@ kolo_status_t kolo_oob_create_id_at(const char *address, const char *scope, kolo
     kolo_oob_process_init();
     KOLO_TRY(kolo_address_parse(address, &id.address));
     KOLO_TRY(kolo_oob_read_secret(scope, &id.secret));
+    kolo_listener_reserve(kolo_address_port(&id.address));
     kolo_status_t status = kolo_root_start(&id, &taken);
     if (taken) status = KOLO_OK; /* another rank or host serves it */
     if (status == KOLO_OK) kolo_id_encode(&id, out);

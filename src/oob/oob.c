@@ -164,6 +164,7 @@ static kolo_status_t join(kolo_oob_t *oob, const kolo_oob_config_t *c, kolo_id_t
     oob->rank = c->rank;
     oob->nranks = c->nranks;
     oob->open = true;
+    kolo_listener_reserve(kolo_address_port(&ids[mine].address));
     KOLO_TRY(kolo_oob_listen(oob, &local, &ids[mine].secret));
     oob->table[c->rank] = kolo_listener_address(oob->peer_listener);
     KOLO_TRY(kolo_oob_check_in(oob, c->nids, ids, deadline));
