@@ -16,7 +16,8 @@ static kolo_status_t check_common(kolo_call_t *call, const char *what)
     call->elem = kolo_type_size(call->type);
     if (KOLO_UNLIKELY(call->elem == 0))
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: unknown type %d", what, (int)call->type);
-    uint64_t bytes, each = call->elem * (uint64_t)call->comm->nranks; /* a division would cost a tenth of a short call */
+    uint64_t bytes,
+        each = call->elem * (uint64_t)call->comm->nranks; /* a division would cost a tenth of a short call */
     if (KOLO_UNLIKELY(__builtin_mul_overflow(call->count, each, &bytes) || bytes > BYTES_MAX))
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: count %llu is too large (a negative number?)", what,
                          (unsigned long long)call->count);

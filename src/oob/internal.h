@@ -68,8 +68,8 @@ typedef struct {
 kolo_status_t kolo_listener_open(kolo_engine_t *engine, const kolo_address_t *address, const kolo_key_t *key,
                                  const kolo_listener_ops_t *ops, void *owner, bool quiet, kolo_listener_t **out);
 /* Sockets of this process that may have any port do not get this one from here on (one port, the last): a root is
- * expected there that may be about to come (a fixed address) or may have left, and a rank that found its own kind there
- * would call the job's secret wrong. Any thread. */
+ * expected there that may be about to come (a fixed address) or may have left, and a rank that found its own kind
+ * there would call the job's secret wrong. Any thread. */
 void kolo_listener_reserve(uint16_t port);
 kolo_address_t kolo_listener_address(const kolo_listener_t *listener);
 void kolo_listener_close(kolo_listener_t *listener); /* on the engine thread; NULL is fine */

@@ -13,7 +13,7 @@
 #include <string.h>
 
 #define KOLO_LL_DATA  56
-#define KOLO_LL_GROUP 8 /* lines that a reader takes together; see kolo_ll_get */
+#define KOLO_LL_GROUP 8 /* a power of two; lines that a reader takes together; see kolo_ll_get */
 
 typedef struct {
     _Alignas(64) uint8_t data[KOLO_LL_DATA];
@@ -100,9 +100,13 @@ static inline const kolo_ll_line_t *kolo_ll_rx_line(const kolo_rx_t *rx, size_t 
 {
     return (const kolo_ll_line_t *)(const void *)(kolo_rx_header(rx) + 1) + line;
 }
+static inline bool kolo_ll_line_has(const kolo_ll_line_t *line, uint32_t seq)
+{
+    return atomic_load_explicit(&line->seq, memory_order_acquire) == seq;
+}
 static inline bool kolo_ll_arrived(const kolo_rx_t *rx, size_t line)
 {
-    return atomic_load_explicit(&kolo_ll_rx_line(rx, line)->seq, memory_order_acquire) == (uint32_t)(rx->next + 1);
+    return kolo_ll_line_has(kolo_ll_rx_line(rx, line), (uint32_t)(rx->next + 1));
 }
 /* Copies what has arrived of `bytes` data bytes that start at first_line, from offset `done` (a multiple of
  * KOLO_LL_DATA) on; returns the new `done` (== bytes: complete; an empty message is complete when its line is
@@ -110,28 +114,32 @@ static inline bool kolo_ll_arrived(const kolo_rx_t *rx, size_t line)
  *
  * A reader on the writer's heels takes every line away while it is being written, and each then travels twice; so
  * lines are read in groups whose last line is there (4 KB between two ranks: 0.9 to 1.5 us instead of 0.9 to 2.4).
+ * Each line is asked all the same: that the last one is seen says nothing of the others on every processor.
  */
 static inline size_t kolo_ll_get(const kolo_rx_t *rx, size_t first_line, void *dst, size_t bytes, size_t done,
                                  uint32_t signature, bool *mismatch)
 {
+    const kolo_ll_line_t *lines = kolo_ll_rx_line(rx, first_line);
     uint8_t *to = (uint8_t *)dst;
-    size_t line = first_line + done / KOLO_LL_DATA, last = first_line + (bytes - 1) / KOLO_LL_DATA;
-    while (done < bytes && kolo_ll_arrived(rx, line)) {
-        const kolo_ll_line_t *l = kolo_ll_rx_line(rx, line);
-        size_t n = bytes - done < KOLO_LL_DATA ? bytes - done : KOLO_LL_DATA;
-        if (KOLO_UNLIKELY(l->signature != signature)) {
-            *mismatch = true;
-            return done;
+    uint32_t seq = (uint32_t)(rx->next + 1);
+    size_t line = done / KOLO_LL_DATA, last = (bytes - 1) / KOLO_LL_DATA;
+    while (done < bytes) {
+        size_t end = KOLO_MIN(line | (KOLO_LL_GROUP - 1), last);
+        if (!kolo_ll_line_has(&lines[line], seq) || !kolo_ll_line_has(&lines[end], seq)) return done;
+        for (; line <= end; line++) {
+            const kolo_ll_line_t *l = &lines[line];
+            if (KOLO_UNLIKELY(!kolo_ll_line_has(l, seq))) return done;
+            if (KOLO_UNLIKELY(l->signature != signature)) {
+                *mismatch = true;
+                return done;
+            }
+            size_t n = KOLO_MIN(bytes - done, (size_t)KOLO_LL_DATA);
+            if (KOLO_LIKELY(n == KOLO_LL_DATA))
+                memcpy(to + done, l->data, KOLO_LL_DATA);
+            else
+                memcpy(to + done, l->data, n);
+            done += n;
         }
-        if ((line - first_line) % KOLO_LL_GROUP == 0 &&
-            !kolo_ll_arrived(rx, KOLO_MIN(line + KOLO_LL_GROUP - 1, last)))
-            return done;
-        if (KOLO_LIKELY(n == KOLO_LL_DATA))
-            memcpy(to + done, l->data, KOLO_LL_DATA);
-        else
-            memcpy(to + done, l->data, n);
-        done += n;
-        line++;
     }
     return done;
 }
