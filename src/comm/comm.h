@@ -397,12 +397,27 @@ void kolo_mismatch_met(const kolo_task_t *task);
 /* The `look` of sends and receives. */
 kolo_status_t kolo_mismatch_look_pair(void *arg);
 /* What a send or receive is, as a word. */
-uint64_t kolo_mismatch_word(const kolo_call_t *call);
+static inline uint64_t kolo_mismatch_word(const kolo_call_t *call)
+{
+    int way = call->kind == KOLO_CALL_SEND ? KOLO_P2P_WORD_SEND : KOLO_P2P_WORD_RECV;
+    return kolo_signature(KOLO_COLL_P2P, (int)call->type, way, call->root, call->count);
+}
 /* Puts a send or receive on the board, before it connects or waits; kolo_mismatch_open_pairs() was called once. */
 kolo_status_t kolo_mismatch_open_pairs(kolo_body_t *body);
 /* They end: a mismatch that data brought is put into words, and shown to those who wait for this rank. */
 kolo_status_t kolo_mismatch_end_pairs(const kolo_call_t *calls, size_t count, kolo_status_t status);
 void kolo_mismatch_begin_pair(kolo_body_t *body, const kolo_call_t *call, kolo_p2p_way_t way);
+/* The same in parts, for a caller that knows the word, and may know that the send is not firm. Firm: it certainly
+ * needs its receive, to connect, to have its memory read, or for room in the queue. */
+bool kolo_mismatch_is_firm(kolo_body_t *body, int peer, kolo_p2p_way_t way, uint64_t bytes);
+static inline void kolo_mismatch_show_pair(kolo_body_t *body, const kolo_call_t *call, kolo_p2p_way_t way,
+                                           uint64_t word, bool firm)
+{
+    bool send = call->kind == KOLO_CALL_SEND;
+    if (call->count == 0) return; /* such a message may end without the other side */
+    kolo_board_begin(&body->pairs[call->root], send ? KOLO_BOARD_SEND : KOLO_BOARD_RECV,
+                     way == KOLO_P2P_LL ? KOLO_BOARD_LINES : KOLO_BOARD_SLOTS, word, firm);
+}
 
 /* ---- ask_around.c ---- */
 /* From now on peers who ask are told what is in the flight record; until it goes. */

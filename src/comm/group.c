@@ -26,6 +26,8 @@ typedef struct kolo_share { /* one communicator's calls of one group */
     kolo_gate_t gate;
 } kolo_share_t;
 
+/* Asked in each call, so without the detour that a library loaded late may need for its thread-local memory; 64
+ * bytes of what the loader keeps for such. */
 static _Thread_local struct {
     int depth;
     kolo_call_t *calls;
@@ -33,7 +35,7 @@ static _Thread_local struct {
     kolo_body_t **inits;
     size_t ninits, init_capacity;
     kolo_status_t error; /* of collecting: out of memory */
-} group;
+} group __attribute__((tls_model("initial-exec")));
 
 bool kolo_group_open(void)
 {

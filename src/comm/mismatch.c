@@ -146,8 +146,7 @@ kolo_status_t kolo_mismatch_open_pairs(kolo_body_t *body)
     return KOLO_OK;
 }
 
-/* Does the send certainly need its receive: to connect, to have its memory read, or for room in the queue? */
-static bool is_firm(kolo_body_t *body, int peer, kolo_p2p_way_t way, uint64_t bytes)
+bool kolo_mismatch_is_firm(kolo_body_t *body, int peer, kolo_p2p_way_t way, uint64_t bytes)
 {
     bool ll = way == KOLO_P2P_LL, remote = body->member.node_of[peer] != body->member.my_node;
     kolo_plan_conn_t key = {KOLO_DIR_TX, false, 0, (int32_t)peer};
@@ -158,21 +157,11 @@ static bool is_firm(kolo_body_t *body, int peer, kolo_p2p_way_t way, uint64_t by
     return !ll && bytes > room;
 }
 
-uint64_t kolo_mismatch_word(const kolo_call_t *call)
-{
-    return kolo_signature(KOLO_COLL_P2P, (int)call->type,
-                          call->kind == KOLO_CALL_SEND ? KOLO_P2P_WORD_SEND : KOLO_P2P_WORD_RECV, call->root,
-                          call->count);
-}
-
 void kolo_mismatch_begin_pair(kolo_body_t *body, const kolo_call_t *call, kolo_p2p_way_t way)
 {
     bool send = call->kind == KOLO_CALL_SEND;
-    uint64_t bytes = call->count * call->elem;
-    if (bytes == 0) return; /* such a message may end without the other side */
-    kolo_board_begin(&body->pairs[call->root], send ? KOLO_BOARD_SEND : KOLO_BOARD_RECV,
-                     way == KOLO_P2P_LL ? KOLO_BOARD_LINES : KOLO_BOARD_SLOTS, kolo_mismatch_word(call),
-                     send && is_firm(body, (int)call->root, way, bytes));
+    bool firm = send && kolo_mismatch_is_firm(body, (int)call->root, way, call->count * call->elem);
+    kolo_mismatch_show_pair(body, call, way, kolo_mismatch_word(call), firm);
 }
 
 kolo_status_t kolo_mismatch_end_pairs(const kolo_call_t *calls, size_t count, kolo_status_t status)

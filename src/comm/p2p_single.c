@@ -110,9 +110,12 @@ kolo_status_t kolo_p2p_run_single(const kolo_call_t *call)
     KOLO_FAIL_POINT_TRY("comm.message.start");
     KOLO_TRY(lane_to(body, call->root, &to));
     kolo_p2p_way_t way = kolo_tune_p2p(&body->sizes, call->count * call->elem, to->ll, to->refs);
-    kolo_mismatch_begin_pair(body, call, way);
-    kolo_record_begin(&body->record, call, body->operation, kolo_mismatch_word(call), KOLO_RECORD_RUNNING,
-                      KOLO_RECORD_NO_ALGO);
+    uint64_t word = kolo_mismatch_word(call), bytes = call->count * call->elem;
+    bool lines_are_open = way == KOLO_P2P_LL && to->ll_tx != NULL;
+    bool firm =
+        call->kind == KOLO_CALL_SEND && !lines_are_open && kolo_mismatch_is_firm(body, (int)call->root, way, bytes);
+    kolo_mismatch_show_pair(body, call, way, word, firm);
+    kolo_record_begin(&body->record, call, body->operation, word, KOLO_RECORD_RUNNING, KOLO_RECORD_NO_ALGO);
     if (KOLO_LIKELY(way == KOLO_P2P_LL))
         KOLO_TRY(start_ll(body, call, to, &task));
     else

@@ -246,21 +246,11 @@ void kolo_plan_print(const kolo_plan_t *plan, void *file)
 
 /* ---- signature ---- */
 
-#define COUNT_BITS 36
-#define ROOT_BITS  13
+#define COUNT_BITS KOLO_SIGNATURE_COUNT_BITS
+#define ROOT_BITS  KOLO_SIGNATURE_ROOT_BITS
 static const char *const type_names[] = {"int8",    "uint8",    "int32",   "uint32",  "int64",       "uint64",
                                          "float16", "bfloat16", "float32", "float64", "float8_e4m3", "float8_e5m2"};
 static const char *const op_names[] = {"sum", "prod", "min", "max", "avg"};
-
-uint64_t kolo_signature(kolo_coll_t coll, int type, int op, uint32_t root, uint64_t count)
-{
-    /* The collective is stored plus one, so that no operation is 0. Created operators all count as one. */
-    uint64_t v = ((uint64_t)coll + 1) & 31;
-    v = v << 5 | ((uint64_t)type & 31);
-    v = v << 5 | ((op < 0 || op > 31) ? 31u : (uint64_t)op);
-    v = v << ROOT_BITS | root % 8191;
-    return v << COUNT_BITS | (count & (((uint64_t)1 << COUNT_BITS) - 1));
-}
 
 kolo_signature_fields_t kolo_signature_fields(uint64_t signature)
 {

@@ -220,7 +220,17 @@ static inline uint64_t kolo_part_count(uint64_t count, uint32_t n, uint32_t p)
 /* ---- what an operation is, in 64 bits: travels with every slot ---- */
 
 /* coll:5 type:5 op:5 root:13 (modulo 8191) count:36 (modulo 2^36). Never 0. */
-uint64_t kolo_signature(kolo_coll_t coll, int type, int op, uint32_t root, uint64_t count);
+#define KOLO_SIGNATURE_COUNT_BITS 36
+#define KOLO_SIGNATURE_ROOT_BITS  13
+static inline uint64_t kolo_signature(kolo_coll_t coll, int type, int op, uint32_t root, uint64_t count)
+{
+    /* The collective is stored plus one, so that no operation is 0. Created operators all count as one. */
+    uint64_t v = ((uint64_t)coll + 1) & 31;
+    v = v << 5 | ((uint64_t)type & 31);
+    v = v << 5 | ((op < 0 || op > 31) ? 31u : (uint64_t)op);
+    v = v << KOLO_SIGNATURE_ROOT_BITS | root % 8191;
+    return v << KOLO_SIGNATURE_COUNT_BITS | (count & (((uint64_t)1 << KOLO_SIGNATURE_COUNT_BITS) - 1));
+}
 void kolo_signature_print(uint64_t signature, char *buf, size_t bytes); /* "all_reduce 1024 float32 sum root 0" */
 typedef struct {
     kolo_coll_t coll; /* KOLO_COLL_COUNT: none that exists */

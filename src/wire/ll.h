@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Low-latency protocol for small messages (after NCCL's LL128, on the CPU): a slot is a header line and then lines
- * of 64 bytes: 56 of data, 4 of signature, 4 of sequence number. A line is written data first, number last, so that
- * one cache line transfer brings data and arrival together and no flag is waited for separately. The header line
- * holds the full signature; a reader looks at it only to explain a mismatch.
+ * of 64 bytes: 56 of data, then 4 of signature and 4 of sequence number in one word. A line is written data first,
+ * the word last, so that one cache line transfer brings data and arrival together and no flag is waited for
+ * separately. The header line holds the full signature; a reader looks at it only to explain a mismatch.
  */
 #ifndef KOLO_WIRE_LL_H
 #define KOLO_WIRE_LL_H
@@ -17,8 +17,7 @@
 
 typedef struct {
     _Alignas(64) uint8_t data[KOLO_LL_DATA];
-    uint32_t signature;
-    _Atomic uint32_t seq; /* (uint32_t)(slot number + 1) */
+    _Atomic uint64_t mark; /* kolo_ll_mark() */
 } kolo_ll_line_t;
 _Static_assert(sizeof(kolo_ll_line_t) == 64, "one cache line");
 
@@ -49,21 +48,26 @@ static inline uint32_t kolo_ll_signature(uint64_t signature, uint64_t operation)
     return (uint32_t)(h >> 32);
 }
 
+/* The last word of a line: the number of the slot plus one modulo 2^32, and above it the signature. */
+static inline uint64_t kolo_ll_mark(uint64_t seq, uint32_t signature)
+{
+    return (uint32_t)seq | (uint64_t)signature << 32;
+}
+
 /* Writes `bytes` into lines first_line.. of slot tx->next (tx ready, capacity checked by the caller). Several puts
  * may fill one slot at different lines; kolo_ll_post() ends the slot. */
 static inline void kolo_ll_put(kolo_tx_t *tx, size_t first_line, const void *data, size_t bytes, uint32_t signature)
 {
     kolo_ll_line_t *line = (kolo_ll_line_t *)kolo_tx_payload(tx) + first_line;
     const uint8_t *from = (const uint8_t *)data;
-    uint32_t seq = (uint32_t)(tx->next + 1);
+    const uint64_t mark = kolo_ll_mark(tx->next + 1, signature);
     for (;;) {
         size_t n = bytes < KOLO_LL_DATA ? bytes : KOLO_LL_DATA;
         if (KOLO_LIKELY(n == KOLO_LL_DATA))
             memcpy(line->data, from, KOLO_LL_DATA);
         else if (n)
             memcpy(line->data, from, n);
-        line->signature = signature;
-        atomic_store_explicit(&line->seq, seq, memory_order_release);
+        atomic_store_explicit(&line->mark, mark, memory_order_release);
         if (bytes <= KOLO_LL_DATA) return;
         bytes -= n;
         from += n;
@@ -73,11 +77,11 @@ static inline void kolo_ll_put(kolo_tx_t *tx, size_t first_line, const void *dat
 /* A line keeps the number of the last message that was long enough to use it. 2^32 messages later that number would
  * look like an arrival, so each slot is swept once in KOLO_LL_SWEEP messages (new queues: kolo_queue_prepare). */
 #define KOLO_LL_SWEEP (1ull << 31)
-static inline void kolo_ll_sweep(void *payload, size_t slot_bytes, uint32_t seq)
+static inline void kolo_ll_sweep(void *payload, size_t slot_bytes, uint64_t seq)
 {
     kolo_ll_line_t *line = (kolo_ll_line_t *)payload;
     for (size_t i = 0; i < slot_bytes / sizeof(*line); i++)
-        atomic_store_explicit(&line[i].seq, seq, memory_order_relaxed);
+        atomic_store_explicit(&line[i].mark, kolo_ll_mark(seq, 0), memory_order_relaxed);
 }
 /* Must be called before the first put of a slot: leaves the full signature for whoever finds a mismatch. */
 static inline void kolo_ll_begin(kolo_tx_t *tx, uint64_t signature, uint64_t operation)
@@ -85,7 +89,7 @@ static inline void kolo_ll_begin(kolo_tx_t *tx, uint64_t signature, uint64_t ope
     kolo_slot_header_t *h = kolo_tx_header(tx);
     uint64_t age = tx->next - tx->spec.start;
     if (KOLO_UNLIKELY((age & (KOLO_LL_SWEEP - 1)) < tx->depth && age >= KOLO_LL_SWEEP))
-        kolo_ll_sweep(h + 1, tx->slot_bytes, (uint32_t)(tx->next + 1 - tx->depth));
+        kolo_ll_sweep(h + 1, tx->slot_bytes, tx->next + 1 - tx->depth);
     h->signature = signature;
     h->operation = operation;
     atomic_store_explicit(&h->seq, tx->next + 1, memory_order_release);
@@ -102,7 +106,12 @@ static inline const kolo_ll_line_t *kolo_ll_rx_line(const kolo_rx_t *rx, size_t 
 }
 static inline bool kolo_ll_line_has(const kolo_ll_line_t *line, uint32_t seq)
 {
-    return atomic_load_explicit(&line->seq, memory_order_acquire) == seq;
+    return (uint32_t)atomic_load_explicit(&line->mark, memory_order_acquire) == seq;
+}
+/* Of a line that has arrived. */
+static inline uint32_t kolo_ll_line_signature(const kolo_ll_line_t *line)
+{
+    return (uint32_t)(atomic_load_explicit(&line->mark, memory_order_relaxed) >> 32);
 }
 static inline bool kolo_ll_arrived(const kolo_rx_t *rx, size_t line)
 {
@@ -122,15 +131,16 @@ static inline size_t kolo_ll_get(const kolo_rx_t *rx, size_t first_line, void *d
     const kolo_ll_line_t *lines = kolo_ll_rx_line(rx, first_line);
     uint8_t *to = (uint8_t *)dst;
     uint32_t seq = (uint32_t)(rx->next + 1);
+    const uint64_t mark = kolo_ll_mark(seq, signature);
     size_t line = done / KOLO_LL_DATA, last = (bytes - 1) / KOLO_LL_DATA;
     while (done < bytes) {
         size_t end = KOLO_MIN(line | (KOLO_LL_GROUP - 1), last);
         if (!kolo_ll_line_has(&lines[line], seq) || !kolo_ll_line_has(&lines[end], seq)) return done;
         for (; line <= end; line++) {
             const kolo_ll_line_t *l = &lines[line];
-            if (KOLO_UNLIKELY(!kolo_ll_line_has(l, seq))) return done;
-            if (KOLO_UNLIKELY(l->signature != signature)) {
-                *mismatch = true;
+            uint64_t found = atomic_load_explicit(&l->mark, memory_order_acquire);
+            if (KOLO_UNLIKELY(found != mark)) {
+                *mismatch = (uint32_t)found == seq;
                 return done;
             }
             size_t n = KOLO_MIN(bytes - done, (size_t)KOLO_LL_DATA);

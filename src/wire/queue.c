@@ -55,7 +55,7 @@ void kolo_queue_prepare(const kolo_conn_spec_t *spec, char *slots)
     if (until_wrap > KOLO_LL_SWEEP + spec->depth + 1) return;
     for (uint32_t i = 0; i < spec->depth; i++)
         kolo_ll_sweep(slots + i * kolo_queue_stride(spec) + sizeof(kolo_slot_header_t), spec->slot_bytes,
-                      (uint32_t)spec->start);
+                      spec->start);
 }
 
 void kolo_queue_format(void *memory, const kolo_conn_spec_t *spec, uint32_t nreaders, uint64_t job)

@@ -33,7 +33,7 @@ static inline kolo_status_t kolo_flat_get(kolo_task_t *task, const kolo_rx_t *rx
     bool mismatch = false;
     if (KOLO_UNLIKELY(bytes == 0)) {
         if (!kolo_ll_arrived(rx, first)) return KOLO_IN_PROGRESS;
-        mismatch = kolo_ll_rx_line(rx, first)->signature != signature;
+        mismatch = kolo_ll_line_signature(kolo_ll_rx_line(rx, first)) != signature;
     } else {
         task->done = kolo_ll_get(rx, first, dst, bytes, task->done, signature, &mismatch);
     }
@@ -48,7 +48,7 @@ static inline kolo_status_t kolo_flat_line(kolo_task_t *task, const kolo_rx_t *r
                                            uint32_t signature)
 {
     if (!kolo_ll_arrived(rx, line)) return KOLO_IN_PROGRESS;
-    if (KOLO_UNLIKELY(kolo_ll_rx_line(rx, line)->signature != signature))
+    if (KOLO_UNLIKELY(kolo_ll_line_signature(kolo_ll_rx_line(rx, line)) != signature))
         return kolo_task_mismatch(task, rx, bytes, bytes);
     return KOLO_OK;
 }
