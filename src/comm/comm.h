@@ -208,7 +208,12 @@ struct kolo_comm {
 kolo_status_t kolo_handle_new(kolo_body_t *body, kolo_comm_t *comm);
 void kolo_handle_drop(kolo_comm_t comm);
 /* Is it a live communicator? Else the message is set; `what` names the function. */
-kolo_status_t kolo_handle_check(kolo_comm_t comm, const char *what);
+kolo_status_t kolo_handle_check_slow(kolo_comm_t comm, const char *what);
+static inline kolo_status_t kolo_handle_check(kolo_comm_t comm, const char *what)
+{
+    bool live = comm && atomic_load_explicit(&comm->magic, memory_order_acquire) == KOLO_COMM_MAGIC;
+    return KOLO_LIKELY(live) ? KOLO_OK : kolo_handle_check_slow(comm, what);
+}
 /* A dead handle whose communicator was aborted, or is being; until the handle is given out again. */
 bool kolo_handle_was_aborted(kolo_comm_t comm);
 /* The body for a call that is no operation, held until kolo_handle_leave(); NULL with the message set. */
@@ -330,6 +335,13 @@ static inline bool kolo_deep(void)
     return KOLO_UNLIKELY(kolo_comm_options.check == KOLO_CHECK_DEEP);
 }
 
+/* kolo_type_size() for our own calls, which need not go through the loader's table. */
+static inline size_t kolo_type_bytes(kolo_type_t type)
+{
+    static const unsigned char sizes[KOLO_TYPE_COUNT] = {1, 1, 4, 4, 8, 8, 2, 2, 4, 8, 1, 1};
+    return (unsigned)type < KOLO_TYPE_COUNT ? sizes[type] : 0;
+}
+
 /* ---- launch.c ---- */
 /* Checks done: runs the call now, queues it on its stream, or adds it to the open group. */
 kolo_status_t kolo_call_submit(kolo_call_t *call);
@@ -337,8 +349,18 @@ kolo_status_t kolo_call_submit(kolo_call_t *call);
 kolo_status_t kolo_ticket_draw(kolo_comm_t comm, uint64_t *ticket);
 /* Waits for the ticket's turn; fails when the communicator cannot run operations (the turn must be ended all the
  * same). Until kolo_ticket_end() this thread owns the communicator. */
-kolo_status_t kolo_ticket_wait(kolo_comm_t comm, uint64_t ticket);
-void kolo_ticket_end(kolo_comm_t comm, uint64_t ticket);
+kolo_status_t kolo_ticket_wait_slow(kolo_comm_t comm, uint64_t ticket);
+static inline kolo_status_t kolo_ticket_wait(kolo_comm_t comm, uint64_t ticket)
+{
+    bool mine = atomic_load_explicit(&comm->done, memory_order_acquire) == ticket &&
+                atomic_load_explicit(&comm->state, memory_order_acquire) == KOLO_COMM_READY;
+    return KOLO_LIKELY(mine) ? KOLO_OK : kolo_ticket_wait_slow(comm, ticket);
+}
+static inline void kolo_ticket_end(kolo_comm_t comm, uint64_t ticket)
+{
+    atomic_store_explicit(&comm->done, ticket + 1, memory_order_release);
+    kolo_gate_open_if_joined(&comm->gate);
+}
 /* The turn of a call, but for its end: waits for it, runs the call, notes failure. */
 kolo_status_t kolo_call_turn(const kolo_call_t *call, uint64_t ticket);
 /* Would the call, whose turn it is, find all its connections? */

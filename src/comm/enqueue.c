@@ -13,7 +13,7 @@
 static kolo_status_t check_common(kolo_call_t *call, const char *what)
 {
     KOLO_TRY(kolo_handle_check(call->comm, what));
-    call->elem = kolo_type_size(call->type);
+    call->elem = kolo_type_bytes(call->type);
     if (KOLO_UNLIKELY(call->elem == 0))
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: unknown type %d", what, (int)call->type);
     uint64_t bytes,

@@ -85,10 +85,9 @@ void kolo_handle_drop(kolo_comm_t comm)
     pthread_mutex_unlock(&lock);
 }
 
-kolo_status_t kolo_handle_check(kolo_comm_t comm, const char *what)
+kolo_status_t kolo_handle_check_slow(kolo_comm_t comm, const char *what)
 {
     if (!comm) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: the communicator is NULL", what);
-    if (KOLO_LIKELY(atomic_load_explicit(&comm->magic, memory_order_acquire) == KOLO_COMM_MAGIC)) return KOLO_OK;
     return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
                      "%s: %p is not a communicator, or one that was destroyed or aborted", what, (void *)comm);
 }

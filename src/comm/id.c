@@ -13,8 +13,7 @@ kolo_status_t kolo_get_version(int *version)
 
 size_t kolo_type_size(kolo_type_t type)
 {
-    static const unsigned char sizes[KOLO_TYPE_COUNT] = {1, 1, 4, 4, 8, 8, 2, 2, 4, 8, 1, 1};
-    return (unsigned)type < KOLO_TYPE_COUNT ? sizes[type] : 0;
+    return kolo_type_bytes(type);
 }
 
 kolo_status_t kolo_get_unique_id(kolo_unique_id_t *id)

@@ -34,7 +34,7 @@ static void describe_turn(void *arg, char *buf, size_t bytes)
     snprintf(buf, bytes, "the operations called before this one on %s rank %d", h->name, h->rank);
 }
 
-kolo_status_t kolo_ticket_wait(kolo_comm_t comm, uint64_t ticket)
+kolo_status_t kolo_ticket_wait_slow(kolo_comm_t comm, uint64_t ticket)
 {
     if (KOLO_UNLIKELY(atomic_load_explicit(&comm->done, memory_order_acquire) != ticket)) {
         /* no abort flag: those before us have it, and turns must end in order */
@@ -53,12 +53,6 @@ kolo_status_t kolo_ticket_wait(kolo_comm_t comm, uint64_t ticket)
     if (state == KOLO_COMM_CONNECTING) return KOLO_OK; /* it is the one that connects, or was called before */
     if (state == KOLO_COMM_FINALIZING && ticket < atomic_load(&comm->last_ticket)) return KOLO_OK;
     return kolo_handle_refuse(comm, state);
-}
-
-void kolo_ticket_end(kolo_comm_t comm, uint64_t ticket)
-{
-    atomic_store_explicit(&comm->done, ticket + 1, memory_order_release);
-    kolo_gate_open_if_joined(&comm->gate);
 }
 
 /* ---- choice and binding ---- */
