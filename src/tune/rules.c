@@ -3,7 +3,8 @@
  * What measurement says where the cost model is too coarse. Each row: for this collective on so many ranks of one
  * host, from this many bytes on, take this algorithm if it is usable; a flat path that the call does not fit is
  * passed over. Later rows win. Measured with kolo-perf and KOLO_ALGO forcing each algorithm in turn, at 2, 8, 16
- * and 32 ranks on as many cores and 4 ranks on 2 (Sapphire Rapids).
+ * and 32 ranks on as many cores and 4 ranks on 2 (Sapphire Rapids); 2 ranks on 2 (Cascade Lake, where a system
+ * call, and so a single copy, costs a microsecond).
  *
  * What the flat rows show: lines of a message with many readers are fetched while they are still being written, so
  * with more than two ranks a slot with one flag is cheaper from a few lines on, unless ranks share cores, where a
@@ -41,11 +42,12 @@ static const kolo_rule_t rules[] = {
     {KOLO_COLL_ALL_REDUCE, 5, 16, 300 << 10, 0, ROOMY, KOLO_ALGO_SINGLE_COPY},
     {KOLO_COLL_ALL_REDUCE, 5, 16, 6 << 20, 0, ROOMY, KOLO_ALGO_DIRECT},
     {KOLO_COLL_ALL_REDUCE, 2, 2, 48 << 10, 0, CROWDED, KOLO_ALGO_DIRECT},
-    {KOLO_COLL_ALL_REDUCE, 2, 2, 28 << 10, 0, ROOMY, KOLO_ALGO_SINGLE_COPY},
+    {KOLO_COLL_ALL_REDUCE, 2, 2, 48 << 10, 0, ROOMY, KOLO_ALGO_RING},
+    {KOLO_COLL_ALL_REDUCE, 2, 2, 112 << 10, 0, ROOMY, KOLO_ALGO_SINGLE_COPY},
     {KOLO_COLL_REDUCE, 2, 256, 0, 0, ANY, KOLO_ALGO_ONE_STEP},
     {KOLO_COLL_REDUCE, 2, 256, 0, 0, ANY, KOLO_ALGO_FLAT},
     {KOLO_COLL_REDUCE, 2, 2, 6000, 0, ANY, KOLO_ALGO_TREE},
-    {KOLO_COLL_REDUCE, 2, 2, 6000, 0, ROOMY, KOLO_ALGO_SINGLE_COPY},
+    {KOLO_COLL_REDUCE, 2, 2, 112 << 10, 0, ROOMY, KOLO_ALGO_SINGLE_COPY},
     {KOLO_COLL_REDUCE, 2, 2, 320 << 10, 0, ROOMY, KOLO_ALGO_TREE},
     {KOLO_COLL_REDUCE, 3, 6, 300, 0, ROOMY, KOLO_ALGO_ONE_STEP},
     {KOLO_COLL_REDUCE, 3, 6, 3000, 0, CROWDED, KOLO_ALGO_ONE_STEP},
@@ -57,7 +59,7 @@ static const kolo_rule_t rules[] = {
     {KOLO_COLL_REDUCE, 3, 256, 1 << 20, 0, ANY, KOLO_ALGO_RING},
     {KOLO_COLL_REDUCE_SCATTER, 2, 256, 0, 0, ANY, KOLO_ALGO_DIRECT},
     {KOLO_COLL_REDUCE_SCATTER, 2, 256, 0, 0, ANY, KOLO_ALGO_FLAT},
-    {KOLO_COLL_REDUCE_SCATTER, 2, 2, 16 << 10, 0, ROOMY, KOLO_ALGO_SINGLE_COPY},
+    {KOLO_COLL_REDUCE_SCATTER, 2, 2, 72 << 10, 0, ROOMY, KOLO_ALGO_SINGLE_COPY},
     {KOLO_COLL_REDUCE_SCATTER, 3, 6, 1 << 20, 0, CROWDED, KOLO_ALGO_RING},
     {KOLO_COLL_REDUCE_SCATTER, 20, 256, 48 << 10, 0, ROOMY, KOLO_ALGO_RING},
     {KOLO_COLL_REDUCE_SCATTER, 20, 256, 400 << 10, 0, ROOMY, KOLO_ALGO_DIRECT},
@@ -69,13 +71,13 @@ static const kolo_rule_t rules[] = {
     {KOLO_COLL_BROADCAST, 5, 16, 4 << 20, 0, ROOMY, KOLO_ALGO_RING},
     {KOLO_COLL_BROADCAST, 3, 256, 4097, 0, CROWDED, KOLO_ALGO_ONE_STEP},
     {KOLO_COLL_BROADCAST, 17, 256, 512 << 10, 0, ANY, KOLO_ALGO_DIRECT},
-    {KOLO_COLL_BROADCAST, 2, 2, 8000, 0, ROOMY, KOLO_ALGO_SINGLE_COPY},
+    {KOLO_COLL_BROADCAST, 2, 2, 36 << 10, 0, ROOMY, KOLO_ALGO_SINGLE_COPY},
     {KOLO_COLL_ALL_GATHER, 2, 256, 0, 0, ANY, KOLO_ALGO_ONE_STEP},
     {KOLO_COLL_ALL_GATHER, 2, 256, 0, 0, ANY, KOLO_ALGO_FLAT},
     {KOLO_COLL_ALL_GATHER, 3, 256, 600, 0, CROWDED, KOLO_ALGO_ONE_STEP},
     {KOLO_COLL_ALL_GATHER, 3, 256, 301, 0, ROOMY, KOLO_ALGO_DIRECT},
     {KOLO_COLL_ALL_GATHER, 2, 2, 3000, 0, ANY, KOLO_ALGO_DIRECT},
-    {KOLO_COLL_ALL_GATHER, 2, 2, 12 << 10, 0, ROOMY, KOLO_ALGO_SINGLE_COPY},
+    {KOLO_COLL_ALL_GATHER, 2, 2, 24 << 10, 0, ROOMY, KOLO_ALGO_SINGLE_COPY},
     {KOLO_COLL_ALL_GATHER, 3, 10, 12 << 10, 0, ROOMY, KOLO_ALGO_SINGLE_COPY},
     {KOLO_COLL_ALL_GATHER, 11, 16, 30 << 10, 0, ROOMY, KOLO_ALGO_SINGLE_COPY},
     {KOLO_COLL_ALL_GATHER, 17, 256, 64 << 10, 0, ROOMY, KOLO_ALGO_SINGLE_COPY},
@@ -86,7 +88,7 @@ static const kolo_rule_t rules[] = {
     {KOLO_COLL_ALL_TO_ALL, 2, 256, 0, 0, ANY, KOLO_ALGO_DIRECT},
     {KOLO_COLL_ALL_TO_ALL, 2, 256, 0, 0, ANY, KOLO_ALGO_FLAT},
     {KOLO_COLL_ALL_TO_ALL, 5, 16, 400, 0, ROOMY, KOLO_ALGO_DIRECT},
-    {KOLO_COLL_ALL_TO_ALL, 2, 2, 12 << 10, 0, ROOMY, KOLO_ALGO_SINGLE_COPY},
+    {KOLO_COLL_ALL_TO_ALL, 2, 2, 24 << 10, 0, ROOMY, KOLO_ALGO_SINGLE_COPY},
     {KOLO_COLL_ALL_TO_ALL, 3, 16, 32 << 10, 0, ANY, KOLO_ALGO_SINGLE_COPY},
     {KOLO_COLL_ALL_TO_ALL, 17, 256, 64 << 10, 0, ROOMY, KOLO_ALGO_SINGLE_COPY},
     {KOLO_COLL_ALL_TO_ALL, 17, 256, 200 << 10, 0, ROOMY, KOLO_ALGO_DIRECT},
