@@ -13,6 +13,7 @@
 
 enum { MAX = 8 };
 static test_rank_t ranks[MAX];
+static char id_file[64], secret_file[64]; /* of this process: two of it may run at a time */
 
 /* Starts `count` ranks with the given numbers, waits for all, keeps results in ranks[]. */
 static void open_ranks(const kolo_unique_id_t *id, int count, const int *rank, const int *nranks, int timeout_ms)
@@ -161,7 +162,7 @@ static void bytes_that_are_no_id_are_refused(void **state)
 static void *save_later(void *arg)
 {
     poll(NULL, 0, 60);
-    test_ok(kolo_oob_save_id(arg, "/tmp/kolo-oob-test-id"));
+    test_ok(kolo_oob_save_id(arg, id_file));
     return NULL;
 }
 
@@ -171,25 +172,25 @@ static void an_id_travels_as_a_file(void **state)
     struct stat info;
     pthread_t thread;
     (void)state;
-    unlink("/tmp/kolo-oob-test-id");
-    assert_int_equal(kolo_oob_load_id(&read_back, "/tmp/kolo-oob-test-id", 20), KOLO_ERR_TIMEOUT);
+    unlink(id_file);
+    assert_int_equal(kolo_oob_load_id(&read_back, id_file, 20), KOLO_ERR_TIMEOUT);
     test_ok(kolo_oob_create_id(&id));
     assert_int_equal(pthread_create(&thread, NULL, save_later, &id), 0);
-    test_ok(kolo_oob_load_id(&read_back, "/tmp/kolo-oob-test-id", 5000));
+    test_ok(kolo_oob_load_id(&read_back, id_file, 5000));
     pthread_join(thread, NULL);
     assert_memory_equal(&id, &read_back, sizeof(id));
-    assert_int_equal(stat("/tmp/kolo-oob-test-id", &info), 0);
+    assert_int_equal(stat(id_file, &info), 0);
     assert_int_equal(info.st_mode & 0777, 0600);
-    assert_int_equal(truncate("/tmp/kolo-oob-test-id", 100), 0);
-    assert_int_equal(kolo_oob_load_id(&read_back, "/tmp/kolo-oob-test-id", 20), KOLO_ERR_INVALID_ARGUMENT);
-    unlink("/tmp/kolo-oob-test-id");
+    assert_int_equal(truncate(id_file, 100), 0);
+    assert_int_equal(kolo_oob_load_id(&read_back, id_file, 20), KOLO_ERR_INVALID_ARGUMENT);
+    unlink(id_file);
 }
 
 /* ---- KOLO_COMM_ID ---- */
 
 static void write_secret(const char *text)
 {
-    int fd = open("/tmp/kolo-oob-test-secret", O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    int fd = open(secret_file, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
     assert_true(fd >= 0);
     assert_int_equal(write(fd, text, strlen(text)), (ssize_t)strlen(text));
     close(fd);
@@ -217,7 +218,7 @@ static void every_rank_can_make_a_fixed_id(void **state)
     kolo_oob_values.comm_id = text;
     assert_int_equal(kolo_oob_create_id(&id), KOLO_ERR_INVALID_USAGE); /* no secret */
     assert_says(kolo_error_text(), "KOLO_COMM_SECRET_FILE");
-    kolo_oob_values.secret_file = "/tmp/kolo-oob-test-secret";
+    kolo_oob_values.secret_file = secret_file;
     write_secret("short");
     assert_int_equal(kolo_oob_create_id(&id), KOLO_ERR_INVALID_USAGE);
     write_secret("a secret that is long enough\n");
@@ -232,7 +233,7 @@ static void every_rank_can_make_a_fixed_id(void **state)
     test_ok(kolo_oob_create_id(&again));
     assert_memory_not_equal(&id, &again, sizeof(id));
     kolo_oob_stop_roots();
-    unlink("/tmp/kolo-oob-test-secret");
+    unlink(secret_file);
     kolo_oob_values.secret_file = NULL;
     int fds[2];
     assert_int_equal(pipe(fds), 0);
@@ -275,5 +276,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(every_rank_can_make_a_fixed_id, test_before, test_after),
         cmocka_unit_test_setup_teardown(a_fixed_id_waits_for_a_root_that_comes_late, test_before, test_after),
     };
+    snprintf(id_file, sizeof(id_file), "/tmp/kolo-oob-test-id.%d", (int)getpid());
+    snprintf(secret_file, sizeof(secret_file), "/tmp/kolo-oob-test-secret.%d", (int)getpid());
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
