@@ -9,7 +9,6 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #define LARGE (1u << 20) /* elements */
 
@@ -283,7 +282,7 @@ static void abort_ends_a_child_that_is_being_made(void **state)
 
 int main(void)
 {
-    alarm(110);
+    limit_s(110);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(abort_ends_every_wait),
         cmocka_unit_test(peers_of_an_aborted_rank_are_told),

@@ -9,7 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #define RANKS 3
 #define COUNT 100
@@ -318,7 +317,7 @@ static void messages_to_oneself_are_checked(void **state)
 
 int main(void)
 {
-    alarm(110);
+    limit_s(110);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(wrong_arguments_are_named_and_harm_nothing),
         cmocka_unit_test(refused_calls_are_not_in_the_group),

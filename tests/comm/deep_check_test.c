@@ -179,7 +179,7 @@ static void what_ranks_pass_differently_is_named_by_all(void **state)
 
 int main(void)
 {
-    alarm(110);
+    limit_s(110);
     setenv("KOLO_CHECK", "deep", 1);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(memory_that_cannot_be_used_is_named),

@@ -6,7 +6,6 @@
 #include "comm/ranks.h"
 
 #include <stdlib.h>
-#include <unistd.h>
 
 static void use_after_the_end(rank_t *r)
 {
@@ -110,7 +109,7 @@ static void fifty_communicators_leave_nothing(void **state)
 
 int main(void)
 {
-    alarm(110);
+    limit_s(110);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_ended_communicator_is_refused_everywhere),
         cmocka_unit_test(queries_without_output_are_refused),

@@ -227,7 +227,7 @@ static void all_collectives_fit_in_a_group(void **state)
 
 int main(void)
 {
-    alarm(110);
+    limit_s(110);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(everybody_exchanges_with_everybody),
         cmocka_unit_test(messages_and_collectives_of_two_communicators_mix),

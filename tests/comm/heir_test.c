@@ -314,7 +314,7 @@ static void a_revoke_of_the_parent_does_not_end_a_shrink(void **state)
 
 int main(void)
 {
-    alarm(220);
+    limit_s(220);
     if (prctl(PR_SET_CHILD_SUBREAPER, 1) != 0) return 2;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_split_ends_when_the_parent_knows_of_a_death),

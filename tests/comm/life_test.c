@@ -8,7 +8,6 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 static kolo_status_t wait_ready(kolo_comm_t comm)
 {
@@ -258,7 +257,7 @@ static void communicators_do_not_disturb_each_other(void **state)
 
 int main(void)
 {
-    alarm(110);
+    limit_s(110);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_does_not_block_ends_in_the_background),
         cmocka_unit_test(a_start_that_nobody_joins_can_be_dropped),

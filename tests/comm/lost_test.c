@@ -265,7 +265,7 @@ static void buffers_are_the_callers_when_the_error_is_told(void **state)
 
 int main(void)
 {
-    alarm(220);
+    limit_s(220);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_idle_communicator_hears_of_a_death),
         cmocka_unit_test(a_child_that_holds_the_sockets_hides_no_death),

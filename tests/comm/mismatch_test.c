@@ -9,7 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #define MOST 200000
 
@@ -170,7 +169,7 @@ static void a_message_of_another_length_is_noticed(void **state)
 
 int main(void)
 {
-    alarm(110);
+    limit_s(110);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(both_calls_are_named),
         cmocka_unit_test(different_roots_are_noticed),

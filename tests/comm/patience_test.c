@@ -25,7 +25,7 @@ static void now_and_then(proc_t *p)
     finding_t *f = &p->shared->found[p->r.rank];
     EXPECT(works(p->r.comm));
     proc_meet(p, 0);
-    alarm((unsigned)seconds + 60);
+    limit_s((unsigned)seconds + 60);
     int32_t go = 1, all = 1;
     while (f->status == KOLO_OK && all) {
         nap_ms(500);
@@ -83,7 +83,7 @@ int main(void)
     const char *text = getenv("KOLO_TEST_SECONDS");
     if (text) seconds = atoi(text);
     unsetenv("KOLO_TEST_SECONDS");
-    alarm((unsigned)seconds + 100);
+    limit_s((unsigned)seconds + 100);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(stops_and_load_bring_no_verdict),
     };

@@ -288,7 +288,7 @@ static void a_rank_of_four_needs_less_than_8_MB(void **state)
 
 int main(void)
 {
-    alarm(200);
+    limit_s(200);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_killed_rank_is_named_within_a_second),
         cmocka_unit_test(a_rank_that_just_exits_is_named),

@@ -15,18 +15,11 @@
 
 #define LIMIT_S 60
 
-static bool await(_Atomic int *counter, int n)
-{
-    for (uint64_t end = now_ms() + LIMIT_S * 1000; now_ms() < end; nap_ms(1))
-        if (atomic_load(counter) >= n) return true;
-    return false;
-}
-
 static void work(proc_t *p, const char *const *env, void (*fn)(proc_t *))
 {
     rank_t *r = &p->r;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    alarm(LIMIT_S);
+    limit_s(LIMIT_S);
     for (; env && *env; env++) {
         char host[16];
         int only = -1, at = 0;
@@ -42,7 +35,7 @@ static void work(proc_t *p, const char *const *env, void (*fn)(proc_t *))
     if (r->rank == 0) {
         EXPECT_OK(kolo_get_unique_id(&p->shared->id));
         atomic_store(&p->shared->id_there, 1);
-    } else if (!await(&p->shared->id_there, 1)) {
+    } else if (!await_count(&p->shared->id_there, 1)) {
         abort();
     }
     if (!EXPECT_OK(kolo_comm_init_rank(&r->comm, r->nranks, p->shared->id, r->rank, NULL))) return;
@@ -80,11 +73,11 @@ int job_finish(job_t *job, int killed)
 
 void job_await(job_t *job, int point, int n)
 {
-    if (!await(&job->shared->arrived[point], n)) abort();
+    if (!await_count(&job->shared->arrived[point], n)) abort();
 }
 
 void proc_meet(proc_t *p, int point)
 {
     atomic_fetch_add(&p->shared->arrived[point], 1);
-    if (!await(&p->shared->arrived[point], p->r.nranks)) abort();
+    if (!await_count(&p->shared->arrived[point], p->r.nranks)) abort();
 }

@@ -208,7 +208,7 @@ static void random_programs_give_right_results(void **state)
 
 int main(void)
 {
-    alarm(110);
+    limit_s(110);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(random_programs_give_right_results),
     };

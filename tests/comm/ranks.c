@@ -11,8 +11,15 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #define LIMIT_MS 30000 /* of starts and meetings, so that a test that goes wrong ends */
+#define AWAIT_S  60
+#ifdef KOLO_SANITIZED
+#define TIMES 4
+#else
+#define TIMES 1
+#endif
 
 static _Atomic int failures;
 static struct {
@@ -209,4 +216,16 @@ void nap_ms(int ms)
 {
     struct timespec t = {ms / 1000, ms % 1000 * 1000000L};
     nanosleep(&t, NULL);
+}
+
+bool await_count(_Atomic int *counter, int n)
+{
+    for (uint64_t end = now_ms() + TIMES * AWAIT_S * 1000; now_ms() < end; nap_ms(1))
+        if (atomic_load(counter) >= n) return true;
+    return false;
+}
+
+void limit_s(unsigned seconds)
+{
+    alarm(TIMES * seconds);
 }

@@ -57,5 +57,9 @@ bool census_no_more_than(census_t then);
 
 uint64_t now_ms(void);
 void nap_ms(int ms);
+/* Waits until `n` have come to the counter, at most a minute; four under a sanitizer, as every limit of a test. */
+bool await_count(_Atomic int *counter, int n);
+/* Ends this process if it has not ended by then. */
+void limit_s(unsigned seconds);
 
 #endif

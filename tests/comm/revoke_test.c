@@ -6,7 +6,6 @@
 #include "comm/ranks.h"
 
 #include <stdlib.h>
-#include <unistd.h>
 
 /* Rank 0 revokes what the others are in. */
 static void leave_together(rank_t *r)
@@ -155,7 +154,7 @@ static void null_is_fine(void **state)
 
 int main(void)
 {
-    alarm(110);
+    limit_s(110);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(all_are_out_and_may_shrink),
         cmocka_unit_test(all_may_call_at_the_same_time),

@@ -10,7 +10,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 static void check_child(const rank_t *r, kolo_comm_t child, int rank, int nranks)
 {
@@ -275,7 +274,7 @@ static void nothing_is_left(void **state)
 
 int main(void)
 {
-    alarm(110);
+    limit_s(110);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_parent_serves_on),
         cmocka_unit_test(who_is_left_out_may_change),

@@ -161,7 +161,7 @@ static void questions_never_accuse_right_calls(void **state)
 int main(int argc, char **argv)
 {
     (void)argc;
-    alarm(110);
+    limit_s(110);
     const struct CMUnitTest patient[] = {
         cmocka_unit_test(every_rank_that_waits_is_told),
         cmocka_unit_test(ranks_that_still_connect_are_told),

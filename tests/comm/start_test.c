@@ -270,7 +270,7 @@ static void failed_starts_leave_nothing(void **state)
 
 int main(void)
 {
-    alarm(110);
+    limit_s(110);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(null_pointers_are_refused),
         cmocka_unit_test(sizes_and_ranks_out_of_range_are_refused),

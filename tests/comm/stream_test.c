@@ -8,7 +8,6 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 /* Keeps a stream busy until it is let go. */
 static void hold(void *arg)
@@ -272,7 +271,7 @@ static void errors_of_the_queue_come_out_of_synchronize(void **state)
 
 int main(void)
 {
-    alarm(110);
+    limit_s(110);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(calls_run_in_their_order),
         cmocka_unit_test(destroying_a_stream_waits_for_its_queue),

@@ -10,7 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #define RANKS  8
 #define VICTIM 5
@@ -110,7 +109,7 @@ static void survivors_shrink_and_go_on(void **state)
 
 int main(void)
 {
-    alarm(220);
+    limit_s(220);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(survivors_shrink_and_go_on),
     };

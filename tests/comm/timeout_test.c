@@ -7,7 +7,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #define LARGE (1u << 18)
 #ifdef KOLO_SANITIZED
@@ -122,7 +121,7 @@ static void an_operation_past_its_limit_says_whom_it_awaited(void **state)
 
 int main(void)
 {
-    alarm(110);
+    limit_s(110);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_operation_past_its_limit_says_whom_it_awaited),
     };

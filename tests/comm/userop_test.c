@@ -226,7 +226,7 @@ static void registrations_are_given_back_once(void **state)
 
 int main(void)
 {
-    alarm(110);
+    limit_s(110);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(premul_sum_scales_each_ranks_input),
         cmocka_unit_test(premul_sum_of_a_long_vector_uses_its_owners_scalar),

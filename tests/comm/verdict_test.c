@@ -134,7 +134,7 @@ static void a_stopped_process_does_not_delay_and_is_named(void **state)
 
 int main(void)
 {
-    alarm(110);
+    limit_s(110);
     setenv("KOLO_MISMATCH_MS", "86400000", 1); /* which would find out before the time is up */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_stopped_process_does_not_delay_and_is_named),

@@ -10,7 +10,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #ifdef KOLO_SANITIZED
 #define SOON_MS 3000
@@ -209,7 +208,7 @@ static void a_late_rank_is_nobodys_mistake(void **state)
 
 int main(void)
 {
-    alarm(110);
+    limit_s(110);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_rank_that_waits_is_told),
         cmocka_unit_test(ranks_that_still_connect_are_told),

@@ -10,7 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 #define RANKS 3
 #ifdef KOLO_SANITIZED
@@ -111,7 +110,7 @@ static void a_late_process_is_nobodys_mistake(void **state)
 
 int main(void)
 {
-    alarm(110);
+    limit_s(110);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(processes_are_told),
         cmocka_unit_test(a_late_process_is_nobodys_mistake),
