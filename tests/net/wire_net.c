@@ -68,8 +68,7 @@ static int run_case(const char *name, int (*run)(kolo_kit_t *kit))
     kolo_oob_stop_roots();
     if (kolo_now_ns() - t > KOLO_NS_PER_S)
         result = kolo_kit_report(&kit, __FILE__, __LINE__, "the end in a second");
-    kolo_kit_count(&after);
-    if (after.fds > before.fds || after.threads > before.threads || after.segments > before.segments) {
+    if (!kolo_kit_no_more_than(&before, &after)) {
         fprintf(stderr, "%s: rank %d leaves %d descriptors, %d threads, %d segments; had %d, %d, %d\n", name, rank,
                 after.fds, after.threads, after.segments, before.fds, before.threads, before.segments);
         result = 1;
