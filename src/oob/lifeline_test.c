@@ -4,6 +4,7 @@
  * dies, a rank that dies or gives up after it has checked in. And a root has an end: when nobody calls it, and when
  * memory runs out under it. Time limits are far away in all of these.
  */
+#include "base/failpoint.h"
 #include "oob/oob_test_util.h"
 
 #include <signal.h>
@@ -12,6 +13,17 @@
 
 #define FAR_MS 60000
 
+static _Atomic int checked_in;
+static int tell_fd = -1; /* of a process that tells another one */
+
+static void note_check_in(const char *name, kolo_fault_t fault)
+{
+    (void)fault;
+    if (strcmp(name, "oob.checkin.sent") != 0) return;
+    atomic_fetch_add(&checked_in, 1);
+    if (tell_fd >= 0 && write(tell_fd, "c", 1) != 1) _exit(10);
+}
+
 static void open_alone(int in, int out, int rank, int nranks, const char *const *says)
 {
     kolo_unique_id_t id;
@@ -19,7 +31,7 @@ static void open_alone(int in, int out, int rank, int nranks, const char *const 
     alarm(40);
     if (read(in, &id, sizeof(id)) != sizeof(id)) _exit(9);
     kolo_oob_config_t config = {rank, nranks, 1, &id, FAR_MS, NULL, "test"};
-    if (write(out, "c", 1) != 1) _exit(10);
+    tell_fd = out;
     kolo_status_t status = kolo_oob_open(&config, &oob);
     bool fine = status == KOLO_ERR_REMOTE;
     for (; *says != NULL; says++) fine = fine && strstr(kolo_error_text(), *says) != NULL;
@@ -69,7 +81,6 @@ static void ranks_hear_that_their_root_has_died(void **state)
     if ((root = fork()) == 0) serve_root(ids[1]);
     fork_ranks(ids[0], called[1], ranks, 0, says);
     for (int i = 0; i < 3; i++) test_equal(read(called[0], &c, 1), 1);
-    poll(NULL, 0, 700); /* for them to check in; who is later finds nobody there, which is another message */
     uint64_t start = kolo_now_ns();
     kill(root, SIGKILL);
     await_all(ranks, 3);
@@ -93,7 +104,6 @@ static void ranks_hear_who_died_after_its_check_in(void **state)
     if ((victim = fork()) == 0) open_alone(ids[0], called[1], 0, 4, (const char *const[]){NULL});
     fork_ranks(ids[0], called[1], ranks, 1, says);
     for (int i = 0; i < 3; i++) test_equal(read(called[0], &c, 1), 1);
-    poll(NULL, 0, 700);
     kill(victim, SIGKILL);
     await_all(ranks, 2);
     test_equal(waitpid(victim, NULL, 0), victim);
@@ -122,6 +132,7 @@ static void ranks_hear_why_another_gave_up(void **state)
     test_rank_t others[2];
     pthread_t thread;
     (void)state;
+    atomic_store(&checked_in, 0);
     test_ok(kolo_oob_create_id(&id));
     kolo_oob_config_t config = {3, 4, 1, &id, FAR_MS, &stop, "test"};
     test_equal(pthread_create(&thread, NULL, give_up, &config), 0);
@@ -129,7 +140,8 @@ static void ranks_hear_why_another_gave_up(void **state)
         others[r] = (test_rank_t){.rank = r, .nranks = 4, .nids = 1, .ids = &id, .timeout_ms = FAR_MS};
         test_start(&others[r]);
     }
-    poll(NULL, 0, 300); /* who comes later hears of it, too, for two seconds */
+    for (int i = 0; i < 20000 && atomic_load(&checked_in) < 3; i++) poll(NULL, 0, 1);
+    test_equal(atomic_load(&checked_in), 3);
     atomic_store(&stop, 1);
     pthread_join(thread, NULL);
     for (int r = 0; r < 2; r++) {
@@ -177,5 +189,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(ranks_hear_why_another_gave_up, test_before, test_after),
         cmocka_unit_test_setup_teardown(a_root_that_nobody_calls_ends, test_before, test_after),
     };
+    kolo_fail_point_hook = note_check_in;
+    kolo_fail_points_watch();
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,6 +3,7 @@
  * What the root and the ids must refuse, and in which words: ranks that do not fit together, ranks that are
  * missing, ids that are none, were used, or have another secret; and ids from KOLO_COMM_ID.
  */
+#include "base/failpoint.h"
 #include "oob/oob_test_util.h"
 
 #include <fcntl.h>
@@ -11,9 +12,25 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+/* In which a few ranks must have checked in, and the bound of what must not wait for a far larger limit. */
+#ifdef KOLO_SANITIZED
+#define SHORT_MS 3000
+#else
+#define SHORT_MS 1000
+#endif
+#define SOON_MS 10000
+
 enum { MAX = 8 };
 static test_rank_t ranks[MAX];
 static char id_file[64], secret_file[64]; /* of this process: two of it may run at a time */
+
+static _Atomic int checked_in;
+
+static void count_check_ins(const char *name, kolo_fault_t fault)
+{
+    (void)fault;
+    if (strcmp(name, "oob.checkin.sent") == 0) atomic_fetch_add(&checked_in, 1);
+}
 
 /* Starts `count` ranks with the given numbers, waits for all, keeps results in ranks[]. */
 static void open_ranks(const kolo_unique_id_t *id, int count, const int *rank, const int *nranks, int timeout_ms)
@@ -65,13 +82,16 @@ static void missing_ranks_are_named_after_the_time_out(void **state)
     kolo_unique_id_t id;
     (void)state;
     test_ok(kolo_oob_create_id(&id));
-    open_ranks(&id, 3, (int[]){0, 2, 5}, (int[]){8, 8, 8}, 1000);
+    open_ranks(&id, 3, (int[]){0, 2, 5}, (int[]){8, 8, 8}, SHORT_MS);
+    uint64_t longest_ms = 0;
     for (int i = 0; i < 3; i++) {
         assert_int_equal(ranks[i].status, KOLO_ERR_TIMEOUT);
         assert_says(ranks[i].text, "3 of the root's 8 ranks");
         assert_says(ranks[i].text, "1 (never called), 3-4 (never called), 6-7 (never called)");
-        assert_true(ranks[i].took_ms < 1500);
+        assert_true(ranks[i].took_ms < SHORT_MS + SOON_MS);
+        longest_ms = KOLO_MAX(longest_ms, ranks[i].took_ms);
     }
+    assert_true(longest_ms >= SHORT_MS * 4 / 5 - 1); /* when the root speaks */
 }
 
 static void a_rank_that_dies_after_its_check_in_is_named(void **state)
@@ -81,19 +101,20 @@ static void a_rank_that_dies_after_its_check_in_is_named(void **state)
     (void)state;
     test_ok(kolo_oob_create_id(&id));
     test_rank_t gone = {.rank = 1, .nranks = 3, .nids = 1, .ids = &id, .timeout_ms = 20000, .abort = &abort_flag};
+    atomic_store(&checked_in, 0);
     test_start(&gone);
-    poll(NULL, 0, 150);
+    for (int i = 0; i < 20000 && atomic_load(&checked_in) == 0; i++) poll(NULL, 0, 1);
+    assert_int_equal(atomic_load(&checked_in), 1);
     atomic_store(&abort_flag, 1);
     pthread_join(gone.thread, NULL);
     assert_int_equal(gone.status, KOLO_ERR_ABORTED);
     open_ranks(&id, 2, (int[]){0, 2}, (int[]){3, 3}, 20000);
-    int named = 0;
     for (int i = 0; i < 2; i++) {
         assert_int_equal(ranks[i].status, KOLO_ERR_REMOTE);
-        named += strstr(ranks[i].text, "rank 1") != NULL;
+        assert_says(ranks[i].text, "rank 1, at ");
+        assert_says(ranks[i].text, "gave up after it had checked in");
         assert_true(ranks[i].took_ms < 5000);
     }
-    assert_int_equal(named, 2);
 }
 
 static void an_id_is_good_for_one_job(void **state)
@@ -106,7 +127,7 @@ static void an_id_is_good_for_one_job(void **state)
     for (int i = 0; i < 2; i++) {
         assert_int_equal(ranks[i].status, KOLO_ERR_REMOTE);
         assert_says(ranks[i].text, "id was used before");
-        assert_true(ranks[i].took_ms < 2000);
+        assert_true(ranks[i].took_ms < SOON_MS);
     }
 }
 
@@ -258,7 +279,8 @@ static void a_fixed_id_waits_for_a_root_that_comes_late(void **state)
     kolo_id_encode(&fixed, &id);
     open_ranks(&id, 1, (int[]){0}, (int[]){1}, 300);
     assert_true(ranks[0].status == KOLO_ERR_TIMEOUT || ranks[0].status == KOLO_ERR_SYSTEM);
-    assert_true(ranks[0].took_ms < 1500);
+    assert_true(ranks[0].took_ms >= 300 || ranks[0].status != KOLO_ERR_TIMEOUT);
+    assert_true(ranks[0].took_ms < SOON_MS);
     assert_says(ranks[0].text, "192.0.2.77:9");
 }
 
@@ -278,5 +300,7 @@ int main(void)
     };
     snprintf(id_file, sizeof(id_file), "/tmp/kolo-oob-test-id.%d", (int)getpid());
     snprintf(secret_file, sizeof(secret_file), "/tmp/kolo-oob-test-secret.%d", (int)getpid());
+    kolo_fail_point_hook = count_check_ins;
+    kolo_fail_points_watch();
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
