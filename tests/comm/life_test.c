@@ -30,7 +30,7 @@ static void start_in_background(rank_t *r)
     kolo_comm_t comm = NULL, half = NULL;
     int n;
     c.blocking = 0;
-    if (r->rank == 1) nap_ms(100); /* rank 0 is seen while it waits */
+    if (r->rank == 1) meet(); /* rank 0 is seen while it waits */
     EXPECT_IS(KOLO_IN_PROGRESS, kolo_comm_init_rank(&comm, r->nranks, ((ids_t *)r->arg)->ids[0], r->rank, &c));
     if (!comm) return;
     if (r->rank == 0) {
@@ -42,6 +42,7 @@ static void start_in_background(rank_t *r)
         EXPECT_ERROR(KOLO_ERR_INVALID_USAGE, kolo_comm_finalize(comm), "comm_finalize", "not ready");
         EXPECT_ERROR(KOLO_ERR_INVALID_USAGE, kolo_comm_split(comm, 0, 0, &half, NULL), "not ready");
     }
+    if (r->rank != 1) meet();
     EXPECT_OK(wait_ready(comm));
     works(comm);
     EXPECT_IS(KOLO_IN_PROGRESS, kolo_comm_split(comm, r->rank % 2, 0, &half, NULL));
