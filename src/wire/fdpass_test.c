@@ -36,6 +36,17 @@ static int memfd_with(const char *text)
     return fd;
 }
 
+/* Somebody has asked for what is not there. */
+static bool await_refusal(void)
+{
+    kolo_fdpass_counters_t counters;
+    for (int i = 0; i < 10000; i++, poll(NULL, 0, 1)) {
+        kolo_fdpass_get_counters(&counters);
+        if (counters.refused_name > 0) return true;
+    }
+    return false;
+}
+
 /* The child: 'l' makes the late offer, 'c' answers with its counters, end of file ends it. */
 static void serve(int command, int answer)
 {
@@ -49,7 +60,7 @@ static void serve(int command, int answer)
     while (read(command, &c, 1) == 1) {
         kolo_fdpass_counters_t counters;
         if (c == 'l') {
-            usleep(100000);
+            if (!await_refusal()) _exit(10);
             if (kolo_fdpass_offer(name_late, key, fds, 1, 1) != KOLO_OK) _exit(8);
         }
         kolo_fdpass_get_counters(&counters);
