@@ -46,7 +46,10 @@ def descendants(pid):
     """Pids by name: the agent and what it started, of a kolorun that lives."""
     found = []
     for child in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
-        found += [(int(child), pathlib.Path(f"/proc/{child}/comm").read_text().strip()), *descendants(int(child))]
+        try:
+            found += [(int(child), pathlib.Path(f"/proc/{child}/comm").read_text().strip()), *descendants(int(child))]
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # it has ended meanwhile
     return found
 
 
