@@ -4,8 +4,10 @@
  */
 #include "wire/tcp/tcp_testing.h"
 
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sys/eventfd.h>
 #include <sys/wait.h>
 
 typedef struct {
@@ -318,9 +320,11 @@ static void a_silent_peer_ends_in_a_time_out_that_names_it(void **state)
     pair_fini(&f.p);
 }
 
-/* The writer posts one message a few milliseconds after the reader has gone to sleep. */
+/* The writer posts one message a few milliseconds after the reader has gone to sleep, then wakes it by an eventfd:
+ * what that takes is the machine's. */
 typedef struct {
     fix_t *f;
+    int event_fd;
     _Atomic uint64_t posted_ns;
 } sleepy_t;
 #define SLEEPY_MESSAGES 15
@@ -329,10 +333,14 @@ static void *post_later(void *arg)
 {
     sleepy_t *s = arg;
     fix_t *f = s->f;
-    for (int i = 0; i < SLEEPY_MESSAGES; i++) {
+    for (int i = 0; i < 2 * SLEEPY_MESSAGES; i++) {
         struct timespec ts = {.tv_nsec = 13000000};
         nanosleep(&ts, NULL);
         atomic_store(&s->posted_ns, kolo_now_ns());
+        if (i % 2) {
+            if (eventfd_write(s->event_fd, 1) != 0) return NULL;
+            continue;
+        }
         kolo_tx_post(&f->tx, 8, 0, 0, 0);
         while (!kolo_tx_drained(&f->tx))
             if (kolo_wire_pump(&f->p.w.ctx) != KOLO_OK) return NULL;
@@ -346,24 +354,44 @@ static int compare(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
+/* The medians of what a wake-up takes: by the socket, and by the eventfd. */
+static void measure_wake_ups(fix_t *f, uint64_t *by_socket, uint64_t *by_event)
+{
+    sleepy_t s = {.f = f, .event_fd = eventfd(0, EFD_CLOEXEC)};
+    pthread_t thread;
+    uint64_t took[SLEEPY_MESSAGES], control[SLEEPY_MESSAGES];
+    struct pollfd event = {.fd = s.event_fd, .events = POLLIN};
+    eventfd_t value;
+    assert_int_equal(pthread_create(&thread, NULL, post_later, &s), 0);
+    for (int i = 0; i < SLEEPY_MESSAGES; i++) {
+        assert_int_equal(wait_for_slot(f, kolo_deadline_ms(5000), true), KOLO_OK);
+        took[i] = kolo_now_ns() - atomic_load(&s.posted_ns);
+        kolo_rx_release(&f->rx);
+        assert_int_equal(poll(&event, 1, 5000), 1);
+        control[i] = kolo_now_ns() - atomic_load(&s.posted_ns);
+        assert_int_equal(eventfd_read(s.event_fd, &value), 0);
+    }
+    pthread_join(thread, NULL);
+    close(s.event_fd);
+    qsort(took, SLEEPY_MESSAGES, sizeof took[0], compare);
+    qsort(control, SLEEPY_MESSAGES, sizeof control[0], compare);
+    *by_socket = took[SLEEPY_MESSAGES / 2];
+    *by_event = control[SLEEPY_MESSAGES / 2];
+}
+
 static void a_sleeping_reader_is_woken_by_its_socket(void **state)
 {
     (void)state;
     fix_t f;
-    sleepy_t s = {.f = &f};
-    pthread_t thread;
-    uint64_t took[SLEEPY_MESSAGES];
+    uint64_t by_socket, by_event;
+    bool soon = false;
     open_both(&f, 256, 1);
-    assert_int_equal(pthread_create(&thread, NULL, post_later, &s), 0);
-    for (int i = 0; i < SLEEPY_MESSAGES; i++) {
-        assert_int_equal(wait_for_slot(&f, kolo_deadline_ms(5000), true), KOLO_OK);
-        took[i] = kolo_now_ns() - atomic_load(&s.posted_ns);
-        kolo_rx_release(&f.rx);
+    for (int tries = 0; tries < 5 && !soon; tries++) { /* the longer way: a crowded machine halts it more often */
+        measure_wake_ups(&f, &by_socket, &by_event);
+        /* Without a wake-up the median would be half of KOLO_PARK_MAX_MS. */
+        soon = by_socket <= by_event + 2 * KOLO_NS_PER_MS;
     }
-    pthread_join(thread, NULL);
-    qsort(took, SLEEPY_MESSAGES, sizeof took[0], compare);
-    /* Without a wake-up the median would be half of KOLO_PARK_MAX_MS. */
-    assert_true(took[SLEEPY_MESSAGES / 2] < 2 * KOLO_NS_PER_MS);
+    assert_true(soon);
     kolo_wire_tcp.tx_fini(&f.tx);
     kolo_wire_tcp.rx_fini(&f.rx);
     pair_fini(&f.p);
