@@ -12,7 +12,7 @@
 #ifdef KOLO_SANITIZED
 #define LIMIT_MS 2000 /* what nobody keeps waiting must be through in that time */
 #else
-#define LIMIT_MS 400
+#define LIMIT_MS 1000
 #endif
 
 typedef kolo_status_t (*wait_fn_t)(kolo_comm_t comm, int32_t *data);
