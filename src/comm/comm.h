@@ -245,8 +245,9 @@ void kolo_body_started(kolo_body_t *body, kolo_status_t status, const char *what
 kolo_status_t kolo_body_made(const kolo_body_t *body, kolo_status_t status);
 /* Nobody is inside any more: frees everything and gives the handle back. Never waits for a peer. */
 void kolo_body_free(kolo_body_t *body);
-/* The abort flag is set: wakes whoever waits. blame: and peers hear that this rank gave up. */
-void kolo_body_interrupt(kolo_body_t *body, bool blame);
+/* The abort flag is set: wakes whoever waits. last_error, if not NULL: and peers hear that this rank gave up, and
+ * that this was said before (may be empty). */
+void kolo_body_interrupt(kolo_body_t *body, const char *last_error);
 /* Notes the calling thread's last error as the communicator's and moves it to FAILED (or ABORTED). */
 kolo_status_t kolo_body_fail(kolo_body_t *body, kolo_status_t status);
 kolo_status_t kolo_config_check(const kolo_config_t *config, const char *what);

@@ -188,7 +188,9 @@ kolo_status_t kolo_handle_retire(kolo_comm_t comm, const char *what, bool abort)
     kolo_body_t *body = comm->body;
     int state = atomic_load(&comm->state);
     if (state == KOLO_COMM_FINALIZED) abort = false; /* it has left in order */
+    char last_error[400] = "";                       /* of this thread: mostly why its program aborts */
     if (abort) {
+        snprintf(last_error, sizeof last_error, "%s", kolo_error_text());
         kolo_fail(KOLO_ERR_ABORTED, "%s rank %d was aborted", comm->name, comm->rank);
         atomic_store(&body->abort, 1);
         atomic_store(&body->stop, KOLO_STOP_ABORT);
@@ -196,6 +198,7 @@ kolo_status_t kolo_handle_retire(kolo_comm_t comm, const char *what, bool abort)
         kolo_body_fail(body, KOLO_ERR_ABORTED);
     }
     kolo_fence_cores(); /* a caller either sees that the handle is dead, or we see its ticket */
-    if (abort) kolo_body_interrupt(body, state != KOLO_COMM_FAILED); /* why it failed, each finds for itself */
+    /* why it failed, each finds for itself */
+    if (abort) kolo_body_interrupt(body, state != KOLO_COMM_FAILED ? last_error : NULL);
     return kolo_handle_quiet(comm, NULL, true);
 }

@@ -54,20 +54,24 @@ void kolo_body_free(kolo_body_t *body)
 }
 
 /* A child that is aborted while it is being set up mostly is so because its program has seen the parent fail. */
-static void give_reason(kolo_oob_t *oob)
+static void give_reason(kolo_oob_t *oob, const char *last_error)
 {
     char words[512], word[400];
     bool told = kolo_oob_parents_word(oob, 0, word, sizeof word);
-    snprintf(words, sizeof words, "its program aborted the communicator%s%s", told ? "; before that, " : "",
-             told ? word : "");
+    if (!told) snprintf(word, sizeof word, "%s", last_error);
+    snprintf(words, sizeof words, "its program aborted the communicator%s%s",
+             told    ? "; before that, "
+             : *word ? "; its last error was: "
+                     : "",
+             word);
     kolo_oob_give_reason(oob, words);
 }
 
-void kolo_body_interrupt(kolo_body_t *body, bool blame)
+void kolo_body_interrupt(kolo_body_t *body, const char *last_error)
 {
     if (body->ctx_open) kolo_waker_wake(&body->ctx.waker);
-    if (body->oob && blame) {
-        give_reason(body->oob);
+    if (body->oob && last_error) {
+        give_reason(body->oob, last_error);
         kolo_oob_give_notice(body->oob);
     }
     if (body->oob) kolo_oob_close(body->oob);

@@ -95,8 +95,11 @@ static bool is_within_machine(int fd)
 void kolo_socket_hang_up(int fd)
 {
     static const struct linger at_once = {1, 0};
-    int unsent = 1;
-    if (is_within_machine(fd) && ioctl(fd, SIOCOUTQNSD, &unsent) == 0 && unsent == 0)
+    /* Not what is sent, but what is acknowledged: the kernel delivers within a machine by a queue for each core, so
+     * from a thread that moves between send and close, or while the queues are behind, a reset may overtake the
+     * data. */
+    int unacknowledged = 1;
+    if (is_within_machine(fd) && ioctl(fd, SIOCOUTQ, &unacknowledged) == 0 && unacknowledged == 0)
         setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once));
     close(fd);
 }
