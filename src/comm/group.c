@@ -276,12 +276,18 @@ static kolo_status_t start_first_use(kolo_share_t *s)
     return status;
 }
 
-static kolo_status_t start_share(kolo_share_t *s, bool alone)
+/* KOLO_IN_PROGRESS: it has gone to the background, and *share is NULL. */
+static kolo_status_t start_share(kolo_share_t **share, bool alone)
 {
+    kolo_share_t *s = *share;
     kolo_status_t status = KOLO_OK;
     if (kolo_deep()) KOLO_TRY(kolo_deep_check_group(s->calls, s->count));
     KOLO_TRY(kolo_ticket_draw(s->comm, &s->ticket));
-    if (s->sync && kolo_first_use_needed(s->comm, s->ticket, s->calls, s->count)) return start_first_use(s);
+    if (s->sync && kolo_first_use_needed(s->comm, s->ticket, s->calls, s->count)) {
+        status = start_first_use(s);
+        if (status == KOLO_IN_PROGRESS) *share = NULL;
+        return status;
+    }
     if (!s->stream && alone) {
         run_share(s);
         s->over = true;
@@ -346,8 +352,8 @@ static kolo_status_t end_calls(void)
         kolo_share_t *s = take_share();
         kolo_status_t status = s ? KOLO_OK : KOLO_ERR_NO_MEMORY;
         bool sync = s && s->sync;
-        if (s) status = start_share(s, alone);
-        if (status == KOLO_IN_PROGRESS) {
+        if (s) status = start_share(&s, alone);
+        if (!s && status == KOLO_IN_PROGRESS) {
             background = true;
             continue;
         }
