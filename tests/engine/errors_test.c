@@ -13,7 +13,7 @@
 
 static void bad_submissions(erank_t *r)
 {
-    static char long_name[600];
+    char long_name[600] = "";
     kolo_tensor_engine_t e = r->engine;
     float x[4] = {0};
     int64_t shape[20] = {4}, negative[1] = {-1}, huge[2] = {INT64_C(1) << 40, INT64_C(1) << 40}, splits[2] = {3, 0};
