@@ -135,9 +135,7 @@ static inline size_t kolo_ll_get(const kolo_rx_t *rx, size_t first_line, void *d
     size_t line = done / KOLO_LL_DATA, last = (bytes - 1) / KOLO_LL_DATA;
     while (done < bytes) {
         size_t end = KOLO_MIN(line | (KOLO_LL_GROUP - 1), last);
-        bool begun = atomic_load_explicit(&lines[line].mark, memory_order_acquire) == mark;
-        if (begun && !kolo_ll_line_has(&lines[end], seq))
-            return done; /* a wrong one need not be whole to be told */
+        if (!kolo_ll_line_has(&lines[line], seq) || !kolo_ll_line_has(&lines[end], seq)) return done;
         for (; line <= end; line++) {
             const kolo_ll_line_t *l = &lines[line];
             uint64_t found = atomic_load_explicit(&l->mark, memory_order_acquire);
