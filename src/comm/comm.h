@@ -80,7 +80,8 @@ typedef struct kolo_bound {
 #define KOLO_REF_TILE        (1u << 26)
 #define KOLO_REF_REDUCE_TILE (256u << 10)
 
-#define KOLO_MEMO_SLOTS 64
+#define KOLO_MEMO_BITS  5 /* of the number of a set of two entries */
+#define KOLO_MEMO_SLOTS (2 << KOLO_MEMO_BITS)
 typedef struct { /* what to do for one signature */
     uint64_t signature;
     bool v;
@@ -149,7 +150,7 @@ typedef struct kolo_body {
     uint8_t *ll_temp;
     uint64_t operation; /* collectives run so far */
     kolo_recording_t record;
-    kolo_memo_t memo[KOLO_MEMO_SLOTS];
+    kolo_memo_t memo[KOLO_MEMO_SLOTS]; /* sets: launch.c */
     kolo_bound_t *bounds;
     struct kolo_lane_to *lanes_to; /* single sends and receives, by peer */
     kolo_conn_t **conns;           /* lists by peer; [nranks]: my NODE tx */

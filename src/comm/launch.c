@@ -241,17 +241,35 @@ static kolo_status_t fill_reducer(const kolo_call_t *call, kolo_reducer_t *r)
     return kolo_reducer_init(r, call->type, is_reducing(call->coll) ? call->op : KOLO_SUM, body->emit.nranks);
 }
 
+static inline bool memo_is(const kolo_memo_t *memo, uint64_t signature, bool v)
+{
+    return memo->signature == signature && memo->v == v;
+}
+
+/* The entry of a signature; where there is none, one of its pair, to be filled. Fibonacci hashing (Knuth, TAOCP 6.4):
+ * counts are often multiples of a power of two, so low bits tell nothing. Two to a set: a barrier between two calls
+ * of anything else must not push it out. */
+static kolo_memo_t *find_memo(kolo_body_t *body, uint64_t signature, bool v)
+{
+    kolo_memo_t *set = &body->memo[(signature * 0x9e3779b97f4a7c15ull >> (64 - KOLO_MEMO_BITS)) * 2];
+    if (KOLO_LIKELY(memo_is(&set[0], signature, v))) return &set[0];
+    if (memo_is(&set[1], signature, v)) return &set[1];
+    set[1] = set[0];
+    set[0] = (kolo_memo_t){0};
+    return &set[0];
+}
+
 static kolo_status_t prepare(const kolo_call_t *call, kolo_task_t *task)
 {
     kolo_body_t *body = call->comm->body;
     uint64_t signature = kolo_signature(call->coll, (int)call->type, (int)call->op, call->root, call->count);
     bool v = call->send_counts || call->recv_counts;
-    kolo_memo_t *memo = &body->memo[(signature ^ signature >> 21 ^ signature >> 42) % KOLO_MEMO_SLOTS];
+    kolo_memo_t *memo = find_memo(body, signature, v);
     task->ctx = &body->ctx;
     task->signature = signature;
     task->operation = body->operation++;
     kolo_board_publish(&body->board, task->operation, signature);
-    bool known = memo->signature == signature && memo->v == v;
+    bool known = memo_is(memo, signature, v);
     kolo_record_begin(&body->record, call, task->operation, signature,
                       KOLO_LIKELY(known) ? KOLO_RECORD_RUNNING : KOLO_RECORD_CONNECTING,
                       KOLO_LIKELY(known) ? (uint32_t)memo->algo : KOLO_RECORD_NO_ALGO);
