@@ -159,9 +159,10 @@ static void fill_parts(kolo_part_t *parts, uint32_t n, const void *base, const k
 {
     char *at = (char *)(uintptr_t)base;
     uint64_t running = 0;
+    kolo_part_cut_t cut = kolo_part_cut(call->count, split ? n : 1);
     for (uint32_t p = 0; p < n; p++) {
-        uint64_t offset = split ? kolo_part_offset(call->count, n, p) : (uint64_t)p * call->count;
-        uint64_t count = split ? kolo_part_count(call->count, n, p) : call->count;
+        uint64_t offset = cut.each * p + KOLO_MIN((uint64_t)p, cut.more);
+        uint64_t count = cut.each + (p < cut.more);
         if (counts) {
             count = counts[p];
             offset = displs ? displs[p] : running;

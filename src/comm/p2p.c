@@ -146,7 +146,7 @@ static kolo_status_t make_plan(kolo_p2p_work_t *w, kolo_p2p_t *p2p)
 kolo_status_t kolo_p2p_start_plan(kolo_body_t *body, kolo_bound_t *b, const kolo_part_t *src,
                                   const kolo_part_t *dst, kolo_task_t *task)
 {
-    uint32_t piece = kolo_tune_slot_bytes(&body->tune, &body->sizes);
+    uint32_t piece = kolo_tune_p2p_piece(&body->tune, &body->sizes);
     task->ctx = &body->ctx;
     task->operation = 0; /* pairs of ranks count for themselves */
     task->signature = kolo_signature(KOLO_COLL_P2P, KOLO_INT8, 0, 0, 0);

@@ -207,14 +207,25 @@ static inline uint32_t kolo_segment_shape(const kolo_segment_t *s, uint32_t i, u
 
 /* Equal parts as even as possible: the first count % n one longer. Borders are not rounded, so that every room
  * computes them alike from (count, n) alone. */
+typedef struct {
+    uint64_t each, more;
+} kolo_part_cut_t;
+static inline kolo_part_cut_t kolo_part_cut(uint64_t count, uint32_t n)
+{
+    if (n == 1) return (kolo_part_cut_t){count, 0};
+    /* a division of 64 bits takes twice to four times as long, and small operations feel it */
+    if (count <= UINT32_MAX) return (kolo_part_cut_t){(uint32_t)count / n, (uint32_t)count % n};
+    return (kolo_part_cut_t){count / n, count % n};
+}
 static inline uint64_t kolo_part_offset(uint64_t count, uint32_t n, uint32_t p)
 {
-    uint64_t q = count / n, r = count % n;
-    return q * p + (p < r ? p : r);
+    kolo_part_cut_t cut = kolo_part_cut(count, n);
+    return cut.each * p + (p < cut.more ? p : cut.more);
 }
 static inline uint64_t kolo_part_count(uint64_t count, uint32_t n, uint32_t p)
 {
-    return count / n + (p < count % n);
+    kolo_part_cut_t cut = kolo_part_cut(count, n);
+    return cut.each + (p < cut.more);
 }
 
 /* ---- what an operation is, in 64 bits: travels with every slot ---- */

@@ -75,7 +75,7 @@ static kolo_status_t do_send(const kolo_slot_t *s)
     for (uint32_t done = 0; done < s->bytes;) {
         kolo_fragment_t f = kolo_slot_fragment(s, done);
         if (scale)
-            kolo_reduce_load(r, to + done, f.src, f.bytes / r->elem, true, false);
+            kolo_reduce_load(r, to + done, f.src, kolo_reducer_elems(r, f.bytes), true, false);
         else if (!data)
             memcpy(to + done, f.src, f.bytes);
         kolo_row_advance(s->lane, f.bytes);
@@ -132,7 +132,7 @@ static kolo_status_t do_recv_reduce(const kolo_slot_t *s)
                                    .raw = kolo_slot_raw(s) ? rx_first : -1,
                                    .final = kolo_slot_final(s),
                                    .stream = store && to && past_cache(s)};
-        kolo_reduce_many(r, &what, f.bytes / r->elem);
+        kolo_reduce_many(r, &what, kolo_reducer_elems(r, f.bytes));
         kolo_row_advance(s->lane, f.bytes);
         done += f.bytes;
     }
@@ -164,7 +164,7 @@ static kolo_status_t do_reduce_many(const kolo_slot_t *s)
                                    .raw = own && kolo_slot_raw(s) ? in->own_place : -1,
                                    .final = kolo_slot_final(s),
                                    .stream = to && past_cache(s)};
-        kolo_reduce_many(r, &what, f.bytes / r->elem);
+        kolo_reduce_many(r, &what, kolo_reducer_elems(r, f.bytes));
         kolo_row_advance(s->lane, f.bytes);
         done += f.bytes;
     }
@@ -180,11 +180,11 @@ static kolo_status_t do_local(const kolo_slot_t *s)
     for (uint32_t done = 0; done < s->bytes;) {
         kolo_fragment_t f = kolo_slot_fragment(s, done);
         if (s->in->op == KOLO_OP_REDUCE)
-            kolo_reduce_pair(r, f.dst, dst_first ? f.dst : f.src, dst_first ? f.src : f.dst, f.bytes / r->elem,
+            kolo_reduce_pair(r, f.dst, dst_first ? f.dst : f.src, dst_first ? f.src : f.dst, kolo_reducer_elems(r, f.bytes),
                              (raw ? dst_first ? KOLO_RAW_B : KOLO_RAW_A : 0u) |
                                  (kolo_slot_final(s) ? KOLO_FINAL : 0u));
         else if ((raw && r->pre) || (kolo_slot_final(s) && r->post_div > 1))
-            kolo_reduce_load(r, f.dst, f.src, f.bytes / r->elem, raw, kolo_slot_final(s));
+            kolo_reduce_load(r, f.dst, f.src, kolo_reducer_elems(r, f.bytes), raw, kolo_slot_final(s));
         else if (f.dst != f.src)
             kolo_copy(f.dst, f.src, f.bytes, past_cache(s));
         kolo_row_advance(s->lane, f.bytes);
@@ -407,11 +407,9 @@ static uint64_t longest_chunk(const kolo_task_t *task)
 {
     const kolo_plan_t *p = task->plan;
     uint64_t most = p->coll == KOLO_COLL_BARRIER ? 1 : 0;
-    for (uint32_t i = 0; i < p->src_parts; i++)
-        most = KOLO_MAX(most, kolo_part_count(task->src_parts[i].count, p->nsubs, 0));
-    for (uint32_t i = 0; i < p->dst_parts; i++)
-        most = KOLO_MAX(most, kolo_part_count(task->dst_parts[i].count, p->nsubs, 0));
-    return most * task->reducer.elem;
+    for (uint32_t i = 0; i < p->src_parts; i++) most = KOLO_MAX(most, task->src_parts[i].count);
+    for (uint32_t i = 0; i < p->dst_parts; i++) most = KOLO_MAX(most, task->dst_parts[i].count);
+    return kolo_part_count(most, p->nsubs, 0) * task->reducer.elem;
 }
 
 /* Does any part of SRC overlap any part of DST? */
@@ -444,13 +442,14 @@ static bool only_references(const kolo_plan_t *p)
 kolo_status_t kolo_task_start_plan(kolo_task_t *task, void *state)
 {
     const kolo_plan_t *p = task->plan;
-    size_t elem = task->reducer.elem;
+    size_t odd = task->reducer.elem - 1; /* a power of two, so what is no multiple has bits in it */
     /* slots with references may stand for chunks of any length */
     bool refs = task->tile_bytes > (uint64_t)p->slices * task->piece_bytes && only_references(p);
-    if (!elem || !task->piece_bytes || task->piece_bytes % elem || !task->tile_bytes || task->tile_bytes % elem ||
+    if (!task->reducer.elem || (task->reducer.elem & odd) || !task->piece_bytes || (task->piece_bytes & odd) ||
+        !task->tile_bytes || (task->tile_bytes & odd) ||
         (!refs && task->tile_bytes > (uint64_t)p->slices * task->piece_bytes))
         return kolo_fail(KOLO_ERR_INTERNAL, "rank %u: %s with elements of %zu bytes in slots of %u and tiles of %u",
-                         p->rank, kolo_coll_name(p->coll), elem, task->piece_bytes, task->tile_bytes);
+                         p->rank, kolo_coll_name(p->coll), task->reducer.elem, task->piece_bytes, task->tile_bytes);
     memset(state, 0, kolo_task_plan_state_bytes(p));
     task->src_stays = !task->reducing || !is_in_place(task);
     task->step = step_plan;
@@ -460,8 +459,9 @@ kolo_status_t kolo_task_start_plan(kolo_task_t *task, void *state)
         task->lanes[k].pc = p->lanes[k].first;
         task->lanes[k].waits = task->events + (size_t)p->nevents * (k + 1);
     }
-    task->ntiles = (uint32_t)KOLO_DIV_UP(longest_chunk(task), (uint64_t)task->tile_bytes);
-    if (!task->ntiles) task->ntiles = 1;
+    uint64_t longest = longest_chunk(task);
+    task->ntiles = 1;
+    if (longest > task->tile_bytes) task->ntiles = (uint32_t)KOLO_DIV_UP(longest, (uint64_t)task->tile_bytes);
     task->bounce = task->scratch ? (char *)task->scratch + (size_t)p->nscratch * task->tile_bytes : NULL;
     return KOLO_OK;
 }

@@ -190,13 +190,14 @@ static void fold_builtin(const kolo_reducer_t *r, void *dst, const void *const *
     kolo_fold_fn_t run = kernels()->fold[r->type][r->op];
     size_t over = (uintptr_t)dst % LINE_BYTES, head = LINE_BYTES - over;
     const void *rest[PEEL_MOST_SRCS];
-    if (!over || n * r->elem < PEEL_LEAST_BYTES || nsrcs > PEEL_MOST_SRCS || head % r->elem) {
+    if (!over || n * r->elem < PEEL_LEAST_BYTES || nsrcs > PEEL_MOST_SRCS || (head & (r->elem - 1))) {
         run(dst, srcs, nsrcs, n);
         return;
     }
     for (int k = 0; k < nsrcs; k++) rest[k] = (const char *)srcs[k] + head;
-    run(dst, srcs, nsrcs, head / r->elem);
-    run((char *)dst + head, rest, nsrcs, n - head / r->elem);
+    size_t first = kolo_reducer_elems(r, head);
+    run(dst, srcs, nsrcs, first);
+    run((char *)dst + head, rest, nsrcs, n - first);
 }
 
 static void fold(const kolo_reducer_t *r, void *dst, const void *const *srcs, int nsrcs, size_t n)
@@ -220,7 +221,7 @@ void kolo_reduce_pair(const kolo_reducer_t *r, void *dst, const void *a, const v
         fold_builtin(r, dst, srcs, 2, n);
         return;
     }
-    size_t block = BLOCK_BYTES / r->elem;
+    size_t block = kolo_reducer_elems(r, BLOCK_BYTES);
     for (size_t at = 0; at < n; at += block) {
         size_t m = KOLO_MIN(block, n - at), byte = at * r->elem;
         char *to = (char *)dst + byte;
@@ -246,7 +247,7 @@ void kolo_reduce_many(const kolo_reducer_t *r, const kolo_reduce_many_t *what, s
     }
     _Alignas(64) char temp[BLOCK_BYTES], scaled[BLOCK_BYTES];
     const void *srcs[KOLO_REDUCE_MAX];
-    size_t block = BLOCK_BYTES / r->elem;
+    size_t block = kolo_reducer_elems(r, BLOCK_BYTES);
     for (size_t at = 0; at < n; at += block) {
         size_t m = KOLO_MIN(block, n - at), byte = at * r->elem;
         for (int k = 0; k < what->nsrcs; k++) srcs[k] = (const char *)what->srcs[k] + byte;

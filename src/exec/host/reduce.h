@@ -27,6 +27,12 @@ typedef struct {
     void *user_arg;
 } kolo_reducer_t;
 
+/* Elements in `bytes`. Types are powers of two long, and a division takes as long as a small reduction. */
+static inline size_t kolo_reducer_elems(const kolo_reducer_t *r, size_t bytes)
+{
+    return bytes >> __builtin_ctzl(r->elem);
+}
+
 /* KOLO_ERR_INVALID_ARGUMENT for an op that is not built in. */
 kolo_status_t kolo_reducer_init(kolo_reducer_t *r, kolo_type_t type, kolo_op_t op, uint32_t nranks);
 

@@ -27,7 +27,7 @@ static void scale_got(const kolo_slot_t *s, const kolo_exposed_t *e, char *got, 
     if (!(s->in->flags & KOLO_FLAG_RAW) || !theirs.pre) return;
     theirs.pre_float = e->pre_float;
     theirs.pre_int = e->pre_int;
-    kolo_reduce_load(&theirs, got, got, bytes / theirs.elem, true, false);
+    kolo_reduce_load(&theirs, got, got, kolo_reducer_elems(&theirs, bytes), true, false);
 }
 
 static kolo_status_t get(const kolo_slot_t *s, const kolo_exposed_t *e, const kolo_fragment_t *f)
@@ -51,7 +51,7 @@ static kolo_status_t get_reduce(const kolo_slot_t *s, const kolo_exposed_t *e, c
         n = KOLO_MIN(f->bytes - done, block);
         KOLO_TRY(s->rx->ops->ref_read(s->rx, &e->ref, done, got, n));
         scale_got(s, e, got, n);
-        kolo_reduce_pair(r, dst, first ? got : mine, first ? mine : got, n / r->elem, flags);
+        kolo_reduce_pair(r, dst, first ? got : mine, first ? mine : got, kolo_reducer_elems(r, n), flags);
     }
     return KOLO_OK;
 }
@@ -63,7 +63,7 @@ static kolo_status_t put(const kolo_slot_t *s, const kolo_ref_t *ref, const kolo
     char temp[4096];
     for (uint32_t done = 0, n; done < f->bytes; done += n) {
         n = KOLO_MIN(f->bytes - done, (uint32_t)sizeof(temp));
-        kolo_reduce_load(r, temp, f->src + done, n / r->elem, true, false);
+        kolo_reduce_load(r, temp, f->src + done, kolo_reducer_elems(r, n), true, false);
         KOLO_TRY(s->rx->ops->ref_write(s->rx, ref, done, temp, n));
     }
     return KOLO_OK;
