@@ -26,13 +26,11 @@ static int blamed_by(const kolo_oob_t *oob)
     return oob->lost >= 0 ? oob->lost : oob->blames >= 0 ? oob->blames : oob->rank;
 }
 
-void kolo_farewell_say(const kolo_oob_t *oob, kolo_conn_t *conn)
+/* The frames of a farewell; returns how many bytes. */
+static size_t farewell_frames(const kolo_oob_t *oob, uint8_t bytes[2 * KOLO_HEAD_BYTES + KOLO_WORDS_FRAME_MAX])
 {
-    uint8_t bytes[2 * KOLO_HEAD_BYTES + KOLO_WORDS_FRAME_MAX];
     size_t used = 0, length = strlen(oob->reason);
     kolo_head_t head = {KOLO_FRAME_FAREWELL, 0, (uint32_t)blamed_by(oob)};
-    if (conn->dead || conn->out != NULL || conn->farewell) return;
-    conn->farewell = true;
     if (blamed_by(oob) == oob->rank && length > 0) {
         kolo_head_t words = {KOLO_FRAME_WORDS, (uint32_t)length, 0};
         kolo_head_encode(&words, bytes);
@@ -40,24 +38,39 @@ void kolo_farewell_say(const kolo_oob_t *oob, kolo_conn_t *conn)
         used = KOLO_HEAD_BYTES + length;
     }
     kolo_head_encode(&head, bytes + used);
-    ssize_t n = send(conn->fd, bytes, used + KOLO_HEAD_BYTES, MSG_NOSIGNAL | MSG_DONTWAIT);
+    return used + KOLO_HEAD_BYTES;
+}
+
+void kolo_farewell_say(const kolo_oob_t *oob, kolo_conn_t *conn)
+{
+    uint8_t bytes[2 * KOLO_HEAD_BYTES + KOLO_WORDS_FRAME_MAX];
+    if (conn->dead || conn->out != NULL || conn->farewell) return;
+    conn->farewell = true;
+    ssize_t n = send(conn->fd, bytes, farewell_frames(oob, bytes), MSG_NOSIGNAL | MSG_DONTWAIT);
     (void)n;
 }
 
 /* To one that was called and may have let us in, while its verdict is on the way: the end of this connection would
- * be the end of our process to it. Not the reason, as it has not proven yet who it is. */
+ * be the end of our process to it. It has not proven yet who it is, but the words are no secret (nothing behind a
+ * handshake is, see auth.h), and without them it would blame us for what we have met. */
 void kolo_farewell_call(const kolo_oob_t *oob, const kolo_dial_t *dial)
 {
-    uint8_t bytes[KOLO_HEAD_BYTES];
-    kolo_head_t head = {KOLO_FRAME_FAREWELL, 0, (uint32_t)blamed_by(oob)};
-    kolo_head_encode(&head, bytes);
-    kolo_dial_last_word(dial, bytes, sizeof(bytes));
+    uint8_t bytes[2 * KOLO_HEAD_BYTES + KOLO_WORDS_FRAME_MAX];
+    kolo_dial_last_word(dial, bytes, farewell_frames(oob, bytes));
 }
 
 const char *kolo_words_arrived(kolo_conn_t *conn)
 {
-    char *words = conn->peer->words;
+    kolo_peer_t *about = conn->peer;
+    uint64_t tag = conn->frame.tag;
     uint32_t length = conn->board_in.bytes;
+    if (tag > (uint64_t)conn->oob->nranks) return "words about a rank that is none";
+    if (tag != 0) {
+        if ((int)tag - 1 == conn->oob->rank) return NULL;
+        about = kolo_peer_get(conn->oob, (int)tag - 1);
+        if (about == NULL || about->words[0] != '\0') return NULL;
+    }
+    char *words = about->words;
     memcpy(words, conn->board_bytes, length); /* kolo_head_decode() has bounded it */
     words[length] = '\0';
     for (uint32_t i = 0; i < length; i++)

@@ -281,7 +281,8 @@ static void a_child_of_fork_can_let_go(void **state)
 
 /* ---- a farewell to one that was called ---- */
 
-static int called_fd; /* the side that is called, which has let the caller in and says so too late */
+static int called_fd;  /* the side that is called, which has let the caller in and says so too late */
+static atomic_int met; /* ranks that are through the barrier: what comes after does not disturb them */
 
 static void call_and_leave(test_rank_t *me)
 {
@@ -289,7 +290,9 @@ static void call_and_leave(test_rank_t *me)
     struct sockaddr_in sa = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
     socklen_t bytes = sizeof(sa);
     test_ok(kolo_oob_barrier(me->oob));
+    atomic_fetch_add(&met, 1);
     if (me->rank != 0) return;
+    while (atomic_load(&met) < 6) sched_yield();
     int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     test_equal(bind(listener, (struct sockaddr *)&sa, bytes) | listen(listener, 1), 0);
     test_equal(getsockname(listener, (struct sockaddr *)&sa, &bytes), 0);
@@ -304,14 +307,26 @@ static void call_and_leave(test_rank_t *me)
     test_ok(kolo_auth_greeting(greeting));
     test_equal(send(called_fd, greeting, sizeof(greeting), MSG_NOSIGNAL), sizeof(greeting));
     test_equal(recv(called_fd, hello, sizeof(hello), MSG_WAITALL), sizeof(hello));
+    kolo_oob_give_reason(me->oob, "rank 5 has died");
+    pthread_mutex_lock(&me->oob->lock);
+    me->oob->failed = true;
+    pthread_mutex_unlock(&me->oob->lock);
 }
 
-static void who_leaves_in_the_middle_of_a_call_says_so(void **state)
+static void who_leaves_in_the_middle_of_a_call_says_so_and_why(void **state)
 {
     (void)state;
     uint8_t bytes[KOLO_HEAD_BYTES], more;
+    char words[64] = "";
     kolo_head_t head;
+    atomic_store(&met, 0);
     test_run(6, call_and_leave);
+    assert_int_equal(recv(called_fd, bytes, sizeof(bytes), MSG_WAITALL), sizeof(bytes));
+    assert_null(kolo_head_decode(bytes, sizeof(bytes), &head));
+    assert_int_equal(head.kind, KOLO_FRAME_WORDS);
+    assert_in_range(head.bytes, 1, sizeof(words) - 1);
+    assert_int_equal(recv(called_fd, words, head.bytes, MSG_WAITALL), head.bytes);
+    assert_string_equal(words, "rank 5 has died");
     assert_int_equal(recv(called_fd, bytes, sizeof(bytes), MSG_WAITALL), sizeof(bytes));
     assert_null(kolo_head_decode(bytes, sizeof(bytes), &head));
     assert_int_equal(head.kind, KOLO_FRAME_FAREWELL);
@@ -327,7 +342,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(the_abort_flag_ends_every_step_of_joining, test_before, test_after),
         cmocka_unit_test_setup_teardown(a_rank_that_dies_is_named_by_all_survivors, test_before, test_after),
         cmocka_unit_test_setup_teardown(an_orderly_leave_disturbs_only_who_needs_it, test_before, test_after),
-        cmocka_unit_test_setup_teardown(who_leaves_in_the_middle_of_a_call_says_so, test_before, test_after),
+        cmocka_unit_test_setup_teardown(who_leaves_in_the_middle_of_a_call_says_so_and_why, test_before,
+                                        test_after),
         cmocka_unit_test_setup_teardown(a_child_of_fork_can_let_go, test_before, test_after),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

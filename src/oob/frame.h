@@ -45,7 +45,8 @@ typedef enum {
     KOLO_FRAME_FINDINGS = 10, /* tag: the same number; the answer */
     KOLO_FRAME_AGREE = 11,    /* tag: series and number of the agreement (agree.c) */
     KOLO_FRAME_NUDGE = 12,    /* tag: the sender's number, nothing follows (nudge.c) */
-    KOLO_FRAME_WORDS = 13     /* tag: 0; text, why the sender gives up; its farewell follows (farewell.c) */
+    KOLO_FRAME_WORDS = 13 /* text, why a rank gave up. tag: 0 the sender, whose farewell follows (farewell.c); r +
+                             1: rank r, of which news follow (news.c) */
 } kolo_frame_kind_t;
 typedef struct {
     kolo_frame_kind_t kind;

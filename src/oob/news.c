@@ -20,23 +20,34 @@
 
 typedef struct {
     kolo_outbound_t out;
-    uint8_t bytes[KOLO_NEWS_FRAME_BYTES];
-} owned_news_t;
+    uint8_t bytes[];
+} owned_frame_t;
 
 /* ---- telling ---- */
 
-static void tell(kolo_conn_t *conn, const kolo_news_frame_t *news)
+static void tell_frame(kolo_conn_t *conn, kolo_frame_kind_t kind, uint64_t tag, const void *bytes, size_t length)
 {
-    owned_news_t *n = malloc(sizeof(*n));
-    if (n == NULL) {
+    owned_frame_t *f = malloc(sizeof(*f) + length);
+    if (f == NULL) {
         kolo_warn("oob", "%s: rank %d has no memory to pass news on", conn->oob->name, conn->oob->rank);
         return;
     }
-    kolo_news_encode(news, n->bytes);
-    kolo_outbound_init(&n->out, KOLO_FRAME_NEWS, 0);
-    kolo_outbound_add(&n->out, n->bytes, sizeof(n->bytes));
-    n->out.owned = true;
-    kolo_conn_send(conn, &n->out);
+    memcpy(f->bytes, bytes, length);
+    kolo_outbound_init(&f->out, kind, tag);
+    kolo_outbound_add(&f->out, f->bytes, length);
+    f->out.owned = true;
+    kolo_conn_send(conn, &f->out);
+}
+
+/* That a rank gave up says little without what it gave up for, which most ranks have not heard from itself. */
+static void tell(kolo_conn_t *conn, const kolo_news_frame_t *news)
+{
+    uint8_t bytes[KOLO_NEWS_FRAME_BYTES];
+    const kolo_peer_t *about = kolo_peer_find(conn->oob, news->rank);
+    if (news->kind == KOLO_NEWS_LOST && news->how == KOLO_LOSS_GAVE_UP && about != NULL && about->words[0] != '\0')
+        tell_frame(conn, KOLO_FRAME_WORDS, (uint64_t)news->rank + 1, about->words, strlen(about->words));
+    kolo_news_encode(news, bytes);
+    tell_frame(conn, KOLO_FRAME_NEWS, 0, bytes, sizeof(bytes));
 }
 
 static kolo_news_frame_t loss_news(const kolo_peer_t *peer)

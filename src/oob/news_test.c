@@ -171,6 +171,28 @@ static void who_is_given_up_is_told_so(void **state)
     assert_int_equal(atomic_load(&heard[KOLO_NEWS_PARTITION]), 1);
 }
 
+static void one_gives_up(test_rank_t *me)
+{
+    uint64_t word = 0;
+    test_ok(kolo_oob_barrier(me->oob));
+    meet(me->nranks);
+    if (me->rank == 3) {
+        kolo_oob_give_reason(me->oob, "its disk is full");
+        kolo_oob_give_notice(me->oob);
+        return;
+    }
+    test_equal(kolo_oob_recv(me->oob, (me->rank + 1) % me->nranks, 9, &word, sizeof(word), 0), KOLO_ERR_REMOTE);
+    test_says(kolo_error_text(), "rank 3 was lost: it gave up: its disk is full");
+    meet(2 * me->nranks - 1); /* leaving is news too */
+}
+
+static void why_a_rank_gave_up_travels_with_the_news(void **state)
+{
+    (void)state;
+    forget();
+    test_run(20, one_gives_up);
+}
+
 static void late_listener(test_rank_t *me)
 {
     meet(me->nranks); /* joining would fail by it */
@@ -196,6 +218,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(all_survivors_know_all_the_dead, test_before, test_after),
         cmocka_unit_test_setup_teardown(a_revoke_ends_waits_everywhere, test_before, test_after),
         cmocka_unit_test_setup_teardown(who_is_given_up_is_told_so, test_before, test_after),
+        cmocka_unit_test_setup_teardown(why_a_rank_gave_up_travels_with_the_news, test_before, test_after),
         cmocka_unit_test_setup_teardown(who_asks_late_hears_what_came_before, test_before, test_after),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
