@@ -72,18 +72,22 @@ typedef struct kolo_bound {
     kolo_tx_t **tx;
     kolo_rx_t **rx;
     void *state;
-    uint32_t ref_tile; /* nothing but references travels: tiles of this length; 0: as slots allow */
+    uint64_t ref_tile; /* tiles of this length; 0: as slots allow */
     size_t bounce;     /* kolo_task_bounce_bytes() */
     struct kolo_bound *next;
 } kolo_bound_t;
 /* As long as one likes; where what was got is reduced and put on, short enough to stay in cache meanwhile. */
-#define KOLO_REF_TILE        (1u << 26)
+#define KOLO_REF_TILE (1u << 26)
+/* A message is one tile, however long: those of a group follow each other whole, as the other end expects them
+ * whatever it has in its own group. */
+#define KOLO_P2P_TILE        ((uint64_t)1 << 62)
 #define KOLO_REF_REDUCE_TILE (256u << 10)
 
 #define KOLO_MEMO_BITS  5 /* of the number of a set of two entries */
 #define KOLO_MEMO_SLOTS (2 << KOLO_MEMO_BITS)
-typedef struct { /* what to do for one signature */
-    uint64_t signature;
+typedef struct { /* what to do for one signature, which tells root and count only modulo something */
+    uint64_t signature, count;
+    uint32_t root;
     bool v;
     kolo_algo_t algo;
     uint32_t piece_bytes;
@@ -401,6 +405,10 @@ typedef struct kolo_p2p {
 } kolo_p2p_t;
 kolo_status_t kolo_p2p_prepare(kolo_body_t *body, const kolo_call_t *calls, size_t count, kolo_p2p_t *p2p);
 kolo_status_t kolo_p2p_run(kolo_body_t *body, kolo_p2p_t *p2p);
+/* All connections that messages to (send) or from a peer may need, whatever their size; returns how many. */
+#define KOLO_P2P_CONNECTIONS 3
+uint32_t kolo_p2p_connections(const kolo_body_t *body, uint32_t peer, bool send, kolo_plan_conn_t *keys,
+                              kolo_proto_t *protos);
 kolo_status_t kolo_p2p_start_plan(kolo_body_t *body, kolo_bound_t *bound, const kolo_part_t *src,
                                   const kolo_part_t *dst, kolo_task_t *task);
 void kolo_p2p_fill_small(kolo_body_t *body, kolo_task_t *task, uint32_t peer, uint64_t bytes);

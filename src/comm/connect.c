@@ -124,9 +124,10 @@ void kolo_bound_free(kolo_bound_t *bound)
     free(bound);
 }
 
-static uint32_t ref_tile(const kolo_plan_t *plan)
+static uint64_t ref_tile(const kolo_plan_t *plan)
 {
-    if (plan->algo != KOLO_ALGO_SINGLE_COPY && plan->algo != KOLO_ALGO_P2P) return 0;
+    if (plan->algo == KOLO_ALGO_P2P) return KOLO_P2P_TILE;
+    if (plan->algo != KOLO_ALGO_SINGLE_COPY) return 0;
     bool puts = false, reduces = false;
     for (uint32_t i = 0; i < plan->ninsns; i++) {
         uint8_t op = plan->insns[i].op;

@@ -135,7 +135,7 @@ static kolo_status_t fill_memo(kolo_body_t *body, const kolo_call_t *call, uint6
     kolo_debug("comm", "%s rank %d: %s of %llu elements of %zu bytes: %s in pieces of %u bytes (%s)", body->name,
                body->rank, kolo_coll_name(call->coll), (unsigned long long)call->count, call->elem,
                kolo_algo_name(choice.algo), choice.piece_bytes, choice.reason);
-    *memo = (kolo_memo_t){signature, v, choice.algo, choice.piece_bytes, bound};
+    *memo = (kolo_memo_t){signature, call->count, call->root, v, choice.algo, choice.piece_bytes, bound};
     return KOLO_OK;
 }
 
@@ -242,19 +242,19 @@ static kolo_status_t fill_reducer(const kolo_call_t *call, kolo_reducer_t *r)
     return kolo_reducer_init(r, call->type, is_reducing(call->coll) ? call->op : KOLO_SUM, body->emit.nranks);
 }
 
-static inline bool memo_is(const kolo_memo_t *memo, uint64_t signature, bool v)
+static inline bool memo_is(const kolo_memo_t *memo, const kolo_call_t *call, uint64_t signature, bool v)
 {
-    return memo->signature == signature && memo->v == v;
+    return memo->signature == signature && memo->v == v && memo->count == call->count && memo->root == call->root;
 }
 
-/* The entry of a signature; where there is none, one of its pair, to be filled. Fibonacci hashing (Knuth, TAOCP 6.4):
- * counts are often multiples of a power of two, so low bits tell nothing. Two to a set: a barrier between two calls
- * of anything else must not push it out. */
-static kolo_memo_t *find_memo(kolo_body_t *body, uint64_t signature, bool v)
+/* The entry of a signature; where there is none, one of its pair, to be filled. Fibonacci hashing (Knuth,
+ * TAOCP 6.4): counts are often multiples of a power of two, so low bits tell nothing. Two to a set: a barrier
+ * between two calls of anything else must not push it out. */
+static kolo_memo_t *find_memo(kolo_body_t *body, const kolo_call_t *call, uint64_t signature, bool v)
 {
     kolo_memo_t *set = &body->memo[(signature * 0x9e3779b97f4a7c15ull >> (64 - KOLO_MEMO_BITS)) * 2];
-    if (KOLO_LIKELY(memo_is(&set[0], signature, v))) return &set[0];
-    if (memo_is(&set[1], signature, v)) return &set[1];
+    if (KOLO_LIKELY(memo_is(&set[0], call, signature, v))) return &set[0];
+    if (memo_is(&set[1], call, signature, v)) return &set[1];
     set[1] = set[0];
     set[0] = (kolo_memo_t){0};
     return &set[0];
@@ -265,12 +265,12 @@ static kolo_status_t prepare(const kolo_call_t *call, kolo_task_t *task)
     kolo_body_t *body = call->comm->body;
     uint64_t signature = kolo_signature(call->coll, (int)call->type, (int)call->op, call->root, call->count);
     bool v = call->send_counts || call->recv_counts;
-    kolo_memo_t *memo = find_memo(body, signature, v);
+    kolo_memo_t *memo = find_memo(body, call, signature, v);
     task->ctx = &body->ctx;
     task->signature = signature;
     task->operation = body->operation++;
     kolo_board_publish(&body->board, task->operation, signature);
-    bool known = memo_is(memo, signature, v);
+    bool known = memo_is(memo, call, signature, v);
     kolo_record_begin(&body->record, call, task->operation, signature,
                       KOLO_LIKELY(known) ? KOLO_RECORD_RUNNING : KOLO_RECORD_CONNECTING,
                       KOLO_LIKELY(known) ? (uint32_t)memo->algo : KOLO_RECORD_NO_ALGO);

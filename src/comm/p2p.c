@@ -3,7 +3,8 @@
  * Sends and receives that run together. Which way a message goes depends on its bytes and its pair alone, so both
  * ends choose alike: small ones are flat tasks over LL lines, the rest is one plan with a lane per peer and
  * direction. All connections that are missing are set up in one go, so that no two ranks wait for each other's
- * half.
+ * half; and of a pair all that messages of any size need, as the other end may take by itself what is one group
+ * here.
  */
 #include "base/failpoint.h"
 #include "comm/comm.h"
@@ -66,17 +67,31 @@ static void choose_ways(kolo_p2p_work_t *w)
     }
 }
 
-static void list_connection(kolo_p2p_work_t *w, bool tx, int peer, uint16_t lane, kolo_proto_t proto)
+uint32_t kolo_p2p_connections(const kolo_body_t *body, uint32_t peer, bool send, kolo_plan_conn_t *keys,
+                              kolo_proto_t *protos)
 {
-    kolo_plan_conn_t key = {tx ? KOLO_DIR_TX : KOLO_DIR_RX, false, lane, peer};
-    uint32_t k = 0;
-    while (k < w->nkeys && (w->keys[k].dir != key.dir || w->keys[k].peer != peer || w->keys[k].lane != lane ||
-                            w->protos[k] != proto))
-        k++;
-    if (k < w->nkeys) return;
-    w->keys[k] = key;
-    w->protos[k] = proto;
-    w->nkeys++;
+    const kolo_plan_conn_t there = {send ? KOLO_DIR_TX : KOLO_DIR_RX, false, 0, (int32_t)peer},
+                           back = {send ? KOLO_DIR_RX : KOLO_DIR_TX, false, 1, (int32_t)peer};
+    uint32_t n = 0;
+    keys[n] = there;
+    protos[n++] = KOLO_PROTO_SIMPLE;
+    if (kolo_body_pair_refs(body, peer)) {
+        keys[n] = back;
+        protos[n++] = KOLO_PROTO_SIMPLE;
+    }
+    if (kolo_body_pair_ll(body, peer)) {
+        keys[n] = there;
+        protos[n++] = KOLO_PROTO_LL;
+    }
+    return n;
+}
+
+static void list_pair(kolo_p2p_work_t *w, bool send, int peer)
+{
+    for (uint32_t k = 0; k < w->nkeys; k++) /* the first of its three is lane 0 */
+        if (w->keys[k].peer == peer && !w->keys[k].lane && w->keys[k].dir == (send ? KOLO_DIR_TX : KOLO_DIR_RX))
+            return;
+    w->nkeys += kolo_p2p_connections(w->body, (uint32_t)peer, send, w->keys + w->nkeys, w->protos + w->nkeys);
 }
 
 static void list_connections(kolo_p2p_work_t *w)
@@ -86,8 +101,7 @@ static void list_connections(kolo_p2p_work_t *w)
             bool send = w->calls[i].kind == KOLO_CALL_SEND;
             if (w->way[i] == SELF || send != (pass == 0)) continue;
             int peer = (int)w->calls[i].root;
-            list_connection(w, send, peer, 0, w->way[i] == KOLO_P2P_LL ? KOLO_PROTO_LL : KOLO_PROTO_SIMPLE);
-            if (w->way[i] == KOLO_P2P_HALVES) list_connection(w, !send, peer, 1, KOLO_PROTO_SIMPLE);
+            list_pair(w, send, peer);
             if (w->way[i] == KOLO_P2P_LL) continue;
             uint32_t at = w->nsends + w->nrecvs;
             w->peers[at] = peer;
@@ -159,7 +173,7 @@ kolo_status_t kolo_p2p_start_plan(kolo_body_t *body, kolo_bound_t *b, const kolo
     task->dst_parts = dst;
     task->scratch = NULL;
     task->piece_bytes = piece;
-    task->tile_bytes = b->ref_tile ? b->ref_tile : b->plan->slices * piece;
+    task->tile_bytes = b->ref_tile;
     task->stream_out = false;
     KOLO_TRY(kolo_reducer_init(&task->reducer, KOLO_INT8, KOLO_SUM, body->emit.nranks));
     return kolo_task_start_plan(task, b->state);
@@ -223,8 +237,8 @@ kolo_status_t kolo_p2p_prepare(kolo_body_t *body, const kolo_call_t *calls, size
     kolo_p2p_work_t w = {.body = body, .calls = calls, .count = count};
     memset(p2p, 0, sizeof *p2p);
     w.way = calloc(count, sizeof *w.way);
-    w.keys = calloc(2 * count, sizeof *w.keys);
-    w.protos = calloc(2 * count, sizeof *w.protos);
+    w.keys = calloc(KOLO_P2P_CONNECTIONS * count, sizeof *w.keys);
+    w.protos = calloc(KOLO_P2P_CONNECTIONS * count, sizeof *w.protos);
     w.peers = calloc(count, sizeof *w.peers);
     w.refs = calloc(count, sizeof *w.refs);
     w.halves = calloc(count, sizeof *w.halves);

@@ -32,16 +32,24 @@ static kolo_status_t lane_to(kolo_body_t *body, uint32_t peer, struct kolo_lane_
     return KOLO_OK;
 }
 
-static kolo_status_t connect_ll(kolo_body_t *body, struct kolo_lane_to *to, uint32_t peer, bool send)
+static kolo_status_t connect_pair(kolo_body_t *body, uint32_t peer, bool send)
 {
-    kolo_plan_conn_t key = {send ? KOLO_DIR_TX : KOLO_DIR_RX, false, 0, (int32_t)peer};
-    kolo_proto_t proto = KOLO_PROTO_LL;
+    kolo_plan_conn_t keys[KOLO_P2P_CONNECTIONS];
+    kolo_proto_t protos[KOLO_P2P_CONNECTIONS];
+    uint32_t n = kolo_p2p_connections(body, peer, send, keys, protos);
     atomic_store_explicit(&body->board.pairing, body->operation, memory_order_relaxed);
     kolo_record_state(&body->record, KOLO_RECORD_CONNECTING, KOLO_RECORD_NO_ALGO);
-    kolo_status_t status = kolo_body_connect(body, &key, &proto, 1);
+    kolo_status_t status = kolo_body_connect(body, keys, protos, n);
     atomic_store_explicit(&body->board.pairing, KOLO_BOARD_NONE, memory_order_relaxed);
     KOLO_TRY(status);
     kolo_record_state(&body->record, KOLO_RECORD_RUNNING, KOLO_RECORD_NO_ALGO);
+    return KOLO_OK;
+}
+
+static kolo_status_t connect_ll(kolo_body_t *body, struct kolo_lane_to *to, uint32_t peer, bool send)
+{
+    kolo_plan_conn_t key = {send ? KOLO_DIR_TX : KOLO_DIR_RX, false, 0, (int32_t)peer};
+    KOLO_TRY(connect_pair(body, peer, send));
     kolo_conn_t *c = kolo_body_find_conn(body, &key, KOLO_PROTO_LL);
     if (send)
         to->ll_tx = &c->u.tx;
@@ -73,6 +81,7 @@ static kolo_status_t bind_one(kolo_body_t *body, uint32_t peer, bool send, kolo_
     kolo_emit_env_t env = body->emit;
     kolo_plan_t *plan;
     int peers[1] = {(int)peer};
+    KOLO_TRY(connect_pair(body, peer, send));
     bool refs[1] = {way != KOLO_P2P_SLOTS}, halves[1] = {way == KOLO_P2P_HALVES};
     env.root = 0;
     env.send_peers = env.recv_peers = peers;
@@ -81,12 +90,7 @@ static kolo_status_t bind_one(kolo_body_t *body, uint32_t peer, bool send, kolo_
     env.nsends = send;
     env.nrecvs = !send;
     KOLO_TRY(kolo_algo_emit(KOLO_COLL_P2P, KOLO_ALGO_P2P, &env, &plan));
-    atomic_store_explicit(&body->board.pairing, body->operation, memory_order_relaxed);
-    kolo_record_state(&body->record, KOLO_RECORD_CONNECTING, KOLO_RECORD_NO_ALGO);
-    kolo_status_t status = kolo_body_bind(body, plan, bound);
-    atomic_store_explicit(&body->board.pairing, KOLO_BOARD_NONE, memory_order_relaxed);
-    kolo_record_state(&body->record, KOLO_RECORD_RUNNING, KOLO_RECORD_NO_ALGO);
-    return status;
+    return kolo_body_bind(body, plan, bound);
 }
 
 static kolo_status_t start_plan(kolo_body_t *body, const kolo_call_t *call, struct kolo_lane_to *to,

@@ -24,6 +24,8 @@ static const kolo_param_t rows[] = {
     {"KOLO_P2P_REF_MIN", KOLO_PARAM_SIZE, "20K", 0, INT64_MAX, NULL, true,
      "sends from this many bytes on go by reference (single copy) where the wire can", &kolo_tune_config.ref_min},
     {"KOLO_P2P_HALVES_MIN", KOLO_PARAM_SIZE, "20K", 0, INT64_MAX, NULL, true,
-     "of those, from this many bytes on sender and receiver copy one half each", &kolo_tune_config.halves_min},
+     "not above KOLO_P2P_REF_MIN: sender and receiver copy one half each of those; above it: the receiver copies "
+     "all",
+     &kolo_tune_config.halves_min},
 };
 const kolo_param_table_t kolo_tune_params = {"tune", rows, KOLO_COUNTOF(rows)};

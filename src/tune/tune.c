@@ -34,15 +34,17 @@ kolo_p2p_way_t kolo_tune_p2p(const kolo_tune_sizes_t *sizes, uint64_t bytes, boo
     uint64_t flat = KOLO_MIN((uint64_t)kolo_tune_config.flat_max, (uint64_t)sizes->ll_slot_bytes / 64 * 56);
     if (ll && bytes <= flat) return KOLO_P2P_LL;
     if (!refs || bytes < (uint64_t)kolo_tune_config.ref_min) return KOLO_P2P_SLOTS;
-    return bytes >= (uint64_t)kolo_tune_config.halves_min ? KOLO_P2P_HALVES : KOLO_P2P_REF;
+    /* one or the other: next to halves in a group a whole reference would be two, and one to a peer without them */
+    return kolo_tune_config.halves_min <= kolo_tune_config.ref_min ? KOLO_P2P_HALVES : KOLO_P2P_REF;
 }
 
-/* Two copies through slots overlap from one piece to the next: 16 KB between two ranks takes 3.7 us in one piece, 2.9
- * in pieces of 8 KB, and a row of such sends 1.65 and 1.3. */
+/* Two copies through slots overlap from one piece to the next: 16 KB between two ranks takes 3.7 us in one
+ * piece, 2.9 in pieces of 8 KB, and a row of such sends 1.65 and 1.3. */
 uint32_t kolo_tune_p2p_piece(const kolo_tune_env_t *env, const kolo_tune_sizes_t *sizes)
 {
     uint32_t slot = kolo_tune_slot_bytes(env, sizes);
-    return env->nnodes > 1 ? slot : KOLO_MIN(slot, 8192u);
+    bool long_ones = !env->refs && env->max_node_size > env->cores; /* each queueful is a switch of the scheduler */
+    return env->nnodes > 1 || long_ones ? slot : KOLO_MIN(slot, 8192u);
 }
 
 /* Lines for `parts` parts of `bytes` each in one slot: the layout of wire/ll.h. */

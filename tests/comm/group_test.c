@@ -225,6 +225,53 @@ static void all_collectives_fit_in_a_group(void **state)
     assert_int_equal(run_ranks(4, everything_in_one, NULL), 0);
 }
 
+/* Rank 0 sends a row of messages to the others, all take theirs in order, and each cuts its row into groups as it
+ * likes: what one end calls together says nothing of the other. */
+#define ROW         24
+#define ROW_LENGTHS 9
+static const size_t row_lengths[ROW_LENGTHS] = {25, 2300, 4000, 4096, 4750, 4800, 16384, 75000, 280000};
+
+static void each_in_groups_of_its_own(rank_t *r)
+{
+    size_t longest = row_lengths[ROW_LENGTHS - 1];
+    int32_t *data[ROW];
+    unsigned chance = (unsigned)(r->rank + 1) * 2654435761u;
+    for (int i = 0; i < ROW; i++) data[i] = malloc(longest * sizeof(int32_t));
+    for (unsigned round = 0; round < 12; round++) {
+        bool open = false;
+        for (unsigned i = 0; i < ROW; i++) {
+            unsigned pick = (round * ROW + i) * 40503u + 12345u; /* the same on all ranks */
+            int to = 1 + (int)(pick >> 9) % (r->nranks - 1);
+            size_t n = row_lengths[(pick >> 4) % ROW_LENGTHS];
+            if (r->rank != 0 && r->rank != to) continue;
+            chance = chance * 1664525u + 1013904223u;
+            if (open && (chance >> 28) < 5) open = !EXPECT_OK(kolo_group_end());
+            if (!open && (chance >> 24 & 15) < 9) open = EXPECT_OK(kolo_group_start());
+            if (r->rank == 0) {
+                fill(data[i], n, (int)i + (int)round);
+                EXPECT_OK(kolo_send(data[i], n, KOLO_INT32, to, r->comm, NULL));
+            } else {
+                memset(data[i], 0xee, n * sizeof(int32_t));
+                EXPECT_OK(kolo_recv(data[i], n, KOLO_INT32, 0, r->comm, NULL));
+            }
+        }
+        if (open) EXPECT_OK(kolo_group_end());
+        for (unsigned i = 0; i < ROW && r->rank != 0; i++) {
+            unsigned pick = (round * ROW + i) * 40503u + 12345u;
+            size_t n = row_lengths[(pick >> 4) % ROW_LENGTHS];
+            if (r->rank == 1 + (int)(pick >> 9) % (r->nranks - 1)) EXPECT(filled(data[i], n, (int)(i + round)));
+        }
+    }
+    for (int i = 0; i < ROW; i++) free(data[i]);
+}
+
+static void groups_of_the_two_ends_need_not_be_alike(void **state)
+{
+    (void)state;
+    assert_int_equal(run_ranks(2, each_in_groups_of_its_own, NULL), 0);
+    assert_int_equal(run_ranks(3, each_in_groups_of_its_own, NULL), 0);
+}
+
 int main(void)
 {
     limit_s(110);
@@ -236,6 +283,7 @@ int main(void)
         cmocka_unit_test(a_group_orders_with_all_its_streams),
         cmocka_unit_test(groups_without_calls_do_nothing),
         cmocka_unit_test(all_collectives_fit_in_a_group),
+        cmocka_unit_test(groups_of_the_two_ends_need_not_be_alike),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

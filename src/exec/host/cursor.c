@@ -30,7 +30,7 @@ static uint64_t grid_bytes(const kolo_task_t *task, uint32_t chunk)
 uint64_t kolo_row_length(const kolo_task_t *task, const kolo_lane_state_t *lane, const kolo_insn_t *in, uint32_t k)
 {
     const kolo_segment_t *d = &in->dst, *s = &in->src;
-    uint64_t bytes, from = (uint64_t)lane->tile * task->tile_bytes;
+    uint64_t bytes, from = lane->tile * task->tile_bytes;
     if (d->buf == KOLO_BUF_DST || d->buf == KOLO_BUF_SRC) {
         bytes = chunk_bytes(task, d->buf == KOLO_BUF_DST ? task->dst_parts : task->src_parts, chunk_of(d, lane, k));
     } else if (s->buf == KOLO_BUF_DST || s->buf == KOLO_BUF_SRC) {
@@ -41,16 +41,16 @@ uint64_t kolo_row_length(const kolo_task_t *task, const kolo_lane_state_t *lane,
                            kolo_segment_shape(shaped, lane->i, lane->j, k, task->plan->nparts * task->plan->nsubs));
     }
     if (bytes <= from) return 0;
-    return KOLO_MIN(bytes - from, (uint64_t)task->tile_bytes);
+    return KOLO_MIN(bytes - from, task->tile_bytes);
 }
 
 char *kolo_row_address(const kolo_task_t *task, const kolo_lane_state_t *lane, const kolo_segment_t *s, uint32_t k)
 {
     if (s->buf == KOLO_BUF_NONE) return NULL;
     uint32_t c = chunk_of(s, lane, k), nsubs = task->plan->nsubs;
-    if (s->buf == KOLO_BUF_SCRATCH) return (char *)task->scratch + (size_t)c * task->tile_bytes;
+    if (s->buf == KOLO_BUF_SCRATCH) return (char *)task->scratch + c * task->tile_bytes;
     const kolo_part_t *parts = s->buf == KOLO_BUF_SRC ? task->src_parts : task->dst_parts;
-    uint64_t from = (uint64_t)lane->tile * task->tile_bytes;
+    uint64_t from = lane->tile * task->tile_bytes;
     if (KOLO_LIKELY(nsubs == 1)) return (char *)parts[c].base + from;
     const kolo_part_t *part = &parts[c / nsubs];
     return (char *)part->base + kolo_part_offset(part->count, nsubs, c % nsubs) * task->reducer.elem + from;

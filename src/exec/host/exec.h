@@ -60,7 +60,8 @@ typedef struct kolo_task {
     const kolo_part_t *src_parts, *dst_parts;
     void *scratch;        /* plan->nscratch * tile_bytes and kolo_task_bounce_bytes(), or NULL where that is 0 */
     uint32_t piece_bytes; /* slot payload that all ranks use for this operation; <= every connection's slot_bytes */
-    uint32_t tile_bytes;  /* plan->slices * piece_bytes at most, a multiple of the element size */
+    uint64_t tile_bytes;  /* plan->slices * piece_bytes at most, a multiple of the element size; for messages
+                             KOLO_P2P_TILE, and where only references travel as long as one likes */
     uint32_t ntiles;      /* over the longest chunk of any rank */
     kolo_lane_state_t *lanes; /* plan->nlanes */
     uint32_t *events;         /* plan->nevents */

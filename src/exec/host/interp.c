@@ -11,6 +11,7 @@
 #include "exec/host/interp.h"
 #include "base/failpoint.h"
 
+#include <inttypes.h>
 #include <string.h>
 
 /* Below this the copy into the slot is cheaper than a separate piece in the wire's message. */
@@ -180,9 +181,9 @@ static kolo_status_t do_local(const kolo_slot_t *s)
     for (uint32_t done = 0; done < s->bytes;) {
         kolo_fragment_t f = kolo_slot_fragment(s, done);
         if (s->in->op == KOLO_OP_REDUCE)
-            kolo_reduce_pair(r, f.dst, dst_first ? f.dst : f.src, dst_first ? f.src : f.dst, kolo_reducer_elems(r, f.bytes),
-                             (raw ? dst_first ? KOLO_RAW_B : KOLO_RAW_A : 0u) |
-                                 (kolo_slot_final(s) ? KOLO_FINAL : 0u));
+            kolo_reduce_pair(
+                r, f.dst, dst_first ? f.dst : f.src, dst_first ? f.src : f.dst, kolo_reducer_elems(r, f.bytes),
+                (raw ? dst_first ? KOLO_RAW_B : KOLO_RAW_A : 0u) | (kolo_slot_final(s) ? KOLO_FINAL : 0u));
         else if ((raw && r->pre) || (kolo_slot_final(s) && r->post_div > 1))
             kolo_reduce_load(r, f.dst, f.src, kolo_reducer_elems(r, f.bytes), raw, kolo_slot_final(s));
         else if (f.dst != f.src)
@@ -432,24 +433,25 @@ static bool moves_slots(const kolo_insn_t *in)
     return in->op <= KOLO_OP_REDUCE_MANY;
 }
 
-static bool only_references(const kolo_plan_t *p)
+/* Nothing of these plans waits in scratch or in slots for the end of a tile. */
+static bool may_be_long(const kolo_plan_t *p)
 {
+    if (p->algo == KOLO_ALGO_P2P) return true;
     for (uint32_t i = 0; i < p->ninsns; i++)
         if (moves_slots(&p->insns[i])) return false;
-    return p->algo == KOLO_ALGO_P2P || p->algo == KOLO_ALGO_SINGLE_COPY;
+    return p->algo == KOLO_ALGO_SINGLE_COPY;
 }
 
 kolo_status_t kolo_task_start_plan(kolo_task_t *task, void *state)
 {
     const kolo_plan_t *p = task->plan;
     size_t odd = task->reducer.elem - 1; /* a power of two, so what is no multiple has bits in it */
-    /* slots with references may stand for chunks of any length */
-    bool refs = task->tile_bytes > (uint64_t)p->slices * task->piece_bytes && only_references(p);
+    bool too_long = task->tile_bytes > (uint64_t)p->slices * task->piece_bytes && !may_be_long(p);
     if (!task->reducer.elem || (task->reducer.elem & odd) || !task->piece_bytes || (task->piece_bytes & odd) ||
-        !task->tile_bytes || (task->tile_bytes & odd) ||
-        (!refs && task->tile_bytes > (uint64_t)p->slices * task->piece_bytes))
-        return kolo_fail(KOLO_ERR_INTERNAL, "rank %u: %s with elements of %zu bytes in slots of %u and tiles of %u",
-                         p->rank, kolo_coll_name(p->coll), task->reducer.elem, task->piece_bytes, task->tile_bytes);
+        !task->tile_bytes || (task->tile_bytes & odd) || too_long)
+        return kolo_fail(KOLO_ERR_INTERNAL,
+                         "rank %u: %s with elements of %zu bytes in slots of %u and tiles of %" PRIu64, p->rank,
+                         kolo_coll_name(p->coll), task->reducer.elem, task->piece_bytes, task->tile_bytes);
     memset(state, 0, kolo_task_plan_state_bytes(p));
     task->src_stays = !task->reducing || !is_in_place(task);
     task->step = step_plan;
@@ -461,7 +463,7 @@ kolo_status_t kolo_task_start_plan(kolo_task_t *task, void *state)
     }
     uint64_t longest = longest_chunk(task);
     task->ntiles = 1;
-    if (longest > task->tile_bytes) task->ntiles = (uint32_t)KOLO_DIV_UP(longest, (uint64_t)task->tile_bytes);
+    if (longest > task->tile_bytes) task->ntiles = (uint32_t)KOLO_DIV_UP(longest, task->tile_bytes);
     task->bounce = task->scratch ? (char *)task->scratch + (size_t)p->nscratch * task->tile_bytes : NULL;
     return KOLO_OK;
 }

@@ -34,7 +34,7 @@ KOLO_INLINE void prefetch(const void *p, size_t bytes)
 /* The first `n` elements that fill whole blocks, then the rest. */
 #define RUN(N, T, VALUE)                                                                                           \
     for (; n - at >= BLOCK(T); at += BLOCK(T)) {                                                                   \
-        if ((n - at) * sizeof(T) > 4 * AHEAD_BYTES)                                                                \
+        if ((n - at) * sizeof(T) >= AHEAD_BYTES + BLOCK_BYTES)                                                     \
             for (int k = 0; k < (N); k++) prefetch((const T *)srcs[k] + at, BLOCK(T) * sizeof(T));                 \
         INDEPENDENT for (size_t i = at; i < at + BLOCK(T); i++) d[i] = (VALUE);                                    \
     }                                                                                                              \
