@@ -19,6 +19,10 @@ from cases import alive, matches, run_case, same, until
 KOLORUN = sys.argv[1]
 TMP = None  # a directory of this test's own
 LIMIT_S = 30
+# A shell cannot trap what it was started ignoring, as below nohup or in the background of a script.
+for ignored in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
+    if signal.getsignal(ignored) == signal.SIG_IGN:
+        signal.signal(ignored, signal.SIG_DFL)
 
 
 def start(*args, **kwargs):
