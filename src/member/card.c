@@ -57,8 +57,8 @@ static uint64_t hash_host(const char *name)
 /* Field 22 of /proc/PID/stat, in clock ticks since boot: tells a process from a later one with the same pid. */
 static uint64_t start_time(int pid)
 {
-    char text[1024], path[32];
-    snprintf(path, sizeof(path), "/proc/%d/stat", pid);
+    char text[1024], path[48];
+    snprintf(path, sizeof(path), "/proc/%d/task/%d/stat", pid, pid);
     FILE *file = fopen(path, "re");
     size_t n = file != NULL ? fread(text, 1, sizeof(text) - 1, file) : 0;
     if (file != NULL) fclose(file);
