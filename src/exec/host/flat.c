@@ -61,7 +61,7 @@ static kolo_status_t step_recv(kolo_task_t *t, bool *moved)
         kolo_flat_get(t, rx, 0, t->dst, t->count * t->reducer.elem, kolo_ll_signature(t->signature, t->operation));
     *moved |= t->done != before;
     if (status != KOLO_OK) return status;
-    kolo_rx_release(rx);
+    kolo_ll_release(rx);
     trace_message(t, &rx->spec, KOLO_DIR_RX);
     *moved = true;
     return KOLO_OK;
