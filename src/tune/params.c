@@ -21,9 +21,9 @@ static const kolo_param_t rows[] = {
      &kolo_tune_config.net_slot_bytes},
     {"KOLO_SLOT_BUDGET", KOLO_PARAM_SIZE, "3M", 65536, 1 << 30, NULL, true,
      "bytes of slots that one rank makes for its host, from which the slot size follows", &kolo_tune_config.budget},
-    {"KOLO_P2P_REF_MIN", KOLO_PARAM_SIZE, "20K", 0, INT64_MAX, NULL, true,
+    {"KOLO_P2P_REF_MIN", KOLO_PARAM_SIZE, "36K", 0, INT64_MAX, NULL, true,
      "sends from this many bytes on go by reference (single copy) where the wire can", &kolo_tune_config.ref_min},
-    {"KOLO_P2P_HALVES_MIN", KOLO_PARAM_SIZE, "20K", 0, INT64_MAX, NULL, true,
+    {"KOLO_P2P_HALVES_MIN", KOLO_PARAM_SIZE, "36K", 0, INT64_MAX, NULL, true,
      "not above KOLO_P2P_REF_MIN: sender and receiver copy one half each of those; above it: the receiver copies "
      "all",
      &kolo_tune_config.halves_min},
