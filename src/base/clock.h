@@ -32,6 +32,15 @@ static inline void kolo_cpu_relax(void)
 #endif
 }
 
+/* Returns when the own stores so far are in the cache, where others see them. Not needed for order: it keeps the
+ * loads that follow from starting earlier. */
+static inline void kolo_drain_stores(void)
+{
+#if defined(__x86_64__)
+    __builtin_ia32_mfence();
+#endif
+}
+
 #define KOLO_MIN(a, b)      ((a) < (b) ? (a) : (b))
 #define KOLO_MAX(a, b)      ((a) > (b) ? (a) : (b))
 #define KOLO_DIV_UP(a, b)   (((a) + (b)-1) / (b))

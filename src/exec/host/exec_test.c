@@ -6,6 +6,7 @@
 #include "algo/algo.h"
 #include "base/test.h"
 #include "exec/host/conformance.h"
+#include "exec/host/task.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,7 +22,8 @@ static _Atomic uint32_t traced; /* runs whose steps were compared with the plan'
 typedef struct {
     fixture_t *fixture;
     case_t c;
-    bool flat; /* by the loops, not by the plan */
+    bool flat;  /* by the loops, not by the plan */
+    bool mixed; /* rank 0 as an exchange of two ranks, rank 1 by the interpreter */
     kolo_algo_t algo;
     bool fanout;
     uint32_t piece_bytes;
@@ -100,6 +102,8 @@ static void run_rank(void *arg, uint32_t rank)
         kolo_trace_step_t steps[MOST_STEPS];
         kolo_exec_trace_t trace = {steps, 0, MOST_STEPS};
         kolo_status_t status = bind(r, &t, rank, &call);
+        if (r->mixed && status == KOLO_OK && kolo_task_is_pair(&t.task) != (rank == 0))
+            status = kolo_fail(KOLO_ERR_INTERNAL, "rank %u is on the wrong path", rank);
         if (is_traceable(r)) t.task.trace = &trace;
         if (status == KOLO_OK) status = fixture_run(r->fixture, &t, SECONDS);
         if (status != KOLO_OK)
@@ -120,7 +124,8 @@ static void run_case(run_t *r, uint32_t depth)
     /* Odd starts, some of them just below a wrap-around of the line and the slot numbers. */
     static const uint64_t starts[] = {0, (1ull << 32) - 4, UINT64_MAX - 3, 77};
     fixture_init(&f, r->c.nranks, depth, KOLO_ROUND_UP(r->piece_bytes ? r->piece_bytes : 64, 64u),
-                 starts[r->c.seed % 4], !r->flat && r->c.seed % 3 == 1);
+                 starts[r->c.seed % 4], !r->flat && !r->mixed && r->c.seed % 3 == 1);
+    if (r->mixed) f.pumped = 1;
     r->fixture = &f;
     fixture_ranks(r->c.nranks, run_rank, r);
     fixture_fini(&f);
@@ -212,11 +217,35 @@ static void every_plan_gives_right_answers(void **state)
     assert_true(atomic_exchange(&traced, 0) > 300);
 }
 
+/* The same slots go over the connections, so each end may do it its own way. */
+static void an_exchange_of_two_ranks_may_be_interpreted_at_one_end(void **state)
+{
+    static const struct {
+        kolo_coll_t coll;
+        kolo_algo_t algo;
+    } exchanges[] = {{KOLO_COLL_ALL_REDUCE, KOLO_ALGO_ONE_STEP},   {KOLO_COLL_ALL_GATHER, KOLO_ALGO_ONE_STEP},
+                     {KOLO_COLL_ALL_GATHER, KOLO_ALGO_DIRECT},     {KOLO_COLL_REDUCE_SCATTER, KOLO_ALGO_ONE_STEP},
+                     {KOLO_COLL_REDUCE_SCATTER, KOLO_ALGO_DIRECT}, {KOLO_COLL_ALL_TO_ALL, KOLO_ALGO_DIRECT}};
+    (void)state;
+    for (size_t row = 0; row < KOLO_COUNTOF(exchanges); row++)
+        for (int k = 0; k < 150; k++) {
+            run_t r;
+            next_case(&r, exchanges[row].coll, 2, (uint64_t)k * 2);
+            r.algo = exchanges[row].algo;
+            r.fanout = k % 2;
+            r.mixed = true;
+            r.piece_bytes = 2432; /* of 8 bytes each at most 298 */
+            run_case(&r, plan_depth(&r));
+        }
+    assert_true(atomic_exchange(&traced, 0) > 300);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(flat_loops_give_right_answers),
         cmocka_unit_test(every_plan_gives_right_answers),
+        cmocka_unit_test(an_exchange_of_two_ranks_may_be_interpreted_at_one_end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -99,6 +99,7 @@ void fixture_init(fixture_t *f, uint32_t nranks, uint32_t depth, uint32_t slot_b
     f->slot_bytes = slot_bytes;
     f->start = start;
     f->posting = posting;
+    f->pumped = -1;
     pthread_mutex_init(&f->lock, NULL);
     current = f;
 }
@@ -158,7 +159,8 @@ static fixture_queue_t *queue_of(fixture_t *f, const kolo_conn_spec_t *spec)
 static fixture_end_t *end_of(fixture_t *f, int rank, bool is_tx, const kolo_conn_spec_t *spec)
 {
     fixture_end_t *e;
-    uint32_t caps = KOLO_CAP_REF | (f->posting && spec->kind == KOLO_CONN_PAIR ? KOLO_CAP_POST_FROM : 0);
+    uint32_t caps = KOLO_CAP_REF | (rank == f->pumped ? KOLO_CAP_PUMP : 0) |
+                    (f->posting && spec->kind == KOLO_CONN_PAIR ? KOLO_CAP_POST_FROM : 0);
     pthread_mutex_lock(&f->lock);
     fixture_queue_t *q = queue_of(f, spec);
     for (e = f->ends; e; e = e->next)

@@ -39,6 +39,7 @@ typedef struct {
     uint32_t depth, slot_bytes; /* of SIMPLE queues */
     uint64_t start;             /* number of every first slot */
     bool posting;
+    int pumped; /* rank whose wires seem to need pumping, so that it interprets every plan; -1: none */
     _Atomic uint32_t abort;
     pthread_mutex_t lock;
     fixture_queue_t *queues;

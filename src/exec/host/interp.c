@@ -452,6 +452,7 @@ kolo_status_t kolo_task_start_plan(kolo_task_t *task, void *state)
         return kolo_fail(KOLO_ERR_INTERNAL,
                          "rank %u: %s with elements of %zu bytes in slots of %u and tiles of %" PRIu64, p->rank,
                          kolo_coll_name(p->coll), task->reducer.elem, task->piece_bytes, task->tile_bytes);
+    if (kolo_pair_start(task)) return KOLO_OK;
     memset(state, 0, kolo_task_plan_state_bytes(p));
     task->src_stays = !task->reducing || !is_in_place(task);
     task->step = step_plan;

@@ -71,7 +71,9 @@ static kolo_status_t tell(kolo_tx_t *tx, kolo_rx_t *rx, const char *what, void *
 
 static kolo_status_t visit_waits(kolo_task_t *task, kolo_task_visit_fn_t visit, void *arg)
 {
-    return task->plan ? kolo_interp_visit_waits(task, visit, arg) : kolo_flat_visit_waits(task, visit, arg);
+    if (!task->plan) return kolo_flat_visit_waits(task, visit, arg);
+    return kolo_task_is_pair(task) ? kolo_pair_visit_waits(task, visit, arg)
+                                   : kolo_interp_visit_waits(task, visit, arg);
 }
 
 void kolo_task_describe(void *arg, char *buf, size_t bytes)

@@ -19,6 +19,11 @@ typedef kolo_status_t (*kolo_task_visit_fn_t)(kolo_tx_t *tx, kolo_rx_t *rx, cons
 kolo_status_t kolo_interp_visit_waits(kolo_task_t *task, kolo_task_visit_fn_t visit, void *arg);
 kolo_status_t kolo_flat_visit_waits(kolo_task_t *task, kolo_task_visit_fn_t visit, void *arg);
 void kolo_interp_cancel(kolo_task_t *task);
+/* The exchange of two ranks (pair.c): true if the plan of `task`, all set but its lanes, is one that needs no
+ * interpreter; then it may be stepped. */
+bool kolo_pair_start(kolo_task_t *task);
+bool kolo_task_is_pair(const kolo_task_t *task);
+kolo_status_t kolo_pair_visit_waits(kolo_task_t *task, kolo_task_visit_fn_t visit, void *arg);
 /* Passes the fail point of the instruction's kind. */
 kolo_status_t kolo_interp_fail_point(const kolo_insn_t *in);
 

@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Two ranks without the interpreter: plans in which each sends the other one message and makes its result of that
+ * and of its own data. Where the message fits a slot such a plan is three instructions, and interpreting them takes
+ * a third of a small operation. What goes over the connections is the same, so the other end may interpret its
+ * plan.
+ */
+#include "base/clock.h"
+#include "base/failpoint.h"
+#include "exec/host/task.h"
+
+#include <string.h>
+
+enum { PUT, GET }; /* task->state */
+
+typedef struct {
+    kolo_tx_t *tx;
+    kolo_rx_t *rx;
+    const kolo_part_t *out, *own; /* of SRC: what the peer gets, and what is for me */
+    const kolo_part_t *in;        /* of DST: what comes of the peer's message */
+    uint32_t out_bytes, in_bytes; /* 0: there is no message */
+} exchange_t;
+
+static bool is_exchange(const kolo_plan_t *p)
+{
+    if (p->nranks != 2 || p->nconns != 2) return false;
+    switch (p->coll) {
+    case KOLO_COLL_ALL_REDUCE:
+        return p->algo == KOLO_ALGO_ONE_STEP; /* the others take two */
+    case KOLO_COLL_ALL_GATHER:
+    case KOLO_COLL_REDUCE_SCATTER:
+        return p->algo == KOLO_ALGO_ONE_STEP || p->algo == KOLO_ALGO_DIRECT;
+    case KOLO_COLL_ALL_TO_ALL:
+        return p->algo == KOLO_ALGO_DIRECT;
+    default:
+        return false;
+    }
+}
+
+static inline exchange_t exchange_of(const kolo_task_t *t)
+{
+    const kolo_plan_t *p = t->plan;
+    uint32_t me = p->rank, peer = 1 - me;
+    bool sends_parts = p->src_parts == 2, gets_parts = p->dst_parts == 2;
+    exchange_t x = {.tx = t->tx[0] ? t->tx[0] : t->tx[1],
+                    .rx = t->rx[0] ? t->rx[0] : t->rx[1],
+                    .out = &t->src_parts[sends_parts ? peer : 0],
+                    .own = &t->src_parts[sends_parts ? me : 0],
+                    .in = &t->dst_parts[gets_parts ? peer : 0]};
+    x.out_bytes = (uint32_t)(x.out->count * t->reducer.elem);
+    x.in_bytes = (uint32_t)(x.in->count * t->reducer.elem);
+    return x;
+}
+
+/* The steps as the interpreter names them. */
+static void trace(kolo_task_t *t, kolo_dir_t dir, kolo_buf_t buf, uint32_t parts)
+{
+    const kolo_plan_t *p = t->plan;
+    const kolo_plan_conn_t *c = &p->conns[p->conns[0].dir == dir ? 0 : 1];
+    kolo_trace_step_t step = {.peer = c->peer,
+                              .dir = c->dir,
+                              .node = c->node,
+                              .lane = c->lane,
+                              .buf = buf,
+                              .chunk = parts == 2 ? 1 - p->rank : 0};
+    kolo_task_trace(t, &step);
+}
+
+/* Who looks at the peer's slot before the own stores are in the cache takes the line from the peer while it is
+ * being written; so they are waited for. Measured, 4 KB between two ranks: 1.2 us without, 1.05 with. */
+static void put(kolo_task_t *t, const exchange_t *x)
+{
+    const kolo_reducer_t *r = &t->reducer;
+    if (x->out_bytes) {
+        if (t->reducing && KOLO_UNLIKELY(r->pre))
+            kolo_reduce_load(r, kolo_tx_payload(x->tx), x->out->base, x->out->count, true, false);
+        else
+            memcpy(kolo_tx_payload(x->tx), x->out->base, x->out_bytes);
+        kolo_tx_post(x->tx, x->out_bytes, 0, t->signature, t->operation);
+        trace(t, KOLO_DIR_TX, KOLO_BUF_SRC, t->plan->src_parts);
+        kolo_drain_stores();
+    }
+    if (t->reducing) return;
+    const kolo_part_t *kept = &t->dst_parts[t->plan->rank];
+    if (kept->count && kept->base != x->own->base) memcpy(kept->base, x->own->base, kept->count * t->reducer.elem);
+}
+
+static void get(kolo_task_t *t, const exchange_t *x)
+{
+    const void *theirs = kolo_rx_payload(x->rx), *srcs[2];
+    if (!t->reducing) {
+        memcpy(x->in->base, theirs, x->in_bytes);
+    } else {
+        uint32_t me = t->plan->rank;
+        srcs[me] = x->own->base;
+        srcs[1 - me] = theirs;
+        kolo_reduce_many_t what = {.dst = x->in->base, .srcs = srcs, .nsrcs = 2, .raw = (int)me, .final = true};
+        kolo_reduce_many(&t->reducer, &what, x->in->count);
+    }
+    kolo_rx_release(x->rx);
+    trace(t, KOLO_DIR_RX, KOLO_BUF_DST, t->plan->dst_parts);
+}
+
+static kolo_status_t pair_step(kolo_task_t *t, bool *moved)
+{
+    const exchange_t x = exchange_of(t);
+    if (t->state == PUT) {
+        if (!kolo_tx_ready(x.tx)) return KOLO_IN_PROGRESS;
+        KOLO_FAIL_POINT_TRY("exec.pair.put");
+        put(t, &x);
+        t->state = GET;
+        *moved = true;
+    }
+    if (!x.in_bytes) return KOLO_OK;
+    if (!kolo_rx_ready(x.rx)) return KOLO_IN_PROGRESS;
+    const kolo_slot_header_t *h = kolo_rx_header(x.rx);
+    if (KOLO_UNLIKELY(h->bytes != x.in_bytes || h->signature != t->signature || h->operation != t->operation ||
+                      h->flags != 0))
+        return kolo_task_mismatch(t, x.rx, x.in_bytes, h->bytes);
+    KOLO_FAIL_POINT_TRY("exec.pair.get");
+    get(t, &x);
+    *moved = true;
+    return KOLO_OK;
+}
+
+bool kolo_pair_start(kolo_task_t *t)
+{
+    const uint32_t slow = KOLO_CAP_PUMP | KOLO_CAP_POST_FROM;
+    if (!is_exchange(t->plan)) return false;
+    const exchange_t x = exchange_of(t);
+    const uint64_t most = t->piece_bytes >> __builtin_ctzl(t->reducer.elem);
+    if (x.out->count > most || x.in->count > most || ((x.tx->caps | x.rx->caps) & slow)) return false;
+    t->step = pair_step;
+    t->state = PUT;
+    return true;
+}
+
+bool kolo_task_is_pair(const kolo_task_t *task)
+{
+    return task->step == pair_step;
+}
+
+kolo_status_t kolo_pair_visit_waits(kolo_task_t *task, kolo_task_visit_fn_t visit, void *arg)
+{
+    const exchange_t x = exchange_of(task);
+    if (task->state == PUT) return visit(x.tx, NULL, "room in the queue to", arg);
+    return x.in_bytes ? visit(NULL, x.rx, "data from", arg) : KOLO_OK;
+}
