@@ -100,18 +100,6 @@ static inline void kolo_ll_post(kolo_tx_t *tx)
     kolo_tx_ring(tx);
 }
 
-/* Gives slot `next` back to the writer, as kolo_rx_release(), but tells it of a quarter of the queue at once: a
- * writer that is ahead asks again and again, and each word to it takes the line from it. For rows of messages;
- * between collective operations a writer is never so far ahead. Nobody may wait for such a queue to be drained. */
-static inline void kolo_ll_release(kolo_rx_t *rx)
-{
-    uint64_t quarter = KOLO_MAX(rx->depth / 4, 1);
-    rx->next++;
-    if ((rx->next & (quarter - 1)) != 0) return;
-    atomic_store_explicit(&rx->head->consumed, rx->next, memory_order_release);
-    if (rx->bell.asleep) kolo_doorbell_ring(rx->bell.asleep, rx->bell.event_fd);
-}
-
 static inline const kolo_ll_line_t *kolo_ll_rx_line(const kolo_rx_t *rx, size_t line)
 {
     return (const kolo_ll_line_t *)(const void *)(kolo_rx_header(rx) + 1) + line;
@@ -129,6 +117,19 @@ static inline bool kolo_ll_arrived(const kolo_rx_t *rx, size_t line)
 {
     return kolo_ll_line_has(kolo_ll_rx_line(rx, line), (uint32_t)(rx->next + 1));
 }
+/* Gives slot `next` back to the writer, as kolo_rx_release(), but while more has arrived tells it of a quarter of
+ * the queue at once: a writer that is ahead asks again and again, and each word to it takes the line from it. A
+ * reader that has caught up has told everything. For rows of messages; nobody may wait for such a queue to be
+ * drained. */
+static inline void kolo_ll_release(kolo_rx_t *rx)
+{
+    uint64_t quarter = KOLO_MAX(rx->depth / 4, 1);
+    rx->next++;
+    if ((rx->next & (quarter - 1)) != 0 && kolo_ll_arrived(rx, 0)) return;
+    atomic_store_explicit(&rx->head->consumed, rx->next, memory_order_release);
+    if (rx->bell.asleep) kolo_doorbell_ring(rx->bell.asleep, rx->bell.event_fd);
+}
+
 /* Copies what has arrived of `bytes` data bytes that start at first_line, from offset `done` (a multiple of
  * KOLO_LL_DATA) on; returns the new `done` (== bytes: complete; an empty message is complete when its line is
  * there: the caller asks kolo_ll_arrived). A wrong signature sets *mismatch and stops.
