@@ -45,7 +45,7 @@ static const kolo_rule_t rules[] = {
     {KOLO_COLL_ALL_REDUCE, 2, 2, 48 << 10, 0, CROWDED, KOLO_ALGO_DIRECT},
     {KOLO_COLL_ALL_REDUCE, 2, 2, 112 << 10, 0, ROOMY, KOLO_ALGO_SINGLE_COPY},
     /* beyond the caches: each byte is fetched from memory once, and from a slot in cache by the other */
-    {KOLO_COLL_ALL_REDUCE, 2, 2, 12 << 20, 0, ROOMY, KOLO_ALGO_ONE_STEP},
+    {KOLO_COLL_ALL_REDUCE, 2, 2, 1500 << 10, 0, ROOMY, KOLO_ALGO_ONE_STEP},
     {KOLO_COLL_REDUCE, 2, 256, 0, 0, ANY, KOLO_ALGO_ONE_STEP},
     {KOLO_COLL_REDUCE, 2, 256, 0, 0, ANY, KOLO_ALGO_FLAT},
     {KOLO_COLL_REDUCE, 2, 2, 6000, 0, ANY, KOLO_ALGO_TREE},
