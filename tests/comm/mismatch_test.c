@@ -167,6 +167,36 @@ static void a_message_of_another_length_is_noticed(void **state)
     assert_int_equal(run_ranks(2, lengths_differ, &large), 0);
 }
 
+/* Both have sent as much as there is room for, and neither receives: what comes instead of the peer's part tells.
+ */
+static void forget_to_receive(rank_t *r)
+{
+    enum { SENT = 8192, PART = 3000 };
+    int32_t *x = calloc(SENT + 4 * PART, sizeof *x);
+    for (int i = 0; i < 2; i++)
+        EXPECT_OK(r->rank == i ? kolo_send(x, SENT, KOLO_INT32, 1 - i, r->comm, NULL)
+                               : kolo_recv(x, SENT, KOLO_INT32, i, r->comm, NULL));
+    EXPECT_OK(kolo_all_to_all(x, x + 2 * PART, PART, KOLO_INT32, r->comm, NULL));
+    meet();
+    uint64_t start = now_ms();
+    EXPECT_OK(kolo_send(x, SENT, KOLO_INT32, 1 - r->rank, r->comm, NULL));
+    kolo_status_t status = kolo_all_to_all(x, x + 2 * PART, PART, KOLO_INT32, r->comm, NULL);
+    EXPECT(now_ms() - start < 5000);
+    EXPECT(status == KOLO_ERR_MISMATCH || status == KOLO_ERR_REMOTE);
+    if (status == KOLO_ERR_MISMATCH) atomic_fetch_add((_Atomic int *)r->arg, 1);
+    EXPECT_OK(kolo_comm_destroy(r->comm));
+    r->comm = NULL;
+    free(x);
+}
+
+static void messages_that_nobody_takes_are_noticed(void **state)
+{
+    (void)state;
+    _Atomic int mismatches = 0;
+    assert_int_equal(run_ranks(2, forget_to_receive, &mismatches), 0);
+    assert_true(mismatches > 0);
+}
+
 int main(void)
 {
     limit_s(110);
@@ -174,6 +204,7 @@ int main(void)
         cmocka_unit_test(both_calls_are_named),
         cmocka_unit_test(different_roots_are_noticed),
         cmocka_unit_test(a_message_of_another_length_is_noticed),
+        cmocka_unit_test(messages_that_nobody_takes_are_noticed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -23,15 +23,17 @@ typedef struct {
 
 static bool is_exchange(const kolo_plan_t *p)
 {
-    if (p->nranks != 2 || p->nconns != 2) return false;
+    bool one = p->algo == KOLO_ALGO_ONE_STEP, direct = p->algo == KOLO_ALGO_DIRECT;
+    if (p->nranks != 2 || p->nconns != 2 || p->nsubs != 1) return false;
     switch (p->coll) {
-    case KOLO_COLL_ALL_REDUCE:
-        return p->algo == KOLO_ALGO_ONE_STEP; /* the others take two */
+    case KOLO_COLL_ALL_REDUCE: /* the direct one takes two steps */
+        return one && p->src_parts == 1 && p->dst_parts == 1;
     case KOLO_COLL_ALL_GATHER:
+        return (one || direct) && p->src_parts == 1 && p->dst_parts == 2;
     case KOLO_COLL_REDUCE_SCATTER:
-        return p->algo == KOLO_ALGO_ONE_STEP || p->algo == KOLO_ALGO_DIRECT;
+        return (one || direct) && p->src_parts == 2 && p->dst_parts == 1;
     case KOLO_COLL_ALL_TO_ALL:
-        return p->algo == KOLO_ALGO_DIRECT;
+        return direct && p->src_parts == 2 && p->dst_parts == 2;
     default:
         return false;
     }
@@ -101,11 +103,25 @@ static void get(kolo_task_t *t, const exchange_t *x)
     trace(t, KOLO_DIR_RX, KOLO_BUF_DST, t->plan->dst_parts);
 }
 
+/* Is the slot that has come the peer's part of this operation? */
+static inline kolo_status_t check(kolo_task_t *t, const exchange_t *x)
+{
+    const kolo_slot_header_t *h = kolo_rx_header(x->rx);
+    if (KOLO_LIKELY(h->bytes == x->in_bytes && h->signature == t->signature && h->operation == t->operation &&
+                    h->flags == 0))
+        return KOLO_OK;
+    return kolo_task_mismatch(t, x->rx, x->in_bytes, h->bytes);
+}
+
 static kolo_status_t pair_step(kolo_task_t *t, bool *moved)
 {
     const exchange_t x = exchange_of(t);
     if (t->state == PUT) {
-        if (!kolo_tx_ready(x.tx)) return KOLO_IN_PROGRESS;
+        if (x.out_bytes &&
+            KOLO_UNLIKELY(!kolo_tx_ready(x.tx))) { /* what came instead may be why there is no room */
+            if (x.in_bytes && kolo_rx_ready(x.rx)) KOLO_TRY(check(t, &x));
+            return KOLO_IN_PROGRESS;
+        }
         KOLO_FAIL_POINT_TRY("exec.pair.put");
         put(t, &x);
         t->state = GET;
@@ -113,10 +129,7 @@ static kolo_status_t pair_step(kolo_task_t *t, bool *moved)
     }
     if (!x.in_bytes) return KOLO_OK;
     if (!kolo_rx_ready(x.rx)) return KOLO_IN_PROGRESS;
-    const kolo_slot_header_t *h = kolo_rx_header(x.rx);
-    if (KOLO_UNLIKELY(h->bytes != x.in_bytes || h->signature != t->signature || h->operation != t->operation ||
-                      h->flags != 0))
-        return kolo_task_mismatch(t, x.rx, x.in_bytes, h->bytes);
+    KOLO_TRY(check(t, &x));
     KOLO_FAIL_POINT_TRY("exec.pair.get");
     get(t, &x);
     *moved = true;
@@ -143,6 +156,7 @@ bool kolo_task_is_pair(const kolo_task_t *task)
 kolo_status_t kolo_pair_visit_waits(kolo_task_t *task, kolo_task_visit_fn_t visit, void *arg)
 {
     const exchange_t x = exchange_of(task);
-    if (task->state == PUT) return visit(x.tx, NULL, "room in the queue to", arg);
-    return x.in_bytes ? visit(NULL, x.rx, "data from", arg) : KOLO_OK;
+    if (task->state == PUT && x.out_bytes && !kolo_tx_ready(x.tx))
+        KOLO_TRY(visit(x.tx, NULL, "room in the queue to", arg));
+    return x.in_bytes && !kolo_rx_ready(x.rx) ? visit(NULL, x.rx, "data from", arg) : KOLO_OK;
 }
