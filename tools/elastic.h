@@ -2,7 +2,7 @@
  *
  * kolorun --min: a job whose processes come and go. The driver asks a script which hosts there are (discover),
  * starts and ends processes on them (workers), and tells those that make up the job what becomes of the ranks
- * (plan); the loop is elastic_run.c. How a process and the driver talk stands in src/engine/state.h; the processes
+ * (plan); the loop is elastic_run.c. How a process and the driver talk stands in src/elastic/state.h; the processes
  * change their communicator themselves (kolo/state.h), the driver only says who should be in it.
  *
  * A plan adds processes or removes some. One is open at a time: until all that it concerns have told that it is

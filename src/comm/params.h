@@ -9,8 +9,8 @@
 
 extern const kolo_param_table_t *const kolo_param_tables[];
 extern const size_t kolo_param_table_count;
-/* Of a room above, which includes this header and defines it. */
-extern const kolo_param_table_t kolo_engine_params, kolo_job_params;
+/* Of rooms above, which include this header and define them. */
+extern const kolo_param_table_t kolo_job_params, kolo_engine_params, kolo_elastic_params;
 
 /* Of arguments: what costs nothing; the ends of buffers are touched; all that can be found out (deep_check.c). */
 enum { KOLO_CHECK_OFF, KOLO_CHECK_BASIC, KOLO_CHECK_DEEP };

@@ -4,7 +4,6 @@
  */
 #include "comm/params.h"
 #include "engine/autotune.h"
-#include "engine/state.h"
 #include "engine/talk.h"
 #include "engine/timeline.h"
 #include "engine/tree.h"
@@ -17,7 +16,6 @@ int64_t kolo_engine_tree_ranks, kolo_engine_tree_fan_in;
 const char *kolo_timeline_path;
 bool kolo_timeline_marks;
 int64_t kolo_timeline_queue;
-int64_t kolo_state_worker, kolo_state_change_ms;
 
 const char *kolo_autotune_log_path;
 int64_t kolo_autotune_warm_up, kolo_autotune_steps, kolo_autotune_samples, kolo_autotune_settings;
@@ -107,11 +105,6 @@ static const kolo_param_t rows[] = {
     {"KOLO_TIMELINE_QUEUE", KOLO_PARAM_INT, "65536", 64, 1 << 24, NULL, false,
      "engine: events of 32 bytes that may wait to be written into a timeline; more are counted and left out",
      &kolo_timeline_queue},
-    {"KOLO_STATE_CHANGE_MS", KOLO_PARAM_INT, "60000", 1, STALL_MAX_MS, NULL, false,
-     "state: limit in milliseconds of one change of the ranks, the coming of new processes included",
-     &kolo_state_change_ms},
-    {"KOLO_ELASTIC_WORKER", KOLO_PARAM_INT, "-1", -1, UINT32_MAX, NULL, false,
-     "state: the number of this process in a job of kolorun --min, as it sets it; -1: none", &kolo_state_worker},
 };
 const kolo_param_table_t kolo_engine_params = {"engine", rows, KOLO_COUNTOF(rows)};
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 #
-# The driver of elastic jobs, by processes that speak its words (src/engine/state.h) and do nothing else: so they can
+# The driver of elastic jobs, by processes that speak its words (src/elastic/state.h) and do nothing else: so they can
 # end between two given words. usage: elastic_words_test.py KOLORUN CASE; the processes of kolorun are this file, too:
 # elastic_words_test.py --worker CASE FOLDER
 import os

@@ -2,7 +2,7 @@
  *
  * The job for programs (kolo/job.h): the place of this process and a communicator of all ranks.
  */
-#include "engine/job.h"
+#include "job/job.h"
 
 #include "comm/comm.h"
 

@@ -5,7 +5,7 @@
 #include "base/params.h"
 #include "base/status.h"
 #include "base/test.h"
-#include "engine/job.h"
+#include "job/job.h"
 
 #include <string.h>
 

@@ -2,7 +2,7 @@
  *
  * Fuzzer of the launcher's words. What is accepted is within the bounds that the rest relies on.
  */
-#include "engine/state.h"
+#include "elastic/state.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -4,8 +4,8 @@
  * job_name.c a name of the job that its ranks share and an address at which they could meet; job_meet.c gets the
  * unique id from rank 0 to the others by these, and job.c makes the communicator.
  */
-#ifndef KOLO_ENGINE_JOB_H
-#define KOLO_ENGINE_JOB_H
+#ifndef KOLO_JOB_JOB_H
+#define KOLO_JOB_JOB_H
 
 #include "base/status.h"
 

@@ -5,7 +5,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/params.h"
-#include "engine/state.h"
+#include "elastic/state.h"
 
 #include <stdio.h>
 #include <stdlib.h>

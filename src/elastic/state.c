@@ -2,7 +2,7 @@
  *
  * The buffers of a state and their copies. See state.h.
  */
-#include "engine/state.h"
+#include "elastic/state.h"
 
 #include "base/params.h"
 #include "comm/params.h"

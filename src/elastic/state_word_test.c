@@ -4,7 +4,7 @@
  * appear in a directory.
  */
 #include "base/test.h"
-#include "engine/state.h"
+#include "elastic/state.h"
 
 #include <fcntl.h>
 #include <stdio.h>

@@ -10,7 +10,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/process.h"
-#include "engine/job.h"
+#include "job/job.h"
 #include "oob/oob.h"
 
 #include <errno.h>

@@ -7,9 +7,8 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "comm/comm.h"
-#include "engine/engine.h"
-#include "engine/job.h"
-#include "engine/state.h"
+#include "elastic/state.h"
+#include "job/job.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -5,7 +5,7 @@
 #include "base/clock.h"
 #include "base/params.h"
 #include "base/process.h"
-#include "engine/job.h"
+#include "job/job.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -22,8 +22,8 @@
  *
  * Plans are numbered upwards; of two that have been heard the later one counts.
  */
-#ifndef KOLO_ENGINE_STATE_H
-#define KOLO_ENGINE_STATE_H
+#ifndef KOLO_ELASTIC_STATE_H
+#define KOLO_ELASTIC_STATE_H
 
 #include <kolo/state.h>
 #include <limits.h>

@@ -4,7 +4,7 @@
  * what is half there, or tells two places at once, is an error, since a rank that takes itself for a job of its own
  * makes the others wait.
  */
-#include "engine/job.h"
+#include "job/job.h"
 
 #include "base/params.h"
 

@@ -4,7 +4,7 @@
  */
 #include "base/clock.h"
 #include "base/status.h"
-#include "engine/state.h"
+#include "elastic/state.h"
 
 #include <errno.h>
 #include <fcntl.h>

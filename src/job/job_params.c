@@ -6,7 +6,7 @@
  */
 #include "base/params.h"
 #include "comm/params.h"
-#include "engine/job.h"
+#include "job/job.h"
 
 kolo_job_values_t kolo_job_values;
 
