@@ -8,7 +8,7 @@
  *
  * usage: bench-timeline [FILE] (default /dev/null)
  */
-#include "engine/timeline.h"
+#include "engine/timeline/timeline.h"
 
 #include <stdio.h>
 #include <stdlib.h>

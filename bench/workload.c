@@ -7,7 +7,7 @@
  *
  *   kolorun -n 4 build/bench/bench-workload > workload.csv
  *
- * tests/data/workload.csv was made so; src/engine/tuner_test.c replays it.
+ * tests/data/workload.csv was made so; src/engine/tuner/tuner_test.c replays it.
  */
 #include "bench.h"
 #include "job.h"

@@ -5,7 +5,7 @@
 #include "base/clock.h"
 #include "base/wait.h"
 #include "engine/engine.h"
-#include "engine/numeric.h"
+#include "engine/tuner/numeric.h"
 #include "exec/host/reduce.h"
 #include "kolo-info.h"
 #include "topo/topo.h"

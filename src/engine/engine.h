@@ -16,7 +16,7 @@
 #include "base/clock.h"
 #include "base/params.h"
 #include "base/wait.h"
-#include "engine/controller.h"
+#include "engine/controller/controller.h"
 
 #include <kolo/engine.h>
 #include <pthread.h>

@@ -3,12 +3,12 @@
  * The life of an engine: a communicator of its own, memory, the thread; and the end, in order or not.
  */
 #include "comm/comm.h"
-#include "engine/autotune.h"
-#include "engine/backend.h"
-#include "engine/device.h"
-#include "engine/talk.h"
-#include "engine/timeline.h"
-#include "engine/tree.h"
+#include "engine/backends/backend.h"
+#include "engine/batch/device.h"
+#include "engine/controller/talk.h"
+#include "engine/controller/tree.h"
+#include "engine/timeline/timeline.h"
+#include "engine/tuner/autotune.h"
 
 #include <kolo/job.h>
 

@@ -3,11 +3,11 @@
  * Parameters of this room, and how a config that leaves some open is filled in.
  */
 #include "comm/params.h"
-#include "engine/autotune.h"
-#include "engine/talk.h"
-#include "engine/timeline.h"
-#include "engine/tree.h"
-#include "engine/use_mpi.h"
+#include "engine/backends/use_mpi.h"
+#include "engine/controller/talk.h"
+#include "engine/controller/tree.h"
+#include "engine/timeline/timeline.h"
+#include "engine/tuner/autotune.h"
 
 #include <string.h>
 

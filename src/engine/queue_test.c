@@ -3,7 +3,7 @@
  * The queue from both sides: names are outstanding once, all or none of a group, handles, many submitters at once.
  */
 #include "base/test.h"
-#include "engine/perform.h"
+#include "engine/batch/perform.h"
 
 #include <stdio.h>
 #include <stdlib.h>

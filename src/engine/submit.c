@@ -2,7 +2,7 @@
  *
  * The public submissions: each checks what this rank alone can see, makes entries and hands them to the queue.
  */
-#include "engine/device.h"
+#include "engine/batch/device.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -7,7 +7,7 @@
 #ifndef KOLO_TESTS_ENGINE_FAKE_DEVICE_H
 #define KOLO_TESTS_ENGINE_FAKE_DEVICE_H
 
-#include "engine/device.h"
+#include "engine/batch/device.h"
 
 typedef struct fake fake_t;
 typedef struct fake_queue fake_queue_t;

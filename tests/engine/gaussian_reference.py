@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 #
-# Where the numbers in src/engine/gaussian_test.c come from: the same regression by other means. The covariance is
+# Where the numbers in src/engine/tuner/gaussian_test.c come from: the same regression by other means. The covariance is
 # inverted by Gauss-Jordan elimination in exact fractions (no Cholesky factor), the determinant is the product of its
 # pivots, the expected improvement is integrated by Simpson's rule (no closed form).
 from fractions import Fraction as F

@@ -7,7 +7,7 @@
 #ifndef KOLO_TESTS_ENGINE_SIMULATED_H
 #define KOLO_TESTS_ENGINE_SIMULATED_H
 
-#include "engine/tree.h"
+#include "engine/controller/tree.h"
 
 typedef struct { /* what one rank sends in one cycle */
     const kolo_request_t **requests;

@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * MPI in levels (levels.h): the groups are communicators of MPI over the ranks of a host, and across hosts. Which
+ * ranks share a host is what Kolo found out, so it is the same for all backends, also where MPI_COMM_TYPE_SHARED
+ * would say otherwise (KOLO_HOST_ID).
+ */
+#include "engine/backends/levels.h"
+#include "engine/backends/use_mpi.h"
+
+static kolo_status_t meet_group(kolo_set_t *s, const kolo_level_t *level, void **group)
+{
+    kolo_mpi_t *m = NULL;
+    if (level->color == KOLO_SPLIT_NOCOLOR) return KOLO_OK;
+    KOLO_TRY(kolo_mpi_meet_some(s, level->ranks, level->nranks, level->rank, KOLO_MPI_LEVELS + level->purpose, &m));
+    *group = m;
+    return KOLO_OK;
+}
+
+static kolo_status_t reduce_scatter(void *group, const void *in, void *out, const size_t *counts, kolo_type_t type,
+                                    kolo_op_t op)
+{
+    return kolo_mpi_reduce_scatter(group, in, out, counts, type, op);
+}
+
+static kolo_status_t all_reduce(void *group, void *data, size_t count, kolo_type_t type, kolo_op_t op)
+{
+    return kolo_mpi_all_reduce(group, data, data, count, type, op);
+}
+
+static kolo_status_t all_gather(void *group, const void *in, void *out, const size_t *counts, const size_t *displs,
+                                kolo_type_t type)
+{
+    return kolo_mpi_all_gather(group, in, out, counts, displs, type);
+}
+
+static kolo_status_t meet(kolo_set_t *s, void *state, void **here)
+{
+    static const kolo_level_ops_t ops = {.meet = meet_group,
+                                         .leave = kolo_mpi_leave,
+                                         .free = kolo_mpi_free,
+                                         .reduce_scatter = reduce_scatter,
+                                         .all_reduce = all_reduce,
+                                         .all_gather = all_gather,
+                                         .apart = true,
+                                         .no_average = true};
+    (void)state;
+    return kolo_levels_meet(s, &ops, here);
+}
+
+const kolo_backend_t kolo_backend_mpi_levels = {.name = "mpi_hierarchical",
+                                                .open = kolo_mpi_open_backend,
+                                                .close = kolo_mpi_close_backend,
+                                                .meet = meet,
+                                                .leave = kolo_levels_leave,
+                                                .free = kolo_levels_free,
+                                                .takes = kolo_levels_take,
+                                                .run = kolo_levels_run};

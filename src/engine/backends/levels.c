@@ -1,0 +1,208 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * An all_reduce in levels is a reduce_scatter inside each host, an all_reduce of the pieces across hosts, side by
+ * side for all local ranks, and an all_gather inside each host; an all_gather gathers columns across hosts and then
+ * the columns inside. The flat plans of Kolo know several hosts; this is for networks where all ranks of a host
+ * together carry more than what these plans make of it, so it runs only where it is asked for.
+ *
+ * Local ranks that have a partner on every host hold a piece; others have an empty one. So hosts need not have
+ * equally many ranks for an all_reduce, but for averages, whose average per host would weigh wrong, and all_gather.
+ * Integers are averaged by the flat backend, which truncates once.
+ */
+#include "engine/backends/levels.h"
+
+#include "comm/comm.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct {
+    const kolo_level_ops_t *ops;
+    void *local, *cross; /* cross NULL: this rank holds no piece */
+    int pieces;          /* local ranks that hold one: the smallest number of ranks on a host */
+    int local_rank, local_size;
+    size_t *counts, *displs; /* room for any of the groups */
+    void *scratch;           /* where input and output must not overlap */
+    size_t scratch_bytes;
+} levels_t;
+
+static const kolo_member_t *member_of(const kolo_set_t *s)
+{
+    return &s->comm->body->member;
+}
+
+static int fewest_ranks(const kolo_member_t *m)
+{
+    int fewest = m->node_size[0];
+    for (int n = 1; n < m->nnodes; n++) fewest = KOLO_MIN(fewest, m->node_size[n]);
+    return fewest;
+}
+
+static bool is_even(const kolo_member_t *m)
+{
+    return fewest_ranks(m) * m->nnodes == m->nranks;
+}
+
+static bool is_integer(kolo_type_t type)
+{
+    return type <= KOLO_UINT64;
+}
+
+bool kolo_levels_take(const kolo_set_t *s, const kolo_need_t *need)
+{
+    const kolo_member_t *m = member_of(s);
+    if (need->memory != KOLO_MEMORY_HOST || m->nnodes < 2 || m->nnodes == m->nranks) return false;
+    if (need->work == KOLO_WORK_ALL_GATHER) return is_even(m);
+    if (need->work != KOLO_WORK_ALL_REDUCE) return false;
+    return need->op != KOLO_AVG || (is_even(m) && !is_integer(need->type));
+}
+
+/* ---- groups ---- */
+
+void kolo_levels_leave(void *here, bool abort)
+{
+    levels_t *l = here;
+    if (l->cross) l->ops->leave(l->cross, abort);
+    if (l->local) l->ops->leave(l->local, abort);
+}
+
+void kolo_levels_free(void *here)
+{
+    levels_t *l = here;
+    if (l->cross && l->ops->free) l->ops->free(l->cross);
+    if (l->local && l->ops->free) l->ops->free(l->local);
+    free(l->counts);
+    free(l->scratch);
+    free(l);
+}
+
+static kolo_status_t meet_levels(kolo_set_t *s, levels_t *l, int *partners)
+{
+    const kolo_member_t *m = member_of(s);
+    bool holds = l->local_rank < l->pieces;
+    kolo_level_t local = {.name = "local",
+                          .purpose = 0,
+                          .color = m->my_node,
+                          .key = l->local_rank,
+                          .ranks = m->node_ranks + m->node_first[m->my_node],
+                          .nranks = l->local_size,
+                          .rank = l->local_rank};
+    kolo_level_t cross = {.name = "cross",
+                          .purpose = 1,
+                          .color = holds ? l->local_rank : KOLO_SPLIT_NOCOLOR,
+                          .key = m->my_node,
+                          .ranks = partners,
+                          .nranks = m->nnodes,
+                          .rank = m->my_node};
+    for (int n = 0; n < m->nnodes && holds; n++) partners[n] = m->node_ranks[m->node_first[n] + l->local_rank];
+    KOLO_TRY(l->ops->meet(s, &local, &l->local));
+    return l->ops->meet(s, &cross, &l->cross);
+}
+
+kolo_status_t kolo_levels_meet(kolo_set_t *s, const kolo_level_ops_t *ops, void **here)
+{
+    const kolo_member_t *m = member_of(s);
+    size_t room = (size_t)KOLO_MAX(m->nnodes, m->nranks);
+    levels_t *l = calloc(1, sizeof *l);
+    int *partners = malloc((size_t)m->nnodes * sizeof *partners);
+    if (l) l->counts = calloc(2 * room, sizeof *l->counts);
+    if (!l || !l->counts || !partners) {
+        free(partners);
+        free(l ? l->counts : NULL);
+        free(l);
+        return kolo_fail(KOLO_ERR_NO_MEMORY, "engine: out of memory for %d ranks", s->size);
+    }
+    l->ops = ops;
+    l->displs = l->counts + room;
+    l->pieces = fewest_ranks(m);
+    l->local_rank = m->local_of[s->rank];
+    l->local_size = m->node_size[m->my_node];
+    kolo_status_t status = meet_levels(s, l, partners);
+    free(partners);
+    if (status == KOLO_OK) {
+        *here = l;
+        return KOLO_OK;
+    }
+    char text[KOLO_ERROR_TEXT_BYTES]; /* leaving has words of its own */
+    snprintf(text, sizeof text, "%s", kolo_error_text());
+    kolo_levels_leave(l, true);
+    kolo_levels_free(l);
+    return kolo_fail(status, "%s", text);
+}
+
+/* ---- moves ---- */
+
+static kolo_status_t need_scratch(levels_t *l, size_t bytes)
+{
+    if (bytes <= l->scratch_bytes) return KOLO_OK;
+    void *more = realloc(l->scratch, bytes);
+    if (!more) return kolo_fail(KOLO_ERR_NO_MEMORY, "engine: out of memory for %zu bytes of a piece", bytes);
+    l->scratch = more;
+    l->scratch_bytes = bytes;
+    return KOLO_OK;
+}
+
+static kolo_status_t all_reduce(levels_t *l, const kolo_move_t *m, int ranks)
+{
+    const kolo_level_ops_t *ops = l->ops;
+    kolo_type_t type = m->need.type;
+    kolo_op_t op = m->need.op;
+    size_t at = 0, pieces = (size_t)l->pieces, elem = kolo_type_size(type);
+    const void *in = m->in;
+    if (m->count == 0) return KOLO_OK;
+    for (size_t r = 0; r < (size_t)l->local_size; r++) {
+        l->counts[r] = r < pieces ? m->count / pieces + (r < m->count % pieces) : 0;
+        l->displs[r] = at;
+        at += l->counts[r];
+    }
+    size_t mine = l->counts[l->local_rank];
+    char *piece = (char *)m->out + l->displs[l->local_rank] * elem;
+    if (ops->apart) {
+        KOLO_TRY(need_scratch(l, mine * elem));
+        piece = l->scratch;
+    }
+    if (op == KOLO_AVG && ops->no_average) {
+        kolo_scale(m->out, in, m->count, type, 1.0 / ranks);
+        in = m->out;
+        op = KOLO_SUM;
+    }
+    KOLO_TRY(ops->reduce_scatter(l->local, in, piece, l->counts, type, op));
+    if (mine > 0) KOLO_TRY(ops->all_reduce(l->cross, piece, mine, type, op));
+    return ops->all_gather(l->local, piece, m->out, l->counts, l->displs, type);
+}
+
+/* Parts go where they belong in `out` at once: this rank's column comes from across, then each host's row of parts
+ * goes round inside. */
+static kolo_status_t all_gather(const kolo_set_t *s, levels_t *l, const kolo_move_t *m)
+{
+    const kolo_member_t *members = member_of(s);
+    kolo_type_t type = m->need.type;
+    size_t elem = kolo_type_size(type), all = 0;
+    for (int n = 0; n < members->nnodes; n++) {
+        int rank = members->node_ranks[members->node_first[n] + l->local_rank];
+        l->counts[n] = m->counts[rank];
+        l->displs[n] = m->displs[rank];
+    }
+    KOLO_TRY(l->ops->all_gather(l->cross, m->in, m->out, l->counts, l->displs, type));
+    for (int n = 0; n < members->nnodes; n++, all = 0) {
+        const int *ranks = members->node_ranks + members->node_first[n];
+        for (int r = 0; r < l->local_size; r++) {
+            l->counts[r] = m->counts[ranks[r]];
+            l->displs[r] = m->displs[ranks[r]];
+            all += l->counts[r];
+        }
+        const char *mine = (const char *)m->out + l->displs[l->local_rank] * elem;
+        size_t bytes = l->counts[l->local_rank] * elem;
+        if (l->ops->apart && bytes > 0) {
+            KOLO_TRY(need_scratch(l, bytes));
+            mine = memcpy(l->scratch, mine, bytes);
+        }
+        if (all > 0) KOLO_TRY(l->ops->all_gather(l->local, mine, m->out, l->counts, l->displs, type));
+    }
+    return KOLO_OK;
+}
+
+kolo_status_t kolo_levels_run(kolo_set_t *s, void *here, const kolo_move_t *move)
+{
+    return move->need.work == KOLO_WORK_ALL_REDUCE ? all_reduce(here, move, s->size) : all_gather(s, here, move);
+}

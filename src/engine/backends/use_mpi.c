@@ -1,0 +1,404 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Finding MPI, and its communicators. See use_mpi.h.
+ */
+#include "engine/backends/use_mpi.h"
+
+#include "exec/host/reduce.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { AUTO, OPENMPI, MPICH }; /* KOLO_MPI */
+static const char *const module_files[] = {
+    [AUTO] = NULL, [OPENMPI] = "kolo-mpi-openmpi.so", [MPICH] = "kolo-mpi-mpich.so"};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+int64_t kolo_mpi_which, kolo_mpi_chunk;
+const char *kolo_mpi_modules;
+static const kolo_mpi_api_t *api; /* once it is loaded it stays */
+
+/* ---- the module ---- */
+
+static kolo_status_t path_of(int which, char *path, size_t bytes)
+{
+    Dl_info info;
+    const char *slash = NULL;
+    if (kolo_mpi_modules) {
+        snprintf(path, bytes, "%s/%s", kolo_mpi_modules, module_files[which]);
+        return KOLO_OK;
+    }
+    if (dladdr(&api, &info) && info.dli_fname) slash = strrchr(info.dli_fname, '/');
+    if (!slash) return kolo_fail(KOLO_ERR_SYSTEM, "cannot find out where libkolo lies; set KOLO_MPI_MODULES");
+    snprintf(path, bytes, "%.*s/kolo/%s", (int)(slash - info.dli_fname), info.dli_fname, module_files[which]);
+    return KOLO_OK;
+}
+
+static bool is_there(int which)
+{
+    char path[4096];
+    return path_of(which, path, sizeof path) == KOLO_OK && access(path, R_OK) == 0;
+}
+
+/* The one that the program has loaded itself, or the only one that there is a module for. Two MPIs in one process
+ * would take each other's symbols. */
+static kolo_status_t choose(int *which)
+{
+    int loaded = dlsym(RTLD_DEFAULT, "ompi_mpi_comm_world") ? OPENMPI
+                 : dlsym(RTLD_DEFAULT, "MPI_Init")          ? MPICH
+                                                            : AUTO;
+    int asked = (int)kolo_mpi_which;
+    if (loaded && asked && loaded != asked)
+        return kolo_fail(KOLO_ERR_UNSUPPORTED, "KOLO_MPI wants %s, but the program has loaded another MPI",
+                         module_files[asked]);
+    *which = loaded ? loaded : asked;
+    if (*which != AUTO) return KOLO_OK;
+    bool open = is_there(OPENMPI), mpich = is_there(MPICH);
+    if (open && mpich)
+        return kolo_fail(KOLO_ERR_UNSUPPORTED,
+                         "there are modules for Open MPI and for MPICH and the program has loaded neither MPI: set "
+                         "KOLO_MPI to openmpi or mpich");
+    *which = mpich ? MPICH : OPENMPI;
+    return KOLO_OK;
+}
+
+static kolo_status_t load(void)
+{
+    char path[4096];
+    int which = AUTO;
+    if (api) return KOLO_OK;
+    KOLO_TRY(choose(&which));
+    KOLO_TRY(path_of(which, path, sizeof path));
+    /* For all: Open MPI loads plugins that need its symbols. */
+    void *module = dlopen(path, RTLD_NOW | RTLD_GLOBAL | RTLD_NODELETE);
+    if (!module)
+        return kolo_fail(KOLO_ERR_UNSUPPORTED,
+                         "the MPI module cannot be loaded (was libkolo built with this MPI?): %s", dlerror());
+    const kolo_mpi_api_t *found = dlsym(module, KOLO_MPI_SYMBOL);
+    if (!found || found->version != KOLO_MPI_API_VERSION)
+        return kolo_fail(KOLO_ERR_UNSUPPORTED, "%s is the module of another version of libkolo", path);
+    api = found;
+    return KOLO_OK;
+}
+
+static void reduce(kolo_type_t type, kolo_op_t op, const void *in, void *inout, size_t count)
+{
+    kolo_reducer_t reducer;
+    if (kolo_reducer_init(&reducer, type, op, 1) == KOLO_OK) kolo_reduce_pair(&reducer, inout, in, inout, count, 0);
+}
+
+static kolo_status_t start(int *rank)
+{
+    char why[KOLO_MPI_WHY_BYTES] = "";
+    KOLO_TRY(load());
+    if (api->start(reduce, rank, why)) return kolo_fail(KOLO_ERR_UNSUPPORTED, "%s: %s", api->library, why);
+    return KOLO_OK;
+}
+
+/* ---- which of MPI's ranks are ours ---- */
+
+static kolo_status_t check_ranks(const struct kolo_tensor_engine *e)
+{
+    for (int r = 0; r < e->size; r++) {
+        if (e->mpi_ranks[r] < 0) return kolo_fail(KOLO_ERR_UNSUPPORTED, "rank %d has no MPI, and says why", r);
+        for (int q = 0; q < r; q++)
+            if (e->mpi_ranks[q] == e->mpi_ranks[r])
+                return kolo_fail(
+                    KOLO_ERR_UNSUPPORTED,
+                    "ranks %d and %d are both rank %d of MPI_COMM_WORLD: each must be a process of its own "
+                    "that mpirun has started",
+                    q, r, e->mpi_ranks[r]);
+    }
+    return KOLO_OK;
+}
+
+static kolo_status_t find_ranks(struct kolo_tensor_engine *e)
+{
+    char text[KOLO_ERROR_TEXT_BYTES];
+    int rank = -1;
+    if (e->mpi_ranks) return check_ranks(e);
+    pthread_mutex_lock(&lock);
+    kolo_status_t status = start(&rank);
+    pthread_mutex_unlock(&lock);
+    snprintf(text, sizeof text, "%s", kolo_error_text());
+    if (status != KOLO_OK) rank = -1;
+    e->mpi_ranks = malloc((size_t)e->size * sizeof *e->mpi_ranks);
+    if (!e->mpi_ranks) return kolo_fail(KOLO_ERR_NO_MEMORY, "engine_init: out of memory for %d ranks", e->size);
+    KOLO_TRY(kolo_all_gather(&rank, e->mpi_ranks, 1, KOLO_INT32, e->all->comm, NULL));
+    return status == KOLO_OK ? check_ranks(e) : kolo_fail(status, "%s", text);
+}
+
+/* Who has not opened does not close, so what fails leaves nothing. */
+kolo_status_t kolo_mpi_open(struct kolo_tensor_engine *e)
+{
+    kolo_status_t status = find_ranks(e);
+    if (status == KOLO_OK) return KOLO_OK;
+    free(e->mpi_ranks);
+    e->mpi_ranks = NULL;
+    return status;
+}
+
+void kolo_mpi_close(struct kolo_tensor_engine *e)
+{
+    if (api && e->failure != KOLO_OK) api->spoil(0); /* a rank may be lost that MPI would wait for */
+    free(e->mpi_ranks);
+    e->mpi_ranks = NULL;
+}
+
+kolo_status_t kolo_mpi_open_backend(struct kolo_tensor_engine *e, void **state)
+{
+    (void)state;
+    return kolo_mpi_open(e);
+}
+
+void kolo_mpi_close_backend(struct kolo_tensor_engine *e, void *state)
+{
+    (void)state;
+    kolo_mpi_close(e);
+}
+
+/* ---- communicators ---- */
+
+static kolo_status_t wrap(kolo_set_t *s, kolo_mpi_comm_t *comm, int rank, kolo_mpi_t **mpi)
+{
+    kolo_mpi_t *m = calloc(1, sizeof *m);
+    int size = api->size(comm);
+    if (m) m->tables = calloc((size_t)size, 4 * sizeof *m->tables);
+    if (!m || !m->tables) {
+        free(m);
+        api->drop(comm, 0);
+        return kolo_fail(KOLO_ERR_NO_MEMORY, "engine: out of memory for %d ranks of MPI", size);
+    }
+    *m = (kolo_mpi_t){.set = s, .comm = comm, .rank = rank, .size = size, .tables = m->tables};
+    *mpi = m;
+    return KOLO_OK;
+}
+
+/* members NULL: all of the set. */
+kolo_status_t kolo_mpi_meet_some(kolo_set_t *s, const int *members, int count, int rank, int purpose,
+                                 kolo_mpi_t **mpi)
+{
+    char why[KOLO_MPI_WHY_BYTES] = "";
+    kolo_mpi_comm_t *comm = NULL;
+    int *ranks = malloc((size_t)count * sizeof *ranks);
+    if (!ranks) return kolo_fail(KOLO_ERR_NO_MEMORY, "engine: out of memory for %d ranks", count);
+    for (int r = 0; r < count; r++) ranks[r] = s->engine->mpi_ranks[s->ranks[members ? members[r] : r]];
+    int failed = api->make(ranks, count, (s->id * KOLO_MPI_PURPOSES + purpose) & 0x7fff, &comm, why);
+    free(ranks);
+    if (failed)
+        return kolo_fail(KOLO_ERR_SYSTEM, "engine: process set %d has no communicator of %s: %s", s->id,
+                         api->library, why);
+    return wrap(s, comm, rank, mpi);
+}
+
+kolo_status_t kolo_mpi_meet(kolo_set_t *s, int purpose, kolo_mpi_t **mpi)
+{
+    return kolo_mpi_meet_some(s, NULL, s->size, s->rank, purpose, mpi);
+}
+
+void kolo_mpi_leave(void *mpi, bool abort)
+{
+    kolo_mpi_t *m = mpi;
+    if (!m || abort || m->dirty) return; /* kolo_mpi_free() then leaves it to MPI */
+    api->drop(m->comm, 1);
+    m->comm = NULL;
+}
+
+void kolo_mpi_free(void *mpi)
+{
+    kolo_mpi_t *m = mpi;
+    if (!m) return;
+    if (m->comm) api->drop(m->comm, 0);
+    free(m->tables);
+    free(m);
+}
+
+/* ---- operations ---- */
+
+static void describe(void *arg, char *buf, size_t bytes)
+{
+    const kolo_mpi_t *m = arg;
+    snprintf(buf, bytes, "an operation of %s in process set %d", api->library, m->set->id);
+}
+
+static kolo_status_t look(void *arg)
+{
+    const struct kolo_tensor_engine *e = ((const kolo_mpi_t *)arg)->set->engine;
+    if (atomic_load(&e->aborting)) return kolo_fail(KOLO_ERR_ABORTED, "engine: aborted");
+    return kolo_engine_status(e);
+}
+
+/* What was begun, to its end; `failed`: it could not be begun. */
+static kolo_status_t end(kolo_mpi_t *m, int failed, char *why)
+{
+    int64_t limit_ms = m->set->engine->config.stall_limit_ms;
+    kolo_status_t status = KOLO_OK;
+    kolo_wait_t wait;
+    int done = 0;
+    kolo_wait_init(&wait, NULL, limit_ms > 0 ? kolo_deadline_ms(limit_ms) : 0, describe, m, m->size);
+    wait.look = look;
+    m->dirty = true;
+    while (!failed) {
+        failed = api->poll(m->comm, &done, why);
+        if (failed || done) break;
+        status = kolo_wait_pause(&wait);
+        if (status != KOLO_OK) break;
+    }
+    kolo_wait_end(&wait);
+    if (!failed && status == KOLO_OK) {
+        m->dirty = false;
+        return KOLO_OK;
+    }
+    api->spoil(1);
+    return failed ? kolo_fail(KOLO_ERR_REMOTE, "engine: %s: %s", api->library, why) : status;
+}
+
+/* i-th piece of `count` elements, for counts that MPI takes. */
+static int piece(size_t count, size_t at)
+{
+    return (int)KOLO_MIN(count - KOLO_MIN(at, count), (size_t)kolo_mpi_chunk);
+}
+
+kolo_status_t kolo_mpi_all_reduce(kolo_mpi_t *m, const void *in, void *out, size_t count, kolo_type_t type, int op)
+{
+    char why[KOLO_MPI_WHY_BYTES] = "";
+    size_t elem = kolo_type_size(type);
+    for (size_t at = 0; at < count; at += (size_t)kolo_mpi_chunk)
+        KOLO_TRY(end(m,
+                     api->all_reduce(m->comm, (const char *)in + at * elem, (char *)out + at * elem,
+                                     piece(count, at), type, op, why),
+                     why));
+    return KOLO_OK;
+}
+
+kolo_status_t kolo_mpi_broadcast(kolo_mpi_t *m, void *data, size_t count, kolo_type_t type, int root)
+{
+    char why[KOLO_MPI_WHY_BYTES] = "";
+    for (size_t at = 0; at < count; at += (size_t)kolo_mpi_chunk)
+        KOLO_TRY(end(
+            m, api->broadcast(m->comm, (char *)data + at * kolo_type_size(type), piece(count, at), type, root, why),
+            why));
+    return KOLO_OK;
+}
+
+/* Do counts, and where their parts end, fit MPI? Then as its tables say. */
+static bool fits(const size_t *counts, const size_t *displs, int size, int *narrow, int *narrow_displs)
+{
+    for (int r = 0; r < size; r++) {
+        size_t at = displs ? displs[r] : 0;
+        if (counts[r] > (size_t)kolo_mpi_chunk || at > (size_t)kolo_mpi_chunk - counts[r]) return false;
+        narrow[r] = (int)counts[r];
+        if (displs) narrow_displs[r] = (int)at;
+    }
+    return true;
+}
+
+/* Too long a gather is a broadcast from each rank. The counts are the same on all ranks. */
+kolo_status_t kolo_mpi_all_gather(kolo_mpi_t *m, const void *in, void *out, const size_t *counts,
+                                  const size_t *displs, kolo_type_t type)
+{
+    char why[KOLO_MPI_WHY_BYTES] = "";
+    size_t elem = kolo_type_size(type);
+    int *narrow = m->tables, *at = narrow + m->size;
+    char *mine = (char *)out + displs[m->rank] * elem;
+    if (fits(counts, displs, m->size, narrow, at))
+        return end(m, api->all_gather(m->comm, in, narrow[m->rank], out, narrow, at, type, why), why);
+    if (mine != in && counts[m->rank] > 0) memcpy(mine, in, counts[m->rank] * elem);
+    for (int r = 0; r < m->size; r++)
+        KOLO_TRY(kolo_mpi_broadcast(m, (char *)out + displs[r] * elem, counts[r], type, r));
+    return KOLO_OK;
+}
+
+/* Too long a reduce_scatter is a reduction to each rank. */
+kolo_status_t kolo_mpi_reduce_scatter(kolo_mpi_t *m, const void *in, void *out, const size_t *counts,
+                                      kolo_type_t type, int op)
+{
+    char why[KOLO_MPI_WHY_BYTES] = "";
+    size_t elem = kolo_type_size(type), total = 0;
+    for (int r = 0; r < m->size; r++) total += counts[r];
+    if (total <= (size_t)kolo_mpi_chunk && fits(counts, NULL, m->size, m->tables, NULL))
+        return end(m, api->reduce_scatter(m->comm, in, out, m->tables, type, op, why), why);
+    const char *from = in;
+    for (int r = 0; r < m->size; from += counts[r++] * elem)
+        for (size_t at = 0; at < counts[r]; at += (size_t)kolo_mpi_chunk)
+            KOLO_TRY(end(m,
+                         api->reduce(m->comm, from + at * elem, (char *)out + (r == m->rank ? at * elem : 0),
+                                     piece(counts[r], at), type, op, r, why),
+                         why));
+    return KOLO_OK;
+}
+
+/* A part to one rank while another comes from one, each in pieces. */
+static kolo_status_t exchange(kolo_mpi_t *m, const char *in, size_t count, int to, char *out, size_t recv_count,
+                              int from, kolo_type_t type)
+{
+    char why[KOLO_MPI_WHY_BYTES] = "";
+    size_t elem = kolo_type_size(type);
+    for (size_t at = 0; at < KOLO_MAX(count, recv_count); at += (size_t)kolo_mpi_chunk) {
+        int failed = 0;
+        if (at < recv_count)
+            failed = api->receive(m->comm, out + at * elem, piece(recv_count, at), type, from, why);
+        if (!failed && at < count) failed = api->send(m->comm, in + at * elem, piece(count, at), type, to, why);
+        KOLO_TRY(end(m, failed, why));
+    }
+    return KOLO_OK;
+}
+
+kolo_status_t kolo_mpi_all_to_all(kolo_mpi_t *m, const kolo_move_t *v, size_t total)
+{
+    char why[KOLO_MPI_WHY_BYTES] = "";
+    kolo_type_t type = v->need.type;
+    size_t elem = kolo_type_size(type), n = (size_t)m->size;
+    int *narrow = m->tables;
+    if (total <= (size_t)kolo_mpi_chunk && fits(v->counts, v->displs, m->size, narrow, narrow + n) &&
+        fits(v->recv_counts, v->recv_displs, m->size, narrow + 2 * n, narrow + 3 * n))
+        return end(
+            m,
+            api->all_to_all(m->comm, v->in, narrow, narrow + n, v->out, narrow + 2 * n, narrow + 3 * n, type, why),
+            why);
+    for (size_t i = 0; i < n; i++) {
+        size_t to = ((size_t)m->rank + i) % n, from = ((size_t)m->rank + n - i) % n;
+        const char *in = (const char *)v->in + v->displs[to] * elem;
+        char *out = (char *)v->out + v->recv_displs[from] * elem;
+        if (i > 0)
+            KOLO_TRY(exchange(m, in, v->counts[to], (int)to, out, v->recv_counts[from], (int)from, type));
+        else if (v->counts[to] > 0)
+            memcpy(out, in, v->counts[to] * elem);
+    }
+    return KOLO_OK;
+}
+
+kolo_status_t kolo_mpi_send(kolo_mpi_t *m, const void *in, size_t bytes, int to)
+{
+    return exchange(m, in, bytes, to, NULL, 0, to, KOLO_UINT8);
+}
+
+kolo_status_t kolo_mpi_receive(kolo_mpi_t *m, void *out, size_t bytes, int from)
+{
+    return exchange(m, NULL, 0, from, out, bytes, from, KOLO_UINT8);
+}
+
+kolo_status_t kolo_mpi_gather(kolo_mpi_t *m, const void *in, void *out, const uint64_t *lengths)
+{
+    char why[KOLO_MPI_WHY_BYTES] = "";
+    int *narrow = m->tables, *displs = narrow + m->size;
+    size_t total = 0;
+    for (int r = 1; r < m->size; r++) total += lengths[r];
+    if (total > (size_t)kolo_mpi_chunk) {
+        char *at = out;
+        for (int r = 1; r < m->size; at += m->rank == 0 ? lengths[r] : 0, r++) {
+            if (m->rank == 0) KOLO_TRY(exchange(m, NULL, 0, 0, at, lengths[r], r, KOLO_UINT8));
+            if (m->rank == r) KOLO_TRY(exchange(m, in, lengths[r], 0, NULL, 0, 0, KOLO_UINT8));
+        }
+        return KOLO_OK;
+    }
+    narrow[0] = displs[0] = 0;
+    for (int r = 1; r < m->size; r++) {
+        displs[r] = displs[r - 1] + narrow[r - 1];
+        narrow[r] = (int)lengths[r];
+    }
+    return end(m, api->gather(m->comm, in, narrow[m->rank], out, narrow, displs, KOLO_UINT8, 0, why), why);
+}

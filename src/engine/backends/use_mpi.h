@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * MPI as backend_mpi.c and talk_mpi.c use it: the module of the right MPI (mpi/api.h), communicators of it over
+ * the ranks of a process set, and operations that take any count and end when a rank is lost. MPI's ranks are found
+ * out at the start of each engine, so an engine over fewer ranks than before just has other communicators.
+ */
+#ifndef KOLO_ENGINE_BACKENDS_USE_MPI_H
+#define KOLO_ENGINE_BACKENDS_USE_MPI_H
+
+#include "engine/backends/backend.h"
+#include "engine/backends/mpi/api.h"
+
+extern int64_t kolo_mpi_which, kolo_mpi_chunk; /* parameters; AUTO, OPENMPI or MPICH of use_mpi.c */
+extern const char *kolo_mpi_modules;
+
+typedef struct {
+    kolo_set_t *set;
+    kolo_mpi_comm_t *comm;
+    int rank, size;
+    int *tables; /* four of `size` */
+    bool dirty;  /* something was begun and not polled to its end */
+} kolo_mpi_t;
+
+/* Finds MPI, and which of its ranks are the job's: e->mpi_ranks. Collective over the job, also where it fails. */
+kolo_status_t kolo_mpi_open(struct kolo_tensor_engine *e);
+void kolo_mpi_close(struct kolo_tensor_engine *e); /* may be called for each that has opened */
+/* The same as backends have it. */
+kolo_status_t kolo_mpi_open_backend(struct kolo_tensor_engine *e, void **state);
+void kolo_mpi_close_backend(struct kolo_tensor_engine *e, void *state);
+/* A communicator over the set, or over some ranks of it (`rank` is this one's place among them); two of one purpose
+ * must not be made at once, but by ranks that have none in common. */
+enum { KOLO_MPI_BACKEND, KOLO_MPI_TALK, KOLO_MPI_LEVELS, KOLO_MPI_PURPOSES = KOLO_MPI_LEVELS + 2 };
+kolo_status_t kolo_mpi_meet(kolo_set_t *s, int purpose, kolo_mpi_t **mpi);
+kolo_status_t kolo_mpi_meet_some(kolo_set_t *s, const int *members, int count, int rank, int purpose,
+                                 kolo_mpi_t **mpi);
+void kolo_mpi_leave(void *mpi, bool abort);
+void kolo_mpi_free(void *mpi);
+
+/* As Kolo's own of those names. AVG is not MPI's. */
+kolo_status_t kolo_mpi_all_reduce(kolo_mpi_t *m, const void *in, void *out, size_t count, kolo_type_t type, int op);
+kolo_status_t kolo_mpi_broadcast(kolo_mpi_t *m, void *data, size_t count, kolo_type_t type, int root);
+kolo_status_t kolo_mpi_all_gather(kolo_mpi_t *m, const void *in, void *out, const size_t *counts,
+                                  const size_t *displs, kolo_type_t type);
+/* total: elements of all ranks together, by which all decide alike. */
+kolo_status_t kolo_mpi_all_to_all(kolo_mpi_t *m, const kolo_move_t *move, size_t total);
+kolo_status_t kolo_mpi_reduce_scatter(kolo_mpi_t *m, const void *in, void *out, const size_t *counts,
+                                      kolo_type_t type, int op);
+/* Bytes of all ranks but the first, one behind the other, to the first. lengths: of all, on all. */
+kolo_status_t kolo_mpi_gather(kolo_mpi_t *m, const void *in, void *out, const uint64_t *lengths);
+/* Between two ranks, each message matched by one of the same length. */
+kolo_status_t kolo_mpi_send(kolo_mpi_t *m, const void *in, size_t bytes, int to);
+kolo_status_t kolo_mpi_receive(kolo_mpi_t *m, void *out, size_t bytes, int from);
+
+#endif

@@ -1,0 +1,239 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Adasum: a sum that adds what two gradients do not have in common and averages what they have. Of two vectors a
+ * and b it makes (1 - a.b / 2|a|^2) a + (1 - a.b / 2|b|^2) b; more ranks are taken pairwise, in a tree: ranks from
+ * the largest power of two on are folded into the first ones, then neighbours at distance 1, 2, 4 and so on
+ * combine. Coefficients are those of each tensor alone, also when many lie in one fused buffer, and are computed in
+ * double.
+ *
+ * The tree runs as vector halving and distance doubling: at each level two partners exchange halves of what they
+ * hold, so each combines half as much as before; the ranks that together hold both whole vectors add up their parts
+ * of the products. At the end each has one piece of the result, and the pieces go back the way they came. Every
+ * element is computed by one rank only, so all ranks get the same bits.
+ *
+ * A rank that has joined brings zeros: Adasum of a and zero is a, and no coefficient of anyone changes.
+ */
+#include "engine/batch/perform.h"
+#include "engine/batch/values_kernels.h"
+#include "engine/engine.h"
+
+#include <float.h>
+#include <math.h>
+#include <string.h>
+
+enum { AB, AA, BB, PRODUCTS, LEVELS_MAX = 31 };
+
+typedef struct {
+    kolo_set_t *s;
+    kolo_type_t type;
+    size_t elem, ntensors;
+    size_t *ends;          /* of each tensor, in elements from the begin of data */
+    double *sums, *others; /* PRODUCTS per tensor: this rank's or the group's, and what a partner sent */
+    char *data, *theirs;
+} adasum_t;
+
+typedef struct {
+    size_t from, to;
+} piece_t;
+
+/* ---- arithmetic ---- */
+
+/* 16-bit floats are worked on in blocks that stay in the first-level cache, as float32. */
+#define BLOCK 1024
+
+static void widen(kolo_type_t type, float *dst, const void *src, size_t n)
+{
+    (type == KOLO_FLOAT16 ? kolo_values()->widen_f16 : kolo_values()->widen_bf16)(dst, src, n);
+}
+
+static void narrow(kolo_type_t type, void *dst, const float *src, size_t n)
+{
+    (type == KOLO_FLOAT16 ? kolo_values()->narrow_f16 : kolo_values()->narrow_bf16)(dst, src, n);
+}
+
+static double sum_of(const double *lanes)
+{
+    double sum = 0;
+    for (int k = 0; k < KOLO_LANES; k++) sum += lanes[k];
+    return sum;
+}
+
+static void products(const void *a, const void *b, size_t n, kolo_type_t type, double *out)
+{
+    kolo_products_t p = {{0}, {0}, {0}};
+    float x[BLOCK], y[BLOCK];
+    if (type == KOLO_FLOAT32) kolo_values()->products_f32(&p, a, b, n);
+    if (type == KOLO_FLOAT64) kolo_values()->products_f64(&p, a, b, n);
+    for (size_t at = 0; at < n && kolo_type_size(type) == 2; at += BLOCK) {
+        size_t m = KOLO_MIN((size_t)BLOCK, n - at);
+        widen(type, x, (const uint16_t *)a + at, m);
+        widen(type, y, (const uint16_t *)b + at, m);
+        kolo_values()->products_f32(&p, x, y, m);
+    }
+    out[AB] = sum_of(p.ab);
+    out[AA] = sum_of(p.aa);
+    out[BB] = sum_of(p.bb);
+}
+
+/* dst = ca a + cb b; dst may be a or b. */
+static void combine(void *dst, const void *a, const void *b, size_t n, kolo_type_t type, double ca, double cb)
+{
+    float x[BLOCK], y[BLOCK];
+    if (type == KOLO_FLOAT32) kolo_values()->combine_f32(dst, a, b, n, ca, cb);
+    if (type == KOLO_FLOAT64) kolo_values()->combine_f64(dst, a, b, n, ca, cb);
+    for (size_t at = 0; at < n && kolo_type_size(type) == 2; at += BLOCK) {
+        size_t m = KOLO_MIN((size_t)BLOCK, n - at);
+        widen(type, x, (const uint16_t *)a + at, m);
+        widen(type, y, (const uint16_t *)b + at, m);
+        kolo_values()->combine_f32(x, x, y, m, ca, cb);
+        narrow(type, (uint16_t *)dst + at, x, m);
+    }
+}
+
+/* A vector that is as good as zero has no direction to take anything out of. */
+static double coefficient(double ab, double norm)
+{
+    return norm < sqrt(DBL_MIN) ? 1.0 : 1.0 - ab / (2.0 * norm);
+}
+
+/* ---- tensor by tensor ---- */
+
+/* The part of tensor t that lies in the piece; false: none. */
+static bool part_of(const adasum_t *x, size_t t, piece_t piece, piece_t *part)
+{
+    size_t from = t ? x->ends[t - 1] : 0;
+    part->from = KOLO_MAX(from, piece.from);
+    part->to = KOLO_MIN(x->ends[t], piece.to);
+    return part->from < part->to;
+}
+
+/* Mine lies at its place in data, theirs from the begin of that buffer. */
+static void sum_up(const adasum_t *x, piece_t piece, bool mine_is_a)
+{
+    piece_t part;
+    memset(x->sums, 0, x->ntensors * PRODUCTS * sizeof *x->sums);
+    for (size_t t = 0; t < x->ntensors; t++) {
+        if (!part_of(x, t, piece, &part)) continue;
+        const char *mine = x->data + part.from * x->elem, *theirs = x->theirs + (part.from - piece.from) * x->elem;
+        products(mine_is_a ? mine : theirs, mine_is_a ? theirs : mine, part.to - part.from, x->type,
+                 x->sums + t * PRODUCTS);
+    }
+}
+
+static void merge(const adasum_t *x, piece_t piece, bool mine_is_a)
+{
+    piece_t part;
+    for (size_t t = 0; t < x->ntensors; t++) {
+        if (!part_of(x, t, piece, &part)) continue;
+        char *mine = x->data + part.from * x->elem;
+        const char *theirs = x->theirs + (part.from - piece.from) * x->elem;
+        const double *p = x->sums + t * PRODUCTS;
+        combine(mine, mine_is_a ? mine : theirs, mine_is_a ? theirs : mine, part.to - part.from, x->type,
+                coefficient(p[AB], p[AA]), coefficient(p[AB], p[BB]));
+    }
+}
+
+/* ---- between ranks ---- */
+
+/* Both sides know when there is nothing to send. */
+static kolo_status_t exchange(const adasum_t *x, int peer, const void *out, size_t nout, void *in, size_t nin,
+                              kolo_type_t type)
+{
+    kolo_status_t status = KOLO_OK;
+    KOLO_TRY(kolo_group_start());
+    if (nout > 0) status = kolo_send(out, nout, type, peer, x->s->comm, NULL);
+    if (nin > 0 && status == KOLO_OK) status = kolo_recv(in, nin, type, peer, x->s->comm, NULL);
+    kolo_status_t ended = kolo_group_end();
+    return status == KOLO_OK ? ended : status;
+}
+
+static kolo_status_t send_piece(const adasum_t *x, int peer, piece_t out, piece_t in, void *into)
+{
+    return exchange(x, peer, x->data + out.from * x->elem, out.to - out.from, into, in.to - in.from, x->type);
+}
+
+/* The ranks around this one, `group` of them, add their parts up. Partners add the same two numbers, so the sums
+ * have the same bits on all. */
+static kolo_status_t sum_over(const adasum_t *x, int group)
+{
+    size_t n = x->ntensors * PRODUCTS;
+    for (int d = 1; d < group; d *= 2) {
+        KOLO_TRY(exchange(x, x->s->rank ^ d, x->sums, n, x->others, n, KOLO_FLOAT64));
+        for (size_t i = 0; i < n; i++) x->sums[i] += x->others[i];
+    }
+    return KOLO_OK;
+}
+
+/* Of what this rank holds: what it keeps and what the partner does. The lower one keeps the first half. */
+static void halve(piece_t whole, bool lower, piece_t *keep, piece_t *give)
+{
+    size_t middle = whole.from + (whole.to - whole.from) / 2;
+    piece_t first = {whole.from, middle}, second = {middle, whole.to};
+    *keep = lower ? first : second;
+    *give = lower ? second : first;
+}
+
+static kolo_status_t run_tree(const adasum_t *x, size_t count, int ranks)
+{
+    piece_t held[LEVELS_MAX + 1] = {{0, count}};
+    int level = 0, me = x->s->rank;
+    for (int d = 1; d < ranks; d *= 2, level++) {
+        piece_t give;
+        bool lower = !(me & d);
+        halve(held[level], lower, &held[level + 1], &give);
+        KOLO_TRY(send_piece(x, me ^ d, give, held[level + 1], x->theirs));
+        sum_up(x, held[level + 1], lower);
+        KOLO_TRY(sum_over(x, 2 * d));
+        merge(x, held[level + 1], lower);
+    }
+    for (int d = ranks / 2; d > 0; d /= 2, level--) {
+        piece_t same, other;
+        halve(held[level - 1], !(me & d), &same, &other);
+        KOLO_TRY(send_piece(x, me ^ d, held[level], other, x->data + other.from * x->elem));
+    }
+    return KOLO_OK;
+}
+
+/* Ranks beyond the power of two give what they have to the one that far below, and get the result from it. */
+static kolo_status_t run(const adasum_t *x, size_t count)
+{
+    const piece_t all = {0, count}, none = {0, 0};
+    int ranks = 1, me = x->s->rank;
+    while (ranks <= x->s->size / 2) ranks *= 2;
+    if (me >= ranks) {
+        KOLO_TRY(send_piece(x, me - ranks, all, none, NULL));
+        return send_piece(x, me - ranks, none, all, x->data);
+    }
+    bool folds = me + ranks < x->s->size;
+    if (folds) {
+        KOLO_TRY(send_piece(x, me + ranks, none, all, x->theirs));
+        sum_up(x, all, true);
+        merge(x, all, true);
+    }
+    KOLO_TRY(run_tree(x, count, ranks));
+    return folds ? send_piece(x, me + ranks, all, none, NULL) : KOLO_OK;
+}
+
+/* ---- what perform.c calls ---- */
+
+size_t kolo_adasum_scratch(const kolo_set_t *s, size_t count, size_t elem, size_t ntensors)
+{
+    bool power = (s->size & (s->size - 1)) == 0;
+    return ntensors * (sizeof(size_t) + 2 * PRODUCTS * sizeof(double)) + (power ? (count + 1) / 2 : count) * elem;
+}
+
+kolo_status_t kolo_adasum(kolo_set_t *s, kolo_response_t *const *batch, size_t n, void *data, void *scratch)
+{
+    adasum_t x = {.s = s, .type = batch[0]->request.type, .ntensors = n, .data = data, .sums = scratch};
+    size_t count = 0;
+    x.elem = kolo_type_size(x.type);
+    x.others = x.sums + n * PRODUCTS;
+    x.ends = (size_t *)(x.others + n * PRODUCTS);
+    x.theirs = (char *)(x.ends + n);
+    for (size_t i = 0; i < n; i++) {
+        const kolo_request_t *q = &batch[i]->request;
+        count += (size_t)kolo_shape_elements(q->shape, q->ndims, 0, x.elem);
+        x.ends[i] = count;
+    }
+    return count > 0 && s->size > 1 ? run(&x, count) : KOLO_OK;
+}

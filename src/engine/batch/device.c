@@ -1,0 +1,238 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Which devices this process has, and what an engine has open on them.
+ */
+#include "engine/batch/device.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- of the process ---- */
+
+typedef struct {
+    const kolo_device_ops_t *ops;
+    void *device;
+} known_t;
+
+static pthread_mutex_t known_lock = PTHREAD_MUTEX_INITIALIZER;
+static known_t known[KOLO_DEVICES_MAX];
+static _Atomic int nknown;
+
+kolo_status_t kolo_device_add(int number, const kolo_device_ops_t *ops, void *device)
+{
+    if (number < 0 || number >= KOLO_DEVICES_MAX)
+        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "device %d: numbers are 0 to %d", number, KOLO_DEVICES_MAX - 1);
+    pthread_mutex_lock(&known_lock);
+    bool taken = known[number].ops != NULL;
+    if (!taken) {
+        known[number] = (known_t){ops, device};
+        atomic_fetch_add(&nknown, 1);
+    }
+    pthread_mutex_unlock(&known_lock);
+    return taken ? kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "device %d is there already", number) : KOLO_OK;
+}
+
+void kolo_device_remove(int number)
+{
+    pthread_mutex_lock(&known_lock);
+    known[number] = (known_t){NULL, NULL};
+    atomic_fetch_sub(&nknown, 1);
+    pthread_mutex_unlock(&known_lock);
+}
+
+static bool find(int number, known_t *found)
+{
+    pthread_mutex_lock(&known_lock);
+    *found = number >= 0 && number < KOLO_DEVICES_MAX ? known[number] : (known_t){NULL, NULL};
+    pthread_mutex_unlock(&known_lock);
+    return found->ops != NULL;
+}
+
+/* The device whose memory it is; KOLO_DEVICE_CPU. */
+static int owner_of(const void *memory)
+{
+    known_t k;
+    if (!memory || KOLO_LIKELY(atomic_load_explicit(&nknown, memory_order_relaxed) == 0)) return KOLO_DEVICE_CPU;
+    for (int i = 0; i < KOLO_DEVICES_MAX; i++)
+        if (find(i, &k) && k.ops->owns(k.device, memory)) return i;
+    return KOLO_DEVICE_CPU;
+}
+
+/* ---- of an engine ---- */
+
+/* The use stays as long as its queue: a stuck one may tell long after the engine has ended. */
+static void on_tell(void *arg)
+{
+    kolo_use_t *use = arg;
+    pthread_mutex_lock(&use->tells);
+    if (use->engine) {
+        kolo_finisher_wake(use->engine);
+        kolo_engine_kick(use->engine); /* the loop may wait for a batch to be packed */
+    }
+    pthread_mutex_unlock(&use->tells);
+}
+
+static void forget_engine(kolo_use_t *use)
+{
+    pthread_mutex_lock(&use->tells);
+    use->engine = NULL;
+    pthread_mutex_unlock(&use->tells);
+}
+
+static void free_use(kolo_use_t *use)
+{
+    pthread_mutex_destroy(&use->lock);
+    pthread_mutex_destroy(&use->tells);
+    free(use);
+}
+
+static kolo_status_t open_use(struct kolo_tensor_engine *e, int number, const known_t *k, kolo_use_t **out)
+{
+    kolo_use_t *use = calloc(1, sizeof *use);
+    if (!use) return kolo_fail(KOLO_ERR_NO_MEMORY, "engine: out of memory for a device");
+    use->engine = e;
+    use->number = number;
+    use->ops = k->ops;
+    pthread_mutex_init(&use->lock, NULL);
+    pthread_mutex_init(&use->tells, NULL);
+    kolo_status_t status = k->ops->open(k->device, on_tell, use, &use->queue);
+    if (status == KOLO_OK)
+        *out = use;
+    else
+        free_use(use);
+    return status;
+}
+
+kolo_status_t kolo_devices_open(struct kolo_tensor_engine *e, int number, kolo_use_t **use)
+{
+    kolo_devices_t *d = e->devices;
+    known_t k = {&kolo_cpu_ops, NULL};
+    *use = atomic_load(&d->uses[number]);
+    if (*use) return KOLO_OK;
+    if (number != KOLO_USE_CPU && !find(number, &k))
+        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "engine: there is no device %d", number);
+    pthread_mutex_lock(&d->lock);
+    *use = atomic_load(&d->uses[number]);
+    kolo_status_t status = *use ? KOLO_OK : open_use(e, number, &k, use);
+    if (status == KOLO_OK) atomic_store(&d->uses[number], *use);
+    pthread_mutex_unlock(&d->lock);
+    return status;
+}
+
+kolo_status_t kolo_devices_init(struct kolo_tensor_engine *e)
+{
+    e->devices = calloc(1, sizeof *e->devices);
+    if (!e->devices) return kolo_fail(KOLO_ERR_NO_MEMORY, "engine_init: out of memory");
+    pthread_mutex_init(&e->devices->lock, NULL);
+    e->devices->overlap = kolo_engine_overlap == KOLO_OVERLAP_ON ||
+                          (kolo_engine_overlap == KOLO_OVERLAP_AUTO && kolo_cores() >= 2 * e->place.local_size);
+    return KOLO_OK;
+}
+
+/* What devices that are stuck may still read, write and tell, should they come back one day: kept for good. */
+static void keep(kolo_devices_t *d)
+{
+    static kolo_devices_t *kept;
+    pthread_mutex_lock(&known_lock);
+    d->next = kept;
+    kept = d;
+    pthread_mutex_unlock(&known_lock);
+}
+
+void kolo_devices_fini(struct kolo_tensor_engine *e)
+{
+    kolo_devices_t *d = e->devices;
+    bool stuck = false;
+    if (!d) return;
+    kolo_fusion_fini(e);
+    for (int i = 0; i < KOLO_USES; i++) {
+        kolo_use_t *use = atomic_load(&d->uses[i]);
+        if (!use) continue;
+        stuck |= use->stuck;
+        if (use->stuck) {
+            forget_engine(use);
+            continue;
+        }
+        use->ops->close(use->queue);
+        free_use(use);
+        atomic_store(&d->uses[i], NULL);
+    }
+    e->devices = NULL;
+    if (stuck) {
+        keep(d);
+        return;
+    }
+    pthread_mutex_destroy(&d->lock);
+    free(d);
+}
+
+/* ---- submissions ---- */
+
+/* NULL counts as anybody's. */
+static kolo_status_t check_owner(const kolo_entry_t *entry, const void *memory, int device, const char *which,
+                                 const char *what)
+{
+    int owner = owner_of(memory);
+    if (!memory || owner == device) return KOLO_OK;
+    const char *name = entry->request.name.text;
+    if (owner == KOLO_DEVICE_CPU)
+        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: tensor %s: its %s is no memory of device %d", what, name,
+                         which, device);
+    return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: tensor %s: its %s is memory of device %d, not of %s", what,
+                     name, which, owner,
+                     device == KOLO_DEVICE_CPU ? "the CPU" : "that of its input or its submission");
+}
+
+/* One that has failed is left to the finisher, which ends the engine: refused here, this rank alone would know. */
+static bool passed_already(kolo_entry_t *entry)
+{
+    kolo_status_t status = entry->use ? entry->use->ops->passed(entry->use->queue, entry->ready)
+                                      : kolo_event_query((kolo_event_t)entry->ready);
+    if (status != KOLO_OK && status != KOLO_IN_PROGRESS) kolo_error_clear();
+    return status == KOLO_OK;
+}
+
+kolo_status_t kolo_devices_place(struct kolo_tensor_engine *e, const kolo_tensor_memory_t *memory,
+                                 kolo_entry_t *entry, const char *what)
+{
+    if (!memory && KOLO_LIKELY(atomic_load_explicit(&nknown, memory_order_relaxed) == 0)) return KOLO_OK;
+    int device = memory ? memory->device : owner_of(entry->input ? entry->input : entry->output);
+    if (device != KOLO_DEVICE_CPU && (device < 0 || device >= KOLO_DEVICES_MAX))
+        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: tensor %s: there is no device %d", what,
+                         entry->request.name.text, device);
+    if (device != KOLO_DEVICE_CPU) {
+        kolo_status_t status = kolo_devices_open(e, device, &entry->use);
+        if (status != KOLO_OK) return kolo_fail_prefix(status, "%s: tensor %s: ", what, entry->request.name.text);
+    }
+    KOLO_TRY(check_owner(entry, entry->input, device, "input", what));
+    KOLO_TRY(check_owner(entry, entry->output, device, "output", what));
+    entry->ready = memory ? memory->ready : NULL;
+    if (entry->ready && passed_already(entry)) entry->ready = NULL;
+    return entry->use || entry->ready ? kolo_finisher_start(e) : KOLO_OK;
+}
+
+/* ---- marks ---- */
+
+static void describe_wait(void *arg, char *buf, size_t bytes)
+{
+    snprintf(buf, bytes, "%s", (const char *)arg);
+}
+
+kolo_status_t kolo_use_wait(struct kolo_tensor_engine *e, kolo_use_t *use, uint64_t mark, const char *what)
+{
+    char text[128];
+    kolo_wait_t wait;
+    snprintf(text, sizeof text, "%s: %s", use->ops->name, what);
+    kolo_wait_init(&wait, NULL, 0, describe_wait, text, 1);
+    for (;;) {
+        uint32_t ticket = kolo_gate_ticket(e->gate);
+        kolo_status_t status = use->ops->reached(use->queue, mark);
+        if (status != KOLO_IN_PROGRESS) {
+            kolo_wait_end(&wait);
+            return status == KOLO_OK ? KOLO_OK : kolo_fail_prefix(status, "engine: device %d: ", use->number);
+        }
+        KOLO_TRY(kolo_engine_status(e));
+        KOLO_TRY(use->ops->tells ? kolo_gate_wait(e->gate, ticket, &wait) : kolo_wait_pause(&wait));
+    }
+}

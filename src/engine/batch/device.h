@@ -1,0 +1,205 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Memory that the CPU may not touch. A device has memory of its own and queues that work in order, by themselves,
+ * some time later; the engine has one queue on each device that it meets. Nothing here ever waits for a device:
+ * work is queued, a mark behind it tells when it is done.
+ *
+ *     submission --(its ready event passes: finish.c)--> negotiation --> pack, fetch | mark | reduce on the CPU
+ *         --> store, unpack | mark | --(the mark is reached: finish.c)--> completion
+ *
+ * device.c knows the devices and what an engine has open on them, fusion.c packs and unpacks, finish.c is the
+ * thread that looks at events and marks. CPU memory is a device whose work is done on the spot, or, so that packing
+ * overlaps reducing, on a thread of its own (device_cpu.c).
+ *
+ * Collectives run on host memory here, so what lies on a device passes through host memory that is pinned there.
+ * Who has which memory is each rank's own affair: ranks need not agree on it.
+ */
+#ifndef KOLO_ENGINE_BATCH_DEVICE_H
+#define KOLO_ENGINE_BATCH_DEVICE_H
+
+#include "engine/engine.h"
+
+/* ---- what a device does ---- */
+
+/* One tensor's way into a fusion buffer or out of it, within the memory of one device. */
+typedef struct kolo_lift {
+    void *to;
+    const void *from; /* NULL: `to` becomes what changes nothing under op (values.c) */
+    size_t count;
+    kolo_type_t type;
+    kolo_op_t op;
+    double factor; /* what elements are multiplied by, as kolo_scale() does it, to the bit; 1.0: a plain copy */
+} kolo_lift_t;
+/* The same on the CPU, at once. */
+void kolo_lift_now(const kolo_lift_t *list, size_t n);
+
+/* Whoever decides on an error calls kolo_fail(), as everywhere. Functions of a queue are called by several threads,
+ * but never by two at once, except `passed` and `reached`, which may be called at any time. None may block. */
+typedef struct kolo_device_ops {
+    const char *name; /* in messages */
+    bool tells; /* calls tell() soon after a mark or an event may have come; if not, it is asked again and again */
+    /* Is this memory of the device? Any address. Any thread, without a queue. */
+    bool (*owns)(void *device, const void *memory);
+    /* An engine's own queue. tell: any thread, any time until close. */
+    kolo_status_t (*open)(void *device, void (*tell)(void *arg), void *arg, void **queue);
+    void (*close)(void *queue); /* all marks are reached, or the device has failed */
+    /* Memory of the device: fusion buffers. */
+    kolo_status_t (*allocate)(void *queue, size_t bytes, void **memory);
+    void (*release)(void *queue, void *memory);
+    /* From here on the device may read and write this host memory. NULL: it always may. */
+    kolo_status_t (*pin)(void *queue, void *host, size_t bytes);
+    void (*unpin)(void *queue, void *host);
+    /* Of an event that a submission came with: KOLO_OK, KOLO_IN_PROGRESS, or why it will never pass. */
+    kolo_status_t (*passed)(void *queue, void *event);
+    /* Queued behind what was queued before. The list stays until the next mark is reached. */
+    kolo_status_t (*lift)(void *queue, const kolo_lift_t *list, size_t n);
+    kolo_status_t (*fetch)(void *queue, void *host, const void *memory, size_t bytes);
+    kolo_status_t (*store)(void *queue, void *memory, const void *host, size_t bytes);
+    kolo_status_t (*mark)(void *queue, uint64_t *mark);
+    /* KOLO_OK: all before the mark is done. KOLO_IN_PROGRESS. Else why it never will be. */
+    kolo_status_t (*reached)(void *queue, uint64_t mark);
+} kolo_device_ops_t;
+
+/* ---- the devices of this process ---- */
+
+#define KOLO_DEVICES_MAX 16 /* numbers 0 to 15 */
+/* Makes `device` known under a number that is free; it and ops stay until it is removed, after the last engine. */
+kolo_status_t kolo_device_add(int number, const kolo_device_ops_t *ops, void *device);
+void kolo_device_remove(int number);
+
+/* ---- an engine's use of a device ---- */
+
+enum { KOLO_USE_CPU = KOLO_DEVICES_MAX, KOLO_USES }; /* the CPU's own thread is the last */
+#define KOLO_FUSION_BUFFERS 2                        /* one is packed or unpacked while the other is reduced */
+
+typedef struct kolo_use {
+    struct kolo_tensor_engine *engine; /* NULL: it has ended, and this is stuck; under `tells` */
+    pthread_mutex_t tells;
+    int number;
+    const kolo_device_ops_t *ops;
+    void *queue;
+    pthread_mutex_t lock;               /* one at a time in the queue */
+    void *buffers[KOLO_FUSION_BUFFERS]; /* as large as the host's of the same number, which is pinned; or NULL */
+    bool stuck;                         /* it did not come to an end */
+} kolo_use_t;
+
+/* Says whose a job is: FREE and TAKEN are the loop's. What `uses` names has work queued, and who completes the
+ * entries then is the finisher (FINISHING), or, if it is the CPU's thread that works, the loop (SETTLING). */
+typedef enum { KOLO_JOB_FREE, KOLO_JOB_TAKEN, KOLO_JOB_FINISHING, KOLO_JOB_SETTLING } kolo_job_state_t;
+
+/* Tensors on their way through a fusion buffer, or a single one that is staged. */
+typedef struct kolo_job {
+    _Atomic int state; /* kolo_job_state_t */
+    kolo_lane_t *lane;
+    int buffer;    /* -1: none */
+    uint32_t uses; /* bits: whose queues have a part in it */
+    bool now;      /* what is the CPU's is done on the spot */
+    size_t bytes;
+    uint64_t marks[KOLO_USES];
+    kolo_entry_t **entries; /* those that its end completes */
+    size_t nentries, entries_room;
+    kolo_lift_t *lifts;
+    size_t nlifts, lifts_room;
+    void *scratch[2]; /* host memory, pinned on `on` */
+    kolo_use_t *on;
+} kolo_job_t;
+
+#define KOLO_JOBS 4
+
+typedef struct {
+    void *memory;
+    size_t bytes;
+    kolo_job_t *job; /* that used it last; may be over */
+} kolo_fusion_buffer_t;
+
+typedef struct kolo_devices {
+    struct kolo_devices *next; /* of those that a stuck device keeps */
+    pthread_mutex_t lock;
+    kolo_use_t *_Atomic uses[KOLO_USES]; /* opened at first need, under the lock */
+    kolo_fusion_buffer_t buffers[KOLO_FUSION_BUFFERS];
+    kolo_job_t jobs[KOLO_JOBS];
+    int next_job;
+    bool overlap; /* the CPU has cores to pack on */
+
+    /* finish.c */
+    bool started;
+    pthread_t finisher;
+    kolo_gate_t gate;        /* opened when there may be something to look at */
+    kolo_entry_t *waiting;   /* the finisher's: their events have not passed */
+    _Atomic uint64_t end_ns; /* not 0: nothing new comes, and how long it may take what there is */
+    _Atomic bool failed;
+    kolo_status_t failure; /* of a device; written once, before `failed` */
+    char failure_text[KOLO_ERROR_TEXT_BYTES];
+} kolo_devices_t;
+
+extern int64_t kolo_engine_overlap; /* parameter */
+extern int kolo_finisher_end_ms;    /* that the end of an engine grants its devices; tests have less time */
+enum { KOLO_OVERLAP_AUTO, KOLO_OVERLAP_OFF, KOLO_OVERLAP_ON };
+
+/* device.c */
+kolo_status_t kolo_devices_init(struct kolo_tensor_engine *e);
+/* Where a submission's memory is: fills in the entry's `use` and `ready`, opens what is needed. */
+kolo_status_t kolo_devices_place(struct kolo_tensor_engine *e, const kolo_tensor_memory_t *memory,
+                                 kolo_entry_t *entry, const char *what);
+/* The engine's use of a device, opened if it is not. */
+kolo_status_t kolo_devices_open(struct kolo_tensor_engine *e, int number, kolo_use_t **use);
+void kolo_devices_fini(struct kolo_tensor_engine *e); /* after kolo_finisher_stop() */
+/* Its functions, by one thread at a time. */
+kolo_status_t kolo_use_allocate(kolo_use_t *use, size_t bytes, void **memory);
+void kolo_use_release(kolo_use_t *use, void *memory);
+kolo_status_t kolo_use_pin(kolo_use_t *use, void *host, size_t bytes);
+void kolo_use_unpin(kolo_use_t *use, void *host); /* NULL: nothing is pinned, or by nobody */
+kolo_status_t kolo_use_lift(kolo_use_t *use, const kolo_lift_t *list, size_t n);
+kolo_status_t kolo_use_fetch(kolo_use_t *use, void *host, const void *memory, size_t bytes);
+kolo_status_t kolo_use_store(kolo_use_t *use, void *memory, const void *host, size_t bytes);
+kolo_status_t kolo_use_mark(kolo_use_t *use, uint64_t *mark);
+/* The loop, until a mark is reached or the engine is to end. `what` is being done for whom. */
+kolo_status_t kolo_use_wait(struct kolo_tensor_engine *e, kolo_use_t *use, uint64_t mark, const char *what);
+
+/* device_cpu.c */
+extern const kolo_device_ops_t kolo_cpu_ops;
+
+/* finish.c: a thread, started with the first tensor that needs it. */
+kolo_status_t kolo_finisher_start(struct kolo_tensor_engine *e);
+void kolo_finisher_wake(struct kolo_tensor_engine *e);
+/* The end: what is finishing is completed, or, after a while, given up as it is; nothing is looked at later. */
+void kolo_finisher_stop(struct kolo_tensor_engine *e);
+/* Has the job come to its end? KOLO_OK, KOLO_IN_PROGRESS or the failure of its devices. */
+kolo_status_t kolo_job_status(struct kolo_tensor_engine *e, const kolo_job_t *job);
+/* Completes its entries, with a failure unless status is KOLO_OK, and frees it. */
+void kolo_job_finish(struct kolo_tensor_engine *e, kolo_job_t *job, kolo_status_t status);
+bool kolo_engine_is_inside(const struct kolo_tensor_engine *e); /* the caller is a thread of the engine's */
+void kolo_engine_enter(struct kolo_tensor_engine *e);           /* it is from here on */
+
+/* fusion.c, the loop's. Room for so many bytes of host memory that nobody uses, until the next call here. */
+kolo_status_t kolo_fusion_room(struct kolo_tensor_engine *e, size_t bytes, void **memory);
+/* Takes a buffer for the batch and begins to pack it, with `extra` bytes behind the tensors. ahead: something else
+ * is going on meanwhile. */
+kolo_status_t kolo_fusion_begin(kolo_set_t *s, kolo_response_t *const *batch, size_t n, kolo_op_t op, size_t extra,
+                                bool ahead, kolo_job_t **job);
+/* The batch lies packed in host memory. */
+kolo_status_t kolo_fusion_await(kolo_set_t *s, kolo_job_t *job, void **memory);
+/* Is some of it packed while the caller does something else? Only then it pays to begin ahead. */
+bool kolo_fusion_overlaps(kolo_set_t *s, kolo_response_t *const *batch, size_t n);
+/* It is reduced: unpacks it. more: something else will go on meanwhile. Entries that are complete then are put into
+ * `done` (room for n); *later: the job of the others, to be handed over. */
+kolo_status_t kolo_fusion_end(kolo_set_t *s, kolo_job_t *job, kolo_response_t *const *batch, size_t n, bool more,
+                              kolo_entry_t **done, size_t *ndone, kolo_job_t **later);
+/* Waits for what the CPU's thread still does, and completes it. */
+kolo_status_t kolo_fusion_settle(struct kolo_tensor_engine *e);
+/* What no stuck device may still read or write is freed; the rest stays. */
+void kolo_fusion_fini(struct kolo_tensor_engine *e);
+kolo_status_t kolo_job_take(struct kolo_tensor_engine *e, kolo_lane_t *lane, size_t n, kolo_job_t **job);
+/* From here on its entries, and itself, are the finisher's, or the loop's that settles: it ends when its marks are
+ * reached. How many entries these are. */
+size_t kolo_job_hand_over(struct kolo_tensor_engine *e, kolo_job_t *job);
+void kolo_job_free(kolo_job_t *job);
+
+/* stage.c: a single tensor of a device. Its input, fetched; room for its output; and the output taken back, after
+ * which the job of all three, entry->stage, is to be handed over. */
+kolo_status_t kolo_stage_in(kolo_set_t *s, kolo_entry_t *entry, size_t bytes, const void **input);
+kolo_status_t kolo_stage_room(kolo_set_t *s, kolo_entry_t *entry, size_t bytes, void **output);
+kolo_status_t kolo_stage_out(kolo_entry_t *entry, void *output, size_t bytes);
+void kolo_stage_drop(kolo_entry_t *entry); /* there is nothing to take back */
+
+#endif

@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The functions of a device's queue, as the loop and the finisher call them: one thread at a time is in a queue, as
+ * devices are promised (device.h).
+ */
+#include "engine/batch/device.h"
+
+static kolo_status_t leave(kolo_use_t *use, kolo_status_t status)
+{
+    pthread_mutex_unlock(&use->lock);
+    return status;
+}
+
+kolo_status_t kolo_use_allocate(kolo_use_t *use, size_t bytes, void **memory)
+{
+    pthread_mutex_lock(&use->lock);
+    return leave(use, use->ops->allocate(use->queue, bytes, memory));
+}
+
+void kolo_use_release(kolo_use_t *use, void *memory)
+{
+    pthread_mutex_lock(&use->lock);
+    use->ops->release(use->queue, memory);
+    pthread_mutex_unlock(&use->lock);
+}
+
+kolo_status_t kolo_use_pin(kolo_use_t *use, void *host, size_t bytes)
+{
+    if (!use->ops->pin) return KOLO_OK;
+    pthread_mutex_lock(&use->lock);
+    return leave(use, use->ops->pin(use->queue, host, bytes));
+}
+
+void kolo_use_unpin(kolo_use_t *use, void *host)
+{
+    if (!use || !host || !use->ops->unpin) return;
+    pthread_mutex_lock(&use->lock);
+    use->ops->unpin(use->queue, host);
+    pthread_mutex_unlock(&use->lock);
+}
+
+kolo_status_t kolo_use_lift(kolo_use_t *use, const kolo_lift_t *list, size_t n)
+{
+    pthread_mutex_lock(&use->lock);
+    return leave(use, use->ops->lift(use->queue, list, n));
+}
+
+kolo_status_t kolo_use_fetch(kolo_use_t *use, void *host, const void *memory, size_t bytes)
+{
+    pthread_mutex_lock(&use->lock);
+    return leave(use, use->ops->fetch(use->queue, host, memory, bytes));
+}
+
+kolo_status_t kolo_use_store(kolo_use_t *use, void *memory, const void *host, size_t bytes)
+{
+    pthread_mutex_lock(&use->lock);
+    return leave(use, use->ops->store(use->queue, memory, host, bytes));
+}
+
+kolo_status_t kolo_use_mark(kolo_use_t *use, uint64_t *mark)
+{
+    pthread_mutex_lock(&use->lock);
+    return leave(use, use->ops->mark(use->queue, mark));
+}

@@ -1,0 +1,430 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Fusion buffers, and how tensors get into them and out again. There are two, so that one is packed or unpacked
+ * while the other is reduced; while nothing overlaps only the first is used. A tensor lies at the same place in the
+ * host's buffer and in that of its device: what is on the CPU is packed straight into the former, what is on a
+ * device into the latter by the device itself, and crosses over in as few pieces as possible.
+ *
+ * A queue works in order, so the next batch may be packed into a buffer that the last one is still unpacked from,
+ * if both are that one queue's affair alone; otherwise the loop waits.
+ */
+#include "engine/batch/device.h"
+#include "engine/batch/perform.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define LEAST_BYTES 65536
+#define CPU_BIT     (UINT32_C(1) << KOLO_USE_CPU)
+#define AHEAD_LEAST (256 << 10) /* bytes: packing less takes no longer than telling another thread to do it */
+
+static size_t count_of(const kolo_response_t *r)
+{
+    return (size_t)kolo_shape_elements(r->request.shape, r->request.ndims, 0, kolo_type_size(r->request.type));
+}
+
+static int use_of(const kolo_response_t *r)
+{
+    return r->entry && r->entry->use ? r->entry->use->number : KOLO_USE_CPU;
+}
+
+/* ---- jobs ---- */
+
+static bool is_free(const kolo_job_t *job)
+{
+    return atomic_load(&job->state) == KOLO_JOB_FREE;
+}
+
+void kolo_job_free(kolo_job_t *job)
+{
+    for (int i = 0; i < 2; i++) {
+        kolo_use_unpin(job->on, job->scratch[i]);
+        free(job->scratch[i]);
+        job->scratch[i] = NULL;
+    }
+    job->on = NULL;
+    job->nentries = 0;
+    atomic_store(&job->state, KOLO_JOB_FREE);
+}
+
+/* Completes what the CPU's thread has done, in order, or waits for it. */
+static kolo_status_t settle(struct kolo_tensor_engine *e, kolo_job_t *job)
+{
+    kolo_use_t *cpu = atomic_load(&e->devices->uses[KOLO_USE_CPU]);
+    if (atomic_load(&job->state) != KOLO_JOB_SETTLING) return KOLO_OK;
+    KOLO_TRY(kolo_use_wait(e, cpu, job->marks[KOLO_USE_CPU], "unpacking of tensors"));
+    kolo_job_finish(e, job, KOLO_OK);
+    return KOLO_OK;
+}
+
+/* The other jobs are the finisher's, which opens the gate when one of them is over. */
+static kolo_status_t await_free(struct kolo_tensor_engine *e, kolo_job_t *job)
+{
+    kolo_wait_t wait;
+    KOLO_TRY(settle(e, job));
+    kolo_wait_init(&wait, NULL, 0, NULL, NULL, 1);
+    for (;;) {
+        uint32_t ticket = kolo_gate_ticket(e->gate);
+        if (is_free(job)) return KOLO_OK;
+        KOLO_TRY(kolo_engine_status(e));
+        KOLO_TRY(kolo_gate_wait(e->gate, ticket, &wait));
+    }
+}
+
+kolo_status_t kolo_job_take(struct kolo_tensor_engine *e, kolo_lane_t *lane, size_t n, kolo_job_t **out)
+{
+    kolo_devices_t *d = e->devices;
+    kolo_job_t *job = NULL;
+    for (int i = 0; i < KOLO_JOBS && !job; i++)
+        if (is_free(&d->jobs[i])) job = &d->jobs[i];
+    /* What is taken already (the next batch, begun ahead) is the caller's own and would never come to its end. */
+    for (int i = 0; i < KOLO_JOBS && !job; i++) {
+        if (atomic_load(&d->jobs[d->next_job].state) != KOLO_JOB_TAKEN) job = &d->jobs[d->next_job];
+        d->next_job = (d->next_job + 1) % KOLO_JOBS;
+    }
+    if (!job) return kolo_fail(KOLO_ERR_INTERNAL, "engine: all %d jobs of devices are taken", KOLO_JOBS);
+    if (!is_free(job)) KOLO_TRY(await_free(e, job));
+    if (n > job->entries_room) {
+        kolo_entry_t **entries = realloc(job->entries, n * sizeof(kolo_entry_t *));
+        if (entries) job->entries = entries;
+        kolo_lift_t *lifts = realloc(job->lifts, n * sizeof *lifts);
+        if (lifts) job->lifts = lifts;
+        if (!entries || !lifts) return kolo_fail(KOLO_ERR_NO_MEMORY, "engine: out of memory for %zu tensors", n);
+        job->entries_room = n;
+    }
+    job->lane = lane;
+    job->uses = 0;
+    job->now = true;
+    job->buffer = -1;
+    job->nentries = job->nlifts = 0;
+    atomic_store(&job->state, KOLO_JOB_TAKEN);
+    *out = job;
+    return KOLO_OK;
+}
+
+kolo_status_t kolo_fusion_settle(struct kolo_tensor_engine *e)
+{
+    for (int i = 0; i < KOLO_JOBS; i++) KOLO_TRY(settle(e, &e->devices->jobs[i]));
+    return KOLO_OK;
+}
+
+/* ---- buffers ---- */
+
+static kolo_status_t grow_host(struct kolo_tensor_engine *e, int b, size_t bytes)
+{
+    kolo_fusion_buffer_t *buffer = &e->devices->buffers[b];
+    void *p = NULL;
+    if (buffer->memory && bytes <= buffer->bytes)
+        return KOLO_OK; /* of empty tensors there is nothing, yet a place */
+    bytes = KOLO_ROUND_UP(KOLO_MAX(KOLO_MAX(bytes, buffer->bytes * 2), (size_t)1), (size_t)LEAST_BYTES);
+    if (posix_memalign(&p, 4096, bytes))
+        return kolo_fail(KOLO_ERR_NO_MEMORY, "engine: out of memory for a fusion buffer of %zu bytes", bytes);
+    for (int i = 0; i < KOLO_DEVICES_MAX; i++) { /* devices grow theirs, and pin this, when they need it */
+        kolo_use_t *use = atomic_load(&e->devices->uses[i]);
+        if (!use || !use->buffers[b]) continue;
+        kolo_use_unpin(use, buffer->memory);
+        kolo_use_release(use, use->buffers[b]);
+        use->buffers[b] = NULL;
+    }
+    free(buffer->memory);
+    buffer->memory = p;
+    buffer->bytes = bytes;
+    return KOLO_OK;
+}
+
+static kolo_status_t grow_device(struct kolo_tensor_engine *e, kolo_use_t *use, int b)
+{
+    kolo_fusion_buffer_t *buffer = &e->devices->buffers[b];
+    void *memory;
+    if (use->buffers[b]) return KOLO_OK;
+    KOLO_TRY(kolo_use_allocate(use, buffer->bytes, &memory));
+    kolo_status_t status = kolo_use_pin(use, buffer->memory, buffer->bytes);
+    if (status == KOLO_OK)
+        use->buffers[b] = memory;
+    else
+        kolo_use_release(use, memory);
+    return status;
+}
+
+/* Behind what the last job still does with it, in the same queue? */
+static bool may_follow(const kolo_job_t *last, uint32_t uses, bool now)
+{
+    bool one = (uses & (uses - 1)) == 0;
+    return last->uses == uses && one && !last->now && !now;
+}
+
+/* The first buffer that nobody uses; else that of the job which is unpacked. */
+static kolo_status_t take_buffer(struct kolo_tensor_engine *e, size_t bytes, uint32_t uses, bool now, int *out)
+{
+    kolo_devices_t *d = e->devices;
+    int b = -1;
+    for (int i = 0; i < KOLO_FUSION_BUFFERS && b < 0; i++)
+        if (!d->buffers[i].job || is_free(d->buffers[i].job) || d->buffers[i].job->buffer != i) b = i;
+    for (int i = 0; i < KOLO_FUSION_BUFFERS && b < 0; i++)
+        if (atomic_load(&d->buffers[i].job->state) != KOLO_JOB_TAKEN) b = i;
+    if (b < 0) return kolo_fail(KOLO_ERR_INTERNAL, "engine: all fusion buffers are taken");
+    kolo_job_t *last = d->buffers[b].job;
+    if (last && last->buffer == b && (bytes > d->buffers[b].bytes || !may_follow(last, uses, now)))
+        KOLO_TRY(await_free(e, last));
+    *out = b;
+    return grow_host(e, b, bytes);
+}
+
+kolo_status_t kolo_fusion_room(struct kolo_tensor_engine *e, size_t bytes, void **memory)
+{
+    int b;
+    KOLO_TRY(take_buffer(e, bytes, 0, true, &b));
+    *memory = e->devices->buffers[b].memory;
+    return KOLO_OK;
+}
+
+/* ---- in and out ---- */
+
+static kolo_lift_t *add_lift(kolo_job_t *job, const kolo_response_t *r)
+{
+    kolo_lift_t *l = &job->lifts[job->nlifts++];
+    *l = (kolo_lift_t){.count = count_of(r), .type = r->request.type, .op = KOLO_SUM, .factor = 1.0};
+    return l;
+}
+
+/* What of the batch is on this device crosses over, neighbours together. */
+static kolo_status_t cross(kolo_use_t *use, int b, char *host, kolo_response_t *const *batch, size_t n, bool in)
+{
+    size_t elem = kolo_type_size(batch[0]->request.type), at = 0, from = 0;
+    char *memory = use->buffers[b];
+    bool mine = false;
+    for (size_t i = 0; i <= n; i++) {
+        bool is = i < n && use_of(batch[i]) == use->number;
+        if (mine && !is && at > from)
+            KOLO_TRY(in ? kolo_use_fetch(use, host + from, memory + from, at - from)
+                        : kolo_use_store(use, memory + from, host + from, at - from));
+        if (!mine) from = at;
+        mine = is;
+        if (i < n) at += count_of(batch[i]) * elem;
+    }
+    return KOLO_OK;
+}
+
+static kolo_status_t pack_device(struct kolo_tensor_engine *e, kolo_use_t *use, kolo_job_t *job,
+                                 kolo_response_t *const *batch, size_t n)
+{
+    size_t elem = kolo_type_size(batch[0]->request.type), at = 0, first = job->nlifts;
+    KOLO_TRY(grow_device(e, use, job->buffer));
+    for (size_t i = 0; i < n; at += count_of(batch[i++]) * elem) {
+        if (use_of(batch[i]) != use->number) continue;
+        kolo_lift_t *l = add_lift(job, batch[i]);
+        l->to = (char *)use->buffers[job->buffer] + at;
+        l->from = batch[i]->entry->input;
+        l->factor = batch[i]->request.prescale;
+    }
+    KOLO_TRY(kolo_use_lift(use, job->lifts + first, job->nlifts - first));
+    return cross(use, job->buffer, e->devices->buffers[job->buffer].memory, batch, n, true);
+}
+
+static void pack_cpu(kolo_job_t *job, char *host, kolo_response_t *const *batch, size_t n, kolo_op_t op)
+{
+    size_t elem = kolo_type_size(batch[0]->request.type);
+    for (size_t i = 0; i < n; host += count_of(batch[i++]) * elem) {
+        const kolo_response_t *r = batch[i];
+        if (use_of(r) != KOLO_USE_CPU) continue;
+        kolo_lift_t *l = add_lift(job, r);
+        l->to = host;
+        l->from = r->entry ? r->entry->input : NULL;
+        l->op = op;
+        if (r->entry) l->factor = r->request.prescale;
+    }
+}
+
+/* Queued, or done at once if that is how the job does it. */
+static kolo_status_t lift_cpu(struct kolo_tensor_engine *e, kolo_job_t *job, size_t first)
+{
+    const kolo_lift_t *list = job->lifts + first;
+    if (job->now) {
+        kolo_lift_now(list, job->nlifts - first);
+        return KOLO_OK;
+    }
+    kolo_use_t *use;
+    KOLO_TRY(kolo_devices_open(e, KOLO_USE_CPU, &use));
+    KOLO_TRY(kolo_use_lift(use, list, job->nlifts - first));
+    return kolo_use_mark(use, &job->marks[KOLO_USE_CPU]);
+}
+
+static kolo_status_t fail_pack(const kolo_use_t *use, kolo_status_t status, kolo_response_t *const *batch,
+                               const char *doing)
+{
+    return kolo_fail_prefix(status, "engine: %s tensor %.300s on device %d: ", doing, batch[0]->request.name.text,
+                            use->number);
+}
+
+bool kolo_fusion_overlaps(kolo_set_t *s, kolo_response_t *const *batch, size_t n)
+{
+    if (s->engine->devices->overlap) return true;
+    for (size_t i = 0; i < n; i++)
+        if (use_of(batch[i]) != KOLO_USE_CPU) return true;
+    return false;
+}
+
+/* What is the CPU's is done on the spot: something of a device is there to be waited for anyway, or nothing would
+ * go on meanwhile, or it is not worth a word. */
+static bool does_now(const struct kolo_tensor_engine *e, uint32_t uses, bool overlaps, size_t bytes)
+{
+    if (!(uses & CPU_BIT)) return false;
+    return uses != CPU_BIT || !overlaps || !e->devices->overlap || bytes < AHEAD_LEAST;
+}
+
+kolo_status_t kolo_fusion_begin(kolo_set_t *s, kolo_response_t *const *batch, size_t n, kolo_op_t op, size_t extra,
+                                bool ahead, kolo_job_t **out)
+{
+    struct kolo_tensor_engine *e = s->engine;
+    size_t bytes = 0, elem = kolo_type_size(batch[0]->request.type);
+    uint32_t uses = 0;
+    kolo_job_t *job;
+    KOLO_TRY(kolo_job_take(e, &s->lane, n, &job));
+    for (size_t i = 0; i < n; i++) {
+        bytes += count_of(batch[i]) * elem;
+        uses |= UINT32_C(1) << use_of(batch[i]);
+    }
+    job->now = does_now(e, uses, ahead, bytes);
+    KOLO_TRY(take_buffer(e, bytes + extra, uses, job->now, &job->buffer));
+    job->uses = uses;
+    job->bytes = bytes;
+    e->devices->buffers[job->buffer].job = job;
+    for (int i = 0; i < KOLO_DEVICES_MAX; i++) {
+        if (!(uses >> i & 1)) continue;
+        kolo_use_t *use = atomic_load(&e->devices->uses[i]);
+        kolo_status_t status = pack_device(e, use, job, batch, n);
+        if (status == KOLO_OK) status = kolo_use_mark(use, &job->marks[i]);
+        if (status != KOLO_OK) return fail_pack(use, status, batch, "packing");
+    }
+    if (uses & CPU_BIT) {
+        size_t first = job->nlifts;
+        pack_cpu(job, e->devices->buffers[job->buffer].memory, batch, n, op);
+        KOLO_TRY(lift_cpu(e, job, first));
+    }
+    *out = job;
+    return KOLO_OK;
+}
+
+kolo_status_t kolo_fusion_await(kolo_set_t *s, kolo_job_t *job, void **memory)
+{
+    struct kolo_tensor_engine *e = s->engine;
+    for (int i = 0; i < KOLO_USES; i++) {
+        if (!(job->uses >> i & 1) || (i == KOLO_USE_CPU && job->now)) continue;
+        KOLO_TRY(kolo_use_wait(e, atomic_load(&e->devices->uses[i]), job->marks[i], "packing of tensors"));
+    }
+    *memory = e->devices->buffers[job->buffer].memory;
+    return KOLO_OK;
+}
+
+/* Results of those tensors that are `of` a device, from where they lie packed. Their entries go to `entries`. */
+static size_t unpack(kolo_set_t *s, kolo_job_t *job, const char *packed, int of, kolo_response_t *const *batch,
+                     size_t n, kolo_entry_t **entries)
+{
+    size_t elem = kolo_type_size(batch[0]->request.type), nentries = 0;
+    for (size_t i = 0; i < n; packed += count_of(batch[i++]) * elem) {
+        const kolo_response_t *r = batch[i];
+        double factor = r->request.postscale;
+        if (!r->entry || use_of(r) != of) continue;
+        entries[nentries++] = r->entry;
+        kolo_reduction_of(s, r->request.op, &factor);
+        void *output = kolo_output_memory(r->entry, r->request.shape, r->request.ndims);
+        if (r->entry->status != KOLO_OK) continue;
+        kolo_lift_t *l = add_lift(job, r);
+        l->to = output;
+        l->from = packed;
+        l->factor = factor;
+    }
+    return nentries;
+}
+
+static kolo_status_t unpack_device(kolo_set_t *s, kolo_use_t *use, kolo_job_t *job, kolo_response_t *const *batch,
+                                   size_t n)
+{
+    size_t first = job->nlifts;
+    KOLO_TRY(cross(use, job->buffer, s->engine->devices->buffers[job->buffer].memory, batch, n, false));
+    job->nentries += unpack(s, job, use->buffers[job->buffer], use->number, batch, n, job->entries + job->nentries);
+    KOLO_TRY(kolo_use_lift(use, job->lifts + first, job->nlifts - first));
+    return kolo_use_mark(use, &job->marks[use->number]);
+}
+
+size_t kolo_job_hand_over(struct kolo_tensor_engine *e, kolo_job_t *job)
+{
+    bool devices = job->uses & ~CPU_BIT;
+    size_t n = job->nentries;
+    if (devices) job->uses &= ~CPU_BIT; /* whose part is done */
+    atomic_fetch_add(&job->lane->nelsewhere, job->nentries);
+    atomic_store(&job->state, devices ? KOLO_JOB_FINISHING : KOLO_JOB_SETTLING);
+    if (devices) kolo_finisher_wake(e);
+    return n;
+}
+
+kolo_status_t kolo_fusion_end(kolo_set_t *s, kolo_job_t *job, kolo_response_t *const *batch, size_t n, bool more,
+                              kolo_entry_t **done, size_t *ndone, kolo_job_t **later)
+{
+    struct kolo_tensor_engine *e = s->engine;
+    const char *packed = e->devices->buffers[job->buffer].memory;
+    job->nlifts = job->nentries = *ndone = 0;
+    for (int i = 0; i < KOLO_DEVICES_MAX; i++) {
+        if (!(job->uses >> i & 1)) continue;
+        kolo_use_t *use = atomic_load(&e->devices->uses[i]);
+        kolo_status_t status = unpack_device(s, use, job, batch, n);
+        if (status != KOLO_OK) return fail_pack(use, status, batch, "unpacking");
+    }
+    if (job->uses & CPU_BIT) {
+        size_t first = job->nlifts;
+        job->now = does_now(e, job->uses, more, job->bytes);
+        *ndone = unpack(s, job, packed, KOLO_USE_CPU, batch, n, job->now ? done : job->entries);
+        KOLO_TRY(lift_cpu(e, job, first));
+    }
+    if ((job->uses & CPU_BIT) && !job->now) {
+        job->nentries = *ndone;
+        *ndone = 0;
+    }
+    *later = job;
+    if (!job->now || job->uses != CPU_BIT) return KOLO_OK;
+    *later = NULL;
+    kolo_job_free(job);
+    return KOLO_OK;
+}
+
+static bool is_stuck(const kolo_devices_t *d, int i)
+{
+    const kolo_use_t *use = atomic_load(&d->uses[i]);
+    return use && use->stuck;
+}
+
+/* Does a device that is stuck still have a part in it? */
+static bool is_kept(const kolo_devices_t *d, const kolo_job_t *job)
+{
+    if (is_free(job)) return false;
+    bool kept = job->on && job->on->stuck;
+    for (int i = 0; i < KOLO_USES; i++) kept |= (job->uses >> i & 1) && is_stuck(d, i);
+    return kept;
+}
+
+static void free_buffer(kolo_devices_t *d, int b)
+{
+    bool kept = is_stuck(d, KOLO_USE_CPU); /* it packs straight into that of the host */
+    for (int i = 0; i < KOLO_DEVICES_MAX; i++) {
+        kolo_use_t *use = atomic_load(&d->uses[i]);
+        if (!use || !use->buffers[b]) continue;
+        kept |= use->stuck;
+        if (use->stuck) continue;
+        kolo_use_unpin(use, d->buffers[b].memory);
+        kolo_use_release(use, use->buffers[b]);
+    }
+    if (!kept) free(d->buffers[b].memory);
+}
+
+void kolo_fusion_fini(struct kolo_tensor_engine *e)
+{
+    kolo_devices_t *d = e->devices;
+    for (int b = 0; b < KOLO_FUSION_BUFFERS; b++) free_buffer(d, b);
+    for (int i = 0; i < KOLO_JOBS; i++) {
+        kolo_job_t *job = &d->jobs[i];
+        if (is_kept(d, job)) continue;
+        kolo_job_free(job);
+        free(job->entries);
+        free(job->lifts);
+    }
+}

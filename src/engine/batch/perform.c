@@ -1,0 +1,309 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A batch becomes one collective: small tensors are packed into the fusion buffer, reduced there and unpacked; a
+ * tensor that is alone is reduced where it lies. Then its entries are complete. A rank that has joined has no entry
+ * and contributes what changes nothing.
+ */
+#include "engine/batch/perform.h"
+#include "engine/backends/backend.h"
+#include "engine/batch/device.h"
+#include "engine/timeline/timeline.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define NOTHING_NS 1000 /* a tensor that needs no preparation takes less */
+
+void kolo_entry_fail(kolo_entry_t *entry, kolo_status_t status, const char *text)
+{
+    if (entry->status != KOLO_OK) return;
+    entry->status = status;
+    entry->text = strdup(text); /* without memory the status has to do */
+}
+
+static size_t bytes_of_shape(const kolo_entry_t *entry, const int64_t *shape, int ndims)
+{
+    size_t elem = kolo_type_size(entry->request.type);
+    return (size_t)kolo_shape_elements(shape, ndims, 0, elem) * elem;
+}
+
+void *kolo_output_memory(kolo_entry_t *entry, const int64_t *shape, int ndims)
+{
+    size_t bytes = bytes_of_shape(entry, shape, ndims);
+    char text[KOLO_TENSOR_NAME_MAX + 100];
+    entry->out_ndims = ndims;
+    memcpy(entry->out_shape, shape, (size_t)ndims * sizeof *shape);
+    if (!entry->output && entry->how.allocate)
+        entry->output = entry->how.allocate(entry->how.arg, bytes, ndims, shape);
+    if (entry->output || bytes == 0) return entry->output;
+    snprintf(text, sizeof text, "tensor %s: its allocate function gave no memory for %zu bytes",
+             entry->request.name.text, bytes);
+    kolo_entry_fail(entry, KOLO_ERR_NO_MEMORY, text);
+    return NULL;
+}
+
+kolo_status_t kolo_output_find(kolo_set_t *s, kolo_entry_t *entry, const int64_t *shape, int ndims,
+                               kolo_output_t *output)
+{
+    *output = (kolo_output_t){kolo_output_memory(entry, shape, ndims), NULL, bytes_of_shape(entry, shape, ndims)};
+    if (entry->use) return kolo_stage_room(s, entry, output->bytes, &output->data);
+    if (output->data || output->bytes == 0) return KOLO_OK;
+    output->data = output->scratch = malloc(output->bytes);
+    return output->data ? KOLO_OK : kolo_fail(KOLO_ERR_NO_MEMORY, "engine: out of memory: %s", entry->text);
+}
+
+kolo_status_t kolo_output_done(kolo_entry_t *entry, const kolo_output_t *output, kolo_status_t status)
+{
+    free(output->scratch);
+    if (status != KOLO_OK || !entry->use) return status;
+    if (entry->status == KOLO_OK) return kolo_stage_out(entry, entry->output, output->bytes);
+    kolo_stage_drop(entry);
+    return KOLO_OK;
+}
+
+kolo_op_t kolo_reduction_of(const kolo_set_t *s, kolo_op_t op, double *factor)
+{
+    if (op != KOLO_AVG || s->njoined == 0) return op;
+    int by = s->engine->config.average == KOLO_AVERAGE_CONTRIBUTORS ? s->size - s->njoined : s->size;
+    *factor /= by;
+    return KOLO_SUM;
+}
+
+/* ---- reductions ---- */
+
+static size_t count_of(const kolo_response_t *r)
+{
+    return (size_t)kolo_shape_elements(r->request.shape, r->request.ndims, 0, kolo_type_size(r->request.type));
+}
+
+static void timed(_Atomic uint64_t *part, uint64_t *since)
+{
+    uint64_t now = kolo_now_ns();
+    KOLO_TALLY(*part, now - *since);
+    *since = now;
+}
+
+/* The same, and the timeline gets it, too. */
+static void traced(kolo_set_t *s, kolo_response_t *const *batch, size_t n, int what, _Atomic uint64_t *part,
+                   uint64_t *since)
+{
+    uint64_t from = *since;
+    timed(part, since);
+    bool nothing = (what == KOLO_DO_INPUT || what == KOLO_DO_OUTPUT) && *since - from < NOTHING_NS;
+    if (KOLO_UNLIKELY(s->engine->timeline != NULL) && !nothing) kolo_trace_do(s, batch, n, what, from, *since);
+}
+
+/* What has just been done, and by whom. */
+static int operation_of(const kolo_set_t *s, const kolo_request_t *q)
+{
+    if (q->op == KOLO_ADASUM && q->work == KOLO_WORK_ALL_REDUCE) return KOLO_DO_ADASUM;
+    return KOLO_DO_MOVE(s->engine->backend_ran, q->work);
+}
+
+/* Where adasum's scratch memory begins behind that many bytes in the fusion buffer. */
+static size_t scratch_at(size_t bytes)
+{
+    return KOLO_ROUND_UP(bytes, (size_t)64);
+}
+
+/* What the operator needs behind that many bytes. */
+static size_t extra_of(kolo_set_t *s, const kolo_request_t *q, size_t count, size_t bytes, size_t ntensors)
+{
+    if (q->op != KOLO_ADASUM) return 0;
+    return scratch_at(bytes) - bytes + kolo_adasum_scratch(s, count, kolo_type_size(q->type), ntensors);
+}
+
+/* The first `used` bytes of the buffer are in use. */
+static kolo_status_t all_reduce(kolo_set_t *s, kolo_response_t *const *batch, size_t n, const void *in, void *out,
+                                size_t count, kolo_op_t op, void *buffer, size_t used)
+{
+    kolo_type_t type = batch[0]->request.type;
+    size_t bytes = count * kolo_type_size(type);
+    if (op != KOLO_ADASUM)
+        return kolo_backend_run(s, &(kolo_move_t){.need = {KOLO_WORK_ALL_REDUCE, type, op, KOLO_MEMORY_HOST, bytes},
+                                                  .in = in,
+                                                  .out = out,
+                                                  .count = count});
+    if (in != out && count > 0) memcpy(out, in, bytes);
+    return kolo_adasum(s, batch, n, out, (char *)buffer + scratch_at(used));
+}
+
+static kolo_status_t reduce_alone(kolo_set_t *s, kolo_response_t *const *batch)
+{
+    const kolo_response_t *r = batch[0];
+    kolo_entry_t *entry = r->entry;
+    const kolo_request_t *q = &r->request;
+    size_t count = count_of(r), used = entry ? 0 : count * kolo_type_size(q->type); /* in the fusion buffer */
+    double factor = q->postscale;
+    kolo_op_t op = kolo_reduction_of(s, q->op, &factor);
+    kolo_output_t out;
+    void *buffer = NULL;
+    uint64_t since = kolo_now_ns();
+    size_t room = used + extra_of(s, q, count, used, 1);
+    if (room > 0) KOLO_TRY(kolo_fusion_room(s->engine, room, &buffer));
+    if (!entry) {
+        kolo_fill_identity(buffer, count, q->type, op);
+        return all_reduce(s, batch, 1, buffer, buffer, count, op, buffer, used);
+    }
+    KOLO_TRY(kolo_output_find(s, entry, q->shape, q->ndims, &out));
+    const void *in = entry->input;
+    if (q->prescale != 1.0) {
+        kolo_scale(out.data, in, count, q->type, q->prescale);
+        in = out.data;
+    }
+    traced(s, batch, 1, KOLO_DO_INPUT, &s->engine->tally.pack_ns, &since);
+    kolo_status_t status = all_reduce(s, batch, 1, in, out.data, count, op, buffer, used);
+    traced(s, batch, 1, operation_of(s, q), &s->engine->tally.operate_ns, &since);
+    if (status == KOLO_OK && factor != 1.0) kolo_scale(out.data, out.data, count, q->type, factor);
+    traced(s, batch, 1, KOLO_DO_OUTPUT, &s->engine->tally.pack_ns, &since);
+    return kolo_output_done(entry, &out, status);
+}
+
+/* ---- batches ---- */
+
+/* A batch on its way. */
+typedef struct {
+    kolo_response_t *const *responses;
+    size_t n;
+    kolo_job_t *job;   /* of what is reduced in a fusion buffer, once it has begun */
+    bool more;         /* another batch follows */
+    size_t ndone;      /* entries in e->entries that are complete */
+    kolo_job_t *later; /* completes the others */
+} batch_t;
+
+/* Several tensors, or one that the CPU does not reach. */
+static bool is_buffered(const batch_t *b)
+{
+    const kolo_response_t *r = b->responses[0];
+    if (r->status != KOLO_OK || r->request.work != KOLO_WORK_ALL_REDUCE) return false;
+    return b->n > 1 || (r->entry && r->entry->use);
+}
+
+static size_t count_all(const batch_t *b)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < b->n; i++) count += count_of(b->responses[i]);
+    return count;
+}
+
+/* ahead: while the one before it is reduced. */
+static kolo_status_t begin(kolo_set_t *s, batch_t *b, bool ahead)
+{
+    const kolo_request_t *q = &b->responses[0]->request;
+    double factor = 1.0;
+    size_t count = count_all(b), extra = extra_of(s, q, count, count * kolo_type_size(q->type), b->n);
+    return kolo_fusion_begin(s, b->responses, b->n, kolo_reduction_of(s, q->op, &factor), extra, ahead, &b->job);
+}
+
+static kolo_status_t reduce_fused(kolo_set_t *s, batch_t *b)
+{
+    struct kolo_tensor_engine *e = s->engine;
+    const kolo_request_t *q = &b->responses[0]->request;
+    size_t count = count_all(b), bytes = count * kolo_type_size(q->type);
+    double factor = 1.0;
+    kolo_op_t op = kolo_reduction_of(s, q->op, &factor);
+    void *packed;
+    uint64_t since = kolo_now_ns();
+    if (!b->job) KOLO_TRY(begin(s, b, false));
+    KOLO_TRY(kolo_fusion_await(s, b->job, &packed));
+    traced(s, b->responses, b->n, KOLO_DO_COPY_IN, &e->tally.pack_ns, &since);
+    KOLO_TRY(all_reduce(s, b->responses, b->n, packed, packed, count, op, packed, bytes));
+    traced(s, b->responses, b->n, operation_of(s, q), &e->tally.operate_ns, &since);
+    KOLO_TRY(kolo_fusion_end(s, b->job, b->responses, b->n, b->more, e->entries, &b->ndone, &b->later));
+    traced(s, b->responses, b->n, KOLO_DO_COPY_OUT, &e->tally.pack_ns, &since);
+    KOLO_TALLY(e->tally.packed_bytes, bytes);
+    KOLO_TALLY(e->tally.reduced_bytes, bytes);
+    return KOLO_OK;
+}
+
+static kolo_status_t run_alone(kolo_set_t *s, const kolo_response_t *r, batch_t *b)
+{
+    switch (r->request.work) {
+    case KOLO_WORK_ALL_REDUCE:
+        KOLO_TALLY(s->engine->tally.reduced_bytes, count_of(r) * kolo_type_size(r->request.type));
+        return reduce_alone(s, b->responses);
+    case KOLO_WORK_BARRIER: /* that all have agreed is the barrier */
+        return KOLO_OK;
+    case KOLO_WORK_ADD_SET:
+    case KOLO_WORK_REMOVE_SET:
+        return kolo_sets_change(s->engine, r);
+    case KOLO_WORK_JOIN:
+        s->joined = false;
+        s->join = NULL;
+        if (r->entry) r->entry->last_joined = r->last_joined;
+        return KOLO_OK;
+    default: {
+        uint64_t since = kolo_now_ns();
+        kolo_status_t status = kolo_perform_move(s, r);
+        traced(s, b->responses, b->n, operation_of(s, &r->request), &s->engine->tally.operate_ns, &since);
+        return status;
+    }
+    }
+}
+
+static kolo_status_t run(kolo_set_t *s, batch_t *b)
+{
+    const kolo_response_t *r = b->responses[0];
+    if (r->status == KOLO_OK && r->request.work < KOLO_MOVES) KOLO_TALLY(s->engine->tally.operations, 1);
+    if (is_buffered(b)) return reduce_fused(s, b);
+    kolo_status_t status = KOLO_OK;
+    if (r->status == KOLO_OK) {
+        status = run_alone(s, r, b);
+    } else {
+        if (r->entry) kolo_entry_fail(r->entry, r->status, r->text ? r->text : "");
+        if (r->request.work >= KOLO_WORK_ADD_SET && r->entry) status = kolo_sets_change(s->engine, r);
+    }
+    if (!r->entry) return status;
+    b->later = r->entry->stage;
+    if (!b->later) s->engine->entries[b->ndone++] = r->entry;
+    return status;
+}
+
+static kolo_status_t room_for_entries(kolo_set_t *s, size_t n)
+{
+    if (n <= s->engine->entries_room) return KOLO_OK;
+    kolo_entry_t **p = realloc(s->engine->entries, n * sizeof(kolo_entry_t *));
+    if (!p) return kolo_fail(KOLO_ERR_NO_MEMORY, "engine: out of memory for %zu tensors", n);
+    s->engine->entries = p;
+    s->engine->entries_room = n;
+    return KOLO_OK;
+}
+
+static kolo_status_t perform(kolo_set_t *s, batch_t *b)
+{
+    struct kolo_tensor_engine *e = s->engine;
+    KOLO_TRY(room_for_entries(s, b->n));
+    if (KOLO_UNLIKELY(e->timeline != NULL)) kolo_trace_begin(s, b->responses, b->n);
+    KOLO_TRY(run(s, b));
+    if (KOLO_UNLIKELY(e->timeline != NULL)) kolo_trace_done(s, b->responses, b->n);
+    uint64_t since = kolo_now_ns();
+    size_t n = b->ndone;
+    if (b->later) n += kolo_job_hand_over(e, b->later);
+    KOLO_TALLY(e->tally.tensors, n);
+    if (b->ndone > 0) kolo_lane_finish(&s->lane, e->entries, b->ndone);
+    timed(&e->tally.complete_ns, &since);
+    return KOLO_OK;
+}
+
+static batch_t batch_at(const kolo_batches_t *batches, size_t i)
+{
+    size_t from = i ? batches->ends[i - 1] : 0;
+    return (batch_t){
+        .responses = batches->responses + from, .n = batches->ends[i] - from, .more = i + 1 < batches->nbatches};
+}
+
+/* The next batch is packed while this one is reduced, where that is not this thread's work. */
+kolo_status_t kolo_perform(kolo_set_t *s, const kolo_batches_t *batches)
+{
+    if (batches->nbatches == 0) return KOLO_OK;
+    batch_t now = batch_at(batches, 0), next;
+    for (size_t i = 0; i < batches->nbatches; i++, now = next) {
+        if (now.more) next = batch_at(batches, i + 1);
+        if (now.more && is_buffered(&next) && kolo_fusion_overlaps(s, next.responses, next.n))
+            KOLO_TRY(begin(s, &next, true));
+        KOLO_TRY(perform(s, &now));
+        if (!now.more) break;
+    }
+    return kolo_fusion_settle(s->engine);
+}

@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What is done with what all ranks have agreed on: batches are reduced, other responses moved, results put where
+ * their owners want them.
+ */
+#ifndef KOLO_ENGINE_BATCH_PERFORM_H
+#define KOLO_ENGINE_BATCH_PERFORM_H
+
+#include "engine/engine.h"
+
+/* adasum.c: data holds the batch's tensors one behind the other and becomes their Adasum over the set's ranks.
+ * scratch has so many bytes, aligned for doubles. */
+size_t kolo_adasum_scratch(const kolo_set_t *s, size_t count, size_t elem, size_t ntensors);
+kolo_status_t kolo_adasum(kolo_set_t *s, kolo_response_t *const *batch, size_t n, void *data, void *scratch);
+
+/* perform.c: runs batches, in order, and completes their tensors. Fails only if the engine cannot go on. */
+kolo_status_t kolo_perform(kolo_set_t *s, const kolo_batches_t *batches);
+/* perform_move.c: what is not reduced in batches; the entry is completed by the caller. */
+kolo_status_t kolo_perform_move(kolo_set_t *s, const kolo_response_t *response);
+/* Where the result of an entry goes: the caller's output, or allocated. NULL: nowhere, and entry->status says why,
+ * unless it has no bytes. */
+void *kolo_output_memory(kolo_entry_t *entry, const int64_t *shape, int ndims);
+/* The same for who puts it there: memory of the CPU in any case, so that this rank takes part, and to be given back
+ * by kolo_output_done(). */
+typedef struct {
+    void *data, *scratch;
+    size_t bytes;
+} kolo_output_t;
+kolo_status_t kolo_output_find(kolo_set_t *s, kolo_entry_t *entry, const int64_t *shape, int ndims,
+                               kolo_output_t *output);
+/* status: of the operation, which is returned unless it is KOLO_OK. */
+kolo_status_t kolo_output_done(kolo_entry_t *entry, const kolo_output_t *output, kolo_status_t status);
+void kolo_entry_fail(kolo_entry_t *entry, kolo_status_t status, const char *text);
+/* KOLO_AVG where all ranks contribute; else the sum, and what it is to be multiplied by. */
+kolo_op_t kolo_reduction_of(const kolo_set_t *s, kolo_op_t op, double *factor);
+
+#endif

@@ -1,0 +1,176 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * When it sleeps, and why nothing is missed. All ranks see the same outcome of a cycle, so all know the same of it:
+ * if something moved and something is left, the next cycle follows at once, on all ranks, without a word. Otherwise
+ * every rank has said all that it has to say, and only something new on some rank can change that: then all go to
+ * sleep before the same cycle n. A rank that gets something new (a submission, a shutdown) calls cycle n (wake.c):
+ * the others are nudged by number, their engine threads open the gate that they sleep on, and all enter cycle n. A
+ * call that reaches a rank before it has gone to sleep keeps it from doing so, because it looks at the number
+ * first; one that comes late names a cycle that is over. So a sleeping engine exchanges nothing, polls nothing, and
+ * costs a look at the clock per second; the price is one nudge between ranks when work comes to a job that was
+ * idle.
+ *
+ * That is how it goes while set 0 is the only one. With more, who has something new asks for a turn of the set
+ * (order.c), and all go to sleep until a turn comes; what follows at once belongs to the turn, unless some rank of
+ * the set has another one waiting.
+ *
+ * The gate is that of set 0's communicator: it is also opened when the communicator fails.
+ */
+#include "comm/comm.h"
+#include "engine/batch/device.h"
+
+#include <sched.h>
+#include <stdio.h>
+
+#define LINGER_NS 30000
+
+void kolo_engine_kick(struct kolo_tensor_engine *e)
+{
+    kolo_gate_open(e->gate);
+}
+
+kolo_status_t kolo_engine_status(const struct kolo_tensor_engine *e)
+{
+    kolo_status_t status = KOLO_OK;
+    if (atomic_load(&e->aborting)) return kolo_fail(KOLO_ERR_ABORTED, "engine: this rank has aborted it");
+    if (KOLO_UNLIKELY(atomic_load(&e->devices->failed)))
+        return kolo_fail(e->devices->failure, "%s", e->devices->failure_text);
+    KOLO_TRY(kolo_comm_get_async_error(e->all->comm, &status));
+    return status == KOLO_OK || status == KOLO_IN_PROGRESS
+               ? KOLO_OK
+               : kolo_fail(status, "%s", kolo_get_last_error(e->all->comm));
+}
+
+/* This rank belongs to it, and it is still there. */
+static bool takes_part(const kolo_set_t *s)
+{
+    return s->rank >= 0 && !s->removed;
+}
+
+/* When a cached tensor has waited long enough that the coordinator should hear of it; the first one is the oldest.
+ */
+static uint64_t stale_at(const kolo_set_t *s)
+{
+    uint64_t patience = s->engine->patience_ns;
+    return s->pending && patience < UINT64_MAX ? s->pending->taken_ns + patience : UINT64_MAX;
+}
+
+static bool has_new(const kolo_set_t *s)
+{
+    bool may_join = kolo_set_may_join(s) && atomic_load(&s->lane.nelsewhere) == 0;
+    if (may_join || atomic_load(&s->lane.nfresh) > 0) return true;
+    const struct kolo_tensor_engine *e = s->engine;
+    return s->id == 0 && (atomic_load(&e->stop) || e->stalled[0] || atomic_load(&e->clocks_wanted));
+}
+
+void kolo_engine_look_for_stalls(struct kolo_tensor_engine *e)
+{
+    uint64_t now = kolo_now_ns();
+    for (int id = 0; id < e->nsets; id++) {
+        kolo_set_t *s = e->sets[id];
+        if (!takes_part(s) || now < s->controller.stall.next_ns || e->stalled[0]) continue;
+        kolo_stall_look(&s->controller, s->ranks, e->stalled, sizeof e->stalled);
+    }
+}
+
+static void describe_sleep(void *arg, char *buf, size_t bytes)
+{
+    (void)arg;
+    snprintf(buf, bytes, "tensors to work on");
+}
+
+/* Called by another rank, with nothing to say: most likely this rank's own submission is about to come, on a thread
+ * that shares the core. To let it in saves a cycle that would agree on nothing. */
+static void linger(const kolo_set_t *s)
+{
+    uint64_t until = kolo_now_ns() + LINGER_NS;
+    while (!has_new(s) && s->npending == 0 && kolo_now_ns() < until) sched_yield();
+}
+
+/* Until there is something to do: new here, or called by another rank, or waiting for too long. */
+static kolo_status_t sleep_until_called(struct kolo_tensor_engine *e)
+{
+    kolo_wait_t wait;
+    kolo_wait_init(&wait, NULL, 0, describe_sleep, NULL, 1);
+    bool slept = false;
+    for (;;) {
+        uint32_t ticket = kolo_gate_ticket(e->gate);
+        KOLO_TRY(kolo_engine_status(e));
+        kolo_engine_look_for_stalls(e);
+        uint64_t stale = stale_at(e->all), look = KOLO_MIN(stale, e->all->controller.stall.next_ns);
+        if (has_new(e->all) || kolo_wake_called(e, e->all->cycle) || kolo_now_ns() >= stale) break;
+        wait.deadline_ns = look == UINT64_MAX ? 0 : look;
+        kolo_status_t status = kolo_gate_wait(e->gate, ticket, &wait);
+        if (status != KOLO_OK && status != KOLO_ERR_TIMEOUT) return status;
+        slept = true;
+    }
+    if (slept) KOLO_TALLY(e->tally.sleeps, 1);
+    linger(e->all);
+    return kolo_wake_call(e, e->all->cycle);
+}
+
+/* Asks for a turn for every set in which there is something new here, or old enough. Returns until when this rank
+ * may sleep if no turn comes. */
+static kolo_status_t call_sets(struct kolo_tensor_engine *e, uint64_t *until)
+{
+    uint64_t now = kolo_now_ns();
+    *until = UINT64_MAX;
+    for (int id = 0; id < e->nsets; id++) {
+        kolo_set_t *s = e->sets[id];
+        if (!takes_part(s)) continue;
+        *until = KOLO_MIN(*until, s->controller.stall.next_ns);
+        if (s->called >= s->cycle) continue;
+        if (has_new(s) || now >= stale_at(s))
+            KOLO_TRY(kolo_order_call(s));
+        else
+            *until = KOLO_MIN(*until, stale_at(s));
+    }
+    return KOLO_OK;
+}
+
+/* The next turn that is this rank's: the others are of sets that it does not belong to, or that were removed after
+ * a rank asked for a cycle that was not needed. */
+static kolo_status_t take_turn(struct kolo_tensor_engine *e, kolo_set_t **set)
+{
+    kolo_turn_t turn = {0, 0};
+    for (bool found = true; found;) {
+        KOLO_TRY(kolo_order_next(&e->order, &turn, &found));
+        kolo_set_t *s = found && turn.set < e->nsets ? e->sets[turn.set] : NULL;
+        if (!s || !takes_part(s) || turn.cycle < s->cycle) continue;
+        if (turn.cycle > s->cycle)
+            return kolo_fail(KOLO_ERR_PROTOCOL, "engine: cycle %llu of process set %d comes when %llu is next",
+                             (unsigned long long)turn.cycle, s->id, (unsigned long long)s->cycle);
+        *set = s;
+        return KOLO_OK;
+    }
+    return KOLO_OK;
+}
+
+static kolo_status_t sleep_until_turn(struct kolo_tensor_engine *e, kolo_set_t **set)
+{
+    kolo_wait_t wait;
+    kolo_wait_init(&wait, NULL, 0, describe_sleep, NULL, 1);
+    bool slept = false;
+    for (*set = NULL;; slept = true) {
+        uint64_t until;
+        uint32_t ticket = kolo_gate_ticket(e->gate);
+        KOLO_TRY(kolo_engine_status(e));
+        kolo_engine_look_for_stalls(e);
+        KOLO_TRY(call_sets(e, &until));
+        KOLO_TRY(take_turn(e, set));
+        if (*set) break;
+        wait.deadline_ns = until == UINT64_MAX ? 0 : until;
+        kolo_status_t status = kolo_gate_wait(e->gate, ticket, &wait);
+        if (status != KOLO_OK && status != KOLO_ERR_TIMEOUT) return status;
+    }
+    if (slept) KOLO_TALLY(e->tally.sleeps, 1);
+    linger(*set);
+    return KOLO_OK;
+}
+
+kolo_status_t kolo_engine_sleep(struct kolo_tensor_engine *e, kolo_set_t **set)
+{
+    if (e->nlive > 1) return sleep_until_turn(e, set);
+    *set = e->all;
+    return sleep_until_called(e);
+}

@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The timeline: what the engine does with each tensor, and when, as a file that Chrome's viewer and Perfetto open.
+ * The loop puts records of 32 bytes into a ring without ever waiting (timeline.c); a thread of its own turns them
+ * into JSON (timeline_write.c); both ends of the ring are in timeline_ring.c. timeline_clock.c finds out how far
+ * the clocks of ranks are apart, so that kolo-trace can lay the files of several ranks over each other.
+ *
+ * Where there is no timeline the loop's pointer to it is NULL, and each place where it would say something costs a
+ * branch.
+ */
+#ifndef KOLO_ENGINE_TIMELINE_TIMELINE_H
+#define KOLO_ENGINE_TIMELINE_TIMELINE_H
+
+#include "engine/engine.h"
+
+extern const char *kolo_timeline_path; /* parameters */
+extern bool kolo_timeline_marks;
+extern int64_t kolo_timeline_queue;
+
+/* ---- records ---- */
+
+/* A name that has appeared in this timeline: a row of the viewer. */
+typedef struct kolo_traced {
+    kolo_name_t name;
+    uint32_t number;  /* from 1 */
+    bool negotiating; /* the loop's */
+    bool known;       /* the writer's: the file has its name */
+    char text[];
+} kolo_traced_t;
+
+typedef enum {
+    KOLO_TRACE_NEGOTIATE, /* begins; detail: the work */
+    KOLO_TRACE_READY,     /* detail: the work; value: the rank that has it */
+    KOLO_TRACE_AGREED,    /* negotiation ends; the operation begins if value is not 0; detail: the work */
+    KOLO_TRACE_DO,        /* from ns to value; detail: the activity */
+    KOLO_TRACE_DONE,      /* detail: the work; value: type, dimensions and status; the dimensions follow */
+    KOLO_TRACE_CYCLE,     /* begins */
+    KOLO_TRACE_CLOCK      /* value: the offset; extra: its uncertainty, both in ns */
+} kolo_trace_kind_t;
+
+/* What is done with a batch of tensors; from KOLO_DO_COUNT on the moves, of each backend the works. */
+enum {
+    KOLO_DO_QUEUE,
+    KOLO_DO_COPY_IN,
+    KOLO_DO_COPY_OUT,
+    KOLO_DO_INPUT,
+    KOLO_DO_OUTPUT,
+    KOLO_DO_ADASUM,
+    KOLO_DO_COUNT
+};
+#define KOLO_DO_MOVE(backend, work) ((int)KOLO_DO_COUNT + (backend) * (int)KOLO_WORK_COUNT + (int)(work))
+#define KOLO_TRACE_ADASUM           KOLO_WORK_COUNT /* a work of its own here */
+
+typedef struct {
+    uint64_t ns;
+    uint64_t value;
+    kolo_traced_t *tensor;
+    uint32_t extra;
+    uint16_t kind, detail;
+} kolo_trace_record_t;
+
+/* ---- timeline_ring.c: one puts, one takes ---- */
+
+typedef struct {
+    kolo_trace_record_t *slots;
+    uint64_t capacity; /* a power of two */
+    _Alignas(KOLO_CACHE_LINE) _Atomic uint64_t head;
+    uint64_t tail_seen;        /* by who puts */
+    _Atomic uint64_t lost;     /* records that found no room */
+    _Atomic uint64_t left_out; /* tensors that were not begun because there was little room */
+    _Alignas(KOLO_CACHE_LINE) _Atomic uint64_t tail;
+} kolo_trace_ring_t;
+
+kolo_status_t kolo_trace_ring_init(kolo_trace_ring_t *ring, uint64_t records);
+void kolo_trace_ring_fini(kolo_trace_ring_t *ring);
+/* Room for so many records in a row, NULL: none, and they are counted as lost. i-th: kolo_trace_slot(). */
+bool kolo_trace_reserve(kolo_trace_ring_t *ring, uint64_t count);
+static inline kolo_trace_record_t *kolo_trace_slot(const kolo_trace_ring_t *ring, uint64_t at)
+{
+    return &ring->slots[at & (ring->capacity - 1)];
+}
+/* At most a part of the ring is used: there is room to begin something that will put more. */
+bool kolo_trace_has_room(kolo_trace_ring_t *ring);
+bool kolo_trace_is_filling(kolo_trace_ring_t *ring);
+
+/* ---- a timeline ---- */
+
+typedef struct kolo_timeline {
+    kolo_trace_ring_t ring;
+    uint32_t round; /* of the engine's timelines: entries of an earlier one are not this one's */
+    bool marks;
+    _Atomic int holders; /* who started it, until it is closed; the loop, until it takes over another */
+    kolo_names_t names;  /* the loop's */
+    uint32_t nnames;
+    uint64_t agreed_ns;
+    /* the writer's */
+    uint64_t start_ns;
+    int rank, fd;
+    char path[4096];
+    uint64_t end; /* of what is written, without the closing bracket */
+    bool broken;
+    char *text;
+    size_t length;
+    pthread_t writer;
+    kolo_gate_t gate;
+    _Atomic bool parked, closed;
+} kolo_timeline_t;
+
+/* timeline_write.c. Begins the file, and the thread. On success the timeline owns both. */
+kolo_status_t kolo_timeline_open(kolo_timeline_t *t, const kolo_engine_place_t *place, const char *host);
+/* All that was put before is in the file, which is closed; the memory stays. Once. */
+void kolo_timeline_close(kolo_timeline_t *t);
+
+/* timeline.c */
+void kolo_timeline_begin(struct kolo_tensor_engine *e); /* if the parameters say so; before the loop begins */
+void kolo_timeline_end(struct kolo_tensor_engine *e);   /* the loop has ended */
+void kolo_timeline_free(kolo_timeline_t *t);            /* closed, or never opened */
+
+/* ---- what the loop says, where there is a timeline ---- */
+
+/* Takes over what start and stop have left; whenever e->timeline_changed is set. */
+void kolo_timeline_adopt(struct kolo_tensor_engine *e);
+void kolo_trace_cycle(struct kolo_tensor_engine *e); /* begins */
+void kolo_trace_cycle_over(struct kolo_tensor_engine *e);
+void kolo_trace_taken(kolo_set_t *s, kolo_entry_t *entry);
+/* On the coordinator: another rank has sent it. */
+void kolo_trace_ready(kolo_set_t *s, const kolo_request_t *request, int rank);
+void kolo_trace_agreed(kolo_set_t *s, kolo_response_t *const *responses, size_t count);
+void kolo_trace_do(kolo_set_t *s, kolo_response_t *const *batch, size_t count, int what, uint64_t from,
+                   uint64_t to);
+/* The operation begins now; or its results are there. */
+void kolo_trace_begin(kolo_set_t *s, kolo_response_t *const *batch, size_t count);
+void kolo_trace_done(kolo_set_t *s, kolo_response_t *const *batch, size_t count);
+
+/* timeline_clock.c: how far this clock is from rank 0's. Collective over all ranks. */
+kolo_status_t kolo_clock_compare(struct kolo_tensor_engine *e);
+void kolo_trace_clock(struct kolo_tensor_engine *e);
+
+#endif
