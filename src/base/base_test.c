@@ -22,7 +22,7 @@ static const kolo_param_t rows[] = {
     {"KOLO_T_ENUM", KOLO_PARAM_ENUM, "auto", 0, 0, "auto|ring|tree", false, "an enum", &v_enum},
     {"KOLO_T_STR", KOLO_PARAM_STR, NULL, 0, 0, NULL, false, "a string", &v_str},
 };
-static const kolo_param_table_t table = {"test", rows, KOLO_COUNTOF(rows)};
+static const kolo_param_table_t table = {"test", rows, KOLO_COUNTOF(rows), NULL};
 static const kolo_param_table_t *const tables[] = {&table};
 
 struct pair {
@@ -70,6 +70,24 @@ static void params_refuse_bad_text_by_name(void **state)
         assert_int_equal(kolo_params_load(tables, 1, lookup, &p), KOLO_ERR_INVALID_ARGUMENT);
         assert_non_null(strstr(kolo_error_text(), bad[i].key));
     }
+}
+
+static void zero_spins_and_yields_are_taken_as_said(void **state)
+{
+    (void)state;
+    const kolo_param_table_t *base[] = {&kolo_base_params};
+    kolo_wait_t wait;
+    struct pair p = {"KOLO_SPINS", "0"};
+    assert_int_equal(kolo_params_load(base, 1, lookup, &p), KOLO_OK);
+    kolo_wait_init(&wait, NULL, 0, NULL, NULL, 1);
+    assert_int_equal(wait.spins, 0);
+    assert_int_equal(wait.yields, 10000);
+    p = (struct pair){"KOLO_YIELDS", "0"};
+    assert_int_equal(kolo_params_load(base, 1, lookup, &p), KOLO_OK);
+    kolo_wait_init(&wait, NULL, 0, NULL, NULL, 1);
+    assert_int_equal(wait.spins, 2000);
+    assert_int_equal(wait.yields, 0);
+    assert_int_equal(kolo_params_load(base, 1, lookup, NULL), KOLO_OK);
 }
 
 static void agree_hash_follows_must_agree_rows_only(void **state)
@@ -233,6 +251,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(params_take_defaults_and_values),
         cmocka_unit_test(params_refuse_bad_text_by_name),
+        cmocka_unit_test(zero_spins_and_yields_are_taken_as_said),
         cmocka_unit_test(agree_hash_follows_must_agree_rows_only),
         cmocka_unit_test(wait_ends_at_its_deadline_and_says_what_it_waited_for),
         cmocka_unit_test(abort_ends_a_parked_wait),

@@ -45,10 +45,9 @@ static kolo_status_t open_file(const char *path)
     return KOLO_OK;
 }
 
-kolo_status_t kolo_log_open(const char *level, const char *path)
+kolo_status_t kolo_log_open(kolo_log_level_t level, const char *path)
 {
-    for (int i = 0; level && i <= KOLO_LOG_TRACE; i++)
-        if (strcasecmp(level, level_names[i]) == 0 || (level[0] == '0' + i && level[1] == '\0')) kolo_log_level = i;
+    kolo_log_level = (int)level;
     return path ? open_file(path) : KOLO_OK;
 }
 

@@ -20,8 +20,8 @@ typedef enum {
 
 extern int kolo_log_level; /* set by kolo_log_open(); read without a lock */
 
-/* level name or number; path NULL = stderr ("%p" in it becomes the pid). */
-kolo_status_t kolo_log_open(const char *level, const char *path);
+/* path NULL = stderr ("%p" in it becomes the pid). */
+kolo_status_t kolo_log_open(kolo_log_level_t level, const char *path);
 void kolo_log_write(kolo_log_level_t level, const char *subsystem, const char *fmt, ...) KOLO_PRINTF(3, 4);
 
 #define KOLO_LOG(level, subsystem, ...)                                                                            \

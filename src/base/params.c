@@ -14,7 +14,7 @@
 
 extern char **environ;
 
-static kolo_status_t bad(const kolo_param_t *row, const char *text, const char *allowed)
+kolo_status_t kolo_param_refuse(const kolo_param_t *row, const char *text, const char *allowed)
 {
     return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "parameter %s=\"%.64s\": expected %s (%s)", row->key, text, allowed,
                      row->help);
@@ -35,10 +35,10 @@ static kolo_status_t parse_number(const kolo_param_t *row, const char *text)
         }
     }
     snprintf(allowed, sizeof allowed, "a number from %" PRId64 " to %" PRId64, row->min, row->max);
-    if (errno || end == text || *end) return bad(row, text, allowed);
-    if (value > INT64_MAX / scale || value < INT64_MIN / scale) return bad(row, text, allowed);
+    if (errno || end == text || *end) return kolo_param_refuse(row, text, allowed);
+    if (value > INT64_MAX / scale || value < INT64_MIN / scale) return kolo_param_refuse(row, text, allowed);
     value *= scale;
-    if (value < row->min || value > row->max) return bad(row, text, allowed);
+    if (value < row->min || value > row->max) return kolo_param_refuse(row, text, allowed);
     *(int64_t *)row->value = value;
     return KOLO_OK;
 }
@@ -52,7 +52,7 @@ static kolo_status_t parse_bool(const kolo_param_t *row, const char *text)
             return KOLO_OK;
         }
     }
-    return bad(row, text, "0 or 1");
+    return kolo_param_refuse(row, text, "0 or 1");
 }
 
 static kolo_status_t parse_enum(const kolo_param_t *row, const char *text)
@@ -65,7 +65,7 @@ static kolo_status_t parse_enum(const kolo_param_t *row, const char *text)
             *(int64_t *)row->value = i;
             return KOLO_OK;
         }
-        if (!p[n]) return bad(row, text, row->choices);
+        if (!p[n]) return kolo_param_refuse(row, text, row->choices);
         p += n + 1;
     }
 }
@@ -83,7 +83,7 @@ kolo_status_t kolo_param_parse(const kolo_param_t *row, const char *text)
     case KOLO_PARAM_STR:
         break;
     }
-    if (strlen(text) > 4096) return bad(row, text, "at most 4096 characters");
+    if (strlen(text) > 4096) return kolo_param_refuse(row, text, "at most 4096 characters");
     char *copy = strdup(text);
     if (!copy) return kolo_fail(KOLO_ERR_NO_MEMORY, "parameter %s: out of memory", row->key);
     *(const char **)row->value = copy; /* parsed once: lives as long as the process */
@@ -113,6 +113,8 @@ kolo_status_t kolo_params_load(const kolo_param_table_t *const *tables, size_t n
             const char *text = first == KOLO_OK ? lookup(row->key, arg) : NULL;
             if (text) {
                 first = kolo_param_parse(row, text);
+                if (first == KOLO_OK && tables[t]->check && row->kind == KOLO_PARAM_STR)
+                    first = tables[t]->check(row, text);
                 if (first == KOLO_OK) continue;
                 snprintf(message, sizeof message, "%s", kolo_error_text());
             }

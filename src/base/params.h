@@ -34,6 +34,8 @@ typedef struct {
     const char *module;
     const kolo_param_t *rows;
     size_t count;
+    /* NULL, or: is this text right for a row of kind STR that has a grammar? Ends in kolo_param_refuse() if not. */
+    kolo_status_t (*check)(const kolo_param_t *row, const char *text);
 } kolo_param_table_t;
 
 typedef const char *(*kolo_param_lookup_t)(const char *key, void *arg);
@@ -48,6 +50,8 @@ void kolo_params_warn_unknown(const kolo_param_table_t *const *tables, size_t nt
 void kolo_param_print(const kolo_param_t *row, char *buf, size_t bytes);
 /* Is the row's key in the environment? For kolo-info, which says where each value came from. */
 bool kolo_param_in_environment(const kolo_param_t *row);
+/* The error of an invalid text: names the key, the text and what is allowed. */
+kolo_status_t kolo_param_refuse(const kolo_param_t *row, const char *text, const char *allowed);
 /* Parses one text into the row's value. */
 kolo_status_t kolo_param_parse(const kolo_param_t *row, const char *text);
 /* A hash over keys and values of all must_agree rows. */

@@ -26,7 +26,7 @@ static const kolo_param_t rows[] = {
     {"KOLO_F", KOLO_PARAM_STR, NULL, 0, 0, NULL, false, "a text", &text_value},
     {"KOLO_G", KOLO_PARAM_STR, "x", 0, 0, NULL, true, "a text with a default", &text_set},
 };
-static const kolo_param_table_t table = {"fuzz", rows, KOLO_COUNTOF(rows)};
+static const kolo_param_table_t table = {"fuzz", rows, KOLO_COUNTOF(rows), NULL};
 static const kolo_param_table_t *const tables[] = {&table};
 
 static void forget_texts(void)

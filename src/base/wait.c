@@ -22,12 +22,12 @@
  * fall asleep at every step once one of them has, and each step costs a wake-up from then on. */
 #define YIELDS 10000
 
-static int64_t param_spins, param_yields, param_stall_ms;
-static const char *param_log_level, *param_log_file, *param_fail_point;
+static int64_t param_spins = -1, param_yields = -1, param_stall_ms, param_log_level = KOLO_LOG_WARN;
+static const char *param_log_file, *param_fail_point;
 
 static const kolo_param_t rows[] = {
-    {"KOLO_LOG", KOLO_PARAM_STR, "warn", 0, 0, NULL, false, "log level: none, error, warn, info, debug or trace",
-     &param_log_level},
+    {"KOLO_LOG", KOLO_PARAM_ENUM, "warn", 0, 0, "none|error|warn|info|debug|trace", false,
+     "log level: messages of this importance and of every higher one are printed", &param_log_level},
     {"KOLO_LOG_FILE", KOLO_PARAM_STR, NULL, 0, 0, NULL, false,
      "file for log lines instead of stderr; %p becomes the process id", &param_log_file},
     {"KOLO_SPINS", KOLO_PARAM_INT, "-1", -1, 1 << 30, NULL, false,
@@ -41,11 +41,11 @@ static const kolo_param_t rows[] = {
      "tests: faults at named places, name:hit:action[:number][,...]; kolo-info --fail-points lists the names",
      &param_fail_point},
 };
-const kolo_param_table_t kolo_base_params = {"base", rows, KOLO_COUNTOF(rows)};
+const kolo_param_table_t kolo_base_params = {"base", rows, KOLO_COUNTOF(rows), NULL};
 
 kolo_status_t kolo_base_params_apply(void)
 {
-    KOLO_TRY(kolo_log_open(param_log_level, param_log_file));
+    KOLO_TRY(kolo_log_open((kolo_log_level_t)param_log_level, param_log_file));
     return kolo_fail_points_arm(param_fail_point);
 }
 
@@ -92,8 +92,8 @@ void kolo_wait_init(kolo_wait_t *wait, const _Atomic uint32_t *abort, uint64_t d
     wait->deadline_ns = deadline_ns;
     wait->describe = describe;
     wait->arg = arg;
-    wait->spins = param_spins > 0 ? (uint32_t)param_spins : crowded ? 4 : 2000;
-    wait->yields = param_yields > 0 ? (uint32_t)param_yields : YIELDS;
+    wait->spins = param_spins >= 0 ? (uint32_t)param_spins : crowded ? 4 : 2000;
+    wait->yields = param_yields >= 0 ? (uint32_t)param_yields : YIELDS;
 }
 
 static void describe(const kolo_wait_t *wait, char *text, size_t bytes)

@@ -39,7 +39,7 @@ static const kolo_param_t rows[] = {
     {"KOLO_COUNTER_START", KOLO_PARAM_INT, "0", INT64_MIN, INT64_MAX, NULL, true,
      "first number of slots and operations (tests start just below wrap-around)", &kolo_comm_options.counter_start},
 };
-static const kolo_param_table_t comm_table = {"comm", rows, KOLO_COUNTOF(rows)};
+static const kolo_param_table_t comm_table = {"comm", rows, KOLO_COUNTOF(rows), NULL};
 
 const kolo_param_table_t *const kolo_param_tables[] = {
     &kolo_base_params, &kolo_oob_params, &kolo_member_params, &kolo_topo_params,

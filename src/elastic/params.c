@@ -14,4 +14,4 @@ static const kolo_param_t rows[] = {
     {"KOLO_ELASTIC_WORKER", KOLO_PARAM_INT, "-1", -1, UINT32_MAX, NULL, false,
      "state: the number of this process in a job of kolorun --min, as it sets it; -1: none", &kolo_state_worker},
 };
-const kolo_param_table_t kolo_elastic_params = {"elastic", rows, KOLO_COUNTOF(rows)};
+const kolo_param_table_t kolo_elastic_params = {"elastic", rows, KOLO_COUNTOF(rows), NULL};

@@ -3,6 +3,7 @@
  * Parameters of this room, and how a config that leaves some open is filled in.
  */
 #include "comm/params.h"
+#include "engine/backends/backend.h"
 #include "engine/backends/use_mpi.h"
 #include "engine/controller/talk.h"
 #include "engine/controller/tree.h"
@@ -106,7 +107,12 @@ static const kolo_param_t rows[] = {
      "engine: events of 32 bytes that may wait to be written into a timeline; more are counted and left out",
      &kolo_timeline_queue},
 };
-const kolo_param_table_t kolo_engine_params = {"engine", rows, KOLO_COUNTOF(rows)};
+
+static kolo_status_t check(const kolo_param_t *row, const char *text)
+{
+    return row->value == &backends ? kolo_backends_check_param(row, text) : KOLO_OK;
+}
+const kolo_param_table_t kolo_engine_params = {"engine", rows, KOLO_COUNTOF(rows), check};
 
 /* A field of the caller's, if his struct has it. */
 #define GIVEN(field)                                                                                               \

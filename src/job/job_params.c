@@ -75,7 +75,7 @@ static const kolo_param_t rows[] = {
     {"SLURM_RESTART_COUNT", TEXT, "job: how often it was started again, as Slurm sets it",
      &kolo_job_values.slurm_restart},
 };
-const kolo_param_table_t kolo_job_params = {"job", rows, KOLO_COUNTOF(rows)};
+const kolo_param_table_t kolo_job_params = {"job", rows, KOLO_COUNTOF(rows), NULL};
 
 const char *kolo_job_variable(size_t at)
 {

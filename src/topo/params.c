@@ -18,4 +18,4 @@ static const kolo_param_t rows[] = {
      .value = &kolo_topo_param_dump},
 };
 
-const kolo_param_table_t kolo_topo_params = {"topo", rows, KOLO_COUNTOF(rows)};
+const kolo_param_table_t kolo_topo_params = {"topo", rows, KOLO_COUNTOF(rows), NULL};

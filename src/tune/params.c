@@ -9,8 +9,7 @@ kolo_tune_config_t kolo_tune_config;
 static const kolo_param_t rows[] = {
     {"KOLO_ALGO", KOLO_PARAM_STR, NULL, 0, 0, NULL, true,
      "forced algorithms, as \"ring\" for all collectives or \"all_reduce=ring,broadcast=tree\"; where one cannot "
-     "run "
-     "the tuner chooses",
+     "run, the tuner chooses",
      &kolo_tune_config.algo},
     {"KOLO_FLAT_MAX", KOLO_PARAM_SIZE, "8K", 0, 8192, NULL, true,
      "most bytes that one rank puts into an operation of the flat path; 0: never use it",
@@ -28,4 +27,4 @@ static const kolo_param_t rows[] = {
      "all",
      &kolo_tune_config.halves_min},
 };
-const kolo_param_table_t kolo_tune_params = {"tune", rows, KOLO_COUNTOF(rows)};
+const kolo_param_table_t kolo_tune_params = {"tune", rows, KOLO_COUNTOF(rows), kolo_tune_check_param};

@@ -69,38 +69,6 @@ bool kolo_tune_fits(const kolo_tune_env_t *env, const kolo_tune_sizes_t *sizes, 
     return lines_of(bytes, parts) * 64 <= sizes->ll_slot_bytes;
 }
 
-/* The algorithm that KOLO_ALGO forces for this collective, or KOLO_ALGO_COUNT. */
-static kolo_algo_t forced(kolo_coll_t coll)
-{
-    const char *p = kolo_tune_config.algo, *name = kolo_coll_name(coll);
-    kolo_algo_t algo, found = KOLO_ALGO_COUNT;
-    char word[64];
-    while (p && *p) {
-        size_t n = strcspn(p, ","), key = strcspn(p, "=");
-        const char *value = p;
-        size_t length = n;
-        if (key < n) {
-            value = p + key + 1;
-            length = n - key - 1;
-        }
-        bool mine = key >= n || (key == strlen(name) && memcmp(p, name, key) == 0);
-        if (mine && length < sizeof word) {
-            memcpy(word, value, length);
-            word[length] = '\0';
-            if (kolo_algo_parse(word, &algo) == KOLO_OK) found = algo;
-        }
-        p += n + (p[n] == ',');
-    }
-    return found;
-}
-
-const char *kolo_tune_force(const char *text)
-{
-    const char *before = kolo_tune_config.algo;
-    kolo_tune_config.algo = text;
-    return before;
-}
-
 typedef struct {
     const kolo_tune_env_t *env;
     const kolo_emit_env_t *emit;
@@ -155,7 +123,7 @@ kolo_status_t kolo_tune_choose(const kolo_tune_env_t *env, const kolo_emit_env_t
                                kolo_tune_choice_t *choice)
 {
     const ask_t q = {env, emit, sizes, coll, count, elem};
-    kolo_tune_choice_t c = {forced(coll), 0, 0, "forced by KOLO_ALGO"};
+    kolo_tune_choice_t c = {kolo_tune_forced(coll), 0, 0, "forced by KOLO_ALGO"};
     if (!can_run(&q, c.algo)) {
         c.algo = kolo_tune_rule(env, sizes, coll, count, elem);
         c.reason = kolo_tune_is_flat(c.algo) ? "measured rule: lines of the flat path" : "measured rule";

@@ -20,4 +20,4 @@ static const kolo_param_t rows[] = {
      "1: ask for huge pages for shared segments of 2 MB and more; memory is then taken in pieces of 2 MB",
      &kolo_mapped_huge_pages},
 };
-const kolo_param_table_t kolo_wire_params = {"wire", rows, KOLO_COUNTOF(rows)};
+const kolo_param_table_t kolo_wire_params = {"wire", rows, KOLO_COUNTOF(rows), NULL};

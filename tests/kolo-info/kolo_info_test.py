@@ -108,6 +108,28 @@ def case_bad_parameter_fails_but_still_lists():
     assert {r["key"]: r for r in json.loads(out)}["KOLO_CMA_DISABLE"]["value"] == "0"
 
 
+def case_misspelt_names_are_errors():
+    for key, value, allowed in (
+        ("KOLO_ALGO", "rign", "ring"),
+        ("KOLO_ALGO", "ring,all_reduce=tre", "tree"),
+        ("KOLO_ALGO", "all_reduce=bruck", "halving_doubling"),  # there is a bruck, but none for all_reduce
+        ("KOLO_ALGO", "allreduce=ring", "all_reduce"),
+        ("KOLO_ALGO", "all_reduce=", "ring"),
+        ("KOLO_LOG", "verbose", "none|error|warn|info|debug|trace"),
+        ("KOLO_ENGINE_BACKENDS", "nosuch", "hierarchical"),
+        ("KOLO_ENGINE_BACKENDS", "kolo;all_gather=nosuch", "hierarchical"),
+        ("KOLO_SPINS", "-2", "-1"),
+    ):
+        status, out, err = run("--params", "--json", **{key: value})
+        assert status == 1, (key, value, status)
+        has(err, key, value, allowed)
+        row = {r["key"]: r for r in json.loads(out)}[key]
+        assert row["value"] == row["default"] or (row["value"], row["default"]) == (None, None), row
+    for key, value in (("KOLO_ALGO", ""), ("KOLO_ALGO", "bruck"), ("KOLO_ALGO", "ring,broadcast=tree"), ("KOLO_LOG", "DEBUG"),
+                       ("KOLO_ENGINE_BACKENDS", "mpi,kolo;broadcast=kolo"), ("KOLO_SPINS", "0")):
+        good("--params", **{key: value})
+
+
 def case_topology_of_a_file_is_drawn():
     out = good("--topo", KOLO_TOPO_FILE=str(DATA / "eight-gpu.xml"))
     has(out, "machine eight-gpu", "socket 1", "GPU 7", "NIC 8", "distances", "hostbridge")

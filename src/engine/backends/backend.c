@@ -30,12 +30,17 @@ static int find(const char *name, size_t length)
 
 /* ---- the order ---- */
 
+static void list_names(char *names, size_t bytes)
+{
+    size_t at = 0;
+    for (int i = 0; i < NKNOWN && at < bytes; i++)
+        at += (size_t)snprintf(names + at, bytes - at, i ? ", %s" : "%s", known[i]->name);
+}
+
 static kolo_status_t refuse(const char *what, const char *name, size_t length)
 {
     char names[160];
-    size_t at = 0;
-    for (int i = 0; i < NKNOWN; i++)
-        at += (size_t)snprintf(names + at, sizeof names - at, i ? ", %s" : "%s", known[i]->name);
+    list_names(names, sizeof names);
     return kolo_fail(
         KOLO_ERR_INVALID_ARGUMENT,
         "engine_init: the order of backends has '%.*s', which is no %s; backends are %s; an order reads "
@@ -106,6 +111,17 @@ kolo_status_t kolo_backends_parse(kolo_backends_t *b, const char *text)
         if (w == KOLO_WORK_ALL_REDUCE || w == KOLO_WORK_ALL_GATHER) add_switched_off(b, w, HIERARCHICAL);
     }
     return KOLO_OK;
+}
+
+kolo_status_t kolo_backends_check_param(const kolo_param_t *row, const char *text)
+{
+    char names[160], allowed[300];
+    kolo_backends_t unused = {0};
+    if (kolo_backends_parse(&unused, text) == KOLO_OK) return KOLO_OK;
+    list_names(names, sizeof names);
+    snprintf(allowed, sizeof allowed,
+             "names of backends (%s), as in \"mpi,kolo\" or, for one operation, \"kolo;all_gather=mpi\"", names);
+    return kolo_param_refuse(row, text, allowed);
 }
 
 /* ---- the life of an engine ---- */

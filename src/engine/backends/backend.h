@@ -84,6 +84,8 @@ typedef struct kolo_backends {
 /* Reads an order such as "hierarchical,mpi;broadcast=kolo": a list for all operations, then lists for single ones.
  */
 kolo_status_t kolo_backends_parse(kolo_backends_t *b, const char *text);
+/* The same for KOLO_ENGINE_BACKENDS, when the parameters are loaded. */
+kolo_status_t kolo_backends_check_param(const kolo_param_t *row, const char *text);
 const kolo_backend_t *kolo_backend_at(int number); /* NULL: beyond the last */
 
 /* Makes e->backends and opens those of config.backends. Collective over the job; what is missing on one rank is

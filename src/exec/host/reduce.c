@@ -30,7 +30,7 @@ static const kolo_param_t rows[] = {
      .help = "Instruction set of reductions on the CPU: the best one the machine has, or at most the one named.",
      .value = &isa_param},
 };
-const kolo_param_table_t kolo_reduce_params = {"reduce", rows, KOLO_COUNTOF(rows)};
+const kolo_param_table_t kolo_reduce_params = {"reduce", rows, KOLO_COUNTOF(rows), NULL};
 
 static _Atomic(const kolo_reduce_table_t *) picked;
 

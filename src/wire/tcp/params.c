@@ -23,4 +23,4 @@ static const kolo_param_t rows[] = {
     {"KOLO_TCP_CONGESTION", KOLO_PARAM_STR, NULL, 0, 0, NULL, false,
      "congestion control of each socket (cubic, bbr, ...); unset: the system's", &kolo_tcp_param_congestion},
 };
-const kolo_param_table_t kolo_tcp_params = {"tcp", rows, KOLO_COUNTOF(rows)};
+const kolo_param_table_t kolo_tcp_params = {"tcp", rows, KOLO_COUNTOF(rows), NULL};
