@@ -77,6 +77,7 @@ kolo_status_t kolo_body_agree(kolo_body_t *body)
         all->refs &= mine.refs;
         all->ll &= mine.ll;
     } else {
+        all->refs = all->refs && kolo_wire_may_copy(&body->ctx);
         KOLO_TRY(ask_all(body));
     }
     body->tune.l3_bytes = all->l3_bytes;

@@ -21,9 +21,9 @@ typedef struct {
     uint64_t shm_hash;     /* who can exchange descriptors: host_hash and network namespace (abstract sockets) */
     int32_t pid;
     uint32_t uid;
-    uint32_t wires; /* bit per wire kind that this rank has enabled */
-    uint32_t cores; /* cores its process may use */
-    uint64_t capabilities;
+    uint32_t wires;         /* bit per wire kind that this rank has enabled */
+    uint32_t cores;         /* cores its process may use */
+    uint64_t probe_address; /* of a word in its memory that holds process_hash (wire/cma); 0: none */
     uint8_t fd_address[16]; /* name of the process's descriptor-passing socket (wire/fdpass.h) */
     char host_name[32];     /* cut, always terminated */
     uint8_t core_mask[16]; /* which cores those are (kolo_core_mask): the ranks of a host may share or split them */

@@ -95,6 +95,19 @@ const kolo_wire_ops_t *kolo_wire_choose(const kolo_wire_ctx_t *ctx, const kolo_c
     return NULL;
 }
 
+bool kolo_wire_may_copy(const kolo_wire_ctx_t *ctx)
+{
+    const kolo_member_t *m = ctx->member;
+    for (int i = 0; i < m->node_size[m->my_node]; i++) {
+        int peer = m->node_ranks[m->node_first[m->my_node] + i];
+        if (peer == m->rank) continue;
+        kolo_conn_spec_t spec = {.kind = KOLO_CONN_PAIR, .writer = peer, .reader = m->rank};
+        const kolo_wire_ops_t *wire = kolo_wire_choose(ctx, &spec, NULL);
+        if (!wire || !wire->may_copy(ctx, &m->peers[peer])) return false;
+    }
+    return true;
+}
+
 static kolo_status_t no_wire(const kolo_wire_ctx_t *ctx, const kolo_conn_spec_t *spec)
 {
     uint32_t nreaders = kolo_wire_readers(ctx, spec);

@@ -23,7 +23,6 @@
 
 struct kolo_control {
     kolo_control_page_t *page;
-    uint64_t probe; /* the word that page->probe_address announces */
     uint8_t name[KOLO_FDPASS_NAME_BYTES];
     bool serving, waking, offered;
     int npeers;
@@ -44,7 +43,6 @@ static void control_name(uint64_t job, int rank, uint8_t name[KOLO_FDPASS_NAME_B
 
 static kolo_status_t make_page(kolo_wire_ctx_t *ctx, kolo_control_t *control, int *fd)
 {
-    KOLO_TRY(kolo_mapped_random(&control->probe, sizeof control->probe));
     KOLO_TRY(kolo_memfd_make("kolo-control", PAGE_BYTES, fd));
     void *base = mmap(NULL, PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, *fd, 0);
     if (base == MAP_FAILED) return kolo_fail_errno(KOLO_ERR_SYSTEM, errno, "cannot map a control page");
@@ -58,8 +56,6 @@ static kolo_status_t make_page(kolo_wire_ctx_t *ctx, kolo_control_t *control, in
         .rank = ctx->member->rank,
         .pid = (int32_t)getpid(),
         .job = ctx->job,
-        .probe_address = (uint64_t)(uintptr_t)&control->probe,
-        .probe_value = control->probe,
     };
     return KOLO_OK;
 }

@@ -10,7 +10,7 @@
 #include "wire/wire.h"
 
 #define KOLO_CONTROL_MAGIC   0x6c74636bu /* "kctl" */
-#define KOLO_CONTROL_VERSION 3u
+#define KOLO_CONTROL_VERSION 4u
 
 typedef struct {
     _Alignas(64) _Atomic uint32_t asleep; /* the rank sleeps: ring its doorbell */
@@ -19,7 +19,6 @@ typedef struct {
     uint32_t magic, version;
     int32_t rank, pid;
     uint64_t job;
-    uint64_t probe_address, probe_value;    /* a word in the rank's own memory, for those who want to read there */
     _Alignas(64) _Atomic uint32_t touching; /* 1 + the rank whose memory this one copies from or to now; 0: none */
 } kolo_control_page_t;
 

@@ -21,7 +21,10 @@ kolo_status_t kolo_wire_fill_card(kolo_peer_card_t *card)
     memcpy(card->fd_address, address, sizeof address);
     card->wires = 0;
     for (int i = 0; i < KOLO_WIRE_COUNT; i++)
-        if (kolo_wires[i] && !kolo_wire_disabled[kolo_wires[i]->kind]) card->wires |= 1u << kolo_wires[i]->kind;
+        if (kolo_wires[i] && !kolo_wire_disabled[kolo_wires[i]->kind]) {
+            card->wires |= 1u << kolo_wires[i]->kind;
+            kolo_wires[i]->fill_card(card);
+        }
     return KOLO_OK;
 }
 
@@ -47,7 +50,7 @@ void kolo_wire_ctx_fini(kolo_wire_ctx_t *ctx)
 {
     for (int i = 0; i < KOLO_WIRE_COUNT; i++) {
         const kolo_wire_ops_t *ops = kolo_wires[i];
-        if (ops && ops->ctx_fini && ctx->wire_state[ops->kind]) ops->ctx_fini(ctx);
+        if (ops && ctx->wire_state[ops->kind]) ops->ctx_fini(ctx);
     }
     kolo_control_fini(ctx);
     memset(ctx, 0, sizeof *ctx);

@@ -66,6 +66,8 @@ kolo_status_t kolo_mapped_check_ref(const kolo_rx_t *rx, const kolo_ref_t *ref, 
 /* Can a and b use wire `kind`, and do they see the same abstract sockets under the same user? */
 bool kolo_mapped_same_host(const kolo_peer_card_t *a, const kolo_peer_card_t *b, kolo_wire_kind_t kind);
 extern bool kolo_mapped_huge_pages; /* KOLO_SHM_HUGE_PAGES */
+enum { KOLO_PTRACER_NONE, KOLO_PTRACER_PARENT, KOLO_PTRACER_ANY };
+extern int64_t kolo_mapped_ptracer; /* KOLO_CMA_PTRACER */
 kolo_status_t kolo_mapped_random(void *bytes, size_t n);
 
 #endif

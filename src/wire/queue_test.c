@@ -235,6 +235,27 @@ static void a_wrong_signature_is_told(void **state)
     free(pair.memory);
 }
 
+static void a_wire_answers_every_call(void **state)
+{
+    (void)state;
+    for (int i = 0; i < KOLO_WIRE_COUNT; i++) {
+        const kolo_wire_ops_t *w = kolo_wires[i];
+        kolo_rx_t rx = {.ops = w, .spec = {.writer = 3, .reader = 5}};
+        kolo_tx_t tx = {.ops = w, .spec = {.writer = 3, .reader = 5}};
+        assert_true(w->can_connect && w->fill_card && w->may_copy && w->rx_setup && w->tx_setup && w->tx_connect);
+        assert_true(w->rx_connect && w->tx_check && w->rx_check && w->ref_read && w->ref_write && w->tx_post_from);
+        assert_true(w->rx_expect && w->rx_unexpect && w->tx_close && w->rx_close && w->tx_fini && w->rx_fini);
+        assert_true(w->tx_memory && w->rx_memory && w->ctx_fini);
+        if (!(w->caps & KOLO_CAP_REF)) {
+            assert_int_equal(w->ref_read(&rx, NULL, 0, NULL, 0), KOLO_ERR_UNSUPPORTED);
+            assert_int_equal(w->ref_write(&rx, NULL, 0, NULL, 0), KOLO_ERR_UNSUPPORTED);
+            assert_non_null(strstr(kolo_error_text(), "from rank 3 to rank 5"));
+        }
+        if (!(w->caps & KOLO_CAP_POST_FROM))
+            assert_int_equal(w->tx_post_from(&tx, NULL, 0, 0, 0), KOLO_ERR_UNSUPPORTED);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -245,6 +266,7 @@ int main(void)
         cmocka_unit_test(lines_are_given_back_a_quarter_of_the_queue_at_once),
         cmocka_unit_test(stale_lines_are_swept),
         cmocka_unit_test(a_wrong_signature_is_told),
+        cmocka_unit_test(a_wire_answers_every_call),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

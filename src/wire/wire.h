@@ -192,7 +192,9 @@ typedef struct {
     double latency_us, gbps; /* rough, for the tuner before anything is measured */
 } kolo_wire_cost_t;
 
-/* Set-up order over all connections of one request list (wire/connect.c): every rx_setup and its card to the
+/* No member but `fallback` is NULL: what a wire does not do is one of the kolo_wire_no_... below.
+ *
+ * Set-up order over all connections of one request list (wire/connect.c): every rx_setup and its card to the
  * writer; every tx_setup and its card to the readers; every tx_connect; every rx_connect. All run on the caller's
  * thread and may block within the context's deadline; after a failure close + fini are called on what was set up.
  * Before set-up spec, next, room, mask, stride, slot_bytes, depth, nreaders, caps (= ops->caps) and ops are filled
@@ -210,6 +212,11 @@ typedef struct kolo_wire_ops {
      */
     bool (*can_connect)(const struct kolo_wire_ctx *ctx, const kolo_peer_card_t *a, const kolo_peer_card_t *b,
                         kolo_wire_cost_t *cost);
+    /* What peers have to know for may_copy; allows them to, as far as that is for this process to say. */
+    void (*fill_card)(kolo_peer_card_t *card);
+    /* May my process copy from and to the memory of `peer`? Tries it: what a card says is not what a kernel
+     * permits, and the other direction may have another answer. */
+    bool (*may_copy)(const struct kolo_wire_ctx *ctx, const kolo_peer_card_t *peer);
     kolo_status_t (*rx_setup)(struct kolo_wire_ctx *ctx, kolo_rx_t *rx, kolo_wire_card_t *card);
     kolo_status_t (*tx_setup)(struct kolo_wire_ctx *ctx, kolo_tx_t *tx, kolo_wire_card_t *card);
     kolo_status_t (*tx_connect)(struct kolo_wire_ctx *ctx, kolo_tx_t *tx, const kolo_wire_card_t *reader_cards);
@@ -239,10 +246,22 @@ typedef struct kolo_wire_ops {
     /* Bytes this end holds (mapped or allocated). */
     size_t (*tx_memory)(const kolo_tx_t *tx);
     size_t (*rx_memory)(const kolo_rx_t *rx);
-    /* Frees ctx->wire_state[kind] and what it holds; called by kolo_wire_ctx_fini when that is set. NULL: nothing.
-     */
+    /* Frees ctx->wire_state[kind] and what it holds; called by kolo_wire_ctx_fini when that is set. */
     void (*ctx_fini)(struct kolo_wire_ctx *ctx);
 } kolo_wire_ops_t;
+
+/* For members that a wire has no use for (unsupported.c): the copies and posts fail with KOLO_ERR_UNSUPPORTED and
+ * the names of both ends, the others do nothing. */
+void kolo_wire_no_card(kolo_peer_card_t *card);
+bool kolo_wire_no_copies(const struct kolo_wire_ctx *ctx, const kolo_peer_card_t *peer);
+kolo_status_t kolo_wire_no_ref_read(kolo_rx_t *rx, const kolo_ref_t *ref, uint64_t offset, void *dst, size_t bytes);
+kolo_status_t kolo_wire_no_ref_write(kolo_rx_t *rx, const kolo_ref_t *ref, uint64_t offset, const void *src,
+                                     size_t bytes);
+kolo_status_t kolo_wire_no_post_from(kolo_tx_t *tx, const void *data, uint32_t bytes, uint64_t signature,
+                                     uint64_t operation);
+void kolo_wire_no_expect(kolo_rx_t *rx, void *data, uint32_t bytes);
+void kolo_wire_no_unexpect(kolo_rx_t *rx);
+void kolo_wire_no_ctx_fini(struct kolo_wire_ctx *ctx);
 
 extern const kolo_wire_ops_t kolo_wire_local, kolo_wire_cma, kolo_wire_shm, kolo_wire_tcp;
 extern const kolo_wire_ops_t *const kolo_wires[KOLO_WIRE_COUNT]; /* in order of preference */
@@ -286,6 +305,10 @@ static inline kolo_status_t kolo_wire_pump(kolo_wire_ctx_t *ctx)
     for (uint32_t i = 0; i < ctx->npumps; i++) KOLO_TRY(ctx->pumps[i].fn(ctx->pumps[i].arg));
     return KOLO_OK;
 }
+
+/* Do all connections of this rank within its host, and the kernel, permit references? Each rank tries it by itself:
+ * the ranks of a communicator have to agree on the answer before a plan is chosen by it. */
+bool kolo_wire_may_copy(const kolo_wire_ctx_t *ctx);
 
 /* First wire in the order of preference that connects writer and all readers; NULL if none does. */
 const kolo_wire_ops_t *kolo_wire_choose(const kolo_wire_ctx_t *ctx, const kolo_conn_spec_t *spec,

@@ -2,10 +2,12 @@
  *
  * Runs the conformance kit of collectives on the ranks of a job (kolorun), on N threads (--threads N) or on N
  * forked processes (--procs N). What it runs over is chosen by parameters in the environment (KOLO_SHM_DISABLE,
- * KOLO_ALGO, KOLO_COUNTER_START, ...). --quick: fewer counts. --stream: on a stream. Exit status 1 on any failure.
+ * KOLO_ALGO, KOLO_COUNTER_START, ...). --quick: fewer counts. --stream: on a stream. --refuse: the kernel permits
+ * no copies between the processes' memories (all of them, or rank 1's alone). Exit status 1 on any failure.
  */
 #include "../tools/job.h"
 #include "coll/cases.h"
+#include "coll/refuse.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -15,6 +17,8 @@
 #include <unistd.h>
 
 static bool quick, on_stream;
+static const char *refuse; /* refuse.h; NULL: nothing is */
+static bool refuse_one;
 
 static const size_t counts[] = {0, 1, 3, 17, 1000, 4096, 100003, 1300001};
 
@@ -131,6 +135,7 @@ static bool run_processes(int n)
         if (pids[r] == 0) {
             alarm(600);
             w.rank = r;
+            if (refuse && refuse_one && r == 1 && !test_refuse(refuse)) _exit(1);
             if (read(pipes[r][0], &w.id, sizeof w.id) != sizeof w.id) _exit(1);
             worker(&w);
             exit(w.fine ? 0 : 1);
@@ -170,15 +175,24 @@ int main(int argc, char **argv)
             quick = true;
         else if (strcmp(argv[i], "--stream") == 0)
             on_stream = true;
-        else if (strcmp(argv[i], "--threads") == 0 && i + 1 < argc)
+        else if ((strcmp(argv[i], "--refuse") == 0 || strcmp(argv[i], "--refuse-one") == 0) && i + 1 < argc) {
+            refuse_one = strcmp(argv[i], "--refuse-one") == 0;
+            refuse = argv[++i];
+        } else if (strcmp(argv[i], "--threads") == 0 && i + 1 < argc)
             threads = atoi(argv[++i]);
         else if (strcmp(argv[i], "--procs") == 0 && i + 1 < argc)
             processes = atoi(argv[++i]);
         else
-            return fprintf(stderr, "usage: %s [--quick] [--stream] [--threads N | --procs N]\n", argv[0]), 2;
+            return fprintf(
+                       stderr,
+                       "usage: %s [--quick] [--stream] [--refuse[-one] dump|seccomp] [--threads N | --procs N]\n",
+                       argv[0]),
+                   2;
     }
     alarm(600);
     if (threads < 0 || threads > TEST_MAX_RANKS || processes < 0 || processes > TEST_MAX_RANKS) return 2;
+    if (refuse && !test_drop_privileges()) return 1;
+    if (refuse && !refuse_one && !test_refuse(refuse)) return 1;
     bool fine = threads ? run_threads(threads) : processes ? run_processes(processes) : run_job();
     return fine ? 0 : 1;
 }

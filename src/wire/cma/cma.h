@@ -7,8 +7,10 @@
 
 #include "wire/mapped.h"
 
-/* Tried once per peer by reading a word that its control page announces; *why says what stood in the way. */
-bool kolo_cma_permitted(kolo_control_peer_t *peer, const char **why);
+void kolo_cma_fill_card(kolo_peer_card_t *card);
+bool kolo_cma_may_copy(const kolo_wire_ctx_t *ctx, const kolo_peer_card_t *peer);
+/* Tried with the process that is `pid` here and announced `card`; *why says what stood in the way. */
+bool kolo_cma_permitted(int pid, const kolo_peer_card_t *card, const char **why);
 kolo_status_t kolo_cma_ref_read(kolo_rx_t *rx, const kolo_ref_t *ref, uint64_t offset, void *dst, size_t bytes);
 kolo_status_t kolo_cma_ref_write(kolo_rx_t *rx, const kolo_ref_t *ref, uint64_t offset, const void *src,
                                  size_t bytes);

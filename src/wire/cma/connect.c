@@ -14,32 +14,6 @@
 
 #define ONE_CALL_BYTES ((size_t)4 << 20)
 
-bool kolo_cma_permitted(kolo_control_peer_t *peer, const char **why)
-{
-    uint64_t value = ~peer->page->probe_value;
-    struct iovec here = {&value, sizeof value};
-    struct iovec there = {(void *)(uintptr_t)peer->page->probe_address, sizeof value};
-    *why = "it was refused before";
-    if (peer->cma) return peer->cma > 0;
-    KOLO_FAIL_POINT("wire.cma.probe");
-    peer->cma = -1;
-    if (peer->pid <= 0) {
-        *why = "its process is not visible from here (another pid namespace)";
-        return false;
-    }
-    ssize_t n = process_vm_readv(peer->pid, &here, 1, &there, 1, 0);
-    if (n != (ssize_t)sizeof value) {
-        *why = n < 0 ? strerror(errno) : "a short read";
-        return false;
-    }
-    if (value != peer->page->probe_value) {
-        *why = "another value was found where a known one should be";
-        return false;
-    }
-    peer->cma = 1;
-    return true;
-}
-
 static kolo_status_t say_refused(kolo_rx_t *rx, size_t bytes, bool write, int err)
 {
     const kolo_mapped_t *end = kolo_mapped_of_rx(rx);

@@ -22,10 +22,12 @@ static bool can_connect(const struct kolo_wire_ctx *ctx, const kolo_peer_card_t 
 static kolo_status_t rx_setup(kolo_wire_ctx_t *ctx, kolo_rx_t *rx, kolo_wire_card_t *card)
 {
     kolo_control_peer_t *writer;
-    const char *why = "";
+    const char *why = "it was refused before";
     KOLO_TRY(kolo_mapped_rx_setup(ctx, rx, &kolo_memfd_memory, card));
     KOLO_TRY(kolo_control_peer(ctx, rx->spec.writer, &writer));
-    if (kolo_cma_permitted(writer, &why)) return KOLO_OK;
+    if (!writer->cma)
+        writer->cma = kolo_cma_permitted(writer->pid, &ctx->member->peers[rx->spec.writer], &why) ? 1 : -1;
+    if (writer->cma > 0) return KOLO_OK;
     kolo_info("wire", "rank %d may not read the memory of rank %d (pid %d): %s; they go on without single copies",
               ctx->member->rank, rx->spec.writer, ctx->member->peers[rx->spec.writer].pid, why);
     rx->ops = &kolo_wire_shm;
@@ -43,6 +45,8 @@ const kolo_wire_ops_t kolo_wire_cma = {
     .caps = KOLO_CAP_REF | KOLO_CAP_FANOUT,
     .fallback = &kolo_wire_shm,
     .can_connect = can_connect,
+    .fill_card = kolo_cma_fill_card,
+    .may_copy = kolo_cma_may_copy,
     .rx_setup = rx_setup,
     .tx_setup = tx_setup,
     .tx_connect = kolo_mapped_tx_connect,
@@ -51,10 +55,14 @@ const kolo_wire_ops_t kolo_wire_cma = {
     .rx_check = kolo_mapped_rx_check,
     .ref_read = kolo_cma_ref_read,
     .ref_write = kolo_cma_ref_write,
+    .tx_post_from = kolo_wire_no_post_from,
+    .rx_expect = kolo_wire_no_expect,
+    .rx_unexpect = kolo_wire_no_unexpect,
     .tx_close = kolo_mapped_tx_close,
     .rx_close = kolo_mapped_rx_close,
     .tx_fini = kolo_mapped_tx_fini,
     .rx_fini = kolo_mapped_rx_fini,
     .tx_memory = kolo_mapped_tx_memory,
     .rx_memory = kolo_mapped_rx_memory,
+    .ctx_fini = kolo_wire_no_ctx_fini,
 };

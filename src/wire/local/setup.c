@@ -14,6 +14,13 @@ static bool can_connect(const struct kolo_wire_ctx *ctx, const kolo_peer_card_t 
     return true;
 }
 
+static bool may_copy(const struct kolo_wire_ctx *ctx, const kolo_peer_card_t *peer)
+{
+    (void)ctx;
+    (void)peer;
+    return true;
+}
+
 static kolo_status_t rx_setup(kolo_wire_ctx_t *ctx, kolo_rx_t *rx, kolo_wire_card_t *card)
 {
     return kolo_mapped_rx_setup(ctx, rx, &kolo_local_memory, card);
@@ -29,6 +36,8 @@ const kolo_wire_ops_t kolo_wire_local = {
     .kind = KOLO_WIRE_LOCAL,
     .caps = KOLO_CAP_REF | KOLO_CAP_FANOUT,
     .can_connect = can_connect,
+    .fill_card = kolo_wire_no_card,
+    .may_copy = may_copy,
     .rx_setup = rx_setup,
     .tx_setup = tx_setup,
     .tx_connect = kolo_mapped_tx_connect,
@@ -37,10 +46,14 @@ const kolo_wire_ops_t kolo_wire_local = {
     .rx_check = kolo_mapped_rx_check,
     .ref_read = kolo_local_ref_read,
     .ref_write = kolo_local_ref_write,
+    .tx_post_from = kolo_wire_no_post_from,
+    .rx_expect = kolo_wire_no_expect,
+    .rx_unexpect = kolo_wire_no_unexpect,
     .tx_close = kolo_mapped_tx_close,
     .rx_close = kolo_mapped_rx_close,
     .tx_fini = kolo_mapped_tx_fini,
     .rx_fini = kolo_mapped_rx_fini,
     .tx_memory = kolo_mapped_tx_memory,
     .rx_memory = kolo_mapped_rx_memory,
+    .ctx_fini = kolo_wire_no_ctx_fini,
 };

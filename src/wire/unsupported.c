@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What stands in a wire's table for what it does not do. Whoever calls one all the same has chosen by a capability
+ * that the connection does not have: an error that says so, instead of a call to nowhere.
+ */
+#include "wire/wire.h"
+
+void kolo_wire_no_card(kolo_peer_card_t *card)
+{
+    (void)card;
+}
+
+bool kolo_wire_no_copies(const struct kolo_wire_ctx *ctx, const kolo_peer_card_t *peer)
+{
+    (void)ctx;
+    (void)peer;
+    return false;
+}
+
+static kolo_status_t no_copy(const kolo_rx_t *rx)
+{
+    return kolo_fail(
+        KOLO_ERR_UNSUPPORTED,
+        "a single copy is wanted of the connection from rank %d to rank %d, which goes over %s: copies "
+        "were permitted when the communicator was made and are not any more; KOLO_CMA_DISABLE=1 on all "
+        "ranks goes without",
+        rx->spec.writer, rx->spec.reader, rx->ops->name);
+}
+
+kolo_status_t kolo_wire_no_ref_read(kolo_rx_t *rx, const kolo_ref_t *ref, uint64_t offset, void *dst, size_t bytes)
+{
+    (void)ref;
+    (void)offset;
+    (void)dst;
+    (void)bytes;
+    return no_copy(rx);
+}
+
+kolo_status_t kolo_wire_no_ref_write(kolo_rx_t *rx, const kolo_ref_t *ref, uint64_t offset, const void *src,
+                                     size_t bytes)
+{
+    (void)ref;
+    (void)offset;
+    (void)src;
+    (void)bytes;
+    return no_copy(rx);
+}
+
+kolo_status_t kolo_wire_no_post_from(kolo_tx_t *tx, const void *data, uint32_t bytes, uint64_t signature,
+                                     uint64_t operation)
+{
+    (void)data;
+    (void)signature;
+    return kolo_fail(
+        KOLO_ERR_UNSUPPORTED,
+        "wire %s sends from its slots only: %u bytes of operation %llu from rank %d to rank %d are elsewhere",
+        tx->ops->name, bytes, (unsigned long long)operation, tx->spec.writer, tx->spec.reader);
+}
+
+void kolo_wire_no_expect(kolo_rx_t *rx, void *data, uint32_t bytes)
+{
+    (void)rx;
+    (void)data;
+    (void)bytes;
+}
+
+void kolo_wire_no_unexpect(kolo_rx_t *rx)
+{
+    (void)rx;
+}
+
+void kolo_wire_no_ctx_fini(struct kolo_wire_ctx *ctx)
+{
+    (void)ctx;
+}
