@@ -5,7 +5,7 @@
 #ifndef KOLO_TOOLS_KOLO_TOP_H
 #define KOLO_TOOLS_KOLO_TOP_H
 
-#include "comm/verdict.h"
+#include "diag/verdict.h"
 
 #include <stdio.h>
 

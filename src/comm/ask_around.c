@@ -6,7 +6,7 @@
 #include "base/log.h"
 #include "base/process.h"
 #include "comm/comm.h"
-#include "comm/verdict.h"
+#include "diag/verdict.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -5,7 +5,7 @@
  * Only what needs the parent happens in that turn; then the parent's operations go on while the child is set up.
  *
  * What ends a start. In the turn: what ends operations of the parent, except that a shrink is there for losses, and
- * a shrink or grow agrees instead of failing by one. Then, until the child is ready on this rank (oob/heir.c):
+ * a shrink or grow agrees instead of failing by one. Then, until the child is ready on this rank (member/heir.c):
  *
  *     the parent's news                       split        grow (old ranks)    shrink
  *     a member of the child is lost           fails        fails on all        begins again without it

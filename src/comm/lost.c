@@ -36,7 +36,7 @@ static void put_words(const kolo_body_t *body, uint32_t stop, int rank, const ch
         snprintf(buf, bytes, "rank %d was lost: %s", rank, why);
 }
 
-/* For words about a rank of ours in the set-up of a child (oob/heir.c). */
+/* For words about a rank of ours in the set-up of a child (member/heir.c). */
 static void who(void *arg, int rank, char *buf, size_t bytes)
 {
     const kolo_body_t *body = arg;

@@ -3,7 +3,7 @@
  * Ranks that call different things. Most are caught by the signature that travels with every slot (executor). Here
  * are the cases in which no slot arrives, because the ranks wait on different connections: each leaves the
  * signature of its operation on its board before it connects or waits for anything, and who waits long asks those
- * it waits for (oob/board.c). Only collectives have numbers that all ranks share; of sends and receives both
+ * it waits for (diag/board.c). Only collectives have numbers that all ranks share; of sends and receives both
  * ends count how many they have begun.
  */
 #include "base/clock.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Revoke: one rank ends a communicator's operations on all ranks, so that all come out of them and can shrink. The
- * news floods over the out-of-band connections (oob/news.c); what it does on a rank is in lost.c. And the question
- * who is lost.
+ * news floods over the out-of-band connections (member/news.c); what it does on a rank is in lost.c. And the
+ * question who is lost.
  */
 #include "comm/comm.h"
 

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Shrink: the ranks that go on make a communicator without the excluded and the lost ones, which take no part: they
- * may be dead, hung, or in the middle of a collective. The survivors agree on who is lost (oob/agree.c) over the
- * parent's out-of-band connections, and the same messages carry the addresses for the child; nobody calls a root.
- * If a rank is lost while the child is being set up all begin again, over what connects the child's ranks, so the
- * parent serves on after one agreement. In abort mode what runs on the parent is ended first, and the parent is
+ * may be dead, hung, or in the middle of a collective. The survivors agree on who is lost (member/agreement.c) over
+ * the parent's out-of-band connections, and the same messages carry the addresses for the child; nobody calls a
+ * root. If a rank is lost while the child is being set up all begin again, over what connects the child's ranks, so
+ * the parent serves on after one agreement. In abort mode what runs on the parent is ended first, and the parent is
  * good for nothing but destroy afterwards. The moves are those of NCCL's ncclCommShrink, and a list that names
  * nobody.
  */

@@ -14,16 +14,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static const char *host_id;
-
-static const kolo_param_t rows[] = {
-    {.key = "KOLO_HOST_ID",
-     .kind = KOLO_PARAM_STR,
-     .help = "ranks with equal values are taken to share a host, others not (default: boot id, name, namespaces)",
-     .value = &host_id},
-};
-const kolo_param_table_t kolo_member_params = {.module = "member", .rows = rows, .count = KOLO_COUNTOF(rows)};
-
 /* A missing file (no /proc in a sandbox) is part of the identity like any other value. */
 static uint64_t hash_file(uint64_t hash, const char *path)
 {
@@ -47,7 +37,8 @@ static uint64_t hash_namespace(uint64_t hash, const char *path)
 
 static uint64_t hash_host(const char *name)
 {
-    if (host_id != NULL && host_id[0] != '\0') return kolo_hash_bytes(KOLO_HASH_INIT, host_id, strlen(host_id));
+    if (kolo_member_values.host_id != NULL && kolo_member_values.host_id[0] != '\0')
+        return kolo_hash_bytes(KOLO_HASH_INIT, kolo_member_values.host_id, strlen(kolo_member_values.host_id));
     uint64_t hash = hash_file(KOLO_HASH_INIT, "/proc/sys/kernel/random/boot_id");
     hash = kolo_hash_bytes(hash, name, strlen(name));
     hash = hash_namespace(hash, "/proc/self/ns/net");

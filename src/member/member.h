@@ -8,7 +8,12 @@
 
 #include "oob/oob.h"
 
-extern const kolo_param_table_t kolo_member_params; /* KOLO_HOST_ID */
+extern const kolo_param_table_t kolo_member_params;
+typedef struct {
+    const char *host_id;
+    int64_t suspect_ms, verdict_ms;
+} kolo_member_values_t;
+extern kolo_member_values_t kolo_member_values;
 
 /* Fixed layout, little endian, versioned: it travels. 128 bytes. */
 typedef struct {

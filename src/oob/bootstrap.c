@@ -220,8 +220,8 @@ static kolo_status_t stagger(kolo_oob_t *oob, int nids, uint64_t deadline_ns)
 {
     int first, count;
     kolo_root_share(oob->nranks, nids, kolo_root_of_rank(oob->nranks, nids, oob->rank), &first, &count);
-    int64_t delay_ms = (int64_t)(oob->rank - first) * 1000 / kolo_oob_values.stagger_rate;
-    if (count <= kolo_oob_values.stagger_above || delay_ms < 1) return KOLO_OK;
+    int64_t delay_ms = (int64_t)(oob->rank - first) * 1000 / kolo_meet_values.stagger_rate;
+    if (count <= kolo_meet_values.stagger_above || delay_ms < 1) return KOLO_OK;
     uint64_t turn_ns = kolo_now_ns() + (uint64_t)delay_ms * KOLO_NS_PER_MS;
     kolo_timer_t *timer;
     KOLO_TRY(kolo_timer_add(oob->engine, delay_ms, stagger_over, oob, &timer));

@@ -1,34 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What travels on connections that are already authenticated: the check-in of a rank, the root's reply, and the
- * head of a message. Fixed little-endian layouts. Encoders and decoders are pure over (bytes, length) and fuzzed.
+ * What travels between ranks on connections that are already authenticated: the head of a message, and frames of
+ * fixed layout, little-endian. Encoders and decoders are pure over (bytes, length) and fuzzed.
  */
 #ifndef KOLO_OOB_FRAME_H
 #define KOLO_OOB_FRAME_H
 
-#include "oob/address.h"
 #include "oob/oob.h"
-
-/* 0 magic, 4 version, 6 flags, 8 rank, 12 nranks, 16 nids, 20 id index, 24 timeout_ms, 28 ring_max,
- * 32 peer address, 64 root-only address, 96 zeros */
-#define KOLO_CHECKIN_BYTES 128
-typedef struct {
-    int rank, nranks, nids, id_index;
-    int timeout_ms; /* what is left of it */
-    int ring_max;   /* the pattern of the all-gathers hangs on it, so all must have the same */
-    bool neighbour; /* not a rank of this root: the first rank of the next root's share, for my last rank's sake */
-    kolo_address_t peer, root_only;
-} kolo_checkin_t;
-
-/* 0 magic, 4 status, 8 next rank, 12 text length, 16 zeros, 32 address of the next rank, 64 text */
-#define KOLO_REPLY_BYTES      1024
-#define KOLO_REPLY_TEXT_BYTES (KOLO_REPLY_BYTES - 64)
-typedef struct {
-    kolo_status_t status; /* KOLO_OK or why the bootstrap failed */
-    int next_rank;
-    kolo_address_t next; /* if KOLO_OK */
-    char text[KOLO_REPLY_TEXT_BYTES + 1];
-} kolo_reply_t;
 
 /* 0 magic, 4 kind, 8 bytes, 12 zeros, 16 tag */
 #define KOLO_HEAD_BYTES 24
@@ -43,7 +21,7 @@ typedef enum {
     KOLO_FRAME_BEAT = 8,   /* tag: 0, nothing follows: the sender lives (beat.c) */
     KOLO_FRAME_SURVEY = 9, /* tag: number of the question, nothing follows: what do you do? (survey.c) */
     KOLO_FRAME_FINDINGS = 10, /* tag: the same number; the answer */
-    KOLO_FRAME_AGREE = 11,    /* tag: series and number of the agreement (agree.c) */
+    KOLO_FRAME_AGREE = 11,    /* tag: series and number of the agreement (agreement.c) */
     KOLO_FRAME_NUDGE = 12,    /* tag: the sender's number, nothing follows (nudge.c) */
     KOLO_FRAME_WORDS = 13 /* text, why a rank gave up. tag: 0 the sender, whose farewell follows (farewell.c); r +
                              1: rank r, of which news follow (news.c) */
@@ -87,27 +65,17 @@ typedef struct {
  * state << 8; those that are not there are zero */
 #define KOLO_FINDINGS_FRAME_BYTES (8 + 32 * KOLO_SURVEY_OPS)
 
-void kolo_checkin_encode(const kolo_checkin_t *checkin, uint8_t bytes[KOLO_CHECKIN_BYTES]);
-void kolo_reply_encode(const kolo_reply_t *reply, uint8_t bytes[KOLO_REPLY_BYTES]);
 void kolo_board_encode(const kolo_board_frame_t *board, uint8_t bytes[KOLO_BOARD_FRAME_BYTES]);
 void kolo_pair_encode(const kolo_pair_frame_t *pair, uint8_t bytes[KOLO_PAIR_FRAME_BYTES]);
 void kolo_news_encode(const kolo_news_frame_t *news, uint8_t bytes[KOLO_NEWS_FRAME_BYTES]);
 void kolo_findings_encode(const kolo_finding_t *finding, uint8_t bytes[KOLO_FINDINGS_FRAME_BYTES]); /* survey.c */
 void kolo_head_encode(const kolo_head_t *head, uint8_t bytes[KOLO_HEAD_BYTES]);
 /* NULL when fine, else what is wrong. */
-const char *kolo_checkin_decode(const uint8_t *bytes, size_t length, kolo_checkin_t *checkin);
-const char *kolo_reply_decode(const uint8_t *bytes, size_t length, kolo_reply_t *reply);
 const char *kolo_head_decode(const uint8_t *bytes, size_t length, kolo_head_t *head);
 const char *kolo_board_decode(const uint8_t *bytes, size_t length, int nranks, kolo_board_frame_t *board);
 const char *kolo_pair_decode(const uint8_t *bytes, size_t length, kolo_pair_frame_t *pair);
 const char *kolo_news_decode(const uint8_t *bytes, size_t length, int nranks, kolo_news_frame_t *news);
 /* Keeps finding->rank. */
 const char *kolo_findings_decode(const uint8_t *bytes, size_t length, kolo_finding_t *finding);
-
-/* The ranks [first, first + count) that call id `index`: even shares. */
-void kolo_root_share(int nranks, int nids, int index, int *first, int *count);
-int kolo_root_of_rank(int nranks, int nids, int rank);
-
-#define KOLO_NRANKS_MAX (1 << 24)
 
 #endif

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the files of this room share: parameters, listeners, diallers, roots, and the object behind kolo_oob_t.
+ * What the files of this room share: parameters and the object behind kolo_oob_t.
  *
- * Threads: listeners, diallers and roots live on the engine thread. An oob is shared by the rank's thread and the
+ * Threads: an oob is shared by the rank's thread and the
  * engine thread under oob->lock; the rank's thread waits on oob->gate, which the engine opens when something has
  * come. Tearing down happens by a call on the engine thread, where no handler of ours can be running.
  */
@@ -10,128 +10,21 @@
 #define KOLO_OOB_INTERNAL_H
 
 #include "base/clock.h"
-#include "oob/address.h"
-#include "oob/auth.h"
+#include "link/link.h"
+#include "meet/checkin.h"
+#include "meet/id.h"
+#include "meet/lifeline.h"
 #include "oob/frame.h"
 #include "oob/oob.h"
-#include "progress/progress.h"
 
 #include <pthread.h>
 
 /* ---- parameters ---- */
 
-enum { KOLO_FAMILY_AUTO, KOLO_FAMILY_IPV4, KOLO_FAMILY_IPV6 };
 typedef struct {
-    const char *socket_ifname;
-    int64_t socket_family;
-    const char *comm_id, *secret_file;
-    int64_t secret_fd;
-    int64_t ring_max;
-    int64_t stagger_above, stagger_rate;
-    int64_t pending_max, handshake_ms, early_max, queue_bytes;
-    int64_t suspect_ms, verdict_ms;
-    int64_t root_idle_ms;
+    int64_t ring_max, early_max, queue_bytes;
 } kolo_oob_values_t;
 extern kolo_oob_values_t kolo_oob_values;
-
-/* Once per process: crypto, descriptor limit. */
-void kolo_oob_process_init(void);
-
-/* ---- counters (accept.c) ---- */
-
-typedef enum {
-    KOLO_COUNT_ACCEPTED,
-    KOLO_COUNT_MAGIC,
-    KOLO_COUNT_AUTH,
-    KOLO_COUNT_FRAME,
-    KOLO_COUNT_TIMEOUT,
-    KOLO_COUNT_FULL,
-    KOLO_COUNT_KINDS
-} kolo_count_t;
-void kolo_oob_count(kolo_count_t what);
-
-/* ---- listener (accept.c) ---- */
-
-typedef struct kolo_listener kolo_listener_t;
-/* Both are called on the engine thread, with a claim that is proven. */
-typedef struct {
-    /* How many bytes of frame follow the hello (0: the descriptor is handed over); KOLO_VERDICT_OK to let it in. */
-    kolo_verdict_t (*admit)(void *owner, const kolo_claim_t *claim, size_t *frame_bytes);
-    /* frame_bytes 0: takes fd (or closes it); else the frame is complete and fd stays the listener's. */
-    void (*accepted)(void *owner, const kolo_claim_t *claim, int fd, const uint8_t *frame);
-    bool keeps; /* accepted() takes the descriptor also with a frame, and acknowledges it itself */
-    /* A caller was refused (for the root's report); may be NULL. */
-    void (*refused)(void *owner, const kolo_address_t *caller, kolo_count_t why);
-} kolo_listener_ops_t;
-/* `address` with its port (0: any) is bound; KOLO_ERR_INVALID_USAGE if it is taken or not of this machine (errno is
- * kept). The text of such a failure is set only if `quiet` is false. */
-kolo_status_t kolo_listener_open(kolo_engine_t *engine, const kolo_address_t *address, const kolo_key_t *key,
-                                 const kolo_listener_ops_t *ops, void *owner, bool quiet, kolo_listener_t **out);
-/* Sockets of this process that may have any port do not get this one from here on (one port, the last): a root is
- * expected there that may be about to come (a fixed address) or may have left, and a rank that found its own kind
- * there would call the job's secret wrong. Any thread. */
-void kolo_listener_reserve(uint16_t port);
-kolo_address_t kolo_listener_address(const kolo_listener_t *listener);
-void kolo_listener_close(kolo_listener_t *listener); /* on the engine thread; NULL is fine */
-
-/* ---- dialler (dial.c) ---- */
-
-typedef struct kolo_dial kolo_dial_t;
-/* On the engine thread, once; the call is over and the slot cleared. KOLO_OK: fd is the owner's. Else text says
- * why. */
-typedef void (*kolo_dial_done_t)(void *arg, kolo_status_t status, int fd, const char *text);
-typedef struct {
-    kolo_address_t address;
-    kolo_key_t key;
-    kolo_claim_t claim;
-    uint64_t deadline_ns;
-    bool retry_refused;         /* nobody may be listening yet */
-    void (*refused)(void *arg); /* before each retry of a refused connection; may be NULL */
-    kolo_dial_done_t done;
-    void *arg;
-    const uint8_t *frame; /* to be delivered, stays until done; the connection then ends and done's fd is -1, unless
-                             the other end keeps it: then done gets it */
-    size_t frame_bytes;   /* 0: done gets the connection */
-    char who[64];         /* whom we call, for messages: "rank 3", "the root" */
-} kolo_dial_config_t;
-/* *slot is the call while it lasts and belongs to the engine thread from here on. done is never called from within.
- */
-kolo_status_t kolo_dial_start(kolo_engine_t *engine, const kolo_dial_config_t *config, kolo_dial_t **slot);
-/* Any thread that holds no lock which done takes. Afterwards done is not running and will not be called. */
-void kolo_dial_cancel(kolo_engine_t *engine, kolo_dial_t **slot);
-/* Ahead of a cancel, on the engine thread: bytes for a side that may have let us in already. NULL is fine. */
-void kolo_dial_last_word(const kolo_dial_t *dial, const void *bytes, size_t n);
-
-/* ---- lifelines (lifeline.c) ---- */
-
-typedef struct kolo_lifeline kolo_lifeline_t;
-/* On the engine thread, once; the line is to be closed, here or later. KOLO_OK: the other end has said that all is
- * well. Else it failed, and `text` says how, or is empty: it ended without a word. */
-typedef void (*kolo_lifeline_fn_t)(void *arg, int tag, kolo_status_t status, const char *text);
-/* May this process keep one more? */
-bool kolo_lifeline_room(void);
-/* Takes fd in any case. */
-kolo_status_t kolo_lifeline_open(kolo_engine_t *engine, int fd, int tag, kolo_lifeline_fn_t fn, void *arg,
-                                 kolo_lifeline_t **line);
-/* With a last word, or without one (text NULL). NULL is fine. Any thread that holds no lock which fn takes. */
-void kolo_lifeline_close(kolo_lifeline_t *line, kolo_status_t status, const char *text);
-
-/* ---- id and root (id.c, root.c) ---- */
-
-typedef struct {
-    kolo_address_t address;
-    kolo_key_t secret;
-    bool fixed;     /* made from KOLO_COMM_ID: the root may come up later than its callers */
-    int first_rank; /* to grow a communicator of so many ranks; 0: an ordinary id */
-} kolo_id_t;
-void kolo_id_encode(const kolo_id_t *id, kolo_unique_id_t *out);
-/* NULL when fine, else what is wrong. Pure; fuzzed. */
-const char *kolo_id_decode(const kolo_unique_id_t *in, kolo_id_t *id);
-kolo_status_t kolo_oob_read_secret(const char *scope, kolo_key_t *secret); /* secret.c */
-
-/* Starts a root on id->address (port 0: any; the port is filled in). KOLO_ERR_INVALID_USAGE with *taken set when
- * the address is somebody else's. */
-kolo_status_t kolo_root_start(kolo_id_t *id, bool *taken);
 
 /* ---- the object ---- */
 
@@ -253,7 +146,7 @@ typedef struct {
     int count;
     bool asked[KOLO_SURVEY_RANKS];
 } kolo_survey_t;
-/* Agreements that are counted together, and how the last ones ended, for those who still ask (agree.c). */
+/* Agreements that are counted together, and how the last ones ended, for those who still ask (agreement.c). */
 #define KOLO_SERIES_SHIFT 24 /* below it in a tag: the number in the series, from 1 */
 typedef struct {
     uint8_t *bytes; /* the message */
@@ -454,7 +347,7 @@ void kolo_heir_end(kolo_oob_t *oob);
 
 void kolo_survey_asked(kolo_conn_t *conn);
 const char *kolo_findings_arrived(kolo_conn_t *conn); /* NULL, or what is wrong with them */
-/* ---- agreements (agree.c); with the lock held, on the engine thread ---- */
+/* ---- agreements (agreement.c); with the lock held, on the engine thread ---- */
 
 /* A message of an agreement is complete: it waits for the rank's thread, or is answered and freed. Returns what is
  * wrong with it, or NULL. */

@@ -164,9 +164,9 @@ static bool roots_end(int fds)
 static void a_root_that_nobody_calls_ends(void **state)
 {
     kolo_unique_id_t id;
-    int64_t before = kolo_oob_values.root_idle_ms;
+    int64_t before = kolo_meet_values.root_idle_ms;
     (void)state;
-    kolo_oob_values.root_idle_ms = 400;
+    kolo_meet_values.root_idle_ms = 400;
     test_ok(kolo_oob_create_id(&id));
     test_true(test_count_entries("/proc/self/fd") > test_fds);
     test_true(roots_end(test_fds));
@@ -174,11 +174,11 @@ static void a_root_that_nobody_calls_ends(void **state)
     test_start(&late);
     pthread_join(late.thread, NULL);
     test_equal(late.status, KOLO_ERR_REMOTE);
-    kolo_oob_values.root_idle_ms = 0; /* never */
+    kolo_meet_values.root_idle_ms = 0; /* never */
     test_ok(kolo_oob_create_id(&id));
     poll(NULL, 0, 50);
     test_run_ids(2, 1, &id, NULL);
-    kolo_oob_values.root_idle_ms = before;
+    kolo_meet_values.root_idle_ms = before;
 }
 
 int main(void)

@@ -4,7 +4,7 @@
  *
  * A rank checks in with the root that the unique id names, learns its ring neighbour, closes the ring, and
  * all-gathers the peers' addresses; afterwards any rank can reach any other. Every connection is authenticated in
- * both directions by a keyed hash over fresh nonces before a byte of it is believed (oob/auth.h); listeners are
+ * both directions by a keyed hash over fresh nonces before a byte of it is believed (link/auth.h); listeners are
  * served by the engine thread, so a dialler never waits for a rank that computes.
  */
 #ifndef KOLO_OOB_OOB_H
@@ -13,36 +13,11 @@
 #include "base/params.h"
 #include "base/recorder.h"
 #include "base/wait.h"
+#include "meet/meet.h"
 
 extern const kolo_param_table_t kolo_oob_params;
 
 typedef struct kolo_oob kolo_oob_t;
-
-/* ---- unique id and root ---- */
-
-/* Starts a root on the engine thread (see kolo_get_unique_id in kolo.h). */
-kolo_status_t kolo_oob_create_id(kolo_unique_id_t *id);
-/* Where ranks could meet without a file: KOLO_COMM_ID names an address, a secret was given to this process. */
-bool kolo_oob_has_address(void);
-bool kolo_oob_has_secret(void);
-/* An id that all make alike, at an address that all know, by the secret that was given to this process. `scope`: a
- * secret of its own is derived for each, so those of another scope are refused. Whoever is first there and owns the
- * address starts the root. */
-kolo_status_t kolo_oob_create_id_at(const char *address, const char *scope, kolo_unique_id_t *id);
-/* A fresh one to grow a communicator of `nranks` ranks: messages of its root count new ranks from there. */
-kolo_status_t kolo_oob_create_grow_id(int nranks, kolo_unique_id_t *id);
-/* The nranks of the above; 0: an ordinary id. */
-int kolo_oob_grows_from(const kolo_unique_id_t *id);
-/* Ends the root of `id`, if this process serves it and it is not done: whoever has called it, or calls soon, is
- * told why. */
-void kolo_oob_dismiss_root(const kolo_unique_id_t *id, kolo_status_t status, const char *text);
-/* Magic, version, address family and ranges; the message names what is wrong. Fuzzed. */
-kolo_status_t kolo_oob_check_id(const kolo_unique_id_t *id);
-/* Atomic save with mode 0600; load waits for the file until timeout_ms. */
-kolo_status_t kolo_oob_save_id(const kolo_unique_id_t *id, const char *path);
-kolo_status_t kolo_oob_load_id(kolo_unique_id_t *id, const char *path, int timeout_ms);
-/* Stops every root of this process and frees what they hold (library unload, tests). */
-void kolo_oob_stop_roots(void);
 
 /* ---- joining ---- */
 
@@ -172,7 +147,7 @@ kolo_status_t kolo_oob_watch_process(kolo_oob_t *oob, int rank, int pid);
  * is smaller. */
 kolo_status_t kolo_oob_start_beats(kolo_oob_t *oob, const bool *remote);
 
-/* ---- agreement (agree.c) ---- */
+/* ---- agreement (agreement.c) ---- */
 
 #define KOLO_OOB_SERIES_LAST ((1ull << 40) - 1)
 typedef struct {
@@ -302,11 +277,5 @@ kolo_status_t kolo_oob_nudge_more(kolo_oob_t *oob, int rank,
  * before it is expected waits in a bounded queue. */
 kolo_status_t kolo_oob_dial(kolo_oob_t *oob, int peer, uint64_t tag, uint64_t deadline_ns, int *fd);
 kolo_status_t kolo_oob_accept(kolo_oob_t *oob, int peer, uint64_t tag, uint64_t deadline_ns, int *fd);
-
-/* ---- counters, for tests and kolo-info ---- */
-typedef struct {
-    uint64_t accepted, refused_magic, refused_auth, refused_frame, refused_timeout, refused_full;
-} kolo_oob_counters_t;
-void kolo_oob_get_counters(kolo_oob_counters_t *counters); /* process-wide */
 
 #endif

@@ -271,14 +271,14 @@ static void a_child_works_beside_its_parent(void **state)
 static void ranks_join_over_ipv6(void **state)
 {
     (void)state;
-    kolo_oob_values.socket_family = KOLO_FAMILY_IPV6;
-    kolo_oob_values.socket_ifname = "=lo";
+    kolo_link_values.socket_family = KOLO_FAMILY_IPV6;
+    kolo_link_values.socket_ifname = "=lo";
     kolo_unique_id_t id;
     bool possible = kolo_oob_create_id(&id) == KOLO_OK;
     kolo_oob_stop_roots();
     if (possible) test_run(9, use_everything);
-    kolo_oob_values.socket_family = KOLO_FAMILY_AUTO;
-    kolo_oob_values.socket_ifname = NULL;
+    kolo_link_values.socket_family = KOLO_FAMILY_AUTO;
+    kolo_link_values.socket_ifname = NULL;
     if (!possible) skip();
 }
 

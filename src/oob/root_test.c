@@ -236,10 +236,10 @@ static void every_rank_can_make_a_fixed_id(void **state)
     kolo_unique_id_t id, again;
     (void)state;
     snprintf(text, sizeof(text), "127.0.0.1:%u", free_port());
-    kolo_oob_values.comm_id = text;
+    kolo_meet_values.comm_id = text;
     assert_int_equal(kolo_oob_create_id(&id), KOLO_ERR_INVALID_USAGE); /* no secret */
     assert_says(kolo_error_text(), "KOLO_COMM_SECRET_FILE");
-    kolo_oob_values.secret_file = secret_file;
+    kolo_meet_values.secret_file = secret_file;
     write_secret("short");
     assert_int_equal(kolo_oob_create_id(&id), KOLO_ERR_INVALID_USAGE);
     write_secret("a secret that is long enough\n");
@@ -255,18 +255,18 @@ static void every_rank_can_make_a_fixed_id(void **state)
     assert_memory_not_equal(&id, &again, sizeof(id));
     kolo_oob_stop_roots();
     unlink(secret_file);
-    kolo_oob_values.secret_file = NULL;
+    kolo_meet_values.secret_file = NULL;
     int fds[2];
     assert_int_equal(pipe(fds), 0);
     assert_int_equal(write(fds[1], "a secret from a descriptor", 26), 26);
     close(fds[1]);
-    kolo_oob_values.secret_fd = fds[0];
+    kolo_meet_values.secret_fd = fds[0];
     test_ok(kolo_oob_create_id(&id));
     test_ok(kolo_oob_create_id(&again)); /* the pipe is empty by now */
     assert_memory_equal(&id, &again, sizeof(id));
     close(fds[0]);
-    kolo_oob_values.secret_fd = -1;
-    kolo_oob_values.comm_id = NULL;
+    kolo_meet_values.secret_fd = -1;
+    kolo_meet_values.comm_id = NULL;
     kolo_oob_stop_roots();
 }
 

@@ -83,21 +83,21 @@ static void a_port_scan_is_counted(void **state)
 /* Parameters are set before there is a thread that reads them, and back after. */
 static int impatient_setup(void **state)
 {
-    kolo_oob_values.handshake_ms = 1000;
+    kolo_link_values.handshake_ms = 1000;
     return setup(state);
 }
 
 static int narrow_setup(void **state)
 {
-    kolo_oob_values.pending_max = 64;
+    kolo_link_values.pending_max = 64;
     return setup(state);
 }
 
 static int values_after(void **state)
 {
     int failed = test_after(state);
-    kolo_oob_values.handshake_ms = 10000;
-    kolo_oob_values.pending_max = 1024;
+    kolo_link_values.handshake_ms = 10000;
+    kolo_link_values.pending_max = 1024;
     return failed;
 }
 

@@ -246,7 +246,7 @@ static void live(chaos_life_t *l)
 }
 
 /* The root of a job that did not come about goes on for a while telling ranks about it, and one that was never
- * called lasts for KOLO_ROOT_IDLE_MS (oob/root.c). */
+ * called lasts for KOLO_ROOT_IDLE_MS (meet/root.c). */
 static void compare(chaos_report_t *r, chaos_census_t before, bool root)
 {
     char text[700];

@@ -10,7 +10,7 @@
  * Rows that lack the same ranks are told in one line: when a rank hangs, a step's worth of tensors waits for it.
  */
 #include "base/log.h"
-#include "comm/verdict.h"
+#include "diag/verdict.h"
 #include "engine/engine.h"
 
 #include <stdio.h>

@@ -1,0 +1,352 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Boards: which of its numbered operations a rank is in, for peers who wait for it and wonder. A rank that has
+ * waited too long shows its peer the entry of the operation it is in. The peer's engine thread compares it with the
+ * entry that it has under the same number, whatever its own thread does, and answers with that one, so that both
+ * sides learn of a difference. A rank that already knows of one passes on what it knows, so that all who wait hear
+ * of it. A number that the peer has not reached, or has left long ago, proves nothing and gets no answer, unless
+ * the peer has failed: then it says so.
+ *
+ * Who waits in a send or receive shows how many it has begun instead: answer_pair() says when that proves
+ * something.
+ */
+#include "base/bytes.h"
+#include "base/log.h"
+#include "oob/internal.h"
+
+#include <stdio.h>
+
+#define ANSWER_WANTED 1u
+#define GAVE_UP       2u /* the rank has failed and is in no operation; the word means nothing */
+
+void kolo_oob_set_board(kolo_oob_t *oob, const kolo_board_t *board, int stalled_ms, kolo_board_tell_fn_t tell,
+                        kolo_board_needs_fn_t needs)
+{
+    pthread_mutex_lock(&oob->lock);
+    oob->board = board;
+    oob->board_tell = tell;
+    oob->board_needs = needs;
+    oob->stalled_ns = (uint64_t)stalled_ms * KOLO_NS_PER_MS;
+    pthread_mutex_unlock(&oob->lock);
+}
+
+/* A writer makes the number invalid, writes the word, then the number; so equal numbers around the word prove it.
+ */
+static bool look_up(const kolo_board_t *board, uint64_t number, uint64_t *word)
+{
+    const kolo_board_entry_t *e = &board->entries[number % KOLO_BOARD_ENTRIES];
+    if (number == KOLO_BOARD_NONE || atomic_load_explicit(&e->number, memory_order_acquire) != number) return false;
+    *word = atomic_load_explicit(&e->word, memory_order_acquire);
+    return atomic_load_explicit(&e->number, memory_order_acquire) == number;
+}
+
+/* ---- sending; with the lock held ---- */
+
+/* The connection to show something on, if that can go out now. */
+static kolo_conn_t *way_out(kolo_peer_t *peer)
+{
+    const kolo_outbound_t *out = &peer->board_out;
+    return out->total > 0 && !out->done ? NULL : kolo_peer_out(peer); /* the next time, then */
+}
+
+static void put_up(kolo_conn_t *conn, kolo_frame_kind_t kind, uint64_t number, size_t bytes)
+{
+    kolo_peer_t *peer = conn->peer;
+    kolo_outbound_init(&peer->board_out, kind, number);
+    kolo_outbound_add(&peer->board_out, peer->board_bytes, bytes);
+    kolo_debug("oob", "%s: rank %d shows rank %d its %s %llu", conn->oob->name, conn->oob->rank, peer->rank,
+               kind == KOLO_FRAME_PAIR ? "messages before operation" : "operation", (unsigned long long)number);
+    kolo_conn_send(conn, &peer->board_out);
+}
+
+static bool show(kolo_peer_t *peer, uint64_t number, uint64_t word, int rank, uint32_t flags)
+{
+    kolo_conn_t *conn = way_out(peer);
+    if (conn == NULL) return false;
+    kolo_board_encode(&(kolo_board_frame_t){word, number, rank, flags}, peer->board_bytes);
+    put_up(conn, KOLO_FRAME_BOARD, number, KOLO_BOARD_FRAME_BYTES);
+    return true;
+}
+
+static uint64_t load(const _Atomic uint64_t *word)
+{
+    return atomic_load_explicit(word, memory_order_relaxed);
+}
+
+static const kolo_board_pair_t *pair_with(const kolo_oob_t *oob, int rank)
+{
+    const kolo_board_pair_t *pairs = atomic_load_explicit(&oob->board->pairs, memory_order_acquire);
+    return pairs != NULL ? &pairs[rank] : NULL;
+}
+
+static void show_pair(kolo_oob_t *oob, kolo_peer_t *peer, uint64_t number)
+{
+    const kolo_board_pair_t *pair = pair_with(oob, peer->rank);
+    kolo_conn_t *conn = way_out(peer);
+    kolo_pair_frame_t f;
+    if (pair == NULL || conn == NULL) return;
+    for (int i = 0; i < 2; i++) {
+        f.words[i] = load(&pair->word[i]);
+        f.begun[KOLO_BOARD_RECV][i] = load(&pair->begun[KOLO_BOARD_RECV][i]);
+        f.begun[KOLO_BOARD_SEND][i] = load(&pair->firm[i]);
+    }
+    kolo_pair_encode(&f, peer->board_bytes);
+    peer->pair_asked = true;
+    put_up(conn, KOLO_FRAME_PAIR, number, KOLO_PAIR_FRAME_BYTES);
+}
+
+/* The peer, if it can be asked now; calls it where there is no connection yet. */
+static kolo_peer_t *whom_to_ask(kolo_oob_t *oob, int rank)
+{
+    if (rank < 0 || rank >= oob->nranks || rank == oob->rank || oob->board == NULL || oob->closed) return NULL;
+    kolo_peer_t *peer = kolo_peer_get(oob, rank);
+    if (peer == NULL || peer->gone) return NULL;
+    if (kolo_peer_out(peer) != NULL) return peer;
+    kolo_peer_dial(oob, peer, kolo_oob_deadline(oob, 0)); /* a failure shows when it is needed */
+    return NULL;
+}
+
+void kolo_board_ask(kolo_oob_t *oob, int rank, uint64_t number)
+{
+    uint64_t word;
+    if (oob->board == NULL || !look_up(oob->board, number, &word)) return;
+    kolo_peer_t *peer = whom_to_ask(oob, rank);
+    if (peer != NULL) show(peer, number, word, oob->rank, KOLO_BOARD_ASKS);
+}
+
+static void ask_pair(kolo_oob_t *oob, int rank, uint64_t number)
+{
+    kolo_peer_t *peer = whom_to_ask(oob, rank);
+    if (peer != NULL) show_pair(oob, peer, number);
+}
+
+void kolo_oob_ask(kolo_oob_t *oob, int peer, uint64_t number)
+{
+    pthread_mutex_lock(&oob->lock);
+    kolo_board_ask(oob, peer, number);
+    pthread_mutex_unlock(&oob->lock);
+}
+
+void kolo_oob_ask_pair(kolo_oob_t *oob, int peer, uint64_t number)
+{
+    pthread_mutex_lock(&oob->lock);
+    ask_pair(oob, peer, number);
+    pthread_mutex_unlock(&oob->lock);
+}
+
+void kolo_oob_give_up(kolo_oob_t *oob)
+{
+    pthread_mutex_lock(&oob->lock);
+    oob->gave_up = true;
+    pthread_mutex_unlock(&oob->lock);
+}
+
+void kolo_oob_give_up_pair(kolo_oob_t *oob, uint64_t number, uint64_t word)
+{
+    pthread_mutex_lock(&oob->lock);
+    oob->gave_up_number = number;
+    oob->gave_up_word = word;
+    pthread_mutex_unlock(&oob->lock);
+}
+
+/* ---- what arrives; on the engine thread, with the lock held ---- */
+
+static void note(kolo_oob_t *oob, const kolo_difference_t *found);
+
+/* Is a difference known, as opposed to a peer that gave up? */
+static bool differs(const kolo_oob_t *oob)
+{
+    return atomic_load_explicit(&oob->difference.found, memory_order_relaxed) && !oob->difference.gave_up;
+}
+
+static bool is_before(uint64_t a, uint64_t b)
+{
+    return (int64_t)(a - b) < 0;
+}
+
+/* I have failed. With it goes the last operation that I was in: perhaps that is what was wrong. */
+static bool show_failure(kolo_oob_t *oob, kolo_peer_t *peer, uint64_t asked, uint32_t flags)
+{
+    kolo_board_frame_t f = {0, KOLO_BOARD_NONE, oob->rank, KOLO_BOARD_GAVE_UP | flags};
+    kolo_conn_t *conn = way_out(peer);
+    if (conn == NULL) return false;
+    for (int i = 0; i < KOLO_BOARD_ENTRIES; i++) {
+        uint64_t n = atomic_load_explicit(&oob->board->entries[i].number, memory_order_acquire), word;
+        if ((f.number != KOLO_BOARD_NONE && is_before(n, f.number)) || !look_up(oob->board, n, &word)) continue;
+        f.number = n;
+        f.word = word;
+    }
+    kolo_board_encode(&f, peer->board_bytes);
+    put_up(conn, KOLO_FRAME_BOARD, asked, KOLO_BOARD_FRAME_BYTES);
+    return true;
+}
+
+static bool answer_board(kolo_oob_t *oob, kolo_peer_t *peer, const kolo_question_t *q)
+{
+    const kolo_difference_t *d = &oob->difference;
+    uint64_t mine;
+    if (look_up(oob->board, q->number, &mine) && mine != q->word) return show(peer, q->number, mine, oob->rank, 0);
+    if (differs(oob) && d->number == q->number)
+        return d->mine != q->word ? show(peer, d->number, d->mine, oob->rank, 0)
+                                  : show(peer, d->number, d->theirs, d->rank, 0);
+    if (oob->gave_up_word != 0 && !is_before(q->number, oob->gave_up_number))
+        return show(peer, q->number, oob->gave_up_word, oob->rank, 0);
+    return oob->gave_up && show_failure(oob, peer, q->number, 0);
+}
+
+/* The direction in which the asker has begun messages that I have not, -1: none. */
+static int missing(const kolo_oob_t *oob, int rank, const kolo_pair_frame_t *theirs)
+{
+    const kolo_board_pair_t *mine = pair_with(oob, rank);
+    for (int d = 0; d < 2; d++)
+        for (int way = 0; way < 2; way++)
+            if ((mine != NULL ? load(&mine->begun[!d][way]) : 0) < theirs->begun[d][way]) return d;
+    return -1;
+}
+
+/* Am I in an operation, not before `number`, that I cannot leave without `rank`? */
+static bool is_held_by(const kolo_oob_t *oob, int rank, uint64_t *number, uint64_t *word)
+{
+    for (int i = 0; i < KOLO_BOARD_ENTRIES; i++) {
+        uint64_t n = atomic_load_explicit(&oob->board->entries[i].number, memory_order_acquire);
+        if (n == KOLO_BOARD_NONE || is_before(n, *number) || !look_up(oob->board, n, word) ||
+            !oob->board_needs(*word, oob->rank, rank, oob->nranks))
+            continue;
+        *number = n;
+        return true;
+    }
+    return false;
+}
+
+/* The asker waits for messages that I have not begun, and comes to no further operation before that. If I am in one
+ * that I cannot leave without it, neither of us ever goes on. The operation is looked at first: it is published
+ * after the messages before it were counted, and those behind it cannot be begun, so the counts are final. */
+static bool answer_pair(kolo_oob_t *oob, kolo_peer_t *peer, const kolo_question_t *q)
+{
+    const kolo_difference_t *d = &oob->difference;
+    uint64_t number = q->number, word = 0;
+    bool held = is_held_by(oob, peer->rank, &number, &word);
+    int in = missing(oob, peer->rank, &q->pair);
+    if (in < 0) return false;
+    uint32_t flags = KOLO_BOARD_STUCK | (in == KOLO_BOARD_SEND ? KOLO_BOARD_STUCK_SEND : 0);
+    if (held) {
+        bool told = show(peer, number, word, oob->rank, flags);
+        note(oob,
+             &(kolo_difference_t){.rank = peer->rank, .number = number, .mine = word, .theirs = q->pair.words[in]});
+        return told;
+    }
+    /* Or I know already that I do not go on. */
+    if (differs(oob) && !is_before(d->number, q->number))
+        return look_up(oob->board, d->number, &word) ? show(peer, d->number, word, oob->rank, flags)
+                                                     : show(peer, d->number, d->theirs, d->rank, flags);
+    return oob->gave_up && show_failure(oob, peer, q->number, KOLO_BOARD_STUCK);
+}
+
+static void answer(kolo_oob_t *oob, kolo_peer_t *peer)
+{
+    const kolo_question_t *q = &peer->asked;
+    if (q->kind == KOLO_FRAME_BOARD ? answer_board(oob, peer, q) : answer_pair(oob, peer, q))
+        peer->asked.kind = (kolo_frame_kind_t)0;
+}
+
+/* Remembers the first thing that is found, and tells those who asked before there was anything to tell. */
+static void note(kolo_oob_t *oob, const kolo_difference_t *found)
+{
+    kolo_difference_t *d = &oob->difference;
+    if (atomic_load_explicit(&d->found, memory_order_relaxed)) return;
+    d->rank = found->rank;
+    d->number = found->number;
+    d->mine = found->mine;
+    d->theirs = found->theirs;
+    d->gave_up = found->gave_up;
+    atomic_store_explicit(&d->found, true, memory_order_release);
+    for (int i = 0; i < KOLO_PEER_BUCKETS; i++)
+        for (kolo_peer_t *peer = oob->peers[i]; peer != NULL; peer = peer->next)
+            if (peer->asked.kind != 0) answer(oob, peer);
+    kolo_oob_wake(oob);
+}
+
+static const char *board_arrived(kolo_conn_t *conn, kolo_question_t *q)
+{
+    kolo_oob_t *oob = conn->oob;
+    kolo_board_frame_t f;
+    const char *wrong = kolo_board_decode(conn->board_bytes, KOLO_BOARD_FRAME_BYTES, oob->nranks, &f);
+    if (wrong != NULL || oob->board == NULL) return wrong;
+    bool gave_up = (f.flags & KOLO_BOARD_GAVE_UP) != 0;
+    if (!gave_up && f.number != q->number) return "a board of two numbers";
+    kolo_difference_t found = {.rank = f.rank, .number = f.number, .theirs = f.word};
+    q->word = f.word;
+    if (f.flags & KOLO_BOARD_ASKS) q->kind = KOLO_FRAME_BOARD;
+    if ((f.flags & KOLO_BOARD_STUCK) == 0 || gave_up) {
+        if (look_up(oob->board, f.number, &found.mine) && found.mine != f.word) {
+            note(oob, &found);
+            return NULL;
+        }
+        if (!gave_up) return NULL;
+    }
+    found.number = q->number;
+    found.gave_up = gave_up;
+    if (f.flags & KOLO_BOARD_STUCK) {
+        const kolo_board_pair_t *pair = pair_with(oob, conn->peer->rank);
+        int in = f.flags & KOLO_BOARD_STUCK_SEND ? KOLO_BOARD_SEND : KOLO_BOARD_RECV;
+        if (pair == NULL || !conn->peer->pair_asked) return "an answer that nobody asked for";
+        found.mine = load(&pair->word[in]);
+    } else if (!look_up(oob->board, q->number, &found.mine)) {
+        return NULL;
+    }
+    note(oob, &found);
+    return NULL;
+}
+
+void kolo_oob_note_difference(kolo_oob_t *oob, uint64_t number, uint64_t mine, int rank, uint64_t theirs)
+{
+    pthread_mutex_lock(&oob->lock);
+    note(oob, &(kolo_difference_t){.rank = rank, .number = number, .mine = mine, .theirs = theirs});
+    pthread_mutex_unlock(&oob->lock);
+}
+
+const char *kolo_board_arrived(kolo_conn_t *conn)
+{
+    kolo_question_t q = {.number = conn->frame.tag};
+    const char *wrong;
+    if (conn->frame.kind == KOLO_FRAME_PAIR) {
+        q.kind = KOLO_FRAME_PAIR;
+        wrong = kolo_pair_decode(conn->board_bytes, KOLO_PAIR_FRAME_BYTES, &q.pair);
+    } else {
+        wrong = board_arrived(conn, &q);
+    }
+    if (wrong != NULL || conn->oob->board == NULL || q.kind == 0) return wrong;
+    conn->peer->asked = q;
+    answer(conn->oob, conn->peer);
+    return NULL;
+}
+
+/* ---- the waits of this room ---- */
+
+void kolo_board_tick(kolo_oob_t *oob, uint64_t now_ns)
+{
+    if (pthread_mutex_trylock(&oob->lock) != 0) return; /* somebody is busy with it: it does not wait */
+    if (oob->board != NULL && oob->ready != NULL && oob->awaits >= 0 && now_ns >= oob->ask_at_ns) {
+        uint64_t number = load(&oob->board->connecting);
+        if (number != KOLO_BOARD_NONE)
+            kolo_board_ask(oob, oob->awaits, number);
+        else if ((number = load(&oob->board->pairing)) != KOLO_BOARD_NONE)
+            ask_pair(oob, oob->awaits, number);
+        oob->ask_at_ns = now_ns + oob->stalled_ns;
+    }
+    pthread_mutex_unlock(&oob->lock);
+}
+
+kolo_status_t kolo_oob_difference(kolo_oob_t *oob)
+{
+    const kolo_difference_t *d = &oob->difference;
+    char text[600];
+    if (KOLO_LIKELY(!atomic_load_explicit(&d->found, memory_order_acquire))) return KOLO_OK;
+    if (d->gave_up)
+        return kolo_fail(KOLO_ERR_REMOTE,
+                         "rank %d has given up after an error of its own and takes no part in operation %llu; what "
+                         "kolo_get_last_error() says there comes first",
+                         d->rank, (unsigned long long)d->number);
+    oob->board_tell(oob->rank, d->mine, d->rank, d->theirs, d->number, text, sizeof(text));
+    return kolo_fail(KOLO_ERR_MISMATCH, "%s", text);
+}

@@ -1,0 +1,459 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Listening sockets and the callers that have not proven themselves yet. A caller is greeted with a nonce, has to
+ * answer with one hello of fixed size, and is let in or closed; nothing else of what it sends is looked at. All of
+ * it is a non-blocking state machine on the engine thread.
+ *
+ * Callers of the whole process stand in one queue in the order of their arrival, so that one timer serves all
+ * deadlines. The queue is bounded: when it is full, callers that had their chance (GRACE_MS) make room, and if
+ * there is none of these, listeners pause. So strangers who connect and say nothing cost others at most GRACE_MS a
+ * turn.
+ */
+#include "base/failpoint.h"
+#include "base/log.h"
+#include "link/link.h"
+
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#define GRACE_MS         250
+#define NO_DESCRIPTOR_MS 50
+#define ACCEPTS_AT_ONCE  32
+#define BACKLOG          4096
+
+struct kolo_listener {
+    kolo_engine_t *engine;
+    int fd;
+    kolo_watch_t *watch;
+    kolo_key_t key;
+    kolo_address_t address;
+    const kolo_listener_ops_t *ops;
+    void *owner;
+    bool paused;
+    kolo_listener_t *next_paused;
+};
+
+typedef struct caller caller_t;
+struct caller {
+    caller_t *prev, *next;
+    kolo_listener_t *listener;
+    int fd;
+    kolo_address_t address; /* as it was at first: a caller that has gone has none */
+    kolo_watch_t *watch;
+    uint64_t since_ns;
+    bool proven;
+    kolo_claim_t claim;
+    uint8_t greeting[KOLO_GREETING_BYTES];
+    uint8_t hello[KOLO_HELLO_BYTES];
+    uint8_t *frame;
+    size_t need, got; /* of the hello, then of the frame */
+};
+
+/* Engine thread only. */
+static struct {
+    caller_t *first, *last;
+    int64_t count;
+    kolo_listener_t *paused;
+    kolo_timer_t *timer;
+    uint64_t timer_due_ns;
+} callers;
+
+static _Atomic uint64_t counts[KOLO_COUNT_KINDS];
+
+void kolo_oob_count(kolo_count_t what)
+{
+    atomic_fetch_add_explicit(&counts[what], 1, memory_order_relaxed);
+}
+
+void kolo_oob_get_counters(kolo_oob_counters_t *counters)
+{
+    uint64_t now[KOLO_COUNT_KINDS];
+    for (int i = 0; i < KOLO_COUNT_KINDS; i++) now[i] = atomic_load_explicit(&counts[i], memory_order_relaxed);
+    counters->accepted = now[KOLO_COUNT_ACCEPTED];
+    counters->refused_magic = now[KOLO_COUNT_MAGIC];
+    counters->refused_auth = now[KOLO_COUNT_AUTH];
+    counters->refused_frame = now[KOLO_COUNT_FRAME];
+    counters->refused_timeout = now[KOLO_COUNT_TIMEOUT];
+    counters->refused_full = now[KOLO_COUNT_FULL];
+}
+
+/* ---- the queue and its timer ---- */
+
+static void serve_queue(void *unused);
+
+/* Sees to it that the timer fires when the next thing is due, and that there is none when nothing is. */
+static void arm_timer(kolo_engine_t *engine)
+{
+    uint64_t due = 0;
+    if (callers.first != NULL)
+        due = callers.first->since_ns +
+              (uint64_t)(callers.paused != NULL ? GRACE_MS : kolo_link_values.handshake_ms) * KOLO_NS_PER_MS;
+    else if (callers.paused != NULL)
+        due = kolo_now_ns() + NO_DESCRIPTOR_MS * KOLO_NS_PER_MS;
+    if (callers.timer != NULL && due != 0 && callers.timer_due_ns <= due) return; /* early is fine: it re-arms */
+    kolo_timer_cancel(callers.timer);
+    callers.timer = NULL;
+    if (due == 0) return;
+    uint64_t now = kolo_now_ns();
+    int64_t delay_ms = due > now ? (int64_t)KOLO_DIV_UP(due - now, KOLO_NS_PER_MS) : 0;
+    callers.timer_due_ns = due;
+    if (kolo_timer_add(engine, delay_ms, serve_queue, engine, &callers.timer) != KOLO_OK)
+        kolo_warn("oob", "no timer for callers that say nothing: %s", kolo_error_text());
+}
+
+static void resume_listeners(void)
+{
+    while (callers.paused != NULL) {
+        kolo_listener_t *listener = callers.paused;
+        callers.paused = listener->next_paused;
+        listener->paused = false;
+        kolo_watch_mod(listener->watch, EPOLLIN);
+    }
+}
+
+static void pause_listener(kolo_listener_t *listener)
+{
+    if (listener->paused) return;
+    listener->paused = true;
+    listener->next_paused = callers.paused;
+    callers.paused = listener;
+    kolo_watch_mod(listener->watch, 0);
+    arm_timer(listener->engine);
+}
+
+static void queue_append(caller_t *caller)
+{
+    caller->next = NULL;
+    caller->prev = callers.last;
+    *(callers.last != NULL ? &callers.last->next : &callers.first) = caller;
+    callers.last = caller;
+    callers.count++;
+}
+
+static void queue_remove(caller_t *caller)
+{
+    *(caller->prev != NULL ? &caller->prev->next : &callers.first) = caller->next;
+    *(caller->next != NULL ? &caller->next->prev : &callers.last) = caller->prev;
+    callers.count--;
+}
+
+/* Takes the caller out of the queue; its descriptor and memory are the function's caller's. */
+static void caller_unlink(caller_t *caller)
+{
+    queue_remove(caller);
+    kolo_watch_del(caller->watch);
+    if (callers.count < kolo_link_values.pending_max) resume_listeners();
+    if (callers.first == NULL) arm_timer(caller->listener->engine);
+}
+
+static void caller_free(caller_t *caller)
+{
+    free(caller->frame);
+    free(caller);
+}
+
+static void caller_drop(caller_t *caller)
+{
+    caller_unlink(caller);
+    kolo_socket_hang_up(caller->fd);
+    caller_free(caller);
+}
+
+static void caller_refuse(caller_t *caller, kolo_count_t why, const char *text)
+{
+    static uint64_t refusals; /* engine thread only */
+    kolo_address_t address = caller->address;
+    char buf[KOLO_ADDRESS_TEXT_BYTES];
+    kolo_oob_count(why);
+    refusals++;
+    if (refusals <= 10 || (refusals & (refusals - 1)) == 0)
+        kolo_warn("oob", "refused a caller from %s: %s (%llu refused so far)", kolo_address_print(&address, buf),
+                  text, (unsigned long long)refusals);
+    kolo_listener_t *listener = caller->listener;
+    caller_drop(caller);
+    if (listener->ops->refused != NULL) listener->ops->refused(listener->owner, &address, why);
+}
+
+static void serve_queue(void *arg)
+{
+    kolo_engine_t *engine = arg;
+    kolo_timer_cancel(callers.timer);
+    callers.timer = NULL;
+    uint64_t now = kolo_now_ns();
+    bool full = callers.count >= kolo_link_values.pending_max;
+    if (!full) resume_listeners(); /* they had run out of descriptors */
+    while (callers.first != NULL) {
+        uint64_t age_ms = (now - callers.first->since_ns) / KOLO_NS_PER_MS;
+        if (age_ms >= (uint64_t)kolo_link_values.handshake_ms)
+            caller_refuse(callers.first, KOLO_COUNT_TIMEOUT, "it did not prove itself in time");
+        else if (full && age_ms >= GRACE_MS && !callers.first->proven)
+            caller_refuse(callers.first, KOLO_COUNT_FULL, "too many callers have not proven themselves");
+        else
+            break;
+    }
+    arm_timer(engine);
+}
+
+/* ---- one caller ---- */
+
+static void caller_let_in(caller_t *caller, size_t frame_bytes)
+{
+    kolo_oob_count(KOLO_COUNT_ACCEPTED);
+    KOLO_FAIL_POINT("oob.accept.proven");
+    if (frame_bytes > 0) {
+        caller->frame = malloc(frame_bytes);
+        if (caller->frame == NULL) {
+            caller_refuse(caller, KOLO_COUNT_FULL, "no memory");
+            return;
+        }
+        caller->proven = true;
+        caller->since_ns = kolo_now_ns();
+        queue_remove(caller); /* to the end: the queue is in the order of the clocks */
+        queue_append(caller);
+        caller->need = frame_bytes;
+        caller->got = 0;
+        return;
+    }
+    kolo_listener_t *listener = caller->listener;
+    kolo_claim_t claim = caller->claim;
+    int fd = caller->fd;
+    caller_unlink(caller);
+    caller_free(caller);
+    listener->ops->accepted(listener->owner, &claim, fd, NULL);
+}
+
+static void caller_said_hello(caller_t *caller)
+{
+    kolo_listener_t *listener = caller->listener;
+    uint8_t verdict[KOLO_VERDICT_BYTES];
+    uint64_t cookie = kolo_address_cookie(&listener->address);
+    KOLO_FAIL_POINT("oob.accept.hello");
+    kolo_hello_result_t result =
+        kolo_auth_check_hello(&listener->key, cookie, caller->greeting, caller->hello, &caller->claim);
+    if (result != KOLO_HELLO_OK) {
+        static const char *const texts[] = {[KOLO_HELLO_BAD_MAGIC] = "it does not speak this protocol",
+                                            [KOLO_HELLO_BAD_VERSION] = "it speaks another version of the protocol",
+                                            [KOLO_HELLO_BAD_PROOF] =
+                                                "wrong secret, a replay, or it means another job's socket"};
+        if (result != KOLO_HELLO_BAD_MAGIC) {
+            kolo_auth_unproven_refusal(verdict);
+            send(caller->fd, verdict, sizeof(verdict), MSG_NOSIGNAL | MSG_DONTWAIT);
+        }
+        caller_refuse(caller, result == KOLO_HELLO_BAD_PROOF ? KOLO_COUNT_AUTH : KOLO_COUNT_MAGIC, texts[result]);
+        return;
+    }
+    size_t frame_bytes = 0;
+    kolo_verdict_t code = listener->ops->admit(listener->owner, &caller->claim, &frame_bytes);
+    kolo_auth_verdict(&listener->key, cookie, caller->greeting, caller->hello, code, verdict);
+    if (send(caller->fd, verdict, sizeof(verdict), MSG_NOSIGNAL | MSG_DONTWAIT) != (ssize_t)sizeof(verdict))
+        caller_refuse(caller, KOLO_COUNT_FRAME, "it went away before the verdict");
+    else if (code == KOLO_VERDICT_BUSY || code == KOLO_VERDICT_GONE)
+        caller_drop(caller); /* one of ours, which will call again, or knows now */
+    else if (code != KOLO_VERDICT_OK)
+        caller_refuse(caller, KOLO_COUNT_FRAME, "it knows the secret but asks for something that is not here");
+    else
+        caller_let_in(caller, frame_bytes);
+}
+
+static void caller_sent_frame(caller_t *caller)
+{
+    static const uint8_t ack = KOLO_FRAME_ACK;
+    kolo_listener_t *listener = caller->listener;
+    caller_unlink(caller); /* first: the owner may close the listener */
+    if (listener->ops->keeps) {
+        listener->ops->accepted(listener->owner, &caller->claim, caller->fd, caller->frame);
+        caller_free(caller);
+        return;
+    }
+    listener->ops->accepted(listener->owner, &caller->claim, caller->fd, caller->frame);
+    send(caller->fd, &ack, 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+    kolo_socket_hang_up(caller->fd);
+    caller_free(caller);
+}
+
+static void caller_readable(void *arg, int fd, uint32_t events)
+{
+    caller_t *caller = arg;
+    (void)events;
+    uint8_t *at = caller->proven ? caller->frame : caller->hello;
+    ssize_t n = recv(fd, at + caller->got, caller->need - caller->got, MSG_DONTWAIT);
+    if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
+    if (n <= 0) {
+        caller_refuse(caller, caller->proven ? KOLO_COUNT_FRAME : KOLO_COUNT_MAGIC,
+                      caller->proven ? "it went away in the middle of its frame"
+                                     : "it went away without a word that we know");
+        return;
+    }
+    caller->got += (size_t)n;
+    if (!caller->proven && caller->got >= 4 && memcmp(caller->hello, "kkh1", 4) != 0) {
+        caller_refuse(caller, KOLO_COUNT_MAGIC, "it does not speak this protocol");
+        return;
+    }
+    if (caller->got < caller->need) return;
+    if (caller->proven)
+        caller_sent_frame(caller);
+    else
+        caller_said_hello(caller);
+}
+
+static void caller_new(kolo_listener_t *listener, int fd, const struct sockaddr *from)
+{
+    int one = 1;
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
+    caller_t *caller = calloc(1, sizeof(*caller));
+    if (caller == NULL || kolo_auth_greeting(caller->greeting) != KOLO_OK ||
+        send(fd, caller->greeting, KOLO_GREETING_BYTES, MSG_NOSIGNAL | MSG_DONTWAIT) != KOLO_GREETING_BYTES ||
+        kolo_watch_add(listener->engine, fd, EPOLLIN, caller_readable, caller, &caller->watch) != KOLO_OK) {
+        kolo_oob_count(KOLO_COUNT_FULL);
+        close(fd);
+        free(caller);
+        return;
+    }
+    caller->listener = listener;
+    caller->fd = fd;
+    kolo_address_from_sockaddr(&caller->address, from);
+    caller->need = KOLO_HELLO_BYTES;
+    caller->since_ns = kolo_now_ns();
+    queue_append(caller);
+    if (callers.timer == NULL) arm_timer(listener->engine);
+}
+
+/* ---- listeners ---- */
+
+static void listener_readable(void *arg, int fd, uint32_t events)
+{
+    kolo_listener_t *listener = arg;
+    (void)events;
+    for (int i = 0; i < ACCEPTS_AT_ONCE; i++) {
+        if (callers.count >= kolo_link_values.pending_max) {
+            pause_listener(listener);
+            return;
+        }
+        struct sockaddr_storage from = {0};
+        socklen_t bytes = sizeof(from);
+        int caller = accept4(fd, (struct sockaddr *)&from, &bytes, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        if (caller >= 0) {
+            KOLO_FAIL_POINT("oob.accept.caller");
+            caller_new(listener, caller, (const struct sockaddr *)&from);
+            continue;
+        }
+        if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
+            kolo_warn("oob", "cannot accept a caller now: %s (descriptor limit?)", strerror(errno));
+            pause_listener(listener);
+        }
+        if (errno != EINTR && errno != ECONNABORTED) return;
+    }
+}
+
+static _Atomic uint16_t reserved_port; /* 0: none */
+
+void kolo_listener_reserve(uint16_t port)
+{
+    atomic_store_explicit(&reserved_port, port, memory_order_relaxed);
+}
+
+static bool has_reserved_port(int fd)
+{
+    struct sockaddr_storage sa;
+    socklen_t bytes = sizeof(sa);
+    kolo_address_t own;
+    uint16_t reserved = atomic_load_explicit(&reserved_port, memory_order_relaxed);
+    if (reserved == 0 || getsockname(fd, (struct sockaddr *)&sa, &bytes) != 0) return false;
+    kolo_address_from_sockaddr(&own, (const struct sockaddr *)&sa);
+    return kolo_address_port(&own) == reserved;
+}
+
+/* A bound socket, or -1 and an errno. */
+static int bound_socket(const kolo_address_t *address)
+{
+    struct sockaddr_storage sa;
+    socklen_t bytes = kolo_address_to_sockaddr(address, &sa);
+    int one = 1, fd = socket(sa.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (fd < 0) return -1;
+    if (kolo_address_port(address) != 0) setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
+    if (bind(fd, (struct sockaddr *)&sa, bytes) == 0) return fd;
+    int err = errno;
+    close(fd);
+    errno = err;
+    return -1;
+}
+
+static kolo_status_t listener_bind(const kolo_address_t *address, bool quiet, int *out)
+{
+    char buf[KOLO_ADDRESS_TEXT_BYTES];
+    int err, fd = bound_socket(address);
+    if (fd >= 0 && kolo_address_port(address) == 0 && has_reserved_port(fd)) {
+        int held = fd; /* else the system may offer the same one again */
+        fd = bound_socket(address);
+        err = errno;
+        close(held);
+        errno = err;
+    }
+    if (fd >= 0 && listen(fd, BACKLOG) == 0) {
+        *out = fd;
+        return KOLO_OK;
+    }
+    err = errno;
+    if (fd >= 0) close(fd);
+    errno = err;
+    if (quiet && (err == EADDRINUSE || err == EADDRNOTAVAIL)) return KOLO_ERR_INVALID_USAGE;
+    return kolo_fail_errno(KOLO_ERR_SYSTEM, err, "cannot listen on %s", kolo_address_print(address, buf));
+}
+
+kolo_status_t kolo_listener_open(kolo_engine_t *engine, const kolo_address_t *address, const kolo_key_t *key,
+                                 const kolo_listener_ops_t *ops, void *owner, bool quiet, kolo_listener_t **out)
+{
+    struct sockaddr_storage sa;
+    socklen_t bytes = sizeof(sa);
+    int fd = -1;
+    if (!KOLO_AUTH_STRONG && !kolo_address_is_loopback(address))
+        return kolo_fail(KOLO_ERR_UNSUPPORTED, "built without libsodium, Kolo listens on loopback only");
+    KOLO_TRY(listener_bind(address, quiet, &fd));
+    kolo_listener_t *listener = calloc(1, sizeof(*listener));
+    if (listener == NULL || getsockname(fd, (struct sockaddr *)&sa, &bytes) != 0) {
+        close(fd);
+        free(listener);
+        return kolo_fail(KOLO_ERR_NO_MEMORY, "no memory for a listening socket");
+    }
+    *listener = (kolo_listener_t){.engine = engine, .fd = fd, .key = *key, .ops = ops, .owner = owner};
+    kolo_address_from_sockaddr(&listener->address, (const struct sockaddr *)&sa);
+    kolo_address_set_cookie(&listener->address, kolo_address_cookie(address));
+    *out = listener; /* before a caller can come */
+    kolo_status_t status = kolo_watch_add(engine, fd, EPOLLIN, listener_readable, listener, &listener->watch);
+    if (status != KOLO_OK) {
+        *out = NULL;
+        close(fd);
+        free(listener);
+    }
+    return status;
+}
+
+kolo_address_t kolo_listener_address(const kolo_listener_t *listener)
+{
+    return listener->address;
+}
+
+void kolo_listener_close(kolo_listener_t *listener)
+{
+    if (listener == NULL) return;
+    kolo_watch_del(listener->watch);
+    for (kolo_listener_t **at = &callers.paused; *at != NULL; at = &(*at)->next_paused)
+        if (*at == listener) {
+            *at = listener->next_paused;
+            break;
+        }
+    listener->paused = true; /* keeps it out of resume_listeners() */
+    for (caller_t *caller = callers.first, *next; caller != NULL; caller = next) {
+        next = caller->next;
+        if (caller->listener == listener) caller_drop(caller);
+    }
+    arm_timer(listener->engine);
+    close(listener->fd);
+    kolo_auth_wipe(&listener->key, sizeof(listener->key));
+    free(listener);
+}

@@ -1,0 +1,160 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Which local address to listen on: KOLO_SOCKET_IFNAME (prefixes, "=" exact names, "^" all but),
+ * KOLO_SOCKET_FAMILY, and among what they permit the interface on the root's subnet. Without KOLO_SOCKET_IFNAME
+ * loopback and container bridges are taken only when there is nothing else, or when the root is there.
+ */
+#include "base/log.h"
+#include "link/address.h"
+#include "link/link.h"
+
+#include <errno.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netinet/in.h>
+#include <pthread.h>
+#include <string.h>
+
+bool kolo_ifname_matches(const char *list, const char *name)
+{
+    bool invert = false, exact = false, found = false;
+    for (; *list == '^' || *list == '='; list++) {
+        if (*list == '^') invert = true;
+        if (*list == '=') exact = true;
+    }
+    while (*list != '\0') {
+        size_t bytes = strcspn(list, ",");
+        if (bytes > 0 && strncmp(list, name, bytes) == 0 && (!exact || name[bytes] == '\0')) found = true;
+        list += bytes + (list[bytes] == ',');
+    }
+    return found != invert;
+}
+
+/* Lower is better; negative: not permitted. */
+static int interface_class(const struct ifaddrs *ifa)
+{
+    static const char second_class[] = "docker,veth,virbr,br-,cni,flannel";
+    if (kolo_link_values.socket_ifname != NULL && kolo_link_values.socket_ifname[0] != '\0')
+        return kolo_ifname_matches(kolo_link_values.socket_ifname, ifa->ifa_name) ? 0 : -1;
+    if (ifa->ifa_flags & IFF_LOOPBACK) return 2;
+    return kolo_ifname_matches(second_class, ifa->ifa_name) ? 1 : 0;
+}
+
+static bool is_link_local(const struct sockaddr *sa)
+{
+    return sa->sa_family == AF_INET6 &&
+           IN6_IS_ADDR_LINKLOCAL(&((const struct sockaddr_in6 *)(const void *)sa)->sin6_addr);
+}
+
+static const uint8_t *address_bytes(const struct sockaddr *sa, size_t *bytes)
+{
+    if (sa->sa_family == AF_INET) {
+        *bytes = 4;
+        return (const uint8_t *)&((const struct sockaddr_in *)(const void *)sa)->sin_addr;
+    }
+    *bytes = 16;
+    return (const uint8_t *)&((const struct sockaddr_in6 *)(const void *)sa)->sin6_addr;
+}
+
+static bool same_subnet(const struct ifaddrs *ifa, const struct sockaddr *root)
+{
+    if (ifa->ifa_netmask == NULL || root->sa_family != ifa->ifa_addr->sa_family) return false;
+    size_t bytes;
+    const uint8_t *a = address_bytes(ifa->ifa_addr, &bytes), *b = address_bytes(root, &bytes);
+    struct sockaddr_storage mask_copy = {0}; /* the kernel leaves the family of a netmask open */
+    memcpy(&mask_copy, ifa->ifa_netmask,
+           root->sa_family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6));
+    mask_copy.ss_family = root->sa_family;
+    const uint8_t *mask = address_bytes((const struct sockaddr *)&mask_copy, &bytes);
+    for (size_t i = 0; i < bytes; i++)
+        if ((a[i] & mask[i]) != (b[i] & mask[i])) return false;
+    return true;
+}
+
+static bool family_permitted(int family)
+{
+    if (kolo_link_values.socket_family == KOLO_FAMILY_IPV4) return family == AF_INET;
+    if (kolo_link_values.socket_family == KOLO_FAMILY_IPV6) return family == AF_INET6;
+    return family == AF_INET || family == AF_INET6;
+}
+
+/* Lower is better; negative: not permitted. */
+static int score(const struct ifaddrs *ifa, const struct sockaddr *root)
+{
+    if (ifa->ifa_addr == NULL || !(ifa->ifa_flags & IFF_UP) || !family_permitted(ifa->ifa_addr->sa_family))
+        return -1;
+    int class = interface_class(ifa);
+    if (class < 0) return -1;
+#ifndef KOLO_HAVE_SODIUM
+    if (!(ifa->ifa_flags & IFF_LOOPBACK)) return -1; /* cannot authenticate: this machine only */
+#endif
+    int value = class * 8;
+    if (is_link_local(ifa->ifa_addr)) value += 4;
+    if (root != NULL && root->sa_family != ifa->ifa_addr->sa_family) value += 100; /* could not reach the root */
+    if (root == NULL && ifa->ifa_addr->sa_family == AF_INET6) value += 2;
+    if (root == NULL || !same_subnet(ifa, root)) value += 40;
+    return value;
+}
+
+static kolo_status_t choose(const kolo_address_t *root, kolo_address_t *address)
+{
+    struct sockaddr_storage root_sa = {0};
+    const struct sockaddr *root_ptr = NULL;
+    if (root != NULL) {
+        kolo_address_to_sockaddr(root, &root_sa);
+        root_ptr = (const struct sockaddr *)&root_sa;
+    }
+    struct ifaddrs *all, *best = NULL;
+    if (getifaddrs(&all) != 0) return kolo_fail_errno(KOLO_ERR_SYSTEM, errno, "cannot list the network interfaces");
+    for (struct ifaddrs *ifa = all; ifa != NULL; ifa = ifa->ifa_next) {
+        int mine = score(ifa, root_ptr);
+        if (mine >= 0 && (best == NULL || mine < score(best, root_ptr))) best = ifa;
+    }
+    kolo_status_t status = KOLO_OK;
+    if (best == NULL) {
+        status = kolo_fail(KOLO_ERR_INVALID_USAGE,
+                           "no network interface is up that KOLO_SOCKET_IFNAME=%s and KOLO_SOCKET_FAMILY permit%s",
+                           kolo_link_values.socket_ifname != NULL ? kolo_link_values.socket_ifname : "(any)",
+                           KOLO_AUTH_STRONG ? "" : " (built without libsodium: loopback only)");
+    } else {
+        kolo_address_from_sockaddr(address, best->ifa_addr);
+        kolo_address_set_port(address, 0);
+        kolo_info("oob", "listening on interface %s", best->ifa_name);
+    }
+    freeifaddrs(all);
+    return status;
+}
+
+kolo_status_t kolo_address_choose_local(const kolo_address_t *root, kolo_address_t *address)
+{
+    /* Many ranks of one process ask for the same root, and listing interfaces is slow: the last answer is kept. */
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    static struct {
+        bool valid, had_root;
+        kolo_address_t root, answer;
+        const char *ifname;
+        int64_t family;
+        uint64_t when_ns;
+    } last;
+    kolo_status_t status = KOLO_OK;
+    pthread_mutex_lock(&lock);
+    bool hit = last.valid && last.had_root == (root != NULL) &&
+               (root == NULL || memcmp(&last.root, root, sizeof(*root)) == 0) &&
+               last.ifname == kolo_link_values.socket_ifname && last.family == kolo_link_values.socket_family &&
+               kolo_now_ns() - last.when_ns < KOLO_NS_PER_S;
+    if (!hit) {
+        last.valid = false;
+        status = choose(root, &last.answer);
+        if (status == KOLO_OK) {
+            last.valid = true;
+            last.had_root = root != NULL;
+            if (root != NULL) last.root = *root;
+            last.ifname = kolo_link_values.socket_ifname;
+            last.family = kolo_link_values.socket_family;
+            last.when_ns = kolo_now_ns();
+        }
+    }
+    if (status == KOLO_OK) *address = last.answer;
+    pthread_mutex_unlock(&lock);
+    return status;
+}

@@ -1,0 +1,221 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The unique id: how it looks as 128 bytes and as a file, and how one is made: a fresh one with a root of our own,
+ * or from KOLO_COMM_ID, where every rank computes the same id and whoever owns the address becomes the root.
+ *
+ *     0 magic   8 version   10 flags   12 zeros   16 address (32)   48 secret (32)   80 first rank   84 zeros
+ *     120 checksum
+ */
+#include "meet/id.h"
+#include "base/bytes.h"
+#include "base/log.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#ifdef KOLO_HAVE_SODIUM
+#include <sodium.h>
+#endif
+
+#define ID_VERSION    1
+#define ID_FLAG_FIXED 1
+#define ID_CHECKSUM   120
+
+static const uint8_t id_magic[8] = {'k', 'o', 'l', 'o', '-', 'i', 'd', '\n'};
+
+static void process_init_once(void)
+{
+    struct rlimit limit;
+#ifdef KOLO_HAVE_SODIUM
+    if (sodium_init() < 0) kolo_error("oob", "libsodium cannot be initialised");
+#endif
+    if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < limit.rlim_max) {
+        limit.rlim_cur = limit.rlim_max;
+        if (setrlimit(RLIMIT_NOFILE, &limit) != 0)
+            kolo_warn("oob", "cannot raise the descriptor limit to %llu: %s", (unsigned long long)limit.rlim_max,
+                      strerror(errno));
+    }
+}
+
+void kolo_oob_process_init(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, process_init_once);
+}
+
+void kolo_id_encode(const kolo_id_t *id, kolo_unique_id_t *out)
+{
+    uint8_t *b = (uint8_t *)out->bytes;
+    memset(b, 0, KOLO_UNIQUE_ID_BYTES);
+    memcpy(b, id_magic, 8);
+    kolo_put16(b + 8, ID_VERSION);
+    kolo_put16(b + 10, id->fixed ? ID_FLAG_FIXED : 0);
+    memcpy(b + 16, id->address.bytes, 32);
+    memcpy(b + 48, id->secret.bytes, 32);
+    kolo_put32(b + 80, (uint32_t)id->first_rank);
+    kolo_put64(b + ID_CHECKSUM, kolo_hash_bytes(KOLO_HASH_INIT, b, ID_CHECKSUM));
+}
+
+const char *kolo_id_decode(const kolo_unique_id_t *in, kolo_id_t *id)
+{
+    const uint8_t *b = (const uint8_t *)in->bytes;
+    if (memcmp(b, id_magic, 8) != 0) return "it does not start like an id (not filled by kolo_get_unique_id?)";
+    if (kolo_get16(b + 8) != ID_VERSION) return "it was made by an incompatible version of Kolo";
+    if (kolo_get64(b + ID_CHECKSUM) != kolo_hash_bytes(KOLO_HASH_INIT, b, ID_CHECKSUM))
+        return "it is damaged (cut or changed on its way?)";
+    if (kolo_get16(b + 10) > ID_FLAG_FIXED || kolo_get32(b + 12) != 0) return "it has unknown flags";
+    for (int i = 84; i < ID_CHECKSUM; i++)
+        if (b[i] != 0) return "it has unknown fields";
+    if (kolo_get32(b + 80) >= KOLO_NRANKS_MAX) return "it is for more ranks than there can be";
+    kolo_id_t parsed = {.first_rank = (int)kolo_get32(b + 80), .fixed = (kolo_get16(b + 10) & ID_FLAG_FIXED) != 0};
+    memcpy(parsed.address.bytes, b + 16, 32);
+    memcpy(parsed.secret.bytes, b + 48, 32);
+    const char *wrong = kolo_address_check(&parsed.address);
+    if (wrong != NULL) return wrong;
+    *id = parsed;
+    return NULL;
+}
+
+kolo_status_t kolo_oob_check_id(const kolo_unique_id_t *id)
+{
+    kolo_id_t parsed;
+    if (id == NULL) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "id is NULL");
+    const char *wrong = kolo_id_decode(id, &parsed);
+    if (wrong == NULL) return KOLO_OK;
+    return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "id is not a unique id: %s", wrong);
+}
+
+static bool is_set(const char *text)
+{
+    return text != NULL && text[0] != '\0';
+}
+
+bool kolo_oob_has_address(void)
+{
+    kolo_oob_process_init();
+    return is_set(kolo_meet_values.comm_id);
+}
+
+bool kolo_oob_has_secret(void)
+{
+    kolo_oob_process_init();
+    return is_set(kolo_meet_values.secret_file) || kolo_meet_values.secret_fd >= 0;
+}
+
+kolo_status_t kolo_oob_create_id_at(const char *address, const char *scope, kolo_unique_id_t *out)
+{
+    kolo_id_t id = {.fixed = true};
+    bool taken = false;
+    kolo_oob_process_init();
+    KOLO_TRY(kolo_address_parse(address, &id.address));
+    KOLO_TRY(kolo_oob_read_secret(scope, &id.secret));
+    kolo_listener_reserve(kolo_address_port(&id.address));
+    kolo_status_t status = kolo_root_start(&id, &taken);
+    if (taken) status = KOLO_OK; /* another rank or host serves it */
+    if (status == KOLO_OK) kolo_id_encode(&id, out);
+    kolo_auth_wipe(&id, sizeof(id));
+    return status;
+}
+
+static kolo_status_t create_fresh(kolo_id_t *id)
+{
+    bool taken;
+    KOLO_TRY(kolo_address_choose_local(NULL, &id->address));
+    KOLO_TRY(kolo_auth_random(id->secret.bytes, sizeof(id->secret.bytes)));
+    return kolo_root_start(id, &taken);
+}
+
+kolo_status_t kolo_oob_create_grow_id(int nranks, kolo_unique_id_t *out)
+{
+    kolo_id_t id = {.first_rank = nranks};
+    kolo_oob_process_init();
+    KOLO_TRY(create_fresh(&id));
+    kolo_id_encode(&id, out);
+    kolo_auth_wipe(&id, sizeof(id));
+    return KOLO_OK;
+}
+
+int kolo_oob_grows_from(const kolo_unique_id_t *id)
+{
+    kolo_id_t parsed;
+    int first = kolo_id_decode(id, &parsed) == NULL ? parsed.first_rank : 0;
+    kolo_auth_wipe(&parsed, sizeof(parsed));
+    return first;
+}
+
+kolo_status_t kolo_oob_create_id(kolo_unique_id_t *out)
+{
+    if (out == NULL) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "id is NULL");
+    if (!kolo_oob_has_address()) return kolo_oob_create_grow_id(0, out);
+    kolo_status_t status = kolo_oob_create_id_at(kolo_meet_values.comm_id, kolo_meet_values.comm_id, out);
+    return status == KOLO_OK ? KOLO_OK : kolo_fail_prefix(status, "KOLO_COMM_ID: ");
+}
+
+/* ---- as a file ---- */
+
+static kolo_status_t write_file(int fd, const char *path, const void *data, size_t bytes)
+{
+    ssize_t n = write(fd, data, bytes);
+    if (n == (ssize_t)bytes && fsync(fd) == 0) return KOLO_OK;
+    return kolo_fail_errno(KOLO_ERR_SYSTEM, n < 0 ? errno : EIO, "cannot write the id to %s", path);
+}
+
+kolo_status_t kolo_oob_save_id(const kolo_unique_id_t *id, const char *path)
+{
+    char temp[4096];
+    if (path == NULL) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "path is NULL");
+    KOLO_TRY(kolo_oob_check_id(id));
+    if (snprintf(temp, sizeof(temp), "%s.XXXXXX", path) >= (int)sizeof(temp))
+        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "path is too long");
+    int fd = mkostemp(temp, O_CLOEXEC); /* mode 0600 */
+    if (fd < 0) return kolo_fail_errno(KOLO_ERR_SYSTEM, errno, "cannot create a file beside %s", path);
+    kolo_status_t status = write_file(fd, path, id->bytes, sizeof(id->bytes));
+    close(fd);
+    if (status == KOLO_OK && rename(temp, path) != 0)
+        status = kolo_fail_errno(KOLO_ERR_SYSTEM, errno, "cannot put the id in place as %s", path);
+    if (status != KOLO_OK) unlink(temp);
+    return status;
+}
+
+/* *found stays false while there is no such file. */
+static kolo_status_t try_load(kolo_unique_id_t *id, const char *path, bool *found)
+{
+    kolo_unique_id_t read_id;
+    char more;
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0 && errno == ENOENT) return KOLO_OK;
+    if (fd < 0) return kolo_fail_errno(KOLO_ERR_SYSTEM, errno, "cannot open the id file %s", path);
+    ssize_t n = read(fd, read_id.bytes, sizeof(read_id.bytes));
+    ssize_t rest = n == (ssize_t)sizeof(read_id.bytes) ? read(fd, &more, 1) : 0;
+    close(fd);
+    if (n != (ssize_t)sizeof(read_id.bytes) || rest != 0)
+        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s is not an id file: it must hold %d bytes", path,
+                         KOLO_UNIQUE_ID_BYTES);
+    kolo_status_t status = kolo_oob_check_id(&read_id);
+    if (status != KOLO_OK) return kolo_fail_prefix(status, "id file %s: ", path);
+    *id = read_id;
+    *found = true;
+    return KOLO_OK;
+}
+
+kolo_status_t kolo_oob_load_id(kolo_unique_id_t *id, const char *path, int timeout_ms)
+{
+    bool found = false;
+    if (id == NULL || path == NULL) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "id or path is NULL");
+    uint64_t deadline = kolo_now_ns() + (uint64_t)KOLO_MAX(timeout_ms, 0) * KOLO_NS_PER_MS;
+    for (;;) {
+        KOLO_TRY(try_load(id, path, &found));
+        if (found) return KOLO_OK;
+        if (kolo_now_ns() >= deadline)
+            return kolo_fail(KOLO_ERR_TIMEOUT, "the id file %s did not appear within %d ms", path, timeout_ms);
+        poll(NULL, 0, 10); /* a file system shared between hosts has nothing to wake us */
+    }
+}

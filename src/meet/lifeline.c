@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Lifelines: the connection of a check-in is kept until the bootstrap is over, so that a rank knows at once when
+ * its root dies, and the root when a rank does. Nothing travels on it but each end's last word: one byte, all is
+ * well, or a reply with the reason why not. An end without a word is a death. (The root's answers come by calls of
+ * its own, because there may be more ranks than descriptors for lifelines.)
+ */
+#include "meet/lifeline.h"
+
+#include "base/wait.h"
+#include "link/link.h"
+#include "meet/checkin.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/epoll.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define LINES_MAX 4096 /* of one process, as far as its descriptors go */
+
+struct kolo_lifeline {
+    kolo_engine_t *engine;
+    int fd, tag;
+    kolo_watch_t *watch;
+    kolo_lifeline_fn_t fn;
+    void *arg;
+};
+
+static _Atomic int nlines;
+
+static void line_readable(void *arg, int fd, uint32_t events)
+{
+    kolo_lifeline_t *line = arg;
+    uint8_t bytes[KOLO_REPLY_BYTES];
+    kolo_reply_t word = {.status = KOLO_ERR_REMOTE};
+    (void)events;
+    ssize_t n = recv(fd, bytes, sizeof(bytes), MSG_DONTWAIT);
+    if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
+    kolo_watch_del(line->watch); /* one word is all */
+    line->watch = NULL;
+    bool fine = n == 1 && bytes[0] == KOLO_FRAME_ACK;
+    if (n == KOLO_REPLY_BYTES && kolo_reply_decode(bytes, KOLO_REPLY_BYTES, &word) != NULL)
+        word = (kolo_reply_t){.status = KOLO_ERR_PROTOCOL, .text = "it sent bytes that are no word"};
+    line->fn(line->arg, line->tag,
+             fine                     ? KOLO_OK
+             : word.status == KOLO_OK ? KOLO_ERR_PROTOCOL
+                                      : word.status,
+             word.text);
+}
+
+bool kolo_lifeline_room(void)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return false;
+    return (rlim_t)atomic_load(&nlines) < KOLO_MIN(limit.rlim_cur / 4, (rlim_t)LINES_MAX);
+}
+
+kolo_status_t kolo_lifeline_open(kolo_engine_t *engine, int fd, int tag, kolo_lifeline_fn_t fn, void *arg,
+                                 kolo_lifeline_t **out)
+{
+    kolo_lifeline_t *line = calloc(1, sizeof(*line));
+    kolo_status_t status = line != NULL ? KOLO_OK : kolo_fail(KOLO_ERR_NO_MEMORY, "no memory for a lifeline");
+    if (status == KOLO_OK) {
+        *line = (kolo_lifeline_t){.engine = engine, .fd = fd, .tag = tag, .fn = fn, .arg = arg};
+        status = kolo_watch_add(engine, fd, EPOLLIN, line_readable, line, &line->watch);
+    }
+    if (status != KOLO_OK) {
+        kolo_socket_hang_up(fd);
+        free(line);
+        return status;
+    }
+    atomic_fetch_add(&nlines, 1);
+    *out = line;
+    return KOLO_OK;
+}
+
+typedef struct {
+    kolo_lifeline_t *line;
+    kolo_status_t status;
+    const char *text;
+} last_word_t;
+
+static void close_here(void *arg)
+{
+    const last_word_t *last = arg;
+    kolo_lifeline_t *line = last->line;
+    uint8_t bytes[KOLO_REPLY_BYTES] = {KOLO_FRAME_ACK};
+    kolo_reply_t word = {.status = last->status};
+    size_t length = 1;
+    if (last->status != KOLO_OK && last->text != NULL) {
+        snprintf(word.text, sizeof(word.text), "%s", last->text);
+        kolo_reply_encode(&word, bytes);
+        length = sizeof(bytes);
+    }
+    kolo_watch_del(line->watch);
+    if (last->text != NULL) {
+        ssize_t n = send(line->fd, bytes, length, MSG_NOSIGNAL | MSG_DONTWAIT);
+        (void)n; /* who does not get it sees the end */
+    }
+    kolo_socket_hang_up(line->fd);
+    atomic_fetch_sub(&nlines, 1);
+    free(line);
+}
+
+void kolo_lifeline_close(kolo_lifeline_t *line, kolo_status_t status, const char *text)
+{
+    last_word_t last = {line, status, text};
+    if (line != NULL) kolo_engine_call(line->engine, close_here, &last);
+}

@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * How ranks find each other: the unique id and the root that it names. Roots live on the engine thread.
+ */
+#ifndef KOLO_MEET_MEET_H
+#define KOLO_MEET_MEET_H
+
+#include "base/params.h"
+
+extern const kolo_param_table_t kolo_meet_params;
+
+/* Starts a root on the engine thread (see kolo_get_unique_id in kolo.h). */
+kolo_status_t kolo_oob_create_id(kolo_unique_id_t *id);
+/* Where ranks could meet without a file: KOLO_COMM_ID names an address, a secret was given to this process. */
+bool kolo_oob_has_address(void);
+bool kolo_oob_has_secret(void);
+/* An id that all make alike, at an address that all know, by the secret that was given to this process. `scope`: a
+ * secret of its own is derived for each, so those of another scope are refused. Whoever is first there and owns the
+ * address starts the root. */
+kolo_status_t kolo_oob_create_id_at(const char *address, const char *scope, kolo_unique_id_t *id);
+/* A fresh one to grow a communicator of `nranks` ranks: messages of its root count new ranks from there. */
+kolo_status_t kolo_oob_create_grow_id(int nranks, kolo_unique_id_t *id);
+/* The nranks of the above; 0: an ordinary id. */
+int kolo_oob_grows_from(const kolo_unique_id_t *id);
+/* Ends the root of `id`, if this process serves it and it is not done: whoever has called it, or calls soon, is
+ * told why. */
+void kolo_oob_dismiss_root(const kolo_unique_id_t *id, kolo_status_t status, const char *text);
+/* Magic, version, address family and ranges; the message names what is wrong. Fuzzed. */
+kolo_status_t kolo_oob_check_id(const kolo_unique_id_t *id);
+/* Atomic save with mode 0600; load waits for the file until timeout_ms. */
+kolo_status_t kolo_oob_save_id(const kolo_unique_id_t *id, const char *path);
+kolo_status_t kolo_oob_load_id(kolo_unique_id_t *id, const char *path, int timeout_ms);
+/* Stops every root of this process and frees what they hold (library unload, tests). */
+void kolo_oob_stop_roots(void);
+
+#endif

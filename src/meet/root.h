@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What root.c and the words of its time-out share.
+ */
+#ifndef KOLO_MEET_ROOT_H
+#define KOLO_MEET_ROOT_H
+
+#include "meet/checkin.h"
+#include "meet/id.h"
+#include "meet/lifeline.h"
+
+typedef enum { STEP_NEVER, STEP_PROVEN, STEP_CHECKED_IN, STEP_TOLD } step_t;
+
+typedef struct {
+    kolo_address_t peer, root_only;
+    step_t step;
+    kolo_lifeline_t *line; /* while it is neither through nor gone; NULL also if there are too many */
+} entry_t;
+
+typedef struct root root_t;
+typedef struct call call_t;
+struct call { /* one rank that is to be called back */
+    call_t *next;
+    root_t *root;
+    kolo_dial_t *dial;
+    int rank;
+    bool counts; /* its answer is what the root waits for; false: a caller that is not of this job */
+    uint8_t reply[KOLO_REPLY_BYTES];
+    kolo_address_t address;
+};
+
+struct root {
+    root_t *next;
+    kolo_engine_t *engine;
+    kolo_id_t id;
+    kolo_listener_t *listener;
+    int nranks, nids, index, ring_max; /* of the first check-in; nranks 0 before it */
+    int first_rank;                    /* who made it */
+    int first, count, seen, told;
+    entry_t *entries;
+    bool neighbour_seen;
+    kolo_address_t neighbour;
+    kolo_status_t failure;
+    int lingers;
+    char failure_text[KOLO_REPLY_TEXT_BYTES];
+    uint64_t deadline_ns;
+    kolo_timer_t *timer;
+    call_t *waiting, **waiting_tail, *active;
+    int nactive;
+    uint64_t refused;
+    char refused_text[160];
+};
+
+/* In a grow the root's rank 0 is one of the old communicator's, and the new ranks are counted behind those. */
+int kolo_root_shown(const root_t *root, int rank);
+
+/* Who has not come, as ranges of ranks and how far they got. */
+void kolo_root_missing(const root_t *root, char *text, size_t bytes);
+
+#endif

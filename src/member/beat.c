@@ -1,0 +1,243 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Heartbeats between hosts. A process that dies closes its connections, but a host that vanishes, or a network that
+ * drops everything, says nothing; and a rank that makes no call for minutes is alive. So engine threads send beats,
+ * whatever the ranks' threads do: to all ranks on other hosts in small jobs, else to those at distances 1, 2, 4,
+ * ..., so that dead neighbours leave others who listen (dissemination). Ranks of one host send none: there the
+ * kernel tells.
+ *
+ * Silence for suspect_ns is logged. Silence for verdict_ns is told to all who can be reached, and shortly after,
+ * when others have told theirs, each decides: the side with more than half of the ranks (of just half: the one with
+ * the lowest) goes on without the silent ones; the other has a partition. In large jobs a rank decides by the ranks
+ * that it listens to, a sample: an isolated host finds nearly all of them silent.
+ *
+ * A process that was stopped itself must not blame others for the time that it missed: what a tick comes late is
+ * taken off.
+ */
+#include "base/log.h"
+#include "member/member.h"
+#include "oob/internal.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#define LISTEN_TO_ALL 64 /* up to this many ranks all remote ones are listened to */
+
+typedef struct kolo_beats {
+    kolo_timer_t *timer;
+    uint64_t tick_ns, suspect_ns, verdict_ns, settle_ns;
+    uint64_t due_ns, decide_ns; /* decide_ns 0: nothing to decide */
+    unsigned ticks;
+    bool sample;
+} kolo_beats_t;
+
+static void send_beat(kolo_oob_t *oob, kolo_peer_t *peer)
+{
+    kolo_conn_t *conn = kolo_peer_out(peer);
+    if (conn == NULL) {
+        if (kolo_peer_dial(oob, peer, kolo_deadline_ms(10000)) != KOLO_OK)
+            kolo_debug("oob", "%s: rank %d cannot call rank %d: %s", oob->name, oob->rank, peer->rank,
+                       kolo_error_text());
+        return;
+    }
+    if (conn->out != NULL) return; /* more than a beat is on its way */
+    kolo_outbound_t *out = malloc(sizeof(*out));
+    if (out == NULL) return;
+    kolo_outbound_init(out, KOLO_FRAME_BEAT, 0);
+    out->owned = true;
+    kolo_conn_send(conn, out);
+}
+
+static void note_silent(kolo_oob_t *oob, kolo_peer_t *peer, int by)
+{
+    kolo_beats_t *b = oob->beats;
+    if (peer->silent || peer->loss.order > 0 || peer->farewell) return;
+    peer->silent = true;
+    peer->silent_by = by;
+    if (b->decide_ns == 0) b->decide_ns = kolo_now_ns() + b->settle_ns;
+    kolo_warn("oob", "%s: rank %d: nothing was heard from rank %d for %llu ms (noticed by rank %d)", oob->name,
+              oob->rank, peer->rank, (unsigned long long)(b->verdict_ns / KOLO_NS_PER_MS), by);
+    kolo_news_silent(oob, peer->rank, by);
+}
+
+void kolo_beat_told(kolo_oob_t *oob, int rank, int noticed_by)
+{
+    kolo_peer_t *peer = kolo_peer_get(oob, rank);
+    if (peer == NULL) return;
+    if (oob->beats == NULL)
+        kolo_news_lost(oob, rank, KOLO_LOSS_SILENT, noticed_by); /* no view of our own to put against it */
+    else
+        note_silent(oob, peer, noticed_by);
+}
+
+static void listen_to(kolo_oob_t *oob, kolo_peer_t *peer, uint64_t now)
+{
+    const kolo_beats_t *b = oob->beats;
+    if (peer->loss.order > 0 || peer->farewell || peer->heard_ns == 0 || peer->heard_ns >= now) return;
+    uint64_t age = now - peer->heard_ns;
+    if (age < b->suspect_ns) {
+        if (peer->suspected) kolo_info("oob", "%s: rank %d hears rank %d again", oob->name, oob->rank, peer->rank);
+        peer->suspected = false;
+        return;
+    }
+    if (!peer->suspected)
+        kolo_warn("oob", "%s: rank %d has not heard rank %d for %llu ms", oob->name, oob->rank, peer->rank,
+                  (unsigned long long)(age / KOLO_NS_PER_MS));
+    peer->suspected = true;
+    if (age >= b->verdict_ns) note_silent(oob, peer, oob->rank);
+}
+
+/* ---- the decision ---- */
+
+typedef struct {
+    int total, silent;
+    bool lowest_silent; /* of those counted */
+} count_t;
+
+static void count_one(const kolo_oob_t *oob, int rank, count_t *c)
+{
+    const kolo_peer_t *peer = kolo_peer_find((kolo_oob_t *)(uintptr_t)oob, rank);
+    bool silent = peer != NULL && peer->silent;
+    if (peer != NULL && !silent && (peer->loss.order > 0 || (peer->farewell && peer->gone))) return;
+    if (oob->beats->sample && rank != oob->rank && !(peer != NULL && peer->watched)) return;
+    if (c->total++ == 0) c->lowest_silent = silent;
+    c->silent += silent;
+}
+
+static void decide(kolo_oob_t *oob)
+{
+    count_t c = {0};
+    for (int r = 0; r < oob->nranks; r++) count_one(oob, r, &c);
+    int here = c.total - c.silent;
+    oob->beats->decide_ns = 0;
+    if (here * 2 > c.total || (here * 2 == c.total && !c.lowest_silent)) {
+        for (int r = 0; r < oob->nranks; r++) {
+            kolo_peer_t *peer = kolo_peer_find(oob, r);
+            if (peer != NULL && peer->silent) kolo_news_lost(oob, r, KOLO_LOSS_SILENT, peer->silent_by);
+        }
+        return;
+    }
+    char why[sizeof(oob->partition_why)];
+    snprintf(why, sizeof(why),
+             "%d of %d ranks have not been heard for KOLO_VERDICT_MS; the larger side of the network goes on "
+             "without this one",
+             c.silent, c.total);
+    kolo_news_partition(oob, why);
+}
+
+void kolo_beat_decide(kolo_oob_t *oob)
+{
+    if (oob->beats != NULL && oob->beats->decide_ns != 0) decide(oob);
+}
+
+bool kolo_beat_any_silent(const kolo_oob_t *oob)
+{
+    for (int i = 0; i < KOLO_PEER_BUCKETS; i++)
+        for (const kolo_peer_t *peer = oob->peers[i]; peer != NULL; peer = peer->next)
+            if (peer->silent) return true;
+    return false;
+}
+
+bool kolo_beat_cut_off(const kolo_oob_t *oob, int rank)
+{
+    const kolo_peer_t *peer = kolo_peer_find((kolo_oob_t *)(uintptr_t)oob, rank);
+    if (peer != NULL && peer->silent) return true;
+    return oob->beats != NULL && oob->beats->sample && (peer == NULL || !peer->watched); /* nobody knows */
+}
+
+/* ---- the clock ---- */
+
+static void forgive(kolo_oob_t *oob, uint64_t late_ns)
+{
+    for (int i = 0; i < KOLO_PEER_BUCKETS; i++)
+        for (kolo_peer_t *peer = oob->peers[i]; peer != NULL; peer = peer->next)
+            if (peer->heard_ns != 0) peer->heard_ns += late_ns;
+}
+
+static void tick(void *arg);
+
+static void arm(kolo_oob_t *oob)
+{
+    kolo_beats_t *b = oob->beats;
+    b->due_ns = kolo_now_ns() + b->tick_ns;
+    if (kolo_timer_add(oob->engine, (int64_t)(b->tick_ns / KOLO_NS_PER_MS), tick, oob, &b->timer) != KOLO_OK)
+        kolo_warn("oob", "%s: rank %d has no heartbeats any more: %s", oob->name, oob->rank, kolo_error_text());
+}
+
+static void tick(void *arg)
+{
+    kolo_oob_t *oob = arg;
+    pthread_mutex_lock(&oob->lock);
+    kolo_beats_t *b = oob->beats;
+    uint64_t now = kolo_now_ns();
+    kolo_timer_cancel(b->timer);
+    b->timer = NULL;
+    if (now > b->due_ns + b->tick_ns) forgive(oob, now - b->due_ns);
+    bool send = b->ticks++ % 2 == 0;
+    for (int i = 0; i < KOLO_PEER_BUCKETS; i++)
+        for (kolo_peer_t *peer = oob->peers[i]; peer != NULL; peer = peer->next) {
+            if (peer->watched) listen_to(oob, peer, now);
+            if (send && peer->beaten && peer->loss.order == 0 && !peer->farewell) send_beat(oob, peer);
+        }
+    if (b->decide_ns != 0 && now >= b->decide_ns) decide(oob);
+    if (!oob->closed) arm(oob);
+    pthread_mutex_unlock(&oob->lock);
+}
+
+void kolo_beat_stop(kolo_oob_t *oob)
+{
+    if (oob->beats == NULL) return;
+    kolo_timer_cancel(oob->beats->timer);
+    free(oob->beats);
+    oob->beats = NULL;
+}
+
+/* ---- start ---- */
+
+static kolo_status_t choose_peers(kolo_oob_t *oob, const bool *remote, int *count)
+{
+    int n = oob->nranks;
+    for (int64_t d = 1; d < n; d = n <= LISTEN_TO_ALL ? d + 1 : d * 2) {
+        int to = (int)((oob->rank + d) % n), from = (int)((oob->rank + n - d) % n);
+        kolo_peer_t *peer = remote[to] ? kolo_peer_get(oob, to) : NULL;
+        if (remote[to] && peer == NULL) return KOLO_ERR_NO_MEMORY;
+        if (peer != NULL) peer->beaten = true;
+        *count += remote[to];
+        peer = remote[from] ? kolo_peer_get(oob, from) : NULL;
+        if (remote[from] && peer == NULL) return KOLO_ERR_NO_MEMORY;
+        if (peer != NULL) peer->watched = true;
+        *count += remote[from];
+    }
+    return KOLO_OK;
+}
+
+static uint64_t clamp(uint64_t value, uint64_t low, uint64_t high)
+{
+    return value < low ? low : value > high ? high : value;
+}
+
+kolo_status_t kolo_oob_start_beats(kolo_oob_t *oob, const bool *remote)
+{
+    int count = 0;
+    if (kolo_member_values.verdict_ms == 0) return KOLO_OK;
+    uint64_t verdict = (uint64_t)KOLO_MAX(kolo_member_values.verdict_ms, 100) * KOLO_NS_PER_MS;
+    uint64_t suspect = KOLO_MIN((uint64_t)kolo_member_values.suspect_ms * KOLO_NS_PER_MS, verdict / 2);
+    kolo_beats_t *b = calloc(1, sizeof(*b));
+    if (b == NULL) return kolo_fail(KOLO_ERR_NO_MEMORY, "no memory for heartbeats");
+    /* Beats go out at every second tick. Others notice within a tick of us, and tell within the settling time. */
+    b->tick_ns = clamp(KOLO_MIN(suspect / 8, verdict / 20), 5 * KOLO_NS_PER_MS, 500 * KOLO_NS_PER_MS);
+    b->verdict_ns = verdict;
+    b->suspect_ns = suspect;
+    b->settle_ns = 4 * b->tick_ns;
+    b->sample = oob->nranks > LISTEN_TO_ALL;
+    pthread_mutex_lock(&oob->lock);
+    kolo_status_t status = choose_peers(oob, remote, &count);
+    if (status == KOLO_OK && count > 0 && oob->beats == NULL) {
+        oob->beats = b;
+        b = NULL;
+        arm(oob);
+    }
+    pthread_mutex_unlock(&oob->lock);
+    free(b);
+    return status;
+}

@@ -1,0 +1,265 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * News: which ranks are lost, and whether the communicator was revoked. Whoever notices passes it on over every
+ * connection that it has, and calls the ranks at distances 1, 2, 4, ... where it has none; whoever hears of it for
+ * the first time does the same. So all hear of it after about log2(ranks) hops, and dead neighbours in between do
+ * not cut anybody off. A new connection is told all that is known.
+ *
+ * A rank that is lost stays lost: its connections are ended after it has been told, so that one that was only
+ * silent finds out that the others go on without it.
+ */
+#include "base/bytes.h"
+#include "base/log.h"
+#include "oob/internal.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define DIAL_MS 5000
+
+typedef struct {
+    kolo_outbound_t out;
+    uint8_t bytes[];
+} owned_frame_t;
+
+/* ---- telling ---- */
+
+static void tell_frame(kolo_conn_t *conn, kolo_frame_kind_t kind, uint64_t tag, const void *bytes, size_t length)
+{
+    owned_frame_t *f = malloc(sizeof(*f) + length);
+    if (f == NULL) {
+        kolo_warn("oob", "%s: rank %d has no memory to pass news on", conn->oob->name, conn->oob->rank);
+        return;
+    }
+    memcpy(f->bytes, bytes, length);
+    kolo_outbound_init(&f->out, kind, tag);
+    kolo_outbound_add(&f->out, f->bytes, length);
+    f->out.owned = true;
+    kolo_conn_send(conn, &f->out);
+}
+
+/* That a rank gave up says little without what it gave up for, which most ranks have not heard from itself. */
+static void tell(kolo_conn_t *conn, const kolo_news_frame_t *news)
+{
+    uint8_t bytes[KOLO_NEWS_FRAME_BYTES];
+    const kolo_peer_t *about = kolo_peer_find(conn->oob, news->rank);
+    if (news->kind == KOLO_NEWS_LOST && news->how == KOLO_LOSS_GAVE_UP && about != NULL && about->words[0] != '\0')
+        tell_frame(conn, KOLO_FRAME_WORDS, (uint64_t)news->rank + 1, about->words, strlen(about->words));
+    kolo_news_encode(news, bytes);
+    tell_frame(conn, KOLO_FRAME_NEWS, 0, bytes, sizeof(bytes));
+}
+
+static kolo_news_frame_t loss_news(const kolo_peer_t *peer)
+{
+    return (kolo_news_frame_t){KOLO_NEWS_LOST, peer->rank, peer->loss.how, peer->loss.noticed_by};
+}
+
+void kolo_news_tell_all(kolo_conn_t *conn)
+{
+    kolo_oob_t *oob = conn->oob;
+    for (int i = 0; oob->nlost > 0 && i < KOLO_PEER_BUCKETS; i++)
+        for (const kolo_peer_t *peer = oob->peers[i]; peer != NULL; peer = peer->next) {
+            kolo_news_frame_t news = loss_news(peer);
+            if (peer->loss.order > 0) tell(conn, &news);
+        }
+    kolo_news_frame_t revoked = {KOLO_NEWS_REVOKED, oob->revoked_by, 0, oob->rank};
+    if (oob->revoked) tell(conn, &revoked);
+}
+
+/* Ranks at growing distances are called where there is no connection; they are told all once they answer. */
+static void reach_out(kolo_oob_t *oob)
+{
+    if (!oob->open || oob->closed) return;
+    for (int64_t d = 1; d < oob->nranks; d *= 2) {
+        int to = (int)((oob->rank + d) % oob->nranks);
+        kolo_peer_t *peer = kolo_peer_get(oob, to);
+        if (peer == NULL || peer->loss.order > 0 || peer->farewell) continue;
+        if (kolo_peer_dial(oob, peer, kolo_deadline_ms(DIAL_MS)) != KOLO_OK)
+            kolo_debug("oob", "%s: rank %d cannot call rank %d: %s", oob->name, oob->rank, to, kolo_error_text());
+    }
+}
+
+static void flood(kolo_oob_t *oob, const kolo_news_frame_t *news)
+{
+    for (int i = 0; i < KOLO_PEER_BUCKETS; i++)
+        for (kolo_peer_t *peer = oob->peers[i]; peer != NULL; peer = peer->next) {
+            kolo_conn_t *conn = kolo_peer_out(peer);
+            if (conn != NULL) tell(conn, news);
+        }
+    reach_out(oob);
+}
+
+/* Whoever works with this object; at most once per rank and once for the rest. */
+static void announce(kolo_oob_t *oob, kolo_news_kind_t kind, int rank, const char *why)
+{
+    if (oob->news_fn != NULL) oob->news_fn(oob->news_arg, kind, rank, why);
+    kolo_heirs_tell(oob, kind, rank);
+    kolo_oob_wake(oob);
+}
+
+/* ---- losses ---- */
+
+static const char *const how_texts[KOLO_LOSS_KINDS] = {
+    [KOLO_LOSS_CLOSED] = "its connection was closed by its end: the process died",
+    [KOLO_LOSS_BROKEN] = "its connection broke: the process died or the network failed",
+    [KOLO_LOSS_PROCESS] = "its process ended",
+    [KOLO_LOSS_SILENT] = ("nothing was heard from it for KOLO_VERDICT_MS: its host or the network is down, or its "
+                          "process is stopped"),
+    [KOLO_LOSS_GAVE_UP] = "it gave up",
+};
+
+static void loss_text(const kolo_oob_t *oob, const kolo_peer_t *peer, char *buf, size_t bytes)
+{
+    const kolo_loss_t *loss = &peer->loss;
+    bool told = loss->how == KOLO_LOSS_GAVE_UP && peer->words[0] != '\0';
+    int n = snprintf(buf, bytes, "%s%s%s", how_texts[loss->how], told ? ": " : "", told ? peer->words : "");
+    if (loss->noticed_by != oob->rank && loss->noticed_by != peer->rank && n > 0 && (size_t)n < bytes)
+        n += snprintf(buf + n, bytes - (size_t)n, " (noticed by rank %d)", loss->noticed_by);
+    if (oob->heir.who[0] != '\0' && peer->rank == oob->heir.lost && n > 0 && (size_t)n < bytes)
+        snprintf(buf + n, bytes - (size_t)n, "; %s", oob->heir.who);
+}
+
+/* The first loss that matters ends waits. */
+void kolo_news_update(kolo_oob_t *oob)
+{
+    const kolo_peer_t *first = NULL;
+    for (int i = 0; i < KOLO_PEER_BUCKETS; i++)
+        for (const kolo_peer_t *peer = oob->peers[i]; peer != NULL; peer = peer->next)
+            if (peer->loss.order > 0 && (first == NULL || peer->loss.order < first->loss.order)) first = peer;
+    oob->lost = first != NULL ? first->rank : -1;
+    if (first != NULL) loss_text(oob, first, oob->lost_why, sizeof(oob->lost_why));
+}
+
+void kolo_news_lost(kolo_oob_t *oob, int rank, kolo_loss_how_t how, int noticed_by)
+{
+    if (oob->partition || oob->leaving)
+        return; /* the others end their connections to us: that is not their death */
+    kolo_peer_t *peer = kolo_peer_get(oob, rank);
+    if (peer == NULL) { /* no memory to say more; waits must end all the same */
+        if (oob->lost < 0) oob->lost = rank;
+        return;
+    }
+    if (peer->loss.order > 0) return;
+    peer->loss = (kolo_loss_t){++oob->nlost, how, noticed_by, kolo_now_ns()};
+    kolo_news_update(oob);
+    kolo_info("oob", "%s: rank %d knows that rank %d is lost: %s, noticed by rank %d", oob->name, oob->rank, rank,
+              how_texts[how], noticed_by);
+    kolo_news_frame_t news = loss_news(peer);
+    flood(oob, &news);
+    for (kolo_conn_t *conn = peer->conns; conn != NULL; conn = conn->next)
+        if (!conn->dead) kolo_conn_condemn(conn, "was ended: the rank is lost");
+    char why[sizeof(oob->lost_why)];
+    loss_text(oob, peer, why, sizeof(why));
+    announce(oob, KOLO_NEWS_LOST, rank, why);
+}
+
+static void revoked(kolo_oob_t *oob, int by)
+{
+    if (oob->revoked) return;
+    kolo_news_frame_t news = {KOLO_NEWS_REVOKED, by, 0, oob->rank};
+    oob->revoked = true;
+    oob->revoked_by = by;
+    flood(oob, &news);
+    announce(oob, KOLO_NEWS_REVOKED, by, "");
+}
+
+void kolo_news_partition(kolo_oob_t *oob, const char *why)
+{
+    if (oob->partition || oob->leaving) return;
+    oob->partition = true;
+    oob->failed = true;
+    snprintf(oob->partition_why, sizeof(oob->partition_why), "%s", why);
+    kolo_warn("oob", "%s: rank %d is cut off: %s", oob->name, oob->rank, why);
+    kolo_news_frame_t news = {KOLO_NEWS_PARTITION, oob->rank, 0, oob->rank};
+    flood(oob, &news); /* those who share its fate would come to the same end, but maybe after it has left */
+    announce(oob, KOLO_NEWS_PARTITION, oob->rank, oob->partition_why);
+}
+
+const char *kolo_news_arrived(kolo_conn_t *conn)
+{
+    kolo_oob_t *oob = conn->oob;
+    kolo_news_frame_t news;
+    const char *wrong = kolo_news_decode(conn->board_bytes, conn->board_in.bytes, oob->nranks, &news);
+    if (wrong != NULL) return wrong;
+    if (news.kind == KOLO_NEWS_REVOKED) {
+        revoked(oob, news.rank);
+    } else if (news.kind == KOLO_NEWS_PARTITION) {
+        kolo_beat_decide(oob);
+    } else if (news.rank == oob->rank) {
+        char why[sizeof(oob->partition_why)];
+        snprintf(why, sizeof(why), "rank %d says that this rank was given up: %s", conn->peer->rank,
+                 how_texts[news.how]);
+        kolo_news_partition(oob, why);
+    } else if (news.how == KOLO_LOSS_SILENT) {
+        kolo_beat_told(oob, news.rank, news.noticed_by);
+    } else {
+        kolo_news_lost(oob, news.rank, news.how, news.noticed_by);
+    }
+    return NULL;
+}
+
+/* Tells all of a rank that is silent before it is decided what that means. */
+void kolo_news_silent(kolo_oob_t *oob, int rank, int noticed_by)
+{
+    kolo_news_frame_t news = {KOLO_NEWS_LOST, rank, KOLO_LOSS_SILENT, noticed_by};
+    flood(oob, &news);
+}
+
+/* ---- for the rooms above ---- */
+
+void kolo_oob_set_news(kolo_oob_t *oob, kolo_news_fn_t fn, void *arg)
+{
+    pthread_mutex_lock(&oob->lock);
+    oob->news_fn = fn;
+    oob->news_arg = arg;
+    if (fn != NULL) { /* what has come before */
+        if (oob->lost >= 0) fn(arg, KOLO_NEWS_LOST, oob->lost, oob->lost_why);
+        if (oob->revoked) fn(arg, KOLO_NEWS_REVOKED, oob->revoked_by, "");
+        if (oob->partition) fn(arg, KOLO_NEWS_PARTITION, oob->rank, oob->partition_why);
+    }
+    pthread_mutex_unlock(&oob->lock);
+}
+
+void kolo_oob_revoke(kolo_oob_t *oob)
+{
+    pthread_mutex_lock(&oob->lock);
+    if (!oob->closed) revoked(oob, oob->rank);
+    pthread_mutex_unlock(&oob->lock);
+}
+
+void kolo_oob_report_lost(kolo_oob_t *oob, int rank, kolo_loss_how_t how)
+{
+    pthread_mutex_lock(&oob->lock);
+    if (!oob->closed && rank != oob->rank) kolo_news_lost(oob, rank, how, oob->rank);
+    pthread_mutex_unlock(&oob->lock);
+}
+
+int kolo_oob_get_lost(kolo_oob_t *oob, uint8_t *bitmap)
+{
+    int count = 0;
+    if (bitmap != NULL) memset(bitmap, 0, ((size_t)oob->nranks + 7) / 8);
+    pthread_mutex_lock(&oob->lock);
+    for (int i = 0; i < KOLO_PEER_BUCKETS; i++)
+        for (const kolo_peer_t *peer = oob->peers[i]; peer != NULL; peer = peer->next) {
+            if (peer->loss.order == 0) continue;
+            count++;
+            if (bitmap != NULL) bitmap[peer->rank / 8] |= (uint8_t)(1u << (peer->rank % 8));
+        }
+    pthread_mutex_unlock(&oob->lock);
+    return count;
+}
+
+bool kolo_oob_rank_lost(kolo_oob_t *oob, int rank, char *why, size_t bytes)
+{
+    pthread_mutex_lock(&oob->lock);
+    const kolo_peer_t *peer = kolo_peer_find(oob, rank);
+    bool lost = peer != NULL && peer->loss.order > 0;
+    if (lost && why != NULL) {
+        char text[160];
+        loss_text(oob, peer, text, sizeof(text));
+        snprintf(why, bytes, "%s", text);
+    }
+    pthread_mutex_unlock(&oob->lock);
+    return lost;
+}
