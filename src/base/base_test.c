@@ -197,6 +197,32 @@ static void a_parked_waiter_is_woken_by_the_doorbell(void **state)
     kolo_waker_fini(&c.waker);
 }
 
+static void ask_for_news(void *arg)
+{
+    ++*(int *)arg;
+}
+
+static void a_sleeper_asks_for_news_before_its_last_poll(void **state)
+{
+    (void)state;
+    kolo_waker_t waker;
+    kolo_wait_t wait;
+    int asked = 0;
+    assert_int_equal(kolo_waker_init(&waker, NULL), KOLO_OK);
+    waker.arm = ask_for_news;
+    waker.arm_arg = &asked;
+    kolo_wait_init(&wait, NULL, kolo_deadline_ms(20000), NULL, NULL, 1);
+    wait.wakers[wait.nwakers++] = &waker;
+    wait.spins = wait.yields = 1;
+    while (!asked) assert_int_equal(kolo_wait_pause(&wait), KOLO_OK);
+    assert_true(wait.armed); /* and has not slept yet: the caller polls once more */
+    assert_int_equal(asked, 1);
+    assert_int_equal(kolo_wait_pause(&wait), KOLO_OK);
+    assert_false(wait.armed);
+    assert_int_equal(asked, 1);
+    kolo_waker_fini(&waker);
+}
+
 static void a_parked_wait_uses_no_cpu_worth_measuring(void **state)
 {
     (void)state;
@@ -256,6 +282,7 @@ int main(void)
         cmocka_unit_test(wait_ends_at_its_deadline_and_says_what_it_waited_for),
         cmocka_unit_test(abort_ends_a_parked_wait),
         cmocka_unit_test(a_parked_waiter_is_woken_by_the_doorbell),
+        cmocka_unit_test(a_sleeper_asks_for_news_before_its_last_poll),
         cmocka_unit_test(a_parked_wait_uses_no_cpu_worth_measuring),
         cmocka_unit_test(gate_lets_a_ticket_through_once_opened),
         cmocka_unit_test(error_text_keeps_prefix_and_reason),

@@ -127,8 +127,11 @@ static kolo_status_t check(kolo_wait_t *wait)
 
 static void arm(kolo_wait_t *wait)
 {
-    for (uint32_t i = 0; i < wait->nwakers; i++)
-        atomic_store_explicit(wait->wakers[i]->asleep, 1, memory_order_relaxed);
+    for (uint32_t i = 0; i < wait->nwakers; i++) {
+        kolo_waker_t *waker = wait->wakers[i];
+        atomic_store_explicit(waker->asleep, 1, memory_order_relaxed);
+        if (waker->arm) waker->arm(waker->arm_arg);
+    }
     kolo_fence_cores(); /* a peer either sees asleep or we see its data */
     wait->armed = true;
 }

@@ -26,12 +26,16 @@
 #define KOLO_WAIT_MAX_WAKERS 16
 
 /* What a sleeper sleeps on: an epoll descriptor that holds a doorbell eventfd and any sockets added to it.
- * `asleep` may point into memory shared with peers (a control page) or at own_asleep. */
+ * `asleep` may point into memory shared with peers (a control page) or at own_asleep. A descriptor that tells of
+ * news only when asked to (the completion channel of a network card) is asked by `arm`, which a sleeper calls before
+ * its last poll: what comes after that ends the sleep. */
 typedef struct kolo_waker {
     int epoll_fd;
     int event_fd;
     _Atomic uint32_t *asleep;
     _Atomic uint32_t own_asleep;
+    void (*arm)(void *arg); /* on the sleeper's thread; NULL: nothing needs it */
+    void *arm_arg;
 } kolo_waker_t;
 
 kolo_status_t kolo_waker_init(kolo_waker_t *waker, _Atomic uint32_t *asleep /* or NULL */);

@@ -14,6 +14,8 @@ kolo_status_t kolo_waker_init(kolo_waker_t *waker, _Atomic uint32_t *asleep)
     waker->epoll_fd = waker->event_fd = -1;
     atomic_init(&waker->own_asleep, 0);
     waker->asleep = asleep ? asleep : &waker->own_asleep;
+    waker->arm = NULL;
+    waker->arm_arg = NULL;
     waker->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     waker->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     struct epoll_event ev = {.events = EPOLLIN};
