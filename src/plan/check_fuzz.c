@@ -4,7 +4,7 @@
  * within the arrays.
  */
 #include "plan/plan.h"
-#include "plan/walk.h"
+#include "plan/verify/walk.h"
 
 #include <stdio.h>
 #include <stdlib.h>

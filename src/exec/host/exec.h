@@ -9,7 +9,7 @@
 
 #include "exec/host/reduce.h"
 #include "plan/plan.h"
-#include "plan/verify.h"
+#include "plan/trace.h"
 #include "wire/wire.h"
 
 /* Where a part lies. */

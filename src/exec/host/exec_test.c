@@ -7,6 +7,7 @@
 #include "base/test.h"
 #include "exec/host/conformance.h"
 #include "exec/host/task.h"
+#include "plan/verify/verify.h"
 
 #include <stdio.h>
 #include <stdlib.h>

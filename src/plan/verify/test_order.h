@@ -13,10 +13,10 @@
  * that do nothing: a COPY of what was just copied there, a RELEASE with nothing posted since the last one, in place
  * a COPY onto itself; what a barrier's messages hold; and, where operands may come in any order, their order.
  */
-#ifndef KOLO_PLAN_TEST_ORDER_H
-#define KOLO_PLAN_TEST_ORDER_H
+#ifndef KOLO_PLAN_VERIFY_TEST_ORDER_H
+#define KOLO_PLAN_VERIFY_TEST_ORDER_H
 
-#include "plan/walk.h"
+#include "plan/verify/walk.h"
 
 #include <string.h>
 

@@ -2,8 +2,8 @@
  *
  * Tests of the verifier: right plans pass at many rank counts, and each kind of mistake is named.
  */
-#include "plan/test_plans.h"
-#include "plan/verify.h"
+#include "plan/verify/test_plans.h"
+#include "plan/verify/verify.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

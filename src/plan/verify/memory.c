@@ -4,7 +4,7 @@
  * Every access is checked against the accesses before it: two accesses of which one writes must be ordered by
  * clocks.
  */
-#include "plan/verify_model.h"
+#include "plan/verify/model.h"
 
 #include <inttypes.h>
 #include <stdarg.h>

@@ -3,7 +3,7 @@
  * Builds the verifier's machine from the plans of all ranks: which buffers a rank has, how SRC and DST lie in
  * place, lanes, events, memory, clocks; for groups of sends and receives, which send goes to which receive.
  */
-#include "plan/verify_model.h"
+#include "plan/verify/model.h"
 
 #include <stdlib.h>
 #include <string.h>

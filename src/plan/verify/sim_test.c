@@ -3,9 +3,9 @@
  * Tests of the simulator (times that can be computed by hand, bytes, shared uplinks, a very large ring) and of the
  * trace check.
  */
-#include "plan/test_plans.h"
-#include "plan/verify.h"
-#include "plan/walk.h"
+#include "plan/verify/test_plans.h"
+#include "plan/verify/verify.h"
+#include "plan/verify/walk.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -3,7 +3,7 @@
  * Schedules of the verifier: which lane steps next, what happens when a rank has completed a call, and what is
  * wrong when nothing can step any more.
  */
-#include "plan/verify_model.h"
+#include "plan/verify/model.h"
 
 #include <inttypes.h>
 #include <string.h>

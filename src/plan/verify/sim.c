@@ -4,7 +4,7 @@
  * time; a slot arrives a latency after it was posted, between nodes behind everything else on the node's uplink;
  * where a node has more ranks than cores, work takes that much longer and every wait costs a switch.
  */
-#include "plan/verify_model.h"
+#include "plan/verify/model.h"
 
 #include <stdlib.h>
 

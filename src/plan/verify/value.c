@@ -3,7 +3,7 @@
  * Values of the verifier: expression trees, hash-consed, so that equal trees are equal numbers. Every tree knows
  * which ranks' inputs it holds; an operation that would count an input twice, or mix chunks or tiles, has no value.
  */
-#include "plan/verify_model.h"
+#include "plan/verify/model.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -8,10 +8,10 @@
  * collective says so; (4) nothing is read while it may be written: across depth + 2 tiles, in place and out of
  * place, and across the border to the next plan on the same connections; (5) a trace is the plan's trace.
  */
-#ifndef KOLO_PLAN_VERIFY_H
-#define KOLO_PLAN_VERIFY_H
+#ifndef KOLO_PLAN_VERIFY_VERIFY_H
+#define KOLO_PLAN_VERIFY_VERIFY_H
 
-#include "plan/plan.h"
+#include "plan/trace.h"
 
 /* P2P: what one rank sends and receives, in call order. The k-th send to a peer goes to its k-th receive from me.
  */
@@ -42,15 +42,6 @@ typedef struct {
 kolo_status_t kolo_plan_verify(const kolo_plan_t *const *plans, uint32_t nranks,
                                const kolo_verify_options_t *options);
 
-/* One step of a real execution, for (5): executors record these when asked. */
-typedef struct {
-    int32_t peer; /* -1: NODE */
-    uint8_t dir;  /* kolo_dir_t */
-    bool node;
-    uint16_t lane;
-    uint8_t buf; /* where the payload came from or went to */
-    uint32_t chunk, tile;
-} kolo_trace_step_t;
 /* Per connection the steps of the trace must be the plan's, in order (order across connections is free). One step
  * per chunk, tile and connection end, for the segment that is the payload (dst, but src of SEND, RECV_REDUCE_SEND,
  * EXPOSE and PUT); the count must be such that every chunk has bytes in each of the `tiles`. The chunk of a NONE

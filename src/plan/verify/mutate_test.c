@@ -10,10 +10,10 @@
  */
 #include "algo/algo.h"
 #include "algo/test_shapes.h"
-#include "plan/test_mutate.h"
-#include "plan/test_order.h"
-#include "plan/test_plans.h"
-#include "plan/verify_model.h"
+#include "plan/verify/model.h"
+#include "plan/verify/test_mutate.h"
+#include "plan/verify/test_order.h"
+#include "plan/verify/test_plans.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

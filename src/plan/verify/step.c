@@ -3,7 +3,7 @@
  * One step of one lane: one piece of one chunk of one instruction, all or nothing, as an executor with a queue of
  * slots does it.
  */
-#include "plan/verify_model.h"
+#include "plan/verify/model.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The verifier's entry: one machine per schedule (verify_model.h says why one would do), built from the plans of
+ * The verifier's entry: one machine per schedule (model.h says why one would do), built from the plans of
  * all ranks, run through the calls, checked against the definition.
  */
-#include "plan/verify_model.h"
+#include "plan/verify/model.h"
 
 static kolo_status_t run_once(const kolo_plan_t *const *plans, const kolo_plan_t *const *next, uint32_t nranks,
                               const kolo_verify_options_t *options, kolo_order_t order, uint64_t seed)

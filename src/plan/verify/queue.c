@@ -3,7 +3,7 @@
  * Pairs the connections of all ranks' plans: every tx end must have its rx end at every reader and the other way
  * round, as the wires will set them up. Builds the queues between them, which live through all calls.
  */
-#include "plan/verify_model.h"
+#include "plan/verify/model.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

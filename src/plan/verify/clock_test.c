@@ -4,7 +4,7 @@
  * exactly what it was told.
  */
 #include "base/test.h"
-#include "plan/verify_model.h"
+#include "plan/verify/model.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -4,8 +4,8 @@
  * order; what order different connections have among each other is free. This is what makes the proof of a plan
  * cover hand-written loops that claim to follow it.
  */
-#include "plan/verify.h"
-#include "plan/walk.h"
+#include "plan/verify/verify.h"
+#include "plan/verify/walk.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

@@ -5,7 +5,7 @@
  * no copy, joining two makes new nodes only where both know something that the other does not, and what they have
  * in common, which is most of it, is not even looked at.
  */
-#include "plan/verify_model.h"
+#include "plan/verify/model.h"
 
 #include <stdlib.h>
 #include <string.h>

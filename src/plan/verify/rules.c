@@ -4,7 +4,7 @@
  * the rank has completed the call. Also what completion means: all lanes done, nothing still exposed, and from then
  * on the user may read, overwrite or free the buffers.
  */
-#include "plan/verify_model.h"
+#include "plan/verify/model.h"
 
 #include <inttypes.h>
 #include <stdio.h>

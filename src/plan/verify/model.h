@@ -15,10 +15,10 @@
 #ifndef KOLO_PLAN_VERIFY_MODEL_H
 #define KOLO_PLAN_VERIFY_MODEL_H
 
-#include "plan/verify.h"
-#include "plan/walk.h"
+#include "plan/verify/verify.h"
+#include "plan/verify/walk.h"
 
-/* ---- values (verify_value.c) ---- */
+/* ---- values (value.c) ---- */
 
 #define KOLO_VALUE_NONE    0u /* never written */
 #define KOLO_VALUE_INITIAL 1u /* a cell's input of this call; becomes a leaf when read */
@@ -50,7 +50,7 @@ uint32_t kolo_values_list(kolo_values_t *v, uint32_t list, uint32_t value, const
 uint32_t kolo_values_many(kolo_values_t *v, uint32_t list, const char **why);
 uint32_t kolo_values_final(kolo_values_t *v, uint32_t a, const char **why);
 
-/* ---- clocks (verify_clock.c) ---- */
+/* ---- clocks (clock.c) ---- */
 
 typedef struct {
     uint32_t thread, time;
@@ -204,15 +204,15 @@ typedef struct {
     uint64_t steps;
 } kolo_model_t;
 
-/* verify_setup.c: builds the machine; `next` may be equal to `plans`. */
+/* setup.c: builds the machine; `next` may be equal to `plans`. */
 kolo_status_t kolo_model_init(kolo_model_t *m, const kolo_plan_t *const *plans, const kolo_plan_t *const *next,
                               uint32_t nranks, const kolo_verify_options_t *options);
 void kolo_model_fini(kolo_model_t *m);
-/* verify_queue.c: pairs the connections of all plans. */
+/* queue.c: pairs the connections of all plans. */
 kolo_status_t kolo_model_pair(kolo_model_t *m);
 void kolo_model_unpair(kolo_model_t *m);
 
-/* verify_memory.c. Messages of these name no place; kolo_model_fail() at the caller puts it in front. */
+/* memory.c. Messages of these name no place; kolo_model_fail() at the caller puts it in front. */
 typedef struct { /* who does something */
     kolo_model_t *m;
     kolo_vrank_t *r;
@@ -237,14 +237,14 @@ kolo_status_t kolo_model_put(const kolo_actor_t *a, const kolo_vslot_t *slot, ui
 kolo_status_t kolo_model_touch(const kolo_actor_t *a, kolo_cell_t *cell, bool write, const char *what,
                                uint32_t number);
 
-/* verify_rules.c: outputs of a rank that has completed its call. */
+/* rules.c: outputs of a rank that has completed its call. */
 kolo_status_t kolo_model_outputs(const kolo_actor_t *a);
 
-/* verify_step.c: one piece of one instruction. */
+/* step.c: one piece of one instruction. */
 typedef enum { KOLO_STEP_MOVED, KOLO_STEP_BLOCKED, KOLO_STEP_DONE } kolo_step_t;
 kolo_status_t kolo_model_step(kolo_model_t *m, kolo_vlane_t *l, kolo_step_t *step);
 
-/* verify_run.c */
+/* run.c */
 typedef enum { KOLO_ORDER_DEPTH, KOLO_ORDER_BREADTH, KOLO_ORDER_REVERSE, KOLO_ORDER_RANDOM } kolo_order_t;
 kolo_status_t kolo_model_run(kolo_model_t *m, kolo_order_t order, uint64_t seed);
 void kolo_model_wake(kolo_model_t *m, uint32_t lane);
