@@ -81,17 +81,10 @@ static void print_build(void)
 
 static void print_wires(void)
 {
-    static const struct {
-        const char *name, *what;
-    } wires[] = {{"local", "ranks of one process: ordinary memory"},
-                 {"cma", "processes of one host: shared memory, large messages copied once by process_vm_readv(2)"},
-                 {"shm", "processes of one host: shared memory handed over by descriptor"},
-                 {"tcp", "anywhere: sockets"}};
-    _Static_assert(KOLO_COUNTOF(wires) == KOLO_WIRE_COUNT, "a row for each wire");
     printf("\nwires, the first that connects is taken\n");
-    for (size_t i = 0; i < KOLO_COUNTOF(wires); i++)
-        printf("  %-6s %s%s\n", wires[i].name, wires[i].what,
-               kolo_wire_disabled[i] ? " (disabled by parameter)" : "");
+    for (int i = 0; i < KOLO_WIRE_COUNT; i++)
+        printf("  %-6s %s%s\n", kolo_wires[i]->name, kolo_wires[i]->what,
+               kolo_wire_disabled[kolo_wires[i]->kind] ? " (disabled by parameter)" : "");
     int scope = -1;
     FILE *file = fopen("/proc/sys/kernel/yama/ptrace_scope", "re");
     if (file && fscanf(file, "%d", &scope) != 1) scope = -1;

@@ -27,8 +27,8 @@
 
 /* What a sleeper sleeps on: an epoll descriptor that holds a doorbell eventfd and any sockets added to it.
  * `asleep` may point into memory shared with peers (a control page) or at own_asleep. A descriptor that tells of
- * news only when asked to (the completion channel of a network card) is asked by `arm`, which a sleeper calls before
- * its last poll: what comes after that ends the sleep. */
+ * news only when asked to (the completion channel of a network card) is asked by `arm`, which a sleeper calls
+ * before its last poll: what comes after that ends the sleep. */
 typedef struct kolo_waker {
     int epoll_fd;
     int event_fd;

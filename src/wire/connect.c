@@ -91,7 +91,7 @@ const kolo_wire_ops_t *kolo_wire_choose(const kolo_wire_ctx_t *ctx, const kolo_c
 {
     kolo_wire_cost_t unused;
     for (int i = 0; i < KOLO_WIRE_COUNT; i++)
-        if (kolo_wires[i] && connects_all(kolo_wires[i], ctx, spec, cost ? cost : &unused)) return kolo_wires[i];
+        if (connects_all(kolo_wires[i], ctx, spec, cost ? cost : &unused)) return kolo_wires[i];
     return NULL;
 }
 
@@ -113,14 +113,18 @@ static kolo_status_t no_wire(const kolo_wire_ctx_t *ctx, const kolo_conn_spec_t 
     uint32_t nreaders = kolo_wire_readers(ctx, spec);
     int reader = nreaders ? kolo_wire_reader_at(ctx, spec, 0) : spec->writer;
     const kolo_peer_card_t *w = &ctx->member->peers[spec->writer], *r = &ctx->member->peers[reader];
+    char switches[256] = "";
+    for (int i = 0; i < KOLO_WIRE_COUNT; i++) {
+        size_t at = strlen(switches);
+        snprintf(switches + at, sizeof switches - at, "%s%s", i ? ", " : "", kolo_wires[i]->off);
+    }
     return kolo_fail(
         KOLO_ERR_UNSUPPORTED,
         "no wire connects rank %d (host %.32s, pid %d, enabled wires 0x%x) with %srank %d (host %.32s, "
-        "pid %d, enabled wires 0x%x); look at KOLO_LOCAL_DISABLE, KOLO_CMA_DISABLE, KOLO_SHM_DISABLE, "
-        "KOLO_TCP_DISABLE",
+        "pid %d, enabled wires 0x%x); look at %s",
         spec->writer, w->host_name, w->pid, w->wires,
         spec->kind == KOLO_CONN_NODE ? "all ranks of its host, such as " : "", reader, r->host_name, r->pid,
-        r->wires);
+        r->wires, switches);
 }
 
 /* ---- messages ---- */

@@ -21,7 +21,7 @@ kolo_status_t kolo_wire_fill_card(kolo_peer_card_t *card)
     memcpy(card->fd_address, address, sizeof address);
     card->wires = 0;
     for (int i = 0; i < KOLO_WIRE_COUNT; i++)
-        if (kolo_wires[i] && !kolo_wire_disabled[kolo_wires[i]->kind]) {
+        if (!kolo_wire_disabled[kolo_wires[i]->kind]) {
             card->wires |= 1u << kolo_wires[i]->kind;
             kolo_wires[i]->fill_card(card);
         }

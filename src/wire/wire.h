@@ -202,6 +202,8 @@ typedef struct {
  * heads, bells, priv. */
 typedef struct kolo_wire_ops {
     const char *name;
+    const char *what; /* whom it connects and how, for kolo-info */
+    const char *off;  /* parameter that disables it */
     kolo_wire_kind_t kind;
     uint32_t caps;
     /* The wire that takes over an end of this one between set-up and connect when this one proves impossible on

@@ -41,6 +41,8 @@ static kolo_status_t tx_setup(kolo_wire_ctx_t *ctx, kolo_tx_t *tx, kolo_wire_car
 
 const kolo_wire_ops_t kolo_wire_cma = {
     .name = "cma",
+    .what = "processes of one host: shared memory, large messages copied once by process_vm_readv(2)",
+    .off = "KOLO_CMA_DISABLE",
     .kind = KOLO_WIRE_CMA,
     .caps = KOLO_CAP_REF | KOLO_CAP_FANOUT,
     .fallback = &kolo_wire_shm,

@@ -33,6 +33,8 @@ static kolo_status_t tx_setup(kolo_wire_ctx_t *ctx, kolo_tx_t *tx, kolo_wire_car
 
 const kolo_wire_ops_t kolo_wire_local = {
     .name = "local",
+    .what = "ranks of one process: ordinary memory",
+    .off = "KOLO_LOCAL_DISABLE",
     .kind = KOLO_WIRE_LOCAL,
     .caps = KOLO_CAP_REF | KOLO_CAP_FANOUT,
     .can_connect = can_connect,

@@ -27,6 +27,8 @@ static kolo_status_t tx_setup(kolo_wire_ctx_t *ctx, kolo_tx_t *tx, kolo_wire_car
 
 const kolo_wire_ops_t kolo_wire_shm = {
     .name = "shm",
+    .what = "processes of one host: shared memory handed over by descriptor",
+    .off = "KOLO_SHM_DISABLE",
     .kind = KOLO_WIRE_SHM,
     .caps = KOLO_CAP_FANOUT,
     .can_connect = can_connect,

@@ -176,6 +176,8 @@ size_t kolo_tcp_rx_memory(const kolo_rx_t *rx)
 
 const kolo_wire_ops_t kolo_wire_tcp = {
     .name = "tcp",
+    .what = "anywhere: sockets",
+    .off = "KOLO_TCP_DISABLE",
     .kind = KOLO_WIRE_TCP,
     .caps = KOLO_CAP_PUMP | KOLO_CAP_POST_FROM,
     .can_connect = can_connect,
