@@ -166,9 +166,8 @@ typedef struct kolo_body {
     kolo_user_op_t ops[KOLO_MAX_USER_OPS];
     struct kolo_registration *registrations;
 
-    kolo_board_t board;              /* the last operations, for peers who ask */
-    kolo_board_pair_t *pairs;        /* the same as on the board */
-    const struct kolo_p2p *together; /* sends and receives of a group while they wait */
+    kolo_board_t board;       /* the last operations, for peers who ask */
+    kolo_board_pair_t *pairs; /* the same as on the board */
     struct {
         uint64_t operation, ask_at_ns, pause_ns; /* the operation that is long in coming */
         uint32_t turn, asked;
@@ -320,6 +319,14 @@ kolo_status_t kolo_body_connect_flat(kolo_body_t *body);
 /* Connects what is not connected yet of keys[0..count); protos NULL: all SIMPLE. */
 kolo_status_t kolo_body_connect(kolo_body_t *body, const kolo_plan_conn_t *keys, const kolo_proto_t *protos,
                                 uint32_t count);
+/* The same in steps (wire.h, kolo_connecting_t). end: with KOLO_OK after step has said so; else what is not over is
+ * given up. Safe on NULL. */
+typedef struct kolo_making kolo_making_t;
+kolo_status_t kolo_making_begin(kolo_body_t *body, const kolo_plan_conn_t *keys, const kolo_proto_t *protos,
+                                uint32_t count, kolo_making_t **making);
+kolo_status_t kolo_making_step(kolo_making_t *making);
+void kolo_making_end(kolo_making_t *making, kolo_status_t status);
+int kolo_making_awaits(const kolo_making_t *making); /* the rank that has to come next, -1: none */
 kolo_conn_t *kolo_body_find_conn(kolo_body_t *body, const kolo_plan_conn_t *key, kolo_proto_t proto);
 void kolo_body_disconnect(kolo_body_t *body);
 /* Do both ends of a pair reach each other's memory (KOLO_CAP_REF)? And LL? */
@@ -395,16 +402,27 @@ kolo_status_t kolo_group_add(kolo_call_t *call);
 kolo_status_t kolo_group_add_init(kolo_body_t *body); /* an init whose background thread group_end waits for */
 
 /* ---- p2p.c ---- */
-/* Sends and receives of one communicator that run together: tasks (small ones by LL, the rest as one plan). */
+/* Sends and receives of one communicator that run together, in lanes: one per peer and direction, in which the
+ * messages follow each other in the order of the calls. Lanes do not wait for each other, not even to connect. */
 typedef struct kolo_p2p {
-    kolo_task_t *tasks;
-    bool *over; /* by task */
-    size_t count;
-    kolo_bound_t *bound;
-    kolo_part_t *parts;
+    kolo_body_t *body;
+    const kolo_call_t *calls;
+    size_t count, nlanes, open; /* open: lanes that are not over */
+    struct kolo_p2p_lane *lanes;
+    size_t *next;    /* by call: the next one of its lane */
+    bool connecting; /* some lane still makes its connections */
 } kolo_p2p_t;
-kolo_status_t kolo_p2p_prepare(kolo_body_t *body, const kolo_call_t *calls, size_t count, kolo_p2p_t *p2p);
-kolo_status_t kolo_p2p_run(kolo_body_t *body, kolo_p2p_t *p2p);
+/* Copies the messages to oneself and begins the rest. `calls` stays as it is until end. */
+kolo_status_t kolo_p2p_begin(kolo_body_t *body, const kolo_call_t *calls, size_t count, kolo_p2p_t *p2p);
+/* KOLO_OK when all are over; else KOLO_IN_PROGRESS, with *moved set if anything was done, or failed. */
+kolo_status_t kolo_p2p_step(kolo_p2p_t *p2p, bool *moved);
+/* While it waits: do the peers live? */
+kolo_status_t kolo_p2p_check(kolo_p2p_t *p2p);
+void kolo_p2p_describe(void *p2p, char *buf, size_t bytes);
+/* Ranks that it waits for, in turn if there are more; returns how many. */
+size_t kolo_p2p_awaited(kolo_p2p_t *p2p, int *ranks, size_t most);
+/* Cancels what is not over, and frees. After a begin that failed: nothing. */
+void kolo_p2p_end(kolo_p2p_t *p2p);
 /* All connections that messages to (send) or from a peer may need, whatever their size; returns how many. */
 #define KOLO_P2P_CONNECTIONS 3
 uint32_t kolo_p2p_connections(const kolo_body_t *body, uint32_t peer, bool send, kolo_plan_conn_t *keys,
@@ -416,7 +434,12 @@ void kolo_p2p_fill_small(kolo_body_t *body, kolo_task_t *task, uint32_t peer, ui
 kolo_status_t kolo_p2p_run_single(const kolo_call_t *call);
 bool kolo_p2p_connected(const kolo_call_t *call);
 void kolo_p2p_forget(kolo_body_t *body);
-void kolo_p2p_free(kolo_p2p_t *p2p);
+/* Begins one message whose turn it is, and makes what it needs to have connections. `part` stays while it runs. */
+kolo_status_t kolo_p2p_start(const kolo_call_t *call, kolo_part_t *part, kolo_task_t *task);
+/* Where a group notes which lane is that of a peer; zero when none is being taken in. */
+kolo_status_t kolo_p2p_lane_of(kolo_body_t *body, uint32_t peer, bool send, uint32_t **lane);
+/* Are the connections of messages to or from this peer made? */
+bool kolo_p2p_pair_is_up(kolo_body_t *body, uint32_t peer, bool send);
 
 /* ---- mismatch.c ---- */
 /* After body->oob is open: from now on peers may ask what this rank is in. */
@@ -426,8 +449,9 @@ void kolo_mismatch_open(kolo_body_t *body);
 kolo_status_t kolo_mismatch_look(void *arg);
 /* A collective has failed by what a slot brought: others may wait for this rank, and are told. */
 void kolo_mismatch_met(const kolo_task_t *task);
-/* The `look` of sends and receives. */
+/* The `look` of a send or receive (arg: its task), and of those of a group (arg: the kolo_p2p_t). */
 kolo_status_t kolo_mismatch_look_pair(void *arg);
+kolo_status_t kolo_mismatch_look_pairs(void *arg);
 /* What a send or receive is, as a word. */
 static inline uint64_t kolo_mismatch_word(const kolo_call_t *call)
 {

@@ -65,53 +65,113 @@ static kolo_conn_spec_t spec_of(const kolo_body_t *body, const kolo_plan_conn_t 
     return spec;
 }
 
-kolo_status_t kolo_body_connect(kolo_body_t *body, const kolo_plan_conn_t *keys, const kolo_proto_t *protos,
-                                uint32_t count)
+/* Connections that are being made, until they are among those of the body. */
+struct kolo_making {
+    kolo_body_t *body;
+    kolo_conn_request_t *requests;
+    kolo_conn_t **fresh;
+    int n;
+    kolo_connecting_t *connecting; /* of who does not wait */
+};
+
+static kolo_status_t make_list(kolo_making_t *m, const kolo_plan_conn_t *keys, const kolo_proto_t *protos,
+                               uint32_t count)
 {
-    kolo_conn_request_t *requests = calloc(count ? count : 1, sizeof *requests);
-    kolo_conn_t **fresh = calloc(count ? count : 1, sizeof(kolo_conn_t *));
-    int n = 0;
-    kolo_status_t status = KOLO_OK;
-    if (!requests || !fresh) status = kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for %u connections", count);
-    for (uint32_t i = 0; i < count && status == KOLO_OK; i++) {
+    kolo_body_t *body = m->body;
+    m->requests = calloc(count ? count : 1, sizeof *m->requests);
+    m->fresh = calloc(count ? count : 1, sizeof(kolo_conn_t *));
+    if (!m->requests || !m->fresh) return kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for %u connections", count);
+    for (uint32_t i = 0; i < count; i++) {
         kolo_proto_t proto = protos ? protos[i] : KOLO_PROTO_SIMPLE;
         if (kolo_body_find_conn(body, &keys[i], proto)) continue;
         kolo_conn_t *c = calloc(1, sizeof *c);
-        if (!c) {
-            status = kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for a connection");
-            break;
-        }
+        if (!c) return kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for a connection");
         c->key = keys[i];
         c->proto = proto;
-        fresh[n] = c;
-        requests[n].spec = spec_of(body, &keys[i], proto);
+        m->fresh[m->n] = c;
+        m->requests[m->n].spec = spec_of(body, &keys[i], proto);
         if (keys[i].dir == KOLO_DIR_TX)
-            requests[n].tx = &c->u.tx;
+            m->requests[m->n].tx = &c->u.tx;
         else
-            requests[n].rx = &c->u.rx;
-        n++;
+            m->requests[m->n].rx = &c->u.rx;
+        m->n++;
     }
     body->ctx.deadline_ns = kolo_deadline_ms(body->init_timeout_ms);
     KOLO_FAIL_POINT("comm.connect.start");
-    if (status == KOLO_OK && n > 0) status = kolo_wire_connect(&body->ctx, requests, n);
+    return KOLO_OK;
+}
+
+/* They are up, or what was made of them goes. */
+static void finish_list(kolo_making_t *m, kolo_status_t status)
+{
+    kolo_body_t *body = m->body;
     KOLO_FAIL_POINT("comm.connect.done");
-    for (int i = 0; i < n; i++) {
+    for (int i = 0; i < m->n; i++) {
+        kolo_conn_t *c = m->fresh[i];
         if (status != KOLO_OK) {
-            free(fresh[i]);
+            free(c);
             continue;
         }
-        kolo_conn_t **list = list_of(body, &fresh[i]->key);
-        fresh[i]->next = *list;
-        *list = fresh[i];
-        body->conn_bytes += sizeof *fresh[i];
-        if (fresh[i]->key.dir == KOLO_DIR_TX)
-            body->conn_bytes += fresh[i]->u.tx.ops->tx_memory(&fresh[i]->u.tx);
+        kolo_conn_t **list = list_of(body, &c->key);
+        c->next = *list;
+        *list = c;
+        body->conn_bytes += sizeof *c;
+        if (c->key.dir == KOLO_DIR_TX)
+            body->conn_bytes += c->u.tx.ops->tx_memory(&c->u.tx);
         else
-            body->conn_bytes += fresh[i]->u.rx.ops->rx_memory(&fresh[i]->u.rx);
+            body->conn_bytes += c->u.rx.ops->rx_memory(&c->u.rx);
     }
-    free(requests);
-    free(fresh);
+    free(m->requests);
+    free(m->fresh);
+    m->n = 0;
+    m->requests = NULL;
+    m->fresh = NULL;
+}
+
+kolo_status_t kolo_body_connect(kolo_body_t *body, const kolo_plan_conn_t *keys, const kolo_proto_t *protos,
+                                uint32_t count)
+{
+    kolo_making_t m = {.body = body};
+    kolo_status_t status = make_list(&m, keys, protos, count);
+    if (status == KOLO_OK && m.n > 0) status = kolo_wire_connect(&body->ctx, m.requests, m.n);
+    finish_list(&m, status);
     return status;
+}
+
+kolo_status_t kolo_making_begin(kolo_body_t *body, const kolo_plan_conn_t *keys, const kolo_proto_t *protos,
+                                uint32_t count, kolo_making_t **making)
+{
+    kolo_making_t *m = calloc(1, sizeof *m);
+    if (!m) return kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for %u connections", count);
+    m->body = body;
+    kolo_status_t status = make_list(m, keys, protos, count);
+    if (status == KOLO_OK && m->n > 0)
+        status = kolo_connecting_begin(&body->ctx, m->requests, m->n, &m->connecting);
+    if (status == KOLO_OK) {
+        *making = m;
+        return KOLO_OK;
+    }
+    finish_list(m, status);
+    free(m);
+    return status;
+}
+
+kolo_status_t kolo_making_step(kolo_making_t *m)
+{
+    return m->connecting ? kolo_connecting_step(m->connecting) : KOLO_OK;
+}
+
+int kolo_making_awaits(const kolo_making_t *m)
+{
+    return m->connecting ? kolo_connecting_awaits(m->connecting) : -1;
+}
+
+void kolo_making_end(kolo_making_t *m, kolo_status_t status)
+{
+    if (!m) return;
+    kolo_connecting_end(m->connecting); /* gives up what is not over, so before the ends are freed */
+    finish_list(m, status);
+    free(m);
 }
 
 void kolo_bound_free(kolo_bound_t *bound)

@@ -4,6 +4,7 @@
  * its collectives in the order of their calls and then its sends and receives together. Shares of several
  * communicators run side by side, each on a stream, so that one thread may drive many ranks.
  */
+#include "base/failpoint.h"
 #include "comm/comm.h"
 
 #include <stdio.h>
@@ -94,6 +95,37 @@ kolo_status_t kolo_group_add_init(kolo_body_t *body)
 
 /* ---- running a share ---- */
 
+static kolo_status_t run_messages(kolo_body_t *body, kolo_p2p_t *p2p)
+{
+    kolo_wait_t wait;
+    uint64_t polls = 0;
+    kolo_status_t status;
+    kolo_body_wait_init(body, &wait, NULL);
+    uint64_t limit_ns = wait.deadline_ns ? wait.deadline_ns - kolo_now_ns() : 0;
+    bool connecting = p2p->connecting;
+    if (connecting) wait.deadline_ns = 0; /* that has a limit of its own */
+    wait.describe = kolo_p2p_describe;
+    wait.look = kolo_mismatch_look_pairs;
+    wait.arg = p2p;
+    KOLO_FAIL_POINT("comm.messages.run");
+    for (;;) {
+        bool moved = false;
+        status = kolo_p2p_step(p2p, &moved);
+        if (status != KOLO_IN_PROGRESS) break;
+        if (connecting && !p2p->connecting) {
+            connecting = false;
+            if (limit_ns) wait.deadline_ns = kolo_now_ns() + limit_ns;
+        }
+        if (moved) kolo_wait_end(&wait);
+        if ((status = kolo_wire_pump(&body->ctx)) != KOLO_OK) break;
+        if (moved) continue;
+        if ((++polls % 1024 == 0 || wait.armed) && (status = kolo_p2p_check(p2p)) != KOLO_OK) break;
+        if ((status = kolo_wait_pause(&wait)) != KOLO_OK) break;
+    }
+    kolo_wait_end(&wait);
+    return status;
+}
+
 static kolo_status_t run_calls(kolo_share_t *s)
 {
     size_t n = 0;
@@ -105,10 +137,10 @@ static kolo_status_t run_calls(kolo_share_t *s)
     kolo_p2p_t p2p;
     kolo_body_t *body = s->comm->body;
     kolo_record_begin_pairs(body, s->calls, n);
-    kolo_status_t status = kolo_p2p_prepare(body, s->calls, n, &p2p);
+    kolo_status_t status = kolo_p2p_begin(body, s->calls, n, &p2p);
     if (status == KOLO_OK) {
-        status = kolo_p2p_run(body, &p2p);
-        kolo_p2p_free(&p2p);
+        status = run_messages(body, &p2p);
+        kolo_p2p_end(&p2p);
         status = kolo_mismatch_end_pairs(s->calls, n, status);
     }
     kolo_record_end_pairs(body, s->calls, n, status);

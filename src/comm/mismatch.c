@@ -175,10 +175,16 @@ kolo_status_t kolo_mismatch_end_pairs(const kolo_call_t *calls, size_t count, ko
     return kolo_fail_prefix(status, "in %s%s: ", words, count > 1 ? " and others of its group" : "");
 }
 
-static void ask_awaited(kolo_body_t *body, kolo_task_t *task)
+static kolo_status_t look(kolo_body_t *body, bool *due)
 {
-    int ranks[PAIRS_AT_ONCE];
-    size_t n = kolo_task_awaited(task, ranks, PAIRS_AT_ONCE);
+    kolo_record_waits(&body->record);
+    KOLO_TRY(kolo_oob_difference(body->oob));
+    *due = is_due(body, PAIRS);
+    return KOLO_OK;
+}
+
+static void ask_pairs(kolo_body_t *body, const int *ranks, size_t n)
+{
     for (size_t i = 0; i < n; i++) kolo_oob_ask_pair(body->oob, ranks[i], body->operation);
 }
 
@@ -186,14 +192,19 @@ kolo_status_t kolo_mismatch_look_pair(void *arg)
 {
     kolo_task_t *task = arg;
     kolo_body_t *body = body_of(task);
-    const kolo_p2p_t *p2p = body->together;
-    kolo_record_waits(&body->record);
-    KOLO_TRY(kolo_oob_difference(body->oob));
-    if (!is_due(body, PAIRS)) return KOLO_OK;
-    if (!p2p) ask_awaited(body, task);
-    for (size_t i = 0; p2p && i < p2p->count && i < PAIRS_AT_ONCE; i++) {
-        size_t k = body->stalled.turn++ % p2p->count;
-        if (!p2p->over[k]) ask_awaited(body, &p2p->tasks[k]);
-    }
+    int ranks[PAIRS_AT_ONCE];
+    bool due;
+    KOLO_TRY(look(body, &due));
+    if (due) ask_pairs(body, ranks, kolo_task_awaited(task, ranks, PAIRS_AT_ONCE));
+    return KOLO_OK;
+}
+
+kolo_status_t kolo_mismatch_look_pairs(void *arg)
+{
+    kolo_p2p_t *p2p = arg;
+    int ranks[PAIRS_AT_ONCE];
+    bool due;
+    KOLO_TRY(look(p2p->body, &due));
+    if (due) ask_pairs(p2p->body, ranks, kolo_p2p_awaited(p2p, ranks, PAIRS_AT_ONCE));
     return KOLO_OK;
 }

@@ -1,70 +1,58 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Sends and receives that run together. Which way a message goes depends on its bytes and its pair alone, so both
- * ends choose alike: small ones are flat tasks over LL lines, the rest is one plan with a lane per peer and
- * direction. All connections that are missing are set up in one go, so that no two ranks wait for each other's
- * half; and of a pair all that messages of any size need, as the other end may take by itself what is one group
+ * ends choose alike; each runs as a single one does (p2p_single.c). Those to or from one peer form a lane and
+ * follow each other. Lanes are independent, from their first use on: each makes its connections by itself and in
+ * steps, and of a pair all that messages of any size need, as the other end may take by itself what is one group
  * here.
  */
 #include "base/failpoint.h"
 #include "comm/comm.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct {
-    kolo_body_t *body;
-    const kolo_call_t *calls;
-    size_t count;
-    uint8_t *way; /* kolo_p2p_way_t per call, SELF for sends to itself */
-    kolo_plan_conn_t *keys;
-    kolo_proto_t *protos;
-    uint32_t nkeys;
-    int *peers; /* sends, then receives, of the plan */
-    bool *refs, *halves;
-    uint32_t nsends, nrecvs;
-} kolo_p2p_work_t;
-#define SELF 0xff
+typedef struct kolo_p2p_lane {
+    uint32_t peer;
+    bool send, over, running;
+    bool up;               /* connected */
+    kolo_making_t *making; /* NULL: not begun, or not needed */
+    size_t first, last;    /* calls that are left */
+    kolo_part_t part;
+    kolo_task_t task;
+} kolo_p2p_lane_t;
 
 static uint64_t bytes_of(const kolo_call_t *call)
 {
     return call->count * call->elem;
 }
 
-/* k-th send to itself goes to the k-th receive from itself. */
-static kolo_status_t run_self(const kolo_p2p_work_t *w)
+/* The next call from `at` on that is of this kind and to oneself. */
+static size_t next_own(const kolo_p2p_t *p, size_t at, kolo_call_kind_t kind)
 {
-    size_t r = 0;
-    int rank = w->body->rank;
-    for (size_t s = 0; s < w->count; s++) {
-        if (w->way[s] != SELF || w->calls[s].kind != KOLO_CALL_SEND) continue;
-        while (r < w->count && (w->way[r] != SELF || w->calls[r].kind != KOLO_CALL_RECV)) r++;
-        if (r == w->count)
-            return kolo_fail(KOLO_ERR_INVALID_USAGE, "send from rank %d to itself has no receive in its group",
-                             rank);
-        if (bytes_of(&w->calls[s]) != bytes_of(&w->calls[r]))
-            return kolo_fail(KOLO_ERR_MISMATCH, "rank %d sends itself %llu bytes but receives %llu", rank,
-                             (unsigned long long)bytes_of(&w->calls[s]),
-                             (unsigned long long)bytes_of(&w->calls[r]));
-        if (bytes_of(&w->calls[s])) memmove(w->calls[r].dst, w->calls[s].src, bytes_of(&w->calls[s]));
-        r++;
-    }
-    for (; r < w->count; r++)
-        if (w->way[r] == SELF && w->calls[r].kind == KOLO_CALL_RECV)
-            return kolo_fail(KOLO_ERR_INVALID_USAGE, "receive of rank %d from itself has no send in its group",
-                             rank);
-    return KOLO_OK;
+    while (at < p->count && (p->calls[at].kind != kind || (int)p->calls[at].root != p->body->rank)) at++;
+    return at;
 }
 
-static void choose_ways(kolo_p2p_work_t *w)
+/* k-th send to itself goes to the k-th receive from itself. */
+static kolo_status_t run_self(const kolo_p2p_t *p)
 {
-    for (size_t i = 0; i < w->count; i++) {
-        uint32_t peer = w->calls[i].root;
-        w->way[i] = (int)peer == w->body->rank ? SELF
-                                               : (uint8_t)kolo_tune_p2p(&w->body->sizes, bytes_of(&w->calls[i]),
-                                                                        kolo_body_pair_ll(w->body, peer),
-                                                                        kolo_body_pair_refs(w->body, peer));
+    int rank = p->body->rank;
+    size_t s = next_own(p, 0, KOLO_CALL_SEND), r = next_own(p, 0, KOLO_CALL_RECV);
+    for (; s < p->count && r < p->count;
+         s = next_own(p, s + 1, KOLO_CALL_SEND), r = next_own(p, r + 1, KOLO_CALL_RECV)) {
+        uint64_t out = bytes_of(&p->calls[s]), in = bytes_of(&p->calls[r]);
+        if (out != in)
+            return kolo_fail(KOLO_ERR_MISMATCH, "rank %d sends itself %llu bytes but receives %llu", rank,
+                             (unsigned long long)out, (unsigned long long)in);
+        if (out) memmove(p->calls[r].dst, p->calls[s].src, out);
     }
+    if (s < p->count)
+        return kolo_fail(KOLO_ERR_INVALID_USAGE, "send from rank %d to itself has no receive in its group", rank);
+    if (r < p->count)
+        return kolo_fail(KOLO_ERR_INVALID_USAGE, "receive of rank %d from itself has no send in its group", rank);
+    return KOLO_OK;
 }
 
 uint32_t kolo_p2p_connections(const kolo_body_t *body, uint32_t peer, bool send, kolo_plan_conn_t *keys,
@@ -86,76 +74,74 @@ uint32_t kolo_p2p_connections(const kolo_body_t *body, uint32_t peer, bool send,
     return n;
 }
 
-static void list_pair(kolo_p2p_work_t *w, bool send, int peer)
-{
-    for (uint32_t k = 0; k < w->nkeys; k++) /* the first of its three is lane 0 */
-        if (w->keys[k].peer == peer && !w->keys[k].lane && w->keys[k].dir == (send ? KOLO_DIR_TX : KOLO_DIR_RX))
-            return;
-    w->nkeys += kolo_p2p_connections(w->body, (uint32_t)peer, send, w->keys + w->nkeys, w->protos + w->nkeys);
-}
+/* ---- lanes ---- */
 
-static void list_connections(kolo_p2p_work_t *w)
+static kolo_status_t take_in(kolo_p2p_t *p, size_t i)
 {
-    for (int pass = 0; pass < 2; pass++) { /* sends first, as the plan wants them */
-        for (size_t i = 0; i < w->count; i++) {
-            bool send = w->calls[i].kind == KOLO_CALL_SEND;
-            if (w->way[i] == SELF || send != (pass == 0)) continue;
-            int peer = (int)w->calls[i].root;
-            list_pair(w, send, peer);
-            if (w->way[i] == KOLO_P2P_LL) continue;
-            uint32_t at = w->nsends + w->nrecvs;
-            w->peers[at] = peer;
-            w->refs[at] = w->way[i] != KOLO_P2P_SLOTS;
-            w->halves[at] = w->way[i] == KOLO_P2P_HALVES;
-            if (send)
-                w->nsends++;
-            else
-                w->nrecvs++;
-        }
+    const kolo_call_t *call = &p->calls[i];
+    bool send = call->kind == KOLO_CALL_SEND;
+    uint32_t *number = NULL;
+    if ((int)call->root == p->body->rank) return KOLO_OK;
+    KOLO_TRY(kolo_p2p_lane_of(p->body, call->root, send, &number));
+    if (*number) {
+        kolo_p2p_lane_t *lane = &p->lanes[*number - 1];
+        p->next[lane->last] = i;
+        lane->last = i;
+        return KOLO_OK;
     }
+    kolo_p2p_lane_t *lane = &p->lanes[p->nlanes++];
+    lane->peer = call->root;
+    lane->send = send;
+    lane->first = lane->last = i;
+    lane->up = kolo_p2p_pair_is_up(p->body, lane->peer, send);
+    *number = (uint32_t)p->nlanes;
+    return KOLO_OK;
 }
 
-static kolo_status_t connect_all(kolo_p2p_work_t *w)
+static kolo_status_t take_all_in(kolo_p2p_t *p)
 {
-    kolo_body_t *body = w->body;
-    KOLO_TRY(kolo_mismatch_open_pairs(body));
-    for (size_t i = 0; i < w->count; i++)
-        if (w->way[i] != SELF) kolo_mismatch_begin_pair(body, &w->calls[i], (kolo_p2p_way_t)w->way[i]);
-    atomic_store_explicit(&body->board.pairing, body->operation, memory_order_relaxed);
-    kolo_status_t status = kolo_body_connect(body, w->keys, w->protos, w->nkeys);
-    atomic_store_explicit(&body->board.pairing, KOLO_BOARD_NONE, memory_order_relaxed);
+    kolo_status_t status = KOLO_OK;
+    for (size_t i = 0; i < p->count && status == KOLO_OK; i++) status = take_in(p, i);
+    for (size_t i = 0; i < p->nlanes; i++) {
+        uint32_t *number = NULL;
+        if (kolo_p2p_lane_of(p->body, p->lanes[i].peer, p->lanes[i].send, &number) == KOLO_OK) *number = 0;
+    }
+    p->open = p->nlanes;
     return status;
 }
 
-static kolo_status_t make_plan(kolo_p2p_work_t *w, kolo_p2p_t *p2p)
+/* All are on the board before any of them connects or waits. */
+static kolo_status_t show_all(kolo_p2p_t *p)
 {
-    kolo_body_t *body = w->body;
-    kolo_emit_env_t env = body->emit;
-    kolo_plan_t *plan;
-    env.root = 0;
-    env.send_peers = w->peers;
-    env.recv_peers = w->peers + w->nsends;
-    env.send_refs = w->refs;
-    env.recv_refs = w->refs + w->nsends;
-    env.send_halves = w->halves;
-    env.recv_halves = w->halves + w->nsends;
-    env.nsends = w->nsends;
-    env.nrecvs = w->nrecvs;
-    KOLO_TRY(kolo_algo_emit(KOLO_COLL_P2P, KOLO_ALGO_P2P, &env, &plan));
-    KOLO_TRY(kolo_body_bind(body, plan, &p2p->bound));
-    p2p->parts = calloc(w->nsends + w->nrecvs, sizeof *p2p->parts);
-    if (!p2p->parts) return kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for %u messages", w->nsends + w->nrecvs);
-    uint32_t s = 0, r = w->nsends;
-    for (size_t i = 0; i < w->count; i++) {
-        const kolo_call_t *c = &w->calls[i];
-        if (w->way[i] == SELF || w->way[i] == KOLO_P2P_LL) continue;
-        if (c->kind == KOLO_CALL_SEND)
-            p2p->parts[s++] = (kolo_part_t){(void *)(uintptr_t)c->src, bytes_of(c)};
-        else
-            p2p->parts[r++] = (kolo_part_t){c->dst, bytes_of(c)};
+    kolo_body_t *body = p->body;
+    KOLO_TRY(kolo_mismatch_open_pairs(body));
+    for (size_t i = 0; i < p->count; i++) {
+        const kolo_call_t *call = &p->calls[i];
+        if ((int)call->root == body->rank) continue;
+        kolo_mismatch_begin_pair(body, call,
+                                 kolo_tune_p2p(&body->sizes, bytes_of(call), kolo_body_pair_ll(body, call->root),
+                                               kolo_body_pair_refs(body, call->root)));
     }
     return KOLO_OK;
 }
+
+kolo_status_t kolo_p2p_begin(kolo_body_t *body, const kolo_call_t *calls, size_t count, kolo_p2p_t *p)
+{
+    *p = (kolo_p2p_t){.body = body, .calls = calls, .count = count};
+    p->lanes = calloc(count, sizeof *p->lanes);
+    p->next = calloc(count, sizeof *p->next);
+    kolo_status_t status = KOLO_OK;
+    if (!p->lanes || !p->next)
+        status = kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for %zu sends and receives", count);
+    if (status == KOLO_OK) status = run_self(p);
+    if (status == KOLO_OK) status = take_all_in(p);
+    if (status == KOLO_OK) status = show_all(p);
+    for (size_t i = 0; i < p->nlanes; i++) p->connecting |= !p->lanes[i].up;
+    if (status != KOLO_OK) kolo_p2p_end(p);
+    return status;
+}
+
+/* ---- one message ---- */
 
 kolo_status_t kolo_p2p_start_plan(kolo_body_t *body, kolo_bound_t *b, const kolo_part_t *src,
                                   const kolo_part_t *dst, kolo_task_t *task)
@@ -202,136 +188,107 @@ void kolo_p2p_fill_small(kolo_body_t *body, kolo_task_t *task, uint32_t peer, ui
     task->reducer.user = NULL;
 }
 
-static kolo_status_t start_small(kolo_body_t *body, const kolo_call_t *call, kolo_task_t *task)
-{
-    bool send = call->kind == KOLO_CALL_SEND;
-    kolo_plan_conn_t key = {send ? KOLO_DIR_TX : KOLO_DIR_RX, false, 0, (int32_t)call->root};
-    kolo_conn_t *c = kolo_body_find_conn(body, &key, KOLO_PROTO_LL);
-    kolo_p2p_fill_small(body, task, call->root, bytes_of(call));
-    task->src = call->src;
-    task->dst = call->dst;
-    if (send) {
-        task->ll_tx = &c->u.tx;
-        return kolo_flat_start_send(task);
-    }
-    task->ll_one = &c->u.rx;
-    task->ll_rx = &task->ll_one;
-    return kolo_flat_start_recv(task);
-}
+/* ---- steps ---- */
 
-static kolo_status_t start_tasks(kolo_p2p_work_t *w, kolo_p2p_t *p2p)
+static kolo_status_t connect_lane(kolo_p2p_t *p, kolo_p2p_lane_t *lane)
 {
-    kolo_task_t *task = p2p->tasks;
-    if (w->nsends + w->nrecvs) {
-        KOLO_TRY(make_plan(w, p2p));
-        KOLO_TRY(kolo_p2p_start_plan(w->body, p2p->bound, p2p->parts, p2p->parts + w->nsends, task++));
+    kolo_plan_conn_t keys[KOLO_P2P_CONNECTIONS];
+    kolo_proto_t protos[KOLO_P2P_CONNECTIONS];
+    if (!lane->making) {
+        uint32_t n = kolo_p2p_connections(p->body, lane->peer, lane->send, keys, protos);
+        KOLO_TRY(kolo_making_begin(p->body, keys, protos, n, &lane->making));
     }
-    for (size_t i = 0; i < w->count; i++)
-        if (w->way[i] == KOLO_P2P_LL) KOLO_TRY(start_small(w->body, &w->calls[i], task++));
-    p2p->count = (size_t)(task - p2p->tasks);
-    return KOLO_OK;
-}
-
-kolo_status_t kolo_p2p_prepare(kolo_body_t *body, const kolo_call_t *calls, size_t count, kolo_p2p_t *p2p)
-{
-    kolo_p2p_work_t w = {.body = body, .calls = calls, .count = count};
-    memset(p2p, 0, sizeof *p2p);
-    w.way = calloc(count, sizeof *w.way);
-    w.keys = calloc(KOLO_P2P_CONNECTIONS * count, sizeof *w.keys);
-    w.protos = calloc(KOLO_P2P_CONNECTIONS * count, sizeof *w.protos);
-    w.peers = calloc(count, sizeof *w.peers);
-    w.refs = calloc(count, sizeof *w.refs);
-    w.halves = calloc(count, sizeof *w.halves);
-    p2p->tasks = calloc(count + 1, sizeof *p2p->tasks);
-    kolo_status_t status = KOLO_OK;
-    if (!w.way || !w.keys || !w.protos || !w.peers || !w.refs || !w.halves || !p2p->tasks)
-        status = kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for %zu sends and receives", count);
-    if (status == KOLO_OK) {
-        choose_ways(&w);
-        status = run_self(&w);
-    }
-    if (status == KOLO_OK) {
-        list_connections(&w);
-        status = connect_all(&w);
-    }
-    KOLO_FAIL_POINT("comm.messages.connected");
-    if (status == KOLO_OK) status = start_tasks(&w, p2p);
-    free(w.way);
-    free(w.keys);
-    free(w.protos);
-    free(w.peers);
-    free(w.refs);
-    free(w.halves);
-    if (status != KOLO_OK) kolo_p2p_free(p2p);
+    kolo_status_t status = kolo_making_step(lane->making);
+    if (status == KOLO_IN_PROGRESS) return status;
+    kolo_making_end(lane->making, status);
+    lane->making = NULL;
+    lane->up = status == KOLO_OK;
     return status;
 }
 
-void kolo_p2p_free(kolo_p2p_t *p2p)
+static kolo_status_t step_lane(kolo_p2p_t *p, kolo_p2p_lane_t *lane, bool *moved)
 {
-    kolo_bound_free(p2p->bound);
-    free(p2p->parts);
-    free(p2p->over);
-    free(p2p->tasks);
-    memset(p2p, 0, sizeof *p2p);
-}
-
-/* Two tasks may not use one LL connection at once: messages match in order. */
-static bool must_wait(const kolo_p2p_t *p2p, size_t i)
-{
-    const kolo_task_t *t = &p2p->tasks[i];
-    if (t->plan) return false;
-    for (size_t k = 0; k < i; k++) {
-        const kolo_task_t *o = &p2p->tasks[k];
-        if (!p2p->over[k] && !o->plan && o->ll_tx == t->ll_tx && o->ll_one == t->ll_one) return true;
+    if (!lane->up) {
+        KOLO_TRY(connect_lane(p, lane));
+        *moved = true;
     }
-    return false;
-}
-
-/* The first task that is not over, for waiting and messages. */
-static kolo_status_t step_all(kolo_p2p_t *p2p, bool *moved, kolo_task_t **pending)
-{
-    *pending = NULL;
-    for (size_t i = 0; i < p2p->count; i++) {
-        if (p2p->over[i] || must_wait(p2p, i)) continue;
-        kolo_status_t status = p2p->tasks[i].step(&p2p->tasks[i], moved);
-        if (status == KOLO_OK) {
-            p2p->over[i] = *moved = true;
-            continue;
+    for (;;) {
+        if (!lane->running) {
+            KOLO_TRY(kolo_p2p_start(&p->calls[lane->first], &lane->part, &lane->task));
+            lane->running = true;
         }
-        if (status != KOLO_IN_PROGRESS) return status;
-        if (!*pending) *pending = &p2p->tasks[i];
+        KOLO_TRY(lane->task.step(&lane->task, moved));
+        lane->running = false;
+        *moved = true;
+        if (lane->first == lane->last) break;
+        lane->first = p->next[lane->first];
     }
+    lane->over = true;
+    p->open--;
     return KOLO_OK;
 }
 
-kolo_status_t kolo_p2p_run(kolo_body_t *body, kolo_p2p_t *p2p)
+kolo_status_t kolo_p2p_step(kolo_p2p_t *p, bool *moved)
 {
-    kolo_task_t *pending = NULL;
-    kolo_wait_t wait;
-    uint64_t polls = 0;
-    p2p->over = calloc(p2p->count + 1, sizeof *p2p->over);
-    if (!p2p->over) return kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for %zu messages", p2p->count);
-    kolo_body_wait_init(body, &wait, NULL);
-    wait.look = kolo_mismatch_look_pair;
-    body->together = p2p;
-    KOLO_FAIL_POINT("comm.messages.run");
-    kolo_status_t status = KOLO_OK;
-    while (status == KOLO_OK) {
-        bool moved = false;
-        status = step_all(p2p, &moved, &pending);
-        if (status != KOLO_OK || !pending) break;
-        wait.arg = pending;
-        if (moved) {
-            kolo_wait_end(&wait);
-            continue;
-        }
-        status = kolo_wire_pump(&body->ctx);
-        if (status == KOLO_OK && (++polls % 1024 == 0 || wait.armed)) status = kolo_task_check_peers(pending);
-        if (status == KOLO_OK) status = kolo_wait_pause(&wait);
+    bool connecting = false;
+    for (size_t i = 0; i < p->nlanes; i++) {
+        kolo_p2p_lane_t *lane = &p->lanes[i];
+        if (lane->over) continue;
+        kolo_status_t status = step_lane(p, lane, moved);
+        if (status != KOLO_OK && status != KOLO_IN_PROGRESS) return status;
+        connecting |= !lane->up;
     }
-    kolo_wait_end(&wait);
-    for (size_t i = 0; i < p2p->count && status != KOLO_OK; i++)
-        if (!p2p->over[i]) kolo_task_cancel(&p2p->tasks[i]);
-    body->together = NULL;
-    return status;
+    if (p->connecting && !connecting) {
+        p->connecting = false;
+        KOLO_FAIL_POINT("comm.messages.connected");
+    }
+    return p->open ? KOLO_IN_PROGRESS : KOLO_OK;
+}
+
+/* ---- waiting ---- */
+
+kolo_status_t kolo_p2p_check(kolo_p2p_t *p)
+{
+    for (size_t i = 0; i < p->nlanes; i++)
+        if (p->lanes[i].running) KOLO_TRY(kolo_task_check_peers(&p->lanes[i].task));
+    return KOLO_OK;
+}
+
+void kolo_p2p_describe(void *arg, char *buf, size_t bytes)
+{
+    kolo_p2p_t *p = arg;
+    kolo_p2p_lane_t *lane = p->lanes;
+    while (lane < p->lanes + p->nlanes && lane->over) lane++;
+    if (lane == p->lanes + p->nlanes)
+        snprintf(buf, bytes, "messages that are over");
+    else if (lane->running)
+        kolo_task_describe(&lane->task, buf, bytes);
+    else
+        snprintf(buf, bytes, "rank %d, a %s rank %u, for rank %u to come and connect", p->body->rank,
+                 lane->send ? "send to" : "receive from", lane->peer, lane->peer);
+}
+
+size_t kolo_p2p_awaited(kolo_p2p_t *p, int *ranks, size_t most)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < p->nlanes && n < most; i++) {
+        kolo_p2p_lane_t *lane = &p->lanes[p->body->stalled.turn++ % p->nlanes];
+        if (lane->over) continue;
+        if (lane->running)
+            n += kolo_task_awaited(&lane->task, ranks + n, most - n);
+        else
+            ranks[n++] = (int)lane->peer;
+    }
+    return n;
+}
+
+void kolo_p2p_end(kolo_p2p_t *p)
+{
+    for (size_t i = 0; i < p->nlanes; i++) {
+        if (p->lanes[i].running) kolo_task_cancel(&p->lanes[i].task);
+        kolo_making_end(p->lanes[i].making, KOLO_ERR_ABORTED);
+    }
+    free(p->lanes);
+    free(p->next);
+    memset(p, 0, sizeof *p);
 }

@@ -10,6 +10,8 @@
 
 struct kolo_lane_to { /* what is known of one peer */
     bool known, ll, refs;
+    bool up[2];       /* connected: for receives, for sends */
+    uint32_t lane[2]; /* of the group that is being taken in: number of its lane plus one */
     kolo_tx_t *ll_tx;
     kolo_rx_t *ll_rx;
     kolo_bound_t *send[3], *recv[3]; /* through slots, by reference, in halves */
@@ -32,8 +34,17 @@ static kolo_status_t lane_to(kolo_body_t *body, uint32_t peer, struct kolo_lane_
     return KOLO_OK;
 }
 
+kolo_status_t kolo_p2p_lane_of(kolo_body_t *body, uint32_t peer, bool send, uint32_t **lane)
+{
+    struct kolo_lane_to *to = NULL;
+    KOLO_TRY(lane_to(body, peer, &to));
+    *lane = &to->lane[send];
+    return KOLO_OK;
+}
+
 static kolo_status_t connect_pair(kolo_body_t *body, uint32_t peer, bool send)
 {
+    if (kolo_p2p_pair_is_up(body, peer, send)) return KOLO_OK;
     kolo_plan_conn_t keys[KOLO_P2P_CONNECTIONS];
     kolo_proto_t protos[KOLO_P2P_CONNECTIONS];
     uint32_t n = kolo_p2p_connections(body, peer, send, keys, protos);
@@ -44,6 +55,19 @@ static kolo_status_t connect_pair(kolo_body_t *body, uint32_t peer, bool send)
     KOLO_TRY(status);
     kolo_record_state(&body->record, KOLO_RECORD_RUNNING, KOLO_RECORD_NO_ALGO);
     return KOLO_OK;
+}
+
+bool kolo_p2p_pair_is_up(kolo_body_t *body, uint32_t peer, bool send)
+{
+    kolo_plan_conn_t keys[KOLO_P2P_CONNECTIONS];
+    kolo_proto_t protos[KOLO_P2P_CONNECTIONS];
+    bool *up = body->lanes_to ? &body->lanes_to[peer].up[send] : NULL;
+    if (KOLO_LIKELY(up && *up)) return true;
+    uint32_t n = kolo_p2p_connections(body, peer, send, keys, protos);
+    for (uint32_t i = 0; i < n; i++)
+        if (!kolo_body_find_conn(body, &keys[i], protos[i])) return false;
+    if (up) *up = true;
+    return true;
 }
 
 static kolo_status_t connect_ll(kolo_body_t *body, struct kolo_lane_to *to, uint32_t peer, bool send)
@@ -101,6 +125,15 @@ static kolo_status_t start_plan(kolo_body_t *body, const kolo_call_t *call, stru
     if (KOLO_UNLIKELY(!*bound)) KOLO_TRY(bind_one(body, call->root, send, way, bound));
     *part = (kolo_part_t){send ? (void *)(uintptr_t)call->src : call->dst, call->count * call->elem};
     return kolo_p2p_start_plan(body, *bound, part, part, task);
+}
+
+kolo_status_t kolo_p2p_start(const kolo_call_t *call, kolo_part_t *part, kolo_task_t *task)
+{
+    kolo_body_t *body = call->comm->body;
+    struct kolo_lane_to *to = NULL;
+    KOLO_TRY(lane_to(body, call->root, &to));
+    kolo_p2p_way_t way = kolo_tune_p2p(&body->sizes, call->count * call->elem, to->ll, to->refs);
+    return way == KOLO_P2P_LL ? start_ll(body, call, to, task) : start_plan(body, call, to, way, part, task);
 }
 
 kolo_status_t kolo_p2p_run_single(const kolo_call_t *call)

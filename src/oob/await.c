@@ -89,7 +89,21 @@ uint64_t kolo_oob_deadline(const kolo_oob_t *oob, uint64_t deadline_ns)
 
 void kolo_oob_wake(kolo_oob_t *oob)
 {
+    atomic_fetch_add_explicit(&oob->changes, 1, memory_order_release);
+    if (oob->bell != NULL) kolo_waker_wake(oob->bell);
     if (oob->ready != NULL && oob->ready(oob, oob->ready_arg)) kolo_gate_open(&oob->gate);
+}
+
+uint64_t kolo_oob_changes(const kolo_oob_t *oob)
+{
+    return atomic_load_explicit(&oob->changes, memory_order_acquire);
+}
+
+void kolo_oob_set_bell(kolo_oob_t *oob, kolo_waker_t *waker)
+{
+    pthread_mutex_lock(&oob->lock);
+    oob->bell = waker;
+    pthread_mutex_unlock(&oob->lock);
 }
 
 kolo_status_t kolo_oob_await(kolo_oob_t *oob, kolo_ready_fn_t ready, void *arg, uint64_t deadline_ns,

@@ -187,6 +187,8 @@ struct kolo_oob {
     kolo_gate_t gate;
     bool (*ready)(kolo_oob_t *oob, void *arg); /* what the rank's thread waits for, NULL if it does not */
     void *ready_arg;
+    _Atomic uint64_t changes; /* times that something has come or gone */
+    kolo_waker_t *bell;       /* rung with each; NULL: none */
     bool closed;
     bool failed;  /* a call failed: peers must not take our leaving for an orderly one */
     bool leaving; /* that has been said: what peers do about it is no loss of theirs */

@@ -153,6 +153,19 @@ void kolo_inbound_withdraw(kolo_oob_t *oob, kolo_inbound_t *in)
 
 /* ---- receive ---- */
 
+static kolo_status_t check_message(const kolo_oob_t *oob, int peer, const void *data, size_t bytes)
+{
+    if (oob == NULL) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "oob is NULL");
+    if (peer < 0 || peer >= oob->nranks)
+        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: peer %d is not a rank of 0..%d", oob->name, peer,
+                         oob->nranks - 1);
+    if (bytes > KOLO_OOB_MESSAGE_MAX)
+        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: a message of %zu bytes is larger than %u", oob->name,
+                         bytes, KOLO_OOB_MESSAGE_MAX);
+    if (data == NULL && bytes > 0) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: data is NULL", oob->name);
+    return KOLO_OK;
+}
+
 typedef struct {
     kolo_oob_t *oob;
     kolo_peer_t *peer;
@@ -230,6 +243,60 @@ kolo_status_t kolo_oob_recv_kind(kolo_oob_t *oob, kolo_frame_kind_t kind, int ra
     }
     pthread_mutex_unlock(&oob->lock);
     return status;
+}
+
+/* ---- receive without waiting ---- */
+
+struct kolo_oob_receipt {
+    kolo_oob_t *oob;
+    kolo_peer_t *peer;
+    kolo_inbound_t in;
+};
+
+kolo_status_t kolo_oob_recv_begin(kolo_oob_t *oob, int peer, uint64_t tag, void *data, size_t bytes,
+                                  kolo_oob_receipt_t **receipt)
+{
+    KOLO_TRY(check_message(oob, peer, data, bytes));
+    KOLO_FAIL_POINT_TRY("oob.message.recv");
+    kolo_oob_receipt_t *r = calloc(1, sizeof(*r));
+    if (r == NULL) return kolo_fail(KOLO_ERR_NO_MEMORY, "no memory for a message from rank %d", peer);
+    r->oob = oob;
+    r->in = (kolo_inbound_t){.kind = KOLO_FRAME_MESSAGE, .peer = peer, .tag = tag, .bytes = (uint32_t)bytes};
+    r->in.part[0] = data;
+    r->in.part_bytes[0] = (uint32_t)bytes;
+    pthread_mutex_lock(&oob->lock);
+    r->peer = kolo_peer_get(oob, peer);
+    if (r->peer != NULL) kolo_inbound_post(oob, &r->in);
+    pthread_mutex_unlock(&oob->lock);
+    if (r->peer == NULL) {
+        free(r);
+        return KOLO_ERR_NO_MEMORY;
+    }
+    *receipt = r;
+    return KOLO_OK;
+}
+
+kolo_status_t kolo_oob_recv_poll(kolo_oob_receipt_t *r)
+{
+    kolo_oob_t *oob = r->oob;
+    transfer_t t = {oob, r->peer, &r->in, NULL};
+    kolo_status_t status = KOLO_IN_PROGRESS;
+    pthread_mutex_lock(&oob->lock);
+    if (receive_over(oob, &t))
+        status = kolo_inbound_result(oob, r->peer, &r->in, "receiving");
+    else if (oob->closed)
+        status = kolo_fail(KOLO_ERR_ABORTED, "%s: rank %d was closed while it waited", oob->name, oob->rank);
+    pthread_mutex_unlock(&oob->lock);
+    return status;
+}
+
+void kolo_oob_recv_end(kolo_oob_receipt_t *r)
+{
+    if (r == NULL) return;
+    pthread_mutex_lock(&r->oob->lock);
+    kolo_inbound_withdraw(r->oob, &r->in);
+    pthread_mutex_unlock(&r->oob->lock);
+    free(r);
 }
 
 /* ---- send ---- */
@@ -317,19 +384,6 @@ kolo_status_t kolo_oob_send_kind(kolo_oob_t *oob, kolo_frame_kind_t kind, int ra
     return status;
 }
 
-static kolo_status_t check_message(const kolo_oob_t *oob, int peer, const void *data, size_t bytes)
-{
-    if (oob == NULL) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "oob is NULL");
-    if (peer < 0 || peer >= oob->nranks)
-        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: peer %d is not a rank of 0..%d", oob->name, peer,
-                         oob->nranks - 1);
-    if (bytes > KOLO_OOB_MESSAGE_MAX)
-        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: a message of %zu bytes is larger than %u", oob->name,
-                         bytes, KOLO_OOB_MESSAGE_MAX);
-    if (data == NULL && bytes > 0) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: data is NULL", oob->name);
-    return KOLO_OK;
-}
-
 kolo_status_t kolo_oob_send(kolo_oob_t *oob, int peer, uint64_t tag, const void *data, size_t bytes)
 {
     KOLO_TRY(check_message(oob, peer, data, bytes));
@@ -343,6 +397,10 @@ kolo_status_t kolo_oob_recv(kolo_oob_t *oob, int peer, uint64_t tag, void *data,
     KOLO_FAIL_POINT_TRY("oob.message.recv");
     kolo_status_t status =
         kolo_oob_recv_kind(oob, KOLO_FRAME_MESSAGE, peer, tag, data, bytes, kolo_oob_deadline(oob, deadline_ns));
-    if (status == KOLO_ERR_TIMEOUT && deadline_ns == 0) oob->failed = true;
+    if (status == KOLO_ERR_TIMEOUT && deadline_ns == 0) {
+        pthread_mutex_lock(&oob->lock);
+        oob->failed = true;
+        pthread_mutex_unlock(&oob->lock);
+    }
     return status;
 }

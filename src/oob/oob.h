@@ -103,6 +103,18 @@ kolo_status_t kolo_oob_send(kolo_oob_t *oob, int peer, uint64_t tag, const void 
 kolo_status_t kolo_oob_recv(kolo_oob_t *oob, int peer, uint64_t tag, void *data, size_t bytes,
                             uint64_t deadline_ns);
 
+/* The same without waiting, for who drives several things at once: begin says what is expected, `data` must stay
+ * until end. poll: KOLO_IN_PROGRESS, or how it came out. end: at any time, also on NULL. */
+typedef struct kolo_oob_receipt kolo_oob_receipt_t;
+kolo_status_t kolo_oob_recv_begin(kolo_oob_t *oob, int peer, uint64_t tag, void *data, size_t bytes,
+                                  kolo_oob_receipt_t **receipt);
+kolo_status_t kolo_oob_recv_poll(kolo_oob_receipt_t *receipt);
+void kolo_oob_recv_end(kolo_oob_receipt_t *receipt);
+/* A number that grows whenever polling may find something new; then the bell is rung, too (NULL: none; it must
+ * outlive its use here). Any thread. */
+uint64_t kolo_oob_changes(const kolo_oob_t *oob);
+void kolo_oob_set_bell(kolo_oob_t *oob, kolo_waker_t *waker);
+
 /* table holds nranks rows of `bytes`; row `rank` is mine on entry, all are there on return. Ring for few ranks,
  * logarithmic pattern for many. */
 kolo_status_t kolo_oob_all_gather(kolo_oob_t *oob, void *table, size_t bytes);
@@ -277,5 +289,7 @@ kolo_status_t kolo_oob_nudge_more(kolo_oob_t *oob, int rank,
  * before it is expected waits in a bounded queue. */
 kolo_status_t kolo_oob_dial(kolo_oob_t *oob, int peer, uint64_t tag, uint64_t deadline_ns, int *fd);
 kolo_status_t kolo_oob_accept(kolo_oob_t *oob, int peer, uint64_t tag, uint64_t deadline_ns, int *fd);
+/* Would accepting the streams tag ... tag + count - 1 not have to wait (or fail at once)? */
+bool kolo_oob_can_accept(kolo_oob_t *oob, int peer, uint64_t tag, uint32_t count);
 
 #endif

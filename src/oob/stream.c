@@ -48,6 +48,19 @@ static bool stream_came(kolo_oob_t *oob, void *arg)
     return kolo_oob_is_lost(oob) || (a->peer != NULL && a->peer->gone);
 }
 
+bool kolo_oob_can_accept(kolo_oob_t *oob, int peer, uint64_t tag, uint32_t count)
+{
+    accept_t a = {.oob = oob, .rank = peer};
+    bool all = true;
+    pthread_mutex_lock(&oob->lock);
+    for (uint32_t i = 0; i < count && all; i++) {
+        a.tag = tag + i;
+        all = oob->closed || stream_came(oob, &a);
+    }
+    pthread_mutex_unlock(&oob->lock);
+    return all;
+}
+
 static void describe_accept(void *arg, char *buf, size_t bytes)
 {
     accept_t *a = arg;

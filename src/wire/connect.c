@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Choosing wires and setting connections up. Both ends choose by the same rule from the same cards; then the
- * readers of a connection tell its writer, and the writer tells them, each with a wire's card, what of the wire is
+ * Setting connections up. Both ends choose a wire by the same rule from the same cards (choose.c); then the readers
+ * of a connection tell its writer, and the writer tells them, each with a wire's card, what of the wire is
  * possible (wire and capabilities), so that both ends hold the same. A rank that fails says so to all who wait for
  * it.
+ *
+ * Set-up is one walk over the list, phase by phase, which stands still where a peer's message is missing. A patient
+ * caller waits there; others come back and try again (kolo_connecting_step).
  */
 #include "wire/queue.h"
 
@@ -42,90 +45,31 @@ typedef struct { /* one request under way */
     kolo_wire_card_t *cards; /* of the readers, at the writer */
 } pending_t;
 
-/* ---- who reads ---- */
-
-uint32_t kolo_wire_readers(const kolo_wire_ctx_t *ctx, const kolo_conn_spec_t *spec)
-{
-    if (spec->kind == KOLO_CONN_PAIR) return 1;
-    return (uint32_t)ctx->member->node_size[ctx->member->node_of[spec->writer]] - 1;
-}
-
-int kolo_wire_reader_at(const kolo_wire_ctx_t *ctx, const kolo_conn_spec_t *spec, uint32_t index)
-{
-    const kolo_member_t *m = ctx->member;
-    if (spec->kind == KOLO_CONN_PAIR) return spec->reader;
-    int at = (int)index + ((int)index >= m->local_of[spec->writer]);
-    return m->node_ranks[m->node_first[m->node_of[spec->writer]] + at];
-}
-
-int kolo_wire_reader_index(const kolo_wire_ctx_t *ctx, const kolo_conn_spec_t *spec, int rank)
-{
-    const kolo_member_t *m = ctx->member;
-    if (spec->kind == KOLO_CONN_PAIR) return spec->reader == rank ? 0 : -1;
-    if (rank == spec->writer || m->node_of[rank] != m->node_of[spec->writer]) return -1;
-    return m->local_of[rank] - (m->local_of[rank] > m->local_of[spec->writer]);
-}
-
-/* ---- choosing ---- */
-
-static bool connects_all(const kolo_wire_ops_t *ops, const kolo_wire_ctx_t *ctx, const kolo_conn_spec_t *spec,
-                         kolo_wire_cost_t *cost)
-{
-    const kolo_peer_card_t *peers = ctx->member->peers;
-    uint32_t nreaders = kolo_wire_readers(ctx, spec);
-    /* LL lines, like a fan-out, live in memory that both ends map. */
-    bool mapped = spec->kind == KOLO_CONN_NODE || spec->proto == KOLO_PROTO_LL;
-    if (mapped && !(ops->caps & KOLO_CAP_FANOUT)) return false;
-    for (uint32_t i = 0; i < nreaders; i++) {
-        kolo_wire_cost_t one = {0, 0};
-        int reader = kolo_wire_reader_at(ctx, spec, i);
-        if (!ops->can_connect(ctx, &peers[spec->writer], &peers[reader], &one)) return false;
-        if (i == 0 || one.latency_us > cost->latency_us) cost->latency_us = one.latency_us;
-        if (i == 0 || one.gbps < cost->gbps) cost->gbps = one.gbps;
-    }
-    return nreaders > 0;
-}
-
-const kolo_wire_ops_t *kolo_wire_choose(const kolo_wire_ctx_t *ctx, const kolo_conn_spec_t *spec,
-                                        kolo_wire_cost_t *cost)
-{
-    kolo_wire_cost_t unused;
-    for (int i = 0; i < KOLO_WIRE_COUNT; i++)
-        if (connects_all(kolo_wires[i], ctx, spec, cost ? cost : &unused)) return kolo_wires[i];
-    return NULL;
-}
-
-bool kolo_wire_may_copy(const kolo_wire_ctx_t *ctx)
-{
-    const kolo_member_t *m = ctx->member;
-    for (int i = 0; i < m->node_size[m->my_node]; i++) {
-        int peer = m->node_ranks[m->node_first[m->my_node] + i];
-        if (peer == m->rank) continue;
-        kolo_conn_spec_t spec = {.kind = KOLO_CONN_PAIR, .writer = peer, .reader = m->rank};
-        const kolo_wire_ops_t *wire = kolo_wire_choose(ctx, &spec, NULL);
-        if (!wire || !wire->may_copy(ctx, &m->peers[peer])) return false;
-    }
-    return true;
-}
-
-static kolo_status_t no_wire(const kolo_wire_ctx_t *ctx, const kolo_conn_spec_t *spec)
-{
-    uint32_t nreaders = kolo_wire_readers(ctx, spec);
-    int reader = nreaders ? kolo_wire_reader_at(ctx, spec, 0) : spec->writer;
-    const kolo_peer_card_t *w = &ctx->member->peers[spec->writer], *r = &ctx->member->peers[reader];
-    char switches[256] = "";
-    for (int i = 0; i < KOLO_WIRE_COUNT; i++) {
-        size_t at = strlen(switches);
-        snprintf(switches + at, sizeof switches - at, "%s%s", i ? ", " : "", kolo_wires[i]->off);
-    }
-    return kolo_fail(
-        KOLO_ERR_UNSUPPORTED,
-        "no wire connects rank %d (host %.32s, pid %d, enabled wires 0x%x) with %srank %d (host %.32s, "
-        "pid %d, enabled wires 0x%x); look at %s",
-        spec->writer, w->host_name, w->pid, w->wires,
-        spec->kind == KOLO_CONN_NODE ? "all ranks of its host, such as " : "", reader, r->host_name, r->pid,
-        r->wires, switches);
-}
+struct kolo_connecting {
+    kolo_wire_ctx_t *ctx;
+    uint64_t deadline_ns;
+    bool patient;
+    kolo_conn_request_t *requests;
+    pending_t *pending;
+    int count;
+    uint64_t *sums; /* by rank: what stands for the connections that it shares with me, 0: none */
+    /* where the walk is */
+    size_t phase;
+    int at;
+    uint32_t reader;
+    bool settling; /* all phases are over, and all were told how */
+    int rank;      /* whose outcome comes next */
+    bool over;
+    kolo_status_t status; /* when over */
+    /* the message that is missing */
+    kolo_oob_receipt_t *receipt;
+    int awaits;
+    uint64_t seen; /* what had changed when it was last looked for */
+    union {
+        message_t message;
+        outcome_t outcome;
+    } in;
+};
 
 /* ---- messages ---- */
 
@@ -163,11 +107,27 @@ static kolo_status_t tell(kolo_wire_ctx_t *ctx, pending_t *p, const message_t *m
     return KOLO_OK;
 }
 
-static kolo_status_t hear(kolo_wire_ctx_t *ctx, const pending_t *p, int from, message_t *message)
+/* KOLO_IN_PROGRESS: it is not there yet. It is to be in c->in. */
+static kolo_status_t receive(kolo_connecting_t *c, int from, uint64_t tag, size_t bytes)
 {
+    kolo_oob_t *oob = c->ctx->oob;
+    if (c->patient) return kolo_oob_recv(oob, from, tag, &c->in, bytes, c->deadline_ns);
+    if (!c->receipt) KOLO_TRY(kolo_oob_recv_begin(oob, from, tag, &c->in, bytes, &c->receipt));
+    c->awaits = from;
+    kolo_status_t status = kolo_oob_recv_poll(c->receipt);
+    if (status == KOLO_IN_PROGRESS) return status;
+    kolo_oob_recv_end(c->receipt);
+    c->receipt = NULL;
+    c->awaits = -1;
+    return status;
+}
+
+static kolo_status_t hear(kolo_connecting_t *c, const pending_t *p, int from)
+{
+    const kolo_wire_ctx_t *ctx = c->ctx;
     const kolo_conn_spec_t *spec = &p->request->spec;
-    uint64_t tag = message_tag(spec, p->request->tx != NULL);
-    KOLO_TRY(kolo_oob_recv(ctx->oob, from, tag, message, sizeof *message, ctx->deadline_ns));
+    message_t *message = &c->in.message;
+    KOLO_TRY(receive(c, from, message_tag(spec, p->request->tx != NULL), sizeof *message));
     if (message->magic != MESSAGE_MAGIC || message->version != MESSAGE_VERSION)
         return kolo_fail(KOLO_ERR_PROTOCOL,
                          "rank %d sent a set-up message that is not one (magic %08x, version %u)", from,
@@ -244,12 +204,13 @@ static kolo_status_t identify(kolo_wire_ctx_t *ctx, pending_t *p)
     return KOLO_OK;
 }
 
-static kolo_status_t prepare(kolo_wire_ctx_t *ctx, pending_t *p)
+static kolo_status_t prepare(kolo_connecting_t *c, pending_t *p)
 {
+    const kolo_wire_ctx_t *ctx = c->ctx;
     KOLO_FAIL_POINT_TRY("wire.connect.prepare");
     KOLO_TRY(kolo_conn_check_spec(&p->request->spec));
     p->ops = kolo_wire_choose(ctx, &p->request->spec, NULL);
-    if (!p->ops) return no_wire(ctx, &p->request->spec);
+    if (!p->ops) return kolo_wire_none(ctx, &p->request->spec);
     if (p->request->rx) {
         fill_rx(p);
         return KOLO_OK;
@@ -260,71 +221,84 @@ static kolo_status_t prepare(kolo_wire_ctx_t *ctx, pending_t *p)
     return KOLO_OK;
 }
 
-static kolo_status_t set_up_rx(kolo_wire_ctx_t *ctx, pending_t *p)
+static kolo_status_t set_up_rx(kolo_connecting_t *c, pending_t *p)
 {
     KOLO_FAIL_POINT_TRY("wire.connect.rx_setup");
     kolo_rx_t *rx = p->request->rx;
     message_t message;
     kolo_wire_card_t card = {{0}};
-    KOLO_TRY(p->ops->rx_setup(ctx, rx, &card));
+    KOLO_TRY(p->ops->rx_setup(c->ctx, rx, &card));
     fill_message(&message, &rx->spec, rx->ops, rx->caps & rx->ops->caps);
     message.card = card;
-    return tell(ctx, p, &message);
+    return tell(c->ctx, p, &message);
 }
 
 /* What all readers can do is what the connection can do. */
-static kolo_status_t set_up_tx(kolo_wire_ctx_t *ctx, pending_t *p)
+static kolo_status_t set_up_tx(kolo_connecting_t *c, pending_t *p)
 {
-    KOLO_FAIL_POINT_TRY("wire.connect.tx_setup");
+    if (c->reader == 0 && !c->receipt) KOLO_FAIL_POINT_TRY("wire.connect.tx_setup");
     kolo_tx_t *tx = p->request->tx;
     message_t message;
     kolo_wire_card_t card = {{0}};
-    for (uint32_t i = 0; i < p->nreaders; i++) {
-        KOLO_TRY(hear(ctx, p, kolo_wire_reader_at(ctx, &tx->spec, i), &message));
-        if (message.wire != (uint32_t)p->ops->kind) tx->ops = p->ops->fallback;
-        tx->caps &= message.caps;
-        p->cards[i] = message.card;
+    for (; c->reader < p->nreaders; c->reader++) {
+        KOLO_TRY(hear(c, p, kolo_wire_reader_at(c->ctx, &tx->spec, c->reader)));
+        if (c->in.message.wire != (uint32_t)p->ops->kind) tx->ops = p->ops->fallback;
+        tx->caps &= c->in.message.caps;
+        p->cards[c->reader] = c->in.message.card;
     }
     tx->caps &= tx->ops->caps;
-    KOLO_TRY(tx->ops->tx_setup(ctx, tx, &card));
+    KOLO_TRY(tx->ops->tx_setup(c->ctx, tx, &card));
     fill_message(&message, &tx->spec, tx->ops, tx->caps);
     message.card = card;
-    return tell(ctx, p, &message);
+    return tell(c->ctx, p, &message);
 }
 
-static kolo_status_t connect_rx(kolo_wire_ctx_t *ctx, pending_t *p)
+static kolo_status_t hear_writer(kolo_connecting_t *c, pending_t *p)
 {
-    KOLO_FAIL_POINT_TRY("wire.connect.rx_connect");
     kolo_rx_t *rx = p->request->rx;
-    message_t message;
-    KOLO_TRY(hear(ctx, p, rx->spec.writer, &message));
-    if (message.wire != (uint32_t)p->ops->kind) rx->ops = p->ops->fallback;
-    rx->caps &= message.caps & rx->ops->caps;
-    return rx->ops->rx_connect(ctx, rx, &message.card);
+    if (!c->receipt) KOLO_FAIL_POINT_TRY("wire.connect.rx_connect");
+    KOLO_TRY(hear(c, p, rx->spec.writer));
+    if (c->in.message.wire != (uint32_t)p->ops->kind) rx->ops = p->ops->fallback;
+    rx->caps &= c->in.message.caps & rx->ops->caps;
+    return KOLO_OK;
 }
 
-static kolo_status_t connect_tx(kolo_wire_ctx_t *ctx, pending_t *p)
+static kolo_status_t connect_rx(kolo_connecting_t *c, pending_t *p)
+{
+    kolo_rx_t *rx = p->request->rx;
+    if (c->reader == 0) KOLO_TRY(hear_writer(c, p));
+    c->reader = 1; /* the writer's card is in c->in */
+    if (!c->patient && !rx->ops->rx_can_connect(c->ctx, rx, &c->in.message.card)) {
+        c->awaits = rx->spec.writer;
+        return KOLO_IN_PROGRESS;
+    }
+    c->awaits = -1;
+    return rx->ops->rx_connect(c->ctx, rx, &c->in.message.card);
+}
+
+static kolo_status_t connect_tx(kolo_connecting_t *c, pending_t *p)
 {
     KOLO_FAIL_POINT_TRY("wire.connect.tx_connect");
-    return p->request->tx->ops->tx_connect(ctx, p->request->tx, p->cards);
+    return p->request->tx->ops->tx_connect(c->ctx, p->request->tx, p->cards);
 }
 
-typedef kolo_status_t (*phase_fn_t)(kolo_wire_ctx_t *ctx, pending_t *p);
-
-static kolo_status_t run_phases(kolo_wire_ctx_t *ctx, pending_t *pending, int count)
+static kolo_status_t run_phases(kolo_connecting_t *c)
 {
     static const struct {
-        phase_fn_t fn;
+        kolo_status_t (*fn)(kolo_connecting_t *c, pending_t *p);
         bool of_rx, of_tx;
     } phases[] = {
-        {identify, true, true},   {prepare, true, true},     {set_up_rx, true, false},
-        {set_up_tx, false, true}, {connect_tx, false, true}, {connect_rx, true, false},
+        {prepare, true, true},     {set_up_rx, true, false},  {set_up_tx, false, true},
+        {connect_tx, false, true}, {connect_rx, true, false},
     };
-    for (size_t f = 0; f < KOLO_COUNTOF(phases); f++) {
-        for (int i = 0; i < count; i++) {
-            bool reads = pending[i].request->rx != NULL;
-            if (reads ? phases[f].of_rx : phases[f].of_tx) KOLO_TRY(phases[f].fn(ctx, &pending[i]));
+    for (; c->phase < KOLO_COUNTOF(phases); c->phase++) {
+        for (; c->at < c->count; c->at++) {
+            pending_t *p = &c->pending[c->at];
+            if (p->request->rx ? phases[c->phase].of_rx : phases[c->phase].of_tx)
+                KOLO_TRY(phases[c->phase].fn(c, p));
+            c->reader = 0;
         }
+        c->at = 0;
     }
     return KOLO_OK;
 }
@@ -343,16 +317,13 @@ static void log_connection(const kolo_wire_ctx_t *ctx, const kolo_tx_t *tx)
 
 /* ---- agreeing on the outcome ---- */
 
-/* For each rank that shares connections of this list with me, a number that is the same at both; 0: none shared. */
-static void sum_up(const kolo_wire_ctx_t *ctx, const pending_t *pending, int count, uint64_t *sums)
+/* For each rank that shares connections of this list with me, a number that is the same at both. */
+static void sum_up(kolo_connecting_t *c, const pending_t *p)
 {
-    for (int i = 0; i < count; i++) {
-        const kolo_conn_spec_t *spec = &pending[i].request->spec;
-        if (!pending[i].meant) continue;
-        if (pending[i].request->rx) sums[spec->writer] += message_tag(spec, true);
-        for (uint32_t r = 0; pending[i].request->tx && r < pending[i].nreaders; r++)
-            sums[kolo_wire_reader_at(ctx, spec, r)] += message_tag(spec, true);
-    }
+    const kolo_conn_spec_t *spec = &p->request->spec;
+    if (p->request->rx) c->sums[spec->writer] += message_tag(spec, true);
+    for (uint32_t r = 0; p->request->tx && r < p->nreaders; r++)
+        c->sums[kolo_wire_reader_at(c->ctx, spec, r)] += message_tag(spec, true);
 }
 
 static uint64_t outcome_tag(uint64_t sum)
@@ -360,58 +331,60 @@ static uint64_t outcome_tag(uint64_t sum)
     return 0x58ull << 56 | sum >> 8;
 }
 
-static kolo_status_t hear_outcome(kolo_wire_ctx_t *ctx, int from, uint64_t sum)
+static kolo_status_t hear_outcomes(kolo_connecting_t *c)
 {
-    outcome_t outcome;
-    KOLO_TRY(kolo_oob_recv(ctx->oob, from, outcome_tag(sum), &outcome, sizeof outcome, ctx->deadline_ns));
-    if (outcome.magic != MESSAGE_MAGIC || outcome.version != MESSAGE_VERSION)
-        return kolo_fail(KOLO_ERR_PROTOCOL, "rank %d sent an outcome of set-up that is not one (magic %08x)", from,
-                         outcome.magic);
-    outcome.reason[sizeof outcome.reason - 1] = '\0';
-    if (outcome.status != KOLO_OK)
-        return kolo_fail(KOLO_ERR_REMOTE, "rank %d could not set up its connections: %s", from, outcome.reason);
+    outcome_t *outcome = &c->in.outcome;
+    for (; c->rank < c->ctx->member->nranks; c->rank++) {
+        if (!c->sums[c->rank]) continue;
+        KOLO_TRY(receive(c, c->rank, outcome_tag(c->sums[c->rank]), sizeof *outcome));
+        if (outcome->magic != MESSAGE_MAGIC || outcome->version != MESSAGE_VERSION)
+            return kolo_fail(KOLO_ERR_PROTOCOL, "rank %d sent an outcome of set-up that is not one (magic %08x)",
+                             c->rank, outcome->magic);
+        outcome->reason[sizeof outcome->reason - 1] = '\0';
+        if (outcome->status != KOLO_OK)
+            return kolo_fail(KOLO_ERR_REMOTE, "rank %d could not set up its connections: %s", c->rank,
+                             outcome->reason);
+    }
     return KOLO_OK;
 }
 
 /* Both ends of a connection are up or none is: every rank tells those it shares connections with how it went. */
-static kolo_status_t settle(kolo_wire_ctx_t *ctx, const pending_t *pending, int count, kolo_status_t status)
+static kolo_status_t tell_outcome(kolo_connecting_t *c, kolo_status_t status)
 {
-    int nranks = ctx->member->nranks;
-    uint64_t *sums = (uint64_t *)calloc((size_t)nranks, sizeof *sums);
-    if (!sums) return kolo_fail(KOLO_ERR_NO_MEMORY, "no memory to settle connections among %d ranks", nranks);
     outcome_t outcome = {.magic = MESSAGE_MAGIC, .version = MESSAGE_VERSION, .status = (int32_t)status};
     if (status != KOLO_OK)
         snprintf(outcome.reason, sizeof outcome.reason, "%.*s", (int)sizeof outcome.reason - 1, kolo_error_text());
-    sum_up(ctx, pending, count, sums);
     KOLO_FAIL_POINT("wire.connect.settle");
-    for (int rank = 0; rank < nranks; rank++) {
-        if (!sums[rank]) continue;
-        kolo_status_t sent = kolo_oob_send(ctx->oob, rank, outcome_tag(sums[rank]), &outcome, sizeof outcome);
+    for (int rank = 0; rank < c->ctx->member->nranks; rank++) {
+        if (!c->sums[rank]) continue;
+        kolo_status_t sent = kolo_oob_send(c->ctx->oob, rank, outcome_tag(c->sums[rank]), &outcome, sizeof outcome);
         if (status == KOLO_OK) status = sent; /* a rank that cannot be told is found gone by others as well */
     }
     KOLO_FAIL_POINT("wire.connect.told");
-    bool mine_failed = outcome.status != KOLO_OK;
-    for (int rank = 0; rank < nranks && status == KOLO_OK; rank++)
-        if (sums[rank]) status = hear_outcome(ctx, rank, sums[rank]);
-    free(sums);
-    return mine_failed ? kolo_fail(status, "%s", outcome.reason) : status;
+    c->settling = true;
+    return outcome.status != KOLO_OK ? kolo_fail(status, "%s", outcome.reason) : status;
 }
 
-/* I have failed: whoever still waits for my message hears why, and nothing stays. */
-static void give_up(kolo_wire_ctx_t *ctx, pending_t *pending, int count, kolo_status_t status)
+/* Whoever still waits for my message of a connection hears why it fails. */
+static void refuse(kolo_wire_ctx_t *ctx, pending_t *p, kolo_status_t status, const char *text)
 {
     message_t message;
+    if (!p->meant || p->told) return;
+    fill_message(&message, &p->request->spec, p->ops, 0);
+    message.status = (int32_t)status;
+    snprintf(message.reason, sizeof message.reason, "%.*s", (int)sizeof message.reason - 1, text);
+    (void)tell(ctx, p, &message);
+}
+
+/* I have failed, and nothing stays. */
+static void give_up(kolo_connecting_t *c, kolo_status_t status)
+{
     char text[KOLO_ERROR_TEXT_BYTES];
     snprintf(text, sizeof text, "%s", kolo_error_text()); /* sending may fail as well */
     KOLO_FAIL_POINT("wire.connect.give_up");
-    for (int i = 0; i < count; i++) {
-        pending_t *p = &pending[i];
-        if (p->meant && !p->told) {
-            fill_message(&message, &p->request->spec, p->ops, 0);
-            message.status = (int32_t)status;
-            snprintf(message.reason, sizeof message.reason, "%.*s", (int)sizeof message.reason - 1, text);
-            (void)tell(ctx, p, &message);
-        }
+    for (int i = 0; i < c->count; i++) {
+        pending_t *p = &c->pending[i];
+        refuse(c->ctx, p, status, text);
         if (p->request->tx) {
             kolo_tx_close(p->request->tx);
             kolo_tx_fini(p->request->tx);
@@ -424,46 +397,122 @@ static void give_up(kolo_wire_ctx_t *ctx, pending_t *pending, int count, kolo_st
     (void)kolo_fail(status, "%s", text);
 }
 
-kolo_status_t kolo_wire_connect(kolo_wire_ctx_t *ctx, kolo_conn_request_t *requests, int count)
+static kolo_status_t finish(kolo_connecting_t *c, kolo_status_t status)
 {
-    if (count <= 0) return KOLO_OK;
-    pending_t *pending = (pending_t *)calloc((size_t)count, sizeof *pending);
-    if (!pending) return kolo_fail(KOLO_ERR_NO_MEMORY, "no memory to set up %d connections", count);
+    kolo_oob_recv_end(c->receipt);
+    c->receipt = NULL;
+    c->awaits = -1;
+    if (status != KOLO_OK && !c->settling) status = tell_outcome(c, status);
+    if (status != KOLO_OK) give_up(c, status);
+    for (int i = 0; i < c->count && status == KOLO_OK; i++)
+        if (c->requests[i].tx) log_connection(c->ctx, c->requests[i].tx);
+    c->over = true;
+    return c->status = status;
+}
+
+static kolo_status_t late(const kolo_connecting_t *c)
+{
+    return kolo_fail(KOLO_ERR_TIMEOUT,
+                     "time-out while waiting for rank %d, which has not come to connect with rank %d", c->awaits,
+                     c->ctx->member->rank);
+}
+
+kolo_status_t kolo_connecting_step(kolo_connecting_t *c)
+{
+    kolo_status_t status = KOLO_OK;
+    if (c->over) return c->status;
+    uint64_t changes = kolo_oob_changes(c->ctx->oob);
+    if (!c->patient && c->awaits >= 0 && changes == c->seen) {
+        bool in_time = c->deadline_ns == 0 || kolo_now_ns() < c->deadline_ns;
+        return in_time ? KOLO_IN_PROGRESS : finish(c, late(c));
+    }
+    c->seen = changes;
+    c->ctx->deadline_ns = c->deadline_ns;
+    if (!c->settling) {
+        status = run_phases(c);
+        if (status == KOLO_OK) status = tell_outcome(c, status);
+    }
+    if (status == KOLO_OK) status = hear_outcomes(c);
+    return status == KOLO_IN_PROGRESS ? status : finish(c, status);
+}
+
+int kolo_connecting_awaits(const kolo_connecting_t *c)
+{
+    return c->awaits;
+}
+
+/* Nobody may be left waiting for a rank that has no memory to begin. */
+static kolo_status_t cannot_begin(kolo_wire_ctx_t *ctx, const kolo_conn_request_t *requests, int count)
+{
+    char text[80];
+    snprintf(text, sizeof text, "no memory to set up %d connections", count);
     for (int i = 0; i < count; i++) {
-        pending[i].request = &requests[i];
+        kolo_conn_request_t request = requests[i];
+        pending_t p = {.request = &request};
+        if (identify(ctx, &p) == KOLO_OK) refuse(ctx, &p, KOLO_ERR_NO_MEMORY, text);
+    }
+    return kolo_fail(KOLO_ERR_NO_MEMORY, "%s", text);
+}
+
+kolo_status_t kolo_connecting_begin(kolo_wire_ctx_t *ctx, const kolo_conn_request_t *requests, int count,
+                                    kolo_connecting_t **out)
+{
+    size_t n = (size_t)count;
+    kolo_connecting_t *c = (kolo_connecting_t *)calloc(1, sizeof *c);
+    if (!c) return cannot_begin(ctx, requests, count);
+    *c = (kolo_connecting_t){.ctx = ctx, .deadline_ns = ctx->deadline_ns, .count = count, .awaits = -1};
+    c->requests = (kolo_conn_request_t *)calloc(n, sizeof *c->requests);
+    c->pending = (pending_t *)calloc(n, sizeof *c->pending);
+    c->sums = (uint64_t *)calloc((size_t)ctx->member->nranks, sizeof *c->sums);
+    if (!c->requests || !c->pending || !c->sums) {
+        c->over = true;
+        kolo_connecting_end(c);
+        return cannot_begin(ctx, requests, count);
+    }
+    kolo_status_t status = KOLO_OK;
+    for (int i = 0; i < count; i++) {
+        c->requests[i] = requests[i];
+        c->pending[i].request = &c->requests[i];
         if (requests[i].tx) memset(requests[i].tx, 0, sizeof *requests[i].tx);
         if (requests[i].rx) memset(requests[i].rx, 0, sizeof *requests[i].rx);
     }
-    kolo_status_t status = settle(ctx, pending, count, run_phases(ctx, pending, count));
-    if (status != KOLO_OK) give_up(ctx, pending, count, status);
     for (int i = 0; i < count; i++) {
-        if (status == KOLO_OK && requests[i].tx) log_connection(ctx, requests[i].tx);
-        free(pending[i].cards);
+        kolo_status_t one = identify(ctx, &c->pending[i]);
+        if (one == KOLO_OK) sum_up(c, &c->pending[i]);
+        if (status == KOLO_OK) status = one;
     }
-    free(pending);
+    if (status == KOLO_OK) {
+        *out = c;
+        return KOLO_OK;
+    }
+    finish(c, status);
+    kolo_connecting_end(c);
     return status;
 }
 
-/* ---- ends ---- */
-
-void kolo_tx_close(kolo_tx_t *tx)
+void kolo_connecting_end(kolo_connecting_t *c)
 {
-    if (tx->ops) tx->ops->tx_close(tx);
+    if (!c) return;
+    if (!c->over) {
+        char text[KOLO_ERROR_TEXT_BYTES]; /* why it is given up: the caller still wants to say so */
+        snprintf(text, sizeof text, "%s", kolo_error_text());
+        finish(c, KOLO_ERR_ABORTED);
+        (void)kolo_fail(KOLO_ERR_ABORTED, "%s", text);
+    }
+    for (int i = 0; c->pending && i < c->count; i++) free(c->pending[i].cards);
+    free(c->sums);
+    free(c->pending);
+    free(c->requests);
+    free(c);
 }
 
-void kolo_rx_close(kolo_rx_t *rx)
+kolo_status_t kolo_wire_connect(kolo_wire_ctx_t *ctx, kolo_conn_request_t *requests, int count)
 {
-    if (rx->ops) rx->ops->rx_close(rx);
-}
-
-void kolo_tx_fini(kolo_tx_t *tx)
-{
-    if (tx->ops) tx->ops->tx_fini(tx);
-    memset(tx, 0, sizeof *tx);
-}
-
-void kolo_rx_fini(kolo_rx_t *rx)
-{
-    if (rx->ops) rx->ops->rx_fini(rx);
-    memset(rx, 0, sizeof *rx);
+    kolo_connecting_t *c = NULL;
+    if (count <= 0) return KOLO_OK;
+    KOLO_TRY(kolo_connecting_begin(ctx, requests, count, &c));
+    c->patient = true;
+    kolo_status_t status = kolo_connecting_step(c);
+    kolo_connecting_end(c);
+    return status;
 }

@@ -38,7 +38,9 @@ kolo_status_t kolo_wire_ctx_init(kolo_wire_ctx_t *ctx, kolo_oob_t *oob, const ko
     ctx->job = kolo_oob_job(oob);
     ctx->waker.epoll_fd = ctx->waker.event_fd = -1;
     kolo_oob_derive_key(oob, "wire", ctx->key);
-    return kolo_control_open(ctx);
+    KOLO_TRY(kolo_control_open(ctx));
+    kolo_oob_set_bell(oob, &ctx->waker); /* set-up in steps sleeps like any other wait */
+    return KOLO_OK;
 }
 
 void kolo_wire_ctx_close(kolo_wire_ctx_t *ctx)
@@ -48,6 +50,7 @@ void kolo_wire_ctx_close(kolo_wire_ctx_t *ctx)
 
 void kolo_wire_ctx_fini(kolo_wire_ctx_t *ctx)
 {
+    if (ctx->oob) kolo_oob_set_bell(ctx->oob, NULL);
     for (int i = 0; i < KOLO_WIRE_COUNT; i++) {
         const kolo_wire_ops_t *ops = kolo_wires[i];
         if (ops && ctx->wire_state[ops->kind]) ops->ctx_fini(ctx);

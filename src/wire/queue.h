@@ -27,6 +27,8 @@ typedef struct {
 } kolo_queue_header_t;
 _Static_assert(sizeof(kolo_queue_header_t) == 128, "the header is shared between processes");
 
+/* choose.c: the error of a connection that no wire can carry. */
+kolo_status_t kolo_wire_none(const kolo_wire_ctx_t *ctx, const kolo_conn_spec_t *spec);
 /* Ranges of a spec that any wire can serve; the message names the field. */
 kolo_status_t kolo_conn_check_spec(const kolo_conn_spec_t *spec);
 /* Bytes from one slot to the next. */

@@ -223,6 +223,9 @@ typedef struct kolo_wire_ops {
     kolo_status_t (*tx_setup)(struct kolo_wire_ctx *ctx, kolo_tx_t *tx, kolo_wire_card_t *card);
     kolo_status_t (*tx_connect)(struct kolo_wire_ctx *ctx, kolo_tx_t *tx, const kolo_wire_card_t *reader_cards);
     kolo_status_t (*rx_connect)(struct kolo_wire_ctx *ctx, kolo_rx_t *rx, const kolo_wire_card_t *writer_card);
+    /* Would rx_connect not have to wait for the writer's thread? Asked before it in a set-up in steps, in which
+     * only other threads of the peer's process may be waited for. NULL: it never has to. */
+    bool (*rx_can_connect)(struct kolo_wire_ctx *ctx, const kolo_rx_t *rx, const kolo_wire_card_t *writer_card);
     /* KOLO_OK, or KOLO_ERR_REMOTE with a message when the peer has died or closed. Called now and then by waiters,
      * who poll before each call: the first call that finds the peer gone returns KOLO_OK, so that what the peer did
      * before it went is still seen; the next one fails. */
@@ -261,6 +264,7 @@ kolo_status_t kolo_wire_no_ref_write(kolo_rx_t *rx, const kolo_ref_t *ref, uint6
                                      size_t bytes);
 kolo_status_t kolo_wire_no_post_from(kolo_tx_t *tx, const void *data, uint32_t bytes, uint64_t signature,
                                      uint64_t operation);
+bool kolo_wire_no_wait(struct kolo_wire_ctx *ctx, const kolo_rx_t *rx, const kolo_wire_card_t *writer_card);
 void kolo_wire_no_expect(kolo_rx_t *rx, void *data, uint32_t bytes);
 void kolo_wire_no_unexpect(kolo_rx_t *rx);
 void kolo_wire_no_ctx_fini(struct kolo_wire_ctx *ctx);
@@ -330,6 +334,19 @@ typedef struct {
 /* Sets up and connects all requests. Collective over the ranks named in them: each of them passes its side at the
  * same point of its program. On failure nothing stays connected. One info log line per connection says its wire. */
 kolo_status_t kolo_wire_connect(kolo_wire_ctx_t *ctx, kolo_conn_request_t *requests, int count);
+
+/* The same in steps, none of which waits for a peer to come: so a rank makes several lists at once, and no list
+ * holds up another (docs/decisions/0022). Both ends of a connection have it in lists that are
+ * equal as far as the two ranks share them. step: KOLO_IN_PROGRESS until ctx->deadline_ns as it was at begin;
+ * kolo_oob_changes() tells when there may be more to do, and ctx->waker is woken then. end: any time, also on NULL;
+ * what is not over is given up, and the peers are told. */
+typedef struct kolo_connecting kolo_connecting_t;
+kolo_status_t kolo_connecting_begin(kolo_wire_ctx_t *ctx, const kolo_conn_request_t *requests, int count,
+                                    kolo_connecting_t **connecting);
+kolo_status_t kolo_connecting_step(kolo_connecting_t *connecting);
+void kolo_connecting_end(kolo_connecting_t *connecting);
+/* The rank that has to come next, -1: none. */
+int kolo_connecting_awaits(const kolo_connecting_t *connecting);
 /* All safe on a zeroed end, and twice. */
 void kolo_tx_close(kolo_tx_t *tx);
 void kolo_rx_close(kolo_rx_t *rx);

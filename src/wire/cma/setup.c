@@ -53,6 +53,7 @@ const kolo_wire_ops_t kolo_wire_cma = {
     .tx_setup = tx_setup,
     .tx_connect = kolo_mapped_tx_connect,
     .rx_connect = kolo_mapped_rx_connect,
+    .rx_can_connect = kolo_wire_no_wait,
     .tx_check = kolo_mapped_tx_check,
     .rx_check = kolo_mapped_rx_check,
     .ref_read = kolo_cma_ref_read,

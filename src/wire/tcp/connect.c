@@ -214,6 +214,14 @@ kolo_status_t kolo_tcp_rx_connect(kolo_wire_ctx_t *ctx, kolo_rx_t *rx, const kol
     return open_sockets(conn, ctx, KOLO_MIN(mine, card.sockets), card.nonce, kolo_oob_accept);
 }
 
+bool kolo_tcp_rx_can_connect(kolo_wire_ctx_t *ctx, const kolo_rx_t *rx, const kolo_wire_card_t *writer_card)
+{
+    kolo_tcp_card_t card;
+    uint32_t mine = 1u << kolo_tcp_param_sockets;
+    if (kolo_tcp_card_decode(writer_card, rx->spec.writer, &card) != KOLO_OK) return true; /* which says why not */
+    return kolo_oob_can_accept(ctx->oob, rx->spec.writer, card.nonce, KOLO_MIN(mine, card.sockets));
+}
+
 /* ---- the end ---- */
 
 /* The farewell says that nothing was cut off: not sent when a frame is half written or still waits. */

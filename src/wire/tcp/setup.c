@@ -187,6 +187,7 @@ const kolo_wire_ops_t kolo_wire_tcp = {
     .tx_setup = kolo_tcp_tx_setup,
     .tx_connect = kolo_tcp_tx_connect,
     .rx_connect = kolo_tcp_rx_connect,
+    .rx_can_connect = kolo_tcp_rx_can_connect,
     .tx_check = kolo_tcp_tx_check,
     .rx_check = kolo_tcp_rx_check,
     .ref_read = kolo_wire_no_ref_read,

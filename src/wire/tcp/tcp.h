@@ -99,6 +99,7 @@ kolo_status_t kolo_tcp_card_decode(const kolo_wire_card_t *card, int peer, kolo_
 /* ---- connect.c ---- */
 kolo_status_t kolo_tcp_tx_connect(kolo_wire_ctx_t *ctx, kolo_tx_t *tx, const kolo_wire_card_t *reader_cards);
 kolo_status_t kolo_tcp_rx_connect(kolo_wire_ctx_t *ctx, kolo_rx_t *rx, const kolo_wire_card_t *writer_card);
+bool kolo_tcp_rx_can_connect(kolo_wire_ctx_t *ctx, const kolo_rx_t *rx, const kolo_wire_card_t *writer_card);
 /* Takes `nsocks` connected sockets (owned from here on, also on failure) and puts the connection to work. */
 kolo_status_t kolo_tcp_conn_attach(kolo_tcp_conn_t *conn, kolo_wire_ctx_t *ctx, const int *fds, uint32_t nsocks);
 void kolo_tcp_conn_close(kolo_tcp_conn_t *conn);
