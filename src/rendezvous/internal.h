@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the files of this room share: the receive, the table in which sends and receives of one step meet, the
+ * rendezvous of a step, and the manager of all steps.
+ *
+ * A receive ends once, whoever comes first: the value, an abort, a time-out, its owner who gives it up. Each of
+ * them claims it by one exchange (receive.c); who loses gives back what he brought. So nobody has to know where a
+ * receive stands at the moment, and what comes too late does no harm.
+ *
+ * Locks: the manager's, then a rendezvous'; callbacks and releases run with none of them held.
+ */
+#ifndef KOLO_RENDEZVOUS_INTERNAL_H
+#define KOLO_RENDEZVOUS_INTERNAL_H
+
+#include "base/clock.h"
+#include "base/wait.h"
+#include "rendezvous/key.h"
+
+#include <pthread.h>
+
+#define KOLO_WHY_BYTES 400
+
+/* ---- values (value.c) ---- */
+
+/* Do type, shape and bytes fit together, and a string's numbers? NULL when they do, else what is wrong. Also for
+ * what came from another process. */
+const char *kolo_value_check(const kolo_value_t *value);
+/* Bytes of a value of this type and shape, strings without their text; false: too large, or bad. */
+bool kolo_value_size(int element, int ndims, const int64_t *dims, uint64_t *bytes);
+
+/* ---- receives (receive.c) ---- */
+
+typedef struct kolo_item kolo_item_t;
+struct kolo_receive {
+    _Atomic uint32_t refs;
+    _Atomic bool claimed, ended;
+    kolo_rendezvous_t rendezvous; /* holds a reference */
+    kolo_tensor_key_t key;
+    char text[KOLO_TENSOR_KEY_MAX + 1];
+    kolo_transfer_args_t args;
+    kolo_receive_fn_t fn; /* NULL: somebody waits at the gate */
+    void *fn_arg;
+    kolo_gate_t gate;
+    bool serves;       /* for another task: it takes from this one's table, whatever its destination is */
+    kolo_item_t *item; /* its place in the table; NULL: none. Guarded by the rendezvous' lock, as the next two */
+    kolo_receive_t next_other, *prev_other; /* of the step's others; prev NULL: it is not listed */
+    kolo_receive_t next_deferred;           /* guarded by the manager's lock */
+    /* once it has ended, for who waits */
+    kolo_status_t status;
+    char *why;
+    kolo_value_t value;
+};
+kolo_status_t kolo_receive_new(kolo_rendezvous_t rendezvous, const char *text, const kolo_tensor_key_t *key,
+                               const kolo_transfer_args_t *args, kolo_receive_t *receive);
+void kolo_receive_ref(kolo_receive_t receive);
+void kolo_receive_unref(kolo_receive_t receive);
+/* The right to end the receive; true for one caller only. */
+bool kolo_receive_claim(kolo_receive_t receive);
+/* Ends a receive that the caller has claimed. Takes *value (NULL unless KOLO_OK). No lock is held. */
+void kolo_receive_end(kolo_receive_t receive, kolo_status_t status, const char *why,
+                      const kolo_transfer_args_t *sender, const kolo_value_t *value);
+/* Both at once; a value that comes too late is released. */
+void kolo_receive_finish(kolo_receive_t receive, kolo_status_t status, const char *why,
+                         const kolo_transfer_args_t *sender, const kolo_value_t *value);
+
+/* ---- the table of one step (table.c); with the rendezvous' lock held ---- */
+
+struct kolo_item { /* one send or one receive in a queue */
+    kolo_item_t *next;
+    struct kolo_queue_of_key *queue;
+    kolo_receive_t receive; /* holds a reference; NULL: a send */
+    kolo_value_t value;
+    kolo_transfer_args_t args;
+};
+typedef struct kolo_queue_of_key { /* only sends, or only receives */
+    struct kolo_queue_of_key *next;
+    uint64_t hash;
+    kolo_item_t *first, **last;
+    char text[];
+} kolo_queue_of_key_t;
+typedef struct {
+    kolo_queue_of_key_t **buckets;
+    size_t nbuckets, nqueues, nitems;
+} kolo_key_table_t;
+/* The first send of the key, or the first receive, taken out; NULL: there is none. */
+kolo_item_t *kolo_table_match(kolo_key_table_t *table, const char *text, bool want_send);
+bool kolo_table_has_send(kolo_key_table_t *table, const char *text);
+/* Puts an item at the end of its queue. KOLO_ERR_NO_MEMORY. */
+kolo_status_t kolo_table_add(kolo_key_table_t *table, const char *text, kolo_item_t *item);
+void kolo_table_remove(kolo_key_table_t *table, kolo_item_t *item);
+/* All items as one list; the table is empty and may be used on. */
+kolo_item_t *kolo_table_take_all(kolo_key_table_t *table);
+
+/* ---- one step (rendezvous.c) ---- */
+
+struct kolo_rendezvous {
+    _Atomic uint32_t refs;
+    kolo_rendezvous_manager_t manager;
+    uint64_t step;
+    kolo_rendezvous_t next; /* in the manager's bucket */
+    pthread_mutex_t lock;
+    kolo_key_table_t table;
+    kolo_receive_t others; /* under way from other tasks, and those that wait for the manager's name */
+    kolo_status_t status;  /* KOLO_OK until it is aborted */
+    char why[KOLO_WHY_BYTES];
+};
+void kolo_rendezvous_ref(kolo_rendezvous_t rendezvous);
+void kolo_rendezvous_unref(kolo_rendezvous_t rendezvous);
+/* Begins a receive that waited for the manager's name. */
+void kolo_rendezvous_replay(kolo_receive_t receive);
+/* A receive from another task is over: an abort need not reach it any more. */
+void kolo_rendezvous_unlist(kolo_receive_t receive);
+/* Begins a receive for another task: out of this task's table, with fn as of kolo_rendezvous_receive_call(). What
+ * is wrong is told to fn. *receive holds a reference, so that it can be given up. */
+kolo_status_t kolo_rendezvous_serve(kolo_rendezvous_t rendezvous, const char *text, const kolo_tensor_key_t *key,
+                                    kolo_receive_fn_t fn, void *arg, kolo_receive_t *receive);
+/* Gives a receive up whose owner does not want it any more: out of the table, ended without a word. False: it has
+ * ended already. */
+bool kolo_rendezvous_give_up(kolo_receive_t receive);
+
+/* ---- all steps (manager.c) ---- */
+
+/* How values of other tasks are fetched; the task's channels (channel.h) are one. */
+typedef struct {
+    /* Begins a receive from another task; never waits. On KOLO_OK it takes a reference, and ends the receive later
+     * on a thread of its own: kolo_rendezvous_unlist(), kolo_receive_finish(), the reference. */
+    kolo_status_t (*receive)(void *arg, kolo_receive_t receive);
+} kolo_remote_ops_t;
+
+struct kolo_rendezvous_manager {
+    _Atomic uint32_t refs; /* the owner's, and one of each rendezvous */
+    pthread_mutex_t lock;
+    kolo_rendezvous_t *buckets;
+    size_t nbuckets, nsteps;
+    kolo_receive_t deferred, *last_deferred; /* each with a reference */
+    _Atomic bool named;
+    char task[KOLO_TASK_NAME_MAX + 1];
+    uint64_t incarnation;
+    const kolo_remote_ops_t *remote; /* NULL: there are no other tasks */
+    void *remote_arg;
+};
+/* Before any step is there. */
+void kolo_rendezvous_manager_set_remote(kolo_rendezvous_manager_t manager, const kolo_remote_ops_t *ops, void *arg);
+void kolo_rendezvous_manager_unref(kolo_rendezvous_manager_t manager);
+/* Keeps a receive until there is a name; false: there is one already. */
+bool kolo_rendezvous_manager_defer(kolo_rendezvous_manager_t manager, kolo_receive_t receive);
+
+#endif

@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Keys of tensors: the one place where they are made and taken apart, and the names of tasks and devices in them.
+ * All functions are pure; what they read may come from another process.
+ */
+#ifndef KOLO_RENDEZVOUS_KEY_H
+#define KOLO_RENDEZVOUS_KEY_H
+
+#include "base/status.h"
+
+#include <kolo/rendezvous.h>
+#include <stdbool.h>
+
+#define KOLO_TASK_NAME_MAX 95 /* bytes */
+
+/* NULL when fine, else what is wrong. `text` need not be terminated. */
+const char *kolo_key_decode(const char *text, size_t length, kolo_tensor_key_t *key);
+/* Is `name` a task, `/job:NAME[/replica:N]/task:N`? NULL when it is, else what is wrong. */
+const char *kolo_task_name_check(const char *name);
+/* Is the device one of this task? Both were checked. */
+bool kolo_device_is_of(const char *device, const char *task);
+/* The task of a device that was checked. */
+void kolo_device_task(const char *device, char task[KOLO_TASK_NAME_MAX + 1]);
+
+#endif

@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * One receive: who may end it, how it is told, and the waiting for one. See internal.h.
+ */
+#include "rendezvous/internal.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+kolo_status_t kolo_receive_new(kolo_rendezvous_t rendezvous, const char *text, const kolo_tensor_key_t *key,
+                               const kolo_transfer_args_t *args, kolo_receive_t *out)
+{
+    kolo_receive_t receive = calloc(1, sizeof *receive);
+    if (receive == NULL) return kolo_fail(KOLO_ERR_NO_MEMORY, "rendezvous: no memory for a receive");
+    atomic_init(&receive->refs, 1);
+    kolo_rendezvous_ref(rendezvous);
+    receive->rendezvous = rendezvous;
+    receive->key = *key;
+    memcpy(receive->text, text, strlen(text) + 1);
+    if (args) receive->args = *args;
+    *out = receive;
+    return KOLO_OK;
+}
+
+void kolo_receive_ref(kolo_receive_t receive)
+{
+    atomic_fetch_add_explicit(&receive->refs, 1, memory_order_relaxed);
+}
+
+void kolo_receive_unref(kolo_receive_t receive)
+{
+    if (atomic_fetch_sub_explicit(&receive->refs, 1, memory_order_acq_rel) != 1) return;
+    kolo_value_release(&receive->value); /* nobody has fetched it */
+    kolo_rendezvous_unref(receive->rendezvous);
+    free(receive->why);
+    free(receive);
+}
+
+bool kolo_receive_claim(kolo_receive_t receive)
+{
+    return !atomic_exchange_explicit(&receive->claimed, true, memory_order_acq_rel);
+}
+
+void kolo_receive_end(kolo_receive_t receive, kolo_status_t status, const char *why,
+                      const kolo_transfer_args_t *sender, const kolo_value_t *value)
+{
+    static const kolo_transfer_args_t none;
+    kolo_value_t given;
+    memset(&given, 0, sizeof given);
+    if (value) given = *value;
+    if (receive->fn) {
+        receive->fn(receive->fn_arg, status, why, sender ? sender : &none, &receive->args, value ? &given : NULL);
+        return;
+    }
+    receive->status = status;
+    receive->value = given;
+    if (status != KOLO_OK) receive->why = strdup(why);
+    kolo_receive_ref(receive); /* its owner may free it as soon as it has ended */
+    atomic_store_explicit(&receive->ended, true, memory_order_release);
+    kolo_gate_open(&receive->gate);
+    kolo_receive_unref(receive);
+}
+
+void kolo_receive_finish(kolo_receive_t receive, kolo_status_t status, const char *why,
+                         const kolo_transfer_args_t *sender, const kolo_value_t *value)
+{
+    if (kolo_receive_claim(receive)) {
+        kolo_receive_end(receive, status, why, sender, value);
+    } else if (value) {
+        kolo_value_t late = *value;
+        kolo_value_release(&late);
+    }
+}
+
+/* ---- public ---- */
+
+kolo_status_t kolo_receive_poll(kolo_receive_t receive, int *ended)
+{
+    if (receive == NULL || ended == NULL)
+        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "receive poll: handle or result is NULL");
+    *ended = atomic_load_explicit(&receive->ended, memory_order_acquire);
+    return KOLO_OK;
+}
+
+static void describe(void *arg, char *buf, size_t bytes)
+{
+    const kolo_receive_t receive = arg;
+    snprintf(buf, bytes, "a value of edge %s from %s (step %llu); nobody has sent one", receive->key.edge_name,
+             receive->key.src_device, (unsigned long long)receive->rendezvous->step);
+}
+
+kolo_status_t kolo_receive_wait(kolo_receive_t receive, int timeout_ms, kolo_value_t *value)
+{
+    kolo_wait_t wait;
+    if (receive == NULL || value == NULL || timeout_ms < 0)
+        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
+                         "receive wait: handle or value is NULL, or the time is negative");
+    kolo_wait_init(&wait, NULL, kolo_deadline_ms(timeout_ms), describe, receive, 1);
+    for (;;) {
+        uint32_t ticket = kolo_gate_ticket(&receive->gate);
+        if (atomic_load_explicit(&receive->ended, memory_order_acquire)) break;
+        KOLO_TRY(kolo_gate_wait(&receive->gate, ticket, &wait));
+    }
+    kolo_status_t status = receive->status;
+    if (status == KOLO_OK) {
+        *value = receive->value;
+        memset(&receive->value, 0, sizeof receive->value);
+    } else {
+        kolo_fail(status, "%s", receive->why ? receive->why : "no memory for the reason");
+    }
+    kolo_receive_unref(receive);
+    return status;
+}
+
+kolo_status_t kolo_receive_discard(kolo_receive_t receive)
+{
+    if (receive == NULL) return KOLO_OK;
+    kolo_rendezvous_give_up(receive);
+    kolo_receive_unref(receive);
+    return KOLO_OK;
+}

@@ -1,0 +1,362 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The rendezvous of one step: sends wait in the table of their own task, receives are answered from there or handed
+ * to what fetches from other tasks. An abort ends all of it, once. See internal.h for who ends a receive.
+ */
+#include "rendezvous/internal.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+void kolo_rendezvous_ref(kolo_rendezvous_t rendezvous)
+{
+    atomic_fetch_add_explicit(&rendezvous->refs, 1, memory_order_relaxed);
+}
+
+static void item_drop(kolo_item_t *item)
+{
+    if (item->receive)
+        kolo_receive_unref(item->receive);
+    else
+        kolo_value_release(&item->value);
+    free(item);
+}
+
+void kolo_rendezvous_unref(kolo_rendezvous_t rendezvous)
+{
+    if (atomic_fetch_sub_explicit(&rendezvous->refs, 1, memory_order_acq_rel) != 1) return;
+    /* Receives hold references, so all that can be left are sends. */
+    kolo_item_t *item = kolo_table_take_all(&rendezvous->table);
+    while (item) {
+        kolo_item_t *next = item->next;
+        item_drop(item);
+        item = next;
+    }
+    pthread_mutex_destroy(&rendezvous->lock);
+    kolo_rendezvous_manager_unref(rendezvous->manager);
+    free(rendezvous);
+}
+
+/* ---- checks ---- */
+
+static kolo_status_t check_call(kolo_rendezvous_t rendezvous, const char *text, kolo_tensor_key_t *key)
+{
+    if (rendezvous == NULL) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "rendezvous is NULL");
+    return kolo_tensor_key_parse(text, key);
+}
+
+static kolo_status_t check_memory(const kolo_transfer_args_t *args)
+{
+    if (args == NULL || args->memory == 0) return KOLO_OK;
+    return kolo_fail(KOLO_ERR_UNSUPPORTED, "rendezvous: memory of kind %d is not known, only 0, the host's",
+                     args->memory);
+}
+
+/* With the lock held. */
+static kolo_status_t check_alive(kolo_rendezvous_t rendezvous)
+{
+    if (rendezvous->status == KOLO_OK) return KOLO_OK;
+    return kolo_fail(rendezvous->status, "%s", rendezvous->why);
+}
+
+static kolo_status_t check_incarnation(const kolo_rendezvous_manager_t manager, const kolo_tensor_key_t *key)
+{
+    if (key->src_incarnation == manager->incarnation) return KOLO_OK;
+    return kolo_fail(KOLO_ERR_REMOTE,
+                     "%s has been restarted: the key of edge %s names its incarnation %016" PRIx64
+                     ", it is %016" PRIx64 " now; make keys anew",
+                     manager->task, key->edge_name, key->src_incarnation, manager->incarnation);
+}
+
+/* ---- send ---- */
+
+/* Under the lock: either a receive that is now the caller's to end, or the value is in the table. */
+static kolo_status_t meet_receive(kolo_rendezvous_t rendezvous, const char *text, kolo_item_t *send,
+                                  kolo_item_t **met)
+{
+    KOLO_TRY(check_alive(rendezvous));
+    for (;;) {
+        kolo_item_t *item = kolo_table_match(&rendezvous->table, text, false);
+        if (item == NULL) return kolo_table_add(&rendezvous->table, text, send);
+        *met = item;
+        if (kolo_receive_claim(item->receive)) return KOLO_OK;
+        /* Given up by its owner, who holds a reference himself and is about to look for it here. */
+        kolo_receive_unref(item->receive);
+        free(item);
+        *met = NULL;
+    }
+}
+
+kolo_status_t kolo_rendezvous_send(kolo_rendezvous_t rendezvous, const char *text, const kolo_value_t *value,
+                                   const kolo_transfer_args_t *args)
+{
+    kolo_tensor_key_t key;
+    KOLO_TRY(check_call(rendezvous, text, &key));
+    KOLO_TRY(check_memory(args));
+    if (value == NULL) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "send: value is NULL");
+    const char *wrong = kolo_value_check(value);
+    if (wrong) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "send of edge %s: the value: %s", key.edge_name, wrong);
+    kolo_rendezvous_manager_t manager = rendezvous->manager;
+    if (!atomic_load_explicit(&manager->named, memory_order_acquire))
+        return kolo_fail(KOLO_ERR_INVALID_USAGE, "send of edge %s: the manager does not know its task yet",
+                         key.edge_name);
+    if (!kolo_device_is_of(key.src_device, manager->task))
+        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "send of edge %s: its source %s is not of this task, %s",
+                         key.edge_name, key.src_device, manager->task);
+    KOLO_TRY(check_incarnation(manager, &key));
+    kolo_item_t *send = calloc(1, sizeof *send), *met = NULL;
+    if (send == NULL) return kolo_fail(KOLO_ERR_NO_MEMORY, "send of edge %s: no memory", key.edge_name);
+    send->value = *value;
+    if (args) send->args = *args;
+    pthread_mutex_lock(&rendezvous->lock);
+    kolo_status_t status = meet_receive(rendezvous, text, send, &met);
+    pthread_mutex_unlock(&rendezvous->lock);
+    if (status != KOLO_OK || met) free(send);
+    if (met) {
+        kolo_receive_end(met->receive, KOLO_OK, NULL, args, value);
+        item_drop(met);
+    }
+    return status;
+}
+
+/* ---- receive ---- */
+
+/* With the lock held. */
+static void list_other(kolo_receive_t receive)
+{
+    kolo_rendezvous_t rendezvous = receive->rendezvous;
+    kolo_receive_ref(receive);
+    receive->next_other = rendezvous->others;
+    receive->prev_other = &rendezvous->others;
+    if (rendezvous->others) rendezvous->others->prev_other = &receive->next_other;
+    rendezvous->others = receive;
+}
+
+/* With the lock held; true: it was there, and its reference is the caller's now. */
+static bool unlist_other(kolo_receive_t receive)
+{
+    if (receive->prev_other == NULL) return false;
+    *receive->prev_other = receive->next_other;
+    if (receive->next_other) receive->next_other->prev_other = receive->prev_other;
+    receive->next_other = NULL;
+    receive->prev_other = NULL;
+    return true;
+}
+
+void kolo_rendezvous_unlist(kolo_receive_t receive)
+{
+    pthread_mutex_lock(&receive->rendezvous->lock);
+    bool listed = unlist_other(receive);
+    pthread_mutex_unlock(&receive->rendezvous->lock);
+    if (listed) kolo_receive_unref(receive);
+}
+
+/* Under the lock: the receive is claimed and has its send, or it is in the table, or its owner has given it up. */
+static kolo_status_t meet_send(kolo_receive_t receive, kolo_item_t *item, kolo_item_t **met, bool *listed)
+{
+    kolo_key_table_t *table = &receive->rendezvous->table;
+    KOLO_TRY(check_alive(receive->rendezvous));
+    if (kolo_table_has_send(table, receive->text)) {
+        if (kolo_receive_claim(receive)) *met = kolo_table_match(table, receive->text, true);
+    } else if (!atomic_load_explicit(&receive->claimed, memory_order_acquire)) {
+        KOLO_TRY(kolo_table_add(table, receive->text, item));
+        *listed = true;
+    }
+    return KOLO_OK;
+}
+
+/* From the table of this task. */
+static kolo_status_t receive_here(kolo_receive_t receive)
+{
+    kolo_rendezvous_t rendezvous = receive->rendezvous;
+    kolo_item_t *item = calloc(1, sizeof *item), *met = NULL;
+    if (item == NULL) return kolo_fail(KOLO_ERR_NO_MEMORY, "rendezvous: no memory for a receive");
+    kolo_receive_ref(receive);
+    item->receive = receive;
+    pthread_mutex_lock(&rendezvous->lock);
+    bool listed = false;
+    kolo_status_t status = meet_send(receive, item, &met, &listed);
+    pthread_mutex_unlock(&rendezvous->lock);
+    if (!listed) item_drop(item);
+    if (met) {
+        kolo_receive_end(receive, KOLO_OK, NULL, &met->args, &met->value);
+        free(met);
+    }
+    return status;
+}
+
+static kolo_status_t receive_from_other(kolo_receive_t receive)
+{
+    kolo_rendezvous_t rendezvous = receive->rendezvous;
+    kolo_rendezvous_manager_t manager = rendezvous->manager;
+    if (manager->remote == NULL)
+        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
+                         "receive of edge %s: its source %s is not of this task, %s, "
+                         "which is connected to no other",
+                         receive->key.edge_name, receive->key.src_device, manager->task);
+    pthread_mutex_lock(&rendezvous->lock);
+    kolo_status_t status = check_alive(rendezvous);
+    if (status == KOLO_OK) list_other(receive); /* so that an abort reaches it */
+    pthread_mutex_unlock(&rendezvous->lock);
+    if (status == KOLO_OK) status = manager->remote->receive(manager->remote_arg, receive);
+    if (status != KOLO_OK) kolo_rendezvous_unlist(receive);
+    return status;
+}
+
+/* Now that the task has a name. */
+static kolo_status_t receive_named(kolo_receive_t receive)
+{
+    kolo_rendezvous_manager_t manager = receive->rendezvous->manager;
+    const kolo_tensor_key_t *key = &receive->key;
+    bool from_here = kolo_device_is_of(key->src_device, manager->task);
+    if (receive->serves && !from_here)
+        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s was asked for edge %s of %s, which is not its device",
+                         manager->task, key->edge_name, key->src_device);
+    if (!receive->serves && !kolo_device_is_of(key->dst_device, manager->task))
+        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
+                         "receive of edge %s: its destination %s is not of this task, %s", key->edge_name,
+                         key->dst_device, manager->task);
+    if (!from_here) return receive_from_other(receive);
+    KOLO_TRY(check_incarnation(manager, key));
+    return receive_here(receive);
+}
+
+/* Begins a receive, or keeps it until the manager has a name. */
+static kolo_status_t receive_begin(kolo_receive_t receive)
+{
+    kolo_rendezvous_t rendezvous = receive->rendezvous;
+    if (atomic_load_explicit(&rendezvous->manager->named, memory_order_acquire)) return receive_named(receive);
+    pthread_mutex_lock(&rendezvous->lock);
+    kolo_status_t status = check_alive(rendezvous);
+    if (status == KOLO_OK) list_other(receive); /* so that an abort reaches it */
+    pthread_mutex_unlock(&rendezvous->lock);
+    if (status != KOLO_OK || kolo_rendezvous_manager_defer(rendezvous->manager, receive)) return status;
+    kolo_rendezvous_unlist(receive);
+    return receive_named(receive);
+}
+
+void kolo_rendezvous_replay(kolo_receive_t receive)
+{
+    kolo_rendezvous_unlist(receive);
+    if (atomic_load_explicit(&receive->claimed, memory_order_acquire)) return;
+    kolo_status_t status = receive_named(receive);
+    if (status != KOLO_OK) kolo_receive_finish(receive, status, kolo_error_text(), NULL, NULL);
+}
+
+bool kolo_rendezvous_give_up(kolo_receive_t receive)
+{
+    kolo_rendezvous_t rendezvous = receive->rendezvous;
+    bool mine = kolo_receive_claim(receive);
+    pthread_mutex_lock(&rendezvous->lock);
+    kolo_item_t *item = receive->item;
+    if (item) kolo_table_remove(&rendezvous->table, item);
+    bool listed = unlist_other(receive);
+    pthread_mutex_unlock(&rendezvous->lock);
+    if (item) item_drop(item);
+    if (listed) kolo_receive_unref(receive);
+    return mine;
+}
+
+/* ---- public ---- */
+
+kolo_status_t kolo_rendezvous_receive_call(kolo_rendezvous_t rendezvous, const char *text,
+                                           const kolo_transfer_args_t *args, kolo_receive_fn_t fn, void *arg)
+{
+    kolo_tensor_key_t key;
+    kolo_receive_t receive;
+    KOLO_TRY(check_call(rendezvous, text, &key));
+    KOLO_TRY(check_memory(args));
+    if (fn == NULL) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "receive of edge %s: fn is NULL", key.edge_name);
+    KOLO_TRY(kolo_receive_new(rendezvous, text, &key, args, &receive));
+    receive->fn = fn;
+    receive->fn_arg = arg;
+    kolo_status_t status = receive_begin(receive);
+    kolo_receive_unref(receive);
+    return status;
+}
+
+kolo_status_t kolo_rendezvous_receive_begin(kolo_rendezvous_t rendezvous, const char *text,
+                                            const kolo_transfer_args_t *args, kolo_receive_t *out)
+{
+    kolo_tensor_key_t key;
+    kolo_receive_t receive;
+    KOLO_TRY(check_call(rendezvous, text, &key));
+    KOLO_TRY(check_memory(args));
+    if (out == NULL)
+        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "receive of edge %s: result is NULL", key.edge_name);
+    KOLO_TRY(kolo_receive_new(rendezvous, text, &key, args, &receive));
+    kolo_status_t status = receive_begin(receive);
+    if (status == KOLO_OK)
+        *out = receive;
+    else
+        kolo_receive_unref(receive);
+    return status;
+}
+
+kolo_status_t kolo_rendezvous_receive(kolo_rendezvous_t rendezvous, const char *text,
+                                      const kolo_transfer_args_t *args, int timeout_ms, kolo_value_t *value)
+{
+    kolo_receive_t receive;
+    if (value == NULL || timeout_ms < 0)
+        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "receive: value is NULL, or the time is negative");
+    KOLO_TRY(kolo_rendezvous_receive_begin(rendezvous, text, args, &receive));
+    kolo_status_t status = kolo_receive_wait(receive, timeout_ms, value);
+    if (status != KOLO_ERR_TIMEOUT) return status;
+    if (kolo_rendezvous_give_up(receive)) {
+        kolo_receive_unref(receive);
+        return status;
+    }
+    return kolo_receive_wait(receive, 0, value); /* it has ended at the last moment, or is about to */
+}
+
+kolo_status_t kolo_rendezvous_serve(kolo_rendezvous_t rendezvous, const char *text, const kolo_tensor_key_t *key,
+                                    kolo_receive_fn_t fn, void *arg, kolo_receive_t *out)
+{
+    kolo_receive_t receive;
+    KOLO_TRY(kolo_receive_new(rendezvous, text, key, NULL, &receive));
+    receive->fn = fn;
+    receive->fn_arg = arg;
+    receive->serves = true;
+    kolo_status_t status = receive_begin(receive);
+    if (status != KOLO_OK) kolo_receive_finish(receive, status, kolo_error_text(), NULL, NULL);
+    *out = receive;
+    return KOLO_OK;
+}
+
+kolo_status_t kolo_rendezvous_abort(kolo_rendezvous_t rendezvous, kolo_status_t status, const char *why)
+{
+    if (rendezvous == NULL || status == KOLO_OK || why == NULL)
+        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "abort: rendezvous or why is NULL, or the status is KOLO_OK");
+    pthread_mutex_lock(&rendezvous->lock);
+    bool first = rendezvous->status == KOLO_OK;
+    if (first) {
+        rendezvous->status = status;
+        snprintf(rendezvous->why, sizeof rendezvous->why, "step %" PRIu64 ": %s", rendezvous->step, why);
+    }
+    kolo_item_t *item = kolo_table_take_all(&rendezvous->table);
+    kolo_receive_t other = rendezvous->others;
+    rendezvous->others = NULL;
+    for (kolo_receive_t r = other; r; r = r->next_other) r->prev_other = NULL;
+    pthread_mutex_unlock(&rendezvous->lock);
+    while (item) {
+        kolo_item_t *next = item->next;
+        if (item->receive) kolo_receive_finish(item->receive, rendezvous->status, rendezvous->why, NULL, NULL);
+        item_drop(item);
+        item = next;
+    }
+    while (other) {
+        kolo_receive_t next = other->next_other;
+        kolo_receive_finish(other, rendezvous->status, rendezvous->why, NULL, NULL);
+        kolo_receive_unref(other);
+        other = next;
+    }
+    return KOLO_OK;
+}
+
+kolo_status_t kolo_rendezvous_close(kolo_rendezvous_t rendezvous)
+{
+    if (rendezvous) kolo_rendezvous_unref(rendezvous);
+    return KOLO_OK;
+}
