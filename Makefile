@@ -9,7 +9,7 @@ N ?= 4
 KOLORUN = $(BUILD)/tools/kolorun
 PERF = $(BUILD)/tools/kolo-perf
 
-.PHONY: all deps look-again run check-run elastic digits test test-sanitized chaos chaos-points property bench bench-engine bench-peers install \
+.PHONY: all deps look-again run check-run elastic digits test test-sanitized chaos chaos-points kills property bench bench-engine bench-peers install \
         format fuzz clean
 
 all: $(BUILD)/build.ninja
@@ -61,6 +61,10 @@ JOBS ?= 1
 TIMES ?= 10
 chaos: look-again all
 	@$(CHAOS) --runs $(if $(filter file,$(origin N)),1000,$(N)) $(if $(NET),--net) $(CHAOS_ARGS)
+
+# Kills while large copies run, N of them (500 is a good number): make kills N=500 SEED=1
+kills: look-again all
+	$(BUILD)/tests/comm/comm_kills_test $(N) $(SEED)
 
 chaos-points: look-again all
 	@$(CHAOS) --points $(TIMES) --out bench/results/chaos-points.txt $(CHAOS_ARGS)

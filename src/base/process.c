@@ -4,17 +4,21 @@
  */
 #include "base/process.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-/* What stands in /proc/PID/stat behind the name, which may hold anything. NULL: it is gone. */
-static const char *read_stat(int pid, char *text, size_t bytes)
+/* The kernel's own, but proc(5) shows it. */
+#define PF_EXITING 0x4u
+
+/* What stands in a stat file behind the name, which may hold anything. NULL: it is gone. */
+static const char *read_fields(const char *path, char *text, size_t bytes)
 {
-    char path[64];
-    snprintf(path, sizeof path, "/proc/%d/stat", pid);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) return NULL;
     ssize_t n = read(fd, text, bytes - 1);
@@ -23,6 +27,13 @@ static const char *read_stat(int pid, char *text, size_t bytes)
     text[n] = '\0';
     const char *end = strrchr(text, ')');
     return end && end[1] == ' ' ? end + 2 : NULL;
+}
+
+static const char *read_stat(int pid, char *text, size_t bytes)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/stat", pid);
+    return read_fields(path, text, bytes);
 }
 
 char kolo_process_state(int pid)
@@ -47,4 +58,45 @@ bool kolo_process_origin(int pid, int *parent, uint64_t *start_ticks)
     *parent = from;
     *start_ticks = start;
     return true;
+}
+
+/* ---- how far its end has come ---- */
+
+static const char *skip_fields(const char *at, int count)
+{
+    while (at && count-- > 0) {
+        at = strchr(at, ' ');
+        if (at) at++;
+    }
+    return at;
+}
+
+/* false: there is no such thread. */
+static bool thread_end(int pid, int thread, kolo_process_end_t *end)
+{
+    char text[1024], path[64];
+    unsigned flags;
+    unsigned long pending;
+    snprintf(path, sizeof path, "/proc/%d/task/%d/stat", pid, thread);
+    const char *state = read_fields(path, text, sizeof text); /* field 3 */
+    const char *at_flags = skip_fields(state, 6), *at_pending = skip_fields(state, 28);
+    if (!at_pending || sscanf(at_flags, "%u", &flags) != 1 || sscanf(at_pending, "%lu", &pending) != 1)
+        return false;
+    bool over = *state == 'Z' || *state == 'X' || (flags & PF_EXITING);
+    *end = over ? KOLO_PROCESS_ENDS : (pending & (1ul << (SIGKILL - 1))) ? KOLO_PROCESS_DOOMED : KOLO_PROCESS_LIVES;
+    return true;
+}
+
+kolo_process_end_t kolo_process_end(int pid)
+{
+    char path[48];
+    kolo_process_end_t least, one;
+    if (!thread_end(pid, pid, &least) || least == KOLO_PROCESS_LIVES) return KOLO_PROCESS_LIVES; /* nearly always */
+    snprintf(path, sizeof path, "/proc/%d/task", pid);
+    DIR *threads = opendir(path);
+    if (!threads) return KOLO_PROCESS_LIVES;
+    for (const struct dirent *e = readdir(threads); e && least != KOLO_PROCESS_LIVES; e = readdir(threads))
+        if (e->d_name[0] != '.' && thread_end(pid, atoi(e->d_name), &one) && one < least) least = one;
+    closedir(threads);
+    return least;
 }

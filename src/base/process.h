@@ -21,6 +21,16 @@ static inline bool kolo_process_gone(int pid)
     return state == '\0' || state == 'Z' || state == 'X';
 }
 
+/* A process with much memory takes seconds to end, and its sockets are closed, and those who wait for it told, only
+ * when that memory has been freed. What goes on meanwhile: */
+typedef enum {
+    KOLO_PROCESS_LIVES,
+    KOLO_PROCESS_DOOMED, /* killed: none of its threads goes back to its program; one may be in a system call */
+    KOLO_PROCESS_ENDS    /* none of its threads is in a system call either */
+} kolo_process_end_t;
+/* LIVES also where the system does not say. */
+kolo_process_end_t kolo_process_end(int pid);
+
 /* Its parent, and when it was started, in clock ticks since the system was. false: it is gone. */
 bool kolo_process_origin(int pid, int *parent, uint64_t *start_ticks);
 

@@ -119,6 +119,7 @@ kolo_status_t kolo_mismatch_look(void *arg)
     kolo_body_t *body = body_of(task);
     int ranks[ASKED_AT_ONCE];
     kolo_record_waits(&body->record);
+    kolo_oob_look_out(body->oob);
     KOLO_TRY(kolo_oob_difference(body->oob));
     if (!is_due(body, task->operation)) return KOLO_OK;
     size_t n = kolo_task_awaited(task, ranks, ASKED_AT_ONCE);
@@ -178,6 +179,7 @@ kolo_status_t kolo_mismatch_end_pairs(const kolo_call_t *calls, size_t count, ko
 static kolo_status_t look(kolo_body_t *body, bool *due)
 {
     kolo_record_waits(&body->record);
+    kolo_oob_look_out(body->oob);
     KOLO_TRY(kolo_oob_difference(body->oob));
     *due = is_due(body, PAIRS);
     return KOLO_OK;

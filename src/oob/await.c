@@ -26,6 +26,12 @@ static void ticker_arm_locked(void)
         kolo_warn("oob", "abort may be noticed late: %s", kolo_error_text());
 }
 
+static void look_about(kolo_oob_t *oob, uint64_t now_ns)
+{
+    kolo_board_tick(oob, now_ns);
+    kolo_oob_look_out(oob);
+}
+
 static void tick(void *unused)
 {
     (void)unused;
@@ -38,7 +44,7 @@ static void tick(void *unused)
             if (oob->abort != NULL && atomic_load_explicit(oob->abort, memory_order_acquire) != 0)
                 kolo_gate_open(&oob->gate);
             else
-                kolo_board_tick(oob, now);
+                look_about(oob, now);
         }
         if (ticker.first != NULL) ticker_arm_locked();
     }

@@ -210,6 +210,7 @@ struct kolo_oob {
     kolo_news_fn_t news_fn;
     void *news_arg;
     struct kolo_pidwatch *pidwatches;
+    _Atomic uint64_t look_ns; /* when to look at their processes again */
     struct kolo_beats *beats; /* NULL: no heartbeats */
     kolo_address_t *table;    /* nranks rows; during the bootstrap as many as are known */
     kolo_listener_t *peer_listener, *root_listener;

@@ -154,6 +154,9 @@ bool kolo_oob_connected(kolo_oob_t *oob, int rank);
 /* From now on this process `pid` of `rank` is watched: when it ends before the rank has said farewell, the rank is
  * lost. Keeps a descriptor. KOLO_ERR_UNSUPPORTED where the system has no pidfd_open(2). */
 kolo_status_t kolo_oob_watch_process(kolo_oob_t *oob, int rank, int pid);
+/* I wait: has one of those processes been killed, though it has not ended yet? Never blocks; may be called often.
+ */
+void kolo_oob_look_out(kolo_oob_t *oob);
 /* From now on heartbeats are exchanged with the ranks that `remote` marks (equal on all ranks: who is on another
  * host). Silence for KOLO_SUSPECT_MS is logged, for KOLO_VERDICT_MS it is a loss, or a partition for the side that
  * is smaller. */

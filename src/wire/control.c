@@ -20,6 +20,7 @@
 
 #define PAGE_BYTES   4096
 #define COPY_ENDS_MS 1000
+#define LOOK_EACH_MS 5
 
 struct kolo_control {
     kolo_control_page_t *page;
@@ -91,10 +92,20 @@ kolo_status_t kolo_control_open(kolo_wire_ctx_t *ctx)
     return status;
 }
 
+/* Or has been killed: its memory, which is freed first, may take seconds. */
 static bool has_died(const kolo_control_peer_t *peer)
 {
     struct pollfd pfd = {.fd = peer->alive_fd, .events = POLLIN};
-    return peer->alive_fd >= 0 && poll(&pfd, 1, 0) > 0;
+    if (peer->alive_fd < 0) return false;
+    return atomic_load_explicit(&peer->end, memory_order_relaxed) != KOLO_PROCESS_LIVES || poll(&pfd, 1, 0) > 0;
+}
+
+kolo_process_end_t kolo_control_look(kolo_control_peer_t *peer)
+{
+    peer->look_ns = kolo_deadline_ms(LOOK_EACH_MS);
+    if (peer->visible && peer->alive_fd >= 0)
+        atomic_store_explicit(&peer->end, (int)kolo_process_end(peer->pid), memory_order_relaxed);
+    return (kolo_process_end_t)atomic_load_explicit(&peer->end, memory_order_relaxed);
 }
 
 /* ---- copies between the memories of ranks ---- */
@@ -128,6 +139,13 @@ static void describe_copier(void *arg, char *buf, size_t bytes)
              c->peer->rank, c->peer->pid, c->ctx->member->rank);
 }
 
+static bool may_still_copy(const kolo_control_peer_t *peer)
+{
+    struct pollfd pfd = {.fd = peer->alive_fd, .events = POLLIN};
+    if (peer->alive_fd < 0) return true;
+    return poll(&pfd, 1, 0) <= 0 && !(peer->visible && kolo_process_end(peer->pid) == KOLO_PROCESS_ENDS);
+}
+
 static void await_copy(const kolo_wire_ctx_t *ctx, const kolo_control_peer_t *peer)
 {
     kolo_wait_t wait;
@@ -136,9 +154,9 @@ static void await_copy(const kolo_wire_ctx_t *ctx, const kolo_control_peer_t *pe
     /* No deadline in the wait itself: its error would take the place of the one that brought us here. */
     uint64_t end = kolo_deadline_ms(COPY_ENDS_MS);
     kolo_wait_init(&wait, NULL, 0, describe_copier, &copier, ctx->control->npeers);
-    while (is_touched_by(ctx, peer) && !has_died(peer) && kolo_now_ns() < end) (void)kolo_wait_pause(&wait);
+    while (is_touched_by(ctx, peer) && may_still_copy(peer) && kolo_now_ns() < end) (void)kolo_wait_pause(&wait);
     kolo_wait_end(&wait);
-    if (is_touched_by(ctx, peer) && !has_died(peer))
+    if (is_touched_by(ctx, peer) && may_still_copy(peer))
         kolo_warn("wire",
                   "rank %d gives its buffers back although rank %d (process %d) may still copy there: it is "
                   "stopped or has no core",
@@ -237,6 +255,8 @@ static kolo_status_t meet_peer(kolo_wire_ctx_t *ctx, int rank, kolo_control_peer
     peer->event_fd = fds[1];
     peer->alive_fd = process.alive_fd;
     peer->pid = process.pid;
+    peer->visible =
+        process.pid == card->pid && kolo_member_process_hash(card->host_hash, process.pid) == card->process_hash;
     KOLO_FAIL_POINT("wire.control.met");
     kolo_status_t status = kolo_memfd_check(fds[0], PAGE_BYTES, card);
     void *base = MAP_FAILED;
@@ -274,19 +294,23 @@ kolo_status_t kolo_control_peer(kolo_wire_ctx_t *ctx, int rank, kolo_control_pee
     return KOLO_OK;
 }
 
-bool kolo_control_gone(const kolo_control_peer_t *peer)
+bool kolo_control_gone(kolo_control_peer_t *peer)
 {
+    if (kolo_now_ns() >= peer->look_ns) kolo_control_look(peer);
     return atomic_load_explicit(&peer->page->closed, memory_order_acquire) != 0 || has_died(peer);
 }
 
 kolo_status_t kolo_control_check(kolo_wire_ctx_t *ctx, kolo_control_peer_t *peer)
 {
     const kolo_peer_card_t *card = &ctx->member->peers[peer->rank];
+    bool closed = atomic_load_explicit(&peer->page->closed, memory_order_acquire) != 0;
     /* Died is the graver word: a process that was killed while it closed is dead. */
-    if (has_died(peer))
+    if (has_died(peer)) {
+        if (!closed) kolo_oob_report_lost(ctx->oob, peer->rank, KOLO_LOSS_PROCESS);
         return kolo_fail(KOLO_ERR_REMOTE, "rank %d (host %.32s, pid %d) has died; rank %d shared memory with it",
                          peer->rank, card->host_name, card->pid, ctx->member->rank);
-    if (atomic_load_explicit(&peer->page->closed, memory_order_acquire))
+    }
+    if (closed)
         return kolo_fail(KOLO_ERR_REMOTE, "rank %d (host %.32s, pid %d) has closed the communicator", peer->rank,
                          card->host_name, card->pid);
     return KOLO_OK;

@@ -7,6 +7,7 @@
 #ifndef KOLO_WIRE_CONTROL_H
 #define KOLO_WIRE_CONTROL_H
 
+#include "base/process.h"
 #include "wire/wire.h"
 
 #define KOLO_CONTROL_MAGIC   0x6c74636bu /* "kctl" */
@@ -28,9 +29,12 @@ typedef struct kolo_control_peer {
     const kolo_control_page_t *page;
     int rank;
     int event_fd;
-    int alive_fd; /* readable when the peer's process has died; -1: the peer is in this process */
-    int pid;      /* of the peer's process as seen here; 0: not visible from here */
-    int cma;      /* may its memory be read? 0 not tried, 1 yes, -1 no (wire/cma) */
+    int alive_fd;     /* readable when the peer's process has died; -1: the peer is in this process */
+    int pid;          /* of the peer's process as seen here; 0: not visible from here */
+    bool visible;     /* /proc tells of it under that number */
+    uint64_t look_ns; /* when to look there again */
+    _Atomic int end;  /* kolo_process_end_t: what was seen there */
+    int cma;          /* may its memory be read? 0 not tried, 1 yes, -1 no (wire/cma) */
 } kolo_control_peer_t;
 
 kolo_status_t kolo_control_open(kolo_wire_ctx_t *ctx);
@@ -46,9 +50,12 @@ kolo_status_t kolo_control_end_copy(kolo_wire_ctx_t *ctx, const kolo_control_pee
 void kolo_control_fini(kolo_wire_ctx_t *ctx);
 /* Maps the page of a same-host peer (or returns it from the cache). Blocking within ctx->deadline_ns. */
 kolo_status_t kolo_control_peer(kolo_wire_ctx_t *ctx, int rank, kolo_control_peer_t **peer);
-/* Is the peer still there? One load and at most one poll(2); no message. */
-bool kolo_control_gone(const kolo_control_peer_t *peer);
-/* KOLO_ERR_REMOTE with a message if the peer has closed or died. Cheap enough for every park. */
+/* Is the peer still there? One load and at most one poll(2), and now and then a look into /proc; no message. */
+bool kolo_control_gone(kolo_control_peer_t *peer);
+/* Looks into /proc now: something has gone wrong with the peer's memory. */
+kolo_process_end_t kolo_control_look(kolo_control_peer_t *peer);
+/* KOLO_ERR_REMOTE with a message if the peer has closed or died; the other ranks are told who died. Cheap enough
+ * for every park. */
 kolo_status_t kolo_control_check(kolo_wire_ctx_t *ctx, kolo_control_peer_t *peer);
 
 #endif

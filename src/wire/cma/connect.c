@@ -14,16 +14,24 @@
 
 #define ONE_CALL_BYTES ((size_t)4 << 20)
 
+/* A process that was killed has no memory any more long before the system says that it has ended. */
 static kolo_status_t say_refused(kolo_rx_t *rx, size_t bytes, bool write, int err)
 {
     const kolo_mapped_t *end = kolo_mapped_of_rx(rx);
-    KOLO_TRY(kolo_control_check(end->ctx, end->peers[0]));
+    kolo_control_peer_t *peer = end->peers[0];
+    kolo_process_end_t fate = kolo_control_look(peer);
+    KOLO_TRY(kolo_control_check(end->ctx, peer));
+    if (err == ESRCH && !(peer->visible && fate == KOLO_PROCESS_LIVES)) {
+        kolo_oob_report_lost(end->ctx->oob, peer->rank, KOLO_LOSS_PROCESS);
+        return kolo_fail(KOLO_ERR_REMOTE, "rank %d (host %.32s, pid %d) has died: its memory is gone", peer->rank,
+                         end->ctx->member->peers[peer->rank].host_name, peer->pid);
+    }
     /* Not there any more: that rank has failed before us, and its caller has freed the buffer already. */
     return kolo_fail_errno(err == EFAULT ? KOLO_ERR_REMOTE : KOLO_ERR_SYSTEM, err,
                            "rank %d cannot %s %zu bytes %s rank %d's memory (pid %d); KOLO_CMA_DISABLE=1 goes "
                            "without",
                            end->ctx->member->rank, write ? "write" : "read", bytes, write ? "to" : "from",
-                           rx->spec.writer, end->peers[0]->pid);
+                           rx->spec.writer, peer->pid);
 }
 
 /* One call, maybe for less than was asked for; never more than keeps a rank that fails waiting for long. */
