@@ -4,7 +4,7 @@
  * ptrace_scope, dumpability, capabilities, user namespaces, seccomp), so it is found out by doing it: each process
  * announces on its card where a word lies whose value the others know. Under Yama's scope 1 only ancestors may; a
  * process can name one more, which stands for all that descends from it: its parent, by default, as launchers are
- * the parents of all ranks of a host (docs/decisions/0022).
+ * the parents of all ranks of a host (docs/decisions/0023).
  */
 #include "base/failpoint.h"
 #include "base/log.h"
