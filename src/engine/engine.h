@@ -65,6 +65,11 @@ typedef struct kolo_entry {
 kolo_status_t kolo_entry_new(const char *name, uint32_t length, const int64_t *splits, int nsplits,
                              kolo_entry_t **entry);
 void kolo_entry_free(kolo_entry_t *entry); /* NULL is fine */
+void kolo_entry_fail(kolo_entry_t *entry, kolo_status_t status, const char *text);
+/* Where the result of an entry goes: the caller's output, or allocated. NULL: nowhere, and entry->status says why,
+ * unless it has no bytes. */
+void *kolo_output_memory(kolo_entry_t *entry, const int64_t *shape, int ndims);
+size_t kolo_output_bytes(const kolo_entry_t *entry, const int64_t *shape, int ndims);
 
 /* ---- queue.c ---- */
 
@@ -176,6 +181,15 @@ kolo_status_t kolo_requests_decode(const uint8_t *bytes, size_t length, int nran
 /* Adds to the list. */
 kolo_status_t kolo_responses_decode(const uint8_t *bytes, size_t length, int nranks, kolo_responses_t *list,
                                     int *njoined);
+
+/* ---- set_request.c ---- */
+
+/* "0, 4, 5 and 7 more" */
+void kolo_sets_list(const int *ranks, int shown, int count, char *buf, size_t bytes);
+void kolo_sets_show(const kolo_request_t *request, char *buf, size_t bytes); /* "ranks 0, 4, 5", "set 3" */
+bool kolo_sets_request_is_good(const kolo_request_t *request, int nranks);
+/* Its rank has tensors outstanding in the set that is to be removed. */
+bool kolo_sets_is_busy(const kolo_request_t *request);
 
 /* ---- fuse.c ---- */
 
@@ -326,6 +340,15 @@ struct kolo_tensor_engine {
     int64_t *splits;
 };
 
+/* handle.c */
+kolo_status_t kolo_engine_check(kolo_tensor_engine_t e, const char *what);
+bool kolo_engine_is_inside(const struct kolo_tensor_engine *e); /* the caller is a thread of the engine's */
+void kolo_engine_enter(struct kolo_tensor_engine *e);           /* it is from here on */
+void kolo_engine_kick(struct kolo_tensor_engine *e);            /* there is something new: any thread */
+/* Has anything ended this rank's engine? */
+kolo_status_t kolo_engine_status(const struct kolo_tensor_engine *e);
+void kolo_finisher_wake(struct kolo_tensor_engine *e); /* the thread that looks at devices (batch/finish.c) */
+
 /* set.c */
 kolo_status_t kolo_set_new(struct kolo_tensor_engine *e, int id, const int *ranks, int count, kolo_set_t **out);
 /* The communicator, which it takes, and what hangs on it. */
@@ -335,6 +358,8 @@ void kolo_set_leave(kolo_set_t *s, bool abort);
 /* Gives up what hangs on the communicator; who asks is told that it was removed. */
 void kolo_set_close(kolo_set_t *s);
 void kolo_set_free(kolo_set_t *s); /* NULL is fine */
+/* KOLO_AVG where all ranks contribute; else the sum, and what it is to be multiplied by. */
+kolo_op_t kolo_reduction_of(const kolo_set_t *s, kolo_op_t op, double *factor);
 /* This rank wants to join, and nothing that the loop has keeps it. */
 static inline bool kolo_set_may_join(const kolo_set_t *s)
 {
@@ -359,16 +384,12 @@ kolo_status_t kolo_sets_sort(const struct kolo_tensor_engine *e, const kolo_rank
 /* KOLO_ERR_INVALID_USAGE, on all ranks alike: there is such a set. Collective. */
 kolo_status_t kolo_sets_add(struct kolo_tensor_engine *e, const int *sorted, int count, const char *what);
 uint64_t kolo_sets_hash(const kolo_rank_list_t *sets, int count);
-/* "0, 4, 5 and 7 more" */
-void kolo_sets_list(const int *ranks, int shown, int count, char *buf, size_t bytes);
+/* Gives all communicators up, each once. */
+void kolo_sets_leave(struct kolo_tensor_engine *e, bool abort);
 void kolo_sets_fini(struct kolo_tensor_engine *e);
 
 /* set_change.c: what all ranks have agreed to do; the entry is completed by the caller. */
 kolo_status_t kolo_sets_change(struct kolo_tensor_engine *e, const kolo_response_t *response);
-void kolo_sets_show(const kolo_request_t *request, char *buf, size_t bytes); /* "ranks 0, 4, 5", "set 3" */
-bool kolo_sets_request_is_good(const kolo_request_t *request, int nranks);
-/* Its rank has tensors outstanding in the set that is to be removed. */
-bool kolo_sets_is_busy(const kolo_request_t *request);
 
 /* order.c */
 typedef enum { KOLO_NUDGE_CYCLE, KOLO_NUDGE_CALL, KOLO_NUDGE_TURN } kolo_nudge_kind_t;
@@ -392,18 +413,10 @@ void kolo_wake_fini(struct kolo_tensor_engine *e);
 kolo_status_t kolo_wake_call(struct kolo_tensor_engine *e, uint64_t cycle);
 bool kolo_wake_called(const struct kolo_tensor_engine *e, uint64_t cycle);
 
-/* life.c */
-kolo_status_t kolo_engine_check(kolo_tensor_engine_t e, const char *what);
-/* Gives all communicators up, each once. */
-void kolo_engine_leave(struct kolo_tensor_engine *e, bool abort);
-
 /* loop.c */
 void *kolo_engine_loop(void *engine);
 
 /* sleep.c */
-void kolo_engine_kick(struct kolo_tensor_engine *e); /* there is something new: any thread */
-/* Has anything ended this rank's engine? */
-kolo_status_t kolo_engine_status(const struct kolo_tensor_engine *e);
 /* Until there is something to do, and for which set. */
 kolo_status_t kolo_engine_sleep(struct kolo_tensor_engine *e, kolo_set_t **set);
 void kolo_engine_look_for_stalls(struct kolo_tensor_engine *e);

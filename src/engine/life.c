@@ -17,12 +17,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-kolo_status_t kolo_engine_check(kolo_tensor_engine_t e, const char *what)
-{
-    if (e && e->magic == KOLO_ENGINE_MAGIC) return KOLO_OK;
-    return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: %s", what, e ? "this is no engine" : "the engine is NULL");
-}
-
 /* ---- the job that a launcher started ---- */
 
 static kolo_status_t join_job(kolo_comm_t *comm)
@@ -156,12 +150,6 @@ static void free_all(kolo_tensor_engine_t e)
     free(e);
 }
 
-void kolo_engine_leave(kolo_tensor_engine_t e, bool abort)
-{
-    kolo_set_t *s;
-    for (int id = 0; (s = kolo_sets_find(e, id)) != NULL; id++) kolo_set_leave(s, abort);
-}
-
 static kolo_status_t start(kolo_tensor_engine_t e, kolo_comm_t comm)
 {
     kolo_config_t config = KOLO_CONFIG_INITIALIZER;
@@ -179,7 +167,7 @@ static kolo_status_t start(kolo_tensor_engine_t e, kolo_comm_t comm)
     /* What all find wrong alike, each finds by itself: news of an abort could overtake it. */
     bool alike = status == KOLO_ERR_UNSUPPORTED || status == KOLO_ERR_MISMATCH ||
                  status == KOLO_ERR_INVALID_ARGUMENT || status == KOLO_ERR_INVALID_USAGE;
-    kolo_engine_leave(e, !alike);
+    kolo_sets_leave(e, !alike);
     return kolo_fail(status, "%s", text);
 }
 
@@ -212,7 +200,7 @@ static kolo_status_t end(kolo_tensor_engine_t e)
 {
     char text[KOLO_ERROR_TEXT_BYTES];
     pthread_join(e->thread, NULL);
-    kolo_engine_leave(e, false);
+    kolo_sets_leave(e, false);
     kolo_status_t status = e->failure;
     memcpy(text, e->failure_text, sizeof text);
     free_all(e);
@@ -238,7 +226,7 @@ kolo_status_t kolo_engine_abort(kolo_tensor_engine_t engine)
         return kolo_fail(KOLO_ERR_INVALID_USAGE, "engine_abort: not allowed in a callback of the engine");
     atomic_store(&engine->aborting, true);
     kolo_engine_kick(engine);
-    kolo_engine_leave(engine, true);
+    kolo_sets_leave(engine, true);
     end(engine);
     return KOLO_OK;
 }

@@ -5,21 +5,13 @@
 #include "comm/params.h"
 #include "engine/backends/backend.h"
 #include "engine/backends/use_mpi.h"
+#include "engine/batch/device.h"
 #include "engine/controller/talk.h"
 #include "engine/controller/tree.h"
 #include "engine/timeline/timeline.h"
 #include "engine/tuner/autotune.h"
 
 #include <string.h>
-
-int64_t kolo_engine_overlap;
-int64_t kolo_engine_tree_ranks, kolo_engine_tree_fan_in;
-const char *kolo_timeline_path;
-bool kolo_timeline_marks;
-int64_t kolo_timeline_queue;
-
-const char *kolo_autotune_log_path;
-int64_t kolo_autotune_warm_up, kolo_autotune_steps, kolo_autotune_samples, kolo_autotune_settings;
 
 static bool autotune;
 static const char *backends;

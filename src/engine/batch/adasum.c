@@ -14,8 +14,8 @@
  * A rank that has joined brings zeros: Adasum of a and zero is a, and no coefficient of anyone changes.
  */
 #include "engine/batch/perform.h"
-#include "engine/batch/values_kernels.h"
 #include "engine/engine.h"
+#include "engine/values_kernels.h"
 
 #include <float.h>
 #include <math.h>

@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+int64_t kolo_engine_overlap;
+
 /* ---- of the process ---- */
 
 typedef struct {
@@ -210,29 +212,4 @@ kolo_status_t kolo_devices_place(struct kolo_tensor_engine *e, const kolo_tensor
     entry->ready = memory ? memory->ready : NULL;
     if (entry->ready && passed_already(entry)) entry->ready = NULL;
     return entry->use || entry->ready ? kolo_finisher_start(e) : KOLO_OK;
-}
-
-/* ---- marks ---- */
-
-static void describe_wait(void *arg, char *buf, size_t bytes)
-{
-    snprintf(buf, bytes, "%s", (const char *)arg);
-}
-
-kolo_status_t kolo_use_wait(struct kolo_tensor_engine *e, kolo_use_t *use, uint64_t mark, const char *what)
-{
-    char text[128];
-    kolo_wait_t wait;
-    snprintf(text, sizeof text, "%s: %s", use->ops->name, what);
-    kolo_wait_init(&wait, NULL, 0, describe_wait, text, 1);
-    for (;;) {
-        uint32_t ticket = kolo_gate_ticket(e->gate);
-        kolo_status_t status = use->ops->reached(use->queue, mark);
-        if (status != KOLO_IN_PROGRESS) {
-            kolo_wait_end(&wait);
-            return status == KOLO_OK ? KOLO_OK : kolo_fail_prefix(status, "engine: device %d: ", use->number);
-        }
-        KOLO_TRY(kolo_engine_status(e));
-        KOLO_TRY(use->ops->tells ? kolo_gate_wait(e->gate, ticket, &wait) : kolo_wait_pause(&wait));
-    }
 }

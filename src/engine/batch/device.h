@@ -161,15 +161,12 @@ extern const kolo_device_ops_t kolo_cpu_ops;
 
 /* finish.c: a thread, started with the first tensor that needs it. */
 kolo_status_t kolo_finisher_start(struct kolo_tensor_engine *e);
-void kolo_finisher_wake(struct kolo_tensor_engine *e);
 /* The end: what is finishing is completed, or, after a while, given up as it is; nothing is looked at later. */
 void kolo_finisher_stop(struct kolo_tensor_engine *e);
 /* Has the job come to its end? KOLO_OK, KOLO_IN_PROGRESS or the failure of its devices. */
 kolo_status_t kolo_job_status(struct kolo_tensor_engine *e, const kolo_job_t *job);
 /* Completes its entries, with a failure unless status is KOLO_OK, and frees it. */
 void kolo_job_finish(struct kolo_tensor_engine *e, kolo_job_t *job, kolo_status_t status);
-bool kolo_engine_is_inside(const struct kolo_tensor_engine *e); /* the caller is a thread of the engine's */
-void kolo_engine_enter(struct kolo_tensor_engine *e);           /* it is from here on */
 
 /* fusion.c, the loop's. Room for so many bytes of host memory that nobody uses, until the next call here. */
 kolo_status_t kolo_fusion_room(struct kolo_tensor_engine *e, size_t bytes, void **memory);
@@ -194,6 +191,8 @@ kolo_status_t kolo_job_take(struct kolo_tensor_engine *e, kolo_lane_t *lane, siz
  * reached. How many entries these are. */
 size_t kolo_job_hand_over(struct kolo_tensor_engine *e, kolo_job_t *job);
 void kolo_job_free(kolo_job_t *job);
+bool kolo_job_is_free(const kolo_job_t *job);
+kolo_status_t kolo_job_await(struct kolo_tensor_engine *e, kolo_job_t *job); /* until it is */
 
 /* stage.c: a single tensor of a device. Its input, fetched; room for its output; and the output taken back, after
  * which the job of all three, entry->stage, is to be handed over. */

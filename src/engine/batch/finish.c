@@ -18,18 +18,6 @@
 
 int kolo_finisher_end_ms = 10000;
 
-static _Thread_local const struct kolo_tensor_engine *inside;
-
-bool kolo_engine_is_inside(const struct kolo_tensor_engine *e)
-{
-    return inside == e;
-}
-
-void kolo_engine_enter(struct kolo_tensor_engine *e)
-{
-    inside = e;
-}
-
 /* ---- events ---- */
 
 static void report(struct kolo_tensor_engine *e, const kolo_entry_t *entry, kolo_status_t status)
@@ -71,35 +59,6 @@ static bool look_at_events(struct kolo_tensor_engine *e, bool *poll)
 }
 
 /* ---- jobs ---- */
-
-kolo_status_t kolo_job_status(struct kolo_tensor_engine *e, const kolo_job_t *job)
-{
-    kolo_status_t result = KOLO_OK;
-    for (int i = 0; i < KOLO_USES; i++) {
-        if (!(job->uses >> i & 1)) continue;
-        kolo_use_t *use = atomic_load(&e->devices->uses[i]);
-        kolo_status_t status = use->ops->reached(use->queue, job->marks[i]);
-        if (status == KOLO_IN_PROGRESS) return status;
-        if (status != KOLO_OK) result = kolo_fail_prefix(status, "device %d: ", i);
-    }
-    return result;
-}
-
-void kolo_job_finish(struct kolo_tensor_engine *e, kolo_job_t *job, kolo_status_t status)
-{
-    kolo_lane_t *lane = job->lane;
-    size_t n = job->nentries;
-    char text[KOLO_ERROR_TEXT_BYTES];
-    for (size_t i = 0; i < n && status != KOLO_OK; i++) {
-        snprintf(text, sizeof text, "tensor %.511s: its result was lost: %.400s",
-                 job->entries[i]->request.name.text, kolo_error_text());
-        kolo_entry_fail(job->entries[i], status, text);
-    }
-    kolo_lane_finish(lane, job->entries, n);
-    atomic_fetch_sub(&lane->nelsewhere, n);
-    kolo_job_free(job);
-    kolo_engine_kick(e); /* the loop may wait for the job, or to send a join */
-}
 
 /* Completes what is done; *left: how many are not. */
 static bool look_at_jobs(struct kolo_tensor_engine *e, int *left, bool *poll)
@@ -174,11 +133,6 @@ kolo_status_t kolo_finisher_start(struct kolo_tensor_engine *e)
     }
     pthread_mutex_unlock(&d->lock);
     return error ? kolo_fail_errno(KOLO_ERR_SYSTEM, error, "engine: cannot start a thread") : KOLO_OK;
-}
-
-void kolo_finisher_wake(struct kolo_tensor_engine *e)
-{
-    kolo_gate_open(&e->devices->gate);
 }
 
 /* What queues still read and write belongs to the user as soon as its tensors are complete: it is waited for. */

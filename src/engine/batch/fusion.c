@@ -28,86 +28,6 @@ static int use_of(const kolo_response_t *r)
     return r->entry && r->entry->use ? r->entry->use->number : KOLO_USE_CPU;
 }
 
-/* ---- jobs ---- */
-
-static bool is_free(const kolo_job_t *job)
-{
-    return atomic_load(&job->state) == KOLO_JOB_FREE;
-}
-
-void kolo_job_free(kolo_job_t *job)
-{
-    for (int i = 0; i < 2; i++) {
-        kolo_use_unpin(job->on, job->scratch[i]);
-        free(job->scratch[i]);
-        job->scratch[i] = NULL;
-    }
-    job->on = NULL;
-    job->nentries = 0;
-    atomic_store(&job->state, KOLO_JOB_FREE);
-}
-
-/* Completes what the CPU's thread has done, in order, or waits for it. */
-static kolo_status_t settle(struct kolo_tensor_engine *e, kolo_job_t *job)
-{
-    kolo_use_t *cpu = atomic_load(&e->devices->uses[KOLO_USE_CPU]);
-    if (atomic_load(&job->state) != KOLO_JOB_SETTLING) return KOLO_OK;
-    KOLO_TRY(kolo_use_wait(e, cpu, job->marks[KOLO_USE_CPU], "unpacking of tensors"));
-    kolo_job_finish(e, job, KOLO_OK);
-    return KOLO_OK;
-}
-
-/* The other jobs are the finisher's, which opens the gate when one of them is over. */
-static kolo_status_t await_free(struct kolo_tensor_engine *e, kolo_job_t *job)
-{
-    kolo_wait_t wait;
-    KOLO_TRY(settle(e, job));
-    kolo_wait_init(&wait, NULL, 0, NULL, NULL, 1);
-    for (;;) {
-        uint32_t ticket = kolo_gate_ticket(e->gate);
-        if (is_free(job)) return KOLO_OK;
-        KOLO_TRY(kolo_engine_status(e));
-        KOLO_TRY(kolo_gate_wait(e->gate, ticket, &wait));
-    }
-}
-
-kolo_status_t kolo_job_take(struct kolo_tensor_engine *e, kolo_lane_t *lane, size_t n, kolo_job_t **out)
-{
-    kolo_devices_t *d = e->devices;
-    kolo_job_t *job = NULL;
-    for (int i = 0; i < KOLO_JOBS && !job; i++)
-        if (is_free(&d->jobs[i])) job = &d->jobs[i];
-    /* What is taken already (the next batch, begun ahead) is the caller's own and would never come to its end. */
-    for (int i = 0; i < KOLO_JOBS && !job; i++) {
-        if (atomic_load(&d->jobs[d->next_job].state) != KOLO_JOB_TAKEN) job = &d->jobs[d->next_job];
-        d->next_job = (d->next_job + 1) % KOLO_JOBS;
-    }
-    if (!job) return kolo_fail(KOLO_ERR_INTERNAL, "engine: all %d jobs of devices are taken", KOLO_JOBS);
-    if (!is_free(job)) KOLO_TRY(await_free(e, job));
-    if (n > job->entries_room) {
-        kolo_entry_t **entries = realloc(job->entries, n * sizeof(kolo_entry_t *));
-        if (entries) job->entries = entries;
-        kolo_lift_t *lifts = realloc(job->lifts, n * sizeof *lifts);
-        if (lifts) job->lifts = lifts;
-        if (!entries || !lifts) return kolo_fail(KOLO_ERR_NO_MEMORY, "engine: out of memory for %zu tensors", n);
-        job->entries_room = n;
-    }
-    job->lane = lane;
-    job->uses = 0;
-    job->now = true;
-    job->buffer = -1;
-    job->nentries = job->nlifts = 0;
-    atomic_store(&job->state, KOLO_JOB_TAKEN);
-    *out = job;
-    return KOLO_OK;
-}
-
-kolo_status_t kolo_fusion_settle(struct kolo_tensor_engine *e)
-{
-    for (int i = 0; i < KOLO_JOBS; i++) KOLO_TRY(settle(e, &e->devices->jobs[i]));
-    return KOLO_OK;
-}
-
 /* ---- buffers ---- */
 
 static kolo_status_t grow_host(struct kolo_tensor_engine *e, int b, size_t bytes)
@@ -159,13 +79,13 @@ static kolo_status_t take_buffer(struct kolo_tensor_engine *e, size_t bytes, uin
     kolo_devices_t *d = e->devices;
     int b = -1;
     for (int i = 0; i < KOLO_FUSION_BUFFERS && b < 0; i++)
-        if (!d->buffers[i].job || is_free(d->buffers[i].job) || d->buffers[i].job->buffer != i) b = i;
+        if (!d->buffers[i].job || kolo_job_is_free(d->buffers[i].job) || d->buffers[i].job->buffer != i) b = i;
     for (int i = 0; i < KOLO_FUSION_BUFFERS && b < 0; i++)
         if (atomic_load(&d->buffers[i].job->state) != KOLO_JOB_TAKEN) b = i;
     if (b < 0) return kolo_fail(KOLO_ERR_INTERNAL, "engine: all fusion buffers are taken");
     kolo_job_t *last = d->buffers[b].job;
     if (last && last->buffer == b && (bytes > d->buffers[b].bytes || !may_follow(last, uses, now)))
-        KOLO_TRY(await_free(e, last));
+        KOLO_TRY(kolo_job_await(e, last));
     *out = b;
     return grow_host(e, b, bytes);
 }
@@ -347,17 +267,6 @@ static kolo_status_t unpack_device(kolo_set_t *s, kolo_use_t *use, kolo_job_t *j
     return kolo_use_mark(use, &job->marks[use->number]);
 }
 
-size_t kolo_job_hand_over(struct kolo_tensor_engine *e, kolo_job_t *job)
-{
-    bool devices = job->uses & ~CPU_BIT;
-    size_t n = job->nentries;
-    if (devices) job->uses &= ~CPU_BIT; /* whose part is done */
-    atomic_fetch_add(&job->lane->nelsewhere, job->nentries);
-    atomic_store(&job->state, devices ? KOLO_JOB_FINISHING : KOLO_JOB_SETTLING);
-    if (devices) kolo_finisher_wake(e);
-    return n;
-}
-
 kolo_status_t kolo_fusion_end(kolo_set_t *s, kolo_job_t *job, kolo_response_t *const *batch, size_t n, bool more,
                               kolo_entry_t **done, size_t *ndone, kolo_job_t **later)
 {
@@ -396,7 +305,7 @@ static bool is_stuck(const kolo_devices_t *d, int i)
 /* Does a device that is stuck still have a part in it? */
 static bool is_kept(const kolo_devices_t *d, const kolo_job_t *job)
 {
-    if (is_free(job)) return false;
+    if (kolo_job_is_free(job)) return false;
     bool kept = job->on && job->on->stuck;
     for (int i = 0; i < KOLO_USES; i++) kept |= (job->uses >> i & 1) && is_stuck(d, i);
     return kept;

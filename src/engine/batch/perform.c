@@ -15,38 +15,11 @@
 
 #define NOTHING_NS 1000 /* a tensor that needs no preparation takes less */
 
-void kolo_entry_fail(kolo_entry_t *entry, kolo_status_t status, const char *text)
-{
-    if (entry->status != KOLO_OK) return;
-    entry->status = status;
-    entry->text = strdup(text); /* without memory the status has to do */
-}
-
-static size_t bytes_of_shape(const kolo_entry_t *entry, const int64_t *shape, int ndims)
-{
-    size_t elem = kolo_type_size(entry->request.type);
-    return (size_t)kolo_shape_elements(shape, ndims, 0, elem) * elem;
-}
-
-void *kolo_output_memory(kolo_entry_t *entry, const int64_t *shape, int ndims)
-{
-    size_t bytes = bytes_of_shape(entry, shape, ndims);
-    char text[KOLO_TENSOR_NAME_MAX + 100];
-    entry->out_ndims = ndims;
-    memcpy(entry->out_shape, shape, (size_t)ndims * sizeof *shape);
-    if (!entry->output && entry->how.allocate)
-        entry->output = entry->how.allocate(entry->how.arg, bytes, ndims, shape);
-    if (entry->output || bytes == 0) return entry->output;
-    snprintf(text, sizeof text, "tensor %s: its allocate function gave no memory for %zu bytes",
-             entry->request.name.text, bytes);
-    kolo_entry_fail(entry, KOLO_ERR_NO_MEMORY, text);
-    return NULL;
-}
-
 kolo_status_t kolo_output_find(kolo_set_t *s, kolo_entry_t *entry, const int64_t *shape, int ndims,
                                kolo_output_t *output)
 {
-    *output = (kolo_output_t){kolo_output_memory(entry, shape, ndims), NULL, bytes_of_shape(entry, shape, ndims)};
+    *output =
+        (kolo_output_t){kolo_output_memory(entry, shape, ndims), NULL, kolo_output_bytes(entry, shape, ndims)};
     if (entry->use) return kolo_stage_room(s, entry, output->bytes, &output->data);
     if (output->data || output->bytes == 0) return KOLO_OK;
     output->data = output->scratch = malloc(output->bytes);
@@ -60,14 +33,6 @@ kolo_status_t kolo_output_done(kolo_entry_t *entry, const kolo_output_t *output,
     if (entry->status == KOLO_OK) return kolo_stage_out(entry, entry->output, output->bytes);
     kolo_stage_drop(entry);
     return KOLO_OK;
-}
-
-kolo_op_t kolo_reduction_of(const kolo_set_t *s, kolo_op_t op, double *factor)
-{
-    if (op != KOLO_AVG || s->njoined == 0) return op;
-    int by = s->engine->config.average == KOLO_AVERAGE_CONTRIBUTORS ? s->size - s->njoined : s->size;
-    *factor /= by;
-    return KOLO_SUM;
 }
 
 /* ---- reductions ---- */

@@ -17,11 +17,8 @@ kolo_status_t kolo_adasum(kolo_set_t *s, kolo_response_t *const *batch, size_t n
 kolo_status_t kolo_perform(kolo_set_t *s, const kolo_batches_t *batches);
 /* perform_move.c: what is not reduced in batches; the entry is completed by the caller. */
 kolo_status_t kolo_perform_move(kolo_set_t *s, const kolo_response_t *response);
-/* Where the result of an entry goes: the caller's output, or allocated. NULL: nowhere, and entry->status says why,
- * unless it has no bytes. */
-void *kolo_output_memory(kolo_entry_t *entry, const int64_t *shape, int ndims);
-/* The same for who puts it there: memory of the CPU in any case, so that this rank takes part, and to be given back
- * by kolo_output_done(). */
+/* kolo_output_memory() for who puts it there: memory of the CPU in any case, so that this rank takes part, and to
+ * be given back by kolo_output_done(). */
 typedef struct {
     void *data, *scratch;
     size_t bytes;
@@ -30,8 +27,5 @@ kolo_status_t kolo_output_find(kolo_set_t *s, kolo_entry_t *entry, const int64_t
                                kolo_output_t *output);
 /* status: of the operation, which is returned unless it is KOLO_OK. */
 kolo_status_t kolo_output_done(kolo_entry_t *entry, const kolo_output_t *output, kolo_status_t status);
-void kolo_entry_fail(kolo_entry_t *entry, kolo_status_t status, const char *text);
-/* KOLO_AVG where all ranks contribute; else the sum, and what it is to be multiplied by. */
-kolo_op_t kolo_reduction_of(const kolo_set_t *s, kolo_op_t op, double *factor);
 
 #endif

@@ -7,7 +7,7 @@
 #define KOLO_ENGINE_CONTROLLER_CONTROLLER_H
 
 #include "engine/controller/ranks.h"
-#include "engine/controller/request.h"
+#include "engine/request.h"
 #include "member/member.h"
 
 typedef struct {             /* what some ranks mean by a name */

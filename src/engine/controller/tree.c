@@ -4,6 +4,8 @@
  */
 #include "engine/controller/tree.h"
 
+int64_t kolo_engine_tree_ranks, kolo_engine_tree_fan_in;
+
 /* The ranks below a place are cut into as many pieces as it has children, of nearly equal length. */
 static int child_begin(const kolo_tree_place_t *place, int child)
 {

@@ -217,7 +217,7 @@ void *kolo_engine_loop(void *engine)
     snprintf(e->failure_text, sizeof e->failure_text, "%s",
              atomic_load(&e->aborting) ? "this rank has aborted the engine" : kolo_error_text());
     /* Others may wait for this rank in an operation that it will not come to. */
-    kolo_engine_leave(e, true);
+    kolo_sets_leave(e, true);
     end_all(e, e->failure, e->failure_text);
     return NULL;
 }

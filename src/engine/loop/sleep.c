@@ -24,23 +24,6 @@
 
 #define LINGER_NS 30000
 
-void kolo_engine_kick(struct kolo_tensor_engine *e)
-{
-    kolo_gate_open(e->gate);
-}
-
-kolo_status_t kolo_engine_status(const struct kolo_tensor_engine *e)
-{
-    kolo_status_t status = KOLO_OK;
-    if (atomic_load(&e->aborting)) return kolo_fail(KOLO_ERR_ABORTED, "engine: this rank has aborted it");
-    if (KOLO_UNLIKELY(atomic_load(&e->devices->failed)))
-        return kolo_fail(e->devices->failure, "%s", e->devices->failure_text);
-    KOLO_TRY(kolo_comm_get_async_error(e->all->comm, &status));
-    return status == KOLO_OK || status == KOLO_IN_PROGRESS
-               ? KOLO_OK
-               : kolo_fail(status, "%s", kolo_get_last_error(e->all->comm));
-}
-
 /* This rank belongs to it, and it is still there. */
 static bool takes_part(const kolo_set_t *s)
 {

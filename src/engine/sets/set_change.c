@@ -6,57 +6,16 @@
  * A change travels in the request's shape. Adding: how many ranks, a hash of them all, and the first few for
  * sentences. Removing: the id, and how many tensors this rank has outstanding in the set.
  */
-#include "engine/batch/device.h"
-#include "engine/batch/perform.h"
+#include "engine/engine.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-enum { COUNT, HASH, FIRST, NAMED = KOLO_TENSOR_DIMS_MAX - FIRST }; /* of adding */
-enum { ID, OUTSTANDING };                                          /* of removing */
-
-/* ---- what the coordinator looks at ---- */
-
-void kolo_sets_show(const kolo_request_t *request, char *buf, size_t bytes)
-{
-    char list[200];
-    int ranks[NAMED], shown = 0;
-    if (request->work == KOLO_WORK_REMOVE_SET) {
-        snprintf(buf, bytes, "set %lld", (long long)request->shape[ID]);
-        return;
-    }
-    for (; shown < request->ndims - FIRST; shown++) ranks[shown] = (int)request->shape[FIRST + shown];
-    kolo_sets_list(ranks, shown, (int)request->shape[COUNT], list, sizeof list);
-    if (request->shape[COUNT] > NAMED)
-        snprintf(buf, bytes, "ranks %s (hash %llx)", list, (unsigned long long)request->shape[HASH]);
-    else
-        snprintf(buf, bytes, "ranks %s", list);
-}
-
-bool kolo_sets_request_is_good(const kolo_request_t *request, int nranks)
-{
-    if (request->ndims < 2 || request->shape[0] < 0 || request->shape[1] < 0) return false;
-    if (request->work == KOLO_WORK_REMOVE_SET)
-        return request->ndims == 2 && request->shape[ID] > 0 && request->shape[ID] < KOLO_SETS_MAX;
-    if (request->shape[COUNT] < 1 || request->shape[COUNT] > nranks ||
-        request->ndims != FIRST + KOLO_MIN(request->shape[COUNT], (int64_t)NAMED))
-        return false;
-    for (int i = FIRST; i < request->ndims; i++)
-        if (request->shape[i] < 0 || request->shape[i] >= nranks) return false;
-    return true;
-}
-
-bool kolo_sets_is_busy(const kolo_request_t *request)
-{
-    return request->work == KOLO_WORK_REMOVE_SET && request->shape[OUTSTANDING] > 0;
-}
 
 /* ---- changes, on the loop ---- */
 
 static kolo_status_t add(struct kolo_tensor_engine *e, kolo_entry_t *entry)
 {
-    int count = (int)entry->request.shape[COUNT], *sorted = malloc((size_t)count * sizeof *sorted);
+    int count = (int)entry->request.shape[KOLO_CHANGE_COUNT], *sorted = malloc((size_t)count * sizeof *sorted);
     if (!sorted) return kolo_fail(KOLO_ERR_NO_MEMORY, "engine: out of memory for a process set of %d ranks", count);
     for (int i = 0; i < count; i++) sorted[i] = (int)entry->splits[i];
     int before = e->nsets;
@@ -98,7 +57,7 @@ kolo_status_t kolo_sets_change(struct kolo_tensor_engine *e, const kolo_response
     if (!entry)
         return kolo_fail(KOLO_ERR_INTERNAL, "engine: rank %d has joined and is to change the sets", e->rank);
     if (response->request.work == KOLO_WORK_ADD_SET) return response->status == KOLO_OK ? add(e, entry) : KOLO_OK;
-    int id = (int)entry->request.shape[ID];
+    int id = (int)entry->request.shape[KOLO_CHANGE_ID];
     if (response->status == KOLO_OK) return take_away(e, id);
     reopen(kolo_sets_find(e, id));
     return KOLO_OK;
@@ -136,10 +95,10 @@ static kolo_status_t adding_entry(const int *sorted, int count, kolo_entry_t **e
     if (status != KOLO_OK) return status;
     kolo_request_t *q = &(*entry)->request;
     q->work = KOLO_WORK_ADD_SET;
-    q->ndims = FIRST + KOLO_MIN(count, (int)NAMED);
-    q->shape[COUNT] = count;
-    q->shape[HASH] = (int64_t)(kolo_sets_hash(&whole, 1) & INT64_MAX);
-    for (int i = 0; i < q->ndims - FIRST; i++) q->shape[FIRST + i] = sorted[i];
+    q->ndims = KOLO_CHANGE_FIRST + KOLO_MIN(count, (int)KOLO_CHANGE_NAMED);
+    q->shape[KOLO_CHANGE_COUNT] = count;
+    q->shape[KOLO_CHANGE_HASH] = (int64_t)(kolo_sets_hash(&whole, 1) & INT64_MAX);
+    for (int i = 0; i < q->ndims - KOLO_CHANGE_FIRST; i++) q->shape[KOLO_CHANGE_FIRST + i] = sorted[i];
     return KOLO_OK;
 }
 
@@ -191,8 +150,8 @@ kolo_status_t kolo_engine_remove_set(kolo_tensor_engine_t engine, int set)
     }
     entry->request.work = KOLO_WORK_REMOVE_SET;
     entry->request.ndims = 2;
-    entry->request.shape[ID] = set;
-    entry->request.shape[OUTSTANDING] = (int64_t)outstanding;
+    entry->request.shape[KOLO_CHANGE_ID] = set;
+    entry->request.shape[KOLO_CHANGE_OUTSTANDING] = (int64_t)outstanding;
     kolo_status_t status = submit(engine, entry, what, &handle);
     if (status == KOLO_OK) return kolo_queue_wait(&engine->queue, handle, 0, NULL);
     reopen(s);

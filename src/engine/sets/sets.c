@@ -55,15 +55,6 @@ uint64_t kolo_sets_hash(const kolo_rank_list_t *sets, int count)
     return hash;
 }
 
-void kolo_sets_list(const int *ranks, int shown, int count, char *buf, size_t bytes)
-{
-    size_t at = 0;
-    buf[0] = '\0';
-    for (int i = 0; i < shown && at < bytes; i++)
-        at += (size_t)snprintf(buf + at, bytes - at, i ? ", %d" : "%d", ranks[i]);
-    if (count > shown && at < bytes) snprintf(buf + at, bytes - at, " and %d more", count - shown);
-}
-
 /* ---- the table ---- */
 
 kolo_set_t *kolo_sets_find(struct kolo_tensor_engine *e, int id)
@@ -199,6 +190,12 @@ kolo_status_t kolo_sets_make_first(struct kolo_tensor_engine *e)
         if (status != KOLO_OK) return status;
     }
     return KOLO_OK;
+}
+
+void kolo_sets_leave(struct kolo_tensor_engine *e, bool abort)
+{
+    kolo_set_t *s;
+    for (int id = 0; (s = kolo_sets_find(e, id)) != NULL; id++) kolo_set_leave(s, abort);
 }
 
 void kolo_sets_fini(struct kolo_tensor_engine *e)

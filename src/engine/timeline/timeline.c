@@ -14,6 +14,10 @@
 #include <string.h>
 #include <unistd.h>
 
+const char *kolo_timeline_path;
+bool kolo_timeline_marks;
+int64_t kolo_timeline_queue;
+
 #define NAMES_MAX 65536 /* rows of a timeline; later names are left out, and counted */
 #define CLOCK_S   10    /* while there is work, clocks are compared so often: they drift */
 

@@ -14,6 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+int64_t kolo_autotune_warm_up, kolo_autotune_steps, kolo_autotune_samples, kolo_autotune_settings;
+
 #define CYCLES_A_STEP 1000 /* a step is over after so many, too: names need not come again */
 #define SETTLING      2
 

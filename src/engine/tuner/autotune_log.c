@@ -11,6 +11,8 @@
 #include <limits.h>
 #include <string.h>
 
+const char *kolo_autotune_log_path;
+
 void kolo_autotune_log_open(kolo_autotune_log_t *log, int rank)
 {
     char path[PATH_MAX];

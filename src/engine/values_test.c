@@ -3,8 +3,8 @@
  * Scales, and values that change nothing: checked against what a reduction makes of them.
  */
 #include "base/test.h"
-#include "engine/batch/values_kernels.h"
 #include "engine/engine.h"
+#include "engine/values_kernels.h"
 #include "exec/host/reduce.h"
 #include "exec/host/reduce_types.h"
 

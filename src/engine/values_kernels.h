@@ -4,8 +4,8 @@
  * floats and the arithmetic of Adasum. One source, built for each instruction set that exec/host is built for; all
  * builds give the same bits (no contraction, the same order of additions).
  */
-#ifndef KOLO_ENGINE_BATCH_VALUES_KERNELS_H
-#define KOLO_ENGINE_BATCH_VALUES_KERNELS_H
+#ifndef KOLO_ENGINE_VALUES_KERNELS_H
+#define KOLO_ENGINE_VALUES_KERNELS_H
 
 #include <kolo/kolo.h>
 #include <stddef.h>

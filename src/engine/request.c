@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Requests, responses and entries: what they hold, how they are called in messages, and their memory.
+ * Requests and responses: what they hold, how they are called in messages, and their memory.
  */
 #include "engine/engine.h"
 
@@ -176,36 +176,4 @@ void kolo_request_copy(kolo_request_t *copy, const kolo_request_t *request, char
     memcpy(text, request->name.text, request->name.length + 1);
     copy->name = (kolo_name_t){NULL, request->name.hash, request->name.length, text};
     memcpy((char *)copy + behind_name, (const char *)request + behind_name, sizeof *copy - behind_name);
-}
-
-/* ---- entries ---- */
-
-kolo_status_t kolo_entry_new(const char *name, uint32_t length, const int64_t *splits, int nsplits,
-                             kolo_entry_t **entry)
-{
-    size_t table = splits ? (size_t)nsplits * sizeof *splits : 0;
-    kolo_entry_t *e = malloc(sizeof *e + table + length + 1);
-    if (!e) return kolo_fail(KOLO_ERR_NO_MEMORY, "engine: out of memory for tensor %s", name);
-    memset(e, 0, sizeof *e);
-    char *text = (char *)(e + 1) + table;
-    memcpy(text, name, length);
-    text[length] = '\0';
-    if (splits) {
-        e->splits = (int64_t *)(e + 1);
-        memcpy(e->splits, splits, table);
-    }
-    kolo_name_init(&e->request.name, text, length);
-    e->request.prescale = e->request.postscale = 1.0;
-    e->handle = -1;
-    e->last_joined = -1;
-    *entry = e;
-    return KOLO_OK;
-}
-
-void kolo_entry_free(kolo_entry_t *entry)
-{
-    if (!entry) return;
-    free(entry->text);
-    free(entry->part_rows);
-    free(entry);
 }

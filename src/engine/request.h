@@ -2,8 +2,8 @@
  *
  * Names, requests and responses: what the ranks of a process set have to agree on, and what they have agreed.
  */
-#ifndef KOLO_ENGINE_CONTROLLER_REQUEST_H
-#define KOLO_ENGINE_CONTROLLER_REQUEST_H
+#ifndef KOLO_ENGINE_REQUEST_H
+#define KOLO_ENGINE_REQUEST_H
 
 #include "base/status.h"
 #include "engine/tuner/tuner.h"
@@ -57,6 +57,15 @@ bool kolo_adasum_takes(kolo_type_t type);
 #define KOLO_ADD_SET_NAME    "\1adding of a process set"
 #define KOLO_REMOVE_SET_NAME "\1removal of a process set"
 
+/* What stands where in the shape of a change of the sets (sets/set_change.c): of adding, of removing. */
+enum {
+    KOLO_CHANGE_COUNT,
+    KOLO_CHANGE_HASH,
+    KOLO_CHANGE_FIRST,
+    KOLO_CHANGE_NAMED = KOLO_TENSOR_DIMS_MAX - KOLO_CHANGE_FIRST
+};
+enum { KOLO_CHANGE_ID, KOLO_CHANGE_OUTSTANDING };
+
 typedef struct {
     kolo_name_t name; /* its text belongs to whoever holds the request */
     kolo_work_t work;
@@ -65,7 +74,7 @@ typedef struct {
     int root;
     double prescale, postscale;
     int ndims;
-    int64_t shape[KOLO_TENSOR_DIMS_MAX]; /* of changes of the sets: see sets.c */
+    int64_t shape[KOLO_TENSOR_DIMS_MAX]; /* of changes of the sets: KOLO_CHANGE_... */
     uint64_t group;                      /* hash of the names of its group, 0: none */
     uint32_t group_size;
     uint32_t waited_ms; /* for its cached agreement, before it was sent; nothing hangs on it */

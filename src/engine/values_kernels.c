@@ -3,7 +3,7 @@
  * See values_kernels.h. Written for the compiler to vectorise: no branches, selects instead. The build compiles
  * this file once per instruction set, KOLO_VALUES_TABLE names the table.
  */
-#include "engine/batch/values_kernels.h"
+#include "engine/values_kernels.h"
 #include "exec/host/reduce_types.h"
 
 /* ---- integers ---- */

@@ -3,8 +3,8 @@
  * Arithmetic on tensors outside collectives: scaling, and the value that changes nothing under an operator, which
  * ranks that have joined contribute.
  */
-#include "engine/batch/values_kernels.h"
 #include "engine/engine.h"
+#include "engine/values_kernels.h"
 #include "exec/host/reduce_table.h"
 
 #include <string.h>
