@@ -6,6 +6,7 @@
 #define KOLO_TOOLS_KOLORUN_AGENT_H
 
 #include "kolorun.h"
+#include "kolorun_bind.h"
 #include "kolorun_frame.h"
 
 typedef struct {
@@ -25,6 +26,7 @@ typedef struct {
     char error[512];             /* why a function returned false */
     sigset_t old_mask;
     struct rlimit old_files;
+    kolorun_places_t *places; /* NULL: not looked at */
 } kolorun_group_t;
 
 typedef struct {

@@ -164,6 +164,7 @@ static _Noreturn void child_main(const kolorun_group_t *group, int id, const kol
         stage = KOLORUN_ERROR_DIR;
     }
     if (ok) {
+        kolorun_bind_self(group->places, STDERR_FILENO);
         signal(SIGPIPE, SIG_DFL);
         sigprocmask(SIG_SETMASK, &group->old_mask, NULL);
         setrlimit(RLIMIT_NOFILE, &group->old_files);
@@ -185,6 +186,7 @@ bool kolorun_group_start(kolorun_group_t *group, int id, const kolorun_spec_t *s
     }
     group->children = kolorun_grow(group->children, sizeof *group->children * ((size_t)group->nchildren + 1));
     kolorun_child_t *c = &group->children[group->nchildren];
+    kolorun_places_need(&group->places, spec->env);
     pid_t parent = getpid(), pid = fork();
     if (pid == 0) child_main(group, id, spec, parent, out[1], err[1]);
     close(out[1]);
@@ -250,6 +252,7 @@ void kolorun_group_fini(kolorun_group_t *group)
     if (group->start_read >= 0) close(group->start_read);
     if (group->start_write >= 0) close(group->start_write);
     remove_dir(group->dir);
+    kolorun_places_free(group->places);
     free(group->children);
     *group = (kolorun_group_t){.guard_pidfd = -1, .guard_pipe = -1, .start_read = -1, .start_write = -1};
 }

@@ -27,6 +27,10 @@ static const char usage[] =
     "  --no-tag        do not put [rank] in front of each line (--tag is the default)\n"
     "  --output-dir D  write the output of each rank to D/rank.R/stdout and stderr, too\n"
     "  --store         keep a store of small values for the ranks (KOLO_STORE, KOLO_STORE_KEY_FILE)\n"
+    "  --bind-to WHAT  core (the default): the ranks of a host divide its cores, unless there are too few; numa: "
+    "each\n"
+    "                  gets the NUMA nodes of its cores; none\n"
+    "  --report-bindings       each rank says where it is bound\n"
     "  --timeout S     end the job after S seconds, with status 124\n"
     "  --grace S       seconds between SIGTERM and SIGKILL when the job is ended (default 5)\n"
     "  --check-build   say what is compiled in and what is found on this machine\n"
@@ -111,6 +115,11 @@ static int take(kolorun_options_t *o, int c, const char *arg)
     case 'o':
         o->output_dir = arg;
         return arg[0] != '\0' ? -1 : bad_option("--output-dir", arg, "a directory");
+    case 'B':
+        return kolorun_bind_parse(arg, &o->bind) ? -1 : bad_option("--bind-to", arg, "core, numa or none");
+    case 'r':
+        o->report_bindings = true;
+        return -1;
     case 'x':
         return add_variable(o, arg);
     case 'k':
@@ -129,6 +138,14 @@ static int take(kolorun_options_t *o, int c, const char *arg)
         fputs(elastic_usage, c == 'h' ? stdout : stderr);
         return c == 'h' ? 0 : KOLORUN_STATUS_USAGE;
     }
+}
+
+/* The default of --bind-to. */
+static bool take_environment(kolorun_options_t *o)
+{
+    const char *text = getenv(KOLORUN_BIND_VARIABLE);
+    if (text == NULL || text[0] == '\0' || kolorun_bind_parse(text, &o->bind)) return true;
+    return bad_option(KOLORUN_BIND_VARIABLE, text, "core, numa or none") < 0;
 }
 
 static int check(kolorun_options_t *o)
@@ -175,6 +192,8 @@ int kolorun_options_parse(int argc, char **argv, kolorun_options_t *o)
                                           {"start-timeout", required_argument, NULL, 'S'},
                                           {"output-dir", required_argument, NULL, 'o'},
                                           {"store", no_argument, NULL, 'k'},
+                                          {"bind-to", required_argument, NULL, 'B'},
+                                          {"report-bindings", no_argument, NULL, 'r'},
                                           {"check-build", no_argument, NULL, 'b'},
                                           ELASTIC_OPTION_ROWS,
                                           {"help", no_argument, NULL, 'h'},
@@ -184,7 +203,7 @@ int kolorun_options_parse(int argc, char **argv, kolorun_options_t *o)
         fprintf(stderr, "kolorun: cannot find its own program in /proc\n");
         return 1;
     }
-    int c, status = -1;
+    int c, status = take_environment(o) ? -1 : KOLORUN_STATUS_USAGE;
     while (status < 0 && (c = getopt_long(argc, argv, "+n:H:x:h", longs, NULL)) != -1) status = take(o, c, optarg);
     if (status >= 0 || o->check_build) return status;
     o->argv = argv + optind;
@@ -244,6 +263,9 @@ char **kolorun_env_make(const kolorun_options_t *options, bool remote, int rank,
         snprintf(text, sizeof text, "KOLO_STORE_AT=%s%d", remote ? "" : "127.0.0.1:", options->store_port);
         add(&env, &n, text);
     }
+    char bind[64];
+    kolorun_bind_variable(options->bind, options->report_bindings, bind, sizeof bind);
+    add(&env, &n, bind);
     for (size_t i = 0; i < options->nenv; i++) add(&env, &n, options->env[i]);
     return env;
 }

@@ -6,6 +6,7 @@
 #define KOLO_TOOLS_KOLORUN_OPTIONS_H
 
 #include "elastic_options.h"
+#include "kolorun_bind.h"
 #include "kolorun_host.h"
 #include "kolorun_hostlist.h"
 
@@ -20,6 +21,8 @@ typedef struct {
     int store_port;            /* 0: none runs */
     double timeout_s, grace_s; /* timeout 0: none */
     const char *output_dir;    /* NULL: none */
+    kolorun_bind_t bind;
+    bool report_bindings;
     kolorun_way_t way;
     elastic_options_t elastic;
     char **env; /* K=V texts of -x */

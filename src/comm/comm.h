@@ -297,6 +297,12 @@ kolo_status_t kolo_child_open(kolo_body_t *child, int rank, int nranks, kolo_oob
 kolo_status_t kolo_body_borrow(kolo_body_t *body, const kolo_peer_card_t *cards, const kolo_agreed_t *agreed,
                                const int *members);
 void kolo_body_borrow_end(kolo_body_t *body);
+/* Cores that the ranks of one host have together (launchers may bind each to cores of its own), at least 1. */
+uint32_t kolo_cores_of_node(const kolo_member_t *m, int node);
+/* Must ranks of this host share cores? Then `text` says which. */
+bool kolo_cores_shared(const kolo_member_t *m, int node, char *text, size_t bytes);
+/* Logs it, once per process and host. */
+void kolo_cores_warn(const kolo_body_t *body);
 /* Two steps of kolo_body_setup(); both need all ranks. */
 kolo_status_t kolo_body_meet(kolo_body_t *body);
 kolo_status_t kolo_body_agree(kolo_body_t *body);

@@ -73,19 +73,6 @@ kolo_status_t kolo_body_new(int rank, int nranks, const kolo_config_t *config, c
     return KOLO_OK;
 }
 
-/* Cores that the ranks of one host have together: launchers may bind each rank to cores of its own. */
-static uint32_t cores_of_node(const kolo_member_t *m, int node)
-{
-    uint32_t cores = 0;
-    for (int byte = 0; byte < KOLO_CORE_MASK_BYTES; byte++) {
-        unsigned all = 0;
-        for (int i = 0; i < m->node_size[node]; i++)
-            all |= m->peers[m->node_ranks[m->node_first[node] + i]].core_mask[byte];
-        cores += (uint32_t)__builtin_popcount(all);
-    }
-    return cores ? cores : 1;
-}
-
 static void fill_emit(kolo_body_t *body)
 {
     const kolo_member_t *m = &body->member;
@@ -101,7 +88,7 @@ static void fill_emit(kolo_body_t *body)
         const kolo_wire_ops_t *wire = body->nranks > 1 ? kolo_wire_choose(&body->ctx, &pair, NULL) : NULL;
         refs = refs && wire && (wire->caps & KOLO_CAP_REF);
     }
-    for (int i = 0; i < m->nnodes; i++) cores = KOLO_MIN(cores, cores_of_node(m, i));
+    for (int i = 0; i < m->nnodes; i++) cores = KOLO_MIN(cores, kolo_cores_of_node(m, i));
     /* NODE connections need one wire for a whole host, on every host: ask for each host's first rank. */
     for (int i = 0; i < m->nnodes && fanout; i++) {
         if (m->node_size[i] < 2) continue;
@@ -181,6 +168,7 @@ kolo_status_t kolo_body_setup(kolo_body_t *body)
         return kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for the connection tables of %d ranks", body->nranks);
     KOLO_TRY(kolo_lost_watch(body));
     kolo_record_open(body);
+    kolo_cores_warn(body);
     kolo_info("comm", "%s rank %d of %d is ready: %d host(s), fan-out %s, references %s, slots of %u bytes",
               body->name, body->rank, body->nranks, body->member.nnodes, body->emit.fanout ? "yes" : "no",
               body->emit.refs ? "yes" : "no", body->sizes.local_slot_bytes);

@@ -113,7 +113,7 @@ static kolo_status_t build(kolo_tensor_engine_t e, kolo_comm_t comm)
     KOLO_TRY(kolo_sets_make_all(e, comm));
     KOLO_TRY(agree(e, comm));
     KOLO_TRY(allocate(e));
-    KOLO_TRY(kolo_devices_init(e));
+    KOLO_TRY(kolo_devices_init(e, comm));
     KOLO_TRY(kolo_talk_open(e));
     KOLO_TRY(kolo_backends_open(e));
     KOLO_TRY(kolo_wake_init(e));

@@ -76,6 +76,13 @@ def case_every_algorithm_is_compared_with_the_choice():
     assert last and int(last[1]) == sum("<" not in r for r in rows), out
 
 
+def case_shared_cores_are_told():
+    core = str(min(os.sched_getaffinity(0)))
+    p = subprocess.run(["taskset", "-c", core, KOLORUN, "-n", "2", "--no-tag", KOLO_PERF, "barrier", "--iters", "3"],
+                       capture_output=True, text=True, timeout=110)
+    assert p.returncode == 0 and re.search("^# 2 ranks share 1 core of host .*not the times", p.stdout, re.M), p
+
+
 def case_wrong_arguments_are_named():
     for args, why in ((["all_reduces"], "all_reduces"), ([], "no collective"), (["run", "--min", "x"], "--min"),
                       (["run", "--every-algorithm", "--both"], "--every-algorithm"), (["run", "--type", "int7"], "int7")):

@@ -19,6 +19,7 @@ from cases import alive, matches, run_case, same, until
 KOLORUN = sys.argv[1]
 TMP = None  # a directory of this test's own
 LIMIT_S = 30
+os.environ.pop("KOLORUN_BIND_TO", None)
 # A shell cannot trap what it was started ignoring, as below nohup or in the background of a script.
 for ignored in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
     if signal.getsignal(ignored) == signal.SIG_IGN:
@@ -27,7 +28,7 @@ for ignored in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
 
 def start(*args, **kwargs):
     kwargs = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL, **kwargs}
-    return subprocess.Popen([KOLORUN, *args], env={**os.environ, "TMPDIR": str(TMP)}, **kwargs)
+    return subprocess.Popen([KOLORUN, *args], **{"env": {**os.environ, "TMPDIR": str(TMP)}, **kwargs})
 
 
 def run(*args):
@@ -317,6 +318,73 @@ def test_more_ranks_than_cores():
     same(sorted(out.splitlines()), sorted(f"[{i}] {i}" for i in range(100)))
 
 
+ALLOWED = "echo $KOLO_LOCAL_RANK $(grep Cpus_allowed_list /proc/self/status) $KOLORUN_BIND_TO"
+
+
+def with_hwloc():
+    out = subprocess.run([KOLORUN, "--check-build"], capture_output=True, text=True, timeout=LIMIT_S).stdout
+    if "[X] hwloc" not in out:
+        print("kolorun was built without hwloc")
+        sys.exit(77)
+
+
+def allowed(*args):
+    """The cores that each rank may use."""
+    status, out, err = run(*args, "sh", "-c", ALLOWED)
+    same((status, err), (0, ""))
+    return [re.fullmatch(r"\[\d+\] \d+ Cpus_allowed_list: (\S+) *", line)[1] for line in sorted(out.splitlines())]
+
+
+def test_bind_gives_each_rank_cores_of_its_own():
+    with_hwloc()
+    everything = pathlib.Path("/proc/self/status").read_text().split("Cpus_allowed_list:")[1].split()[0]
+    cores = len(os.sched_getaffinity(0))
+    same(allowed("-n", "1"), [everything])
+    same(allowed("-n", str(cores + 1)), [everything] * (cores + 1))
+    same(allowed("-n", "2", "--bind-to", "none"), [everything] * 2)
+    p = subprocess.run([KOLORUN, "-n", "2", "sh", "-c", ALLOWED], capture_output=True, text=True, timeout=LIMIT_S,
+                       env={**os.environ, "KOLORUN_BIND_TO": "none"})
+    same(sorted(p.stdout.splitlines()), [f"[{r}] {r} Cpus_allowed_list: {everything}" for r in range(2)])
+    if len({open(f"/sys/devices/system/cpu/cpu{c}/topology/thread_siblings_list").read() for c in os.sched_getaffinity(0)}) > 1:
+        first, second = allowed("-n", "2")
+        assert first != second and everything not in (first, second), (first, second, everything)
+
+
+def test_bind_is_reported():
+    """On machines that hwloc makes up: 8 cores of two threads on two nodes."""
+    with_hwloc()
+    def report(*args):
+        p = start(*args, "--report-bindings", "true", env={**os.environ, "TMPDIR": str(TMP), "HWLOC_SYNTHETIC": "numa:2 core:4 pu:2"})
+        _, err = p.communicate(timeout=LIMIT_S)
+        same(p.returncode, 0)
+        return [re.fullmatch(r"\[(\d+)\] kolorun: rank \1 on \S+ is (.*)", line)[2] for line in sorted(err.decode().splitlines())]
+    same(report("-n", "2"), ["bound to cores 0-3 (cpus 0-7)", "bound to cores 4-7 (cpus 8-15)"])
+    same(report("-n", "3"), ["bound to cores 0-1 (cpus 0-3)", "bound to cores 2-3 (cpus 4-7)", "bound to cores 5-6 (cpus 10-13)"])
+    same(report("-n", "8")[7], "bound to core 7 (cpus 14-15)")
+    same(report("-n", "9"), ["not bound: 9 ranks of this host may use 8 cores"] * 9)
+    same(report("-n", "3", "--bind-to", "numa"), ["bound to NUMA node 0 (cpus 0-7)"] * 2 + ["bound to NUMA node 1 (cpus 8-15)"])
+    same(report("-n", "2", "--bind-to", "none"), ["not bound: --bind-to none"] * 2)
+
+
+def test_bind_respects_the_cores_that_kolorun_may_use():
+    with_hwloc()
+    core = str(min(os.sched_getaffinity(0)))
+    p = subprocess.run(["taskset", "-c", core, KOLORUN, "-n", "2", "--bind-to", "core", "sh", "-c", ALLOWED],
+                       capture_output=True, text=True, timeout=LIMIT_S)
+    same(sorted(p.stdout.splitlines()), [f"[{r}] {r} Cpus_allowed_list: {core}" for r in range(2)])
+    matches(r"^\[0\] kolorun: rank 0 on \S+ is not bound: 2 ranks of this host may use 1 core$", p.stderr)
+    same(len(p.stderr.splitlines()), 1)  # who asked for it hears once
+
+
+def test_job_whose_ranks_share_cores_is_warned_once():
+    core = str(min(os.sched_getaffinity(0)))
+    p = subprocess.run(["taskset", "-c", core, KOLORUN, "-n", "3", os.environ["EXAMPLE"]], capture_output=True, text=True,
+                       timeout=LIMIT_S)
+    same(p.returncode, 0)
+    warned, = p.stderr.splitlines()
+    matches(r"^\[0\] kolo warn \S+ \[comm\] 3 ranks share 1 core of host ", warned)
+
+
 def test_missing_program_is_said_once():
     status, _, err = run("-n", "3", "no-such-program")
     same(status, 127)
@@ -326,7 +394,7 @@ def test_missing_program_is_said_once():
 
 def test_bad_options_are_refused():
     for args in ((), ("-n", "2"), ("-n", "0", "true"), ("-n", "2x", "true"), ("-n", "1", "-x", "novalue", "true"),
-                 ("-n", "1", "--timeout", "-1", "true"), ("-n", "1", "--nonsense", "true")):
+                 ("-n", "1", "--timeout", "-1", "true"), ("-n", "1", "--bind-to", "sockets", "true"), ("-n", "1", "--nonsense", "true")):
         status, out, err = run(*args)
         assert status == 2 and out == "" and err, f"{args}: status {status}, {err!r}"
 

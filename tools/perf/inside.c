@@ -30,6 +30,12 @@ static const kolo_memo_t *memo_of(const perf_job_t *job, perf_coll_t coll, uint6
     return NULL;
 }
 
+bool perf_inside_shared(const perf_job_t *job, char *text, size_t bytes)
+{
+    const kolo_member_t *m = &job->comm->body->member;
+    return job->nranks > 1 && kolo_cores_shared(m, m->my_node, text, bytes);
+}
+
 const char *perf_inside_force(const perf_job_t *job, const char *text)
 {
     memset(job->comm->body->memo, 0, sizeof job->comm->body->memo);

@@ -209,6 +209,9 @@ static int run_rows(const perf_job_t *job)
 {
     static results_t results;
     perf_model_t *model = NULL;
+    char shared[320];
+    if (job->rank == 0 && perf_inside_shared(job, shared, sizeof shared))
+        printf("# %s: these are not the times of ranks that have a core each\n", shared);
     if (perf_model_open(job, &model) != KOLO_OK) {
         fprintf(stderr, "kolo-perf: rank %d: %s\n", job->rank, kolo_get_last_error(NULL));
         results.failed = true;

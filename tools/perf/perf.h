@@ -97,6 +97,10 @@ kolo_status_t perf_check_call(const perf_job_t *job, perf_coll_t coll, perf_buff
                               long *wrong);
 kolo_status_t perf_measure(const perf_job_t *job, perf_coll_t coll, uint64_t bytes, bool in_place, perf_row_t *row);
 
+/* ---- inside.c ---- */
+/* Must ranks of this host share cores? Then the text says which. */
+bool perf_inside_shared(const perf_job_t *job, char *text, size_t bytes);
+
 /* ---- inside_model.c ---- */
 #define PERF_SHARE_FROM (1u << 20) /* rows from this many bytes on tell their share of the copy bound */
 typedef struct perf_model perf_model_t;

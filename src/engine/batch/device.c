@@ -3,6 +3,7 @@
  * Which devices this process has, and what an engine has open on them.
  */
 #include "engine/batch/device.h"
+#include "comm/comm.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -122,13 +123,16 @@ kolo_status_t kolo_devices_open(struct kolo_tensor_engine *e, int number, kolo_u
     return status;
 }
 
-kolo_status_t kolo_devices_init(struct kolo_tensor_engine *e)
+kolo_status_t kolo_devices_init(struct kolo_tensor_engine *e, kolo_comm_t comm)
 {
+    const kolo_member_t *m = &comm->body->member;
+    /* Bound or not, two threads of each rank can run at once. */
+    bool room = kolo_cores() >= 2 && kolo_cores_of_node(m, m->my_node) >= 2 * (uint32_t)e->place.local_size;
     e->devices = calloc(1, sizeof *e->devices);
     if (!e->devices) return kolo_fail(KOLO_ERR_NO_MEMORY, "engine_init: out of memory");
     pthread_mutex_init(&e->devices->lock, NULL);
-    e->devices->overlap = kolo_engine_overlap == KOLO_OVERLAP_ON ||
-                          (kolo_engine_overlap == KOLO_OVERLAP_AUTO && kolo_cores() >= 2 * e->place.local_size);
+    e->devices->overlap =
+        kolo_engine_overlap == KOLO_OVERLAP_ON || (kolo_engine_overlap == KOLO_OVERLAP_AUTO && room);
     return KOLO_OK;
 }
 

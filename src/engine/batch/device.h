@@ -137,7 +137,7 @@ extern int kolo_finisher_end_ms;    /* that the end of an engine grants its devi
 enum { KOLO_OVERLAP_AUTO, KOLO_OVERLAP_OFF, KOLO_OVERLAP_ON };
 
 /* device.c */
-kolo_status_t kolo_devices_init(struct kolo_tensor_engine *e);
+kolo_status_t kolo_devices_init(struct kolo_tensor_engine *e, kolo_comm_t comm);
 /* Where a submission's memory is: fills in the entry's `use` and `ready`, opens what is needed. */
 kolo_status_t kolo_devices_place(struct kolo_tensor_engine *e, const kolo_tensor_memory_t *memory,
                                  kolo_entry_t *entry, const char *what);
