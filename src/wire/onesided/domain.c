@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Domains of one-sided transfers: what all ends of one owner share. The asleep word of the waker lies in a page
+ * that peers of this host map, so that they ring only when somebody sleeps.
+ */
+#include "wire/fdpass.h"
+#include "wire/memfd.h"
+#include "wire/onesided/internal.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+int64_t kolo_onesided_param_arena, kolo_onesided_param_keep, kolo_onesided_param_ring;
+bool kolo_onesided_param_shm;
+
+static const kolo_param_t rows[] = {
+    {"KOLO_ONESIDED_ARENA", KOLO_PARAM_SIZE, "16G", 1 << 20, INT64_C(1) << 44, NULL, false,
+     "address space of each connection for what its peer may write to; pages are taken as they are used",
+     &kolo_onesided_param_arena},
+    {"KOLO_ONESIDED_KEEP", KOLO_PARAM_SIZE, "256M", 0, INT64_C(1) << 44, NULL, false,
+     "free memory of a connection that is kept with its pages for the next tensor", &kolo_onesided_param_keep},
+    {"KOLO_ONESIDED_RING", KOLO_PARAM_INT, "256", 2, 1 << 20, NULL, false,
+     "notices that may be on their way to this process over one connection by shared memory; a power of two",
+     &kolo_onesided_param_ring},
+    {"KOLO_ONESIDED_SHM", KOLO_PARAM_BOOL, "1", 0, 0, NULL, false,
+     "0: one-sided transfers within a host go over TCP, too", &kolo_onesided_param_shm},
+};
+const kolo_param_table_t kolo_onesided_params = {"onesided", rows, KOLO_COUNTOF(rows), NULL};
+
+static _Atomic uint64_t counts[4];
+
+void kolo_onesided_count(uint64_t writes, uint64_t bytes, uint64_t notices, uint64_t refused)
+{
+    uint64_t add[4] = {writes, bytes, notices, refused};
+    for (int i = 0; i < 4; i++)
+        if (add[i]) atomic_fetch_add_explicit(&counts[i], add[i], memory_order_relaxed);
+}
+
+void kolo_onesided_get_counters(kolo_onesided_counters_t *counters)
+{
+    counters->writes = atomic_load_explicit(&counts[0], memory_order_relaxed);
+    counters->written_bytes = atomic_load_explicit(&counts[1], memory_order_relaxed);
+    counters->notices = atomic_load_explicit(&counts[2], memory_order_relaxed);
+    counters->refused = atomic_load_explicit(&counts[3], memory_order_relaxed);
+}
+
+const char *kolo_onesided_kind_name(kolo_onesided_kind_t kind)
+{
+    return kind == KOLO_ONESIDED_SHM ? "shm" : kind == KOLO_ONESIDED_TCP ? "tcp" : "?";
+}
+
+/* What shared memory needs. */
+static kolo_status_t share(kolo_onesided_domain_t *domain)
+{
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    kolo_peer_card_t card;
+    KOLO_TRY(kolo_member_fill_card(&card, 0, -1));
+    domain->shm_hash = card.shm_hash;
+    KOLO_TRY(kolo_fdpass_address(domain->fd_address));
+    KOLO_TRY(kolo_fdpass_start());
+    domain->serving = true;
+    KOLO_TRY(kolo_memfd_make("kolo-onesided", page, &domain->page_fd));
+    domain->page = mmap(NULL, page, PROT_READ | PROT_WRITE, MAP_SHARED, domain->page_fd, 0);
+    if (domain->page != MAP_FAILED) return KOLO_OK;
+    domain->page = NULL;
+    return kolo_fail_errno(KOLO_ERR_NO_MEMORY, errno, "onesided: cannot map a page");
+}
+
+kolo_status_t kolo_onesided_domain_create(const uint8_t key[32], kolo_onesided_domain_t **out)
+{
+    kolo_onesided_domain_t *domain = calloc(1, sizeof *domain);
+    if (domain == NULL) return kolo_fail(KOLO_ERR_NO_MEMORY, "onesided: no memory for a domain");
+    memcpy(domain->key, key, sizeof domain->key);
+    domain->page_fd = domain->waker.epoll_fd = domain->waker.event_fd = -1;
+    kolo_status_t status = kolo_onesided_param_shm ? share(domain) : KOLO_OK;
+    if (status == KOLO_OK) status = kolo_waker_init(&domain->waker, domain->page);
+    if (status == KOLO_OK)
+        *out = domain;
+    else
+        kolo_onesided_domain_destroy(domain);
+    return status;
+}
+
+kolo_waker_t *kolo_onesided_domain_waker(kolo_onesided_domain_t *domain)
+{
+    return &domain->waker;
+}
+
+void kolo_onesided_domain_destroy(kolo_onesided_domain_t *domain)
+{
+    if (domain == NULL) return;
+    kolo_waker_fini(&domain->waker);
+    if (domain->page) munmap(domain->page, (size_t)sysconf(_SC_PAGESIZE));
+    if (domain->page_fd >= 0) close(domain->page_fd);
+    if (domain->serving) kolo_fdpass_stop();
+    free(domain);
+}

@@ -1,0 +1,324 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * One end of a one-sided connection: the exchange of cards by which the kind is chosen, the windows that the peer
+ * may write to, the queue of writes, and the events. What moves the bytes is a kolo_onesided_ops_t (shm.c, tcp.c).
+ */
+#include "wire/onesided/internal.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+static const kolo_onesided_ops_t *const kinds[KOLO_ONESIDED_KINDS] = {&kolo_onesided_shm, &kolo_onesided_tcp};
+
+/* ---- life ---- */
+
+static kolo_status_t add_window(kolo_onesided_t *end, void *base, size_t bytes, uint64_t *key);
+
+/* Memory for the peer to write to from the start, as window 0. */
+static kolo_status_t offer_mailbox(kolo_onesided_t *end, size_t bytes, kolo_onesided_card_t *card)
+{
+    if (bytes == 0) return KOLO_OK;
+    KOLO_TRY(kolo_onesided_alloc(end, bytes, &end->mailbox));
+    memset(end->mailbox.base, 0, end->mailbox.bytes);
+    card->mailbox_bytes = bytes;
+    card->mailbox_at = (uint64_t)((char *)end->mailbox.base - kolo_arena_base(end->arena));
+    return add_window(end, end->mailbox.base, bytes, &card->mailbox_key);
+}
+
+static kolo_status_t offer(kolo_onesided_t *end, size_t mailbox)
+{
+    kolo_onesided_card_t card = {.uid = (uint32_t)getuid(), .pid = (int32_t)getpid()};
+    for (int i = 0; i < KOLO_ONESIDED_KINDS; i++) {
+        if (!(end->kinds & 1u << i)) continue;
+        kolo_status_t status = kinds[i]->offer(end, &card);
+        if (status != KOLO_OK && status != KOLO_ERR_UNSUPPORTED) return status;
+        if (status == KOLO_OK) card.kinds |= 1u << i;
+    }
+    end->kinds = card.kinds;
+    KOLO_TRY(offer_mailbox(end, mailbox, &card));
+    if (card.kinds == 0)
+        return kolo_fail(KOLO_ERR_UNSUPPORTED, "onesided: none of the kinds that may be used with %s works here",
+                         end->who);
+    kolo_onesided_card_encode(&card, end->card_out);
+    return KOLO_OK;
+}
+
+kolo_status_t kolo_onesided_open(kolo_onesided_domain_t *domain, const kolo_onesided_config_t *config,
+                                 kolo_onesided_t **out)
+{
+    kolo_onesided_t *end = calloc(1, sizeof *end);
+    if (end == NULL) {
+        close(config->fd);
+        return kolo_fail(KOLO_ERR_NO_MEMORY, "onesided: no memory for a connection with %s", config->who);
+    }
+    end->domain = domain;
+    domain->ends++;
+    end->fd = config->fd;
+    end->kinds = config->kinds ? config->kinds : ~0u;
+    end->last_write = &end->writes;
+    snprintf(end->who, sizeof end->who, "%s", config->who);
+    kolo_status_t status = offer(end, config->mailbox);
+    if (status == KOLO_OK) status = kolo_waker_add_fd(&domain->waker, end->fd);
+    if (status == KOLO_OK)
+        *out = end;
+    else
+        kolo_onesided_close(end);
+    return status;
+}
+
+void kolo_onesided_close(kolo_onesided_t *end)
+{
+    if (end == NULL) return;
+    kolo_waker_del_fd(&end->domain->waker, end->fd);
+    for (int i = 0; i < KOLO_ONESIDED_KINDS; i++) kinds[i]->close(end);
+    close(end->fd);
+    while (end->writes) {
+        kolo_pending_write_t *write = end->writes;
+        end->writes = write->next;
+        free(write);
+    }
+    kolo_onesided_free(&end->mailbox);
+    kolo_arena_unref(end->arena);
+    end->domain->ends--;
+    free(end->cookies);
+    free(end->exposed);
+    free(end);
+}
+
+bool kolo_onesided_is_open(const kolo_onesided_t *end)
+{
+    return end->told;
+}
+
+kolo_onesided_kind_t kolo_onesided_kind(const kolo_onesided_t *end)
+{
+    return end->ops ? end->ops->kind : KOLO_ONESIDED_KINDS;
+}
+
+size_t kolo_onesided_memory(const kolo_onesided_t *end)
+{
+    size_t bytes = sizeof *end + end->cookie_room * 8 + end->nexposed * sizeof *end->exposed;
+    if (end->arena) bytes += kolo_arena_held(end->arena);
+    return bytes + (end->ops ? end->ops->memory(end) : 0);
+}
+
+/* ---- the cards ---- */
+
+static kolo_status_t hung_up(const kolo_onesided_t *end, int err)
+{
+    if (err == 0 || err == ECONNRESET || err == EPIPE)
+        return kolo_fail(KOLO_ERR_REMOTE, "%s has closed the connection, or has died", end->who);
+    return kolo_fail_errno(KOLO_ERR_REMOTE, err, "the connection with %s is broken", end->who);
+}
+
+static kolo_status_t choose(kolo_onesided_t *end)
+{
+    kolo_onesided_card_t card;
+    const char *wrong = kolo_onesided_card_decode(end->card_in, sizeof end->card_in, &card);
+    if (wrong) return kolo_fail(KOLO_ERR_PROTOCOL, "the card of %s: %s", end->who, wrong);
+    bool same_host = card.shm_hash == end->domain->shm_hash && card.uid == (uint32_t)getuid();
+    for (int i = 0; i < KOLO_ONESIDED_KINDS; i++) {
+        if (!(end->kinds & card.kinds & 1u << i) || (i == KOLO_ONESIDED_SHM && !same_host)) continue;
+        KOLO_TRY(kinds[i]->connect(end, &card));
+        end->ops = kinds[i];
+        end->peer_mailbox = (kolo_window_t){.address = i == KOLO_ONESIDED_SHM ? card.mailbox_at : 0,
+                                            .bytes = card.mailbox_bytes,
+                                            .key = card.mailbox_key};
+        return KOLO_OK;
+    }
+    return kolo_fail(KOLO_ERR_UNSUPPORTED, "%s and this process have no kind of one-sided transfers in common",
+                     end->who);
+}
+
+/* KOLO_IN_PROGRESS until both cards have passed. */
+static kolo_status_t exchange(kolo_onesided_t *end)
+{
+    while (end->card_sent < sizeof end->card_out) {
+        ssize_t n = send(end->fd, end->card_out + end->card_sent, sizeof end->card_out - end->card_sent,
+                         MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0 && errno == EAGAIN) return KOLO_IN_PROGRESS;
+        if (n < 0) return hung_up(end, errno);
+        end->card_sent += (size_t)n;
+    }
+    while (end->card_got < sizeof end->card_in) {
+        ssize_t n = recv(end->fd, end->card_in + end->card_got, sizeof end->card_in - end->card_got, MSG_DONTWAIT);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0 && errno == EAGAIN) return KOLO_IN_PROGRESS;
+        if (n <= 0) return hung_up(end, n < 0 ? errno : 0);
+        end->card_got += (size_t)n;
+    }
+    return choose(end);
+}
+
+/* ---- memory ---- */
+
+kolo_status_t kolo_onesided_alloc(kolo_onesided_t *end, size_t bytes, kolo_onesided_memory_t *memory)
+{
+    if (end->arena == NULL) /* over tcp it need not be one that others map */
+        KOLO_TRY(kolo_arena_create(-1, 0, (size_t)kolo_onesided_param_arena, &end->arena));
+    return kolo_arena_alloc(end->arena, bytes, memory);
+}
+
+static kolo_status_t more_windows(kolo_onesided_t *end)
+{
+    uint32_t n = end->nexposed ? 2 * end->nexposed : 16;
+    kolo_exposed_t *more = n <= 1u << 24 ? realloc(end->exposed, n * sizeof *more) : NULL;
+    if (more == NULL) return kolo_fail(KOLO_ERR_NO_MEMORY, "onesided: no memory for %u windows to %s", n, end->who);
+    memset(more + end->nexposed, 0, (n - end->nexposed) * sizeof *more);
+    end->exposed = more;
+    end->nexposed = n;
+    return KOLO_OK;
+}
+
+static kolo_status_t add_window(kolo_onesided_t *end, void *base, size_t bytes, uint64_t *key)
+{
+    uint32_t i = end->free_exposed, salt;
+    while (i < end->nexposed && end->exposed[i].base) i++;
+    if (i == end->nexposed) KOLO_TRY(more_windows(end));
+    if (getrandom(&salt, sizeof salt, 0) != (ssize_t)sizeof salt)
+        return kolo_fail_errno(KOLO_ERR_SYSTEM, errno, "onesided: no random bytes for a window");
+    end->exposed[i] = (kolo_exposed_t){.base = base, .bytes = bytes, .salt = salt};
+    end->free_exposed = i + 1;
+    *key = (uint64_t)salt << 32 | i;
+    return KOLO_OK;
+}
+
+kolo_status_t kolo_onesided_expose(kolo_onesided_t *end, void *base, size_t bytes, kolo_window_t *window)
+{
+    uint64_t address, key;
+    if (end->ops == NULL) return kolo_fail(KOLO_ERR_INVALID_USAGE, "onesided: %s is not connected yet", end->who);
+    if (base == NULL || bytes == 0) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "onesided: nothing to expose");
+    KOLO_TRY(end->ops->address(end, base, bytes, &address));
+    KOLO_TRY(add_window(end, base, bytes, &key));
+    *window = (kolo_window_t){.address = address, .bytes = bytes, .key = key};
+    return KOLO_OK;
+}
+
+void *kolo_onesided_mailbox(kolo_onesided_t *end)
+{
+    return end->mailbox.base;
+}
+
+const kolo_window_t *kolo_onesided_peer_mailbox(const kolo_onesided_t *end)
+{
+    return &end->peer_mailbox;
+}
+
+void kolo_onesided_hide(kolo_onesided_t *end, const kolo_window_t *window)
+{
+    uint32_t i = (uint32_t)window->key;
+    if (i < end->nexposed && end->exposed[i].salt == (uint32_t)(window->key >> 32)) {
+        end->exposed[i].base = NULL;
+        end->free_exposed = KOLO_MIN(end->free_exposed, i);
+    }
+}
+
+char *kolo_onesided_find(kolo_onesided_t *end, uint64_t key, uint64_t address, uint64_t bytes)
+{
+    uint32_t i = (uint32_t)key;
+    if (i >= end->nexposed || end->exposed[i].base == NULL || end->exposed[i].salt != (uint32_t)(key >> 32))
+        return NULL;
+    const kolo_exposed_t *e = &end->exposed[i];
+    return address <= e->bytes && bytes <= e->bytes - address ? e->base + address : NULL;
+}
+
+/* ---- writes ---- */
+
+kolo_status_t kolo_onesided_write(kolo_onesided_t *end, const kolo_onesided_write_t *write)
+{
+    if (end->failed != KOLO_OK) return kolo_fail(end->failed, "%s", end->why);
+    if (end->ops == NULL) return kolo_fail(KOLO_ERR_INVALID_USAGE, "onesided: %s is not connected yet", end->who);
+    if (write->bytes > 0 && (write->data == NULL || write->to == NULL || write->offset > write->to->bytes ||
+                             write->bytes > write->to->bytes - write->offset))
+        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
+                         "onesided: a write of %llu bytes does not fit into its window at %s",
+                         (unsigned long long)write->bytes, end->who);
+    kolo_pending_write_t *pending = calloc(1, sizeof *pending);
+    if (pending == NULL) return kolo_fail(KOLO_ERR_NO_MEMORY, "onesided: no memory for a write to %s", end->who);
+    pending->w = *write;
+    if (write->bytes > 0) pending->to = *write->to;
+    pending->w.to = &pending->to;
+    *end->last_write = pending;
+    end->last_write = &pending->next;
+    kolo_onesided_count(1, write->bytes, 0, 0);
+    return KOLO_OK;
+}
+
+static kolo_status_t keep_cookie(kolo_onesided_t *end, uint64_t cookie)
+{
+    if (end->ncookies == end->cookie_room) {
+        size_t room = end->cookie_room ? 2 * end->cookie_room : 16;
+        uint64_t *ring = malloc(room * sizeof *ring);
+        if (ring == NULL)
+            return kolo_fail(KOLO_ERR_NO_MEMORY, "onesided: no memory for the writes to %s", end->who);
+        for (size_t i = 0; i < end->ncookies; i++)
+            ring[i] = end->cookies[(end->first_cookie + i) & (end->cookie_room - 1)];
+        free(end->cookies);
+        end->cookies = ring;
+        end->cookie_room = room;
+        end->first_cookie = 0;
+    }
+    end->cookies[(end->first_cookie + end->ncookies++) & (end->cookie_room - 1)] = cookie;
+    return KOLO_OK;
+}
+
+static kolo_status_t push_writes(kolo_onesided_t *end)
+{
+    kolo_pending_write_t *write;
+    while ((write = end->writes) != NULL) {
+        kolo_status_t status = end->ops->push(end, write);
+        if (status == KOLO_IN_PROGRESS) return KOLO_OK;
+        KOLO_TRY(status);
+        if (write->w.cookie) KOLO_TRY(keep_cookie(end, write->w.cookie));
+        end->writes = write->next;
+        if (end->writes == NULL) end->last_write = &end->writes;
+        free(write);
+    }
+    return KOLO_OK;
+}
+
+/* ---- events ---- */
+
+static kolo_status_t next_event(kolo_onesided_t *end, kolo_onesided_event_t *event)
+{
+    *event = (kolo_onesided_event_t){0};
+    if (!end->told) {
+        if (end->ops == NULL) KOLO_TRY(exchange(end));
+        end->told = true;
+        event->kind = KOLO_ONESIDED_OPENED;
+        return KOLO_OK;
+    }
+    if (end->ncookies > 0) {
+        event->kind = KOLO_ONESIDED_WRITTEN;
+        event->cookie = end->cookies[end->first_cookie++ & (end->cookie_room - 1)];
+        end->ncookies--;
+        return KOLO_OK;
+    }
+    kolo_status_t status = end->ops->pull(end, event);
+    if (status == KOLO_OK) {
+        event->kind = KOLO_ONESIDED_NOTIFIED;
+        kolo_onesided_count(0, 0, 1, 0);
+    }
+    return status;
+}
+
+kolo_status_t kolo_onesided_progress(kolo_onesided_t *end, kolo_onesided_event_t *events, int max, int *count)
+{
+    kolo_status_t status = end->failed, pushed = KOLO_OK;
+    *count = 0;
+    if (status != KOLO_OK) return kolo_fail(status, "%s", end->why);
+    /* A write may find the connection broken before what the peer has sent last is read: that comes first. */
+    if (end->ops) pushed = push_writes(end);
+    while (*count < max && (status = next_event(end, &events[*count])) == KOLO_OK) ++*count;
+    if (status == KOLO_IN_PROGRESS) status = pushed;
+    if (status == KOLO_OK) return KOLO_OK;
+    end->failed = status;
+    snprintf(end->why, sizeof end->why, "%s", kolo_error_text());
+    return *count > 0 ? KOLO_OK : status; /* the next call tells */
+}

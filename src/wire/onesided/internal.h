@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Inside of one-sided transfers: the end and its queue of writes, arenas, cards, and what a kind has to offer.
+ */
+#ifndef KOLO_WIRE_ONESIDED_INTERNAL_H
+#define KOLO_WIRE_ONESIDED_INTERNAL_H
+
+#include "base/clock.h"
+#include "wire/onesided.h"
+#include "wire/wire.h"
+
+#include <pthread.h>
+
+extern int64_t kolo_onesided_param_arena, kolo_onesided_param_keep, kolo_onesided_param_ring;
+extern bool kolo_onesided_param_shm;
+
+/* ---- arenas (arena.c): address space for what a peer may write to, taken as it is needed ---- */
+
+kolo_status_t kolo_arena_create(int fd /* of a memfd that is long enough, not taken; -1: private memory */,
+                                size_t skip /* bytes ahead of it in the memfd, mapped, too */, size_t bytes,
+                                kolo_onesided_arena_t **arena);
+void kolo_arena_unref(kolo_onesided_arena_t *arena); /* its creator's; it lives until all its memory is freed */
+kolo_status_t kolo_arena_alloc(kolo_onesided_arena_t *arena, size_t bytes, kolo_onesided_memory_t *memory);
+char *kolo_arena_map(kolo_onesided_arena_t *arena); /* with the skipped bytes */
+char *kolo_arena_base(kolo_onesided_arena_t *arena);
+size_t kolo_arena_size(const kolo_onesided_arena_t *arena);
+size_t kolo_arena_held(kolo_onesided_arena_t *arena); /* bytes that were touched and not given back */
+
+/* ---- cards (card.c): what the ends tell each other first ---- */
+
+#define KOLO_ONESIDED_CARD_BYTES 128
+typedef struct {
+    uint32_t kinds;
+    uint32_t uid;
+    int32_t pid;
+    uint32_t ring;     /* entries of the ring to write to me */
+    uint64_t shm_hash; /* who can exchange descriptors: kolo_peer_card_t */
+    uint64_t segment_bytes;
+    uint8_t fd_address[16], segment[16];
+    uint64_t mailbox_bytes, mailbox_key, mailbox_at; /* at: in the segment's arena */
+} kolo_onesided_card_t;
+void kolo_onesided_card_encode(const kolo_onesided_card_t *card, uint8_t bytes[KOLO_ONESIDED_CARD_BYTES]);
+/* NULL, or what is wrong. Fuzzed. */
+const char *kolo_onesided_card_decode(const uint8_t *bytes, size_t length, kolo_onesided_card_t *card);
+
+/* ---- frames of kind tcp (frame.c) ---- */
+
+#define KOLO_ONESIDED_FRAME_BYTES 48
+typedef struct {
+    uint32_t flags, number;
+    uint64_t bytes, address, key; /* zeros where bytes is 0 */
+} kolo_onesided_frame_t;
+void kolo_onesided_frame_encode(const kolo_onesided_frame_t *frame, uint8_t bytes[KOLO_ONESIDED_FRAME_BYTES]);
+const char *kolo_onesided_frame_decode(const uint8_t *bytes, size_t length, kolo_onesided_frame_t *frame);
+
+/* ---- an end ---- */
+
+typedef struct kolo_pending_write {
+    struct kolo_pending_write *next;
+    kolo_onesided_write_t w;
+    kolo_window_t to;
+    uint64_t done; /* bytes that have been moved */
+    uint32_t head; /* tcp: bytes of the frame that have been sent */
+} kolo_pending_write_t;
+
+typedef struct { /* a window of mine; its number stands in the low half of its key, `salt` in the high one */
+    char *base;  /* NULL: free */
+    uint64_t bytes;
+    uint32_t salt;
+} kolo_exposed_t;
+
+typedef struct {
+    kolo_onesided_kind_t kind;
+    /* What this end offers, ahead of the cards; KOLO_ERR_UNSUPPORTED: it cannot here. */
+    kolo_status_t (*offer)(kolo_onesided_t *end, kolo_onesided_card_t *card);
+    kolo_status_t (*connect)(kolo_onesided_t *end, const kolo_onesided_card_t *peer);
+    /* The address that the peer has to give for this memory. */
+    kolo_status_t (*address)(kolo_onesided_t *end, const void *base, size_t bytes, uint64_t *address);
+    /* Moves the first write on. KOLO_OK: it is done. KOLO_IN_PROGRESS: later. */
+    kolo_status_t (*push)(kolo_onesided_t *end, kolo_pending_write_t *write);
+    /* The next notice. KOLO_IN_PROGRESS: none now. */
+    kolo_status_t (*pull)(kolo_onesided_t *end, kolo_onesided_event_t *event);
+    void (*close)(kolo_onesided_t *end); /* frees; safe after a failed or missing offer */
+    size_t (*memory)(const kolo_onesided_t *end);
+} kolo_onesided_ops_t;
+extern const kolo_onesided_ops_t kolo_onesided_shm, kolo_onesided_tcp;
+
+struct kolo_onesided_domain {
+    uint8_t key[32];
+    uint64_t shm_hash;
+    uint8_t fd_address[16];
+    kolo_waker_t waker;
+    int page_fd; /* a page for peers to map: the asleep word; -1: shared memory is off */
+    void *page;
+    bool serving; /* the descriptor-passing server is running for us */
+    uint32_t ends;
+};
+
+struct kolo_onesided {
+    kolo_onesided_domain_t *domain;
+    int fd;
+    unsigned kinds;
+    char who[96];
+    const kolo_onesided_ops_t *ops; /* NULL: not chosen yet */
+    void *state[KOLO_ONESIDED_KINDS];
+    kolo_onesided_arena_t *arena;
+    kolo_onesided_memory_t mailbox;
+    kolo_window_t peer_mailbox;
+    uint8_t card_out[KOLO_ONESIDED_CARD_BYTES], card_in[KOLO_ONESIDED_CARD_BYTES];
+    size_t card_sent, card_got;
+    bool told; /* OPENED has been returned */
+    kolo_pending_write_t *writes, **last_write;
+    uint64_t *cookies; /* of writes that are done and not told yet, a ring */
+    size_t ncookies, first_cookie, cookie_room;
+    kolo_exposed_t *exposed;
+    uint32_t nexposed, free_exposed; /* below free_exposed none is free */
+    kolo_status_t failed;            /* why it has ended */
+    char why[300];
+};
+
+/* Where (address, bytes) lies in a window of mine; NULL: nowhere. */
+char *kolo_onesided_find(kolo_onesided_t *end, uint64_t key, uint64_t address, uint64_t bytes);
+void kolo_onesided_count(uint64_t writes, uint64_t bytes, uint64_t notices, uint64_t refused);
+
+#endif

@@ -1,0 +1,241 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * One-sided transfers between processes of one host. Each end makes a segment for its peer to write to: a ring of
+ * notices, then an arena. The peer maps it and copies into it; a segment has one writer, so who scribbles harms
+ * only what it sends. The socket stays: its end tells that the peer has gone.
+ */
+#include "wire/fdpass.h"
+#include "wire/memfd.h"
+#include "wire/onesided/internal.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define SEGMENT_MAGIC 0x73736f6bu /* "koss" */
+#define FETCH_MS      10000
+#define AT_ONCE       (8u << 20) /* bytes of one call of progress, so that other ends have their turn */
+
+typedef struct {
+    _Alignas(32) _Atomic uint64_t seq; /* number of the notice + 1 when it is there */
+    uint64_t bytes;
+    uint32_t number, pad[3];
+} notice_t;
+_Static_assert(sizeof(notice_t) == 32, "the ring is shared between processes");
+
+typedef struct { /* at the beginning of a segment */
+    uint32_t magic, ring;
+    uint64_t arena_bytes;
+    _Alignas(64) _Atomic uint64_t consumed; /* by the owner */
+    _Alignas(64) notice_t notices[];
+} segment_t;
+
+typedef struct {
+    segment_t *mine; /* in end->arena; the peer writes there, so what it says is not asked again */
+    uint32_t ring;
+    uint64_t next_in;
+    uint8_t id[16];
+    bool offered;
+    segment_t *theirs;
+    size_t their_bytes;
+    uint32_t their_ring;
+    uint64_t their_arena, their_skip, next_out;
+    void *their_page; /* asleep word */
+    int their_bell;
+    bool hung_up; /* the socket has ended; what lies in the ring comes first */
+    unsigned looks;
+} shm_t;
+
+static size_t page_bytes(void)
+{
+    return (size_t)sysconf(_SC_PAGESIZE);
+}
+
+static size_t head_bytes(uint32_t ring)
+{
+    return KOLO_ROUND_UP(sizeof(segment_t) + ring * sizeof(notice_t), page_bytes());
+}
+
+static kolo_status_t make_segment(kolo_onesided_t *end, shm_t *shm, kolo_onesided_card_t *card)
+{
+    int fd;
+    uint32_t ring = 2;
+    while (ring < (uint64_t)kolo_onesided_param_ring) ring *= 2;
+    size_t head = head_bytes(ring), bytes = KOLO_ROUND_UP((size_t)kolo_onesided_param_arena, page_bytes());
+    KOLO_TRY(kolo_memfd_make("kolo-onesided", head + bytes, &fd));
+    kolo_status_t status = kolo_arena_create(fd, head, bytes, &end->arena);
+    if (status == KOLO_OK) {
+        shm->mine = (segment_t *)(void *)kolo_arena_map(end->arena);
+        shm->ring = ring;
+        shm->mine->magic = SEGMENT_MAGIC;
+        shm->mine->ring = ring;
+        shm->mine->arena_bytes = bytes;
+        card->ring = ring;
+        card->segment_bytes = head + bytes;
+        memcpy(card->segment, shm->id, sizeof shm->id);
+        int fds[3] = {fd, end->domain->page_fd, end->domain->waker.event_fd};
+        status = kolo_fdpass_offer(shm->id, end->domain->key, fds, 3, 1);
+        shm->offered = status == KOLO_OK;
+    }
+    close(fd);
+    return status;
+}
+
+static kolo_status_t offer(kolo_onesided_t *end, kolo_onesided_card_t *card)
+{
+    if (end->domain->page_fd < 0) return KOLO_ERR_UNSUPPORTED;
+    shm_t *shm = calloc(1, sizeof *shm);
+    if (shm == NULL)
+        return kolo_fail(KOLO_ERR_NO_MEMORY, "onesided: no memory for the connection with %s", end->who);
+    shm->their_bell = -1;
+    end->state[KOLO_ONESIDED_SHM] = shm;
+    card->shm_hash = end->domain->shm_hash;
+    memcpy(card->fd_address, end->domain->fd_address, sizeof card->fd_address);
+    KOLO_TRY(kolo_mapped_random(shm->id, sizeof shm->id));
+    return make_segment(end, shm, card);
+}
+
+static kolo_status_t map_theirs(kolo_onesided_t *end, shm_t *shm, const int fds[3], const kolo_peer_card_t *owner,
+                                const kolo_onesided_card_t *peer)
+{
+    KOLO_TRY(kolo_memfd_check(fds[0], (size_t)peer->segment_bytes, owner));
+    KOLO_TRY(kolo_memfd_check(fds[1], page_bytes(), owner));
+    void *map =
+        mmap(NULL, (size_t)peer->segment_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fds[0], 0);
+    if (map == MAP_FAILED)
+        return kolo_fail_errno(KOLO_ERR_NO_MEMORY, errno, "onesided: cannot map the %llu bytes of %s",
+                               (unsigned long long)peer->segment_bytes, end->who);
+    shm->theirs = map;
+    shm->their_bytes = (size_t)peer->segment_bytes;
+    void *page = mmap(NULL, page_bytes(), PROT_READ, MAP_SHARED, fds[1], 0);
+    if (page == MAP_FAILED) return kolo_fail_errno(KOLO_ERR_NO_MEMORY, errno, "onesided: cannot map a page");
+    shm->their_page = page;
+    shm->their_ring = peer->ring;
+    shm->their_skip = head_bytes(peer->ring);
+    shm->their_arena = shm->their_bytes - shm->their_skip;
+    if (shm->theirs->magic != SEGMENT_MAGIC || shm->theirs->ring != peer->ring ||
+        shm->theirs->arena_bytes != shm->their_arena)
+        return kolo_fail(KOLO_ERR_PROTOCOL, "the segment of %s is not what its card says", end->who);
+    return KOLO_OK;
+}
+
+static kolo_status_t connect_end(kolo_onesided_t *end, const kolo_onesided_card_t *peer)
+{
+    shm_t *shm = end->state[KOLO_ONESIDED_SHM];
+    kolo_wire_ctx_t ctx;
+    kolo_peer_card_t owner = {.rank = -1, .pid = peer->pid};
+    int fds[3];
+    if (peer->segment_bytes <= head_bytes(peer->ring))
+        return kolo_fail(KOLO_ERR_PROTOCOL, "the card of %s: its segment has no room", end->who);
+    memset(&ctx, 0, sizeof ctx);
+    ctx.waker.epoll_fd = ctx.waker.event_fd = -1;
+    ctx.deadline_ns = kolo_deadline_ms(FETCH_MS);
+    memcpy(ctx.key, end->domain->key, sizeof ctx.key);
+    memcpy(owner.fd_address, peer->fd_address, sizeof owner.fd_address);
+    kolo_status_t status = kolo_fdpass_fetch(&ctx, &owner, peer->segment, KOLO_FDPASS_MUST_BE_THERE, fds, 3, NULL);
+    if (status != KOLO_OK) return kolo_fail_prefix(status, "shared memory of %s: ", end->who);
+    status = map_theirs(end, shm, fds, &owner, peer);
+    close(fds[0]);
+    close(fds[1]);
+    shm->their_bell = fds[2];
+    return status;
+}
+
+static kolo_status_t address(kolo_onesided_t *end, const void *base, size_t bytes, uint64_t *out)
+{
+    uintptr_t at = (uintptr_t)base - (uintptr_t)kolo_arena_base(end->arena);
+    if (at > kolo_arena_size(end->arena) || bytes > kolo_arena_size(end->arena) - at)
+        return kolo_fail(KOLO_ERR_UNSUPPORTED, "over shared memory only what was allocated for it can be exposed");
+    *out = at;
+    return KOLO_OK;
+}
+
+static kolo_status_t push(kolo_onesided_t *end, kolo_pending_write_t *write)
+{
+    shm_t *shm = end->state[KOLO_ONESIDED_SHM];
+    uint64_t at = write->to.address + write->w.offset, bytes = write->w.bytes;
+    if (bytes > 0 && (at < write->to.address || at > shm->their_arena || bytes > shm->their_arena - at)) {
+        kolo_onesided_count(0, 0, 0, 1);
+        return kolo_fail(KOLO_ERR_PROTOCOL, "%s named a window that lies outside of its memory", end->who);
+    }
+    if (write->done < bytes) {
+        size_t n = (size_t)KOLO_MIN(bytes - write->done, (uint64_t)AT_ONCE);
+        char *base = (char *)shm->theirs + shm->their_skip;
+        memcpy(base + at + write->done, (const char *)write->w.data + write->done, n);
+        write->done += n;
+        if (write->done < bytes) {
+            kolo_waker_wake(&end->domain->waker); /* come back without sleeping */
+            return KOLO_IN_PROGRESS;
+        }
+    }
+    if (!(write->w.flags & KOLO_ONESIDED_NOTIFY)) return KOLO_OK;
+    uint64_t consumed = atomic_load_explicit(&shm->theirs->consumed, memory_order_acquire);
+    if (shm->next_out - consumed >= shm->their_ring) return KOLO_IN_PROGRESS;
+    notice_t *notice = &shm->theirs->notices[shm->next_out & (shm->their_ring - 1)];
+    notice->bytes = bytes;
+    notice->number = write->w.number;
+    atomic_store_explicit(&notice->seq, ++shm->next_out, memory_order_release);
+    kolo_doorbell_ring(shm->their_page, shm->their_bell);
+    return KOLO_OK;
+}
+
+/* The socket carries nothing any more: whatever comes on it is its end. */
+static bool socket_ended(const kolo_onesided_t *end)
+{
+    char byte;
+    ssize_t n = recv(end->fd, &byte, 1, MSG_DONTWAIT | MSG_PEEK);
+    return n >= 0 || (errno != EAGAIN && errno != EINTR);
+}
+
+static kolo_status_t pull(kolo_onesided_t *end, kolo_onesided_event_t *event)
+{
+    shm_t *shm = end->state[KOLO_ONESIDED_SHM];
+    const notice_t *notice = &shm->mine->notices[shm->next_in & (shm->ring - 1)];
+    if (atomic_load_explicit(&notice->seq, memory_order_acquire) != shm->next_in + 1) {
+        if (shm->hung_up) return kolo_fail(KOLO_ERR_REMOTE, "%s has closed the connection, or has died", end->who);
+        /* Looked at now and then, and whenever the thread is about to sleep. */
+        bool sleepy = atomic_load_explicit(end->domain->waker.asleep, memory_order_relaxed) != 0;
+        if ((sleepy || ++shm->looks % 64 == 0) && socket_ended(end)) shm->hung_up = true;
+        return KOLO_IN_PROGRESS;
+    }
+    event->number = notice->number;
+    event->bytes = notice->bytes;
+    shm->next_in++;
+    atomic_store_explicit(&shm->mine->consumed, shm->next_in, memory_order_release);
+    /* Who waits for room wants to know, but not of each. */
+    if (shm->next_in % (shm->ring / 2) == 0) kolo_doorbell_ring(shm->their_page, shm->their_bell);
+    return KOLO_OK;
+}
+
+static void close_end(kolo_onesided_t *end)
+{
+    shm_t *shm = end->state[KOLO_ONESIDED_SHM];
+    if (shm == NULL) return;
+    if (shm->offered) kolo_fdpass_withdraw(shm->id);
+    if (shm->theirs) munmap(shm->theirs, shm->their_bytes);
+    if (shm->their_page) munmap(shm->their_page, page_bytes());
+    if (shm->their_bell >= 0) close(shm->their_bell);
+    free(shm);
+    end->state[KOLO_ONESIDED_SHM] = NULL;
+}
+
+static size_t memory(const kolo_onesided_t *end)
+{
+    const shm_t *shm = end->state[KOLO_ONESIDED_SHM];
+    return sizeof *shm + head_bytes(shm->ring);
+}
+
+const kolo_onesided_ops_t kolo_onesided_shm = {
+    .kind = KOLO_ONESIDED_SHM,
+    .offer = offer,
+    .connect = connect_end,
+    .address = address,
+    .push = push,
+    .pull = pull,
+    .close = close_end,
+    .memory = memory,
+};
