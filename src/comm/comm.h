@@ -13,6 +13,7 @@
 #include "algo/algo.h"
 #include "comm/params.h"
 #include "comm/record.h"
+#include "diag/diag.h"
 #include "exec/host/exec.h"
 #include "topo/topo.h"
 #include "tune/tune.h"

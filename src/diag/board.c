@@ -10,9 +10,8 @@
  * Who waits in a send or receive shows how many it has begun instead: answer_pair() says when that proves
  * something.
  */
-#include "base/bytes.h"
 #include "base/log.h"
-#include "oob/internal.h"
+#include "diag/state.h"
 
 #include <stdio.h>
 
@@ -23,10 +22,10 @@ void kolo_oob_set_board(kolo_oob_t *oob, const kolo_board_t *board, int stalled_
                         kolo_board_needs_fn_t needs)
 {
     pthread_mutex_lock(&oob->lock);
-    oob->board = board;
-    oob->board_tell = tell;
-    oob->board_needs = needs;
-    oob->stalled_ns = (uint64_t)stalled_ms * KOLO_NS_PER_MS;
+    kolo_diag(oob)->board = board;
+    kolo_diag(oob)->board_tell = tell;
+    kolo_diag(oob)->board_needs = needs;
+    kolo_diag(oob)->stalled_ns = (uint64_t)stalled_ms * KOLO_NS_PER_MS;
     pthread_mutex_unlock(&oob->lock);
 }
 
@@ -45,25 +44,25 @@ static bool look_up(const kolo_board_t *board, uint64_t number, uint64_t *word)
 /* The connection to show something on, if that can go out now. */
 static kolo_conn_t *way_out(kolo_peer_t *peer)
 {
-    const kolo_outbound_t *out = &peer->board_out;
+    const kolo_outbound_t *out = &kolo_peer_diag(peer)->board_out;
     return out->total > 0 && !out->done ? NULL : kolo_peer_out(peer); /* the next time, then */
 }
 
 static void put_up(kolo_conn_t *conn, kolo_frame_kind_t kind, uint64_t number, size_t bytes)
 {
     kolo_peer_t *peer = conn->peer;
-    kolo_outbound_init(&peer->board_out, kind, number);
-    kolo_outbound_add(&peer->board_out, peer->board_bytes, bytes);
+    kolo_outbound_init(&kolo_peer_diag(peer)->board_out, kind, number);
+    kolo_outbound_add(&kolo_peer_diag(peer)->board_out, kolo_peer_diag(peer)->board_bytes, bytes);
     kolo_debug("oob", "%s: rank %d shows rank %d its %s %llu", conn->oob->name, conn->oob->rank, peer->rank,
                kind == KOLO_FRAME_PAIR ? "messages before operation" : "operation", (unsigned long long)number);
-    kolo_conn_send(conn, &peer->board_out);
+    kolo_conn_send(conn, &kolo_peer_diag(peer)->board_out);
 }
 
 static bool show(kolo_peer_t *peer, uint64_t number, uint64_t word, int rank, uint32_t flags)
 {
     kolo_conn_t *conn = way_out(peer);
     if (conn == NULL) return false;
-    kolo_board_encode(&(kolo_board_frame_t){word, number, rank, flags}, peer->board_bytes);
+    kolo_board_encode(&(kolo_board_frame_t){word, number, rank, flags}, kolo_peer_diag(peer)->board_bytes);
     put_up(conn, KOLO_FRAME_BOARD, number, KOLO_BOARD_FRAME_BYTES);
     return true;
 }
@@ -75,7 +74,7 @@ static uint64_t load(const _Atomic uint64_t *word)
 
 static const kolo_board_pair_t *pair_with(const kolo_oob_t *oob, int rank)
 {
-    const kolo_board_pair_t *pairs = atomic_load_explicit(&oob->board->pairs, memory_order_acquire);
+    const kolo_board_pair_t *pairs = atomic_load_explicit(&kolo_diag(oob)->board->pairs, memory_order_acquire);
     return pairs != NULL ? &pairs[rank] : NULL;
 }
 
@@ -90,15 +89,16 @@ static void show_pair(kolo_oob_t *oob, kolo_peer_t *peer, uint64_t number)
         f.begun[KOLO_BOARD_RECV][i] = load(&pair->begun[KOLO_BOARD_RECV][i]);
         f.begun[KOLO_BOARD_SEND][i] = load(&pair->firm[i]);
     }
-    kolo_pair_encode(&f, peer->board_bytes);
-    peer->pair_asked = true;
+    kolo_pair_encode(&f, kolo_peer_diag(peer)->board_bytes);
+    kolo_peer_diag(peer)->pair_asked = true;
     put_up(conn, KOLO_FRAME_PAIR, number, KOLO_PAIR_FRAME_BYTES);
 }
 
 /* The peer, if it can be asked now; calls it where there is no connection yet. */
 static kolo_peer_t *whom_to_ask(kolo_oob_t *oob, int rank)
 {
-    if (rank < 0 || rank >= oob->nranks || rank == oob->rank || oob->board == NULL || oob->closed) return NULL;
+    if (rank < 0 || rank >= oob->nranks || rank == oob->rank || kolo_diag(oob)->board == NULL || oob->closed)
+        return NULL;
     kolo_peer_t *peer = kolo_peer_get(oob, rank);
     if (peer == NULL || peer->gone) return NULL;
     if (kolo_peer_out(peer) != NULL) return peer;
@@ -109,7 +109,7 @@ static kolo_peer_t *whom_to_ask(kolo_oob_t *oob, int rank)
 void kolo_board_ask(kolo_oob_t *oob, int rank, uint64_t number)
 {
     uint64_t word;
-    if (oob->board == NULL || !look_up(oob->board, number, &word)) return;
+    if (kolo_diag(oob)->board == NULL || !look_up(kolo_diag(oob)->board, number, &word)) return;
     kolo_peer_t *peer = whom_to_ask(oob, rank);
     if (peer != NULL) show(peer, number, word, oob->rank, KOLO_BOARD_ASKS);
 }
@@ -137,15 +137,15 @@ void kolo_oob_ask_pair(kolo_oob_t *oob, int peer, uint64_t number)
 void kolo_oob_give_up(kolo_oob_t *oob)
 {
     pthread_mutex_lock(&oob->lock);
-    oob->gave_up = true;
+    kolo_diag(oob)->gave_up = true;
     pthread_mutex_unlock(&oob->lock);
 }
 
 void kolo_oob_give_up_pair(kolo_oob_t *oob, uint64_t number, uint64_t word)
 {
     pthread_mutex_lock(&oob->lock);
-    oob->gave_up_number = number;
-    oob->gave_up_word = word;
+    kolo_diag(oob)->gave_up_number = number;
+    kolo_diag(oob)->gave_up_word = word;
     pthread_mutex_unlock(&oob->lock);
 }
 
@@ -156,7 +156,8 @@ static void note(kolo_oob_t *oob, const kolo_difference_t *found);
 /* Is a difference known, as opposed to a peer that gave up? */
 static bool differs(const kolo_oob_t *oob)
 {
-    return atomic_load_explicit(&oob->difference.found, memory_order_relaxed) && !oob->difference.gave_up;
+    return atomic_load_explicit(&kolo_diag(oob)->difference.found, memory_order_relaxed) &&
+           !kolo_diag(oob)->difference.gave_up;
 }
 
 static bool is_before(uint64_t a, uint64_t b)
@@ -171,27 +172,29 @@ static bool show_failure(kolo_oob_t *oob, kolo_peer_t *peer, uint64_t asked, uin
     kolo_conn_t *conn = way_out(peer);
     if (conn == NULL) return false;
     for (int i = 0; i < KOLO_BOARD_ENTRIES; i++) {
-        uint64_t n = atomic_load_explicit(&oob->board->entries[i].number, memory_order_acquire), word;
-        if ((f.number != KOLO_BOARD_NONE && is_before(n, f.number)) || !look_up(oob->board, n, &word)) continue;
+        uint64_t n = atomic_load_explicit(&kolo_diag(oob)->board->entries[i].number, memory_order_acquire), word;
+        if ((f.number != KOLO_BOARD_NONE && is_before(n, f.number)) || !look_up(kolo_diag(oob)->board, n, &word))
+            continue;
         f.number = n;
         f.word = word;
     }
-    kolo_board_encode(&f, peer->board_bytes);
+    kolo_board_encode(&f, kolo_peer_diag(peer)->board_bytes);
     put_up(conn, KOLO_FRAME_BOARD, asked, KOLO_BOARD_FRAME_BYTES);
     return true;
 }
 
 static bool answer_board(kolo_oob_t *oob, kolo_peer_t *peer, const kolo_question_t *q)
 {
-    const kolo_difference_t *d = &oob->difference;
+    const kolo_difference_t *d = &kolo_diag(oob)->difference;
     uint64_t mine;
-    if (look_up(oob->board, q->number, &mine) && mine != q->word) return show(peer, q->number, mine, oob->rank, 0);
+    if (look_up(kolo_diag(oob)->board, q->number, &mine) && mine != q->word)
+        return show(peer, q->number, mine, oob->rank, 0);
     if (differs(oob) && d->number == q->number)
         return d->mine != q->word ? show(peer, d->number, d->mine, oob->rank, 0)
                                   : show(peer, d->number, d->theirs, d->rank, 0);
-    if (oob->gave_up_word != 0 && !is_before(q->number, oob->gave_up_number))
-        return show(peer, q->number, oob->gave_up_word, oob->rank, 0);
-    return oob->gave_up && show_failure(oob, peer, q->number, 0);
+    if (kolo_diag(oob)->gave_up_word != 0 && !is_before(q->number, kolo_diag(oob)->gave_up_number))
+        return show(peer, q->number, kolo_diag(oob)->gave_up_word, oob->rank, 0);
+    return kolo_diag(oob)->gave_up && show_failure(oob, peer, q->number, 0);
 }
 
 /* The direction in which the asker has begun messages that I have not, -1: none. */
@@ -208,9 +211,9 @@ static int missing(const kolo_oob_t *oob, int rank, const kolo_pair_frame_t *the
 static bool is_held_by(const kolo_oob_t *oob, int rank, uint64_t *number, uint64_t *word)
 {
     for (int i = 0; i < KOLO_BOARD_ENTRIES; i++) {
-        uint64_t n = atomic_load_explicit(&oob->board->entries[i].number, memory_order_acquire);
-        if (n == KOLO_BOARD_NONE || is_before(n, *number) || !look_up(oob->board, n, word) ||
-            !oob->board_needs(*word, oob->rank, rank, oob->nranks))
+        uint64_t n = atomic_load_explicit(&kolo_diag(oob)->board->entries[i].number, memory_order_acquire);
+        if (n == KOLO_BOARD_NONE || is_before(n, *number) || !look_up(kolo_diag(oob)->board, n, word) ||
+            !kolo_diag(oob)->board_needs(*word, oob->rank, rank, oob->nranks))
             continue;
         *number = n;
         return true;
@@ -223,7 +226,7 @@ static bool is_held_by(const kolo_oob_t *oob, int rank, uint64_t *number, uint64
  * after the messages before it were counted, and those behind it cannot be begun, so the counts are final. */
 static bool answer_pair(kolo_oob_t *oob, kolo_peer_t *peer, const kolo_question_t *q)
 {
-    const kolo_difference_t *d = &oob->difference;
+    const kolo_difference_t *d = &kolo_diag(oob)->difference;
     uint64_t number = q->number, word = 0;
     bool held = is_held_by(oob, peer->rank, &number, &word);
     int in = missing(oob, peer->rank, &q->pair);
@@ -237,22 +240,22 @@ static bool answer_pair(kolo_oob_t *oob, kolo_peer_t *peer, const kolo_question_
     }
     /* Or I know already that I do not go on. */
     if (differs(oob) && !is_before(d->number, q->number))
-        return look_up(oob->board, d->number, &word) ? show(peer, d->number, word, oob->rank, flags)
-                                                     : show(peer, d->number, d->theirs, d->rank, flags);
-    return oob->gave_up && show_failure(oob, peer, q->number, KOLO_BOARD_STUCK);
+        return look_up(kolo_diag(oob)->board, d->number, &word) ? show(peer, d->number, word, oob->rank, flags)
+                                                                : show(peer, d->number, d->theirs, d->rank, flags);
+    return kolo_diag(oob)->gave_up && show_failure(oob, peer, q->number, KOLO_BOARD_STUCK);
 }
 
 static void answer(kolo_oob_t *oob, kolo_peer_t *peer)
 {
-    const kolo_question_t *q = &peer->asked;
+    const kolo_question_t *q = &kolo_peer_diag(peer)->asked;
     if (q->kind == KOLO_FRAME_BOARD ? answer_board(oob, peer, q) : answer_pair(oob, peer, q))
-        peer->asked.kind = (kolo_frame_kind_t)0;
+        kolo_peer_diag(peer)->asked.kind = (kolo_frame_kind_t)0;
 }
 
 /* Remembers the first thing that is found, and tells those who asked before there was anything to tell. */
 static void note(kolo_oob_t *oob, const kolo_difference_t *found)
 {
-    kolo_difference_t *d = &oob->difference;
+    kolo_difference_t *d = &kolo_diag(oob)->difference;
     if (atomic_load_explicit(&d->found, memory_order_relaxed)) return;
     d->rank = found->rank;
     d->number = found->number;
@@ -262,7 +265,7 @@ static void note(kolo_oob_t *oob, const kolo_difference_t *found)
     atomic_store_explicit(&d->found, true, memory_order_release);
     for (int i = 0; i < KOLO_PEER_BUCKETS; i++)
         for (kolo_peer_t *peer = oob->peers[i]; peer != NULL; peer = peer->next)
-            if (peer->asked.kind != 0) answer(oob, peer);
+            if (kolo_peer_diag(peer)->asked.kind != 0) answer(oob, peer);
     kolo_oob_wake(oob);
 }
 
@@ -270,15 +273,15 @@ static const char *board_arrived(kolo_conn_t *conn, kolo_question_t *q)
 {
     kolo_oob_t *oob = conn->oob;
     kolo_board_frame_t f;
-    const char *wrong = kolo_board_decode(conn->board_bytes, KOLO_BOARD_FRAME_BYTES, oob->nranks, &f);
-    if (wrong != NULL || oob->board == NULL) return wrong;
+    const char *wrong = kolo_board_decode(conn->body, KOLO_BOARD_FRAME_BYTES, oob->nranks, &f);
+    if (wrong != NULL || kolo_diag(oob)->board == NULL) return wrong;
     bool gave_up = (f.flags & KOLO_BOARD_GAVE_UP) != 0;
     if (!gave_up && f.number != q->number) return "a board of two numbers";
     kolo_difference_t found = {.rank = f.rank, .number = f.number, .theirs = f.word};
     q->word = f.word;
     if (f.flags & KOLO_BOARD_ASKS) q->kind = KOLO_FRAME_BOARD;
     if ((f.flags & KOLO_BOARD_STUCK) == 0 || gave_up) {
-        if (look_up(oob->board, f.number, &found.mine) && found.mine != f.word) {
+        if (look_up(kolo_diag(oob)->board, f.number, &found.mine) && found.mine != f.word) {
             note(oob, &found);
             return NULL;
         }
@@ -289,9 +292,9 @@ static const char *board_arrived(kolo_conn_t *conn, kolo_question_t *q)
     if (f.flags & KOLO_BOARD_STUCK) {
         const kolo_board_pair_t *pair = pair_with(oob, conn->peer->rank);
         int in = f.flags & KOLO_BOARD_STUCK_SEND ? KOLO_BOARD_SEND : KOLO_BOARD_RECV;
-        if (pair == NULL || !conn->peer->pair_asked) return "an answer that nobody asked for";
+        if (pair == NULL || !kolo_peer_diag(conn->peer)->pair_asked) return "an answer that nobody asked for";
         found.mine = load(&pair->word[in]);
-    } else if (!look_up(oob->board, q->number, &found.mine)) {
+    } else if (!look_up(kolo_diag(oob)->board, q->number, &found.mine)) {
         return NULL;
     }
     note(oob, &found);
@@ -311,35 +314,36 @@ const char *kolo_board_arrived(kolo_conn_t *conn)
     const char *wrong;
     if (conn->frame.kind == KOLO_FRAME_PAIR) {
         q.kind = KOLO_FRAME_PAIR;
-        wrong = kolo_pair_decode(conn->board_bytes, KOLO_PAIR_FRAME_BYTES, &q.pair);
+        wrong = kolo_pair_decode(conn->body, KOLO_PAIR_FRAME_BYTES, &q.pair);
     } else {
         wrong = board_arrived(conn, &q);
     }
-    if (wrong != NULL || conn->oob->board == NULL || q.kind == 0) return wrong;
-    conn->peer->asked = q;
+    if (wrong != NULL || kolo_diag(conn->oob)->board == NULL || q.kind == 0) return wrong;
+    kolo_peer_diag(conn->peer)->asked = q;
     answer(conn->oob, conn->peer);
     return NULL;
 }
 
 /* ---- the waits of this room ---- */
 
-void kolo_board_tick(kolo_oob_t *oob, uint64_t now_ns)
+void kolo_board_look(kolo_oob_t *oob, uint64_t now_ns)
 {
     if (pthread_mutex_trylock(&oob->lock) != 0) return; /* somebody is busy with it: it does not wait */
-    if (oob->board != NULL && oob->ready != NULL && oob->awaits >= 0 && now_ns >= oob->ask_at_ns) {
-        uint64_t number = load(&oob->board->connecting);
+    if (kolo_diag(oob)->board != NULL && oob->ready != NULL && oob->awaits >= 0 &&
+        now_ns >= KOLO_MAX(oob->waits_since_ns, kolo_diag(oob)->asked_ns) + kolo_diag(oob)->stalled_ns) {
+        uint64_t number = load(&kolo_diag(oob)->board->connecting);
         if (number != KOLO_BOARD_NONE)
             kolo_board_ask(oob, oob->awaits, number);
-        else if ((number = load(&oob->board->pairing)) != KOLO_BOARD_NONE)
+        else if ((number = load(&kolo_diag(oob)->board->pairing)) != KOLO_BOARD_NONE)
             ask_pair(oob, oob->awaits, number);
-        oob->ask_at_ns = now_ns + oob->stalled_ns;
+        kolo_diag(oob)->asked_ns = now_ns;
     }
     pthread_mutex_unlock(&oob->lock);
 }
 
 kolo_status_t kolo_oob_difference(kolo_oob_t *oob)
 {
-    const kolo_difference_t *d = &oob->difference;
+    const kolo_difference_t *d = &kolo_diag(oob)->difference;
     char text[600];
     if (KOLO_LIKELY(!atomic_load_explicit(&d->found, memory_order_acquire))) return KOLO_OK;
     if (d->gave_up)
@@ -347,6 +351,6 @@ kolo_status_t kolo_oob_difference(kolo_oob_t *oob)
                          "rank %d has given up after an error of its own and takes no part in operation %llu; what "
                          "kolo_get_last_error() says there comes first",
                          d->rank, (unsigned long long)d->number);
-    oob->board_tell(oob->rank, d->mine, d->rank, d->theirs, d->number, text, sizeof(text));
+    kolo_diag(oob)->board_tell(oob->rank, d->mine, d->rank, d->theirs, d->number, text, sizeof(text));
     return kolo_fail(KOLO_ERR_MISMATCH, "%s", text);
 }

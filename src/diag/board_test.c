@@ -3,6 +3,7 @@
  * Boards, filled in by hand: which of them prove that two ranks wait for each other, and which prove nothing. Here
  * a rank is in any state one likes for as long as one likes, which ranks that run only pass through.
  */
+#include "diag/diag.h"
 #include "oob/oob_test_util.h"
 
 #define COLLECTIVE 1000 /* words from here on need all ranks */

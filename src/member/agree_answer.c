@@ -4,7 +4,7 @@
  * in, or will be in, wait for it; who asks about one that it has left is told how that ended.
  */
 #include "member/agree_frame.h"
-#include "oob/internal.h"
+#include "member/life.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -16,20 +16,20 @@ typedef struct {
 
 kolo_series_t *kolo_agree_series(kolo_oob_t *oob, uint64_t tag, bool make)
 {
-    kolo_series_t *s = oob->series;
+    kolo_series_t *s = kolo_life(oob)->series;
     uint64_t id = tag >> KOLO_SERIES_SHIFT << KOLO_SERIES_SHIFT;
     while (s != NULL && s->id != id) s = s->next;
     if (s != NULL || !make) return s;
     s = calloc(1, sizeof(*s));
     if (s == NULL) return NULL;
     s->id = id;
-    s->next = oob->series;
-    return oob->series = s;
+    s->next = kolo_life(oob)->series;
+    return kolo_life(oob)->series = s;
 }
 
 void kolo_agree_forget(kolo_oob_t *oob)
 {
-    for (kolo_series_t *s = oob->series, *next; s != NULL; s = next) {
+    for (kolo_series_t *s = kolo_life(oob)->series, *next; s != NULL; s = next) {
         next = s->next;
         for (size_t i = 0; i < KOLO_COUNTOF(s->decisions); i++) free(s->decisions[i].bytes);
         free(s);

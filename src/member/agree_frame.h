@@ -12,7 +12,7 @@
 #ifndef KOLO_MEMBER_AGREE_FRAME_H
 #define KOLO_MEMBER_AGREE_FRAME_H
 
-#include "oob/oob.h"
+#include "member/member.h"
 
 typedef enum {
     KOLO_BALLOT_REPORT = 1,  /* to the coordinator: what I know, and what I have accepted */

@@ -7,7 +7,7 @@
 #define KOLO_MEMBER_AGREE_RUN_H
 
 #include "member/agree_frame.h"
-#include "oob/internal.h"
+#include "member/life.h"
 
 #define KOLO_AGREE_NUDGE_MS 1000 /* a message that went with its connection is said again */
 

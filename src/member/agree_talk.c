@@ -126,7 +126,7 @@ void kolo_agree_send_unsent(kolo_agree_run_t *x)
 
 static bool has_gone(const kolo_peer_t *peer)
 {
-    return peer->loss.order > 0 || peer->gone || (peer->live == 0 && peer->dial_status == KOLO_ERR_REMOTE);
+    return kolo_peer_is_lost(peer) || peer->gone || (peer->live == 0 && peer->dial_status == KOLO_ERR_REMOTE);
 }
 
 /* Adds who is out; with `only_ask`, whether there is anybody new. */

@@ -130,7 +130,7 @@ static void move(kolo_agree_run_t *x)
 static bool something_new(kolo_oob_t *oob, void *arg)
 {
     kolo_agree_run_t *x = arg;
-    return kolo_agree_has_message(x) || oob->partition || kolo_agree_learn_losses(x, true) ||
+    return kolo_agree_has_message(x) || kolo_life(oob)->partition || kolo_agree_learn_losses(x, true) ||
            kolo_agree_can_send(x);
 }
 
@@ -194,9 +194,9 @@ static kolo_status_t run(kolo_agree_run_t *x)
 {
     kolo_oob_t *oob = x->oob;
     for (;;) {
-        if (oob->partition) /* before anything else: alone it would agree with itself */
+        if (kolo_life(oob)->partition) /* before anything else: alone it would agree with itself */
             return kolo_fail(KOLO_ERR_PARTITION, "%s: rank %d was in %s when it was cut off: %s", oob->name,
-                             oob->rank, x->a->what, oob->partition_why);
+                             oob->rank, x->a->what, kolo_life(oob)->partition_why);
         move(x);
         if (x->failed != KOLO_OK) return x->failed;
         if (x->decided) return KOLO_OK;
@@ -228,8 +228,9 @@ static void add_words(kolo_agree_run_t *x)
     size_t room = (size_t)oob->nranks * x->a->row_bytes;
     char *at = (char *)x->value + KOLO_BALLOT_VALUE_BYTES + x->map_bytes, lost[160] = "";
     const char *why = oob->reason[0] != '\0' ? oob->reason : kolo_error_text();
-    if (oob->lost >= 0) snprintf(lost, sizeof(lost), "rank %d was lost: %.120s", oob->lost, oob->lost_why);
-    const char *before = lost[0] != '\0' ? lost : oob->heir.word;
+    if (kolo_life(oob)->lost >= 0)
+        snprintf(lost, sizeof(lost), "rank %d was lost: %.120s", kolo_life(oob)->lost, kolo_life(oob)->lost_why);
+    const char *before = lost[0] != '\0' ? lost : kolo_life(oob)->heir.word;
     if (room > 0) snprintf(at, room, "%s%s%s", before, before[0] != '\0' ? "; then " : "", why);
 }
 

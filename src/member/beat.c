@@ -15,8 +15,7 @@
  * taken off.
  */
 #include "base/log.h"
-#include "member/member.h"
-#include "oob/internal.h"
+#include "member/life.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -50,10 +49,10 @@ static void send_beat(kolo_oob_t *oob, kolo_peer_t *peer)
 
 static void note_silent(kolo_oob_t *oob, kolo_peer_t *peer, int by)
 {
-    kolo_beats_t *b = oob->beats;
-    if (peer->silent || peer->loss.order > 0 || peer->farewell) return;
-    peer->silent = true;
-    peer->silent_by = by;
+    kolo_beats_t *b = kolo_life(oob)->beats;
+    if (kolo_peer_life(peer)->silent || kolo_peer_is_lost(peer) || peer->farewell) return;
+    kolo_peer_life(peer)->silent = true;
+    kolo_peer_life(peer)->silent_by = by;
     if (b->decide_ns == 0) b->decide_ns = kolo_now_ns() + b->settle_ns;
     kolo_warn("oob", "%s: rank %d: nothing was heard from rank %d for %llu ms (noticed by rank %d)", oob->name,
               oob->rank, peer->rank, (unsigned long long)(b->verdict_ns / KOLO_NS_PER_MS), by);
@@ -64,7 +63,7 @@ void kolo_beat_told(kolo_oob_t *oob, int rank, int noticed_by)
 {
     kolo_peer_t *peer = kolo_peer_get(oob, rank);
     if (peer == NULL) return;
-    if (oob->beats == NULL)
+    if (kolo_life(oob)->beats == NULL)
         kolo_news_lost(oob, rank, KOLO_LOSS_SILENT, noticed_by); /* no view of our own to put against it */
     else
         note_silent(oob, peer, noticed_by);
@@ -72,18 +71,19 @@ void kolo_beat_told(kolo_oob_t *oob, int rank, int noticed_by)
 
 static void listen_to(kolo_oob_t *oob, kolo_peer_t *peer, uint64_t now)
 {
-    const kolo_beats_t *b = oob->beats;
-    if (peer->loss.order > 0 || peer->farewell || peer->heard_ns == 0 || peer->heard_ns >= now) return;
+    const kolo_beats_t *b = kolo_life(oob)->beats;
+    if (kolo_peer_is_lost(peer) || peer->farewell || peer->heard_ns == 0 || peer->heard_ns >= now) return;
     uint64_t age = now - peer->heard_ns;
     if (age < b->suspect_ns) {
-        if (peer->suspected) kolo_info("oob", "%s: rank %d hears rank %d again", oob->name, oob->rank, peer->rank);
-        peer->suspected = false;
+        if (kolo_peer_life(peer)->suspected)
+            kolo_info("oob", "%s: rank %d hears rank %d again", oob->name, oob->rank, peer->rank);
+        kolo_peer_life(peer)->suspected = false;
         return;
     }
-    if (!peer->suspected)
+    if (!kolo_peer_life(peer)->suspected)
         kolo_warn("oob", "%s: rank %d has not heard rank %d for %llu ms", oob->name, oob->rank, peer->rank,
                   (unsigned long long)(age / KOLO_NS_PER_MS));
-    peer->suspected = true;
+    kolo_peer_life(peer)->suspected = true;
     if (age >= b->verdict_ns) note_silent(oob, peer, oob->rank);
 }
 
@@ -97,9 +97,10 @@ typedef struct {
 static void count_one(const kolo_oob_t *oob, int rank, count_t *c)
 {
     const kolo_peer_t *peer = kolo_peer_find((kolo_oob_t *)(uintptr_t)oob, rank);
-    bool silent = peer != NULL && peer->silent;
-    if (peer != NULL && !silent && (peer->loss.order > 0 || (peer->farewell && peer->gone))) return;
-    if (oob->beats->sample && rank != oob->rank && !(peer != NULL && peer->watched)) return;
+    bool silent = peer != NULL && kolo_peer_life(peer)->silent;
+    if (peer != NULL && !silent && (kolo_peer_is_lost(peer) || (peer->farewell && peer->gone))) return;
+    if (kolo_life(oob)->beats->sample && rank != oob->rank && !(peer != NULL && kolo_peer_life(peer)->watched))
+        return;
     if (c->total++ == 0) c->lowest_silent = silent;
     c->silent += silent;
 }
@@ -109,15 +110,16 @@ static void decide(kolo_oob_t *oob)
     count_t c = {0};
     for (int r = 0; r < oob->nranks; r++) count_one(oob, r, &c);
     int here = c.total - c.silent;
-    oob->beats->decide_ns = 0;
+    kolo_life(oob)->beats->decide_ns = 0;
     if (here * 2 > c.total || (here * 2 == c.total && !c.lowest_silent)) {
         for (int r = 0; r < oob->nranks; r++) {
             kolo_peer_t *peer = kolo_peer_find(oob, r);
-            if (peer != NULL && peer->silent) kolo_news_lost(oob, r, KOLO_LOSS_SILENT, peer->silent_by);
+            if (peer != NULL && kolo_peer_life(peer)->silent)
+                kolo_news_lost(oob, r, KOLO_LOSS_SILENT, kolo_peer_life(peer)->silent_by);
         }
         return;
     }
-    char why[sizeof(oob->partition_why)];
+    char why[sizeof(kolo_life(oob)->partition_why)];
     snprintf(why, sizeof(why),
              "%d of %d ranks have not been heard for KOLO_VERDICT_MS; the larger side of the network goes on "
              "without this one",
@@ -127,22 +129,23 @@ static void decide(kolo_oob_t *oob)
 
 void kolo_beat_decide(kolo_oob_t *oob)
 {
-    if (oob->beats != NULL && oob->beats->decide_ns != 0) decide(oob);
+    if (kolo_life(oob)->beats != NULL && kolo_life(oob)->beats->decide_ns != 0) decide(oob);
 }
 
 bool kolo_beat_any_silent(const kolo_oob_t *oob)
 {
     for (int i = 0; i < KOLO_PEER_BUCKETS; i++)
         for (const kolo_peer_t *peer = oob->peers[i]; peer != NULL; peer = peer->next)
-            if (peer->silent) return true;
+            if (kolo_peer_life(peer)->silent) return true;
     return false;
 }
 
 bool kolo_beat_cut_off(const kolo_oob_t *oob, int rank)
 {
     const kolo_peer_t *peer = kolo_peer_find((kolo_oob_t *)(uintptr_t)oob, rank);
-    if (peer != NULL && peer->silent) return true;
-    return oob->beats != NULL && oob->beats->sample && (peer == NULL || !peer->watched); /* nobody knows */
+    if (peer != NULL && kolo_peer_life(peer)->silent) return true;
+    return kolo_life(oob)->beats != NULL && kolo_life(oob)->beats->sample &&
+           (peer == NULL || !kolo_peer_life(peer)->watched); /* nobody knows */
 }
 
 /* ---- the clock ---- */
@@ -158,7 +161,7 @@ static void tick(void *arg);
 
 static void arm(kolo_oob_t *oob)
 {
-    kolo_beats_t *b = oob->beats;
+    kolo_beats_t *b = kolo_life(oob)->beats;
     b->due_ns = kolo_now_ns() + b->tick_ns;
     if (kolo_timer_add(oob->engine, (int64_t)(b->tick_ns / KOLO_NS_PER_MS), tick, oob, &b->timer) != KOLO_OK)
         kolo_warn("oob", "%s: rank %d has no heartbeats any more: %s", oob->name, oob->rank, kolo_error_text());
@@ -168,7 +171,7 @@ static void tick(void *arg)
 {
     kolo_oob_t *oob = arg;
     pthread_mutex_lock(&oob->lock);
-    kolo_beats_t *b = oob->beats;
+    kolo_beats_t *b = kolo_life(oob)->beats;
     uint64_t now = kolo_now_ns();
     kolo_timer_cancel(b->timer);
     b->timer = NULL;
@@ -176,8 +179,9 @@ static void tick(void *arg)
     bool send = b->ticks++ % 2 == 0;
     for (int i = 0; i < KOLO_PEER_BUCKETS; i++)
         for (kolo_peer_t *peer = oob->peers[i]; peer != NULL; peer = peer->next) {
-            if (peer->watched) listen_to(oob, peer, now);
-            if (send && peer->beaten && peer->loss.order == 0 && !peer->farewell) send_beat(oob, peer);
+            if (kolo_peer_life(peer)->watched) listen_to(oob, peer, now);
+            if (send && kolo_peer_life(peer)->beaten && kolo_peer_life(peer)->loss.order == 0 && !peer->farewell)
+                send_beat(oob, peer);
         }
     if (b->decide_ns != 0 && now >= b->decide_ns) decide(oob);
     if (!oob->closed) arm(oob);
@@ -186,10 +190,10 @@ static void tick(void *arg)
 
 void kolo_beat_stop(kolo_oob_t *oob)
 {
-    if (oob->beats == NULL) return;
-    kolo_timer_cancel(oob->beats->timer);
-    free(oob->beats);
-    oob->beats = NULL;
+    if (kolo_life(oob)->beats == NULL) return;
+    kolo_timer_cancel(kolo_life(oob)->beats->timer);
+    free(kolo_life(oob)->beats);
+    kolo_life(oob)->beats = NULL;
 }
 
 /* ---- start ---- */
@@ -201,11 +205,11 @@ static kolo_status_t choose_peers(kolo_oob_t *oob, const bool *remote, int *coun
         int to = (int)((oob->rank + d) % n), from = (int)((oob->rank + n - d) % n);
         kolo_peer_t *peer = remote[to] ? kolo_peer_get(oob, to) : NULL;
         if (remote[to] && peer == NULL) return KOLO_ERR_NO_MEMORY;
-        if (peer != NULL) peer->beaten = true;
+        if (peer != NULL) kolo_peer_life(peer)->beaten = true;
         *count += remote[to];
         peer = remote[from] ? kolo_peer_get(oob, from) : NULL;
         if (remote[from] && peer == NULL) return KOLO_ERR_NO_MEMORY;
-        if (peer != NULL) peer->watched = true;
+        if (peer != NULL) kolo_peer_life(peer)->watched = true;
         *count += remote[from];
     }
     return KOLO_OK;
@@ -232,8 +236,8 @@ kolo_status_t kolo_oob_start_beats(kolo_oob_t *oob, const bool *remote)
     b->sample = oob->nranks > LISTEN_TO_ALL;
     pthread_mutex_lock(&oob->lock);
     kolo_status_t status = choose_peers(oob, remote, &count);
-    if (status == KOLO_OK && count > 0 && oob->beats == NULL) {
-        oob->beats = b;
+    if (status == KOLO_OK && count > 0 && kolo_life(oob)->beats == NULL) {
+        kolo_life(oob)->beats = b;
         b = NULL;
         arm(oob);
     }

@@ -4,14 +4,14 @@
  * itself. Out of band the name of the rank that was lost first goes round, in farewells; here an operation asks for
  * it.
  */
-#include "oob/internal.h"
+#include "member/life.h"
 
 #include <stdio.h>
 
 static bool word_has_come(kolo_oob_t *oob, void *arg)
 {
     (void)arg;
-    return oob->lost >= 0 || oob->partition || oob->revoked;
+    return kolo_life(oob)->lost >= 0 || kolo_life(oob)->partition || kolo_life(oob)->revoked;
 }
 
 static void describe(void *arg, char *buf, size_t bytes)
@@ -27,10 +27,12 @@ int kolo_oob_culprit(kolo_oob_t *oob, int wait_ms, char *why, size_t bytes)
     if (!oob->closed) status = kolo_oob_await(oob, word_has_come, NULL, kolo_deadline_ms(wait_ms), describe, oob);
     (void)status; /* no word is an answer too */
     oob->failed = true;
-    int lost = oob->lost;
-    const char *words = oob->partition ? oob->partition_why : lost >= 0 ? oob->lost_why : "";
+    int lost = kolo_life(oob)->lost;
+    const char *words = kolo_life(oob)->partition ? kolo_life(oob)->partition_why
+                        : lost >= 0               ? kolo_life(oob)->lost_why
+                                                  : "";
     snprintf(why, bytes, "%s", words);
-    if (oob->revoked && lost < 0) lost = oob->revoked_by;
+    if (kolo_life(oob)->revoked && lost < 0) lost = kolo_life(oob)->revoked_by;
     pthread_mutex_unlock(&oob->lock);
     return lost;
 }

@@ -21,7 +21,7 @@
  * list of heirs under its own lock.
  */
 #include "base/log.h"
-#include "oob/internal.h"
+#include "member/life.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -32,7 +32,7 @@ static pthread_mutex_t tree = PTHREAD_MUTEX_INITIALIZER;
 static int rank_in(const kolo_oob_t *heir, int parent_rank)
 {
     for (int r = 0; r < heir->nranks; r++)
-        if (heir->heir.members[r] == parent_rank) return r;
+        if (kolo_life(heir)->heir.members[r] == parent_rank) return r;
     return -1;
 }
 
@@ -42,42 +42,46 @@ static int rank_in(const kolo_oob_t *heir, int parent_rank)
 static void keep_word(const kolo_oob_t *parent, kolo_heir_t *heir, const kolo_peer_t *peer)
 {
     char who[KOLO_HEIR_WHO_BYTES / 2] = "";
-    bool is_loss = peer->loss.how != KOLO_LOSS_GAVE_UP;
+    bool is_loss = kolo_peer_life(peer)->loss.how != KOLO_LOSS_GAVE_UP;
     if (heir->word[0] != '\0' && (heir->word_is_loss || !is_loss)) return;
-    if (parent->who_fn != NULL) parent->who_fn(parent->who_arg, peer->rank, who, sizeof(who));
+    if (kolo_life(parent)->who_fn != NULL)
+        kolo_life(parent)->who_fn(kolo_life(parent)->who_arg, peer->rank, who, sizeof(who));
     snprintf(heir->word, sizeof(heir->word), "rank %d of %s%s was lost%s%.200s", peer->rank, parent->name, who,
-             peer->rank == parent->lost ? ": " : "", peer->rank == parent->lost ? parent->lost_why : "");
+             peer->rank == kolo_life(parent)->lost ? ": " : "",
+             peer->rank == kolo_life(parent)->lost ? kolo_life(parent)->lost_why : "");
     heir->word_is_loss = is_loss;
 }
 
 static void pass_loss(const kolo_oob_t *parent, kolo_oob_t *heir, const kolo_peer_t *peer)
 {
-    int rank = rank_in(heir, peer->rank), by = rank_in(heir, peer->loss.noticed_by);
+    int rank = rank_in(heir, peer->rank), by = rank_in(heir, kolo_peer_life(peer)->loss.noticed_by);
     char who[KOLO_HEIR_WHO_BYTES / 2] = "";
-    keep_word(parent, &heir->heir, peer);
+    keep_word(parent, &kolo_life(heir)->heir, peer);
     kolo_oob_wake(heir); /* it may wait for just that */
-    if (rank < 0 || rank == heir->rank || peer->loss.how == KOLO_LOSS_GAVE_UP) return;
-    if (heir->heir.lost < 0) {
-        if (parent->who_fn != NULL) parent->who_fn(parent->who_arg, peer->rank, who, sizeof(who));
-        snprintf(heir->heir.who, sizeof(heir->heir.who), "it is rank %d of %s%s", peer->rank, parent->name, who);
-        heir->heir.lost = rank;
+    if (rank < 0 || rank == heir->rank || kolo_peer_life(peer)->loss.how == KOLO_LOSS_GAVE_UP) return;
+    if (kolo_life(heir)->heir.lost < 0) {
+        if (kolo_life(parent)->who_fn != NULL)
+            kolo_life(parent)->who_fn(kolo_life(parent)->who_arg, peer->rank, who, sizeof(who));
+        snprintf(kolo_life(heir)->heir.who, sizeof(kolo_life(heir)->heir.who), "it is rank %d of %s%s", peer->rank,
+                 parent->name, who);
+        kolo_life(heir)->heir.lost = rank;
     }
-    kolo_news_lost(heir, rank, peer->loss.how, by >= 0 ? by : heir->rank);
+    kolo_news_lost(heir, rank, kolo_peer_life(peer)->loss.how, by >= 0 ? by : heir->rank);
 }
 
 static void pass_partition(const kolo_oob_t *parent, kolo_oob_t *heir)
 {
     bool cut = !kolo_beat_any_silent(parent); /* it is not the network: the others have given this rank up */
     for (int r = 0; r < heir->nranks && !cut; r++) {
-        int rank = heir->heir.members[r];
+        int rank = kolo_life(heir)->heir.members[r];
         cut = rank >= 0 && rank != parent->rank && kolo_beat_cut_off(parent, rank);
     }
-    if (cut) kolo_news_partition(heir, parent->partition_why);
+    if (cut) kolo_news_partition(heir, kolo_life(parent)->partition_why);
 }
 
 static void pass_revoke(const kolo_oob_t *parent, kolo_oob_t *heir)
 {
-    if (!heir->heir.revokes || heir->doom != NULL) return;
+    if (!kolo_life(heir)->heir.revokes || heir->doom != NULL) return;
     heir->doom = calloc(1, sizeof(*heir->doom));
     if (heir->doom == NULL) {
         kolo_warn("oob", "%s: rank %d has no memory to end a set-up", heir->name, heir->rank);
@@ -85,8 +89,9 @@ static void pass_revoke(const kolo_oob_t *parent, kolo_oob_t *heir)
     }
     heir->doom->status = KOLO_ERR_REVOKED;
     snprintf(heir->doom->text, sizeof(heir->doom->text), "rank %d revoked the communicator that it is made from",
-             parent->revoked_by);
-    if (heir->news_fn != NULL) heir->news_fn(heir->news_arg, KOLO_NEWS_REVOKED, heir->rank, heir->doom->text);
+             kolo_life(parent)->revoked_by);
+    if (kolo_life(heir)->news_fn != NULL)
+        kolo_life(heir)->news_fn(kolo_life(heir)->news_arg, KOLO_NEWS_REVOKED, heir->rank, heir->doom->text);
     kolo_oob_wake(heir);
 }
 
@@ -108,16 +113,17 @@ void kolo_heirs_tell(kolo_oob_t *parent, kolo_news_kind_t kind, int rank)
 {
     const kolo_peer_t *peer = kind == KOLO_NEWS_LOST ? kolo_peer_find(parent, rank) : NULL;
     if (kind == KOLO_NEWS_LOST && peer == NULL) return;
-    for (kolo_oob_t *heir = parent->heirs; heir != NULL; heir = heir->heir.next) pass_on(parent, heir, kind, peer);
+    for (kolo_oob_t *heir = kolo_life(parent)->heirs; heir != NULL; heir = kolo_life(heir)->heir.next)
+        pass_on(parent, heir, kind, peer);
 }
 
 static void tell_what_is_known(kolo_oob_t *parent, kolo_oob_t *heir)
 {
     for (int i = 0; i < KOLO_PEER_BUCKETS; i++)
         for (const kolo_peer_t *peer = parent->peers[i]; peer != NULL; peer = peer->next)
-            if (peer->loss.order > 0) pass_on(parent, heir, KOLO_NEWS_LOST, peer);
-    if (parent->partition) pass_on(parent, heir, KOLO_NEWS_PARTITION, NULL);
-    if (parent->revoked) pass_on(parent, heir, KOLO_NEWS_REVOKED, NULL);
+            if (kolo_peer_is_lost(peer)) pass_on(parent, heir, KOLO_NEWS_LOST, peer);
+    if (kolo_life(parent)->partition) pass_on(parent, heir, KOLO_NEWS_PARTITION, NULL);
+    if (kolo_life(parent)->revoked) pass_on(parent, heir, KOLO_NEWS_REVOKED, NULL);
 }
 
 /* ---- links ---- */
@@ -125,14 +131,14 @@ static void tell_what_is_known(kolo_oob_t *parent, kolo_oob_t *heir)
 /* With `tree` held. */
 static void unlink_heir(kolo_oob_t *heir)
 {
-    kolo_oob_t *parent = heir->heir.parent;
+    kolo_oob_t *parent = kolo_life(heir)->heir.parent;
     if (parent == NULL) return;
     pthread_mutex_lock(&parent->lock);
-    kolo_oob_t **at = &parent->heirs;
-    while (*at != heir) at = &(*at)->heir.next;
-    *at = heir->heir.next;
+    kolo_oob_t **at = &kolo_life(parent)->heirs;
+    while (*at != heir) at = &kolo_life(*at)->heir.next;
+    *at = kolo_life(heir)->heir.next;
     pthread_mutex_unlock(&parent->lock);
-    heir->heir.parent = NULL;
+    kolo_life(heir)->heir.parent = NULL;
 }
 
 void kolo_heir_end(kolo_oob_t *oob)
@@ -140,8 +146,9 @@ void kolo_heir_end(kolo_oob_t *oob)
     pthread_mutex_lock(&tree);
     unlink_heir(oob);
     pthread_mutex_lock(&oob->lock);
-    for (kolo_oob_t *heir = oob->heirs; heir != NULL; heir = heir->heir.next) heir->heir.parent = NULL;
-    oob->heirs = NULL;
+    for (kolo_oob_t *heir = kolo_life(oob)->heirs; heir != NULL; heir = kolo_life(heir)->heir.next)
+        kolo_life(heir)->heir.parent = NULL;
+    kolo_life(oob)->heirs = NULL;
     pthread_mutex_unlock(&oob->lock);
     pthread_mutex_unlock(&tree);
 }
@@ -151,18 +158,19 @@ kolo_status_t kolo_oob_inherit(kolo_oob_t *oob, kolo_oob_t *from, const int *mem
     int *own = malloc((size_t)oob->nranks * sizeof(*own));
     if (own == NULL) return kolo_fail(KOLO_ERR_NO_MEMORY, "%s: no memory for %d ranks", oob->name, oob->nranks);
     pthread_mutex_lock(&tree);
-    const int *through = from->heir.members; /* an heir itself, never set up: its parent is the one that knows */
-    kolo_oob_t *parent = through != NULL ? from->heir.parent : from;
+    const int *through =
+        kolo_life(from)->heir.members; /* an heir itself, never set up: its parent is the one that knows */
+    kolo_oob_t *parent = through != NULL ? kolo_life(from)->heir.parent : from;
     for (int r = 0; r < oob->nranks; r++)
         own[r] = members[r] >= 0 && through != NULL ? through[members[r]] : members[r];
-    oob->heir.members = own;
-    oob->heir.revokes = revokes;
-    oob->heir.lost = -1;
+    kolo_life(oob)->heir.members = own;
+    kolo_life(oob)->heir.revokes = revokes;
+    kolo_life(oob)->heir.lost = -1;
     if (parent != NULL) { /* else it has ended */
         pthread_mutex_lock(&parent->lock);
-        oob->heir.parent = parent;
-        oob->heir.next = parent->heirs;
-        parent->heirs = oob;
+        kolo_life(oob)->heir.parent = parent;
+        kolo_life(oob)->heir.next = kolo_life(parent)->heirs;
+        kolo_life(parent)->heirs = oob;
         tell_what_is_known(parent, oob);
         pthread_mutex_unlock(&parent->lock);
     }
@@ -180,9 +188,9 @@ kolo_status_t kolo_oob_come_of_age(kolo_oob_t *oob)
     if (oob->doom != NULL) status = kolo_fail(oob->doom->status, "%s: %s", oob->name, oob->doom->text);
     free(oob->doom);
     oob->doom = NULL;
-    free(oob->heir.members);
-    oob->heir.members = NULL;
-    oob->heir.word[0] = '\0'; /* what happens from now on has other reasons */
+    free(kolo_life(oob)->heir.members);
+    kolo_life(oob)->heir.members = NULL;
+    kolo_life(oob)->heir.word[0] = '\0'; /* what happens from now on has other reasons */
     pthread_mutex_unlock(&oob->lock);
     return status;
 }
@@ -190,7 +198,7 @@ kolo_status_t kolo_oob_come_of_age(kolo_oob_t *oob)
 static bool word_has_come(kolo_oob_t *oob, void *arg)
 {
     (void)arg;
-    return oob->heir.word[0] != '\0' || oob->heir.lost >= 0;
+    return kolo_life(oob)->heir.word[0] != '\0' || kolo_life(oob)->heir.lost >= 0;
 }
 
 static void describe_word(void *arg, char *buf, size_t bytes)
@@ -202,10 +210,10 @@ static void describe_word(void *arg, char *buf, size_t bytes)
 bool kolo_oob_parents_word(kolo_oob_t *oob, int wait_ms, char *word, size_t bytes)
 {
     pthread_mutex_lock(&oob->lock);
-    if (oob->heir.members != NULL && !oob->closed && wait_ms > 0)
+    if (kolo_life(oob)->heir.members != NULL && !oob->closed && wait_ms > 0)
         (void)kolo_oob_await(oob, word_has_come, NULL, kolo_deadline_ms(wait_ms), describe_word, oob);
-    bool told = oob->heir.word[0] != '\0';
-    if (told) snprintf(word, bytes, "%s", oob->heir.word);
+    bool told = kolo_life(oob)->heir.word[0] != '\0';
+    if (told) snprintf(word, bytes, "%s", kolo_life(oob)->heir.word);
     pthread_mutex_unlock(&oob->lock);
     return told;
 }
@@ -221,7 +229,7 @@ bool kolo_oob_is_doomed(kolo_oob_t *oob)
 void kolo_oob_set_who(kolo_oob_t *oob, kolo_oob_who_fn_t fn, void *arg)
 {
     pthread_mutex_lock(&oob->lock);
-    oob->who_fn = fn;
-    oob->who_arg = arg;
+    kolo_life(oob)->who_fn = fn;
+    kolo_life(oob)->who_arg = arg;
     pthread_mutex_unlock(&oob->lock);
 }

@@ -67,4 +67,75 @@ typedef struct {
 } kolo_agree_row_t;
 kolo_status_t kolo_member_agree(kolo_oob_t *oob, const kolo_agree_row_t *rows, size_t count);
 
+/* ---- news: who is lost (news.c, beat.c, pidwatch.c) ---- */
+
+typedef enum { KOLO_NEWS_LOST, KOLO_NEWS_REVOKED, KOLO_NEWS_PARTITION } kolo_news_kind_t;
+/* Called on the engine thread (or, for what is known already, by kolo_oob_set_news) with locks of this room held:
+ * it must not call into it. Once per rank that is lost; rank: the lost one, or who revoked, or me. */
+typedef void (*kolo_news_fn_t)(void *arg, kolo_news_kind_t kind, int rank, const char *why);
+void kolo_oob_set_news(kolo_oob_t *oob, kolo_news_fn_t fn, void *arg); /* fn NULL: none; it is not running then */
+/* Tells all ranks that the communicator is revoked; waits of this room end with KOLO_ERR_REVOKED, except while it
+ * is being mended. Never blocks. Any thread. */
+void kolo_oob_revoke(kolo_oob_t *oob);
+/* Somebody else has noticed a loss. Any thread. */
+void kolo_oob_report_lost(kolo_oob_t *oob, int rank, kolo_loss_how_t how);
+/* Who is known to be lost: bit r % 8 of byte r / 8 (bitmap may be NULL). Returns how many. Any thread. */
+int kolo_oob_get_lost(kolo_oob_t *oob, uint8_t *bitmap);
+bool kolo_oob_rank_lost(kolo_oob_t *oob, int rank, char *why /* or NULL */, size_t bytes);
+/* An operation on a wire has failed because a peer went: waits up to wait_ms for word of the rank that was lost
+ * first, or that revoked (-1: none came; `why` says more, also of a partition). From now on this rank's own
+ * farewells pass the blame on. */
+int kolo_oob_culprit(kolo_oob_t *oob, int wait_ms, char *why, size_t bytes);
+
+/* From now on this process `pid` of `rank` is watched: when it ends before the rank has said farewell, the rank is
+ * lost. Keeps a descriptor. KOLO_ERR_UNSUPPORTED where the system has no pidfd_open(2). */
+kolo_status_t kolo_oob_watch_process(kolo_oob_t *oob, int rank, int pid);
+/* I wait: has one of those processes been killed, though it has not ended yet? Never blocks; may be called often.
+ */
+void kolo_oob_look_out(kolo_oob_t *oob);
+/* From now on heartbeats are exchanged with the ranks that `remote` marks (equal on all ranks: who is on another
+ * host). Silence for KOLO_SUSPECT_MS is logged, for KOLO_VERDICT_MS it is a loss, or a partition for the side that
+ * is smaller. */
+kolo_status_t kolo_oob_start_beats(kolo_oob_t *oob, const bool *remote);
+
+/* ---- what a child hears of its parent while it is set up (heir.c) ---- */
+
+/* A child is set up over connections of its own, which tell less than the parent's. From here on until it comes of
+ * age it hears what its parent knows: losses of members, a partition between members, with `revokes` a revoke
+ * (heir.c has the rules). members[r]: rank r's rank in `from`, -1: none. `from` may be a child that never came of
+ * age: then its parent is meant. Right after kolo_oob_open_child(). The parent may go meanwhile. */
+kolo_status_t kolo_oob_inherit(kolo_oob_t *oob, kolo_oob_t *from, const int *members, bool revokes);
+/* The set-up is over. KOLO_ERR_REVOKED: the parent was revoked before; with this it is forgotten. */
+kolo_status_t kolo_oob_come_of_age(kolo_oob_t *oob);
+/* The set-up failed by a member that went, which may have left because the parent lost somebody: waits up to
+ * wait_ms for the parent's word of that. False: none came. */
+bool kolo_oob_parents_word(kolo_oob_t *oob, int wait_ms, char *word, size_t bytes);
+/* Has the parent's word (not a loss) put an end to the set-up? */
+bool kolo_oob_is_doomed(kolo_oob_t *oob);
+/* Adds to the words about a rank of a parent who that is: " (host a, process 12)". Called with locks held. */
+typedef void (*kolo_oob_who_fn_t)(void *arg, int rank, char *buf, size_t bytes);
+void kolo_oob_set_who(kolo_oob_t *oob, kolo_oob_who_fn_t fn, void *arg); /* NULL: none; it is not running then */
+
+/* ---- agreement (agreement.c) ---- */
+
+#define KOLO_OOB_SERIES_LAST ((1ull << 40) - 1)
+typedef struct {
+    uint64_t series;  /* agreements of one series are counted together: its members call each of them; 40 bits.
+                         Who is in one of KOLO_OOB_SERIES_LAST has given up all others, which end by it */
+    uint64_t key;     /* stands for what all must mean alike, else KOLO_ERR_MISMATCH */
+    uint32_t flags;   /* on return: the AND of what those who are left have set */
+    uint8_t *out;     /* bit r % 8 of byte r / 8, in whole words of 8 bytes: in: ranks that take no part; out: who
+                         takes none or is lost */
+    uint8_t *rows;    /* nranks of row_bytes; in: mine; out: those of all that are left */
+    size_t row_bytes; /* at most 4096; all rows fit twice into a message */
+    uint64_t deadline_ns;
+    const _Atomic uint32_t
+        *cancel;      /* non-zero ends it here (KOLO_ERR_ABORTED), as the abort flag does; may be NULL */
+    const char *what; /* for messages */
+} kolo_oob_agreement_t;
+/* All ranks that are left call it, the same number of times in each series. Uniform: who gets KOLO_OK has the same
+ * result, whoever is lost meanwhile. KOLO_ERR_PARTITION: the others hold this rank to be lost. Not ended by losses
+ * and revokes. */
+kolo_status_t kolo_oob_agree(kolo_oob_t *oob, kolo_oob_agreement_t *agreement);
+
 #endif

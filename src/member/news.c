@@ -10,7 +10,8 @@
  */
 #include "base/bytes.h"
 #include "base/log.h"
-#include "oob/internal.h"
+#include "member/life.h"
+#include "member/news_frame.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -52,19 +53,20 @@ static void tell(kolo_conn_t *conn, const kolo_news_frame_t *news)
 
 static kolo_news_frame_t loss_news(const kolo_peer_t *peer)
 {
-    return (kolo_news_frame_t){KOLO_NEWS_LOST, peer->rank, peer->loss.how, peer->loss.noticed_by};
+    return (kolo_news_frame_t){KOLO_NEWS_LOST, peer->rank, kolo_peer_life(peer)->loss.how,
+                               kolo_peer_life(peer)->loss.noticed_by};
 }
 
 void kolo_news_tell_all(kolo_conn_t *conn)
 {
     kolo_oob_t *oob = conn->oob;
-    for (int i = 0; oob->nlost > 0 && i < KOLO_PEER_BUCKETS; i++)
+    for (int i = 0; kolo_life(oob)->nlost > 0 && i < KOLO_PEER_BUCKETS; i++)
         for (const kolo_peer_t *peer = oob->peers[i]; peer != NULL; peer = peer->next) {
             kolo_news_frame_t news = loss_news(peer);
-            if (peer->loss.order > 0) tell(conn, &news);
+            if (kolo_peer_is_lost(peer)) tell(conn, &news);
         }
-    kolo_news_frame_t revoked = {KOLO_NEWS_REVOKED, oob->revoked_by, 0, oob->rank};
-    if (oob->revoked) tell(conn, &revoked);
+    kolo_news_frame_t revoked = {KOLO_NEWS_REVOKED, kolo_life(oob)->revoked_by, 0, oob->rank};
+    if (kolo_life(oob)->revoked) tell(conn, &revoked);
 }
 
 /* Ranks at growing distances are called where there is no connection; they are told all once they answer. */
@@ -74,7 +76,7 @@ static void reach_out(kolo_oob_t *oob)
     for (int64_t d = 1; d < oob->nranks; d *= 2) {
         int to = (int)((oob->rank + d) % oob->nranks);
         kolo_peer_t *peer = kolo_peer_get(oob, to);
-        if (peer == NULL || peer->loss.order > 0 || peer->farewell) continue;
+        if (peer == NULL || kolo_peer_is_lost(peer) || peer->farewell) continue;
         if (kolo_peer_dial(oob, peer, kolo_deadline_ms(DIAL_MS)) != KOLO_OK)
             kolo_debug("oob", "%s: rank %d cannot call rank %d: %s", oob->name, oob->rank, to, kolo_error_text());
     }
@@ -93,7 +95,7 @@ static void flood(kolo_oob_t *oob, const kolo_news_frame_t *news)
 /* Whoever works with this object; at most once per rank and once for the rest. */
 static void announce(kolo_oob_t *oob, kolo_news_kind_t kind, int rank, const char *why)
 {
-    if (oob->news_fn != NULL) oob->news_fn(oob->news_arg, kind, rank, why);
+    if (kolo_life(oob)->news_fn != NULL) kolo_life(oob)->news_fn(kolo_life(oob)->news_arg, kind, rank, why);
     kolo_heirs_tell(oob, kind, rank);
     kolo_oob_wake(oob);
 }
@@ -111,13 +113,14 @@ static const char *const how_texts[KOLO_LOSS_KINDS] = {
 
 static void loss_text(const kolo_oob_t *oob, const kolo_peer_t *peer, char *buf, size_t bytes)
 {
-    const kolo_loss_t *loss = &peer->loss;
+    const kolo_loss_t *loss = &kolo_peer_life(peer)->loss;
     bool told = loss->how == KOLO_LOSS_GAVE_UP && peer->words[0] != '\0';
     int n = snprintf(buf, bytes, "%s%s%s", how_texts[loss->how], told ? ": " : "", told ? peer->words : "");
     if (loss->noticed_by != oob->rank && loss->noticed_by != peer->rank && n > 0 && (size_t)n < bytes)
         n += snprintf(buf + n, bytes - (size_t)n, " (noticed by rank %d)", loss->noticed_by);
-    if (oob->heir.who[0] != '\0' && peer->rank == oob->heir.lost && n > 0 && (size_t)n < bytes)
-        snprintf(buf + n, bytes - (size_t)n, "; %s", oob->heir.who);
+    if (kolo_life(oob)->heir.who[0] != '\0' && peer->rank == kolo_life(oob)->heir.lost && n > 0 &&
+        (size_t)n < bytes)
+        snprintf(buf + n, bytes - (size_t)n, "; %s", kolo_life(oob)->heir.who);
 }
 
 /* The first loss that matters ends waits. */
@@ -126,22 +129,24 @@ void kolo_news_update(kolo_oob_t *oob)
     const kolo_peer_t *first = NULL;
     for (int i = 0; i < KOLO_PEER_BUCKETS; i++)
         for (const kolo_peer_t *peer = oob->peers[i]; peer != NULL; peer = peer->next)
-            if (peer->loss.order > 0 && (first == NULL || peer->loss.order < first->loss.order)) first = peer;
-    oob->lost = first != NULL ? first->rank : -1;
-    if (first != NULL) loss_text(oob, first, oob->lost_why, sizeof(oob->lost_why));
+            if (kolo_peer_is_lost(peer) &&
+                (first == NULL || kolo_peer_life(peer)->loss.order < kolo_peer_life(first)->loss.order))
+                first = peer;
+    kolo_life(oob)->lost = first != NULL ? first->rank : -1;
+    if (first != NULL) loss_text(oob, first, kolo_life(oob)->lost_why, sizeof(kolo_life(oob)->lost_why));
 }
 
 void kolo_news_lost(kolo_oob_t *oob, int rank, kolo_loss_how_t how, int noticed_by)
 {
-    if (oob->partition || oob->leaving)
+    if (kolo_life(oob)->partition || oob->leaving)
         return; /* the others end their connections to us: that is not their death */
     kolo_peer_t *peer = kolo_peer_get(oob, rank);
     if (peer == NULL) { /* no memory to say more; waits must end all the same */
-        if (oob->lost < 0) oob->lost = rank;
+        if (kolo_life(oob)->lost < 0) kolo_life(oob)->lost = rank;
         return;
     }
-    if (peer->loss.order > 0) return;
-    peer->loss = (kolo_loss_t){++oob->nlost, how, noticed_by, kolo_now_ns()};
+    if (kolo_peer_is_lost(peer)) return;
+    kolo_peer_life(peer)->loss = (kolo_loss_t){++kolo_life(oob)->nlost, how, noticed_by, kolo_now_ns()};
     kolo_news_update(oob);
     kolo_info("oob", "%s: rank %d knows that rank %d is lost: %s, noticed by rank %d", oob->name, oob->rank, rank,
               how_texts[how], noticed_by);
@@ -149,45 +154,45 @@ void kolo_news_lost(kolo_oob_t *oob, int rank, kolo_loss_how_t how, int noticed_
     flood(oob, &news);
     for (kolo_conn_t *conn = peer->conns; conn != NULL; conn = conn->next)
         if (!conn->dead) kolo_conn_condemn(conn, "was ended: the rank is lost");
-    char why[sizeof(oob->lost_why)];
+    char why[sizeof(kolo_life(oob)->lost_why)];
     loss_text(oob, peer, why, sizeof(why));
     announce(oob, KOLO_NEWS_LOST, rank, why);
 }
 
 static void revoked(kolo_oob_t *oob, int by)
 {
-    if (oob->revoked) return;
+    if (kolo_life(oob)->revoked) return;
     kolo_news_frame_t news = {KOLO_NEWS_REVOKED, by, 0, oob->rank};
-    oob->revoked = true;
-    oob->revoked_by = by;
+    kolo_life(oob)->revoked = true;
+    kolo_life(oob)->revoked_by = by;
     flood(oob, &news);
     announce(oob, KOLO_NEWS_REVOKED, by, "");
 }
 
 void kolo_news_partition(kolo_oob_t *oob, const char *why)
 {
-    if (oob->partition || oob->leaving) return;
-    oob->partition = true;
+    if (kolo_life(oob)->partition || oob->leaving) return;
+    kolo_life(oob)->partition = true;
     oob->failed = true;
-    snprintf(oob->partition_why, sizeof(oob->partition_why), "%s", why);
+    snprintf(kolo_life(oob)->partition_why, sizeof(kolo_life(oob)->partition_why), "%s", why);
     kolo_warn("oob", "%s: rank %d is cut off: %s", oob->name, oob->rank, why);
     kolo_news_frame_t news = {KOLO_NEWS_PARTITION, oob->rank, 0, oob->rank};
     flood(oob, &news); /* those who share its fate would come to the same end, but maybe after it has left */
-    announce(oob, KOLO_NEWS_PARTITION, oob->rank, oob->partition_why);
+    announce(oob, KOLO_NEWS_PARTITION, oob->rank, kolo_life(oob)->partition_why);
 }
 
 const char *kolo_news_arrived(kolo_conn_t *conn)
 {
     kolo_oob_t *oob = conn->oob;
     kolo_news_frame_t news;
-    const char *wrong = kolo_news_decode(conn->board_bytes, conn->board_in.bytes, oob->nranks, &news);
+    const char *wrong = kolo_news_decode(conn->body, conn->frame.bytes, oob->nranks, &news);
     if (wrong != NULL) return wrong;
     if (news.kind == KOLO_NEWS_REVOKED) {
         revoked(oob, news.rank);
     } else if (news.kind == KOLO_NEWS_PARTITION) {
         kolo_beat_decide(oob);
     } else if (news.rank == oob->rank) {
-        char why[sizeof(oob->partition_why)];
+        char why[sizeof(kolo_life(oob)->partition_why)];
         snprintf(why, sizeof(why), "rank %d says that this rank was given up: %s", conn->peer->rank,
                  how_texts[news.how]);
         kolo_news_partition(oob, why);
@@ -211,12 +216,12 @@ void kolo_news_silent(kolo_oob_t *oob, int rank, int noticed_by)
 void kolo_oob_set_news(kolo_oob_t *oob, kolo_news_fn_t fn, void *arg)
 {
     pthread_mutex_lock(&oob->lock);
-    oob->news_fn = fn;
-    oob->news_arg = arg;
+    kolo_life(oob)->news_fn = fn;
+    kolo_life(oob)->news_arg = arg;
     if (fn != NULL) { /* what has come before */
-        if (oob->lost >= 0) fn(arg, KOLO_NEWS_LOST, oob->lost, oob->lost_why);
-        if (oob->revoked) fn(arg, KOLO_NEWS_REVOKED, oob->revoked_by, "");
-        if (oob->partition) fn(arg, KOLO_NEWS_PARTITION, oob->rank, oob->partition_why);
+        if (kolo_life(oob)->lost >= 0) fn(arg, KOLO_NEWS_LOST, kolo_life(oob)->lost, kolo_life(oob)->lost_why);
+        if (kolo_life(oob)->revoked) fn(arg, KOLO_NEWS_REVOKED, kolo_life(oob)->revoked_by, "");
+        if (kolo_life(oob)->partition) fn(arg, KOLO_NEWS_PARTITION, oob->rank, kolo_life(oob)->partition_why);
     }
     pthread_mutex_unlock(&oob->lock);
 }
@@ -242,7 +247,7 @@ int kolo_oob_get_lost(kolo_oob_t *oob, uint8_t *bitmap)
     pthread_mutex_lock(&oob->lock);
     for (int i = 0; i < KOLO_PEER_BUCKETS; i++)
         for (const kolo_peer_t *peer = oob->peers[i]; peer != NULL; peer = peer->next) {
-            if (peer->loss.order == 0) continue;
+            if (kolo_peer_life(peer)->loss.order == 0) continue;
             count++;
             if (bitmap != NULL) bitmap[peer->rank / 8] |= (uint8_t)(1u << (peer->rank % 8));
         }
@@ -254,7 +259,7 @@ bool kolo_oob_rank_lost(kolo_oob_t *oob, int rank, char *why, size_t bytes)
 {
     pthread_mutex_lock(&oob->lock);
     const kolo_peer_t *peer = kolo_peer_find(oob, rank);
-    bool lost = peer != NULL && peer->loss.order > 0;
+    bool lost = peer != NULL && kolo_peer_is_lost(peer);
     if (lost && why != NULL) {
         char text[160];
         loss_text(oob, peer, text, sizeof(text));

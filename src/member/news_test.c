@@ -3,6 +3,7 @@
  * News reach every rank: also past dead neighbours, on a ring and on the logarithmic pattern; who is lost is told
  * so itself; a revoke ends waits everywhere, but not those of an agreement.
  */
+#include "member/member.h"
 #include "oob/oob_test_util.h"
 
 #include <signal.h>

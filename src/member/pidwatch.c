@@ -9,7 +9,7 @@
  */
 #include "base/log.h"
 #include "base/process.h"
-#include "oob/internal.h"
+#include "member/life.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -55,10 +55,10 @@ static void process_ends(void *arg)
 void kolo_oob_look_out(kolo_oob_t *oob)
 {
     uint64_t now = kolo_now_ns();
-    if (now < atomic_load_explicit(&oob->look_ns, memory_order_relaxed)) return;
+    if (now < atomic_load_explicit(&kolo_life(oob)->look_ns, memory_order_relaxed)) return;
     if (pthread_mutex_trylock(&oob->lock) != 0) return; /* the next time, then */
-    atomic_store_explicit(&oob->look_ns, now + LOOK_EACH_MS * KOLO_NS_PER_MS, memory_order_relaxed);
-    for (kolo_pidwatch_t *w = oob->closed ? NULL : oob->pidwatches; w != NULL; w = w->next) {
+    atomic_store_explicit(&kolo_life(oob)->look_ns, now + LOOK_EACH_MS * KOLO_NS_PER_MS, memory_order_relaxed);
+    for (kolo_pidwatch_t *w = oob->closed ? NULL : kolo_life(oob)->pidwatches; w != NULL; w = w->next) {
         if (w->timer != NULL || kolo_process_end(w->pid) == KOLO_PROCESS_LIVES) continue;
         /* What the process has said before is read by the engine thread, like everything that comes. */
         if (kolo_timer_add(oob->engine, 0, process_ends, w, &w->timer) != KOLO_OK)
@@ -87,17 +87,17 @@ kolo_status_t kolo_oob_watch_process(kolo_oob_t *oob, int rank, int pid)
         return status;
     }
     pthread_mutex_lock(&oob->lock);
-    w->next = oob->pidwatches;
-    oob->pidwatches = w;
+    w->next = kolo_life(oob)->pidwatches;
+    kolo_life(oob)->pidwatches = w;
     pthread_mutex_unlock(&oob->lock);
     return KOLO_OK;
 }
 
 void kolo_pidwatch_stop(kolo_oob_t *oob)
 {
-    while (oob->pidwatches != NULL) {
-        kolo_pidwatch_t *w = oob->pidwatches;
-        oob->pidwatches = w->next;
+    while (kolo_life(oob)->pidwatches != NULL) {
+        kolo_pidwatch_t *w = kolo_life(oob)->pidwatches;
+        kolo_life(oob)->pidwatches = w->next;
         kolo_watch_del(w->watch);
         kolo_timer_cancel(w->timer);
         close(w->fd);

@@ -26,12 +26,6 @@ static void ticker_arm_locked(void)
         kolo_warn("oob", "abort may be noticed late: %s", kolo_error_text());
 }
 
-static void look_about(kolo_oob_t *oob, uint64_t now_ns)
-{
-    kolo_board_tick(oob, now_ns);
-    kolo_oob_look_out(oob);
-}
-
 static void tick(void *unused)
 {
     (void)unused;
@@ -44,7 +38,7 @@ static void tick(void *unused)
             if (oob->abort != NULL && atomic_load_explicit(oob->abort, memory_order_acquire) != 0)
                 kolo_gate_open(&oob->gate);
             else
-                look_about(oob, now);
+                kolo_rooms_look(oob, now);
         }
         if (ticker.first != NULL) ticker_arm_locked();
     }
@@ -122,7 +116,7 @@ kolo_status_t kolo_oob_await(kolo_oob_t *oob, kolo_ready_fn_t ready, void *arg, 
     if (oob->abort != NULL) waiting_add(oob);
     oob->ready = ready;
     oob->ready_arg = arg;
-    oob->ask_at_ns = kolo_now_ns() + oob->stalled_ns;
+    oob->waits_since_ns = kolo_now_ns();
     while (status == KOLO_OK && !ready(oob, arg)) {
         if (oob->closed) {
             status = kolo_fail(KOLO_ERR_ABORTED, "%s: rank %d was closed while it waited", oob->name, oob->rank);

@@ -83,7 +83,7 @@ static void conn_mark_dead(kolo_conn_t *conn, const char *why, kolo_loss_how_t h
     peer->live--;
     if (!peer->gone) snprintf(peer->why, sizeof(peer->why), "%s", why);
     if (peer->live == 0) peer->gone = true;
-    if (!peer->farewell) kolo_news_lost(oob, peer->rank, how, oob->rank); /* it did not leave in order */
+    if (!peer->farewell) kolo_rooms_lost(oob, peer->rank, how, oob->rank); /* it did not leave in order */
     kolo_debug("oob", "%s: rank %d: the connection to rank %d %s", oob->name, oob->rank, peer->rank, why);
     kolo_oob_wake(oob);
 }
@@ -210,46 +210,25 @@ static void conn_finish_in(kolo_conn_t *conn)
     conn->head_got = 0;
     in->conn = NULL;
     in->done = true;
-    if (in != &conn->board_in && in->kind != KOLO_FRAME_AGREE) {
+    const kolo_frame_rule_t *rule = kolo_frame_rule(in->kind);
+    const char *wrong = NULL;
+    if (in == &conn->small)
+        wrong = rule->arrived(conn);
+    else if (rule->queued != NULL)
+        wrong = rule->queued(conn->oob, in);
+    else
         kolo_oob_wake(conn->oob);
-        return;
-    }
-    const char *wrong = in->kind == KOLO_FRAME_AGREE      ? kolo_agree_arrived(conn->oob, in)
-                        : in->kind == KOLO_FRAME_NEWS     ? kolo_news_arrived(conn)
-                        : in->kind == KOLO_FRAME_FINDINGS ? kolo_findings_arrived(conn)
-                        : in->kind == KOLO_FRAME_WORDS    ? kolo_words_arrived(conn)
-                                                          : kolo_board_arrived(conn);
     if (wrong != NULL) conn_refuse(conn, wrong);
 }
 
 /* A head is complete: finds a place for the message. false: it has none yet. */
 static bool conn_begin_in(kolo_conn_t *conn)
 {
-    if (conn->frame.kind == KOLO_FRAME_FAREWELL) {
-        conn->head_got = 0;
-        kolo_farewell_arrived(conn);
-        return true;
-    }
-    if (conn->frame.kind == KOLO_FRAME_BEAT) { /* that something came is all it says */
-        conn->head_got = 0;
-        return true;
-    }
-    if (conn->frame.kind == KOLO_FRAME_SURVEY) {
-        conn->head_got = 0;
-        kolo_survey_asked(conn);
-        return true;
-    }
-    if (conn->frame.kind == KOLO_FRAME_NUDGE) {
-        conn->head_got = 0;
-        kolo_nudge_arrived(conn);
-        return true;
-    }
-    kolo_inbound_t *in = &conn->board_in;
-    if (conn->frame.kind == KOLO_FRAME_BOARD || conn->frame.kind == KOLO_FRAME_PAIR ||
-        conn->frame.kind == KOLO_FRAME_NEWS || conn->frame.kind == KOLO_FRAME_FINDINGS ||
-        conn->frame.kind == KOLO_FRAME_WORDS) {
+    const kolo_frame_rule_t *rule = kolo_frame_rule(conn->frame.kind);
+    kolo_inbound_t *in = &conn->small;
+    if (rule->arrived != NULL) {
         *in = (kolo_inbound_t){.kind = conn->frame.kind, .peer = conn->peer->rank, .bytes = conn->frame.bytes};
-        in->part[0] = conn->board_bytes;
+        in->part[0] = conn->body;
         in->part_bytes[0] = conn->frame.bytes;
     } else {
         in = kolo_inbound_place(conn->oob, conn->peer, &conn->frame);
@@ -401,8 +380,7 @@ kolo_status_t kolo_conn_add(kolo_oob_t *oob, int rank, int fd)
     peer->conns = conn;
     peer->live++;
     peer->gone = false;
-    kolo_news_tell_all(conn);
-    if (peer->loss.order > 0) kolo_conn_condemn(conn, "was ended: the rank is lost"); /* now it knows */
+    kolo_rooms_connected(conn);
     kolo_oob_wake(oob);
     return KOLO_OK;
 }

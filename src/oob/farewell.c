@@ -9,8 +9,6 @@
 #include <string.h>
 #include <sys/socket.h>
 
-_Static_assert(KOLO_WORDS_FRAME_MAX >= KOLO_FINDINGS_FRAME_BYTES, "findings go to the same place");
-
 void kolo_oob_give_reason(kolo_oob_t *oob, const char *words)
 {
     if (oob == NULL) return;
@@ -22,8 +20,8 @@ void kolo_oob_give_reason(kolo_oob_t *oob, const char *words)
 static int blamed_by(const kolo_oob_t *oob)
 {
     if (!oob->failed) return KOLO_BLAMES_NOBODY;
-    if (oob->partition) return oob->rank;
-    return oob->lost >= 0 ? oob->lost : oob->blames >= 0 ? oob->blames : oob->rank;
+    int rank = kolo_rooms_blame(oob);
+    return rank >= 0 ? rank : oob->blames >= 0 ? oob->blames : oob->rank;
 }
 
 /* The frames of a farewell; returns how many bytes. */
@@ -63,7 +61,7 @@ const char *kolo_words_arrived(kolo_conn_t *conn)
 {
     kolo_peer_t *about = conn->peer;
     uint64_t tag = conn->frame.tag;
-    uint32_t length = conn->board_in.bytes;
+    uint32_t length = conn->frame.bytes;
     if (tag > (uint64_t)conn->oob->nranks) return "words about a rank that is none";
     if (tag != 0) {
         if ((int)tag - 1 == conn->oob->rank) return NULL;
@@ -71,20 +69,21 @@ const char *kolo_words_arrived(kolo_conn_t *conn)
         if (about == NULL || about->words[0] != '\0') return NULL;
     }
     char *words = about->words;
-    memcpy(words, conn->board_bytes, length); /* kolo_head_decode() has bounded it */
+    memcpy(words, conn->body, length); /* kolo_head_decode() has bounded it */
     words[length] = '\0';
     for (uint32_t i = 0; i < length; i++)
         if ((unsigned char)words[i] < 32 || words[i] == 127) words[i] = '?';
     return NULL;
 }
 
-void kolo_farewell_arrived(kolo_conn_t *conn)
+const char *kolo_farewell_arrived(kolo_conn_t *conn)
 {
     kolo_oob_t *oob = conn->oob;
     int blamed = (int)(uint32_t)conn->frame.tag;
     conn->peer->farewell = true;
-    if (blamed == KOLO_BLAMES_NOBODY || blamed == oob->rank) return;
+    if (blamed == KOLO_BLAMES_NOBODY || blamed == oob->rank) return NULL;
     if (blamed < 0 || blamed >= oob->nranks) blamed = conn->peer->rank;
-    kolo_news_lost(oob, blamed, blamed == conn->peer->rank ? KOLO_LOSS_GAVE_UP : KOLO_LOSS_BROKEN,
-                   conn->peer->rank);
+    kolo_rooms_lost(oob, blamed, blamed == conn->peer->rank ? KOLO_LOSS_GAVE_UP : KOLO_LOSS_BROKEN,
+                    conn->peer->rank);
+    return NULL;
 }

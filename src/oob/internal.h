@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the files of this room share: parameters and the object behind kolo_oob_t.
+ * What the files of this room share, and the rooms that register with it (room.h) may see: parameters and the
+ * object behind kolo_oob_t.
  *
  * Threads: an oob is shared by the rank's thread and the
  * engine thread under oob->lock; the rank's thread waits on oob->gate, which the engine opens when something has
@@ -14,8 +15,7 @@
 #include "meet/checkin.h"
 #include "meet/id.h"
 #include "meet/lifeline.h"
-#include "oob/frame.h"
-#include "oob/oob.h"
+#include "oob/room.h"
 
 #include <pthread.h>
 
@@ -27,9 +27,6 @@ typedef struct {
 extern kolo_oob_values_t kolo_oob_values;
 
 /* ---- the object ---- */
-
-typedef struct kolo_conn kolo_conn_t;
-typedef struct kolo_peer kolo_peer_t;
 
 /* A message that is awaited (on the waiter's stack, pointing into its memory) or one that came early (own memory).
  */
@@ -76,23 +73,9 @@ struct kolo_conn {
     kolo_outbound_t *out, **out_tail;
     uint8_t *stash; /* bytes read behind a stalled head */
     size_t stash_bytes;
-    kolo_inbound_t board_in;                   /* a board always has a place */
-    uint8_t board_bytes[KOLO_WORDS_FRAME_MAX]; /* the longest of what goes there */
+    kolo_inbound_t small; /* what a room takes at once always has a place: */
+    uint8_t body[KOLO_FRAME_BODY_MAX];
 };
-
-/* What a peer wants to know. */
-typedef struct {
-    kolo_frame_kind_t kind; /* KOLO_FRAME_BOARD or _PAIR; 0: nothing, or it has been told */
-    uint64_t number, word;
-    kolo_pair_frame_t pair;
-} kolo_question_t;
-
-typedef struct {
-    int order; /* 0: not lost; else its place among the losses */
-    kolo_loss_how_t how;
-    int noticed_by;
-    uint64_t at_ns;
-} kolo_loss_t;
 
 struct kolo_peer {
     kolo_peer_t *next; /* in its bucket */
@@ -103,11 +86,7 @@ struct kolo_peer {
     bool gone;
     char why[96];                         /* when gone */
     char words[KOLO_WORDS_FRAME_MAX + 1]; /* its own, when it gave up */
-    kolo_loss_t loss;
-    bool watched, beaten; /* beats are expected from it, sent to it */
-    bool suspected, silent;
-    int silent_by;
-    uint64_t heard_ns; /* 0: never */
+    uint64_t heard_ns;                    /* 0: never */
     kolo_conn_t *conns;
     kolo_conn_t *out; /* the connection that we send on: the first one used, so that order is kept */
     kolo_dial_t *dial;
@@ -115,22 +94,8 @@ struct kolo_peer {
     kolo_status_t dial_status;
     char *dial_text;
     size_t queued_bytes;
-    kolo_outbound_t board_out; /* the last board shown to it */
-    uint8_t board_bytes[KOLO_PAIR_FRAME_BYTES];
-    kolo_question_t asked;                    /* what it asked last, until there is an answer */
-    bool pair_asked;                          /* by us, ever */
-    kolo_outbound_t survey_out, findings_out; /* our last question, our last answer (survey.c) */
-    uint8_t findings_bytes[KOLO_FINDINGS_FRAME_BYTES];
+    void *state[KOLO_ROOM_COUNT]; /* what the rooms above keep of it */
 };
-
-/* Two ranks in different operations of the same number (board.c). The rest is written before `found`, once. */
-typedef struct {
-    _Atomic bool found;
-    int rank; /* who is in `theirs`: the peer that told us, or one that it knows of */
-    /* one of the two words may be a send or receive, from which that rank never comes to this operation */
-    uint64_t number, mine, theirs;
-    bool gave_up; /* no difference: that rank has failed */
-} kolo_difference_t;
 
 /* A stream that was dialled before kolo_oob_accept() asked for it. */
 typedef struct kolo_early_stream {
@@ -138,37 +103,6 @@ typedef struct kolo_early_stream {
     int peer, fd;
     uint64_t tag;
 } kolo_early_stream_t;
-
-/* A survey, on the stack of who asks. */
-typedef struct {
-    uint64_t number;
-    kolo_finding_t *findings;
-    int count;
-    bool asked[KOLO_SURVEY_RANKS];
-} kolo_survey_t;
-/* Agreements that are counted together, and how the last ones ended, for those who still ask (agreement.c). */
-#define KOLO_SERIES_SHIFT 24 /* below it in a tag: the number in the series, from 1 */
-typedef struct {
-    uint8_t *bytes; /* the message */
-    size_t length;
-} kolo_decision_t;
-typedef struct kolo_series {
-    struct kolo_series *next;
-    uint64_t id, begun, ended;
-    kolo_decision_t decisions[2]; /* by number */
-} kolo_series_t;
-
-/* What a child that is being set up has of its parent (heir.c). */
-#define KOLO_HEIR_WHO_BYTES 192
-typedef struct {
-    kolo_oob_t *parent, *next; /* next: of the same parent */
-    int *members;              /* rank of the parent by rank, -1: none; NULL: no heir, or not any more */
-    bool revokes;              /* a revoke of the parent counts */
-    int lost;                  /* the first rank that was lost by the parent's word, if `who` says anything */
-    char who[KOLO_HEIR_WHO_BYTES];
-    bool word_is_loss;                  /* and not that somebody gave up */
-    char word[2 * KOLO_HEIR_WHO_BYTES]; /* whom the parent has lost, member or not */
-} kolo_heir_t;
 
 #define KOLO_PEER_BUCKETS 64
 
@@ -183,36 +117,23 @@ struct kolo_oob {
     uint64_t job;
     int ring_max;
 
+    void *state[KOLO_ROOM_COUNT]; /* what the rooms above keep of it */
+
     pthread_mutex_t lock;
     kolo_gate_t gate;
     bool (*ready)(kolo_oob_t *oob, void *arg); /* what the rank's thread waits for, NULL if it does not */
     void *ready_arg;
+    uint64_t waits_since_ns;
     _Atomic uint64_t changes; /* times that something has come or gone */
     kolo_waker_t *bell;       /* rung with each; NULL: none */
     bool closed;
-    bool failed;  /* a call failed: peers must not take our leaving for an orderly one */
-    bool leaving; /* that has been said: what peers do about it is no loss of theirs */
-    int blames;   /* the rank that a failure of ours was put down to, -1 none */
-    int lost;     /* the first rank that was lost and matters, -1 none: ends every wait */
-    char lost_why[320];
+    bool failed;                           /* a call failed: peers must not take our leaving for an orderly one */
+    bool leaving;                          /* that has been said: what peers do about it is no loss of theirs */
+    int blames;                            /* the rank that a failure of ours was put down to, -1 none */
     char reason[KOLO_WORDS_FRAME_MAX + 1]; /* why this rank gives up */
-    int nlost;
-    bool revoked, partition;
-    int revoked_by;
-    char partition_why[192];
-    kolo_survey_fn_t survey_fn;
-    void *survey_arg;
-    kolo_survey_t *survey; /* ours, while it lasts */
-    uint64_t surveys;
-
     kolo_nudge_fn_t nudge_fn;
     void *nudge_arg;
-    kolo_news_fn_t news_fn;
-    void *news_arg;
-    struct kolo_pidwatch *pidwatches;
-    _Atomic uint64_t look_ns; /* when to look at their processes again */
-    struct kolo_beats *beats; /* NULL: no heartbeats */
-    kolo_address_t *table;    /* nranks rows; during the bootstrap as many as are known */
+    kolo_address_t *table; /* nranks rows; during the bootstrap as many as are known */
     kolo_listener_t *peer_listener, *root_listener;
     kolo_address_t mine;
     kolo_peer_t *peers[KOLO_PEER_BUCKETS];
@@ -220,21 +141,8 @@ struct kolo_oob {
     kolo_early_stream_t *streams, **streams_tail;
     size_t nstreams;
     uint64_t gathers, broadcasts;
-    kolo_series_t *series;
 
-    kolo_oob_t *heirs; /* children that are being set up (heir.c) */
-    kolo_heir_t heir;  /* if this one is being set up */
-    kolo_oob_who_fn_t who_fn;
-    void *who_arg;
-
-    const kolo_board_t *board; /* NULL: none yet */
-    kolo_board_tell_fn_t board_tell;
-    kolo_board_needs_fn_t board_needs;
-    uint64_t stalled_ns, ask_at_ns;
     int awaits; /* the rank that the thread in kolo_oob_await() waits for, -1: nobody, or several */
-    kolo_difference_t difference;
-    bool gave_up;                          /* this rank has failed: it tells so who asks */
-    uint64_t gave_up_word, gave_up_number; /* in this send or receive, before that operation; 0: in none */
 
     struct kolo_bootstrap *boot; /* while the check-in lasts */
     kolo_lifeline_t *line;       /* to the root, until the ring is closed; NULL also if it keeps none */
@@ -286,6 +194,8 @@ void kolo_outbound_withdraw(kolo_conn_t *conn, kolo_outbound_t *out);
 /* Reads on where the connection had no place for a message. */
 void kolo_conn_resume(kolo_conn_t *conn);
 void kolo_conn_condemn(kolo_conn_t *conn, const char *why);
+/* Reads what has come and not been read. On the engine thread. */
+void kolo_conn_drain(kolo_conn_t *conn);
 void kolo_conn_free(kolo_conn_t *conn); /* on the engine thread */
 
 /* ---- messages (message.c); with the lock held ---- */
@@ -309,58 +219,8 @@ kolo_status_t kolo_oob_send_kind(kolo_oob_t *oob, kolo_frame_kind_t kind, int ra
 kolo_status_t kolo_oob_recv_kind(kolo_oob_t *oob, kolo_frame_kind_t kind, int rank, uint64_t tag, void *data,
                                  size_t bytes, uint64_t deadline_ns);
 
-/* ---- boards (board.c); with the lock held ---- */
-
-void kolo_board_ask(kolo_oob_t *oob, int rank, uint64_t number);
-/* A board has come in: NULL, or what is wrong with it. On the engine thread. */
-const char *kolo_board_arrived(kolo_conn_t *conn);
-/* On the engine thread, without the lock, now and then while the rank's thread waits. */
-void kolo_board_tick(kolo_oob_t *oob, uint64_t now_ns);
-
-/* ---- news (news.c, beat.c, pidwatch.c); with the lock held ---- */
-
-void kolo_news_lost(kolo_oob_t *oob, int rank, kolo_loss_how_t how, int noticed_by);
-void kolo_news_silent(kolo_oob_t *oob, int rank, int noticed_by);
-void kolo_news_partition(kolo_oob_t *oob, const char *why);
-/* Which loss ends waits, after `members` has changed. */
-void kolo_news_update(kolo_oob_t *oob);
-void kolo_news_tell_all(kolo_conn_t *conn);
-/* News has come in: NULL, or what is wrong with it. */
-const char *kolo_news_arrived(kolo_conn_t *conn);
-void kolo_beat_told(kolo_oob_t *oob, int rank, int noticed_by);
-/* If there is something to decide, now. */
-void kolo_beat_decide(kolo_oob_t *oob);
-/* In a partition: has silence led to it? Is this rank on the other side, as far as is known? */
-bool kolo_beat_any_silent(const kolo_oob_t *oob);
-bool kolo_beat_cut_off(const kolo_oob_t *oob, int rank);
-/* On the engine thread, without the lock. */
-void kolo_beat_stop(kolo_oob_t *oob);
-void kolo_pidwatch_stop(kolo_oob_t *oob);
-/* Reads what has come and not been read. On the engine thread. */
-void kolo_conn_drain(kolo_conn_t *conn);
-
-/* ---- heirs (heir.c) ---- */
-
-/* News of the parent, with its lock held: its heirs hear it. */
-void kolo_heirs_tell(kolo_oob_t *parent, kolo_news_kind_t kind, int rank);
-/* The object is about to go: it is nobody's heir and has none. Without a lock. */
-void kolo_heir_end(kolo_oob_t *oob);
-
-/* ---- surveys (survey.c); on the engine thread, with the lock held ---- */
-
-void kolo_survey_asked(kolo_conn_t *conn);
-const char *kolo_findings_arrived(kolo_conn_t *conn); /* NULL, or what is wrong with them */
-/* ---- agreements (agreement.c); with the lock held, on the engine thread ---- */
-
-/* A message of an agreement is complete: it waits for the rank's thread, or is answered and freed. Returns what is
- * wrong with it, or NULL. */
-const char *kolo_agree_arrived(kolo_oob_t *oob, kolo_inbound_t *in);
-/* NULL: there is none, or no memory. */
-kolo_series_t *kolo_agree_series(kolo_oob_t *oob, uint64_t tag, bool make);
-void kolo_agree_forget(kolo_oob_t *oob);
-
 /* A nudge has come. On the engine thread, with the lock held. */
-void kolo_nudge_arrived(kolo_conn_t *conn); /* nudge.c */
+const char *kolo_nudge_arrived(kolo_conn_t *conn); /* nudge.c */
 
 /* ---- farewell.c, with the lock held ---- */
 
@@ -368,7 +228,7 @@ void kolo_nudge_arrived(kolo_conn_t *conn); /* nudge.c */
  * peer sees the end. */
 void kolo_farewell_call(const kolo_oob_t *oob, const kolo_dial_t *dial);
 void kolo_farewell_say(const kolo_oob_t *oob, kolo_conn_t *conn);
-void kolo_farewell_arrived(kolo_conn_t *conn);
+const char *kolo_farewell_arrived(kolo_conn_t *conn);
 const char *kolo_words_arrived(kolo_conn_t *conn);
 
 /* ---- the rest ---- */

@@ -15,10 +15,11 @@ void kolo_oob_set_nudge(kolo_oob_t *oob, kolo_nudge_fn_t fn, void *arg)
     pthread_mutex_unlock(&oob->lock);
 }
 
-void kolo_nudge_arrived(kolo_conn_t *conn)
+const char *kolo_nudge_arrived(kolo_conn_t *conn)
 {
     kolo_oob_t *oob = conn->oob;
     if (oob->nudge_fn != NULL) oob->nudge_fn(oob->nudge_arg, conn->peer->rank, conn->frame.tag);
+    return NULL;
 }
 
 kolo_status_t kolo_oob_nudge_more(kolo_oob_t *oob, int rank, uint64_t number)

@@ -16,7 +16,7 @@
 kolo_status_t kolo_oob_new(const char *name, const _Atomic uint32_t *abort, int timeout_ms, kolo_oob_t **out)
 {
     kolo_oob_process_init();
-    kolo_oob_t *oob = calloc(1, sizeof(*oob));
+    kolo_oob_t *oob = kolo_rooms_new_oob(sizeof(*oob));
     if (oob == NULL) return kolo_fail(KOLO_ERR_NO_MEMORY, "no memory for out-of-band connections");
     kolo_status_t status = kolo_engine_get(&oob->engine);
     if (status != KOLO_OK) {
@@ -28,9 +28,10 @@ kolo_status_t kolo_oob_new(const char *name, const _Atomic uint32_t *abort, int 
     oob->abort = abort;
     oob->timeout_ms = timeout_ms;
     oob->ring_max = (int)kolo_oob_values.ring_max;
-    oob->blames = oob->lost = oob->awaits = -1;
+    oob->blames = oob->awaits = -1;
     oob->early_tail = &oob->early;
     oob->streams_tail = &oob->streams;
+    kolo_rooms_opened(oob);
     kolo_ticker_join(oob->engine);
     *out = oob;
     return KOLO_OK;
@@ -253,8 +254,7 @@ static void free_peers(kolo_oob_t *oob)
 static void take_down(void *arg)
 {
     kolo_oob_t *oob = arg;
-    kolo_beat_stop(oob);
-    kolo_pidwatch_stop(oob);
+    kolo_rooms_stop(oob);
     kolo_listener_close(oob->root_listener);
     kolo_listener_close(oob->peer_listener);
     free_peers(oob);
@@ -275,7 +275,7 @@ void kolo_oob_fini(kolo_oob_t *oob)
 {
     if (oob == NULL) return;
     kolo_oob_close(oob);
-    kolo_heir_end(oob);
+    kolo_rooms_leave(oob);
     KOLO_FAIL_POINT("oob.end");
     kolo_engine_call(oob->engine, take_down, oob);
     kolo_ticker_leave();
@@ -284,9 +284,8 @@ void kolo_oob_fini(kolo_oob_t *oob)
     kolo_auth_wipe(&oob->key, sizeof(oob->key));
     kolo_auth_wipe(&oob->epoch_key, sizeof(oob->epoch_key));
     free(oob->doom);
-    free(oob->heir.members);
     free(oob->table);
-    kolo_agree_forget(oob);
+    kolo_rooms_fini(oob);
     free(oob);
 }
 
@@ -448,11 +447,11 @@ kolo_status_t kolo_oob_unseal(const kolo_oob_t *oob, const uint8_t sealed[KOLO_O
 
 size_t kolo_oob_memory(const kolo_oob_t *oob)
 {
-    size_t bytes = sizeof(*oob) + (size_t)oob->nranks * sizeof(*oob->table);
+    size_t bytes = sizeof(*oob) + kolo_rooms_bytes(false) + (size_t)oob->nranks * sizeof(*oob->table);
     pthread_mutex_lock((pthread_mutex_t *)(uintptr_t)&oob->lock);
     for (int i = 0; i < KOLO_PEER_BUCKETS; i++)
         for (const kolo_peer_t *peer = oob->peers[i]; peer != NULL; peer = peer->next) {
-            bytes += sizeof(*peer) + peer->queued_bytes;
+            bytes += sizeof(*peer) + kolo_rooms_bytes(true) + peer->queued_bytes;
             for (const kolo_conn_t *conn = peer->conns; conn != NULL; conn = conn->next)
                 bytes += sizeof(*conn) + conn->stash_bytes;
         }

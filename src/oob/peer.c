@@ -21,7 +21,7 @@ kolo_peer_t *kolo_peer_get(kolo_oob_t *oob, int rank)
 {
     kolo_peer_t *peer = kolo_peer_find(oob, rank);
     if (peer != NULL) return peer;
-    peer = calloc(1, sizeof(*peer));
+    peer = kolo_rooms_new_peer(sizeof(*peer));
     if (peer == NULL) {
         kolo_fail(KOLO_ERR_NO_MEMORY, "no memory for the connection to rank %d", rank);
         return NULL;
@@ -78,8 +78,7 @@ kolo_conn_t *kolo_peer_out(kolo_peer_t *peer)
 
 bool kolo_oob_is_lost(const kolo_oob_t *oob)
 {
-    return oob->lost >= 0 || oob->doom != NULL || oob->partition || oob->revoked ||
-           atomic_load_explicit(&oob->difference.found, memory_order_acquire);
+    return oob->doom != NULL || kolo_rooms_end_waits(oob);
 }
 
 kolo_status_t kolo_oob_lost(kolo_oob_t *oob, const char *doing)
@@ -90,20 +89,7 @@ kolo_status_t kolo_oob_lost(kolo_oob_t *oob, const char *doing)
         oob->failed = true;
         return kolo_fail(oob->doom->status, "%s: %s", oob->name, oob->doom->text);
     }
-    if (atomic_load_explicit(&oob->difference.found, memory_order_acquire)) {
-        oob->failed = true;
-        return kolo_oob_difference(oob);
-    }
-    if (oob->partition)
-        return kolo_fail(KOLO_ERR_PARTITION, "%s: rank %d was %s when it was cut off: %s", oob->name, oob->rank,
-                         doing, oob->partition_why);
-    if (oob->revoked)
-        return kolo_fail(KOLO_ERR_REVOKED, "%s: rank %d was %s when rank %d revoked the communicator", oob->name,
-                         oob->rank, doing, oob->revoked_by);
-    if (oob->lost < 0) return KOLO_OK;
-    oob->failed = true;
-    return kolo_fail(KOLO_ERR_REMOTE, "%s: rank %d was %s when rank %d was lost: %s", oob->name, oob->rank, doing,
-                     oob->lost, oob->lost_why);
+    return kolo_rooms_why(oob, doing);
 }
 
 kolo_status_t kolo_peer_check(kolo_oob_t *oob, kolo_peer_t *peer, const char *doing)

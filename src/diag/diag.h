@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Why it hangs: boards, by which ranks that wait for each other find out that they are in different operations; and
+ * surveys, by which a rank asks the others what they do.
+ */
+#ifndef KOLO_DIAG_DIAG_H
+#define KOLO_DIAG_DIAG_H
+
+#include "base/recorder.h"
+#include "oob/oob.h"
+
+/* ---- boards: who is in which operation ---- */
+
+#define KOLO_BOARD_ENTRIES 8 /* operations of which a rank can still be asked */
+#define KOLO_BOARD_NONE    UINT64_MAX
+typedef struct {
+    _Atomic uint64_t number, word; /* word: what the operation is; equal on all ranks if all call the same */
+} kolo_board_entry_t;
+/* Sends and receives have no numbers that all ranks share; both ends of a pair count them instead, each way for
+ * itself and without empty messages. Counted before anything else is done. */
+enum { KOLO_BOARD_RECV, KOLO_BOARD_SEND };
+enum { KOLO_BOARD_LINES, KOLO_BOARD_SLOTS };
+typedef struct {
+    _Atomic uint64_t begun[2][2]; /* by direction and way */
+    _Atomic uint64_t firm[2];     /* by way: the last send that cannot end before its receive has begun */
+    _Atomic uint64_t word[2];     /* by direction: what the last one is */
+} kolo_board_pair_t;
+typedef struct {
+    kolo_board_entry_t entries[KOLO_BOARD_ENTRIES]; /* by number modulo; all KOLO_BOARD_NONE at first */
+    _Atomic uint64_t connecting;                    /* the operation whose connections are being made */
+    _Atomic uint64_t pairing;           /* those of sends and receives are: the number of the next operation */
+    _Atomic(kolo_board_pair_t *) pairs; /* by rank; NULL until there is a send or receive */
+} kolo_board_t;
+/* One thread at a time writes; any reads. Readers see the counts at the latest with the next operation. */
+static inline void kolo_board_begin(kolo_board_pair_t *pair, int direction, int way, uint64_t word, bool firm)
+{
+    uint64_t n = atomic_load_explicit(&pair->begun[direction][way], memory_order_relaxed) + 1;
+    atomic_store_explicit(&pair->word[direction], word, memory_order_relaxed);
+    atomic_store_explicit(&pair->begun[direction][way], n, memory_order_relaxed);
+    if (firm) atomic_store_explicit(&pair->firm[way], n, memory_order_relaxed);
+}
+/* One thread at a time writes; any reads. */
+static inline void kolo_board_publish(kolo_board_t *board, uint64_t number, uint64_t word)
+{
+    kolo_board_entry_t *e = &board->entries[number % KOLO_BOARD_ENTRIES];
+    atomic_store_explicit(&e->number, KOLO_BOARD_NONE, memory_order_relaxed);
+    atomic_store_explicit(&e->word, word, memory_order_release);
+    atomic_store_explicit(&e->number, number, memory_order_release);
+}
+/* Words for two ranks that are in different operations of the same number. */
+typedef void (*kolo_board_tell_fn_t)(int rank, uint64_t mine, int other, uint64_t theirs, uint64_t number,
+                                     char *buf, size_t bytes);
+/* Can `rank` not leave the operation `word` before `other` has entered it? Only if that is certain. */
+typedef bool (*kolo_board_needs_fn_t)(uint64_t word, int rank, int other, int nranks);
+/* The board must outlive the oob. From now on peers' questions are answered, and waits of this room that last
+ * longer than stalled_ms ask on behalf of board->connecting, or board->pairing. */
+void kolo_oob_set_board(kolo_oob_t *oob, const kolo_board_t *board, int stalled_ms, kolo_board_tell_fn_t tell,
+                        kolo_board_needs_fn_t needs);
+/* I wait for `peer` in operation `number`, and have for long: shows it my entry. Never blocks; an answer that
+ * differs is found by kolo_oob_difference(). */
+void kolo_oob_ask(kolo_oob_t *oob, int peer, uint64_t number);
+/* I wait for `peer` in a send or receive; my next operation has this number. What comes of it shows likewise. */
+void kolo_oob_ask_pair(kolo_oob_t *oob, int peer, uint64_t number);
+/* Data of `rank` has shown that it is in another operation of the same number: peers who ask are told. */
+void kolo_oob_note_difference(kolo_oob_t *oob, uint64_t number, uint64_t mine, int rank, uint64_t theirs);
+/* This rank has failed: from now on who asks is told so. */
+void kolo_oob_give_up(kolo_oob_t *oob);
+/* It is about to fail because a send or receive, `word`, met something else. Who asks about its next operation,
+ * which has this number, or a later one, is told of that. */
+void kolo_oob_give_up_pair(kolo_oob_t *oob, uint64_t number, uint64_t word);
+/* KOLO_ERR_REMOTE when a peer has failed; KOLO_ERR_MISMATCH, with its message, once a peer is known to be in
+ * another operation of the same number. Any thread; one load while there is nothing. */
+kolo_status_t kolo_oob_difference(kolo_oob_t *oob);
+
+/* ---- surveys: what do the others do? (survey.c) ---- */
+
+#define KOLO_SURVEY_OPS   4
+#define KOLO_SURVEY_RANKS 64 /* asked at once, at most */
+typedef struct {
+    uint64_t number, word,
+        age_ns; /* as in a flight record; the age is since its begin or, if it is over, its end */
+    uint32_t peer;
+    kolo_record_kind_t kind;
+    kolo_record_state_t state;
+} kolo_survey_op_t;
+typedef struct {
+    int rank;
+    bool heard, recorded; /* recorded: the rank keeps a record; else there are no ops */
+    kolo_status_t failed; /* what ended the use of its communicator */
+    uint32_t nops;
+    kolo_survey_op_t ops[KOLO_SURVEY_OPS]; /* its last operations, in the order of their calls */
+} kolo_finding_t;
+/* Fills in what this rank answers to others. Called on the engine thread with locks held: it does not wait and
+ * calls nothing of this room. */
+typedef void (*kolo_survey_fn_t)(void *arg, kolo_finding_t *mine);
+void kolo_oob_set_survey(kolo_oob_t *oob, kolo_survey_fn_t fn, void *arg); /* NULL: none; it is not running then */
+/* Asks the ranks findings[i].rank and waits wait_ms at most for those that may still answer. Sets the thread's
+ * error text. */
+void kolo_oob_survey(kolo_oob_t *oob, kolo_finding_t *findings, int count, int wait_ms);
+
+#endif

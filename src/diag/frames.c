@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Encoders and decoders of frames.h. A decoder accepts exactly what an encoder can have written.
+ */
+#include "diag/frames.h"
+
+#include "base/bytes.h"
+
+#include <string.h>
+
+void kolo_board_encode(const kolo_board_frame_t *board, uint8_t bytes[KOLO_BOARD_FRAME_BYTES])
+{
+    kolo_put64(bytes, board->word);
+    kolo_put64(bytes + 8, board->number);
+    kolo_put32(bytes + 16, (uint32_t)board->rank);
+    kolo_put32(bytes + 20, board->flags);
+}
+
+const char *kolo_board_decode(const uint8_t *bytes, size_t length, int nranks, kolo_board_frame_t *board)
+{
+    if (length != KOLO_BOARD_FRAME_BYTES) return "a board of the wrong length";
+    uint32_t rank = kolo_get32(bytes + 16), flags = kolo_get32(bytes + 20);
+    if (rank >= (uint32_t)nranks) return "a board with a rank out of range";
+    if (flags > KOLO_BOARD_GAVE_UP && flags != KOLO_BOARD_STUCK &&
+        flags != (KOLO_BOARD_STUCK | KOLO_BOARD_GAVE_UP) && flags != (KOLO_BOARD_STUCK | KOLO_BOARD_STUCK_SEND))
+        return "a board with unknown flags";
+    *board = (kolo_board_frame_t){kolo_get64(bytes), kolo_get64(bytes + 8), (int)rank, flags};
+    return NULL;
+}
+
+void kolo_pair_encode(const kolo_pair_frame_t *pair, uint8_t bytes[KOLO_PAIR_FRAME_BYTES])
+{
+    for (int i = 0; i < 2; i++) {
+        kolo_put64(bytes + 8 * i, pair->words[i]);
+        for (int k = 0; k < 2; k++) kolo_put64(bytes + 16 + 16 * i + 8 * k, pair->begun[i][k]);
+    }
+}
+
+const char *kolo_pair_decode(const uint8_t *bytes, size_t length, kolo_pair_frame_t *pair)
+{
+    if (length != KOLO_PAIR_FRAME_BYTES) return "counts of messages of the wrong length";
+    for (int i = 0; i < 2; i++) {
+        pair->words[i] = kolo_get64(bytes + 8 * i);
+        for (int k = 0; k < 2; k++) pair->begun[i][k] = kolo_get64(bytes + 16 + 16 * i + 8 * k);
+    }
+    return NULL;
+}
+
+void kolo_findings_encode(const kolo_finding_t *f, uint8_t bytes[KOLO_FINDINGS_FRAME_BYTES])
+{
+    memset(bytes, 0, KOLO_FINDINGS_FRAME_BYTES);
+    kolo_put32(bytes, f->nops | (f->recorded ? 1u << 8 : 0));
+    kolo_put32(bytes + 4, (uint32_t)f->failed);
+    for (uint32_t i = 0; i < f->nops; i++) {
+        uint8_t *at = bytes + 8 + 32 * (size_t)i;
+        kolo_put64(at, f->ops[i].number);
+        kolo_put64(at + 8, f->ops[i].word);
+        kolo_put64(at + 16, f->ops[i].age_ns);
+        kolo_put32(at + 24, f->ops[i].peer);
+        kolo_put32(at + 28, (uint32_t)f->ops[i].kind | (uint32_t)f->ops[i].state << 8);
+    }
+}
+
+const char *kolo_findings_decode(const uint8_t *bytes, size_t length, kolo_finding_t *finding)
+{
+    kolo_finding_t f = {.heard = true};
+    if (length != KOLO_FINDINGS_FRAME_BYTES) return "findings of the wrong length";
+    uint32_t head = kolo_get32(bytes), failed = kolo_get32(bytes + 4);
+    f.nops = head & 0xff;
+    f.recorded = (head & 0x100) != 0;
+    if (head > 0x1ff || f.nops > KOLO_SURVEY_OPS || failed > KOLO_ERR_REVOKED) return "findings out of range";
+    f.failed = (kolo_status_t)failed;
+    for (uint32_t i = 0; i < KOLO_SURVEY_OPS; i++) {
+        const uint8_t *at = bytes + 8 + 32 * (size_t)i;
+        uint32_t what = kolo_get32(at + 28);
+        f.ops[i] = (kolo_survey_op_t){kolo_get64(at),
+                                      kolo_get64(at + 8),
+                                      kolo_get64(at + 16),
+                                      kolo_get32(at + 24),
+                                      (kolo_record_kind_t)(what & 0xff),
+                                      (kolo_record_state_t)(what >> 8)};
+        bool zero =
+            what == 0 && f.ops[i].number == 0 && f.ops[i].word == 0 && f.ops[i].age_ns == 0 && f.ops[i].peer == 0;
+        if (i >= f.nops && !zero) return "findings behind the last one";
+        if (i < f.nops &&
+            ((what & 0xff) >= KOLO_RECORD_KINDS || what >> 8 == KOLO_RECORD_NONE || what >> 8 > KOLO_RECORD_FAILED))
+            return "findings of an unknown kind";
+    }
+    f.rank = finding->rank;
+    *finding = f;
+    return NULL;
+}

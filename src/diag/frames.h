@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * How boards, counts of messages and findings travel (board.c, survey.c). Pure and fuzzed.
+ */
+#ifndef KOLO_DIAG_FRAMES_H
+#define KOLO_DIAG_FRAMES_H
+
+#include "diag/diag.h"
+
+/* 0 word, 8 number of the operation that the word is of, 16 rank that is in it, 20 flags */
+#define KOLO_BOARD_FRAME_BYTES 24
+#define KOLO_BOARD_ASKS        1u /* an answer is wanted */
+#define KOLO_BOARD_GAVE_UP     2u /* the rank has failed; the word is of the last operation that it was in */
+#define KOLO_BOARD_STUCK       4u /* what the one that is told has begun to send or receive never comes */
+#define KOLO_BOARD_STUCK_SEND  8u /* with that: to send */
+typedef struct {
+    uint64_t word, number;
+    int rank;
+    uint32_t flags;
+} kolo_board_frame_t;
+
+/* 0 words for receive and send, 16 receives begun by way, 32 sends begun that need their receive */
+#define KOLO_PAIR_FRAME_BYTES 48
+typedef struct {
+    uint64_t words[2], begun[2][2];
+} kolo_pair_frame_t;
+
+/* 0 number of operations | recorded << 8, 4 status, 8 operations: 0 number, 8 word, 16 age, 24 peer, 28 kind |
+ * state << 8; those that are not there are zero */
+#define KOLO_FINDINGS_FRAME_BYTES (8 + 32 * KOLO_SURVEY_OPS)
+
+void kolo_board_encode(const kolo_board_frame_t *board, uint8_t bytes[KOLO_BOARD_FRAME_BYTES]);
+void kolo_pair_encode(const kolo_pair_frame_t *pair, uint8_t bytes[KOLO_PAIR_FRAME_BYTES]);
+void kolo_findings_encode(const kolo_finding_t *finding, uint8_t bytes[KOLO_FINDINGS_FRAME_BYTES]);
+/* NULL when fine, else what is wrong. */
+const char *kolo_board_decode(const uint8_t *bytes, size_t length, int nranks, kolo_board_frame_t *board);
+const char *kolo_pair_decode(const uint8_t *bytes, size_t length, kolo_pair_frame_t *pair);
+/* Keeps finding->rank. */
+const char *kolo_findings_decode(const uint8_t *bytes, size_t length, kolo_finding_t *finding);
+
+#endif

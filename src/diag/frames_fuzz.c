@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Fuzzer of the decoders of boards, counts of messages and findings. What is accepted must come out of the encoder
+ * as it went in.
+ */
+#include "diag/frames.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static void require(bool condition)
+{
+    if (!condition) abort();
+}
+
+static void boards(const uint8_t *data, size_t size)
+{
+    kolo_board_frame_t b;
+    kolo_pair_frame_t p;
+    uint8_t again[KOLO_PAIR_FRAME_BYTES];
+    if (kolo_board_decode(data, size, 5, &b) == NULL) {
+        require(b.rank >= 0 && b.rank < 5 && b.flags <= 12 && b.flags != 3);
+        kolo_board_encode(&b, again);
+        require(memcmp(data, again, KOLO_BOARD_FRAME_BYTES) == 0);
+    }
+    if (kolo_pair_decode(data, size, &p) == NULL) {
+        kolo_pair_encode(&p, again);
+        require(memcmp(data, again, sizeof(again)) == 0);
+    }
+}
+
+static void findings(const uint8_t *data, size_t size)
+{
+    kolo_finding_t f = {.rank = 3};
+    uint8_t again[KOLO_FINDINGS_FRAME_BYTES];
+    if (kolo_findings_decode(data, size, &f) != NULL) return;
+    require(f.rank == 3 && f.heard && f.nops <= KOLO_SURVEY_OPS && f.failed <= KOLO_ERR_REVOKED);
+    for (uint32_t i = 0; i < f.nops; i++)
+        require(f.ops[i].kind < KOLO_RECORD_KINDS && f.ops[i].state <= KOLO_RECORD_FAILED);
+    kolo_findings_encode(&f, again);
+    require(memcmp(data, again, sizeof(again)) == 0);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    boards(data, size);
+    findings(data, size);
+    return 0;
+}

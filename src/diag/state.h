@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What this room keeps of an oob and of each of its peers. All under the oob's lock.
+ */
+#ifndef KOLO_DIAG_STATE_H
+#define KOLO_DIAG_STATE_H
+
+#include "diag/frames.h"
+#include "oob/internal.h"
+
+/* What a peer wants to know. */
+typedef struct {
+    kolo_frame_kind_t kind; /* KOLO_FRAME_BOARD or _PAIR; 0: nothing, or it has been told */
+    uint64_t number, word;
+    kolo_pair_frame_t pair;
+} kolo_question_t;
+
+/* Two ranks in different operations of the same number (board.c). The rest is written before `found`, once. */
+typedef struct {
+    _Atomic bool found;
+    int rank; /* who is in `theirs`: the peer that told us, or one that it knows of */
+    /* one of the two words may be a send or receive, from which that rank never comes to this operation */
+    uint64_t number, mine, theirs;
+    bool gave_up; /* no difference: that rank has failed */
+} kolo_difference_t;
+
+/* A survey, on the stack of who asks. */
+typedef struct {
+    uint64_t number;
+    kolo_finding_t *findings;
+    int count;
+    bool asked[KOLO_SURVEY_RANKS];
+} kolo_survey_t;
+
+/* Of an oob. */
+typedef struct {
+    const kolo_board_t *board; /* NULL: none yet */
+    kolo_board_tell_fn_t board_tell;
+    kolo_board_needs_fn_t board_needs;
+    uint64_t stalled_ns, asked_ns; /* after which it asks; when it asked last */
+    kolo_difference_t difference;
+    bool gave_up;                          /* this rank has failed: it tells so who asks */
+    uint64_t gave_up_word, gave_up_number; /* in this send or receive, before that operation; 0: in none */
+
+    kolo_survey_fn_t survey_fn;
+    void *survey_arg;
+    kolo_survey_t *survey; /* ours, while it lasts */
+    uint64_t surveys;
+} kolo_diag_t;
+
+/* Of a peer. */
+typedef struct {
+    kolo_outbound_t board_out; /* the last board shown to it */
+    uint8_t board_bytes[KOLO_PAIR_FRAME_BYTES];
+    kolo_question_t asked;                    /* what it asked last, until there is an answer */
+    bool pair_asked;                          /* by us, ever */
+    kolo_outbound_t survey_out, findings_out; /* our last question, our last answer (survey.c) */
+    uint8_t findings_bytes[KOLO_FINDINGS_FRAME_BYTES];
+} kolo_peer_diag_t;
+
+static inline kolo_diag_t *kolo_diag(const kolo_oob_t *oob)
+{
+    return oob->state[KOLO_ROOM_DIAG];
+}
+
+static inline kolo_peer_diag_t *kolo_peer_diag(const kolo_peer_t *peer)
+{
+    return peer->state[KOLO_ROOM_DIAG];
+}
+
+/* ---- boards (board.c); with the lock held ---- */
+
+void kolo_board_ask(kolo_oob_t *oob, int rank, uint64_t number);
+/* What comes in; on the engine thread. NULL, or what is wrong with it. */
+const char *kolo_board_arrived(kolo_conn_t *conn);
+/* On the engine thread, without the lock, now and then while the rank's thread waits. */
+void kolo_board_look(kolo_oob_t *oob, uint64_t now_ns);
+
+const char *kolo_survey_asked(kolo_conn_t *conn);
+const char *kolo_findings_arrived(kolo_conn_t *conn);
+
+#endif
