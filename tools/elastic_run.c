@@ -51,8 +51,8 @@ static void on_signal(elastic_t *e)
                 kolorun_host_signal(e->workers[i]->host->agent, e->workers[i]->id, sig);
         return;
     }
-    if (sig == SIGINT || sig == SIGTERM) {
-        if (e->interrupted) {
+    if (sig == SIGINT || sig == SIGTERM || sig == SIGHUP) {
+        if (e->interrupted && sig != SIGHUP) {
             e->impatient = true;
             if (!e->killed) {
                 kolorun_sink_printf(&e->err, "second signal %d: killing the job", sig);
@@ -60,7 +60,7 @@ static void on_signal(elastic_t *e)
             }
             return;
         }
-        e->interrupted = true;
+        e->interrupted = e->interrupted || sig != SIGHUP;
         if (!e->over) { /* nothing is started in place of what ends now */
             e->over = true;
             e->exit_status = 128 + sig;

@@ -22,6 +22,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#define SETTLE_S    0.5 /* after a failure on one of several hosts, for word of its cause to come from another */
 #define KILL_S      5.0 /* from SIGKILL until a host that does not tell the end is given up */
 #define FIXED_POLLS (KOLORUN_USER_POLLS + 1)
 
@@ -44,9 +45,11 @@ typedef struct {
     kolo_store_server_t *store; /* NULL: none */
     int signal_fd;
     int running;
-    int failed;             /* the rank whose failure was seen in this round, -1 */
+    int failed;             /* the rank whose failure was seen and not yet told, -1 */
+    double judge_at;        /* when it is told; 0: at once */
     bool ending, killed;    /* asked the rest to end; stopped asking */
     bool impatient;         /* a second signal: output that nobody takes is not waited for */
+    int asked_by;           /* the SIGTERM or SIGHUP that asked the ranks to end; 0: none */
     bool interrupted;       /* the user wants the end: a second time means now */
     int exit_status;        /* of the first failure */
     double end_at, kill_at; /* seconds of the monotonic clock, 0 = none */
@@ -109,6 +112,11 @@ static void judge_round(runner_t *r)
 {
     if (r->failed < 0 || r->ending) return;
     rank_t *p = &r->ranks[r->failed];
+    if (r->nhosts > 1 && r->running > 0 && !WIFSIGNALED(p->status)) {
+        if (r->judge_at == 0) r->judge_at = kolorun_now() + SETTLE_S;
+        if (kolorun_now() < r->judge_at) return;
+    }
+    r->judge_at = 0;
     /* Its last words come before the report. */
     kolorun_stream_fini(&p->err);
     kolorun_stream_fini(&p->out);
@@ -256,6 +264,10 @@ static void on_signal(runner_t *r)
         }
         r->interrupted = true;
     }
+    if ((sig == SIGTERM || sig == SIGHUP) && r->kill_at == 0) {
+        r->asked_by = sig;
+        r->kill_at = kolorun_now() + r->options->grace_s;
+    }
     signal_all(r, sig);
 }
 
@@ -274,6 +286,7 @@ static void on_time(runner_t *r)
     if (!r->killed) {
         kolorun_sink_printf(&r->err, "killing what did not end within %g s: rank%s %s", r->options->grace_s,
                             r->running == 1 ? "" : "s", running_ranks(r, -1, names));
+        if (r->exit_status == 0 && r->asked_by != 0) r->exit_status = 128 + r->asked_by;
         kill_rest(r);
     } else { /* their agents will, or have lost the connection and did */
         kolorun_sink_printf(&r->err, "nothing is heard of the end of rank%s %s", r->running == 1 ? "" : "s",
@@ -295,6 +308,7 @@ static int wait_ms(const runner_t *r)
 {
     double next = r->end_at;
     kolorun_sooner(&next, r->kill_at);
+    if (!r->ending) kolorun_sooner(&next, r->judge_at);
     for (int i = 0; i < r->nhosts; i++) kolorun_sooner(&next, kolorun_host_next_s(r->hosts[i]));
     if (r->store) kolorun_sooner(&next, kolo_store_server_next_s(r->store));
     return kolorun_wait_ms(next);
@@ -324,7 +338,6 @@ static void run_job(runner_t *r)
     while (r->running > 0) {
         nfds_t n = fill_polls(r);
         if (poll(r->polls, n, wait_ms(r)) < 0 && errno != EINTR) break;
-        r->failed = -1;
         for (int i = 0; i < r->nhosts; i++) kolorun_host_progress(r->hosts[i]);
         judge_round(r);
         if (r->store) kolo_store_server_run(r->store);

@@ -21,16 +21,18 @@
 
 #define READ_BYTES   65536u
 #define BEAT_LIMIT_S 60.0 /* without a beat for this long, a connection that carried some is dead */
-#define FIXED_POLLS  5
+#define FIXED_POLLS  6
+#define HOLD_S       5.0 /* that the end of a process is kept back while another one is dying */
 
 typedef struct {
     kolorun_group_t group;
     kolorun_sink_t out;
     uint8_t *in;
     size_t in_used, in_cap;
-    int watch;        /* inotify on the directory */
-    bool paused[2];   /* streams that are not to be read */
-    double last_beat; /* 0: none was ever heard */
+    int watch;         /* inotify on the directory */
+    bool paused[2];    /* streams that are not to be read */
+    double last_beat;  /* 0: none was ever heard */
+    double hold_until; /* 0: no end is kept back */
     bool over;
     struct pollfd *polls;
 } agent_t;
@@ -235,19 +237,52 @@ static void on_watch(agent_t *a)
         }
 }
 
+static void tell_end(agent_t *a, int i)
+{
+    kolorun_child_t *c = &a->group.children[i];
+    /* What it did before its end is told before it, whatever this turn of poll() saw of it. */
+    on_start_error(a);
+    on_watch(a);
+    drain_child(a, i);
+    close(c->pidfd);
+    c->pidfd = -1;
+    send_number(a, KOLORUN_ENDED, c->id, c->status);
+}
+
+/* Whose end is told next: deaths by signal come first, then what ended first. -1: nobody's now. */
+static int next_ended(const agent_t *a, bool no_failures)
+{
+    int best = -1;
+    for (int i = 0; i < a->group.nchildren; i++) {
+        const kolorun_child_t *c = &a->group.children[i], *b = &a->group.children[best < 0 ? 0 : best];
+        if (!c->reaped || c->pidfd < 0 || (no_failures && WIFEXITED(c->status) && WEXITSTATUS(c->status) != 0))
+            continue;
+        int by_signal = WIFSIGNALED(c->status), before = best >= 0 && WIFSIGNALED(b->status);
+        if (best < 0 || by_signal > before || (by_signal == before && c->order < b->order)) best = i;
+    }
+    return best;
+}
+
+/* A process that is killed is missed by its peers at once, but ends only when its memory is given back: seconds, if
+ * that is much. So they may fail before it has ended, and would be taken for the cause. */
+static bool one_is_dying(const agent_t *a)
+{
+    for (int i = 0; i < a->group.nchildren; i++)
+        if (!a->group.children[i].reaped && kolorun_is_dying(a->group.children[i].pid)) return true;
+    return false;
+}
+
 static void collect_ended(agent_t *a)
 {
-    for (int i = 0; i < a->group.nchildren; i++) {
-        kolorun_child_t *c = &a->group.children[i];
-        int status;
-        if (c->pidfd < 0 || waitpid(c->pid, &status, WNOHANG) != c->pid) continue;
-        /* What it did before its end is told before it, whatever this turn of poll() saw of it. */
-        on_start_error(a);
-        on_watch(a);
-        drain_child(a, i);
-        close(c->pidfd);
-        c->pidfd = -1;
-        send_number(a, KOLORUN_ENDED, c->id, status);
+    kolorun_group_reap(&a->group);
+    double t = kolorun_now();
+    for (int i; (i = next_ended(a, true)) >= 0;) tell_end(a, i);
+    bool hold = next_ended(a, false) >= 0 && (a->hold_until == 0 || t < a->hold_until) && one_is_dying(a);
+    if (!hold) {
+        for (int i; (i = next_ended(a, false)) >= 0;) tell_end(a, i);
+        a->hold_until = 0;
+    } else if (a->hold_until == 0) {
+        a->hold_until = t + HOLD_S;
     }
 }
 
@@ -263,9 +298,10 @@ static nfds_t fill_polls(agent_t *a)
     *p++ = (struct pollfd){.fd = a->group.guard_pidfd, .events = POLLIN};
     *p++ = (struct pollfd){.fd = a->group.start_read, .events = POLLIN};
     *p++ = (struct pollfd){.fd = full ? -1 : a->watch, .events = POLLIN};
+    *p++ = (struct pollfd){.fd = a->group.child_fd, .events = POLLIN};
     for (int i = 0; i < a->group.nchildren; i++) {
         const kolorun_child_t *c = &a->group.children[i];
-        *p++ = (struct pollfd){.fd = c->pidfd, .events = POLLIN};
+        *p++ = (struct pollfd){.fd = c->reaped ? -1 : c->pidfd, .events = POLLIN};
         for (int k = 0; k < 2; k++)
             *p++ = (struct pollfd){.fd = full || a->paused[k] ? -1 : c->pipes[k], .events = POLLIN};
     }
@@ -274,9 +310,9 @@ static nfds_t fill_polls(agent_t *a)
 
 static int wait_ms(const agent_t *a)
 {
-    if (a->last_beat == 0) return -1;
-    double left = a->last_beat + BEAT_LIMIT_S - kolorun_now();
-    return left <= 0 ? 0 : (int)(left * 1e3) + 1;
+    double next = a->hold_until;
+    if (a->last_beat != 0) kolorun_sooner(&next, a->last_beat + BEAT_LIMIT_S);
+    return kolorun_wait_ms(next);
 }
 
 static void run(agent_t *a)
@@ -287,7 +323,7 @@ static void run(agent_t *a)
         const int nchildren = a->group.nchildren; /* starts add more */
         if (a->polls[4].revents) on_watch(a);
         if (a->polls[3].revents) on_start_error(a);
-        bool ended = false;
+        bool ended = a->polls[5].revents != 0 || a->hold_until != 0;
         for (int i = 0; i < nchildren; i++) {
             const struct pollfd *p = a->polls + FIXED_POLLS + 3 * i;
             for (int k = 0; k < 2; k++)

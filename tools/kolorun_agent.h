@@ -12,7 +12,10 @@
 typedef struct {
     int id;
     pid_t pid;
-    int pidfd;    /* -1 after the end */
+    int pidfd;    /* -1 once its end was told */
+    bool reaped;  /* it has ended; status and order are set */
+    int status;   /* of waitpid */
+    int order;    /* of the ends */
     int pipes[2]; /* its stdout and stderr; -1 when closed */
 } kolorun_child_t;
 
@@ -21,6 +24,8 @@ typedef struct {
     int nchildren;
     pid_t guard;                 /* leader of the process group that all of them are in */
     int guard_pidfd, guard_pipe; /* closing the pipe, by whatever end of ours, makes the guard end the group */
+    int child_fd;                /* readable when a child of ours has ended, also one that lost its parent */
+    int nreaped;
     int start_read, start_write; /* children that cannot start their program say so here */
     char dir[256];               /* private, for the files of the processes */
     char error[512];             /* why a function returned false */
@@ -39,10 +44,20 @@ bool kolorun_group_init(kolorun_group_t *group);
 bool kolorun_group_start(kolorun_group_t *group, int id, const kolorun_spec_t *spec, const kolorun_child_t **child);
 /* To all processes and their children. */
 void kolorun_group_signal(const kolorun_group_t *group, int sig);
+/* Takes the ends of children that there are: of processes into their `reaped`, of others that had become ours. */
+void kolorun_group_reap(kolorun_group_t *group);
 /* The guard was found dead. */
 void kolorun_group_guard_gone(kolorun_group_t *group);
 /* Ends whatever is left, removes the directory, frees everything. */
 void kolorun_group_fini(kolorun_group_t *group);
+
+/* ---- kolorun_leftover.c ---- */
+/* Kills and reaps all children of this process until none is left. */
+void kolorun_kill_children(void);
+/* Kills every process of ours with this variable, a text KEY=VALUE, in its environment. */
+void kolorun_kill_marked(const char *mark);
+/* Is its end under way, although it may take seconds (the memory of a large process)? */
+bool kolorun_is_dying(pid_t pid);
 
 /* kolorun --agent; returns its exit status. */
 int kolorun_agent_main(void);

@@ -376,7 +376,7 @@ static void on_end(kolorun_host_t *h)
         snprintf(text, sizeof text, "%s was killed by signal %d", what, WTERMSIG(status));
     else
         snprintf(text, sizeof text, "%s ended with status %d%s", what, WEXITSTATUS(status),
-                 h->ready ? "" : ", before kolorun there had said a word");
+                 h->ready ? "" : " before it answered (can kolorun be started there? --remote-kolorun)");
     lose(h, text);
 }
 

@@ -2,9 +2,9 @@
  *
  * The processes of one host. All are in one process group whose leader is the guard, a child of the agent that does
  * nothing but wait for the end of a pipe that only the agent holds. However the agent ends, kill -9 included, the
- * pipe closes; then the guard removes the directory and kills the group, children of the processes included. While
- * the guard lives the group's number cannot mean anything else. Each process also asks the kernel to be killed with
- * its parent, should the guard be gone too.
+ * pipe closes; then the guard removes the directory and kills the group, children of the processes included, and
+ * those that have left the group (kolorun_leftover.c). While the guard lives the group's number cannot mean
+ * anything else. Each process also asks the kernel to be killed with its parent, should the guard be gone too.
  */
 #include "kolorun_agent.h"
 
@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/signalfd.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -75,6 +76,9 @@ static _Noreturn void guard_main(const kolorun_group_t *group, int pipe_end)
     while (read(0, &c, 1) < 0 && errno == EINTR) {
     }
     remove_dir(group->dir);
+    char mark[sizeof group->dir + 32];
+    snprintf(mark, sizeof mark, "KOLO_ID_FILE=%s/id", group->dir);
+    kolorun_kill_marked(mark); /* those that have left the group, too */
     kill(0, SIGKILL);
     _exit(0);
 }
@@ -101,17 +105,23 @@ bool kolorun_group_init(kolorun_group_t *group)
 {
     struct rlimit files;
     int ends[2];
-    *group = (kolorun_group_t){.guard_pidfd = -1, .guard_pipe = -1, .start_read = -1, .start_write = -1};
+    *group =
+        (kolorun_group_t){.guard_pidfd = -1, .guard_pipe = -1, .child_fd = -1, .start_read = -1, .start_write = -1};
     if (getrlimit(RLIMIT_NOFILE, &group->old_files) == 0) {
         files = group->old_files;
         files.rlim_cur = files.rlim_max;
         setrlimit(RLIMIT_NOFILE, &files);
     }
-    sigset_t mask;
+    sigset_t mask, child;
     sigfillset(&mask); /* what the agent is to do comes by its input */
     sigprocmask(SIG_SETMASK, &mask, &group->old_mask);
     signal(SIGPIPE, SIG_IGN);
-    signal(SIGCHLD, SIG_DFL); /* ignored by whoever started us, there would be nothing to wait for */
+    signal(SIGCHLD, SIG_DFL);         /* ignored by whoever started us, there would be nothing to wait for */
+    prctl(PR_SET_CHILD_SUBREAPER, 1); /* processes that lose their parents become ours */
+    sigemptyset(&child);
+    sigaddset(&child, SIGCHLD);
+    group->child_fd = signalfd(-1, &child, SFD_CLOEXEC | SFD_NONBLOCK);
+    if (group->child_fd < 0) return complain(group, "signalfd");
     if (!make_dir(group) || !start_guard(group)) return false;
     if (pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) return complain(group, "pipe");
     group->start_read = ends[0];
@@ -225,6 +235,22 @@ void kolorun_group_signal(const kolorun_group_t *group, int sig)
         if (group->children[i].pidfd >= 0) kill(group->children[i].pid, sig);
 }
 
+void kolorun_group_reap(kolorun_group_t *group)
+{
+    struct signalfd_siginfo info;
+    int status;
+    while (read(group->child_fd, &info, sizeof info) == (ssize_t)sizeof info) {
+    }
+    for (pid_t pid; (pid = waitpid(-1, &status, WNOHANG)) > 0;)
+        for (int i = 0; i < group->nchildren; i++) {
+            kolorun_child_t *c = &group->children[i];
+            if (c->pid != pid || c->reaped) continue;
+            c->reaped = true;
+            c->status = status;
+            c->order = group->nreaped++;
+        }
+}
+
 void kolorun_group_guard_gone(kolorun_group_t *group)
 {
     while (waitpid(group->guard, NULL, 0) < 0 && errno == EINTR) {
@@ -239,20 +265,19 @@ void kolorun_group_fini(kolorun_group_t *group)
     kolorun_group_signal(group, SIGKILL); /* the guard with it */
     for (int i = 0; i < group->nchildren; i++) {
         kolorun_child_t *c = &group->children[i];
-        if (c->pidfd >= 0) {
-            while (waitpid(c->pid, NULL, 0) < 0 && errno == EINTR) {
-            }
-            close(c->pidfd);
-        }
+        if (c->pidfd >= 0) close(c->pidfd);
         for (int k = 0; k < 2; k++)
             if (c->pipes[k] >= 0) close(c->pipes[k]);
     }
     if (group->guard > 0) kolorun_group_guard_gone(group);
+    kolorun_kill_children();
+    if (group->child_fd >= 0) close(group->child_fd);
     if (group->guard_pipe >= 0) close(group->guard_pipe);
     if (group->start_read >= 0) close(group->start_read);
     if (group->start_write >= 0) close(group->start_write);
     remove_dir(group->dir);
     kolorun_places_free(group->places);
     free(group->children);
-    *group = (kolorun_group_t){.guard_pidfd = -1, .guard_pipe = -1, .start_read = -1, .start_write = -1};
+    *group =
+        (kolorun_group_t){.guard_pidfd = -1, .guard_pipe = -1, .child_fd = -1, .start_read = -1, .start_write = -1};
 }

@@ -36,7 +36,7 @@ static const char usage[] =
     "  --check-build   say what is compiled in and what is found on this machine\n"
     "The first rank that fails is reported and the rest are ended; the exit status is that rank's, 128 + number\n"
     "for a signal. SIGINT, SIGTERM, SIGHUP and SIGQUIT are passed on to all processes of the job, SIGUSR1 and\n"
-    "SIGUSR2 to the ranks; a second SIGINT or SIGTERM kills the job. Ranks read nothing: their input is empty.\n"
+    "SIGUSR2 to the ranks; a second SIGINT or SIGTERM kills the job. Ranks have an empty standard input.\n"
     "Each finds KOLO_RANK, KOLO_NRANKS, KOLO_LOCAL_RANK, KOLO_LOCAL_SIZE and KOLO_ID_FILE in its environment.\n";
 
 static bool parse_number(const char *text, double min, double max, double *value)

@@ -228,6 +228,73 @@ def test_kill_9_of_the_agent_ends_the_job():
     until(lambda: not list(TMP.glob("kolorun-*")), "the directory to be gone")
 
 
+def test_sigterm_and_sighup_kill_after_the_grace():
+    for sig in (signal.SIGTERM, signal.SIGHUP):
+        for old in TMP.glob("pid.*"):
+            old.unlink()
+        p = start("-n", "2", "--grace", "0.3", "sh", "-c",
+                  f"trap '' TERM HUP; echo $$ > {TMP}/pid.$KOLO_RANK; while :; do sleep 1; done")
+        pids = pids_of(TMP, 2)
+        p.send_signal(sig)
+        _, err = p.communicate(timeout=LIMIT_S)
+        same(p.returncode, 128 + sig)
+        matches(r"killing what did not end within 0.3 s: ranks 0, 1", err.decode())
+        assert not any(alive(pid) for pid in pids)
+
+
+DAEMON = "setsid sh -c 'echo $$ > {0}/pid.$KOLO_RANK; exec sleep 300' & "
+
+
+def test_children_that_left_the_group_are_ended():
+    status, _, err = run("-n", "2", "sh", "-c", DAEMON.format(TMP) + f"until [ -s {TMP}/pid.$KOLO_RANK ]; do sleep 0.01; done")
+    same((status, err), (0, ""))
+    pids = pids_of(TMP, 2)
+    assert not any(alive(pid) for pid in pids), "daemons of the ranks live on"
+
+
+def test_children_that_left_the_group_end_with_kolorun_and_with_its_agent():
+    for victim in ("kolorun", "agent"):
+        for old in TMP.glob("pid.*"):
+            old.unlink()
+        p = start("-n", "2", "sh", "-c", DAEMON.format(TMP) + "sleep 300")
+        pids = pids_of(TMP, 2)
+        agent, = [pid for pid, name in descendants(p.pid) if name == "kolorun"]
+        os.kill(p.pid if victim == "kolorun" else agent, signal.SIGKILL)
+        p.communicate(timeout=LIMIT_S)
+        until(lambda: not any(alive(pid) for pid in pids), f"daemons to end with the {victim}")
+
+
+# Rank 1 holds 256 MB and is killed; rank 0 sees that its end is under way and fails before it has come.
+CAUSE_AND_VICTIM = """
+import os, signal, sys
+pid = "TMP/pid.1"
+if os.environ["KOLO_RANK"] == "1":
+    held = bytearray(256 << 20)
+    held[::4096] = b"x" * (len(held) // 4096)
+    open(pid + ".new", "w").write(str(os.getpid()))
+    os.rename(pid + ".new", pid)
+    os.kill(os.getpid(), signal.SIGKILL)
+while not os.path.exists(pid):
+    pass
+stat = f"/proc/{open(pid).read()}/stat"
+try:
+    while not int(open(stat).read().rpartition(")")[2].split()[6]) & 4:
+        pass
+except OSError:
+    pass
+os._exit(1)
+"""
+
+
+def test_who_was_killed_is_named_and_not_who_missed_it():
+    for hosts in (("-n", "2"), ("-H", "localhost:1,127.0.0.1:1")):
+        for old in TMP.glob("pid.*"):
+            old.unlink()
+        status, _, err = run(*hosts, sys.executable, "-c", CAUSE_AND_VICTIM.replace("TMP", str(TMP)))
+        same(status, 128 + signal.SIGKILL)
+        matches(r"^kolorun: rank 1 \(pid \d+\) was killed by signal 9", err)
+
+
 def test_children_left_by_ranks_are_ended():
     before = time.monotonic()
     status, _, _ = run("-n", "2", "sh", "-c", f"sleep 300 & echo $! > {TMP}/pid.$KOLO_RANK")
