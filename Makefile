@@ -9,8 +9,8 @@ N ?= 4
 KOLORUN = $(BUILD)/tools/kolorun
 PERF = $(BUILD)/tools/kolo-perf
 
-.PHONY: all deps look-again run check-run elastic digits test test-sanitized chaos chaos-points kills property bench bench-engine bench-peers install \
-        format fuzz clean
+.PHONY: all deps look-again run check-run elastic digits test test-all tidy chaos chaos-points kills property bench bench-engine \
+        bench-peers install format fuzz clean
 
 all: $(BUILD)/build.ninja
 	ninja -C $(BUILD) -j $(J)
@@ -41,16 +41,24 @@ elastic: all
 
 digits: run
 
-# Builds (release, sanitizers, clang), checks, fuzzers, unit, process and network tests. Last line: N passed, N failed.
+# What every change must pass: builds (release, sanitizers, clang), checks, and the tests that are steady everywhere.
+# Last line: N passed, N failed. More by ARGS=, see scripts/run-tests --help.
 test:
 	@scripts/install-deps build test
 	@$(MAKE) --no-print-directory look-again
-	@scripts/test-all
+	@scripts/run-tests $(ARGS)
 
-# The sanitizer builds and ten seconds of each fuzzer; to become part of `make test` again (docs/progress.md).
-test-sanitized:
+# Everything, for the night: other launchers, ssh, random faults, real time limits, large sweeps, fuzzing.
+test-all:
+	@scripts/install-deps build test night
+	@$(MAKE) --no-print-directory look-again
+	@scripts/run-tests --all $(ARGS)
+
+# clang-tidy over all sources; `make test` looks at those that changed since scripts/tidy-stamp, which this moves.
+tidy:
 	@scripts/install-deps build test
-	scripts/test-all --only asan --only tsan --only fuzz
+	@scripts/run-tests --only clang
+	@scripts/check-tidy --all
 
 # Random programs, one random fault each, N times from SEED on (default: from the clock), JOBS side by side; the last
 # line sums up. NET=1: on namespaces, with links that are cut. chaos-points: every fail point with every fault TIMES
@@ -110,8 +118,8 @@ format:
 # Longer fuzzing: make fuzz SECONDS=600
 SECONDS ?= 60
 fuzz:
-	@scripts/install-deps build test
-	scripts/test-all --only fuzz --fuzz-seconds $(SECONDS)
+	@scripts/install-deps build test night
+	scripts/run-tests --only fuzz --fuzz-seconds $(SECONDS)
 
 clean:
 	rm -rf build build-asan build-tsan build-clang build-fuzz

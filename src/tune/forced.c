@@ -68,7 +68,7 @@ static void list_algorithms(kolo_coll_t coll, char *text, size_t bytes)
 
 kolo_status_t kolo_tune_check_param(const kolo_param_t *row, const char *text)
 {
-    char allowed[400], names[300];
+    char allowed[512], names[300];
     const char *at = text;
     force_t item;
     if (row->value != &kolo_tune_config.algo) return KOLO_OK;
