@@ -7,6 +7,7 @@
 #define KOLO_OOB_TEST_UTIL_H
 
 #include "base/test.h"
+#include "base/test_time.h"
 #include "oob/internal.h"
 
 #include <dirent.h>

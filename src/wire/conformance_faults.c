@@ -2,6 +2,7 @@
  *
  * Conformance cases on trouble: refused, closed, killed, aborted, disagreeing; and on waiting cheaply.
  */
+#include "base/test_time.h"
 #include "wire/conformance.h"
 #include "wire/control.h"
 #include "wire/ll.h"
@@ -64,7 +65,7 @@ static int a_wrong_key_is_refused(kolo_kit_t *kit)
     kolo_status_t status = kolo_kit_connect_both(kit, pair, &tx, &rx);
     KIT_CHECK(status == KOLO_ERR_AUTH || status == KOLO_ERR_REMOTE);
     KIT_CHECK(kit->rank == 0 || status == KOLO_ERR_AUTH);
-    KIT_CHECK(ms_since(t) < 3000);
+    KIT_CHECK(IN_TIME(ms_since(t) < 3000));
     KIT_CHECK(nothing_left(&tx, &rx));
     return meet(kit);
 }
@@ -78,7 +79,7 @@ static int different_specs_are_an_error_on_both(kolo_kit_t *kit)
     uint64_t t = kolo_now_ns();
     kolo_status_t status = kolo_kit_connect_both(kit, spec, &tx, &rx);
     KIT_CHECK(status == KOLO_ERR_MISMATCH || status == KOLO_ERR_REMOTE);
-    KIT_CHECK(ms_since(t) < 3000);
+    KIT_CHECK(IN_TIME(ms_since(t) < 3000));
     KIT_CHECK(nothing_left(&tx, &rx));
     return meet(kit);
 }
@@ -93,7 +94,7 @@ static int failure_of_one_side_reaches_the_other(kolo_kit_t *kit)
     kolo_status_t status = kolo_kit_connect(kit, &spec, &tx, &rx);
     KIT_CHECK(status == (kit->rank == 1 ? KOLO_ERR_INVALID_ARGUMENT : KOLO_ERR_REMOTE));
     KIT_CHECK(kit->rank == 1 || strstr(kolo_error_text(), "slot size")); /* the other's reason */
-    KIT_CHECK(ms_since(t) < 3000);
+    KIT_CHECK(IN_TIME(ms_since(t) < 3000));
     KIT_CHECK(nothing_left(&tx, &rx));
     return meet(kit);
 }
@@ -155,7 +156,7 @@ static int a_closed_peer_is_seen_after_its_data(kolo_kit_t *kit)
         if (status == KOLO_OK) kolo_tx_post(&tx, 256, 0, 1, i);
     }
     KIT_CHECK(status == KOLO_ERR_REMOTE);
-    KIT_CHECK(ms_since(t) < 1000);
+    KIT_CHECK(IN_TIME(ms_since(t) < 1000));
     if (rx.caps & KOLO_CAP_PUMP) KIT_TRY(meet(kit));
     return close_both(&tx, &rx);
 }
@@ -225,7 +226,7 @@ static int abort_ends_a_wait(kolo_kit_t *kit)
     double ms = ms_since(t);
     pthread_join(thread, NULL);
     KIT_CHECK(status == KOLO_ERR_ABORTED && strstr(kolo_error_text(), "a slot"));
-    KIT_CHECK(ms > 50 && ms < 1000);
+    KIT_CHECK(ms > 50 && IN_TIME(ms < 1000));
     atomic_store(&kit->abort, 0);
     KIT_TRY(meet(kit));
     return close_both(&tx, &rx);
@@ -253,7 +254,7 @@ static int a_deadline_ends_a_wait(kolo_kit_t *kit)
     KIT_CHECK(kolo_kit_connect_both(kit, pair, &tx, &rx) == KOLO_OK);
     uint64_t t = kolo_now_ns();
     KIT_CHECK(kolo_kit_wait_rx(kit, &rx, 100) == KOLO_ERR_TIMEOUT);
-    KIT_CHECK(ms_since(t) >= 100 && ms_since(t) < 2000);
+    KIT_CHECK(ms_since(t) >= 100 && IN_TIME(ms_since(t) < 2000));
     KIT_TRY(meet(kit));
     return close_both(&tx, &rx);
 }
@@ -287,7 +288,8 @@ static int an_idle_waiter_sleeps_and_is_woken(kolo_kit_t *kit)
         kolo_rx_release(&rx);
         if (cpu > IDLE_MS * 0.1) fprintf(stderr, "an idle wait of %d ms used %.1f ms of a core\n", IDLE_MS, cpu);
 #ifndef KOLO_SANITIZED
-        KIT_CHECK(cpu < IDLE_MS * 0.1); /* what is left is the first milliseconds of spinning and yielding */
+        KIT_CHECK(
+            IN_TIME(cpu < IDLE_MS * 0.1)); /* what is left is the first milliseconds of spinning and yielding */
 #endif
     } else {
         kolo_kit_sleep_ms(IDLE_MS);
@@ -314,7 +316,7 @@ static int an_idle_waiter_sleeps_and_is_woken(kolo_kit_t *kit)
     }
     qsort(late, (size_t)n, sizeof late[0], compare_doubles);
     if (late[n / 2] > 2) fprintf(stderr, "woken %.2f ms late in the median\n", late[n / 2]);
-    KIT_CHECK(late[n / 2] < KOLO_PARK_MAX_MS * 0.5);
+    KIT_CHECK(IN_TIME(late[n / 2] < KOLO_PARK_MAX_MS * 0.5));
     KIT_TRY(meet(kit));
     return close_both(&tx, &rx);
 }

@@ -7,6 +7,7 @@
 #define KOLO_TESTS_COMM_RANKS_H
 
 #include "base/test.h"
+#include "base/test_time.h"
 
 #include <kolo/kolo.h>
 #include <stdbool.h>

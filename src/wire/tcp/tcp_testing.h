@@ -6,6 +6,7 @@
 #ifndef KOLO_WIRE_TCP_TESTING_H
 #define KOLO_WIRE_TCP_TESTING_H
 
+#include "base/test_time.h"
 #include "wire/tcp/tcp.h"
 
 #include <arpa/inet.h>

@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Upper limits of real time mean something on a quiet machine only. Tests state them by IN_TIME(), and `make
+ * test-all`, which sets KOLO_TEST_TIME, asserts them; elsewhere what counts is the result. What must take at least
+ * some time is asserted everywhere.
+ */
+#ifndef KOLO_BASE_TEST_TIME_H
+#define KOLO_BASE_TEST_TIME_H
+
+#include <stdbool.h>
+#include <stdlib.h>
+
+static inline bool kolo_test_times(void)
+{
+    return getenv("KOLO_TEST_TIME") != NULL;
+}
+
+#define IN_TIME(fact) (!kolo_test_times() || (fact))
+
+#endif
