@@ -12,9 +12,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define WAIT_MS 200 /* for answers; an engine thread that is not stopped takes none of it */
+#define WAIT_MS 200 /* for answers; an progress thread that is not stopped takes none of it */
 
-/* On the engine thread; the record outlives this, see kolo_record_close(). */
+/* On the progress thread; the record outlives this, see kolo_record_close(). */
 static void answer(void *arg, kolo_finding_t *mine)
 {
     kolo_body_t *body = arg;

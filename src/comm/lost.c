@@ -44,7 +44,8 @@ static void who(void *arg, int rank, char *buf, size_t bytes)
     snprintf(buf, bytes, " (host %s, process %d)", card->host_name, (int)card->pid);
 }
 
-/* On the engine thread, with locks of the out-of-band room held. While init runs, its own waits end by the news. */
+/* On the progress thread, with locks of the out-of-band room held. While init runs, its own waits end by the news.
+ */
 static void on_news(void *arg, kolo_news_kind_t kind, int rank, const char *why)
 {
     static const uint32_t stops[] = {[KOLO_NEWS_LOST] = KOLO_STOP_LOST,

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Boards: which of its numbered operations a rank is in, for peers who wait for it and wonder. A rank that has
- * waited too long shows its peer the entry of the operation it is in. The peer's engine thread compares it with the
- * entry that it has under the same number, whatever its own thread does, and answers with that one, so that both
- * sides learn of a difference. A rank that already knows of one passes on what it knows, so that all who wait hear
- * of it. A number that the peer has not reached, or has left long ago, proves nothing and gets no answer, unless
- * the peer has failed: then it says so.
+ * waited too long shows its peer the entry of the operation it is in. The peer's progress thread compares it with
+ * the entry that it has under the same number, whatever its own thread does, and answers with that one, so that
+ * both sides learn of a difference. A rank that already knows of one passes on what it knows, so that all who wait
+ * hear of it. A number that the peer has not reached, or has left long ago, proves nothing and gets no answer,
+ * unless the peer has failed: then it says so.
  *
  * Who waits in a send or receive shows how many it has begun instead: answer_pair() says when that proves
  * something.
@@ -149,7 +149,7 @@ void kolo_oob_give_up_pair(kolo_oob_t *oob, uint64_t number, uint64_t word)
     pthread_mutex_unlock(&oob->lock);
 }
 
-/* ---- what arrives; on the engine thread, with the lock held ---- */
+/* ---- what arrives; on the progress thread, with the lock held ---- */
 
 static void note(kolo_oob_t *oob, const kolo_difference_t *found);
 

@@ -90,7 +90,7 @@ typedef struct {
     uint32_t nops;
     kolo_survey_op_t ops[KOLO_SURVEY_OPS]; /* its last operations, in the order of their calls */
 } kolo_finding_t;
-/* Fills in what this rank answers to others. Called on the engine thread with locks held: it does not wait and
+/* Fills in what this rank answers to others. Called on the progress thread with locks held: it does not wait and
  * calls nothing of this room. */
 typedef void (*kolo_survey_fn_t)(void *arg, kolo_finding_t *mine);
 void kolo_oob_set_survey(kolo_oob_t *oob, kolo_survey_fn_t fn, void *arg); /* NULL: none; it is not running then */

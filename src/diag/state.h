@@ -71,9 +71,9 @@ static inline kolo_peer_diag_t *kolo_peer_diag(const kolo_peer_t *peer)
 /* ---- boards (board.c); with the lock held ---- */
 
 void kolo_board_ask(kolo_oob_t *oob, int rank, uint64_t number);
-/* What comes in; on the engine thread. NULL, or what is wrong with it. */
+/* What comes in; on the progress thread. NULL, or what is wrong with it. */
 const char *kolo_board_arrived(kolo_conn_t *conn);
-/* On the engine thread, without the lock, now and then while the rank's thread waits. */
+/* On the progress thread, without the lock, now and then while the rank's thread waits. */
 void kolo_board_look(kolo_oob_t *oob, uint64_t now_ns);
 
 const char *kolo_survey_asked(kolo_conn_t *conn);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Surveys: a rank whose operation has run into its time limit asks the others what they do. Their engine threads
+ * Surveys: a rank whose operation has run into its time limit asks the others what they do. Their progress threads
  * answer from what their rank left in its flight record, whatever the rank itself does. Nobody asks because he was
  * asked, an answer has a fixed length, and each peer has at most one on its way.
  */
@@ -19,7 +19,7 @@ void kolo_oob_set_survey(kolo_oob_t *oob, kolo_survey_fn_t fn, void *arg)
     pthread_mutex_unlock(&oob->lock);
 }
 
-/* ---- answering; on the engine thread, with the lock held ---- */
+/* ---- answering; on the progress thread, with the lock held ---- */
 
 const char *kolo_survey_asked(kolo_conn_t *conn)
 {

@@ -2,7 +2,7 @@
  *
  * Listening sockets and the callers that have not proven themselves yet. A caller is greeted with a nonce, has to
  * answer with one hello of fixed size, and is let in or closed; nothing else of what it sends is looked at. All of
- * it is a non-blocking state machine on the engine thread.
+ * it is a non-blocking state machine on the progress thread.
  *
  * Callers of the whole process stand in one queue in the order of their arrival, so that one timer serves all
  * deadlines. The queue is bounded: when it is full, callers that had their chance (GRACE_MS) make room, and if
@@ -27,7 +27,7 @@
 #define BACKLOG          4096
 
 struct kolo_listener {
-    kolo_engine_t *engine;
+    kolo_progress_t *progress;
     int fd;
     kolo_watch_t *watch;
     kolo_key_t key;
@@ -87,7 +87,7 @@ void kolo_oob_get_counters(kolo_oob_counters_t *counters)
 static void serve_queue(void *unused);
 
 /* Sees to it that the timer fires when the next thing is due, and that there is none when nothing is. */
-static void arm_timer(kolo_engine_t *engine)
+static void arm_timer(kolo_progress_t *progress)
 {
     uint64_t due = 0;
     if (callers.first != NULL)
@@ -102,7 +102,7 @@ static void arm_timer(kolo_engine_t *engine)
     uint64_t now = kolo_now_ns();
     int64_t delay_ms = due > now ? (int64_t)KOLO_DIV_UP(due - now, KOLO_NS_PER_MS) : 0;
     callers.timer_due_ns = due;
-    if (kolo_timer_add(engine, delay_ms, serve_queue, engine, &callers.timer) != KOLO_OK)
+    if (kolo_timer_add(progress, delay_ms, serve_queue, progress, &callers.timer) != KOLO_OK)
         kolo_warn("oob", "no timer for callers that say nothing: %s", kolo_error_text());
 }
 
@@ -123,7 +123,7 @@ static void pause_listener(kolo_listener_t *listener)
     listener->next_paused = callers.paused;
     callers.paused = listener;
     kolo_watch_mod(listener->watch, 0);
-    arm_timer(listener->engine);
+    arm_timer(listener->progress);
 }
 
 static void queue_append(caller_t *caller)
@@ -148,7 +148,7 @@ static void caller_unlink(caller_t *caller)
     queue_remove(caller);
     kolo_watch_del(caller->watch);
     if (callers.count < kolo_link_values.pending_max) resume_listeners();
-    if (callers.first == NULL) arm_timer(caller->listener->engine);
+    if (callers.first == NULL) arm_timer(caller->listener->progress);
 }
 
 static void caller_free(caller_t *caller)
@@ -166,7 +166,7 @@ static void caller_drop(caller_t *caller)
 
 static void caller_refuse(caller_t *caller, kolo_count_t why, const char *text)
 {
-    static uint64_t refusals; /* engine thread only */
+    static uint64_t refusals; /* progress thread only */
     kolo_address_t address = caller->address;
     char buf[KOLO_ADDRESS_TEXT_BYTES];
     kolo_oob_count(why);
@@ -181,7 +181,7 @@ static void caller_refuse(caller_t *caller, kolo_count_t why, const char *text)
 
 static void serve_queue(void *arg)
 {
-    kolo_engine_t *engine = arg;
+    kolo_progress_t *progress = arg;
     kolo_timer_cancel(callers.timer);
     callers.timer = NULL;
     uint64_t now = kolo_now_ns();
@@ -196,7 +196,7 @@ static void serve_queue(void *arg)
         else
             break;
     }
-    arm_timer(engine);
+    arm_timer(progress);
 }
 
 /* ---- one caller ---- */
@@ -308,7 +308,7 @@ static void caller_new(kolo_listener_t *listener, int fd, const struct sockaddr 
     caller_t *caller = calloc(1, sizeof(*caller));
     if (caller == NULL || kolo_auth_greeting(caller->greeting) != KOLO_OK ||
         send(fd, caller->greeting, KOLO_GREETING_BYTES, MSG_NOSIGNAL | MSG_DONTWAIT) != KOLO_GREETING_BYTES ||
-        kolo_watch_add(listener->engine, fd, EPOLLIN, caller_readable, caller, &caller->watch) != KOLO_OK) {
+        kolo_watch_add(listener->progress, fd, EPOLLIN, caller_readable, caller, &caller->watch) != KOLO_OK) {
         kolo_oob_count(KOLO_COUNT_FULL);
         close(fd);
         free(caller);
@@ -320,7 +320,7 @@ static void caller_new(kolo_listener_t *listener, int fd, const struct sockaddr 
     caller->need = KOLO_HELLO_BYTES;
     caller->since_ns = kolo_now_ns();
     queue_append(caller);
-    if (callers.timer == NULL) arm_timer(listener->engine);
+    if (callers.timer == NULL) arm_timer(listener->progress);
 }
 
 /* ---- listeners ---- */
@@ -405,7 +405,7 @@ static kolo_status_t listener_bind(const kolo_address_t *address, bool quiet, in
     return kolo_fail_errno(KOLO_ERR_SYSTEM, err, "cannot listen on %s", kolo_address_print(address, buf));
 }
 
-kolo_status_t kolo_listener_open(kolo_engine_t *engine, const kolo_address_t *address, const kolo_key_t *key,
+kolo_status_t kolo_listener_open(kolo_progress_t *progress, const kolo_address_t *address, const kolo_key_t *key,
                                  const kolo_listener_ops_t *ops, void *owner, bool quiet, kolo_listener_t **out)
 {
     struct sockaddr_storage sa;
@@ -420,11 +420,11 @@ kolo_status_t kolo_listener_open(kolo_engine_t *engine, const kolo_address_t *ad
         free(listener);
         return kolo_fail(KOLO_ERR_NO_MEMORY, "no memory for a listening socket");
     }
-    *listener = (kolo_listener_t){.engine = engine, .fd = fd, .key = *key, .ops = ops, .owner = owner};
+    *listener = (kolo_listener_t){.progress = progress, .fd = fd, .key = *key, .ops = ops, .owner = owner};
     kolo_address_from_sockaddr(&listener->address, (const struct sockaddr *)&sa);
     kolo_address_set_cookie(&listener->address, kolo_address_cookie(address));
     *out = listener; /* before a caller can come */
-    kolo_status_t status = kolo_watch_add(engine, fd, EPOLLIN, listener_readable, listener, &listener->watch);
+    kolo_status_t status = kolo_watch_add(progress, fd, EPOLLIN, listener_readable, listener, &listener->watch);
     if (status != KOLO_OK) {
         *out = NULL;
         close(fd);
@@ -452,7 +452,7 @@ void kolo_listener_close(kolo_listener_t *listener)
         next = caller->next;
         if (caller->listener == listener) caller_drop(caller);
     }
-    arm_timer(listener->engine);
+    arm_timer(listener->progress);
     close(listener->fd);
     kolo_auth_wipe(&listener->key, sizeof(listener->key));
     free(listener);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Calling an address and proving ourselves: connect, read the greeting, answer with a hello, read the verdict. A
- * non-blocking state machine on the engine thread, so a rank's thread sleeps once per call and the root can call
+ * non-blocking state machine on the progress thread, so a rank's thread sleeps once per call and the root can call
  * many ranks at a time. What may pass by itself (busy, an evicted caller, a root that is not up yet) is tried again
  * with growing pauses until the deadline.
  */
@@ -23,7 +23,7 @@
 #define RETRY_MAX_MS   300
 
 struct kolo_dial {
-    kolo_engine_t *engine;
+    kolo_progress_t *progress;
     kolo_dial_config_t config;
     kolo_dial_t **slot; /* the owner's pointer to us */
     int fd;
@@ -105,7 +105,7 @@ static int dial_attempt(kolo_dial_t *dial)
     if (connect(dial->fd, (struct sockaddr *)&sa, bytes) != 0 && errno != EINPROGRESS) err = errno;
     if (err == 0 && is_self_connected(dial->fd, &dial->config.address)) err = ECONNREFUSED;
     /* The greeting comes unasked: waiting for it covers waiting for the connection. */
-    if (err == 0 && kolo_watch_add(dial->engine, dial->fd, EPOLLIN, dial_readable, dial, &dial->watch) != KOLO_OK)
+    if (err == 0 && kolo_watch_add(dial->progress, dial->fd, EPOLLIN, dial_readable, dial, &dial->watch) != KOLO_OK)
         err = ENOMEM;
     if (err != 0) {
         close(dial->fd);
@@ -116,7 +116,7 @@ static int dial_attempt(kolo_dial_t *dial)
 
 static void dial_again(void *arg);
 
-/* What the other side cannot know when it reports us missing. On the engine thread. */
+/* What the other side cannot know when it reports us missing. On the progress thread. */
 static void tell_of_shortage(const kolo_dial_t *dial, int err)
 {
     static uint64_t last_ns;
@@ -155,7 +155,7 @@ static void dial_attempt_failed(kolo_dial_t *dial, int err)
     dial->timer = NULL;
     int64_t delay_ms = dial->retry_ms + (int64_t)(now / 1000 % (uint64_t)dial->retry_ms); /* spread */
     dial->retry_ms = KOLO_MIN(dial->retry_ms * 2, RETRY_MAX_MS);
-    if (kolo_timer_add(dial->engine, delay_ms, dial_again, dial, &dial->timer) != KOLO_OK)
+    if (kolo_timer_add(dial->progress, delay_ms, dial_again, dial, &dial->timer) != KOLO_OK)
         dial_fail(dial, KOLO_ERR_NO_MEMORY, "no memory to call again");
 }
 
@@ -256,7 +256,7 @@ static void dial_readable(void *arg, int fd, uint32_t events)
         dial_attempt_failed(dial, EPROTO);
 }
 
-kolo_status_t kolo_dial_start(kolo_engine_t *engine, const kolo_dial_config_t *config, kolo_dial_t **slot)
+kolo_status_t kolo_dial_start(kolo_progress_t *progress, const kolo_dial_config_t *config, kolo_dial_t **slot)
 {
     char buf[KOLO_ADDRESS_TEXT_BYTES];
     const char *wrong = kolo_address_check(&config->address);
@@ -268,7 +268,7 @@ kolo_status_t kolo_dial_start(kolo_engine_t *engine, const kolo_dial_config_t *c
                          kolo_address_print(&config->address, buf));
     kolo_dial_t *dial = calloc(1, sizeof(*dial));
     if (dial == NULL) return kolo_fail(KOLO_ERR_NO_MEMORY, "no memory to call %s", config->who);
-    dial->engine = engine;
+    dial->progress = progress;
     dial->config = *config;
     dial->slot = slot;
     dial->fd = -1;
@@ -276,9 +276,9 @@ kolo_status_t kolo_dial_start(kolo_engine_t *engine, const kolo_dial_config_t *c
     *slot = dial; /* the call may end before we return */
     int err = dial_attempt(dial);
     if (err == 0) return KOLO_OK;
-    /* Whatever comes of it is decided on the engine thread, like later attempts. */
+    /* Whatever comes of it is decided on the progress thread, like later attempts. */
     dial->first_err = err;
-    kolo_status_t status = kolo_timer_add(engine, 0, dial_again, dial, &dial->timer);
+    kolo_status_t status = kolo_timer_add(progress, 0, dial_again, dial, &dial->timer);
     if (status != KOLO_OK) {
         *slot = NULL;
         dial_free(dial);
@@ -305,8 +305,8 @@ void kolo_dial_last_word(const kolo_dial_t *dial, const void *bytes, size_t n)
     (void)sent;
 }
 
-void kolo_dial_cancel(kolo_engine_t *engine, kolo_dial_t **slot)
+void kolo_dial_cancel(kolo_progress_t *progress, kolo_dial_t **slot)
 {
     cancel_t cancel = {slot};
-    kolo_engine_call(engine, dial_cancel_here, &cancel);
+    kolo_progress_call(progress, dial_cancel_here, &cancel);
 }

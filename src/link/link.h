@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Sockets whose two ends have proven to each other that they know a secret (auth.h): listeners let callers in,
- * diallers call. Both live on the engine thread.
+ * diallers call. Both live on the progress thread.
  */
 #ifndef KOLO_LINK_LINK_H
 #define KOLO_LINK_LINK_H
@@ -41,7 +41,7 @@ void kolo_oob_count(kolo_count_t what);
 /* ---- listener (accept.c) ---- */
 
 typedef struct kolo_listener kolo_listener_t;
-/* Both are called on the engine thread, with a claim that is proven. */
+/* Both are called on the progress thread, with a claim that is proven. */
 typedef struct {
     /* How many bytes of frame follow the hello (0: the descriptor is handed over); KOLO_VERDICT_OK to let it in. */
     kolo_verdict_t (*admit)(void *owner, const kolo_claim_t *claim, size_t *frame_bytes);
@@ -53,19 +53,19 @@ typedef struct {
 } kolo_listener_ops_t;
 /* `address` with its port (0: any) is bound; KOLO_ERR_INVALID_USAGE if it is taken or not of this machine (errno is
  * kept). The text of such a failure is set only if `quiet` is false. */
-kolo_status_t kolo_listener_open(kolo_engine_t *engine, const kolo_address_t *address, const kolo_key_t *key,
+kolo_status_t kolo_listener_open(kolo_progress_t *progress, const kolo_address_t *address, const kolo_key_t *key,
                                  const kolo_listener_ops_t *ops, void *owner, bool quiet, kolo_listener_t **out);
 /* Sockets of this process that may have any port do not get this one from here on (one port, the last): a root is
  * expected there that may be about to come (a fixed address) or may have left, and a rank that found its own kind
  * there would call the job's secret wrong. Any thread. */
 void kolo_listener_reserve(uint16_t port);
 kolo_address_t kolo_listener_address(const kolo_listener_t *listener);
-void kolo_listener_close(kolo_listener_t *listener); /* on the engine thread; NULL is fine */
+void kolo_listener_close(kolo_listener_t *listener); /* on the progress thread; NULL is fine */
 
 /* ---- dialler (dial.c) ---- */
 
 typedef struct kolo_dial kolo_dial_t;
-/* On the engine thread, once; the call is over and the slot cleared. KOLO_OK: fd is the owner's. Else text says
+/* On the progress thread, once; the call is over and the slot cleared. KOLO_OK: fd is the owner's. Else text says
  * why. */
 typedef void (*kolo_dial_done_t)(void *arg, kolo_status_t status, int fd, const char *text);
 typedef struct {
@@ -82,12 +82,13 @@ typedef struct {
     size_t frame_bytes;   /* 0: done gets the connection */
     char who[64];         /* whom we call, for messages: "rank 3", "the root" */
 } kolo_dial_config_t;
-/* *slot is the call while it lasts and belongs to the engine thread from here on. done is never called from within.
+/* *slot is the call while it lasts and belongs to the progress thread from here on. done is never called from
+ * within.
  */
-kolo_status_t kolo_dial_start(kolo_engine_t *engine, const kolo_dial_config_t *config, kolo_dial_t **slot);
+kolo_status_t kolo_dial_start(kolo_progress_t *progress, const kolo_dial_config_t *config, kolo_dial_t **slot);
 /* Any thread that holds no lock which done takes. Afterwards done is not running and will not be called. */
-void kolo_dial_cancel(kolo_engine_t *engine, kolo_dial_t **slot);
-/* Ahead of a cancel, on the engine thread: bytes for a side that may have let us in already. NULL is fine. */
+void kolo_dial_cancel(kolo_progress_t *progress, kolo_dial_t **slot);
+/* Ahead of a cancel, on the progress thread: bytes for a side that may have let us in already. NULL is fine. */
 void kolo_dial_last_word(const kolo_dial_t *dial, const void *bytes, size_t n);
 
 /* The same counts, for tests. */

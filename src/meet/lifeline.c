@@ -22,7 +22,7 @@
 #define LINES_MAX 4096 /* of one process, as far as its descriptors go */
 
 struct kolo_lifeline {
-    kolo_engine_t *engine;
+    kolo_progress_t *progress;
     int fd, tag;
     kolo_watch_t *watch;
     kolo_lifeline_fn_t fn;
@@ -58,14 +58,14 @@ bool kolo_lifeline_room(void)
     return (rlim_t)atomic_load(&nlines) < KOLO_MIN(limit.rlim_cur / 4, (rlim_t)LINES_MAX);
 }
 
-kolo_status_t kolo_lifeline_open(kolo_engine_t *engine, int fd, int tag, kolo_lifeline_fn_t fn, void *arg,
+kolo_status_t kolo_lifeline_open(kolo_progress_t *progress, int fd, int tag, kolo_lifeline_fn_t fn, void *arg,
                                  kolo_lifeline_t **out)
 {
     kolo_lifeline_t *line = calloc(1, sizeof(*line));
     kolo_status_t status = line != NULL ? KOLO_OK : kolo_fail(KOLO_ERR_NO_MEMORY, "no memory for a lifeline");
     if (status == KOLO_OK) {
-        *line = (kolo_lifeline_t){.engine = engine, .fd = fd, .tag = tag, .fn = fn, .arg = arg};
-        status = kolo_watch_add(engine, fd, EPOLLIN, line_readable, line, &line->watch);
+        *line = (kolo_lifeline_t){.progress = progress, .fd = fd, .tag = tag, .fn = fn, .arg = arg};
+        status = kolo_watch_add(progress, fd, EPOLLIN, line_readable, line, &line->watch);
     }
     if (status != KOLO_OK) {
         kolo_socket_hang_up(fd);
@@ -108,5 +108,5 @@ static void close_here(void *arg)
 void kolo_lifeline_close(kolo_lifeline_t *line, kolo_status_t status, const char *text)
 {
     last_word_t last = {line, status, text};
-    if (line != NULL) kolo_engine_call(line->engine, close_here, &last);
+    if (line != NULL) kolo_progress_call(line->progress, close_here, &last);
 }

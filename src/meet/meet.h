@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How ranks find each other: the unique id and the root that it names. Roots live on the engine thread.
+ * How ranks find each other: the unique id and the root that it names. Roots live on the progress thread.
  */
 #ifndef KOLO_MEET_MEET_H
 #define KOLO_MEET_MEET_H
@@ -9,7 +9,7 @@
 
 extern const kolo_param_table_t kolo_meet_params;
 
-/* Starts a root on the engine thread (see kolo_get_unique_id in kolo.h). */
+/* Starts a root on the progress thread (see kolo_get_unique_id in kolo.h). */
 kolo_status_t kolo_oob_create_id(kolo_unique_id_t *id);
 /* Where ranks could meet without a file: KOLO_COMM_ID names an address, a secret was given to this process. */
 bool kolo_oob_has_address(void);

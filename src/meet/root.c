@@ -2,8 +2,8 @@
  *
  * The root of an id. It takes the check-ins of its share of the ranks, checks that they describe one job, and calls
  * each rank back with the address of the next rank as soon as it knows it, or with the reason why there is no job.
- * It lives on the engine thread from the first to the last word and frees itself when every rank has been told and
- * those with a lifeline are through.
+ * It lives on the progress thread from the first to the last word and frees itself when every rank has been told
+ * and those with a lifeline are through.
  *
  * Ranks are called back, instead of being answered on their check-in connection, so that a root can have more ranks
  * than descriptors. As far as these go it keeps the connections as lifelines (lifeline.c): a rank that dies or
@@ -38,11 +38,11 @@ static void root_timer(void *arg);
 
 /* ---- end ---- */
 
-static void calls_free(call_t *call, kolo_engine_t *engine)
+static void calls_free(call_t *call, kolo_progress_t *progress)
 {
     for (call_t *next; call != NULL; call = next) {
         next = call->next;
-        kolo_dial_cancel(engine, &call->dial);
+        kolo_dial_cancel(progress, &call->dial);
         free(call);
     }
 }
@@ -62,13 +62,13 @@ static bool root_told_all(const root_t *root)
     return root->failure == KOLO_OK && root->count > 0 && root->told == root->count;
 }
 
-/* On the engine thread; the root is no longer in the list. */
+/* On the progress thread; the root is no longer in the list. */
 static void root_free(root_t *root)
 {
-    kolo_engine_t *engine = root->engine;
+    kolo_progress_t *progress = root->progress;
     root_close_lines(root, root_told_all(root) ? KOLO_OK : KOLO_ERR_REMOTE, root_told_all(root) ? "" : NULL);
-    calls_free(root->waiting, engine);
-    calls_free(root->active, engine);
+    calls_free(root->waiting, progress);
+    calls_free(root->active, progress);
     kolo_timer_cancel(root->timer);
     kolo_listener_close(root->listener);
     kolo_auth_wipe(&root->id, sizeof(root->id));
@@ -93,12 +93,12 @@ static bool root_unlist(root_t *root)
 /* Nobody needs the root any more. */
 static void root_finish(root_t *root)
 {
-    kolo_engine_t *engine = root->engine;
+    kolo_progress_t *progress = root->progress;
     kolo_debug("oob", "the root has told its %d ranks and leaves", root->told);
     if (!root_unlist(root)) return; /* kolo_oob_stop_roots() is about to free it */
     root_close_lines(root, root->failure, root->failure_text);
     root_free(root);
-    kolo_engine_put(engine);
+    kolo_progress_put(progress);
 }
 
 static void root_free_call(void *arg)
@@ -121,7 +121,7 @@ typedef struct {
     const char *text;
 } dismissal_t;
 
-/* On the engine thread, where alone roots are freed. */
+/* On the progress thread, where alone roots are freed. */
 static void dismiss_here(void *arg)
 {
     const dismissal_t *d = arg;
@@ -136,11 +136,11 @@ static void dismiss_here(void *arg)
 void kolo_oob_dismiss_root(const kolo_unique_id_t *id, kolo_status_t status, const char *text)
 {
     kolo_id_t known;
-    kolo_engine_t *engine;
-    if (kolo_id_decode(id, &known) != NULL || kolo_engine_get(&engine) != KOLO_OK) return;
+    kolo_progress_t *progress;
+    if (kolo_id_decode(id, &known) != NULL || kolo_progress_get(&progress) != KOLO_OK) return;
     dismissal_t d = {known.secret.bytes, status, text};
-    kolo_engine_call(engine, dismiss_here, &d);
-    kolo_engine_put(engine);
+    kolo_progress_call(progress, dismiss_here, &d);
+    kolo_progress_put(progress);
     kolo_auth_wipe(&known, sizeof(known));
 }
 
@@ -152,9 +152,9 @@ void kolo_oob_stop_roots(void)
         if (root != NULL) roots = root->next;
         pthread_mutex_unlock(&roots_lock);
         if (root == NULL) return;
-        kolo_engine_t *engine = root->engine;
-        kolo_engine_call(engine, root_free_call, root);
-        kolo_engine_put(engine);
+        kolo_progress_t *progress = root->progress;
+        kolo_progress_call(progress, root_free_call, root);
+        kolo_progress_put(progress);
     }
 }
 
@@ -205,7 +205,7 @@ static void root_call_more(root_t *root)
                                      .frame = call->reply,
                                      .frame_bytes = sizeof(call->reply)};
         snprintf(config.who, sizeof(config.who), "rank %d", call->rank);
-        if (kolo_dial_start(root->engine, &config, &call->dial) != KOLO_OK) {
+        if (kolo_dial_start(root->progress, &config, &call->dial) != KOLO_OK) {
             int rank = call->rank;
             bool counts = call->counts;
             kolo_error("oob", "the root cannot call rank %d: %s", rank, kolo_error_text());
@@ -262,7 +262,7 @@ static void root_fail(root_t *root, kolo_status_t status, const char *fmt, ...)
     kolo_timer_restart(root->timer, LINGER_MS);
 }
 
-/* The other end of a rank's lifeline, on the engine thread. */
+/* The other end of a rank's lifeline, on the progress thread. */
 static void root_line_ended(void *arg, int rank, kolo_status_t status, const char *text)
 {
     root_t *root = arg;
@@ -484,7 +484,7 @@ static void root_acknowledge(root_t *root, const kolo_checkin_t *c, int fd)
         mine && entry->line == NULL && memcmp(&entry->peer, &c->peer, sizeof(c->peer)) == 0 && kolo_lifeline_room();
     if (send(fd, &acks[keeps], 1, MSG_NOSIGNAL | MSG_DONTWAIT) != 1 || !keeps)
         kolo_socket_hang_up(fd);
-    else if (kolo_lifeline_open(root->engine, fd, c->rank, root_line_ended, root, &entry->line) != KOLO_OK)
+    else if (kolo_lifeline_open(root->progress, fd, c->rank, root_line_ended, root, &entry->line) != KOLO_OK)
         root_fail(root, KOLO_ERR_NO_MEMORY, "the root: %s", kolo_error_text());
 }
 
@@ -518,24 +518,25 @@ static const kolo_listener_ops_t root_ops = {
 
 kolo_status_t kolo_root_start(kolo_id_t *id, bool *taken)
 {
-    kolo_engine_t *engine;
+    kolo_progress_t *progress;
     char buf[KOLO_ADDRESS_TEXT_BYTES];
     *taken = false;
     KOLO_FAIL_POINT_TRY("oob.root.start");
-    KOLO_TRY(kolo_engine_get(&engine));
+    KOLO_TRY(kolo_progress_get(&progress));
     root_t *root = calloc(1, sizeof(*root));
     kolo_status_t status = root != NULL ? KOLO_OK : kolo_fail(KOLO_ERR_NO_MEMORY, "no memory for a root");
     if (status == KOLO_OK) {
-        root->engine = engine;
+        root->progress = progress;
         root->waiting_tail = &root->waiting;
         root->id = *id;
         int64_t idle_ms = kolo_meet_values.root_idle_ms;
-        status = kolo_timer_add(engine, idle_ms > 0 ? idle_ms : INT32_MAX, root_timer, root, &root->timer);
+        status = kolo_timer_add(progress, idle_ms > 0 ? idle_ms : INT32_MAX, root_timer, root, &root->timer);
     }
     if (status == KOLO_OK) {
         /* Listed before it can be called, so that it is always found by those who end it. */
         pthread_mutex_lock(&roots_lock);
-        status = kolo_listener_open(engine, &id->address, &id->secret, &root_ops, root, id->fixed, &root->listener);
+        status =
+            kolo_listener_open(progress, &id->address, &id->secret, &root_ops, root, id->fixed, &root->listener);
         if (status == KOLO_OK) {
             id->address = kolo_listener_address(root->listener);
             root->next = roots;
@@ -548,7 +549,7 @@ kolo_status_t kolo_root_start(kolo_id_t *id, bool *taken)
         *taken = status == KOLO_ERR_INVALID_USAGE;
         if (root != NULL) kolo_timer_cancel(root->timer);
         free(root);
-        kolo_engine_put(engine);
+        kolo_progress_put(progress);
     }
     return status;
 }

@@ -31,7 +31,7 @@ struct call { /* one rank that is to be called back */
 
 struct root {
     root_t *next;
-    kolo_engine_t *engine;
+    kolo_progress_t *progress;
     kolo_id_t id;
     kolo_listener_t *listener;
     int nranks, nids, index, ring_max; /* of the first check-in; nranks 0 before it */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Messages of agreements as they come in, on the engine thread: those of the agreement that the rank's thread is
+ * Messages of agreements as they come in, on the progress thread: those of the agreement that the rank's thread is
  * in, or will be in, wait for it; who asks about one that it has left is told how that ended.
  */
 #include "member/agree_frame.h"

@@ -16,7 +16,7 @@
  * accepted v under b, or under a ballot in between, which proposed v for the same reason; it proposes v. A rank
  * that b held to be out wrongly is told so when it speaks up, and gets no result. What dies takes nothing along: v
  * is with all before the first one returns. Messages are linear in the ranks; nobody has to pass a decision on,
- * because the engine thread answers with it who still asks.
+ * because the progress thread answers with it who still asks.
  *
  * Waits here do not end when a rank is lost, unlike all others of this room: a loss is what this is about.
  */
@@ -243,7 +243,7 @@ static void get_words(const kolo_agree_run_t *x, char *words, size_t bytes)
     words[n] = '\0';
 }
 
-/* From here on the engine answers; what has come and was not looked at is answered now. */
+/* From here on the progress thread answers; what has come and was not looked at is answered now. */
 static void remember(kolo_agree_run_t *x, kolo_status_t status)
 {
     kolo_oob_t *oob = x->oob;

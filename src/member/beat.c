@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Heartbeats between hosts. A process that dies closes its connections, but a host that vanishes, or a network that
- * drops everything, says nothing; and a rank that makes no call for minutes is alive. So engine threads send beats,
- * whatever the ranks' threads do: to all ranks on other hosts in small jobs, else to those at distances 1, 2, 4,
+ * drops everything, says nothing; and a rank that makes no call for minutes is alive. So progress threads send
+ * beats, whatever the ranks' threads do: to all ranks on other hosts in small jobs, else to those at distances 1,
+ * 2, 4,
  * ..., so that dead neighbours leave others who listen (dissemination). Ranks of one host send none: there the
  * kernel tells.
  *
@@ -163,7 +164,7 @@ static void arm(kolo_oob_t *oob)
 {
     kolo_beats_t *b = kolo_life(oob)->beats;
     b->due_ns = kolo_now_ns() + b->tick_ns;
-    if (kolo_timer_add(oob->engine, (int64_t)(b->tick_ns / KOLO_NS_PER_MS), tick, oob, &b->timer) != KOLO_OK)
+    if (kolo_timer_add(oob->progress, (int64_t)(b->tick_ns / KOLO_NS_PER_MS), tick, oob, &b->timer) != KOLO_OK)
         kolo_warn("oob", "%s: rank %d has no heartbeats any more: %s", oob->name, oob->rank, kolo_error_text());
 }
 

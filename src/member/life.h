@@ -102,7 +102,7 @@ void kolo_beat_decide(kolo_oob_t *oob);
 /* In a partition: has silence led to it? Is this rank on the other side, as far as is known? */
 bool kolo_beat_any_silent(const kolo_oob_t *oob);
 bool kolo_beat_cut_off(const kolo_oob_t *oob, int rank);
-/* On the engine thread, without the lock. */
+/* On the progress thread, without the lock. */
 void kolo_beat_stop(kolo_oob_t *oob);
 void kolo_pidwatch_stop(kolo_oob_t *oob);
 /* ---- heirs (heir.c) ---- */
@@ -112,7 +112,7 @@ void kolo_heirs_tell(kolo_oob_t *parent, kolo_news_kind_t kind, int rank);
 /* The object is about to go: it is nobody's heir and has none. Without a lock. */
 void kolo_heir_end(kolo_oob_t *oob);
 
-/* ---- agreements (agreement.c); with the lock held, on the engine thread ---- */
+/* ---- agreements (agreement.c); with the lock held, on the progress thread ---- */
 
 /* A message of an agreement is complete: it waits for the rank's thread, or is answered and freed. Returns what is
  * wrong with it, or NULL. */

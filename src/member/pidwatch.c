@@ -60,8 +60,8 @@ void kolo_oob_look_out(kolo_oob_t *oob)
     atomic_store_explicit(&kolo_life(oob)->look_ns, now + LOOK_EACH_MS * KOLO_NS_PER_MS, memory_order_relaxed);
     for (kolo_pidwatch_t *w = oob->closed ? NULL : kolo_life(oob)->pidwatches; w != NULL; w = w->next) {
         if (w->timer != NULL || kolo_process_end(w->pid) == KOLO_PROCESS_LIVES) continue;
-        /* What the process has said before is read by the engine thread, like everything that comes. */
-        if (kolo_timer_add(oob->engine, 0, process_ends, w, &w->timer) != KOLO_OK)
+        /* What the process has said before is read by the progress thread, like everything that comes. */
+        if (kolo_timer_add(oob->progress, 0, process_ends, w, &w->timer) != KOLO_OK)
             kolo_debug("oob", "%s: rank %d waits for the end of process %d: %s", oob->name, oob->rank, w->pid,
                        kolo_error_text());
     }
@@ -80,7 +80,7 @@ kolo_status_t kolo_oob_watch_process(kolo_oob_t *oob, int rank, int pid)
         return kolo_fail(KOLO_ERR_NO_MEMORY, "no memory to watch process %d", pid);
     }
     *w = (kolo_pidwatch_t){.oob = oob, .rank = rank, .fd = fd, .pid = pid};
-    kolo_status_t status = kolo_watch_add(oob->engine, fd, EPOLLIN, process_ended, w, &w->watch);
+    kolo_status_t status = kolo_watch_add(oob->progress, fd, EPOLLIN, process_ended, w, &w->watch);
     if (status != KOLO_OK) {
         close(fd);
         free(w);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How a rank's thread waits for the engine: it sleeps on the gate of its object. The engine tests the condition
- * itself and opens the gate only when it holds: with thousands of ranks, needless wake-ups are what costs. A set
- * abort flag opens no gate, so objects with a sleeping thread stand in a list, and one ticker of the process looks
- * at their flags; thousands of sleeping ranks cost one timer, and none when nobody waits.
+ * How a rank's thread waits for the progress thread: it sleeps on the gate of its object. The progress thread tests
+ * the condition itself and opens the gate only when it holds: with thousands of ranks, needless wake-ups are what
+ * costs. A set abort flag opens no gate, so objects with a sleeping thread stand in a list, and one ticker of the
+ * process looks at their flags; thousands of sleeping ranks cost one timer, and none when nobody waits.
  */
 #include "base/log.h"
 #include "oob/internal.h"
@@ -14,7 +14,7 @@ static struct {
     pthread_mutex_t lock;
     kolo_oob_t *first;
     kolo_timer_t *timer;
-    kolo_engine_t *engine;
+    kolo_progress_t *progress;
     int users; /* objects that exist */
 } ticker = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
@@ -22,7 +22,7 @@ static void tick(void *unused);
 
 static void ticker_arm_locked(void)
 {
-    if (kolo_timer_add(ticker.engine, TICK_MS, tick, NULL, &ticker.timer) != KOLO_OK)
+    if (kolo_timer_add(ticker.progress, TICK_MS, tick, NULL, &ticker.timer) != KOLO_OK)
         kolo_warn("oob", "abort may be noticed late: %s", kolo_error_text());
 }
 
@@ -46,10 +46,10 @@ static void tick(void *unused)
     kolo_timer_cancel(fired);
 }
 
-void kolo_ticker_join(kolo_engine_t *engine)
+void kolo_ticker_join(kolo_progress_t *progress)
 {
     pthread_mutex_lock(&ticker.lock);
-    ticker.engine = engine;
+    ticker.progress = progress;
     ticker.users++;
     pthread_mutex_unlock(&ticker.lock);
 }

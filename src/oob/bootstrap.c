@@ -91,7 +91,7 @@ kolo_status_t kolo_oob_hear_root(kolo_oob_t *oob, kolo_status_t status, uint64_t
     return kolo_fail(heard == KOLO_ERR_ABORTED ? heard : status, "%s", text);
 }
 
-/* The root's end of the lifeline, on the engine thread. */
+/* The root's end of the lifeline, on the progress thread. */
 static void root_spoke(void *arg, int tag, kolo_status_t status, const char *text)
 {
     kolo_oob_t *oob = arg;
@@ -139,7 +139,7 @@ static void checked_in(void *arg, kolo_status_t status, int fd, const char *text
     kolo_oob_t *oob = boot->oob;
     KOLO_FAIL_POINT("oob.checkin.sent");
     pthread_mutex_lock(&oob->lock);
-    if (fd >= 0 && kolo_lifeline_open(oob->engine, fd, 0, root_spoke, oob, &oob->line) != KOLO_OK)
+    if (fd >= 0 && kolo_lifeline_open(oob->progress, fd, 0, root_spoke, oob, &oob->line) != KOLO_OK)
         kolo_warn("oob", "%s: rank %d: %s", oob->name, oob->rank, kolo_error_text());
     call->sent = status == KOLO_OK;
     if (status != KOLO_OK && boot->status == KOLO_OK) {
@@ -195,7 +195,7 @@ static kolo_status_t call_root(kolo_bootstrap_t *boot, const kolo_id_t *id, int 
                                  .frame = call->frame,
                                  .frame_bytes = sizeof(call->frame),
                                  .who = "the root"};
-    return kolo_dial_start(oob->engine, &config, &call->dial);
+    return kolo_dial_start(oob->progress, &config, &call->dial);
 }
 
 static bool my_turn(kolo_oob_t *oob, void *arg)
@@ -224,7 +224,7 @@ static kolo_status_t stagger(kolo_oob_t *oob, int nids, uint64_t deadline_ns)
     if (count <= kolo_meet_values.stagger_above || delay_ms < 1) return KOLO_OK;
     uint64_t turn_ns = kolo_now_ns() + (uint64_t)delay_ms * KOLO_NS_PER_MS;
     kolo_timer_t *timer;
-    KOLO_TRY(kolo_timer_add(oob->engine, delay_ms, stagger_over, oob, &timer));
+    KOLO_TRY(kolo_timer_add(oob->progress, delay_ms, stagger_over, oob, &timer));
     pthread_mutex_lock(&oob->lock);
     kolo_status_t status = kolo_oob_await(oob, my_turn, &turn_ns, deadline_ns, describe_stagger, NULL);
     pthread_mutex_unlock(&oob->lock);
@@ -304,7 +304,7 @@ kolo_status_t kolo_oob_check_in(kolo_oob_t *oob, int nids, const kolo_id_t *ids,
     for (int i = 0; i < boot->ncalls; i++) called = called && boot->calls[i].sent;
     pthread_mutex_unlock(&oob->lock);
     if (!called) /* a call still holds on to boot */
-        for (int i = 0; i < boot->ncalls; i++) kolo_dial_cancel(oob->engine, &boot->calls[i].dial);
+        for (int i = 0; i < boot->ncalls; i++) kolo_dial_cancel(oob->progress, &boot->calls[i].dial);
     kolo_auth_wipe(boot, sizeof(*boot));
     free(boot);
     return status;

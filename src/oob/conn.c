@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A connection that carries messages between two ranks. The engine reads it, into the memory of whoever waits for
- * the message or into memory of its own for messages that come early; it stops reading while there is no room for
- * the next one, which holds the sender back by TCP. A rank's thread writes; what the socket does not take at once
- * the engine writes when it can.
+ * A connection that carries messages between two ranks. The progress thread reads it, into the memory of whoever
+ * waits for the message or into memory of its own for messages that come early; it stops reading while there is no
+ * room for the next one, which holds the sender back by TCP. A rank's thread writes; what the socket does not take
+ * at once the progress thread writes when it can.
  *
  * A rank's thread never removes a watch, because it holds oob->lock, which the handler may be waiting for: it
- * condemns the connection (shutdown), and the engine does the rest.
+ * condemns the connection (shutdown), and the progress thread does the rest.
  */
 #include "base/log.h"
 #include "oob/internal.h"
@@ -24,7 +24,7 @@
 
 static void conn_ready(void *arg, int fd, uint32_t events);
 
-/* Any thread may add interest; only the engine thread takes it away. */
+/* Any thread may add interest; only the progress thread takes it away. */
 static void conn_update_watch(kolo_conn_t *conn)
 {
     uint32_t events = (conn->stalled ? 0u : (uint32_t)EPOLLIN) | (conn->out != NULL ? (uint32_t)EPOLLOUT : 0u);
@@ -35,7 +35,7 @@ static void conn_update_watch(kolo_conn_t *conn)
         kolo_watch_del(conn->watch);
         conn->watch = NULL;
     } else if (conn->watch == NULL) {
-        status = kolo_watch_add(conn->oob->engine, conn->fd, events, conn_ready, conn, &conn->watch);
+        status = kolo_watch_add(conn->oob->progress, conn->fd, events, conn_ready, conn, &conn->watch);
     } else {
         status = kolo_watch_mod(conn->watch, events);
     }
@@ -91,11 +91,11 @@ static void conn_mark_dead(kolo_conn_t *conn, const char *why, kolo_loss_how_t h
 void kolo_conn_condemn(kolo_conn_t *conn, const char *why)
 {
     if (conn->dead) return;
-    shutdown(conn->fd, SHUT_RDWR); /* the engine hears of it and closes */
+    shutdown(conn->fd, SHUT_RDWR); /* the progress thread hears of it and closes */
     conn_mark_dead(conn, why, KOLO_LOSS_BROKEN);
 }
 
-/* On the engine thread. */
+/* On the progress thread. */
 static void conn_close(kolo_conn_t *conn)
 {
     kolo_watch_del(conn->watch);
@@ -151,7 +151,7 @@ static int out_iov(const kolo_outbound_t *out, struct iovec iov[3])
 }
 
 /* When nothing can be written any more, what the peer sent before it went is still to be read: it may say why. The
- * engine does that, and what waits to be written fails then. */
+ * progress thread does that, and what waits to be written fails then. */
 static void conn_flush(kolo_conn_t *conn)
 {
     while (conn->out != NULL && !conn->mute) {
@@ -370,7 +370,7 @@ kolo_status_t kolo_conn_add(kolo_oob_t *oob, int rank, int fd)
     conn->fd = fd;
     conn->out_tail = &conn->out;
     conn->events = EPOLLIN;
-    kolo_status_t status = kolo_watch_add(oob->engine, fd, EPOLLIN, conn_ready, conn, &conn->watch);
+    kolo_status_t status = kolo_watch_add(oob->progress, fd, EPOLLIN, conn_ready, conn, &conn->watch);
     if (status != KOLO_OK) {
         close(fd);
         free(conn);

@@ -257,11 +257,11 @@ static void a_child_of_fork_can_let_go(void **state)
     test_ok(kolo_oob_create_id(&id));
     kolo_oob_config_t config = {0, 1, 1, &id, 5000, NULL, "test"};
     test_ok(kolo_oob_open(&config, &oob));
-    kolo_engine_t *engine;
-    test_ok(kolo_engine_get(&engine));
-    pid_t child = kolo_test_fork(engine);
+    kolo_progress_t *progress;
+    test_ok(kolo_progress_get(&progress));
+    pid_t child = kolo_test_fork(progress);
     if (child == 0) {
-        kolo_oob_fini(oob); /* the engine's thread is not here */
+        kolo_oob_fini(oob); /* the progress thread's thread is not here */
         kolo_oob_t *own;
         kolo_unique_id_t own_id;
         if (kolo_oob_create_id(&own_id) != KOLO_OK) _exit(1);
@@ -275,7 +275,7 @@ static void a_child_of_fork_can_let_go(void **state)
     test_true(WIFEXITED(result));
     test_equal(WEXITSTATUS(result), 0);
     test_ok(kolo_oob_barrier(oob)); /* the parent is as it was */
-    kolo_engine_put(engine);
+    kolo_progress_put(progress);
     kolo_oob_fini(oob);
 }
 

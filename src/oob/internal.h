@@ -4,8 +4,9 @@
  * object behind kolo_oob_t.
  *
  * Threads: an oob is shared by the rank's thread and the
- * engine thread under oob->lock; the rank's thread waits on oob->gate, which the engine opens when something has
- * come. Tearing down happens by a call on the engine thread, where no handler of ours can be running.
+ * progress thread under oob->lock; the rank's thread waits on oob->gate, which the progress thread opens when
+ * something has come. Tearing down happens by a call on the progress thread, where no handler of ours can be
+ * running.
  */
 #ifndef KOLO_OOB_INTERNAL_H
 #define KOLO_OOB_INTERNAL_H
@@ -107,7 +108,7 @@ typedef struct kolo_early_stream {
 #define KOLO_PEER_BUCKETS 64
 
 struct kolo_oob {
-    kolo_engine_t *engine;
+    kolo_progress_t *progress;
     int rank, nranks;
     char name[40];
     const _Atomic uint32_t *abort;
@@ -168,7 +169,7 @@ void kolo_oob_wake(kolo_oob_t *oob);
 /* The caller's deadline, or the default of the job. */
 uint64_t kolo_oob_deadline(const kolo_oob_t *oob, uint64_t deadline_ns);
 /* Every object joins and leaves: the ticker that looks at abort flags lives as long as there is one. */
-void kolo_ticker_join(kolo_engine_t *engine);
+void kolo_ticker_join(kolo_progress_t *progress);
 void kolo_ticker_leave(void);
 
 /* ---- peers and connections (peer.c, conn.c); all with the lock held ---- */
@@ -187,16 +188,16 @@ kolo_status_t kolo_oob_lost(kolo_oob_t *oob, const char *doing);
 kolo_status_t kolo_conn_add(kolo_oob_t *oob, int rank, int fd); /* takes fd in any case */
 void kolo_outbound_init(kolo_outbound_t *out, kolo_frame_kind_t kind, uint64_t tag);
 void kolo_outbound_add(kolo_outbound_t *out, const void *part, size_t bytes); /* at most two parts */
-/* Starts writing; what the socket does not take at once the engine writes later. */
+/* Starts writing; what the socket does not take at once the progress thread writes later. */
 void kolo_conn_send(kolo_conn_t *conn, kolo_outbound_t *out);
 /* Takes out what has not been written, so that its memory may go. */
 void kolo_outbound_withdraw(kolo_conn_t *conn, kolo_outbound_t *out);
 /* Reads on where the connection had no place for a message. */
 void kolo_conn_resume(kolo_conn_t *conn);
 void kolo_conn_condemn(kolo_conn_t *conn, const char *why);
-/* Reads what has come and not been read. On the engine thread. */
+/* Reads what has come and not been read. On the progress thread. */
 void kolo_conn_drain(kolo_conn_t *conn);
-void kolo_conn_free(kolo_conn_t *conn); /* on the engine thread */
+void kolo_conn_free(kolo_conn_t *conn); /* on the progress thread */
 
 /* ---- messages (message.c); with the lock held ---- */
 
@@ -219,7 +220,7 @@ kolo_status_t kolo_oob_send_kind(kolo_oob_t *oob, kolo_frame_kind_t kind, int ra
 kolo_status_t kolo_oob_recv_kind(kolo_oob_t *oob, kolo_frame_kind_t kind, int rank, uint64_t tag, void *data,
                                  size_t bytes, uint64_t deadline_ns);
 
-/* A nudge has come. On the engine thread, with the lock held. */
+/* A nudge has come. On the progress thread, with the lock held. */
 const char *kolo_nudge_arrived(kolo_conn_t *conn); /* nudge.c */
 
 /* ---- farewell.c, with the lock held ---- */
@@ -238,7 +239,7 @@ kolo_status_t kolo_oob_new(const char *name, const _Atomic uint32_t *abort, int 
 kolo_status_t kolo_oob_listen(kolo_oob_t *oob, const kolo_address_t *address, const kolo_key_t *root_key);
 /* Calls the root(s) and waits for the address of the next rank (bootstrap.c). */
 kolo_status_t kolo_oob_check_in(kolo_oob_t *oob, int nids, const kolo_id_t *ids, uint64_t deadline_ns);
-void kolo_oob_take_reply(kolo_oob_t *oob, const uint8_t *frame); /* engine thread */
+void kolo_oob_take_reply(kolo_oob_t *oob, const uint8_t *frame); /* progress thread */
 /* Joining failed: the root may know better why, and is given a moment to say so. Returns `status` or its word. */
 kolo_status_t kolo_oob_hear_root(kolo_oob_t *oob, kolo_status_t status, uint64_t deadline_ns);
 /* The bootstrap is over, with this status and, if it failed, the thread's last error: the root hears of it. */

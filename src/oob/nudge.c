@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Nudges: a number from rank to rank that nobody waits for. The engine thread of the receiver hands it to whoever
+ * Nudges: a number from rank to rank that nobody waits for. The progress thread of the receiver hands it to whoever
  * has asked for it, whatever the rank's own thread does: so ranks that sleep learn that another has work.
  */
 #include "oob/internal.h"

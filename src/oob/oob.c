@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The object: making it, its two listening sockets, joining a job, and its end. Everything that the engine thread
- * could still touch is taken down on the engine thread itself, in one call, so that nothing has to be waited for.
+ * The object: making it, its two listening sockets, joining a job, and its end. Everything that the progress thread
+ * could still touch is taken down on the progress thread itself, in one call, so that nothing has to be waited for.
  */
 #include "base/failpoint.h"
 #include "base/log.h"
@@ -18,7 +18,7 @@ kolo_status_t kolo_oob_new(const char *name, const _Atomic uint32_t *abort, int 
     kolo_oob_process_init();
     kolo_oob_t *oob = kolo_rooms_new_oob(sizeof(*oob));
     if (oob == NULL) return kolo_fail(KOLO_ERR_NO_MEMORY, "no memory for out-of-band connections");
-    kolo_status_t status = kolo_engine_get(&oob->engine);
+    kolo_status_t status = kolo_progress_get(&oob->progress);
     if (status != KOLO_OK) {
         free(oob);
         return status;
@@ -32,7 +32,7 @@ kolo_status_t kolo_oob_new(const char *name, const _Atomic uint32_t *abort, int 
     oob->early_tail = &oob->early;
     oob->streams_tail = &oob->streams;
     kolo_rooms_opened(oob);
-    kolo_ticker_join(oob->engine);
+    kolo_ticker_join(oob->progress);
     *out = oob;
     return KOLO_OK;
 }
@@ -98,7 +98,7 @@ static kolo_status_t listen_one(kolo_oob_t *oob, const kolo_address_t *address, 
     uint64_t cookie;
     KOLO_TRY(kolo_auth_random(&cookie, sizeof(cookie)));
     kolo_address_set_cookie(&mine, cookie);
-    return kolo_listener_open(oob->engine, &mine, key, ops, oob, false, listener);
+    return kolo_listener_open(oob->progress, &mine, key, ops, oob, false, listener);
 }
 
 kolo_status_t kolo_oob_listen(kolo_oob_t *oob, const kolo_address_t *address, const kolo_key_t *root_key)
@@ -173,7 +173,8 @@ static kolo_status_t join(kolo_oob_t *oob, const kolo_oob_config_t *c, kolo_id_t
     if (status != KOLO_OK) return kolo_oob_hear_root(oob, status, deadline);
     KOLO_FAIL_POINT("oob.join.done");
     kolo_oob_leave_root(oob, KOLO_OK);
-    kolo_engine_call(oob->engine, close_root_listener, oob); /* all have been told: it will not be called again */
+    kolo_progress_call(oob->progress, close_root_listener,
+                       oob); /* all have been told: it will not be called again */
     set_job(oob);
     return KOLO_OK;
 }
@@ -239,7 +240,7 @@ static void free_peers(kolo_oob_t *oob)
         for (kolo_peer_t *peer = oob->peers[i], *next; peer != NULL; peer = next) {
             next = peer->next;
             kolo_farewell_call(oob, peer->dial);
-            kolo_dial_cancel(oob->engine, &peer->dial);
+            kolo_dial_cancel(oob->progress, &peer->dial);
             while (peer->conns != NULL) {
                 kolo_conn_t *conn = peer->conns;
                 peer->conns = conn->next;
@@ -277,9 +278,9 @@ void kolo_oob_fini(kolo_oob_t *oob)
     kolo_oob_close(oob);
     kolo_rooms_leave(oob);
     KOLO_FAIL_POINT("oob.end");
-    kolo_engine_call(oob->engine, take_down, oob);
+    kolo_progress_call(oob->progress, take_down, oob);
     kolo_ticker_leave();
-    kolo_engine_put(oob->engine);
+    kolo_progress_put(oob->progress);
     pthread_mutex_destroy(&oob->lock);
     kolo_auth_wipe(&oob->key, sizeof(oob->key));
     kolo_auth_wipe(&oob->epoch_key, sizeof(oob->epoch_key));

@@ -5,7 +5,7 @@
  * A rank checks in with the root that the unique id names, learns its ring neighbour, closes the ring, and
  * all-gathers the peers' addresses; afterwards any rank can reach any other. Every connection is authenticated in
  * both directions by a keyed hash over fresh nonces before a byte of it is believed (link/auth.h); listeners are
- * served by the engine thread, so a dialler never waits for a rank that computes.
+ * served by the progress thread, so a dialler never waits for a rank that computes.
  */
 #ifndef KOLO_OOB_OOB_H
 #define KOLO_OOB_OOB_H
@@ -117,7 +117,8 @@ typedef enum {
 bool kolo_oob_connected(kolo_oob_t *oob, int rank);
 /* ---- nudges: numbers that never wait (nudge.c) ---- */
 
-/* Called on the engine thread with locks of this room held: it must not wait; it may call kolo_oob_nudge_more(). */
+/* Called on the progress thread with locks of this room held: it must not wait; it may call kolo_oob_nudge_more().
+ */
 typedef void (*kolo_nudge_fn_t)(void *arg, int from, uint64_t number);
 void kolo_oob_set_nudge(kolo_oob_t *oob, kolo_nudge_fn_t fn, void *arg); /* NULL: none; it is not running then */
 /* Sends a number to a rank that is connected already (a message went to or came from it); never blocks. The caller

@@ -86,12 +86,12 @@ static inline int test_before(void **state)
     return 0;
 }
 
-/* What an engine thread did that nobody joined has happened before what this thread does now. */
-static inline int test_take_engine(void)
+/* What an progress thread did that nobody joined has happened before what this thread does now. */
+static inline int test_take_progress(void)
 {
-    kolo_engine_t *engine;
-    test_ok(kolo_engine_get(&engine));
-    kolo_engine_put(engine);
+    kolo_progress_t *progress;
+    test_ok(kolo_progress_get(&progress));
+    kolo_progress_put(progress);
     return 0;
 }
 
@@ -100,10 +100,10 @@ static inline int test_after(void **state)
     (void)state;
     kolo_oob_stop_roots();
     int fds = 0, threads = 0;
-    for (int i = 0; i < 200; i++) { /* a detached engine thread may be on its last instructions */
+    for (int i = 0; i < 200; i++) { /* a detached progress thread may be on its last instructions */
         fds = test_count_entries("/proc/self/fd");
         threads = test_count_entries("/proc/self/task");
-        if (fds <= test_fds && threads <= test_threads) return test_take_engine();
+        if (fds <= test_fds && threads <= test_threads) return test_take_progress();
         poll(NULL, 0, 5);
     }
     fprintf(stderr, "descriptors %d -> %d, threads %d -> %d\n", test_fds, fds, test_threads, threads);

@@ -63,7 +63,7 @@ kolo_status_t kolo_peer_dial(kolo_oob_t *oob, kolo_peer_t *peer, uint64_t deadli
                                  .arg = peer};
     snprintf(config.who, sizeof(config.who), "rank %d", peer->rank);
     peer->dialling = true;
-    kolo_status_t status = kolo_dial_start(oob->engine, &config, &peer->dial);
+    kolo_status_t status = kolo_dial_start(oob->progress, &config, &peer->dial);
     if (status != KOLO_OK) peer->dialling = false;
     return status;
 }

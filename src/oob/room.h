@@ -19,7 +19,7 @@ struct kolo_inbound;
 typedef struct {
     kolo_frame_kind_t kind;
     uint32_t least, most; /* bytes that follow its head */
-    /* A frame is complete (conn->frame, and conn->body has its bytes): it is taken on the engine thread. Returns
+    /* A frame is complete (conn->frame, and conn->body has its bytes): it is taken on the progress thread. Returns
      * NULL, or what is wrong with it. NULL: frames of this kind are matched with what the rank's thread awaits
      * (message.c), */
     const char *(*arrived)(kolo_conn_t *conn);
@@ -43,9 +43,10 @@ typedef struct {
     /* Does it know something that ends every wait? And what, as an error with its message. */
     bool (*ends_waits)(const kolo_oob_t *oob);
     kolo_status_t (*why)(kolo_oob_t *oob, const char *doing);
-    /* On the engine thread, without the lock, now and then while the rank's thread waits. */
+    /* On the progress thread, without the lock, now and then while the rank's thread waits. */
     void (*look)(kolo_oob_t *oob, uint64_t now_ns);
-    /* The end: without the lock, before anything else goes; on the engine thread, without the lock; of its memory.
+    /* The end: without the lock, before anything else goes; on the progress thread, without the lock; of its
+     * memory.
      */
     void (*leave)(kolo_oob_t *oob);
     void (*stop)(kolo_oob_t *oob);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Streams for wires: an authenticated TCP connection whose descriptor is handed over. The accepting side's engine
+ * Streams for wires: an authenticated TCP connection whose descriptor is handed over. The accepting side's progress
  * keeps streams that come before they are asked for; when too many do, callers are told to call again later.
  */
 #include "base/failpoint.h"
@@ -155,12 +155,12 @@ kolo_status_t kolo_oob_dial(kolo_oob_t *oob, int peer, uint64_t tag, uint64_t de
                                  .done = stream_dialled,
                                  .arg = &d};
     snprintf(config.who, sizeof(config.who), "rank %d", peer);
-    KOLO_TRY(kolo_dial_start(oob->engine, &config, &d.dial));
+    KOLO_TRY(kolo_dial_start(oob->progress, &config, &d.dial));
     pthread_mutex_lock(&oob->lock);
     kolo_status_t status = kolo_oob_await(oob, stream_dial_over, &d, deadline_ns, describe_dial, &d);
     bool over = d.over;
     pthread_mutex_unlock(&oob->lock);
-    if (!over) kolo_dial_cancel(oob->engine, &d.dial); /* d is on our stack */
+    if (!over) kolo_dial_cancel(oob->progress, &d.dial); /* d is on our stack */
     if (status == KOLO_OK && !d.over) {
         pthread_mutex_lock(&oob->lock);
         status = kolo_oob_lost(oob, "opening a stream");

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * fork() for unit tests of processes that have an engine thread. glibc's malloc survives a fork at any moment;
- * AddressSanitizer's does not: what its allocator holds while the engine thread allocates stays held in the child
- * for ever. So the engine is made to stand idle first.
+ * fork() for unit tests of processes that have an progress thread. glibc's malloc survives a fork at any moment;
+ * AddressSanitizer's does not: what its allocator holds while the progress thread allocates stays held in the child
+ * for ever. So the progress thread is made to stand idle first.
  */
 #ifndef KOLO_PROGRESS_TEST_FORK_H
 #define KOLO_PROGRESS_TEST_FORK_H
@@ -17,9 +17,9 @@ static inline void kolo_test_nothing(void *arg)
 }
 
 /* As fork(); the child is ended after 30 s whatever it waits for. */
-static inline pid_t kolo_test_fork(kolo_engine_t *engine)
+static inline pid_t kolo_test_fork(kolo_progress_t *progress)
 {
-    kolo_engine_call(engine, kolo_test_nothing, NULL); /* it has started, and run all that came before */
+    kolo_progress_call(progress, kolo_test_nothing, NULL); /* it has started, and run all that came before */
     pid_t child = fork();
     if (child == 0) alarm(30);
     return child;

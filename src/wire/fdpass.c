@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The serving side of descriptor passing, on the engine thread. Callers of another user are dropped at once; the
+ * The serving side of descriptor passing, on the progress thread. Callers of another user are dropped at once; the
  * others have LIMIT_MS to say what they want, and at most MAX_PENDING of them are listened to at a
  * time: more wait in the kernel's backlog. An answered caller may keep its connection open (it tells it when this
  * process dies) but has nothing more to say. See fdpass.h.
@@ -46,8 +46,9 @@ typedef struct caller {
     bool answered;
 } caller_t;
 
-/* `life` orders start and stop and is held across calls to the engine; `lock` guards the rest and is what handlers
- * take. Callers, timer and pause are touched on the engine thread only (with `lock` held for the list itself). */
+/* `life` orders start and stop and is held across calls to the progress thread; `lock` guards the rest and is what
+ * handlers take. Callers, timer and pause are touched on the progress thread only (with `lock` held for the list
+ * itself). */
 static struct {
     pthread_mutex_t life, lock;
     uint32_t users;
@@ -55,7 +56,7 @@ static struct {
     pid_t address_of; /* the process that chose the address: a fork needs another */
     uint8_t address[16];
     offer_t *offers;
-    kolo_engine_t *engine;
+    kolo_progress_t *progress;
     int listen_fd;
     kolo_watch_t *listen_watch;
     kolo_timer_t *timer;
@@ -64,7 +65,7 @@ static struct {
     kolo_fdpass_counters_t counters;
 } server = {.life = PTHREAD_MUTEX_INITIALIZER, .lock = PTHREAD_MUTEX_INITIALIZER, .listen_fd = -1};
 
-/* ---- fork: the child has no engine, and nothing of the parent's must live on in it ---- */
+/* ---- fork: the child has no progress thread, and nothing of the parent's must live on in it ---- */
 
 static void before_fork(void)
 {
@@ -99,7 +100,7 @@ static void after_fork_child(void)
     }
     if (server.listen_fd >= 0) close(server.listen_fd);
     server.users = 0;
-    server.engine = NULL;
+    server.progress = NULL;
     server.listen_fd = -1;
     server.listen_watch = NULL;
     server.timer = NULL;
@@ -109,8 +110,8 @@ static void after_fork_child(void)
     pthread_mutex_init(&server.life, NULL);
 }
 
-/* `life` is taken before the engine's lock, so the handlers of fork() must do the same: they run in the reverse
- * order of their registration, so the engine must be there (and have registered its own) first. */
+/* `life` is taken before the progress thread's lock, so the handlers of fork() must do the same: they run in the
+ * reverse order of their registration, so the progress thread must be there (and have registered its own) first. */
 static kolo_status_t handle_forks(void)
 {
     if (server.fork_handled) return KOLO_OK;
@@ -133,7 +134,7 @@ kolo_status_t kolo_fdpass_address(uint8_t address[16])
     return status;
 }
 
-/* ---- callers (engine thread) ---- */
+/* ---- callers (progress thread) ---- */
 
 static void drop(caller_t *caller)
 {
@@ -243,7 +244,7 @@ static void on_tick(void *arg);
 
 static void keep_ticking(void)
 {
-    if (!server.timer && kolo_timer_add(server.engine, TICK_MS, on_tick, NULL, &server.timer) != KOLO_OK)
+    if (!server.timer && kolo_timer_add(server.progress, TICK_MS, on_tick, NULL, &server.timer) != KOLO_OK)
         server.timer = NULL;
 }
 
@@ -262,7 +263,7 @@ static void welcome(int fd)
     server.counters.pending++;
     server.counters.connections++;
     pthread_mutex_unlock(&server.lock);
-    if (kolo_watch_add(server.engine, fd, EPOLLIN, on_caller, caller, &caller->watch) != KOLO_OK) {
+    if (kolo_watch_add(server.progress, fd, EPOLLIN, on_caller, caller, &caller->watch) != KOLO_OK) {
         caller->watch = NULL;
         caller->deadline_ns = 1; /* the next tick drops it */
     }
@@ -339,7 +340,7 @@ static kolo_status_t listen_at(const uint8_t address[16], int *out)
     return KOLO_OK;
 }
 
-static void shut_on_engine(void *arg)
+static void shut_on_progress_thread(void *arg)
 {
     (void)arg;
     if (server.listen_watch) kolo_watch_del(server.listen_watch);
@@ -357,15 +358,16 @@ static kolo_status_t start_locked(void)
 #ifdef KOLO_HAVE_SODIUM
     if (sodium_init() < 0) return kolo_fail(KOLO_ERR_SYSTEM, "libsodium does not start");
 #endif
-    KOLO_TRY(kolo_engine_get(&server.engine));
+    KOLO_TRY(kolo_progress_get(&server.progress));
     kolo_status_t status = handle_forks();
     if (status == KOLO_OK) status = listen_at(server.address, &server.listen_fd);
     if (status == KOLO_OK)
-        status = kolo_watch_add(server.engine, server.listen_fd, EPOLLIN, on_listener, NULL, &server.listen_watch);
+        status =
+            kolo_watch_add(server.progress, server.listen_fd, EPOLLIN, on_listener, NULL, &server.listen_watch);
     if (status == KOLO_OK) return KOLO_OK;
-    kolo_engine_call(server.engine, shut_on_engine, NULL);
-    kolo_engine_put(server.engine);
-    server.engine = NULL;
+    kolo_progress_call(server.progress, shut_on_progress_thread, NULL);
+    kolo_progress_put(server.progress);
+    server.progress = NULL;
     return status;
 }
 
@@ -384,9 +386,9 @@ void kolo_fdpass_stop(void)
 {
     pthread_mutex_lock(&server.life);
     if (server.users && --server.users == 0) { /* 0 in the child of a fork that inherited a context */
-        kolo_engine_call(server.engine, shut_on_engine, NULL);
-        kolo_engine_put(server.engine);
-        server.engine = NULL;
+        kolo_progress_call(server.progress, shut_on_progress_thread, NULL);
+        kolo_progress_put(server.progress);
+        server.progress = NULL;
     }
     pthread_mutex_unlock(&server.life);
 }

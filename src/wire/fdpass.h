@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Descriptor passing between processes of one host: each process serves an abstract Unix socket on the engine
+ * Descriptor passing between processes of one host: each process serves an abstract Unix socket on the progress
  * thread and hands out descriptors that were offered under a name, to callers that have the same user id and prove
  * that they know the offer's key. Nothing appears in a file system, so nothing can be left behind there.
  *

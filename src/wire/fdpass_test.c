@@ -275,15 +275,15 @@ static void a_forked_child_starts_afresh(void **state)
     uint8_t mine[16], its[16];
     int pipes[2], fd = memfd_with("mine"), got = -1;
     kolo_fdpass_result_t result;
-    kolo_engine_t *engine;
+    kolo_progress_t *progress;
     (void)state;
     if (KOLO_KIT_TSAN) skip(); /* it allows no threads in the child of a process with threads */
     assert_int_equal(kolo_fdpass_start(), KOLO_OK);
     assert_int_equal(kolo_fdpass_address(mine), KOLO_OK);
     assert_int_equal(kolo_fdpass_offer(name_often, key, &fd, 1, 0), KOLO_OK);
     assert_int_equal(pipe(pipes), 0);
-    assert_int_equal(kolo_engine_get(&engine), KOLO_OK);
-    pid_t pid = kolo_test_fork(engine);
+    assert_int_equal(kolo_progress_get(&progress), KOLO_OK);
+    pid_t pid = kolo_test_fork(progress);
     if (pid == 0) {
         int bad = kolo_fdpass_fetch_own(mine, name_often, key, &got, 1, &result);
         bad += kolo_fdpass_address(its) != KOLO_OK;
@@ -302,7 +302,7 @@ static void a_forked_child_starts_afresh(void **state)
     assert_text(got, "mine");
     kolo_fdpass_withdraw(name_often);
     kolo_fdpass_stop();
-    kolo_engine_put(engine);
+    kolo_progress_put(progress);
     close(fd);
     close(pipes[0]);
     close(pipes[1]);

@@ -12,7 +12,7 @@
  * all before it. Between ends there is no order.
  * Threads: a domain and its ends belong to one thread at a time, but memory may be freed by any thread.
  * Waiting: nothing here waits, but for one thing: opening an end over shared memory fetches descriptors from the
- * peer's process, whose engine thread answers (KOLO_ONESIDED_FETCH_MS at most). Who waits sleeps on the domain's
+ * peer's process, whose progress thread answers (KOLO_ONESIDED_FETCH_MS at most). Who waits sleeps on the domain's
  * waker and calls kolo_onesided_progress() for each end.
  */
 #ifndef KOLO_WIRE_ONESIDED_H

@@ -398,14 +398,14 @@ static void a_process_answers_and_its_death_is_seen(void **state)
 {
     kolo_onesided_domain_t *domain;
     kolo_onesided_event_t event;
-    kolo_engine_t *engine;
+    kolo_progress_t *progress;
     kolo_window_t window;
     uint8_t travels[KOLO_WINDOW_BYTES], data[5000];
     int fds[2], status;
     (void)state;
-    assert_int_equal(kolo_engine_get(&engine), KOLO_OK);
+    assert_int_equal(kolo_progress_get(&progress), KOLO_OK);
     assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fds), 0);
-    pid_t child = kolo_test_fork(engine);
+    pid_t child = kolo_test_fork(progress);
     if (child == 0) {
         close(fds[0]);
         child_writes(fds[1]);
@@ -433,7 +433,7 @@ static void a_process_answers_and_its_death_is_seen(void **state)
     assert_true(WIFSIGNALED(status));
     kolo_onesided_close(end);
     kolo_onesided_domain_destroy(domain);
-    kolo_engine_put(engine);
+    kolo_progress_put(progress);
 }
 
 /* ---- threads: each end on one of its own, asleep in between ---- */
