@@ -229,11 +229,14 @@ const char *kolo_get_last_error(kolo_comm_t comm);
  * is complete when it returns; a kolo_stream_t: it is queued and completes in the stream's order. Source and
  * destination must not overlap except for the in-place forms named below. Count 0 is allowed and moves nothing
  * (it still counts as a call: all ranks must make it). All ranks must pass the same type, op, root and count.
- * First use: connections are made by the first operation that needs them. On a communicator with config.blocking 0
- * such an operation without a stream (or the group that holds it) returns KOLO_IN_PROGRESS and goes on in the
- * background; the buffers are in use, and other operations are refused (KOLO_ERR_INVALID_USAGE), until
- * kolo_comm_get_async_error() no longer reports KOLO_IN_PROGRESS. A group holds communicators of one kind only,
- * blocking or not. */
+ * Arrays of counts and displacements are read by the call and may change as soon as it has returned, also when it
+ * is queued or in a group. Operations of one communicator run one after the other in the order of the calls,
+ * whatever streams they were queued on; several streams only let the caller go on. What follows on another stream,
+ * or on another communicator, has no order with them but by events (kolo_stream_wait_event). First use: connections
+ * are made by the first operation that needs them. On a communicator with config.blocking 0 such an operation
+ * without a stream (or the group that holds it) returns KOLO_IN_PROGRESS and goes on in the background; the buffers
+ * are in use, and other operations are refused (KOLO_ERR_INVALID_USAGE), until kolo_comm_get_async_error() no
+ * longer reports KOLO_IN_PROGRESS. A group holds communicators of one kind only, blocking or not. */
 
 /* Every rank gets the reduction of all ranks' src. In place: src == dst. */
 kolo_status_t kolo_all_reduce(const void *src, void *dst, size_t count, kolo_type_t type, kolo_op_t op,
@@ -280,21 +283,35 @@ kolo_status_t kolo_scatter(const void *src, void *dst, size_t count, kolo_type_t
                            void *stream);
 /* Waits for all ranks: returns on no rank before it was called on all. */
 kolo_status_t kolo_barrier(kolo_comm_t comm, void *stream);
-/* Moves a message between two ranks. Sends to and receives from one peer match in the order of the calls. A send
- * may wait until the peer receives: exchange in a group. Count 0 is matched too. */
+/* Moves a message between two ranks. Sends to and receives from one peer match in the order of the calls, and both
+ * must have the same number of bytes: a receive does not take less. A send may wait until the peer receives, the
+ * first one always does: exchange in a group. Count 0 is matched too. A rank sends to itself inside a group only,
+ * in which its k-th send to itself goes to its k-th receive. */
 kolo_status_t kolo_send(const void *buf, size_t count, kolo_type_t type, int peer, kolo_comm_t comm, void *stream);
 kolo_status_t kolo_recv(void *buf, size_t count, kolo_type_t type, int peer, kolo_comm_t comm, void *stream);
 
 /* Makes several calls one. Calls between the outermost start and end of a thread are collected and run together at
  * the end: point-to-point calls and collectives in any mix, on any number of communicators. Arguments are checked
- * by the call itself; kolo_group_end() returns the first other error. Groups nest; an inner pair does nothing. */
+ * by the call itself: one that fails there is not part of the group, and the rest runs. kolo_group_end() returns
+ * the first other error; the shares of other communicators run to their end all the same. Groups nest; an inner
+ * pair does nothing.
+ *
+ * The collectives of a communicator run in the order of their calls, as do its messages to or from one peer. Beyond
+ * that the calls of a group have no order: none may read what another one writes. A group on one rank may meet
+ * several groups, or single calls, on another: how they are cut does not matter.
+ *
+ * Without a stream the group is complete when kolo_group_end() returns. Calls with one are queued: communicators
+ * that have a stream in common in this group run together, when all their streams have come to it, and all of these
+ * streams wait for them. KOLO_CHECK=deep compares a collective among all ranks before anything else of its
+ * communicator goes on: with it, cut groups that mix messages and collectives alike on all ranks. */
 kolo_status_t kolo_group_start(void);
 kolo_status_t kolo_group_end(void);
 
 /* ---- user operators ---------------------------------------------------------------------------------------- */
 
 /* Makes a sum in which this rank's input is first multiplied by *scalar (of `type`, a float type or an integer;
- * read now). Bound to `comm` and `type`. May be destroyed as soon as the last call that uses it has returned. */
+ * read now, and may be another one on each rank). Bound to `comm` and `type`. May be destroyed as soon as the last
+ * call that uses it has returned. */
 kolo_status_t kolo_op_create_premul_sum(kolo_op_t *op, const void *scalar, kolo_type_t type, kolo_comm_t comm);
 /* The function of a user operator: inout[i] = f(in[i], inout[i]) for count elements; must be associative and
  * commutative, and the same on all ranks. Called on the thread that runs the collective. */

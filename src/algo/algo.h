@@ -19,6 +19,10 @@ typedef struct {
     const char *source; /* paper, spec or system it comes from */
 } kolo_algo_row_t;
 
+/* Connections of sends and receives: this lane and the next one. They may be busy while a collective runs, so they
+ * are no collective's. */
+#define KOLO_P2P_LANE 0x4000u
+
 extern const kolo_algo_row_t kolo_algos[];
 extern const size_t kolo_algo_rows;
 /* NULL if there is none. */

@@ -7,9 +7,11 @@
  *
  * By reference: the sender exposes its part, the receiver gets it, and the sender's lane waits for the release at
  * the end of each tile. In halves: the receiver gets the first half while the sender puts the second one into the
- * receiver's exposed buffer, so that both cores copy; that reference comes back on connection lane 1. Both sides
- * must say the same about a message (it depends on its size alone).
+ * receiver's exposed buffer, so that both cores copy; that reference comes back on the next connection lane. Both
+ * sides must say the same about a message (it depends on its size alone). The lanes of connections are other ones
+ * than those of collectives, which may run at the same time.
  */
+#include "algo/algo.h"
 #include "algo/emit.h"
 
 static bool seen_before(const int *peers, uint32_t at)
@@ -45,7 +47,7 @@ static kolo_segment_t half(kolo_buf_t buf, uint32_t i, int h)
 static void sends_to(kolo_builder_t *b, const kolo_emit_env_t *env, uint32_t first, uint32_t nsubs)
 {
     int peer = env->send_peers[first];
-    uint16_t tx = kolo_builder_tx(b, (uint32_t)peer, 0);
+    uint16_t tx = kolo_builder_tx(b, (uint32_t)peer, KOLO_P2P_LANE);
     bool exposed = false;
     kolo_builder_lane(b);
     for (uint32_t i = first; i < env->nsends; i++) {
@@ -69,7 +71,7 @@ static void puts_to(kolo_builder_t *b, const kolo_emit_env_t *env, uint32_t firs
         if (!begun) kolo_builder_lane(b);
         begun = true;
         kolo_insn_t *in = kolo_builder_insn(b, KOLO_OP_PUT);
-        in->rx = kolo_builder_rx(b, (uint32_t)peer, 1);
+        in->rx = kolo_builder_rx(b, (uint32_t)peer, KOLO_P2P_LANE + 1);
         in->src = half(KOLO_BUF_SRC, i, 1);
     }
 }
@@ -84,16 +86,16 @@ static void exposes_to(kolo_builder_t *b, const kolo_emit_env_t *env, uint32_t f
         if (!begun) kolo_builder_lane(b);
         begun = true;
         kolo_insn_t *in = kolo_builder_insn(b, KOLO_OP_EXPOSE);
-        in->tx = kolo_builder_tx(b, (uint32_t)peer, 1);
+        in->tx = kolo_builder_tx(b, (uint32_t)peer, KOLO_P2P_LANE + 1);
         in->src = half(KOLO_BUF_DST, i, 1);
     }
-    if (begun) kolo_emit_wait_released(b, kolo_builder_tx(b, (uint32_t)peer, 1));
+    if (begun) kolo_emit_wait_released(b, kolo_builder_tx(b, (uint32_t)peer, KOLO_P2P_LANE + 1));
 }
 
 static void recvs_from(kolo_builder_t *b, const kolo_emit_env_t *env, uint32_t first, uint32_t nsubs)
 {
     int peer = env->recv_peers[first];
-    uint16_t rx = kolo_builder_rx(b, (uint32_t)peer, 0);
+    uint16_t rx = kolo_builder_rx(b, (uint32_t)peer, KOLO_P2P_LANE);
     kolo_builder_lane(b);
     for (uint32_t i = first; i < env->nrecvs; i++) {
         if (env->recv_peers[i] != peer) continue;

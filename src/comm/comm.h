@@ -53,6 +53,7 @@ typedef struct kolo_call {
     kolo_comm_t comm;
     void *stream;
     uint64_t record; /* index of its entry in the flight record plus one, if that was claimed before its turn */
+    uint32_t share;  /* of its group */
 } kolo_call_t;
 
 /* ---- connections and bound plans ---- */
@@ -129,6 +130,11 @@ typedef struct {
     uint64_t fanout, refs, ll; /* 0 or 1 */
 } kolo_agreed_t;
 
+typedef struct { /* whom to ask when, while an operation waits (mismatch.c) */
+    uint64_t operation, ask_at_ns, pause_ns;
+    uint32_t turn, asked;
+} kolo_stalled_t;
+
 typedef struct kolo_body {
     int rank, nranks;
     const char *name; /* in the handle */
@@ -167,12 +173,9 @@ typedef struct kolo_body {
     kolo_user_op_t ops[KOLO_MAX_USER_OPS];
     struct kolo_registration *registrations;
 
-    kolo_board_t board;       /* the last operations, for peers who ask */
-    kolo_board_pair_t *pairs; /* the same as on the board */
-    struct {
-        uint64_t operation, ask_at_ns, pause_ns; /* the operation that is long in coming */
-        uint32_t turn, asked;
-    } stalled;
+    kolo_board_t board;                    /* the last operations, for peers who ask */
+    kolo_board_pair_t *pairs;              /* the same as on the board */
+    kolo_stalled_t stalled, stalled_pairs; /* the collective, and the messages, that are long in coming */
 
     /* life */
     struct kolo_comm *handle;
@@ -331,6 +334,7 @@ kolo_status_t kolo_body_connect(kolo_body_t *body, const kolo_plan_conn_t *keys,
 typedef struct kolo_making kolo_making_t;
 kolo_status_t kolo_making_begin(kolo_body_t *body, const kolo_plan_conn_t *keys, const kolo_proto_t *protos,
                                 uint32_t count, kolo_making_t **making);
+kolo_status_t kolo_making_begin_flat(kolo_body_t *body, kolo_making_t **making); /* for connect_flat */
 kolo_status_t kolo_making_step(kolo_making_t *making);
 void kolo_making_end(kolo_making_t *making, kolo_status_t status);
 int kolo_making_awaits(const kolo_making_t *making); /* the rank that has to come next, -1: none */
@@ -385,6 +389,18 @@ static inline void kolo_ticket_end(kolo_comm_t comm, uint64_t ticket)
 kolo_status_t kolo_call_turn(const kolo_call_t *call, uint64_t ticket);
 /* Would the call, whose turn it is, find all its connections? */
 bool kolo_call_connected(const kolo_call_t *call);
+/* A collective whose turn it is, in steps, of which none waits; `call` stays, the rest is zero at first. step: as
+ * a task's. end: after step has said how it came out, or to give it up. */
+typedef struct {
+    const kolo_call_t *call;
+    bool begun, connecting, running;
+    kolo_memo_t *memo;
+    kolo_plan_t *plan; /* whose connections are being made */
+    kolo_making_t *making;
+    kolo_task_t task;
+} kolo_coll_run_t;
+kolo_status_t kolo_coll_step(kolo_coll_run_t *run, bool *moved);
+void kolo_coll_end(kolo_coll_run_t *run, kolo_status_t status);
 /* Runs a collective whose turn it is. */
 kolo_status_t kolo_call_run(const kolo_call_t *call);
 void kolo_body_wait_init(kolo_body_t *body, kolo_wait_t *wait, kolo_task_t *task);
@@ -402,7 +418,7 @@ void kolo_first_use_over(kolo_comm_t comm);
 /* A call without a stream: here if it is connected, else in the background (KOLO_IN_PROGRESS). Ends the ticket. */
 kolo_status_t kolo_first_use_submit(const kolo_call_t *call, uint64_t ticket);
 
-/* ---- group.c ---- */
+/* ---- group.c: collecting ---- */
 bool kolo_group_open(void);
 bool kolo_group_has_calls(void);
 kolo_status_t kolo_group_add(kolo_call_t *call);
@@ -448,12 +464,40 @@ kolo_status_t kolo_p2p_lane_of(kolo_body_t *body, uint32_t peer, bool send, uint
 /* Are the connections of messages to or from this peer made? */
 bool kolo_p2p_pair_is_up(kolo_body_t *body, uint32_t peer, bool send);
 
+/* ---- share.c: running ---- */
+/* One communicator's calls of one group: a machine in steps, so that one thread drives many. */
+typedef struct kolo_share {
+    kolo_comm_t comm;
+    uint64_t ticket;
+    kolo_call_t *calls, *messages; /* all of them, in order; copies of the sends and receives */
+    size_t count, nmessages, capacity;
+    bool sync;      /* group_end waits for it */
+    bool first_use; /* of a communicator that does not block: it connects, and tells so itself */
+    int stream;     /* index of one of its streams among those of the group, -1: none */
+    /* while it runs */
+    bool drawn, turn, refused, pairing, colling;
+    size_t at; /* the collective that runs, or is next */
+    kolo_coll_run_t coll;
+    kolo_p2p_t p2p;
+    uint64_t coll_deadline_ns, pairs_deadline_ns;
+    /* then */
+    _Atomic bool over;
+    kolo_status_t status; /* not KOLO_OK before it is over: it is to end so */
+    char text[KOLO_ERROR_TEXT_BYTES];
+} kolo_share_t;
+/* Runs them side by side until all are over; `ended` is called for each that is. */
+void kolo_shares_run(kolo_share_t **shares, size_t count, void (*ended)(kolo_share_t *share, void *arg), void *arg);
+/* A share with a ticket that will not run, by the thread's last error: its turn passes. */
+void kolo_share_skip(kolo_share_t *share, kolo_status_t status);
+
 /* ---- mismatch.c ---- */
 /* After body->oob is open: from now on peers may ask what this rank is in. */
 void kolo_mismatch_open(kolo_body_t *body);
 /* The `look` of a collective's wait (arg: its task): has a peer turned out to be in another operation? After
  * KOLO_MISMATCH_MS, and then at growing intervals, asks the ranks that the task waits for. */
 kolo_status_t kolo_mismatch_look(void *arg);
+/* The same for one that still makes its connections, and waits for `rank` (-1: nobody). */
+kolo_status_t kolo_mismatch_look_connecting(kolo_body_t *body, uint64_t operation, int rank);
 /* A collective has failed by what a slot brought: others may wait for this rank, and are told. */
 void kolo_mismatch_met(const kolo_task_t *task);
 /* The `look` of a send or receive (arg: its task), and of those of a group (arg: the kolo_p2p_t). */

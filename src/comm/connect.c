@@ -240,22 +240,47 @@ kolo_status_t kolo_body_bind(kolo_body_t *body, kolo_plan_t *plan, kolo_bound_t 
     return KOLO_OK;
 }
 
+/* What the flat path has: I write to all of my host, and read from each. */
+static kolo_status_t flat_keys(const kolo_body_t *body, kolo_plan_conn_t **keys, kolo_proto_t **protos)
+{
+    uint32_t n = (uint32_t)body->nranks;
+    *keys = calloc(n, sizeof **keys);
+    *protos = calloc(n, sizeof **protos);
+    if (!*keys || !*protos) {
+        free(*keys);
+        free(*protos);
+        return kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for the flat path of %u ranks", n);
+    }
+    for (uint32_t r = 0; r < n; r++) {
+        (*protos)[r] = KOLO_PROTO_LL;
+        (*keys)[r] = (int)r == body->rank ? (kolo_plan_conn_t){KOLO_DIR_TX, true, 0, -1}
+                                          : (kolo_plan_conn_t){KOLO_DIR_RX, true, 0, (int32_t)r};
+    }
+    return KOLO_OK;
+}
+
+kolo_status_t kolo_making_begin_flat(kolo_body_t *body, kolo_making_t **making)
+{
+    kolo_plan_conn_t *keys;
+    kolo_proto_t *protos;
+    if (body->ll_tx || body->nranks == 1) return KOLO_OK;
+    KOLO_TRY(flat_keys(body, &keys, &protos));
+    kolo_status_t status = kolo_making_begin(body, keys, protos, (uint32_t)body->nranks, making);
+    free(keys);
+    free(protos);
+    return status;
+}
+
 kolo_status_t kolo_body_connect_flat(kolo_body_t *body)
 {
     uint32_t n = (uint32_t)body->nranks;
+    kolo_plan_conn_t *keys;
+    kolo_proto_t *protos;
     if (body->ll_tx || n == 1) return KOLO_OK;
-    kolo_plan_conn_t *keys = calloc(n, sizeof *keys);
-    kolo_proto_t *protos = calloc(n, sizeof *protos);
+    KOLO_TRY(flat_keys(body, &keys, &protos));
     uint8_t *temp = malloc((size_t)n * KOLO_FLAT_MAX);
-    kolo_status_t status = KOLO_OK;
-    if (!keys || !protos || !temp)
-        status = kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for the flat path of %u ranks", n);
-    for (uint32_t r = 0; r < n && status == KOLO_OK; r++) {
-        protos[r] = KOLO_PROTO_LL;
-        keys[r] = (int)r == body->rank ? (kolo_plan_conn_t){KOLO_DIR_TX, true, 0, -1}
-                                       : (kolo_plan_conn_t){KOLO_DIR_RX, true, 0, (int32_t)r};
-    }
-    if (status == KOLO_OK) status = kolo_body_connect(body, keys, protos, n);
+    kolo_status_t status = temp ? kolo_body_connect(body, keys, protos, n)
+                                : kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for the flat path of %u ranks", n);
     for (uint32_t r = 0; r < n && status == KOLO_OK; r++)
         if ((int)r != body->rank) body->ll_rx[r] = &kolo_body_find_conn(body, &keys[r], KOLO_PROTO_LL)->u.rx;
     if (status == KOLO_OK) {

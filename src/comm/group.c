@@ -1,40 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Groups: calls are collected per thread; at the outermost end each communicator's share becomes one job that runs
- * its collectives in the order of their calls and then its sends and receives together. Shares of several
- * communicators run side by side, each on a stream, so that one thread may drive many ranks.
+ * Groups: calls are collected per thread; at the outermost end each communicator's calls become one share
+ * (share.c). Shares without a stream run here, side by side, so that one thread may drive many ranks. Those with
+ * one go to it: shares that have a stream in common go there together, for their order behind each other would be
+ * this rank's own; all streams of such a lot meet before and after it.
  */
-#include "base/failpoint.h"
 #include "comm/comm.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct kolo_share { /* one communicator's calls of one group */
-    kolo_comm_t comm;
-    uint64_t ticket;
-    kolo_call_t *calls;
-    size_t count;
-    void *stream; /* where it runs; NULL: here */
-    bool sync;    /* group_end waits for it */
-    bool stream_is_ours;
-    bool
-        first_use; /* group_end does not wait, though it is not queued on a stream: it connects in the background */
-    bool over;
-    kolo_status_t status;
-    char text[KOLO_ERROR_TEXT_BYTES];
-    kolo_gate_t gate;
-} kolo_share_t;
-
-/* Asked in each call, so without the detour that a library loaded late may need for its thread-local memory; 64
- * bytes of what the loader keeps for such. */
+/* Asked in each call, so without the detour that a library loaded late may need for its thread-local memory; some
+ * bytes of what the loader keeps for such. What has grown stays for the thread's next group. */
 static _Thread_local struct {
     int depth;
     kolo_call_t *calls;
     size_t count, capacity;
+    kolo_comm_t *comms; /* by share */
+    size_t ncomms, comm_capacity;
     kolo_body_t **inits;
     size_t ninits, init_capacity;
+    struct kolo_batch *spare;
     kolo_status_t error; /* of collecting: out of memory */
 } group __attribute__((tls_model("initial-exec")));
 
@@ -48,9 +35,30 @@ bool kolo_group_has_calls(void)
     return group.count > 0;
 }
 
+static pthread_key_t at_exit;
+static pthread_once_t at_exit_once = PTHREAD_ONCE_INIT;
+
+static void forget(void *unused)
+{
+    (void)unused;
+    free(group.calls);
+    free(group.comms);
+    free(group.inits);
+    free(group.spare);
+    memset(&group, 0, sizeof group);
+}
+
+static void make_key(void)
+{
+    if (pthread_key_create(&at_exit, forget) != 0) abort(); /* none of PTHREAD_KEYS_MAX is left */
+}
+
 kolo_status_t kolo_group_start(void)
 {
     KOLO_TRY(kolo_library_init());
+    pthread_once(&at_exit_once, make_key);
+    if (!group.capacity && pthread_setspecific(at_exit, &at_exit) != 0)
+        return kolo_fail(KOLO_ERR_NO_MEMORY, "group_start: out of memory");
     if (group.depth >= 1 << 20) return kolo_fail(KOLO_ERR_INVALID_USAGE, "group_start: nested too deeply");
     group.depth++;
     return KOLO_OK;
@@ -67,6 +75,21 @@ static kolo_status_t grow(void **array, size_t *capacity, size_t count, size_t e
     return KOLO_OK;
 }
 
+/* Calls on one communicator mostly follow each other. */
+static kolo_status_t find_share(kolo_call_t *call)
+{
+    size_t at = group.count ? group.calls[group.count - 1].share : 0;
+    for (size_t i = 0; i < group.ncomms; i++, at = at + 1 < group.ncomms ? at + 1 : 0) {
+        if (group.comms[at] != call->comm) continue;
+        call->share = (uint32_t)at;
+        return KOLO_OK;
+    }
+    KOLO_TRY(grow((void **)&group.comms, &group.comm_capacity, group.ncomms, sizeof(kolo_comm_t)));
+    call->share = (uint32_t)group.ncomms;
+    group.comms[group.ncomms++] = call->comm;
+    return KOLO_OK;
+}
+
 kolo_status_t kolo_group_add(kolo_call_t *call)
 {
     if (group.ninits)
@@ -76,6 +99,7 @@ kolo_status_t kolo_group_add(kolo_call_t *call)
                          "%s blocks and %s does not: a group holds communicators of one kind",
                          call->comm->blocking ? call->comm->name : group.calls[0].comm->name,
                          call->comm->blocking ? group.calls[0].comm->name : call->comm->name);
+    KOLO_TRY(find_share(call));
     KOLO_TRY(kolo_call_own(call));
     kolo_status_t status = grow((void **)&group.calls, &group.capacity, group.count, sizeof *group.calls);
     if (status != KOLO_OK) {
@@ -93,130 +117,316 @@ kolo_status_t kolo_group_add_init(kolo_body_t *body)
     return KOLO_OK;
 }
 
-/* ---- running a share ---- */
+/* ---- one group_end ---- */
 
-static kolo_status_t run_messages(kolo_body_t *body, kolo_p2p_t *p2p)
+typedef struct { /* shares that run together on a stream, or in the background */
+    struct kolo_batch *batch;
+    void *stream;
+    kolo_share_t **shares;
+    size_t count;
+} part_t;
+
+typedef struct {
+    void *stream;
+    int root; /* index of a stream of the same part; its own: the part's */
+} meeting_t;
+
+typedef struct kolo_batch {
+    _Atomic int users;
+    kolo_gate_t gate; /* opened when a share that group_end waits for is over */
+    size_t bytes, ncalls, nshares, nstreams;
+    kolo_share_t *shares;
+    kolo_share_t **lots; /* room for the shares of parts, one behind the other */
+    part_t *parts;
+    size_t nparts;
+    meeting_t *streams;
+    kolo_call_t *calls; /* twice: those of the shares, then room for their messages */
+} batch_t;
+
+static void *cut(char **at, size_t count, size_t elem)
 {
-    kolo_wait_t wait;
-    uint64_t polls = 0;
-    kolo_status_t status;
-    kolo_body_wait_init(body, &wait, NULL);
-    uint64_t limit_ns = wait.deadline_ns ? wait.deadline_ns - kolo_now_ns() : 0;
-    bool connecting = p2p->connecting;
-    if (connecting) wait.deadline_ns = 0; /* that has a limit of its own */
-    wait.describe = kolo_p2p_describe;
-    wait.look = kolo_mismatch_look_pairs;
-    wait.arg = p2p;
-    KOLO_FAIL_POINT("comm.messages.run");
-    for (;;) {
-        bool moved = false;
-        status = kolo_p2p_step(p2p, &moved);
-        if (status != KOLO_IN_PROGRESS) break;
-        if (connecting && !p2p->connecting) {
-            connecting = false;
-            if (limit_ns) wait.deadline_ns = kolo_now_ns() + limit_ns;
+    void *p = *at;
+    *at += (count * elem + 63) / 64 * 64;
+    return p;
+}
+
+static batch_t *batch_new(void)
+{
+    size_t n = group.count, m = group.ncomms;
+    size_t bytes = sizeof(batch_t) + m * (sizeof(kolo_share_t) + sizeof(kolo_share_t *) + sizeof(part_t)) +
+                   n * (sizeof(meeting_t) + 2 * sizeof(kolo_call_t)) + 6 * 64;
+    batch_t *b = group.spare;
+    group.spare = NULL;
+    if (!b || b->bytes < bytes) {
+        free(b);
+        if (posix_memalign((void **)&b, 64, bytes)) {
+            kolo_fail(KOLO_ERR_NO_MEMORY, "group_end: out of memory for %zu calls", n);
+            return NULL;
         }
-        if (moved) kolo_wait_end(&wait);
-        if ((status = kolo_wire_pump(&body->ctx)) != KOLO_OK) break;
-        if (moved) continue;
-        if ((++polls % 1024 == 0 || wait.armed) && (status = kolo_p2p_check(p2p)) != KOLO_OK) break;
-        if ((status = kolo_wait_pause(&wait)) != KOLO_OK) break;
+        b->bytes = bytes;
     }
-    kolo_wait_end(&wait);
-    return status;
+    char *at = (char *)b;
+    bytes = b->bytes;
+    cut(&at, 1, sizeof *b);
+    *b = (batch_t){.users = 1, .bytes = bytes, .ncalls = n, .nshares = m};
+    b->shares = cut(&at, m, sizeof *b->shares);
+    b->lots = cut(&at, m, sizeof(kolo_share_t *));
+    b->parts = cut(&at, m, sizeof *b->parts);
+    b->streams = cut(&at, n, sizeof *b->streams);
+    b->calls = cut(&at, 2 * n, sizeof *b->calls);
+    return b;
 }
 
-static kolo_status_t run_calls(kolo_share_t *s)
+/* The last user frees it; the thread whose group it was keeps it for the next one. */
+static void batch_leave(batch_t *b, bool keep)
 {
-    size_t n = 0;
-    for (size_t i = 0; i < s->count; i++)
-        if (s->calls[i].kind == KOLO_CALL_COLL) KOLO_TRY(kolo_call_run(&s->calls[i]));
-    for (size_t i = 0; i < s->count; i++)
-        if (s->calls[i].kind != KOLO_CALL_COLL) s->calls[n++] = s->calls[i];
-    if (n == 0) return KOLO_OK;
-    kolo_p2p_t p2p;
-    kolo_body_t *body = s->comm->body;
-    kolo_record_begin_pairs(body, s->calls, n);
-    kolo_status_t status = kolo_p2p_begin(body, s->calls, n, &p2p);
-    if (status == KOLO_OK) {
-        status = run_messages(body, &p2p);
-        kolo_p2p_end(&p2p);
-        status = kolo_mismatch_end_pairs(s->calls, n, status);
-    }
-    kolo_record_end_pairs(body, s->calls, n, status);
-    return status;
+    if (atomic_fetch_sub(&b->users, 1) > 1) return;
+    for (size_t i = 0; i < b->ncalls; i++) kolo_call_disown(&b->calls[i]);
+    if (keep)
+        group.spare = b;
+    else
+        free(b);
 }
 
-static void run_share(kolo_share_t *s)
+static int stream_index(batch_t *b, void *stream)
 {
-    kolo_status_t status = kolo_ticket_wait(s->comm, s->ticket);
-    if (status == KOLO_OK) {
-        status = run_calls(s);
-        if (status != KOLO_OK) {
-            status = kolo_body_fail_operation(s->comm->body, status, s->calls, s->count);
+    for (size_t i = 0; i < b->nstreams; i++)
+        if (b->streams[i].stream == stream) return (int)i;
+    b->streams[b->nstreams] = (meeting_t){stream, (int)b->nstreams};
+    return (int)b->nstreams++;
+}
+
+static int root_of(const batch_t *b, int i)
+{
+    while (b->streams[i].root != i) i = b->streams[i].root;
+    return i;
+}
+
+/* Hands the group's calls out to the shares. */
+static void fill(batch_t *b)
+{
+    kolo_call_t *at = b->calls;
+    for (size_t i = 0; i < b->nshares; i++) b->shares[i] = (kolo_share_t){.comm = group.comms[i], .stream = -1};
+    for (size_t i = 0; i < b->ncalls; i++) b->shares[group.calls[i].share].capacity++;
+    for (size_t i = 0; i < b->nshares; i++) {
+        b->shares[i].calls = at;
+        b->shares[i].messages = at + b->ncalls;
+        at += b->shares[i].capacity;
+    }
+    for (size_t i = 0; i < b->ncalls; i++) {
+        const kolo_call_t *call = &group.calls[i];
+        kolo_share_t *s = &b->shares[call->share];
+        s->calls[s->count++] = *call;
+        if (!call->stream) {
+            s->sync = true;
+            continue;
         }
-    } else if (s->comm->error_is_news) {
-        kolo_lost_refused(s->comm->body, s->calls, s->count);
+        int stream = stream_index(b, call->stream);
+        if (s->stream < 0)
+            s->stream = stream;
+        else
+            b->streams[root_of(b, stream)].root = root_of(b, s->stream);
     }
-    if (status != KOLO_OK) {
-        snprintf(s->text, sizeof s->text, "%s", kolo_error_text());
-        for (size_t i = 0; i < s->count; i++) kolo_record_drop(s->comm->body, &s->calls[i], status);
-    }
-    s->status = status;
-    kolo_ticket_end(s->comm, s->ticket);
+    group.count = group.ncomms = 0;
 }
 
-static void share_free(kolo_share_t *s)
-{
-    for (size_t i = 0; i < s->count; i++) kolo_call_disown(&s->calls[i]);
-    free(s->calls);
-    free(s);
-}
+/* ---- running ---- */
 
-static void *run_share_in_background(void *arg)
+typedef struct {
+    kolo_share_t *share;
+    void (*ended)(kolo_share_t *share, void *arg);
+    void *arg;
+    pthread_t thread;
+    bool started;
+} alone_t;
+
+static void *run_alone(void *arg)
 {
-    kolo_share_t *s = arg;
-    kolo_comm_t comm = s->comm;
-    run_share(s);
-    kolo_first_use_over(comm);
-    share_free(s);
-    kolo_handle_leave(comm);
+    alone_t *a = arg;
+    kolo_shares_run(&a->share, 1, a->ended, a->arg);
     return NULL;
 }
 
-static void run_share_on_stream(void *arg)
+/* The deep check of a collective waits for all ranks, so with it every share needs a thread. */
+static void run_apart(kolo_share_t **shares, size_t count, void (*ended)(kolo_share_t *share, void *arg), void *arg)
 {
-    kolo_share_t *s = arg;
-    if (s->first_use) {
-        run_share_in_background(s);
-        return;
+    alone_t *all = calloc(count, sizeof *all);
+    for (size_t i = 0; all && i < count; i++) {
+        all[i] = (alone_t){.share = shares[i], .ended = ended, .arg = arg};
+        all[i].started = pthread_create(&all[i].thread, NULL, run_alone, &all[i]) == 0;
     }
-    run_share(s);
-    if (!s->sync) {
-        if (s->status != KOLO_OK) kolo_stream_note(s->stream, s->status);
-        share_free(s);
-        return;
+    for (size_t i = 0; i < count; i++) {
+        if (!all || !all[i].started)
+            kolo_shares_run(&shares[i], 1, ended, arg);
+        else
+            pthread_join(all[i].thread, NULL);
     }
-    __atomic_store_n(&s->over, true, __ATOMIC_RELEASE);
-    kolo_gate_open(&s->gate);
+    free(all);
 }
 
-/* ---- streams of a group: all of a communicator's streams meet before and after its share ---- */
+static void run_shares(kolo_share_t **shares, size_t count, void (*ended)(kolo_share_t *share, void *arg),
+                       void *arg)
+{
+    if (kolo_deep() && count > 1)
+        run_apart(shares, count, ended, arg);
+    else
+        kolo_shares_run(shares, count, ended, arg);
+}
 
-static kolo_status_t join_streams(const kolo_share_t *s, bool after)
+static void share_ended(kolo_share_t *s, void *arg)
+{
+    const part_t *part = arg;
+    kolo_comm_t comm = s->comm;
+    bool first_use = s->first_use;
+    if (s->status != KOLO_OK && !s->sync) kolo_stream_note(part->stream, kolo_fail(s->status, "%s", s->text));
+    kolo_gate_open(&part->batch->gate); /* the batch stays: its part is not over */
+    if (!first_use) return;
+    kolo_first_use_over(comm);
+    kolo_handle_leave(comm);
+}
+
+static void run_part(void *arg)
+{
+    part_t *part = arg;
+    run_shares(part->shares, part->count, share_ended, part);
+    batch_leave(part->batch, false);
+}
+
+static void *run_part_in_background(void *arg)
+{
+    run_part(arg);
+    return NULL;
+}
+
+/* ---- streams ---- */
+
+static kolo_status_t join_streams(const batch_t *b, const part_t *part, int root, bool after)
 {
     kolo_event_t event;
-    if (!s->stream || s->stream_is_ours) return KOLO_OK;
-    for (size_t i = 0; i < s->count; i++) {
-        kolo_stream_t other = s->calls[i].stream;
-        if (!other || other == s->stream) continue;
+    for (size_t i = 0; i < b->nstreams; i++) {
+        kolo_stream_t other = b->streams[i].stream;
+        if (other == part->stream || root_of(b, (int)i) != root) continue;
         KOLO_TRY(kolo_event_create(&event));
-        kolo_status_t status = kolo_event_record(event, after ? s->stream : other);
-        if (status == KOLO_OK) status = kolo_stream_wait_event(after ? other : s->stream, event);
+        kolo_status_t status = kolo_event_record(event, after ? part->stream : other);
+        if (status == KOLO_OK) status = kolo_stream_wait_event(after ? other : part->stream, event);
         kolo_event_destroy(event);
         KOLO_TRY(status);
     }
     return KOLO_OK;
+}
+
+static void skip_part(const part_t *part, kolo_status_t status)
+{
+    for (size_t i = 0; i < part->count; i++) {
+        kolo_share_t *s = part->shares[i];
+        kolo_share_skip(s, status);
+        if (s->first_use) {
+            kolo_first_use_over(s->comm);
+            kolo_handle_leave(s->comm);
+        }
+        s->over = true;
+    }
+}
+
+/* Once it is pushed the shares belong to the stream's thread. */
+static kolo_status_t push_part(batch_t *b, part_t *part, int root)
+{
+    for (size_t i = 0; i < part->count; i++) {
+        kolo_share_t *s = part->shares[i];
+        for (size_t k = 0; k < s->count && (!s->sync || s->first_use); k++)
+            kolo_record_queued(s->comm->body, &s->calls[k]);
+    }
+    kolo_status_t status = join_streams(b, part, root, false);
+    atomic_fetch_add(&b->users, 1);
+    if (status == KOLO_OK) status = kolo_stream_push(part->stream, run_part, part);
+    if (status == KOLO_OK) return join_streams(b, part, root, true);
+    atomic_fetch_sub(&b->users, 1);
+    skip_part(part, status);
+    return status;
+}
+
+/* ---- starting ---- */
+
+typedef struct {
+    batch_t *batch;
+    size_t nlots; /* of batch->lots, in use */
+    kolo_status_t first;
+    bool background;
+    char text[KOLO_ERROR_TEXT_BYTES];
+} ending_t;
+
+static void note_first(ending_t *e, kolo_status_t status)
+{
+    if (status == KOLO_OK || e->first != KOLO_OK) return;
+    e->first = status;
+    snprintf(e->text, sizeof e->text, "%s", kolo_error_text());
+}
+
+/* Tickets, up to the first that is refused: what comes behind it does not run. */
+static void draw_tickets(ending_t *e)
+{
+    for (size_t i = 0; i < e->batch->nshares && e->first == KOLO_OK; i++) {
+        kolo_share_t *s = &e->batch->shares[i];
+        kolo_status_t status = kolo_deep() ? kolo_deep_check_group(s->calls, s->count) : KOLO_OK;
+        if (status == KOLO_OK) status = kolo_ticket_draw(s->comm, &s->ticket);
+        s->drawn = status == KOLO_OK;
+        note_first(e, status);
+    }
+}
+
+/* It goes on in the background, and the communicator tells when it is complete. */
+static void start_first_use(ending_t *e, kolo_share_t *s)
+{
+    batch_t *b = e->batch;
+    kolo_status_t status = kolo_first_use_begin(s->comm);
+    s->first_use = status == KOLO_OK;
+    if (s->first_use) e->background = true;
+    if (s->first_use && s->stream >= 0) {
+        atomic_fetch_add(&s->comm->visitors, 1); /* and is pushed with the others of its stream */
+        return;
+    }
+    if (status == KOLO_OK) {
+        part_t *part = &b->parts[b->nparts++];
+        *part = (part_t){b, NULL, &b->lots[e->nlots], 1};
+        b->lots[e->nlots++] = s;
+        for (size_t k = 0; k < s->count; k++) kolo_record_queued(s->comm->body, &s->calls[k]);
+        atomic_fetch_add(&b->users, 1);
+        status = kolo_body_background(s->comm->body, run_part_in_background, part);
+        if (status == KOLO_OK) return;
+        atomic_fetch_sub(&b->users, 1);
+    }
+    note_first(e, status);
+    kolo_share_skip(s, status);
+    if (s->first_use) kolo_first_use_over(s->comm);
+    s->first_use = false;
+    s->drawn = false;
+}
+
+static void start_first_uses(ending_t *e)
+{
+    for (size_t i = 0; i < e->batch->nshares; i++) {
+        kolo_share_t *s = &e->batch->shares[i];
+        if (s->drawn && s->sync && kolo_first_use_needed(s->comm, s->ticket, s->calls, s->count))
+            start_first_use(e, s);
+    }
+}
+
+static void start_parts(ending_t *e)
+{
+    batch_t *b = e->batch;
+    for (int root = 0; root < (int)b->nstreams; root++) {
+        if (b->streams[root].root != root) continue;
+        part_t *part = &b->parts[b->nparts];
+        *part = (part_t){b, b->streams[root].stream, &b->lots[e->nlots], 0};
+        for (size_t i = 0; i < b->nshares; i++) {
+            kolo_share_t *s = &b->shares[i];
+            if (s->drawn && s->stream >= 0 && root_of(b, s->stream) == root) part->shares[part->count++] = s;
+        }
+        if (part->count == 0) continue;
+        e->nlots += part->count;
+        b->nparts++;
+        note_first(e, push_part(b, part, root));
+    }
 }
 
 static void describe_share(void *arg, char *buf, size_t bytes)
@@ -225,188 +435,58 @@ static void describe_share(void *arg, char *buf, size_t bytes)
     snprintf(buf, bytes, "the group's calls on %s rank %d", s->comm->name, s->comm->rank);
 }
 
-static void wait_share(kolo_share_t *s)
+static void wait_share(batch_t *b, kolo_share_t *s)
 {
     kolo_wait_t wait; /* the operations inside have deadline and abort flag */
     kolo_wait_init(&wait, NULL, 0, describe_share, s, 1);
     for (;;) {
-        uint32_t ticket = kolo_gate_ticket(&s->gate);
-        if (__atomic_load_n(&s->over, __ATOMIC_ACQUIRE)) return;
-        kolo_gate_wait(&s->gate, ticket, &wait);
+        uint32_t ticket = kolo_gate_ticket(&b->gate);
+        if (s->over) return;
+        kolo_gate_wait(&b->gate, ticket, &wait);
     }
 }
 
-/* Collects the calls of the first communicator that is left. */
-static kolo_share_t *take_share(void)
+static void run_here(ending_t *e)
 {
-    kolo_comm_t comm = NULL;
+    batch_t *b = e->batch;
+    kolo_share_t **mine = &b->lots[e->nlots];
     size_t n = 0;
-    for (size_t i = 0; i < group.count; i++) {
-        if (!comm) comm = group.calls[i].comm;
-        n += group.calls[i].comm == comm;
+    for (size_t i = 0; i < b->nshares; i++) {
+        kolo_share_t *s = &b->shares[i];
+        if (s->drawn && !s->first_use && s->stream < 0) mine[n++] = s;
     }
-    kolo_share_t *s = calloc(1, sizeof *s);
-    if (s) s->calls = calloc(n ? n : 1, sizeof *s->calls);
-    if (!s || !s->calls) {
-        free(s);
-        kolo_fail(KOLO_ERR_NO_MEMORY, "group_end: out of memory for %zu calls", n);
-        return NULL;
-    }
-    size_t left = 0;
-    s->comm = comm;
-    for (size_t i = 0; i < group.count; i++) {
-        if (group.calls[i].comm != comm) {
-            group.calls[left++] = group.calls[i];
-            continue;
-        }
-        s->calls[s->count++] = group.calls[i];
-        if (!group.calls[i].stream)
-            s->sync = true;
-        else if (!s->stream)
-            s->stream = group.calls[i].stream;
-    }
-    group.count = left;
-    return s;
-}
-
-/* The share frees itself: streams that must wait for it are joined by a copy of what join needs. */
-static kolo_status_t push_share(kolo_share_t *s)
-{
-    kolo_share_t view = *s;
-    view.calls = malloc(s->count * sizeof *view.calls);
-    if (!view.calls) return kolo_fail(KOLO_ERR_NO_MEMORY, "group_end: out of memory");
-    memcpy(view.calls, s->calls, s->count * sizeof *view.calls);
-    kolo_status_t status = kolo_stream_push(s->stream, run_share_on_stream, s);
-    if (status == KOLO_OK) join_streams(&view, true);
-    free(view.calls);
-    return status;
-}
-
-/* The share frees itself here too, and the communicator tells when it is complete. KOLO_IN_PROGRESS if all is well.
- */
-static kolo_status_t start_first_use(kolo_share_t *s)
-{
-    kolo_comm_t comm = s->comm;
-    kolo_status_t status = kolo_first_use_begin(comm);
-    uint64_t ticket = s->ticket;
-    s->first_use = status == KOLO_OK;
-    if (status == KOLO_OK) {
-        for (size_t i = 0; i < s->count; i++) kolo_record_queued(comm->body, &s->calls[i]);
-        if (s->stream) {
-            atomic_fetch_add(&comm->visitors, 1);
-            status = join_streams(s, false);
-            if (status == KOLO_OK) status = push_share(s);
-            if (status != KOLO_OK) kolo_handle_leave(comm);
-        } else {
-            status = kolo_body_background(comm->body, run_share_in_background, s);
-        }
-        if (status == KOLO_OK) return KOLO_IN_PROGRESS;
-    }
-    kolo_ticket_wait(comm, ticket);
-    if (s->first_use) kolo_first_use_over(comm);
-    kolo_ticket_end(comm, ticket);
-    return status;
-}
-
-/* KOLO_IN_PROGRESS: it has gone to the background, and *share is NULL. */
-static kolo_status_t start_share(kolo_share_t **share, bool alone)
-{
-    kolo_share_t *s = *share;
-    kolo_status_t status = KOLO_OK;
-    if (kolo_deep()) KOLO_TRY(kolo_deep_check_group(s->calls, s->count));
-    KOLO_TRY(kolo_ticket_draw(s->comm, &s->ticket));
-    if (s->sync && kolo_first_use_needed(s->comm, s->ticket, s->calls, s->count)) {
-        status = start_first_use(s);
-        if (status == KOLO_IN_PROGRESS) *share = NULL;
-        return status;
-    }
-    if (!s->stream && alone) {
-        run_share(s);
-        s->over = true;
-        return KOLO_OK;
-    }
-    if (!s->stream) {
-        status = kolo_stream_create((kolo_stream_t *)&s->stream);
-        s->stream_is_ours = status == KOLO_OK;
-    }
-    if (status == KOLO_OK) status = join_streams(s, false);
-    if (status == KOLO_OK) {
-        for (size_t i = 0; i < s->count && !s->sync; i++) kolo_record_queued(s->comm->body, &s->calls[i]);
-        if (s->sync) return kolo_stream_push(s->stream, run_share_on_stream, s);
-        status = push_share(s);
-        if (status == KOLO_OK) return KOLO_OK;
-    }
-    kolo_ticket_wait(s->comm, s->ticket);
-    kolo_ticket_end(s->comm, s->ticket);
-    return status;
-}
-
-static kolo_status_t finish_share(kolo_share_t *s)
-{
-    wait_share(s);
-    kolo_status_t status = s->status == KOLO_OK ? KOLO_OK : kolo_fail(s->status, "%s", s->text);
-    if (s->stream_is_ours)
-        kolo_stream_destroy(s->stream);
-    else
-        join_streams(s, true);
-    share_free(s);
-    return status;
-}
-
-static void note_first(kolo_status_t *first, char *text, kolo_status_t status)
-{
-    if (status == KOLO_OK || *first != KOLO_OK) return;
-    *first = status;
-    snprintf(text, KOLO_ERROR_TEXT_BYTES, "%s", kolo_error_text());
+    if (n) run_shares(mine, n, NULL, NULL);
 }
 
 static kolo_status_t end_calls(void)
 {
-    kolo_share_t *waiting[64], **list = waiting;
-    size_t n = 0, capacity = KOLO_COUNTOF(waiting);
-    kolo_status_t first = group.error;
-    bool background = false;
-    char text[KOLO_ERROR_TEXT_BYTES] = "group_end: out of memory while the group was collected";
-    bool alone = true;
-    for (size_t i = 1; i < group.count; i++) alone = alone && group.calls[i].comm == group.calls[0].comm;
-    while (group.count && first == KOLO_OK) {
-        if (n == capacity) {
-            kolo_share_t **more = malloc(2 * capacity * sizeof(kolo_share_t *));
-            if (!more) {
-                note_first(&first, text, kolo_fail(KOLO_ERR_NO_MEMORY, "group_end: out of memory"));
-                break;
-            }
-            memcpy(more, list, n * sizeof(kolo_share_t *));
-            if (list != waiting) free(list);
-            list = more;
-            capacity *= 2;
-        }
-        kolo_share_t *s = take_share();
-        kolo_status_t status = s ? KOLO_OK : KOLO_ERR_NO_MEMORY;
-        bool sync = s && s->sync;
-        if (s) status = start_share(&s, alone);
-        if (!s && status == KOLO_IN_PROGRESS) {
-            background = true;
-            continue;
-        }
-        note_first(&first, text, status);
-        if (s && status != KOLO_OK)
-            share_free(s);
-        else if (sync)
-            list[n++] = s;
+    ending_t e = {.first = group.error, .text = "group_end: out of memory while the group was collected"};
+    e.batch = group.count && e.first == KOLO_OK ? batch_new() : NULL;
+    if (!e.batch) {
+        for (size_t i = 0; i < group.count; i++) kolo_call_disown(&group.calls[i]);
+        if (group.count && e.first == KOLO_OK) return KOLO_ERR_NO_MEMORY;
+        return e.first == KOLO_OK ? KOLO_OK : kolo_fail(e.first, "%s", e.text);
     }
-    for (size_t i = 0; i < group.count; i++) kolo_call_disown(&group.calls[i]);
-    group.count = 0;
-    for (size_t i = 0; i < n; i++) note_first(&first, text, finish_share(list[i]));
-    if (list != waiting) free(list);
-    if (first != KOLO_OK) return kolo_fail(first, "%s", text);
-    return background ? KOLO_IN_PROGRESS : KOLO_OK;
+    batch_t *b = e.batch;
+    fill(b);
+    draw_tickets(&e);
+    start_first_uses(&e);
+    start_parts(&e);
+    run_here(&e);
+    for (size_t i = 0; i < b->nshares; i++) {
+        kolo_share_t *s = &b->shares[i];
+        if (!s->drawn || !s->sync || s->first_use) continue;
+        wait_share(b, s);
+        if (s->status != KOLO_OK) note_first(&e, kolo_fail(s->status, "%s", s->text));
+    }
+    batch_leave(b, true);
+    if (e.first != KOLO_OK) return kolo_fail(e.first, "%s", e.text);
+    return e.background ? KOLO_IN_PROGRESS : KOLO_OK;
 }
 
 static kolo_status_t end_inits(void)
 {
-    kolo_status_t first = KOLO_OK;
-    char text[KOLO_ERROR_TEXT_BYTES];
+    ending_t e = {.first = KOLO_OK};
     bool pending = false;
     for (size_t i = 0; i < group.ninits; i++) {
         kolo_body_t *body = group.inits[i];
@@ -417,11 +497,10 @@ static kolo_status_t end_inits(void)
         kolo_handle_started(body->handle);
         if (body->handle->error != KOLO_OK) {
             kolo_fail(body->handle->error, "%s", body->handle->error_text);
-            note_first(&first, text, body->handle->error);
+            note_first(&e, body->handle->error);
         }
     }
-    group.ninits = 0;
-    if (first != KOLO_OK) return kolo_fail(first, "%s", text);
+    if (e.first != KOLO_OK) return kolo_fail(e.first, "%s", e.text);
     return pending ? KOLO_IN_PROGRESS : KOLO_OK;
 }
 
@@ -430,8 +509,7 @@ kolo_status_t kolo_group_end(void)
     if (group.depth == 0) return kolo_fail(KOLO_ERR_INVALID_USAGE, "group_end without group_start");
     if (--group.depth > 0) return KOLO_OK;
     kolo_status_t status = group.ninits ? end_inits() : end_calls();
-    free(group.calls);
-    free(group.inits);
-    memset(&group, 0, sizeof group);
+    group.count = group.ncomms = group.ninits = 0;
+    group.error = KOLO_OK;
     return status;
 }

@@ -260,7 +260,8 @@ static kolo_memo_t *find_memo(kolo_body_t *body, const kolo_call_t *call, uint64
     return &set[0];
 }
 
-static kolo_status_t prepare(const kolo_call_t *call, kolo_task_t *task)
+/* Gives the collective its number and shows it. The entry of its signature: not `known` until it is filled. */
+static kolo_memo_t *begin(const kolo_call_t *call, kolo_task_t *task, bool *known)
 {
     kolo_body_t *body = call->comm->body;
     uint64_t signature = kolo_signature(call->coll, (int)call->type, (int)call->op, call->root, call->count);
@@ -270,13 +271,19 @@ static kolo_status_t prepare(const kolo_call_t *call, kolo_task_t *task)
     task->signature = signature;
     task->operation = body->operation++;
     kolo_board_publish(&body->board, task->operation, signature);
-    bool known = memo_is(memo, call, signature, v);
+    *known = memo_is(memo, call, signature, v);
     kolo_record_begin(&body->record, call, task->operation, signature,
-                      KOLO_LIKELY(known) ? KOLO_RECORD_RUNNING : KOLO_RECORD_CONNECTING,
-                      KOLO_LIKELY(known) ? (uint32_t)memo->algo : KOLO_RECORD_NO_ALGO);
+                      KOLO_LIKELY(*known) ? KOLO_RECORD_RUNNING : KOLO_RECORD_CONNECTING,
+                      KOLO_LIKELY(*known) ? (uint32_t)memo->algo : KOLO_RECORD_NO_ALGO);
+    return memo;
+}
+
+static kolo_status_t bind(const kolo_call_t *call, kolo_task_t *task, kolo_memo_t *memo, bool known)
+{
+    kolo_body_t *body = call->comm->body;
     if (KOLO_UNLIKELY(!known)) {
         atomic_store_explicit(&body->board.connecting, task->operation, memory_order_relaxed);
-        kolo_status_t status = fill_memo(body, call, signature, memo);
+        kolo_status_t status = fill_memo(body, call, task->signature, memo);
         atomic_store_explicit(&body->board.connecting, KOLO_BOARD_NONE, memory_order_relaxed);
         KOLO_TRY(status);
         kolo_record_state(&body->record, KOLO_RECORD_RUNNING, (uint32_t)memo->algo);
@@ -286,6 +293,13 @@ static kolo_status_t prepare(const kolo_call_t *call, kolo_task_t *task)
     task->met = false;
     KOLO_TRY(fill_reducer(call, &task->reducer));
     return memo->bound ? prepare_plan(call, task, memo) : prepare_flat(call, task, memo->algo);
+}
+
+static inline kolo_status_t prepare(const kolo_call_t *call, kolo_task_t *task)
+{
+    bool known;
+    kolo_memo_t *memo = begin(call, task, &known);
+    return bind(call, task, memo, known);
 }
 
 /* One rank: the definition itself. */
@@ -315,7 +329,7 @@ void kolo_body_wait_init(kolo_body_t *body, kolo_wait_t *wait, kolo_task_t *task
     kolo_wait_init(wait, &body->stop, deadline, kolo_task_describe, task, crowded ? INT_MAX : 1);
     wait->wakers[0] = &body->ctx.waker;
     wait->nwakers = 1;
-    body->stalled.operation = KOLO_BOARD_NONE;
+    body->stalled.operation = body->stalled_pairs.operation = KOLO_BOARD_NONE;
 }
 
 static inline kolo_status_t run_coll(const kolo_call_t *call)
@@ -340,6 +354,80 @@ static inline kolo_status_t run_coll(const kolo_call_t *call)
     }
     if (KOLO_UNLIKELY(status == KOLO_ERR_MISMATCH)) kolo_mismatch_met(&task);
     return status;
+}
+
+/* ---- a collective in steps ---- */
+
+/* Begins to make what the collective does not find. */
+static kolo_status_t make_connections(kolo_coll_run_t *run)
+{
+    const kolo_call_t *call = run->call;
+    kolo_body_t *body = call->comm->body;
+    kolo_tune_choice_t choice;
+    KOLO_TRY(choose(body, call, &choice));
+    if (is_flat(choice.algo)) return kolo_making_begin_flat(body, &run->making);
+    if (known_bound(body, call->coll, choice.algo, plan_root(call))) return KOLO_OK;
+    kolo_emit_env_t env = body->emit;
+    env.root = plan_root(call);
+    KOLO_TRY(kolo_algo_emit(call->coll, choice.algo, &env, &run->plan));
+    return kolo_making_begin(body, run->plan->conns, NULL, run->plan->nconns, &run->making);
+}
+
+static kolo_status_t connect_in_steps(kolo_coll_run_t *run)
+{
+    kolo_body_t *body = run->call->comm->body;
+    if (!run->making) KOLO_TRY(make_connections(run));
+    kolo_status_t status = run->making ? kolo_making_step(run->making) : KOLO_OK;
+    if (status == KOLO_IN_PROGRESS) return status;
+    kolo_making_end(run->making, status);
+    run->making = NULL;
+    KOLO_TRY(status);
+    if (!run->plan) return KOLO_OK;
+    kolo_bound_t *bound = NULL;
+    kolo_plan_t *plan = run->plan;
+    run->plan = NULL;
+    KOLO_TRY(kolo_body_bind(body, plan, &bound)); /* nothing is missing: it does not wait */
+    bound->next = body->bounds;
+    body->bounds = bound;
+    return KOLO_OK;
+}
+
+kolo_status_t kolo_coll_step(kolo_coll_run_t *run, bool *moved)
+{
+    const kolo_call_t *call = run->call;
+    kolo_body_t *body = call->comm->body;
+    bool known = true;
+    if (body->nranks == 1) return run_alone(call);
+    if (!run->begun) {
+        if (kolo_deep()) KOLO_TRY(kolo_deep_check_ranks(call));
+        KOLO_FAIL_POINT_TRY("comm.call.start");
+        run->memo = begin(call, &run->task, &known);
+        run->connecting = !known;
+        run->begun = true;
+        if (known) KOLO_TRY(bind(call, &run->task, run->memo, true));
+        run->running = known;
+    }
+    if (run->connecting) {
+        KOLO_TRY(connect_in_steps(run));
+        run->connecting = false;
+        KOLO_TRY(bind(call, &run->task, run->memo, false));
+        run->running = *moved = true;
+    }
+    kolo_status_t status = run->task.step(&run->task, moved);
+    if (status == KOLO_IN_PROGRESS) return status;
+    if (status != KOLO_OK) kolo_task_cancel(&run->task);
+    if (status == KOLO_ERR_MISMATCH) kolo_mismatch_met(&run->task);
+    run->running = false;
+    return status;
+}
+
+void kolo_coll_end(kolo_coll_run_t *run, kolo_status_t status)
+{
+    kolo_body_t *body = run->call->comm->body;
+    if (run->running) kolo_task_cancel(&run->task);
+    kolo_making_end(run->making, KOLO_ERR_ABORTED);
+    kolo_plan_free(run->plan);
+    kolo_record_end(&body->record, status);
 }
 
 kolo_status_t kolo_call_run(const kolo_call_t *call)

@@ -74,7 +74,7 @@ void kolo_mismatch_open(kolo_body_t *body)
     for (int i = 0; i < KOLO_BOARD_ENTRIES; i++) atomic_init(&body->board.entries[i].number, KOLO_BOARD_NONE);
     atomic_init(&body->board.connecting, KOLO_BOARD_NONE);
     atomic_init(&body->board.pairing, KOLO_BOARD_NONE);
-    body->stalled.operation = KOLO_BOARD_NONE;
+    body->stalled.operation = body->stalled_pairs.operation = KOLO_BOARD_NONE;
     kolo_oob_set_board(body->oob, &body->board, (int)kolo_comm_options.mismatch_ms, tell, needs);
 }
 
@@ -93,24 +93,32 @@ static kolo_body_t *body_of(const kolo_task_t *task)
 }
 
 /* Is it time to ask, again? */
-static bool is_due(kolo_body_t *body, uint64_t operation)
+static bool is_due(kolo_stalled_t *stalled, uint64_t operation)
 {
     uint64_t now = kolo_now_ns(), first = (uint64_t)kolo_comm_options.mismatch_ms * KOLO_NS_PER_MS;
-    if (body->stalled.operation != operation) {
-        body->stalled.operation = operation;
-        body->stalled.asked = 0;
-        body->stalled.pause_ns = first;
-        body->stalled.ask_at_ns = now + first;
+    if (stalled->operation != operation) {
+        stalled->operation = operation;
+        stalled->asked = 0;
+        stalled->pause_ns = first;
+        stalled->ask_at_ns = now + first;
     }
-    if (now < body->stalled.ask_at_ns) return false;
+    if (now < stalled->ask_at_ns) return false;
     /* A question may go unheard: the peer has to be called first, or has nothing to say yet. */
-    if (body->stalled.asked++ < QUICK_QUESTIONS) {
-        body->stalled.ask_at_ns = now + first / QUICK_QUESTIONS;
+    if (stalled->asked++ < QUICK_QUESTIONS) {
+        stalled->ask_at_ns = now + first / QUICK_QUESTIONS;
         return true;
     }
-    body->stalled.pause_ns = KOLO_MIN(2 * body->stalled.pause_ns, (uint64_t)PAUSE_MOST_NS);
-    body->stalled.ask_at_ns = now + body->stalled.pause_ns;
+    stalled->pause_ns = KOLO_MIN(2 * stalled->pause_ns, (uint64_t)PAUSE_MOST_NS);
+    stalled->ask_at_ns = now + stalled->pause_ns;
     return true;
+}
+
+kolo_status_t kolo_mismatch_look_connecting(kolo_body_t *body, uint64_t operation, int rank)
+{
+    kolo_record_waits(&body->record);
+    KOLO_TRY(kolo_oob_difference(body->oob));
+    if (is_due(&body->stalled, operation) && rank >= 0) kolo_oob_ask(body->oob, rank, operation);
+    return KOLO_OK;
 }
 
 kolo_status_t kolo_mismatch_look(void *arg)
@@ -121,7 +129,7 @@ kolo_status_t kolo_mismatch_look(void *arg)
     kolo_record_waits(&body->record);
     kolo_oob_look_out(body->oob);
     KOLO_TRY(kolo_oob_difference(body->oob));
-    if (!is_due(body, task->operation)) return KOLO_OK;
+    if (!is_due(&body->stalled, task->operation)) return KOLO_OK;
     size_t n = kolo_task_awaited(task, ranks, ASKED_AT_ONCE);
     if (n == 0 || n == ASKED_AT_ONCE) n = next_in_turn(body, ranks, ASKED_AT_ONCE);
     for (size_t i = 0; i < n; i++) kolo_oob_ask(body->oob, ranks[i], task->operation);
@@ -150,7 +158,7 @@ kolo_status_t kolo_mismatch_open_pairs(kolo_body_t *body)
 bool kolo_mismatch_is_firm(kolo_body_t *body, int peer, kolo_p2p_way_t way, uint64_t bytes)
 {
     bool ll = way == KOLO_P2P_LL, remote = body->member.node_of[peer] != body->member.my_node;
-    kolo_plan_conn_t key = {KOLO_DIR_TX, false, 0, (int32_t)peer};
+    kolo_plan_conn_t key = {KOLO_DIR_TX, false, KOLO_P2P_LANE, (int32_t)peer};
     uint64_t room = (uint64_t)(remote ? body->sizes.remote_depth : body->sizes.local_depth) *
                     kolo_tune_p2p_piece(&body->tune, &body->sizes);
     if (way == KOLO_P2P_REF || way == KOLO_P2P_HALVES) return true;
@@ -181,7 +189,7 @@ static kolo_status_t look(kolo_body_t *body, bool *due)
     kolo_record_waits(&body->record);
     kolo_oob_look_out(body->oob);
     KOLO_TRY(kolo_oob_difference(body->oob));
-    *due = is_due(body, PAIRS);
+    *due = is_due(&body->stalled_pairs, PAIRS);
     return KOLO_OK;
 }
 

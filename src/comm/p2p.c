@@ -58,8 +58,8 @@ static kolo_status_t run_self(const kolo_p2p_t *p)
 uint32_t kolo_p2p_connections(const kolo_body_t *body, uint32_t peer, bool send, kolo_plan_conn_t *keys,
                               kolo_proto_t *protos)
 {
-    const kolo_plan_conn_t there = {send ? KOLO_DIR_TX : KOLO_DIR_RX, false, 0, (int32_t)peer},
-                           back = {send ? KOLO_DIR_RX : KOLO_DIR_TX, false, 1, (int32_t)peer};
+    const kolo_plan_conn_t there = {send ? KOLO_DIR_TX : KOLO_DIR_RX, false, KOLO_P2P_LANE, (int32_t)peer},
+                           back = {send ? KOLO_DIR_RX : KOLO_DIR_TX, false, KOLO_P2P_LANE + 1, (int32_t)peer};
     uint32_t n = 0;
     keys[n] = there;
     protos[n++] = KOLO_PROTO_SIMPLE;
@@ -272,7 +272,7 @@ size_t kolo_p2p_awaited(kolo_p2p_t *p, int *ranks, size_t most)
 {
     size_t n = 0;
     for (size_t i = 0; i < p->nlanes && n < most; i++) {
-        kolo_p2p_lane_t *lane = &p->lanes[p->body->stalled.turn++ % p->nlanes];
+        kolo_p2p_lane_t *lane = &p->lanes[p->body->stalled_pairs.turn++ % p->nlanes];
         if (lane->over) continue;
         if (lane->running)
             n += kolo_task_awaited(&lane->task, ranks + n, most - n);

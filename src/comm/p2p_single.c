@@ -72,7 +72,7 @@ bool kolo_p2p_pair_is_up(kolo_body_t *body, uint32_t peer, bool send)
 
 static kolo_status_t connect_ll(kolo_body_t *body, struct kolo_lane_to *to, uint32_t peer, bool send)
 {
-    kolo_plan_conn_t key = {send ? KOLO_DIR_TX : KOLO_DIR_RX, false, 0, (int32_t)peer};
+    kolo_plan_conn_t key = {send ? KOLO_DIR_TX : KOLO_DIR_RX, false, KOLO_P2P_LANE, (int32_t)peer};
     KOLO_TRY(connect_pair(body, peer, send));
     kolo_conn_t *c = kolo_body_find_conn(body, &key, KOLO_PROTO_LL);
     if (send)
@@ -176,12 +176,7 @@ bool kolo_p2p_connected(const kolo_call_t *call)
     uint32_t peer = call->root;
     bool send = call->kind == KOLO_CALL_SEND;
     if ((int)peer == body->rank) return true;
-    kolo_p2p_way_t way = kolo_tune_p2p(&body->sizes, call->count * call->elem, kolo_body_pair_ll(body, peer),
-                                       kolo_body_pair_refs(body, peer));
-    kolo_plan_conn_t key = {send ? KOLO_DIR_TX : KOLO_DIR_RX, false, 0, (int32_t)peer};
-    kolo_plan_conn_t back = {send ? KOLO_DIR_RX : KOLO_DIR_TX, false, 1, (int32_t)peer};
-    if (!kolo_body_find_conn(body, &key, way == KOLO_P2P_LL ? KOLO_PROTO_LL : KOLO_PROTO_SIMPLE)) return false;
-    return way != KOLO_P2P_HALVES || kolo_body_find_conn(body, &back, KOLO_PROTO_SIMPLE);
+    return kolo_p2p_pair_is_up(body, peer, send);
 }
 
 void kolo_p2p_forget(kolo_body_t *body)

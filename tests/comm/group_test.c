@@ -5,6 +5,7 @@
  */
 #include "comm/ranks.h"
 
+#include <malloc.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -272,6 +273,44 @@ static void groups_of_the_two_ends_need_not_be_alike(void **state)
     assert_int_equal(run_ranks(3, each_in_groups_of_its_own, NULL), 0);
 }
 
+/* Collectives that own data (tables of counts, an operator) and messages in one group: nothing stays behind. */
+static void mix_what_owns(rank_t *r)
+{
+    enum { GROUPS = 2000 };
+    const size_t counts[2] = {1, 1}, displs[2] = {0, 1};
+    int mate = 1 - r->rank;
+    int32_t out[2] = {1, 2}, in[2], x = 3, y;
+    float factor = 2, f = 1, g;
+    kolo_op_t twice;
+    size_t before = 0;
+    EXPECT_OK(kolo_op_create_premul_sum(&twice, &factor, KOLO_FLOAT32, r->comm));
+    for (int i = 0; i < GROUPS; i++) {
+        if (i == GROUPS / 10) {
+            meet();
+            before = mallinfo2().uordblks;
+            meet();
+        }
+        EXPECT_OK(kolo_group_start());
+        EXPECT_OK(kolo_all_to_allv(out, counts, displs, in, counts, displs, KOLO_INT32, r->comm, NULL));
+        EXPECT_OK(kolo_all_reduce(&f, &g, 1, KOLO_FLOAT32, twice, r->comm, NULL));
+        EXPECT_OK(kolo_send(&x, 1, KOLO_INT32, mate, r->comm, NULL));
+        EXPECT_OK(kolo_recv(&y, 1, KOLO_INT32, mate, r->comm, NULL));
+        EXPECT_OK(kolo_group_end());
+    }
+    EXPECT(y == 3 && g == 4 && in[mate] == 1 + r->rank);
+    meet();
+    size_t after = mallinfo2().uordblks;
+    EXPECT(after < before + GROUPS * 16); /* a table is 64 bytes */
+    meet();
+    EXPECT_OK(kolo_op_destroy(twice, r->comm));
+}
+
+static void groups_keep_nothing(void **state)
+{
+    (void)state;
+    assert_int_equal(run_ranks(2, mix_what_owns, NULL), 0);
+}
+
 int main(void)
 {
     limit_s(110);
@@ -284,6 +323,7 @@ int main(void)
         cmocka_unit_test(groups_without_calls_do_nothing),
         cmocka_unit_test(all_collectives_fit_in_a_group),
         cmocka_unit_test(groups_of_the_two_ends_need_not_be_alike),
+        cmocka_unit_test(groups_keep_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
