@@ -92,8 +92,8 @@ const char *elastic_options_check(const elastic_options_t *o, bool hosts, bool r
 {
     if (o->min == 0) return o->max || o->discover || o->reset_limit >= 0 ? "--min is missing" : NULL;
     if (o->max != 0 && o->max < o->min) return "--max is less than --min";
-    if (ranks) return "-n does not go with --min: the ranks are those that the hosts have room for";
-    if (o->discover && hosts) return "--discover does not go with -H or --hostfile: the script names the hosts";
+    if (ranks) return "-n cannot be used with --min: the hosts' slots say how many ranks there are";
+    if (o->discover && hosts) return "--discover cannot be used with -H or --hostfile: the script names the hosts";
     if (!o->discover && !hosts) return "--discover (or -H, for hosts that stay) is missing";
     return NULL;
 }

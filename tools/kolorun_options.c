@@ -5,6 +5,8 @@
 #include "kolorun_options.h"
 #include "kolorun.h"
 
+#include <kolo/kolo.h>
+
 #include <errno.h>
 #include <getopt.h>
 #include <stdio.h>
@@ -15,7 +17,7 @@
 static const char usage[] =
     "usage: kolorun -n N [options] program [arguments]\n"
     "       kolorun -H host:slots,... [options] program [arguments]\n"
-    "       kolorun --check-build\n"
+    "       kolorun --check-build | --help | --version\n"
     "Starts the ranks of a program, here or over ssh, and shows their output line by line.\n"
     "  -n N            number of ranks (default: all slots of the hosts)\n"
     "  -H LIST         hosts and slots, as host:slots,host:slots; ranks fill them in this order\n"
@@ -49,9 +51,16 @@ static bool parse_number(const char *text, double min, double max, double *value
     return true;
 }
 
+static int wrong_usage(const char *what)
+{
+    if (what != NULL) fprintf(stderr, "kolorun: %s\n", what);
+    fprintf(stderr, "try 'kolorun --help'\n");
+    return KOLORUN_STATUS_USAGE;
+}
+
 static int bad_option(const char *option, const char *text, const char *want)
 {
-    fprintf(stderr, "kolorun: %s \"%s\": want %s\n", option, text, want);
+    fprintf(stderr, "kolorun: %s \"%s\": expected %s\n", option, text, want);
     return KOLORUN_STATUS_USAGE;
 }
 
@@ -134,9 +143,14 @@ static int take(kolorun_options_t *o, int c, const char *arg)
         return -1;
     default:
         if (c >= ELASTIC_OPTION_FIRST) return take_elastic(o, c, arg);
-        fputs(usage, c == 'h' ? stdout : stderr);
-        fputs(elastic_usage, c == 'h' ? stdout : stderr);
-        return c == 'h' ? 0 : KOLORUN_STATUS_USAGE;
+        if (c == 'V') {
+            printf("kolorun %d.%d.%d\n", KOLO_VERSION_MAJOR, KOLO_VERSION_MINOR, KOLO_VERSION_PATCH);
+            return 0;
+        }
+        if (c != 'h') return wrong_usage(NULL); /* getopt has said what is wrong */
+        fputs(usage, stdout);
+        fputs(elastic_usage, stdout);
+        return 0;
     }
 }
 
@@ -156,14 +170,12 @@ static int check(kolorun_options_t *o)
         return KOLORUN_STATUS_USAGE;
     }
     if (o->elastic.min > 0 && (o->store || o->output_dir != NULL)) {
-        fprintf(stderr, "kolorun: %s does not go with --min: there is none for elastic jobs\n",
-                o->store ? "--store" : "--output-dir");
+        fprintf(stderr, "kolorun: %s cannot be used with --min\n", o->store ? "--store" : "--output-dir");
         return KOLORUN_STATUS_USAGE;
     }
     if (o->elastic.min > 0 && o->argv[0] != NULL) return -1;
     if (o->elastic.min > 0) {
-        fprintf(stderr, "kolorun: the program is missing\n");
-        return KOLORUN_STATUS_USAGE;
+        return wrong_usage("the program is missing");
     }
     if (o->hosts.count == 0 && o->nranks > 0) {
         char here[32], why[100];
@@ -171,10 +183,8 @@ static int check(kolorun_options_t *o)
         if (!kolorun_hostlist_add(&o->hosts, here, strlen(here), why, sizeof why)) return 1;
     }
     if (o->nranks == 0) o->nranks = o->hosts.slots;
-    if (o->nranks == 0 || o->argv[0] == NULL) {
-        fprintf(stderr, "kolorun: %s is missing\n%s", o->nranks == 0 ? "-n N or -H" : "the program", usage);
-        return KOLORUN_STATUS_USAGE;
-    }
+    if (o->nranks == 0 || o->argv[0] == NULL)
+        return wrong_usage(o->nranks == 0 ? "-n N or -H is missing" : "the program is missing");
     if (o->nranks <= o->hosts.slots) return -1;
     fprintf(stderr, "kolorun: -n %d is more than the hosts' %d slots\n", o->nranks, o->hosts.slots);
     return KOLORUN_STATUS_USAGE;
@@ -196,6 +206,7 @@ int kolorun_options_parse(int argc, char **argv, kolorun_options_t *o)
                                           {"report-bindings", no_argument, NULL, 'r'},
                                           {"check-build", no_argument, NULL, 'b'},
                                           ELASTIC_OPTION_ROWS,
+                                          {"version", no_argument, NULL, 'V'},
                                           {"help", no_argument, NULL, 'h'},
                                           {NULL, 0, NULL, 0}};
     *o = (kolorun_options_t){.tagged = true, .grace_s = 5, .elastic = ELASTIC_OPTION_DEFAULTS};

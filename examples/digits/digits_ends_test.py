@@ -72,10 +72,10 @@ def refusals(folder):
     refused("line 1", "--data", str(nonsense))
     refused("cannot be opened", "--data", f"{folder}/none.csv")
     refused("cannot be written", "--epochs", "3", "--no-timeline", "--least", "0", "--out", "/proc/digits")
-    refused("usage", "--workers", "1")
-    refused("usage", "--kill", "x")
-    refused("usage", "--kill", "1@")
-    refused("usage", "--epochs", "many")
+    refused("try 'digits --help'", "--workers", "1")
+    refused("try 'digits --help'", "--kill", "x")
+    refused("try 'digits --help'", "--kill", "1@")
+    refused("try 'digits --help'", "--epochs", "many")
     refused("accuracy is lower", "--epochs", "6", "--least", "1000", "--no-timeline", "--out", folder)
 
 

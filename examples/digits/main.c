@@ -5,6 +5,8 @@
  */
 #include "job.h"
 
+#include <kolo/kolo.h>
+
 #include <errno.h>
 #include <getopt.h>
 #include <signal.h>
@@ -18,23 +20,40 @@
 #define PATH_BYTES       4096
 #define NEAR_THOUSANDTHS 5 /* how far the two accuracies may be apart */
 
-static int usage(void)
+static const char usage[] =
+    "usage: digits [--workers N] [--epochs N] [--seed X] [--kill WORKER[@STEP]] [--stop WORKER[@STEP]]\n"
+    "              [--least THOUSANDTHS] [--env WORKER:NAME=VALUE] [--data FILE] [--out DIR]\n"
+    "              [--no-timeline]\n"
+    "  --workers  processes that train together, 2 to 12 (4)\n"
+    "  --epochs   how often each image is used (60)\n"
+    "  --seed     of the first weights and the order of the images (1)\n"
+    "  --kill     kill -9 of a worker, the first is 0, after so many steps (the middle one, half way);\n"
+    "             may be repeated\n"
+    "  --stop     kill -STOP of a worker, and kill -CONT two seconds later\n"
+    "  --env      WORKER:NAME=VALUE, for the environment of one worker of the disturbed run\n"
+    "  --least    accuracy below which the run counts as failed (960)\n"
+    "  --data     the images, CSV\n"
+    "  --out      where picture and timeline go (the current folder)\n"
+    "  --no-timeline   only the picture\n"
+    "  --help, --version\n";
+
+static int print_usage(void)
 {
-    fprintf(stderr,
-            "usage: digits [--workers N] [--epochs N] [--seed X] [--kill WORKER[@STEP]] [--stop WORKER[@STEP]]\n"
-            "              [--least THOUSANDTHS] [--env WORKER:NAME=VALUE] [--data FILE] [--out DIR]\n"
-            "              [--no-timeline]\n"
-            "  --workers  processes that train together, 2 to 12 (4)\n"
-            "  --epochs   how often each image is used (60)\n"
-            "  --seed     of the first weights and the order of the images (1)\n"
-            "  --kill     kill -9 of a worker, the first is 0, after so many steps (the middle one, half way);\n"
-            "             may be repeated\n"
-            "  --stop     kill -STOP of a worker, and kill -CONT two seconds later\n"
-            "  --env      WORKER:NAME=VALUE, for the environment of one worker of the disturbed run\n"
-            "  --least    accuracy below which the run counts as failed (960)\n"
-            "  --data     the images, CSV\n"
-            "  --out      where picture and timeline go (the current folder)\n"
-            "  --no-timeline   only the picture\n");
+    fputs(usage, stdout);
+    return 0;
+}
+
+static int print_version(void)
+{
+    printf("digits %d.%d.%d\n", KOLO_VERSION_MAJOR, KOLO_VERSION_MINOR, KOLO_VERSION_PATCH);
+    return 0;
+}
+
+/* In one line; getopt has said what it did not understand. */
+static int wrong_usage(const char *option, const char *text)
+{
+    if (option) fprintf(stderr, "digits: --%s \"%s\" is not possible\n", option, text);
+    fprintf(stderr, "try 'digits --help'\n");
     return 2;
 }
 
@@ -56,7 +75,8 @@ static bool take_seed(const char *text, uint64_t *seed)
     return !errno && end != text && !*end && *text != '-';
 }
 
-static bool take_options(options_t *o, int *worker, int argc, char **argv)
+/* -1: go on; else the exit status. */
+static int take_options(options_t *o, int *worker, int argc, char **argv)
 {
     static const struct option names[] = {
         {"workers", required_argument, NULL, 'w'},  {"epochs", required_argument, NULL, 'e'},
@@ -65,11 +85,15 @@ static bool take_options(options_t *o, int *worker, int argc, char **argv)
         {"no-timeline", no_argument, NULL, 'N'},    {"least", required_argument, NULL, 'l'},
         {"data", required_argument, NULL, 'd'},     {"out", required_argument, NULL, 'o'},
         {"worker", required_argument, NULL, 'W'}, /* for ourselves */
-        {"timeline", required_argument, NULL, 'T'}, {NULL, 0, NULL, 0},
+        {"timeline", required_argument, NULL, 'T'}, {"help", no_argument, NULL, 'h'},
+        {"version", no_argument, NULL, 'V'},        {NULL, 0, NULL, 0},
     };
-    int c;
+    int c, which = 0;
     bool fine = true;
-    while (fine && (c = getopt_long(argc, argv, "", names, NULL)) != -1) {
+    while (fine && (c = getopt_long(argc, argv, "h", names, &which)) != -1) {
+        if (c == 'h') return print_usage();
+        if (c == 'V') return print_version();
+        if (c == '?') return wrong_usage(NULL, NULL);
         if (c == 'w') fine = take_number(optarg, 2, MOST_WORKERS, &o->workers);
         if (c == 'e') fine = take_number(optarg, 1, 10000, &o->epochs);
         if (c == 'x') fine = take_seed(optarg, &o->seed);
@@ -81,10 +105,11 @@ static bool take_options(options_t *o, int *worker, int argc, char **argv)
         if (c == 'W') fine = take_number(optarg, 0, 1000, worker);
         if (c == 'T') o->timeline = optarg;
         if (c == 'N') o->no_timeline = true;
-        if (c == '?') fine = false;
     }
     if (o->faults == 0) o->fault[o->faults++] = (fault_t){.worker = o->workers / 2, .at = FAULT_HALF_WAY};
-    return fine && optind == argc;
+    if (!fine) return wrong_usage(names[which].name, optarg);
+    if (optind < argc) return wrong_usage("", argv[optind]);
+    return -1;
 }
 
 /* Signals come through a descriptor, so that there is one place to wait. */
@@ -190,7 +215,8 @@ int main(int argc, char **argv)
     job_t disturbed = {0}, undisturbed = {0};
     char folder[PATH_BYTES];
     int worker = -1;
-    if (!take_options(&o, &worker, argc, argv)) return usage();
+    int status = take_options(&o, &worker, argc, argv);
+    if (status >= 0) return status;
     if (worker >= 0) return worker_main(&o, worker);
     if (!prepare(&o, folder, sizeof folder)) return 1;
     int signals = open_signals();

@@ -5,6 +5,8 @@
  */
 #include "monitor.h"
 
+#include <kolo/kolo.h>
+
 #include <errno.h>
 #include <getopt.h>
 #include <poll.h>
@@ -47,17 +49,35 @@ uint64_t dice(monitor_t *m, uint64_t sides)
 
 /* ---- options ---- */
 
-static int usage(void)
+static const char usage[] =
+    "usage: elastic [--workers N] [--seconds S] [--seed X] [--faults kill,stop,cut,slow|none] "
+    "[--pause MS] [--check] [--patience N]\n"
+    "  --workers   most workers at a time, 2 to 12 (4)\n"
+    "  --seconds   how long requests are made (15)\n"
+    "  --seed      of faults and requests (the time)\n"
+    "  --faults    kill -9; SIGSTOP; the cable between two hosts (root); a slow worker (all)\n"
+    "  --pause     mean time between faults (1500)\n"
+    "  --check     fail unless each of the four moves was made; 77 where a fault is not possible\n"
+    "  --patience  multiplies all time limits\n"
+    "  --help, --version\n";
+
+static int print_usage(void)
 {
-    fprintf(stderr, "usage: elastic [--workers N] [--seconds S] [--seed X] [--faults kill,stop,cut,slow|none] "
-                    "[--pause MS] [--check] [--patience N]\n"
-                    "  --workers   most workers at a time, 2 to 12 (4)\n"
-                    "  --seconds   how long requests are made (15)\n"
-                    "  --seed      of faults and requests (the time)\n"
-                    "  --faults    kill -9; SIGSTOP; the cable between two hosts (root); a slow worker (all)\n"
-                    "  --pause     mean time between faults (1500)\n"
-                    "  --check     fail unless each of the four moves was made; 77 where a fault is not possible\n"
-                    "  --patience  multiplies all time limits\n");
+    fputs(usage, stdout);
+    return 0;
+}
+
+static int print_version(void)
+{
+    printf("elastic %d.%d.%d\n", KOLO_VERSION_MAJOR, KOLO_VERSION_MINOR, KOLO_VERSION_PATCH);
+    return 0;
+}
+
+/* In one line; getopt has said what it did not understand. */
+static int wrong_usage(const char *option, const char *text)
+{
+    if (option) fprintf(stderr, "elastic: --%s \"%s\" is not possible\n", option, text);
+    fprintf(stderr, "try 'elastic --help'\n");
     return 2;
 }
 
@@ -92,17 +112,22 @@ static bool take_number(const char *text, long least, long most, int *number)
     return true;
 }
 
-static bool take_options(options_t *o, int argc, char **argv)
+/* -1: go on; else the exit status. */
+static int take_options(options_t *o, int argc, char **argv)
 {
     static const struct option names[] = {
         {"workers", required_argument, NULL, 'w'},  {"seconds", required_argument, NULL, 's'},
         {"seed", required_argument, NULL, 'x'},     {"faults", required_argument, NULL, 'f'},
         {"patience", required_argument, NULL, 'p'}, {"pause", required_argument, NULL, 'g'},
-        {"check", no_argument, NULL, 'c'},          {NULL, 0, NULL, 0},
+        {"check", no_argument, NULL, 'c'},          {"help", no_argument, NULL, 'h'},
+        {"version", no_argument, NULL, 'V'},        {NULL, 0, NULL, 0},
     };
-    int c;
+    int c, which = 0;
     bool fine = true;
-    while (fine && (c = getopt_long(argc, argv, "", names, NULL)) != -1) {
+    while (fine && (c = getopt_long(argc, argv, "h", names, &which)) != -1) {
+        if (c == 'h') return print_usage();
+        if (c == 'V') return print_version();
+        if (c == '?') return wrong_usage(NULL, NULL);
         if (c == 'w') fine = take_number(optarg, 2, 12, &o->workers);
         if (c == 's') fine = take_number(optarg, 1, 86400, &o->seconds);
         if (c == 'p') fine = take_number(optarg, 1, 100, &o->patience);
@@ -110,9 +135,10 @@ static bool take_options(options_t *o, int argc, char **argv)
         if (c == 'f') fine = take_faults(o, optarg);
         if (c == 'x') o->seed = strtoull(optarg, NULL, 0);
         if (c == 'c') o->check = true;
-        if (c == '?') fine = false;
     }
-    return fine && optind == argc;
+    if (!fine) return wrong_usage(names[which].name, optarg);
+    if (optind < argc) return wrong_usage("", argv[optind]);
+    return -1;
 }
 
 static void set_limits(monitor_t *m)
@@ -301,7 +327,8 @@ int main(int argc, char **argv)
     m.options =
         (options_t){.workers = 4, .seconds = 15, .seed = now_ns() / MS, .patience = PATIENCE, .pause_ms = 1500};
     m.options.kill = m.options.stop = m.options.cut = m.options.slow = true;
-    if (!take_options(&m.options, argc, argv)) return usage();
+    int status = take_options(&m.options, argc, argv);
+    if (status >= 0) return status;
     set_limits(&m);
     return monitor_main(&m);
 }

@@ -19,6 +19,9 @@ double kolo_tune_model(const kolo_tune_env_t *env, const kolo_tune_sizes_t *size
 /* Rules from measurement (rules.c): the algorithm, or KOLO_ALGO_COUNT when they have nothing to say. */
 kolo_algo_t kolo_tune_rule(const kolo_tune_env_t *env, const kolo_tune_sizes_t *sizes, kolo_coll_t coll,
                            uint64_t count, size_t elem);
+/* That rule in words. */
+void kolo_tune_rule_words(const kolo_tune_env_t *env, const kolo_tune_sizes_t *sizes, kolo_coll_t coll,
+                          uint64_t count, size_t elem, char *text, size_t bytes);
 static inline bool kolo_tune_is_flat(kolo_algo_t algo)
 {
     return algo == KOLO_ALGO_FLAT || algo == KOLO_ALGO_FLAT_TWO_STEP;

@@ -127,14 +127,40 @@ static bool applies(const kolo_rule_t *r, const kolo_tune_env_t *env, const kolo
     return !kolo_tune_is_flat(r->algo) || kolo_tune_fits(env, sizes, r->algo, coll, count, elem);
 }
 
+static const kolo_rule_t *last_that_applies(const kolo_tune_env_t *env, const kolo_tune_sizes_t *sizes,
+                                            kolo_coll_t coll, uint64_t count, size_t elem)
+{
+    const kolo_rule_t *found = NULL;
+    if (env->nnodes > 1) return NULL;
+    for (size_t i = 0; i < KOLO_COUNTOF(rules); i++)
+        if (applies(&rules[i], env, sizes, coll, count, elem)) found = &rules[i];
+    return found;
+}
+
 kolo_algo_t kolo_tune_rule(const kolo_tune_env_t *env, const kolo_tune_sizes_t *sizes, kolo_coll_t coll,
                            uint64_t count, size_t elem)
 {
-    kolo_algo_t algo = KOLO_ALGO_COUNT;
-    if (env->nnodes > 1) return algo;
-    for (size_t i = 0; i < KOLO_COUNTOF(rules); i++)
-        if (applies(&rules[i], env, sizes, coll, count, elem)) algo = rules[i].algo;
-    return algo;
+    const kolo_rule_t *rule = last_that_applies(env, sizes, coll, count, elem);
+    return rule ? rule->algo : KOLO_ALGO_COUNT;
+}
+
+void kolo_tune_rule_words(const kolo_tune_env_t *env, const kolo_tune_sizes_t *sizes, kolo_coll_t coll,
+                          uint64_t count, size_t elem, char *text, size_t bytes)
+{
+    const kolo_rule_t *r = last_that_applies(env, sizes, coll, count, elem);
+    char work[80] = "";
+    if (!r) {
+        snprintf(text, bytes, "no measured rule");
+        return;
+    }
+    if (r->work) snprintf(work, sizeof work, ", from %llu bytes over all ranks on", (unsigned long long)r->work);
+    snprintf(text, bytes, "measured rule %d of %d: %s of %u to %u ranks on one host%s, from %llu bytes on%s: %s",
+             (int)(r - rules) + 1, (int)KOLO_COUNTOF(rules), kolo_coll_name(coll), (unsigned)r->ranks_from,
+             (unsigned)r->ranks_to,
+             r->load == ANY       ? ""
+             : r->load == CROWDED ? ", more ranks than cores"
+                                  : ", a core for each rank",
+             (unsigned long long)r->from, work, kolo_algo_name(r->algo));
 }
 
 uint64_t kolo_tune_hash(void)

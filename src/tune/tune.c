@@ -140,6 +140,32 @@ kolo_status_t kolo_tune_choose(const kolo_tune_env_t *env, const kolo_emit_env_t
     return KOLO_OK;
 }
 
+/* Why this one, and what the model thinks of it. */
+static void explain_choice(const ask_t *q, const kolo_tune_choice_t *choice, FILE *out)
+{
+    char rule[300];
+    double best_us = 0, us = kolo_tune_model(q->env, q->sizes, q->coll, choice->algo, q->count * q->elem);
+    kolo_algo_t best = cheapest(q, &best_us);
+    kolo_tune_rule_words(q->env, q->sizes, q->coll, q->count, q->elem, rule, sizeof rule);
+    fprintf(out, "chosen: %s, pieces of %u bytes (%s)\n", kolo_algo_name(choice->algo), choice->piece_bytes,
+            choice->reason);
+    fprintf(out, "  %s\n", rule);
+    if (kolo_tune_forced(q->coll) == choice->algo)
+        fprintf(out, "  KOLO_ALGO comes before rules and model\n");
+    else if (best == choice->algo)
+        fprintf(out, "  the cost model would choose the same\n");
+    else if (best != KOLO_ALGO_COUNT && kolo_tune_is_flat(choice->algo))
+        fprintf(out,
+                "  the cost model does not know the loops over lines; of the others it would choose %s (%.1f us)\n",
+                kolo_algo_name(best), best_us);
+    else if (best != KOLO_ALGO_COUNT)
+        fprintf(out,
+                "  the cost model would choose %s (%.1f us, against %.1f us for %s); a measured rule comes before "
+                "it, since "
+                "it knows neither caches nor the scheduler\n",
+                kolo_algo_name(best), best_us, us, kolo_algo_name(choice->algo));
+}
+
 kolo_status_t kolo_tune_explain(const kolo_tune_env_t *env, const kolo_emit_env_t *emit,
                                 const kolo_tune_sizes_t *sizes, kolo_coll_t coll, uint64_t count, size_t elem,
                                 FILE *out)
@@ -158,7 +184,6 @@ kolo_status_t kolo_tune_explain(const kolo_tune_env_t *env, const kolo_emit_env_
         else
             fprintf(out, "  %-18s not usable here\n", kolo_algo_name((kolo_algo_t)a));
     }
-    fprintf(out, "chosen: %s, pieces of %u bytes (%s)\n", kolo_algo_name(choice.algo), choice.piece_bytes,
-            choice.reason);
+    explain_choice(&q, &choice, out);
     return KOLO_OK;
 }

@@ -158,6 +158,11 @@ def case_explain_and_memory():
         return
     assert status == 0 and err == "", err
     has(out, "all_reduce of 1048576 bytes, 4 ranks on 1 node")
+    rule = re.search(r"\n  measured rule (\d+) of (\d+): all_reduce of \d+ to \d+ ranks on one host.*, from \d+ bytes on.*: (\w+)\n", out)
+    assert rule and 1 <= int(rule[1]) <= int(rule[2]) and f"chosen: {rule[3]}," in out, out
+    assert re.search(r"\n  the cost model (would choose|does not know) ", out), out
+    has(good("--explain", "all_reduce", "1M", "4", KOLO_ALGO="ring"), "chosen: ring", "KOLO_ALGO comes before")
+    has(good("--explain", "all_reduce", "1M", "4", "--nodes", "2"), "no measured rule", "the cost model would choose the same")
     has(good("--explain", "broadcast", "64", "6", "--nodes", "3"), "6 ranks on 3 node")
     has(good("--memory", "8", "--nodes", "2"), "connections", "all of them", "memory per rank: ")
     for args, why in ((["--explain", "all_reduces", "1M", "4"], "all_reduces"),

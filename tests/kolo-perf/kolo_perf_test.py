@@ -85,14 +85,42 @@ def case_shared_cores_are_told():
 
 def case_wrong_arguments_are_named():
     for args, why in ((["all_reduces"], "all_reduces"), ([], "no collective"), (["run", "--min", "x"], "--min"),
-                      (["run", "--every-algorithm", "--both"], "--every-algorithm"), (["run", "--type", "int7"], "int7")):
+                      (["run", "--every-algorithm", "--both"], "--every-algorithm"), (["run", "--type", "int7"], "int7"),
+                      (["run", "--bogus"], "--bogus"), (["run", "-x"], "-x"), (["run", "-n"], "-n"), (["run", "-c", "2"], "-c"),
+                      (["run", "--op", "land"], "land"), (["run", "-b", "2K", "-e", "1K"], "--min is above")):
         p = subprocess.run([KOLO_PERF, *args], capture_output=True, timeout=30)
-        assert p.returncode == 2 and why in p.stderr.decode() and p.stdout == b"", (args, p)
+        err = p.stderr.decode()
+        assert p.returncode == 2 and why in err and p.stdout == b"", (args, p)
+        assert len(err.splitlines()) == 1 and err.endswith("try 'kolo-perf --help'\n"), err
+
+
+def case_version_and_help():
+    p = subprocess.run([KOLO_PERF, "--version"], capture_output=True, text=True, timeout=30)
+    assert p.returncode == 0 and re.fullmatch(r"kolo-perf \d+\.\d+\.\d+\n", p.stdout), p
+    p = subprocess.run([KOLO_PERF, "--help"], capture_output=True, text=True, timeout=30)
+    assert p.returncode == 0 and "usage:" in p.stdout and "-b, --min" in p.stdout, p
+
+
+def case_options_of_nccl_tests():
+    for name in ("allreduce", "all-reduce", "AllReduce", "all_reduce"):
+        out = good(2, name, *"-b 1K -e 4K -f 2 -n 5 -w 1 -c 1 -d double -o max -r 0".split())
+        rows = [l.split() for l in out.splitlines() if l.startswith("  ")]
+        assert [r[:5] for r in rows] == [[str(s), str(s // 8), "float64", "max", "-1"] for s in (1024, 2048, 4096)], out
+        head = [l.split() for l in out.splitlines() if l.startswith("# ")]
+        assert ["#", "size", "count", "type", "redop", "root", "time", "algbw", "busbw", "#wrong"] in [h[:10] for h in head], out
+        assert any(h[1:6] == ["(B)", "(elements)", "(us)", "(GB/s)", "(GB/s)"] for h in head), out
+        last = re.fullmatch(r"# out of bounds values: 0 OK, average busbw: (\d+\.\d+) GB/s", out.splitlines()[-1])
+        assert last and abs(float(last[1]) - sum(float(r[7]) for r in rows) / 3) < 0.002, out
+    out = good(2, "broadcast", *"-b 64 -e 64 -n 3 -c 0 -r 1".split())
+    assert [l.split()[2:5] for l in out.splitlines() if l.startswith("  ")] == [["float32", "none", "1"]], out
+    assert out.splitlines()[-1].startswith("# out of bounds values: not checked, average"), out
 
 
 def case_a_file_that_cannot_be_written_is_an_error():
-    status, _, err = run(2, "barrier", "--iters", "3", "--json", "/nonexistent/rows.json")
-    assert status == 1 and "/nonexistent/rows.json" in err, (status, err)
+    for option in ("--json", "--plot"):
+        status, out, err = run(2, "barrier", "--iters", "3", option, "/nonexistent/rows.json")
+        assert status == 1 and "/nonexistent/rows.json" in err, (status, err)
+        assert out == "", "it measured before it looked whether it can write"
 
 
 CASES = {name[len("case_"):]: f for name, f in list(globals().items()) if name.startswith("case_")}

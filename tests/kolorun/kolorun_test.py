@@ -464,6 +464,22 @@ def test_bad_options_are_refused():
                  ("-n", "1", "--timeout", "-1", "true"), ("-n", "1", "--bind-to", "sockets", "true"), ("-n", "1", "--nonsense", "true")):
         status, out, err = run(*args)
         assert status == 2 and out == "" and err, f"{args}: status {status}, {err!r}"
+        assert len(err.splitlines()) <= 2, f"{args}: more than the mistake and where help is: {err!r}"
+
+
+def test_version_and_help_of_every_tool():
+    folder = pathlib.Path(KOLORUN).parent
+    for tool in ("kolorun", "kolo-perf", "kolo-info", "kolo-top", "kolo-trace", "../examples/digits/digits", "../examples/elastic/elastic"):
+        name = pathlib.Path(tool).name
+        if name == "digits" and not (folder / tool).exists():
+            continue  # a build without protobuf-c
+        for option, want in (("--version", rf"{name} \d+\.\d+\.\d+\n"), ("--help", r"usage:(.|\n)*")):
+            p = subprocess.run([folder / tool, option], capture_output=True, text=True, timeout=LIMIT_S)
+            same((p.returncode, p.stderr), (0, ""))
+            assert re.fullmatch(want, p.stdout), (tool, option, p.stdout)
+        p = subprocess.run([folder / tool, "--no-such-option"], capture_output=True, text=True, timeout=LIMIT_S)
+        same((p.returncode, p.stdout), (2, ""))
+        assert f"try '{name} --help'" in p.stderr and len(p.stderr.splitlines()) <= 2, (tool, p.stderr)
 
 
 def test_reader_that_goes_away_ends_the_job():

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * kolo-perf: times the collectives of a job and checks their values. main.c reads options, ops.c knows what each
- * collective needs, measure.c times, report.c prints the table and JSON, plot.c draws. The files inside*.c look
- * into the library: which algorithm ran, what the simulator says of it, how the others compare.
+ * kolo-perf: times the collectives of a job and checks their values. options.c reads the command line, ops.c knows
+ * what each collective needs, measure.c times, report.c prints the table and JSON, plot.c draws. The files
+ * inside*.c look into the library: which algorithm ran, what the simulator says of it, how the others compare.
  */
 #ifndef KOLO_TOOLS_PERF_H
 #define KOLO_TOOLS_PERF_H
@@ -62,6 +62,12 @@ typedef struct {
     double copy_share;   /* of the copy bound; 0: not told */
 } perf_row_t;
 
+/* ---- options.c ---- */
+/* -1: go on, else the exit status. */
+int perf_options_parse(int argc, char **argv, perf_options_t *options);
+/* Says in one line what is wrong with the arguments; returns the exit status. */
+int perf_bad(const char *what, const char *text);
+
 /* ---- ops.c ---- */
 /* Elements of the call for a message of `bytes`, and how many of them src and dst hold. */
 void perf_shape(const perf_job_t *job, perf_coll_t coll, uint64_t bytes, uint64_t *count, uint64_t *src_count,
@@ -117,7 +123,9 @@ int perf_every_algorithm(const perf_job_t *job);
 
 /* ---- report.c, plot.c ---- */
 void perf_print_head(const perf_job_t *job, perf_coll_t coll);
-void perf_print_row(const perf_row_t *row);
+void perf_print_row(const perf_job_t *job, const perf_row_t *row);
+/* The line below the table. */
+void perf_print_end(const perf_job_t *job, const perf_row_t *rows, size_t count);
 int perf_write_json(const perf_job_t *job, const perf_row_t *rows, size_t count, const char *path);
 int perf_write_plot(const perf_job_t *job, const perf_row_t *rows, size_t count, const char *path);
 

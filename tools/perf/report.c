@@ -9,28 +9,58 @@
 #include <time.h>
 #include <unistd.h>
 
-void perf_print_head(const perf_job_t *job, perf_coll_t coll)
+static bool reduces(perf_coll_t coll)
 {
-    printf("# %s, %d ranks, %s%s%s\n", perf_coll_names[coll], job->nranks, perf_type_names[job->options->type],
-           coll == PERF_ALL_REDUCE || coll == PERF_REDUCE || coll == PERF_REDUCE_SCATTER ? " " : "",
-           coll == PERF_ALL_REDUCE || coll == PERF_REDUCE || coll == PERF_REDUCE_SCATTER
-               ? perf_op_names[job->options->op]
-               : "");
-    printf("# %12s %12s %5s %11s %11s %11s %11s %9s %9s %7s %7s  %s\n", "bytes", "count", "place", "min us",
-           "median us", "p99 us", "model us", "algbw", "busbw", "of copy", "wrong", "algorithm");
+    return coll == PERF_ALL_REDUCE || coll == PERF_REDUCE || coll == PERF_REDUCE_SCATTER;
 }
 
-void perf_print_row(const perf_row_t *row)
+static bool has_root(perf_coll_t coll)
 {
-    char wrong[32] = "n/a", model[32] = "-", share[32] = "-";
+    return coll == PERF_REDUCE || coll == PERF_BROADCAST || coll == PERF_GATHER || coll == PERF_SCATTER;
+}
+
+void perf_print_head(const perf_job_t *job, perf_coll_t coll)
+{
+    printf("# %s, %d ranks\n", perf_coll_names[coll], job->nranks);
+    printf("# %12s %12s %10s %6s %5s %10s %8s %8s %7s  %-5s %9s %9s %9s %7s  %s\n", "size", "count", "type",
+           "redop", "root", "time", "algbw", "busbw", "#wrong", "place", "min", "p99", "model", "of copy",
+           "algorithm");
+    printf("# %12s %12s %10s %6s %5s %10s %8s %8s %7s  %-5s %9s %9s %9s %7s\n", "(B)", "(elements)", "", "", "",
+           "(us)", "(GB/s)", "(GB/s)", "", "", "(us)", "(us)", "(us)", "");
+}
+
+void perf_print_row(const perf_job_t *job, const perf_row_t *row)
+{
+    char wrong[32] = "N/A", model[32] = "-", share[32] = "-", root[16] = "-1";
     if (row->wrong >= 0) snprintf(wrong, sizeof wrong, "%ld", row->wrong);
     if (row->predicted_us > 0) snprintf(model, sizeof model, "%.2f", row->predicted_us);
     if (row->copy_share > 0) snprintf(share, sizeof share, "%.2f", row->copy_share);
-    printf("  %12llu %12llu %5s %11.2f %11.2f %11.2f %11s %9.3f %9.3f %7s %7s  %s\n",
-           (unsigned long long)row->bytes, (unsigned long long)row->count, row->in_place ? "in" : "out",
-           row->min_us, row->median_us, row->p99_us, model, row->algbw, row->busbw, share, wrong,
+    if (has_root(row->coll)) snprintf(root, sizeof root, "%d", job->options->root);
+    printf("  %12llu %12llu %10s %6s %5s %10.2f %8.3f %8.3f %7s  %-5s %9.2f %9.2f %9s %7s  %s\n",
+           (unsigned long long)row->bytes, (unsigned long long)row->count, perf_type_names[job->options->type],
+           reduces(row->coll) ? perf_op_names[job->options->op] : "none", root, row->median_us, row->algbw,
+           row->busbw, wrong, row->in_place ? "in" : "out", row->min_us, row->p99_us, model, share,
            row->algo ? row->algo : "-");
     fflush(stdout);
+}
+
+void perf_print_end(const perf_job_t *job, const perf_row_t *rows, size_t count)
+{
+    double busbw = 0;
+    long wrong = 0;
+    size_t with_bytes = 0;
+    for (size_t i = 0; i < count; i++) {
+        if (rows[i].wrong > 0) wrong += rows[i].wrong;
+        if (rows[i].bytes == 0) continue; /* a barrier */
+        busbw += rows[i].busbw;
+        with_bytes++;
+    }
+    if (job->options->check)
+        printf("# out of bounds values: %ld %s", wrong, wrong ? "FAILED" : "OK");
+    else
+        printf("# out of bounds values: not checked");
+    if (with_bytes) printf(", average busbw: %.3f GB/s", busbw / (double)with_bytes);
+    printf("\n");
 }
 
 static void machine_line(char *buf, size_t bytes)
