@@ -9,7 +9,7 @@ N ?= 4
 KOLORUN = $(BUILD)/tools/kolorun
 PERF = $(BUILD)/tools/kolo-perf
 
-.PHONY: all deps look-again run check-run elastic digits test test-all tidy chaos chaos-points kills property bench bench-engine \
+.PHONY: all deps look-again run check-run elastic digits test test-all tidy chaos chaos-points kills programs property bench bench-engine \
         bench-peers install format fuzz clean
 
 all: $(BUILD)/build.ninja
@@ -90,6 +90,17 @@ property: look-again all
 	$(RANDOM) hosts $(RUNS) $(SEED)
 	$(RANDOM_SETS) $(RUNS) $(SEED)
 	KOLO_ENGINE_TREE_RANKS=1 KOLO_ENGINE_TREE_FAN_IN=2 $(RANDOM_SETS) $(RUNS) $(SEED)
+
+# Random programs on kolo.h, N on each wire from SEED on: groups cut differently on each rank, several communicators
+# and streams, against a scalar reference. What fails prints its seed.
+PROGRAMS = $(BUILD)/tests/programs/comm_programs
+programs: RUNS = $(if $(filter file,$(origin N)),1000,$(N))
+programs: SEED ?= 1
+programs: look-again all
+	$(PROGRAMS) $(RUNS) $(SEED)
+	KOLO_LOCAL_DISABLE=1 $(PROGRAMS) $(RUNS) $(SEED)
+	KOLO_LOCAL_DISABLE=1 KOLO_CMA_DISABLE=1 $(PROGRAMS) $(RUNS) $(SEED)
+	KOLO_LOCAL_DISABLE=1 KOLO_CMA_DISABLE=1 KOLO_SHM_DISABLE=1 $(PROGRAMS) $(RUNS) $(SEED)
 
 bench: all
 	$(KOLORUN) -n $(N) $(PERF) all_reduce --min 8 --max 64M
