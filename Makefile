@@ -10,7 +10,7 @@ KOLORUN = $(BUILD)/tools/kolorun
 PERF = $(BUILD)/tools/kolo-perf
 
 .PHONY: all deps look-again run check-run elastic digits test test-all tidy chaos chaos-points kills programs property bench bench-engine \
-        bench-peers install format fuzz clean
+        bench-peers install uninstall help format fuzz clean
 
 all: $(BUILD)/build.ninja
 	ninja -C $(BUILD) -j $(J)
@@ -121,6 +121,25 @@ install: $(BUILD)/build.ninja
 	@$(MAKE) --no-print-directory all
 	meson install -C $(BUILD) --no-rebuild
 	@if [ -z "$(DESTDIR)" ] && [ "$$(id -u)" = 0 ]; then ldconfig; fi
+	@meson introspect --buildoptions $(BUILD) | python3 -c 'import json, sys; \
+	o = {r["name"]: r["value"] for r in json.load(sys.stdin)}; p = o["prefix"]; l = p + "/" + o["libdir"]; \
+	print("\nTo use it from this shell:\n  export PATH=" + p + "/bin:$$PATH\n  export LD_LIBRARY_PATH=" + l \
+	+ ":$$LD_LIBRARY_PATH PKG_CONFIG_PATH=" + l + "/pkgconfig:$$PKG_CONFIG_PATH")'
+
+# What the last `make install` of this build folder put in place.
+uninstall:
+	ninja -C $(BUILD) uninstall
+
+help:
+	@echo 'make               builds into $(BUILD)/'
+	@echo 'make run           trains a model with $(N) workers, one of which is killed half way'
+	@echo 'make check-run     $(N) ranks check every collective and print its times'
+	@echo 'make elastic       a service whose workers are killed, stopped and cut off while it runs'
+	@echo 'make test          checks and tests, minutes; make test-all: everything'
+	@echo 'make bench         times all_reduce; bench-engine, bench-peers (other libraries)'
+	@echo 'make install       into PREFIX=$(PREFIX); make uninstall takes it back'
+	@echo 'make format        lays out the C files; make clean removes the build folders'
+	@echo 'N= ranks, BUILD= folder, PREFIX= where to, J= jobs; see README.md and CONTRIBUTING.md'
 
 format:
 	@scripts/install-deps build test

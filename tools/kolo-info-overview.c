@@ -76,6 +76,20 @@ static void print_build(void)
 #else
     printf("  libsodium    out: nothing can be proved, so ranks connect on the loopback interface only\n");
 #endif
+#if defined(KOLO_HAVE_PROTOBUF)
+    printf("  protobuf-c   in: engines of several ranks\n");
+#else
+    printf("  protobuf-c   out: the tensor engine works with one rank only\n");
+#endif
+#if defined(KOLO_HAVE_MICROHTTPD)
+    printf("  microhttpd   in: kolorun can keep a store for the ranks (--store)\n");
+#else
+    printf("  microhttpd   out: kolorun has no --store\n");
+#endif
+    if (KOLO_MPI_MODULES[0])
+        printf("  MPI          modules for %s in: KOLO_ENGINE_BACKENDS=mpi\n", KOLO_MPI_MODULES);
+    else
+        printf("  MPI          out: the engine has no backend mpi\n");
     print_autotune();
 }
 

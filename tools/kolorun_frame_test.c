@@ -93,27 +93,45 @@ static void hosts_are_listed_in_their_order(void **state)
     (void)state;
     kolorun_hostlist_t list = {0};
     assert_true(add(&list, "a:2, b ,[fe80::1]:3,fe80::2,u@c:1"));
-    assert_true(add(&list, "# file\nd slots=4\n\te:1 # five\n\nb:2\n"));
+    assert_true(add(
+        &list, "# file\nd slots=4 max_slots=8\n\te:1 # five\n\nb slots=2 max-slots=3\nf max_slots=4 slots=2\n"));
     static const struct {
         const char *name;
         int slots;
-    } want[] = {{"a", 2}, {"b", 3}, {"fe80::1", 3}, {"fe80::2", 1}, {"u@c", 1}, {"d", 4}, {"e", 1}};
+    } want[] = {{"a", 2}, {"b", 3}, {"fe80::1", 3}, {"fe80::2", 1}, {"u@c", 1}, {"d", 4}, {"e", 1}, {"f", 2}};
     assert_int_equal(list.count, sizeof want / sizeof *want);
     for (int i = 0; i < list.count; i++) {
         assert_string_equal(list.hosts[i].name, want[i].name);
         assert_int_equal(list.hosts[i].slots, want[i].slots);
     }
-    assert_int_equal(list.slots, 15);
+    assert_int_equal(list.slots, 17);
     kolorun_hostlist_fini(&list);
 }
 
 static void nonsense_is_no_host(void **state)
 {
     (void)state;
-    static const char *const bad[] = {
-        "a:0", "a:",     "a:x",       "a:-1",        "a:99999",     "-oProxyCommand=x",
-        "a;b", "[::1",   "a slots=0", "a slots=",    "a:2 slots=2", ":2",
-        "a b", "[::1]2", "a\x01",     "$(reboot):1", "a:65536,b:1"};
+    static const char *const bad[] = {"a:0",
+                                      "a:",
+                                      "a:x",
+                                      "a:-1",
+                                      "a:99999",
+                                      "-oProxyCommand=x",
+                                      "a;b",
+                                      "[::1",
+                                      "a slots=0",
+                                      "a slots=",
+                                      "a:2 slots=2",
+                                      ":2",
+                                      "a b",
+                                      "[::1]2",
+                                      "a\x01",
+                                      "$(reboot):1",
+                                      "a:65536,b:1",
+                                      "a max_slots=",
+                                      "a slots=1 slots=2",
+                                      "a max_slots=x slots=2",
+                                      "a slots=2 max"};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         kolorun_hostlist_t list = {0};
         if (add(&list, bad[i])) fail_msg("took \"%s\"", bad[i]);

@@ -64,6 +64,28 @@ static bool put(kolorun_hostlist_t *list, const char *name, size_t bytes, int sl
     return true;
 }
 
+/* "slots=4 max_slots=8", as in the host files of Open MPI. The most that a host takes says nothing here: kolorun
+ * never puts more ranks on a host than it has slots. */
+static bool read_words(const char *at, const char *end, int *slots)
+{
+    static const char *const most[] = {"max_slots=", "max-slots="};
+    bool any = false;
+    int unused;
+    while (at < end) {
+        const char *stop = at;
+        while (stop < end && !isblank((unsigned char)*stop)) stop++;
+        size_t n = (size_t)(stop - at);
+        bool is_most = n > 10 && (memcmp(at, most[0], 10) == 0 || memcmp(at, most[1], 10) == 0);
+        bool is_slots = !any && n > 6 && memcmp(at, "slots=", 6) == 0;
+        if (is_slots && !number_of(at + 6, n - 6, slots)) return false;
+        if (is_most && !number_of(at + 10, n - 10, &unused)) return false;
+        if (!is_slots && !is_most) return false;
+        any |= is_slots;
+        for (at = stop; at < end && isblank((unsigned char)*at);) at++;
+    }
+    return true;
+}
+
 /* One item without blanks around it. */
 static bool add_item(kolorun_hostlist_t *list, const char *text, size_t bytes, char *why, size_t why_bytes)
 {
@@ -90,8 +112,7 @@ static bool add_item(kolorun_hostlist_t *list, const char *text, size_t bytes, c
     while (blank < end && isblank((unsigned char)*blank)) blank++;
     if (blank < end) { /* host slots=N */
         if (after < blank && *after == ':') return complain(why, why_bytes, text, bytes, "gives its slots twice");
-        if (end - blank < 7 || memcmp(blank, "slots=", 6) != 0 ||
-            !number_of(blank + 6, (size_t)(end - blank - 6), &slots))
+        if (!read_words(blank, end, &slots))
             return complain(why, why_bytes, text, bytes, "is neither host:slots nor host slots=N");
     }
     return put(list, name, length, slots) || complain(why, why_bytes, text, bytes, "makes more than 65536 slots");

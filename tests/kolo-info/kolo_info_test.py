@@ -38,6 +38,8 @@ def case_overview_tells_build_wires_and_limits():
     has(out, "Kolo ", "compiler", "sanitizers", "hwloc", "libsodium", "local", "cma", "shm", "tcp", "descriptors", "memlock")
     assert re.search(r"cores +\d+ usable of \d+ online", out), out
     assert re.search(r"libsodium +(\d+\.\d+.* in|out):", out) and re.search(r"hwloc +(\d+\.\d+ in|out):", out), out
+    for part in ("protobuf-c", "microhttpd", "MPI", "autotune"):
+        assert re.search(rf"\n  {part} +(.* )?(in|out): ", out), (part, out)
     assert re.search(r"\n  0 of \d+\n", out), out
 
 
