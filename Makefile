@@ -74,6 +74,11 @@ chaos: look-again all
 kills: look-again all
 	$(BUILD)/tests/comm/comm_kills_test $(N) $(SEED)
 
+# Random programs with one odd call, N of them: who is odd, told to all within two seconds: make mismatches N=1000 SEED=1
+.PHONY: mismatches
+mismatches: look-again all
+	$(BUILD)/tests/mismatch/mismatch_random_test $(N) $(SEED) 2000
+
 chaos-points: look-again all
 	@$(CHAOS) --points $(TIMES) --out bench/results/chaos-points.txt $(CHAOS_ARGS)
 

@@ -104,7 +104,14 @@ typedef struct {
 } kolo_user_op_t;
 
 /* Why operations end before they are complete; the first reason stays, but an abort. */
-enum { KOLO_STOP_NONE, KOLO_STOP_ABORT, KOLO_STOP_LOST, KOLO_STOP_REVOKED, KOLO_STOP_PARTITION };
+enum {
+    KOLO_STOP_NONE,
+    KOLO_STOP_ABORT,
+    KOLO_STOP_LOST,
+    KOLO_STOP_REVOKED,
+    KOLO_STOP_PARTITION,
+    KOLO_STOP_MISMATCH
+};
 /* The entry of an operation whose turn it is; ended by kolo_record_end(). */
 static inline void kolo_record_begin(kolo_recording_t *r, const kolo_call_t *call, uint64_t number, uint64_t word,
                                      kolo_record_state_t state, uint32_t algo)
@@ -503,9 +510,11 @@ void kolo_mismatch_met(const kolo_task_t *task);
 /* The `look` of a send or receive (arg: its task), and of those of a group (arg: the kolo_p2p_t). */
 kolo_status_t kolo_mismatch_look_pair(void *arg);
 kolo_status_t kolo_mismatch_look_pairs(void *arg);
-/* What a send or receive is, as a word. */
+/* What a call is, as a word. */
 static inline uint64_t kolo_mismatch_word(const kolo_call_t *call)
 {
+    if (call->kind == KOLO_CALL_COLL)
+        return kolo_signature(call->coll, (int)call->type, (int)call->op, call->root, call->count);
     int way = call->kind == KOLO_CALL_SEND ? KOLO_P2P_WORD_SEND : KOLO_P2P_WORD_RECV;
     return kolo_signature(KOLO_COLL_P2P, (int)call->type, way, call->root, call->count);
 }

@@ -12,14 +12,26 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define CULPRIT_MS 250 /* how long the name of a lost rank may take to go round */
+#define CULPRIT_MS  250 /* how long the name of a lost rank may take to go round */
+#define WORDS_BYTES 600
 
 static kolo_status_t status_of(uint32_t stop)
 {
     return stop == KOLO_STOP_REVOKED     ? KOLO_ERR_REVOKED
            : stop == KOLO_STOP_PARTITION ? KOLO_ERR_PARTITION
+           : stop == KOLO_STOP_MISMATCH  ? KOLO_ERR_MISMATCH
            : stop == KOLO_STOP_LOST      ? KOLO_ERR_REMOTE
                                          : KOLO_ERR_ABORTED;
+}
+
+/* Why operations end: word of a rank that was lost, if it comes in time, or of two that differ. */
+static int ask_why(kolo_body_t *body, int wait_ms, char *why, size_t bytes)
+{
+    int rank = kolo_oob_culprit(body->oob, wait_ms, why, bytes);
+    if (atomic_load(&body->stop) != KOLO_STOP_MISMATCH) return rank;
+    (void)kolo_oob_difference(body->oob);
+    snprintf(why, bytes, "%s", kolo_error_text());
+    return rank;
 }
 
 static void put_words(const kolo_body_t *body, uint32_t stop, int rank, const char *why, char *buf, size_t bytes)
@@ -29,6 +41,8 @@ static void put_words(const kolo_body_t *body, uint32_t stop, int rank, const ch
         snprintf(buf, bytes, "rank %d revoked the communicator", rank);
     else if (stop == KOLO_STOP_PARTITION)
         snprintf(buf, bytes, "the network has split: %s", why);
+    else if (stop == KOLO_STOP_MISMATCH)
+        snprintf(buf, bytes, "%s", why);
     else if (card)
         snprintf(buf, bytes, "rank %d (host %s, process %d) was lost: %s", rank, card->host_name, (int)card->pid,
                  why);
@@ -50,7 +64,8 @@ static void on_news(void *arg, kolo_news_kind_t kind, int rank, const char *why)
 {
     static const uint32_t stops[] = {[KOLO_NEWS_LOST] = KOLO_STOP_LOST,
                                      [KOLO_NEWS_REVOKED] = KOLO_STOP_REVOKED,
-                                     [KOLO_NEWS_PARTITION] = KOLO_STOP_PARTITION};
+                                     [KOLO_NEWS_PARTITION] = KOLO_STOP_PARTITION,
+                                     [KOLO_NEWS_MISMATCH] = KOLO_STOP_MISMATCH};
     kolo_body_t *body = arg;
     kolo_comm_t h = body->handle;
     uint32_t none = KOLO_STOP_NONE;
@@ -89,10 +104,10 @@ static void describe_calls(uint64_t number, const kolo_call_t *calls, size_t cou
 static void say(kolo_body_t *body, kolo_status_t status, const kolo_call_t *calls, size_t count)
 {
     static const char ended[] = "aborted while waiting for ";
-    char why[192] = "", seen[KOLO_ERROR_TEXT_BYTES], doing[128], words[400];
+    char why[WORDS_BYTES] = "", seen[KOLO_ERROR_TEXT_BYTES], doing[128], words[WORDS_BYTES];
     uint32_t stop = atomic_load(&body->stop);
     snprintf(seen, sizeof seen, "%s", kolo_error_text());
-    int rank = kolo_oob_culprit(body->oob, stop ? 0 : CULPRIT_MS, why, sizeof why);
+    int rank = ask_why(body, stop ? 0 : CULPRIT_MS, why, sizeof why);
     describe_calls(body->operation - 1, calls, count, doing, sizeof doing);
     stop = atomic_load(&body->stop);
     if (!stop || stop == KOLO_STOP_ABORT) {
@@ -105,6 +120,15 @@ static void say(kolo_body_t *body, kolo_status_t status, const kolo_call_t *call
     kolo_fail(status_of(stop), "%s; %s was under way: %.400s", words, doing, seen);
 }
 
+/* Two ranks differ, of which this one may be neither: what it was in itself is said as well. */
+static void add_own(kolo_body_t *body, const kolo_call_t *call)
+{
+    char words[160], seen[KOLO_ERROR_TEXT_BYTES];
+    kolo_signature_print(kolo_mismatch_word(call), words, sizeof words);
+    snprintf(seen, sizeof seen, "%s", kolo_error_text());
+    if (!strstr(seen, words)) kolo_fail(KOLO_ERR_MISMATCH, "%.800s; rank %d is in %s", seen, body->rank, words);
+}
+
 kolo_status_t kolo_body_fail_operation(kolo_body_t *body, kolo_status_t status, const kolo_call_t *calls,
                                        size_t count)
 {
@@ -115,6 +139,7 @@ kolo_status_t kolo_body_fail_operation(kolo_body_t *body, kolo_status_t status, 
         stop = atomic_load(&body->stop);
         if (stop > KOLO_STOP_ABORT) status = status_of(stop);
     }
+    if (status == KOLO_ERR_MISMATCH && atomic_load(&body->stop) == KOLO_STOP_MISMATCH) add_own(body, calls);
     if (status == KOLO_ERR_TIMEOUT) kolo_survey_time_out(body);
     kolo_fail_prefix(status, "%s rank %d: ", body->name, body->rank);
     return kolo_body_fail(body, status);
@@ -172,10 +197,10 @@ kolo_status_t kolo_lost_watch(kolo_body_t *body)
 /* READY has just been set: what came before, or at the same moment, counts too. */
 void kolo_lost_started(kolo_body_t *body)
 {
-    char why[192] = "", words[400];
+    char why[WORDS_BYTES] = "", words[WORDS_BYTES];
     uint32_t stop = atomic_load(&body->stop);
     if (stop <= KOLO_STOP_ABORT || atomic_load(&body->handle->state) != KOLO_COMM_READY) return;
-    int rank = kolo_oob_culprit(body->oob, 0, why, sizeof why);
+    int rank = ask_why(body, 0, why, sizeof why);
     put_words(body, stop, rank, why, words, sizeof words);
     kolo_fail(status_of(stop), "%s rank %d: %s", body->name, body->rank, words);
     kolo_body_fail(body, status_of(stop));

@@ -16,33 +16,39 @@
 #include <string.h>
 
 #define ASKED_AT_ONCE    16
+#define ANSWER_MS        200
 #define QUICK_QUESTIONS  4
 #define PAIRS_AT_ONCE    64
 #define PAUSE_MOST_NS    (10 * KOLO_NS_PER_S)
 #define ROOTS_TOLD_APART 8191                  /* by a signature */
 #define PAIRS            (KOLO_BOARD_NONE - 1) /* in the place of an operation that is long in coming */
 
-static void tell(int rank, uint64_t mine, int other, uint64_t theirs, uint64_t number, char *buf, size_t bytes)
+static void tell(const kolo_difference_t *d, char *buf, size_t bytes)
 {
-    char my_words[160], their_words[160];
-    kolo_signature_print(mine, my_words, sizeof my_words);
-    kolo_signature_print(theirs, their_words, sizeof their_words);
-    if (kolo_signature_fields(mine).coll == KOLO_COLL_P2P)
+    static const char rule[] = "all ranks must make the same calls in the same order";
+    char words[160], others[160];
+    kolo_signature_print(d->word, words, sizeof words);
+    kolo_signature_print(d->other_word, others, sizeof others);
+    if (kolo_signature_fields(d->word).coll == KOLO_COLL_P2P)
         snprintf(buf, bytes,
                  "rank %d waits in %s, but rank %d is in operation %" PRIu64
                  " (%s), which rank %d has not called: neither can go on",
-                 rank, my_words, other, number, their_words, rank);
-    else if (kolo_signature_fields(theirs).coll == KOLO_COLL_P2P)
+                 d->rank, words, d->other, d->other_number, others, d->rank);
+    else if (kolo_signature_fields(d->other_word).coll == KOLO_COLL_P2P)
         snprintf(buf, bytes,
                  "operation %" PRIu64 " of rank %d is %s, but rank %d has not called it and is in %s: neither can "
                  "go on",
-                 number, rank, my_words, other, their_words);
-    else
+                 d->number, d->rank, words, d->other, others);
+    else if (d->number != d->other_number)
         snprintf(buf, bytes,
-                 "operation %" PRIu64
-                 " of rank %d is %s, that of rank %d is %s: all ranks must make the same calls "
-                 "in the same order",
-                 number, rank, my_words, other, their_words);
+                 "rank %d is in operation %" PRIu64 " (%s), but rank %d is in operation %" PRIu64 " (%s): %s",
+                 d->rank, d->number, words, d->other, d->other_number, others, rule);
+    else if (d->word == d->other_word)
+        snprintf(buf, bytes, "operation %" PRIu64 " (%s) has another count on rank %d than on rank %d: %s",
+                 d->number, words, d->rank, d->other, rule);
+    else
+        snprintf(buf, bytes, "operation %" PRIu64 " of rank %d is %s, that of rank %d is %s: %s", d->number,
+                 d->rank, words, d->other, others, rule);
 }
 
 /* By what the operation computes, whatever the algorithm: results that hang on the other's data. The v forms (their
@@ -136,12 +142,43 @@ kolo_status_t kolo_mismatch_look(void *arg)
     return KOLO_OK;
 }
 
+/* What came is of a later operation: what the writer was in as its own one of this number is better to know. */
+static void ask_writer(kolo_body_t *body, const kolo_task_t *task)
+{
+    char why[8];
+    uint64_t end = kolo_deadline_ms(ANSWER_MS);
+    while (kolo_oob_difference(body->oob) != KOLO_ERR_MISMATCH && kolo_now_ns() < end) {
+        kolo_oob_ask(body->oob, task->met_rank, task->operation);
+        (void)kolo_oob_culprit(body->oob, ANSWER_MS / 4, why, sizeof why);
+    }
+}
+
 void kolo_mismatch_met(const kolo_task_t *task)
 {
     kolo_body_t *body = body_of(task);
-    if (task->met && task->met_operation == task->operation && task->met_signature != task->signature &&
-        kolo_signature_fields(task->met_signature).coll != KOLO_COLL_P2P)
-        kolo_oob_note_difference(body->oob, task->operation, task->signature, task->met_rank, task->met_signature);
+    char seen[KOLO_ERROR_TEXT_BYTES];
+    uint64_t then;
+    if (!task->met) return;
+    kolo_difference_t d = {.rank = body->rank,
+                           .other = task->met_rank,
+                           .number = task->operation,
+                           .word = task->signature,
+                           .other_number = task->met_operation,
+                           .other_word = task->met_signature};
+    bool message = kolo_signature_fields(d.other_word).coll == KOLO_COLL_P2P;
+    bool behind = (int64_t)(task->met_operation - task->operation) < 0;
+    snprintf(seen, sizeof seen, "%s", kolo_error_text());
+    if (behind && kolo_oob_look_back(body->oob, task->met_operation, &then) && then != task->met_signature) {
+        d.number = task->met_operation;
+        d.word = then;
+    } else if (!behind && !message && d.number != d.other_number) {
+        ask_writer(body, task);
+    }
+    kolo_oob_note_difference(body->oob, &d);
+    /* Of a message in the way, or counts that differ by too little for words to tell, the executor has said more.
+     */
+    if (message || d.word == d.other_word || kolo_oob_difference(body->oob) != KOLO_ERR_MISMATCH)
+        (void)kolo_fail(KOLO_ERR_MISMATCH, "%s", seen);
 }
 
 /* ---- sends and receives ---- */

@@ -2,10 +2,10 @@
  *
  * Boards: which of its numbered operations a rank is in, for peers who wait for it and wonder. A rank that has
  * waited too long shows its peer the entry of the operation it is in. The peer's progress thread compares it with
- * the entry that it has under the same number, whatever its own thread does, and answers with that one, so that
- * both sides learn of a difference. A rank that already knows of one passes on what it knows, so that all who wait
- * hear of it. A number that the peer has not reached, or has left long ago, proves nothing and gets no answer,
- * unless the peer has failed: then it says so.
+ * the entry that it has under the same number, on its board or in its flight record, whatever its own thread does,
+ * and answers with that one, so that both sides learn of a difference; difference.c tells everybody else. A number
+ * that the peer has not reached, or left a thousand calls ago, proves nothing and gets no answer, unless the peer
+ * has failed: then it says so.
  *
  * Who waits in a send or receive shows how many it has begun instead: answer_pair() says when that proves
  * something.
@@ -14,9 +14,6 @@
 #include "diag/state.h"
 
 #include <stdio.h>
-
-#define ANSWER_WANTED 1u
-#define GAVE_UP       2u /* the rank has failed and is in no operation; the word means nothing */
 
 void kolo_oob_set_board(kolo_oob_t *oob, const kolo_board_t *board, int stalled_ms, kolo_board_tell_fn_t tell,
                         kolo_board_needs_fn_t needs)
@@ -37,6 +34,28 @@ static bool look_up(const kolo_board_t *board, uint64_t number, uint64_t *word)
     if (number == KOLO_BOARD_NONE || atomic_load_explicit(&e->number, memory_order_acquire) != number) return false;
     *word = atomic_load_explicit(&e->word, memory_order_acquire);
     return atomic_load_explicit(&e->number, memory_order_acquire) == number;
+}
+
+static bool look_back(const kolo_oob_t *oob, uint64_t number, uint64_t *word)
+{
+    const kolo_diag_t *d = kolo_diag(oob);
+    if (d->board == NULL) return false;
+    return look_up(d->board, number, word) || (d->record != NULL && kolo_record_find(d->record, number, word));
+}
+
+bool kolo_oob_look_back(kolo_oob_t *oob, uint64_t number, uint64_t *word)
+{
+    pthread_mutex_lock(&oob->lock);
+    bool found = look_back(oob, number, word);
+    pthread_mutex_unlock(&oob->lock);
+    return found;
+}
+
+void kolo_oob_set_record(kolo_oob_t *oob, const kolo_record_t *record)
+{
+    pthread_mutex_lock(&oob->lock);
+    kolo_diag(oob)->record = record;
+    pthread_mutex_unlock(&oob->lock);
 }
 
 /* ---- sending; with the lock held ---- */
@@ -151,15 +170,6 @@ void kolo_oob_give_up_pair(kolo_oob_t *oob, uint64_t number, uint64_t word)
 
 /* ---- what arrives; on the progress thread, with the lock held ---- */
 
-static void note(kolo_oob_t *oob, const kolo_difference_t *found);
-
-/* Is a difference known, as opposed to a peer that gave up? */
-static bool differs(const kolo_oob_t *oob)
-{
-    return atomic_load_explicit(&kolo_diag(oob)->difference.found, memory_order_relaxed) &&
-           !kolo_diag(oob)->difference.gave_up;
-}
-
 static bool is_before(uint64_t a, uint64_t b)
 {
     return (int64_t)(a - b) < 0;
@@ -185,16 +195,12 @@ static bool show_failure(kolo_oob_t *oob, kolo_peer_t *peer, uint64_t asked, uin
 
 static bool answer_board(kolo_oob_t *oob, kolo_peer_t *peer, const kolo_question_t *q)
 {
-    const kolo_difference_t *d = &kolo_diag(oob)->difference;
+    const kolo_diag_t *d = kolo_diag(oob);
     uint64_t mine;
-    if (look_up(kolo_diag(oob)->board, q->number, &mine) && mine != q->word)
-        return show(peer, q->number, mine, oob->rank, 0);
-    if (differs(oob) && d->number == q->number)
-        return d->mine != q->word ? show(peer, d->number, d->mine, oob->rank, 0)
-                                  : show(peer, d->number, d->theirs, d->rank, 0);
-    if (kolo_diag(oob)->gave_up_word != 0 && !is_before(q->number, kolo_diag(oob)->gave_up_number))
-        return show(peer, q->number, kolo_diag(oob)->gave_up_word, oob->rank, 0);
-    return kolo_diag(oob)->gave_up && show_failure(oob, peer, q->number, 0);
+    if (look_back(oob, q->number, &mine) && mine != q->word) return show(peer, q->number, mine, oob->rank, 0);
+    if (d->gave_up_word != 0 && !is_before(q->number, d->gave_up_number))
+        return show(peer, q->number, d->gave_up_word, oob->rank, 0);
+    return d->gave_up && show_failure(oob, peer, q->number, 0);
 }
 
 /* The direction in which the asker has begun messages that I have not, -1: none. */
@@ -226,23 +232,15 @@ static bool is_held_by(const kolo_oob_t *oob, int rank, uint64_t *number, uint64
  * after the messages before it were counted, and those behind it cannot be begun, so the counts are final. */
 static bool answer_pair(kolo_oob_t *oob, kolo_peer_t *peer, const kolo_question_t *q)
 {
-    const kolo_difference_t *d = &kolo_diag(oob)->difference;
     uint64_t number = q->number, word = 0;
     bool held = is_held_by(oob, peer->rank, &number, &word);
     int in = missing(oob, peer->rank, &q->pair);
     if (in < 0) return false;
     uint32_t flags = KOLO_BOARD_STUCK | (in == KOLO_BOARD_SEND ? KOLO_BOARD_STUCK_SEND : 0);
-    if (held) {
-        bool told = show(peer, number, word, oob->rank, flags);
-        note(oob,
-             &(kolo_difference_t){.rank = peer->rank, .number = number, .mine = word, .theirs = q->pair.words[in]});
-        return told;
-    }
-    /* Or I know already that I do not go on. */
-    if (differs(oob) && !is_before(d->number, q->number))
-        return look_up(kolo_diag(oob)->board, d->number, &word) ? show(peer, d->number, word, oob->rank, flags)
-                                                                : show(peer, d->number, d->theirs, d->rank, flags);
-    return kolo_diag(oob)->gave_up && show_failure(oob, peer, q->number, KOLO_BOARD_STUCK);
+    if (!held) return kolo_diag(oob)->gave_up && show_failure(oob, peer, q->number, KOLO_BOARD_STUCK);
+    bool told = show(peer, number, word, oob->rank, flags);
+    kolo_difference_note(oob, &(kolo_difference_t){oob->rank, peer->rank, number, word, number, q->pair.words[in]});
+    return told;
 }
 
 static void answer(kolo_oob_t *oob, kolo_peer_t *peer)
@@ -252,21 +250,29 @@ static void answer(kolo_oob_t *oob, kolo_peer_t *peer)
         kolo_peer_diag(peer)->asked.kind = (kolo_frame_kind_t)0;
 }
 
-/* Remembers the first thing that is found, and tells those who asked before there was anything to tell. */
-static void note(kolo_oob_t *oob, const kolo_difference_t *found)
+/* Tells those who asked before there was anything to tell. */
+static void answer_all(kolo_oob_t *oob)
 {
-    kolo_difference_t *d = &kolo_diag(oob)->difference;
-    if (atomic_load_explicit(&d->found, memory_order_relaxed)) return;
-    d->rank = found->rank;
-    d->number = found->number;
-    d->mine = found->mine;
-    d->theirs = found->theirs;
-    d->gave_up = found->gave_up;
-    atomic_store_explicit(&d->found, true, memory_order_release);
     for (int i = 0; i < KOLO_PEER_BUCKETS; i++)
         for (kolo_peer_t *peer = oob->peers[i]; peer != NULL; peer = peer->next)
             if (kolo_peer_diag(peer)->asked.kind != 0) answer(oob, peer);
+}
+
+static void note_quitter(kolo_oob_t *oob, int rank, uint64_t number)
+{
+    kolo_discovery_t *d = &kolo_diag(oob)->quitter;
+    if (atomic_load_explicit(&d->found, memory_order_relaxed)) return;
+    d->what = (kolo_difference_t){.other = rank, .number = number};
+    atomic_store_explicit(&d->found, true, memory_order_release);
     kolo_oob_wake(oob);
+}
+
+/* `theirs` of `rank` has the number of an operation of mine, or tells of what a message of mine never meets. */
+static void note(kolo_oob_t *oob, uint64_t number, uint64_t mine, int rank, uint64_t theirs)
+{
+    if (rank == oob->rank) return;
+    kolo_difference_note(oob, &(kolo_difference_t){oob->rank, rank, number, mine, number, theirs});
+    answer_all(oob);
 }
 
 static const char *board_arrived(kolo_conn_t *conn, kolo_question_t *q)
@@ -277,35 +283,23 @@ static const char *board_arrived(kolo_conn_t *conn, kolo_question_t *q)
     if (wrong != NULL || kolo_diag(oob)->board == NULL) return wrong;
     bool gave_up = (f.flags & KOLO_BOARD_GAVE_UP) != 0;
     if (!gave_up && f.number != q->number) return "a board of two numbers";
-    kolo_difference_t found = {.rank = f.rank, .number = f.number, .theirs = f.word};
+    uint64_t mine;
     q->word = f.word;
     if (f.flags & KOLO_BOARD_ASKS) q->kind = KOLO_FRAME_BOARD;
-    if ((f.flags & KOLO_BOARD_STUCK) == 0 || gave_up) {
-        if (look_up(kolo_diag(oob)->board, f.number, &found.mine) && found.mine != f.word) {
-            note(oob, &found);
-            return NULL;
-        }
-        if (!gave_up) return NULL;
-    }
-    found.number = q->number;
-    found.gave_up = gave_up;
-    if (f.flags & KOLO_BOARD_STUCK) {
+    if (((f.flags & KOLO_BOARD_STUCK) == 0 || gave_up) && look_back(oob, f.number, &mine) && mine != f.word) {
+        note(oob, f.number, mine, f.rank, f.word);
+    } else if (f.flags & KOLO_BOARD_STUCK) {
         const kolo_board_pair_t *pair = pair_with(oob, conn->peer->rank);
         int in = f.flags & KOLO_BOARD_STUCK_SEND ? KOLO_BOARD_SEND : KOLO_BOARD_RECV;
         if (pair == NULL || !kolo_peer_diag(conn->peer)->pair_asked) return "an answer that nobody asked for";
-        found.mine = load(&pair->word[in]);
-    } else if (!look_up(kolo_diag(oob)->board, q->number, &found.mine)) {
-        return NULL;
+        if (gave_up)
+            note_quitter(oob, f.rank, q->number);
+        else
+            note(oob, q->number, load(&pair->word[in]), f.rank, f.word);
+    } else if (gave_up && look_back(oob, q->number, &mine)) {
+        note_quitter(oob, f.rank, q->number);
     }
-    note(oob, &found);
     return NULL;
-}
-
-void kolo_oob_note_difference(kolo_oob_t *oob, uint64_t number, uint64_t mine, int rank, uint64_t theirs)
-{
-    pthread_mutex_lock(&oob->lock);
-    note(oob, &(kolo_difference_t){.rank = rank, .number = number, .mine = mine, .theirs = theirs});
-    pthread_mutex_unlock(&oob->lock);
 }
 
 const char *kolo_board_arrived(kolo_conn_t *conn)
@@ -339,18 +333,4 @@ void kolo_board_look(kolo_oob_t *oob, uint64_t now_ns)
         kolo_diag(oob)->asked_ns = now_ns;
     }
     pthread_mutex_unlock(&oob->lock);
-}
-
-kolo_status_t kolo_oob_difference(kolo_oob_t *oob)
-{
-    const kolo_difference_t *d = &kolo_diag(oob)->difference;
-    char text[600];
-    if (KOLO_LIKELY(!atomic_load_explicit(&d->found, memory_order_acquire))) return KOLO_OK;
-    if (d->gave_up)
-        return kolo_fail(KOLO_ERR_REMOTE,
-                         "rank %d has given up after an error of its own and takes no part in operation %llu; what "
-                         "kolo_get_last_error() says there comes first",
-                         d->rank, (unsigned long long)d->number);
-    kolo_diag(oob)->board_tell(oob->rank, d->mine, d->rank, d->theirs, d->number, text, sizeof(text));
-    return kolo_fail(KOLO_ERR_MISMATCH, "%s", text);
 }

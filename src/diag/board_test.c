@@ -14,9 +14,9 @@ static kolo_board_t boards[3];
 static kolo_board_pair_t pairs[3][3];
 static pthread_barrier_t barrier;
 
-static void tell(int rank, uint64_t mine, int other, uint64_t theirs, uint64_t number, char *buf, size_t bytes)
+static void tell(const kolo_difference_t *d, char *buf, size_t bytes)
 {
-    snprintf(buf, bytes, "%d:%d %d:%d at %d", rank, (int)mine, other, (int)theirs, (int)number);
+    snprintf(buf, bytes, "%d:%d %d:%d at %d", d->rank, (int)d->word, d->other, (int)d->other_word, (int)d->number);
 }
 
 static bool needs(uint64_t word, int rank, int other, int nranks)

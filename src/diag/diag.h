@@ -47,9 +47,14 @@ static inline void kolo_board_publish(kolo_board_t *board, uint64_t number, uint
     atomic_store_explicit(&e->word, word, memory_order_release);
     atomic_store_explicit(&e->number, number, memory_order_release);
 }
-/* Words for two ranks that are in different operations of the same number. */
-typedef void (*kolo_board_tell_fn_t)(int rank, uint64_t mine, int other, uint64_t theirs, uint64_t number,
-                                     char *buf, size_t bytes);
+/* Two ranks that have called different things. The numbers are equal, unless it is only known that what the other
+ * one sent is of another operation; then the words may be, too: the counts differ by more than words tell. One word
+ * may be a send or receive, from which that rank never comes to this operation. */
+typedef struct {
+    int rank, other;
+    uint64_t number, word, other_number, other_word;
+} kolo_difference_t;
+typedef void (*kolo_board_tell_fn_t)(const kolo_difference_t *difference, char *buf, size_t bytes);
 /* Can `rank` not leave the operation `word` before `other` has entered it? Only if that is certain. */
 typedef bool (*kolo_board_needs_fn_t)(uint64_t word, int rank, int other, int nranks);
 /* The board must outlive the oob. From now on peers' questions are answered, and waits of this room that last
@@ -61,15 +66,19 @@ void kolo_oob_set_board(kolo_oob_t *oob, const kolo_board_t *board, int stalled_
 void kolo_oob_ask(kolo_oob_t *oob, int peer, uint64_t number);
 /* I wait for `peer` in a send or receive; my next operation has this number. What comes of it shows likewise. */
 void kolo_oob_ask_pair(kolo_oob_t *oob, int peer, uint64_t number);
-/* Data of `rank` has shown that it is in another operation of the same number: peers who ask are told. */
-void kolo_oob_note_difference(kolo_oob_t *oob, uint64_t number, uint64_t mine, int rank, uint64_t theirs);
+/* The operations that have left the board are looked up here; NULL: not any more, and nobody looks. */
+void kolo_oob_set_record(kolo_oob_t *oob, const kolo_record_t *record);
+/* What this rank was in under that number, if it is still known. */
+bool kolo_oob_look_back(kolo_oob_t *oob, uint64_t number, uint64_t *word);
+/* Data has shown that two ranks differ: all ranks are told. */
+void kolo_oob_note_difference(kolo_oob_t *oob, const kolo_difference_t *difference);
 /* This rank has failed: from now on who asks is told so. */
 void kolo_oob_give_up(kolo_oob_t *oob);
 /* It is about to fail because a send or receive, `word`, met something else. Who asks about its next operation,
  * which has this number, or a later one, is told of that. */
 void kolo_oob_give_up_pair(kolo_oob_t *oob, uint64_t number, uint64_t word);
-/* KOLO_ERR_REMOTE when a peer has failed; KOLO_ERR_MISMATCH, with its message, once a peer is known to be in
- * another operation of the same number. Any thread; one load while there is nothing. */
+/* KOLO_ERR_MISMATCH, with its message, once two ranks are known to differ; KOLO_ERR_REMOTE when a peer has failed.
+ * Any thread; two loads while there is nothing. */
 kolo_status_t kolo_oob_difference(kolo_oob_t *oob);
 
 /* ---- surveys: what do the others do? (survey.c) ---- */

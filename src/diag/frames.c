@@ -46,6 +46,31 @@ const char *kolo_pair_decode(const uint8_t *bytes, size_t length, kolo_pair_fram
     return NULL;
 }
 
+void kolo_difference_encode(const kolo_difference_t *d, uint8_t bytes[KOLO_DIFFERENCE_FRAME_BYTES])
+{
+    kolo_put64(bytes, d->word);
+    kolo_put64(bytes + 8, d->number);
+    kolo_put64(bytes + 16, d->other_word);
+    kolo_put64(bytes + 24, d->other_number);
+    kolo_put32(bytes + 32, (uint32_t)d->rank);
+    kolo_put32(bytes + 36, (uint32_t)d->other);
+}
+
+const char *kolo_difference_decode(const uint8_t *bytes, size_t length, int nranks, kolo_difference_t *d)
+{
+    if (length != KOLO_DIFFERENCE_FRAME_BYTES) return "a difference of the wrong length";
+    uint32_t rank = kolo_get32(bytes + 32), other = kolo_get32(bytes + 36);
+    if (rank >= (uint32_t)nranks || other >= (uint32_t)nranks) return "a difference with a rank out of range";
+    if (rank == other) return "a difference of a rank from itself";
+    *d = (kolo_difference_t){.rank = (int)rank,
+                             .other = (int)other,
+                             .number = kolo_get64(bytes + 8),
+                             .word = kolo_get64(bytes),
+                             .other_number = kolo_get64(bytes + 24),
+                             .other_word = kolo_get64(bytes + 16)};
+    return NULL;
+}
+
 void kolo_findings_encode(const kolo_finding_t *f, uint8_t bytes[KOLO_FINDINGS_FRAME_BYTES])
 {
     memset(bytes, 0, KOLO_FINDINGS_FRAME_BYTES);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How boards, counts of messages and findings travel (board.c, survey.c). Pure and fuzzed.
+ * How boards, counts of messages, differences and findings travel (board.c, difference.c, survey.c). Pure and
+ * fuzzed.
  */
 #ifndef KOLO_DIAG_FRAMES_H
 #define KOLO_DIAG_FRAMES_H
@@ -25,16 +26,21 @@ typedef struct {
     uint64_t words[2], begun[2][2];
 } kolo_pair_frame_t;
 
+/* 0 word, 8 number, 16 the other's word, 24 its number, 32 rank, 36 the other */
+#define KOLO_DIFFERENCE_FRAME_BYTES 40
+
 /* 0 number of operations | recorded << 8, 4 status, 8 operations: 0 number, 8 word, 16 age, 24 peer, 28 kind |
  * state << 8; those that are not there are zero */
 #define KOLO_FINDINGS_FRAME_BYTES (8 + 32 * KOLO_SURVEY_OPS)
 
 void kolo_board_encode(const kolo_board_frame_t *board, uint8_t bytes[KOLO_BOARD_FRAME_BYTES]);
 void kolo_pair_encode(const kolo_pair_frame_t *pair, uint8_t bytes[KOLO_PAIR_FRAME_BYTES]);
+void kolo_difference_encode(const kolo_difference_t *d, uint8_t bytes[KOLO_DIFFERENCE_FRAME_BYTES]);
 void kolo_findings_encode(const kolo_finding_t *finding, uint8_t bytes[KOLO_FINDINGS_FRAME_BYTES]);
 /* NULL when fine, else what is wrong. */
 const char *kolo_board_decode(const uint8_t *bytes, size_t length, int nranks, kolo_board_frame_t *board);
 const char *kolo_pair_decode(const uint8_t *bytes, size_t length, kolo_pair_frame_t *pair);
+const char *kolo_difference_decode(const uint8_t *bytes, size_t length, int nranks, kolo_difference_t *d);
 /* Keeps finding->rank. */
 const char *kolo_findings_decode(const uint8_t *bytes, size_t length, kolo_finding_t *finding);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Fuzzer of the decoders of boards, counts of messages and findings. What is accepted must come out of the encoder
- * as it went in.
+ * Fuzzer of the decoders of boards, counts of messages, differences and findings. What is accepted must come out of
+ * the encoder as it went in.
  */
 #include "diag/frames.h"
 
@@ -31,6 +31,16 @@ static void boards(const uint8_t *data, size_t size)
     }
 }
 
+static void differences(const uint8_t *data, size_t size)
+{
+    kolo_difference_t d;
+    uint8_t again[KOLO_DIFFERENCE_FRAME_BYTES];
+    if (kolo_difference_decode(data, size, 5, &d) != NULL) return;
+    require(d.rank >= 0 && d.rank < 5 && d.other >= 0 && d.other < 5 && d.rank != d.other);
+    kolo_difference_encode(&d, again);
+    require(memcmp(data, again, sizeof(again)) == 0);
+}
+
 static void findings(const uint8_t *data, size_t size)
 {
     kolo_finding_t f = {.rank = 3};
@@ -46,6 +56,7 @@ static void findings(const uint8_t *data, size_t size)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     boards(data, size);
+    differences(data, size);
     findings(data, size);
     return 0;
 }

@@ -6,7 +6,8 @@
 
 static bool ends_waits(const kolo_oob_t *oob)
 {
-    return atomic_load_explicit(&kolo_diag(oob)->difference.found, memory_order_acquire);
+    return atomic_load_explicit(&kolo_diag(oob)->difference.found, memory_order_acquire) ||
+           atomic_load_explicit(&kolo_diag(oob)->quitter.found, memory_order_acquire);
 }
 
 static kolo_status_t why(kolo_oob_t *oob, const char *doing)
@@ -21,6 +22,8 @@ _Static_assert(KOLO_FINDINGS_FRAME_BYTES <= KOLO_FRAME_BODY_MAX, "findings are t
 static const kolo_frame_rule_t frames[] = {
     {KOLO_FRAME_BOARD, KOLO_BOARD_FRAME_BYTES, KOLO_BOARD_FRAME_BYTES, .arrived = kolo_board_arrived},
     {KOLO_FRAME_PAIR, KOLO_PAIR_FRAME_BYTES, KOLO_PAIR_FRAME_BYTES, .arrived = kolo_board_arrived},
+    {KOLO_FRAME_DIFFERENCE, KOLO_DIFFERENCE_FRAME_BYTES, KOLO_DIFFERENCE_FRAME_BYTES,
+     .arrived = kolo_difference_arrived},
     {KOLO_FRAME_SURVEY, 0, 0, .arrived = kolo_survey_asked},
     {KOLO_FRAME_FINDINGS, KOLO_FINDINGS_FRAME_BYTES, KOLO_FINDINGS_FRAME_BYTES, .arrived = kolo_findings_arrived},
 };
@@ -29,6 +32,7 @@ static const kolo_room_t room = {.frames = frames,
                                  .nframes = KOLO_COUNTOF(frames),
                                  .bytes = sizeof(kolo_diag_t),
                                  .peer_bytes = sizeof(kolo_peer_diag_t),
+                                 .connected = kolo_difference_tell,
                                  .ends_waits = ends_waits,
                                  .why = why,
                                  .look = kolo_board_look};

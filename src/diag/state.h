@@ -15,14 +15,11 @@ typedef struct {
     kolo_pair_frame_t pair;
 } kolo_question_t;
 
-/* Two ranks in different operations of the same number (board.c). The rest is written before `found`, once. */
+/* What is known of other ranks' calls (board.c, difference.c). The rest is written before `found`, once. */
 typedef struct {
     _Atomic bool found;
-    int rank; /* who is in `theirs`: the peer that told us, or one that it knows of */
-    /* one of the two words may be a send or receive, from which that rank never comes to this operation */
-    uint64_t number, mine, theirs;
-    bool gave_up; /* no difference: that rank has failed */
-} kolo_difference_t;
+    kolo_difference_t what;
+} kolo_discovery_t;
 
 /* A survey, on the stack of who asks. */
 typedef struct {
@@ -34,12 +31,14 @@ typedef struct {
 
 /* Of an oob. */
 typedef struct {
-    const kolo_board_t *board; /* NULL: none yet */
+    const kolo_board_t *board;   /* NULL: none yet */
+    const kolo_record_t *record; /* what has left it; NULL: nothing */
     kolo_board_tell_fn_t board_tell;
     kolo_board_needs_fn_t board_needs;
     uint64_t stalled_ns, asked_ns; /* after which it asks; when it asked last */
-    kolo_difference_t difference;
-    bool gave_up;                          /* this rank has failed: it tells so who asks */
+    kolo_discovery_t difference;   /* two ranks, of which this one may be neither */
+    kolo_discovery_t quitter;      /* only what.other, which has failed, and what.number, in which it is missed */
+    bool gave_up;                  /* this rank has failed: it tells so who asks */
     uint64_t gave_up_word, gave_up_number; /* in this send or receive, before that operation; 0: in none */
 
     kolo_survey_fn_t survey_fn;
@@ -75,6 +74,14 @@ void kolo_board_ask(kolo_oob_t *oob, int rank, uint64_t number);
 const char *kolo_board_arrived(kolo_conn_t *conn);
 /* On the progress thread, without the lock, now and then while the rank's thread waits. */
 void kolo_board_look(kolo_oob_t *oob, uint64_t now_ns);
+
+/* ---- differences (difference.c); with the lock held ---- */
+
+/* Remembers the first one that is found and tells all ranks of it. */
+void kolo_difference_note(kolo_oob_t *oob, const kolo_difference_t *found);
+/* Tells the rank at the other end, if there is something to tell. */
+void kolo_difference_tell(kolo_conn_t *conn);
+const char *kolo_difference_arrived(kolo_conn_t *conn);
 
 const char *kolo_survey_asked(kolo_conn_t *conn);
 const char *kolo_findings_arrived(kolo_conn_t *conn);

@@ -11,7 +11,8 @@
 static bool word_has_come(kolo_oob_t *oob, void *arg)
 {
     (void)arg;
-    return kolo_life(oob)->lost >= 0 || kolo_life(oob)->partition || kolo_life(oob)->revoked;
+    const kolo_life_t *l = kolo_life(oob);
+    return l->lost >= 0 || l->partition || l->revoked || l->odd >= 0;
 }
 
 static void describe(void *arg, char *buf, size_t bytes)

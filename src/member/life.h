@@ -9,6 +9,8 @@
 #include "member/member.h"
 #include "oob/internal.h"
 
+#define KOLO_NEWS_WORDS 600
+
 typedef struct {
     int order; /* 0: not lost; else its place among the losses */
     kolo_loss_how_t how;
@@ -48,6 +50,8 @@ typedef struct {
     bool revoked, partition;
     int revoked_by;
     char partition_why[192];
+    int odd; /* a rank that has called something else than another one, -1 none: found out by the room above */
+    char odd_why[KOLO_NEWS_WORDS];
 
     kolo_news_fn_t news_fn;
     void *news_arg;
@@ -94,6 +98,11 @@ void kolo_news_partition(kolo_oob_t *oob, const char *why);
 /* Which loss ends waits, after `members` has changed. */
 void kolo_news_update(kolo_oob_t *oob);
 void kolo_news_tell_all(kolo_conn_t *conn);
+/* A frame for all ranks, who pass it on when they hear it first; and one for the rank at the other end. */
+void kolo_news_flood(kolo_oob_t *oob, kolo_frame_kind_t kind, const void *bytes, size_t length);
+void kolo_news_send(kolo_conn_t *conn, kolo_frame_kind_t kind, const void *bytes, size_t length);
+/* Two ranks have called different things, which ends this object's use; once. */
+void kolo_news_mismatch(kolo_oob_t *oob, int rank, const char *why);
 /* News has come in. */
 const char *kolo_news_arrived(kolo_conn_t *conn);
 void kolo_beat_told(kolo_oob_t *oob, int rank, int noticed_by);

@@ -69,7 +69,12 @@ kolo_status_t kolo_member_agree(kolo_oob_t *oob, const kolo_agree_row_t *rows, s
 
 /* ---- news: who is lost (news.c, beat.c, pidwatch.c) ---- */
 
-typedef enum { KOLO_NEWS_LOST, KOLO_NEWS_REVOKED, KOLO_NEWS_PARTITION } kolo_news_kind_t;
+typedef enum {
+    KOLO_NEWS_LOST,
+    KOLO_NEWS_REVOKED,
+    KOLO_NEWS_PARTITION,
+    KOLO_NEWS_MISMATCH /* two ranks have called different things: nobody goes on */
+} kolo_news_kind_t;
 /* Called on the progress thread (or, for what is known already, by kolo_oob_set_news) with locks of this room held:
  * it must not call into it. Once per rank that is lost; rank: the lost one, or who revoked, or me. */
 typedef void (*kolo_news_fn_t)(void *arg, kolo_news_kind_t kind, int rank, const char *why);

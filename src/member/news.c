@@ -92,6 +92,21 @@ static void flood(kolo_oob_t *oob, const kolo_news_frame_t *news)
     reach_out(oob);
 }
 
+void kolo_news_send(kolo_conn_t *conn, kolo_frame_kind_t kind, const void *bytes, size_t length)
+{
+    tell_frame(conn, kind, 0, bytes, length);
+}
+
+void kolo_news_flood(kolo_oob_t *oob, kolo_frame_kind_t kind, const void *bytes, size_t length)
+{
+    for (int i = 0; i < KOLO_PEER_BUCKETS; i++)
+        for (kolo_peer_t *peer = oob->peers[i]; peer != NULL; peer = peer->next) {
+            kolo_conn_t *conn = kolo_peer_out(peer);
+            if (conn != NULL) tell_frame(conn, kind, 0, bytes, length);
+        }
+    reach_out(oob);
+}
+
 /* Whoever works with this object; at most once per rank and once for the rest. */
 static void announce(kolo_oob_t *oob, kolo_news_kind_t kind, int rank, const char *why)
 {
@@ -181,6 +196,16 @@ void kolo_news_partition(kolo_oob_t *oob, const char *why)
     announce(oob, KOLO_NEWS_PARTITION, oob->rank, kolo_life(oob)->partition_why);
 }
 
+/* What the ranks of a parent have called is nothing to its children. */
+void kolo_news_mismatch(kolo_oob_t *oob, int rank, const char *why)
+{
+    kolo_life_t *l = kolo_life(oob);
+    l->odd = rank;
+    snprintf(l->odd_why, sizeof(l->odd_why), "%s", why);
+    if (l->news_fn != NULL) l->news_fn(l->news_arg, KOLO_NEWS_MISMATCH, rank, l->odd_why);
+    kolo_oob_wake(oob);
+}
+
 const char *kolo_news_arrived(kolo_conn_t *conn)
 {
     kolo_oob_t *oob = conn->oob;
@@ -222,6 +247,7 @@ void kolo_oob_set_news(kolo_oob_t *oob, kolo_news_fn_t fn, void *arg)
         if (kolo_life(oob)->lost >= 0) fn(arg, KOLO_NEWS_LOST, kolo_life(oob)->lost, kolo_life(oob)->lost_why);
         if (kolo_life(oob)->revoked) fn(arg, KOLO_NEWS_REVOKED, kolo_life(oob)->revoked_by, "");
         if (kolo_life(oob)->partition) fn(arg, KOLO_NEWS_PARTITION, oob->rank, kolo_life(oob)->partition_why);
+        if (kolo_life(oob)->odd >= 0) fn(arg, KOLO_NEWS_MISMATCH, kolo_life(oob)->odd, kolo_life(oob)->odd_why);
     }
     pthread_mutex_unlock(&oob->lock);
 }

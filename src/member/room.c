@@ -9,7 +9,7 @@
 
 static void opened(kolo_oob_t *oob)
 {
-    kolo_life(oob)->lost = -1;
+    kolo_life(oob)->lost = kolo_life(oob)->odd = -1;
 }
 
 static void connected(kolo_conn_t *conn)

@@ -26,6 +26,7 @@ typedef enum {
     KOLO_FRAME_NUDGE = 12,    /* tag: the sender's number, nothing follows (nudge.c) */
     KOLO_FRAME_WORDS = 13, /* text, why a rank gave up. tag: 0 the sender, whose farewell follows (farewell.c); r +
                              1: rank r, of which news follow (news.c) */
+    KOLO_FRAME_DIFFERENCE = 14, /* tag: 0; two ranks that called different things (difference.c) */
     KOLO_FRAME_KINDS
 } kolo_frame_kind_t;
 typedef struct {
