@@ -9,6 +9,7 @@
 #include "exec/host/reduce.h"
 #include "kolo-info.h"
 #include "topo/topo.h"
+#include "wire/net/net.h"
 #include "wire/wire.h"
 
 #if defined(KOLO_HAVE_HWLOC)
@@ -90,7 +91,27 @@ static void print_build(void)
         printf("  MPI          modules for %s in: KOLO_ENGINE_BACKENDS=mpi\n", KOLO_MPI_MODULES);
     else
         printf("  MPI          out: the engine has no backend mpi\n");
+#if defined(KOLO_HAVE_VERBS)
+    printf("  libibverbs   in: loaded when a job looks for RDMA devices\n");
+#else
+    printf("  libibverbs   out: the net wire has no provider, hosts talk by tcp\n");
+#endif
     print_autotune();
+}
+
+static void print_net_devices(void)
+{
+    const char *why;
+    const kolo_net_ops_t *net = kolo_net_provider(&why);
+    if (!net) {
+        printf("  net has no device here: %s\n", why);
+        return;
+    }
+    for (int i = 0, n = net->count(&why); i < n; i++) {
+        kolo_net_device_t device;
+        net->properties(i, &device);
+        printf("  net device %s by %s, %.0f Gb/s\n", device.name, net->name, device.gbps * 8);
+    }
 }
 
 static void print_wires(void)
@@ -99,6 +120,7 @@ static void print_wires(void)
     for (int i = 0; i < KOLO_WIRE_COUNT; i++)
         printf("  %-6s %s%s\n", kolo_wires[i]->name, kolo_wires[i]->what,
                kolo_wire_disabled[kolo_wires[i]->kind] ? " (disabled by parameter)" : "");
+    print_net_devices();
     int scope = -1;
     FILE *file = fopen("/proc/sys/kernel/yama/ptrace_scope", "re");
     if (file && fscanf(file, "%d", &scope) != 1) scope = -1;

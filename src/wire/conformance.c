@@ -24,7 +24,7 @@ static kolo_status_t set_switch(const char *key, bool on)
 kolo_status_t kolo_conformance_force(kolo_wire_kind_t wire)
 {
     static const kolo_param_table_t *const tables[] = {&kolo_base_params, &kolo_oob_params, &kolo_member_params,
-                                                       &kolo_wire_params, &kolo_tcp_params};
+                                                       &kolo_wire_params, &kolo_ib_params,  &kolo_tcp_params};
     kolo_conformance_wire = wire;
     KOLO_TRY(kolo_params_load(tables, KOLO_COUNTOF(tables), NULL, NULL)); /* a failing test: KOLO_LOG=debug */
     for (int i = 0; i < KOLO_WIRE_COUNT; i++) KOLO_TRY(set_switch(kolo_wires[i]->off, i < (int)wire));

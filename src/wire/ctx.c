@@ -8,10 +8,7 @@
 #include <string.h>
 
 const kolo_wire_ops_t *const kolo_wires[KOLO_WIRE_COUNT] = {
-    &kolo_wire_local,
-    &kolo_wire_cma,
-    &kolo_wire_shm,
-    &kolo_wire_tcp,
+    &kolo_wire_local, &kolo_wire_cma, &kolo_wire_shm, &kolo_wire_net, &kolo_wire_tcp,
 };
 
 kolo_status_t kolo_wire_fill_card(kolo_peer_card_t *card)

@@ -18,6 +18,8 @@ static const kolo_param_t rows[] = {
      &kolo_mapped_ptracer},
     {"KOLO_SHM_DISABLE", KOLO_PARAM_BOOL, "0", 0, 0, NULL, false, "1: no memory shared between processes",
      &kolo_wire_disabled[KOLO_WIRE_SHM]},
+    {"KOLO_NET_DISABLE", KOLO_PARAM_BOOL, "0", 0, 0, NULL, false, "1: no RDMA between ranks",
+     &kolo_wire_disabled[KOLO_WIRE_NET]},
     {"KOLO_TCP_DISABLE", KOLO_PARAM_BOOL, "0", 0, 0, NULL, false, "1: no TCP between ranks once they are connected",
      &kolo_wire_disabled[KOLO_WIRE_TCP]},
     {"KOLO_SHM_HUGE_PAGES", KOLO_PARAM_BOOL, "0", 0, 0, NULL, false,

@@ -19,7 +19,14 @@
 
 /* ---- kinds ---- */
 
-typedef enum { KOLO_WIRE_LOCAL, KOLO_WIRE_CMA, KOLO_WIRE_SHM, KOLO_WIRE_TCP, KOLO_WIRE_COUNT } kolo_wire_kind_t;
+typedef enum {
+    KOLO_WIRE_LOCAL,
+    KOLO_WIRE_CMA,
+    KOLO_WIRE_SHM,
+    KOLO_WIRE_NET,
+    KOLO_WIRE_TCP,
+    KOLO_WIRE_COUNT
+} kolo_wire_kind_t;
 typedef enum {
     KOLO_CONN_PAIR, /* one reader */
     KOLO_CONN_NODE  /* readers: all other ranks on the writer's host, in rank order */
@@ -269,11 +276,11 @@ void kolo_wire_no_expect(kolo_rx_t *rx, void *data, uint32_t bytes);
 void kolo_wire_no_unexpect(kolo_rx_t *rx);
 void kolo_wire_no_ctx_fini(struct kolo_wire_ctx *ctx);
 
-extern const kolo_wire_ops_t kolo_wire_local, kolo_wire_cma, kolo_wire_shm, kolo_wire_tcp;
+extern const kolo_wire_ops_t kolo_wire_local, kolo_wire_cma, kolo_wire_shm, kolo_wire_net, kolo_wire_tcp;
 extern const kolo_wire_ops_t *const kolo_wires[KOLO_WIRE_COUNT]; /* in order of preference */
 extern const kolo_param_table_t kolo_wire_params; /* KOLO_LOCAL_DISABLE, KOLO_CMA_DISABLE, KOLO_SHM_DISABLE, ... */
 extern bool kolo_wire_disabled[KOLO_WIRE_COUNT];  /* by those parameters; travels as kolo_peer_card_t.wires */
-extern const kolo_param_table_t kolo_tcp_params;
+extern const kolo_param_table_t kolo_ib_params, kolo_tcp_params;
 
 /* ---- context: what the wires of one communicator share ---- */
 

@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The second half of a connection's life. The writer's end is up when it dials the socket, so whoever has accepted
+ * that may write offers. At the end each side says farewell over it.
+ */
+#include "base/failpoint.h"
+#include "wire/net/conn.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/socket.h>
+
+static kolo_status_t read_card(const kolo_net_conn_t *conn, const kolo_wire_card_t *in, kolo_net_card_t *out)
+{
+    const kolo_conn_spec_t *spec = conn->tx ? &conn->tx->spec : &conn->rx->spec;
+    kolo_net_card_t expected = {.provider = conn->ops->id, .depth = spec->depth, .slot_bytes = spec->slot_bytes};
+    return kolo_net_card_decode(in, &expected, conn->peer, out);
+}
+
+static kolo_status_t watch(kolo_net_conn_t *conn, kolo_wire_ctx_t *ctx)
+{
+    KOLO_TRY(kolo_waker_add_fd(&ctx->waker, conn->fd));
+    conn->up = true;
+    return KOLO_OK;
+}
+
+kolo_status_t kolo_net_tx_connect(kolo_wire_ctx_t *ctx, kolo_tx_t *tx, const kolo_wire_card_t *reader_cards)
+{
+    kolo_net_conn_t *conn = tx->priv;
+    kolo_net_card_t card;
+    KOLO_FAIL_POINT_TRY("wire.net.connect");
+    KOLO_TRY(read_card(conn, &reader_cards[0], &card));
+    KOLO_TRY(conn->ops->connect(conn->end, &card.hello));
+    KOLO_TRY(kolo_oob_dial(ctx->oob, conn->peer, conn->nonce, ctx->deadline_ns, &conn->fd));
+    return watch(conn, ctx);
+}
+
+kolo_status_t kolo_net_rx_connect(kolo_wire_ctx_t *ctx, kolo_rx_t *rx, const kolo_wire_card_t *writer_card)
+{
+    kolo_net_conn_t *conn = rx->priv;
+    kolo_net_card_t card;
+    KOLO_FAIL_POINT_TRY("wire.net.accept");
+    KOLO_TRY(read_card(conn, writer_card, &card));
+    KOLO_TRY(kolo_oob_accept(ctx->oob, conn->peer, card.nonce, ctx->deadline_ns, &conn->fd));
+    KOLO_TRY(conn->ops->accept(conn->end, &card.hello));
+    KOLO_TRY(watch(conn, ctx));
+    return kolo_net_rx_check(rx); /* the first offers */
+}
+
+bool kolo_net_rx_can_connect(kolo_wire_ctx_t *ctx, const kolo_rx_t *rx, const kolo_wire_card_t *writer_card)
+{
+    kolo_net_card_t card;
+    if (read_card(rx->priv, writer_card, &card) != KOLO_OK) return true; /* which says why not */
+    return kolo_oob_can_accept(ctx->oob, rx->spec.writer, card.nonce, 1);
+}
+
+/* ---- the end ---- */
+
+void kolo_net_conn_close(kolo_net_conn_t *conn)
+{
+    uint8_t bytes[KOLO_NET_FAREWELL];
+    if (conn->closed) return;
+    conn->closed = true;
+    if (conn->fd < 0) return;
+    KOLO_FAIL_POINT("wire.net.farewell");
+    uint64_t done = conn->tx ? kolo_tx_consumed(conn->tx) : 0;
+    if (conn->status == KOLO_OK && (!conn->tx || done == conn->tx->next)) {
+        kolo_net_farewell_encode(done, bytes);
+        ssize_t n = send(conn->fd, bytes, sizeof bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
+        (void)n; /* an empty socket takes 16 bytes; a dead one does not matter */
+    }
+    shutdown(conn->fd, SHUT_WR);
+}
+
+static void read_farewell(kolo_net_conn_t *conn)
+{
+    while (!conn->ended) {
+        uint8_t more;
+        bool room = conn->farewell_bytes < KOLO_NET_FAREWELL;
+        ssize_t n = recv(conn->fd, room ? conn->farewell + conn->farewell_bytes : &more,
+                         room ? KOLO_NET_FAREWELL - conn->farewell_bytes : 1, MSG_DONTWAIT);
+        if (n > 0 && !room) {
+            kolo_net_conn_fail(conn, KOLO_ERR_PROTOCOL, "the socket beside it brings more than a farewell");
+            return;
+        }
+        if (n > 0) conn->farewell_bytes += (uint32_t)n;
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0 && errno == EAGAIN) return;
+        conn->ended = n <= 0;
+    }
+    conn->bye = conn->farewell_bytes == KOLO_NET_FAREWELL && kolo_net_farewell_decode(conn->farewell, &conn->last);
+}
+
+void kolo_net_conn_listen(kolo_net_conn_t *conn)
+{
+    if (conn->fd < 0 || conn->status != KOLO_OK) return;
+    if (!conn->ended) read_farewell(conn);
+    if (!conn->ended || conn->status != KOLO_OK) return;
+    if (conn->bye && conn->rx && conn->arrived != conn->last) return; /* it is on its way */
+    conn->orderly = conn->bye;
+    kolo_net_conn_fail(conn, KOLO_ERR_REMOTE, "%s",
+                       conn->bye ? "has closed the connection"
+                                 : "the connection ended without farewell; its process has probably died");
+}

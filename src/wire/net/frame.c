@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the net wire sends in bytes: tails of messages, farewells, cards. All little endian, all checked.
+ */
+#include "wire/net/conn.h"
+
+#include <endian.h>
+#include <string.h>
+
+#define CARD_MAGIC     0x54454e31u /* "1NET" */
+#define CARD_VERSION   1u
+#define FAREWELL_MAGIC 0x455942u /* "BYE" */
+
+_Static_assert(sizeof(kolo_net_tail_t) == KOLO_NET_TAIL_BYTES, "a tail travels");
+
+void kolo_net_tail_encode(const kolo_net_tail_t *tail, uint8_t out[KOLO_NET_TAIL_BYTES])
+{
+    kolo_net_tail_t t = {.bytes = htole32(tail->bytes),
+                         .flags = htole32(tail->flags),
+                         .slot = htole64(tail->slot),
+                         .signature = htole64(tail->signature),
+                         .operation = htole64(tail->operation)};
+    memcpy(out, &t, sizeof t);
+}
+
+kolo_status_t kolo_net_tail_decode(const uint8_t *message, uint32_t message_bytes, uint64_t slot,
+                                   uint32_t slot_bytes, kolo_net_tail_t *out)
+{
+    kolo_net_tail_t t;
+    if (message_bytes < KOLO_NET_TAIL_BYTES)
+        return kolo_fail(KOLO_ERR_PROTOCOL, "a message of %u bytes is too short", message_bytes);
+    memcpy(&t, message + message_bytes - KOLO_NET_TAIL_BYTES, sizeof t);
+    *out = (kolo_net_tail_t){.bytes = le32toh(t.bytes),
+                             .flags = le32toh(t.flags),
+                             .slot = le64toh(t.slot),
+                             .signature = le64toh(t.signature),
+                             .operation = le64toh(t.operation)};
+    if (out->bytes > slot_bytes || kolo_net_message_bytes(out->bytes) != message_bytes)
+        return kolo_fail(KOLO_ERR_PROTOCOL, "a message of %u bytes says that it holds %u, in slots of %u",
+                         message_bytes, out->bytes, slot_bytes);
+    if (out->slot != slot)
+        return kolo_fail(KOLO_ERR_PROTOCOL, "slot %llu came where %llu is due", (unsigned long long)out->slot,
+                         (unsigned long long)slot);
+    return KOLO_OK;
+}
+
+void kolo_net_farewell_encode(uint64_t last, uint8_t out[KOLO_NET_FAREWELL])
+{
+    uint64_t words[2] = {htole64(FAREWELL_MAGIC), htole64(last)};
+    memcpy(out, words, sizeof words);
+}
+
+bool kolo_net_farewell_decode(const uint8_t in[KOLO_NET_FAREWELL], uint64_t *last)
+{
+    uint64_t words[2];
+    memcpy(words, in, sizeof words);
+    *last = le64toh(words[1]);
+    return le64toh(words[0]) == FAREWELL_MAGIC;
+}
+
+typedef struct {
+    uint32_t magic, version, provider, depth, slot_bytes, reserved;
+    uint64_t nonce;
+    kolo_net_hello_t hello;
+} layout_t;
+_Static_assert(sizeof(layout_t) <= KOLO_WIRE_CARD_BYTES, "a card of the net wire fits");
+
+void kolo_net_card_encode(const kolo_net_card_t *card, kolo_wire_card_t *out)
+{
+    layout_t l = {.magic = htole32(CARD_MAGIC),
+                  .version = htole32(CARD_VERSION),
+                  .provider = htole32(card->provider),
+                  .depth = htole32(card->depth),
+                  .slot_bytes = htole32(card->slot_bytes),
+                  .nonce = htole64(card->nonce),
+                  .hello = card->hello};
+    memset(out, 0, sizeof *out);
+    memcpy(out->bytes, &l, sizeof l);
+}
+
+kolo_status_t kolo_net_card_decode(const kolo_wire_card_t *in, const kolo_net_card_t *expected, int peer,
+                                   kolo_net_card_t *out)
+{
+    layout_t l;
+    memcpy(&l, in->bytes, sizeof l);
+    if (le32toh(l.magic) != CARD_MAGIC || le32toh(l.version) != CARD_VERSION || l.reserved != 0)
+        return kolo_fail(KOLO_ERR_PROTOCOL, "net: the set-up card from rank %d makes no sense", peer);
+    *out = (kolo_net_card_t){.provider = le32toh(l.provider),
+                             .depth = le32toh(l.depth),
+                             .slot_bytes = le32toh(l.slot_bytes),
+                             .nonce = le64toh(l.nonce),
+                             .hello = l.hello};
+    if (out->provider != expected->provider)
+        return kolo_fail(KOLO_ERR_MISMATCH, "net: rank %d uses provider number %u, this rank %u", peer,
+                         out->provider, expected->provider);
+    if (out->depth != expected->depth || out->slot_bytes != expected->slot_bytes)
+        return kolo_fail(KOLO_ERR_PROTOCOL, "net: the card from rank %d is for %u slots of %u bytes, not %u of %u",
+                         peer, out->depth, out->slot_bytes, expected->depth, expected->slot_bytes);
+    return KOLO_OK;
+}

@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Whatever a peer sends as card, tail or farewell is refused or stays within what this end has.
+ */
+#include "wire/net/conn.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static void need(bool condition)
+{
+    if (!condition) abort();
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    enum { SLOT = 256 };
+    kolo_wire_card_t wire = {{0}}, again;
+    kolo_net_card_t expected = {.provider = 1, .depth = 4, .slot_bytes = SLOT}, card;
+    memcpy(wire.bytes, data, size < sizeof wire ? size : sizeof wire);
+    if (kolo_net_card_decode(&wire, &expected, 1, &card) == KOLO_OK) {
+        need(card.provider == 1 && card.depth == 4 && card.slot_bytes == SLOT);
+        kolo_net_card_encode(&card, &again);
+        need(kolo_net_card_decode(&again, &expected, 1, &card) == KOLO_OK);
+    }
+    uint8_t *message = malloc(size); /* of its very length, for the sanitizer */
+    kolo_net_tail_t tail;
+    if (!message) return 0;
+    if (size) memcpy(message, data, size);
+    uint64_t slot = size > 40 ? data[0] : 0;
+    if (size <= SLOT + KOLO_NET_SLOT_EXTRA &&
+        kolo_net_tail_decode(message, (uint32_t)size, slot, SLOT, &tail) == KOLO_OK)
+        need(tail.bytes <= SLOT && tail.bytes + KOLO_NET_TAIL_BYTES <= size && tail.slot == slot);
+    free(message);
+    uint8_t farewell[KOLO_NET_FAREWELL] = {0};
+    uint64_t last;
+    memcpy(farewell, data, size < sizeof farewell ? size : sizeof farewell);
+    (void)kolo_net_farewell_decode(farewell, &last);
+    return 0;
+}

@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/test.h"
+#include "wire/net/conn.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static void a_tail_says_what_was_put_in(void **state)
+{
+    (void)state;
+    uint8_t message[128] = {0};
+    kolo_net_tail_t tail = {.bytes = 21,
+                            .flags = 1,
+                            .slot = 77,
+                            .signature = 0x1234567890abcdefull,
+                            .operation = 9},
+                    got;
+    uint32_t bytes = kolo_net_message_bytes(21);
+    assert_int_equal(bytes, 24 + KOLO_NET_TAIL_BYTES);
+    kolo_net_tail_encode(&tail, message + 24);
+    assert_int_equal(kolo_net_tail_decode(message, bytes, 77, 64, &got), KOLO_OK);
+    assert_memory_equal(&tail, &got, sizeof got);
+    assert_int_equal(kolo_net_message_bytes(0), KOLO_NET_TAIL_BYTES);
+    assert_true(kolo_net_message_bytes(64) <= 64 + KOLO_NET_SLOT_EXTRA);
+}
+
+static void a_tail_that_lies_is_refused(void **state)
+{
+    (void)state;
+    uint8_t message[256] = {0};
+    kolo_net_tail_t tail = {.bytes = 16, .slot = 5}, got;
+    kolo_net_tail_encode(&tail, message + 16);
+    assert_int_equal(kolo_net_tail_decode(message, 48, 5, 64, &got), KOLO_OK);
+    assert_int_equal(kolo_net_tail_decode(message, 48, 6, 64, &got), KOLO_ERR_PROTOCOL); /* another slot is due */
+    assert_int_equal(kolo_net_tail_decode(message, 31, 5, 64, &got), KOLO_ERR_PROTOCOL);
+    assert_int_equal(kolo_net_tail_decode(message, 0, 5, 64, &got), KOLO_ERR_PROTOCOL);
+    for (uint32_t bytes = 0; bytes < 200; bytes++) { /* only a length that the message has */
+        tail.bytes = bytes;
+        kolo_net_tail_encode(&tail, message + 16);
+        assert_int_equal(kolo_net_tail_decode(message, 48, 5, 64, &got),
+                         bytes > 8 && bytes <= 16 ? KOLO_OK : KOLO_ERR_PROTOCOL);
+    }
+    tail.bytes = 128; /* longer than a slot */
+    kolo_net_tail_encode(&tail, message + 128);
+    assert_int_equal(kolo_net_tail_decode(message, 160, 5, 64, &got), KOLO_ERR_PROTOCOL);
+}
+
+static void a_farewell_is_told_from_noise(void **state)
+{
+    (void)state;
+    uint8_t bytes[KOLO_NET_FAREWELL];
+    uint64_t last = 0;
+    kolo_net_farewell_encode(UINT64_MAX - 3, bytes);
+    assert_true(kolo_net_farewell_decode(bytes, &last));
+    assert_true(last == UINT64_MAX - 3);
+    for (int i = 0; i < 8; i++) {
+        bytes[i] ^= 1;
+        assert_false(kolo_net_farewell_decode(bytes, &last));
+        bytes[i] ^= 1;
+    }
+}
+
+static void a_card_of_another_connection_is_refused(void **state)
+{
+    (void)state;
+    kolo_net_card_t card = {.provider = 1, .depth = 8, .slot_bytes = 4096, .nonce = 0xfeedull}, got;
+    kolo_wire_card_t wire;
+    memset(&card.hello, 0x5a, sizeof card.hello);
+    kolo_net_card_encode(&card, &wire);
+    assert_int_equal(kolo_net_card_decode(&wire, &card, 3, &got), KOLO_OK);
+    assert_true(got.nonce == card.nonce);
+    assert_memory_equal(&got.hello, &card.hello, sizeof got.hello);
+    kolo_net_card_t other = card;
+    other.provider = 2;
+    assert_int_equal(kolo_net_card_decode(&wire, &other, 3, &got), KOLO_ERR_MISMATCH);
+    other = card;
+    other.depth = 16;
+    assert_int_equal(kolo_net_card_decode(&wire, &other, 3, &got), KOLO_ERR_PROTOCOL);
+    other = card;
+    other.slot_bytes = 64;
+    assert_int_equal(kolo_net_card_decode(&wire, &other, 3, &got), KOLO_ERR_PROTOCOL);
+    for (size_t i = 0; i < 24; i++) { /* magic, version, provider, depth, slot size, what must be zero */
+        wire.bytes[i] ^= 0x10;
+        assert_int_not_equal(kolo_net_card_decode(&wire, &card, 3, &got), KOLO_OK);
+        assert_non_null(strstr(kolo_error_text(), "rank 3"));
+        wire.bytes[i] ^= 0x10;
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_tail_says_what_was_put_in),
+        cmocka_unit_test(a_tail_that_lies_is_refused),
+        cmocka_unit_test(a_farewell_is_told_from_noise),
+        cmocka_unit_test(a_card_of_another_connection_is_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

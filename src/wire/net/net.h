@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The contract between the net wire and what moves its bytes. A provider knows devices (network cards), opens them,
+ * and makes connections of two ends, a writer's and a reader's; bytes go one way. The wire (wire.h in this folder)
+ * turns each slot into one request at either end. A provider knows nothing of slots, ranks or operations.
+ *
+ * The reader drives: irecv() offers memory, and the provider takes its address and key to the writer; isend() uses
+ * the oldest offer that is left. Messages arrive whole, in the order they were sent, each in the memory that was
+ * offered for it. isend() and irecv() queue, push() hands what is queued to the device, test() tells what is done.
+ *
+ * All calls of one opened device and its ends come from one thread at a time. None blocks; those that set up take a
+ * few system calls.
+ */
+#ifndef KOLO_WIRE_NET_NET_H
+#define KOLO_WIRE_NET_NET_H
+
+#include "base/params.h"
+#include "base/status.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define KOLO_NET_HELLO_BYTES 72 /* what one end tells the other, out of band and authenticated */
+#define KOLO_NET_MAX_DEVICES 16
+#define KOLO_NET_NAME_BYTES  32
+
+/* A provider's own; the wire only hands them back. */
+typedef struct kolo_net_open kolo_net_open_t;     /* a device opened for one communicator */
+typedef struct kolo_net_end kolo_net_end_t;       /* one end of a connection */
+typedef struct kolo_net_region kolo_net_region_t; /* registered memory */
+
+typedef struct {
+    char name[KOLO_NET_NAME_BYTES]; /* as the system calls it, with the port: rxe0:1 */
+    double gbps;                    /* gigabytes per second of the link; 0: unknown */
+} kolo_net_device_t;
+
+typedef struct {
+    uint8_t bytes[KOLO_NET_HELLO_BYTES]; /* untrusted */
+} kolo_net_hello_t;
+
+typedef struct {
+    uint32_t depth;         /* most requests under way, a power of two */
+    uint32_t message_bytes; /* longest message */
+    const char *label;      /* for log and errors: "rank 0 -> rank 1, lane 2"; copied */
+} kolo_net_end_config_t;
+
+typedef struct { /* a request that is done */
+    uint64_t cookie;
+    uint32_t bytes; /* that came (reader) */
+} kolo_net_done_t;
+
+typedef struct { /* what an end or a device has done so far */
+    uint64_t requests, completions, doorbells;
+} kolo_net_counts_t;
+
+typedef struct kolo_net_ops {
+    const char *name;
+    uint32_t id; /* travels on the wire's card: both ends must have the same */
+    /* ---- devices ---- */
+    /* How many devices this process may use; looked up once. 0 is no error: *why tells what stands in the way. */
+    int (*count)(const char **why);
+    void (*properties)(int device, kolo_net_device_t *out);
+    kolo_status_t (*open)(int device, kolo_net_open_t **open);
+    void (*close)(kolo_net_open_t *open); /* after its ends and regions */
+    /* Descriptors that become readable when something has happened, for a sleeper's epoll; returns how many. */
+    int (*wake_fds)(const kolo_net_open_t *open, int fds[2]);
+    /* Asks for that: the next completion on any end makes a descriptor readable. */
+    void (*arm)(kolo_net_open_t *open);
+    /* Reads what the device tells by itself (port lost, address gone). An error is for all its ends. */
+    kolo_status_t (*look)(kolo_net_open_t *open);
+    /* ---- memory ---- */
+    kolo_status_t (*enroll)(kolo_net_open_t *open, void *memory, size_t bytes, bool peer_writes,
+                            kolo_net_region_t **region);
+    void (*withdraw)(kolo_net_region_t *region);
+    /* ---- connections ---- */
+    /* Both ends first make themselves ready to be found and say how, then each gets the other's hello. After
+     * connect the writer can be reached; accept may follow on the reader only then. */
+    kolo_status_t (*listen)(kolo_net_open_t *open, const kolo_net_end_config_t *config, kolo_net_hello_t *hello,
+                            kolo_net_end_t **end);
+    kolo_status_t (*start)(kolo_net_open_t *open, const kolo_net_end_config_t *config, kolo_net_hello_t *hello,
+                           kolo_net_end_t **end);
+    kolo_status_t (*connect)(kolo_net_end_t *writer, const kolo_net_hello_t *reader);
+    kolo_status_t (*accept)(kolo_net_end_t *reader, const kolo_net_hello_t *writer);
+    /* Nothing of the end's memory is read or written after this. */
+    void (*shut)(kolo_net_end_t *end);
+    /* ---- requests ---- */
+    /* KOLO_IN_PROGRESS: not now (no offer, or too many under way); nothing was queued. */
+    kolo_status_t (*isend)(kolo_net_end_t *end, const void *data, uint32_t bytes, const kolo_net_region_t *region,
+                           uint64_t cookie);
+    kolo_status_t (*irecv)(kolo_net_end_t *end, void *data, uint32_t bytes, const kolo_net_region_t *region,
+                           uint64_t cookie);
+    kolo_status_t (*push)(kolo_net_end_t *end);
+    /* Fills done[0..*n), in order; a send that is done may stand for those before it. */
+    kolo_status_t (*test)(kolo_net_end_t *end, kolo_net_done_t *done, int most, int *n);
+    void (*counts)(const kolo_net_end_t *end, kolo_net_counts_t *counts);
+} kolo_net_ops_t;
+
+extern const kolo_net_ops_t kolo_net_verbs;
+extern const kolo_net_ops_t *const kolo_net_providers[]; /* in order of preference, NULL at the end */
+
+/* The first provider that has a device; NULL: none, and *why says what stood in the way. */
+const kolo_net_ops_t *kolo_net_provider(const char **why);
+
+#endif

@@ -1,0 +1,218 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The net wire's table, and the first half of a connection's life: slots in registered memory, an end of the
+ * provider that is ready to be found, and the card that says how. connect.c does the second half.
+ */
+#include "wire/net/conn.h"
+#include "wire/queue.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+/* Devices are looked for once, when a card is filled in: a rank without one takes its bit back. */
+static void fill_card(kolo_peer_card_t *card)
+{
+    const char *why;
+    if (!kolo_net_provider(&why)) card->wires &= ~(1u << KOLO_WIRE_NET);
+}
+
+static bool can_connect(const kolo_wire_ctx_t *ctx, const kolo_peer_card_t *a, const kolo_peer_card_t *b,
+                        kolo_wire_cost_t *cost)
+{
+    (void)ctx;
+    uint32_t bit = 1u << KOLO_WIRE_NET;
+    if (!(a->wires & bit) || !(b->wires & bit)) return false;
+    if (cost) *cost = (kolo_wire_cost_t){.latency_us = 4.0, .gbps = 10.0};
+    return true;
+}
+
+static kolo_status_t check_spec(const kolo_conn_spec_t *spec)
+{
+    if (spec->kind != KOLO_CONN_PAIR || spec->proto != KOLO_PROTO_SIMPLE)
+        return kolo_fail(KOLO_ERR_UNSUPPORTED,
+                         "net: only pair connections with the simple protocol (%d -> %d lane %u)", spec->writer,
+                         spec->reader, spec->lane);
+    if (spec->depth > KOLO_NET_MAX_DEPTH)
+        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "net: %u slots (%d -> %d lane %u), at most %u", spec->depth,
+                         spec->writer, spec->reader, spec->lane, KOLO_NET_MAX_DEPTH);
+    return kolo_conn_check_spec(spec);
+}
+
+static size_t stride_of(const kolo_conn_spec_t *spec)
+{
+    return kolo_queue_stride(spec) + KOLO_NET_SLOT_EXTRA;
+}
+
+/* Fresh slots: none looks full before it is, wherever the numbers start. */
+static void prepare(kolo_net_conn_t *conn, const kolo_conn_spec_t *spec)
+{
+    for (uint32_t i = 0; i < spec->depth; i++) {
+        uint64_t slot = spec->start + i;
+        char *at = conn->slots + (slot & (spec->depth - 1)) * stride_of(spec);
+        atomic_store_explicit(&((kolo_slot_header_t *)(void *)at)->seq, slot + 1 - spec->depth,
+                              memory_order_relaxed);
+    }
+}
+
+/* The pages stay with this process: a child of fork() would take them from the card's sight by writing to them. */
+static kolo_status_t make_slots(kolo_net_conn_t *conn, const kolo_conn_spec_t *spec)
+{
+    conn->slots_bytes = spec->depth * stride_of(spec);
+    conn->slots = mmap(NULL, conn->slots_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (conn->slots == MAP_FAILED) conn->slots = NULL;
+    conn->head = aligned_alloc(KOLO_CACHE_LINE, sizeof *conn->head);
+    if (!conn->slots || !conn->head)
+        return kolo_fail(KOLO_ERR_NO_MEMORY, "net: no memory for %u slots of %u bytes (connection with rank %d)",
+                         spec->depth, spec->slot_bytes, conn->peer);
+    (void)madvise(conn->slots, conn->slots_bytes, MADV_DONTFORK);
+    memset(conn->head, 0, sizeof *conn->head);
+    atomic_init(&conn->head->consumed, spec->start);
+    prepare(conn, spec);
+    return conn->ops->enroll(conn->open, conn->slots, conn->slots_bytes, conn->rx != NULL, &conn->region);
+}
+
+static kolo_status_t make_end(kolo_net_conn_t *conn, const kolo_conn_spec_t *spec, kolo_wire_card_t *card)
+{
+    char label[64];
+    snprintf(label, sizeof label, "rank %d -> rank %d, lane %u", spec->writer, spec->reader, spec->lane);
+    kolo_net_end_config_t config = {
+        .depth = spec->depth, .message_bytes = kolo_net_message_bytes(spec->slot_bytes), .label = label};
+    kolo_net_card_t mine = {
+        .provider = conn->ops->id, .depth = spec->depth, .slot_bytes = spec->slot_bytes, .nonce = conn->nonce};
+    KOLO_TRY((conn->rx ? conn->ops->listen : conn->ops->start)(conn->open, &config, &mine.hello, &conn->end));
+    kolo_net_card_encode(&mine, card);
+    return KOLO_OK;
+}
+
+static void conn_fini(kolo_net_conn_t *conn)
+{
+    if (!conn) return;
+    if (conn->end) conn->ops->shut(conn->end);
+    if (conn->region) conn->ops->withdraw(conn->region);
+    if (conn->fd >= 0) {
+        kolo_waker_del_fd(&conn->state->ctx->waker, conn->fd);
+        close(conn->fd);
+    }
+    kolo_net_state_leave(conn);
+    if (conn->slots) munmap(conn->slots, conn->slots_bytes);
+    free(conn->head);
+    free(conn);
+}
+
+static kolo_status_t conn_new(kolo_wire_ctx_t *ctx, kolo_tx_t *tx, kolo_rx_t *rx, kolo_wire_card_t *card,
+                              kolo_net_conn_t **result)
+{
+    const kolo_conn_spec_t *spec = tx ? &tx->spec : &rx->spec;
+    int peer = tx ? spec->reader : spec->writer;
+    KOLO_TRY(check_spec(spec));
+    kolo_net_conn_t *conn = calloc(1, sizeof *conn);
+    if (!conn) return kolo_fail(KOLO_ERR_NO_MEMORY, "net: no memory for a connection with rank %d", peer);
+    *conn = (kolo_net_conn_t){.tx = tx, .rx = rx, .peer = peer, .fd = -1};
+    conn->bell = (kolo_bell_t){.asleep = NULL, .event_fd = -1};
+    conn->handed = conn->arrived = spec->start;
+    kolo_status_t status = KOLO_OK;
+    if (getrandom(&conn->nonce, sizeof conn->nonce, 0) != (ssize_t)sizeof conn->nonce)
+        status = kolo_fail_errno(KOLO_ERR_SYSTEM, errno, "net: no random bytes");
+    if (status == KOLO_OK) status = kolo_net_state_join(ctx, conn);
+    if (status == KOLO_OK) status = make_slots(conn, spec);
+    if (status == KOLO_OK) status = make_end(conn, spec, card);
+    if (status != KOLO_OK) {
+        conn_fini(conn);
+        return kolo_fail_prefix(status, "net: connection %d -> %d lane %u: ", spec->writer, spec->reader,
+                                spec->lane);
+    }
+    *result = conn;
+    return KOLO_OK;
+}
+
+static kolo_status_t rx_setup(kolo_wire_ctx_t *ctx, kolo_rx_t *rx, kolo_wire_card_t *card)
+{
+    kolo_net_conn_t *conn;
+    KOLO_TRY(conn_new(ctx, NULL, rx, card, &conn));
+    rx->priv = conn;
+    rx->slots = conn->slots;
+    rx->stride = stride_of(&rx->spec);
+    rx->head = conn->head;
+    rx->bell = conn->bell;
+    return KOLO_OK;
+}
+
+static kolo_status_t tx_setup(kolo_wire_ctx_t *ctx, kolo_tx_t *tx, kolo_wire_card_t *card)
+{
+    kolo_net_conn_t *conn;
+    KOLO_TRY(conn_new(ctx, tx, NULL, card, &conn));
+    tx->priv = conn;
+    tx->slots = conn->slots;
+    tx->stride = stride_of(&tx->spec);
+    tx->heads = conn->head;
+    tx->bells = &conn->bell;
+    return KOLO_OK;
+}
+
+static void tx_close(kolo_tx_t *tx)
+{
+    if (tx->priv) kolo_net_conn_close(tx->priv);
+}
+static void rx_close(kolo_rx_t *rx)
+{
+    if (rx->priv) kolo_net_conn_close(rx->priv);
+}
+static void tx_fini(kolo_tx_t *tx)
+{
+    conn_fini(tx->priv);
+    tx->priv = NULL;
+}
+static void rx_fini(kolo_rx_t *rx)
+{
+    conn_fini(rx->priv);
+    rx->priv = NULL;
+}
+
+/* All of it is locked in memory from the start. */
+static size_t conn_memory(const kolo_net_conn_t *conn)
+{
+    return conn ? sizeof *conn + sizeof *conn->head + conn->slots_bytes : 0;
+}
+static size_t tx_memory(const kolo_tx_t *tx)
+{
+    return conn_memory(tx->priv);
+}
+static size_t rx_memory(const kolo_rx_t *rx)
+{
+    return conn_memory(rx->priv);
+}
+
+const kolo_wire_ops_t kolo_wire_net = {
+    .name = "net",
+    .what = "hosts with RDMA: network cards write into each other's slots",
+    .off = "KOLO_NET_DISABLE",
+    .kind = KOLO_WIRE_NET,
+    .caps = KOLO_CAP_PUMP,
+    .can_connect = can_connect,
+    .fill_card = fill_card,
+    .may_copy = kolo_wire_no_copies,
+    .rx_setup = rx_setup,
+    .tx_setup = tx_setup,
+    .tx_connect = kolo_net_tx_connect,
+    .rx_connect = kolo_net_rx_connect,
+    .rx_can_connect = kolo_net_rx_can_connect,
+    .tx_check = kolo_net_tx_check,
+    .rx_check = kolo_net_rx_check,
+    .ref_read = kolo_wire_no_ref_read,
+    .ref_write = kolo_wire_no_ref_write,
+    .tx_post_from = kolo_wire_no_post_from,
+    .rx_expect = kolo_wire_no_expect,
+    .rx_unexpect = kolo_wire_no_unexpect,
+    .tx_close = tx_close,
+    .rx_close = rx_close,
+    .tx_fini = tx_fini,
+    .rx_fini = rx_fini,
+    .tx_memory = tx_memory,
+    .rx_memory = rx_memory,
+    .ctx_fini = kolo_wire_no_ctx_fini,
+};

@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the connections of one context share: opened devices and what sleepers are woken by. It comes with the first
+ * connection and goes with the last, so a communicator without one holds nothing.
+ */
+#include "wire/net/conn.h"
+
+#include <stdlib.h>
+
+static void arm(void *arg)
+{
+    kolo_net_state_t *state = arg;
+    for (int i = 0; i < state->ndevices; i++)
+        if (state->opened[i]) state->ops->arm(state->opened[i]);
+}
+
+static kolo_status_t state_get(kolo_wire_ctx_t *ctx, kolo_net_state_t **result)
+{
+    kolo_net_state_t *state = ctx->wire_state[KOLO_WIRE_NET];
+    const char *why;
+    if (!state) {
+        const kolo_net_ops_t *ops = kolo_net_provider(&why);
+        if (!ops) return kolo_fail(KOLO_ERR_UNSUPPORTED, "net: no device: %s", why);
+        if (ctx->npumps == KOLO_WIRE_MAX_PUMPS) return kolo_fail(KOLO_ERR_INTERNAL, "net: no room for a pump");
+        state = calloc(1, sizeof *state);
+        if (!state) return kolo_fail(KOLO_ERR_NO_MEMORY, "net: no memory for the connection list");
+        state->ctx = ctx;
+        state->ops = ops;
+        state->ndevices = ops->count(&why);
+        ctx->pumps[ctx->npumps].fn = kolo_net_pump;
+        ctx->pumps[ctx->npumps++].arg = state;
+        ctx->wire_state[KOLO_WIRE_NET] = state;
+        ctx->waker.arm = arm;
+        ctx->waker.arm_arg = state;
+    }
+    *result = state;
+    return KOLO_OK;
+}
+
+static void close_device(kolo_net_state_t *state, int device)
+{
+    int fds[2], n = state->ops->wake_fds(state->opened[device], fds);
+    for (int i = 0; i < n; i++) kolo_waker_del_fd(&state->ctx->waker, fds[i]);
+    state->ops->close(state->opened[device]);
+    state->opened[device] = NULL;
+}
+
+static void state_put(kolo_net_state_t *state)
+{
+    kolo_wire_ctx_t *ctx = state->ctx;
+    if (state->first) return;
+    for (int i = 0; i < state->ndevices; i++)
+        if (state->opened[i]) close_device(state, i);
+    for (uint32_t i = 0; i < ctx->npumps; i++) {
+        if (ctx->pumps[i].arg != state) continue;
+        ctx->pumps[i] = ctx->pumps[--ctx->npumps];
+        break;
+    }
+    ctx->waker.arm = NULL;
+    ctx->wire_state[KOLO_WIRE_NET] = NULL;
+    free(state);
+}
+
+static kolo_status_t open_device(kolo_net_state_t *state, int device)
+{
+    int fds[2];
+    if (state->opened[device]) return KOLO_OK;
+    KOLO_TRY(state->ops->open(device, &state->opened[device]));
+    int n = state->ops->wake_fds(state->opened[device], fds);
+    for (int i = 0; i < n; i++) KOLO_TRY(kolo_waker_add_fd(&state->ctx->waker, fds[i]));
+    return KOLO_OK;
+}
+
+/* Lanes go round the devices. */
+kolo_status_t kolo_net_state_join(kolo_wire_ctx_t *ctx, kolo_net_conn_t *conn)
+{
+    kolo_net_state_t *state = NULL;
+    const kolo_conn_spec_t *spec = conn->tx ? &conn->tx->spec : &conn->rx->spec;
+    KOLO_TRY(state_get(ctx, &state));
+    int device = (int)(spec->lane % (uint32_t)state->ndevices);
+    kolo_status_t status = open_device(state, device);
+    if (status != KOLO_OK) {
+        state_put(state);
+        return status;
+    }
+    conn->state = state;
+    conn->ops = state->ops;
+    conn->device = device;
+    conn->open = state->opened[device];
+    conn->next = state->first;
+    if (state->first) state->first->prev = conn;
+    state->first = conn;
+    return KOLO_OK;
+}
+
+void kolo_net_state_leave(kolo_net_conn_t *conn)
+{
+    kolo_net_state_t *state = conn->state;
+    if (!state) return;
+    if (conn->prev) conn->prev->next = conn->next;
+    if (conn->next) conn->next->prev = conn->prev;
+    if (state->first == conn) state->first = conn->next;
+    conn->state = NULL;
+    state_put(state);
+}

@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Values of the verbs provider's parameters (params.c).
+ */
+#ifndef KOLO_WIRE_NET_VERBS_OPTIONS_H
+#define KOLO_WIRE_NET_VERBS_OPTIONS_H
+
+#include <stdint.h>
+
+typedef struct {
+    const char *hca;
+    int64_t gid_index, timeout, retry_count, rnr_timer, service_level, traffic_class, pkey_index, hop_limit,
+        port_down_ms;
+} kolo_verbs_options_t;
+extern kolo_verbs_options_t kolo_verbs_options;
+
+#endif

@@ -1,0 +1,212 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Requests on a connected end. A writer's becomes an RDMA write into the oldest offer with immediate data that
+ * carries the size; only the last of those that are handed over together is signalled, and stands for those before
+ * it. A reader's becomes an empty receive, which the immediate data of its message uses up, and an offer in the
+ * writer's ring; offers are signalled now and then, to get their places in the send queue back.
+ */
+#include "base/clock.h"
+#include "base/failpoint.h"
+#include "wire/net/verbs/verbs.h"
+
+#include <arpa/inet.h>
+#include <stdio.h>
+#include <string.h>
+
+#define OFFER_MARK (1ull << 63) /* wr_id of offers: with it, how many places its completion frees */
+
+/* ---- trouble ---- */
+
+static const char *likely_cause(enum ibv_wc_status status)
+{
+    switch (status) {
+    case IBV_WC_RETRY_EXC_ERR:
+        return "the peer does not answer: its process or host has died, a port or cable is down, or packets do not "
+               "find the way (GID, KOLO_IB_GID_INDEX)";
+    case IBV_WC_RNR_RETRY_EXC_ERR:
+        return "the peer had posted no receive";
+    case IBV_WC_REM_ACCESS_ERR:
+    case IBV_WC_REM_INV_REQ_ERR:
+    case IBV_WC_REM_OP_ERR:
+        return "the peer's memory or key is gone: it has closed the connection or has failed";
+    case IBV_WC_WR_FLUSH_ERR:
+        return "the queue pair had failed before";
+    case IBV_WC_LOC_PROT_ERR:
+    case IBV_WC_LOC_LEN_ERR:
+        return "memory of this rank is not registered as it should be; please report this";
+    default:
+        return "the log of the system may tell";
+    }
+}
+
+static kolo_status_t fail_completion(const kolo_net_end_t *end, const struct ibv_wc *wc)
+{
+    char mine[64], peers[64];
+    kolo_verbs_gid_text(end->mine.gid, mine, sizeof mine);
+    kolo_verbs_gid_text(end->peer.gid, peers, sizeof peers);
+    return kolo_fail(
+        KOLO_ERR_REMOTE,
+        "verbs: %s: completion with status %d (%s, vendor code 0x%x) on device %s, queue pair %u, GID %s; peer: "
+        "device %s, queue pair %u, GID %s%s; likely cause: %s",
+        end->label, (int)wc->status, kolo_verbs.wc_status_str(wc->status), wc->vendor_err, end->mine.device,
+        end->mine.qpn, mine, end->peer.device, end->peer.qpn, peers,
+        end->open->down_since ? "; the port here is down" : "", likely_cause(wc->status));
+}
+
+static kolo_status_t fail_post(const kolo_net_end_t *end, int err)
+{
+    return kolo_fail_errno(KOLO_ERR_SYSTEM, err, "verbs: %s: device %s, queue pair %u takes no request", end->label,
+                           end->mine.device, end->mine.qpn);
+}
+
+/* ---- writer ---- */
+
+kolo_status_t kolo_verbs_isend(kolo_net_end_t *end, const void *data, uint32_t bytes,
+                               const kolo_net_region_t *region, uint64_t cookie)
+{
+    uint64_t address;
+    uint32_t key, room, at = end->queued;
+    if (end->requests - end->completed >= end->depth) return KOLO_IN_PROGRESS;
+    if (!kolo_verbs_offer_get(end->ring, end->depth, end->requests, &address, &key, &room)) return KOLO_IN_PROGRESS;
+    if (room < bytes)
+        return kolo_fail(KOLO_ERR_PROTOCOL, "verbs: %s: the peer offers %u bytes for a message of %u", end->label,
+                         room, bytes);
+    end->sge[at] = (struct ibv_sge){.addr = (uint64_t)(uintptr_t)data, .length = bytes, .lkey = region->mr->lkey};
+    end->send_wr[at] = (struct ibv_send_wr){
+        .wr_id = end->requests,
+        .sg_list = &end->sge[at],
+        .num_sge = 1,
+        .opcode = IBV_WR_RDMA_WRITE_WITH_IMM,
+        .send_flags = bytes <= end->inline_bytes ? IBV_SEND_INLINE : 0,
+        .imm_data = htonl(bytes),
+        .wr.rdma = {.remote_addr = address, .rkey = key},
+    };
+    end->cookies[end->requests & (end->depth - 1)] = cookie;
+    end->requests++;
+    end->queued++;
+    return KOLO_OK;
+}
+
+static kolo_status_t post_sends(kolo_net_end_t *end, uint32_t n)
+{
+    struct ibv_send_wr *bad;
+    for (uint32_t i = 0; i < n; i++) end->send_wr[i].next = i + 1 < n ? &end->send_wr[i + 1] : NULL;
+    KOLO_FAIL_POINT_TRY("wire.verbs.post");
+    int err = ibv_post_send(end->qp, end->send_wr, &bad);
+    if (err) return fail_post(end, err);
+    end->counts.requests += n;
+    end->counts.doorbells++;
+    return KOLO_OK;
+}
+
+static kolo_status_t push_messages(kolo_net_end_t *end)
+{
+    uint32_t n = end->queued;
+    end->send_wr[n - 1].send_flags |= IBV_SEND_SIGNALED;
+    end->queued = 0;
+    return post_sends(end, n);
+}
+
+/* ---- reader ---- */
+
+kolo_status_t kolo_verbs_irecv(kolo_net_end_t *end, void *data, uint32_t bytes, const kolo_net_region_t *region,
+                               uint64_t cookie)
+{
+    if (end->requests - end->completed >= end->depth) return KOLO_IN_PROGRESS;
+    end->recv_wr[end->queued] = (struct ibv_recv_wr){.wr_id = end->requests};
+    kolo_verbs_offer_put(end->ring, end->depth, end->requests, (uint64_t)(uintptr_t)data, region->mr->rkey, bytes);
+    end->cookies[end->requests & (end->depth - 1)] = cookie;
+    end->requests++;
+    end->queued++;
+    return KOLO_OK;
+}
+
+static kolo_status_t post_receives(kolo_net_end_t *end)
+{
+    struct ibv_recv_wr *bad;
+    uint32_t n = end->queued;
+    if (n == 0) return KOLO_OK;
+    for (uint32_t i = 0; i < n; i++) end->recv_wr[i].next = i + 1 < n ? &end->recv_wr[i + 1] : NULL;
+    end->queued = 0;
+    int err = ibv_post_recv(end->qp, end->recv_wr, &bad);
+    if (err) return fail_post(end, err);
+    end->counts.requests += n;
+    end->counts.doorbells++;
+    return KOLO_OK;
+}
+
+/* One write for the offers that lie in a row, two where the ring ends between them. */
+static kolo_status_t push_offers(kolo_net_end_t *end)
+{
+    uint32_t n = 0;
+    KOLO_TRY(post_receives(end)); /* what is offered must find a receive */
+    while (end->offered < end->requests && end->sends_out < end->send_room) {
+        uint32_t run = kolo_verbs_fifo_run(end->offered, end->requests, end->depth),
+                 first = (uint32_t)(end->offered & (end->depth - 1)), bytes = run * (uint32_t)sizeof *end->ring;
+        end->sge[n] = (struct ibv_sge){
+            .addr = (uint64_t)(uintptr_t)&end->ring[first], .length = bytes, .lkey = end->ring_mr->lkey};
+        end->send_wr[n] = (struct ibv_send_wr){
+            .sg_list = &end->sge[n],
+            .num_sge = 1,
+            .opcode = IBV_WR_RDMA_WRITE,
+            .send_flags = bytes <= end->inline_bytes ? IBV_SEND_INLINE : 0,
+            .wr.rdma = {.remote_addr = end->peer.fifo + first * sizeof *end->ring, .rkey = end->peer.fifo_key},
+        };
+        end->sends_out++;
+        if (++end->sends_unsignalled >= end->depth) {
+            end->send_wr[n].wr_id = OFFER_MARK | end->sends_unsignalled;
+            end->send_wr[n].send_flags |= IBV_SEND_SIGNALED;
+            end->sends_unsignalled = 0;
+        }
+        end->offered += run;
+        n++;
+        if (n == end->depth) break;
+    }
+    return n ? post_sends(end, n) : KOLO_OK;
+}
+
+kolo_status_t kolo_verbs_push(kolo_net_end_t *end)
+{
+    if (end->reads) return end->offered < end->requests ? push_offers(end) : KOLO_OK;
+    return end->queued ? push_messages(end) : KOLO_OK;
+}
+
+/* ---- completions ---- */
+
+static kolo_status_t complete(kolo_net_end_t *end, const struct ibv_wc *wc, kolo_net_done_t *done, int *n)
+{
+    if (wc->status != IBV_WC_SUCCESS) return fail_completion(end, wc);
+    if (wc->wr_id & OFFER_MARK) {
+        end->sends_out -= (uint32_t)(wc->wr_id & ~OFFER_MARK);
+        return KOLO_OK;
+    }
+    if (wc->wr_id < end->completed || wc->wr_id >= end->requests || (end->reads && wc->wr_id != end->completed))
+        return kolo_fail(KOLO_ERR_INTERNAL, "verbs: %s: completion of request %llu, expected %llu to %llu",
+                         end->label, (unsigned long long)wc->wr_id, (unsigned long long)end->completed,
+                         (unsigned long long)end->requests);
+    done[*n].cookie = end->cookies[wc->wr_id & (end->depth - 1)];
+    done[*n].bytes = 0;
+    if (end->reads) {
+        uint32_t bytes = ntohl(wc->imm_data);
+        if (wc->opcode != IBV_WC_RECV_RDMA_WITH_IMM || bytes > end->message_bytes)
+            return kolo_fail(KOLO_ERR_PROTOCOL, "verbs: %s: a message of %u bytes (kind %d), at most %u are due",
+                             end->label, bytes, (int)wc->opcode, end->message_bytes);
+        done[*n].bytes = bytes;
+    }
+    end->completed = wc->wr_id + 1;
+    ++*n;
+    return KOLO_OK;
+}
+
+kolo_status_t kolo_verbs_test(kolo_net_end_t *end, kolo_net_done_t *done, int most, int *n)
+{
+    struct ibv_wc wc[KOLO_VERBS_BATCH];
+    *n = 0;
+    int got = ibv_poll_cq(end->cq, KOLO_MIN(most, KOLO_VERBS_BATCH), wc);
+    if (got < 0)
+        return kolo_fail(KOLO_ERR_SYSTEM, "verbs: %s: the completion queue of device %s cannot be read", end->label,
+                         end->mine.device);
+    end->counts.completions += (uint64_t)got;
+    for (int i = 0; i < got; i++) KOLO_TRY(complete(end, &wc[i], done, n));
+    return KOLO_OK;
+}

@@ -1,0 +1,172 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Inside of the verbs provider: RDMA over InfiniBand and RoCE by libibverbs, which is loaded when a job first asks
+ * for devices and never linked. An end is one reliable connected queue pair with a completion queue of its own; all
+ * ends of an opened device share its completion channel.
+ *
+ * Offers go in a ring (the FIFO) in the writer's memory, one entry per request, written by the reader; the payload
+ * goes by RDMA write with immediate data, which carries the size. An entry counts when its last word, the number of
+ * the request plus one, is there.
+ */
+#ifndef KOLO_WIRE_NET_VERBS_VERBS_H
+#define KOLO_WIRE_NET_VERBS_VERBS_H
+
+#include "wire/net/net.h"
+#include "wire/net/verbs/options.h"
+
+#include <infiniband/verbs.h>
+#include <stdatomic.h>
+
+#define KOLO_VERBS_BATCH 16 /* requests of one post */
+
+/* ---- library.c: the functions that are called by name; the rest of verbs.h are inline calls into the driver ----
+ */
+typedef struct {
+    struct ibv_device **(*get_device_list)(int *count);
+    void (*free_device_list)(struct ibv_device **list);
+    const char *(*get_device_name)(struct ibv_device *device);
+    struct ibv_context *(*open_device)(struct ibv_device *device);
+    int (*close_device)(struct ibv_context *context);
+    int (*query_port)(struct ibv_context *context, uint8_t port, struct _compat_ibv_port_attr *attr);
+    int (*query_device)(struct ibv_context *context, struct ibv_device_attr *attr);
+    int (*query_gid_ex)(struct ibv_context *context, uint32_t port, uint32_t index, struct ibv_gid_entry *entry,
+                        uint32_t flags, size_t bytes);
+    struct ibv_pd *(*alloc_pd)(struct ibv_context *context);
+    int (*dealloc_pd)(struct ibv_pd *pd);
+    struct ibv_mr *(*reg_mr)(struct ibv_pd *pd, void *memory, size_t bytes, int access);
+    int (*dereg_mr)(struct ibv_mr *mr);
+    struct ibv_comp_channel *(*create_comp_channel)(struct ibv_context *context);
+    int (*destroy_comp_channel)(struct ibv_comp_channel *channel);
+    struct ibv_cq *(*create_cq)(struct ibv_context *context, int entries, void *arg,
+                                struct ibv_comp_channel *channel, int vector);
+    int (*destroy_cq)(struct ibv_cq *cq);
+    int (*get_cq_event)(struct ibv_comp_channel *channel, struct ibv_cq **cq, void **arg);
+    void (*ack_cq_events)(struct ibv_cq *cq, unsigned count);
+    struct ibv_qp *(*create_qp)(struct ibv_pd *pd, struct ibv_qp_init_attr *attr);
+    int (*modify_qp)(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask);
+    int (*destroy_qp)(struct ibv_qp *qp);
+    int (*get_async_event)(struct ibv_context *context, struct ibv_async_event *event);
+    void (*ack_async_event)(struct ibv_async_event *event);
+    const char *(*event_type_str)(enum ibv_event_type event);
+    const char *(*wc_status_str)(enum ibv_wc_status status);
+} kolo_verbs_library_t;
+extern kolo_verbs_library_t kolo_verbs;
+/* Loads it once. false: *why says why not. */
+bool kolo_verbs_load(const char **why);
+
+/* ---- select.c: choices, free of any device ---- */
+/* Does a list in the syntax of NCCL_IB_HCA admit the port of the device? [^][=]name[:port],... ; "^" turns the
+ * list round, "=" compares whole names instead of their beginnings. NULL or "": all. */
+bool kolo_verbs_admits(const char *list, const char *device, int port);
+/* How well a GID of that type serves; the highest is taken. 0: not at all. */
+int kolo_verbs_gid_rank(const uint8_t gid[16], uint32_t type);
+void kolo_verbs_gid_text(const uint8_t gid[16], char *text, size_t bytes);
+
+/* ---- hello.c ---- */
+typedef struct {
+    uint32_t qpn, psn;
+    uint16_t lid;
+    uint8_t mtu, port, link; /* enum ibv_mtu; IBV_LINK_LAYER_ */
+    uint8_t gid[16];
+    uint64_t fifo; /* writer's: address and key of its ring */
+    uint32_t fifo_key, depth;
+    char device[16];
+} kolo_verbs_hello_t;
+void kolo_verbs_hello_encode(const kolo_verbs_hello_t *hello, kolo_net_hello_t *out);
+kolo_status_t kolo_verbs_hello_decode(const kolo_net_hello_t *in, kolo_verbs_hello_t *out);
+
+/* ---- fifo.c: the ring of offers ---- */
+typedef struct { /* little endian; written by a card, so the number is last */
+    uint64_t address;
+    uint32_t key, bytes;
+    uint64_t reserved;
+    _Atomic uint64_t number; /* of the request, plus one */
+} kolo_verbs_offer_t;
+_Static_assert(sizeof(kolo_verbs_offer_t) == 32, "travels");
+void kolo_verbs_offer_put(kolo_verbs_offer_t *ring, uint32_t depth, uint64_t request, uint64_t address,
+                          uint32_t key, uint32_t bytes);
+/* Is the offer for `request` there? Then what it says. */
+bool kolo_verbs_offer_get(const kolo_verbs_offer_t *ring, uint32_t depth, uint64_t request, uint64_t *address,
+                          uint32_t *key, uint32_t *bytes);
+/* Requests [from, to) as pieces of a ring: how many lie in a row from `from` on. */
+uint32_t kolo_verbs_fifo_run(uint64_t from, uint64_t to, uint32_t depth);
+
+/* ---- device.c ---- */
+typedef struct { /* one port of one device, found once */
+    char device[IBV_SYSFS_NAME_MAX], name[KOLO_NET_NAME_BYTES];
+    uint8_t port;
+    double gbps;
+} kolo_verbs_port_t;
+
+struct kolo_net_open {
+    struct ibv_context *context;
+    struct ibv_pd *pd;
+    struct ibv_comp_channel *channel;
+    kolo_net_end_t *first; /* ends that want completions announced */
+    char name[KOLO_NET_NAME_BYTES];
+    uint8_t port, link; /* IBV_LINK_LAYER_ */
+    uint8_t gid_index, mtu;
+    uint16_t lid;
+    uint8_t gid[16];
+    uint64_t down_since; /* the port is down; 0: it is not */
+    kolo_status_t status;
+    char error[256];
+};
+int kolo_verbs_count(const char **why);
+void kolo_verbs_properties(int device, kolo_net_device_t *out);
+kolo_status_t kolo_verbs_open(int device, kolo_net_open_t **open);
+void kolo_verbs_close(kolo_net_open_t *open);
+
+/* ---- event.c ---- */
+int kolo_verbs_wake_fds(const kolo_net_open_t *open, int fds[2]);
+void kolo_verbs_arm(kolo_net_open_t *open);
+void kolo_verbs_drop_events(kolo_net_open_t *open);
+kolo_status_t kolo_verbs_look(kolo_net_open_t *open);
+
+struct kolo_net_region {
+    struct ibv_mr *mr;
+};
+
+/* ---- end.c, queue.c ---- */
+struct kolo_net_end {
+    kolo_net_open_t *open;
+    kolo_net_end_t *prev, *next;
+    struct ibv_cq *cq;
+    struct ibv_qp *qp;
+    bool reads;
+    uint32_t depth, message_bytes, inline_bytes;
+    kolo_verbs_hello_t mine, peer;
+    kolo_verbs_offer_t *ring; /* writer: what it is offered; reader: what it writes into the writer's */
+    struct ibv_mr *ring_mr;
+    uint64_t requests;  /* isend or irecv: queued so far, the number of the next one */
+    uint64_t offered;   /* reader: of those in the writer's ring */
+    uint64_t completed; /* of those done */
+    uint32_t queued;    /* requests in send_wr (writer) or recv_wr (reader) */
+    uint32_t send_room; /* places of the send queue */
+    uint32_t sends_out,
+        sends_unsignalled; /* reader: places that offers have, or will have until one is signalled */
+    uint64_t *cookies;     /* by request */
+    struct ibv_send_wr *send_wr;
+    struct ibv_recv_wr *recv_wr;
+    struct ibv_sge *sge;
+    kolo_net_counts_t counts;
+    char label[64];
+};
+kolo_status_t kolo_verbs_listen(kolo_net_open_t *open, const kolo_net_end_config_t *config, kolo_net_hello_t *hello,
+                                kolo_net_end_t **end);
+kolo_status_t kolo_verbs_start(kolo_net_open_t *open, const kolo_net_end_config_t *config, kolo_net_hello_t *hello,
+                               kolo_net_end_t **end);
+kolo_status_t kolo_verbs_connect(kolo_net_end_t *end, const kolo_net_hello_t *peer);
+void kolo_verbs_shut(kolo_net_end_t *end);
+/* A queue pair from INIT by RTR to RTS, with what both hellos say. */
+kolo_status_t kolo_verbs_qp_init(kolo_net_end_t *end);
+kolo_status_t kolo_verbs_qp_ready(kolo_net_end_t *end);
+
+kolo_status_t kolo_verbs_isend(kolo_net_end_t *end, const void *data, uint32_t bytes,
+                               const kolo_net_region_t *region, uint64_t cookie);
+kolo_status_t kolo_verbs_irecv(kolo_net_end_t *end, void *data, uint32_t bytes, const kolo_net_region_t *region,
+                               uint64_t cookie);
+kolo_status_t kolo_verbs_push(kolo_net_end_t *end);
+kolo_status_t kolo_verbs_test(kolo_net_end_t *end, kolo_net_done_t *done, int most, int *n);
+
+#endif
