@@ -9,7 +9,7 @@ N ?= 4
 KOLORUN = $(BUILD)/tools/kolorun
 PERF = $(BUILD)/tools/kolo-perf
 
-.PHONY: all deps look-again run check-run elastic digits test test-all tidy chaos chaos-points kills programs property bench bench-engine \
+.PHONY: all deps look-again run check-run elastic digits test test-all test-vm tidy chaos chaos-points kills programs property bench bench-engine \
         bench-peers install uninstall help format fuzz clean
 
 all: $(BUILD)/build.ninja
@@ -47,6 +47,13 @@ test:
 	@scripts/install-deps build test
 	@$(MAKE) --no-print-directory look-again
 	@scripts/run-tests $(ARGS)
+
+# What needs RDMA, in virtual machines with RoCE devices (tests/vm). Last line: N passed, N failed.
+test-vm:
+	@scripts/install-deps build test vm
+	@$(MAKE) --no-print-directory look-again
+	@$(MAKE) --no-print-directory all
+	@tests/vm/all $(BUILD) $(ARGS)
 
 # Everything, for the night: other launchers, ssh, random faults, real time limits, large sweeps, fuzzing.
 test-all:

@@ -2,7 +2,8 @@
  *
  * Runs the conformance kit of collectives on the ranks of a job (kolorun), on N threads (--threads N) or on N
  * forked processes (--procs N). What it runs over is chosen by parameters in the environment (KOLO_SHM_DISABLE,
- * KOLO_ALGO, KOLO_COUNTER_START, ...). --quick: fewer counts. --stream: on a stream. --refuse: the kernel permits
+ * KOLO_ALGO, KOLO_COUNTER_START, ...). --quick: fewer counts; --brief: as few as an
+ * emulated machine can do. --stream: on a stream. --refuse: the kernel permits
  * no copies between the processes' memories (all of them, or rank 1's alone). Exit status 1 on any failure.
  */
 #include "../tools/job.h"
@@ -16,7 +17,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static bool quick, on_stream;
+static bool quick, brief, on_stream;
 static const char *refuse; /* refuse.h; NULL: nothing is */
 static bool refuse_one;
 
@@ -30,6 +31,7 @@ static bool types_and_ops(test_rank_t *t)
         for (int op = 0; op < KOLO_OP_BUILTIN_COUNT; op++) {
             for (size_t i = 0; i < sizeof few / sizeof few[0]; i++) {
                 size_t n = few[i];
+                if (brief && i != 1) continue;
                 int root = (int)(i + (size_t)type) % t->nranks;
                 fine = test_all_reduce(t, n, (kolo_type_t)type, (kolo_op_t)op, i & 1) && fine;
                 if (quick && i != 1 && i != 3) continue;
@@ -48,7 +50,7 @@ static bool sizes_and_roots(test_rank_t *t)
     bool fine = true;
     for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++) {
         size_t n = counts[i];
-        if (quick && n > 200000) continue;
+        if ((quick && n > 200000) || (brief && n > 4096)) continue;
         if (n * (size_t)t->nranks > 8000000) continue;
         for (int place = 0; place < 2; place++) {
             fine = test_all_reduce(t, n, KOLO_FLOAT32, KOLO_SUM, place) && fine;
@@ -173,6 +175,8 @@ int main(int argc, char **argv)
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--quick") == 0)
             quick = true;
+        else if (strcmp(argv[i], "--brief") == 0)
+            quick = brief = true;
         else if (strcmp(argv[i], "--stream") == 0)
             on_stream = true;
         else if ((strcmp(argv[i], "--refuse") == 0 || strcmp(argv[i], "--refuse-one") == 0) && i + 1 < argc) {
@@ -183,10 +187,10 @@ int main(int argc, char **argv)
         else if (strcmp(argv[i], "--procs") == 0 && i + 1 < argc)
             processes = atoi(argv[++i]);
         else
-            return fprintf(
-                       stderr,
-                       "usage: %s [--quick] [--stream] [--refuse[-one] dump|seccomp] [--threads N | --procs N]\n",
-                       argv[0]),
+            return fprintf(stderr,
+                           "usage: %s [--quick | --brief] [--stream] [--refuse[-one] dump|seccomp] [--threads N | "
+                           "--procs N]\n",
+                           argv[0]),
                    2;
     }
     alarm(600);

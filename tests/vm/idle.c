@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What a communicator costs that has nothing to do: the ranks of a job connect, sleep for some seconds without a
+ * call and print the share of a core that their process has used. Exit status 1 above LIMIT per cent.
+ */
+#include <kolo/job.h>
+
+#include <poll.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+
+#define SECONDS 4
+#define LIMIT   3.0 /* emulated, where a wake-up costs twenty times as much as elsewhere */
+
+static double cpu_seconds(void)
+{
+    struct rusage u;
+    getrusage(RUSAGE_SELF, &u);
+    return (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) +
+           (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec) / 1e6;
+}
+
+int main(void)
+{
+    kolo_comm_t comm;
+    float one = 1, sum = 0;
+    if (kolo_job_connect(&comm, NULL) != KOLO_OK ||
+        kolo_all_reduce(&one, &sum, 1, KOLO_FLOAT32, KOLO_SUM, comm, NULL) != KOLO_OK) {
+        fprintf(stderr, "idle: %s\n", kolo_get_last_error(NULL));
+        return 1;
+    }
+    double cpu = cpu_seconds();
+    poll(NULL, 0, SECONDS * 1000); /* this is what is measured, not a wait */
+    cpu = (cpu_seconds() - cpu) / SECONDS * 100;
+    printf("idle: %.2f %% of a core\n", cpu);
+    bool fine = kolo_barrier(comm, NULL) == KOLO_OK && kolo_comm_finalize(comm) == KOLO_OK &&
+                kolo_comm_destroy(comm) == KOLO_OK;
+    return fine && cpu < LIMIT ? 0 : 1;
+}
