@@ -208,9 +208,9 @@ static void say_whereabouts(verdict_t *v, const kolo_verdict_rank_t *r)
         return;
     }
     if (is_under_way(now)) {
-        say(v, now->state == KOLO_RECORD_CONNECTING ? "it makes the connections of " : "it is in ");
+        say(v, now->state == KOLO_RECORD_CONNECTING ? "it has been making the connections of " : "it has been in ");
         say_op(v, now);
-        say_age(v, " since ", now->age_ns, "");
+        say_age(v, " for ", now->age_ns, "");
         return;
     }
     if (now->state == KOLO_RECORD_QUEUED) {
@@ -240,9 +240,9 @@ static void tell_stuck(verdict_t *v)
     kolo_verdict_op_t op = {.number = v->stuck, .word = v->word};
     int n = say_ranks(v, INSIDE);
     if (n > 0) {
-        say(v, n == 1 ? " is in " : " are in ");
+        say(v, n == 1 ? " has been in " : " have been in ");
         say_op(v, &op);
-        say_age(v, " since ", age, "");
+        say_age(v, " for ", age, "");
         say(v, ".\n");
     }
     if (say_ranks(v, FELL) > 0) {
@@ -352,9 +352,9 @@ static int tell_pairs(verdict_t *v, int most)
         const kolo_verdict_rank_t *peer = by_rank(v, op->peer);
         say(v, "rank %d", r->rank);
         say_process(v, r);
-        say(v, " waits in ");
+        say(v, " has waited in ");
         say_op(v, op);
-        say_age(v, " since ", op->age_ns, "");
+        say_age(v, " for ", op->age_ns, "");
         if (peer && peer->presence == KOLO_RANK_HEARD) {
             say(v, "; rank %u", op->peer);
             say_process(v, peer);

@@ -70,7 +70,7 @@ static void a_job_that_runs_is_not_accused(void **state)
     has(text, "Complete on all ranks: all up to operation 7");
     for (int i = 0; i < 3; i++) coll(&r[i], 8, i == 1 ? KOLO_RECORD_DONE : KOLO_RECORD_RUNNING);
     assert_false(judge(r, 3, 3));
-    has(text, "ranks 0, 2 are in operation 8 (all_reduce 4 float32 sum) since 5.0 s");
+    has(text, "ranks 0, 2 have been in operation 8 (all_reduce 4 float32 sum) for 5.0 s");
     has(text, "All have entered it");
     has(text, "all up to operation 7");
     free(r);
@@ -86,7 +86,7 @@ static void the_oldest_operation_is_the_one_to_look_at(void **state)
     coll(&r[2], 7, KOLO_RECORD_DONE);
     coll(&r[3], 8, KOLO_RECORD_RUNNING);
     assert_true(judge(r, 4, 4));
-    has(text, "ranks 1, 3 are in operation 8");
+    has(text, "ranks 1, 3 have been in operation 8");
     has(brief, "rank 2 did not enter operation 8");
     free(r);
 }
@@ -129,7 +129,7 @@ static void receives_that_wait_are_followed(void **state)
     recv_from(&r[3], 1);
     assert_true(judge(r, 4, 4));
     has(text, "3 ranks wait for each other in a circle: 1 -> 2 -> 3 -> 1");
-    has(text, "rank 0 waits in recv 1 int32 from rank 1");
+    has(text, "rank 0 has waited in recv 1 int32 from rank 1");
     r[2].ops[0].kind = KOLO_RECORD_SEND; /* and now 2 sends what nobody takes */
     r[2].ops[0].peer = 1;
     r[2].ops[0].word = kolo_signature(KOLO_COLL_P2P, KOLO_INT32, KOLO_P2P_WORD_SEND, 1, 1);
@@ -169,7 +169,7 @@ static void a_large_job_is_told_in_few_words(void **state)
     for (int i = 0; i < MANY; i++) coll(&r[i], 5, i % 2 ? KOLO_RECORD_RUNNING : KOLO_RECORD_DONE);
     for (int i = 100; i < 200; i++) r[i].ops[0].number = 4, r[i].ops[0].state = KOLO_RECORD_DONE;
     assert_true(judge(r, MANY, MANY));
-    has(text, "and 444 more are in operation 5");
+    has(text, "and 444 more have been in operation 5");
     has(text, "rank 105 did not enter operation 5");
     has(text, "The same holds for 94 more ranks");
     assert_true(strlen(text) < 3000);

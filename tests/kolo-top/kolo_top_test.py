@@ -63,7 +63,7 @@ def case_a_stopped_rank_is_named_with_what_it_did_not_enter():
     with Job("stop") as job:
         out = job.verdict(rf"rank 1 \(process {job.pids[1]} on .*\) did not enter operation 20 \(all_reduce 4 float32 sum\)",
                           "its process is stopped", r"last call is complete: operation 19 \(barrier\)",
-                          r"ranks 0, 2 are in operation 20", "Complete on all ranks: all up to operation 19")
+                          r"ranks 0, 2 have been in operation 20", "Complete on all ranks: all up to operation 19")
         assert "rank 1, process %d on" % job.pids[1] in out and ", stopped" in out, out
         time.sleep(1.2)
         once = top("--once", *job.only())
@@ -95,7 +95,7 @@ def case_a_killed_rank_is_missed():
 def case_a_circle_of_receives_is_told():
     with Job("recv") as job:
         job.verdict(r"3 ranks wait for each other in a circle: 0 -> 1 -> 2 -> 0",
-                    r"rank 2 \(.*\) waits in recv 4 float32 from rank 0")
+                    r"rank 2 \(.*\) has waited in recv 4 float32 from rank 0")
 
 
 def case_a_call_that_waits_in_a_queue_is_told():
