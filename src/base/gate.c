@@ -34,14 +34,16 @@ void kolo_gate_quit(kolo_gate_t *gate)
     atomic_fetch_sub(&gate->waiters, 1);
 }
 
-static kolo_status_t check(const kolo_wait_t *wait, uint64_t now)
+static kolo_status_t check(kolo_wait_t *wait, uint64_t now)
 {
-    char text[512] = "something unnamed";
+    char text[512] = "something unnamed", words[600];
+    if (wait->since_ns == 0) wait->since_ns = now;
     bool aborted = wait->abort && atomic_load_explicit(wait->abort, memory_order_acquire);
     if (!aborted && (!wait->deadline_ns || now < wait->deadline_ns)) return KOLO_OK;
     if (wait->describe) wait->describe(wait->arg, text, sizeof text);
     if (aborted) return kolo_fail(KOLO_ERR_ABORTED, "aborted while waiting for %s", text);
-    return kolo_fail(KOLO_ERR_TIMEOUT, "time-out while waiting for %s", text);
+    kolo_wait_words(text, now - wait->since_ns, words, sizeof words);
+    return kolo_fail(KOLO_ERR_TIMEOUT, "time-out: %s", words);
 }
 
 kolo_status_t kolo_gate_wait(kolo_gate_t *gate, uint32_t ticket, kolo_wait_t *wait)

@@ -102,9 +102,27 @@ static void describe(const kolo_wait_t *wait, char *text, size_t bytes)
     if (wait->describe) wait->describe(wait->arg, text, bytes);
 }
 
+void kolo_wait_words(const char *description, uint64_t waited_ns, char *buf, size_t bytes)
+{
+    const char *what = strstr(description, KOLO_WAIT_FOR);
+    double s = (double)waited_ns / (double)KOLO_NS_PER_S;
+    if (what)
+        snprintf(buf, bytes, "%.*s, waited %.1f s for %s", (int)(what - description), description, s,
+                 what + sizeof KOLO_WAIT_FOR - 1);
+    else
+        snprintf(buf, bytes, "waited %.1f s for %s", s, description);
+}
+
+static void describe_until(const kolo_wait_t *wait, uint64_t now, char *text, size_t bytes)
+{
+    char what[512];
+    describe(wait, what, sizeof what);
+    kolo_wait_words(what, now - wait->since_ns, text, bytes);
+}
+
 static kolo_status_t check(kolo_wait_t *wait)
 {
-    char text[512];
+    char text[600];
     if (wait->abort && atomic_load_explicit(wait->abort, memory_order_acquire)) {
         describe(wait, text, sizeof text);
         return kolo_fail(KOLO_ERR_ABORTED, "aborted while waiting for %s", text);
@@ -112,14 +130,15 @@ static kolo_status_t check(kolo_wait_t *wait)
     if (wait->look) KOLO_TRY(wait->look(wait->arg));
     if (!wait->deadline_ns && !param_stall_ms) return KOLO_OK;
     uint64_t now = kolo_now_ns();
+    if (wait->since_ns == 0) wait->since_ns = now;
     if (wait->deadline_ns && now >= wait->deadline_ns) {
-        describe(wait, text, sizeof text);
-        return kolo_fail(KOLO_ERR_TIMEOUT, "time-out while waiting for %s", text);
+        describe_until(wait, now, text, sizeof text);
+        return kolo_fail(KOLO_ERR_TIMEOUT, "time-out: %s", text);
     }
     if (param_stall_ms && wait->stall_ns == 0) wait->stall_ns = now + (uint64_t)param_stall_ms * KOLO_NS_PER_MS;
     if (param_stall_ms && now >= wait->stall_ns) {
-        describe(wait, text, sizeof text);
-        kolo_warn("wait", "still waiting after %lld ms for %s", (long long)param_stall_ms, text);
+        describe_until(wait, now, text, sizeof text);
+        kolo_warn("wait", "still waiting: %s", text);
         wait->stall_ns = now + (uint64_t)param_stall_ms * KOLO_NS_PER_MS;
     }
     return KOLO_OK;

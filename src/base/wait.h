@@ -55,7 +55,12 @@ static inline void kolo_doorbell_ring(const _Atomic uint32_t *asleep, int event_
 /* The same with a full fence, for slow paths (abort). */
 void kolo_waker_wake(kolo_waker_t *waker);
 
+/* What is awaited: "the next stream". Or who waits in what and, behind KOLO_WAIT_FOR, what is awaited: "rank 2, in
+ * operation 1, for data from rank 1". */
 typedef void (*kolo_describe_fn_t)(void *arg, char *buf, size_t bytes);
+#define KOLO_WAIT_FOR ", for "
+/* "rank 2, in operation 1, waited 3.0 s for data from rank 1". */
+void kolo_wait_words(const char *description, uint64_t waited_ns, char *buf, size_t bytes);
 
 typedef struct kolo_wait {
     const _Atomic uint32_t *abort; /* non-zero ends the wait with KOLO_ERR_ABORTED; may be NULL */
@@ -73,6 +78,7 @@ typedef struct kolo_wait {
     /* private */
     uint32_t polls;
     bool armed;
+    uint64_t since_ns; /* when it was first looked at the clock: about when the wait began */
     uint64_t stall_ns; /* when the next "still waiting" warning is due */
 } kolo_wait_t;
 

@@ -264,7 +264,7 @@ void kolo_p2p_describe(void *arg, char *buf, size_t bytes)
     else if (lane->running)
         kolo_task_describe(&lane->task, buf, bytes);
     else
-        snprintf(buf, bytes, "rank %d, a %s rank %u, for rank %u to come and connect", p->body->rank,
+        snprintf(buf, bytes, "rank %d, in a %s rank %u" KOLO_WAIT_FOR "rank %u to come and connect", p->body->rank,
                  lane->send ? "send to" : "receive from", lane->peer, lane->peer);
 }
 

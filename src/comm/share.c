@@ -150,8 +150,8 @@ static void describe_share(kolo_share_t *s, char *buf, size_t bytes)
     else if (s->colling && s->coll.running)
         kolo_task_describe(&s->coll.task, buf, bytes);
     else if (s->colling && s->coll.making)
-        snprintf(buf, bytes, "rank %d, operation %llu, for rank %d to come and connect", s->comm->rank,
-                 (unsigned long long)s->coll.task.operation, kolo_making_awaits(s->coll.making));
+        snprintf(buf, bytes, "rank %d, in operation %llu" KOLO_WAIT_FOR "rank %d to come and connect",
+                 s->comm->rank, (unsigned long long)s->coll.task.operation, kolo_making_awaits(s->coll.making));
     else
         kolo_p2p_describe(&s->p2p, buf, bytes);
 }
@@ -170,7 +170,7 @@ static void describe(void *arg, char *buf, size_t bytes)
 static kolo_status_t look_at(kolo_share_t *s, uint64_t now)
 {
     kolo_body_t *body = s->comm->body;
-    char text[512];
+    char text[512], words[600];
     if (!s->turn) return KOLO_OK; /* those before it have flags and limits of their own, and end in order */
     bool late = (s->coll_deadline_ns && now >= s->coll_deadline_ns) ||
                 (s->pairing && s->pairs_deadline_ns && now >= s->pairs_deadline_ns);
@@ -181,7 +181,9 @@ static kolo_status_t look_at(kolo_share_t *s, uint64_t now)
     if (s->colling && s->coll.making)
         KOLO_TRY(kolo_mismatch_look_connecting(body, s->coll.task.operation, kolo_making_awaits(s->coll.making)));
     if (s->pairing) KOLO_TRY(kolo_mismatch_end_pairs(s->messages, s->nmessages, kolo_mismatch_look_pairs(&s->p2p)));
-    return late ? kolo_fail(KOLO_ERR_TIMEOUT, "time-out while waiting for %s", text) : KOLO_OK;
+    if (!late) return KOLO_OK;
+    kolo_wait_words(text, (uint64_t)body->op_timeout_ms * KOLO_NS_PER_MS, words, sizeof words);
+    return kolo_fail(KOLO_ERR_TIMEOUT, "time-out: %s", words);
 }
 
 static void note(kolo_share_t *s, kolo_status_t status)

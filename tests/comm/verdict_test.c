@@ -65,9 +65,12 @@ static void wait_for_the_late(rank_t *r)
         be_elsewhere(r, c->how, data);
         return;
     }
+    char here[80]; /* the first rank that is named is the one that waited */
+    snprintf(here, sizeof here, "comm rank %d: time-out: rank %d, in operation 11 (all_reduce 4 float32 sum",
+             r->rank, r->rank);
     uint64_t start = now_ms();
-    EXPECT_ERROR(KOLO_ERR_TIMEOUT, kolo_all_reduce(data, data, 4, KOLO_FLOAT32, KOLO_SUM, r->comm, NULL),
-                 "time-out while waiting for", "rank 1 (process ",
+    EXPECT_ERROR(KOLO_ERR_TIMEOUT, kolo_all_reduce(data, data, 4, KOLO_FLOAT32, KOLO_SUM, r->comm, NULL), here,
+                 "waited ", " s for data from rank ", "rank 1 (process ",
                  "did not enter operation 11 (all_reduce 4 float32 sum)", where[c->how]);
     EXPECT(IN_TIME(now_ms() - start < LIMIT_MS + ANSWER_MS));
     meet();
@@ -129,7 +132,7 @@ static void a_stopped_process_does_not_delay_and_is_named(void **state)
     static char limit[40];
     snprintf(limit, sizeof limit, "KOLO_OP_TIMEOUT_MS=%d", LIMIT_MS);
     stop_one((const char *const[]){limit, NULL}, "is stopped and does not answer");
-    stop_one((const char *const[]){limit, "KOLO_RECORDER=0", NULL}, "time-out while waiting for");
+    stop_one((const char *const[]){limit, "KOLO_RECORDER=0", NULL}, "time-out: rank ");
 }
 
 int main(void)

@@ -83,8 +83,8 @@ void kolo_task_describe(void *arg, char *buf, size_t bytes)
     text_t t = {.buf = what, .bytes = sizeof(what)};
     visit_waits(task, tell, &t);
     kolo_signature_print(task->signature, words, sizeof(words));
-    snprintf(buf, bytes, "rank %" PRIu32 ", operation %" PRIu64 " (%s), %s algorithm, for %s", kolo_task_rank(task),
-             task->operation, words, task->plan ? kolo_algo_name(task->plan->algo) : "flat",
+    snprintf(buf, bytes, "rank %" PRIu32 ", in operation %" PRIu64 " (%s, %s algorithm)" KOLO_WAIT_FOR "%s",
+             kolo_task_rank(task), task->operation, words, task->plan ? kolo_algo_name(task->plan->algo) : "flat",
              t.used ? what : "its own lanes");
 }
 
