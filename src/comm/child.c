@@ -5,7 +5,8 @@
  * Only what needs the parent happens in that turn; then the parent's operations go on while the child is set up.
  *
  * What ends a start. In the turn: what ends operations of the parent, except that a shrink is there for losses, and
- * a shrink or grow agrees instead of failing by one. Then, until the child is ready on this rank (member/heir.c):
+ * a shrink or grow agrees instead of failing by one. Then, until the child is ready on this rank
+ * (member/inherit.c):
  *
  *     the parent's news                       split        grow (old ranks)    shrink
  *     a member of the child is lost           fails        fails on all        begins again without it
@@ -189,7 +190,7 @@ kolo_status_t kolo_child_blame(kolo_body_t *child, kolo_status_t status)
     char seen[KOLO_ERROR_TEXT_BYTES], word[400];
     if (status != KOLO_ERR_REMOTE || !child->oob || kolo_oob_get_lost(child->oob, NULL) > 0) return status;
     snprintf(seen, sizeof seen, "%s", kolo_error_text());
-    if (!kolo_oob_parents_word(child->oob, WORD_MS, word, sizeof word)) return kolo_fail(status, "%s", seen);
+    if (!kolo_oob_inherited_failure(child->oob, WORD_MS, word, sizeof word)) return kolo_fail(status, "%s", seen);
     return kolo_fail(status, "%s; while %s was being made: %.500s", word, child->name, seen);
 }
 
@@ -236,7 +237,7 @@ static kolo_status_t tell_lost(const kolo_body_t *child, const uint8_t *out)
 static void forget_parent(kolo_body_t *child)
 {
     uint32_t revoked = KOLO_STOP_REVOKED;
-    if (kolo_oob_come_of_age(child->oob) == KOLO_OK) return;
+    if (kolo_oob_setup_done(child->oob) == KOLO_OK) return;
     atomic_compare_exchange_strong(&child->stop, &revoked, KOLO_STOP_NONE);
     kolo_error_clear();
 }
@@ -251,8 +252,9 @@ kolo_status_t kolo_child_settle(kolo_body_t *child, uint64_t deadline_ns, bool *
     KOLO_FAIL_POINT("comm.child.setup");
     *again = false;
     memset(out, 0, ((size_t)child->nranks + 63) / 64 * 8);
-    bool follows = status == KOLO_ERR_REVOKED && !kolo_oob_is_doomed(child->oob); /* it is another rank's failure */
-    if (status != KOLO_OK) kolo_oob_revoke(child->oob); /* who waits for me in the set-up stops */
+    bool follows =
+        status == KOLO_ERR_REVOKED && !kolo_oob_setup_failed(child->oob); /* it is another rank's failure */
+    if (status != KOLO_OK) kolo_oob_revoke(child->oob);                   /* who waits for me in the set-up stops */
     if (!rows) return status;
     rows[child->rank].status = follows ? KOLO_IN_PROGRESS : (int32_t)status;
     if (status != KOLO_OK) snprintf(rows[child->rank].text, TEXT_BYTES, "%s", kolo_error_text());

@@ -142,7 +142,7 @@ static kolo_status_t inherit(const kolo_grow_t *g, kolo_oob_t *oob, kolo_oob_t *
     int *members = malloc((size_t)n * sizeof *members);
     if (!members) return kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for %d ranks", n);
     for (int r = 0; r < n; r++) members[r] = r < g->old ? r : -1;
-    kolo_status_t status = kolo_oob_inherit(oob, from, members, true);
+    kolo_status_t status = kolo_oob_inherit_failures(oob, from, members, true);
     free(members);
     return status;
 }
@@ -177,7 +177,7 @@ static kolo_status_t why_no_door(void *arg)
     kolo_grow_t *g = arg;
     char word[400];
     if (atomic_load(&g->start.child->stop) != KOLO_STOP_LOST) {
-        if (!kolo_oob_parents_word(g->staff, 0, word, sizeof word)) return KOLO_ERR_ABORTED;
+        if (!kolo_oob_inherited_failure(g->staff, 0, word, sizeof word)) return KOLO_ERR_ABORTED;
         return kolo_fail(KOLO_ERR_ABORTED, "the grow was aborted; before that, %s", word);
     }
     kolo_status_t status = kolo_oob_barrier(g->staff); /* it fails at once, and says why */

@@ -12,8 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define CULPRIT_MS  250 /* how long the name of a lost rank may take to go round */
-#define WORDS_BYTES 600
+#define FIRST_LOST_MS 250 /* how long the name of a lost rank may take to go round */
+#define WORDS_BYTES   600
 
 static kolo_status_t status_of(uint32_t stop)
 {
@@ -27,7 +27,7 @@ static kolo_status_t status_of(uint32_t stop)
 /* Why operations end: word of a rank that was lost, if it comes in time, or of two that differ. */
 static int ask_why(kolo_body_t *body, int wait_ms, char *why, size_t bytes)
 {
-    int rank = kolo_oob_culprit(body->oob, wait_ms, why, bytes);
+    int rank = kolo_oob_first_lost(body->oob, wait_ms, why, bytes);
     if (atomic_load(&body->stop) != KOLO_STOP_MISMATCH) return rank;
     (void)kolo_oob_difference(body->oob);
     snprintf(why, bytes, "%s", kolo_error_text());
@@ -50,7 +50,7 @@ static void put_words(const kolo_body_t *body, uint32_t stop, int rank, const ch
         snprintf(buf, bytes, "rank %d was lost: %s", rank, why);
 }
 
-/* For words about a rank of ours in the set-up of a child (member/heir.c). */
+/* For words about a rank of ours in the set-up of a child (member/inherit.c). */
 static void who(void *arg, int rank, char *buf, size_t bytes)
 {
     const kolo_body_t *body = arg;
@@ -107,7 +107,7 @@ static void say(kolo_body_t *body, kolo_status_t status, const kolo_call_t *call
     char why[WORDS_BYTES] = "", seen[KOLO_ERROR_TEXT_BYTES], doing[128], words[WORDS_BYTES];
     uint32_t stop = atomic_load(&body->stop);
     snprintf(seen, sizeof seen, "%s", kolo_error_text());
-    int rank = ask_why(body, stop ? 0 : CULPRIT_MS, why, sizeof why);
+    int rank = ask_why(body, stop ? 0 : FIRST_LOST_MS, why, sizeof why);
     describe_calls(body->operation - 1, calls, count, doing, sizeof doing);
     stop = atomic_load(&body->stop);
     if (!stop || stop == KOLO_STOP_ABORT) {

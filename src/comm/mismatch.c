@@ -149,7 +149,7 @@ static void ask_writer(kolo_body_t *body, const kolo_task_t *task)
     uint64_t end = kolo_deadline_ms(ANSWER_MS);
     while (kolo_oob_difference(body->oob) != KOLO_ERR_MISMATCH && kolo_now_ns() < end) {
         kolo_oob_ask(body->oob, task->met_rank, task->operation);
-        (void)kolo_oob_culprit(body->oob, ANSWER_MS / 4, why, sizeof why);
+        (void)kolo_oob_first_lost(body->oob, ANSWER_MS / 4, why, sizeof why);
     }
 }
 

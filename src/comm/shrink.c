@@ -60,7 +60,7 @@ static kolo_status_t open_rest(kolo_shrink_t *s, kolo_oob_t *channel, const uint
     }
     uint64_t label = SHRINK_LABEL ^ kolo_hash_bytes(s->key, out, ((size_t)n + 63) / 64 * 8);
     kolo_status_t status = kolo_child_open(child, rank, left, oob_child, label, addresses);
-    if (status == KOLO_OK) status = kolo_oob_inherit(child->oob, channel, members, false);
+    if (status == KOLO_OK) status = kolo_oob_inherit_failures(child->oob, channel, members, false);
     if (!cards) { /* the first time: `channel` is the parent's */
         cards = s->start.parent->body->member.peers;
         agreed = &s->start.parent->body->agreed;

@@ -96,7 +96,8 @@ static kolo_status_t split(kolo_start_t *start)
             status = kolo_child_open(child, child->rank, child->nranks, oob_child, label, addresses);
             oob_child = NULL; /* consumed either way */
         }
-        if (status == KOLO_OK && child) status = kolo_oob_inherit(child->oob, parent->oob, s->members, true);
+        if (status == KOLO_OK && child)
+            status = kolo_oob_inherit_failures(child->oob, parent->oob, s->members, true);
     }
     KOLO_FAIL_POINT("comm.split.open");
     kolo_start_leave(start);
@@ -105,7 +106,7 @@ static kolo_status_t split(kolo_start_t *start)
     free(s->members);
     if (status != KOLO_OK || !child) return status;
     status = kolo_body_setup(child);
-    return status == KOLO_OK ? kolo_oob_come_of_age(child->oob) : kolo_child_blame(child, status);
+    return status == KOLO_OK ? kolo_oob_setup_done(child->oob) : kolo_child_blame(child, status);
 }
 
 kolo_status_t kolo_comm_split(kolo_comm_t comm, int color, int key, kolo_comm_t *newcomm,

@@ -57,7 +57,7 @@ void kolo_body_free(kolo_body_t *body)
 static void give_reason(kolo_oob_t *oob, const char *last_error)
 {
     char words[512], word[400];
-    bool told = kolo_oob_parents_word(oob, 0, word, sizeof word);
+    bool told = kolo_oob_inherited_failure(oob, 0, word, sizeof word);
     if (!told) snprintf(word, sizeof word, "%s", last_error);
     snprintf(words, sizeof words, "its program aborted the communicator%s%s",
              told    ? "; before that, "

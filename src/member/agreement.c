@@ -230,7 +230,7 @@ static void add_words(kolo_agree_run_t *x)
     const char *why = oob->reason[0] != '\0' ? oob->reason : kolo_error_text();
     if (kolo_life(oob)->lost >= 0)
         snprintf(lost, sizeof(lost), "rank %d was lost: %.120s", kolo_life(oob)->lost, kolo_life(oob)->lost_why);
-    const char *before = lost[0] != '\0' ? lost : kolo_life(oob)->heir.word;
+    const char *before = lost[0] != '\0' ? lost : kolo_inherited(oob)->word;
     if (room > 0) snprintf(at, room, "%s%s%s", before, before[0] != '\0' ? "; then " : "", why);
 }
 

@@ -30,17 +30,17 @@ typedef struct kolo_series {
     kolo_decision_t decisions[2]; /* by number */
 } kolo_series_t;
 
-/* What a child that is being set up has of its parent (heir.c). */
-#define KOLO_HEIR_WHO_BYTES 192
+/* What a child that is being set up has of its parent (inherit.c). */
+#define KOLO_INHERITED_WHO_BYTES 192
 typedef struct {
     kolo_oob_t *parent, *next; /* next: of the same parent */
-    int *members;              /* rank of the parent by rank, -1: none; NULL: no heir, or not any more */
+    int *members;              /* rank of the parent by rank, -1: none; NULL: no child, or not any more */
     bool revokes;              /* a revoke of the parent counts */
     int lost;                  /* the first rank that was lost by the parent's word, if `who` says anything */
-    char who[KOLO_HEIR_WHO_BYTES];
-    bool word_is_loss;                  /* and not that somebody gave up */
-    char word[2 * KOLO_HEIR_WHO_BYTES]; /* whom the parent has lost, member or not */
-} kolo_heir_t;
+    char who[KOLO_INHERITED_WHO_BYTES];
+    bool word_is_loss;                       /* and not that somebody gave up */
+    char word[2 * KOLO_INHERITED_WHO_BYTES]; /* whom the parent has lost, member or not */
+} kolo_inherited_t;
 
 /* Of an oob. */
 typedef struct {
@@ -61,8 +61,8 @@ typedef struct {
 
     kolo_series_t *series;
 
-    kolo_oob_t *heirs; /* children that are being set up (heir.c) */
-    kolo_heir_t heir;  /* if this one is being set up */
+    kolo_oob_t *children;       /* children that are being set up (inherit.c) */
+    kolo_inherited_t inherited; /* if this one is being set up */
     kolo_oob_who_fn_t who_fn;
     void *who_arg;
 } kolo_life_t;
@@ -78,6 +78,11 @@ typedef struct {
 static inline kolo_life_t *kolo_life(const kolo_oob_t *oob)
 {
     return oob->state[KOLO_ROOM_MEMBER];
+}
+
+static inline kolo_inherited_t *kolo_inherited(const kolo_oob_t *oob)
+{
+    return &kolo_life(oob)->inherited;
 }
 
 static inline kolo_peer_life_t *kolo_peer_life(const kolo_peer_t *peer)
@@ -114,12 +119,12 @@ bool kolo_beat_cut_off(const kolo_oob_t *oob, int rank);
 /* On the progress thread, without the lock. */
 void kolo_beat_stop(kolo_oob_t *oob);
 void kolo_pidwatch_stop(kolo_oob_t *oob);
-/* ---- heirs (heir.c) ---- */
+/* ---- children (inherit.c) ---- */
 
-/* News of the parent, with its lock held: its heirs hear it. */
-void kolo_heirs_tell(kolo_oob_t *parent, kolo_news_kind_t kind, int rank);
-/* The object is about to go: it is nobody's heir and has none. Without a lock. */
-void kolo_heir_end(kolo_oob_t *oob);
+/* News of the parent, with its lock held: its children hear it. */
+void kolo_children_tell(kolo_oob_t *parent, kolo_news_kind_t kind, int rank);
+/* The object is about to go: it is nobody's child and has none. Without a lock. */
+void kolo_inherit_end(kolo_oob_t *oob);
 
 /* ---- agreements (agreement.c); with the lock held, on the progress thread ---- */
 

@@ -90,7 +90,7 @@ bool kolo_oob_rank_lost(kolo_oob_t *oob, int rank, char *why /* or NULL */, size
 /* An operation on a wire has failed because a peer went: waits up to wait_ms for word of the rank that was lost
  * first, or that revoked (-1: none came; `why` says more, also of a partition). From now on this rank's own
  * farewells pass the blame on. */
-int kolo_oob_culprit(kolo_oob_t *oob, int wait_ms, char *why, size_t bytes);
+int kolo_oob_first_lost(kolo_oob_t *oob, int wait_ms, char *why, size_t bytes);
 
 /* From now on this process `pid` of `rank` is watched: when it ends before the rank has said farewell, the rank is
  * lost. Keeps a descriptor. KOLO_ERR_UNSUPPORTED where the system has no pidfd_open(2). */
@@ -103,20 +103,20 @@ void kolo_oob_look_out(kolo_oob_t *oob);
  * is smaller. */
 kolo_status_t kolo_oob_start_beats(kolo_oob_t *oob, const bool *remote);
 
-/* ---- what a child hears of its parent while it is set up (heir.c) ---- */
+/* ---- what a child hears of its parent while it is set up (inherit.c) ---- */
 
-/* A child is set up over connections of its own, which tell less than the parent's. From here on until it comes of
- * age it hears what its parent knows: losses of members, a partition between members, with `revokes` a revoke
- * (heir.c has the rules). members[r]: rank r's rank in `from`, -1: none. `from` may be a child that never came of
- * age: then its parent is meant. Right after kolo_oob_open_child(). The parent may go meanwhile. */
-kolo_status_t kolo_oob_inherit(kolo_oob_t *oob, kolo_oob_t *from, const int *members, bool revokes);
+/* A child is set up over connections of its own, which tell less than the parent's. From here on until it is
+ * set up it hears what its parent knows: losses of members, a partition between members, with `revokes` a revoke
+ * (inherit.c has the rules). members[r]: rank r's rank in `from`, -1: none. `from` may be a child that was never
+ * set up: then its parent is meant. Right after kolo_oob_open_child(). The parent may go meanwhile. */
+kolo_status_t kolo_oob_inherit_failures(kolo_oob_t *oob, kolo_oob_t *from, const int *members, bool revokes);
 /* The set-up is over. KOLO_ERR_REVOKED: the parent was revoked before; with this it is forgotten. */
-kolo_status_t kolo_oob_come_of_age(kolo_oob_t *oob);
+kolo_status_t kolo_oob_setup_done(kolo_oob_t *oob);
 /* The set-up failed by a member that went, which may have left because the parent lost somebody: waits up to
  * wait_ms for the parent's word of that. False: none came. */
-bool kolo_oob_parents_word(kolo_oob_t *oob, int wait_ms, char *word, size_t bytes);
+bool kolo_oob_inherited_failure(kolo_oob_t *oob, int wait_ms, char *word, size_t bytes);
 /* Has the parent's word (not a loss) put an end to the set-up? */
-bool kolo_oob_is_doomed(kolo_oob_t *oob);
+bool kolo_oob_setup_failed(kolo_oob_t *oob);
 /* Adds to the words about a rank of a parent who that is: " (host a, process 12)". Called with locks held. */
 typedef void (*kolo_oob_who_fn_t)(void *arg, int rank, char *buf, size_t bytes);
 void kolo_oob_set_who(kolo_oob_t *oob, kolo_oob_who_fn_t fn, void *arg); /* NULL: none; it is not running then */

@@ -111,7 +111,7 @@ void kolo_news_flood(kolo_oob_t *oob, kolo_frame_kind_t kind, const void *bytes,
 static void announce(kolo_oob_t *oob, kolo_news_kind_t kind, int rank, const char *why)
 {
     if (kolo_life(oob)->news_fn != NULL) kolo_life(oob)->news_fn(kolo_life(oob)->news_arg, kind, rank, why);
-    kolo_heirs_tell(oob, kind, rank);
+    kolo_children_tell(oob, kind, rank);
     kolo_oob_wake(oob);
 }
 
@@ -133,9 +133,9 @@ static void loss_text(const kolo_oob_t *oob, const kolo_peer_t *peer, char *buf,
     int n = snprintf(buf, bytes, "%s%s%s", how_texts[loss->how], told ? ": " : "", told ? peer->words : "");
     if (loss->noticed_by != oob->rank && loss->noticed_by != peer->rank && n > 0 && (size_t)n < bytes)
         n += snprintf(buf + n, bytes - (size_t)n, " (noticed by rank %d)", loss->noticed_by);
-    if (kolo_life(oob)->heir.who[0] != '\0' && peer->rank == kolo_life(oob)->heir.lost && n > 0 &&
+    if (kolo_inherited(oob)->who[0] != '\0' && peer->rank == kolo_inherited(oob)->lost && n > 0 &&
         (size_t)n < bytes)
-        snprintf(buf + n, bytes - (size_t)n, "; %s", kolo_life(oob)->heir.who);
+        snprintf(buf + n, bytes - (size_t)n, "; %s", kolo_inherited(oob)->who);
 }
 
 /* The first loss that matters ends waits. */

@@ -58,7 +58,7 @@ static void stop(kolo_oob_t *oob)
 
 static void fini(kolo_oob_t *oob)
 {
-    free(kolo_life(oob)->heir.members);
+    free(kolo_inherited(oob)->members);
     kolo_agree_forget(oob);
 }
 
@@ -85,7 +85,7 @@ static const kolo_room_t room = {.frames = frames,
                                  .ends_waits = ends_waits,
                                  .why = why,
                                  .look = look,
-                                 .leave = kolo_heir_end,
+                                 .leave = kolo_inherit_end,
                                  .stop = stop,
                                  .fini = fini};
 

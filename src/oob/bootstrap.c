@@ -61,8 +61,8 @@ void kolo_oob_take_reply(kolo_oob_t *oob, const uint8_t *frame)
         oob->boot->reply = *reply;
         oob->boot->replied = true;
     }
-    if (reply->status != KOLO_OK && oob->doom == NULL) { /* also when the ring is being closed already */
-        oob->doom = reply;
+    if (reply->status != KOLO_OK && oob->setup_failure == NULL) { /* also when the ring is being closed already */
+        oob->setup_failure = reply;
         reply = NULL;
     }
     kolo_oob_wake(oob);
@@ -70,10 +70,10 @@ void kolo_oob_take_reply(kolo_oob_t *oob, const uint8_t *frame)
     free(reply);
 }
 
-static bool doomed(kolo_oob_t *oob, void *arg)
+static bool start_failed(kolo_oob_t *oob, void *arg)
 {
     (void)arg;
-    return oob->doom != NULL;
+    return oob->setup_failure != NULL;
 }
 
 kolo_status_t kolo_oob_hear_root(kolo_oob_t *oob, kolo_status_t status, uint64_t deadline_ns)
@@ -84,7 +84,7 @@ kolo_status_t kolo_oob_hear_root(kolo_oob_t *oob, kolo_status_t status, uint64_t
     snprintf(text, sizeof(text), "%s", kolo_error_text());
     if (deadline_ns != 0) soon = KOLO_MIN(soon, deadline_ns);
     pthread_mutex_lock(&oob->lock);
-    kolo_status_t heard = kolo_oob_await(oob, doomed, NULL, soon, NULL, NULL);
+    kolo_status_t heard = kolo_oob_await(oob, start_failed, NULL, soon, NULL, NULL);
     kolo_status_t word = heard == KOLO_OK ? kolo_oob_lost(oob, "joining") : KOLO_OK;
     pthread_mutex_unlock(&oob->lock);
     if (heard == KOLO_OK) return word;
@@ -98,24 +98,24 @@ static void root_spoke(void *arg, int tag, kolo_status_t status, const char *tex
     char at[KOLO_ADDRESS_TEXT_BYTES];
     (void)tag;
     if (status == KOLO_OK) return; /* it has told all ranks */
-    kolo_reply_t *doom = calloc(1, sizeof(*doom));
-    if (doom == NULL) return;
-    doom->status = status;
+    kolo_reply_t *failure = calloc(1, sizeof(*failure));
+    if (failure == NULL) return;
+    failure->status = status;
     pthread_mutex_lock(&oob->lock);
     if (text[0] != '\0')
-        snprintf(doom->text, sizeof(doom->text), "%s", text);
+        snprintf(failure->text, sizeof(failure->text), "%s", text);
     else
-        snprintf(doom->text, sizeof(doom->text),
+        snprintf(failure->text, sizeof(failure->text),
                  "rank %d of %d has checked in, but the root at %s is gone: the process that made the id died, or "
                  "ended, before all ranks had come. Look at its log, and start all ranks again with a new id",
                  oob->rank, oob->nranks, kolo_address_print(&oob->root_at, at));
-    if (oob->doom == NULL) {
-        oob->doom = doom;
-        doom = NULL;
+    if (oob->setup_failure == NULL) {
+        oob->setup_failure = failure;
+        failure = NULL;
     }
     kolo_oob_wake(oob);
     pthread_mutex_unlock(&oob->lock);
-    free(doom);
+    free(failure);
 }
 
 void kolo_oob_leave_root(kolo_oob_t *oob, kolo_status_t status)
@@ -127,8 +127,8 @@ void kolo_oob_leave_root(kolo_oob_t *oob, kolo_status_t status)
     kolo_lifeline_close(line, status, status == KOLO_OK ? "" : kolo_error_text());
     if (status != KOLO_OK) return;
     pthread_mutex_lock(&oob->lock); /* what it said when all knew all there was to know comes too late */
-    free(oob->doom);
-    oob->doom = NULL;
+    free(oob->setup_failure);
+    oob->setup_failure = NULL;
     pthread_mutex_unlock(&oob->lock);
 }
 
@@ -236,7 +236,7 @@ static bool answered(kolo_oob_t *oob, void *arg)
 {
     const kolo_bootstrap_t *boot = arg;
     bool sent = true;
-    if (oob->doom != NULL) return true;
+    if (oob->setup_failure != NULL) return true;
     for (int i = 0; i < boot->ncalls; i++) sent = sent && boot->calls[i].sent;
     return boot->status != KOLO_OK || (boot->replied && (sent || boot->reply.status != KOLO_OK));
 }
@@ -272,7 +272,7 @@ static kolo_status_t check_in(kolo_bootstrap_t *boot, int nids, const kolo_id_t 
     if (status == KOLO_OK && boot->status != KOLO_OK && (!boot->replied || boot->reply.status == KOLO_OK))
         status = kolo_fail(boot->status, "%s: rank %d of %d cannot check in with %s", oob->name, oob->rank,
                            oob->nranks, boot->text);
-    else if (status == KOLO_OK && oob->doom != NULL)
+    else if (status == KOLO_OK && oob->setup_failure != NULL)
         status = kolo_oob_lost(oob, "checking in");
     else if (status == KOLO_OK && boot->reply.status != KOLO_OK)
         status = kolo_fail(boot->reply.status, "%s: %s", oob->name, boot->reply.text);

@@ -148,8 +148,8 @@ struct kolo_oob {
     struct kolo_bootstrap *boot; /* while the check-in lasts */
     kolo_lifeline_t *line;       /* to the root, until the ring is closed; NULL also if it keeps none */
     kolo_address_t root_at;
-    kolo_reply_t *doom; /* the root's, or the parent's, word that there will be no job; ends every wait */
-    bool open;          /* rank, nranks and table are final: peers may call */
+    kolo_reply_t *setup_failure; /* the root's, or the parent's, word that there will be no job; ends every wait */
+    bool open;                   /* rank, nranks and table are final: peers may call */
 
     /* in the list of objects whose thread waits (await.c) */
     kolo_oob_t *next_waiting, **prev_waiting;

@@ -284,7 +284,7 @@ void kolo_oob_fini(kolo_oob_t *oob)
     pthread_mutex_destroy(&oob->lock);
     kolo_auth_wipe(&oob->key, sizeof(oob->key));
     kolo_auth_wipe(&oob->epoch_key, sizeof(oob->epoch_key));
-    free(oob->doom);
+    free(oob->setup_failure);
     free(oob->table);
     kolo_rooms_fini(oob);
     free(oob);

@@ -78,16 +78,16 @@ kolo_conn_t *kolo_peer_out(kolo_peer_t *peer)
 
 bool kolo_oob_is_lost(const kolo_oob_t *oob)
 {
-    return oob->doom != NULL || kolo_rooms_end_waits(oob);
+    return oob->setup_failure != NULL || kolo_rooms_end_waits(oob);
 }
 
 kolo_status_t kolo_oob_lost(kolo_oob_t *oob, const char *doing)
 {
     if (oob->leaving) /* that the peers go now is our doing */
         return kolo_fail(KOLO_ERR_ABORTED, "%s: rank %d was %s when it gave up", oob->name, oob->rank, doing);
-    if (oob->doom != NULL) {
+    if (oob->setup_failure != NULL) {
         oob->failed = true;
-        return kolo_fail(oob->doom->status, "%s: %s", oob->name, oob->doom->text);
+        return kolo_fail(oob->setup_failure->status, "%s: %s", oob->name, oob->setup_failure->text);
     }
     return kolo_rooms_why(oob, doing);
 }
