@@ -192,7 +192,7 @@ static bool every_move_made(const monitor_t *m)
     return true;
 }
 
-/* Which moves are called for hangs on what breaks when: a run that is to show all of them may last three times as
+/* Which moves are called for depends on what breaks when: a run that is to show all of them may last three times as
  * long. */
 static void extend(monitor_t *m, uint64_t now)
 {

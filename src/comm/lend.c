@@ -71,7 +71,7 @@ kolo_status_t kolo_body_agree(kolo_body_t *body)
                            .refs = body->emit.refs,
                            .ll = body->tune.ll};
     if (body->borrowed.cards) {
-        kolo_agreed_t mine = *all; /* and everybody's: it hangs on the cards. A host of one rank has no fan-out */
+        kolo_agreed_t mine = *all; /* and everybody's: it depends on the cards. A host of one rank has no fan-out */
         *all = body->borrowed.agreed;
         all->fanout &= mine.fanout;
         all->refs &= mine.refs;

@@ -51,8 +51,8 @@ static void tell(const kolo_difference_t *d, char *buf, size_t bytes)
                  d->rank, words, d->other, others, rule);
 }
 
-/* By what the operation computes, whatever the algorithm: results that hang on the other's data. The v forms (their
- * root is none) may have nothing from it, and without elements nobody waits. */
+/* By what the operation computes, whatever the algorithm: results that depend on the other's data. The v forms
+ * (their root is none) may have nothing from it, and without elements nobody waits. */
 static bool needs(uint64_t word, int rank, int other, int nranks)
 {
     kolo_signature_fields_t f = kolo_signature_fields(word);

@@ -351,11 +351,11 @@ void kolo_finisher_wake(struct kolo_tensor_engine *e); /* the thread that looks 
 
 /* set.c */
 kolo_status_t kolo_set_new(struct kolo_tensor_engine *e, int id, const int *ranks, int count, kolo_set_t **out);
-/* The communicator, which it takes, and what hangs on it. */
+/* The communicator, which it takes, and what depends on it. */
 kolo_status_t kolo_set_open(kolo_set_t *s, kolo_comm_t comm);
 /* Gives the communicator up, once. */
 void kolo_set_leave(kolo_set_t *s, bool abort);
-/* Gives up what hangs on the communicator; who asks is told that it was removed. */
+/* Gives up what depends on the communicator; who asks is told that it was removed. */
 void kolo_set_close(kolo_set_t *s);
 void kolo_set_free(kolo_set_t *s); /* NULL is fine */
 /* KOLO_AVG where all ranks contribute; else the sum, and what it is to be multiplied by. */

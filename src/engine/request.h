@@ -77,7 +77,7 @@ typedef struct {
     int64_t shape[KOLO_TENSOR_DIMS_MAX]; /* of changes of the sets: KOLO_CHANGE_... */
     uint64_t group;                      /* hash of the names of its group, 0: none */
     uint32_t group_size;
-    uint32_t waited_ms; /* for its cached agreement, before it was sent; nothing hangs on it */
+    uint32_t waited_ms; /* for its cached agreement, before it was sent; nothing depends on it */
 } kolo_request_t;
 /* With its name's text in `text` (length + 1 bytes). Unlike an assignment it leaves alone what threads the name
  * into a table: of a request that was submitted that belongs to the queue, and changes under its lock. */
@@ -89,7 +89,7 @@ void kolo_request_copy(kolo_request_t *copy, const kolo_request_t *request, char
 int64_t kolo_shape_elements(const int64_t *shape, int ndims, int from, size_t elem);
 /* "[3, 4]" into buf. */
 void kolo_shape_print(const int64_t *shape, int ndims, char *buf, size_t bytes);
-/* Equal in all that a cached agreement hangs on. */
+/* Equal in all that a cached agreement depends on. */
 bool kolo_request_equal(const kolo_request_t *a, const kolo_request_t *b);
 /* Equal but for what ranks may have differently: the first dimension of what is gathered or exchanged, which
  * kolo_request_rows() tells (0 of others). The hash is over the name and all that is alike. */

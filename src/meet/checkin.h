@@ -16,7 +16,7 @@
 typedef struct {
     int rank, nranks, nids, id_index;
     int timeout_ms; /* what is left of it */
-    int ring_max;   /* the pattern of the all-gathers hangs on it, so all must have the same */
+    int ring_max;   /* the pattern of the all-gathers depends on it, so all must have the same */
     bool neighbour; /* not a rank of this root: the first rank of the next root's share, for my last rank's sake */
     kolo_address_t peer, root_only;
 } kolo_checkin_t;

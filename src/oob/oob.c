@@ -323,7 +323,7 @@ kolo_status_t kolo_oob_prepare_child(kolo_oob_t *parent, kolo_oob_child_t **chil
 {
     kolo_key_t key;
     if (parent == NULL || child == NULL) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "parent or child is NULL");
-    /* The final key hangs on who the members are; to be called we need one now. The socket's cookie sees to it
+    /* The final key depends on who the members are; to be called we need one now. The socket's cookie sees to it
      * that nobody who means another child gets in. */
     kolo_auth_derive(&parent->epoch_key, "child", NULL, 0, &key);
     kolo_status_t status = prepare(parent, &key, child, address);

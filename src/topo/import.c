@@ -69,7 +69,7 @@ static int add_device(walk_t *walk, const kolo_raw_object_t *from, const spot_t 
     return index;
 }
 
-/* NUMA nodes that hang on `object`, by way of memory-side caches too. The first is where its cores are at home. */
+/* NUMA nodes attached to `object`, by way of memory-side caches too. The first is where its cores are at home. */
 static void add_memory(walk_t *walk, const kolo_raw_object_t *object, const spot_t *outer, spot_t *inner)
 {
     for (int c = object->child; c >= 0; c = walk->raw->objects[c].next) {

@@ -47,7 +47,7 @@ typedef struct {
     int os_index; /* sockets, NUMA nodes, cores: the system's number; -1 unknown */
     char name[48];
     char netdev[16];      /* NICs: network interface, "" unknown */
-    int numa;             /* `index` of the NUMA node it hangs on or is, -1 unknown */
+    int numa;             /* `index` of the NUMA node that it is attached to, or is, -1 unknown */
     int socket;           /* the same for the socket */
     char bus_id[16];      /* GPUs, NICs, PCI roots and switches */
     int64_t link_mbps;    /* NICs: link speed; 0 unknown */

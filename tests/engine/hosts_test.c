@@ -58,7 +58,7 @@ static kolo_status_t reduce(const pair_t *p, kolo_tensor_engine_t e, const char 
     return status == KOLO_OK ? kolo_engine_wait(e, handle, WAIT_MS, NULL) : status;
 }
 
-/* A number that hangs on rank and place alone: all can compute the sum of the amounts. */
+/* A number that depends on rank and place alone: all can compute the sum of the amounts. */
 static int number(int rank, int64_t i)
 {
     return (int)((uint32_t)(rank * 7919 + i * 104729 + rank * i % 31) % 201) - 100;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The tree of requests in its parts: sets of ranks, who is where, what its messages take and refuse; and that rank
- * 0's work in a job of thousands of ranks hangs on its fan-in and on what is said, not on how many say it.
+ * 0's work in a job of thousands of ranks depends on its fan-in and on what is said, not on how many say it.
  */
 #include "base/test.h"
 #include "engine/simulated.h"

@@ -6,8 +6,8 @@
  * docs/backends.md shows it.
  *
  * All ranks of a set must choose alike, or they wait for each other for ever. So the order is a text that must be
- * equal on all ranks, a backend is only there if it is there on all of them, and what it takes hangs on nothing but
- * kolo_need_t, which holds what all have agreed on.
+ * equal on all ranks, a backend is only there if it is there on all of them, and what it takes depends on nothing
+ * but kolo_need_t, which holds what all have agreed on.
  */
 #ifndef KOLO_ENGINE_BACKENDS_BACKEND_H
 #define KOLO_ENGINE_BACKENDS_BACKEND_H

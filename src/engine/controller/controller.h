@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The coordinator's table (controller.c), its checks (check.c) and its patience (stall.c), on rank 0 of a set. What
- * it keeps and does hangs on how many different things ranks say, not on how many ranks say them.
+ * it keeps and does depends on how many different things ranks say, not on how many ranks say them.
  */
 #ifndef KOLO_ENGINE_CONTROLLER_CONTROLLER_H
 #define KOLO_ENGINE_CONTROLLER_CONTROLLER_H
