@@ -392,8 +392,8 @@ void kolo_sets_fini(struct kolo_tensor_engine *e);
 kolo_status_t kolo_sets_change(struct kolo_tensor_engine *e, const kolo_response_t *response);
 
 /* order.c */
-typedef enum { KOLO_NUDGE_CYCLE, KOLO_NUDGE_CALL, KOLO_NUDGE_TURN } kolo_nudge_kind_t;
-kolo_nudge_kind_t kolo_order_kind(uint64_t number);
+typedef enum { KOLO_NOTIFY_CYCLE, KOLO_NOTIFY_CALL, KOLO_NOTIFY_TURN } kolo_notify_kind_t;
+kolo_notify_kind_t kolo_order_kind(uint64_t number);
 kolo_status_t kolo_order_init(kolo_order_t *o);
 void kolo_order_fini(kolo_order_t *o);
 /* A call or a turn has come. */

@@ -9,7 +9,7 @@
 #include "member/agree_frame.h"
 #include "member/life.h"
 
-#define KOLO_AGREE_NUDGE_MS 1000 /* a message that went with its connection is said again */
+#define KOLO_AGREE_REPEAT_MS 1000 /* a message that went with its connection is said again */
 
 typedef struct kolo_agree_post {
     kolo_outbound_t out; /* first: freed as this */
@@ -22,7 +22,7 @@ typedef struct {
     kolo_oob_t *oob;
     kolo_oob_agreement_t *a;
     kolo_series_t *series;
-    uint64_t tag, deadline_ns, nudge_ns;
+    uint64_t tag, deadline_ns, repeat_ns;
     size_t map_bytes, value_bytes;
     uint8_t *out;              /* map: known to be out */
     bool *reported, *accepted; /* by rank; of my ballot */

@@ -76,7 +76,7 @@ void kolo_agree_report(kolo_agree_run_t *x, int to)
     b.accepted = x->accepted_ballot;
     b.value = x->accepted_ballot >= 0 ? x->value : NULL;
     x->promised = to;
-    x->nudge_ns = kolo_deadline_ms(KOLO_AGREE_NUDGE_MS);
+    x->repeat_ns = kolo_deadline_ms(KOLO_AGREE_REPEAT_MS);
     KOLO_FAIL_POINT("oob.agree.report");
     kolo_agree_post(x, to, &b);
     KOLO_FAIL_POINT("oob.agree.reported");

@@ -72,7 +72,7 @@ static void call_missing(kolo_agree_run_t *x)
     kolo_ballot_t b = kolo_agree_ballot(x, KOLO_BALLOT_CALL, x->oob->rank);
     for (int r = 0; r < x->oob->nranks; r++)
         if (!x->reported[r] && !kolo_map_has(x->out, r)) kolo_agree_post(x, r, &b);
-    x->nudge_ns = kolo_deadline_ms(KOLO_AGREE_NUDGE_MS);
+    x->repeat_ns = kolo_deadline_ms(KOLO_AGREE_REPEAT_MS);
 }
 
 static void decide_without_result(kolo_agree_run_t *x, kolo_status_t status, int about)
@@ -90,7 +90,7 @@ static void coordinate(kolo_agree_run_t *x)
         x->took_over = x->promised >= 0;
         x->promised = me;
         x->reported[me] = true;
-        x->nudge_ns = kolo_deadline_ms(CALL_MS);
+        x->repeat_ns = kolo_deadline_ms(CALL_MS);
         if (x->took_over) call_missing(x);
     }
     if (x->bad != KOLO_OK) {
@@ -166,14 +166,14 @@ static void describe(void *arg, char *buf, size_t bytes)
     pthread_mutex_unlock(&x->oob->lock);
 }
 
-static void nudge(kolo_agree_run_t *x)
+static void say_again(kolo_agree_run_t *x)
 {
     if (kolo_agree_lowest(x) != x->oob->rank)
         kolo_agree_report(x, kolo_agree_lowest(x));
     else if (!x->proposed)
         call_missing(x);
     else
-        x->nudge_ns = kolo_deadline_ms(KOLO_AGREE_NUDGE_MS); /* members ask again themselves */
+        x->repeat_ns = kolo_deadline_ms(KOLO_AGREE_REPEAT_MS); /* members ask again themselves */
 }
 
 static kolo_status_t time_out(kolo_agree_run_t *x)
@@ -202,7 +202,7 @@ static kolo_status_t run(kolo_agree_run_t *x)
         if (x->decided) return KOLO_OK;
         uint64_t mine =
             kolo_agree_lowest(x) == oob->rank ? x->deadline_ns : x->deadline_ns + GRACE_MS * KOLO_NS_PER_MS;
-        uint64_t until = KOLO_MIN(mine, x->nudge_ns);
+        uint64_t until = KOLO_MIN(mine, x->repeat_ns);
         if (x->a->cancel != NULL) {
             if (atomic_load(x->a->cancel) != 0)
                 return kolo_fail(KOLO_ERR_ABORTED, "%s: rank %d was in %s when that was aborted", oob->name,
@@ -214,7 +214,7 @@ static kolo_status_t run(kolo_agree_run_t *x)
         uint64_t now = kolo_now_ns();
         if (status == KOLO_OK) continue;
         if (now >= mine) return time_out(x);
-        if (now >= x->nudge_ns) nudge(x);
+        if (now >= x->repeat_ns) say_again(x);
     }
 }
 
@@ -344,7 +344,7 @@ kolo_status_t kolo_oob_agree(kolo_oob_t *oob, kolo_oob_agreement_t *a)
     kolo_status_t status = run(&x);
     remember(&x, status);
     if (status == KOLO_OK) status = take_result(&x);
-    if (status == KOLO_OK) kolo_error_clear(); /* a nudge leaves words behind */
+    if (status == KOLO_OK) kolo_error_clear(); /* saying it again leaves words behind */
     pthread_mutex_unlock(&oob->lock);
     free_run(&x);
     return status;

@@ -23,7 +23,7 @@ typedef enum {
     KOLO_FRAME_SURVEY = 9, /* tag: number of the question, nothing follows: what do you do? (survey.c) */
     KOLO_FRAME_FINDINGS = 10, /* tag: the same number; the answer */
     KOLO_FRAME_AGREE = 11,    /* tag: series and number of the agreement (agreement.c) */
-    KOLO_FRAME_NUDGE = 12,    /* tag: the sender's number, nothing follows (nudge.c) */
+    KOLO_FRAME_NOTIFY = 12,   /* tag: the sender's number, nothing follows (notify.c) */
     KOLO_FRAME_WORDS = 13, /* text, why a rank gave up. tag: 0 the sender, whose farewell follows (farewell.c); r +
                              1: rank r, of which news follow (news.c) */
     KOLO_FRAME_DIFFERENCE = 14, /* tag: 0; two ranks that called different things (difference.c) */

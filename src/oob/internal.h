@@ -132,8 +132,8 @@ struct kolo_oob {
     bool leaving;                          /* that has been said: what peers do about it is no loss of theirs */
     int blames;                            /* the rank that a failure of ours was put down to, -1 none */
     char reason[KOLO_WORDS_FRAME_MAX + 1]; /* why this rank gives up */
-    kolo_nudge_fn_t nudge_fn;
-    void *nudge_arg;
+    kolo_notify_fn_t notify_fn;
+    void *notify_arg;
     kolo_address_t *table; /* nranks rows; during the bootstrap as many as are known */
     kolo_listener_t *peer_listener, *root_listener;
     kolo_address_t mine;
@@ -220,8 +220,8 @@ kolo_status_t kolo_oob_send_kind(kolo_oob_t *oob, kolo_frame_kind_t kind, int ra
 kolo_status_t kolo_oob_recv_kind(kolo_oob_t *oob, kolo_frame_kind_t kind, int rank, uint64_t tag, void *data,
                                  size_t bytes, uint64_t deadline_ns);
 
-/* A nudge has come. On the progress thread, with the lock held. */
-const char *kolo_nudge_arrived(kolo_conn_t *conn); /* nudge.c */
+/* A notification has come. On the progress thread, with the lock held. */
+const char *kolo_notify_arrived(kolo_conn_t *conn); /* notify.c */
 
 /* ---- farewell.c, with the lock held ---- */
 

@@ -115,18 +115,18 @@ typedef enum {
 } kolo_loss_how_t;
 /* Is there a connection to this rank that lives? Any thread. */
 bool kolo_oob_connected(kolo_oob_t *oob, int rank);
-/* ---- nudges: numbers that never wait (nudge.c) ---- */
+/* ---- notifications: numbers that never wait (notify.c) ---- */
 
-/* Called on the progress thread with locks of this room held: it must not wait; it may call kolo_oob_nudge_more().
+/* Called on the progress thread with locks of this room held: it must not wait; it may call kolo_oob_notify_more().
  */
-typedef void (*kolo_nudge_fn_t)(void *arg, int from, uint64_t number);
-void kolo_oob_set_nudge(kolo_oob_t *oob, kolo_nudge_fn_t fn, void *arg); /* NULL: none; it is not running then */
+typedef void (*kolo_notify_fn_t)(void *arg, int from, uint64_t number);
+void kolo_oob_set_notify(kolo_oob_t *oob, kolo_notify_fn_t fn, void *arg); /* NULL: none; it is not running then */
 /* Sends a number to a rank that is connected already (a message went to or came from it); never blocks. The caller
  * bounds how many may be on their way. KOLO_ERR_REMOTE: no connection. Any thread. To itself: the handler is
  * called before this returns, by this thread. */
-kolo_status_t kolo_oob_nudge(kolo_oob_t *oob, int rank, uint64_t number);
-kolo_status_t kolo_oob_nudge_more(kolo_oob_t *oob, int rank,
-                                  uint64_t number); /* the same, from a nudge's handler */
+kolo_status_t kolo_oob_notify(kolo_oob_t *oob, int rank, uint64_t number);
+kolo_status_t kolo_oob_notify_more(kolo_oob_t *oob, int rank,
+                                   uint64_t number); /* the same, from a notification's handler */
 
 /* ---- streams for wires ---- */
 

@@ -13,7 +13,7 @@ static const kolo_frame_rule_t own[] = {
     {.kind = KOLO_FRAME_GATHER, .most = KOLO_GATHER_FRAME_MAX},
     {.kind = KOLO_FRAME_BROADCAST, .most = KOLO_OOB_MESSAGE_MAX},
     {.kind = KOLO_FRAME_FAREWELL, .arrived = kolo_farewell_arrived},
-    {.kind = KOLO_FRAME_NUDGE, .arrived = kolo_nudge_arrived},
+    {.kind = KOLO_FRAME_NOTIFY, .arrived = kolo_notify_arrived},
     {.kind = KOLO_FRAME_WORDS, .most = KOLO_WORDS_FRAME_MAX, .arrived = kolo_words_arrived},
 };
 _Static_assert(KOLO_WORDS_FRAME_MAX <= KOLO_FRAME_BODY_MAX, "words are taken at once");

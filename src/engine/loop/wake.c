@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * How ranks that sleep learn that another has work. Cycles are numbered, and a rank that wants number n to begin
- * nudges its neighbours in a tree over all ranks; the engine thread of each passes the nudge on, once, and opens
- * the gate on which the loop sleeps. In small jobs all ranks are neighbours and nobody passes anything on. A number
- * says which cycle is meant, so late and double nudges do nothing. See loop.c for when ranks sleep. That is for set
- * 0 when it is the only one; nudges that say in which order several sets run are order.c's.
+ * notifies its neighbours in a tree over all ranks; the progress thread of each passes the notification on, once,
+ * and opens the gate on which the loop sleeps. In small jobs all ranks are neighbours and nobody passes anything
+ * on. A number says which cycle is meant, so late and double notifications do nothing. See loop.c for when ranks
+ * sleep. That is for set 0 when it is the only one; notifications that say in which order several sets run are
+ * order.c's.
  */
 #include "comm/comm.h"
 #include "engine/engine.h"
@@ -23,18 +24,18 @@ static bool raise_to(kolo_wake_t *wake, uint64_t cycle)
     return false;
 }
 
-/* On the engine thread. A neighbour that is gone is told by the communicator's own news. */
-static void on_nudge(void *arg, int from, uint64_t cycle)
+/* On the progress thread. A neighbour that is gone is told by the communicator's own news. */
+static void on_notify(void *arg, int from, uint64_t cycle)
 {
     kolo_tensor_engine_t e = arg;
     kolo_wake_t *w = &e->wake;
-    if (kolo_order_kind(cycle) != KOLO_NUDGE_CYCLE) {
+    if (kolo_order_kind(cycle) != KOLO_NOTIFY_CYCLE) {
         kolo_order_heard(e, from, cycle);
         return;
     }
     if (!raise_to(w, cycle)) return;
     for (int i = 0; i < w->count && !w->direct; i++)
-        if (w->neighbours[i] != from) kolo_oob_nudge_more(e->all->comm->body->oob, w->neighbours[i], cycle);
+        if (w->neighbours[i] != from) kolo_oob_notify_more(e->all->comm->body->oob, w->neighbours[i], cycle);
     kolo_gate_open(e->gate);
 }
 
@@ -56,7 +57,7 @@ kolo_status_t kolo_wake_init(struct kolo_tensor_engine *e)
     if (!w->neighbours) return kolo_fail(KOLO_ERR_NO_MEMORY, "engine: out of memory for %d ranks", e->size);
     find_neighbours(w, e->rank, e->size);
     if (e->size == 1) return KOLO_OK;
-    kolo_oob_set_nudge(oob, on_nudge, e);
+    kolo_oob_set_notify(oob, on_notify, e);
     for (int i = 0; i < w->count; i++) KOLO_TRY(kolo_oob_send(oob, w->neighbours[i], MEET_TAG, NULL, 0));
     for (int i = 0; i < w->count; i++) KOLO_TRY(kolo_oob_recv(oob, w->neighbours[i], MEET_TAG, NULL, 0, 0));
     return KOLO_OK;
@@ -81,7 +82,7 @@ kolo_status_t kolo_wake_call(struct kolo_tensor_engine *e, uint64_t cycle)
     if (!body) return KOLO_ERR_ABORTED;
     kolo_status_t status = KOLO_OK;
     for (int i = 0; i < e->wake.count && status == KOLO_OK; i++)
-        status = kolo_oob_nudge(body->oob, e->wake.neighbours[i], cycle);
+        status = kolo_oob_notify(body->oob, e->wake.neighbours[i], cycle);
     kolo_handle_leave(e->all->comm);
     /* One that is gone will be found so by the cycle itself, with better words. */
     if (status == KOLO_ERR_REMOTE) status = KOLO_OK;

@@ -27,9 +27,9 @@ static uint64_t number_of(uint64_t kind, int set, uint64_t cycle)
     return kind << KIND_AT | (uint64_t)set << SET_AT | (cycle & AT_MASK);
 }
 
-kolo_nudge_kind_t kolo_order_kind(uint64_t number)
+kolo_notify_kind_t kolo_order_kind(uint64_t number)
 {
-    return (kolo_nudge_kind_t)(number >> KIND_AT);
+    return (kolo_notify_kind_t)(number >> KIND_AT);
 }
 
 /* ---- who is where in the tree ---- */
@@ -104,8 +104,8 @@ static uint8_t take_in(kolo_order_t *o, int set, uint64_t cycle)
     return s->branches;
 }
 
-/* ---- on the engine thread, or as a rank's nudge to itself: always with the out-of-band room's lock, so that the
- * root sends turns in the order in which it makes them ---- */
+/* ---- on the progress thread, or as a rank's notification to itself: always with the out-of-band room's lock, so
+ * that the root sends turns in the order in which it makes them ---- */
 
 static void send_down(struct kolo_tensor_engine *e, int set, uint64_t cycle)
 {
@@ -117,7 +117,7 @@ static void send_down(struct kolo_tensor_engine *e, int set, uint64_t cycle)
     for (int i = 0; i < KOLO_WAKE_FAN_OUT; i++) {
         int child = e->rank * KOLO_WAKE_FAN_OUT + 1 + i;
         if (child < e->size && (branches >> i & 1))
-            kolo_oob_nudge_more(e->all->comm->body->oob, child, number_of(KOLO_NUDGE_TURN, set, cycle));
+            kolo_oob_notify_more(e->all->comm->body->oob, child, number_of(KOLO_NOTIFY_TURN, set, cycle));
     }
 }
 
@@ -126,7 +126,7 @@ void kolo_order_heard(struct kolo_tensor_engine *e, int from, uint64_t number)
     kolo_order_t *o = &e->order;
     int set = (int)(number >> SET_AT & SET_MASK);
     uint64_t cycle = number & AT_MASK;
-    if (kolo_order_kind(number) == KOLO_NUDGE_TURN) {
+    if (kolo_order_kind(number) == KOLO_NOTIFY_TURN) {
         if (e->rank > 0 && from == parent_of(e->rank)) send_down(e, set, cycle);
         return;
     }
@@ -134,7 +134,7 @@ void kolo_order_heard(struct kolo_tensor_engine *e, int from, uint64_t number)
     bool new = is_new(o, set, cycle);
     pthread_mutex_unlock(&o->lock);
     if (new && e->rank == 0) send_down(e, set, cycle);
-    if (new && e->rank > 0) kolo_oob_nudge_more(e->all->comm->body->oob, parent_of(e->rank), number);
+    if (new && e->rank > 0) kolo_oob_notify_more(e->all->comm->body->oob, parent_of(e->rank), number);
 }
 
 /* ---- the loop's side ---- */
@@ -178,7 +178,7 @@ kolo_status_t kolo_order_call(kolo_set_t *s)
     kolo_body_t *body = kolo_handle_visit(e->all->comm, "engine");
     if (!body) return KOLO_ERR_ABORTED;
     int to = e->rank > 0 ? parent_of(e->rank) : 0;
-    kolo_status_t status = kolo_oob_nudge(body->oob, to, number_of(KOLO_NUDGE_CALL, s->id, s->cycle));
+    kolo_status_t status = kolo_oob_notify(body->oob, to, number_of(KOLO_NOTIFY_CALL, s->id, s->cycle));
     kolo_handle_leave(e->all->comm);
     /* A parent that is gone ends the communicator, with better words. */
     return status == KOLO_ERR_REMOTE ? KOLO_OK : status;

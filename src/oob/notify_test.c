@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Nudges reach a rank whose thread does something else, in order and each once; a rank without a connection is
- * told.
+ * Notifications reach a rank whose thread does something else, in order and each once; a rank without a connection
+ * is told.
  */
 #include "oob/oob_test_util.h"
 
@@ -13,7 +13,7 @@ typedef struct {
     _Atomic uint64_t last, wrong, count;
 } listener_t;
 
-static void on_nudge(void *arg, int from, uint64_t number)
+static void on_notify(void *arg, int from, uint64_t number)
 {
     listener_t *l = arg;
     if (number != atomic_load(&l->last) + 1) atomic_fetch_add(&l->wrong, 1);
@@ -24,15 +24,15 @@ static void on_nudge(void *arg, int from, uint64_t number)
     kolo_gate_open(&l->gate);
 }
 
-static void nudge_the_next(test_rank_t *me)
+static void notify_the_next(test_rank_t *me)
 {
     listener_t l = {.oob = me->oob};
     kolo_wait_t wait;
     int next = (me->rank + 1) % me->nranks;
-    kolo_oob_set_nudge(me->oob, on_nudge, &l);
+    kolo_oob_set_notify(me->oob, on_notify, &l);
     test_ok(kolo_oob_send(me->oob, next, 5, NULL, 0));
     test_ok(kolo_oob_barrier(me->oob));
-    for (uint64_t i = 1; i <= ROUNDS; i++) test_ok(kolo_oob_nudge(me->oob, next, i));
+    for (uint64_t i = 1; i <= ROUNDS; i++) test_ok(kolo_oob_notify(me->oob, next, i));
     kolo_wait_init(&wait, NULL, kolo_deadline_ms(20000), NULL, NULL, 1);
     for (;;) {
         uint32_t ticket = kolo_gate_ticket(&l.gate);
@@ -43,32 +43,32 @@ static void nudge_the_next(test_rank_t *me)
     test_equal(atomic_load(&l.wrong), 0);
     test_ok(kolo_oob_recv(me->oob, (me->rank + me->nranks - 1) % me->nranks, 5, NULL, 0, 0));
     test_ok(kolo_oob_barrier(me->oob));
-    kolo_oob_set_nudge(me->oob, NULL, NULL);
+    kolo_oob_set_notify(me->oob, NULL, NULL);
 }
 
-static void nudges_come_in_order(void **state)
+static void notifications_come_in_order(void **state)
 {
     (void)state;
-    test_run(2, nudge_the_next);
-    test_run(5, nudge_the_next);
+    test_run(2, notify_the_next);
+    test_run(5, notify_the_next);
 }
 
-static void nudge_a_stranger(test_rank_t *me)
+static void notify_a_stranger(test_rank_t *me)
 {
-    if (me->rank == 0) test_equal(kolo_oob_nudge(me->oob, 9, 1), KOLO_ERR_REMOTE);
+    if (me->rank == 0) test_equal(kolo_oob_notify(me->oob, 9, 1), KOLO_ERR_REMOTE);
     test_ok(kolo_oob_barrier(me->oob));
 }
 
 static void without_a_connection_it_is_an_error(void **state)
 {
     (void)state;
-    test_run(20, nudge_a_stranger);
+    test_run(20, notify_a_stranger);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(nudges_come_in_order, test_before, test_after),
+        cmocka_unit_test_setup_teardown(notifications_come_in_order, test_before, test_after),
         cmocka_unit_test_setup_teardown(without_a_connection_it_is_an_error, test_before, test_after),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
