@@ -46,7 +46,7 @@ typedef struct kolo_entry {
     kolo_lane_t *lane;
     struct kolo_use *use;            /* of the device that its memory is of (device.h); NULL: of the CPU */
     void *ready;                     /* an event that has not passed: until then it is the finisher's */
-    struct kolo_job *stage;          /* what holds its input and output in host memory, if they are not */
+    struct kolo_flight *stage;       /* what holds its input and output in host memory, if they are not */
     uint64_t submitted_ns, taken_ns; /* the first only for a timeline; when the loop has learnt of it */
     struct kolo_traced *traced;      /* its row in the timeline of this round */
     uint32_t traced_round;

@@ -83,13 +83,18 @@ typedef struct kolo_use {
     bool stuck;                         /* it did not come to an end */
 } kolo_use_t;
 
-/* Says whose a job is: FREE and TAKEN are the loop's. What `uses` names has work queued, and who completes the
+/* Says whose a flight is: FREE and TAKEN are the loop's. What `uses` names has work queued, and who completes the
  * entries then is the finisher (FINISHING), or, if it is the CPU's thread that works, the loop (SETTLING). */
-typedef enum { KOLO_JOB_FREE, KOLO_JOB_TAKEN, KOLO_JOB_FINISHING, KOLO_JOB_SETTLING } kolo_job_state_t;
+typedef enum {
+    KOLO_FLIGHT_FREE,
+    KOLO_FLIGHT_TAKEN,
+    KOLO_FLIGHT_FINISHING,
+    KOLO_FLIGHT_SETTLING
+} kolo_flight_state_t;
 
 /* Tensors on their way through a fusion buffer, or a single one that is staged. */
-typedef struct kolo_job {
-    _Atomic int state; /* kolo_job_state_t */
+typedef struct kolo_flight {
+    _Atomic int state; /* kolo_flight_state_t */
     kolo_lane_t *lane;
     int buffer;    /* -1: none */
     uint32_t uses; /* bits: whose queues have a part in it */
@@ -102,14 +107,14 @@ typedef struct kolo_job {
     size_t nlifts, lifts_room;
     void *scratch[2]; /* host memory, pinned on `on` */
     kolo_use_t *on;
-} kolo_job_t;
+} kolo_flight_t;
 
-#define KOLO_JOBS 4
+#define KOLO_FLIGHTS 4
 
 typedef struct {
     void *memory;
     size_t bytes;
-    kolo_job_t *job; /* that used it last; may be over */
+    kolo_flight_t *flight; /* that used it last; may be over */
 } kolo_fusion_buffer_t;
 
 typedef struct kolo_devices {
@@ -117,8 +122,8 @@ typedef struct kolo_devices {
     pthread_mutex_t lock;
     kolo_use_t *_Atomic uses[KOLO_USES]; /* opened at first need, under the lock */
     kolo_fusion_buffer_t buffers[KOLO_FUSION_BUFFERS];
-    kolo_job_t jobs[KOLO_JOBS];
-    int next_job;
+    kolo_flight_t flights[KOLO_FLIGHTS];
+    int next_flight;
     bool overlap; /* the CPU has cores to pack on */
 
     /* finish.c */
@@ -163,39 +168,39 @@ extern const kolo_device_ops_t kolo_cpu_ops;
 kolo_status_t kolo_finisher_start(struct kolo_tensor_engine *e);
 /* The end: what is finishing is completed, or, after a while, given up as it is; nothing is looked at later. */
 void kolo_finisher_stop(struct kolo_tensor_engine *e);
-/* Has the job come to its end? KOLO_OK, KOLO_IN_PROGRESS or the failure of its devices. */
-kolo_status_t kolo_job_status(struct kolo_tensor_engine *e, const kolo_job_t *job);
+/* Has the flight come to its end? KOLO_OK, KOLO_IN_PROGRESS or the failure of its devices. */
+kolo_status_t kolo_flight_status(struct kolo_tensor_engine *e, const kolo_flight_t *flight);
 /* Completes its entries, with a failure unless status is KOLO_OK, and frees it. */
-void kolo_job_finish(struct kolo_tensor_engine *e, kolo_job_t *job, kolo_status_t status);
+void kolo_flight_finish(struct kolo_tensor_engine *e, kolo_flight_t *flight, kolo_status_t status);
 
 /* fusion.c, the loop's. Room for so many bytes of host memory that nobody uses, until the next call here. */
 kolo_status_t kolo_fusion_room(struct kolo_tensor_engine *e, size_t bytes, void **memory);
 /* Takes a buffer for the batch and begins to pack it, with `extra` bytes behind the tensors. ahead: something else
  * is going on meanwhile. */
 kolo_status_t kolo_fusion_begin(kolo_set_t *s, kolo_response_t *const *batch, size_t n, kolo_op_t op, size_t extra,
-                                bool ahead, kolo_job_t **job);
+                                bool ahead, kolo_flight_t **flight);
 /* The batch lies packed in host memory. */
-kolo_status_t kolo_fusion_await(kolo_set_t *s, kolo_job_t *job, void **memory);
+kolo_status_t kolo_fusion_await(kolo_set_t *s, kolo_flight_t *flight, void **memory);
 /* Is some of it packed while the caller does something else? Only then it pays to begin ahead. */
 bool kolo_fusion_overlaps(kolo_set_t *s, kolo_response_t *const *batch, size_t n);
 /* It is reduced: unpacks it. more: something else will go on meanwhile. Entries that are complete then are put into
- * `done` (room for n); *later: the job of the others, to be handed over. */
-kolo_status_t kolo_fusion_end(kolo_set_t *s, kolo_job_t *job, kolo_response_t *const *batch, size_t n, bool more,
-                              kolo_entry_t **done, size_t *ndone, kolo_job_t **later);
+ * `done` (room for n); *later: the flight of the others, to be handed over. */
+kolo_status_t kolo_fusion_end(kolo_set_t *s, kolo_flight_t *flight, kolo_response_t *const *batch, size_t n,
+                              bool more, kolo_entry_t **done, size_t *ndone, kolo_flight_t **later);
 /* Waits for what the CPU's thread still does, and completes it. */
 kolo_status_t kolo_fusion_settle(struct kolo_tensor_engine *e);
 /* What no stuck device may still read or write is freed; the rest stays. */
 void kolo_fusion_fini(struct kolo_tensor_engine *e);
-kolo_status_t kolo_job_take(struct kolo_tensor_engine *e, kolo_lane_t *lane, size_t n, kolo_job_t **job);
+kolo_status_t kolo_flight_take(struct kolo_tensor_engine *e, kolo_lane_t *lane, size_t n, kolo_flight_t **flight);
 /* From here on its entries, and itself, are the finisher's, or the loop's that settles: it ends when its marks are
  * reached. How many entries these are. */
-size_t kolo_job_hand_over(struct kolo_tensor_engine *e, kolo_job_t *job);
-void kolo_job_free(kolo_job_t *job);
-bool kolo_job_is_free(const kolo_job_t *job);
-kolo_status_t kolo_job_await(struct kolo_tensor_engine *e, kolo_job_t *job); /* until it is */
+size_t kolo_flight_hand_over(struct kolo_tensor_engine *e, kolo_flight_t *flight);
+void kolo_flight_free(kolo_flight_t *flight);
+bool kolo_flight_is_free(const kolo_flight_t *flight);
+kolo_status_t kolo_flight_await(struct kolo_tensor_engine *e, kolo_flight_t *flight); /* until it is */
 
 /* stage.c: a single tensor of a device. Its input, fetched; room for its output; and the output taken back, after
- * which the job of all three, entry->stage, is to be handed over. */
+ * which the flight of all three, entry->stage, is to be handed over. */
 kolo_status_t kolo_stage_in(kolo_set_t *s, kolo_entry_t *entry, size_t bytes, const void **input);
 kolo_status_t kolo_stage_room(kolo_set_t *s, kolo_entry_t *entry, size_t bytes, void **output);
 kolo_status_t kolo_stage_out(kolo_entry_t *entry, void *output, size_t bytes);

@@ -58,26 +58,26 @@ static bool look_at_events(struct kolo_tensor_engine *e, bool *poll)
     return moved;
 }
 
-/* ---- jobs ---- */
+/* ---- flights ---- */
 
 /* Completes what is done; *left: how many are not. */
-static bool look_at_jobs(struct kolo_tensor_engine *e, int *left, bool *poll)
+static bool look_at_flights(struct kolo_tensor_engine *e, int *left, bool *poll)
 {
     kolo_devices_t *d = e->devices;
     bool moved = false;
     *left = 0;
-    for (int i = 0; i < KOLO_JOBS; i++) {
-        kolo_job_t *job = &d->jobs[i];
-        if (atomic_load(&job->state) != KOLO_JOB_FINISHING) continue;
-        kolo_status_t status = kolo_job_status(e, job);
+    for (int i = 0; i < KOLO_FLIGHTS; i++) {
+        kolo_flight_t *flight = &d->flights[i];
+        if (atomic_load(&flight->state) != KOLO_FLIGHT_FINISHING) continue;
+        kolo_status_t status = kolo_flight_status(e, flight);
         if (status != KOLO_IN_PROGRESS) {
-            kolo_job_finish(e, job, status);
+            kolo_flight_finish(e, flight, status);
             moved = true;
             continue;
         }
         ++*left;
         for (int u = 0; u < KOLO_USES; u++)
-            if (job->uses >> u & 1) *poll |= !atomic_load(&d->uses[u])->ops->tells;
+            if (flight->uses >> u & 1) *poll |= !atomic_load(&d->uses[u])->ops->tells;
     }
     return moved;
 }
@@ -104,7 +104,7 @@ static void *finisher_main(void *arg)
         uint32_t ticket = kolo_gate_ticket(&d->gate);
         uint64_t end = atomic_load(&d->end_ns);
         bool moved = !end && look_at_events(e, &poll);
-        moved |= look_at_jobs(e, &left, &poll);
+        moved |= look_at_flights(e, &left, &poll);
         if (end && (left == 0 || kolo_now_ns() > end)) break;
         wait.deadline_ns = end;
         if (moved)

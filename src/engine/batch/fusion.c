@@ -66,26 +66,27 @@ static kolo_status_t grow_device(struct kolo_tensor_engine *e, kolo_use_t *use, 
     return status;
 }
 
-/* Behind what the last job still does with it, in the same queue? */
-static bool may_follow(const kolo_job_t *last, uint32_t uses, bool now)
+/* Behind what the last flight still does with it, in the same queue? */
+static bool may_follow(const kolo_flight_t *last, uint32_t uses, bool now)
 {
     bool one = (uses & (uses - 1)) == 0;
     return last->uses == uses && one && !last->now && !now;
 }
 
-/* The first buffer that nobody uses; else that of the job which is unpacked. */
+/* The first buffer that nobody uses; else that of the flight that is unpacked. */
 static kolo_status_t take_buffer(struct kolo_tensor_engine *e, size_t bytes, uint32_t uses, bool now, int *out)
 {
     kolo_devices_t *d = e->devices;
     int b = -1;
     for (int i = 0; i < KOLO_FUSION_BUFFERS && b < 0; i++)
-        if (!d->buffers[i].job || kolo_job_is_free(d->buffers[i].job) || d->buffers[i].job->buffer != i) b = i;
+        if (!d->buffers[i].flight || kolo_flight_is_free(d->buffers[i].flight) || d->buffers[i].flight->buffer != i)
+            b = i;
     for (int i = 0; i < KOLO_FUSION_BUFFERS && b < 0; i++)
-        if (atomic_load(&d->buffers[i].job->state) != KOLO_JOB_TAKEN) b = i;
+        if (atomic_load(&d->buffers[i].flight->state) != KOLO_FLIGHT_TAKEN) b = i;
     if (b < 0) return kolo_fail(KOLO_ERR_INTERNAL, "engine: all fusion buffers are taken");
-    kolo_job_t *last = d->buffers[b].job;
+    kolo_flight_t *last = d->buffers[b].flight;
     if (last && last->buffer == b && (bytes > d->buffers[b].bytes || !may_follow(last, uses, now)))
-        KOLO_TRY(kolo_job_await(e, last));
+        KOLO_TRY(kolo_flight_await(e, last));
     *out = b;
     return grow_host(e, b, bytes);
 }
@@ -100,9 +101,9 @@ kolo_status_t kolo_fusion_room(struct kolo_tensor_engine *e, size_t bytes, void 
 
 /* ---- in and out ---- */
 
-static kolo_lift_t *add_lift(kolo_job_t *job, const kolo_response_t *r)
+static kolo_lift_t *add_lift(kolo_flight_t *flight, const kolo_response_t *r)
 {
-    kolo_lift_t *l = &job->lifts[job->nlifts++];
+    kolo_lift_t *l = &flight->lifts[flight->nlifts++];
     *l = (kolo_lift_t){.count = count_of(r), .type = r->request.type, .op = KOLO_SUM, .factor = 1.0};
     return l;
 }
@@ -125,29 +126,29 @@ static kolo_status_t cross(kolo_use_t *use, int b, char *host, kolo_response_t *
     return KOLO_OK;
 }
 
-static kolo_status_t pack_device(struct kolo_tensor_engine *e, kolo_use_t *use, kolo_job_t *job,
+static kolo_status_t pack_device(struct kolo_tensor_engine *e, kolo_use_t *use, kolo_flight_t *flight,
                                  kolo_response_t *const *batch, size_t n)
 {
-    size_t elem = kolo_type_size(batch[0]->request.type), at = 0, first = job->nlifts;
-    KOLO_TRY(grow_device(e, use, job->buffer));
+    size_t elem = kolo_type_size(batch[0]->request.type), at = 0, first = flight->nlifts;
+    KOLO_TRY(grow_device(e, use, flight->buffer));
     for (size_t i = 0; i < n; at += count_of(batch[i++]) * elem) {
         if (use_of(batch[i]) != use->number) continue;
-        kolo_lift_t *l = add_lift(job, batch[i]);
-        l->to = (char *)use->buffers[job->buffer] + at;
+        kolo_lift_t *l = add_lift(flight, batch[i]);
+        l->to = (char *)use->buffers[flight->buffer] + at;
         l->from = batch[i]->entry->input;
         l->factor = batch[i]->request.prescale;
     }
-    KOLO_TRY(kolo_use_lift(use, job->lifts + first, job->nlifts - first));
-    return cross(use, job->buffer, e->devices->buffers[job->buffer].memory, batch, n, true);
+    KOLO_TRY(kolo_use_lift(use, flight->lifts + first, flight->nlifts - first));
+    return cross(use, flight->buffer, e->devices->buffers[flight->buffer].memory, batch, n, true);
 }
 
-static void pack_cpu(kolo_job_t *job, char *host, kolo_response_t *const *batch, size_t n, kolo_op_t op)
+static void pack_cpu(kolo_flight_t *flight, char *host, kolo_response_t *const *batch, size_t n, kolo_op_t op)
 {
     size_t elem = kolo_type_size(batch[0]->request.type);
     for (size_t i = 0; i < n; host += count_of(batch[i++]) * elem) {
         const kolo_response_t *r = batch[i];
         if (use_of(r) != KOLO_USE_CPU) continue;
-        kolo_lift_t *l = add_lift(job, r);
+        kolo_lift_t *l = add_lift(flight, r);
         l->to = host;
         l->from = r->entry ? r->entry->input : NULL;
         l->op = op;
@@ -155,18 +156,18 @@ static void pack_cpu(kolo_job_t *job, char *host, kolo_response_t *const *batch,
     }
 }
 
-/* Queued, or done at once if that is how the job does it. */
-static kolo_status_t lift_cpu(struct kolo_tensor_engine *e, kolo_job_t *job, size_t first)
+/* Queued, or done at once if that is how the flight does it. */
+static kolo_status_t lift_cpu(struct kolo_tensor_engine *e, kolo_flight_t *flight, size_t first)
 {
-    const kolo_lift_t *list = job->lifts + first;
-    if (job->now) {
-        kolo_lift_now(list, job->nlifts - first);
+    const kolo_lift_t *list = flight->lifts + first;
+    if (flight->now) {
+        kolo_lift_now(list, flight->nlifts - first);
         return KOLO_OK;
     }
     kolo_use_t *use;
     KOLO_TRY(kolo_devices_open(e, KOLO_USE_CPU, &use));
-    KOLO_TRY(kolo_use_lift(use, list, job->nlifts - first));
-    return kolo_use_mark(use, &job->marks[KOLO_USE_CPU]);
+    KOLO_TRY(kolo_use_lift(use, list, flight->nlifts - first));
+    return kolo_use_mark(use, &flight->marks[KOLO_USE_CPU]);
 }
 
 static kolo_status_t fail_pack(const kolo_use_t *use, kolo_status_t status, kolo_response_t *const *batch,
@@ -193,52 +194,52 @@ static bool does_now(const struct kolo_tensor_engine *e, uint32_t uses, bool ove
 }
 
 kolo_status_t kolo_fusion_begin(kolo_set_t *s, kolo_response_t *const *batch, size_t n, kolo_op_t op, size_t extra,
-                                bool ahead, kolo_job_t **out)
+                                bool ahead, kolo_flight_t **out)
 {
     struct kolo_tensor_engine *e = s->engine;
     size_t bytes = 0, elem = kolo_type_size(batch[0]->request.type);
     uint32_t uses = 0;
-    kolo_job_t *job;
-    KOLO_TRY(kolo_job_take(e, &s->lane, n, &job));
+    kolo_flight_t *flight;
+    KOLO_TRY(kolo_flight_take(e, &s->lane, n, &flight));
     for (size_t i = 0; i < n; i++) {
         bytes += count_of(batch[i]) * elem;
         uses |= UINT32_C(1) << use_of(batch[i]);
     }
-    job->now = does_now(e, uses, ahead, bytes);
-    KOLO_TRY(take_buffer(e, bytes + extra, uses, job->now, &job->buffer));
-    job->uses = uses;
-    job->bytes = bytes;
-    e->devices->buffers[job->buffer].job = job;
+    flight->now = does_now(e, uses, ahead, bytes);
+    KOLO_TRY(take_buffer(e, bytes + extra, uses, flight->now, &flight->buffer));
+    flight->uses = uses;
+    flight->bytes = bytes;
+    e->devices->buffers[flight->buffer].flight = flight;
     for (int i = 0; i < KOLO_DEVICES_MAX; i++) {
         if (!(uses >> i & 1)) continue;
         kolo_use_t *use = atomic_load(&e->devices->uses[i]);
-        kolo_status_t status = pack_device(e, use, job, batch, n);
-        if (status == KOLO_OK) status = kolo_use_mark(use, &job->marks[i]);
+        kolo_status_t status = pack_device(e, use, flight, batch, n);
+        if (status == KOLO_OK) status = kolo_use_mark(use, &flight->marks[i]);
         if (status != KOLO_OK) return fail_pack(use, status, batch, "packing");
     }
     if (uses & CPU_BIT) {
-        size_t first = job->nlifts;
-        pack_cpu(job, e->devices->buffers[job->buffer].memory, batch, n, op);
-        KOLO_TRY(lift_cpu(e, job, first));
+        size_t first = flight->nlifts;
+        pack_cpu(flight, e->devices->buffers[flight->buffer].memory, batch, n, op);
+        KOLO_TRY(lift_cpu(e, flight, first));
     }
-    *out = job;
+    *out = flight;
     return KOLO_OK;
 }
 
-kolo_status_t kolo_fusion_await(kolo_set_t *s, kolo_job_t *job, void **memory)
+kolo_status_t kolo_fusion_await(kolo_set_t *s, kolo_flight_t *flight, void **memory)
 {
     struct kolo_tensor_engine *e = s->engine;
     for (int i = 0; i < KOLO_USES; i++) {
-        if (!(job->uses >> i & 1) || (i == KOLO_USE_CPU && job->now)) continue;
-        KOLO_TRY(kolo_use_wait(e, atomic_load(&e->devices->uses[i]), job->marks[i], "packing of tensors"));
+        if (!(flight->uses >> i & 1) || (i == KOLO_USE_CPU && flight->now)) continue;
+        KOLO_TRY(kolo_use_wait(e, atomic_load(&e->devices->uses[i]), flight->marks[i], "packing of tensors"));
     }
-    *memory = e->devices->buffers[job->buffer].memory;
+    *memory = e->devices->buffers[flight->buffer].memory;
     return KOLO_OK;
 }
 
 /* Results of those tensors that are `of` a device, from where they lie packed. Their entries go to `entries`. */
-static size_t unpack(kolo_set_t *s, kolo_job_t *job, const char *packed, int of, kolo_response_t *const *batch,
-                     size_t n, kolo_entry_t **entries)
+static size_t unpack(kolo_set_t *s, kolo_flight_t *flight, const char *packed, int of,
+                     kolo_response_t *const *batch, size_t n, kolo_entry_t **entries)
 {
     size_t elem = kolo_type_size(batch[0]->request.type), nentries = 0;
     for (size_t i = 0; i < n; packed += count_of(batch[i++]) * elem) {
@@ -249,7 +250,7 @@ static size_t unpack(kolo_set_t *s, kolo_job_t *job, const char *packed, int of,
         kolo_reduction_of(s, r->request.op, &factor);
         void *output = kolo_output_memory(r->entry, r->request.shape, r->request.ndims);
         if (r->entry->status != KOLO_OK) continue;
-        kolo_lift_t *l = add_lift(job, r);
+        kolo_lift_t *l = add_lift(flight, r);
         l->to = output;
         l->from = packed;
         l->factor = factor;
@@ -257,42 +258,43 @@ static size_t unpack(kolo_set_t *s, kolo_job_t *job, const char *packed, int of,
     return nentries;
 }
 
-static kolo_status_t unpack_device(kolo_set_t *s, kolo_use_t *use, kolo_job_t *job, kolo_response_t *const *batch,
-                                   size_t n)
+static kolo_status_t unpack_device(kolo_set_t *s, kolo_use_t *use, kolo_flight_t *flight,
+                                   kolo_response_t *const *batch, size_t n)
 {
-    size_t first = job->nlifts;
-    KOLO_TRY(cross(use, job->buffer, s->engine->devices->buffers[job->buffer].memory, batch, n, false));
-    job->nentries += unpack(s, job, use->buffers[job->buffer], use->number, batch, n, job->entries + job->nentries);
-    KOLO_TRY(kolo_use_lift(use, job->lifts + first, job->nlifts - first));
-    return kolo_use_mark(use, &job->marks[use->number]);
+    size_t first = flight->nlifts;
+    KOLO_TRY(cross(use, flight->buffer, s->engine->devices->buffers[flight->buffer].memory, batch, n, false));
+    flight->nentries +=
+        unpack(s, flight, use->buffers[flight->buffer], use->number, batch, n, flight->entries + flight->nentries);
+    KOLO_TRY(kolo_use_lift(use, flight->lifts + first, flight->nlifts - first));
+    return kolo_use_mark(use, &flight->marks[use->number]);
 }
 
-kolo_status_t kolo_fusion_end(kolo_set_t *s, kolo_job_t *job, kolo_response_t *const *batch, size_t n, bool more,
-                              kolo_entry_t **done, size_t *ndone, kolo_job_t **later)
+kolo_status_t kolo_fusion_end(kolo_set_t *s, kolo_flight_t *flight, kolo_response_t *const *batch, size_t n,
+                              bool more, kolo_entry_t **done, size_t *ndone, kolo_flight_t **later)
 {
     struct kolo_tensor_engine *e = s->engine;
-    const char *packed = e->devices->buffers[job->buffer].memory;
-    job->nlifts = job->nentries = *ndone = 0;
+    const char *packed = e->devices->buffers[flight->buffer].memory;
+    flight->nlifts = flight->nentries = *ndone = 0;
     for (int i = 0; i < KOLO_DEVICES_MAX; i++) {
-        if (!(job->uses >> i & 1)) continue;
+        if (!(flight->uses >> i & 1)) continue;
         kolo_use_t *use = atomic_load(&e->devices->uses[i]);
-        kolo_status_t status = unpack_device(s, use, job, batch, n);
+        kolo_status_t status = unpack_device(s, use, flight, batch, n);
         if (status != KOLO_OK) return fail_pack(use, status, batch, "unpacking");
     }
-    if (job->uses & CPU_BIT) {
-        size_t first = job->nlifts;
-        job->now = does_now(e, job->uses, more, job->bytes);
-        *ndone = unpack(s, job, packed, KOLO_USE_CPU, batch, n, job->now ? done : job->entries);
-        KOLO_TRY(lift_cpu(e, job, first));
+    if (flight->uses & CPU_BIT) {
+        size_t first = flight->nlifts;
+        flight->now = does_now(e, flight->uses, more, flight->bytes);
+        *ndone = unpack(s, flight, packed, KOLO_USE_CPU, batch, n, flight->now ? done : flight->entries);
+        KOLO_TRY(lift_cpu(e, flight, first));
     }
-    if ((job->uses & CPU_BIT) && !job->now) {
-        job->nentries = *ndone;
+    if ((flight->uses & CPU_BIT) && !flight->now) {
+        flight->nentries = *ndone;
         *ndone = 0;
     }
-    *later = job;
-    if (!job->now || job->uses != CPU_BIT) return KOLO_OK;
+    *later = flight;
+    if (!flight->now || flight->uses != CPU_BIT) return KOLO_OK;
     *later = NULL;
-    kolo_job_free(job);
+    kolo_flight_free(flight);
     return KOLO_OK;
 }
 
@@ -303,11 +305,11 @@ static bool is_stuck(const kolo_devices_t *d, int i)
 }
 
 /* Does a device that is stuck still have a part in it? */
-static bool is_kept(const kolo_devices_t *d, const kolo_job_t *job)
+static bool is_kept(const kolo_devices_t *d, const kolo_flight_t *flight)
 {
-    if (kolo_job_is_free(job)) return false;
-    bool kept = job->on && job->on->stuck;
-    for (int i = 0; i < KOLO_USES; i++) kept |= (job->uses >> i & 1) && is_stuck(d, i);
+    if (kolo_flight_is_free(flight)) return false;
+    bool kept = flight->on && flight->on->stuck;
+    for (int i = 0; i < KOLO_USES; i++) kept |= (flight->uses >> i & 1) && is_stuck(d, i);
     return kept;
 }
 
@@ -329,11 +331,11 @@ void kolo_fusion_fini(struct kolo_tensor_engine *e)
 {
     kolo_devices_t *d = e->devices;
     for (int b = 0; b < KOLO_FUSION_BUFFERS; b++) free_buffer(d, b);
-    for (int i = 0; i < KOLO_JOBS; i++) {
-        kolo_job_t *job = &d->jobs[i];
-        if (is_kept(d, job)) continue;
-        kolo_job_free(job);
-        free(job->entries);
-        free(job->lifts);
+    for (int i = 0; i < KOLO_FLIGHTS; i++) {
+        kolo_flight_t *flight = &d->flights[i];
+        if (is_kept(d, flight)) continue;
+        kolo_flight_free(flight);
+        free(flight->entries);
+        free(flight->lifts);
     }
 }

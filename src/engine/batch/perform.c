@@ -131,10 +131,10 @@ static kolo_status_t reduce_alone(kolo_set_t *s, kolo_response_t *const *batch)
 typedef struct {
     kolo_response_t *const *responses;
     size_t n;
-    kolo_job_t *job;   /* of what is reduced in a fusion buffer, once it has begun */
-    bool more;         /* another batch follows */
-    size_t ndone;      /* entries in e->entries that are complete */
-    kolo_job_t *later; /* completes the others */
+    kolo_flight_t *flight; /* of what is reduced in a fusion buffer, once it has begun */
+    bool more;             /* another batch follows */
+    size_t ndone;          /* entries in e->entries that are complete */
+    kolo_flight_t *later;  /* completes the others */
 } batch_t;
 
 /* Several tensors, or one that the CPU does not reach. */
@@ -158,7 +158,7 @@ static kolo_status_t begin(kolo_set_t *s, batch_t *b, bool ahead)
     const kolo_request_t *q = &b->responses[0]->request;
     double factor = 1.0;
     size_t count = count_all(b), extra = extra_of(s, q, count, count * kolo_type_size(q->type), b->n);
-    return kolo_fusion_begin(s, b->responses, b->n, kolo_reduction_of(s, q->op, &factor), extra, ahead, &b->job);
+    return kolo_fusion_begin(s, b->responses, b->n, kolo_reduction_of(s, q->op, &factor), extra, ahead, &b->flight);
 }
 
 static kolo_status_t reduce_fused(kolo_set_t *s, batch_t *b)
@@ -170,12 +170,12 @@ static kolo_status_t reduce_fused(kolo_set_t *s, batch_t *b)
     kolo_op_t op = kolo_reduction_of(s, q->op, &factor);
     void *packed;
     uint64_t since = kolo_now_ns();
-    if (!b->job) KOLO_TRY(begin(s, b, false));
-    KOLO_TRY(kolo_fusion_await(s, b->job, &packed));
+    if (!b->flight) KOLO_TRY(begin(s, b, false));
+    KOLO_TRY(kolo_fusion_await(s, b->flight, &packed));
     traced(s, b->responses, b->n, KOLO_DO_COPY_IN, &e->tally.pack_ns, &since);
     KOLO_TRY(all_reduce(s, b->responses, b->n, packed, packed, count, op, packed, bytes));
     traced(s, b->responses, b->n, operation_of(s, q), &e->tally.operate_ns, &since);
-    KOLO_TRY(kolo_fusion_end(s, b->job, b->responses, b->n, b->more, e->entries, &b->ndone, &b->later));
+    KOLO_TRY(kolo_fusion_end(s, b->flight, b->responses, b->n, b->more, e->entries, &b->ndone, &b->later));
     traced(s, b->responses, b->n, KOLO_DO_COPY_OUT, &e->tally.pack_ns, &since);
     KOLO_TALLY(e->tally.packed_bytes, bytes);
     KOLO_TALLY(e->tally.reduced_bytes, bytes);
@@ -244,7 +244,7 @@ static kolo_status_t perform(kolo_set_t *s, batch_t *b)
     if (KOLO_UNLIKELY(e->timeline != NULL)) kolo_trace_done(s, b->responses, b->n);
     uint64_t since = kolo_now_ns();
     size_t n = b->ndone;
-    if (b->later) n += kolo_job_hand_over(e, b->later);
+    if (b->later) n += kolo_flight_hand_over(e, b->later);
     KOLO_TALLY(e->tally.tensors, n);
     if (b->ndone > 0) kolo_lane_finish(&s->lane, e->entries, b->ndone);
     timed(&e->tally.complete_ns, &since);

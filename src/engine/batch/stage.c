@@ -13,7 +13,7 @@ static kolo_status_t room(kolo_set_t *s, kolo_entry_t *entry, int which, size_t 
 {
     kolo_use_t *use = entry->use;
     if (!entry->stage) {
-        KOLO_TRY(kolo_job_take(s->engine, &s->lane, 1, &entry->stage));
+        KOLO_TRY(kolo_flight_take(s->engine, &s->lane, 1, &entry->stage));
         entry->stage->on = use;
     }
     if (posix_memalign(memory, 4096, KOLO_MAX(bytes, (size_t)1)))
@@ -50,16 +50,16 @@ kolo_status_t kolo_stage_room(kolo_set_t *s, kolo_entry_t *entry, size_t bytes, 
 kolo_status_t kolo_stage_out(kolo_entry_t *entry, void *output, size_t bytes)
 {
     kolo_use_t *use = entry->use;
-    kolo_job_t *job = entry->stage;
-    if (bytes > 0) KOLO_TRY(kolo_use_store(use, output, job->scratch[OUTPUT], bytes));
-    KOLO_TRY(kolo_use_mark(use, &job->marks[use->number]));
-    job->uses = UINT32_C(1) << use->number;
-    job->entries[job->nentries++] = entry;
+    kolo_flight_t *flight = entry->stage;
+    if (bytes > 0) KOLO_TRY(kolo_use_store(use, output, flight->scratch[OUTPUT], bytes));
+    KOLO_TRY(kolo_use_mark(use, &flight->marks[use->number]));
+    flight->uses = UINT32_C(1) << use->number;
+    flight->entries[flight->nentries++] = entry;
     return KOLO_OK;
 }
 
 void kolo_stage_drop(kolo_entry_t *entry)
 {
-    if (entry->stage) kolo_job_free(entry->stage);
+    if (entry->stage) kolo_flight_free(entry->stage);
     entry->stage = NULL;
 }
