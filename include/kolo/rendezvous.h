@@ -170,6 +170,69 @@ kolo_status_t kolo_receive_discard(kolo_receive_t receive);
  * sent and not received is released, and each later call of the step returns the same. The first abort counts. */
 kolo_status_t kolo_rendezvous_abort(kolo_rendezvous_t rendezvous, kolo_status_t status, const char *why);
 
+/* ---- sets of tensors ---------------------------------------------------------------------------------------- */
+
+/* Sends count values under count keys. On failure those before the one that failed (*sent of them) are given away.
+ */
+kolo_status_t kolo_rendezvous_send_set(kolo_rendezvous_t rendezvous, const char *const *keys,
+                                       const kolo_value_t *values, int count, int *sent);
+/* Receives one value of each of count keys, at the same time; at most timeout_ms for all (0: for ever). All or
+ * none: when one fails, the others are given up, and values that have come are released. */
+kolo_status_t kolo_rendezvous_receive_set(kolo_rendezvous_t rendezvous, const char *const *keys,
+                                          kolo_value_t *values, int count, int timeout_ms);
+
+/* ---- servers: tasks that are connected ----------------------------------------------------------------------- */
+
+typedef struct kolo_server *kolo_server_t;
+
+#define KOLO_SERVER_CONFIG_MAGIC 0x6b6f7376u /* "kosv" */
+/* Options of one server. Start from KOLO_SERVER_CONFIG_INITIALIZER. */
+typedef struct kolo_server_config {
+    uint32_t size;  /* sizeof of the caller's struct: newer fields than the caller knows take defaults */
+    uint32_t magic; /* KOLO_SERVER_CONFIG_MAGIC */
+    /* All tasks, the same text on all: `ps=host:port,host:port;worker=host:port` are /job:ps/task:0, /job:ps/task:1
+     * and /job:worker/task:0. Each listens at its own address. */
+    const char *cluster;
+    const char *task; /* this one */
+    /* How values move: "kolo" (shared memory within a host, else TCP, written into the receiver's memory),
+     * "kolo+shm", "kolo+tcp", "kolo+buffered" (through a buffer for each key), or one that was registered; the same
+     * on all tasks. NULL: "kolo" */
+    const char *protocol;
+    /* Known to all tasks and nobody else, at least 16 bytes. NULL: that of KOLO_COMM_SECRET_FILE */
+    const void *secret;
+    size_t secret_bytes;
+    int connect_timeout_ms; /* how long a task that does not answer is called. 30000 */
+} kolo_server_config_t;
+#define KOLO_SERVER_CONFIG_INITIALIZER                                                                             \
+    {                                                                                                              \
+        sizeof(kolo_server_config_t), KOLO_SERVER_CONFIG_MAGIC, NULL, NULL, NULL, NULL, 0, 30000                   \
+    }
+
+/* Makes a protocol: a name for wires ("shm", "tcp", or both with a comma) and a mode. A name that there is already
+ * is KOLO_ERR_INVALID_USAGE. */
+kolo_status_t kolo_server_register_protocol(const char *name, const char *wires, int buffered);
+
+/* Makes a server for one task of a cluster. It does nothing yet: receives are kept. */
+kolo_status_t kolo_server_create(kolo_server_t *server, const kolo_server_config_t *config);
+/* Opens the task's door, under a new incarnation. Others may be started before or after. Once more does nothing;
+ * after a stop or join that came first it is KOLO_ERR_INVALID_USAGE. */
+kolo_status_t kolo_server_start(kolo_server_t server);
+/* Waits until the server is stopped; at most timeout_ms (0: for ever), then KOLO_ERR_TIMEOUT. A server that was not
+ * started is ended by it, and cannot be started any more. */
+kolo_status_t kolo_server_join(kolo_server_t server, int timeout_ms);
+/* Ends all steps and connections: what waits, here and for values of this task elsewhere, ends with an error. Once
+ * more does nothing. Not from a callback. */
+kolo_status_t kolo_server_stop(kolo_server_t server);
+/* Stops and frees; every rendezvous of it is closed before. NULL is fine. */
+kolo_status_t kolo_server_destroy(kolo_server_t server);
+
+/* Tells the manager of the server's steps, which the server owns. */
+kolo_status_t kolo_server_manager(kolo_server_t server, kolo_rendezvous_manager_t *manager);
+/* Tells the incarnation of a task, for keys whose source it is: at once of the own one, else it connects, waits
+ * until the task is there, at most timeout_ms (0: the connect timeout), and asks. */
+kolo_status_t kolo_server_incarnation(kolo_server_t server, const char *task, int timeout_ms,
+                                      uint64_t *incarnation);
+
 #pragma GCC visibility pop
 
 #ifdef __cplusplus

@@ -57,6 +57,11 @@ kolo_status_t kolo_param_parse(const kolo_param_t *row, const char *text);
 /* A hash over keys and values of all must_agree rows. */
 uint64_t kolo_params_agree_hash(const kolo_param_table_t *const *tables, size_t ntables);
 
+/* Loads all tables of the library from the environment, opens the log, warns about unknown names, once; every
+ * public call that can be the first comes here, and the first one's result is repeated. It lies where all tables
+ * are known (comm/params.c). */
+kolo_status_t kolo_library_init(void);
+
 #define KOLO_COUNTOF(a) (sizeof(a) / sizeof((a)[0]))
 
 extern const kolo_param_table_t kolo_base_params; /* log level and file, wait behaviour */

@@ -25,8 +25,4 @@ typedef struct {
 } kolo_comm_options_t;
 extern kolo_comm_options_t kolo_comm_options;
 
-/* Parses all tables on the first call, opens the log, warns about unknown names. Every public entry that can be the
- * first calls it; the result of the first call is repeated. */
-kolo_status_t kolo_library_init(void);
-
 #endif

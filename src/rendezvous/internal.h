@@ -45,6 +45,7 @@ struct kolo_receive {
     kolo_item_t *item; /* its place in the table; NULL: none. Guarded by the rendezvous' lock, as the next two */
     kolo_receive_t next_other, *prev_other; /* of the step's others; prev NULL: it is not listed */
     kolo_receive_t next_deferred;           /* guarded by the manager's lock */
+    void *remote, *remote_channel;          /* of the adapter's thread (channel.h); NULL: nothing is under way */
     /* once it has ended, for who waits */
     kolo_status_t status;
     char *why;
@@ -125,6 +126,8 @@ typedef struct {
     /* Begins a receive from another task; never waits. On KOLO_OK it takes a reference, and ends the receive later
      * on a thread of its own: kolo_rendezvous_unlist(), kolo_receive_finish(), the reference. */
     kolo_status_t (*receive)(void *arg, kolo_receive_t receive);
+    /* The receive has ended for another reason: whoever is asked for its value may keep it. Never waits. */
+    void (*cancel)(void *arg, kolo_receive_t receive);
 } kolo_remote_ops_t;
 
 struct kolo_rendezvous_manager {

@@ -341,6 +341,8 @@ static void values_that_do_not_fit_are_refused(void **state)
         assert_int_equal(kolo_rendezvous_send(f->step, KEY("e"), &bad[i], NULL), KOLO_ERR_INVALID_ARGUMENT);
 }
 
+static int cancelled;
+
 /* Stands for another task that never answers. */
 static kolo_status_t keep_receive(void *arg, kolo_receive_t receive)
 {
@@ -349,9 +351,15 @@ static kolo_status_t keep_receive(void *arg, kolo_receive_t receive)
     return KOLO_OK;
 }
 
+static void note_cancel(void *arg, kolo_receive_t receive)
+{
+    assert_ptr_equal(*(kolo_receive_t *)arg, receive);
+    cancelled++;
+}
+
 static void an_abort_reaches_what_is_under_way_from_other_tasks(void **state)
 {
-    static const kolo_remote_ops_t never = {keep_receive};
+    static const kolo_remote_ops_t never = {keep_receive, note_cancel};
     fixture_t *f = *state;
     heard_t heard = {0};
     kolo_receive_t kept = NULL;
@@ -362,6 +370,7 @@ static void an_abort_reaches_what_is_under_way_from_other_tasks(void **state)
     assert_int_equal(kolo_rendezvous_abort(f->step, KOLO_ERR_TIMEOUT, "enough"), KOLO_OK);
     assert_int_equal(heard.calls, 1);
     assert_int_equal(heard.status, KOLO_ERR_TIMEOUT);
+    assert_int_equal(cancelled, 1);
     kolo_rendezvous_unlist(kept);
     kolo_receive_finish(kept, KOLO_OK, NULL, NULL, &late); /* too late: it is released */
     kolo_receive_unref(kept);

@@ -245,6 +245,14 @@ void kolo_rendezvous_replay(kolo_receive_t receive)
     if (status != KOLO_OK) kolo_receive_finish(receive, status, kolo_error_text(), NULL, NULL);
 }
 
+/* It was listed and is not any more: who was asked for its value is told. */
+static void cancel_other(kolo_receive_t receive)
+{
+    kolo_rendezvous_manager_t manager = receive->rendezvous->manager;
+    if (manager->remote) manager->remote->cancel(manager->remote_arg, receive);
+    kolo_receive_unref(receive);
+}
+
 bool kolo_rendezvous_give_up(kolo_receive_t receive)
 {
     kolo_rendezvous_t rendezvous = receive->rendezvous;
@@ -255,7 +263,7 @@ bool kolo_rendezvous_give_up(kolo_receive_t receive)
     bool listed = unlist_other(receive);
     pthread_mutex_unlock(&rendezvous->lock);
     if (item) item_drop(item);
-    if (listed) kolo_receive_unref(receive);
+    if (listed) cancel_other(receive);
     return mine;
 }
 
@@ -349,7 +357,7 @@ kolo_status_t kolo_rendezvous_abort(kolo_rendezvous_t rendezvous, kolo_status_t 
     while (other) {
         kolo_receive_t next = other->next_other;
         kolo_receive_finish(other, rendezvous->status, rendezvous->why, NULL, NULL);
-        kolo_receive_unref(other);
+        cancel_other(other);
         other = next;
     }
     return KOLO_OK;

@@ -1,0 +1,506 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The adapter: one thread that moves all channels of a task, takes commands of other threads, and sleeps when there
+ * is nothing to do. Calls and callers come by the engine thread (link/), which hands their sockets over as
+ * commands.
+ */
+#include "rendezvous/channel.h"
+
+#include "base/failpoint.h"
+#include "base/log.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define SPINS  200
+#define YIELDS 50
+
+int64_t kolo_rendezvous_param_credits, kolo_rendezvous_param_chunk, kolo_rendezvous_param_threads;
+
+typedef enum { DO_RECEIVE, DO_CANCEL, DO_CALL, DO_CALLED, DO_LET_IN } what_t;
+struct kolo_command {
+    kolo_command_t *next;
+    what_t what;
+    kolo_receive_t receive; /* with a reference */
+    int task, fd;
+    kolo_status_t status;
+    char why[KOLO_WHY_BYTES];
+};
+
+/* ---- commands: any thread ---- */
+
+/* False: the adapter takes no more, and the command stays the caller's. */
+static bool command(kolo_adapter_t *adapter, kolo_command_t *c)
+{
+    pthread_mutex_lock(&adapter->lock);
+    bool open = !adapter->closed;
+    if (open) {
+        *adapter->last_command = c;
+        adapter->last_command = &c->next;
+    }
+    pthread_mutex_unlock(&adapter->lock);
+    if (open) kolo_waker_wake(kolo_onesided_domain_waker(adapter->domain));
+    return open;
+}
+
+static void drop_command(kolo_command_t *c)
+{
+    if (c->fd >= 0) kolo_socket_hang_up(c->fd);
+    if (c->receive) kolo_receive_unref(c->receive);
+    free(c);
+}
+
+static kolo_command_t *new_command(what_t what, int task)
+{
+    kolo_command_t *c = calloc(1, sizeof *c);
+    if (c == NULL) kolo_fail(KOLO_ERR_NO_MEMORY, "rendezvous: no memory for a command");
+    if (c) *c = (kolo_command_t){.what = what, .task = task, .fd = -1};
+    return c;
+}
+
+static int find_task(const kolo_adapter_t *adapter, const char *device)
+{
+    char task[KOLO_TASK_NAME_MAX + 1];
+    kolo_device_task(device, task);
+    for (int i = 0; i < adapter->ntasks; i++)
+        if (strcmp(adapter->tasks[i].name, task) == 0) return i;
+    return -1;
+}
+
+static kolo_status_t remote_receive(void *arg, kolo_receive_t receive)
+{
+    kolo_adapter_t *adapter = arg;
+    int task = find_task(adapter, receive->key.src_device);
+    if (task < 0)
+        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "receive of edge %s: the cluster has no task of %s",
+                         receive->key.edge_name, receive->key.src_device);
+    kolo_command_t *c = new_command(DO_RECEIVE, task);
+    if (c == NULL) return KOLO_ERR_NO_MEMORY;
+    kolo_receive_ref(receive);
+    c->receive = receive;
+    if (command(adapter, c)) return KOLO_OK;
+    drop_command(c);
+    return kolo_fail(KOLO_ERR_INVALID_USAGE, "receive of edge %s: this task's server is not running",
+                     receive->key.edge_name);
+}
+
+static void remote_cancel(void *arg, kolo_receive_t receive)
+{
+    kolo_command_t *c = new_command(DO_CANCEL, -1);
+    if (c == NULL) return; /* the value comes and is dropped */
+    kolo_receive_ref(receive);
+    c->receive = receive;
+    if (!command(arg, c)) drop_command(c);
+}
+
+const kolo_remote_ops_t kolo_adapter_remote = {.receive = remote_receive, .cancel = remote_cancel};
+
+kolo_status_t kolo_adapter_call(kolo_adapter_t *adapter, int task)
+{
+    kolo_command_t *c = new_command(DO_CALL, task);
+    if (c == NULL) return KOLO_ERR_NO_MEMORY;
+    if (command(adapter, c)) return KOLO_OK;
+    drop_command(c);
+    return kolo_fail(KOLO_ERR_INVALID_USAGE, "this task's server is not running");
+}
+
+void kolo_adapter_answer_come(kolo_answer_t *response)
+{
+    kolo_adapter_t *adapter = response->adapter;
+    pthread_mutex_lock(&adapter->lock);
+    response->next_come = NULL;
+    *adapter->last_come = response;
+    adapter->last_come = &response->next_come;
+    pthread_mutex_unlock(&adapter->lock);
+    kolo_waker_wake(kolo_onesided_domain_waker(adapter->domain));
+}
+
+void kolo_adapter_deliver(kolo_adapter_t *adapter, kolo_receive_t receive, kolo_status_t status, const char *why,
+                          const kolo_value_t *value)
+{
+    kolo_rendezvous_unlist(receive);
+    if (receive->fn && kolo_receive_claim(receive)) {
+        kolo_callback_pool_add(adapter->pool, receive, status, why, value);
+        return;
+    }
+    kolo_receive_finish(receive, status, why, NULL, value);
+    kolo_receive_unref(receive);
+}
+
+/* ---- callers and calls: engine thread ---- */
+
+static kolo_verdict_t admit(void *owner, const kolo_claim_t *claim, size_t *frame_bytes)
+{
+    const kolo_adapter_t *adapter = owner;
+    *frame_bytes = 0;
+    bool fine = claim->purpose == KOLO_PURPOSE_STREAM && claim->from >= 0 && claim->from < adapter->ntasks &&
+                claim->from != adapter->me && claim->to == adapter->me;
+    return fine ? KOLO_VERDICT_OK : KOLO_VERDICT_REFUSED;
+}
+
+static void let_in(void *owner, const kolo_claim_t *claim, int fd, const uint8_t *frame)
+{
+    (void)frame;
+    kolo_command_t *c = new_command(DO_LET_IN, claim->from);
+    if (c == NULL) {
+        kolo_socket_hang_up(fd);
+        return;
+    }
+    c->fd = fd;
+    if (!command(owner, c)) drop_command(c);
+}
+
+static const kolo_listener_ops_t listener_ops = {.admit = admit, .accepted = let_in};
+
+static void called(void *arg, kolo_status_t status, int fd, const char *text)
+{
+    kolo_peer_task_t *peer = arg;
+    kolo_command_t *c = peer->call;
+    peer->call = NULL;
+    c->status = status;
+    c->fd = fd;
+    if (text) snprintf(c->why, sizeof c->why, "%s", text);
+    if (!command(peer->adapter, c)) drop_command(c);
+}
+
+/* ---- the thread ---- */
+
+static void fail_pending(kolo_adapter_t *adapter, kolo_peer_task_t *peer, kolo_status_t status, const char *why)
+{
+    kolo_receive_t receive = peer->pending;
+    peer->pending = NULL;
+    peer->last_pending = &peer->pending;
+    while (receive) {
+        kolo_receive_t next = receive->next_deferred;
+        receive->next_deferred = NULL;
+        kolo_adapter_deliver(adapter, receive, status, why, NULL);
+        receive = next;
+    }
+}
+
+/* For those who wait for a task without a receive. */
+static void note_failure(kolo_adapter_t *adapter, int task, kolo_status_t status, const char *why)
+{
+    kolo_call_failure_t *failure = &adapter->failures[task];
+    pthread_mutex_lock(&adapter->lock);
+    failure->count++;
+    failure->status = status;
+    snprintf(failure->why, sizeof failure->why, "%s", why);
+    pthread_mutex_unlock(&adapter->lock);
+    kolo_gate_open(&adapter->changed);
+}
+
+static void call_failed(kolo_adapter_t *adapter, int task, kolo_status_t status, const char *why)
+{
+    note_failure(adapter, task, status, why);
+    fail_pending(adapter, &adapter->peers[task], status, why);
+}
+
+static void call_task(kolo_adapter_t *adapter, int task)
+{
+    kolo_peer_task_t *peer = &adapter->peers[task];
+    if (peer->channel || peer->dialling) return;
+    kolo_dial_config_t config = {.address = adapter->tasks[task].address,
+                                 .key = adapter->key,
+                                 .claim = {.purpose = KOLO_PURPOSE_STREAM, .from = adapter->me, .to = task},
+                                 .deadline_ns = kolo_deadline_ms(adapter->connect_ms),
+                                 .retry_refused = true,
+                                 .done = called};
+    snprintf(config.who, sizeof config.who, "%.63s", adapter->tasks[task].name);
+    kolo_status_t status = KOLO_ERR_NO_MEMORY;
+    peer->call = new_command(DO_CALLED, task); /* ahead, so that the end is always told */
+    if (peer->call) {
+        config.arg = peer;
+        peer->dialling = true;
+        status = kolo_dial_start(adapter->progress, &config, &peer->dial);
+        if (status == KOLO_OK) return;
+        peer->dialling = false;
+        drop_command(peer->call);
+        peer->call = NULL;
+    }
+    call_failed(adapter, task, status, kolo_error_text());
+}
+
+static void end_channel(kolo_channel_t *channel, kolo_status_t status, const char *why)
+{
+    kolo_adapter_t *adapter = channel->adapter;
+    kolo_peer_task_t *peer = &adapter->peers[channel->peer];
+    int task = channel->peer;
+    bool caller = channel->caller;
+    if (caller) {
+        peer->channel = NULL;
+        atomic_store(&adapter->incarnations[task], 0);
+    } else {
+        kolo_channel_t **at = &adapter->accepted;
+        while (*at != channel) at = &(*at)->next;
+        *at = channel->next;
+    }
+    if (!atomic_load(&adapter->stop))
+        kolo_info("rendezvous", "a channel with %s has ended: %s", adapter->tasks[task].name, why);
+    kolo_channel_close(channel, status, why);
+    if (caller) call_failed(adapter, task, status, why);
+}
+
+/* An error of a call on the channel ends it; *it* is gone then. */
+static void check(kolo_channel_t *channel, kolo_status_t status)
+{
+    char why[KOLO_WHY_BYTES];
+    if (status == KOLO_OK) return;
+    snprintf(why, sizeof why, "%s", kolo_error_text());
+    end_channel(channel, status, why);
+}
+
+static void begin_pending(kolo_adapter_t *adapter, int task)
+{
+    kolo_peer_task_t *peer = &adapter->peers[task];
+    while (peer->channel && peer->channel->greeted && peer->pending) {
+        kolo_receive_t receive = peer->pending;
+        peer->pending = receive->next_deferred;
+        if (peer->pending == NULL) peer->last_pending = &peer->pending;
+        receive->next_deferred = NULL;
+        if (atomic_load(&receive->claimed))
+            kolo_receive_unref(receive);
+        else
+            check(peer->channel, kolo_fetch_begin(peer->channel, receive));
+    }
+}
+
+static void do_receive(kolo_adapter_t *adapter, int task, kolo_receive_t receive)
+{
+    kolo_peer_task_t *peer = &adapter->peers[task];
+    *peer->last_pending = receive;
+    peer->last_pending = &receive->next_deferred;
+    if (peer->channel)
+        begin_pending(adapter, task);
+    else
+        call_task(adapter, task);
+}
+
+static void do_socket(kolo_adapter_t *adapter, const kolo_command_t *c)
+{
+    kolo_channel_t *channel;
+    bool caller = c->what == DO_CALLED;
+    kolo_status_t status = c->status;
+    char why[KOLO_WHY_BYTES];
+    snprintf(why, sizeof why, "%s", c->why);
+    if (caller) adapter->peers[c->task].dialling = false;
+    if (status == KOLO_OK) {
+        status = kolo_channel_open(adapter, c->task, caller, c->fd, &channel);
+        if (status != KOLO_OK) snprintf(why, sizeof why, "%s", kolo_error_text());
+    }
+    if (status != KOLO_OK && caller) {
+        call_failed(adapter, c->task, status, why);
+    } else if (status != KOLO_OK) {
+        kolo_warn("rendezvous", "cannot let %s in: %s", adapter->tasks[c->task].name, why);
+    } else if (caller) {
+        adapter->peers[c->task].channel = channel;
+    } else {
+        channel->next = adapter->accepted;
+        adapter->accepted = channel;
+    }
+}
+
+static void obey(kolo_adapter_t *adapter, kolo_command_t *c)
+{
+    switch (c->what) {
+    case DO_RECEIVE:
+        do_receive(adapter, c->task, c->receive);
+        break;
+    case DO_CANCEL:
+        kolo_fetch_cancel(c->receive);
+        kolo_receive_unref(c->receive);
+        break;
+    case DO_CALL:
+        call_task(adapter, c->task);
+        break;
+    case DO_CALLED:
+    case DO_LET_IN:
+        do_socket(adapter, c);
+        break;
+    }
+    free(c);
+}
+
+static bool obey_all(kolo_adapter_t *adapter)
+{
+    pthread_mutex_lock(&adapter->lock);
+    kolo_command_t *c = adapter->commands;
+    kolo_answer_t *response = adapter->come;
+    adapter->commands = NULL;
+    adapter->last_command = &adapter->commands;
+    adapter->come = NULL;
+    adapter->last_come = &adapter->come;
+    pthread_mutex_unlock(&adapter->lock);
+    bool busy = c != NULL || response != NULL;
+    while (c) {
+        kolo_command_t *next = c->next;
+        obey(adapter, c);
+        c = next;
+    }
+    while (response) {
+        kolo_answer_t *next = response->next_come;
+        kolo_channel_t *channel = response->channel;
+        kolo_status_t status = kolo_answer_come(response);
+        if (channel) check(channel, status);
+        response = next;
+    }
+    return busy;
+}
+
+static bool move_all(kolo_adapter_t *adapter)
+{
+    bool busy = false;
+    for (int i = 0; i < adapter->ntasks; i++) {
+        kolo_channel_t *channel = adapter->peers[i].channel;
+        if (channel == NULL) continue;
+        check(channel, kolo_channel_progress(channel, &busy));
+        begin_pending(adapter, i);
+    }
+    for (kolo_channel_t *channel = adapter->accepted, *next; channel; channel = next) {
+        next = channel->next;
+        check(channel, kolo_channel_progress(channel, &busy));
+    }
+    return busy;
+}
+
+static void describe(void *arg, char *buf, size_t bytes)
+{
+    const kolo_adapter_t *adapter = arg;
+    snprintf(buf, bytes, "something to do for %s", adapter->tasks[adapter->me].name);
+}
+
+static void *run(void *arg)
+{
+    kolo_adapter_t *adapter = arg;
+    kolo_wait_t wait;
+    for (bool busy = true; !atomic_load_explicit(&adapter->stop, memory_order_acquire);) {
+        if (busy) { /* having nothing to do is no stall: each sleep begins anew */
+            kolo_wait_init(&wait, NULL, 0, describe, adapter, 1);
+            wait.spins = SPINS;
+            wait.yields = YIELDS;
+            wait.wakers[wait.nwakers++] = kolo_onesided_domain_waker(adapter->domain);
+        }
+        busy = obey_all(adapter);
+        busy |= move_all(adapter);
+        if (busy) {
+            kolo_wait_end(&wait);
+            continue;
+        }
+        (void)kolo_wait_pause(&wait); /* it has no limit */
+        wait.stall_ns = 0;
+    }
+    kolo_wait_end(&wait);
+    return NULL;
+}
+
+/* ---- life ---- */
+
+static kolo_status_t allocate(kolo_adapter_t *adapter)
+{
+    size_t n = (size_t)adapter->ntasks;
+    adapter->peers = calloc(n, sizeof *adapter->peers);
+    adapter->incarnations = calloc(n, sizeof *adapter->incarnations);
+    adapter->failures = calloc(n, sizeof *adapter->failures);
+    if (!adapter->peers || !adapter->incarnations || !adapter->failures)
+        return kolo_fail(KOLO_ERR_NO_MEMORY, "rendezvous: no memory for %zu tasks", n);
+    for (size_t i = 0; i < n; i++) {
+        adapter->peers[i].last_pending = &adapter->peers[i].pending;
+        adapter->peers[i].adapter = adapter;
+    }
+    return KOLO_OK;
+}
+
+kolo_status_t kolo_adapter_init(kolo_adapter_t *adapter)
+{
+    pthread_mutex_init(&adapter->lock, NULL);
+    adapter->last_command = &adapter->commands;
+    adapter->last_come = &adapter->come;
+    adapter->closed = true;
+    return allocate(adapter);
+}
+
+kolo_status_t kolo_adapter_start(kolo_adapter_t *adapter)
+{
+    KOLO_TRY(kolo_progress_get(&adapter->progress));
+    KOLO_TRY(kolo_onesided_domain_create(adapter->key.bytes, &adapter->domain));
+    KOLO_TRY(kolo_callback_pool_create((int)kolo_rendezvous_param_threads, &adapter->pool));
+    int err = pthread_create(&adapter->thread, NULL, run, adapter);
+    if (err) return kolo_fail_errno(KOLO_ERR_SYSTEM, err, "rendezvous: cannot start a thread");
+    adapter->running = true;
+    pthread_mutex_lock(&adapter->lock);
+    adapter->closed = false;
+    pthread_mutex_unlock(&adapter->lock);
+    KOLO_FAIL_POINT_TRY("rendezvous.adapter.listen");
+    return kolo_listener_open(adapter->progress, &adapter->tasks[adapter->me].address, &adapter->key, &listener_ops,
+                              adapter, false, &adapter->listener);
+}
+
+static void close_listener(void *arg)
+{
+    kolo_listener_close(arg);
+}
+
+/* The thread has ended: this one is the adapter's now. */
+static void end_all(kolo_adapter_t *adapter)
+{
+    static const char why[] = "this task's server has been stopped";
+    while (adapter->accepted) end_channel(adapter->accepted, KOLO_ERR_ABORTED, why);
+    for (int i = 0; adapter->peers && i < adapter->ntasks; i++) {
+        kolo_dial_cancel(adapter->progress, &adapter->peers[i].dial);
+        if (adapter->peers[i].call) drop_command(adapter->peers[i].call); /* it will not be told */
+        adapter->peers[i].call = NULL;
+        if (adapter->peers[i].channel) end_channel(adapter->peers[i].channel, KOLO_ERR_ABORTED, why);
+        fail_pending(adapter, &adapter->peers[i], KOLO_ERR_ABORTED, why);
+    }
+    pthread_mutex_lock(&adapter->lock);
+    kolo_command_t *c = adapter->commands, *next;
+    adapter->commands = NULL;
+    adapter->closed = true;
+    pthread_mutex_unlock(&adapter->lock);
+    for (; c; c = next) {
+        next = c->next;
+        if (c->what == DO_RECEIVE) kolo_adapter_deliver(adapter, c->receive, KOLO_ERR_ABORTED, why, NULL);
+        if (c->what == DO_RECEIVE) c->receive = NULL; /* with its reference */
+        drop_command(c);
+    }
+}
+
+static void free_come(kolo_adapter_t *adapter)
+{
+    while (adapter->come) {
+        kolo_answer_t *response = adapter->come;
+        adapter->come = response->next_come;
+        kolo_answer_free(response);
+    }
+}
+
+void kolo_adapter_stop(kolo_adapter_t *adapter)
+{
+    if (adapter->listener) kolo_progress_call(adapter->progress, close_listener, adapter->listener);
+    adapter->listener = NULL;
+    atomic_store(&adapter->stop, true);
+    if (adapter->running) {
+        kolo_waker_wake(kolo_onesided_domain_waker(adapter->domain));
+        pthread_join(adapter->thread, NULL);
+        adapter->running = false;
+        end_all(adapter);
+    }
+    /* Ends what still waits in a step, also for those who asked from elsewhere. */
+    (void)kolo_rendezvous_manager_cleanup_all(adapter->manager);
+    kolo_callback_pool_destroy(adapter->pool);
+    adapter->pool = NULL;
+    free_come(adapter);
+    kolo_gate_open(&adapter->changed);
+}
+
+void kolo_adapter_fini(kolo_adapter_t *adapter)
+{
+    kolo_onesided_domain_destroy(adapter->domain);
+    if (adapter->progress) kolo_progress_put(adapter->progress);
+    free(adapter->peers);
+    free(adapter->incarnations);
+    free(adapter->failures);
+    pthread_mutex_destroy(&adapter->lock);
+}

@@ -1,0 +1,266 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * One channel: the messages of both directions with their credits, and what each notice means. See channel.h.
+ */
+#include "rendezvous/channel.h"
+#include "base/failpoint.h"
+#include "base/log.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define EVENTS 64
+
+kolo_rendezvous_counters_t kolo_rendezvous_counters;
+
+static const char *peer_name(const kolo_channel_t *channel)
+{
+    return channel->adapter->tasks[channel->peer].name;
+}
+
+kolo_status_t kolo_channel_nonsense(const kolo_channel_t *channel, const char *what, const char *wrong)
+{
+    return kolo_fail(KOLO_ERR_PROTOCOL, "%s of %s: %s", what, peer_name(channel), wrong);
+}
+
+kolo_status_t kolo_channel_open(kolo_adapter_t *adapter, int peer, bool caller, int fd, kolo_channel_t **out)
+{
+    kolo_onesided_config_t config = {
+        .fd = fd, .kinds = adapter->kinds, .mailbox = (size_t)KOLO_CHANNEL_SLOTS * KOLO_MESSAGE_BYTES};
+    kolo_channel_t *channel = calloc(1, sizeof *channel);
+    snprintf(config.who, sizeof config.who, "%s", adapter->tasks[peer].name);
+    if (channel == NULL) {
+        kolo_socket_hang_up(fd);
+        return kolo_fail(KOLO_ERR_NO_MEMORY, "rendezvous: no memory for a channel with %s", config.who);
+    }
+    channel->adapter = adapter;
+    channel->peer = peer;
+    channel->caller = caller;
+    channel->credit = 1;
+    channel->deadline_ns = kolo_deadline_ms(adapter->connect_ms);
+    channel->last_letter = &channel->letters;
+    kolo_status_t status = kolo_onesided_open(adapter->domain, &config, &channel->end);
+    if (status == KOLO_OK)
+        *out = channel;
+    else
+        free(channel);
+    return status;
+}
+
+void kolo_channel_close(kolo_channel_t *channel, kolo_status_t status, const char *why)
+{
+    kolo_onesided_close(channel->end); /* first: nothing of ours is read or written any more */
+    channel->end = NULL;
+    kolo_fetches_close(channel, status, why);
+    kolo_answers_close(channel);
+    kolo_buffers_close(channel);
+    for (int i = 0; i < KOLO_CHANNEL_BUCKETS; i++) {
+        while (channel->shapes[i]) {
+            kolo_known_shape_t *known = channel->shapes[i];
+            channel->shapes[i] = known->next;
+            free(known);
+        }
+    }
+    while (channel->letters) {
+        kolo_letter_t *letter = channel->letters;
+        channel->letters = letter->next;
+        free(letter);
+    }
+    free(channel);
+}
+
+/* ---- messages out ---- */
+
+static kolo_status_t post(kolo_channel_t *channel, const uint8_t *bytes, size_t length)
+{
+    uint64_t slot = channel->sent % KOLO_CHANNEL_SLOTS;
+    memcpy(channel->slots[slot], bytes, length);
+    kolo_onesided_write_t write = {.data = channel->slots[slot],
+                                   .bytes = length,
+                                   .to = kolo_onesided_peer_mailbox(channel->end),
+                                   .offset = slot * KOLO_MESSAGE_BYTES,
+                                   .flags = KOLO_ONESIDED_NOTIFY,
+                                   .number = KOLO_NOTICE_MESSAGE};
+    channel->sent++;
+    return kolo_onesided_write(channel->end, &write);
+}
+
+static bool has_room(const kolo_channel_t *channel)
+{
+    return channel->opened && channel->sent - channel->taken < channel->credit;
+}
+
+kolo_status_t kolo_channel_send(kolo_channel_t *channel, kolo_message_t *message)
+{
+    uint8_t bytes[KOLO_MESSAGE_BYTES];
+    message->sequence = channel->sent;
+    for (kolo_letter_t *l = channel->letters; l; l = l->next) message->sequence++;
+    size_t length = kolo_message_encode(message, bytes);
+    KOLO_RDV_COUNT(messages, 1);
+    kolo_trace("rendezvous", "to %s: %s index %u step %llu %s", peer_name(channel),
+               kolo_message_name(message->kind), message->index, (unsigned long long)message->step, message->name);
+    if (channel->letters == NULL && has_room(channel)) return post(channel, bytes, length);
+    kolo_letter_t *letter = malloc(sizeof *letter);
+    if (letter == NULL) return kolo_fail(KOLO_ERR_NO_MEMORY, "rendezvous: no memory for a message");
+    letter->next = NULL;
+    letter->length = length;
+    memcpy(letter->bytes, bytes, length);
+    *channel->last_letter = letter;
+    channel->last_letter = &letter->next;
+    return KOLO_OK;
+}
+
+static kolo_status_t post_letters(kolo_channel_t *channel)
+{
+    while (channel->letters && has_room(channel)) {
+        kolo_letter_t *letter = channel->letters;
+        KOLO_TRY(post(channel, letter->bytes, letter->length));
+        channel->letters = letter->next;
+        if (channel->letters == NULL) channel->last_letter = &channel->letters;
+        free(letter);
+    }
+    return KOLO_OK;
+}
+
+/* ---- messages in ---- */
+
+static kolo_status_t greet(kolo_channel_t *channel)
+{
+    kolo_message_t hello = {.kind = KOLO_MESSAGE_HELLO};
+    const kolo_adapter_t *adapter = channel->adapter;
+    /* Stop and wait is what buffered mode began with; else as many as there is room for. */
+    hello.index = adapter->mode == KOLO_MODE_BUFFERED ? 1 : (uint32_t)kolo_rendezvous_param_credits;
+    hello.shape.bytes = adapter->incarnation;
+    snprintf(hello.name, sizeof hello.name, "%s", adapter->tasks[adapter->me].name);
+    return kolo_channel_send(channel, &hello);
+}
+
+static kolo_status_t greeted(kolo_channel_t *channel, const kolo_message_t *hello)
+{
+    kolo_adapter_t *adapter = channel->adapter;
+    if (strcmp(hello->name, peer_name(channel)) != 0)
+        return kolo_fail(KOLO_ERR_PROTOCOL, "%.95s is at the address of %s: the tasks have different clusters",
+                         hello->name, peer_name(channel));
+    if (hello->index < 1 || hello->index > KOLO_CHANNEL_SLOTS || hello->shape.bytes == 0)
+        return kolo_channel_nonsense(channel, "the greeting", "its credit or incarnation is out of range");
+    channel->credit = hello->index;
+    channel->greeted = true;
+    if (!channel->caller) return KOLO_OK;
+    kolo_info("rendezvous", "%s is connected with %s by %s", adapter->tasks[adapter->me].name, peer_name(channel),
+              kolo_onesided_kind_name(kolo_onesided_kind(channel->end)));
+    atomic_store(&adapter->incarnations[channel->peer], hello->shape.bytes);
+    kolo_gate_open(&adapter->changed);
+    return KOLO_OK;
+}
+
+static kolo_status_t handle(kolo_channel_t *channel, const kolo_message_t *m)
+{
+    if (!channel->greeted)
+        return m->kind == KOLO_MESSAGE_HELLO
+                   ? greeted(channel, m)
+                   : kolo_channel_nonsense(channel, "a message", "it comes before the greeting");
+    switch (channel->caller ? m->kind : KOLO_MESSAGE_KINDS) { /* who has called gets answers */
+    case KOLO_MESSAGE_TENSOR_META:
+        return kolo_fetch_meta(channel, m);
+    case KOLO_MESSAGE_ERROR_STATUS:
+        return kolo_fetch_error(channel, m);
+    case KOLO_MESSAGE_BUFFER_REQUEST:
+        return kolo_buffer_wanted(channel, m);
+    default:
+        break;
+    }
+    switch (channel->caller ? KOLO_MESSAGE_KINDS : m->kind) {
+    case KOLO_MESSAGE_TENSOR_REQUEST:
+        return kolo_answer_asked(channel, m);
+    case KOLO_MESSAGE_TENSOR_REREQUEST:
+        return kolo_answer_memory(channel, m);
+    case KOLO_MESSAGE_CANCEL:
+        return kolo_answer_cancel(channel, m);
+    case KOLO_MESSAGE_BUFFER_RESPONSE:
+        return kolo_buffer_made(channel, m);
+    case KOLO_MESSAGE_BUFFER_IDLE:
+        return kolo_buffer_idle(channel, m);
+    default:
+        return kolo_channel_nonsense(channel, kolo_message_name(m->kind), "it goes the wrong way");
+    }
+}
+
+static kolo_status_t acknowledge(kolo_channel_t *channel)
+{
+    uint32_t mine = channel->adapter->mode == KOLO_MODE_BUFFERED ? 1 : (uint32_t)kolo_rendezvous_param_credits;
+    /* The greeting was sent before the credit was known. */
+    if (channel->received > 1 && channel->received - channel->told < KOLO_MAX(1u, mine / 2)) return KOLO_OK;
+    channel->told = channel->received;
+    KOLO_RDV_COUNT(acks, 1);
+    kolo_onesided_write_t ack = {.flags = KOLO_ONESIDED_NOTIFY,
+                                 .number = KOLO_NOTICE_ACK + (uint32_t)(channel->received & KOLO_ACK_MASK)};
+    return kolo_onesided_write(channel->end, &ack);
+}
+
+static kolo_status_t take_message(kolo_channel_t *channel)
+{
+    const uint8_t *slots = kolo_onesided_mailbox(channel->end);
+    uint8_t copy[KOLO_MESSAGE_BYTES]; /* the peer could change what it has sent while we look */
+    kolo_message_t message;
+    memcpy(copy, slots + channel->received % KOLO_CHANNEL_SLOTS * KOLO_MESSAGE_BYTES, sizeof copy);
+    const char *wrong = kolo_message_decode(copy, sizeof copy, &message);
+    if (wrong == NULL && message.sequence != channel->received) wrong = "it is not the one that is due";
+    if (wrong == NULL && message.kind == KOLO_MESSAGE_TENSOR_WRITE) wrong = "it belongs into a buffer";
+    if (wrong) return kolo_channel_nonsense(channel, "a message", wrong);
+    kolo_trace("rendezvous", "from %s: %s index %u step %llu %s", peer_name(channel),
+               kolo_message_name(message.kind), message.index, (unsigned long long)message.step, message.name);
+    channel->received++;
+    KOLO_TRY(acknowledge(channel));
+    return handle(channel, &message);
+}
+
+static kolo_status_t take_ack(kolo_channel_t *channel, uint32_t count)
+{
+    uint64_t more = (count - (uint32_t)(channel->taken & KOLO_ACK_MASK)) & KOLO_ACK_MASK;
+    if (more > channel->sent - channel->taken)
+        return kolo_channel_nonsense(channel, "an acknowledgement", "it is of messages that were not sent");
+    channel->taken += more;
+    return post_letters(channel);
+}
+
+static kolo_status_t take_notice(kolo_channel_t *channel, const kolo_onesided_event_t *event)
+{
+    if (event->number == KOLO_NOTICE_MESSAGE) return take_message(channel);
+    if (event->number >= KOLO_NOTICE_ACK) return take_ack(channel, event->number & KOLO_ACK_MASK);
+    if (!channel->caller) return kolo_channel_nonsense(channel, "a value", "nobody has asked for it");
+    if (event->number >= KOLO_NOTICE_BUFFER)
+        return kolo_buffer_filled(channel, event->number - KOLO_NOTICE_BUFFER, event->bytes);
+    return kolo_fetch_complete(channel, event->number);
+}
+
+static kolo_status_t take_event(kolo_channel_t *channel, const kolo_onesided_event_t *event)
+{
+    switch (event->kind) {
+    case KOLO_ONESIDED_OPENED:
+        KOLO_FAIL_POINT_TRY("rendezvous.channel.opened");
+        if (kolo_onesided_peer_mailbox(channel->end)->bytes != (uint64_t)KOLO_CHANNEL_SLOTS * KOLO_MESSAGE_BYTES)
+            return kolo_channel_nonsense(channel, "the mailbox", "it has another size");
+        channel->opened = true;
+        return greet(channel);
+    case KOLO_ONESIDED_WRITTEN: /* a buffer's cookie is odd */
+        if (event->cookie & 1)
+            return kolo_buffer_written(channel, (kolo_tensor_buffer_t *)(uintptr_t)(event->cookie - 1));
+        return kolo_answer_written(channel, (kolo_answer_t *)(uintptr_t)event->cookie);
+    case KOLO_ONESIDED_NOTIFIED:
+        return take_notice(channel, event);
+    }
+    return KOLO_OK;
+}
+
+kolo_status_t kolo_channel_progress(kolo_channel_t *channel, bool *busy)
+{
+    kolo_onesided_event_t events[EVENTS];
+    int n;
+    KOLO_TRY(kolo_onesided_progress(channel->end, events, EVENTS, &n));
+    for (int i = 0; i < n; i++) KOLO_TRY(take_event(channel, &events[i]));
+    if (n > 0) *busy = true;
+    if (!channel->greeted && kolo_now_ns() > channel->deadline_ns)
+        return kolo_fail(KOLO_ERR_TIMEOUT, "%s was reached but has not greeted in time", peer_name(channel));
+    return KOLO_OK;
+}

@@ -1,0 +1,230 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Inside of what connects tasks: the adapter with its thread, channels, and on them requests (of the task that
+ * receives) and responses (of the task that sent). See message.h for what passes.
+ *
+ * A channel is called by the task that receives, when it first does; so two tasks that receive from each other have
+ * two. All of it belongs to the adapter's thread; other threads leave commands. Callbacks of users never run on
+ * that thread but on those of the pool.
+ *
+ * Numbers of notices: 0xffffffff a message is there; 0xc0000000 + n: that many messages (modulo 2^24) were taken;
+ * 0x80000000 + n: buffer n holds a value; else the index of the request whose value is complete.
+ */
+#ifndef KOLO_RENDEZVOUS_CHANNEL_H
+#define KOLO_RENDEZVOUS_CHANNEL_H
+
+#include "link/link.h"
+#include "rendezvous/message.h"
+
+#define KOLO_CHANNEL_SLOTS  16 /* messages that may be on their way */
+#define KOLO_NOTICE_MESSAGE 0xffffffffu
+#define KOLO_NOTICE_ACK     0xc0000000u
+#define KOLO_NOTICE_BUFFER  0x80000000u
+#define KOLO_ACK_MASK       0xffffffu
+
+typedef enum { KOLO_MODE_DIRECT, KOLO_MODE_BUFFERED } kolo_rendezvous_mode_t;
+
+typedef struct kolo_adapter kolo_adapter_t;
+typedef struct kolo_channel kolo_channel_t;
+
+/* A receive under way, at the task that receives. */
+typedef struct kolo_fetch {
+    bool used, cancelled, exposed;
+    uint16_t generation;
+    uint32_t index;
+    kolo_receive_t receive; /* holds a reference */
+    kolo_shape_t shape;     /* that it has asked for, if exposed */
+    kolo_onesided_memory_t memory;
+    kolo_window_t window;
+    uint32_t next_free;
+} kolo_fetch_t;
+
+/* What has been asked of this task. */
+typedef enum { KOLO_ANSWER_WAITS, KOLO_ANSWER_TOLD, KOLO_ANSWER_WRITES, KOLO_ANSWER_QUEUED } kolo_answer_state_t;
+typedef struct kolo_answer {
+    struct kolo_answer *next, *next_come, *next_queued; /* of the bucket; of the commands; of a buffer */
+    kolo_adapter_t *adapter;
+    kolo_channel_t *channel; /* NULL: it has gone */
+    kolo_answer_state_t state;
+    kolo_message_t request;
+    kolo_rendezvous_t rendezvous;
+    kolo_receive_t receive;
+    kolo_status_t status; /* once it has come */
+    char *why;
+    kolo_value_t value;
+    bool has_value;
+} kolo_answer_t;
+
+/* Buffered mode: one per key at each end. */
+typedef struct kolo_tensor_buffer {
+    struct kolo_tensor_buffer *next;
+    uint32_t number;
+    kolo_onesided_memory_t memory; /* of who receives */
+    uint8_t *copy;                 /* of who sends */
+    uint64_t size;
+    kolo_window_t window;
+    bool local_busy, remote_busy, asked;
+    kolo_answer_t *first, **last;
+    char name[KOLO_TENSOR_KEY_MAX + 1];
+} kolo_tensor_buffer_t;
+
+typedef struct kolo_known_shape {
+    struct kolo_known_shape *next;
+    kolo_shape_t shape;
+    char name[];
+} kolo_known_shape_t;
+
+typedef struct kolo_letter { /* a message that waits for room at the peer */
+    struct kolo_letter *next;
+    size_t length;
+    uint8_t bytes[KOLO_MESSAGE_BYTES];
+} kolo_letter_t;
+
+#define KOLO_CHANNEL_BUCKETS 256
+struct kolo_channel {
+    kolo_channel_t *next;
+    kolo_adapter_t *adapter;
+    int peer; /* number of the task */
+    bool caller, opened, greeted;
+    uint64_t deadline_ns; /* of the greeting */
+    kolo_onesided_t *end;
+    uint64_t sent, taken, received, told; /* messages: mine, of them taken; the peer's, of them told */
+    uint32_t credit;                      /* messages that the peer has room for */
+    uint8_t slots[KOLO_CHANNEL_SLOTS][KOLO_MESSAGE_BYTES];
+    kolo_letter_t *letters, **last_letter;
+    kolo_fetch_t *requests; /* a table; index = generation << 15 | place */
+    uint32_t nrequests, free_request, used_requests;
+    kolo_answer_t *responses[KOLO_CHANNEL_BUCKETS];
+    kolo_tensor_buffer_t *buffers[KOLO_CHANNEL_BUCKETS];
+    kolo_known_shape_t *shapes[KOLO_CHANNEL_BUCKETS];
+    uint32_t nshapes;
+};
+
+typedef struct kolo_command kolo_command_t;
+typedef struct { /* another task */
+    kolo_adapter_t *adapter;
+    kolo_dial_t *dial;
+    kolo_command_t *call; /* tells how the dialling has ended */
+    bool dialling;
+    kolo_channel_t *channel;               /* mine to it */
+    kolo_receive_t pending, *last_pending; /* by next_deferred, each with a reference */
+} kolo_peer_task_t;
+
+typedef struct {
+    char name[KOLO_TASK_NAME_MAX + 1];
+    kolo_address_t address;
+    char host[128]; /* as it was given */
+} kolo_cluster_task_t;
+
+typedef struct kolo_call_failure {
+    uint64_t count;
+    kolo_status_t status;
+    char why[KOLO_WHY_BYTES];
+} kolo_call_failure_t;
+
+struct kolo_adapter {
+    kolo_rendezvous_manager_t manager;
+    const kolo_cluster_task_t *tasks;
+    int ntasks, me;
+    uint64_t incarnation;
+    unsigned kinds;
+    kolo_rendezvous_mode_t mode;
+    int connect_ms;
+    kolo_key_t key;
+    kolo_progress_t *progress;
+    kolo_listener_t *listener;
+    kolo_onesided_domain_t *domain;
+    struct kolo_callback_pool *pool;
+    pthread_t thread;
+    _Atomic bool stop;
+    bool running;
+    pthread_mutex_t lock; /* of the commands and what peers' threads wait for */
+    kolo_command_t *commands, **last_command;
+    bool closed; /* nothing takes them any more */
+    kolo_answer_t *come, **last_come;
+    kolo_peer_task_t *peers;
+    _Atomic uint64_t *incarnations;     /* of the tasks that a channel is open to; else 0 */
+    kolo_gate_t changed;                /* one of these has, or a call has failed */
+    struct kolo_call_failure *failures; /* the last call of each that has failed; with the lock */
+    kolo_channel_t *accepted;
+};
+
+/* ---- adapter.c ---- */
+
+extern int64_t kolo_rendezvous_param_credits, kolo_rendezvous_param_chunk, kolo_rendezvous_param_threads;
+extern const kolo_remote_ops_t kolo_adapter_remote;
+/* The fields of the configuration are set before; zeroed otherwise. Then start listens and starts the thread. */
+kolo_status_t kolo_adapter_init(kolo_adapter_t *adapter);
+kolo_status_t kolo_adapter_start(kolo_adapter_t *adapter);
+/* Ends the thread, all channels, and what hangs on them. Safe after a failed start. Then fini frees. */
+void kolo_adapter_stop(kolo_adapter_t *adapter);
+void kolo_adapter_fini(kolo_adapter_t *adapter);
+/* Any thread: calls a task, if it is not called. */
+kolo_status_t kolo_adapter_call(kolo_adapter_t *adapter, int task);
+/* Any thread: a response has its value, or never will. */
+void kolo_adapter_answer_come(kolo_answer_t *response);
+/* Ends a receive, and gives up the reference to it. */
+void kolo_adapter_deliver(kolo_adapter_t *adapter, kolo_receive_t receive, kolo_status_t status, const char *why,
+                          const kolo_value_t *value);
+
+/* ---- channel.c ---- */
+
+kolo_status_t kolo_channel_open(kolo_adapter_t *adapter, int peer, bool caller, int fd, kolo_channel_t **channel);
+/* Ends what hangs on it with this status. */
+void kolo_channel_close(kolo_channel_t *channel, kolo_status_t status, const char *why);
+/* *busy: something has happened. */
+kolo_status_t kolo_channel_progress(kolo_channel_t *channel, bool *busy);
+kolo_status_t kolo_channel_send(kolo_channel_t *channel, kolo_message_t *message);
+kolo_status_t kolo_channel_nonsense(const kolo_channel_t *channel, const char *what, const char *wrong);
+
+/* ---- fetch.c: the task that receives ---- */
+
+/* Takes the reference to the receive. */
+kolo_status_t kolo_fetch_begin(kolo_channel_t *channel, kolo_receive_t receive);
+void kolo_fetch_cancel(kolo_receive_t receive);
+kolo_status_t kolo_fetch_meta(kolo_channel_t *channel, const kolo_message_t *message);
+kolo_status_t kolo_fetch_error(kolo_channel_t *channel, const kolo_message_t *message);
+kolo_status_t kolo_fetch_complete(kolo_channel_t *channel, uint32_t index);
+kolo_fetch_t *kolo_fetch_find(kolo_channel_t *channel, uint32_t index);
+/* The value, or status, of a request is there; memory: taken, may be NULL. */
+void kolo_fetch_end(kolo_channel_t *channel, kolo_fetch_t *request, kolo_status_t status, const char *why,
+                    const kolo_shape_t *shape, kolo_onesided_memory_t *memory);
+void kolo_fetches_close(kolo_channel_t *channel, kolo_status_t status, const char *why);
+
+/* ---- answer.c: the task that sent ---- */
+
+kolo_status_t kolo_answer_asked(kolo_channel_t *channel, const kolo_message_t *message);
+kolo_status_t kolo_answer_memory(kolo_channel_t *channel, const kolo_message_t *message);
+kolo_status_t kolo_answer_cancel(kolo_channel_t *channel, const kolo_message_t *message);
+kolo_status_t kolo_answer_come(kolo_answer_t *response);
+kolo_status_t kolo_answer_written(kolo_channel_t *channel, kolo_answer_t *response);
+void kolo_answer_free(kolo_answer_t *response); /* with its value, out of its channel */
+void kolo_answers_close(kolo_channel_t *channel);
+
+/* ---- buffer.c: buffered mode ---- */
+
+kolo_status_t kolo_buffer_queue(kolo_channel_t *channel, kolo_answer_t *response);
+kolo_status_t kolo_buffer_written(kolo_channel_t *channel, kolo_tensor_buffer_t *buffer);
+kolo_status_t kolo_buffer_wanted(kolo_channel_t *channel, const kolo_message_t *message);
+kolo_status_t kolo_buffer_made(kolo_channel_t *channel, const kolo_message_t *message);
+kolo_status_t kolo_buffer_idle(kolo_channel_t *channel, const kolo_message_t *message);
+kolo_status_t kolo_buffer_filled(kolo_channel_t *channel, uint32_t number, uint64_t bytes);
+void kolo_buffers_close(kolo_channel_t *channel);
+
+/* ---- pool.c: the threads on which callbacks of users run ---- */
+
+typedef struct kolo_callback_pool kolo_callback_pool_t;
+kolo_status_t kolo_callback_pool_create(int threads, kolo_callback_pool_t **pool);
+/* Ends a receive that the caller has claimed; takes the reference to it. */
+void kolo_callback_pool_add(kolo_callback_pool_t *pool, kolo_receive_t receive, kolo_status_t status,
+                            const char *why, const kolo_value_t *value);
+void kolo_callback_pool_destroy(kolo_callback_pool_t *pool); /* once all have run; NULL is fine */
+
+/* Counters, for tests and benchmarks; process-wide. */
+typedef struct {
+    _Atomic uint64_t requests, metas, rerequests, copies, copied_bytes, buffers_grown, queued, acks, messages;
+} kolo_rendezvous_counters_t;
+extern kolo_rendezvous_counters_t kolo_rendezvous_counters;
+#define KOLO_RDV_COUNT(what, n) atomic_fetch_add_explicit(&kolo_rendezvous_counters.what, (n), memory_order_relaxed)
+
+#endif

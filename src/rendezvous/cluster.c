@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Clusters as text, and the table of protocols. See cluster.h.
+ */
+#include "rendezvous/cluster.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static kolo_status_t add_task(kolo_cluster_t *cluster, const char *job, int index, const char *host, size_t length)
+{
+    if (cluster->ntasks == KOLO_CLUSTER_TASKS_MAX)
+        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "cluster: more than %d tasks", KOLO_CLUSTER_TASKS_MAX);
+    kolo_cluster_task_t *more =
+        realloc(cluster->tasks, (size_t)(cluster->ntasks + 1) * sizeof *more); /* few, and once */
+    if (more == NULL) return kolo_fail(KOLO_ERR_NO_MEMORY, "cluster: no memory for %d tasks", cluster->ntasks + 1);
+    cluster->tasks = more;
+    kolo_cluster_task_t *task = &more[cluster->ntasks];
+    memset(task, 0, sizeof *task);
+    if (length == 0 || length >= sizeof task->host)
+        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "cluster: /job:%.64s/task:%d has no address, or a long one",
+                         job, index);
+    memcpy(task->host, host, length);
+    int n = snprintf(task->name, sizeof task->name, "/job:%s/task:%d", job, index);
+    if (n < 0 || (size_t)n >= sizeof task->name || kolo_task_name_check(task->name) != NULL)
+        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "cluster: \"%.100s\" cannot be the name of a job", job);
+    if (kolo_cluster_find(cluster, task->name) >= 0)
+        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "cluster: job %s comes twice", job);
+    kolo_status_t status = kolo_address_parse(task->host, &task->address);
+    if (status != KOLO_OK) return kolo_fail_prefix(status, "cluster: %s: ", task->name);
+    for (int i = 0; i < cluster->ntasks; i++)
+        if (memcmp(&cluster->tasks[i].address, &task->address, sizeof task->address) == 0)
+            return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "cluster: %s and %s have the same address, %s",
+                             cluster->tasks[i].name, task->name, task->host);
+    cluster->ntasks++;
+    return KOLO_OK;
+}
+
+static kolo_status_t add_job(kolo_cluster_t *cluster, const char *text, size_t length)
+{
+    char job[KOLO_TASK_NAME_MAX + 1];
+    const char *equals = memchr(text, '=', length), *end = text + length;
+    if (equals == NULL || (size_t)(equals - text) >= sizeof job)
+        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "cluster: \"%.*s\" is not job=address,...",
+                         (int)KOLO_MIN(length, (size_t)100), text);
+    memcpy(job, text, (size_t)(equals - text));
+    job[equals - text] = '\0';
+    const char *at = equals + 1;
+    for (int index = 0;; index++) {
+        const char *comma = memchr(at, ',', (size_t)(end - at));
+        KOLO_TRY(add_task(cluster, job, index, at, (size_t)((comma ? comma : end) - at)));
+        if (comma == NULL) return KOLO_OK;
+        at = comma + 1;
+    }
+}
+
+kolo_status_t kolo_cluster_parse(const char *text, kolo_cluster_t *out)
+{
+    kolo_cluster_t cluster = {0};
+    kolo_status_t status = KOLO_OK;
+    while (status == KOLO_OK) {
+        size_t n = strcspn(text, ";");
+        status = add_job(&cluster, text, n);
+        if (text[n] == '\0') break;
+        text += n + 1;
+    }
+    if (status == KOLO_OK)
+        *out = cluster;
+    else
+        kolo_cluster_free(&cluster);
+    return status;
+}
+
+int kolo_cluster_find(const kolo_cluster_t *cluster, const char *task)
+{
+    for (int i = 0; i < cluster->ntasks; i++)
+        if (strcmp(cluster->tasks[i].name, task) == 0) return i;
+    return -1;
+}
+
+void kolo_cluster_free(kolo_cluster_t *cluster)
+{
+    free(cluster->tasks);
+    *cluster = (kolo_cluster_t){0};
+}
+
+/* ---- protocols ---- */
+
+#define MOST_PROTOCOLS 32
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static kolo_protocol_t protocols[MOST_PROTOCOLS] = {
+    {"kolo", ~0u, KOLO_MODE_DIRECT},
+    {"kolo+shm", 1u << KOLO_ONESIDED_SHM, KOLO_MODE_DIRECT},
+    {"kolo+tcp", 1u << KOLO_ONESIDED_TCP, KOLO_MODE_DIRECT},
+    {"kolo+buffered", ~0u, KOLO_MODE_BUFFERED},
+};
+static int nprotocols = 4;
+
+static int find(const char *name) /* with the lock held */
+{
+    for (int i = 0; i < nprotocols; i++)
+        if (strcmp(protocols[i].name, name) == 0) return i;
+    return -1;
+}
+
+kolo_status_t kolo_protocol_find(const char *name, kolo_protocol_t *protocol)
+{
+    pthread_mutex_lock(&lock);
+    int i = find(name);
+    if (i >= 0) *protocol = protocols[i];
+    pthread_mutex_unlock(&lock);
+    return i >= 0 ? KOLO_OK : kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "there is no protocol \"%.60s\"", name);
+}
+
+static kolo_status_t read_wires(const char *wires, unsigned *kinds)
+{
+    *kinds = 0;
+    while (*wires) {
+        size_t n = strcspn(wires, ",");
+        int kind = 0;
+        for (; kind < KOLO_ONESIDED_KINDS; kind++) {
+            const char *name = kolo_onesided_kind_name((kolo_onesided_kind_t)kind);
+            if (strlen(name) == n && memcmp(name, wires, n) == 0) break;
+        }
+        if (kind == KOLO_ONESIDED_KINDS)
+            return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "protocol: there is no wire \"%.*s\"",
+                             (int)KOLO_MIN(n, (size_t)40), wires);
+        *kinds |= 1u << kind;
+        wires += n + (wires[n] == ',');
+    }
+    return *kinds ? KOLO_OK : kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "protocol: no wires");
+}
+
+kolo_status_t kolo_server_register_protocol(const char *name, const char *wires, int buffered)
+{
+    kolo_protocol_t protocol = {.mode = buffered ? KOLO_MODE_BUFFERED : KOLO_MODE_DIRECT};
+    if (name == NULL || wires == NULL || name[0] == '\0' || strlen(name) >= sizeof protocol.name)
+        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "protocol: a name has 1 to %zu bytes, and there are wires",
+                         sizeof protocol.name - 1);
+    KOLO_TRY(read_wires(wires, &protocol.kinds));
+    memcpy(protocol.name, name, strlen(name) + 1);
+    kolo_status_t status = KOLO_OK;
+    pthread_mutex_lock(&lock);
+    if (find(name) >= 0)
+        status = kolo_fail(KOLO_ERR_INVALID_USAGE, "there is a protocol \"%s\" already", name);
+    else if (nprotocols == MOST_PROTOCOLS)
+        status = kolo_fail(KOLO_ERR_NO_MEMORY, "there are %d protocols already", MOST_PROTOCOLS);
+    else
+        protocols[nprotocols++] = protocol;
+    pthread_mutex_unlock(&lock);
+    return status;
+}

@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The tasks of a job and where they are, read from `ps=host:port,host:port;worker=host:port`; and the table of
+ * protocols.
+ */
+#ifndef KOLO_RENDEZVOUS_CLUSTER_H
+#define KOLO_RENDEZVOUS_CLUSTER_H
+
+#include "rendezvous/channel.h"
+
+#define KOLO_CLUSTER_TASKS_MAX 65536
+typedef struct {
+    kolo_cluster_task_t *tasks; /* in the order of the text */
+    int ntasks;
+} kolo_cluster_t;
+/* Names are checked, addresses are resolved. Of a task that comes twice, and so on, the message says where. */
+kolo_status_t kolo_cluster_parse(const char *text, kolo_cluster_t *cluster);
+int kolo_cluster_find(const kolo_cluster_t *cluster, const char *task); /* -1: there is none */
+void kolo_cluster_free(kolo_cluster_t *cluster);
+
+typedef struct {
+    char name[32];
+    unsigned kinds; /* of one-sided transfers */
+    kolo_rendezvous_mode_t mode;
+} kolo_protocol_t;
+kolo_status_t kolo_protocol_find(const char *name, kolo_protocol_t *protocol);
+
+#endif

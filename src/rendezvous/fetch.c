@@ -1,0 +1,241 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Receives under way, at the task that receives. Direct mode: memory of the channel is exposed, the value is
+ * written into it, a notice says that it is there; for that, type and shape must be known, which the first request
+ * of a key learns by a round trip more and later ones remember. A request whose receive has ended for another
+ * reason (abort, time-out) stays until its answer has come, so that nothing is written into memory that is used
+ * again.
+ */
+#include "rendezvous/channel.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MOST_REQUESTS (1u << 15) /* their places have 15 bits, their generations 16 */
+#define MOST_SHAPES   16384u
+#define NO_REQUEST    UINT32_MAX
+
+/* ---- what is known of keys ---- */
+
+static kolo_known_shape_t **find_shape(kolo_channel_t *channel, const char *name)
+{
+    uint64_t hash = kolo_hash_bytes(KOLO_HASH_INIT, name, strlen(name));
+    kolo_known_shape_t **at = &channel->shapes[(hash >> 32) % KOLO_CHANNEL_BUCKETS];
+    while (*at && strcmp((*at)->name, name) != 0) at = &(*at)->next;
+    return at;
+}
+
+static void learn_shape(kolo_channel_t *channel, const char *name, const kolo_shape_t *shape)
+{
+    kolo_known_shape_t **at = find_shape(channel, name);
+    if (*at == NULL && channel->nshapes < MOST_SHAPES) {
+        size_t n = strlen(name) + 1;
+        *at = calloc(1, sizeof **at + n);
+        if (*at == NULL) return; /* asked again, then */
+        memcpy((*at)->name, name, n);
+        channel->nshapes++;
+    }
+    if (*at) (*at)->shape = *shape;
+}
+
+/* ---- the table ---- */
+
+static kolo_status_t more_requests(kolo_channel_t *channel)
+{
+    uint32_t n = channel->nrequests ? 2 * channel->nrequests : 64;
+    kolo_fetch_t *more = n <= MOST_REQUESTS ? realloc(channel->requests, n * sizeof *more) : NULL;
+    if (more == NULL) return kolo_fail(KOLO_ERR_NO_MEMORY, "rendezvous: more than %u receives under way", n / 2);
+    memset(more + channel->nrequests, 0, (n - channel->nrequests) * sizeof *more);
+    for (uint32_t i = channel->nrequests; i < n; i++) more[i].next_free = i + 1 < n ? i + 1 : NO_REQUEST;
+    for (uint32_t i = 0; i < channel->nrequests; i++) more[i].receive->remote = &more[i];
+    channel->free_request = channel->nrequests;
+    channel->requests = more;
+    channel->nrequests = n;
+    return KOLO_OK;
+}
+
+kolo_fetch_t *kolo_fetch_find(kolo_channel_t *channel, uint32_t index)
+{
+    uint32_t place = index & (MOST_REQUESTS - 1);
+    kolo_fetch_t *request = place < channel->nrequests ? &channel->requests[place] : NULL;
+    return request && request->used && request->index == index ? request : NULL;
+}
+
+static void free_request(kolo_channel_t *channel, kolo_fetch_t *request)
+{
+    if (request->exposed && channel->end) kolo_onesided_hide(channel->end, &request->window);
+    kolo_onesided_free(&request->memory);
+    request->used = request->exposed = false;
+    request->receive = NULL;
+    request->next_free = channel->free_request;
+    channel->free_request = (uint32_t)(request - channel->requests);
+    channel->used_requests--;
+}
+
+static void give_memory_back(void *arg)
+{
+    kolo_onesided_memory_t *memory = arg;
+    kolo_onesided_free(memory);
+    free(memory);
+}
+
+void kolo_fetch_end(kolo_channel_t *channel, kolo_fetch_t *request, kolo_status_t status, const char *why,
+                    const kolo_shape_t *shape, kolo_onesided_memory_t *memory)
+{
+    kolo_adapter_t *adapter = channel->adapter;
+    kolo_receive_t receive = request->receive;
+    kolo_value_t value;
+    memset(&value, 0, sizeof value);
+    receive->remote = NULL;
+    if (status == KOLO_OK) {
+        value.element = shape->element;
+        value.ndims = shape->ndims;
+        memcpy(value.dims, shape->dims, sizeof value.dims);
+        value.bytes = shape->bytes;
+        value.dead = shape->dead;
+    }
+    if (status == KOLO_OK && memory) {
+        kolo_onesided_memory_t *kept = malloc(sizeof *kept);
+        if (kept) {
+            *kept = *memory;
+            *memory = (kolo_onesided_memory_t){0};
+            value.data = kept->base;
+            value.release = give_memory_back;
+            value.arg = kept;
+        } else {
+            kolo_onesided_free(memory);
+            status = KOLO_ERR_NO_MEMORY;
+            why = "no memory for a received value";
+        }
+    }
+    free_request(channel, request);
+    kolo_adapter_deliver(adapter, receive, status, why, status == KOLO_OK ? &value : NULL);
+}
+
+/* ---- asking ---- */
+
+/* Memory for a value of this shape, which the peer may write to. */
+static kolo_status_t expose(kolo_channel_t *channel, kolo_fetch_t *request, const kolo_shape_t *shape)
+{
+    KOLO_TRY(kolo_onesided_alloc(channel->end, (size_t)shape->bytes, &request->memory));
+    KOLO_TRY(kolo_onesided_expose(channel->end, request->memory.base, (size_t)shape->bytes, &request->window));
+    request->exposed = true;
+    request->shape = *shape;
+    return KOLO_OK;
+}
+
+static kolo_status_t ask(kolo_channel_t *channel, kolo_fetch_t *request)
+{
+    kolo_message_t message = {
+        .kind = KOLO_MESSAGE_TENSOR_REQUEST, .index = request->index, .step = request->receive->rendezvous->step};
+    const kolo_known_shape_t *known = *find_shape(channel, request->receive->text);
+    snprintf(message.name, sizeof message.name, "%s", request->receive->text);
+    if (channel->adapter->mode == KOLO_MODE_BUFFERED) {
+        message.flags = KOLO_MESSAGE_BUFFERED;
+    } else if (known && known->shape.bytes > 0 && !known->shape.dead) {
+        kolo_status_t status = expose(channel, request, &known->shape);
+        if (status != KOLO_OK) {
+            kolo_fetch_end(channel, request, status, kolo_error_text(), NULL, NULL);
+            return KOLO_OK;
+        }
+        message.flags = KOLO_MESSAGE_KNOWN;
+        message.shape = known->shape;
+        message.window = request->window;
+    }
+    KOLO_RDV_COUNT(requests, 1);
+    return kolo_channel_send(channel, &message);
+}
+
+kolo_status_t kolo_fetch_begin(kolo_channel_t *channel, kolo_receive_t receive)
+{
+    if (channel->nrequests == channel->used_requests) {
+        kolo_status_t status = more_requests(channel);
+        if (status != KOLO_OK) {
+            kolo_adapter_deliver(channel->adapter, receive, status, kolo_error_text(), NULL);
+            return KOLO_OK;
+        }
+    }
+    kolo_fetch_t *request = &channel->requests[channel->free_request];
+    uint16_t generation = (uint16_t)(request->generation + 1);
+    uint32_t place = channel->free_request;
+    channel->free_request = request->next_free;
+    channel->used_requests++;
+    *request = (kolo_fetch_t){
+        .used = true, .generation = generation, .index = (uint32_t)generation << 15 | place, .receive = receive};
+    receive->remote = request;
+    receive->remote_channel = channel;
+    return ask(channel, request);
+}
+
+void kolo_fetch_cancel(kolo_receive_t receive)
+{
+    kolo_fetch_t *request = receive->remote;
+    if (request == NULL || request->cancelled) return;
+    kolo_channel_t *channel = receive->remote_channel;
+    kolo_message_t message = {.kind = KOLO_MESSAGE_CANCEL, .index = request->index};
+    request->cancelled = true;
+    (void)kolo_channel_send(channel, &message); /* if it cannot: the answer comes all the same */
+}
+
+/* ---- answers ---- */
+
+kolo_status_t kolo_fetch_meta(kolo_channel_t *channel, const kolo_message_t *m)
+{
+    kolo_fetch_t *request = kolo_fetch_find(channel, m->index);
+    if (request == NULL) return kolo_channel_nonsense(channel, "TENSOR_META", "there is no such request");
+    KOLO_RDV_COUNT(metas, 1);
+    if (m->flags & KOLO_MESSAGE_FINAL) {
+        kolo_fetch_end(channel, request, KOLO_OK, NULL, &m->shape, NULL);
+        return KOLO_OK;
+    }
+    if (m->shape.bytes == 0)
+        return kolo_channel_nonsense(channel, "TENSOR_META", "it has no bytes and is not final");
+    learn_shape(channel, request->receive->text, &m->shape);
+    if (request->cancelled) return KOLO_OK; /* the answer to that is on its way */
+    if (request->exposed) kolo_onesided_hide(channel->end, &request->window);
+    request->exposed = false;
+    kolo_onesided_free(&request->memory);
+    if (expose(channel, request, &m->shape) != KOLO_OK) {
+        kolo_receive_t receive = request->receive;
+        kolo_receive_ref(receive); /* the request goes on without it, until it is answered */
+        kolo_fetch_cancel(receive);
+        kolo_adapter_deliver(channel->adapter, receive, KOLO_ERR_NO_MEMORY, kolo_error_text(), NULL);
+        return KOLO_OK;
+    }
+    KOLO_RDV_COUNT(rerequests, 1);
+    kolo_message_t again = {.kind = KOLO_MESSAGE_TENSOR_REREQUEST, .index = m->index, .window = request->window};
+    return kolo_channel_send(channel, &again);
+}
+
+kolo_status_t kolo_fetch_error(kolo_channel_t *channel, const kolo_message_t *m)
+{
+    kolo_fetch_t *request = kolo_fetch_find(channel, m->index);
+    if (request == NULL) return kolo_channel_nonsense(channel, "ERROR_STATUS", "there is no such request");
+    kolo_fetch_end(channel, request, m->status, m->name, NULL, NULL);
+    return KOLO_OK;
+}
+
+kolo_status_t kolo_fetch_complete(kolo_channel_t *channel, uint32_t index)
+{
+    kolo_fetch_t *request = kolo_fetch_find(channel, index);
+    if (request == NULL || !request->exposed)
+        return kolo_channel_nonsense(channel, "a value", "nobody has asked for it, or it came twice");
+    kolo_shape_t shape = request->shape;
+    kolo_value_t value = {
+        .element = shape.element, .ndims = shape.ndims, .data = request->memory.base, .bytes = shape.bytes};
+    memcpy(value.dims, shape.dims, sizeof value.dims);
+    const char *wrong = shape.element == KOLO_ELEMENT_STRING ? kolo_value_check(&value) : NULL;
+    if (wrong) return kolo_channel_nonsense(channel, "a value", wrong);
+    kolo_fetch_end(channel, request, KOLO_OK, NULL, &shape, &request->memory);
+    return KOLO_OK;
+}
+
+void kolo_fetches_close(kolo_channel_t *channel, kolo_status_t status, const char *why)
+{
+    for (uint32_t i = 0; i < channel->nrequests; i++)
+        if (channel->requests[i].used) kolo_fetch_end(channel, &channel->requests[i], status, why, NULL, NULL);
+    free(channel->requests);
+    channel->requests = NULL;
+    channel->nrequests = 0;
+}

@@ -1,0 +1,248 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A server: one task of a cluster, with its manager, its door (the address that the cluster gives it), and the
+ * adapter behind it. A task that is started again has the same door and a new incarnation.
+ */
+#include "base/clock.h"
+#include "meet/id.h"
+#include "rendezvous/cluster.h"
+#include "rendezvous/params.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define SECRET_MIN 16
+
+static const kolo_param_t rows[] = {
+    {"KOLO_RENDEZVOUS_CREDITS", KOLO_PARAM_INT, "16", 1, KOLO_CHANNEL_SLOTS, NULL, false,
+     "messages of another task that may be on their way to this one over a channel",
+     &kolo_rendezvous_param_credits},
+    {"KOLO_RENDEZVOUS_CHUNK", KOLO_PARAM_SIZE, "1G", 64, INT64_C(1) << 31, NULL, false,
+     "most bytes of a tensor that one write carries; larger ones take several", &kolo_rendezvous_param_chunk},
+    {"KOLO_RENDEZVOUS_THREADS", KOLO_PARAM_INT, "2", 1, 64, NULL, false,
+     "threads of a server on which callbacks of receives from other tasks run", &kolo_rendezvous_param_threads},
+};
+const kolo_param_table_t kolo_rendezvous_params = {"rendezvous", rows, KOLO_COUNTOF(rows), NULL};
+
+typedef enum { SERVER_NEW, SERVER_STARTED, SERVER_STOPPED } server_state_t;
+struct kolo_server {
+    pthread_mutex_t lock;
+    kolo_gate_t stopped;
+    _Atomic int state;
+    kolo_cluster_t cluster;
+    kolo_rendezvous_manager_t manager;
+    kolo_adapter_t adapter;
+    bool begun; /* the adapter was started, maybe in vain */
+};
+
+/* ---- making one ---- */
+
+static kolo_status_t check_config(const kolo_server_config_t *config)
+{
+    if (config == NULL || config->size < sizeof *config || config->magic != KOLO_SERVER_CONFIG_MAGIC)
+        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
+                         "server: the configuration does not begin with KOLO_SERVER_CONFIG_INITIALIZER");
+    if (config->cluster == NULL || config->task == NULL || config->connect_timeout_ms <= 0)
+        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
+                         "server: cluster or task is NULL, or the time-out is not positive");
+    if (config->secret && config->secret_bytes < SECRET_MIN)
+        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "server: the secret has %zu bytes, it needs at least %d",
+                         config->secret_bytes, SECRET_MIN);
+    return KOLO_OK;
+}
+
+static kolo_status_t read_secret(const kolo_server_config_t *config, kolo_key_t *key)
+{
+    static const kolo_key_t zero;
+    if (config->secret == NULL) return kolo_oob_read_secret("rendezvous", key);
+    kolo_auth_derive(&zero, "rendezvous", config->secret, config->secret_bytes, key);
+    return KOLO_OK;
+}
+
+static kolo_status_t set_up(kolo_server_t server, const kolo_server_config_t *config)
+{
+    kolo_adapter_t *adapter = &server->adapter;
+    kolo_protocol_t protocol;
+    KOLO_TRY(kolo_protocol_find(config->protocol ? config->protocol : "kolo", &protocol));
+    KOLO_TRY(kolo_cluster_parse(config->cluster, &server->cluster));
+    adapter->me = kolo_cluster_find(&server->cluster, config->task);
+    if (adapter->me < 0)
+        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "server: the cluster has no task \"%.95s\"", config->task);
+    KOLO_TRY(read_secret(config, &adapter->key));
+    KOLO_TRY(kolo_rendezvous_manager_create(&server->manager));
+    kolo_rendezvous_manager_set_remote(server->manager, &kolo_adapter_remote, adapter);
+    adapter->manager = server->manager;
+    adapter->tasks = server->cluster.tasks;
+    adapter->ntasks = server->cluster.ntasks;
+    adapter->kinds = protocol.kinds;
+    adapter->mode = protocol.mode;
+    adapter->connect_ms = config->connect_timeout_ms;
+    return kolo_adapter_init(adapter);
+}
+
+kolo_status_t kolo_server_create(kolo_server_t *out, const kolo_server_config_t *config)
+{
+    KOLO_TRY(kolo_library_init());
+    if (out == NULL) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "server: result is NULL");
+    KOLO_TRY(check_config(config));
+    kolo_oob_process_init();
+    kolo_server_t server = calloc(1, sizeof *server);
+    if (server == NULL) return kolo_fail(KOLO_ERR_NO_MEMORY, "server: no memory");
+    pthread_mutex_init(&server->lock, NULL);
+    kolo_status_t status = set_up(server, config);
+    if (status == KOLO_OK) {
+        *out = server;
+        return KOLO_OK;
+    }
+    kolo_server_destroy(server);
+    return status;
+}
+
+/* ---- life ---- */
+
+static kolo_status_t start(kolo_server_t server)
+{
+    kolo_adapter_t *adapter = &server->adapter;
+    const char *task = server->cluster.tasks[adapter->me].name;
+    do {
+        KOLO_TRY(kolo_auth_random(&adapter->incarnation, sizeof adapter->incarnation));
+    } while (adapter->incarnation == 0);
+    server->begun = true;
+    KOLO_TRY(kolo_adapter_start(adapter));
+    return kolo_rendezvous_manager_initialize(server->manager, task, adapter->incarnation);
+}
+
+kolo_status_t kolo_server_start(kolo_server_t server)
+{
+    if (server == NULL) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "server is NULL");
+    kolo_status_t status = KOLO_OK;
+    pthread_mutex_lock(&server->lock);
+    int state = atomic_load(&server->state);
+    if (state == SERVER_STOPPED) {
+        status = kolo_fail(KOLO_ERR_INVALID_USAGE, "server of %s: it has been ended and cannot be started again",
+                           server->cluster.tasks[server->adapter.me].name);
+    } else if (state == SERVER_NEW) {
+        status = start(server);
+        atomic_store(&server->state, status == KOLO_OK ? SERVER_STARTED : SERVER_STOPPED);
+    }
+    pthread_mutex_unlock(&server->lock);
+    return status;
+}
+
+kolo_status_t kolo_server_stop(kolo_server_t server)
+{
+    if (server == NULL) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "server is NULL");
+    pthread_mutex_lock(&server->lock);
+    atomic_store(&server->state, SERVER_STOPPED);
+    kolo_adapter_stop(&server->adapter);
+    pthread_mutex_unlock(&server->lock);
+    kolo_gate_open(&server->stopped);
+    return KOLO_OK;
+}
+
+static void describe_join(void *arg, char *buf, size_t bytes)
+{
+    const kolo_server_t server = arg;
+    snprintf(buf, bytes, "the server of %s to be stopped", server->cluster.tasks[server->adapter.me].name);
+}
+
+kolo_status_t kolo_server_join(kolo_server_t server, int timeout_ms)
+{
+    kolo_wait_t wait;
+    if (server == NULL || timeout_ms < 0)
+        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "server is NULL, or the time is negative");
+    pthread_mutex_lock(&server->lock);
+    if (atomic_load(&server->state) == SERVER_NEW) atomic_store(&server->state, SERVER_STOPPED);
+    pthread_mutex_unlock(&server->lock);
+    kolo_wait_init(&wait, NULL, kolo_deadline_ms(timeout_ms), describe_join, server, 1);
+    for (;;) {
+        uint32_t ticket = kolo_gate_ticket(&server->stopped);
+        if (atomic_load(&server->state) == SERVER_STOPPED) return KOLO_OK;
+        KOLO_TRY(kolo_gate_wait(&server->stopped, ticket, &wait));
+        wait.stall_ns = 0; /* to serve for long is no stall */
+    }
+}
+
+kolo_status_t kolo_server_destroy(kolo_server_t server)
+{
+    if (server == NULL) return KOLO_OK;
+    if (server->manager) {
+        (void)kolo_server_stop(server);
+        (void)kolo_rendezvous_manager_destroy(server->manager);
+        kolo_adapter_fini(&server->adapter);
+    }
+    kolo_cluster_free(&server->cluster);
+    kolo_auth_wipe(&server->adapter.key, sizeof server->adapter.key);
+    pthread_mutex_destroy(&server->lock);
+    free(server);
+    return KOLO_OK;
+}
+
+/* ---- questions ---- */
+
+kolo_status_t kolo_server_manager(kolo_server_t server, kolo_rendezvous_manager_t *manager)
+{
+    if (server == NULL || manager == NULL) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "server or result is NULL");
+    *manager = server->manager;
+    return KOLO_OK;
+}
+
+typedef struct {
+    const char *task;
+    int ms;
+} asked_t;
+
+static void describe_asked(void *arg, char *buf, size_t bytes)
+{
+    const asked_t *asked = arg;
+    snprintf(buf, bytes, "%s to answer", asked->task);
+}
+
+static kolo_call_failure_t last_failure(kolo_adapter_t *adapter, int task)
+{
+    pthread_mutex_lock(&adapter->lock);
+    kolo_call_failure_t failure = adapter->failures[task];
+    pthread_mutex_unlock(&adapter->lock);
+    return failure;
+}
+
+/* A call that has failed since `seen`: one that found the task gone is made again, it may be about to come back. */
+static kolo_status_t judge_calls(kolo_adapter_t *adapter, int task, uint64_t *seen)
+{
+    kolo_call_failure_t failure = last_failure(adapter, task);
+    bool fresh = failure.count != *seen;
+    *seen = failure.count;
+    if (!fresh || failure.status == KOLO_ERR_REMOTE) return kolo_adapter_call(adapter, task);
+    return kolo_fail(failure.status, "%s", failure.why);
+}
+
+kolo_status_t kolo_server_incarnation(kolo_server_t server, const char *name, int timeout_ms, uint64_t *incarnation)
+{
+    if (server == NULL || name == NULL || incarnation == NULL || timeout_ms < 0)
+        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "server, task or result is NULL, or the time is negative");
+    kolo_adapter_t *adapter = &server->adapter;
+    int task = kolo_cluster_find(&server->cluster, name), state = atomic_load(&server->state);
+    if (task < 0) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "the cluster has no task \"%.95s\"", name);
+    if (state != SERVER_STARTED) return kolo_fail(KOLO_ERR_INVALID_USAGE, "this task's server is not running");
+    if (task == adapter->me) {
+        *incarnation = adapter->incarnation;
+        return KOLO_OK;
+    }
+    asked_t asked = {name, timeout_ms ? timeout_ms : adapter->connect_ms};
+    kolo_wait_t wait;
+    kolo_wait_init(&wait, NULL, kolo_deadline_ms(asked.ms), describe_asked, &asked, 1);
+    uint64_t seen = last_failure(adapter, task).count;
+    for (;;) {
+        uint32_t ticket = kolo_gate_ticket(&adapter->changed);
+        uint64_t found = atomic_load(&adapter->incarnations[task]);
+        if (found) {
+            *incarnation = found;
+            return KOLO_OK;
+        }
+        if (atomic_load(&server->state) != SERVER_STARTED)
+            return kolo_fail(KOLO_ERR_ABORTED, "this task's server has been stopped");
+        KOLO_TRY(judge_calls(adapter, task, &seen));
+        KOLO_TRY(kolo_gate_wait(&adapter->changed, ticket, &wait));
+    }
+}

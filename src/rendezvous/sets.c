@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Several keyed tensors at once: what a step brings in and takes out.
+ */
+#include "rendezvous/internal.h"
+
+#include <stdlib.h>
+
+kolo_status_t kolo_rendezvous_send_set(kolo_rendezvous_t rendezvous, const char *const *keys,
+                                       const kolo_value_t *values, int count, int *sent)
+{
+    if (count < 0 || (count > 0 && (keys == NULL || values == NULL)) || sent == NULL)
+        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "send set: keys, values or sent is NULL, or count is negative");
+    for (*sent = 0; *sent < count; ++*sent)
+        KOLO_TRY(kolo_rendezvous_send(rendezvous, keys[*sent], &values[*sent], NULL));
+    return KOLO_OK;
+}
+
+static kolo_status_t wait_one(kolo_receive_t *receive, uint64_t deadline_ns, kolo_value_t *value)
+{
+    uint64_t now = kolo_now_ns();
+    int left = 0;
+    if (deadline_ns) left = now < deadline_ns ? (int)((deadline_ns - now) / KOLO_NS_PER_MS) + 1 : 1;
+    kolo_status_t status = kolo_receive_wait(*receive, left, value);
+    if (status != KOLO_ERR_TIMEOUT) *receive = NULL; /* else it stays */
+    return status;
+}
+
+kolo_status_t kolo_rendezvous_receive_set(kolo_rendezvous_t rendezvous, const char *const *keys,
+                                          kolo_value_t *values, int count, int timeout_ms)
+{
+    if (count < 0 || timeout_ms < 0 || (count > 0 && (keys == NULL || values == NULL)))
+        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "receive set: keys or values is NULL, or a number is negative");
+    kolo_receive_t *receives = calloc((size_t)count + 1, sizeof *receives);
+    kolo_value_t *got = calloc((size_t)count + 1, sizeof *got);
+    kolo_status_t status = receives && got ? KOLO_OK : kolo_fail(KOLO_ERR_NO_MEMORY, "receive set: no memory");
+    uint64_t deadline = kolo_deadline_ms(timeout_ms);
+    int begun = 0;
+    for (; status == KOLO_OK && begun < count; begun++)
+        status = kolo_rendezvous_receive_begin(rendezvous, keys[begun], NULL, &receives[begun]);
+    for (int i = 0; status == KOLO_OK && i < count; i++) status = wait_one(&receives[i], deadline, &got[i]);
+    for (int i = 0; i < begun && receives; i++) (void)kolo_receive_discard(receives[i]);
+    for (int i = 0; i < count && got; i++) {
+        if (status == KOLO_OK)
+            values[i] = got[i];
+        else
+            (void)kolo_value_release(&got[i]);
+    }
+    free(receives);
+    free(got);
+    return status;
+}
