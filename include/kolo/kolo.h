@@ -157,7 +157,9 @@ kolo_status_t kolo_comm_init_all(kolo_comm_t *comms, int nranks, const kolo_conf
 #define KOLO_SPLIT_NOCOLOR (-1)
 /* Makes communicators of parts of one. Collective over `comm`: ranks of equal color (>= 0) form a new communicator,
  * ordered by key, then by old rank. KOLO_SPLIT_NOCOLOR takes part and gets *newcomm = NULL. config NULL: the
- * parent's. */
+ * parent's. With blocking 0 (of config, or of `comm` where there is no new one) it returns KOLO_IN_PROGRESS: ask
+ * kolo_comm_get_async_error() of *newcomm; where that is NULL, of `comm`, which is KOLO_IN_PROGRESS itself until
+ * its ranks have met for the split, and then serves on. Shrink and grow are polled likewise. */
 kolo_status_t kolo_comm_split(kolo_comm_t comm, int color, int key, kolo_comm_t *newcomm,
                               const kolo_config_t *config);
 

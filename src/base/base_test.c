@@ -8,10 +8,19 @@
 #include "base/test_time.h"
 #include "base/wait.h"
 
+#include <errno.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <pthread.h>
+#include <sched.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 static int64_t v_int, v_size, v_enum;
 static bool v_bool;
@@ -273,9 +282,84 @@ static void error_text_keeps_prefix_and_reason(void **state)
     assert_string_equal(kolo_error_text(), "rank 3: open x: No such file or directory");
 }
 
+/* ---- fences without membarrier(2) ---- */
+
+#define ROUNDS 5000
+static struct {
+    _Atomic int round, done, light, slow; /* light, slow: what each side has stored */
+    int seen_by_slow;
+} dekker;
+
+static void await_number(_Atomic int *number, int n)
+{
+    for (int spins = 0; atomic_load(number) < n; spins++)
+        if (spins % 1000 == 999) sched_yield();
+}
+
+static void *store_slowly(void *unused)
+{
+    (void)unused;
+    for (int i = 1; i <= ROUNDS; i++) {
+        await_number(&dekker.round, i);
+        atomic_store_explicit(&dekker.slow, i, memory_order_relaxed);
+        kolo_fence_cores();
+        dekker.seen_by_slow = atomic_load_explicit(&dekker.light, memory_order_relaxed);
+        atomic_store(&dekker.done, i);
+    }
+    return NULL;
+}
+
+/* Each stores and then looks at what the other has stored: in every round one of them sees it. */
+static bool one_sees_the_other(void)
+{
+    pthread_t thread;
+    bool good = true;
+    if (pthread_create(&thread, NULL, store_slowly, NULL) != 0) return false;
+    for (int i = 1; i <= ROUNDS; i++) {
+        atomic_store(&dekker.round, i);
+        atomic_store_explicit(&dekker.light, i, memory_order_relaxed);
+        kolo_fence_light();
+        int seen = atomic_load_explicit(&dekker.slow, memory_order_relaxed);
+        await_number(&dekker.done, i);
+        good = good && (seen == i || dekker.seen_by_slow == i);
+    }
+    pthread_join(thread, NULL);
+    return good;
+}
+
+static bool refuse_membarrier(void)
+{
+    struct sock_filter rows_of[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_membarrier, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOSYS),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog filter = {KOLO_COUNTOF(rows_of), rows_of};
+    return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0;
+}
+
+/* The first test: what the system has is asked once per process. */
+static void fences_hold_without_membarrier(void **state)
+{
+    (void)state;
+    int status = -1;
+    pid_t child = fork();
+    if (child == 0) {
+        if (!refuse_membarrier()) _exit(77);
+        kolo_fence_cores();
+        bool good = kolo_fence_is_full && one_sees_the_other();
+        _exit(good ? 0 : 1);
+    }
+    assert_true(waitpid(child, &status, 0) == child && WIFEXITED(status));
+    if (WEXITSTATUS(status) == 77) skip();
+    assert_int_equal(WEXITSTATUS(status), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(fences_hold_without_membarrier),
         cmocka_unit_test(params_take_defaults_and_values),
         cmocka_unit_test(params_refuse_bad_text_by_name),
         cmocka_unit_test(zero_spins_and_yields_are_taken_as_said),

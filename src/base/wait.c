@@ -51,6 +51,7 @@ kolo_status_t kolo_base_params_apply(void)
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static bool have_membarrier;
+_Atomic bool kolo_fence_is_full = true; /* until it is known to be needless */
 static int cores;
 
 static void probe(void)
@@ -59,6 +60,7 @@ static void probe(void)
     cores = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
     have_membarrier = syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED, 0, 0) == 0 &&
                       syscall(SYS_membarrier, MEMBARRIER_CMD_GLOBAL_EXPEDITED, 0, 0) == 0;
+    atomic_store(&kolo_fence_is_full, !have_membarrier);
 }
 
 int kolo_cores(void)

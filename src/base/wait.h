@@ -11,7 +11,7 @@
  * and returns so that the caller polls once more; the second sleeps, at most KOLO_PARK_MAX_MS, and disarms. So a
  * peer's fast path is: store the data, compiler barrier, load `asleep`; only if set, one write to the doorbell. The
  * full fence that this needs is paid by the sleeper (membarrier(2), global expedited). Where membarrier is missing
- * a wake-up can be lost; then the sleep is bounded to KOLO_PARK_BLIND_MS.
+ * both sides pay for a fence, and the sleep is bounded to KOLO_PARK_BLIND_MS.
  */
 #ifndef KOLO_BASE_WAIT_H
 #define KOLO_BASE_WAIT_H
@@ -44,12 +44,22 @@ void kolo_waker_fini(kolo_waker_t *waker); /* safe on a zeroed struct with fds -
 kolo_status_t kolo_waker_add_fd(kolo_waker_t *waker, int fd);
 void kolo_waker_del_fd(kolo_waker_t *waker, int fd);
 
+/* The fast half of a handshake whose slow half is kolo_fence_cores(): between the store and the load. Nothing but a
+ * barrier to the compiler, except where that is no fence on other cores; then both halves have to be full. */
+extern _Atomic bool kolo_fence_is_full;
+static inline void kolo_fence_light(void)
+{
+    atomic_signal_fence(memory_order_seq_cst);
+    if (KOLO_UNLIKELY(atomic_load_explicit(&kolo_fence_is_full, memory_order_relaxed)))
+        atomic_thread_fence(memory_order_seq_cst);
+}
+
 /* Fast path of whoever made a condition true: wakes the sleeper if there is one. Any thread, any process that has
  * the word mapped and the descriptor. */
 void kolo_doorbell_write(int event_fd);
 static inline void kolo_doorbell_ring(const _Atomic uint32_t *asleep, int event_fd)
 {
-    atomic_signal_fence(memory_order_seq_cst);
+    kolo_fence_light();
     if (KOLO_UNLIKELY(atomic_load_explicit(asleep, memory_order_relaxed) != 0)) kolo_doorbell_write(event_fd);
 }
 /* The same with a full fence, for slow paths (abort). */
@@ -119,7 +129,7 @@ void kolo_gate_join(kolo_gate_t *gate);
 void kolo_gate_quit(kolo_gate_t *gate);
 static inline void kolo_gate_open_if_joined(kolo_gate_t *gate)
 {
-    atomic_signal_fence(memory_order_seq_cst);
+    kolo_fence_light();
     if (KOLO_UNLIKELY(atomic_load_explicit(&gate->waiters, memory_order_relaxed) != 0)) kolo_gate_open(gate);
 }
 /* Sleeps until the gate was opened after `ticket` was taken; checks abort and deadline of `wait` (at least every
@@ -127,7 +137,7 @@ static inline void kolo_gate_open_if_joined(kolo_gate_t *gate)
 kolo_status_t kolo_gate_wait(kolo_gate_t *gate, uint32_t ticket, kolo_wait_t *wait);
 
 /* A barrier on every core that runs this process: the slow half of a Dekker-style handshake whose fast half is a
- * plain store, a compiler barrier and a plain load. */
+ * plain store, kolo_fence_light() and a plain load. */
 void kolo_fence_cores(void);
 
 /* Number of cores this process may run on, and which (bit c mod 128 for core c). */

@@ -76,6 +76,8 @@ void kolo_start_abort_all(kolo_comm_t parent)
 
 static void end_turn(kolo_start_t *s)
 {
+    if (s->counted) atomic_fetch_sub(&s->parent->turns, 1);
+    s->counted = false;
     if (s->has_ticket) kolo_ticket_end(s->parent, s->ticket);
     s->has_ticket = false;
 }
@@ -112,7 +114,8 @@ static kolo_status_t start_background(kolo_start_t *s)
     kolo_body_t *holder = s->child ? s->child : s->parent->body;
     kolo_comm_t parent = s->parent;
     bool has_child = s->child != NULL;
-    s->background = true;
+    s->background = s->counted = true;
+    atomic_fetch_add(&parent->turns, 1);
     if (has_child) atomic_fetch_add(&parent->visitors, 1); /* the holder is counted by kolo_body_background() */
     kolo_status_t status = kolo_body_background(holder, run_in_background, s);
     if (status == KOLO_OK) return KOLO_IN_PROGRESS;

@@ -203,6 +203,7 @@ struct kolo_comm {
     _Atomic uint64_t last_ticket;   /* of finalize: earlier ones still run */
     _Atomic uint32_t visitors;      /* calls inside that are not operations */
     _Atomic int state;              /* kolo_comm_state_t */
+    _Atomic uint32_t turns;         /* splits and the like in the background that are, or wait, for their turn */
     _Atomic bool in_background; /* an operation without a stream has its buffers there, whatever the state says */
     bool blocking;              /* as in the body */
     kolo_gate_t gate;           /* opened when one of the above changes for somebody who waits */
@@ -217,7 +218,8 @@ struct kolo_comm {
     char last_text[KOLO_ERROR_TEXT_BYTES]; /* copy handed out by kolo_get_last_error */
     struct kolo_comm *next_free;
 };
-#define KOLO_COMM_MAGIC 0x6b6f6c6f636f6d6dull /* "kolocomm" */
+#define KOLO_COMM_MAGIC   0x6b6f6c6f636f6d6dull /* "kolocomm" */
+#define KOLO_COMM_FOREIGN 0x6b6f6c6f666f726bull /* "kolofork": of the process that this one was forked from */
 
 /* ---- handle.c ---- */
 kolo_status_t kolo_handle_new(kolo_body_t *body, kolo_comm_t *comm);
@@ -285,7 +287,7 @@ void kolo_lost_started(kolo_body_t *body);
 typedef struct kolo_start {
     kolo_comm_t parent;
     uint64_t ticket; /* of the parent, if has_ticket: run() waits for its turn and ends it by kolo_start_leave() */
-    bool has_ticket, background;
+    bool has_ticket, background, counted;       /* counted: among the parent's turns */
     bool left;                                  /* the parent is not needed any more */
     kolo_body_t *child;                         /* NULL: this rank only takes part */
     kolo_status_t (*run)(struct kolo_start *s); /* makes the child ready, or fails */

@@ -43,8 +43,26 @@ static bool add_block(void)
     return true;
 }
 
+/* A child of fork() has its parent's memory but neither its threads nor its place in the job: what it did to a
+ * communicator would reach the peers in its parent's name. */
+static void disown_all(void)
+{
+    pthread_mutex_init(&lock, NULL); /* another thread of the parent may have held it */
+    for (struct block *b = blocks; b; b = b->next)
+        for (int i = 0; i < BLOCK_HANDLES; i++)
+            if (atomic_load(&b->handles[i].magic) == KOLO_COMM_MAGIC)
+                atomic_store(&b->handles[i].magic, KOLO_COMM_FOREIGN);
+}
+
+static void watch_forks(void)
+{
+    pthread_atfork(NULL, NULL, disown_all);
+}
+
 kolo_status_t kolo_handle_new(kolo_body_t *body, kolo_comm_t *comm)
 {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, watch_forks);
     pthread_mutex_lock(&lock);
     while (free_count <= QUARANTINE && add_block()) {
     }
@@ -65,6 +83,7 @@ kolo_status_t kolo_handle_new(kolo_body_t *body, kolo_comm_t *comm)
     atomic_store(&h->tickets, 0);
     atomic_store(&h->done, 0);
     atomic_store(&h->last_ticket, 0);
+    atomic_store(&h->turns, 0);
     atomic_store(&h->state, KOLO_COMM_STARTING);
     h->rank = body->rank;
     h->nranks = body->nranks;
@@ -88,6 +107,12 @@ void kolo_handle_drop(kolo_comm_t comm)
 kolo_status_t kolo_handle_check_slow(kolo_comm_t comm, const char *what)
 {
     if (!comm) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: the communicator is NULL", what);
+    if (atomic_load(&comm->magic) == KOLO_COMM_FOREIGN)
+        return kolo_fail(
+            KOLO_ERR_INVALID_USAGE,
+            "%s: %s rank %d belongs to the process that this one was forked from; only there can it be "
+            "used, or destroyed",
+            what, comm->name, comm->rank);
     return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
                      "%s: %p is not a communicator, or one that was destroyed or aborted", what, (void *)comm);
 }

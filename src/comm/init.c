@@ -202,8 +202,8 @@ void kolo_body_started(kolo_body_t *body, kolo_status_t status, const char *what
         kolo_fail_prefix(status, "%s of %s, rank %d of %d: ", what, body->name, body->rank, body->nranks);
         kolo_body_fail(body, status);
     }
-    bool failed = status != KOLO_OK || atomic_load(&body->abort);
-    atomic_store(&h->state, failed ? KOLO_COMM_FAILED : KOLO_COMM_READY);
+    bool aborted = atomic_load(&body->abort), failed = status != KOLO_OK || aborted;
+    atomic_store(&h->state, aborted ? KOLO_COMM_ABORTED : failed ? KOLO_COMM_FAILED : KOLO_COMM_READY);
     if (!failed) kolo_lost_started(body);
     kolo_gate_open(&h->gate);
 }

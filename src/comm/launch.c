@@ -20,7 +20,7 @@ kolo_status_t kolo_ticket_draw(kolo_comm_t comm, uint64_t *ticket)
         return kolo_handle_refuse(comm, KOLO_COMM_CONNECTING);
     uint64_t t = atomic_load_explicit(&comm->tickets, memory_order_relaxed);
     atomic_store_explicit(&comm->tickets, t + 1, memory_order_release);
-    atomic_signal_fence(memory_order_seq_cst); /* the other half is kolo_fence_cores() in kolo_handle_retire() */
+    kolo_fence_light(); /* the other half is kolo_fence_cores() in kolo_handle_retire() */
     *ticket = t;
     if (KOLO_LIKELY(atomic_load_explicit(&comm->magic, memory_order_acquire) == KOLO_COMM_MAGIC)) return KOLO_OK;
     kolo_ticket_wait(comm, t);

@@ -143,6 +143,7 @@ kolo_status_t kolo_comm_finalize(kolo_comm_t comm)
     if (!comm) return KOLO_OK;
     if (kolo_group_open())
         return kolo_fail(KOLO_ERR_INVALID_USAGE, "comm_finalize: not allowed between group_start and group_end");
+    KOLO_TRY(kolo_handle_check(comm, "comm_finalize"));
     kolo_body_t *body = kolo_handle_visit(comm, "comm_finalize");
     if (!body) return KOLO_ERR_INVALID_ARGUMENT;
     kolo_status_t status = visit_finalize(body);
@@ -201,6 +202,7 @@ kolo_status_t kolo_comm_get_async_error(kolo_comm_t comm, kolo_status_t *async_e
         pthread_mutex_unlock(&comm->error_lock);
         break;
     default:
+        if (atomic_load(&comm->turns)) status = KOLO_IN_PROGRESS;
         break;
     }
     *async_error = status;

@@ -31,7 +31,7 @@ kolo_status_t kolo_state_create(kolo_state_t *state, const kolo_state_config_t *
          config->size < offsetof(kolo_state_config_t, change_timeout_ms) + sizeof(int) || config->size > 4096))
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
                          "state_create: the config was not made from KOLO_STATE_CONFIG_INITIALIZER");
-    if (config) memcpy(&c, config, sizeof c);
+    if (config) memcpy(&c, config, config->size < sizeof c ? config->size : sizeof c);
     if (c.min_ranks == KOLO_UNDEFINED_INT) c.min_ranks = 1;
     if (c.change_timeout_ms == KOLO_UNDEFINED_INT) c.change_timeout_ms = (int)kolo_state_change_ms;
     if (c.min_ranks < 1 || c.change_timeout_ms < 1)

@@ -298,10 +298,27 @@ static void abort_ends_a_child_that_is_being_made(void **state)
     assert_int_equal(run_ranks(3, abort_a_child, NULL), 0);
 }
 
+/* A communicator that does not block is aborted before it is ready: who polls it is told so. */
+static void an_aborted_start_says_so(void **state)
+{
+    (void)state;
+    kolo_unique_id_t id;
+    kolo_comm_t comm = NULL;
+    kolo_status_t status = KOLO_OK;
+    kolo_config_t config = KOLO_CONFIG_INITIALIZER;
+    config.blocking = 0;
+    assert_int_equal(kolo_get_unique_id(&id), KOLO_OK);
+    assert_int_equal(kolo_comm_init_rank(&comm, 2, id, 0, &config), KOLO_IN_PROGRESS);
+    assert_int_equal(kolo_comm_abort(comm), KOLO_OK);
+    assert_int_equal(kolo_comm_get_async_error(comm, &status), KOLO_OK);
+    assert_int_equal(status, KOLO_ERR_ABORTED);
+}
+
 int main(void)
 {
     limit_s(110);
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(an_aborted_start_says_so),
         cmocka_unit_test(abort_ends_every_wait),
         cmocka_unit_test(peers_of_an_aborted_rank_are_told),
         cmocka_unit_test(the_rank_that_aborted_is_named_by_all),

@@ -8,6 +8,8 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 static kolo_status_t wait_ready(kolo_comm_t comm)
 {
@@ -256,10 +258,76 @@ static void communicators_do_not_disturb_each_other(void **state)
     assert_int_equal(run_threads(12, work_alone, &ids), 0);
 }
 
+/* A child of fork() may do nothing to its parent's communicator; the parent goes on. */
+static void fork_in_the_middle(rank_t *r)
+{
+    works(r->comm);
+    meet();
+    if (r->rank == 0) {
+        int status = -1;
+        pid_t child = fork();
+        if (child == 0) {
+            float x = 1, y;
+            bool good =
+                kolo_all_reduce(&x, &y, 1, KOLO_FLOAT32, KOLO_SUM, r->comm, NULL) == KOLO_ERR_INVALID_USAGE &&
+                kolo_comm_finalize(r->comm) == KOLO_ERR_INVALID_USAGE &&
+                kolo_comm_abort(r->comm) == KOLO_ERR_INVALID_USAGE &&
+                kolo_comm_destroy(r->comm) == KOLO_ERR_INVALID_USAGE &&
+                strstr(kolo_get_last_error(NULL), "forked") != NULL;
+            _exit(good ? 0 : 1);
+        }
+        EXPECT(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    }
+    meet();
+    works(r->comm);
+}
+
+static void a_child_of_fork_is_kept_out(void **state)
+{
+    (void)state;
+    assert_int_equal(run_ranks(2, fork_in_the_middle, NULL), 0);
+}
+
+/* Ranks without a color have nothing to poll but the communicator itself, which comes to an end with it. */
+static void split_without_color(rank_t *r)
+{
+    kolo_comm_t parent = NULL, child = r->comm;
+    kolo_config_t config = KOLO_CONFIG_INITIALIZER;
+    kolo_status_t status, now = KOLO_OK;
+    config.blocking = 0;
+    status = kolo_comm_split(r->comm, 0, 0, &parent, &config);
+    EXPECT_OK(settled(parent, status));
+    meet();
+    if (r->rank == 0) { /* its turn lasts until the others have come */
+        EXPECT_IS(KOLO_IN_PROGRESS, kolo_comm_split(parent, KOLO_SPLIT_NOCOLOR, 0, &child, NULL));
+        EXPECT(child == NULL);
+        EXPECT_OK(kolo_comm_get_async_error(parent, &now));
+        EXPECT_IS(KOLO_IN_PROGRESS, now);
+    }
+    meet();
+    if (r->rank != 0) {
+        status = kolo_comm_split(parent, 1, 0, &child, NULL);
+        EXPECT_OK(settled(child, status));
+    }
+    EXPECT_OK(settled(parent, KOLO_IN_PROGRESS));
+    works(parent);
+    meet();
+    if (r->rank != 0) EXPECT_OK(kolo_comm_destroy(child));
+    EXPECT_OK(kolo_comm_destroy(parent));
+}
+
+static void a_split_without_color_comes_to_an_end(void **state)
+{
+    (void)state;
+    assert_int_equal(run_ranks(3, split_without_color, NULL), 0);
+}
+
 int main(void)
 {
     limit_s(110);
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_child_of_fork_is_kept_out),
+        cmocka_unit_test(a_split_without_color_comes_to_an_end),
         cmocka_unit_test(what_does_not_block_ends_in_the_background),
         cmocka_unit_test(a_start_that_nobody_joins_can_be_dropped),
         cmocka_unit_test(several_ids_make_one_communicator),

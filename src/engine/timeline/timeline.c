@@ -92,7 +92,7 @@ void kolo_trace_cycle(struct kolo_tensor_engine *e)
 void kolo_trace_cycle_over(struct kolo_tensor_engine *e)
 {
     kolo_timeline_t *t = e->timeline;
-    atomic_signal_fence(memory_order_seq_cst); /* the other half is the writer's kolo_fence_cores() */
+    kolo_fence_light(); /* the other half is the writer's kolo_fence_cores() */
     bool parked = atomic_load_explicit(&t->parked, memory_order_relaxed);
     if (parked || kolo_trace_is_filling(&t->ring)) kolo_gate_open(&t->gate);
 }
