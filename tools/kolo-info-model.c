@@ -102,12 +102,30 @@ static uint64_t count_of(kolo_coll_t coll, uint64_t bytes, size_t elem, uint32_t
     return bytes / elem / (per_rank ? ranks : 1);
 }
 
+/* Also "allreduce" and "all-reduce", as others write it. */
+static kolo_status_t parse_coll(const char *name, kolo_coll_t *coll)
+{
+    for (int c = 0; c < KOLO_COLL_COUNT; c++) {
+        const char *a = name, *b = kolo_coll_name((kolo_coll_t)c);
+        while (*a && *b) {
+            if (*b == '_' && *a != '_' && *a != '-') b++;
+            if (*a != *b && !(*a == '-' && *b == '_')) break;
+            a++;
+            b++;
+        }
+        if (*a || *b) continue;
+        *coll = (kolo_coll_t)c;
+        return KOLO_OK;
+    }
+    return kolo_coll_parse(name, coll); /* for its message */
+}
+
 int kolo_info_explain(const char *name, const char *size, const char *ranks, int nodes)
 {
     kolo_coll_t coll;
     int64_t bytes;
     job_t job;
-    if (kolo_coll_parse(name, &coll) != KOLO_OK) {
+    if (parse_coll(name, &coll) != KOLO_OK) {
         failed();
         return INFO_USAGE;
     }

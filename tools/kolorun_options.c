@@ -19,7 +19,7 @@ static const char usage[] =
     "       kolorun -H host:slots,... [options] program [arguments]\n"
     "       kolorun --check-build | --help | --version\n"
     "Starts the ranks of a program, here or over ssh, and shows their output line by line.\n"
-    "  -n N            number of ranks (default: all slots of the hosts)\n"
+    "  -n, -np N       number of ranks (default: all slots of the hosts)\n"
     "  -H LIST         hosts and slots, as host:slots,host:slots; ranks fill them in this order\n"
     "  --hostfile F    the same from a file, a host a line: host:slots or host slots=N, # for comments\n"
     "  --ssh COMMAND   ssh with its options (default ssh); it must need no password\n"
@@ -194,6 +194,7 @@ int kolorun_options_parse(int argc, char **argv, kolorun_options_t *o)
 {
     static const struct option longs[] = {{"tag", no_argument, NULL, 't'},
                                           {"no-tag", no_argument, NULL, 'T'},
+                                          {"np", required_argument, NULL, 'n'},
                                           {"timeout", required_argument, NULL, 'l'},
                                           {"grace", required_argument, NULL, 'g'},
                                           {"hostfile", required_argument, NULL, 'f'},
@@ -215,7 +216,11 @@ int kolorun_options_parse(int argc, char **argv, kolorun_options_t *o)
         return 1;
     }
     int c, status = take_environment(o) ? -1 : KOLORUN_STATUS_USAGE;
-    while (status < 0 && (c = getopt_long(argc, argv, "+n:H:x:h", longs, NULL)) != -1) status = take(o, c, optarg);
+    while (status < 0 && (c = getopt_long(argc, argv, "+n:H:x:h", longs, NULL)) != -1) {
+        if (c == 'n' && strcmp(optarg, "p") == 0 && optind < argc)
+            optarg = argv[optind++]; /* -np N, as of mpirun */
+        status = take(o, c, optarg);
+    }
     if (status >= 0 || o->check_build) return status;
     o->argv = argv + optind;
     return check(o);

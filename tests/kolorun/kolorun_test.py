@@ -452,6 +452,11 @@ def test_job_whose_ranks_share_cores_is_warned_once():
     matches(r"^\[0\] kolo warn \S+ \[comm\] 3 ranks share 1 core of host ", warned)
 
 
+def test_number_of_ranks_as_mpirun_has_it():
+    for option in ("-np", "--np"):
+        same(sorted(run(option, "2", "sh", "-c", "echo $KOLO_NRANKS")[1].splitlines()), ["[0] 2", "[1] 2"])
+
+
 def test_missing_program_is_said_once():
     status, _, err = run("-n", "3", "no-such-program")
     same(status, 127)
