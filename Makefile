@@ -9,7 +9,7 @@ N ?= 4
 KOLORUN = $(BUILD)/tools/kolorun
 PERF = $(BUILD)/tools/kolo-perf
 
-.PHONY: all deps look-again run check-run elastic digits test test-all test-vm tidy chaos chaos-points kills programs property bench bench-engine \
+.PHONY: all deps look-again run check-run elastic digits param-server test test-all test-vm tidy chaos chaos-points kills programs property bench bench-engine \
         bench-peers install uninstall help format fuzz clean
 
 all: $(BUILD)/build.ninja
@@ -40,6 +40,11 @@ elastic: all
 	$(BUILD)/examples/elastic/elastic $(ARGS)
 
 digits: run
+
+# The digits' model held by two servers, trained by three workers through keyed tensors; then again with a server killed
+# half way and started anew. The last line compares the two.
+param-server: all
+	$(BUILD)/examples/param-server/param-server --out $(OUT) $(ARGS)
 
 # What every change must pass: builds (release, sanitizers, clang), checks, and the tests that are steady everywhere.
 # Last line: N passed, N failed. More by ARGS=, see scripts/run-tests --help.
