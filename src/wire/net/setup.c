@@ -3,6 +3,7 @@
  * The net wire's table, and the first half of a connection's life: slots in registered memory, an end of the
  * provider that is ready to be found, and the card that says how. connect.c does the second half.
  */
+#include "base/log.h"
 #include "wire/net/conn.h"
 #include "wire/queue.h"
 
@@ -89,9 +90,24 @@ static kolo_status_t make_end(kolo_net_conn_t *conn, const kolo_conn_spec_t *spe
     return KOLO_OK;
 }
 
+/* What the connection has cost its card, for whoever tunes (and tests/vm, which counts). */
+static void log_counts(const kolo_net_conn_t *conn)
+{
+    const kolo_conn_spec_t *spec = conn->tx ? &conn->tx->spec : &conn->rx->spec;
+    kolo_net_counts_t n;
+    conn->ops->counts(conn->end, &n);
+    kolo_info("net",
+              "connection %d -> %d lane %u ends at its %s: %llu slots, %llu requests, %llu completions, %llu "
+              "doorbells",
+              spec->writer, spec->reader, spec->lane, conn->tx ? "writer" : "reader",
+              (unsigned long long)((conn->tx ? conn->handed : conn->arrived) - spec->start),
+              (unsigned long long)n.requests, (unsigned long long)n.completions, (unsigned long long)n.doorbells);
+}
+
 static void conn_fini(kolo_net_conn_t *conn)
 {
     if (!conn) return;
+    if (conn->up) log_counts(conn);
     if (conn->end) conn->ops->shut(conn->end);
     if (conn->region) conn->ops->withdraw(conn->region);
     if (conn->fd >= 0) {
