@@ -117,17 +117,22 @@ static void print_net_devices(void)
 static void print_wires(void)
 {
     printf("\nwires, the first that connects is taken\n");
-    for (int i = 0; i < KOLO_WIRE_COUNT; i++)
+    for (int i = 0; i < KOLO_WIRE_COUNT; i++) {
+        bool on_shm = kolo_wires[i]->fallback == &kolo_wire_shm; /* its queues are those of shm */
         printf("  %-6s %s%s\n", kolo_wires[i]->name, kolo_wires[i]->what,
-               kolo_wire_disabled[kolo_wires[i]->kind] ? " (disabled by parameter)" : "");
+               kolo_wire_disabled[kolo_wires[i]->kind]            ? " (disabled by parameter)"
+               : on_shm && kolo_wire_disabled[kolo_wire_shm.kind] ? " (disabled with shm, whose queues it needs)"
+                                                                  : "");
+    }
     print_net_devices();
     int scope = -1;
     FILE *file = fopen("/proc/sys/kernel/yama/ptrace_scope", "re");
     if (file && fscanf(file, "%d", &scope) != 1) scope = -1;
     if (file) fclose(file);
     if (scope > 0)
-        printf("  cma is restricted here: kernel.yama.ptrace_scope is %d, 0 lets processes of one user copy from "
-               "each other\n",
+        printf("  cma is restricted here: kernel.yama.ptrace_scope is %d; with 1 descendants of KOLO_CMA_PTRACER's "
+               "choice "
+               "copy from each other, with 0 all processes of one user do\n",
                scope);
 }
 

@@ -53,6 +53,7 @@ def case_overview_tells_machine_and_parameters_that_are_set():
 def case_overview_names_disabled_wires():
     out = good(KOLO_SHM_DISABLE="1")
     assert [l.split()[0] for l in out.splitlines() if "(disabled by parameter)" in l] == ["shm"], out
+    assert [l.split()[0] for l in out.splitlines() if "(disabled with shm" in l] == ["cma"], out
 
 
 def case_version_and_help():
