@@ -357,7 +357,7 @@ static int compare(const void *a, const void *b)
 /* The medians of what a wake-up takes: by the socket, and by the eventfd. */
 static void measure_wake_ups(fix_t *f, uint64_t *by_socket, uint64_t *by_event)
 {
-    sleepy_t s = {.f = f, .event_fd = eventfd(0, EFD_CLOEXEC)};
+    sleepy_t s = {.f = f, .event_fd = eventfd(0, EFD_CLOEXEC | EFD_SEMAPHORE)};
     pthread_t thread;
     uint64_t took[SLEEPY_MESSAGES], control[SLEEPY_MESSAGES];
     struct pollfd event = {.fd = s.event_fd, .events = POLLIN};
