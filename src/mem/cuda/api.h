@@ -1,0 +1,134 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The part of the CUDA driver's interface that Kolo uses, declared here so that the library builds where there is
+ * no CUDA toolkit, and a table of its functions, filled from libcuda.so.1 when the first GPU communicator is made
+ * (driver.c). Layouts and values are those of cuda.h since CUDA 11.3; api_test.c compares them where cuda.h is
+ * there.
+ */
+#ifndef KOLO_MEM_CUDA_API_H
+#define KOLO_MEM_CUDA_API_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+typedef int kolo_cu_result_t;
+typedef int kolo_cu_device_t;
+typedef unsigned long long kolo_cu_ptr_t;
+typedef unsigned long long kolo_cu_mem_t; /* CUmemGenericAllocationHandle */
+typedef struct CUctx_st *kolo_cu_ctx_t;
+typedef struct CUstream_st *kolo_cu_stream_t;
+typedef struct CUevent_st *kolo_cu_event_t;
+typedef struct CUmod_st *kolo_cu_module_t;
+typedef struct CUfunc_st *kolo_cu_func_t;
+
+enum {
+    KOLO_CU_SUCCESS = 0,
+    KOLO_CU_NOT_READY = 600,
+    KOLO_CU_NO_DEVICE = 100,
+    KOLO_CU_PEER_ALREADY = 704,
+
+    KOLO_CU_ATTR_MULTIPROCESSORS = 16,
+    KOLO_CU_ATTR_CC_MAJOR = 75,
+    KOLO_CU_ATTR_CC_MINOR = 76,
+    KOLO_CU_ATTR_VMM = 102,
+    KOLO_CU_ATTR_POSIX_FD = 103,
+
+    KOLO_CU_POINTER_MEMORY_TYPE = 2,
+    KOLO_CU_POINTER_DEVICE = 9,
+    KOLO_CU_POINTER_RANGE_START = 11,
+    KOLO_CU_POINTER_RANGE_SIZE = 12,
+    KOLO_CU_POINTER_LEGACY_IPC = 10,
+    KOLO_CU_MEMORY_HOST = 1,
+    KOLO_CU_MEMORY_DEVICE = 2,
+
+    KOLO_CU_LOCATION_DEVICE = 1,
+    KOLO_CU_PINNED = 1,
+    KOLO_CU_HANDLE_FD = 1,
+    KOLO_CU_ACCESS_READ_WRITE = 3,
+    KOLO_CU_GRANULARITY_RECOMMENDED = 1,
+
+    KOLO_CU_HOST_PORTABLE = 1,
+    KOLO_CU_HOST_MAPPED = 2,
+    KOLO_CU_STREAM_NON_BLOCKING = 1,
+    KOLO_CU_EVENT_NO_TIMING = 2,
+    KOLO_CU_CAPTURE_NONE = 0
+};
+
+typedef struct {
+    int type, id;
+} kolo_cu_location_t;
+typedef struct {
+    int type, handles;
+    kolo_cu_location_t location;
+    void *windows;
+    struct {
+        unsigned char compression, rdma;
+        unsigned short usage;
+        unsigned char reserved[4];
+    } flags;
+} kolo_cu_mem_prop_t;
+typedef struct {
+    kolo_cu_location_t location;
+    int flags;
+} kolo_cu_access_t;
+typedef struct {
+    char bytes[16];
+} kolo_cu_uuid_t;
+
+/* Each member is the function of libcuda.so.1 whose name stands beside it in driver.c. */
+typedef struct kolo_cuda_api {
+    kolo_cu_result_t (*init)(unsigned flags);
+    kolo_cu_result_t (*error_name)(kolo_cu_result_t error, const char **name);
+    kolo_cu_result_t (*error_string)(kolo_cu_result_t error, const char **text);
+    kolo_cu_result_t (*driver_version)(int *version);
+    kolo_cu_result_t (*device_count)(int *count);
+    kolo_cu_result_t (*device_get)(kolo_cu_device_t *device, int ordinal);
+    kolo_cu_result_t (*device_name)(char *name, int bytes, kolo_cu_device_t device);
+    kolo_cu_result_t (*device_uuid)(kolo_cu_uuid_t *uuid, kolo_cu_device_t device);
+    kolo_cu_result_t (*device_bus_id)(char *text, int bytes, kolo_cu_device_t device);
+    kolo_cu_result_t (*device_attribute)(int *value, int attribute, kolo_cu_device_t device);
+    kolo_cu_result_t (*can_access_peer)(int *can, kolo_cu_device_t device, kolo_cu_device_t peer);
+    kolo_cu_result_t (*enable_peer)(kolo_cu_ctx_t peer, unsigned flags);
+    kolo_cu_result_t (*primary_retain)(kolo_cu_ctx_t *ctx, kolo_cu_device_t device);
+    kolo_cu_result_t (*primary_release)(kolo_cu_device_t device);
+    kolo_cu_result_t (*ctx_get)(kolo_cu_ctx_t *ctx);
+    kolo_cu_result_t (*ctx_push)(kolo_cu_ctx_t ctx);
+    kolo_cu_result_t (*ctx_pop)(kolo_cu_ctx_t *ctx);
+    kolo_cu_result_t (*pointer_attributes)(unsigned n, int *attributes, void **data, kolo_cu_ptr_t p);
+    kolo_cu_result_t (*mem_granularity)(size_t *bytes, const kolo_cu_mem_prop_t *prop, int option);
+    kolo_cu_result_t (*mem_create)(kolo_cu_mem_t *mem, size_t bytes, const kolo_cu_mem_prop_t *prop,
+                                   unsigned long long flags);
+    kolo_cu_result_t (*mem_release)(kolo_cu_mem_t mem);
+    kolo_cu_result_t (*mem_reserve)(kolo_cu_ptr_t *p, size_t bytes, size_t align, kolo_cu_ptr_t at,
+                                    unsigned long long flags);
+    kolo_cu_result_t (*mem_unreserve)(kolo_cu_ptr_t p, size_t bytes);
+    kolo_cu_result_t (*mem_map)(kolo_cu_ptr_t p, size_t bytes, size_t offset, kolo_cu_mem_t mem,
+                                unsigned long long flags);
+    kolo_cu_result_t (*mem_unmap)(kolo_cu_ptr_t p, size_t bytes);
+    kolo_cu_result_t (*mem_access)(kolo_cu_ptr_t p, size_t bytes, const kolo_cu_access_t *who, size_t n);
+    kolo_cu_result_t (*mem_get_access)(unsigned long long *flags, const kolo_cu_location_t *who, kolo_cu_ptr_t p);
+    kolo_cu_result_t (*mem_export)(void *handle, kolo_cu_mem_t mem, int type, unsigned long long flags);
+    kolo_cu_result_t (*mem_import)(kolo_cu_mem_t *mem, void *handle, int type);
+    kolo_cu_result_t (*host_alloc)(void **p, size_t bytes, unsigned flags);
+    kolo_cu_result_t (*host_free)(void *p);
+    kolo_cu_result_t (*host_device_pointer)(kolo_cu_ptr_t *p, void *host, unsigned flags);
+    kolo_cu_result_t (*memset8)(kolo_cu_ptr_t p, unsigned char value, size_t n, kolo_cu_stream_t stream);
+    kolo_cu_result_t (*memcpy_async)(kolo_cu_ptr_t to, kolo_cu_ptr_t from, size_t bytes, kolo_cu_stream_t stream);
+    kolo_cu_result_t (*stream_create)(kolo_cu_stream_t *stream, unsigned flags);
+    kolo_cu_result_t (*stream_destroy)(kolo_cu_stream_t stream);
+    kolo_cu_result_t (*stream_sync)(kolo_cu_stream_t stream);
+    kolo_cu_result_t (*stream_wait)(kolo_cu_stream_t stream, kolo_cu_event_t event, unsigned flags);
+    kolo_cu_result_t (*stream_capturing)(kolo_cu_stream_t stream, int *status);
+    kolo_cu_result_t (*event_create)(kolo_cu_event_t *event, unsigned flags);
+    kolo_cu_result_t (*event_record)(kolo_cu_event_t event, kolo_cu_stream_t stream);
+    kolo_cu_result_t (*event_query)(kolo_cu_event_t event);
+    kolo_cu_result_t (*event_destroy)(kolo_cu_event_t event);
+    kolo_cu_result_t (*module_load)(kolo_cu_module_t *module, const void *image);
+    kolo_cu_result_t (*module_unload)(kolo_cu_module_t module);
+    kolo_cu_result_t (*module_function)(kolo_cu_func_t *function, kolo_cu_module_t module, const char *name);
+    kolo_cu_result_t (*launch)(kolo_cu_func_t function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
+                               unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared,
+                               kolo_cu_stream_t stream, void **params, void **extra);
+} kolo_cuda_api_t;
+
+#endif

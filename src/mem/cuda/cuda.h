@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The CUDA driver as the rooms above see it: one table of functions, one record per device. Nothing is loaded
+ * before the first GPU communicator; where there is no driver or no GPU, kolo_cuda_load() says so in words. What
+ * was loaded (the driver, primary contexts) stays for the life of the process.
+ */
+#ifndef KOLO_MEM_CUDA_CUDA_H
+#define KOLO_MEM_CUDA_CUDA_H
+
+#include "base/params.h"
+#include "mem/cuda/api.h"
+#include "mem/mem.h"
+
+extern const kolo_param_table_t kolo_cuda_params; /* KOLO_CUDA_LIBRARY, ... */
+
+/* Loads the driver, once. KOLO_ERR_UNSUPPORTED with the reason where there is none. Any thread. */
+kolo_status_t kolo_cuda_load(const kolo_cuda_api_t **api);
+/* The table if it was loaded, else NULL. */
+const kolo_cuda_api_t *kolo_cuda_loaded(void);
+/* kolo_fail() with what the driver says of `result`: "cannot <what> on GPU 1: CUDA_ERROR_...". */
+kolo_status_t kolo_cuda_fail(kolo_cu_result_t result, int device, const char *what);
+
+#define KOLO_CUDA_DEVICES 64
+typedef struct {
+    int ordinal;
+    kolo_cu_device_t device;
+    kolo_cu_ctx_t ctx; /* primary */
+    kolo_cu_uuid_t uuid;
+    char name[64], bus_id[20];
+    int multiprocessors, major, minor;
+    bool shareable; /* virtual memory management with handles by descriptor */
+} kolo_cuda_device_t;
+/* The record of a device, made at first use. Any thread. */
+kolo_status_t kolo_cuda_device(int ordinal, const kolo_cuda_device_t **device);
+/* May this device load from and store to memory that another one of this process has at `p`? `legacy`: it came from
+ * cudaMalloc(), which every device with peer access has mapped. */
+bool kolo_cuda_reaches(kolo_cu_device_t device, const void *p, bool legacy);
+/* The device's context is current on this thread until _leave(), which takes what enter returned. */
+kolo_status_t kolo_cuda_enter(const kolo_cuda_device_t *device, bool *pushed);
+void kolo_cuda_leave(bool pushed);
+
+#endif

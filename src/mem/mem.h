@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Kinds of memory. What a pointer points to is asked once, by classify(); what a kind can do stands in one table of
+ * functions, and code above this room that meets memory of a device goes through it. A row that cannot do something
+ * says so in words. Rows: host (host.c), CUDA (cuda/). The rows are asked in the order of kolo_mem_kinds; host is
+ * last and takes what nobody else knows.
+ */
+#ifndef KOLO_MEM_MEM_H
+#define KOLO_MEM_MEM_H
+
+#include "base/status.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+typedef enum { KOLO_MEM_CUDA, KOLO_MEM_HOST, KOLO_MEM_KINDS } kolo_mem_kind_t;
+
+struct kolo_mem_ops;
+
+/* Where a pointer points to. */
+typedef struct {
+    const struct kolo_mem_ops *ops;
+    int device;     /* ordinal in this process; -1: host memory */
+    uintptr_t base; /* of the whole allocation, with its length; 0 where the kind does not know */
+    size_t bytes;
+    bool peers; /* other devices of this process that have peer access reach it */
+} kolo_mem_place_t;
+
+/* Memory that Kolo has made, or that a peer has made and this process has mapped. */
+typedef struct {
+    const struct kolo_mem_ops *ops;
+    int device;
+    void *address;
+    size_t bytes;
+    uint64_t handle; /* the kind's own */
+} kolo_mem_t;
+
+typedef struct kolo_mem_ops {
+    const char *name;
+    kolo_mem_kind_t kind;
+    /* Is `p` of this kind? Any address, any thread; fills *place in. */
+    bool (*classify)(const void *p, kolo_mem_place_t *place);
+    /* Zeroed memory of at least `bytes` on `device`. */
+    kolo_status_t (*make)(int device, size_t bytes, kolo_mem_t *mem);
+    /* A descriptor by which another process of this host can map it; the caller closes it. */
+    kolo_status_t (*share)(const kolo_mem_t *mem, int *fd);
+    /* Maps what a descriptor from a peer stands for, `bytes` of it, for use by `device`. The descriptor stays the
+     * caller's. */
+    kolo_status_t (*map)(int fd, size_t bytes, int device, kolo_mem_t *mem);
+    /* Lets another device of this process read and write it at the same address. */
+    kolo_status_t (*allow)(const kolo_mem_t *mem, int device);
+    /* Frees or unmaps; a zeroed struct is fine. */
+    void (*free)(kolo_mem_t *mem);
+    /* Copies between this kind and host memory; complete when it returns. */
+    kolo_status_t (*read)(int device, void *host, const void *from, size_t bytes);
+    kolo_status_t (*write)(int device, void *to, const void *host, size_t bytes);
+} kolo_mem_ops_t;
+
+extern const kolo_mem_ops_t kolo_mem_host, kolo_mem_cuda;
+extern const kolo_mem_ops_t *const kolo_mem_kinds[KOLO_MEM_KINDS];
+
+/* Asks the rows in turn. Any address. */
+void kolo_mem_find(const void *p, kolo_mem_place_t *place);
+/* free() by the row that it came from; a zeroed struct is fine. */
+void kolo_mem_free(kolo_mem_t *mem);
+
+#endif
