@@ -127,39 +127,20 @@ static kolo_status_t check_cards(const kolo_peer_card_t *mine, kolo_peer_card_t 
     return KOLO_OK;
 }
 
-typedef struct {
-    uint64_t host;
-    int32_t device, rank;
-} device_t;
-
-static int compare_devices(const void *a, const void *b)
-{
-    const device_t *x = a, *y = b;
-    if (x->host != y->host) return x->host < y->host ? -1 : 1;
-    if (x->device != y->device) return x->device < y->device ? -1 : 1;
-    return x->rank < y->rank ? -1 : 1;
-}
-
-/* A GPU serves one rank. Sorted, because all ranks do this over all ranks. */
+/* All have a device or none has. Whether two have the same one is seen where devices are known by their identity
+ * (wire/cuda_ipc): numbers differ between processes. */
 static kolo_status_t check_devices(const kolo_peer_card_t *peers, int nranks)
 {
-    int count = 0;
-    for (int r = 0; r < nranks; r++) count += peers[r].device >= 0;
-    if (count < 2) return KOLO_OK;
-    device_t *all = malloc((size_t)count * sizeof(*all));
-    if (all == NULL) return kolo_fail(KOLO_ERR_NO_MEMORY, "no memory to compare the devices of %d ranks", nranks);
-    for (int r = 0, i = 0; r < nranks; r++)
-        if (peers[r].device >= 0) all[i++] = (device_t){peers[r].host_hash, peers[r].device, r};
-    qsort(all, (size_t)count, sizeof(*all), compare_devices);
-    kolo_status_t status = KOLO_OK;
-    for (int i = 1; i < count && status == KOLO_OK; i++)
-        if (all[i].host == all[i - 1].host && all[i].device == all[i - 1].device)
-            status = kolo_fail(KOLO_ERR_INVALID_USAGE,
-                               "rank %d and rank %d both use device %d of host %s: each rank "
-                               "needs its own",
-                               all[i - 1].rank, all[i].rank, all[i].device, peers[all[i].rank].host_name);
-    free(all);
-    return status;
+    for (int r = 1; r < nranks; r++) {
+        bool first = peers[0].device >= 0, this = peers[r].device >= 0;
+        if (first == this) continue;
+        return kolo_fail(
+            KOLO_ERR_MISMATCH,
+            "rank %d (host %s) has a GPU and rank %d (host %s) has none: config.device must name one on all "
+            "ranks or on none",
+            first ? 0 : r, peers[first ? 0 : r].host_name, first ? r : 0, peers[first ? r : 0].host_name);
+    }
+    return KOLO_OK;
 }
 
 kolo_status_t kolo_member_gather(kolo_oob_t *oob, const kolo_peer_card_t *mine, kolo_member_t *member)
