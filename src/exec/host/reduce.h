@@ -20,6 +20,7 @@ typedef struct {
     kolo_op_t op;           /* SUM, PROD, MIN or MAX: what is done between two values */
     size_t elem;            /* bytes of an element */
     bool pre;               /* raw inputs are multiplied by the scalar first (AVG of floats, premul-sum) */
+    bool pre_own;           /* and each rank has a scalar of its own (premul-sum) */
     double pre_float;       /* for float types; rounded to float32 (float64 for FLOAT64) once, here */
     int64_t pre_int;        /* for integer types (wraps) */
     uint32_t post_div;      /* AVG of integers: finished results are divided by this, towards zero; 0 or 1: no */

@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * From an operation to a launch: what goes where, which family, how many blocks. A pure function of what all ranks
+ * pass alike, so all come to the same. Measured on two H200 (bench/results/gpu-2.txt).
+ */
+#include "exec/cuda/cuda.h"
+
+#include <string.h>
+
+/* Between two GPUs one step by lines wins up to here; it sends the whole vector to each rank, so with more ranks
+ * two steps win sooner. */
+#define LL_ALL_REDUCE (256u << 10)
+#define LL_OTHERS     (256u << 10)
+#define LL128_MOST    (4u << 20)
+#define TILE_USUAL    8192u /* 16 bytes for each thread */
+
+static void fill_reducer(const kolo_exec_call_t *call, kolo_cuda_args_t *a)
+{
+    const kolo_reducer_t *r = &call->reducer;
+    static const uint32_t ops[] = {[KOLO_SUM] = KOLO_CUDA_SUM,
+                                   [KOLO_PROD] = KOLO_CUDA_PROD,
+                                   [KOLO_MIN] = KOLO_CUDA_MIN,
+                                   [KOLO_MAX] = KOLO_CUDA_MAX};
+    a->op = ops[r->op];
+    a->scale = !r->pre ? KOLO_CUDA_SCALE_NONE : r->pre_own ? KOLO_CUDA_SCALE_OWN : KOLO_CUDA_SCALE_COMMON;
+    if (a->scale == KOLO_CUDA_SCALE_OWN) a->reachable = 0; /* others must not see the input as it is */
+    a->divide = r->post_div > 1;
+    if (r->type >= KOLO_FLOAT16)
+        memcpy(&a->factor, &r->pre_float, sizeof a->factor);
+    else
+        a->factor = (uint64_t)r->pre_int;
+}
+
+/* Who sends what to whom; bytes is what one rank sends to one other, or the whole vector. */
+static kolo_status_t fill_shape(const kolo_exec_call_t *call, kolo_cuda_args_t *a)
+{
+    uint64_t bytes = call->count * call->elem;
+    a->src = (uint64_t)(uintptr_t)call->src;
+    a->dst = (uint64_t)(uintptr_t)call->dst;
+    a->bytes = bytes;
+    a->src_stride = a->dst_stride = a->part_bytes = 0;
+    a->senders = a->receivers = KOLO_CUDA_ALL;
+    a->reduce = 0;
+    switch (call->coll) {
+    case KOLO_COLL_ALL_REDUCE:
+        a->reduce = 1;
+        return KOLO_OK;
+    case KOLO_COLL_REDUCE:
+        a->reduce = 1;
+        a->receivers = call->root;
+        return KOLO_OK;
+    case KOLO_COLL_BROADCAST:
+        a->senders = call->root;
+        return KOLO_OK;
+    case KOLO_COLL_ALL_GATHER:
+        a->dst_stride = bytes;
+        return KOLO_OK;
+    case KOLO_COLL_REDUCE_SCATTER:
+        a->reduce = 1;
+        a->src_stride = bytes;
+        return KOLO_OK;
+    case KOLO_COLL_ALL_TO_ALL:
+        a->src_stride = a->dst_stride = bytes;
+        return KOLO_OK;
+    case KOLO_COLL_GATHER:
+        a->receivers = call->root;
+        a->dst_stride = bytes;
+        return KOLO_OK;
+    case KOLO_COLL_SCATTER:
+        a->senders = call->root;
+        a->src_stride = bytes;
+        return KOLO_OK;
+    case KOLO_COLL_BARRIER:
+        a->bytes = 0;
+        return KOLO_OK;
+    default:
+        return kolo_fail(KOLO_ERR_UNSUPPORTED, "collective %d is not there on GPUs", (int)call->coll);
+    }
+}
+
+static uint64_t lines_up_to(const kolo_cuda_state_t *s, const kolo_exec_call_t *call)
+{
+    uint64_t room = (uint64_t)s->layout.ll_blocks * KOLO_CUDA_LL_BLOCK_BYTES, most;
+    if (kolo_cuda_options.ll_bytes)
+        most = (uint64_t)kolo_cuda_options.ll_bytes;
+    else
+        most = call->coll == KOLO_COLL_ALL_REDUCE ? LL_ALL_REDUCE : LL_OTHERS;
+    most /= s->layout.nranks > 2 ? s->layout.nranks - 1 : 1;
+    return most < room ? most : room;
+}
+
+static uint64_t lines128_up_to(const kolo_cuda_state_t *s)
+{
+    uint64_t room = (uint64_t)s->layout.ll128_blocks * (s->layout.ll128_bytes / 128 * 120), most;
+    most = kolo_cuda_options.ll128_bytes ? (uint64_t)kolo_cuda_options.ll128_bytes : LL128_MOST;
+    most /= s->layout.nranks > 2 ? s->layout.nranks - 1 : 1;
+    return most < room ? most : room;
+}
+
+/* Pieces of at least TILE_USUAL, at most what a stage holds; as many blocks as there are pieces. */
+static uint32_t cut(const kolo_cuda_layout_t *l, uint64_t bytes, uint32_t *tile)
+{
+    uint64_t each = ((bytes + l->blocks - 1) / l->blocks + 127) / 128 * 128;
+    if (each < TILE_USUAL) each = TILE_USUAL;
+    *tile = each > l->tile_bytes ? l->tile_bytes : (uint32_t)each;
+    uint64_t blocks = (bytes + *tile - 1) / *tile;
+    return (uint32_t)(blocks > l->blocks ? l->blocks : blocks);
+}
+
+kolo_status_t kolo_cuda_choose(const kolo_cuda_state_t *s, const kolo_exec_call_t *call, kolo_cuda_args_t *a,
+                               kolo_cuda_family_t *family, uint32_t *blocks)
+{
+    const kolo_cuda_layout_t *l = &s->layout;
+    bool vector =
+        call->coll == KOLO_COLL_ALL_REDUCE || call->coll == KOLO_COLL_REDUCE || call->coll == KOLO_COLL_BROADCAST;
+    KOLO_TRY(fill_shape(call, a));
+    fill_reducer(call, a);
+    if (a->bytes <= lines_up_to(s, call)) {
+        uint64_t threads = (a->bytes + 7) / 8;
+        *family = KOLO_CUDA_LL;
+        *blocks = (uint32_t)((threads + KOLO_CUDA_THREADS - 1) / KOLO_CUDA_THREADS);
+        if (*blocks > l->ll_blocks) *blocks = l->ll_blocks;
+        if (*blocks == 0) *blocks = 1;
+        return KOLO_OK;
+    }
+    if (a->bytes <= lines128_up_to(s)) {
+        uint64_t lines = (a->bytes + 119) / 120, groups = KOLO_CUDA_THREADS / 8;
+        *family = KOLO_CUDA_LL128;
+        *blocks = (uint32_t)((lines + groups - 1) / groups);
+        if (*blocks > l->ll128_blocks) *blocks = l->ll128_blocks;
+        return KOLO_OK;
+    }
+    if (vector) {
+        *family = KOLO_CUDA_TWO_STEP;
+        a->part_bytes = ((a->bytes + l->nranks - 1) / l->nranks + 127) / 128 * 128;
+        *blocks = KOLO_CUDA_TWO_STEP_ROLES * cut(l, a->part_bytes, &a->tile_bytes);
+        return KOLO_OK;
+    }
+    *family = KOLO_CUDA_STAGED;
+    *blocks = KOLO_CUDA_STAGED_ROLES * cut(l, a->bytes, &a->tile_bytes);
+    return KOLO_OK;
+}

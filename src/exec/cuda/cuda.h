@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The executor of GPU communicators, for its own files. layout.c: the region; kernels.c: modules and functions;
+ * choose.c: which family, which grid; launch.c: the operations of exec.h; messages.c: groups of sends and receives.
+ */
+#ifndef KOLO_EXEC_CUDA_CUDA_H
+#define KOLO_EXEC_CUDA_CUDA_H
+
+#include "exec/cuda/args.h"
+#include "exec/exec.h"
+#include "wire/cuda_ipc/cuda_ipc.h"
+
+typedef enum {
+    KOLO_CUDA_LL,
+    KOLO_CUDA_LL128,
+    KOLO_CUDA_STAGED,
+    KOLO_CUDA_TWO_STEP,
+    KOLO_CUDA_FAMILIES
+} kolo_cuda_family_t;
+
+/* The kernels of one device; made at first use, kept for the life of the process. */
+typedef struct {
+    kolo_cu_module_t module;
+    kolo_cu_func_t collective[KOLO_CUDA_FAMILIES][KOLO_TYPE_COUNT];
+    kolo_cu_func_t messages;
+} kolo_cuda_kernels_t;
+kolo_status_t kolo_cuda_kernels(const kolo_cuda_device_t *device, const kolo_cuda_kernels_t **kernels);
+/* Were kernels compiled in? */
+bool kolo_cuda_built(void);
+
+typedef struct {
+    int64_t blocks, stage_bytes, ll_bytes, ll128_bytes; /* 0: automatic */
+} kolo_cuda_options_t;
+extern kolo_cuda_options_t kolo_cuda_options;
+extern const kolo_param_table_t kolo_exec_cuda_params;
+
+/* resident: blocks that a rank may have on its GPU at the same time, since they wait for each other. */
+void kolo_cuda_layout(uint32_t nranks, uint32_t resident, kolo_cuda_layout_t *layout);
+
+/* Addresses that were found to be memory of the right GPU: so that a call need not ask the driver again. */
+#define KOLO_CUDA_KNOWN 16
+typedef struct {
+    uintptr_t base;
+    size_t bytes;
+    bool reachable; /* by the other ranks' GPUs */
+} kolo_cuda_known_t;
+
+typedef struct kolo_cuda_state {
+    const kolo_cuda_api_t *api;
+    const kolo_cuda_device_t *device;
+    const kolo_cuda_kernels_t *kernels;
+    kolo_regions_t regions;
+    kolo_cuda_layout_t layout;
+    kolo_cuda_mailbox_t *mailbox; /* pinned */
+    kolo_cu_stream_t last;        /* the stream of the last launch */
+    bool launched, asked;         /* asked: for the end of all that was launched */
+    kolo_cu_event_t order, end;
+    kolo_cuda_known_t known[KOLO_CUDA_KNOWN];
+    uint32_t next_known;
+    kolo_cuda_args_t args; /* what all calls have in common is filled in */
+    kolo_cuda_p2p_args_t p2p;
+} kolo_cuda_state_t;
+
+/* choose.c: fills the arguments of a collective; the family and how many blocks. */
+kolo_status_t kolo_cuda_choose(const kolo_cuda_state_t *s, const kolo_exec_call_t *call, kolo_cuda_args_t *args,
+                               kolo_cuda_family_t *family, uint32_t *blocks);
+/* launch.c: puts a kernel on a stream, behind what this communicator put on another one. */
+kolo_status_t kolo_cuda_put(kolo_cuda_state_t *s, kolo_cu_func_t function, uint32_t blocks, void *args,
+                            kolo_cu_stream_t stream);
+kolo_status_t kolo_cuda_put_copy(kolo_cuda_state_t *s, void *dst, const void *src, size_t bytes,
+                                 kolo_cu_stream_t stream);
+/* messages.c: sends and receives that stand side by side. */
+kolo_status_t kolo_cuda_messages(kolo_cuda_state_t *s, const kolo_exec_call_t *calls, size_t n);
+
+#endif

@@ -1,0 +1,205 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The way without stages, for long operations of ranks that reach each other's buffers: the kernels exchange the
+ * addresses when they meet, each rank loads what it owns from all others, and stores the result to all. Whether it is
+ * taken travels with the addresses: if one rank's buffers cannot be reached, all go by stages.
+ *
+ * Blocks of the same number meet at the begin, so the buffers are ready, and at the end, so they are the caller's
+ * again. Only the owner of a part reads and writes it, so in place is safe.
+ */
+#ifndef KOLO_EXEC_CUDA_DIRECT_CUH
+#define KOLO_EXEC_CUDA_DIRECT_CUH
+
+#include "exec/cuda/staged.cuh"
+
+/* What the kernel of one rank tells that of another; one for each pair and block. */
+typedef struct {
+    uint64_t src, dst;
+    uint32_t reachable, pad;
+    uint32_t begin, end; /* flags: numbers of operations */
+} kolo_meeting_t;
+
+typedef struct {
+    uint64_t src[KOLO_CUDA_RANKS], dst[KOLO_CUDA_RANKS];
+    uint32_t reachable, ended;
+} kolo_buffers_t;
+
+KOLO_DEV kolo_meeting_t *kolo_meeting(const kolo_cuda_layout_t *l, char *region, uint32_t from, uint32_t block)
+{
+    return (kolo_meeting_t *)(region + l->meetings + (uint64_t)(from * KOLO_CUDA_GRID + block) * KOLO_CUDA_FLAG);
+}
+
+/* Waits for a flag of each other rank's block; the same answer for the whole block. */
+KOLO_DEV bool kolo_meet_wait(const kolo_cuda_args_t &c, kolo_buffers_t *b, bool end, uint32_t number)
+{
+    char *own = kolo_region(c.regions, c.rank);
+    for (uint32_t r = kolo_tid(); r < c.layout.nranks; r += kolo_nthreads()) {
+        kolo_meeting_t *m = kolo_meeting(&c.layout, own, r, kolo_bid());
+        uint32_t spins = 0;
+        if (r == c.rank) continue;
+        while ((int32_t)(kolo_flag_load(end ? &m->end : &m->begin) - number) < 0) {
+            if (!kolo_give_up(&spins, (kolo_cuda_mailbox_t *)c.mailbox, KOLO_CUDA_WAITS_TILE, r, number)) continue;
+            b->ended = 1;
+            break;
+        }
+        if (end) continue;
+        b->src[r] = m->src;
+        b->dst[r] = m->dst;
+        if (!m->reachable) b->reachable = 0;
+    }
+    kolo_sync();
+    return !b->ended;
+}
+
+/* Meets the blocks of the same number. false: the host wants the kernel to end. */
+KOLO_DEV bool kolo_meet(const kolo_cuda_args_t &c, kolo_buffers_t *b, uint32_t number)
+{
+    if (kolo_tid() == 0) {
+        b->ended = 0;
+        b->reachable = c.reachable;
+        b->src[c.rank] = c.src;
+        b->dst[c.rank] = c.dst;
+    }
+    kolo_sync();
+    for (uint32_t r = kolo_tid(); r < c.layout.nranks; r += kolo_nthreads()) {
+        kolo_meeting_t *m = kolo_meeting(&c.layout, kolo_region(c.regions, r), c.rank, kolo_bid());
+        if (r == c.rank) continue;
+        m->src = c.src;
+        m->dst = c.dst;
+        m->reachable = c.reachable;
+        kolo_flag_store(&m->begin, number);
+    }
+    return kolo_meet_wait(c, b, false, number);
+}
+
+/* After the last access: the buffers go back to their callers. */
+KOLO_DEV void kolo_meet_end(const kolo_cuda_args_t &c, kolo_buffers_t *b, uint32_t number)
+{
+    kolo_sync();
+    for (uint32_t r = kolo_tid(); r < c.layout.nranks; r += kolo_nthreads())
+        if (r != c.rank)
+            kolo_flag_store(&kolo_meeting(&c.layout, kolo_region(c.regions, r), c.rank, kolo_bid())->end, number);
+    kolo_meet_wait(c, b, true, number);
+}
+
+KOLO_DEV bool kolo_buffers_aligned(const kolo_cuda_args_t &c, const kolo_buffers_t *b)
+{
+    uint64_t bits = c.src_stride | c.dst_stride;
+    for (uint32_t r = 0; r < c.layout.nranks; r++) bits |= b->src[r] | b->dst[r];
+    return (bits & 15) == 0;
+}
+
+/* The reduction of `bytes` at `from` in all ranks' sources, to `to` in the destinations: of all receivers, or, without
+ * to_all, of this rank if it is one. */
+template <typename T, int U>
+KOLO_DEV void kolo_direct_reduce(const kolo_cuda_args_t &c, const kolo_buffers_t *b, uint64_t from, uint64_t to,
+                                 uint64_t bytes, bool to_all)
+{
+    const int N = 16 / sizeof(T);
+    bool aligned = kolo_buffers_aligned(c, b);
+    uint64_t nv = (bytes + 15) / 16, step = (uint64_t)kolo_nblocks() * kolo_nthreads();
+    for (uint64_t v = (uint64_t)kolo_bid() * kolo_nthreads() + kolo_tid(); v < nv; v += U * step) {
+        kolo_sum<T, N> sum[U];
+        for (uint32_t r = 0; r < c.layout.nranks; r++) {
+            kolo_vec_t x[U];
+            const char *src = (const char *)b->src[r] + from;
+#pragma unroll
+            for (int u = 0; u < U; u++) {
+                uint64_t at = 16 * (v + u * step);
+                if (at < bytes) x[u] = kolo_user_load<T>(src + at, bytes - at, aligned);
+            }
+#pragma unroll
+            for (int u = 0; u < U; u++) {
+                if (v + u * step >= nv) break;
+                if (r == 0)
+                    kolo_sum_begin(&sum[u], x[u], c);
+                else
+                    kolo_sum_add(&sum[u], x[u], c);
+            }
+        }
+#pragma unroll
+        for (int u = 0; u < U; u++) {
+            uint64_t at = 16 * (v + u * step);
+            if (at >= bytes) break;
+            kolo_vec_t x = kolo_sum_end(&sum[u], c);
+            for (uint32_t j = 0; j < c.layout.nranks; j++) {
+                uint32_t p = c.rank + j < c.layout.nranks ? c.rank + j : c.rank + j - c.layout.nranks;
+                if (p == c.rank ? kolo_takes_part(c.receivers, p) : to_all && kolo_takes_part(c.receivers, p))
+                    kolo_user_store<T>((char *)b->dst[p] + to + at, x, bytes - at, aligned);
+            }
+        }
+    }
+}
+
+template <typename T>
+KOLO_DEV void kolo_direct_copy(char *dst, const char *src, uint64_t bytes)
+{
+    bool aligned = kolo_aligned((uint64_t)dst, (uint64_t)src);
+    uint64_t whole = aligned ? bytes / 16 : 0, nv = (bytes + 15) / 16;
+    uint64_t step = (uint64_t)kolo_nblocks() * kolo_nthreads(), v = (uint64_t)kolo_bid() * kolo_nthreads() + kolo_tid();
+    if (dst == src) return;
+    for (; v + (KOLO_UNROLL - 1) * step < whole; v += KOLO_UNROLL * step) {
+        kolo_vec_t x[KOLO_UNROLL];
+#pragma unroll
+        for (int u = 0; u < KOLO_UNROLL; u++) x[u] = ((const kolo_vec_t *)src)[v + u * step];
+#pragma unroll
+        for (int u = 0; u < KOLO_UNROLL; u++) ((kolo_vec_t *)dst)[v + u * step] = x[u];
+    }
+    for (; v < nv; v += step)
+        kolo_user_store<T>(dst + 16 * v, kolo_user_load<T>(src + 16 * v, bytes - 16 * v, aligned), bytes - 16 * v,
+                           aligned);
+}
+
+/* One step: what is reduced is loaded, what is copied is stored. */
+template <typename T> KOLO_DEV void kolo_direct_one(const kolo_cuda_args_t &c, const kolo_buffers_t *b)
+{
+    if (c.reduce) {
+        kolo_direct_reduce<T, kolo_reduce_unroll<T>::value>(c, b, c.rank * c.src_stride, 0, c.bytes, false);
+        return;
+    }
+    for (uint32_t j = 0; j < c.layout.nranks && kolo_takes_part(c.senders, c.rank); j++) {
+        uint32_t p = c.rank + j < c.layout.nranks ? c.rank + j : c.rank + j - c.layout.nranks;
+        if (kolo_takes_part(c.receivers, p))
+            kolo_direct_copy<T>((char *)b->dst[p] + c.rank * c.dst_stride, (const char *)c.src + p * c.src_stride,
+                                c.bytes);
+    }
+}
+
+/* Two steps in one: the owner of a part loads it, or its sender's, and stores the result to the receivers. */
+template <typename T> KOLO_DEV void kolo_direct_two(const kolo_cuda_args_t &c, const kolo_buffers_t *b)
+{
+    uint64_t from = c.rank * c.part_bytes;
+    uint64_t len = kolo_tile_length(from, c.bytes, (uint64_t)-1 >> 1);
+    if (len > c.part_bytes) len = c.part_bytes;
+    if (c.reduce) {
+        kolo_direct_reduce<T, kolo_reduce_unroll<T>::value>(c, b, from, from, len, true);
+        return;
+    }
+    uint32_t root = (uint32_t)c.senders;
+    if (c.rank == root) kolo_direct_copy<T>((char *)c.dst, (const char *)c.src, c.bytes);
+    for (uint32_t j = c.rank == root; j < c.layout.nranks; j++) {
+        uint32_t p = c.rank + j < c.layout.nranks ? c.rank + j : c.rank + j - c.layout.nranks;
+        if (p != root) kolo_direct_copy<T>((char *)b->dst[p] + from, (const char *)b->src[root] + from, len);
+    }
+}
+
+/* The long operations, by stages or without. */
+template <typename T, bool two_steps> KOLO_DEV void kolo_long(const kolo_cuda_args_t &c)
+{
+    KOLO_SHARED kolo_buffers_t buffers;
+    uint32_t *counter =
+        kolo_counter(&c.layout, kolo_region(c.regions, c.rank), KOLO_CUDA_COUNT_MEETINGS, kolo_bid());
+    uint32_t number = *counter + 1;
+    bool ok = kolo_meet(c, &buffers, number);
+    kolo_sync();
+    if (kolo_tid() == 0) *counter = number;
+    if (!ok) return;
+    if (!buffers.reachable) {
+        two_steps ? kolo_two_step<T>(c) : kolo_staged<T>(c);
+        return;
+    }
+    two_steps ? kolo_direct_two<T>(c, &buffers) : kolo_direct_one<T>(c, &buffers);
+    kolo_meet_end(c, &buffers, number);
+}
+
+#endif

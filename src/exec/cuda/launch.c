@@ -1,0 +1,296 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The executor of GPU communicators (exec.h): a launch per collective, nothing else on the way of a call. Kernels
+ * of one communicator follow each other, on whatever streams they were queued.
+ */
+#include "base/log.h"
+#include "exec/cuda/cuda.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static size_t region_bytes(void *arg, const kolo_regions_t *regions)
+{
+    kolo_cuda_state_t *s = arg;
+    kolo_cuda_layout((uint32_t)regions->nranks,
+                     (uint32_t)(2 * regions->min_multiprocessors / regions->ranks_per_gpu), &s->layout);
+    return s->layout.bytes;
+}
+
+static kolo_status_t make_mailbox(kolo_cuda_state_t *s)
+{
+    void *host = NULL;
+    kolo_cu_ptr_t device = 0;
+    kolo_cu_result_t r = s->api->host_alloc(&host, sizeof *s->mailbox, KOLO_CU_HOST_PORTABLE | KOLO_CU_HOST_MAPPED);
+    if (r) return kolo_cuda_fail(r, s->device->ordinal, "get pinned host memory");
+    s->mailbox = host;
+    memset(host, 0, sizeof *s->mailbox);
+    r = s->api->host_device_pointer(&device, host, 0);
+    if (r) return kolo_cuda_fail(r, s->device->ordinal, "map pinned host memory");
+    s->args.mailbox = s->p2p.mailbox = device;
+    return KOLO_OK;
+}
+
+static kolo_status_t open_entered(kolo_cuda_state_t *s, kolo_wire_ctx_t *ctx)
+{
+    KOLO_TRY(kolo_cuda_kernels(s->device, &s->kernels));
+    KOLO_TRY(kolo_regions_open(ctx, s->device, region_bytes, s, &s->regions));
+    KOLO_TRY(make_mailbox(s));
+    kolo_cu_result_t r = s->api->event_create(&s->order, KOLO_CU_EVENT_NO_TIMING);
+    if (!r) r = s->api->event_create(&s->end, KOLO_CU_EVENT_NO_TIMING);
+    if (r) return kolo_cuda_fail(r, s->device->ordinal, "make an event");
+    s->args.layout = s->p2p.layout = s->layout;
+    s->args.rank = s->p2p.rank = (uint32_t)s->regions.rank;
+    for (int i = 0; i < s->regions.nranks; i++)
+        s->args.regions[i] = s->p2p.regions[i] = (uint64_t)(uintptr_t)s->regions.address[i];
+    return KOLO_OK;
+}
+
+static void close_state(void *state)
+{
+    kolo_cuda_state_t *s = state;
+    bool pushed = false;
+    if (!s) return;
+    if (s->api && s->device && kolo_cuda_enter(s->device, &pushed) == KOLO_OK) {
+        if (s->order) s->api->event_destroy(s->order);
+        if (s->end) s->api->event_destroy(s->end);
+        kolo_regions_close(&s->regions);
+        if (s->mailbox) s->api->host_free(s->mailbox);
+        kolo_cuda_leave(pushed);
+    }
+    free(s);
+}
+
+static kolo_status_t open_state(kolo_wire_ctx_t *ctx, int device, void **state)
+{
+    int n = kolo_oob_nranks(ctx->oob);
+    bool pushed;
+    if (n > KOLO_CUDA_RANKS)
+        return kolo_fail(KOLO_ERR_UNSUPPORTED, "a GPU communicator has at most %d ranks here, not %d",
+                         KOLO_CUDA_RANKS, n);
+    kolo_cuda_state_t *s = calloc(1, sizeof *s);
+    if (!s) return kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for a GPU communicator");
+    kolo_status_t status = kolo_cuda_load(&s->api);
+    if (status == KOLO_OK) status = kolo_cuda_device(device, &s->device);
+    if (status == KOLO_OK) status = kolo_cuda_enter(s->device, &pushed);
+    if (status == KOLO_OK) {
+        status = open_entered(s, ctx);
+        kolo_cuda_leave(pushed);
+    }
+    if (status != KOLO_OK) {
+        close_state(s);
+        return status;
+    }
+    *state = s;
+    kolo_info("exec", "rank %d: GPU %d (%s, %s), %u blocks, tiles of %u bytes, %.1f MB on the device",
+              s->regions.rank, device, s->device->name, s->device->bus_id, s->layout.blocks, s->layout.tile_bytes,
+              (double)s->layout.bytes / (1 << 20));
+    return KOLO_OK;
+}
+
+/* ---- putting work on a stream ---- */
+
+/* Work of this communicator on another stream comes first. A stream that is being captured has its order from the
+ * program that replays it. */
+static kolo_status_t follow(kolo_cuda_state_t *s, kolo_cu_stream_t stream)
+{
+    int now = KOLO_CU_CAPTURE_NONE;
+    if (!s->launched || s->last == stream) {
+        s->last = stream;
+        return KOLO_OK;
+    }
+    kolo_cu_result_t r = s->api->stream_capturing(stream, &now);
+    if (!r && now != KOLO_CU_CAPTURE_NONE) return KOLO_OK;
+    if (!r) r = s->api->event_record(s->order, s->last);
+    if (!r) r = s->api->stream_wait(stream, s->order, 0);
+    if (r) return kolo_cuda_fail(r, s->device->ordinal, "order two streams of a communicator");
+    s->last = stream;
+    return KOLO_OK;
+}
+
+kolo_status_t kolo_cuda_put(kolo_cuda_state_t *s, kolo_cu_func_t function, uint32_t blocks, void *args,
+                            kolo_cu_stream_t stream)
+{
+    void *params[] = {args};
+    KOLO_TRY(follow(s, stream));
+    kolo_cu_result_t r = s->api->launch(function, blocks, 1, 1, KOLO_CUDA_THREADS, 1, 1, 0, stream, params, NULL);
+    if (r) return kolo_cuda_fail(r, s->device->ordinal, "launch a kernel");
+    s->launched = true;
+    s->asked = false;
+    return KOLO_OK;
+}
+
+kolo_status_t kolo_cuda_put_copy(kolo_cuda_state_t *s, void *dst, const void *src, size_t bytes,
+                                 kolo_cu_stream_t stream)
+{
+    if (dst == src || !bytes) return KOLO_OK;
+    KOLO_TRY(follow(s, stream));
+    kolo_cu_result_t r =
+        s->api->memcpy_async((kolo_cu_ptr_t)(uintptr_t)dst, (kolo_cu_ptr_t)(uintptr_t)src, bytes, stream);
+    if (r) return kolo_cuda_fail(r, s->device->ordinal, "queue a copy");
+    s->launched = true;
+    s->asked = false;
+    return KOLO_OK;
+}
+
+/* ---- arguments ---- */
+
+static bool reached_by_all(const kolo_cuda_state_t *s, const void *p, bool legacy)
+{
+    const kolo_cuda_device_t *peer;
+    if (!s->regions.one_process) return false;
+    for (int r = 0; r < s->regions.nranks; r++)
+        if (kolo_cuda_device(s->regions.ordinal[r], &peer) != KOLO_OK ||
+            !kolo_cuda_reaches(peer->device, p, legacy))
+            return false;
+    return true;
+}
+
+static kolo_status_t check_memory(kolo_cuda_state_t *s, const void *p, uint64_t bytes, const char *what,
+                                  uint32_t *reachable)
+{
+    uintptr_t at = (uintptr_t)p;
+    kolo_mem_place_t place;
+    if (!bytes) return KOLO_OK;
+    for (int i = 0; i < KOLO_CUDA_KNOWN; i++)
+        if (at - s->known[i].base < s->known[i].bytes && bytes <= s->known[i].bytes - (at - s->known[i].base)) {
+            *reachable &= s->known[i].reachable;
+            return KOLO_OK;
+        }
+    kolo_mem_find(p, &place);
+    if (place.ops != &kolo_mem_cuda)
+        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
+                         "%s %p is not memory of a GPU: the communicator of rank %d works on GPU %d", what, p,
+                         s->regions.rank, s->device->ordinal);
+    if (place.device != s->device->ordinal)
+        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
+                         "%s %p lies on GPU %d: the communicator of rank %d works on GPU %d", what, p, place.device,
+                         s->regions.rank, s->device->ordinal);
+    if (at < place.base || place.bytes - (at - place.base) < bytes)
+        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
+                         "%s %p has %llu bytes to the end of its allocation, %llu are needed", what, p,
+                         (unsigned long long)(place.bytes - (at - place.base)), (unsigned long long)bytes);
+    bool direct = reached_by_all(s, p, place.peers);
+    s->known[s->next_known++ % KOLO_CUDA_KNOWN] = (kolo_cuda_known_t){place.base, place.bytes, direct};
+    *reachable &= direct;
+    return KOLO_OK;
+}
+
+/* reachable: whether the other ranks' GPUs reach the buffers. */
+static kolo_status_t check_call(kolo_cuda_state_t *s, const kolo_exec_call_t *c, uint32_t *reachable)
+{
+    uint64_t bytes = c->count * c->elem, n = (uint64_t)s->regions.nranks, src = bytes, dst = bytes;
+    if (c->kind == KOLO_EXEC_COLL) {
+        if (c->coll == KOLO_COLL_REDUCE_SCATTER || c->coll == KOLO_COLL_ALL_TO_ALL || c->coll == KOLO_COLL_SCATTER)
+            src *= n;
+        if (c->coll == KOLO_COLL_ALL_GATHER || c->coll == KOLO_COLL_ALL_TO_ALL || c->coll == KOLO_COLL_GATHER)
+            dst *= n;
+        if (c->coll == KOLO_COLL_BARRIER) src = dst = 0;
+        if (c->reducer.user)
+            return kolo_fail(KOLO_ERR_UNSUPPORTED,
+                             "an operator that is a function of the host cannot run on a GPU");
+    }
+    if (c->src) KOLO_TRY(check_memory(s, c->src, src, "the source", reachable));
+    if (c->dst) KOLO_TRY(check_memory(s, c->dst, dst, "the destination", reachable));
+    return KOLO_OK;
+}
+
+/* ---- the operations ---- */
+
+/* One rank: the definition itself, but for a scale, which the reduction kernel applies. */
+static kolo_status_t launch_alone(kolo_cuda_state_t *s, const kolo_exec_call_t *c)
+{
+    bool reduces =
+        c->coll == KOLO_COLL_ALL_REDUCE || c->coll == KOLO_COLL_REDUCE || c->coll == KOLO_COLL_REDUCE_SCATTER;
+    if (c->coll == KOLO_COLL_BARRIER) return KOLO_OK;
+    if (reduces && c->reducer.pre) return KOLO_IN_PROGRESS; /* by the kernel */
+    return kolo_cuda_put_copy(s, c->dst, c->src, c->count * c->elem, c->stream);
+}
+
+static kolo_status_t launch_collective(kolo_cuda_state_t *s, const kolo_exec_call_t *c)
+{
+    kolo_cuda_family_t family;
+    uint32_t blocks;
+    if (s->regions.nranks == 1) {
+        kolo_status_t status = launch_alone(s, c);
+        if (status != KOLO_IN_PROGRESS) return status;
+    }
+    KOLO_TRY(kolo_cuda_choose(s, c, &s->args, &family, &blocks));
+    return kolo_cuda_put(s, s->kernels->collective[family][c->reducer.type], blocks, &s->args, c->stream);
+}
+
+static kolo_status_t launch_entered(kolo_cuda_state_t *s, const kolo_exec_call_t *calls, size_t n)
+{
+    uint32_t reachable = 1;
+    for (size_t i = 0; i < n; i++) KOLO_TRY(check_call(s, &calls[i], &reachable));
+    for (size_t i = 0; i < n;) {
+        size_t end = i;
+        if (calls[i].kind == KOLO_EXEC_COLL) {
+            s->args.reachable = reachable;
+            KOLO_TRY(launch_collective(s, &calls[i++]));
+            continue;
+        }
+        while (end < n && calls[end].kind != KOLO_EXEC_COLL) end++;
+        KOLO_TRY(kolo_cuda_messages(s, &calls[i], end - i));
+        i = end;
+    }
+    return KOLO_OK;
+}
+
+static kolo_status_t launch(void *state, const kolo_exec_call_t *calls, size_t n)
+{
+    kolo_cuda_state_t *s = state;
+    bool pushed;
+    KOLO_TRY(kolo_cuda_enter(s->device, &pushed));
+    kolo_status_t status = launch_entered(s, calls, n);
+    kolo_cuda_leave(pushed);
+    return status;
+}
+
+/* Asks at the end of the last stream; work of the program that stands there is waited for, too. */
+static kolo_status_t poll(void *state)
+{
+    kolo_cuda_state_t *s = state;
+    bool pushed;
+    if (!s->launched) return KOLO_OK;
+    KOLO_TRY(kolo_cuda_enter(s->device, &pushed));
+    kolo_cu_result_t r = s->asked ? KOLO_CU_SUCCESS : s->api->event_record(s->end, s->last);
+    s->asked = r == KOLO_CU_SUCCESS;
+    if (!r) r = s->api->event_query(s->end);
+    kolo_cuda_leave(pushed);
+    if (r == KOLO_CU_NOT_READY) return KOLO_IN_PROGRESS;
+    return r ? kolo_cuda_fail(r, s->device->ordinal, "ask for the end of the operations") : KOLO_OK;
+}
+
+static void cancel(void *state)
+{
+    kolo_cuda_state_t *s = state;
+    __atomic_store_n(&s->mailbox->abort, 1, __ATOMIC_RELEASE);
+}
+
+static void awaited(void *state, char *buf, size_t bytes)
+{
+    static const char *const words[] = {[KOLO_CUDA_WAITS_LINES] = "lines from",
+                                        [KOLO_CUDA_WAITS_TILE] = "a tile from",
+                                        [KOLO_CUDA_WAITS_CREDIT] = "room at"};
+    const kolo_cuda_state_t *s = state;
+    const kolo_cuda_report_t *r = &s->mailbox->report;
+    buf[0] = 0;
+    if (__atomic_load_n(&r->set, __ATOMIC_ACQUIRE) != 1 || r->what > KOLO_CUDA_WAITS_CREDIT) return;
+    snprintf(buf, bytes, "block %u waited for %s rank %u, step %u", r->block, words[r->what], r->peer, r->step);
+}
+
+static size_t memory(const void *state)
+{
+    return ((const kolo_cuda_state_t *)state)->layout.bytes;
+}
+
+const kolo_exec_ops_t kolo_exec_cuda = {.name = "CUDA",
+                                        .open = open_state,
+                                        .launch = launch,
+                                        .poll = poll,
+                                        .cancel = cancel,
+                                        .awaited = awaited,
+                                        .memory = memory,
+                                        .close = close_state};

@@ -1,0 +1,262 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The family for operations of middle length: one step, by lines of 128 bytes that carry 120 of payload and the number
+ * of the operation (the LL128 protocol of NCCL). Eight lanes store a line together, and NVLink brings the 128 bytes
+ * whole. As with the short lines (ll.cuh) two halves are used in turn, and every rank waits for one line of every other
+ * at least.
+ */
+#ifndef KOLO_EXEC_CUDA_LL128_CUH
+#define KOLO_EXEC_CUDA_LL128_CUH
+
+#include "exec/cuda/ll.cuh"
+
+#define KOLO_LINE_WORDS 15 /* of 8 bytes, before the flag */
+#define KOLO_LINE_BATCH 4  /* lines that a group of lanes has under way; while it reduces, as registers allow */
+template <typename T> struct kolo_reduce_batch {
+    static const int value = sizeof(T) == 1 ? 1 : 2;
+};
+
+/* A thread's part of a line: one lane of eight, or on the host all of them. */
+#ifdef __CUDACC__
+#define KOLO_LANES 1
+KOLO_DEV uint32_t kolo_lane(uint32_t k) { return (threadIdx.x & 7) + k; }
+KOLO_DEV uint32_t kolo_group(void) { return threadIdx.x / 8; }
+KOLO_DEV uint32_t kolo_groups(void) { return blockDim.x / 8; }
+#else
+#define KOLO_LANES 8
+KOLO_DEV uint32_t kolo_lane(uint32_t k) { return k; }
+KOLO_DEV uint32_t kolo_group(void) { return 0; }
+KOLO_DEV uint32_t kolo_groups(void) { return 1; }
+#endif
+
+typedef struct {
+    uint64_t w[KOLO_LANES][2];
+} kolo_line_t;
+
+#ifdef __CUDACC__
+KOLO_DEV void kolo_line128_store(char *line, const kolo_line_t *x, uint32_t flag)
+{
+    uint64_t second = kolo_lane(0) == 7 ? flag : x->w[0][1];
+    asm volatile("st.volatile.global.v2.u64 [%0], {%1,%2};" ::"l"(line + 16 * kolo_lane(0)), "l"(x->w[0][0]),
+                 "l"(second)
+                 : "memory");
+}
+/* Has the line come? The same answer in its eight lanes. */
+KOLO_DEV bool kolo_line128_load(const char *line, kolo_line_t *x, uint32_t flag)
+{
+    asm volatile("ld.volatile.global.v2.u64 {%0,%1}, [%2];"
+                 : "=l"(x->w[0][0]), "=l"(x->w[0][1])
+                 : "l"(line + 16 * kolo_lane(0))
+                 : "memory");
+    uint32_t mask = 0xffu << (threadIdx.x & 24);
+    return __shfl_sync(mask, (uint32_t)x->w[0][1], 7, 8) == flag;
+}
+/* Does any of the eight lanes say so? */
+KOLO_DEV bool kolo_any_lane(bool x)
+{
+    uint32_t mask = 0xffu << (threadIdx.x & 24);
+    return __any_sync(mask, x);
+}
+#else
+KOLO_DEV void kolo_line128_store(char *line, const kolo_line_t *x, uint32_t flag)
+{
+    uint64_t *at = (uint64_t *)line;
+    for (int i = 0; i < KOLO_LINE_WORDS; i++) __atomic_store_n(at + i, x->w[i / 2][i % 2], __ATOMIC_RELAXED);
+    __atomic_store_n(at + KOLO_LINE_WORDS, (uint64_t)flag, __ATOMIC_RELEASE);
+}
+KOLO_DEV bool kolo_line128_load(const char *line, kolo_line_t *x, uint32_t flag)
+{
+    const uint64_t *at = (const uint64_t *)line;
+    if (__atomic_load_n(at + KOLO_LINE_WORDS, __ATOMIC_ACQUIRE) != flag) return false;
+    for (int i = 0; i < KOLO_LINE_WORDS; i++) x->w[i / 2][i % 2] = __atomic_load_n(at + i, __ATOMIC_RELAXED);
+    x->w[7][1] = flag;
+    return true;
+}
+KOLO_DEV bool kolo_any_lane(bool x) { return x; }
+#endif
+
+/* Where the lines from a rank's block lie in a region. */
+KOLO_DEV char *kolo_lines128(const kolo_cuda_layout_t *l, char *region, uint32_t half, uint32_t from, uint32_t block)
+{
+    uint64_t at = (uint64_t)(half * l->nranks + from) * l->ll128_blocks + block;
+    return region + l->lines128 + at * l->ll128_bytes;
+}
+
+/* This thread's words of line `line` of this rank's input of `bytes`. */
+template <typename T>
+KOLO_DEV void kolo_words_load(kolo_line_t *x, const char *buf, uint64_t line, uint64_t bytes, bool aligned,
+                              const kolo_cuda_args_t &c)
+{
+#pragma unroll
+    for (uint32_t k = 0; k < KOLO_LANES; k++) {
+#pragma unroll
+        for (uint32_t i = 0; i < 2; i++) {
+            uint64_t at = (line * KOLO_LINE_WORDS + kolo_lane(k) * 2 + i) * 8;
+            x->w[k][i] = 0;
+            if (kolo_lane(k) * 2 + i == KOLO_LINE_WORDS || at >= bytes) continue;
+            kolo_vec_t v = kolo_own_input<T, 8 / sizeof(T)>(kolo_user_load8<T>(buf + at, bytes - at, aligned), c);
+            x->w[k][i] = v.w[0] | (uint64_t)v.w[1] << 32;
+        }
+    }
+}
+template <typename T>
+KOLO_DEV void kolo_words_store(const kolo_line_t *x, char *buf, uint64_t line, uint64_t bytes, bool aligned)
+{
+#pragma unroll
+    for (uint32_t k = 0; k < KOLO_LANES; k++) {
+#pragma unroll
+        for (uint32_t i = 0; i < 2; i++) {
+            uint64_t at = (line * KOLO_LINE_WORDS + kolo_lane(k) * 2 + i) * 8;
+            if (kolo_lane(k) * 2 + i == KOLO_LINE_WORDS || at >= bytes) continue;
+            kolo_vec_t v = {{(uint32_t)x->w[k][i], (uint32_t)(x->w[k][i] >> 32), 0, 0}};
+            kolo_user_store8<T>(buf + at, v, bytes - at, aligned);
+        }
+    }
+}
+
+/* Lines [at, at + n) of a batch from a peer; n is 1 to B. */
+template <int B>
+KOLO_DEV bool kolo_batch_wait(const kolo_ll_share_t &s, const char *lines, uint32_t at, uint32_t n, kolo_line_t *x,
+                              uint32_t peer)
+{
+    uint32_t spins = 0;
+    for (;;) {
+        bool all = true;
+#pragma unroll
+        for (uint32_t u = 0; u < B; u++)
+            if (u < n) all = kolo_line128_load(lines + (uint64_t)(at + u * kolo_groups()) * 128, &x[u], s.flag) && all;
+        if (all) return true;
+        if (kolo_any_lane(kolo_give_up(&spins, s.box, KOLO_CUDA_WAITS_LINES, peer, s.flag))) return false;
+    }
+}
+
+/* Lines of a group of lanes from `at` on, at most a batch. */
+template <int B> KOLO_DEV uint32_t kolo_batch(uint32_t at, uint32_t n)
+{
+    uint32_t left = at < n ? (n - at + kolo_groups() - 1) / kolo_groups() : 0;
+    return left < B ? left : B;
+}
+
+template <typename T> KOLO_DEV void kolo_ll128_send(const kolo_cuda_args_t &c, const kolo_ll_share_t &s)
+{
+    for (uint32_t j = 1; j < c.layout.nranks; j++) {
+        uint32_t p = c.rank + j < c.layout.nranks ? c.rank + j : c.rank + j - c.layout.nranks;
+        char *lines = kolo_lines128(&c.layout, kolo_region(c.regions, p), s.flag & 1, c.rank, s.block);
+        const char *src = (const char *)(c.src + p * c.src_stride);
+        bool pays = kolo_ll_pays(c, s.n, c.rank, p), aligned = ((uint64_t)src & 7) == 0;
+        uint32_t lines_to_send = pays ? s.n : 1;
+        for (uint32_t at = kolo_group(); at < lines_to_send; at += KOLO_LINE_BATCH * kolo_groups()) {
+            kolo_line_t x[KOLO_LINE_BATCH];
+            uint32_t n = kolo_batch<KOLO_LINE_BATCH>(at, lines_to_send);
+#pragma unroll
+            for (uint32_t u = 0; u < KOLO_LINE_BATCH; u++)
+                if (u < n) kolo_words_load<T>(&x[u], src, s.first + at + u * kolo_groups(), pays ? c.bytes : 0, aligned, c);
+#pragma unroll
+            for (uint32_t u = 0; u < KOLO_LINE_BATCH; u++)
+                if (u < n) kolo_line128_store(lines + (uint64_t)(at + u * kolo_groups()) * 128, &x[u], s.flag);
+        }
+    }
+}
+
+KOLO_DEV kolo_vec_t kolo_vec_of(const uint64_t *w)
+{
+    return kolo_vec_t{{(uint32_t)w[0], (uint32_t)(w[0] >> 32), (uint32_t)w[1], (uint32_t)(w[1] >> 32)}};
+}
+
+template <typename T> KOLO_DEV bool kolo_ll128_reduce(const kolo_cuda_args_t &c, const kolo_ll_share_t &s)
+{
+    const int N = 16 / sizeof(T), B = kolo_reduce_batch<T>::value;
+    const char *src = (const char *)(c.src + c.rank * c.src_stride);
+    char *dst = (char *)c.dst;
+    bool src_aligned = ((uint64_t)src & 7) == 0, dst_aligned = ((uint64_t)dst & 7) == 0;
+    for (uint32_t at = kolo_group(); at < s.n; at += B * kolo_groups()) {
+        uint32_t n = kolo_batch<B>(at, s.n);
+        kolo_line_t x[B];
+        kolo_sum<T, N> acc[B][KOLO_LANES];
+        for (uint32_t r = 0; r < c.layout.nranks; r++) {
+            if (r == c.rank) {
+#pragma unroll
+                for (uint32_t u = 0; u < B; u++)
+                    if (u < n)
+                        kolo_words_load<T>(&x[u], src, s.first + at + u * kolo_groups(), c.bytes, src_aligned, c);
+            } else if (!kolo_batch_wait<B>(s, kolo_lines128(&c.layout, s.own, s.flag & 1, r, s.block), at, n, x, r)) {
+                return false;
+            }
+#pragma unroll
+            for (uint32_t u = 0; u < B; u++) {
+#pragma unroll
+                for (uint32_t k = 0; k < KOLO_LANES; k++) {
+                    if (u >= n) continue;
+                    if (r == 0)
+                        kolo_sum_begin(&acc[u][k], kolo_vec_of(x[u].w[k]), c);
+                    else
+                        kolo_sum_add(&acc[u][k], kolo_vec_of(x[u].w[k]), c);
+                }
+            }
+        }
+#pragma unroll
+        for (uint32_t u = 0; u < B; u++) {
+            if (u >= n) continue;
+#pragma unroll
+            for (uint32_t k = 0; k < KOLO_LANES; k++) {
+                kolo_vec_t v = kolo_sum_end(&acc[u][k], c);
+                x[u].w[k][0] = v.w[0] | (uint64_t)v.w[1] << 32;
+                x[u].w[k][1] = v.w[2] | (uint64_t)v.w[3] << 32;
+            }
+            kolo_words_store<T>(&x[u], dst, s.first + at + u * kolo_groups(), c.bytes, dst_aligned);
+        }
+    }
+    return true;
+}
+
+template <typename T> KOLO_DEV bool kolo_ll128_copy(const kolo_cuda_args_t &c, const kolo_ll_share_t &s, uint32_t r)
+{
+    char *dst = (char *)(c.dst + r * c.dst_stride);
+    const char *src = (const char *)(c.src + r * c.src_stride);
+    const char *lines = kolo_lines128(&c.layout, s.own, s.flag & 1, r, s.block);
+    bool aligned = (((uint64_t)dst | (r == c.rank ? (uint64_t)src : 0)) & 7) == 0;
+    if (r == c.rank && src == dst) return true;
+    for (uint32_t at = kolo_group(); at < s.n; at += KOLO_LINE_BATCH * kolo_groups()) {
+        uint32_t n = kolo_batch<KOLO_LINE_BATCH>(at, s.n);
+        kolo_line_t x[KOLO_LINE_BATCH];
+        if (r != c.rank && !kolo_batch_wait<KOLO_LINE_BATCH>(s, lines, at, n, x, r)) return false;
+#pragma unroll
+        for (uint32_t u = 0; u < KOLO_LINE_BATCH; u++) {
+            uint64_t line = s.first + at + u * kolo_groups();
+            if (u >= n) continue;
+            if (r == c.rank) kolo_words_load<T>(&x[u], src, line, c.bytes, aligned, c);
+            kolo_words_store<T>(&x[u], dst, line, c.bytes, aligned);
+        }
+    }
+    return true;
+}
+
+template <typename T> KOLO_DEV void kolo_ll128(const kolo_cuda_args_t &c)
+{
+    kolo_ll_share_t s;
+    uint64_t all = ((c.bytes + 7) / 8 + KOLO_LINE_WORDS - 1) / KOLO_LINE_WORDS;
+    uint64_t each = (all + kolo_nblocks() - 1) / kolo_nblocks();
+    bool ok = true;
+    s.block = kolo_bid();
+    s.own = kolo_region(c.regions, c.rank);
+    s.box = (kolo_cuda_mailbox_t *)c.mailbox;
+    uint32_t *counter = kolo_counter(&c.layout, s.own, KOLO_CUDA_COUNT_LINES_128, s.block);
+    s.flag = *counter + 1;
+    s.first = each * s.block;
+    s.n = (uint32_t)(s.first >= all ? 0 : all - s.first < each ? all - s.first : each);
+    kolo_ll128_send<T>(c, s);
+    bool reduces = c.reduce && kolo_ll_pays(c, s.n, c.rank, c.rank);
+    if (reduces) ok = kolo_ll128_reduce<T>(c, s);
+    for (uint32_t j = 0; ok && !reduces && j < c.layout.nranks; j++) {
+        uint32_t r = c.rank + j < c.layout.nranks ? c.rank + j : c.rank + j - c.layout.nranks;
+        kolo_line_t none;
+        if (kolo_ll_pays(c, s.n, r, c.rank) && !c.reduce)
+            ok = kolo_ll128_copy<T>(c, s, r);
+        else if (r != c.rank && kolo_group() == 0)
+            ok = kolo_batch_wait<1>(s, kolo_lines128(&c.layout, s.own, s.flag & 1, r, s.block), 0, 1, &none, r);
+    }
+    kolo_sync();
+    if (kolo_tid() == 0) *counter = s.flag;
+}
+
+#endif

@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What runs operations on a device: the contract between the communicator and an executor whose operations go on by
+ * themselves once they are queued. The communicator checks arguments, keeps the order of calls and knows who is
+ * lost; the executor queues work on the caller's stream and returns. (On the CPU the caller's thread is the
+ * executor: exec/host, entered without this table.)
+ */
+#ifndef KOLO_EXEC_EXEC_H
+#define KOLO_EXEC_EXEC_H
+
+#include "exec/host/reduce.h"
+#include "plan/plan.h"
+#include "wire/wire.h"
+
+typedef enum { KOLO_EXEC_COLL, KOLO_EXEC_SEND, KOLO_EXEC_RECV } kolo_exec_kind_t;
+
+/* One operation. Addresses are of the device; count is per part, as in kolo.h. */
+typedef struct {
+    kolo_exec_kind_t kind;
+    kolo_coll_t coll;
+    kolo_reducer_t reducer; /* type and operator; the type alone where nothing is reduced */
+    int root;               /* or the peer of a send or receive */
+    const void *src;
+    void *dst;
+    uint64_t count;
+    size_t elem;
+    void *stream;
+} kolo_exec_call_t;
+
+typedef struct kolo_exec_ops {
+    const char *name;
+    /* Collective over the communicator; blocking within the context's deadline. `device`: ordinal. */
+    kolo_status_t (*open)(kolo_wire_ctx_t *ctx, int device, void **state);
+    /* Queues operations, in order; sends and receives that stand side by side run together. One thread at a time.
+     * On failure nothing of the call that failed, and of those behind it, was queued. */
+    kolo_status_t (*launch)(void *state, const kolo_exec_call_t *calls, size_t n);
+    /* KOLO_OK: all that was queued is complete. KOLO_IN_PROGRESS, or the device's error. */
+    kolo_status_t (*poll)(void *state);
+    /* Ends what is queued or running; any thread, also while another is in launch(). Nothing runs well after it. */
+    void (*cancel)(void *state);
+    /* What an operation that was ended had waited for: words, or "". */
+    void (*awaited)(void *state, char *buf, size_t bytes);
+    size_t (*memory)(const void *state); /* bytes on the device */
+    /* Everything is complete or was cancelled. Does not wait for peers. NULL is fine. */
+    void (*close)(void *state);
+} kolo_exec_ops_t;
+
+extern const kolo_exec_ops_t kolo_exec_cuda;
+
+#endif
