@@ -9,7 +9,7 @@ N ?= 4
 KOLORUN = $(BUILD)/tools/kolorun
 PERF = $(BUILD)/tools/kolo-perf
 
-.PHONY: all deps look-again run check-run elastic digits param-server test test-all test-vm tidy chaos chaos-points kills programs property bench bench-engine \
+.PHONY: all deps look-again run check-run elastic digits param-server test test-all test-vm test-gpu bench-gpu tidy chaos chaos-points kills programs property bench bench-engine \
         bench-peers install uninstall help format fuzz clean
 
 all: $(BUILD)/build.ninja
@@ -59,6 +59,20 @@ test-vm:
 	@$(MAKE) --no-print-directory look-again
 	@$(MAKE) --no-print-directory all
 	@tests/vm/all $(BUILD) $(ARGS)
+
+# What needs GPUs: conformance, random programs, faults on real ones. GPUS= how many. Last line of each: N passed, N failed.
+GPUS ?= 2
+GPU_CONFORM = $(BUILD)/tests/gpu/gpu_conform --devices $(GPUS)
+test-gpu: all
+	$(GPU_CONFORM) --ranks $(GPUS)
+	$(GPU_CONFORM) --ranks $(GPUS) --processes
+	$(GPU_CONFORM) --ranks $(GPUS) --one-thread
+	$(GPU_CONFORM) --ranks 4 --quick
+	$(GPU_CONFORM) --ranks $(GPUS) --stress 30
+
+# Kolo against NCCL on the same GPUs: ARGS="all_reduce --max 8G --graph --nccl /path/libnccl.so.2"
+bench-gpu: all
+	$(BUILD)/bench/peers-gpu --gpus $(GPUS) $(ARGS)
 
 # Everything, for the night: other launchers, ssh, random faults, real time limits, large sweeps, fuzzing.
 test-all:

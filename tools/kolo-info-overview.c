@@ -6,6 +6,7 @@
 #include "base/wait.h"
 #include "engine/engine.h"
 #include "engine/tuner/numeric.h"
+#include "exec/cuda/cuda.h"
 #include "exec/host/reduce.h"
 #include "kolo-info.h"
 #include "topo/topo.h"
@@ -96,6 +97,10 @@ static void print_build(void)
 #else
     printf("  libibverbs   out: the net wire has no provider, hosts talk by tcp\n");
 #endif
+    if (kolo_cuda_built())
+        printf("  CUDA         in: kernels for GPUs; the driver is loaded by the first GPU communicator\n");
+    else
+        printf("  CUDA         out: built without nvcc, GPU communicators are refused\n");
     print_autotune();
 }
 

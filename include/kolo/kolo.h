@@ -118,11 +118,14 @@ typedef struct kolo_config {
     const char *name;    /* copied; stands in messages. Default "comm" */
     int split_share;     /* 1, on all ranks of a color: a split shares what its parent knows of hosts, processes and
                             wires, and the sizes of its buffers, and is made with fewer messages. Default 0 */
+    int device; /* -1: buffers are ordinary memory. 0 and up: they are memory of the GPU with this number (as
+                   CUDA counts in this process), streams are CUDA streams, and a call is over for the caller
+                   when it is queued. All ranks have a GPU or none has. Default -1, or the parent's */
 } kolo_config_t;
 #define KOLO_CONFIG_INITIALIZER                                                                                    \
     {                                                                                                              \
         sizeof(kolo_config_t), KOLO_CONFIG_MAGIC, KOLO_UNDEFINED_INT, KOLO_UNDEFINED_INT, KOLO_UNDEFINED_INT,      \
-            NULL, KOLO_UNDEFINED_INT                                                                               \
+            NULL, KOLO_UNDEFINED_INT, KOLO_UNDEFINED_INT                                                           \
     }
 
 /* ---- unique id and initialisation -------------------------------------------------------------------------- */

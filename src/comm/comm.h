@@ -11,6 +11,7 @@
 #define KOLO_COMM_COMM_H
 
 #include "algo/algo.h"
+#include "comm/device.h"
 #include "comm/params.h"
 #include "comm/record.h"
 #include "diag/diag.h"
@@ -147,6 +148,9 @@ typedef struct kolo_body {
     const char *name; /* in the handle */
     int init_timeout_ms, op_timeout_ms;
     bool blocking, split_share;
+    int device;                  /* -1: the CPU */
+    const kolo_exec_ops_t *exec; /* of the device */
+    void *_Atomic exec_state;
 
     kolo_oob_t *oob;
     kolo_member_t member;
@@ -205,7 +209,7 @@ struct kolo_comm {
     _Atomic int state;              /* kolo_comm_state_t */
     _Atomic uint32_t turns;         /* splits and the like in the background that are, or wait, for their turn */
     _Atomic bool in_background; /* an operation without a stream has its buffers there, whatever the state says */
-    bool blocking;              /* as in the body */
+    bool blocking, on_device;   /* as in the body */
     kolo_gate_t gate;           /* opened when one of the above changes for somebody who waits */
     int rank, nranks;
     char name[48];

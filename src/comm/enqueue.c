@@ -21,7 +21,7 @@ static kolo_status_t check_common(kolo_call_t *call, const char *what)
     if (KOLO_UNLIKELY(__builtin_mul_overflow(call->count, each, &bytes) || bytes > BYTES_MAX))
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: count %llu is too large (a negative number?)", what,
                          (unsigned long long)call->count);
-    if (KOLO_UNLIKELY(call->stream && !kolo_stream_valid(call->stream)))
+    if (KOLO_UNLIKELY(call->stream && !call->comm->on_device && !kolo_stream_valid(call->stream)))
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: %p is not a stream, or one that was destroyed", what,
                          call->stream);
     return KOLO_OK;
@@ -51,10 +51,11 @@ static kolo_status_t check_root(const kolo_call_t *call, int root, const char *w
                      root, call->comm->nranks);
 }
 
-static kolo_status_t check_buffer(const void *buf, uint64_t bytes, const char *name, const char *what)
+static kolo_status_t check_buffer(const void *buf, uint64_t bytes, bool on_device, const char *name,
+                                  const char *what)
 {
     if (KOLO_UNLIKELY(!buf && bytes)) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: %s is NULL", what, name);
-    if (KOLO_UNLIKELY(kolo_comm_options.check == KOLO_CHECK_BASIC && bytes)) {
+    if (KOLO_UNLIKELY(kolo_comm_options.check == KOLO_CHECK_BASIC && bytes && !on_device)) {
         const volatile char *p = buf;
         (void)p[0];
         (void)p[bytes - 1];
@@ -80,10 +81,11 @@ static kolo_status_t submit(kolo_call_t *call, unsigned src_parts, unsigned dst_
                             const char *what)
 {
     uint64_t bytes = call->count * call->elem;
-    if (src_parts) KOLO_TRY(check_buffer(call->src, bytes, "the source", what));
-    if (dst_parts) KOLO_TRY(check_buffer(call->dst, bytes, "the destination", what));
+    bool on_device = call->comm->on_device;
+    if (src_parts) KOLO_TRY(check_buffer(call->src, bytes, on_device, "the source", what));
+    if (dst_parts) KOLO_TRY(check_buffer(call->dst, bytes, on_device, "the destination", what));
     if (src_parts && dst_parts) KOLO_TRY(check_overlap(call, bytes * src_parts, bytes * dst_parts, in_place, what));
-    if (kolo_deep()) KOLO_TRY(kolo_deep_check(call, bytes * src_parts, bytes * dst_parts, what));
+    if (kolo_deep() && !on_device) KOLO_TRY(kolo_deep_check(call, bytes * src_parts, bytes * dst_parts, what));
     call->in_place = in_place && bytes;
     return kolo_call_submit(call);
 }
@@ -242,8 +244,8 @@ static kolo_status_t submit_p2p(kolo_call_t *call, const void *buf, int peer, co
         return kolo_fail(KOLO_ERR_INVALID_USAGE, "%s: rank %d to itself needs a group with both calls in it", what,
                          peer);
     uint64_t bytes = call->count * call->elem;
-    KOLO_TRY(check_buffer(buf, bytes, "the buffer", what));
-    if (kolo_deep()) KOLO_TRY(kolo_deep_check(call, bytes, bytes, what));
+    KOLO_TRY(check_buffer(buf, bytes, call->comm->on_device, "the buffer", what));
+    if (kolo_deep() && !call->comm->on_device) KOLO_TRY(kolo_deep_check(call, bytes, bytes, what));
     return kolo_call_submit(call);
 }
 

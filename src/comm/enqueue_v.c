@@ -82,7 +82,7 @@ static kolo_status_t check_start(kolo_call_t *call, bool tables, const char *wha
     if (!call->elem) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: unknown type %d", what, (int)call->type);
     if (!tables)
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: a table of counts or displacements is NULL", what);
-    if (call->stream && !kolo_stream_valid(call->stream))
+    if (call->stream && !call->comm->on_device && !kolo_stream_valid(call->stream))
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: %p is not a stream, or one that was destroyed", what,
                          call->stream);
     return KOLO_OK;

@@ -99,6 +99,11 @@ kolo_status_t kolo_group_add(kolo_call_t *call)
                          "%s blocks and %s does not: a group holds communicators of one kind",
                          call->comm->blocking ? call->comm->name : group.calls[0].comm->name,
                          call->comm->blocking ? group.calls[0].comm->name : call->comm->name);
+    if (group.count && group.calls[0].comm->on_device != call->comm->on_device)
+        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
+                         "%s works on a GPU and %s on the CPU: a group holds communicators of one kind",
+                         call->comm->on_device ? call->comm->name : group.calls[0].comm->name,
+                         call->comm->on_device ? group.calls[0].comm->name : call->comm->name);
     KOLO_TRY(find_share(call));
     KOLO_TRY(kolo_call_own(call));
     kolo_status_t status = grow((void **)&group.calls, &group.capacity, group.count, sizeof *group.calls);
@@ -508,7 +513,11 @@ kolo_status_t kolo_group_end(void)
 {
     if (group.depth == 0) return kolo_fail(KOLO_ERR_INVALID_USAGE, "group_end without group_start");
     if (--group.depth > 0) return KOLO_OK;
-    kolo_status_t status = group.ninits ? end_inits() : end_calls();
+    kolo_status_t status;
+    if (group.count && group.error == KOLO_OK && group.calls[0].comm->on_device)
+        status = kolo_device_submit_group(group.calls, group.count);
+    else
+        status = group.ninits ? end_inits() : end_calls();
     group.count = group.ncomms = group.ninits = 0;
     group.error = KOLO_OK;
     return status;

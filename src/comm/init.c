@@ -44,6 +44,7 @@ kolo_status_t kolo_body_new(int rank, int nranks, const kolo_config_t *config, c
     int init_ms =
         pick(c.init_timeout_ms, parent ? parent->init_timeout_ms : (int)kolo_comm_options.init_timeout_ms);
     int share = pick(c.split_share, parent ? parent->split_share : 0);
+    int device = pick(c.device, parent ? parent->device : -1);
     int op_ms = pick(c.op_timeout_ms, parent ? parent->op_timeout_ms : (int)kolo_comm_options.op_timeout_ms);
     if (blocking != 0 && blocking != 1)
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: config.blocking is %d, expected 0 or 1", what, blocking);
@@ -53,6 +54,9 @@ kolo_status_t kolo_body_new(int rank, int nranks, const kolo_config_t *config, c
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
                          "%s: config.init_timeout_ms %d must be positive and config.op_timeout_ms %d not negative",
                          what, init_ms, op_ms);
+    if (device < -1)
+        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: config.device is %d, expected a GPU's number or -1", what,
+                         device);
     kolo_body_t *body = calloc(1, sizeof *body);
     if (!body) return kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for a communicator");
     body->rank = rank;
@@ -61,6 +65,7 @@ kolo_status_t kolo_body_new(int rank, int nranks, const kolo_config_t *config, c
     body->split_share = share;
     body->init_timeout_ms = init_ms;
     body->op_timeout_ms = op_ms;
+    body->device = device;
     body->operation = (uint64_t)kolo_comm_options.counter_start;
     kolo_comm_t handle;
     kolo_status_t status = kolo_handle_new(body, &handle);
@@ -69,6 +74,7 @@ kolo_status_t kolo_body_new(int rank, int nranks, const kolo_config_t *config, c
         return status;
     }
     snprintf(handle->name, sizeof handle->name, "%s", c.name ? c.name : parent ? parent->name : "comm");
+    handle->on_device = device >= 0;
     *out = body;
     return KOLO_OK;
 }
@@ -166,6 +172,7 @@ kolo_status_t kolo_body_setup(kolo_body_t *body)
     body->conns = calloc(n + 1, sizeof(kolo_conn_t *));
     if (!body->ll_rx || !body->conns)
         return kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for the connection tables of %d ranks", body->nranks);
+    KOLO_TRY(kolo_device_open(body));
     KOLO_TRY(kolo_lost_watch(body));
     kolo_record_open(body);
     kolo_cores_warn(body);

@@ -55,7 +55,7 @@ kolo_status_t kolo_body_meet(kolo_body_t *body)
         KOLO_TRY(kolo_member_build(&body->member, body->rank, body->nranks, body->borrowed.cards));
         return kolo_oob_barrier(body->oob);
     }
-    KOLO_TRY(kolo_member_fill_card(&card, body->rank, -1));
+    KOLO_TRY(kolo_member_fill_card(&card, body->rank, body->device));
     KOLO_TRY(kolo_wire_fill_card(&card));
     return kolo_member_gather(body->oob, &card, &body->member);
 }

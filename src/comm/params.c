@@ -3,6 +3,7 @@
  * All parameter tables of the library in one list, parsed once. See params.h.
  */
 #include "comm/params.h"
+#include "exec/cuda/cuda.h"
 #include "exec/host/reduce.h"
 #include "link/link.h"
 #include "member/member.h"
@@ -45,11 +46,11 @@ static const kolo_param_t rows[] = {
 static const kolo_param_table_t comm_table = {"comm", rows, KOLO_COUNTOF(rows), NULL};
 
 const kolo_param_table_t *const kolo_param_tables[] = {
-    &kolo_base_params,       &kolo_link_params, &kolo_meet_params, &kolo_oob_params,
-    &kolo_member_params,     &kolo_topo_params, &kolo_wire_params, &kolo_onesided_params,
-    &kolo_rendezvous_params, &kolo_ib_params,   &kolo_tcp_params,  &kolo_tune_params,
-    &kolo_reduce_params,     &comm_table,       &kolo_job_params,  &kolo_engine_params,
-    &kolo_elastic_params,
+    &kolo_base_params,       &kolo_link_params, &kolo_meet_params,     &kolo_oob_params,
+    &kolo_member_params,     &kolo_topo_params, &kolo_wire_params,     &kolo_onesided_params,
+    &kolo_rendezvous_params, &kolo_ib_params,   &kolo_tcp_params,      &kolo_tune_params,
+    &kolo_reduce_params,     &comm_table,       &kolo_job_params,      &kolo_engine_params,
+    &kolo_elastic_params,    &kolo_cuda_params, &kolo_cuda_ipc_params, &kolo_exec_cuda_params,
 };
 const size_t kolo_param_table_count = KOLO_COUNTOF(kolo_param_tables);
 

@@ -14,6 +14,7 @@ void kolo_body_unset(kolo_body_t *body)
 {
     if (body->oob) kolo_oob_set_news(body->oob, NULL, NULL);
     if (body->oob) kolo_oob_set_who(body->oob, NULL, NULL);
+    kolo_device_close(body);
     kolo_body_disconnect(body);
     kolo_record_close(body);
     if (body->ctx_open) {
@@ -93,6 +94,7 @@ kolo_status_t kolo_body_fail(kolo_body_t *body, kolo_status_t status)
     if (atomic_load(&h->state) != KOLO_COMM_STARTING)
         atomic_store(&h->state, atomic_load(&body->abort) ? KOLO_COMM_ABORTED : KOLO_COMM_FAILED);
     if (body->oob) kolo_oob_give_up(body->oob);
+    kolo_device_cancel(body);
     if (body->ctx_open) kolo_control_fail(&body->ctx); /* before the caller has its buffers back */
     kolo_gate_open(&h->gate);
     return status;
@@ -106,7 +108,8 @@ static kolo_status_t finalize(kolo_body_t *body)
     KOLO_TRY(kolo_handle_quiet(h, &body->abort, false));
     int state = atomic_load(&h->state);
     if (state != KOLO_COMM_FINALIZING) return kolo_handle_refuse(h, state); /* a queued operation failed */
-    kolo_status_t status = kolo_oob_barrier(body->oob);
+    kolo_status_t status = kolo_device_drain(body);
+    if (status == KOLO_OK) status = kolo_oob_barrier(body->oob);
     KOLO_FAIL_POINT("comm.finalize.met");
     if (status == KOLO_OK)
         atomic_compare_exchange_strong(&h->state, &finalizing, KOLO_COMM_FINALIZED);
@@ -247,7 +250,7 @@ kolo_status_t kolo_comm_user_rank(kolo_comm_t comm, int *rank)
 kolo_status_t kolo_comm_device(kolo_comm_t comm, int *device)
 {
     KOLO_TRY(query(comm, device, "comm_device"));
-    *device = -1;
+    *device = comm->body->device;
     return KOLO_OK;
 }
 

@@ -84,7 +84,7 @@ kolo_status_t kolo_op_create_premul_sum(kolo_op_t *op, const void *scalar, kolo_
     if (!kolo_type_size(type))
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "op_create_premul_sum: unknown type %d", (int)type);
     KOLO_TRY(kolo_reducer_init(&r, type, KOLO_SUM, (uint32_t)comm->nranks));
-    r.pre = true;
+    r.pre = r.pre_own = true;
     if (type >= KOLO_FLOAT16)
         r.pre_float = read_float(scalar, type);
     else

@@ -1,0 +1,221 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * From a checked call to the executor of a device. A call takes its turn, is queued and has ended for its caller;
+ * finalize and destroy wait until the device is through. When a rank is lost, the news end the kernels (lost.c).
+ */
+#include "base/clock.h"
+#include "base/log.h"
+#include "comm/comm.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define CANCEL_MS 10000 /* kernels look every millisecond whether they are to end */
+
+kolo_status_t kolo_device_open(kolo_body_t *body)
+{
+    void *state = NULL;
+    if (body->device < 0) return KOLO_OK;
+    if (body->op_timeout_ms)
+        kolo_warn("comm", "%s rank %d: operations on a GPU have no time limit yet; op_timeout_ms is not looked at",
+                  body->name, body->rank);
+    body->ctx.deadline_ns = kolo_deadline_ms(body->init_timeout_ms);
+    kolo_status_t status = kolo_exec_cuda.open(&body->ctx, body->device, &state);
+    body->ctx.deadline_ns = 0;
+    if (status != KOLO_OK) return status;
+    body->exec = &kolo_exec_cuda;
+    atomic_store(&body->exec_state, state);
+    if (atomic_load(&body->stop)) kolo_device_cancel(body);
+    return KOLO_OK;
+}
+
+void kolo_device_cancel(kolo_body_t *body)
+{
+    void *state = atomic_load(&body->exec_state);
+    if (state) body->exec->cancel(state);
+}
+
+static void describe(void *arg, char *buf, size_t bytes)
+{
+    const kolo_body_t *body = arg;
+    snprintf(buf, bytes, "the operations that %s rank %d has queued on GPU %d", body->name, body->rank,
+             body->device);
+}
+
+static kolo_status_t wait_done(kolo_body_t *body, const _Atomic uint32_t *abort, uint64_t deadline)
+{
+    kolo_wait_t wait;
+    kolo_status_t status;
+    void *state = atomic_load(&body->exec_state);
+    kolo_wait_init(&wait, abort, deadline, describe, body, 1);
+    while ((status = body->exec->poll(state)) == KOLO_IN_PROGRESS)
+        if ((status = kolo_wait_pause(&wait)) != KOLO_OK) break;
+    kolo_wait_end(&wait);
+    return status;
+}
+
+kolo_status_t kolo_device_drain(kolo_body_t *body)
+{
+    return atomic_load(&body->exec_state) ? wait_done(body, &body->stop, 0) : KOLO_OK;
+}
+
+void kolo_device_close(kolo_body_t *body)
+{
+    char awaited[160];
+    void *state = atomic_load(&body->exec_state);
+    if (!state) return;
+    kolo_status_t status = kolo_device_drain(body);
+    if (status != KOLO_OK) {
+        body->exec->cancel(state);
+        status = wait_done(body, NULL, kolo_deadline_ms(CANCEL_MS));
+        body->exec->awaited(state, awaited, sizeof awaited);
+        if (*awaited) kolo_info("comm", "%s rank %d: %s", body->name, body->rank, awaited);
+    }
+    atomic_store(&body->exec_state, NULL);
+    if (status != KOLO_OK) { /* what a kernel may still write to is not given back */
+        kolo_warn("comm", "%s rank %d keeps its memory on GPU %d: its kernels have not ended: %s", body->name,
+                  body->rank, body->device, kolo_error_text());
+        return;
+    }
+    body->exec->close(state);
+}
+
+/* ---- calls ---- */
+
+static kolo_status_t fill(const kolo_call_t *call, kolo_exec_call_t *e)
+{
+    kolo_body_t *body = call->comm->body;
+    bool reduces = call->kind == KOLO_CALL_COLL && kolo_coll_reduces(call->coll);
+    *e = (kolo_exec_call_t){.kind = call->kind == KOLO_CALL_COLL   ? KOLO_EXEC_COLL
+                                    : call->kind == KOLO_CALL_SEND ? KOLO_EXEC_SEND
+                                                                   : KOLO_EXEC_RECV,
+                            .coll = call->coll,
+                            .root = (int)call->root,
+                            .src = call->src,
+                            .dst = call->dst,
+                            .count = call->count,
+                            .elem = call->elem,
+                            .stream = call->stream};
+    if (!reduces || call->op < KOLO_OP_BUILTIN_COUNT)
+        return kolo_reducer_init(&e->reducer, call->type, reduces ? call->op : KOLO_SUM, (uint32_t)body->nranks);
+    e->reducer = call->reducer ? *call->reducer : body->ops[call->op - KOLO_OP_BUILTIN_COUNT].reducer;
+    return KOLO_OK;
+}
+
+static kolo_exec_call_t message(const kolo_call_t *c, kolo_exec_kind_t kind, int peer, const void *at, size_t displ,
+                                size_t count)
+{
+    kolo_exec_call_t e = {.kind = kind, .coll = KOLO_COLL_P2P, .root = peer, .count = count, .elem = c->elem};
+    e.stream = c->stream;
+    e.reducer.type = c->type;
+    if (kind == KOLO_EXEC_SEND)
+        e.src = (const char *)at + displ * c->elem;
+    else
+        e.dst = (char *)(uintptr_t)at + displ * c->elem;
+    return e;
+}
+
+/* The v forms: as messages, or as a reduction to each rank. Returns how many calls. */
+static size_t unfold(const kolo_call_t *c, const kolo_exec_call_t *base, kolo_exec_call_t *out)
+{
+    const kolo_body_t *body = c->comm->body;
+    size_t n = 0, from = 0, to = 0;
+    for (int r = 0; r < body->nranks; r++) {
+        size_t sends = c->send_counts ? c->send_counts[r] : c->recv_counts[body->rank];
+        size_t recvs = c->recv_counts ? c->recv_counts[r] : 0;
+        if (c->send_counts) from = c->send_displs ? c->send_displs[r] : from;
+        to = c->recv_displs ? c->recv_displs[r] : to;
+        if (c->coll == KOLO_COLL_REDUCE_SCATTER) {
+            out[n] = *base;
+            out[n].coll = KOLO_COLL_REDUCE;
+            out[n].root = r;
+            out[n].src = (const char *)c->src + from * c->elem;
+            out[n].dst = r == body->rank ? c->dst : NULL;
+            out[n++].count = sends;
+            from += sends;
+            continue;
+        }
+        bool in_place = r == body->rank && c->coll == KOLO_COLL_ALL_GATHER &&
+                        (const char *)c->src == (const char *)c->dst + to * c->elem;
+        if (!in_place) {
+            out[n++] = message(c, KOLO_EXEC_SEND, r, c->src, from, sends);
+            out[n++] = message(c, KOLO_EXEC_RECV, r, c->dst, to, recvs);
+        }
+        if (c->send_counts) from += sends;
+        to += recvs;
+    }
+    return n;
+}
+
+static kolo_status_t launch(kolo_body_t *body, const kolo_call_t *calls, size_t count)
+{
+    kolo_exec_call_t one, *list = &one;
+    size_t room = 0, n = 0;
+    for (size_t i = 0; i < count; i++)
+        room += calls[i].send_counts || calls[i].recv_counts ? 2 * (size_t)body->nranks : 1;
+    if (room > 1) list = malloc(room * sizeof *list);
+    if (!list) return kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for %zu operations on a GPU", room);
+    kolo_status_t status = KOLO_OK;
+    for (size_t i = 0; i < count && status == KOLO_OK; i++) {
+        kolo_exec_call_t base;
+        status = fill(&calls[i], &base);
+        if (calls[i].send_counts || calls[i].recv_counts)
+            n += unfold(&calls[i], &base, list + n);
+        else
+            list[n++] = base;
+    }
+    if (status == KOLO_OK) status = body->exec->launch(atomic_load(&body->exec_state), list, n);
+    if (list != &one) free(list);
+    return status;
+}
+
+/* The calls of one communicator take one turn. Bad arguments leave the communicator as it was. */
+static kolo_status_t take_turn(const kolo_call_t *calls, size_t count)
+{
+    kolo_comm_t comm = calls->comm;
+    uint64_t ticket;
+    KOLO_TRY(kolo_ticket_draw(comm, &ticket));
+    kolo_status_t status = kolo_ticket_wait(comm, ticket);
+    if (status == KOLO_OK) {
+        kolo_body_t *body = comm->body;
+        body->operation += count;
+        status = launch(body, calls, count);
+        if (status == KOLO_ERR_SYSTEM) status = kolo_body_fail_operation(body, status, calls, count);
+    } else if (comm->error_is_news) {
+        kolo_lost_refused(comm->body, calls, count);
+    }
+    kolo_ticket_end(comm, ticket);
+    return status;
+}
+
+kolo_status_t kolo_device_submit(kolo_call_t *call)
+{
+    return take_turn(call, 1);
+}
+
+kolo_status_t kolo_device_submit_group(kolo_call_t *calls, size_t count)
+{
+    kolo_status_t first = KOLO_OK;
+    char text[KOLO_ERROR_TEXT_BYTES];
+    kolo_call_t *share = malloc(count * sizeof *share);
+    if (!share) return kolo_fail(KOLO_ERR_NO_MEMORY, "group_end: out of memory for %zu calls", count);
+    while (count) {
+        kolo_comm_t comm = calls[0].comm;
+        size_t n = 0, left = 0;
+        for (size_t i = 0; i < count; i++) {
+            if (calls[i].comm == comm)
+                share[n++] = calls[i];
+            else
+                calls[left++] = calls[i];
+        }
+        count = left;
+        kolo_status_t status = take_turn(share, n);
+        for (size_t i = 0; i < n; i++) kolo_call_disown(&share[i]);
+        if (status == KOLO_OK || first != KOLO_OK) continue;
+        first = status;
+        snprintf(text, sizeof text, "%s", kolo_error_text());
+    }
+    free(share);
+    return first == KOLO_OK ? KOLO_OK : kolo_fail(first, "%s", text);
+}

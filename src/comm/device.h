@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Communicators whose ranks work on devices: the calls of kolo.h go to an executor that queues them on the caller's
+ * stream (exec/exec.h). Tickets, life cycle and what is known of the other ranks are the same as on the CPU.
+ */
+#ifndef KOLO_COMM_DEVICE_H
+#define KOLO_COMM_DEVICE_H
+
+#include "exec/exec.h"
+
+struct kolo_body;
+struct kolo_call;
+
+/* After the ranks have met: opens the executor if this communicator has a device. Collective. */
+kolo_status_t kolo_device_open(struct kolo_body *body);
+/* Ends what runs and frees. Safe without a device, and twice. Does not wait for peers. */
+void kolo_device_close(struct kolo_body *body);
+/* Waits until all that was queued is complete, or the communicator has failed. */
+kolo_status_t kolo_device_drain(struct kolo_body *body);
+/* The communicator has failed: kernels end. Any thread. */
+void kolo_device_cancel(struct kolo_body *body);
+/* A call outside a group, and the calls of a group. They are queued when this returns. */
+kolo_status_t kolo_device_submit(struct kolo_call *call);
+kolo_status_t kolo_device_submit_group(struct kolo_call *calls, size_t count);
+
+#endif
