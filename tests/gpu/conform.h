@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The parts of the conformance program that are not single calls.
+ */
+#ifndef KOLO_TESTS_GPU_CONFORM_H
+#define KOLO_TESTS_GPU_CONFORM_H
+
+#include "kit.h"
+
+/* Random calls, several under way on several streams, for options->stress_s seconds; all values checked. */
+bool conform_stress(kit_team_t *t);
+/* options->calls small calls on the same memory, one behind the other, checked every few. */
+bool conform_chain(kit_team_t *t);
+/* What users and machines do wrong. Makes its own communicators. */
+void conform_faults(kit_team_t *t);
+
+#endif

@@ -1,0 +1,231 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The fake driver's modules and launches. A module is any image; its kernels are those of kernels.cc, by name. Each
+ * block of a launch is a thread, all of one launch at the same time, because blocks wait for those of other ranks;
+ * a launch that a device could not hold at once is refused, as a cooperative one would be.
+ */
+#include "fake.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define SM_THREADS 2048
+
+struct CUmod_st {
+    struct CUmod_st *next;
+    struct CUctx_st *ctx;
+    struct CUfunc_st *functions;
+};
+struct CUfunc_st {
+    struct CUfunc_st *next;
+    struct CUmod_st *module;
+    const fake_kernel_t *kernel;
+};
+
+struct fake_launch {
+    struct fake_launch *next;
+    const fake_kernel_t *kernel;
+    unsigned grid, threads;
+    unsigned taken, running; /* blocks */
+    pthread_cond_t over;
+    void *params[FAKE_MAX_PARAMS];
+    _Alignas(16) unsigned char bytes[];
+};
+
+static struct CUmod_st *modules;
+
+/* ---- the threads that run blocks ---- */
+
+static struct {
+    pthread_mutex_t lock;
+    pthread_cond_t more;
+    fake_launch_t *launches; /* with blocks that nobody has taken */
+    unsigned idle;           /* threads that no launch counts on */
+} pool = {.lock = PTHREAD_MUTEX_INITIALIZER, .more = PTHREAD_COND_INITIALIZER};
+
+static void run_block(fake_launch_t *l, unsigned index)
+{
+    fake_jitter();
+    fake_block_enter(index, l->grid, l->threads);
+    l->kernel->block(l->params);
+}
+
+static void *work(void *arg)
+{
+    (void)arg;
+    fake_become_device();
+    pthread_mutex_lock(&pool.lock);
+    for (;;) {
+        while (!pool.launches) pthread_cond_wait(&pool.more, &pool.lock);
+        fake_launch_t *l = pool.launches;
+        unsigned index = l->taken++;
+        if (l->taken == l->grid) pool.launches = l->next;
+        pthread_mutex_unlock(&pool.lock);
+        run_block(l, index);
+        pthread_mutex_lock(&pool.lock);
+        pool.idle++;
+        if (--l->running == 0) pthread_cond_signal(&l->over);
+    }
+    return NULL;
+}
+
+static void add_threads(unsigned n)
+{
+    pthread_attr_t attr;
+    pthread_t thread;
+    pthread_attr_init(&attr);
+    pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
+    pthread_attr_setstacksize(&attr, (size_t)1 << 20);
+    for (; n; n--)
+        if (pthread_create(&thread, &attr, work, NULL)) fake_abort("no thread for a block");
+    pthread_attr_destroy(&attr);
+}
+
+/* On the stream's thread, which is the first block itself. */
+void fake_launch_run(fake_launch_t *l)
+{
+    unsigned others = l->grid - 1;
+    l->taken = 1;
+    l->running = others;
+    if (others) {
+        pthread_mutex_lock(&pool.lock);
+        unsigned missing = others > pool.idle ? others - pool.idle : 0;
+        pool.idle -= others - missing;
+        l->next = pool.launches;
+        pool.launches = l;
+        pthread_cond_broadcast(&pool.more);
+        pthread_mutex_unlock(&pool.lock);
+        add_threads(missing);
+    }
+    run_block(l, 0);
+    pthread_mutex_lock(&pool.lock);
+    while (l->running) pthread_cond_wait(&l->over, &pool.lock);
+    pthread_mutex_unlock(&pool.lock);
+}
+
+void fake_launch_free(fake_launch_t *l)
+{
+    pthread_cond_destroy(&l->over);
+    free(l);
+}
+
+/* ---- exported ---- */
+
+kolo_cu_result_t cuModuleLoadData(kolo_cu_module_t *module, const void *image)
+{
+    FAKE_CONTEXT(ctx);
+    if (!image) return fake_wrong(FAKE_INVALID_VALUE, "cuModuleLoadData without an image");
+    struct CUmod_st *m = calloc(1, sizeof *m);
+    if (!m) abort();
+    m->ctx = ctx;
+    pthread_mutex_lock(&fake_lock);
+    m->next = modules;
+    modules = m;
+    pthread_mutex_unlock(&fake_lock);
+    *module = m;
+    return KOLO_CU_SUCCESS;
+}
+
+static struct CUmod_st **module_locked(const struct CUmod_st *module)
+{
+    struct CUmod_st **m = &modules;
+    while (*m && *m != module) m = &(*m)->next;
+    return m;
+}
+
+kolo_cu_result_t cuModuleUnload(kolo_cu_module_t module)
+{
+    FAKE_CONTEXT(ctx);
+    (void)ctx;
+    pthread_mutex_lock(&fake_lock);
+    struct CUmod_st **at = module_locked(module);
+    bool there = *at != NULL;
+    if (there) *at = module->next;
+    for (struct CUfunc_st *f = there ? module->functions : NULL, *next; f; f = next) {
+        next = f->next;
+        free(f);
+    }
+    if (there) free(module);
+    pthread_mutex_unlock(&fake_lock);
+    return there ? KOLO_CU_SUCCESS : fake_wrong(FAKE_INVALID_HANDLE, "%p is no module", (void *)module);
+}
+
+kolo_cu_result_t cuModuleGetFunction(kolo_cu_func_t *function, kolo_cu_module_t module, const char *name)
+{
+    FAKE_CONTEXT(ctx);
+    (void)ctx;
+    const fake_kernel_t *kernel = fake_kernels;
+    while (kernel->name && strcmp(kernel->name, name) != 0) kernel++;
+    if (!kernel->name) return fake_wrong(FAKE_NOT_FOUND, "there is no kernel \"%s\"", name);
+    struct CUfunc_st *f = calloc(1, sizeof *f);
+    if (!f) abort();
+    pthread_mutex_lock(&fake_lock);
+    bool there = *module_locked(module) != NULL;
+    if (there) {
+        *f = (struct CUfunc_st){module->functions, module, kernel};
+        module->functions = f;
+    }
+    pthread_mutex_unlock(&fake_lock);
+    if (!there) {
+        free(f);
+        return fake_wrong(FAKE_INVALID_HANDLE, "%p is no module", (void *)module);
+    }
+    *function = f;
+    return KOLO_CU_SUCCESS;
+}
+
+static kolo_cu_result_t find_function(const struct CUfunc_st *function, const struct CUctx_st *ctx,
+                                      const fake_kernel_t **kernel)
+{
+    kolo_cu_result_t result = FAKE_INVALID_HANDLE;
+    const struct CUfunc_st *f = NULL;
+    pthread_mutex_lock(&fake_lock);
+    for (struct CUmod_st *m = modules; m && !f; m = m->next)
+        for (f = m->functions; f && f != function;) f = f->next;
+    if (!f)
+        fake_wrong(0, "launch: %p is no function, or its module was unloaded", (const void *)function);
+    else if (f->module->ctx != ctx)
+        fake_wrong(0, "launch: the function belongs to device %d, the current context to device %d",
+                   f->module->ctx->device, ctx->device);
+    else
+        result = KOLO_CU_SUCCESS;
+    if (f) *kernel = f->kernel;
+    pthread_mutex_unlock(&fake_lock);
+    return result;
+}
+
+kolo_cu_result_t cuLaunchKernel(kolo_cu_func_t function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
+                                unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared,
+                                kolo_cu_stream_t stream, void **params, void **extra)
+{
+    const fake_kernel_t *kernel = NULL;
+    size_t bytes = 0;
+    FAKE_CONTEXT(ctx);
+    kolo_cu_result_t r = find_function(function, ctx, &kernel);
+    if (r) return r;
+    if (!grid_x || grid_y != 1 || grid_z != 1 || !block_x || block_x > 1024 || block_y != 1 || block_z != 1 ||
+        extra || shared > 48 << 10 || (kernel->count && !params))
+        return fake_wrong(FAKE_INVALID_VALUE, "launch of %s: grid (%u,%u,%u), block (%u,%u,%u), %u bytes shared",
+                          kernel->name, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared);
+    if (grid_x > (unsigned)fake_multiprocessors() * (SM_THREADS / block_x))
+        return fake_wrong(FAKE_TOO_LARGE,
+                          "launch of %s: %u blocks of %u threads are not resident together on %d "
+                          "multiprocessors",
+                          kernel->name, grid_x, block_x, fake_multiprocessors());
+    for (int i = 0; i < kernel->count; i++) bytes += (kernel->bytes[i] + 15) / 16 * 16;
+    fake_launch_t *l = calloc(1, sizeof *l + bytes);
+    if (!l) abort();
+    l->kernel = kernel;
+    l->grid = grid_x;
+    l->threads = block_x;
+    pthread_cond_init(&l->over, NULL);
+    unsigned char *at = l->bytes;
+    for (int i = 0; i < kernel->count; i++) {
+        memcpy(at, params[i], kernel->bytes[i]);
+        l->params[i] = at;
+        at += (kernel->bytes[i] + 15) / 16 * 16;
+    }
+    r = fake_stream_launch(stream, ctx, l);
+    if (r) fake_launch_free(l);
+    return r;
+}

@@ -1,0 +1,503 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The fake driver's memory: physical allocations are memory files, so that a descriptor of one is a handle for
+ * other processes; addresses are reserved, mapped and opened to devices one by one, as the driver demands. Plain
+ * device memory is an anonymous mapping with a guard page behind it, and stays unreadable for a while after it was
+ * freed.
+ */
+#include "fake.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define GRANULARITY ((size_t)2 << 20)
+#define PAGE        4096u
+#define FILE_NAME   "kolo-fake-gpu-"
+#define GRAVES      256 /* freed ranges that are kept unreadable */
+
+typedef struct {
+    uint64_t id;
+    int fd, device; /* device: of the machine */
+    size_t bytes;
+    int refs; /* handles and mappings */
+    bool held;
+} physical_t;
+
+typedef enum { RESERVED, MAPPED, PLAIN, PINNED } kind_t;
+typedef struct range {
+    struct range *next;
+    kind_t kind;
+    uintptr_t start;
+    size_t bytes, room; /* room: with the guard */
+    int device;         /* here; -1: of a device that is not visible, or host memory */
+    physical_t *physical;
+    uint32_t open_to; /* MAPPED: devices that have access */
+    unsigned flags;
+} range_t;
+
+static range_t *ranges;
+static physical_t *physicals[4096];
+static uint64_t next_id = 1;
+static struct {
+    void *at;
+    size_t bytes;
+} graves[GRAVES];
+static unsigned grave;
+
+/* ---- who may touch device memory: protection keys, where the CPU has them ---- */
+
+static int key = -1;
+static pthread_once_t key_once = PTHREAD_ONCE_INIT;
+
+static void make_key(void)
+{
+    key = pkey_alloc(0, PKEY_DISABLE_ACCESS);
+}
+
+static int protect(void *at, size_t bytes)
+{
+    pthread_once(&key_once, make_key);
+    int rw = PROT_READ | PROT_WRITE;
+    return key < 0 ? mprotect(at, bytes, rw) : pkey_mprotect(at, bytes, rw, key);
+}
+
+void fake_become_device(void)
+{
+    pthread_once(&key_once, make_key);
+    if (key >= 0) pkey_set(key, 0);
+}
+
+/* ---- books ---- */
+
+static range_t *find_locked(uintptr_t p, bool with_reservations)
+{
+    range_t *reserved = NULL;
+    for (range_t *r = ranges; r; r = r->next) {
+        if (p < r->start || p >= r->start + r->bytes) continue;
+        if (r->kind != RESERVED) return r;
+        reserved = r;
+    }
+    return with_reservations ? reserved : NULL;
+}
+
+static range_t *add_locked(kind_t kind, uintptr_t start, size_t bytes)
+{
+    range_t *r = calloc(1, sizeof *r);
+    if (!r) abort();
+    *r = (range_t){.next = ranges, .kind = kind, .start = start, .bytes = bytes, .room = bytes, .device = -1};
+    ranges = r;
+    return r;
+}
+
+static range_t *exact_locked(kind_t kind, uintptr_t start)
+{
+    for (range_t *r = ranges; r; r = r->next)
+        if (r->kind == kind && r->start == start) return r;
+    return NULL;
+}
+
+static void remove_locked(range_t *gone)
+{
+    for (range_t **r = &ranges; *r; r = &(*r)->next) {
+        if (*r != gone) continue;
+        *r = gone->next;
+        free(gone);
+        return;
+    }
+}
+
+static physical_t *physical_locked(uint64_t id)
+{
+    for (size_t i = 0; i < sizeof physicals / sizeof physicals[0]; i++)
+        if (physicals[i] && physicals[i]->id == id && physicals[i]->held) return physicals[i];
+    return NULL;
+}
+
+static void drop_locked(physical_t *p)
+{
+    if (--p->refs) return;
+    for (size_t i = 0; i < sizeof physicals / sizeof physicals[0]; i++)
+        if (physicals[i] == p) physicals[i] = NULL;
+    close(p->fd);
+    free(p);
+}
+
+static kolo_cu_result_t keep_locked(int fd, int device, size_t bytes, kolo_cu_mem_t *mem)
+{
+    for (size_t i = 0; i < sizeof physicals / sizeof physicals[0]; i++) {
+        if (physicals[i]) continue;
+        physicals[i] = malloc(sizeof *physicals[i]);
+        if (!physicals[i]) abort();
+        *physicals[i] = (physical_t){next_id++, fd, device, bytes, 1, true};
+        *mem = physicals[i]->id;
+        return KOLO_CU_SUCCESS;
+    }
+    close(fd);
+    return fake_wrong(FAKE_NO_MEMORY, "thousands of allocations are held");
+}
+
+bool fake_usable_locked(uintptr_t p, size_t bytes, int device, bool *pageable, const char *what)
+{
+    range_t *r = find_locked(p, true);
+    if (pageable) *pageable = false;
+    if (!bytes) return true;
+    if (!r) {
+        if (pageable) *pageable = true;
+        if (!pageable) fake_wrong(0, "%s at %#zx, which is no device memory", what, (size_t)p);
+        return pageable != NULL;
+    }
+    if (r->kind == RESERVED) return fake_wrong(0, "%s at %#zx, where nothing is mapped", what, (size_t)p), false;
+    if (bytes > r->start + r->bytes - p)
+        return fake_wrong(0, "%s of %zu bytes at %#zx, %zu before the end of the allocation", what, bytes,
+                          (size_t)p, (size_t)(r->start + r->bytes - p)),
+               false;
+    if (r->kind == MAPPED && !(r->open_to >> device & 1))
+        return fake_wrong(0, "%s by device %d at %#zx, to which it was given no access", what, device, (size_t)p),
+               false;
+    return true;
+}
+
+/* ---- exported: what a pointer is ---- */
+
+kolo_cu_result_t cuPointerGetAttributes(unsigned n, int *attributes, void **data, kolo_cu_ptr_t p)
+{
+    FAKE_READY();
+    pthread_mutex_lock(&fake_lock);
+    const range_t *r = find_locked((uintptr_t)p, false);
+    range_t none = {.device = -2};
+    bool known = r != NULL, fine = true;
+    if (!r) r = &none;
+    unsigned type = !known ? 0 : r->kind == PINNED ? KOLO_CU_MEMORY_HOST : KOLO_CU_MEMORY_DEVICE;
+    for (unsigned i = 0; i < n && fine; i++) {
+        switch (attributes[i]) {
+        case KOLO_CU_POINTER_MEMORY_TYPE:
+            memcpy(data[i], &type, sizeof type);
+            break;
+        case KOLO_CU_POINTER_DEVICE:
+            memcpy(data[i], &r->device, sizeof r->device);
+            break;
+        case KOLO_CU_POINTER_RANGE_START:
+            memcpy(data[i], &(kolo_cu_ptr_t){r->start}, sizeof(kolo_cu_ptr_t));
+            break;
+        case KOLO_CU_POINTER_RANGE_SIZE:
+            memcpy(data[i], &r->bytes, sizeof r->bytes);
+            break;
+        case KOLO_CU_POINTER_LEGACY_IPC:
+            memcpy(data[i], &(int){r->kind == PLAIN}, sizeof(int));
+            break;
+        default:
+            fake_wrong(0, "pointer attribute %d is not known here", attributes[i]);
+            fine = false;
+        }
+    }
+    pthread_mutex_unlock(&fake_lock);
+    return fine ? KOLO_CU_SUCCESS : FAKE_INVALID_VALUE;
+}
+
+/* ---- exported: virtual memory management ---- */
+
+static bool good_prop(const kolo_cu_mem_prop_t *prop)
+{
+    return prop->type == KOLO_CU_PINNED && prop->location.type == KOLO_CU_LOCATION_DEVICE &&
+           prop->location.id >= 0 && prop->location.id < fake_devices() &&
+           (prop->handles == 0 || prop->handles == KOLO_CU_HANDLE_FD);
+}
+
+kolo_cu_result_t cuMemGetAllocationGranularity(size_t *bytes, const kolo_cu_mem_prop_t *prop, int option)
+{
+    FAKE_READY();
+    if (!good_prop(prop) || option < 0 || option > KOLO_CU_GRANULARITY_RECOMMENDED)
+        return fake_wrong(FAKE_INVALID_VALUE, "granularity of memory that cannot be made");
+    *bytes = GRANULARITY;
+    return KOLO_CU_SUCCESS;
+}
+
+kolo_cu_result_t cuMemCreate(kolo_cu_mem_t *mem, size_t bytes, const kolo_cu_mem_prop_t *prop,
+                             unsigned long long flags)
+{
+    char name[64];
+    FAKE_READY();
+    if (!good_prop(prop) || flags) return fake_wrong(FAKE_INVALID_VALUE, "cuMemCreate: properties make no sense");
+    if (!bytes || bytes % GRANULARITY)
+        return fake_wrong(FAKE_INVALID_VALUE, "cuMemCreate: %zu bytes are no multiple of %zu", bytes, GRANULARITY);
+    int device = fake_device_of_machine(prop->location.id);
+    snprintf(name, sizeof name, FILE_NAME "%d%s", device, prop->handles ? "" : "-private");
+    int fd = memfd_create(name, MFD_CLOEXEC);
+    if (fd < 0 || ftruncate(fd, (off_t)bytes) != 0) {
+        if (fd >= 0) close(fd);
+        return fake_wrong(FAKE_NO_MEMORY, "no memory file of %zu bytes: %s", bytes, strerror(errno));
+    }
+    pthread_mutex_lock(&fake_lock);
+    kolo_cu_result_t r = keep_locked(fd, device, bytes, mem);
+    pthread_mutex_unlock(&fake_lock);
+    return r;
+}
+
+kolo_cu_result_t cuMemRelease(kolo_cu_mem_t mem)
+{
+    FAKE_READY();
+    pthread_mutex_lock(&fake_lock);
+    physical_t *p = physical_locked(mem);
+    if (p) {
+        p->held = false;
+        drop_locked(p);
+    }
+    pthread_mutex_unlock(&fake_lock);
+    return p ? KOLO_CU_SUCCESS
+             : fake_wrong(FAKE_INVALID_VALUE, "cuMemRelease: %llu is no allocation that is held", mem);
+}
+
+kolo_cu_result_t cuMemAddressReserve(kolo_cu_ptr_t *p, size_t bytes, size_t align, kolo_cu_ptr_t at,
+                                     unsigned long long flags)
+{
+    FAKE_READY();
+    if (!align) align = GRANULARITY;
+    if (!bytes || bytes % GRANULARITY || align & (align - 1) || flags)
+        return fake_wrong(FAKE_INVALID_VALUE, "cuMemAddressReserve(%zu, align %zu)", bytes, align);
+    (void)at; /* a wish */
+    if (align < GRANULARITY) align = GRANULARITY;
+    char *all = mmap(NULL, bytes + align, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (all == MAP_FAILED) return fake_wrong(FAKE_NO_MEMORY, "no addresses: %s", strerror(errno));
+    size_t head = (align - (uintptr_t)all % align) % align;
+    if (head) munmap(all, head);
+    if (align - head) munmap(all + head + bytes, align - head);
+    pthread_mutex_lock(&fake_lock);
+    add_locked(RESERVED, (uintptr_t)all + head, bytes);
+    pthread_mutex_unlock(&fake_lock);
+    *p = (uintptr_t)all + head;
+    return KOLO_CU_SUCCESS;
+}
+
+kolo_cu_result_t cuMemAddressFree(kolo_cu_ptr_t p, size_t bytes)
+{
+    FAKE_READY();
+    pthread_mutex_lock(&fake_lock);
+    range_t *r = exact_locked(RESERVED, (uintptr_t)p);
+    bool used = false, good = r && r->bytes == bytes;
+    for (range_t *m = ranges; m && good; m = m->next)
+        used = used || (m->kind == MAPPED && m->start >= r->start && m->start < r->start + r->bytes);
+    if (good && !used) {
+        munmap((void *)(uintptr_t)p, bytes); /* NOLINT: a driver's address */
+        remove_locked(r);
+    }
+    pthread_mutex_unlock(&fake_lock);
+    if (!good) return fake_wrong(FAKE_INVALID_VALUE, "cuMemAddressFree: %#llx is no reservation of %zu", p, bytes);
+    return used ? fake_wrong(FAKE_INVALID_VALUE, "cuMemAddressFree: memory is still mapped at %#llx", p)
+                : KOLO_CU_SUCCESS;
+}
+
+kolo_cu_result_t cuMemMap(kolo_cu_ptr_t p, size_t bytes, size_t offset, kolo_cu_mem_t mem, unsigned long long flags)
+{
+    FAKE_READY();
+    kolo_cu_result_t result = FAKE_INVALID_VALUE;
+    pthread_mutex_lock(&fake_lock);
+    range_t *space = find_locked((uintptr_t)p, true);
+    physical_t *physical = physical_locked(mem);
+    if (!physical || offset || flags || bytes != physical->bytes) {
+        fake_wrong(0, "cuMemMap: handle, offset or length (%zu) are wrong", bytes);
+    } else if (!space || space->kind != RESERVED || p % GRANULARITY || bytes > space->start + space->bytes - p) {
+        fake_wrong(0, "cuMemMap: %#llx is not reserved or in use", p);
+    } else if (mmap((void *)(uintptr_t)p, bytes, PROT_NONE, MAP_SHARED | MAP_FIXED, physical->fd, 0) ==
+               MAP_FAILED) { /* NOLINT */
+        result = fake_wrong(FAKE_NO_MEMORY, "cuMemMap: %s", strerror(errno));
+    } else {
+        range_t *r = add_locked(MAPPED, (uintptr_t)p, bytes);
+        r->physical = physical;
+        r->device = fake_device_here(physical->device);
+        physical->refs++;
+        result = KOLO_CU_SUCCESS;
+    }
+    pthread_mutex_unlock(&fake_lock);
+    return result;
+}
+
+kolo_cu_result_t cuMemUnmap(kolo_cu_ptr_t p, size_t bytes)
+{
+    FAKE_READY();
+    pthread_mutex_lock(&fake_lock);
+    range_t *r = exact_locked(MAPPED, (uintptr_t)p);
+    bool good = r && r->bytes == bytes;
+    if (good) {
+        void *at = (void *)(uintptr_t)p; /* NOLINT */
+        if (mmap(at, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) ==
+            MAP_FAILED)
+            fake_abort("cannot unmap: %s", strerror(errno));
+        drop_locked(r->physical);
+        remove_locked(r);
+    }
+    pthread_mutex_unlock(&fake_lock);
+    return good ? KOLO_CU_SUCCESS
+                : fake_wrong(FAKE_INVALID_VALUE, "cuMemUnmap: %zu bytes at %#llx are no mapping", bytes, p);
+}
+
+kolo_cu_result_t cuMemSetAccess(kolo_cu_ptr_t p, size_t bytes, const kolo_cu_access_t *who, size_t n)
+{
+    FAKE_READY();
+    for (size_t i = 0; i < n; i++)
+        if (who[i].location.type != KOLO_CU_LOCATION_DEVICE || who[i].location.id < 0 ||
+            who[i].location.id >= fake_devices() ||
+            (who[i].flags != 0 && who[i].flags != KOLO_CU_ACCESS_READ_WRITE))
+            return fake_wrong(FAKE_INVALID_VALUE, "cuMemSetAccess: who or what makes no sense");
+    pthread_mutex_lock(&fake_lock);
+    range_t *r = exact_locked(MAPPED, (uintptr_t)p);
+    bool good = r && r->bytes == bytes;
+    for (size_t i = 0; i < n && good; i++) {
+        uint32_t bit = 1u << who[i].location.id;
+        r->open_to = who[i].flags ? r->open_to | bit : r->open_to & ~bit;
+    }
+    if (good && (r->open_to ? protect((void *)(uintptr_t)p, bytes)
+                            : mprotect((void *)(uintptr_t)p, bytes, PROT_NONE))) /* NOLINT */
+        fake_abort("cannot change the protection: %s", strerror(errno));
+    pthread_mutex_unlock(&fake_lock);
+    return good ? KOLO_CU_SUCCESS
+                : fake_wrong(FAKE_INVALID_VALUE, "cuMemSetAccess: %zu bytes at %#llx are no mapping", bytes, p);
+}
+
+kolo_cu_result_t cuMemGetAccess(unsigned long long *flags, const kolo_cu_location_t *who, kolo_cu_ptr_t p)
+{
+    FAKE_READY();
+    if (who->type != KOLO_CU_LOCATION_DEVICE || who->id < 0 || who->id >= fake_devices())
+        return fake_wrong(FAKE_INVALID_VALUE, "cuMemGetAccess: who makes no sense");
+    pthread_mutex_lock(&fake_lock);
+    const range_t *r = find_locked((uintptr_t)p, false);
+    bool mapped = r && r->kind == MAPPED;
+    *flags = mapped && (r->open_to & 1u << who->id) ? KOLO_CU_ACCESS_READ_WRITE : 0;
+    pthread_mutex_unlock(&fake_lock);
+    return mapped ? KOLO_CU_SUCCESS
+                  : fake_wrong(FAKE_INVALID_VALUE, "cuMemGetAccess: %#llx is no mapping", (unsigned long long)p);
+}
+
+kolo_cu_result_t cuMemExportToShareableHandle(void *handle, kolo_cu_mem_t mem, int type, unsigned long long flags)
+{
+    char path[64], name[128] = "";
+    FAKE_READY();
+    pthread_mutex_lock(&fake_lock);
+    physical_t *p = physical_locked(mem);
+    int fd = -1;
+    if (p && type == KOLO_CU_HANDLE_FD && !flags) {
+        snprintf(path, sizeof path, "/proc/self/fd/%d", p->fd);
+        if (readlink(path, name, sizeof name - 1) > 0 && !strstr(name, "-private"))
+            fd = fcntl(p->fd, F_DUPFD_CLOEXEC, 3);
+    }
+    pthread_mutex_unlock(&fake_lock);
+    if (fd < 0) return fake_wrong(FAKE_INVALID_VALUE, "memory %llu cannot be exported", mem);
+    memcpy(handle, &fd, sizeof fd);
+    return KOLO_CU_SUCCESS;
+}
+
+kolo_cu_result_t cuMemImportFromShareableHandle(kolo_cu_mem_t *mem, void *handle, int type)
+{
+    char path[64], name[128] = "";
+    struct stat st;
+    int fd = (int)(intptr_t)handle, device = -1;
+    FAKE_READY();
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    if (type == KOLO_CU_HANDLE_FD && readlink(path, name, sizeof name - 1) > 0)
+        if (sscanf(name, "/memfd:" FILE_NAME "%d", &device) != 1) device = -1;
+    if (device < 0 || fstat(fd, &st) != 0)
+        return fake_wrong(FAKE_INVALID_VALUE, "descriptor %d (%s) is no exported memory", fd, name);
+    int own = fcntl(fd, F_DUPFD_CLOEXEC, 3);
+    if (own < 0) return fake_wrong(FAKE_NO_MEMORY, "no descriptor: %s", strerror(errno));
+    pthread_mutex_lock(&fake_lock);
+    kolo_cu_result_t r = keep_locked(own, device, (size_t)st.st_size, mem);
+    pthread_mutex_unlock(&fake_lock);
+    return r;
+}
+
+/* ---- exported: plain device memory, pinned host memory ---- */
+
+static kolo_cu_result_t map_new(kind_t kind, size_t bytes, int device, unsigned flags, uintptr_t *at)
+{
+    size_t room = (bytes + PAGE - 1) / PAGE * PAGE;
+    char *p = mmap(NULL, room + PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (p == MAP_FAILED) return fake_wrong(FAKE_NO_MEMORY, "no %zu bytes: %s", bytes, strerror(errno));
+    if (kind == PLAIN ? protect(p, room) : mprotect(p, room, PROT_READ | PROT_WRITE))
+        fake_abort("cannot change the protection: %s", strerror(errno));
+    pthread_mutex_lock(&fake_lock);
+    range_t *r = add_locked(kind, (uintptr_t)p, bytes);
+    r->room = room + PAGE;
+    r->device = device;
+    r->flags = flags;
+    pthread_mutex_unlock(&fake_lock);
+    *at = (uintptr_t)p;
+    return KOLO_CU_SUCCESS;
+}
+
+static bool unmap_old(kind_t kind, uintptr_t p)
+{
+    pthread_mutex_lock(&fake_lock);
+    range_t *r = exact_locked(kind, p);
+    if (r) {
+        void *at = (void *)p; /* NOLINT */
+        if (mmap(at, r->room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) ==
+            MAP_FAILED)
+            fake_abort("cannot free: %s", strerror(errno));
+        if (graves[grave].at) munmap(graves[grave].at, graves[grave].bytes);
+        graves[grave].at = at;
+        graves[grave].bytes = r->room;
+        grave = (grave + 1) % GRAVES;
+        remove_locked(r);
+    }
+    pthread_mutex_unlock(&fake_lock);
+    return r != NULL;
+}
+
+kolo_cu_result_t cuMemAlloc_v2(kolo_cu_ptr_t *p, size_t bytes)
+{
+    uintptr_t at;
+    FAKE_CONTEXT(ctx);
+    if (!bytes) return fake_wrong(FAKE_INVALID_VALUE, "cuMemAlloc of nothing");
+    kolo_cu_result_t r = map_new(PLAIN, bytes, ctx->device, 0, &at);
+    if (!r) *p = at;
+    return r;
+}
+
+kolo_cu_result_t cuMemFree_v2(kolo_cu_ptr_t p)
+{
+    FAKE_CONTEXT(ctx);
+    (void)ctx;
+    kolo_cu_result_t r = cuCtxSynchronize(); /* as the real one does */
+    if (r) return r;
+    return !p || unmap_old(PLAIN, (uintptr_t)p)
+               ? KOLO_CU_SUCCESS
+               : fake_wrong(FAKE_INVALID_VALUE, "cuMemFree: nothing was allocated at %#llx", p);
+}
+
+kolo_cu_result_t cuMemHostAlloc(void **p, size_t bytes, unsigned flags)
+{
+    uintptr_t at;
+    FAKE_CONTEXT(ctx);
+    (void)ctx;
+    if (!bytes || flags > 7) return fake_wrong(FAKE_INVALID_VALUE, "cuMemHostAlloc(%zu, flags %u)", bytes, flags);
+    kolo_cu_result_t r = map_new(PINNED, bytes, -1, flags, &at);
+    if (!r) *p = (void *)at; /* NOLINT */
+    return r;
+}
+
+kolo_cu_result_t cuMemFreeHost(void *p)
+{
+    FAKE_CONTEXT(ctx);
+    (void)ctx;
+    return unmap_old(PINNED, (uintptr_t)p)
+               ? KOLO_CU_SUCCESS
+               : fake_wrong(FAKE_INVALID_VALUE, "cuMemFreeHost: nothing was allocated at %p", p);
+}
+
+kolo_cu_result_t cuMemHostGetDevicePointer_v2(kolo_cu_ptr_t *p, void *host, unsigned flags)
+{
+    FAKE_CONTEXT(ctx);
+    (void)ctx;
+    pthread_mutex_lock(&fake_lock);
+    range_t *r = find_locked((uintptr_t)host, false);
+    bool good = r && r->kind == PINNED && r->flags & KOLO_CU_HOST_MAPPED && !flags;
+    pthread_mutex_unlock(&fake_lock);
+    if (!good) return fake_wrong(FAKE_INVALID_VALUE, "%p is no host memory that devices have mapped", host);
+    *p = (uintptr_t)host;
+    return KOLO_CU_SUCCESS;
+}

@@ -1,0 +1,489 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The fake driver's streams and events. A stream is a queue with a thread; each piece of work has a mark that tells
+ * when it is done, and an event, a wait or the next piece holds on to marks. The legacy default stream waits for
+ * the blocking streams of its context and they for it, as the driver has it.
+ */
+#include "fake.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+typedef struct {
+    int refs;
+    bool done;
+    uint64_t ns;
+} mark_t;
+
+typedef enum { WAIT, RECORD, SET, COPY, LAUNCH } work_kind_t;
+typedef struct work {
+    struct work *next;
+    mark_t *mark;
+    work_kind_t kind;
+    mark_t *awaited;
+    uintptr_t to, from;
+    size_t bytes;
+    unsigned char value;
+    fake_launch_t *launch;
+} work_t;
+
+struct CUstream_st {
+    struct CUstream_st *next;
+    struct CUctx_st *ctx;
+    bool blocking, destroyed;
+    work_t *head, **tail;
+    mark_t *last;
+    pthread_cond_t more;
+};
+
+struct CUevent_st {
+    struct CUevent_st *next;
+    struct CUctx_st *ctx;
+    bool timing;
+    mark_t *mark;
+};
+
+static struct CUstream_st *streams;
+static struct CUevent_st *events;
+static pthread_cond_t some_done = PTHREAD_COND_INITIALIZER;
+static pthread_key_t own_key; /* per-thread default streams */
+static pthread_once_t own_once = PTHREAD_ONCE_INIT;
+
+/* ---- marks; lock held ---- */
+
+static mark_t *hold(mark_t *m)
+{
+    if (m) m->refs++;
+    return m;
+}
+
+static void drop(mark_t *m)
+{
+    if (m && --m->refs == 0) free(m);
+}
+
+/* Takes over a hold. */
+static void await(mark_t *m)
+{
+    if (!m) return;
+    while (!m->done) pthread_cond_wait(&some_done, &fake_lock);
+    drop(m);
+}
+
+/* ---- the stream's thread ---- */
+
+static void check_range(const work_t *w, uintptr_t p, int device, const char *what)
+{
+    bool pageable;
+    pthread_mutex_lock(&fake_lock);
+    bool fine = fake_usable_locked(p, w->bytes, device, &pageable, what);
+    pthread_mutex_unlock(&fake_lock);
+    if (!fine) fake_abort("memory was freed while a %s on it was queued", what);
+}
+
+static void run(const work_t *w, int device)
+{
+    if (w->kind != WAIT) fake_jitter();
+    switch (w->kind) {
+    case WAIT:
+        pthread_mutex_lock(&fake_lock);
+        await(hold(w->awaited));
+        pthread_mutex_unlock(&fake_lock);
+        break;
+    case RECORD:
+        break;
+    case SET:
+        check_range(w, w->to, device, "memset");
+        memset((void *)w->to, w->value, w->bytes); /* NOLINT: a driver's address */
+        break;
+    case COPY:
+        check_range(w, w->to, device, "copy");
+        check_range(w, w->from, device, "copy");
+        memmove((void *)w->to, (const void *)w->from, w->bytes); /* NOLINT */
+        break;
+    case LAUNCH:
+        fake_launch_run(w->launch);
+        break;
+    }
+}
+
+static void free_stream_locked(struct CUstream_st *s)
+{
+    for (struct CUstream_st **p = &streams; *p; p = &(*p)->next) {
+        if (*p != s) continue;
+        *p = s->next;
+        break;
+    }
+    drop(s->last);
+    pthread_cond_destroy(&s->more);
+    free(s);
+}
+
+static void *serve(void *arg)
+{
+    struct CUstream_st *s = arg;
+    fake_become_device();
+    pthread_mutex_lock(&fake_lock);
+    for (;;) {
+        while (!s->head && !s->destroyed) pthread_cond_wait(&s->more, &fake_lock);
+        work_t *w = s->head;
+        if (!w) break;
+        pthread_mutex_unlock(&fake_lock);
+        run(w, s->ctx->device);
+        if (w->launch) fake_launch_free(w->launch);
+        struct timespec now;
+        clock_gettime(CLOCK_MONOTONIC, &now);
+        pthread_mutex_lock(&fake_lock);
+        s->head = w->next;
+        if (!s->head) s->tail = &s->head;
+        w->mark->done = true;
+        w->mark->ns = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+        pthread_cond_broadcast(&some_done);
+        drop(w->mark);
+        drop(w->awaited);
+        free(w);
+    }
+    free_stream_locked(s);
+    pthread_mutex_unlock(&fake_lock);
+    return NULL;
+}
+
+static struct CUstream_st *new_stream_locked(struct CUctx_st *ctx, bool blocking)
+{
+    struct CUstream_st *s = calloc(1, sizeof *s);
+    pthread_attr_t attr;
+    pthread_t thread;
+    if (!s) abort();
+    s->ctx = ctx;
+    s->blocking = blocking;
+    s->tail = &s->head;
+    pthread_cond_init(&s->more, NULL);
+    pthread_attr_init(&attr);
+    pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
+    if (pthread_create(&thread, &attr, serve, s)) fake_abort("no thread for a stream");
+    pthread_attr_destroy(&attr);
+    s->next = streams;
+    streams = s;
+    return s;
+}
+
+/* ---- handles ---- */
+
+static void end_own(void *arg)
+{
+    struct CUstream_st **own = arg;
+    pthread_mutex_lock(&fake_lock);
+    for (int i = 0; i < FAKE_MAX_DEVICES; i++) {
+        if (!own[i]) continue;
+        own[i]->destroyed = true;
+        pthread_cond_signal(&own[i]->more);
+    }
+    pthread_mutex_unlock(&fake_lock);
+    free(own);
+}
+
+static void make_key(void)
+{
+    pthread_key_create(&own_key, end_own);
+}
+
+static struct CUstream_st *own_stream_locked(struct CUctx_st *ctx)
+{
+    pthread_once(&own_once, make_key);
+    struct CUstream_st **own = pthread_getspecific(own_key);
+    if (!own) {
+        own = calloc(FAKE_MAX_DEVICES, sizeof(struct CUstream_st *));
+        if (!own || pthread_setspecific(own_key, own)) abort();
+    }
+    if (!own[ctx->device]) own[ctx->device] = new_stream_locked(ctx, true);
+    return own[ctx->device];
+}
+
+/* The stream behind a handle, of the current context; NULL with the result in *why. Lock held. */
+static struct CUstream_st *stream_locked(kolo_cu_stream_t handle, struct CUctx_st *ctx, const char *what,
+                                         kolo_cu_result_t *why)
+{
+    if ((uintptr_t)handle <= 1) {
+        if (!ctx->legacy) ctx->legacy = new_stream_locked(ctx, false);
+        return ctx->legacy;
+    }
+    if ((uintptr_t)handle == 2) return own_stream_locked(ctx);
+    for (struct CUstream_st *s = streams; s; s = s->next) {
+        if (s != handle || s->destroyed) continue;
+        if (s->ctx == ctx) return s;
+        *why = FAKE_INVALID_HANDLE;
+        fake_wrong(0, "%s: the stream belongs to device %d, the current context to device %d", what, s->ctx->device,
+                   ctx->device);
+        return NULL;
+    }
+    *why = FAKE_INVALID_HANDLE;
+    fake_wrong(0, "%s: %p is no stream, or was destroyed", what, (void *)handle);
+    return NULL;
+}
+
+static struct CUevent_st *event_locked(kolo_cu_event_t handle, const char *what)
+{
+    for (struct CUevent_st *e = events; e; e = e->next)
+        if (e == handle) return e;
+    fake_wrong(0, "%s: %p is no event, or was destroyed", what, (void *)handle);
+    return NULL;
+}
+
+/* ---- queueing; lock held ---- */
+
+static mark_t *push_one(struct CUstream_st *s, work_t work)
+{
+    work_t *w = malloc(sizeof *w);
+    mark_t *m = calloc(1, sizeof *m);
+    if (!w || !m) abort();
+    *w = work;
+    w->next = NULL;
+    w->mark = m;
+    m->refs = 2; /* the work's and the stream's */
+    *s->tail = w;
+    s->tail = &w->next;
+    drop(s->last);
+    s->last = m;
+    pthread_cond_signal(&s->more);
+    return m;
+}
+
+static void push_wait(struct CUstream_st *s, mark_t *m)
+{
+    if (m && !m->done) push_one(s, (work_t){.kind = WAIT, .awaited = hold(m)});
+}
+
+static mark_t *push(struct CUstream_st *s, work_t work)
+{
+    if (s == s->ctx->legacy) {
+        for (struct CUstream_st *o = streams; o; o = o->next)
+            if (o->ctx == s->ctx && o->blocking) push_wait(s, o->last);
+    } else if (s->blocking && s->ctx->legacy) {
+        push_wait(s, s->ctx->legacy->last);
+    }
+    return push_one(s, work);
+}
+
+kolo_cu_result_t fake_stream_launch(kolo_cu_stream_t stream, struct CUctx_st *ctx, fake_launch_t *launch)
+{
+    kolo_cu_result_t why = KOLO_CU_SUCCESS;
+    pthread_mutex_lock(&fake_lock);
+    struct CUstream_st *s = stream_locked(stream, ctx, "launch", &why);
+    if (s) push(s, (work_t){.kind = LAUNCH, .launch = launch});
+    pthread_mutex_unlock(&fake_lock);
+    return why;
+}
+
+/* ---- exported: memset, memcpy ---- */
+
+kolo_cu_result_t cuMemsetD8Async(kolo_cu_ptr_t p, unsigned char value, size_t n, kolo_cu_stream_t stream)
+{
+    FAKE_CONTEXT(ctx);
+    kolo_cu_result_t why = FAKE_INVALID_VALUE;
+    pthread_mutex_lock(&fake_lock);
+    if (fake_usable_locked((uintptr_t)p, n, ctx->device, NULL, "memset")) {
+        why = KOLO_CU_SUCCESS;
+        struct CUstream_st *s = stream_locked(stream, ctx, "memset", &why);
+        if (s) push(s, (work_t){.kind = SET, .to = (uintptr_t)p, .bytes = n, .value = value});
+    }
+    pthread_mutex_unlock(&fake_lock);
+    return why;
+}
+
+kolo_cu_result_t cuMemcpyAsync(kolo_cu_ptr_t to, kolo_cu_ptr_t from, size_t bytes, kolo_cu_stream_t stream)
+{
+    FAKE_CONTEXT(ctx);
+    kolo_cu_result_t why = FAKE_INVALID_VALUE;
+    bool pageable_to = false, pageable_from = false;
+    pthread_mutex_lock(&fake_lock);
+    if (fake_usable_locked((uintptr_t)to, bytes, ctx->device, &pageable_to, "copy") &&
+        fake_usable_locked((uintptr_t)from, bytes, ctx->device, &pageable_from, "copy")) {
+        why = KOLO_CU_SUCCESS;
+        struct CUstream_st *s = stream_locked(stream, ctx, "copy", &why);
+        mark_t *m = NULL;
+        if (s) m = push(s, (work_t){.kind = COPY, .to = (uintptr_t)to, .from = (uintptr_t)from, .bytes = bytes});
+        if (pageable_to || pageable_from) await(hold(m)); /* the driver waits there, too */
+    }
+    pthread_mutex_unlock(&fake_lock);
+    return why;
+}
+
+/* ---- exported: streams ---- */
+
+kolo_cu_result_t cuStreamCreate(kolo_cu_stream_t *stream, unsigned flags)
+{
+    FAKE_CONTEXT(ctx);
+    if (flags > KOLO_CU_STREAM_NON_BLOCKING) return fake_wrong(FAKE_INVALID_VALUE, "cuStreamCreate(%u)", flags);
+    pthread_mutex_lock(&fake_lock);
+    *stream = new_stream_locked(ctx, flags != KOLO_CU_STREAM_NON_BLOCKING);
+    pthread_mutex_unlock(&fake_lock);
+    return KOLO_CU_SUCCESS;
+}
+
+/* What is queued is still done. */
+kolo_cu_result_t cuStreamDestroy_v2(kolo_cu_stream_t stream)
+{
+    FAKE_CONTEXT(ctx);
+    kolo_cu_result_t why = KOLO_CU_SUCCESS;
+    if ((uintptr_t)stream <= 2) return fake_wrong(FAKE_INVALID_HANDLE, "a default stream cannot be destroyed");
+    pthread_mutex_lock(&fake_lock);
+    struct CUstream_st *s = stream_locked(stream, ctx, "cuStreamDestroy", &why);
+    if (s) {
+        s->destroyed = true;
+        pthread_cond_signal(&s->more);
+    }
+    pthread_mutex_unlock(&fake_lock);
+    return why;
+}
+
+kolo_cu_result_t cuStreamSynchronize(kolo_cu_stream_t stream)
+{
+    FAKE_CONTEXT(ctx);
+    kolo_cu_result_t why = KOLO_CU_SUCCESS;
+    pthread_mutex_lock(&fake_lock);
+    struct CUstream_st *s = stream_locked(stream, ctx, "cuStreamSynchronize", &why);
+    if (s) await(hold(s->last));
+    pthread_mutex_unlock(&fake_lock);
+    return why;
+}
+
+kolo_cu_result_t cuStreamQuery(kolo_cu_stream_t stream)
+{
+    FAKE_CONTEXT(ctx);
+    kolo_cu_result_t why = KOLO_CU_SUCCESS;
+    pthread_mutex_lock(&fake_lock);
+    struct CUstream_st *s = stream_locked(stream, ctx, "cuStreamQuery", &why);
+    if (s && s->last && !s->last->done) why = KOLO_CU_NOT_READY;
+    pthread_mutex_unlock(&fake_lock);
+    return why;
+}
+
+kolo_cu_result_t cuStreamWaitEvent(kolo_cu_stream_t stream, kolo_cu_event_t event, unsigned flags)
+{
+    FAKE_CONTEXT(ctx);
+    kolo_cu_result_t why = FAKE_INVALID_HANDLE;
+    if (flags) return fake_wrong(FAKE_INVALID_VALUE, "cuStreamWaitEvent with flags %u", flags);
+    pthread_mutex_lock(&fake_lock);
+    struct CUevent_st *e = event_locked(event, "cuStreamWaitEvent");
+    if (e) {
+        why = KOLO_CU_SUCCESS;
+        struct CUstream_st *s = stream_locked(stream, ctx, "cuStreamWaitEvent", &why);
+        if (s) push_wait(s, e->mark);
+    }
+    pthread_mutex_unlock(&fake_lock);
+    return why;
+}
+
+kolo_cu_result_t cuStreamIsCapturing(kolo_cu_stream_t stream, int *status)
+{
+    FAKE_CONTEXT(ctx);
+    kolo_cu_result_t why = KOLO_CU_SUCCESS;
+    pthread_mutex_lock(&fake_lock);
+    if (stream_locked(stream, ctx, "cuStreamIsCapturing", &why)) *status = KOLO_CU_CAPTURE_NONE;
+    pthread_mutex_unlock(&fake_lock);
+    return why;
+}
+
+kolo_cu_result_t cuCtxSynchronize(void)
+{
+    FAKE_CONTEXT(ctx);
+    pthread_mutex_lock(&fake_lock);
+    mark_t *marks[1024];
+    int n = 0;
+    for (struct CUstream_st *s = streams; s && n < 1024; s = s->next)
+        if (s->ctx == ctx && s->last) marks[n++] = hold(s->last);
+    for (int i = 0; i < n; i++) await(marks[i]);
+    pthread_mutex_unlock(&fake_lock);
+    return KOLO_CU_SUCCESS;
+}
+
+/* ---- exported: events ---- */
+
+kolo_cu_result_t cuEventCreate(kolo_cu_event_t *event, unsigned flags)
+{
+    FAKE_CONTEXT(ctx);
+    if (flags & ~7u) return fake_wrong(FAKE_INVALID_VALUE, "cuEventCreate(%u)", flags);
+    struct CUevent_st *e = calloc(1, sizeof *e);
+    if (!e) abort();
+    e->ctx = ctx;
+    e->timing = !(flags & KOLO_CU_EVENT_NO_TIMING);
+    pthread_mutex_lock(&fake_lock);
+    e->next = events;
+    events = e;
+    pthread_mutex_unlock(&fake_lock);
+    *event = e;
+    return KOLO_CU_SUCCESS;
+}
+
+kolo_cu_result_t cuEventRecord(kolo_cu_event_t event, kolo_cu_stream_t stream)
+{
+    FAKE_CONTEXT(ctx);
+    kolo_cu_result_t why = FAKE_INVALID_HANDLE;
+    pthread_mutex_lock(&fake_lock);
+    struct CUevent_st *e = event_locked(event, "cuEventRecord");
+    if (e && e->ctx != ctx) {
+        fake_wrong(0, "cuEventRecord: the event belongs to device %d, the stream to %d", e->ctx->device,
+                   ctx->device);
+    } else if (e) {
+        why = KOLO_CU_SUCCESS;
+        struct CUstream_st *s = stream_locked(stream, ctx, "cuEventRecord", &why);
+        if (s) {
+            drop(e->mark);
+            e->mark = hold(push(s, (work_t){.kind = RECORD}));
+        }
+    }
+    pthread_mutex_unlock(&fake_lock);
+    return why;
+}
+
+kolo_cu_result_t cuEventQuery(kolo_cu_event_t event)
+{
+    FAKE_READY();
+    pthread_mutex_lock(&fake_lock);
+    struct CUevent_st *e = event_locked(event, "cuEventQuery");
+    kolo_cu_result_t r = !e ? FAKE_INVALID_HANDLE : e->mark && !e->mark->done ? KOLO_CU_NOT_READY : KOLO_CU_SUCCESS;
+    pthread_mutex_unlock(&fake_lock);
+    return r;
+}
+
+kolo_cu_result_t cuEventSynchronize(kolo_cu_event_t event)
+{
+    FAKE_READY();
+    pthread_mutex_lock(&fake_lock);
+    struct CUevent_st *e = event_locked(event, "cuEventSynchronize");
+    if (e) await(hold(e->mark));
+    pthread_mutex_unlock(&fake_lock);
+    return e ? KOLO_CU_SUCCESS : FAKE_INVALID_HANDLE;
+}
+
+kolo_cu_result_t cuEventElapsedTime_v2(float *ms, kolo_cu_event_t start, kolo_cu_event_t end)
+{
+    FAKE_READY();
+    kolo_cu_result_t r = FAKE_INVALID_HANDLE;
+    pthread_mutex_lock(&fake_lock);
+    struct CUevent_st *a = event_locked(start, "cuEventElapsedTime"), *b = event_locked(end, "cuEventElapsedTime");
+    if (a && b && a->timing && b->timing && a->mark && b->mark) {
+        r = a->mark->done && b->mark->done ? KOLO_CU_SUCCESS : KOLO_CU_NOT_READY;
+        if (!r) *ms = (float)(((double)b->mark->ns - (double)a->mark->ns) / 1e6);
+    }
+    pthread_mutex_unlock(&fake_lock);
+    return r;
+}
+
+kolo_cu_result_t cuEventDestroy_v2(kolo_cu_event_t event)
+{
+    FAKE_CONTEXT(ctx);
+    (void)ctx;
+    pthread_mutex_lock(&fake_lock);
+    struct CUevent_st *e = event_locked(event, "cuEventDestroy");
+    for (struct CUevent_st **p = &events; e && *p; p = &(*p)->next) {
+        if (*p != e) continue;
+        *p = e->next;
+        drop(e->mark);
+        free(e);
+        break;
+    }
+    pthread_mutex_unlock(&fake_lock);
+    return e ? KOLO_CU_SUCCESS : FAKE_INVALID_HANDLE;
+}

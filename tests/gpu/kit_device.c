@@ -1,0 +1,230 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The device under a rank: the driver by dlopen, as Kolo loads it (KOLO_CUDA_LIBRARY), or host memory and Kolo's
+ * own streams. See kit.h.
+ */
+#include "kit.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+typedef struct {
+    kolo_cuda_api_t api; /* as far as the tests use it */
+    kolo_cu_result_t (*ctx_set)(kolo_cu_ctx_t ctx);
+    kolo_cu_result_t (*alloc)(kolo_cu_ptr_t *p, size_t bytes);
+    kolo_cu_result_t (*free)(kolo_cu_ptr_t p);
+    kolo_cu_result_t (*stream_query)(kolo_cu_stream_t stream);
+} driver_t;
+
+static driver_t driver;
+static bool loaded;
+static int shown;
+
+#define F(member, name)                                                                                            \
+    {                                                                                                              \
+        name, offsetof(driver_t, member)                                                                           \
+    }
+static const struct {
+    const char *name;
+    size_t offset;
+} functions[] = {
+    F(api.init, "cuInit"),
+    F(api.error_name, "cuGetErrorName"),
+    F(api.device_count, "cuDeviceGetCount"),
+    F(api.device_get, "cuDeviceGet"),
+    F(api.primary_retain, "cuDevicePrimaryCtxRetain"),
+    F(api.primary_release, "cuDevicePrimaryCtxRelease_v2"),
+    F(api.host_alloc, "cuMemHostAlloc"),
+    F(api.host_free, "cuMemFreeHost"),
+    F(api.memcpy_async, "cuMemcpyAsync"),
+    F(api.memset8, "cuMemsetD8Async"),
+    F(api.stream_create, "cuStreamCreate"),
+    F(api.stream_destroy, "cuStreamDestroy_v2"),
+    F(api.stream_sync, "cuStreamSynchronize"),
+    F(ctx_set, "cuCtxSetCurrent"),
+    F(alloc, "cuMemAlloc_v2"),
+    F(free, "cuMemFree_v2"),
+    F(stream_query, "cuStreamQuery"),
+};
+
+static bool fine(kolo_cu_result_t r, const char *what)
+{
+    const char *name = NULL;
+    if (!r) return true;
+    driver.api.error_name(r, &name);
+    return kit_fail("driver", 0, "%s: %s", what, name ? name : "unknown error");
+}
+#define CU(call) fine((call), #call)
+
+bool kit_open(bool host, int *devices)
+{
+    const char *library = getenv("KOLO_CUDA_LIBRARY");
+    if (host) {
+        *devices = 1;
+        return true;
+    }
+    void *lib = dlopen(library ? library : "libcuda.so.1", RTLD_NOW);
+    if (!lib) return kit_fail("driver", 0, "%s", dlerror());
+    for (size_t i = 0; i < sizeof functions / sizeof functions[0]; i++) {
+        void *f = dlsym(lib, functions[i].name);
+        if (!f) return kit_fail("driver", 0, "%s", dlerror());
+        memcpy((char *)&driver + functions[i].offset, &f, sizeof f);
+    }
+    loaded = true;
+    return CU(driver.api.init(0)) && CU(driver.api.device_count(&shown)) && (*devices = shown) >= 0;
+}
+
+int kit_devices(void)
+{
+    return shown;
+}
+
+const kolo_cuda_api_t *kit_cuda(void)
+{
+    return loaded ? &driver.api : NULL;
+}
+
+void kit_enter(const kit_rank_t *r)
+{
+    if (r->device >= 0) CU(driver.ctx_set(r->ctx));
+}
+
+static void *at(kolo_cu_ptr_t p)
+{
+    return (void *)(uintptr_t)p; /* NOLINT: a driver's address */
+}
+
+void *kit_alloc(const kit_rank_t *r, size_t bytes)
+{
+    kolo_cu_ptr_t p = 0;
+    if (r->device < 0) return malloc(bytes);
+    kit_enter(r);
+    return CU(driver.alloc(&p, bytes)) ? at(p) : NULL;
+}
+
+void kit_free(const kit_rank_t *r, void *p)
+{
+    if (r->device < 0) {
+        free(p);
+    } else if (p) {
+        kit_enter(r);
+        CU(driver.free((uintptr_t)p));
+    }
+}
+
+static bool open_host(kit_rank_t *r)
+{
+    kolo_stream_t s;
+    for (int i = 0; i < 2; i++) {
+        if (!KIT_OK(kolo_stream_create(&s))) return false;
+        r->streams[i] = s;
+    }
+    r->buffer = malloc(r->room);
+    r->image = malloc(r->room);
+    r->back = malloc(r->room);
+    return r->buffer && r->image && r->back;
+}
+
+bool kit_rank_open(kit_rank_t *r, int device, size_t room)
+{
+    kolo_cu_device_t d;
+    void *image, *back;
+    r->device = device;
+    r->room = room;
+    if (device < 0) return open_host(r);
+    if (!CU(driver.api.device_get(&d, device)) || !CU(driver.api.primary_retain(&r->ctx, d))) return false;
+    kit_enter(r);
+    for (int i = 0; i < 2; i++) {
+        kolo_cu_stream_t s;
+        if (!CU(driver.api.stream_create(&s, KOLO_CU_STREAM_NON_BLOCKING))) return false;
+        r->streams[i] = s;
+    }
+    r->streams[3] = (void *)(uintptr_t)2; /* NOLINT: the thread's own default stream */
+    r->buffer = kit_alloc(r, room);
+    if (!CU(driver.api.host_alloc(&image, room, 0)) || !CU(driver.api.host_alloc(&back, room, 0))) return false;
+    r->image = image;
+    r->back = back;
+    return r->buffer != NULL;
+}
+
+void kit_rank_close(kit_rank_t *r)
+{
+    kolo_cu_device_t d;
+    if (r->device < 0) {
+        for (int i = 0; i < 2; i++) kolo_stream_destroy(r->streams[i]);
+        free(r->image);
+        free(r->back);
+    } else {
+        kit_enter(r);
+        CU(driver.api.host_free(r->image));
+        CU(driver.api.host_free(r->back));
+        for (int i = 0; i < 2; i++) CU(driver.api.stream_destroy(r->streams[i]));
+    }
+    kit_free(r, r->buffer);
+    if (r->device >= 0 && CU(driver.api.device_get(&d, r->device))) CU(driver.api.primary_release(d));
+}
+
+/* ---- copies in a stream's order ---- */
+
+typedef struct {
+    char *to;
+    const char *from;
+    size_t bytes;
+} host_copy_t;
+
+static void do_copy(void *arg)
+{
+    host_copy_t *c = arg;
+    memcpy(c->to, c->from, c->bytes);
+    free(c);
+}
+
+static bool copy(const kit_rank_t *r, char *to, const char *from, size_t bytes, void *stream)
+{
+    if (!bytes) return true;
+    if (r->device >= 0) {
+        kit_enter(r);
+        return CU(driver.api.memcpy_async((uintptr_t)to, (uintptr_t)from, bytes, stream));
+    }
+    host_copy_t *c = malloc(sizeof *c);
+    if (!c) return false;
+    *c = (host_copy_t){to, from, bytes};
+    if (stream) return KIT_OK(kolo_stream_call(stream, do_copy, c));
+    do_copy(c);
+    return true;
+}
+
+bool kit_upload(kit_rank_t *r, size_t from, size_t bytes, void *stream)
+{
+    return copy(r, r->buffer + from, r->image + from, bytes, stream);
+}
+
+bool kit_download(kit_rank_t *r, size_t from, size_t bytes, void *stream)
+{
+    return copy(r, r->back + from, r->buffer + from, bytes, stream);
+}
+
+bool kit_sync(const kit_rank_t *r, void *stream)
+{
+    if (r->device < 0) return !stream || KIT_OK(kolo_stream_synchronize(stream));
+    kit_enter(r);
+    return CU(driver.api.stream_sync(stream));
+}
+
+kolo_status_t kit_query(const kit_rank_t *r, void *stream)
+{
+    if (r->device < 0) return stream ? kolo_stream_query(stream) : KOLO_OK;
+    kit_enter(r);
+    kolo_cu_result_t result = driver.stream_query(stream);
+    if (result == KOLO_CU_NOT_READY) return KOLO_IN_PROGRESS;
+    return CU(result) ? KOLO_OK : KOLO_ERR_SYSTEM;
+}
+
+void kit_nap(void)
+{
+    struct timespec t = {0, 200000};
+    nanosleep(&t, NULL);
+}
