@@ -1,0 +1,355 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Options, ranks as threads or processes, their buffers and communicators, and the watchdog that ends a run which
+ * takes too long. See peers_gpu.h.
+ */
+#include "peers_gpu.h"
+
+#include <getopt.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define WINDOW_SYMMETRIC 1 /* NCCL_WIN_COLL_SYMMETRIC */
+
+static options_t options = {.gpus = 2,
+                            .min = 8,
+                            .max = (uint64_t)8 << 30,
+                            .factor = 4,
+                            .type = KOLO_FLOAT32,
+                            .rounds = 7,
+                            .budget_s = 0.25,
+                            .limit_s = 300,
+                            .driver_path = "libcuda.so.1",
+                            .nccl_path = "libnccl.so.2"};
+static shared_t *shared;
+
+void meet(rank_t *r)
+{
+    int round = atomic_load(&shared->round);
+    if (atomic_fetch_add(&shared->here, 1) + 1 == r->o->gpus) {
+        atomic_store(&shared->here, 0);
+        atomic_fetch_add(&shared->round, 1);
+    }
+    for (int spins = 1; atomic_load_explicit(&shared->round, memory_order_acquire) == round; spins++) {
+        if (spins % 4096) continue;
+        if (atomic_load(&shared->ended)) die("rank %d: another rank has ended", r->rank);
+        sched_yield();
+    }
+}
+
+/* Ends the process by itself when the time is over: a kernel that hangs holds every other way out. */
+static void *watch(void *arg)
+{
+    pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    pthread_cond_t never = PTHREAD_COND_INITIALIZER;
+    struct timespec end;
+    (void)arg;
+    clock_gettime(CLOCK_REALTIME, &end);
+    end.tv_sec += options.limit_s;
+    pthread_mutex_lock(&lock);
+    while (pthread_cond_timedwait(&never, &lock, &end) == 0) continue;
+    atomic_store(&shared->ended, 1);
+    fprintf(stderr, "peers-gpu: not done after %d s (--limit): %s\n", options.limit_s, shared->doing);
+    fflush(NULL);
+    _exit(3);
+}
+
+/* ---- a rank ---- */
+
+static void allocate(rank_t *r)
+{
+    const options_t *o = r->o;
+    unsigned long long p;
+    for (int op = 0; op < OPS; op++) {
+        uint64_t bytes = o->max;
+        if (!o->ops[op]) continue;
+        count_of(o, (op_t)op, &bytes);
+        if (src_bytes_of(o, (op_t)op, bytes) > r->src_bytes) r->src_bytes = src_bytes_of(o, (op_t)op, bytes);
+        if (dst_bytes_of(o, (op_t)op, bytes) > r->dst_bytes) r->dst_bytes = dst_bytes_of(o, (op_t)op, bytes);
+    }
+    void **buffers[] = {(void **)&r->src, (void **)&r->dst}, **windows[] = {&r->src_window, &r->dst_window};
+    size_t sizes[] = {r->src_bytes, r->dst_bytes};
+    for (int i = 0; i < 2; i++) {
+        if (o->windows) {
+            NCCL_MUST(nccl.mem_alloc(buffers[i], sizes[i]));
+            NCCL_MUST(nccl.window_register(r->nccl, *buffers[i], sizes[i], windows[i], WINDOW_SYMMETRIC));
+        } else {
+            CUDA_MUST(cuda.mem_alloc(&p, sizes[i]));
+            *buffers[i] = (void *)(uintptr_t)p; /* NOLINT: a driver's address */
+        }
+    }
+}
+
+static void give_back(rank_t *r)
+{
+    if (r->o->windows) {
+        NCCL_MUST(nccl.window_deregister(r->nccl, r->src_window));
+        NCCL_MUST(nccl.window_deregister(r->nccl, r->dst_window));
+        NCCL_MUST(nccl.mem_free(r->src));
+        NCCL_MUST(nccl.mem_free(r->dst));
+    } else {
+        CUDA_MUST(cuda.mem_free((uintptr_t)r->src));
+        CUDA_MUST(cuda.mem_free((uintptr_t)r->dst));
+    }
+    meet(r);
+    KOLO_MUST(kolo_comm_finalize(r->kolo));
+    KOLO_MUST(kolo_comm_destroy(r->kolo));
+    NCCL_MUST(nccl.destroy(r->nccl));
+}
+
+static void begin(rank_t *r)
+{
+    kolo_config_t config = KOLO_CONFIG_INITIALIZER;
+    int device;
+    char name[128] = "";
+    config.device = r->rank;
+    CUDA_MUST(cuda.device_get(&device, r->rank));
+    CUDA_MUST(cuda.device_name(name, sizeof name, device));
+    CUDA_MUST(cuda.context_retain(&r->context, device));
+    CUDA_MUST(cuda.context_set(r->context));
+    CUDA_MUST(cuda.stream_create(&r->stream, 1)); /* not blocking */
+    if (r->rank == 0) {
+        snprintf(shared->doing, sizeof shared->doing, "initialisation");
+        NCCL_MUST(nccl.unique_id(&shared->nccl_id));
+        KOLO_MUST(kolo_get_unique_id(&shared->kolo_id));
+    }
+    meet(r);
+    NCCL_MUST(nccl.init_rank(&r->nccl, r->o->gpus, shared->nccl_id, r->rank));
+    KOLO_MUST(kolo_comm_init_rank(&r->kolo, r->o->gpus, shared->kolo_id, r->rank, &config));
+    allocate(r);
+    fill_source(r);
+    meet(r);
+    if (r->rank == 0) report_begin(r->o, name);
+}
+
+static void *work(void *arg)
+{
+    rank_t *r = arg;
+    const options_t *o = r->o;
+    begin(r);
+    for (int op = 0; op < OPS; op++) {
+        uint64_t last = 0;
+        for (uint64_t bytes = o->min; bytes <= o->max && o->ops[op]; bytes *= o->factor) {
+            row_t row;
+            uint64_t real = bytes;
+            count_of(o, (op_t)op, &real);
+            if (real == last) continue; /* a size below one element per rank */
+            last = real;
+            measure(r, (op_t)op, bytes, &row);
+            if (r->rank == 0) report_row(o, &row);
+        }
+    }
+    if (r->rank == 0) {
+        report_end(o);
+        snprintf(shared->doing, sizeof shared->doing, "the end");
+    }
+    give_back(r);
+    return NULL;
+}
+
+/* ---- ranks ---- */
+
+static void start_watch(void)
+{
+    pthread_t thread;
+    if (pthread_create(&thread, NULL, watch, NULL) || pthread_detach(thread)) die("no thread for the watchdog");
+}
+
+static void run_threads(void)
+{
+    static rank_t ranks[MOST_RANKS];
+    pthread_t threads[MOST_RANKS];
+    start_watch();
+    libraries_open(&options);
+    for (int i = 0; i < options.gpus; i++) {
+        ranks[i] = (rank_t){.o = &options, .shared = shared, .rank = i};
+        if (pthread_create(&threads[i], NULL, work, &ranks[i])) die("no thread");
+    }
+    for (int i = 0; i < options.gpus; i++) pthread_join(threads[i], NULL);
+}
+
+static void run_child(int rank)
+{
+    rank_t r = {.o = &options, .shared = shared, .rank = rank};
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    start_watch();
+    libraries_open(&options);
+    work(&r);
+}
+
+/* The parent touches neither driver nor library. A child that fails ends the others. */
+static int run_processes(int argc, char **argv, int fd)
+{
+    char *args[64], rank[32], file[32];
+    int failed = 0, status;
+    if (argc > 60) die("too many arguments");
+    snprintf(file, sizeof file, "--shared=%d", fd);
+    for (int i = 0; i < options.gpus; i++) {
+        snprintf(rank, sizeof rank, "--child=%d", i);
+        memcpy(args, argv, sizeof *args * (size_t)argc);
+        args[argc] = rank;
+        args[argc + 1] = file;
+        args[argc + 2] = NULL;
+        pid_t pid = fork();
+        if (pid < 0) die("no process");
+        if (pid > 0) continue;
+        execv("/proc/self/exe", args);
+        _exit(127);
+    }
+    for (int i = 0; i < options.gpus; i++) {
+        if (wait(&status) < 0) break;
+        if (status == 0) continue;
+        failed = 1;
+        atomic_store(&shared->ended, 1);
+    }
+    return failed;
+}
+
+/* ---- options ---- */
+
+static uint64_t size_of(const char *text)
+{
+    char *end;
+    double v = strtod(text, &end);
+    switch (*end) {
+    case 'k':
+    case 'K':
+        return (uint64_t)(v * 1024);
+    case 'm':
+    case 'M':
+        return (uint64_t)(v * 1048576);
+    case 'g':
+    case 'G':
+        return (uint64_t)(v * 1073741824);
+    default:
+        return (uint64_t)v;
+    }
+}
+
+static kolo_type_t type_of(const char *name)
+{
+    static const struct {
+        const char *name;
+        kolo_type_t type;
+    } types[] = {{"float", KOLO_FLOAT32},   {"half", KOLO_FLOAT16}, {"bfloat16", KOLO_BFLOAT16},
+                 {"double", KOLO_FLOAT64},  {"int8", KOLO_INT8},    {"uint8", KOLO_UINT8},
+                 {"int32", KOLO_INT32},     {"int64", KOLO_INT64},  {"e4m3", KOLO_FLOAT8_E4M3},
+                 {"e5m2", KOLO_FLOAT8_E5M2}};
+    for (size_t i = 0; i < sizeof types / sizeof types[0]; i++)
+        if (strcmp(types[i].name, name) == 0) return types[i].type;
+    die("--type %s is not known: float, half, bfloat16, double, int8, uint8, int32, int64, e4m3, e5m2", name);
+}
+
+static void usage(void)
+{
+    die("usage: peers-gpu [OP...] [--gpus N] [--processes] [--graph] [--windows] [--min B] [--max B] [--factor N]\n"
+        "  [--type T] [--rounds N] [--budget SECONDS] [--limit SECONDS] [--nccl PATH] [--driver PATH] [--json "
+        "FILE]\n"
+        "OP: all_reduce all_gather reduce_scatter all_to_all broadcast sendrecv; none: all of them. B: 8, 64K, "
+        "8G.\n"
+        "Prints NCCL's time and Kolo's for each size and their ratio; NVLink multicast is off "
+        "(NCCL_NVLS_ENABLE=0).");
+}
+
+static void parse(int argc, char **argv, int *child, int *fd)
+{
+    static const struct option longs[] = {
+        {"gpus", 1, NULL, 'n'},   {"processes", 0, NULL, 'p'}, {"graph", 0, NULL, 'g'},  {"windows", 0, NULL, 'w'},
+        {"min", 1, NULL, 'b'},    {"max", 1, NULL, 'e'},       {"factor", 1, NULL, 'f'}, {"type", 1, NULL, 't'},
+        {"rounds", 1, NULL, 'r'}, {"budget", 1, NULL, 'B'},    {"limit", 1, NULL, 'l'},  {"nccl", 1, NULL, 'N'},
+        {"json", 1, NULL, 'j'},   {"driver", 1, NULL, 'D'},    {"child", 1, NULL, 'C'},  {"shared", 1, NULL, 'F'},
+        {NULL, 0, NULL, 0}};
+    for (int c; (c = getopt_long(argc, argv, "", longs, NULL)) != -1;) {
+        switch (c) {
+        case 'n':
+            options.gpus = atoi(optarg);
+            break;
+        case 'p':
+            options.processes = true;
+            break;
+        case 'g':
+            options.graph = true;
+            break;
+        case 'w':
+            options.windows = true;
+            break;
+        case 'b':
+            options.min = size_of(optarg);
+            break;
+        case 'e':
+            options.max = size_of(optarg);
+            break;
+        case 'f':
+            options.factor = size_of(optarg);
+            break;
+        case 't':
+            options.type = type_of(optarg);
+            break;
+        case 'r':
+            options.rounds = atoi(optarg);
+            break;
+        case 'B':
+            options.budget_s = atof(optarg);
+            break;
+        case 'l':
+            options.limit_s = atoi(optarg);
+            break;
+        case 'N':
+            options.nccl_path = optarg;
+            break;
+        case 'D':
+            options.driver_path = optarg;
+            break;
+        case 'j':
+            options.json_path = optarg;
+            break;
+        case 'C':
+            *child = atoi(optarg);
+            break;
+        case 'F':
+            *fd = atoi(optarg);
+            break;
+        default:
+            usage();
+        }
+    }
+    for (int i = optind; i < argc; i++) {
+        int op = 0;
+        while (op < OPS && strcmp(op_names[op], argv[i]) != 0) op++;
+        if (op == OPS) usage();
+        options.ops[op] = true;
+    }
+    for (int op = 0; op < OPS && optind == argc; op++) options.ops[op] = true;
+    if (options.gpus < 1 || options.gpus > MOST_RANKS || options.min < 1 || options.max < options.min ||
+        options.factor < 2 || options.rounds < 1 || options.rounds > 100 || options.limit_s < 1)
+        usage();
+}
+
+int main(int argc, char **argv)
+{
+    int child = -1, fd = -1, failed = 0;
+    parse(argc, argv, &child, &fd);
+    if (fd < 0) {
+        fd = memfd_create("peers-gpu", 0);
+        if (fd < 0 || ftruncate(fd, sizeof *shared) != 0) die("no shared memory");
+    }
+    shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (shared == MAP_FAILED) die("no shared memory");
+    if (child >= 0)
+        run_child(child);
+    else if (options.processes)
+        failed = run_processes(argc, argv, fd);
+    else
+        run_threads();
+    fflush(NULL);
+    _exit(failed); /* libraries' threads are not waited for */
+}

@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * How long a call takes, in turn by NCCL and by Kolo. All ranks meet, each takes the host's clock, makes its calls
+ * one behind the other (or launches a graph that holds them), waits for the stream and takes the clock again; the
+ * slowest rank's time over the number of calls is one figure, and the row has the median of the rounds. Both
+ * libraries get the same number of calls.
+ */
+#include "peers_gpu.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#define WARM_UPS     3
+#define CALLS_LEAST  2
+#define CALLS_MOST   400
+#define ROUND_US     4000.0 /* of calls in one round, as far as the least and the most allow */
+#define ROUNDS_MOST  101
+#define THREAD_LOCAL 1 /* CU_STREAM_CAPTURE_MODE_THREAD_LOCAL */
+
+typedef struct {
+    void *graph, *exec;
+} graph_t;
+
+static double now_us(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec * 1e6 + (double)t.tv_nsec * 1e-3;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double median(double *v, int n)
+{
+    qsort(v, (size_t)n, sizeof *v, by_value);
+    return n % 2 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2;
+}
+
+static void capture(const rank_t *r, library_t library, op_t op, size_t count, int calls, graph_t *g)
+{
+    CUDA_MUST(cuda.capture_begin(r->stream, THREAD_LOCAL));
+    for (int i = 0; i < calls; i++) call(r, library, op, count);
+    CUDA_MUST(cuda.capture_end(r->stream, &g->graph));
+    CUDA_MUST(cuda.graph_instantiate(&g->exec, g->graph, 0));
+}
+
+/* The slowest rank's time for one call, on rank 0; 0 elsewhere. */
+static double once(rank_t *r, library_t library, op_t op, size_t count, int calls, const graph_t *g)
+{
+    double worst = 0, *us = r->shared->us[r->turn++ & 1];
+    meet(r);
+    double start = now_us();
+    if (g)
+        CUDA_MUST(cuda.graph_launch(g->exec, r->stream));
+    else
+        for (int i = 0; i < calls; i++) call(r, library, op, count);
+    CUDA_MUST(cuda.stream_sync(r->stream));
+    us[r->rank] = (now_us() - start) / calls;
+    meet(r);
+    for (int i = 0; i < r->o->gpus && r->rank == 0; i++)
+        if (us[i] > worst) worst = us[i];
+    return worst;
+}
+
+/* Rank 0 decides by how long the slower of both takes at its best, and all ranks get the same. */
+static void decide(rank_t *r, op_t op, size_t count)
+{
+    double best[LIBRARIES] = {0}, slow;
+    for (int i = 0; i < 4 * LIBRARIES; i++) {
+        int l = i % LIBRARIES;
+        double us = once(r, (library_t)l, op, count, CALLS_LEAST, NULL);
+        if (i < LIBRARIES || us < best[l]) best[l] = us;
+    }
+    slow = best[NCCL] > best[KOLO] ? best[NCCL] : best[KOLO];
+    if (r->rank == 0) {
+        double calls = ROUND_US / (slow > 0.1 ? slow : 0.1), rounds;
+        if (calls < CALLS_LEAST) calls = CALLS_LEAST;
+        if (calls > CALLS_MOST) calls = CALLS_MOST;
+        rounds = r->o->budget_s * 1e6 / (slow * calls + 1);
+        if (rounds > ROUNDS_MOST) rounds = ROUNDS_MOST;
+        if (rounds < r->o->rounds) rounds = r->o->rounds;
+        atomic_store(&r->shared->calls, (int)calls);
+        atomic_store(&r->shared->rounds, (int)rounds);
+    }
+    meet(r);
+}
+
+void measure(rank_t *r, op_t op, uint64_t bytes, row_t *row)
+{
+    double us[LIBRARIES][ROUNDS_MOST + 1];
+    graph_t graphs[LIBRARIES];
+    size_t count = count_of(r->o, op, &bytes);
+    if (r->rank == 0)
+        snprintf(r->shared->doing, sizeof r->shared->doing, "%s of %llu bytes", op_names[op],
+                 (unsigned long long)bytes);
+    for (int l = 0; l < LIBRARIES; l++) {
+        for (int i = 0; i < WARM_UPS; i++) call(r, (library_t)l, op, count);
+        CUDA_MUST(cuda.stream_sync(r->stream));
+        meet(r);
+    }
+    compare(r, op, count, bytes);
+    decide(r, op, count);
+    int calls = atomic_load(&r->shared->calls), rounds = atomic_load(&r->shared->rounds);
+    if (rounds > ROUNDS_MOST) rounds = ROUNDS_MOST;
+    for (int l = 0; l < LIBRARIES && r->o->graph; l++) {
+        capture(r, (library_t)l, op, count, calls, &graphs[l]);
+        once(r, (library_t)l, op, count, calls, &graphs[l]); /* the first launch uploads it */
+    }
+    for (int i = 0; i < rounds; i++) {
+        for (int k = 0; k < LIBRARIES; k++) {
+            library_t l = (library_t)((i + k) % LIBRARIES); /* each is first as often as the other */
+            us[l][i] = once(r, l, op, count, calls, r->o->graph ? &graphs[l] : NULL);
+        }
+    }
+    for (int l = 0; l < LIBRARIES && r->o->graph; l++) {
+        CUDA_MUST(cuda.graph_exec_destroy(graphs[l].exec));
+        CUDA_MUST(cuda.graph_destroy(graphs[l].graph));
+    }
+    *row = (row_t){.op = op, .bytes = bytes, .calls = calls, .rounds = rounds};
+    for (int l = 0; l < LIBRARIES && r->rank == 0; l++) row->us[l] = median(us[l], rounds);
+}

@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Kolo against a real NCCL on the same GPUs, in the same processes, on the same buffers and streams, in turn. Both
+ * libraries and the driver are loaded by dlopen; what is called of NCCL and of CUDA graphs is declared here, so it
+ * builds without either.
+ */
+#ifndef KOLO_BENCH_PEERS_GPU_H
+#define KOLO_BENCH_PEERS_GPU_H
+
+#include <kolo/kolo.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define MOST_RANKS 16
+#define MOST_SIZES 64
+
+typedef enum { ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL, BROADCAST, SENDRECV, OPS } op_t;
+extern const char *const op_names[OPS];
+
+typedef enum { NCCL, KOLO, LIBRARIES } library_t;
+
+typedef struct {
+    int gpus;
+    bool processes, graph, windows;
+    bool ops[OPS];
+    uint64_t min, max, factor;
+    kolo_type_t type;
+    int rounds;      /* least, of each library at each size */
+    double budget_s; /* of each library at each size */
+    int limit_s;     /* of the whole run */
+    const char *driver_path, *nccl_path, *json_path;
+} options_t;
+
+/* ---- libs.c: results other than 0 end the process with words ---- */
+
+typedef struct nccl_comm *nccl_comm_t;
+typedef struct {
+    char bytes[128];
+} nccl_id_t;
+
+typedef struct {
+    int (*init)(unsigned flags);
+    int (*error_name)(int error, const char **name);
+    int (*driver_version)(int *version);
+    int (*device_count)(int *count);
+    int (*device_get)(int *device, int ordinal);
+    int (*device_name)(char *name, int bytes, int device);
+    int (*context_retain)(void **context, int device);
+    int (*context_set)(void *context);
+    int (*mem_alloc)(unsigned long long *p, size_t bytes);
+    int (*mem_free)(unsigned long long p);
+    int (*memset8)(unsigned long long p, unsigned char value, size_t n, void *stream);
+    int (*memcpy)(unsigned long long to, unsigned long long from, size_t bytes, void *stream);
+    int (*stream_create)(void **stream, unsigned flags);
+    int (*stream_sync)(void *stream);
+    /* graphs; NULL where the driver has none */
+    int (*capture_begin)(void *stream, int mode);
+    int (*capture_end)(void *stream, void **graph);
+    int (*graph_instantiate)(void **exec, void *graph, unsigned long long flags);
+    int (*graph_launch)(void *exec, void *stream);
+    int (*graph_exec_destroy)(void *exec);
+    int (*graph_destroy)(void *graph);
+} cuda_t;
+
+typedef struct {
+    int (*version)(int *version);
+    int (*unique_id)(nccl_id_t *id);
+    int (*init_rank)(nccl_comm_t *comm, int nranks, nccl_id_t id, int rank);
+    int (*destroy)(nccl_comm_t comm);
+    const char *(*error_string)(int result);
+    int (*group_start)(void);
+    int (*group_end)(void);
+    int (*all_reduce)(const void *src, void *dst, size_t count, int type, int op, nccl_comm_t comm, void *stream);
+    int (*broadcast)(const void *src, void *dst, size_t count, int type, int root, nccl_comm_t comm, void *stream);
+    int (*all_gather)(const void *src, void *dst, size_t count, int type, nccl_comm_t comm, void *stream);
+    int (*reduce_scatter)(const void *src, void *dst, size_t count, int type, int op, nccl_comm_t comm,
+                          void *stream);
+    int (*send)(const void *buf, size_t count, int type, int peer, nccl_comm_t comm, void *stream);
+    int (*recv)(void *buf, size_t count, int type, int peer, nccl_comm_t comm, void *stream);
+    /* NULL in older versions */
+    int (*all_to_all)(const void *src, void *dst, size_t count, int type, nccl_comm_t comm, void *stream);
+    int (*mem_alloc)(void **p, size_t bytes);
+    int (*mem_free)(void *p);
+    int (*window_register)(nccl_comm_t comm, void *p, size_t bytes, void **window, int flags);
+    int (*window_deregister)(nccl_comm_t comm, void *window);
+} nccl_t;
+
+extern cuda_t cuda;
+extern nccl_t nccl;
+void libraries_open(const options_t *o);
+void die(const char *format, ...) __attribute__((format(printf, 1, 2), noreturn));
+void cuda_must(int result, const char *what);
+void nccl_must(int result, const char *what);
+void kolo_must(kolo_status_t status, const char *what);
+#define CUDA_MUST(call) cuda_must((call), #call)
+#define NCCL_MUST(call) nccl_must((call), #call)
+#define KOLO_MUST(call) kolo_must((call), #call)
+
+/* ---- what all ranks see, threads or processes ---- */
+
+typedef struct {
+    nccl_id_t nccl_id;
+    kolo_unique_id_t kolo_id;
+    _Atomic int here, round, ended;
+    _Atomic int calls, rounds; /* of the measurement that comes */
+    double us[2][MOST_RANKS];
+    char doing[160]; /* what the watchdog names */
+} shared_t;
+
+typedef struct {
+    const options_t *o;
+    shared_t *shared;
+    int rank, turn;
+    void *context, *stream;
+    nccl_comm_t nccl;
+    kolo_comm_t kolo;
+    char *src, *dst; /* device */
+    size_t src_bytes, dst_bytes;
+    void *src_window, *dst_window;
+} rank_t;
+
+/* All ranks; ends the process when one has given up. */
+void meet(rank_t *r);
+
+/* ---- calls.c ---- */
+
+/* Elements of a call whose larger buffer has about `bytes`; *bytes becomes what it is. */
+size_t count_of(const options_t *o, op_t op, uint64_t *bytes);
+size_t src_bytes_of(const options_t *o, op_t op, uint64_t bytes);
+size_t dst_bytes_of(const options_t *o, op_t op, uint64_t bytes);
+void call(const rank_t *r, library_t library, op_t op, size_t count);
+/* Small integers in the first bytes of the source. */
+void fill_source(const rank_t *r);
+/* Runs both and compares what they leave in the first bytes of the destination. */
+void compare(rank_t *r, op_t op, size_t count, uint64_t bytes);
+
+/* ---- measure.c ---- */
+
+typedef struct {
+    op_t op;
+    uint64_t bytes;
+    double us[LIBRARIES]; /* medians of the slowest rank's time for one call */
+    int calls, rounds;
+} row_t;
+/* Collective; the row is filled in on rank 0. */
+void measure(rank_t *r, op_t op, uint64_t bytes, row_t *row);
+
+/* ---- report.c ---- */
+
+void report_begin(const options_t *o, const char *device);
+void report_row(const options_t *o, const row_t *row);
+void report_end(const options_t *o);
+
+#endif
