@@ -273,6 +273,17 @@ static void groups_of_the_two_ends_need_not_be_alike(void **state)
     assert_int_equal(run_ranks(3, each_in_groups_of_its_own, NULL), 0);
 }
 
+/* Bytes that the C library has handed out. A sanitizer has an allocator of its own, and looks for leaks at the end.
+ */
+static size_t bytes_held(void)
+{
+#if defined(KOLO_SANITIZED)
+    return 0;
+#else
+    return mallinfo2().uordblks;
+#endif
+}
+
 /* Collectives that own data (tables of counts, an operator) and messages in one group: nothing stays behind. */
 static void mix_what_owns(rank_t *r)
 {
@@ -287,7 +298,7 @@ static void mix_what_owns(rank_t *r)
     for (int i = 0; i < GROUPS; i++) {
         if (i == GROUPS / 10) {
             meet();
-            before = mallinfo2().uordblks;
+            before = bytes_held();
             meet();
         }
         EXPECT_OK(kolo_group_start());
@@ -299,7 +310,7 @@ static void mix_what_owns(rank_t *r)
     }
     EXPECT(y == 3 && g == 4 && in[mate] == 1 + r->rank);
     meet();
-    size_t after = mallinfo2().uordblks;
+    size_t after = bytes_held();
     EXPECT(after < before + GROUPS * 16); /* a table is 64 bytes */
     meet();
     EXPECT_OK(kolo_op_destroy(twice, r->comm));

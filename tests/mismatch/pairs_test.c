@@ -107,7 +107,8 @@ static void call_different_things(rank_t *r)
     free(x);
 }
 
-/* A send that its queue or socket has room for is complete at once; its rank is then found in the barrier behind it. */
+/* A send that its queue or socket has room for is complete at once; its rank is then found in the barrier behind
+ * it. */
 static bool says(const run_t *run, int rank, int which)
 {
     const char *text = run->text[rank];
