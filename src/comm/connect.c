@@ -249,7 +249,8 @@ static kolo_status_t flat_keys(const kolo_body_t *body, kolo_plan_conn_t **keys,
     if (!*keys || !*protos) {
         free(*keys);
         free(*protos);
-        return kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for the flat path of %u ranks", n);
+        kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for the flat path of %u ranks", n);
+        return KOLO_ERR_NO_MEMORY;
     }
     for (uint32_t r = 0; r < n; r++) {
         (*protos)[r] = KOLO_PROTO_LL;

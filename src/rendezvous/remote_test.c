@@ -184,7 +184,7 @@ static void many_receives_are_under_way_at_once(void **state)
     kolo_receive_t receives[MANY];
     char *key = make_key(f->worker, PS, WORKER, "w"), other[KOLO_TENSOR_KEY_MAX + 1];
     kolo_value_t value;
-    strcpy(other, make_key(f->worker, PS, WORKER, "v"));
+    snprintf(other, sizeof other, "%s", make_key(f->worker, PS, WORKER, "v"));
     for (int i = 0; i < MANY; i++)
         assert_int_equal(kolo_rendezvous_receive_begin(f->at_worker, i % 3 ? key : other, NULL, &receives[i]),
                          KOLO_OK);
@@ -331,7 +331,7 @@ static void a_restarted_task_is_noticed_and_served_again(void **state)
     heard_t heard = {0};
     kolo_value_t value;
     char old[KOLO_TENSOR_KEY_MAX + 1];
-    strcpy(old, make_key(f->worker, PS, WORKER, "w"));
+    snprintf(old, sizeof old, "%s", make_key(f->worker, PS, WORKER, "w"));
     assert_int_equal(kolo_rendezvous_receive_call(f->at_worker, old, NULL, hear, &heard), KOLO_OK);
     send_value(f->at_ps, make_key(f->worker, PS, WORKER, "x"), 1, 1);
     receive_value(f->at_worker, make_key(f->worker, PS, WORKER, "x"), 1, 1); /* the request has arrived */
@@ -418,8 +418,8 @@ static void sets_cross_all_or_none(void **state)
     const char *keys[2] = {first, second};
     kolo_value_t values[2] = {make_value(10, 1), make_value(20, 2)}, got[2];
     int sent;
-    strcpy(first, make_key(f->worker, PS, WORKER, "a"));
-    strcpy(second, make_key(f->worker, PS, WORKER, "b"));
+    snprintf(first, sizeof first, "%s", make_key(f->worker, PS, WORKER, "a"));
+    snprintf(second, sizeof second, "%s", make_key(f->worker, PS, WORKER, "b"));
     assert_int_equal(kolo_rendezvous_send_set(f->at_ps, keys, values, 2, &sent), KOLO_OK);
     assert_int_equal(kolo_rendezvous_receive_set(f->at_worker, keys, got, 2, 30000), KOLO_OK);
     check_value(&got[0], 10, 1);

@@ -28,7 +28,8 @@ int main(int argc, char **argv)
             fprintf(stderr, "stream: rank %d, step %d: %s\n", job.rank, step, kolo_get_last_error(NULL));
             return 1;
         }
-        float ranks = (float)(job.nranks * (job.nranks - 1) / 2);
+        int sum_of_ranks = job.nranks * (job.nranks - 1) / 2;
+        float ranks = (float)sum_of_ranks;
         for (int i = 0; i < COUNT; i++)
             if (out[i] != (float)job.nranks * (float)(i % 100 + step % 10) + ranks) return 2;
         if (job.rank == 0) printf("step %d\n", step);

@@ -25,10 +25,10 @@ static kolo_status_t copy_own(kolo_cuda_state_t *s, const kolo_exec_call_t *call
             return kolo_fail(KOLO_ERR_INVALID_USAGE, "rank %d sends to itself in a group that does not receive it",
                              s->regions.rank);
         uint64_t bytes = calls[i].count * calls[i].elem;
-        if (bytes != calls[r].count * calls[r].elem)
+        uint64_t room = calls[r].count * calls[r].elem;
+        if (bytes != room)
             return kolo_fail(KOLO_ERR_MISMATCH, "rank %d sends %llu bytes to itself and receives %llu",
-                             s->regions.rank, (unsigned long long)bytes,
-                             (unsigned long long)(calls[r].count * calls[r].elem));
+                             s->regions.rank, (unsigned long long)bytes, (unsigned long long)room);
         if (bytes) KOLO_TRY(kolo_cuda_put_copy(s, calls[r].dst, calls[i].src, bytes, calls[i].stream));
         r++;
     }
