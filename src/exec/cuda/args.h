@@ -113,4 +113,33 @@ typedef struct {
     kolo_cuda_message_t messages[KOLO_CUDA_MESSAGES];
 } kolo_cuda_p2p_args_t;
 
+/* Packing and unpacking: items of at most so many bytes a chunk, which a block works off. */
+#define KOLO_CUDA_LIFTS      96 /* per launch */
+#define KOLO_CUDA_LIFT_CHUNK 65536u
+enum {
+    KOLO_CUDA_LIFT_COPY,
+    KOLO_CUDA_LIFT_INT8, /* scaled, by type */
+    KOLO_CUDA_LIFT_UINT8,
+    KOLO_CUDA_LIFT_INT32,
+    KOLO_CUDA_LIFT_UINT32,
+    KOLO_CUDA_LIFT_INT64,
+    KOLO_CUDA_LIFT_UINT64,
+    KOLO_CUDA_LIFT_FLOAT16,
+    KOLO_CUDA_LIFT_BFLOAT16,
+    KOLO_CUDA_LIFT_FLOAT32,
+    KOLO_CUDA_LIFT_FLOAT64,
+    KOLO_CUDA_LIFT_E4M3,
+    KOLO_CUDA_LIFT_E5M2
+};
+typedef struct {
+    uint64_t to, from, bytes;
+    uint64_t factor; /* bits of a double */
+    uint32_t first;  /* its first chunk */
+    uint32_t what;   /* KOLO_CUDA_LIFT_* */
+} kolo_cuda_lift_item_t;
+typedef struct {
+    uint32_t n, chunks;
+    kolo_cuda_lift_item_t items[KOLO_CUDA_LIFTS];
+} kolo_cuda_lift_args_t;
+
 #endif

@@ -22,7 +22,7 @@ typedef enum {
 typedef struct {
     kolo_cu_module_t module;
     kolo_cu_func_t collective[KOLO_CUDA_FAMILIES][KOLO_TYPE_COUNT];
-    kolo_cu_func_t messages;
+    kolo_cu_func_t messages, lift;
 } kolo_cuda_kernels_t;
 kolo_status_t kolo_cuda_kernels(const kolo_cuda_device_t *device, const kolo_cuda_kernels_t **kernels);
 /* Were kernels compiled in? */
