@@ -62,4 +62,5 @@ KOLO_KERNEL kolo_cuda_two_step_e4m3(KOLO_PARAM kolo_cuda_args_t c) { kolo_long<k
 KOLO_KERNEL kolo_cuda_two_step_e5m2(KOLO_PARAM kolo_cuda_args_t c) { kolo_long<kolo_e5m2, true>(c); }
 
 KOLO_KERNEL kolo_cuda_lift(KOLO_PARAM kolo_cuda_lift_args_t c) { kolo_lift(c); }
-KOLO_KERNEL kolo_cuda_messages(KOLO_PARAM kolo_cuda_p2p_args_t c) { kolo_messages(c); }
+KOLO_KERNEL kolo_cuda_messages_few(KOLO_PARAM kolo_cuda_p2p_args_t c) { kolo_messages(c, NULL); }
+KOLO_KERNEL kolo_cuda_messages(KOLO_PARAM kolo_cuda_p2p_many_t c) { kolo_messages(c.head, c.more); }

@@ -28,7 +28,7 @@ static kolo_status_t make_mailbox(kolo_cuda_state_t *s)
     memset(host, 0, sizeof *s->mailbox);
     r = s->api->host_device_pointer(&device, host, 0);
     if (r) return kolo_cuda_fail(r, s->device->ordinal, "map pinned host memory");
-    s->args.mailbox = s->p2p.mailbox = device;
+    s->args.mailbox = s->p2p.head.mailbox = device;
     return KOLO_OK;
 }
 
@@ -40,10 +40,10 @@ static kolo_status_t open_entered(kolo_cuda_state_t *s, kolo_wire_ctx_t *ctx)
     kolo_cu_result_t r = s->api->event_create(&s->order, KOLO_CU_EVENT_NO_TIMING);
     if (!r) r = s->api->event_create(&s->end, KOLO_CU_EVENT_NO_TIMING);
     if (r) return kolo_cuda_fail(r, s->device->ordinal, "make an event");
-    s->args.layout = s->p2p.layout = s->layout;
-    s->args.rank = s->p2p.rank = (uint32_t)s->regions.rank;
+    s->args.layout = s->p2p.head.layout = s->layout;
+    s->args.rank = s->p2p.head.rank = (uint32_t)s->regions.rank;
     for (int i = 0; i < s->regions.nranks; i++)
-        s->args.regions[i] = s->p2p.regions[i] = (uint64_t)(uintptr_t)s->regions.address[i];
+        s->args.regions[i] = s->p2p.head.regions[i] = (uint64_t)(uintptr_t)s->regions.address[i];
     return KOLO_OK;
 }
 
