@@ -10,7 +10,7 @@ KOLORUN = $(BUILD)/tools/kolorun
 PERF = $(BUILD)/tools/kolo-perf
 
 .PHONY: all deps look-again run check-run elastic digits param-server test test-all test-vm test-gpu bench-gpu tidy chaos chaos-points kills programs property bench bench-engine \
-        bench-peers install uninstall help format fuzz clean
+        bench-peers bench-rendezvous install uninstall help format fuzz clean
 
 all: $(BUILD)/build.ninja
 	ninja -C $(BUILD) -j $(J)
@@ -145,6 +145,13 @@ bench-peers:
 	@$(MAKE) --no-print-directory look-again
 	@$(MAKE) --no-print-directory all
 	bench/run_peers --build $(BUILD)
+
+# Keyed tensors against gRPC's streams; last lines: ratio rendezvous wire=... peer=... bytes=... ratio=...
+bench-rendezvous:
+	@scripts/install-deps build bench
+	@$(MAKE) --no-print-directory look-again
+	@$(MAKE) --no-print-directory all
+	bench/run_rendezvous --build $(BUILD) $(ARGS)
 
 # A PREFIX that is named counts for a folder that is set up already, too. The loader learns of the library by ldconfig.
 install: $(BUILD)/build.ninja

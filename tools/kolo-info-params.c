@@ -11,7 +11,8 @@
 
 const kolo_param_table_t *const *kolo_info_tables(size_t *count)
 {
-    return kolo_param_tables(count);
+    *count = kolo_param_table_count;
+    return kolo_param_tables;
 }
 
 static const char *kind_name(kolo_param_kind_t kind)

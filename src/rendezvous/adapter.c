@@ -17,7 +17,8 @@
 #define SPINS  200
 #define YIELDS 50
 
-int64_t kolo_rendezvous_param_credits, kolo_rendezvous_param_chunk, kolo_rendezvous_param_threads;
+int64_t kolo_rendezvous_param_credits, kolo_rendezvous_param_chunk, kolo_rendezvous_param_threads,
+    kolo_rendezvous_param_inline;
 
 typedef enum { DO_RECEIVE, DO_CANCEL, DO_CALL, DO_CALLED, DO_LET_IN } what_t;
 struct kolo_command {
@@ -125,8 +126,29 @@ void kolo_adapter_deliver(kolo_adapter_t *adapter, kolo_receive_t receive, kolo_
         kolo_callback_pool_add(adapter->pool, receive, status, why, value);
         return;
     }
-    kolo_receive_finish(receive, status, why, NULL, value);
-    kolo_receive_unref(receive);
+    if (receive->fn || !kolo_receive_claim(receive)) {
+        kolo_value_t late = value ? *value : (kolo_value_t){0};
+        kolo_value_release(&late);
+        kolo_receive_unref(receive);
+        return;
+    }
+    kolo_receive_settle(receive, status, why, value);
+    receive->next_deferred = NULL;
+    *adapter->last_settled = receive;
+    adapter->last_settled = &receive->next_deferred;
+}
+
+void kolo_adapter_wake_settled(kolo_adapter_t *adapter)
+{
+    kolo_receive_t receive = adapter->settled;
+    adapter->settled = NULL;
+    adapter->last_settled = &adapter->settled;
+    while (receive) {
+        kolo_receive_t next = receive->next_deferred;
+        kolo_gate_open(&receive->gate);
+        kolo_receive_unref(receive);
+        receive = next;
+    }
 }
 
 /* ---- callers and calls: engine thread ---- */
@@ -384,6 +406,7 @@ static void *run(void *arg)
         }
         busy = obey_all(adapter);
         busy |= move_all(adapter);
+        kolo_adapter_wake_settled(adapter);
         if (busy) {
             kolo_wait_end(&wait);
             continue;
@@ -417,6 +440,7 @@ kolo_status_t kolo_adapter_init(kolo_adapter_t *adapter)
     pthread_mutex_init(&adapter->lock, NULL);
     adapter->last_command = &adapter->commands;
     adapter->last_come = &adapter->come;
+    adapter->last_settled = &adapter->settled;
     adapter->closed = true;
     return allocate(adapter);
 }
@@ -465,6 +489,7 @@ static void end_all(kolo_adapter_t *adapter)
         if (c->what == DO_RECEIVE) c->receive = NULL; /* with its reference */
         drop_command(c);
     }
+    kolo_adapter_wake_settled(adapter);
 }
 
 static void free_come(kolo_adapter_t *adapter)

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define HEAD_BYTES KOLO_MESSAGE_BYTES /* ahead of the value, so that it is aligned */
+#define HEAD_BYTES KOLO_ROUND_UP(KOLO_MESSAGE_TEXT_BYTES, 64u) /* ahead of the value, so that it is aligned */
 
 static uint64_t hash_name(const char *name)
 {

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #define EVENTS 64
+#define STEP   64u /* messages begin at multiples of it */
 
 kolo_rendezvous_counters_t kolo_rendezvous_counters;
 
@@ -26,8 +27,7 @@ kolo_status_t kolo_channel_nonsense(const kolo_channel_t *channel, const char *w
 
 kolo_status_t kolo_channel_open(kolo_adapter_t *adapter, int peer, bool caller, int fd, kolo_channel_t **out)
 {
-    kolo_onesided_config_t config = {
-        .fd = fd, .kinds = adapter->kinds, .mailbox = (size_t)KOLO_CHANNEL_SLOTS * KOLO_MESSAGE_BYTES};
+    kolo_onesided_config_t config = {.fd = fd, .kinds = adapter->kinds, .mailbox = KOLO_CHANNEL_MAILBOX};
     kolo_channel_t *channel = calloc(1, sizeof *channel);
     snprintf(config.who, sizeof config.who, "%s", adapter->tasks[peer].name);
     if (channel == NULL) {
@@ -67,56 +67,78 @@ void kolo_channel_close(kolo_channel_t *channel, kolo_status_t status, const cha
         channel->letters = letter->next;
         free(letter);
     }
+    free(channel->outbox);
     free(channel);
 }
 
 /* ---- messages out ---- */
 
+/* Where a message begins when the one before it ends at `at`. */
+static uint64_t place(uint64_t at, size_t length)
+{
+    uint64_t left = KOLO_CHANNEL_MAILBOX - at % KOLO_CHANNEL_MAILBOX;
+    return length <= left ? at : at + left;
+}
+
 static kolo_status_t post(kolo_channel_t *channel, const uint8_t *bytes, size_t length)
 {
-    uint64_t slot = channel->sent % KOLO_CHANNEL_SLOTS;
-    memcpy(channel->slots[slot], bytes, length);
-    kolo_onesided_write_t write = {.data = channel->slots[slot],
+    if (channel->outbox == NULL && (channel->outbox = malloc(KOLO_CHANNEL_MAILBOX)) == NULL)
+        return kolo_fail(KOLO_ERR_NO_MEMORY, "rendezvous: no memory for messages");
+    uint64_t at = place(channel->write_at, length), offset = at % KOLO_CHANNEL_MAILBOX;
+    memcpy(channel->outbox + offset, bytes, length);
+    kolo_onesided_write_t write = {.data = channel->outbox + offset,
                                    .bytes = length,
                                    .to = kolo_onesided_peer_mailbox(channel->end),
-                                   .offset = slot * KOLO_MESSAGE_BYTES,
+                                   .offset = offset,
                                    .flags = KOLO_ONESIDED_NOTIFY,
                                    .number = KOLO_NOTICE_MESSAGE};
-    channel->sent++;
+    channel->write_at = at + KOLO_ROUND_UP(length, STEP);
+    channel->ends[channel->sent++ % KOLO_CHANNEL_CREDITS] = channel->write_at;
     return kolo_onesided_write(channel->end, &write);
 }
 
-static bool has_room(const kolo_channel_t *channel)
+static bool has_room(const kolo_channel_t *channel, size_t length)
 {
-    return channel->opened && channel->sent - channel->taken < channel->credit;
+    uint64_t behind = 0; /* what the peer has not taken begins there */
+    if (!channel->opened || channel->sent - channel->taken >= channel->credit) return false;
+    if (channel->taken > 0) behind = channel->ends[(channel->taken - 1) % KOLO_CHANNEL_CREDITS];
+    return place(channel->write_at, length) + length - behind <= KOLO_CHANNEL_MAILBOX;
 }
 
 kolo_status_t kolo_channel_send(kolo_channel_t *channel, kolo_message_t *message)
 {
+    return kolo_channel_send_with(channel, message, NULL, 0);
+}
+
+kolo_status_t kolo_channel_send_with(kolo_channel_t *channel, kolo_message_t *message, const void *value, size_t n)
+{
     uint8_t bytes[KOLO_MESSAGE_BYTES];
-    message->sequence = channel->sent;
-    for (kolo_letter_t *l = channel->letters; l; l = l->next) message->sequence++;
+    message->sequence = channel->sent + channel->nletters;
     size_t length = kolo_message_encode(message, bytes);
+    if (n > 0) memcpy(bytes + length, value, n);
+    length += n;
     KOLO_RDV_COUNT(messages, 1);
     kolo_trace("rendezvous", "to %s: %s index %u step %llu %s", peer_name(channel),
                kolo_message_name(message->kind), message->index, (unsigned long long)message->step, message->name);
-    if (channel->letters == NULL && has_room(channel)) return post(channel, bytes, length);
-    kolo_letter_t *letter = malloc(sizeof *letter);
+    if (channel->letters == NULL && has_room(channel, length)) return post(channel, bytes, length);
+    kolo_letter_t *letter = malloc(sizeof *letter + length);
     if (letter == NULL) return kolo_fail(KOLO_ERR_NO_MEMORY, "rendezvous: no memory for a message");
     letter->next = NULL;
     letter->length = length;
     memcpy(letter->bytes, bytes, length);
     *channel->last_letter = letter;
     channel->last_letter = &letter->next;
+    channel->nletters++;
     return KOLO_OK;
 }
 
 static kolo_status_t post_letters(kolo_channel_t *channel)
 {
-    while (channel->letters && has_room(channel)) {
+    while (channel->letters && has_room(channel, channel->letters->length)) {
         kolo_letter_t *letter = channel->letters;
         KOLO_TRY(post(channel, letter->bytes, letter->length));
         channel->letters = letter->next;
+        channel->nletters--;
         if (channel->letters == NULL) channel->last_letter = &channel->letters;
         free(letter);
     }
@@ -142,7 +164,7 @@ static kolo_status_t greeted(kolo_channel_t *channel, const kolo_message_t *hell
     if (strcmp(hello->name, peer_name(channel)) != 0)
         return kolo_fail(KOLO_ERR_PROTOCOL, "%.95s is at the address of %s: the tasks have different clusters",
                          hello->name, peer_name(channel));
-    if (hello->index < 1 || hello->index > KOLO_CHANNEL_SLOTS || hello->shape.bytes == 0)
+    if (hello->index < 1 || hello->index > KOLO_CHANNEL_CREDITS || hello->shape.bytes == 0)
         return kolo_channel_nonsense(channel, "the greeting", "its credit or incarnation is out of range");
     channel->credit = hello->index;
     channel->greeted = true;
@@ -154,7 +176,8 @@ static kolo_status_t greeted(kolo_channel_t *channel, const kolo_message_t *hell
     return KOLO_OK;
 }
 
-static kolo_status_t handle(kolo_channel_t *channel, const kolo_message_t *m)
+/* bytes: what is behind the message's head, where the peer has written it. */
+static kolo_status_t handle(kolo_channel_t *channel, const kolo_message_t *m, const uint8_t *bytes)
 {
     if (!channel->greeted)
         return m->kind == KOLO_MESSAGE_HELLO
@@ -162,7 +185,7 @@ static kolo_status_t handle(kolo_channel_t *channel, const kolo_message_t *m)
                    : kolo_channel_nonsense(channel, "a message", "it comes before the greeting");
     switch (channel->caller ? m->kind : KOLO_MESSAGE_KINDS) { /* who has called gets answers */
     case KOLO_MESSAGE_TENSOR_META:
-        return kolo_fetch_meta(channel, m);
+        return kolo_fetch_meta(channel, m, bytes);
     case KOLO_MESSAGE_ERROR_STATUS:
         return kolo_fetch_error(channel, m);
     case KOLO_MESSAGE_BUFFER_REQUEST:
@@ -190,29 +213,40 @@ static kolo_status_t acknowledge(kolo_channel_t *channel)
 {
     uint32_t mine = channel->adapter->mode == KOLO_MODE_BUFFERED ? 1 : (uint32_t)kolo_rendezvous_param_credits;
     /* The greeting was sent before the credit was known. */
-    if (channel->received > 1 && channel->received - channel->told < KOLO_MAX(1u, mine / 2)) return KOLO_OK;
+    if (channel->received > 1 && channel->received - channel->told < KOLO_MAX(1u, mine / 2) &&
+        channel->read_at - channel->told_at < KOLO_CHANNEL_MAILBOX / 4)
+        return KOLO_OK;
     channel->told = channel->received;
+    channel->told_at = channel->read_at;
     KOLO_RDV_COUNT(acks, 1);
     kolo_onesided_write_t ack = {.flags = KOLO_ONESIDED_NOTIFY,
                                  .number = KOLO_NOTICE_ACK + (uint32_t)(channel->received & KOLO_ACK_MASK)};
     return kolo_onesided_write(channel->end, &ack);
 }
 
-static kolo_status_t take_message(kolo_channel_t *channel)
+/* Of `length` bytes, at the place where it is due. */
+static kolo_status_t take_message(kolo_channel_t *channel, uint64_t length)
 {
-    const uint8_t *slots = kolo_onesided_mailbox(channel->end);
-    uint8_t copy[KOLO_MESSAGE_BYTES]; /* the peer could change what it has sent while we look */
+    uint8_t copy[KOLO_MESSAGE_TEXT_BYTES]; /* the peer could change what it has sent while we look */
     kolo_message_t message;
-    memcpy(copy, slots + channel->received % KOLO_CHANNEL_SLOTS * KOLO_MESSAGE_BYTES, sizeof copy);
-    const char *wrong = kolo_message_decode(copy, sizeof copy, &message);
+    if (length < KOLO_MESSAGE_HEAD_BYTES || length > KOLO_MESSAGE_BYTES)
+        return kolo_channel_nonsense(channel, "a message", "its length is out of range");
+    uint64_t at = place(channel->read_at, (size_t)length);
+    const uint8_t *slot = (const uint8_t *)kolo_onesided_mailbox(channel->end) + at % KOLO_CHANNEL_MAILBOX;
+    size_t n = (size_t)KOLO_MIN(length, (uint64_t)sizeof copy);
+    memcpy(copy, slot, n);
+    const char *wrong = kolo_message_decode(copy, n, &message);
+    if (wrong == NULL && kolo_message_length(&message) != length)
+        wrong = "it is truncated, or something follows it";
     if (wrong == NULL && message.sequence != channel->received) wrong = "it is not the one that is due";
     if (wrong == NULL && message.kind == KOLO_MESSAGE_TENSOR_WRITE) wrong = "it belongs into a buffer";
     if (wrong) return kolo_channel_nonsense(channel, "a message", wrong);
     kolo_trace("rendezvous", "from %s: %s index %u step %llu %s", peer_name(channel),
                kolo_message_name(message.kind), message.index, (unsigned long long)message.step, message.name);
     channel->received++;
-    KOLO_TRY(acknowledge(channel));
-    return handle(channel, &message);
+    channel->read_at = at + KOLO_ROUND_UP(length, STEP);
+    KOLO_TRY(handle(channel, &message, slot + KOLO_MESSAGE_HEAD_BYTES));
+    return acknowledge(channel); /* then the slot may be written again */
 }
 
 static kolo_status_t take_ack(kolo_channel_t *channel, uint32_t count)
@@ -226,7 +260,7 @@ static kolo_status_t take_ack(kolo_channel_t *channel, uint32_t count)
 
 static kolo_status_t take_notice(kolo_channel_t *channel, const kolo_onesided_event_t *event)
 {
-    if (event->number == KOLO_NOTICE_MESSAGE) return take_message(channel);
+    if (event->number == KOLO_NOTICE_MESSAGE) return take_message(channel, event->bytes);
     if (event->number >= KOLO_NOTICE_ACK) return take_ack(channel, event->number & KOLO_ACK_MASK);
     if (!channel->caller) return kolo_channel_nonsense(channel, "a value", "nobody has asked for it");
     if (event->number >= KOLO_NOTICE_BUFFER)
@@ -239,7 +273,7 @@ static kolo_status_t take_event(kolo_channel_t *channel, const kolo_onesided_eve
     switch (event->kind) {
     case KOLO_ONESIDED_OPENED:
         KOLO_FAIL_POINT_TRY("rendezvous.channel.opened");
-        if (kolo_onesided_peer_mailbox(channel->end)->bytes != (uint64_t)KOLO_CHANNEL_SLOTS * KOLO_MESSAGE_BYTES)
+        if (kolo_onesided_peer_mailbox(channel->end)->bytes != KOLO_CHANNEL_MAILBOX)
             return kolo_channel_nonsense(channel, "the mailbox", "it has another size");
         channel->opened = true;
         return greet(channel);

@@ -16,11 +16,12 @@
 #include "link/link.h"
 #include "rendezvous/message.h"
 
-#define KOLO_CHANNEL_SLOTS  16 /* messages that may be on their way */
-#define KOLO_NOTICE_MESSAGE 0xffffffffu
-#define KOLO_NOTICE_ACK     0xc0000000u
-#define KOLO_NOTICE_BUFFER  0x80000000u
-#define KOLO_ACK_MASK       0xffffffu
+#define KOLO_CHANNEL_CREDITS 256          /* messages that may be on their way, ... */
+#define KOLO_CHANNEL_MAILBOX (512u << 10) /* ... and the bytes that they may take there, one behind the other */
+#define KOLO_NOTICE_MESSAGE  0xffffffffu
+#define KOLO_NOTICE_ACK      0xc0000000u
+#define KOLO_NOTICE_BUFFER   0x80000000u
+#define KOLO_ACK_MASK        0xffffffu
 
 typedef enum { KOLO_MODE_DIRECT, KOLO_MODE_BUFFERED } kolo_rendezvous_mode_t;
 
@@ -77,7 +78,7 @@ typedef struct kolo_known_shape {
 typedef struct kolo_letter { /* a message that waits for room at the peer */
     struct kolo_letter *next;
     size_t length;
-    uint8_t bytes[KOLO_MESSAGE_BYTES];
+    uint8_t bytes[];
 } kolo_letter_t;
 
 #define KOLO_CHANNEL_BUCKETS 256
@@ -89,9 +90,14 @@ struct kolo_channel {
     uint64_t deadline_ns; /* of the greeting */
     kolo_onesided_t *end;
     uint64_t sent, taken, received, told; /* messages: mine, of them taken; the peer's, of them told */
-    uint32_t credit;                      /* messages that the peer has room for */
-    uint8_t slots[KOLO_CHANNEL_SLOTS][KOLO_MESSAGE_BYTES];
+    uint32_t credit;                      /* messages that the peer takes at a time */
+    /* A message lies where the one before it ends, in steps of 64 bytes, or at the mailbox' beginning where it does
+     * not fit behind that; both ends count so, over all rounds. */
+    uint64_t write_at, read_at, told_at;
+    uint64_t ends[KOLO_CHANNEL_CREDITS]; /* where my messages end, by their number */
+    uint8_t *outbox;                     /* what the peer's mailbox holds; made when it is first needed */
     kolo_letter_t *letters, **last_letter;
+    uint64_t nletters;
     kolo_fetch_t *requests; /* a table; index = generation << 15 | place */
     uint32_t nrequests, free_request, used_requests;
     kolo_answer_t *responses[KOLO_CHANNEL_BUCKETS];
@@ -142,6 +148,8 @@ struct kolo_adapter {
     kolo_command_t *commands, **last_command;
     bool closed; /* nothing takes them any more */
     kolo_answer_t *come, **last_come;
+    kolo_receive_t settled,
+        *last_settled; /* the thread's: by next_deferred, each with a reference; gates to open */
     kolo_peer_task_t *peers;
     _Atomic uint64_t *incarnations;     /* of the tasks that a channel is open to; else 0 */
     kolo_gate_t changed;                /* one of these has, or a call has failed */
@@ -151,7 +159,8 @@ struct kolo_adapter {
 
 /* ---- adapter.c ---- */
 
-extern int64_t kolo_rendezvous_param_credits, kolo_rendezvous_param_chunk, kolo_rendezvous_param_threads;
+extern int64_t kolo_rendezvous_param_credits, kolo_rendezvous_param_chunk, kolo_rendezvous_param_threads,
+    kolo_rendezvous_param_inline;
 extern const kolo_remote_ops_t kolo_adapter_remote;
 /* The fields of the configuration are set before; zeroed otherwise. Then start listens and starts the thread. */
 kolo_status_t kolo_adapter_init(kolo_adapter_t *adapter);
@@ -163,9 +172,11 @@ void kolo_adapter_fini(kolo_adapter_t *adapter);
 kolo_status_t kolo_adapter_call(kolo_adapter_t *adapter, int task);
 /* Any thread: a response has its value, or never will. */
 void kolo_adapter_answer_come(kolo_answer_t *response);
-/* Ends a receive, and gives up the reference to it. */
+/* Ends a receive, and gives up the reference to it. Who sleeps for it is woken by kolo_adapter_wake_settled(), so
+ * that of many that end together the first wakes him once for all. */
 void kolo_adapter_deliver(kolo_adapter_t *adapter, kolo_receive_t receive, kolo_status_t status, const char *why,
                           const kolo_value_t *value);
+void kolo_adapter_wake_settled(kolo_adapter_t *adapter);
 
 /* ---- channel.c ---- */
 
@@ -175,6 +186,8 @@ void kolo_channel_close(kolo_channel_t *channel, kolo_status_t status, const cha
 /* *busy: something has happened. */
 kolo_status_t kolo_channel_progress(kolo_channel_t *channel, bool *busy);
 kolo_status_t kolo_channel_send(kolo_channel_t *channel, kolo_message_t *message);
+/* The same, with bytes behind it (KOLO_MESSAGE_VALUE_MAX at most; the message has no name then). */
+kolo_status_t kolo_channel_send_with(kolo_channel_t *channel, kolo_message_t *message, const void *bytes, size_t n);
 kolo_status_t kolo_channel_nonsense(const kolo_channel_t *channel, const char *what, const char *wrong);
 
 /* ---- fetch.c: the task that receives ---- */
@@ -182,7 +195,8 @@ kolo_status_t kolo_channel_nonsense(const kolo_channel_t *channel, const char *w
 /* Takes the reference to the receive. */
 kolo_status_t kolo_fetch_begin(kolo_channel_t *channel, kolo_receive_t receive);
 void kolo_fetch_cancel(kolo_receive_t receive);
-kolo_status_t kolo_fetch_meta(kolo_channel_t *channel, const kolo_message_t *message);
+/* bytes: behind the message, if it is final; the peer may change them at any time. */
+kolo_status_t kolo_fetch_meta(kolo_channel_t *channel, const kolo_message_t *message, const uint8_t *bytes);
 kolo_status_t kolo_fetch_error(kolo_channel_t *channel, const kolo_message_t *message);
 kolo_status_t kolo_fetch_complete(kolo_channel_t *channel, uint32_t index);
 kolo_fetch_t *kolo_fetch_find(kolo_channel_t *channel, uint32_t index);
@@ -222,7 +236,8 @@ void kolo_callback_pool_destroy(kolo_callback_pool_t *pool); /* once all have ru
 
 /* Counters, for tests and benchmarks; process-wide. */
 typedef struct {
-    _Atomic uint64_t requests, metas, rerequests, copies, copied_bytes, buffers_grown, queued, acks, messages;
+    _Atomic uint64_t requests, metas, carried, rerequests, copies, copied_bytes, buffers_grown, queued, acks,
+        messages;
 } kolo_rendezvous_counters_t;
 extern kolo_rendezvous_counters_t kolo_rendezvous_counters;
 #define KOLO_RDV_COUNT(what, n) atomic_fetch_add_explicit(&kolo_rendezvous_counters.what, (n), memory_order_relaxed)

@@ -133,7 +133,7 @@ static kolo_status_t ask(kolo_channel_t *channel, kolo_fetch_t *request)
     snprintf(message.name, sizeof message.name, "%s", request->receive->text);
     if (channel->adapter->mode == KOLO_MODE_BUFFERED) {
         message.flags = KOLO_MESSAGE_BUFFERED;
-    } else if (known && known->shape.bytes > 0 && !known->shape.dead) {
+    } else if (known && known->shape.bytes > (uint64_t)kolo_rendezvous_param_inline && !known->shape.dead) {
         kolo_status_t status = expose(channel, request, &known->shape);
         if (status != KOLO_OK) {
             kolo_fetch_end(channel, request, status, kolo_error_text(), NULL, NULL);
@@ -180,15 +180,42 @@ void kolo_fetch_cancel(kolo_receive_t receive)
 
 /* ---- answers ---- */
 
-kolo_status_t kolo_fetch_meta(kolo_channel_t *channel, const kolo_message_t *m)
+/* The value came with the message. */
+static kolo_status_t take_carried(kolo_channel_t *channel, kolo_fetch_t *request, const kolo_message_t *m,
+                                  const uint8_t *bytes)
+{
+    kolo_adapter_t *adapter = channel->adapter;
+    kolo_receive_t receive = request->receive;
+    kolo_value_t value = {.element = m->shape.element, .ndims = m->shape.ndims, .dead = m->shape.dead};
+    memcpy(value.dims, m->shape.dims, sizeof value.dims);
+    value.bytes = m->shape.bytes;
+    if (value.bytes > 0 && (value.data = malloc(value.bytes)) == NULL) {
+        kolo_fetch_end(channel, request, KOLO_ERR_NO_MEMORY, "no memory for a received value", NULL, NULL);
+        return KOLO_OK;
+    }
+    if (value.bytes > 0) memcpy(value.data, bytes, value.bytes);
+    const char *wrong = kolo_value_check(&value);
+    if (wrong) {
+        free(value.data);
+        return kolo_channel_nonsense(channel, "a value", wrong);
+    }
+    value.release = free;
+    value.arg = value.data;
+    KOLO_RDV_COUNT(carried, 1);
+    KOLO_RDV_COUNT(copies, value.bytes > 0);
+    KOLO_RDV_COUNT(copied_bytes, value.bytes);
+    receive->remote = NULL;
+    free_request(channel, request);
+    kolo_adapter_deliver(adapter, receive, KOLO_OK, NULL, &value);
+    return KOLO_OK;
+}
+
+kolo_status_t kolo_fetch_meta(kolo_channel_t *channel, const kolo_message_t *m, const uint8_t *bytes)
 {
     kolo_fetch_t *request = kolo_fetch_find(channel, m->index);
     if (request == NULL) return kolo_channel_nonsense(channel, "TENSOR_META", "there is no such request");
     KOLO_RDV_COUNT(metas, 1);
-    if (m->flags & KOLO_MESSAGE_FINAL) {
-        kolo_fetch_end(channel, request, KOLO_OK, NULL, &m->shape, NULL);
-        return KOLO_OK;
-    }
+    if (m->flags & KOLO_MESSAGE_FINAL) return take_carried(channel, request, m, bytes);
     if (m->shape.bytes == 0)
         return kolo_channel_nonsense(channel, "TENSOR_META", "it has no bytes and is not final");
     learn_shape(channel, request->receive->text, &m->shape);

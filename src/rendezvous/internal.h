@@ -60,7 +60,10 @@ bool kolo_receive_claim(kolo_receive_t receive);
 /* Ends a receive that the caller has claimed. Takes *value (NULL unless KOLO_OK). No lock is held. */
 void kolo_receive_end(kolo_receive_t receive, kolo_status_t status, const char *why,
                       const kolo_transfer_args_t *sender, const kolo_value_t *value);
-/* Both at once; a value that comes too late is released. */
+/* The first half of it for one without a callback, of which the caller holds a reference: who polls sees the end,
+ * who sleeps at the gate does so until it is opened. */
+void kolo_receive_settle(kolo_receive_t receive, kolo_status_t status, const char *why, const kolo_value_t *value);
+/* Claim and end at once; a value that comes too late is released. */
 void kolo_receive_finish(kolo_receive_t receive, kolo_status_t status, const char *why,
                          const kolo_transfer_args_t *sender, const kolo_value_t *value);
 

@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-#define MAGIC 0x316d726bu /* "krm1": the digit is the version */
+#define MAGIC 0x326d726bu /* "krm2": the digit is the version */
 
 const char *kolo_message_name(kolo_message_kind_t kind)
 {
@@ -81,7 +81,7 @@ static const char *check_kind(const kolo_message_t *m)
     if (rules[m->kind].known && !(m->flags & KOLO_MESSAGE_KNOWN)) return "it lacks its shape";
     if (m->name[0] != '\0' && !rules[m->kind].key && !rules[m->kind].words) return "it has a name";
     if ((m->status != KOLO_OK) != (m->kind == KOLO_MESSAGE_ERROR_STATUS)) return "its status makes no sense";
-    if (m->flags & KOLO_MESSAGE_FINAL && m->shape.bytes != 0) return "its bytes never come";
+    if (m->flags & KOLO_MESSAGE_FINAL && m->shape.bytes > KOLO_MESSAGE_VALUE_MAX) return "its bytes never come";
     kolo_tensor_key_t key;
     return rules[m->kind].key ? kolo_key_decode(m->name, strlen(m->name), &key) : NULL;
 }
@@ -111,6 +111,12 @@ const char *kolo_message_decode(const uint8_t *bytes, size_t room, kolo_message_
     memcpy(m->name, bytes + KOLO_MESSAGE_HEAD_BYTES, name);
     const char *wrong = check_kind(m);
     return wrong ? wrong : check_shape(bytes, m);
+}
+
+size_t kolo_message_length(const kolo_message_t *message)
+{
+    size_t carried = message->flags & KOLO_MESSAGE_FINAL ? (size_t)message->shape.bytes : 0;
+    return KOLO_MESSAGE_HEAD_BYTES + strlen(message->name) + carried;
 }
 
 void kolo_shape_of(const kolo_value_t *value, kolo_shape_t *shape)

@@ -6,8 +6,9 @@
  *
  *     HELLO            each side first: its task and incarnation
  *     TENSOR_REQUEST   caller: the value of `name` (a key) in `step`; direct: its memory, if it knows type and
- * shape TENSOR_META      direct: they are these; `final`: and there are no bytes (dead, or empty) TENSOR_REREQUEST
- * direct, caller: here is memory of that size ERROR_STATUS     the request fails, with `status` and words (`name`)
+ * shape TENSOR_META      direct: they are these; `final`: and its bytes, if any, are behind the name
+ *     TENSOR_REREQUEST direct, caller: here is memory of that size
+ *     ERROR_STATUS     the request fails, with `status` and words (`name`)
  *     CANCEL           caller: the request is not wanted any more
  *     BUFFER_REQUEST   buffered: I need a buffer of `bytes` for `name` (a key)
  *     BUFFER_RESPONSE  buffered, caller: here it is; writes to it say `index`
@@ -54,7 +55,9 @@ typedef struct { /* type, shape and size of a value */
 /* 0 magic and version, 4 kind, 8 sequence, 16 index, 20 flags, 24 step, 32 window, 56 bytes, 64 element, 68 ndims,
  * 72 dims, 200 status, 204 length of the name, 208 name */
 #define KOLO_MESSAGE_HEAD_BYTES 208
-#define KOLO_MESSAGE_BYTES      768 /* room for one, name included */
+#define KOLO_MESSAGE_TEXT_BYTES (KOLO_MESSAGE_HEAD_BYTES + KOLO_TENSOR_KEY_MAX + 1)
+#define KOLO_MESSAGE_VALUE_MAX  4096 /* bytes of a value that a message may carry */
+#define KOLO_MESSAGE_BYTES      4352 /* room for one, with name or value */
 typedef struct {
     kolo_message_kind_t kind;
     uint64_t sequence; /* counted by the channel, from 0; of TENSOR_WRITE 0 */
@@ -65,10 +68,16 @@ typedef struct {
     kolo_status_t status;
     char name[KOLO_TENSOR_KEY_MAX + 1];
 } kolo_message_t;
+_Static_assert(KOLO_MESSAGE_BYTES >= KOLO_MESSAGE_HEAD_BYTES + KOLO_MESSAGE_VALUE_MAX, "a value fits");
+_Static_assert(KOLO_MESSAGE_BYTES >= KOLO_MESSAGE_TEXT_BYTES, "a name fits");
 /* Returns its length. */
 size_t kolo_message_encode(const kolo_message_t *message, uint8_t bytes[KOLO_MESSAGE_BYTES]);
-/* NULL, or what is wrong. `room`: bytes that may be read. */
+/* NULL, or what is wrong. `room`: bytes that may be read, of which it reads KOLO_MESSAGE_TEXT_BYTES at most: the
+ * bytes of a value that a message carries (KOLO_MESSAGE_FINAL) are behind its head. */
 const char *kolo_message_decode(const uint8_t *bytes, size_t room, kolo_message_t *message);
+
+/* What it takes up, with the bytes of a value that it carries. */
+size_t kolo_message_length(const kolo_message_t *message);
 
 void kolo_shape_of(const kolo_value_t *value, kolo_shape_t *shape);
 bool kolo_shape_equal(const kolo_shape_t *a, const kolo_shape_t *b);

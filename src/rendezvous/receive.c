@@ -42,6 +42,14 @@ bool kolo_receive_claim(kolo_receive_t receive)
     return !atomic_exchange_explicit(&receive->claimed, true, memory_order_acq_rel);
 }
 
+void kolo_receive_settle(kolo_receive_t receive, kolo_status_t status, const char *why, const kolo_value_t *value)
+{
+    receive->status = status;
+    if (value) receive->value = *value;
+    if (status != KOLO_OK) receive->why = strdup(why);
+    atomic_store_explicit(&receive->ended, true, memory_order_release);
+}
+
 void kolo_receive_end(kolo_receive_t receive, kolo_status_t status, const char *why,
                       const kolo_transfer_args_t *sender, const kolo_value_t *value)
 {
@@ -53,11 +61,8 @@ void kolo_receive_end(kolo_receive_t receive, kolo_status_t status, const char *
         receive->fn(receive->fn_arg, status, why, sender ? sender : &none, &receive->args, value ? &given : NULL);
         return;
     }
-    receive->status = status;
-    receive->value = given;
-    if (status != KOLO_OK) receive->why = strdup(why);
     kolo_receive_ref(receive); /* its owner may free it as soon as it has ended */
-    atomic_store_explicit(&receive->ended, true, memory_order_release);
+    kolo_receive_settle(receive, status, why, &given);
     kolo_gate_open(&receive->gate);
     kolo_receive_unref(receive);
 }

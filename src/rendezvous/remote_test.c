@@ -177,6 +177,31 @@ static void sizes_and_shapes_may_change_from_value_to_value(void **state)
     }
 }
 
+/* Counts of this process, which is both ends. */
+static uint64_t count(_Atomic uint64_t *counter)
+{
+    return atomic_load(counter);
+}
+
+static void small_values_come_with_the_answer(void **state)
+{
+    fixture_t *f = *state;
+    if (buffered) return; /* nothing does there */
+    char *key = make_key(f->worker, PS, WORKER, "small");
+    kolo_rendezvous_counters_t *c = &kolo_rendezvous_counters;
+    uint64_t carried = count(&c->carried), again = count(&c->rerequests), asked = count(&c->requests);
+    for (int i = 0; i < 3; i++) { /* the first use of the key, too */
+        send_value(f->at_ps, key, 200, i);
+        receive_value(f->at_worker, key, 200, i);
+    }
+    assert_int_equal(count(&c->carried) - carried, 3);
+    assert_int_equal(count(&c->requests) - asked, 3);
+    send_value(f->at_ps, key, 1024, 7); /* as much as a message can carry */
+    receive_value(f->at_worker, key, 1024, 7);
+    assert_int_equal(count(&c->carried) - carried, 4);
+    assert_int_equal(count(&c->rerequests), again);
+}
+
 static void many_receives_are_under_way_at_once(void **state)
 {
     enum { MANY = 300 };
@@ -509,6 +534,7 @@ static int run(const char *name, bool with_buffers)
     const struct CMUnitTest tests[] = {
         TEST(values_cross_in_either_order_of_the_two_calls),
         TEST(sizes_and_shapes_may_change_from_value_to_value),
+        TEST(small_values_come_with_the_answer),
         TEST(many_receives_are_under_way_at_once),
         TEST(steps_are_apart_and_a_key_may_be_in_many),
         TEST(dead_values_and_strings_cross),

@@ -15,11 +15,16 @@
 #define SECRET_MIN 16
 
 static const kolo_param_t rows[] = {
-    {"KOLO_RENDEZVOUS_CREDITS", KOLO_PARAM_INT, "16", 1, KOLO_CHANNEL_SLOTS, NULL, false,
+    {"KOLO_RENDEZVOUS_CREDITS", KOLO_PARAM_INT, "256", 1, KOLO_CHANNEL_CREDITS, NULL, false,
      "messages of another task that may be on their way to this one over a channel",
      &kolo_rendezvous_param_credits},
     {"KOLO_RENDEZVOUS_CHUNK", KOLO_PARAM_SIZE, "1G", 64, INT64_C(1) << 31, NULL, false,
      "most bytes of a tensor that one write carries; larger ones take several", &kolo_rendezvous_param_chunk},
+    {"KOLO_RENDEZVOUS_INLINE", KOLO_PARAM_SIZE, "1K", 0, KOLO_MESSAGE_VALUE_MAX, NULL, false,
+     "tensors of up to this many bytes come with the answer to a request; larger ones are written to their place, "
+     "but "
+     "the first of a key comes with the answer up to 4K (0: none does)",
+     &kolo_rendezvous_param_inline},
     {"KOLO_RENDEZVOUS_THREADS", KOLO_PARAM_INT, "2", 1, 64, NULL, false,
      "threads of a server on which callbacks of receives from other tasks run", &kolo_rendezvous_param_threads},
 };

@@ -5,10 +5,9 @@
  */
 #include "wire/wire.h"
 
-bool kolo_wire_no_card(kolo_peer_card_t *card)
+void kolo_wire_no_card(kolo_peer_card_t *card)
 {
     (void)card;
-    return true;
 }
 
 bool kolo_wire_no_copies(const struct kolo_wire_ctx *ctx, const kolo_peer_card_t *peer)
@@ -77,4 +76,9 @@ void kolo_wire_no_expect(kolo_rx_t *rx, void *data, uint32_t bytes)
 void kolo_wire_no_unexpect(kolo_rx_t *rx)
 {
     (void)rx;
+}
+
+void kolo_wire_no_ctx_fini(struct kolo_wire_ctx *ctx)
+{
+    (void)ctx;
 }

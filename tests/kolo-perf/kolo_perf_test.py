@@ -55,6 +55,20 @@ def case_the_algorithm_that_ran_is_told():
     assert [r["algorithm"] for r in rows] == ["ring", "ring"], rows
 
 
+def case_keyed_tensors_are_counted():
+    for protocol, copies in (("kolo+shm", 0), ("kolo+tcp", 0), ("kolo+buffered", 2)):
+        p = subprocess.run([KOLO_PERF, "rendezvous", "--protocol", protocol, "-b", "64K", "-e", "64K", "-n", "600"],
+                           stdin=subprocess.DEVNULL, capture_output=True, timeout=100)
+        assert p.returncode == 0, p.stderr
+        line = p.stdout.decode().splitlines()[-1]
+        counts = dict(re.findall(r"(\w+)=([0-9.]+)", line))
+        assert line.startswith("count rendezvous") and counts["bytes"] == "65536", line
+        # one request and its answer; what is beyond are the words between the two processes, a few for 600 values
+        assert abs(float(counts["copies"]) - copies) < 0.05 and abs(float(counts["trips"]) - 1) < 0.05, line
+    p = subprocess.run([KOLO_PERF, "rendezvous", "--min", "x"], stdin=subprocess.DEVNULL, capture_output=True, timeout=100)
+    assert p.returncode == 2 and b"no number" in p.stderr, p.stderr
+
+
 def case_one_rank_predicts_nothing():
     rows = rows_of(1, "all_reduce", "--iters", "3", "--max", "64")
     assert rows and all(r["predicted_us"] is None for r in rows), rows

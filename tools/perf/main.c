@@ -6,6 +6,7 @@
  */
 #include "job.h"
 #include "perf.h"
+#include "rendezvous.h"
 
 #include <errno.h>
 #include <string.h>
@@ -102,6 +103,7 @@ int main(int argc, char **argv)
         .min_bytes = 8, .type = KOLO_FLOAT32, .op = KOLO_SUM, .warmup = 10, .check = true};
     kolo_job_t place;
     perf_job_t job = {.options = &options};
+    if (argc > 1 && strcmp(argv[1], "rendezvous") == 0) return perf_rendezvous(argc - 1, argv + 1);
     int status = perf_options_parse(argc, argv, &options);
     if (status >= 0) return status;
     bool placed = kolo_job_from_env(&place) == KOLO_OK;

@@ -14,6 +14,7 @@
 static const char usage[] =
     "usage: kolorun -n N kolo-perf COLLECTIVE... [options]\n"
     "       kolorun -n N kolo-perf run [options]\n"
+    "       kolo-perf rendezvous [options]   (keyed tensors; see kolo-perf rendezvous --help)\n"
     "Times collectives and checks their values. COLLECTIVE is all_reduce, reduce, broadcast, all_gather, "
     "reduce_scatter,\n"
     "all_to_all, gather, scatter, sendrecv or barrier (also without \"_\"); run: all of them over a few sizes.\n"
@@ -47,7 +48,7 @@ int perf_bad(const char *what, const char *text)
     return 2;
 }
 
-static bool parse_size(const char *text, uint64_t *value)
+bool perf_parse_size(const char *text, uint64_t *value)
 {
     char *end;
     errno = 0;
@@ -103,7 +104,7 @@ static int take_number(perf_options_t *o, int c, const char *text, bool *max_giv
                                         "--warmup (-w) needs a number, not", "--check (-c) needs 0 or 1, not",
                                         "--root (-r) needs a rank, not"};
     const char *at = strchr(names, c);
-    if (!parse_size(text, &number) || (c != 'b' && c != 'e' && number > INT32_MAX) || (c == 'c' && number > 1))
+    if (!perf_parse_size(text, &number) || (c != 'b' && c != 'e' && number > INT32_MAX) || (c == 'c' && number > 1))
         return perf_bad(words[at - names], text);
     if (c == 'b') o->min_bytes = number;
     if (c == 'e') o->max_bytes = number;

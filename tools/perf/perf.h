@@ -67,6 +67,7 @@ typedef struct {
 int perf_options_parse(int argc, char **argv, perf_options_t *options);
 /* Says in one line what is wrong with the arguments; returns the exit status. */
 int perf_bad(const char *what, const char *text);
+bool perf_parse_size(const char *text, uint64_t *value); /* with K, M or G */
 
 /* ---- ops.c ---- */
 /* Elements of the call for a message of `bytes`, and how many of them src and dst hold. */

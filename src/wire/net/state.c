@@ -16,7 +16,7 @@ static void arm(void *arg)
 
 static kolo_status_t state_get(kolo_wire_ctx_t *ctx, kolo_net_state_t **result)
 {
-    kolo_net_state_t *state = *kolo_wire_state(ctx, &kolo_wire_net);
+    kolo_net_state_t *state = ctx->wire_state[KOLO_WIRE_NET];
     const char *why;
     if (!state) {
         const kolo_net_ops_t *ops = kolo_net_provider(&why);
@@ -29,7 +29,7 @@ static kolo_status_t state_get(kolo_wire_ctx_t *ctx, kolo_net_state_t **result)
         state->ndevices = ops->count(&why);
         ctx->pumps[ctx->npumps].fn = kolo_net_pump;
         ctx->pumps[ctx->npumps++].arg = state;
-        *kolo_wire_state(ctx, &kolo_wire_net) = state;
+        ctx->wire_state[KOLO_WIRE_NET] = state;
         ctx->waker.arm = arm;
         ctx->waker.arm_arg = state;
     }
@@ -57,7 +57,7 @@ static void state_put(kolo_net_state_t *state)
         break;
     }
     ctx->waker.arm = NULL;
-    *kolo_wire_state(ctx, &kolo_wire_net) = NULL;
+    ctx->wire_state[KOLO_WIRE_NET] = NULL;
     free(state);
 }
 

@@ -16,6 +16,7 @@
 
 #define ALIGN 64u
 #define PAGE  4096u
+#define HUGE  (8u << 20) /* from here on memory asks for large pages */
 
 typedef struct block {
     struct block *next;
@@ -146,6 +147,7 @@ kolo_status_t kolo_arena_alloc(kolo_onesided_arena_t *arena, size_t bytes, kolo_
         return kolo_fail(KOLO_ERR_NO_MEMORY, "onesided: an arena has no %zu bytes left (KOLO_ONESIDED_ARENA)",
                          bytes);
     *memory = (kolo_onesided_memory_t){.base = kolo_arena_base(arena) + at, .bytes = room, .arena = arena};
+    if (room >= HUGE && arena->fd < 0) (void)madvise(memory->base, room, MADV_HUGEPAGE);
     return KOLO_OK;
 }
 

@@ -13,7 +13,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-int64_t kolo_onesided_param_arena, kolo_onesided_param_keep, kolo_onesided_param_ring;
+int64_t kolo_onesided_param_arena, kolo_onesided_param_keep, kolo_onesided_param_ring, kolo_onesided_param_copiers;
 bool kolo_onesided_param_shm;
 
 static const kolo_param_t rows[] = {
@@ -25,6 +25,9 @@ static const kolo_param_t rows[] = {
     {"KOLO_ONESIDED_RING", KOLO_PARAM_INT, "256", 2, 1 << 20, NULL, false,
      "notices that may be on their way to this process over one connection by shared memory; a power of two",
      &kolo_onesided_param_ring},
+    {"KOLO_ONESIDED_COPIERS", KOLO_PARAM_INT, "2", 0, 16, NULL, false,
+     "threads of a process that copy values from 4M on over shared memory; 0: the thread of the connections does",
+     &kolo_onesided_param_copiers},
     {"KOLO_ONESIDED_SHM", KOLO_PARAM_BOOL, "1", 0, 0, NULL, false,
      "0: one-sided transfers within a host go over TCP, too", &kolo_onesided_param_shm},
 };
@@ -75,6 +78,7 @@ kolo_status_t kolo_onesided_domain_create(const uint8_t key[32], kolo_onesided_d
     if (domain == NULL) return kolo_fail(KOLO_ERR_NO_MEMORY, "onesided: no memory for a domain");
     memcpy(domain->key, key, sizeof domain->key);
     domain->page_fd = domain->waker.epoll_fd = domain->waker.event_fd = -1;
+    kolo_copiers_get();
     kolo_status_t status = kolo_onesided_param_shm ? share(domain) : KOLO_OK;
     if (status == KOLO_OK) status = kolo_waker_init(&domain->waker, domain->page);
     if (status == KOLO_OK)
@@ -92,6 +96,7 @@ kolo_waker_t *kolo_onesided_domain_waker(kolo_onesided_domain_t *domain)
 void kolo_onesided_domain_destroy(kolo_onesided_domain_t *domain)
 {
     if (domain == NULL) return;
+    kolo_copiers_put();
     kolo_waker_fini(&domain->waker);
     if (domain->page) munmap(domain->page, (size_t)sysconf(_SC_PAGESIZE));
     if (domain->page_fd >= 0) close(domain->page_fd);

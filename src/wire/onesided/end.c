@@ -19,12 +19,11 @@ static const kolo_onesided_ops_t *const kinds[KOLO_ONESIDED_KINDS] = {&kolo_ones
 
 static kolo_status_t add_window(kolo_onesided_t *end, void *base, size_t bytes, uint64_t *key);
 
-/* Memory for the peer to write to from the start, as window 0. */
+/* Memory for the peer to write to from the start, as window 0; the arena's first, so it is zeroed. */
 static kolo_status_t offer_mailbox(kolo_onesided_t *end, size_t bytes, kolo_onesided_card_t *card)
 {
     if (bytes == 0) return KOLO_OK;
     KOLO_TRY(kolo_onesided_alloc(end, bytes, &end->mailbox));
-    memset(end->mailbox.base, 0, end->mailbox.bytes);
     card->mailbox_bytes = bytes;
     card->mailbox_at = (uint64_t)((char *)end->mailbox.base - kolo_arena_base(end->arena));
     return add_window(end, end->mailbox.base, bytes, &card->mailbox_key);
@@ -71,17 +70,23 @@ kolo_status_t kolo_onesided_open(kolo_onesided_domain_t *domain, const kolo_ones
     return status;
 }
 
+static void free_writes(kolo_pending_write_t *write)
+{
+    while (write) {
+        kolo_pending_write_t *next = write->next;
+        free(write);
+        write = next;
+    }
+}
+
 void kolo_onesided_close(kolo_onesided_t *end)
 {
     if (end == NULL) return;
     kolo_waker_del_fd(&end->domain->waker, end->fd);
     for (int i = 0; i < KOLO_ONESIDED_KINDS; i++) kinds[i]->close(end);
     close(end->fd);
-    while (end->writes) {
-        kolo_pending_write_t *write = end->writes;
-        end->writes = write->next;
-        free(write);
-    }
+    free_writes(end->writes);
+    free_writes(end->spare_writes);
     kolo_onesided_free(&end->mailbox);
     kolo_arena_unref(end->arena);
     end->domain->ends--;
@@ -239,9 +244,13 @@ kolo_status_t kolo_onesided_write(kolo_onesided_t *end, const kolo_onesided_writ
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
                          "onesided: a write of %llu bytes does not fit into its window at %s",
                          (unsigned long long)write->bytes, end->who);
-    kolo_pending_write_t *pending = calloc(1, sizeof *pending);
+    kolo_pending_write_t *pending = end->spare_writes;
+    if (pending)
+        end->spare_writes = pending->next;
+    else
+        pending = malloc(sizeof *pending);
     if (pending == NULL) return kolo_fail(KOLO_ERR_NO_MEMORY, "onesided: no memory for a write to %s", end->who);
-    pending->w = *write;
+    *pending = (kolo_pending_write_t){.w = *write};
     if (write->bytes > 0) pending->to = *write->to;
     pending->w.to = &pending->to;
     *end->last_write = pending;
@@ -278,7 +287,8 @@ static kolo_status_t push_writes(kolo_onesided_t *end)
         if (write->w.cookie) KOLO_TRY(keep_cookie(end, write->w.cookie));
         end->writes = write->next;
         if (end->writes == NULL) end->last_write = &end->writes;
-        free(write);
+        write->next = end->spare_writes;
+        end->spare_writes = write;
     }
     return KOLO_OK;
 }

@@ -11,7 +11,8 @@
 
 #include <pthread.h>
 
-extern int64_t kolo_onesided_param_arena, kolo_onesided_param_keep, kolo_onesided_param_ring;
+extern int64_t kolo_onesided_param_arena, kolo_onesided_param_keep, kolo_onesided_param_ring,
+    kolo_onesided_param_copiers;
 extern bool kolo_onesided_param_shm;
 
 /* ---- arenas (arena.c): address space for what a peer may write to, taken as it is needed ---- */
@@ -53,6 +54,21 @@ typedef struct {
 void kolo_onesided_frame_encode(const kolo_onesided_frame_t *frame, uint8_t bytes[KOLO_ONESIDED_FRAME_BYTES]);
 const char *kolo_onesided_frame_decode(const uint8_t *bytes, size_t length, kolo_onesided_frame_t *frame);
 
+/* ---- copiers (copiers.c): threads of the process for large copies ---- */
+
+typedef struct kolo_copy {
+    struct kolo_copy *next;
+    const char *from;
+    char *to;
+    uint64_t bytes, taken;
+    _Atomic uint64_t done;
+    kolo_waker_t *waker; /* woken when all is done */
+} kolo_copy_t;
+void kolo_copiers_get(void); /* each domain, for its life; after all its copies: */
+void kolo_copiers_put(void);
+bool kolo_copy_start(kolo_copy_t *copy); /* false: there are no copiers */
+void kolo_copy_wait(kolo_copy_t *copy);
+
 /* ---- an end ---- */
 
 typedef struct kolo_pending_write {
@@ -61,6 +77,8 @@ typedef struct kolo_pending_write {
     kolo_window_t to;
     uint64_t done; /* bytes that have been moved */
     uint32_t head; /* tcp: bytes of the frame that have been sent */
+    bool copying;  /* shm: by copiers */
+    kolo_copy_t copy;
 } kolo_pending_write_t;
 
 typedef struct { /* a window of mine; its number stands in the low half of its key, `salt` in the high one */
@@ -109,7 +127,7 @@ struct kolo_onesided {
     uint8_t card_out[KOLO_ONESIDED_CARD_BYTES], card_in[KOLO_ONESIDED_CARD_BYTES];
     size_t card_sent, card_got;
     bool told; /* OPENED has been returned */
-    kolo_pending_write_t *writes, **last_write;
+    kolo_pending_write_t *writes, **last_write, *spare_writes;
     uint64_t *cookies; /* of writes that are done and not told yet, a ring */
     size_t ncookies, first_cookie, cookie_room;
     kolo_exposed_t *exposed;

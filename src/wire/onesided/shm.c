@@ -18,6 +18,8 @@
 
 #define SEGMENT_MAGIC 0x73736f6bu /* "koss" */
 #define FETCH_MS      10000
+#define COPY_FROM     (4u << 20) /* from here on copiers do it, ... */
+#define COPIES        8          /* ... of so many writes at a time */
 #define AT_ONCE       (8u << 20) /* bytes of one call of progress, so that other ends have their turn */
 
 typedef struct {
@@ -154,18 +156,46 @@ static kolo_status_t address(kolo_onesided_t *end, const void *base, size_t byte
     return KOLO_OK;
 }
 
+/* Where a write goes; NULL: outside of the peer's memory. */
+static char *find_place(const shm_t *shm, const kolo_pending_write_t *write)
+{
+    uint64_t at = write->to.address + write->w.offset, bytes = write->w.bytes;
+    if (bytes > 0 && (at < write->to.address || at > shm->their_arena || bytes > shm->their_arena - at))
+        return NULL;
+    return (char *)shm->theirs + shm->their_skip + at;
+}
+
+/* Large writes among the first ones go on side by side; what follows one of them waits, for the order. */
+static void start_copies(kolo_onesided_t *end, kolo_pending_write_t *write)
+{
+    const shm_t *shm = end->state[KOLO_ONESIDED_SHM];
+    for (int i = 0; write && i < COPIES; write = write->next, i++) {
+        char *to =
+            write->w.bytes >= COPY_FROM && !write->copying && write->done == 0 ? find_place(shm, write) : NULL;
+        if (to == NULL) continue;
+        write->copy =
+            (kolo_copy_t){.from = write->w.data, .to = to, .bytes = write->w.bytes, .waker = &end->domain->waker};
+        write->copying = kolo_copy_start(&write->copy);
+    }
+}
+
 static kolo_status_t push(kolo_onesided_t *end, kolo_pending_write_t *write)
 {
     shm_t *shm = end->state[KOLO_ONESIDED_SHM];
-    uint64_t at = write->to.address + write->w.offset, bytes = write->w.bytes;
-    if (bytes > 0 && (at < write->to.address || at > shm->their_arena || bytes > shm->their_arena - at)) {
+    uint64_t bytes = write->w.bytes;
+    char *to = find_place(shm, write);
+    if (to == NULL) {
         kolo_onesided_count(0, 0, 0, 1);
         return kolo_fail(KOLO_ERR_PROTOCOL, "%s named a window that lies outside of its memory", end->who);
     }
+    if (bytes >= COPY_FROM && kolo_onesided_param_copiers > 0) start_copies(end, write);
+    if (write->copying) {
+        if (atomic_load_explicit(&write->copy.done, memory_order_acquire) < bytes) return KOLO_IN_PROGRESS;
+        write->done = bytes;
+    }
     if (write->done < bytes) {
         size_t n = (size_t)KOLO_MIN(bytes - write->done, (uint64_t)AT_ONCE);
-        char *base = (char *)shm->theirs + shm->their_skip;
-        memcpy(base + at + write->done, (const char *)write->w.data + write->done, n);
+        memcpy(to + write->done, (const char *)write->w.data + write->done, n);
         write->done += n;
         if (write->done < bytes) {
             kolo_waker_wake(&end->domain->waker); /* come back without sleeping */
@@ -215,6 +245,8 @@ static void close_end(kolo_onesided_t *end)
 {
     shm_t *shm = end->state[KOLO_ONESIDED_SHM];
     if (shm == NULL) return;
+    for (kolo_pending_write_t *write = end->writes; write; write = write->next)
+        if (write->copying) kolo_copy_wait(&write->copy); /* it reads what is not ours, and writes where we unmap */
     if (shm->offered) kolo_fdpass_withdraw(shm->id);
     if (shm->theirs) munmap(shm->theirs, shm->their_bytes);
     if (shm->their_page) munmap(shm->their_page, page_bytes());

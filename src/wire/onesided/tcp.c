@@ -12,7 +12,9 @@
 #include <sys/socket.h>
 #include <sys/uio.h>
 
-#define AT_ONCE (8u << 20) /* bytes of one call of progress, so that other ends have their turn */
+#define AT_ONCE      (8u << 20) /* bytes of one call of progress, so that other ends have their turn */
+#define TOGETHER     32         /* writes that one call of the system takes */
+#define BUFFER_BYTES 65536u     /* frames that come together are read together */
 
 typedef struct {
     uint8_t bytes[KOLO_ONESIDED_FRAME_BYTES];
@@ -21,6 +23,8 @@ typedef struct {
     char *to;
     uint64_t done;
     size_t budget;
+    uint8_t *buffer; /* [first, last) of it is read and not used; made when it is first needed */
+    size_t first, last;
 } reader_t;
 
 static kolo_status_t offer(kolo_onesided_t *end, kolo_onesided_card_t *card)
@@ -62,28 +66,63 @@ static kolo_status_t come_back(kolo_onesided_t *end)
     return KOLO_IN_PROGRESS;
 }
 
-static kolo_status_t push(kolo_onesided_t *end, kolo_pending_write_t *write)
+static bool is_sent(const kolo_pending_write_t *write)
 {
-    uint8_t head[KOLO_ONESIDED_FRAME_BYTES];
+    return write->head == KOLO_ONESIDED_FRAME_BYTES && write->done == write->w.bytes;
+}
+
+static void encode_head(const kolo_pending_write_t *write, uint8_t head[KOLO_ONESIDED_FRAME_BYTES])
+{
     kolo_onesided_frame_t frame = {.flags = write->w.flags, .number = write->w.number, .bytes = write->w.bytes};
     if (frame.bytes > 0) {
         frame.address = write->to.address + write->w.offset;
         frame.key = write->to.key;
     }
     kolo_onesided_frame_encode(&frame, head);
-    for (size_t moved = 0; write->head < sizeof head || write->done < frame.bytes;) {
-        struct iovec iov[2] = {{head + write->head, sizeof head - write->head},
-                               {(char *)(uintptr_t)write->w.data + write->done,
-                                (size_t)KOLO_MIN(frame.bytes - write->done, (uint64_t)AT_ONCE)}};
-        struct msghdr msg = {.msg_iov = iov, .msg_iovlen = 2};
+}
+
+/* What is left of this write and of those behind it, as much as one call may take; returns the parts. */
+static size_t gather(kolo_pending_write_t *write, uint8_t heads[][KOLO_ONESIDED_FRAME_BYTES], struct iovec *iov)
+{
+    size_t n = 0, bytes = 0;
+    for (int i = 0; write && i < TOGETHER && bytes < AT_ONCE; write = write->next, i++) {
+        encode_head(write, heads[i]);
+        if (write->head < KOLO_ONESIDED_FRAME_BYTES)
+            iov[n++] = (struct iovec){heads[i] + write->head, KOLO_ONESIDED_FRAME_BYTES - write->head};
+        size_t left = (size_t)KOLO_MIN(write->w.bytes - write->done, (uint64_t)AT_ONCE);
+        if (left > 0) iov[n++] = (struct iovec){(char *)(uintptr_t)write->w.data + write->done, left};
+        bytes += KOLO_ONESIDED_FRAME_BYTES + left;
+        if (left < write->w.bytes - write->done) break; /* what is behind it comes later */
+    }
+    return n;
+}
+
+static void note_sent(kolo_pending_write_t *write, size_t n)
+{
+    for (; n > 0; write = write->next) {
+        size_t of_head = KOLO_MIN(n, (size_t)(KOLO_ONESIDED_FRAME_BYTES - write->head));
+        write->head += (uint32_t)of_head;
+        n -= of_head;
+        size_t of_bytes = (size_t)KOLO_MIN((uint64_t)n, write->w.bytes - write->done);
+        write->done += of_bytes;
+        n -= of_bytes;
+    }
+}
+
+/* Small writes go out together: a call of the system costs more than what it carries. */
+static kolo_status_t push(kolo_onesided_t *end, kolo_pending_write_t *write)
+{
+    uint8_t heads[TOGETHER][KOLO_ONESIDED_FRAME_BYTES];
+    struct iovec iov[2 * TOGETHER];
+    for (size_t moved = 0; !is_sent(write);) {
+        struct msghdr msg = {.msg_iov = iov};
         if (moved >= AT_ONCE) return come_back(end);
+        msg.msg_iovlen = gather(write, heads, iov);
         ssize_t n = sendmsg(end->fd, &msg, MSG_NOSIGNAL | MSG_DONTWAIT);
         if (n < 0 && errno == EINTR) continue;
         if (n < 0 && errno == EAGAIN) return KOLO_IN_PROGRESS;
         if (n < 0) return broken(end, errno);
-        size_t of_head = KOLO_MIN((size_t)n, sizeof head - write->head);
-        write->head += (uint32_t)of_head;
-        write->done += (size_t)n - of_head;
+        note_sent(write, (size_t)n);
         moved += (size_t)n;
     }
     return KOLO_OK;
@@ -103,41 +142,64 @@ static kolo_status_t take_frame(kolo_onesided_t *end, reader_t *r)
                      (unsigned long long)r->frame.bytes, wrong);
 }
 
-static kolo_status_t read_some(kolo_onesided_t *end, reader_t *r, void *to, uint64_t bytes, uint64_t *n)
+/* Fills the buffer, which is empty; with `bytes` that belong at `to` ahead of it. *n: those that came there. */
+static kolo_status_t read_more(kolo_onesided_t *end, reader_t *r, void *to, uint64_t bytes, uint64_t *n)
 {
     size_t most = (size_t)KOLO_MIN(bytes, (uint64_t)AT_ONCE);
+    if (r->buffer == NULL && (r->buffer = malloc(BUFFER_BYTES)) == NULL)
+        return kolo_fail(KOLO_ERR_NO_MEMORY, "onesided: no memory for what %s sends", end->who);
+    struct iovec iov[2] = {{to, most}, {r->buffer, BUFFER_BYTES}};
+    struct msghdr msg = {.msg_iov = most ? iov : iov + 1, .msg_iovlen = most ? 2 : 1};
     for (;;) {
-        ssize_t got = recv(end->fd, to, most, MSG_DONTWAIT);
+        ssize_t got = recvmsg(end->fd, &msg, MSG_DONTWAIT);
         if (got < 0 && errno == EINTR) continue;
         if (got < 0 && errno == EAGAIN) return KOLO_IN_PROGRESS;
         if (got <= 0) return broken(end, got < 0 ? errno : 0);
-        *n = (uint64_t)got;
+        *n = KOLO_MIN((uint64_t)got, (uint64_t)most);
+        r->first = 0;
+        r->last = (size_t)got - (size_t)*n;
         r->budget -= KOLO_MIN(r->budget, (size_t)got);
         return KOLO_OK;
     }
 }
 
+/* Moves *done on towards `bytes` at `to`, from what is buffered or comes now. */
+static kolo_status_t take(kolo_onesided_t *end, reader_t *r, void *to, uint64_t bytes, uint64_t *done)
+{
+    uint64_t n = KOLO_MIN(bytes - *done, (uint64_t)(r->last - r->first));
+    if (n > 0) {
+        memcpy((char *)to + *done, r->buffer + r->first, (size_t)n);
+        r->first += (size_t)n;
+    } else { /* a small rest comes by the buffer, with what is behind it */
+        bool large = bytes - *done >= BUFFER_BYTES / 8;
+        KOLO_TRY(read_more(end, r, (char *)to + *done, large ? bytes - *done : 0, &n));
+    }
+    *done += n;
+    return KOLO_OK;
+}
+
+static kolo_status_t take_head(kolo_onesided_t *end, reader_t *r)
+{
+    while (r->got < sizeof r->bytes) {
+        uint64_t got = r->got;
+        KOLO_TRY(take(end, r, r->bytes, sizeof r->bytes, &got));
+        r->got = (size_t)got;
+    }
+    r->done = 0;
+    return take_frame(end, r);
+}
+
 static kolo_status_t pull(kolo_onesided_t *end, kolo_onesided_event_t *event)
 {
     reader_t *r = end->state[KOLO_ONESIDED_TCP];
-    uint64_t n;
     r->budget = AT_ONCE;
     for (;;) {
-        if (r->got < sizeof r->bytes) {
-            KOLO_TRY(read_some(end, r, r->bytes + r->got, sizeof r->bytes - r->got, &n));
-            r->got += n;
-            if (r->got < sizeof r->bytes) continue;
-            KOLO_TRY(take_frame(end, r));
-            r->done = 0;
-        }
+        if (r->got < sizeof r->bytes) KOLO_TRY(take_head(end, r));
         /* A window may be hidden while it is being written to: the rest has no place any more. */
         if (r->done < r->frame.bytes &&
             kolo_onesided_find(end, r->frame.key, r->frame.address, r->frame.bytes) != r->to)
             return kolo_fail(KOLO_ERR_PROTOCOL, "%s wrote into a window that was hidden", end->who);
-        if (r->done < r->frame.bytes) {
-            KOLO_TRY(read_some(end, r, r->to + r->done, r->frame.bytes - r->done, &n));
-            r->done += n;
-        }
+        if (r->done < r->frame.bytes) KOLO_TRY(take(end, r, r->to, r->frame.bytes, &r->done));
         if (r->done < r->frame.bytes) {
             if (r->budget == 0) return come_back(end);
             continue;
@@ -152,14 +214,16 @@ static kolo_status_t pull(kolo_onesided_t *end, kolo_onesided_event_t *event)
 
 static void close_end(kolo_onesided_t *end)
 {
-    free(end->state[KOLO_ONESIDED_TCP]);
+    reader_t *r = end->state[KOLO_ONESIDED_TCP];
+    if (r) free(r->buffer);
+    free(r);
     end->state[KOLO_ONESIDED_TCP] = NULL;
 }
 
 static size_t memory(const kolo_onesided_t *end)
 {
-    (void)end;
-    return sizeof(reader_t);
+    const reader_t *r = end->state[KOLO_ONESIDED_TCP];
+    return sizeof *r + (r->buffer ? BUFFER_BYTES : 0);
 }
 
 const kolo_onesided_ops_t kolo_onesided_tcp = {

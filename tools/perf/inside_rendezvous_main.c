@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * kolo-perf rendezvous: the command line and the table.
+ */
+#include "rendezvous.h"
+
+#include "base/status.h"
+
+#include <getopt.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char usage[] =
+    "usage: kolo-perf rendezvous [options]\n"
+    "Times keyed tensors between two processes of this host: one sends, one receives by key, both in steps.\n"
+    "  -b, --min SIZE        first size in bytes (4K). Sizes take K, M, G\n"
+    "  -e, --max SIZE        last size (64M)\n"
+    "  -f, --factor N        each size is N times the one before (16)\n"
+    "  -n, --values N        values of a row (by default from the size)\n"
+    "  --depth N             receives that are under way at a time (by default from the size)\n"
+    "  --protocol NAME       kolo, kolo+shm, kolo+tcp, kolo+buffered, ... (kolo)\n"
+    "  --help\n"
+    "time is that of all values over their number. copies, writes (work requests), notices (completions), "
+    "messages\n"
+    "and trips (round trips) are counted in both processes, per value.\n"
+    "Exit status: 0, 1 a failed call, 2 wrong arguments.\n";
+
+typedef struct {
+    uint64_t min, max, factor, values;
+    int depth;
+    const char *protocol;
+} options_t;
+
+static int parse(int argc, char **argv, options_t *o)
+{
+    enum { DEPTH = 256, PROTOCOL, HELP };
+    static const struct option rows[] = {{"min", 1, NULL, 'b'},     {"max", 1, NULL, 'e'},
+                                         {"factor", 1, NULL, 'f'},  {"values", 1, NULL, 'n'},
+                                         {"depth", 1, NULL, DEPTH}, {"protocol", 1, NULL, PROTOCOL},
+                                         {"help", 0, NULL, HELP},   {NULL, 0, NULL, 0}};
+    uint64_t number = 0;
+    for (int c; (c = getopt_long(argc, argv, "b:e:f:n:", rows, NULL)) != -1;) {
+        bool sized = c != PROTOCOL && c != HELP && c != '?';
+        if (c == '?') return 2;
+        if (sized && (!perf_parse_size(optarg, &number) || number == 0))
+            return perf_bad("this is no number", optarg);
+        if (c == HELP) return fputs(usage, stdout) < 0;
+        if (c == 'b') o->min = number;
+        if (c == 'e') o->max = number;
+        if (c == 'f') o->factor = number;
+        if (c == 'n') o->values = number;
+        if (c == DEPTH) o->depth = number < 16384 ? (int)number : 0;
+        if (c == DEPTH && o->depth == 0) return perf_bad("--depth is at most 16383", optarg);
+        if (c == PROTOCOL) o->protocol = optarg;
+    }
+    if (optind < argc) return perf_bad("what is this", argv[optind]);
+    if (o->factor < 2 || o->min > o->max) return perf_bad("--factor is at least 2, and --min at most --max", NULL);
+    return -1;
+}
+
+static void print_row(const perf_rdv_row_t *row, const char *protocol)
+{
+    const double *c = row->counts;
+    printf("%11llu %6d %9llu %10.2f %10.0f %9.3f\n", (unsigned long long)row->bytes, row->depth,
+           (unsigned long long)row->values, row->us, 1e6 / row->us, (double)row->bytes / row->us * 1e-3);
+    printf(
+        "count rendezvous protocol=%s bytes=%llu copies=%.2f writes=%.2f notices=%.2f messages=%.2f trips=%.2f\n",
+        protocol, (unsigned long long)row->bytes, c[PERF_RDV_COPIES], c[PERF_RDV_WRITES], c[PERF_RDV_NOTICES],
+        c[PERF_RDV_MESSAGES], c[PERF_RDV_REQUESTS] + c[PERF_RDV_REREQUESTS]);
+    fflush(stdout);
+}
+
+static kolo_status_t run(perf_rdv_t *r, const options_t *o)
+{
+    printf("# keyed tensors between two processes, protocol %s\n", o->protocol);
+    printf("%11s %6s %9s %10s %10s %9s\n", "bytes", "depth", "values", "us/value", "values/s", "GB/s");
+    for (uint64_t bytes = o->min; bytes <= o->max; bytes *= o->factor) {
+        perf_rdv_row_t row;
+        uint64_t values = o->values, least = 24, most = 200000, fit = ((uint64_t)2 << 30) / bytes;
+        if (values == 0) values = fit < least ? least : fit > most ? most : fit;
+        int depth = o->depth;
+        if (depth == 0) depth = bytes <= 65536 ? 256 : bytes <= 4u << 20 ? 16 : 3;
+        KOLO_TRY(
+            perf_rdv_measure(r, bytes, values < 512 ? values : 512, depth, &row)); /* a first use of each key */
+        KOLO_TRY(perf_rdv_measure(r, bytes, values, depth, &row));
+        print_row(&row, o->protocol);
+    }
+    return KOLO_OK;
+}
+
+int perf_rendezvous(int argc, char **argv)
+{
+    options_t o = {.min = 4096, .max = 64u << 20, .factor = 16, .protocol = "kolo"};
+    perf_rdv_t r;
+    int status = parse(argc, argv, &o);
+    if (status >= 0) return status;
+    kolo_status_t result = perf_rdv_open(&r, o.protocol);
+    if (result == KOLO_OK) result = run(&r, &o);
+    if (result != KOLO_OK) fprintf(stderr, "kolo-perf: rendezvous: %s\n", kolo_get_last_error(NULL));
+    return perf_rdv_close(&r, result == KOLO_OK);
+}
