@@ -6,8 +6,11 @@
  *
  *     bench-wire-latency [ms per point, default 30]
  */
+#include "wire/cma/cma.h"
 #include "wire/conformance.h"
 #include "wire/ll.h"
+#include "wire/local/local.h"
+#include "wire/memfd.h"
 
 #include <sched.h>
 #include <stdlib.h>
@@ -210,7 +213,7 @@ static int measure_single_copies(kolo_kit_t *kit)
 
 int main(int argc, char **argv)
 {
-    static const kolo_wire_kind_t kinds[] = {KOLO_WIRE_SHM, KOLO_WIRE_LOCAL};
+    const kolo_wire_ops_t *const kinds[] = {&kolo_wire_shm, &kolo_wire_local};
     int failed = 0;
     if (argc > 1) point_ns = (int64_t)(atof(argv[1]) * 1e6);
     printf("wire   queue     bytes  ns least ns median  ns streamed GB/s best GB/s med.\n");
@@ -220,7 +223,7 @@ int main(int argc, char **argv)
                               .limit_s = 60,
                               .run = measure_slots,
                               .dies = -1,
-                              .processes = kinds[i] != KOLO_WIRE_LOCAL};
+                              .processes = kinds[i] != &kolo_wire_local};
         failed += kolo_conformance_force(kinds[i]) != KOLO_OK || kolo_kit_run(&job) != 0;
     }
     printf("\nwire       bytes    read GB/s   write GB/s  memcpy GB/s (medians)\n");
@@ -230,6 +233,6 @@ int main(int argc, char **argv)
                           .run = measure_single_copies,
                           .processes = true,
                           .dies = -1};
-    failed += kolo_conformance_force(KOLO_WIRE_CMA) != KOLO_OK || kolo_kit_run(&job) != 0;
+    failed += kolo_conformance_force(&kolo_wire_cma) != KOLO_OK || kolo_kit_run(&job) != 0;
     return failed != 0;
 }

@@ -97,9 +97,7 @@ static int failed(void)
 /* Elements of a call whose data have `bytes` bytes in all: the count of the call is per rank for most. */
 static uint64_t count_of(kolo_coll_t coll, uint64_t bytes, size_t elem, uint32_t ranks)
 {
-    bool per_rank = coll == KOLO_COLL_ALL_GATHER || coll == KOLO_COLL_REDUCE_SCATTER ||
-                    coll == KOLO_COLL_ALL_TO_ALL || coll == KOLO_COLL_GATHER || coll == KOLO_COLL_SCATTER;
-    return bytes / elem / (per_rank ? ranks : 1);
+    return bytes / elem / (kolo_coll_by_rank(coll) ? ranks : 1);
 }
 
 /* Also "allreduce" and "all-reduce", as others write it. */

@@ -10,8 +10,8 @@
 #include "exec/host/reduce.h"
 #include "kolo-info.h"
 #include "topo/topo.h"
+#include "wire/memfd.h"
 #include "wire/net/net.h"
-#include "wire/wire.h"
 
 #if defined(KOLO_HAVE_HWLOC)
 #include <hwloc.h>
@@ -122,12 +122,12 @@ static void print_net_devices(void)
 static void print_wires(void)
 {
     printf("\nwires, the first that connects is taken\n");
-    for (int i = 0; i < KOLO_WIRE_COUNT; i++) {
+    for (int i = 0; kolo_wires[i]; i++) {
         bool on_shm = kolo_wires[i]->fallback == &kolo_wire_shm; /* its queues are those of shm */
         printf("  %-6s %s%s\n", kolo_wires[i]->name, kolo_wires[i]->what,
-               kolo_wire_disabled[kolo_wires[i]->kind]            ? " (disabled by parameter)"
-               : on_shm && kolo_wire_disabled[kolo_wire_shm.kind] ? " (disabled with shm, whose queues it needs)"
-                                                                  : "");
+               kolo_wire_disabled(kolo_wires[i])              ? " (disabled by parameter)"
+               : on_shm && kolo_wire_disabled(&kolo_wire_shm) ? " (disabled with shm, whose queues it needs)"
+                                                              : "");
     }
     print_net_devices();
     int scope = -1;

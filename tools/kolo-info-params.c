@@ -11,8 +11,7 @@
 
 const kolo_param_table_t *const *kolo_info_tables(size_t *count)
 {
-    *count = kolo_param_table_count;
-    return kolo_param_tables;
+    return kolo_param_tables(count);
 }
 
 static const char *kind_name(kolo_param_kind_t kind)

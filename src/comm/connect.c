@@ -300,7 +300,7 @@ static const kolo_wire_ops_t *pair_wire(const kolo_body_t *body, uint32_t peer, 
     /* the lower rank stands for the writer so that both ends ask the same question */
     int low = KOLO_MIN(body->rank, (int)peer), high = KOLO_MAX(body->rank, (int)peer);
     kolo_conn_spec_t spec = {.kind = KOLO_CONN_PAIR, .proto = proto, .writer = low, .reader = high};
-    return kolo_wire_choose(&body->ctx, &spec, NULL);
+    return kolo_wire_choose(&body->ctx, &spec);
 }
 
 bool kolo_body_pair_refs(const kolo_body_t *body, uint32_t peer)

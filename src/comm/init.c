@@ -91,7 +91,7 @@ static void fill_emit(kolo_body_t *body)
     uint32_t cores = UINT32_MAX;
     for (int a = 0; a < body->nranks; a++) {
         kolo_conn_spec_t pair = {.kind = KOLO_CONN_PAIR, .writer = a, .reader = (a + 1) % body->nranks};
-        const kolo_wire_ops_t *wire = body->nranks > 1 ? kolo_wire_choose(&body->ctx, &pair, NULL) : NULL;
+        const kolo_wire_ops_t *wire = body->nranks > 1 ? kolo_wire_choose(&body->ctx, &pair) : NULL;
         refs = refs && wire && (wire->caps & KOLO_CAP_REF);
     }
     for (int i = 0; i < m->nnodes; i++) cores = KOLO_MIN(cores, kolo_cores_of_node(m, i));
@@ -100,10 +100,10 @@ static void fill_emit(kolo_body_t *body)
         if (m->node_size[i] < 2) continue;
         int writer = m->node_ranks[m->node_first[i]];
         kolo_conn_spec_t node = {.kind = KOLO_CONN_NODE, .writer = writer, .reader = -1};
-        const kolo_wire_ops_t *wire = kolo_wire_choose(&body->ctx, &node, NULL);
+        const kolo_wire_ops_t *wire = kolo_wire_choose(&body->ctx, &node);
         fanout = wire && (wire->caps & KOLO_CAP_FANOUT);
         node.proto = KOLO_PROTO_LL;
-        wire = kolo_wire_choose(&body->ctx, &node, NULL);
+        wire = kolo_wire_choose(&body->ctx, &node);
         ll = ll && wire && (wire->caps & KOLO_CAP_FANOUT);
     }
     body->emit = (kolo_emit_env_t){.nranks = (uint32_t)body->nranks,

@@ -78,9 +78,7 @@ static kolo_bound_t *known_bound(const kolo_body_t *body, kolo_coll_t coll, kolo
 
 static uint32_t plan_root(const kolo_call_t *call)
 {
-    bool rooted = call->coll == KOLO_COLL_REDUCE || call->coll == KOLO_COLL_BROADCAST ||
-                  call->coll == KOLO_COLL_GATHER || call->coll == KOLO_COLL_SCATTER;
-    return rooted ? call->root : 0;
+    return kolo_coll_rooted(call->coll) ? call->root : 0;
 }
 
 static kolo_status_t find_bound(kolo_body_t *body, const kolo_call_t *call, kolo_algo_t algo, kolo_bound_t **out)
@@ -178,8 +176,7 @@ static kolo_status_t prepare_plan(const kolo_call_t *call, kolo_task_t *task, co
     kolo_bound_t *b = memo->bound;
     const kolo_plan_t *plan = b->plan;
     uint32_t ns = plan->src_parts, nd = plan->dst_parts;
-    bool split =
-        call->coll == KOLO_COLL_ALL_REDUCE || call->coll == KOLO_COLL_REDUCE || call->coll == KOLO_COLL_BROADCAST;
+    bool split = kolo_coll_traits(call->coll)->whole;
     KOLO_TRY(room_for_parts(body, KOLO_MAX(ns, nd)));
     fill_parts(body->src_parts, ns, call->src, call, split, ns > 1 ? call->send_counts : NULL,
                ns > 1 ? call->send_displs : NULL);
@@ -227,19 +224,14 @@ static kolo_status_t prepare_flat(const kolo_call_t *call, kolo_task_t *task, ko
     return kolo_flat_start(task, algo, call->coll);
 }
 
-static bool is_reducing(kolo_coll_t coll)
-{
-    return coll == KOLO_COLL_ALL_REDUCE || coll == KOLO_COLL_REDUCE || coll == KOLO_COLL_REDUCE_SCATTER;
-}
-
 static kolo_status_t fill_reducer(const kolo_call_t *call, kolo_reducer_t *r)
 {
     kolo_body_t *body = call->comm->body;
-    if (call->op >= KOLO_OP_BUILTIN_COUNT && is_reducing(call->coll)) {
+    if (call->op >= KOLO_OP_BUILTIN_COUNT && kolo_coll_reduces(call->coll)) {
         *r = call->reducer ? *call->reducer : body->ops[call->op - KOLO_OP_BUILTIN_COUNT].reducer;
         return KOLO_OK;
     }
-    return kolo_reducer_init(r, call->type, is_reducing(call->coll) ? call->op : KOLO_SUM, body->emit.nranks);
+    return kolo_reducer_init(r, call->type, kolo_coll_reduces(call->coll) ? call->op : KOLO_SUM, body->emit.nranks);
 }
 
 static inline bool memo_is(const kolo_memo_t *memo, const kolo_call_t *call, uint64_t signature, bool v)
@@ -288,7 +280,7 @@ static kolo_status_t bind(const kolo_call_t *call, kolo_task_t *task, kolo_memo_
         KOLO_TRY(status);
         kolo_record_state(&body->record, KOLO_RECORD_RUNNING, (uint32_t)memo->algo);
     }
-    task->reducing = is_reducing(call->coll);
+    task->reducing = kolo_coll_reduces(call->coll);
     task->trace = NULL;
     task->met = false;
     KOLO_TRY(fill_reducer(call, &task->reducer));
@@ -317,7 +309,7 @@ static kolo_status_t run_alone(const kolo_call_t *call)
     char *dst = call->dst;
     if (call->send_displs) src += call->send_displs[0] * call->elem;
     if (call->recv_displs) dst += call->recv_displs[0] * call->elem;
-    bool reduce = is_reducing(call->coll);
+    bool reduce = kolo_coll_reduces(call->coll);
     if (reduce || src != dst) kolo_reduce_load(&r, dst, src, count, reduce, reduce);
     return KOLO_OK;
 }
@@ -494,7 +486,7 @@ static kolo_status_t own_tables(kolo_call_t *call)
 /* The operator may be destroyed, and its place taken by another, before the call runs. */
 static kolo_status_t own_operator(kolo_call_t *call)
 {
-    if (call->reducer || call->op < KOLO_OP_BUILTIN_COUNT || !is_reducing(call->coll)) return KOLO_OK;
+    if (call->reducer || call->op < KOLO_OP_BUILTIN_COUNT || !kolo_coll_reduces(call->coll)) return KOLO_OK;
     kolo_body_t *body = kolo_handle_visit(call->comm, "a queued call");
     if (!body) return KOLO_ERR_INVALID_ARGUMENT;
     call->reducer = malloc(sizeof *call->reducer);

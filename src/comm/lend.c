@@ -33,7 +33,9 @@ void kolo_body_borrow_end(kolo_body_t *body)
 static kolo_status_t ask_all(kolo_body_t *body)
 {
     kolo_agreed_t *all = &body->agreed;
-    uint64_t params = kolo_params_agree_hash(kolo_param_tables, kolo_param_table_count), table = kolo_tune_hash();
+    size_t ntables;
+    const kolo_param_table_t *const *tables = kolo_param_tables(&ntables);
+    uint64_t params = kolo_params_agree_hash(tables, ntables), table = kolo_tune_hash();
     const kolo_agree_row_t rows[] = {
         {"must-agree parameters (hash)", KOLO_AGREE_EQUAL, &params},
         {"tuning table (hash)", KOLO_AGREE_EQUAL, &table},

@@ -58,21 +58,10 @@ static bool needs(uint64_t word, int rank, int other, int nranks)
     kolo_signature_fields_t f = kolo_signature_fields(word);
     if (f.coll == KOLO_COLL_BARRIER) return true;
     if (f.count == 0) return false;
-    switch (f.coll) {
-    case KOLO_COLL_ALL_REDUCE:
-    case KOLO_COLL_ALL_GATHER:
-    case KOLO_COLL_REDUCE_SCATTER:
-    case KOLO_COLL_ALL_TO_ALL:
-        return f.root == 0;
-    case KOLO_COLL_REDUCE:
-    case KOLO_COLL_GATHER:
-        return nranks <= ROOTS_TOLD_APART && f.root == (uint32_t)rank;
-    case KOLO_COLL_BROADCAST:
-    case KOLO_COLL_SCATTER:
-        return nranks <= ROOTS_TOLD_APART && f.root == (uint32_t)other;
-    default:
-        return false;
-    }
+    const kolo_coll_traits_t *t = kolo_coll_traits(f.coll);
+    if (!t->whole && !kolo_coll_by_rank(f.coll)) return false;
+    if (!kolo_coll_rooted(f.coll)) return f.root == 0;
+    return nranks <= ROOTS_TOLD_APART && f.root == (uint32_t)(t->dst_at_root ? rank : other);
 }
 
 void kolo_mismatch_open(kolo_body_t *body)

@@ -45,14 +45,29 @@ static const kolo_param_t rows[] = {
 };
 static const kolo_param_table_t comm_table = {"comm", rows, KOLO_COUNTOF(rows), NULL};
 
-const kolo_param_table_t *const kolo_param_tables[] = {
-    &kolo_base_params,       &kolo_link_params, &kolo_meet_params,     &kolo_oob_params,
-    &kolo_member_params,     &kolo_topo_params, &kolo_wire_params,     &kolo_onesided_params,
-    &kolo_rendezvous_params, &kolo_ib_params,   &kolo_tcp_params,      &kolo_tune_params,
-    &kolo_reduce_params,     &comm_table,       &kolo_job_params,      &kolo_engine_params,
-    &kolo_elastic_params,    &kolo_cuda_params, &kolo_cuda_ipc_params, &kolo_exec_cuda_params,
+static const kolo_param_table_t *const fixed[] = {
+    &kolo_base_params,     &kolo_link_params,       &kolo_meet_params,      &kolo_oob_params,
+    &kolo_member_params,   &kolo_topo_params,       &kolo_wire_params,      &kolo_ib_params,
+    &kolo_onesided_params, &kolo_rendezvous_params, &kolo_tune_params,      &kolo_reduce_params,
+    &comm_table,           &kolo_job_params,        &kolo_engine_params,    &kolo_elastic_params,
+    &kolo_cuda_params,     &kolo_cuda_ipc_params,   &kolo_exec_cuda_params,
 };
-const size_t kolo_param_table_count = KOLO_COUNTOF(kolo_param_tables);
+static const kolo_param_table_t *tables[KOLO_COUNTOF(fixed) + KOLO_WIRES_MAX]; /* and those of the wires */
+static size_t ntables;
+static pthread_once_t listed = PTHREAD_ONCE_INIT;
+
+static void list_tables(void)
+{
+    for (size_t i = 0; i < KOLO_COUNTOF(fixed); i++) tables[ntables++] = fixed[i];
+    for (size_t i = 0; kolo_wires[i] && i < KOLO_WIRES_MAX; i++) tables[ntables++] = kolo_wires[i]->params;
+}
+
+const kolo_param_table_t *const *kolo_param_tables(size_t *count)
+{
+    pthread_once(&listed, list_tables);
+    *count = ntables;
+    return tables;
+}
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static kolo_status_t result;
@@ -60,10 +75,13 @@ static char message[KOLO_ERROR_TEXT_BYTES];
 
 static void load(void)
 {
-    result = kolo_params_load(kolo_param_tables, kolo_param_table_count, NULL, NULL);
+    size_t count;
+    const kolo_param_table_t *const *all = kolo_param_tables(&count);
+    kolo_exec_cuda_init();
+    result = kolo_params_load(all, count, NULL, NULL);
     if (result == KOLO_OK) result = kolo_base_params_apply();
     if (result == KOLO_OK)
-        kolo_params_warn_unknown(kolo_param_tables, kolo_param_table_count);
+        kolo_params_warn_unknown(all, count);
     else
         snprintf(message, sizeof message, "%s", kolo_error_text());
 }

@@ -7,8 +7,7 @@
 
 #include "base/params.h"
 
-extern const kolo_param_table_t *const kolo_param_tables[];
-extern const size_t kolo_param_table_count;
+const kolo_param_table_t *const *kolo_param_tables(size_t *count);
 /* Of rooms above, which include this header and define them. */
 extern const kolo_param_table_t kolo_job_params, kolo_engine_params, kolo_elastic_params;
 

@@ -46,5 +46,7 @@ typedef struct kolo_exec_ops {
 } kolo_exec_ops_t;
 
 extern const kolo_exec_ops_t kolo_exec_cuda;
+/* Enters what rooms below reach by tables of functions. When the library is first used. */
+void kolo_exec_cuda_init(void);
 
 #endif

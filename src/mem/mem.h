@@ -2,8 +2,8 @@
  *
  * Kinds of memory. What a pointer points to is asked once, by classify(); what a kind can do stands in one table of
  * functions, and code above this room that meets memory of a device goes through it. A row that cannot do something
- * says so in words. Rows: host (host.c), CUDA (cuda/). The rows are asked in the order of kolo_mem_kinds; host is
- * last and takes what nobody else knows.
+ * says so in words. Rows: host (host.c), CUDA (cuda/), and one that a program may add (tests have a strict device
+ * of their own). That one is asked first; host is last and takes what nobody else knows.
  */
 #ifndef KOLO_MEM_MEM_H
 #define KOLO_MEM_MEM_H
@@ -14,7 +14,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-typedef enum { KOLO_MEM_CUDA, KOLO_MEM_HOST, KOLO_MEM_KINDS } kolo_mem_kind_t;
+typedef enum { KOLO_MEM_ADDED, KOLO_MEM_CUDA, KOLO_MEM_HOST } kolo_mem_kind_t;
 
 struct kolo_mem_ops;
 
@@ -55,13 +55,21 @@ typedef struct kolo_mem_ops {
     /* Copies between this kind and host memory; complete when it returns. */
     kolo_status_t (*read)(int device, void *host, const void *from, size_t bytes);
     kolo_status_t (*write)(int device, void *to, const void *host, size_t bytes);
+    /* Is there a device of this number? KOLO_OK, or why not. NULL: the kind has none. */
+    kolo_status_t (*has)(int device);
+    const struct kolo_mem_queue_ops *queues; /* queue.h; NULL: it has none */
 } kolo_mem_ops_t;
 
 extern const kolo_mem_ops_t kolo_mem_host, kolo_mem_cuda;
-extern const kolo_mem_ops_t *const kolo_mem_kinds[KOLO_MEM_KINDS];
 
 /* Asks the rows in turn. Any address. */
 void kolo_mem_find(const void *p, kolo_mem_place_t *place);
+/* Can there be memory of devices in this process? Cheap. */
+bool kolo_mem_has_devices(void);
+/* The row of the device with this number, which has queues. */
+kolo_status_t kolo_mem_row(int device, const kolo_mem_ops_t **row);
+/* A row of the program's own; NULL takes it out again, when nothing of it is in use. */
+void kolo_mem_add(const kolo_mem_ops_t *row);
 /* free() by the row that it came from; a zeroed struct is fine. */
 void kolo_mem_free(kolo_mem_t *mem);
 

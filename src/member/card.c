@@ -71,7 +71,8 @@ kolo_status_t kolo_member_fill_card(kolo_peer_card_t *card, int rank, int device
     if (card == NULL) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "card is NULL");
     if (gethostname(name, sizeof(name) - 1) != 0)
         return kolo_fail_errno(KOLO_ERR_SYSTEM, errno, "cannot read the host's name");
-    kolo_peer_card_t made = {.version = KOLO_VERSION, .card_version = 1, .rank = rank, .device = device};
+    kolo_peer_card_t made = {
+        .version = KOLO_VERSION, .card_version = KOLO_CARD_VERSION, .rank = rank, .device = device};
     made.host_hash = hash_host(name);
     made.pid = (int32_t)getpid();
     made.process_hash = kolo_member_process_hash(made.host_hash, made.pid);

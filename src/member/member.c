@@ -121,6 +121,9 @@ static kolo_status_t check_cards(const kolo_peer_card_t *mine, kolo_peer_card_t 
                              "(card %u): all ranks need the same library",
                              r, card->host_name, card->version, card->card_version, mine->rank, mine->host_name,
                              mine->version, mine->card_version);
+        if (card->nwires > KOLO_CARD_WIRES)
+            return kolo_fail(KOLO_ERR_PROTOCOL, "the card of rank %d names %u wires, at most %d fit", r,
+                             card->nwires, KOLO_CARD_WIRES);
         if (card->rank != r)
             return kolo_fail(KOLO_ERR_PROTOCOL, "the card of rank %d says that it is rank %d", r, card->rank);
     }

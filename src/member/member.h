@@ -15,10 +15,19 @@ typedef struct {
 } kolo_member_values_t;
 extern kolo_member_values_t kolo_member_values;
 
-/* Fixed layout, little endian, versioned: it travels. 128 bytes. */
+/* A wire (wire.h) as it is named to others: what a program was built with decides which it has, so that numbers
+ * mean nothing between ranks. */
+typedef struct {
+    char name[7]; /* filled up with zeros */
+    uint8_t version;
+} kolo_wire_id_t;
+#define KOLO_CARD_VERSION 2u
+#define KOLO_CARD_WIRES   8
+
+/* Fixed layout, little endian, versioned: it travels. 192 bytes. */
 typedef struct {
     uint32_t version;      /* KOLO_VERSION; all ranks must agree */
-    uint32_t card_version; /* layout of this struct: 1 */
+    uint32_t card_version; /* layout of this struct: KOLO_CARD_VERSION */
     int32_t rank;
     int32_t device;        /* -1 CPU */
     uint64_t host_hash;    /* boot id, host name, network and IPC namespaces; or KOLO_HOST_ID */
@@ -26,14 +35,15 @@ typedef struct {
     uint64_t shm_hash;     /* who can exchange descriptors: host_hash and network namespace (abstract sockets) */
     int32_t pid;
     uint32_t uid;
-    uint32_t wires;         /* bit per wire kind that this rank has enabled */
     uint32_t cores;         /* cores its process may use */
+    uint32_t nwires;        /* of `wires` below */
     uint64_t probe_address; /* of a word in its memory that holds process_hash (wire/cma); 0: none */
     uint8_t fd_address[16]; /* name of the process's descriptor-passing socket (wire/fdpass.h) */
     char host_name[32];     /* cut, always terminated */
     uint8_t core_mask[16]; /* which cores those are (kolo_core_mask): the ranks of a host may share or split them */
+    kolo_wire_id_t wires[KOLO_CARD_WIRES]; /* what this rank can use */
 } kolo_peer_card_t;
-_Static_assert(sizeof(kolo_peer_card_t) == 128, "a peer card travels: its size is part of the protocol");
+_Static_assert(sizeof(kolo_peer_card_t) == 192, "a peer card travels: its size is part of the protocol");
 
 typedef struct {
     int rank, nranks;

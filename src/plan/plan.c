@@ -10,19 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const coll_names[KOLO_COLL_COUNT] = {
-    [KOLO_COLL_ALL_REDUCE] = "all_reduce",
-    [KOLO_COLL_REDUCE] = "reduce",
-    [KOLO_COLL_BROADCAST] = "broadcast",
-    [KOLO_COLL_ALL_GATHER] = "all_gather",
-    [KOLO_COLL_REDUCE_SCATTER] = "reduce_scatter",
-    [KOLO_COLL_ALL_TO_ALL] = "all_to_all",
-    [KOLO_COLL_GATHER] = "gather",
-    [KOLO_COLL_SCATTER] = "scatter",
-    [KOLO_COLL_BARRIER] = "barrier",
-    [KOLO_COLL_P2P] = "p2p",
-};
-
 static const char *const algo_names[KOLO_ALGO_COUNT] = {
     [KOLO_ALGO_RING] = "ring",
     [KOLO_ALGO_TREE] = "tree",
@@ -67,11 +54,6 @@ static const char *name_of(const char *const *names, unsigned count, unsigned in
     return index < count ? names[index] : "unknown";
 }
 
-const char *kolo_coll_name(kolo_coll_t coll)
-{
-    return name_of(coll_names, KOLO_COLL_COUNT, (unsigned)coll);
-}
-
 const char *kolo_algo_name(kolo_algo_t algo)
 {
     return name_of(algo_names, KOLO_ALGO_COUNT, (unsigned)algo);
@@ -97,19 +79,6 @@ static void list_names(const char *const *names, int count, char *buf, size_t by
         at += (size_t)snprintf(buf + at, bytes - at, "%s%s", i ? ", " : "", names[i]);
 }
 
-kolo_status_t kolo_coll_parse(const char *name, kolo_coll_t *coll)
-{
-    int i = find_name(coll_names, KOLO_COLL_COUNT, name);
-    if (i < 0) {
-        char all[256];
-        list_names(coll_names, KOLO_COLL_COUNT, all, sizeof(all));
-        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "no collective is called '%s'; there are %s",
-                         name ? name : "(null)", all);
-    }
-    *coll = (kolo_coll_t)i;
-    return KOLO_OK;
-}
-
 kolo_status_t kolo_algo_parse(const char *name, kolo_algo_t *algo)
 {
     int i = find_name(algo_names, KOLO_ALGO_COUNT, name);
@@ -121,11 +90,6 @@ kolo_status_t kolo_algo_parse(const char *name, kolo_algo_t *algo)
     }
     *algo = (kolo_algo_t)i;
     return KOLO_OK;
-}
-
-bool kolo_coll_reduces(kolo_coll_t coll)
-{
-    return coll == KOLO_COLL_ALL_REDUCE || coll == KOLO_COLL_REDUCE || coll == KOLO_COLL_REDUCE_SCATTER;
 }
 
 bool kolo_plan_equal_only(const kolo_plan_t *plan)
@@ -269,18 +233,16 @@ void kolo_signature_print(uint64_t signature, char *buf, size_t bytes)
     kolo_signature_fields_t f = kolo_signature_fields(signature);
     const char *type_name = name_of(type_names, sizeof(type_names) / sizeof(type_names[0]), (unsigned)f.type);
     const char *op_name = f.op < 5 ? op_names[f.op] : "user operator";
-    bool rooted = f.coll == KOLO_COLL_REDUCE || f.coll == KOLO_COLL_BROADCAST || f.coll == KOLO_COLL_GATHER ||
-                  f.coll == KOLO_COLL_SCATTER;
     if (f.coll == KOLO_COLL_P2P && (f.op == KOLO_P2P_WORD_RECV || f.op == KOLO_P2P_WORD_SEND)) {
         bool send = f.op == KOLO_P2P_WORD_SEND;
         snprintf(buf, bytes, "%s %" PRIu64 " %s %s rank %u", send ? "send" : "recv", f.count, type_name,
                  send ? "to" : "from", f.root);
         return;
     }
-    int at = snprintf(buf, bytes, "%s", name_of(coll_names, KOLO_COLL_COUNT, (unsigned)f.coll));
+    int at = snprintf(buf, bytes, "%s", kolo_coll_name(f.coll));
     if (f.coll == KOLO_COLL_BARRIER || at < 0 || (size_t)at >= bytes) return;
     at += snprintf(buf + at, bytes - (size_t)at, " %" PRIu64 " %s", f.count, type_name);
     if (kolo_coll_reduces(f.coll) && (size_t)at < bytes)
         at += snprintf(buf + at, bytes - (size_t)at, " %s", op_name);
-    if (rooted && (size_t)at < bytes) snprintf(buf + at, bytes - (size_t)at, " root %u", f.root);
+    if (kolo_coll_rooted(f.coll) && (size_t)at < bytes) snprintf(buf + at, bytes - (size_t)at, " root %u", f.root);
 }

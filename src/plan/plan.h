@@ -37,24 +37,9 @@
 
 #include "base/clock.h"
 #include "base/status.h"
+#include "plan/traits.h"
 
 #include <stdbool.h>
-
-typedef enum {
-    KOLO_COLL_ALL_REDUCE,
-    KOLO_COLL_REDUCE,
-    KOLO_COLL_BROADCAST,
-    KOLO_COLL_ALL_GATHER,
-    KOLO_COLL_REDUCE_SCATTER,
-    KOLO_COLL_ALL_TO_ALL,
-    KOLO_COLL_GATHER,
-    KOLO_COLL_SCATTER,
-    KOLO_COLL_BARRIER,
-    KOLO_COLL_P2P, /* a group of sends and receives */
-    KOLO_COLL_COUNT
-} kolo_coll_t;
-const char *kolo_coll_name(kolo_coll_t coll); /* "all_reduce", ... */
-kolo_status_t kolo_coll_parse(const char *name, kolo_coll_t *coll);
 
 typedef enum {
     KOLO_ALGO_RING,
@@ -176,8 +161,6 @@ void kolo_plan_free(kolo_plan_t *plan); /* NULL is fine */
 size_t kolo_plan_bytes(const kolo_plan_t *plan);
 /* Does the plan hold only for equal parts (not for a v form)? all_to_all with SCRATCH, see "Lengths". */
 bool kolo_plan_equal_only(const kolo_plan_t *plan);
-/* Is the input raw, are results FINAL? all_reduce, reduce, reduce_scatter. */
-bool kolo_coll_reduces(kolo_coll_t coll);
 /* Structure alone: indices, nesting, ranges. Executors may rely on what it accepts: among others every connection
  * and chunk index of every loop turn is in range, dst.n == src.n where both are used, one lane per connection end,
  * no rx twice in one list, at most 256 operands in a REDUCE_MANY (which always has a dst). */

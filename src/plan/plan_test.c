@@ -41,6 +41,23 @@ static void names_parse_back_to_their_values(void **state)
     assert_non_null(strstr(kolo_error_text(), "halving_doubling"));
 }
 
+static void traits_agree_with_each_other(void **state)
+{
+    (void)state;
+    for (int i = 0; i < KOLO_COLL_COUNT; i++) {
+        kolo_coll_t c = (kolo_coll_t)i;
+        const kolo_coll_traits_t *t = kolo_coll_traits(c);
+        bool moves = c != KOLO_COLL_BARRIER && c != KOLO_COLL_P2P;
+        assert_int_equal(t->whole + kolo_coll_by_rank(c), moves);
+        assert_false(t->src_at_root && t->dst_at_root);
+        assert_false(t->reduces && t->dst_by_rank); /* one result, or a part of it for each */
+        assert_int_equal(kolo_coll_src_count(c, 3, 5), c == KOLO_COLL_BARRIER ? 0 : t->src_by_rank ? 15 : 3);
+        assert_int_equal(kolo_coll_dst_count(c, 3, 5), c == KOLO_COLL_BARRIER ? 0 : t->dst_by_rank ? 15 : 3);
+    }
+    assert_string_equal(kolo_coll_name(KOLO_COLL_COUNT), "unknown");
+    assert_false(kolo_coll_rooted(KOLO_COLL_COUNT) || kolo_coll_reduces(KOLO_COLL_COUNT));
+}
+
 static void signatures_differ_and_print(void **state)
 {
     (void)state;
@@ -322,6 +339,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(names_parse_back_to_their_values),
+        cmocka_unit_test(traits_agree_with_each_other),
         cmocka_unit_test(signatures_differ_and_print),
         cmocka_unit_test(equal_connections_have_one_index),
         cmocka_unit_test(empty_loops_and_lanes_vanish),

@@ -20,7 +20,7 @@ static double log2_up(double n)
 /* n ranks in one host; b bytes: the whole vector (all_reduce, reduce, broadcast) or one part (the others). */
 static kolo_cost_t local_cost(kolo_coll_t coll, kolo_algo_t algo, double n, double b)
 {
-    bool parts = coll != KOLO_COLL_ALL_REDUCE && coll != KOLO_COLL_REDUCE && coll != KOLO_COLL_BROADCAST;
+    bool parts = !kolo_coll_traits(coll)->whole;
     double whole = parts ? b * n : b, share = parts ? b : b / n;
     switch (algo) {
     case KOLO_ALGO_FLAT:
@@ -53,7 +53,7 @@ static kolo_cost_t cost(const kolo_tune_env_t *env, kolo_coll_t coll, kolo_algo_
 {
     double n = env->nranks, hosts = env->nnodes, per = env->max_node_size;
     if (hosts <= 1) return local_cost(coll, algo, n, b);
-    bool parts = coll != KOLO_COLL_ALL_REDUCE && coll != KOLO_COLL_REDUCE && coll != KOLO_COLL_BROADCAST;
+    bool parts = !kolo_coll_traits(coll)->whole;
     double whole = parts ? b * n : b;
     kolo_cost_t c = local_cost(coll, algo, n, b);
     if (algo == KOLO_ALGO_HIERARCHICAL) {

@@ -59,8 +59,7 @@ bool kolo_tune_fits(const kolo_tune_env_t *env, const kolo_tune_sizes_t *sizes, 
 {
     uint64_t bytes = count * elem, parts = 1, most = (uint64_t)kolo_tune_config.flat_max;
     if (!env->ll || !most || env->nnodes > 1 || env->nranks > 256 || bytes > most) return false;
-    if (coll == KOLO_COLL_REDUCE_SCATTER || coll == KOLO_COLL_ALL_TO_ALL || coll == KOLO_COLL_SCATTER)
-        parts = env->nranks;
+    if (kolo_coll_traits(coll)->src_by_rank) parts = env->nranks;
     if (bytes * parts > most) return false;
     if (algo == KOLO_ALGO_FLAT_TWO_STEP) {
         parts = env->nranks;

@@ -34,8 +34,7 @@ int kolo_wire_reader_index(const kolo_wire_ctx_t *ctx, const kolo_conn_spec_t *s
 
 /* ---- choosing ---- */
 
-static bool connects_all(const kolo_wire_ops_t *ops, const kolo_wire_ctx_t *ctx, const kolo_conn_spec_t *spec,
-                         kolo_wire_cost_t *cost)
+static bool connects_all(const kolo_wire_ops_t *ops, const kolo_wire_ctx_t *ctx, const kolo_conn_spec_t *spec)
 {
     const kolo_peer_card_t *peers = ctx->member->peers;
     uint32_t nreaders = kolo_wire_readers(ctx, spec);
@@ -43,21 +42,16 @@ static bool connects_all(const kolo_wire_ops_t *ops, const kolo_wire_ctx_t *ctx,
     bool mapped = spec->kind == KOLO_CONN_NODE || spec->proto == KOLO_PROTO_LL;
     if (mapped && !(ops->caps & KOLO_CAP_FANOUT)) return false;
     for (uint32_t i = 0; i < nreaders; i++) {
-        kolo_wire_cost_t one = {0, 0};
         int reader = kolo_wire_reader_at(ctx, spec, i);
-        if (!ops->can_connect(ctx, &peers[spec->writer], &peers[reader], &one)) return false;
-        if (i == 0 || one.latency_us > cost->latency_us) cost->latency_us = one.latency_us;
-        if (i == 0 || one.gbps < cost->gbps) cost->gbps = one.gbps;
+        if (!ops->can_connect(ctx, &peers[spec->writer], &peers[reader])) return false;
     }
     return nreaders > 0;
 }
 
-const kolo_wire_ops_t *kolo_wire_choose(const kolo_wire_ctx_t *ctx, const kolo_conn_spec_t *spec,
-                                        kolo_wire_cost_t *cost)
+const kolo_wire_ops_t *kolo_wire_choose(const kolo_wire_ctx_t *ctx, const kolo_conn_spec_t *spec)
 {
-    kolo_wire_cost_t unused;
-    for (int i = 0; i < KOLO_WIRE_COUNT; i++)
-        if (connects_all(kolo_wires[i], ctx, spec, cost ? cost : &unused)) return kolo_wires[i];
+    for (int i = 0; kolo_wires[i]; i++)
+        if (connects_all(kolo_wires[i], ctx, spec)) return kolo_wires[i];
     return NULL;
 }
 
@@ -68,10 +62,19 @@ bool kolo_wire_may_copy(const kolo_wire_ctx_t *ctx)
         int peer = m->node_ranks[m->node_first[m->my_node] + i];
         if (peer == m->rank) continue;
         kolo_conn_spec_t spec = {.kind = KOLO_CONN_PAIR, .writer = peer, .reader = m->rank};
-        const kolo_wire_ops_t *wire = kolo_wire_choose(ctx, &spec, NULL);
+        const kolo_wire_ops_t *wire = kolo_wire_choose(ctx, &spec);
         if (!wire || !wire->may_copy(ctx, &m->peers[peer])) return false;
     }
     return true;
+}
+
+/* "local shm tcp": what a card names. */
+static void list_wires(const kolo_peer_card_t *card, char *buf, size_t bytes)
+{
+    size_t at = 0;
+    snprintf(buf, bytes, "none");
+    for (uint32_t i = 0; i < card->nwires && i < KOLO_CARD_WIRES && at < bytes; i++)
+        at += (size_t)snprintf(buf + at, bytes - at, "%s%.7s", i ? " " : "", card->wires[i].name);
 }
 
 kolo_status_t kolo_wire_none(const kolo_wire_ctx_t *ctx, const kolo_conn_spec_t *spec)
@@ -79,18 +82,20 @@ kolo_status_t kolo_wire_none(const kolo_wire_ctx_t *ctx, const kolo_conn_spec_t 
     uint32_t nreaders = kolo_wire_readers(ctx, spec);
     int reader = nreaders ? kolo_wire_reader_at(ctx, spec, 0) : spec->writer;
     const kolo_peer_card_t *w = &ctx->member->peers[spec->writer], *r = &ctx->member->peers[reader];
-    char switches[256] = "";
-    for (int i = 0; i < KOLO_WIRE_COUNT; i++) {
+    char switches[256] = "", theirs[2][80];
+    for (int i = 0; kolo_wires[i]; i++) {
         size_t at = strlen(switches);
-        snprintf(switches + at, sizeof switches - at, "%s%s", i ? ", " : "", kolo_wires[i]->off);
+        snprintf(switches + at, sizeof switches - at, "%s%s", i ? ", " : "", kolo_wire_switch(kolo_wires[i]));
     }
+    list_wires(w, theirs[0], sizeof theirs[0]);
+    list_wires(r, theirs[1], sizeof theirs[1]);
     return kolo_fail(
         KOLO_ERR_UNSUPPORTED,
-        "no wire connects rank %d (host %.32s, pid %d, enabled wires 0x%x) with %srank %d (host %.32s, "
-        "pid %d, enabled wires 0x%x); look at %s",
-        spec->writer, w->host_name, w->pid, w->wires,
+        "no wire connects rank %d (host %.32s, pid %d, wires %s) with %srank %d (host %.32s, pid %d, wires %s); "
+        "look at %s",
+        spec->writer, w->host_name, w->pid, theirs[0],
         spec->kind == KOLO_CONN_NODE ? "all ranks of its host, such as " : "", reader, r->host_name, r->pid,
-        r->wires, switches);
+        theirs[1], switches);
 }
 
 /* ---- ends ---- */

@@ -25,11 +25,11 @@ extern const kolo_conformance_case_t kolo_conformance_data[], kolo_conformance_f
 extern const size_t kolo_conformance_ndata, kolo_conformance_nfaults;
 
 /* Disables every wire before `wire` in the order of preference and enables the rest, through the parameters. */
-kolo_status_t kolo_conformance_force(kolo_wire_kind_t wire);
+kolo_status_t kolo_conformance_force(const kolo_wire_ops_t *wire);
 /* Number of failed cases; prints one line per case. argv[1], if there is one: only cases whose names contain it. */
-int kolo_conformance_main(kolo_wire_kind_t wire, int modes, int argc, char **argv);
+int kolo_conformance_main(const kolo_wire_ops_t *wire, int modes, int argc, char **argv);
 
-/* The kind that is being tested, for cases. */
-extern kolo_wire_kind_t kolo_conformance_wire;
+/* The one that is being tested, for cases. */
+extern const kolo_wire_ops_t *kolo_conformance_wire;
 
 #endif

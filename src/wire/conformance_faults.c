@@ -48,7 +48,7 @@ static int no_wire_is_an_error_that_names_both(kolo_kit_t *kit)
 {
     kolo_tx_t tx;
     kolo_rx_t rx;
-    kit->member.peers[1].wires = 0; /* as if rank 1 had disabled them all */
+    kit->member.peers[1].nwires = 0; /* as if rank 1 had disabled them all */
     KIT_CHECK(kolo_kit_connect_both(kit, pair, &tx, &rx) == KOLO_ERR_UNSUPPORTED);
     KIT_CHECK(strstr(kolo_error_text(), "rank 0") && strstr(kolo_error_text(), "rank 1"));
     KIT_CHECK(nothing_left(&tx, &rx));
@@ -102,17 +102,18 @@ static int failure_of_one_side_reaches_the_other(kolo_kit_t *kit)
 /* Cards are bytes from outside: whatever they hold, connecting fails with a message. */
 static int cards_of_noise_are_refused(kolo_kit_t *kit)
 {
-    const kolo_wire_ops_t *ops = kolo_wire_choose(&kit->ctx, &pair, NULL);
-    KIT_CHECK(ops && ops->kind == kolo_conformance_wire);
+    const kolo_wire_ops_t *ops = kolo_wire_choose(&kit->ctx, &pair);
+    KIT_CHECK(ops && ops == kolo_conformance_wire);
     unsigned seed = 7;
     for (int i = 0; kit->rank == 1 && i < 20; i++) {
         kolo_rx_t rx = {.mask = 3, .stride = 320, .slot_bytes = 256, .depth = 4, .ops = ops, .spec = pair};
         kolo_wire_card_t card;
         KIT_CHECK(ops->rx_setup(&kit->ctx, &rx, &card) == KOLO_OK);
         if (i < 10) /* noise from the start, or after what looked right */
-            for (size_t k = 0; k < sizeof card; k++) card.bytes[k] = (uint8_t)rand_r(&seed);
+            for (size_t k = 0; k < sizeof card.bytes; k++) card.bytes[k] = (uint8_t)rand_r(&seed);
         else
-            for (size_t k = 8; k < sizeof card; k++) card.bytes[k] = (uint8_t)rand_r(&seed);
+            for (size_t k = 8; k < sizeof card.bytes; k++) card.bytes[k] = (uint8_t)rand_r(&seed);
+        if (i % 5 == 0) card.length = (uint32_t)rand_r(&seed) % (KOLO_WIRE_CARD_BYTES + 1);
         kit->ctx.deadline_ns = kolo_deadline_ms(30);
         KIT_CHECK(rx.ops->rx_connect(&kit->ctx, &rx, &card) != KOLO_OK);
         KIT_CHECK(kolo_error_text()[0]);

@@ -18,16 +18,19 @@
 #include <string.h>
 
 #define MESSAGE_MAGIC   0x6e6e636bu /* "kcnn" */
-#define MESSAGE_VERSION 1u
+#define MESSAGE_VERSION 2u
 
 typedef struct { /* out of band, one per end */
     uint32_t magic, version;
     int32_t status; /* not KOLO_OK: the sender has failed, and why */
-    uint32_t wire, caps;
-    uint32_t depth, slot_bytes, reserved;
+    uint32_t caps;
+    kolo_wire_id_t wire;
+    uint32_t depth, slot_bytes;
     uint64_t start;
-    kolo_wire_card_t card;
-    char reason[256];
+    union {
+        kolo_wire_card_t card; /* KOLO_OK */
+        char reason[256];
+    } u;
 } message_t;
 
 typedef struct { /* out of band, one per pair of ranks at the end */
@@ -87,7 +90,7 @@ static void fill_message(message_t *message, const kolo_conn_spec_t *spec, const
     memset(message, 0, sizeof *message);
     message->magic = MESSAGE_MAGIC;
     message->version = MESSAGE_VERSION;
-    message->wire = ops ? (uint32_t)ops->kind : KOLO_WIRE_COUNT;
+    if (ops) message->wire = kolo_wire_id(ops);
     message->caps = caps;
     message->depth = spec->depth;
     message->slot_bytes = spec->slot_bytes;
@@ -105,6 +108,12 @@ static kolo_status_t tell(kolo_wire_ctx_t *ctx, pending_t *p, const message_t *m
         KOLO_TRY(kolo_oob_send(ctx->oob, kolo_wire_reader_at(ctx, spec, i), message_tag(spec, false), message,
                                sizeof *message));
     return KOLO_OK;
+}
+
+static bool says(const message_t *message, const kolo_wire_ops_t *wire)
+{
+    kolo_wire_id_t id = kolo_wire_id(wire);
+    return memcmp(&message->wire, &id, sizeof id) == 0;
 }
 
 /* KOLO_IN_PROGRESS: it is not there yet. It is to be in c->in. */
@@ -132,10 +141,14 @@ static kolo_status_t hear(kolo_connecting_t *c, const pending_t *p, int from)
         return kolo_fail(KOLO_ERR_PROTOCOL,
                          "rank %d sent a set-up message that is not one (magic %08x, version %u)", from,
                          message->magic, message->version);
-    message->reason[sizeof message->reason - 1] = '\0';
-    if (message->status != KOLO_OK)
+    if (message->status != KOLO_OK) {
+        message->u.reason[sizeof message->u.reason - 1] = '\0';
         return kolo_fail(KOLO_ERR_REMOTE, "rank %d could not set up its end of the connection from rank %d: %s",
-                         from, spec->writer, message->reason);
+                         from, spec->writer, message->u.reason);
+    }
+    if (message->u.card.length > KOLO_WIRE_CARD_BYTES)
+        return kolo_fail(KOLO_ERR_PROTOCOL, "rank %d sent a card of %u bytes for a connection, at most %d fit",
+                         from, message->u.card.length, KOLO_WIRE_CARD_BYTES);
     if (message->depth != spec->depth || message->slot_bytes != spec->slot_bytes || message->start != spec->start)
         return kolo_fail(
             KOLO_ERR_MISMATCH,
@@ -143,10 +156,10 @@ static kolo_status_t hear(kolo_connecting_t *c, const pending_t *p, int from)
             "%d wants %u of %u from %llu",
             from, message->depth, message->slot_bytes, (unsigned long long)message->start, spec->writer,
             ctx->member->rank, spec->depth, spec->slot_bytes, (unsigned long long)spec->start);
-    if (message->wire != (uint32_t)p->ops->kind &&
-        !(p->ops->fallback && message->wire == (uint32_t)p->ops->fallback->kind))
-        return kolo_fail(KOLO_ERR_MISMATCH, "rank %d chose wire number %u where rank %d chose %s", from,
-                         message->wire, ctx->member->rank, p->ops->name);
+    if (!says(message, p->ops) && !(p->ops->fallback && says(message, p->ops->fallback)))
+        return kolo_fail(
+            KOLO_ERR_MISMATCH, "rank %d chose wire %.7s (version %u) where rank %d chose %s (version %u)", from,
+            message->wire.name, message->wire.version, ctx->member->rank, p->ops->name, p->ops->version);
     return KOLO_OK;
 }
 
@@ -209,7 +222,7 @@ static kolo_status_t prepare(kolo_connecting_t *c, pending_t *p)
     const kolo_wire_ctx_t *ctx = c->ctx;
     KOLO_FAIL_POINT_TRY("wire.connect.prepare");
     KOLO_TRY(kolo_conn_check_spec(&p->request->spec));
-    p->ops = kolo_wire_choose(ctx, &p->request->spec, NULL);
+    p->ops = kolo_wire_choose(ctx, &p->request->spec);
     if (!p->ops) return kolo_wire_none(ctx, &p->request->spec);
     if (p->request->rx) {
         fill_rx(p);
@@ -226,10 +239,10 @@ static kolo_status_t set_up_rx(kolo_connecting_t *c, pending_t *p)
     KOLO_FAIL_POINT_TRY("wire.connect.rx_setup");
     kolo_rx_t *rx = p->request->rx;
     message_t message;
-    kolo_wire_card_t card = {{0}};
+    kolo_wire_card_t card = {0};
     KOLO_TRY(p->ops->rx_setup(c->ctx, rx, &card));
     fill_message(&message, &rx->spec, rx->ops, rx->caps & rx->ops->caps);
-    message.card = card;
+    message.u.card = card;
     return tell(c->ctx, p, &message);
 }
 
@@ -239,17 +252,17 @@ static kolo_status_t set_up_tx(kolo_connecting_t *c, pending_t *p)
     if (c->reader == 0 && !c->receipt) KOLO_FAIL_POINT_TRY("wire.connect.tx_setup");
     kolo_tx_t *tx = p->request->tx;
     message_t message;
-    kolo_wire_card_t card = {{0}};
+    kolo_wire_card_t card = {0};
     for (; c->reader < p->nreaders; c->reader++) {
         KOLO_TRY(hear(c, p, kolo_wire_reader_at(c->ctx, &tx->spec, c->reader)));
-        if (c->in.message.wire != (uint32_t)p->ops->kind) tx->ops = p->ops->fallback;
+        if (!says(&c->in.message, p->ops)) tx->ops = p->ops->fallback;
         tx->caps &= c->in.message.caps;
-        p->cards[c->reader] = c->in.message.card;
+        p->cards[c->reader] = c->in.message.u.card;
     }
     tx->caps &= tx->ops->caps;
     KOLO_TRY(tx->ops->tx_setup(c->ctx, tx, &card));
     fill_message(&message, &tx->spec, tx->ops, tx->caps);
-    message.card = card;
+    message.u.card = card;
     return tell(c->ctx, p, &message);
 }
 
@@ -258,7 +271,7 @@ static kolo_status_t hear_writer(kolo_connecting_t *c, pending_t *p)
     kolo_rx_t *rx = p->request->rx;
     if (!c->receipt) KOLO_FAIL_POINT_TRY("wire.connect.rx_connect");
     KOLO_TRY(hear(c, p, rx->spec.writer));
-    if (c->in.message.wire != (uint32_t)p->ops->kind) rx->ops = p->ops->fallback;
+    if (!says(&c->in.message, p->ops)) rx->ops = p->ops->fallback;
     rx->caps &= c->in.message.caps & rx->ops->caps;
     return KOLO_OK;
 }
@@ -268,12 +281,12 @@ static kolo_status_t connect_rx(kolo_connecting_t *c, pending_t *p)
     kolo_rx_t *rx = p->request->rx;
     if (c->reader == 0) KOLO_TRY(hear_writer(c, p));
     c->reader = 1; /* the writer's card is in c->in */
-    if (!c->patient && !rx->ops->rx_can_connect(c->ctx, rx, &c->in.message.card)) {
+    if (!c->patient && !rx->ops->rx_can_connect(c->ctx, rx, &c->in.message.u.card)) {
         c->awaits = rx->spec.writer;
         return KOLO_IN_PROGRESS;
     }
     c->awaits = -1;
-    return rx->ops->rx_connect(c->ctx, rx, &c->in.message.card);
+    return rx->ops->rx_connect(c->ctx, rx, &c->in.message.u.card);
 }
 
 static kolo_status_t connect_tx(kolo_connecting_t *c, pending_t *p)
@@ -372,7 +385,7 @@ static void refuse(kolo_wire_ctx_t *ctx, pending_t *p, kolo_status_t status, con
     if (!p->meant || p->told) return;
     fill_message(&message, &p->request->spec, p->ops, 0);
     message.status = (int32_t)status;
-    snprintf(message.reason, sizeof message.reason, "%.*s", (int)sizeof message.reason - 1, text);
+    snprintf(message.u.reason, sizeof message.u.reason, "%.*s", (int)sizeof message.u.reason - 1, text);
     (void)tell(ctx, p, &message);
 }
 

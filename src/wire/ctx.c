@@ -1,28 +1,45 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The wires' share of a communicator (kolo_wire_ctx_t), and the list of all wires.
+ * The wires' share of a communicator (kolo_wire_ctx_t), and what a card says of them.
  */
 #include "wire/control.h"
 #include "wire/fdpass.h"
 
 #include <string.h>
 
-const kolo_wire_ops_t *const kolo_wires[KOLO_WIRE_COUNT] = {
-    &kolo_wire_local, &kolo_wire_cma, &kolo_wire_shm, &kolo_wire_net, &kolo_wire_tcp,
-};
+kolo_wire_id_t kolo_wire_id(const kolo_wire_ops_t *wire)
+{
+    kolo_wire_id_t id = {.version = wire->version};
+    for (size_t i = 0; i < sizeof id.name && wire->name[i]; i++) id.name[i] = wire->name[i];
+    return id;
+}
+
+bool kolo_wire_on_card(const kolo_peer_card_t *card, const kolo_wire_ops_t *wire)
+{
+    kolo_wire_id_t id = kolo_wire_id(wire);
+    for (uint32_t i = 0; i < card->nwires; i++)
+        if (memcmp(&card->wires[i], &id, sizeof id) == 0) return true;
+    return false;
+}
 
 kolo_status_t kolo_wire_fill_card(kolo_peer_card_t *card)
 {
     uint8_t address[sizeof card->fd_address];
     KOLO_TRY(kolo_fdpass_address(address));
     memcpy(card->fd_address, address, sizeof address);
-    card->wires = 0;
-    for (int i = 0; i < KOLO_WIRE_COUNT; i++)
-        if (!kolo_wire_disabled[kolo_wires[i]->kind]) {
-            card->wires |= 1u << kolo_wires[i]->kind;
-            kolo_wires[i]->fill_card(card);
-        }
+    memset(card->wires, 0, sizeof card->wires);
+    card->nwires = 0;
+    for (int i = 0; kolo_wires[i]; i++)
+        if (!kolo_wire_disabled(kolo_wires[i]) && kolo_wires[i]->fill_card(card))
+            card->wires[card->nwires++] = kolo_wire_id(kolo_wires[i]);
     return KOLO_OK;
+}
+
+void **kolo_wire_state(kolo_wire_ctx_t *ctx, const kolo_wire_ops_t *wire)
+{
+    int i = 0;
+    while (kolo_wires[i] && kolo_wires[i] != wire) i++;
+    return &ctx->wire_state[i];
 }
 
 kolo_status_t kolo_wire_ctx_init(kolo_wire_ctx_t *ctx, kolo_oob_t *oob, const kolo_member_t *member,
@@ -48,10 +65,6 @@ void kolo_wire_ctx_close(kolo_wire_ctx_t *ctx)
 void kolo_wire_ctx_fini(kolo_wire_ctx_t *ctx)
 {
     if (ctx->oob) kolo_oob_set_bell(ctx->oob, NULL);
-    for (int i = 0; i < KOLO_WIRE_COUNT; i++) {
-        const kolo_wire_ops_t *ops = kolo_wires[i];
-        if (ops && ctx->wire_state[ops->kind]) ops->ctx_fini(ctx);
-    }
     kolo_control_fini(ctx);
     memset(ctx, 0, sizeof *ctx);
     ctx->waker.epoll_fd = ctx->waker.event_fd = -1;

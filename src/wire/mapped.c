@@ -28,10 +28,10 @@ kolo_status_t kolo_mapped_random(void *bytes, size_t n)
     return kolo_fail_errno(KOLO_ERR_SYSTEM, got < 0 ? errno : EIO, "no random bytes for a segment's id");
 }
 
-bool kolo_mapped_same_host(const kolo_peer_card_t *a, const kolo_peer_card_t *b, kolo_wire_kind_t kind)
+bool kolo_mapped_same_host(const kolo_peer_card_t *a, const kolo_peer_card_t *b, const kolo_wire_ops_t *wire)
 {
-    uint32_t bit = 1u << kind;
-    return (a->wires & bit) && (b->wires & bit) && a->shm_hash == b->shm_hash && a->uid == b->uid;
+    return kolo_wire_on_card(a, wire) && kolo_wire_on_card(b, wire) && a->shm_hash == b->shm_hash &&
+           a->uid == b->uid;
 }
 
 kolo_status_t kolo_mapped_check_ref(const kolo_rx_t *rx, const kolo_ref_t *ref, uint64_t offset, size_t bytes)
@@ -77,7 +77,7 @@ kolo_status_t kolo_mapped_rx_setup(kolo_wire_ctx_t *ctx, kolo_rx_t *rx, const ko
     kolo_mapped_t *end = make_end(ctx, memory, 1);
     if (!end) return KOLO_ERR_NO_MEMORY;
     rx->priv = end;
-    memcpy(card->bytes, &mine, sizeof mine);
+    kolo_wire_card_put(card, &mine, sizeof mine);
     return KOLO_OK;
 }
 
@@ -97,14 +97,14 @@ kolo_status_t kolo_mapped_tx_setup(kolo_wire_ctx_t *ctx, kolo_tx_t *tx, const ko
 
     mapped_card_t mine = {.magic = CARD_MAGIC, .version = CARD_VERSION, .bytes = end->map.bytes};
     memcpy(mine.id, end->map.id, sizeof mine.id);
-    memcpy(card->bytes, &mine, sizeof mine);
+    kolo_wire_card_put(card, &mine, sizeof mine);
     return KOLO_OK;
 }
 
 static kolo_status_t check_card(const kolo_wire_card_t *card, int rank, mapped_card_t *out)
 {
-    memcpy(out, card->bytes, sizeof *out);
-    if (out->magic == CARD_MAGIC && out->version == CARD_VERSION) return KOLO_OK;
+    if (kolo_wire_card_get(card, out, sizeof *out) && out->magic == CARD_MAGIC && out->version == CARD_VERSION)
+        return KOLO_OK;
     return kolo_fail(KOLO_ERR_PROTOCOL, "the wire card of rank %d is not one (magic %08x, version %u)", rank,
                      out->magic, out->version);
 }

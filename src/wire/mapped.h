@@ -63,11 +63,9 @@ size_t kolo_mapped_rx_memory(const kolo_rx_t *rx);
 
 /* Does [offset, offset + bytes) lie in the reference? The message names the connection. */
 kolo_status_t kolo_mapped_check_ref(const kolo_rx_t *rx, const kolo_ref_t *ref, uint64_t offset, size_t bytes);
-/* Can a and b use wire `kind`, and do they see the same abstract sockets under the same user? */
-bool kolo_mapped_same_host(const kolo_peer_card_t *a, const kolo_peer_card_t *b, kolo_wire_kind_t kind);
+/* Can a and b use `wire`, and do they see the same abstract sockets under the same user? */
+bool kolo_mapped_same_host(const kolo_peer_card_t *a, const kolo_peer_card_t *b, const kolo_wire_ops_t *wire);
 extern bool kolo_mapped_huge_pages; /* KOLO_SHM_HUGE_PAGES */
-enum { KOLO_PTRACER_NONE, KOLO_PTRACER_PARENT, KOLO_PTRACER_ANY };
-extern int64_t kolo_mapped_ptracer; /* KOLO_CMA_PTRACER */
 kolo_status_t kolo_mapped_random(void *bytes, size_t n);
 
 #endif

@@ -8,6 +8,7 @@
 
 #include "wire/mapped.h"
 
+extern const kolo_wire_ops_t kolo_wire_shm; /* wire/shm, which is little more than this memory */
 extern const kolo_mapped_memory_t kolo_memfd_memory;
 
 /* A zeroed memfd of exactly `bytes` that can neither shrink nor grow; the caller closes it. */

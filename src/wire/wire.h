@@ -17,16 +17,10 @@
 #include "base/wait.h"
 #include "member/member.h"
 
+#include <string.h>
+
 /* ---- kinds ---- */
 
-typedef enum {
-    KOLO_WIRE_LOCAL,
-    KOLO_WIRE_CMA,
-    KOLO_WIRE_SHM,
-    KOLO_WIRE_NET,
-    KOLO_WIRE_TCP,
-    KOLO_WIRE_COUNT
-} kolo_wire_kind_t;
 typedef enum {
     KOLO_CONN_PAIR, /* one reader */
     KOLO_CONN_NODE  /* readers: all other ranks on the writer's host, in rank order */
@@ -190,14 +184,24 @@ static inline void kolo_rx_release(kolo_rx_t *rx)
 
 /* ---- what a wire implements ---- */
 
-#define KOLO_WIRE_CARD_BYTES 128
-typedef struct { /* travels out of band between the two ends; untrusted */
+#define KOLO_WIRE_CARD_BYTES 512
+typedef struct { /* travels out of band between the two ends; untrusted, but for `length`, which is in range */
+    uint32_t length;
     uint8_t bytes[KOLO_WIRE_CARD_BYTES];
 } kolo_wire_card_t;
-
-typedef struct {
-    double latency_us, gbps; /* rough, for the tuner before anything is measured */
-} kolo_wire_cost_t;
+static inline void kolo_wire_card_put(kolo_wire_card_t *card, const void *data, uint32_t length)
+{
+    card->length = length;
+    memcpy(card->bytes, data, length);
+}
+/* False, and zeros, when the card has another length. */
+static inline bool kolo_wire_card_get(const kolo_wire_card_t *card, void *data, uint32_t length)
+{
+    memset(data, 0, length);
+    if (card->length != length) return false;
+    memcpy(data, card->bytes, length);
+    return true;
+}
 
 /* No member but `fallback` is NULL: what a wire does not do is one of the kolo_wire_no_... below.
  *
@@ -208,10 +212,10 @@ typedef struct {
  * in. rx_setup may take bits out of rx->caps; both ends then get what all readers have left. Outputs are slots,
  * heads, bells, priv. */
 typedef struct kolo_wire_ops {
-    const char *name;
+    const char *name; /* at most 7 letters: with `version`, what it is called on cards */
+    uint8_t version;  /* ends of different versions do not talk: of cards, slots and what travels between */
     const char *what; /* whom it connects and how, for kolo-info */
-    const char *off;  /* parameter that disables it */
-    kolo_wire_kind_t kind;
+    const kolo_param_table_t *params; /* its parameters; the first row is the switch that disables it, a BOOL */
     uint32_t caps;
     /* The wire that takes over an end of this one between set-up and connect when this one proves impossible on
      * this machine (cma without permission falls away to shm); it must accept the other's priv and cards. rx_setup
@@ -219,10 +223,10 @@ typedef struct kolo_wire_ops {
     const struct kolo_wire_ops *fallback;
     /* Can `a` and `b` (cards of the job) talk by this wire? false when disabled by parameter or not possible. Pure.
      */
-    bool (*can_connect)(const struct kolo_wire_ctx *ctx, const kolo_peer_card_t *a, const kolo_peer_card_t *b,
-                        kolo_wire_cost_t *cost);
-    /* What peers have to know for may_copy; allows them to, as far as that is for this process to say. */
-    void (*fill_card)(kolo_peer_card_t *card);
+    bool (*can_connect)(const struct kolo_wire_ctx *ctx, const kolo_peer_card_t *a, const kolo_peer_card_t *b);
+    /* Can this rank use it (else it is not named on its card)? Adds what peers have to know for may_copy, and
+     * allows them to, as far as that is for this process to say. */
+    bool (*fill_card)(kolo_peer_card_t *card);
     /* May my process copy from and to the memory of `peer`? Tries it: what a card says is not what a kernel
      * permits, and the other direction may have another answer. */
     bool (*may_copy)(const struct kolo_wire_ctx *ctx, const kolo_peer_card_t *peer);
@@ -258,13 +262,11 @@ typedef struct kolo_wire_ops {
     /* Bytes this end holds (mapped or allocated). */
     size_t (*tx_memory)(const kolo_tx_t *tx);
     size_t (*rx_memory)(const kolo_rx_t *rx);
-    /* Frees ctx->wire_state[kind] and what it holds; called by kolo_wire_ctx_fini when that is set. */
-    void (*ctx_fini)(struct kolo_wire_ctx *ctx);
 } kolo_wire_ops_t;
 
 /* For members that a wire has no use for (unsupported.c): the copies and posts fail with KOLO_ERR_UNSUPPORTED and
  * the names of both ends, the others do nothing. */
-void kolo_wire_no_card(kolo_peer_card_t *card);
+bool kolo_wire_no_card(kolo_peer_card_t *card);
 bool kolo_wire_no_copies(const struct kolo_wire_ctx *ctx, const kolo_peer_card_t *peer);
 kolo_status_t kolo_wire_no_ref_read(kolo_rx_t *rx, const kolo_ref_t *ref, uint64_t offset, void *dst, size_t bytes);
 kolo_status_t kolo_wire_no_ref_write(kolo_rx_t *rx, const kolo_ref_t *ref, uint64_t offset, const void *src,
@@ -274,13 +276,24 @@ kolo_status_t kolo_wire_no_post_from(kolo_tx_t *tx, const void *data, uint32_t b
 bool kolo_wire_no_wait(struct kolo_wire_ctx *ctx, const kolo_rx_t *rx, const kolo_wire_card_t *writer_card);
 void kolo_wire_no_expect(kolo_rx_t *rx, void *data, uint32_t bytes);
 void kolo_wire_no_unexpect(kolo_rx_t *rx);
-void kolo_wire_no_ctx_fini(struct kolo_wire_ctx *ctx);
 
-extern const kolo_wire_ops_t kolo_wire_local, kolo_wire_cma, kolo_wire_shm, kolo_wire_net, kolo_wire_tcp;
-extern const kolo_wire_ops_t *const kolo_wires[KOLO_WIRE_COUNT]; /* in order of preference */
-extern const kolo_param_table_t kolo_wire_params; /* KOLO_LOCAL_DISABLE, KOLO_CMA_DISABLE, KOLO_SHM_DISABLE, ... */
-extern bool kolo_wire_disabled[KOLO_WIRE_COUNT];  /* by those parameters; travels as kolo_peer_card_t.wires */
-extern const kolo_param_table_t kolo_ib_params, kolo_tcp_params;
+/* wires.c, the only place that names them: in order of preference, NULL behind the last. */
+#define KOLO_WIRES_MAX KOLO_CARD_WIRES
+extern const kolo_wire_ops_t *const kolo_wires[];
+static inline const char *kolo_wire_switch(const kolo_wire_ops_t *wire)
+{
+    return wire->params->rows[0].key;
+}
+static inline bool kolo_wire_disabled(const kolo_wire_ops_t *wire)
+{
+    return *(const bool *)wire->params->rows[0].value;
+}
+kolo_wire_id_t kolo_wire_id(const kolo_wire_ops_t *wire);
+/* Does the rank of this card use the wire, in my version? */
+bool kolo_wire_on_card(const kolo_peer_card_t *card, const kolo_wire_ops_t *wire);
+
+extern const kolo_param_table_t kolo_wire_params; /* of several wires */
+extern const kolo_param_table_t kolo_ib_params;
 
 /* ---- context: what the wires of one communicator share ---- */
 
@@ -302,11 +315,14 @@ typedef struct kolo_wire_ctx {
         void *arg;
     } pumps[KOLO_WIRE_MAX_PUMPS]; /* registered by wires with KOLO_CAP_PUMP on first use */
     uint32_t npumps;
-    void *wire_state[KOLO_WIRE_COUNT]; /* per-context state of each wire, freed by kolo_wire_ctx_fini */
+    void *wire_state[KOLO_WIRES_MAX + 1]; /* kolo_wire_state() */
 } kolo_wire_ctx_t;
 
-/* Bits of enabled wires and the descriptor-passing address, for the peer card. (The server behind the address runs
- * while a context of this process is open.) */
+/* Where a wire keeps what its connections of one context share; the last of them frees it and puts NULL there. */
+void **kolo_wire_state(kolo_wire_ctx_t *ctx, const kolo_wire_ops_t *wire);
+
+/* The wires that can be used and the descriptor-passing address, for the peer card. (The server behind the address
+ * runs while a context of this process is open.) */
 kolo_status_t kolo_wire_fill_card(kolo_peer_card_t *card);
 kolo_status_t kolo_wire_ctx_init(kolo_wire_ctx_t *ctx, kolo_oob_t *oob, const kolo_member_t *member,
                                  const _Atomic uint32_t *abort);
@@ -324,8 +340,7 @@ static inline kolo_status_t kolo_wire_pump(kolo_wire_ctx_t *ctx)
 bool kolo_wire_may_copy(const kolo_wire_ctx_t *ctx);
 
 /* First wire in the order of preference that connects writer and all readers; NULL if none does. */
-const kolo_wire_ops_t *kolo_wire_choose(const kolo_wire_ctx_t *ctx, const kolo_conn_spec_t *spec,
-                                        kolo_wire_cost_t *cost);
+const kolo_wire_ops_t *kolo_wire_choose(const kolo_wire_ctx_t *ctx, const kolo_conn_spec_t *spec);
 
 /* The readers of a connection: how many, which rank is reader i, which reader a rank is (-1: none). */
 uint32_t kolo_wire_readers(const kolo_wire_ctx_t *ctx, const kolo_conn_spec_t *spec);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * See fake_device.h. The memory is a file that is mapped twice: where the user sees it nobody may touch it; where
- * it can be touched is known to the queues' threads alone.
+ * See fake_device.h. A row of src/mem that is added while there are fakes. The memory is a file that is mapped
+ * twice: where the user sees it nobody may touch it; where it can be touched is known to the queues' threads alone.
  */
 #include "engine/fake_device.h"
 
@@ -68,6 +68,11 @@ struct fake {
     _Atomic bool broken;
     uint64_t random;
 };
+
+/* Made and ended by one thread, while no engine is there. */
+#define NUMBERS 8
+static fake_t *numbers[NUMBERS];
+static int nfakes;
 
 static void give_up(const char *why)
 {
@@ -284,14 +289,19 @@ static void count_step(fake_queue_t *q, fake_step_t step)
     atomic_fetch_add(&q->fake->steps[step], 1);
 }
 
-static bool owns(void *device, const void *memory)
+static fake_t *fake_of(int device)
 {
-    return is_ours(device, memory);
+    return device >= 0 && device < NUMBERS ? numbers[device] : NULL;
 }
 
-static kolo_status_t open_queue(void *device, void (*tell)(void *arg), void *arg, void **queue)
+static kolo_status_t has(int device)
 {
-    fake_queue_t *q = fake_queue_new(device);
+    return fake_of(device) ? KOLO_OK : kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "no fake has number %d", device);
+}
+
+static kolo_status_t open_queue(int device, void (*tell)(void *arg), void *arg, void **queue)
+{
+    fake_queue_t *q = fake_queue_new(fake_of(device));
     pthread_mutex_lock(&q->fake->lock);
     q->tell = tell;
     q->arg = arg;
@@ -303,20 +313,6 @@ static kolo_status_t open_queue(void *device, void (*tell)(void *arg), void *arg
 static void close_queue(void *queue)
 {
     fake_queue_end(queue);
-}
-
-static kolo_status_t allocate(void *queue, size_t bytes, void **memory)
-{
-    fake_queue_t *q = enter(queue);
-    *memory = fake_alloc(q->fake, bytes);
-    return leave(q);
-}
-
-static void release(void *queue, void *memory)
-{
-    fake_queue_t *q = enter(queue);
-    fake_free(q->fake, memory);
-    leave(q);
 }
 
 static kolo_status_t pin(void *queue, void *host, size_t bytes)
@@ -404,11 +400,45 @@ static kolo_status_t reached(void *queue, uint64_t at)
     return state_of(q->fake, atomic_load(&q->done) >= at);
 }
 
-static const kolo_device_ops_t ops_that_tell = {"fake",   true,    owns,  open_queue, close_queue,
-                                                allocate, release, pin,   unpin,      passed,
-                                                lift,     fetch,   store, mark,       reached};
-static const kolo_device_ops_t ops_to_ask = {"fake", false,  owns, open_queue, close_queue, allocate, release, pin,
-                                             unpin,  passed, lift, fetch,      store,       mark,     reached};
+#define QUEUES(how)                                                                                                \
+    {                                                                                                              \
+        .tells = (how), .open = open_queue, .close = close_queue, .pin = pin, .unpin = unpin, .passed = passed,    \
+        .lift = lift, .fetch = fetch, .store = store, .mark = mark, .reached = reached                             \
+    }
+static const kolo_mem_queue_ops_t queues_that_tell = QUEUES(true), queues_to_ask = QUEUES(false);
+
+static bool classify(const void *memory, kolo_mem_place_t *place);
+static kolo_status_t make(int device, size_t bytes, kolo_mem_t *mem);
+static void release(kolo_mem_t *mem);
+
+#define ROW(which)                                                                                                 \
+    {                                                                                                              \
+        .name = "fake", .kind = KOLO_MEM_ADDED, .classify = classify, .make = make, .free = release, .has = has,   \
+        .queues = &(which)                                                                                         \
+    }
+static const kolo_mem_ops_t row_that_tells = ROW(queues_that_tell), row_to_ask = ROW(queues_to_ask);
+
+static bool classify(const void *memory, kolo_mem_place_t *place)
+{
+    for (int i = 0; i < NUMBERS; i++) {
+        if (!numbers[i] || !is_ours(numbers[i], memory)) continue;
+        *place = (kolo_mem_place_t){
+            .ops = &row_to_ask, .device = i, .base = (uintptr_t)numbers[i]->face, .bytes = MEMORY_BYTES};
+        return true;
+    }
+    return false;
+}
+
+static kolo_status_t make(int device, size_t bytes, kolo_mem_t *mem)
+{
+    *mem = (kolo_mem_t){&row_to_ask, device, fake_alloc(fake_of(device), bytes), bytes, 0};
+    return KOLO_OK;
+}
+
+static void release(kolo_mem_t *mem)
+{
+    fake_free(fake_of(mem->device), mem->address);
+}
 
 /* ---- what tests call ---- */
 
@@ -427,14 +457,16 @@ fake_t *fake_new(int number, uint64_t seed, unsigned flags)
     close(fd);
     if (f->face == MAP_FAILED || f->back == MAP_FAILED) give_up("no memory");
     pthread_mutex_init(&f->lock, NULL);
-    if (kolo_device_add(number, flags & FAKE_TELLS ? &ops_that_tell : &ops_to_ask, f) != KOLO_OK)
-        give_up(kolo_error_text());
+    if (number < 0 || number >= NUMBERS || numbers[number]) give_up("a number that cannot be");
+    numbers[number] = f;
+    if (nfakes++ == 0) kolo_mem_add(flags & FAKE_TELLS ? &row_that_tells : &row_to_ask);
     return f;
 }
 
 void fake_end(fake_t *f)
 {
-    kolo_device_remove(f->number);
+    if (--nfakes == 0) kolo_mem_add(NULL);
+    numbers[f->number] = NULL;
     for (int i = 0; i < QUEUES_MAX; i++)
         if (f->queues[i]) give_up("it ends, and somebody has a queue");
     for (int i = 0; i < PINS_MAX; i++)

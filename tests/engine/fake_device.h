@@ -16,7 +16,8 @@ typedef struct fake_event fake_event_t;
 #define FAKE_TELLS    1 /* it calls back when an event or a mark has come; else it is asked */
 #define FAKE_PUNCTUAL 2 /* it does not dawdle */
 
-/* Made known to Kolo under this number. Ended after the last engine that uses it. */
+/* Made known to Kolo under this number. All that are there at a time have the same flags. Ended after the last
+ * engine that uses it. */
 fake_t *fake_new(int number, uint64_t seed, unsigned flags);
 void fake_end(fake_t *f);
 

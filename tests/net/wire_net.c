@@ -7,6 +7,7 @@
  *     hosts 2 1 wire_net cut_link      the network goes away in the middle of a wait
  */
 #include "wire/conformance.h"
+#include "wire/tcp/tcp.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -156,7 +157,7 @@ int main(int argc, char **argv)
     }
     rank = atoi(r);
     nranks = atoi(n);
-    if (kolo_conformance_force(KOLO_WIRE_TCP) != KOLO_OK) {
+    if (kolo_conformance_force(&kolo_wire_tcp) != KOLO_OK) {
         fprintf(stderr, "the wire cannot be forced: %s\n", kolo_error_text());
         return 1;
     }

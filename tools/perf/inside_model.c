@@ -148,9 +148,7 @@ static kolo_status_t emit_all(const perf_job_t *job, kolo_coll_t coll, kolo_algo
 {
     kolo_emit_env_t env = job->comm->body->emit;
     bool refs = way == KOLO_P2P_REF || way == KOLO_P2P_HALVES, halves = way == KOLO_P2P_HALVES;
-    bool rooted = coll == KOLO_COLL_REDUCE || coll == KOLO_COLL_BROADCAST || coll == KOLO_COLL_GATHER ||
-                  coll == KOLO_COLL_SCATTER;
-    env.root = rooted ? (uint32_t)job->options->root : 0;
+    env.root = kolo_coll_rooted(coll) ? (uint32_t)job->options->root : 0;
     for (uint32_t r = 0; r < env.nranks; r++) {
         int next = (int)((r + 1) % env.nranks), prev = (int)((r + env.nranks - 1) % env.nranks);
         env.rank = r;

@@ -1,66 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Which devices this process has, and what an engine has open on them.
+ * What an engine has open on devices, and where the memory of a submission is.
  */
 #include "engine/batch/device.h"
 #include "comm/comm.h"
+#include "mem/cuda/cuda.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 int64_t kolo_engine_overlap;
-
-/* ---- of the process ---- */
-
-typedef struct {
-    const kolo_device_ops_t *ops;
-    void *device;
-} known_t;
-
-static pthread_mutex_t known_lock = PTHREAD_MUTEX_INITIALIZER;
-static known_t known[KOLO_DEVICES_MAX];
-static _Atomic int nknown;
-
-kolo_status_t kolo_device_add(int number, const kolo_device_ops_t *ops, void *device)
-{
-    if (number < 0 || number >= KOLO_DEVICES_MAX)
-        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "device %d: numbers are 0 to %d", number, KOLO_DEVICES_MAX - 1);
-    pthread_mutex_lock(&known_lock);
-    bool taken = known[number].ops != NULL;
-    if (!taken) {
-        known[number] = (known_t){ops, device};
-        atomic_fetch_add(&nknown, 1);
-    }
-    pthread_mutex_unlock(&known_lock);
-    return taken ? kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "device %d is there already", number) : KOLO_OK;
-}
-
-void kolo_device_remove(int number)
-{
-    pthread_mutex_lock(&known_lock);
-    known[number] = (known_t){NULL, NULL};
-    atomic_fetch_sub(&nknown, 1);
-    pthread_mutex_unlock(&known_lock);
-}
-
-static bool find(int number, known_t *found)
-{
-    pthread_mutex_lock(&known_lock);
-    *found = number >= 0 && number < KOLO_DEVICES_MAX ? known[number] : (known_t){NULL, NULL};
-    pthread_mutex_unlock(&known_lock);
-    return found->ops != NULL;
-}
-
-/* The device whose memory it is; KOLO_DEVICE_CPU. */
-static int owner_of(const void *memory)
-{
-    known_t k;
-    if (!memory || KOLO_LIKELY(atomic_load_explicit(&nknown, memory_order_relaxed) == 0)) return KOLO_DEVICE_CPU;
-    for (int i = 0; i < KOLO_DEVICES_MAX; i++)
-        if (find(i, &k) && k.ops->owns(k.device, memory)) return i;
-    return KOLO_DEVICE_CPU;
-}
 
 /* ---- of an engine ---- */
 
@@ -90,16 +40,20 @@ static void free_use(kolo_use_t *use)
     free(use);
 }
 
-static kolo_status_t open_use(struct kolo_tensor_engine *e, int number, const known_t *k, kolo_use_t **out)
+static kolo_status_t open_use(struct kolo_tensor_engine *e, int number, kolo_use_t **out)
 {
+    const kolo_mem_ops_t *row = NULL;
+    if (number != KOLO_USE_CPU && kolo_mem_row(number, &row) != KOLO_OK)
+        return kolo_fail_prefix(KOLO_ERR_INVALID_ARGUMENT, "there is no device %d: ", number);
     kolo_use_t *use = calloc(1, sizeof *use);
     if (!use) return kolo_fail(KOLO_ERR_NO_MEMORY, "engine: out of memory for a device");
     use->engine = e;
     use->number = number;
-    use->ops = k->ops;
+    use->row = row;
+    use->ops = row ? row->queues : &kolo_cpu_ops;
     pthread_mutex_init(&use->lock, NULL);
     pthread_mutex_init(&use->tells, NULL);
-    kolo_status_t status = k->ops->open(k->device, on_tell, use, &use->queue);
+    kolo_status_t status = use->ops->open(number, on_tell, use, &use->queue);
     if (status == KOLO_OK)
         *out = use;
     else
@@ -110,14 +64,11 @@ static kolo_status_t open_use(struct kolo_tensor_engine *e, int number, const kn
 kolo_status_t kolo_devices_open(struct kolo_tensor_engine *e, int number, kolo_use_t **use)
 {
     kolo_devices_t *d = e->devices;
-    known_t k = {&kolo_cpu_ops, NULL};
     *use = atomic_load(&d->uses[number]);
     if (*use) return KOLO_OK;
-    if (number != KOLO_USE_CPU && !find(number, &k))
-        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "engine: there is no device %d", number);
     pthread_mutex_lock(&d->lock);
     *use = atomic_load(&d->uses[number]);
-    kolo_status_t status = *use ? KOLO_OK : open_use(e, number, &k, use);
+    kolo_status_t status = *use ? KOLO_OK : open_use(e, number, use);
     if (status == KOLO_OK) atomic_store(&d->uses[number], *use);
     pthread_mutex_unlock(&d->lock);
     return status;
@@ -130,6 +81,7 @@ kolo_status_t kolo_devices_init(struct kolo_tensor_engine *e, kolo_comm_t comm)
     bool room = kolo_cores() >= 2 && kolo_cores_of_node(m, m->my_node) >= 2 * (uint32_t)e->place.local_size;
     e->devices = calloc(1, sizeof *e->devices);
     if (!e->devices) return kolo_fail(KOLO_ERR_NO_MEMORY, "engine_init: out of memory");
+    kolo_cuda_load_if_used();
     pthread_mutex_init(&e->devices->lock, NULL);
     e->devices->overlap =
         kolo_engine_overlap == KOLO_OVERLAP_ON || (kolo_engine_overlap == KOLO_OVERLAP_AUTO && room);
@@ -139,11 +91,12 @@ kolo_status_t kolo_devices_init(struct kolo_tensor_engine *e, kolo_comm_t comm)
 /* What devices that are stuck may still read, write and tell, should they come back one day: kept for good. */
 static void keep(kolo_devices_t *d)
 {
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     static kolo_devices_t *kept;
-    pthread_mutex_lock(&known_lock);
+    pthread_mutex_lock(&lock);
     d->next = kept;
     kept = d;
-    pthread_mutex_unlock(&known_lock);
+    pthread_mutex_unlock(&lock);
 }
 
 void kolo_devices_fini(struct kolo_tensor_engine *e)
@@ -175,6 +128,13 @@ void kolo_devices_fini(struct kolo_tensor_engine *e)
 
 /* ---- submissions ---- */
 
+static int owner_of(const void *memory)
+{
+    kolo_mem_place_t place = {.device = -1};
+    if (memory) kolo_mem_find(memory, &place);
+    return place.device < 0 ? KOLO_DEVICE_CPU : place.device;
+}
+
 /* NULL counts as anybody's. */
 static kolo_status_t check_owner(const kolo_entry_t *entry, const void *memory, int device, const char *which,
                                  const char *what)
@@ -202,7 +162,7 @@ static bool passed_already(kolo_entry_t *entry)
 kolo_status_t kolo_devices_place(struct kolo_tensor_engine *e, const kolo_tensor_memory_t *memory,
                                  kolo_entry_t *entry, const char *what)
 {
-    if (!memory && KOLO_LIKELY(atomic_load_explicit(&nknown, memory_order_relaxed) == 0)) return KOLO_OK;
+    if (!memory && KOLO_LIKELY(!kolo_mem_has_devices())) return KOLO_OK;
     int device = memory ? memory->device : owner_of(entry->input ? entry->input : entry->output);
     if (device != KOLO_DEVICE_CPU && (device < 0 || device >= KOLO_DEVICES_MAX))
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: tensor %s: there is no device %d", what,

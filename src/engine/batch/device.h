@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Memory that the CPU may not touch. A device has memory of its own and queues that work in order, by themselves,
- * some time later; the engine has one queue on each device that it meets. Nothing here ever waits for a device:
- * work is queued, a mark behind it tells when it is done.
+ * Memory that the CPU may not touch. A device is a row of src/mem that has queues (mem/queue.h); the engine has one
+ * queue on each device that it meets. Nothing here ever waits for a device: work is queued, a mark behind it tells
+ * when it is done.
  *
  *     submission --(its ready event passes: finish.c)--> negotiation --> pack, fetch | mark | reduce on the CPU
  *         --> store, unpack | mark | --(the mark is reached: finish.c)--> completion
  *
- * device.c knows the devices and what an engine has open on them, fusion.c packs and unpacks, finish.c is the
+ * device.c knows what an engine has open on devices, fusion.c packs and unpacks, finish.c is the
  * thread that looks at events and marks. CPU memory is a device whose work is done on the spot, or, so that packing
  * overlaps reducing, on a thread of its own (device_cpu.c).
  *
@@ -18,54 +18,12 @@
 #define KOLO_ENGINE_BATCH_DEVICE_H
 
 #include "engine/engine.h"
-
-/* ---- what a device does ---- */
-
-/* One tensor's way into a fusion buffer or out of it, within the memory of one device. */
-typedef struct kolo_lift {
-    void *to;
-    const void *from; /* NULL: `to` becomes what changes nothing under op (values.c) */
-    size_t count;
-    kolo_type_t type;
-    kolo_op_t op;
-    double factor; /* what elements are multiplied by, as kolo_scale() does it, to the bit; 1.0: a plain copy */
-} kolo_lift_t;
-/* The same on the CPU, at once. */
-void kolo_lift_now(const kolo_lift_t *list, size_t n);
-
-/* Whoever decides on an error calls kolo_fail(), as everywhere. Functions of a queue are called by several threads,
- * but never by two at once, except `passed` and `reached`, which may be called at any time. None may block. */
-typedef struct kolo_device_ops {
-    const char *name; /* in messages */
-    bool tells; /* calls tell() soon after a mark or an event may have come; if not, it is asked again and again */
-    /* Is this memory of the device? Any address. Any thread, without a queue. */
-    bool (*owns)(void *device, const void *memory);
-    /* An engine's own queue. tell: any thread, any time until close. */
-    kolo_status_t (*open)(void *device, void (*tell)(void *arg), void *arg, void **queue);
-    void (*close)(void *queue); /* all marks are reached, or the device has failed */
-    /* Memory of the device: fusion buffers. */
-    kolo_status_t (*allocate)(void *queue, size_t bytes, void **memory);
-    void (*release)(void *queue, void *memory);
-    /* From here on the device may read and write this host memory. NULL: it always may. */
-    kolo_status_t (*pin)(void *queue, void *host, size_t bytes);
-    void (*unpin)(void *queue, void *host);
-    /* Of an event that a submission came with: KOLO_OK, KOLO_IN_PROGRESS, or why it will never pass. */
-    kolo_status_t (*passed)(void *queue, void *event);
-    /* Queued behind what was queued before. The list stays until the next mark is reached. */
-    kolo_status_t (*lift)(void *queue, const kolo_lift_t *list, size_t n);
-    kolo_status_t (*fetch)(void *queue, void *host, const void *memory, size_t bytes);
-    kolo_status_t (*store)(void *queue, void *memory, const void *host, size_t bytes);
-    kolo_status_t (*mark)(void *queue, uint64_t *mark);
-    /* KOLO_OK: all before the mark is done. KOLO_IN_PROGRESS. Else why it never will be. */
-    kolo_status_t (*reached)(void *queue, uint64_t mark);
-} kolo_device_ops_t;
-
-/* ---- the devices of this process ---- */
+#include "mem/queue.h"
 
 #define KOLO_DEVICES_MAX 16 /* numbers 0 to 15 */
-/* Makes `device` known under a number that is free; it and ops stay until it is removed, after the last engine. */
-kolo_status_t kolo_device_add(int number, const kolo_device_ops_t *ops, void *device);
-void kolo_device_remove(int number);
+
+/* A lift (mem/queue.h) on the CPU, at once. */
+void kolo_lift_now(const kolo_lift_t *list, size_t n);
 
 /* ---- an engine's use of a device ---- */
 
@@ -76,11 +34,13 @@ typedef struct kolo_use {
     struct kolo_tensor_engine *engine; /* NULL: it has ended, and this is stuck; under `tells` */
     pthread_mutex_t tells;
     int number;
-    const kolo_device_ops_t *ops;
+    const kolo_mem_ops_t *row; /* NULL: the CPU's own */
+    const kolo_mem_queue_ops_t *ops;
     void *queue;
-    pthread_mutex_t lock;               /* one at a time in the queue */
-    void *buffers[KOLO_FUSION_BUFFERS]; /* as large as the host's of the same number, which is pinned; or NULL */
-    bool stuck;                         /* it did not come to an end */
+    pthread_mutex_t lock; /* one at a time in the queue */
+    kolo_mem_t
+        buffers[KOLO_FUSION_BUFFERS]; /* as large as the host's of the same number, which is pinned; or none */
+    bool stuck;                       /* it did not come to an end */
 } kolo_use_t;
 
 /* Says whose a flight is: FREE and TAKEN are the loop's. What `uses` names has work queued, and who completes the
@@ -150,8 +110,7 @@ kolo_status_t kolo_devices_place(struct kolo_tensor_engine *e, const kolo_tensor
 kolo_status_t kolo_devices_open(struct kolo_tensor_engine *e, int number, kolo_use_t **use);
 void kolo_devices_fini(struct kolo_tensor_engine *e); /* after kolo_finisher_stop() */
 /* Its functions, by one thread at a time. */
-kolo_status_t kolo_use_allocate(kolo_use_t *use, size_t bytes, void **memory);
-void kolo_use_release(kolo_use_t *use, void *memory);
+const char *kolo_use_name(const kolo_use_t *use);
 kolo_status_t kolo_use_pin(kolo_use_t *use, void *host, size_t bytes);
 void kolo_use_unpin(kolo_use_t *use, void *host); /* NULL: nothing is pinned, or by nobody */
 kolo_status_t kolo_use_lift(kolo_use_t *use, const kolo_lift_t *list, size_t n);
@@ -162,7 +121,7 @@ kolo_status_t kolo_use_mark(kolo_use_t *use, uint64_t *mark);
 kolo_status_t kolo_use_wait(struct kolo_tensor_engine *e, kolo_use_t *use, uint64_t mark, const char *what);
 
 /* device_cpu.c */
-extern const kolo_device_ops_t kolo_cpu_ops;
+extern const kolo_mem_queue_ops_t kolo_cpu_ops;
 
 /* finish.c: a thread, started with the first tensor that needs it. */
 kolo_status_t kolo_finisher_start(struct kolo_tensor_engine *e);

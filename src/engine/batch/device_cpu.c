@@ -34,13 +34,7 @@ typedef struct {
     size_t n;
 } job_t;
 
-static bool owns(void *device, const void *memory)
-{
-    (void)device, (void)memory;
-    return true;
-}
-
-static kolo_status_t open_queue(void *device, void (*tell)(void *arg), void *arg, void **queue)
+static kolo_status_t open_queue(int device, void (*tell)(void *arg), void *arg, void **queue)
 {
     cpu_t *c = calloc(1, sizeof *c);
     (void)device;
@@ -98,11 +92,5 @@ static kolo_status_t reached(void *queue, uint64_t at)
 }
 
 /* Its fusion buffers are the host's, so nothing is fetched or stored. */
-const kolo_device_ops_t kolo_cpu_ops = {.name = "the CPU's packing",
-                                        .tells = true,
-                                        .owns = owns,
-                                        .open = open_queue,
-                                        .close = close_queue,
-                                        .lift = lift,
-                                        .mark = mark,
-                                        .reached = reached};
+const kolo_mem_queue_ops_t kolo_cpu_ops = {
+    .tells = true, .open = open_queue, .close = close_queue, .lift = lift, .mark = mark, .reached = reached};

@@ -13,17 +13,9 @@ static kolo_status_t leave(kolo_use_t *use, kolo_status_t status)
     return status;
 }
 
-kolo_status_t kolo_use_allocate(kolo_use_t *use, size_t bytes, void **memory)
+const char *kolo_use_name(const kolo_use_t *use)
 {
-    pthread_mutex_lock(&use->lock);
-    return leave(use, use->ops->allocate(use->queue, bytes, memory));
-}
-
-void kolo_use_release(kolo_use_t *use, void *memory)
-{
-    pthread_mutex_lock(&use->lock);
-    use->ops->release(use->queue, memory);
-    pthread_mutex_unlock(&use->lock);
+    return use->row ? use->row->name : "the CPU's packing";
 }
 
 kolo_status_t kolo_use_pin(kolo_use_t *use, void *host, size_t bytes)
@@ -74,7 +66,7 @@ kolo_status_t kolo_use_wait(struct kolo_tensor_engine *e, kolo_use_t *use, uint6
 {
     char text[128];
     kolo_wait_t wait;
-    snprintf(text, sizeof text, "%s: %s", use->ops->name, what);
+    snprintf(text, sizeof text, "%s: %s", kolo_use_name(use), what);
     kolo_wait_init(&wait, NULL, 0, describe_wait, text, 1);
     for (;;) {
         uint32_t ticket = kolo_gate_ticket(e->gate);

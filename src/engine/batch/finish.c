@@ -151,7 +151,7 @@ static void quiesce(kolo_use_t *use, uint64_t end_ns)
     use->stuck = status == KOLO_ERR_TIMEOUT;
     if (status != KOLO_OK)
         kolo_warn("engine", "device %d (%s) still has work of an engine that ends, or has failed: %s", use->number,
-                  use->ops->name, kolo_error_text());
+                  kolo_use_name(use), kolo_error_text());
 }
 
 void kolo_finisher_stop(struct kolo_tensor_engine *e)

@@ -41,10 +41,9 @@ static kolo_status_t grow_host(struct kolo_tensor_engine *e, int b, size_t bytes
         return kolo_fail(KOLO_ERR_NO_MEMORY, "engine: out of memory for a fusion buffer of %zu bytes", bytes);
     for (int i = 0; i < KOLO_DEVICES_MAX; i++) { /* devices grow theirs, and pin this, when they need it */
         kolo_use_t *use = atomic_load(&e->devices->uses[i]);
-        if (!use || !use->buffers[b]) continue;
+        if (!use || !use->buffers[b].address) continue;
         kolo_use_unpin(use, buffer->memory);
-        kolo_use_release(use, use->buffers[b]);
-        use->buffers[b] = NULL;
+        kolo_mem_free(&use->buffers[b]);
     }
     free(buffer->memory);
     buffer->memory = p;
@@ -55,14 +54,14 @@ static kolo_status_t grow_host(struct kolo_tensor_engine *e, int b, size_t bytes
 static kolo_status_t grow_device(struct kolo_tensor_engine *e, kolo_use_t *use, int b)
 {
     kolo_fusion_buffer_t *buffer = &e->devices->buffers[b];
-    void *memory;
-    if (use->buffers[b]) return KOLO_OK;
-    KOLO_TRY(kolo_use_allocate(use, buffer->bytes, &memory));
+    kolo_mem_t memory;
+    if (use->buffers[b].address) return KOLO_OK;
+    KOLO_TRY(use->row->make(use->number, buffer->bytes, &memory));
     kolo_status_t status = kolo_use_pin(use, buffer->memory, buffer->bytes);
     if (status == KOLO_OK)
         use->buffers[b] = memory;
     else
-        kolo_use_release(use, memory);
+        kolo_mem_free(&memory);
     return status;
 }
 
@@ -112,7 +111,7 @@ static kolo_lift_t *add_lift(kolo_flight_t *flight, const kolo_response_t *r)
 static kolo_status_t cross(kolo_use_t *use, int b, char *host, kolo_response_t *const *batch, size_t n, bool in)
 {
     size_t elem = kolo_type_size(batch[0]->request.type), at = 0, from = 0;
-    char *memory = use->buffers[b];
+    char *memory = use->buffers[b].address;
     bool mine = false;
     for (size_t i = 0; i <= n; i++) {
         bool is = i < n && use_of(batch[i]) == use->number;
@@ -134,7 +133,7 @@ static kolo_status_t pack_device(struct kolo_tensor_engine *e, kolo_use_t *use, 
     for (size_t i = 0; i < n; at += count_of(batch[i++]) * elem) {
         if (use_of(batch[i]) != use->number) continue;
         kolo_lift_t *l = add_lift(flight, batch[i]);
-        l->to = (char *)use->buffers[flight->buffer] + at;
+        l->to = (char *)use->buffers[flight->buffer].address + at;
         l->from = batch[i]->entry->input;
         l->factor = batch[i]->request.prescale;
     }
@@ -263,8 +262,8 @@ static kolo_status_t unpack_device(kolo_set_t *s, kolo_use_t *use, kolo_flight_t
 {
     size_t first = flight->nlifts;
     KOLO_TRY(cross(use, flight->buffer, s->engine->devices->buffers[flight->buffer].memory, batch, n, false));
-    flight->nentries +=
-        unpack(s, flight, use->buffers[flight->buffer], use->number, batch, n, flight->entries + flight->nentries);
+    flight->nentries += unpack(s, flight, use->buffers[flight->buffer].address, use->number, batch, n,
+                               flight->entries + flight->nentries);
     KOLO_TRY(kolo_use_lift(use, flight->lifts + first, flight->nlifts - first));
     return kolo_use_mark(use, &flight->marks[use->number]);
 }
@@ -318,11 +317,11 @@ static void free_buffer(kolo_devices_t *d, int b)
     bool kept = is_stuck(d, KOLO_USE_CPU); /* it packs straight into that of the host */
     for (int i = 0; i < KOLO_DEVICES_MAX; i++) {
         kolo_use_t *use = atomic_load(&d->uses[i]);
-        if (!use || !use->buffers[b]) continue;
+        if (!use || !use->buffers[b].address) continue;
         kept |= use->stuck;
         if (use->stuck) continue;
         kolo_use_unpin(use, d->buffers[b].memory);
-        kolo_use_release(use, use->buffers[b]);
+        kolo_mem_free(&use->buffers[b]);
     }
     if (!kept) free(d->buffers[b].memory);
 }

@@ -19,7 +19,7 @@ static kolo_status_t room(kolo_set_t *s, kolo_entry_t *entry, int which, size_t 
     if (posix_memalign(memory, 4096, KOLO_MAX(bytes, (size_t)1)))
         return kolo_fail(KOLO_ERR_NO_MEMORY, "engine: out of memory for tensor %s of device %d, %zu bytes",
                          entry->request.name.text, use->number, bytes);
-    kolo_status_t status = kolo_use_pin(use, *memory, bytes);
+    kolo_status_t status = kolo_use_pin(use, *memory, KOLO_MAX(bytes, (size_t)1));
     if (status == KOLO_OK)
         entry->stage->scratch[which] = *memory;
     else

@@ -23,8 +23,11 @@
 
 /* Bytes of payload that a block sends to one peer by lines in one operation; lines take twice as much room. */
 #define KOLO_CUDA_LL_BLOCK_BYTES 16384u
-/* A message takes a block more for each of these. */
+/* A message takes a block more for each of these; by lines of 128 bytes, for so many lines. */
 #define KOLO_CUDA_MESSAGE_BLOCK_BYTES 8192u
+#define KOLO_CUDA_MESSAGE_BLOCK_LINES 64u
+/* Lines of a message that one block has room for at its receiver, KOLO_CUDA_DEPTH times. */
+#define KOLO_CUDA_MESSAGE_SLOT_LINES 256u
 
 typedef struct {
     uint32_t nranks;
@@ -32,14 +35,17 @@ typedef struct {
     uint32_t message_blocks;            /* most blocks that move one message */
     uint32_t ll128_blocks, ll128_bytes; /* lines of 128 bytes: blocks at most, and bytes of lines of each */
     uint32_t pad;
-    uint32_t tile_bytes;    /* largest tile, a multiple of 128 */
-    uint64_t counters;      /* offsets in a region: uint32_t [KOLO_CUDA_COUNTERS + 2 * nranks][GRID] */
-    uint64_t ready, credit; /* flags [PHASES][nranks][blocks] */
-    uint64_t meetings;      /* [nranks][GRID], see direct.cuh */
-    uint64_t lines;         /* [2][nranks][ll_blocks][2 * KOLO_CUDA_LL_BLOCK_BYTES] */
-    uint64_t lines128;      /* [2][nranks][ll128_blocks][ll128_bytes] */
-    uint64_t stages;        /* [PHASES][nranks][blocks][DEPTH][tile_bytes] */
-    uint64_t bytes;         /* of a region */
+    uint32_t tile_bytes;     /* largest tile, a multiple of 128 */
+    uint64_t counters;       /* offsets in a region: uint32_t [KOLO_CUDA_COUNTERS + MESSAGE_WAYS * nranks][GRID] */
+    uint64_t ready, credit;  /* flags [PHASES][nranks][blocks] */
+    uint64_t meetings;       /* [nranks][GRID], see direct.cuh */
+    uint64_t lines;          /* [2][nranks][ll_blocks][2 * KOLO_CUDA_LL_BLOCK_BYTES] */
+    uint64_t lines128;       /* [2][nranks][ll128_blocks][ll128_bytes] */
+    uint64_t stages;         /* [PHASES][nranks][blocks][DEPTH][tile_bytes] */
+    uint64_t message_lines;  /* [nranks][message_blocks][DEPTH][MESSAGE_SLOT_LINES][128] */
+    uint64_t message_credit; /* flags [nranks][message_blocks] */
+    uint64_t message_lines_most; /* longest message by lines, in bytes */
+    uint64_t bytes;              /* of a region */
 } kolo_cuda_layout_t;
 
 /* What a kernel that gave up leaves in pinned host memory; the host puts it into words. */
@@ -54,8 +60,8 @@ typedef struct { /* pinned host memory, mapped: one per communicator */
     kolo_cuda_report_t report;
 } kolo_cuda_mailbox_t;
 
-/* What a block counts: operations by lines; tiles sent and taken in both phases; then messages from and to each
- * peer. Each has one block that writes it. */
+/* What a block counts: operations by lines; tiles sent and taken in both phases; then for each peer what its
+ * messages took. Each has one block that writes it. */
 enum {
     KOLO_CUDA_COUNT_LINES,
     KOLO_CUDA_COUNT_LINES_128,
@@ -65,6 +71,13 @@ enum {
     KOLO_CUDA_COUNT_TAKEN_2,
     KOLO_CUDA_COUNT_MEETINGS,
     KOLO_CUDA_COUNTERS
+};
+enum {
+    KOLO_CUDA_MESSAGE_RECEIVED,
+    KOLO_CUDA_MESSAGE_SENT,
+    KOLO_CUDA_MESSAGE_RECEIVED_LINES,
+    KOLO_CUDA_MESSAGE_SENT_LINES,
+    KOLO_CUDA_MESSAGE_WAYS
 };
 /* Blocks that work on the same tiles at the same time: one sends, one takes, or takes, reduces and sends on. */
 #define KOLO_CUDA_STAGED_ROLES   2u
@@ -97,20 +110,55 @@ typedef struct {
     uint64_t regions[KOLO_CUDA_RANKS];
 } kolo_cuda_args_t;
 
-/* A group of messages: per peer at most one chain each way, worked off in order by `blocks` blocks. */
+/* A group of messages: per peer at most one chain each way, worked off in order by `blocks` blocks. Few of them
+ * take a launch whose arguments are short, which is queued sooner. */
 typedef struct {
     uint64_t address, bytes;
     uint32_t peer, send; /* send: 1, receive: 0 */
     int32_t next;        /* in the same chain; -1: none */
 } kolo_cuda_message_t;
-#define KOLO_CUDA_MESSAGES 96 /* per launch */
+#define KOLO_CUDA_MESSAGES_FEW 8
+#define KOLO_CUDA_MESSAGES     96 /* per launch */
 typedef struct {
     uint32_t rank, nchains, blocks; /* blocks per chain; grid = nchains * blocks */
     kolo_cuda_layout_t layout;
     uint64_t mailbox;
     uint64_t regions[KOLO_CUDA_RANKS];
     int32_t chains[2 * KOLO_CUDA_RANKS]; /* first message of each */
-    kolo_cuda_message_t messages[KOLO_CUDA_MESSAGES];
+    kolo_cuda_message_t messages[KOLO_CUDA_MESSAGES_FEW];
 } kolo_cuda_p2p_args_t;
+typedef struct {
+    kolo_cuda_p2p_args_t head;
+    kolo_cuda_message_t more[KOLO_CUDA_MESSAGES - KOLO_CUDA_MESSAGES_FEW];
+} kolo_cuda_p2p_many_t;
+
+/* Packing and unpacking: items of at most so many bytes a chunk, which a block works off. */
+#define KOLO_CUDA_LIFTS      96 /* per launch */
+#define KOLO_CUDA_LIFT_CHUNK 65536u
+enum {
+    KOLO_CUDA_LIFT_COPY,
+    KOLO_CUDA_LIFT_INT8, /* scaled, by type */
+    KOLO_CUDA_LIFT_UINT8,
+    KOLO_CUDA_LIFT_INT32,
+    KOLO_CUDA_LIFT_UINT32,
+    KOLO_CUDA_LIFT_INT64,
+    KOLO_CUDA_LIFT_UINT64,
+    KOLO_CUDA_LIFT_FLOAT16,
+    KOLO_CUDA_LIFT_BFLOAT16,
+    KOLO_CUDA_LIFT_FLOAT32,
+    KOLO_CUDA_LIFT_FLOAT64,
+    KOLO_CUDA_LIFT_E4M3,
+    KOLO_CUDA_LIFT_E5M2
+};
+typedef struct {
+    uint64_t to, from, bytes;
+    uint64_t factor; /* bits of a double */
+    uint32_t first;  /* its first chunk */
+    uint32_t what;   /* KOLO_CUDA_LIFT_* */
+} kolo_cuda_lift_item_t;
+typedef struct {
+    uint32_t n, chunks;
+    kolo_cuda_lift_item_t items[KOLO_CUDA_LIFTS];
+} kolo_cuda_lift_args_t;
 
 #endif

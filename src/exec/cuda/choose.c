@@ -34,48 +34,20 @@ static void fill_reducer(const kolo_exec_call_t *call, kolo_cuda_args_t *a)
 /* Who sends what to whom; bytes is what one rank sends to one other, or the whole vector. */
 static kolo_status_t fill_shape(const kolo_exec_call_t *call, kolo_cuda_args_t *a)
 {
-    uint64_t bytes = call->count * call->elem;
+    const kolo_coll_traits_t *t = kolo_coll_traits(call->coll);
+    uint64_t bytes = call->coll == KOLO_COLL_BARRIER ? 0 : call->count * call->elem;
+    if (!t->whole && !kolo_coll_by_rank(call->coll) && call->coll != KOLO_COLL_BARRIER)
+        return kolo_fail(KOLO_ERR_UNSUPPORTED, "collective %s is not there on GPUs", t->name);
     a->src = (uint64_t)(uintptr_t)call->src;
     a->dst = (uint64_t)(uintptr_t)call->dst;
     a->bytes = bytes;
-    a->src_stride = a->dst_stride = a->part_bytes = 0;
-    a->senders = a->receivers = KOLO_CUDA_ALL;
-    a->reduce = 0;
-    switch (call->coll) {
-    case KOLO_COLL_ALL_REDUCE:
-        a->reduce = 1;
-        return KOLO_OK;
-    case KOLO_COLL_REDUCE:
-        a->reduce = 1;
-        a->receivers = call->root;
-        return KOLO_OK;
-    case KOLO_COLL_BROADCAST:
-        a->senders = call->root;
-        return KOLO_OK;
-    case KOLO_COLL_ALL_GATHER:
-        a->dst_stride = bytes;
-        return KOLO_OK;
-    case KOLO_COLL_REDUCE_SCATTER:
-        a->reduce = 1;
-        a->src_stride = bytes;
-        return KOLO_OK;
-    case KOLO_COLL_ALL_TO_ALL:
-        a->src_stride = a->dst_stride = bytes;
-        return KOLO_OK;
-    case KOLO_COLL_GATHER:
-        a->receivers = call->root;
-        a->dst_stride = bytes;
-        return KOLO_OK;
-    case KOLO_COLL_SCATTER:
-        a->senders = call->root;
-        a->src_stride = bytes;
-        return KOLO_OK;
-    case KOLO_COLL_BARRIER:
-        a->bytes = 0;
-        return KOLO_OK;
-    default:
-        return kolo_fail(KOLO_ERR_UNSUPPORTED, "collective %d is not there on GPUs", (int)call->coll);
-    }
+    a->part_bytes = 0;
+    a->src_stride = t->src_by_rank ? bytes : 0;
+    a->dst_stride = t->dst_by_rank ? bytes : 0;
+    a->senders = t->src_at_root ? call->root : KOLO_CUDA_ALL;
+    a->receivers = t->dst_at_root ? call->root : KOLO_CUDA_ALL;
+    a->reduce = t->reduces;
+    return KOLO_OK;
 }
 
 static uint64_t lines_up_to(const kolo_cuda_state_t *s, const kolo_exec_call_t *call)

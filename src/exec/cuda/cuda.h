@@ -22,14 +22,14 @@ typedef enum {
 typedef struct {
     kolo_cu_module_t module;
     kolo_cu_func_t collective[KOLO_CUDA_FAMILIES][KOLO_TYPE_COUNT];
-    kolo_cu_func_t messages;
+    kolo_cu_func_t messages, messages_few, lift;
 } kolo_cuda_kernels_t;
 kolo_status_t kolo_cuda_kernels(const kolo_cuda_device_t *device, const kolo_cuda_kernels_t **kernels);
 /* Were kernels compiled in? */
 bool kolo_cuda_built(void);
 
 typedef struct {
-    int64_t blocks, stage_bytes, ll_bytes, ll128_bytes; /* 0: automatic */
+    int64_t blocks, stage_bytes, ll_bytes, ll128_bytes, message_lines_bytes; /* 0: automatic */
 } kolo_cuda_options_t;
 extern kolo_cuda_options_t kolo_cuda_options;
 extern const kolo_param_table_t kolo_exec_cuda_params;
@@ -58,7 +58,7 @@ typedef struct kolo_cuda_state {
     kolo_cuda_known_t known[KOLO_CUDA_KNOWN];
     uint32_t next_known;
     kolo_cuda_args_t args; /* what all calls have in common is filled in */
-    kolo_cuda_p2p_args_t p2p;
+    kolo_cuda_p2p_many_t p2p;
 } kolo_cuda_state_t;
 
 /* choose.c: fills the arguments of a collective; the family and how many blocks. */

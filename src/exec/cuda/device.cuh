@@ -49,6 +49,12 @@ KOLO_DEV void kolo_flag_store(uint32_t *p, uint32_t v)
 {
     asm volatile("fence.acq_rel.sys; st.relaxed.sys.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
 }
+/* All that the block has read before kolo_sync() was read before the flag is seen: what was read has arrived in
+ * registers, and no write needs to be waited for. */
+KOLO_DEV void kolo_credit_store(uint32_t *p, uint32_t v)
+{
+    asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
+}
 KOLO_DEV uint32_t kolo_flag_load(const uint32_t *p)
 {
     uint32_t v;
@@ -100,6 +106,7 @@ KOLO_DEV kolo_vec_t kolo_line_load(const kolo_vec_t *p)
     return kolo_vec_t{{(uint32_t)a, (uint32_t)(a >> 32), (uint32_t)b, (uint32_t)(b >> 32)}};
 }
 KOLO_DEV void kolo_flag_store(uint32_t *p, uint32_t v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }
+KOLO_DEV void kolo_credit_store(uint32_t *p, uint32_t v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }
 KOLO_DEV uint32_t kolo_flag_load(const uint32_t *p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
 KOLO_DEV uint32_t kolo_mailbox_aborted(const kolo_cuda_mailbox_t *box)
 {
@@ -148,12 +155,22 @@ KOLO_DEV uint32_t *kolo_counter(const kolo_cuda_layout_t *l, char *own, uint32_t
 {
     return (uint32_t *)(own + l->counters) + row * KOLO_CUDA_GRID + block;
 }
-/* Of messages to (way 1) or from (way 0) a peer. */
+/* KOLO_CUDA_MESSAGE_*, of messages to or from a peer. */
 KOLO_DEV uint32_t *kolo_message_counter(const kolo_cuda_layout_t *l, char *own, uint32_t way, uint32_t peer,
                                         uint32_t block)
 {
     return (uint32_t *)(own + l->counters) +
            (KOLO_CUDA_COUNTERS + way * l->nranks + peer) * KOLO_CUDA_GRID + block;
+}
+KOLO_DEV uint32_t *kolo_message_credit(const kolo_cuda_layout_t *l, char *region, uint32_t peer, uint32_t block)
+{
+    return (uint32_t *)(region + l->message_credit + (uint64_t)(peer * l->message_blocks + block) * KOLO_CUDA_FLAG);
+}
+KOLO_DEV char *kolo_message_lines(const kolo_cuda_layout_t *l, char *region, uint32_t from, uint32_t block,
+                                  uint32_t step)
+{
+    uint64_t slot = (uint64_t)(from * l->message_blocks + block) * KOLO_CUDA_DEPTH + step % KOLO_CUDA_DEPTH;
+    return region + l->message_lines + slot * KOLO_CUDA_MESSAGE_SLOT_LINES * 128;
 }
 KOLO_DEV uint32_t *kolo_flag(const kolo_cuda_layout_t *l, char *region, uint64_t flags, uint32_t phase, uint32_t from,
                              uint32_t block)

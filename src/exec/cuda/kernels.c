@@ -80,6 +80,8 @@ static kolo_status_t load_locked(const kolo_cuda_device_t *device, kolo_cuda_ker
         for (int t = 0; !r && t < KOLO_TYPE_COUNT; t++)
             r = api->module_function(&k->collective[f][t], k->module, names[f][t]);
     if (!r) r = api->module_function(&k->messages, k->module, "kolo_cuda_messages");
+    if (!r) r = api->module_function(&k->lift, k->module, "kolo_cuda_lift");
+    if (!r) r = api->module_function(&k->messages_few, k->module, "kolo_cuda_messages_few");
     kolo_cuda_leave(pushed);
     if (!r) return KOLO_OK;
     kolo_cuda_fail(r, device->ordinal, "load the kernels");

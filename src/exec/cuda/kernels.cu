@@ -4,6 +4,7 @@
  * names. Compiled by nvcc into the library, and by a C++ compiler for tests on machines without a GPU.
  */
 #include "exec/cuda/direct.cuh"
+#include "exec/cuda/lift.cuh"
 #include "exec/cuda/ll.cuh"
 #include "exec/cuda/ll128.cuh"
 #include "exec/cuda/messages.cuh"
@@ -60,4 +61,6 @@ KOLO_KERNEL kolo_cuda_two_step_float64(KOLO_PARAM kolo_cuda_args_t c) { kolo_lon
 KOLO_KERNEL kolo_cuda_two_step_e4m3(KOLO_PARAM kolo_cuda_args_t c) { kolo_long<kolo_e4m3, true>(c); }
 KOLO_KERNEL kolo_cuda_two_step_e5m2(KOLO_PARAM kolo_cuda_args_t c) { kolo_long<kolo_e5m2, true>(c); }
 
-KOLO_KERNEL kolo_cuda_messages(KOLO_PARAM kolo_cuda_p2p_args_t c) { kolo_messages(c); }
+KOLO_KERNEL kolo_cuda_lift(KOLO_PARAM kolo_cuda_lift_args_t c) { kolo_lift(c); }
+KOLO_KERNEL kolo_cuda_messages_few(KOLO_PARAM kolo_cuda_p2p_args_t c) { kolo_messages(c, NULL); }
+KOLO_KERNEL kolo_cuda_messages(KOLO_PARAM kolo_cuda_p2p_many_t c) { kolo_messages(c.head, c.more); }

@@ -28,7 +28,7 @@ static kolo_status_t make_mailbox(kolo_cuda_state_t *s)
     memset(host, 0, sizeof *s->mailbox);
     r = s->api->host_device_pointer(&device, host, 0);
     if (r) return kolo_cuda_fail(r, s->device->ordinal, "map pinned host memory");
-    s->args.mailbox = s->p2p.mailbox = device;
+    s->args.mailbox = s->p2p.head.mailbox = device;
     return KOLO_OK;
 }
 
@@ -40,10 +40,10 @@ static kolo_status_t open_entered(kolo_cuda_state_t *s, kolo_wire_ctx_t *ctx)
     kolo_cu_result_t r = s->api->event_create(&s->order, KOLO_CU_EVENT_NO_TIMING);
     if (!r) r = s->api->event_create(&s->end, KOLO_CU_EVENT_NO_TIMING);
     if (r) return kolo_cuda_fail(r, s->device->ordinal, "make an event");
-    s->args.layout = s->p2p.layout = s->layout;
-    s->args.rank = s->p2p.rank = (uint32_t)s->regions.rank;
+    s->args.layout = s->p2p.head.layout = s->layout;
+    s->args.rank = s->p2p.head.rank = (uint32_t)s->regions.rank;
     for (int i = 0; i < s->regions.nranks; i++)
-        s->args.regions[i] = s->p2p.regions[i] = (uint64_t)(uintptr_t)s->regions.address[i];
+        s->args.regions[i] = s->p2p.head.regions[i] = (uint64_t)(uintptr_t)s->regions.address[i];
     return KOLO_OK;
 }
 
@@ -180,13 +180,10 @@ static kolo_status_t check_memory(kolo_cuda_state_t *s, const void *p, uint64_t 
 /* reachable: whether the other ranks' GPUs reach the buffers. */
 static kolo_status_t check_call(kolo_cuda_state_t *s, const kolo_exec_call_t *c, uint32_t *reachable)
 {
-    uint64_t bytes = c->count * c->elem, n = (uint64_t)s->regions.nranks, src = bytes, dst = bytes;
+    uint64_t src = c->count * c->elem, dst = src;
     if (c->kind == KOLO_EXEC_COLL) {
-        if (c->coll == KOLO_COLL_REDUCE_SCATTER || c->coll == KOLO_COLL_ALL_TO_ALL || c->coll == KOLO_COLL_SCATTER)
-            src *= n;
-        if (c->coll == KOLO_COLL_ALL_GATHER || c->coll == KOLO_COLL_ALL_TO_ALL || c->coll == KOLO_COLL_GATHER)
-            dst *= n;
-        if (c->coll == KOLO_COLL_BARRIER) src = dst = 0;
+        src = kolo_coll_src_count(c->coll, c->count, (uint32_t)s->regions.nranks) * c->elem;
+        dst = kolo_coll_dst_count(c->coll, c->count, (uint32_t)s->regions.nranks) * c->elem;
         if (c->reducer.user)
             return kolo_fail(KOLO_ERR_UNSUPPORTED,
                              "an operator that is a function of the host cannot run on a GPU");
@@ -201,10 +198,8 @@ static kolo_status_t check_call(kolo_cuda_state_t *s, const kolo_exec_call_t *c,
 /* One rank: the definition itself, but for a scale, which the reduction kernel applies. */
 static kolo_status_t launch_alone(kolo_cuda_state_t *s, const kolo_exec_call_t *c)
 {
-    bool reduces =
-        c->coll == KOLO_COLL_ALL_REDUCE || c->coll == KOLO_COLL_REDUCE || c->coll == KOLO_COLL_REDUCE_SCATTER;
     if (c->coll == KOLO_COLL_BARRIER) return KOLO_OK;
-    if (reduces && c->reducer.pre) return KOLO_IN_PROGRESS; /* by the kernel */
+    if (kolo_coll_reduces(c->coll) && c->reducer.pre) return KOLO_IN_PROGRESS; /* by the kernel */
     return kolo_cuda_put_copy(s, c->dst, c->src, c->count * c->elem, c->stream);
 }
 

@@ -35,17 +35,25 @@ static const kolo_param_t rows[] = {
      .must_agree = true,
      .help = "Longer ones of up to so many bytes go in one step by lines of 128 bytes; 0: as measured",
      .value = &kolo_cuda_options.ll128_bytes},
+    {.key = "KOLO_GPU_MESSAGE_LINES_SIZE",
+     .kind = KOLO_PARAM_SIZE,
+     .def = "0",
+     .max = 1 << 30,
+     .must_agree = true,
+     .help = "Messages of up to so many bytes go by lines of 128 bytes; 0: as measured",
+     .value = &kolo_cuda_options.message_lines_bytes},
 };
 const kolo_param_table_t kolo_exec_cuda_params = {.module = "exec_cuda", .rows = rows, .count = KOLO_COUNTOF(rows)};
 
-#define LINE_ROOM    (8u << 20) /* bytes for lines */
-#define LINE128_ROOM (16u << 20)
-#define STAGE_ROOM   (16u << 20) /* for the stages of one phase */
-#define TILE_MOST    (64u << 10)
-#define TILE_LEAST   1024u
-#define BLOCKS_USUAL 64u
-#define LL_BLOCKS    64u
-#define LL128_BLOCKS 128u
+#define LINE_ROOM     (8u << 20) /* bytes for lines */
+#define LINE128_ROOM  (16u << 20)
+#define STAGE_ROOM    (16u << 20) /* for the stages of one phase */
+#define TILE_MOST     (64u << 10)
+#define TILE_LEAST    1024u
+#define BLOCKS_USUAL  64u
+#define LL_BLOCKS     64u
+#define LL128_BLOCKS  128u
+#define MESSAGE_LINES (2u << 20) /* longest message by lines */
 
 static uint32_t clamp(uint64_t x, uint32_t low, uint32_t high)
 {
@@ -68,12 +76,14 @@ void kolo_cuda_layout(uint32_t nranks, uint32_t resident, kolo_cuda_layout_t *l)
         clamp(room / ((uint64_t)nranks * l->blocks * KOLO_CUDA_DEPTH) / 128 * 128, TILE_LEAST, TILE_MOST);
     uint64_t flags = (uint64_t)KOLO_CUDA_PHASES * nranks * l->blocks * KOLO_CUDA_FLAG, at = 0;
     l->counters = at;
-    at += (KOLO_CUDA_COUNTERS + 2ull * nranks) * KOLO_CUDA_GRID * sizeof(uint32_t);
+    at += (KOLO_CUDA_COUNTERS + (uint64_t)KOLO_CUDA_MESSAGE_WAYS * nranks) * KOLO_CUDA_GRID * sizeof(uint32_t);
     at = (at + 4095) / 4096 * 4096;
     l->ready = at;
     at += flags;
     l->credit = at;
     at += flags;
+    l->message_credit = at;
+    at += (uint64_t)nranks * l->message_blocks * KOLO_CUDA_FLAG;
     at = (at + 4095) / 4096 * 4096;
     l->meetings = at;
     at += (uint64_t)nranks * KOLO_CUDA_GRID * KOLO_CUDA_FLAG;
@@ -83,5 +93,9 @@ void kolo_cuda_layout(uint32_t nranks, uint32_t resident, kolo_cuda_layout_t *l)
     at += 2ull * nranks * l->ll128_blocks * l->ll128_bytes;
     l->stages = at;
     at += (uint64_t)KOLO_CUDA_PHASES * nranks * l->blocks * KOLO_CUDA_DEPTH * l->tile_bytes;
+    l->message_lines = at;
+    at += (uint64_t)nranks * l->message_blocks * KOLO_CUDA_DEPTH * KOLO_CUDA_MESSAGE_SLOT_LINES * 128;
+    l->message_lines_most =
+        kolo_cuda_options.message_lines_bytes ? (uint64_t)kolo_cuda_options.message_lines_bytes : MESSAGE_LINES;
     l->bytes = at;
 }

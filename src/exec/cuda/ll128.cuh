@@ -82,10 +82,11 @@ KOLO_DEV char *kolo_lines128(const kolo_cuda_layout_t *l, char *region, uint32_t
     return region + l->lines128 + at * l->ll128_bytes;
 }
 
-/* This thread's words of line `line` of this rank's input of `bytes`. */
+/* This thread's words of line `line` of this rank's input of `bytes`. `c`: of a collective, whose inputs may be
+ * scaled; NULL: as they are. */
 template <typename T>
 KOLO_DEV void kolo_words_load(kolo_line_t *x, const char *buf, uint64_t line, uint64_t bytes, bool aligned,
-                              const kolo_cuda_args_t &c)
+                              const kolo_cuda_args_t *c)
 {
 #pragma unroll
     for (uint32_t k = 0; k < KOLO_LANES; k++) {
@@ -94,7 +95,8 @@ KOLO_DEV void kolo_words_load(kolo_line_t *x, const char *buf, uint64_t line, ui
             uint64_t at = (line * KOLO_LINE_WORDS + kolo_lane(k) * 2 + i) * 8;
             x->w[k][i] = 0;
             if (kolo_lane(k) * 2 + i == KOLO_LINE_WORDS || at >= bytes) continue;
-            kolo_vec_t v = kolo_own_input<T, 8 / sizeof(T)>(kolo_user_load8<T>(buf + at, bytes - at, aligned), c);
+            kolo_vec_t v = kolo_user_load8<T>(buf + at, bytes - at, aligned);
+            if (c) v = kolo_own_input<T, 8 / sizeof(T)>(v, *c);
             x->w[k][i] = v.w[0] | (uint64_t)v.w[1] << 32;
         }
     }
@@ -150,7 +152,7 @@ template <typename T> KOLO_DEV void kolo_ll128_send(const kolo_cuda_args_t &c, c
             uint32_t n = kolo_batch<KOLO_LINE_BATCH>(at, lines_to_send);
 #pragma unroll
             for (uint32_t u = 0; u < KOLO_LINE_BATCH; u++)
-                if (u < n) kolo_words_load<T>(&x[u], src, s.first + at + u * kolo_groups(), pays ? c.bytes : 0, aligned, c);
+                if (u < n) kolo_words_load<T>(&x[u], src, s.first + at + u * kolo_groups(), pays ? c.bytes : 0, aligned, &c);
 #pragma unroll
             for (uint32_t u = 0; u < KOLO_LINE_BATCH; u++)
                 if (u < n) kolo_line128_store(lines + (uint64_t)(at + u * kolo_groups()) * 128, &x[u], s.flag);
@@ -178,7 +180,7 @@ template <typename T> KOLO_DEV bool kolo_ll128_reduce(const kolo_cuda_args_t &c,
 #pragma unroll
                 for (uint32_t u = 0; u < B; u++)
                     if (u < n)
-                        kolo_words_load<T>(&x[u], src, s.first + at + u * kolo_groups(), c.bytes, src_aligned, c);
+                        kolo_words_load<T>(&x[u], src, s.first + at + u * kolo_groups(), c.bytes, src_aligned, &c);
             } else if (!kolo_batch_wait<B>(s, kolo_lines128(&c.layout, s.own, s.flag & 1, r, s.block), at, n, x, r)) {
                 return false;
             }
@@ -224,7 +226,7 @@ template <typename T> KOLO_DEV bool kolo_ll128_copy(const kolo_cuda_args_t &c, c
         for (uint32_t u = 0; u < KOLO_LINE_BATCH; u++) {
             uint64_t line = s.first + at + u * kolo_groups();
             if (u >= n) continue;
-            if (r == c.rank) kolo_words_load<T>(&x[u], src, line, c.bytes, aligned, c);
+            if (r == c.rank) kolo_words_load<T>(&x[u], src, line, c.bytes, aligned, &c);
             kolo_words_store<T>(&x[u], dst, line, c.bytes, aligned);
         }
     }

@@ -7,10 +7,12 @@
 
 #include <string.h>
 
-/* How many blocks move a message: the same formula as kolo_message_cut() in messages.cuh. */
+/* How many blocks move a message: as kolo_message_share() and kolo_message_cut() in messages.cuh have it. */
 static uint32_t blocks_of(const kolo_cuda_layout_t *l, uint64_t bytes)
 {
-    uint64_t want = (bytes + KOLO_CUDA_MESSAGE_BLOCK_BYTES - 1) / KOLO_CUDA_MESSAGE_BLOCK_BYTES;
+    uint64_t each =
+        bytes <= l->message_lines_most ? 120u * KOLO_CUDA_MESSAGE_BLOCK_LINES : KOLO_CUDA_MESSAGE_BLOCK_BYTES;
+    uint64_t want = (bytes + each - 1) / each;
     return (uint32_t)(want < 1 ? 1 : want > l->message_blocks ? l->message_blocks : want);
 }
 
@@ -41,18 +43,19 @@ typedef struct {
 
 static kolo_status_t flush(kolo_cuda_state_t *s, int *count, end_t ends[2][KOLO_CUDA_RANKS], void *stream)
 {
-    kolo_cuda_p2p_args_t *a = &s->p2p;
+    kolo_cuda_p2p_args_t *a = &s->p2p.head;
     int messages = *count;
     *count = 0;
     memset(ends, 0xff, sizeof(end_t) * 2 * KOLO_CUDA_RANKS);
     if (!messages) return KOLO_OK;
     uint32_t grid = a->nchains * a->blocks;
-    return kolo_cuda_put(s, s->kernels->messages, grid, a, stream);
+    bool few = messages <= KOLO_CUDA_MESSAGES_FEW;
+    return kolo_cuda_put(s, few ? s->kernels->messages_few : s->kernels->messages, grid, &s->p2p, stream);
 }
 
 kolo_status_t kolo_cuda_messages(kolo_cuda_state_t *s, const kolo_exec_call_t *calls, size_t n)
 {
-    kolo_cuda_p2p_args_t *a = &s->p2p;
+    kolo_cuda_p2p_args_t *a = &s->p2p.head;
     end_t ends[2][KOLO_CUDA_RANKS];
     int count = 0;
     KOLO_TRY(copy_own(s, calls, n));

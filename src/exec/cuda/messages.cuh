@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Messages between two ranks, through stages of their own. A launch works off chains of messages, one per peer and
- * direction, each by blocks of its own, so what one end sends in one group and the other receives in several never
- * waits in a circle. How many blocks move a message follows from its length alone: both ends come to the same.
+ * Messages between two ranks: short ones by lines of 128 bytes, which carry their own arrival (ll128.cuh), long ones
+ * through stages. A launch works off chains of messages, one per peer and direction, each by blocks of its own, so
+ * what one end sends in one group and the other receives in several never waits in a circle. Which way a message
+ * goes, and how many blocks move it, follows from its length alone: both ends come to the same.
  */
 #ifndef KOLO_EXEC_CUDA_MESSAGES_CUH
 #define KOLO_EXEC_CUDA_MESSAGES_CUH
 
+#include "exec/cuda/ll128.cuh"
 #include "exec/cuda/staged.cuh"
 
 /* One flag of one peer; the same answer for the whole block. */
@@ -47,7 +49,7 @@ KOLO_DEV bool kolo_message_send(const kolo_cuda_p2p_args_t &c, const kolo_cuda_m
                                 const kolo_message_cut_t &cut)
 {
     char *own = kolo_region(c.regions, c.rank), *theirs = kolo_region(c.regions, m.peer);
-    uint32_t *counter = kolo_message_counter(&c.layout, own, 1, m.peer, block), step = *counter;
+    uint32_t *counter = kolo_message_counter(&c.layout, own, KOLO_CUDA_MESSAGE_SENT, m.peer, block), step = *counter;
     for (uint32_t i = 0; i < cut.tiles; i++, step++) {
         uint64_t off = ((uint64_t)i * cut.blocks + block) * cut.tile_bytes;
         if (!kolo_message_wait(c, kolo_flag(&c.layout, own, c.layout.credit, 2, m.peer, block),
@@ -66,7 +68,7 @@ KOLO_DEV bool kolo_message_receive(const kolo_cuda_p2p_args_t &c, const kolo_cud
                                    const kolo_message_cut_t &cut)
 {
     char *own = kolo_region(c.regions, c.rank), *theirs = kolo_region(c.regions, m.peer);
-    uint32_t *counter = kolo_message_counter(&c.layout, own, 0, m.peer, block), step = *counter;
+    uint32_t *counter = kolo_message_counter(&c.layout, own, KOLO_CUDA_MESSAGE_RECEIVED, m.peer, block), step = *counter;
     for (uint32_t i = 0; i < cut.tiles; i++, step++) {
         uint64_t off = ((uint64_t)i * cut.blocks + block) * cut.tile_bytes;
         if (!kolo_message_wait(c, kolo_flag(&c.layout, own, c.layout.ready, 2, m.peer, block), step + 1,
@@ -82,15 +84,111 @@ KOLO_DEV bool kolo_message_receive(const kolo_cuda_p2p_args_t &c, const kolo_cud
     return true;
 }
 
-KOLO_DEV void kolo_messages(const kolo_cuda_p2p_args_t &c)
+/* ---- by lines ---- */
+
+/* A block's share of a message: lines [first, first + n), in steps of what a slot holds. */
+typedef struct {
+    uint64_t first, n;
+    bool aligned;
+} kolo_message_share_t;
+
+KOLO_DEV kolo_message_share_t kolo_message_share(const kolo_cuda_p2p_args_t &c, const kolo_cuda_message_t &m,
+                                                 uint32_t block)
+{
+    uint64_t all = (m.bytes + 8 * KOLO_LINE_WORDS - 1) / (8 * KOLO_LINE_WORDS), blocks, each;
+    kolo_message_share_t s;
+    if (all == 0) all = 1; /* an empty message arrives, too */
+    blocks = (all + KOLO_CUDA_MESSAGE_BLOCK_LINES - 1) / KOLO_CUDA_MESSAGE_BLOCK_LINES;
+    if (blocks > c.layout.message_blocks) blocks = c.layout.message_blocks;
+    each = (all + blocks - 1) / blocks;
+    s.first = each * block;
+    s.n = s.first >= all ? 0 : all - s.first < each ? all - s.first : each;
+    s.aligned = (m.address & 7) == 0;
+    return s;
+}
+
+KOLO_DEV bool kolo_message_send_lines(const kolo_cuda_p2p_args_t &c, const kolo_cuda_message_t &m, uint32_t block)
+{
+    char *own = kolo_region(c.regions, c.rank), *theirs = kolo_region(c.regions, m.peer);
+    const uint32_t *credit = kolo_message_credit(&c.layout, own, m.peer, block);
+    uint32_t *counter = kolo_message_counter(&c.layout, own, KOLO_CUDA_MESSAGE_SENT_LINES, m.peer, block);
+    uint32_t step = *counter;
+    kolo_message_share_t s = kolo_message_share(c, m, block);
+    for (uint64_t from = 0; from < s.n; from += KOLO_CUDA_MESSAGE_SLOT_LINES, step++) {
+        char *lines = kolo_message_lines(&c.layout, theirs, c.rank, block, step);
+        uint32_t n = s.n - from < KOLO_CUDA_MESSAGE_SLOT_LINES ? (uint32_t)(s.n - from) : KOLO_CUDA_MESSAGE_SLOT_LINES;
+        if (!kolo_message_wait(c, credit, step + 1 - KOLO_CUDA_DEPTH, KOLO_CUDA_WAITS_CREDIT, m.peer)) return false;
+        for (uint32_t at = kolo_group(); at < n; at += KOLO_LINE_BATCH * kolo_groups()) {
+            kolo_line_t x[KOLO_LINE_BATCH];
+            uint32_t batch = kolo_batch<KOLO_LINE_BATCH>(at, n);
+#pragma unroll
+            for (uint32_t u = 0; u < KOLO_LINE_BATCH; u++)
+                if (u < batch)
+                    kolo_words_load<uint8_t>(&x[u], (const char *)m.address, s.first + from + at + u * kolo_groups(),
+                                             m.bytes, s.aligned, NULL);
+#pragma unroll
+            for (uint32_t u = 0; u < KOLO_LINE_BATCH; u++)
+                if (u < batch) kolo_line128_store(lines + (uint64_t)(at + u * kolo_groups()) * 128, &x[u], step + 1);
+        }
+    }
+    kolo_sync();
+    if (kolo_tid() == 0) *counter = step;
+    return true;
+}
+
+KOLO_DEV bool kolo_message_receive_lines(const kolo_cuda_p2p_args_t &c, const kolo_cuda_message_t &m, uint32_t block)
+{
+    char *own = kolo_region(c.regions, c.rank), *theirs = kolo_region(c.regions, m.peer);
+    uint32_t *counter = kolo_message_counter(&c.layout, own, KOLO_CUDA_MESSAGE_RECEIVED_LINES, m.peer, block);
+    uint32_t step = *counter;
+    kolo_message_share_t s = kolo_message_share(c, m, block);
+    kolo_ll_share_t wait;
+    bool ok = true;
+    wait.box = (kolo_cuda_mailbox_t *)c.mailbox;
+    for (uint64_t from = 0; ok && from < s.n; from += KOLO_CUDA_MESSAGE_SLOT_LINES, step++) {
+        const char *lines = kolo_message_lines(&c.layout, own, m.peer, block, step);
+        uint32_t n = s.n - from < KOLO_CUDA_MESSAGE_SLOT_LINES ? (uint32_t)(s.n - from) : KOLO_CUDA_MESSAGE_SLOT_LINES;
+        wait.flag = step + 1;
+        for (uint32_t at = kolo_group(); ok && at < n; at += KOLO_LINE_BATCH * kolo_groups()) {
+            kolo_line_t x[KOLO_LINE_BATCH];
+            uint32_t batch = kolo_batch<KOLO_LINE_BATCH>(at, n);
+            ok = kolo_batch_wait<KOLO_LINE_BATCH>(wait, lines, at, batch, x, m.peer);
+#pragma unroll
+            for (uint32_t u = 0; u < KOLO_LINE_BATCH; u++)
+                if (ok && u < batch)
+                    kolo_words_store<uint8_t>(&x[u], (char *)m.address, s.first + from + at + u * kolo_groups(), m.bytes,
+                                              s.aligned);
+        }
+        kolo_sync();
+        if (ok && kolo_tid() == 0)
+            kolo_credit_store(kolo_message_credit(&c.layout, theirs, c.rank, block), step + 1);
+    }
+    kolo_sync();
+    if (kolo_tid() == 0) *counter = step;
+    return ok;
+}
+
+/* ---- chains ---- */
+
+KOLO_DEV bool kolo_message(const kolo_cuda_p2p_args_t &c, const kolo_cuda_message_t &m, uint32_t block)
+{
+    if (m.bytes <= c.layout.message_lines_most)
+        return m.send ? kolo_message_send_lines(c, m, block) : kolo_message_receive_lines(c, m, block);
+    kolo_message_cut_t cut = kolo_message_cut(&c.layout, m.bytes, c.layout.message_blocks);
+    if (block >= cut.blocks) return true;
+    return m.send ? kolo_message_send(c, m, block, cut) : kolo_message_receive(c, m, block, cut);
+}
+
+/* more: what goes beyond KOLO_CUDA_MESSAGES_FEW, or NULL. */
+KOLO_DEV void kolo_messages(const kolo_cuda_p2p_args_t &c, const kolo_cuda_message_t *more)
 {
     uint32_t chain = kolo_bid() / c.blocks, block = kolo_bid() % c.blocks;
-    for (int32_t i = c.chains[chain]; i >= 0; i = c.messages[i].next) {
-        const kolo_cuda_message_t &m = c.messages[i];
-        kolo_message_cut_t cut = kolo_message_cut(&c.layout, m.bytes, c.layout.message_blocks);
-        if (block >= cut.blocks) continue;
+    for (int32_t i = c.chains[chain], next; i >= 0; i = next) {
+        const kolo_cuda_message_t &m =
+            !more || i < KOLO_CUDA_MESSAGES_FEW ? c.messages[i] : more[i - KOLO_CUDA_MESSAGES_FEW];
+        next = m.next;
         kolo_sync();
-        if (m.send ? !kolo_message_send(c, m, block, cut) : !kolo_message_receive(c, m, block, cut)) return;
+        if (!kolo_message(c, m, block)) return;
         kolo_sync();
     }
 }

@@ -44,8 +44,7 @@ static void put(char *p, size_t elem, uint64_t v)
 static bool has(kolo_coll_t coll, bool root, bool src)
 {
     if (coll == KOLO_COLL_BARRIER) return false;
-    if (src) return (coll != KOLO_COLL_BROADCAST && coll != KOLO_COLL_SCATTER) || root;
-    return (coll != KOLO_COLL_REDUCE && coll != KOLO_COLL_GATHER) || root;
+    return root || !(src ? kolo_coll_traits(coll)->src_at_root : kolo_coll_traits(coll)->dst_at_root);
 }
 
 void case_open(const case_t *c, uint32_t rank, case_buffers_t *b, fixture_call_t *call)
@@ -54,12 +53,8 @@ void case_open(const case_t *c, uint32_t rank, case_buffers_t *b, fixture_call_t
     size_t elem = elem_of(c->call.type), n = c->nranks, count = c->call.count;
     bool root = rank == c->call.root;
     *call = c->call;
-    b->src_count = coll == KOLO_COLL_REDUCE_SCATTER || coll == KOLO_COLL_SCATTER || coll == KOLO_COLL_ALL_TO_ALL
-                       ? n * count
-                       : count;
-    b->dst_count = coll == KOLO_COLL_ALL_GATHER || coll == KOLO_COLL_GATHER || coll == KOLO_COLL_ALL_TO_ALL
-                       ? n * count
-                       : count;
+    b->src_count = kolo_coll_src_count(coll, count, (uint32_t)n);
+    b->dst_count = kolo_coll_dst_count(coll, count, (uint32_t)n);
     size_t most = (KOLO_MAX(b->src_count, b->dst_count) + c->shift) * elem + 2 * GUARD;
     b->mem_src = malloc(most);
     b->mem_dst = malloc(most);

@@ -272,8 +272,7 @@ kolo_status_t fixture_bind_plan(fixture_t *f, fixture_task_t *t, kolo_plan_t *pl
     size_t elem = task->reducer.elem;
     t->plan = plan;
     task->plan = plan;
-    bool split =
-        call->coll == KOLO_COLL_ALL_REDUCE || call->coll == KOLO_COLL_REDUCE || call->coll == KOLO_COLL_BROADCAST;
+    bool split = kolo_coll_traits(call->coll)->whole;
     task->src_parts = t->src_parts = parts(plan->src_parts, split, call->src, call->count, elem);
     task->dst_parts = t->dst_parts = parts(plan->dst_parts, split, call->dst, call->count, elem);
     task->piece_bytes = piece_bytes;

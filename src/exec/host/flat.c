@@ -12,8 +12,7 @@ bool kolo_flat_fits(kolo_algo_t algo, kolo_coll_t coll, uint64_t count, size_t e
     if (coll == KOLO_COLL_BARRIER) count = 0;
     if (count > KOLO_FLAT_MAX / elem) return false;
     size_t bytes = count * elem, lines = kolo_ll_lines(bytes);
-    if (coll == KOLO_COLL_REDUCE_SCATTER || coll == KOLO_COLL_ALL_TO_ALL || coll == KOLO_COLL_SCATTER)
-        lines = kolo_ll_part_lines(bytes, nranks);
+    if (kolo_coll_traits(coll)->src_by_rank) lines = kolo_ll_part_lines(bytes, nranks);
     if (algo == KOLO_ALGO_FLAT_TWO_STEP) lines = kolo_ll_part_lines(KOLO_DIV_UP(count, nranks) * elem, nranks);
     return lines <= slot_bytes / sizeof(kolo_ll_line_t);
 }

@@ -112,6 +112,8 @@ typedef struct kolo_cuda_api {
     kolo_cu_result_t (*host_alloc)(void **p, size_t bytes, unsigned flags);
     kolo_cu_result_t (*host_free)(void *p);
     kolo_cu_result_t (*host_device_pointer)(kolo_cu_ptr_t *p, void *host, unsigned flags);
+    kolo_cu_result_t (*host_register)(void *p, size_t bytes, unsigned flags);
+    kolo_cu_result_t (*host_unregister)(void *p);
     kolo_cu_result_t (*memset8)(kolo_cu_ptr_t p, unsigned char value, size_t n, kolo_cu_stream_t stream);
     kolo_cu_result_t (*memcpy_async)(kolo_cu_ptr_t to, kolo_cu_ptr_t from, size_t bytes, kolo_cu_stream_t stream);
     kolo_cu_result_t (*stream_create)(kolo_cu_stream_t *stream, unsigned flags);
@@ -122,6 +124,7 @@ typedef struct kolo_cuda_api {
     kolo_cu_result_t (*event_create)(kolo_cu_event_t *event, unsigned flags);
     kolo_cu_result_t (*event_record)(kolo_cu_event_t event, kolo_cu_stream_t stream);
     kolo_cu_result_t (*event_query)(kolo_cu_event_t event);
+    kolo_cu_result_t (*event_elapsed)(float *ms, kolo_cu_event_t from, kolo_cu_event_t to);
     kolo_cu_result_t (*event_destroy)(kolo_cu_event_t event);
     kolo_cu_result_t (*module_load)(kolo_cu_module_t *module, const void *image);
     kolo_cu_result_t (*module_unload)(kolo_cu_module_t module);

@@ -10,6 +10,7 @@
 #include "base/params.h"
 #include "mem/cuda/api.h"
 #include "mem/mem.h"
+#include "mem/queue.h"
 
 extern const kolo_param_table_t kolo_cuda_params; /* KOLO_CUDA_LIBRARY, ... */
 
@@ -17,6 +18,8 @@ extern const kolo_param_table_t kolo_cuda_params; /* KOLO_CUDA_LIBRARY, ... */
 kolo_status_t kolo_cuda_load(const kolo_cuda_api_t **api);
 /* The table if it was loaded, else NULL. */
 const kolo_cuda_api_t *kolo_cuda_loaded(void);
+/* Loads it if the program has it already. */
+void kolo_cuda_load_if_used(void);
 /* kolo_fail() with what the driver says of `result`: "cannot <what> on GPU 1: CUDA_ERROR_...". */
 kolo_status_t kolo_cuda_fail(kolo_cu_result_t result, int device, const char *what);
 
@@ -38,5 +41,13 @@ bool kolo_cuda_reaches(kolo_cu_device_t device, const void *p, bool legacy);
 /* The device's context is current on this thread until _leave(), which takes what enter returned. */
 kolo_status_t kolo_cuda_enter(const kolo_cuda_device_t *device, bool *pushed);
 void kolo_cuda_leave(bool pushed);
+
+/* queue.c */
+extern const kolo_mem_queue_ops_t kolo_cuda_queues;
+/* Packing by a kernel, put on a stream whose device's context is current. Kernels live above this room (exec/cuda),
+ * which enters its function here. */
+typedef kolo_status_t (*kolo_cuda_lift_fn_t)(const kolo_cuda_device_t *device, const kolo_lift_t *list, size_t n,
+                                             kolo_cu_stream_t stream);
+void kolo_cuda_set_lift(kolo_cuda_lift_fn_t fn);
 
 #endif

@@ -59,6 +59,8 @@ static const struct {
     {"cuMemHostAlloc", offsetof(kolo_cuda_api_t, host_alloc)},
     {"cuMemFreeHost", offsetof(kolo_cuda_api_t, host_free)},
     {"cuMemHostGetDevicePointer_v2", offsetof(kolo_cuda_api_t, host_device_pointer)},
+    {"cuMemHostRegister_v2", offsetof(kolo_cuda_api_t, host_register)},
+    {"cuMemHostUnregister", offsetof(kolo_cuda_api_t, host_unregister)},
     {"cuMemsetD8Async", offsetof(kolo_cuda_api_t, memset8)},
     {"cuMemcpyAsync", offsetof(kolo_cuda_api_t, memcpy_async)},
     {"cuStreamCreate", offsetof(kolo_cuda_api_t, stream_create)},
@@ -69,6 +71,7 @@ static const struct {
     {"cuEventCreate", offsetof(kolo_cuda_api_t, event_create)},
     {"cuEventRecord", offsetof(kolo_cuda_api_t, event_record)},
     {"cuEventQuery", offsetof(kolo_cuda_api_t, event_query)},
+    {"cuEventElapsedTime", offsetof(kolo_cuda_api_t, event_elapsed)},
     {"cuEventDestroy_v2", offsetof(kolo_cuda_api_t, event_destroy)},
     {"cuModuleLoadData", offsetof(kolo_cuda_api_t, module_load)},
     {"cuModuleUnload", offsetof(kolo_cuda_api_t, module_unload)},
@@ -134,6 +137,15 @@ kolo_status_t kolo_cuda_load(const kolo_cuda_api_t **api)
     }
     if (status == KOLO_OK) *api = kolo_cuda_loaded();
     return status;
+}
+
+void kolo_cuda_load_if_used(void)
+{
+    const kolo_cuda_api_t *api;
+    void *lib = kolo_cuda_loaded() ? NULL : dlopen(library_name, RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD);
+    if (!lib) return;
+    if (kolo_cuda_load(&api) != KOLO_OK) kolo_error_clear(); /* who names a device gets to hear of it */
+    dlclose(lib);
 }
 
 static kolo_status_t fill_device(const kolo_cuda_api_t *api, int ordinal, kolo_cuda_device_t *d)

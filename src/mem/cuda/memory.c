@@ -180,6 +180,12 @@ static kolo_status_t copy(int device, void *to, const void *from, size_t bytes)
     return r ? kolo_cuda_fail(r, device, "copy memory") : KOLO_OK;
 }
 
+static kolo_status_t has(int device)
+{
+    const kolo_cuda_device_t *d;
+    return kolo_cuda_device(device, &d);
+}
+
 const kolo_mem_ops_t kolo_mem_cuda = {.name = "CUDA",
                                       .kind = KOLO_MEM_CUDA,
                                       .classify = classify,
@@ -189,4 +195,6 @@ const kolo_mem_ops_t kolo_mem_cuda = {.name = "CUDA",
                                       .allow = allow,
                                       .free = release,
                                       .read = copy,
-                                      .write = copy};
+                                      .write = copy,
+                                      .has = has,
+                                      .queues = &kolo_cuda_queues};

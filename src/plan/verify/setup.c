@@ -13,14 +13,15 @@ static kolo_status_t no_memory(void)
     return kolo_fail(KOLO_ERR_NO_MEMORY, "no memory for the verifier's machine");
 }
 
+/* One rank's part of what the other buffer has for all. */
 static bool one_part_src(kolo_coll_t coll)
 {
-    return coll == KOLO_COLL_ALL_GATHER || coll == KOLO_COLL_GATHER;
+    return kolo_coll_by_rank(coll) && !kolo_coll_traits(coll)->src_by_rank;
 }
 
 static bool one_part_dst(kolo_coll_t coll)
 {
-    return coll == KOLO_COLL_REDUCE_SCATTER || coll == KOLO_COLL_SCATTER;
+    return kolo_coll_by_rank(coll) && !kolo_coll_traits(coll)->dst_by_rank;
 }
 
 /* Where SRC and DST lie among the rank's user chunks. */
@@ -29,10 +30,9 @@ static void lay_out(kolo_vrank_t *r, uint32_t set, bool in_place)
     const kolo_plan_t *p = r->plans[set];
     uint32_t src = p->src_parts * p->nsubs, dst = p->dst_parts * p->nsubs;
     bool root = p->rank == p->root;
-    r->has_src[set] = !((p->coll == KOLO_COLL_BROADCAST || p->coll == KOLO_COLL_SCATTER) && !root);
-    r->has_dst[set] = !((p->coll == KOLO_COLL_REDUCE || p->coll == KOLO_COLL_GATHER) && !root);
-    bool alias = in_place && r->has_src[set] && r->has_dst[set] && p->coll != KOLO_COLL_ALL_TO_ALL &&
-                 p->coll != KOLO_COLL_P2P;
+    r->has_src[set] = root || !kolo_coll_traits(p->coll)->src_at_root;
+    r->has_dst[set] = root || !kolo_coll_traits(p->coll)->dst_at_root;
+    bool alias = in_place && r->has_src[set] && r->has_dst[set] && kolo_coll_traits(p->coll)->in_place;
     r->src_at[set] = alias && one_part_src(p->coll) ? p->rank * p->nsubs : 0;
     r->dst_at[set] = alias ? (one_part_dst(p->coll) ? p->rank * p->nsubs : 0) : src;
     uint32_t src_end = r->src_at[set] + src, dst_end = r->dst_at[set] + dst;
@@ -163,7 +163,7 @@ static kolo_status_t check_set(kolo_model_t *m, uint32_t set)
                              "the plans of ranks 0 and %u (%s by %s) do not go together: collective, root, grid, "
                              "slices or depth differ",
                              q, kolo_coll_name(p->coll), kolo_algo_name(p->algo));
-        bool by_rank = p->coll >= KOLO_COLL_ALL_GATHER && p->coll <= KOLO_COLL_SCATTER;
+        bool by_rank = kolo_coll_by_rank(p->coll);
         uint32_t src = one_part_src(p->coll) ? 1 : p->nparts, dst = one_part_dst(p->coll) ? 1 : p->nparts;
         if ((by_rank && p->nparts != m->nranks) ||
             (!p2p && p->coll != KOLO_COLL_BARRIER && (p->src_parts != src || p->dst_parts != dst)))

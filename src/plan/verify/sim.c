@@ -89,8 +89,7 @@ static void wake(sim_t *s, uint32_t rank, uint32_t lane, double time)
 
 static uint64_t chunk_bytes(const sim_t *s, const kolo_plan_t *p, uint32_t chunk)
 {
-    bool equal_parts =
-        p->coll == KOLO_COLL_ALL_REDUCE || p->coll == KOLO_COLL_REDUCE || p->coll == KOLO_COLL_BROADCAST;
+    bool equal_parts = kolo_coll_traits(p->coll)->whole;
     if (p->coll == KOLO_COLL_BARRIER) return s->type_bytes;
     uint64_t part = equal_parts ? kolo_part_count(s->count, p->nparts, chunk / p->nsubs) : s->count;
     return kolo_part_count(part, p->nsubs, chunk % p->nsubs) * s->type_bytes;

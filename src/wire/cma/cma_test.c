@@ -2,7 +2,9 @@
  *
  * The conformance kit on wire "cma", and what becomes of it where the kernel permits no copies.
  */
+#include "wire/cma/cma.h"
 #include "wire/conformance.h"
+#include "wire/memfd.h"
 
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -15,7 +17,7 @@ static int falls_away_to_shm(kolo_kit_t *kit)
     kolo_conn_spec_t spec = {.kind = KOLO_CONN_PAIR, .depth = 2, .slot_bytes = 64};
     kolo_tx_t tx;
     kolo_rx_t rx;
-    KIT_CHECK(kolo_wire_choose(&kit->ctx, &(kolo_conn_spec_t){.writer = 0, .reader = 1}, NULL) == &kolo_wire_cma);
+    KIT_CHECK(kolo_wire_choose(&kit->ctx, &(kolo_conn_spec_t){.writer = 0, .reader = 1}) == &kolo_wire_cma);
     KIT_CHECK(kolo_kit_connect_both(kit, spec, &tx, &rx) == KOLO_OK);
     KIT_CHECK(tx.ops == &kolo_wire_shm && rx.ops == &kolo_wire_shm);
     KIT_CHECK(!(tx.caps & KOLO_CAP_REF) && !(rx.caps & KOLO_CAP_REF) && (tx.caps & KOLO_CAP_FANOUT));
@@ -43,7 +45,7 @@ static int without_permission(void)
                               .dies = -1};
         if (geteuid() == 0 && setresuid(NOBODY, NOBODY, NOBODY) != 0) _exit(2);
         if (prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) != 0) _exit(3);
-        int failed = kolo_conformance_force(KOLO_WIRE_CMA) != KOLO_OK || kolo_kit_run(&job) != 0;
+        int failed = kolo_conformance_force(&kolo_wire_cma) != KOLO_OK || kolo_kit_run(&job) != 0;
         printf("%s %-9s %s\n", failed ? "FAILED" : "ok    ", "processes", job.name);
         fflush(NULL);
         _exit(failed);
@@ -55,5 +57,6 @@ static int without_permission(void)
 int main(int argc, char **argv)
 {
     int failed = KOLO_KIT_TSAN ? 0 : without_permission();
-    return failed + kolo_conformance_main(KOLO_WIRE_CMA, KOLO_CONFORM_THREADS | KOLO_CONFORM_PROCESSES, argc, argv);
+    return failed +
+           kolo_conformance_main(&kolo_wire_cma, KOLO_CONFORM_THREADS | KOLO_CONFORM_PROCESSES, argc, argv);
 }

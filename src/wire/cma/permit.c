@@ -36,18 +36,19 @@ static int yama_scope(void)
  */
 static void admit_siblings(void)
 {
-    unsigned long who = kolo_mapped_ptracer == KOLO_PTRACER_ANY ? PR_SET_PTRACER_ANY : (unsigned long)getppid();
-    if (kolo_mapped_ptracer == KOLO_PTRACER_NONE || who == 0 || yama_scope() != 1) return;
+    unsigned long who = kolo_cma_ptracer == KOLO_PTRACER_ANY ? PR_SET_PTRACER_ANY : (unsigned long)getppid();
+    if (kolo_cma_ptracer == KOLO_PTRACER_NONE || who == 0 || yama_scope() != 1) return;
     if (prctl(PR_SET_PTRACER, who, 0, 0, 0) != 0)
         kolo_info("wire", "process %d cannot admit copies by its siblings (ptrace_scope 1): %s", (int)getpid(),
                   strerror(errno));
 }
 
-void kolo_cma_fill_card(kolo_peer_card_t *card)
+bool kolo_cma_fill_card(kolo_peer_card_t *card)
 {
     atomic_store(&probe_word, card->process_hash);
     card->probe_address = (uint64_t)(uintptr_t)&probe_word;
     admit_siblings();
+    return true;
 }
 
 /* Nothing is written: an empty list is refused by a filter of system calls like any other. The permission to write

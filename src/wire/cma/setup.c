@@ -10,12 +10,10 @@
 #include "wire/memfd.h"
 
 /* The cards cannot tell whether copies are permitted; rx_setup does. */
-static bool can_connect(const struct kolo_wire_ctx *ctx, const kolo_peer_card_t *a, const kolo_peer_card_t *b,
-                        kolo_wire_cost_t *cost)
+static bool can_connect(const struct kolo_wire_ctx *ctx, const kolo_peer_card_t *a, const kolo_peer_card_t *b)
 {
     (void)ctx;
-    if (!kolo_mapped_same_host(a, b, KOLO_WIRE_CMA) || !kolo_mapped_same_host(a, b, KOLO_WIRE_SHM)) return false;
-    *cost = (kolo_wire_cost_t){.latency_us = 0.2, .gbps = 10};
+    if (!kolo_mapped_same_host(a, b, &kolo_wire_cma) || !kolo_mapped_same_host(a, b, &kolo_wire_shm)) return false;
     return true;
 }
 
@@ -39,11 +37,22 @@ static kolo_status_t tx_setup(kolo_wire_ctx_t *ctx, kolo_tx_t *tx, kolo_wire_car
     return kolo_mapped_tx_setup(ctx, tx, &kolo_memfd_memory, card);
 }
 
+int64_t kolo_cma_ptracer;
+static bool disabled;
+static const kolo_param_t rows[] = {
+    {"KOLO_CMA_DISABLE", KOLO_PARAM_BOOL, "0", 0, 0, NULL, false,
+     "1: no single copies between processes by process_vm_readv(2)", &disabled},
+    {"KOLO_CMA_PTRACER", KOLO_PARAM_ENUM, "parent", 0, 0, "none|parent|any", false,
+     "whose descendants may copy from and to this process where Yama's ptrace_scope is 1 (PR_SET_PTRACER)",
+     &kolo_cma_ptracer},
+};
+static const kolo_param_table_t params = {"cma", rows, KOLO_COUNTOF(rows), NULL};
+
 const kolo_wire_ops_t kolo_wire_cma = {
     .name = "cma",
+    .version = 1,
     .what = "processes of one host: shared memory, large messages copied once by process_vm_readv(2)",
-    .off = "KOLO_CMA_DISABLE",
-    .kind = KOLO_WIRE_CMA,
+    .params = &params,
     .caps = KOLO_CAP_REF | KOLO_CAP_FANOUT,
     .fallback = &kolo_wire_shm,
     .can_connect = can_connect,
@@ -67,5 +76,4 @@ const kolo_wire_ops_t kolo_wire_cma = {
     .rx_fini = kolo_mapped_rx_fini,
     .tx_memory = kolo_mapped_tx_memory,
     .rx_memory = kolo_mapped_rx_memory,
-    .ctx_fini = kolo_wire_no_ctx_fini,
 };

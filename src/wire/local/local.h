@@ -7,6 +7,7 @@
 
 #include "wire/mapped.h"
 
+extern const kolo_wire_ops_t kolo_wire_local;
 extern const kolo_mapped_memory_t kolo_local_memory;
 
 kolo_status_t kolo_local_ref_read(kolo_rx_t *rx, const kolo_ref_t *ref, uint64_t offset, void *dst, size_t bytes);

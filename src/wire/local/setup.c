@@ -5,12 +5,10 @@
  */
 #include "wire/local/local.h"
 
-static bool can_connect(const struct kolo_wire_ctx *ctx, const kolo_peer_card_t *a, const kolo_peer_card_t *b,
-                        kolo_wire_cost_t *cost)
+static bool can_connect(const struct kolo_wire_ctx *ctx, const kolo_peer_card_t *a, const kolo_peer_card_t *b)
 {
     (void)ctx;
-    if (!kolo_mapped_same_host(a, b, KOLO_WIRE_LOCAL) || a->process_hash != b->process_hash) return false;
-    *cost = (kolo_wire_cost_t){.latency_us = 0.2, .gbps = 10};
+    if (!kolo_mapped_same_host(a, b, &kolo_wire_local) || a->process_hash != b->process_hash) return false;
     return true;
 }
 
@@ -31,11 +29,18 @@ static kolo_status_t tx_setup(kolo_wire_ctx_t *ctx, kolo_tx_t *tx, kolo_wire_car
     return kolo_mapped_tx_setup(ctx, tx, &kolo_local_memory, card);
 }
 
+static bool disabled;
+static const kolo_param_t rows[] = {
+    {"KOLO_LOCAL_DISABLE", KOLO_PARAM_BOOL, "0", 0, 0, NULL, false,
+     "1: ranks of one process do not use its memory directly", &disabled},
+};
+static const kolo_param_table_t params = {"local", rows, KOLO_COUNTOF(rows), NULL};
+
 const kolo_wire_ops_t kolo_wire_local = {
     .name = "local",
+    .version = 1,
     .what = "ranks of one process: ordinary memory",
-    .off = "KOLO_LOCAL_DISABLE",
-    .kind = KOLO_WIRE_LOCAL,
+    .params = &params,
     .caps = KOLO_CAP_REF | KOLO_CAP_FANOUT,
     .can_connect = can_connect,
     .fill_card = kolo_wire_no_card,
@@ -58,5 +63,4 @@ const kolo_wire_ops_t kolo_wire_local = {
     .rx_fini = kolo_mapped_rx_fini,
     .tx_memory = kolo_mapped_tx_memory,
     .rx_memory = kolo_mapped_rx_memory,
-    .ctx_fini = kolo_wire_no_ctx_fini,
 };

@@ -3,14 +3,15 @@
  * The conformance kit on wire "net". Where no provider has a device it says so and is skipped; tests/vm has some.
  */
 #include "wire/conformance.h"
+#include "wire/net/conn.h"
 #include "wire/net/net.h"
 
 int main(int argc, char **argv)
 {
     const char *why = "";
-    if (kolo_conformance_force(KOLO_WIRE_NET) != KOLO_OK || !kolo_net_provider(&why)) {
+    if (kolo_conformance_force(&kolo_wire_net) != KOLO_OK || !kolo_net_provider(&why)) {
         fprintf(stderr, "skipped: no network card that the net wire can use: %s (make test-vm has some)\n", why);
         return 77;
     }
-    return kolo_conformance_main(KOLO_WIRE_NET, KOLO_CONFORM_THREADS | KOLO_CONFORM_PROCESSES, argc, argv);
+    return kolo_conformance_main(&kolo_wire_net, KOLO_CONFORM_THREADS | KOLO_CONFORM_PROCESSES, argc, argv);
 }

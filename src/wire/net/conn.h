@@ -16,6 +16,8 @@
 #include "wire/net/net.h"
 #include "wire/wire.h"
 
+extern const kolo_wire_ops_t kolo_wire_net;
+
 #define KOLO_NET_TAIL_BYTES 32u
 #define KOLO_NET_SLOT_EXTRA 64u /* room for the tail behind each payload */
 #define KOLO_NET_MAX_DEPTH  4096u

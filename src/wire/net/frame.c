@@ -75,15 +75,15 @@ void kolo_net_card_encode(const kolo_net_card_t *card, kolo_wire_card_t *out)
                   .nonce = htole64(card->nonce),
                   .hello = card->hello};
     memset(out, 0, sizeof *out);
-    memcpy(out->bytes, &l, sizeof l);
+    kolo_wire_card_put(out, &l, sizeof l);
 }
 
 kolo_status_t kolo_net_card_decode(const kolo_wire_card_t *in, const kolo_net_card_t *expected, int peer,
                                    kolo_net_card_t *out)
 {
     layout_t l;
-    memcpy(&l, in->bytes, sizeof l);
-    if (le32toh(l.magic) != CARD_MAGIC || le32toh(l.version) != CARD_VERSION || l.reserved != 0)
+    if (!kolo_wire_card_get(in, &l, sizeof l) || le32toh(l.magic) != CARD_MAGIC ||
+        le32toh(l.version) != CARD_VERSION || l.reserved != 0)
         return kolo_fail(KOLO_ERR_PROTOCOL, "net: the set-up card from rank %d makes no sense", peer);
     *out = (kolo_net_card_t){.provider = le32toh(l.provider),
                              .depth = le32toh(l.depth),

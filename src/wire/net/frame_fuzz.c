@@ -17,9 +17,11 @@ static void need(bool condition)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     enum { SLOT = 256 };
-    kolo_wire_card_t wire = {{0}}, again;
+    kolo_wire_card_t wire = {0}, again;
     kolo_net_card_t expected = {.provider = 1, .depth = 4, .slot_bytes = SLOT}, card;
-    memcpy(wire.bytes, data, size < sizeof wire ? size : sizeof wire);
+    kolo_net_card_encode(&expected, &again);
+    memcpy(wire.bytes, data, size < sizeof wire.bytes ? size : sizeof wire.bytes);
+    wire.length = again.length;
     if (kolo_net_card_decode(&wire, &expected, 1, &card) == KOLO_OK) {
         need(card.provider == 1 && card.depth == 4 && card.slot_bytes == SLOT);
         kolo_net_card_encode(&card, &again);

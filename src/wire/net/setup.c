@@ -15,21 +15,18 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-/* Devices are looked for once, when a card is filled in: a rank without one takes its bit back. */
-static void fill_card(kolo_peer_card_t *card)
+/* Devices are looked for once, when a card is filled in. */
+static bool fill_card(kolo_peer_card_t *card)
 {
     const char *why;
-    if (!kolo_net_provider(&why)) card->wires &= ~(1u << KOLO_WIRE_NET);
+    (void)card;
+    return kolo_net_provider(&why) != NULL;
 }
 
-static bool can_connect(const kolo_wire_ctx_t *ctx, const kolo_peer_card_t *a, const kolo_peer_card_t *b,
-                        kolo_wire_cost_t *cost)
+static bool can_connect(const kolo_wire_ctx_t *ctx, const kolo_peer_card_t *a, const kolo_peer_card_t *b)
 {
     (void)ctx;
-    uint32_t bit = 1u << KOLO_WIRE_NET;
-    if (!(a->wires & bit) || !(b->wires & bit)) return false;
-    if (cost) *cost = (kolo_wire_cost_t){.latency_us = 4.0, .gbps = 10.0};
-    return true;
+    return kolo_wire_on_card(a, &kolo_wire_net) && kolo_wire_on_card(b, &kolo_wire_net);
 }
 
 static kolo_status_t check_spec(const kolo_conn_spec_t *spec)
@@ -203,11 +200,17 @@ static size_t rx_memory(const kolo_rx_t *rx)
     return conn_memory(rx->priv);
 }
 
+static bool disabled;
+static const kolo_param_t rows[] = {
+    {"KOLO_NET_DISABLE", KOLO_PARAM_BOOL, "0", 0, 0, NULL, false, "1: no RDMA between ranks", &disabled},
+};
+static const kolo_param_table_t params = {"net", rows, KOLO_COUNTOF(rows), NULL};
+
 const kolo_wire_ops_t kolo_wire_net = {
     .name = "net",
+    .version = 1,
     .what = "hosts with RDMA: network cards write into each other's slots",
-    .off = "KOLO_NET_DISABLE",
-    .kind = KOLO_WIRE_NET,
+    .params = &params,
     .caps = KOLO_CAP_PUMP,
     .can_connect = can_connect,
     .fill_card = fill_card,
@@ -230,5 +233,4 @@ const kolo_wire_ops_t kolo_wire_net = {
     .rx_fini = rx_fini,
     .tx_memory = tx_memory,
     .rx_memory = rx_memory,
-    .ctx_fini = kolo_wire_no_ctx_fini,
 };

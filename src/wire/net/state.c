@@ -16,7 +16,7 @@ static void arm(void *arg)
 
 static kolo_status_t state_get(kolo_wire_ctx_t *ctx, kolo_net_state_t **result)
 {
-    kolo_net_state_t *state = ctx->wire_state[KOLO_WIRE_NET];
+    kolo_net_state_t *state = *kolo_wire_state(ctx, &kolo_wire_net);
     const char *why;
     if (!state) {
         const kolo_net_ops_t *ops = kolo_net_provider(&why);
@@ -29,7 +29,7 @@ static kolo_status_t state_get(kolo_wire_ctx_t *ctx, kolo_net_state_t **result)
         state->ndevices = ops->count(&why);
         ctx->pumps[ctx->npumps].fn = kolo_net_pump;
         ctx->pumps[ctx->npumps++].arg = state;
-        ctx->wire_state[KOLO_WIRE_NET] = state;
+        *kolo_wire_state(ctx, &kolo_wire_net) = state;
         ctx->waker.arm = arm;
         ctx->waker.arm_arg = state;
     }
@@ -57,7 +57,7 @@ static void state_put(kolo_net_state_t *state)
         break;
     }
     ctx->waker.arm = NULL;
-    ctx->wire_state[KOLO_WIRE_NET] = NULL;
+    *kolo_wire_state(ctx, &kolo_wire_net) = NULL;
     free(state);
 }
 

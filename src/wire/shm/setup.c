@@ -6,12 +6,10 @@
  */
 #include "wire/memfd.h"
 
-static bool can_connect(const struct kolo_wire_ctx *ctx, const kolo_peer_card_t *a, const kolo_peer_card_t *b,
-                        kolo_wire_cost_t *cost)
+static bool can_connect(const struct kolo_wire_ctx *ctx, const kolo_peer_card_t *a, const kolo_peer_card_t *b)
 {
     (void)ctx;
-    if (!kolo_mapped_same_host(a, b, KOLO_WIRE_SHM)) return false;
-    *cost = (kolo_wire_cost_t){.latency_us = 0.2, .gbps = 8};
+    if (!kolo_mapped_same_host(a, b, &kolo_wire_shm)) return false;
     return true;
 }
 
@@ -25,11 +23,18 @@ static kolo_status_t tx_setup(kolo_wire_ctx_t *ctx, kolo_tx_t *tx, kolo_wire_car
     return kolo_mapped_tx_setup(ctx, tx, &kolo_memfd_memory, card);
 }
 
+static bool disabled;
+static const kolo_param_t rows[] = {
+    {"KOLO_SHM_DISABLE", KOLO_PARAM_BOOL, "0", 0, 0, NULL, false, "1: no memory shared between processes",
+     &disabled},
+};
+static const kolo_param_table_t params = {"shm", rows, KOLO_COUNTOF(rows), NULL};
+
 const kolo_wire_ops_t kolo_wire_shm = {
     .name = "shm",
+    .version = 1,
     .what = "processes of one host: shared memory handed over by descriptor",
-    .off = "KOLO_SHM_DISABLE",
-    .kind = KOLO_WIRE_SHM,
+    .params = &params,
     .caps = KOLO_CAP_FANOUT,
     .can_connect = can_connect,
     .fill_card = kolo_wire_no_card,
@@ -52,5 +57,4 @@ const kolo_wire_ops_t kolo_wire_shm = {
     .rx_fini = kolo_mapped_rx_fini,
     .tx_memory = kolo_mapped_tx_memory,
     .rx_memory = kolo_mapped_rx_memory,
-    .ctx_fini = kolo_wire_no_ctx_fini,
 };

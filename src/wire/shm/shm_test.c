@@ -3,6 +3,7 @@
  * The conformance kit on wire "shm", once more where /dev/shm is full and cannot be written.
  */
 #include "wire/conformance.h"
+#include "wire/memfd.h"
 
 #include <errno.h>
 #include <sched.h>
@@ -32,7 +33,7 @@ static int without_dev_shm(void)
             _exit(0);
         }
         printf("with a /dev/shm that cannot be used, ");
-        status = kolo_conformance_main(KOLO_WIRE_SHM, KOLO_CONFORM_PROCESSES, 2, args);
+        status = kolo_conformance_main(&kolo_wire_shm, KOLO_CONFORM_PROCESSES, 2, args);
         fflush(NULL);
         _exit(status);
     }
@@ -43,5 +44,6 @@ static int without_dev_shm(void)
 int main(int argc, char **argv)
 {
     int failed = without_dev_shm();
-    return failed + kolo_conformance_main(KOLO_WIRE_SHM, KOLO_CONFORM_THREADS | KOLO_CONFORM_PROCESSES, argc, argv);
+    return failed +
+           kolo_conformance_main(&kolo_wire_shm, KOLO_CONFORM_THREADS | KOLO_CONFORM_PROCESSES, argc, argv);
 }

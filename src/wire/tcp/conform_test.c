@@ -3,8 +3,9 @@
  * The conformance kit on wire "tcp".
  */
 #include "wire/conformance.h"
+#include "wire/tcp/tcp.h"
 
 int main(int argc, char **argv)
 {
-    return kolo_conformance_main(KOLO_WIRE_TCP, KOLO_CONFORM_THREADS | KOLO_CONFORM_PROCESSES, argc, argv);
+    return kolo_conformance_main(&kolo_wire_tcp, KOLO_CONFORM_THREADS | KOLO_CONFORM_PROCESSES, argc, argv);
 }

@@ -28,7 +28,7 @@ const char *kolo_tcp_host_name(const kolo_wire_ctx_t *ctx, int rank)
 
 static kolo_status_t state_get(kolo_wire_ctx_t *ctx, kolo_tcp_state_t **result)
 {
-    kolo_tcp_state_t *state = ctx->wire_state[KOLO_WIRE_TCP];
+    kolo_tcp_state_t *state = *kolo_wire_state(ctx, &kolo_wire_tcp);
     if (!state) {
         if (ctx->npumps == KOLO_WIRE_MAX_PUMPS) return kolo_fail(KOLO_ERR_INTERNAL, "tcp: no room for a pump");
         state = calloc(1, sizeof *state);
@@ -37,7 +37,7 @@ static kolo_status_t state_get(kolo_wire_ctx_t *ctx, kolo_tcp_state_t **result)
         state->epoll_fd = -1;
         ctx->pumps[ctx->npumps].fn = kolo_tcp_pump;
         ctx->pumps[ctx->npumps++].arg = state;
-        ctx->wire_state[KOLO_WIRE_TCP] = state;
+        *kolo_wire_state(ctx, &kolo_wire_tcp) = state;
     }
     *result = state;
     return KOLO_OK;
@@ -53,7 +53,7 @@ static void state_put(kolo_tcp_state_t *state)
         ctx->pumps[i] = ctx->pumps[--ctx->npumps];
         break;
     }
-    ctx->wire_state[KOLO_WIRE_TCP] = NULL;
+    *kolo_wire_state(ctx, &kolo_wire_tcp) = NULL;
     if (state->epoll_fd >= 0) close(state->epoll_fd);
     free(state);
 }

@@ -9,7 +9,10 @@ int64_t kolo_tcp_param_sockets;
 int64_t kolo_tcp_param_sndbuf, kolo_tcp_param_rcvbuf, kolo_tcp_param_busy_poll_us;
 const char *kolo_tcp_param_congestion;
 
+static bool disabled;
 static const kolo_param_t rows[] = {
+    {"KOLO_TCP_DISABLE", KOLO_PARAM_BOOL, "0", 0, 0, NULL, false, "1: no TCP between ranks once they are connected",
+     &disabled},
     {"KOLO_TCP_SOCKETS", KOLO_PARAM_ENUM, "1", 0, 0, "1|2|4|8|16", false,
      "sockets per connection; slots go round them (the smaller value of the two ends counts)",
      &kolo_tcp_param_sockets},

@@ -30,29 +30,25 @@ void kolo_tcp_card_encode(kolo_wire_card_t *card, uint32_t sockets, uint64_t non
                      .sockets = htole32(sockets),
                      .nonce = htole64(nonce)};
     memset(card, 0, sizeof *card);
-    memcpy(card->bytes, &c, sizeof c);
+    kolo_wire_card_put(card, &c, sizeof c);
 }
 
 kolo_status_t kolo_tcp_card_decode(const kolo_wire_card_t *card, int peer, kolo_tcp_card_t *out)
 {
     wire_card_t c;
-    memcpy(&c, card->bytes, sizeof c);
+    bool whole = kolo_wire_card_get(card, &c, sizeof c);
     uint32_t sockets = le32toh(c.sockets);
-    if (le32toh(c.magic) != CARD_MAGIC || le32toh(c.version) != CARD_VERSION || sockets < 1 ||
+    if (!whole || le32toh(c.magic) != CARD_MAGIC || le32toh(c.version) != CARD_VERSION || sockets < 1 ||
         sockets > KOLO_TCP_MAX_SOCKETS || (sockets & (sockets - 1)) != 0)
         return kolo_fail(KOLO_ERR_PROTOCOL, "tcp: the set-up card from rank %d makes no sense", peer);
     *out = (kolo_tcp_card_t){.sockets = sockets, .nonce = le64toh(c.nonce)};
     return KOLO_OK;
 }
 
-static bool can_connect(const kolo_wire_ctx_t *ctx, const kolo_peer_card_t *a, const kolo_peer_card_t *b,
-                        kolo_wire_cost_t *cost)
+static bool can_connect(const kolo_wire_ctx_t *ctx, const kolo_peer_card_t *a, const kolo_peer_card_t *b)
 {
     (void)ctx;
-    uint32_t bit = 1u << KOLO_WIRE_TCP;
-    if (!(a->wires & bit) || !(b->wires & bit)) return false;
-    if (cost) *cost = (kolo_wire_cost_t){.latency_us = 12.0, .gbps = 4.0};
-    return true;
+    return kolo_wire_on_card(a, &kolo_wire_tcp) && kolo_wire_on_card(b, &kolo_wire_tcp);
 }
 
 static kolo_status_t check_spec(const kolo_conn_spec_t *spec)
@@ -176,9 +172,9 @@ size_t kolo_tcp_rx_memory(const kolo_rx_t *rx)
 
 const kolo_wire_ops_t kolo_wire_tcp = {
     .name = "tcp",
+    .version = 2,
     .what = "anywhere: sockets",
-    .off = "KOLO_TCP_DISABLE",
-    .kind = KOLO_WIRE_TCP,
+    .params = &kolo_tcp_params,
     .caps = KOLO_CAP_PUMP | KOLO_CAP_POST_FROM,
     .can_connect = can_connect,
     .fill_card = kolo_wire_no_card,
@@ -201,5 +197,4 @@ const kolo_wire_ops_t kolo_wire_tcp = {
     .rx_fini = rx_fini,
     .tx_memory = kolo_tcp_tx_memory,
     .rx_memory = kolo_tcp_rx_memory,
-    .ctx_fini = kolo_wire_no_ctx_fini,
 };

@@ -83,6 +83,9 @@ extern int64_t kolo_tcp_param_sndbuf, kolo_tcp_param_rcvbuf, kolo_tcp_param_busy
 extern const char *kolo_tcp_param_congestion;
 
 /* ---- setup.c ---- */
+extern const kolo_wire_ops_t kolo_wire_tcp;
+extern const kolo_param_table_t kolo_tcp_params;
+
 kolo_status_t kolo_tcp_rx_setup(kolo_wire_ctx_t *ctx, kolo_rx_t *rx, kolo_wire_card_t *card);
 kolo_status_t kolo_tcp_tx_setup(kolo_wire_ctx_t *ctx, kolo_tx_t *tx, kolo_wire_card_t *card);
 void kolo_tcp_conn_fini(kolo_tcp_conn_t *conn);

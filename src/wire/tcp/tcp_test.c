@@ -342,9 +342,9 @@ static void kinds_it_cannot_carry_are_refused(void **state)
     test_fill_rx(&rx, &spec);
     assert_int_equal(kolo_wire_tcp.rx_setup(&p.r.ctx, &rx, &card), KOLO_ERR_UNSUPPORTED);
     assert_false(kolo_wire_tcp.caps & KOLO_CAP_FANOUT);
-    assert_true(kolo_wire_tcp.can_connect(&p.w.ctx, &p.w.cards[0], &p.w.cards[1], NULL));
-    p.w.cards[1].wires = 0;
-    assert_false(kolo_wire_tcp.can_connect(&p.w.ctx, &p.w.cards[0], &p.w.cards[1], NULL));
+    assert_true(kolo_wire_tcp.can_connect(&p.w.ctx, &p.w.cards[0], &p.w.cards[1]));
+    p.w.cards[1].nwires = 0;
+    assert_false(kolo_wire_tcp.can_connect(&p.w.ctx, &p.w.cards[0], &p.w.cards[1]));
     pair_fini(&p);
 }
 
@@ -363,7 +363,11 @@ static void cards_are_checked(void **state)
         assert_int_equal(kolo_tcp_card_decode(&card, 7, &out), KOLO_ERR_PROTOCOL);
         assert_non_null(strstr(kolo_error_text(), "rank 7"));
     }
-    memset(&card, 0xff, sizeof card);
+    kolo_tcp_card_encode(&card, 4, 1);
+    card.length--;
+    assert_int_equal(kolo_tcp_card_decode(&card, 1, &out), KOLO_ERR_PROTOCOL);
+    card.length++;
+    memset(card.bytes, 0xff, sizeof card.bytes);
     assert_int_equal(kolo_tcp_card_decode(&card, 1, &out), KOLO_ERR_PROTOCOL);
 }
 

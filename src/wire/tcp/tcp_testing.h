@@ -39,7 +39,8 @@ static inline void side_init(test_side_t *s, int rank)
     memset(s, 0, sizeof *s);
     for (int i = 0; i < 2; i++) {
         snprintf(s->cards[i].host_name, sizeof s->cards[i].host_name, "host%d", i);
-        s->cards[i].wires = 1u << KOLO_WIRE_TCP;
+        s->cards[i].nwires = 1;
+        s->cards[i].wires[0] = kolo_wire_id(&kolo_wire_tcp);
     }
     s->member = (kolo_member_t){.rank = rank, .nranks = 2, .peers = s->cards};
     s->ctx.member = &s->member;
@@ -57,8 +58,8 @@ static inline void pair_init(test_pair_t *p)
 
 static inline void pair_fini(test_pair_t *p)
 {
-    assert_null(p->w.ctx.wire_state[KOLO_WIRE_TCP]);
-    assert_null(p->r.ctx.wire_state[KOLO_WIRE_TCP]);
+    assert_null(*kolo_wire_state(&p->w.ctx, &kolo_wire_tcp));
+    assert_null(*kolo_wire_state(&p->r.ctx, &kolo_wire_tcp));
     assert_int_equal(p->w.ctx.npumps + p->r.ctx.npumps, 0);
     kolo_waker_fini(&p->w.ctx.waker);
     kolo_waker_fini(&p->r.ctx.waker);

@@ -54,6 +54,8 @@ kolo_cu_result_t cuMemFree_v2(kolo_cu_ptr_t p);
 kolo_cu_result_t cuMemHostAlloc(void **p, size_t bytes, unsigned flags);
 kolo_cu_result_t cuMemFreeHost(void *p);
 kolo_cu_result_t cuMemHostGetDevicePointer_v2(kolo_cu_ptr_t *p, void *host, unsigned flags);
+kolo_cu_result_t cuMemHostRegister_v2(void *p, size_t bytes, unsigned flags);
+kolo_cu_result_t cuMemHostUnregister(void *p);
 kolo_cu_result_t cuMemsetD8Async(kolo_cu_ptr_t p, unsigned char value, size_t n, kolo_cu_stream_t stream);
 kolo_cu_result_t cuMemcpyAsync(kolo_cu_ptr_t to, kolo_cu_ptr_t from, size_t bytes, kolo_cu_stream_t stream);
 
@@ -67,6 +69,7 @@ kolo_cu_result_t cuEventCreate(kolo_cu_event_t *event, unsigned flags);
 kolo_cu_result_t cuEventRecord(kolo_cu_event_t event, kolo_cu_stream_t stream);
 kolo_cu_result_t cuEventQuery(kolo_cu_event_t event);
 kolo_cu_result_t cuEventSynchronize(kolo_cu_event_t event);
+kolo_cu_result_t cuEventElapsedTime(float *ms, kolo_cu_event_t start, kolo_cu_event_t end);
 kolo_cu_result_t cuEventElapsedTime_v2(float *ms, kolo_cu_event_t start, kolo_cu_event_t end);
 kolo_cu_result_t cuEventDestroy_v2(kolo_cu_event_t event);
 

@@ -35,6 +35,8 @@ enum { /* results beyond those of mem/cuda/api.h */
        FAKE_INVALID_HANDLE = 400,
        FAKE_NOT_FOUND = 500,
        FAKE_CONTEXT_DESTROYED = 709,
+       FAKE_ALREADY_REGISTERED = 712,
+       FAKE_NOT_REGISTERED = 713,
        FAKE_TOO_LARGE = 720
 };
 

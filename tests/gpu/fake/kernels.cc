@@ -116,6 +116,8 @@ const fake_kernel_t fake_kernels[] = {
     ROW1(kolo_cuda_two_step_float64, kolo_cuda_args_t),
     ROW1(kolo_cuda_two_step_e4m3, kolo_cuda_args_t),
     ROW1(kolo_cuda_two_step_e5m2, kolo_cuda_args_t),
-    ROW1(kolo_cuda_messages, kolo_cuda_p2p_args_t),
+    ROW1(kolo_cuda_lift, kolo_cuda_lift_args_t),
+    ROW1(kolo_cuda_messages_few, kolo_cuda_p2p_args_t),
+    ROW1(kolo_cuda_messages, kolo_cuda_p2p_many_t),
     {nullptr, 0, {}, nullptr},
 };

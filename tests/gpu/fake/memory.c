@@ -29,7 +29,7 @@ typedef struct {
     bool held;
 } physical_t;
 
-typedef enum { RESERVED, MAPPED, PLAIN, PINNED } kind_t;
+typedef enum { RESERVED, MAPPED, PLAIN, PINNED, REGISTERED } kind_t;
 typedef struct range {
     struct range *next;
     kind_t kind;
@@ -173,7 +173,7 @@ kolo_cu_result_t cuPointerGetAttributes(unsigned n, int *attributes, void **data
     range_t none = {.device = -2};
     bool known = r != NULL, fine = true;
     if (!r) r = &none;
-    unsigned type = !known ? 0 : r->kind == PINNED ? KOLO_CU_MEMORY_HOST : KOLO_CU_MEMORY_DEVICE;
+    unsigned type = !known ? 0 : r->kind >= PINNED ? KOLO_CU_MEMORY_HOST : KOLO_CU_MEMORY_DEVICE;
     for (unsigned i = 0; i < n && fine; i++) {
         switch (attributes[i]) {
         case KOLO_CU_POINTER_MEMORY_TYPE:
@@ -500,4 +500,30 @@ kolo_cu_result_t cuMemHostGetDevicePointer_v2(kolo_cu_ptr_t *p, void *host, unsi
     if (!good) return fake_wrong(FAKE_INVALID_VALUE, "%p is no host memory that devices have mapped", host);
     *p = (uintptr_t)host;
     return KOLO_CU_SUCCESS;
+}
+
+/* The program's own memory, which stays its own. */
+kolo_cu_result_t cuMemHostRegister_v2(void *p, size_t bytes, unsigned flags)
+{
+    FAKE_CONTEXT(ctx);
+    (void)ctx;
+    if (!p || !bytes || flags > 7)
+        return fake_wrong(FAKE_INVALID_VALUE, "cuMemHostRegister(%p, %zu, flags %u)", p, bytes, flags);
+    pthread_mutex_lock(&fake_lock);
+    bool again = find_locked((uintptr_t)p, true) || find_locked((uintptr_t)p + bytes - 1, true);
+    if (!again) add_locked(REGISTERED, (uintptr_t)p, bytes)->flags = flags;
+    pthread_mutex_unlock(&fake_lock);
+    return again ? fake_wrong(FAKE_ALREADY_REGISTERED, "cuMemHostRegister: %p is registered already", p)
+                 : KOLO_CU_SUCCESS;
+}
+
+kolo_cu_result_t cuMemHostUnregister(void *p)
+{
+    FAKE_CONTEXT(ctx);
+    (void)ctx;
+    pthread_mutex_lock(&fake_lock);
+    range_t *r = exact_locked(REGISTERED, (uintptr_t)p);
+    if (r) remove_locked(r);
+    pthread_mutex_unlock(&fake_lock);
+    return r ? KOLO_CU_SUCCESS : fake_wrong(FAKE_NOT_REGISTERED, "cuMemHostUnregister: %p is not registered", p);
 }

@@ -471,6 +471,11 @@ kolo_cu_result_t cuEventElapsedTime_v2(float *ms, kolo_cu_event_t start, kolo_cu
     return r;
 }
 
+kolo_cu_result_t cuEventElapsedTime(float *ms, kolo_cu_event_t start, kolo_cu_event_t end)
+{
+    return cuEventElapsedTime_v2(ms, start, end);
+}
+
 kolo_cu_result_t cuEventDestroy_v2(kolo_cu_event_t event)
 {
     FAKE_CONTEXT(ctx);
