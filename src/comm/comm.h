@@ -75,6 +75,7 @@ typedef struct kolo_bound {
     kolo_tx_t **tx;
     kolo_rx_t **rx;
     void *state;
+    bool exchange;     /* kolo_pair_is() */
     uint64_t ref_tile; /* tiles of this length; 0: as slots allow */
     size_t bounce;     /* kolo_task_bounce_bytes() */
     struct kolo_bound *next;
@@ -465,7 +466,7 @@ uint32_t kolo_p2p_connections(const kolo_body_t *body, uint32_t peer, bool send,
                               kolo_proto_t *protos);
 kolo_status_t kolo_p2p_start_plan(kolo_body_t *body, kolo_bound_t *bound, const kolo_part_t *src,
                                   const kolo_part_t *dst, kolo_task_t *task);
-void kolo_p2p_fill_small(kolo_body_t *body, kolo_task_t *task, uint32_t peer, uint64_t bytes);
+void kolo_p2p_fill_small(kolo_body_t *body, kolo_task_t *task, uint64_t bytes);
 /* p2p_single.c: one send or receive to another rank whose turn it is. */
 kolo_status_t kolo_p2p_run_single(const kolo_call_t *call);
 bool kolo_p2p_connected(const kolo_call_t *call);

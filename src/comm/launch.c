@@ -186,14 +186,11 @@ static kolo_status_t prepare_plan(const kolo_call_t *call, kolo_task_t *task, co
         body->src_parts[0].count = call->recv_counts[body->rank];
     if (nd == 1 && call->send_counts && call->coll == KOLO_COLL_REDUCE_SCATTER)
         body->dst_parts[0].count = call->send_counts[body->rank];
-    task->plan = plan;
-    task->tx = b->tx;
-    task->rx = b->rx;
-    task->src_parts = body->src_parts;
-    task->dst_parts = body->dst_parts;
-    task->piece_bytes = memo->piece_bytes;
-    task->tile_bytes = b->ref_tile ? b->ref_tile : plan->slices * memo->piece_bytes;
-    size_t scratch = (size_t)plan->nscratch * task->tile_bytes + b->bounce;
+    if (b->exchange &&
+        kolo_pair_start(task, plan, b->tx, b->rx, body->src_parts, body->dst_parts, memo->piece_bytes))
+        return KOLO_OK;
+    uint64_t tile = b->ref_tile ? b->ref_tile : plan->slices * memo->piece_bytes;
+    size_t scratch = (size_t)plan->nscratch * tile + b->bounce;
     if (scratch > body->scratch_bytes) {
         void *p = NULL;
         if (posix_memalign(&p, 4096, scratch))
@@ -202,24 +199,32 @@ static kolo_status_t prepare_plan(const kolo_call_t *call, kolo_task_t *task, co
         body->scratch = p;
         body->scratch_bytes = scratch;
     }
-    task->scratch = body->scratch;
     uint64_t bytes = call->count * call->elem * (split ? 1 : body->emit.nranks);
-    task->stream_out = body->tune.l3_bytes && bytes * 2 * body->tune.max_node_size > body->tune.l3_bytes;
+    kolo_interp_t *in = &task->interp;
+    in->plan = plan;
+    in->tx = b->tx;
+    in->rx = b->rx;
+    in->src_parts = body->src_parts;
+    in->dst_parts = body->dst_parts;
+    in->scratch = body->scratch;
+    in->piece_bytes = memo->piece_bytes;
+    in->tile_bytes = tile;
+    in->stream_out = body->tune.l3_bytes && bytes * 2 * body->tune.max_node_size > body->tune.l3_bytes;
     return kolo_task_start_plan(task, b->state);
 }
 
 static kolo_status_t prepare_flat(const kolo_call_t *call, kolo_task_t *task, kolo_algo_t algo)
 {
     const kolo_body_t *body = call->comm->body;
-    task->src = call->src;
-    task->dst = call->dst;
-    task->count = call->count;
-    task->rank = (uint32_t)body->rank;
-    task->nranks = (uint32_t)body->nranks;
-    task->root = call->root;
-    task->ll_tx = body->ll_tx;
-    task->ll_rx = body->ll_rx;
-    task->ll_temp = body->ll_temp;
+    kolo_flat_t *flat = &task->flat;
+    flat->src = call->src;
+    flat->dst = call->dst;
+    flat->count = call->count;
+    flat->nranks = (uint32_t)body->nranks;
+    flat->root = call->root;
+    flat->ll_tx = body->ll_tx;
+    flat->ll_rx = body->ll_rx;
+    flat->ll_temp = body->ll_temp;
     KOLO_FAIL_POINT_TRY("exec.flat.start");
     return kolo_flat_start(task, algo, call->coll);
 }
@@ -260,6 +265,7 @@ static kolo_memo_t *begin(const kolo_call_t *call, kolo_task_t *task, bool *know
     bool v = call->send_counts || call->recv_counts;
     kolo_memo_t *memo = find_memo(body, call, signature, v);
     task->ctx = &body->ctx;
+    task->rank = (uint32_t)body->rank;
     task->signature = signature;
     task->operation = body->operation++;
     kolo_board_publish(&body->board, task->operation, signature);

@@ -143,45 +143,44 @@ kolo_status_t kolo_p2p_begin(kolo_body_t *body, const kolo_call_t *calls, size_t
 
 /* ---- one message ---- */
 
+static inline void begin(kolo_body_t *body, kolo_task_t *task, uint64_t bytes)
+{
+    task->ctx = &body->ctx;
+    task->rank = (uint32_t)body->rank;
+    task->operation = 0; /* pairs of ranks count for themselves */
+    task->signature = kolo_signature(KOLO_COLL_P2P, KOLO_INT8, 0, 0, bytes);
+    task->reducing = false;
+    task->trace = NULL;
+}
+
 kolo_status_t kolo_p2p_start_plan(kolo_body_t *body, kolo_bound_t *b, const kolo_part_t *src,
                                   const kolo_part_t *dst, kolo_task_t *task)
 {
     uint32_t piece = kolo_tune_p2p_piece(&body->tune, &body->sizes);
-    task->ctx = &body->ctx;
-    task->operation = 0; /* pairs of ranks count for themselves */
-    task->signature = kolo_signature(KOLO_COLL_P2P, KOLO_INT8, 0, 0, 0);
-    task->reducing = false;
-    task->trace = NULL;
-    task->plan = b->plan;
-    task->tx = b->tx;
-    task->rx = b->rx;
-    task->src_parts = src;
-    task->dst_parts = dst;
-    task->scratch = NULL;
-    task->piece_bytes = piece;
-    task->tile_bytes = b->ref_tile;
-    task->stream_out = false;
+    begin(body, task, 0);
+    task->interp.plan = b->plan;
+    task->interp.tx = b->tx;
+    task->interp.rx = b->rx;
+    task->interp.src_parts = src;
+    task->interp.dst_parts = dst;
+    task->interp.scratch = NULL;
+    task->interp.piece_bytes = piece;
+    task->interp.tile_bytes = b->ref_tile;
+    task->interp.stream_out = false;
     KOLO_TRY(kolo_reducer_init(&task->reducer, KOLO_INT8, KOLO_SUM, body->emit.nranks));
     return kolo_task_start_plan(task, b->state);
 }
 
-void kolo_p2p_fill_small(kolo_body_t *body, kolo_task_t *task, uint32_t peer, uint64_t bytes)
+void kolo_p2p_fill_small(kolo_body_t *body, kolo_task_t *task, uint64_t bytes)
 {
-    task->ctx = &body->ctx;
-    task->operation = 0;
-    task->signature = kolo_signature(KOLO_COLL_P2P, KOLO_INT8, 0, 0, bytes);
-    task->reducing = false;
-    task->trace = NULL;
-    task->plan = NULL;
-    task->rank = (uint32_t)body->rank;
-    task->nranks = (uint32_t)body->nranks;
-    task->peer = peer;
-    task->root = 0;
-    task->count = bytes;
-    task->ll_tx = NULL;
-    task->ll_rx = NULL;
-    task->ll_one = NULL;
-    task->ll_temp = NULL;
+    begin(body, task, bytes);
+    task->flat.nranks = (uint32_t)body->nranks;
+    task->flat.root = 0;
+    task->flat.count = bytes;
+    task->flat.ll_tx = NULL;
+    task->flat.ll_rx = NULL;
+    task->flat.ll_one = NULL;
+    task->flat.ll_temp = NULL;
     task->reducer.type = KOLO_INT8;
     task->reducer.elem = 1;
     task->reducer.pre = false;

@@ -88,15 +88,15 @@ static kolo_status_t start_ll(kolo_body_t *body, const kolo_call_t *call, struct
     bool send = call->kind == KOLO_CALL_SEND;
     uint64_t bytes = call->count * call->elem;
     if (KOLO_UNLIKELY(send ? !to->ll_tx : !to->ll_rx)) KOLO_TRY(connect_ll(body, to, call->root, send));
-    kolo_p2p_fill_small(body, task, call->root, bytes);
-    task->src = call->src;
-    task->dst = call->dst;
+    kolo_p2p_fill_small(body, task, bytes);
+    task->flat.src = call->src;
+    task->flat.dst = call->dst;
     if (send) {
-        task->ll_tx = to->ll_tx;
+        task->flat.ll_tx = to->ll_tx;
         return kolo_flat_start_send(task);
     }
-    task->ll_one = to->ll_rx;
-    task->ll_rx = &task->ll_one;
+    task->flat.ll_one = to->ll_rx;
+    task->flat.ll_rx = &task->flat.ll_one;
     return kolo_flat_start_recv(task);
 }
 

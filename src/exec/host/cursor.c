@@ -14,7 +14,7 @@ static inline uint32_t chunk_of(const kolo_segment_t *s, const kolo_lane_state_t
 
 static inline uint64_t chunk_bytes(const kolo_task_t *task, const kolo_part_t *parts, uint32_t chunk)
 {
-    uint32_t nsubs = task->plan->nsubs;
+    uint32_t nsubs = task->interp.plan->nsubs;
     if (KOLO_LIKELY(nsubs == 1)) return parts[chunk].count * task->reducer.elem;
     return kolo_part_count(parts[chunk / nsubs].count, nsubs, chunk % nsubs) * task->reducer.elem;
 }
@@ -22,35 +22,37 @@ static inline uint64_t chunk_bytes(const kolo_task_t *task, const kolo_part_t *p
 /* Length of a chunk of the grid, which is that of the larger buffer. */
 static uint64_t grid_bytes(const kolo_task_t *task, uint32_t chunk)
 {
-    const kolo_plan_t *p = task->plan;
+    const kolo_plan_t *p = task->interp.plan;
     if (p->coll == KOLO_COLL_BARRIER) return task->reducer.elem;
-    return chunk_bytes(task, p->dst_parts == p->nparts ? task->dst_parts : task->src_parts, chunk);
+    return chunk_bytes(task, p->dst_parts == p->nparts ? task->interp.dst_parts : task->interp.src_parts, chunk);
 }
 
 uint64_t kolo_row_length(const kolo_task_t *task, const kolo_lane_state_t *lane, const kolo_insn_t *in, uint32_t k)
 {
     const kolo_segment_t *d = &in->dst, *s = &in->src;
-    uint64_t bytes, from = lane->tile * task->tile_bytes;
+    uint64_t bytes, from = lane->tile * task->interp.tile_bytes;
     if (d->buf == KOLO_BUF_DST || d->buf == KOLO_BUF_SRC) {
-        bytes = chunk_bytes(task, d->buf == KOLO_BUF_DST ? task->dst_parts : task->src_parts, chunk_of(d, lane, k));
+        bytes = chunk_bytes(task, d->buf == KOLO_BUF_DST ? task->interp.dst_parts : task->interp.src_parts,
+                            chunk_of(d, lane, k));
     } else if (s->buf == KOLO_BUF_DST || s->buf == KOLO_BUF_SRC) {
-        bytes = chunk_bytes(task, s->buf == KOLO_BUF_DST ? task->dst_parts : task->src_parts, chunk_of(s, lane, k));
+        bytes = chunk_bytes(task, s->buf == KOLO_BUF_DST ? task->interp.dst_parts : task->interp.src_parts,
+                            chunk_of(s, lane, k));
     } else {
         const kolo_segment_t *shaped = d->n ? d : s;
-        bytes = grid_bytes(task,
-                           kolo_segment_shape(shaped, lane->i, lane->j, k, task->plan->nparts * task->plan->nsubs));
+        bytes = grid_bytes(task, kolo_segment_shape(shaped, lane->i, lane->j, k,
+                                                    task->interp.plan->nparts * task->interp.plan->nsubs));
     }
     if (bytes <= from) return 0;
-    return KOLO_MIN(bytes - from, task->tile_bytes);
+    return KOLO_MIN(bytes - from, task->interp.tile_bytes);
 }
 
 char *kolo_row_address(const kolo_task_t *task, const kolo_lane_state_t *lane, const kolo_segment_t *s, uint32_t k)
 {
     if (s->buf == KOLO_BUF_NONE) return NULL;
-    uint32_t c = chunk_of(s, lane, k), nsubs = task->plan->nsubs;
-    if (s->buf == KOLO_BUF_SCRATCH) return (char *)task->scratch + c * task->tile_bytes;
-    const kolo_part_t *parts = s->buf == KOLO_BUF_SRC ? task->src_parts : task->dst_parts;
-    uint64_t from = lane->tile * task->tile_bytes;
+    uint32_t c = chunk_of(s, lane, k), nsubs = task->interp.plan->nsubs;
+    if (s->buf == KOLO_BUF_SCRATCH) return (char *)task->interp.scratch + c * task->interp.tile_bytes;
+    const kolo_part_t *parts = s->buf == KOLO_BUF_SRC ? task->interp.src_parts : task->interp.dst_parts;
+    uint64_t from = lane->tile * task->interp.tile_bytes;
     if (KOLO_LIKELY(nsubs == 1)) return (char *)parts[c].base + from;
     const kolo_part_t *part = &parts[c / nsubs];
     return (char *)part->base + kolo_part_offset(part->count, nsubs, c % nsubs) * task->reducer.elem + from;

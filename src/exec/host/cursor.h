@@ -21,7 +21,7 @@ void kolo_row_begin(const kolo_task_t *task, kolo_lane_state_t *lane, const kolo
 /* Bytes of the next slot. */
 static inline uint32_t kolo_row_slot(const kolo_task_t *task, const kolo_lane_state_t *lane)
 {
-    return lane->left < task->piece_bytes ? (uint32_t)lane->left : task->piece_bytes;
+    return lane->left < task->interp.piece_bytes ? (uint32_t)lane->left : task->interp.piece_bytes;
 }
 /* Next fragment of at most `most` bytes (not 0): where it lies in dst and src (NULL for a NONE segment). */
 typedef struct {

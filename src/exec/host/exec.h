@@ -43,15 +43,8 @@ typedef struct kolo_lane_state {
     uint32_t *waits;  /* by event */
 } kolo_lane_state_t;
 
-typedef struct kolo_task {
-    kolo_task_step_fn_t step;
-    kolo_wire_ctx_t *ctx;
-    uint64_t signature, operation;
-    kolo_reducer_t reducer;   /* reducer.elem is set for all collectives */
-    bool reducing;            /* SRC is raw input */
-    kolo_exec_trace_t *trace; /* NULL: none */
-
-    /* plan tasks */
+/* A plan that is interpreted (interp.c). The caller fills what stands before the line. */
+typedef struct {
     const kolo_plan_t *plan;
     kolo_tx_t **tx; /* by index in plan->conns; NULL where dir is rx */
     kolo_rx_t **rx;
@@ -62,29 +55,67 @@ typedef struct kolo_task {
     uint32_t piece_bytes; /* slot payload that all ranks use for this operation; <= every connection's slot_bytes */
     uint64_t tile_bytes;  /* plan->slices * piece_bytes at most, a multiple of the element size; for messages
                              KOLO_P2P_TILE, and where only references travel as long as one likes */
-    uint32_t ntiles;      /* over the longest chunk of any rank */
+    bool stream_out;      /* user output is larger than the cache: bypass it */
+    /* ---- */
+    bool src_stays;           /* nothing of SRC is written by this operation */
+    uint32_t ntiles;          /* over the longest chunk of any rank */
     kolo_lane_state_t *lanes; /* plan->nlanes */
     uint32_t *events;         /* plan->nevents */
-    bool stream_out;          /* user output is larger than the cache: bypass it */
-    char *bounce;             /* set by start: where GET_REDUCE reads to, behind the scratch chunks */
-    bool src_stays;           /* set by start: nothing of SRC is written by this operation */
+    char *bounce;             /* where GET_REDUCE reads to, behind the scratch chunks */
+} kolo_interp_t;
+
+/* A loop over lines (flat_*.c). */
+typedef struct {
+    const void *src;
+    void *dst;
+    uint64_t count; /* elements, as in the call */
+    uint32_t nranks, root;
+    kolo_tx_t *ll_tx;  /* NODE or PAIR, KOLO_PROTO_LL; NULL if I only receive */
+    kolo_rx_t **ll_rx; /* by rank, NULL at my own place; for recv: [0] */
+    kolo_rx_t *ll_one; /* storage for the ll_rx of a receive */
+    uint8_t *ll_temp;  /* nranks * KOLO_FLAT_MAX bytes for operands */
+    /* ---- */
+    uint32_t state, at;
+    size_t done;
+} kolo_flat_t;
+
+/* The exchange of two ranks by a slot each (pair.c). */
+typedef struct {
+    const kolo_plan_t *plan;
+    kolo_tx_t *tx;
+    kolo_rx_t *rx;
+    kolo_part_t out, own;         /* of SRC: what the peer gets, and what is for me */
+    kolo_part_t in, kept;         /* of DST: what comes of the peer's message, and of my own data */
+    uint32_t out_bytes, in_bytes; /* 0: there is no message */
+    bool posted;
+} kolo_pair_t;
+
+/* Who is asked about a task that does not go on; which of the three it is, is settled by its start. */
+struct kolo_task_way;
+
+typedef struct kolo_task {
+    /* filled by the caller */
+    kolo_wire_ctx_t *ctx;
+    uint64_t signature, operation;
+    kolo_reducer_t reducer; /* reducer.elem is set for all collectives */
+    uint32_t rank;
+    bool reducing;            /* SRC is raw input */
+    kolo_exec_trace_t *trace; /* NULL: none */
+
+    /* by its start */
+    kolo_task_step_fn_t step;
+    const struct kolo_task_way *way;
 
     /* after KOLO_ERR_MISMATCH of a step: whose slot it was, and of what; valid if met */
     bool met;
     int met_rank;
     uint64_t met_signature, met_operation;
 
-    /* flat tasks */
-    const void *src;
-    void *dst;
-    uint64_t count; /* elements, as in the call */
-    uint32_t rank, nranks, root, peer;
-    kolo_tx_t *ll_tx;   /* NODE or PAIR, KOLO_PROTO_LL; NULL if I only receive */
-    kolo_rx_t **ll_rx;  /* by rank, NULL at my own place; for recv: [0] */
-    kolo_rx_t *ll_one;  /* storage for the ll_rx of a receive */
-    uint8_t *ll_temp;   /* nranks * KOLO_FLAT_MAX bytes for operands */
-    uint32_t state, at; /* private */
-    size_t done;
+    union {
+        kolo_interp_t interp;
+        kolo_flat_t flat;
+        kolo_pair_t pair;
+    };
 } kolo_task_t;
 
 /* ---- plan tasks (interp.c) ---- */
@@ -94,16 +125,22 @@ typedef struct kolo_task {
 size_t kolo_task_bounce_bytes(const kolo_plan_t *plan);
 /* Memory for lanes and events of a plan, reused from call to call. */
 size_t kolo_task_plan_state_bytes(const kolo_plan_t *plan);
-/* All fields from `ctx` to `stream_out` but lanes, events and ntiles are set; `state` is memory of the size above.
- */
+/* task->interp is filled; `state` is memory of the size above. */
 kolo_status_t kolo_task_start_plan(kolo_task_t *task, void *state);
+
+/* ---- the exchange of two ranks (pair.c) ---- */
+
+/* Is the plan, over these connections, one that needs no interpreter? Asked once, when it is bound. */
+bool kolo_pair_is(const kolo_plan_t *plan, kolo_tx_t *const *tx, kolo_rx_t *const *rx);
+/* Such a plan, for parts that fit a slot each; false: they do not, and it has to be interpreted. */
+bool kolo_pair_start(kolo_task_t *task, const kolo_plan_t *plan, kolo_tx_t *const *tx, kolo_rx_t *const *rx,
+                     const kolo_part_t *src_parts, const kolo_part_t *dst_parts, uint32_t piece_bytes);
 
 /* ---- flat tasks (flat_*.c) ---- */
 
 #define KOLO_FLAT_MAX 8192 /* most data bytes of one LL slot */
-/* Fills task->step. The caller filled ctx, signature, operation, reducer, src, dst, count, rank, nranks, root,
- * peer, ll_*. algo: KOLO_ALGO_FLAT or KOLO_ALGO_FLAT_TWO_STEP. What one rank puts must fit a slot: lines as
- * kolo_flat_lines() counts them (wire/ll.h lays parts out), kolo_flat_fits() asks. */
+/* task->flat is filled. algo: KOLO_ALGO_FLAT or KOLO_ALGO_FLAT_TWO_STEP. What one rank puts must fit a slot: lines
+ * as kolo_flat_lines() counts them (wire/ll.h lays parts out), kolo_flat_fits() asks. */
 bool kolo_flat_fits(kolo_algo_t algo, kolo_coll_t coll, uint64_t count, size_t elem, uint32_t nranks,
                     size_t slot_bytes);
 kolo_status_t kolo_flat_start(kolo_task_t *task, kolo_algo_t algo, kolo_coll_t coll);

@@ -103,7 +103,7 @@ static void run_rank(void *arg, uint32_t rank)
         kolo_trace_step_t steps[MOST_STEPS];
         kolo_exec_trace_t trace = {steps, 0, MOST_STEPS};
         kolo_status_t status = bind(r, &t, rank, &call);
-        if (r->mixed && status == KOLO_OK && kolo_task_is_pair(&t.task) != (rank == 0))
+        if (r->mixed && status == KOLO_OK && t.exchanged != (rank == 0))
             status = kolo_fail(KOLO_ERR_INTERNAL, "rank %u is on the wrong path", rank);
         if (is_traceable(r)) t.task.trace = &trace;
         if (status == KOLO_OK) status = fixture_run(r->fixture, &t, SECONDS);

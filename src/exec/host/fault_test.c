@@ -170,9 +170,9 @@ static void a_full_queue_is_named_when_the_deadline_passes(void **state)
     int sent = 0;
     fixture_init(&f, 2, 2, 1024, 5, false);
     for (; sent < 10 && status == KOLO_OK; sent++) {
-        fixture_task_t t = {.task = {.src = "1234", .count = 1, .nranks = 2, .signature = 1}};
+        fixture_task_t t = {.task = {.signature = 1, .flat = {.src = "1234", .count = 1, .nranks = 2}}};
         assert_int_equal(kolo_reducer_init(&t.task.reducer, KOLO_UINT32, KOLO_SUM, 1), KOLO_OK);
-        t.task.ll_tx = fixture_tx(&f, 0, 1, 0, KOLO_PROTO_LL);
+        t.task.flat.ll_tx = fixture_tx(&f, 0, 1, 0, KOLO_PROTO_LL);
         assert_int_equal(kolo_flat_start_send(&t.task), KOLO_OK);
         status = fixture_run(&f, &t, 1);
     }
@@ -233,19 +233,19 @@ static void message(void *arg, uint32_t rank)
         kolo_task_t t = {.signature = kolo_signature(KOLO_COLL_P2P, KOLO_UINT32, 0, 0, count),
                          .operation = count + 1};
         assert_int_equal(kolo_reducer_init(&t.reducer, KOLO_UINT32, KOLO_SUM, 1), KOLO_OK);
-        t.count = count;
+        t.flat.count = count;
         t.rank = rank;
-        t.nranks = 2;
+        t.flat.nranks = 2;
         kolo_rx_t *rx[1];
         for (uint32_t i = 0; i < 300; i++) data[i] = rank ? 0 : i * 77;
         if (rank == 0) {
-            t.src = data;
-            t.ll_tx = fixture_tx(f, 0, 1, 0, KOLO_PROTO_LL);
+            t.flat.src = data;
+            t.flat.ll_tx = fixture_tx(f, 0, 1, 0, KOLO_PROTO_LL);
             assert_int_equal(kolo_flat_start_send(&t), KOLO_OK);
         } else {
-            t.dst = data;
+            t.flat.dst = data;
             rx[0] = fixture_rx(f, 1, 0, false, 0, KOLO_PROTO_LL);
-            t.ll_rx = rx;
+            t.flat.ll_rx = rx;
             assert_int_equal(kolo_flat_start_recv(&t), KOLO_OK);
         }
         fixture_task_t holder = {.task = t};

@@ -271,23 +271,31 @@ kolo_status_t fixture_bind_plan(fixture_t *f, fixture_task_t *t, kolo_plan_t *pl
     kolo_task_t *task = &t->task;
     size_t elem = task->reducer.elem;
     t->plan = plan;
-    task->plan = plan;
+    kolo_interp_t *in = &task->interp;
+    task->rank = plan->rank;
+    in->plan = plan;
     bool split = kolo_coll_traits(call->coll)->whole;
-    task->src_parts = t->src_parts = parts(plan->src_parts, split, call->src, call->count, elem);
-    task->dst_parts = t->dst_parts = parts(plan->dst_parts, split, call->dst, call->count, elem);
-    task->piece_bytes = piece_bytes;
-    task->tile_bytes = piece_bytes * plan->slices;
-    task->scratch = zeroed((size_t)plan->nscratch * task->tile_bytes + kolo_task_bounce_bytes(plan));
-    task->tx = zeroed(plan->nconns * sizeof(void *));
-    task->rx = zeroed(plan->nconns * sizeof(void *));
+    in->src_parts = t->src_parts = parts(plan->src_parts, split, call->src, call->count, elem);
+    in->dst_parts = t->dst_parts = parts(plan->dst_parts, split, call->dst, call->count, elem);
+    in->piece_bytes = piece_bytes;
+    in->tile_bytes = piece_bytes * plan->slices;
+    in->scratch = zeroed((size_t)plan->nscratch * in->tile_bytes + kolo_task_bounce_bytes(plan));
+    in->tx = zeroed(plan->nconns * sizeof(void *));
+    in->rx = zeroed(plan->nconns * sizeof(void *));
     for (uint32_t i = 0; i < plan->nconns; i++) {
         const kolo_plan_conn_t *c = &plan->conns[i];
         if (c->dir == KOLO_DIR_TX)
-            task->tx[i] = fixture_tx(f, (int)plan->rank, c->node ? -1 : c->peer, c->lane, KOLO_PROTO_SIMPLE);
+            in->tx[i] = fixture_tx(f, (int)plan->rank, c->node ? -1 : c->peer, c->lane, KOLO_PROTO_SIMPLE);
         else
-            task->rx[i] = fixture_rx(f, (int)plan->rank, c->peer, c->node, c->lane, KOLO_PROTO_SIMPLE);
+            in->rx[i] = fixture_rx(f, (int)plan->rank, c->peer, c->node, c->lane, KOLO_PROTO_SIMPLE);
     }
+    t->tx = in->tx;
+    t->rx = in->rx;
+    t->scratch = in->scratch;
     t->state = zeroed(kolo_task_plan_state_bytes(plan));
+    t->exchanged = kolo_pair_is(plan, t->tx, t->rx) &&
+                   kolo_pair_start(task, plan, t->tx, t->rx, t->src_parts, t->dst_parts, piece_bytes);
+    if (t->exchanged) return KOLO_OK;
     return kolo_task_start_plan(task, t->state);
 }
 
@@ -296,17 +304,19 @@ kolo_status_t fixture_bind_flat(fixture_t *f, fixture_task_t *t, uint32_t rank, 
 {
     KOLO_TRY(fill(f, t, call));
     kolo_task_t *task = &t->task;
-    task->src = call->src;
-    task->dst = call->dst;
-    task->count = call->count;
+    task->flat.src = call->src;
+    task->flat.dst = call->dst;
+    task->flat.count = call->count;
     task->rank = rank;
-    task->nranks = f->nranks;
-    task->root = call->root;
-    task->ll_tx = fixture_tx(f, (int)rank, -1, 0, KOLO_PROTO_LL);
-    task->ll_rx = zeroed(f->nranks * sizeof(void *));
+    task->flat.nranks = f->nranks;
+    task->flat.root = call->root;
+    task->flat.ll_tx = fixture_tx(f, (int)rank, -1, 0, KOLO_PROTO_LL);
+    task->flat.ll_rx = zeroed(f->nranks * sizeof(void *));
     for (uint32_t r = 0; r < f->nranks; r++)
-        if (r != rank) task->ll_rx[r] = fixture_rx(f, (int)rank, (int)r, true, 0, KOLO_PROTO_LL);
-    task->ll_temp = zeroed((size_t)f->nranks * KOLO_FLAT_MAX);
+        if (r != rank) task->flat.ll_rx[r] = fixture_rx(f, (int)rank, (int)r, true, 0, KOLO_PROTO_LL);
+    task->flat.ll_temp = zeroed((size_t)f->nranks * KOLO_FLAT_MAX);
+    t->rx = task->flat.ll_rx;
+    t->scratch = task->flat.ll_temp;
     return kolo_flat_start(task, algo, call->coll);
 }
 
@@ -314,11 +324,9 @@ void fixture_release(fixture_task_t *t)
 {
     free(t->src_parts);
     free(t->dst_parts);
-    free(t->task.scratch);
-    free(t->task.tx);
-    free(t->task.rx);
-    free(t->task.ll_rx);
-    free(t->task.ll_temp);
+    free(t->scratch);
+    free(t->tx);
+    free(t->rx);
     free(t->state);
     kolo_plan_free(t->plan);
     memset(t, 0, sizeof(*t));

@@ -60,6 +60,10 @@ typedef struct {
     kolo_plan_t *plan;
     void *state;
     kolo_part_t *src_parts, *dst_parts;
+    kolo_tx_t **tx;
+    kolo_rx_t **rx;
+    void *scratch;
+    bool exchanged; /* without the interpreter (pair.c) */
 } fixture_task_t;
 /* What a call would fill in. Counts as in kolo.h; parts of equal size. */
 typedef struct {

@@ -25,10 +25,10 @@ kolo_status_t kolo_flat_start(kolo_task_t *task, kolo_algo_t algo, kolo_coll_t c
         return kolo_fail(KOLO_ERR_INTERNAL, "there is no %s loop for %s", kolo_algo_name(algo),
                          kolo_coll_name(coll));
     task->step = step;
-    task->plan = NULL;
-    task->state = KOLO_FLAT_PUT;
-    task->at = 0;
-    task->done = 0;
+    task->way = &kolo_flat_way;
+    task->flat.state = KOLO_FLAT_PUT;
+    task->flat.at = 0;
+    task->flat.done = 0;
     return KOLO_OK;
 }
 
@@ -42,10 +42,10 @@ static void trace_message(kolo_task_t *t, const kolo_conn_spec_t *spec, kolo_dir
 
 static kolo_status_t step_send(kolo_task_t *t, bool *moved)
 {
-    kolo_tx_t *tx = t->ll_tx;
+    kolo_tx_t *tx = t->flat.ll_tx;
     if (!kolo_tx_ready(tx)) return KOLO_IN_PROGRESS;
     kolo_ll_begin(tx, t->signature, t->operation);
-    kolo_ll_put(tx, 0, t->src, t->count * t->reducer.elem, kolo_ll_signature(t->signature, t->operation));
+    kolo_ll_put(tx, 0, t->flat.src, t->flat.count * t->reducer.elem, kolo_ll_signature(t->signature, t->operation));
     kolo_ll_post(tx);
     trace_message(t, &tx->spec, KOLO_DIR_TX);
     *moved = true;
@@ -54,11 +54,11 @@ static kolo_status_t step_send(kolo_task_t *t, bool *moved)
 
 static kolo_status_t step_recv(kolo_task_t *t, bool *moved)
 {
-    kolo_rx_t *rx = t->ll_rx[0];
-    size_t before = t->done;
-    kolo_status_t status =
-        kolo_flat_get(t, rx, 0, t->dst, t->count * t->reducer.elem, kolo_ll_signature(t->signature, t->operation));
-    *moved |= t->done != before;
+    kolo_rx_t *rx = t->flat.ll_rx[0];
+    size_t before = t->flat.done;
+    kolo_status_t status = kolo_flat_get(t, rx, 0, t->flat.dst, t->flat.count * t->reducer.elem,
+                                         kolo_ll_signature(t->signature, t->operation));
+    *moved |= t->flat.done != before;
     if (status != KOLO_OK) return status;
     kolo_ll_release(rx);
     trace_message(t, &rx->spec, KOLO_DIR_RX);
@@ -69,28 +69,41 @@ static kolo_status_t step_recv(kolo_task_t *t, bool *moved)
 static kolo_status_t start_message(kolo_task_t *task, kolo_task_step_fn_t step)
 {
     task->step = step;
-    task->plan = NULL;
-    task->done = 0;
+    task->way = &kolo_flat_way;
+    task->flat.done = 0;
     return KOLO_OK;
 }
 
 kolo_status_t kolo_flat_start_send(kolo_task_t *task)
 {
-    task->state = KOLO_FLAT_PUT;
+    task->flat.state = KOLO_FLAT_PUT;
     return start_message(task, step_send);
 }
 
 kolo_status_t kolo_flat_start_recv(kolo_task_t *task)
 {
-    task->state = KOLO_FLAT_GET;
+    task->flat.state = KOLO_FLAT_GET;
     return start_message(task, step_recv);
 }
 
-kolo_status_t kolo_flat_visit_waits(kolo_task_t *t, kolo_task_visit_fn_t visit, void *arg)
+static kolo_status_t visit_waits(kolo_task_t *t, kolo_task_visit_fn_t visit, void *arg)
 {
-    if (t->state == KOLO_FLAT_PUT || t->state == KOLO_FLAT_PUT_RESULT)
-        return visit(t->ll_tx, NULL, "room in the queue to", arg);
-    if (t->step == step_recv) return visit(NULL, t->ll_rx[0], "data from", arg);
-    if (t->at + 1 >= t->nranks) return KOLO_OK;
-    return visit(NULL, t->ll_rx[kolo_flat_turn(t, t->at)], "data from", arg);
+    if (t->flat.state == KOLO_FLAT_PUT || t->flat.state == KOLO_FLAT_PUT_RESULT)
+        return visit(t->flat.ll_tx, NULL, "room in the queue to", arg);
+    if (t->step == step_recv) return visit(NULL, t->flat.ll_rx[0], "data from", arg);
+    if (t->flat.at + 1 >= t->flat.nranks) return KOLO_OK;
+    return visit(NULL, t->flat.ll_rx[kolo_flat_turn(t, t->flat.at)], "data from", arg);
 }
+
+static void cancel(kolo_task_t *task)
+{
+    (void)task; /* lines are read by this process itself */
+}
+
+static const char *algorithm(const kolo_task_t *task)
+{
+    (void)task;
+    return "flat";
+}
+
+const kolo_task_way_t kolo_flat_way = {visit_waits, cancel, algorithm};

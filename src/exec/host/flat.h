@@ -10,8 +10,10 @@
 #include "exec/host/task.h"
 #include "wire/ll.h"
 
-/* task->state; the second pair are those of the second step. */
+/* task->flat.state; the second pair are those of the second step. */
 enum { KOLO_FLAT_PUT, KOLO_FLAT_GET, KOLO_FLAT_PUT_RESULT, KOLO_FLAT_GET_RESULT };
+
+extern const kolo_task_way_t kolo_flat_way;
 
 /* Which step function runs a collective (flat_steps.c, flat_two.c); NULL if none does. */
 kolo_task_step_fn_t kolo_flat_step(kolo_coll_t coll);
@@ -22,11 +24,11 @@ kolo_task_step_fn_t kolo_flat_two_step(kolo_coll_t coll);
 static inline uint32_t kolo_flat_turn(const kolo_task_t *task, uint32_t i)
 {
     uint32_t r = task->rank + 1 + i;
-    return r < task->nranks ? r : r - task->nranks;
+    return r < task->flat.nranks ? r : r - task->flat.nranks;
 }
 
-/* The `bytes` from line `first` on of the message in `rx`, as far as it is there: KOLO_OK when complete. task->done
- * holds what was copied until then. */
+/* The `bytes` from line `first` on of the message in `rx`, as far as it is there: KOLO_OK when complete.
+ * task->flat.done holds what was copied until then. */
 static inline kolo_status_t kolo_flat_get(kolo_task_t *task, const kolo_rx_t *rx, size_t first, void *dst,
                                           size_t bytes, uint32_t signature)
 {
@@ -35,11 +37,11 @@ static inline kolo_status_t kolo_flat_get(kolo_task_t *task, const kolo_rx_t *rx
         if (!kolo_ll_arrived(rx, first)) return KOLO_IN_PROGRESS;
         mismatch = kolo_ll_line_signature(kolo_ll_rx_line(rx, first)) != signature;
     } else {
-        task->done = kolo_ll_get(rx, first, dst, bytes, task->done, signature, &mismatch);
+        task->flat.done = kolo_ll_get(rx, first, dst, bytes, task->flat.done, signature, &mismatch);
     }
     if (KOLO_UNLIKELY(mismatch)) return kolo_task_mismatch(task, rx, bytes, bytes);
-    if (task->done < bytes) return KOLO_IN_PROGRESS;
-    task->done = 0;
+    if (task->flat.done < bytes) return KOLO_IN_PROGRESS;
+    task->flat.done = 0;
     return KOLO_OK;
 }
 
@@ -56,7 +58,7 @@ static inline kolo_status_t kolo_flat_line(kolo_task_t *task, const kolo_rx_t *r
 /* Where the operand from rank r is copied to when it is longer than a line. */
 static inline void *kolo_flat_operand(const kolo_task_t *task, uint32_t r)
 {
-    return task->ll_temp + (size_t)r * KOLO_FLAT_MAX;
+    return task->flat.ll_temp + (size_t)r * KOLO_FLAT_MAX;
 }
 
 #define KOLO_FLAT_AHEAD 3 /* misses overlap: lines of so many ranks ahead are on their way */

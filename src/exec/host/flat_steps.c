@@ -22,7 +22,7 @@ typedef struct {
 
 FLAT_INLINE bool is_one(const kolo_task_t *t, who_t who, uint32_t rank)
 {
-    return who == ALL || (who == ROOT) == (rank == t->root);
+    return who == ALL || (who == ROOT) == (rank == t->flat.root);
 }
 
 /* ---- traces: the steps as the plan names them ---- */
@@ -49,10 +49,10 @@ static void trace(kolo_task_t *t, shape_t shape, kolo_dir_t dir, uint32_t rank)
 static void trace_puts(kolo_task_t *t, shape_t shape)
 {
     if (!shape.parted) {
-        trace(t, shape, KOLO_DIR_TX, t->root);
+        trace(t, shape, KOLO_DIR_TX, t->flat.root);
         return;
     }
-    for (uint32_t p = 0; p < t->nranks; p++)
+    for (uint32_t p = 0; p < t->flat.nranks; p++)
         if (p != t->rank) trace(t, shape, KOLO_DIR_TX, p);
 }
 
@@ -62,27 +62,28 @@ static void trace_puts(kolo_task_t *t, shape_t shape)
 FLAT_INLINE void put_parts(kolo_task_t *t, shape_t shape, uint32_t first, uint32_t parts, size_t line, size_t bytes,
                            uint32_t sign)
 {
-    const char *from = (const char *)t->src + first * bytes;
+    const char *from = (const char *)t->flat.src + first * bytes;
     if (shape.reduces && KOLO_UNLIKELY(t->reducer.pre)) {
-        void *scaled = t->ll_temp;
-        kolo_reduce_load(&t->reducer, scaled, from, t->count * parts, true, false);
+        void *scaled = t->flat.ll_temp;
+        kolo_reduce_load(&t->reducer, scaled, from, t->flat.count * parts, true, false);
         from = scaled;
     }
-    kolo_ll_put(t->ll_tx, line, from, bytes * parts, sign);
+    kolo_ll_put(t->flat.ll_tx, line, from, bytes * parts, sign);
 }
 
 FLAT_INLINE void put(kolo_task_t *t, shape_t shape, size_t bytes, uint32_t sign)
 {
-    kolo_ll_begin(t->ll_tx, t->signature, t->operation);
+    kolo_ll_begin(t->flat.ll_tx, t->signature, t->operation);
     if (shape.parted) {
-        uint32_t fit = kolo_ll_parts_per_line(bytes, t->nranks);
+        uint32_t fit = kolo_ll_parts_per_line(bytes, t->flat.nranks);
         size_t line = 0, lines = kolo_ll_lines(bytes);
-        for (uint32_t p = 0; p < t->nranks; p += fit, line += lines)
-            if (fit > 1 || p != t->rank) put_parts(t, shape, p, KOLO_MIN(fit, t->nranks - p), line, bytes, sign);
+        for (uint32_t p = 0; p < t->flat.nranks; p += fit, line += lines)
+            if (fit > 1 || p != t->rank)
+                put_parts(t, shape, p, KOLO_MIN(fit, t->flat.nranks - p), line, bytes, sign);
     } else {
         put_parts(t, shape, 0, 1, 0, bytes, sign);
     }
-    kolo_ll_post(t->ll_tx);
+    kolo_ll_post(t->flat.ll_tx);
     if (KOLO_UNLIKELY(t->trace != NULL)) trace_puts(t, shape);
 }
 
@@ -92,8 +93,8 @@ FLAT_INLINE void put(kolo_task_t *t, shape_t shape, size_t bytes, uint32_t sign)
 FLAT_INLINE void keep_mine(kolo_task_t *t, shape_t shape, size_t bytes)
 {
     if (!bytes || shape.reduces || !is_one(t, shape.puts == shape.reads ? ALL : ROOT, t->rank)) return;
-    const char *from = (const char *)t->src + (shape.parted ? t->rank * bytes : 0);
-    char *to = (char *)t->dst + (shape.by_writer ? t->rank * bytes : 0);
+    const char *from = (const char *)t->flat.src + (shape.parted ? t->rank * bytes : 0);
+    char *to = (char *)t->flat.dst + (shape.by_writer ? t->rank * bytes : 0);
     if (to != from) memcpy(to, from, bytes);
 }
 
@@ -105,7 +106,7 @@ typedef struct {
 FLAT_INLINE place_t my_place(const kolo_task_t *t, shape_t shape, size_t bytes)
 {
     if (!shape.parted) return (place_t){0, 0};
-    uint32_t fit = kolo_ll_parts_per_line(bytes, t->nranks);
+    uint32_t fit = kolo_ll_parts_per_line(bytes, t->flat.nranks);
     if (fit == 1) return (place_t){t->rank * kolo_ll_lines(bytes), 0};
     return (place_t){t->rank / fit, t->rank % fit * bytes};
 }
@@ -114,26 +115,27 @@ FLAT_INLINE void reduce(kolo_task_t *t, shape_t shape, place_t at, size_t bytes)
 {
     const void *srcs[KOLO_REDUCE_MAX];
     if (!bytes) return;
-    for (uint32_t r = 0; r < t->nranks; r++) {
+    for (uint32_t r = 0; r < t->flat.nranks; r++) {
         if (r == t->rank)
-            srcs[r] = (const char *)t->src + (shape.parted ? r * bytes : 0);
+            srcs[r] = (const char *)t->flat.src + (shape.parted ? r * bytes : 0);
         else
-            srcs[r] = bytes <= KOLO_LL_DATA ? kolo_ll_rx_line(t->ll_rx[r], at.line)->data + at.offset
+            srcs[r] = bytes <= KOLO_LL_DATA ? kolo_ll_rx_line(t->flat.ll_rx[r], at.line)->data + at.offset
                                             : kolo_flat_operand(t, r);
     }
     kolo_reduce_many_t what = {
-        .dst = t->dst, .srcs = srcs, .nsrcs = (int)t->nranks, .raw = (int)t->rank, .final = true};
-    kolo_reduce_many(&t->reducer, &what, t->count);
+        .dst = t->flat.dst, .srcs = srcs, .nsrcs = (int)t->flat.nranks, .raw = (int)t->rank, .final = true};
+    kolo_reduce_many(&t->reducer, &what, t->flat.count);
 }
 
 FLAT_INLINE kolo_status_t get_from(kolo_task_t *t, shape_t shape, uint32_t r, place_t at, size_t bytes,
                                    uint32_t sign)
 {
-    kolo_rx_t *rx = t->ll_rx[r];
+    kolo_rx_t *rx = t->flat.ll_rx[r];
     if (shape.reduces && bytes <= KOLO_LL_DATA) {
         KOLO_TRY(kolo_flat_line(t, rx, at.line, bytes, sign));
     } else {
-        void *to = shape.reduces ? kolo_flat_operand(t, r) : (char *)t->dst + (shape.by_writer ? r * bytes : 0);
+        void *to =
+            shape.reduces ? kolo_flat_operand(t, r) : (char *)t->flat.dst + (shape.by_writer ? r * bytes : 0);
         if (shape.parted && bytes * 2 <= KOLO_LL_DATA) {
             KOLO_TRY(kolo_flat_line(t, rx, at.line, bytes, sign));
             if (bytes) memcpy(to, kolo_ll_rx_line(rx, at.line)->data + at.offset, bytes);
@@ -148,35 +150,36 @@ FLAT_INLINE kolo_status_t get_from(kolo_task_t *t, shape_t shape, uint32_t r, pl
 
 FLAT_INLINE kolo_status_t flat_step(kolo_task_t *t, bool *moved, shape_t shape)
 {
-    size_t bytes = shape.coll == KOLO_COLL_BARRIER ? 0 : t->count * t->reducer.elem;
+    size_t bytes = shape.coll == KOLO_COLL_BARRIER ? 0 : t->flat.count * t->reducer.elem;
     uint32_t sign = kolo_ll_signature(t->signature, t->operation);
-    if (t->state == KOLO_FLAT_PUT) {
+    if (t->flat.state == KOLO_FLAT_PUT) {
         if (is_one(t, shape.puts, t->rank)) {
-            if (!kolo_tx_ready(t->ll_tx)) return KOLO_IN_PROGRESS;
+            if (!kolo_tx_ready(t->flat.ll_tx)) return KOLO_IN_PROGRESS;
             put(t, shape, bytes, sign);
         }
         keep_mine(t, shape, bytes);
-        t->state = KOLO_FLAT_GET;
+        t->flat.state = KOLO_FLAT_GET;
         *moved = true;
     }
     bool read = is_one(t, shape.reads, t->rank);
     place_t at = my_place(t, shape, bytes);
-    for (; t->at + 1 < t->nranks; t->at++) {
-        uint32_t r = kolo_flat_turn(t, t->at);
+    for (; t->flat.at + 1 < t->flat.nranks; t->flat.at++) {
+        uint32_t r = kolo_flat_turn(t, t->flat.at);
         if (!is_one(t, shape.puts, r)) continue;
         if (!read) {
-            kolo_rx_release(t->ll_rx[r]);
+            kolo_rx_release(t->flat.ll_rx[r]);
             continue;
         }
-        if (t->at + KOLO_FLAT_AHEAD + 1 < t->nranks)
-            __builtin_prefetch(kolo_ll_rx_line(t->ll_rx[kolo_flat_turn(t, t->at + KOLO_FLAT_AHEAD)], at.line));
+        if (t->flat.at + KOLO_FLAT_AHEAD + 1 < t->flat.nranks)
+            __builtin_prefetch(
+                kolo_ll_rx_line(t->flat.ll_rx[kolo_flat_turn(t, t->flat.at + KOLO_FLAT_AHEAD)], at.line));
         KOLO_TRY(get_from(t, shape, r, at, bytes, sign));
         *moved = true;
     }
     if (!shape.reduces || !read) return KOLO_OK;
     reduce(t, shape, at, bytes);
-    for (uint32_t r = 0; r < t->nranks; r++)
-        if (r != t->rank && is_one(t, shape.puts, r)) kolo_rx_release(t->ll_rx[r]);
+    for (uint32_t r = 0; r < t->flat.nranks; r++)
+        if (r != t->rank && is_one(t, shape.puts, r)) kolo_rx_release(t->flat.ll_rx[r]);
     return KOLO_OK;
 }
 

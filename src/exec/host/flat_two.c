@@ -15,20 +15,20 @@ typedef struct {
 
 static inline cut_t cut(const kolo_task_t *t)
 {
-    cut_t c = {.elems = KOLO_DIV_UP(t->count, t->nranks)};
+    cut_t c = {.elems = KOLO_DIV_UP(t->flat.count, t->flat.nranks)};
     c.bytes = c.elems * t->reducer.elem;
-    c.fit = kolo_ll_parts_per_line(c.bytes, t->nranks);
+    c.fit = kolo_ll_parts_per_line(c.bytes, t->flat.nranks);
     return c;
 }
 
 static inline uint64_t part_start(const kolo_task_t *t, const cut_t *c, uint32_t p)
 {
-    return KOLO_MIN(p * c->elems, t->count);
+    return KOLO_MIN(p * c->elems, t->flat.count);
 }
 
 static inline uint64_t part_elems(const kolo_task_t *t, const cut_t *c, uint32_t p)
 {
-    return KOLO_MIN(c->elems, t->count - part_start(t, c, p));
+    return KOLO_MIN(c->elems, t->flat.count - part_start(t, c, p));
 }
 
 static inline void *part_of(const kolo_task_t *t, const cut_t *c, const void *base, uint32_t p)
@@ -51,38 +51,38 @@ static void trace(kolo_task_t *t, kolo_dir_t dir, uint32_t rank, uint32_t chunk,
 
 static void put_inputs(kolo_task_t *t, const cut_t *c, uint32_t sign)
 {
-    const char *src = t->src;
+    const char *src = t->flat.src;
     size_t line = 0, lines = kolo_ll_lines(c->bytes);
-    if (KOLO_UNLIKELY(t->reducer.pre) && t->count) {
-        kolo_reduce_load(&t->reducer, t->ll_temp, src, t->count, true, false);
-        src = (const char *)t->ll_temp;
+    if (KOLO_UNLIKELY(t->reducer.pre) && t->flat.count) {
+        kolo_reduce_load(&t->reducer, t->flat.ll_temp, src, t->flat.count, true, false);
+        src = (const char *)t->flat.ll_temp;
     }
-    kolo_ll_begin(t->ll_tx, t->signature, t->operation);
-    for (uint32_t p = 0; p < t->nranks; p += c->fit, line += lines) {
-        uint64_t start = part_start(t, c, p), left = t->count - start;
+    kolo_ll_begin(t->flat.ll_tx, t->signature, t->operation);
+    for (uint32_t p = 0; p < t->flat.nranks; p += c->fit, line += lines) {
+        uint64_t start = part_start(t, c, p), left = t->flat.count - start;
         if (!left) break; /* who has an empty part reads nothing */
         uint64_t n = KOLO_MIN(c->elems * c->fit, left);
         if (c->fit == 1 && p == t->rank) continue;
-        kolo_ll_put(t->ll_tx, line, src + start * t->reducer.elem, n * t->reducer.elem, sign);
+        kolo_ll_put(t->flat.ll_tx, line, src + start * t->reducer.elem, n * t->reducer.elem, sign);
     }
-    kolo_ll_post(t->ll_tx);
-    for (uint32_t p = 0; KOLO_UNLIKELY(t->trace != NULL) && p < t->nranks; p++)
+    kolo_ll_post(t->flat.ll_tx);
+    for (uint32_t p = 0; KOLO_UNLIKELY(t->trace != NULL) && p < t->flat.nranks; p++)
         if (p != t->rank) trace(t, KOLO_DIR_TX, p, p, KOLO_BUF_SRC, false);
 }
 
 static void reduce_mine(kolo_task_t *t, const cut_t *c, size_t line, size_t offset)
 {
     const void *srcs[KOLO_REDUCE_MAX];
-    for (uint32_t r = 0; r < t->nranks; r++) {
+    for (uint32_t r = 0; r < t->flat.nranks; r++) {
         if (r == t->rank)
-            srcs[r] = part_of(t, c, t->src, r);
+            srcs[r] = part_of(t, c, t->flat.src, r);
         else
-            srcs[r] = c->bytes <= KOLO_LL_DATA ? kolo_ll_rx_line(t->ll_rx[r], line)->data + offset
+            srcs[r] = c->bytes <= KOLO_LL_DATA ? kolo_ll_rx_line(t->flat.ll_rx[r], line)->data + offset
                                                : kolo_flat_operand(t, r);
     }
-    kolo_reduce_many_t what = {.dst = part_of(t, c, t->dst, t->rank),
+    kolo_reduce_many_t what = {.dst = part_of(t, c, t->flat.dst, t->rank),
                                .srcs = srcs,
-                               .nsrcs = (int)t->nranks,
+                               .nsrcs = (int)t->flat.nranks,
                                .raw = (int)t->rank,
                                .final = true};
     kolo_reduce_many(&t->reducer, &what, part_elems(t, c, t->rank));
@@ -92,11 +92,12 @@ static kolo_status_t get_inputs(kolo_task_t *t, bool *moved, const cut_t *c, uin
 {
     size_t bytes = part_elems(t, c, t->rank) * t->reducer.elem;
     size_t line = t->rank / c->fit * kolo_ll_lines(c->bytes), offset = t->rank % c->fit * c->bytes;
-    for (; bytes && t->at + 1 < t->nranks; t->at++) {
-        uint32_t r = kolo_flat_turn(t, t->at);
-        kolo_rx_t *rx = t->ll_rx[r];
-        if (t->at + KOLO_FLAT_AHEAD + 1 < t->nranks)
-            __builtin_prefetch(kolo_ll_rx_line(t->ll_rx[kolo_flat_turn(t, t->at + KOLO_FLAT_AHEAD)], line));
+    for (; bytes && t->flat.at + 1 < t->flat.nranks; t->flat.at++) {
+        uint32_t r = kolo_flat_turn(t, t->flat.at);
+        kolo_rx_t *rx = t->flat.ll_rx[r];
+        if (t->flat.at + KOLO_FLAT_AHEAD + 1 < t->flat.nranks)
+            __builtin_prefetch(
+                kolo_ll_rx_line(t->flat.ll_rx[kolo_flat_turn(t, t->flat.at + KOLO_FLAT_AHEAD)], line));
         if (c->bytes <= KOLO_LL_DATA)
             KOLO_TRY(kolo_flat_line(t, rx, line, bytes, sign));
         else
@@ -105,9 +106,9 @@ static kolo_status_t get_inputs(kolo_task_t *t, bool *moved, const cut_t *c, uin
         *moved = true;
     }
     if (bytes) reduce_mine(t, c, line, offset);
-    for (uint32_t r = 0; r < t->nranks; r++)
-        if (r != t->rank) kolo_rx_release(t->ll_rx[r]);
-    t->at = 0;
+    for (uint32_t r = 0; r < t->flat.nranks; r++)
+        if (r != t->rank) kolo_rx_release(t->flat.ll_rx[r]);
+    t->flat.at = 0;
     return KOLO_OK;
 }
 
@@ -115,22 +116,23 @@ static kolo_status_t get_inputs(kolo_task_t *t, bool *moved, const cut_t *c, uin
 
 static void put_result(kolo_task_t *t, const cut_t *c, uint32_t sign)
 {
-    kolo_ll_begin(t->ll_tx, t->signature, t->operation);
-    kolo_ll_put(t->ll_tx, 0, part_of(t, c, t->dst, t->rank), part_elems(t, c, t->rank) * t->reducer.elem, sign);
-    kolo_ll_post(t->ll_tx);
-    trace(t, KOLO_DIR_TX, t->root, t->rank, KOLO_BUF_DST, true);
+    kolo_ll_begin(t->flat.ll_tx, t->signature, t->operation);
+    kolo_ll_put(t->flat.ll_tx, 0, part_of(t, c, t->flat.dst, t->rank), part_elems(t, c, t->rank) * t->reducer.elem,
+                sign);
+    kolo_ll_post(t->flat.ll_tx);
+    trace(t, KOLO_DIR_TX, t->flat.root, t->rank, KOLO_BUF_DST, true);
 }
 
 static kolo_status_t get_results(kolo_task_t *t, bool *moved, const cut_t *c, uint32_t sign)
 {
-    for (; t->at + 1 < t->nranks; t->at++) {
-        uint32_t r = kolo_flat_turn(t, t->at);
+    for (; t->flat.at + 1 < t->flat.nranks; t->flat.at++) {
+        uint32_t r = kolo_flat_turn(t, t->flat.at);
         size_t bytes = part_elems(t, c, r) * t->reducer.elem;
-        kolo_rx_t *rx = t->ll_rx[r];
-        if (t->at + KOLO_FLAT_AHEAD + 1 < t->nranks)
-            __builtin_prefetch(kolo_ll_rx_line(t->ll_rx[kolo_flat_turn(t, t->at + KOLO_FLAT_AHEAD)], 0));
+        kolo_rx_t *rx = t->flat.ll_rx[r];
+        if (t->flat.at + KOLO_FLAT_AHEAD + 1 < t->flat.nranks)
+            __builtin_prefetch(kolo_ll_rx_line(t->flat.ll_rx[kolo_flat_turn(t, t->flat.at + KOLO_FLAT_AHEAD)], 0));
         if (bytes) {
-            KOLO_TRY(kolo_flat_get(t, rx, 0, part_of(t, c, t->dst, r), bytes, sign));
+            KOLO_TRY(kolo_flat_get(t, rx, 0, part_of(t, c, t->flat.dst, r), bytes, sign));
             trace(t, KOLO_DIR_RX, r, r, KOLO_BUF_DST, true);
         }
         kolo_rx_release(rx);
@@ -143,21 +145,21 @@ static kolo_status_t all_reduce(kolo_task_t *t, bool *moved)
 {
     const cut_t c = cut(t);
     const uint32_t sign = kolo_ll_signature(t->signature, t->operation);
-    if (t->state == KOLO_FLAT_PUT) {
-        if (!kolo_tx_ready(t->ll_tx)) return KOLO_IN_PROGRESS;
+    if (t->flat.state == KOLO_FLAT_PUT) {
+        if (!kolo_tx_ready(t->flat.ll_tx)) return KOLO_IN_PROGRESS;
         put_inputs(t, &c, sign);
-        t->state = KOLO_FLAT_GET;
+        t->flat.state = KOLO_FLAT_GET;
         *moved = true;
     }
-    if (t->state == KOLO_FLAT_GET) {
+    if (t->flat.state == KOLO_FLAT_GET) {
         KOLO_TRY(get_inputs(t, moved, &c, sign));
-        t->state = KOLO_FLAT_PUT_RESULT;
+        t->flat.state = KOLO_FLAT_PUT_RESULT;
         *moved = true;
     }
-    if (t->state == KOLO_FLAT_PUT_RESULT) {
-        if (!kolo_tx_ready(t->ll_tx)) return KOLO_IN_PROGRESS;
+    if (t->flat.state == KOLO_FLAT_PUT_RESULT) {
+        if (!kolo_tx_ready(t->flat.ll_tx)) return KOLO_IN_PROGRESS;
         put_result(t, &c, sign);
-        t->state = KOLO_FLAT_GET_RESULT;
+        t->flat.state = KOLO_FLAT_GET_RESULT;
         *moved = true;
     }
     return get_results(t, moved, &c, sign);

@@ -19,7 +19,7 @@
 
 static void trace_conn(const kolo_slot_t *s, uint16_t conn, const kolo_segment_t *seg, uint32_t k)
 {
-    const kolo_plan_conn_t *c = &s->task->plan->conns[conn];
+    const kolo_plan_conn_t *c = &s->task->interp.plan->conns[conn];
     kolo_trace_step_t step = {.peer = c->peer,
                               .dir = c->dir,
                               .node = c->node,
@@ -37,13 +37,13 @@ void kolo_slot_trace(const kolo_slot_t *s, uint32_t chunk)
     const kolo_segment_t *payload = from_src ? &s->in->src : &s->in->dst;
     if (s->rx) trace_conn(s, s->rx_index, payload, chunk);
     for (uint32_t k = 0; s->in->op == KOLO_OP_REDUCE_MANY && k < s->in->list_count; k++)
-        trace_conn(s, s->task->plan->list[s->in->list_first + k], payload, chunk);
+        trace_conn(s, s->task->interp.plan->list[s->in->list_first + k], payload, chunk);
     if (s->tx) trace_conn(s, s->tx_index, payload, chunk);
 }
 
 static inline bool past_cache(const kolo_slot_t *s)
 {
-    return s->task->stream_out && s->in->dst.buf == KOLO_BUF_DST;
+    return s->task->interp.stream_out && s->in->dst.buf == KOLO_BUF_DST;
 }
 
 /* Where the slot may be posted from in place: memory that stays as it is until the task has drained its wires. In a
@@ -53,7 +53,7 @@ static char *post_from(const kolo_slot_t *s, const kolo_segment_t *seg, bool fin
 {
     if (KOLO_LIKELY(!(s->tx->caps & KOLO_CAP_POST_FROM)) || s->bytes < POST_FROM_LEAST) return NULL;
     if (seg->buf != KOLO_BUF_SRC && seg->buf != KOLO_BUF_DST) return NULL;
-    if (s->task->reducing && !(seg->buf == KOLO_BUF_SRC ? s->task->src_stays : finished)) return NULL;
+    if (s->task->reducing && !(seg->buf == KOLO_BUF_SRC ? s->task->interp.src_stays : finished)) return NULL;
     return kolo_row_run(s->task, s->lane, s->in, seg, s->bytes);
 }
 
@@ -145,7 +145,7 @@ static kolo_status_t do_reduce_many(const kolo_slot_t *s)
 {
     const kolo_reducer_t *r = &s->task->reducer;
     const kolo_insn_t *in = s->in;
-    const uint16_t *list = s->task->plan->list + in->list_first;
+    const uint16_t *list = s->task->interp.plan->list + in->list_first;
     const void *srcs[KOLO_REDUCE_MAX];
     bool own = in->own_place != 0xffff;
     int nsrcs = (int)in->list_count + own;
@@ -156,7 +156,7 @@ static kolo_status_t do_reduce_many(const kolo_slot_t *s)
         int n = 0;
         for (uint32_t k = 0; k <= in->list_count; k++) {
             if (own && k == in->own_place) srcs[n++] = f.src;
-            if (k < in->list_count) srcs[n++] = (const char *)kolo_rx_payload(s->task->rx[list[k]]) + done;
+            if (k < in->list_count) srcs[n++] = (const char *)kolo_rx_payload(s->task->interp.rx[list[k]]) + done;
         }
         kolo_reduce_many_t what = {.dst = f.dst,
                                    .dst2 = to ? to + done : NULL,
@@ -169,7 +169,7 @@ static kolo_status_t do_reduce_many(const kolo_slot_t *s)
         kolo_row_advance(s->lane, f.bytes);
         done += f.bytes;
     }
-    for (uint32_t k = 0; k < in->list_count; k++) kolo_rx_release(s->task->rx[list[k]]);
+    for (uint32_t k = 0; k < in->list_count; k++) kolo_rx_release(s->task->interp.rx[list[k]]);
     s->lane->list_at = 0;
     return s->tx ? post(s, data) : KOLO_OK;
 }
@@ -235,9 +235,9 @@ static void expect(const kolo_slot_t *s)
 
 static kolo_status_t await_list(const kolo_slot_t *s)
 {
-    const uint16_t *list = s->task->plan->list + s->in->list_first;
+    const uint16_t *list = s->task->interp.plan->list + s->in->list_first;
     for (; s->lane->list_at < s->in->list_count; s->lane->list_at++) {
-        const kolo_rx_t *rx = s->task->rx[list[s->lane->list_at]];
+        const kolo_rx_t *rx = s->task->interp.rx[list[s->lane->list_at]];
         if (!kolo_rx_ready(rx)) return KOLO_IN_PROGRESS;
         KOLO_TRY(check_slot(s, rx));
     }
@@ -265,11 +265,11 @@ static kolo_status_t data_insn(kolo_task_t *task, kolo_lane_state_t *lane, const
     kolo_slot_t s = {.task = task, .lane = lane, .in = in};
     if (in->tx != KOLO_NO_CONN) {
         s.tx_index = (uint16_t)(in->tx + in->tx_stride * (int)lane->i);
-        s.tx = task->tx[s.tx_index];
+        s.tx = task->interp.tx[s.tx_index];
     }
     if (in->rx != KOLO_NO_CONN) {
         s.rx_index = (uint16_t)(in->rx + in->rx_stride * (int)lane->i);
-        s.rx = task->rx[s.rx_index];
+        s.rx = task->interp.rx[s.rx_index];
     }
     bool refs = kolo_insn_is_reference(in);
     while (lane->left) {
@@ -300,8 +300,8 @@ static void end_of_loop(kolo_lane_state_t *lane, const kolo_insn_t *insns)
 /* May the lane begin its next tile? */
 static bool keeps_step(const kolo_task_t *task, const kolo_lane_state_t *lane)
 {
-    for (uint32_t k = 0; k < task->plan->nlanes; k++)
-        if (!task->lanes[k].done && lane->tile > task->lanes[k].tile + 1) return false;
+    for (uint32_t k = 0; k < task->interp.plan->nlanes; k++)
+        if (!task->interp.lanes[k].done && lane->tile > task->interp.lanes[k].tile + 1) return false;
     return true;
 }
 
@@ -320,16 +320,16 @@ static inline kolo_status_t step_lane(kolo_task_t *task, kolo_lane_state_t *lane
         return KOLO_OK;
     case KOLO_OP_SIGNAL:
         KOLO_FAIL_POINT_TRY("exec.signal");
-        task->events[in->event]++;
+        task->interp.events[in->event]++;
         break;
     case KOLO_OP_WAIT:
-        if (task->events[in->event] <= lane->waits[in->event]) return KOLO_IN_PROGRESS;
+        if (task->interp.events[in->event] <= lane->waits[in->event]) return KOLO_IN_PROGRESS;
         lane->waits[in->event]++;
         KOLO_FAIL_POINT_TRY("exec.wait");
         break;
     case KOLO_OP_RELEASE:
         KOLO_FAIL_POINT_TRY("exec.release");
-        if (!kolo_tx_drained(task->tx[in->tx])) return KOLO_IN_PROGRESS;
+        if (!kolo_tx_drained(task->interp.tx[in->tx])) return KOLO_IN_PROGRESS;
         break;
     default:
         KOLO_TRY(data_insn(task, lane, in, moved));
@@ -342,9 +342,9 @@ static inline kolo_status_t step_lane(kolo_task_t *task, kolo_lane_state_t *lane
 
 static kolo_status_t run_lane(kolo_task_t *task, uint32_t index, bool *moved)
 {
-    kolo_lane_state_t *lane = &task->lanes[index];
-    const kolo_insn_t *insns = task->plan->insns;
-    uint32_t first = task->plan->lanes[index].first, end = first + task->plan->lanes[index].count;
+    kolo_lane_state_t *lane = &task->interp.lanes[index];
+    const kolo_insn_t *insns = task->interp.plan->insns;
+    uint32_t first = task->interp.plan->lanes[index].first, end = first + task->interp.plan->lanes[index].count;
     if (lane->pc == first && !lane->begun && !keeps_step(task, lane)) return KOLO_OK;
     while (!lane->done) {
         while (lane->pc < end) {
@@ -352,7 +352,7 @@ static kolo_status_t run_lane(kolo_task_t *task, uint32_t index, bool *moved)
             if (status != KOLO_OK) return status == KOLO_IN_PROGRESS ? KOLO_OK : status;
         }
         lane->pc = first;
-        lane->done = ++lane->tile >= task->ntiles;
+        lane->done = ++lane->tile >= task->interp.ntiles;
         *moved = true;
         if (!keeps_step(task, lane)) return KOLO_OK;
     }
@@ -362,11 +362,19 @@ static kolo_status_t run_lane(kolo_task_t *task, uint32_t index, bool *moved)
 /* Wires that move bytes themselves may still be reading the caller's memory. */
 static bool drained(const kolo_task_t *task)
 {
-    for (uint32_t i = 0; i < task->plan->nconns; i++) {
-        const kolo_tx_t *tx = task->tx[i];
+    for (uint32_t i = 0; i < task->interp.plan->nconns; i++) {
+        const kolo_tx_t *tx = task->interp.tx[i];
         if (tx && (tx->caps & (KOLO_CAP_PUMP | KOLO_CAP_POST_FROM)) && !kolo_tx_drained(tx)) return false;
     }
     return true;
+}
+
+static void cancel(kolo_task_t *task)
+{
+    for (uint32_t i = 0; i < task->interp.plan->nconns; i++) {
+        kolo_rx_t *rx = task->interp.rx[i];
+        if (rx && (rx->caps & KOLO_CAP_POST_FROM)) rx->ops->rx_unexpect(rx);
+    }
 }
 
 static kolo_status_t step_plan(kolo_task_t *task, bool *moved)
@@ -375,14 +383,14 @@ static kolo_status_t step_plan(kolo_task_t *task, bool *moved)
     do {
         any = false;
         all = true;
-        for (uint32_t k = 0; k < task->plan->nlanes; k++) {
-            if (task->lanes[k].done) continue;
+        for (uint32_t k = 0; k < task->interp.plan->nlanes; k++) {
+            if (task->interp.lanes[k].done) continue;
             kolo_status_t status = run_lane(task, k, &any);
             if (KOLO_UNLIKELY(status != KOLO_OK)) {
-                kolo_interp_cancel(task);
+                cancel(task);
                 return status;
             }
-            all &= task->lanes[k].done;
+            all &= task->interp.lanes[k].done;
         }
         *moved |= any;
     } while (any && !all);
@@ -406,22 +414,23 @@ size_t kolo_task_plan_state_bytes(const kolo_plan_t *plan)
 
 static uint64_t longest_chunk(const kolo_task_t *task)
 {
-    const kolo_plan_t *p = task->plan;
+    const kolo_plan_t *p = task->interp.plan;
     uint64_t most = p->coll == KOLO_COLL_BARRIER ? 1 : 0;
-    for (uint32_t i = 0; i < p->src_parts; i++) most = KOLO_MAX(most, task->src_parts[i].count);
-    for (uint32_t i = 0; i < p->dst_parts; i++) most = KOLO_MAX(most, task->dst_parts[i].count);
+    for (uint32_t i = 0; i < p->src_parts; i++) most = KOLO_MAX(most, task->interp.src_parts[i].count);
+    for (uint32_t i = 0; i < p->dst_parts; i++) most = KOLO_MAX(most, task->interp.dst_parts[i].count);
     return kolo_part_count(most, p->nsubs, 0) * task->reducer.elem;
 }
 
 /* Does any part of SRC overlap any part of DST? */
 static bool is_in_place(const kolo_task_t *task)
 {
-    const kolo_plan_t *p = task->plan;
+    const kolo_plan_t *p = task->interp.plan;
     for (uint32_t i = 0; i < p->src_parts; i++) {
-        uintptr_t a = (uintptr_t)task->src_parts[i].base, a_end = a + task->src_parts[i].count * task->reducer.elem;
+        uintptr_t a = (uintptr_t)task->interp.src_parts[i].base,
+                  a_end = a + task->interp.src_parts[i].count * task->reducer.elem;
         for (uint32_t k = 0; a && k < p->dst_parts; k++) {
-            uintptr_t b = (uintptr_t)task->dst_parts[k].base,
-                      b_end = b + task->dst_parts[k].count * task->reducer.elem;
+            uintptr_t b = (uintptr_t)task->interp.dst_parts[k].base,
+                      b_end = b + task->interp.dst_parts[k].count * task->reducer.elem;
             if (b && a < b_end && b < a_end) return true;
         }
     }
@@ -442,71 +451,75 @@ static bool may_be_long(const kolo_plan_t *p)
     return p->algo == KOLO_ALGO_SINGLE_COPY;
 }
 
-kolo_status_t kolo_task_start_plan(kolo_task_t *task, void *state)
-{
-    const kolo_plan_t *p = task->plan;
-    size_t odd = task->reducer.elem - 1; /* a power of two, so what is no multiple has bits in it */
-    bool too_long = task->tile_bytes > (uint64_t)p->slices * task->piece_bytes && !may_be_long(p);
-    if (!task->reducer.elem || (task->reducer.elem & odd) || !task->piece_bytes || (task->piece_bytes & odd) ||
-        !task->tile_bytes || (task->tile_bytes & odd) || too_long)
-        return kolo_fail(KOLO_ERR_INTERNAL,
-                         "rank %u: %s with elements of %zu bytes in slots of %u and tiles of %" PRIu64, p->rank,
-                         kolo_coll_name(p->coll), task->reducer.elem, task->piece_bytes, task->tile_bytes);
-    if (kolo_pair_start(task)) return KOLO_OK;
-    memset(state, 0, kolo_task_plan_state_bytes(p));
-    task->src_stays = !task->reducing || !is_in_place(task);
-    task->step = step_plan;
-    task->lanes = state;
-    task->events = (uint32_t *)(void *)(task->lanes + p->nlanes);
-    for (uint32_t k = 0; k < p->nlanes; k++) {
-        task->lanes[k].pc = p->lanes[k].first;
-        task->lanes[k].waits = task->events + (size_t)p->nevents * (k + 1);
-    }
-    uint64_t longest = longest_chunk(task);
-    task->ntiles = 1;
-    if (longest > task->tile_bytes) task->ntiles = (uint32_t)KOLO_DIV_UP(longest, task->tile_bytes);
-    task->bounce = task->scratch ? (char *)task->scratch + (size_t)p->nscratch * task->tile_bytes : NULL;
-    return KOLO_OK;
-}
-
-void kolo_interp_cancel(kolo_task_t *task)
-{
-    for (uint32_t i = 0; i < task->plan->nconns; i++) {
-        kolo_rx_t *rx = task->rx[i];
-        if (rx && (rx->caps & KOLO_CAP_POST_FROM)) rx->ops->rx_unexpect(rx);
-    }
-}
-
 static kolo_status_t visit_lane(kolo_task_t *task, const kolo_lane_state_t *lane, kolo_task_visit_fn_t visit,
                                 void *arg)
 {
-    const kolo_insn_t *in = &task->plan->insns[lane->pc];
-    if (in->op == KOLO_OP_RELEASE) return visit(task->tx[in->tx], NULL, "the release of what it exposed to", arg);
+    const kolo_insn_t *in = &task->interp.plan->insns[lane->pc];
+    if (in->op == KOLO_OP_RELEASE)
+        return visit(task->interp.tx[in->tx], NULL, "the release of what it exposed to", arg);
     if (!lane->begun) return KOLO_OK;
     int i = (int)lane->i;
     for (uint32_t k = lane->list_at; in->op == KOLO_OP_REDUCE_MANY && k < in->list_count; k++) {
-        kolo_rx_t *rx = task->rx[task->plan->list[in->list_first + k]];
+        kolo_rx_t *rx = task->interp.rx[task->interp.plan->list[in->list_first + k]];
         if (!kolo_rx_ready(rx)) KOLO_TRY(visit(NULL, rx, "data from", arg));
     }
-    kolo_rx_t *rx = in->rx == KOLO_NO_CONN ? NULL : task->rx[in->rx + in->rx_stride * i];
+    kolo_rx_t *rx = in->rx == KOLO_NO_CONN ? NULL : task->interp.rx[in->rx + in->rx_stride * i];
     if (rx && !kolo_rx_ready(rx)) KOLO_TRY(visit(NULL, rx, "data from", arg));
-    kolo_tx_t *tx = in->tx == KOLO_NO_CONN ? NULL : task->tx[in->tx + in->tx_stride * i];
+    kolo_tx_t *tx = in->tx == KOLO_NO_CONN ? NULL : task->interp.tx[in->tx + in->tx_stride * i];
     if (tx && !kolo_tx_ready(tx)) KOLO_TRY(visit(tx, NULL, "room in the queue to", arg));
     return KOLO_OK;
 }
 
-kolo_status_t kolo_interp_visit_waits(kolo_task_t *task, kolo_task_visit_fn_t visit, void *arg)
+static kolo_status_t visit_waits(kolo_task_t *task, kolo_task_visit_fn_t visit, void *arg)
 {
     bool all = true;
-    for (uint32_t k = 0; k < task->plan->nlanes; k++) {
-        if (task->lanes[k].done) continue;
+    for (uint32_t k = 0; k < task->interp.plan->nlanes; k++) {
+        if (task->interp.lanes[k].done) continue;
         all = false;
-        if (task->lanes[k].pc < task->plan->ninsns) KOLO_TRY(visit_lane(task, &task->lanes[k], visit, arg));
+        if (task->interp.lanes[k].pc < task->interp.plan->ninsns)
+            KOLO_TRY(visit_lane(task, &task->interp.lanes[k], visit, arg));
     }
-    for (uint32_t i = 0; all && i < task->plan->nconns; i++) {
-        kolo_tx_t *tx = task->tx[i];
+    for (uint32_t i = 0; all && i < task->interp.plan->nconns; i++) {
+        kolo_tx_t *tx = task->interp.tx[i];
         if (tx && (tx->caps & (KOLO_CAP_PUMP | KOLO_CAP_POST_FROM)) && !kolo_tx_drained(tx))
             KOLO_TRY(visit(tx, NULL, "the last bytes to leave for", arg));
     }
+    return KOLO_OK;
+}
+
+static const char *algorithm(const kolo_task_t *task)
+{
+    return kolo_algo_name(task->interp.plan->algo);
+}
+
+static const kolo_task_way_t interpreted = {visit_waits, cancel, algorithm};
+
+kolo_status_t kolo_task_start_plan(kolo_task_t *task, void *state)
+{
+    const kolo_plan_t *p = task->interp.plan;
+    size_t odd = task->reducer.elem - 1; /* a power of two, so what is no multiple has bits in it */
+    bool too_long = task->interp.tile_bytes > (uint64_t)p->slices * task->interp.piece_bytes && !may_be_long(p);
+    if (!task->reducer.elem || (task->reducer.elem & odd) || !task->interp.piece_bytes ||
+        (task->interp.piece_bytes & odd) || !task->interp.tile_bytes || (task->interp.tile_bytes & odd) || too_long)
+        return kolo_fail(KOLO_ERR_INTERNAL,
+                         "rank %u: %s with elements of %zu bytes in slots of %u and tiles of %" PRIu64, p->rank,
+                         kolo_coll_name(p->coll), task->reducer.elem, task->interp.piece_bytes,
+                         task->interp.tile_bytes);
+    memset(state, 0, kolo_task_plan_state_bytes(p));
+    task->interp.src_stays = !task->reducing || !is_in_place(task);
+    task->step = step_plan;
+    task->way = &interpreted;
+    task->interp.lanes = state;
+    task->interp.events = (uint32_t *)(void *)(task->interp.lanes + p->nlanes);
+    for (uint32_t k = 0; k < p->nlanes; k++) {
+        task->interp.lanes[k].pc = p->lanes[k].first;
+        task->interp.lanes[k].waits = task->interp.events + (size_t)p->nevents * (k + 1);
+    }
+    uint64_t longest = longest_chunk(task);
+    task->interp.ntiles = 1;
+    if (longest > task->interp.tile_bytes)
+        task->interp.ntiles = (uint32_t)KOLO_DIV_UP(longest, task->interp.tile_bytes);
+    task->interp.bounce =
+        task->interp.scratch ? (char *)task->interp.scratch + (size_t)p->nscratch * task->interp.tile_bytes : NULL;
     return KOLO_OK;
 }

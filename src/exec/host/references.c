@@ -47,7 +47,7 @@ static kolo_status_t get_reduce(const kolo_slot_t *s, const kolo_exposed_t *e, c
         (kolo_slot_raw(s) ? first ? KOLO_RAW_B : KOLO_RAW_A : 0u) | (kolo_slot_final(s) ? KOLO_FINAL : 0u);
     uint32_t block = own ? KOLO_BOUNCE_BYTES : GET_BLOCK_BYTES;
     for (uint32_t done = 0, n; done < f->bytes; done += n) {
-        char *dst = f->dst + done, *mine = f->src + done, *got = own ? s->task->bounce : dst;
+        char *dst = f->dst + done, *mine = f->src + done, *got = own ? s->task->interp.bounce : dst;
         n = KOLO_MIN(f->bytes - done, block);
         KOLO_TRY(s->rx->ops->ref_read(s->rx, &e->ref, done, got, n));
         scale_got(s, e, got, n);

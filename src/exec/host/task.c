@@ -10,11 +10,6 @@
 #define WORDS           160
 #define POLLS_PER_CHECK 1024u
 
-uint32_t kolo_task_rank(const kolo_task_t *task)
-{
-    return task->plan ? task->plan->rank : task->rank;
-}
-
 void kolo_task_trace_step(kolo_task_t *task, const kolo_trace_step_t *step)
 {
     kolo_exec_trace_t *t = task->trace;
@@ -26,7 +21,7 @@ kolo_status_t kolo_task_mismatch(kolo_task_t *task, const kolo_rx_t *rx, uint64_
 {
     const kolo_slot_header_t *h = kolo_rx_header(rx);
     uint64_t signature = h->signature, operation = h->operation;
-    uint32_t rank = kolo_task_rank(task);
+    uint32_t rank = task->rank;
     char mine[WORDS], theirs[WORDS];
     task->met = true;
     task->met_rank = rx->spec.writer;
@@ -69,23 +64,15 @@ static kolo_status_t tell(kolo_tx_t *tx, kolo_rx_t *rx, const char *what, void *
     return KOLO_OK;
 }
 
-static kolo_status_t visit_waits(kolo_task_t *task, kolo_task_visit_fn_t visit, void *arg)
-{
-    if (!task->plan) return kolo_flat_visit_waits(task, visit, arg);
-    return kolo_task_is_pair(task) ? kolo_pair_visit_waits(task, visit, arg)
-                                   : kolo_interp_visit_waits(task, visit, arg);
-}
-
 void kolo_task_describe(void *arg, char *buf, size_t bytes)
 {
     kolo_task_t *task = arg;
     char words[WORDS], what[512] = "";
     text_t t = {.buf = what, .bytes = sizeof(what)};
-    visit_waits(task, tell, &t);
+    task->way->visit_waits(task, tell, &t);
     kolo_signature_print(task->signature, words, sizeof(words));
     snprintf(buf, bytes, "rank %" PRIu32 ", in operation %" PRIu64 " (%s, %s algorithm)" KOLO_WAIT_FOR "%s",
-             kolo_task_rank(task), task->operation, words, task->plan ? kolo_algo_name(task->plan->algo) : "flat",
-             t.used ? what : "its own lanes");
+             task->rank, task->operation, words, task->way->algorithm(task), t.used ? what : "its own lanes");
 }
 
 typedef struct {
@@ -105,7 +92,7 @@ static kolo_status_t note_rank(kolo_tx_t *tx, kolo_rx_t *rx, const char *what, v
 size_t kolo_task_awaited(kolo_task_t *task, int *ranks, size_t most)
 {
     awaited_t a = {ranks, 0, most};
-    visit_waits(task, note_rank, &a);
+    task->way->visit_waits(task, note_rank, &a);
     return a.count;
 }
 
@@ -126,7 +113,7 @@ static kolo_status_t ask(kolo_tx_t *tx, kolo_rx_t *rx, const char *what, void *a
 
 kolo_status_t kolo_task_check_peers(kolo_task_t *task)
 {
-    kolo_status_t status = visit_waits(task, ask, task);
+    kolo_status_t status = task->way->visit_waits(task, ask, task);
     if (status == KOLO_OK) return KOLO_OK;
     char what[512];
     kolo_task_describe(task, what, sizeof(what));
@@ -137,7 +124,7 @@ kolo_status_t kolo_task_check_peers(kolo_task_t *task)
 
 void kolo_task_cancel(kolo_task_t *task)
 {
-    if (task->plan) kolo_interp_cancel(task);
+    task->way->cancel(task);
 }
 
 kolo_status_t kolo_task_run(kolo_task_t *task, kolo_wait_t *wait)

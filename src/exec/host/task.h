@@ -11,19 +11,14 @@
  * `bytes` is what was expected, `got` what the slot says; equal when only the operations differ. */
 kolo_status_t kolo_task_mismatch(kolo_task_t *task, const kolo_rx_t *rx, uint64_t bytes, uint64_t got);
 
-uint32_t kolo_task_rank(const kolo_task_t *task);
-
-/* The connections that keep a task from going on (plan tasks: of all lanes). Stops at the first status that is not
- * KOLO_OK. */
 typedef kolo_status_t (*kolo_task_visit_fn_t)(kolo_tx_t *tx, kolo_rx_t *rx, const char *what, void *arg);
-kolo_status_t kolo_interp_visit_waits(kolo_task_t *task, kolo_task_visit_fn_t visit, void *arg);
-kolo_status_t kolo_flat_visit_waits(kolo_task_t *task, kolo_task_visit_fn_t visit, void *arg);
-void kolo_interp_cancel(kolo_task_t *task);
-/* The exchange of two ranks (pair.c): true if the plan of `task`, all set but its lanes, is one that needs no
- * interpreter; then it may be stepped. */
-bool kolo_pair_start(kolo_task_t *task);
-bool kolo_task_is_pair(const kolo_task_t *task);
-kolo_status_t kolo_pair_visit_waits(kolo_task_t *task, kolo_task_visit_fn_t visit, void *arg);
+typedef struct kolo_task_way {
+    /* The connections that keep the task from going on (of all lanes). Stops at the first status that is not
+     * KOLO_OK. */
+    kolo_status_t (*visit_waits)(kolo_task_t *task, kolo_task_visit_fn_t visit, void *arg);
+    void (*cancel)(kolo_task_t *task); /* as kolo_task_cancel() */
+    const char *(*algorithm)(const kolo_task_t *task);
+} kolo_task_way_t;
 /* Passes the fail point of the instruction's kind. */
 kolo_status_t kolo_interp_fail_point(const kolo_insn_t *in);
 
