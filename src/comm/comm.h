@@ -172,6 +172,7 @@ typedef struct kolo_body {
     kolo_rx_t **ll_rx; /* by rank */
     uint8_t *ll_temp;
     uint64_t operation; /* collectives run so far */
+    uint64_t splits;    /* of a communicator whose operations run beside its calls */
     kolo_recording_t record;
     kolo_memo_t memo[KOLO_MEMO_SLOTS]; /* sets: launch.c */
     kolo_bound_t *bounds;
@@ -446,8 +447,9 @@ typedef struct kolo_p2p {
     const kolo_call_t *calls;
     size_t count, nlanes, open; /* open: lanes that are not over */
     struct kolo_p2p_lane *lanes;
-    size_t *next;    /* by call: the next one of its lane */
-    bool connecting; /* some lane still makes its connections */
+    size_t *next;                   /* by call: the next one of its lane */
+    bool connecting;                /* some lane still makes its connections */
+    const kolo_exec_turns_t *turns; /* NULL, or when each buffer is there, and what comes after it */
 } kolo_p2p_t;
 /* Copies the messages to oneself and begins the rest. `calls` stays as it is until end. */
 kolo_status_t kolo_p2p_begin(kolo_body_t *body, const kolo_call_t *calls, size_t count, kolo_p2p_t *p2p);

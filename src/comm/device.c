@@ -15,16 +15,23 @@
 
 kolo_status_t kolo_device_open(kolo_body_t *body)
 {
+    const kolo_exec_ops_t *exec = NULL;
     void *state = NULL;
     if (body->device < 0) return KOLO_OK;
-    if (body->op_timeout_ms)
+    KOLO_TRY(kolo_gpus_meet(body, &exec));
+    if (body->op_timeout_ms && !exec->by_host)
         kolo_warn("comm", "%s rank %d: operations on a GPU have no time limit yet; op_timeout_ms is not looked at",
                   body->name, body->rank);
     body->ctx.deadline_ns = kolo_deadline_ms(body->init_timeout_ms);
-    kolo_status_t status = kolo_exec_cuda.open(&body->ctx, body->device, &state);
+    kolo_exec_env_t env = {.ctx = &body->ctx,
+                           .device = body->device,
+                           .host = &kolo_device_host,
+                           .host_arg = body,
+                           .start = (uint32_t)kolo_comm_options.counter_start};
+    kolo_status_t status = exec->open(&env, &state);
     body->ctx.deadline_ns = 0;
     if (status != KOLO_OK) return status;
-    body->exec = &kolo_exec_cuda;
+    body->exec = exec;
     atomic_store(&body->exec_state, state);
     if (atomic_load(&body->stop)) kolo_device_cancel(body);
     return KOLO_OK;
@@ -60,6 +67,15 @@ kolo_status_t kolo_device_drain(kolo_body_t *body)
     return atomic_load(&body->exec_state) ? wait_done(body, &body->stop, 0) : KOLO_OK;
 }
 
+/* What runs on the host for the executor ends. */
+static void stop_host(kolo_body_t *body)
+{
+    uint32_t none = KOLO_STOP_NONE;
+    if (!body->exec->by_host) return;
+    atomic_compare_exchange_strong(&body->stop, &none, KOLO_STOP_ABORT);
+    kolo_waker_wake(&body->ctx.waker);
+}
+
 void kolo_device_close(kolo_body_t *body)
 {
     char awaited[160];
@@ -68,6 +84,7 @@ void kolo_device_close(kolo_body_t *body)
     kolo_status_t status = kolo_device_drain(body);
     if (status != KOLO_OK) {
         body->exec->cancel(state);
+        stop_host(body);
         status = wait_done(body, NULL, kolo_deadline_ms(CANCEL_MS));
         body->exec->awaited(state, awaited, sizeof awaited);
         if (*awaited) kolo_info("comm", "%s rank %d: %s", body->name, body->rank, awaited);
@@ -91,6 +108,7 @@ static kolo_status_t fill(const kolo_call_t *call, kolo_exec_call_t *e)
                                     : call->kind == KOLO_CALL_SEND ? KOLO_EXEC_SEND
                                                                    : KOLO_EXEC_RECV,
                             .coll = call->coll,
+                            .op = call->op,
                             .root = (int)call->root,
                             .src = call->src,
                             .dst = call->dst,
@@ -179,7 +197,7 @@ static kolo_status_t take_turn(const kolo_call_t *calls, size_t count)
     kolo_status_t status = kolo_ticket_wait(comm, ticket);
     if (status == KOLO_OK) {
         kolo_body_t *body = comm->body;
-        body->operation += count;
+        if (!body->exec->by_host) body->operation += count;
         status = launch(body, calls, count);
         if (status == KOLO_ERR_SYSTEM) status = kolo_body_fail_operation(body, status, calls, count);
     } else if (comm->error_is_news) {

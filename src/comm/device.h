@@ -11,6 +11,12 @@
 struct kolo_body;
 struct kolo_call;
 
+extern const kolo_param_table_t kolo_gpus_params; /* KOLO_GPU_EXECUTOR, ... */
+extern const kolo_exec_host_t kolo_device_host;   /* device_host.c; its argument is the body */
+
+/* gpus.c: who has which GPU, and what runs operations on them. Collective. */
+kolo_status_t kolo_gpus_meet(struct kolo_body *body, const kolo_exec_ops_t **exec);
+
 /* After the ranks have met: opens the executor if this communicator has a device. Collective. */
 kolo_status_t kolo_device_open(struct kolo_body *body);
 /* Ends what runs and frees. Safe without a device, and twice. Does not wait for peers. */

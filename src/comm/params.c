@@ -3,8 +3,10 @@
  * All parameter tables of the library in one list, parsed once. See params.h.
  */
 #include "comm/params.h"
+#include "comm/device.h"
 #include "exec/cuda/cuda.h"
 #include "exec/host/reduce.h"
+#include "exec/staged/staged.h"
 #include "link/link.h"
 #include "member/member.h"
 #include "oob/oob.h"
@@ -46,11 +48,10 @@ static const kolo_param_t rows[] = {
 static const kolo_param_table_t comm_table = {"comm", rows, KOLO_COUNTOF(rows), NULL};
 
 static const kolo_param_table_t *const fixed[] = {
-    &kolo_base_params,     &kolo_link_params,       &kolo_meet_params,      &kolo_oob_params,
-    &kolo_member_params,   &kolo_topo_params,       &kolo_wire_params,      &kolo_ib_params,
-    &kolo_onesided_params, &kolo_rendezvous_params, &kolo_tune_params,      &kolo_reduce_params,
-    &comm_table,           &kolo_job_params,        &kolo_engine_params,    &kolo_elastic_params,
-    &kolo_cuda_params,     &kolo_cuda_ipc_params,   &kolo_exec_cuda_params,
+    &kolo_base_params,    &kolo_link_params,   &kolo_meet_params, &kolo_oob_params,       &kolo_member_params,
+    &kolo_topo_params,    &kolo_wire_params,   &kolo_ib_params,   &kolo_onesided_params,  &kolo_rendezvous_params,
+    &kolo_tune_params,    &kolo_reduce_params, &comm_table,       &kolo_job_params,       &kolo_engine_params,
+    &kolo_elastic_params, &kolo_cuda_params,   &kolo_gpus_params, &kolo_exec_cuda_params, &kolo_exec_staged_params,
 };
 static const kolo_param_table_t *tables[KOLO_COUNTOF(fixed) + KOLO_WIRES_MAX]; /* and those of the wires */
 static size_t ntables;

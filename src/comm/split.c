@@ -89,7 +89,8 @@ static kolo_status_t split(kolo_start_t *start)
     if (status == KOLO_OK) {
         kolo_body_t *parent = start->parent->body;
         /* the same on all members, new for each split */
-        uint64_t label = parent->operation++ << 24 ^ (uint64_t)(uint32_t)s->color;
+        uint64_t *counter = parent->exec && parent->exec->by_host ? &parent->splits : &parent->operation;
+        uint64_t label = (*counter)++ << 24 ^ (uint64_t)(uint32_t)s->color;
         status = exchange(s, &oob_child, &addresses);
         if (status != KOLO_OK) kolo_body_fail(parent, status);
         if (status == KOLO_OK && child) {

@@ -18,6 +18,7 @@ typedef enum { KOLO_EXEC_COLL, KOLO_EXEC_SEND, KOLO_EXEC_RECV } kolo_exec_kind_t
 typedef struct {
     kolo_exec_kind_t kind;
     kolo_coll_t coll;
+    kolo_op_t op;           /* as the caller named it */
     kolo_reducer_t reducer; /* type and operator; the type alone where nothing is reduced */
     int root;               /* or the peer of a send or receive */
     const void *src;
@@ -27,10 +28,38 @@ typedef struct {
     void *stream;
 } kolo_exec_call_t;
 
+/* When the buffer of a message is there, and what comes after it; asked for each by its number, from the thread
+ * that runs them. */
+typedef struct {
+    kolo_status_t (*ready)(void *arg, size_t message); /* KOLO_IN_PROGRESS: not yet */
+    kolo_status_t (*over)(void *arg, size_t message);
+    void *arg;
+} kolo_exec_turns_t;
+
+/* What an executor that works through host memory asks of the communicator: to run operations there, as those of a
+ * CPU communicator. One thread at a time, which waits for their end; addresses are of host memory, streams are not
+ * looked at. */
+typedef struct {
+    kolo_status_t (*run)(void *arg, const kolo_exec_call_t *call); /* a collective */
+    /* Messages side by side; to and from each peer in their order. None to this rank itself. */
+    kolo_status_t (*exchange)(void *arg, const kolo_exec_call_t *calls, size_t n, const kolo_exec_turns_t *turns);
+    /* An operation has failed: the communicator takes the thread's last error as its own, and cancels. */
+    void (*fail)(void *arg, kolo_status_t status, const kolo_exec_call_t *call);
+} kolo_exec_host_t;
+
+typedef struct {
+    kolo_wire_ctx_t *ctx;
+    int device; /* ordinal */
+    const kolo_exec_host_t *host;
+    void *host_arg;
+    uint32_t start; /* number of the first operation; cyclic */
+} kolo_exec_env_t;
+
 typedef struct kolo_exec_ops {
     const char *name;
-    /* Collective over the communicator; blocking within the context's deadline. `device`: ordinal. */
-    kolo_status_t (*open)(kolo_wire_ctx_t *ctx, int device, void **state);
+    bool by_host; /* operations are run, counted and recorded by the communicator's host side */
+    /* Collective over the communicator; blocking within the context's deadline. */
+    kolo_status_t (*open)(const kolo_exec_env_t *env, void **state);
     /* Queues operations, in order; sends and receives that stand side by side run together. One thread at a time.
      * On failure nothing of the call that failed, and of those behind it, was queued. */
     kolo_status_t (*launch)(void *state, const kolo_exec_call_t *calls, size_t n);
@@ -45,7 +74,8 @@ typedef struct kolo_exec_ops {
     void (*close)(void *state);
 } kolo_exec_ops_t;
 
-extern const kolo_exec_ops_t kolo_exec_cuda;
+extern const kolo_exec_ops_t kolo_exec_cuda;   /* kernels that reach all peers' memory */
+extern const kolo_exec_ops_t kolo_exec_staged; /* copies to pinned memory, and the CPU's algorithms there */
 /* Enters what rooms below reach by tables of functions. When the library is first used. */
 void kolo_exec_cuda_init(void);
 

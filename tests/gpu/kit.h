@@ -21,7 +21,7 @@
 typedef enum { KIT_THREADS, KIT_ONE_THREAD, KIT_PROCESSES } kit_mode_t;
 
 typedef struct {
-    int ranks, devices;
+    int ranks, devices, hosts; /* hosts: that processes pretend to be on; 0: the one they are on */
     kit_mode_t mode;
     bool host;  /* CPU communicators */
     bool quick; /* a few cases of each kind */

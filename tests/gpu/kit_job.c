@@ -222,6 +222,11 @@ static void run_child(int rank)
     kit_team_t t;
     kit_rank_t r;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (options.hosts) {
+        char host[32];
+        snprintf(host, sizeof host, "host %d", rank * options.hosts / options.ranks);
+        setenv("KOLO_HOST_ID", host, 1);
+    }
     team_init(&t, options.ranks, &r, rank, 1);
     if (!open_driver()) {
         atomic_fetch_add(&shared->failed, 1);
@@ -264,7 +269,7 @@ static int usage(const char *name)
 {
     fprintf(stderr,
             "usage: %s [--ranks N] [--devices D] [--one-thread | --processes] [--host] [--quick] [--faults]\n"
-            "       [--stress SECONDS] [--calls N] [--seed S] [--limit SECONDS] [-v]\n"
+            "       [--stress SECONDS] [--calls N] [--seed S] [--limit SECONDS] [--hosts H] [-v]\n"
             "KOLO_CUDA_LIBRARY names the driver; with more ranks than devices KOLO_GPU_SHARED=1 is set.\n",
             name);
     return 2;
@@ -277,7 +282,8 @@ static bool parse(int argc, char **argv, int *child, int *fd)
         {"processes", 0, NULL, 'p'}, {"host", 0, NULL, 'h'},    {"quick", 0, NULL, 'q'},
         {"faults", 0, NULL, 'f'},    {"stress", 1, NULL, 's'},  {"calls", 1, NULL, 'c'},
         {"seed", 1, NULL, 'S'},      {"limit", 1, NULL, 'l'},   {"child", 1, NULL, 'C'},
-        {"shared", 1, NULL, 'F'},    {"verbose", 0, NULL, 'v'}, {NULL, 0, NULL, 0}};
+        {"shared", 1, NULL, 'F'},    {"verbose", 0, NULL, 'v'}, {"hosts", 1, NULL, 'H'},
+        {NULL, 0, NULL, 0}};
     for (int c; (c = getopt_long(argc, argv, "v", longs, NULL)) != -1;) {
         long long number = optarg ? atoll(optarg) : 0;
         switch (c) {
@@ -319,6 +325,9 @@ static bool parse(int argc, char **argv, int *child, int *fd)
             break;
         case 'F':
             *fd = (int)number;
+            break;
+        case 'H':
+            options.hosts = (int)number;
             break;
         case 'v':
             options.verbose = true;

@@ -62,9 +62,9 @@ static void close_state(void *state)
     free(s);
 }
 
-static kolo_status_t open_state(kolo_wire_ctx_t *ctx, int device, void **state)
+static kolo_status_t open_state(const kolo_exec_env_t *env, void **state)
 {
-    int n = kolo_oob_nranks(ctx->oob);
+    int n = kolo_oob_nranks(env->ctx->oob), device = env->device;
     bool pushed;
     if (n > KOLO_CUDA_RANKS)
         return kolo_fail(KOLO_ERR_UNSUPPORTED, "a GPU communicator has at most %d ranks here, not %d",
@@ -75,7 +75,7 @@ static kolo_status_t open_state(kolo_wire_ctx_t *ctx, int device, void **state)
     if (status == KOLO_OK) status = kolo_cuda_device(device, &s->device);
     if (status == KOLO_OK) status = kolo_cuda_enter(s->device, &pushed);
     if (status == KOLO_OK) {
-        status = open_entered(s, ctx);
+        status = open_entered(s, env->ctx);
         kolo_cuda_leave(pushed);
     }
     if (status != KOLO_OK) {

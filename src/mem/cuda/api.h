@@ -47,6 +47,9 @@ enum {
     KOLO_CU_ACCESS_READ_WRITE = 3,
     KOLO_CU_GRANULARITY_RECOMMENDED = 1,
 
+    KOLO_CU_WAIT_AT_LEAST = 0, /* cyclic: (int32_t)(word - value) >= 0 */
+    KOLO_CU_WAIT_EQUAL = 1,
+
     KOLO_CU_HOST_PORTABLE = 1,
     KOLO_CU_HOST_MAPPED = 2,
     KOLO_CU_STREAM_NON_BLOCKING = 1,
@@ -117,9 +120,17 @@ typedef struct kolo_cuda_api {
     kolo_cu_result_t (*memset8)(kolo_cu_ptr_t p, unsigned char value, size_t n, kolo_cu_stream_t stream);
     kolo_cu_result_t (*memcpy_async)(kolo_cu_ptr_t to, kolo_cu_ptr_t from, size_t bytes, kolo_cu_stream_t stream);
     kolo_cu_result_t (*stream_create)(kolo_cu_stream_t *stream, unsigned flags);
+    kolo_cu_result_t (*stream_create_priority)(kolo_cu_stream_t *stream, unsigned flags, int priority);
+    kolo_cu_result_t (*stream_priorities)(int *least, int *greatest);
     kolo_cu_result_t (*stream_destroy)(kolo_cu_stream_t stream);
     kolo_cu_result_t (*stream_sync)(kolo_cu_stream_t stream);
     kolo_cu_result_t (*stream_wait)(kolo_cu_stream_t stream, kolo_cu_event_t event, unsigned flags);
+    /* NULL before CUDA 11.7: a stream waits for, or writes, a word that the host has, too. */
+    kolo_cu_result_t (*stream_wait_word)(kolo_cu_stream_t stream, kolo_cu_ptr_t word, uint32_t value,
+                                         unsigned flags);
+    kolo_cu_result_t (*stream_write_word)(kolo_cu_stream_t stream, kolo_cu_ptr_t word, uint32_t value,
+                                          unsigned flags);
+    kolo_cu_result_t (*stream_host_call)(kolo_cu_stream_t stream, void (*fn)(void *arg), void *arg);
     kolo_cu_result_t (*stream_capturing)(kolo_cu_stream_t stream, int *status);
     kolo_cu_result_t (*event_create)(kolo_cu_event_t *event, unsigned flags);
     kolo_cu_result_t (*event_record)(kolo_cu_event_t event, kolo_cu_stream_t stream);

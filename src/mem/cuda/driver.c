@@ -64,9 +64,12 @@ static const struct {
     {"cuMemsetD8Async", offsetof(kolo_cuda_api_t, memset8)},
     {"cuMemcpyAsync", offsetof(kolo_cuda_api_t, memcpy_async)},
     {"cuStreamCreate", offsetof(kolo_cuda_api_t, stream_create)},
+    {"cuStreamCreateWithPriority", offsetof(kolo_cuda_api_t, stream_create_priority)},
+    {"cuCtxGetStreamPriorityRange", offsetof(kolo_cuda_api_t, stream_priorities)},
     {"cuStreamDestroy_v2", offsetof(kolo_cuda_api_t, stream_destroy)},
     {"cuStreamSynchronize", offsetof(kolo_cuda_api_t, stream_sync)},
     {"cuStreamWaitEvent", offsetof(kolo_cuda_api_t, stream_wait)},
+    {"cuLaunchHostFunc", offsetof(kolo_cuda_api_t, stream_host_call)},
     {"cuStreamIsCapturing", offsetof(kolo_cuda_api_t, stream_capturing)},
     {"cuEventCreate", offsetof(kolo_cuda_api_t, event_create)},
     {"cuEventRecord", offsetof(kolo_cuda_api_t, event_record)},
@@ -77,6 +80,14 @@ static const struct {
     {"cuModuleUnload", offsetof(kolo_cuda_api_t, module_unload)},
     {"cuModuleGetFunction", offsetof(kolo_cuda_api_t, module_function)},
     {"cuLaunchKernel", offsetof(kolo_cuda_api_t, launch)},
+};
+/* NULL where the driver is older than they are. */
+static const struct {
+    const char *name;
+    size_t offset;
+} newer_functions[] = {
+    {"cuStreamWaitValue32_v2", offsetof(kolo_cuda_api_t, stream_wait_word)},
+    {"cuStreamWriteValue32_v2", offsetof(kolo_cuda_api_t, stream_write_word)},
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -115,6 +126,10 @@ static kolo_status_t load_locked(void)
             return KOLO_ERR_UNSUPPORTED;
         }
         memcpy((char *)&table + functions[i].offset, &f, sizeof f);
+    }
+    for (size_t i = 0; i < KOLO_COUNTOF(newer_functions); i++) {
+        void *f = dlsym(lib, newer_functions[i].name);
+        memcpy((char *)&table + newer_functions[i].offset, &f, sizeof f);
     }
     kolo_cu_result_t r = table.init(0);
     if (r != KOLO_CU_SUCCESS) {

@@ -11,8 +11,6 @@
 #include "mem/cuda/cuda.h"
 #include "wire/wire.h"
 
-extern const kolo_param_table_t kolo_cuda_ipc_params; /* KOLO_GPU_SHARED */
-
 typedef struct {
     int nranks, rank;
     int ranks_per_gpu; /* the largest number of ranks that share one GPU */

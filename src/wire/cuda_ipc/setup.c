@@ -14,18 +14,6 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-static bool gpu_shared;
-
-static const kolo_param_t rows[] = {
-    {.key = "KOLO_GPU_SHARED",
-     .kind = KOLO_PARAM_BOOL,
-     .def = "0",
-     .must_agree = true,
-     .help = "1: several ranks of a communicator may use one GPU (for tests; they take turns on it)",
-     .value = &gpu_shared},
-};
-const kolo_param_table_t kolo_cuda_ipc_params = {.module = "cuda_ipc", .rows = rows, .count = KOLO_COUNTOF(rows)};
-
 /* Travels; fixed layout. */
 typedef struct {
     uint8_t uuid[16];
@@ -105,8 +93,7 @@ static kolo_status_t check_cards(kolo_wire_ctx_t *ctx, const gpu_card_t *cards, 
         int same = 1, newest = cards[a].major * 100 + cards[a].minor;
         if (peers[a].host_hash != peers[out->rank].host_hash)
             return kolo_fail(KOLO_ERR_UNSUPPORTED,
-                             "rank %d is on host %s, rank %d on %s: GPU communicators over several hosts are not "
-                             "built yet",
+                             "rank %d is on host %s, rank %d on %s: their GPUs do not reach each other's memory",
                              out->rank, peers[out->rank].host_name, a, peers[a].host_name);
         if (newest < out->min_major * 100 + out->min_minor) {
             out->min_major = cards[a].major;
@@ -114,16 +101,8 @@ static kolo_status_t check_cards(kolo_wire_ctx_t *ctx, const gpu_card_t *cards, 
         }
         if (cards[a].multiprocessors < out->min_multiprocessors)
             out->min_multiprocessors = cards[a].multiprocessors;
-        for (int b = 0; b < a; b++) {
-            if (memcmp(cards[a].uuid, cards[b].uuid, sizeof cards[a].uuid) != 0) continue;
-            same++;
-            if (!gpu_shared)
-                return kolo_fail(
-                    KOLO_ERR_INVALID_USAGE,
-                    "rank %d and rank %d both use the GPU at %.19s of host %s: each rank needs its own "
-                    "(KOLO_GPU_SHARED=1 allows it)",
-                    b, a, cards[a].bus_id, peers[a].host_name);
-        }
+        for (int b = 0; b < a; b++)
+            if (memcmp(cards[a].uuid, cards[b].uuid, sizeof cards[a].uuid) == 0) same++;
         out->ranks_per_gpu = same > out->ranks_per_gpu ? same : out->ranks_per_gpu;
     }
     return KOLO_OK;

@@ -60,10 +60,17 @@ kolo_cu_result_t cuMemsetD8Async(kolo_cu_ptr_t p, unsigned char value, size_t n,
 kolo_cu_result_t cuMemcpyAsync(kolo_cu_ptr_t to, kolo_cu_ptr_t from, size_t bytes, kolo_cu_stream_t stream);
 
 kolo_cu_result_t cuStreamCreate(kolo_cu_stream_t *stream, unsigned flags);
+kolo_cu_result_t cuStreamCreateWithPriority(kolo_cu_stream_t *stream, unsigned flags, int priority);
+kolo_cu_result_t cuCtxGetStreamPriorityRange(int *least, int *greatest);
 kolo_cu_result_t cuStreamDestroy_v2(kolo_cu_stream_t stream);
 kolo_cu_result_t cuStreamSynchronize(kolo_cu_stream_t stream);
 kolo_cu_result_t cuStreamQuery(kolo_cu_stream_t stream);
 kolo_cu_result_t cuStreamWaitEvent(kolo_cu_stream_t stream, kolo_cu_event_t event, unsigned flags);
+kolo_cu_result_t cuStreamWaitValue32_v2(kolo_cu_stream_t stream, kolo_cu_ptr_t word, uint32_t value,
+                                        unsigned flags);
+kolo_cu_result_t cuStreamWriteValue32_v2(kolo_cu_stream_t stream, kolo_cu_ptr_t word, uint32_t value,
+                                         unsigned flags);
+kolo_cu_result_t cuLaunchHostFunc(kolo_cu_stream_t stream, void (*fn)(void *arg), void *arg);
 kolo_cu_result_t cuStreamIsCapturing(kolo_cu_stream_t stream, int *status);
 kolo_cu_result_t cuEventCreate(kolo_cu_event_t *event, unsigned flags);
 kolo_cu_result_t cuEventRecord(kolo_cu_event_t event, kolo_cu_stream_t stream);

@@ -19,7 +19,7 @@ pthread_mutex_t fake_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static _Atomic bool initialized, forked;
-static int devices, multiprocessors, jitter_us, of_machine[FAKE_MAX_DEVICES];
+static int devices, multiprocessors, jitter_us, apart, of_machine[FAKE_MAX_DEVICES];
 static struct CUctx_st contexts[FAKE_MAX_DEVICES];
 static __thread struct CUctx_st *stack[STACK];
 static __thread int depth;
@@ -100,6 +100,7 @@ static void start(void)
     read_visible(number("FAKE_CUDA_DEVICES", 2, 0, FAKE_MAX_DEVICES));
     multiprocessors = number("FAKE_CUDA_SMS", 132, 1, 256);
     jitter_us = number("FAKE_CUDA_JITTER_US", 0, 0, 1000000);
+    apart = number("FAKE_CUDA_APART", 0, 0, 1);
     for (int i = 0; i < devices; i++) contexts[i].device = i;
     pthread_atfork(NULL, NULL, in_child);
     atomic_store(&initialized, true);
@@ -277,7 +278,7 @@ kolo_cu_result_t cuDeviceCanAccessPeer(int *can, kolo_cu_device_t device, kolo_c
 {
     DEVICE(device);
     DEVICE(peer);
-    *can = device != peer;
+    *can = device != peer && !apart;
     return KOLO_CU_SUCCESS;
 }
 

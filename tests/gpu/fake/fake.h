@@ -7,6 +7,7 @@
  * is queued ends the process.
  *
  * Environment: FAKE_CUDA_DEVICES=N devices (2), FAKE_CUDA_SMS=N multiprocessors of each (132, as an H200),
+ * FAKE_CUDA_APART=1: devices have no access to each other;
  * FAKE_CUDA_JITTER_US=N: each piece of work and each block starts up to N us late, at random (0);
  * CUDA_VISIBLE_DEVICES as the real one, by ordinals.
  *

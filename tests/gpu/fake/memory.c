@@ -495,7 +495,7 @@ kolo_cu_result_t cuMemHostGetDevicePointer_v2(kolo_cu_ptr_t *p, void *host, unsi
     (void)ctx;
     pthread_mutex_lock(&fake_lock);
     range_t *r = find_locked((uintptr_t)host, false);
-    bool good = r && r->kind == PINNED && r->flags & KOLO_CU_HOST_MAPPED && !flags;
+    bool good = r && (r->kind == PINNED || r->kind == REGISTERED) && r->flags & KOLO_CU_HOST_MAPPED && !flags;
     pthread_mutex_unlock(&fake_lock);
     if (!good) return fake_wrong(FAKE_INVALID_VALUE, "%p is no host memory that devices have mapped", host);
     *p = (uintptr_t)host;

@@ -16,7 +16,7 @@ typedef struct {
     uint64_t ns;
 } mark_t;
 
-typedef enum { WAIT, RECORD, SET, COPY, LAUNCH } work_kind_t;
+typedef enum { WAIT, RECORD, SET, COPY, LAUNCH, AWAIT_WORD, WRITE_WORD, CALL } work_kind_t;
 typedef struct work {
     struct work *next;
     mark_t *mark;
@@ -25,6 +25,10 @@ typedef struct work {
     uintptr_t to, from;
     size_t bytes;
     unsigned char value;
+    uint32_t word;
+    bool equal; /* AWAIT_WORD: else at least */
+    void (*fn)(void *arg);
+    void *arg;
     fake_launch_t *launch;
 } work_t;
 
@@ -82,6 +86,17 @@ static void check_range(const work_t *w, uintptr_t p, int device, const char *wh
     if (!fine) fake_abort("memory was freed while a %s on it was queued", what);
 }
 
+/* Looks at the memory each time: it may not be freed while a stream waits there. */
+static void await_word(const work_t *w, int device)
+{
+    struct timespec nap = {0, 20000};
+    for (;; nanosleep(&nap, NULL)) {
+        check_range(w, w->to, device, "wait for a word");
+        uint32_t now = __atomic_load_n((uint32_t *)w->to, __ATOMIC_ACQUIRE); /* NOLINT: a driver's address */
+        if (w->equal ? now == w->word : (int32_t)(now - w->word) >= 0) return;
+    }
+}
+
 static void run(const work_t *w, int device)
 {
     if (w->kind != WAIT) fake_jitter();
@@ -104,6 +119,16 @@ static void run(const work_t *w, int device)
         break;
     case LAUNCH:
         fake_launch_run(w->launch);
+        break;
+    case AWAIT_WORD:
+        await_word(w, device);
+        break;
+    case WRITE_WORD:
+        check_range(w, w->to, device, "write of a word");
+        __atomic_store_n((uint32_t *)w->to, w->word, __ATOMIC_RELEASE); /* NOLINT */
+        break;
+    case CALL:
+        w->fn(w->arg);
         break;
     }
 }
@@ -321,6 +346,21 @@ kolo_cu_result_t cuStreamCreate(kolo_cu_stream_t *stream, unsigned flags)
     return KOLO_CU_SUCCESS;
 }
 
+kolo_cu_result_t cuCtxGetStreamPriorityRange(int *least, int *greatest)
+{
+    FAKE_CONTEXT(ctx);
+    (void)ctx;
+    *least = 0;
+    *greatest = -5;
+    return KOLO_CU_SUCCESS;
+}
+
+kolo_cu_result_t cuStreamCreateWithPriority(kolo_cu_stream_t *stream, unsigned flags, int priority)
+{
+    (void)priority; /* a wish */
+    return cuStreamCreate(stream, flags);
+}
+
 /* What is queued is still done. */
 kolo_cu_result_t cuStreamDestroy_v2(kolo_cu_stream_t stream)
 {
@@ -373,6 +413,45 @@ kolo_cu_result_t cuStreamWaitEvent(kolo_cu_stream_t stream, kolo_cu_event_t even
     }
     pthread_mutex_unlock(&fake_lock);
     return why;
+}
+
+static kolo_cu_result_t push_word(kolo_cu_stream_t stream, struct CUctx_st *ctx, const work_t *work)
+{
+    kolo_cu_result_t why = FAKE_INVALID_VALUE;
+    pthread_mutex_lock(&fake_lock);
+    if (work->kind == CALL || fake_usable_locked(work->to, work->bytes, ctx->device, NULL, "a word")) {
+        why = KOLO_CU_SUCCESS;
+        struct CUstream_st *s = stream_locked(stream, ctx, "a word or a call", &why);
+        if (s) push(s, *work);
+    }
+    pthread_mutex_unlock(&fake_lock);
+    return why;
+}
+
+kolo_cu_result_t cuStreamWaitValue32_v2(kolo_cu_stream_t stream, kolo_cu_ptr_t word, uint32_t value, unsigned flags)
+{
+    FAKE_CONTEXT(ctx);
+    if (word % 4 || flags > KOLO_CU_WAIT_EQUAL)
+        return fake_wrong(FAKE_INVALID_VALUE, "cuStreamWaitValue32(%#llx, flags %u)", word, flags);
+    work_t w = {
+        .kind = AWAIT_WORD, .to = (uintptr_t)word, .bytes = 4, .word = value, .equal = flags == KOLO_CU_WAIT_EQUAL};
+    return push_word(stream, ctx, &w);
+}
+
+kolo_cu_result_t cuStreamWriteValue32_v2(kolo_cu_stream_t stream, kolo_cu_ptr_t word, uint32_t value,
+                                         unsigned flags)
+{
+    FAKE_CONTEXT(ctx);
+    if (word % 4 || flags)
+        return fake_wrong(FAKE_INVALID_VALUE, "cuStreamWriteValue32(%#llx, flags %u)", word, flags);
+    return push_word(stream, ctx, &(work_t){.kind = WRITE_WORD, .to = (uintptr_t)word, .bytes = 4, .word = value});
+}
+
+kolo_cu_result_t cuLaunchHostFunc(kolo_cu_stream_t stream, void (*fn)(void *arg), void *arg)
+{
+    FAKE_CONTEXT(ctx);
+    if (!fn) return fake_wrong(FAKE_INVALID_VALUE, "cuLaunchHostFunc without a function");
+    return push_word(stream, ctx, &(work_t){.kind = CALL, .fn = fn, .arg = arg});
 }
 
 kolo_cu_result_t cuStreamIsCapturing(kolo_cu_stream_t stream, int *status)

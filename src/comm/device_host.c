@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The host side of a GPU communicator whose executor works through host memory (exec.h, kolo_exec_host_t): its
+ * operations run here as those of a CPU communicator do, with the same algorithms, wires, limits and words. The
+ * executor's thread is the only one that runs them, so they take no turns.
+ */
+#include "base/clock.h"
+#include "comm/comm.h"
+
+#include <limits.h>
+#include <stdlib.h>
+
+#define POLLS_PER_CHECK 1024
+
+static kolo_call_t call_of(kolo_body_t *body, const kolo_exec_call_t *c)
+{
+    kolo_call_t call = {.kind = c->kind == KOLO_EXEC_COLL   ? KOLO_CALL_COLL
+                                : c->kind == KOLO_EXEC_SEND ? KOLO_CALL_SEND
+                                                            : KOLO_CALL_RECV,
+                        .coll = c->coll,
+                        .type = c->reducer.type,
+                        .op = c->op,
+                        .root = (uint32_t)c->root,
+                        .src = c->src,
+                        .dst = c->dst,
+                        .count = c->count,
+                        .elem = c->elem,
+                        .comm = body->handle};
+    return call;
+}
+
+static kolo_status_t run(void *arg, const kolo_exec_call_t *c)
+{
+    kolo_reducer_t reducer = c->reducer;
+    kolo_call_t call = call_of(arg, c);
+    call.reducer = &reducer; /* looked at for operators that users have made, which may be gone by now */
+    return kolo_call_run(&call);
+}
+
+/* ---- messages ---- */
+
+static kolo_status_t step(kolo_p2p_t *p2p, kolo_wait_t *wait)
+{
+    kolo_body_t *body = p2p->body;
+    bool moved = false;
+    kolo_status_t status = kolo_p2p_step(p2p, &moved);
+    if (status != KOLO_IN_PROGRESS) return status;
+    if (!wait->deadline_ns && !p2p->connecting && body->op_timeout_ms) /* connecting has a limit of its own */
+        wait->deadline_ns = kolo_deadline_ms(body->op_timeout_ms);
+    KOLO_TRY(kolo_wire_pump(&body->ctx));
+    if (moved) {
+        kolo_wait_end(wait);
+        return KOLO_IN_PROGRESS;
+    }
+    if (wait->polls % POLLS_PER_CHECK == POLLS_PER_CHECK - 1) KOLO_TRY(kolo_p2p_check(p2p));
+    KOLO_TRY(kolo_wait_pause(wait));
+    return KOLO_IN_PROGRESS;
+}
+
+/* Copies of the device are among what is waited for, and they ring no bell: naps instead of a waker. */
+static kolo_status_t exchange_calls(kolo_body_t *body, kolo_call_t *calls, size_t n, const kolo_exec_turns_t *turns)
+{
+    kolo_p2p_t p2p;
+    kolo_wait_t wait;
+    bool crowded = body->tune.max_node_size > body->tune.cores;
+    KOLO_TRY(kolo_p2p_begin(body, calls, n, &p2p));
+    p2p.turns = turns;
+    kolo_wait_init(&wait, &body->stop, 0, kolo_p2p_describe, &p2p, crowded ? INT_MAX : 1);
+    wait.look = kolo_mismatch_look_pairs;
+    body->stalled_pairs.operation = KOLO_BOARD_NONE;
+    kolo_status_t status;
+    do {
+        status = step(&p2p, &wait);
+    } while (status == KOLO_IN_PROGRESS);
+    kolo_wait_end(&wait);
+    status = kolo_mismatch_end_pairs(calls, n, status);
+    kolo_p2p_end(&p2p);
+    return status;
+}
+
+static kolo_status_t exchange(void *arg, const kolo_exec_call_t *list, size_t n, const kolo_exec_turns_t *turns)
+{
+    kolo_body_t *body = arg;
+    kolo_call_t *calls = calloc(n, sizeof *calls);
+    if (!calls) return kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for %zu messages", n);
+    for (size_t i = 0; i < n; i++) calls[i] = call_of(body, &list[i]);
+    kolo_record_begin_pairs(body, calls, n);
+    kolo_status_t status = exchange_calls(body, calls, n, turns);
+    kolo_record_end_pairs(body, calls, n, status);
+    free(calls);
+    return status;
+}
+
+static void fail(void *arg, kolo_status_t status, const kolo_exec_call_t *c)
+{
+    kolo_body_t *body = arg;
+    if (!c) {
+        kolo_body_fail(body, status);
+        return;
+    }
+    kolo_call_t call = call_of(body, c);
+    kolo_body_fail_operation(body, status, &call, 1);
+}
+
+const kolo_exec_host_t kolo_device_host = {.run = run, .exchange = exchange, .fail = fail};

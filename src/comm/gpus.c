@@ -1,0 +1,180 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Which GPUs a communicator has, and which executor runs its operations. Each rank says who its GPU is; then, with
+ * all of them known, whether its GPU reaches those of the ranks on its host. Both go round, so every rank comes to
+ * the same executor for the same reason.
+ */
+#include "base/log.h"
+#include "comm/comm.h"
+#include "exec/cuda/cuda.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { EXECUTOR_AUTO, EXECUTOR_CUDA, EXECUTOR_STAGED };
+static int64_t forced;
+static bool gpu_shared;
+
+static const kolo_param_t rows[] = {
+    {.key = "KOLO_GPU_EXECUTOR",
+     .kind = KOLO_PARAM_ENUM,
+     .def = "auto",
+     .choices = "auto|cuda|staged",
+     .must_agree = true,
+     .help = "What runs the operations of GPU communicators. cuda: kernels that reach all peers' memory; staged: "
+             "copies "
+             "to host memory and the CPU's algorithms there; auto: kernels where all GPUs reach each other",
+     .value = &forced},
+    {.key = "KOLO_GPU_SHARED",
+     .kind = KOLO_PARAM_BOOL,
+     .def = "0",
+     .must_agree = true,
+     .help = "1: several ranks of a communicator may use one GPU (for tests; they take turns on it)",
+     .value = &gpu_shared},
+};
+const kolo_param_table_t kolo_gpus_params = {.module = "gpus", .rows = rows, .count = KOLO_COUNTOF(rows)};
+
+typedef struct { /* travels; fixed layout */
+    uint8_t uuid[16];
+    char bus_id[20];
+    int32_t ordinal, major, minor, multiprocessors;
+    uint32_t kernels;   /* there are some for it */
+    uint32_t shareable; /* its memory goes to other processes by descriptor */
+    uint32_t pad;
+} gpu_card_t;
+
+enum { REACH_ALL, REACH_HOSTS, REACH_KERNELS, REACH_MEMORY, REACH_PEER, REACH_RANKS };
+typedef struct { /* travels: what keeps this rank from using kernels, and which rank is the other one */
+    int32_t why, rank;
+} gpu_reach_t;
+
+/* Two ranks with one GPU hinder each other, and mostly were not meant. By UUID alone: ordinals repeat under
+ * CUDA_VISIBLE_DEVICES, and containers of one machine look like several hosts. */
+static kolo_status_t check_shared(const kolo_body_t *body, const gpu_card_t *cards)
+{
+    const kolo_peer_card_t *peers = body->member.peers;
+    for (int a = 0; a < body->nranks && !gpu_shared; a++)
+        for (int b = 0; b < a; b++)
+            if (memcmp(cards[a].uuid, cards[b].uuid, sizeof cards[a].uuid) == 0)
+                return kolo_fail(
+                    KOLO_ERR_INVALID_USAGE,
+                    "rank %d (host %s, process %d) and rank %d (host %s, process %d) both use the GPU at "
+                    "%.19s: each rank needs its own (KOLO_GPU_SHARED=1 allows it)",
+                    b, peers[b].host_name, (int)peers[b].pid, a, peers[a].host_name, (int)peers[a].pid,
+                    cards[a].bus_id);
+    return KOLO_OK;
+}
+
+/* By the driver, for a GPU that this process sees; of others on this host nothing is known, and they mostly do. */
+static bool has_access(const kolo_cuda_device_t *device, const gpu_card_t *peer)
+{
+    const kolo_cuda_api_t *api = kolo_cuda_loaded();
+    const kolo_cuda_device_t *d;
+    int count = 0, can = 1;
+    if (memcmp(device->uuid.bytes, peer->uuid, sizeof peer->uuid) == 0) return true;
+    if (api->device_count(&count) != KOLO_CU_SUCCESS) return true;
+    for (int i = 0; i < count; i++) {
+        kolo_cu_uuid_t uuid;
+        kolo_cu_device_t number;
+        if (api->device_get(&number, i) != KOLO_CU_SUCCESS || api->device_uuid(&uuid, number) != KOLO_CU_SUCCESS)
+            continue;
+        if (memcmp(uuid.bytes, peer->uuid, sizeof peer->uuid) != 0) continue;
+        if (kolo_cuda_device(i, &d) != KOLO_OK) return true;
+        return api->can_access_peer(&can, device->device, d->device) != KOLO_CU_SUCCESS || can;
+    }
+    return true;
+}
+
+static gpu_reach_t reach_of(const kolo_body_t *body, const kolo_cuda_device_t *device, const gpu_card_t *cards)
+{
+    const kolo_peer_card_t *peers = body->member.peers;
+    int me = body->rank;
+    if (!cards[me].kernels) return (gpu_reach_t){REACH_KERNELS, me};
+    if (!cards[me].shareable) return (gpu_reach_t){REACH_MEMORY, me};
+    if (body->nranks > KOLO_CUDA_RANKS) return (gpu_reach_t){REACH_RANKS, me};
+    for (int r = 0; r < body->nranks; r++)
+        if (peers[r].host_hash != peers[me].host_hash) return (gpu_reach_t){REACH_HOSTS, r};
+    for (int r = 0; r < body->nranks; r++)
+        if (!has_access(device, &cards[r])) return (gpu_reach_t){REACH_PEER, r};
+    return (gpu_reach_t){REACH_ALL, me};
+}
+
+/* The first rank that is kept from it, in words. */
+static void put_reason(const kolo_body_t *body, const gpu_card_t *cards, const gpu_reach_t *reach, char *buf,
+                       size_t bytes)
+{
+    const kolo_peer_card_t *peers = body->member.peers;
+    int a = 0;
+    while (a < body->nranks && reach[a].why == REACH_ALL) a++;
+    if (a == body->nranks) {
+        snprintf(buf, bytes, "all GPUs reach each other");
+        return;
+    }
+    int b = reach[a].rank >= 0 && reach[a].rank < body->nranks ? reach[a].rank : a;
+    if (reach[a].why == REACH_HOSTS)
+        snprintf(buf, bytes, "rank %d is on host %s, rank %d on %s", a, peers[a].host_name, b, peers[b].host_name);
+    else if (reach[a].why == REACH_KERNELS)
+        snprintf(buf, bytes, "there are no kernels for the GPU of rank %d (%.19s, compute capability %d.%d)", a,
+                 cards[a].bus_id, cards[a].major, cards[a].minor);
+    else if (reach[a].why == REACH_MEMORY)
+        snprintf(buf, bytes, "the GPU of rank %d (%.19s) cannot share memory by descriptor", a, cards[a].bus_id);
+    else if (reach[a].why == REACH_RANKS)
+        snprintf(buf, bytes, "there are more than %d ranks", KOLO_CUDA_RANKS);
+    else
+        snprintf(buf, bytes, "the GPU of rank %d (%.19s) has no access to that of rank %d (%.19s)", a,
+                 cards[a].bus_id, b, cards[b].bus_id);
+}
+
+static kolo_status_t choose(const kolo_body_t *body, const gpu_card_t *cards, const gpu_reach_t *reach,
+                            const kolo_exec_ops_t **exec)
+{
+    char reason[256];
+    bool all = true;
+    for (int r = 0; r < body->nranks; r++) all = all && reach[r].why == REACH_ALL;
+    put_reason(body, cards, reach, reason, sizeof reason);
+    if (forced == EXECUTOR_CUDA && !all)
+        return kolo_fail(KOLO_ERR_UNSUPPORTED, "KOLO_GPU_EXECUTOR=cuda, but kernels cannot work together: %s",
+                         reason);
+    *exec = all && forced != EXECUTOR_STAGED ? &kolo_exec_cuda : &kolo_exec_staged;
+    if (forced == EXECUTOR_STAGED) snprintf(reason, sizeof reason, "KOLO_GPU_EXECUTOR");
+    kolo_info("comm", "%s rank %d of %d: GPU %d at %.19s: %s executor (%s)", body->name, body->rank, body->nranks,
+              body->device, cards[body->rank].bus_id, (*exec)->name, reason);
+    return KOLO_OK;
+}
+
+static void fill_card(const kolo_cuda_device_t *device, gpu_card_t *card)
+{
+    const kolo_cuda_kernels_t *kernels;
+    memcpy(card->uuid, device->uuid.bytes, sizeof card->uuid);
+    memcpy(card->bus_id, device->bus_id, sizeof card->bus_id);
+    card->ordinal = device->ordinal;
+    card->major = device->major;
+    card->minor = device->minor;
+    card->multiprocessors = device->multiprocessors;
+    card->shareable = device->shareable;
+    card->kernels = forced == EXECUTOR_STAGED || kolo_cuda_kernels(device, &kernels) == KOLO_OK;
+}
+
+kolo_status_t kolo_gpus_meet(kolo_body_t *body, const kolo_exec_ops_t **exec)
+{
+    const kolo_cuda_device_t *device = NULL;
+    gpu_card_t *cards = calloc((size_t)body->nranks, sizeof *cards);
+    gpu_reach_t *reach = calloc((size_t)body->nranks, sizeof *reach);
+    kolo_status_t status = KOLO_OK;
+    if (!cards || !reach) status = kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for %d GPUs", body->nranks);
+    if (status == KOLO_OK) status = kolo_cuda_device(body->device, &device);
+    if (status == KOLO_OK) {
+        fill_card(device, &cards[body->rank]);
+        status = kolo_oob_all_gather(body->oob, cards, sizeof *cards);
+    }
+    if (status == KOLO_OK) status = check_shared(body, cards);
+    if (status == KOLO_OK) {
+        reach[body->rank] = reach_of(body, device, cards);
+        status = kolo_oob_all_gather(body->oob, reach, sizeof *reach);
+    }
+    if (status == KOLO_OK) status = choose(body, cards, reach, exec);
+    free(cards);
+    free(reach);
+    return status;
+}

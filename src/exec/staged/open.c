@@ -1,0 +1,202 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What a staged communicator has, and how it comes and goes. Everything is allocated here: a driver may wait for
+ * the whole device when it allocates, and a stream that waits for this thread would never let it go on.
+ */
+#include "base/log.h"
+#include "exec/staged/staged.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+static int64_t staging_bytes;
+
+static const kolo_param_t rows[] = {
+    {.key = "KOLO_GPU_STAGING_SIZE",
+     .kind = KOLO_PARAM_SIZE,
+     .def = "16M",
+     .min = 1 << 20,
+     .max = INT64_C(1) << 32,
+     .must_agree = true,
+     .help = "Pinned host memory of a communicator of GPUs that works through host memory, in bytes",
+     .value = &staging_bytes},
+};
+const kolo_param_table_t kolo_exec_staged_params = {
+    .module = "exec_staged", .rows = rows, .count = KOLO_COUNTOF(rows)};
+
+static kolo_status_t failed(const kolo_staged_t *s, kolo_cu_result_t r, const char *what)
+{
+    return r ? kolo_cuda_fail(r, s->device->ordinal, what) : KOLO_OK;
+}
+
+/* Memory of ours that is then pinned, not memory of the driver: a peer on this host copies from it by
+ * process_vm_readv(2), which a driver's mapping refuses. */
+static kolo_status_t make_memory(kolo_staged_t *s)
+{
+    uint64_t lanes = 4ull * (uint64_t)s->nranks;
+    s->room_bytes = (size_t)staging_bytes;
+    s->slot_bytes = s->room_bytes / KOLO_STAGED_DEPTH / 4096 * 4096;
+    s->message_bytes = s->room_bytes / lanes / 64 * 64;
+    if (s->slot_bytes < 16ull * (uint64_t)s->nranks || !s->message_bytes)
+        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "KOLO_GPU_STAGING_SIZE=%zu is not enough for %d ranks",
+                         s->room_bytes, s->nranks);
+    s->pinned_bytes = KOLO_STAGED_WORDS_BYTES + s->room_bytes;
+    void *p = mmap(NULL, s->pinned_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED)
+        return kolo_fail_errno(KOLO_ERR_NO_MEMORY, errno, "no %zu bytes of memory to stage in", s->pinned_bytes);
+    s->pinned = p;
+    s->words = p;
+    s->words[KOLO_STAGED_READY] = s->words[KOLO_STAGED_DONE] = s->number;
+    s->room = s->pinned + KOLO_STAGED_WORDS_BYTES;
+    KOLO_TRY(failed(s, s->api->host_register(p, s->pinned_bytes, KOLO_CU_HOST_PORTABLE | KOLO_CU_HOST_MAPPED),
+                    "pin host memory"));
+    s->registered = true;
+    return failed(s, s->api->host_device_pointer(&s->words_device, p, 0), "map pinned host memory");
+}
+
+static kolo_status_t make_slot(const kolo_staged_t *s, kolo_staged_slot_t *slot)
+{
+    KOLO_TRY(failed(s, s->api->event_create(&slot->came, KOLO_CU_EVENT_NO_TIMING), "make an event"));
+    return failed(s, s->api->event_create(&slot->left, KOLO_CU_EVENT_NO_TIMING), "make an event");
+}
+
+/* Streams of the highest priority: a driver puts streams into few queues of the hardware, by priority, and one that
+ * waits for a word keeps what stands behind it in its queue. */
+static kolo_status_t make_streams(kolo_staged_t *s)
+{
+    int least = 0, greatest = 0;
+    KOLO_TRY(failed(s, s->api->stream_priorities(&least, &greatest), "ask for priorities"));
+    for (int i = 0; i < 2; i++)
+        KOLO_TRY(
+            failed(s, s->api->stream_create_priority(i ? &s->up : &s->down, KOLO_CU_STREAM_NON_BLOCKING, greatest),
+                   "make a stream"));
+    kolo_cu_event_t *events[] = {&s->order, &s->end, &s->tail};
+    for (size_t i = 0; i < KOLO_COUNTOF(events); i++)
+        KOLO_TRY(failed(s, s->api->event_create(events[i], KOLO_CU_EVENT_NO_TIMING), "make an event"));
+    for (unsigned i = 0; i < KOLO_STAGED_DEPTH; i++) KOLO_TRY(make_slot(s, &s->slots[i]));
+    size_t n = 4 * (size_t)s->nranks;
+    s->lanes = calloc(n, sizeof *s->lanes);
+    if (!s->lanes) return kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for the messages of %d ranks", s->nranks);
+    for (size_t i = 0; i < n; i++) KOLO_TRY(make_slot(s, &s->lanes[i]));
+    return KOLO_OK;
+}
+
+static kolo_status_t open_entered(kolo_staged_t *s)
+{
+    if (!s->api->stream_wait_word || !s->api->stream_write_word)
+        return kolo_fail(
+            KOLO_ERR_UNSUPPORTED,
+            "the driver of GPU %d has no stream memory operations: one of CUDA 11.7 or newer is needed",
+            s->device->ordinal);
+    KOLO_TRY(make_memory(s));
+    KOLO_TRY(make_streams(s));
+    int err = pthread_create(&s->thread, NULL, kolo_staged_work, s);
+    if (err) return kolo_fail_errno(KOLO_ERR_SYSTEM, err, "cannot start a thread for GPU %d", s->device->ordinal);
+    s->started = true;
+    return KOLO_OK;
+}
+
+static void free_slot(const kolo_staged_t *s, kolo_staged_slot_t *slot)
+{
+    if (slot->came) s->api->event_destroy(slot->came);
+    if (slot->left) s->api->event_destroy(slot->left);
+}
+
+static void free_device_side(kolo_staged_t *s)
+{
+    kolo_cu_event_t events[] = {s->order, s->end, s->tail};
+    for (size_t i = 0; i < KOLO_COUNTOF(events); i++)
+        if (events[i]) s->api->event_destroy(events[i]);
+    for (unsigned i = 0; i < KOLO_STAGED_DEPTH; i++) free_slot(s, &s->slots[i]);
+    for (size_t i = 0; s->lanes && i < 4 * (size_t)s->nranks; i++) free_slot(s, &s->lanes[i]);
+    if (s->down) s->api->stream_destroy(s->down);
+    if (s->up) s->api->stream_destroy(s->up);
+    if (s->registered) s->api->host_unregister(s->pinned);
+}
+
+static void close_state(void *state)
+{
+    kolo_staged_t *s = state;
+    bool pushed = false;
+    if (!s) return;
+    if (s->started) {
+        atomic_store(&s->stopping, 1);
+        kolo_gate_open(&s->gate);
+        pthread_join(s->thread, NULL);
+    }
+    if (s->api && s->device && kolo_cuda_enter(s->device, &pushed) == KOLO_OK) {
+        free_device_side(s);
+        kolo_cuda_leave(pushed);
+    }
+    for (kolo_staged_op_t *op; (op = kolo_staged_pop(&s->queue));) free(op);
+    for (kolo_staged_op_t *op = s->captured, *next; op; op = next) {
+        next = op->next_captured;
+        free(op);
+    }
+    if (s->pinned) munmap(s->pinned, s->pinned_bytes);
+    free(s->lanes);
+    pthread_mutex_destroy(&s->lock);
+    free(s);
+}
+
+static kolo_status_t open_state(const kolo_exec_env_t *env, void **state)
+{
+    bool pushed;
+    kolo_staged_t *s = calloc(1, sizeof *s);
+    if (!s) return kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for a GPU communicator");
+    s->env = *env;
+    s->rank = kolo_oob_rank(env->ctx->oob);
+    s->nranks = kolo_oob_nranks(env->ctx->oob);
+    s->queue.tail = &s->queue.head;
+    s->replays.tail = &s->replays.head;
+    s->words_used = KOLO_STAGED_CAPTURED;
+    s->number = env->start;
+    pthread_mutex_init(&s->lock, NULL);
+    kolo_status_t status = kolo_cuda_load(&s->api);
+    if (status == KOLO_OK) status = kolo_cuda_device(env->device, &s->device);
+    if (status == KOLO_OK) status = kolo_cuda_enter(s->device, &pushed);
+    if (status == KOLO_OK) {
+        status = open_entered(s);
+        kolo_cuda_leave(pushed);
+    }
+    if (status == KOLO_OK) status = kolo_oob_barrier(env->ctx->oob); /* all have it, or none */
+    if (status != KOLO_OK) {
+        close_state(s);
+        return status;
+    }
+    *state = s;
+    kolo_info("exec", "rank %d: GPU %d (%s, %s), staged in %zu bytes of pinned memory, pieces of %zu", s->rank,
+              env->device, s->device->name, s->device->bus_id, s->room_bytes, s->slot_bytes);
+    return KOLO_OK;
+}
+
+static void cancel(void *state)
+{
+    kolo_staged_t *s = state;
+    atomic_store(&s->cancelled, 1);
+    kolo_gate_open(&s->gate);
+}
+
+static void awaited(void *state, char *buf, size_t bytes)
+{
+    (void)state; /* the host's operation has said it */
+    if (bytes) buf[0] = 0;
+}
+
+static size_t memory(const void *state)
+{
+    (void)state;
+    return 0; /* none on the device */
+}
+
+const kolo_exec_ops_t kolo_exec_staged = {.name = "staged",
+                                          .by_host = true,
+                                          .open = open_state,
+                                          .launch = kolo_staged_launch,
+                                          .poll = kolo_staged_poll,
+                                          .cancel = cancel,
+                                          .awaited = awaited,
+                                          .memory = memory,
+                                          .close = close_state};

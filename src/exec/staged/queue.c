@@ -1,0 +1,226 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * From a call to the caller's stream, which is not waited for. Operations of one communicator follow each other,
+ * on whatever streams they were queued, so the one whose mark is reached is the next one on all ranks. In a stream
+ * that is being captured the mark is a function of the host, which a replay calls each time.
+ */
+#include "exec/staged/staged.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+void kolo_staged_push(kolo_staged_queue_t *queue, kolo_staged_op_t *op)
+{
+    op->next = NULL;
+    *queue->tail = op;
+    queue->tail = &op->next;
+}
+
+kolo_staged_op_t *kolo_staged_pop(kolo_staged_queue_t *queue)
+{
+    kolo_staged_op_t *op = queue->head;
+    if (!op) return NULL;
+    queue->head = op->next;
+    if (!queue->head) queue->tail = &queue->head;
+    return op;
+}
+
+/* ---- arguments ---- */
+
+static kolo_status_t check_memory(const kolo_staged_t *s, const void *p, uint64_t bytes, const char *what)
+{
+    kolo_mem_place_t place;
+    if (!bytes) return KOLO_OK;
+    kolo_mem_find(p, &place);
+    if (place.ops != &kolo_mem_cuda)
+        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
+                         "%s %p is not memory of a GPU: the communicator of rank %d works on GPU %d", what, p,
+                         s->rank, s->device->ordinal);
+    if (place.device != s->device->ordinal)
+        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
+                         "%s %p lies on GPU %d: the communicator of rank %d works on GPU %d", what, p, place.device,
+                         s->rank, s->device->ordinal);
+    uint64_t left = place.bytes - ((uintptr_t)p - place.base);
+    if (left >= bytes) return KOLO_OK;
+    return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
+                     "%s %p has %llu bytes to the end of its allocation, %llu are needed", what, p,
+                     (unsigned long long)left, (unsigned long long)bytes);
+}
+
+static kolo_status_t check_call(const kolo_staged_t *s, const kolo_exec_call_t *c)
+{
+    uint64_t bytes = c->count * c->elem, n = (uint64_t)s->nranks, src = bytes, dst = bytes;
+    if (c->kind == KOLO_EXEC_COLL) {
+        if (c->coll == KOLO_COLL_REDUCE_SCATTER || c->coll == KOLO_COLL_ALL_TO_ALL || c->coll == KOLO_COLL_SCATTER)
+            src *= n;
+        if (c->coll == KOLO_COLL_ALL_GATHER || c->coll == KOLO_COLL_ALL_TO_ALL || c->coll == KOLO_COLL_GATHER)
+            dst *= n;
+        if (c->coll == KOLO_COLL_BARRIER) src = dst = 0;
+        if (c->reducer.user)
+            return kolo_fail(KOLO_ERR_UNSUPPORTED,
+                             "an operator that is a function of the host cannot run on a GPU");
+    }
+    if (c->src) KOLO_TRY(check_memory(s, c->src, src, "the source"));
+    return c->dst ? check_memory(s, c->dst, dst, "the destination") : KOLO_OK;
+}
+
+/* ---- onto the stream ---- */
+
+static kolo_status_t failed(const kolo_staged_t *s, kolo_cu_result_t r, const char *what)
+{
+    return r ? kolo_cuda_fail(r, s->device->ordinal, what) : KOLO_OK;
+}
+
+/* Work of this communicator on another stream comes first. */
+static kolo_status_t follow(kolo_staged_t *s, kolo_cu_stream_t stream)
+{
+    if (s->launched && s->last != stream) {
+        kolo_cu_result_t r = s->api->event_record(s->order, s->last);
+        if (!r) r = s->api->stream_wait(stream, s->order, 0);
+        KOLO_TRY(failed(s, r, "order two streams of a communicator"));
+    }
+    s->last = stream;
+    s->launched = true;
+    s->asked = false;
+    return KOLO_OK;
+}
+
+/* On a thread of the driver, which must not be held up and calls nothing of it. */
+static void replay(void *arg)
+{
+    kolo_staged_op_t *op = arg;
+    kolo_staged_t *s = op->state;
+    kolo_staged_set_word(s, op->word, 0);
+    pthread_mutex_lock(&s->lock);
+    kolo_staged_push(&s->replays, op);
+    pthread_mutex_unlock(&s->lock);
+    kolo_gate_open(&s->gate);
+}
+
+static kolo_status_t put_captured(kolo_staged_t *s, kolo_staged_op_t *op, kolo_cu_stream_t stream)
+{
+    if (s->words_used == KOLO_STAGED_WORDS)
+        return kolo_fail(
+            KOLO_ERR_UNSUPPORTED,
+            "rank %d: %u operations of this communicator are captured in graphs, which is all there is "
+            "room for",
+            s->rank, s->words_used - KOLO_STAGED_CAPTURED);
+    op->word = s->words_used++;
+    op->next_captured = s->captured;
+    s->captured = op;
+    kolo_cu_result_t r = s->api->stream_host_call(stream, replay, op);
+    if (!r) r = s->api->stream_wait_word(stream, kolo_staged_word_device(s, op->word), 1, KOLO_CU_WAIT_EQUAL);
+    return failed(s, r, "capture an operation that goes through host memory");
+}
+
+/* Takes the operation, also on failure. */
+static kolo_status_t put(kolo_staged_t *s, kolo_staged_op_t *op, kolo_cu_stream_t stream)
+{
+    int capture = KOLO_CU_CAPTURE_NONE;
+    kolo_status_t status = failed(s, s->api->stream_capturing(stream, &capture), "ask a stream");
+    if (status == KOLO_OK && capture != KOLO_CU_CAPTURE_NONE) return put_captured(s, op, stream);
+    if (status == KOLO_OK) status = follow(s, stream);
+    uint32_t number = s->number + 1;
+    if (status == KOLO_OK)
+        status =
+            failed(s, s->api->stream_write_word(stream, kolo_staged_word_device(s, KOLO_STAGED_READY), number, 0),
+                   "queue an operation");
+    if (status != KOLO_OK) {
+        free(op);
+        return status;
+    }
+    op->number = number;
+    pthread_mutex_lock(&s->lock);
+    s->number = number;
+    kolo_staged_push(&s->queue, op);
+    pthread_mutex_unlock(&s->lock);
+    kolo_gate_open(&s->gate);
+    return failed(s,
+                  s->api->stream_wait_word(stream, kolo_staged_word_device(s, KOLO_STAGED_DONE), number,
+                                           KOLO_CU_WAIT_AT_LEAST),
+                  "queue the end of an operation");
+}
+
+/* ---- operations ---- */
+
+/* The n-th send of this rank to itself goes to its n-th receive: a copy on the device. */
+static kolo_status_t copy_own(kolo_staged_t *s, const kolo_exec_call_t *calls, size_t n)
+{
+    size_t r = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (calls[i].kind != KOLO_EXEC_SEND || calls[i].root != s->rank) continue;
+        while (r < n && !(calls[r].kind == KOLO_EXEC_RECV && calls[r].root == s->rank)) r++;
+        if (r == n)
+            return kolo_fail(KOLO_ERR_INVALID_USAGE, "rank %d sends to itself in a group that does not receive it",
+                             s->rank);
+        uint64_t bytes = calls[i].count * calls[i].elem, room = calls[r].count * calls[r].elem;
+        if (bytes != room)
+            return kolo_fail(KOLO_ERR_MISMATCH, "rank %d sends %llu bytes to itself and receives %llu", s->rank,
+                             (unsigned long long)bytes, (unsigned long long)room);
+        if (bytes && calls[r].dst != calls[i].src)
+            KOLO_TRY(failed(
+                s, s->api->memcpy_async((uintptr_t)calls[r].dst, (uintptr_t)calls[i].src, bytes, calls[i].stream),
+                "queue a copy"));
+        r++;
+    }
+    return KOLO_OK;
+}
+
+static kolo_status_t put_calls(kolo_staged_t *s, const kolo_exec_call_t *calls, size_t n)
+{
+    kolo_staged_op_t *op = calloc(1, sizeof *op + n * sizeof *calls);
+    if (!op) return kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for %zu operations on a GPU", n);
+    op->state = s;
+    for (size_t i = 0; i < n; i++) {
+        bool own = calls[i].kind != KOLO_EXEC_COLL && calls[i].root == s->rank;
+        if (!own) op->calls[op->n++] = calls[i];
+    }
+    kolo_status_t status = op->n < n ? copy_own(s, calls, n) : KOLO_OK;
+    if (status == KOLO_OK && op->n) return put(s, op, calls[0].stream);
+    free(op);
+    return status;
+}
+
+static kolo_status_t launch_entered(kolo_staged_t *s, const kolo_exec_call_t *calls, size_t n)
+{
+    for (size_t i = 0; i < n; i++) KOLO_TRY(check_call(s, &calls[i]));
+    if (atomic_load(&s->cancelled))
+        return kolo_fail(KOLO_ERR_ABORTED, "rank %d: the communicator's operations were ended", s->rank);
+    for (size_t i = 0; i < n;) {
+        size_t end = i + 1;
+        while (calls[i].kind != KOLO_EXEC_COLL && end < n && calls[end].kind != KOLO_EXEC_COLL) end++;
+        KOLO_TRY(put_calls(s, &calls[i], end - i));
+        i = end;
+    }
+    return KOLO_OK;
+}
+
+kolo_status_t kolo_staged_launch(void *state, const kolo_exec_call_t *calls, size_t n)
+{
+    kolo_staged_t *s = state;
+    bool pushed;
+    KOLO_TRY(kolo_cuda_enter(s->device, &pushed));
+    kolo_status_t status = launch_entered(s, calls, n);
+    kolo_cuda_leave(pushed);
+    return status;
+}
+
+/* What the thread has not ended yet is not over; then the end of the last stream is asked for, since it holds on to
+ * the words. */
+kolo_status_t kolo_staged_poll(void *state)
+{
+    kolo_staged_t *s = state;
+    bool pushed;
+    pthread_mutex_lock(&s->lock);
+    bool busy = s->running || s->queue.head || s->replays.head;
+    pthread_mutex_unlock(&s->lock);
+    if (busy) return KOLO_IN_PROGRESS;
+    if (!s->launched) return KOLO_OK;
+    KOLO_TRY(kolo_cuda_enter(s->device, &pushed));
+    kolo_cu_result_t r = s->asked ? KOLO_CU_SUCCESS : s->api->event_record(s->end, s->last);
+    s->asked = r == KOLO_CU_SUCCESS;
+    if (!r) r = s->api->event_query(s->end);
+    kolo_cuda_leave(pushed);
+    if (r == KOLO_CU_NOT_READY) return KOLO_IN_PROGRESS;
+    return failed(s, r, "ask for the end of the operations");
+}
