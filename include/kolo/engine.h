@@ -195,15 +195,26 @@ typedef struct kolo_completion {
     int parts;                /* number of ranks for all_gather and all_to_all, else 0 */
     const int64_t *part_rows; /* rows that came from each rank */
     int last_joined;          /* of join: the rank that joined last, else -1 */
+    /* An event of the device (of CUDA a CUevent) behind which the output is there: for whoever lets a stream wait,
+     * or asks it. The engine's own; NULL: it is there already. */
+    void *event;
 } kolo_completion_t;
 
-/* Where a tensor's input and output lie, and from when on the input is there. */
+/* Where a tensor's input and output lie, and from when on the input is there. Memory of a GPU (its number is that
+ * of CUDA in this process) is reduced there, by a communicator of GPUs, if all ranks have the tensor on the GPU
+ * that they began with; what some keep elsewhere, and Adasum, passes through host memory. A program that starts
+ * CUDA after its engine names the device. */
 #define KOLO_DEVICE_CPU (-1)
 typedef struct kolo_tensor_memory {
     int device; /* KOLO_DEVICE_CPU, or the number of the device whose memory both are */
-    /* An event after which the input is there: of the CPU a kolo_event_t that was recorded, of a device what it
-     * calls an event. The tensor takes part from then on; nothing else waits for it. NULL: the input is there. */
+    /* An event after which the input is there: of the CPU a kolo_event_t that was recorded, of a GPU a CUevent.
+     * NULL: the input is there. On the CPU the tensor takes part from then on, and nothing else waits for it. On a
+     * GPU the ranks agree at once, and the engine's stream waits, with what it does behind it. */
     void *ready;
+    /* The program's stream (of a GPU a CUstream other than 0), or NULL. The input is there once what stands in the
+     * stream now is done. The tensor is complete as soon as its operation is queued: what the program queues into
+     * the stream from then on comes after the result. A failure of the GPU after that is the engine's. */
+    void *stream;
 } kolo_tensor_memory_t;
 
 /* What happens with a tensor later, and where. All zero: only the handle tells, and all ranks take part. */

@@ -71,7 +71,6 @@ static void on_news(void *arg, kolo_news_kind_t kind, int rank, const char *why)
     uint32_t none = KOLO_STOP_NONE;
     int ready = KOLO_COMM_READY;
     atomic_compare_exchange_strong(&body->stop, &none, stops[kind]);
-    kolo_device_cancel(body);
     if (atomic_load(&h->state) == KOLO_COMM_READY) {
         pthread_mutex_lock(&h->error_lock);
         if (h->error == KOLO_OK) {
@@ -82,6 +81,7 @@ static void on_news(void *arg, kolo_news_kind_t kind, int rank, const char *why)
         pthread_mutex_unlock(&h->error_lock);
         atomic_compare_exchange_strong(&h->state, &ready, KOLO_COMM_FAILED);
     }
+    kolo_device_cancel(body); /* whoever sees its kernels end finds the reason */
     kolo_waker_wake(&body->ctx.waker);
     kolo_gate_open(&h->gate);
 }

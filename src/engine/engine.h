@@ -44,9 +44,13 @@ typedef struct kolo_entry {
     int64_t handle; /* -1: nobody waits */
     bool reported;  /* the coordinator knows, or the cache has answered */
     kolo_lane_t *lane;
-    struct kolo_use *use;            /* of the device that its memory is of (device.h); NULL: of the CPU */
-    void *ready;                     /* an event that has not passed: until then it is the finisher's */
-    struct kolo_flight *stage;       /* what holds its input and output in host memory, if they are not */
+    struct kolo_use *use;      /* of the device that its memory is of (device.h); NULL: of the CPU */
+    void *ready;               /* an event that has not passed: until then it is the finisher's */
+    void *after, *note;        /* events that the device's queue waits for; the second is of the queue's own */
+    void *stream;              /* the program's: it is to wait for the result */
+    void *event;               /* behind the result; NULL: it is there */
+    bool late;                 /* its end goes into the timeline when the device has come to it */
+    struct kolo_flight *stage; /* what holds its input and output in host memory, if they are not */
     uint64_t submitted_ns, taken_ns; /* the first only for a timeline; when the loop has learnt of it */
     struct kolo_traced *traced;      /* its row in the timeline of this round */
     uint32_t traced_round;
@@ -131,6 +135,7 @@ typedef struct {
     kolo_request_t request; /* as this rank sent it */
     char *name;
     int64_t *rows; /* of the response */
+    bool device;   /* of the response */
     struct kolo_cache_group *group;
     int older, newer;
 } kolo_cache_slot_t;
@@ -154,7 +159,7 @@ void kolo_cache_switch(kolo_cache_t *cache, bool on);
 kolo_cache_found_t kolo_cache_find(const kolo_cache_t *cache, const kolo_request_t *request, int *slot);
 /* Remembers an agreement; pushes the one out that was used longest ago if there is no room. Called in the same
  * order on all ranks, so that all have the same slots. */
-kolo_status_t kolo_cache_put(kolo_cache_t *cache, const kolo_request_t *request, const int64_t *rows);
+kolo_status_t kolo_cache_put(kolo_cache_t *cache, const kolo_request_t *request, const int64_t *rows, bool device);
 void kolo_cache_touch(kolo_cache_t *cache, int slot);
 void kolo_cache_erase(kolo_cache_t *cache, int slot);
 /* Takes those slots out of `bits` whose group is not in it as a whole. */
@@ -241,7 +246,11 @@ typedef struct kolo_set {
     int *ranks;         /* of the job, ascending */
     kolo_comm_t comm;   /* its own */
     _Atomic bool comm_ended;
-    bool removed; /* under the queue's lock */
+    /* native.c: a communicator of the ranks' GPUs, made at first need */
+    _Atomic(kolo_comm_t) gpu;
+    _Atomic bool gpu_ended;
+    bool gpu_asked, gpu_missing; /* the loop's: it was tried to make it; in vain, on some rank */
+    bool removed;                /* under the queue's lock */
     kolo_op_t and_op, or_op;
     kolo_lane_t lane;
 
@@ -298,7 +307,8 @@ struct kolo_tensor_engine {
     kolo_gate_t *gate; /* what the loop sleeps on: that of set 0's communicator, opened when it fails, too */
     pthread_t thread;
     _Atomic bool stop, aborting;
-    kolo_status_t failure; /* the first; read after the thread has ended */
+    _Atomic bool has_failed;
+    kolo_status_t failure; /* the first; read after the thread has ended, or has_failed is set */
     char failure_text[KOLO_ERROR_TEXT_BYTES];
     kolo_queue_t queue;
     kolo_tally_t tally;
@@ -308,7 +318,9 @@ struct kolo_tensor_engine {
     uint32_t timeline_round;
     _Atomic bool timeline_changed, clocks_wanted;
     kolo_order_t order;
-    struct kolo_devices *devices;   /* device.h */
+    struct kolo_devices *devices; /* device.h */
+    _Atomic int device;         /* the GPU that this rank works on, that of its first tensor on one; -1: none yet */
+    struct kolo_native *native; /* native.h: what runs on it just now; the loop's */
     struct kolo_backends *backends; /* backend.h */
     int *mpi_ranks;                 /* use_mpi.h: of the job's ranks, NULL: nobody has asked */
     const struct kolo_talk *talk;   /* talk.h */
@@ -353,8 +365,11 @@ void kolo_finisher_wake(struct kolo_tensor_engine *e); /* the thread that looks 
 kolo_status_t kolo_set_new(struct kolo_tensor_engine *e, int id, const int *ranks, int count, kolo_set_t **out);
 /* The communicator, which it takes, and what depends on it. */
 kolo_status_t kolo_set_open(kolo_set_t *s, kolo_comm_t comm);
-/* Gives the communicator up, once. */
+/* Gives the communicators up, once. */
 void kolo_set_leave(kolo_set_t *s, bool abort);
+void kolo_set_leave_gpu(kolo_set_t *s, bool abort);
+/* Waits for what its GPUs have to do, in order with the other ranks. */
+void kolo_set_finalize_gpu(kolo_set_t *s);
 /* Gives up what depends on the communicator; who asks is told that it was removed. */
 void kolo_set_close(kolo_set_t *s);
 void kolo_set_free(kolo_set_t *s); /* NULL is fine */

@@ -158,6 +158,7 @@ static kolo_status_t start(kolo_tensor_engine_t e, kolo_comm_t comm)
      * come to, because its thread hangs in a callback, stalls the others as well as a tensor that it lacks. */
     config.op_timeout_ms = (int)e->config.stall_limit_ms;
     config.name = "engine";
+    config.device = -1; /* ranks agree on the CPU, whatever the tensors lie on */
     kolo_comm_t own = NULL;
     KOLO_TRY(kolo_comm_split(comm, 0, 0, &own, &config));
     kolo_status_t status = build(e, own);
@@ -178,6 +179,7 @@ kolo_status_t kolo_engine_init(kolo_tensor_engine_t *engine, kolo_comm_t comm, c
     kolo_tensor_engine_t e = calloc(1, sizeof *e);
     if (!e) return kolo_fail(KOLO_ERR_NO_MEMORY, "engine_init: out of memory");
     e->magic = KOLO_ENGINE_MAGIC;
+    atomic_store(&e->device, -1);
     pthread_mutex_init(&e->timeline_lock, NULL);
     kolo_comm_t job = NULL;
     kolo_queue_init(&e->queue);

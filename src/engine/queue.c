@@ -221,7 +221,8 @@ static void describe(const kolo_entry_t *e, kolo_completion_t *c)
                              .shape = e->out_shape,
                              .parts = e->parts,
                              .part_rows = e->part_rows,
-                             .last_joined = e->last_joined};
+                             .last_joined = e->last_joined,
+                             .event = e->status == KOLO_OK ? e->event : NULL};
 }
 
 /* Names first, so that a callback may submit the same name again; then callbacks, without the lock; then those who

@@ -91,7 +91,7 @@ bool kolo_request_equal(const kolo_request_t *a, const kolo_request_t *b)
     return a->work == b->work && a->type == b->type && a->op == b->op && a->root == b->root &&
            same_bits(a->prescale, b->prescale) && same_bits(a->postscale, b->postscale) && a->ndims == b->ndims &&
            memcmp(a->shape, b->shape, (size_t)a->ndims * sizeof a->shape[0]) == 0 && a->group == b->group &&
-           a->group_size == b->group_size;
+           a->group_size == b->group_size && a->device == b->device;
 }
 
 /* Ranks may have other numbers of rows of it. */
@@ -115,8 +115,8 @@ bool kolo_request_alike(const kolo_request_t *a, const kolo_request_t *b)
 
 uint64_t kolo_request_hash(const kolo_request_t *r)
 {
-    const uint32_t small[] = {(uint32_t)r->work, (uint32_t)r->type, (uint32_t)r->op,
-                              (uint32_t)r->root, r->group_size,     (uint32_t)r->ndims};
+    const uint32_t small[] = {(uint32_t)r->work, (uint32_t)r->type,  (uint32_t)r->op, (uint32_t)r->root,
+                              r->group_size,     (uint32_t)r->ndims, r->device};
     size_t from = rows_vary(r) ? 1 : 0;
     uint64_t hash = kolo_hash_bytes(r->name.hash, small, sizeof small);
     hash = kolo_hash_bytes(hash, r->shape + from, ((size_t)r->ndims - from) * sizeof *r->shape);

@@ -78,6 +78,7 @@ typedef struct {
     uint64_t group;                      /* hash of the names of its group, 0: none */
     uint32_t group_size;
     uint32_t waited_ms; /* for its cached agreement, before it was sent; nothing depends on it */
+    bool device;        /* it lies on the GPU that its rank works on */
 } kolo_request_t;
 /* With its name's text in `text` (length + 1 bytes). Unlike an assignment it leaves alone what threads the name
  * into a table: of a request that was submitted that belongs to the queue, and changes under its lock. */
@@ -110,6 +111,8 @@ typedef struct kolo_response {
     char *text;
     int last_joined;
     bool cacheable;
+    bool device;              /* of all who have sent it: it lies on their GPUs */
+    bool mine_device;         /* this rank's has said so */
     int slot;                 /* of the cache it came from, -1: new */
     struct kolo_entry *entry; /* this rank's tensor; NULL: it has joined */
 } kolo_response_t;

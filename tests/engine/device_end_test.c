@@ -26,7 +26,7 @@ static void break_on_one(erank_t *r)
         for (int i = 0; i < 2; i++) {
             fill(&b[i], 1);
             fake_event_t *event = fake_event_new(q);
-            kolo_tensor_memory_t memory = {r->rank, event};
+            kolo_tensor_memory_t memory = {r->rank, event, NULL};
             kolo_submission_t how = {.memory = &memory};
             kolo_tensor_t t = tensor_of(i ? "one" : "other", &b[i]);
             kolo_status_t status = kolo_engine_all_reduce(r->engine, &t, KOLO_SUM, 1, 1, &how, &handles[i]);
@@ -74,7 +74,7 @@ static void lose_a_result(erank_t *r)
     int64_t handle;
     make(&b, f, q, SMALL);
     fill(&b, 1);
-    kolo_tensor_memory_t memory = {r->rank, fake_event_new(q)};
+    kolo_tensor_memory_t memory = {r->rank, fake_event_new(q), NULL};
     kolo_submission_t how = {.memory = &memory};
     kolo_tensor_t t = tensor_of("lost", &b);
     if (r->rank == 1) fake_break(f, FAKE_STORE, 0);
@@ -125,7 +125,7 @@ static void abort_in_the_middle(erank_t *r)
     for (; submitted < 8; submitted++) {
         int i = submitted;
         snprintf(names[i], sizeof names[i], "e.%d", i);
-        kolo_tensor_memory_t memory = {r->rank, events[i]};
+        kolo_tensor_memory_t memory = {r->rank, events[i], NULL};
         kolo_submission_t how = {.memory = &memory};
         kolo_tensor_t t = tensor_of(names[i], &b[i]);
         if (kolo_engine_all_reduce(r->engine, &t, KOLO_SUM, 1, 1, &how, &handles[i]) != KOLO_OK) break;
@@ -229,7 +229,7 @@ static void submit_wrongly(erank_t *r)
     int64_t count = SMALL, handle;
     make(&there, f, q, SMALL);
     kolo_tensor_t t = tensor_of("wrong", &there);
-    kolo_tensor_memory_t memory = {11, NULL};
+    kolo_tensor_memory_t memory = {11, NULL, NULL};
     kolo_submission_t how = {.memory = &memory};
     EXPECT_ERROR(KOLO_ERR_INVALID_ARGUMENT, kolo_engine_all_reduce(r->engine, &t, KOLO_SUM, 1, 1, &how, NULL),
                  "tensor wrong", "no device 11");

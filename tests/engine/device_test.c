@@ -56,7 +56,7 @@ static void reduce_steps(erank_t *r)
             double pre = i % 3 ? 1.0 : 2.0, post = i % 2 ? 1.0 : 0.5;
             fill(&b[i], (float)(r->rank + step));
             events[i] = b[i].f ? fake_event_new(q) : NULL;
-            kolo_tensor_memory_t memory = {b[i].f ? r->rank : KOLO_DEVICE_CPU, events[i]};
+            kolo_tensor_memory_t memory = {b[i].f ? r->rank : KOLO_DEVICE_CPU, events[i], NULL};
             kolo_submission_t how = {.memory = &memory};
             kolo_tensor_t t = tensor_of(names[i], &b[i]);
             EXPECT_OK(kolo_engine_all_reduce(r->engine, &t, KOLO_SUM, pre, post, &how, &handles[i]));
@@ -153,7 +153,7 @@ static void reduce_beside_a_device(erank_t *r)
             kolo_tensor_t t = tensor_of(names[i], &b[i]);
             fill(&b[i], (float)(r->rank + step));
             events[i] = b[i].f ? fake_event_new(q) : NULL;
-            kolo_tensor_memory_t memory = {b[i].f ? r->rank : KOLO_DEVICE_CPU, events[i]};
+            kolo_tensor_memory_t memory = {b[i].f ? r->rank : KOLO_DEVICE_CPU, events[i], NULL};
             kolo_submission_t how = {.memory = &memory};
             kolo_op_t op = b[i].f ? KOLO_MAX : KOLO_SUM;
             EXPECT_OK(kolo_engine_all_reduce(r->engine, &t, op, 1, 1, &how, &handles[i]));
@@ -204,7 +204,7 @@ static void move_each(erank_t *r)
         make(&in, f, q, 5 * n);
         make(&out, f, q, 5 * n);
         fill(&in, (float)(r->rank + 1));
-        kolo_tensor_memory_t memory = {r->rank, fake_event_new(q)};
+        kolo_tensor_memory_t memory = {r->rank, fake_event_new(q), NULL};
         kolo_submission_t how = {.memory = &memory, .allocate = allocate_there, .arg = f};
         int64_t shape[2] = {n, 5};
         kolo_tensor_t t = {"gathered", KOLO_FLOAT32, 2, shape, in.memory, NULL};
@@ -269,13 +269,13 @@ static void wait_for_others(erank_t *r)
     for (int round = 0; round < 3; round++) { /* not cached, then cached */
         if (r->rank == 0) fake_hold(slow);
         fill(&late, 3);
-        kolo_tensor_memory_t memory = {r->rank, fake_event_new(slow)};
+        kolo_tensor_memory_t memory = {r->rank, fake_event_new(slow), NULL};
         kolo_submission_t how = {.memory = &memory};
         kolo_tensor_t t = tensor_of("late", &late);
         EXPECT_OK(kolo_engine_all_reduce(r->engine, &t, KOLO_SUM, 1, 1, &how, &held));
         for (int step = 0; step < 5; step++) { /* nothing waits for it */
             fill(&other, (float)step);
-            kolo_tensor_memory_t m = {r->rank, fake_event_new(fast)};
+            kolo_tensor_memory_t m = {r->rank, fake_event_new(fast), NULL};
             kolo_submission_t h = {.memory = &m};
             kolo_tensor_t o = tensor_of("other", &other);
             EXPECT_OK(kolo_engine_all_reduce(r->engine, &o, KOLO_SUM, 1, 1, &h, &handle));
@@ -336,7 +336,7 @@ static void reduce_of_stream(erank_t *r)
         x = -100;
         EXPECT_OK(kolo_stream_call(stream, write_late, &late));
         EXPECT_OK(kolo_event_record(event, stream));
-        kolo_tensor_memory_t memory = {KOLO_DEVICE_CPU, event};
+        kolo_tensor_memory_t memory = {KOLO_DEVICE_CPU, event, NULL};
         kolo_submission_t how = {.memory = &memory};
         kolo_tensor_t t = float_tensor("made", &x, &one);
         EXPECT_OK(kolo_engine_all_reduce(r->engine, &t, KOLO_SUM, 1, 1, &how, &handle));
@@ -366,7 +366,7 @@ static void join_early(erank_t *r)
     for (int step = 0; step <= r->rank; step++) {
         for (int i = 0; i < 2; i++) {
             fill(&b[i], 2);
-            kolo_tensor_memory_t memory = {r->rank, fake_event_new(q)};
+            kolo_tensor_memory_t memory = {r->rank, fake_event_new(q), NULL};
             kolo_submission_t how = {.memory = &memory};
             kolo_tensor_t t = tensor_of(i ? "one" : "other", &b[i]);
             EXPECT_OK(kolo_engine_all_reduce(r->engine, &t, KOLO_SUM, 1, 1, &how, &handles[i]));
@@ -422,7 +422,7 @@ static void reduce_again_and_again(erank_t *r)
     kolo_submission_t how = {.done = submit_again, .arg = &a};
     kolo_tensor_t t = tensor_of("again", &b);
     fill(&b, 4);
-    kolo_tensor_memory_t memory = {r->rank, fake_event_new(q)};
+    kolo_tensor_memory_t memory = {r->rank, fake_event_new(q), NULL};
     how.memory = &memory;
     EXPECT_OK(kolo_engine_all_reduce(r->engine, &t, KOLO_SUM, 1, 1, &how, NULL));
     for (uint64_t until = now_ms() + WAIT_MS; !a.over && now_ms() < until;) nap_ms(1);

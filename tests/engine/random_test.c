@@ -74,7 +74,7 @@ static void describe(run_t *run, int i, bool there, kolo_tensor_memory_t *memory
     *how = (kolo_submission_t){.set = 0};
     if (!there) return;
     run->events[i] = fake_event_new(run->queue);
-    *memory = (kolo_tensor_memory_t){run->rank, run->events[i]};
+    *memory = (kolo_tensor_memory_t){run->rank, run->events[i], NULL};
     how->memory = memory;
 }
 

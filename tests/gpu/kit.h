@@ -90,6 +90,10 @@ void kit_free(const kit_rank_t *r, void *p);
 bool kit_upload(kit_rank_t *r, size_t at, size_t bytes, void *stream);
 bool kit_download(kit_rank_t *r, size_t at, size_t bytes, void *stream);
 bool kit_sync(const kit_rank_t *r, void *stream);
+/* The rank's context is current. */
+bool kit_event_new(kolo_cu_event_t *event);
+bool kit_event_record(kolo_cu_event_t event, void *stream);
+void kit_event_end(kolo_cu_event_t event);
 /* KOLO_OK: the stream is empty; KOLO_IN_PROGRESS: it is not. */
 kolo_status_t kit_query(const kit_rank_t *r, void *stream);
 

@@ -44,6 +44,9 @@ static const struct {
     F(api.stream_create, "cuStreamCreate"),
     F(api.stream_destroy, "cuStreamDestroy_v2"),
     F(api.stream_sync, "cuStreamSynchronize"),
+    F(api.event_create, "cuEventCreate"),
+    F(api.event_record, "cuEventRecord"),
+    F(api.event_destroy, "cuEventDestroy_v2"),
     F(ctx_set, "cuCtxSetCurrent"),
     F(alloc, "cuMemAlloc_v2"),
     F(free, "cuMemFree_v2"),
@@ -221,6 +224,21 @@ kolo_status_t kit_query(const kit_rank_t *r, void *stream)
     kolo_cu_result_t result = driver.stream_query(stream);
     if (result == KOLO_CU_NOT_READY) return KOLO_IN_PROGRESS;
     return CU(result) ? KOLO_OK : KOLO_ERR_SYSTEM;
+}
+
+bool kit_event_new(kolo_cu_event_t *event)
+{
+    return CU(driver.api.event_create(event, KOLO_CU_EVENT_NO_TIMING));
+}
+
+bool kit_event_record(kolo_cu_event_t event, void *stream)
+{
+    return CU(driver.api.event_record(event, stream));
+}
+
+void kit_event_end(kolo_cu_event_t event)
+{
+    CU(driver.api.event_destroy(event));
 }
 
 void kit_nap(void)

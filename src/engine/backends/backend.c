@@ -233,6 +233,26 @@ int kolo_backend_choose(const kolo_set_t *s, const kolo_need_t *need)
     return KOLO_ITSELF;
 }
 
+bool kolo_backend_takes_device(const kolo_set_t *s, const kolo_need_t *need)
+{
+    const kolo_backends_t *b = s->engine->backends;
+    kolo_need_t there = *need, here = *need;
+    there.memory = KOLO_MEMORY_DEVICE;
+    here.memory = KOLO_MEMORY_HOST;
+    for (int i = 0; i < b->norder[need->work]; i++) {
+        const kolo_backend_choice_t *choice = &b->order[need->work][i];
+        if (!choice->on) continue;
+        if (known[choice->number]->takes(s, &there)) return true;
+        if (known[choice->number]->takes(s, &here)) return false;
+    }
+    return false;
+}
+
+bool kolo_backend_is_kolo(const kolo_set_t *s, const kolo_need_t *need)
+{
+    return kolo_backend_choose(s, need) == KOLO_ITSELF;
+}
+
 kolo_status_t kolo_backend_run(kolo_set_t *s, const kolo_move_t *move)
 {
     int number = kolo_backend_choose(s, &move->need);
@@ -242,7 +262,8 @@ kolo_status_t kolo_backend_run(kolo_set_t *s, const kolo_move_t *move)
     KOLO_TALLY(slot->moves, 1);
     KOLO_TALLY(slot->bytes, move->need.bytes);
     kolo_status_t status = known[number]->run(s, atomic_load(&s->backend_here[number]), move);
-    if (status != KOLO_OK) s->engine->foreign_failure = number != KOLO_ITSELF;
+    if (status != KOLO_OK)
+        s->engine->foreign_failure = number != KOLO_ITSELF || move->need.memory == KOLO_MEMORY_DEVICE;
     return status;
 }
 

@@ -98,6 +98,11 @@ bool kolo_backend_switch(struct kolo_tensor_engine *e, kolo_work_t work, const c
 
 /* The number of the one that would run it. */
 int kolo_backend_choose(const kolo_set_t *s, const kolo_need_t *need);
+/* Would one run it on device memory? The first in the order that takes it at all decides: who takes host memory
+ * alone gets it there. need->memory is not looked at. */
+bool kolo_backend_takes_device(const kolo_set_t *s, const kolo_need_t *need);
+/* The one that would run it is Kolo. */
+bool kolo_backend_is_kolo(const kolo_set_t *s, const kolo_need_t *need);
 /* Runs it by the one that is chosen, whose number is in e->backend_ran then. */
 kolo_status_t kolo_backend_run(kolo_set_t *s, const kolo_move_t *move);
 void kolo_backends_leave(kolo_set_t *s, bool abort);

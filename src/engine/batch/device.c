@@ -82,6 +82,7 @@ kolo_status_t kolo_devices_init(struct kolo_tensor_engine *e, kolo_comm_t comm)
     e->devices = calloc(1, sizeof *e->devices);
     if (!e->devices) return kolo_fail(KOLO_ERR_NO_MEMORY, "engine_init: out of memory");
     kolo_cuda_load_if_used();
+    e->devices->late_tail = &e->devices->late;
     pthread_mutex_init(&e->devices->lock, NULL);
     e->devices->overlap =
         kolo_engine_overlap == KOLO_OVERLAP_ON || (kolo_engine_overlap == KOLO_OVERLAP_AUTO && room);
@@ -159,6 +160,23 @@ static bool passed_already(kolo_entry_t *entry)
     return status == KOLO_OK;
 }
 
+/* The stream of the device waits, and nobody else. The first tensor decides which GPU this rank works on. */
+static kolo_status_t place_on_gpu(struct kolo_tensor_engine *e, const kolo_tensor_memory_t *memory,
+                                  kolo_entry_t *entry, const char *what)
+{
+    int none = -1, number = entry->use->number;
+    const kolo_request_t *q = &entry->request;
+    atomic_compare_exchange_strong(&e->device, &none, number);
+    bool adasum = q->work == KOLO_WORK_ALL_REDUCE && q->op == KOLO_ADASUM; /* its arithmetic is the CPU's */
+    entry->request.device = atomic_load(&e->device) == number && !adasum;
+    entry->after = entry->ready;
+    entry->ready = NULL;
+    entry->stream = memory ? memory->stream : NULL;
+    if (!entry->stream) return KOLO_OK;
+    kolo_status_t status = entry->use->ops->note(entry->use->queue, entry->stream, &entry->note);
+    return status == KOLO_OK ? KOLO_OK : kolo_fail_prefix(status, "%s: tensor %s: ", what, q->name.text);
+}
+
 kolo_status_t kolo_devices_place(struct kolo_tensor_engine *e, const kolo_tensor_memory_t *memory,
                                  kolo_entry_t *entry, const char *what)
 {
@@ -173,7 +191,13 @@ kolo_status_t kolo_devices_place(struct kolo_tensor_engine *e, const kolo_tensor
     }
     KOLO_TRY(check_owner(entry, entry->input, device, "input", what));
     KOLO_TRY(check_owner(entry, entry->output, device, "output", what));
+    if (memory && memory->stream && !(entry->use && entry->use->ops->stream))
+        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
+                         "%s: tensor %s: a stream comes with memory of a GPU; device %d has no streams", what,
+                         entry->request.name.text, device);
     entry->ready = memory ? memory->ready : NULL;
     if (entry->ready && passed_already(entry)) entry->ready = NULL;
+    if (entry->use && entry->use->ops->stream && entry->request.work < KOLO_WORK_JOIN)
+        KOLO_TRY(place_on_gpu(e, memory, entry, what));
     return entry->use || entry->ready ? kolo_finisher_start(e) : KOLO_OK;
 }

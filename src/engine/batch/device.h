@@ -37,10 +37,10 @@ typedef struct kolo_use {
     const kolo_mem_ops_t *row; /* NULL: the CPU's own */
     const kolo_mem_queue_ops_t *ops;
     void *queue;
-    pthread_mutex_t lock; /* one at a time in the queue */
-    kolo_mem_t
-        buffers[KOLO_FUSION_BUFFERS]; /* as large as the host's of the same number, which is pinned; or none */
-    bool stuck;                       /* it did not come to an end */
+    pthread_mutex_t lock;                    /* one at a time in the queue */
+    kolo_mem_t buffers[KOLO_FUSION_BUFFERS]; /* each as large as the host's, which is pinned; or none */
+    kolo_mem_t rooms[2];                     /* native.h: fusion buffers of what never leaves the device */
+    bool stuck;                              /* it did not come to an end */
 } kolo_use_t;
 
 /* Says whose a flight is: FREE and TAKEN are the loop's. What `uses` names has work queued, and who completes the
@@ -52,7 +52,13 @@ typedef enum {
     KOLO_FLIGHT_SETTLING
 } kolo_flight_state_t;
 
-/* Tensors on their way through a fusion buffer, or a single one that is staged. */
+#define KOLO_FLIGHT_STEPS 8
+typedef struct {
+    int what; /* KOLO_DO_... that ended here; -1: the begin */
+    uint64_t stamp;
+} kolo_flight_step_t;
+
+/* Tensors on their way through a fusion buffer, a single one that is staged, or what runs on a GPU. */
 typedef struct kolo_flight {
     _Atomic int state; /* kolo_flight_state_t */
     kolo_lane_t *lane;
@@ -67,9 +73,18 @@ typedef struct kolo_flight {
     size_t nlifts, lifts_room;
     void *scratch[2]; /* host memory, pinned on `on` */
     kolo_use_t *on;
+    kolo_set_t *set; /* native.h; NULL: it passes through host memory */
+    kolo_flight_step_t steps[KOLO_FLIGHT_STEPS];
+    int nsteps;
+    struct kolo_late *late; /* what the timeline is to hear of it */
 } kolo_flight_t;
 
-#define KOLO_FLIGHTS 4
+typedef struct kolo_native {
+    kolo_use_t *use;
+    kolo_flight_t *flight;
+} kolo_native_t;
+
+#define KOLO_FLIGHTS 16
 
 typedef struct {
     void *memory;
@@ -85,6 +100,9 @@ typedef struct kolo_devices {
     kolo_flight_t flights[KOLO_FLIGHTS];
     int next_flight;
     bool overlap; /* the CPU has cores to pack on */
+    kolo_native_t native;
+    struct kolo_late *late, **late_tail; /* under the lock: for the loop to put into the timeline */
+    _Atomic bool has_late;
 
     /* finish.c */
     bool started;
@@ -117,6 +135,12 @@ kolo_status_t kolo_use_lift(kolo_use_t *use, const kolo_lift_t *list, size_t n);
 kolo_status_t kolo_use_fetch(kolo_use_t *use, void *host, const void *memory, size_t bytes);
 kolo_status_t kolo_use_store(kolo_use_t *use, void *memory, const void *host, size_t bytes);
 kolo_status_t kolo_use_mark(kolo_use_t *use, uint64_t *mark);
+/* What is queued from here on comes after what the entry's submission named; *waited: there is something. */
+kolo_status_t kolo_use_follow(kolo_use_t *use, kolo_entry_t *entry, bool *waited);
+/* The program's stream waits for the mark. */
+kolo_status_t kolo_use_lead(kolo_use_t *use, uint64_t mark, void *stream);
+kolo_status_t kolo_use_stamp(kolo_use_t *use, uint64_t *stamp);
+kolo_status_t kolo_use_time(kolo_use_t *use, uint64_t stamp, uint64_t *ns);
 /* The loop, until a mark is reached or the engine is to end. `what` is being done for whom. */
 kolo_status_t kolo_use_wait(struct kolo_tensor_engine *e, kolo_use_t *use, uint64_t mark, const char *what);
 
@@ -131,6 +155,9 @@ void kolo_finisher_stop(struct kolo_tensor_engine *e);
 kolo_status_t kolo_flight_status(struct kolo_tensor_engine *e, const kolo_flight_t *flight);
 /* Completes its entries, with a failure unless status is KOLO_OK, and frees it. */
 void kolo_flight_finish(struct kolo_tensor_engine *e, kolo_flight_t *flight, kolo_status_t status);
+
+/* The loop: puts into the timeline what the finisher has found out. */
+void kolo_finisher_publish(struct kolo_tensor_engine *e);
 
 /* fusion.c, the loop's. Room for so many bytes of host memory that nobody uses, until the next call here. */
 kolo_status_t kolo_fusion_room(struct kolo_tensor_engine *e, size_t bytes, void **memory);

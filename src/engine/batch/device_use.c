@@ -57,6 +57,36 @@ kolo_status_t kolo_use_mark(kolo_use_t *use, uint64_t *mark)
     return leave(use, use->ops->mark(use->queue, mark));
 }
 
+kolo_status_t kolo_use_follow(kolo_use_t *use, kolo_entry_t *entry, bool *waited)
+{
+    kolo_status_t status = KOLO_OK;
+    if (!entry->after && !entry->note) return KOLO_OK;
+    *waited = true;
+    pthread_mutex_lock(&use->lock);
+    if (entry->after) status = use->ops->wait(use->queue, entry->after);
+    if (entry->note && status == KOLO_OK) status = use->ops->wait_note(use->queue, entry->note);
+    entry->after = entry->note = NULL;
+    return leave(use, status);
+}
+
+kolo_status_t kolo_use_lead(kolo_use_t *use, uint64_t mark, void *stream)
+{
+    pthread_mutex_lock(&use->lock);
+    return leave(use, use->ops->lead(use->queue, mark, stream));
+}
+
+kolo_status_t kolo_use_stamp(kolo_use_t *use, uint64_t *stamp)
+{
+    pthread_mutex_lock(&use->lock);
+    return leave(use, use->ops->stamp(use->queue, stamp));
+}
+
+kolo_status_t kolo_use_time(kolo_use_t *use, uint64_t stamp, uint64_t *ns)
+{
+    pthread_mutex_lock(&use->lock);
+    return leave(use, use->ops->time_of(use->queue, stamp, ns));
+}
+
 static void describe_wait(void *arg, char *buf, size_t bytes)
 {
     snprintf(buf, bytes, "%s", (const char *)arg);

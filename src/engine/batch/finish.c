@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "engine/batch/device.h"
 #include "engine/batch/perform.h"
+#include "engine/timeline/timeline.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -80,6 +81,23 @@ static bool look_at_flights(struct kolo_tensor_engine *e, int *left, bool *poll)
             if (flight->uses >> u & 1) *poll |= !atomic_load(&d->uses[u])->ops->tells;
     }
     return moved;
+}
+
+void kolo_finisher_publish(struct kolo_tensor_engine *e)
+{
+    kolo_devices_t *d = e->devices;
+    if (KOLO_LIKELY(!atomic_load_explicit(&d->has_late, memory_order_acquire))) return;
+    pthread_mutex_lock(&d->lock);
+    kolo_late_t *late = d->late;
+    d->late = NULL;
+    d->late_tail = &d->late;
+    atomic_store(&d->has_late, false);
+    pthread_mutex_unlock(&d->lock);
+    for (kolo_late_t *next; late; late = next) {
+        next = late->next;
+        kolo_late_put(e, late);
+        kolo_late_free(late);
+    }
 }
 
 /* ---- the thread ---- */

@@ -2,7 +2,8 @@
  *
  * Batches in flight: what is packed, reduced or unpacked, on which devices, and what its end completes.
  */
-#include "engine/batch/device.h"
+#include "engine/batch/native.h"
+#include "engine/timeline/timeline.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -36,7 +37,25 @@ kolo_status_t kolo_flight_status(struct kolo_tensor_engine *e, const kolo_flight
         if (status == KOLO_IN_PROGRESS) return status;
         if (status != KOLO_OK) result = kolo_fail_prefix(status, "device %d: ", i);
     }
-    return result;
+    return result == KOLO_OK && flight->set ? kolo_native_result(e, flight) : result;
+}
+
+/* The times of a flight that a GPU has come to the end of, for the loop to put into the timeline. */
+static void leave_times(struct kolo_tensor_engine *e, kolo_flight_t *flight)
+{
+    kolo_devices_t *d = e->devices;
+    kolo_late_t *late = flight->late;
+    flight->late = NULL;
+    for (int i = 0; i < flight->nsteps; i++) {
+        kolo_use_t *use = atomic_load(&d->uses[__builtin_ctz(flight->uses)]);
+        if (kolo_use_time(use, flight->steps[i].stamp, &late->ns[i]) != KOLO_OK) break;
+        late->what[late->nsteps++] = flight->steps[i].what;
+    }
+    pthread_mutex_lock(&d->lock);
+    *d->late_tail = late;
+    d->late_tail = &late->next;
+    atomic_store(&d->has_late, true);
+    pthread_mutex_unlock(&d->lock);
 }
 
 void kolo_flight_finish(struct kolo_tensor_engine *e, kolo_flight_t *flight, kolo_status_t status)
@@ -48,6 +67,10 @@ void kolo_flight_finish(struct kolo_tensor_engine *e, kolo_flight_t *flight, kol
         snprintf(text, sizeof text, "tensor %.511s: its result was lost: %.400s",
                  flight->entries[i]->request.name.text, kolo_error_text());
         kolo_entry_fail(flight->entries[i], status, text);
+    }
+    if (flight->late) {
+        kolo_late_ended(flight->late, status);
+        leave_times(e, flight);
     }
     kolo_lane_finish(lane, flight->entries, n);
     atomic_fetch_sub(&lane->nelsewhere, n);
@@ -106,6 +129,8 @@ kolo_status_t kolo_flight_take(struct kolo_tensor_engine *e, kolo_lane_t *lane, 
     flight->now = true;
     flight->buffer = -1;
     flight->nentries = flight->nlifts = 0;
+    flight->set = NULL;
+    flight->nsteps = 0;
     atomic_store(&flight->state, KOLO_FLIGHT_TAKEN);
     *out = flight;
     return KOLO_OK;

@@ -63,7 +63,7 @@ static size_t take_batch(const kolo_fuse_rules_t *rules, kolo_response_t **left,
         int64_t more = open ? bytes_of(r) : 0;
         if (open && is_wall(r)) open = false;
         if (open && may_fuse(rules, r, more) && r->request.type == first->request.type &&
-            r->request.op == first->request.op && bytes + more <= rules->threshold) {
+            r->request.op == first->request.op && r->device == first->device && bytes + more <= rules->threshold) {
             bytes += more;
             b->responses[(*at)++] = r;
             continue;

@@ -10,6 +10,7 @@
  */
 #include "engine/batch/device.h"
 #include "engine/batch/perform.h"
+#include "engine/timeline/timeline.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -131,7 +132,9 @@ static kolo_status_t pack_device(struct kolo_tensor_engine *e, kolo_use_t *use, 
     size_t elem = kolo_type_size(batch[0]->request.type), at = 0, first = flight->nlifts;
     KOLO_TRY(grow_device(e, use, flight->buffer));
     for (size_t i = 0; i < n; at += count_of(batch[i++]) * elem) {
+        bool waited;
         if (use_of(batch[i]) != use->number) continue;
+        KOLO_TRY(kolo_use_follow(use, batch[i]->entry, &waited));
         kolo_lift_t *l = add_lift(flight, batch[i]);
         l->to = (char *)use->buffers[flight->buffer].address + at;
         l->from = batch[i]->entry->input;
@@ -329,11 +332,16 @@ static void free_buffer(kolo_devices_t *d, int b)
 void kolo_fusion_fini(struct kolo_tensor_engine *e)
 {
     kolo_devices_t *d = e->devices;
+    for (int i = 0; i < KOLO_DEVICES_MAX; i++) {
+        kolo_use_t *use = atomic_load(&d->uses[i]);
+        for (int k = 0; use && !use->stuck && k < 2; k++) kolo_mem_free(&use->rooms[k]);
+    }
     for (int b = 0; b < KOLO_FUSION_BUFFERS; b++) free_buffer(d, b);
     for (int i = 0; i < KOLO_FLIGHTS; i++) {
         kolo_flight_t *flight = &d->flights[i];
         if (is_kept(d, flight)) continue;
         kolo_flight_free(flight);
+        kolo_late_free(flight->late);
         free(flight->entries);
         free(flight->lifts);
     }

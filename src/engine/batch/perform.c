@@ -6,7 +6,7 @@
  */
 #include "engine/batch/perform.h"
 #include "engine/backends/backend.h"
-#include "engine/batch/device.h"
+#include "engine/batch/native.h"
 #include "engine/timeline/timeline.h"
 
 #include <stdio.h>
@@ -20,6 +20,10 @@ kolo_status_t kolo_output_find(kolo_set_t *s, kolo_entry_t *entry, const int64_t
 {
     *output =
         (kolo_output_t){kolo_output_memory(entry, shape, ndims), NULL, kolo_output_bytes(entry, shape, ndims)};
+    if (s->engine->native)
+        return output->data || output->bytes == 0
+                   ? KOLO_OK
+                   : kolo_native_room(s, KOLO_ROOM_OUTPUT, output->bytes, &output->data);
     if (entry->use) return kolo_stage_room(s, entry, output->bytes, &output->data);
     if (output->data || output->bytes == 0) return KOLO_OK;
     output->data = output->scratch = malloc(output->bytes);
@@ -29,9 +33,17 @@ kolo_status_t kolo_output_find(kolo_set_t *s, kolo_entry_t *entry, const int64_t
 kolo_status_t kolo_output_done(kolo_entry_t *entry, const kolo_output_t *output, kolo_status_t status)
 {
     free(output->scratch);
-    if (status != KOLO_OK || !entry->use) return status;
+    if (status != KOLO_OK || !entry->use || entry->use->engine->native) return status;
     if (entry->status == KOLO_OK) return kolo_stage_out(entry, entry->output, output->bytes);
     kolo_stage_drop(entry);
+    return KOLO_OK;
+}
+
+kolo_status_t kolo_scale_there(kolo_set_t *s, void *dst, const void *src, size_t count, kolo_type_t type,
+                               double factor)
+{
+    if (s->engine->native) return kolo_native_lift(s, &(kolo_lift_t){dst, src, count, type, KOLO_SUM, factor}, 1);
+    kolo_scale(dst, src, count, type, factor);
     return KOLO_OK;
 }
 
@@ -55,6 +67,10 @@ static void traced(kolo_set_t *s, kolo_response_t *const *batch, size_t n, int w
 {
     uint64_t from = *since;
     timed(part, since);
+    if (s->engine->native) {
+        if (KOLO_UNLIKELY(s->engine->timeline != NULL)) kolo_native_step(s, what);
+        return;
+    }
     bool nothing = (what == KOLO_DO_INPUT || what == KOLO_DO_OUTPUT) && *since - from < NOTHING_NS;
     if (KOLO_UNLIKELY(s->engine->timeline != NULL) && !nothing) kolo_trace_do(s, batch, n, what, from, *since);
 }
@@ -79,6 +95,11 @@ static size_t extra_of(kolo_set_t *s, const kolo_request_t *q, size_t count, siz
     return scratch_at(bytes) - bytes + kolo_adasum_scratch(s, count, kolo_type_size(q->type), ntensors);
 }
 
+static kolo_memory_t memory_of(const kolo_set_t *s)
+{
+    return s->engine->native ? KOLO_MEMORY_DEVICE : KOLO_MEMORY_HOST;
+}
+
 /* The first `used` bytes of the buffer are in use. */
 static kolo_status_t all_reduce(kolo_set_t *s, kolo_response_t *const *batch, size_t n, const void *in, void *out,
                                 size_t count, kolo_op_t op, void *buffer, size_t used)
@@ -86,10 +107,11 @@ static kolo_status_t all_reduce(kolo_set_t *s, kolo_response_t *const *batch, si
     kolo_type_t type = batch[0]->request.type;
     size_t bytes = count * kolo_type_size(type);
     if (op != KOLO_ADASUM)
-        return kolo_backend_run(s, &(kolo_move_t){.need = {KOLO_WORK_ALL_REDUCE, type, op, KOLO_MEMORY_HOST, bytes},
+        return kolo_backend_run(s, &(kolo_move_t){.need = {KOLO_WORK_ALL_REDUCE, type, op, memory_of(s), bytes},
                                                   .in = in,
                                                   .out = out,
-                                                  .count = count});
+                                                  .count = count,
+                                                  .stream = kolo_native_stream(s)});
     if (in != out && count > 0) memcpy(out, in, bytes);
     return kolo_adasum(s, batch, n, out, (char *)buffer + scratch_at(used));
 }
@@ -114,14 +136,16 @@ static kolo_status_t reduce_alone(kolo_set_t *s, kolo_response_t *const *batch)
     KOLO_TRY(kolo_output_find(s, entry, q->shape, q->ndims, &out));
     const void *in = entry->input;
     if (q->prescale != 1.0) {
-        kolo_scale(out.data, in, count, q->type, q->prescale);
+        KOLO_TRY(kolo_scale_there(s, out.data, in, count, q->type, q->prescale));
         in = out.data;
     }
-    traced(s, batch, 1, KOLO_DO_INPUT, &s->engine->tally.pack_ns, &since);
+    if (q->prescale != 1.0 || !s->engine->native)
+        traced(s, batch, 1, KOLO_DO_INPUT, &s->engine->tally.pack_ns, &since);
     kolo_status_t status = all_reduce(s, batch, 1, in, out.data, count, op, buffer, used);
     traced(s, batch, 1, operation_of(s, q), &s->engine->tally.operate_ns, &since);
-    if (status == KOLO_OK && factor != 1.0) kolo_scale(out.data, out.data, count, q->type, factor);
-    traced(s, batch, 1, KOLO_DO_OUTPUT, &s->engine->tally.pack_ns, &since);
+    if (status == KOLO_OK && factor != 1.0)
+        status = kolo_scale_there(s, out.data, out.data, count, q->type, factor);
+    if (factor != 1.0 || !s->engine->native) traced(s, batch, 1, KOLO_DO_OUTPUT, &s->engine->tally.pack_ns, &since);
     return kolo_output_done(entry, &out, status);
 }
 
@@ -140,7 +164,7 @@ typedef struct {
 /* Several tensors, or one that the CPU does not reach. */
 static bool is_buffered(const batch_t *b)
 {
-    const kolo_response_t *r = b->responses[0];
+    const kolo_response_t *r = b->responses[0]; /* of what does not run on GPUs */
     if (r->status != KOLO_OK || r->request.work != KOLO_WORK_ALL_REDUCE) return false;
     return b->n > 1 || (r->entry && r->entry->use);
 }
@@ -207,10 +231,71 @@ static kolo_status_t run_alone(kolo_set_t *s, const kolo_response_t *r, batch_t 
     }
 }
 
+/* On the GPU a tensor begins at a multiple of this, whatever its type and those before it. */
+#define NATIVE_ALIGN ((size_t)16)
+
+static size_t native_bytes(const kolo_response_t *r)
+{
+    return KOLO_ROUND_UP(count_of(r) * kolo_type_size(r->request.type), NATIVE_ALIGN);
+}
+
+/* Where the results of a batch go; KOLO_OK also where a tensor has none and fails. */
+static size_t unpack_native(kolo_set_t *s, batch_t *b, char *packed, kolo_lift_t *lifts)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < b->n; packed += native_bytes(b->responses[i++])) {
+        const kolo_response_t *r = b->responses[i];
+        double factor = r->request.postscale;
+        kolo_reduction_of(s, r->request.op, &factor);
+        void *output = kolo_output_memory(r->entry, r->request.shape, r->request.ndims);
+        if (r->entry->status == KOLO_OK)
+            lifts[n++] = (kolo_lift_t){output, packed, count_of(r), r->request.type, KOLO_SUM, factor};
+    }
+    return n;
+}
+
+/* The same as reduce_fused(), queued on a GPU. */
+static kolo_status_t reduce_native(kolo_set_t *s, batch_t *b)
+{
+    struct kolo_tensor_engine *e = s->engine;
+    const kolo_request_t *q = &b->responses[0]->request;
+    kolo_lift_t *lifts = e->native->flight->lifts;
+    size_t bytes = 0, at = 0;
+    uint64_t since = kolo_now_ns();
+    double factor = 1.0;
+    void *packed;
+    for (size_t i = 0; i < b->n; i++) bytes += native_bytes(b->responses[i]);
+    KOLO_TRY(kolo_native_room(s, KOLO_ROOM_INPUT, bytes, &packed));
+    for (size_t i = 0; i < b->n; at += native_bytes(b->responses[i++])) {
+        const kolo_response_t *r = b->responses[i];
+        lifts[i] = (kolo_lift_t){(char *)packed + at, r->entry->input, count_of(r),
+                                 r->request.type,     KOLO_SUM,        r->request.prescale};
+    }
+    KOLO_TRY(kolo_native_lift(s, lifts, b->n));
+    traced(s, b->responses, b->n, KOLO_DO_COPY_IN, &e->tally.pack_ns, &since);
+    KOLO_TRY(all_reduce(s, b->responses, b->n, packed, packed, bytes / kolo_type_size(q->type),
+                        kolo_reduction_of(s, q->op, &factor), NULL, 0));
+    traced(s, b->responses, b->n, operation_of(s, q), &e->tally.operate_ns, &since);
+    KOLO_TRY(kolo_native_lift(s, lifts, unpack_native(s, b, packed, lifts)));
+    traced(s, b->responses, b->n, KOLO_DO_COPY_OUT, &e->tally.pack_ns, &since);
+    KOLO_TALLY(e->tally.packed_bytes, bytes);
+    KOLO_TALLY(e->tally.reduced_bytes, bytes);
+    return KOLO_OK;
+}
+
+static kolo_status_t run_native(kolo_set_t *s, batch_t *b)
+{
+    KOLO_TRY(b->n > 1 ? reduce_native(s, b) : run_alone(s, b->responses[0], b));
+    return kolo_native_end(s, b->responses, b->n, s->engine->entries, &b->ndone, &b->later);
+}
+
 static kolo_status_t run(kolo_set_t *s, batch_t *b)
 {
     const kolo_response_t *r = b->responses[0];
+    bool native;
     if (r->status == KOLO_OK && r->request.work < KOLO_MOVES) KOLO_TALLY(s->engine->tally.operations, 1);
+    KOLO_TRY(kolo_native_begin(s, b->responses, b->n, &native));
+    if (native) return run_native(s, b);
     if (is_buffered(b)) return reduce_fused(s, b);
     kolo_status_t status = KOLO_OK;
     if (r->status == KOLO_OK) {
@@ -265,7 +350,8 @@ kolo_status_t kolo_perform(kolo_set_t *s, const kolo_batches_t *batches)
     batch_t now = batch_at(batches, 0), next;
     for (size_t i = 0; i < batches->nbatches; i++, now = next) {
         if (now.more) next = batch_at(batches, i + 1);
-        if (now.more && is_buffered(&next) && kolo_fusion_overlaps(s, next.responses, next.n))
+        if (now.more && is_buffered(&next) && !kolo_native_may(s, next.responses[0]) &&
+            kolo_fusion_overlaps(s, next.responses, next.n))
             KOLO_TRY(begin(s, &next, true));
         KOLO_TRY(perform(s, &now));
         if (!now.more) break;

@@ -17,6 +17,9 @@ kolo_status_t kolo_adasum(kolo_set_t *s, kolo_response_t *const *batch, size_t n
 kolo_status_t kolo_perform(kolo_set_t *s, const kolo_batches_t *batches);
 /* perform_move.c: what is not reduced in batches; the entry is completed by the caller. */
 kolo_status_t kolo_perform_move(kolo_set_t *s, const kolo_response_t *response);
+/* dst becomes src times the factor: at once, or queued on the GPU that the operation runs on. */
+kolo_status_t kolo_scale_there(kolo_set_t *s, void *dst, const void *src, size_t count, kolo_type_t type,
+                               double factor);
 /* kolo_output_memory() for who puts it there: memory of the CPU in any case, so that this rank takes part, and to
  * be given back by kolo_output_done(). */
 typedef struct {

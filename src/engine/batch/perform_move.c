@@ -4,7 +4,7 @@
  * while they run (check.c), so each has its entry.
  */
 #include "engine/backends/backend.h"
-#include "engine/batch/device.h"
+#include "engine/batch/native.h"
 #include "engine/batch/perform.h"
 
 #include <stdlib.h>
@@ -43,17 +43,18 @@ static kolo_status_t note_parts(const kolo_set_t *s, kolo_entry_t *entry, const 
     return KOLO_OK;
 }
 
-static kolo_need_t need_of(const kolo_request_t *q, size_t elements)
+static kolo_need_t need_of(const kolo_set_t *s, const kolo_request_t *q, size_t elements)
 {
-    return (kolo_need_t){q->work, q->type, q->op, KOLO_MEMORY_HOST, elements * kolo_type_size(q->type)};
+    kolo_memory_t memory = s->engine->native ? KOLO_MEMORY_DEVICE : KOLO_MEMORY_HOST;
+    return (kolo_need_t){q->work, q->type, q->op, memory, elements * kolo_type_size(q->type)};
 }
 
-/* Where the CPU can read this rank's input. */
+/* Where whoever runs the operation can read this rank's input. */
 static kolo_status_t find_input(kolo_set_t *s, kolo_entry_t *entry, const void **input)
 {
     const kolo_request_t *q = &entry->request;
     *input = entry->input;
-    if (!entry->use) return KOLO_OK;
+    if (!entry->use || s->engine->native) return KOLO_OK;
     return kolo_stage_in(s, entry, elements_from(q, 0) * kolo_type_size(q->type), input);
 }
 
@@ -70,7 +71,8 @@ static kolo_status_t all_gather(kolo_set_t *s, const kolo_response_t *r, kolo_en
     KOLO_TRY(find_input(s, entry, &in));
     KOLO_TRY(note_parts(s, entry, r->rows));
     KOLO_TRY(kolo_output_find(s, entry, shape, q->ndims, &out));
-    kolo_status_t status = kolo_backend_run(s, &(kolo_move_t){.need = need_of(q, elements_from(q, 1) * rows),
+    kolo_status_t status = kolo_backend_run(s, &(kolo_move_t){.stream = kolo_native_stream(s),
+                                                              .need = need_of(s, q, elements_from(q, 1) * rows),
                                                               .in = in,
                                                               .out = out.data,
                                                               .counts = counts,
@@ -87,8 +89,12 @@ static kolo_status_t broadcast(kolo_set_t *s, kolo_entry_t *entry)
     if (root) KOLO_TRY(find_input(s, entry, &in));
     KOLO_TRY(kolo_output_find(s, entry, q->shape, q->ndims, &out));
     size_t count = elements_from(q, 0);
-    kolo_status_t status = kolo_backend_run(
-        s, &(kolo_move_t){.need = need_of(q, count), .in = in, .out = out.data, .count = count, .root = q->root});
+    kolo_status_t status = kolo_backend_run(s, &(kolo_move_t){.stream = kolo_native_stream(s),
+                                                              .need = need_of(s, q, count),
+                                                              .in = in,
+                                                              .out = out.data,
+                                                              .count = count,
+                                                              .root = q->root});
     return kolo_output_done(entry, &out, status);
 }
 
@@ -115,7 +121,8 @@ static kolo_status_t all_to_all(kolo_set_t *s, const kolo_response_t *response, 
     KOLO_TRY(kolo_output_find(s, entry, shape, q->ndims, &out));
     int64_t rows = 0; /* of all ranks */
     for (int r = 0; r < s->size; r++) rows += response->rows[r];
-    kolo_status_t status = kolo_backend_run(s, &(kolo_move_t){.need = need_of(q, row * (size_t)rows),
+    kolo_status_t status = kolo_backend_run(s, &(kolo_move_t){.stream = kolo_native_stream(s),
+                                                              .need = need_of(s, q, row * (size_t)rows),
                                                               .in = in,
                                                               .out = out.data,
                                                               .counts = table(s, 0),
@@ -142,15 +149,21 @@ static kolo_status_t reduce_scatter(kolo_set_t *s, kolo_entry_t *entry)
     kolo_status_t status = KOLO_OK;
     if (q->prescale != 1.0 && total > 0) {
         void *scaled = NULL;
-        status = kolo_fusion_room(s->engine, total * kolo_type_size(q->type), &scaled);
-        if (status == KOLO_OK) kolo_scale(scaled, src, total, q->type, q->prescale);
+        size_t bytes = total * kolo_type_size(q->type);
+        status = s->engine->native ? kolo_native_room(s, KOLO_ROOM_INPUT, bytes, &scaled)
+                                   : kolo_fusion_room(s->engine, bytes, &scaled);
+        if (status == KOLO_OK) status = kolo_scale_there(s, scaled, src, total, q->type, q->prescale);
         src = scaled;
     }
-    kolo_move_t move = {.need = need_of(q, total), .in = src, .out = out.data, .counts = counts};
+    kolo_move_t move = {.stream = kolo_native_stream(s),
+                        .need = need_of(s, q, total),
+                        .in = src,
+                        .out = out.data,
+                        .counts = counts};
     move.need.op = op;
     if (status == KOLO_OK) status = kolo_backend_run(s, &move);
     if (status == KOLO_OK && factor != 1.0 && counts[s->rank] > 0)
-        kolo_scale(out.data, out.data, counts[s->rank], q->type, factor);
+        status = kolo_scale_there(s, out.data, out.data, counts[s->rank], q->type, factor);
     return kolo_output_done(entry, &out, status);
 }
 

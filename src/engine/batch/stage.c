@@ -15,6 +15,8 @@ static kolo_status_t room(kolo_set_t *s, kolo_entry_t *entry, int which, size_t 
     if (!entry->stage) {
         KOLO_TRY(kolo_flight_take(s->engine, &s->lane, 1, &entry->stage));
         entry->stage->on = use;
+        bool waited;
+        KOLO_TRY(kolo_use_follow(use, entry, &waited));
     }
     if (posix_memalign(memory, 4096, KOLO_MAX(bytes, (size_t)1)))
         return kolo_fail(KOLO_ERR_NO_MEMORY, "engine: out of memory for tensor %s of device %d, %zu bytes",

@@ -177,7 +177,7 @@ static kolo_status_t fill(kolo_cache_t *cache, kolo_cache_slot_t *s, const kolo_
     return kolo_names_add(&cache->names, &s->request.name);
 }
 
-kolo_status_t kolo_cache_put(kolo_cache_t *cache, const kolo_request_t *request, const int64_t *rows)
+kolo_status_t kolo_cache_put(kolo_cache_t *cache, const kolo_request_t *request, const int64_t *rows, bool device)
 {
     if (cache->capacity == 0 || cache->off) return KOLO_OK;
     kolo_name_t *found = kolo_names_find(&cache->names, &request->name);
@@ -200,6 +200,7 @@ kolo_status_t kolo_cache_put(kolo_cache_t *cache, const kolo_request_t *request,
         return status;
     }
     s->used = true;
+    s->device = device;
     link_newest(cache, slot);
     cache->count++;
     cache->version++;

@@ -36,7 +36,7 @@ static void every_kind_of_work_is_remembered(void **state)
         kolo_request_t q = request(name, 4);
         q.work = (kolo_work_t)work;
         find(&c, &q, KOLO_CACHE_MISS);
-        assert_int_equal(kolo_cache_put(&c, &q, work == KOLO_WORK_ALL_GATHER ? rows : NULL), KOLO_OK);
+        assert_int_equal(kolo_cache_put(&c, &q, work == KOLO_WORK_ALL_GATHER ? rows : NULL, false), KOLO_OK);
         int slot = find(&c, &q, KOLO_CACHE_HIT);
         assert_int_equal(slot, work);
         if (work == KOLO_WORK_ALL_GATHER) assert_int_equal(c.slots[slot].rows[1], 5);
@@ -50,7 +50,7 @@ static void any_difference_is_invalid(void **state)
     kolo_request_t q = request("x", 4);
     (void)state;
     assert_int_equal(kolo_cache_init(&c, 4, 1), KOLO_OK);
-    assert_int_equal(kolo_cache_put(&c, &q, NULL), KOLO_OK);
+    assert_int_equal(kolo_cache_put(&c, &q, NULL, false), KOLO_OK);
     for (int i = 0; i < 9; i++) {
         kolo_request_t other = q;
         if (i == 0) other.work = KOLO_WORK_BROADCAST;
@@ -76,18 +76,18 @@ static void the_longest_unused_is_pushed_out(void **state)
     kolo_request_t a = request("a", 1), b = request("b", 1), d = request("d", 1), e = request("e", 1);
     (void)state;
     assert_int_equal(kolo_cache_init(&c, 2, 1), KOLO_OK);
-    assert_int_equal(kolo_cache_put(&c, &a, NULL), KOLO_OK);
-    assert_int_equal(kolo_cache_put(&c, &b, NULL), KOLO_OK);
+    assert_int_equal(kolo_cache_put(&c, &a, NULL, false), KOLO_OK);
+    assert_int_equal(kolo_cache_put(&c, &b, NULL, false), KOLO_OK);
     kolo_cache_touch(&c, find(&c, &a, KOLO_CACHE_HIT));
-    assert_int_equal(kolo_cache_put(&c, &d, NULL), KOLO_OK);
+    assert_int_equal(kolo_cache_put(&c, &d, NULL, false), KOLO_OK);
     find(&c, &b, KOLO_CACHE_MISS);
     assert_int_equal(find(&c, &a, KOLO_CACHE_HIT), 0);
     assert_int_equal(find(&c, &d, KOLO_CACHE_HIT), 1); /* its place */
-    assert_int_equal(kolo_cache_put(&c, &e, NULL), KOLO_OK);
+    assert_int_equal(kolo_cache_put(&c, &e, NULL, false), KOLO_OK);
     find(&c, &a, KOLO_CACHE_MISS);
     kolo_cache_fini(&c);
     assert_int_equal(kolo_cache_init(&c, 0, 1), KOLO_OK); /* no cache at all */
-    assert_int_equal(kolo_cache_put(&c, &a, NULL), KOLO_OK);
+    assert_int_equal(kolo_cache_put(&c, &a, NULL, false), KOLO_OK);
     find(&c, &a, KOLO_CACHE_MISS);
     kolo_cache_fini(&c);
 }
@@ -101,10 +101,10 @@ static void a_group_is_cached_as_a_whole(void **state)
     a.group = b.group = 99;
     a.group_size = b.group_size = 2;
     assert_int_equal(kolo_cache_init(&c, 3, 1), KOLO_OK);
-    assert_int_equal(kolo_cache_put(&c, &a, NULL), KOLO_OK);
+    assert_int_equal(kolo_cache_put(&c, &a, NULL, false), KOLO_OK);
     find(&c, &a, KOLO_CACHE_MISS);
-    assert_int_equal(kolo_cache_put(&c, &b, NULL), KOLO_OK);
-    assert_int_equal(kolo_cache_put(&c, &d, NULL), KOLO_OK);
+    assert_int_equal(kolo_cache_put(&c, &b, NULL, false), KOLO_OK);
+    assert_int_equal(kolo_cache_put(&c, &d, NULL, false), KOLO_OK);
     find(&c, &a, KOLO_CACHE_HIT);
     kolo_cache_keep_whole(&c, &bits);
     assert_int_equal(bits, 7);
@@ -134,8 +134,8 @@ static void the_same_order_gives_the_same_slots(void **state)
         kolo_cache_found_t found = kolo_cache_find(&one, &q, &slot);
         assert_int_equal(found, kolo_cache_find(&two, &mine, &other));
         if (found == KOLO_CACHE_MISS) {
-            assert_int_equal(kolo_cache_put(&one, &q, NULL), KOLO_OK);
-            assert_int_equal(kolo_cache_put(&two, &mine, NULL), KOLO_OK);
+            assert_int_equal(kolo_cache_put(&one, &q, NULL, false), KOLO_OK);
+            assert_int_equal(kolo_cache_put(&two, &mine, NULL, false), KOLO_OK);
             continue;
         }
         assert_int_equal(slot, other);

@@ -164,6 +164,8 @@ static kolo_status_t answer(kolo_controller_t *c, const kolo_row_t *row)
     }
     kolo_name_init(&r->request.name, r->name, first->name.length);
     if (rows) fill_rows(row, r->rows);
+    r->device = true;
+    for (int k = 0; k < row->nkinds; k++) r->device = r->device && row->kinds[k].request->device;
     r->cacheable = r->status == KOLO_OK && c->njoined == 0 && first->work < KOLO_WORK_ADD_SET;
     kolo_responses_add(&c->out, r);
     return KOLO_OK;

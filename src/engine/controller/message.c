@@ -80,6 +80,7 @@ void kolo_message_put(const kolo_request_t *request, KoloWire__Request *out)
     out->group = request->group;
     out->group_size = request->group_size;
     out->waited_ms = request->waited_ms;
+    out->device = request->device;
 }
 
 static const char *check_name(const ProtobufCBinaryData *name, uint32_t work)
@@ -131,6 +132,7 @@ const char *kolo_message_get(const KoloWire__Request *in, int nranks, char *text
     out->group = in->group;
     out->group_size = in->group_size;
     out->waited_ms = in->waited_ms;
+    out->device = in->device;
     if (change && !kolo_sets_request_is_good(out, nranks)) return "a change of sets";
     return NULL;
 }
@@ -201,6 +203,7 @@ static void put_response(const kolo_response_t *response, int nranks, KoloWire__
     out->n_rows = response->rows ? (size_t)nranks : 0;
     out->last_joined = response->last_joined;
     out->cacheable = response->cacheable;
+    out->device = response->device;
 }
 
 static void put_tuning(const kolo_tuned_t *tuned, KoloWire__Tuning *out)
@@ -290,6 +293,7 @@ static kolo_status_t get_response(const KoloWire__Response *in, int nranks, kolo
     r->request = request;
     r->last_joined = in->last_joined;
     r->cacheable = in->cacheable;
+    r->device = in->device;
     r->name = strdup(text);
     if (in->text.len > 0) r->text = strndup((const char *)in->text.data, in->text.len);
     if (in->n_rows > 0) r->rows = malloc(in->n_rows * sizeof *r->rows);

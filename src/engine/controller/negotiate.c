@@ -159,6 +159,7 @@ static size_t take_hits(kolo_set_t *s)
             r->rows = cached->rows;
             r->slot = slot;
             r->last_joined = -1;
+            r->device = cached->device;
             r->entry = s->engine->hits[slot];
             if (r->entry) r->entry->reported = true;
             kolo_cache_touch(&s->cache, slot);
@@ -190,6 +191,7 @@ static kolo_status_t match_fresh(kolo_set_t *s, const kolo_responses_t *fresh, s
             return kolo_fail(KOLO_ERR_PROTOCOL, "engine: rank %d is told to do %s, which it has not submitted",
                              s->rank, r->request.name.text);
         if (r->entry && r->request.work != KOLO_WORK_JOIN) s->nreported--;
+        r->mine_device = r->entry ? r->entry->request.device : r->device;
         s->engine->ordered[(*count)++] = r;
     }
     return KOLO_OK;

@@ -47,6 +47,7 @@ static void take_fresh(kolo_set_t *s)
     struct kolo_tensor_engine *e = s->engine;
     s->all_here = atomic_load(&s->lane.nelsewhere) == 0; /* before what was elsewhere is taken */
     kolo_entry_t *first = kolo_lane_take(&s->lane);
+    kolo_finisher_publish(e);
     if (KOLO_UNLIKELY(atomic_load(&e->timeline_changed))) kolo_timeline_adopt(e);
     if (KOLO_UNLIKELY(e->timeline != NULL)) kolo_trace_cycle(e);
     for (kolo_entry_t *entry = first, *next; entry; entry = next) {
@@ -71,7 +72,8 @@ static kolo_status_t remember(kolo_set_t *s, const kolo_responses_t *fresh)
         kolo_request_t mine = r->request;
         if (!r->cacheable) continue;
         if (r->rows) mine.shape[0] = r->rows[s->rank];
-        KOLO_TRY(kolo_cache_put(&s->cache, &mine, r->rows));
+        mine.device = r->mine_device;
+        KOLO_TRY(kolo_cache_put(&s->cache, &mine, r->rows, r->device));
     }
     return KOLO_OK;
 }
@@ -174,6 +176,7 @@ static void end_all(struct kolo_tensor_engine *e, kolo_status_t status, const ch
 {
     kolo_queue_close(&e->queue, status, text);
     kolo_finisher_stop(e);
+    kolo_finisher_publish(e);
     for (int id = 0; id < e->nsets; id++) drain(e->sets[id], status, text);
 }
 
@@ -184,6 +187,7 @@ static void finalize_all(struct kolo_tensor_engine *e)
         if (!e->sets[id]->comm || e->sets[id]->removed) continue;
         kolo_backends_leave(e->sets[id], false);
         kolo_talk_leave(e->sets[id], false);
+        kolo_set_finalize_gpu(e->sets[id]);
         kolo_comm_finalize(e->sets[id]->comm);
     }
 }
@@ -216,6 +220,7 @@ void *kolo_engine_loop(void *engine)
     e->failure = atomic_load(&e->aborting) ? KOLO_ERR_ABORTED : status;
     snprintf(e->failure_text, sizeof e->failure_text, "%s",
              atomic_load(&e->aborting) ? "this rank has aborted the engine" : kolo_error_text());
+    atomic_store(&e->has_failed, true);
     /* Others may wait for this rank in an operation that it will not come to. */
     kolo_sets_leave(e, true);
     end_all(e, e->failure, e->failure_text);

@@ -80,6 +80,7 @@ static kolo_status_t sleep_until_called(struct kolo_tensor_engine *e)
         uint32_t ticket = kolo_gate_ticket(e->gate);
         KOLO_TRY(kolo_engine_status(e));
         kolo_engine_look_for_stalls(e);
+        kolo_finisher_publish(e);
         uint64_t stale = stale_at(e->all), look = KOLO_MIN(stale, e->all->controller.stall.next_ns);
         if (has_new(e->all) || kolo_wake_called(e, e->all->cycle) || kolo_now_ns() >= stale) break;
         wait.deadline_ns = look == UINT64_MAX ? 0 : look;
@@ -139,6 +140,7 @@ static kolo_status_t sleep_until_turn(struct kolo_tensor_engine *e, kolo_set_t *
         uint32_t ticket = kolo_gate_ticket(e->gate);
         KOLO_TRY(kolo_engine_status(e));
         kolo_engine_look_for_stalls(e);
+        kolo_finisher_publish(e);
         KOLO_TRY(call_sets(e, &until));
         KOLO_TRY(take_turn(e, set));
         if (*set) break;

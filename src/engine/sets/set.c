@@ -63,6 +63,22 @@ kolo_status_t kolo_set_open(kolo_set_t *s, kolo_comm_t comm)
     return kolo_talk_meet(s);
 }
 
+void kolo_set_leave_gpu(kolo_set_t *s, bool abort)
+{
+    kolo_comm_t gpu = atomic_load(&s->gpu);
+    if (!gpu || atomic_exchange(&s->gpu_ended, true)) return;
+    if (abort)
+        kolo_comm_abort(gpu);
+    else
+        kolo_comm_destroy(gpu);
+}
+
+void kolo_set_finalize_gpu(kolo_set_t *s)
+{
+    kolo_comm_t gpu = atomic_load(&s->gpu);
+    if (gpu && !atomic_load(&s->gpu_ended)) kolo_comm_finalize(gpu);
+}
+
 void kolo_set_leave(kolo_set_t *s, bool abort)
 {
     if (!s->comm || atomic_exchange(&s->comm_ended, true)) return;
@@ -70,6 +86,7 @@ void kolo_set_leave(kolo_set_t *s, bool abort)
         kolo_backends_leave(s, true);
         kolo_talk_leave(s, true);
     }
+    kolo_set_leave_gpu(s, abort);
     if (abort)
         kolo_comm_abort(s->comm);
     else
@@ -80,6 +97,7 @@ void kolo_set_close(kolo_set_t *s)
 {
     kolo_backends_leave(s, false);
     kolo_talk_leave(s, false);
+    kolo_set_finalize_gpu(s);
     if (!atomic_load(&s->comm_ended)) kolo_comm_finalize(s->comm);
     kolo_set_leave(s, false);
     kolo_backends_free(s);

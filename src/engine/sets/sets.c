@@ -119,6 +119,7 @@ static kolo_status_t split(struct kolo_tensor_engine *e, const kolo_set_t *s, ko
     config.blocking = 1;
     config.op_timeout_ms = 0; /* ranks may be idle for as long as they like */
     config.name = name;
+    config.device = -1;
     return kolo_comm_split(e->all->comm, s->rank >= 0 ? 0 : KOLO_SPLIT_NOCOLOR, 0, comm, &config);
 }
 

@@ -46,12 +46,12 @@ static kolo_traced_t *find_name(const kolo_set_t *s, kolo_timeline_t *t, const k
     return NULL;
 }
 
-static kolo_traced_t *traced_by(const kolo_timeline_t *t, const kolo_entry_t *entry)
+kolo_traced_t *kolo_trace_find(const kolo_timeline_t *t, const kolo_entry_t *entry)
 {
     return entry && entry->traced_round == t->round ? entry->traced : NULL;
 }
 
-static uint16_t work_of(const kolo_request_t *q)
+uint16_t kolo_trace_work(const kolo_request_t *q)
 {
     return (uint16_t)(q->work == KOLO_WORK_ALL_REDUCE && q->op == KOLO_ADASUM ? (int)KOLO_TRACE_ADASUM
                                                                               : (int)q->work);
@@ -59,7 +59,7 @@ static uint16_t work_of(const kolo_request_t *q)
 
 /* ---- records ---- */
 
-static void put(kolo_timeline_t *t, const kolo_trace_record_t *record)
+void kolo_trace_put(kolo_timeline_t *t, const kolo_trace_record_t *record)
 {
     if (!kolo_trace_reserve(&t->ring, 1)) return;
     uint64_t head = atomic_load_explicit(&t->ring.head, memory_order_relaxed);
@@ -68,7 +68,7 @@ static void put(kolo_timeline_t *t, const kolo_trace_record_t *record)
 }
 
 /* With the dimensions in records behind it. */
-static void put_done(kolo_timeline_t *t, const kolo_trace_record_t *record, const int64_t *shape, int ndims)
+void kolo_trace_put_done(kolo_timeline_t *t, const kolo_trace_record_t *record, const int64_t *shape, int ndims)
 {
     enum { EACH = sizeof(kolo_trace_record_t) / sizeof(int64_t) };
     uint64_t more = (uint64_t)KOLO_DIV_UP(ndims, EACH);
@@ -84,7 +84,7 @@ static void put_done(kolo_timeline_t *t, const kolo_trace_record_t *record, cons
 void kolo_trace_cycle(struct kolo_tensor_engine *e)
 {
     if (e->timeline->marks)
-        put(e->timeline, &(kolo_trace_record_t){e->cycle_began_ns, 0, NULL, 0, KOLO_TRACE_CYCLE, 0});
+        kolo_trace_put(e->timeline, &(kolo_trace_record_t){e->cycle_began_ns, 0, NULL, 0, KOLO_TRACE_CYCLE, 0});
     if (e->cycle_began_ns - e->clock_ns > CLOCK_S * KOLO_NS_PER_S) atomic_store(&e->clocks_wanted, true);
 }
 
@@ -101,13 +101,13 @@ static void begin(kolo_timeline_t *t, kolo_traced_t *traced, uint16_t work, uint
 {
     if (traced->negotiating) return;
     traced->negotiating = true;
-    put(t, &(kolo_trace_record_t){ns, 0, traced, 0, KOLO_TRACE_NEGOTIATE, work});
+    kolo_trace_put(t, &(kolo_trace_record_t){ns, 0, traced, 0, KOLO_TRACE_NEGOTIATE, work});
 }
 
 void kolo_trace_taken(kolo_set_t *s, kolo_entry_t *entry)
 {
     kolo_timeline_t *t = s->engine->timeline;
-    uint16_t work = work_of(&entry->request);
+    uint16_t work = kolo_trace_work(&entry->request);
     entry->traced = NULL;
     entry->traced_round = t->round;
     kolo_traced_t *traced = kolo_trace_has_room(&t->ring) ? find_name(s, t, &entry->request.name, true) : NULL;
@@ -118,7 +118,7 @@ void kolo_trace_taken(kolo_set_t *s, kolo_entry_t *entry)
     entry->traced = traced;
     uint64_t ns = entry->submitted_ns > t->start_ns ? entry->submitted_ns : entry->taken_ns;
     begin(t, traced, work, ns);
-    put(t, &(kolo_trace_record_t){ns, (uint64_t)s->engine->rank, traced, 0, KOLO_TRACE_READY, work});
+    kolo_trace_put(t, &(kolo_trace_record_t){ns, (uint64_t)s->engine->rank, traced, 0, KOLO_TRACE_READY, work});
 }
 
 void kolo_trace_ready(kolo_set_t *s, const kolo_request_t *request, int rank)
@@ -128,8 +128,9 @@ void kolo_trace_ready(kolo_set_t *s, const kolo_request_t *request, int rank)
     if (request->work == KOLO_WORK_JOIN) return; /* waits for what was before, so it says nothing of who is ready */
     kolo_traced_t *traced = kolo_trace_has_room(&t->ring) ? find_name(s, t, &request->name, true) : NULL;
     if (!traced) return;
-    begin(t, traced, work_of(request), now);
-    put(t, &(kolo_trace_record_t){now, (uint64_t)s->ranks[rank], traced, 0, KOLO_TRACE_READY, work_of(request)});
+    begin(t, traced, kolo_trace_work(request), now);
+    kolo_trace_put(t, &(kolo_trace_record_t){now, (uint64_t)s->ranks[rank], traced, 0, KOLO_TRACE_READY,
+                                             kolo_trace_work(request)});
 }
 
 void kolo_trace_agreed(kolo_set_t *s, kolo_response_t *const *responses, size_t count)
@@ -139,13 +140,13 @@ void kolo_trace_agreed(kolo_set_t *s, kolo_response_t *const *responses, size_t 
     t->agreed_ns = now;
     for (size_t i = 0; i < count; i++) {
         const kolo_request_t *q = &responses[i]->request;
-        kolo_traced_t *traced = traced_by(t, responses[i]->entry);
+        kolo_traced_t *traced = kolo_trace_find(t, responses[i]->entry);
         bool ours = traced != NULL;
         /* The coordinator has joined, or its own tensor was left out, but not what others said of it. */
         if (!ours && s->rank == 0) traced = find_name(s, t, &q->name, false);
         if (!traced || !traced->negotiating) continue;
         traced->negotiating = false;
-        put(t, &(kolo_trace_record_t){now, ours, traced, 0, KOLO_TRACE_AGREED, work_of(q)});
+        kolo_trace_put(t, &(kolo_trace_record_t){now, ours, traced, 0, KOLO_TRACE_AGREED, kolo_trace_work(q)});
     }
 }
 
@@ -153,8 +154,8 @@ void kolo_trace_do(kolo_set_t *s, kolo_response_t *const *batch, size_t count, i
 {
     kolo_timeline_t *t = s->engine->timeline;
     for (size_t i = 0; i < count; i++) {
-        kolo_traced_t *traced = traced_by(t, batch[i]->entry);
-        if (traced) put(t, &(kolo_trace_record_t){from, to, traced, 0, KOLO_TRACE_DO, (uint16_t)what});
+        kolo_traced_t *traced = kolo_trace_find(t, batch[i]->entry);
+        if (traced) kolo_trace_put(t, &(kolo_trace_record_t){from, to, traced, 0, KOLO_TRACE_DO, (uint16_t)what});
     }
 }
 
@@ -169,24 +170,24 @@ void kolo_trace_done(kolo_set_t *s, kolo_response_t *const *batch, size_t count)
     uint64_t now = kolo_now_ns();
     for (size_t i = 0; i < count; i++) {
         const kolo_entry_t *entry = batch[i]->entry;
-        kolo_traced_t *traced = traced_by(t, entry);
-        if (!traced) continue;
+        kolo_traced_t *traced = kolo_trace_find(t, entry);
+        if (!traced || entry->late) continue;
         const kolo_request_t *q = &entry->request;
         kolo_trace_record_t record = {now,
                                       (uint64_t)q->type << 32 | (uint64_t)q->ndims,
                                       traced,
                                       (uint32_t)entry->status,
                                       KOLO_TRACE_DONE,
-                                      work_of(q)};
-        put_done(t, &record, q->shape, q->ndims);
+                                      kolo_trace_work(q)};
+        kolo_trace_put_done(t, &record, q->shape, q->ndims);
     }
 }
 
 void kolo_trace_clock(struct kolo_tensor_engine *e)
 {
-    put(e->timeline,
-        &(kolo_trace_record_t){e->clock_ns, (uint64_t)e->clock_offset_ns, NULL,
-                               (uint32_t)KOLO_MIN(e->clock_error_ns, (uint64_t)UINT32_MAX), KOLO_TRACE_CLOCK, 0});
+    kolo_trace_put(e->timeline, &(kolo_trace_record_t){e->clock_ns, (uint64_t)e->clock_offset_ns, NULL,
+                                                       (uint32_t)KOLO_MIN(e->clock_error_ns, (uint64_t)UINT32_MAX),
+                                                       KOLO_TRACE_CLOCK, 0});
 }
 
 /* ---- start and stop ---- */

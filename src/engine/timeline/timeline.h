@@ -46,6 +46,7 @@ enum {
     KOLO_DO_INPUT,
     KOLO_DO_OUTPUT,
     KOLO_DO_ADASUM,
+    KOLO_DO_WAIT,
     KOLO_DO_COUNT
 };
 #define KOLO_DO_MOVE(backend, work) ((int)KOLO_DO_COUNT + (backend) * (int)KOLO_WORK_COUNT + (int)(work))
@@ -131,6 +132,37 @@ void kolo_trace_do(kolo_set_t *s, kolo_response_t *const *batch, size_t count, i
 /* The operation begins now; or its results are there. */
 void kolo_trace_begin(kolo_set_t *s, kolo_response_t *const *batch, size_t count);
 void kolo_trace_done(kolo_set_t *s, kolo_response_t *const *batch, size_t count);
+/* For the files of this room. */
+void kolo_trace_put(kolo_timeline_t *t, const kolo_trace_record_t *record);
+void kolo_trace_put_done(kolo_timeline_t *t, const kolo_trace_record_t *record, const int64_t *shape, int ndims);
+kolo_traced_t *kolo_trace_find(const kolo_timeline_t *t, const kolo_entry_t *entry);
+uint16_t kolo_trace_work(const kolo_request_t *q);
+
+/* timeline_late.c: what a GPU does, and when its tensors were there, is known only when it has come to the end. The
+ * loop notes what there is to say, the finisher fills in when, the loop puts it. */
+#define KOLO_LATE_STEPS 8
+typedef struct {
+    kolo_traced_t *tensor;
+    kolo_type_t type;
+    uint16_t work;
+    bool ends; /* its operation ends here */
+    kolo_status_t status;
+    int ndims;
+    int64_t shape[KOLO_TENSOR_DIMS_MAX];
+} kolo_late_tensor_t;
+typedef struct kolo_late {
+    struct kolo_late *next;
+    uint32_t round;
+    int nsteps, what[KOLO_LATE_STEPS]; /* what ended at ns; of the first nothing, it is the begin */
+    uint64_t ns[KOLO_LATE_STEPS];
+    size_t count;
+    kolo_late_tensor_t tensors[];
+} kolo_late_t;
+/* NULL: none of them is in the timeline, or memory is short. */
+kolo_late_t *kolo_late_new(kolo_set_t *s, kolo_response_t *const *batch, size_t count);
+void kolo_late_free(kolo_late_t *late); /* NULL is fine */
+void kolo_late_ended(kolo_late_t *late, kolo_status_t status);
+void kolo_late_put(struct kolo_tensor_engine *e, const kolo_late_t *late);
 
 /* timeline_clock.c: how far this clock is from rank 0's. Collective over all ranks. */
 kolo_status_t kolo_clock_compare(struct kolo_tensor_engine *e);

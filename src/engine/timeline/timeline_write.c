@@ -40,6 +40,7 @@ static const char *const do_names[KOLO_DO_COUNT] = {
     [KOLO_DO_INPUT] = "PREPARE_INPUT",
     [KOLO_DO_OUTPUT] = "FINISH_OUTPUT",
     [KOLO_DO_ADASUM] = "KOLO_ADASUM",
+    [KOLO_DO_WAIT] = "WAIT_FOR_DATA",
 };
 
 /* ---- text ---- */

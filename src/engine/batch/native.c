@@ -1,0 +1,172 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * See native.h.
+ */
+#include "engine/batch/native.h"
+#include "base/log.h"
+#include "engine/backends/backend.h"
+#include "engine/timeline/timeline.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define LEAST_BYTES ((size_t)1 << 20)
+
+/* ---- the communicator of GPUs ---- */
+
+/* Collective over the set, at the same place in the order of its operations on all ranks. */
+static kolo_status_t open_gpu(kolo_set_t *s)
+{
+    kolo_config_t config = KOLO_CONFIG_INITIALIZER;
+    char why[KOLO_ERROR_TEXT_BYTES] = "another rank says why";
+    kolo_comm_t gpu = NULL;
+    uint32_t mine, all = 0;
+    s->gpu_asked = true;
+    config.blocking = 1;
+    config.op_timeout_ms = s->id == 0 ? (int)s->engine->config.stall_limit_ms : 0;
+    config.name = "engine on GPUs";
+    config.device = atomic_load(&s->engine->device);
+    mine = kolo_comm_split(s->comm, 0, 0, &gpu, &config) == KOLO_OK;
+    if (!mine) snprintf(why, sizeof why, "%s", kolo_error_text());
+    KOLO_TRY(kolo_all_reduce(&mine, &all, 1, KOLO_UINT32, KOLO_MIN, s->comm, NULL));
+    if (all) {
+        atomic_store(&s->gpu, gpu);
+        if (atomic_load(&s->engine->aborting)) kolo_set_leave_gpu(s, true); /* it may have come before this one */
+        return KOLO_OK;
+    }
+    if (gpu) kolo_comm_abort(gpu);
+    s->gpu_missing = true;
+    kolo_warn("engine", "tensors of GPUs pass through host memory: %s", why);
+    return KOLO_OK;
+}
+
+kolo_status_t kolo_native_result(struct kolo_tensor_engine *e, const kolo_flight_t *flight)
+{
+    kolo_comm_t gpu = atomic_load(&flight->set->gpu);
+    kolo_status_t status = KOLO_OK;
+    if (atomic_load(&e->has_failed)) return kolo_fail(e->failure, "%s", e->failure_text);
+    if (gpu) KOLO_TRY(kolo_comm_get_async_error(gpu, &status));
+    if (status != KOLO_OK && status != KOLO_IN_PROGRESS) return kolo_fail(status, "%s", kolo_get_last_error(gpu));
+    return kolo_engine_status(e);
+}
+
+/* ---- whether ---- */
+
+bool kolo_native_may(const kolo_set_t *s, const kolo_response_t *r)
+{
+    return r->device && r->status == KOLO_OK && r->request.work < KOLO_MOVES && s->njoined == 0;
+}
+
+/* What backends choose by; the same on all ranks. */
+static kolo_need_t need_of(const kolo_set_t *s, kolo_response_t *const *batch, size_t n)
+{
+    const kolo_request_t *q = &batch[0]->request;
+    kolo_need_t need = {q->work, q->type, q->op, KOLO_MEMORY_DEVICE, 0};
+    for (size_t i = 0; i < n; i++) {
+        const kolo_request_t *r = &batch[i]->request;
+        size_t elem = kolo_type_size(r->type);
+        int64_t rows = batch[i]->rows ? 0 : 1;
+        for (int k = 0; batch[i]->rows && k < s->size; k++) rows += batch[i]->rows[k];
+        need.bytes +=
+            (size_t)kolo_shape_elements(r->shape, r->ndims, batch[i]->rows ? 1 : 0, elem) * (size_t)rows * elem;
+    }
+    return need;
+}
+
+/* ---- the engine's stream ---- */
+
+static kolo_status_t step(kolo_native_t *nt, int what)
+{
+    kolo_flight_t *flight = nt->flight;
+    if (flight->nsteps == KOLO_FLIGHT_STEPS) return KOLO_OK;
+    kolo_flight_step_t *at = &flight->steps[flight->nsteps];
+    KOLO_TRY(kolo_use_stamp(nt->use, &at->stamp));
+    at->what = what;
+    flight->nsteps++;
+    return KOLO_OK;
+}
+
+void kolo_native_step(kolo_set_t *s, int what)
+{
+    if (step(s->engine->native, what) == KOLO_OK) return;
+    kolo_warn("engine", "the timeline has no times of GPU %d: %s", s->engine->native->use->number,
+              kolo_error_text());
+}
+
+kolo_status_t kolo_native_begin(kolo_set_t *s, kolo_response_t *const *batch, size_t n, bool *native)
+{
+    struct kolo_tensor_engine *e = s->engine;
+    kolo_native_t *nt = &e->devices->native;
+    bool waited = false;
+    *native = false;
+    if (!kolo_native_may(s, batch[0])) return KOLO_OK;
+    kolo_need_t need = need_of(s, batch, n);
+    if (kolo_backend_takes_device(s, &need) && !s->gpu_asked && kolo_backend_is_kolo(s, &need))
+        KOLO_TRY(open_gpu(s));
+    if (!kolo_backend_takes_device(s, &need)) return KOLO_OK;
+    nt->use = atomic_load(&e->devices->uses[atomic_load(&e->device)]);
+    KOLO_TRY(kolo_flight_take(e, &s->lane, n, &nt->flight));
+    nt->flight->set = s;
+    nt->flight->uses = UINT32_C(1) << nt->use->number;
+    e->native = nt;
+    *native = true;
+    if (KOLO_UNLIKELY(e->timeline != NULL)) kolo_native_step(s, -1);
+    for (size_t i = 0; i < n; i++) KOLO_TRY(kolo_use_follow(nt->use, batch[i]->entry, &waited));
+    if (KOLO_UNLIKELY(e->timeline != NULL) && waited) kolo_native_step(s, KOLO_DO_WAIT);
+    return KOLO_OK;
+}
+
+void *kolo_native_stream(const kolo_set_t *s)
+{
+    const kolo_native_t *nt = s->engine->native;
+    return nt ? nt->use->ops->stream(nt->use->queue) : NULL;
+}
+
+kolo_status_t kolo_native_room(kolo_set_t *s, kolo_room_t which, size_t bytes, void **memory)
+{
+    kolo_use_t *use = s->engine->native->use;
+    kolo_mem_t *room = &use->rooms[which];
+    uint64_t mark;
+    if (bytes > room->bytes) {
+        bytes = KOLO_MAX(bytes, KOLO_MAX(2 * room->bytes, LEAST_BYTES));
+        if (room->address) { /* what was queued before may use it */
+            KOLO_TRY(kolo_use_mark(use, &mark));
+            KOLO_TRY(kolo_use_wait(s->engine, use, mark, "work in a fusion buffer that is to grow"));
+            kolo_mem_free(room);
+        }
+        KOLO_TRY(use->row->make(use->number, bytes, room));
+    }
+    *memory = room->address;
+    return KOLO_OK;
+}
+
+kolo_status_t kolo_native_lift(kolo_set_t *s, const kolo_lift_t *list, size_t n)
+{
+    return kolo_use_lift(s->engine->native->use, list, n);
+}
+
+kolo_status_t kolo_native_end(kolo_set_t *s, kolo_response_t *const *batch, size_t n, kolo_entry_t **done,
+                              size_t *ndone, kolo_flight_t **later)
+{
+    struct kolo_tensor_engine *e = s->engine;
+    kolo_native_t *nt = e->native;
+    kolo_flight_t *flight = nt->flight;
+    kolo_use_t *use = nt->use;
+    uint64_t *mark = &flight->marks[use->number];
+    KOLO_TRY(kolo_use_mark(use, mark));
+    for (size_t i = 0; i < n; i++) {
+        kolo_entry_t *entry = batch[i]->entry;
+        entry->event = use->ops->event_of(use->queue, *mark);
+        if (entry->stream) KOLO_TRY(kolo_use_lead(use, *mark, entry->stream));
+        entry->late = !entry->stream && entry->status == KOLO_OK;
+        if (entry->late)
+            flight->entries[flight->nentries++] = entry;
+        else
+            done[(*ndone)++] = entry;
+    }
+    if (KOLO_UNLIKELY(e->timeline != NULL)) flight->late = kolo_late_new(s, batch, n);
+    e->native = NULL;
+    *later = flight->nentries > 0 || flight->late ? flight : NULL;
+    if (!*later) kolo_flight_free(flight);
+    return KOLO_OK;
+}

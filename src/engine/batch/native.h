@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Operations that run on the GPUs themselves: what all ranks have on their GPUs is reduced by a communicator of
+ * GPUs (or by NCCL), without host memory. The loop queues everything on the engine's stream of its GPU and goes on:
+ * waits for the events that submissions came with, packing, the collective, unpacking, a mark. The finisher
+ * completes when the mark is reached (finish.c); who named a stream of its own is told at once, and the stream
+ * waits.
+ *
+ * Native is what every rank has on the GPU it works on, while no rank has joined (who has joined may have no GPU);
+ * all else passes through host memory (device.h). All ranks decide alike.
+ */
+#ifndef KOLO_ENGINE_BATCH_NATIVE_H
+#define KOLO_ENGINE_BATCH_NATIVE_H
+
+#include "engine/batch/device.h"
+
+/* Might it run on the GPUs? */
+bool kolo_native_may(const kolo_set_t *s, const kolo_response_t *r);
+/* Decides; if so, s->engine->native is set until the end, and what is queued comes after the batch's inputs. */
+kolo_status_t kolo_native_begin(kolo_set_t *s, kolo_response_t *const *batch, size_t n, bool *native);
+/* Where moves are queued. NULL: nothing runs on a GPU now. */
+void *kolo_native_stream(const kolo_set_t *s);
+/* Room on the GPU until the end: one for what is packed or scaled, one for results that nobody wants. */
+typedef enum { KOLO_ROOM_INPUT, KOLO_ROOM_OUTPUT } kolo_room_t;
+kolo_status_t kolo_native_room(kolo_set_t *s, kolo_room_t which, size_t bytes, void **memory);
+kolo_status_t kolo_native_lift(kolo_set_t *s, const kolo_lift_t *list, size_t n);
+/* For the timeline: what was queued since the last step. */
+void kolo_native_step(kolo_set_t *s, int what);
+/* All is queued. Entries whose callers' streams wait are complete, and so are those that have failed: they are put
+ * into `done`. *later: the flight of the others, to be handed over; NULL: there are none. */
+kolo_status_t kolo_native_end(kolo_set_t *s, kolo_response_t *const *batch, size_t n, kolo_entry_t **done,
+                              size_t *ndone, kolo_flight_t **later);
+/* What a flight of a GPU gave: the mark is reached, but its kernels may have been ended. */
+kolo_status_t kolo_native_result(struct kolo_tensor_engine *e, const kolo_flight_t *flight);
+
+#endif

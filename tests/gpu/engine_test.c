@@ -1,0 +1,445 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The engine with tensors on GPUs: every operation beside the same one in host memory, with streams and events of
+ * the program, with ranks that keep a tensor elsewhere, that join, that are in a process set; and its timeline.
+ * Started by kolorun, a process per rank; on the fake driver or on real GPUs. An event in the completion tells that
+ * the operation ran on the GPUs.
+ */
+#include "kit.h"
+
+#include <kolo/engine.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define ROOM    ((size_t)4 << 20)
+#define WAIT_MS 60000
+#define LARGE   300000
+
+static kit_rank_t gpu;
+static kolo_engine_place_t me;
+static kolo_tensor_engine_t engine;
+static int failures;
+
+bool kit_fail(const char *file, int line, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    fprintf(stderr, "rank %d: %s:%d: ", me.rank, file, line);
+    vfprintf(stderr, format, args);
+    fputc('\n', stderr);
+    va_end(args);
+    failures++;
+    return false;
+}
+
+bool kit_ok(const char *file, int line, const char *call, kolo_status_t status)
+{
+    return status == KOLO_OK || kit_fail(file, line, "%s: %s", call, kolo_get_last_error(NULL));
+}
+
+#define CHECK(what)                                                                                                \
+    do {                                                                                                           \
+        if (!(what)) KIT_FAIL("%s", #what);                                                                        \
+    } while (0)
+
+/* ---- values: small whole numbers, so that sums are exact in every type and order ---- */
+
+static int value(int rank, int64_t i)
+{
+    return (int)((i * 7 + rank * 5) % 11) % 3;
+}
+
+static void put_value(kolo_type_t type, void *at, double v)
+{
+    float f = (float)v;
+    int64_t n = (int64_t)v;
+    uint32_t bits;
+    memcpy(&bits, &f, sizeof bits);
+    uint16_t half = v == 0 ? 0 : (uint16_t)((bits >> 13 & 0x3ff) | (((bits >> 23) - 112) << 10)),
+             brain = bits >> 16;
+    if (type == KOLO_FLOAT32)
+        memcpy(at, &f, 4);
+    else if (type == KOLO_FLOAT64)
+        memcpy(at, &v, 8);
+    else if (type == KOLO_FLOAT16)
+        memcpy(at, &half, 2);
+    else if (type == KOLO_BFLOAT16)
+        memcpy(at, &brain, 2);
+    else
+        memcpy(at, &n, kolo_type_size(type));
+}
+
+/* A tensor of which this rank has the same bytes on the GPU and here. */
+typedef struct {
+    kolo_type_t type;
+    int64_t shape[2], out_rows;
+    size_t in_bytes, out_bytes, at; /* where its input stands in the GPU's buffer; the output stands behind */
+    char *here, *result;
+} twin_t;
+
+static size_t used;
+
+static void make_twin(twin_t *t, kolo_type_t type, int64_t rows, int64_t columns, int64_t out_rows)
+{
+    size_t elem = kolo_type_size(type);
+    *t = (twin_t){.type = type, .shape = {rows, columns}, .out_rows = out_rows};
+    t->in_bytes = (size_t)(rows * columns) * elem;
+    t->out_bytes = (size_t)(out_rows * columns) * elem;
+    t->at = used;
+    used += (t->in_bytes + t->out_bytes + 2 * elem - 1) / elem * elem;
+    if (used > gpu.room) {
+        KIT_FAIL("the buffer is too short");
+        exit(1);
+    }
+    t->here = malloc(t->in_bytes + 16);
+    t->result = malloc(t->out_bytes + 16);
+    for (int64_t i = 0; i < rows * columns; i++) put_value(type, t->here + (size_t)i * elem, value(me.rank, i));
+    memcpy(gpu.image + t->at, t->here, t->in_bytes);
+}
+
+static void free_twin(twin_t *t)
+{
+    free(t->here);
+    free(t->result);
+}
+
+static kolo_tensor_t tensor(const twin_t *t, const char *name, bool there)
+{
+    char *in = there ? gpu.buffer + t->at : t->here, *out = there ? in + t->in_bytes : t->result;
+    return (kolo_tensor_t){name, t->type, 2, t->shape, in, out};
+}
+
+/* The GPU's result in `back`. */
+static bool fetch(const twin_t *t)
+{
+    return kit_download(&gpu, t->at + t->in_bytes, t->out_bytes, gpu.streams[0]) && kit_sync(&gpu, gpu.streams[0]);
+}
+
+static bool same(const twin_t *t)
+{
+    return memcmp(gpu.back + t->at + t->in_bytes, t->result, t->out_bytes) == 0;
+}
+
+static bool upload(const twin_t *t)
+{
+    return kit_upload(&gpu, t->at, t->in_bytes, gpu.streams[0]) && kit_sync(&gpu, gpu.streams[0]);
+}
+
+static bool wait_for(int64_t handle, bool native)
+{
+    kolo_completion_t c;
+    if (!KIT_OK(kolo_engine_wait(engine, handle, WAIT_MS, &c))) return false;
+    if ((c.event != NULL) != native)
+        return KIT_FAIL("%s: %s", c.name, native ? "it did not run on the GPUs" : "it ran on the GPUs");
+    return true;
+}
+
+/* ---- all_reduce ---- */
+
+enum { TENSORS = 130 }; /* more than one launch of the kernel that packs takes */
+
+static void reduce_many(kolo_op_t op, bool scaled)
+{
+    static const kolo_type_t types[] = {KOLO_FLOAT32, KOLO_INT8,  KOLO_FLOAT16, KOLO_FLOAT64,
+                                        KOLO_UINT64,  KOLO_INT32, KOLO_UINT8,   KOLO_BFLOAT16};
+    static twin_t t[TENSORS];
+    static char names[TENSORS][2][24];
+    int64_t handles[TENSORS][2];
+    used = 0;
+    for (int i = 0; i < TENSORS; i++) {
+        int64_t rows = i % 13 == 12 ? 0 : i % 40 == 7 ? 30000 : 1 + i % 17, columns = 1 + i % 3;
+        make_twin(&t[i], types[i / 5 % 8], rows, columns, rows);
+        CHECK(upload(&t[i]));
+        for (int k = 0; k < 2; k++) snprintf(names[i][k], sizeof names[i][k], "many.%d.%d", k, i);
+    }
+    for (int round = 0; round < 3; round++) { /* agreed, then from the cache */
+        for (int k = 0; k < TENSORS; k++) {
+            int i = (k * 7 + me.rank + round) % TENSORS; /* in some order */
+            double pre = scaled && i % 3 == 0 ? 2.0 : 1.0, post = scaled && i % 4 == 0 ? 0.5 : 1.0;
+            for (int there = 0; there < 2; there++) {
+                kolo_tensor_t x = tensor(&t[i], names[i][there], there);
+                KIT_OK(kolo_engine_all_reduce(engine, &x, op, pre, post, NULL, &handles[i][there]));
+            }
+        }
+        for (int i = 0; i < TENSORS; i++) {
+            CHECK(wait_for(handles[i][0], false));
+            CHECK(wait_for(handles[i][1], true));
+        }
+        for (int i = 0; i < TENSORS; i++)
+            if (!fetch(&t[i]) || !same(&t[i]))
+                KIT_FAIL("tensor %d of type %d, operator %d: wrong", i, t[i].type, op);
+    }
+    for (int i = 0; i < TENSORS; i++) free_twin(&t[i]);
+}
+
+static void reduce_alone(bool in_place)
+{
+    twin_t t;
+    int64_t handle;
+    used = 0;
+    make_twin(&t, KOLO_FLOAT32, LARGE, 1, LARGE);
+    for (int round = 0; round < 3; round++) {
+        CHECK(upload(&t));
+        kolo_tensor_t here = tensor(&t, "alone.here", false), there = tensor(&t, "alone", true);
+        if (in_place) there.output = gpu.buffer + t.at;
+        KIT_OK(kolo_engine_all_reduce(engine, &here, KOLO_AVG, 2, 0.5, NULL, &handle));
+        CHECK(wait_for(handle, false));
+        KIT_OK(kolo_engine_all_reduce(engine, &there, KOLO_AVG, 2, 0.5, NULL, &handle));
+        CHECK(wait_for(handle, true));
+        size_t at = t.at + (in_place ? 0 : t.in_bytes);
+        CHECK(kit_download(&gpu, at, t.out_bytes, gpu.streams[0]) && kit_sync(&gpu, gpu.streams[0]));
+        bool good = true; /* the two may sum in another order */
+        for (int i = 0; i < LARGE; i++) {
+            float a, b;
+            memcpy(&a, gpu.back + at + 4 * i, 4);
+            memcpy(&b, t.result + 4 * i, 4);
+            good = good && fabsf(a - b) <= 1e-6f;
+        }
+        CHECK(good);
+    }
+    free_twin(&t);
+}
+
+/* ---- the other operations ---- */
+
+static void *allocate_there(void *arg, size_t bytes, int ndims, const int64_t *shape)
+{
+    (void)ndims, (void)shape;
+    return bytes <= ROOM ? arg : NULL;
+}
+
+static void move_each(void)
+{
+    int n = me.size;
+    int64_t splits[KIT_RANKS], handle, sent = 0, got = 0;
+    for (int r = 0; r < n; r++) sent += splits[r] = (me.rank + r) % 3;
+    for (int r = 0; r < n; r++) got += (me.rank + r) % 3;
+    for (int round = 0; round < 3; round++) {
+        twin_t gather, even, spread, exchange, scatter;
+        int64_t all = 0, rows = 3 * n + 1;
+        for (int r = 0; r < n; r++) all += 2 + r;
+        used = 0;
+        make_twin(&gather, KOLO_INT32, 2 + me.rank, 5, all);
+        make_twin(&even, KOLO_FLOAT32, 4, 5, 4 * n);
+        make_twin(&spread, KOLO_FLOAT64, 7, 3, 7);
+        make_twin(&exchange, KOLO_UINT8, sent, 3, got);
+        make_twin(&scatter, KOLO_FLOAT32, rows, 4, rows / n + (me.rank < rows % n));
+        const twin_t *each[] = {&gather, &even, &spread, &exchange, &scatter};
+        for (int i = 0; i < 5; i++) CHECK(upload(each[i]));
+        for (int there = 0; there < 2; there++) {
+            kolo_tensor_t t = tensor(&gather, there ? "gather" : "gather.here", there);
+            KIT_OK(kolo_engine_all_gather(engine, &t, NULL, &handle));
+            CHECK(wait_for(handle, there));
+            t = tensor(&even, there ? "even" : "even.here", there);
+            kolo_submission_t how = {.allocate = allocate_there, .arg = t.output};
+            t.output = NULL;
+            KIT_OK(kolo_engine_all_gather(engine, &t, &how, &handle));
+            CHECK(wait_for(handle, there));
+            t = tensor(&spread, there ? "spread" : "spread.here", there);
+            KIT_OK(kolo_engine_broadcast(engine, &t, n - 1, NULL, &handle));
+            CHECK(wait_for(handle, there));
+            t = tensor(&exchange, there ? "exchange" : "exchange.here", there);
+            KIT_OK(kolo_engine_all_to_all(engine, &t, splits, NULL, &handle));
+            CHECK(wait_for(handle, there));
+            t = tensor(&scatter, there ? "scatter" : "scatter.here", there);
+            KIT_OK(kolo_engine_reduce_scatter(engine, &t, KOLO_SUM, 2, 0.5, NULL, &handle));
+            CHECK(wait_for(handle, there));
+        }
+        for (int i = 0; i < 5; i++)
+            if (!fetch(each[i]) || !same(each[i])) KIT_FAIL("operation %d: wrong", i);
+        free_twin(&gather), free_twin(&even), free_twin(&spread), free_twin(&exchange), free_twin(&scatter);
+    }
+}
+
+/* ---- streams and events of the program ---- */
+
+static void reduce_in_a_stream(void)
+{
+    twin_t t;
+    kolo_completion_t c;
+    int64_t handle;
+    void *stream = gpu.streams[1];
+    used = 0;
+    make_twin(&t, KOLO_FLOAT32, 1000, 1, 1000);
+    kolo_tensor_t x = tensor(&t, "stream", true);
+    for (int round = 0; round < 20; round++) { /* nobody waits for the GPU but the stream */
+        for (int64_t i = 0; i < 1000; i++) put_value(KOLO_FLOAT32, gpu.image + t.at + 4 * i, round + me.rank);
+        kolo_tensor_memory_t memory = {gpu.device, NULL, stream};
+        kolo_submission_t how = {.memory = &memory};
+        CHECK(kit_upload(&gpu, t.at, t.in_bytes, stream));
+        KIT_OK(kolo_engine_all_reduce(engine, &x, KOLO_SUM, 1, 1, &how, &handle));
+        KIT_OK(kolo_engine_wait(engine, handle, WAIT_MS, &c));
+        CHECK(c.event != NULL);
+        CHECK(kit_download(&gpu, t.at + t.in_bytes, t.out_bytes, stream) && kit_sync(&gpu, stream));
+        bool good = true;
+        for (int64_t i = 0; i < 1000; i++) {
+            float f;
+            memcpy(&f, gpu.back + t.at + t.in_bytes + 4 * i, 4);
+            good = good && f == (float)(me.size * round + me.size * (me.size - 1) / 2);
+        }
+        CHECK(good);
+    }
+    free_twin(&t);
+}
+
+static void reduce_behind_an_event(void)
+{
+    twin_t t;
+    kolo_cu_event_t event;
+    int64_t handle;
+    used = 0;
+    make_twin(&t, KOLO_INT64, 5000, 1, 5000);
+    kolo_tensor_t here = tensor(&t, "event.here", false), there = tensor(&t, "event", true);
+    KIT_OK(kolo_engine_all_reduce(engine, &here, KOLO_MAX, 1, 1, NULL, &handle));
+    CHECK(wait_for(handle, false));
+    kit_enter(&gpu);
+    CHECK(kit_event_new(&event));
+    for (int round = 0; round < 10; round++) {
+        CHECK(kit_upload(&gpu, t.at, t.in_bytes, gpu.streams[1]) && kit_event_record(event, gpu.streams[1]));
+        kolo_tensor_memory_t memory = {gpu.device, event, NULL};
+        kolo_submission_t how = {.memory = &memory};
+        KIT_OK(kolo_engine_all_reduce(engine, &there, KOLO_MAX, 1, 1, &how, &handle));
+        CHECK(wait_for(handle, true));
+        CHECK(fetch(&t) && same(&t));
+    }
+    kit_event_end(event);
+    free_twin(&t);
+}
+
+/* ---- what passes through host memory, or fails ---- */
+
+static void mix(void)
+{
+    twin_t t;
+    int64_t handle, join;
+    used = 0;
+    make_twin(&t, KOLO_FLOAT32, 700, 2, 700);
+    CHECK(upload(&t));
+    kolo_tensor_t here = tensor(&t, "mixed.here", false), there = tensor(&t, "mixed", true);
+    KIT_OK(kolo_engine_all_reduce(engine, &here, KOLO_SUM, 1, 1, NULL, &handle));
+    CHECK(wait_for(handle, false));
+    for (int round = 0; round < 3; round++) {
+        kolo_tensor_t mine = there;
+        if (me.rank == 0 && me.size > 1) mine.input = t.here, mine.output = t.result;
+        KIT_OK(kolo_engine_all_reduce(engine, &mine, KOLO_SUM, 1, 1, NULL, &handle));
+        CHECK(wait_for(handle, me.size == 1));
+        CHECK(fetch(&t) && ((me.rank == 0 && me.size > 1) || same(&t)));
+    }
+    KIT_OK(kolo_engine_all_reduce(engine, &there, KOLO_SUM, 1, 1, NULL, &handle)); /* and now all there */
+    CHECK(wait_for(handle, true));
+    CHECK(fetch(&t) && same(&t));
+    there.name = "adasum";
+    here.name = "adasum.here";
+    KIT_OK(kolo_engine_all_reduce(engine, &here, KOLO_ADASUM, 1, 1, NULL, &handle));
+    CHECK(wait_for(handle, false));
+    KIT_OK(kolo_engine_all_reduce(engine, &there, KOLO_ADASUM, 1, 1, NULL, &handle));
+    CHECK(wait_for(handle, false));
+    CHECK(fetch(&t) && same(&t));
+    if (me.rank == 0) { /* the others reduce without this one, which has joined */
+        KIT_OK(kolo_engine_join(engine, NULL, &join));
+    } else {
+        there.name = "without";
+        KIT_OK(kolo_engine_all_reduce(engine, &there, KOLO_MAX, 1, 1, NULL, &handle));
+        KIT_OK(kolo_engine_wait(engine, handle, WAIT_MS, NULL));
+        KIT_OK(kolo_engine_join(engine, NULL, &join));
+    }
+    KIT_OK(kolo_engine_wait(engine, join, WAIT_MS, NULL));
+    free_twin(&t);
+}
+
+static void use_a_set(void)
+{
+    int set, half[KIT_RANKS], n = (me.size + 1) / 2;
+    twin_t t;
+    int64_t handle;
+    if (me.size < 3) return;
+    for (int i = 0; i < n; i++) half[i] = i;
+    KIT_OK(kolo_engine_add_set(engine, half, n, &set));
+    if (me.rank < n) {
+        kolo_submission_t how = {.set = set};
+        used = 0;
+        make_twin(&t, KOLO_FLOAT32, 100, 1, 100);
+        CHECK(upload(&t));
+        kolo_tensor_t here = tensor(&t, "set.here", false), there = tensor(&t, "set", true);
+        KIT_OK(kolo_engine_all_reduce(engine, &here, KOLO_SUM, 1, 1, &how, &handle));
+        CHECK(wait_for(handle, false));
+        KIT_OK(kolo_engine_all_reduce(engine, &there, KOLO_SUM, 1, 1, &how, &handle));
+        CHECK(wait_for(handle, true));
+        CHECK(fetch(&t) && same(&t));
+        free_twin(&t);
+    }
+    KIT_OK(kolo_engine_remove_set(engine, set));
+}
+
+static void submit_wrongly(void)
+{
+    char name[] = "wrong";
+    float here[4] = {0};
+    int64_t shape[1] = {4};
+    kolo_tensor_t t = {name, KOLO_FLOAT32, 1, shape, here, here};
+    kolo_tensor_memory_t memory = {gpu.device, NULL, NULL};
+    kolo_submission_t how = {.memory = &memory};
+    CHECK(kolo_engine_all_reduce(engine, &t, KOLO_SUM, 1, 1, &how, NULL) == KOLO_ERR_INVALID_ARGUMENT);
+    CHECK(strstr(kolo_get_last_error(NULL), "its input is no memory of device"));
+    memory = (kolo_tensor_memory_t){KOLO_DEVICE_CPU, NULL, gpu.streams[0]};
+    CHECK(kolo_engine_all_reduce(engine, &t, KOLO_SUM, 1, 1, &how, NULL) == KOLO_ERR_INVALID_ARGUMENT);
+    CHECK(strstr(kolo_get_last_error(NULL), "a stream comes with memory of a GPU"));
+    memory.device = 15;
+    CHECK(kolo_engine_all_reduce(engine, &t, KOLO_SUM, 1, 1, &how, NULL) == KOLO_ERR_INVALID_ARGUMENT);
+    CHECK(strstr(kolo_get_last_error(NULL), "no device 15"));
+}
+
+/* ---- the timeline ---- */
+
+static void write_timeline(void)
+{
+    static const char *const wanted[] = {"WAIT_FOR_DATA", "MEMCPY_IN_FUSION_BUFFER", "KOLO_ALLREDUCE",
+                                         "MEMCPY_OUT_FUSION_BUFFER"};
+    char path[] = "/tmp/kolo-gpu-timeline-XXXXXX", *text = calloc(1, 1 << 22);
+    int fd = mkstemp(path);
+    KIT_OK(kolo_engine_timeline_start(engine, path, 0));
+    reduce_behind_an_event();
+    reduce_many(KOLO_SUM, false);
+    KIT_OK(kolo_engine_timeline_stop(engine));
+    FILE *f = fdopen(fd, "r");
+    if (me.rank == 0 && f && text) {
+        if (fread(text, 1, (1 << 22) - 1, f) < 100) KIT_FAIL("the timeline is empty");
+        for (int i = 0; i < 4; i++)
+            if (!strstr(text, wanted[i])) KIT_FAIL("the timeline has no %s", wanted[i]);
+        CHECK(strstr(text, "\"name\":\"ALLREDUCE\",\"args\":{\"dtype\":\"int64\",\"shape\":\"[5000, 1]\""));
+    }
+    if (f) fclose(f);
+    unlink(path);
+    free(text);
+}
+
+int main(void)
+{
+    int devices = 0;
+    kolo_engine_config_t config = KOLO_ENGINE_CONFIG_INITIALIZER;
+    if (!kit_open(false, &devices) || devices < 1) return 77;
+    if (!KIT_OK(kolo_engine_init(&engine, NULL, &config))) return 1;
+    KIT_OK(kolo_engine_get_place(engine, &me));
+    if (!kit_rank_open(&gpu, me.local_rank % devices, ROOM)) return 1;
+    reduce_many(KOLO_SUM, false);
+    reduce_many(KOLO_SUM, true);
+    reduce_many(KOLO_MIN, false);
+    reduce_alone(false);
+    reduce_alone(true);
+    move_each();
+    reduce_in_a_stream();
+    reduce_behind_an_event();
+    mix();
+    use_a_set();
+    submit_wrongly();
+    write_timeline();
+    if (!KIT_OK(kolo_engine_shutdown(engine))) return 1;
+    kit_rank_close(&gpu);
+    if (failures) fprintf(stderr, "rank %d: %d failures\n", me.rank, failures);
+    if (me.rank == 0 && !failures) printf("engine on %d ranks, %d GPUs: passed\n", me.size, devices);
+    return failures ? 1 : 0;
+}
