@@ -44,6 +44,7 @@ typedef struct {
     uint64_t stages;         /* [PHASES][nranks][blocks][DEPTH][tile_bytes] */
     uint64_t message_lines;  /* [nranks][message_blocks][DEPTH][MESSAGE_SLOT_LINES][128] */
     uint64_t message_credit; /* flags [nranks][message_blocks] */
+    uint64_t message_meetings;   /* [nranks][message_blocks], see messages.cuh */
     uint64_t message_lines_most; /* longest message by lines, in bytes */
     uint64_t bytes;              /* of a region */
 } kolo_cuda_layout_t;
@@ -77,6 +78,8 @@ enum {
     KOLO_CUDA_MESSAGE_SENT,
     KOLO_CUDA_MESSAGE_RECEIVED_LINES,
     KOLO_CUDA_MESSAGE_SENT_LINES,
+    KOLO_CUDA_MESSAGE_RECEIVED_LONG,
+    KOLO_CUDA_MESSAGE_SENT_LONG,
     KOLO_CUDA_MESSAGE_WAYS
 };
 /* Blocks that work on the same tiles at the same time: one sends, one takes, or takes, reduces and sends on. */
@@ -104,16 +107,28 @@ typedef struct {
     uint64_t factor;     /* bits of a double, or an integer */
     uint64_t part_bytes; /* two steps: length of a part, a multiple of 128 */
     uint32_t tile_bytes; /* of this call */
-    uint32_t reachable;  /* all other ranks' GPUs may load from src and store to dst */
+    uint32_t reachable;  /* KOLO_CUDA_REACHABLE, KOLO_CUDA_APART: what holds for this rank's buffers */
     kolo_cuda_layout_t layout;
     uint64_t mailbox; /* device address */
     uint64_t regions[KOLO_CUDA_RANKS];
 } kolo_cuda_args_t;
 
+/* All other ranks' GPUs may load from src and store to dst; dst is no part of src, so that others may leave what
+ * they give there. */
+#define KOLO_CUDA_REACHABLE 1u
+#define KOLO_CUDA_APART     2u
+
+/* The long operations take more: this rank's buffers as the other ranks' GPUs see them. */
+typedef struct {
+    kolo_cuda_args_t c;
+    uint64_t src[KOLO_CUDA_RANKS], dst[KOLO_CUDA_RANKS];
+} kolo_cuda_long_args_t;
+
 /* A group of messages: per peer at most one chain each way, worked off in order by `blocks` blocks. Few of them
  * take a launch whose arguments are short, which is queued sooner. */
 typedef struct {
     uint64_t address, bytes;
+    uint64_t there;      /* of a long receive: the address as the sender's GPU sees it; 0: it does not */
     uint32_t peer, send; /* send: 1, receive: 0 */
     int32_t next;        /* in the same chain; -1: none */
 } kolo_cuda_message_t;

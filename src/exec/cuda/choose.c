@@ -23,7 +23,6 @@ static void fill_reducer(const kolo_exec_call_t *call, kolo_cuda_args_t *a)
                                    [KOLO_MAX] = KOLO_CUDA_MAX};
     a->op = ops[r->op];
     a->scale = !r->pre ? KOLO_CUDA_SCALE_NONE : r->pre_own ? KOLO_CUDA_SCALE_OWN : KOLO_CUDA_SCALE_COMMON;
-    if (a->scale == KOLO_CUDA_SCALE_OWN) a->reachable = 0; /* others must not see the input as it is */
     a->divide = r->post_div > 1;
     if (r->type >= KOLO_FLOAT16)
         memcpy(&a->factor, &r->pre_float, sizeof a->factor);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The executor of GPU communicators, for its own files. layout.c: the region; kernels.c: modules and functions;
- * choose.c: which family, which grid; launch.c: the operations of exec.h; messages.c: groups of sends and receives.
+ * choose.c: which family, which grid; expose.c: which buffers others reach; launch.c: the operations of exec.h;
+ * messages.c: groups of sends and receives.
  */
 #ifndef KOLO_EXEC_CUDA_CUDA_H
 #define KOLO_EXEC_CUDA_CUDA_H
@@ -29,7 +30,7 @@ kolo_status_t kolo_cuda_kernels(const kolo_cuda_device_t *device, const kolo_cud
 bool kolo_cuda_built(void);
 
 typedef struct {
-    int64_t blocks, stage_bytes, ll_bytes, ll128_bytes, message_lines_bytes; /* 0: automatic */
+    int64_t blocks, stage_bytes, ll_bytes, ll128_bytes, message_lines_bytes, give_bytes; /* 0: automatic */
 } kolo_cuda_options_t;
 extern kolo_cuda_options_t kolo_cuda_options;
 extern const kolo_param_table_t kolo_exec_cuda_params;
@@ -42,7 +43,7 @@ void kolo_cuda_layout(uint32_t nranks, uint32_t resident, kolo_cuda_layout_t *la
 typedef struct {
     uintptr_t base;
     size_t bytes;
-    bool reachable; /* by the other ranks' GPUs */
+    uint64_t seen; /* by bit: ranks whose GPUs reach it, at the same address */
 } kolo_cuda_known_t;
 
 typedef struct kolo_cuda_state {
@@ -57,13 +58,19 @@ typedef struct kolo_cuda_state {
     kolo_cu_event_t order, end;
     kolo_cuda_known_t known[KOLO_CUDA_KNOWN];
     uint32_t next_known;
-    kolo_cuda_args_t args; /* what all calls have in common is filled in */
+    kolo_cuda_long_args_t args; /* what all calls have in common is filled in; short ones take args.c alone */
     kolo_cuda_p2p_many_t p2p;
 } kolo_cuda_state_t;
 
 /* choose.c: fills the arguments of a collective; the family and how many blocks. */
 kolo_status_t kolo_cuda_choose(const kolo_cuda_state_t *s, const kolo_exec_call_t *call, kolo_cuda_args_t *args,
                                kolo_cuda_family_t *family, uint32_t *blocks);
+/* expose.c: the ranks of this process whose GPUs reach memory at `p`. `legacy`: as in kolo_cuda_reaches(). */
+uint64_t kolo_cuda_seen_here(const kolo_cuda_state_t *s, const void *p, bool legacy);
+/* Memory of this rank as the GPU of rank `peer` sees it; 0: it does not. */
+uint64_t kolo_cuda_seen_by(const kolo_cuda_state_t *s, const void *p, int peer);
+/* The part of args that is of long collectives alone. */
+void kolo_cuda_expose(kolo_cuda_state_t *s, const kolo_exec_call_t *call);
 /* launch.c: puts a kernel on a stream, behind what this communicator put on another one. */
 kolo_status_t kolo_cuda_put(kolo_cuda_state_t *s, kolo_cu_func_t function, uint32_t blocks, void *args,
                             kolo_cu_stream_t stream);

@@ -75,6 +75,7 @@ KOLO_DEV void kolo_report(kolo_cuda_mailbox_t *box, uint32_t what, uint32_t peer
     __threadfence_system();
     *(volatile uint32_t *)&box->report.set = 1u;
 }
+KOLO_DEV void kolo_bits_keep(uint32_t *p, uint32_t bits) { atomicAnd(p, bits); } /* p: shared by a block */
 KOLO_DEV void kolo_pause(void) {}
 
 #else /* the host, in C++ */
@@ -112,6 +113,7 @@ KOLO_DEV uint32_t kolo_mailbox_aborted(const kolo_cuda_mailbox_t *box)
 {
     return __atomic_load_n(&box->abort, __ATOMIC_RELAXED);
 }
+KOLO_DEV void kolo_bits_keep(uint32_t *p, uint32_t bits) { *p &= bits; }
 KOLO_DEV void kolo_report(kolo_cuda_mailbox_t *box, uint32_t what, uint32_t peer, uint32_t step)
 {
     uint32_t none = 0;

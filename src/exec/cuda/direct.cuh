@@ -1,11 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The way without stages, for long operations of ranks that reach each other's buffers: the kernels exchange the
- * addresses when they meet, each rank loads what it owns from all others, and stores the result to all. Whether it is
- * taken travels with the addresses: if one rank's buffers cannot be reached, all go by stages.
+ * addresses when they meet, each as the other sees them. Whether it is taken travels with the addresses: if one
+ * rank's buffers cannot be reached, all go by stages.
  *
  * Blocks of the same number meet at the begin, so the buffers are ready, and at the end, so they are the caller's
- * again. Only the owner of a part reads and writes it, so in place is safe.
+ * again. What is copied is stored by who has it. What is reduced is loaded by the owner of a part from all others, and
+ * the result stored to all: only the owner of a part reads and writes it, so in place is safe. Where no rank works in
+ * place, an all_reduce does without loads from other GPUs, which cost the links more than stores do (between two H200
+ * stores alone carry 364 GB/s, loads 335, both 340): what a rank gives to a part is stored in the owner's
+ * destination, which is not needed yet. The same block works on a vector at each step and on each rank, so blocks of
+ * the same number meet each other alone.
  */
 #ifndef KOLO_EXEC_CUDA_DIRECT_CUH
 #define KOLO_EXEC_CUDA_DIRECT_CUH
@@ -16,7 +21,7 @@
 typedef struct {
     uint64_t src, dst;
     uint32_t reachable, pad;
-    uint32_t begin, end; /* flags: numbers of operations */
+    uint32_t begin, given, summed, end; /* flags: numbers of operations */
 } kolo_meeting_t;
 
 typedef struct {
@@ -29,31 +34,41 @@ KOLO_DEV kolo_meeting_t *kolo_meeting(const kolo_cuda_layout_t *l, char *region,
     return (kolo_meeting_t *)(region + l->meetings + (uint64_t)(from * KOLO_CUDA_GRID + block) * KOLO_CUDA_FLAG);
 }
 
+typedef enum { KOLO_BEGIN, KOLO_GIVEN, KOLO_SUMMED, KOLO_END } kolo_stop_t;
+KOLO_DEV uint32_t *kolo_meeting_flag(kolo_meeting_t *m, kolo_stop_t stop)
+{
+    return stop == KOLO_BEGIN    ? &m->begin
+           : stop == KOLO_GIVEN  ? &m->given
+           : stop == KOLO_SUMMED ? &m->summed
+                                 : &m->end;
+}
+
 /* Waits for a flag of each other rank's block; the same answer for the whole block. */
-KOLO_DEV bool kolo_meet_wait(const kolo_cuda_args_t &c, kolo_buffers_t *b, bool end, uint32_t number)
+KOLO_DEV bool kolo_meet_wait(const kolo_cuda_args_t &c, kolo_buffers_t *b, kolo_stop_t stop, uint32_t number)
 {
     char *own = kolo_region(c.regions, c.rank);
     for (uint32_t r = kolo_tid(); r < c.layout.nranks; r += kolo_nthreads()) {
         kolo_meeting_t *m = kolo_meeting(&c.layout, own, r, kolo_bid());
         uint32_t spins = 0;
         if (r == c.rank) continue;
-        while ((int32_t)(kolo_flag_load(end ? &m->end : &m->begin) - number) < 0) {
+        while ((int32_t)(kolo_flag_load(kolo_meeting_flag(m, stop)) - number) < 0) {
             if (!kolo_give_up(&spins, (kolo_cuda_mailbox_t *)c.mailbox, KOLO_CUDA_WAITS_TILE, r, number)) continue;
             b->ended = 1;
             break;
         }
-        if (end) continue;
+        if (stop != KOLO_BEGIN) continue;
         b->src[r] = m->src;
         b->dst[r] = m->dst;
-        if (!m->reachable) b->reachable = 0;
+        kolo_bits_keep(&b->reachable, m->reachable);
     }
     kolo_sync();
     return !b->ended;
 }
 
 /* Meets the blocks of the same number. false: the host wants the kernel to end. */
-KOLO_DEV bool kolo_meet(const kolo_cuda_args_t &c, kolo_buffers_t *b, uint32_t number)
+KOLO_DEV bool kolo_meet(const kolo_cuda_long_args_t &l, kolo_buffers_t *b, uint32_t number)
 {
+    const kolo_cuda_args_t &c = l.c;
     if (kolo_tid() == 0) {
         b->ended = 0;
         b->reachable = c.reachable;
@@ -64,22 +79,23 @@ KOLO_DEV bool kolo_meet(const kolo_cuda_args_t &c, kolo_buffers_t *b, uint32_t n
     for (uint32_t r = kolo_tid(); r < c.layout.nranks; r += kolo_nthreads()) {
         kolo_meeting_t *m = kolo_meeting(&c.layout, kolo_region(c.regions, r), c.rank, kolo_bid());
         if (r == c.rank) continue;
-        m->src = c.src;
-        m->dst = c.dst;
+        m->src = l.src[r];
+        m->dst = l.dst[r];
         m->reachable = c.reachable;
         kolo_flag_store(&m->begin, number);
     }
-    return kolo_meet_wait(c, b, false, number);
+    return kolo_meet_wait(c, b, KOLO_BEGIN, number);
 }
 
-/* After the last access: the buffers go back to their callers. */
-KOLO_DEV void kolo_meet_end(const kolo_cuda_args_t &c, kolo_buffers_t *b, uint32_t number)
+/* All blocks of this number have come here, and what they have read and written before is behind them. */
+KOLO_DEV bool kolo_meet_again(const kolo_cuda_args_t &c, kolo_buffers_t *b, kolo_stop_t stop, uint32_t number)
 {
     kolo_sync();
-    for (uint32_t r = kolo_tid(); r < c.layout.nranks; r += kolo_nthreads())
-        if (r != c.rank)
-            kolo_flag_store(&kolo_meeting(&c.layout, kolo_region(c.regions, r), c.rank, kolo_bid())->end, number);
-    kolo_meet_wait(c, b, true, number);
+    for (uint32_t r = kolo_tid(); r < c.layout.nranks; r += kolo_nthreads()) {
+        kolo_meeting_t *m = kolo_meeting(&c.layout, kolo_region(c.regions, r), c.rank, kolo_bid());
+        if (r != c.rank) kolo_flag_store(kolo_meeting_flag(m, stop), number);
+    }
+    return kolo_meet_wait(c, b, stop, number);
 }
 
 KOLO_DEV bool kolo_buffers_aligned(const kolo_cuda_args_t &c, const kolo_buffers_t *b)
@@ -131,12 +147,13 @@ KOLO_DEV void kolo_direct_reduce(const kolo_cuda_args_t &c, const kolo_buffers_t
     }
 }
 
+/* The share of block `block` of `blocks` in a copy of `bytes`: the same vectors as in kolo_direct_reduce(). */
 template <typename T>
-KOLO_DEV void kolo_direct_copy(char *dst, const char *src, uint64_t bytes)
+KOLO_DEV void kolo_direct_copy(char *dst, const char *src, uint64_t bytes, uint32_t block, uint32_t blocks)
 {
     bool aligned = kolo_aligned((uint64_t)dst, (uint64_t)src);
     uint64_t whole = aligned ? bytes / 16 : 0, nv = (bytes + 15) / 16;
-    uint64_t step = (uint64_t)kolo_nblocks() * kolo_nthreads(), v = (uint64_t)kolo_bid() * kolo_nthreads() + kolo_tid();
+    uint64_t step = (uint64_t)blocks * kolo_nthreads(), v = (uint64_t)block * kolo_nthreads() + kolo_tid();
     if (dst == src) return;
     for (; v + (KOLO_UNROLL - 1) * step < whole; v += KOLO_UNROLL * step) {
         kolo_vec_t x[KOLO_UNROLL];
@@ -149,6 +166,11 @@ KOLO_DEV void kolo_direct_copy(char *dst, const char *src, uint64_t bytes)
         kolo_user_store<T>(dst + 16 * v, kolo_user_load<T>(src + 16 * v, bytes - 16 * v, aligned), bytes - 16 * v,
                            aligned);
 }
+template <typename T>
+KOLO_DEV void kolo_direct_share(uint64_t dst, uint64_t src, uint64_t bytes)
+{
+    kolo_direct_copy<T>((char *)dst, (const char *)src, bytes, kolo_bid(), kolo_nblocks());
+}
 
 /* One step: what is reduced is loaded, what is copied is stored. */
 template <typename T> KOLO_DEV void kolo_direct_one(const kolo_cuda_args_t &c, const kolo_buffers_t *b)
@@ -157,49 +179,96 @@ template <typename T> KOLO_DEV void kolo_direct_one(const kolo_cuda_args_t &c, c
         kolo_direct_reduce<T, kolo_reduce_unroll<T>::value>(c, b, c.rank * c.src_stride, 0, c.bytes, false);
         return;
     }
-    for (uint32_t j = 0; j < c.layout.nranks && kolo_takes_part(c.senders, c.rank); j++) {
-        uint32_t p = c.rank + j < c.layout.nranks ? c.rank + j : c.rank + j - c.layout.nranks;
-        if (kolo_takes_part(c.receivers, p))
-            kolo_direct_copy<T>((char *)b->dst[p] + c.rank * c.dst_stride, (const char *)c.src + p * c.src_stride,
-                                c.bytes);
+    /* To all receivers by turns, so that this rank's own part is copied while the links are busy with the others'. */
+    uint64_t turn = (uint64_t)kolo_nblocks() * kolo_nthreads() * 16 * KOLO_UNROLL;
+    for (uint64_t at = 0; at < c.bytes && kolo_takes_part(c.senders, c.rank); at += turn) {
+        uint64_t len = kolo_tile_length(at, c.bytes, turn);
+        for (uint32_t j = 0; j < c.layout.nranks; j++) {
+            uint32_t p = c.rank + j < c.layout.nranks ? c.rank + j : c.rank + j - c.layout.nranks;
+            if (kolo_takes_part(c.receivers, p))
+                kolo_direct_share<T>(b->dst[p] + c.rank * c.dst_stride + at, c.src + p * c.src_stride + at, len);
+        }
     }
+}
+
+/* ---- two steps ---- */
+
+KOLO_DEV uint64_t kolo_part_length(const kolo_cuda_args_t &c, uint32_t p)
+{
+    return kolo_tile_length(p * c.part_bytes, c.bytes, c.part_bytes);
+}
+/* Where a rank leaves what it gives to the part of `to`: a part of `to`'s destination. The last part may be too short
+ * for it. Between two ranks it is the part itself, which its owner alone writes later. */
+KOLO_DEV uint64_t kolo_given_at(const kolo_cuda_args_t &c, uint32_t from, uint32_t to)
+{
+    return c.part_bytes * (c.layout.nranks == 2 || from == c.layout.nranks - 1 ? to : from);
+}
+
+/* An all_reduce by stores alone. */
+template <typename T>
+KOLO_DEV bool kolo_direct_give(const kolo_cuda_args_t &c, kolo_buffers_t *b, uint32_t number)
+{
+    uint32_t n = c.layout.nranks;
+    uint64_t from = c.rank * c.part_bytes, len = kolo_part_length(c, c.rank);
+    for (uint32_t j = 1; j < n; j++) {
+        uint32_t p = c.rank + j < n ? c.rank + j : c.rank + j - n;
+        kolo_direct_share<T>(b->dst[p] + kolo_given_at(c, c.rank, p), c.src + p * c.part_bytes,
+                             kolo_part_length(c, p));
+    }
+    if (!kolo_meet_again(c, b, KOLO_GIVEN, number)) return false;
+    for (uint32_t r = kolo_tid(); r < n; r += kolo_nthreads()) /* the sources are what the others have left here */
+        if (r != c.rank) b->src[r] = c.dst + kolo_given_at(c, r, c.rank) - from;
+    kolo_sync();
+    kolo_direct_reduce<T, kolo_reduce_unroll<T>::value>(c, b, from, from, len, n == 2);
+    if (n == 2) return true;
+    if (!kolo_meet_again(c, b, KOLO_SUMMED, number)) return false; /* all have read what the results are put upon */
+    for (uint32_t j = 1; j < n; j++) {
+        uint32_t p = c.rank + j < n ? c.rank + j : c.rank + j - n;
+        kolo_direct_share<T>(b->dst[p] + from, c.dst + from, len);
+    }
+    return true;
 }
 
 /* Two steps in one: the owner of a part loads it, or its sender's, and stores the result to the receivers. */
-template <typename T> KOLO_DEV void kolo_direct_two(const kolo_cuda_args_t &c, const kolo_buffers_t *b)
+template <typename T>
+KOLO_DEV bool kolo_direct_two(const kolo_cuda_args_t &c, kolo_buffers_t *b, uint32_t number)
 {
-    uint64_t from = c.rank * c.part_bytes;
-    uint64_t len = kolo_tile_length(from, c.bytes, (uint64_t)-1 >> 1);
-    if (len > c.part_bytes) len = c.part_bytes;
+    uint64_t from = c.rank * c.part_bytes, len = kolo_part_length(c, c.rank);
+    if (c.reduce && b->reachable & KOLO_CUDA_APART) return kolo_direct_give<T>(c, b, number);
     if (c.reduce) {
         kolo_direct_reduce<T, kolo_reduce_unroll<T>::value>(c, b, from, from, len, true);
-        return;
+        return true;
     }
     uint32_t root = (uint32_t)c.senders;
-    if (c.rank == root) kolo_direct_copy<T>((char *)c.dst, (const char *)c.src, c.bytes);
+    if (c.rank == root) kolo_direct_share<T>(c.dst, c.src, c.bytes);
     for (uint32_t j = c.rank == root; j < c.layout.nranks; j++) {
         uint32_t p = c.rank + j < c.layout.nranks ? c.rank + j : c.rank + j - c.layout.nranks;
-        if (p != root) kolo_direct_copy<T>((char *)b->dst[p] + from, (const char *)b->src[root] + from, len);
+        if (p != root) kolo_direct_share<T>(b->dst[p] + from, b->src[root] + from, len);
     }
+    return true;
 }
 
 /* The long operations, by stages or without. */
-template <typename T, bool two_steps> KOLO_DEV void kolo_long(const kolo_cuda_args_t &c)
+template <typename T, bool two_steps> KOLO_DEV void kolo_long(const kolo_cuda_long_args_t &l)
 {
     KOLO_SHARED kolo_buffers_t buffers;
+    const kolo_cuda_args_t &c = l.c;
     uint32_t *counter =
         kolo_counter(&c.layout, kolo_region(c.regions, c.rank), KOLO_CUDA_COUNT_MEETINGS, kolo_bid());
     uint32_t number = *counter + 1;
-    bool ok = kolo_meet(c, &buffers, number);
+    bool ok = kolo_meet(l, &buffers, number);
     kolo_sync();
     if (kolo_tid() == 0) *counter = number;
     if (!ok) return;
-    if (!buffers.reachable) {
+    if (!(buffers.reachable & KOLO_CUDA_REACHABLE)) {
         two_steps ? kolo_two_step<T>(c) : kolo_staged<T>(c);
         return;
     }
-    two_steps ? kolo_direct_two<T>(c, &buffers) : kolo_direct_one<T>(c, &buffers);
-    kolo_meet_end(c, &buffers, number);
+    if (two_steps)
+        ok = kolo_direct_two<T>(c, &buffers, number);
+    else
+        kolo_direct_one<T>(c, &buffers);
+    if (ok) kolo_meet_again(c, &buffers, KOLO_END, number);
 }
 
 #endif

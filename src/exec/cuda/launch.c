@@ -28,7 +28,7 @@ static kolo_status_t make_mailbox(kolo_cuda_state_t *s)
     memset(host, 0, sizeof *s->mailbox);
     r = s->api->host_device_pointer(&device, host, 0);
     if (r) return kolo_cuda_fail(r, s->device->ordinal, "map pinned host memory");
-    s->args.mailbox = s->p2p.head.mailbox = device;
+    s->args.c.mailbox = s->p2p.head.mailbox = device;
     return KOLO_OK;
 }
 
@@ -40,10 +40,10 @@ static kolo_status_t open_entered(kolo_cuda_state_t *s, kolo_wire_ctx_t *ctx)
     kolo_cu_result_t r = s->api->event_create(&s->order, KOLO_CU_EVENT_NO_TIMING);
     if (!r) r = s->api->event_create(&s->end, KOLO_CU_EVENT_NO_TIMING);
     if (r) return kolo_cuda_fail(r, s->device->ordinal, "make an event");
-    s->args.layout = s->p2p.head.layout = s->layout;
-    s->args.rank = s->p2p.head.rank = (uint32_t)s->regions.rank;
+    s->args.c.layout = s->p2p.head.layout = s->layout;
+    s->args.c.rank = s->p2p.head.rank = (uint32_t)s->regions.rank;
     for (int i = 0; i < s->regions.nranks; i++)
-        s->args.regions[i] = s->p2p.head.regions[i] = (uint64_t)(uintptr_t)s->regions.address[i];
+        s->args.c.regions[i] = s->p2p.head.regions[i] = (uint64_t)(uintptr_t)s->regions.address[i];
     return KOLO_OK;
 }
 
@@ -136,28 +136,14 @@ kolo_status_t kolo_cuda_put_copy(kolo_cuda_state_t *s, void *dst, const void *sr
 
 /* ---- arguments ---- */
 
-static bool reached_by_all(const kolo_cuda_state_t *s, const void *p, bool legacy)
-{
-    const kolo_cuda_device_t *peer;
-    if (!s->regions.one_process) return false;
-    for (int r = 0; r < s->regions.nranks; r++)
-        if (kolo_cuda_device(s->regions.ordinal[r], &peer) != KOLO_OK ||
-            !kolo_cuda_reaches(peer->device, p, legacy))
-            return false;
-    return true;
-}
-
-static kolo_status_t check_memory(kolo_cuda_state_t *s, const void *p, uint64_t bytes, const char *what,
-                                  uint32_t *reachable)
+static kolo_status_t check_memory(kolo_cuda_state_t *s, const void *p, uint64_t bytes, const char *what)
 {
     uintptr_t at = (uintptr_t)p;
     kolo_mem_place_t place;
     if (!bytes) return KOLO_OK;
     for (int i = 0; i < KOLO_CUDA_KNOWN; i++)
-        if (at - s->known[i].base < s->known[i].bytes && bytes <= s->known[i].bytes - (at - s->known[i].base)) {
-            *reachable &= s->known[i].reachable;
+        if (at - s->known[i].base < s->known[i].bytes && bytes <= s->known[i].bytes - (at - s->known[i].base))
             return KOLO_OK;
-        }
     kolo_mem_find(p, &place);
     if (place.ops != &kolo_mem_cuda)
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
@@ -171,14 +157,12 @@ static kolo_status_t check_memory(kolo_cuda_state_t *s, const void *p, uint64_t 
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
                          "%s %p has %llu bytes to the end of its allocation, %llu are needed", what, p,
                          (unsigned long long)(place.bytes - (at - place.base)), (unsigned long long)bytes);
-    bool direct = reached_by_all(s, p, place.peers);
-    s->known[s->next_known++ % KOLO_CUDA_KNOWN] = (kolo_cuda_known_t){place.base, place.bytes, direct};
-    *reachable &= direct;
+    s->known[s->next_known++ % KOLO_CUDA_KNOWN] =
+        (kolo_cuda_known_t){place.base, place.bytes, kolo_cuda_seen_here(s, p, place.peers)};
     return KOLO_OK;
 }
 
-/* reachable: whether the other ranks' GPUs reach the buffers. */
-static kolo_status_t check_call(kolo_cuda_state_t *s, const kolo_exec_call_t *c, uint32_t *reachable)
+static kolo_status_t check_call(kolo_cuda_state_t *s, const kolo_exec_call_t *c)
 {
     uint64_t src = c->count * c->elem, dst = src;
     if (c->kind == KOLO_EXEC_COLL) {
@@ -188,8 +172,8 @@ static kolo_status_t check_call(kolo_cuda_state_t *s, const kolo_exec_call_t *c,
             return kolo_fail(KOLO_ERR_UNSUPPORTED,
                              "an operator that is a function of the host cannot run on a GPU");
     }
-    if (c->src) KOLO_TRY(check_memory(s, c->src, src, "the source", reachable));
-    if (c->dst) KOLO_TRY(check_memory(s, c->dst, dst, "the destination", reachable));
+    if (c->src) KOLO_TRY(check_memory(s, c->src, src, "the source"));
+    if (c->dst) KOLO_TRY(check_memory(s, c->dst, dst, "the destination"));
     return KOLO_OK;
 }
 
@@ -211,18 +195,17 @@ static kolo_status_t launch_collective(kolo_cuda_state_t *s, const kolo_exec_cal
         kolo_status_t status = launch_alone(s, c);
         if (status != KOLO_IN_PROGRESS) return status;
     }
-    KOLO_TRY(kolo_cuda_choose(s, c, &s->args, &family, &blocks));
+    KOLO_TRY(kolo_cuda_choose(s, c, &s->args.c, &family, &blocks));
+    if (family == KOLO_CUDA_STAGED || family == KOLO_CUDA_TWO_STEP) kolo_cuda_expose(s, c);
     return kolo_cuda_put(s, s->kernels->collective[family][c->reducer.type], blocks, &s->args, c->stream);
 }
 
 static kolo_status_t launch_entered(kolo_cuda_state_t *s, const kolo_exec_call_t *calls, size_t n)
 {
-    uint32_t reachable = 1;
-    for (size_t i = 0; i < n; i++) KOLO_TRY(check_call(s, &calls[i], &reachable));
+    for (size_t i = 0; i < n; i++) KOLO_TRY(check_call(s, &calls[i]));
     for (size_t i = 0; i < n;) {
         size_t end = i;
         if (calls[i].kind == KOLO_EXEC_COLL) {
-            s->args.reachable = reachable;
             KOLO_TRY(launch_collective(s, &calls[i++]));
             continue;
         }

@@ -42,6 +42,13 @@ static const kolo_param_t rows[] = {
      .must_agree = true,
      .help = "Messages of up to so many bytes go by lines of 128 bytes; 0: as measured",
      .value = &kolo_cuda_options.message_lines_bytes},
+    {.key = "KOLO_GPU_GIVE_SIZE",
+     .kind = KOLO_PARAM_SIZE,
+     .def = "0",
+     .max = (int64_t)1 << 50,
+     .must_agree = true,
+     .help = "From so many bytes an all_reduce out of place loads nothing from other GPUs; 0: as measured",
+     .value = &kolo_cuda_options.give_bytes},
 };
 const kolo_param_table_t kolo_exec_cuda_params = {.module = "exec_cuda", .rows = rows, .count = KOLO_COUNTOF(rows)};
 
@@ -53,7 +60,7 @@ const kolo_param_table_t kolo_exec_cuda_params = {.module = "exec_cuda", .rows =
 #define BLOCKS_USUAL  64u
 #define LL_BLOCKS     64u
 #define LL128_BLOCKS  128u
-#define MESSAGE_LINES (2u << 20) /* longest message by lines */
+#define MESSAGE_LINES (1u << 20) /* longest message by lines */
 
 static uint32_t clamp(uint64_t x, uint32_t low, uint32_t high)
 {
@@ -83,6 +90,8 @@ void kolo_cuda_layout(uint32_t nranks, uint32_t resident, kolo_cuda_layout_t *l)
     l->credit = at;
     at += flags;
     l->message_credit = at;
+    at += (uint64_t)nranks * l->message_blocks * KOLO_CUDA_FLAG;
+    l->message_meetings = at;
     at += (uint64_t)nranks * l->message_blocks * KOLO_CUDA_FLAG;
     at = (at + 4095) / 4096 * 4096;
     l->meetings = at;

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Messages between two ranks: short ones by lines of 128 bytes, which carry their own arrival (ll128.cuh), long ones
- * through stages. A launch works off chains of messages, one per peer and direction, each by blocks of its own, so
+ * Messages between two ranks: short ones by lines of 128 bytes, which carry their own arrival (ll128.cuh). The
+ * receiver of a long one tells the sender where it is to go; if the sender's GPU does not reach that, it goes through
+ * stages. A launch works off chains of messages, one per peer and direction, each by blocks of its own, so
  * what one end sends in one group and the other receives in several never waits in a circle. Which way a message
  * goes, and how many blocks move it, follows from its length alone: both ends come to the same.
  */
 #ifndef KOLO_EXEC_CUDA_MESSAGES_CUH
 #define KOLO_EXEC_CUDA_MESSAGES_CUH
 
+#include "exec/cuda/direct.cuh"
 #include "exec/cuda/ll128.cuh"
-#include "exec/cuda/staged.cuh"
 
 /* One flag of one peer; the same answer for the whole block. */
 KOLO_DEV bool kolo_message_wait(const kolo_cuda_p2p_args_t &c, const uint32_t *flag, uint32_t step, uint32_t what,
@@ -168,6 +169,56 @@ KOLO_DEV bool kolo_message_receive_lines(const kolo_cuda_p2p_args_t &c, const ko
     return ok;
 }
 
+/* ---- long ones ---- */
+
+typedef struct {
+    uint64_t there;      /* from the receiver: where the message is to go, or 0: by stages */
+    uint32_t begin, end; /* flags: numbers of messages. To the sender: `there` is set; to the receiver: it has come */
+} kolo_message_meeting_t;
+
+KOLO_DEV kolo_message_meeting_t *kolo_message_meeting(const kolo_cuda_layout_t *l, char *region, uint32_t peer,
+                                                      uint32_t block)
+{
+    return (kolo_message_meeting_t *)(region + l->message_meetings +
+                                      (uint64_t)(peer * l->message_blocks + block) * KOLO_CUDA_FLAG);
+}
+
+KOLO_DEV bool kolo_message_send_long(const kolo_cuda_p2p_args_t &c, const kolo_cuda_message_t &m, uint32_t block,
+                                     const kolo_message_cut_t &cut)
+{
+    char *own = kolo_region(c.regions, c.rank), *theirs = kolo_region(c.regions, m.peer);
+    uint32_t *counter = kolo_message_counter(&c.layout, own, KOLO_CUDA_MESSAGE_SENT_LONG, m.peer, block);
+    uint32_t number = *counter + 1;
+    kolo_message_meeting_t *meeting = kolo_message_meeting(&c.layout, own, m.peer, block);
+    if (!kolo_message_wait(c, &meeting->begin, number, KOLO_CUDA_WAITS_CREDIT, m.peer)) return false;
+    uint64_t there = meeting->there;
+    kolo_sync();
+    if (kolo_tid() == 0) *counter = number;
+    if (!there) return kolo_message_send(c, m, block, cut);
+    kolo_direct_copy<uint8_t>((char *)there, (const char *)m.address, m.bytes, block, cut.blocks);
+    kolo_sync();
+    if (kolo_tid() == 0) kolo_flag_store(&kolo_message_meeting(&c.layout, theirs, c.rank, block)->end, number);
+    return true;
+}
+
+KOLO_DEV bool kolo_message_receive_long(const kolo_cuda_p2p_args_t &c, const kolo_cuda_message_t &m, uint32_t block,
+                                        const kolo_message_cut_t &cut)
+{
+    char *own = kolo_region(c.regions, c.rank), *theirs = kolo_region(c.regions, m.peer);
+    uint32_t *counter = kolo_message_counter(&c.layout, own, KOLO_CUDA_MESSAGE_RECEIVED_LONG, m.peer, block);
+    uint32_t number = *counter + 1;
+    kolo_message_meeting_t *meeting = kolo_message_meeting(&c.layout, theirs, c.rank, block);
+    kolo_sync();
+    if (kolo_tid() == 0) {
+        *counter = number;
+        meeting->there = m.there;
+        kolo_flag_store(&meeting->begin, number);
+    }
+    if (!m.there) return kolo_message_receive(c, m, block, cut);
+    return kolo_message_wait(c, &kolo_message_meeting(&c.layout, own, m.peer, block)->end, number,
+                             KOLO_CUDA_WAITS_TILE, m.peer);
+}
+
 /* ---- chains ---- */
 
 KOLO_DEV bool kolo_message(const kolo_cuda_p2p_args_t &c, const kolo_cuda_message_t &m, uint32_t block)
@@ -176,7 +227,7 @@ KOLO_DEV bool kolo_message(const kolo_cuda_p2p_args_t &c, const kolo_cuda_messag
         return m.send ? kolo_message_send_lines(c, m, block) : kolo_message_receive_lines(c, m, block);
     kolo_message_cut_t cut = kolo_message_cut(&c.layout, m.bytes, c.layout.message_blocks);
     if (block >= cut.blocks) return true;
-    return m.send ? kolo_message_send(c, m, block, cut) : kolo_message_receive(c, m, block, cut);
+    return m.send ? kolo_message_send_long(c, m, block, cut) : kolo_message_receive_long(c, m, block, cut);
 }
 
 /* more: what goes beyond KOLO_CUDA_MESSAGES_FEW, or NULL. */

@@ -14,10 +14,10 @@
 typedef struct {
     int nranks, rank;
     int ranks_per_gpu; /* the largest number of ranks that share one GPU */
-    bool one_process;  /* all ranks are in this process, and their GPUs have peer access to each other */
     int min_major, min_minor, min_multiprocessors;
-    void **address;               /* by rank, as this rank's GPU sees it */
-    int *ordinal;                 /* by rank: the GPU's number in its own process */
+    void **address; /* by rank, as this rank's GPU sees it */
+    int *ordinal;   /* by rank: the GPU's number in its own process */
+    uint64_t here;  /* by bit: ranks of this process whose GPUs have peer access to and from this one */
     struct kolo_region_ref *refs; /* by rank */
 } kolo_regions_t;
 

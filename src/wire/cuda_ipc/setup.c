@@ -124,7 +124,7 @@ static bool open_peer(const kolo_cuda_device_t *device, int ordinal)
 static kolo_status_t map_here(const kolo_cuda_device_t *device, const gpu_card_t *card, int peer,
                               kolo_regions_t *out)
 {
-    out->one_process = open_peer(device, card->ordinal) && out->one_process;
+    if (open_peer(device, card->ordinal)) out->here |= UINT64_C(1) << peer;
     struct kolo_region *r = region_find(card->name);
     if (!r) return kolo_fail(KOLO_ERR_REMOTE, "rank %d of this process has given its region up", peer);
     out->refs[peer].region = r;
@@ -162,7 +162,6 @@ static kolo_status_t map_all(kolo_wire_ctx_t *ctx, const kolo_cuda_device_t *dev
     for (int i = 1; i < out->nranks; i++) {
         int p = (out->rank + i) % out->nranks;
         bool here = peers[p].process_hash == peers[out->rank].process_hash;
-        out->one_process = out->one_process && here;
         kolo_status_t status =
             here ? map_here(device, &cards[p], p, out) : map_other(ctx, device, &cards[p], p, out);
         if (status != KOLO_OK)
@@ -201,7 +200,7 @@ kolo_status_t kolo_regions_open(kolo_wire_ctx_t *ctx, const kolo_cuda_device_t *
     gpu_card_t *cards = calloc((size_t)n, sizeof *cards), *mine = cards ? &cards[rank] : NULL;
     *out = (kolo_regions_t){.nranks = n,
                             .rank = rank,
-                            .one_process = true,
+                            .here = UINT64_C(1) << rank,
                             .address = calloc((size_t)n, sizeof(void *)),
                             .ordinal = calloc((size_t)n, sizeof(int)),
                             .refs = calloc((size_t)n, sizeof(kolo_region_ref_t))};
