@@ -152,6 +152,8 @@ typedef struct kolo_body {
     int device;                  /* -1: the CPU */
     const kolo_exec_ops_t *exec; /* of the device */
     void *_Atomic exec_state;
+    kolo_host_side_t host_side, lane_side; /* what its operations on the host run on */
+    struct kolo_body *inside, *across;     /* of a hierarchical one: the ranks of this host; those of its lane */
 
     kolo_oob_t *oob;
     kolo_member_t member;

@@ -26,9 +26,11 @@ kolo_status_t kolo_device_open(kolo_body_t *body)
     kolo_exec_env_t env = {.ctx = &body->ctx,
                            .device = body->device,
                            .host = &kolo_device_host,
-                           .host_arg = body,
+                           .host_arg = &body->host_side,
                            .start = (uint32_t)kolo_comm_options.counter_start};
-    kolo_status_t status = exec->open(&env, &state);
+    body->host_side = (kolo_host_side_t){body, body};
+    kolo_status_t status =
+        exec->open ? exec->open(&env, &state) : kolo_levels_open(body, &env, &state); /* of several parts */
     body->ctx.deadline_ns = 0;
     if (status != KOLO_OK) return status;
     body->exec = exec;
@@ -40,7 +42,9 @@ kolo_status_t kolo_device_open(kolo_body_t *body)
 void kolo_device_cancel(kolo_body_t *body)
 {
     void *state = atomic_load(&body->exec_state);
-    if (state) body->exec->cancel(state);
+    if (!state) return;
+    kolo_levels_stop(body);
+    body->exec->cancel(state);
 }
 
 static void describe(void *arg, char *buf, size_t bytes)
@@ -74,6 +78,7 @@ static void stop_host(kolo_body_t *body)
     if (!body->exec->by_host) return;
     atomic_compare_exchange_strong(&body->stop, &none, KOLO_STOP_ABORT);
     kolo_waker_wake(&body->ctx.waker);
+    kolo_levels_stop(body);
 }
 
 void kolo_device_close(kolo_body_t *body)
@@ -96,6 +101,7 @@ void kolo_device_close(kolo_body_t *body)
         return;
     }
     body->exec->close(state);
+    kolo_levels_close(body);
 }
 
 /* ---- calls ---- */

@@ -12,10 +12,21 @@ struct kolo_body;
 struct kolo_call;
 
 extern const kolo_param_table_t kolo_gpus_params; /* KOLO_GPU_EXECUTOR, ... */
-extern const kolo_exec_host_t kolo_device_host;   /* device_host.c; its argument is the body */
+/* device_host.c: the argument of its functions is a kolo_host_side_t. */
+extern const kolo_exec_host_t kolo_device_host;
+typedef struct {
+    struct kolo_body *body;  /* that operations run on */
+    struct kolo_body *owner; /* whose calls they are, and which fails with them */
+} kolo_host_side_t;
 
 /* gpus.c: who has which GPU, and what runs operations on them. Collective. */
 kolo_status_t kolo_gpus_meet(struct kolo_body *body, const kolo_exec_ops_t **exec);
+
+/* device_levels.c: the hierarchical executor, with its communicators. open: collective. stop: what runs on them
+ * ends; any thread. close: after the executor. */
+kolo_status_t kolo_levels_open(struct kolo_body *body, const kolo_exec_env_t *env, void **state);
+void kolo_levels_stop(struct kolo_body *body);
+void kolo_levels_close(struct kolo_body *body);
 
 /* After the ranks have met: opens the executor if this communicator has a device. Collective. */
 kolo_status_t kolo_device_open(struct kolo_body *body);

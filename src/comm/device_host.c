@@ -32,7 +32,7 @@ static kolo_call_t call_of(kolo_body_t *body, const kolo_exec_call_t *c)
 static kolo_status_t run(void *arg, const kolo_exec_call_t *c)
 {
     kolo_reducer_t reducer = c->reducer;
-    kolo_call_t call = call_of(arg, c);
+    kolo_call_t call = call_of(((kolo_host_side_t *)arg)->body, c);
     call.reducer = &reducer; /* looked at for operators that users have made, which may be gone by now */
     return kolo_call_run(&call);
 }
@@ -80,7 +80,7 @@ static kolo_status_t exchange_calls(kolo_body_t *body, kolo_call_t *calls, size_
 
 static kolo_status_t exchange(void *arg, const kolo_exec_call_t *list, size_t n, const kolo_exec_turns_t *turns)
 {
-    kolo_body_t *body = arg;
+    kolo_body_t *body = ((kolo_host_side_t *)arg)->body;
     kolo_call_t *calls = calloc(n, sizeof *calls);
     if (!calls) return kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for %zu messages", n);
     for (size_t i = 0; i < n; i++) calls[i] = call_of(body, &list[i]);
@@ -93,7 +93,7 @@ static kolo_status_t exchange(void *arg, const kolo_exec_call_t *list, size_t n,
 
 static void fail(void *arg, kolo_status_t status, const kolo_exec_call_t *c)
 {
-    kolo_body_t *body = arg;
+    kolo_body_t *body = ((kolo_host_side_t *)arg)->owner;
     if (!c) {
         kolo_body_fail(body, status);
         return;

@@ -7,12 +7,13 @@
 #include "base/log.h"
 #include "comm/comm.h"
 #include "exec/cuda/cuda.h"
+#include "exec/levels/levels.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { EXECUTOR_AUTO, EXECUTOR_CUDA, EXECUTOR_STAGED };
+enum { EXECUTOR_AUTO, EXECUTOR_CUDA, EXECUTOR_STAGED, EXECUTOR_LEVELS };
 static int64_t forced;
 static bool gpu_shared;
 
@@ -20,11 +21,13 @@ static const kolo_param_t rows[] = {
     {.key = "KOLO_GPU_EXECUTOR",
      .kind = KOLO_PARAM_ENUM,
      .def = "auto",
-     .choices = "auto|cuda|staged",
+     .choices = "auto|cuda|staged|hierarchical",
      .must_agree = true,
-     .help = "What runs the operations of GPU communicators. cuda: kernels that reach all peers' memory; staged: "
-             "copies "
-             "to host memory and the CPU's algorithms there; auto: kernels where all GPUs reach each other",
+     .help =
+         "What runs the operations of GPU communicators. cuda: kernels that reach all peers' memory; staged: "
+         "copies "
+         "to host memory and the CPU's algorithms there; hierarchical: kernels inside each host, staged between "
+         "them; auto: the first of cuda, hierarchical and staged that can",
      .value = &forced},
     {.key = "KOLO_GPU_SHARED",
      .kind = KOLO_PARAM_BOOL,
@@ -45,8 +48,10 @@ typedef struct { /* travels; fixed layout */
 } gpu_card_t;
 
 enum { REACH_ALL, REACH_HOSTS, REACH_KERNELS, REACH_MEMORY, REACH_PEER, REACH_RANKS };
-typedef struct { /* travels: what keeps this rank from using kernels, and which rank is the other one */
+typedef struct { /* travels: what keeps this rank from using kernels, with all ranks or with those of its host, and
+                    which rank is the other one */
     int32_t why, rank;
+    int32_t why_inside;
 } gpu_reach_t;
 
 /* Two ranks with one GPU hinder each other, and mostly were not meant. By UUID alone: ordinals repeat under
@@ -88,16 +93,30 @@ static bool has_access(const kolo_cuda_device_t *device, const gpu_card_t *peer)
 
 static gpu_reach_t reach_of(const kolo_body_t *body, const kolo_cuda_device_t *device, const gpu_card_t *cards)
 {
-    const kolo_peer_card_t *peers = body->member.peers;
+    const kolo_member_t *m = &body->member;
     int me = body->rank;
-    if (!cards[me].kernels) return (gpu_reach_t){REACH_KERNELS, me};
-    if (!cards[me].shareable) return (gpu_reach_t){REACH_MEMORY, me};
-    if (body->nranks > KOLO_CUDA_RANKS) return (gpu_reach_t){REACH_RANKS, me};
+    gpu_reach_t reach = {.why = REACH_ALL, .rank = me};
+    for (int r = 0; r < body->nranks && reach.why == REACH_ALL; r++)
+        if (m->node_of[r] == m->my_node && !has_access(device, &cards[r]))
+            reach = (gpu_reach_t){.why = REACH_PEER, .rank = r};
+    if (m->node_size[m->my_node] > KOLO_CUDA_RANKS) reach = (gpu_reach_t){.why = REACH_RANKS, .rank = me};
+    if (!cards[me].shareable) reach = (gpu_reach_t){.why = REACH_MEMORY, .rank = me};
+    if (!cards[me].kernels) reach = (gpu_reach_t){.why = REACH_KERNELS, .rank = me};
+    reach.why_inside = reach.why;
+    for (int r = 0; r < body->nranks && reach.why == REACH_ALL; r++)
+        if (m->node_of[r] != m->my_node) reach = (gpu_reach_t){.why = REACH_HOSTS, .rank = r};
+    return reach;
+}
+
+/* Hosts with equally many ranks, numbered host by host, whose GPUs reach each other inside each host? */
+static bool has_levels(const kolo_body_t *body, const gpu_reach_t *reach)
+{
+    const kolo_member_t *m = &body->member;
+    int each = body->nranks / m->nnodes;
+    if (m->nnodes < 2 || each < 2 || each * m->nnodes != body->nranks) return false;
     for (int r = 0; r < body->nranks; r++)
-        if (peers[r].host_hash != peers[me].host_hash) return (gpu_reach_t){REACH_HOSTS, r};
-    for (int r = 0; r < body->nranks; r++)
-        if (!has_access(device, &cards[r])) return (gpu_reach_t){REACH_PEER, r};
-    return (gpu_reach_t){REACH_ALL, me};
+        if (m->node_of[r] != r / each || reach[r].why_inside != REACH_ALL) return false;
+    return true;
 }
 
 /* The first rank that is kept from it, in words. */
@@ -133,10 +152,20 @@ static kolo_status_t choose(const kolo_body_t *body, const gpu_card_t *cards, co
     bool all = true;
     for (int r = 0; r < body->nranks; r++) all = all && reach[r].why == REACH_ALL;
     put_reason(body, cards, reach, reason, sizeof reason);
+    bool levels = has_levels(body, reach);
     if (forced == EXECUTOR_CUDA && !all)
         return kolo_fail(KOLO_ERR_UNSUPPORTED, "KOLO_GPU_EXECUTOR=cuda, but kernels cannot work together: %s",
                          reason);
-    *exec = all && forced != EXECUTOR_STAGED ? &kolo_exec_cuda : &kolo_exec_staged;
+    if (forced == EXECUTOR_LEVELS && !levels)
+        return kolo_fail(
+            KOLO_ERR_UNSUPPORTED,
+            "KOLO_GPU_EXECUTOR=hierarchical needs at least two hosts with equally many ranks, two or more, "
+            "numbered host by host, and GPUs that reach each other inside each host (%s)",
+            reason);
+    *exec = forced == EXECUTOR_STAGED          ? &kolo_exec_staged
+            : all && forced != EXECUTOR_LEVELS ? &kolo_exec_cuda
+            : levels                           ? &kolo_exec_levels
+                                               : &kolo_exec_staged;
     if (forced == EXECUTOR_STAGED) snprintf(reason, sizeof reason, "KOLO_GPU_EXECUTOR");
     kolo_info("comm", "%s rank %d of %d: GPU %d at %.19s: %s executor (%s)", body->name, body->rank, body->nranks,
               body->device, cards[body->rank].bus_id, (*exec)->name, reason);

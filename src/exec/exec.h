@@ -25,8 +25,12 @@ typedef struct {
     void *dst;
     uint64_t count;
     size_t elem;
+    size_t src_stride, dst_stride; /* bytes from one part to the next, where there are several; 0: they touch */
     void *stream;
 } kolo_exec_call_t;
+
+/* Are the buffers of a call memory of this device, and long enough? */
+kolo_status_t kolo_exec_check(const kolo_exec_call_t *call, int rank, int nranks, int device);
 
 /* When the buffer of a message is there, and what comes after it; asked for each by its number, from the thread
  * that runs them. */

@@ -41,8 +41,8 @@ static kolo_status_t fill_shape(const kolo_exec_call_t *call, kolo_cuda_args_t *
     a->dst = (uint64_t)(uintptr_t)call->dst;
     a->bytes = bytes;
     a->part_bytes = 0;
-    a->src_stride = t->src_by_rank ? bytes : 0;
-    a->dst_stride = t->dst_by_rank ? bytes : 0;
+    a->src_stride = !t->src_by_rank ? 0 : call->src_stride ? call->src_stride : bytes;
+    a->dst_stride = !t->dst_by_rank ? 0 : call->dst_stride ? call->dst_stride : bytes;
     a->senders = t->src_at_root ? call->root : KOLO_CUDA_ALL;
     a->receivers = t->dst_at_root ? call->root : KOLO_CUDA_ALL;
     a->reduce = t->reduces;

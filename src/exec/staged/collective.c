@@ -64,14 +64,15 @@ static char *base_of(const run_t *r, uint64_t piece)
 static kolo_status_t move(const run_t *r, uint64_t piece, bool from_device)
 {
     const kolo_exec_call_t *c = r->call;
-    uint64_t bytes = length(r, piece) * c->elem, offset = piece * r->each * c->elem, apart = c->count * c->elem;
+    uint64_t bytes = length(r, piece) * c->elem, offset = piece * r->each * c->elem, whole = c->count * c->elem;
+    uint64_t from = c->src_stride ? c->src_stride : whole, to = c->dst_stride ? c->dst_stride : whole;
     uint32_t parts = from_device ? r->shape.in : r->shape.out;
     uint32_t first = from_device ? r->shape.in_at : r->shape.out_at;
     for (uint32_t p = 0; p < parts; p++) {
         char *host = base_of(r, piece) + (first + p) * bytes;
         kolo_status_t status =
-            from_device ? kolo_staged_copy(r->s, r->s->down, host, (const char *)c->src + p * apart + offset, bytes)
-                        : kolo_staged_copy(r->s, r->s->up, (char *)c->dst + p * apart + offset, host, bytes);
+            from_device ? kolo_staged_copy(r->s, r->s->down, host, (const char *)c->src + p * from + offset, bytes)
+                        : kolo_staged_copy(r->s, r->s->up, (char *)c->dst + p * to + offset, host, bytes);
         KOLO_TRY(status);
     }
     return KOLO_OK;

@@ -25,45 +25,6 @@ kolo_staged_op_t *kolo_staged_pop(kolo_staged_queue_t *queue)
     return op;
 }
 
-/* ---- arguments ---- */
-
-static kolo_status_t check_memory(const kolo_staged_t *s, const void *p, uint64_t bytes, const char *what)
-{
-    kolo_mem_place_t place;
-    if (!bytes) return KOLO_OK;
-    kolo_mem_find(p, &place);
-    if (place.ops != &kolo_mem_cuda)
-        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
-                         "%s %p is not memory of a GPU: the communicator of rank %d works on GPU %d", what, p,
-                         s->rank, s->device->ordinal);
-    if (place.device != s->device->ordinal)
-        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
-                         "%s %p lies on GPU %d: the communicator of rank %d works on GPU %d", what, p, place.device,
-                         s->rank, s->device->ordinal);
-    uint64_t left = place.bytes - ((uintptr_t)p - place.base);
-    if (left >= bytes) return KOLO_OK;
-    return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
-                     "%s %p has %llu bytes to the end of its allocation, %llu are needed", what, p,
-                     (unsigned long long)left, (unsigned long long)bytes);
-}
-
-static kolo_status_t check_call(const kolo_staged_t *s, const kolo_exec_call_t *c)
-{
-    uint64_t bytes = c->count * c->elem, n = (uint64_t)s->nranks, src = bytes, dst = bytes;
-    if (c->kind == KOLO_EXEC_COLL) {
-        if (c->coll == KOLO_COLL_REDUCE_SCATTER || c->coll == KOLO_COLL_ALL_TO_ALL || c->coll == KOLO_COLL_SCATTER)
-            src *= n;
-        if (c->coll == KOLO_COLL_ALL_GATHER || c->coll == KOLO_COLL_ALL_TO_ALL || c->coll == KOLO_COLL_GATHER)
-            dst *= n;
-        if (c->coll == KOLO_COLL_BARRIER) src = dst = 0;
-        if (c->reducer.user)
-            return kolo_fail(KOLO_ERR_UNSUPPORTED,
-                             "an operator that is a function of the host cannot run on a GPU");
-    }
-    if (c->src) KOLO_TRY(check_memory(s, c->src, src, "the source"));
-    return c->dst ? check_memory(s, c->dst, dst, "the destination") : KOLO_OK;
-}
-
 /* ---- onto the stream ---- */
 
 static kolo_status_t failed(const kolo_staged_t *s, kolo_cu_result_t r, const char *what)
@@ -183,7 +144,7 @@ static kolo_status_t put_calls(kolo_staged_t *s, const kolo_exec_call_t *calls, 
 
 static kolo_status_t launch_entered(kolo_staged_t *s, const kolo_exec_call_t *calls, size_t n)
 {
-    for (size_t i = 0; i < n; i++) KOLO_TRY(check_call(s, &calls[i]));
+    for (size_t i = 0; i < n; i++) KOLO_TRY(kolo_exec_check(&calls[i], s->rank, s->nranks, s->device->ordinal));
     if (atomic_load(&s->cancelled))
         return kolo_fail(KOLO_ERR_ABORTED, "rank %d: the communicator's operations were ended", s->rank);
     for (size_t i = 0; i < n;) {

@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The parts of a hierarchical GPU communicator (exec/levels): two communicators of its own, one of the ranks on
+ * this host, whose GPUs reach each other, and one of the ranks with this rank's place on the other hosts, on their
+ * CPUs. They live and end with the one they are made for, which tells the user what becomes of them.
+ */
+#include "comm/comm.h"
+#include "exec/levels/levels.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { LABEL_INSIDE = 0x6c765f69, LABEL_ACROSS = 0x6c765f61 };
+
+typedef struct {
+    int *members; /* ranks of the parent, in the child's order */
+    int n, mine;
+    uint8_t *addresses;
+} team_t;
+
+static void team_fini(team_t *t)
+{
+    free(t->members);
+    free(t->addresses);
+}
+
+/* Those ranks r with r / divide == me / divide, or r % divide == me % divide. */
+static kolo_status_t team_init(team_t *t, const kolo_body_t *body, const uint8_t *all, int divide, bool inside)
+{
+    *t = (team_t){.members = calloc((size_t)body->nranks, sizeof(int)),
+                  .addresses = calloc((size_t)body->nranks, KOLO_OOB_ADDRESS_BYTES)};
+    if (!t->members || !t->addresses)
+        return kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for %d ranks", body->nranks);
+    for (int r = 0; r < body->nranks; r++) {
+        bool in = inside ? r / divide == body->rank / divide : r % divide == body->rank % divide;
+        if (!in) continue;
+        if (r == body->rank) t->mine = t->n;
+        memcpy(t->addresses + (size_t)t->n * KOLO_OOB_ADDRESS_BYTES, all + (size_t)r * KOLO_OOB_ADDRESS_BYTES,
+               KOLO_OOB_ADDRESS_BYTES);
+        t->members[t->n++] = r;
+    }
+    return KOLO_OK;
+}
+
+static kolo_status_t open_child(kolo_body_t *body, kolo_oob_child_t *oob_child, const team_t *t, uint64_t label,
+                                const char *what, kolo_body_t **out)
+{
+    char name[64];
+    kolo_config_t config = KOLO_CONFIG_INITIALIZER;
+    kolo_body_t *child = NULL;
+    snprintf(name, sizeof name, "%.30s (%s)", body->name, what);
+    config.name = name;
+    config.device = -1;
+    config.blocking = 1;
+    kolo_status_t status = kolo_body_new(t->mine, t->n, &config, body, what, &child);
+    if (status != KOLO_OK) {
+        kolo_oob_discard_child(oob_child);
+        return status;
+    }
+    *out = child;
+    KOLO_TRY(kolo_child_open(child, t->mine, t->n, oob_child, label, t->addresses));
+    KOLO_TRY(kolo_oob_inherit_failures(child->oob, body->oob, t->members, true));
+    KOLO_TRY(kolo_body_setup(child));
+    return kolo_oob_setup_done(child->oob);
+}
+
+/* Addresses of fresh listeners go round, then each rank opens its child. */
+static kolo_status_t make_child(kolo_body_t *body, int divide, bool inside, kolo_body_t **out)
+{
+    kolo_oob_child_t *oob_child = NULL;
+    team_t team = {0};
+    const char *what = inside ? "host" : "lane";
+    uint8_t *all = calloc((size_t)body->nranks, KOLO_OOB_ADDRESS_BYTES);
+    if (!all) return kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for %d ranks", body->nranks);
+    kolo_status_t status =
+        kolo_oob_prepare_child(body->oob, &oob_child, all + (size_t)body->rank * KOLO_OOB_ADDRESS_BYTES);
+    if (status == KOLO_OK) status = kolo_oob_all_gather(body->oob, all, KOLO_OOB_ADDRESS_BYTES);
+    if (status == KOLO_OK) status = team_init(&team, body, all, divide, inside);
+    if (status == KOLO_OK) {
+        int color = inside ? body->rank / divide : body->rank % divide;
+        uint64_t label = (uint64_t)(inside ? LABEL_INSIDE : LABEL_ACROSS) << 32 ^ (uint64_t)color;
+        status = open_child(body, oob_child, &team, label, what, out);
+    } else if (oob_child) {
+        kolo_oob_discard_child(oob_child);
+    }
+    if (*out) kolo_body_started(*out, status, what);
+    team_fini(&team);
+    free(all);
+    return status == KOLO_OK ? KOLO_OK : kolo_child_blame(body, status);
+}
+
+static kolo_status_t open_part(kolo_body_t *ctx_of, const kolo_exec_env_t *env, const kolo_exec_ops_t *ops,
+                               kolo_host_side_t *side, kolo_exec_part_t *part)
+{
+    kolo_exec_env_t own = *env;
+    uint64_t deadline = env->ctx->deadline_ns, before = ctx_of->ctx.deadline_ns;
+    own.ctx = &ctx_of->ctx;
+    own.host_arg = side;
+    own.ctx->deadline_ns = deadline;
+    part->ops = ops;
+    kolo_status_t status = ops->open(&own, &part->state);
+    own.ctx->deadline_ns = before;
+    return status;
+}
+
+static kolo_status_t open_parts(kolo_body_t *body, const kolo_exec_env_t *env, kolo_levels_env_t *levels)
+{
+    KOLO_TRY(make_child(body, levels->per_host, true, &body->inside));
+    KOLO_TRY(make_child(body, levels->per_host, false, &body->across));
+    body->lane_side = (kolo_host_side_t){body->across, body};
+    KOLO_TRY(open_part(body->inside, env, &kolo_exec_cuda, NULL, &levels->inside));
+    KOLO_TRY(open_part(body->across, env, &kolo_exec_staged, &body->lane_side, &levels->across));
+    return open_part(body, env, &kolo_exec_staged, &body->host_side, &levels->whole);
+}
+
+kolo_status_t kolo_levels_open(kolo_body_t *body, const kolo_exec_env_t *env, void **state)
+{
+    kolo_levels_env_t levels = {.rank = body->rank,
+                                .hosts = body->member.nnodes,
+                                .per_host = body->nranks / body->member.nnodes,
+                                .device = body->device};
+    kolo_status_t status = open_parts(body, env, &levels);
+    if (status == KOLO_OK) status = kolo_levels_make(&levels, state);
+    if (status == KOLO_OK) return KOLO_OK;
+    char text[KOLO_ERROR_TEXT_BYTES];
+    snprintf(text, sizeof text, "%s", kolo_error_text());
+    const kolo_exec_part_t *parts[] = {&levels.inside, &levels.across, &levels.whole};
+    for (int i = 0; i < 3; i++)
+        if (parts[i]->ops) parts[i]->ops->close(parts[i]->state);
+    kolo_levels_close(body);
+    return kolo_fail(status, "%s", text);
+}
+
+void kolo_levels_stop(kolo_body_t *body)
+{
+    kolo_body_t *children[] = {body->inside, body->across};
+    for (int i = 0; i < 2; i++) {
+        uint32_t none = KOLO_STOP_NONE;
+        if (!children[i]) continue;
+        atomic_compare_exchange_strong(&children[i]->stop, &none, KOLO_STOP_ABORT);
+        if (children[i]->ctx_open) kolo_waker_wake(&children[i]->ctx.waker);
+    }
+}
+
+void kolo_levels_close(kolo_body_t *body)
+{
+    kolo_body_t **children[] = {&body->inside, &body->across};
+    for (int i = 0; i < 2; i++) {
+        kolo_body_t *child = *children[i];
+        *children[i] = NULL;
+        if (child && kolo_handle_retire(child->handle, "device", false) == KOLO_OK) kolo_body_free(child);
+    }
+}

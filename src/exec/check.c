@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Does what a call names fit its communicator? For executors that have no faster way to know it.
+ */
+#include "exec/exec.h"
+#include "mem/mem.h"
+
+static kolo_status_t check_memory(const void *p, uint64_t bytes, int rank, int device, const char *what)
+{
+    kolo_mem_place_t place;
+    if (!p || !bytes) return KOLO_OK;
+    kolo_mem_find(p, &place);
+    if (place.ops != &kolo_mem_cuda)
+        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
+                         "%s %p is not memory of a GPU: the communicator of rank %d works on GPU %d", what, p, rank,
+                         device);
+    if (place.device != device)
+        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
+                         "%s %p lies on GPU %d: the communicator of rank %d works on GPU %d", what, p, place.device,
+                         rank, device);
+    uint64_t left = place.bytes - ((uintptr_t)p - place.base);
+    if (left >= bytes) return KOLO_OK;
+    return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
+                     "%s %p has %llu bytes to the end of its allocation, %llu are needed", what, p,
+                     (unsigned long long)left, (unsigned long long)bytes);
+}
+
+kolo_status_t kolo_exec_check(const kolo_exec_call_t *c, int rank, int nranks, int device)
+{
+    uint64_t bytes = c->count * c->elem, n = (uint64_t)nranks, src = bytes, dst = bytes;
+    if (c->kind == KOLO_EXEC_COLL) {
+        if (c->coll == KOLO_COLL_REDUCE_SCATTER || c->coll == KOLO_COLL_ALL_TO_ALL || c->coll == KOLO_COLL_SCATTER)
+            src += (n - 1) * (c->src_stride ? c->src_stride : bytes);
+        if (c->coll == KOLO_COLL_ALL_GATHER || c->coll == KOLO_COLL_ALL_TO_ALL || c->coll == KOLO_COLL_GATHER)
+            dst += (n - 1) * (c->dst_stride ? c->dst_stride : bytes);
+        if (c->coll == KOLO_COLL_BARRIER || !bytes) src = dst = 0;
+        if (c->reducer.user)
+            return kolo_fail(KOLO_ERR_UNSUPPORTED,
+                             "an operator that is a function of the host cannot run on a GPU");
+    }
+    KOLO_TRY(check_memory(c->src, src, rank, device, "the source"));
+    return check_memory(c->dst, dst, rank, device, "the destination");
+}

@@ -1,0 +1,241 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * See levels.h. The three executors order what they get by the caller's stream, so a collective is a few launches
+ * on it. What does not divide by the GPUs of a host, short collectives, messages and the collectives that are not
+ * here go through host memory as a whole.
+ */
+#include "exec/levels/levels.h"
+#include "base/log.h"
+#include "mem/mem.h"
+
+#include <stdlib.h>
+
+#define SCRATCH_BYTES ((size_t)32 << 20)
+#define SHORT_BYTES   65536 /* below this one way through host memory is shorter than three launches */
+
+typedef struct {
+    kolo_levels_env_t env;
+    int host, local;
+    kolo_mem_t scratch; /* of reduce_scatter: what this host's ranks have for each host */
+} levels_t;
+
+static kolo_status_t launch_on(const kolo_exec_part_t *part, const kolo_exec_call_t *call)
+{
+    return part->ops->launch(part->state, call, 1);
+}
+
+/* Inside a host inputs are scaled, between hosts results are divided. */
+static kolo_exec_call_t inside(const kolo_exec_call_t *c, kolo_coll_t coll)
+{
+    kolo_exec_call_t call = *c;
+    call.coll = coll;
+    call.reducer.post_div = 0;
+    return call;
+}
+
+static kolo_exec_call_t across(const kolo_exec_call_t *c, kolo_coll_t coll)
+{
+    kolo_exec_call_t call = *c;
+    call.coll = coll;
+    call.reducer.pre = call.reducer.pre_own = false;
+    call.op = call.reducer.post_div > 1 ? KOLO_OP_BUILTIN_COUNT : call.reducer.op; /* not the average of averages */
+    return call;
+}
+
+static char *at(const void *p, uint64_t elements, size_t elem)
+{
+    return (char *)(uintptr_t)p + elements * elem; /* NOLINT: device memory */
+}
+
+/* What does not divide evenly. */
+static kolo_status_t launch_rest(const levels_t *s, const kolo_exec_call_t *c, uint64_t done)
+{
+    kolo_exec_call_t rest = *c;
+    if (done == c->count) return KOLO_OK;
+    rest.count = c->count - done;
+    if (c->src) rest.src = at(c->src, done, c->elem);
+    if (c->dst) rest.dst = at(c->dst, done, c->elem);
+    return launch_on(&s->env.whole, &rest);
+}
+
+/* The parts of dst go to all ranks of this host. */
+static kolo_status_t gather_parts(const levels_t *s, const kolo_exec_call_t *c, uint64_t part)
+{
+    kolo_exec_call_t gather = inside(c, KOLO_COLL_ALL_GATHER);
+    gather.src = at(c->dst, (uint64_t)s->local * part, c->elem);
+    gather.count = part;
+    return launch_on(&s->env.inside, &gather);
+}
+
+static kolo_status_t all_reduce(const levels_t *s, const kolo_exec_call_t *c)
+{
+    uint64_t part = c->count / (uint64_t)s->env.per_host;
+    char *mine = at(c->dst, (uint64_t)s->local * part, c->elem);
+    kolo_exec_call_t scatter = inside(c, KOLO_COLL_REDUCE_SCATTER), reduce = across(c, KOLO_COLL_ALL_REDUCE);
+    scatter.count = reduce.count = part;
+    scatter.dst = reduce.dst = mine;
+    reduce.src = mine;
+    KOLO_TRY(launch_on(&s->env.inside, &scatter));
+    KOLO_TRY(launch_on(&s->env.across, &reduce));
+    KOLO_TRY(gather_parts(s, c, part));
+    return launch_rest(s, c, part * (uint64_t)s->env.per_host);
+}
+
+static kolo_status_t broadcast(const levels_t *s, const kolo_exec_call_t *c)
+{
+    uint64_t part = c->count / (uint64_t)s->env.per_host;
+    char *mine = at(c->dst, (uint64_t)s->local * part, c->elem);
+    kolo_exec_call_t scatter = inside(c, KOLO_COLL_SCATTER), spread = across(c, KOLO_COLL_BROADCAST);
+    scatter.count = spread.count = part;
+    scatter.root = c->root % s->env.per_host;
+    spread.root = c->root / s->env.per_host;
+    scatter.dst = spread.dst = mine;
+    spread.src = spread.root == s->host ? mine : NULL;
+    if (spread.root == s->host) KOLO_TRY(launch_on(&s->env.inside, &scatter));
+    KOLO_TRY(launch_on(&s->env.across, &spread));
+    KOLO_TRY(gather_parts(s, c, part));
+    return launch_rest(s, c, part * (uint64_t)s->env.per_host);
+}
+
+/* Each rank gets what its lane has, then the ranks of a host exchange it, host by host. */
+static kolo_status_t all_gather(const levels_t *s, const kolo_exec_call_t *c)
+{
+    uint64_t n = (uint64_t)s->env.per_host, me = (uint64_t)s->local;
+    kolo_exec_call_t lane = across(c, KOLO_COLL_ALL_GATHER), gather = inside(c, KOLO_COLL_ALL_GATHER);
+    lane.dst = at(c->dst, me * c->count, c->elem);
+    lane.dst_stride = n * c->count * c->elem;
+    KOLO_TRY(launch_on(&s->env.across, &lane));
+    for (uint64_t h = 0; h < (uint64_t)s->env.hosts; h++) {
+        gather.dst = at(c->dst, h * n * c->count, c->elem);
+        gather.src = at(gather.dst, me * c->count, c->elem);
+        KOLO_TRY(launch_on(&s->env.inside, &gather));
+    }
+    return KOLO_OK;
+}
+
+/* What the ranks of this host have for this rank's place on each host is reduced to scratch memory, then over the
+ * lane. As much at a time as there is scratch memory. */
+static kolo_status_t reduce_scatter(const levels_t *s, const kolo_exec_call_t *c)
+{
+    uint64_t n = (uint64_t)s->env.per_host, hosts = (uint64_t)s->env.hosts;
+    uint64_t most = s->scratch.bytes / hosts / c->elem / 64 * 64;
+    for (uint64_t done = 0; done < c->count; done += most) {
+        kolo_exec_call_t scatter = inside(c, KOLO_COLL_REDUCE_SCATTER), lane = across(c, KOLO_COLL_REDUCE_SCATTER);
+        scatter.count = lane.count = c->count - done < most ? c->count - done : most;
+        scatter.src_stride = c->count * c->elem;
+        for (uint64_t h = 0; h < hosts; h++) {
+            scatter.src = at(c->src, h * n * c->count + done, c->elem);
+            scatter.dst = at(s->scratch.address, h * scatter.count, c->elem);
+            KOLO_TRY(launch_on(&s->env.inside, &scatter));
+        }
+        lane.src = s->scratch.address;
+        lane.dst = at(c->dst, done, c->elem);
+        KOLO_TRY(launch_on(&s->env.across, &lane));
+    }
+    return KOLO_OK;
+}
+
+/* ---- the executor ---- */
+
+typedef kolo_status_t (*collective_fn_t)(const levels_t *s, const kolo_exec_call_t *c);
+
+static collective_fn_t collective_of(const levels_t *s, const kolo_exec_call_t *c)
+{
+    if (c->kind != KOLO_EXEC_COLL || c->reducer.user || c->count * c->elem < SHORT_BYTES) return NULL;
+    if (c->count < (uint64_t)s->env.per_host) return NULL;
+    switch (c->coll) {
+    case KOLO_COLL_ALL_REDUCE:
+        return all_reduce;
+    case KOLO_COLL_BROADCAST:
+        return broadcast;
+    case KOLO_COLL_ALL_GATHER:
+        return all_gather;
+    case KOLO_COLL_REDUCE_SCATTER:
+        return reduce_scatter;
+    default:
+        return NULL;
+    }
+}
+
+static kolo_status_t launch(void *state, const kolo_exec_call_t *calls, size_t n)
+{
+    const levels_t *s = state;
+    int ranks = s->env.hosts * s->env.per_host;
+    for (size_t i = 0; i < n; i++) KOLO_TRY(kolo_exec_check(&calls[i], s->env.rank, ranks, s->env.device));
+    for (size_t i = 0; i < n;) {
+        size_t end = i;
+        collective_fn_t collective = collective_of(s, &calls[i]);
+        if (collective) {
+            KOLO_TRY(collective(s, &calls[i++]));
+            continue;
+        }
+        while (end < n && !collective_of(s, &calls[end])) end++;
+        KOLO_TRY(s->env.whole.ops->launch(s->env.whole.state, &calls[i], end - i));
+        i = end;
+    }
+    return KOLO_OK;
+}
+
+static kolo_status_t poll(void *state)
+{
+    const levels_t *s = state;
+    const kolo_exec_part_t *parts[] = {&s->env.inside, &s->env.across, &s->env.whole};
+    for (int i = 0; i < 3; i++) KOLO_TRY(parts[i]->ops->poll(parts[i]->state));
+    return KOLO_OK;
+}
+
+static void cancel(void *state)
+{
+    const levels_t *s = state;
+    const kolo_exec_part_t *parts[] = {&s->env.inside, &s->env.across, &s->env.whole};
+    for (int i = 0; i < 3; i++) parts[i]->ops->cancel(parts[i]->state);
+}
+
+static void awaited(void *state, char *buf, size_t bytes)
+{
+    const levels_t *s = state;
+    s->env.inside.ops->awaited(s->env.inside.state, buf, bytes);
+}
+
+static size_t memory(const void *state)
+{
+    const levels_t *s = state;
+    return s->scratch.bytes + s->env.inside.ops->memory(s->env.inside.state);
+}
+
+static void close_state(void *state)
+{
+    levels_t *s = state;
+    if (!s) return;
+    const kolo_exec_part_t *parts[] = {&s->env.inside, &s->env.across, &s->env.whole};
+    for (int i = 0; i < 3; i++) parts[i]->ops->close(parts[i]->state);
+    kolo_mem_free(&s->scratch);
+    free(s);
+}
+
+kolo_status_t kolo_levels_make(const kolo_levels_env_t *env, void **state)
+{
+    levels_t *s = calloc(1, sizeof *s);
+    if (!s) return kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for a GPU communicator");
+    kolo_status_t status = kolo_mem_cuda.make(env->device, SCRATCH_BYTES, &s->scratch);
+    if (status != KOLO_OK) {
+        free(s);
+        return status;
+    }
+    s->env = *env;
+    s->host = env->rank / env->per_host;
+    s->local = env->rank % env->per_host;
+    *state = s;
+    kolo_info("exec", "rank %d: host %d of %d, lane %d of %d, %.1f MB of scratch memory", env->rank, s->host,
+              env->hosts, s->local, env->per_host, (double)s->scratch.bytes / (1 << 20));
+    return KOLO_OK;
+}
+
+const kolo_exec_ops_t kolo_exec_levels = {.name = "hierarchical",
+                                          .by_host = true,
+                                          .launch = launch,
+                                          .poll = poll,
+                                          .cancel = cancel,
+                                          .awaited = awaited,
+                                          .memory = memory,
+                                          .close = close_state};
