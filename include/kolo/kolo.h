@@ -347,7 +347,12 @@ kolo_status_t kolo_event_destroy(kolo_event_t event);
 
 /* ---- memory ------------------------------------------------------------------------------------------------ */
 
-/* Tells wires that a buffer will be used often. Optional. Local; never needed for correctness. */
+/* Tells wires that a buffer will be used often, so that network cards read and write it in place: nothing is copied
+ * when large data goes out of it or comes into it. Optional, local, never needed for right results; any thread.
+ * Give it back before the memory is freed: pages that go away while they are registered are noticed and not used in
+ * place again (a warning tells), but only where the kernel has userfaultfd; elsewhere nothing is used in place
+ * unless KOLO_MEM_UNWATCHED is set. A child of fork() has no registrations. What is left when the communicator is
+ * destroyed is given back then. */
 kolo_status_t kolo_comm_register(kolo_comm_t comm, void *buf, size_t bytes, kolo_registration_t *handle);
 kolo_status_t kolo_comm_deregister(kolo_comm_t comm, kolo_registration_t handle);
 

@@ -8,6 +8,7 @@
 #include "exec/host/reduce.h"
 #include "exec/staged/staged.h"
 #include "link/link.h"
+#include "mem/range.h"
 #include "member/member.h"
 #include "oob/oob.h"
 #include "rendezvous/params.h"
@@ -52,6 +53,7 @@ static const kolo_param_table_t *const fixed[] = {
     &kolo_topo_params,    &kolo_wire_params,   &kolo_ib_params,   &kolo_onesided_params,  &kolo_rendezvous_params,
     &kolo_tune_params,    &kolo_reduce_params, &comm_table,       &kolo_job_params,       &kolo_engine_params,
     &kolo_elastic_params, &kolo_cuda_params,   &kolo_gpus_params, &kolo_exec_cuda_params, &kolo_exec_staged_params,
+    &kolo_mem_params,
 };
 static const kolo_param_table_t *tables[KOLO_COUNTOF(fixed) + KOLO_WIRES_MAX]; /* and those of the wires */
 static size_t ntables;

@@ -5,13 +5,13 @@
  */
 #include "comm/comm.h"
 #include "exec/host/reduce_types.h"
+#include "mem/range.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 struct kolo_registration {
-    void *buf;
-    size_t bytes;
+    kolo_mem_range_t *range; /* NULL: memory of a device */
     struct kolo_registration *next;
 };
 
@@ -127,14 +127,18 @@ kolo_status_t kolo_comm_register(kolo_comm_t comm, void *buf, size_t bytes, kolo
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "comm_register: the buffer, its size or the output is 0");
     kolo_body_t *body = kolo_handle_visit(comm, "comm_register");
     if (!body) return KOLO_ERR_INVALID_ARGUMENT;
-    struct kolo_registration *r = malloc(sizeof *r);
-    if (r) {
-        /* No wire between CPUs gains from it: the call is accepted so that programs need not ask. */
-        *r = (struct kolo_registration){buf, bytes, body->registrations};
+    kolo_status_t status = KOLO_OK;
+    struct kolo_registration *r = calloc(1, sizeof *r);
+    if (!r) status = kolo_fail(KOLO_ERR_NO_MEMORY, "comm_register: out of memory");
+    if (status == KOLO_OK && body->device < 0) status = kolo_mem_range_register(buf, bytes, &r->range);
+    if (status == KOLO_OK) {
+        r->next = body->registrations;
         body->registrations = *handle = r;
+    } else {
+        free(r);
     }
     kolo_handle_leave(comm);
-    return r ? KOLO_OK : kolo_fail(KOLO_ERR_NO_MEMORY, "comm_register: out of memory");
+    return status == KOLO_OK ? KOLO_OK : kolo_fail_prefix(status, "comm_register: ");
 }
 
 kolo_status_t kolo_comm_deregister(kolo_comm_t comm, kolo_registration_t handle)
@@ -146,7 +150,10 @@ kolo_status_t kolo_comm_deregister(kolo_comm_t comm, kolo_registration_t handle)
     bool known = handle && *at;
     if (known) *at = handle->next;
     kolo_handle_leave(comm);
-    if (known) free(handle);
+    if (known) {
+        kolo_mem_range_deregister(handle->range);
+        free(handle);
+    }
     if (known || !handle) return KOLO_OK;
     return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
                      "comm_deregister: the handle is not one of %s rank %d, or was given back already", comm->name,
@@ -158,6 +165,7 @@ void kolo_registrations_free(kolo_body_t *body)
     while (body->registrations) {
         struct kolo_registration *r = body->registrations;
         body->registrations = r->next;
+        kolo_mem_range_deregister(r->range);
         free(r);
     }
 }

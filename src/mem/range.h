@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Memory of the program that it has registered (kolo_comm_register), so that devices may read and write it without
+ * a copy. A range is made of whole pages and known to the process as often as it is registered; which devices have
+ * it pinned is found out when they first meet it, and remembered. Everything here may be called by any thread.
+ *
+ * A device reaches the pages that were there when it pinned them. A program that unmaps, moves or drops pages of a
+ * range without giving it back would have a device write where nobody looks, so the kernel is asked to tell
+ * (watch.h): what it tells of is never found again. Where it cannot tell, nothing is found unless
+ * KOLO_MEM_UNWATCHED says that the program keeps its promise.
+ */
+#ifndef KOLO_MEM_RANGE_H
+#define KOLO_MEM_RANGE_H
+
+#include "base/params.h"
+#include "base/status.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct kolo_mem_range kolo_mem_range_t;
+
+typedef struct kolo_mem_pinner { /* a device, as far as memory is concerned; its address tells it from others */
+    kolo_status_t (*pin)(void *arg, void *memory, size_t bytes, void **handle);
+    void (*unpin)(void *arg, void *handle);
+    void *arg;
+} kolo_mem_pinner_t;
+
+/* Whole pages around [memory, memory + bytes). The same pages again are the same range. */
+kolo_status_t kolo_mem_range_register(void *memory, size_t bytes, kolo_mem_range_t **range);
+/* Once for each register. What is under way keeps the pages pinned until it has put them back. */
+void kolo_mem_range_deregister(kolo_mem_range_t *range);
+/* A registered range that holds all of it and may be used; the caller puts it back. NULL: none. */
+kolo_mem_range_t *kolo_mem_range_find(const void *memory, size_t bytes);
+void kolo_mem_range_put(kolo_mem_range_t *range);
+/* The device's handle for a range that was found; pins it at the first time. KOLO_ERR_NO_MEMORY above
+ * KOLO_MEM_PIN_MB, or what pin() says. */
+kolo_status_t kolo_mem_range_pin(kolo_mem_range_t *range, const kolo_mem_pinner_t *pinner, void **handle);
+/* Unpins all that the device has; before it is closed. */
+void kolo_mem_pinner_leave(const kolo_mem_pinner_t *pinner);
+/* Is anything registered? Cheap. */
+bool kolo_mem_ranges_exist(void);
+
+typedef struct {
+    uint32_t ranges, pins; /* now */
+    uint64_t pinned_bytes; /* now, counted once per device */
+    uint64_t lost;         /* ranges whose pages went away under them, so far */
+} kolo_mem_range_counts_t;
+void kolo_mem_range_count(kolo_mem_range_counts_t *out);
+
+extern const kolo_param_table_t kolo_mem_params;
+
+#endif
