@@ -171,7 +171,7 @@ static double run_stream(link_t *l, int rank, char *buffer)
             last = kolo_now_ns() >= end;
             send_slot(l, buffer + at, slot_bytes, last);
         } else {
-            if (!staged) kolo_wire_tcp.rx_expect(&l->rx, buffer + at, slot_bytes);
+            if (!staged) kolo_wire_tcp.rx_expect(&l->rx, 0, buffer + at, slot_bytes);
             WAIT_UNTIL(l, kolo_rx_ready(&l->rx));
             if (kolo_rx_payload(&l->rx) != buffer + at) memcpy(buffer + at, kolo_rx_payload(&l->rx), slot_bytes);
             last = kolo_rx_header(&l->rx)->operation == 1;

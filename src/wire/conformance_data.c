@@ -2,11 +2,13 @@
  *
  * Conformance cases on data: order, bounds, sizes, fan-out, lines, references, wrap-around.
  */
+#include "mem/range.h"
 #include "wire/conformance.h"
 #include "wire/ll.h"
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #define SHORT_MS 5000
 
@@ -373,6 +375,105 @@ static int many_connections_at_once(kolo_kit_t *kit)
     return 0;
 }
 
+/* ---- payloads in the caller's memory ---- */
+
+enum { PLACE_BYTES = 65536, PLACE_SLOTS = 4 };
+
+/* Registered memory for four payloads. */
+typedef struct {
+    char *data;
+    kolo_mem_range_t *range;
+    bool in_use; /* false: this machine does not tell of memory that goes away */
+} place_t;
+
+static bool place_make(place_t *p)
+{
+    size_t bytes = (size_t)PLACE_SLOTS * PLACE_BYTES;
+    p->data = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p->data == MAP_FAILED || kolo_mem_range_register(p->data, bytes, &p->range) != KOLO_OK) return false;
+    memset(p->data, 0x55, bytes);
+    kolo_mem_range_t *found = kolo_mem_range_find(p->data, bytes);
+    p->in_use = found != NULL;
+    kolo_mem_range_put(found);
+    return true;
+}
+
+static void place_free(place_t *p)
+{
+    kolo_mem_range_deregister(p->range);
+    munmap(p->data, (size_t)PLACE_SLOTS * PLACE_BYTES);
+}
+
+/* All four slots are announced where the wire wants that, each is where it should be and nowhere else. */
+static int payloads_come_where_they_belong(kolo_kit_t *kit)
+{
+    kolo_tx_t tx = {0};
+    kolo_rx_t rx = {0};
+    place_t place;
+    kolo_conn_spec_t spec = pair_spec(KOLO_PROTO_SIMPLE, PLACE_SLOTS, PLACE_BYTES);
+    KIT_CHECK(place_make(&place));
+    KIT_CHECK(kolo_oob_barrier(kit->oob) == KOLO_OK);
+    KIT_CHECK(kolo_kit_connect(kit, &spec, &tx, &rx) == KOLO_OK);
+    for (uint32_t n = 0; kit->rank == 0 && n < 3 * PLACE_SLOTS; n++) {
+        char *from = place.data + (size_t)(n % PLACE_SLOTS) * PLACE_BYTES;
+        if (n % PLACE_SLOTS == 0) KIT_CHECK(kolo_kit_wait_drained(kit, &tx, SHORT_MS) == KOLO_OK);
+        KIT_CHECK(kolo_kit_wait_tx(kit, &tx, SHORT_MS) == KOLO_OK);
+        fill(from, PLACE_BYTES, n);
+        KIT_CHECK(tx.ops->tx_post_from(&tx, from, PLACE_BYTES, 7, n) == KOLO_OK);
+    }
+    for (uint32_t n = 0; kit->rank == 1 && n < 3 * PLACE_SLOTS; n++) {
+        char *to = place.data + (size_t)(n % PLACE_SLOTS) * PLACE_BYTES;
+        bool ahead = rx.caps & KOLO_CAP_AHEAD;
+        uint32_t many = ahead && n % PLACE_SLOTS == 0 ? PLACE_SLOTS : ahead ? 0 : 1;
+        for (uint32_t k = 0; k < many; k++)
+            if (k > 0 || !kolo_rx_ready(&rx)) rx.ops->rx_expect(&rx, k, to + (size_t)k * PLACE_BYTES, PLACE_BYTES);
+        KIT_CHECK(kolo_kit_wait_rx(kit, &rx, SHORT_MS) == KOLO_OK);
+        KIT_CHECK(!rx.direct || rx.direct == to);
+        if (ahead && place.in_use) KIT_CHECK(rx.direct == to);
+        KIT_CHECK(kolo_rx_header(&rx)->bytes == PLACE_BYTES && holds(kolo_rx_payload(&rx), PLACE_BYTES, n));
+        kolo_rx_release(&rx);
+    }
+    KIT_TRY(finish(kit, tx.ops ? &tx : NULL, rx.ops ? &rx : NULL));
+    place_free(&place);
+    return 0;
+}
+
+/* Once a receive is given up its memory is the caller's: whatever is sent later goes elsewhere, or nowhere. */
+static int what_is_given_up_is_not_written_to(kolo_kit_t *kit)
+{
+    kolo_tx_t tx = {0};
+    kolo_rx_t rx = {0};
+    place_t place;
+    kolo_conn_spec_t spec = pair_spec(KOLO_PROTO_SIMPLE, PLACE_SLOTS, PLACE_BYTES);
+    KIT_CHECK(place_make(&place));
+    KIT_CHECK(kolo_oob_barrier(kit->oob) == KOLO_OK);
+    KIT_CHECK(kolo_kit_connect(kit, &spec, &tx, &rx) == KOLO_OK);
+    if (kit->rank == 1) {
+        rx.ops->rx_expect(&rx, 0, place.data, PLACE_BYTES);
+        KIT_CHECK(rx.ops->rx_check(&rx) == KOLO_OK); /* the wire has told the writer of it by now */
+        rx.ops->rx_unexpect(&rx);
+        rx.ops->rx_unexpect(&rx); /* twice is fine */
+    }
+    KIT_CHECK(kolo_oob_barrier(kit->oob) == KOLO_OK);
+    if (kit->rank == 0) {
+        fill(place.data, PLACE_BYTES, 3);
+        KIT_CHECK(tx.ops->tx_post_from(&tx, place.data, PLACE_BYTES, 7, 1) == KOLO_OK);
+        (void)kolo_kit_wait_drained(kit, &tx, SHORT_MS); /* or the connection has failed */
+    } else {
+        kolo_status_t status = kolo_kit_wait_rx(kit, &rx, SHORT_MS);
+        KIT_CHECK(status == KOLO_OK || status == KOLO_ERR_ABORTED);
+        if (status == KOLO_OK) KIT_CHECK(!rx.direct && holds(kolo_rx_payload(&rx), PLACE_BYTES, 3));
+        for (size_t i = 0; i < PLACE_BYTES; i++) KIT_CHECK(place.data[i] == 0x55);
+        rx.ops->rx_close(&rx); /* a writer that waits hears of it */
+    }
+    KIT_CHECK(kolo_oob_barrier(kit->oob) == KOLO_OK);
+    if (tx.ops) kolo_tx_close(&tx);
+    kolo_tx_fini(&tx);
+    kolo_rx_fini(&rx);
+    place_free(&place);
+    return 0;
+}
+
 #define BOTH (KOLO_CONFORM_THREADS | KOLO_CONFORM_PROCESSES)
 const kolo_conformance_case_t kolo_conformance_data[] = {
     {"messages_keep_their_order", 2, BOTH, messages_keep_their_order, 0, 0, -1},
@@ -382,6 +483,8 @@ const kolo_conformance_case_t kolo_conformance_data[] = {
     {"lines_of_every_size", 2, BOTH, lines_of_every_size, KOLO_CAP_FANOUT, 0, -1},
     {"lines_fan_out", 4, BOTH, lines_fan_out, KOLO_CAP_FANOUT, 0, -1},
     {"references_are_read_and_written", 2, BOTH, references_are_read_and_written, KOLO_CAP_REF, 0, -1},
+    {"payloads_come_where_they_belong", 2, BOTH, payloads_come_where_they_belong, KOLO_CAP_POST_FROM, 0, -1},
+    {"what_is_given_up_is_not_written_to", 2, BOTH, what_is_given_up_is_not_written_to, KOLO_CAP_POST_FROM, 0, -1},
     {"counters_wrap_around", 2, BOTH, counters_wrap_around, 0, 0, -1},
     {"many_connections_at_once", 3, BOTH, many_connections_at_once, 0, 0, -1},
 };

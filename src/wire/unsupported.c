@@ -67,8 +67,9 @@ bool kolo_wire_no_wait(struct kolo_wire_ctx *ctx, const kolo_rx_t *rx, const kol
     return true;
 }
 
-void kolo_wire_no_expect(kolo_rx_t *rx, void *data, uint32_t bytes)
+void kolo_wire_no_expect(kolo_rx_t *rx, uint32_t ahead, void *data, uint32_t bytes)
 {
+    (void)ahead;
     (void)rx;
     (void)data;
     (void)bytes;

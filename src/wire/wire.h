@@ -37,7 +37,8 @@ enum { /* capabilities of a connection */
        KOLO_CAP_PUMP =
            1u << 1, /* pump() must be called for bytes to move; drained must be awaited before returning */
        KOLO_CAP_POST_FROM = 1u << 2, /* tx_post_from and rx_expect: payload outside the slots */
-       KOLO_CAP_FANOUT = 1u << 3     /* NODE connections possible */
+       KOLO_CAP_FANOUT = 1u << 3,    /* NODE connections possible */
+       KOLO_CAP_AHEAD = 1u << 4      /* rx_expect for slots ahead is worth it, and due for each slot */
 };
 
 /* What a connection is; both ends build the same. */
@@ -249,10 +250,11 @@ typedef struct kolo_wire_ops {
     /* KOLO_CAP_POST_FROM. Like kolo_tx_post with the payload at `data`, which must stay until drained. */
     kolo_status_t (*tx_post_from)(kolo_tx_t *tx, const void *data, uint32_t bytes, uint64_t signature,
                                   uint64_t operation);
-    /* The payload of slot rx->next, of exactly `bytes`, should be received at `data` (NULL: in the slot). Only a
-     * hint: when the slot is ready, rx->direct tells whether it was. `data` must stay until then or until
-     * rx_unexpect. */
-    void (*rx_expect)(kolo_rx_t *rx, void *data, uint32_t bytes);
+    /* The payload of slot rx->next + ahead, of exactly `bytes`, should be received at `data` (NULL: in the slot).
+     * Only a hint: when the slot is ready, rx->direct tells whether it was. `data` must stay until then or until
+     * rx_unexpect. ahead is 0 without KOLO_CAP_AHEAD; with it slots are announced in order, again is fine. After
+     * rx_unexpect a connection that was to write into such memory may have failed. */
+    void (*rx_expect)(kolo_rx_t *rx, uint32_t ahead, void *data, uint32_t bytes);
     void (*rx_unexpect)(kolo_rx_t *rx);
     /* close: peers and waiters see it, nothing blocks. fini: frees; safe after a failed setup. */
     void (*tx_close)(kolo_tx_t *tx);
@@ -274,7 +276,7 @@ kolo_status_t kolo_wire_no_ref_write(kolo_rx_t *rx, const kolo_ref_t *ref, uint6
 kolo_status_t kolo_wire_no_post_from(kolo_tx_t *tx, const void *data, uint32_t bytes, uint64_t signature,
                                      uint64_t operation);
 bool kolo_wire_no_wait(struct kolo_wire_ctx *ctx, const kolo_rx_t *rx, const kolo_wire_card_t *writer_card);
-void kolo_wire_no_expect(kolo_rx_t *rx, void *data, uint32_t bytes);
+void kolo_wire_no_expect(kolo_rx_t *rx, uint32_t ahead, void *data, uint32_t bytes);
 void kolo_wire_no_unexpect(kolo_rx_t *rx);
 
 /* wires.c, the only place that names them: in order of preference, NULL behind the last. */

@@ -35,12 +35,13 @@ typedef struct kolo_lane_state {
     bool begun;                            /* the instruction at pc has begun; the fields below are its own */
     bool expected;                         /* the next slot was announced to the wire (rx_expect) */
     bool done;
-    uint32_t i, j;    /* loop counters of its segments */
-    uint32_t chunk;   /* number of the chunk in the segment */
-    uint32_t list_at; /* REDUCE_MANY: slots before this one are there */
-    uint64_t at;      /* bytes of that chunk's piece done */
-    uint64_t left;    /* bytes of all pieces left */
-    uint32_t *waits;  /* by event */
+    uint32_t announced; /* slots from the next one on that were (KOLO_CAP_AHEAD) */
+    uint32_t i, j;      /* loop counters of its segments */
+    uint32_t chunk;     /* number of the chunk in the segment */
+    uint32_t list_at;   /* REDUCE_MANY: slots before this one are there */
+    uint64_t at;        /* bytes of that chunk's piece done */
+    uint64_t left;      /* bytes of all pieces left */
+    uint32_t *waits;    /* by event */
 } kolo_lane_state_t;
 
 /* A plan that is interpreted (interp.c). The caller fills what stands before the line. */

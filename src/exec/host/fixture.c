@@ -61,8 +61,9 @@ static kolo_status_t tx_post_from(kolo_tx_t *tx, const void *data, uint32_t byte
     return KOLO_OK;
 }
 
-static void rx_expect(kolo_rx_t *rx, void *data, uint32_t bytes)
+static void rx_expect(kolo_rx_t *rx, uint32_t ahead, void *data, uint32_t bytes)
 {
+    (void)ahead;
     fixture_queue_t *q = ((fixture_end_t *)rx->priv)->queue;
     pthread_mutex_lock(&q->lock);
     q->expecting = rx;

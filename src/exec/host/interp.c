@@ -230,15 +230,39 @@ static void expect(const kolo_slot_t *s)
     s->lane->expected = true;
     bool whole = s->in->op == KOLO_OP_RECV || s->in->op == KOLO_OP_RECV_SEND;
     char *into = whole ? kolo_row_run(s->task, s->lane, s->in, &s->in->dst, s->bytes) : NULL;
-    s->rx->ops->rx_expect(s->rx, into, s->bytes);
+    s->rx->ops->rx_expect(s->rx, 0, into, s->bytes);
+}
+
+/* The same for all slots of the instruction that fit the queue, when half of those announced have come. */
+static void expect_ahead(const kolo_slot_t *s)
+{
+    kolo_lane_state_t *lane = s->lane, walk = *lane;
+    bool whole = s->in->op == KOLO_OP_RECV || s->in->op == KOLO_OP_RECV_SEND;
+    if (lane->announced > s->rx->depth / 2) return;
+    for (uint32_t ahead = 0; ahead < s->rx->depth && walk.left; ahead++) {
+        uint32_t bytes = kolo_row_slot(s->task, &walk);
+        if (ahead >= lane->announced) {
+            char *into = whole ? kolo_row_run(s->task, &walk, s->in, &s->in->dst, bytes) : NULL;
+            s->rx->ops->rx_expect(s->rx, ahead, into, bytes);
+            lane->announced = ahead + 1;
+        }
+        for (uint32_t done = 0; done < bytes;) {
+            kolo_fragment_t f = kolo_row_fragment(s->task, &walk, s->in, bytes - done);
+            kolo_row_advance(&walk, f.bytes);
+            done += f.bytes;
+        }
+    }
 }
 
 static kolo_status_t await_list(const kolo_slot_t *s)
 {
     const uint16_t *list = s->task->interp.plan->list + s->in->list_first;
     for (; s->lane->list_at < s->in->list_count; s->lane->list_at++) {
-        const kolo_rx_t *rx = s->task->interp.rx[list[s->lane->list_at]];
-        if (!kolo_rx_ready(rx)) return KOLO_IN_PROGRESS;
+        kolo_rx_t *rx = s->task->interp.rx[list[s->lane->list_at]];
+        if (!kolo_rx_ready(rx)) {
+            if (KOLO_UNLIKELY(rx->caps & KOLO_CAP_AHEAD)) rx->ops->rx_expect(rx, 0, NULL, s->bytes);
+            return KOLO_IN_PROGRESS;
+        }
         KOLO_TRY(check_slot(s, rx));
     }
     return KOLO_OK;
@@ -249,8 +273,10 @@ static kolo_status_t await_slots(const kolo_slot_t *s)
     if (s->in->op == KOLO_OP_REDUCE_MANY) {
         KOLO_TRY(await_list(s));
     } else if (s->rx) {
+        bool ahead = s->rx->caps & KOLO_CAP_AHEAD;
+        if (KOLO_UNLIKELY(ahead) && !kolo_insn_is_reference(s->in)) expect_ahead(s);
         if (!kolo_rx_ready(s->rx)) {
-            if (KOLO_UNLIKELY(s->rx->caps & KOLO_CAP_POST_FROM) && !s->lane->expected) expect(s);
+            if (KOLO_UNLIKELY(s->rx->caps & KOLO_CAP_POST_FROM) && !ahead && !s->lane->expected) expect(s);
             return KOLO_IN_PROGRESS;
         }
         KOLO_TRY(check_slot(s, s->rx));
@@ -276,6 +302,7 @@ static kolo_status_t data_insn(kolo_task_t *task, kolo_lane_state_t *lane, const
         s.bytes = refs ? (uint32_t)KOLO_MIN(lane->left, (uint64_t)UINT32_MAX) : kolo_row_slot(task, lane);
         KOLO_TRY(await_slots(&s));
         lane->expected = false;
+        if (lane->announced) lane->announced--;
         if (KOLO_FAIL_POINTS_ARMED) KOLO_TRY(kolo_interp_fail_point(in));
         KOLO_TRY(handlers[in->op](&s));
         *moved = true;

@@ -30,6 +30,7 @@ kolo_status_t kolo_net_tx_connect(kolo_wire_ctx_t *ctx, kolo_tx_t *tx, const kol
     kolo_net_card_t card;
     KOLO_FAIL_POINT_TRY("wire.net.connect");
     KOLO_TRY(read_card(conn, &reader_cards[0], &card));
+    conn->invites = card.invites;
     KOLO_TRY(conn->ops->connect(conn->end, &card.hello));
     KOLO_TRY(kolo_oob_dial(ctx->oob, conn->peer, conn->nonce, ctx->deadline_ns, &conn->fd));
     return watch(conn, ctx);
@@ -44,7 +45,7 @@ kolo_status_t kolo_net_rx_connect(kolo_wire_ctx_t *ctx, kolo_rx_t *rx, const kol
     KOLO_TRY(kolo_oob_accept(ctx->oob, conn->peer, card.nonce, ctx->deadline_ns, &conn->fd));
     KOLO_TRY(conn->ops->accept(conn->end, &card.hello));
     KOLO_TRY(watch(conn, ctx));
-    return kolo_net_rx_check(rx); /* the first offers */
+    return kolo_net_conn_check(conn); /* the first offers */
 }
 
 bool kolo_net_rx_can_connect(kolo_wire_ctx_t *ctx, const kolo_rx_t *rx, const kolo_wire_card_t *writer_card)

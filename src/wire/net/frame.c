@@ -8,7 +8,8 @@
 #include <string.h>
 
 #define CARD_MAGIC     0x54454e31u /* "1NET" */
-#define CARD_VERSION   1u
+#define CARD_VERSION   2u
+#define FLAG_INVITES   1u
 #define FAREWELL_MAGIC 0x455942u /* "BYE" */
 
 _Static_assert(sizeof(kolo_net_tail_t) == KOLO_NET_TAIL_BYTES, "a tail travels");
@@ -23,24 +24,51 @@ void kolo_net_tail_encode(const kolo_net_tail_t *tail, uint8_t out[KOLO_NET_TAIL
     memcpy(out, &t, sizeof t);
 }
 
-kolo_status_t kolo_net_tail_decode(const uint8_t *message, uint32_t message_bytes, uint64_t slot,
-                                   uint32_t slot_bytes, kolo_net_tail_t *out)
+static kolo_net_tail_t last_tail(const uint8_t *message, uint32_t message_bytes)
 {
     kolo_net_tail_t t;
-    if (message_bytes < KOLO_NET_TAIL_BYTES)
-        return kolo_fail(KOLO_ERR_PROTOCOL, "a message of %u bytes is too short", message_bytes);
     memcpy(&t, message + message_bytes - KOLO_NET_TAIL_BYTES, sizeof t);
-    *out = (kolo_net_tail_t){.bytes = le32toh(t.bytes),
+    return (kolo_net_tail_t){.bytes = le32toh(t.bytes),
                              .flags = le32toh(t.flags),
                              .slot = le64toh(t.slot),
                              .signature = le64toh(t.signature),
                              .operation = le64toh(t.operation)};
+}
+
+static kolo_status_t check_slot(const kolo_net_tail_t *tail, uint64_t slot)
+{
+    if (tail->slot == slot) return KOLO_OK;
+    return kolo_fail(KOLO_ERR_PROTOCOL, "slot %llu came where %llu is due", (unsigned long long)tail->slot,
+                     (unsigned long long)slot);
+}
+
+kolo_status_t kolo_net_tail_decode(const uint8_t *message, uint32_t message_bytes, uint64_t slot,
+                                   uint32_t slot_bytes, kolo_net_tail_t *out)
+{
+    if (message_bytes < KOLO_NET_TAIL_BYTES)
+        return kolo_fail(KOLO_ERR_PROTOCOL, "a message of %u bytes is too short", message_bytes);
+    *out = last_tail(message, message_bytes);
     if (out->bytes > slot_bytes || kolo_net_message_bytes(out->bytes) != message_bytes)
         return kolo_fail(KOLO_ERR_PROTOCOL, "a message of %u bytes says that it holds %u, in slots of %u",
                          message_bytes, out->bytes, slot_bytes);
-    if (out->slot != slot)
-        return kolo_fail(KOLO_ERR_PROTOCOL, "slot %llu came where %llu is due", (unsigned long long)out->slot,
-                         (unsigned long long)slot);
+    return check_slot(out, slot);
+}
+
+bool kolo_net_tail_is_placed(const uint8_t *message, uint32_t message_bytes)
+{
+    return message_bytes == KOLO_NET_TAIL_BYTES && (last_tail(message, message_bytes).flags & KOLO_NET_PLACED);
+}
+
+kolo_status_t kolo_net_tail_decode_placed(const uint8_t *message, uint32_t message_bytes, uint64_t slot,
+                                          uint32_t bytes, kolo_net_tail_t *out)
+{
+    kolo_net_tail_t t = last_tail(message, message_bytes);
+    if (t.bytes != bytes || bytes == 0)
+        return kolo_fail(KOLO_ERR_PROTOCOL, "a message says that it has put %u bytes where %u were to be put",
+                         t.bytes, bytes);
+    t.flags &= ~KOLO_NET_PLACED;
+    KOLO_TRY(check_slot(&t, slot));
+    *out = t;
     return KOLO_OK;
 }
 
@@ -59,7 +87,7 @@ bool kolo_net_farewell_decode(const uint8_t in[KOLO_NET_FAREWELL], uint64_t *las
 }
 
 typedef struct {
-    uint32_t magic, version, provider, depth, slot_bytes, reserved;
+    uint32_t magic, version, provider, depth, slot_bytes, flags;
     uint64_t nonce;
     kolo_net_hello_t hello;
 } layout_t;
@@ -72,6 +100,7 @@ void kolo_net_card_encode(const kolo_net_card_t *card, kolo_wire_card_t *out)
                   .provider = htole32(card->provider),
                   .depth = htole32(card->depth),
                   .slot_bytes = htole32(card->slot_bytes),
+                  .flags = htole32(card->invites ? FLAG_INVITES : 0),
                   .nonce = htole64(card->nonce),
                   .hello = card->hello};
     memset(out, 0, sizeof *out);
@@ -83,11 +112,12 @@ kolo_status_t kolo_net_card_decode(const kolo_wire_card_t *in, const kolo_net_ca
 {
     layout_t l;
     if (!kolo_wire_card_get(in, &l, sizeof l) || le32toh(l.magic) != CARD_MAGIC ||
-        le32toh(l.version) != CARD_VERSION || l.reserved != 0)
+        le32toh(l.version) != CARD_VERSION || (le32toh(l.flags) & ~FLAG_INVITES))
         return kolo_fail(KOLO_ERR_PROTOCOL, "net: the set-up card from rank %d makes no sense", peer);
     *out = (kolo_net_card_t){.provider = le32toh(l.provider),
                              .depth = le32toh(l.depth),
                              .slot_bytes = le32toh(l.slot_bytes),
+                             .invites = le32toh(l.flags) & FLAG_INVITES,
                              .nonce = le64toh(l.nonce),
                              .hello = l.hello};
     if (out->provider != expected->provider)

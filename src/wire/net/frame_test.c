@@ -45,6 +45,24 @@ static void a_tail_that_lies_is_refused(void **state)
     assert_int_equal(kolo_net_tail_decode(message, 160, 5, 64, &got), KOLO_ERR_PROTOCOL);
 }
 
+static void a_tail_without_its_payload_must_be_for_the_place(void **state)
+{
+    (void)state;
+    uint8_t message[KOLO_NET_TAIL_BYTES];
+    kolo_net_tail_t tail = {.bytes = 4096, .flags = KOLO_NET_PLACED, .slot = 5}, got;
+    kolo_net_tail_encode(&tail, message);
+    assert_true(kolo_net_tail_is_placed(message, sizeof message));
+    assert_int_equal(kolo_net_tail_decode_placed(message, sizeof message, 5, 4096, &got), KOLO_OK);
+    assert_int_equal(got.flags, 0); /* the mark is the wire's own */
+    assert_int_equal(kolo_net_tail_decode_placed(message, sizeof message, 6, 4096, &got), KOLO_ERR_PROTOCOL);
+    assert_int_equal(kolo_net_tail_decode_placed(message, sizeof message, 5, 4097, &got), KOLO_ERR_PROTOCOL);
+    assert_int_equal(kolo_net_tail_decode_placed(message, sizeof message, 5, 0, &got), KOLO_ERR_PROTOCOL);
+    assert_int_equal(kolo_net_tail_decode(message, sizeof message, 5, 8192, &got), KOLO_ERR_PROTOCOL);
+    tail.flags = 0;
+    kolo_net_tail_encode(&tail, message);
+    assert_false(kolo_net_tail_is_placed(message, sizeof message));
+}
+
 static void a_farewell_is_told_from_noise(void **state)
 {
     (void)state;
@@ -92,6 +110,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_tail_says_what_was_put_in),
         cmocka_unit_test(a_tail_that_lies_is_refused),
+        cmocka_unit_test(a_tail_without_its_payload_must_be_for_the_place),
         cmocka_unit_test(a_farewell_is_told_from_noise),
         cmocka_unit_test(a_card_of_another_connection_is_refused),
     };

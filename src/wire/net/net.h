@@ -51,8 +51,20 @@ typedef struct { /* a request that is done */
 } kolo_net_done_t;
 
 typedef struct { /* what an end or a device has done so far */
-    uint64_t requests, completions, doorbells;
+    uint64_t requests, completions, doorbells, invitations;
 } kolo_net_counts_t;
+
+typedef struct { /* memory of this process */
+    const void *data;
+    uint32_t bytes;
+    const kolo_net_region_t *region;
+} kolo_net_piece_t;
+
+typedef enum { /* what a reader has said of the payload of a message */
+               KOLO_NET_NOT_YET,
+               KOLO_NET_WITH_THE_REST, /* it comes with the rest of the message */
+               KOLO_NET_IN_PLACE       /* where it belongs */
+} kolo_net_invitation_t;
 
 typedef struct kolo_net_ops {
     const char *name;
@@ -73,6 +85,8 @@ typedef struct kolo_net_ops {
     kolo_status_t (*enroll)(kolo_net_open_t *open, void *memory, size_t bytes, bool peer_writes,
                             kolo_net_region_t **region);
     void (*withdraw)(kolo_net_region_t *region);
+    /* Do enrolled pages stay this process's when it forks? Else the caller's memory is none to enroll. */
+    bool (*fork_safe)(void);
     /* ---- connections ---- */
     /* Both ends first make themselves ready to be found and say how, then each gets the other's hello. After
      * connect the writer can be reached; accept may follow on the reader only then. */
@@ -93,6 +107,19 @@ typedef struct kolo_net_ops {
     kolo_status_t (*push)(kolo_net_end_t *end);
     /* Fills done[0..*n), in order; a send that is done may stand for those before it. */
     kolo_status_t (*test)(kolo_net_end_t *end, kolo_net_done_t *done, int most, int *n);
+    /* ---- payloads in the caller's memory; NULL, all four, where a provider has no such thing ---- */
+    /* Reader: it has come to request `request` (counted from 0, as irecv counts), whose payload of exactly `bytes`
+     * should be written at `data`; data NULL: with the rest of the message. KOLO_IN_PROGRESS: push first. */
+    kolo_status_t (*invite)(kolo_net_end_t *end, uint64_t request, void *data, uint32_t bytes,
+                            const kolo_net_region_t *region);
+    /* Writer: what the reader says of a payload of that size in the next message. */
+    kolo_net_invitation_t (*invited)(const kolo_net_end_t *end, uint32_t bytes);
+    /* isend of a message in two pieces; in_place: the first goes where the invitation says, and the message that
+     * arrives is the second alone. */
+    kolo_status_t (*isend_from)(kolo_net_end_t *end, const kolo_net_piece_t *payload, const kolo_net_piece_t *rest,
+                                bool in_place, uint64_t cookie);
+    /* Reader: from now on nothing is written where invitations say. The end carries nothing any more. */
+    void (*revoke)(kolo_net_end_t *end);
     void (*counts)(const kolo_net_end_t *end, kolo_net_counts_t *counts);
 } kolo_net_ops_t;
 

@@ -51,15 +51,26 @@ static kolo_status_t send_slot(kolo_net_conn_t *conn)
     kolo_slot_header_t *h = slot_at(tx->slots, conn->handed, tx->mask, tx->stride);
     uint8_t *payload = (uint8_t *)(h + 1);
     uint32_t bytes = kolo_net_message_bytes(h->bytes);
+    const kolo_net_place_t *place = conn->places ? &conn->places[conn->handed & tx->mask] : NULL;
     kolo_net_tail_t tail = {.bytes = h->bytes,
                             .flags = h->flags,
                             .slot = conn->handed,
                             .signature = h->signature,
                             .operation = h->operation};
+    if (place && place->data) return kolo_net_send_placed(conn, place, &tail);
     kolo_net_tail_encode(&tail, payload + bytes - KOLO_NET_TAIL_BYTES);
     KOLO_TRY(conn->ops->isend(conn->end, payload, bytes, conn->region, conn->handed));
     conn->handed++;
+    conn->bytes += h->bytes;
     return KOLO_OK;
+}
+
+/* The memory of messages that are done is the caller's again. */
+static void free_slots(kolo_net_conn_t *conn, uint64_t until)
+{
+    for (; conn->places && conn->freed != until; conn->freed++)
+        kolo_net_place_clear(&conn->places[conn->freed & conn->tx->mask]);
+    atomic_store_explicit(&conn->head->consumed, until, memory_order_release);
 }
 
 static kolo_status_t pump_writer(kolo_net_conn_t *conn)
@@ -67,7 +78,7 @@ static kolo_status_t pump_writer(kolo_net_conn_t *conn)
     kolo_net_done_t done[KOLO_NET_DONE_BATCH];
     int n;
     KOLO_TRY(conn->ops->test(conn->end, done, KOLO_NET_DONE_BATCH, &n));
-    if (n > 0) atomic_store_explicit(&conn->head->consumed, done[n - 1].cookie + 1, memory_order_release);
+    if (n > 0) free_slots(conn, done[n - 1].cookie + 1);
     kolo_status_t status = KOLO_OK;
     while (status == KOLO_OK && conn->handed != conn->tx->next) status = send_slot(conn);
     if (status != KOLO_OK && status != KOLO_IN_PROGRESS) return status;
@@ -76,7 +87,37 @@ static kolo_status_t pump_writer(kolo_net_conn_t *conn)
 
 /* ---- reader ---- */
 
-static kolo_status_t publish(kolo_net_conn_t *conn, const kolo_net_done_t *done)
+/* A slot whose payload lies elsewhere is shown when it is the current one: only then has rx->direct a meaning. */
+static void show(kolo_net_conn_t *conn)
+{
+    kolo_rx_t *rx = conn->rx;
+    while (conn->shown != conn->arrived) {
+        kolo_net_place_t *place = conn->places ? &conn->places[conn->shown & rx->mask] : NULL;
+        if (place && place->came) {
+            if (conn->shown != rx->next) return;
+            rx->direct = place->data;
+            kolo_net_place_clear(place);
+        }
+        kolo_slot_header_t *h = slot_at(rx->slots, conn->shown, rx->mask, rx->stride);
+        atomic_store_explicit(&h->seq, ++conn->shown, memory_order_release);
+    }
+}
+
+/* Takes a message apart; one without its payload must be one that was invited. */
+static kolo_status_t read_tail(kolo_net_conn_t *conn, const uint8_t *message, uint32_t bytes, kolo_net_tail_t *tail)
+{
+    kolo_net_place_t *place = conn->places ? &conn->places[conn->arrived & conn->rx->mask] : NULL;
+    if (!place || !kolo_net_tail_is_placed(message, bytes)) {
+        if (place) kolo_net_place_clear(place);
+        return kolo_net_tail_decode(message, bytes, conn->arrived, conn->rx->slot_bytes, tail);
+    }
+    KOLO_TRY(kolo_net_tail_decode_placed(message, bytes, conn->arrived, place->data ? place->bytes : 0, tail));
+    place->came = true;
+    conn->placed_bytes += tail->bytes;
+    return KOLO_OK;
+}
+
+static kolo_status_t take_message(kolo_net_conn_t *conn, const kolo_net_done_t *done)
 {
     kolo_rx_t *rx = conn->rx;
     kolo_slot_header_t *h = slot_at(rx->slots, conn->arrived, rx->mask, rx->stride);
@@ -84,12 +125,13 @@ static kolo_status_t publish(kolo_net_conn_t *conn, const kolo_net_done_t *done)
     if (done->cookie != conn->arrived)
         return kolo_fail(KOLO_ERR_INTERNAL, "slot %llu is done where %llu is due", (unsigned long long)done->cookie,
                          (unsigned long long)conn->arrived);
-    KOLO_TRY(kolo_net_tail_decode((uint8_t *)(h + 1), done->bytes, conn->arrived, rx->slot_bytes, &tail));
+    KOLO_TRY(read_tail(conn, (uint8_t *)(h + 1), done->bytes, &tail));
     h->bytes = tail.bytes;
     h->flags = tail.flags;
     h->signature = tail.signature;
     h->operation = tail.operation;
-    atomic_store_explicit(&h->seq, ++conn->arrived, memory_order_release);
+    conn->bytes += tail.bytes;
+    conn->arrived++;
     return KOLO_OK;
 }
 
@@ -98,7 +140,7 @@ static kolo_status_t offer(kolo_net_conn_t *conn, bool idle)
 {
     kolo_rx_t *rx = conn->rx;
     uint64_t until = rx->next + rx->depth;
-    if (until == conn->handed || (!idle && until - conn->handed < rx->depth / 4)) return KOLO_OK;
+    if (until == conn->handed || (!idle && until - conn->handed < rx->depth / 4)) return conn->ops->push(conn->end);
     kolo_status_t status = KOLO_OK;
     while (status == KOLO_OK && conn->handed != until) {
         kolo_slot_header_t *h = slot_at(rx->slots, conn->handed, rx->mask, rx->stride);
@@ -115,7 +157,8 @@ static kolo_status_t pump_reader(kolo_net_conn_t *conn)
     kolo_net_done_t done[KOLO_NET_DONE_BATCH];
     int n;
     KOLO_TRY(conn->ops->test(conn->end, done, KOLO_NET_DONE_BATCH, &n));
-    for (int i = 0; i < n; i++) KOLO_TRY(publish(conn, &done[i]));
+    for (int i = 0; i < n; i++) KOLO_TRY(take_message(conn, &done[i]));
+    show(conn);
     return offer(conn, n == 0);
 }
 
@@ -145,7 +188,7 @@ kolo_status_t kolo_net_pump(void *arg)
 }
 
 /* A waiter polls before it asks: what this call itself has moved counts first, its failure with the next call. */
-static kolo_status_t check_conn(kolo_net_conn_t *conn)
+kolo_status_t kolo_net_conn_check(kolo_net_conn_t *conn)
 {
     kolo_status_t before = conn->status;
     if (!conn->up) return KOLO_OK;
@@ -158,11 +201,14 @@ static kolo_status_t check_conn(kolo_net_conn_t *conn)
 
 kolo_status_t kolo_net_tx_check(kolo_tx_t *tx)
 {
-    return check_conn(tx->priv);
+    return kolo_net_conn_check(tx->priv);
 }
 
 kolo_status_t kolo_net_rx_check(kolo_rx_t *rx)
 {
     /* Slots that came before the end are still good. */
-    return kolo_rx_ready(rx) ? KOLO_OK : check_conn(rx->priv);
+    if (kolo_rx_ready(rx)) return KOLO_OK;
+    kolo_net_conn_t *conn = rx->priv;
+    if (conn->invites) kolo_net_rx_expect(rx, 0, NULL, 0); /* nobody who waits keeps the writer waiting */
+    return kolo_net_conn_check(conn);
 }

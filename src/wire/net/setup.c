@@ -71,6 +71,10 @@ static kolo_status_t make_slots(kolo_net_conn_t *conn, const kolo_conn_spec_t *s
     memset(conn->head, 0, sizeof *conn->head);
     atomic_init(&conn->head->consumed, spec->start);
     prepare(conn, spec);
+    if (conn->ops->invite) {
+        conn->places = calloc(spec->depth, sizeof *conn->places);
+        if (!conn->places) return kolo_fail(KOLO_ERR_NO_MEMORY, "net: no memory for %u slots", spec->depth);
+    }
     return conn->ops->enroll(conn->open, conn->slots, conn->slots_bytes, conn->rx != NULL, &conn->region);
 }
 
@@ -80,8 +84,12 @@ static kolo_status_t make_end(kolo_net_conn_t *conn, const kolo_conn_spec_t *spe
     snprintf(label, sizeof label, "rank %d -> rank %d, lane %u", spec->writer, spec->reader, spec->lane);
     kolo_net_end_config_t config = {
         .depth = spec->depth, .message_bytes = kolo_net_message_bytes(spec->slot_bytes), .label = label};
-    kolo_net_card_t mine = {
-        .provider = conn->ops->id, .depth = spec->depth, .slot_bytes = spec->slot_bytes, .nonce = conn->nonce};
+    conn->invites = conn->rx && conn->places && kolo_mem_ranges_exist();
+    kolo_net_card_t mine = {.provider = conn->ops->id,
+                            .depth = spec->depth,
+                            .slot_bytes = spec->slot_bytes,
+                            .invites = conn->invites,
+                            .nonce = conn->nonce};
     KOLO_TRY((conn->rx ? conn->ops->listen : conn->ops->start)(conn->open, &config, &mine.hello, &conn->end));
     kolo_net_card_encode(&mine, card);
     return KOLO_OK;
@@ -95,10 +103,12 @@ static void log_counts(const kolo_net_conn_t *conn)
     conn->ops->counts(conn->end, &n);
     kolo_info("net",
               "connection %d -> %d lane %u ends at its %s: %llu slots, %llu requests, %llu completions, %llu "
-              "doorbells",
+              "doorbells, %llu bytes, %llu in place, %llu invitations",
               spec->writer, spec->reader, spec->lane, conn->tx ? "writer" : "reader",
               (unsigned long long)((conn->tx ? conn->handed : conn->arrived) - spec->start),
-              (unsigned long long)n.requests, (unsigned long long)n.completions, (unsigned long long)n.doorbells);
+              (unsigned long long)n.requests, (unsigned long long)n.completions, (unsigned long long)n.doorbells,
+              (unsigned long long)conn->bytes, (unsigned long long)conn->placed_bytes,
+              (unsigned long long)n.invitations);
 }
 
 static void conn_fini(kolo_net_conn_t *conn)
@@ -107,6 +117,9 @@ static void conn_fini(kolo_net_conn_t *conn)
     if (conn->up) log_counts(conn);
     if (conn->end) conn->ops->shut(conn->end);
     if (conn->region) conn->ops->withdraw(conn->region);
+    uint32_t depth = conn->tx ? conn->tx->spec.depth : conn->rx->spec.depth;
+    for (uint32_t i = 0; conn->places && i < depth; i++) kolo_net_place_clear(&conn->places[i]);
+    free(conn->places);
     if (conn->fd >= 0) {
         kolo_waker_del_fd(&conn->state->ctx->waker, conn->fd);
         close(conn->fd);
@@ -127,7 +140,7 @@ static kolo_status_t conn_new(kolo_wire_ctx_t *ctx, kolo_tx_t *tx, kolo_rx_t *rx
     if (!conn) return kolo_fail(KOLO_ERR_NO_MEMORY, "net: no memory for a connection with rank %d", peer);
     *conn = (kolo_net_conn_t){.tx = tx, .rx = rx, .peer = peer, .fd = -1};
     conn->bell = (kolo_bell_t){.asleep = NULL, .event_fd = -1};
-    conn->handed = conn->arrived = spec->start;
+    conn->handed = conn->arrived = conn->shown = conn->freed = conn->invited = spec->start;
     kolo_status_t status = KOLO_OK;
     if (getrandom(&conn->nonce, sizeof conn->nonce, 0) != (ssize_t)sizeof conn->nonce)
         status = kolo_fail_errno(KOLO_ERR_SYSTEM, errno, "net: no random bytes");
@@ -152,6 +165,7 @@ static kolo_status_t rx_setup(kolo_wire_ctx_t *ctx, kolo_rx_t *rx, kolo_wire_car
     rx->stride = stride_of(&rx->spec);
     rx->head = conn->head;
     rx->bell = conn->bell;
+    if (!conn->places) rx->caps &= ~((uint32_t)KOLO_CAP_POST_FROM | KOLO_CAP_AHEAD);
     return KOLO_OK;
 }
 
@@ -208,10 +222,10 @@ static const kolo_param_table_t params = {"net", rows, KOLO_COUNTOF(rows), NULL}
 
 const kolo_wire_ops_t kolo_wire_net = {
     .name = "net",
-    .version = 1,
+    .version = 2,
     .what = "hosts with RDMA: network cards write into each other's slots",
     .params = &params,
-    .caps = KOLO_CAP_PUMP,
+    .caps = KOLO_CAP_PUMP | KOLO_CAP_POST_FROM | KOLO_CAP_AHEAD,
     .can_connect = can_connect,
     .fill_card = fill_card,
     .may_copy = kolo_wire_no_copies,
@@ -224,9 +238,9 @@ const kolo_wire_ops_t kolo_wire_net = {
     .rx_check = kolo_net_rx_check,
     .ref_read = kolo_wire_no_ref_read,
     .ref_write = kolo_wire_no_ref_write,
-    .tx_post_from = kolo_wire_no_post_from,
-    .rx_expect = kolo_wire_no_expect,
-    .rx_unexpect = kolo_wire_no_unexpect,
+    .tx_post_from = kolo_net_tx_post_from,
+    .rx_expect = kolo_net_rx_expect,
+    .rx_unexpect = kolo_net_rx_unexpect,
     .tx_close = tx_close,
     .rx_close = rx_close,
     .tx_fini = tx_fini,

@@ -11,7 +11,7 @@ static void arm(void *arg)
 {
     kolo_net_state_t *state = arg;
     for (int i = 0; i < state->ndevices; i++)
-        if (state->opened[i]) state->ops->arm(state->opened[i]);
+        if (state->devices[i].open) state->ops->arm(state->devices[i].open);
 }
 
 static kolo_status_t state_get(kolo_wire_ctx_t *ctx, kolo_net_state_t **result)
@@ -37,12 +37,32 @@ static kolo_status_t state_get(kolo_wire_ctx_t *ctx, kolo_net_state_t **result)
     return KOLO_OK;
 }
 
+/* A registered range, for one device: peers may write to it, where they are told. */
+static kolo_status_t pin(void *arg, void *memory, size_t bytes, void **handle)
+{
+    const kolo_net_device_state_t *d = arg;
+    kolo_net_region_t *region;
+    if (!d->ops->fork_safe())
+        return kolo_fail(KOLO_ERR_UNSUPPORTED, "net: pages that a card knows may be a child's after fork()");
+    KOLO_TRY(d->ops->enroll(d->open, memory, bytes, true, &region));
+    *handle = region;
+    return KOLO_OK;
+}
+
+static void unpin(void *arg, void *handle)
+{
+    const kolo_net_device_state_t *d = arg;
+    d->ops->withdraw(handle);
+}
+
 static void close_device(kolo_net_state_t *state, int device)
 {
-    int fds[2], n = state->ops->wake_fds(state->opened[device], fds);
+    kolo_net_device_state_t *d = &state->devices[device];
+    int fds[2], n = state->ops->wake_fds(d->open, fds);
     for (int i = 0; i < n; i++) kolo_waker_del_fd(&state->ctx->waker, fds[i]);
-    state->ops->close(state->opened[device]);
-    state->opened[device] = NULL;
+    kolo_mem_pinner_leave(&d->pinner);
+    state->ops->close(d->open);
+    d->open = NULL;
 }
 
 static void state_put(kolo_net_state_t *state)
@@ -50,7 +70,7 @@ static void state_put(kolo_net_state_t *state)
     kolo_wire_ctx_t *ctx = state->ctx;
     if (state->first) return;
     for (int i = 0; i < state->ndevices; i++)
-        if (state->opened[i]) close_device(state, i);
+        if (state->devices[i].open) close_device(state, i);
     for (uint32_t i = 0; i < ctx->npumps; i++) {
         if (ctx->pumps[i].arg != state) continue;
         ctx->pumps[i] = ctx->pumps[--ctx->npumps];
@@ -63,10 +83,13 @@ static void state_put(kolo_net_state_t *state)
 
 static kolo_status_t open_device(kolo_net_state_t *state, int device)
 {
+    kolo_net_device_state_t *d = &state->devices[device];
     int fds[2];
-    if (state->opened[device]) return KOLO_OK;
-    KOLO_TRY(state->ops->open(device, &state->opened[device]));
-    int n = state->ops->wake_fds(state->opened[device], fds);
+    if (d->open) return KOLO_OK;
+    KOLO_TRY(state->ops->open(device, &d->open));
+    d->ops = state->ops;
+    d->pinner = (kolo_mem_pinner_t){.pin = pin, .unpin = unpin, .arg = d};
+    int n = state->ops->wake_fds(d->open, fds);
     for (int i = 0; i < n; i++) KOLO_TRY(kolo_waker_add_fd(&state->ctx->waker, fds[i]));
     return KOLO_OK;
 }
@@ -86,7 +109,7 @@ kolo_status_t kolo_net_state_join(kolo_wire_ctx_t *ctx, kolo_net_conn_t *conn)
     conn->state = state;
     conn->ops = state->ops;
     conn->device = device;
-    conn->open = state->opened[device];
+    conn->open = state->devices[device].open;
     conn->next = state->first;
     if (state->first) state->first->prev = conn;
     state->first = conn;

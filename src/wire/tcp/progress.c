@@ -299,8 +299,9 @@ static kolo_tcp_stream_t *stream_at(const kolo_tcp_conn_t *conn, uint32_t index)
     return index < conn->nsocks ? &conn->streams[index] : &conn->mate->streams[0];
 }
 
-void kolo_tcp_rx_expect(kolo_rx_t *rx, void *data, uint32_t bytes)
+void kolo_tcp_rx_expect(kolo_rx_t *rx, uint32_t ahead, void *data, uint32_t bytes)
 {
+    (void)ahead;
     kolo_tcp_conn_t *conn = rx->priv;
     if (conn->nsocks == 0 || kolo_rx_ready(rx)) return;
     conn->by_carrier = bytes <= conn->carried_bytes && conn->carried_bytes > 0;

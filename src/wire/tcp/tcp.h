@@ -137,7 +137,7 @@ kolo_status_t kolo_tcp_tx_check(kolo_tx_t *tx);
 kolo_status_t kolo_tcp_rx_check(kolo_rx_t *rx);
 kolo_status_t kolo_tcp_tx_post_from(kolo_tx_t *tx, const void *data, uint32_t bytes, uint64_t signature,
                                     uint64_t operation);
-void kolo_tcp_rx_expect(kolo_rx_t *rx, void *data, uint32_t bytes);
+void kolo_tcp_rx_expect(kolo_rx_t *rx, uint32_t ahead, void *data, uint32_t bytes);
 void kolo_tcp_rx_unexpect(kolo_rx_t *rx);
 
 #endif

@@ -146,7 +146,7 @@ static uint64_t run_direct(uint32_t bytes, int nsocks, uint64_t count)
     rx_open(&p.r, &rx, &spec, b, nsocks);
     for (uint64_t got = 0; got < count; got++) {
         memset(to, 0, bytes);
-        kolo_wire_tcp.rx_expect(&rx, to, bytes);
+        kolo_wire_tcp.rx_expect(&rx, 0, to, bytes);
         for (int i = 0; !kolo_rx_ready(&rx); i++) {
             assert_true(i < PUMPS);
             while (sent < count && kolo_tx_ready(&tx)) {
@@ -192,7 +192,7 @@ static void an_expectation_is_only_a_hint(void **state)
     rx_open(&p.r, &rx, &spec, &b, 1);
     for (uint64_t k = 0; k < 4; k++) {
         bool take_back_before = k == 1, take_back_after = k == 2, other_size = k == 3;
-        kolo_wire_tcp.rx_expect(&rx, to, other_size ? 77 : 32768);
+        kolo_wire_tcp.rx_expect(&rx, 0, to, other_size ? 77 : 32768);
         if (take_back_before) kolo_wire_tcp.rx_unexpect(&rx);
         test_put(kolo_tx_payload(&tx), k, 32768);
         kolo_tx_post(&tx, 32768, 0, 1, 1);
@@ -229,14 +229,14 @@ static void run_change_of_mind(bool withdraw)
     kolo_tcp_frame_encode((uint8_t *)frame, &f);
     test_put(frame + KOLO_TCP_FRAME_BYTES, 9, 32768);
     memset(to, 0, sizeof to);
-    if (withdraw) kolo_wire_tcp.rx_expect(&rx, to, 32768);
+    if (withdraw) kolo_wire_tcp.rx_expect(&rx, 0, to, 32768);
     assert_int_equal(send(a, frame, 20000, 0), 20000);
     for (int i = 0; i < 1000; i++) assert_int_equal(kolo_wire_pump(&p.r.ctx), KOLO_OK);
     assert_int_equal(to[0], withdraw ? frame[KOLO_TCP_FRAME_BYTES] : 0);
     if (withdraw)
         kolo_wire_tcp.rx_unexpect(&rx);
     else
-        kolo_wire_tcp.rx_expect(&rx, to, 32768);
+        kolo_wire_tcp.rx_expect(&rx, 0, to, 32768);
     if (withdraw) memset(to, 0, sizeof to);
     assert_int_equal(send(a, frame + 20000, sizeof frame - 20000, 0), sizeof frame - 20000);
     for (int i = 0; !kolo_rx_ready(&rx); i++) {

@@ -38,7 +38,7 @@ static kolo_status_t make_qp(kolo_net_end_t *end)
         .qp_type = IBV_QPT_RC,
         .cap = {.max_send_wr = end->send_room,
                 .max_recv_wr = end->reads ? end->depth : 1,
-                .max_send_sge = 1,
+                .max_send_sge = 2,
                 .max_recv_sge = 1,
                 .max_inline_data = INLINE_BYTES},
     };
@@ -107,12 +107,12 @@ kolo_status_t kolo_verbs_qp_ready(kolo_net_end_t *end)
 
 static kolo_status_t allocate(kolo_net_end_t *end)
 {
-    size_t ring = end->depth * sizeof *end->ring;
+    size_t ring = 2 * end->depth * sizeof *end->ring;
     end->ring = aligned_alloc(4096, KOLO_DIV_UP(ring, 4096) * 4096);
     end->cookies = calloc(end->depth, sizeof *end->cookies);
-    end->send_wr = calloc(end->depth, sizeof *end->send_wr);
+    end->send_wr = calloc(2 * end->depth + 4, sizeof *end->send_wr); /* a message is two at most */
     end->recv_wr = calloc(end->depth, sizeof *end->recv_wr);
-    end->sge = calloc(end->depth, sizeof *end->sge);
+    end->sge = calloc(4 * end->depth + 8, sizeof *end->sge);
     if (!end->ring || !end->cookies || !end->send_wr || !end->recv_wr || !end->sge)
         return kolo_fail(KOLO_ERR_NO_MEMORY, "verbs: %s: no memory for %u requests", end->label, end->depth);
     memset(end->ring, 0, KOLO_DIV_UP(ring, 4096) * 4096);
@@ -166,7 +166,7 @@ static kolo_status_t begin(kolo_net_open_t *open, const kolo_net_end_config_t *c
     end->reads = reads;
     end->depth = config->depth;
     end->message_bytes = config->message_bytes;
-    end->send_room = 2 * config->depth + 2;
+    end->send_room = 4 * config->depth + 2;
     snprintf(end->label, sizeof end->label, "%s", config->label);
     end->next = open->first;
     if (open->first) open->first->prev = end;

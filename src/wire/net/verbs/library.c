@@ -69,6 +69,10 @@ static void load(void)
     }
     for (size_t i = 0; i < KOLO_COUNTOF(symbols); i++)
         if (!find(library, symbols[i].name, symbols[i].where)) return;
+    enum ibv_fork_status (*forks)(void) = NULL; /* older libraries do not ask the kernel */
+    void *symbol = dlsym(library, "ibv_is_fork_initialized");
+    *(void **)&forks = symbol;
+    v->fork_safe = forks && forks() == IBV_FORK_UNNEEDED;
     loaded = true;
 }
 

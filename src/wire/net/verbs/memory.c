@@ -32,6 +32,11 @@ static void withdraw(kolo_net_region_t *region)
     free(region);
 }
 
+static bool fork_safe(void)
+{
+    return kolo_verbs.fork_safe;
+}
+
 static void counts(const kolo_net_end_t *end, kolo_net_counts_t *out)
 {
     *out = end->counts;
@@ -49,6 +54,7 @@ const kolo_net_ops_t kolo_net_verbs = {
     .look = kolo_verbs_look,
     .enroll = enroll,
     .withdraw = withdraw,
+    .fork_safe = fork_safe,
     .listen = kolo_verbs_listen,
     .start = kolo_verbs_start,
     .connect = kolo_verbs_connect,
@@ -58,5 +64,9 @@ const kolo_net_ops_t kolo_net_verbs = {
     .irecv = kolo_verbs_irecv,
     .push = kolo_verbs_push,
     .test = kolo_verbs_test,
+    .invite = kolo_verbs_invite,
+    .invited = kolo_verbs_invited,
+    .isend_from = kolo_verbs_isend_from,
+    .revoke = kolo_verbs_revoke,
     .counts = counts,
 };

@@ -61,29 +61,84 @@ static kolo_status_t fail_post(const kolo_net_end_t *end, int err)
 
 /* ---- writer ---- */
 
+typedef struct { /* memory of the peer, as it offered it */
+    uint64_t address;
+    uint32_t key, bytes;
+} target_t;
+
+/* The offer for the next message, of `bytes`. */
+static kolo_status_t take_offer(const kolo_net_end_t *end, uint32_t bytes, target_t *t)
+{
+    if (end->requests - end->completed >= end->depth) return KOLO_IN_PROGRESS;
+    if (!kolo_verbs_offer_get(end->ring, end->depth, end->requests, &t->address, &t->key, &t->bytes))
+        return KOLO_IN_PROGRESS;
+    if (t->bytes >= bytes) return KOLO_OK;
+    return kolo_fail(KOLO_ERR_PROTOCOL, "verbs: %s: the peer offers %u bytes for a message of %u", end->label,
+                     t->bytes, bytes);
+}
+
+/* Queues a write of one or two pieces that lie in a row at the target; a message's last one carries its size. */
+static void queue_write(kolo_net_end_t *end, const kolo_net_piece_t *pieces, int n, const target_t *to, bool last)
+{
+    uint32_t at = end->queued++, bytes = 0;
+    struct ibv_sge *sge = &end->sge[2 * at];
+    for (int i = 0; i < n; i++) {
+        bytes += pieces[i].bytes;
+        sge[i] = (struct ibv_sge){.addr = (uint64_t)(uintptr_t)pieces[i].data,
+                                  .length = pieces[i].bytes,
+                                  .lkey = pieces[i].region->mr->lkey};
+    }
+    end->send_wr[at] = (struct ibv_send_wr){
+        .wr_id = end->requests,
+        .sg_list = sge,
+        .num_sge = n,
+        .opcode = last ? IBV_WR_RDMA_WRITE_WITH_IMM : IBV_WR_RDMA_WRITE,
+        .send_flags = bytes <= end->inline_bytes ? IBV_SEND_INLINE : 0,
+        .imm_data = last ? htonl(bytes) : 0,
+        .wr.rdma = {.remote_addr = to->address, .rkey = to->key},
+    };
+    if (!last) return;
+    end->requests++;
+}
+
 kolo_status_t kolo_verbs_isend(kolo_net_end_t *end, const void *data, uint32_t bytes,
                                const kolo_net_region_t *region, uint64_t cookie)
 {
-    uint64_t address;
-    uint32_t key, room, at = end->queued;
-    if (end->requests - end->completed >= end->depth) return KOLO_IN_PROGRESS;
-    if (!kolo_verbs_offer_get(end->ring, end->depth, end->requests, &address, &key, &room)) return KOLO_IN_PROGRESS;
-    if (room < bytes)
-        return kolo_fail(KOLO_ERR_PROTOCOL, "verbs: %s: the peer offers %u bytes for a message of %u", end->label,
-                         room, bytes);
-    end->sge[at] = (struct ibv_sge){.addr = (uint64_t)(uintptr_t)data, .length = bytes, .lkey = region->mr->lkey};
-    end->send_wr[at] = (struct ibv_send_wr){
-        .wr_id = end->requests,
-        .sg_list = &end->sge[at],
-        .num_sge = 1,
-        .opcode = IBV_WR_RDMA_WRITE_WITH_IMM,
-        .send_flags = bytes <= end->inline_bytes ? IBV_SEND_INLINE : 0,
-        .imm_data = htonl(bytes),
-        .wr.rdma = {.remote_addr = address, .rkey = key},
-    };
+    const kolo_net_piece_t piece = {data, bytes, region};
+    target_t slot;
+    kolo_status_t status = take_offer(end, bytes, &slot);
+    if (status != KOLO_OK) return status;
     end->cookies[end->requests & (end->depth - 1)] = cookie;
-    end->requests++;
-    end->queued++;
+    queue_write(end, &piece, 1, &slot, true);
+    return KOLO_OK;
+}
+
+kolo_net_invitation_t kolo_verbs_invited(const kolo_net_end_t *end, uint32_t bytes)
+{
+    target_t t;
+    if (!kolo_verbs_offer_get(end->ring + end->depth, end->depth, end->requests, &t.address, &t.key, &t.bytes))
+        return KOLO_NET_NOT_YET;
+    return t.bytes == bytes && bytes > 0 ? KOLO_NET_IN_PLACE : KOLO_NET_WITH_THE_REST;
+}
+
+kolo_status_t kolo_verbs_isend_from(kolo_net_end_t *end, const kolo_net_piece_t *payload,
+                                    const kolo_net_piece_t *rest, bool in_place, uint64_t cookie)
+{
+    const kolo_net_piece_t pieces[2] = {*payload, *rest};
+    target_t slot, place = {0};
+    kolo_status_t status = take_offer(end, in_place ? rest->bytes : payload->bytes + rest->bytes, &slot);
+    if (status != KOLO_OK) return status;
+    if (in_place && (!kolo_verbs_offer_get(end->ring + end->depth, end->depth, end->requests, &place.address,
+                                           &place.key, &place.bytes) ||
+                     place.bytes != payload->bytes))
+        return kolo_fail(KOLO_ERR_INTERNAL, "verbs: %s: no place for %u bytes", end->label, payload->bytes);
+    end->cookies[end->requests & (end->depth - 1)] = cookie;
+    if (in_place) {
+        queue_write(end, &pieces[0], 1, &place, false);
+        queue_write(end, &pieces[1], 1, &slot, true);
+    } else {
+        queue_write(end, pieces, 2, &slot, true);
+    }
     return KOLO_OK;
 }
 
@@ -135,18 +190,34 @@ static kolo_status_t post_receives(kolo_net_end_t *end)
     return KOLO_OK;
 }
 
-/* One write for the offers that lie in a row, two where the ring ends between them. */
-static kolo_status_t push_offers(kolo_net_end_t *end)
+kolo_status_t kolo_verbs_invite(kolo_net_end_t *end, uint64_t request, void *data, uint32_t bytes,
+                                const kolo_net_region_t *region)
 {
-    uint32_t n = 0;
-    KOLO_TRY(post_receives(end)); /* what is offered must find a receive */
-    while (end->offered < end->requests && end->sends_out < end->send_room) {
-        uint32_t run = kolo_verbs_fifo_run(end->offered, end->requests, end->depth),
-                 first = (uint32_t)(end->offered & (end->depth - 1)), bytes = run * (uint32_t)sizeof *end->ring;
-        end->sge[n] = (struct ibv_sge){
+    if (end->invite_from != end->invite_to &&
+        (request != end->invite_to || request - end->invite_from >= end->depth))
+        return KOLO_IN_PROGRESS;
+    if (end->invite_from == end->invite_to) end->invite_from = request;
+    end->invite_to = request + 1;
+    kolo_verbs_offer_put(end->ring + end->depth, end->depth, request, (uint64_t)(uintptr_t)data,
+                         data ? region->mr->rkey : 0, data ? bytes : 0);
+    end->counts.invitations++;
+    return KOLO_OK;
+}
+
+/* Queues writes of entries [*from, to) of a ring, `base` entries into the two: one for those that lie in a row, two
+ * where the ring ends between them. Invitations that nobody took may be written over at any time, so they go with
+ * their requests. */
+static void queue_entries(kolo_net_end_t *end, uint32_t *n, uint64_t *from, uint64_t to, uint32_t base)
+{
+    uint32_t most = base && end->inline_bytes >= sizeof *end->ring ? end->inline_bytes / (uint32_t)sizeof *end->ring
+                                                                   : UINT32_MAX;
+    while (*from < to && end->sends_out < end->send_room) {
+        uint32_t run = KOLO_MIN(kolo_verbs_fifo_run(*from, to, end->depth), most),
+                 first = base + (uint32_t)(*from & (end->depth - 1)), bytes = run * (uint32_t)sizeof *end->ring;
+        end->sge[*n] = (struct ibv_sge){
             .addr = (uint64_t)(uintptr_t)&end->ring[first], .length = bytes, .lkey = end->ring_mr->lkey};
-        end->send_wr[n] = (struct ibv_send_wr){
-            .sg_list = &end->sge[n],
+        end->send_wr[*n] = (struct ibv_send_wr){
+            .sg_list = &end->sge[*n],
             .num_sge = 1,
             .opcode = IBV_WR_RDMA_WRITE,
             .send_flags = bytes <= end->inline_bytes ? IBV_SEND_INLINE : 0,
@@ -154,21 +225,36 @@ static kolo_status_t push_offers(kolo_net_end_t *end)
         };
         end->sends_out++;
         if (++end->sends_unsignalled >= end->depth) {
-            end->send_wr[n].wr_id = OFFER_MARK | end->sends_unsignalled;
-            end->send_wr[n].send_flags |= IBV_SEND_SIGNALED;
+            end->send_wr[*n].wr_id = OFFER_MARK | end->sends_unsignalled;
+            end->send_wr[*n].send_flags |= IBV_SEND_SIGNALED;
             end->sends_unsignalled = 0;
         }
-        end->offered += run;
-        n++;
-        if (n == end->depth) break;
+        *from += run;
+        ++*n;
     }
+}
+
+static kolo_status_t push_offers(kolo_net_end_t *end)
+{
+    uint32_t n = 0;
+    KOLO_TRY(post_receives(end)); /* what is offered must find a receive */
+    queue_entries(end, &n, &end->offered, end->requests, 0);
+    queue_entries(end, &n, &end->invite_from, end->invite_to, end->depth);
     return n ? post_sends(end, n) : KOLO_OK;
 }
 
 kolo_status_t kolo_verbs_push(kolo_net_end_t *end)
 {
-    if (end->reads) return end->offered < end->requests ? push_offers(end) : KOLO_OK;
-    return end->queued ? push_messages(end) : KOLO_OK;
+    if (!end->qp) return kolo_fail(KOLO_ERR_ABORTED, "verbs: %s: its queue pair was given up", end->label);
+    if (!end->reads) return end->queued ? push_messages(end) : KOLO_OK;
+    return end->offered < end->requests || end->invite_from < end->invite_to ? push_offers(end) : KOLO_OK;
+}
+
+/* Destroying it is what is sure to end all that the card does with it. */
+void kolo_verbs_revoke(kolo_net_end_t *end)
+{
+    if (end->qp) kolo_verbs.destroy_qp(end->qp);
+    end->qp = NULL;
 }
 
 /* ---- completions ---- */

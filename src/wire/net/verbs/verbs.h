@@ -49,6 +49,7 @@ typedef struct {
     void (*ack_async_event)(struct ibv_async_event *event);
     const char *(*event_type_str)(enum ibv_event_type event);
     const char *(*wc_status_str)(enum ibv_wc_status status);
+    bool fork_safe; /* pages that a device knows stay this process's when it forks: the kernel sees to it */
 } kolo_verbs_library_t;
 extern kolo_verbs_library_t kolo_verbs;
 /* Loads it once. false: *why says why not. */
@@ -136,13 +137,15 @@ struct kolo_net_end {
     bool reads;
     uint32_t depth, message_bytes, inline_bytes;
     kolo_verbs_hello_t mine, peer;
-    kolo_verbs_offer_t *ring; /* writer: what it is offered; reader: what it writes into the writer's */
+    kolo_verbs_offer_t *ring; /* writer: what it is offered; reader: what it writes into the writer's. Two rings in
+                                 a row: offers, invitations */
     struct ibv_mr *ring_mr;
-    uint64_t requests;  /* isend or irecv: queued so far, the number of the next one */
-    uint64_t offered;   /* reader: of those in the writer's ring */
-    uint64_t completed; /* of those done */
-    uint32_t queued;    /* requests in send_wr (writer) or recv_wr (reader) */
-    uint32_t send_room; /* places of the send queue */
+    uint64_t requests;               /* isend or irecv: queued so far, the number of the next one */
+    uint64_t offered;                /* reader: of those in the writer's ring */
+    uint64_t completed;              /* of those done */
+    uint32_t queued;                 /* work requests in send_wr (writer) or recv_wr (reader) */
+    uint64_t invite_from, invite_to; /* reader: invitations that are in the ring but not sent */
+    uint32_t send_room;              /* places of the send queue */
     uint32_t sends_out,
         sends_unsignalled; /* reader: places that offers have, or will have until one is signalled */
     uint64_t *cookies;     /* by request */
@@ -166,6 +169,12 @@ kolo_status_t kolo_verbs_isend(kolo_net_end_t *end, const void *data, uint32_t b
                                const kolo_net_region_t *region, uint64_t cookie);
 kolo_status_t kolo_verbs_irecv(kolo_net_end_t *end, void *data, uint32_t bytes, const kolo_net_region_t *region,
                                uint64_t cookie);
+kolo_status_t kolo_verbs_invite(kolo_net_end_t *end, uint64_t request, void *data, uint32_t bytes,
+                                const kolo_net_region_t *region);
+kolo_net_invitation_t kolo_verbs_invited(const kolo_net_end_t *end, uint32_t bytes);
+kolo_status_t kolo_verbs_isend_from(kolo_net_end_t *end, const kolo_net_piece_t *payload,
+                                    const kolo_net_piece_t *rest, bool in_place, uint64_t cookie);
+void kolo_verbs_revoke(kolo_net_end_t *end);
 kolo_status_t kolo_verbs_push(kolo_net_end_t *end);
 kolo_status_t kolo_verbs_test(kolo_net_end_t *end, kolo_net_done_t *done, int most, int *n);
 
