@@ -10,6 +10,8 @@
  * --staged sends from and receives into the slots instead of the user's memory; --many adds iperf3 with 2 and 4
  * streams. Environment: KOLO_TCP_*.
  */
+#include "link/link.h"
+#include "meet/id.h"
 #include "wire/tcp/tcp.h"
 
 #include <arpa/inet.h>
@@ -97,6 +99,23 @@ typedef struct {
     kolo_rx_t rx;
 } link_t;
 
+/* With KOLO_TCP_SECURITY, as after a handshake whose nonces are zeros. */
+static void seal_sockets(kolo_socket_t *sockets, const int *fds, int n, bool dialled)
+{
+    const kolo_key_t key = {{1}};
+    uint8_t greeting[KOLO_GREETING_BYTES], hello[KOLO_HELLO_BYTES];
+    kolo_claim_t claim = {.purpose = KOLO_PURPOSE_STREAM};
+    kolo_oob_process_init();
+    if (!kolo_seal_answer(kolo_seal_offer(), &claim.security)) die("seal");
+    memset(greeting, 0, sizeof greeting);
+    need(kolo_auth_hello(&key, 0, greeting, &claim, hello));
+    memset(hello + 24, 0, sizeof hello - 24); /* the nonce and the proof, which differ at the other end */
+    for (int i = 0; i < n; i++) {
+        sockets[i].fd = fds[i];
+        need(kolo_seal_create(&key, greeting, hello, dialled, &sockets[i].seal));
+    }
+}
+
 static void link_open(link_t *l, int rank)
 {
     int n = 1 << kolo_tcp_param_sockets, fds[2][KOLO_TCP_MAX_SOCKETS];
@@ -124,8 +143,11 @@ static void link_open(link_t *l, int rank)
     l->rx = (kolo_rx_t){.spec = in, .mask = depth - 1, .stride = stride, .slot_bytes = slot_bytes, .depth = depth};
     need(kolo_wire_tcp.rx_setup(&l->ctx, &l->rx, &card));
     need(kolo_wire_tcp.tx_setup(&l->ctx, &l->tx, &card));
-    need(kolo_tcp_conn_attach(l->tx.priv, &l->ctx, fds[rank], (uint32_t)n));
-    need(kolo_tcp_conn_attach(l->rx.priv, &l->ctx, fds[1 - rank], (uint32_t)n));
+    kolo_socket_t sockets[KOLO_TCP_MAX_SOCKETS];
+    seal_sockets(sockets, fds[rank], n, true);
+    need(kolo_tcp_conn_attach(l->tx.priv, &l->ctx, sockets, (uint32_t)n));
+    seal_sockets(sockets, fds[1 - rank], n, false);
+    need(kolo_tcp_conn_attach(l->rx.priv, &l->ctx, sockets, (uint32_t)n));
 }
 static void link_close(link_t *l)
 {
@@ -302,8 +324,8 @@ static int compare(const void *a, const void *b)
 static void run_rank(int rank)
 {
     static double results[ROWS][MAX_ROUNDS];
-    const kolo_param_table_t *tables[] = {&kolo_base_params, &kolo_tcp_params};
-    need(kolo_params_load(tables, 2, NULL, NULL));
+    const kolo_param_table_t *tables[] = {&kolo_base_params, &kolo_link_params, &kolo_tcp_params};
+    need(kolo_params_load(tables, 3, NULL, NULL));
     char *buffer = mmap(NULL, buffer_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (buffer == MAP_FAILED) die("mmap");
     memset(buffer, rank + 1, buffer_bytes);
@@ -346,6 +368,8 @@ static void run_rank(int rank)
         printf("%s  median %7.2f  min %7.2f  max %7.2f\n", names[k], results[k][rounds / 2], results[k][0],
                results[k][rounds - 1]);
     }
+    printf("KOLO_TCP_SECURITY=%s: stream %.2f Gbit/s, 8 bytes one way %.2f us\n",
+           kolo_seal_mode_name(kolo_seal_offer()), results[KOLO][rounds / 2], results[PING][rounds / 2]);
     printf("ratio kolo / iperf3 %.2f   kolo / bare stream %.2f   ratio kolo / bare latency %.2f   (%d rounds, "
            "slots %u x %u, %s, %s)\n",
            results[KOLO][rounds / 2] / results[IPERF1][rounds / 2],

@@ -10,7 +10,10 @@
  * kolo_comm_* queries may be called from any thread at any time. Different communicators are independent.
  * Errors: every function returns a status. The message behind the last failure of the calling thread is
  * kolo_get_last_error(NULL), of a communicator kolo_get_last_error(comm). Output arguments are set on success only.
- * Units: counts are elements of the given type, never bytes.
+ * Networks: the two ends of a TCP connection prove to each other that they know the job's secret. What it carries
+ * then is plain by default; with KOLO_TCP_SECURITY=mac changed bytes end it with an error, with =encrypt nobody
+ * else can read them either (bytes by RDMA cannot be covered, so it is not used then). Units: counts are elements
+ * of the given type, never bytes.
  */
 #ifndef KOLO_H
 #define KOLO_H
@@ -44,7 +47,7 @@ typedef enum kolo_status {
     KOLO_ERR_MISMATCH = 9,   /* ranks called different operations, counts or types */
     KOLO_ERR_ABORTED = 10,   /* kolo_comm_abort() was called */
     KOLO_ERR_AUTH = 11,      /* a peer could not prove knowledge of the job's secret */
-    KOLO_ERR_PROTOCOL = 12,  /* bytes from outside that make no sense */
+    KOLO_ERR_PROTOCOL = 12,  /* bytes from outside that make no sense, or were changed on their way */
     KOLO_ERR_INTERNAL = 13,  /* a bug in Kolo; please report the message */
     KOLO_ERR_PARTITION = 14, /* the network has split and this rank is on the side that does not go on */
     KOLO_ERR_REVOKED = 15    /* some rank called kolo_comm_revoke(): the communicator can only be shrunk */

@@ -48,6 +48,7 @@ struct caller {
     uint64_t since_ns;
     bool proven;
     kolo_claim_t claim;
+    kolo_seal_t *seal; /* of one that is let in */
     uint8_t greeting[KOLO_GREETING_BYTES];
     uint8_t hello[KOLO_HELLO_BYTES];
     uint8_t *frame;
@@ -154,6 +155,7 @@ static void caller_unlink(caller_t *caller)
 static void caller_free(caller_t *caller)
 {
     free(caller->frame);
+    kolo_seal_destroy(caller->seal);
     free(caller);
 }
 
@@ -201,6 +203,13 @@ static void serve_queue(void *arg)
 
 /* ---- one caller ---- */
 
+static kolo_socket_t caller_take_socket(caller_t *caller)
+{
+    kolo_socket_t socket = {caller->fd, caller->seal};
+    caller->seal = NULL;
+    return socket;
+}
+
 static void caller_let_in(caller_t *caller, size_t frame_bytes)
 {
     kolo_oob_count(KOLO_COUNT_ACCEPTED);
@@ -221,10 +230,10 @@ static void caller_let_in(caller_t *caller, size_t frame_bytes)
     }
     kolo_listener_t *listener = caller->listener;
     kolo_claim_t claim = caller->claim;
-    int fd = caller->fd;
+    kolo_socket_t socket = caller_take_socket(caller);
     caller_unlink(caller);
     caller_free(caller);
-    listener->ops->accepted(listener->owner, &claim, fd, NULL);
+    listener->ops->accepted(listener->owner, &claim, socket, NULL);
 }
 
 static void caller_said_hello(caller_t *caller)
@@ -249,13 +258,20 @@ static void caller_said_hello(caller_t *caller)
     }
     size_t frame_bytes = 0;
     kolo_verdict_t code = listener->ops->admit(listener->owner, &caller->claim, &frame_bytes);
+    bool fits = kolo_seal_fits(caller->claim.security);
+    if (!fits && code == KOLO_VERDICT_OK) code = KOLO_VERDICT_REFUSED;
+    if (code == KOLO_VERDICT_OK &&
+        kolo_seal_create(&listener->key, caller->greeting, caller->hello, false, &caller->seal) != KOLO_OK)
+        code = KOLO_VERDICT_BUSY;
     kolo_auth_verdict(&listener->key, cookie, caller->greeting, caller->hello, code, verdict);
     if (send(caller->fd, verdict, sizeof(verdict), MSG_NOSIGNAL | MSG_DONTWAIT) != (ssize_t)sizeof(verdict))
         caller_refuse(caller, KOLO_COUNT_FRAME, "it went away before the verdict");
     else if (code == KOLO_VERDICT_BUSY || code == KOLO_VERDICT_GONE)
         caller_drop(caller); /* one of ours, which will call again, or knows now */
     else if (code != KOLO_VERDICT_OK)
-        caller_refuse(caller, KOLO_COUNT_FRAME, "it knows the secret but asks for something that is not here");
+        caller_refuse(caller, KOLO_COUNT_FRAME,
+                      fits ? "it knows the secret but asks for something that is not here"
+                           : "it knows the secret but has another KOLO_TCP_SECURITY");
     else
         caller_let_in(caller, frame_bytes);
 }
@@ -264,16 +280,13 @@ static void caller_sent_frame(caller_t *caller)
 {
     static const uint8_t ack = KOLO_FRAME_ACK;
     kolo_listener_t *listener = caller->listener;
+    kolo_socket_t socket = caller_take_socket(caller);
     caller_unlink(caller); /* first: the owner may close the listener */
-    if (listener->ops->keeps) {
-        listener->ops->accepted(listener->owner, &caller->claim, caller->fd, caller->frame);
-        caller_free(caller);
-        return;
-    }
-    listener->ops->accepted(listener->owner, &caller->claim, caller->fd, caller->frame);
-    send(caller->fd, &ack, 1, MSG_NOSIGNAL | MSG_DONTWAIT);
-    kolo_socket_hang_up(caller->fd);
+    listener->ops->accepted(listener->owner, &caller->claim, socket, caller->frame);
     caller_free(caller);
+    if (listener->ops->keeps) return;
+    send(socket.fd, &ack, 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+    kolo_socket_leave(&socket);
 }
 
 static void caller_readable(void *arg, int fd, uint32_t events)
@@ -281,7 +294,8 @@ static void caller_readable(void *arg, int fd, uint32_t events)
     caller_t *caller = arg;
     (void)events;
     uint8_t *at = caller->proven ? caller->frame : caller->hello;
-    ssize_t n = recv(fd, at + caller->got, caller->need - caller->got, MSG_DONTWAIT);
+    kolo_socket_t socket = {fd, caller->proven ? caller->seal : NULL};
+    ssize_t n = kolo_socket_recv_bytes(&socket, at + caller->got, caller->need - caller->got);
     if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
     if (n <= 0) {
         caller_refuse(caller, caller->proven ? KOLO_COUNT_FRAME : KOLO_COUNT_MAGIC,
@@ -306,7 +320,7 @@ static void caller_new(kolo_listener_t *listener, int fd, const struct sockaddr 
     int one = 1;
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
     caller_t *caller = calloc(1, sizeof(*caller));
-    if (caller == NULL || kolo_auth_greeting(caller->greeting) != KOLO_OK ||
+    if (caller == NULL || kolo_auth_greeting(kolo_seal_offer(), caller->greeting) != KOLO_OK ||
         send(fd, caller->greeting, KOLO_GREETING_BYTES, MSG_NOSIGNAL | MSG_DONTWAIT) != KOLO_GREETING_BYTES ||
         kolo_watch_add(listener->progress, fd, EPOLLIN, caller_readable, caller, &caller->watch) != KOLO_OK) {
         kolo_oob_count(KOLO_COUNT_FULL);

@@ -15,12 +15,20 @@
 #include <sodium.h>
 #endif
 
-/* greeting: 0 magic, 4 version, 8 nonce */
-/* hello:    0 magic, 4 version, 6 purpose, 8 from, 12 to, 16 tag, 24 nonce, 56 proof */
+/* greeting: 0 magic, 4 version, 6 security, 8 nonce */
+/* hello:    0 magic, 4 version, 6 purpose, 7 security, 8 from, 12 to, 16 tag, 24 nonce, 56 proof */
 /* verdict:  0 magic, 4 code, 8 proof */
 enum { NONCE_BYTES = 32, PROOF_BYTES = 32 };
-enum { GREETING_NONCE = 8 };
-enum { HELLO_PURPOSE = 6, HELLO_FROM = 8, HELLO_TO = 12, HELLO_TAG = 16, HELLO_NONCE = 24, HELLO_PROOF = 56 };
+enum { GREETING_SECURITY = 6, GREETING_NONCE = 8 };
+enum {
+    HELLO_PURPOSE = 6,
+    HELLO_SECURITY = 7,
+    HELLO_FROM = 8,
+    HELLO_TO = 12,
+    HELLO_TAG = 16,
+    HELLO_NONCE = 24,
+    HELLO_PROOF = 56
+};
 enum { VERDICT_CODE = 4, VERDICT_PROOF = 8 };
 
 #define GREETING_MAGIC 0x31676b6bu /* "kkg1" */
@@ -132,11 +140,12 @@ static void prove(const kolo_key_t *key, const char role[8], uint64_t cookie, co
 static const char role_dial[8] = {'k', 'o', 'l', 'o', 'd', 'i', 'a', 'l'};
 static const char role_accept[8] = {'k', 'o', 'l', 'o', 'a', 'c', 'p', 't'};
 
-kolo_status_t kolo_auth_greeting(uint8_t greeting[KOLO_GREETING_BYTES])
+kolo_status_t kolo_auth_greeting(uint8_t security, uint8_t greeting[KOLO_GREETING_BYTES])
 {
     memset(greeting, 0, KOLO_GREETING_BYTES);
     kolo_put32(greeting, GREETING_MAGIC);
     kolo_put16(greeting + 4, KOLO_PROTOCOL_VERSION);
+    greeting[GREETING_SECURITY] = security;
     return kolo_auth_random(greeting + GREETING_NONCE, NONCE_BYTES);
 }
 
@@ -146,12 +155,23 @@ bool kolo_auth_greeting_fits(const uint8_t greeting[KOLO_GREETING_BYTES], unsign
     return *version == KOLO_PROTOCOL_VERSION;
 }
 
+uint8_t kolo_auth_greeting_security(const uint8_t greeting[KOLO_GREETING_BYTES])
+{
+    return greeting[GREETING_SECURITY];
+}
+
+uint8_t kolo_auth_hello_security(const uint8_t hello[KOLO_HELLO_BYTES])
+{
+    return hello[HELLO_SECURITY];
+}
+
 kolo_status_t kolo_auth_hello(const kolo_key_t *key, uint64_t cookie, const uint8_t greeting[KOLO_GREETING_BYTES],
                               const kolo_claim_t *claim, uint8_t hello[KOLO_HELLO_BYTES])
 {
     kolo_put32(hello, HELLO_MAGIC);
     kolo_put16(hello + 4, KOLO_PROTOCOL_VERSION);
-    kolo_put16(hello + HELLO_PURPOSE, (uint16_t)claim->purpose);
+    hello[HELLO_PURPOSE] = (uint8_t)claim->purpose;
+    hello[HELLO_SECURITY] = claim->security;
     kolo_put32(hello + HELLO_FROM, (uint32_t)claim->from);
     kolo_put32(hello + HELLO_TO, (uint32_t)claim->to);
     kolo_put64(hello + HELLO_TAG, claim->tag);
@@ -169,7 +189,8 @@ kolo_hello_result_t kolo_auth_check_hello(const kolo_key_t *key, uint64_t cookie
     if (kolo_get16(hello + 4) != KOLO_PROTOCOL_VERSION) return KOLO_HELLO_BAD_VERSION;
     prove(key, role_dial, cookie, greeting, hello, 0, proof);
     if (!equal(proof, hello + HELLO_PROOF)) return KOLO_HELLO_BAD_PROOF;
-    claim->purpose = (kolo_purpose_t)kolo_get16(hello + HELLO_PURPOSE);
+    claim->purpose = (kolo_purpose_t)hello[HELLO_PURPOSE];
+    claim->security = hello[HELLO_SECURITY];
     claim->from = (int)kolo_get32(hello + HELLO_FROM);
     claim->to = (int)kolo_get32(hello + HELLO_TO);
     claim->tag = kolo_get64(hello + HELLO_TAG);

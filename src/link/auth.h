@@ -12,8 +12,9 @@
  * A proof is a keyed hash over the side's role, the claim (purpose, ranks, tag), both nonces and the cookie of the
  * listening socket; the verdict's also over its code. Both nonces are fresh, so nothing that was recorded opens
  * another session; the roles differ, so a proof cannot be reflected. The accepting side believes no byte of the
- * claim before the proof holds. What it does not give: the stream behind it is not encrypted or sealed, so it keeps
- * out strangers, not somebody who can rewrite packets on the path.
+ * claim before the proof holds. Greeting and hello also say what is to happen to the bytes behind the handshake
+ * (KOLO_TCP_SECURITY, seal.h); by default nothing does, which keeps out strangers, not somebody who can rewrite
+ * packets on the path.
  *
  * All functions are pure over fixed-size byte arrays, except for the nonces.
  */
@@ -49,6 +50,7 @@ typedef struct {
     kolo_purpose_t purpose;
     int from, to; /* ranks, KOLO_RANK_ROOT */
     uint64_t tag;
+    uint8_t security; /* of the connection, if it is let in (seal.h) */
 } kolo_claim_t;
 
 typedef enum {
@@ -65,7 +67,7 @@ typedef enum {
 #define KOLO_FRAME_KEPT     0x6c /* the same, and the connection stays (lifeline.c) */
 
 /* Accepting side. */
-kolo_status_t kolo_auth_greeting(uint8_t greeting[KOLO_GREETING_BYTES]);
+kolo_status_t kolo_auth_greeting(uint8_t security, uint8_t greeting[KOLO_GREETING_BYTES]);
 typedef enum {
     KOLO_HELLO_OK,
     KOLO_HELLO_BAD_MAGIC,
@@ -90,6 +92,9 @@ kolo_status_t kolo_auth_hello(const kolo_key_t *key, uint64_t cookie, const uint
 bool kolo_auth_check_verdict(const kolo_key_t *key, uint64_t cookie, const uint8_t greeting[KOLO_GREETING_BYTES],
                              const uint8_t hello[KOLO_HELLO_BYTES], const uint8_t verdict[KOLO_VERDICT_BYTES],
                              kolo_verdict_t *code);
+
+uint8_t kolo_auth_greeting_security(const uint8_t greeting[KOLO_GREETING_BYTES]);
+uint8_t kolo_auth_hello_security(const uint8_t hello[KOLO_HELLO_BYTES]);
 
 /* 32 bytes out of a key, a purpose and data. */
 void kolo_auth_derive(const kolo_key_t *key, const char *purpose, const void *data, size_t bytes, kolo_key_t *out);

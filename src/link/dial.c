@@ -27,6 +27,7 @@ struct kolo_dial {
     kolo_dial_config_t config;
     kolo_dial_t **slot; /* the owner's pointer to us */
     int fd;
+    kolo_seal_t *seal; /* of this attempt, from the hello on */
     kolo_watch_t *watch;
     kolo_timer_t *timer;
     int first_err; /* of the attempt that start() made */
@@ -45,6 +46,8 @@ static void dial_hang_up(kolo_dial_t *dial)
     dial->watch = NULL;
     if (dial->fd >= 0) kolo_socket_hang_up(dial->fd);
     dial->fd = -1;
+    kolo_seal_destroy(dial->seal);
+    dial->seal = NULL;
 }
 
 static void dial_free(kolo_dial_t *dial)
@@ -56,14 +59,16 @@ static void dial_free(kolo_dial_t *dial)
 }
 
 /* The end of the call: the owner forgets it before it hears of it. */
-static void dial_finish(kolo_dial_t *dial, kolo_status_t status, int fd, const char *text)
+static void dial_finish(kolo_dial_t *dial, kolo_status_t status, kolo_socket_t socket, const char *text)
 {
     kolo_dial_done_t done = dial->config.done;
     void *arg = dial->config.arg;
     *dial->slot = NULL;
     dial_free(dial);
-    done(arg, status, fd, text);
+    done(arg, status, socket, text);
 }
+
+static const kolo_socket_t no_socket = {.fd = -1};
 
 static void dial_fail(kolo_dial_t *dial, kolo_status_t status, const char *fmt, ...) KOLO_PRINTF(3, 4);
 static void dial_fail(kolo_dial_t *dial, kolo_status_t status, const char *fmt, ...)
@@ -75,7 +80,7 @@ static void dial_fail(kolo_dial_t *dial, kolo_status_t status, const char *fmt, 
     va_start(args, fmt);
     if (at > 0 && (size_t)at < sizeof(text)) vsnprintf(text + at, sizeof(text) - (size_t)at, fmt, args);
     va_end(args);
-    dial_finish(dial, status, -1, text);
+    dial_finish(dial, status, no_socket, text);
 }
 
 /* A socket that connected to itself: nobody listened, and the system chose the called port as our own. */
@@ -180,8 +185,23 @@ static void dial_got_greeting(kolo_dial_t *dial)
         return;
     }
     uint64_t cookie = kolo_address_cookie(&dial->config.address);
+    uint8_t offer = kolo_auth_greeting_security(dial->greeting);
+    bool agrees = kolo_seal_answer(offer, &dial->config.claim.security);
     if (kolo_auth_hello(&dial->config.key, cookie, dial->greeting, &dial->config.claim, dial->hello) != KOLO_OK) {
         dial_fail(dial, KOLO_ERR_SYSTEM, "no random bytes for a nonce");
+        return;
+    }
+    if (!agrees) {
+        /* It may tell the others which rank is the odd one, so it hears from us all the same. */
+        ssize_t n = send(dial->fd, dial->hello, KOLO_HELLO_BYTES, MSG_NOSIGNAL | MSG_DONTWAIT);
+        (void)n;
+        dial_fail(dial, KOLO_ERR_MISMATCH,
+                  "KOLO_TCP_SECURITY is %s there and %s here; all ranks need the same value",
+                  kolo_seal_mode_name(offer), kolo_seal_mode_name(dial->config.claim.security));
+        return;
+    }
+    if (kolo_seal_create(&dial->config.key, dial->greeting, dial->hello, true, &dial->seal) != KOLO_OK) {
+        dial_fail(dial, KOLO_ERR_NO_MEMORY, "no memory for the connection");
         return;
     }
     dial->stage = WAITS_VERDICT;
@@ -192,11 +212,12 @@ static void dial_got_greeting(kolo_dial_t *dial)
 
 static void dial_hand_over(kolo_dial_t *dial)
 {
-    int fd = dial->fd;
+    kolo_socket_t socket = {dial->fd, dial->seal};
     dial->fd = -1;
+    dial->seal = NULL;
     kolo_watch_del(dial->watch);
     dial->watch = NULL;
-    dial_finish(dial, KOLO_OK, fd, NULL);
+    dial_finish(dial, KOLO_OK, socket, NULL);
 }
 
 static void dial_got_verdict(kolo_dial_t *dial)
@@ -221,7 +242,8 @@ static void dial_got_verdict(kolo_dial_t *dial)
         size_t bytes = dial->config.frame_bytes;
         dial->stage = WAITS_ACK;
         dial->got = 0;
-        if (send(dial->fd, dial->config.frame, bytes, MSG_NOSIGNAL | MSG_DONTWAIT) != (ssize_t)bytes)
+        kolo_socket_t socket = {dial->fd, dial->seal};
+        if (kolo_socket_send_bytes(&socket, dial->config.frame, bytes) != (ssize_t)bytes)
             dial_attempt_failed(dial, ECONNRESET);
     } else {
         dial_hand_over(dial);
@@ -249,7 +271,7 @@ static void dial_readable(void *arg, int fd, uint32_t events)
     else if (dial->stage == WAITS_VERDICT)
         dial_got_verdict(dial);
     else if (dial->ack == KOLO_FRAME_ACK)
-        dial_finish(dial, KOLO_OK, -1, NULL);
+        dial_finish(dial, KOLO_OK, no_socket, NULL);
     else if (dial->ack == KOLO_FRAME_KEPT)
         dial_hand_over(dial);
     else
@@ -301,7 +323,8 @@ static void dial_cancel_here(void *arg)
 void kolo_dial_last_word(const kolo_dial_t *dial, const void *bytes, size_t n)
 {
     if (dial == NULL || dial->fd < 0 || dial->stage != WAITS_VERDICT) return;
-    ssize_t sent = send(dial->fd, bytes, n, MSG_NOSIGNAL | MSG_DONTWAIT);
+    kolo_socket_t socket = {dial->fd, dial->seal};
+    ssize_t sent = kolo_socket_send_bytes(&socket, bytes, n);
     (void)sent;
 }
 

@@ -11,6 +11,7 @@
 #include "base/wait.h"
 #include "link/address.h"
 #include "link/auth.h"
+#include "link/seal.h"
 #include "progress/progress.h"
 
 /* ---- parameters ---- */
@@ -21,6 +22,7 @@ enum { KOLO_FAMILY_AUTO, KOLO_FAMILY_IPV4, KOLO_FAMILY_IPV6 };
 typedef struct {
     const char *socket_ifname;
     int64_t socket_family;
+    int64_t security; /* KOLO_SECURITY_ */
     int64_t pending_max, handshake_ms;
 } kolo_link_values_t;
 extern kolo_link_values_t kolo_link_values;
@@ -45,9 +47,11 @@ typedef struct kolo_listener kolo_listener_t;
 typedef struct {
     /* How many bytes of frame follow the hello (0: the descriptor is handed over); KOLO_VERDICT_OK to let it in. */
     kolo_verdict_t (*admit)(void *owner, const kolo_claim_t *claim, size_t *frame_bytes);
-    /* frame_bytes 0: takes fd (or closes it); else the frame is complete and fd stays the listener's. */
-    void (*accepted)(void *owner, const kolo_claim_t *claim, int fd, const uint8_t *frame);
-    bool keeps; /* accepted() takes the descriptor also with a frame, and acknowledges it itself */
+    /* frame_bytes 0: takes the socket (or closes it); else the frame is complete and the socket stays the
+     * listener's.
+     */
+    void (*accepted)(void *owner, const kolo_claim_t *claim, kolo_socket_t socket, const uint8_t *frame);
+    bool keeps; /* accepted() takes the socket also with a frame, and acknowledges it itself, in plain */
     /* A caller was refused (for the root's report); may be NULL. */
     void (*refused)(void *owner, const kolo_address_t *caller, kolo_count_t why);
 } kolo_listener_ops_t;
@@ -65,9 +69,9 @@ void kolo_listener_close(kolo_listener_t *listener); /* on the progress thread; 
 /* ---- dialler (dial.c) ---- */
 
 typedef struct kolo_dial kolo_dial_t;
-/* On the progress thread, once; the call is over and the slot cleared. KOLO_OK: fd is the owner's. Else text says
- * why. */
-typedef void (*kolo_dial_done_t)(void *arg, kolo_status_t status, int fd, const char *text);
+/* On the progress thread, once; the call is over and the slot cleared. KOLO_OK: the socket is the owner's. Else
+ * text says why. */
+typedef void (*kolo_dial_done_t)(void *arg, kolo_status_t status, kolo_socket_t socket, const char *text);
 typedef struct {
     kolo_address_t address;
     kolo_key_t key;

@@ -21,6 +21,15 @@ static const kolo_param_t rows[] = {
      .choices = "auto|ipv4|ipv6",
      .help = "address family of listening sockets; auto: IPv4 where there is a choice",
      .value = &kolo_link_values.socket_family},
+    {.key = "KOLO_TCP_SECURITY",
+     .kind = KOLO_PARAM_ENUM,
+     .def = "none",
+     .choices = "none|mac|encrypt",
+     .must_agree = true,
+     .help =
+         "what protects the bytes of all TCP connections behind their handshake: nothing, a tag that notices "
+         "changes, or the same and a cipher; all ranks need the same value, and RDMA is not used with the last two",
+     .value = &kolo_link_values.security},
     {.key = "KOLO_OOB_PENDING_MAX",
      .kind = KOLO_PARAM_INT,
      .def = "1024",

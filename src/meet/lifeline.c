@@ -23,7 +23,8 @@
 
 struct kolo_lifeline {
     kolo_progress_t *progress;
-    int fd, tag;
+    kolo_socket_t socket;
+    int tag;
     kolo_watch_t *watch;
     kolo_lifeline_fn_t fn;
     void *arg;
@@ -37,7 +38,8 @@ static void line_readable(void *arg, int fd, uint32_t events)
     uint8_t bytes[KOLO_REPLY_BYTES];
     kolo_reply_t word = {.status = KOLO_ERR_REMOTE};
     (void)events;
-    ssize_t n = recv(fd, bytes, sizeof(bytes), MSG_DONTWAIT);
+    (void)fd;
+    ssize_t n = kolo_socket_recv_bytes(&line->socket, bytes, sizeof(bytes));
     if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
     kolo_watch_del(line->watch); /* one word is all */
     line->watch = NULL;
@@ -58,17 +60,17 @@ bool kolo_lifeline_room(void)
     return (rlim_t)atomic_load(&nlines) < KOLO_MIN(limit.rlim_cur / 4, (rlim_t)LINES_MAX);
 }
 
-kolo_status_t kolo_lifeline_open(kolo_progress_t *progress, int fd, int tag, kolo_lifeline_fn_t fn, void *arg,
-                                 kolo_lifeline_t **out)
+kolo_status_t kolo_lifeline_open(kolo_progress_t *progress, kolo_socket_t socket, int tag, kolo_lifeline_fn_t fn,
+                                 void *arg, kolo_lifeline_t **out)
 {
     kolo_lifeline_t *line = calloc(1, sizeof(*line));
     kolo_status_t status = line != NULL ? KOLO_OK : kolo_fail(KOLO_ERR_NO_MEMORY, "no memory for a lifeline");
     if (status == KOLO_OK) {
-        *line = (kolo_lifeline_t){.progress = progress, .fd = fd, .tag = tag, .fn = fn, .arg = arg};
-        status = kolo_watch_add(progress, fd, EPOLLIN, line_readable, line, &line->watch);
+        *line = (kolo_lifeline_t){.progress = progress, .socket = socket, .tag = tag, .fn = fn, .arg = arg};
+        status = kolo_watch_add(progress, socket.fd, EPOLLIN, line_readable, line, &line->watch);
     }
     if (status != KOLO_OK) {
-        kolo_socket_hang_up(fd);
+        kolo_socket_leave(&socket);
         free(line);
         return status;
     }
@@ -97,10 +99,10 @@ static void close_here(void *arg)
     }
     kolo_watch_del(line->watch);
     if (last->text != NULL) {
-        ssize_t n = send(line->fd, bytes, length, MSG_NOSIGNAL | MSG_DONTWAIT);
+        ssize_t n = kolo_socket_send_bytes(&line->socket, bytes, length);
         (void)n; /* who does not get it sees the end */
     }
-    kolo_socket_hang_up(line->fd);
+    kolo_socket_leave(&line->socket);
     atomic_fetch_sub(&nlines, 1);
     free(line);
 }

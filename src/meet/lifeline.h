@@ -6,6 +6,7 @@
 #define KOLO_MEET_LIFELINE_H
 
 #include "base/status.h"
+#include "link/seal.h"
 #include "progress/progress.h"
 
 #include <stdbool.h>
@@ -16,9 +17,9 @@ typedef struct kolo_lifeline kolo_lifeline_t;
 typedef void (*kolo_lifeline_fn_t)(void *arg, int tag, kolo_status_t status, const char *text);
 /* May this process keep one more? */
 bool kolo_lifeline_room(void);
-/* Takes fd in any case. */
-kolo_status_t kolo_lifeline_open(kolo_progress_t *progress, int fd, int tag, kolo_lifeline_fn_t fn, void *arg,
-                                 kolo_lifeline_t **line);
+/* Takes the socket in any case. */
+kolo_status_t kolo_lifeline_open(kolo_progress_t *progress, kolo_socket_t socket, int tag, kolo_lifeline_fn_t fn,
+                                 void *arg, kolo_lifeline_t **line);
 /* With a last word, or without one (text NULL). NULL is fine. Any thread that holds no lock which fn takes. */
 void kolo_lifeline_close(kolo_lifeline_t *line, kolo_status_t status, const char *text);
 

@@ -162,7 +162,7 @@ void kolo_oob_stop_roots(void)
 
 static void root_call_more(root_t *root);
 
-static void call_done(void *arg, kolo_status_t status, int fd, const char *text)
+static void call_done(void *arg, kolo_status_t status, kolo_socket_t socket, const char *text)
 {
     call_t *call = arg;
     root_t *root = call->root;
@@ -172,7 +172,7 @@ static void call_done(void *arg, kolo_status_t status, int fd, const char *text)
             break;
         }
     root->nactive--;
-    (void)fd;
+    kolo_socket_leave(&socket); /* a reply's connection ends with it */
     bool counts = call->counts;
     int rank = call->rank;
     free(call);
@@ -466,6 +466,15 @@ static kolo_verdict_t root_admit(void *owner, const kolo_claim_t *claim, size_t 
 {
     root_t *root = owner;
     if (claim->purpose != KOLO_PURPOSE_CHECKIN || claim->to != KOLO_RANK_ROOT) return KOLO_VERDICT_REFUSED;
+    if (!kolo_seal_fits(claim->security)) {
+        root_fail(root, KOLO_ERR_MISMATCH,
+                  "rank %d has KOLO_TCP_SECURITY=%s, and the root, which another rank has started, %s; all ranks "
+                  "need the "
+                  "same value",
+                  kolo_root_shown(root, claim->from), kolo_seal_mode_name(claim->security),
+                  kolo_seal_mode_name(kolo_seal_offer()));
+        return KOLO_VERDICT_REFUSED;
+    }
     int i = claim->from - root->first;
     if (root->entries != NULL && i >= 0 && i < root->count && root->entries[i].step == STEP_NEVER)
         root->entries[i].step = STEP_PROVEN;
@@ -474,7 +483,7 @@ static kolo_verdict_t root_admit(void *owner, const kolo_claim_t *claim, size_t 
 }
 
 /* Acknowledges the check-in, and keeps the connection of a rank that is to be told more. */
-static void root_acknowledge(root_t *root, const kolo_checkin_t *c, int fd)
+static void root_acknowledge(root_t *root, const kolo_checkin_t *c, kolo_socket_t socket)
 {
     static const uint8_t acks[] = {KOLO_FRAME_ACK, KOLO_FRAME_KEPT};
     int i = c->rank - root->first;
@@ -482,13 +491,13 @@ static void root_acknowledge(root_t *root, const kolo_checkin_t *c, int fd)
     entry_t *entry = mine ? &root->entries[i] : NULL;
     bool keeps =
         mine && entry->line == NULL && memcmp(&entry->peer, &c->peer, sizeof(c->peer)) == 0 && kolo_lifeline_room();
-    if (send(fd, &acks[keeps], 1, MSG_NOSIGNAL | MSG_DONTWAIT) != 1 || !keeps)
-        kolo_socket_hang_up(fd);
-    else if (kolo_lifeline_open(root->progress, fd, c->rank, root_line_ended, root, &entry->line) != KOLO_OK)
+    if (send(socket.fd, &acks[keeps], 1, MSG_NOSIGNAL | MSG_DONTWAIT) != 1 || !keeps)
+        kolo_socket_leave(&socket);
+    else if (kolo_lifeline_open(root->progress, socket, c->rank, root_line_ended, root, &entry->line) != KOLO_OK)
         root_fail(root, KOLO_ERR_NO_MEMORY, "the root: %s", kolo_error_text());
 }
 
-static void root_accepted(void *owner, const kolo_claim_t *claim, int fd, const uint8_t *frame)
+static void root_accepted(void *owner, const kolo_claim_t *claim, kolo_socket_t socket, const uint8_t *frame)
 {
     kolo_checkin_t checkin;
     const char *wrong = kolo_checkin_decode(frame, KOLO_CHECKIN_BYTES, &checkin);
@@ -496,11 +505,11 @@ static void root_accepted(void *owner, const kolo_claim_t *claim, int fd, const 
     if (wrong != NULL) {
         kolo_oob_count(KOLO_COUNT_FRAME);
         kolo_warn("oob", "the root refused %s (claimed rank %d)", wrong, claim->from);
-        kolo_socket_hang_up(fd);
+        kolo_socket_leave(&socket);
         return;
     }
     root_checkin(owner, &checkin);
-    root_acknowledge(owner, &checkin, fd);
+    root_acknowledge(owner, &checkin, socket);
 }
 
 static void root_refused(void *owner, const kolo_address_t *caller, kolo_count_t why)

@@ -132,14 +132,14 @@ void kolo_oob_leave_root(kolo_oob_t *oob, kolo_status_t status)
     pthread_mutex_unlock(&oob->lock);
 }
 
-static void checked_in(void *arg, kolo_status_t status, int fd, const char *text)
+static void checked_in(void *arg, kolo_status_t status, kolo_socket_t socket, const char *text)
 {
     checkin_t *call = arg;
     kolo_bootstrap_t *boot = call->boot;
     kolo_oob_t *oob = boot->oob;
     KOLO_FAIL_POINT("oob.checkin.sent");
     pthread_mutex_lock(&oob->lock);
-    if (fd >= 0 && kolo_lifeline_open(oob->progress, fd, 0, root_spoke, oob, &oob->line) != KOLO_OK)
+    if (socket.fd >= 0 && kolo_lifeline_open(oob->progress, socket, 0, root_spoke, oob, &oob->line) != KOLO_OK)
         kolo_warn("oob", "%s: rank %d: %s", oob->name, oob->rank, kolo_error_text());
     call->sent = status == KOLO_OK;
     if (status != KOLO_OK && boot->status == KOLO_OK) {

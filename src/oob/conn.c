@@ -19,7 +19,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-#define SCRATCH_BYTES (32u << 10)
+#define SCRATCH_BYTES KOLO_SEAL_BUFFER_BYTES /* so that no record stays behind, of which epoll knows nothing */
 #define READS_AT_ONCE 16
 
 static void conn_ready(void *arg, int fd, uint32_t events);
@@ -35,7 +35,7 @@ static void conn_update_watch(kolo_conn_t *conn)
         kolo_watch_del(conn->watch);
         conn->watch = NULL;
     } else if (conn->watch == NULL) {
-        status = kolo_watch_add(conn->oob->progress, conn->fd, events, conn_ready, conn, &conn->watch);
+        status = kolo_watch_add(conn->oob->progress, conn->socket.fd, events, conn_ready, conn, &conn->watch);
     } else {
         status = kolo_watch_mod(conn->watch, events);
     }
@@ -91,7 +91,7 @@ static void conn_mark_dead(kolo_conn_t *conn, const char *why, kolo_loss_how_t h
 void kolo_conn_condemn(kolo_conn_t *conn, const char *why)
 {
     if (conn->dead) return;
-    shutdown(conn->fd, SHUT_RDWR); /* the progress thread hears of it and closes */
+    shutdown(conn->socket.fd, SHUT_RDWR); /* the progress thread hears of it and closes */
     conn_mark_dead(conn, why, KOLO_LOSS_BROKEN);
 }
 
@@ -100,8 +100,7 @@ static void conn_close(kolo_conn_t *conn)
 {
     kolo_watch_del(conn->watch);
     conn->watch = NULL;
-    if (conn->fd >= 0) kolo_socket_hang_up(conn->fd);
-    conn->fd = -1;
+    kolo_socket_leave(&conn->socket);
 }
 
 static void conn_kill(kolo_conn_t *conn, const char *why, kolo_loss_how_t how)
@@ -157,8 +156,7 @@ static void conn_flush(kolo_conn_t *conn)
     while (conn->out != NULL && !conn->mute) {
         kolo_outbound_t *out = conn->out;
         struct iovec iov[3];
-        struct msghdr msg = {.msg_iov = iov, .msg_iovlen = (size_t)out_iov(out, iov)};
-        ssize_t n = sendmsg(conn->fd, &msg, MSG_NOSIGNAL | MSG_DONTWAIT);
+        ssize_t n = kolo_socket_send(&conn->socket, iov, out_iov(out, iov));
         if (n < 0 && errno == EINTR) continue;
         if (n < 0 && errno == EAGAIN) return;
         if (n < 0) {
@@ -298,6 +296,14 @@ void kolo_conn_resume(kolo_conn_t *conn)
     conn_update_watch(conn);
 }
 
+static void conn_altered(kolo_conn_t *conn)
+{
+    kolo_oob_count(KOLO_COUNT_FRAME);
+    kolo_warn("oob", "%s: rank %d: connection with rank %d: %s", conn->oob->name, conn->oob->rank, conn->peer->rank,
+              KOLO_SEAL_ALTERED);
+    conn_kill(conn, "carried " KOLO_SEAL_ALTERED, KOLO_LOSS_ALTERED);
+}
+
 /* One read: the rest of the message straight to its place, what follows into the scratch. Returns false when there
  * is nothing more to read now. */
 static bool conn_read_once(kolo_conn_t *conn, uint8_t *scratch)
@@ -307,13 +313,15 @@ static bool conn_read_once(kolo_conn_t *conn, uint8_t *scratch)
     size_t direct = 0;
     if (conn->in != NULL) parts = kolo_inbound_iov(conn->in, iov, &direct);
     iov[parts] = (struct iovec){scratch, SCRATCH_BYTES};
-    ssize_t n = readv(conn->fd, iov, parts + 1);
+    ssize_t n = kolo_socket_recv(&conn->socket, iov, parts + 1);
     if (n < 0 && errno == EINTR) return true;
     if (n < 0 && errno == EAGAIN) return false;
     if (n <= 0) {
         const char *end = conn->peer->farewell ? "closed its side" : "was closed by its end: the process died";
         if (n == 0)
             conn_kill(conn, end, KOLO_LOSS_CLOSED);
+        else if (errno == EBADMSG)
+            conn_altered(conn);
         else
             conn_kill(conn, "broke: the process died or the network failed", KOLO_LOSS_BROKEN);
         return false;
@@ -357,22 +365,22 @@ static void conn_ready(void *arg, int fd, uint32_t events)
     pthread_mutex_unlock(&oob->lock);
 }
 
-kolo_status_t kolo_conn_add(kolo_oob_t *oob, int rank, int fd)
+kolo_status_t kolo_conn_add(kolo_oob_t *oob, int rank, kolo_socket_t socket)
 {
     kolo_peer_t *peer = kolo_peer_get(oob, rank);
     kolo_conn_t *conn = peer != NULL ? calloc(1, sizeof(*conn)) : NULL;
     if (conn == NULL) {
-        close(fd);
+        kolo_socket_close(&socket);
         return kolo_fail(KOLO_ERR_NO_MEMORY, "no memory for the connection to rank %d", rank);
     }
     conn->oob = oob;
     conn->peer = peer;
-    conn->fd = fd;
+    conn->socket = socket;
     conn->out_tail = &conn->out;
     conn->events = EPOLLIN;
-    kolo_status_t status = kolo_watch_add(oob->progress, fd, EPOLLIN, conn_ready, conn, &conn->watch);
+    kolo_status_t status = kolo_watch_add(oob->progress, socket.fd, EPOLLIN, conn_ready, conn, &conn->watch);
     if (status != KOLO_OK) {
-        close(fd);
+        kolo_socket_close(&socket);
         free(conn);
         return status;
     }

@@ -44,7 +44,7 @@ void kolo_farewell_say(const kolo_oob_t *oob, kolo_conn_t *conn)
     uint8_t bytes[2 * KOLO_HEAD_BYTES + KOLO_WORDS_FRAME_MAX];
     if (conn->dead || conn->out != NULL || conn->farewell) return;
     conn->farewell = true;
-    ssize_t n = send(conn->fd, bytes, farewell_frames(oob, bytes), MSG_NOSIGNAL | MSG_DONTWAIT);
+    ssize_t n = kolo_socket_send_bytes(&conn->socket, bytes, farewell_frames(oob, bytes));
     (void)n;
 }
 

@@ -57,8 +57,8 @@ static kolo_status_t call_broadcast(kolo_oob_t *oob)
 
 static kolo_status_t call_accept(kolo_oob_t *oob)
 {
-    int fd;
-    return kolo_oob_accept(oob, 1, 1, 0, &fd);
+    kolo_socket_t socket;
+    return kolo_oob_accept(oob, 1, 1, 0, &socket);
 }
 
 static kolo_status_t call_send(kolo_oob_t *oob)
@@ -304,7 +304,7 @@ static void call_and_leave(test_rank_t *me)
     pthread_mutex_unlock(&me->oob->lock);
     called_fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
     close(listener);
-    test_ok(kolo_auth_greeting(greeting));
+    test_ok(kolo_auth_greeting(0, greeting));
     test_equal(send(called_fd, greeting, sizeof(greeting), MSG_NOSIGNAL), sizeof(greeting));
     test_equal(recv(called_fd, hello, sizeof(hello), MSG_WAITALL), sizeof(hello));
     kolo_oob_give_reason(me->oob, "rank 5 has died");

@@ -61,7 +61,7 @@ struct kolo_conn {
     kolo_conn_t *next; /* of the same peer */
     kolo_oob_t *oob;
     kolo_peer_t *peer;
-    int fd;
+    kolo_socket_t socket;
     bool dead, stalled; /* stalled: the next message has no place yet */
     bool mute;          /* nothing can be written any more; what has come is still to be read */
     bool farewell;      /* was sent */
@@ -101,7 +101,8 @@ struct kolo_peer {
 /* A stream that was dialled before kolo_oob_accept() asked for it. */
 typedef struct kolo_early_stream {
     struct kolo_early_stream *next;
-    int peer, fd;
+    int peer;
+    kolo_socket_t socket;
     uint64_t tag;
 } kolo_early_stream_t;
 
@@ -185,7 +186,7 @@ kolo_status_t kolo_peer_check(kolo_oob_t *oob, kolo_peer_t *peer, const char *do
 bool kolo_oob_is_lost(const kolo_oob_t *oob);
 kolo_status_t kolo_oob_lost(kolo_oob_t *oob, const char *doing);
 
-kolo_status_t kolo_conn_add(kolo_oob_t *oob, int rank, int fd); /* takes fd in any case */
+kolo_status_t kolo_conn_add(kolo_oob_t *oob, int rank, kolo_socket_t socket); /* takes it in any case */
 void kolo_outbound_init(kolo_outbound_t *out, kolo_frame_kind_t kind, uint64_t tag);
 void kolo_outbound_add(kolo_outbound_t *out, const void *part, size_t bytes); /* at most two parts */
 /* Starts writing; what the socket does not take at once the progress thread writes later. */
@@ -246,6 +247,6 @@ kolo_status_t kolo_oob_hear_root(kolo_oob_t *oob, kolo_status_t status, uint64_t
 void kolo_oob_leave_root(kolo_oob_t *oob, kolo_status_t status);
 kolo_status_t kolo_oob_gather_addresses(kolo_oob_t *oob, uint64_t deadline_ns); /* gather.c */
 kolo_verdict_t kolo_stream_admit(kolo_oob_t *oob);                              /* stream.c */
-void kolo_stream_accepted(kolo_oob_t *oob, const kolo_claim_t *claim, int fd);
+void kolo_stream_accepted(kolo_oob_t *oob, const kolo_claim_t *claim, kolo_socket_t socket);
 
 #endif

@@ -327,7 +327,9 @@ static void describe_send(void *arg, char *buf, size_t bytes)
 void kolo_outbound_withdraw(kolo_conn_t *conn, kolo_outbound_t *out)
 {
     if (out->done || conn == NULL) return;
-    if (out->sent > 0) { /* half a message: the stream is of no use any more */
+    if (out->sent > 0 ||
+        (conn->out == out &&
+         kolo_socket_within(&conn->socket))) { /* half a message: the stream is of no use any more */
         kolo_conn_condemn(conn, "was given up in the middle of a message");
         return;
     }

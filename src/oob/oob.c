@@ -59,14 +59,14 @@ static kolo_verdict_t peer_admit(void *owner, const kolo_claim_t *claim, size_t 
     return verdict;
 }
 
-static void peer_accepted(void *owner, const kolo_claim_t *claim, int fd, const uint8_t *frame)
+static void peer_accepted(void *owner, const kolo_claim_t *claim, kolo_socket_t socket, const uint8_t *frame)
 {
     kolo_oob_t *oob = owner;
     (void)frame;
     pthread_mutex_lock(&oob->lock);
     if (claim->purpose == KOLO_PURPOSE_STREAM)
-        kolo_stream_accepted(oob, claim, fd);
-    else if (kolo_conn_add(oob, claim->from, fd) != KOLO_OK)
+        kolo_stream_accepted(oob, claim, socket);
+    else if (kolo_conn_add(oob, claim->from, socket) != KOLO_OK)
         kolo_warn("oob", "%s: rank %d cannot keep a connection from rank %d: %s", oob->name, oob->rank, claim->from,
                   kolo_error_text());
     pthread_mutex_unlock(&oob->lock);
@@ -83,9 +83,9 @@ static kolo_verdict_t reply_admit(void *owner, const kolo_claim_t *claim, size_t
     return KOLO_VERDICT_OK;
 }
 
-static void reply_accepted(void *owner, const kolo_claim_t *claim, int fd, const uint8_t *frame)
+static void reply_accepted(void *owner, const kolo_claim_t *claim, kolo_socket_t socket, const uint8_t *frame)
 {
-    (void)claim, (void)fd;
+    (void)claim, (void)socket;
     kolo_oob_take_reply(owner, frame);
 }
 
@@ -267,7 +267,7 @@ static void take_down(void *arg)
     while (oob->streams != NULL) {
         kolo_early_stream_t *stream = oob->streams;
         oob->streams = stream->next;
-        close(stream->fd);
+        kolo_socket_close(&stream->socket);
         free(stream);
     }
 }
@@ -454,7 +454,7 @@ size_t kolo_oob_memory(const kolo_oob_t *oob)
         for (const kolo_peer_t *peer = oob->peers[i]; peer != NULL; peer = peer->next) {
             bytes += sizeof(*peer) + kolo_rooms_bytes(true) + peer->queued_bytes;
             for (const kolo_conn_t *conn = peer->conns; conn != NULL; conn = conn->next)
-                bytes += sizeof(*conn) + conn->stash_bytes;
+                bytes += sizeof(*conn) + conn->stash_bytes + kolo_seal_memory(conn->socket.seal);
         }
     bytes += oob->nstreams * sizeof(kolo_early_stream_t);
     pthread_mutex_unlock((pthread_mutex_t *)(uintptr_t)&oob->lock);

@@ -12,6 +12,7 @@
 
 #include "base/params.h"
 #include "base/wait.h"
+#include "link/seal.h"
 #include "meet/meet.h"
 
 extern const kolo_param_table_t kolo_oob_params;
@@ -110,6 +111,7 @@ typedef enum {
     KOLO_LOSS_BROKEN,  /* its connection failed */
     KOLO_LOSS_PROCESS, /* the system says that its process has ended */
     KOLO_LOSS_SILENT,  /* no heartbeat for the verdict time */
+    KOLO_LOSS_ALTERED, /* bytes on its connection were changed: KOLO_TCP_SECURITY has noticed */
     KOLO_LOSS_GAVE_UP, /* it said itself that it failed, and left */
     KOLO_LOSS_KINDS
 } kolo_loss_how_t;
@@ -130,11 +132,12 @@ kolo_status_t kolo_oob_notify_more(kolo_oob_t *oob, int rank,
 
 /* ---- streams for wires ---- */
 
-/* Opens an authenticated TCP connection to `peer` and hands its descriptor over (non-blocking, TCP_NODELAY, owned
- * by the caller). The accepting side takes it by kolo_oob_accept() with the same tag; a connection that comes
- * before it is expected waits in a bounded queue. */
-kolo_status_t kolo_oob_dial(kolo_oob_t *oob, int peer, uint64_t tag, uint64_t deadline_ns, int *fd);
-kolo_status_t kolo_oob_accept(kolo_oob_t *oob, int peer, uint64_t tag, uint64_t deadline_ns, int *fd);
+/* Opens an authenticated TCP connection to `peer` and hands it over (non-blocking, TCP_NODELAY, owned by the
+ * caller; its bytes go by kolo_socket_send() and _recv(), because they may be sealed). The accepting side takes it
+ * by kolo_oob_accept() with the same tag; a connection that comes before it is expected waits in a bounded queue.
+ */
+kolo_status_t kolo_oob_dial(kolo_oob_t *oob, int peer, uint64_t tag, uint64_t deadline_ns, kolo_socket_t *socket);
+kolo_status_t kolo_oob_accept(kolo_oob_t *oob, int peer, uint64_t tag, uint64_t deadline_ns, kolo_socket_t *socket);
 /* Would accepting the streams tag ... tag + count - 1 not have to wait (or fail at once)? */
 bool kolo_oob_can_accept(kolo_oob_t *oob, int peer, uint64_t tag, uint32_t count);
 

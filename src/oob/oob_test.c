@@ -206,21 +206,22 @@ static void early_messages_are_bounded_and_none_is_lost(void **state)
 
 static void streams(test_rank_t *me)
 {
-    int n = me->nranks, next = (me->rank + 1) % n, before = (me->rank + n - 1) % n, fds[8];
-    for (int i = 0; i < 4; i++) test_ok(kolo_oob_dial(me->oob, next, (uint64_t)i, 0, &fds[i]));
-    for (int i = 3; i >= 0; i--) test_ok(kolo_oob_accept(me->oob, before, (uint64_t)i, 0, &fds[4 + i]));
+    int n = me->nranks, next = (me->rank + 1) % n, before = (me->rank + n - 1) % n;
+    kolo_socket_t sockets[8];
+    for (int i = 0; i < 4; i++) test_ok(kolo_oob_dial(me->oob, next, (uint64_t)i, 0, &sockets[i]));
+    for (int i = 3; i >= 0; i--) test_ok(kolo_oob_accept(me->oob, before, (uint64_t)i, 0, &sockets[4 + i]));
     for (int i = 0; i < 4; i++) {
         char mine = (char)(me->rank * 4 + i), theirs = -1;
-        test_equal(write(fds[i], &mine, 1), 1);
-        struct pollfd ready = {fds[4 + i], POLLIN, 0};
+        test_equal(kolo_socket_send_bytes(&sockets[i], &mine, 1), 1);
+        struct pollfd ready = {sockets[4 + i].fd, POLLIN, 0};
         test_equal(poll(&ready, 1, 5000), 1);
-        test_equal(read(fds[4 + i], &theirs, 1), 1);
+        test_equal(kolo_socket_recv_bytes(&sockets[4 + i], &theirs, 1), 1);
         test_equal(theirs, before * 4 + i);
     }
-    int fd = -1;
-    test_equal(kolo_oob_accept(me->oob, before, 99, kolo_deadline_ms(50), &fd), KOLO_ERR_TIMEOUT);
-    test_equal(fd, -1);
-    for (int i = 0; i < 8; i++) close(fds[i]);
+    kolo_socket_t none = {.fd = -1};
+    test_equal(kolo_oob_accept(me->oob, before, 99, kolo_deadline_ms(50), &none), KOLO_ERR_TIMEOUT);
+    test_equal(none.fd, -1);
+    for (int i = 0; i < 8; i++) kolo_socket_close(&sockets[i]);
     test_ok(kolo_oob_barrier(me->oob));
 }
 

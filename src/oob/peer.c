@@ -33,14 +33,14 @@ kolo_peer_t *kolo_peer_get(kolo_oob_t *oob, int rank)
     return peer;
 }
 
-static void peer_dialled(void *arg, kolo_status_t status, int fd, const char *text)
+static void peer_dialled(void *arg, kolo_status_t status, kolo_socket_t socket, const char *text)
 {
     kolo_peer_t *peer = arg;
     kolo_oob_t *oob = peer->oob;
     pthread_mutex_lock(&oob->lock);
     peer->dialling = false;
     if (status == KOLO_OK) {
-        status = kolo_conn_add(oob, peer->rank, fd);
+        status = kolo_conn_add(oob, peer->rank, socket);
         text = kolo_error_text();
     }
     if (status != KOLO_OK) {

@@ -124,7 +124,7 @@ static void a_wrong_proof_learns_nothing(void **state)
 {
     uint8_t greeting[KOLO_GREETING_BYTES], hello[KOLO_HELLO_BYTES], verdict[KOLO_VERDICT_BYTES];
     kolo_key_t wrong = parsed.secret;
-    kolo_claim_t claim = {KOLO_PURPOSE_CHECKIN, 0, KOLO_RANK_ROOT, 0};
+    kolo_claim_t claim = {KOLO_PURPOSE_CHECKIN, 0, KOLO_RANK_ROOT, 0, KOLO_SECURITY_NONE};
     kolo_oob_counters_t before, after;
     kolo_verdict_t code;
     (void)state;
@@ -163,7 +163,7 @@ static int proven_caller(const kolo_claim_t *claim, uint8_t hello[KOLO_HELLO_BYT
 static void a_recorded_hello_does_not_open_a_second_session(void **state)
 {
     uint8_t greeting[KOLO_GREETING_BYTES], hello[KOLO_HELLO_BYTES], verdict[KOLO_VERDICT_BYTES];
-    kolo_claim_t claim = {KOLO_PURPOSE_CHECKIN, 0, KOLO_RANK_ROOT, 0};
+    kolo_claim_t claim = {KOLO_PURPOSE_CHECKIN, 0, KOLO_RANK_ROOT, 0, KOLO_SECURITY_NONE};
     kolo_oob_counters_t before, after;
     (void)state;
     int first = proven_caller(&claim, hello, KOLO_VERDICT_OK);
@@ -182,7 +182,7 @@ static void a_recorded_hello_does_not_open_a_second_session(void **state)
 static void a_proven_caller_with_a_bad_frame_is_refused(void **state)
 {
     uint8_t hello[KOLO_HELLO_BYTES], frame[KOLO_CHECKIN_BYTES];
-    kolo_claim_t claim = {KOLO_PURPOSE_CHECKIN, 0, KOLO_RANK_ROOT, 0};
+    kolo_claim_t claim = {KOLO_PURPOSE_CHECKIN, 0, KOLO_RANK_ROOT, 0, KOLO_SECURITY_NONE};
     kolo_oob_counters_t before, after;
     (void)state;
     kolo_oob_get_counters(&before);
@@ -219,7 +219,7 @@ static void send_to_peer(const test_rank_t *me, const uint8_t *bytes, size_t n)
 {
     pthread_mutex_lock(&me->oob->lock);
     kolo_peer_t *peer = kolo_peer_find(me->oob, 1 - me->rank);
-    test_equal(send(peer->conns->fd, bytes, n, MSG_NOSIGNAL), (ssize_t)n);
+    test_equal(send(peer->conns->socket.fd, bytes, n, MSG_NOSIGNAL), (ssize_t)n);
     pthread_mutex_unlock(&me->oob->lock);
 }
 
@@ -253,12 +253,12 @@ static void an_oversized_message_ends_the_connection(void **state)
 static void a_proof_covers_every_bit(void **state)
 {
     kolo_key_t key = {{1, 2, 3}};
-    kolo_claim_t claim = {KOLO_PURPOSE_STREAM, 3, 4, 99}, got;
+    kolo_claim_t claim = {KOLO_PURPOSE_STREAM, 3, 4, 99, KOLO_SECURITY_NONE}, got;
     uint8_t greeting[KOLO_GREETING_BYTES], hello[KOLO_HELLO_BYTES], verdict[KOLO_VERDICT_BYTES];
     kolo_verdict_t code;
     unsigned version;
     (void)state;
-    test_ok(kolo_auth_greeting(greeting));
+    test_ok(kolo_auth_greeting(0, greeting));
     assert_true(kolo_auth_greeting_fits(greeting, &version));
     test_ok(kolo_auth_hello(&key, 7, greeting, &claim, hello));
     assert_int_equal(kolo_auth_check_hello(&key, 7, greeting, hello, &got), KOLO_HELLO_OK);

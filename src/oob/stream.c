@@ -15,14 +15,14 @@ kolo_verdict_t kolo_stream_admit(kolo_oob_t *oob)
     return oob->nstreams < (size_t)kolo_oob_values.early_max ? KOLO_VERDICT_OK : KOLO_VERDICT_BUSY;
 }
 
-void kolo_stream_accepted(kolo_oob_t *oob, const kolo_claim_t *claim, int fd)
+void kolo_stream_accepted(kolo_oob_t *oob, const kolo_claim_t *claim, kolo_socket_t socket)
 {
     kolo_early_stream_t *stream = malloc(sizeof(*stream));
     if (stream == NULL) {
-        close(fd); /* its owner sees it closed */
+        kolo_socket_close(&socket); /* its owner sees it closed */
         return;
     }
-    *stream = (kolo_early_stream_t){.peer = claim->from, .fd = fd, .tag = claim->tag};
+    *stream = (kolo_early_stream_t){.peer = claim->from, .socket = socket, .tag = claim->tag};
     *oob->streams_tail = stream;
     oob->streams_tail = &stream->next;
     oob->nstreams++;
@@ -68,19 +68,19 @@ static void describe_accept(void *arg, char *buf, size_t bytes)
              a->oob->name, a->oob->rank);
 }
 
-static kolo_status_t check_stream(const kolo_oob_t *oob, int peer, const int *fd)
+static kolo_status_t check_stream(const kolo_oob_t *oob, int peer, const kolo_socket_t *socket)
 {
-    if (oob == NULL || fd == NULL) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "oob or fd is NULL");
+    if (oob == NULL || socket == NULL) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "oob or socket is NULL");
     if (peer < 0 || peer >= oob->nranks)
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: peer %d is not a rank of 0..%d", oob->name, peer,
                          oob->nranks - 1);
     return KOLO_OK;
 }
 
-kolo_status_t kolo_oob_accept(kolo_oob_t *oob, int peer, uint64_t tag, uint64_t deadline_ns, int *fd)
+kolo_status_t kolo_oob_accept(kolo_oob_t *oob, int peer, uint64_t tag, uint64_t deadline_ns, kolo_socket_t *socket)
 {
     accept_t a = {.oob = oob, .rank = peer, .tag = tag};
-    KOLO_TRY(check_stream(oob, peer, fd));
+    KOLO_TRY(check_stream(oob, peer, socket));
     KOLO_FAIL_POINT_TRY("oob.stream.accept");
     pthread_mutex_lock(&oob->lock);
     oob->awaits = peer;
@@ -95,7 +95,7 @@ kolo_status_t kolo_oob_accept(kolo_oob_t *oob, int peer, uint64_t tag, uint64_t 
         *a.found = stream->next;
         if (oob->streams_tail == &stream->next) oob->streams_tail = a.found;
         oob->nstreams--;
-        *fd = stream->fd;
+        *socket = stream->socket;
         free(stream);
     }
     pthread_mutex_unlock(&oob->lock);
@@ -111,17 +111,17 @@ typedef struct {
     kolo_dial_t *dial;
     bool over;
     kolo_status_t status;
-    int fd;
+    kolo_socket_t socket;
     char text[400];
 } stream_dial_t;
 
-static void stream_dialled(void *arg, kolo_status_t status, int fd, const char *text)
+static void stream_dialled(void *arg, kolo_status_t status, kolo_socket_t socket, const char *text)
 {
     stream_dial_t *d = arg;
     KOLO_FAIL_POINT("oob.stream.dialled");
     pthread_mutex_lock(&d->oob->lock);
     d->status = status;
-    d->fd = fd;
+    d->socket = socket;
     if (status != KOLO_OK) snprintf(d->text, sizeof(d->text), "%s", text);
     d->over = true;
     kolo_oob_wake(d->oob);
@@ -142,12 +142,12 @@ static void describe_dial(void *arg, char *buf, size_t bytes)
              d->oob->rank);
 }
 
-kolo_status_t kolo_oob_dial(kolo_oob_t *oob, int peer, uint64_t tag, uint64_t deadline_ns, int *fd)
+kolo_status_t kolo_oob_dial(kolo_oob_t *oob, int peer, uint64_t tag, uint64_t deadline_ns, kolo_socket_t *socket)
 {
-    KOLO_TRY(check_stream(oob, peer, fd));
+    KOLO_TRY(check_stream(oob, peer, socket));
     KOLO_FAIL_POINT_TRY("oob.stream.dial");
     deadline_ns = kolo_oob_deadline(oob, deadline_ns);
-    stream_dial_t d = {.oob = oob, .rank = peer, .tag = tag, .fd = -1};
+    stream_dial_t d = {.oob = oob, .rank = peer, .tag = tag, .socket = {.fd = -1}};
     kolo_dial_config_t config = {.address = oob->table[peer],
                                  .key = oob->key,
                                  .claim = {KOLO_PURPOSE_STREAM, oob->rank, peer, tag},
@@ -169,9 +169,9 @@ kolo_status_t kolo_oob_dial(kolo_oob_t *oob, int peer, uint64_t tag, uint64_t de
         status = kolo_fail(d.status, "%s: rank %d cannot open a stream to %s", oob->name, oob->rank, d.text);
     }
     if (status != KOLO_OK) {
-        if (d.fd >= 0) close(d.fd);
+        kolo_socket_close(&d.socket);
         return status;
     }
-    *fd = d.fd;
+    *socket = d.socket;
     return KOLO_OK;
 }

@@ -25,7 +25,8 @@ struct kolo_command {
     kolo_command_t *next;
     what_t what;
     kolo_receive_t receive; /* with a reference */
-    int task, fd;
+    int task;
+    kolo_socket_t socket;
     kolo_status_t status;
     char why[KOLO_WHY_BYTES];
 };
@@ -48,7 +49,7 @@ static bool command(kolo_adapter_t *adapter, kolo_command_t *c)
 
 static void drop_command(kolo_command_t *c)
 {
-    if (c->fd >= 0) kolo_socket_hang_up(c->fd);
+    kolo_socket_leave(&c->socket);
     if (c->receive) kolo_receive_unref(c->receive);
     free(c);
 }
@@ -57,7 +58,7 @@ static kolo_command_t *new_command(what_t what, int task)
 {
     kolo_command_t *c = calloc(1, sizeof *c);
     if (c == NULL) kolo_fail(KOLO_ERR_NO_MEMORY, "rendezvous: no memory for a command");
-    if (c) *c = (kolo_command_t){.what = what, .task = task, .fd = -1};
+    if (c) *c = (kolo_command_t){.what = what, .task = task, .socket = {.fd = -1}};
     return c;
 }
 
@@ -162,27 +163,27 @@ static kolo_verdict_t admit(void *owner, const kolo_claim_t *claim, size_t *fram
     return fine ? KOLO_VERDICT_OK : KOLO_VERDICT_REFUSED;
 }
 
-static void let_in(void *owner, const kolo_claim_t *claim, int fd, const uint8_t *frame)
+static void let_in(void *owner, const kolo_claim_t *claim, kolo_socket_t socket, const uint8_t *frame)
 {
     (void)frame;
     kolo_command_t *c = new_command(DO_LET_IN, claim->from);
     if (c == NULL) {
-        kolo_socket_hang_up(fd);
+        kolo_socket_leave(&socket);
         return;
     }
-    c->fd = fd;
+    c->socket = socket;
     if (!command(owner, c)) drop_command(c);
 }
 
 static const kolo_listener_ops_t listener_ops = {.admit = admit, .accepted = let_in};
 
-static void called(void *arg, kolo_status_t status, int fd, const char *text)
+static void called(void *arg, kolo_status_t status, kolo_socket_t socket, const char *text)
 {
     kolo_peer_task_t *peer = arg;
     kolo_command_t *c = peer->call;
     peer->call = NULL;
     c->status = status;
-    c->fd = fd;
+    c->socket = socket;
     if (text) snprintf(c->why, sizeof c->why, "%s", text);
     if (!command(peer->adapter, c)) drop_command(c);
 }
@@ -309,7 +310,7 @@ static void do_socket(kolo_adapter_t *adapter, const kolo_command_t *c)
     snprintf(why, sizeof why, "%s", c->why);
     if (caller) adapter->peers[c->task].dialling = false;
     if (status == KOLO_OK) {
-        status = kolo_channel_open(adapter, c->task, caller, c->fd, &channel);
+        status = kolo_channel_open(adapter, c->task, caller, c->socket, &channel);
         if (status != KOLO_OK) snprintf(why, sizeof why, "%s", kolo_error_text());
     }
     if (status != KOLO_OK && caller) {

@@ -25,13 +25,14 @@ kolo_status_t kolo_channel_nonsense(const kolo_channel_t *channel, const char *w
     return kolo_fail(KOLO_ERR_PROTOCOL, "%s of %s: %s", what, peer_name(channel), wrong);
 }
 
-kolo_status_t kolo_channel_open(kolo_adapter_t *adapter, int peer, bool caller, int fd, kolo_channel_t **out)
+kolo_status_t kolo_channel_open(kolo_adapter_t *adapter, int peer, bool caller, kolo_socket_t socket,
+                                kolo_channel_t **out)
 {
-    kolo_onesided_config_t config = {.fd = fd, .kinds = adapter->kinds, .mailbox = KOLO_CHANNEL_MAILBOX};
+    kolo_onesided_config_t config = {.socket = socket, .kinds = adapter->kinds, .mailbox = KOLO_CHANNEL_MAILBOX};
     kolo_channel_t *channel = calloc(1, sizeof *channel);
     snprintf(config.who, sizeof config.who, "%s", adapter->tasks[peer].name);
     if (channel == NULL) {
-        kolo_socket_hang_up(fd);
+        kolo_socket_leave(&socket);
         return kolo_fail(KOLO_ERR_NO_MEMORY, "rendezvous: no memory for a channel with %s", config.who);
     }
     channel->adapter = adapter;

@@ -180,7 +180,8 @@ void kolo_adapter_wake_settled(kolo_adapter_t *adapter);
 
 /* ---- channel.c ---- */
 
-kolo_status_t kolo_channel_open(kolo_adapter_t *adapter, int peer, bool caller, int fd, kolo_channel_t **channel);
+kolo_status_t kolo_channel_open(kolo_adapter_t *adapter, int peer, bool caller, kolo_socket_t socket,
+                                kolo_channel_t **channel);
 /* Ends what hangs on it with this status. */
 void kolo_channel_close(kolo_channel_t *channel, kolo_status_t status, const char *why);
 /* *busy: something has happened. */

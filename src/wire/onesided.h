@@ -20,6 +20,7 @@
 
 #include "base/params.h"
 #include "base/wait.h"
+#include "oob/oob.h"
 
 typedef enum { KOLO_ONESIDED_SHM, KOLO_ONESIDED_TCP, KOLO_ONESIDED_KINDS } kolo_onesided_kind_t;
 const char *kolo_onesided_kind_name(kolo_onesided_kind_t kind);
@@ -33,10 +34,10 @@ void kolo_onesided_domain_destroy(kolo_onesided_domain_t *domain); /* after its 
 
 typedef struct kolo_onesided kolo_onesided_t;
 typedef struct {
-    int fd;         /* a connected stream, non-blocking; taken in any case */
-    unsigned kinds; /* bits of those that may be used; 0: all */
-    size_t mailbox; /* bytes that the peer may write to from the start; 0: none */
-    char who[96];   /* the peer, for messages */
+    kolo_socket_t socket; /* a connected stream, non-blocking; taken in any case */
+    unsigned kinds;       /* bits of those that may be used; 0: all */
+    size_t mailbox;       /* bytes that the peer may write to from the start; 0: none */
+    char who[96];         /* the peer, for messages */
 } kolo_onesided_config_t;
 kolo_status_t kolo_onesided_open(kolo_onesided_domain_t *domain, const kolo_onesided_config_t *config,
                                  kolo_onesided_t **end);

@@ -107,7 +107,7 @@ struct kolo_net_conn {
     bool invites;                 /* the reader sends invitations */
     kolo_net_place_t *places;     /* by slot & mask; NULL: the provider has no such thing */
     uint64_t bytes, placed_bytes; /* payloads so far; those that were not in slots of this end */
-    int fd;                       /* the socket; -1 */
+    kolo_socket_t socket;         /* its descriptor -1: none yet */
     uint8_t farewell[KOLO_NET_FAREWELL];
     uint32_t farewell_bytes;
     bool bye, ended;      /* the peer's farewell; the end of its stream */

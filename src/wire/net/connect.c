@@ -19,7 +19,7 @@ static kolo_status_t read_card(const kolo_net_conn_t *conn, const kolo_wire_card
 
 static kolo_status_t watch(kolo_net_conn_t *conn, kolo_wire_ctx_t *ctx)
 {
-    KOLO_TRY(kolo_waker_add_fd(&ctx->waker, conn->fd));
+    KOLO_TRY(kolo_waker_add_fd(&ctx->waker, conn->socket.fd));
     conn->up = true;
     return KOLO_OK;
 }
@@ -32,7 +32,7 @@ kolo_status_t kolo_net_tx_connect(kolo_wire_ctx_t *ctx, kolo_tx_t *tx, const kol
     KOLO_TRY(read_card(conn, &reader_cards[0], &card));
     conn->invites = card.invites;
     KOLO_TRY(conn->ops->connect(conn->end, &card.hello));
-    KOLO_TRY(kolo_oob_dial(ctx->oob, conn->peer, conn->nonce, ctx->deadline_ns, &conn->fd));
+    KOLO_TRY(kolo_oob_dial(ctx->oob, conn->peer, conn->nonce, ctx->deadline_ns, &conn->socket));
     return watch(conn, ctx);
 }
 
@@ -42,7 +42,7 @@ kolo_status_t kolo_net_rx_connect(kolo_wire_ctx_t *ctx, kolo_rx_t *rx, const kol
     kolo_net_card_t card;
     KOLO_FAIL_POINT_TRY("wire.net.accept");
     KOLO_TRY(read_card(conn, writer_card, &card));
-    KOLO_TRY(kolo_oob_accept(ctx->oob, conn->peer, card.nonce, ctx->deadline_ns, &conn->fd));
+    KOLO_TRY(kolo_oob_accept(ctx->oob, conn->peer, card.nonce, ctx->deadline_ns, &conn->socket));
     KOLO_TRY(conn->ops->accept(conn->end, &card.hello));
     KOLO_TRY(watch(conn, ctx));
     return kolo_net_conn_check(conn); /* the first offers */
@@ -62,15 +62,15 @@ void kolo_net_conn_close(kolo_net_conn_t *conn)
     uint8_t bytes[KOLO_NET_FAREWELL];
     if (conn->closed) return;
     conn->closed = true;
-    if (conn->fd < 0) return;
+    if (conn->socket.fd < 0) return;
     KOLO_FAIL_POINT("wire.net.farewell");
     uint64_t done = conn->tx ? kolo_tx_consumed(conn->tx) : 0;
     if (conn->status == KOLO_OK && (!conn->tx || done == conn->tx->next)) {
         kolo_net_farewell_encode(done, bytes);
-        ssize_t n = send(conn->fd, bytes, sizeof bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
+        ssize_t n = kolo_socket_send_bytes(&conn->socket, bytes, sizeof bytes);
         (void)n; /* an empty socket takes 16 bytes; a dead one does not matter */
     }
-    shutdown(conn->fd, SHUT_WR);
+    shutdown(conn->socket.fd, SHUT_WR);
 }
 
 static void read_farewell(kolo_net_conn_t *conn)
@@ -78,8 +78,8 @@ static void read_farewell(kolo_net_conn_t *conn)
     while (!conn->ended) {
         uint8_t more;
         bool room = conn->farewell_bytes < KOLO_NET_FAREWELL;
-        ssize_t n = recv(conn->fd, room ? conn->farewell + conn->farewell_bytes : &more,
-                         room ? KOLO_NET_FAREWELL - conn->farewell_bytes : 1, MSG_DONTWAIT);
+        ssize_t n = kolo_socket_recv_bytes(&conn->socket, room ? conn->farewell + conn->farewell_bytes : &more,
+                                           room ? KOLO_NET_FAREWELL - conn->farewell_bytes : 1);
         if (n > 0 && !room) {
             kolo_net_conn_fail(conn, KOLO_ERR_PROTOCOL, "the socket beside it brings more than a farewell");
             return;
@@ -94,7 +94,7 @@ static void read_farewell(kolo_net_conn_t *conn)
 
 void kolo_net_conn_listen(kolo_net_conn_t *conn)
 {
-    if (conn->fd < 0 || conn->status != KOLO_OK) return;
+    if (conn->socket.fd < 0 || conn->status != KOLO_OK) return;
     if (!conn->ended) read_farewell(conn);
     if (!conn->ended || conn->status != KOLO_OK) return;
     if (conn->bye && conn->rx && conn->arrived != conn->last) return; /* it is on its way */

@@ -120,9 +120,9 @@ static void conn_fini(kolo_net_conn_t *conn)
     uint32_t depth = conn->tx ? conn->tx->spec.depth : conn->rx->spec.depth;
     for (uint32_t i = 0; conn->places && i < depth; i++) kolo_net_place_clear(&conn->places[i]);
     free(conn->places);
-    if (conn->fd >= 0) {
-        kolo_waker_del_fd(&conn->state->ctx->waker, conn->fd);
-        close(conn->fd);
+    if (conn->socket.fd >= 0) {
+        kolo_waker_del_fd(&conn->state->ctx->waker, conn->socket.fd);
+        kolo_socket_close(&conn->socket);
     }
     kolo_net_state_leave(conn);
     if (conn->slots) munmap(conn->slots, conn->slots_bytes);
@@ -138,7 +138,7 @@ static kolo_status_t conn_new(kolo_wire_ctx_t *ctx, kolo_tx_t *tx, kolo_rx_t *rx
     KOLO_TRY(check_spec(spec));
     kolo_net_conn_t *conn = calloc(1, sizeof *conn);
     if (!conn) return kolo_fail(KOLO_ERR_NO_MEMORY, "net: no memory for a connection with rank %d", peer);
-    *conn = (kolo_net_conn_t){.tx = tx, .rx = rx, .peer = peer, .fd = -1};
+    *conn = (kolo_net_conn_t){.tx = tx, .rx = rx, .peer = peer, .socket = {.fd = -1}};
     conn->bell = (kolo_bell_t){.asleep = NULL, .event_fd = -1};
     conn->handed = conn->arrived = conn->shown = conn->freed = conn->invited = spec->start;
     kolo_status_t status = KOLO_OK;

@@ -52,17 +52,18 @@ kolo_status_t kolo_onesided_open(kolo_onesided_domain_t *domain, const kolo_ones
 {
     kolo_onesided_t *end = calloc(1, sizeof *end);
     if (end == NULL) {
-        close(config->fd);
+        kolo_socket_t socket = config->socket;
+        kolo_socket_close(&socket);
         return kolo_fail(KOLO_ERR_NO_MEMORY, "onesided: no memory for a connection with %s", config->who);
     }
     end->domain = domain;
     domain->ends++;
-    end->fd = config->fd;
+    end->socket = config->socket;
     end->kinds = config->kinds ? config->kinds : ~0u;
     end->last_write = &end->writes;
     snprintf(end->who, sizeof end->who, "%s", config->who);
     kolo_status_t status = offer(end, config->mailbox);
-    if (status == KOLO_OK) status = kolo_waker_add_fd(&domain->waker, end->fd);
+    if (status == KOLO_OK) status = kolo_waker_add_fd(&domain->waker, end->socket.fd);
     if (status == KOLO_OK)
         *out = end;
     else
@@ -82,9 +83,9 @@ static void free_writes(kolo_pending_write_t *write)
 void kolo_onesided_close(kolo_onesided_t *end)
 {
     if (end == NULL) return;
-    kolo_waker_del_fd(&end->domain->waker, end->fd);
+    kolo_waker_del_fd(&end->domain->waker, end->socket.fd);
     for (int i = 0; i < KOLO_ONESIDED_KINDS; i++) kinds[i]->close(end);
-    close(end->fd);
+    kolo_socket_close(&end->socket);
     free_writes(end->writes);
     free_writes(end->spare_writes);
     kolo_onesided_free(&end->mailbox);
@@ -118,6 +119,7 @@ static kolo_status_t hung_up(const kolo_onesided_t *end, int err)
 {
     if (err == 0 || err == ECONNRESET || err == EPIPE)
         return kolo_fail(KOLO_ERR_REMOTE, "%s has closed the connection, or has died", end->who);
+    if (err == EBADMSG) return kolo_fail(KOLO_ERR_PROTOCOL, "connection with %s: %s", end->who, KOLO_SEAL_ALTERED);
     return kolo_fail_errno(KOLO_ERR_REMOTE, err, "the connection with %s is broken", end->who);
 }
 
@@ -144,15 +146,16 @@ static kolo_status_t choose(kolo_onesided_t *end)
 static kolo_status_t exchange(kolo_onesided_t *end)
 {
     while (end->card_sent < sizeof end->card_out) {
-        ssize_t n = send(end->fd, end->card_out + end->card_sent, sizeof end->card_out - end->card_sent,
-                         MSG_NOSIGNAL | MSG_DONTWAIT);
+        ssize_t n = kolo_socket_send_bytes(&end->socket, end->card_out + end->card_sent,
+                                           sizeof end->card_out - end->card_sent);
         if (n < 0 && errno == EINTR) continue;
         if (n < 0 && errno == EAGAIN) return KOLO_IN_PROGRESS;
         if (n < 0) return hung_up(end, errno);
         end->card_sent += (size_t)n;
     }
     while (end->card_got < sizeof end->card_in) {
-        ssize_t n = recv(end->fd, end->card_in + end->card_got, sizeof end->card_in - end->card_got, MSG_DONTWAIT);
+        ssize_t n =
+            kolo_socket_recv_bytes(&end->socket, end->card_in + end->card_got, sizeof end->card_in - end->card_got);
         if (n < 0 && errno == EINTR) continue;
         if (n < 0 && errno == EAGAIN) return KOLO_IN_PROGRESS;
         if (n <= 0) return hung_up(end, n < 0 ? errno : 0);

@@ -116,7 +116,7 @@ struct kolo_onesided_domain {
 
 struct kolo_onesided {
     kolo_onesided_domain_t *domain;
-    int fd;
+    kolo_socket_t socket;
     unsigned kinds;
     char who[96];
     const kolo_onesided_ops_t *ops; /* NULL: not chosen yet */

@@ -29,7 +29,7 @@ typedef struct {
 
 static kolo_onesided_t *open_end(kolo_onesided_domain_t *domain, int fd, const char *who)
 {
-    kolo_onesided_config_t config = {.fd = fd, .kinds = 1u << kind, .mailbox = 300};
+    kolo_onesided_config_t config = {.socket = {.fd = fd}, .kinds = 1u << kind, .mailbox = 300};
     kolo_onesided_t *end;
     snprintf(config.who, sizeof config.who, "%s", who);
     assert_int_equal(kolo_onesided_open(domain, &config, &end), KOLO_OK);

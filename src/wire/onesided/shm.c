@@ -217,7 +217,7 @@ static kolo_status_t push(kolo_onesided_t *end, kolo_pending_write_t *write)
 static bool socket_ended(const kolo_onesided_t *end)
 {
     char byte;
-    ssize_t n = recv(end->fd, &byte, 1, MSG_DONTWAIT | MSG_PEEK);
+    ssize_t n = recv(end->socket.fd, &byte, 1, MSG_DONTWAIT | MSG_PEEK);
     return n >= 0 || (errno != EAGAIN && errno != EINTR);
 }
 

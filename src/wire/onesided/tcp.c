@@ -56,6 +56,7 @@ static kolo_status_t broken(const kolo_onesided_t *end, int err)
 {
     if (err == 0 || err == ECONNRESET || err == EPIPE)
         return kolo_fail(KOLO_ERR_REMOTE, "%s has closed the connection, or has died", end->who);
+    if (err == EBADMSG) return kolo_fail(KOLO_ERR_PROTOCOL, "connection with %s: %s", end->who, KOLO_SEAL_ALTERED);
     return kolo_fail_errno(KOLO_ERR_REMOTE, err, "the connection with %s is broken", end->who);
 }
 
@@ -115,10 +116,9 @@ static kolo_status_t push(kolo_onesided_t *end, kolo_pending_write_t *write)
     uint8_t heads[TOGETHER][KOLO_ONESIDED_FRAME_BYTES];
     struct iovec iov[2 * TOGETHER];
     for (size_t moved = 0; !is_sent(write);) {
-        struct msghdr msg = {.msg_iov = iov};
         if (moved >= AT_ONCE) return come_back(end);
-        msg.msg_iovlen = gather(write, heads, iov);
-        ssize_t n = sendmsg(end->fd, &msg, MSG_NOSIGNAL | MSG_DONTWAIT);
+        size_t parts = gather(write, heads, iov);
+        ssize_t n = kolo_socket_send(&end->socket, iov, (int)parts);
         if (n < 0 && errno == EINTR) continue;
         if (n < 0 && errno == EAGAIN) return KOLO_IN_PROGRESS;
         if (n < 0) return broken(end, errno);
@@ -149,9 +149,8 @@ static kolo_status_t read_more(kolo_onesided_t *end, reader_t *r, void *to, uint
     if (r->buffer == NULL && (r->buffer = malloc(BUFFER_BYTES)) == NULL)
         return kolo_fail(KOLO_ERR_NO_MEMORY, "onesided: no memory for what %s sends", end->who);
     struct iovec iov[2] = {{to, most}, {r->buffer, BUFFER_BYTES}};
-    struct msghdr msg = {.msg_iov = most ? iov : iov + 1, .msg_iovlen = most ? 2 : 1};
     for (;;) {
-        ssize_t got = recvmsg(end->fd, &msg, MSG_DONTWAIT);
+        ssize_t got = kolo_socket_recv(&end->socket, most ? iov : iov + 1, most ? 2 : 1);
         if (got < 0 && errno == EINTR) continue;
         if (got < 0 && errno == EAGAIN) return KOLO_IN_PROGRESS;
         if (got <= 0) return broken(end, got < 0 ? errno : 0);

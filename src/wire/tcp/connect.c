@@ -61,7 +61,7 @@ static void state_put(kolo_tcp_state_t *state)
 static kolo_status_t epoll_add(kolo_tcp_state_t *state, kolo_tcp_sock_t *sock)
 {
     struct epoll_event ev = {.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, .data.ptr = sock};
-    if (epoll_ctl(state->epoll_fd, EPOLL_CTL_ADD, sock->fd, &ev) != 0)
+    if (epoll_ctl(state->epoll_fd, EPOLL_CTL_ADD, sock->socket.fd, &ev) != 0)
         return kolo_fail_errno(KOLO_ERR_SYSTEM, errno, "tcp: cannot watch a socket");
     return KOLO_OK;
 }
@@ -89,7 +89,8 @@ static kolo_status_t list_add(kolo_tcp_state_t *state, kolo_tcp_conn_t *conn)
     } else if (state->nsocks > KOLO_TCP_TRY_SOCKETS) {
         KOLO_TRY(epoll_start(state));
     }
-    for (uint32_t i = 0; i < conn->nsocks; i++) KOLO_TRY(kolo_waker_add_fd(&state->ctx->waker, conn->socks[i].fd));
+    for (uint32_t i = 0; i < conn->nsocks; i++)
+        KOLO_TRY(kolo_waker_add_fd(&state->ctx->waker, conn->socks[i].socket.fd));
     return KOLO_OK;
 }
 
@@ -139,7 +140,8 @@ static kolo_status_t set_options(int fd)
     return KOLO_OK;
 }
 
-static kolo_status_t attach(kolo_tcp_conn_t *conn, kolo_wire_ctx_t *ctx, const int *fds, uint32_t nsocks)
+static kolo_status_t attach(kolo_tcp_conn_t *conn, kolo_wire_ctx_t *ctx, const kolo_socket_t *sockets,
+                            uint32_t nsocks)
 {
     kolo_tcp_state_t *state = NULL;
     const kolo_conn_spec_t *spec = conn->tx ? &conn->tx->spec : &conn->rx->spec;
@@ -147,14 +149,18 @@ static kolo_status_t attach(kolo_tcp_conn_t *conn, kolo_wire_ctx_t *ctx, const i
     conn->streams = calloc(nsocks, sizeof *conn->streams);
     if (conn->tx) conn->outs = calloc(nsocks + 1, sizeof *conn->outs);
     if (!conn->socks || !conn->streams || (conn->tx && !conn->outs)) {
-        for (uint32_t i = 0; i < nsocks; i++) close(fds[i]);
+        for (uint32_t i = 0; i < nsocks; i++) {
+            kolo_socket_t socket = sockets[i];
+            kolo_socket_close(&socket);
+        }
         return kolo_fail(KOLO_ERR_NO_MEMORY, "tcp: no memory for the sockets to rank %d", conn->peer);
     }
     conn->nsocks = nsocks;
     for (uint32_t i = 0; i < nsocks; i++) {
         uint64_t slot = spec->start + i;
         uint32_t at = (uint32_t)(slot & (nsocks - 1));
-        conn->socks[at] = (kolo_tcp_sock_t){.conn = conn, .fd = fds[at], .readable = true, .writable = true};
+        conn->socks[at] =
+            (kolo_tcp_sock_t){.conn = conn, .socket = sockets[at], .readable = true, .writable = true};
         conn->streams[at].slot = slot;
         conn->streams[at].step = nsocks;
         conn->streams[at].back = conn->tx != NULL;
@@ -163,37 +169,39 @@ static kolo_status_t attach(kolo_tcp_conn_t *conn, kolo_wire_ctx_t *ctx, const i
     }
     conn->nouts = conn->tx ? nsocks : 0;
     conn->sink.nstreams = nsocks;
-    name_peer(conn, fds[0]);
-    for (uint32_t i = 0; i < nsocks; i++) KOLO_TRY(set_options(fds[i]));
+    name_peer(conn, sockets[0].fd);
+    for (uint32_t i = 0; i < nsocks; i++) KOLO_TRY(set_options(sockets[i].fd));
     KOLO_TRY(state_get(ctx, &state));
     KOLO_TRY(list_add(state, conn));
     kolo_tcp_pair(conn);
     return KOLO_OK;
 }
 
-kolo_status_t kolo_tcp_conn_attach(kolo_tcp_conn_t *conn, kolo_wire_ctx_t *ctx, const int *fds, uint32_t nsocks)
+kolo_status_t kolo_tcp_conn_attach(kolo_tcp_conn_t *conn, kolo_wire_ctx_t *ctx, const kolo_socket_t *sockets,
+                                   uint32_t nsocks)
 {
     KOLO_FAIL_POINT("wire.tcp.attach");
-    kolo_status_t st = attach(conn, ctx, fds, nsocks);
+    kolo_status_t st = attach(conn, ctx, sockets, nsocks);
     if (st != KOLO_OK) kolo_tcp_conn_detach(conn);
     return st;
 }
 
-typedef kolo_status_t (*open_fn_t)(kolo_oob_t *oob, int peer, uint64_t tag, uint64_t deadline_ns, int *fd);
+typedef kolo_status_t (*open_fn_t)(kolo_oob_t *oob, int peer, uint64_t tag, uint64_t deadline_ns,
+                                   kolo_socket_t *socket);
 
 static kolo_status_t open_sockets(kolo_tcp_conn_t *conn, kolo_wire_ctx_t *ctx, uint32_t nsocks, uint64_t nonce,
                                   open_fn_t open_socket)
 {
-    int fds[KOLO_TCP_MAX_SOCKETS];
+    kolo_socket_t sockets[KOLO_TCP_MAX_SOCKETS];
     KOLO_FAIL_POINT_TRY("wire.tcp.open");
     for (uint32_t i = 0; i < nsocks; i++) {
-        kolo_status_t st = open_socket(ctx->oob, conn->peer, nonce + i, ctx->deadline_ns, &fds[i]);
+        kolo_status_t st = open_socket(ctx->oob, conn->peer, nonce + i, ctx->deadline_ns, &sockets[i]);
         if (st == KOLO_OK) continue;
-        while (i > 0) close(fds[--i]);
+        while (i > 0) kolo_socket_close(&sockets[--i]);
         return kolo_fail_prefix(st, "tcp: connection with rank %d on %.32s: ", conn->peer,
                                 kolo_tcp_host_name(ctx, conn->peer));
     }
-    return kolo_tcp_conn_attach(conn, ctx, fds, nsocks);
+    return kolo_tcp_conn_attach(conn, ctx, sockets, nsocks);
 }
 
 kolo_status_t kolo_tcp_tx_connect(kolo_wire_ctx_t *ctx, kolo_tx_t *tx, const kolo_wire_card_t *reader_cards)
@@ -231,15 +239,15 @@ static void say_farewell(const kolo_tcp_conn_t *conn, kolo_tcp_sock_t *sock, boo
     const kolo_tcp_conn_t *mate =
         conn->rx && kolo_tcp_is_carrier(conn) && sock == &conn->socks[0] ? conn->mate : NULL;
     (void)kolo_tcp_take_peeked(sock); /* the kernel resets a connection that is closed with bytes unread */
-    bool within = sock->cut || (mate && mate->outs[mate->nsocks].sent > 0);
+    bool within = sock->cut || kolo_socket_within(&sock->socket) || (mate && mate->outs[mate->nsocks].sent > 0);
     if (in_order && !within) {
         kolo_tcp_frame_t bye = {
             .magic = KOLO_TCP_FRAME_MAGIC, .flags = KOLO_TCP_FRAME_BYE, .slot = conn->tx ? conn->tx->next : 0};
         kolo_tcp_frame_encode(bytes, &bye);
-        ssize_t n = send(sock->fd, bytes, sizeof bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
+        ssize_t n = kolo_socket_send_bytes(&sock->socket, bytes, sizeof bytes);
         (void)n; /* a full socket: the peer will take it for a death, which is no worse for it */
     }
-    shutdown(sock->fd, SHUT_WR);
+    shutdown(sock->socket.fd, SHUT_WR);
 }
 
 void kolo_tcp_conn_close(kolo_tcp_conn_t *conn)
@@ -262,9 +270,10 @@ void kolo_tcp_conn_detach(kolo_tcp_conn_t *conn)
         state->nsocks -= conn->nsocks;
     }
     for (uint32_t i = 0; i < conn->nsocks; i++) {
-        if (state) kolo_waker_del_fd(&state->ctx->waker, conn->socks[i].fd);
-        if (state && state->epoll_fd >= 0) epoll_ctl(state->epoll_fd, EPOLL_CTL_DEL, conn->socks[i].fd, NULL);
-        close(conn->socks[i].fd);
+        if (state) kolo_waker_del_fd(&state->ctx->waker, conn->socks[i].socket.fd);
+        if (state && state->epoll_fd >= 0)
+            epoll_ctl(state->epoll_fd, EPOLL_CTL_DEL, conn->socks[i].socket.fd, NULL);
+        kolo_socket_close(&conn->socks[i].socket);
     }
     if (state) state_put(state);
     conn->state = NULL;

@@ -33,7 +33,7 @@ static uint32_t carried_bytes(const kolo_tcp_conn_t *carrier)
 {
     int mss = 0;
     socklen_t len = sizeof mss;
-    if (getsockopt(carrier->socks[0].fd, IPPROTO_TCP, TCP_MAXSEG, &mss, &len) != 0 || mss < 536) mss = 536;
+    if (getsockopt(carrier->socks[0].socket.fd, IPPROTO_TCP, TCP_MAXSEG, &mss, &len) != 0 || mss < 536) mss = 536;
     return KOLO_MIN((uint32_t)mss, KOLO_TCP_LARGE_BYTES) - KOLO_TCP_FRAME_BYTES;
 }
 

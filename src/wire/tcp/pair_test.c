@@ -127,8 +127,8 @@ static void small_frames_take_the_lower_ranks_socket(void **state)
     kolo_tx_post(&f.tx[1], mate->carried_bytes + 1, 0, 1, 1);
     while (!kolo_tx_drained(&f.tx[1])) assert_int_equal(kolo_wire_pump(&f.p.r.ctx), KOLO_OK);
     const kolo_tcp_conn_t *carrier = f.tx[0].priv, *reader = f.rx[1].priv;
-    await_bytes(carrier->socks[0].fd);
-    await_bytes(reader->socks[0].fd);
+    await_bytes(carrier->socks[0].socket.fd);
+    await_bytes(reader->socks[0].socket.fd);
     close_mates(&f);
 }
 
@@ -150,16 +150,16 @@ static void a_farewell_waits_for_slots_on_the_carrier(void **state)
         uint64_t until = kolo_deadline_ms(5000);
         open_mates(&f, 256, 0, 1, 0);
         const kolo_tcp_conn_t *carrier = f.rx[0].priv, *mate = f.tx[1].priv;
-        send_frame(mate->socks[0].fd, KOLO_TCP_FRAME_BYE, 1);
-        shutdown(mate->socks[0].fd, SHUT_WR);
+        send_frame(mate->socks[0].socket.fd, KOLO_TCP_FRAME_BYE, 1);
+        shutdown(mate->socks[0].socket.fd, SHUT_WR);
         const kolo_tcp_conn_t *reader = f.rx[1].priv;
         while (!reader->socks[0].ended && kolo_now_ns() < until)
             assert_int_equal(kolo_wire_tcp.rx_check(&f.rx[1]), KOLO_OK);
         for (int i = 0; i < 100; i++) assert_int_equal(kolo_wire_tcp.rx_check(&f.rx[1]), KOLO_OK);
         if (dies)
-            shutdown(carrier->socks[0].fd, SHUT_WR);
+            shutdown(carrier->socks[0].socket.fd, SHUT_WR);
         else
-            send_frame(carrier->socks[0].fd, 0, 0);
+            send_frame(carrier->socks[0].socket.fd, 0, 0);
         while (!dies && !kolo_rx_ready(&f.rx[1]) && kolo_now_ns() < until) pump_both(&f);
         assert_int_equal(kolo_rx_ready(&f.rx[1]), !dies);
         if (!dies) kolo_rx_release(&f.rx[1]);
@@ -251,9 +251,9 @@ static void run_nonsense(uint64_t first, uint64_t second, uint64_t own, const ch
     uint64_t until = kolo_deadline_ms(5000);
     open_mates(&f, 256, 0, 1, 0);
     const kolo_tcp_conn_t *carrier = f.rx[0].priv, *mate = f.tx[1].priv;
-    send_frame(carrier->socks[0].fd, 0, first);
-    send_frame(carrier->socks[0].fd, 0, second);
-    if (own != UINT64_MAX) send_frame(mate->socks[0].fd, 0, own);
+    send_frame(carrier->socks[0].socket.fd, 0, first);
+    send_frame(carrier->socks[0].socket.fd, 0, second);
+    if (own != UINT64_MAX) send_frame(mate->socks[0].socket.fd, 0, own);
     while (st == KOLO_OK && kolo_now_ns() < until) st = kolo_wire_pump(&f.p.w.ctx);
     assert_int_equal(st, KOLO_ERR_PROTOCOL);
     if (!strstr(kolo_error_text(), text)) fail_msg("\"%s\" lacks \"%s\"", kolo_error_text(), text);

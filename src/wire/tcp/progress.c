@@ -46,6 +46,7 @@ kolo_status_t kolo_tcp_conn_fail(kolo_tcp_conn_t *conn, kolo_status_t status, co
 
 kolo_status_t kolo_tcp_conn_lost(kolo_tcp_conn_t *conn, int err, const char *what, uint64_t slot)
 {
+    if (err == EBADMSG) return kolo_tcp_conn_fail(conn, KOLO_ERR_PROTOCOL, "%s", KOLO_SEAL_ALTERED);
     return kolo_tcp_conn_fail(conn, KOLO_ERR_REMOTE,
                               "lost %s slot %llu: %s; look at that rank's log and at the network", what,
                               (unsigned long long)slot, strerror(err));
@@ -107,7 +108,7 @@ bool kolo_tcp_take_peeked(kolo_tcp_sock_t *sock)
 {
     char unused[KOLO_TCP_BUFFER_BYTES];
     while (sock->peeked > 0) {
-        ssize_t n = recv(sock->fd, unused, KOLO_MIN(sock->peeked, sizeof unused),
+        ssize_t n = recv(sock->socket.fd, unused, KOLO_MIN(sock->peeked, sizeof unused),
                          MSG_DONTWAIT | MSG_TRUNC); /* TRUNC: nothing is copied */
         if (n <= 0 && errno != EINTR) return false;
         if (n > 0) sock->peeked -= (uint32_t)n;
@@ -126,17 +127,16 @@ static kolo_status_t receive(kolo_tcp_conn_t *conn, kolo_tcp_sock_t *sock, kolo_
     int count = kolo_tcp_stream_want(stream, iov);
     if (count == 0) return KOLO_OK;
     bool one_segment = iov[0].iov_len > KOLO_TCP_FRAME_BYTES && stream->sink && stream->sink->awaited <= PEEK_BYTES;
-    bool peek = sock->quiet && count == 1 && one_segment;
-    struct msghdr msg = {.msg_iov = iov, .msg_iovlen = (size_t)count};
+    bool peek = sock->quiet && count == 1 && one_segment && sock->socket.seal == NULL;
     size_t asked = iov[0].iov_len + (count > 1 ? iov[1].iov_len : 0);
-    ssize_t n = count == 1 ? recv(sock->fd, iov[0].iov_base, iov[0].iov_len, MSG_DONTWAIT | (peek ? MSG_PEEK : 0))
-                           : recvmsg(sock->fd, &msg, MSG_DONTWAIT);
+    ssize_t n = peek ? recv(sock->socket.fd, iov[0].iov_base, iov[0].iov_len, MSG_DONTWAIT | MSG_PEEK)
+                     : kolo_socket_recv(&sock->socket, iov, count);
     sock->quiet = n < 0;
     if (n > 0) {
         KOLO_FAIL_POINT("wire.tcp.read");
         if (peek)
             sock->peeked = (uint32_t)n;
-        else if ((size_t)n < asked && !sock->hung_up)
+        else if ((size_t)n < asked && !sock->hung_up && sock->socket.seal == NULL)
             sock->readable = false; /* empty now: epoll tells when not */
         if (!conn->tx)
             conn->by_carrier = false;
@@ -245,7 +245,7 @@ kolo_status_t kolo_tcp_pump(void *arg)
 static void look_behind(kolo_tcp_conn_t *conn)
 {
     struct iovec iov[2];
-    struct pollfd fd = {.fd = conn->socks[0].fd, .events = POLLRDHUP};
+    struct pollfd fd = {.fd = conn->socks[0].socket.fd, .events = POLLRDHUP};
     if (kolo_tcp_stream_want(&conn->streams[0], iov) > 0 || poll(&fd, 1, 0) <= 0) return;
     conn->orderly = true; /* a death is seen by the member room and on the mate's own sockets */
     kolo_tcp_conn_fail(conn, KOLO_ERR_REMOTE, "has closed the connection, and messages from it were not read");

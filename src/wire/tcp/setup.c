@@ -155,8 +155,10 @@ static size_t conn_memory(const kolo_tcp_conn_t *conn, uint64_t used, size_t str
 {
     if (!conn) return 0;
     size_t streams = conn->nsocks * offsetof(kolo_tcp_stream_t, buffer),
-           buffers = conn->rx ? conn->nsocks : kolo_tcp_is_carrier(conn);
-    return sizeof *conn + sizeof *conn->head + depth * (sizeof *conn->external + sizeof *conn->routes) +
+           buffers = conn->rx ? conn->nsocks : kolo_tcp_is_carrier(conn), buffers_of_seals = 0;
+    for (uint32_t i = 0; i < conn->nsocks; i++) buffers_of_seals += kolo_seal_memory(conn->socks[i].socket.seal);
+    return buffers_of_seals + sizeof *conn + sizeof *conn->head +
+           depth * (sizeof *conn->external + sizeof *conn->routes) +
            conn->nsocks * (sizeof *conn->socks + sizeof *conn->outs) + streams + buffers * KOLO_TCP_BUFFER_BYTES +
            (size_t)KOLO_MIN(used, (uint64_t)depth) * stride;
 }

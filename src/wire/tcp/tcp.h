@@ -24,7 +24,7 @@ typedef struct kolo_tcp_conn kolo_tcp_conn_t;
 
 typedef struct {
     kolo_tcp_conn_t *conn;
-    int fd;
+    kolo_socket_t socket;
     bool readable, writable; /* worth a system call; always true up to KOLO_TCP_TRY_SOCKETS */
     bool hung_up;            /* the peer's end was seen: stays readable */
     bool ended;              /* the peer's farewell and the end of the stream have come */
@@ -104,7 +104,8 @@ kolo_status_t kolo_tcp_tx_connect(kolo_wire_ctx_t *ctx, kolo_tx_t *tx, const kol
 kolo_status_t kolo_tcp_rx_connect(kolo_wire_ctx_t *ctx, kolo_rx_t *rx, const kolo_wire_card_t *writer_card);
 bool kolo_tcp_rx_can_connect(kolo_wire_ctx_t *ctx, const kolo_rx_t *rx, const kolo_wire_card_t *writer_card);
 /* Takes `nsocks` connected sockets (owned from here on, also on failure) and puts the connection to work. */
-kolo_status_t kolo_tcp_conn_attach(kolo_tcp_conn_t *conn, kolo_wire_ctx_t *ctx, const int *fds, uint32_t nsocks);
+kolo_status_t kolo_tcp_conn_attach(kolo_tcp_conn_t *conn, kolo_wire_ctx_t *ctx, const kolo_socket_t *sockets,
+                                   uint32_t nsocks);
 void kolo_tcp_conn_close(kolo_tcp_conn_t *conn);
 /* Releases the sockets and leaves the context's list. */
 void kolo_tcp_conn_detach(kolo_tcp_conn_t *conn);
@@ -129,6 +130,7 @@ bool kolo_tcp_unsent(kolo_tcp_conn_t *conn);
 /* ---- progress.c ---- */
 kolo_status_t kolo_tcp_conn_fail(kolo_tcp_conn_t *conn, kolo_status_t status, const char *fmt, ...)
     KOLO_PRINTF(3, 4);
+/* A call on a socket has failed with this errno. */
 kolo_status_t kolo_tcp_conn_lost(kolo_tcp_conn_t *conn, int err, const char *what, uint64_t slot);
 kolo_status_t kolo_tcp_pump(void *state);
 /* Takes out of the kernel what was peeked at. false: it is not there, the connection is broken. */

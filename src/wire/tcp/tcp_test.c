@@ -385,7 +385,8 @@ static void an_unknown_congestion_control_names_its_parameter(void **state)
     test_fill_tx(&tx, &spec);
     assert_int_equal(kolo_wire_tcp.tx_setup(&p.w.ctx, &tx, &card), KOLO_OK);
     kolo_tcp_param_congestion = "nosuch";
-    assert_int_equal(kolo_tcp_conn_attach(tx.priv, &p.w.ctx, &a, 1), KOLO_ERR_INVALID_ARGUMENT);
+    assert_int_equal(kolo_tcp_conn_attach(tx.priv, &p.w.ctx, &(kolo_socket_t){.fd = a}, 1),
+                     KOLO_ERR_INVALID_ARGUMENT);
     assert_non_null(strstr(kolo_error_text(), "KOLO_TCP_CONGESTION=nosuch"));
     kolo_tcp_param_congestion = NULL;
     close(b);

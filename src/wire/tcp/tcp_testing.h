@@ -126,19 +126,29 @@ static inline void test_fill_rx(kolo_rx_t *rx, const kolo_conn_spec_t *spec)
                       .ops = &kolo_wire_tcp};
 }
 
+/* Plain ones, and those of the pair under test where it is sealed (seal_sockets()). */
+static inline void plain(kolo_socket_t *sockets, const int *fds, int n)
+{
+    for (int i = 0; i < n; i++) sockets[i] = (kolo_socket_t){.fd = fds[i]};
+}
+
 static inline void tx_open(test_side_t *side, kolo_tx_t *tx, const kolo_conn_spec_t *spec, const int *fds, int n)
 {
     kolo_wire_card_t card;
+    kolo_socket_t sockets[KOLO_TCP_MAX_SOCKETS];
+    plain(sockets, fds, n);
     test_fill_tx(tx, spec);
     assert_int_equal(kolo_wire_tcp.tx_setup(&side->ctx, tx, &card), KOLO_OK);
-    assert_int_equal(kolo_tcp_conn_attach(tx->priv, &side->ctx, fds, (uint32_t)n), KOLO_OK);
+    assert_int_equal(kolo_tcp_conn_attach(tx->priv, &side->ctx, sockets, (uint32_t)n), KOLO_OK);
 }
 static inline void rx_open(test_side_t *side, kolo_rx_t *rx, const kolo_conn_spec_t *spec, const int *fds, int n)
 {
     kolo_wire_card_t card;
+    kolo_socket_t sockets[KOLO_TCP_MAX_SOCKETS];
+    plain(sockets, fds, n);
     test_fill_rx(rx, spec);
     assert_int_equal(kolo_wire_tcp.rx_setup(&side->ctx, rx, &card), KOLO_OK);
-    assert_int_equal(kolo_tcp_conn_attach(rx->priv, &side->ctx, fds, (uint32_t)n), KOLO_OK);
+    assert_int_equal(kolo_tcp_conn_attach(rx->priv, &side->ctx, sockets, (uint32_t)n), KOLO_OK);
 }
 
 static inline int open_descriptors(void)

@@ -95,16 +95,13 @@ static kolo_status_t write_frames(kolo_tcp_conn_t *conn, uint32_t index)
 {
     kolo_tcp_out_t *out = &conn->outs[index];
     struct iovec iov[MAX_IOV];
-    struct msghdr msg = {.msg_iov = iov};
     uint32_t skip = out->sent;
     int n = 0;
     for (uint64_t slot = out->slot; slot != conn->routed && n + 2 <= MAX_IOV;
          slot = first_of(conn, index, slot + 1), skip = 0)
         n += frame_iov(conn, slot, skip, iov + n);
     KOLO_FAIL_POINT("wire.tcp.write");
-    msg.msg_iovlen = (size_t)n;
-    ssize_t wrote = n == 1 ? send(out->sock->fd, iov[0].iov_base, iov[0].iov_len, MSG_NOSIGNAL | MSG_DONTWAIT)
-                           : sendmsg(out->sock->fd, &msg, MSG_NOSIGNAL | MSG_DONTWAIT);
+    ssize_t wrote = kolo_socket_send(&out->sock->socket, iov, n);
     if (wrote >= 0) {
         frames_written(conn, index, (size_t)wrote);
     } else if (errno == EAGAIN) {
