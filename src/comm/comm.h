@@ -254,28 +254,29 @@ kolo_status_t kolo_handle_quiet(kolo_comm_t comm, const _Atomic uint32_t *abort,
 /* The error of a call that this state does not allow: not ready, finalized, failed. */
 kolo_status_t kolo_handle_refuse(kolo_comm_t comm, int state);
 
-/* ---- init.c / teardown.c ---- */
-/* `what` names the function whose config it is. */
-kolo_status_t kolo_body_new(int rank, int nranks, const kolo_config_t *config, const kolo_body_t *parent,
-                            const char *what, kolo_body_t **body);
-/* After body->oob is open: peers, topology, tuning, agreement, wires. Blocking. */
-kolo_status_t kolo_body_setup(kolo_body_t *body);
-/* Takes back what kolo_body_setup() has made; the oob stays. */
-void kolo_body_unset(kolo_body_t *body);
-/* Init or split is over: READY or FAILED, and those who wait are told. */
-void kolo_body_started(kolo_body_t *body, kolo_status_t status, const char *what);
-/* What the call that has made a child with `status` returns. All ranks have agreed that the child is there, so a
- * loss since then fails its operations and not its making: an error on some ranks alone would send them another
- * way. */
-kolo_status_t kolo_body_made(const kolo_body_t *body, kolo_status_t status);
-/* Nobody is inside any more: frees everything and gives the handle back. Never waits for a peer. */
-void kolo_body_free(kolo_body_t *body);
+/* Draws the next ticket of the communicator; fails when it is being aborted or destroyed. */
+kolo_status_t kolo_ticket_draw(kolo_comm_t comm, uint64_t *ticket);
+/* Waits for the ticket's turn; fails when the communicator cannot run operations (the turn must be ended all the
+ * same). Until kolo_ticket_end() this thread owns the communicator. */
+kolo_status_t kolo_ticket_wait_slow(kolo_comm_t comm, uint64_t ticket);
+static inline kolo_status_t kolo_ticket_wait(kolo_comm_t comm, uint64_t ticket)
+{
+    bool mine = atomic_load_explicit(&comm->done, memory_order_acquire) == ticket &&
+                atomic_load_explicit(&comm->state, memory_order_acquire) == KOLO_COMM_READY;
+    return KOLO_LIKELY(mine) ? KOLO_OK : kolo_ticket_wait_slow(comm, ticket);
+}
+static inline void kolo_ticket_end(kolo_comm_t comm, uint64_t ticket)
+{
+    atomic_store_explicit(&comm->done, ticket + 1, memory_order_release);
+    kolo_gate_open_if_joined(&comm->gate);
+}
+
+/* ---- life/teardown.c, life/init.c ---- */
 /* The abort flag is set: wakes whoever waits. last_error, if not NULL: and peers hear that this rank gave up, and
  * that this was said before (may be empty). */
 void kolo_body_interrupt(kolo_body_t *body, const char *last_error);
 /* Notes the calling thread's last error as the communicator's and moves it to FAILED (or ABORTED). */
 kolo_status_t kolo_body_fail(kolo_body_t *body, kolo_status_t status);
-kolo_status_t kolo_config_check(const kolo_config_t *config, const char *what);
 /* Runs fn(arg) on a detached thread that counts as a visitor: fn ends with kolo_handle_leave(body->handle). */
 kolo_status_t kolo_body_background(kolo_body_t *body, void *(*fn)(void *), void *arg);
 
@@ -289,53 +290,17 @@ void kolo_lost_refused(kolo_body_t *body, const kolo_call_t *calls, size_t count
 kolo_status_t kolo_lost_watch(kolo_body_t *body);
 void kolo_lost_started(kolo_body_t *body);
 
-/* ---- child.c ---- */
-/* Making a communicator from another; the first member of what split, shrink and grow keep. Allocated; kolo_start()
- * frees it, at the latest when run() has returned. */
-typedef struct kolo_start {
-    kolo_comm_t parent;
-    uint64_t ticket; /* of the parent, if has_ticket: run() waits for its turn and ends it by kolo_start_leave() */
-    bool has_ticket, background, counted;       /* counted: among the parent's turns */
-    bool left;                                  /* the parent is not needed any more */
-    kolo_body_t *child;                         /* NULL: this rank only takes part */
-    kolo_status_t (*run)(struct kolo_start *s); /* makes the child ready, or fails */
-    const char *what;                           /* "comm_split", for messages */
-} kolo_start_t;
-kolo_status_t kolo_start_check(kolo_comm_t parent, kolo_comm_t *newcomm, const kolo_config_t *config,
-                               const char *what);
-kolo_status_t kolo_start(kolo_start_t *s, bool has_child, bool ticket, kolo_comm_t *newcomm,
-                         const kolo_config_t *config);
-/* The parent's turn is over: its operations go on, and in the background it may be destroyed while the child is
- * being made. Again does nothing. */
-void kolo_start_leave(kolo_start_t *s);
-/* kolo_comm_abort(): whoever is being made from this communicator is aborted too. */
-void kolo_start_abort_all(kolo_comm_t parent);
-/* The out-of-band object of the child; takes oob_child. */
-kolo_status_t kolo_child_open(kolo_body_t *child, int rank, int nranks, kolo_oob_child_t *oob_child, uint64_t label,
-                              const uint8_t *addresses);
-/* lend.c: rank r of `body` is rank members[r] of those that `cards` are of. Its set-up then meets and agrees
- * without asking. _end: `body` is set up, or never will be. */
-kolo_status_t kolo_body_borrow(kolo_body_t *body, const kolo_peer_card_t *cards, const kolo_agreed_t *agreed,
-                               const int *members);
-void kolo_body_borrow_end(kolo_body_t *body);
+/* ---- revoke.c ---- */
+/* The ranks have agreed that those in `out`, but not those in `named` (maps), are lost. */
+void kolo_body_note_lost(kolo_body_t *body, const uint8_t *out, const uint8_t *named);
+
+/* ---- crowded.c ---- */
 /* Cores that the ranks of one host have together (launchers may bind each to cores of its own), at least 1. */
 uint32_t kolo_cores_of_node(const kolo_member_t *m, int node);
 /* Must ranks of this host share cores? Then `text` says which. */
 bool kolo_cores_shared(const kolo_member_t *m, int node, char *text, size_t bytes);
 /* Logs it, once per process and host. */
 void kolo_cores_warn(const kolo_body_t *body);
-/* Two steps of kolo_body_setup(); both need all ranks. */
-kolo_status_t kolo_body_meet(kolo_body_t *body);
-kolo_status_t kolo_body_agree(kolo_body_t *body);
-/* The child could not be set up because a member went. Adds whom the parent has lost: that is most likely why. */
-kolo_status_t kolo_child_blame(kolo_body_t *child, kolo_status_t status);
-/* Sets the child up, on all its ranks or on none. KOLO_ERR_REMOTE with *again: a rank was lost meanwhile; what was
- * set up is taken back, and the child's oob may serve to begin again without `out` (a map). */
-kolo_status_t kolo_child_settle(kolo_body_t *child, uint64_t deadline_ns, bool *again, uint8_t *out);
-
-/* ---- revoke.c ---- */
-/* The ranks have agreed that those in `out`, but not those in `named` (maps), are lost. */
-void kolo_body_note_lost(kolo_body_t *body, const uint8_t *out, const uint8_t *named);
 
 /* ---- connect.c ---- */
 /* Binds and, where needed, connects a plan. Takes ownership of the plan, also on failure. */
@@ -361,20 +326,7 @@ void kolo_body_disconnect(kolo_body_t *body);
 bool kolo_body_pair_refs(const kolo_body_t *body, uint32_t peer);
 bool kolo_body_pair_ll(const kolo_body_t *body, uint32_t peer);
 
-/* ---- enqueue.c ---- */
-kolo_status_t kolo_check_op(const kolo_call_t *call, const char *what);
-
-/* ---- deep_check.c: for KOLO_CHECK=deep ---- */
-/* The buffers of a call (these bytes of them; of a v form, its parts): readable, writable, of this process. */
-kolo_status_t kolo_deep_check(const kolo_call_t *call, uint64_t src_bytes, uint64_t dst_bytes, const char *what);
-/* No message of a group is received into a buffer of another. */
-kolo_status_t kolo_deep_check_group(const kolo_call_t *calls, size_t count);
-/* All ranks have passed the same to the collective whose turn it is. Waits for all ranks. */
-kolo_status_t kolo_deep_check_ranks(const kolo_call_t *call);
-static inline bool kolo_deep(void)
-{
-    return KOLO_UNLIKELY(kolo_comm_options.check == KOLO_CHECK_DEEP);
-}
+/* ---- words ---- */
 
 /* kolo_type_size() for our own calls, which need not go through the loader's table. */
 static inline size_t kolo_type_bytes(kolo_type_t type)
@@ -382,145 +334,6 @@ static inline size_t kolo_type_bytes(kolo_type_t type)
     static const unsigned char sizes[KOLO_TYPE_COUNT] = {1, 1, 4, 4, 8, 8, 2, 2, 4, 8, 1, 1};
     return (unsigned)type < KOLO_TYPE_COUNT ? sizes[type] : 0;
 }
-
-/* ---- launch.c ---- */
-/* Checks done: runs the call now, queues it on its stream, or adds it to the open group. */
-kolo_status_t kolo_call_submit(kolo_call_t *call);
-/* Draws the next ticket of the communicator; fails when it is being aborted or destroyed. */
-kolo_status_t kolo_ticket_draw(kolo_comm_t comm, uint64_t *ticket);
-/* Waits for the ticket's turn; fails when the communicator cannot run operations (the turn must be ended all the
- * same). Until kolo_ticket_end() this thread owns the communicator. */
-kolo_status_t kolo_ticket_wait_slow(kolo_comm_t comm, uint64_t ticket);
-static inline kolo_status_t kolo_ticket_wait(kolo_comm_t comm, uint64_t ticket)
-{
-    bool mine = atomic_load_explicit(&comm->done, memory_order_acquire) == ticket &&
-                atomic_load_explicit(&comm->state, memory_order_acquire) == KOLO_COMM_READY;
-    return KOLO_LIKELY(mine) ? KOLO_OK : kolo_ticket_wait_slow(comm, ticket);
-}
-static inline void kolo_ticket_end(kolo_comm_t comm, uint64_t ticket)
-{
-    atomic_store_explicit(&comm->done, ticket + 1, memory_order_release);
-    kolo_gate_open_if_joined(&comm->gate);
-}
-/* The turn of a call, but for its end: waits for it, runs the call, notes failure. */
-kolo_status_t kolo_call_turn(const kolo_call_t *call, uint64_t ticket);
-/* Would the call, whose turn it is, find all its connections? */
-bool kolo_call_connected(const kolo_call_t *call);
-/* A collective whose turn it is, in steps, of which none waits; `call` stays, the rest is zero at first. step: as
- * a task's. end: after step has said how it came out, or to give it up. */
-typedef struct {
-    const kolo_call_t *call;
-    bool begun, connecting, running;
-    kolo_memo_t *memo;
-    kolo_plan_t *plan; /* whose connections are being made */
-    kolo_making_t *making;
-    kolo_task_t task;
-} kolo_coll_run_t;
-kolo_status_t kolo_coll_step(kolo_coll_run_t *run, bool *moved);
-void kolo_coll_end(kolo_coll_run_t *run, kolo_status_t status);
-/* Runs a collective whose turn it is. */
-kolo_status_t kolo_call_run(const kolo_call_t *call);
-void kolo_body_wait_init(kolo_body_t *body, kolo_wait_t *wait, kolo_task_t *task);
-/* Copies the caller's count arrays and the user operator into the call; disown frees them. */
-kolo_status_t kolo_call_own(kolo_call_t *call);
-void kolo_call_disown(kolo_call_t *call);
-
-/* ---- first_use.c ---- */
-/* Must these calls of a communicator that does not block go on in the background? They have a ticket. */
-bool kolo_first_use_needed(kolo_comm_t comm, uint64_t ticket, const kolo_call_t *calls, size_t count);
-/* READY becomes CONNECTING, and READY again when the operation is complete and its ticket ended; whoever ends it is
- * a visitor. */
-kolo_status_t kolo_first_use_begin(kolo_comm_t comm);
-void kolo_first_use_over(kolo_comm_t comm);
-/* A call without a stream: here if it is connected, else in the background (KOLO_IN_PROGRESS). Ends the ticket. */
-kolo_status_t kolo_first_use_submit(const kolo_call_t *call, uint64_t ticket);
-
-/* ---- group.c: collecting ---- */
-bool kolo_group_open(void);
-bool kolo_group_has_calls(void);
-kolo_status_t kolo_group_add(kolo_call_t *call);
-kolo_status_t kolo_group_add_init(kolo_body_t *body); /* an init whose background thread group_end waits for */
-
-/* ---- p2p.c ---- */
-/* Sends and receives of one communicator that run together, in lanes: one per peer and direction, in which the
- * messages follow each other in the order of the calls. Lanes do not wait for each other, not even to connect. */
-typedef struct kolo_p2p {
-    kolo_body_t *body;
-    const kolo_call_t *calls;
-    size_t count, nlanes, open; /* open: lanes that are not over */
-    struct kolo_p2p_lane *lanes;
-    size_t *next;                   /* by call: the next one of its lane */
-    bool connecting;                /* some lane still makes its connections */
-    const kolo_exec_turns_t *turns; /* NULL, or when each buffer is there, and what comes after it */
-} kolo_p2p_t;
-/* Copies the messages to oneself and begins the rest. `calls` stays as it is until end. */
-kolo_status_t kolo_p2p_begin(kolo_body_t *body, const kolo_call_t *calls, size_t count, kolo_p2p_t *p2p);
-/* KOLO_OK when all are over; else KOLO_IN_PROGRESS, with *moved set if anything was done, or failed. */
-kolo_status_t kolo_p2p_step(kolo_p2p_t *p2p, bool *moved);
-/* While it waits: do the peers live? */
-kolo_status_t kolo_p2p_check(kolo_p2p_t *p2p);
-void kolo_p2p_describe(void *p2p, char *buf, size_t bytes);
-/* Ranks that it waits for, in turn if there are more; returns how many. */
-size_t kolo_p2p_awaited(kolo_p2p_t *p2p, int *ranks, size_t most);
-/* Cancels what is not over, and frees. After a begin that failed: nothing. */
-void kolo_p2p_end(kolo_p2p_t *p2p);
-/* All connections that messages to (send) or from a peer may need, whatever their size; returns how many. */
-#define KOLO_P2P_CONNECTIONS 3
-uint32_t kolo_p2p_connections(const kolo_body_t *body, uint32_t peer, bool send, kolo_plan_conn_t *keys,
-                              kolo_proto_t *protos);
-kolo_status_t kolo_p2p_start_plan(kolo_body_t *body, kolo_bound_t *bound, const kolo_part_t *src,
-                                  const kolo_part_t *dst, kolo_task_t *task);
-void kolo_p2p_fill_small(kolo_body_t *body, kolo_task_t *task, uint64_t bytes);
-/* p2p_single.c: one send or receive to another rank whose turn it is. */
-kolo_status_t kolo_p2p_run_single(const kolo_call_t *call);
-bool kolo_p2p_connected(const kolo_call_t *call);
-void kolo_p2p_forget(kolo_body_t *body);
-/* Begins one message whose turn it is, and makes what it needs to have connections. `part` stays while it runs. */
-kolo_status_t kolo_p2p_start(const kolo_call_t *call, kolo_part_t *part, kolo_task_t *task);
-/* Where a group notes which lane is that of a peer; zero when none is being taken in. */
-kolo_status_t kolo_p2p_lane_of(kolo_body_t *body, uint32_t peer, bool send, uint32_t **lane);
-/* Are the connections of messages to or from this peer made? */
-bool kolo_p2p_pair_is_up(kolo_body_t *body, uint32_t peer, bool send);
-
-/* ---- share.c: running ---- */
-/* One communicator's calls of one group: a machine in steps, so that one thread drives many. */
-typedef struct kolo_share {
-    kolo_comm_t comm;
-    uint64_t ticket;
-    kolo_call_t *calls, *messages; /* all of them, in order; copies of the sends and receives */
-    size_t count, nmessages, capacity;
-    bool sync;      /* group_end waits for it */
-    bool first_use; /* of a communicator that does not block: it connects, and tells so itself */
-    int stream;     /* index of one of its streams among those of the group, -1: none */
-    /* while it runs */
-    bool drawn, turn, refused, pairing, colling;
-    size_t at; /* the collective that runs, or is next */
-    kolo_coll_run_t coll;
-    kolo_p2p_t p2p;
-    uint64_t coll_deadline_ns, pairs_deadline_ns;
-    /* then */
-    _Atomic bool over;
-    kolo_status_t status; /* not KOLO_OK before it is over: it is to end so */
-    char text[KOLO_ERROR_TEXT_BYTES];
-} kolo_share_t;
-/* Runs them side by side until all are over; `ended` is called for each that is. */
-void kolo_shares_run(kolo_share_t **shares, size_t count, void (*ended)(kolo_share_t *share, void *arg), void *arg);
-/* A share with a ticket that will not run, by the thread's last error: its turn passes. */
-void kolo_share_skip(kolo_share_t *share, kolo_status_t status);
-
-/* ---- mismatch.c ---- */
-/* After body->oob is open: from now on peers may ask what this rank is in. */
-void kolo_mismatch_open(kolo_body_t *body);
-/* The `look` of a collective's wait (arg: its task): has a peer turned out to be in another operation? After
- * KOLO_MISMATCH_MS, and then at growing intervals, asks the ranks that the task waits for. */
-kolo_status_t kolo_mismatch_look(void *arg);
-/* The same for one that still makes its connections, and waits for `rank` (-1: nobody). */
-kolo_status_t kolo_mismatch_look_connecting(kolo_body_t *body, uint64_t operation, int rank);
-/* A collective has failed by what a slot brought: others may wait for this rank, and are told. */
-void kolo_mismatch_met(const kolo_task_t *task);
-/* The `look` of a send or receive (arg: its task), and of those of a group (arg: the kolo_p2p_t). */
-kolo_status_t kolo_mismatch_look_pair(void *arg);
-kolo_status_t kolo_mismatch_look_pairs(void *arg);
 /* What a call is, as a word. */
 static inline uint64_t kolo_mismatch_word(const kolo_call_t *call)
 {
@@ -529,38 +342,5 @@ static inline uint64_t kolo_mismatch_word(const kolo_call_t *call)
     int way = call->kind == KOLO_CALL_SEND ? KOLO_P2P_WORD_SEND : KOLO_P2P_WORD_RECV;
     return kolo_signature(KOLO_COLL_P2P, (int)call->type, way, call->root, call->count);
 }
-/* Puts a send or receive on the board, before it connects or waits; kolo_mismatch_open_pairs() was called once. */
-kolo_status_t kolo_mismatch_open_pairs(kolo_body_t *body);
-/* They end: a mismatch that data brought is put into words, and shown to those who wait for this rank. */
-kolo_status_t kolo_mismatch_end_pairs(const kolo_call_t *calls, size_t count, kolo_status_t status);
-void kolo_mismatch_begin_pair(kolo_body_t *body, const kolo_call_t *call, kolo_p2p_way_t way);
-/* The same in parts, for a caller that knows the word, and may know that the send is not firm. Firm: it certainly
- * needs its receive, to connect, to have its memory read, or for room in the queue. */
-bool kolo_mismatch_is_firm(kolo_body_t *body, int peer, kolo_p2p_way_t way, uint64_t bytes);
-static inline void kolo_mismatch_show_pair(kolo_body_t *body, const kolo_call_t *call, kolo_p2p_way_t way,
-                                           uint64_t word, bool firm)
-{
-    bool send = call->kind == KOLO_CALL_SEND;
-    if (call->count == 0) return; /* such a message may end without the other side */
-    kolo_board_begin(&body->pairs[call->root], send ? KOLO_BOARD_SEND : KOLO_BOARD_RECV,
-                     way == KOLO_P2P_LL ? KOLO_BOARD_LINES : KOLO_BOARD_SLOTS, word, firm);
-}
-
-/* ---- ask_around.c ---- */
-/* From now on peers who ask are told what is in the flight record; until it goes. */
-void kolo_survey_open(kolo_body_t *body);
-void kolo_survey_close(kolo_body_t *body);
-/* An operation ran into its time limit: asks the others and adds to the thread's error text who keeps it waiting.
- */
-void kolo_survey_time_out(kolo_body_t *body);
-
-/* ---- userop.c ---- */
-void kolo_registrations_free(kolo_body_t *body);
-
-/* ---- stream.c ---- */
-kolo_status_t kolo_stream_push(void *stream, void (*fn)(void *), void *arg);
-/* The first error of the queue, reported by synchronize. */
-void kolo_stream_note(void *stream, kolo_status_t status);
-bool kolo_stream_valid(void *stream);
 
 #endif

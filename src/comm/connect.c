@@ -5,7 +5,7 @@
  * same call, so what is connected at one end is connected at the other.
  */
 #include "base/failpoint.h"
-#include "comm/comm.h"
+#include "comm/call/call.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -5,7 +5,7 @@
  */
 #include "base/clock.h"
 #include "base/log.h"
-#include "comm/comm.h"
+#include "comm/call/call.h"
 
 #include <stdio.h>
 #include <stdlib.h>

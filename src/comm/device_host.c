@@ -5,7 +5,7 @@
  * executor's thread is the only one that runs them, so they take no turns.
  */
 #include "base/clock.h"
-#include "comm/comm.h"
+#include "comm/call/call.h"
 
 #include <limits.h>
 #include <stdlib.h>

@@ -4,7 +4,8 @@
  * this host, whose GPUs reach each other, and one of the ranks with this rank's place on the other hosts, on their
  * CPUs. They live and end with the one they are made for, which tells the user what becomes of them.
  */
-#include "comm/comm.h"
+#include "comm/call/call.h"
+#include "comm/life/life.h"
 #include "exec/levels/levels.h"
 
 #include <stdio.h>

@@ -6,7 +6,7 @@
  * and what was under way.
  */
 #include "base/log.h"
-#include "comm/comm.h"
+#include "comm/call/call.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -3,7 +3,7 @@
  * The slow half of what a communicator writes into its flight record: opening it with who is where, calls that wait
  * in a queue, waits that turn out to be long, and groups.
  */
-#include "comm/comm.h"
+#include "comm/call/call.h"
 
 #include <stdio.h>
 

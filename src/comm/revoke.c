@@ -4,7 +4,7 @@
  * news floods over the out-of-band connections (member/news.c); what it does on a rank is in lost.c. And the
  * question who is lost.
  */
-#include "comm/comm.h"
+#include "comm/call/call.h"
 
 #include <stdlib.h>
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Two ranks have called different things, found out by their boards (board.c) or by what one has sent to the other
- * (comm/mismatch.c). Then nobody goes on: who is not told would wait for one of them, take its leaving for a death,
- * or go on with what it should not have got. So the first difference that a rank learns of goes round like the loss
- * of a rank, ahead of it on each connection.
+ * (comm/call/mismatch.c). Then nobody goes on: who is not told would wait for one of them, take its leaving for a
+ * death, or go on with what it should not have got. So the first difference that a rank learns of goes round like
+ * the loss of a rank, ahead of it on each connection.
  */
 #include "diag/state.h"
 #include "member/life.h"

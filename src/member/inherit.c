@@ -14,8 +14,8 @@
  *     still be in their turn there, and never come. It does not end a shrink: ranks shrink what was revoked, and
  *     hear of that in any order.
  *
- * How the parent ends here (abort, destroy) is not told: comm/child.c sees to that. What comes when the set-up is
- * over is the child's to find out.
+ * How the parent ends here (abort, destroy) is not told: comm/life/child.c sees to that. What comes when the set-up
+ * is over is the child's to find out.
  *
  * Locks: `tree`, then the parent's, then the child's. A child's link to its parent is under `tree`, the parent's
  * list of children under its own lock.

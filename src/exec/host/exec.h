@@ -2,7 +2,8 @@
  *
  * The host executor. A task is one operation of one rank in flight: a bound plan, or a flat loop. Tasks are
  * resumable: kolo_task_step() does what can be done now and returns KOLO_IN_PROGRESS instead of waiting, so that
- * one thread can drive several communicators (groups). The caller owns the waiting (kolo_task_run, comm/group.c).
+ * one thread can drive several communicators (groups). The caller owns the waiting (kolo_task_run,
+ * comm/call/group.c).
  */
 #ifndef KOLO_EXEC_HOST_EXEC_H
 #define KOLO_EXEC_HOST_EXEC_H

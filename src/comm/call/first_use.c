@@ -4,7 +4,7 @@
  * caller. The first of its kind has to make them, for which its peers must come: it goes on in the background, the
  * asynchronous error says so until it is complete, and other operations are refused meanwhile.
  */
-#include "comm/comm.h"
+#include "comm/call/call.h"
 
 #include <stdlib.h>
 

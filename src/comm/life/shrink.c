@@ -8,7 +8,7 @@
  * good for nothing but destroy afterwards. The moves are those of NCCL's ncclCommShrink, and a list that names
  * nobody.
  */
-#include "comm/comm.h"
+#include "comm/life/life.h"
 
 #include "base/clock.h"
 #include "base/failpoint.h"

@@ -5,7 +5,7 @@
  * one go to it: shares that have a stream in common go there together, for their order behind each other would be
  * this rank's own; all streams of such a lot meet before and after it.
  */
-#include "comm/comm.h"
+#include "comm/call/call.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -5,7 +5,7 @@
  */
 #include "base/log.h"
 #include "base/process.h"
-#include "comm/comm.h"
+#include "comm/call/call.h"
 #include "diag/verdict.h"
 
 #include <stdio.h>

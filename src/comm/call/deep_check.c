@@ -5,7 +5,7 @@
  * pass the same arguments? The first two are asked in the call that brings the mistake, the last one, out of band,
  * when the turn of the operation has come.
  */
-#include "comm/comm.h"
+#include "comm/call/call.h"
 
 #include <errno.h>
 #include <inttypes.h>

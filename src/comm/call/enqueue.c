@@ -3,7 +3,7 @@
  * The public collectives: each checks its arguments and submits a call. Checks that cost nothing are always on;
  * KOLO_CHECK adds the touching of buffers.
  */
-#include "comm/comm.h"
+#include "comm/call/call.h"
 
 #include <inttypes.h>
 #include <string.h>

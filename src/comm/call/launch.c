@@ -5,55 +5,12 @@
  */
 #include "base/failpoint.h"
 #include "base/log.h"
-#include "comm/comm.h"
+#include "comm/call/call.h"
 
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* ---- tickets ---- */
-
-kolo_status_t kolo_ticket_draw(kolo_comm_t comm, uint64_t *ticket)
-{
-    if (KOLO_UNLIKELY(atomic_load_explicit(&comm->state, memory_order_acquire) == KOLO_COMM_CONNECTING))
-        return kolo_handle_refuse(comm, KOLO_COMM_CONNECTING);
-    uint64_t t = atomic_load_explicit(&comm->tickets, memory_order_relaxed);
-    atomic_store_explicit(&comm->tickets, t + 1, memory_order_release);
-    kolo_fence_light(); /* the other half is kolo_fence_cores() in kolo_handle_retire() */
-    *ticket = t;
-    if (KOLO_LIKELY(atomic_load_explicit(&comm->magic, memory_order_acquire) == KOLO_COMM_MAGIC)) return KOLO_OK;
-    kolo_ticket_wait(comm, t);
-    kolo_ticket_end(comm, t);
-    return kolo_fail(KOLO_ERR_ABORTED, "%s rank %d was aborted", comm->name, comm->rank);
-}
-
-static void describe_turn(void *arg, char *buf, size_t bytes)
-{
-    const struct kolo_comm *h = arg;
-    snprintf(buf, bytes, "the operations called before this one on %s rank %d", h->name, h->rank);
-}
-
-kolo_status_t kolo_ticket_wait_slow(kolo_comm_t comm, uint64_t ticket)
-{
-    if (KOLO_UNLIKELY(atomic_load_explicit(&comm->done, memory_order_acquire) != ticket)) {
-        /* no abort flag: those before us have it, and turns must end in order */
-        kolo_wait_t wait;
-        kolo_wait_init(&wait, NULL, 0, describe_turn, comm, 1);
-        kolo_gate_join(&comm->gate);
-        for (;;) { /* without abort and deadline the wait itself cannot fail */
-            uint32_t gate = kolo_gate_ticket(&comm->gate);
-            if (atomic_load(&comm->done) == ticket) break;
-            kolo_gate_wait(&comm->gate, gate, &wait);
-        }
-        kolo_gate_quit(&comm->gate);
-    }
-    int state = atomic_load_explicit(&comm->state, memory_order_acquire);
-    if (KOLO_LIKELY(state == KOLO_COMM_READY)) return KOLO_OK;
-    if (state == KOLO_COMM_CONNECTING) return KOLO_OK; /* it is the one that connects, or was called before */
-    if (state == KOLO_COMM_FINALIZING && ticket < atomic_load(&comm->last_ticket)) return KOLO_OK;
-    return kolo_handle_refuse(comm, state);
-}
 
 /* ---- choice and binding ---- */
 

@@ -3,7 +3,7 @@
  * The collectives whose parts have unequal lengths: all_gatherv, reduce_scatterv, all_to_allv. They run the plans
  * of their even forms over tables of parts.
  */
-#include "comm/comm.h"
+#include "comm/call/call.h"
 
 #include <stdlib.h>
 

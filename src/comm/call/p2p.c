@@ -7,7 +7,7 @@
  * here.
  */
 #include "base/failpoint.h"
-#include "comm/comm.h"
+#include "comm/call/call.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -6,7 +6,7 @@
  * the child is ready, what the parent comes to know of its members (lost, cut off, revoked) ends the start on all.
  */
 #include "base/failpoint.h"
-#include "comm/comm.h"
+#include "comm/life/life.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -5,7 +5,7 @@
  * (kolo_config_t.split_share). Two exchanges of the set-up become one barrier, which also makes the connections by
  * which the ranks hear of each other's end. Sizes of slots are the parent's: the least that suits any of its ranks.
  */
-#include "comm/comm.h"
+#include "comm/life/life.h"
 
 #include <stdlib.h>
 

@@ -18,7 +18,8 @@
  * over; destroy waits for the turn. What other ranks do with their handle of the parent (destroy it, abort it, give
  * it up) does not matter to the child.
  */
-#include "comm/comm.h"
+#include "comm/call/call.h"
+#include "comm/life/life.h"
 
 #include "base/clock.h"
 #include "base/failpoint.h"

@@ -3,7 +3,7 @@
  * User operators, and memory registration. An operator is a place in the communicator's table; its number is what
  * kolo_op_t holds. Creating and destroying are local.
  */
-#include "comm/comm.h"
+#include "comm/call/call.h"
 #include "exec/host/reduce_types.h"
 #include "mem/range.h"
 

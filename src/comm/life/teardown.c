@@ -4,7 +4,8 @@
  */
 #include "base/failpoint.h"
 #include "base/log.h"
-#include "comm/comm.h"
+#include "comm/call/call.h"
+#include "comm/life/life.h"
 
 #include <stdio.h>
 #include <stdlib.h>

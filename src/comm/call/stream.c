@@ -3,7 +3,7 @@
  * Streams and events on the CPU: an ordered queue of functions with a thread of its own. Errors of operations are
  * noted in the stream and handed out by synchronize.
  */
-#include "comm/comm.h"
+#include "comm/call/call.h"
 
 #include <stdio.h>
 #include <stdlib.h>

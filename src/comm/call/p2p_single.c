@@ -4,7 +4,7 @@
  * kept from call to call, so that a small message costs no lookup and no allocation.
  */
 #include "base/failpoint.h"
-#include "comm/comm.h"
+#include "comm/call/call.h"
 
 #include <stdlib.h>
 

@@ -5,7 +5,8 @@
  */
 #include "base/failpoint.h"
 #include "base/log.h"
-#include "comm/comm.h"
+#include "comm/call/call.h"
+#include "comm/life/life.h"
 
 #include <errno.h>
 #include <stdio.h>

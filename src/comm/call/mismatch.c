@@ -7,7 +7,7 @@
  * ends count how many they have begun.
  */
 #include "base/clock.h"
-#include "comm/comm.h"
+#include "comm/call/call.h"
 
 #include <inttypes.h>
 #include <stddef.h>

@@ -5,7 +5,8 @@
  */
 #include "base/failpoint.h"
 #include "base/test.h"
-#include "comm/comm.h"
+#include "comm/call/call.h"
+#include "comm/life/life.h"
 
 #include <poll.h>
 #include <string.h>

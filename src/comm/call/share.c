@@ -7,7 +7,7 @@
  */
 #include "base/clock.h"
 #include "base/failpoint.h"
-#include "comm/comm.h"
+#include "comm/call/call.h"
 
 #include <limits.h>
 #include <stdio.h>

@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A call, from its arguments to its end: checked (enqueue.c, deep_check.c), put aside (group.c, stream.c), its turn
+ * awaited and its way found (launch.c, p2p*.c), run alone or beside others (share.c), and what its peers are in
+ * when it does not come back (mismatch.c, ask_around.c).
+ */
+#ifndef KOLO_COMM_CALL_CALL_H
+#define KOLO_COMM_CALL_CALL_H
+
+#include "comm/comm.h"
+
+/* ---- enqueue.c ---- */
+kolo_status_t kolo_check_op(const kolo_call_t *call, const char *what);
+
+/* ---- deep_check.c: for KOLO_CHECK=deep ---- */
+/* The buffers of a call (these bytes of them; of a v form, its parts): readable, writable, of this process. */
+kolo_status_t kolo_deep_check(const kolo_call_t *call, uint64_t src_bytes, uint64_t dst_bytes, const char *what);
+/* No message of a group is received into a buffer of another. */
+kolo_status_t kolo_deep_check_group(const kolo_call_t *calls, size_t count);
+/* All ranks have passed the same to the collective whose turn it is. Waits for all ranks. */
+kolo_status_t kolo_deep_check_ranks(const kolo_call_t *call);
+static inline bool kolo_deep(void)
+{
+    return KOLO_UNLIKELY(kolo_comm_options.check == KOLO_CHECK_DEEP);
+}
+
+/* ---- launch.c ---- */
+/* Checks done: runs the call now, queues it on its stream, or adds it to the open group. */
+kolo_status_t kolo_call_submit(kolo_call_t *call);
+/* The turn of a call, but for its end: waits for it, runs the call, notes failure. */
+kolo_status_t kolo_call_turn(const kolo_call_t *call, uint64_t ticket);
+/* Would the call, whose turn it is, find all its connections? */
+bool kolo_call_connected(const kolo_call_t *call);
+/* A collective whose turn it is, in steps, of which none waits; `call` stays, the rest is zero at first. step: as
+ * a task's. end: after step has said how it came out, or to give it up. */
+typedef struct {
+    const kolo_call_t *call;
+    bool begun, connecting, running;
+    kolo_memo_t *memo;
+    kolo_plan_t *plan; /* whose connections are being made */
+    kolo_making_t *making;
+    kolo_task_t task;
+} kolo_coll_run_t;
+kolo_status_t kolo_coll_step(kolo_coll_run_t *run, bool *moved);
+void kolo_coll_end(kolo_coll_run_t *run, kolo_status_t status);
+/* Runs a collective whose turn it is. */
+kolo_status_t kolo_call_run(const kolo_call_t *call);
+void kolo_body_wait_init(kolo_body_t *body, kolo_wait_t *wait, kolo_task_t *task);
+/* Copies the caller's count arrays and the user operator into the call; disown frees them. */
+kolo_status_t kolo_call_own(kolo_call_t *call);
+void kolo_call_disown(kolo_call_t *call);
+
+/* ---- first_use.c ---- */
+/* Must these calls of a communicator that does not block go on in the background? They have a ticket. */
+bool kolo_first_use_needed(kolo_comm_t comm, uint64_t ticket, const kolo_call_t *calls, size_t count);
+/* READY becomes CONNECTING, and READY again when the operation is complete and its ticket ended; whoever ends it is
+ * a visitor. */
+kolo_status_t kolo_first_use_begin(kolo_comm_t comm);
+void kolo_first_use_over(kolo_comm_t comm);
+/* A call without a stream: here if it is connected, else in the background (KOLO_IN_PROGRESS). Ends the ticket. */
+kolo_status_t kolo_first_use_submit(const kolo_call_t *call, uint64_t ticket);
+
+/* ---- group.c: collecting ---- */
+bool kolo_group_open(void);
+bool kolo_group_has_calls(void);
+kolo_status_t kolo_group_add(kolo_call_t *call);
+kolo_status_t kolo_group_add_init(kolo_body_t *body); /* an init whose background thread group_end waits for */
+
+/* ---- p2p.c ---- */
+/* Sends and receives of one communicator that run together, in lanes: one per peer and direction, in which the
+ * messages follow each other in the order of the calls. Lanes do not wait for each other, not even to connect. */
+typedef struct kolo_p2p {
+    kolo_body_t *body;
+    const kolo_call_t *calls;
+    size_t count, nlanes, open; /* open: lanes that are not over */
+    struct kolo_p2p_lane *lanes;
+    size_t *next;                   /* by call: the next one of its lane */
+    bool connecting;                /* some lane still makes its connections */
+    const kolo_exec_turns_t *turns; /* NULL, or when each buffer is there, and what comes after it */
+} kolo_p2p_t;
+/* Copies the messages to oneself and begins the rest. `calls` stays as it is until end. */
+kolo_status_t kolo_p2p_begin(kolo_body_t *body, const kolo_call_t *calls, size_t count, kolo_p2p_t *p2p);
+/* KOLO_OK when all are over; else KOLO_IN_PROGRESS, with *moved set if anything was done, or failed. */
+kolo_status_t kolo_p2p_step(kolo_p2p_t *p2p, bool *moved);
+/* While it waits: do the peers live? */
+kolo_status_t kolo_p2p_check(kolo_p2p_t *p2p);
+void kolo_p2p_describe(void *p2p, char *buf, size_t bytes);
+/* Ranks that it waits for, in turn if there are more; returns how many. */
+size_t kolo_p2p_awaited(kolo_p2p_t *p2p, int *ranks, size_t most);
+/* Cancels what is not over, and frees. After a begin that failed: nothing. */
+void kolo_p2p_end(kolo_p2p_t *p2p);
+/* All connections that messages to (send) or from a peer may need, whatever their size; returns how many. */
+#define KOLO_P2P_CONNECTIONS 3
+uint32_t kolo_p2p_connections(const kolo_body_t *body, uint32_t peer, bool send, kolo_plan_conn_t *keys,
+                              kolo_proto_t *protos);
+kolo_status_t kolo_p2p_start_plan(kolo_body_t *body, kolo_bound_t *bound, const kolo_part_t *src,
+                                  const kolo_part_t *dst, kolo_task_t *task);
+void kolo_p2p_fill_small(kolo_body_t *body, kolo_task_t *task, uint64_t bytes);
+/* p2p_single.c: one send or receive to another rank whose turn it is. */
+kolo_status_t kolo_p2p_run_single(const kolo_call_t *call);
+bool kolo_p2p_connected(const kolo_call_t *call);
+void kolo_p2p_forget(kolo_body_t *body);
+/* Begins one message whose turn it is, and makes what it needs to have connections. `part` stays while it runs. */
+kolo_status_t kolo_p2p_start(const kolo_call_t *call, kolo_part_t *part, kolo_task_t *task);
+/* Where a group notes which lane is that of a peer; zero when none is being taken in. */
+kolo_status_t kolo_p2p_lane_of(kolo_body_t *body, uint32_t peer, bool send, uint32_t **lane);
+/* Are the connections of messages to or from this peer made? */
+bool kolo_p2p_pair_is_up(kolo_body_t *body, uint32_t peer, bool send);
+
+/* ---- share.c: running ---- */
+/* One communicator's calls of one group: a machine in steps, so that one thread drives many. */
+typedef struct kolo_share {
+    kolo_comm_t comm;
+    uint64_t ticket;
+    kolo_call_t *calls, *messages; /* all of them, in order; copies of the sends and receives */
+    size_t count, nmessages, capacity;
+    bool sync;      /* group_end waits for it */
+    bool first_use; /* of a communicator that does not block: it connects, and tells so itself */
+    int stream;     /* index of one of its streams among those of the group, -1: none */
+    /* while it runs */
+    bool drawn, turn, refused, pairing, colling;
+    size_t at; /* the collective that runs, or is next */
+    kolo_coll_run_t coll;
+    kolo_p2p_t p2p;
+    uint64_t coll_deadline_ns, pairs_deadline_ns;
+    /* then */
+    _Atomic bool over;
+    kolo_status_t status; /* not KOLO_OK before it is over: it is to end so */
+    char text[KOLO_ERROR_TEXT_BYTES];
+} kolo_share_t;
+/* Runs them side by side until all are over; `ended` is called for each that is. */
+void kolo_shares_run(kolo_share_t **shares, size_t count, void (*ended)(kolo_share_t *share, void *arg), void *arg);
+/* A share with a ticket that will not run, by the thread's last error: its turn passes. */
+void kolo_share_skip(kolo_share_t *share, kolo_status_t status);
+
+/* ---- mismatch.c ---- */
+/* After body->oob is open: from now on peers may ask what this rank is in. */
+void kolo_mismatch_open(kolo_body_t *body);
+/* The `look` of a collective's wait (arg: its task): has a peer turned out to be in another operation? After
+ * KOLO_MISMATCH_MS, and then at growing intervals, asks the ranks that the task waits for. */
+kolo_status_t kolo_mismatch_look(void *arg);
+/* The same for one that still makes its connections, and waits for `rank` (-1: nobody). */
+kolo_status_t kolo_mismatch_look_connecting(kolo_body_t *body, uint64_t operation, int rank);
+/* A collective has failed by what a slot brought: others may wait for this rank, and are told. */
+void kolo_mismatch_met(const kolo_task_t *task);
+/* The `look` of a send or receive (arg: its task), and of those of a group (arg: the kolo_p2p_t). */
+kolo_status_t kolo_mismatch_look_pair(void *arg);
+kolo_status_t kolo_mismatch_look_pairs(void *arg);
+/* Puts a send or receive on the board, before it connects or waits; kolo_mismatch_open_pairs() was called once. */
+kolo_status_t kolo_mismatch_open_pairs(kolo_body_t *body);
+/* They end: a mismatch that data brought is put into words, and shown to those who wait for this rank. */
+kolo_status_t kolo_mismatch_end_pairs(const kolo_call_t *calls, size_t count, kolo_status_t status);
+void kolo_mismatch_begin_pair(kolo_body_t *body, const kolo_call_t *call, kolo_p2p_way_t way);
+/* The same in parts, for a caller that knows the word, and may know that the send is not firm. Firm: it certainly
+ * needs its receive, to connect, to have its memory read, or for room in the queue. */
+bool kolo_mismatch_is_firm(kolo_body_t *body, int peer, kolo_p2p_way_t way, uint64_t bytes);
+static inline void kolo_mismatch_show_pair(kolo_body_t *body, const kolo_call_t *call, kolo_p2p_way_t way,
+                                           uint64_t word, bool firm)
+{
+    bool send = call->kind == KOLO_CALL_SEND;
+    if (call->count == 0) return; /* such a message may end without the other side */
+    kolo_board_begin(&body->pairs[call->root], send ? KOLO_BOARD_SEND : KOLO_BOARD_RECV,
+                     way == KOLO_P2P_LL ? KOLO_BOARD_LINES : KOLO_BOARD_SLOTS, word, firm);
+}
+
+/* ---- ask_around.c ---- */
+/* From now on peers who ask are told what is in the flight record; until it goes. */
+void kolo_survey_open(kolo_body_t *body);
+void kolo_survey_close(kolo_body_t *body);
+/* An operation ran into its time limit: asks the others and adds to the thread's error text who keeps it waiting.
+ */
+void kolo_survey_time_out(kolo_body_t *body);
+
+/* ---- userop.c ---- */
+void kolo_registrations_free(kolo_body_t *body);
+
+/* ---- stream.c ---- */
+kolo_status_t kolo_stream_push(void *stream, void (*fn)(void *), void *arg);
+/* The first error of the queue, reported by synchronize. */
+void kolo_stream_note(void *stream, kolo_status_t status);
+bool kolo_stream_valid(void *stream);
+
+#endif

@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * How communicators come and go: init, children by split, shrink and grow, what a child takes over from its parent,
+ * and the end.
+ */
+#ifndef KOLO_COMM_LIFE_LIFE_H
+#define KOLO_COMM_LIFE_LIFE_H
+
+#include "comm/comm.h"
+
+/* ---- init.c, teardown.c ---- */
+/* `what` names the function whose config it is. */
+kolo_status_t kolo_body_new(int rank, int nranks, const kolo_config_t *config, const kolo_body_t *parent,
+                            const char *what, kolo_body_t **body);
+/* After body->oob is open: peers, topology, tuning, agreement, wires. Blocking. */
+kolo_status_t kolo_body_setup(kolo_body_t *body);
+/* Takes back what kolo_body_setup() has made; the oob stays. */
+void kolo_body_unset(kolo_body_t *body);
+/* Init or split is over: READY or FAILED, and those who wait are told. */
+void kolo_body_started(kolo_body_t *body, kolo_status_t status, const char *what);
+/* What the call that has made a child with `status` returns. All ranks have agreed that the child is there, so a
+ * loss since then fails its operations and not its making: an error on some ranks alone would send them another
+ * way. */
+kolo_status_t kolo_body_made(const kolo_body_t *body, kolo_status_t status);
+/* Nobody is inside any more: frees everything and gives the handle back. Never waits for a peer. */
+void kolo_body_free(kolo_body_t *body);
+kolo_status_t kolo_config_check(const kolo_config_t *config, const char *what);
+
+/* ---- child.c ---- */
+/* Making a communicator from another; the first member of what split, shrink and grow keep. Allocated; kolo_start()
+ * frees it, at the latest when run() has returned. */
+typedef struct kolo_start {
+    kolo_comm_t parent;
+    uint64_t ticket; /* of the parent, if has_ticket: run() waits for its turn and ends it by kolo_start_leave() */
+    bool has_ticket, background, counted;       /* counted: among the parent's turns */
+    bool left;                                  /* the parent is not needed any more */
+    kolo_body_t *child;                         /* NULL: this rank only takes part */
+    kolo_status_t (*run)(struct kolo_start *s); /* makes the child ready, or fails */
+    const char *what;                           /* "comm_split", for messages */
+} kolo_start_t;
+kolo_status_t kolo_start_check(kolo_comm_t parent, kolo_comm_t *newcomm, const kolo_config_t *config,
+                               const char *what);
+kolo_status_t kolo_start(kolo_start_t *s, bool has_child, bool ticket, kolo_comm_t *newcomm,
+                         const kolo_config_t *config);
+/* The parent's turn is over: its operations go on, and in the background it may be destroyed while the child is
+ * being made. Again does nothing. */
+void kolo_start_leave(kolo_start_t *s);
+/* kolo_comm_abort(): whoever is being made from this communicator is aborted too. */
+void kolo_start_abort_all(kolo_comm_t parent);
+/* The out-of-band object of the child; takes oob_child. */
+kolo_status_t kolo_child_open(kolo_body_t *child, int rank, int nranks, kolo_oob_child_t *oob_child, uint64_t label,
+                              const uint8_t *addresses);
+/* lend.c: rank r of `body` is rank members[r] of those that `cards` are of. Its set-up then meets and agrees
+ * without asking. _end: `body` is set up, or never will be. */
+kolo_status_t kolo_body_borrow(kolo_body_t *body, const kolo_peer_card_t *cards, const kolo_agreed_t *agreed,
+                               const int *members);
+void kolo_body_borrow_end(kolo_body_t *body);
+/* Two steps of kolo_body_setup(); both need all ranks. */
+kolo_status_t kolo_body_meet(kolo_body_t *body);
+kolo_status_t kolo_body_agree(kolo_body_t *body);
+/* The child could not be set up because a member went. Adds whom the parent has lost: that is most likely why. */
+kolo_status_t kolo_child_blame(kolo_body_t *child, kolo_status_t status);
+/* Sets the child up, on all its ranks or on none. KOLO_ERR_REMOTE with *again: a rank was lost meanwhile; what was
+ * set up is taken back, and the child's oob may serve to begin again without `out` (a map). */
+kolo_status_t kolo_child_settle(kolo_body_t *child, uint64_t deadline_ns, bool *again, uint8_t *out);
+
+#endif
