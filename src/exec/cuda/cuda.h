@@ -24,6 +24,7 @@ typedef struct {
     kolo_cu_module_t module;
     kolo_cu_func_t collective[KOLO_CUDA_FAMILIES][KOLO_TYPE_COUNT];
     kolo_cu_func_t messages, messages_few, lift;
+    bool early; /* they wait by themselves for the kernel before them */
 } kolo_cuda_kernels_t;
 kolo_status_t kolo_cuda_kernels(const kolo_cuda_device_t *device, const kolo_cuda_kernels_t **kernels);
 /* Were kernels compiled in? */
@@ -31,6 +32,7 @@ bool kolo_cuda_built(void);
 
 typedef struct {
     int64_t blocks, stage_bytes, ll_bytes, ll128_bytes, message_lines_bytes, give_bytes; /* 0: automatic */
+    bool early;
 } kolo_cuda_options_t;
 extern kolo_cuda_options_t kolo_cuda_options;
 extern const kolo_param_table_t kolo_exec_cuda_params;

@@ -75,6 +75,15 @@ KOLO_DEV void kolo_report(kolo_cuda_mailbox_t *box, uint32_t what, uint32_t peer
     __threadfence_system();
     *(volatile uint32_t *)&box->report.set = 1u;
 }
+/* Waits for the kernel before this one, beside whose end this one may have been launched (launch.c). The next one may
+ * be launched as soon as all blocks say so: those of short operations, whose blocks are few. */
+KOLO_DEV void kolo_begin(bool next)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+    if (next) asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
 KOLO_DEV void kolo_bits_keep(uint32_t *p, uint32_t bits) { atomicAnd(p, bits); } /* p: shared by a block */
 KOLO_DEV void kolo_pause(void) {}
 
@@ -113,6 +122,7 @@ KOLO_DEV uint32_t kolo_mailbox_aborted(const kolo_cuda_mailbox_t *box)
 {
     return __atomic_load_n(&box->abort, __ATOMIC_RELAXED);
 }
+KOLO_DEV void kolo_begin(bool) {}
 KOLO_DEV void kolo_bits_keep(uint32_t *p, uint32_t bits) { *p &= bits; }
 KOLO_DEV void kolo_report(kolo_cuda_mailbox_t *box, uint32_t what, uint32_t peer, uint32_t step)
 {

@@ -251,6 +251,7 @@ KOLO_DEV bool kolo_direct_two(const kolo_cuda_args_t &c, kolo_buffers_t *b, uint
 /* The long operations, by stages or without. */
 template <typename T, bool two_steps> KOLO_DEV void kolo_long(const kolo_cuda_long_args_t &l)
 {
+    kolo_begin(false);
     KOLO_SHARED kolo_buffers_t buffers;
     const kolo_cuda_args_t &c = l.c;
     uint32_t *counter =

@@ -82,6 +82,9 @@ static kolo_status_t load_locked(const kolo_cuda_device_t *device, kolo_cuda_ker
     if (!r) r = api->module_function(&k->messages, k->module, "kolo_cuda_messages");
     if (!r) r = api->module_function(&k->lift, k->module, "kolo_cuda_lift");
     if (!r) r = api->module_function(&k->messages_few, k->module, "kolo_cuda_messages_few");
+    int ptx = 0; /* kolo_begin() waits from compute capability 9.0 on */
+    if (!r) r = api->func_attribute(&ptx, KOLO_CU_FUNC_PTX_VERSION, k->messages);
+    k->early = api->launch_ex && ptx >= 90;
     kolo_cuda_leave(pushed);
     if (!r) return KOLO_OK;
     kolo_cuda_fail(r, device->ordinal, "load the kernels");

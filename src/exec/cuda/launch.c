@@ -114,7 +114,14 @@ kolo_status_t kolo_cuda_put(kolo_cuda_state_t *s, kolo_cu_func_t function, uint3
 {
     void *params[] = {args};
     KOLO_TRY(follow(s, stream));
-    kolo_cu_result_t r = s->api->launch(function, blocks, 1, 1, KOLO_CUDA_THREADS, 1, 1, 0, stream, params, NULL);
+    kolo_cu_result_t r;
+    if (s->kernels->early && kolo_cuda_options.early) {
+        kolo_cu_launch_attribute_t early = {.id = KOLO_CU_LAUNCH_EARLY, .value.flag = 1};
+        kolo_cu_launch_t how = {blocks, 1, 1, KOLO_CUDA_THREADS, 1, 1, 0, stream, &early, 1};
+        r = s->api->launch_ex(&how, function, params, NULL);
+    } else {
+        r = s->api->launch(function, blocks, 1, 1, KOLO_CUDA_THREADS, 1, 1, 0, stream, params, NULL);
+    }
     if (r) return kolo_cuda_fail(r, s->device->ordinal, "launch a kernel");
     s->launched = true;
     s->asked = false;

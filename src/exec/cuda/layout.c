@@ -49,6 +49,11 @@ static const kolo_param_t rows[] = {
      .must_agree = true,
      .help = "From so many bytes an all_reduce out of place loads nothing from other GPUs; 0: as measured",
      .value = &kolo_cuda_options.give_bytes},
+    {.key = "KOLO_GPU_EARLY_LAUNCH",
+     .kind = KOLO_PARAM_BOOL,
+     .def = "1",
+     .help = "1: kernels may be launched beside the end of the one before them, for which they wait by themselves",
+     .value = &kolo_cuda_options.early},
 };
 const kolo_param_table_t kolo_exec_cuda_params = {.module = "exec_cuda", .rows = rows, .count = KOLO_COUNTOF(rows)};
 

@@ -127,6 +127,7 @@ KOLO_DEV bool kolo_ll_copy(const kolo_cuda_args_t &c, const kolo_ll_share_t &s, 
 
 template <typename T> KOLO_DEV void kolo_ll(const kolo_cuda_args_t &c)
 {
+    kolo_begin(true);
     kolo_ll_share_t s;
     uint64_t all = (c.bytes + 7) / 8, each = (all + kolo_nblocks() - 1) / kolo_nblocks();
     bool ok = true;

@@ -235,6 +235,7 @@ template <typename T> KOLO_DEV bool kolo_ll128_copy(const kolo_cuda_args_t &c, c
 
 template <typename T> KOLO_DEV void kolo_ll128(const kolo_cuda_args_t &c)
 {
+    kolo_begin(true);
     kolo_ll_share_t s;
     uint64_t all = ((c.bytes + 7) / 8 + KOLO_LINE_WORDS - 1) / KOLO_LINE_WORDS;
     uint64_t each = (all + kolo_nblocks() - 1) / kolo_nblocks();

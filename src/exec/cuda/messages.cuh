@@ -233,6 +233,7 @@ KOLO_DEV bool kolo_message(const kolo_cuda_p2p_args_t &c, const kolo_cuda_messag
 /* more: what goes beyond KOLO_CUDA_MESSAGES_FEW, or NULL. */
 KOLO_DEV void kolo_messages(const kolo_cuda_p2p_args_t &c, const kolo_cuda_message_t *more)
 {
+    kolo_begin(c.blocks == 1);
     uint32_t chain = kolo_bid() / c.blocks, block = kolo_bid() % c.blocks;
     for (int32_t i = c.chains[chain], next; i >= 0; i = next) {
         const kolo_cuda_message_t &m =

@@ -78,6 +78,24 @@ typedef struct {
     char bytes[16];
 } kolo_cu_uuid_t;
 
+/* How a kernel is launched. */
+enum { KOLO_CU_LAUNCH_EARLY = 6 }; /* beside the end of the kernel before it, which the kernel itself waits for */
+typedef struct {
+    int id;
+    char pad[4];
+    union {
+        char room[64];
+        int flag;
+    } value;
+} kolo_cu_launch_attribute_t;
+typedef struct {
+    unsigned grid_x, grid_y, grid_z, block_x, block_y, block_z, shared;
+    kolo_cu_stream_t stream;
+    kolo_cu_launch_attribute_t *attributes;
+    unsigned count;
+} kolo_cu_launch_t;
+enum { KOLO_CU_FUNC_PTX_VERSION = 5 };
+
 /* Each member is the function of libcuda.so.1 whose name stands beside it in driver.c. */
 typedef struct kolo_cuda_api {
     kolo_cu_result_t (*init)(unsigned flags);
@@ -143,6 +161,10 @@ typedef struct kolo_cuda_api {
     kolo_cu_result_t (*launch)(kolo_cu_func_t function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
                                unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared,
                                kolo_cu_stream_t stream, void **params, void **extra);
+    kolo_cu_result_t (*func_attribute)(int *value, int attribute, kolo_cu_func_t function);
+    /* NULL before CUDA 11.8 */
+    kolo_cu_result_t (*launch_ex)(const kolo_cu_launch_t *launch, kolo_cu_func_t function, void **params,
+                                  void **extra);
 } kolo_cuda_api_t;
 
 #endif

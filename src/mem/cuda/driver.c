@@ -80,6 +80,8 @@ static const struct {
     {"cuModuleUnload", offsetof(kolo_cuda_api_t, module_unload)},
     {"cuModuleGetFunction", offsetof(kolo_cuda_api_t, module_function)},
     {"cuLaunchKernel", offsetof(kolo_cuda_api_t, launch)},
+    {"cuFuncGetAttribute", offsetof(kolo_cuda_api_t, func_attribute)},
+    {"cuLaunchKernelEx", offsetof(kolo_cuda_api_t, launch_ex)},
 };
 /* NULL where the driver is older than they are. */
 static const struct {
@@ -118,6 +120,7 @@ static kolo_status_t load_locked(void)
                          dlerror());
     for (size_t i = 0; i < KOLO_COUNTOF(functions); i++) {
         void *f = dlsym(lib, functions[i].name);
+        if (!f && functions[i].offset == offsetof(kolo_cuda_api_t, launch_ex)) continue; /* may be missing */
         if (!f) {
             kolo_fail(KOLO_ERR_UNSUPPORTED,
                       "no GPU can be used: %s has no %s; a driver of CUDA 11.3 or newer is needed", library_name,

@@ -86,6 +86,9 @@ kolo_cu_result_t cuModuleGetFunction(kolo_cu_func_t *function, kolo_cu_module_t 
 kolo_cu_result_t cuLaunchKernel(kolo_cu_func_t function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
                                 unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared,
                                 kolo_cu_stream_t stream, void **params, void **extra);
+kolo_cu_result_t cuFuncGetAttribute(int *value, int attribute, kolo_cu_func_t function);
+kolo_cu_result_t cuLaunchKernelEx(const kolo_cu_launch_t *launch, kolo_cu_func_t function, void **params,
+                                  void **extra);
 
 #pragma GCC visibility pop
 #ifdef __cplusplus

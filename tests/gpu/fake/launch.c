@@ -229,3 +229,25 @@ kolo_cu_result_t cuLaunchKernel(kolo_cu_func_t function, unsigned grid_x, unsign
     if (r) fake_launch_free(l);
     return r;
 }
+
+/* A kernel that may be launched early waits itself for the one before it; here it comes after it. */
+kolo_cu_result_t cuLaunchKernelEx(const kolo_cu_launch_t *l, kolo_cu_func_t function, void **params, void **extra)
+{
+    for (unsigned i = 0; i < l->count; i++)
+        if (l->attributes[i].id != KOLO_CU_LAUNCH_EARLY || l->attributes[i].value.flag != 1)
+            return fake_wrong(FAKE_INVALID_VALUE, "launch attribute %d is not known here", l->attributes[i].id);
+    return cuLaunchKernel(function, l->grid_x, l->grid_y, l->grid_z, l->block_x, l->block_y, l->block_z, l->shared,
+                          l->stream, params, extra);
+}
+
+kolo_cu_result_t cuFuncGetAttribute(int *value, int attribute, kolo_cu_func_t function)
+{
+    const fake_kernel_t *kernel = NULL;
+    FAKE_CONTEXT(ctx);
+    kolo_cu_result_t r = find_function(function, ctx, &kernel);
+    if (r) return r;
+    if (attribute != KOLO_CU_FUNC_PTX_VERSION)
+        return fake_wrong(FAKE_INVALID_VALUE, "function attribute %d is not known here", attribute);
+    *value = 90;
+    return KOLO_CU_SUCCESS;
+}
