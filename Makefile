@@ -133,6 +133,13 @@ programs: look-again all
 	KOLO_LOCAL_DISABLE=1 KOLO_CMA_DISABLE=1 $(PROGRAMS) $(RUNS) $(SEED)
 	KOLO_LOCAL_DISABLE=1 KOLO_CMA_DISABLE=1 KOLO_SHM_DISABLE=1 $(PROGRAMS) $(RUNS) $(SEED)
 
+# Keyed tensors with random faults, N runs from SEED on: aborts, restarts, cut connections, receivers that go.
+# What fails prints its seed; SEED=that N=1 repeats it.
+.PHONY: tensors
+tensors: SEED ?= 1
+tensors: look-again all
+	$(BUILD)/tests/rendezvous/rendezvous_random $(if $(filter file,$(origin N)),2000,$(N)) $(SEED)
+
 bench: all
 	$(KOLORUN) -n $(N) $(PERF) all_reduce --min 8 --max 64M
 

@@ -204,6 +204,7 @@ static kolo_status_t take_carried(kolo_channel_t *channel, kolo_fetch_t *request
     KOLO_RDV_COUNT(carried, 1);
     KOLO_RDV_COUNT(copies, value.bytes > 0);
     KOLO_RDV_COUNT(copied_bytes, value.bytes);
+    if (value.bytes > (uint64_t)kolo_rendezvous_param_inline) learn_shape(channel, receive->text, &m->shape);
     receive->remote = NULL;
     free_request(channel, request);
     kolo_adapter_deliver(adapter, receive, KOLO_OK, NULL, &value);
