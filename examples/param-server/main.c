@@ -117,10 +117,10 @@ static int count_of(const char *addresses)
 static int usage(int status)
 {
     fprintf(status ? stderr : stdout,
-            "usage: param-server [--epochs N] [--seed N] [--out DIR] [--protocol NAME]\n"
+            "usage: param-server [--async] [--epochs N] [--seed N] [--out DIR] [--protocol NAME]\n"
             "  trains on this host: two servers, three workers; then again with a server killed and started anew\n"
             "usage: param-server --job ps|worker --task N --ps HOST:PORT,... --workers HOST:PORT,...\n"
-            "                    --secret FILE [--epochs N] [--seed N] [--out DIR] [--protocol NAME]\n"
+            "                    --secret FILE [--async] [--epochs N] [--seed N] [--out DIR] [--protocol NAME]\n"
             "  one task of a job on several hosts; a server keeps its part in DIR\n");
     return status;
 }
@@ -128,9 +128,10 @@ static int usage(int status)
 int main(int argc, char **argv)
 {
     static const struct option long_options[] = {
-        {"job", 1, NULL, 'j'},      {"task", 1, NULL, 't'},   {"ps", 1, NULL, 'p'},   {"workers", 1, NULL, 'w'},
-        {"secret", 1, NULL, 's'},   {"epochs", 1, NULL, 'e'}, {"seed", 1, NULL, 'r'}, {"out", 1, NULL, 'o'},
-        {"protocol", 1, NULL, 'x'}, {"report", 1, NULL, 'f'}, {"help", 0, NULL, 'h'}, {NULL, 0, NULL, 0}};
+        {"job", 1, NULL, 'j'},      {"task", 1, NULL, 't'},   {"ps", 1, NULL, 'p'},     {"workers", 1, NULL, 'w'},
+        {"secret", 1, NULL, 's'},   {"epochs", 1, NULL, 'e'}, {"seed", 1, NULL, 'r'},   {"out", 1, NULL, 'o'},
+        {"protocol", 1, NULL, 'x'}, {"async", 0, NULL, 'a'},  {"report", 1, NULL, 'f'}, {"help", 0, NULL, 'h'},
+        {NULL, 0, NULL, 0}};
     options_t options = {.epochs = 12,
                          .limit_ms = 60000,
                          .seed = 1,
@@ -167,6 +168,9 @@ int main(int argc, char **argv)
             break;
         case 'x':
             options.protocol = optarg;
+            break;
+        case 'a':
+            options.async = 1;
             break;
         case 'f':
             options.report_fd = atoi(optarg);

@@ -16,6 +16,7 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/random.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -67,6 +68,7 @@ static bool start(job_t *job, int i)
                           report,
                           "--protocol",
                           o->protocol ? o->protocol : "kolo",
+                          o->async ? "--async" : NULL,
                           NULL};
     pid_t parent = getpid();
     fflush(NULL);
@@ -167,6 +169,7 @@ static bool prepare(job_t *job, int run)
         n += snprintf(job->work + n, sizeof job->work - (size_t)n, "%s127.%d.%d.%d:7411", i ? "," : "",
                       1 + pid % 200, pid / 200 % 250, 101 + i + 20 * run);
     snprintf(job->out, sizeof job->out, "%s", job->options->out);
+    if (mkdir(job->out, 0777) != 0 && errno != EEXIST) perror(job->out);
     snprintf(job->secret, sizeof job->secret, "%.400s/param-server-secret", job->options->out);
     for (int i = 0; i < job->options->servers; i++) { /* of an earlier run */
         snprintf(part, sizeof part, "%s/param-server-part-%d", job->out, i);
@@ -248,7 +251,9 @@ int run_monitor(const options_t *options)
         for (int r = 0; r < 2; r++) accuracy[r] = (double)jobs[r].right / jobs[r].of;
         printf("accuracy disturbed=%.3f undisturbed=%.3f restarts=%d lost=%llu\n", accuracy[1], accuracy[0],
                jobs[1].restarts, (unsigned long long)lost);
-        fine = fabs(accuracy[1] - accuracy[0]) <= 0.005 && accuracy[0] >= 0.9 && jobs[1].restarts == 1 && lost == 0;
+        /* asynchronous runs differ by the order of gradients, disturbed or not */
+        double most = options->async ? 0.02 : 0.005;
+        fine = fabs(accuracy[1] - accuracy[0]) <= most && accuracy[0] >= 0.9 && jobs[1].restarts == 1 && lost == 0;
     }
     free(jobs[0].loss);
     free(jobs[1].loss);

@@ -3,7 +3,8 @@
  * A parameter-server job: what its roles have in common. The weights of the digits' model are cut into as many
  * equal parts as there are servers. In each step every server sends its part to every worker, every worker sends
  * back the gradient of that part over its own samples, and the server adds them up, in the order of the workers,
- * and moves its part on. So the result depends on nothing but the seed and the number of workers.
+ * and moves its part on. So the result depends on nothing but the seed and the number of workers. Asynchronous, a
+ * server moves on with each gradient as it comes, and its worker does not wait for the others.
  */
 #ifndef PARAM_SERVER_H
 #define PARAM_SERVER_H
@@ -19,6 +20,7 @@
 typedef struct {
     const char *job; /* "ps" or "worker"; NULL: the monitor, which starts all of them on this host */
     int task, servers, workers, epochs, limit_ms;
+    int async; /* gradients count one by one, as they come */
     uint64_t seed;
     const char *ps, *work; /* addresses of either kind, with commas */
     const char *data, *secret, *out, *protocol;
