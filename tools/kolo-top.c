@@ -210,7 +210,6 @@ void top_show(const top_set_t *set, const top_set_t *before, double seconds)
         count = top_job_size(set, first);
         show_job(set, first, count, before, seconds);
     }
-    if (set->count == 0) printf("no job of Kolo runs here that may be looked into\n");
 }
 
 static int watch(const top_options_t *o)
@@ -218,6 +217,7 @@ static int watch(const top_options_t *o)
     top_set_t before, now;
     if (!top_scan(o, &before)) return TOP_FAILED;
     uint64_t then_ns = kolo_now_ns();
+    int keys = 0;
     bool screen = isatty(STDOUT_FILENO) && !o->once;
     for (;;) {
         poll(NULL, 0, o->once ? ONCE_MS : REFRESH_MS);
@@ -225,6 +225,8 @@ static int watch(const top_options_t *o)
         uint64_t now_ns = kolo_now_ns();
         if (screen) printf("\033[H\033[2J");
         top_show(&now, &before, (double)(now_ns - then_ns) / (double)KOLO_NS_PER_S);
+        keys = top_show_keys(o);
+        if (now.count == 0 && keys == 0) printf("no job of Kolo runs here that may be looked into\n");
         if (!o->once) printf("\n");
         bool gone = fflush(stdout) != 0;
         top_free(&before);
@@ -232,7 +234,7 @@ static int watch(const top_options_t *o)
         then_ns = now_ns;
         if (o->once || gone) break;
     }
-    int status = before.count ? TOP_OK : TOP_FAILED;
+    int status = before.count || keys ? TOP_OK : TOP_FAILED;
     top_free(&before);
     return status;
 }
@@ -242,7 +244,10 @@ static int dump(const top_options_t *o, char **files, int nfiles)
     top_set_t set;
     int status = TOP_FAILED;
     bool good = o->join ? top_read_files(o, files, nfiles, &set) : top_scan(o, &set);
-    if (good && set.count == 0 && !o->json)
+    bool keys = good && !o->join && !o->json && !o->save && top_show_keys(o) > 0;
+    if (keys && set.count == 0)
+        status = TOP_OK;
+    else if (good && set.count == 0 && !o->json)
         fprintf(stderr, "kolo-top: %s\n",
                 o->join ? "there is no such record in these files"
                         : "no job of Kolo runs here that may be looked into");

@@ -49,6 +49,9 @@ size_t top_job_size(const top_set_t *set, size_t first);
 /* Fills `out` for each rank of the communicator that something can be said of; returns how many. Allocated. */
 int top_verdict_ranks(const top_set_t *set, size_t first, size_t count, kolo_verdict_rank_t **out);
 
+/* kolo-top-keys.c: keyed tensors that tasks of this host wait for, a line each; returns how many. */
+int top_show_keys(const top_options_t *options);
+
 /* kolo-top-dump.c */
 int top_dump(const top_options_t *options, const top_set_t *set);
 /* kolo-top.c's screen, once; `before` is the state of a moment ago. */

@@ -5,6 +5,7 @@
  * commands.
  */
 #include "rendezvous/channel.h"
+#include "rendezvous/watch.h"
 
 #include "base/failpoint.h"
 #include "base/log.h"
@@ -394,10 +395,20 @@ static void describe(void *arg, char *buf, size_t bytes)
     snprintf(buf, bytes, "something to do for %s", adapter->tasks[adapter->me].name);
 }
 
+/* For who looks from outside: what has waited for long. */
+static void look_now_and_then(kolo_adapter_t *adapter)
+{
+    uint64_t now = kolo_now_ns();
+    if (adapter->manager->watch == NULL || now < adapter->looked_ns + KOLO_WATCH_LOOK_MS * KOLO_NS_PER_MS) return;
+    kolo_watch_look(adapter->manager->watch, adapter->manager);
+    adapter->looked_ns = now;
+}
+
 static void *run(void *arg)
 {
     kolo_adapter_t *adapter = arg;
     kolo_wait_t wait;
+    uint32_t rounds = 0;
     for (bool busy = true; !atomic_load_explicit(&adapter->stop, memory_order_acquire);) {
         if (busy) { /* having nothing to do is no stall: each sleep begins anew */
             kolo_wait_init(&wait, NULL, 0, describe, adapter, 1);
@@ -408,6 +419,7 @@ static void *run(void *arg)
         busy = obey_all(adapter);
         busy |= move_all(adapter);
         kolo_adapter_wake_settled(adapter);
+        if (!busy || ++rounds % 256 == 0) look_now_and_then(adapter);
         if (busy) {
             kolo_wait_end(&wait);
             continue;
@@ -450,6 +462,8 @@ kolo_status_t kolo_adapter_start(kolo_adapter_t *adapter)
 {
     KOLO_TRY(kolo_progress_get(&adapter->progress));
     KOLO_TRY(kolo_onesided_domain_create(adapter->key.bytes, &adapter->domain));
+    adapter->manager->watch =
+        kolo_watch_create(adapter->tasks[adapter->me].name, adapter->incarnation, &adapter->watch_fd);
     KOLO_TRY(kolo_callback_pool_create((int)kolo_rendezvous_param_threads, &adapter->pool));
     int err = pthread_create(&adapter->thread, NULL, run, adapter);
     if (err) return kolo_fail_errno(KOLO_ERR_SYSTEM, err, "rendezvous: cannot start a thread");

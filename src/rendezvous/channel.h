@@ -155,6 +155,8 @@ struct kolo_adapter {
     kolo_gate_t changed;                /* one of these has, or a call has failed */
     struct kolo_call_failure *failures; /* the last call of each that has failed; with the lock */
     kolo_channel_t *accepted;
+    int watch_fd; /* of manager->watch */
+    uint64_t looked_ns;
 };
 
 /* ---- adapter.c ---- */

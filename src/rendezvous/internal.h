@@ -41,6 +41,7 @@ struct kolo_receive {
     kolo_receive_fn_t fn; /* NULL: somebody waits at the gate */
     void *fn_arg;
     kolo_gate_t gate;
+    uint64_t since_ns;
     bool serves;       /* for another task: it takes from this one's table, whatever its destination is */
     kolo_item_t *item; /* its place in the table; NULL: none. Guarded by the rendezvous' lock, as the next two */
     kolo_receive_t next_other, *prev_other; /* of the step's others; prev NULL: it is not listed */
@@ -144,6 +145,7 @@ struct kolo_rendezvous_manager {
     uint64_t incarnation;
     const kolo_remote_ops_t *remote; /* NULL: there are no other tasks */
     void *remote_arg;
+    struct kolo_watch *watch; /* watch.h; NULL: nobody looks */
 };
 /* Before any step is there. */
 void kolo_rendezvous_manager_set_remote(kolo_rendezvous_manager_t manager, const kolo_remote_ops_t *ops, void *arg);

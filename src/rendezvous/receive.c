@@ -16,6 +16,7 @@ kolo_status_t kolo_receive_new(kolo_rendezvous_t rendezvous, const char *text, c
     atomic_init(&receive->refs, 1);
     kolo_rendezvous_ref(rendezvous);
     receive->rendezvous = rendezvous;
+    receive->since_ns = kolo_now_ns();
     receive->key = *key;
     memcpy(receive->text, text, strlen(text) + 1);
     if (args) receive->args = *args;

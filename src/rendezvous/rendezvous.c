@@ -3,7 +3,7 @@
  * The rendezvous of one step: sends wait in the table of their own task, receives are answered from there or handed
  * to what fetches from other tasks. An abort ends all of it, once. See internal.h for who ends a receive.
  */
-#include "rendezvous/internal.h"
+#include "rendezvous/watch.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -114,6 +114,7 @@ kolo_status_t kolo_rendezvous_send(kolo_rendezvous_t rendezvous, const char *tex
     kolo_status_t status = meet_receive(rendezvous, text, send, &met);
     pthread_mutex_unlock(&rendezvous->lock);
     if (status != KOLO_OK || met) free(send);
+    if (status == KOLO_OK && manager->watch) kolo_watch_sent(manager->watch, &key, rendezvous->step);
     if (met) {
         kolo_receive_end(met->receive, KOLO_OK, NULL, args, value);
         item_drop(met);

@@ -7,6 +7,7 @@
 #include "meet/id.h"
 #include "rendezvous/cluster.h"
 #include "rendezvous/params.h"
+#include "rendezvous/watch.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -174,7 +175,9 @@ kolo_status_t kolo_server_destroy(kolo_server_t server)
     if (server == NULL) return KOLO_OK;
     if (server->manager) {
         (void)kolo_server_stop(server);
+        kolo_watch_t *watch = server->manager->watch;
         (void)kolo_rendezvous_manager_destroy(server->manager);
+        kolo_watch_destroy(watch, server->adapter.watch_fd);
         kolo_adapter_fini(&server->adapter);
     }
     kolo_cluster_free(&server->cluster);

@@ -59,6 +59,39 @@ class Job:
         raise AssertionError(f"{parts} not all in {out}")
 
 
+def case_who_waits_for_which_tensor_is_told():
+    """A parameter server that is stopped, and the worker that waits for its weights."""
+    with tempfile.TemporaryDirectory() as folder:
+        secret, pid = folder + "/secret", os.getpid()
+        with open(secret, "wb", opener=lambda p, f: os.open(p, f, 0o600)) as f:
+            f.write(os.urandom(32))
+        clean = {k: v for k, v in os.environ.items() if not k.startswith("KOLO_")}
+        address = [f"127.{1 + pid % 200}.{pid // 200 % 250}.{n}:7413" for n in (1, 2)]
+        roles = [subprocess.Popen([os.environ["PARAM_SERVER"], "--job", job, "--task", "0", "--ps", address[0], "--workers",
+                                   address[1], "--secret", secret, "--out", folder, "--epochs", "100000"], env=clean,
+                                  stdin=subprocess.DEVNULL) for job in ("ps", "worker")]
+        try:
+            part = folder + "/param-server-part-0"
+            for _ in range(600):
+                if os.path.exists(part):  # a step is done
+                    break
+                time.sleep(0.05)
+            roles[0].send_signal(signal.SIGSTOP)
+            wanted = r"task worker:0 waits [0-9.]+ s for edge weights of ps:0, (which has sent|step \d+, which has sent) steps up to \d+"
+            for _ in range(200):
+                out = subprocess.run([KOLO_TOP, "--once", "--pid", str(roles[0].pid), "--pid", str(roles[1].pid)],
+                                     stdin=subprocess.DEVNULL, capture_output=True, timeout=30).stdout.decode()
+                if re.search(wanted, out):
+                    break
+                time.sleep(0.05)
+            assert re.search(wanted, out), out
+            assert re.search(wanted, top("--dump", "--pid", str(roles[0].pid), "--pid", str(roles[1].pid)))
+        finally:
+            for role in roles:
+                role.kill()
+                role.wait()
+
+
 def case_a_stopped_rank_is_named_with_what_it_did_not_enter():
     with Job("stop") as job:
         out = job.verdict(rf"rank 1 \(process {job.pids[1]} on .*\) did not enter operation 20 \(all_reduce 4 float32 sum\)",

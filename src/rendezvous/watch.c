@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Writing of the flight record of keyed tensors. See watch.h.
+ */
+#include "rendezvous/watch.h"
+#include "wire/memfd.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define PROBES 16
+
+kolo_watch_t *kolo_watch_create(const char *task, uint64_t incarnation, int *fd)
+{
+    *fd = -1;
+    if (kolo_memfd_make(KOLO_WATCH_NAME, sizeof(kolo_watch_t), fd) != KOLO_OK) return NULL;
+    kolo_watch_t *watch = mmap(NULL, sizeof *watch, PROT_READ | PROT_WRITE, MAP_SHARED, *fd, 0);
+    if (watch == MAP_FAILED) {
+        close(*fd);
+        *fd = -1;
+        return NULL;
+    }
+    watch->incarnation = incarnation;
+    watch->pid = (int32_t)getpid();
+    snprintf(watch->task, sizeof watch->task, "%s", task);
+    atomic_thread_fence(memory_order_release);
+    watch->magic = KOLO_WATCH_MAGIC;
+    return watch;
+}
+
+void kolo_watch_destroy(kolo_watch_t *watch, int fd)
+{
+    if (watch == NULL) return;
+    munmap(watch, sizeof *watch);
+    close(fd);
+}
+
+static void name_edge(kolo_watch_edge_t *edge, const kolo_tensor_key_t *key)
+{
+    kolo_device_task(key->dst_device, edge->to);
+    snprintf(edge->edge, sizeof edge->edge, "%s", key->edge_name);
+    atomic_store_explicit(&edge->named, 1, memory_order_release);
+}
+
+void kolo_watch_sent(kolo_watch_t *watch, const kolo_tensor_key_t *key, uint64_t step)
+{
+    uint64_t hash = kolo_hash_bytes(KOLO_HASH_INIT, key->edge_name, strlen(key->edge_name));
+    hash = kolo_hash_bytes(hash, key->dst_device, strlen(key->dst_device)) | 1;
+    for (uint64_t i = 0; i < PROBES; i++) {
+        kolo_watch_edge_t *edge = &watch->edges[(hash + i) % KOLO_WATCH_EDGES];
+        uint64_t found = atomic_load_explicit(&edge->hash, memory_order_relaxed);
+        if (found == 0 && atomic_compare_exchange_strong(&edge->hash, &found, hash)) {
+            name_edge(edge, key);
+            found = hash;
+        }
+        if (found != hash) continue;
+        uint64_t last = atomic_load_explicit(&edge->step, memory_order_relaxed);
+        while (last < step && !atomic_compare_exchange_weak(&edge->step, &last, step)) {
+        }
+        return;
+    }
+}
+
+typedef struct {
+    kolo_watch_t *watch;
+    uint64_t now_ns;
+    uint32_t n, more;
+} look_t;
+
+static void write_down(look_t *look, const kolo_receive_t receive)
+{
+    if (receive->serves || atomic_load_explicit(&receive->claimed, memory_order_relaxed)) return;
+    if (look->now_ns < receive->since_ns + KOLO_WATCH_LOOK_MS * KOLO_NS_PER_MS) return;
+    if (look->n == KOLO_WATCH_WAITS) {
+        look->more++;
+        return;
+    }
+    kolo_watch_wait_t *wait = &look->watch->waits[look->n++];
+    wait->since_ns = receive->since_ns;
+    wait->step = receive->rendezvous->step;
+    kolo_device_task(receive->key.src_device, wait->from);
+    snprintf(wait->edge, sizeof wait->edge, "%s", receive->key.edge_name);
+}
+
+static void look_at_step(look_t *look, kolo_rendezvous_t rendezvous)
+{
+    pthread_mutex_lock(&rendezvous->lock);
+    for (kolo_receive_t r = rendezvous->others; r; r = r->next_other) write_down(look, r);
+    const kolo_key_table_t *table = &rendezvous->table;
+    for (size_t i = 0; i < table->nbuckets && table->nqueues > 0; i++)
+        for (const kolo_queue_of_key_t *queue = table->buckets[i]; queue; queue = queue->next)
+            for (const kolo_item_t *item = queue->first; item && item->receive; item = item->next)
+                write_down(look, item->receive);
+    pthread_mutex_unlock(&rendezvous->lock);
+}
+
+void kolo_watch_look(kolo_watch_t *watch, kolo_rendezvous_manager_t manager)
+{
+    look_t look = {.watch = watch, .now_ns = kolo_now_ns()};
+    atomic_fetch_add_explicit(&watch->seq, 1, memory_order_relaxed);
+    atomic_thread_fence(memory_order_release);
+    pthread_mutex_lock(&manager->lock);
+    for (size_t i = 0; i < manager->nbuckets; i++)
+        for (kolo_rendezvous_t r = manager->buckets[i]; r; r = r->next) look_at_step(&look, r);
+    pthread_mutex_unlock(&manager->lock);
+    atomic_store_explicit(&watch->nwaits, look.n, memory_order_relaxed);
+    atomic_store_explicit(&watch->more, look.more, memory_order_relaxed);
+    atomic_fetch_add_explicit(&watch->seq, 1, memory_order_release);
+}

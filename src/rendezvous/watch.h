@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What a task waits for and what it has sent, in memory that other processes of the same user can read while this
+ * one lives: the flight record of keyed tensors. kolo-top finds it among the descriptors of a process by its name.
+ *
+ * Receives are not written down when they begin, which would cost each of them; the adapter's thread looks now and
+ * then, and writes down those that have waited for long. Of each edge and destination the last step sent is kept.
+ * Readers (watch_read.c) believe nothing they read.
+ */
+#ifndef KOLO_RENDEZVOUS_WATCH_H
+#define KOLO_RENDEZVOUS_WATCH_H
+
+#include "rendezvous/internal.h"
+
+#define KOLO_WATCH_NAME    "kolo-tensors"
+#define KOLO_WATCH_MAGIC   0x31766e7365746b6bull
+#define KOLO_WATCH_WAITS   128
+#define KOLO_WATCH_EDGES   512
+#define KOLO_WATCH_LOOK_MS 200 /* from then on a receive counts as waiting */
+
+typedef struct {
+    uint64_t since_ns, step; /* CLOCK_MONOTONIC */
+    char from[KOLO_TASK_NAME_MAX + 1], edge[KOLO_EDGE_NAME_MAX + 1];
+} kolo_watch_wait_t;
+
+typedef struct {
+    _Atomic uint64_t hash; /* of edge and destination; 0: free */
+    _Atomic uint64_t step; /* the last one sent */
+    _Atomic uint32_t named, reserved;
+    char to[KOLO_TASK_NAME_MAX + 1], edge[KOLO_EDGE_NAME_MAX + 1];
+} kolo_watch_edge_t;
+
+typedef struct kolo_watch {
+    uint64_t magic, incarnation;
+    int32_t pid;
+    uint32_t reserved;
+    char task[KOLO_TASK_NAME_MAX + 1];
+    _Atomic uint64_t seq;          /* odd while the waits are written */
+    _Atomic uint32_t nwaits, more; /* more: that had no room */
+    kolo_watch_wait_t waits[KOLO_WATCH_WAITS];
+    kolo_watch_edge_t edges[KOLO_WATCH_EDGES];
+} kolo_watch_t;
+
+/* ---- writing (watch.c) ---- */
+
+/* NULL: the system gives no memory; nothing is written down then. */
+kolo_watch_t *kolo_watch_create(const char *task, uint64_t incarnation, int *fd);
+void kolo_watch_destroy(kolo_watch_t *watch, int fd); /* NULL is fine */
+/* Any thread: this edge was sent in this step. */
+void kolo_watch_sent(kolo_watch_t *watch, const kolo_tensor_key_t *key, uint64_t step);
+/* One thread at a time: writes down what has waited for long. */
+void kolo_watch_look(kolo_watch_t *watch, kolo_rendezvous_manager_t manager);
+
+/* ---- reading (watch_read.c): pure, over bytes of unknown origin ---- */
+
+typedef struct {
+    int pid;
+    char task[KOLO_TASK_NAME_MAX + 1];
+    size_t nwaits, more;
+    kolo_watch_wait_t waits[KOLO_WATCH_WAITS];
+    size_t nsent;
+    struct {
+        uint64_t step;
+        char to[KOLO_TASK_NAME_MAX + 1], edge[KOLO_EDGE_NAME_MAX + 1];
+    } sent[KOLO_WATCH_EDGES];
+} kolo_watch_view_t;
+/* False: it is no record, or is being written. All names are terminated and printable. */
+bool kolo_watch_view(const void *bytes, size_t size, kolo_watch_view_t *view);
+/* "task worker:1 waits 31 s for edge grad_3 of ps:0, which has sent steps up to 41". sender: its record; NULL: it
+ * is not on this host, or gone. */
+void kolo_watch_words(const kolo_watch_view_t *task, const kolo_watch_wait_t *wait, uint64_t now_ns,
+                      const kolo_watch_view_t *sender, char *text, size_t bytes);
+
+#endif

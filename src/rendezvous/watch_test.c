@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The flight record of keyed tensors: what waits for long is written down and told in one sentence, and whatever
+ * the bytes are, they are read without harm.
+ */
+#include "base/test.h"
+#include "rendezvous/watch.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define PS     "/job:ps/task:0"
+#define WORKER "/job:worker/task:1"
+
+typedef struct {
+    kolo_rendezvous_manager_t manager;
+    kolo_rendezvous_t step;
+    int fd;
+} task_t;
+
+static void open_task(task_t *t, const char *name, uint64_t step)
+{
+    assert_int_equal(kolo_rendezvous_manager_create(&t->manager), KOLO_OK);
+    t->manager->watch = kolo_watch_create(name, 1, &t->fd);
+    assert_non_null(t->manager->watch);
+    assert_int_equal(kolo_rendezvous_manager_initialize(t->manager, name, 1), KOLO_OK);
+    assert_int_equal(kolo_rendezvous_open(t->manager, step, &t->step), KOLO_OK);
+}
+
+static void close_task(task_t *t)
+{
+    kolo_watch_t *watch = t->manager->watch;
+    kolo_rendezvous_close(t->step);
+    kolo_rendezvous_manager_destroy(t->manager);
+    kolo_watch_destroy(watch, t->fd);
+}
+
+static kolo_status_t never(void *arg, kolo_receive_t receive)
+{
+    (void)arg;
+    kolo_receive_ref(receive);
+    return KOLO_OK;
+}
+
+static void forget(void *arg, kolo_receive_t receive)
+{
+    (void)arg;
+    kolo_receive_unref(receive); /* that of never() */
+}
+
+#define KEY(edge) PS "/device:cpu:0;0000000000000001;" WORKER "/device:cpu:0;" edge ";0:0"
+
+static void who_waits_for_what_is_told_in_a_sentence(void **state)
+{
+    static const kolo_remote_ops_t nowhere = {never, forget};
+    static kolo_watch_view_t worker, ps;
+    task_t at_worker, at_ps;
+    kolo_receive_t receives[2];
+    kolo_value_t value = {.element = KOLO_UINT8, .ndims = 1, .dims = {0}};
+    char words[500];
+    (void)state;
+    open_task(&at_worker, WORKER, 42);
+    open_task(&at_ps, PS, 41);
+    kolo_rendezvous_manager_set_remote(at_worker.manager, &nowhere, NULL);
+    assert_int_equal(kolo_rendezvous_send(at_ps.step, KEY("grad_3"), &value, NULL), KOLO_OK);
+    assert_int_equal(kolo_rendezvous_receive_begin(at_worker.step, KEY("grad_3"), NULL, &receives[0]), KOLO_OK);
+    assert_int_equal(kolo_rendezvous_receive_begin(at_worker.step, KEY("bias"), NULL, &receives[1]), KOLO_OK);
+    kolo_watch_look(at_worker.manager->watch, at_worker.manager);
+    assert_true(kolo_watch_view(at_worker.manager->watch, sizeof(kolo_watch_t), &worker));
+    assert_int_equal(worker.nwaits, 0); /* not for long yet */
+    uint64_t now = kolo_now_ns();
+    receives[0]->since_ns = receives[1]->since_ns = now - 31 * KOLO_NS_PER_S;
+    kolo_watch_look(at_worker.manager->watch, at_worker.manager);
+    assert_true(kolo_watch_view(at_worker.manager->watch, sizeof(kolo_watch_t), &worker));
+    assert_true(kolo_watch_view(at_ps.manager->watch, sizeof(kolo_watch_t), &ps));
+    assert_int_equal(worker.nwaits, 2);
+    bool first = strcmp(worker.waits[0].edge, "grad_3") == 0;
+    kolo_watch_words(&worker, &worker.waits[!first], now, &ps, words, sizeof words);
+    assert_string_equal(words, "task worker:1 waits 31 s for edge grad_3 of ps:0, which has sent steps up to 41");
+    kolo_watch_words(&worker, &worker.waits[first], now, &ps, words, sizeof words);
+    assert_string_equal(words, "task worker:1 waits 31 s for edge bias of ps:0, step 42, which has never sent it");
+    kolo_watch_words(&worker, &worker.waits[first], now, NULL, words, sizeof words);
+    assert_non_null(strstr(words, "no process of this host is ps:0"));
+    for (int i = 0; i < 2; i++) kolo_receive_discard(receives[i]);
+    kolo_watch_look(at_worker.manager->watch, at_worker.manager);
+    assert_true(kolo_watch_view(at_worker.manager->watch, sizeof(kolo_watch_t), &worker));
+    assert_int_equal(worker.nwaits, 0); /* given up */
+    close_task(&at_worker);
+    close_task(&at_ps);
+}
+
+static void bytes_of_strangers_do_no_harm(void **state)
+{
+    static kolo_watch_view_t view;
+    kolo_watch_t *watch = aligned_alloc(64, KOLO_ROUND_UP(sizeof *watch, (size_t)64));
+    char words[300];
+    (void)state;
+    assert_non_null(watch);
+    srand(1);
+    for (int i = 0; i < 50; i++) {
+        for (size_t k = 0; k < sizeof *watch; k++) ((uint8_t *)watch)[k] = (uint8_t)rand();
+        assert_false(kolo_watch_view(watch, sizeof *watch, &view));
+        watch->magic = KOLO_WATCH_MAGIC;
+        atomic_store(&watch->seq, 2);
+        assert_false(kolo_watch_view(watch, sizeof *watch - 1, &view));
+        assert_true(kolo_watch_view(watch, sizeof *watch, &view));
+        assert_true(view.nwaits <= KOLO_WATCH_WAITS && view.nsent <= KOLO_WATCH_EDGES);
+        for (size_t w = 0; w < view.nwaits; w++)
+            kolo_watch_words(&view, &view.waits[w], 5, &view, words, sizeof words);
+        atomic_store(&watch->seq, 3);
+        assert_false(kolo_watch_view(watch, sizeof *watch, &view));
+    }
+    free(watch);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(who_waits_for_what_is_told_in_a_sentence),
+        cmocka_unit_test(bytes_of_strangers_do_no_harm),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
