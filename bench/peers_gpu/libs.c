@@ -39,6 +39,7 @@ static const function_t cuda_functions[] = {
     F(context_set, "cuCtxSetCurrent"),
     F(mem_alloc, "cuMemAlloc_v2"),
     F(mem_free, "cuMemFree_v2"),
+    F(mem_info, "cuMemGetInfo_v2"),
     F(memset8, "cuMemsetD8Async"),
     F(memcpy, "cuMemcpyAsync"),
     F(stream_create, "cuStreamCreate"),

@@ -117,6 +117,7 @@ static void begin(rank_t *r)
     CUDA_MUST(cuda.context_retain(&r->context, device));
     CUDA_MUST(cuda.context_set(r->context));
     CUDA_MUST(cuda.stream_create(&r->stream, 1)); /* not blocking */
+    if (r->o->init_rounds) return;
     if (r->rank == 0) {
         snprintf(shared->doing, sizeof shared->doing, "initialisation");
         NCCL_MUST(nccl.unique_id(&shared->nccl_id));
@@ -136,6 +137,11 @@ static void *work(void *arg)
     rank_t *r = arg;
     const options_t *o = r->o;
     begin(r);
+    if (o->init_rounds) {
+        allocate(r);
+        measure_init(r);
+        return NULL;
+    }
     for (int op = 0; op < OPS; op++) {
         uint64_t last = 0;
         for (uint64_t bytes = o->min; bytes <= o->max && o->ops[op]; bytes *= o->factor) {
@@ -252,7 +258,8 @@ static kolo_type_t type_of(const char *name)
 static void usage(void)
 {
     die("usage: peers-gpu [OP...] [--gpus N] [--processes] [--graph] [--windows] [--min B] [--max B] [--factor N]\n"
-        "  [--type T] [--rounds N] [--budget SECONDS] [--limit SECONDS] [--nccl PATH] [--driver PATH] [--json "
+        "  [--type T] [--rounds N] [--budget SECONDS] [--limit SECONDS] [--nccl PATH] [--driver PATH] [--init "
+        "ROUNDS] [--json "
         "FILE]\n"
         "OP: all_reduce all_gather reduce_scatter all_to_all broadcast sendrecv; none: all of them. B: 8, 64K, "
         "8G.\n"
@@ -267,7 +274,7 @@ static void parse(int argc, char **argv, int *child, int *fd)
         {"min", 1, NULL, 'b'},    {"max", 1, NULL, 'e'},       {"factor", 1, NULL, 'f'}, {"type", 1, NULL, 't'},
         {"rounds", 1, NULL, 'r'}, {"budget", 1, NULL, 'B'},    {"limit", 1, NULL, 'l'},  {"nccl", 1, NULL, 'N'},
         {"json", 1, NULL, 'j'},   {"driver", 1, NULL, 'D'},    {"child", 1, NULL, 'C'},  {"shared", 1, NULL, 'F'},
-        {NULL, 0, NULL, 0}};
+        {"init", 1, NULL, 'I'},   {NULL, 0, NULL, 0}};
     for (int c; (c = getopt_long(argc, argv, "", longs, NULL)) != -1;) {
         switch (c) {
         case 'n':
@@ -297,6 +304,9 @@ static void parse(int argc, char **argv, int *child, int *fd)
         case 'r':
             options.rounds = atoi(optarg);
             break;
+        case 'I':
+            options.init_rounds = atoi(optarg);
+            break;
         case 'B':
             options.budget_s = atof(optarg);
             break;
@@ -322,6 +332,7 @@ static void parse(int argc, char **argv, int *child, int *fd)
             usage();
         }
     }
+    if (options.init_rounds) options.max = 32u << 20; /* what it uses its communicators for */
     for (int i = optind; i < argc; i++) {
         int op = 0;
         while (op < OPS && strcmp(op_names[op], argv[i]) != 0) op++;

@@ -28,6 +28,7 @@ typedef struct {
     uint64_t min, max, factor;
     kolo_type_t type;
     int rounds;      /* least, of each library at each size */
+    int init_rounds; /* not 0: only what communicators cost is measured, so often */
     double budget_s; /* of each library at each size */
     int limit_s;     /* of the whole run */
     const char *driver_path, *nccl_path, *json_path;
@@ -51,6 +52,7 @@ typedef struct {
     int (*context_set)(void *context);
     int (*mem_alloc)(unsigned long long *p, size_t bytes);
     int (*mem_free)(unsigned long long p);
+    int (*mem_info)(size_t *left, size_t *all);
     int (*memset8)(unsigned long long p, unsigned char value, size_t n, void *stream);
     int (*memcpy)(unsigned long long to, unsigned long long from, size_t bytes, void *stream);
     int (*stream_create)(void **stream, unsigned flags);
@@ -146,6 +148,11 @@ typedef struct {
 } row_t;
 /* Collective; the row is filled in on rank 0. */
 void measure(rank_t *r, op_t op, uint64_t bytes, row_t *row);
+
+/* ---- init.c ---- */
+
+/* Collective; rank 0 prints. */
+void measure_init(rank_t *r);
 
 /* ---- report.c ---- */
 

@@ -1,13 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The backend that gives moves of device memory to a real NCCL. libnccl.so.2 and libcuda.so.1 are loaded when
- * somebody wants them; of their interfaces we declare what we call, so it builds without either.
- *
- * It is refused as yet, for nothing would come to it: the engine takes tensors of devices, but through host memory
- * (device.h), and makes no moves of device memory. So it has never run; what runs is that it says what is missing.
- * Communicators are made per process set, with the GPU whose number is the rank's place on its host.
+ * The backend that gives moves of device memory to a real NCCL. libnccl.so.2 is loaded when somebody wants it; of
+ * its interface we declare what we call, so it builds without. Communicators are made per process set, with the GPU
+ * that the rank works on. Moves are queued on the engine's stream; a lost rank ends them by ncclCommAbort().
  */
 #include "engine/backends/backend.h"
+#include "mem/cuda/cuda.h"
 
 #include <dlfcn.h>
 #include <stdio.h>
@@ -18,7 +16,7 @@ typedef struct {
     char bytes[128];
 } nccl_id_t;
 
-enum { NCCL_SUCCESS = 0, CUDA_SUCCESS = 0 };
+enum { NCCL_SUCCESS = 0, NCCL_IN_PROGRESS = 7 };
 /* NCCL's numbers of our types and operators. */
 static const int types[KOLO_TYPE_COUNT] = {
     [KOLO_INT8] = 0,    [KOLO_UINT8] = 1,    [KOLO_INT32] = 2,        [KOLO_UINT32] = 3,
@@ -26,9 +24,9 @@ static const int types[KOLO_TYPE_COUNT] = {
     [KOLO_FLOAT64] = 8, [KOLO_BFLOAT16] = 9, [KOLO_FLOAT8_E4M3] = 10, [KOLO_FLOAT8_E5M2] = 11};
 static const int ops[] = {[KOLO_SUM] = 0, [KOLO_PROD] = 1, [KOLO_MAX] = 2, [KOLO_MIN] = 3, [KOLO_AVG] = 4};
 
-/* The functions by their own names; every one is looked up when the libraries are opened. */
+/* The functions by their own names; every one is looked up when the library is opened. */
 typedef struct {
-    void *nccl, *cuda;
+    void *library;
     int (*get_unique_id)(nccl_id_t *id);
     int (*comm_init_rank)(nccl_comm_t *comm, int nranks, nccl_id_t id, int rank);
     int (*comm_destroy)(nccl_comm_t comm);
@@ -42,102 +40,58 @@ typedef struct {
                   void *stream);
     int (*send)(const void *in, size_t count, int type, int peer, nccl_comm_t comm, void *stream);
     int (*recv)(void *out, size_t count, int type, int peer, nccl_comm_t comm, void *stream);
-    int (*cuda_init)(unsigned flags);
-    int (*device_count)(int *count);
-    int (*device_get)(int *device, int ordinal);
-    int (*context_retain)(void **context, int device);
-    int (*context_release)(int device);
-    int (*context_set)(void *context);
-    int (*stream_synchronize)(void *stream);
-    int device;
-    bool retained;
-    void *context;
 } nccl_t;
 
 typedef struct {
     const nccl_t *n;
     nccl_comm_t comm;
-    int rank, size;
+    const kolo_cuda_device_t *device;
+    int size;
 } here_t;
 
-/* ---- the libraries ---- */
+/* ---- the library ---- */
 
 static kolo_status_t find_all(nccl_t *n)
 {
     const struct {
-        void *library, *function;
+        void *function;
         const char *name;
-    } wanted[] = {{n->nccl, &n->get_unique_id, "ncclGetUniqueId"},
-                  {n->nccl, &n->comm_init_rank, "ncclCommInitRank"},
-                  {n->nccl, &n->comm_destroy, "ncclCommDestroy"},
-                  {n->nccl, &n->comm_abort, "ncclCommAbort"},
-                  {n->nccl, &n->error_string, "ncclGetErrorString"},
-                  {n->nccl, &n->group_start, "ncclGroupStart"},
-                  {n->nccl, &n->group_end, "ncclGroupEnd"},
-                  {n->nccl, &n->all_reduce, "ncclAllReduce"},
-                  {n->nccl, &n->broadcast, "ncclBroadcast"},
-                  {n->nccl, &n->reduce, "ncclReduce"},
-                  {n->nccl, &n->send, "ncclSend"},
-                  {n->nccl, &n->recv, "ncclRecv"},
-                  {n->cuda, &n->cuda_init, "cuInit"},
-                  {n->cuda, &n->device_count, "cuDeviceGetCount"},
-                  {n->cuda, &n->device_get, "cuDeviceGet"},
-                  {n->cuda, &n->context_retain, "cuDevicePrimaryCtxRetain"},
-                  {n->cuda, &n->context_release, "cuDevicePrimaryCtxRelease_v2"},
-                  {n->cuda, &n->context_set, "cuCtxSetCurrent"},
-                  {n->cuda, &n->stream_synchronize, "cuStreamSynchronize"}};
+    } wanted[] = {{&n->get_unique_id, "ncclGetUniqueId"},
+                  {&n->comm_init_rank, "ncclCommInitRank"},
+                  {&n->comm_destroy, "ncclCommDestroy"},
+                  {&n->comm_abort, "ncclCommAbort"},
+                  {&n->error_string, "ncclGetErrorString"},
+                  {&n->group_start, "ncclGroupStart"},
+                  {&n->group_end, "ncclGroupEnd"},
+                  {&n->all_reduce, "ncclAllReduce"},
+                  {&n->broadcast, "ncclBroadcast"},
+                  {&n->reduce, "ncclReduce"},
+                  {&n->send, "ncclSend"},
+                  {&n->recv, "ncclRecv"}};
     for (size_t i = 0; i < KOLO_COUNTOF(wanted); i++) {
-        void *found = dlsym(wanted[i].library, wanted[i].name);
-        if (!found) return kolo_fail(KOLO_ERR_UNSUPPORTED, "this NCCL or CUDA driver has no %s", wanted[i].name);
+        void *found = dlsym(n->library, wanted[i].name);
+        if (!found) return kolo_fail(KOLO_ERR_UNSUPPORTED, "this NCCL has no %s", wanted[i].name);
         *(void **)wanted[i].function = found;
     }
     return KOLO_OK;
 }
 
-static kolo_status_t take_device(struct kolo_tensor_engine *e, nccl_t *n)
-{
-    int count = 0, error = n->cuda_init(0);
-    if (error == CUDA_SUCCESS) error = n->device_count(&count);
-    if (error != CUDA_SUCCESS || count < 1)
-        return kolo_fail(KOLO_ERR_UNSUPPORTED, "there is no GPU (%d, CUDA error %d)", count, error);
-    if (e->place.local_rank >= count)
-        return kolo_fail(KOLO_ERR_UNSUPPORTED, "%d ranks on this host, but %d GPUs", e->place.local_size, count);
-    error = n->device_get(&n->device, e->place.local_rank);
-    if (error == CUDA_SUCCESS) error = n->context_retain(&n->context, n->device);
-    if (error != CUDA_SUCCESS)
-        return kolo_fail(KOLO_ERR_UNSUPPORTED, "GPU %d cannot be used (CUDA error %d)", e->place.local_rank, error);
-    n->retained = true;
-    return KOLO_OK;
-}
-
 static void close_nccl(struct kolo_tensor_engine *e, void *state)
 {
-    nccl_t *n = state;
     (void)e;
-    if (n->retained) n->context_release(n->device);
-    free(n); /* the libraries stay loaded: neither likes to go */
-}
-
-static kolo_status_t refuse_as_yet(void)
-{
-    return kolo_fail(KOLO_ERR_UNSUPPORTED,
-                     "NCCL and a GPU are there, but the engine moves tensors of devices through host memory and "
-                     "would never call it");
+    free(state); /* the library stays loaded: it does not like to go */
 }
 
 static kolo_status_t open_nccl(struct kolo_tensor_engine *e, void **state)
 {
+    const kolo_cuda_device_t *first;
     nccl_t *n = calloc(1, sizeof *n);
-    kolo_status_t status = KOLO_OK;
     if (!n) return kolo_fail(KOLO_ERR_NO_MEMORY, "engine_init: out of memory");
-    n->cuda = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-    n->nccl = n->cuda ? dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL) : NULL;
-    if (!n->nccl)
-        status = kolo_fail(KOLO_ERR_UNSUPPORTED, "%s cannot be loaded: %s", n->cuda ? "NCCL" : "the CUDA driver",
-                           dlerror());
+    kolo_status_t status = kolo_cuda_device(0, &first);
+    if (status == KOLO_OK) n->library = dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
+    if (status == KOLO_OK && !n->library)
+        status = kolo_fail(KOLO_ERR_UNSUPPORTED, "NCCL cannot be loaded: %s", dlerror());
     if (status == KOLO_OK) status = find_all(n);
-    if (status == KOLO_OK) status = take_device(e, n);
-    if (status == KOLO_OK) status = refuse_as_yet();
     if (status == KOLO_OK)
         *state = n;
     else
@@ -147,7 +101,7 @@ static kolo_status_t open_nccl(struct kolo_tensor_engine *e, void **state)
 
 static kolo_status_t check(const nccl_t *n, int result, const char *what)
 {
-    if (result == NCCL_SUCCESS) return KOLO_OK;
+    if (result == NCCL_SUCCESS || result == NCCL_IN_PROGRESS) return KOLO_OK;
     return kolo_fail(KOLO_ERR_REMOTE, "engine: %s of NCCL: %s", what, n->error_string(result));
 }
 
@@ -161,11 +115,16 @@ static kolo_status_t meet(kolo_set_t *s, void *state, void **here)
     if (s->rank == 0) status = check(n, n->get_unique_id(&id), "ncclGetUniqueId");
     KOLO_TRY(status); /* the others learn it when this rank leaves */
     KOLO_TRY(kolo_broadcast(&id, &id, sizeof id, KOLO_UINT8, 0, s->comm, NULL));
+    bool pushed;
     here_t *h = calloc(1, sizeof *h);
     if (!h) return kolo_fail(KOLO_ERR_NO_MEMORY, "engine: out of memory for a communicator of NCCL");
-    *h = (here_t){.n = n, .rank = s->rank, .size = s->size};
-    n->context_set(n->context);
-    status = check(n, n->comm_init_rank(&h->comm, s->size, id, s->rank), "ncclCommInitRank");
+    *h = (here_t){.n = n, .size = s->size};
+    status = kolo_cuda_device(atomic_load(&s->engine->device), &h->device);
+    if (status == KOLO_OK) status = kolo_cuda_enter(h->device, &pushed);
+    if (status == KOLO_OK) {
+        status = check(n, n->comm_init_rank(&h->comm, s->size, id, s->rank), "ncclCommInitRank");
+        kolo_cuda_leave(pushed);
+    }
     if (status == KOLO_OK)
         *here = h;
     else
@@ -189,7 +148,8 @@ static bool takes(const kolo_set_t *s, const kolo_need_t *need)
     (void)s;
     if (need->memory != KOLO_MEMORY_DEVICE) return false;
     bool reduces = need->work == KOLO_WORK_ALL_REDUCE || need->work == KOLO_WORK_REDUCE_SCATTER;
-    return !reduces || need->op <= KOLO_AVG;
+    bool tiny = need->type == KOLO_FLOAT8_E4M3 || need->type == KOLO_FLOAT8_E5M2; /* which not every GPU adds */
+    return !reduces || (need->op <= KOLO_AVG && !tiny);
 }
 
 /* What NCCL has no form of for different lengths is a group of what it has. Within a group errors are its end's. */
@@ -224,17 +184,17 @@ static kolo_status_t run(kolo_set_t *s, void *here, const kolo_move_t *m)
     const here_t *h = here;
     const nccl_t *n = h->n;
     int type = types[m->need.type], result;
+    bool pushed;
     (void)s;
-    n->context_set(n->context);
+    KOLO_TRY(kolo_cuda_enter(h->device, &pushed));
     if (m->need.work == KOLO_WORK_ALL_REDUCE)
         result = n->all_reduce(m->in, m->out, m->count, type, ops[m->need.op], h->comm, m->stream);
     else if (m->need.work == KOLO_WORK_BROADCAST)
         result = n->broadcast(m->in ? m->in : m->out, m->out, m->count, type, m->root, h->comm, m->stream);
     else
         result = pieces(h, m);
-    KOLO_TRY(check(n, result, kolo_work_name(m->need.work)));
-    if (m->stream || n->stream_synchronize(NULL) == CUDA_SUCCESS) return KOLO_OK;
-    return kolo_fail(KOLO_ERR_REMOTE, "engine: the GPU failed in a %s of NCCL", kolo_work_name(m->need.work));
+    kolo_cuda_leave(pushed);
+    return check(n, result, kolo_work_name(m->need.work));
 }
 
 const kolo_backend_t kolo_backend_nccl = {.name = "nccl",
