@@ -40,6 +40,7 @@ typedef struct {
     uint64_t seed;
     const char *data, *out;
     bool no_timeline;
+    bool gpu;             /* tensors are on GPUs while they are summed up */
     const char *timeline; /* a worker's: the folder for its timelines, NULL: none */
 } options_t;
 

@@ -35,10 +35,13 @@ static void become_worker(const job_t *job, int index, pid_t parent, int fd)
                     (char *)job->options->data,
                     NULL,
                     NULL,
+                    NULL,
                     NULL};
+    int n = 9;
+    if (job->options->gpu) argv[n++] = (char *)"--gpu";
     if (job->disturbed && job->options->timeline) {
-        argv[9] = (char *)"--timeline";
-        argv[10] = (char *)job->options->timeline;
+        argv[n++] = (char *)"--timeline";
+        argv[n] = (char *)job->options->timeline;
     }
     for (int i = 0; i < job->options->settings; i++)
         if (job->disturbed && job->options->setting[i].worker == index) putenv(job->options->setting[i].text);

@@ -23,7 +23,7 @@
 static const char usage[] =
     "usage: digits [--workers N] [--epochs N] [--seed X] [--kill WORKER[@STEP]] [--stop WORKER[@STEP]]\n"
     "              [--least THOUSANDTHS] [--env WORKER:NAME=VALUE] [--data FILE] [--out DIR]\n"
-    "              [--no-timeline]\n"
+    "              [--no-timeline] [--gpu]\n"
     "  --workers  processes that train together, 2 to 12 (4)\n"
     "  --epochs   how often each image is used (60)\n"
     "  --seed     of the first weights and the order of the images (1)\n"
@@ -35,6 +35,7 @@ static const char usage[] =
     "  --data     the images, CSV\n"
     "  --out      where picture and timeline go (the current folder)\n"
     "  --no-timeline   only the picture\n"
+    "  --gpu      the sums are made on GPUs (several workers on one need KOLO_GPU_SHARED=1)\n"
     "  --help, --version\n";
 
 static int print_usage(void)
@@ -79,14 +80,22 @@ static bool take_seed(const char *text, uint64_t *seed)
 static int take_options(options_t *o, int *worker, int argc, char **argv)
 {
     static const struct option names[] = {
-        {"workers", required_argument, NULL, 'w'},  {"epochs", required_argument, NULL, 'e'},
-        {"seed", required_argument, NULL, 'x'},     {"kill", required_argument, NULL, 'k'},
-        {"stop", required_argument, NULL, 's'},     {"env", required_argument, NULL, 'E'},
-        {"no-timeline", no_argument, NULL, 'N'},    {"least", required_argument, NULL, 'l'},
-        {"data", required_argument, NULL, 'd'},     {"out", required_argument, NULL, 'o'},
+        {"workers", required_argument, NULL, 'w'},
+        {"epochs", required_argument, NULL, 'e'},
+        {"seed", required_argument, NULL, 'x'},
+        {"kill", required_argument, NULL, 'k'},
+        {"stop", required_argument, NULL, 's'},
+        {"env", required_argument, NULL, 'E'},
+        {"no-timeline", no_argument, NULL, 'N'},
+        {"least", required_argument, NULL, 'l'},
+        {"data", required_argument, NULL, 'd'},
+        {"out", required_argument, NULL, 'o'},
         {"worker", required_argument, NULL, 'W'}, /* for ourselves */
-        {"timeline", required_argument, NULL, 'T'}, {"help", no_argument, NULL, 'h'},
-        {"version", no_argument, NULL, 'V'},        {NULL, 0, NULL, 0},
+        {"timeline", required_argument, NULL, 'T'},
+        {"help", no_argument, NULL, 'h'},
+        {"gpu", no_argument, NULL, 'G'},
+        {"version", no_argument, NULL, 'V'},
+        {NULL, 0, NULL, 0},
     };
     int c, which = 0;
     bool fine = true;
@@ -105,6 +114,7 @@ static int take_options(options_t *o, int *worker, int argc, char **argv)
         if (c == 'W') fine = take_number(optarg, 0, 1000, worker);
         if (c == 'T') o->timeline = optarg;
         if (c == 'N') o->no_timeline = true;
+        if (c == 'G') o->gpu = true;
     }
     if (o->faults == 0) o->fault[o->faults++] = (fault_t){.worker = o->workers / 2, .at = FAULT_HALF_WAY};
     if (!fine) return wrong_usage(names[which].name, optarg);

@@ -4,6 +4,8 @@
  */
 #include "reduce.h"
 
+#include "gpu.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -22,11 +24,22 @@ static void note(reduce_t *r, kolo_status_t status, const char *text)
 void reduce_submit(reduce_t *r, const char *name, void *data, size_t count, kolo_type_t type, double scale)
 {
     const int64_t shape[] = {(int64_t)count};
-    const kolo_tensor_t tensor = {name, type, 1, shape, data, data};
+    kolo_tensor_t tensor = {name, type, 1, shape, data, data};
+    kolo_tensor_memory_t memory = {gpu_number(), NULL, NULL};
+    kolo_submission_t how = {.memory = &memory};
     if (r->count == REDUCE_MOST) abort(); /* the list of tensors is fixed: see worker.c */
     if (r->status != KOLO_OK) return;
+    r->data[r->count] = data;
+    r->bytes[r->count] = count * kolo_type_size(type);
+    if (memory.device >= 0) {
+        tensor.input = tensor.output = gpu_take(r->count, data, r->bytes[r->count], &memory.ready);
+        if (!tensor.output) {
+            note(r, KOLO_ERR_SYSTEM, "the GPU fails");
+            return;
+        }
+    }
     kolo_status_t status =
-        kolo_engine_all_reduce(r->engine, &tensor, KOLO_SUM, 1.0, scale, NULL, &r->handle[r->count]);
+        kolo_engine_all_reduce(r->engine, &tensor, KOLO_SUM, 1.0, scale, &how, &r->handle[r->count]);
     if (status == KOLO_OK)
         r->count++;
     else
@@ -39,6 +52,8 @@ kolo_status_t reduce_wait(reduce_t *r)
         kolo_completion_t done = {.text = ""};
         kolo_status_t status = kolo_engine_wait(r->engine, r->handle[i], 0, &done);
         note(r, status, done.text);
+        if (status == KOLO_OK && gpu_number() >= 0 && !gpu_give(i, r->data[i], r->bytes[i]))
+            note(r, KOLO_ERR_SYSTEM, "the GPU fails");
     }
     r->count = 0;
     return r->status;

@@ -15,6 +15,8 @@ typedef struct {
     kolo_tensor_engine_t engine;
     int count; /* submitted, not yet awaited */
     int64_t handle[REDUCE_MOST];
+    void *data[REDUCE_MOST]; /* where what is on a GPU belongs */
+    size_t bytes[REDUCE_MOST];
     kolo_status_t status; /* the first failure */
     char error[400];      /* and what there is to say of it */
 } reduce_t;

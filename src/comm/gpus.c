@@ -75,7 +75,6 @@ static kolo_status_t check_shared(const kolo_body_t *body, const gpu_card_t *car
 static bool has_access(const kolo_cuda_device_t *device, const gpu_card_t *peer)
 {
     const kolo_cuda_api_t *api = kolo_cuda_loaded();
-    const kolo_cuda_device_t *d;
     int count = 0, can = 1;
     if (memcmp(device->uuid.bytes, peer->uuid, sizeof peer->uuid) == 0) return true;
     if (api->device_count(&count) != KOLO_CU_SUCCESS) return true;
@@ -85,8 +84,8 @@ static bool has_access(const kolo_cuda_device_t *device, const gpu_card_t *peer)
         if (api->device_get(&number, i) != KOLO_CU_SUCCESS || api->device_uuid(&uuid, number) != KOLO_CU_SUCCESS)
             continue;
         if (memcmp(uuid.bytes, peer->uuid, sizeof peer->uuid) != 0) continue;
-        if (kolo_cuda_device(i, &d) != KOLO_OK) return true;
-        return api->can_access_peer(&can, device->device, d->device) != KOLO_CU_SUCCESS || can;
+        /* by its number: a record would open a context there, which takes half a gigabyte of that GPU */
+        return api->can_access_peer(&can, device->device, number) != KOLO_CU_SUCCESS || can;
     }
     return true;
 }

@@ -89,8 +89,8 @@ static void make_twin(twin_t *t, kolo_type_t type, int64_t rows, int64_t columns
     *t = (twin_t){.type = type, .shape = {rows, columns}, .out_rows = out_rows};
     t->in_bytes = (size_t)(rows * columns) * elem;
     t->out_bytes = (size_t)(out_rows * columns) * elem;
-    t->at = used;
-    used += (t->in_bytes + t->out_bytes + 2 * elem - 1) / elem * elem;
+    t->at = (used + elem - 1) / elem * elem; /* a GPU wants no more than that */
+    used = t->at + t->in_bytes + t->out_bytes;
     if (used > gpu.room) {
         KIT_FAIL("the buffer is too short");
         exit(1);
@@ -385,6 +385,10 @@ static void submit_wrongly(void)
     kolo_submission_t how = {.memory = &memory};
     CHECK(kolo_engine_all_reduce(engine, &t, KOLO_SUM, 1, 1, &how, NULL) == KOLO_ERR_INVALID_ARGUMENT);
     CHECK(strstr(kolo_get_last_error(NULL), "its input is no memory of device"));
+    t.input = t.output = gpu.buffer + 2;
+    CHECK(kolo_engine_all_reduce(engine, &t, KOLO_SUM, 1, 1, &how, NULL) == KOLO_ERR_INVALID_ARGUMENT);
+    CHECK(strstr(kolo_get_last_error(NULL), "is no multiple of the 4 bytes of a float32"));
+    t.input = t.output = here;
     memory = (kolo_tensor_memory_t){KOLO_DEVICE_CPU, NULL, gpu.streams[0]};
     CHECK(kolo_engine_all_reduce(engine, &t, KOLO_SUM, 1, 1, &how, NULL) == KOLO_ERR_INVALID_ARGUMENT);
     CHECK(strstr(kolo_get_last_error(NULL), "a stream comes with memory of a GPU"));

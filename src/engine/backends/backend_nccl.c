@@ -84,10 +84,13 @@ static void close_nccl(struct kolo_tensor_engine *e, void *state)
 
 static kolo_status_t open_nccl(struct kolo_tensor_engine *e, void **state)
 {
-    const kolo_cuda_device_t *first;
+    const kolo_cuda_api_t *api;
+    int gpus = 0;
     nccl_t *n = calloc(1, sizeof *n);
     if (!n) return kolo_fail(KOLO_ERR_NO_MEMORY, "engine_init: out of memory");
-    kolo_status_t status = kolo_cuda_device(0, &first);
+    kolo_status_t status = kolo_cuda_load(&api);
+    if (status == KOLO_OK && (api->device_count(&gpus) != KOLO_CU_SUCCESS || gpus < 1))
+        status = kolo_fail(KOLO_ERR_UNSUPPORTED, "there is no GPU");
     if (status == KOLO_OK) n->library = dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
     if (status == KOLO_OK && !n->library)
         status = kolo_fail(KOLO_ERR_UNSUPPORTED, "NCCL cannot be loaded: %s", dlerror());
