@@ -117,7 +117,8 @@ typedef struct kolo_config {
     int blocking;        /* 0: init, split, shrink, grow, finalize, first uses return KOLO_IN_PROGRESS. Default 1 */
     int init_timeout_ms; /* limit of init, split, shrink, grow, of making connections. Default 120000 */
     int op_timeout_ms;   /* limit of one operation, 0 = none (ranks may wait minutes for a peer); the error comes up
-                            to 200 ms later, with what the other ranks are doing. Default 0 */
+                            to 200 ms later, with what the other ranks are doing. On a GPU the time runs while the
+                            operation waits for other ranks, not behind other work on its stream. Default 0 */
     const char *name;    /* copied; stands in messages. Default "comm" */
     int split_share;     /* 1, on all ranks of a color: a split shares what its parent knows of hosts, processes and
                             wires, and the sizes of its buffers, and is made with fewer messages. Default 0 */

@@ -19,9 +19,6 @@ kolo_status_t kolo_device_open(kolo_body_t *body)
     void *state = NULL;
     if (body->device < 0) return KOLO_OK;
     KOLO_TRY(kolo_gpus_meet(body, &exec));
-    if (body->op_timeout_ms && !exec->by_host)
-        kolo_warn("comm", "%s rank %d: operations on a GPU have no time limit yet; op_timeout_ms is not looked at",
-                  body->name, body->rank);
     body->ctx.deadline_ns = kolo_deadline_ms(body->init_timeout_ms);
     kolo_exec_env_t env = {.ctx = &body->ctx,
                            .device = body->device,
@@ -36,13 +33,14 @@ kolo_status_t kolo_device_open(kolo_body_t *body)
     body->exec = exec;
     atomic_store(&body->exec_state, state);
     if (atomic_load(&body->stop)) kolo_device_cancel(body);
-    return KOLO_OK;
+    return kolo_device_watch_start(body);
 }
 
 void kolo_device_cancel(kolo_body_t *body)
 {
     void *state = atomic_load(&body->exec_state);
     if (!state) return;
+    atomic_store(&body->device_cancelled, 1);
     kolo_levels_stop(body);
     body->exec->cancel(state);
 }
@@ -68,7 +66,8 @@ static kolo_status_t wait_done(kolo_body_t *body, const _Atomic uint32_t *abort,
 
 kolo_status_t kolo_device_drain(kolo_body_t *body)
 {
-    return atomic_load(&body->exec_state) ? wait_done(body, &body->stop, 0) : KOLO_OK;
+    if (!atomic_load(&body->exec_state)) return KOLO_OK;
+    return wait_done(body, &body->device_cancelled, kolo_deadline_ms(body->init_timeout_ms));
 }
 
 /* What runs on the host for the executor ends. */
@@ -86,6 +85,7 @@ void kolo_device_close(kolo_body_t *body)
     char awaited[160];
     void *state = atomic_load(&body->exec_state);
     if (!state) return;
+    kolo_device_watch_alone(body);
     kolo_status_t status = kolo_device_drain(body);
     if (status != KOLO_OK) {
         body->exec->cancel(state);
@@ -94,6 +94,7 @@ void kolo_device_close(kolo_body_t *body)
         body->exec->awaited(state, awaited, sizeof awaited);
         if (*awaited) kolo_info("comm", "%s rank %d: %s", body->name, body->rank, awaited);
     }
+    kolo_device_watch_stop(body);
     atomic_store(&body->exec_state, NULL);
     if (status != KOLO_OK) { /* what a kernel may still write to is not given back */
         kolo_warn("comm", "%s rank %d keeps its memory on GPU %d: its kernels have not ended: %s", body->name,
@@ -106,7 +107,7 @@ void kolo_device_close(kolo_body_t *body)
 
 /* ---- calls ---- */
 
-static kolo_status_t fill(const kolo_call_t *call, kolo_exec_call_t *e)
+static kolo_status_t fill(const kolo_call_t *call, uint64_t number, kolo_exec_call_t *e)
 {
     kolo_body_t *body = call->comm->body;
     bool reduces = call->kind == KOLO_CALL_COLL && kolo_coll_reduces(call->coll);
@@ -120,19 +121,24 @@ static kolo_status_t fill(const kolo_call_t *call, kolo_exec_call_t *e)
                             .dst = call->dst,
                             .count = call->count,
                             .elem = call->elem,
-                            .stream = call->stream};
+                            .stream = call->stream,
+                            .number = number,
+                            .word = kolo_mismatch_word(call)};
     if (!reduces || call->op < KOLO_OP_BUILTIN_COUNT)
         return kolo_reducer_init(&e->reducer, call->type, reduces ? call->op : KOLO_SUM, (uint32_t)body->nranks);
     e->reducer = call->reducer ? *call->reducer : body->ops[call->op - KOLO_OP_BUILTIN_COUNT].reducer;
     return KOLO_OK;
 }
 
-static kolo_exec_call_t message(const kolo_call_t *c, kolo_exec_kind_t kind, int peer, const void *at, size_t displ,
-                                size_t count)
+/* A part of a v form. */
+static kolo_exec_call_t message(const kolo_call_t *c, const kolo_exec_call_t *base, kolo_exec_kind_t kind, int peer,
+                                const void *at, size_t displ, size_t count)
 {
     kolo_exec_call_t e = {.kind = kind, .coll = KOLO_COLL_P2P, .root = peer, .count = count, .elem = c->elem};
     e.stream = c->stream;
     e.reducer.type = c->type;
+    e.number = base->number;
+    e.word = base->word;
     if (kind == KOLO_EXEC_SEND)
         e.src = (const char *)at + displ * c->elem;
     else
@@ -163,8 +169,8 @@ static size_t unfold(const kolo_call_t *c, const kolo_exec_call_t *base, kolo_ex
         bool in_place = r == body->rank && c->coll == KOLO_COLL_ALL_GATHER &&
                         (const char *)c->src == (const char *)c->dst + to * c->elem;
         if (!in_place) {
-            out[n++] = message(c, KOLO_EXEC_SEND, r, c->src, from, sends);
-            out[n++] = message(c, KOLO_EXEC_RECV, r, c->dst, to, recvs);
+            out[n++] = message(c, base, KOLO_EXEC_SEND, r, c->src, from, sends);
+            out[n++] = message(c, base, KOLO_EXEC_RECV, r, c->dst, to, recvs);
         }
         if (c->send_counts) from += sends;
         to += recvs;
@@ -172,9 +178,11 @@ static size_t unfold(const kolo_call_t *c, const kolo_exec_call_t *base, kolo_ex
     return n;
 }
 
+/* The calls get their numbers by which the ranks compare them, if all are queued. */
 static kolo_status_t launch(kolo_body_t *body, const kolo_call_t *calls, size_t count)
 {
-    kolo_exec_call_t one, *list = &one;
+    uint64_t number = body->exec->by_host ? 0 : body->operation; /* there its thread counts */
+    kolo_exec_call_t one = {0}, *list = &one;
     size_t room = 0, n = 0;
     for (size_t i = 0; i < count; i++)
         room += calls[i].send_counts || calls[i].recv_counts ? 2 * (size_t)body->nranks : 1;
@@ -183,7 +191,8 @@ static kolo_status_t launch(kolo_body_t *body, const kolo_call_t *calls, size_t 
     kolo_status_t status = KOLO_OK;
     for (size_t i = 0; i < count && status == KOLO_OK; i++) {
         kolo_exec_call_t base;
-        status = fill(&calls[i], &base);
+        status = fill(&calls[i], number, &base);
+        number += calls[i].kind == KOLO_CALL_COLL;
         if (calls[i].send_counts || calls[i].recv_counts)
             n += unfold(&calls[i], &base, list + n);
         else
@@ -191,6 +200,9 @@ static kolo_status_t launch(kolo_body_t *body, const kolo_call_t *calls, size_t 
     }
     if (status == KOLO_OK) status = body->exec->launch(atomic_load(&body->exec_state), list, n);
     if (list != &one) free(list);
+    for (size_t i = 0; i < count && status == KOLO_OK && !body->exec->by_host; i++)
+        if (calls[i].kind == KOLO_CALL_COLL)
+            kolo_board_publish(&body->board, body->operation++, kolo_mismatch_word(&calls[i]));
     return status;
 }
 
@@ -203,7 +215,6 @@ static kolo_status_t take_turn(const kolo_call_t *calls, size_t count)
     kolo_status_t status = kolo_ticket_wait(comm, ticket);
     if (status == KOLO_OK) {
         kolo_body_t *body = comm->body;
-        if (!body->exec->by_host) body->operation += count;
         status = launch(body, calls, count);
         if (status == KOLO_ERR_SYSTEM) status = kolo_body_fail_operation(body, status, calls, count);
     } else if (comm->error_is_news) {

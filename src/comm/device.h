@@ -7,6 +7,7 @@
 #define KOLO_COMM_DEVICE_H
 
 #include "exec/exec.h"
+#include "progress/progress.h"
 
 struct kolo_body;
 struct kolo_call;
@@ -28,14 +29,30 @@ kolo_status_t kolo_levels_open(struct kolo_body *body, const kolo_exec_env_t *en
 void kolo_levels_stop(struct kolo_body *body);
 void kolo_levels_close(struct kolo_body *body);
 
+/* The operation whose kernels wait, as the progress thread sees it from look to look (device_watch.c). */
+typedef struct {
+    kolo_progress_t *progress;
+    kolo_timer_t *timer;
+    bool waits, told;   /* told: it has failed by what was seen, or is about to */
+    _Atomic bool alone; /* the communicator is being closed: nobody may be sent to ask around */
+    _Atomic int sent;   /* threads that ask around */
+    uint64_t number, word, since_ns;
+    kolo_exec_waits_t last;
+} kolo_device_watch_t;
+
 /* After the ranks have met: opens the executor if this communicator has a device. Collective. */
 kolo_status_t kolo_device_open(struct kolo_body *body);
 /* Ends what runs and frees. Safe without a device, and twice. Does not wait for peers. */
 void kolo_device_close(struct kolo_body *body);
-/* Waits until all that was queued is complete, or the communicator has failed. */
+/* Waits until all that was queued is complete, or the communicator has failed; as long as init may take at most. */
 kolo_status_t kolo_device_drain(struct kolo_body *body);
 /* The communicator has failed: kernels end. Any thread. */
 void kolo_device_cancel(struct kolo_body *body);
+/* Looks from now on, on the progress thread, what kernels wait for: time limits, ranks that differ, ranks that have
+ * given up. Nothing on the way of a call. stop: also before the executor is closed; safe without start. */
+kolo_status_t kolo_device_watch_start(struct kolo_body *body);
+void kolo_device_watch_alone(struct kolo_body *body);
+void kolo_device_watch_stop(struct kolo_body *body);
 /* A call outside a group, and the calls of a group. They are queued when this returns. */
 kolo_status_t kolo_device_submit(struct kolo_call *call);
 kolo_status_t kolo_device_submit_group(struct kolo_call *calls, size_t count);

@@ -27,6 +27,8 @@ typedef struct {
     size_t elem;
     size_t src_stride, dst_stride; /* bytes from one part to the next, where there are several; 0: they touch */
     void *stream;
+    uint64_t number, word; /* of the collective, that all ranks share; of a message: those of the next collective
+                              and of its call. Parts of one call have the same */
 } kolo_exec_call_t;
 
 /* Are the buffers of a call memory of this device, and long enough? */
@@ -59,6 +61,23 @@ typedef struct {
     uint32_t start; /* number of the first operation; cyclic */
 } kolo_exec_env_t;
 
+/* What the operation that runs waits for. Told only of waits that have lasted for some milliseconds. */
+#define KOLO_EXEC_WAITS 8
+typedef struct {
+    int rank;
+    uint32_t block, step;
+    bool room; /* for room at that rank, else for data from it */
+} kolo_exec_await_t;
+typedef struct {
+    uint64_t number, word, seen_ns; /* when it was last seen to wait */
+    int count;                      /* ranks that are waited for; 0: it waits for nobody, or nothing runs */
+    kolo_exec_await_t on[KOLO_EXEC_WAITS];
+    int unfit;        /* a rank whose end of a message does not fit this rank's, else -1 */
+    bool unfit_sends; /* this rank does */
+    kolo_type_t unfit_type[2];
+    uint64_t unfit_bytes[2]; /* this rank's, the other's */
+} kolo_exec_waits_t;
+
 typedef struct kolo_exec_ops {
     const char *name;
     bool by_host; /* operations are run, counted and recorded by the communicator's host side */
@@ -71,6 +90,9 @@ typedef struct kolo_exec_ops {
     kolo_status_t (*poll)(void *state);
     /* Ends what is queued or running; any thread, also while another is in launch(). Nothing runs well after it. */
     void (*cancel)(void *state);
+    /* What it waits for now, where operations do not run by the host; one thread at a time, which comes every few
+     * milliseconds at most. Never blocks. */
+    void (*waits)(void *state, kolo_exec_waits_t *waits);
     /* What an operation that was ended had waited for: words, or "". */
     void (*awaited)(void *state, char *buf, size_t bytes);
     size_t (*memory)(const void *state); /* bytes on the device */

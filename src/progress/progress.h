@@ -38,7 +38,7 @@ kolo_status_t kolo_timer_add(kolo_progress_t *progress, int64_t delay_ms, kolo_t
                              kolo_timer_t **timer);
 void kolo_timer_cancel(kolo_timer_t *timer);
 /* The same timer fires again after delay_ms, whether it has fired or not (then: instead). Never fails. Not while it
- * may be cancelled on another thread. */
+ * may be cancelled on another thread, but by its own handler. */
 void kolo_timer_restart(kolo_timer_t *timer, int64_t delay_ms);
 
 /* Runs fn(arg) on the progress thread and waits until it has run (runs it in place when called there). */

@@ -112,6 +112,7 @@ void kolo_timer_cancel(kolo_timer_t *timer)
         pthread_mutex_lock(&progress->lock);
         if (timer->index != NOT_IN_HEAP) heap_remove(progress, timer);
         kolo_progress_wait_handler_locked(progress, timer);
+        if (timer->index != NOT_IN_HEAP) heap_remove(progress, timer); /* its handler has restarted it */
         progress->timers_alive--;
         pthread_mutex_unlock(&progress->lock);
     }

@@ -146,6 +146,9 @@ void kolo_mismatch_met(const kolo_task_t *task);
 /* The `look` of a send or receive (arg: its task), and of those of a group (arg: the kolo_p2p_t). */
 kolo_status_t kolo_mismatch_look_pair(void *arg);
 kolo_status_t kolo_mismatch_look_pairs(void *arg);
+/* The kernels of operation `number` wait for these ranks: asks them, when it is time to (KOLO_MISMATCH_MS). Not
+ * KOLO_OK: the operation will not end. */
+kolo_status_t kolo_mismatch_look_device(kolo_body_t *body, uint64_t number, const int *ranks, int count);
 /* Puts a send or receive on the board, before it connects or waits; kolo_mismatch_open_pairs() was called once. */
 kolo_status_t kolo_mismatch_open_pairs(kolo_body_t *body);
 /* They end: a mismatch that data brought is put into words, and shown to those who wait for this rank. */

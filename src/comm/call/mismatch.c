@@ -29,7 +29,11 @@ static void tell(const kolo_difference_t *d, char *buf, size_t bytes)
     char words[160], others[160];
     kolo_signature_print(d->word, words, sizeof words);
     kolo_signature_print(d->other_word, others, sizeof others);
-    if (kolo_signature_fields(d->word).coll == KOLO_COLL_P2P)
+    if (kolo_signature_fields(d->word).coll == KOLO_COLL_P2P && d->word != d->other_word &&
+        kolo_signature_fields(d->other_word).coll == KOLO_COLL_P2P)
+        snprintf(buf, bytes, "rank %d is in %s, but what rank %d has for it is %s: both ends must name the same",
+                 d->rank, words, d->other, others);
+    else if (kolo_signature_fields(d->word).coll == KOLO_COLL_P2P)
         snprintf(buf, bytes,
                  "rank %d waits in %s, but rank %d is in operation %" PRIu64
                  " (%s), which rank %d has not called: neither can go on",
@@ -128,6 +132,14 @@ kolo_status_t kolo_mismatch_look(void *arg)
     size_t n = kolo_task_awaited(task, ranks, ASKED_AT_ONCE);
     if (n == 0 || n == ASKED_AT_ONCE) n = next_in_turn(body, ranks, ASKED_AT_ONCE);
     for (size_t i = 0; i < n; i++) kolo_oob_ask(body->oob, ranks[i], task->operation);
+    return KOLO_OK;
+}
+
+kolo_status_t kolo_mismatch_look_device(kolo_body_t *body, uint64_t number, const int *ranks, int count)
+{
+    KOLO_TRY(kolo_oob_difference(body->oob));
+    if (!is_due(&body->stalled, number)) return KOLO_OK;
+    for (int i = 0; i < count; i++) kolo_oob_ask(body->oob, ranks[i], number);
     return KOLO_OK;
 }
 

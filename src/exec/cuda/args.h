@@ -56,9 +56,27 @@ typedef struct {
 } kolo_cuda_report_t;
 enum { KOLO_CUDA_WAITS_LINES, KOLO_CUDA_WAITS_TILE, KOLO_CUDA_WAITS_CREDIT };
 
+/* What a kernel waits for now, told by waits that have lasted longer than one spins: whoever waits writes the line
+ * of its peer each time it looks whether it is to end, and the host reads. A line whose beat stands still is
+ * history. */
+typedef struct {
+    uint64_t number, word; /* of the operation, as in exec.h */
+    uint64_t at;           /* step | block << 32 | what << 48 */
+    uint64_t beat;         /* differs from look to look */
+} kolo_cuda_waiting_t;
+
+/* A message whose ends do not fit, as the one that finds it out sees them: see kolo_message_tag(). */
+typedef struct {
+    uint32_t set, peer;  /* set: 1 when the rest is written */
+    uint32_t sends, pad; /* sends: this rank does */
+    uint64_t number, mine, theirs;
+} kolo_cuda_unfit_t;
+
 typedef struct { /* pinned host memory, mapped: one per communicator */
     uint32_t abort;
     kolo_cuda_report_t report;
+    kolo_cuda_unfit_t unfit;
+    kolo_cuda_waiting_t waiting[KOLO_CUDA_RANKS]; /* by peer */
 } kolo_cuda_mailbox_t;
 
 /* What a block counts: operations by lines; tiles sent and taken in both phases; then for each peer what its
@@ -102,12 +120,15 @@ typedef struct {
     int32_t senders, receivers; /* a rank or KOLO_CUDA_ALL */
     uint32_t rank;
     uint32_t reduce, op;
-    uint32_t scale;      /* KOLO_CUDA_SCALE_*: inputs are multiplied by `factor` first */
-    uint32_t divide;     /* results are divided by the number of ranks */
-    uint64_t factor;     /* bits of a double, or an integer */
-    uint64_t part_bytes; /* two steps: length of a part, a multiple of 128 */
-    uint32_t tile_bytes; /* of this call */
-    uint32_t reachable;  /* KOLO_CUDA_REACHABLE, KOLO_CUDA_APART: what holds for this rank's buffers */
+    uint32_t scale;        /* KOLO_CUDA_SCALE_*: inputs are multiplied by `factor` first */
+    uint32_t divide;       /* results are divided by the number of ranks */
+    uint64_t factor;       /* bits of a double, or an integer */
+    uint64_t part_bytes;   /* two steps: length of a part, a multiple of 128 */
+    uint32_t tile_bytes;   /* of this call */
+    uint32_t reachable;    /* KOLO_CUDA_REACHABLE, KOLO_CUDA_APART: what holds for this rank's buffers */
+    uint64_t number, word; /* of the operation; word: equal on all ranks, or they never meet */
+    uint32_t mark;         /* bits of the word, for flags */
+    uint32_t pad;
     kolo_cuda_layout_t layout;
     uint64_t mailbox; /* device address */
     uint64_t regions[KOLO_CUDA_RANKS];
@@ -130,12 +151,15 @@ typedef struct {
     uint64_t address, bytes;
     uint64_t there;      /* of a long receive: the address as the sender's GPU sees it; 0: it does not */
     uint32_t peer, send; /* send: 1, receive: 0 */
-    int32_t next;        /* in the same chain; -1: none */
+    uint32_t type;
+    int32_t next; /* in the same chain; -1: none */
 } kolo_cuda_message_t;
 #define KOLO_CUDA_MESSAGES_FEW 8
 #define KOLO_CUDA_MESSAGES     96 /* per launch */
 typedef struct {
     uint32_t rank, nchains, blocks; /* blocks per chain; grid = nchains * blocks */
+    uint32_t pad;
+    uint64_t number, word;
     kolo_cuda_layout_t layout;
     uint64_t mailbox;
     uint64_t regions[KOLO_CUDA_RANKS];

@@ -86,6 +86,9 @@ kolo_status_t kolo_cuda_choose(const kolo_cuda_state_t *s, const kolo_exec_call_
         call->coll == KOLO_COLL_ALL_REDUCE || call->coll == KOLO_COLL_REDUCE || call->coll == KOLO_COLL_BROADCAST;
     KOLO_TRY(fill_shape(call, a));
     fill_reducer(call, a);
+    a->number = call->number;
+    a->word = call->word;
+    a->mark = (uint32_t)((call->word ^ call->word >> 32) * UINT64_C(0x9e3779b97f4a7c15) >> 32);
     if (a->bytes <= lines_up_to(s, call)) {
         uint64_t threads = (a->bytes + 7) / 8;
         *family = KOLO_CUDA_LL;

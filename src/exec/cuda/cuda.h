@@ -2,7 +2,7 @@
  *
  * The executor of GPU communicators, for its own files. layout.c: the region; kernels.c: modules and functions;
  * choose.c: which family, which grid; expose.c: which buffers others reach; launch.c: the operations of exec.h;
- * messages.c: groups of sends and receives.
+ * messages.c: groups of sends and receives; waits.c: what kernels wait for.
  */
 #ifndef KOLO_EXEC_CUDA_CUDA_H
 #define KOLO_EXEC_CUDA_CUDA_H
@@ -40,11 +40,13 @@ extern const kolo_param_table_t kolo_exec_cuda_params;
 /* resident: blocks that a rank may have on its GPU at the same time, since they wait for each other. */
 void kolo_cuda_layout(uint32_t nranks, uint32_t resident, kolo_cuda_layout_t *layout);
 
-/* Addresses that were found to be memory of the right GPU: so that a call need not ask the driver again. */
+/* Addresses that were found to be memory of the right GPU: so that a call need only ask the driver whether it is
+ * still the same allocation. */
 #define KOLO_CUDA_KNOWN 16
 typedef struct {
     uintptr_t base;
     size_t bytes;
+    uint64_t id;   /* kolo_cuda_buffer_id() */
     uint64_t seen; /* by bit: ranks whose GPUs reach it, at the same address */
 } kolo_cuda_known_t;
 
@@ -55,8 +57,11 @@ typedef struct kolo_cuda_state {
     kolo_regions_t regions;
     kolo_cuda_layout_t layout;
     kolo_cuda_mailbox_t *mailbox; /* pinned */
-    kolo_cu_stream_t last;        /* the stream of the last launch */
-    bool launched, asked;         /* asked: for the end of all that was launched */
+    struct kolo_cuda_watched {
+        uint64_t beat, seen_ns;
+    } watched[KOLO_CUDA_RANKS]; /* the lines of `waiting` as they were last, and when they changed */
+    kolo_cu_stream_t last;      /* the stream of the last launch */
+    bool launched, asked;       /* asked: for the end of all that was launched */
     kolo_cu_event_t order, end;
     kolo_cuda_known_t known[KOLO_CUDA_KNOWN];
     uint32_t next_known;
@@ -78,6 +83,9 @@ kolo_status_t kolo_cuda_put(kolo_cuda_state_t *s, kolo_cu_func_t function, uint3
                             kolo_cu_stream_t stream);
 kolo_status_t kolo_cuda_put_copy(kolo_cuda_state_t *s, void *dst, const void *src, size_t bytes,
                                  kolo_cu_stream_t stream);
+/* waits.c: exec.h's waits() and awaited(). */
+void kolo_cuda_waits(void *state, kolo_exec_waits_t *waits);
+void kolo_cuda_awaited(void *state, char *buf, size_t bytes);
 /* messages.c: sends and receives that stand side by side. */
 kolo_status_t kolo_cuda_messages(kolo_cuda_state_t *s, const kolo_exec_call_t *calls, size_t n);
 

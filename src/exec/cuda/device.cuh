@@ -86,6 +86,30 @@ KOLO_DEV void kolo_begin(bool next)
 }
 KOLO_DEV void kolo_bits_keep(uint32_t *p, uint32_t bits) { atomicAnd(p, bits); } /* p: shared by a block */
 KOLO_DEV void kolo_pause(void) {}
+/* Threads of a warp that look at the same time tell once. */
+KOLO_DEV void kolo_tell_wait(kolo_cuda_mailbox_t *box, uint64_t number, uint64_t word, uint32_t what, uint32_t peer,
+                             uint32_t step)
+{
+    uint32_t lane, mask = __activemask();
+    uint64_t beat, at = step | (uint64_t)blockIdx.x << 32 | (uint64_t)what << 48;
+    kolo_cuda_waiting_t *w = &box->waiting[peer];
+    asm volatile("mov.u32 %0, %%laneid; mov.u64 %1, %%globaltimer;" : "=r"(lane), "=l"(beat));
+    if (__ffs((int)mask) - 1 != (int)lane) return;
+    asm volatile("st.volatile.global.v2.u64 [%0], {%1,%2};" ::"l"(&w->number), "l"(number), "l"(word) : "memory");
+    asm volatile("st.volatile.global.v2.u64 [%0], {%1,%2};" ::"l"(&w->at), "l"(at), "l"(beat) : "memory");
+}
+KOLO_DEV void kolo_tell_unfit(kolo_cuda_mailbox_t *box, uint64_t number, uint32_t peer, uint32_t sends, uint64_t mine,
+                              uint64_t theirs)
+{
+    if (atomicCAS_system(&box->unfit.set, 0u, 2u) != 0u) return;
+    box->unfit.peer = peer;
+    box->unfit.sends = sends;
+    box->unfit.number = number;
+    box->unfit.mine = mine;
+    box->unfit.theirs = theirs;
+    __threadfence_system();
+    *(volatile uint32_t *)&box->unfit.set = 1u;
+}
 
 #else /* the host, in C++ */
 
@@ -134,8 +158,38 @@ KOLO_DEV void kolo_report(kolo_cuda_mailbox_t *box, uint32_t what, uint32_t peer
     box->report.step = step;
     __atomic_store_n(&box->report.set, 1u, __ATOMIC_RELEASE);
 }
+KOLO_DEV void kolo_tell_wait(kolo_cuda_mailbox_t *box, uint64_t number, uint64_t word, uint32_t what, uint32_t peer,
+                             uint32_t step)
+{
+    kolo_cuda_waiting_t *w = &box->waiting[peer];
+    __atomic_store_n(&w->number, number, __ATOMIC_RELAXED);
+    __atomic_store_n(&w->word, word, __ATOMIC_RELAXED);
+    __atomic_store_n(&w->at, step | (uint64_t)kolo_bid() << 32 | (uint64_t)what << 48, __ATOMIC_RELAXED);
+    __atomic_fetch_add(&w->beat, 1, __ATOMIC_RELEASE);
+}
+KOLO_DEV void kolo_tell_unfit(kolo_cuda_mailbox_t *box, uint64_t number, uint32_t peer, uint32_t sends, uint64_t mine,
+                              uint64_t theirs)
+{
+    uint32_t none = 0;
+    if (!__atomic_compare_exchange_n(&box->unfit.set, &none, 2u, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) return;
+    box->unfit.peer = peer;
+    box->unfit.sends = sends;
+    box->unfit.number = number;
+    box->unfit.mine = mine;
+    box->unfit.theirs = theirs;
+    __atomic_store_n(&box->unfit.set, 1u, __ATOMIC_RELEASE);
+}
 
 #endif
+
+/* What both ends of a message must agree on, its type and length: the receiver of a long one tells the sender; by lines,
+ * where it is short, it is in the upper half of every flag. */
+KOLO_DEV uint64_t kolo_message_tag(const kolo_cuda_message_t &m) { return m.bytes | (uint64_t)m.type << 56; }
+KOLO_DEV uint64_t kolo_message_flag(const kolo_cuda_message_t &m, uint32_t step)
+{
+    return step | m.bytes << 32 | (uint64_t)m.type << 59;
+}
+KOLO_DEV uint64_t kolo_message_tag_of(uint64_t flag) { return (flag << 5 >> 37) | flag >> 59 << 56; }
 
 /* Spins between two looks at the mailbox, which lies in host memory: a look takes two microseconds, or, on the host,
  * a spin gives the core away. */
@@ -145,11 +199,14 @@ KOLO_DEV void kolo_report(kolo_cuda_mailbox_t *box, uint32_t what, uint32_t peer
 #define KOLO_SPINS_A_LOOK 16u
 #endif
 
-/* After a look that found nothing: does the host want the kernel to end? */
-KOLO_DEV bool kolo_give_up(uint32_t *spins, kolo_cuda_mailbox_t *box, uint32_t what, uint32_t peer, uint32_t step)
+/* After a look that found nothing: does the host want the kernel to end? It learns what is awaited. */
+template <typename C>
+KOLO_DEV bool kolo_give_up(uint32_t *spins, const C &c, uint32_t what, uint32_t peer, uint32_t step)
 {
+    kolo_cuda_mailbox_t *box = (kolo_cuda_mailbox_t *)c.mailbox;
     kolo_pause();
     if (++*spins % KOLO_SPINS_A_LOOK) return false;
+    kolo_tell_wait(box, c.number, c.word, what, peer, step);
     if (!kolo_mailbox_aborted(box)) return false;
     kolo_report(box, what, peer, step);
     return true;

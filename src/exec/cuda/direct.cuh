@@ -20,6 +20,7 @@
 /* What the kernel of one rank tells that of another; one for each pair and block. */
 typedef struct {
     uint64_t src, dst;
+    uint64_t word; /* of the operation: those of others never meet */
     uint32_t reachable, pad;
     uint32_t begin, given, summed, end; /* flags: numbers of operations */
 } kolo_meeting_t;
@@ -29,9 +30,12 @@ typedef struct {
     uint32_t reachable, ended;
 } kolo_buffers_t;
 
-KOLO_DEV kolo_meeting_t *kolo_meeting(const kolo_cuda_layout_t *l, char *region, uint32_t from, uint32_t block)
+/* Two in turn: a block that needs nothing from its peer may come to its next operation before the peer has looked. */
+KOLO_DEV kolo_meeting_t *kolo_meeting(const kolo_cuda_layout_t *l, char *region, uint32_t from, uint32_t block,
+                                      uint32_t number)
 {
-    return (kolo_meeting_t *)(region + l->meetings + (uint64_t)(from * KOLO_CUDA_GRID + block) * KOLO_CUDA_FLAG);
+    uint64_t at = (uint64_t)(from * KOLO_CUDA_GRID + block) * KOLO_CUDA_FLAG + number % 2 * (KOLO_CUDA_FLAG / 2);
+    return (kolo_meeting_t *)(region + l->meetings + at);
 }
 
 typedef enum { KOLO_BEGIN, KOLO_GIVEN, KOLO_SUMMED, KOLO_END } kolo_stop_t;
@@ -48,11 +52,12 @@ KOLO_DEV bool kolo_meet_wait(const kolo_cuda_args_t &c, kolo_buffers_t *b, kolo_
 {
     char *own = kolo_region(c.regions, c.rank);
     for (uint32_t r = kolo_tid(); r < c.layout.nranks; r += kolo_nthreads()) {
-        kolo_meeting_t *m = kolo_meeting(&c.layout, own, r, kolo_bid());
+        kolo_meeting_t *m = kolo_meeting(&c.layout, own, r, kolo_bid(), number);
         uint32_t spins = 0;
         if (r == c.rank) continue;
-        while ((int32_t)(kolo_flag_load(kolo_meeting_flag(m, stop)) - number) < 0) {
-            if (!kolo_give_up(&spins, (kolo_cuda_mailbox_t *)c.mailbox, KOLO_CUDA_WAITS_TILE, r, number)) continue;
+        while ((int32_t)(kolo_flag_load(kolo_meeting_flag(m, stop)) - number) < 0 ||
+               (stop == KOLO_BEGIN && m->word != c.word)) {
+            if (!kolo_give_up(&spins, c, KOLO_CUDA_WAITS_TILE, r, number)) continue;
             b->ended = 1;
             break;
         }
@@ -77,10 +82,11 @@ KOLO_DEV bool kolo_meet(const kolo_cuda_long_args_t &l, kolo_buffers_t *b, uint3
     }
     kolo_sync();
     for (uint32_t r = kolo_tid(); r < c.layout.nranks; r += kolo_nthreads()) {
-        kolo_meeting_t *m = kolo_meeting(&c.layout, kolo_region(c.regions, r), c.rank, kolo_bid());
+        kolo_meeting_t *m = kolo_meeting(&c.layout, kolo_region(c.regions, r), c.rank, kolo_bid(), number);
         if (r == c.rank) continue;
         m->src = l.src[r];
         m->dst = l.dst[r];
+        m->word = c.word;
         m->reachable = c.reachable;
         kolo_flag_store(&m->begin, number);
     }
@@ -92,7 +98,7 @@ KOLO_DEV bool kolo_meet_again(const kolo_cuda_args_t &c, kolo_buffers_t *b, kolo
 {
     kolo_sync();
     for (uint32_t r = kolo_tid(); r < c.layout.nranks; r += kolo_nthreads()) {
-        kolo_meeting_t *m = kolo_meeting(&c.layout, kolo_region(c.regions, r), c.rank, kolo_bid());
+        kolo_meeting_t *m = kolo_meeting(&c.layout, kolo_region(c.regions, r), c.rank, kolo_bid(), number);
         if (r != c.rank) kolo_flag_store(kolo_meeting_flag(m, stop), number);
     }
     return kolo_meet_wait(c, b, stop, number);

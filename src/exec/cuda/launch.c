@@ -143,14 +143,24 @@ kolo_status_t kolo_cuda_put_copy(kolo_cuda_state_t *s, void *dst, const void *sr
 
 /* ---- arguments ---- */
 
+/* Memory may have been freed since, and other memory may be there now. */
+static bool find_known(kolo_cuda_state_t *s, uintptr_t at, uint64_t bytes)
+{
+    for (int i = 0; i < KOLO_CUDA_KNOWN; i++) {
+        kolo_cuda_known_t *k = &s->known[i];
+        if (at - k->base >= k->bytes || bytes > k->bytes - (at - k->base)) continue;
+        if (KOLO_LIKELY(k->id && k->id == kolo_cuda_buffer_id((const void *)at))) return true; /* NOLINT */
+        k->bytes = 0;
+    }
+    return false;
+}
+
 static kolo_status_t check_memory(kolo_cuda_state_t *s, const void *p, uint64_t bytes, const char *what)
 {
     uintptr_t at = (uintptr_t)p;
     kolo_mem_place_t place;
     if (!bytes) return KOLO_OK;
-    for (int i = 0; i < KOLO_CUDA_KNOWN; i++)
-        if (at - s->known[i].base < s->known[i].bytes && bytes <= s->known[i].bytes - (at - s->known[i].base))
-            return KOLO_OK;
+    if (KOLO_LIKELY(find_known(s, at, bytes))) return KOLO_OK;
     kolo_mem_find(p, &place);
     if (place.ops != &kolo_mem_cuda)
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
@@ -164,8 +174,8 @@ static kolo_status_t check_memory(kolo_cuda_state_t *s, const void *p, uint64_t 
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
                          "%s %p has %llu bytes to the end of its allocation, %llu are needed", what, p,
                          (unsigned long long)(place.bytes - (at - place.base)), (unsigned long long)bytes);
-    s->known[s->next_known++ % KOLO_CUDA_KNOWN] =
-        (kolo_cuda_known_t){place.base, place.bytes, kolo_cuda_seen_here(s, p, place.peers)};
+    s->known[s->next_known++ % KOLO_CUDA_KNOWN] = (kolo_cuda_known_t){
+        place.base, place.bytes, kolo_cuda_buffer_id(p), kolo_cuda_seen_here(s, p, place.peers)};
     return KOLO_OK;
 }
 
@@ -254,18 +264,6 @@ static void cancel(void *state)
     __atomic_store_n(&s->mailbox->abort, 1, __ATOMIC_RELEASE);
 }
 
-static void awaited(void *state, char *buf, size_t bytes)
-{
-    static const char *const words[] = {[KOLO_CUDA_WAITS_LINES] = "lines from",
-                                        [KOLO_CUDA_WAITS_TILE] = "a tile from",
-                                        [KOLO_CUDA_WAITS_CREDIT] = "room at"};
-    const kolo_cuda_state_t *s = state;
-    const kolo_cuda_report_t *r = &s->mailbox->report;
-    buf[0] = 0;
-    if (__atomic_load_n(&r->set, __ATOMIC_ACQUIRE) != 1 || r->what > KOLO_CUDA_WAITS_CREDIT) return;
-    snprintf(buf, bytes, "block %u waited for %s rank %u, step %u", r->block, words[r->what], r->peer, r->step);
-}
-
 static size_t memory(const void *state)
 {
     return ((const kolo_cuda_state_t *)state)->layout.bytes;
@@ -276,6 +274,7 @@ const kolo_exec_ops_t kolo_exec_cuda = {.name = "CUDA",
                                         .launch = launch,
                                         .poll = poll,
                                         .cancel = cancel,
-                                        .awaited = awaited,
+                                        .waits = kolo_cuda_waits,
+                                        .awaited = kolo_cuda_awaited,
                                         .memory = memory,
                                         .close = close_state};

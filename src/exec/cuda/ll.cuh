@@ -30,8 +30,16 @@ template <typename T> KOLO_DEV void kolo_user_store8(char *at, kolo_vec_t v, uin
         kolo_elems_store<T>(at, v, left < 8 ? (uint32_t)left : 8);
 }
 
-/* Payload of line `at` of the operation numbered `flag`; false: the host wants the kernel to end. */
-KOLO_DEV bool kolo_line_wait(const kolo_vec_t *at, uint32_t flag, kolo_cuda_mailbox_t *box, uint32_t peer,
+/* What the flags of line `v` of a block are in its operation numbered `flag`. The first line is written in each
+ * operation, so few bits of the number tell it from the last one in its place: the others tell what the operation
+ * is. Ranks that differ in it wait for each other, and the host, which is told, finds out why. */
+KOLO_DEV uint32_t kolo_line_flag(const kolo_cuda_args_t &c, uint32_t flag, uint32_t v)
+{
+    return v ? flag : flag << 24 | c.mark >> 8;
+}
+
+/* Payload of line `at`; false: the host wants the kernel to end. */
+KOLO_DEV bool kolo_line_wait(const kolo_cuda_args_t &c, const kolo_vec_t *at, uint32_t flag, uint32_t peer,
                              kolo_vec_t *out)
 {
     uint32_t spins = 0;
@@ -41,7 +49,7 @@ KOLO_DEV bool kolo_line_wait(const kolo_vec_t *at, uint32_t flag, kolo_cuda_mail
             *out = kolo_vec_t{{v.w[0], v.w[2], 0, 0}};
             return true;
         }
-        if (kolo_give_up(&spins, box, KOLO_CUDA_WAITS_LINES, peer, flag)) return false;
+        if (kolo_give_up(&spins, c, KOLO_CUDA_WAITS_LINES, peer, flag)) return false;
     }
 }
 
@@ -56,7 +64,6 @@ KOLO_DEV bool kolo_ll_pays(const kolo_cuda_args_t &c, uint32_t n, uint32_t from,
 typedef struct {
     uint64_t first;
     uint32_t n, flag, block;
-    kolo_cuda_mailbox_t *box;
     char *own;
 } kolo_ll_share_t;
 
@@ -66,7 +73,8 @@ template <typename T> KOLO_DEV void kolo_ll_send(const kolo_cuda_args_t &c, cons
         uint32_t p = c.rank + j < c.layout.nranks ? c.rank + j : c.rank + j - c.layout.nranks;
         kolo_vec_t *lines = kolo_lines(&c.layout, kolo_region(c.regions, p), s.flag & 1, c.rank, s.block);
         if (!kolo_ll_pays(c, s.n, c.rank, p)) {
-            if (kolo_tid() == 0) kolo_line_store(lines, kolo_vec_t{{0, s.flag, 0, s.flag}});
+            uint32_t flag = kolo_line_flag(c, s.flag, 0);
+            if (kolo_tid() == 0) kolo_line_store(lines, kolo_vec_t{{0, flag, 0, flag}});
             continue;
         }
         const char *src = (const char *)(c.src + p * c.src_stride);
@@ -74,7 +82,8 @@ template <typename T> KOLO_DEV void kolo_ll_send(const kolo_cuda_args_t &c, cons
         for (uint32_t v = kolo_tid(); v < s.n; v += kolo_nthreads()) {
             uint64_t at = (s.first + v) * 8;
             kolo_vec_t x = kolo_own_input<T, 8 / sizeof(T)>(kolo_user_load8<T>(src + at, c.bytes - at, aligned), c);
-            kolo_line_store(lines + v, kolo_vec_t{{x.w[0], s.flag, x.w[1], s.flag}});
+            uint32_t flag = kolo_line_flag(c, s.flag, v);
+            kolo_line_store(lines + v, kolo_vec_t{{x.w[0], flag, x.w[1], flag}});
         }
     }
 }
@@ -93,7 +102,8 @@ template <typename T> KOLO_DEV bool kolo_ll_reduce(const kolo_cuda_args_t &c, co
             kolo_vec_t x;
             if (r == c.rank)
                 x = kolo_own_input<T, N>(kolo_user_load8<T>(src + at, c.bytes - at, src_aligned), c);
-            else if (!kolo_line_wait(kolo_lines(&c.layout, s.own, s.flag & 1, r, s.block) + v, s.flag, s.box, r, &x))
+            else if (!kolo_line_wait(c, kolo_lines(&c.layout, s.own, s.flag & 1, r, s.block) + v,
+                                     kolo_line_flag(c, s.flag, v), r, &x))
                 return false;
             if (r == 0)
                 kolo_sum_begin(&sum, x, c);
@@ -118,7 +128,7 @@ KOLO_DEV bool kolo_ll_copy(const kolo_cuda_args_t &c, const kolo_ll_share_t &s, 
         kolo_vec_t x;
         if (r == c.rank)
             x = kolo_user_load8<T>(src + at, c.bytes - at, aligned);
-        else if (!kolo_line_wait(lines + v, s.flag, s.box, r, &x))
+        else if (!kolo_line_wait(c, lines + v, kolo_line_flag(c, s.flag, v), r, &x))
             return false;
         kolo_user_store8<T>(dst + at, x, c.bytes - at, aligned);
     }
@@ -133,7 +143,6 @@ template <typename T> KOLO_DEV void kolo_ll(const kolo_cuda_args_t &c)
     bool ok = true;
     s.block = kolo_bid();
     s.own = kolo_region(c.regions, c.rank);
-    s.box = (kolo_cuda_mailbox_t *)c.mailbox;
     uint32_t *counter = kolo_counter(&c.layout, s.own, KOLO_CUDA_COUNT_LINES, s.block);
     s.flag = *counter + 1;
     s.first = each * s.block;
@@ -147,7 +156,8 @@ template <typename T> KOLO_DEV void kolo_ll(const kolo_cuda_args_t &c)
         if (kolo_ll_pays(c, s.n, r, c.rank) && !c.reduce)
             ok = kolo_ll_copy<T>(c, s, r);
         else if (r != c.rank && kolo_tid() == 0)
-            ok = kolo_line_wait(kolo_lines(&c.layout, s.own, s.flag & 1, r, s.block), s.flag, s.box, r, &none);
+            ok = kolo_line_wait(c, kolo_lines(&c.layout, s.own, s.flag & 1, r, s.block),
+                                kolo_line_flag(c, s.flag, 0), r, &none);
     }
     kolo_sync();
     if (kolo_tid() == 0) *counter = s.flag;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The family for operations of middle length: one step, by lines of 128 bytes that carry 120 of payload and the number
- * of the operation (the LL128 protocol of NCCL). Eight lanes store a line together, and NVLink brings the 128 bytes
- * whole. As with the short lines (ll.cuh) two halves are used in turn, and every rank waits for one line of every other
- * at least.
+ * The family for operations of middle length: one step, by lines of 128 bytes that carry 120 of payload, the number
+ * of the operation and what it is (the LL128 protocol of NCCL; kolo_line_flag() in ll.cuh says why). Eight lanes store
+ * a line together, and NVLink brings the 128 bytes whole. As with the short lines (ll.cuh) two halves are used in
+ * turn, and every rank waits for one line of every other at least.
  */
 #ifndef KOLO_EXEC_CUDA_LL128_CUH
 #define KOLO_EXEC_CUDA_LL128_CUH
@@ -34,7 +34,7 @@ typedef struct {
 } kolo_line_t;
 
 #ifdef __CUDACC__
-KOLO_DEV void kolo_line128_store(char *line, const kolo_line_t *x, uint32_t flag)
+KOLO_DEV void kolo_line128_store(char *line, const kolo_line_t *x, uint64_t flag)
 {
     uint64_t second = kolo_lane(0) == 7 ? flag : x->w[0][1];
     asm volatile("st.volatile.global.v2.u64 [%0], {%1,%2};" ::"l"(line + 16 * kolo_lane(0)), "l"(x->w[0][0]),
@@ -42,14 +42,14 @@ KOLO_DEV void kolo_line128_store(char *line, const kolo_line_t *x, uint32_t flag
                  : "memory");
 }
 /* Has the line come? The same answer in its eight lanes. */
-KOLO_DEV bool kolo_line128_load(const char *line, kolo_line_t *x, uint32_t flag)
+KOLO_DEV bool kolo_line128_load(const char *line, kolo_line_t *x, uint64_t flag)
 {
     asm volatile("ld.volatile.global.v2.u64 {%0,%1}, [%2];"
                  : "=l"(x->w[0][0]), "=l"(x->w[0][1])
                  : "l"(line + 16 * kolo_lane(0))
                  : "memory");
     uint32_t mask = 0xffu << (threadIdx.x & 24);
-    return __shfl_sync(mask, (uint32_t)x->w[0][1], 7, 8) == flag;
+    return __shfl_sync(mask, x->w[0][1] == flag, 7, 8);
 }
 /* Does any of the eight lanes say so? */
 KOLO_DEV bool kolo_any_lane(bool x)
@@ -58,13 +58,13 @@ KOLO_DEV bool kolo_any_lane(bool x)
     return __any_sync(mask, x);
 }
 #else
-KOLO_DEV void kolo_line128_store(char *line, const kolo_line_t *x, uint32_t flag)
+KOLO_DEV void kolo_line128_store(char *line, const kolo_line_t *x, uint64_t flag)
 {
     uint64_t *at = (uint64_t *)line;
     for (int i = 0; i < KOLO_LINE_WORDS; i++) __atomic_store_n(at + i, x->w[i / 2][i % 2], __ATOMIC_RELAXED);
-    __atomic_store_n(at + KOLO_LINE_WORDS, (uint64_t)flag, __ATOMIC_RELEASE);
+    __atomic_store_n(at + KOLO_LINE_WORDS, flag, __ATOMIC_RELEASE);
 }
-KOLO_DEV bool kolo_line128_load(const char *line, kolo_line_t *x, uint32_t flag)
+KOLO_DEV bool kolo_line128_load(const char *line, kolo_line_t *x, uint64_t flag)
 {
     const uint64_t *at = (const uint64_t *)line;
     if (__atomic_load_n(at + KOLO_LINE_WORDS, __ATOMIC_ACQUIRE) != flag) return false;
@@ -116,9 +116,21 @@ KOLO_DEV void kolo_words_store(const kolo_line_t *x, char *buf, uint64_t line, u
     }
 }
 
+KOLO_DEV uint64_t kolo_line128_flag(const kolo_cuda_args_t &c, uint32_t flag) { return flag | (uint64_t)c.mark << 32; }
+
+/* A line is long in coming. Of a message (messages.cuh) it may be there, but tell of another length or type. */
+KOLO_DEV void kolo_line128_look(const kolo_cuda_args_t &, const char *, uint64_t, uint32_t) {}
+KOLO_DEV void kolo_line128_look(const kolo_cuda_p2p_args_t &c, const char *line, uint64_t flag, uint32_t peer)
+{
+    uint64_t there = ((const volatile uint64_t *)line)[KOLO_LINE_WORDS];
+    if ((uint32_t)there != (uint32_t)flag || there == flag) return;
+    kolo_tell_unfit((kolo_cuda_mailbox_t *)c.mailbox, c.number, peer, 0, kolo_message_tag_of(flag),
+                    kolo_message_tag_of(there));
+}
+
 /* Lines [at, at + n) of a batch from a peer; n is 1 to B. */
-template <int B>
-KOLO_DEV bool kolo_batch_wait(const kolo_ll_share_t &s, const char *lines, uint32_t at, uint32_t n, kolo_line_t *x,
+template <int B, typename C>
+KOLO_DEV bool kolo_batch_wait(const C &c, uint64_t flag, const char *lines, uint32_t at, uint32_t n, kolo_line_t *x,
                               uint32_t peer)
 {
     uint32_t spins = 0;
@@ -126,9 +138,11 @@ KOLO_DEV bool kolo_batch_wait(const kolo_ll_share_t &s, const char *lines, uint3
         bool all = true;
 #pragma unroll
         for (uint32_t u = 0; u < B; u++)
-            if (u < n) all = kolo_line128_load(lines + (uint64_t)(at + u * kolo_groups()) * 128, &x[u], s.flag) && all;
+            if (u < n)
+                all = kolo_line128_load(lines + (uint64_t)(at + u * kolo_groups()) * 128, &x[u], flag) && all;
         if (all) return true;
-        if (kolo_any_lane(kolo_give_up(&spins, s.box, KOLO_CUDA_WAITS_LINES, peer, s.flag))) return false;
+        if (kolo_any_lane(kolo_give_up(&spins, c, KOLO_CUDA_WAITS_LINES, peer, (uint32_t)flag))) return false;
+        if (spins % KOLO_SPINS_A_LOOK == 0) kolo_line128_look(c, lines + (uint64_t)at * 128, flag, peer);
     }
 }
 
@@ -141,6 +155,7 @@ template <int B> KOLO_DEV uint32_t kolo_batch(uint32_t at, uint32_t n)
 
 template <typename T> KOLO_DEV void kolo_ll128_send(const kolo_cuda_args_t &c, const kolo_ll_share_t &s)
 {
+    const uint64_t flag = kolo_line128_flag(c, s.flag);
     for (uint32_t j = 1; j < c.layout.nranks; j++) {
         uint32_t p = c.rank + j < c.layout.nranks ? c.rank + j : c.rank + j - c.layout.nranks;
         char *lines = kolo_lines128(&c.layout, kolo_region(c.regions, p), s.flag & 1, c.rank, s.block);
@@ -155,7 +170,8 @@ template <typename T> KOLO_DEV void kolo_ll128_send(const kolo_cuda_args_t &c, c
                 if (u < n) kolo_words_load<T>(&x[u], src, s.first + at + u * kolo_groups(), pays ? c.bytes : 0, aligned, &c);
 #pragma unroll
             for (uint32_t u = 0; u < KOLO_LINE_BATCH; u++)
-                if (u < n) kolo_line128_store(lines + (uint64_t)(at + u * kolo_groups()) * 128, &x[u], s.flag);
+                if (u < n)
+                    kolo_line128_store(lines + (uint64_t)(at + u * kolo_groups()) * 128, &x[u], flag);
         }
     }
 }
@@ -167,6 +183,7 @@ KOLO_DEV kolo_vec_t kolo_vec_of(const uint64_t *w)
 
 template <typename T> KOLO_DEV bool kolo_ll128_reduce(const kolo_cuda_args_t &c, const kolo_ll_share_t &s)
 {
+    const uint64_t flag = kolo_line128_flag(c, s.flag);
     const int N = 16 / sizeof(T), B = kolo_reduce_batch<T>::value;
     const char *src = (const char *)(c.src + c.rank * c.src_stride);
     char *dst = (char *)c.dst;
@@ -181,7 +198,7 @@ template <typename T> KOLO_DEV bool kolo_ll128_reduce(const kolo_cuda_args_t &c,
                 for (uint32_t u = 0; u < B; u++)
                     if (u < n)
                         kolo_words_load<T>(&x[u], src, s.first + at + u * kolo_groups(), c.bytes, src_aligned, &c);
-            } else if (!kolo_batch_wait<B>(s, kolo_lines128(&c.layout, s.own, s.flag & 1, r, s.block), at, n, x, r)) {
+            } else if (!kolo_batch_wait<B>(c, flag, kolo_lines128(&c.layout, s.own, s.flag & 1, r, s.block), at, n, x, r)) {
                 return false;
             }
 #pragma unroll
@@ -213,6 +230,7 @@ template <typename T> KOLO_DEV bool kolo_ll128_reduce(const kolo_cuda_args_t &c,
 
 template <typename T> KOLO_DEV bool kolo_ll128_copy(const kolo_cuda_args_t &c, const kolo_ll_share_t &s, uint32_t r)
 {
+    const uint64_t flag = kolo_line128_flag(c, s.flag);
     char *dst = (char *)(c.dst + r * c.dst_stride);
     const char *src = (const char *)(c.src + r * c.src_stride);
     const char *lines = kolo_lines128(&c.layout, s.own, s.flag & 1, r, s.block);
@@ -221,7 +239,7 @@ template <typename T> KOLO_DEV bool kolo_ll128_copy(const kolo_cuda_args_t &c, c
     for (uint32_t at = kolo_group(); at < s.n; at += KOLO_LINE_BATCH * kolo_groups()) {
         uint32_t n = kolo_batch<KOLO_LINE_BATCH>(at, s.n);
         kolo_line_t x[KOLO_LINE_BATCH];
-        if (r != c.rank && !kolo_batch_wait<KOLO_LINE_BATCH>(s, lines, at, n, x, r)) return false;
+        if (r != c.rank && !kolo_batch_wait<KOLO_LINE_BATCH>(c, flag, lines, at, n, x, r)) return false;
 #pragma unroll
         for (uint32_t u = 0; u < KOLO_LINE_BATCH; u++) {
             uint64_t line = s.first + at + u * kolo_groups();
@@ -242,11 +260,11 @@ template <typename T> KOLO_DEV void kolo_ll128(const kolo_cuda_args_t &c)
     bool ok = true;
     s.block = kolo_bid();
     s.own = kolo_region(c.regions, c.rank);
-    s.box = (kolo_cuda_mailbox_t *)c.mailbox;
     uint32_t *counter = kolo_counter(&c.layout, s.own, KOLO_CUDA_COUNT_LINES_128, s.block);
     s.flag = *counter + 1;
     s.first = each * s.block;
     s.n = (uint32_t)(s.first >= all ? 0 : all - s.first < each ? all - s.first : each);
+    const uint64_t flag = kolo_line128_flag(c, s.flag);
     kolo_ll128_send<T>(c, s);
     bool reduces = c.reduce && kolo_ll_pays(c, s.n, c.rank, c.rank);
     if (reduces) ok = kolo_ll128_reduce<T>(c, s);
@@ -256,7 +274,7 @@ template <typename T> KOLO_DEV void kolo_ll128(const kolo_cuda_args_t &c)
         if (kolo_ll_pays(c, s.n, r, c.rank) && !c.reduce)
             ok = kolo_ll128_copy<T>(c, s, r);
         else if (r != c.rank && kolo_group() == 0)
-            ok = kolo_batch_wait<1>(s, kolo_lines128(&c.layout, s.own, s.flag & 1, r, s.block), 0, 1, &none, r);
+            ok = kolo_batch_wait<1>(c, flag, kolo_lines128(&c.layout, s.own, s.flag & 1, r, s.block), 0, 1, &none, r);
     }
     kolo_sync();
     if (kolo_tid() == 0) *counter = s.flag;

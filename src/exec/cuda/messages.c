@@ -68,7 +68,11 @@ kolo_status_t kolo_cuda_messages(kolo_cuda_state_t *s, const kolo_exec_call_t *c
             return kolo_fail(KOLO_ERR_UNSUPPORTED,
                              "a group of GPU messages holds at most %d of them; rank %d has more",
                              KOLO_CUDA_MESSAGES, s->regions.rank);
-        if (count == 0) a->nchains = a->blocks = 0;
+        if (count == 0) {
+            a->nchains = a->blocks = 0;
+            a->number = calls[i].number;
+            a->word = calls[i].word;
+        }
         uint32_t blocks = blocks_of(&s->layout, bytes);
         a->blocks = blocks > a->blocks ? blocks : a->blocks;
         a->messages[count] = (kolo_cuda_message_t){
@@ -77,6 +81,7 @@ kolo_status_t kolo_cuda_messages(kolo_cuda_state_t *s, const kolo_exec_call_t *c
             .there = way || bytes <= s->layout.message_lines_most ? 0 : kolo_cuda_seen_by(s, calls[i].dst, peer),
             .peer = (uint32_t)peer,
             .send = (uint32_t)way,
+            .type = (uint32_t)calls[i].reducer.type,
             .next = -1};
         end_t *end = &ends[way][peer];
         if (end->chain < 0) {

@@ -22,7 +22,7 @@ KOLO_DEV bool kolo_message_wait(const kolo_cuda_p2p_args_t &c, const uint32_t *f
         uint32_t spins = 0;
         ended = 0;
         while (!ended && (int32_t)(kolo_flag_load(flag) - step) < 0)
-            if (kolo_give_up(&spins, (kolo_cuda_mailbox_t *)c.mailbox, what, peer, step)) ended = 1;
+            if (kolo_give_up(&spins, c, what, peer, step)) ended = 1;
     }
     kolo_sync();
     return !ended;
@@ -129,7 +129,9 @@ KOLO_DEV bool kolo_message_send_lines(const kolo_cuda_p2p_args_t &c, const kolo_
                                              m.bytes, s.aligned, NULL);
 #pragma unroll
             for (uint32_t u = 0; u < KOLO_LINE_BATCH; u++)
-                if (u < batch) kolo_line128_store(lines + (uint64_t)(at + u * kolo_groups()) * 128, &x[u], step + 1);
+                if (u < batch)
+                    kolo_line128_store(lines + (uint64_t)(at + u * kolo_groups()) * 128, &x[u],
+                                       kolo_message_flag(m, step + 1));
         }
     }
     kolo_sync();
@@ -143,17 +145,15 @@ KOLO_DEV bool kolo_message_receive_lines(const kolo_cuda_p2p_args_t &c, const ko
     uint32_t *counter = kolo_message_counter(&c.layout, own, KOLO_CUDA_MESSAGE_RECEIVED_LINES, m.peer, block);
     uint32_t step = *counter;
     kolo_message_share_t s = kolo_message_share(c, m, block);
-    kolo_ll_share_t wait;
     bool ok = true;
-    wait.box = (kolo_cuda_mailbox_t *)c.mailbox;
     for (uint64_t from = 0; ok && from < s.n; from += KOLO_CUDA_MESSAGE_SLOT_LINES, step++) {
         const char *lines = kolo_message_lines(&c.layout, own, m.peer, block, step);
         uint32_t n = s.n - from < KOLO_CUDA_MESSAGE_SLOT_LINES ? (uint32_t)(s.n - from) : KOLO_CUDA_MESSAGE_SLOT_LINES;
-        wait.flag = step + 1;
+        uint64_t flag = kolo_message_flag(m, step + 1);
         for (uint32_t at = kolo_group(); ok && at < n; at += KOLO_LINE_BATCH * kolo_groups()) {
             kolo_line_t x[KOLO_LINE_BATCH];
             uint32_t batch = kolo_batch<KOLO_LINE_BATCH>(at, n);
-            ok = kolo_batch_wait<KOLO_LINE_BATCH>(wait, lines, at, batch, x, m.peer);
+            ok = kolo_batch_wait<KOLO_LINE_BATCH>(c, flag, lines, at, batch, x, m.peer);
 #pragma unroll
             for (uint32_t u = 0; u < KOLO_LINE_BATCH; u++)
                 if (ok && u < batch)
@@ -173,6 +173,7 @@ KOLO_DEV bool kolo_message_receive_lines(const kolo_cuda_p2p_args_t &c, const ko
 
 typedef struct {
     uint64_t there;      /* from the receiver: where the message is to go, or 0: by stages */
+    uint64_t tag;        /* and what it expects */
     uint32_t begin, end; /* flags: numbers of messages. To the sender: `there` is set; to the receiver: it has come */
 } kolo_message_meeting_t;
 
@@ -191,7 +192,13 @@ KOLO_DEV bool kolo_message_send_long(const kolo_cuda_p2p_args_t &c, const kolo_c
     uint32_t number = *counter + 1;
     kolo_message_meeting_t *meeting = kolo_message_meeting(&c.layout, own, m.peer, block);
     if (!kolo_message_wait(c, &meeting->begin, number, KOLO_CUDA_WAITS_CREDIT, m.peer)) return false;
-    uint64_t there = meeting->there;
+    uint64_t there = meeting->there, tag = meeting->tag;
+    if (tag != kolo_message_tag(m)) { /* the host is told, and ends the kernel */
+        uint32_t spins = 0;
+        if (kolo_tid() == 0) kolo_tell_unfit((kolo_cuda_mailbox_t *)c.mailbox, c.number, m.peer, 1, kolo_message_tag(m), tag);
+        while (kolo_tid() == 0 && !kolo_give_up(&spins, c, KOLO_CUDA_WAITS_CREDIT, m.peer, number)) {}
+        return false;
+    }
     kolo_sync();
     if (kolo_tid() == 0) *counter = number;
     if (!there) return kolo_message_send(c, m, block, cut);
@@ -212,6 +219,7 @@ KOLO_DEV bool kolo_message_receive_long(const kolo_cuda_p2p_args_t &c, const kol
     if (kolo_tid() == 0) {
         *counter = number;
         meeting->there = m.there;
+        meeting->tag = kolo_message_tag(m);
         kolo_flag_store(&meeting->begin, number);
     }
     if (!m.there) return kolo_message_receive(c, m, block, cut);

@@ -14,7 +14,6 @@
 #include "exec/cuda/numeric.cuh"
 
 typedef struct {
-    kolo_cuda_mailbox_t *box;
     char *own;
     uint32_t block, n;
 } kolo_staged_t;
@@ -31,7 +30,7 @@ KOLO_DEV bool kolo_flags_wait(const kolo_cuda_args_t &c, const kolo_staged_t &s,
         uint32_t spins = 0;
         if (r == c.rank) continue;
         while ((int32_t)(kolo_flag_load(flag) - step) < 0) {
-            if (!kolo_give_up(&spins, s.box, what, r, step)) continue;
+            if (!kolo_give_up(&spins, c, what, r, step)) continue;
             ended = 1;
             break;
         }
@@ -201,8 +200,7 @@ KOLO_DEV kolo_staged_t kolo_role(const kolo_cuda_args_t &c, uint32_t roles, uint
 {
     *role = kolo_bid() % roles;
     *blocks = kolo_nblocks() / roles;
-    return kolo_staged_t{(kolo_cuda_mailbox_t *)c.mailbox, kolo_region(c.regions, c.rank), kolo_bid() / roles,
-                         c.layout.nranks};
+    return kolo_staged_t{kolo_region(c.regions, c.rank), kolo_bid() / roles, c.layout.nranks};
 }
 
 template <typename T> KOLO_DEV void kolo_staged(const kolo_cuda_args_t &c)

@@ -28,6 +28,15 @@ static bool classify(const void *p, kolo_mem_place_t *place)
     return true;
 }
 
+uint64_t kolo_cuda_buffer_id(const void *p)
+{
+    int attribute = KOLO_CU_POINTER_BUFFER_ID;
+    uint64_t id = 0;
+    void *data = &id;
+    kolo_cu_ptr_t at = (kolo_cu_ptr_t)(uintptr_t)p;
+    return kolo_cuda_loaded()->pointer_attributes(1, &attribute, &data, at) == KOLO_CU_SUCCESS ? id : 0;
+}
+
 static kolo_cu_mem_prop_t properties(int device)
 {
     return (kolo_cu_mem_prop_t){

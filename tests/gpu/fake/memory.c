@@ -32,6 +32,7 @@ typedef struct {
 typedef enum { RESERVED, MAPPED, PLAIN, PINNED, REGISTERED } kind_t;
 typedef struct range {
     struct range *next;
+    uint64_t id; /* no other had it before */
     kind_t kind;
     uintptr_t start;
     size_t bytes, room; /* room: with the guard */
@@ -43,7 +44,7 @@ typedef struct range {
 
 static range_t *ranges;
 static physical_t *physicals[4096];
-static uint64_t next_id = 1;
+static uint64_t next_id = 1, last_range;
 static struct {
     void *at;
     size_t bytes;
@@ -90,7 +91,13 @@ static range_t *add_locked(kind_t kind, uintptr_t start, size_t bytes)
 {
     range_t *r = calloc(1, sizeof *r);
     if (!r) abort();
-    *r = (range_t){.next = ranges, .kind = kind, .start = start, .bytes = bytes, .room = bytes, .device = -1};
+    *r = (range_t){.next = ranges,
+                   .id = ++last_range,
+                   .kind = kind,
+                   .start = start,
+                   .bytes = bytes,
+                   .room = bytes,
+                   .device = -1};
     ranges = r;
     return r;
 }
@@ -181,6 +188,9 @@ kolo_cu_result_t cuPointerGetAttributes(unsigned n, int *attributes, void **data
             break;
         case KOLO_CU_POINTER_DEVICE:
             memcpy(data[i], &r->device, sizeof r->device);
+            break;
+        case KOLO_CU_POINTER_BUFFER_ID:
+            memcpy(data[i], &r->id, sizeof r->id);
             break;
         case KOLO_CU_POINTER_RANGE_START:
             memcpy(data[i], &(kolo_cu_ptr_t){r->start}, sizeof(kolo_cu_ptr_t));

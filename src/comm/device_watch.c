@@ -1,0 +1,198 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Operations on a device that do not get on. Their kernels run, or wait for those of other ranks, while no thread
+ * of this process waits for them: so the progress thread looks what they wait for, a few times a second, and does
+ * what a wait on the CPU does by itself (base/wait.h, mismatch.c): asks the ranks that are awaited which operation
+ * they are in, and ends what has waited longer than op_timeout_ms. A call costs nothing for that.
+ *
+ * The time runs while a kernel waits for other ranks, not while it stands behind other work on its stream.
+ */
+#include "base/clock.h"
+#include "base/log.h"
+#include "comm/call/call.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define IDLE_MS  200 /* from look to look while nothing waits */
+#define BUSY_MS  25
+#define LEAST_MS 5
+
+typedef struct {
+    kolo_body_t *body;
+    kolo_status_t status;
+    char text[KOLO_ERROR_TEXT_BYTES];
+} failure_t;
+
+static void describe(const kolo_body_t *body, const kolo_exec_waits_t *w, char *buf, size_t bytes)
+{
+    char words[160];
+    kolo_signature_print(w->word, words, sizeof words);
+    int n = kolo_signature_fields(w->word).coll == KOLO_COLL_P2P
+                ? snprintf(buf, bytes, "rank %d, in %s", body->rank, words)
+                : snprintf(buf, bytes, "rank %d, in operation %" PRIu64 " (%s)", body->rank, w->number, words);
+    for (int i = 0; i < w->count && n > 0 && (size_t)n < bytes; i++)
+        n += snprintf(buf + n, bytes - (size_t)n, "%s%s rank %d", i ? ", " : KOLO_WAIT_FOR,
+                      w->on[i].room ? "room at" : "data from", w->on[i].rank);
+}
+
+/* Asks around as the rank's own thread would, if that is not inside: both would wait for answers. */
+static void ask_around(kolo_body_t *body)
+{
+    kolo_comm_t h = body->handle;
+    uint64_t ticket;
+    char text[KOLO_ERROR_TEXT_BYTES];
+    if (atomic_load(&h->done) != atomic_load(&h->tickets)) return;
+    snprintf(text, sizeof text, "%s", kolo_error_text());
+    bool drawn = kolo_ticket_draw(h, &ticket) == KOLO_OK;
+    bool turn = drawn && kolo_ticket_wait(h, ticket) == KOLO_OK;
+    kolo_fail(KOLO_ERR_TIMEOUT, "%s", text);
+    if (turn) kolo_survey_time_out(body);
+    if (drawn) kolo_ticket_end(h, ticket);
+}
+
+static void *fail_in_background(void *arg)
+{
+    failure_t *f = arg;
+    kolo_body_t *body = f->body;
+    kolo_fail(f->status, "%s", f->text);
+    if (f->status == KOLO_ERR_TIMEOUT) ask_around(body);
+    kolo_fail_prefix(f->status, "%s rank %d: ", body->name, body->rank);
+    if (!atomic_load(&body->stop)) kolo_body_fail(body, f->status); /* else the news have said why */
+    free(f);
+    atomic_fetch_sub(&body->watch.sent, 1);
+    kolo_handle_leave(body->handle);
+    return NULL;
+}
+
+/* The progress thread cannot wait for answers. */
+static void fail(kolo_body_t *body, kolo_status_t status)
+{
+    body->watch.told = true;
+    failure_t *f = atomic_load(&body->watch.alone) ? NULL : malloc(sizeof *f);
+    if (f) {
+        *f = (failure_t){.body = body, .status = status};
+        snprintf(f->text, sizeof f->text, "%s", kolo_error_text());
+        atomic_fetch_add(&body->watch.sent, 1);
+        if (kolo_body_background(body, fail_in_background, f) == KOLO_OK) return;
+        atomic_fetch_sub(&body->watch.sent, 1);
+        kolo_fail(status, "%s", f->text);
+        free(f);
+    }
+    kolo_fail_prefix(status, "%s rank %d: ", body->name, body->rank);
+    kolo_body_fail(body, status);
+}
+
+/* The ends of a message do not fit. */
+static void tell_unfit(kolo_body_t *body, const kolo_exec_waits_t *w)
+{
+    uint64_t words[2];
+    for (int i = 0; i < 2; i++) {
+        size_t elem = kolo_type_bytes(w->unfit_type[i]);
+        int way = (i != 0) == w->unfit_sends ? KOLO_P2P_WORD_RECV : KOLO_P2P_WORD_SEND;
+        words[i] = kolo_signature(KOLO_COLL_P2P, (int)w->unfit_type[i], way, (uint32_t)(i ? body->rank : w->unfit),
+                                  elem ? w->unfit_bytes[i] / elem : 0);
+    }
+    body->watch.told = true;
+    kolo_oob_note_difference(body->oob,
+                             &(kolo_difference_t){body->rank, w->unfit, w->number, words[0], w->number, words[1]});
+}
+
+static void time_out(kolo_body_t *body, const kolo_exec_waits_t *w, uint64_t waited_ns)
+{
+    char text[512], words[600];
+    describe(body, w, text, sizeof text);
+    kolo_wait_words(text, waited_ns, words, sizeof words);
+    kolo_info("comm", "%s rank %d: block %u waits for rank %d at step %u", body->name, body->rank, w->on[0].block,
+              w->on[0].rank, w->on[0].step);
+    kolo_fail(KOLO_ERR_TIMEOUT, "time-out: %s", words);
+    fail(body, KOLO_ERR_TIMEOUT);
+}
+
+static void look(kolo_body_t *body)
+{
+    kolo_device_watch_t *watch = &body->watch;
+    kolo_exec_waits_t *w = &watch->last;
+    uint64_t before = watch->since_ns;
+    int ranks[KOLO_EXEC_WAITS];
+    body->exec->waits(atomic_load(&body->exec_state), w);
+    bool same = watch->waits && w->number == watch->number && w->word == watch->word;
+    watch->waits = w->count > 0;
+    watch->number = w->number;
+    watch->word = w->word;
+    watch->since_ns = same ? before : w->seen_ns;
+    if (watch->told || atomic_load(&body->stop) || atomic_load(&body->device_cancelled)) return;
+    if (w->unfit >= 0) {
+        tell_unfit(body, w);
+        return;
+    }
+    if (!watch->waits) return;
+    uint64_t waited = w->seen_ns - watch->since_ns;
+    for (int i = 0; i < w->count; i++) ranks[i] = w->on[i].rank;
+    /* messages have no number that both ends share */
+    kolo_status_t status = kolo_signature_fields(w->word).coll == KOLO_COLL_P2P
+                               ? kolo_oob_difference(body->oob)
+                               : kolo_mismatch_look_device(body, w->number, ranks, w->count);
+    if (status != KOLO_OK)
+        fail(body, status);
+    else if (body->op_timeout_ms && waited >= (uint64_t)body->op_timeout_ms * KOLO_NS_PER_MS)
+        time_out(body, w, waited);
+}
+
+static int64_t pause_ms(const kolo_body_t *body)
+{
+    int64_t ms = body->watch.waits ? BUSY_MS : IDLE_MS;
+    if (body->op_timeout_ms) ms = KOLO_MIN(ms, (int64_t)body->op_timeout_ms / 4);
+    return KOLO_MAX(ms, LEAST_MS);
+}
+
+static void tick(void *arg)
+{
+    kolo_body_t *body = arg;
+    look(body);
+    kolo_timer_restart(body->watch.timer, pause_ms(body));
+}
+
+kolo_status_t kolo_device_watch_start(kolo_body_t *body)
+{
+    if (body->nranks == 1 || body->exec->by_host) return KOLO_OK; /* there the host waits */
+    KOLO_TRY(kolo_progress_get(&body->watch.progress));
+    kolo_status_t status = kolo_timer_add(body->watch.progress, pause_ms(body), tick, body, &body->watch.timer);
+    if (status == KOLO_OK) return KOLO_OK;
+    kolo_progress_put(body->watch.progress);
+    body->watch.progress = NULL;
+    return status;
+}
+
+static void nothing(void *arg)
+{
+    (void)arg;
+}
+
+static void describe_sent(void *arg, char *buf, size_t bytes)
+{
+    const kolo_body_t *body = arg;
+    snprintf(buf, bytes, "the thread of %s rank %d that asks around", body->name, body->rank);
+}
+
+/* No look is under way, and those whom earlier ones have sent are back. */
+void kolo_device_watch_alone(kolo_body_t *body)
+{
+    if (!body->watch.progress) return;
+    atomic_store(&body->watch.alone, true);
+    kolo_progress_call(body->watch.progress, nothing, NULL);
+    kolo_wait_t wait; /* it has a limit of its own */
+    kolo_wait_init(&wait, NULL, 0, describe_sent, body, 1);
+    while (atomic_load(&body->watch.sent)) (void)kolo_wait_pause(&wait);
+    kolo_wait_end(&wait);
+}
+
+void kolo_device_watch_stop(kolo_body_t *body)
+{
+    if (!body->watch.progress) return;
+    kolo_timer_cancel(body->watch.timer);
+    kolo_progress_put(body->watch.progress);
+    body->watch = (kolo_device_watch_t){0};
+}
