@@ -284,19 +284,6 @@ static void payloads_land_in_place_where_the_wire_can(void **state)
     close_two(w);
 }
 
-static void flat_fits_counts_lines_of_every_part(void **state)
-{
-    (void)state;
-    assert_true(kolo_flat_fits(KOLO_ALGO_FLAT, KOLO_COLL_ALL_REDUCE, 14, 4, 8, 64));
-    assert_false(kolo_flat_fits(KOLO_ALGO_FLAT, KOLO_COLL_ALL_REDUCE, 15, 4, 8, 64));
-    assert_true(kolo_flat_fits(KOLO_ALGO_FLAT, KOLO_COLL_ALL_TO_ALL, 14, 4, 8, 512));
-    assert_false(kolo_flat_fits(KOLO_ALGO_FLAT, KOLO_COLL_ALL_TO_ALL, 14, 4, 9, 512));
-    assert_false(kolo_flat_fits(KOLO_ALGO_FLAT, KOLO_COLL_ALL_REDUCE, KOLO_FLAT_MAX + 1, 1, 2, 1 << 20));
-    assert_false(kolo_flat_fits(KOLO_ALGO_FLAT, KOLO_COLL_ALL_REDUCE, UINT64_MAX / 2, 8, 2, 1 << 20));
-    assert_true(kolo_flat_fits(KOLO_ALGO_FLAT, KOLO_COLL_BARRIER, 12345678, 8, 2, 64));
-    assert_true(kolo_flat_fits(KOLO_ALGO_FLAT, KOLO_COLL_BROADCAST, 0, 8, 2, 64));
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -310,7 +297,6 @@ int main(void)
         cmocka_unit_test(a_dead_peer_ends_the_wait_with_its_name),
         cmocka_unit_test(flat_messages_arrive_in_order),
         cmocka_unit_test(payloads_land_in_place_where_the_wire_can),
-        cmocka_unit_test(flat_fits_counts_lines_of_every_part),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

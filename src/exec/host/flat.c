@@ -5,18 +5,6 @@
  */
 #include "exec/host/flat.h"
 
-bool kolo_flat_fits(kolo_algo_t algo, kolo_coll_t coll, uint64_t count, size_t elem, uint32_t nranks,
-                    size_t slot_bytes)
-{
-    if (!elem || nranks > KOLO_REDUCE_MAX) return false;
-    if (coll == KOLO_COLL_BARRIER) count = 0;
-    if (count > KOLO_FLAT_MAX / elem) return false;
-    size_t bytes = count * elem, lines = kolo_ll_lines(bytes);
-    if (kolo_coll_traits(coll)->src_by_rank) lines = kolo_ll_part_lines(bytes, nranks);
-    if (algo == KOLO_ALGO_FLAT_TWO_STEP) lines = kolo_ll_part_lines(KOLO_DIV_UP(count, nranks) * elem, nranks);
-    return lines <= slot_bytes / sizeof(kolo_ll_line_t);
-}
-
 kolo_status_t kolo_flat_start(kolo_task_t *task, kolo_algo_t algo, kolo_coll_t coll)
 {
     bool two = algo == KOLO_ALGO_FLAT_TWO_STEP;
