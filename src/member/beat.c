@@ -13,13 +13,18 @@
  * that it listens to, a sample: an isolated host finds nearly all of them silent.
  *
  * A process that was stopped itself must not blame others for the time that it missed: what a tick comes late is
- * taken off.
+ * taken off, and the sockets are read before it judges. But a host that is starved has late ticks all the time, so
+ * no silence is forgiven more than verdict_ns in all.
+ *
+ * Beats are short, and a path may lose what is longer: a tick looks at the acknowledgements, too (acks.c).
  */
+#include "base/failpoint.h"
 #include "base/log.h"
 #include "member/life.h"
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define LISTEN_TO_ALL 64 /* up to this many ranks all remote ones are listened to */
 
@@ -28,7 +33,10 @@ typedef struct kolo_beats {
     uint64_t tick_ns, suspect_ns, verdict_ns, settle_ns;
     uint64_t due_ns, decide_ns; /* decide_ns 0: nothing to decide */
     unsigned ticks;
+    bool *remote; /* by rank */
     bool sample;
+    bool spares; /* this tick was late and judges nobody */
+    bool spared; /* so was one of those right before it */
 } kolo_beats_t;
 
 static void send_beat(kolo_oob_t *oob, kolo_peer_t *peer)
@@ -149,13 +157,35 @@ bool kolo_beat_cut_off(const kolo_oob_t *oob, int rank)
            (peer == NULL || !kolo_peer_life(peer)->watched); /* nobody knows */
 }
 
+/* Both ends of a path may find this at the same time: the lower rank speaks first, so that all hear one story. */
+static void look_at_acks(kolo_oob_t *oob, kolo_peer_t *peer, uint64_t now)
+{
+    const kolo_beats_t *b = kolo_life(oob)->beats;
+    uint64_t limit = b->verdict_ns + (oob->rank > peer->rank ? b->settle_ns : 0);
+    if (kolo_peer_is_lost(peer) || kolo_peer_life(peer)->silent || peer->farewell) return;
+    if (kolo_acks_missing(peer, now, limit)) kolo_news_lost(oob, peer->rank, KOLO_LOSS_UNHEARD, oob->rank);
+}
+
 /* ---- the clock ---- */
 
-static void forgive(kolo_oob_t *oob, uint64_t late_ns)
+/* false: for one at least that was not all of it. */
+static bool forgive(kolo_oob_t *oob, uint64_t late_ns)
 {
+    bool all = true;
+    uint64_t most = kolo_life(oob)->beats->verdict_ns;
     for (int i = 0; i < KOLO_PEER_BUCKETS; i++)
-        for (kolo_peer_t *peer = oob->peers[i]; peer != NULL; peer = peer->next)
-            if (peer->heard_ns != 0) peer->heard_ns += late_ns;
+        for (kolo_peer_t *peer = oob->peers[i]; peer != NULL; peer = peer->next) {
+            kolo_peer_life_t *life = kolo_peer_life(peer);
+            if (peer->heard_ns == 0) continue;
+            if (peer->heard_ns != life->spared_since) life->spared_ns = 0; /* heard since: another silence */
+            uint64_t now = KOLO_MIN(late_ns, most - life->spared_ns);
+            life->spared_ns += now;
+            peer->heard_ns += now;
+            life->spared_since = peer->heard_ns;
+            kolo_acks_forgive(peer, now);
+            all = all && now == late_ns;
+        }
+    return all;
 }
 
 static void tick(void *arg);
@@ -171,20 +201,25 @@ static void arm(kolo_oob_t *oob)
 static void tick(void *arg)
 {
     kolo_oob_t *oob = arg;
+    KOLO_FAIL_POINT("member.beat.tick");
     pthread_mutex_lock(&oob->lock);
     kolo_beats_t *b = kolo_life(oob)->beats;
     uint64_t now = kolo_now_ns();
     kolo_timer_cancel(b->timer);
     b->timer = NULL;
-    if (now > b->due_ns + b->tick_ns) forgive(oob, now - b->due_ns);
+    bool late = now > b->due_ns + b->tick_ns;
+    /* What has come meanwhile is read before the next tick, which then judges. */
+    b->spares = late && !forgive(oob, now - b->due_ns) && !b->spared;
+    b->spared = late && (b->spared || b->spares);
     bool send = b->ticks++ % 2 == 0;
     for (int i = 0; i < KOLO_PEER_BUCKETS; i++)
         for (kolo_peer_t *peer = oob->peers[i]; peer != NULL; peer = peer->next) {
-            if (kolo_peer_life(peer)->watched) listen_to(oob, peer, now);
+            if (kolo_peer_life(peer)->watched && !b->spares) listen_to(oob, peer, now);
+            if (b->remote[peer->rank] && !b->spares) look_at_acks(oob, peer, now);
             if (send && kolo_peer_life(peer)->beaten && kolo_peer_life(peer)->loss.order == 0 && !peer->farewell)
                 send_beat(oob, peer);
         }
-    if (b->decide_ns != 0 && now >= b->decide_ns) decide(oob);
+    if (b->decide_ns != 0 && now >= b->decide_ns && !b->spares) decide(oob);
     if (!oob->closed) arm(oob);
     pthread_mutex_unlock(&oob->lock);
 }
@@ -193,6 +228,7 @@ void kolo_beat_stop(kolo_oob_t *oob)
 {
     if (kolo_life(oob)->beats == NULL) return;
     kolo_timer_cancel(kolo_life(oob)->beats->timer);
+    free(kolo_life(oob)->beats->remote);
     free(kolo_life(oob)->beats);
     kolo_life(oob)->beats = NULL;
 }
@@ -228,7 +264,12 @@ kolo_status_t kolo_oob_start_beats(kolo_oob_t *oob, const bool *remote)
     uint64_t verdict = (uint64_t)KOLO_MAX(kolo_member_values.verdict_ms, 100) * KOLO_NS_PER_MS;
     uint64_t suspect = KOLO_MIN((uint64_t)kolo_member_values.suspect_ms * KOLO_NS_PER_MS, verdict / 2);
     kolo_beats_t *b = calloc(1, sizeof(*b));
-    if (b == NULL) return kolo_fail(KOLO_ERR_NO_MEMORY, "no memory for heartbeats");
+    if (b != NULL) b->remote = malloc((size_t)oob->nranks * sizeof(*b->remote));
+    if (b == NULL || b->remote == NULL) {
+        free(b);
+        return kolo_fail(KOLO_ERR_NO_MEMORY, "no memory for heartbeats");
+    }
+    memcpy(b->remote, remote, (size_t)oob->nranks * sizeof(*remote));
     /* Beats go out at every second tick. Others notice within a tick of us, and tell within the settling time. */
     b->tick_ns = clamp(KOLO_MIN(suspect / 8, verdict / 20), 5 * KOLO_NS_PER_MS, 500 * KOLO_NS_PER_MS);
     b->verdict_ns = verdict;
@@ -243,6 +284,7 @@ kolo_status_t kolo_oob_start_beats(kolo_oob_t *oob, const bool *remote)
         arm(oob);
     }
     pthread_mutex_unlock(&oob->lock);
+    if (b != NULL) free(b->remote);
     free(b);
     return status;
 }

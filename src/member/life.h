@@ -73,6 +73,7 @@ typedef struct {
     bool watched, beaten; /* beats are expected from it, sent to it */
     bool suspected, silent;
     int silent_by;
+    uint64_t spared_ns, spared_since; /* of this silence: what was forgiven since it was heard then */
 } kolo_peer_life_t;
 
 static inline kolo_life_t *kolo_life(const kolo_oob_t *oob)
@@ -118,6 +119,9 @@ bool kolo_beat_any_silent(const kolo_oob_t *oob);
 bool kolo_beat_cut_off(const kolo_oob_t *oob, int rank);
 /* On the progress thread, without the lock. */
 void kolo_beat_stop(kolo_oob_t *oob);
+/* acks.c: has anything that was sent to this rank waited for an acknowledgement for so long? */
+bool kolo_acks_missing(kolo_peer_t *peer, uint64_t now, uint64_t limit_ns);
+void kolo_acks_forgive(kolo_peer_t *peer, uint64_t late_ns);
 void kolo_pidwatch_stop(kolo_oob_t *oob);
 /* ---- children (inherit.c) ---- */
 

@@ -29,6 +29,18 @@ extern kolo_oob_values_t kolo_oob_values;
 
 /* ---- the object ---- */
 
+/* How far the other end of a socket has acknowledged what was sent (member/acks.c). */
+typedef struct {
+    uint64_t acked, since_ns; /* since when no more was, though more was sent; 0: nothing is outstanding */
+} kolo_acks_t;
+
+/* A stream that a wire has. */
+typedef struct kolo_watched_stream {
+    struct kolo_watched_stream *next;
+    int fd;
+    kolo_acks_t acks;
+} kolo_watched_stream_t;
+
 /* A message that is awaited (on the waiter's stack, pointing into its memory) or one that came early (own memory).
  */
 typedef struct kolo_inbound {
@@ -62,6 +74,7 @@ struct kolo_conn {
     kolo_oob_t *oob;
     kolo_peer_t *peer;
     kolo_socket_t socket;
+    kolo_acks_t acks;
     bool dead, stalled; /* stalled: the next message has no place yet */
     bool mute;          /* nothing can be written any more; what has come is still to be read */
     bool farewell;      /* was sent */
@@ -90,6 +103,7 @@ struct kolo_peer {
     uint64_t heard_ns;                    /* 0: never */
     kolo_conn_t *conns;
     kolo_conn_t *out; /* the connection that we send on: the first one used, so that order is kept */
+    kolo_watched_stream_t *watched;
     kolo_dial_t *dial;
     bool dialling;
     kolo_status_t dial_status;
@@ -247,6 +261,7 @@ kolo_status_t kolo_oob_hear_root(kolo_oob_t *oob, kolo_status_t status, uint64_t
 void kolo_oob_leave_root(kolo_oob_t *oob, kolo_status_t status);
 kolo_status_t kolo_oob_gather_addresses(kolo_oob_t *oob, uint64_t deadline_ns); /* gather.c */
 kolo_verdict_t kolo_stream_admit(kolo_oob_t *oob);                              /* stream.c */
+void kolo_watched_free(kolo_peer_t *peer);
 void kolo_stream_accepted(kolo_oob_t *oob, const kolo_claim_t *claim, kolo_socket_t socket);
 
 #endif

@@ -248,6 +248,7 @@ static void free_peers(kolo_oob_t *oob)
                 kolo_conn_free(conn);
             }
             free(peer->dial_text);
+            kolo_watched_free(peer);
             free(peer);
         }
 }

@@ -112,6 +112,7 @@ typedef enum {
     KOLO_LOSS_PROCESS, /* the system says that its process has ended */
     KOLO_LOSS_SILENT,  /* no heartbeat for the verdict time */
     KOLO_LOSS_ALTERED, /* bytes on its connection were changed: KOLO_TCP_SECURITY has noticed */
+    KOLO_LOSS_UNHEARD, /* what was sent to it was not acknowledged for the verdict time */
     KOLO_LOSS_GAVE_UP, /* it said itself that it failed, and left */
     KOLO_LOSS_KINDS
 } kolo_loss_how_t;
@@ -138,6 +139,10 @@ kolo_status_t kolo_oob_notify_more(kolo_oob_t *oob, int rank,
  */
 kolo_status_t kolo_oob_dial(kolo_oob_t *oob, int peer, uint64_t tag, uint64_t deadline_ns, kolo_socket_t *socket);
 kolo_status_t kolo_oob_accept(kolo_oob_t *oob, int peer, uint64_t tag, uint64_t deadline_ns, kolo_socket_t *socket);
+/* From here on, until it is closed, the stream is looked at: bytes that its end does not acknowledge for the
+ * verdict time are the loss of that rank. Any thread. Ranks of one host are not looked at. */
+kolo_status_t kolo_oob_watch_stream(kolo_oob_t *oob, int peer, int fd);
+void kolo_oob_unwatch_stream(kolo_oob_t *oob, int peer, int fd);
 /* Would accepting the streams tag ... tag + count - 1 not have to wait (or fail at once)? */
 bool kolo_oob_can_accept(kolo_oob_t *oob, int peer, uint64_t tag, uint32_t count);
 

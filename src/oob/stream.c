@@ -29,6 +29,48 @@ void kolo_stream_accepted(kolo_oob_t *oob, const kolo_claim_t *claim, kolo_socke
     kolo_oob_wake(oob);
 }
 
+/* ---- streams that are looked at ---- */
+
+kolo_status_t kolo_oob_watch_stream(kolo_oob_t *oob, int rank, int fd)
+{
+    kolo_watched_stream_t *stream = calloc(1, sizeof(*stream));
+    if (stream == NULL) return kolo_fail(KOLO_ERR_NO_MEMORY, "no memory to watch a stream");
+    stream->fd = fd;
+    pthread_mutex_lock(&oob->lock);
+    kolo_peer_t *peer = kolo_peer_get(oob, rank);
+    if (peer != NULL) {
+        stream->next = peer->watched;
+        peer->watched = stream;
+    }
+    pthread_mutex_unlock(&oob->lock);
+    if (peer == NULL) free(stream);
+    return peer != NULL ? KOLO_OK : KOLO_ERR_NO_MEMORY;
+}
+
+void kolo_oob_unwatch_stream(kolo_oob_t *oob, int rank, int fd)
+{
+    kolo_watched_stream_t *found = NULL;
+    pthread_mutex_lock(&oob->lock);
+    kolo_peer_t *peer = kolo_peer_find(oob, rank);
+    for (kolo_watched_stream_t **at = peer != NULL ? &peer->watched : NULL; at != NULL && *at != NULL;
+         at = &(*at)->next)
+        if ((*at)->fd == fd) {
+            found = *at;
+            *at = found->next;
+            break;
+        }
+    pthread_mutex_unlock(&oob->lock);
+    free(found);
+}
+
+void kolo_watched_free(kolo_peer_t *peer)
+{
+    for (kolo_watched_stream_t *next; peer->watched != NULL; peer->watched = next) {
+        next = peer->watched->next;
+        free(peer->watched);
+    }
+}
+
 /* ---- accept ---- */
 
 typedef struct {

@@ -6,7 +6,10 @@
  *
  *     KOLO_VERDICT_MS=1000 hosts 2 3,1 cut_net 1
  *
- * With a second argument (any) the ranks are making a child by split when it happens: the first of those cut off is
+ * With the second argument `hole` the last host takes no packets any more that are longer than 600 bytes:
+ * heartbeats come through, and what is sent to it does not.
+ *
+ * With `split` the ranks are making a child by split when it happens: the first of those cut off is
  * slow in setting it up, so the others wait for it over connections that tell nothing.
  */
 #include <kolo/kolo.h>
@@ -63,11 +66,13 @@ static int start(kolo_comm_t *comm)
     return 0;
 }
 
+static bool hole;
+
 static int cut(void)
 {
     FILE *file = fopen(cut_file, "w");
     CHECK(file);
-    CHECK(system("ip link set eth0 down") == 0);
+    CHECK(system(hole ? "ip link set eth0 mtu 600" : "ip link set eth0 down") == 0);
     fprintf(file, "%.3f\n", now_ms());
     CHECK(fclose(file) == 0);
     return 0;
@@ -112,7 +117,8 @@ static int run(kolo_comm_t comm, int32_t *data)
     double told = now_ms(), at = when_cut();
     printf("rank %d of %d: %s, %.0f ms after the cut: %s\n", rank, nranks, minority ? "cut off" : "at home",
            told - at, kolo_get_last_error(comm));
-    CHECK(at > 0 && told - at < atof(getenv("KOLO_VERDICT_MS")) * 1.5);
+    CHECK(at > 0 && told - at < atof(getenv("KOLO_VERDICT_MS")) * (hole ? 4 : 1.5));
+    if (hole) CHECK(minority || strstr(kolo_get_last_error(comm), "MTU"));
     CHECK(status == (minority ? KOLO_ERR_PARTITION : KOLO_ERR_REMOTE));
     return minority ? 0 : go_on(comm, data);
 }
@@ -151,7 +157,9 @@ int main(int argc, char **argv)
     if (argc < 2 || !data || !getenv("KOLO_VERDICT_MS")) return 2;
     away = atoi(argv[1]);
     alarm(60);
-    bool splits = argc > 2;
+    hole = argc > 2 && strcmp(argv[2], "hole") == 0;
+    if (hole) CHECK(system("ip link set eth0 gso_max_segs 1") == 0); /* a packet is a segment */
+    bool splits = argc > 2 && !hole;
     if (splits && getenv("KOLO_RANK") && getenv("KOLO_NRANKS") &&
         atoi(getenv("KOLO_RANK")) == atoi(getenv("KOLO_NRANKS")) - away)
         setenv("KOLO_FAIL_POINT", "comm.split.open:1:delay:1000", 1);

@@ -89,8 +89,10 @@ static kolo_status_t list_add(kolo_tcp_state_t *state, kolo_tcp_conn_t *conn)
     } else if (state->nsocks > KOLO_TCP_TRY_SOCKETS) {
         KOLO_TRY(epoll_start(state));
     }
-    for (uint32_t i = 0; i < conn->nsocks; i++)
+    for (uint32_t i = 0; i < conn->nsocks; i++) {
         KOLO_TRY(kolo_waker_add_fd(&state->ctx->waker, conn->socks[i].socket.fd));
+        if (state->ctx->oob) KOLO_TRY(kolo_oob_watch_stream(state->ctx->oob, conn->peer, conn->socks[i].socket.fd));
+    }
     return KOLO_OK;
 }
 
@@ -271,6 +273,8 @@ void kolo_tcp_conn_detach(kolo_tcp_conn_t *conn)
     }
     for (uint32_t i = 0; i < conn->nsocks; i++) {
         if (state) kolo_waker_del_fd(&state->ctx->waker, conn->socks[i].socket.fd);
+        if (state && state->ctx->oob)
+            kolo_oob_unwatch_stream(state->ctx->oob, conn->peer, conn->socks[i].socket.fd);
         if (state && state->epoll_fd >= 0)
             epoll_ctl(state->epoll_fd, EPOLL_CTL_DEL, conn->socks[i].socket.fd, NULL);
         kolo_socket_close(&conn->socks[i].socket);
