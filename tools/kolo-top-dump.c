@@ -15,6 +15,7 @@
 static const char *const states[] = {
     [KOLO_RECORD_NONE] = "none",       [KOLO_RECORD_QUEUED] = "queued", [KOLO_RECORD_CONNECTING] = "connecting",
     [KOLO_RECORD_RUNNING] = "running", [KOLO_RECORD_DONE] = "done",     [KOLO_RECORD_FAILED] = "failed",
+    [KOLO_RECORD_LAUNCHED] = "launched",
 };
 
 static const char *algo_of(const kolo_record_op_t *op)
@@ -59,6 +60,10 @@ static void print_rank(const top_rank_t *r, size_t last)
     else
         printf(":\n");
     if (r->nops == 0) printf("  has called nothing\n");
+    for (uint32_t i = 0; i < r->view.waits.count; i++)
+        printf("  its GPU waits for %s rank %d in operation %" PRIu64 " (block %u, step %u)\n",
+               r->view.waits.on[i].room ? "room at" : "data from", r->view.waits.on[i].rank, r->view.waits.number,
+               r->view.waits.on[i].block, r->view.waits.on[i].step);
     for (size_t i = r->nops > last ? r->nops - last : 0; i < r->nops; i++) print_op(&r->ops[i], r->now_ns);
 }
 
@@ -118,7 +123,13 @@ static void json_job(const top_set_t *set, size_t first, size_t count, size_t la
                r->stopped ? "true" : "false", r->now_ns);
         json_text("host", r->view.host, ", ");
         json_text("status", kolo_status_string(r->view.status), ", ");
-        json_text("error", r->view.error, ", \"operations\": [\n");
+        json_text("error", r->view.error, ", \"waits\": [");
+        for (uint32_t k = 0; k < r->view.waits.count; k++)
+            printf("%s{\"number\": %" PRIu64 ", \"rank\": %d, \"room\": %s, \"block\": %u, \"step\": %u}",
+                   k ? ", " : "", r->view.waits.number, r->view.waits.on[k].rank,
+                   r->view.waits.on[k].room ? "true" : "false", r->view.waits.on[k].block,
+                   r->view.waits.on[k].step);
+        printf("], \"operations\": [\n");
         for (size_t k = r->nops > last ? r->nops - last : 0; k < r->nops; k++)
             json_op(&r->ops[k], k + 1 < r->nops ? "," : "");
         printf("      ]}%s\n", i + 1 < first + count ? "," : "");

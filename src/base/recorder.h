@@ -22,7 +22,7 @@
 #include <stdbool.h>
 
 #define KOLO_RECORDER_NAME    "kolo-recorder"
-#define KOLO_RECORDER_VERSION 1u
+#define KOLO_RECORDER_VERSION 2u
 #define KOLO_RECORD_ENTRIES   1024 /* operations that a rank remembers */
 #define KOLO_RECORD_HEAD      4096 /* bytes before the entries */
 #define KOLO_RECORD_PEERS     256  /* ranks whose process a record names */
@@ -33,11 +33,26 @@ typedef enum {
     KOLO_RECORD_QUEUED,     /* called, waits for its turn on a stream */
     KOLO_RECORD_CONNECTING, /* first use: makes its connections */
     KOLO_RECORD_RUNNING,
+    KOLO_RECORD_LAUNCHED, /* given to a device, which tells nobody when it begins and ends */
     KOLO_RECORD_DONE,
     KOLO_RECORD_FAILED
 } kolo_record_state_t;
 
 typedef enum { KOLO_RECORD_COLL, KOLO_RECORD_SEND, KOLO_RECORD_RECV, KOLO_RECORD_KINDS } kolo_record_kind_t;
+
+/* What the operation that a device runs waits for, if it has waited for longer than some milliseconds. Operations
+ * launched before it are complete, those launched after it have not begun. */
+#define KOLO_RECORD_WAITS 8
+typedef struct {
+    uint64_t number, word, since_ns; /* of the operation; since when it has been seen to wait */
+    uint32_t count;                  /* 0: nothing waits */
+    uint32_t spare;
+    struct {
+        int32_t rank;
+        uint32_t block, step; /* of the kernel that waits */
+        uint32_t room;        /* 1: for room at that rank, 0: for data from it */
+    } on[KOLO_RECORD_WAITS];
+} kolo_record_waits_t;
 
 /* ---- the layout ---- */
 
@@ -67,6 +82,7 @@ typedef struct {
     uint32_t npeers;
     uint64_t since_ns; /* when it was ready */
     uint32_t stopped;  /* in a dump: its process was stopped when that was taken */
+    kolo_record_waits_t waits;
     char name[64], host[64];
     char error[1024]; /* the message of `status` */
     kolo_record_peer_t peers[KOLO_RECORD_PEERS];
@@ -146,6 +162,7 @@ typedef struct {
     kolo_status_t status;
     uint64_t since_ns;
     bool stopped;
+    kolo_record_waits_t waits;
     char name[64], host[64], error[1024]; /* terminated, printable */
     uint32_t npeers;
     kolo_record_peer_t peers[KOLO_RECORD_PEERS];
@@ -156,11 +173,14 @@ const char *kolo_recorder_check(const void *bytes, size_t size, kolo_recorder_in
 /* The head of record `slot` of bytes that passed the check. false: free, being written, or makes no sense. */
 bool kolo_recorder_view(const void *bytes, const kolo_recorder_info_t *info, uint32_t slot,
                         kolo_record_view_t *view);
-/* The newest operations, at most `most`, the oldest of them first. Torn entries are left out. */
+/* The newest operations, at most `most`, the oldest of them first. Torn entries are left out. Of those that a device
+ * has got, what waits is running, and what came before it done. */
 size_t kolo_recorder_ops(const void *bytes, const kolo_recorder_info_t *info, uint32_t slot, kolo_record_op_t *ops,
                          size_t most);
 /* The same for a record of our own process. */
 size_t kolo_record_ops(const kolo_record_t *record, kolo_record_op_t *ops, size_t most);
+/* What a device waits for, as far as it is whole; count is 0 else. For a record of our own process. */
+void kolo_record_waits_read(const kolo_record_t *record, kolo_record_waits_t *waits);
 /* What the collective of this number is, if it is there and was begun. For a record of our own process. */
 bool kolo_record_find(const kolo_record_t *record, uint64_t number, uint64_t *word);
 /* Copies a record for a dump; torn entries become empty. false: there is none, or its head is being written. */

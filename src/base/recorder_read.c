@@ -35,6 +35,15 @@ const char *kolo_recorder_check(const void *bytes, size_t size, kolo_recorder_in
     return NULL;
 }
 
+static kolo_record_waits_t bounded(const kolo_record_waits_t *from, int nranks)
+{
+    kolo_record_waits_t w = *from;
+    if (w.count > KOLO_RECORD_WAITS) w.count = 0;
+    for (uint32_t i = 0; i < w.count; i++)
+        if (w.on[i].rank < 0 || w.on[i].rank >= nranks) w.count = 0;
+    return w;
+}
+
 static const kolo_record_t *record_of(const void *bytes, uint32_t slot)
 {
     return &((const kolo_recorder_t *)bytes)->records[slot];
@@ -64,6 +73,7 @@ bool kolo_recorder_view(const void *bytes, const kolo_recorder_info_t *info, uin
                                  .npeers = h.npeers};
     for (uint32_t i = 0; i < h.npeers; i++)
         view->peers[i] = (kolo_record_peer_t){h.peers[i].pid > 0 ? h.peers[i].pid : 0, h.peers[i].same_host != 0};
+    view->waits = bounded(&h.waits, h.nranks);
     copy_text(view->name, sizeof view->name, h.name);
     copy_text(view->host, sizeof view->host, h.host);
     copy_text(view->error, sizeof view->error, h.error);
@@ -107,16 +117,41 @@ static bool read_entry(const kolo_record_t *record, uint64_t index, kolo_record_
     return true;
 }
 
+void kolo_record_waits_read(const kolo_record_t *record, kolo_record_waits_t *waits)
+{
+    const kolo_record_head_t *h = &record->head;
+    uint32_t seq = atomic_load_explicit(&h->seq, memory_order_acquire);
+    kolo_record_waits_t w;
+    memcpy(&w, &h->waits, sizeof w);
+    *waits = bounded(&w, h->nranks);
+    atomic_thread_fence(memory_order_acquire);
+    if (seq % 2 || atomic_load_explicit(&h->seq, memory_order_relaxed) != seq) waits->count = 0;
+}
+
+/* What is known of an operation that a device has got. */
+static void settle(kolo_record_op_t *op, const kolo_record_waits_t *w)
+{
+    if (op->state != KOLO_RECORD_LAUNCHED || !w->count || op->kind != KOLO_RECORD_COLL) return;
+    if ((int64_t)(op->number - w->number) < 0) op->state = KOLO_RECORD_DONE;
+    if (op->number != w->number) return;
+    op->state = KOLO_RECORD_RUNNING;
+    op->begun_ns = w->since_ns;
+}
+
 size_t kolo_record_ops(const kolo_record_t *record, kolo_record_op_t *ops, size_t most)
 {
     uint64_t end = 0; /* one more than the newest index */
+    kolo_record_waits_t waits;
+    kolo_record_waits_read(record, &waits);
     for (uint64_t i = 0; i < KOLO_RECORD_ENTRIES; i++) {
         uint64_t seq = load64(&record->entries[i].seq), index = seq / 2 - 1;
         if (seq >= 2 && seq % 2 == 0 && index % KOLO_RECORD_ENTRIES == i && index + 1 > end) end = index + 1;
     }
     size_t n = 0, span = KOLO_MIN(most, (size_t)KOLO_RECORD_ENTRIES);
-    for (uint64_t index = end > span ? end - span : 0; index < end; index++)
-        n += read_entry(record, index, &ops[n]);
+    for (uint64_t index = end > span ? end - span : 0; index < end; index++) {
+        if (!read_entry(record, index, &ops[n])) continue;
+        settle(&ops[n++], &waits);
+    }
     return n;
 }
 

@@ -200,9 +200,11 @@ static kolo_status_t launch(kolo_body_t *body, const kolo_call_t *calls, size_t 
     }
     if (status == KOLO_OK) status = body->exec->launch(atomic_load(&body->exec_state), list, n);
     if (list != &one) free(list);
-    for (size_t i = 0; i < count && status == KOLO_OK && !body->exec->by_host; i++)
+    for (size_t i = 0; i < count && status == KOLO_OK && !body->exec->by_host; i++) {
+        kolo_record_launched(body, &calls[i], body->operation);
         if (calls[i].kind == KOLO_CALL_COLL)
             kolo_board_publish(&body->board, body->operation++, kolo_mismatch_word(&calls[i]));
+    }
     return status;
 }
 

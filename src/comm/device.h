@@ -6,6 +6,7 @@
 #ifndef KOLO_COMM_DEVICE_H
 #define KOLO_COMM_DEVICE_H
 
+#include "base/recorder.h"
 #include "exec/exec.h"
 #include "progress/progress.h"
 
@@ -38,6 +39,7 @@ typedef struct {
     _Atomic int sent;   /* threads that ask around */
     uint64_t number, word, since_ns;
     kolo_exec_waits_t last;
+    kolo_record_waits_t recorded;
 } kolo_device_watch_t;
 
 /* After the ranks have met: opens the executor if this communicator has a device. Collective. */

@@ -111,6 +111,22 @@ static void time_out(kolo_body_t *body, const kolo_exec_waits_t *w, uint64_t wai
     fail(body, KOLO_ERR_TIMEOUT);
 }
 
+/* For kolo-top, and for ranks that ask around. */
+static void record(kolo_body_t *body, const kolo_exec_waits_t *w)
+{
+    kolo_record_waits_t r = {
+        .number = w->number, .word = w->word, .since_ns = body->watch.since_ns, .count = (uint32_t)w->count};
+    for (int i = 0; i < w->count; i++) {
+        r.on[i].rank = w->on[i].rank;
+        r.on[i].block = w->on[i].block;
+        r.on[i].step = w->on[i].step;
+        r.on[i].room = w->on[i].room;
+    }
+    if (!memcmp(&r, &body->watch.recorded, sizeof r)) return;
+    body->watch.recorded = r;
+    kolo_record_device_waits(body, &r);
+}
+
 static void look(kolo_body_t *body)
 {
     kolo_device_watch_t *watch = &body->watch;
@@ -123,6 +139,7 @@ static void look(kolo_body_t *body)
     watch->number = w->number;
     watch->word = w->word;
     watch->since_ns = same ? before : w->seen_ns;
+    record(body, w);
     if (watch->told || atomic_load(&body->stop) || atomic_load(&body->device_cancelled)) return;
     if (w->unfit >= 0) {
         tell_unfit(body, w);

@@ -53,6 +53,24 @@ void kolo_record_failed(kolo_body_t *body)
     kolo_record_head_end(record);
 }
 
+void kolo_record_launched(kolo_body_t *body, const kolo_call_t *call, uint64_t number)
+{
+    kolo_record_begin(&body->record, call, number, kolo_mismatch_word(call), KOLO_RECORD_LAUNCHED,
+                      KOLO_RECORD_NO_ALGO);
+    body->record.now = NULL;
+}
+
+void kolo_record_device_waits(kolo_body_t *body, const kolo_record_waits_t *waits)
+{
+    kolo_record_t *record = body->record.at;
+    if (!record) return;
+    pthread_mutex_lock(&body->handle->error_lock);
+    kolo_record_head_begin(record);
+    record->head.waits = *waits;
+    kolo_record_head_end(record);
+    pthread_mutex_unlock(&body->handle->error_lock);
+}
+
 static bool is_open(const kolo_record_entry_t *e)
 {
     uint32_t state = atomic_load_explicit(&e->state, memory_order_acquire) & 0xff;

@@ -40,6 +40,10 @@ void kolo_record_resume(kolo_recording_t *r, const struct kolo_call *call, uint6
 void kolo_record_drop(struct kolo_body *body, const struct kolo_call *call, kolo_status_t status);
 /* The operation waits longer than one spins. */
 void kolo_record_waits_slow(kolo_recording_t *r);
+/* A call was given to a device. */
+void kolo_record_launched(struct kolo_body *body, const struct kolo_call *call, uint64_t number);
+/* What the device waits for now. */
+void kolo_record_device_waits(struct kolo_body *body, const kolo_record_waits_t *waits);
 /* Sends and receives of a group run together. */
 void kolo_record_begin_pairs(struct kolo_body *body, struct kolo_call *calls, size_t count);
 void kolo_record_end_pairs(struct kolo_body *body, const struct kolo_call *calls, size_t count,

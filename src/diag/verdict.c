@@ -107,13 +107,15 @@ static const kolo_verdict_op_t *pair_of(const kolo_verdict_rank_t *r)
     return NULL;
 }
 
-typedef enum { UNKNOWN, BEHIND, INSIDE, FELL, PAST, DIFFERENT } standing_t; /* FELL: failed in it */
+/* FELL: failed in it; GIVEN: to a device, on which it does not wait */
+typedef enum { UNKNOWN, BEHIND, INSIDE, FELL, GIVEN, PAST, DIFFERENT } standing_t;
 
 static standing_t standing(const verdict_t *v, const kolo_verdict_rank_t *r)
 {
     if (r->presence != KOLO_RANK_HEARD) return UNKNOWN;
     const kolo_verdict_op_t *last = last_coll(r), *op = coll_numbered(r, v->stuck);
     if (op && op->word != v->word) return DIFFERENT;
+    if (op && op->state == KOLO_RECORD_LAUNCHED) return GIVEN;
     if (op) return is_under_way(op) ? INSIDE : op->state == KOLO_RECORD_FAILED ? FELL : PAST;
     return !last || is_before(last->number, v->stuck) ? BEHIND : PAST;
 }
@@ -213,6 +215,12 @@ static void say_whereabouts(verdict_t *v, const kolo_verdict_rank_t *r)
         say_age(v, " for ", now->age_ns, "");
         return;
     }
+    if (now->state == KOLO_RECORD_LAUNCHED) {
+        say(v, "it has given ");
+        say_op(v, now);
+        say(v, " to its GPU, which waits for nobody");
+        return;
+    }
     if (now->state == KOLO_RECORD_QUEUED) {
         say(v, "it has queued ");
         char words[160];
@@ -252,6 +260,26 @@ static void tell_stuck(verdict_t *v)
     }
 }
 
+/* On a device it is known for whom. */
+static void tell_device_waits(verdict_t *v)
+{
+    int n = 0;
+    for (int i = 0; i < v->count; i++) {
+        const kolo_verdict_rank_t *r = &v->ranks[i];
+        const kolo_record_waits_t *w = &r->waits;
+        if (r->presence != KOLO_RANK_HEARD || w->count == 0 || ++n > NAMED_MOST) continue;
+        kolo_verdict_op_t op = {.number = w->number, .word = w->word};
+        bool message = kolo_signature_fields(w->word).coll == KOLO_COLL_P2P;
+        op.kind = message ? KOLO_RECORD_RECV : KOLO_RECORD_COLL;
+        say(v, "rank %d, in ", r->rank);
+        say_op(v, &op);
+        say(v, ", waits on its GPU for ");
+        for (uint32_t k = 0; k < w->count && k < KOLO_RECORD_WAITS; k++)
+            say(v, "%s%s rank %d", k ? ", " : "", w->on[k].room ? "room at" : "data from", w->on[k].rank);
+        say(v, " (block %u, step %u).\n", w->on[0].block, w->on[0].step);
+    }
+}
+
 static int tell_each(verdict_t *v, standing_t which, int most)
 {
     int n = 0;
@@ -277,6 +305,17 @@ static int tell_each(verdict_t *v, standing_t which, int most)
     }
     if (n > most) say(v, "The same holds for %d more ranks.\n", n - most);
     return n;
+}
+
+/* It may be complete there. */
+static void tell_given(verdict_t *v)
+{
+    kolo_verdict_op_t op = {.number = v->stuck, .word = v->word};
+    int n = say_ranks(v, GIVEN);
+    if (n == 0) return;
+    say(v, n == 1 ? " has given " : " have given ");
+    say_op(v, &op);
+    say(v, " to the GPU, where it is complete, or stands behind other work on its stream.\n");
 }
 
 static const char *const absences[] = {
@@ -402,8 +441,10 @@ bool kolo_verdict_print(const kolo_verdict_rank_t *ranks, int count, int nranks,
         tell_stuck(&v);
         wrong += tell_each(&v, DIFFERENT, NAMED_MOST);
         wrong += tell_each(&v, BEHIND, NAMED_MOST);
+        tell_given(&v);
     }
     wrong += tell_pairs(&v, NAMED_MOST);
+    tell_device_waits(&v);
     int absent = tell_absent(&v, NAMED_MOST);
     if (v.any) wrong += absent;
     if (v.any && wrong == 0) say(&v, "All have entered it.\n");

@@ -103,12 +103,16 @@ void kolo_survey_time_out(kolo_body_t *body)
         bool in = false;
         kolo_oob_survey(body->oob, findings, asked, WAIT_MS);
         answer(body, &mine);
+        kolo_record_waits_t waits;
+        kolo_record_waits_read(body->record.at, &waits);
         for (int i = 0; i < asked; i++) {
             if (!in && findings[i].rank > body->rank) take(body, &mine, &ranks[n++]);
             in = in || findings[i].rank > body->rank;
             take(body, &findings[i], &ranks[n++]);
         }
         if (!in) take(body, &mine, &ranks[n++]);
+        for (int i = 0; i < n; i++)
+            if (ranks[i].rank == body->rank) ranks[i].waits = waits;
         kolo_verdict_print(ranks, n, body->nranks, text, text_bytes);
         log_lines(body, text);
         bool found = kolo_verdict_brief(ranks, n, body->nranks, brief, sizeof brief);
