@@ -13,8 +13,8 @@
 #include <string.h>
 
 static const char *const states[] = {
-    [KOLO_RECORD_NONE] = "none",       [KOLO_RECORD_QUEUED] = "queued", [KOLO_RECORD_CONNECTING] = "connecting",
-    [KOLO_RECORD_RUNNING] = "running", [KOLO_RECORD_DONE] = "done",     [KOLO_RECORD_FAILED] = "failed",
+    [KOLO_RECORD_NONE] = "none",         [KOLO_RECORD_QUEUED] = "queued", [KOLO_RECORD_CONNECTING] = "connecting",
+    [KOLO_RECORD_RUNNING] = "running",   [KOLO_RECORD_DONE] = "done",     [KOLO_RECORD_FAILED] = "failed",
     [KOLO_RECORD_LAUNCHED] = "launched",
 };
 

@@ -289,7 +289,8 @@ int top_verdict_ranks(const top_set_t *set, size_t first, size_t count, kolo_ver
                                    .presence = KOLO_RANK_HEARD,
                                    .stopped = r->stopped,
                                    .pid = r->pid,
-                                   .failed = r->view.status};
+                                   .failed = r->view.status,
+                                   .waits = r->view.waits};
         snprintf(v->host, sizeof v->host, "%.31s", r->view.host);
         kolo_verdict_take(v, r->ops, r->nops, r->now_ns);
     }

@@ -173,8 +173,8 @@ const char *kolo_recorder_check(const void *bytes, size_t size, kolo_recorder_in
 /* The head of record `slot` of bytes that passed the check. false: free, being written, or makes no sense. */
 bool kolo_recorder_view(const void *bytes, const kolo_recorder_info_t *info, uint32_t slot,
                         kolo_record_view_t *view);
-/* The newest operations, at most `most`, the oldest of them first. Torn entries are left out. Of those that a device
- * has got, what waits is running, and what came before it done. */
+/* The newest operations, at most `most`, the oldest of them first. Torn entries are left out. Of those that a
+ * device has got, what waits is running, and what came before it done. */
 size_t kolo_recorder_ops(const void *bytes, const kolo_recorder_info_t *info, uint32_t slot, kolo_record_op_t *ops,
                          size_t most);
 /* The same for a record of our own process. */

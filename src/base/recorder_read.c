@@ -131,9 +131,9 @@ void kolo_record_waits_read(const kolo_record_t *record, kolo_record_waits_t *wa
 /* What is known of an operation that a device has got. */
 static void settle(kolo_record_op_t *op, const kolo_record_waits_t *w)
 {
-    if (op->state != KOLO_RECORD_LAUNCHED || !w->count || op->kind != KOLO_RECORD_COLL) return;
+    if (op->state != KOLO_RECORD_LAUNCHED || !w->count) return;
     if ((int64_t)(op->number - w->number) < 0) op->state = KOLO_RECORD_DONE;
-    if (op->number != w->number) return;
+    if (op->number != w->number || op->word != w->word) return;
     op->state = KOLO_RECORD_RUNNING;
     op->begun_ns = w->since_ns;
 }

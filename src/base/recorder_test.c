@@ -230,6 +230,35 @@ static void slots_run_out_and_come_back_empty(void **state)
     assert_false(has_file());
 }
 
+static void what_a_device_waits_for_settles_what_it_was_given(void **state)
+{
+    (void)state;
+    kolo_record_op_t ops[8];
+    kolo_record_waits_t waits;
+    kolo_record_t *r = kolo_recorder_take();
+    assert_non_null(r);
+    name(r, 0, 4);
+    for (uint64_t i = 0; i < 6; i++) put(r, i, i, KOLO_RECORD_LAUNCHED);
+    assert_int_equal(kolo_record_ops(r, ops, 8), 6);
+    for (int i = 0; i < 6; i++) assert_int_equal(ops[i].state, KOLO_RECORD_LAUNCHED);
+    kolo_record_head_begin(r);
+    r->head.waits = (kolo_record_waits_t){.number = 3, .word = 9, .since_ns = 55, .count = 1};
+    r->head.waits.on[0].rank = 2;
+    kolo_record_waits_read(r, &waits);
+    assert_int_equal(waits.count, 0); /* half written */
+    kolo_record_head_end(r);
+    assert_int_equal(kolo_record_ops(r, ops, 8), 6);
+    for (int i = 0; i < 6; i++)
+        assert_int_equal(ops[i].state, i < 3    ? KOLO_RECORD_DONE
+                                       : i == 3 ? KOLO_RECORD_RUNNING
+                                                : KOLO_RECORD_LAUNCHED);
+    assert_int_equal(ops[3].begun_ns, 55);
+    r->head.waits.on[0].rank = 4; /* of four */
+    kolo_record_waits_read(r, &waits);
+    assert_int_equal(waits.count, 0);
+    kolo_recorder_release(r);
+}
+
 int main(void)
 {
     alarm(100);
@@ -239,6 +268,7 @@ int main(void)
         cmocka_unit_test(a_half_written_entry_and_head_are_not_there),
         cmocka_unit_test(a_forked_child_writes_into_nothing_of_its_parents),
         cmocka_unit_test(slots_run_out_and_come_back_empty),
+        cmocka_unit_test(what_a_device_waits_for_settles_what_it_was_given),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

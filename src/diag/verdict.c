@@ -59,7 +59,9 @@ void kolo_verdict_take(kolo_verdict_rank_t *rank, const kolo_record_op_t *ops, s
 {
     size_t skip = count > KOLO_VERDICT_OPS ? count - KOLO_VERDICT_OPS : 0;
     rank->nops = 0;
-    for (size_t i = skip; i < count; i++) {
+    for (size_t i = 0; i < skip; i++) /* a device may be far behind what it was given */
+        if (ops[i].state == KOLO_RECORD_RUNNING) skip = i;
+    for (size_t i = skip; i < count && rank->nops < KOLO_VERDICT_OPS; i++) {
         const kolo_record_op_t *o = &ops[i];
         bool over = o->state == KOLO_RECORD_DONE || o->state == KOLO_RECORD_FAILED;
         uint64_t since = over && o->ended_ns ? o->ended_ns : o->begun_ns;
@@ -82,9 +84,11 @@ static bool is_before(uint64_t a, uint64_t b)
     return (int64_t)(a - b) < 0;
 }
 
-/* The newest collective that was begun. */
+/* The collective that runs, or the newest that was begun. */
 static const kolo_verdict_op_t *last_coll(const kolo_verdict_rank_t *r)
 {
+    for (uint32_t i = 0; i < r->nops && r->waits.count; i++)
+        if (r->ops[i].kind == KOLO_RECORD_COLL && is_under_way(&r->ops[i])) return &r->ops[i];
     for (uint32_t i = r->nops; i-- > 0;)
         if (r->ops[i].kind == KOLO_RECORD_COLL && r->ops[i].state != KOLO_RECORD_QUEUED) return &r->ops[i];
     return NULL;
@@ -416,7 +420,9 @@ static void tell_complete(verdict_t *v)
         all = all && r->presence == KOLO_RANK_HEARD;
         if (r->presence == KOLO_RANK_HEARD && !op) return; /* one has completed nothing yet */
         if (!op) continue;
+        if (op->state == KOLO_RECORD_LAUNCHED && !r->waits.count) return; /* who knows */
         uint64_t mine = op->state == KOLO_RECORD_DONE ? op->number : op->number - 1;
+        if (op->state == KOLO_RECORD_LAUNCHED) mine = r->waits.number - 1;
         if (!any || is_before(mine, complete)) complete = mine;
         any = true;
     }

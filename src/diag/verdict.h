@@ -34,10 +34,10 @@ typedef enum {
 typedef struct {
     int rank;
     kolo_rank_presence_t presence;
-    bool stopped;         /* its process is stopped: by a signal, or a debugger */
-    int pid;              /* 0: not known */
-    char host[32];        /* "": not known */
-    kolo_status_t failed; /* what ended the use of its communicator, else KOLO_OK */
+    bool stopped;              /* its process is stopped: by a signal, or a debugger */
+    int pid;                   /* 0: not known */
+    char host[32];             /* "": not known */
+    kolo_status_t failed;      /* what ended the use of its communicator, else KOLO_OK */
     kolo_record_waits_t waits; /* of its device */
     uint32_t nops;
     kolo_verdict_op_t ops[KOLO_VERDICT_OPS]; /* in the order of their calls */

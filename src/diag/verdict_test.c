@@ -76,6 +76,38 @@ static void a_job_that_runs_is_not_accused(void **state)
     free(r);
 }
 
+static void what_a_gpu_waits_for_is_told(void **state)
+{
+    (void)state;
+    kolo_verdict_rank_t *r = ranks_new(3);
+    kolo_record_op_t ops[40] = {{0}};
+    for (uint64_t i = 0; i < 40; i++)
+        ops[i] = (kolo_record_op_t){
+            .number = i, .word = all_reduce(4), .state = i < 12 ? KOLO_RECORD_DONE : KOLO_RECORD_LAUNCHED};
+    ops[12].state = KOLO_RECORD_RUNNING; /* rank 0: far behind what it was given */
+    for (int i = 0; i < 2; i++) r[i].presence = KOLO_RANK_HEARD;
+    r[0].waits = (kolo_record_waits_t){.number = 12, .word = all_reduce(4), .count = 2};
+    r[0].waits.on[0].rank = 1;
+    r[0].waits.on[0].block = 7;
+    r[0].waits.on[0].step = 21;
+    r[0].waits.on[1].rank = 2;
+    r[0].waits.on[1].room = 1;
+    kolo_verdict_take(&r[0], ops, 40, 0);
+    kolo_verdict_take(&r[1], ops, 12, 0);
+    ops[12].state = KOLO_RECORD_LAUNCHED;
+    r[2].presence = KOLO_RANK_HEARD;
+    kolo_verdict_take(&r[2], ops, 13, 0);
+    assert_true(judge(r, 3, 3));
+    has(text, "rank 0 has been in operation 12 (all_reduce 4 float32 sum)");
+    has(text, "waits on its GPU for data from rank 1, room at rank 2 (block 7, step 21)");
+    has(text, "rank 1 did not enter operation 12");
+    has(text,
+        "rank 2 has given operation 12 (all_reduce 4 float32 sum) to the GPU, where it is complete, or stands "
+        "behind other work");
+    has(brief, "rank 1 did not enter operation 12");
+    free(r);
+}
+
 static void the_oldest_operation_is_the_one_to_look_at(void **state)
 {
     (void)state;
@@ -207,6 +239,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_job_that_runs_is_not_accused),
+        cmocka_unit_test(what_a_gpu_waits_for_is_told),
         cmocka_unit_test(the_oldest_operation_is_the_one_to_look_at),
         cmocka_unit_test(numbers_may_wrap),
         cmocka_unit_test(the_one_that_differs_is_named_and_not_the_many),

@@ -83,6 +83,8 @@ bool kit_rank_open(kit_rank_t *r, int device, size_t room);
 void kit_rank_close(kit_rank_t *r);
 /* The rank's context becomes current. */
 void kit_enter(const kit_rank_t *r);
+/* No context is. */
+void kit_leave(const kit_rank_t *r);
 /* Device memory by itself. */
 void *kit_alloc(const kit_rank_t *r, size_t bytes);
 void kit_free(const kit_rank_t *r, void *p);

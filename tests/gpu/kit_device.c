@@ -95,6 +95,11 @@ void kit_enter(const kit_rank_t *r)
     if (r->device >= 0) CU(driver.ctx_set(r->ctx));
 }
 
+void kit_leave(const kit_rank_t *r)
+{
+    if (r->device >= 0) CU(driver.ctx_set(NULL));
+}
+
 static void *at(kolo_cu_ptr_t p)
 {
     return (void *)(uintptr_t)p; /* NOLINT: a driver's address */

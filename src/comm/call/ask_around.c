@@ -12,21 +12,25 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define WAIT_MS 200 /* for answers; an progress thread that is not stopped takes none of it */
+#define LOOK_BACK 128 /* operations, of which a device may be in an older one */
+#define WAIT_MS   200 /* for answers; an progress thread that is not stopped takes none of it */
 
 /* On the progress thread; the record outlives this, see kolo_record_close(). */
 static void answer(void *arg, kolo_finding_t *mine)
 {
     kolo_body_t *body = arg;
-    kolo_record_op_t ops[KOLO_SURVEY_OPS];
+    kolo_record_op_t ops[LOOK_BACK];
     kolo_verdict_rank_t last;
     mine->recorded = true;
     mine->failed = (kolo_status_t)__atomic_load_n(&body->record.at->head.status, __ATOMIC_RELAXED);
-    size_t n = kolo_record_ops(body->record.at, ops, KOLO_SURVEY_OPS);
+    size_t n = kolo_record_ops(body->record.at, ops, body->device < 0 ? KOLO_SURVEY_OPS : LOOK_BACK);
     kolo_verdict_take(&last, ops, n, kolo_now_ns());
-    mine->nops = last.nops;
-    for (uint32_t i = 0; i < last.nops; i++) {
-        const kolo_verdict_op_t *op = &last.ops[i];
+    uint32_t from = last.nops > KOLO_SURVEY_OPS ? last.nops - KOLO_SURVEY_OPS : 0;
+    for (uint32_t i = 0; i < from; i++)
+        if (last.ops[i].state == KOLO_RECORD_RUNNING) from = i;
+    mine->nops = KOLO_MIN(last.nops - from, (uint32_t)KOLO_SURVEY_OPS);
+    for (uint32_t i = 0; i < mine->nops; i++) {
+        const kolo_verdict_op_t *op = &last.ops[from + i];
         mine->ops[i] = (kolo_survey_op_t){op->number, op->word, op->age_ns, op->peer, op->kind, op->state};
     }
 }
