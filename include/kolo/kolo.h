@@ -363,6 +363,14 @@ kolo_status_t kolo_comm_deregister(kolo_comm_t comm, kolo_registration_t handle)
 /* Tells how much memory this communicator holds on this rank, in bytes: mapped segments and private buffers. */
 kolo_status_t kolo_comm_memory(kolo_comm_t comm, size_t *bytes);
 
+/* Gives the device memory of a GPU communicator back for a while. All ranks call it; it waits until all that they
+ * have queued is complete, at most init_timeout_ms. *bytes (may be NULL) becomes what this rank has given back.
+ * Until kolo_comm_resume(), which all ranks call too, operations are refused with KOLO_ERR_INVALID_USAGE. CUDA
+ * graphs that hold operations of this communicator must be captured anew. KOLO_ERR_UNSUPPORTED where a communicator
+ * has no device memory of its own to give: on the CPU, and over several hosts. */
+kolo_status_t kolo_comm_suspend(kolo_comm_t comm, size_t *bytes);
+kolo_status_t kolo_comm_resume(kolo_comm_t comm);
+
 #pragma GCC visibility pop
 
 #ifdef __cplusplus

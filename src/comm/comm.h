@@ -155,6 +155,7 @@ typedef struct kolo_body {
     kolo_host_side_t host_side, lane_side; /* what its operations on the host run on */
     struct kolo_body *inside, *across;     /* of a hierarchical one: the ranks of this host; those of its lane */
     _Atomic uint32_t device_cancelled;     /* its kernels are told to end */
+    bool suspended;                        /* without its device memory; whose turn it is reads and writes */
     kolo_device_watch_t watch;
 
     kolo_oob_t *oob;

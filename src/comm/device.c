@@ -181,6 +181,9 @@ static size_t unfold(const kolo_call_t *c, const kolo_exec_call_t *base, kolo_ex
 /* The calls get their numbers by which the ranks compare them, if all are queued. */
 static kolo_status_t launch(kolo_body_t *body, const kolo_call_t *calls, size_t count)
 {
+    if (KOLO_UNLIKELY(body->suspended))
+        return kolo_fail(KOLO_ERR_INVALID_USAGE, "%s rank %d is suspended: kolo_comm_resume() comes first",
+                         body->name, body->rank);
     uint64_t number = body->exec->by_host ? 0 : body->operation; /* there its thread counts */
     kolo_exec_call_t one = {0}, *list = &one;
     size_t room = 0, n = 0;

@@ -96,6 +96,10 @@ typedef struct kolo_exec_ops {
     /* What an operation that was ended had waited for: words, or "". */
     void (*awaited)(void *state, char *buf, size_t bytes);
     size_t (*memory)(const void *state); /* bytes on the device */
+    /* Gives the device memory back, once nothing runs on any rank; gets it again: collective, as open. NULL: there
+     * is nothing to give. */
+    void (*suspend)(void *state);
+    kolo_status_t (*resume)(void *state, kolo_wire_ctx_t *ctx);
     /* Everything is complete or was cancelled. Does not wait for peers. NULL is fine. */
     void (*close)(void *state);
 } kolo_exec_ops_t;

@@ -9,6 +9,7 @@
 #include "conform.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 
 static size_t limit(const kit_options_t *o)
 {
@@ -216,6 +217,34 @@ static bool two_communicators(kit_team_t *t)
     return kit_case_end(t, good, "two communicators on each device");
 }
 
+/* Device memory is given back and got again: operations before, refused ones between, and after. */
+static bool suspended(kit_team_t *t)
+{
+    kit_rank_t *r = &t->ranks[0];
+    size_t bytes = 0;
+    case_t c = {.kind = CASE_ALL_REDUCE, .count = 4099, .type = KOLO_INT32, .op = KOLO_SUM, .seed = 3};
+    if (t->n > 1 || t->options->hosts) return true; /* one thread cannot wait for all */
+    if (!case_run(t, &c)) return false;
+    kolo_status_t status = kolo_comm_suspend(r->comm, &bytes);
+    if (t->options->host || getenv("KOLO_GPU_EXECUTOR")) {
+        bool refused =
+            status == KOLO_ERR_UNSUPPORTED || KIT_FAIL("suspend on the CPU: %s", kolo_status_string(status));
+        return kit_case_end(t, known, "a communicator of the CPU has no device memory to give back");
+    }
+    bool good = (status == KOLO_OK && bytes > 0) ||
+                KIT_FAIL("rank %d: suspend: %s, %zu bytes", r->rank, kolo_get_last_error(NULL), bytes);
+    status = kolo_barrier(r->comm, r->streams[0]);
+    if (status != KOLO_ERR_INVALID_USAGE)
+        good = KIT_FAIL("a barrier while suspended: %s", kolo_status_string(status));
+    status = kolo_comm_suspend(r->comm, NULL);
+    if (status != KOLO_ERR_INVALID_USAGE) good = KIT_FAIL("suspended twice: %s", kolo_status_string(status));
+    good = KIT_OK(kolo_comm_resume(r->comm)) && good;
+    status = kolo_comm_resume(r->comm);
+    if (status != KOLO_ERR_INVALID_USAGE) good = KIT_FAIL("resumed twice: %s", kolo_status_string(status));
+    if (t->options->verbose && kit_leads(t)) fprintf(stderr, "gave back %zu bytes\n", bytes);
+    return kit_case_end(t, good, "device memory is given back for a while") && case_run(t, &c);
+}
+
 static void conform(kit_team_t *t)
 {
     kolo_config_t config = KOLO_CONFIG_INITIALIZER;
@@ -230,8 +259,8 @@ static void conform(kit_team_t *t)
     else if (t->options->calls)
         good = good && conform_chain(t);
     else
-        good =
-            good && default_streams(t) && two_communicators(t) && types_and_operators(t) && lengths(t) && roots(t);
+        good = good && default_streams(t) && two_communicators(t) && suspended(t) && types_and_operators(t) &&
+               lengths(t) && roots(t);
     if (good) kit_comms_end(t);
 }
 

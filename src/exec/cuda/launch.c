@@ -32,19 +32,43 @@ static kolo_status_t make_mailbox(kolo_cuda_state_t *s)
     return KOLO_OK;
 }
 
-static kolo_status_t open_entered(kolo_cuda_state_t *s, kolo_wire_ctx_t *ctx)
+static kolo_status_t open_regions(kolo_cuda_state_t *s, kolo_wire_ctx_t *ctx)
 {
-    KOLO_TRY(kolo_cuda_kernels(s->device, &s->kernels));
     KOLO_TRY(kolo_regions_open(ctx, s->device, region_bytes, s, &s->regions));
-    KOLO_TRY(make_mailbox(s));
-    kolo_cu_result_t r = s->api->event_create(&s->order, KOLO_CU_EVENT_NO_TIMING);
-    if (!r) r = s->api->event_create(&s->end, KOLO_CU_EVENT_NO_TIMING);
-    if (r) return kolo_cuda_fail(r, s->device->ordinal, "make an event");
     s->args.c.layout = s->p2p.head.layout = s->layout;
     s->args.c.rank = s->p2p.head.rank = (uint32_t)s->regions.rank;
     for (int i = 0; i < s->regions.nranks; i++)
         s->args.c.regions[i] = s->p2p.head.regions[i] = (uint64_t)(uintptr_t)s->regions.address[i];
     return KOLO_OK;
+}
+
+static kolo_status_t open_entered(kolo_cuda_state_t *s, kolo_wire_ctx_t *ctx)
+{
+    KOLO_TRY(kolo_cuda_kernels(s->device, &s->kernels));
+    KOLO_TRY(open_regions(s, ctx));
+    KOLO_TRY(make_mailbox(s));
+    kolo_cu_result_t r = s->api->event_create(&s->order, KOLO_CU_EVENT_NO_TIMING);
+    if (!r) r = s->api->event_create(&s->end, KOLO_CU_EVENT_NO_TIMING);
+    return r ? kolo_cuda_fail(r, s->device->ordinal, "make an event") : KOLO_OK;
+}
+
+static void suspend_state(void *state)
+{
+    kolo_cuda_state_t *s = state;
+    bool pushed;
+    if (kolo_cuda_enter(s->device, &pushed) != KOLO_OK) return;
+    kolo_regions_close(&s->regions);
+    kolo_cuda_leave(pushed);
+}
+
+static kolo_status_t resume_state(void *state, kolo_wire_ctx_t *ctx)
+{
+    kolo_cuda_state_t *s = state;
+    bool pushed;
+    KOLO_TRY(kolo_cuda_enter(s->device, &pushed));
+    kolo_status_t status = open_regions(s, ctx);
+    kolo_cuda_leave(pushed);
+    return status;
 }
 
 static void close_state(void *state)
@@ -277,4 +301,6 @@ const kolo_exec_ops_t kolo_exec_cuda = {.name = "CUDA",
                                         .waits = kolo_cuda_waits,
                                         .awaited = kolo_cuda_awaited,
                                         .memory = memory,
+                                        .suspend = suspend_state,
+                                        .resume = resume_state,
                                         .close = close_state};
