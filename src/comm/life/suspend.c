@@ -4,7 +4,7 @@
  * for their own, then for each other.
  */
 #include "base/clock.h"
-#include "comm/life/life.h"
+#include "comm/call/call.h"
 
 static kolo_status_t suspend(kolo_body_t *body, size_t *bytes)
 {
