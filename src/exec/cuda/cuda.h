@@ -38,7 +38,8 @@ extern kolo_cuda_options_t kolo_cuda_options;
 extern const kolo_param_table_t kolo_exec_cuda_params;
 
 /* resident: blocks that a rank may have on its GPU at the same time, since they wait for each other. */
-void kolo_cuda_layout(uint32_t nranks, uint32_t resident, kolo_cuda_layout_t *layout);
+/* shared: ranks share a GPU, where lines of 128 bytes do not come whole. */
+void kolo_cuda_layout(uint32_t nranks, uint32_t resident, bool shared, kolo_cuda_layout_t *layout);
 
 /* Addresses that were found to be memory of the right GPU: so that a call need only ask the driver whether it is
  * still the same allocation. */

@@ -14,7 +14,8 @@ static size_t region_bytes(void *arg, const kolo_regions_t *regions)
 {
     kolo_cuda_state_t *s = arg;
     kolo_cuda_layout((uint32_t)regions->nranks,
-                     (uint32_t)(2 * regions->min_multiprocessors / regions->ranks_per_gpu), &s->layout);
+                     (uint32_t)(2 * regions->min_multiprocessors / regions->ranks_per_gpu),
+                     regions->ranks_per_gpu > 1, &s->layout);
     return s->layout.bytes;
 }
 

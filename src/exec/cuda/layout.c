@@ -72,7 +72,7 @@ static uint32_t clamp(uint64_t x, uint32_t low, uint32_t high)
     return (uint32_t)(x < low ? low : x > high ? high : x);
 }
 
-void kolo_cuda_layout(uint32_t nranks, uint32_t resident, kolo_cuda_layout_t *l)
+void kolo_cuda_layout(uint32_t nranks, uint32_t resident, bool shared, kolo_cuda_layout_t *l)
 {
     uint64_t room = kolo_cuda_options.stage_bytes ? (uint64_t)kolo_cuda_options.stage_bytes : STAGE_ROOM;
     uint32_t peers = nranks > 1 ? nranks - 1 : 1, roles = resident / KOLO_CUDA_TWO_STEP_ROLES;
@@ -82,6 +82,7 @@ void kolo_cuda_layout(uint32_t nranks, uint32_t resident, kolo_cuda_layout_t *l)
     l->ll_blocks = clamp(LINE_ROOM / (4ull * nranks * KOLO_CUDA_LL_BLOCK_BYTES), 1, clamp(resident, 1, LL_BLOCKS));
     l->ll128_blocks = clamp(LL128_BLOCKS, 1, clamp(resident, 1, KOLO_CUDA_BLOCKS));
     l->ll128_bytes = clamp(LINE128_ROOM / (2ull * nranks * l->ll128_blocks) / 128 * 128, 1024, 65536);
+    if (shared) l->ll128_blocks = 0;
     /* A launch of messages holds a chain to and one from each peer at the same time. */
     l->message_blocks = clamp(resident / (2 * peers), 1, l->blocks);
     l->tile_bytes =
@@ -111,5 +112,6 @@ void kolo_cuda_layout(uint32_t nranks, uint32_t resident, kolo_cuda_layout_t *l)
     at += (uint64_t)nranks * l->message_blocks * KOLO_CUDA_DEPTH * KOLO_CUDA_MESSAGE_SLOT_LINES * 128;
     l->message_lines_most =
         kolo_cuda_options.message_lines_bytes ? (uint64_t)kolo_cuda_options.message_lines_bytes : MESSAGE_LINES;
+    if (shared) l->message_lines_most = 0;
     l->bytes = at;
 }

@@ -3,7 +3,8 @@
  * The family for operations of middle length: one step, by lines of 128 bytes that carry 120 of payload, the number
  * of the operation and what it is (the LL128 protocol of NCCL; kolo_line_flag() in ll.cuh says why). Eight lanes store
  * a line together, and NVLink brings the 128 bytes whole. As with the short lines (ll.cuh) two halves are used in
- * turn, and every rank waits for one line of every other at least.
+ * turn, and every rank waits for one line of every other at least. Between ranks that share a GPU a line may come in
+ * parts: they do without this family.
  */
 #ifndef KOLO_EXEC_CUDA_LL128_CUH
 #define KOLO_EXEC_CUDA_LL128_CUH
