@@ -227,7 +227,7 @@ static bool suspended(kit_team_t *t)
     if (!case_run(t, &c)) return false;
     kolo_status_t status = kolo_comm_suspend(r->comm, &bytes);
     if (t->options->host || getenv("KOLO_GPU_EXECUTOR")) {
-        bool refused =
+        bool known =
             status == KOLO_ERR_UNSUPPORTED || KIT_FAIL("suspend on the CPU: %s", kolo_status_string(status));
         return kit_case_end(t, known, "a communicator of the CPU has no device memory to give back");
     }
