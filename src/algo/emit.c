@@ -18,24 +18,32 @@ kolo_status_t kolo_emit_open(kolo_coll_t coll, kolo_algo_t algo, const kolo_emit
     return KOLO_OK;
 }
 
-uint32_t kolo_emit_position(const kolo_emit_env_t *env, uint32_t rank)
+static const int *ring_of(const kolo_emit_env_t *env, uint32_t lane)
 {
-    if (!env->ring) return rank;
+    return env->rings ? env->rings + (size_t)(lane % env->nrings) * env->nranks : NULL;
+}
+
+uint32_t kolo_emit_position(const kolo_emit_env_t *env, uint32_t lane, uint32_t rank)
+{
+    const int *ring = ring_of(env, lane);
+    if (!ring) return rank;
     for (uint32_t i = 0; i < env->nranks; i++)
-        if (env->ring[i] == (int)rank) return i;
+        if (ring[i] == (int)rank) return i;
     return 0;
 }
 
-uint32_t kolo_emit_rank_at(const kolo_emit_env_t *env, int64_t position)
+uint32_t kolo_emit_rank_at(const kolo_emit_env_t *env, uint32_t lane, int64_t position)
 {
+    const int *ring = ring_of(env, lane);
     uint32_t at = kolo_pattern_wrap(position, env->nranks);
-    return env->ring ? (uint32_t)env->ring[at] : at;
+    return ring ? (uint32_t)ring[at] : at;
 }
 
-bool kolo_emit_ring_is_plain(const kolo_emit_env_t *env)
+bool kolo_emit_ring_is_plain(const kolo_emit_env_t *env, uint32_t lane)
 {
-    for (uint32_t i = 0; env->ring && i < env->nranks; i++)
-        if (env->ring[i] != (int)i) return false;
+    const int *ring = ring_of(env, lane);
+    for (uint32_t i = 0; ring && i < env->nranks; i++)
+        if (ring[i] != (int)i) return false;
     return true;
 }
 

@@ -5,7 +5,8 @@
  * move each byte once per rank and are pipelined by tiles. Source: P. Patarasuk, X. Yuan, "Bandwidth optimal
  * all-reduce algorithms for clusters of workstations", JPDC 69 (2009); the chunk order is NCCL's.
  *
- * With several lanes each part is cut into as many sub-chunks, and every lane runs its own ring over its share.
+ * With several lanes each part is cut into as many sub-chunks, and every lane runs its own ring over its share, in
+ * an order of its own where the search has found several.
  */
 #include "algo/emit.h"
 
@@ -14,11 +15,12 @@ typedef struct {
     uint32_t next, prev; /* ranks */
 } ring_t;
 
-static ring_t ring_of(const kolo_emit_env_t *env)
+static ring_t ring_of(const kolo_emit_env_t *env, uint32_t lane)
 {
-    ring_t r = {.n = env->nranks, .pos = kolo_emit_position(env, env->rank), .lanes = env->lanes ? env->lanes : 1};
-    r.next = kolo_emit_rank_at(env, (int64_t)r.pos + 1);
-    r.prev = kolo_emit_rank_at(env, (int64_t)r.pos - 1);
+    ring_t r = {
+        .n = env->nranks, .pos = kolo_emit_position(env, lane, env->rank), .lanes = env->lanes ? env->lanes : 1};
+    r.next = kolo_emit_rank_at(env, lane, (int64_t)r.pos + 1);
+    r.prev = kolo_emit_rank_at(env, lane, (int64_t)r.pos - 1);
     return r;
 }
 
@@ -36,11 +38,12 @@ static kolo_segment_t walk(const ring_t *r, kolo_buf_t buf, uint32_t lane, int64
 
 kolo_status_t kolo_ring_all_reduce(const kolo_emit_env_t *env, kolo_plan_t **plan)
 {
-    ring_t r = ring_of(env);
+    uint32_t n = env->nranks, lanes = env->lanes ? env->lanes : 1;
     kolo_builder_t *b;
     KOLO_TRY(kolo_emit_open(KOLO_COLL_ALL_REDUCE, KOLO_ALGO_RING, env, &b));
-    kolo_builder_grid(b, r.n, r.lanes, r.n, r.n);
-    for (uint32_t l = 0; l < r.lanes; l++) {
+    kolo_builder_grid(b, n, lanes, n, n);
+    for (uint32_t l = 0; l < lanes; l++) {
+        ring_t r = ring_of(env, l);
         uint16_t tx = kolo_builder_tx(b, r.next, l), rx = kolo_builder_rx(b, r.prev, l);
         int32_t done = chunk_at(&r, l, (int64_t)r.n - 1);
         kolo_builder_lane(b);
@@ -61,12 +64,13 @@ kolo_status_t kolo_ring_all_reduce(const kolo_emit_env_t *env, kolo_plan_t **pla
 /* Parts belong to ranks here, so a ring in another order than 0, 1, 2, ... is written out step by step. */
 kolo_status_t kolo_ring_all_gather(const kolo_emit_env_t *env, kolo_plan_t **plan)
 {
-    ring_t r = ring_of(env);
-    bool plain = kolo_emit_ring_is_plain(env);
+    uint32_t n = env->nranks, lanes = env->lanes ? env->lanes : 1;
     kolo_builder_t *b;
     KOLO_TRY(kolo_emit_open(KOLO_COLL_ALL_GATHER, KOLO_ALGO_RING, env, &b));
-    kolo_builder_grid(b, r.n, r.lanes, 1, r.n);
-    for (uint32_t l = 0; l < r.lanes; l++) {
+    kolo_builder_grid(b, n, lanes, 1, n);
+    for (uint32_t l = 0; l < lanes; l++) {
+        ring_t r = ring_of(env, l);
+        bool plain = kolo_emit_ring_is_plain(env, l);
         uint16_t tx = kolo_builder_tx(b, r.next, l), rx = kolo_builder_rx(b, r.prev, l);
         kolo_segment_t mine = kolo_seg(KOLO_BUF_SRC, (int32_t)l, 1);
         kolo_builder_lane(b);
@@ -78,7 +82,7 @@ kolo_status_t kolo_ring_all_gather(const kolo_emit_env_t *env, kolo_plan_t **pla
             kolo_builder_end(b);
         }
         for (uint32_t k = 1; !plain && k + 1 < r.n; k++) {
-            uint32_t from = kolo_emit_rank_at(env, (int64_t)r.pos - k);
+            uint32_t from = kolo_emit_rank_at(env, l, (int64_t)r.pos - k);
             kolo_emit_recv_send(b, rx, tx, kolo_seg(KOLO_BUF_DST, (int32_t)(from * r.lanes + l), 1));
         }
         kolo_builder_recv(b, rx, kolo_seg(KOLO_BUF_DST, (int32_t)(r.next * r.lanes + l), 1));
@@ -88,12 +92,13 @@ kolo_status_t kolo_ring_all_gather(const kolo_emit_env_t *env, kolo_plan_t **pla
 
 kolo_status_t kolo_ring_reduce_scatter(const kolo_emit_env_t *env, kolo_plan_t **plan)
 {
-    ring_t r = ring_of(env);
-    bool plain = kolo_emit_ring_is_plain(env);
+    uint32_t n = env->nranks, lanes = env->lanes ? env->lanes : 1;
     kolo_builder_t *b;
     KOLO_TRY(kolo_emit_open(KOLO_COLL_REDUCE_SCATTER, KOLO_ALGO_RING, env, &b));
-    kolo_builder_grid(b, r.n, r.lanes, r.n, 1);
-    for (uint32_t l = 0; l < r.lanes; l++) {
+    kolo_builder_grid(b, n, lanes, n, 1);
+    for (uint32_t l = 0; l < lanes; l++) {
+        ring_t r = ring_of(env, l);
+        bool plain = kolo_emit_ring_is_plain(env, l);
         uint16_t tx = kolo_builder_tx(b, r.next, l), rx = kolo_builder_rx(b, r.prev, l);
         kolo_builder_lane(b);
         kolo_builder_send(b, tx, kolo_seg(KOLO_BUF_SRC, (int32_t)(r.prev * r.lanes + l), 1));
@@ -103,7 +108,7 @@ kolo_status_t kolo_ring_reduce_scatter(const kolo_emit_env_t *env, kolo_plan_t *
             kolo_builder_end(b);
         }
         for (uint32_t k = 2; !plain && k < r.n; k++) {
-            uint32_t to = kolo_emit_rank_at(env, (int64_t)r.pos - k);
+            uint32_t to = kolo_emit_rank_at(env, l, (int64_t)r.pos - k);
             kolo_emit_recv_reduce_send(b, rx, tx, kolo_seg(KOLO_BUF_SRC, (int32_t)(to * r.lanes + l), 1));
         }
         kolo_emit_recv_reduce(b, rx, kolo_seg(KOLO_BUF_DST, (int32_t)l, 1),
@@ -114,12 +119,13 @@ kolo_status_t kolo_ring_reduce_scatter(const kolo_emit_env_t *env, kolo_plan_t *
 
 kolo_status_t kolo_ring_broadcast(const kolo_emit_env_t *env, kolo_plan_t **plan)
 {
-    ring_t r = ring_of(env);
-    uint32_t hops = kolo_pattern_wrap((int64_t)r.pos - kolo_emit_position(env, env->root), r.n);
+    uint32_t n = env->nranks, lanes = env->lanes ? env->lanes : 1;
     kolo_builder_t *b;
     KOLO_TRY(kolo_emit_open(KOLO_COLL_BROADCAST, KOLO_ALGO_RING, env, &b));
-    kolo_builder_grid(b, r.lanes, 1, r.lanes, r.lanes);
-    for (uint32_t l = 0; l < r.lanes; l++) {
+    kolo_builder_grid(b, lanes, 1, lanes, lanes);
+    for (uint32_t l = 0; l < lanes; l++) {
+        ring_t r = ring_of(env, l);
+        uint32_t hops = kolo_pattern_wrap((int64_t)r.pos - kolo_emit_position(env, l, env->root), n);
         kolo_segment_t dst = kolo_seg(KOLO_BUF_DST, (int32_t)l, 1), src = kolo_seg(KOLO_BUF_SRC, (int32_t)l, 1);
         kolo_builder_lane(b);
         if (hops == 0) {
@@ -136,12 +142,14 @@ kolo_status_t kolo_ring_broadcast(const kolo_emit_env_t *env, kolo_plan_t **plan
 
 kolo_status_t kolo_ring_reduce(const kolo_emit_env_t *env, kolo_plan_t **plan)
 {
-    ring_t r = ring_of(env);
-    uint32_t hops = kolo_pattern_wrap((int64_t)kolo_emit_position(env, env->root) - r.pos, r.n); /* to the root */
+    uint32_t n = env->nranks, lanes = env->lanes ? env->lanes : 1;
     kolo_builder_t *b;
     KOLO_TRY(kolo_emit_open(KOLO_COLL_REDUCE, KOLO_ALGO_RING, env, &b));
-    kolo_builder_grid(b, r.lanes, 1, r.lanes, r.lanes);
-    for (uint32_t l = 0; l < r.lanes; l++) {
+    kolo_builder_grid(b, lanes, 1, lanes, lanes);
+    for (uint32_t l = 0; l < lanes; l++) {
+        ring_t r = ring_of(env, l);
+        uint32_t hops =
+            kolo_pattern_wrap((int64_t)kolo_emit_position(env, l, env->root) - r.pos, n); /* to the root */
         kolo_segment_t dst = kolo_seg(KOLO_BUF_DST, (int32_t)l, 1), src = kolo_seg(KOLO_BUF_SRC, (int32_t)l, 1);
         kolo_builder_lane(b);
         if (hops == 0)

@@ -16,7 +16,7 @@ typedef enum { SHAPE_ONE_NODE, SHAPE_PAIRS, SHAPE_UNEVEN, SHAPE_SINGLES, SHAPE_C
 typedef struct {
     kolo_emit_env_t env; /* points into the struct */
     int node_of[SHAPE_MOST_RANKS], first[SHAPE_MOST_RANKS], size[SHAPE_MOST_RANKS], ranks[SHAPE_MOST_RANKS];
-    int ring[SHAPE_MOST_RANKS];
+    int rings[2 * SHAPE_MOST_RANKS]; /* another order of the ranks, and the same backwards */
 } shape_env_t;
 
 /* Uneven: rank 0 alone, the others dealt two to one to two nodes, so that ranks of a node are not consecutive. */
@@ -53,7 +53,7 @@ static inline bool shape_make(shape_env_t *s, shape_t shape, uint32_t n)
     }
     uint32_t step = 7;
     while (n % step == 0 && step > 1) step -= 2; /* 7, 5, 3, 1: coprime to n, so a permutation */
-    for (uint32_t i = 0; i < n; i++) s->ring[i] = (int)((i * step + 3) % n);
+    for (uint32_t i = 0; i < n; i++) s->rings[i] = s->rings[2 * n - 1 - i] = (int)((i * step + 3) % n);
     s->env = (kolo_emit_env_t){.nranks = n,
                                .nnodes = nodes,
                                .node_of = s->node_of,
@@ -62,6 +62,7 @@ static inline bool shape_make(shape_env_t *s, shape_t shape, uint32_t n)
                                .node_ranks = s->ranks,
                                .fanout = true,
                                .refs = true,
+                               .nrings = 1,
                                .lanes = 1};
     return true;
 }
@@ -69,8 +70,7 @@ static inline bool shape_make(shape_env_t *s, shape_t shape, uint32_t n)
 /* Does the result depend on the root? */
 static inline bool shape_has_root(kolo_coll_t coll)
 {
-    return coll == KOLO_COLL_REDUCE || coll == KOLO_COLL_BROADCAST || coll == KOLO_COLL_GATHER ||
-           coll == KOLO_COLL_SCATTER;
+    return kolo_coll_rooted(coll);
 }
 
 #endif

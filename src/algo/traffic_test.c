@@ -223,7 +223,8 @@ static void every_row_holds_without_fan_out_on_other_rings_and_lanes(void **stat
         for (shape_t shape = 0; shape < SHAPE_COUNT; shape++) {
             if (!shape_make(&s, shape, n)) continue;
             s.env.fanout = false;
-            s.env.ring = s.ring;
+            s.env.rings = s.rings;
+            s.env.nrings = 2;
             s.env.lanes = 3;
             s.env.root = n - 1;
             for (size_t i = 0; i < kolo_algo_rows; i++)
@@ -231,6 +232,25 @@ static void every_row_holds_without_fan_out_on_other_rings_and_lanes(void **stat
                     verify_form(&kolo_algos[i], &s.env);
         }
     }
+}
+
+static void lanes_go_by_rings_of_their_own(void **state)
+{
+    (void)state;
+    shape_env_t s;
+    shape_make(&s, SHAPE_ONE_NODE, 5);
+    s.env.rings = s.rings;
+    s.env.nrings = s.env.lanes = 2;
+    kolo_plan_t *plan = emit(&s.env, KOLO_COLL_ALL_REDUCE, KOLO_ALGO_RING, 0);
+    int32_t next[2] = {-1, -1}, prev[2] = {-1, -1};
+    for (uint32_t i = 0; i < plan->nconns; i++) {
+        const kolo_plan_conn_t *c = &plan->conns[i];
+        *(c->dir == KOLO_DIR_TX ? &next[c->lane] : &prev[c->lane]) = c->peer;
+    }
+    assert_true(next[0] >= 0 && prev[0] >= 0 && next[0] != prev[0]);
+    assert_int_equal(next[1], prev[0]); /* the second is the first one backwards */
+    assert_int_equal(prev[1], next[0]);
+    kolo_plan_free(plan);
 }
 
 int main(void)
@@ -242,6 +262,7 @@ int main(void)
         cmocka_unit_test(log_step_algorithms_have_few_peers),
         cmocka_unit_test(hierarchical_crosses_between_nodes_as_little_as_possible),
         cmocka_unit_test(every_row_holds_without_fan_out_on_other_rings_and_lanes),
+        cmocka_unit_test(lanes_go_by_rings_of_their_own),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -18,13 +18,13 @@ typedef struct {
 /* My place in a tree whose root is the rank `root`, along the order of the ring, so that most links stay near. */
 static node_t place_in(const kolo_emit_env_t *env, uint32_t root, uint32_t which)
 {
-    uint32_t n = env->nranks, at = kolo_emit_position(env, root);
-    uint32_t mine = kolo_pattern_wrap((int64_t)kolo_emit_position(env, env->rank) - at, n);
+    uint32_t n = env->nranks, at = kolo_emit_position(env, 0, root);
+    uint32_t mine = kolo_pattern_wrap((int64_t)kolo_emit_position(env, 0, env->rank) - at, n);
     kolo_tree_links_t links = kolo_pattern_tree(n, which, mine);
     node_t node = {.parent = -1, .child = {-1, -1}, .which = which};
-    if (links.parent >= 0) node.parent = (int)kolo_emit_rank_at(env, (int64_t)at + links.parent);
+    if (links.parent >= 0) node.parent = (int)kolo_emit_rank_at(env, 0, (int64_t)at + links.parent);
     for (int k = 0; k < 2; k++)
-        if (links.child[k] >= 0) node.child[k] = (int)kolo_emit_rank_at(env, (int64_t)at + links.child[k]);
+        if (links.child[k] >= 0) node.child[k] = (int)kolo_emit_rank_at(env, 0, (int64_t)at + links.child[k]);
     return node;
 }
 
@@ -84,7 +84,7 @@ kolo_status_t kolo_tree_all_reduce(const kolo_emit_env_t *env, kolo_plan_t **pla
     kolo_builder_grid(b, 2, 1, 2, 2);
     kolo_builder_scratch(b, 2);
     for (uint32_t t = 0; t < 2; t++) {
-        node_t node = place_in(env, kolo_emit_rank_at(env, 0), t);
+        node_t node = place_in(env, kolo_emit_rank_at(env, 0, 0), t);
         up(b, &node);
         down(b, &node, KOLO_BUF_DST);
     }

@@ -18,7 +18,8 @@ typedef struct {
     const int *node_ranks; /* ranks grouped by node, ascending */
     bool fanout;           /* NODE connections may be used inside a node */
     bool refs;             /* EXPOSE, GET, PUT may be used between any two ranks */
-    const int *ring;       /* rank order of the ring (topology search), NULL: 0..n-1 */
+    const int *rings;      /* nrings x nranks: rank orders (topology search); NULL: 0..n-1 */
+    uint32_t nrings;       /* at least 1 where there are any; lane l goes by number l % nrings */
     uint32_t lanes;        /* how many lanes an algorithm that can use several should use (1 on CPUs) */
     /* P2P only: peers of the sends and receives of this group, in call order */
     const int *send_peers, *recv_peers;

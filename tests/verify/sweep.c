@@ -200,6 +200,21 @@ static void all_roots(tally_t *t, const kolo_algo_row_t *row, kolo_emit_env_t *e
     }
 }
 
+/* Each lane by a ring of its own, as far as there are any. */
+#define MOST_LANED 5
+static void several_lanes(tally_t *t, const kolo_algo_row_t *row, shape_env_t *s, shape_t shape)
+{
+    static const uint32_t lanes[] = {2, 4, 16};
+    s->env.rings = s->rings;
+    s->env.nrings = 2;
+    for (size_t i = 0; i < sizeof(lanes) / sizeof(lanes[0]); i++) {
+        s->env.lanes = lanes[i];
+        all_roots(t, row, &s->env, shape);
+    }
+    s->env.rings = NULL;
+    s->env.nrings = s->env.lanes = 1;
+}
+
 /* Node maps; on one node with and without fan-out; for rings another order of ranks too. */
 static void one_row(tally_t *t, const kolo_algo_row_t *row, uint32_t n)
 {
@@ -215,10 +230,12 @@ static void one_row(tally_t *t, const kolo_algo_row_t *row, uint32_t n)
             s.env.fanout = true;
         }
         if (row->algo == KOLO_ALGO_RING || row->algo == KOLO_ALGO_HIERARCHICAL) {
-            s.env.ring = s.ring;
+            s.env.rings = s.rings;
             all_roots(t, row, &s.env, shape);
-            s.env.ring = NULL;
+            s.env.rings = NULL;
         }
+        if (row->algo == KOLO_ALGO_RING && n <= MOST_LANED && shape == SHAPE_ONE_NODE)
+            several_lanes(t, row, &s, shape);
     }
 }
 

@@ -116,7 +116,6 @@ static void fill_emit(kolo_body_t *body)
                                    .node_ranks = m->node_ranks,
                                    .fanout = fanout,
                                    .refs = refs && m->nnodes == 1,
-                                   .ring = body->ring,
                                    .lanes = 1};
     body->tune = (kolo_tune_env_t){.nranks = (uint32_t)body->nranks,
                                    .nnodes = (uint32_t)m->nnodes,
@@ -165,7 +164,8 @@ kolo_status_t kolo_body_setup(kolo_body_t *body)
     fill_emit(body);
     KOLO_FAIL_POINT_TRY("comm.setup.topology");
     KOLO_TRY(find_topology(body));
-    body->emit.ring = body->ring;
+    body->emit.rings = body->ring;
+    body->emit.nrings = 1;
     kolo_tune_sizes(&body->tune, &body->sizes);
     KOLO_TRY(kolo_body_agree(body));
     KOLO_FAIL_POINT_TRY("comm.setup.agreed");
