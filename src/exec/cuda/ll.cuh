@@ -38,10 +38,11 @@ KOLO_DEV uint32_t kolo_line_flag(const kolo_cuda_args_t &c, uint32_t flag, uint3
     return v ? flag : flag << 24 | c.mark >> 8;
 }
 
-/* Payload of line `at`; false: the host wants the kernel to end. */
-KOLO_DEV bool kolo_line_wait(const kolo_cuda_args_t &c, const kolo_vec_t *at, uint32_t flag, uint32_t peer,
-                             kolo_vec_t *out)
+/* Payload of line `v_at`, which is at `at`, of operation `number`; false: the host wants the kernel to end. */
+KOLO_DEV bool kolo_line_wait(const kolo_cuda_args_t &c, const kolo_vec_t *at, uint32_t number, uint32_t v_at,
+                             uint32_t peer, kolo_vec_t *out)
 {
+    const uint32_t flag = kolo_line_flag(c, number, v_at);
     uint32_t spins = 0;
     for (;;) {
         kolo_vec_t v = kolo_line_load(at);
@@ -49,7 +50,7 @@ KOLO_DEV bool kolo_line_wait(const kolo_cuda_args_t &c, const kolo_vec_t *at, ui
             *out = kolo_vec_t{{v.w[0], v.w[2], 0, 0}};
             return true;
         }
-        if (kolo_give_up(&spins, c, KOLO_CUDA_WAITS_LINES, peer, flag)) return false;
+        if (kolo_give_up(&spins, c, KOLO_CUDA_WAITS_LINES, peer, number)) return false;
     }
 }
 
@@ -103,7 +104,7 @@ template <typename T> KOLO_DEV bool kolo_ll_reduce(const kolo_cuda_args_t &c, co
             if (r == c.rank)
                 x = kolo_own_input<T, N>(kolo_user_load8<T>(src + at, c.bytes - at, src_aligned), c);
             else if (!kolo_line_wait(c, kolo_lines(&c.layout, s.own, s.flag & 1, r, s.block) + v,
-                                     kolo_line_flag(c, s.flag, v), r, &x))
+                                     s.flag, v, r, &x))
                 return false;
             if (r == 0)
                 kolo_sum_begin(&sum, x, c);
@@ -128,7 +129,7 @@ KOLO_DEV bool kolo_ll_copy(const kolo_cuda_args_t &c, const kolo_ll_share_t &s, 
         kolo_vec_t x;
         if (r == c.rank)
             x = kolo_user_load8<T>(src + at, c.bytes - at, aligned);
-        else if (!kolo_line_wait(c, lines + v, kolo_line_flag(c, s.flag, v), r, &x))
+        else if (!kolo_line_wait(c, lines + v, s.flag, v, r, &x))
             return false;
         kolo_user_store8<T>(dst + at, x, c.bytes - at, aligned);
     }
@@ -156,8 +157,7 @@ template <typename T> KOLO_DEV void kolo_ll(const kolo_cuda_args_t &c)
         if (kolo_ll_pays(c, s.n, r, c.rank) && !c.reduce)
             ok = kolo_ll_copy<T>(c, s, r);
         else if (r != c.rank && kolo_tid() == 0)
-            ok = kolo_line_wait(c, kolo_lines(&c.layout, s.own, s.flag & 1, r, s.block),
-                                kolo_line_flag(c, s.flag, 0), r, &none);
+            ok = kolo_line_wait(c, kolo_lines(&c.layout, s.own, s.flag & 1, r, s.block), s.flag, 0, r, &none);
     }
     kolo_sync();
     if (kolo_tid() == 0) *counter = s.flag;
