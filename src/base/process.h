@@ -6,6 +6,7 @@
 #define KOLO_BASE_PROCESS_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 /* The state letter of proc(5): R, S, T for stopped, Z for ended but not waited for, ...; '\0': there is none. */
@@ -30,6 +31,9 @@ typedef enum {
 } kolo_process_end_t;
 /* LIVES also where the system does not say. */
 kolo_process_end_t kolo_process_end(int pid);
+
+/* "this process has 1024 of at most 1024 descriptors open (ulimit -n, RLIMIT_NOFILE)", into buf; returns it. */
+const char *kolo_descriptors_print(char *buf, size_t bytes);
 
 /* Its parent, and when it was started, in clock ticks since the system was. false: it is gone. */
 bool kolo_process_origin(int pid, int *parent, uint64_t *start_ticks);

@@ -11,6 +11,7 @@
  */
 #include "base/failpoint.h"
 #include "base/log.h"
+#include "base/process.h"
 #include "link/link.h"
 
 #include <errno.h>
@@ -339,6 +340,20 @@ static void caller_new(kolo_listener_t *listener, int fd, const struct sockaddr 
 
 /* ---- listeners ---- */
 
+/* Once in this process, and again when it has not happened for a minute: all that wait for us are tried again soon.
+ */
+static void tell_of_shortage(int err)
+{
+    static uint64_t last_ns; /* progress thread only */
+    uint64_t now = kolo_now_ns(), before = last_ns;
+    char buf[128];
+    last_ns = now;
+    if (before != 0 && now - before < 60 * KOLO_NS_PER_S) return;
+    kolo_warn("oob", "cannot accept a caller now: %s: %s. Other ranks wait for it until descriptors are free",
+              strerror(err),
+              err == EMFILE ? kolo_descriptors_print(buf, sizeof(buf)) : "the system as a whole is short of them");
+}
+
 static void listener_readable(void *arg, int fd, uint32_t events)
 {
     kolo_listener_t *listener = arg;
@@ -357,7 +372,7 @@ static void listener_readable(void *arg, int fd, uint32_t events)
             continue;
         }
         if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
-            kolo_warn("oob", "cannot accept a caller now: %s (descriptor limit?)", strerror(errno));
+            tell_of_shortage(errno);
             pause_listener(listener);
         }
         if (errno != EINTR && errno != ECONNABORTED) return;

@@ -7,6 +7,7 @@
  */
 #include "base/failpoint.h"
 #include "base/log.h"
+#include "base/process.h"
 #include "link/link.h"
 
 #include <errno.h>
@@ -126,13 +127,15 @@ static void tell_of_shortage(const kolo_dial_t *dial, int err)
 {
     static uint64_t last_ns;
     uint64_t now = kolo_now_ns();
+    char buf[128];
     if (err != EADDRNOTAVAIL && err != EMFILE && err != ENFILE && err != ENOBUFS && err != ENOMEM) return;
     if (last_ns != 0 && now - last_ns < 5 * KOLO_NS_PER_S) return;
     last_ns = now;
-    kolo_warn("oob", "cannot call %s yet: %s%s", dial->config.who, strerror(err),
+    kolo_warn("oob", "cannot call %s yet: %s%s%s%s", dial->config.who, strerror(err),
               err == EADDRNOTAVAIL ? ": no local port is free (connections in TIME_WAIT? see ss -s and "
                                      "net.ipv4.ip_local_port_range)"
-                                   : " (descriptor limit?)");
+                                   : "",
+              err == EMFILE ? ": " : "", err == EMFILE ? kolo_descriptors_print(buf, sizeof(buf)) : "");
 }
 
 /* An attempt failed: another one later, or the end. */

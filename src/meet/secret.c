@@ -6,15 +6,20 @@
 #include "base/log.h"
 #include "meet/id.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#ifdef KOLO_HAVE_SODIUM
+#include <sodium.h>
+#endif
 
 #define SECRET_MIN 16
 #define SECRET_MAX 65536
+#define TEXT_MAX   64 /* printable characters below which a secret is taken for a password */
 
 static kolo_status_t read_all(int fd, const char *what, uint8_t *data, size_t *bytes)
 {
@@ -48,21 +53,58 @@ static kolo_status_t read_from_file(const char *path, uint8_t *data, size_t *byt
     return status;
 }
 
+#ifdef KOLO_HAVE_SODIUM
+/* A text that a person has thought of can be guessed by whoever squats the root's address and is sent proofs: each
+ * guess is made to cost 64 MB and a tenth of a second. From TEXT_MAX characters on, 32 random bytes in hexadecimal
+ * for one, no guess succeeds. */
+static kolo_status_t stretch(const uint8_t *data, size_t bytes, kolo_key_t *base)
+{
+    static const uint8_t salt[crypto_pwhash_SALTBYTES] = "kolo job secret";
+    static kolo_key_t known, stretched; /* ids may be made often */
+    static bool knows;
+    bool text = bytes < TEXT_MAX;
+    for (size_t i = 0; i < bytes && text; i++) text = isprint(data[i]) || isspace(data[i]);
+    if (!text) return KOLO_OK;
+    if (!knows || sodium_memcmp(&known, base, sizeof(known)) != 0) {
+        if (crypto_pwhash(stretched.bytes, sizeof(stretched.bytes), (const char *)data, bytes, salt,
+                          crypto_pwhash_OPSLIMIT_INTERACTIVE, crypto_pwhash_MEMLIMIT_INTERACTIVE,
+                          crypto_pwhash_ALG_ARGON2ID13) != 0)
+            return kolo_fail(KOLO_ERR_NO_MEMORY, "no memory (64 MB) for the hash of the job's secret");
+        known = *base;
+        knows = true;
+    }
+    *base = stretched;
+    return KOLO_OK;
+}
+#else
+static kolo_status_t stretch(const uint8_t *data, size_t bytes, kolo_key_t *base)
+{
+    (void)data, (void)bytes, (void)base;
+    return KOLO_OK;
+}
+#endif
+
+static kolo_status_t make_base(const uint8_t *data, size_t bytes, kolo_key_t *base)
+{
+    static const kolo_key_t zero;
+    kolo_auth_derive(&zero, "secret", data, bytes, base);
+    return stretch(data, bytes, base);
+}
+
 /* A descriptor can be read once, but ids may be made often: what came out of it is kept, hashed. */
 static kolo_status_t read_base(kolo_key_t *base)
 {
-    static const kolo_key_t zero;
     static kolo_key_t kept;
     static int64_t kept_fd = -1;
     uint8_t data[SECRET_MAX + 1];
     size_t bytes = 0;
     if (kolo_meet_values.secret_file != NULL && kolo_meet_values.secret_file[0] != '\0') {
         KOLO_TRY(read_from_file(kolo_meet_values.secret_file, data, &bytes));
-        kolo_auth_derive(&zero, "secret", data, bytes, base);
+        KOLO_TRY(make_base(data, bytes, base));
     } else if (kolo_meet_values.secret_fd >= 0) {
         if (kept_fd != kolo_meet_values.secret_fd) {
             KOLO_TRY(read_all((int)kolo_meet_values.secret_fd, "KOLO_COMM_SECRET_FD", data, &bytes));
-            kolo_auth_derive(&zero, "secret", data, bytes, &kept);
+            KOLO_TRY(make_base(data, bytes, &kept));
             kept_fd = kolo_meet_values.secret_fd;
         }
         *base = kept;

@@ -230,6 +230,38 @@ static uint16_t free_port(void)
     return kolo_address_port(&address);
 }
 
+#ifdef KOLO_HAVE_SODIUM
+/* What whoever squats the address would try for each word of a list, if it came cheap. */
+static bool one_hash_gives(const char *secret, const char *scope, const kolo_key_t *key)
+{
+    static const kolo_key_t zero;
+    kolo_key_t base, guess;
+    kolo_auth_derive(&zero, "secret", secret, strlen(secret), &base);
+    kolo_auth_derive(&base, "comm id", scope, strlen(scope), &guess);
+    return memcmp(&guess, key, sizeof(guess)) == 0;
+}
+
+static void a_password_costs_more_than_a_hash_to_guess(void **state)
+{
+    static const char *const secrets[] = {
+        "correct horse battery", /* and 32 bytes of /dev/urandom in hexadecimal: */
+        "8d1f0f2cb2a96e0d5e3b7c4a9f86d1e2038495a6b7c8d9eaf1b2c3d4e5f60718"};
+    kolo_key_t key, again;
+    (void)state;
+    kolo_oob_process_init();
+    kolo_meet_values.secret_file = secret_file;
+    for (int i = 0; i < 2; i++) {
+        write_secret(secrets[i]);
+        test_ok(kolo_oob_read_secret("here:1", &key));
+        test_ok(kolo_oob_read_secret("here:1", &again));
+        assert_memory_equal(&key, &again, sizeof(key));
+        assert_int_equal(one_hash_gives(secrets[i], "here:1", &key), i == 1);
+    }
+    unlink(secret_file);
+    kolo_meet_values.secret_file = NULL;
+}
+#endif
+
 static void every_rank_can_make_a_fixed_id(void **state)
 {
     char text[64];
@@ -295,6 +327,9 @@ int main(void)
         cmocka_unit_test_setup_teardown(another_secret_is_refused, test_before, test_after),
         cmocka_unit_test_setup_teardown(bytes_that_are_no_id_are_refused, test_before, test_after),
         cmocka_unit_test_setup_teardown(an_id_travels_as_a_file, test_before, test_after),
+#ifdef KOLO_HAVE_SODIUM
+        cmocka_unit_test_setup_teardown(a_password_costs_more_than_a_hash_to_guess, test_before, test_after),
+#endif
         cmocka_unit_test_setup_teardown(every_rank_can_make_a_fixed_id, test_before, test_after),
         cmocka_unit_test_setup_teardown(a_fixed_id_waits_for_a_root_that_comes_late, test_before, test_after),
     };

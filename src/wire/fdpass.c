@@ -296,9 +296,11 @@ static void on_listener(void *arg, int listen_fd, uint32_t events)
         }
         close(fd);
         pthread_mutex_lock(&server.lock);
-        server.counters.refused_user++;
+        uint64_t refused = ++server.counters.refused_user;
         pthread_mutex_unlock(&server.lock);
-        kolo_warn("wire", "descriptor server: a process of another user called and was refused");
+        if ((refused & (refused - 1)) == 0) /* whoever calls must not fill the log */
+            kolo_warn("wire", "descriptor server: a process of another user called and was refused (%llu so far)",
+                      (unsigned long long)refused);
     }
 }
 

@@ -3,6 +3,7 @@
  * The asking side of descriptor passing, on the caller's thread, and the proofs that both sides use. See fdpass.h.
  */
 #include "base/failpoint.h"
+#include "base/process.h"
 #include "wire/fdpass_frame.h"
 
 #include "wire/mapped.h"
@@ -171,6 +172,10 @@ static kolo_status_t converse(fetch_t *f, int *fds, int *nfds)
     if (answer.result != KOLO_FDPASS_SERVED || !kolo_fdpass_equal(proof, answer.proof))
         return kolo_fail(KOLO_ERR_AUTH, "rank %d (host %.32s, pid %d) and this process hold different job keys",
                          f->card->rank, f->card->host_name, f->card->pid);
+    char buf[128];
+    if (*nfds < f->nfds) /* the kernel leaves out those that there is no room for */
+        return kolo_fail(KOLO_ERR_SYSTEM, "%d of %d descriptors that rank %d has passed came: %s", *nfds, f->nfds,
+                         f->card->rank, kolo_descriptors_print(buf, sizeof buf));
     if (*nfds != f->nfds)
         return kolo_fail(KOLO_ERR_PROTOCOL, "rank %d passed %d descriptors, expected %d", f->card->rank, *nfds,
                          f->nfds);

@@ -14,6 +14,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -157,6 +160,66 @@ static void descriptors_arrive(void **state)
     assert_int_equal(kolo_fdpass_fetch(&ctx, &service->card, name_once, KOLO_FDPASS_MUST_BE_THERE, fds, 1, NULL),
                      KOLO_ERR_REMOTE);
     assert_int_equal(counters_of(service).offers, 1);
+}
+
+/* There is room for the socket to the server, and then none for what it passes. */
+static void a_full_table_of_descriptors_is_named(void **state)
+{
+    service_t *service = (service_t *)*state;
+    kolo_wire_ctx_t ctx = caller(3000);
+    struct rlimit limit, small;
+    int fds[2], next = dup(0);
+    close(next);
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
+    small = (struct rlimit){(rlim_t)next + 1, limit.rlim_max};
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &small), 0);
+    kolo_status_t status = kolo_fdpass_fetch(&ctx, &service->card, name_often, KOLO_FDPASS_MAY_COME, fds, 2, NULL);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    assert_int_equal(status, KOLO_ERR_SYSTEM);
+    assert_non_null(strstr(kolo_error_text(), "0 of 2 descriptors that rank 5 has passed"));
+    assert_non_null(strstr(kolo_error_text(), "RLIMIT_NOFILE"));
+}
+
+#define CALLS 300
+static void call_as_another_user(const service_t *service)
+{
+    struct sockaddr_un sun;
+    socklen_t size = kolo_fdpass_sockaddr(service->card.fd_address, &sun);
+    char byte;
+    if (setuid(65534) != 0) _exit(77);
+    for (int i = 0; i < CALLS; i++) {
+        int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+        if (fd < 0 || connect(fd, (struct sockaddr *)&sun, size) != 0) _exit(1);
+        if (recv(fd, &byte, 1, 0) > 0) _exit(2); /* until it has hung up */
+        close(fd);
+    }
+    _exit(0);
+}
+
+static void another_user_cannot_fill_the_log(void **unused)
+{
+    int log = memfd_create("log", MFD_CLOEXEC), own = dup(2), lines = 0, status;
+    char text[16384];
+    void *state = NULL;
+    (void)unused;
+    assert_int_equal(dup2(log, 2), 2);
+    int started = start_service(&state);
+    dup2(own, 2);
+    close(own);
+    assert_int_equal(started, 0);
+    service_t *service = (service_t *)state;
+    pid_t stranger = fork();
+    if (stranger == 0) call_as_another_user(service);
+    assert_int_equal(waitpid(stranger, &status, 0), stranger);
+    bool is_root = WIFEXITED(status) && WEXITSTATUS(status) != 77;
+    if (is_root) assert_int_equal(status, 0);
+    if (is_root) assert_int_equal(counters_of(service).refused_user, CALLS);
+    assert_int_equal(stop_service(&state), 0);
+    ssize_t n = pread(log, text, sizeof text, 0);
+    for (ssize_t i = 0; i < n; i++) lines += text[i] == '\n';
+    close(log);
+    if (!is_root) skip(); /* there is no other user to be */
+    assert_true(lines > 0 && lines < 20);
 }
 
 static void an_offer_may_come_later(void **state)
@@ -312,6 +375,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(descriptors_arrive, start_service, stop_service),
+        cmocka_unit_test_setup_teardown(a_full_table_of_descriptors_is_named, start_service, stop_service),
+        cmocka_unit_test(another_user_cannot_fill_the_log),
         cmocka_unit_test_setup_teardown(an_offer_may_come_later, start_service, stop_service),
         cmocka_unit_test_setup_teardown(a_wrong_key_gets_nothing, start_service, stop_service),
         cmocka_unit_test_setup_teardown(silent_callers_do_not_stop_others, start_service, stop_service),
