@@ -14,7 +14,7 @@
 #include <string.h>
 
 enum { EXECUTOR_AUTO, EXECUTOR_CUDA, EXECUTOR_STAGED, EXECUTOR_LEVELS };
-static int64_t forced;
+static int64_t forced, level;
 static bool gpu_shared;
 
 static const kolo_param_t rows[] = {
@@ -29,6 +29,15 @@ static const kolo_param_t rows[] = {
          "to host memory and the CPU's algorithms there; hierarchical: kernels inside each host, staged between "
          "them; auto: the first of cuda, hierarchical and staged that can",
      .value = &forced},
+    {.key = "KOLO_P2P_LEVEL",
+     .kind = KOLO_PARAM_ENUM,
+     .def = "socket",
+     .choices = "off|nvlink|pci|hostbridge|socket",
+     .must_agree = true,
+     .help =
+         "How far apart two GPUs of a host may be for kernels to use the access that they have to each other: not "
+         "at all, over NVLink, below one PCI switch, in one socket, anywhere; farther ones go through host memory",
+     .value = &level},
     {.key = "KOLO_GPU_SHARED",
      .kind = KOLO_PARAM_BOOL,
      .def = "0",
@@ -47,7 +56,7 @@ typedef struct { /* travels; fixed layout */
     uint32_t pad;
 } gpu_card_t;
 
-enum { REACH_ALL, REACH_HOSTS, REACH_KERNELS, REACH_MEMORY, REACH_PEER, REACH_RANKS };
+enum { REACH_ALL, REACH_HOSTS, REACH_KERNELS, REACH_MEMORY, REACH_PEER, REACH_FAR, REACH_RANKS };
 typedef struct { /* travels: what keeps this rank from using kernels, with all ranks or with those of its host, and
                     which rank is the other one */
     int32_t why, rank;
@@ -69,6 +78,18 @@ static kolo_status_t check_shared(const kolo_body_t *body, const gpu_card_t *car
                     b, peers[b].host_name, (int)peers[b].pid, a, peers[a].host_name, (int)peers[a].pid,
                     cards[a].bus_id);
     return KOLO_OK;
+}
+
+/* Are the two near enough, by the topology? Of what it does not know, as far as can be. */
+static bool is_near(const kolo_topo_t *topo, const char *a, const char *b)
+{
+    static const kolo_distance_t most[] = {KOLO_DISTANCE_SELF, KOLO_DISTANCE_NVLINK, KOLO_DISTANCE_PCI,
+                                           KOLO_DISTANCE_HOSTBRIDGE, KOLO_DISTANCE_SOCKET};
+    int from = kolo_topo_find_bus(topo, a), to = kolo_topo_find_bus(topo, b);
+    kolo_distance_t apart = strcmp(a, b) == 0    ? KOLO_DISTANCE_SELF
+                            : from < 0 || to < 0 ? KOLO_DISTANCE_SOCKET
+                                                 : kolo_topo_distance(topo, from, to);
+    return apart <= most[level];
 }
 
 /* By the driver, for a GPU that this process sees; of others on this host nothing is known, and they mostly do. */
@@ -94,10 +115,16 @@ static gpu_reach_t reach_of(const kolo_body_t *body, const kolo_cuda_device_t *d
 {
     const kolo_member_t *m = &body->member;
     int me = body->rank;
+    kolo_topo_t topo = {0};
+    bool known = kolo_topo_load(&topo) == KOLO_OK;
     gpu_reach_t reach = {.why = REACH_ALL, .rank = me};
     for (int r = 0; r < body->nranks && reach.why == REACH_ALL; r++)
         if (m->node_of[r] == m->my_node && !has_access(device, &cards[r]))
             reach = (gpu_reach_t){.why = REACH_PEER, .rank = r};
+    for (int r = 0; r < body->nranks && reach.why == REACH_ALL && known; r++)
+        if (m->node_of[r] == m->my_node && !is_near(&topo, cards[me].bus_id, cards[r].bus_id))
+            reach = (gpu_reach_t){.why = REACH_FAR, .rank = r};
+    kolo_topo_fini(&topo);
     if (m->node_size[m->my_node] > KOLO_CUDA_RANKS) reach = (gpu_reach_t){.why = REACH_RANKS, .rank = me};
     if (!cards[me].shareable) reach = (gpu_reach_t){.why = REACH_MEMORY, .rank = me};
     if (!cards[me].kernels) reach = (gpu_reach_t){.why = REACH_KERNELS, .rank = me};
@@ -137,6 +164,10 @@ static void put_reason(const kolo_body_t *body, const gpu_card_t *cards, const g
                  cards[a].bus_id, cards[a].major, cards[a].minor);
     else if (reach[a].why == REACH_MEMORY)
         snprintf(buf, bytes, "the GPU of rank %d (%.19s) cannot share memory by descriptor", a, cards[a].bus_id);
+    else if (reach[a].why == REACH_FAR)
+        snprintf(buf, bytes,
+                 "the GPU of rank %d (%.19s) is farther from that of rank %d (%.19s) than KOLO_P2P_LEVEL", a,
+                 cards[a].bus_id, b, cards[b].bus_id);
     else if (reach[a].why == REACH_RANKS)
         snprintf(buf, bytes, "there are more than %d ranks", KOLO_CUDA_RANKS);
     else

@@ -5,6 +5,9 @@
  */
 #include "topo/topo.h"
 
+#include <stdlib.h>
+#include <string.h>
+
 static const char *const kind_names[KOLO_TOPO_KIND_COUNT] = {[KOLO_TOPO_MACHINE] = "machine",
                                                              [KOLO_TOPO_SOCKET] = "socket",
                                                              [KOLO_TOPO_NUMA] = "numa",
@@ -22,7 +25,7 @@ const char *kolo_topo_kind_name(kolo_topo_kind_t kind)
 
 const char *kolo_distance_name(kolo_distance_t distance)
 {
-    static const char *const names[] = {"self", "l3", "numa", "pci", "hostbridge", "socket", "network"};
+    static const char *const names[] = {"self", "nvlink", "l3", "numa", "pci", "hostbridge", "socket", "network"};
     return (unsigned)distance < KOLO_COUNTOF(names) ? names[distance] : "?";
 }
 
@@ -62,9 +65,51 @@ kolo_distance_t kolo_topo_place_distance(const kolo_topo_place_t *a, const kolo_
     return a->l3 >= 0 && a->l3 == b->l3 ? KOLO_DISTANCE_L3 : KOLO_DISTANCE_NUMA;
 }
 
+void kolo_topo_add_link(kolo_topo_t *topo, int a, int b)
+{
+    if (a >= b) return;
+    for (int i = 0; i < topo->nlinks; i++) {
+        if (topo->links[i].a != a || topo->links[i].b != b) continue;
+        topo->links[i].count++;
+        return;
+    }
+    kolo_topo_link_t *links = realloc(topo->links, (size_t)(topo->nlinks + 1) * sizeof *links);
+    if (!links) return; /* the drawing is poorer by one */
+    topo->links = links;
+    topo->links[topo->nlinks++] = (kolo_topo_link_t){a, b, 1};
+}
+
+int kolo_topo_nvlinks(const kolo_topo_t *topo, int a, int b)
+{
+    int low = a < b ? a : b, high = a < b ? b : a;
+    for (int i = 0; i < topo->nlinks; i++)
+        if (topo->links[i].a == low && topo->links[i].b == high) return topo->links[i].count;
+    int x = topo->nodes[a].switch_links, y = topo->nodes[b].switch_links;
+    return x < y ? x : y;
+}
+
+/* NVML writes eight digits of domain, Linux four. */
+static bool same_bus(const char *a, const char *b)
+{
+    unsigned x[4], y[4];
+    if (sscanf(a, "%x:%x:%x.%x", &x[0], &x[1], &x[2], &x[3]) != 4) return false;
+    if (sscanf(b, "%x:%x:%x.%x", &y[0], &y[1], &y[2], &y[3]) != 4) return false;
+    return memcmp(x, y, sizeof x) == 0;
+}
+
+int kolo_topo_find_bus(const kolo_topo_t *topo, const char *bus_id)
+{
+    for (int i = 0; i < topo->count; i++)
+        if ((topo->nodes[i].kind == KOLO_TOPO_GPU || topo->nodes[i].kind == KOLO_TOPO_NIC) &&
+            same_bus(topo->nodes[i].bus_id, bus_id))
+            return i;
+    return -1;
+}
+
 kolo_distance_t kolo_topo_distance(const kolo_topo_t *topo, int a, int b)
 {
     if (a == b) return KOLO_DISTANCE_SELF;
+    if (kolo_topo_nvlinks(topo, a, b) > 0) return KOLO_DISTANCE_NVLINK;
     kolo_topo_place_t pa = kolo_topo_place(topo, a, 0), pb = kolo_topo_place(topo, b, 0);
     return kolo_topo_place_distance(&pa, &pb);
 }

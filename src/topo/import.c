@@ -230,5 +230,6 @@ void kolo_topo_fini(kolo_topo_t *topo)
 {
     free(topo->nodes);
     free(topo->core_of_cpu);
+    free(topo->links);
     memset(topo, 0, sizeof *topo);
 }

@@ -6,6 +6,7 @@
  */
 #include "base/clock.h"
 #include "base/wait.h"
+#include "topo/nvml.h"
 #include "topo/params.h"
 #include "topo/raw.h"
 
@@ -164,15 +165,18 @@ kolo_status_t kolo_topo_export(const char *path)
 static kolo_status_t copy_tree(kolo_topo_t *to, const kolo_topo_t *from)
 {
     size_t nodes = (size_t)from->count * sizeof *from->nodes, cpus = (size_t)from->ncpus * sizeof(int);
+    size_t links = (size_t)from->nlinks * sizeof *from->links;
     kolo_topo_t made = *from;
     made.nodes = malloc(nodes);
     made.core_of_cpu = malloc(KOLO_MAX(cpus, 1));
-    if (!made.nodes || !made.core_of_cpu) {
+    made.links = malloc(KOLO_MAX(links, 1));
+    if (!made.nodes || !made.core_of_cpu || !made.links) {
         kolo_topo_fini(&made);
         return kolo_fail(KOLO_ERR_NO_MEMORY, "topology: no memory for %d nodes", from->count);
     }
     memcpy(made.nodes, from->nodes, nodes);
     if (cpus) memcpy(made.core_of_cpu, from->core_of_cpu, cpus);
+    if (links) memcpy(made.links, from->links, links);
     *to = made;
     return KOLO_OK;
 }
@@ -182,10 +186,17 @@ kolo_status_t kolo_topo_load(kolo_topo_t *topo)
     /* Looking takes 10 ms and more, and a process may hold thousands of ranks: it looks once. */
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     static kolo_topo_t machine;
-    if (kolo_topo_param_file) return kolo_topo_import_file(topo, kolo_topo_param_file);
+    if (kolo_topo_param_file) {
+        KOLO_TRY(kolo_topo_import_file(topo, kolo_topo_param_file));
+        if (kolo_topo_nvml_named()) kolo_nvml_fill(topo);
+        return KOLO_OK;
+    }
     kolo_status_t status = KOLO_OK;
     pthread_mutex_lock(&lock);
-    if (!machine.nodes) status = load_machine(&machine);
+    if (!machine.nodes) {
+        status = load_machine(&machine);
+        if (status == KOLO_OK) kolo_nvml_fill(&machine);
+    }
     if (status == KOLO_OK) status = copy_tree(topo, &machine);
     pthread_mutex_unlock(&lock);
     return status;

@@ -5,7 +5,7 @@
 #include "topo/params.h"
 #include "topo/topo.h"
 
-const char *kolo_topo_param_file, *kolo_topo_param_dump;
+const char *kolo_topo_param_file, *kolo_topo_param_dump, *kolo_topo_param_nvml;
 
 static const kolo_param_t rows[] = {
     {.key = "KOLO_TOPO_FILE",
@@ -16,6 +16,16 @@ static const kolo_param_t rows[] = {
      .kind = KOLO_PARAM_STR,
      .help = "after looking, write the topology to this file, as XML that KOLO_TOPO_FILE can read",
      .value = &kolo_topo_param_dump},
+    {.key = "KOLO_NVML_LIBRARY",
+     .kind = KOLO_PARAM_STR,
+     .def = "libnvidia-ml.so.1",
+     .help = "NVIDIA's management library, which tells of NVLinks; loaded where there are GPUs",
+     .value = &kolo_topo_param_nvml},
 };
 
 const kolo_param_table_t kolo_topo_params = {"topo", rows, KOLO_COUNTOF(rows), NULL};
+
+bool kolo_topo_nvml_named(void)
+{
+    return kolo_param_in_environment(&rows[2]);
+}

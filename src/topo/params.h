@@ -5,6 +5,10 @@
 #ifndef KOLO_TOPO_PARAMS_H
 #define KOLO_TOPO_PARAMS_H
 
-extern const char *kolo_topo_param_file, *kolo_topo_param_dump;
+#include <stdbool.h>
+
+extern const char *kolo_topo_param_file, *kolo_topo_param_dump, *kolo_topo_param_nvml;
+/* Was KOLO_NVML_LIBRARY named by the user? Then it is asked about machines in files, too. */
+bool kolo_topo_nvml_named(void);
 
 #endif

@@ -39,7 +39,22 @@ static void print_device(const kolo_topo_node_t *node, FILE *out)
     print_speed(out, "PCI", node->pci_mbps);
 }
 
-static void print_node(const kolo_topo_node_t *node, FILE *out)
+static void print_links(const kolo_topo_t *topo, int gpu, FILE *out)
+{
+    const char *separator = " NVLink";
+    if (topo->nodes[gpu].switch_links) {
+        fprintf(out, "%s %d to switches", separator, topo->nodes[gpu].switch_links);
+        separator = ",";
+    }
+    for (int i = 0; i < topo->nlinks; i++) {
+        const kolo_topo_link_t *l = &topo->links[i];
+        if (l->a != gpu && l->b != gpu) continue;
+        fprintf(out, "%s %d to GPU %d", separator, l->count, topo->nodes[l->a == gpu ? l->b : l->a].index);
+        separator = ",";
+    }
+}
+
+static void print_node(const kolo_topo_t *topo, const kolo_topo_node_t *node, FILE *out)
 {
     switch (node->kind) {
     case KOLO_TOPO_MACHINE:
@@ -67,6 +82,7 @@ static void print_node(const kolo_topo_node_t *node, FILE *out)
     case KOLO_TOPO_GPU:
     case KOLO_TOPO_NIC:
         print_device(node, out);
+        if (node->kind == KOLO_TOPO_GPU) print_links(topo, (int)(node - topo->nodes), out);
         break;
     case KOLO_TOPO_KIND_COUNT:
         break;
@@ -131,7 +147,7 @@ static void draw_children(drawing_t *d, int node, int level)
 static void draw(drawing_t *d, int node, int level)
 {
     draw_indent(d, level);
-    print_node(&d->topo->nodes[node], d->out);
+    print_node(d->topo, &d->topo->nodes[node], d->out);
     fputc('\n', d->out);
     if (level + 1 < MAX_INDENT) draw_children(d, node, level + 1);
 }

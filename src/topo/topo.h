@@ -12,7 +12,8 @@
 
 #include <stdio.h>
 
-extern const kolo_param_table_t kolo_topo_params; /* KOLO_TOPO_FILE: load XML instead of looking; KOLO_TOPO_DUMP */
+/* KOLO_TOPO_FILE: load XML instead of looking; KOLO_TOPO_DUMP; KOLO_NVML_LIBRARY */
+extern const kolo_param_table_t kolo_topo_params;
 
 typedef enum {
     KOLO_TOPO_MACHINE,
@@ -31,6 +32,7 @@ const char *kolo_topo_kind_name(kolo_topo_kind_t kind);
 /* Ordered: a smaller class is closer. */
 typedef enum {
     KOLO_DISTANCE_SELF = 0,
+    KOLO_DISTANCE_NVLINK,     /* GPUs: NVLinks between them, or from both to switches */
     KOLO_DISTANCE_L3,         /* share a last-level cache */
     KOLO_DISTANCE_NUMA,       /* same NUMA node */
     KOLO_DISTANCE_PCI,        /* under one PCI switch (devices) */
@@ -52,15 +54,23 @@ typedef struct {
     char bus_id[16];      /* GPUs, NICs, PCI roots and switches */
     int64_t link_mbps;    /* NICs: link speed; 0 unknown */
     int64_t pci_mbps;     /* GPUs, NICs: speed of the PCI link; 0 unknown */
+    int switch_links;     /* GPUs: NVLinks to switches */
     int64_t cache_bytes;  /* L3 */
     int64_t memory_bytes; /* NUMA */
 } kolo_topo_node_t;
+
+typedef struct { /* NVLinks between two GPUs */
+    int a, b;    /* nodes, a < b */
+    int count;
+} kolo_topo_link_t;
 
 typedef struct kolo_topo {
     kolo_topo_node_t *nodes; /* parents before children; [0] is the machine */
     int count;
     int *core_of_cpu; /* by the system's CPU number: the core's node, -1 none */
     int ncpus;
+    kolo_topo_link_t *links;
+    int nlinks;
     char source[64]; /* "hwloc, API 2.8", "file /x.xml", "flat (...)" */
 } kolo_topo_t;
 
@@ -77,6 +87,14 @@ void kolo_topo_fini(kolo_topo_t *topo); /* safe on a zeroed struct and twice */
 /* Draws the tree with indentation, distances between devices below it. */
 void kolo_topo_print(const kolo_topo_t *topo, FILE *out);
 kolo_distance_t kolo_topo_distance(const kolo_topo_t *topo, int a, int b);
+/* One more NVLink from GPU `a` to GPU `b`; each end tells of it, and it is counted for the one with the smaller
+ * number.
+ */
+void kolo_topo_add_link(kolo_topo_t *topo, int a, int b);
+/* How many NVLinks lead from one to the other, directly or by switches. */
+int kolo_topo_nvlinks(const kolo_topo_t *topo, int a, int b);
+/* The GPU or NIC at a bus id, whatever way its domain is written; -1: none. */
+int kolo_topo_find_bus(const kolo_topo_t *topo, const char *bus_id);
 /* The core's node of a CPU (by OS index), or -1. */
 int kolo_topo_find_core(const kolo_topo_t *topo, int os_index);
 /* The node with this kind and index, or -1. */

@@ -138,6 +138,25 @@ def case_topology_of_a_file_is_drawn():
     has(out, "machine eight-gpu", "socket 1", "GPU 7", "NIC 8", "distances", "hostbridge")
 
 
+def nvml_of(links):
+    if not os.environ.get("FAKE_NVML"):
+        sys.exit(77)
+    buses = ["0000:%02X:00.0" % bus for bus in (0x13, 0x15, 0x43, 0x45, 0x93, 0x95, 0xc3, 0xc5)]
+    return good("--topo", KOLO_TOPO_FILE=str(DATA / "eight-gpu.xml"), KOLO_NVML_LIBRARY=os.environ["FAKE_NVML"],
+                FAKE_NVML_GPUS=",".join(buses), FAKE_NVML_LINKS=links)
+
+
+def case_nvlinks_to_switches_are_drawn():
+    out = nvml_of("switch")
+    has(out, "GPU 7 0000:c5:00.0 Fake GPU 7 PCI 504 Gb/s NVLink 18 to switches", "GPU0   self       nvlink     nvlink")
+
+
+def case_nvlinks_between_gpus_are_drawn():
+    out = nvml_of("pairs")
+    has(out, "Fake GPU 0 PCI 504 Gb/s NVLink 4 to GPU 1", "Fake GPU 7 PCI 504 Gb/s NVLink 4 to GPU 6",
+        "GPU0   self       nvlink     hostbridge")
+
+
 def case_topology_of_this_machine_is_drawn():
     has(good("--topo"), "source: ", "machine ", "core")
 

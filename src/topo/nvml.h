@@ -1,0 +1,15 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What NVIDIA's management library tells of the GPUs of this machine, which the PCI bus does not: how many NVLinks
+ * lead where, and how far two GPUs are apart. The library is loaded when it is first asked; without it there is
+ * nothing.
+ */
+#ifndef KOLO_TOPO_NVML_H
+#define KOLO_TOPO_NVML_H
+
+#include "topo/topo.h"
+
+/* Puts names, NVLinks and switches into the GPUs of a tree, by their bus ids. Any thread. */
+void kolo_nvml_fill(kolo_topo_t *topo);
+
+#endif
