@@ -57,15 +57,15 @@ static kolo_status_t step(kolo_p2p_t *p2p, kolo_wait_t *wait)
     return KOLO_IN_PROGRESS;
 }
 
-/* Copies of the device are among what is waited for, and they ring no bell: naps instead of a waker. */
-static kolo_status_t exchange_calls(kolo_body_t *body, kolo_call_t *calls, size_t n, const kolo_exec_turns_t *turns)
+static kolo_status_t exchange_calls(kolo_body_t *body, kolo_call_t *calls, size_t n)
 {
     kolo_p2p_t p2p;
     kolo_wait_t wait;
     bool crowded = body->tune.max_node_size > body->tune.cores;
     KOLO_TRY(kolo_p2p_begin(body, calls, n, &p2p));
-    p2p.turns = turns;
     kolo_wait_init(&wait, &body->stop, 0, kolo_p2p_describe, &p2p, crowded ? INT_MAX : 1);
+    wait.wakers[0] = &body->ctx.waker;
+    wait.nwakers = 1;
     wait.look = kolo_mismatch_look_pairs;
     body->stalled_pairs.operation = KOLO_BOARD_NONE;
     kolo_status_t status;
@@ -78,14 +78,14 @@ static kolo_status_t exchange_calls(kolo_body_t *body, kolo_call_t *calls, size_
     return status;
 }
 
-static kolo_status_t exchange(void *arg, const kolo_exec_call_t *list, size_t n, const kolo_exec_turns_t *turns)
+static kolo_status_t exchange(void *arg, const kolo_exec_call_t *list, size_t n)
 {
     kolo_body_t *body = ((kolo_host_side_t *)arg)->body;
     kolo_call_t *calls = calloc(n, sizeof *calls);
     if (!calls) return kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for %zu messages", n);
     for (size_t i = 0; i < n; i++) calls[i] = call_of(body, &list[i]);
     kolo_record_begin_pairs(body, calls, n);
-    kolo_status_t status = exchange_calls(body, calls, n, turns);
+    kolo_status_t status = exchange_calls(body, calls, n);
     kolo_record_end_pairs(body, calls, n, status);
     free(calls);
     return status;

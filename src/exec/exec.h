@@ -34,21 +34,13 @@ typedef struct {
 /* Are the buffers of a call memory of this device, and long enough? */
 kolo_status_t kolo_exec_check(const kolo_exec_call_t *call, int rank, int nranks, int device);
 
-/* When the buffer of a message is there, and what comes after it; asked for each by its number, from the thread
- * that runs them. */
-typedef struct {
-    kolo_status_t (*ready)(void *arg, size_t message); /* KOLO_IN_PROGRESS: not yet */
-    kolo_status_t (*over)(void *arg, size_t message);
-    void *arg;
-} kolo_exec_turns_t;
-
 /* What an executor that works through host memory asks of the communicator: to run operations there, as those of a
  * CPU communicator. One thread at a time, which waits for their end; addresses are of host memory, streams are not
  * looked at. */
 typedef struct {
     kolo_status_t (*run)(void *arg, const kolo_exec_call_t *call); /* a collective */
     /* Messages side by side; to and from each peer in their order. None to this rank itself. */
-    kolo_status_t (*exchange)(void *arg, const kolo_exec_call_t *calls, size_t n, const kolo_exec_turns_t *turns);
+    kolo_status_t (*exchange)(void *arg, const kolo_exec_call_t *calls, size_t n);
     /* An operation has failed: the communicator takes the thread's last error as its own, and cancels. */
     void (*fail)(void *arg, kolo_status_t status, const kolo_exec_call_t *call);
 } kolo_exec_host_t;

@@ -74,9 +74,8 @@ typedef struct kolo_p2p {
     const kolo_call_t *calls;
     size_t count, nlanes, open; /* open: lanes that are not over */
     struct kolo_p2p_lane *lanes;
-    size_t *next;                   /* by call: the next one of its lane */
-    bool connecting;                /* some lane still makes its connections */
-    const kolo_exec_turns_t *turns; /* NULL, or when each buffer is there, and what comes after it */
+    size_t *next;    /* by call: the next one of its lane */
+    bool connecting; /* some lane still makes its connections */
 } kolo_p2p_t;
 /* Copies the messages to oneself and begins the rest. `calls` stays as it is until end. */
 kolo_status_t kolo_p2p_begin(kolo_body_t *body, const kolo_call_t *calls, size_t count, kolo_p2p_t *p2p);

@@ -213,14 +213,12 @@ static kolo_status_t step_lane(kolo_p2p_t *p, kolo_p2p_lane_t *lane, bool *moved
     }
     for (;;) {
         if (!lane->running) {
-            if (p->turns) KOLO_TRY(p->turns->ready(p->turns->arg, lane->first));
             KOLO_TRY(kolo_p2p_start(&p->calls[lane->first], &lane->part, &lane->task));
             lane->running = true;
         }
         KOLO_TRY(lane->task.step(&lane->task, moved));
         lane->running = false;
         *moved = true;
-        if (p->turns) KOLO_TRY(p->turns->over(p->turns->arg, lane->first));
         if (lane->first == lane->last) break;
         lane->first = p->next[lane->first];
     }

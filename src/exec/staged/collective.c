@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A collective in pieces: each is the same collective over a stretch of the buffers. While the host runs one piece,
- * the next ones come from the device and the last ones go there.
+ * A collective in pieces: each is the same collective over a stretch of the buffers, in a slot of its own.
  */
 #include "exec/staged/staged.h"
 
@@ -10,115 +9,89 @@ typedef struct {
     uint32_t in, out;       /* parts from and to the device; 0: none on this rank */
     uint32_t in_at, out_at; /* the first of them */
     uint32_t parts;         /* of a slot */
+    bool receives;          /* the host's call has a destination */
 } shape_t;
 
 static shape_t shape_of(const kolo_staged_t *s, const kolo_exec_call_t *c)
 {
     uint32_t n = (uint32_t)s->nranks, me = (uint32_t)s->rank;
-    bool is_root = c->root == s->rank;
+    bool root = c->root == s->rank;
     switch (c->coll) {
     case KOLO_COLL_REDUCE:
-        return (shape_t){.in = 1, .out = is_root, .parts = 1};
+        return (shape_t){.in = 1, .out = root, .parts = 1, .receives = root};
     case KOLO_COLL_BROADCAST:
-        return (shape_t){.in = is_root, .out = !is_root || c->src != c->dst, .parts = 1};
+        return (shape_t){.in = root, .out = !root || c->src != c->dst, .parts = 1, .receives = true};
     case KOLO_COLL_ALL_GATHER:
-        return (shape_t){.in = 1, .in_at = me, .out = n, .parts = n};
+        return (shape_t){.in = 1, .in_at = me, .out = n, .parts = n, .receives = true};
     case KOLO_COLL_REDUCE_SCATTER:
-        return (shape_t){.in = n, .out = 1, .out_at = me, .parts = n};
+        return (shape_t){.in = n, .out = 1, .out_at = me, .parts = n, .receives = true};
     case KOLO_COLL_ALL_TO_ALL:
-        return (shape_t){.in = n, .out = n, .out_at = n, .parts = 2 * n};
+        return (shape_t){.in = n, .out = n, .out_at = n, .parts = 2 * n, .receives = true};
     case KOLO_COLL_GATHER:
-        return (shape_t){.in = 1, .in_at = is_root ? me : 0, .out = is_root ? n : 0, .parts = n};
+        return (shape_t){.in = 1, .in_at = root ? me : 0, .out = root ? n : 0, .parts = n, .receives = root};
     case KOLO_COLL_SCATTER:
-        return (shape_t){.in = is_root ? n : 0, .out = 1, .out_at = is_root ? me : 0, .parts = n};
+        return (shape_t){.in = root ? n : 0, .out = 1, .out_at = root ? me : 0, .parts = n, .receives = true};
     default:
-        return (shape_t){.in = 1, .out = 1, .parts = 1};
+        return (shape_t){.in = 1, .out = 1, .parts = 1, .receives = true};
     }
 }
 
-typedef struct {
-    kolo_staged_t *s;
-    const kolo_exec_call_t *call;
-    shape_t shape;
-    uint64_t each, pieces; /* elements of a part in a piece */
-    uint64_t come, run;    /* pieces whose copies from the device are queued; that were run */
-} run_t;
-
-static uint64_t length(const run_t *r, uint64_t piece)
+kolo_status_t kolo_staged_collective_plan(kolo_staged_t *s, kolo_staged_op_t *op)
 {
-    uint64_t left = r->call->count - piece * r->each;
-    return left < r->each ? left : r->each;
+    const kolo_exec_call_t *c = op->calls;
+    op->room = s->room;
+    op->pieces = 1;
+    if (c->coll == KOLO_COLL_BARRIER || c->count == 0) return KOLO_OK;
+    op->each = s->slot_bytes / shape_of(s, c).parts / c->elem;
+    if (op->each > 64) op->each = op->each / 64 * 64;
+    uint64_t pieces = (c->count + op->each - 1) / op->each;
+    if (pieces > INT32_MAX / 2)
+        return kolo_fail(KOLO_ERR_UNSUPPORTED, "%llu pieces are too many for one operation: KOLO_GPU_STAGING_SIZE",
+                         (unsigned long long)pieces);
+    op->pieces = (uint32_t)pieces;
+    return KOLO_OK;
 }
 
-static unsigned slot_of(const run_t *r, uint64_t piece)
+static uint64_t length(const kolo_staged_op_t *op, uint32_t piece)
 {
-    return (unsigned)((r->s->turn + piece) % KOLO_STAGED_DEPTH);
+    uint64_t left = op->calls->count - piece * op->each;
+    return left < op->each ? left : op->each;
 }
 
-static char *base_of(const run_t *r, uint64_t piece)
+static char *base_of(const kolo_staged_t *s, const kolo_staged_op_t *op, uint32_t piece)
 {
-    return r->s->room + slot_of(r, piece) * r->s->slot_bytes;
+    return op->room + piece % KOLO_STAGED_DEPTH * s->slot_bytes;
 }
 
-/* Parts of a piece, one by one: on the device they lie as far apart as the whole parts. */
-static kolo_status_t move(const run_t *r, uint64_t piece, bool from_device)
+/* Parts one by one: on the device they lie as far apart as the whole ones. */
+kolo_status_t kolo_staged_collective_copy(kolo_staged_t *s, const kolo_staged_op_t *op, uint32_t piece,
+                                          bool from_device, kolo_cu_stream_t stream)
 {
-    const kolo_exec_call_t *c = r->call;
-    uint64_t bytes = length(r, piece) * c->elem, offset = piece * r->each * c->elem, whole = c->count * c->elem;
+    const kolo_exec_call_t *c = op->calls;
+    if (c->coll == KOLO_COLL_BARRIER || c->count == 0) return KOLO_OK;
+    shape_t shape = shape_of(s, c);
+    uint64_t bytes = length(op, piece) * c->elem, offset = piece * op->each * c->elem, whole = c->count * c->elem;
     uint64_t from = c->src_stride ? c->src_stride : whole, to = c->dst_stride ? c->dst_stride : whole;
-    uint32_t parts = from_device ? r->shape.in : r->shape.out;
-    uint32_t first = from_device ? r->shape.in_at : r->shape.out_at;
+    uint32_t parts = from_device ? shape.in : shape.out, first = from_device ? shape.in_at : shape.out_at;
     for (uint32_t p = 0; p < parts; p++) {
-        char *host = base_of(r, piece) + (first + p) * bytes;
-        kolo_status_t status =
-            from_device ? kolo_staged_copy(r->s, r->s->down, host, (const char *)c->src + p * from + offset, bytes)
-                        : kolo_staged_copy(r->s, r->s->up, (char *)c->dst + p * to + offset, host, bytes);
-        KOLO_TRY(status);
+        char *host = base_of(s, op, piece) + (first + p) * bytes;
+        if (from_device)
+            KOLO_TRY(kolo_staged_copy(s, stream, host, (const char *)c->src + p * from + offset, bytes));
+        else
+            KOLO_TRY(kolo_staged_copy(s, stream, (char *)c->dst + p * to + offset, host, bytes));
     }
     return KOLO_OK;
 }
 
-/* Queues copies from the device as far ahead as there are slots; waits for the one that is needed next. */
-static kolo_status_t fetch(run_t *r)
+kolo_status_t kolo_staged_collective_run(kolo_staged_t *s, const kolo_staged_op_t *op, uint32_t piece)
 {
-    for (; r->come < r->pieces && r->come < r->run + KOLO_STAGED_DEPTH; r->come++) {
-        kolo_staged_slot_t *slot = &r->s->slots[slot_of(r, r->come)];
-        kolo_status_t status = r->come == r->run ? kolo_staged_await(r->s, slot->left, &slot->leaving)
-                                                 : kolo_staged_look(r->s, slot->left, &slot->leaving);
-        if (status == KOLO_IN_PROGRESS) return KOLO_OK;
-        KOLO_TRY(status);
-        KOLO_TRY(move(r, r->come, true));
-        if (r->shape.in) KOLO_TRY(kolo_staged_mark(r->s, r->s->down, slot->came, &slot->coming));
+    kolo_exec_call_t call = *op->calls;
+    shape_t shape = shape_of(s, &call);
+    if (call.coll != KOLO_COLL_BARRIER) {
+        call.count = length(op, piece);
+        uint64_t bytes = call.count * call.elem;
+        call.src = shape.in ? base_of(s, op, piece) + shape.in_at * bytes : NULL;
+        call.dst = shape.receives ? base_of(s, op, piece) + shape.out_at * bytes : NULL;
     }
-    return KOLO_OK;
-}
-
-static kolo_status_t run_piece(const run_t *r, uint64_t piece)
-{
-    kolo_exec_call_t call = *r->call;
-    bool receives = r->call->coll == KOLO_COLL_BROADCAST || r->shape.out;
-    uint64_t bytes = length(r, piece) * call.elem;
-    call.count = length(r, piece);
-    call.src = r->shape.in ? base_of(r, piece) + r->shape.in_at * bytes : NULL;
-    call.dst = receives ? base_of(r, piece) + r->shape.out_at * bytes : NULL;
-    return r->s->env.host->run(r->s->env.host_arg, &call);
-}
-
-kolo_status_t kolo_staged_collective(kolo_staged_t *s, const kolo_exec_call_t *call)
-{
-    if (call->coll == KOLO_COLL_BARRIER) return s->env.host->run(s->env.host_arg, call);
-    run_t r = {.s = s, .call = call, .shape = shape_of(s, call)};
-    r.each = s->slot_bytes / r.shape.parts / call->elem;
-    if (r.each > 64) r.each = r.each / 64 * 64;
-    r.pieces = call->count ? (call->count + r.each - 1) / r.each : 1;
-    for (; r.run < r.pieces; r.run++) {
-        kolo_staged_slot_t *slot = &s->slots[slot_of(&r, r.run)];
-        KOLO_TRY(fetch(&r));
-        KOLO_TRY(kolo_staged_await(s, slot->came, &slot->coming));
-        KOLO_TRY(run_piece(&r, r.run));
-        KOLO_TRY(move(&r, r.run, false));
-        if (r.shape.out) KOLO_TRY(kolo_staged_mark(s, s->up, slot->left, &slot->leaving));
-    }
-    s->turn += r.pieces;
-    return KOLO_OK;
+    return s->env.host->run(s->env.host_arg, &call);
 }

@@ -33,54 +33,37 @@ static kolo_status_t failed(const kolo_staged_t *s, kolo_cu_result_t r, const ch
 
 /* Memory of ours that is then pinned, not memory of the driver: a peer on this host copies from it by
  * process_vm_readv(2), which a driver's mapping refuses. */
+kolo_status_t kolo_staged_pin(kolo_staged_t *s, size_t bytes, char **at)
+{
+    kolo_staged_pinned_t *pinned = calloc(1, sizeof *pinned);
+    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (!pinned || p == MAP_FAILED) {
+        if (p != MAP_FAILED) munmap(p, bytes);
+        free(pinned);
+        return kolo_fail_errno(KOLO_ERR_NO_MEMORY, errno, "no %zu bytes of memory to stage in", bytes);
+    }
+    *pinned = (kolo_staged_pinned_t){.next = s->pinned, .at = p, .bytes = bytes};
+    s->pinned = pinned;
+    KOLO_TRY(
+        failed(s, s->api->host_register(p, bytes, KOLO_CU_HOST_PORTABLE | KOLO_CU_HOST_MAPPED), "pin host memory"));
+    pinned->registered = true;
+    *at = p;
+    return KOLO_OK;
+}
+
 static kolo_status_t make_memory(kolo_staged_t *s)
 {
-    uint64_t lanes = 4ull * (uint64_t)s->nranks;
-    s->room_bytes = (size_t)staging_bytes;
+    char *p;
+    s->room_bytes = s->message_bytes = (size_t)staging_bytes;
     s->slot_bytes = s->room_bytes / KOLO_STAGED_DEPTH / 4096 * 4096;
-    s->message_bytes = s->room_bytes / lanes / 64 * 64;
-    if (s->slot_bytes < 16ull * (uint64_t)s->nranks || !s->message_bytes)
+    if (s->slot_bytes < 16ull * (uint64_t)s->nranks)
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "KOLO_GPU_STAGING_SIZE=%zu is not enough for %d ranks",
                          s->room_bytes, s->nranks);
-    s->pinned_bytes = KOLO_STAGED_WORDS_BYTES + s->room_bytes;
-    void *p = mmap(NULL, s->pinned_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (p == MAP_FAILED)
-        return kolo_fail_errno(KOLO_ERR_NO_MEMORY, errno, "no %zu bytes of memory to stage in", s->pinned_bytes);
-    s->pinned = p;
-    s->words = p;
-    s->words[KOLO_STAGED_READY] = s->words[KOLO_STAGED_DONE] = s->number;
-    s->room = s->pinned + KOLO_STAGED_WORDS_BYTES;
-    KOLO_TRY(failed(s, s->api->host_register(p, s->pinned_bytes, KOLO_CU_HOST_PORTABLE | KOLO_CU_HOST_MAPPED),
-                    "pin host memory"));
-    s->registered = true;
+    KOLO_TRY(kolo_staged_pin(s, KOLO_STAGED_WORDS_BYTES + s->room_bytes, &p));
+    s->words = (uint32_t *)p;
+    s->room = s->message_room = p + KOLO_STAGED_WORDS_BYTES;
+    s->words[0] = s->words[1] = s->number;
     return failed(s, s->api->host_device_pointer(&s->words_device, p, 0), "map pinned host memory");
-}
-
-static kolo_status_t make_slot(const kolo_staged_t *s, kolo_staged_slot_t *slot)
-{
-    KOLO_TRY(failed(s, s->api->event_create(&slot->came, KOLO_CU_EVENT_NO_TIMING), "make an event"));
-    return failed(s, s->api->event_create(&slot->left, KOLO_CU_EVENT_NO_TIMING), "make an event");
-}
-
-/* Streams of the highest priority: a driver puts streams into few queues of the hardware, by priority, and one that
- * waits for a word keeps what stands behind it in its queue. */
-static kolo_status_t make_streams(kolo_staged_t *s)
-{
-    int least = 0, greatest = 0;
-    KOLO_TRY(failed(s, s->api->stream_priorities(&least, &greatest), "ask for priorities"));
-    for (int i = 0; i < 2; i++)
-        KOLO_TRY(
-            failed(s, s->api->stream_create_priority(i ? &s->up : &s->down, KOLO_CU_STREAM_NON_BLOCKING, greatest),
-                   "make a stream"));
-    kolo_cu_event_t *events[] = {&s->order, &s->end, &s->tail};
-    for (size_t i = 0; i < KOLO_COUNTOF(events); i++)
-        KOLO_TRY(failed(s, s->api->event_create(events[i], KOLO_CU_EVENT_NO_TIMING), "make an event"));
-    for (unsigned i = 0; i < KOLO_STAGED_DEPTH; i++) KOLO_TRY(make_slot(s, &s->slots[i]));
-    size_t n = 4 * (size_t)s->nranks;
-    s->lanes = calloc(n, sizeof *s->lanes);
-    if (!s->lanes) return kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for the messages of %d ranks", s->nranks);
-    for (size_t i = 0; i < n; i++) KOLO_TRY(make_slot(s, &s->lanes[i]));
-    return KOLO_OK;
 }
 
 static kolo_status_t open_entered(kolo_staged_t *s)
@@ -91,29 +74,20 @@ static kolo_status_t open_entered(kolo_staged_t *s)
             "the driver of GPU %d has no stream memory operations: one of CUDA 11.7 or newer is needed",
             s->device->ordinal);
     KOLO_TRY(make_memory(s));
-    KOLO_TRY(make_streams(s));
+    KOLO_TRY(failed(s, s->api->event_create(&s->order, KOLO_CU_EVENT_NO_TIMING), "make an event"));
+    KOLO_TRY(failed(s, s->api->event_create(&s->end, KOLO_CU_EVENT_NO_TIMING), "make an event"));
     int err = pthread_create(&s->thread, NULL, kolo_staged_work, s);
     if (err) return kolo_fail_errno(KOLO_ERR_SYSTEM, err, "cannot start a thread for GPU %d", s->device->ordinal);
     s->started = true;
     return KOLO_OK;
 }
 
-static void free_slot(const kolo_staged_t *s, kolo_staged_slot_t *slot)
-{
-    if (slot->came) s->api->event_destroy(slot->came);
-    if (slot->left) s->api->event_destroy(slot->left);
-}
-
 static void free_device_side(kolo_staged_t *s)
 {
-    kolo_cu_event_t events[] = {s->order, s->end, s->tail};
-    for (size_t i = 0; i < KOLO_COUNTOF(events); i++)
-        if (events[i]) s->api->event_destroy(events[i]);
-    for (unsigned i = 0; i < KOLO_STAGED_DEPTH; i++) free_slot(s, &s->slots[i]);
-    for (size_t i = 0; s->lanes && i < 4 * (size_t)s->nranks; i++) free_slot(s, &s->lanes[i]);
-    if (s->down) s->api->stream_destroy(s->down);
-    if (s->up) s->api->stream_destroy(s->up);
-    if (s->registered) s->api->host_unregister(s->pinned);
+    if (s->order) s->api->event_destroy(s->order);
+    if (s->end) s->api->event_destroy(s->end);
+    for (kolo_staged_pinned_t *p = s->pinned; p; p = p->next)
+        if (p->registered) s->api->host_unregister(p->at);
 }
 
 static void close_state(void *state)
@@ -135,8 +109,11 @@ static void close_state(void *state)
         next = op->next_captured;
         free(op);
     }
-    if (s->pinned) munmap(s->pinned, s->pinned_bytes);
-    free(s->lanes);
+    for (kolo_staged_pinned_t *p; (p = s->pinned);) {
+        s->pinned = p->next;
+        munmap(p->at, p->bytes);
+        free(p);
+    }
     pthread_mutex_destroy(&s->lock);
     free(s);
 }
@@ -151,7 +128,7 @@ static kolo_status_t open_state(const kolo_exec_env_t *env, void **state)
     s->nranks = kolo_oob_nranks(env->ctx->oob);
     s->queue.tail = &s->queue.head;
     s->replays.tail = &s->replays.head;
-    s->words_used = KOLO_STAGED_CAPTURED;
+    s->pairs_used = 1;
     s->number = env->start;
     pthread_mutex_init(&s->lock, NULL);
     kolo_status_t status = kolo_cuda_load(&s->api);

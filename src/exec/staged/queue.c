@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * From a call to the caller's stream, which is not waited for. Operations of one communicator follow each other,
- * on whatever streams they were queued, so the one whose mark is reached is the next one on all ranks. In a stream
- * that is being captured the mark is a function of the host, which a replay calls each time.
+ * From a call to the caller's stream, which is not waited for. Operations of one communicator follow each other, on
+ * whatever streams they were queued, so the one whose first piece has come is the next one on all ranks. In a
+ * stream that is being captured a function of the host stands first, which tells at each replay that the operation
+ * is here.
  */
 #include "exec/staged/staged.h"
 
@@ -25,11 +26,15 @@ kolo_staged_op_t *kolo_staged_pop(kolo_staged_queue_t *queue)
     return op;
 }
 
-/* ---- onto the stream ---- */
-
 static kolo_status_t failed(const kolo_staged_t *s, kolo_cu_result_t r, const char *what)
 {
     return r ? kolo_cuda_fail(r, s->device->ordinal, what) : KOLO_OK;
+}
+
+kolo_status_t kolo_staged_copy(kolo_staged_t *s, kolo_cu_stream_t stream, void *to, const void *from, size_t bytes)
+{
+    if (!bytes || to == from) return KOLO_OK;
+    return failed(s, s->api->memcpy_async((uintptr_t)to, (uintptr_t)from, bytes, stream), "queue a copy");
 }
 
 /* Work of this communicator on another stream comes first. */
@@ -46,12 +51,49 @@ static kolo_status_t follow(kolo_staged_t *s, kolo_cu_stream_t stream)
     return KOLO_OK;
 }
 
+/* ---- onto the stream ---- */
+
+static kolo_status_t copy(kolo_staged_t *s, const kolo_staged_op_t *op, uint32_t piece, bool from_device,
+                          kolo_cu_stream_t stream)
+{
+    return kolo_staged_is_coll(op) ? kolo_staged_collective_copy(s, op, piece, from_device, stream)
+                                   : kolo_staged_messages_copy(s, op, from_device, stream);
+}
+
+static kolo_cu_ptr_t word(const kolo_staged_t *s, uint32_t pair, uint32_t which)
+{
+    return s->words_device + (2 * pair + which) * sizeof(uint32_t);
+}
+
+/* Copies of as many pieces as there are slots go ahead of the first wait; a slot is filled again behind the copy
+ * that empties it. */
+static kolo_status_t put_pieces(kolo_staged_t *s, const kolo_staged_op_t *op, kolo_cu_stream_t stream)
+{
+    const uint32_t ahead = KOLO_STAGED_DEPTH - 1;
+    for (uint64_t k = 0; k < (uint64_t)op->pieces + ahead; k++) {
+        if (k < op->pieces) {
+            KOLO_TRY(copy(s, op, (uint32_t)k, true, stream));
+            kolo_cu_result_t r =
+                s->api->stream_write_word(stream, word(s, op->pair, 0), op->base + 1 + (uint32_t)k, 0);
+            KOLO_TRY(failed(s, r, "queue a mark"));
+        }
+        if (k < ahead) continue;
+        uint32_t j = (uint32_t)(k - ahead);
+        kolo_cu_result_t r =
+            s->api->stream_wait_word(stream, word(s, op->pair, 1), op->base + 1 + j, KOLO_CU_WAIT_AT_LEAST);
+        KOLO_TRY(failed(s, r, "queue a wait"));
+        KOLO_TRY(copy(s, op, j, false, stream));
+    }
+    return KOLO_OK;
+}
+
 /* On a thread of the driver, which must not be held up and calls nothing of it. */
 static void replay(void *arg)
 {
     kolo_staged_op_t *op = arg;
     kolo_staged_t *s = op->state;
-    kolo_staged_set_word(s, op->word, 0);
+    __atomic_store_n(&s->words[2 * op->pair], 0, __ATOMIC_RELEASE);
+    __atomic_store_n(&s->words[2 * op->pair + 1], 0, __ATOMIC_RELEASE);
     pthread_mutex_lock(&s->lock);
     kolo_staged_push(&s->replays, op);
     pthread_mutex_unlock(&s->lock);
@@ -60,46 +102,49 @@ static void replay(void *arg)
 
 static kolo_status_t put_captured(kolo_staged_t *s, kolo_staged_op_t *op, kolo_cu_stream_t stream)
 {
-    if (s->words_used == KOLO_STAGED_WORDS)
+    if (s->pairs_used == KOLO_STAGED_PAIRS) {
+        free(op);
         return kolo_fail(
             KOLO_ERR_UNSUPPORTED,
             "rank %d: %u operations of this communicator are captured in graphs, which is all there is "
             "room for",
-            s->rank, s->words_used - KOLO_STAGED_CAPTURED);
-    op->word = s->words_used++;
+            s->rank, s->pairs_used - 1);
+    }
+    op->pair = s->pairs_used++;
     op->next_captured = s->captured;
     s->captured = op;
-    kolo_cu_result_t r = s->api->stream_host_call(stream, replay, op);
-    if (!r) r = s->api->stream_wait_word(stream, kolo_staged_word_device(s, op->word), 1, KOLO_CU_WAIT_EQUAL);
-    return failed(s, r, "capture an operation that goes through host memory");
+    KOLO_TRY(failed(s, s->api->stream_host_call(stream, replay, op), "capture an operation"));
+    return put_pieces(s, op, stream);
 }
 
-/* Takes the operation, also on failure. */
+/* Takes the operation, also on failure. It is listed before its marks are queued: they are never reached else. */
 static kolo_status_t put(kolo_staged_t *s, kolo_staged_op_t *op, kolo_cu_stream_t stream)
 {
     int capture = KOLO_CU_CAPTURE_NONE;
     kolo_status_t status = failed(s, s->api->stream_capturing(stream, &capture), "ask a stream");
     if (status == KOLO_OK && capture != KOLO_CU_CAPTURE_NONE) return put_captured(s, op, stream);
     if (status == KOLO_OK) status = follow(s, stream);
-    uint32_t number = s->number + 1;
-    if (status == KOLO_OK)
-        status =
-            failed(s, s->api->stream_write_word(stream, kolo_staged_word_device(s, KOLO_STAGED_READY), number, 0),
-                   "queue an operation");
     if (status != KOLO_OK) {
         free(op);
         return status;
     }
-    op->number = number;
+    kolo_staged_op_t seen = *op; /* the thread frees it when it is through */
+    size_t bytes = op->n * sizeof op->calls[0];
+    kolo_staged_op_t *mine = malloc(sizeof seen + bytes);
+    if (!mine) {
+        free(op);
+        return kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for an operation on a GPU");
+    }
     pthread_mutex_lock(&s->lock);
-    s->number = number;
+    op->base = s->number;
+    s->number += op->pieces;
+    memcpy(mine, op, sizeof seen + bytes);
     kolo_staged_push(&s->queue, op);
     pthread_mutex_unlock(&s->lock);
+    status = put_pieces(s, mine, stream);
+    free(mine);
     kolo_gate_open(&s->gate);
-    return failed(s,
-                  s->api->stream_wait_word(stream, kolo_staged_word_device(s, KOLO_STAGED_DONE), number,
-                                           KOLO_CU_WAIT_AT_LEAST),
-                  "queue the end of an operation");
+    return status;
 }
 
 /* ---- operations ---- */
@@ -118,10 +163,7 @@ static kolo_status_t copy_own(kolo_staged_t *s, const kolo_exec_call_t *calls, s
         if (bytes != room)
             return kolo_fail(KOLO_ERR_MISMATCH, "rank %d sends %llu bytes to itself and receives %llu", s->rank,
                              (unsigned long long)bytes, (unsigned long long)room);
-        if (bytes && calls[r].dst != calls[i].src)
-            KOLO_TRY(failed(
-                s, s->api->memcpy_async((uintptr_t)calls[r].dst, (uintptr_t)calls[i].src, bytes, calls[i].stream),
-                "queue a copy"));
+        KOLO_TRY(kolo_staged_copy(s, calls[i].stream, calls[r].dst, calls[i].src, bytes));
         r++;
     }
     return KOLO_OK;
@@ -137,6 +179,8 @@ static kolo_status_t put_calls(kolo_staged_t *s, const kolo_exec_call_t *calls, 
         if (!own) op->calls[op->n++] = calls[i];
     }
     kolo_status_t status = op->n < n ? copy_own(s, calls, n) : KOLO_OK;
+    if (status == KOLO_OK && op->n)
+        status = kolo_staged_is_coll(op) ? kolo_staged_collective_plan(s, op) : kolo_staged_messages_plan(s, op);
     if (status == KOLO_OK && op->n) return put(s, op, calls[0].stream);
     free(op);
     return status;
@@ -166,8 +210,8 @@ kolo_status_t kolo_staged_launch(void *state, const kolo_exec_call_t *calls, siz
     return status;
 }
 
-/* What the thread has not ended yet is not over; then the end of the last stream is asked for, since it holds on to
- * the words. */
+/* What the thread has not ended yet is not over; then the end of the last stream is asked for, since copies and
+ * waits on it hold on to the memory. */
 kolo_status_t kolo_staged_poll(void *state)
 {
     kolo_staged_t *s = state;

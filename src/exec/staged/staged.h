@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The executor of GPU communicators whose kernels do not reach each other: several hosts, no peer access, no
- * kernels for a device. An operation is queued as two marks on the caller's stream: one that tells it has come to
- * it, one that waits until it is over. In between a thread of the communicator copies to pinned memory, has the
- * CPU's algorithms run there (exec.h, kolo_exec_host_t), and copies back; long operations go in pieces, so that
- * copies and network overlap.
+ * kernels for a device. An operation is queued whole on the caller's stream: copies to pinned memory, a mark that
+ * tells they are there, a wait, copies back. In between a thread of the communicator has the CPU's algorithms run
+ * there (exec.h, kolo_exec_host_t). Long collectives go in pieces, so that copies and network overlap.
  *
- * open.c: memory, streams, the thread's life; queue.c: from a call to the stream; worker.c: the thread;
- * collective.c and messages.c: one operation.
+ * All copies stand on the caller's stream, before the waits that depend on them: a driver puts many streams into
+ * few queues of the hardware, and a wait may keep the work of another stream behind it.
+ *
+ * open.c: memory, the thread's life; queue.c: onto the stream; worker.c: the thread; collective.c and messages.c:
+ * what lies where, and what is run there.
  */
 #ifndef KOLO_EXEC_STAGED_STAGED_H
 #define KOLO_EXEC_STAGED_STAGED_H
@@ -21,11 +23,19 @@
 extern const kolo_param_table_t kolo_exec_staged_params; /* KOLO_GPU_STAGING_SIZE */
 
 #define KOLO_STAGED_DEPTH 4u /* pieces under way */
-/* The words that streams and host share, in the first page: which operation the streams have come to, which is
- * over, then one for each operation of a captured graph. */
+/* The words that streams and host share, in pairs: up to which piece streams have come, up to which the host is
+ * through. The first pair is of all operations; then one for each operation of a captured graph, which a replay
+ * begins anew. */
 #define KOLO_STAGED_WORDS_BYTES 16384u
-enum { KOLO_STAGED_READY, KOLO_STAGED_DONE, KOLO_STAGED_CAPTURED };
-#define KOLO_STAGED_WORDS (KOLO_STAGED_WORDS_BYTES / sizeof(uint32_t))
+#define KOLO_STAGED_PAIRS       (KOLO_STAGED_WORDS_BYTES / 2 / sizeof(uint32_t))
+
+/* Memory that is pinned until close. */
+typedef struct kolo_staged_pinned {
+    struct kolo_staged_pinned *next;
+    char *at;
+    size_t bytes;
+    bool registered;
+} kolo_staged_pinned_t;
 
 struct kolo_staged;
 
@@ -33,97 +43,87 @@ struct kolo_staged;
 typedef struct kolo_staged_op {
     struct kolo_staged_op *next;
     struct kolo_staged *state;
-    uint32_t number; /* in the order of the calls; cyclic */
-    uint32_t word;   /* of a captured one, which lives until close; 0: not captured */
+    uint32_t pair; /* its words; not 0: captured, and lives until close */
+    uint32_t base; /* number before that of its first piece; cyclic */
+    uint32_t pieces;
+    uint64_t each; /* collectives: elements of a part in a piece */
     struct kolo_staged_op *next_captured;
+    char *room;
     size_t n;
-    kolo_exec_call_t calls[];
+    kolo_exec_call_t calls[]; /* addresses: of the device */
 } kolo_staged_op_t;
 
 typedef struct {
     kolo_staged_op_t *head, **tail;
 } kolo_staged_queue_t;
 
-/* A piece of pinned memory, and the copies that were queued on it last. */
-typedef struct {
-    kolo_cu_event_t came, left; /* from the device, to the device */
-    bool coming, leaving;
-} kolo_staged_slot_t;
-
 typedef struct kolo_staged {
     const kolo_cuda_api_t *api;
     const kolo_cuda_device_t *device;
     kolo_exec_env_t env;
     int rank, nranks;
-
-    char *pinned; /* words, then slots; of messages: two slots for each peer and direction instead */
-    size_t pinned_bytes;
-    bool registered;
+    kolo_staged_pinned_t *pinned;
     uint32_t *words;
     kolo_cu_ptr_t words_device;
-    char *room;
-    size_t room_bytes, slot_bytes, message_bytes;
+    char *room; /* of collectives */
+    size_t room_bytes, slot_bytes;
+    char *message_room; /* grows with the messages; the same at first */
+    size_t message_bytes;
 
     /* the caller's side */
     kolo_cu_stream_t last; /* of the last launch */
     bool launched, asked;  /* asked: for the end of all that was launched */
     kolo_cu_event_t order, end;
-    uint32_t words_used;
+    uint32_t pairs_used;
     kolo_staged_op_t *captured; /* all of them */
 
     /* between both */
     pthread_mutex_t lock;
     kolo_staged_queue_t queue, replays; /* replays: captured operations that a stream has come to */
-    uint32_t number;                    /* of the last one queued */
+    uint32_t number;                    /* of the last piece queued */
     bool running;
     _Atomic uint32_t cancelled, stopping;
     kolo_gate_t gate;
-
-    /* the thread's side */
     pthread_t thread;
     bool started;
-    kolo_cu_stream_t down, up; /* from and to the device */
-    kolo_staged_slot_t slots[KOLO_STAGED_DEPTH];
-    kolo_staged_slot_t *lanes; /* [2][nranks][2]: messages to, messages from each peer */
-    kolo_cu_event_t tail;      /* after the last copy to the device */
-    bool tail_set;
-    uint64_t turn; /* pieces so far */
-    bool messages; /* the last operation was one of messages: the room is cut otherwise */
 } kolo_staged_t;
 
+/* open.c: memory of at least `bytes`, pinned. */
+kolo_status_t kolo_staged_pin(kolo_staged_t *s, size_t bytes, char **at);
 /* worker.c */
 void *kolo_staged_work(void *state);
-/* Waits until a copy is over; ends by cancel. `set` is cleared. */
-kolo_status_t kolo_staged_await(kolo_staged_t *s, kolo_cu_event_t event, bool *set);
-/* Is it over? KOLO_IN_PROGRESS: not yet. */
-kolo_status_t kolo_staged_look(kolo_staged_t *s, kolo_cu_event_t event, bool *set);
-/* Copies on `stream` between pinned memory and the device; then the event is recorded. */
-kolo_status_t kolo_staged_copy(kolo_staged_t *s, kolo_cu_stream_t stream, void *to, const void *from, size_t bytes);
-kolo_status_t kolo_staged_mark(kolo_staged_t *s, kolo_cu_stream_t stream, kolo_cu_event_t event, bool *set);
-/* All copies of earlier operations are over. */
-kolo_status_t kolo_staged_settle(kolo_staged_t *s);
 
-/* collective.c, messages.c: run one operation, but for the last copies, which are queued when they return. */
-kolo_status_t kolo_staged_collective(kolo_staged_t *s, const kolo_exec_call_t *call);
-kolo_status_t kolo_staged_messages(kolo_staged_t *s, const kolo_exec_call_t *calls, size_t n);
+/* collective.c, messages.c. _plan: the room, and how many pieces. _copy: queues the copies of a piece from or to
+ * the device. _run: runs a piece on the host. */
+kolo_status_t kolo_staged_collective_plan(kolo_staged_t *s, kolo_staged_op_t *op);
+kolo_status_t kolo_staged_collective_copy(kolo_staged_t *s, const kolo_staged_op_t *op, uint32_t piece,
+                                          bool from_device, kolo_cu_stream_t stream);
+kolo_status_t kolo_staged_collective_run(kolo_staged_t *s, const kolo_staged_op_t *op, uint32_t piece);
+kolo_status_t kolo_staged_messages_plan(kolo_staged_t *s, kolo_staged_op_t *op);
+kolo_status_t kolo_staged_messages_copy(kolo_staged_t *s, const kolo_staged_op_t *op, bool from_device,
+                                        kolo_cu_stream_t stream);
+kolo_status_t kolo_staged_messages_run(kolo_staged_t *s, const kolo_staged_op_t *op);
 
 /* queue.c */
 kolo_status_t kolo_staged_launch(void *state, const kolo_exec_call_t *calls, size_t n);
 kolo_status_t kolo_staged_poll(void *state);
+kolo_status_t kolo_staged_copy(kolo_staged_t *s, kolo_cu_stream_t stream, void *to, const void *from, size_t bytes);
 void kolo_staged_push(kolo_staged_queue_t *queue, kolo_staged_op_t *op);
 kolo_staged_op_t *kolo_staged_pop(kolo_staged_queue_t *queue);
 
-static inline uint32_t kolo_staged_word(const kolo_staged_t *s, uint32_t index)
+static inline bool kolo_staged_is_coll(const kolo_staged_op_t *op)
 {
-    return __atomic_load_n(&s->words[index], __ATOMIC_ACQUIRE);
+    return op->calls[0].kind == KOLO_EXEC_COLL;
 }
-static inline void kolo_staged_set_word(kolo_staged_t *s, uint32_t index, uint32_t value)
+/* Has a stream brought the pieces up to this one? */
+static inline bool kolo_staged_came(const kolo_staged_t *s, uint32_t pair, uint32_t number)
 {
-    __atomic_store_n(&s->words[index], value, __ATOMIC_RELEASE);
+    return (int32_t)(__atomic_load_n(&s->words[2 * pair], __ATOMIC_ACQUIRE) - number) >= 0;
 }
-static inline kolo_cu_ptr_t kolo_staged_word_device(const kolo_staged_t *s, uint32_t index)
+/* Lets streams go on that wait for pieces up to this one. */
+static inline void kolo_staged_let_go(kolo_staged_t *s, uint32_t pair, uint32_t number)
 {
-    return s->words_device + index * sizeof(uint32_t);
+    __atomic_store_n(&s->words[2 * pair + 1], number, __ATOMIC_RELEASE);
 }
 
 #endif
