@@ -13,5 +13,7 @@ bool conform_stress(kit_team_t *t);
 bool conform_chain(kit_team_t *t);
 /* What users and machines do wrong. Makes its own communicators. */
 void conform_faults(kit_team_t *t);
+/* Two processes with one GPU each, which is the same. */
+void conform_twice(kit_team_t *t);
 
 #endif

@@ -248,6 +248,10 @@ static bool suspended(kit_team_t *t)
 static void conform(kit_team_t *t)
 {
     kolo_config_t config = KOLO_CONFIG_INITIALIZER;
+    if (t->options->twice) {
+        conform_twice(t);
+        return;
+    }
     if (t->options->faults) {
         conform_faults(t);
         return;

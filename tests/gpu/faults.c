@@ -432,3 +432,20 @@ void conform_faults(kit_team_t *t)
         if (!by_host || differences[i].kind != CASE_RING)
             if (!kit_comms_make(t, &config) || !mismatched(t, i)) return;
 }
+
+/* By what the driver says of it alone: ordinals are equal everywhere, and here the hosts differ. */
+void conform_twice(kit_team_t *t)
+{
+    kit_rank_t *r = &t->ranks[0];
+    kolo_config_t config = KOLO_CONFIG_INITIALIZER;
+    bool good = true;
+    config.device = r->device;
+    if (kit_leads(t)) good = KIT_OK(kolo_get_unique_id(&t->shared->id));
+    if (!kit_meet(t)) return;
+    kolo_status_t status = kolo_comm_init_rank(&r->comm, r->nranks, t->shared->id, r->rank, &config);
+    const char *text = status == KOLO_OK ? "" : kolo_get_last_error(NULL);
+    if (status != KOLO_ERR_INVALID_USAGE || !strstr(text, "rank 0 (") || !strstr(text, "rank 1 (") ||
+        !strstr(text, "KOLO_GPU_SHARED"))
+        good = KIT_FAIL("rank %d: one GPU for two: %s: %s", r->rank, kolo_status_string(status), text);
+    kit_case_end(t, good, "two ranks on one GPU are told who they are");
+}

@@ -29,6 +29,7 @@ typedef struct {
     double stress_s;
     uint64_t calls; /* of the chain test */
     bool faults;
+    bool twice; /* all processes see one GPU alone, the same */
     uint64_t seed;
     int limit_s; /* of the whole run */
 } kit_options_t;

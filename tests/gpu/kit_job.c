@@ -196,7 +196,7 @@ static bool open_driver(void)
     int devices;
     if (!kit_open(options.host, &devices)) return false;
     if (!options.devices || options.devices > devices) options.devices = devices;
-    if (options.ranks > options.devices) setenv("KOLO_GPU_SHARED", "1", 0);
+    if (options.ranks > options.devices && !options.twice) setenv("KOLO_GPU_SHARED", "1", 0);
     return options.devices > 0;
 }
 
@@ -222,6 +222,7 @@ static void run_child(int rank)
     kit_team_t t;
     kit_rank_t r;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (options.twice) setenv("CUDA_VISIBLE_DEVICES", "0", 1);
     if (options.hosts) {
         char host[32];
         snprintf(host, sizeof host, "host %d", rank * options.hosts / options.ranks);
@@ -269,7 +270,7 @@ static int usage(const char *name)
 {
     fprintf(stderr,
             "usage: %s [--ranks N] [--devices D] [--one-thread | --processes] [--host] [--quick] [--faults]\n"
-            "       [--stress SECONDS] [--calls N] [--seed S] [--limit SECONDS] [--hosts H] [-v]\n"
+            "       [--stress SECONDS] [--calls N] [--seed S] [--limit SECONDS] [--hosts H] [--twice] [-v]\n"
             "KOLO_CUDA_LIBRARY names the driver; with more ranks than devices KOLO_GPU_SHARED=1 is set.\n",
             name);
     return 2;
@@ -283,7 +284,7 @@ static bool parse(int argc, char **argv, int *child, int *fd)
         {"faults", 0, NULL, 'f'},    {"stress", 1, NULL, 's'},  {"calls", 1, NULL, 'c'},
         {"seed", 1, NULL, 'S'},      {"limit", 1, NULL, 'l'},   {"child", 1, NULL, 'C'},
         {"shared", 1, NULL, 'F'},    {"verbose", 0, NULL, 'v'}, {"hosts", 1, NULL, 'H'},
-        {NULL, 0, NULL, 0}};
+        {"twice", 0, NULL, 'T'},     {NULL, 0, NULL, 0}};
     for (int c; (c = getopt_long(argc, argv, "v", longs, NULL)) != -1;) {
         long long number = optarg ? atoll(optarg) : 0;
         switch (c) {
@@ -325,6 +326,9 @@ static bool parse(int argc, char **argv, int *child, int *fd)
             break;
         case 'F':
             *fd = (int)number;
+            break;
+        case 'T':
+            options.twice = true;
             break;
         case 'H':
             options.hosts = (int)number;
