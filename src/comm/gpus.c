@@ -202,6 +202,22 @@ static kolo_status_t choose(const kolo_body_t *body, const gpu_card_t *cards, co
     return KOLO_OK;
 }
 
+/* Streams of one context share queues of the hardware: one rank's wait would keep the other's copies behind it. */
+static kolo_status_t check_apart(const kolo_body_t *body, const gpu_card_t *cards)
+{
+    const kolo_peer_card_t *peers = body->member.peers;
+    for (int a = 0; a < body->nranks; a++)
+        for (int b = 0; b < a; b++)
+            if (peers[a].process_hash == peers[b].process_hash &&
+                memcmp(cards[a].uuid, cards[b].uuid, sizeof cards[a].uuid) == 0)
+                return kolo_fail(
+                    KOLO_ERR_UNSUPPORTED,
+                    "ranks %d and %d are in one process (host %s, %d) and use one GPU, at %.19s: through "
+                    "host memory that is possible in processes of their own only",
+                    b, a, peers[a].host_name, (int)peers[a].pid, cards[a].bus_id);
+    return KOLO_OK;
+}
+
 static void fill_card(const kolo_cuda_device_t *device, gpu_card_t *card)
 {
     const kolo_cuda_kernels_t *kernels;
@@ -233,6 +249,7 @@ kolo_status_t kolo_gpus_meet(kolo_body_t *body, const kolo_exec_ops_t **exec)
         status = kolo_oob_all_gather(body->oob, reach, sizeof *reach);
     }
     if (status == KOLO_OK) status = choose(body, cards, reach, exec);
+    if (status == KOLO_OK && (*exec)->by_host) status = check_apart(body, cards);
     free(cards);
     free(reach);
     return status;

@@ -71,6 +71,21 @@ static bool types_and_operators(kit_team_t *t)
     return true;
 }
 
+/* Long enough to be made in several steps, in which a scale must come once. */
+static bool long_operators(kit_team_t *t)
+{
+    static const kolo_type_t types[] = {KOLO_FLOAT32, KOLO_INT32, KOLO_FLOAT16};
+    static const case_kind_t kinds[] = {CASE_ALL_REDUCE, CASE_REDUCE_SCATTER};
+    for (int type = 0; type < 3; type++)
+        for (int op = 0; op <= VALUES_PREMUL; op++)
+            for (int k = 0; k < 2; k++)
+                if (!run(t,
+                         (case_t){
+                             .kind = kinds[k], .count = 70001, .type = types[type], .op = op, .in_place = k & op}))
+                    return false;
+    return true;
+}
+
 /* ---- lengths, places, alignment, roots ---- */
 
 static bool all_forms(kit_team_t *t, case_kind_t kind, size_t count, int turn)
@@ -264,7 +279,7 @@ static void conform(kit_team_t *t)
         good = good && conform_chain(t);
     else
         good = good && default_streams(t) && two_communicators(t) && suspended(t) && types_and_operators(t) &&
-               lengths(t) && roots(t);
+               long_operators(t) && lengths(t) && roots(t);
     if (good) kit_comms_end(t);
 }
 

@@ -24,12 +24,13 @@ static kolo_status_t launch_on(const kolo_exec_part_t *part, const kolo_exec_cal
     return part->ops->launch(part->state, call, 1);
 }
 
-/* Inside a host inputs are scaled, between hosts results are divided. */
+/* Inside a host inputs are scaled, once, where they are reduced; between hosts results are divided. */
 static kolo_exec_call_t inside(const kolo_exec_call_t *c, kolo_coll_t coll)
 {
     kolo_exec_call_t call = *c;
     call.coll = coll;
     call.reducer.post_div = 0;
+    if (!kolo_coll_reduces(coll)) call.reducer.pre = call.reducer.pre_own = false;
     return call;
 }
 
