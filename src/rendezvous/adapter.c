@@ -15,8 +15,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SPINS  200
-#define YIELDS 50
+#define SPINS        200
+#define YIELDS       50
+#define QUIET_ROUNDS 200 /* then a channel is looked at now and then */
+#define COLD_LOOKS   4   /* of those, so many in each round */
 
 int64_t kolo_rendezvous_param_credits, kolo_rendezvous_param_chunk, kolo_rendezvous_param_threads,
     kolo_rendezvous_param_inline;
@@ -373,19 +375,39 @@ static bool obey_all(kolo_adapter_t *adapter)
     return busy;
 }
 
-static bool move_all(kolo_adapter_t *adapter)
+/* True: something has happened. The channel may be gone afterwards. */
+static bool move_one(kolo_channel_t *channel)
+{
+    kolo_adapter_t *adapter = channel->adapter;
+    int task = channel->peer;
+    uint32_t place = channel->place;
+    bool caller = channel->caller, busy = false;
+    check(channel, kolo_channel_progress(channel, &busy));
+    if (caller) begin_pending(adapter, task);
+    if (place >= adapter->nchannels || adapter->channels[place] != channel) return busy; /* it has gone, or moved */
+    if (busy)
+        kolo_adapter_heat(channel);
+    else if (++channel->quiet >= QUIET_ROUNDS && channel->greeted && !kolo_onesided_is_writing(channel->end))
+        kolo_adapter_cool(channel);
+    return busy;
+}
+
+static bool move_all(kolo_adapter_t *adapter, bool also_cold)
 {
     bool busy = false;
-    for (int i = 0; i < adapter->ntasks; i++) {
-        kolo_channel_t *channel = adapter->peers[i].channel;
-        if (channel == NULL) continue;
-        check(channel, kolo_channel_progress(channel, &busy));
-        begin_pending(adapter, i);
+    uint64_t looks = 0;
+    for (uint32_t i = 0; i < adapter->nhot; looks++) {
+        const kolo_channel_t *channel = adapter->channels[i];
+        busy |= move_one(adapter->channels[i]);
+        i += i < adapter->nhot && adapter->channels[i] == channel; /* else another one stands there now */
     }
-    for (kolo_channel_t *channel = adapter->accepted, *next; channel; channel = next) {
-        next = channel->next;
-        check(channel, kolo_channel_progress(channel, &busy));
+    uint32_t cold = adapter->nchannels - adapter->nhot, n = also_cold ? cold : KOLO_MIN(cold, (uint32_t)COLD_LOOKS);
+    for (uint32_t i = 0; i < n && adapter->nchannels > adapter->nhot; i++) {
+        uint32_t at = adapter->nhot + adapter->next_cold++ % (adapter->nchannels - adapter->nhot);
+        busy |= move_one(adapter->channels[at]);
     }
+    KOLO_RDV_COUNT(rounds, !also_cold);
+    KOLO_RDV_COUNT(round_looks, also_cold ? 0 : looks + n);
     return busy;
 }
 
@@ -404,11 +426,19 @@ static void look_now_and_then(kolo_adapter_t *adapter)
     adapter->looked_ns = now;
 }
 
+/* Whoever has news rings: nothing may be overlooked from now on. */
+static bool is_asleep(const kolo_adapter_t *adapter)
+{
+    return atomic_load_explicit(kolo_onesided_domain_waker(adapter->domain)->asleep, memory_order_relaxed) != 0;
+}
+
 static void *run(void *arg)
 {
     kolo_adapter_t *adapter = arg;
     kolo_wait_t wait;
     uint32_t rounds = 0;
+    bool woken = false;                                   /* it may have slept since the last round */
+    kolo_wait_init(&wait, NULL, 0, describe, adapter, 1); /* it may be stopped before its first round */
     for (bool busy = true; !atomic_load_explicit(&adapter->stop, memory_order_acquire);) {
         if (busy) { /* having nothing to do is no stall: each sleep begins anew */
             kolo_wait_init(&wait, NULL, 0, describe, adapter, 1);
@@ -417,7 +447,9 @@ static void *run(void *arg)
             wait.wakers[wait.nwakers++] = kolo_onesided_domain_waker(adapter->domain);
         }
         busy = obey_all(adapter);
-        busy |= move_all(adapter);
+        bool all = is_asleep(adapter);
+        busy |= move_all(adapter, all || woken);
+        woken = all;
         kolo_adapter_wake_settled(adapter);
         if (!busy || ++rounds % 256 == 0) look_now_and_then(adapter);
         if (busy) {
@@ -462,12 +494,14 @@ kolo_status_t kolo_adapter_start(kolo_adapter_t *adapter)
 {
     KOLO_TRY(kolo_progress_get(&adapter->progress));
     KOLO_TRY(kolo_onesided_domain_create(adapter->key.bytes, &adapter->domain));
+    kolo_trace("rendezvous", "set-up: adapter of %s, its domain and its waker", adapter->tasks[adapter->me].name);
     adapter->manager->watch =
         kolo_watch_create(adapter->tasks[adapter->me].name, adapter->incarnation, &adapter->watch_fd);
     KOLO_TRY(kolo_callback_pool_create((int)kolo_rendezvous_param_threads, &adapter->pool));
     int err = pthread_create(&adapter->thread, NULL, run, adapter);
     if (err) return kolo_fail_errno(KOLO_ERR_SYSTEM, err, "rendezvous: cannot start a thread");
     adapter->running = true;
+    kolo_trace("rendezvous", "set-up: thread of %s", adapter->tasks[adapter->me].name);
     pthread_mutex_lock(&adapter->lock);
     adapter->closed = false;
     pthread_mutex_unlock(&adapter->lock);
@@ -541,6 +575,7 @@ void kolo_adapter_fini(kolo_adapter_t *adapter)
     if (adapter->progress) kolo_progress_put(adapter->progress);
     free(adapter->peers);
     free(adapter->incarnations);
+    free(adapter->channels);
     free(adapter->failures);
     pthread_mutex_destroy(&adapter->lock);
 }

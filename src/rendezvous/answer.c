@@ -97,7 +97,7 @@ static kolo_status_t send_value(kolo_answer_t *response)
             write.number = response->request.index;
             write.cookie = (uint64_t)(uintptr_t)response;
         }
-        KOLO_TRY(kolo_onesided_write(channel->end, &write));
+        KOLO_TRY(kolo_channel_write(channel, &write));
     }
     return KOLO_OK;
 }

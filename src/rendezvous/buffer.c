@@ -5,6 +5,7 @@
  * that the buffer is idle. Until both sides are idle again further values of the key queue. It costs two copies,
  * and serves where the destination's own memory cannot be written to.
  */
+#include "base/log.h"
 #include "rendezvous/channel.h"
 
 #include <stdlib.h>
@@ -48,6 +49,7 @@ static kolo_status_t grow(kolo_channel_t *channel, kolo_tensor_buffer_t *buffer,
     buffer->size = bytes;
     buffer->asked = true;
     KOLO_RDV_COUNT(buffers_grown, 1);
+    kolo_trace("rendezvous", "the buffer of %s grows to %llu bytes", buffer->name, (unsigned long long)bytes);
     kolo_message_t wanted = {.kind = KOLO_MESSAGE_BUFFER_REQUEST};
     wanted.shape.bytes = bytes;
     memcpy(wanted.name, buffer->name, sizeof wanted.name);
@@ -70,6 +72,8 @@ static kolo_status_t write_first(kolo_channel_t *channel, kolo_tensor_buffer_t *
     if (buffer->first == NULL) buffer->last = &buffer->first;
     kolo_answer_free(response);
     buffer->local_busy = buffer->remote_busy = true;
+    kolo_trace("rendezvous", "to %s: TENSOR_WRITE index %u into the buffer of %s",
+               channel->adapter->tasks[channel->peer].name, head.index, buffer->name);
     for (uint64_t at = 0, all = HEAD_BYTES + bytes; at < all; at += chunk) {
         bool last = all - at <= chunk;
         kolo_onesided_write_t write = {
@@ -79,7 +83,7 @@ static kolo_status_t write_first(kolo_channel_t *channel, kolo_tensor_buffer_t *
             write.number = KOLO_NOTICE_BUFFER + buffer->number;
             write.cookie = (uint64_t)(uintptr_t)buffer | 1;
         }
-        KOLO_TRY(kolo_onesided_write(channel->end, &write));
+        KOLO_TRY(kolo_channel_write(channel, &write));
     }
     return KOLO_OK;
 }
@@ -121,6 +125,7 @@ kolo_status_t kolo_buffer_made(kolo_channel_t *channel, const kolo_message_t *m)
 kolo_status_t kolo_buffer_written(kolo_channel_t *channel, kolo_tensor_buffer_t *buffer)
 {
     buffer->local_busy = false;
+    kolo_trace("rendezvous", "the write of %s is done: its buffer is idle here", buffer->name);
     return move_on(channel, buffer);
 }
 
@@ -181,6 +186,8 @@ kolo_status_t kolo_buffer_filled(kolo_channel_t *channel, uint32_t number, uint6
     if (buffer == NULL) return kolo_channel_nonsense(channel, "a value", "there is no buffer of its number");
     memcpy(copy, buffer->memory.base, sizeof copy);
     const char *wrong = kolo_message_decode(copy, sizeof copy, &head);
+    kolo_trace("rendezvous", "from %s: TENSOR_WRITE in buffer %u (%s)", channel->adapter->tasks[channel->peer].name,
+               number, buffer->name);
     if (wrong == NULL && head.kind != KOLO_MESSAGE_TENSOR_WRITE) wrong = "it has another head";
     if (wrong == NULL && head.shape.bytes > buffer->size - HEAD_BYTES) wrong = "it is larger than its buffer";
     kolo_fetch_t *request = wrong ? NULL : kolo_fetch_find(channel, head.index);

@@ -42,15 +42,20 @@ kolo_status_t kolo_channel_open(kolo_adapter_t *adapter, int peer, bool caller, 
     channel->deadline_ns = kolo_deadline_ms(adapter->connect_ms);
     channel->last_letter = &channel->letters;
     kolo_status_t status = kolo_onesided_open(adapter->domain, &config, &channel->end);
-    if (status == KOLO_OK)
+    if (status == KOLO_OK) status = kolo_adapter_add_channel(adapter, channel);
+    if (status == KOLO_OK) {
+        kolo_trace("rendezvous", "set-up: channel with %s and its mailbox", config.who);
         *out = channel;
-    else
-        free(channel);
+        return KOLO_OK;
+    }
+    kolo_onesided_close(channel->end);
+    free(channel);
     return status;
 }
 
 void kolo_channel_close(kolo_channel_t *channel, kolo_status_t status, const char *why)
 {
+    kolo_adapter_remove_channel(channel->adapter, channel);
     kolo_onesided_close(channel->end); /* first: nothing of ours is read or written any more */
     channel->end = NULL;
     kolo_fetches_close(channel, status, why);
@@ -70,6 +75,20 @@ void kolo_channel_close(kolo_channel_t *channel, kolo_status_t status, const cha
     }
     free(channel->outbox);
     free(channel);
+}
+
+size_t kolo_channel_memory(const kolo_channel_t *channel)
+{
+    size_t bytes = sizeof *channel + kolo_onesided_memory(channel->end);
+    bytes +=
+        KOLO_MIN(channel->write_at, (uint64_t)KOLO_CHANNEL_MAILBOX) + channel->nletters * sizeof(kolo_letter_t);
+    return bytes + channel->nrequests * sizeof *channel->requests + channel->nshapes * sizeof(kolo_known_shape_t);
+}
+
+kolo_status_t kolo_channel_write(kolo_channel_t *channel, const kolo_onesided_write_t *write)
+{
+    kolo_adapter_heat(channel);
+    return kolo_onesided_write(channel->end, write);
 }
 
 /* ---- messages out ---- */
@@ -95,7 +114,7 @@ static kolo_status_t post(kolo_channel_t *channel, const uint8_t *bytes, size_t 
                                    .number = KOLO_NOTICE_MESSAGE};
     channel->write_at = at + KOLO_ROUND_UP(length, STEP);
     channel->ends[channel->sent++ % KOLO_CHANNEL_CREDITS] = channel->write_at;
-    return kolo_onesided_write(channel->end, &write);
+    return kolo_channel_write(channel, &write);
 }
 
 static bool has_room(const kolo_channel_t *channel, size_t length)
@@ -169,6 +188,8 @@ static kolo_status_t greeted(kolo_channel_t *channel, const kolo_message_t *hell
         return kolo_channel_nonsense(channel, "the greeting", "its credit or incarnation is out of range");
     channel->credit = hello->index;
     channel->greeted = true;
+    kolo_debug("rendezvous", "the channel with %s holds %zu bytes", peer_name(channel),
+               kolo_channel_memory(channel));
     if (!channel->caller) return KOLO_OK;
     kolo_info("rendezvous", "%s is connected with %s by %s", adapter->tasks[adapter->me].name, peer_name(channel),
               kolo_onesided_kind_name(kolo_onesided_kind(channel->end)));
@@ -222,7 +243,8 @@ static kolo_status_t acknowledge(kolo_channel_t *channel)
     KOLO_RDV_COUNT(acks, 1);
     kolo_onesided_write_t ack = {.flags = KOLO_ONESIDED_NOTIFY,
                                  .number = KOLO_NOTICE_ACK + (uint32_t)(channel->received & KOLO_ACK_MASK)};
-    return kolo_onesided_write(channel->end, &ack);
+    kolo_trace("rendezvous", "to %s: ACK %llu", peer_name(channel), (unsigned long long)channel->received);
+    return kolo_channel_write(channel, &ack);
 }
 
 /* Of `length` bytes, at the place where it is due. */
@@ -256,6 +278,7 @@ static kolo_status_t take_ack(kolo_channel_t *channel, uint32_t count)
     if (more > channel->sent - channel->taken)
         return kolo_channel_nonsense(channel, "an acknowledgement", "it is of messages that were not sent");
     channel->taken += more;
+    kolo_trace("rendezvous", "from %s: ACK %llu", peer_name(channel), (unsigned long long)channel->taken);
     return post_letters(channel);
 }
 
@@ -292,6 +315,7 @@ kolo_status_t kolo_channel_progress(kolo_channel_t *channel, bool *busy)
 {
     kolo_onesided_event_t events[EVENTS];
     int n;
+    KOLO_RDV_COUNT(looks, 1);
     KOLO_TRY(kolo_onesided_progress(channel->end, events, EVENTS, &n));
     for (int i = 0; i < n; i++) KOLO_TRY(take_event(channel, &events[i]));
     if (n > 0) *busy = true;

@@ -87,7 +87,8 @@ struct kolo_channel {
     kolo_adapter_t *adapter;
     int peer; /* number of the task */
     bool caller, opened, greeted;
-    uint64_t deadline_ns; /* of the greeting */
+    uint32_t place, quiet; /* in the adapter's channels; rounds in which nothing happened */
+    uint64_t deadline_ns;  /* of the greeting */
     kolo_onesided_t *end;
     uint64_t sent, taken, received, told; /* messages: mine, of them taken; the peer's, of them told */
     uint32_t credit;                      /* messages that the peer takes at a time */
@@ -155,6 +156,10 @@ struct kolo_adapter {
     kolo_gate_t changed;                /* one of these has, or a call has failed */
     struct kolo_call_failure *failures; /* the last call of each that has failed; with the lock */
     kolo_channel_t *accepted;
+    /* All channels: first those that are looked at in each round, then the quiet ones, of which each round takes a
+     * few; before a sleep, and after it, all are looked at. */
+    kolo_channel_t **channels;
+    uint32_t nchannels, nhot, next_cold, channel_room;
     int watch_fd; /* of manager->watch */
     uint64_t looked_ns;
 };
@@ -179,11 +184,21 @@ void kolo_adapter_answer_come(kolo_answer_t *response);
 void kolo_adapter_deliver(kolo_adapter_t *adapter, kolo_receive_t receive, kolo_status_t status, const char *why,
                           const kolo_value_t *value);
 void kolo_adapter_wake_settled(kolo_adapter_t *adapter);
+/* A channel that has come, that is about to go, or that has something to do (it is looked at in each round then).
+ */
+kolo_status_t kolo_adapter_add_channel(kolo_adapter_t *adapter, kolo_channel_t *channel);
+void kolo_adapter_remove_channel(kolo_adapter_t *adapter, kolo_channel_t *channel);
+void kolo_adapter_heat(kolo_channel_t *channel);
+void kolo_adapter_cool(kolo_channel_t *channel);
 
 /* ---- channel.c ---- */
 
 kolo_status_t kolo_channel_open(kolo_adapter_t *adapter, int peer, bool caller, kolo_socket_t socket,
                                 kolo_channel_t **channel);
+/* A write of this channel. */
+kolo_status_t kolo_channel_write(kolo_channel_t *channel, const kolo_onesided_write_t *write);
+/* Bytes that it holds; pages that were never touched do not count. */
+size_t kolo_channel_memory(const kolo_channel_t *channel);
 /* Ends what hangs on it with this status. */
 void kolo_channel_close(kolo_channel_t *channel, kolo_status_t status, const char *why);
 /* *busy: something has happened. */
@@ -237,10 +252,11 @@ void kolo_callback_pool_add(kolo_callback_pool_t *pool, kolo_receive_t receive, 
                             const char *why, const kolo_value_t *value);
 void kolo_callback_pool_destroy(kolo_callback_pool_t *pool); /* once all have run; NULL is fine */
 
-/* Counters, for tests and benchmarks; process-wide. */
+/* Counters, for tests and benchmarks; process-wide. looks: at channels; round_looks: those of `rounds`, the rounds
+ * between sleeps. */
 typedef struct {
     _Atomic uint64_t requests, metas, carried, rerequests, copies, copied_bytes, buffers_grown, queued, acks,
-        messages;
+        messages, looks, rounds, round_looks;
 } kolo_rendezvous_counters_t;
 extern kolo_rendezvous_counters_t kolo_rendezvous_counters;
 #define KOLO_RDV_COUNT(what, n) atomic_fetch_add_explicit(&kolo_rendezvous_counters.what, (n), memory_order_relaxed)

@@ -89,6 +89,8 @@ typedef struct {
 /* Queues a write. One that does not fit into its window is KOLO_ERR_INVALID_ARGUMENT. */
 kolo_status_t kolo_onesided_write(kolo_onesided_t *end, const kolo_onesided_write_t *write);
 
+bool kolo_onesided_is_writing(const kolo_onesided_t *end); /* some are not done, or their cookies not told */
+
 typedef enum {
     KOLO_ONESIDED_OPENED,  /* once, first */
     KOLO_ONESIDED_WRITTEN, /* the data of the write with `cookie` is not needed any more */

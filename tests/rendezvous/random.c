@@ -40,7 +40,7 @@ static uint64_t seed;
 /* ---- what is counted ---- */
 
 typedef struct {
-    uint64_t where; /* hash of key and step */
+    _Atomic uint64_t where; /* hash of key and step */
     _Atomic int begun, ended, released, given;
 } record_t;
 static record_t receives[MOST], values[MOST];

@@ -262,6 +262,11 @@ kolo_status_t kolo_onesided_write(kolo_onesided_t *end, const kolo_onesided_writ
     return KOLO_OK;
 }
 
+bool kolo_onesided_is_writing(const kolo_onesided_t *end)
+{
+    return end->writes || end->ncookies > 0 || end->ops == NULL;
+}
+
 static kolo_status_t keep_cookie(kolo_onesided_t *end, uint64_t cookie)
 {
     if (end->ncookies == end->cookie_room) {
