@@ -4,8 +4,8 @@
  *     kolorun -n 4 kolo-perf all_reduce -b 8 -e 64M -d float -o sum --json FILE --plot FILE
  * Exit status: 0, 1 on a wrong value or a failed call, 2 on bad options.
  */
+#include "gpu.h"
 #include "job.h"
-#include "perf.h"
 #include "rendezvous.h"
 
 #include <errno.h>
@@ -29,7 +29,7 @@ static void run_row(const perf_job_t *job, const perf_model_t *model, perf_coll_
         return;
     }
     if (job->rank == 0) {
-        perf_model_row(model, &row);
+        if (model) perf_model_row(model, &row);
         perf_print_row(job, &row);
     }
     if (row.wrong > 0) results->failed = true;
@@ -83,9 +83,9 @@ static int run_rows(const perf_job_t *job)
     static results_t results;
     perf_model_t *model = NULL;
     char shared[320];
-    if (job->rank == 0 && perf_inside_shared(job, shared, sizeof shared))
+    if (job->rank == 0 && !job->options->gpu && perf_inside_shared(job, shared, sizeof shared))
         printf("# %s: these are not the times of ranks that have a core each\n", shared);
-    if (perf_model_open(job, &model) != KOLO_OK) {
+    if (!job->options->gpu && perf_model_open(job, &model) != KOLO_OK) {
         fprintf(stderr, "kolo-perf: rank %d: %s\n", job->rank, kolo_get_last_error(NULL));
         results.failed = true;
     }
@@ -95,6 +95,19 @@ static int run_rows(const perf_job_t *job)
     if (job->rank == 0) perf_print_end(job, results.rows, results.count);
     int status = write_files(job, &results);
     return results.failed ? 1 : status;
+}
+
+/* A communicator of GPUs beside that of the job. */
+static bool take_gpu(perf_job_t *job, int local_rank)
+{
+    kolo_config_t config = KOLO_CONFIG_INITIALIZER;
+    const char *why = NULL;
+    bool good = perf_gpu_open(local_rank < 0 ? 0 : local_rank, job->options->graph, &config.device, &why);
+    if (good && kolo_comm_split(job->host, 0, 0, &job->comm, &config) == KOLO_OK) return true;
+    fprintf(stderr, "kolo-perf: rank %d: no communicator of GPUs: %s\n", job->rank,
+            good ? kolo_get_last_error(NULL) : why);
+    kolo_comm_abort(job->host);
+    return false;
 }
 
 int main(int argc, char **argv)
@@ -114,12 +127,21 @@ int main(int argc, char **argv)
     }
     job.rank = place.rank;
     job.nranks = place.nranks;
+    job.host = job.comm;
     if (options.root >= job.nranks) return perf_bad("--root is beyond the last rank", NULL);
+    if (options.gpu && !take_gpu(&job, place.local_rank)) return 1;
     status = options.every_algorithm ? perf_every_algorithm(&job) : run_rows(&job);
+    bool beside = job.comm != job.host;
     if (status) {
+        if (beside) kolo_comm_abort(job.host);
         kolo_comm_abort(job.comm);
         return status;
     }
+    if (beside && (kolo_comm_finalize(job.comm) != KOLO_OK || kolo_comm_destroy(job.comm) != KOLO_OK)) {
+        fprintf(stderr, "kolo-perf: %s\n", kolo_get_last_error(NULL));
+        status = 1;
+    }
+    job.comm = job.host;
     if (kolo_comm_finalize(job.comm) != KOLO_OK || kolo_comm_destroy(job.comm) != KOLO_OK) {
         fprintf(stderr, "kolo-perf: %s\n", kolo_get_last_error(NULL));
         status = 1;

@@ -29,8 +29,7 @@ void perf_shape(const perf_job_t *job, perf_coll_t coll, uint64_t bytes, uint64_
     if (coll == PERF_REDUCE_SCATTER || coll == PERF_ALL_TO_ALL || coll == PERF_SCATTER) *src_count = c * n;
 }
 
-static kolo_status_t sendrecv(const perf_job_t *job, const void *src, void *dst, uint64_t count,
-                              kolo_stream_t stream)
+static kolo_status_t sendrecv(const perf_job_t *job, const void *src, void *dst, uint64_t count, void *stream)
 {
     int next = (job->rank + 1) % job->nranks, prev = (job->rank + job->nranks - 1) % job->nranks;
     kolo_type_t type = job->options->type;
@@ -42,7 +41,7 @@ static kolo_status_t sendrecv(const perf_job_t *job, const void *src, void *dst,
 }
 
 kolo_status_t perf_call(const perf_job_t *job, perf_coll_t coll, const void *src, void *dst, uint64_t count,
-                        kolo_stream_t stream)
+                        void *stream)
 {
     const perf_options_t *o = job->options;
     switch (coll) {

@@ -31,6 +31,9 @@ static const char usage[] =
     "  -r, --root R          of reduce, broadcast, gather and scatter (0)\n"
     "  --in-place, --both    in place; out of place and in place, a row each\n"
     "  --rotate              alternate between two pairs of buffers\n"
+    "  --gpu, --graph        on GPUs, one for each rank of a host in turn; calls in a row from a CUDA graph. A "
+    "time is\n"
+    "                        a part of that of a burst of calls, by the GPU's clock; -n counts samples\n"
     "  --json FILE, --plot FILE   write the rows as JSON, an SVG plot (rank 0)\n"
     "  --every-algorithm     time every algorithm that can run at each point beside the tuner's choice (up to "
     "16M)\n"
@@ -151,6 +154,12 @@ static int take(perf_options_t *o, int c, const char *text, bool *max_given, boo
     case 'R':
         o->rotate = true;
         return -1;
+    case 'G':
+        o->gpu = true;
+        return -1;
+    case 'H':
+        o->gpu = o->graph = true;
+        return -1;
     case 'h':
         fputs(usage, stdout);
         return 0;
@@ -180,6 +189,8 @@ static const struct option longs[] = {{"min", required_argument, NULL, 'b'},
                                       {"in-place", no_argument, NULL, 'I'},
                                       {"both", no_argument, NULL, 'B'},
                                       {"rotate", no_argument, NULL, 'R'},
+                                      {"gpu", no_argument, NULL, 'G'},
+                                      {"graph", no_argument, NULL, 'H'},
                                       {"json", required_argument, NULL, 'J'},
                                       {"plot", required_argument, NULL, 'P'},
                                       {"every-algorithm", no_argument, NULL, 'E'},
@@ -218,6 +229,7 @@ int perf_options_parse(int argc, char **argv, perf_options_t *o)
     if (!factor_given) o->factor = run && !o->every_algorithm ? 16 : 4;
     if (o->every_algorithm && (o->json || o->plot || o->in_place))
         return perf_bad("--every-algorithm cannot be used with --json, --plot, --in-place or --both", NULL);
+    if (o->every_algorithm && o->gpu) return perf_bad("--every-algorithm cannot be used with --gpu", NULL);
     if (o->factor < 2) return perf_bad("--factor must be 2 or more", NULL);
     if (o->min_bytes > o->max_bytes) return perf_bad("--min is above --max", NULL);
     return -1;

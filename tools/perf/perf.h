@@ -40,11 +40,13 @@ typedef struct {
     int in_place;      /* 0 out of place, 1 in place, 2 both */
     int iters, warmup; /* iters 0: from the size */
     bool check, rotate, every_algorithm;
+    bool gpu, graph;
     const char *json, *plot;
 } perf_options_t;
 
 typedef struct {
-    kolo_comm_t comm;
+    kolo_comm_t comm; /* whose collectives are timed */
+    kolo_comm_t host; /* where ranks meet and compare: the same, or, with --gpu, one on the CPU */
     int rank, nranks;
     const perf_options_t *options;
 } perf_job_t;
@@ -74,7 +76,7 @@ bool perf_parse_size(const char *text, uint64_t *value); /* with K, M or G */
 void perf_shape(const perf_job_t *job, perf_coll_t coll, uint64_t bytes, uint64_t *count, uint64_t *src_count,
                 uint64_t *dst_count);
 kolo_status_t perf_call(const perf_job_t *job, perf_coll_t coll, const void *src, void *dst, uint64_t count,
-                        kolo_stream_t stream);
+                        void *stream);
 /* Bytes of a call in one host with `local` of the ranks: those read from sources, each once, and those written to
  * destinations, each once. */
 double perf_touched(const perf_job_t *job, perf_coll_t coll, uint64_t count, bool in_place, int local);
@@ -89,6 +91,7 @@ long perf_check(const perf_job_t *job, perf_coll_t coll, const void *dst, uint64
 typedef struct {
     char *src[2], *dst[2];
     uint64_t count;
+    bool on_gpu;
 } perf_buffers_t;
 double perf_now_us(void);
 /* Frees nothing on failure: call perf_buffers_free() in any case. */
