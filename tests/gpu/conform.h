@@ -11,6 +11,8 @@
 bool conform_stress(kit_team_t *t);
 /* options->calls small calls on the same memory, one behind the other, checked every few. */
 bool conform_chain(kit_team_t *t);
+/* options->fresh calls on memory that comes and goes: more allocations than others map of a rank. */
+bool conform_fresh(kit_team_t *t);
 /* What users and machines do wrong. Makes its own communicators. */
 void conform_faults(kit_team_t *t);
 /* Two processes with one GPU each, which is the same. */

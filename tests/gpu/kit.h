@@ -28,6 +28,7 @@ typedef struct {
     bool verbose;
     double stress_s;
     uint64_t calls; /* of the chain test */
+    int fresh;      /* calls of the test with memory that comes and goes */
     bool faults;
     bool twice; /* all processes see one GPU alone, the same */
     uint64_t seed;

@@ -270,7 +270,8 @@ static int usage(const char *name)
 {
     fprintf(stderr,
             "usage: %s [--ranks N] [--devices D] [--one-thread | --processes] [--host] [--quick] [--faults]\n"
-            "       [--stress SECONDS] [--calls N] [--seed S] [--limit SECONDS] [--hosts H] [--twice] [-v]\n"
+            "       [--stress SECONDS] [--calls N] [--fresh N] [--seed S] [--limit SECONDS] [--hosts H] [--twice] "
+            "[-v]\n"
             "KOLO_CUDA_LIBRARY names the driver; with more ranks than devices KOLO_GPU_SHARED=1 is set.\n",
             name);
     return 2;
@@ -284,7 +285,7 @@ static bool parse(int argc, char **argv, int *child, int *fd)
         {"faults", 0, NULL, 'f'},    {"stress", 1, NULL, 's'},  {"calls", 1, NULL, 'c'},
         {"seed", 1, NULL, 'S'},      {"limit", 1, NULL, 'l'},   {"child", 1, NULL, 'C'},
         {"shared", 1, NULL, 'F'},    {"verbose", 0, NULL, 'v'}, {"hosts", 1, NULL, 'H'},
-        {"twice", 0, NULL, 'T'},     {NULL, 0, NULL, 0}};
+        {"twice", 0, NULL, 'T'},     {"fresh", 1, NULL, 'r'},   {NULL, 0, NULL, 0}};
     for (int c; (c = getopt_long(argc, argv, "v", longs, NULL)) != -1;) {
         long long number = optarg ? atoll(optarg) : 0;
         switch (c) {
@@ -311,6 +312,9 @@ static bool parse(int argc, char **argv, int *child, int *fd)
             break;
         case 's':
             options.stress_s = atof(optarg);
+            break;
+        case 'r':
+            options.fresh = (int)number;
             break;
         case 'c':
             options.calls = (uint64_t)number;

@@ -134,3 +134,49 @@ bool conform_chain(kit_team_t *t)
     }
     return true;
 }
+
+/* ---- memory that comes and goes ---- */
+
+#define ALLOCATIONS 24
+#define FRESH_BYTES ((size_t)256 << 10)
+
+/* Every other call is on memory that is new, at an address that others may have seen before; the rest on what was
+ * used some calls ago. */
+static bool fresh(kit_team_t *t, uint64_t *state, void *buffers[KIT_RANKS][ALLOCATIONS])
+{
+    int which = (int)(kit_random(state) % ALLOCATIONS);
+    bool new = kit_random(state) & 1, good = true;
+    case_t c = draw(t, state, FRESH_BYTES);
+    for (int i = 0; i < t->n; i++) {
+        kit_rank_t *r = &t->ranks[i];
+        if (new) {
+            kit_free(r, buffers[i][which]);
+            buffers[i][which] = NULL;
+        }
+        if (!buffers[i][which]) buffers[i][which] = kit_alloc(r, FRESH_BYTES);
+        r->buffer = buffers[i][which];
+        good = r->buffer && good;
+    }
+    return good && case_run(t, &c);
+}
+
+bool conform_fresh(kit_team_t *t)
+{
+    static void *all[KIT_RANKS][KIT_RANKS][ALLOCATIONS]; /* by the team's first rank */
+    void *(*buffers)[ALLOCATIONS] = all[t->ranks[0].rank];
+    char *was[KIT_RANKS];
+    size_t room = t->ranks[0].room;
+    uint64_t state = t->options->seed;
+    bool good = true;
+    for (int i = 0; i < t->n; i++) {
+        was[i] = t->ranks[i].buffer;
+        t->ranks[i].room = FRESH_BYTES;
+    }
+    for (int k = 0; k < t->options->fresh && good; k++) good = fresh(t, &state, buffers);
+    for (int i = 0; i < t->n; i++) {
+        for (int k = 0; k < ALLOCATIONS; k++) kit_free(&t->ranks[i], buffers[i][k]);
+        t->ranks[i].buffer = was[i];
+        t->ranks[i].room = room;
+    }
+    return good;
+}

@@ -9,7 +9,7 @@
 
 #include "exec/cuda/args.h"
 #include "exec/exec.h"
-#include "wire/cuda_ipc/cuda_ipc.h"
+#include "wire/cuda_ipc/exports.h"
 
 typedef enum {
     KOLO_CUDA_LL,
@@ -56,6 +56,7 @@ typedef struct kolo_cuda_state {
     const kolo_cuda_device_t *device;
     const kolo_cuda_kernels_t *kernels;
     kolo_regions_t regions;
+    kolo_exports_t *exports; /* to and from other processes; NULL: there are none */
     kolo_cuda_layout_t layout;
     kolo_cuda_mailbox_t *mailbox; /* pinned */
     struct kolo_cuda_watched {
@@ -64,6 +65,7 @@ typedef struct kolo_cuda_state {
     kolo_cu_stream_t last;      /* the stream of the last launch */
     bool launched, asked;       /* asked: for the end of all that was launched */
     kolo_cu_event_t order, end;
+    bool capturing; /* the stream of the long operation that is being queued */
     kolo_cuda_known_t known[KOLO_CUDA_KNOWN];
     uint32_t next_known;
     kolo_cuda_long_args_t args; /* what all calls have in common is filled in; short ones take args.c alone */
@@ -75,6 +77,8 @@ kolo_status_t kolo_cuda_choose(const kolo_cuda_state_t *s, const kolo_exec_call_
                                kolo_cuda_family_t *family, uint32_t *blocks);
 /* expose.c: the ranks of this process whose GPUs reach memory at `p`. `legacy`: as in kolo_cuda_reaches(). */
 uint64_t kolo_cuda_seen_here(const kolo_cuda_state_t *s, const void *p, bool legacy);
+/* Before a long operation on `stream`: what others have offered is mapped, `p` is offered to them. */
+void kolo_cuda_offer(kolo_cuda_state_t *s, const void *p, kolo_cu_stream_t stream);
 /* Memory of this rank as the GPU of rank `peer` sees it; 0: it does not. */
 uint64_t kolo_cuda_seen_by(const kolo_cuda_state_t *s, const void *p, int peer);
 /* The part of args that is of long collectives alone. */

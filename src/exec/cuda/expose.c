@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Which of this rank's buffers the GPUs of other ranks reach, and at which address: ranks of one process at the
- * same one. Long operations use that (direct.cuh); what is found here goes to the others with the kernel.
+ * same one, others where they have mapped it (wire/cuda_ipc/exports.h). Long operations use that (direct.cuh); what
+ * is found here goes to the others with the kernel.
  */
 #include "exec/cuda/cuda.h"
 
@@ -19,12 +20,41 @@ uint64_t kolo_cuda_seen_here(const kolo_cuda_state_t *s, const void *p, bool leg
     return seen;
 }
 
+/* What check_memory() in launch.c has just found. */
+static const kolo_cuda_known_t *find(const kolo_cuda_state_t *s, const void *p)
+{
+    for (int i = 0; i < KOLO_CUDA_KNOWN; i++)
+        if ((uintptr_t)p - s->known[i].base < s->known[i].bytes) return &s->known[i];
+    return NULL;
+}
+
+/* Is all complete that was queued? */
+static bool idle(kolo_cuda_state_t *s)
+{
+    if (s->launched && !s->asked) s->asked = s->api->event_record(s->end, s->last) == KOLO_CU_SUCCESS;
+    return !s->launched || (s->asked && s->api->event_query(s->end) == KOLO_CU_SUCCESS);
+}
+
+void kolo_cuda_offer(kolo_cuda_state_t *s, const void *p, kolo_cu_stream_t stream)
+{
+    const kolo_cuda_known_t *known = find(s, p);
+    int now = KOLO_CU_CAPTURE_NONE;
+    if (!s->exports || !known) return;
+    s->capturing = s->api->stream_capturing(stream, &now) || now != KOLO_CU_CAPTURE_NONE;
+    if (s->capturing) return; /* nothing but the operation itself is to happen now */
+    kolo_exports_look(s->exports);
+    if (!kolo_exports_offer(s->exports, known->base, known->id, false) && idle(s))
+        kolo_exports_offer(s->exports, known->base, known->id, true);
+}
+
 uint64_t kolo_cuda_seen_by(const kolo_cuda_state_t *s, const void *p, int peer)
 {
-    uintptr_t at = (uintptr_t)p;
-    for (int i = 0; i < KOLO_CUDA_KNOWN; i++)
-        if (at - s->known[i].base < s->known[i].bytes) return s->known[i].seen >> peer & 1 ? at : 0;
-    return 0;
+    const kolo_cuda_known_t *known = find(s, p);
+    if (!known) return 0;
+    if (known->seen >> peer & 1) return (uintptr_t)p;
+    if (!s->exports) return 0;
+    uint64_t at = kolo_exports_at(s->exports, known->id, peer, s->capturing);
+    return at ? at + ((uintptr_t)p - known->base) : 0;
 }
 
 static bool apart(uint64_t a, uint64_t b, uint64_t bytes)
@@ -37,6 +67,8 @@ void kolo_cuda_expose(kolo_cuda_state_t *s, const kolo_exec_call_t *call)
     kolo_cuda_long_args_t *a = &s->args;
     uint64_t n = (uint64_t)s->regions.nranks, whole = (n - 1) * a->c.part_bytes;
     uint64_t least = kolo_cuda_options.give_bytes ? (uint64_t)kolo_cuda_options.give_bytes : GIVE_LEAST;
+    if (call->src) kolo_cuda_offer(s, call->src, call->stream);
+    if (call->dst) kolo_cuda_offer(s, call->dst, call->stream);
     bool all = a->c.scale != KOLO_CUDA_SCALE_OWN; /* others must not see the input as it is */
     for (int r = 0; r < s->regions.nranks; r++) {
         a->src[r] = call->src ? kolo_cuda_seen_by(s, call->src, r) : 0;

@@ -36,6 +36,7 @@ static kolo_status_t make_mailbox(kolo_cuda_state_t *s)
 static kolo_status_t open_regions(kolo_cuda_state_t *s, kolo_wire_ctx_t *ctx)
 {
     KOLO_TRY(kolo_regions_open(ctx, s->device, region_bytes, s, &s->regions));
+    KOLO_TRY(kolo_exports_open(ctx, s->regions.nranks, &s->exports));
     s->args.c.layout = s->p2p.head.layout = s->layout;
     s->args.c.rank = s->p2p.head.rank = (uint32_t)s->regions.rank;
     for (int i = 0; i < s->regions.nranks; i++)
@@ -53,12 +54,19 @@ static kolo_status_t open_entered(kolo_cuda_state_t *s, kolo_wire_ctx_t *ctx)
     return r ? kolo_cuda_fail(r, s->device->ordinal, "make an event") : KOLO_OK;
 }
 
+static void close_regions(kolo_cuda_state_t *s)
+{
+    kolo_exports_close(s->exports);
+    s->exports = NULL;
+    kolo_regions_close(&s->regions);
+}
+
 static void suspend_state(void *state)
 {
     kolo_cuda_state_t *s = state;
     bool pushed;
     if (kolo_cuda_enter(s->device, &pushed) != KOLO_OK) return;
-    kolo_regions_close(&s->regions);
+    close_regions(s);
     kolo_cuda_leave(pushed);
 }
 
@@ -80,7 +88,7 @@ static void close_state(void *state)
     if (s->api && s->device && kolo_cuda_enter(s->device, &pushed) == KOLO_OK) {
         if (s->order) s->api->event_destroy(s->order);
         if (s->end) s->api->event_destroy(s->end);
-        kolo_regions_close(&s->regions);
+        close_regions(s);
         if (s->mailbox) s->api->host_free(s->mailbox);
         kolo_cuda_leave(pushed);
     }

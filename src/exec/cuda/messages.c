@@ -74,15 +74,17 @@ kolo_status_t kolo_cuda_messages(kolo_cuda_state_t *s, const kolo_exec_call_t *c
             a->word = calls[i].word;
         }
         uint32_t blocks = blocks_of(&s->layout, bytes);
+        bool into = !way && bytes > s->layout.message_lines_most; /* the sender may store to it directly */
+        if (into) kolo_cuda_offer(s, calls[i].dst, calls[i].stream);
         a->blocks = blocks > a->blocks ? blocks : a->blocks;
-        a->messages[count] = (kolo_cuda_message_t){
-            .address = (uint64_t)(uintptr_t)(way ? calls[i].src : calls[i].dst),
-            .bytes = bytes,
-            .there = way || bytes <= s->layout.message_lines_most ? 0 : kolo_cuda_seen_by(s, calls[i].dst, peer),
-            .peer = (uint32_t)peer,
-            .send = (uint32_t)way,
-            .type = (uint32_t)calls[i].reducer.type,
-            .next = -1};
+        a->messages[count] =
+            (kolo_cuda_message_t){.address = (uint64_t)(uintptr_t)(way ? calls[i].src : calls[i].dst),
+                                  .bytes = bytes,
+                                  .there = into ? kolo_cuda_seen_by(s, calls[i].dst, peer) : 0,
+                                  .peer = (uint32_t)peer,
+                                  .send = (uint32_t)way,
+                                  .type = (uint32_t)calls[i].reducer.type,
+                                  .next = -1};
         end_t *end = &ends[way][peer];
         if (end->chain < 0) {
             end->chain = (int)a->nchains++;

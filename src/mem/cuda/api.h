@@ -79,6 +79,12 @@ typedef struct {
     char bytes[16];
 } kolo_cu_uuid_t;
 
+/* A handle of memory from cuMemAlloc() for other processes. */
+typedef struct {
+    char bytes[64];
+} kolo_cu_ipc_t;
+enum { KOLO_CU_IPC_PEER_ACCESS = 1 };
+
 /* How a kernel is launched. */
 enum { KOLO_CU_LAUNCH_EARLY = 6 }; /* beside the end of the kernel before it, which the kernel itself waits for */
 typedef struct {
@@ -131,6 +137,9 @@ typedef struct kolo_cuda_api {
     kolo_cu_result_t (*mem_get_access)(unsigned long long *flags, const kolo_cu_location_t *who, kolo_cu_ptr_t p);
     kolo_cu_result_t (*mem_export)(void *handle, kolo_cu_mem_t mem, int type, unsigned long long flags);
     kolo_cu_result_t (*mem_import)(kolo_cu_mem_t *mem, void *handle, int type);
+    kolo_cu_result_t (*ipc_get)(kolo_cu_ipc_t *handle, kolo_cu_ptr_t p);
+    kolo_cu_result_t (*ipc_open)(kolo_cu_ptr_t *p, kolo_cu_ipc_t handle, unsigned flags);
+    kolo_cu_result_t (*ipc_close)(kolo_cu_ptr_t p);
     kolo_cu_result_t (*host_alloc)(void **p, size_t bytes, unsigned flags);
     kolo_cu_result_t (*host_free)(void *p);
     kolo_cu_result_t (*host_device_pointer)(kolo_cu_ptr_t *p, void *host, unsigned flags);

@@ -51,6 +51,9 @@ kolo_cu_result_t cuMemExportToShareableHandle(void *handle, kolo_cu_mem_t mem, i
 kolo_cu_result_t cuMemImportFromShareableHandle(kolo_cu_mem_t *mem, void *handle, int type);
 kolo_cu_result_t cuMemAlloc_v2(kolo_cu_ptr_t *p, size_t bytes);
 kolo_cu_result_t cuMemFree_v2(kolo_cu_ptr_t p);
+kolo_cu_result_t cuIpcGetMemHandle(kolo_cu_ipc_t *handle, kolo_cu_ptr_t p);
+kolo_cu_result_t cuIpcOpenMemHandle_v2(kolo_cu_ptr_t *p, kolo_cu_ipc_t handle, unsigned flags);
+kolo_cu_result_t cuIpcCloseMemHandle(kolo_cu_ptr_t p);
 kolo_cu_result_t cuMemHostAlloc(void **p, size_t bytes, unsigned flags);
 kolo_cu_result_t cuMemFreeHost(void *p);
 kolo_cu_result_t cuMemHostGetDevicePointer_v2(kolo_cu_ptr_t *p, void *host, unsigned flags);

@@ -2,8 +2,8 @@
  *
  * The fake driver's memory: physical allocations are memory files, so that a descriptor of one is a handle for
  * other processes; addresses are reserved, mapped and opened to devices one by one, as the driver demands. Plain
- * device memory is an anonymous mapping with a guard page behind it, and stays unreadable for a while after it was
- * freed.
+ * device memory has a guard page behind it, and stays unreadable for a while after it was freed; other processes
+ * may open it by a handle that names the process and its descriptor.
  */
 #include "fake.h"
 
@@ -19,6 +19,7 @@
 #define GRANULARITY ((size_t)2 << 20)
 #define PAGE        4096u
 #define FILE_NAME   "kolo-fake-gpu-"
+#define IPC_NAME    "kolo-fake-gpu-plain"
 #define GRAVES      256 /* freed ranges that are kept unreadable */
 
 typedef struct {
@@ -29,7 +30,7 @@ typedef struct {
     bool held;
 } physical_t;
 
-typedef enum { RESERVED, MAPPED, PLAIN, PINNED, REGISTERED } kind_t;
+typedef enum { RESERVED, MAPPED, PLAIN, PINNED, REGISTERED, OPENED } kind_t;
 typedef struct range {
     struct range *next;
     uint64_t id; /* no other had it before */
@@ -40,6 +41,7 @@ typedef struct range {
     physical_t *physical;
     uint32_t open_to; /* MAPPED: devices that have access */
     unsigned flags;
+    int fd; /* PLAIN: the memory, for other processes */
 } range_t;
 
 static range_t *ranges;
@@ -425,8 +427,12 @@ kolo_cu_result_t cuMemImportFromShareableHandle(kolo_cu_mem_t *mem, void *handle
 static kolo_cu_result_t map_new(kind_t kind, size_t bytes, int device, unsigned flags, uintptr_t *at)
 {
     size_t room = (bytes + PAGE - 1) / PAGE * PAGE;
+    int fd = kind == PLAIN ? memfd_create(IPC_NAME, MFD_CLOEXEC) : -1;
     char *p = mmap(NULL, room + PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (p == MAP_FAILED) return fake_wrong(FAKE_NO_MEMORY, "no %zu bytes: %s", bytes, strerror(errno));
+    if (p == MAP_FAILED || (kind == PLAIN && (fd < 0 || ftruncate(fd, (off_t)room) != 0)))
+        return fake_wrong(FAKE_NO_MEMORY, "no %zu bytes: %s", bytes, strerror(errno));
+    if (kind == PLAIN && mmap(p, room, PROT_NONE, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED)
+        fake_abort("cannot map plain memory: %s", strerror(errno));
     if (kind == PLAIN ? protect(p, room) : mprotect(p, room, PROT_READ | PROT_WRITE))
         fake_abort("cannot change the protection: %s", strerror(errno));
     pthread_mutex_lock(&fake_lock);
@@ -434,6 +440,7 @@ static kolo_cu_result_t map_new(kind_t kind, size_t bytes, int device, unsigned 
     r->room = room + PAGE;
     r->device = device;
     r->flags = flags;
+    r->fd = fd;
     pthread_mutex_unlock(&fake_lock);
     *at = (uintptr_t)p;
     return KOLO_CU_SUCCESS;
@@ -452,6 +459,7 @@ static bool unmap_old(kind_t kind, uintptr_t p)
         graves[grave].at = at;
         graves[grave].bytes = r->room;
         grave = (grave + 1) % GRAVES;
+        if (kind == PLAIN) close(r->fd);
         remove_locked(r);
     }
     pthread_mutex_unlock(&fake_lock);
@@ -460,7 +468,7 @@ static bool unmap_old(kind_t kind, uintptr_t p)
 
 kolo_cu_result_t cuMemAlloc_v2(kolo_cu_ptr_t *p, size_t bytes)
 {
-    uintptr_t at;
+    uintptr_t at = 0;
     FAKE_CONTEXT(ctx);
     if (!bytes) return fake_wrong(FAKE_INVALID_VALUE, "cuMemAlloc of nothing");
     kolo_cu_result_t r = map_new(PLAIN, bytes, ctx->device, 0, &at);
@@ -481,7 +489,7 @@ kolo_cu_result_t cuMemFree_v2(kolo_cu_ptr_t p)
 
 kolo_cu_result_t cuMemHostAlloc(void **p, size_t bytes, unsigned flags)
 {
-    uintptr_t at;
+    uintptr_t at = 0;
     FAKE_CONTEXT(ctx);
     (void)ctx;
     if (!bytes || flags > 7) return fake_wrong(FAKE_INVALID_VALUE, "cuMemHostAlloc(%zu, flags %u)", bytes, flags);
@@ -536,4 +544,53 @@ kolo_cu_result_t cuMemHostUnregister(void *p)
     if (r) remove_locked(r);
     pthread_mutex_unlock(&fake_lock);
     return r ? KOLO_CU_SUCCESS : fake_wrong(FAKE_NOT_REGISTERED, "cuMemHostUnregister: %p is not registered", p);
+}
+
+/* ---- exported: plain memory for other processes ---- */
+
+typedef struct {         /* in the 64 bytes of a handle */
+    int pid, fd, device; /* device: of the machine */
+    size_t bytes;
+} ticket_t;
+
+kolo_cu_result_t cuIpcGetMemHandle(kolo_cu_ipc_t *handle, kolo_cu_ptr_t p)
+{
+    ticket_t t = {0};
+    FAKE_READY();
+    pthread_mutex_lock(&fake_lock);
+    const range_t *r = exact_locked(PLAIN, (uintptr_t)p);
+    if (r) t = (ticket_t){getpid(), r->fd, fake_device_of_machine(r->device), r->bytes};
+    pthread_mutex_unlock(&fake_lock);
+    memcpy(handle, &t, sizeof t);
+    return t.pid ? KOLO_CU_SUCCESS : FAKE_INVALID_VALUE; /* asked of any memory: no reason for words */
+}
+
+kolo_cu_result_t cuIpcOpenMemHandle_v2(kolo_cu_ptr_t *p, kolo_cu_ipc_t handle, unsigned flags)
+{
+    char path[64], name[128] = "", *at = MAP_FAILED;
+    ticket_t t;
+    FAKE_READY();
+    memcpy(&t, &handle, sizeof t);
+    size_t room = (t.bytes + PAGE - 1) / PAGE * PAGE;
+    snprintf(path, sizeof path, "/proc/%d/fd/%d", t.pid, t.fd);
+    bool plain = readlink(path, name, sizeof name - 1) > 0 && strstr(name, IPC_NAME);
+    int fd = plain && t.pid != getpid() && flags == KOLO_CU_IPC_PEER_ACCESS ? open(path, O_RDWR | O_CLOEXEC) : -1;
+    if (fd >= 0) at = mmap(NULL, room, PROT_NONE, MAP_SHARED, fd, 0);
+    if (fd >= 0) close(fd);
+    if (at == MAP_FAILED || protect(at, room))
+        return fake_wrong(FAKE_INVALID_VALUE, "cuIpcOpenMemHandle: %s (flags %u)", path, flags);
+    pthread_mutex_lock(&fake_lock);
+    range_t *r = add_locked(OPENED, (uintptr_t)at, t.bytes);
+    r->room = room;
+    r->device = fake_device_here(t.device);
+    pthread_mutex_unlock(&fake_lock);
+    *p = (uintptr_t)at;
+    return KOLO_CU_SUCCESS;
+}
+
+/* Waits for all that runs on the device, as the real one was seen to do. */
+kolo_cu_result_t cuIpcCloseMemHandle(kolo_cu_ptr_t p)
+{
+    kolo_cu_result_t r = cuCtxSynchronize();
+    return r || unmap_old(OPENED, (uintptr_t)p) ? r : fake_wrong(FAKE_INVALID_VALUE, "cuIpcCloseMemHandle");
 }

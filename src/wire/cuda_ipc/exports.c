@@ -1,0 +1,222 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Boards of offered and of mapped allocations; see exports.h. The owner of a board alone writes it; others have it
+ * mapped to read. What cudaMalloc() gave goes by the driver's handles of 64 bytes. Other memory is refused by the
+ * driver when its handle is asked for, and is not asked for again.
+ */
+#include "wire/cuda_ipc/exports.h"
+#include "base/log.h"
+#include "wire/fdpass.h"
+#include "wire/mapped.h"
+#include "wire/memfd.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+typedef struct {
+    _Atomic uint64_t id; /* 0: nothing is offered here */
+    kolo_cu_ipc_t handle;
+} offer_t;
+typedef struct {
+    _Atomic uint64_t id; /* of the offer that this rank has looked at */
+    uint64_t address;    /* as this rank's GPU sees it; 0: it cannot be mapped */
+} mapped_t;
+typedef struct {
+    _Alignas(64) _Atomic uint32_t changes; /* of offers */
+    offer_t offers[KOLO_EXPORTS_PLACES];
+    mapped_t mapped[KOLO_EXPORTS_RANKS][KOLO_EXPORTS_PLACES]; /* by owner and place */
+} board_t;
+
+typedef struct {
+    const board_t *board; /* NULL: in this process */
+    uint32_t seen;        /* of its changes */
+    kolo_cu_ptr_t mapped[KOLO_EXPORTS_PLACES];
+} peer_t;
+
+struct kolo_exports {
+    int nranks, rank;
+    board_t *mine;
+    peer_t peers[KOLO_EXPORTS_RANKS];
+    uint64_t used[KOLO_EXPORTS_PLACES]; /* when each place was asked for last */
+    bool kept[KOLO_EXPORTS_PLACES];
+    uint64_t refused[KOLO_EXPORTS_PLACES]; /* allocations that the driver gives no handle for */
+    uint64_t clock;
+    uint32_t refusals;
+};
+
+/* Travels; fixed layout. */
+typedef struct {
+    uint8_t name[KOLO_FDPASS_NAME_BYTES];
+} board_card_t;
+
+/* ---- boards ---- */
+
+static kolo_status_t make_board(kolo_exports_t *e, kolo_wire_ctx_t *ctx, board_card_t *card)
+{
+    int fd = -1;
+    KOLO_TRY(kolo_mapped_random(card->name, sizeof card->name));
+    KOLO_TRY(kolo_memfd_make("kolo-gpu-exports", sizeof(board_t), &fd));
+    void *map = mmap(NULL, sizeof(board_t), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    kolo_status_t status;
+    if (map == MAP_FAILED) {
+        status = kolo_fail_errno(KOLO_ERR_NO_MEMORY, errno, "cannot map a board of offered GPU memory");
+    } else {
+        e->mine = map;
+        status = kolo_fdpass_offer(card->name, ctx->key, &fd, 1, 0);
+    }
+    close(fd);
+    return status;
+}
+
+static kolo_status_t map_board(kolo_exports_t *e, kolo_wire_ctx_t *ctx, int peer, const board_card_t *card)
+{
+    const kolo_peer_card_t *owner = &ctx->member->peers[peer];
+    int fd = -1;
+    KOLO_TRY(kolo_fdpass_fetch(ctx, owner, card->name, KOLO_FDPASS_MAY_COME, &fd, 1, NULL));
+    kolo_status_t status = kolo_memfd_check(fd, sizeof(board_t), owner);
+    if (status == KOLO_OK) {
+        void *map = mmap(NULL, sizeof(board_t), PROT_READ, MAP_SHARED, fd, 0);
+        if (map == MAP_FAILED)
+            status = kolo_fail_errno(KOLO_ERR_NO_MEMORY, errno, "cannot map the board of rank %d", peer);
+        else
+            e->peers[peer].board = map;
+    }
+    close(fd);
+    return status;
+}
+
+kolo_status_t kolo_exports_open(kolo_wire_ctx_t *ctx, int nranks, kolo_exports_t **exports)
+{
+    const kolo_peer_card_t *peers = ctx->member->peers;
+    int rank = kolo_oob_rank(ctx->oob);
+    board_card_t cards[KOLO_EXPORTS_RANKS] = {0};
+    bool others = false;
+    *exports = NULL;
+    for (int r = 0; r < nranks; r++) others = others || peers[r].process_hash != peers[rank].process_hash;
+    if (!others || nranks > KOLO_EXPORTS_RANKS) return KOLO_OK; /* all ranks see the same */
+    kolo_exports_t *e = calloc(1, sizeof *e);
+    if (!e) return kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for a board of offered GPU memory");
+    e->nranks = nranks;
+    e->rank = rank;
+    kolo_status_t status = make_board(e, ctx, &cards[rank]);
+    if (status == KOLO_OK) status = kolo_oob_all_gather(ctx->oob, cards, sizeof *cards);
+    for (int i = 1; i < nranks && status == KOLO_OK; i++) {
+        int p = (rank + i) % nranks;
+        if (peers[p].process_hash != peers[rank].process_hash) status = map_board(e, ctx, p, &cards[p]);
+    }
+    if (status == KOLO_OK) status = kolo_oob_barrier(ctx->oob); /* all have fetched */
+    kolo_fdpass_withdraw(cards[rank].name);
+    if (status == KOLO_OK)
+        *exports = e;
+    else
+        kolo_exports_close(e);
+    return status;
+}
+
+/* ---- what others offer ---- */
+
+static void unmap(kolo_cu_ptr_t *at)
+{
+    kolo_cu_result_t r = *at ? kolo_cuda_loaded()->ipc_close(*at) : KOLO_CU_SUCCESS;
+    if (r) kolo_info("wire", "memory of another process cannot be unmapped: CUDA error %d", (int)r);
+    *at = 0;
+}
+
+void kolo_exports_close(kolo_exports_t *e)
+{
+    if (!e) return;
+    for (int r = 0; r < e->nranks; r++) {
+        for (int i = 0; i < KOLO_EXPORTS_PLACES; i++) unmap(&e->peers[r].mapped[i]);
+        if (e->peers[r].board) munmap((void *)(uintptr_t)e->peers[r].board, sizeof(board_t)); /* NOLINT: to const */
+    }
+    if (e->mine) munmap(e->mine, sizeof(board_t));
+    free(e);
+}
+
+/* Another allocation than before lies in this place: its owner says that nobody uses the old one. */
+static void map_place(kolo_exports_t *e, int owner, int place)
+{
+    const offer_t *offer = &e->peers[owner].board->offers[place];
+    mapped_t *m = &e->mine->mapped[owner][place];
+    kolo_cu_ptr_t *at = &e->peers[owner].mapped[place];
+    uint64_t id = atomic_load_explicit(&offer->id, memory_order_acquire);
+    if (!id || id == atomic_load_explicit(&m->id, memory_order_relaxed)) return;
+    kolo_cu_ipc_t handle = offer->handle;
+    atomic_thread_fence(memory_order_acquire);
+    if (atomic_load_explicit(&offer->id, memory_order_relaxed) != id) return; /* it is being changed */
+    atomic_store_explicit(&m->id, 0, memory_order_release);
+    unmap(at);
+    kolo_cu_result_t r = kolo_cuda_loaded()->ipc_open(at, handle, KOLO_CU_IPC_PEER_ACCESS);
+    if (r) *at = 0;
+    kolo_info("wire", "rank %d: allocation %llu of rank %d: %s", e->rank, (unsigned long long)id, owner,
+              r ? "cannot be mapped" : "mapped");
+    m->address = *at;
+    atomic_store_explicit(&m->id, id, memory_order_release);
+}
+
+void kolo_exports_look(kolo_exports_t *e)
+{
+    for (int r = 0; r < e->nranks; r++) {
+        peer_t *p = &e->peers[r];
+        if (!p->board) continue;
+        uint32_t changes = atomic_load_explicit(&p->board->changes, memory_order_acquire);
+        if (changes == p->seen) continue;
+        p->seen = changes;
+        for (int i = 0; i < KOLO_EXPORTS_PLACES; i++) map_place(e, r, i);
+    }
+}
+
+/* ---- what this rank offers ---- */
+
+static int place_of(const kolo_exports_t *e, uint64_t id)
+{
+    for (int i = 0; i < KOLO_EXPORTS_PLACES; i++)
+        if (atomic_load_explicit(&e->mine->offers[i].id, memory_order_relaxed) == id) return i;
+    return -1;
+}
+
+/* An empty place, or the one that was asked for longest ago; -1: none. */
+static int find_place(const kolo_exports_t *e, bool idle)
+{
+    int oldest = -1, empty = place_of(e, 0);
+    for (int i = 0; i < KOLO_EXPORTS_PLACES && empty < 0 && idle; i++)
+        if (!e->kept[i] && (oldest < 0 || e->used[i] < e->used[oldest])) oldest = i;
+    return empty >= 0 ? empty : oldest;
+}
+
+bool kolo_exports_offer(kolo_exports_t *e, uintptr_t base, uint64_t id, bool idle)
+{
+    kolo_cu_ipc_t handle;
+    if (!id || place_of(e, id) >= 0) return true;
+    for (int i = 0; i < KOLO_EXPORTS_PLACES; i++)
+        if (e->refused[i] == id) return true;
+    int place = find_place(e, idle);
+    if (place < 0) return false;
+    if (kolo_cuda_loaded()->ipc_get(&handle, base) != KOLO_CU_SUCCESS) {
+        e->refused[e->refusals++ % KOLO_EXPORTS_PLACES] = id;
+        return true;
+    }
+    offer_t *offer = &e->mine->offers[place];
+    atomic_store_explicit(&offer->id, 0, memory_order_relaxed);
+    atomic_thread_fence(memory_order_release);
+    offer->handle = handle;
+    atomic_store_explicit(&offer->id, id, memory_order_release);
+    e->used[place] = ++e->clock;
+    atomic_fetch_add_explicit(&e->mine->changes, 1, memory_order_release);
+    return true;
+}
+
+uint64_t kolo_exports_at(kolo_exports_t *e, uint64_t id, int peer, bool keep)
+{
+    const board_t *theirs = e->peers[peer].board;
+    int place = id && theirs ? place_of(e, id) : -1;
+    if (place < 0) return 0;
+    const mapped_t *m = &theirs->mapped[e->rank][place];
+    if (atomic_load_explicit(&m->id, memory_order_acquire) != id) return 0;
+    e->used[place] = ++e->clock;
+    e->kept[place] = e->kept[place] || keep;
+    return m->address;
+}
