@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #define EVENTS 64
 #define STEP   64u /* messages begin at multiples of it */
@@ -73,7 +74,7 @@ void kolo_channel_close(kolo_channel_t *channel, kolo_status_t status, const cha
         channel->letters = letter->next;
         free(letter);
     }
-    free(channel->outbox);
+    if (channel->outbox) munmap(channel->outbox, KOLO_CHANNEL_MAILBOX);
     free(channel);
 }
 
@@ -100,10 +101,21 @@ static uint64_t place(uint64_t at, size_t length)
     return length <= left ? at : at + left;
 }
 
+/* Mapped by itself: most channels never touch more than its first page, and malloc may fill what it gives out. */
+static kolo_status_t make_outbox(kolo_channel_t *channel)
+{
+    void *p = mmap(NULL, KOLO_CHANNEL_MAILBOX, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+                   -1, 0);
+    if (p == MAP_FAILED)
+        return kolo_fail(KOLO_ERR_NO_MEMORY, "rendezvous: no memory for the messages to %s", peer_name(channel));
+    (void)madvise(p, KOLO_CHANNEL_MAILBOX, MADV_NOHUGEPAGE); /* neighbours would make up a huge page */
+    channel->outbox = p;
+    return KOLO_OK;
+}
+
 static kolo_status_t post(kolo_channel_t *channel, const uint8_t *bytes, size_t length)
 {
-    if (channel->outbox == NULL && (channel->outbox = malloc(KOLO_CHANNEL_MAILBOX)) == NULL)
-        return kolo_fail(KOLO_ERR_NO_MEMORY, "rendezvous: no memory for messages");
+    if (channel->outbox == NULL) KOLO_TRY(make_outbox(channel));
     uint64_t at = place(channel->write_at, length), offset = at % KOLO_CHANNEL_MAILBOX;
     memcpy(channel->outbox + offset, bytes, length);
     kolo_onesided_write_t write = {.data = channel->outbox + offset,

@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The order in which things happen, read from the log: a server is set up from the adapter to its channels, and a
+ * value in buffered mode takes its request, the growing of both buffers, the write, and the news that the buffers
+ * are idle, each message acknowledged before the next one of the same direction. Three threads write the log, so a
+ * list below has only lines of which each is the cause of the next, or is written by the same thread before it.
+ */
+#include "base/test.h"
+#include "rendezvous/channel.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define PS     "/job:ps/task:0"
+#define WORKER "/job:worker/task:0"
+
+static char log_name[64], cluster[200];
+
+static kolo_server_t start_server(const char *task)
+{
+    static const char secret[] = "a secret of this test alone";
+    kolo_server_config_t config = KOLO_SERVER_CONFIG_INITIALIZER;
+    kolo_server_t server;
+    config.cluster = cluster;
+    config.task = task;
+    config.protocol = "kolo+buffered";
+    config.secret = secret;
+    config.secret_bytes = sizeof secret;
+    if (kolo_server_create(&server, &config) != KOLO_OK) fail_msg("%s", kolo_error_text());
+    if (kolo_server_start(server) != KOLO_OK) fail_msg("%s", kolo_error_text());
+    return server;
+}
+
+static kolo_rendezvous_t open_step(kolo_server_t server)
+{
+    kolo_rendezvous_manager_t manager;
+    kolo_rendezvous_t step;
+    assert_int_equal(kolo_server_manager(server, &manager), KOLO_OK);
+    assert_int_equal(kolo_rendezvous_open(manager, 1, &step), KOLO_OK);
+    return step;
+}
+
+static void cross(kolo_rendezvous_t from, kolo_rendezvous_t to, const char *key, size_t bytes)
+{
+    kolo_value_t value = {.element = KOLO_UINT8, .ndims = 1, .dims = {(int64_t)bytes}, .bytes = bytes}, got;
+    value.data = value.arg = calloc(1, bytes);
+    value.release = free;
+    assert_int_equal(kolo_rendezvous_send(from, key, &value, NULL), KOLO_OK);
+    assert_int_equal(kolo_rendezvous_receive(to, key, NULL, 30000, &got), KOLO_OK);
+    assert_int_equal(got.bytes, bytes);
+    kolo_value_release(&got);
+}
+
+static char *read_log(void)
+{
+    static char text[1 << 20];
+    int fd = open(log_name, O_RDONLY | O_CLOEXEC);
+    assert_true(fd >= 0);
+    ssize_t n = read(fd, text, sizeof text - 1);
+    close(fd);
+    assert_true(n >= 0);
+    text[n] = '\0';
+    return text;
+}
+
+/* All words are there, each behind the one before it; returns the end of the last. */
+static const char *expect(const char *text, const char *const *words)
+{
+    for (; *words; words++) {
+        const char *found = strstr(text, *words);
+        if (found == NULL) fail_msg("\"%s\" is not there, or too early", *words);
+        text = found + strlen(*words);
+    }
+    return text;
+}
+
+static void set_up_and_transfer_come_in_order(void **state)
+{
+    static const char *const set_up[] = {"set-up: adapter of " PS, "set-up: thread of " PS,
+                                         "set-up: channel with " WORKER, "to " WORKER ": HELLO", NULL};
+    static const char *const first[] = {/* as who receives sees it, and the two ends in between */
+                                        "to " PS ": TENSOR_REQUEST",
+                                        "from " WORKER ": TENSOR_REQUEST",
+                                        "grows to",
+                                        "to " WORKER ": BUFFER_REQUEST",
+                                        "from " PS ": BUFFER_REQUEST",
+                                        "to " PS ": BUFFER_RESPONSE",
+                                        "from " WORKER ": BUFFER_RESPONSE",
+                                        "to " WORKER ": TENSOR_WRITE",
+                                        "from " PS ": TENSOR_WRITE",
+                                        "to " PS ": BUFFER_IDLE",
+                                        NULL};
+    static const char *const second[] = {/* the buffer is there, and large enough */
+                                         "to " PS ": TENSOR_REQUEST",   "from " WORKER ": TENSOR_REQUEST",
+                                         "to " WORKER ": TENSOR_WRITE", "from " PS ": TENSOR_WRITE",
+                                         "to " PS ": BUFFER_IDLE",      NULL};
+    /* Who sends knows that the other buffer is idle before it is asked again, and so before it writes again. */
+    static const char *const idle[] = {"from " WORKER ": BUFFER_IDLE", "from " WORKER ": TENSOR_REQUEST",
+                                       "to " WORKER ": TENSOR_WRITE", NULL};
+    /* The greeting is message 1. */
+    static const char *const acks[] = {"from " WORKER ": TENSOR_REQUEST",
+                                       "to " WORKER ": ACK 2",
+                                       "from " PS ": ACK 2",
+                                       "from " WORKER ": BUFFER_RESPONSE",
+                                       "to " WORKER ": ACK 3",
+                                       "from " PS ": ACK 3",
+                                       "from " WORKER ": BUFFER_IDLE",
+                                       NULL};
+    kolo_tensor_key_t key = {
+        .src_device = PS "/device:cpu:0", .dst_device = WORKER "/device:cpu:0", .edge_name = "w"};
+    char text[KOLO_TENSOR_KEY_MAX + 1];
+    (void)state;
+    kolo_server_t ps = start_server(PS), worker = start_server(WORKER);
+    kolo_rendezvous_t at_ps = open_step(ps), at_worker = open_step(worker);
+    assert_int_equal(kolo_server_incarnation(worker, PS, 20000, &key.src_incarnation), KOLO_OK);
+    assert_int_equal(kolo_tensor_key_make(&key, text, sizeof text), KOLO_OK);
+    cross(at_ps, at_worker, text, 5000);
+    cross(at_ps, at_worker, text, 4000);
+    kolo_rendezvous_close(at_ps);
+    kolo_rendezvous_close(at_worker);
+    kolo_server_destroy(worker);
+    kolo_server_destroy(ps);
+    const char *log = read_log();
+    (void)expect(log, set_up);
+    (void)expect(log, acks);
+    const char *rest = expect(log, first), *growth = strstr(rest, "grows to");
+    (void)expect(rest, second);
+    (void)expect(rest, idle);
+    assert_null(growth);
+    unlink(log_name);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(set_up_and_transfer_come_in_order)};
+    int pid = (int)getpid();
+    snprintf(log_name, sizeof log_name, "/tmp/kolo-order-%d.log", pid);
+    snprintf(cluster, sizeof cluster, "ps=127.%d.%d.1:7314;worker=127.%d.%d.2:7314", 1 + pid % 200, pid / 200 % 250,
+             1 + pid % 200, pid / 200 % 250);
+    setenv("KOLO_LOG", "trace", 1);
+    setenv("KOLO_LOG_FILE", log_name, 1);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
