@@ -7,8 +7,13 @@
  * its message has been seen and its tail checked. At the writer a slot is free again, and counts as drained, when
  * its message is done.
  *
- * Beside it there is one authenticated socket, dialled by the writer once its end is up. It carries nothing but the
- * farewell of each side: so an end in good order is told from a death, which network cards do not tell.
+ * A connection has one or several rails: pairs of ends, on several cards or several of one card. Each offer says
+ * for which slot it is, so the reader alone decides which rail carries what. A rail that fails is left out; what it
+ * had not brought is offered again on the others, and it is made anew when its port works again (rail.c).
+ *
+ * Beside it there is one authenticated socket, dialled by the writer once its ends are up. It carries notes: the
+ * farewell of each side, so that an end in good order is told from a death, which network cards do not tell, and
+ * what both sides have to agree on when a rail is lost or comes back.
  */
 #ifndef KOLO_WIRE_NET_CONN_H
 #define KOLO_WIRE_NET_CONN_H
@@ -22,10 +27,12 @@ extern const kolo_wire_ops_t kolo_wire_net;
 #define KOLO_NET_TAIL_BYTES 32u
 #define KOLO_NET_SLOT_EXTRA 64u /* room for the tail behind each payload */
 #define KOLO_NET_MAX_DEPTH  4096u
-#define KOLO_NET_FAREWELL   16u
+#define KOLO_NET_MAX_RAILS  4u
 #define KOLO_NET_DONE_BATCH 16
 
 #define KOLO_NET_PLACED (1u << 31) /* of a tail's flags: the payload is where the reader wanted it */
+
+#define KOLO_NET_PASSED (1u << 30) /* there is no payload: the offer is given back */
 
 typedef struct { /* what follows the payload */
     uint32_t bytes, flags;
@@ -47,13 +54,32 @@ kolo_status_t kolo_net_tail_decode_placed(const uint8_t *message, uint32_t messa
                                           uint32_t bytes, kolo_net_tail_t *out);
 /* Does a message of that length begin and end with its tail, and say that its payload was placed? */
 bool kolo_net_tail_is_placed(const uint8_t *message, uint32_t message_bytes);
-void kolo_net_farewell_encode(uint64_t last, uint8_t out[KOLO_NET_FAREWELL]);
-bool kolo_net_farewell_decode(const uint8_t in[KOLO_NET_FAREWELL], uint64_t *last);
+typedef enum {
+    KOLO_NET_BYE,  /* value: number after the last slot */
+    KOLO_NET_LOST, /* the rail is; from the reader, value: all slots below have come */
+    KOLO_NET_SAW,  /* reader: slot `value`, too, has come; before LOST */
+    KOLO_NET_OPEN, /* reader: the rail again, its hello */
+    KOLO_NET_YES,  /* writer: to OPEN, its hello */
+    KOLO_NET_NO,   /* writer: to OPEN, not now */
+    KOLO_NET_NOTES
+} kolo_net_note_kind_t;
+typedef struct { /* what the socket carries */
+    kolo_net_note_kind_t kind;
+    uint32_t rail;
+    uint64_t value;
+    kolo_net_hello_t hello;
+} kolo_net_note_t;
+#define KOLO_NET_NOTE_BYTES (16u + KOLO_NET_HELLO_BYTES)
+/* Is it a message that gives the offer of `slot` back? */
+bool kolo_net_tail_is_passed(const uint8_t *message, uint32_t message_bytes, uint64_t slot);
+void kolo_net_note_encode(const kolo_net_note_t *note, uint8_t out[KOLO_NET_NOTE_BYTES]);
+bool kolo_net_note_decode(const uint8_t in[KOLO_NET_NOTE_BYTES], kolo_net_note_t *note);
 typedef struct {
     uint32_t provider, depth, slot_bytes;
     bool invites;   /* the reader sends invitations: the writer may wait for them */
     uint64_t nonce; /* of the writer: tag of its socket */
-    kolo_net_hello_t hello;
+    uint32_t nrails;
+    kolo_net_hello_t hellos[KOLO_NET_MAX_RAILS];
 } kolo_net_card_t;
 void kolo_net_card_encode(const kolo_net_card_t *card, kolo_wire_card_t *out);
 /* KOLO_ERR_PROTOCOL for what is no card of this provider for this connection. */
@@ -80,8 +106,33 @@ typedef struct { /* payload of a slot in the caller's memory */
     uint32_t bytes;
     bool came; /* reader: it is there, but the slot is not shown yet */
     kolo_mem_range_t *range;
-    kolo_net_region_t *region;
 } kolo_net_place_t;
+
+typedef enum {
+    KOLO_NET_RAIL_UNUSED, /* the peer has fewer */
+    KOLO_NET_RAIL_UP,
+    KOLO_NET_RAIL_LOST, /* writer: the reader has not yet said what had come by it */
+    KOLO_NET_RAIL_GONE, /* may be made anew */
+    KOLO_NET_RAIL_ASKED /* reader: the writer is asked to make it anew */
+} kolo_net_rail_state_t;
+
+typedef struct {
+    kolo_net_rail_state_t state;
+    int device;
+    kolo_net_open_t *open;
+    kolo_net_end_t *end;
+    kolo_net_region_t *region; /* the slots, for this device */
+    uint64_t requests, done;   /* of this end */
+    uint64_t *slots;           /* slot of request r at r & mask */
+    bool *passed;              /* writer: the request only gave its offer back */
+    uint64_t again_ns;         /* not made anew before */
+    kolo_net_counts_t before;  /* of ends that it had */
+} kolo_net_rail_t;
+
+enum { /* where a slot stands; else number of its rail plus one: offered there, or sent there */
+       KOLO_NET_SLOT_IDLE = 0,
+       KOLO_NET_SLOT_DONE = 255
+};
 
 struct kolo_net_conn {
     kolo_net_state_t *state;
@@ -89,17 +140,19 @@ struct kolo_net_conn {
     kolo_net_conn_t *prev, *next;
     kolo_tx_t *tx; /* one of the two */
     kolo_rx_t *rx;
-    int peer, device;
+    int peer;
     bool up; /* may carry slots */
-    kolo_net_open_t *open;
-    kolo_net_end_t *end;
-    kolo_net_region_t *region;
+    kolo_net_rail_t rails[KOLO_NET_MAX_RAILS];
+    uint32_t nrails, turns;
+    uint8_t *states;    /* by slot & mask */
+    uint64_t *requests; /* reader: of the slot on its rail */
+    bool reordered;     /* a rail was lost: on the others offers may be out of the order of slots */
     char *slots;
     size_t slots_bytes;
     kolo_head_line_t *head;
     kolo_bell_t bell; /* of nobody */
     uint64_t nonce;
-    uint64_t handed;              /* slots below: given to the provider, as message (writer) or as offer (reader) */
+    uint64_t handed;              /* writer: slots sent so far; reader: slots below are offered */
     uint64_t arrived;             /* reader: slots below have come */
     uint64_t shown;               /* reader: slots below are published */
     uint64_t freed;               /* writer: slots below are done */
@@ -108,8 +161,8 @@ struct kolo_net_conn {
     kolo_net_place_t *places;     /* by slot & mask; NULL: the provider has no such thing */
     uint64_t bytes, placed_bytes; /* payloads so far; those that were not in slots of this end */
     kolo_socket_t socket;         /* its descriptor -1: none yet */
-    uint8_t farewell[KOLO_NET_FAREWELL];
-    uint32_t farewell_bytes;
+    uint8_t inbox[KOLO_NET_NOTE_BYTES];
+    uint32_t inbox_bytes;
     bool bye, ended;      /* the peer's farewell; the end of its stream */
     uint64_t last;        /* number after the last slot, as the farewell tells */
     kolo_status_t status; /* first failure; its text in `error` */
@@ -117,6 +170,11 @@ struct kolo_net_conn {
     bool closed;          /* here */
     char error[512];
 };
+
+typedef struct {
+    int64_t nics, queue_pairs;
+} kolo_net_options_t;
+extern kolo_net_options_t kolo_net_options;
 
 /* ---- state.c: the devices and connections of a context ---- */
 kolo_status_t kolo_net_state_join(kolo_wire_ctx_t *ctx, kolo_net_conn_t *conn);
@@ -128,17 +186,38 @@ bool kolo_net_rx_can_connect(kolo_wire_ctx_t *ctx, const kolo_rx_t *rx, const ko
 void kolo_net_conn_close(kolo_net_conn_t *conn);
 /* Reads what the socket has brought; fails the connection when the peer has gone and all it sent has come. */
 void kolo_net_conn_listen(kolo_net_conn_t *conn);
+/* ---- rail.c ---- */
+kolo_status_t kolo_net_rail_make(kolo_net_conn_t *conn, uint32_t index, kolo_net_hello_t *hello);
+void kolo_net_rail_free(kolo_net_conn_t *conn, kolo_net_rail_t *rail);
+/* Its calls have failed with `status` and the error text of this thread: goes on without it if there is another. */
+kolo_status_t kolo_net_rail_lost(kolo_net_conn_t *conn, uint32_t index, kolo_status_t status);
+void kolo_net_take_note(kolo_net_conn_t *conn, const kolo_net_note_t *note);
+/* Tries to make rails anew, now and then. */
+void kolo_net_rails_look(kolo_net_conn_t *conn);
+bool kolo_net_send_note(kolo_net_conn_t *conn, const kolo_net_note_t *note);
+/* The rail that slot `slot` is to be offered on. */
+uint32_t kolo_net_rail_for(const kolo_net_conn_t *conn, uint64_t slot);
 /* ---- place.c: payloads in the caller's memory ---- */
 kolo_status_t kolo_net_tx_post_from(kolo_tx_t *tx, const void *data, uint32_t bytes, uint64_t signature,
                                     uint64_t operation);
 void kolo_net_rx_expect(kolo_rx_t *rx, uint32_t ahead, void *data, uint32_t bytes);
 void kolo_net_rx_unexpect(kolo_rx_t *rx);
 void kolo_net_place_clear(kolo_net_place_t *place);
-/* Sends slot conn->handed, whose payload is at `place`, once the reader has invited it. */
-kolo_status_t kolo_net_send_placed(kolo_net_conn_t *conn, const kolo_net_place_t *place, kolo_net_tail_t *tail);
+/* Sends a slot whose payload is at `place` by the rail, once the reader has invited it. */
+kolo_status_t kolo_net_send_placed(kolo_net_conn_t *conn, kolo_net_rail_t *rail, uint64_t slot,
+                                   kolo_net_place_t *place, kolo_net_tail_t *tail);
+/* Tells the writer where the payload of an offered slot goes. */
+kolo_status_t kolo_net_invite(kolo_net_conn_t *conn, uint64_t slot);
 /* ---- progress.c ---- */
 kolo_status_t kolo_net_conn_fail(kolo_net_conn_t *conn, kolo_status_t status, const char *fmt, ...)
     KOLO_PRINTF(3, 4);
+/* Offers a slot on rail `index`. */
+kolo_status_t kolo_net_offer(kolo_net_conn_t *conn, uint32_t index, uint64_t slot);
+/* The same on one that is up, with its invitation, if it has one. */
+kolo_status_t kolo_net_offer_again(kolo_net_conn_t *conn, uint64_t slot);
+/* Reader: takes what the rail has brought. Writer: what it is done with. */
+kolo_status_t kolo_net_harvest(kolo_net_conn_t *conn, uint32_t index, bool *any);
+void kolo_net_free_slots(kolo_net_conn_t *conn);
 kolo_status_t kolo_net_pump(void *state);
 /* Moves what can be moved on one connection and looks after its peer. */
 kolo_status_t kolo_net_conn_check(kolo_net_conn_t *conn);

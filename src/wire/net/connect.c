@@ -31,7 +31,11 @@ kolo_status_t kolo_net_tx_connect(kolo_wire_ctx_t *ctx, kolo_tx_t *tx, const kol
     KOLO_FAIL_POINT_TRY("wire.net.connect");
     KOLO_TRY(read_card(conn, &reader_cards[0], &card));
     conn->invites = card.invites;
-    KOLO_TRY(conn->ops->connect(conn->end, &card.hello));
+    conn->nrails = KOLO_MIN(conn->nrails, card.nrails);
+    for (uint32_t i = 0; i < conn->nrails; i++) {
+        KOLO_TRY(conn->ops->connect(conn->rails[i].end, &card.hellos[i]));
+        conn->rails[i].state = KOLO_NET_RAIL_UP;
+    }
     KOLO_TRY(kolo_oob_dial(ctx->oob, conn->peer, conn->nonce, ctx->deadline_ns, &conn->socket));
     return watch(conn, ctx);
 }
@@ -43,7 +47,11 @@ kolo_status_t kolo_net_rx_connect(kolo_wire_ctx_t *ctx, kolo_rx_t *rx, const kol
     KOLO_FAIL_POINT_TRY("wire.net.accept");
     KOLO_TRY(read_card(conn, writer_card, &card));
     KOLO_TRY(kolo_oob_accept(ctx->oob, conn->peer, card.nonce, ctx->deadline_ns, &conn->socket));
-    KOLO_TRY(conn->ops->accept(conn->end, &card.hello));
+    conn->nrails = KOLO_MIN(conn->nrails, card.nrails);
+    for (uint32_t i = 0; i < conn->nrails; i++) {
+        KOLO_TRY(conn->ops->accept(conn->rails[i].end, &card.hellos[i]));
+        conn->rails[i].state = KOLO_NET_RAIL_UP;
+    }
     KOLO_TRY(watch(conn, ctx));
     return kolo_net_conn_check(conn); /* the first offers */
 }
@@ -59,43 +67,49 @@ bool kolo_net_rx_can_connect(kolo_wire_ctx_t *ctx, const kolo_rx_t *rx, const ko
 
 void kolo_net_conn_close(kolo_net_conn_t *conn)
 {
-    uint8_t bytes[KOLO_NET_FAREWELL];
     if (conn->closed) return;
     conn->closed = true;
     if (conn->socket.fd < 0) return;
     KOLO_FAIL_POINT("wire.net.farewell");
     uint64_t done = conn->tx ? kolo_tx_consumed(conn->tx) : 0;
     if (conn->status == KOLO_OK && (!conn->tx || done == conn->tx->next)) {
-        kolo_net_farewell_encode(done, bytes);
-        ssize_t n = kolo_socket_send_bytes(&conn->socket, bytes, sizeof bytes);
-        (void)n; /* an empty socket takes 16 bytes; a dead one does not matter */
+        const kolo_net_note_t bye = {.kind = KOLO_NET_BYE, .value = done};
+        (void)kolo_net_send_note(conn, &bye); /* an empty socket takes it; a dead one does not matter */
     }
     shutdown(conn->socket.fd, SHUT_WR);
 }
 
-static void read_farewell(kolo_net_conn_t *conn)
+static void take_note(kolo_net_conn_t *conn)
 {
-    while (!conn->ended) {
-        uint8_t more;
-        bool room = conn->farewell_bytes < KOLO_NET_FAREWELL;
-        ssize_t n = kolo_socket_recv_bytes(&conn->socket, room ? conn->farewell + conn->farewell_bytes : &more,
-                                           room ? KOLO_NET_FAREWELL - conn->farewell_bytes : 1);
-        if (n > 0 && !room) {
-            kolo_net_conn_fail(conn, KOLO_ERR_PROTOCOL, "the socket beside it brings more than a farewell");
-            return;
-        }
-        if (n > 0) conn->farewell_bytes += (uint32_t)n;
+    kolo_net_note_t note;
+    conn->inbox_bytes = 0;
+    if (conn->bye || !kolo_net_note_decode(conn->inbox, &note)) {
+        kolo_net_conn_fail(conn, KOLO_ERR_PROTOCOL, "the socket beside it brings what is no note");
+    } else if (note.kind == KOLO_NET_BYE) {
+        conn->bye = true;
+        conn->last = note.value;
+    } else {
+        kolo_net_take_note(conn, &note);
+    }
+}
+
+static void read_notes(kolo_net_conn_t *conn)
+{
+    while (!conn->ended && conn->status == KOLO_OK) {
+        ssize_t n = kolo_socket_recv_bytes(&conn->socket, conn->inbox + conn->inbox_bytes,
+                                           KOLO_NET_NOTE_BYTES - conn->inbox_bytes);
+        if (n > 0) conn->inbox_bytes += (uint32_t)n;
+        if (conn->inbox_bytes == KOLO_NET_NOTE_BYTES) take_note(conn);
         if (n < 0 && errno == EINTR) continue;
         if (n < 0 && errno == EAGAIN) return;
         conn->ended = n <= 0;
     }
-    conn->bye = conn->farewell_bytes == KOLO_NET_FAREWELL && kolo_net_farewell_decode(conn->farewell, &conn->last);
 }
 
 void kolo_net_conn_listen(kolo_net_conn_t *conn)
 {
     if (conn->socket.fd < 0 || conn->status != KOLO_OK) return;
-    if (!conn->ended) read_farewell(conn);
+    if (!conn->ended) read_notes(conn);
     if (!conn->ended || conn->status != KOLO_OK) return;
     if (conn->bye && conn->rx && conn->arrived != conn->last) return; /* it is on its way */
     conn->orderly = conn->bye;

@@ -7,10 +7,10 @@
 #include <endian.h>
 #include <string.h>
 
-#define CARD_MAGIC     0x54454e31u /* "1NET" */
-#define CARD_VERSION   2u
-#define FLAG_INVITES   1u
-#define FAREWELL_MAGIC 0x455942u /* "BYE" */
+#define CARD_MAGIC   0x54454e31u /* "1NET" */
+#define CARD_VERSION 3u
+#define FLAG_INVITES 1u
+#define NOTE_MAGIC   0x45544f00u /* "OTE" and the kind */
 
 _Static_assert(sizeof(kolo_net_tail_t) == KOLO_NET_TAIL_BYTES, "a tail travels");
 
@@ -59,6 +59,13 @@ bool kolo_net_tail_is_placed(const uint8_t *message, uint32_t message_bytes)
     return message_bytes == KOLO_NET_TAIL_BYTES && (last_tail(message, message_bytes).flags & KOLO_NET_PLACED);
 }
 
+bool kolo_net_tail_is_passed(const uint8_t *message, uint32_t message_bytes, uint64_t slot)
+{
+    if (message_bytes != KOLO_NET_TAIL_BYTES) return false;
+    kolo_net_tail_t t = last_tail(message, message_bytes);
+    return t.flags == KOLO_NET_PASSED && t.slot == slot && t.bytes == 0;
+}
+
 kolo_status_t kolo_net_tail_decode_placed(const uint8_t *message, uint32_t message_bytes, uint64_t slot,
                                           uint32_t bytes, kolo_net_tail_t *out)
 {
@@ -72,24 +79,37 @@ kolo_status_t kolo_net_tail_decode_placed(const uint8_t *message, uint32_t messa
     return KOLO_OK;
 }
 
-void kolo_net_farewell_encode(uint64_t last, uint8_t out[KOLO_NET_FAREWELL])
+void kolo_net_note_encode(const kolo_net_note_t *note, uint8_t out[KOLO_NET_NOTE_BYTES])
 {
-    uint64_t words[2] = {htole64(FAREWELL_MAGIC), htole64(last)};
-    memcpy(out, words, sizeof words);
+    uint32_t kind = htole32(NOTE_MAGIC + (uint32_t)note->kind), rail = htole32(note->rail);
+    uint64_t value = htole64(note->value);
+    memset(out, 0, KOLO_NET_NOTE_BYTES);
+    memcpy(out, &kind, 4);
+    memcpy(out + 4, &rail, 4);
+    memcpy(out + 8, &value, 8);
+    memcpy(out + 16, &note->hello, sizeof note->hello);
 }
 
-bool kolo_net_farewell_decode(const uint8_t in[KOLO_NET_FAREWELL], uint64_t *last)
+bool kolo_net_note_decode(const uint8_t in[KOLO_NET_NOTE_BYTES], kolo_net_note_t *note)
 {
-    uint64_t words[2];
-    memcpy(words, in, sizeof words);
-    *last = le64toh(words[1]);
-    return le64toh(words[0]) == FAREWELL_MAGIC;
+    uint32_t kind, rail;
+    uint64_t value;
+    memcpy(&kind, in, 4);
+    memcpy(&rail, in + 4, 4);
+    memcpy(&value, in + 8, 8);
+    kind = le32toh(kind) - NOTE_MAGIC;
+    note->kind = (kolo_net_note_kind_t)kind;
+    note->rail = le32toh(rail);
+    note->value = le64toh(value);
+    memcpy(&note->hello, in + 16, sizeof note->hello);
+    return kind < KOLO_NET_NOTES && note->rail < KOLO_NET_MAX_RAILS;
 }
 
 typedef struct {
     uint32_t magic, version, provider, depth, slot_bytes, flags;
     uint64_t nonce;
-    kolo_net_hello_t hello;
+    uint32_t nrails, reserved;
+    kolo_net_hello_t hellos[KOLO_NET_MAX_RAILS];
 } layout_t;
 _Static_assert(sizeof(layout_t) <= KOLO_WIRE_CARD_BYTES, "a card of the net wire fits");
 
@@ -102,7 +122,8 @@ void kolo_net_card_encode(const kolo_net_card_t *card, kolo_wire_card_t *out)
                   .slot_bytes = htole32(card->slot_bytes),
                   .flags = htole32(card->invites ? FLAG_INVITES : 0),
                   .nonce = htole64(card->nonce),
-                  .hello = card->hello};
+                  .nrails = htole32(card->nrails)};
+    memcpy(l.hellos, card->hellos, sizeof l.hellos);
     memset(out, 0, sizeof *out);
     kolo_wire_card_put(out, &l, sizeof l);
 }
@@ -119,7 +140,10 @@ kolo_status_t kolo_net_card_decode(const kolo_wire_card_t *in, const kolo_net_ca
                              .slot_bytes = le32toh(l.slot_bytes),
                              .invites = le32toh(l.flags) & FLAG_INVITES,
                              .nonce = le64toh(l.nonce),
-                             .hello = l.hello};
+                             .nrails = le32toh(l.nrails)};
+    memcpy(out->hellos, l.hellos, sizeof l.hellos);
+    if (out->nrails < 1 || out->nrails > KOLO_NET_MAX_RAILS || l.reserved != 0)
+        return kolo_fail(KOLO_ERR_PROTOCOL, "net: the set-up card from rank %d has %u rails", peer, out->nrails);
     if (out->provider != expected->provider)
         return kolo_fail(KOLO_ERR_MISMATCH, "net: rank %d uses provider number %u, this rank %u", peer,
                          out->provider, expected->provider);

@@ -23,6 +23,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     memcpy(wire.bytes, data, size < sizeof wire.bytes ? size : sizeof wire.bytes);
     wire.length = again.length;
     if (kolo_net_card_decode(&wire, &expected, 1, &card) == KOLO_OK) {
+        need(card.nrails >= 1 && card.nrails <= KOLO_NET_MAX_RAILS);
         need(card.provider == 1 && card.depth == 4 && card.slot_bytes == SLOT);
         kolo_net_card_encode(&card, &again);
         need(kolo_net_card_decode(&again, &expected, 1, &card) == KOLO_OK);
@@ -40,9 +41,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         kolo_net_tail_decode_placed(message, (uint32_t)size, slot, place, &tail) == KOLO_OK)
         need(tail.bytes == place && place > 0 && tail.slot == slot);
     free(message);
-    uint8_t farewell[KOLO_NET_FAREWELL] = {0};
-    uint64_t last;
-    memcpy(farewell, data, size < sizeof farewell ? size : sizeof farewell);
-    (void)kolo_net_farewell_decode(farewell, &last);
+    uint8_t bytes[KOLO_NET_NOTE_BYTES] = {0};
+    kolo_net_note_t note;
+    memcpy(bytes, data, size < sizeof bytes ? size : sizeof bytes);
+    if (kolo_net_note_decode(bytes, &note)) need(note.rail < KOLO_NET_MAX_RAILS && note.kind < KOLO_NET_NOTES);
     return 0;
 }

@@ -58,36 +58,56 @@ static void a_tail_without_its_payload_must_be_for_the_place(void **state)
     assert_int_equal(kolo_net_tail_decode_placed(message, sizeof message, 5, 4097, &got), KOLO_ERR_PROTOCOL);
     assert_int_equal(kolo_net_tail_decode_placed(message, sizeof message, 5, 0, &got), KOLO_ERR_PROTOCOL);
     assert_int_equal(kolo_net_tail_decode(message, sizeof message, 5, 8192, &got), KOLO_ERR_PROTOCOL);
+    tail.flags = KOLO_NET_PASSED;
+    tail.bytes = 0;
+    kolo_net_tail_encode(&tail, message);
+    assert_true(kolo_net_tail_is_passed(message, sizeof message, 5));
+    assert_false(kolo_net_tail_is_passed(message, sizeof message, 6));
     tail.flags = 0;
     kolo_net_tail_encode(&tail, message);
+    assert_false(kolo_net_tail_is_passed(message, sizeof message, 5));
     assert_false(kolo_net_tail_is_placed(message, sizeof message));
 }
 
-static void a_farewell_is_told_from_noise(void **state)
+static void a_note_is_told_from_noise(void **state)
 {
     (void)state;
-    uint8_t bytes[KOLO_NET_FAREWELL];
-    uint64_t last = 0;
-    kolo_net_farewell_encode(UINT64_MAX - 3, bytes);
-    assert_true(kolo_net_farewell_decode(bytes, &last));
-    assert_true(last == UINT64_MAX - 3);
-    for (int i = 0; i < 8; i++) {
-        bytes[i] ^= 1;
-        assert_false(kolo_net_farewell_decode(bytes, &last));
-        bytes[i] ^= 1;
+    uint8_t bytes[KOLO_NET_NOTE_BYTES];
+    for (int kind = 0; kind < KOLO_NET_NOTES; kind++) {
+        kolo_net_note_t note = {.kind = (kolo_net_note_kind_t)kind, .rail = 3, .value = UINT64_MAX - 3}, got;
+        memset(&note.hello, kind, sizeof note.hello);
+        kolo_net_note_encode(&note, bytes);
+        assert_true(kolo_net_note_decode(bytes, &got));
+        assert_memory_equal(&note, &got, sizeof got);
+        for (int i = 1; i < 8; i++) { /* kinds, but for their lowest byte, and rails */
+            bytes[i] ^= 0x84;
+            assert_false(kolo_net_note_decode(bytes, &got));
+            bytes[i] ^= 0x84;
+        }
+        bytes[0] = (uint8_t)KOLO_NET_NOTES;
+        assert_false(kolo_net_note_decode(bytes, &got));
     }
 }
 
 static void a_card_of_another_connection_is_refused(void **state)
 {
     (void)state;
-    kolo_net_card_t card = {.provider = 1, .depth = 8, .slot_bytes = 4096, .nonce = 0xfeedull}, got;
+    kolo_net_card_t card = {.provider = 1, .depth = 8, .slot_bytes = 4096, .nonce = 0xfeedull, .nrails = 2}, got;
     kolo_wire_card_t wire;
-    memset(&card.hello, 0x5a, sizeof card.hello);
+    memset(card.hellos, 0x5a, sizeof card.hellos);
     kolo_net_card_encode(&card, &wire);
     assert_int_equal(kolo_net_card_decode(&wire, &card, 3, &got), KOLO_OK);
     assert_true(got.nonce == card.nonce);
-    assert_memory_equal(&got.hello, &card.hello, sizeof got.hello);
+    assert_memory_equal(got.hellos, card.hellos, sizeof got.hellos);
+    assert_int_equal(got.nrails, 2);
+    for (uint32_t n = 0; n <= KOLO_NET_MAX_RAILS + 1; n++) {
+        kolo_net_card_t many = card;
+        many.nrails = n;
+        kolo_net_card_encode(&many, &wire);
+        assert_int_equal(kolo_net_card_decode(&wire, &card, 3, &got),
+                         n >= 1 && n <= KOLO_NET_MAX_RAILS ? KOLO_OK : KOLO_ERR_PROTOCOL);
+    }
+    kolo_net_card_encode(&card, &wire);
     kolo_net_card_t other = card;
     other.provider = 2;
     assert_int_equal(kolo_net_card_decode(&wire, &other, 3, &got), KOLO_ERR_MISMATCH);
@@ -111,7 +131,7 @@ int main(void)
         cmocka_unit_test(a_tail_says_what_was_put_in),
         cmocka_unit_test(a_tail_that_lies_is_refused),
         cmocka_unit_test(a_tail_without_its_payload_must_be_for_the_place),
-        cmocka_unit_test(a_farewell_is_told_from_noise),
+        cmocka_unit_test(a_note_is_told_from_noise),
         cmocka_unit_test(a_card_of_another_connection_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

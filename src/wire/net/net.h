@@ -79,6 +79,8 @@ typedef struct kolo_net_ops {
     int (*wake_fds)(const kolo_net_open_t *open, int fds[2]);
     /* Asks for that: the next completion on any end makes a descriptor readable. */
     void (*arm)(kolo_net_open_t *open);
+    /* May new connections be made by it now? */
+    bool (*works)(kolo_net_open_t *open);
     /* Reads what the device tells by itself (port lost, address gone). An error is for all its ends. */
     kolo_status_t (*look)(kolo_net_open_t *open);
     /* ---- memory ---- */
@@ -96,18 +98,23 @@ typedef struct kolo_net_ops {
                            kolo_net_end_t **end);
     kolo_status_t (*connect)(kolo_net_end_t *writer, const kolo_net_hello_t *reader);
     kolo_status_t (*accept)(kolo_net_end_t *reader, const kolo_net_hello_t *writer);
+    /* The end carries nothing any more, and no memory that was named to it is read or written from now on. test()
+     * still tells what was done before. */
+    void (*revoke)(kolo_net_end_t *end);
     /* Nothing of the end's memory is read or written after this. */
     void (*shut)(kolo_net_end_t *end);
     /* ---- requests ---- */
+    /* Writer: is there an offer for the next isend? *tag is what irecv gave it; untrusted. */
+    bool (*offered)(const kolo_net_end_t *end, uint64_t *tag);
     /* KOLO_IN_PROGRESS: not now (no offer, or too many under way); nothing was queued. */
     kolo_status_t (*isend)(kolo_net_end_t *end, const void *data, uint32_t bytes, const kolo_net_region_t *region,
                            uint64_t cookie);
     kolo_status_t (*irecv)(kolo_net_end_t *end, void *data, uint32_t bytes, const kolo_net_region_t *region,
-                           uint64_t cookie);
+                           uint64_t cookie, uint64_t tag);
     kolo_status_t (*push)(kolo_net_end_t *end);
     /* Fills done[0..*n), in order; a send that is done may stand for those before it. */
     kolo_status_t (*test)(kolo_net_end_t *end, kolo_net_done_t *done, int most, int *n);
-    /* ---- payloads in the caller's memory; NULL, all four, where a provider has no such thing ---- */
+    /* ---- payloads in the caller's memory; NULL, all three, where a provider has no such thing ---- */
     /* Reader: it has come to request `request` (counted from 0, as irecv counts), whose payload of exactly `bytes`
      * should be written at `data`; data NULL: with the rest of the message. KOLO_IN_PROGRESS: push first. */
     kolo_status_t (*invite)(kolo_net_end_t *end, uint64_t request, void *data, uint32_t bytes,
@@ -118,8 +125,6 @@ typedef struct kolo_net_ops {
      * arrives is the second alone. */
     kolo_status_t (*isend_from)(kolo_net_end_t *end, const kolo_net_piece_t *payload, const kolo_net_piece_t *rest,
                                 bool in_place, uint64_t cookie);
-    /* Reader: from now on nothing is written where invitations say. The end carries nothing any more. */
-    void (*revoke)(kolo_net_end_t *end);
     void (*counts)(const kolo_net_end_t *end, kolo_net_counts_t *counts);
 } kolo_net_ops_t;
 

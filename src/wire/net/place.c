@@ -19,17 +19,24 @@ void kolo_net_place_clear(kolo_net_place_t *place)
     *place = (kolo_net_place_t){0};
 }
 
-/* Registered memory that the connection's device has or can be given. */
-static bool find(kolo_net_conn_t *conn, const void *data, uint32_t bytes, kolo_net_place_t *place)
+/* What the rail's device knows the range as; NULL: it cannot. */
+static kolo_net_region_t *region_of(kolo_net_conn_t *conn, const kolo_net_rail_t *rail, kolo_mem_range_t *range)
 {
     void *handle;
+    return kolo_mem_range_pin(range, &conn->state->devices[rail->device].pinner, &handle) == KOLO_OK ? handle
+                                                                                                     : NULL;
+}
+
+/* Registered memory that the connection's first device has or can be given. */
+static bool find(kolo_net_conn_t *conn, const void *data, uint32_t bytes, kolo_net_place_t *place)
+{
     kolo_mem_range_t *range = bytes < PLACE_LEAST ? NULL : kolo_mem_range_find(data, bytes);
     if (!range) return false;
-    if (kolo_mem_range_pin(range, &conn->state->devices[conn->device].pinner, &handle) != KOLO_OK) {
+    if (!region_of(conn, &conn->rails[0], range)) {
         kolo_mem_range_put(range);
         return false;
     }
-    *place = (kolo_net_place_t){.data = (char *)(uintptr_t)data, .bytes = bytes, .range = range, .region = handle};
+    *place = (kolo_net_place_t){.data = (char *)(uintptr_t)data, .bytes = bytes, .range = range};
     return true;
 }
 
@@ -37,7 +44,9 @@ static bool find(kolo_net_conn_t *conn, const void *data, uint32_t bytes, kolo_n
 
 static bool may_wait(kolo_net_conn_t *conn)
 {
-    if (!conn->invites) conn->invites = conn->ops->invited(conn->end, 0) != KOLO_NET_NOT_YET;
+    for (uint32_t i = 0; i < conn->nrails && !conn->invites; i++)
+        if (conn->rails[i].state == KOLO_NET_RAIL_UP)
+            conn->invites = conn->ops->invited(conn->rails[i].end, 0) != KOLO_NET_NOT_YET;
     return conn->invites;
 }
 
@@ -53,23 +62,28 @@ kolo_status_t kolo_net_tx_post_from(kolo_tx_t *tx, const void *data, uint32_t by
     return KOLO_OK;
 }
 
-kolo_status_t kolo_net_send_placed(kolo_net_conn_t *conn, const kolo_net_place_t *place, kolo_net_tail_t *tail)
+kolo_status_t kolo_net_send_placed(kolo_net_conn_t *conn, kolo_net_rail_t *rail, uint64_t slot,
+                                   kolo_net_place_t *place, kolo_net_tail_t *tail)
 {
     const kolo_tx_t *tx = conn->tx;
-    kolo_net_invitation_t said = conn->ops->invited(conn->end, place->bytes);
+    kolo_net_invitation_t said = conn->ops->invited(rail->end, place->bytes);
     if (said == KOLO_NET_NOT_YET) return KOLO_IN_PROGRESS;
+    kolo_net_region_t *region = region_of(conn, rail, place->range);
+    if (!region)
+        return kolo_fail(KOLO_ERR_SYSTEM,
+                         "registered memory that one device knows cannot be pinned for another: %.200s",
+                         kolo_error_text());
     /* The rest lies where it would lie behind a payload in the slot. */
-    uint8_t *slot = (uint8_t *)tx->slots + (conn->handed & tx->mask) * tx->stride + sizeof(kolo_slot_header_t);
+    uint8_t *at = (uint8_t *)tx->slots + (slot & tx->mask) * tx->stride + sizeof(kolo_slot_header_t);
     uint32_t whole = kolo_net_message_bytes(place->bytes);
     bool in_place = said == KOLO_NET_IN_PLACE;
     if (in_place) tail->flags |= KOLO_NET_PLACED;
-    kolo_net_tail_encode(tail, slot + whole - KOLO_NET_TAIL_BYTES);
+    kolo_net_tail_encode(tail, at + whole - KOLO_NET_TAIL_BYTES);
     uint32_t skip = in_place ? whole - KOLO_NET_TAIL_BYTES : place->bytes;
-    const kolo_net_piece_t payload = {place->data, place->bytes, place->region},
-                           rest = {slot + skip, whole - skip, conn->region};
-    kolo_status_t status = conn->ops->isend_from(conn->end, &payload, &rest, in_place, conn->handed);
+    const kolo_net_piece_t payload = {place->data, place->bytes, region},
+                           rest = {at + skip, whole - skip, rail->region};
+    kolo_status_t status = conn->ops->isend_from(rail->end, &payload, &rest, in_place, rail->requests);
     if (status != KOLO_OK) return status;
-    conn->handed++;
     conn->bytes += place->bytes;
     conn->placed_bytes += place->bytes;
     return KOLO_OK;
@@ -77,29 +91,42 @@ kolo_status_t kolo_net_send_placed(kolo_net_conn_t *conn, const kolo_net_place_t
 
 /* ---- reader ---- */
 
+kolo_status_t kolo_net_invite(kolo_net_conn_t *conn, uint64_t slot)
+{
+    kolo_rx_t *rx = conn->rx;
+    kolo_net_place_t *place = &conn->places[slot & rx->mask];
+    kolo_net_rail_t *rail = &conn->rails[conn->states[slot & rx->mask] - 1];
+    uint64_t request = conn->requests[slot & rx->mask];
+    kolo_net_region_t *region = place->data ? region_of(conn, rail, place->range) : NULL;
+    if (!region) kolo_net_place_clear(place);
+    kolo_status_t status = conn->ops->invite(rail->end, request, place->data, place->bytes, region);
+    if (status != KOLO_IN_PROGRESS) return status;
+    KOLO_TRY(conn->ops->push(rail->end)); /* not in a row with those before: these go first */
+    return conn->ops->invite(rail->end, request, place->data, place->bytes, region);
+}
+
 void kolo_net_rx_expect(kolo_rx_t *rx, uint32_t ahead, void *data, uint32_t bytes)
 {
     kolo_net_conn_t *conn = rx->priv;
     uint64_t slot = rx->next + ahead;
-    if (!conn->up || conn->status != KOLO_OK || conn->closed) return;
-    if (slot - rx->next >= rx->depth || (int64_t)(slot - conn->arrived) < 0 || (int64_t)(slot - conn->invited) < 0)
-        return; /* it has come, or was invited already */
-    kolo_net_place_t *place = &conn->places[slot & rx->mask], found = {0};
+    if (!conn->up || conn->status != KOLO_OK || conn->closed || ahead >= rx->depth) return;
+    if ((int64_t)(slot - conn->invited) < 0) return;
+    kolo_net_place_t found = {0};
     bool placed = data && find(conn, data, bytes, &found);
     conn->invites |= placed; /* from the first one on the writer may wait for them, so all slots have one */
     if (!conn->invites) return;
-    uint64_t request = slot - rx->spec.start;
-    kolo_status_t status = conn->ops->invite(conn->end, request, found.data, found.bytes, found.region);
-    if (status == KOLO_IN_PROGRESS) { /* not behind those that are to be sent: these go first */
-        status = conn->ops->push(conn->end);
-        if (status == KOLO_OK)
-            status = conn->ops->invite(conn->end, request, found.data, found.bytes, found.region);
+    while ((int64_t)(conn->handed - slot) <= 0) { /* what is invited is offered */
+        if (kolo_net_offer(conn, kolo_net_rail_for(conn, conn->handed), conn->handed) != KOLO_OK) break;
+        conn->handed++;
     }
-    if (status != KOLO_OK) { /* a failure is found by the next pump as well; or the next look comes again */
-        kolo_net_place_clear(&found);
+    uint8_t state = conn->states[slot & rx->mask];
+    bool waits = (int64_t)(slot - conn->handed) < 0 && (int64_t)(slot - conn->arrived) >= 0 &&
+                 state != KOLO_NET_SLOT_IDLE && state != KOLO_NET_SLOT_DONE;
+    if (waits) conn->places[slot & rx->mask] = found;
+    if (!waits || kolo_net_invite(conn, slot) != KOLO_OK) { /* a failure is found by the next pump as well */
+        kolo_net_place_clear(waits ? &conn->places[slot & rx->mask] : &found);
         return;
     }
-    *place = found;
     conn->invited = slot + 1;
 }
 
@@ -120,7 +147,8 @@ void kolo_net_rx_unexpect(kolo_rx_t *rx)
         kolo_net_place_clear(place);
     }
     if (!open || conn->closed) return;
-    conn->ops->revoke(conn->end);
+    for (uint32_t i = 0; i < conn->nrails; i++)
+        if (conn->rails[i].end) conn->ops->revoke(conn->rails[i].end);
     if (conn->status == KOLO_OK)
         kolo_net_conn_fail(conn, KOLO_ERR_ABORTED,
                            "a receive into the caller's memory was given up here, and the connection with it");

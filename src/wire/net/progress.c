@@ -10,6 +10,9 @@
 #include <stdarg.h>
 #include <stdio.h>
 
+/* pumps of a connection with several rails between two looks for notes of the peer */
+#define NOTES_EACH 64
+
 /* ---- failure ---- */
 
 kolo_status_t kolo_net_conn_fail(kolo_net_conn_t *conn, kolo_status_t status, const char *fmt, ...)
@@ -45,44 +48,107 @@ static kolo_slot_header_t *slot_at(char *slots, uint64_t number, uint64_t mask, 
     return (kolo_slot_header_t *)(void *)(slots + (number & mask) * stride);
 }
 
-static kolo_status_t send_slot(kolo_net_conn_t *conn)
+static kolo_status_t send_slot(kolo_net_conn_t *conn, kolo_net_rail_t *rail, uint64_t slot)
 {
     kolo_tx_t *tx = conn->tx;
-    kolo_slot_header_t *h = slot_at(tx->slots, conn->handed, tx->mask, tx->stride);
+    kolo_slot_header_t *h = slot_at(tx->slots, slot, tx->mask, tx->stride);
     uint8_t *payload = (uint8_t *)(h + 1);
     uint32_t bytes = kolo_net_message_bytes(h->bytes);
-    const kolo_net_place_t *place = conn->places ? &conn->places[conn->handed & tx->mask] : NULL;
-    kolo_net_tail_t tail = {.bytes = h->bytes,
-                            .flags = h->flags,
-                            .slot = conn->handed,
-                            .signature = h->signature,
-                            .operation = h->operation};
-    if (place && place->data) return kolo_net_send_placed(conn, place, &tail);
+    kolo_net_place_t *place = conn->places ? &conn->places[slot & tx->mask] : NULL;
+    kolo_net_tail_t tail = {
+        .bytes = h->bytes, .flags = h->flags, .slot = slot, .signature = h->signature, .operation = h->operation};
+    if (place && place->data) return kolo_net_send_placed(conn, rail, slot, place, &tail);
     kolo_net_tail_encode(&tail, payload + bytes - KOLO_NET_TAIL_BYTES);
-    KOLO_TRY(conn->ops->isend(conn->end, payload, bytes, conn->region, conn->handed));
-    conn->handed++;
+    KOLO_TRY(conn->ops->isend(rail->end, payload, bytes, rail->region, rail->requests));
     conn->bytes += h->bytes;
     return KOLO_OK;
 }
 
-/* The memory of messages that are done is the caller's again. */
-static void free_slots(kolo_net_conn_t *conn, uint64_t until)
+/* May the slot of the next offer be sent? The offer is the peer's word. */
+static kolo_status_t next_offer(const kolo_net_conn_t *conn, uint64_t slot)
 {
-    for (; conn->places && conn->freed != until; conn->freed++)
-        kolo_net_place_clear(&conn->places[conn->freed & conn->tx->mask]);
-    atomic_store_explicit(&conn->head->consumed, until, memory_order_release);
+    const kolo_tx_t *tx = conn->tx;
+    if ((int64_t)(slot - tx->next) >= 0 && slot - tx->next < tx->depth)
+        return KOLO_IN_PROGRESS; /* not posted yet */
+    if ((int64_t)(slot - tx->next) >= 0 || (int64_t)(slot - conn->freed) < 0)
+        return kolo_fail(KOLO_ERR_PROTOCOL, "the peer asks for slot %llu, slots %llu to %llu are due",
+                         (unsigned long long)slot, (unsigned long long)conn->freed, (unsigned long long)tx->next);
+    uint8_t state = conn->states[slot & tx->mask];
+    if (state == KOLO_NET_SLOT_IDLE) return KOLO_OK;
+    /* It went by a rail that is lost, or about to be: until the peer has said what came by it. */
+    if (state != KOLO_NET_SLOT_DONE && conn->nrails > 1) return KOLO_IN_PROGRESS;
+    return kolo_fail(KOLO_ERR_PROTOCOL, "the peer asks again for slot %llu", (unsigned long long)slot);
 }
 
-static kolo_status_t pump_writer(kolo_net_conn_t *conn)
+/* After a loss a slot that is due may be offered behind one that cannot be sent yet, and which waits for it. */
+static bool is_in_the_way(const kolo_net_conn_t *conn, uint64_t slot)
 {
-    kolo_net_done_t done[KOLO_NET_DONE_BATCH];
-    int n;
-    KOLO_TRY(conn->ops->test(conn->end, done, KOLO_NET_DONE_BATCH, &n));
-    if (n > 0) free_slots(conn, done[n - 1].cookie + 1);
-    kolo_status_t status = KOLO_OK;
-    while (status == KOLO_OK && conn->handed != conn->tx->next) status = send_slot(conn);
-    if (status != KOLO_OK && status != KOLO_IN_PROGRESS) return status;
-    return conn->ops->push(conn->end);
+    for (uint64_t s = conn->freed; conn->reordered && (int64_t)(s - slot) < 0 && s != conn->tx->next; s++)
+        if (conn->states[s & conn->tx->mask] == KOLO_NET_SLOT_IDLE) return true;
+    return false;
+}
+
+/* Gives the offer back: the reader makes another, behind those that it has made. */
+static kolo_status_t pass(kolo_net_conn_t *conn, kolo_net_rail_t *rail, uint64_t slot)
+{
+    const kolo_tx_t *tx = conn->tx;
+    uint64_t at = rail->requests & tx->mask;
+    uint8_t *message = (uint8_t *)conn->slots + tx->depth * tx->stride + at * KOLO_NET_TAIL_BYTES;
+    const kolo_net_tail_t tail = {.flags = KOLO_NET_PASSED, .slot = slot};
+    kolo_net_tail_encode(&tail, message);
+    kolo_status_t status = conn->ops->isend(rail->end, message, KOLO_NET_TAIL_BYTES, rail->region, rail->requests);
+    if (status != KOLO_OK) return status;
+    rail->passed[at] = true;
+    rail->slots[at] = slot;
+    rail->requests++;
+    return KOLO_OK;
+}
+
+static kolo_status_t send_next(kolo_net_conn_t *conn, uint32_t index)
+{
+    kolo_net_rail_t *rail = &conn->rails[index];
+    uint64_t slot;
+    if (!conn->ops->offered(rail->end, &slot)) return KOLO_IN_PROGRESS;
+    kolo_status_t status = next_offer(conn, slot);
+    if (status == KOLO_OK) status = send_slot(conn, rail, slot);
+    if (status == KOLO_IN_PROGRESS && is_in_the_way(conn, slot)) return pass(conn, rail, slot);
+    if (status != KOLO_OK) return status;
+    conn->states[slot & conn->tx->mask] = (uint8_t)(index + 1);
+    rail->passed[rail->requests & conn->tx->mask] = false;
+    rail->slots[rail->requests++ & conn->tx->mask] = slot;
+    conn->handed++;
+    return KOLO_OK;
+}
+
+static kolo_status_t send_slots(kolo_net_conn_t *conn, uint32_t index)
+{
+    kolo_status_t status;
+    do status = send_next(conn, index);
+    while (status == KOLO_OK);
+    if (status != KOLO_IN_PROGRESS) return status;
+    return conn->ops->push(conn->rails[index].end);
+}
+
+/* The memory of messages that are done is the caller's again. */
+void kolo_net_free_slots(kolo_net_conn_t *conn)
+{
+    const kolo_tx_t *tx = conn->tx;
+    uint64_t before = conn->freed;
+    for (; conn->freed != tx->next && conn->states[conn->freed & tx->mask] == KOLO_NET_SLOT_DONE; conn->freed++) {
+        conn->states[conn->freed & tx->mask] = KOLO_NET_SLOT_IDLE;
+        if (conn->places) kolo_net_place_clear(&conn->places[conn->freed & tx->mask]);
+    }
+    if (before != conn->freed) atomic_store_explicit(&conn->head->consumed, conn->freed, memory_order_release);
+}
+
+/* All of a rail up to the last one that is done. */
+static void mark_done(kolo_net_conn_t *conn, kolo_net_rail_t *rail, uint64_t last)
+{
+    for (; rail->done <= last && rail->done < rail->requests; rail->done++) {
+        uint64_t slot = rail->slots[rail->done & conn->tx->mask];
+        bool passed = rail->passed[rail->done & conn->tx->mask];
+        if (!passed && (int64_t)(slot - conn->freed) >= 0) conn->states[slot & conn->tx->mask] = KOLO_NET_SLOT_DONE;
+    }
 }
 
 /* ---- reader ---- */
@@ -91,7 +157,7 @@ static kolo_status_t pump_writer(kolo_net_conn_t *conn)
 static void show(kolo_net_conn_t *conn)
 {
     kolo_rx_t *rx = conn->rx;
-    while (conn->shown != conn->arrived) {
+    for (; conn->shown != conn->arrived; conn->shown++) {
         kolo_net_place_t *place = conn->places ? &conn->places[conn->shown & rx->mask] : NULL;
         if (place && place->came) {
             if (conn->shown != rx->next) return;
@@ -99,67 +165,112 @@ static void show(kolo_net_conn_t *conn)
             kolo_net_place_clear(place);
         }
         kolo_slot_header_t *h = slot_at(rx->slots, conn->shown, rx->mask, rx->stride);
-        atomic_store_explicit(&h->seq, ++conn->shown, memory_order_release);
+        atomic_store_explicit(&h->seq, conn->shown + 1, memory_order_release);
     }
 }
 
 /* Takes a message apart; one without its payload must be one that was invited. */
-static kolo_status_t read_tail(kolo_net_conn_t *conn, const uint8_t *message, uint32_t bytes, kolo_net_tail_t *tail)
+static kolo_status_t read_tail(kolo_net_conn_t *conn, uint64_t slot, const uint8_t *message, uint32_t bytes,
+                               kolo_net_tail_t *tail)
 {
-    kolo_net_place_t *place = conn->places ? &conn->places[conn->arrived & conn->rx->mask] : NULL;
+    kolo_net_place_t *place = conn->places ? &conn->places[slot & conn->rx->mask] : NULL;
     if (!place || !kolo_net_tail_is_placed(message, bytes)) {
         if (place) kolo_net_place_clear(place);
-        return kolo_net_tail_decode(message, bytes, conn->arrived, conn->rx->slot_bytes, tail);
+        return kolo_net_tail_decode(message, bytes, slot, conn->rx->slot_bytes, tail);
     }
-    KOLO_TRY(kolo_net_tail_decode_placed(message, bytes, conn->arrived, place->data ? place->bytes : 0, tail));
+    KOLO_TRY(kolo_net_tail_decode_placed(message, bytes, slot, place->data ? place->bytes : 0, tail));
     place->came = true;
     conn->placed_bytes += tail->bytes;
     return KOLO_OK;
 }
 
-static kolo_status_t take_message(kolo_net_conn_t *conn, const kolo_net_done_t *done)
+static kolo_status_t take_message(kolo_net_conn_t *conn, kolo_net_rail_t *rail, const kolo_net_done_t *done)
 {
     kolo_rx_t *rx = conn->rx;
-    kolo_slot_header_t *h = slot_at(rx->slots, conn->arrived, rx->mask, rx->stride);
+    if (done->cookie != rail->done || rail->done >= rail->requests)
+        return kolo_fail(KOLO_ERR_INTERNAL, "request %llu is done where %llu is due",
+                         (unsigned long long)done->cookie, (unsigned long long)rail->done);
+    uint64_t slot = rail->slots[rail->done++ & rx->mask];
+    kolo_slot_header_t *h = slot_at(rx->slots, slot, rx->mask, rx->stride);
     kolo_net_tail_t tail;
-    if (done->cookie != conn->arrived)
-        return kolo_fail(KOLO_ERR_INTERNAL, "slot %llu is done where %llu is due", (unsigned long long)done->cookie,
-                         (unsigned long long)conn->arrived);
-    KOLO_TRY(read_tail(conn, (uint8_t *)(h + 1), done->bytes, &tail));
+    if (conn->nrails > 1 && kolo_net_tail_is_passed((uint8_t *)(h + 1), done->bytes, slot))
+        return rail->state == KOLO_NET_RAIL_UP ? kolo_net_offer_again(conn, slot) : KOLO_OK;
+    KOLO_TRY(read_tail(conn, slot, (uint8_t *)(h + 1), done->bytes, &tail));
     h->bytes = tail.bytes;
     h->flags = tail.flags;
     h->signature = tail.signature;
     h->operation = tail.operation;
     conn->bytes += tail.bytes;
-    conn->arrived++;
+    conn->states[slot & rx->mask] = KOLO_NET_SLOT_DONE;
+    while (conn->arrived != conn->handed && conn->states[conn->arrived & rx->mask] == KOLO_NET_SLOT_DONE)
+        conn->states[conn->arrived++ & rx->mask] = KOLO_NET_SLOT_IDLE;
+    return KOLO_OK;
+}
+
+kolo_status_t kolo_net_offer(kolo_net_conn_t *conn, uint32_t index, uint64_t slot)
+{
+    kolo_rx_t *rx = conn->rx;
+    kolo_net_rail_t *rail = &conn->rails[index];
+    kolo_status_t status =
+        conn->ops->irecv(rail->end, slot_at(rx->slots, slot, rx->mask, rx->stride) + 1,
+                         kolo_net_message_bytes(rx->slot_bytes), rail->region, rail->requests, slot);
+    if (status != KOLO_OK) return status;
+    conn->states[slot & rx->mask] = (uint8_t)(index + 1);
+    conn->requests[slot & rx->mask] = rail->requests;
+    rail->slots[rail->requests++ & rx->mask] = slot;
     return KOLO_OK;
 }
 
 /* Free slots are offered a quarter of the queue at once, or when there is nothing else to do. */
-static kolo_status_t offer(kolo_net_conn_t *conn, bool idle)
+static kolo_status_t offer_free(kolo_net_conn_t *conn, bool idle)
 {
     kolo_rx_t *rx = conn->rx;
     uint64_t until = rx->next + rx->depth;
-    if (until == conn->handed || (!idle && until - conn->handed < rx->depth / 4)) return conn->ops->push(conn->end);
-    kolo_status_t status = KOLO_OK;
-    while (status == KOLO_OK && conn->handed != until) {
-        kolo_slot_header_t *h = slot_at(rx->slots, conn->handed, rx->mask, rx->stride);
-        status =
-            conn->ops->irecv(conn->end, h + 1, kolo_net_message_bytes(rx->slot_bytes), conn->region, conn->handed);
-        if (status == KOLO_OK) conn->handed++;
+    if (!idle && until - conn->handed < rx->depth / 4) return KOLO_OK;
+    for (; conn->handed != until; conn->handed++) {
+        uint32_t index = kolo_net_rail_for(conn, conn->handed);
+        kolo_status_t status = kolo_net_offer(conn, index, conn->handed);
+        if (status == KOLO_IN_PROGRESS) return KOLO_OK;
+        if (status != KOLO_OK) return kolo_net_rail_lost(conn, index, status);
     }
-    if (status != KOLO_OK && status != KOLO_IN_PROGRESS) return status;
-    return conn->ops->push(conn->end);
+    return KOLO_OK;
 }
 
-static kolo_status_t pump_reader(kolo_net_conn_t *conn)
+kolo_status_t kolo_net_harvest(kolo_net_conn_t *conn, uint32_t index, bool *any)
 {
     kolo_net_done_t done[KOLO_NET_DONE_BATCH];
+    kolo_net_rail_t *rail = &conn->rails[index];
     int n;
-    KOLO_TRY(conn->ops->test(conn->end, done, KOLO_NET_DONE_BATCH, &n));
-    for (int i = 0; i < n; i++) KOLO_TRY(take_message(conn, &done[i]));
+    KOLO_TRY(conn->ops->test(rail->end, done, KOLO_NET_DONE_BATCH, &n));
+    *any |= n > 0;
+    if (conn->tx && n > 0) mark_done(conn, rail, done[n - 1].cookie);
+    for (int i = 0; conn->rx && i < n; i++) KOLO_TRY(take_message(conn, rail, &done[i]));
+    return KOLO_OK;
+}
+
+/* ---- both ---- */
+
+static kolo_status_t pump_rails(kolo_net_conn_t *conn)
+{
+    bool any = false;
+    for (uint32_t i = 0; i < conn->nrails; i++) {
+        if (conn->rails[i].state != KOLO_NET_RAIL_UP) continue;
+        kolo_status_t status = kolo_net_harvest(conn, i, &any);
+        if (status == KOLO_OK && conn->tx) status = send_slots(conn, i);
+        if (status != KOLO_OK) KOLO_TRY(kolo_net_rail_lost(conn, i, status));
+    }
+    if (conn->tx) {
+        kolo_net_free_slots(conn);
+        return KOLO_OK;
+    }
     show(conn);
-    return offer(conn, n == 0);
+    KOLO_TRY(offer_free(conn, !any));
+    for (uint32_t i = 0; i < conn->nrails; i++) {
+        if (conn->rails[i].state != KOLO_NET_RAIL_UP) continue;
+        kolo_status_t status = conn->ops->push(conn->rails[i].end);
+        if (status != KOLO_OK) KOLO_TRY(kolo_net_rail_lost(conn, i, status));
+    }
+    return KOLO_OK;
 }
 
 /* ---- all connections ---- */
@@ -168,12 +279,24 @@ static kolo_status_t pump_reader(kolo_net_conn_t *conn)
 static void pump_conn(kolo_net_conn_t *conn)
 {
     if (!conn->up || conn->closed || conn->status != KOLO_OK) return;
-    kolo_status_t status = conn->tx ? pump_writer(conn) : pump_reader(conn);
+    if (conn->nrails > 1 && ++conn->turns % NOTES_EACH == 0) kolo_net_conn_listen(conn);
+    kolo_status_t status = conn->status == KOLO_OK ? pump_rails(conn) : KOLO_OK;
     if (status == KOLO_OK) return;
     char text[KOLO_ERROR_TEXT_BYTES];
     snprintf(text, sizeof text, "%s", kolo_error_text());
     kolo_net_conn_listen(conn);
     if (conn->status == KOLO_OK) kolo_net_conn_fail(conn, status, "%.400s", text);
+}
+
+/* What devices tell by themselves. */
+static kolo_status_t look_at_devices(kolo_net_conn_t *conn)
+{
+    for (uint32_t i = 0; i < conn->nrails; i++) {
+        if (conn->rails[i].state != KOLO_NET_RAIL_UP) continue;
+        kolo_status_t status = conn->ops->look(conn->rails[i].open);
+        if (status != KOLO_OK) KOLO_TRY(kolo_net_rail_lost(conn, i, status));
+    }
+    return KOLO_OK;
 }
 
 kolo_status_t kolo_net_pump(void *arg)
@@ -194,8 +317,9 @@ kolo_status_t kolo_net_conn_check(kolo_net_conn_t *conn)
     if (!conn->up) return KOLO_OK;
     pump_conn(conn);
     if (conn->status == KOLO_OK && !conn->closed) kolo_net_conn_listen(conn);
-    if (conn->status == KOLO_OK && !conn->closed && conn->ops->look(conn->open) != KOLO_OK)
+    if (conn->status == KOLO_OK && !conn->closed && look_at_devices(conn) != KOLO_OK)
         kolo_net_conn_fail(conn, KOLO_ERR_SYSTEM, "%.400s", kolo_error_text());
+    if (conn->status == KOLO_OK && !conn->closed && conn->nrails > 1) kolo_net_rails_look(conn);
     return before == KOLO_OK && !conn->closed ? KOLO_OK : report(conn);
 }
 

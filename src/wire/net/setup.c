@@ -60,7 +60,8 @@ static void prepare(kolo_net_conn_t *conn, const kolo_conn_spec_t *spec)
 /* The pages stay with this process: a child of fork() would take them from the card's sight by writing to them. */
 static kolo_status_t make_slots(kolo_net_conn_t *conn, const kolo_conn_spec_t *spec)
 {
-    conn->slots_bytes = spec->depth * stride_of(spec);
+    conn->slots_bytes =
+        spec->depth * (stride_of(spec) + KOLO_NET_TAIL_BYTES); /* behind the slots: offers given back */
     conn->slots = mmap(NULL, conn->slots_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (conn->slots == MAP_FAILED) conn->slots = NULL;
     conn->head = aligned_alloc(KOLO_CACHE_LINE, sizeof *conn->head);
@@ -71,26 +72,24 @@ static kolo_status_t make_slots(kolo_net_conn_t *conn, const kolo_conn_spec_t *s
     memset(conn->head, 0, sizeof *conn->head);
     atomic_init(&conn->head->consumed, spec->start);
     prepare(conn, spec);
-    if (conn->ops->invite) {
-        conn->places = calloc(spec->depth, sizeof *conn->places);
-        if (!conn->places) return kolo_fail(KOLO_ERR_NO_MEMORY, "net: no memory for %u slots", spec->depth);
-    }
-    return conn->ops->enroll(conn->open, conn->slots, conn->slots_bytes, conn->rx != NULL, &conn->region);
+    if (conn->ops->invite) conn->places = calloc(spec->depth, sizeof *conn->places);
+    conn->states = calloc(spec->depth, sizeof *conn->states);
+    conn->requests = calloc(spec->depth, sizeof *conn->requests);
+    if ((conn->ops->invite && !conn->places) || !conn->states || !conn->requests)
+        return kolo_fail(KOLO_ERR_NO_MEMORY, "net: no memory for %u slots", spec->depth);
+    return KOLO_OK;
 }
 
-static kolo_status_t make_end(kolo_net_conn_t *conn, const kolo_conn_spec_t *spec, kolo_wire_card_t *card)
+static kolo_status_t make_rails(kolo_net_conn_t *conn, const kolo_conn_spec_t *spec, kolo_wire_card_t *card)
 {
-    char label[64];
-    snprintf(label, sizeof label, "rank %d -> rank %d, lane %u", spec->writer, spec->reader, spec->lane);
-    kolo_net_end_config_t config = {
-        .depth = spec->depth, .message_bytes = kolo_net_message_bytes(spec->slot_bytes), .label = label};
     conn->invites = conn->rx && conn->places && kolo_mem_ranges_exist();
     kolo_net_card_t mine = {.provider = conn->ops->id,
                             .depth = spec->depth,
                             .slot_bytes = spec->slot_bytes,
                             .invites = conn->invites,
-                            .nonce = conn->nonce};
-    KOLO_TRY((conn->rx ? conn->ops->listen : conn->ops->start)(conn->open, &config, &mine.hello, &conn->end));
+                            .nonce = conn->nonce,
+                            .nrails = conn->nrails};
+    for (uint32_t i = 0; i < conn->nrails; i++) KOLO_TRY(kolo_net_rail_make(conn, i, &mine.hellos[i]));
     kolo_net_card_encode(&mine, card);
     return KOLO_OK;
 }
@@ -99,13 +98,18 @@ static kolo_status_t make_end(kolo_net_conn_t *conn, const kolo_conn_spec_t *spe
 static void log_counts(const kolo_net_conn_t *conn)
 {
     const kolo_conn_spec_t *spec = conn->tx ? &conn->tx->spec : &conn->rx->spec;
-    kolo_net_counts_t n;
-    conn->ops->counts(conn->end, &n);
+    kolo_net_counts_t n = {0};
+    for (uint32_t i = 0; i < KOLO_NET_MAX_RAILS; i++) {
+        n.requests += conn->rails[i].before.requests;
+        n.completions += conn->rails[i].before.completions;
+        n.doorbells += conn->rails[i].before.doorbells;
+        n.invitations += conn->rails[i].before.invitations;
+    }
     kolo_info("net",
               "connection %d -> %d lane %u ends at its %s: %llu slots, %llu requests, %llu completions, %llu "
               "doorbells, %llu bytes, %llu in place, %llu invitations",
               spec->writer, spec->reader, spec->lane, conn->tx ? "writer" : "reader",
-              (unsigned long long)((conn->tx ? conn->handed : conn->arrived) - spec->start),
+              (unsigned long long)((conn->tx ? conn->freed : conn->arrived) - spec->start),
               (unsigned long long)n.requests, (unsigned long long)n.completions, (unsigned long long)n.doorbells,
               (unsigned long long)conn->bytes, (unsigned long long)conn->placed_bytes,
               (unsigned long long)n.invitations);
@@ -114,12 +118,13 @@ static void log_counts(const kolo_net_conn_t *conn)
 static void conn_fini(kolo_net_conn_t *conn)
 {
     if (!conn) return;
+    for (uint32_t i = 0; i < KOLO_NET_MAX_RAILS; i++) kolo_net_rail_free(conn, &conn->rails[i]);
     if (conn->up) log_counts(conn);
-    if (conn->end) conn->ops->shut(conn->end);
-    if (conn->region) conn->ops->withdraw(conn->region);
     uint32_t depth = conn->tx ? conn->tx->spec.depth : conn->rx->spec.depth;
     for (uint32_t i = 0; conn->places && i < depth; i++) kolo_net_place_clear(&conn->places[i]);
     free(conn->places);
+    free(conn->states);
+    free(conn->requests);
     if (conn->socket.fd >= 0) {
         kolo_waker_del_fd(&conn->state->ctx->waker, conn->socket.fd);
         kolo_socket_close(&conn->socket);
@@ -146,7 +151,7 @@ static kolo_status_t conn_new(kolo_wire_ctx_t *ctx, kolo_tx_t *tx, kolo_rx_t *rx
         status = kolo_fail_errno(KOLO_ERR_SYSTEM, errno, "net: no random bytes");
     if (status == KOLO_OK) status = kolo_net_state_join(ctx, conn);
     if (status == KOLO_OK) status = make_slots(conn, spec);
-    if (status == KOLO_OK) status = make_end(conn, spec, card);
+    if (status == KOLO_OK) status = make_rails(conn, spec, card);
     if (status != KOLO_OK) {
         conn_fini(conn);
         return kolo_fail_prefix(status, "net: connection %d -> %d lane %u: ", spec->writer, spec->reader,
@@ -215,8 +220,15 @@ static size_t rx_memory(const kolo_rx_t *rx)
 }
 
 static bool disabled;
+kolo_net_options_t kolo_net_options = {.nics = 1, .queue_pairs = 1};
 static const kolo_param_t rows[] = {
     {"KOLO_NET_DISABLE", KOLO_PARAM_BOOL, "0", 0, 0, NULL, false, "1: no RDMA between ranks", &disabled},
+    {"KOLO_NET_NICS", KOLO_PARAM_INT, "2", 1, KOLO_NET_MAX_RAILS, NULL, false,
+     "network cards that one connection uses at most: one that fails is left out as long as another works",
+     &kolo_net_options.nics},
+    {"KOLO_NET_QPS", KOLO_PARAM_INT, "1", 1, KOLO_NET_MAX_RAILS, NULL, false,
+     "queue pairs that one connection has on each of its network cards (4 on all of them at most)",
+     &kolo_net_options.queue_pairs},
 };
 static const kolo_param_table_t params = {"net", rows, KOLO_COUNTOF(rows), NULL};
 

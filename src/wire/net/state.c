@@ -94,22 +94,32 @@ static kolo_status_t open_device(kolo_net_state_t *state, int device)
     return KOLO_OK;
 }
 
-/* Lanes go round the devices. */
+/* How many rails a connection has here, and which devices: lanes begin at different ones. */
+static void choose_devices(const kolo_net_state_t *state, kolo_net_conn_t *conn, uint32_t lane)
+{
+    uint32_t cards = (uint32_t)KOLO_MIN(kolo_net_options.nics, (int64_t)state->ndevices);
+    conn->nrails = KOLO_MIN(cards * (uint32_t)kolo_net_options.queue_pairs, KOLO_NET_MAX_RAILS);
+    for (uint32_t i = 0; i < conn->nrails; i++)
+        conn->rails[i].device = (int)((lane + i % cards) % (uint32_t)state->ndevices);
+}
+
 kolo_status_t kolo_net_state_join(kolo_wire_ctx_t *ctx, kolo_net_conn_t *conn)
 {
     kolo_net_state_t *state = NULL;
     const kolo_conn_spec_t *spec = conn->tx ? &conn->tx->spec : &conn->rx->spec;
     KOLO_TRY(state_get(ctx, &state));
-    int device = (int)(spec->lane % (uint32_t)state->ndevices);
-    kolo_status_t status = open_device(state, device);
+    choose_devices(state, conn, spec->lane);
+    kolo_status_t status = KOLO_OK;
+    for (uint32_t i = 0; i < conn->nrails && status == KOLO_OK; i++) {
+        status = open_device(state, conn->rails[i].device);
+        conn->rails[i].open = state->devices[conn->rails[i].device].open;
+    }
     if (status != KOLO_OK) {
         state_put(state);
         return status;
     }
     conn->state = state;
     conn->ops = state->ops;
-    conn->device = device;
-    conn->open = state->devices[device].open;
     conn->next = state->first;
     if (state->first) state->first->prev = conn;
     state->first = conn;

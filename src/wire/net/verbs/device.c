@@ -125,6 +125,12 @@ static kolo_status_t choose_gid(kolo_net_open_t *o, const struct ibv_port_attr *
     return KOLO_OK;
 }
 
+bool kolo_verbs_port_is_active(kolo_net_open_t *o)
+{
+    struct ibv_port_attr attr;
+    return query_port(o->context, o->port, &attr) == 0 && attr.state == IBV_PORT_ACTIVE;
+}
+
 static struct ibv_context *open_by_name(const char *name)
 {
     struct ibv_context *context = NULL;

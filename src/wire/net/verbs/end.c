@@ -238,5 +238,6 @@ void kolo_verbs_shut(kolo_net_end_t *end)
     free(end->send_wr);
     free(end->recv_wr);
     free(end->sge);
+    free(end->late);
     free(end);
 }

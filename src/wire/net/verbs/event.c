@@ -51,9 +51,12 @@ static void take_event(kolo_net_open_t *open, const struct ibv_async_event *even
     case IBV_EVENT_PORT_ACTIVE:
         if (mine && open->down_since) kolo_warn("verbs", "device %s: its port is up again", open->name);
         if (mine) open->down_since = 0;
+        if (mine && !open->fatal)
+            open->status = KOLO_OK; /* what was lost is lost, but new connections may be made */
         break;
     case IBV_EVENT_DEVICE_FATAL:
         fail_all(open, text, "; the system's log says more");
+        open->fatal = true;
         break;
     case IBV_EVENT_QP_FATAL:
     case IBV_EVENT_QP_REQ_ERR:
@@ -84,4 +87,9 @@ kolo_status_t kolo_verbs_look(kolo_net_open_t *open)
     if (open->down_since && kolo_now_ns() - open->down_since >= limit)
         fail_all(open, "its port is down", "; look at the cable, the switch and `rdma link`");
     return open->status == KOLO_OK ? KOLO_OK : kolo_fail(open->status, "%s", open->error);
+}
+
+bool kolo_verbs_works(kolo_net_open_t *open)
+{
+    return kolo_verbs_look(open) == KOLO_OK && !open->down_since && kolo_verbs_port_is_active(open);
 }

@@ -8,13 +8,13 @@
 #include <endian.h>
 
 void kolo_verbs_offer_put(kolo_verbs_offer_t *ring, uint32_t depth, uint64_t request, uint64_t address,
-                          uint32_t key, uint32_t bytes)
+                          uint32_t key, uint32_t bytes, uint64_t tag)
 {
     kolo_verbs_offer_t *offer = &ring[request & (depth - 1)];
     offer->address = htole64(address);
     offer->key = htole32(key);
     offer->bytes = htole32(bytes);
-    offer->reserved = 0;
+    offer->tag = htole64(tag);
     atomic_store_explicit(&offer->number, htole64(request + 1), memory_order_release);
 }
 
@@ -26,6 +26,14 @@ bool kolo_verbs_offer_get(const kolo_verbs_offer_t *ring, uint32_t depth, uint64
     *address = le64toh(offer->address);
     *key = le32toh(offer->key);
     *bytes = le32toh(offer->bytes);
+    return true;
+}
+
+bool kolo_verbs_offer_tag(const kolo_verbs_offer_t *ring, uint32_t depth, uint64_t request, uint64_t *tag)
+{
+    const kolo_verbs_offer_t *offer = &ring[request & (depth - 1)];
+    if (le64toh(atomic_load_explicit(&offer->number, memory_order_acquire)) != request + 1) return false;
+    *tag = le64toh(offer->tag);
     return true;
 }
 

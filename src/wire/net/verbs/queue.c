@@ -11,6 +11,7 @@
 
 #include <arpa/inet.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define OFFER_MARK (1ull << 63) /* wr_id of offers: with it, how many places its completion frees */
@@ -142,6 +143,11 @@ kolo_status_t kolo_verbs_isend_from(kolo_net_end_t *end, const kolo_net_piece_t 
     return KOLO_OK;
 }
 
+bool kolo_verbs_offered(const kolo_net_end_t *end, uint64_t *tag)
+{
+    return kolo_verbs_offer_tag(end->ring, end->depth, end->requests, tag);
+}
+
 static kolo_status_t post_sends(kolo_net_end_t *end, uint32_t n)
 {
     struct ibv_send_wr *bad;
@@ -165,11 +171,12 @@ static kolo_status_t push_messages(kolo_net_end_t *end)
 /* ---- reader ---- */
 
 kolo_status_t kolo_verbs_irecv(kolo_net_end_t *end, void *data, uint32_t bytes, const kolo_net_region_t *region,
-                               uint64_t cookie)
+                               uint64_t cookie, uint64_t tag)
 {
     if (end->requests - end->completed >= end->depth) return KOLO_IN_PROGRESS;
     end->recv_wr[end->queued] = (struct ibv_recv_wr){.wr_id = end->requests};
-    kolo_verbs_offer_put(end->ring, end->depth, end->requests, (uint64_t)(uintptr_t)data, region->mr->rkey, bytes);
+    kolo_verbs_offer_put(end->ring, end->depth, end->requests, (uint64_t)(uintptr_t)data, region->mr->rkey, bytes,
+                         tag);
     end->cookies[end->requests & (end->depth - 1)] = cookie;
     end->requests++;
     end->queued++;
@@ -199,7 +206,7 @@ kolo_status_t kolo_verbs_invite(kolo_net_end_t *end, uint64_t request, void *dat
     if (end->invite_from == end->invite_to) end->invite_from = request;
     end->invite_to = request + 1;
     kolo_verbs_offer_put(end->ring + end->depth, end->depth, request, (uint64_t)(uintptr_t)data,
-                         data ? region->mr->rkey : 0, data ? bytes : 0);
+                         data ? region->mr->rkey : 0, data ? bytes : 0, 0);
     end->counts.invitations++;
     return KOLO_OK;
 }
@@ -250,10 +257,18 @@ kolo_status_t kolo_verbs_push(kolo_net_end_t *end)
     return end->offered < end->requests || end->invite_from < end->invite_to ? push_offers(end) : KOLO_OK;
 }
 
-/* Destroying it is what is sure to end all that the card does with it. */
+/* Destroying the queue pair is what is sure to end all that the card does with it, but it may take completions
+ * along; so these are taken first, once there will be no more good ones. */
 void kolo_verbs_revoke(kolo_net_end_t *end)
 {
-    if (end->qp) kolo_verbs.destroy_qp(end->qp);
+    struct ibv_qp_attr attr = {.qp_state = IBV_QPS_ERR};
+    if (!end->qp) return;
+    (void)kolo_verbs.modify_qp(end->qp, &attr, IBV_QP_STATE);
+    uint32_t most = end->send_room + end->depth;
+    end->late = calloc(most, sizeof *end->late);
+    for (int got = 1; end->late && got > 0 && end->nlate < most; end->nlate += (uint32_t)KOLO_MAX(got, 0))
+        got = ibv_poll_cq(end->cq, (int)(most - end->nlate), end->late + end->nlate);
+    kolo_verbs.destroy_qp(end->qp);
     end->qp = NULL;
 }
 
@@ -288,6 +303,10 @@ kolo_status_t kolo_verbs_test(kolo_net_end_t *end, kolo_net_done_t *done, int mo
 {
     struct ibv_wc wc[KOLO_VERBS_BATCH];
     *n = 0;
+    for (; !end->qp && end->late_at < end->nlate && *n < most; end->late_at++) /* revoked */
+        if (end->late[end->late_at].status == IBV_WC_SUCCESS)
+            KOLO_TRY(complete(end, &end->late[end->late_at], done, n));
+    if (!end->qp) return KOLO_OK;
     int got = ibv_poll_cq(end->cq, KOLO_MIN(most, KOLO_VERBS_BATCH), wc);
     if (got < 0)
         return kolo_fail(KOLO_ERR_SYSTEM, "verbs: %s: the completion queue of device %s cannot be read", end->label,

@@ -80,15 +80,16 @@ kolo_status_t kolo_verbs_hello_decode(const kolo_net_hello_t *in, kolo_verbs_hel
 typedef struct { /* little endian; written by a card, so the number is last */
     uint64_t address;
     uint32_t key, bytes;
-    uint64_t reserved;
+    uint64_t tag;            /* the reader's own word for it */
     _Atomic uint64_t number; /* of the request, plus one */
 } kolo_verbs_offer_t;
 _Static_assert(sizeof(kolo_verbs_offer_t) == 32, "travels");
 void kolo_verbs_offer_put(kolo_verbs_offer_t *ring, uint32_t depth, uint64_t request, uint64_t address,
-                          uint32_t key, uint32_t bytes);
+                          uint32_t key, uint32_t bytes, uint64_t tag);
 /* Is the offer for `request` there? Then what it says. */
 bool kolo_verbs_offer_get(const kolo_verbs_offer_t *ring, uint32_t depth, uint64_t request, uint64_t *address,
                           uint32_t *key, uint32_t *bytes);
+bool kolo_verbs_offer_tag(const kolo_verbs_offer_t *ring, uint32_t depth, uint64_t request, uint64_t *tag);
 /* Requests [from, to) as pieces of a ring: how many lie in a row from `from` on. */
 uint32_t kolo_verbs_fifo_run(uint64_t from, uint64_t to, uint32_t depth);
 
@@ -110,6 +111,7 @@ struct kolo_net_open {
     uint16_t lid;
     uint8_t gid[16];
     uint64_t down_since; /* the port is down; 0: it is not */
+    bool fatal;          /* the device will not come back */
     kolo_status_t status;
     char error[256];
 };
@@ -123,6 +125,8 @@ int kolo_verbs_wake_fds(const kolo_net_open_t *open, int fds[2]);
 void kolo_verbs_arm(kolo_net_open_t *open);
 void kolo_verbs_drop_events(kolo_net_open_t *open);
 kolo_status_t kolo_verbs_look(kolo_net_open_t *open);
+bool kolo_verbs_works(kolo_net_open_t *open);
+bool kolo_verbs_port_is_active(kolo_net_open_t *open); /* device.c */
 
 struct kolo_net_region {
     struct ibv_mr *mr;
@@ -153,6 +157,8 @@ struct kolo_net_end {
     struct ibv_recv_wr *recv_wr;
     struct ibv_sge *sge;
     kolo_net_counts_t counts;
+    struct ibv_wc *late; /* what had come when the end was revoked, in order */
+    uint32_t nlate, late_at;
     char label[64];
 };
 kolo_status_t kolo_verbs_listen(kolo_net_open_t *open, const kolo_net_end_config_t *config, kolo_net_hello_t *hello,
@@ -168,7 +174,8 @@ kolo_status_t kolo_verbs_qp_ready(kolo_net_end_t *end);
 kolo_status_t kolo_verbs_isend(kolo_net_end_t *end, const void *data, uint32_t bytes,
                                const kolo_net_region_t *region, uint64_t cookie);
 kolo_status_t kolo_verbs_irecv(kolo_net_end_t *end, void *data, uint32_t bytes, const kolo_net_region_t *region,
-                               uint64_t cookie);
+                               uint64_t cookie, uint64_t tag);
+bool kolo_verbs_offered(const kolo_net_end_t *end, uint64_t *tag);
 kolo_status_t kolo_verbs_invite(kolo_net_end_t *end, uint64_t request, void *data, uint32_t bytes,
                                 const kolo_net_region_t *region);
 kolo_net_invitation_t kolo_verbs_invited(const kolo_net_end_t *end, uint32_t bytes);

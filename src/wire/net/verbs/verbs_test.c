@@ -120,8 +120,11 @@ static void an_offer_counts_for_its_own_request_only(void **state)
     assert_false(kolo_verbs_offer_get(ring, 4, 0, &address, &key, &bytes)); /* an empty ring offers nothing */
     for (uint64_t r = 0; r < 100; r++) {
         assert_false(kolo_verbs_offer_get(ring, 4, r, &address, &key, &bytes));
-        kolo_verbs_offer_put(ring, 4, r, 0x1000 + r, (uint32_t)r, 64);
+        kolo_verbs_offer_put(ring, 4, r, 0x1000 + r, (uint32_t)r, 64, 3 * r);
         assert_true(kolo_verbs_offer_get(ring, 4, r, &address, &key, &bytes));
+        uint64_t tag;
+        assert_true(kolo_verbs_offer_tag(ring, 4, r, &tag) && tag == 3 * r &&
+                    !kolo_verbs_offer_tag(ring, 4, r + 4, &tag));
         assert_true(address == 0x1000 + r && key == r && bytes == 64);
         assert_false(kolo_verbs_offer_get(ring, 4, r + 4, &address, &key, &bytes)); /* the same place, later */
     }
