@@ -28,6 +28,7 @@
 #define KOLO_CUDA_MESSAGE_BLOCK_LINES 64u
 /* Lines of a message that one block has room for at its receiver, KOLO_CUDA_DEPTH times. */
 #define KOLO_CUDA_MESSAGE_SLOT_LINES 256u
+#define KOLO_CUDA_MESSAGE_SLOT_BYTES (KOLO_CUDA_MESSAGE_SLOT_LINES * 128u + 128u) /* behind the lines: what it is */
 
 typedef struct {
     uint32_t nranks;
@@ -42,7 +43,7 @@ typedef struct {
     uint64_t lines;          /* [2][nranks][ll_blocks][2 * KOLO_CUDA_LL_BLOCK_BYTES] */
     uint64_t lines128;       /* [2][nranks][ll128_blocks][ll128_bytes] */
     uint64_t stages;         /* [PHASES][nranks][blocks][DEPTH][tile_bytes] */
-    uint64_t message_lines;  /* [nranks][message_blocks][DEPTH][MESSAGE_SLOT_LINES][128] */
+    uint64_t message_lines;  /* [nranks][message_blocks][DEPTH][MESSAGE_SLOT_BYTES] */
     uint64_t message_credit; /* flags [nranks][message_blocks] */
     uint64_t message_meetings;   /* [nranks][message_blocks], see messages.cuh */
     uint64_t message_lines_most; /* longest message by lines, in bytes */

@@ -120,6 +120,7 @@ KOLO_DEV void kolo_tell_unfit(kolo_cuda_mailbox_t *box, uint64_t number, uint32_
 
 extern thread_local uint32_t kolo_block, kolo_blocks;
 extern "C" void kolo_pause(void); /* lets other blocks run */
+extern "C" bool kolo_tears(void); /* is this line to come in parts? */
 
 KOLO_DEV uint32_t kolo_tid(void) { return 0; }
 KOLO_DEV uint32_t kolo_nthreads(void) { return 1; }
@@ -183,7 +184,7 @@ KOLO_DEV void kolo_tell_unfit(kolo_cuda_mailbox_t *box, uint64_t number, uint32_
 #endif
 
 /* What both ends of a message must agree on, its type and length: the receiver of a long one tells the sender; by lines,
- * where it is short, it is in the upper half of every flag. */
+ * where it is short, it is in the upper half of every flag and behind the lines of a slot. */
 KOLO_DEV uint64_t kolo_message_tag(const kolo_cuda_message_t &m) { return m.bytes | (uint64_t)m.type << 56; }
 KOLO_DEV uint64_t kolo_message_flag(const kolo_cuda_message_t &m, uint32_t step)
 {
@@ -239,7 +240,26 @@ KOLO_DEV char *kolo_message_lines(const kolo_cuda_layout_t *l, char *region, uin
                                   uint32_t step)
 {
     uint64_t slot = (uint64_t)(from * l->message_blocks + block) * KOLO_CUDA_DEPTH + step % KOLO_CUDA_DEPTH;
-    return region + l->message_lines + slot * KOLO_CUDA_MESSAGE_SLOT_LINES * 128;
+    return region + l->message_lines + slot * KOLO_CUDA_MESSAGE_SLOT_BYTES;
+}
+/* What the message in a slot is (kolo_message_flag()): the flags of its lines do not tell, since sums are in them. */
+KOLO_DEV void kolo_message_what_store(char *lines, uint64_t what)
+{
+    uint64_t *at = (uint64_t *)(lines + KOLO_CUDA_MESSAGE_SLOT_LINES * 128u);
+#ifdef __CUDACC__
+    *(volatile uint64_t *)at = what;
+#else
+    __atomic_store_n(at, what, __ATOMIC_RELAXED);
+#endif
+}
+KOLO_DEV uint64_t kolo_message_what_load(const char *lines)
+{
+    const uint64_t *at = (const uint64_t *)(lines + KOLO_CUDA_MESSAGE_SLOT_LINES * 128u);
+#ifdef __CUDACC__
+    return *(const volatile uint64_t *)at;
+#else
+    return __atomic_load_n(at, __ATOMIC_RELAXED);
+#endif
 }
 KOLO_DEV uint32_t *kolo_flag(const kolo_cuda_layout_t *l, char *region, uint64_t flags, uint32_t phase, uint32_t from,
                              uint32_t block)

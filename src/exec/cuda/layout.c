@@ -109,7 +109,7 @@ void kolo_cuda_layout(uint32_t nranks, uint32_t resident, bool shared, kolo_cuda
     l->stages = at;
     at += (uint64_t)KOLO_CUDA_PHASES * nranks * l->blocks * KOLO_CUDA_DEPTH * l->tile_bytes;
     l->message_lines = at;
-    at += (uint64_t)nranks * l->message_blocks * KOLO_CUDA_DEPTH * KOLO_CUDA_MESSAGE_SLOT_LINES * 128;
+    at += (uint64_t)nranks * l->message_blocks * KOLO_CUDA_DEPTH * KOLO_CUDA_MESSAGE_SLOT_BYTES;
     l->message_lines_most =
         kolo_cuda_options.message_lines_bytes ? (uint64_t)kolo_cuda_options.message_lines_bytes : MESSAGE_LINES;
     if (shared) l->message_lines_most = 0;

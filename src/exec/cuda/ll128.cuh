@@ -2,9 +2,10 @@
  *
  * The family for operations of middle length: one step, by lines of 128 bytes that carry 120 of payload, the number
  * of the operation and what it is (the LL128 protocol of NCCL; kolo_line_flag() in ll.cuh says why). Eight lanes store
- * a line together, and NVLink brings the 128 bytes whole. As with the short lines (ll.cuh) two halves are used in
- * turn, and every rank waits for one line of every other at least. Between ranks that share a GPU a line may come in
- * parts: they do without this family.
+ * a line together, and NVLink brings the 128 bytes whole, as long as no other process has a turn on the GPU: then a
+ * line may be seen in parts, once in some millions. So the last word holds a sum of the payload, too, and a line
+ * whose sum does not fit has not come yet. As with the short lines (ll.cuh) two halves are used in turn, and every
+ * rank waits for one line of every other at least. Ranks that share a GPU do without this family.
  */
 #ifndef KOLO_EXEC_CUDA_LL128_CUH
 #define KOLO_EXEC_CUDA_LL128_CUH
@@ -34,23 +35,48 @@ typedef struct {
     uint64_t w[KOLO_LANES][2];
 } kolo_line_t;
 
+/* A lane's part of the sum of a line (an NH hash: Black et al., "UMAC", 1999). The keys differ from lane to lane, so
+ * parts that changed places are noticed. `last`: the second word is the line's flag and not in the sum. */
+KOLO_DEV uint32_t kolo_line128_part(const uint64_t *w, uint32_t lane, bool last)
+{
+    uint64_t second = last ? 0 : w[1];
+    uint32_t key = lane * 0x9e3779b9u;
+    uint64_t sum = (uint64_t)((uint32_t)w[0] + (key + 0x85ebca6bu)) * ((uint32_t)(w[0] >> 32) + (key + 0xc2b2ae35u)) +
+                   (uint64_t)((uint32_t)second + (key + 0x27d4eb2fu)) * ((uint32_t)(second >> 32) + (key + 0x165667b1u));
+    return (uint32_t)sum ^ (uint32_t)(sum >> 32);
+}
+/* The flag of a line with this sum: its number stays as it is, in the lower half. */
+KOLO_DEV uint64_t kolo_line128_signed(uint64_t flag, uint32_t sum) { return flag ^ (uint64_t)sum << 32; }
+
 #ifdef __CUDACC__
+/* The sum of the line that eight lanes hold; the same in each of them. */
+KOLO_DEV uint32_t kolo_line128_sum(const kolo_line_t *x)
+{
+    uint32_t mask = 0xffu << (threadIdx.x & 24), sum = kolo_line128_part(x->w[0], kolo_lane(0), kolo_lane(0) == 7);
+    for (int i = 1; i < 8; i *= 2) sum += __shfl_xor_sync(mask, sum, i, 8);
+    return sum;
+}
 KOLO_DEV void kolo_line128_store(char *line, const kolo_line_t *x, uint64_t flag)
 {
-    uint64_t second = kolo_lane(0) == 7 ? flag : x->w[0][1];
+    uint32_t sum = kolo_line128_sum(x);
+    uint64_t second = kolo_lane(0) == 7 ? kolo_line128_signed(flag, sum) : x->w[0][1];
     asm volatile("st.volatile.global.v2.u64 [%0], {%1,%2};" ::"l"(line + 16 * kolo_lane(0)), "l"(x->w[0][0]),
                  "l"(second)
                  : "memory");
 }
-/* Has the line come? The same answer in its eight lanes. */
-KOLO_DEV bool kolo_line128_load(const char *line, kolo_line_t *x, uint64_t flag)
+KOLO_DEV void kolo_line128_load(const char *line, kolo_line_t *x)
 {
     asm volatile("ld.volatile.global.v2.u64 {%0,%1}, [%2];"
                  : "=l"(x->w[0][0]), "=l"(x->w[0][1])
                  : "l"(line + 16 * kolo_lane(0))
                  : "memory");
+}
+/* Has this line come? The same answer in its eight lanes. */
+KOLO_DEV bool kolo_line128_came(const kolo_line_t *x, uint64_t flag)
+{
     uint32_t mask = 0xffu << (threadIdx.x & 24);
-    return __shfl_sync(mask, x->w[0][1] == flag, 7, 8);
+    bool came = x->w[0][1] == kolo_line128_signed(flag, kolo_line128_sum(x));
+    return __shfl_sync(mask, came, 7, 8);
 }
 /* Does any of the eight lanes say so? */
 KOLO_DEV bool kolo_any_lane(bool x)
@@ -59,19 +85,31 @@ KOLO_DEV bool kolo_any_lane(bool x)
     return __any_sync(mask, x);
 }
 #else
+KOLO_DEV uint32_t kolo_line128_sum(const kolo_line_t *x)
+{
+    uint32_t sum = 0;
+    for (uint32_t k = 0; k < 8; k++) sum += kolo_line128_part(x->w[k], k, k == 7);
+    return sum;
+}
 KOLO_DEV void kolo_line128_store(char *line, const kolo_line_t *x, uint64_t flag)
 {
-    uint64_t *at = (uint64_t *)line;
+    uint64_t *at = (uint64_t *)line, last = kolo_line128_signed(flag, kolo_line128_sum(x));
+    if (kolo_tears()) { /* the worst order: the flag is there, the rest is not */
+        __atomic_store_n(at + KOLO_LINE_WORDS, last, __ATOMIC_RELEASE);
+        kolo_pause();
+    }
     for (int i = 0; i < KOLO_LINE_WORDS; i++) __atomic_store_n(at + i, x->w[i / 2][i % 2], __ATOMIC_RELAXED);
-    __atomic_store_n(at + KOLO_LINE_WORDS, flag, __ATOMIC_RELEASE);
+    __atomic_store_n(at + KOLO_LINE_WORDS, last, __ATOMIC_RELEASE);
 }
-KOLO_DEV bool kolo_line128_load(const char *line, kolo_line_t *x, uint64_t flag)
+KOLO_DEV void kolo_line128_load(const char *line, kolo_line_t *x)
 {
     const uint64_t *at = (const uint64_t *)line;
-    if (__atomic_load_n(at + KOLO_LINE_WORDS, __ATOMIC_ACQUIRE) != flag) return false;
+    x->w[7][1] = __atomic_load_n(at + KOLO_LINE_WORDS, __ATOMIC_ACQUIRE);
     for (int i = 0; i < KOLO_LINE_WORDS; i++) x->w[i / 2][i % 2] = __atomic_load_n(at + i, __ATOMIC_RELAXED);
-    x->w[7][1] = flag;
-    return true;
+}
+KOLO_DEV bool kolo_line128_came(const kolo_line_t *x, uint64_t flag)
+{
+    return x->w[7][1] == kolo_line128_signed(flag, kolo_line128_sum(x));
 }
 KOLO_DEV bool kolo_any_lane(bool x) { return x; }
 #endif
@@ -119,11 +157,11 @@ KOLO_DEV void kolo_words_store(const kolo_line_t *x, char *buf, uint64_t line, u
 
 KOLO_DEV uint64_t kolo_line128_flag(const kolo_cuda_args_t &c, uint32_t flag) { return flag | (uint64_t)c.mark << 32; }
 
-/* A line is long in coming. Of a message (messages.cuh) it may be there, but tell of another length or type. */
+/* Lines are long in coming. Those of a message (messages.cuh) may be there, but tell of another length or type. */
 KOLO_DEV void kolo_line128_look(const kolo_cuda_args_t &, const char *, uint64_t, uint32_t) {}
-KOLO_DEV void kolo_line128_look(const kolo_cuda_p2p_args_t &c, const char *line, uint64_t flag, uint32_t peer)
+KOLO_DEV void kolo_line128_look(const kolo_cuda_p2p_args_t &c, const char *lines, uint64_t flag, uint32_t peer)
 {
-    uint64_t there = ((const volatile uint64_t *)line)[KOLO_LINE_WORDS];
+    uint64_t there = kolo_message_what_load(lines);
     if ((uint32_t)there != (uint32_t)flag || there == flag) return;
     kolo_tell_unfit((kolo_cuda_mailbox_t *)c.mailbox, c.number, peer, 0, kolo_message_tag_of(flag),
                     kolo_message_tag_of(there));
@@ -139,11 +177,13 @@ KOLO_DEV bool kolo_batch_wait(const C &c, uint64_t flag, const char *lines, uint
         bool all = true;
 #pragma unroll
         for (uint32_t u = 0; u < B; u++)
-            if (u < n)
-                all = kolo_line128_load(lines + (uint64_t)(at + u * kolo_groups()) * 128, &x[u], flag) && all;
+            if (u < n) kolo_line128_load(lines + (uint64_t)(at + u * kolo_groups()) * 128, &x[u]);
+#pragma unroll
+        for (uint32_t u = 0; u < B; u++)
+            if (u < n) all = kolo_line128_came(&x[u], flag) && all;
         if (all) return true;
         if (kolo_any_lane(kolo_give_up(&spins, c, KOLO_CUDA_WAITS_LINES, peer, (uint32_t)flag))) return false;
-        if (spins % KOLO_SPINS_A_LOOK == 0) kolo_line128_look(c, lines + (uint64_t)at * 128, flag, peer);
+        if (spins % KOLO_SPINS_A_LOOK == 0) kolo_line128_look(c, lines, flag, peer);
     }
 }
 

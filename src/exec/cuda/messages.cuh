@@ -119,6 +119,7 @@ KOLO_DEV bool kolo_message_send_lines(const kolo_cuda_p2p_args_t &c, const kolo_
         char *lines = kolo_message_lines(&c.layout, theirs, c.rank, block, step);
         uint32_t n = s.n - from < KOLO_CUDA_MESSAGE_SLOT_LINES ? (uint32_t)(s.n - from) : KOLO_CUDA_MESSAGE_SLOT_LINES;
         if (!kolo_message_wait(c, credit, step + 1 - KOLO_CUDA_DEPTH, KOLO_CUDA_WAITS_CREDIT, m.peer)) return false;
+        if (kolo_tid() == 0) kolo_message_what_store(lines, kolo_message_flag(m, step + 1));
         for (uint32_t at = kolo_group(); at < n; at += KOLO_LINE_BATCH * kolo_groups()) {
             kolo_line_t x[KOLO_LINE_BATCH];
             uint32_t batch = kolo_batch<KOLO_LINE_BATCH>(at, n);

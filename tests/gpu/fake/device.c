@@ -19,7 +19,7 @@ pthread_mutex_t fake_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static _Atomic bool initialized, forked;
-static int devices, multiprocessors, jitter_us, apart, of_machine[FAKE_MAX_DEVICES];
+static int devices, multiprocessors, jitter_us, apart, tears, of_machine[FAKE_MAX_DEVICES];
 static struct CUctx_st contexts[FAKE_MAX_DEVICES];
 static __thread struct CUctx_st *stack[STACK];
 static __thread int depth;
@@ -90,6 +90,11 @@ static void read_visible(int there)
     for (devices = 0; devices < there; devices++) of_machine[devices] = devices;
 }
 
+bool fake_tears(void)
+{
+    return tears;
+}
+
 static void in_child(void)
 {
     atomic_store(&forked, true);
@@ -101,6 +106,7 @@ static void start(void)
     multiprocessors = number("FAKE_CUDA_SMS", 132, 1, 256);
     jitter_us = number("FAKE_CUDA_JITTER_US", 0, 0, 1000000);
     apart = number("FAKE_CUDA_APART", 0, 0, 1);
+    tears = number("FAKE_CUDA_TEARS", 0, 0, 1);
     for (int i = 0; i < devices; i++) contexts[i].device = i;
     pthread_atfork(NULL, NULL, in_child);
     atomic_store(&initialized, true);

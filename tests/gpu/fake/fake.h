@@ -9,6 +9,7 @@
  * Environment: FAKE_CUDA_DEVICES=N devices (2), FAKE_CUDA_SMS=N multiprocessors of each (132, as an H200),
  * FAKE_CUDA_APART=1: devices have no access to each other;
  * FAKE_CUDA_JITTER_US=N: each piece of work and each block starts up to N us late, at random (0);
+ * FAKE_CUDA_TEARS=1: every third line of 128 bytes is seen in parts for a while, its flag first;
  * CUDA_VISIBLE_DEVICES as the real one, by ordinals.
  *
  * What a real device has and this one has not: timing, weak memory order beyond the host's, errors that stick to a
@@ -70,6 +71,7 @@ int fake_device_here(int of_machine); /* -1: not visible */
 int fake_multiprocessors(void);
 /* Waits up to FAKE_CUDA_JITTER_US at random. */
 void fake_jitter(void);
+bool fake_tears(void); /* FAKE_CUDA_TEARS */
 
 #define FAKE_READY()                                                                                               \
     do {                                                                                                           \
