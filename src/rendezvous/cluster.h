@@ -6,7 +6,7 @@
 #ifndef KOLO_RENDEZVOUS_CLUSTER_H
 #define KOLO_RENDEZVOUS_CLUSTER_H
 
-#include "rendezvous/channel.h"
+#include "rendezvous/remote/channel.h"
 
 #define KOLO_CLUSTER_TASKS_MAX 65536
 typedef struct {

@@ -46,7 +46,7 @@ struct kolo_receive {
     kolo_item_t *item; /* its place in the table; NULL: none. Guarded by the rendezvous' lock, as the next two */
     kolo_receive_t next_other, *prev_other; /* of the step's others; prev NULL: it is not listed */
     kolo_receive_t next_deferred;           /* guarded by the manager's lock */
-    void *remote, *remote_channel;          /* of the adapter's thread (channel.h); NULL: nothing is under way */
+    void *remote, *remote_channel;          /* of the adapter's thread (remote/channel.h); NULL: none under way */
     /* once it has ended, for who waits */
     kolo_status_t status;
     char *why;
@@ -125,7 +125,7 @@ bool kolo_rendezvous_give_up(kolo_receive_t receive);
 
 /* ---- all steps (manager.c) ---- */
 
-/* How values of other tasks are fetched; the task's channels (channel.h) are one. */
+/* How values of other tasks are fetched; the task's channels (remote/channel.h) are one. */
 typedef struct {
     /* Begins a receive from another task; never waits. On KOLO_OK it takes a reference, and ends the receive later
      * on a thread of its own: kolo_rendezvous_unlist(), kolo_receive_finish(), the reference. */

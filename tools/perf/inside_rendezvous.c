@@ -6,7 +6,7 @@
  */
 #include "rendezvous.h"
 
-#include "rendezvous/channel.h"
+#include "rendezvous/remote/channel.h"
 
 #include <stdlib.h>
 #include <string.h>

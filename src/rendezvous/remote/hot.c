@@ -3,7 +3,7 @@
  * Which channels of an adapter are looked at in each round: those that have lately had something to do stand first
  * in its list. All on the adapter's thread.
  */
-#include "rendezvous/channel.h"
+#include "rendezvous/remote/channel.h"
 
 #include <stdlib.h>
 

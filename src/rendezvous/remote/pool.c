@@ -3,7 +3,7 @@
  * The threads on which callbacks of users run when a value has come from another task: a user may take its time
  * there, while the adapter's thread goes on. As many as KOLO_RENDEZVOUS_THREADS.
  */
-#include "rendezvous/channel.h"
+#include "rendezvous/remote/channel.h"
 
 #include <stdlib.h>
 #include <string.h>

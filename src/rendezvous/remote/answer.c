@@ -3,7 +3,7 @@
  * What other tasks have asked of this one: each waits in the rendezvous of its step for its value, like a receive
  * of this task's own, and then sends it. The value is held until its last byte has been written.
  */
-#include "rendezvous/channel.h"
+#include "rendezvous/remote/channel.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -4,7 +4,7 @@
  * is nothing to do. Calls and callers come by the engine thread (link/), which hands their sockets over as
  * commands.
  */
-#include "rendezvous/channel.h"
+#include "rendezvous/remote/channel.h"
 #include "rendezvous/watch.h"
 
 #include "base/failpoint.h"

@@ -6,7 +6,7 @@
  * list below has only lines of which each is the cause of the next, or is written by the same thread before it.
  */
 #include "base/test.h"
-#include "rendezvous/channel.h"
+#include "rendezvous/remote/channel.h"
 
 #include <fcntl.h>
 #include <stdio.h>

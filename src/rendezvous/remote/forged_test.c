@@ -8,7 +8,7 @@
 #include "base/log.h"
 #include "base/test.h"
 #include "link/link.h"
-#include "rendezvous/channel.h"
+#include "rendezvous/remote/channel.h"
 
 #include <fcntl.h>
 #include <stdio.h>

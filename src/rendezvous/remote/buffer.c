@@ -6,7 +6,7 @@
  * and serves where the destination's own memory cannot be written to.
  */
 #include "base/log.h"
-#include "rendezvous/channel.h"
+#include "rendezvous/remote/channel.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -2,7 +2,7 @@
  *
  * Fuzzer of the messages between tasks: what is taken is exactly what would be sent.
  */
-#include "rendezvous/message.h"
+#include "rendezvous/remote/message.h"
 
 #include <stdlib.h>
 #include <string.h>

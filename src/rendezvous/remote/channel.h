@@ -14,7 +14,7 @@
 #define KOLO_RENDEZVOUS_CHANNEL_H
 
 #include "link/link.h"
-#include "rendezvous/message.h"
+#include "rendezvous/remote/message.h"
 
 #define KOLO_CHANNEL_CREDITS 256          /* messages that may be on their way, ... */
 #define KOLO_CHANNEL_MAILBOX (512u << 10) /* ... and the bytes that they may take there, one behind the other */

@@ -4,7 +4,7 @@
  * process, on loopback addresses that follow from its number, so that tests that run at the same time do not meet.
  */
 #include "base/test.h"
-#include "rendezvous/channel.h"
+#include "rendezvous/remote/channel.h"
 
 #include <stdio.h>
 #include <stdlib.h>

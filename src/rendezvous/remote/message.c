@@ -2,7 +2,7 @@
  *
  * The messages between two tasks as bytes. See message.h.
  */
-#include "rendezvous/message.h"
+#include "rendezvous/remote/message.h"
 #include "base/bytes.h"
 
 #include <string.h>

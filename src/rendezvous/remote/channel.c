@@ -2,7 +2,7 @@
  *
  * One channel: the messages of both directions with their credits, and what each notice means. See channel.h.
  */
-#include "rendezvous/channel.h"
+#include "rendezvous/remote/channel.h"
 #include "base/failpoint.h"
 #include "base/log.h"
 

@@ -6,7 +6,7 @@
  * reason (abort, time-out) stays until its answer has come, so that nothing is written into memory that is used
  * again.
  */
-#include "rendezvous/channel.h"
+#include "rendezvous/remote/channel.h"
 
 #include <stdio.h>
 #include <stdlib.h>
