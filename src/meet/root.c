@@ -196,14 +196,15 @@ static void root_call_more(root_t *root)
         call->next = root->active;
         root->active = call;
         root->nactive++;
-        kolo_dial_config_t config = {.address = call->address,
-                                     .key = root->id.secret,
-                                     .claim = {KOLO_PURPOSE_REPLY, KOLO_RANK_ROOT, call->rank, 0},
-                                     .deadline_ns = root->deadline_ns + LINGER_MS * KOLO_NS_PER_MS,
-                                     .done = call_done,
-                                     .arg = call,
-                                     .frame = call->reply,
-                                     .frame_bytes = sizeof(call->reply)};
+        kolo_dial_config_t config = {
+            .address = call->address,
+            .key = root->id.secret,
+            .claim = {.purpose = KOLO_PURPOSE_REPLY, .from = KOLO_RANK_ROOT, .to = call->rank},
+            .deadline_ns = root->deadline_ns + LINGER_MS * KOLO_NS_PER_MS,
+            .done = call_done,
+            .arg = call,
+            .frame = call->reply,
+            .frame_bytes = sizeof(call->reply)};
         snprintf(config.who, sizeof(config.who), "rank %d", call->rank);
         if (kolo_dial_start(root->progress, &config, &call->dial) != KOLO_OK) {
             int rank = call->rank;

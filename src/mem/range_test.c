@@ -239,6 +239,9 @@ static void a_child_has_nothing_registered(void **state)
 {
     (void)state;
     need_watch();
+#ifdef __SANITIZE_THREAD__
+    skip(); /* it does not let a child of a process with threads start one */
+#endif
     kolo_mem_range_t *r;
     void *handle;
     char *p = map();
@@ -248,12 +251,12 @@ static void a_child_has_nothing_registered(void **state)
     kolo_mem_range_put(used);
     pid_t child = fork();
     if (child == 0) {
-        kolo_mem_range_t *own;
+        kolo_mem_range_t *own = NULL;
         bool fine = !is_found(p, 1) && !kolo_mem_ranges_exist();
         p[0] = 7; /* its own page by now */
         fine = fine && munmap(p, PAGE) == 0 && kolo_mem_range_register(p + PAGE, PAGE, &own) == KOLO_OK &&
                is_found(p + PAGE, PAGE);
-        kolo_mem_range_deregister(own);
+        if (own) kolo_mem_range_deregister(own);
         _exit(fine && live == 1 ? 0 : 1);
     }
     int status = -1;

@@ -184,17 +184,18 @@ static kolo_status_t call_root(kolo_bootstrap_t *boot, const kolo_id_t *id, int 
     checkin.peer = oob->table[oob->rank];
     checkin.root_only = boot->root_only;
     kolo_checkin_encode(&checkin, call->frame);
-    kolo_dial_config_t config = {.address = id->address,
-                                 .key = id->secret,
-                                 .claim = {KOLO_PURPOSE_CHECKIN, oob->rank, KOLO_RANK_ROOT, 0},
-                                 .deadline_ns = boot->deadline_ns,
-                                 .retry_refused = id->fixed,
-                                 .refused = id->fixed ? become_root : NULL,
-                                 .done = checked_in,
-                                 .arg = call,
-                                 .frame = call->frame,
-                                 .frame_bytes = sizeof(call->frame),
-                                 .who = "the root"};
+    kolo_dial_config_t config = {
+        .address = id->address,
+        .key = id->secret,
+        .claim = {.purpose = KOLO_PURPOSE_CHECKIN, .from = oob->rank, .to = KOLO_RANK_ROOT},
+        .deadline_ns = boot->deadline_ns,
+        .retry_refused = id->fixed,
+        .refused = id->fixed ? become_root : NULL,
+        .done = checked_in,
+        .arg = call,
+        .frame = call->frame,
+        .frame_bytes = sizeof(call->frame),
+        .who = "the root"};
     return kolo_dial_start(oob->progress, &config, &call->dial);
 }
 

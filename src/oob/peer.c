@@ -57,7 +57,10 @@ kolo_status_t kolo_peer_dial(kolo_oob_t *oob, kolo_peer_t *peer, uint64_t deadli
     if (peer->live > 0 || peer->dialling || peer->gone || peer->dial_status != KOLO_OK) return KOLO_OK;
     kolo_dial_config_t config = {.address = oob->table[peer->rank],
                                  .key = oob->key,
-                                 .claim = {KOLO_PURPOSE_MESSAGE, oob->rank, peer->rank, (uint64_t)oob->nranks},
+                                 .claim = {.purpose = KOLO_PURPOSE_MESSAGE,
+                                           .from = oob->rank,
+                                           .to = peer->rank,
+                                           .tag = (uint64_t)oob->nranks},
                                  .deadline_ns = deadline_ns,
                                  .done = peer_dialled,
                                  .arg = peer};

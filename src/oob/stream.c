@@ -190,12 +190,13 @@ kolo_status_t kolo_oob_dial(kolo_oob_t *oob, int peer, uint64_t tag, uint64_t de
     KOLO_FAIL_POINT_TRY("oob.stream.dial");
     deadline_ns = kolo_oob_deadline(oob, deadline_ns);
     stream_dial_t d = {.oob = oob, .rank = peer, .tag = tag, .socket = {.fd = -1}};
-    kolo_dial_config_t config = {.address = oob->table[peer],
-                                 .key = oob->key,
-                                 .claim = {KOLO_PURPOSE_STREAM, oob->rank, peer, tag},
-                                 .deadline_ns = deadline_ns,
-                                 .done = stream_dialled,
-                                 .arg = &d};
+    kolo_dial_config_t config = {
+        .address = oob->table[peer],
+        .key = oob->key,
+        .claim = {.purpose = KOLO_PURPOSE_STREAM, .from = oob->rank, .to = peer, .tag = tag},
+        .deadline_ns = deadline_ns,
+        .done = stream_dialled,
+        .arg = &d};
     snprintf(config.who, sizeof(config.who), "rank %d", peer);
     KOLO_TRY(kolo_dial_start(oob->progress, &config, &d.dial));
     pthread_mutex_lock(&oob->lock);

@@ -17,8 +17,8 @@ const kolo_coll_traits_t kolo_coll_table[KOLO_COLL_COUNT + 1] = {
     [KOLO_COLL_GATHER] = {"gather", .dst_at_root = true, .dst_by_rank = true, .in_place = true},
     [KOLO_COLL_SCATTER] = {"scatter", .src_at_root = true, .src_by_rank = true, .in_place = true},
     [KOLO_COLL_BARRIER] = {"barrier", .in_place = true},
-    [KOLO_COLL_P2P] = {"p2p"},
-    [KOLO_COLL_COUNT] = {"unknown"},
+    [KOLO_COLL_P2P] = {.name = "p2p"},
+    [KOLO_COLL_COUNT] = {.name = "unknown"},
 };
 
 kolo_status_t kolo_coll_parse(const char *name, kolo_coll_t *coll)

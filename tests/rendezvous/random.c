@@ -362,12 +362,13 @@ static void run_once(void)
         if (values[i].released != 1) complain("a value was not released once", i);
 }
 
+static char stuck_text[100];
+static size_t stuck_length;
+
 static void stuck(int signal_number)
 {
     (void)signal_number;
-    char text[100];
-    int n = snprintf(text, sizeof text, "rendezvous_random: seed %llu: stuck\n", (unsigned long long)seed);
-    if (write(2, text, (size_t)n) != n) _exit(3);
+    if (write(2, stuck_text, stuck_length) != (ssize_t)stuck_length) _exit(3);
     abort();
 }
 
@@ -383,6 +384,8 @@ int main(int argc, char **argv)
     int descriptors = 0, failed = 0;
     for (int i = 0; i < runs; i++) {
         seed = first + (uint64_t)i;
+        stuck_length = (size_t)snprintf(stuck_text, sizeof stuck_text, "rendezvous_random: seed %llu: stuck\n",
+                                        (unsigned long long)seed);
         atomic_store(&wrong, 0);
         run_once();
         int now = each_descriptor(NULL, NULL);

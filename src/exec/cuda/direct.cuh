@@ -61,7 +61,7 @@ KOLO_DEV bool kolo_meet_wait(const kolo_cuda_args_t &c, kolo_buffers_t *b, kolo_
             b->ended = 1;
             break;
         }
-        if (stop != KOLO_BEGIN) continue;
+        if (stop != KOLO_BEGIN || b->ended) continue;
         b->src[r] = m->src;
         b->dst[r] = m->dst;
         kolo_bits_keep(&b->reachable, m->reachable);

@@ -300,7 +300,8 @@ template <typename T> KOLO_DEV void kolo_two_step(const kolo_cuda_args_t &c)
     const uint32_t rows[KOLO_CUDA_TWO_STEP_ROLES] = {KOLO_CUDA_COUNT_SENT, KOLO_CUDA_COUNT_TAKEN,
                                                      KOLO_CUDA_COUNT_TAKEN_2};
     uint32_t *counter = kolo_counter(&c.layout, s.own, rows[role], s.block), begin = *counter;
-    uint32_t *out_counter = kolo_counter(&c.layout, s.own, KOLO_CUDA_COUNT_SENT_2, s.block), out = *out_counter;
+    uint32_t *out_counter = kolo_counter(&c.layout, s.own, KOLO_CUDA_COUNT_SENT_2, s.block);
+    uint32_t out = role == 1 ? *out_counter : 0; /* the other roles' blocks may be later than this one's end */
     uint64_t row = (uint64_t)blocks * c.tile_bytes, at = (uint64_t)s.block * c.tile_bytes;
     uint32_t tiles = (uint32_t)((c.part_bytes + row - 1) / row);
     bool ok = true;

@@ -128,9 +128,8 @@ static kolo_status_t put(kolo_staged_t *s, kolo_staged_op_t *op, kolo_cu_stream_
         free(op);
         return status;
     }
-    kolo_staged_op_t seen = *op; /* the thread frees it when it is through */
-    size_t bytes = op->n * sizeof op->calls[0];
-    kolo_staged_op_t *mine = malloc(sizeof seen + bytes);
+    size_t bytes = sizeof *op + op->n * sizeof op->calls[0];
+    kolo_staged_op_t *mine = malloc(bytes); /* the thread frees the other when it is through */
     if (!mine) {
         free(op);
         return kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for an operation on a GPU");
@@ -138,7 +137,7 @@ static kolo_status_t put(kolo_staged_t *s, kolo_staged_op_t *op, kolo_cu_stream_
     pthread_mutex_lock(&s->lock);
     op->base = s->number;
     s->number += op->pieces;
-    memcpy(mine, op, sizeof seen + bytes);
+    memcpy(mine, op, bytes);
     kolo_staged_push(&s->queue, op);
     pthread_mutex_unlock(&s->lock);
     status = put_pieces(s, mine, stream);

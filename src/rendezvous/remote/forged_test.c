@@ -11,6 +11,7 @@
 #include "rendezvous/remote/channel.h"
 
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -38,14 +39,19 @@ typedef struct {
     uint64_t sequence, at;
 } peer_t;
 
+/* The peer may be gone as soon as the lock is free. */
+static pthread_mutex_t calls = PTHREAD_MUTEX_INITIALIZER;
+
 static void called(void *arg, kolo_status_t status, kolo_socket_t socket, const char *text)
 {
     peer_t *p = arg;
     (void)text;
+    pthread_mutex_lock(&calls);
     p->status = status;
     p->socket = socket;
     atomic_store(&p->called, true);
     kolo_gate_open(&p->gate);
+    pthread_mutex_unlock(&calls);
 }
 
 /* Moves the peer's end until it has an event, or has ended. */
@@ -82,6 +88,8 @@ static void open_peer(peer_t *p, kolo_onesided_domain_t *domain, int worker, uns
         if (atomic_load(&p->called)) break;
         assert_int_equal(kolo_gate_wait(&p->gate, ticket, &wait), KOLO_OK);
     }
+    pthread_mutex_lock(&calls);
+    pthread_mutex_unlock(&calls);
     assert_int_equal(p->status, KOLO_OK);
     kolo_onesided_config_t config = {
         .socket = p->socket, .kinds = kinds, .mailbox = KOLO_CHANNEL_MAILBOX, .who = PS};

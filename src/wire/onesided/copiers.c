@@ -67,7 +67,7 @@ static void *serve(void *arg)
             pthread_cond_wait(&pool.more, &pool.lock);
             continue;
         }
-        uint64_t at = copy->taken, n = KOLO_MIN(copy->bytes - at, (uint64_t)PIECE);
+        uint64_t bytes = copy->bytes, at = copy->taken, n = KOLO_MIN(bytes - at, (uint64_t)PIECE);
         copy->taken += n;
         if (copy->taken == copy->bytes) {
             pool.first = copy->next;
@@ -82,7 +82,7 @@ static void *serve(void *arg)
         /* The owner may be gone as soon as all is done, its waker not before the lock is free (kolo_copiers_put).
          */
         kolo_waker_t *waker = copy->waker;
-        if (atomic_fetch_add_explicit(&copy->done, n, memory_order_release) + n < copy->bytes) continue;
+        if (atomic_fetch_add_explicit(&copy->done, n, memory_order_release) + n < bytes) continue;
         pthread_cond_broadcast(&pool.done);
         kolo_waker_wake(waker);
     }
