@@ -280,8 +280,9 @@ static void reduce_in_a_stream(void)
         bool good = true;
         for (int64_t i = 0; i < 1000; i++) {
             float f;
+            int64_t want = (int64_t)me.size * round + (int64_t)me.size * (me.size - 1) / 2;
             memcpy(&f, gpu.back + t.at + t.in_bytes + 4 * i, 4);
-            good = good && f == (float)((int64_t)me.size * round + (int64_t)me.size * (me.size - 1) / 2);
+            good = good && f == (float)want;
         }
         CHECK(good);
     }

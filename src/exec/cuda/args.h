@@ -28,8 +28,7 @@
 #define KOLO_CUDA_MESSAGE_BLOCK_LINES 64u
 /* Lines of a message that one block has room for at its receiver, KOLO_CUDA_DEPTH times. */
 #define KOLO_CUDA_MESSAGE_SLOT_LINES 256u
-#define KOLO_CUDA_MESSAGE_SLOT_BYTES (KOLO_CUDA_MESSAGE_SLOT_LINES * 128u + 128u) /* behind the lines: what it is  \
-                                                                                   */
+#define KOLO_CUDA_MESSAGE_SLOT_BYTES (KOLO_CUDA_MESSAGE_SLOT_LINES * 128u + 128u) /* the last: what it is */
 
 typedef struct {
     uint32_t nranks;
