@@ -44,7 +44,8 @@ typedef struct kolo_job_place {
 } kolo_job_place_t;
 
 /* Reads the variables. What is no number, is only half there, or does not fit together is KOLO_ERR_INVALID_ARGUMENT
- * with the names of the variables. Any thread. */
+ * with the names of the variables. A worker of kolorun --min has no fixed place: KOLO_ERR_INVALID_USAGE, use
+ * kolo_state_run(). Any thread. */
 kolo_status_t kolo_job_get_place(kolo_job_place_t *place);
 
 /* Makes a communicator of all ranks of the job. All ranks must call it, and equally often. config may be NULL.

@@ -126,7 +126,6 @@ kolo_status_t kolo_state_change(kolo_state_t s);
 /* Goes on without the ranks that are lost. */
 kolo_status_t kolo_state_mend(kolo_state_t s);
 
-extern int64_t kolo_state_worker; /* KOLO_ELASTIC_WORKER, -1: none */
 extern int64_t kolo_state_change_ms;
 
 #endif

@@ -248,8 +248,11 @@ static kolo_status_t wait_for_a_place(kolo_state_t s)
 kolo_status_t kolo_state_get_in(kolo_state_t s)
 {
     if (s->config.comm) return take_given(s);
-    if (kolo_state_worker < 0) return be_first(s, NULL);
-    s->worker = (uint32_t)kolo_state_worker;
+    const char *worker = kolo_job_values.worker;
+    int number = 0;
+    if (!kolo_job_is_set(worker)) return be_first(s, NULL);
+    KOLO_TRY(kolo_job_number("KOLO_ELASTIC_WORKER", worker, 0, &number));
+    s->worker = (uint32_t)number;
     KOLO_TRY(kolo_state_link_open(&s->link, kolo_job_values.id_file, s->worker));
     return wait_for_a_place(s);
 }

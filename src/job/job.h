@@ -34,6 +34,7 @@ typedef struct {
     const char *pmi_rank, *pmi_size, *mpi_local_rank, *mpi_local_size;
     const char *slurm_rank, *slurm_size, *slurm_local_rank, *slurm_node, *slurm_tasks, *slurm_hosts, *slurm_cluster,
         *slurm_job, *slurm_step, *slurm_restart;
+    const char *worker; /* of an elastic job, whose ranks change: kolo/state.h has them */
     const char *name, *dir, *home;
     const char *store, *store_key_file; /* for programs; the library itself has no use for it */
 } kolo_job_values_t;

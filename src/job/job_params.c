@@ -30,6 +30,8 @@ static const kolo_param_t rows[] = {
     {"KOLO_LOCAL_SIZE", TEXT, "job: number of ranks on this host, as kolorun sets it", &kolo_job_values.local_size},
     {"KOLO_ID_FILE", TEXT, "job: where rank 0 leaves the unique id for the others, as kolorun sets it",
      &kolo_job_values.id_file},
+    {"KOLO_ELASTIC_WORKER", TEXT, "job: the number of this process in a job of kolorun --min, as kolorun sets it",
+     &kolo_job_values.worker},
     {"KOLO_STORE", TEXT, "job: host:port of the store of kolorun, as kolorun sets it", &kolo_job_values.store},
     {"KOLO_STORE_KEY_FILE", TEXT, "job: file with the store's key, as kolorun sets it",
      &kolo_job_values.store_key_file},

@@ -183,11 +183,22 @@ static kolo_status_t check_second(const source_t *s, const kolo_job_values_t *v,
     return KOLO_OK;
 }
 
+/* Each worker would otherwise be rank 0 of a job of its own, and all of them would end well. */
+static kolo_status_t fail_elastic(const kolo_job_values_t *v)
+{
+    return kolo_fail(
+        KOLO_ERR_INVALID_USAGE,
+        "job: this process is worker %.32s of an elastic job (kolorun --min), whose ranks come and go: "
+        "call kolo_state_run() (kolo/state.h) and use the communicator that it hands to your function",
+        v->worker);
+}
+
 kolo_status_t kolo_job_place_from(const kolo_job_values_t *v, kolo_job_place_t *place)
 {
     const source_t *s;
     kolo_job_place_t p;
     KOLO_TRY(find(v, &s));
+    if (!s && v->launcher == KOLO_JOB_AUTO && kolo_job_is_set(v->worker)) return fail_elastic(v);
     if (!s) {
         *place = (kolo_job_place_t){.nranks = 1, .local_size = 1, .launcher = "none"};
         return KOLO_OK;

@@ -133,6 +133,25 @@ static void what_is_half_there_is_refused(void **state)
     expect(&meaningless, "none", 0, 1, 0, 1);
 }
 
+/* Each of them would be rank 0 of a job of its own. */
+static void a_worker_whose_ranks_change_has_no_place(void **state)
+{
+    (void)state;
+    kolo_job_values_t v = {.worker = "3"};
+    kolo_job_place_t place = {.rank = 99};
+    assert_int_equal(kolo_job_place_from(&v, &place), KOLO_ERR_INVALID_USAGE);
+    assert_non_null(strstr(kolo_error_text(), "worker 3"));
+    assert_non_null(strstr(kolo_error_text(), "kolo_state_run"));
+    assert_int_equal(place.rank, 99);
+    v.launcher = KOLO_JOB_NONE; /* as asked for */
+    expect(&v, "none", 0, 1, 0, 1);
+    v.launcher = KOLO_JOB_AUTO;
+    v.torch_rank = "1"; /* whoever starts ranks inside of one */
+    v.torch_size = "2";
+    v.torch_address = "a";
+    expect(&v, "torchrun", 1, 2, -1, 0);
+}
+
 static void two_places_at_once_are_refused(void **state)
 {
     (void)state;
@@ -253,6 +272,7 @@ int main(void)
         cmocka_unit_test(slurm_tells_tasks_per_host),
         cmocka_unit_test(the_inner_launcher_counts),
         cmocka_unit_test(what_is_half_there_is_refused),
+        cmocka_unit_test(a_worker_whose_ranks_change_has_no_place),
         cmocka_unit_test(two_places_at_once_are_refused),
         cmocka_unit_test(nonsense_is_named),
         cmocka_unit_test(jobs_have_names_of_their_own),
