@@ -113,6 +113,19 @@ bool kolo_request_alike(const kolo_request_t *a, const kolo_request_t *b)
     return kolo_request_equal(&like, b);
 }
 
+bool kolo_response_fits(const kolo_response_t *response, const kolo_request_t *mine, int rank)
+{
+    const kolo_request_t *r = &response->request;
+    bool moves = r->work < KOLO_WORK_JOIN && mine->work < KOLO_WORK_JOIN;
+    if (response->status != KOLO_OK && moves) return true; /* that it is another work elsewhere may be why */
+    if (r->work != mine->work) return false;
+    if (!moves) return true;
+    kolo_request_t like = *r;
+    like.device = mine->device; /* ranks may differ, and then it goes through host memory */
+    if (!kolo_request_alike(&like, mine)) return false;
+    return !rows_vary(mine) || (response->rows && response->rows[rank] == mine->shape[0]);
+}
+
 uint64_t kolo_request_hash(const kolo_request_t *r)
 {
     const uint32_t small[] = {(uint32_t)r->work, (uint32_t)r->type,  (uint32_t)r->op, (uint32_t)r->root,

@@ -117,6 +117,9 @@ typedef struct kolo_response {
     struct kolo_entry *entry; /* this rank's tensor; NULL: it has joined */
 } kolo_response_t;
 void kolo_response_free(kolo_response_t *response); /* NULL is fine */
+/* May rank `rank`, which asked for this, do what the response says? The coordinator's word is not trusted with the
+ * sizes of this rank's buffers. */
+bool kolo_response_fits(const kolo_response_t *response, const kolo_request_t *mine, int rank);
 
 /* What the engine works by, and why just now (tuner.h). */
 typedef struct {

@@ -187,6 +187,20 @@ static void refuse(const kolo_request_t *q, int first, int end, const kolo_tree_
     free(bytes.bytes);
 }
 
+/* What a rank announces is not what others make room for. */
+static void a_list_is_bounded_however_many_ranks_it_speaks_for(void **state)
+{
+    static const kolo_tree_place_t two = {10, 12, 3, 1}, many = {0, 100000, -1, 16};
+    const uint8_t byte = 0;
+    seen_t seen = {0};
+    (void)state;
+    assert_int_equal(kolo_shared_bytes_max(&two), 2 * (uint64_t)KOLO_ENGINE_MESSAGE_MAX);
+    assert_int_equal(kolo_shared_bytes_max(&many), KOLO_SHARED_BYTES_MAX);
+    assert_int_equal(kolo_shared_decode(&byte, KOLO_SHARED_BYTES_MAX + 1, &many, 100000, see, &seen),
+                     KOLO_ERR_PROTOCOL);
+    assert_non_null(strstr(kolo_error_text(), "too long"));
+}
+
 static void ranks_speak_for_those_below_them_only(void **state)
 {
     static const kolo_tree_place_t wider = {10, 40, 3, 5}, later = {10, INT_MAX, 3, 5};
@@ -346,6 +360,7 @@ int main(void)
         cmocka_unit_test(every_rank_has_its_place),
         cmocka_unit_test(what_all_mean_is_one_record),
         cmocka_unit_test(rows_of_each_rank_come_along),
+        cmocka_unit_test(a_list_is_bounded_however_many_ranks_it_speaks_for),
         cmocka_unit_test(ranks_speak_for_those_below_them_only),
         cmocka_unit_test(a_rank_that_sends_twice_is_named),
         cmocka_unit_test(a_damaged_message_is_never_half_believed),

@@ -49,6 +49,40 @@ static void expect_out(kolo_controller_t *c, const char *names)
     kolo_responses_free(&c->out);
 }
 
+static void an_answer_that_does_not_fit_is_not_done(void **state)
+{
+    int64_t rows[] = {4, 8};
+    kolo_request_t mine = request("a");
+    kolo_response_t told = {.request = mine};
+    (void)state;
+    assert_true(kolo_response_fits(&told, &mine, 1));
+    told.request.device = true;
+    assert_true(kolo_response_fits(&told, &mine, 1));
+    told.request.shape[0] = 9;
+    assert_false(kolo_response_fits(&told, &mine, 1));
+    told.status = KOLO_ERR_MISMATCH; /* no data are moved */
+    assert_true(kolo_response_fits(&told, &mine, 1));
+    told.request.work = KOLO_WORK_BROADCAST;
+    assert_true(kolo_response_fits(&told, &mine, 1));
+    told.request.work = KOLO_WORK_ADD_SET;
+    assert_false(kolo_response_fits(&told, &mine, 1));
+    told = (kolo_response_t){.request = mine};
+    told.request.work = KOLO_WORK_BROADCAST;
+    assert_false(kolo_response_fits(&told, &mine, 1));
+    mine.work = KOLO_WORK_ALL_GATHER;
+    told = (kolo_response_t){.request = mine, .rows = rows};
+    told.request.shape[0] = 4; /* the other's */
+    assert_true(kolo_response_fits(&told, &mine, 1));
+    rows[1] = 7;
+    assert_false(kolo_response_fits(&told, &mine, 1));
+    told.rows = NULL;
+    assert_false(kolo_response_fits(&told, &mine, 1));
+    mine.work = told.request.work = KOLO_WORK_BROADCAST;
+    told.request.shape[0] = 8;
+    told.request.root = 1;
+    assert_false(kolo_response_fits(&told, &mine, 1));
+}
+
 static void ready_when_all_have_sent(void **state)
 {
     kolo_controller_t c;
@@ -196,6 +230,7 @@ static void rows_may_differ_where_they_are_gathered(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(an_answer_that_does_not_fit_is_not_done),
         cmocka_unit_test(ready_when_all_have_sent),
         cmocka_unit_test(groups_are_ready_as_a_whole),
         cmocka_unit_test(joined_ranks_are_not_waited_for),

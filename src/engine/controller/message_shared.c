@@ -87,7 +87,14 @@ kolo_status_t kolo_merge_encode(const kolo_merge_t *m, const kolo_tree_place_t *
     list.version = KOLO_MESSAGE_VERSION;
     list.n_requests = m->count;
     list.requests = d.table;
-    if (status == KOLO_OK) status = kolo_bytes_room(out, kolo_wire__shared_list__get_packed_size(&list));
+    size_t length = status == KOLO_OK ? kolo_wire__shared_list__get_packed_size(&list) : 0;
+    if (length > kolo_shared_bytes_max(place))
+        status = kolo_fail(
+            KOLO_ERR_UNSUPPORTED,
+            "engine: the %zu requests of ranks %d to %d are %zu bytes, at most %llu are sent at once: "
+            "submit fewer tensors at a time, or the same ones on all ranks",
+            m->count, place->first, place->end - 1, length, (unsigned long long)kolo_shared_bytes_max(place));
+    if (status == KOLO_OK) status = kolo_bytes_room(out, length);
     if (status == KOLO_OK) out->length = kolo_wire__shared_list__pack(&list, out->bytes);
     free_draft(&d);
     return status;

@@ -181,6 +181,19 @@ static kolo_status_t room_for(kolo_set_t *s, size_t count)
     return KOLO_OK;
 }
 
+static kolo_status_t fail_unlike(const kolo_set_t *s, const kolo_response_t *r)
+{
+    const kolo_request_t *mine = &r->entry->request;
+    char told[300], asked[300];
+    kolo_shape_print(r->request.shape, r->request.ndims, told, sizeof told);
+    kolo_shape_print(mine->shape, mine->ndims, asked, sizeof asked);
+    return kolo_fail(KOLO_ERR_PROTOCOL,
+                     "engine: rank %d is told to do %s of %s as %s %s, but has submitted it as %s %s, or with "
+                     "another operator, root, scale or rows",
+                     s->rank, kolo_work_name(r->request.work), r->request.name.text,
+                     kolo_type_name(r->request.type), told, kolo_type_name(mine->type), asked);
+}
+
 /* Whose tensors they are. */
 static kolo_status_t match_fresh(kolo_set_t *s, const kolo_responses_t *fresh, size_t *count)
 {
@@ -190,6 +203,7 @@ static kolo_status_t match_fresh(kolo_set_t *s, const kolo_responses_t *fresh, s
         if (!r->entry && !s->joined)
             return kolo_fail(KOLO_ERR_PROTOCOL, "engine: rank %d is told to do %s, which it has not submitted",
                              s->rank, r->request.name.text);
+        if (r->entry && !kolo_response_fits(r, &r->entry->request, s->rank)) return fail_unlike(s, r);
         if (r->entry && r->request.work != KOLO_WORK_JOIN) s->nreported--;
         r->mine_device = r->entry ? r->entry->request.device : r->device;
         s->engine->ordered[(*count)++] = r;

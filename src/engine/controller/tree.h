@@ -56,10 +56,13 @@ kolo_status_t kolo_merge_encode(const kolo_merge_t *m, const kolo_tree_place_t *
 typedef kolo_status_t (*kolo_shared_fn_t)(void *arg, const kolo_request_t *request, const kolo_ranks_t *ranks);
 kolo_status_t kolo_shared_decode(const uint8_t *bytes, size_t length, const kolo_tree_place_t *place, int nranks,
                                  kolo_shared_fn_t fn, void *arg);
-/* The longest list of so many ranks: what they could send one by one. */
+/* The longest list of a place, whatever its sender announces: what its ranks could send one by one, and in any case
+ * no more than this, several times what 100,000 tensors in other orders need. */
+#define KOLO_SHARED_BYTES_MAX (UINT64_C(256) << 20)
 static inline uint64_t kolo_shared_bytes_max(const kolo_tree_place_t *place)
 {
-    return (uint64_t)KOLO_ENGINE_MESSAGE_MAX * (uint64_t)(place->end - place->first);
+    uint64_t most = (uint64_t)KOLO_ENGINE_MESSAGE_MAX * (uint64_t)(place->end - place->first);
+    return KOLO_MIN(most, KOLO_SHARED_BYTES_MAX);
 }
 
 #endif
