@@ -28,6 +28,13 @@ typedef struct {
 kolo_tunable_t kolo_engine_tunable(const kolo_engine_config_t *given);
 /* Fills in what the caller left open, and checks. */
 kolo_status_t kolo_engine_config_fill(const kolo_engine_config_t *given, kolo_engine_config_t *config);
+/* The core, if the caller left it open: KOLO_ENGINE_CORE may have one for each rank of a host. */
+kolo_status_t kolo_engine_core_fill(const kolo_engine_place_t *place, kolo_engine_config_t *config);
+
+/* cores.c: how many cores a text like "0,2,8-11" lists, and the one of this local rank: a single one is
+ * everybody's, -1 is beyond the list. 0: the text is "-1". -1: it makes no sense. */
+#define KOLO_CORE_MAX 1023
+int kolo_cores_pick(const char *text, int local_rank, int *core);
 
 /* ---- entries: tensors of this rank that are outstanding ---- */
 

@@ -110,6 +110,7 @@ static kolo_status_t build(kolo_tensor_engine_t e, kolo_comm_t comm)
     e->size = comm->body->nranks;
     e->rank = comm->body->rank;
     fill_place(e, comm);
+    KOLO_TRY(kolo_engine_core_fill(&e->place, &e->config));
     KOLO_TRY(kolo_sets_make_all(e, comm));
     KOLO_TRY(agree(e, comm));
     KOLO_TRY(allocate(e));

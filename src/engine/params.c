@@ -14,8 +14,8 @@
 #include <string.h>
 
 static bool autotune;
-static const char *backends;
-static int64_t fusion_threshold, fusion_tensor_max, cache_capacity, cycle_time_ms, average, core, stall_warn_ms,
+static const char *backends, *cores;
+static int64_t fusion_threshold, fusion_tensor_max, cache_capacity, cycle_time_ms, average, stall_warn_ms,
     stall_limit_ms;
 
 #define CAPACITY_MAX (1 << 20)
@@ -35,8 +35,10 @@ static const kolo_param_t rows[] = {
      &cycle_time_ms},
     {"KOLO_ENGINE_AVERAGE", KOLO_PARAM_ENUM, "all", 0, 0, "all|contributors", false,
      "engine: while ranks have joined, averages are over all ranks or over those that contribute", &average},
-    {"KOLO_ENGINE_CORE", KOLO_PARAM_INT, "-1", -1, 1023, NULL, false,
-     "engine: the core that its thread stays on; -1: any", &core},
+    {"KOLO_ENGINE_CORE", KOLO_PARAM_STR, "-1", 0, 0, NULL, false,
+     "engine: the core that its thread stays on; a list, as in '0,2,8-11', has one for each rank of a host, in the "
+     "order of their local ranks; -1: any",
+     &cores},
     {"KOLO_ENGINE_OVERLAP", KOLO_PARAM_ENUM, "auto", 0, 0, "auto|off|on", false,
      "engine: a thread of its own packs and unpacks fused tensors while others are reduced; auto: if each rank of "
      "this host has two cores",
@@ -102,6 +104,9 @@ static const kolo_param_t rows[] = {
 
 static kolo_status_t check(const kolo_param_t *row, const char *text)
 {
+    int unused;
+    if (row->value == &cores && kolo_cores_pick(text, 0, &unused) < 0)
+        return kolo_param_refuse(row, text, "-1, a core, or a list of cores by local rank, as in \"0,2,8-11\"");
     return row->value == &backends ? kolo_backends_check_param(row, text) : KOLO_OK;
 }
 const kolo_param_table_t kolo_engine_params = {"engine", rows, KOLO_COUNTOF(rows), check};
@@ -135,6 +140,17 @@ kolo_tunable_t kolo_engine_tunable(const kolo_engine_config_t *given)
     return t;
 }
 
+kolo_status_t kolo_engine_core_fill(const kolo_engine_place_t *place, kolo_engine_config_t *config)
+{
+    if (config->core != KOLO_UNDEFINED_INT) return KOLO_OK;
+    int listed = kolo_cores_pick(cores, place->local_rank, &config->core);
+    if (listed <= 1 || config->core >= 0) return KOLO_OK;
+    return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
+                     "engine_init: KOLO_ENGINE_CORE=%.200s has %d cores, but this is number %d (from 0) of the %d "
+                     "ranks on this host: list one for each, or a single one for all",
+                     cores, listed, place->local_rank, place->local_size);
+}
+
 kolo_status_t kolo_engine_config_fill(const kolo_engine_config_t *given, kolo_engine_config_t *config)
 {
     *config = (kolo_engine_config_t)KOLO_ENGINE_CONFIG_INITIALIZER;
@@ -159,7 +175,6 @@ kolo_status_t kolo_engine_config_fill(const kolo_engine_config_t *given, kolo_en
     if (config->cache_capacity == KOLO_UNDEFINED_INT64) config->cache_capacity = cache_capacity;
     if (config->cycle_time_us == KOLO_UNDEFINED_INT64) config->cycle_time_us = cycle_time_ms * 1000;
     if (config->average == KOLO_UNDEFINED_INT) config->average = (int)average;
-    if (config->core == KOLO_UNDEFINED_INT) config->core = (int)core;
     if (config->stall_warn_ms == KOLO_UNDEFINED_INT64) config->stall_warn_ms = stall_warn_ms;
     if (config->stall_limit_ms == KOLO_UNDEFINED_INT64) config->stall_limit_ms = stall_limit_ms;
     if (!config->backends) config->backends = backends;
@@ -172,7 +187,7 @@ kolo_status_t kolo_engine_config_fill(const kolo_engine_config_t *given, kolo_en
     KOLO_TRY(in_range("average", config->average, KOLO_AVERAGE_ALL, KOLO_AVERAGE_CONTRIBUTORS));
     KOLO_TRY(in_range("stall_warn_ms", config->stall_warn_ms, 0, STALL_MAX_MS));
     KOLO_TRY(in_range("stall_limit_ms", config->stall_limit_ms, 0, STALL_MAX_MS));
-    KOLO_TRY(in_range("core", config->core, -1, 1023));
+    if (config->core != KOLO_UNDEFINED_INT) KOLO_TRY(in_range("core", config->core, -1, KOLO_CORE_MAX));
     KOLO_TRY(in_range("nsets", config->nsets, 0, KOLO_SETS_MAX - 1));
     if (config->nsets > 0 && !config->sets)
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "engine_init: %d process sets, but the list of them is NULL",

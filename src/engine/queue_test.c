@@ -150,13 +150,36 @@ static void many_threads_submit(void **state)
     kolo_queue_fini(&q);
 }
 
+static int pick(const char *text, int local_rank)
+{
+    int core = 7777, listed = kolo_cores_pick(text, local_rank, &core);
+    return listed < 0 ? -2 : core;
+}
+
+static void each_local_rank_has_its_core(void **state)
+{
+    int unused;
+    static const char *const bad[] = {"",     "-2",     "-1,3", "3,",  ",3",  "4-3",
+                                      "1024", "0-1024", "a",    "1 2", "0x1", "1--2"};
+    (void)state;
+    assert_int_equal(pick("-1", 0), -1);
+    assert_int_equal(pick("5", 0), 5);
+    assert_int_equal(pick("5", 3), 5); /* one is everybody's */
+    static const int wanted[] = {0, 2, 8, 9, 10, 11, -1};
+    for (int i = 0; i < 7; i++) assert_int_equal(pick("0,2,8-11", i), wanted[i]);
+    assert_int_equal(kolo_cores_pick("0,2,8-11", 0, &unused), 6);
+    assert_int_equal(kolo_cores_pick("-1", 0, &unused), 0);
+    for (size_t i = 0; i < KOLO_COUNTOF(bad); i++) {
+        if (pick(bad[i], 0) != -2) fail_msg("\"%s\" is taken", bad[i]);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(all_of_a_group_or_none),
-        cmocka_unit_test(handles_are_good_for_one_wait),
-        cmocka_unit_test(a_closed_queue_says_why),
-        cmocka_unit_test(many_threads_submit),
+        cmocka_unit_test(all_of_a_group_or_none),       cmocka_unit_test(handles_are_good_for_one_wait),
+        cmocka_unit_test(a_closed_queue_says_why),      cmocka_unit_test(many_threads_submit),
+        cmocka_unit_test(each_local_rank_has_its_core),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
