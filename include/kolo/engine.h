@@ -62,7 +62,8 @@ typedef struct kolo_engine_config {
     int64_t cache_capacity; /* KOLO_CACHE_CAPACITY: tensors whose agreement is remembered; 0: none. 1024 */
     int64_t cycle_time_us;  /* KOLO_CYCLE_TIME (there in ms): least time between cycles; 0: at once. 0 */
     int average;            /* KOLO_ENGINE_AVERAGE: KOLO_AVERAGE_ALL or _CONTRIBUTORS. KOLO_AVERAGE_ALL */
-    int core;               /* KOLO_ENGINE_CORE: the core that the engine's thread stays on; -1: any. -1 */
+    int core;               /* KOLO_ENGINE_CORE (there also a list by local rank): the core that the engine's thread
+                             * stays on; -1: any. -1 */
     /* A tensor that some ranks have submitted and others have not for stall_warn_ms (KOLO_ENGINE_STALL_WARN_MS,
      * 60000; 0: never) is told in the log of rank 0 with the ranks that lack it, and again at each multiple. After
      * stall_limit_ms (KOLO_ENGINE_STALL_LIMIT_MS; 0: never, the default) it ends the engine on all ranks: what is
@@ -88,8 +89,8 @@ typedef struct kolo_engine_config {
 
 /* Starts an engine over the ranks of `comm`. Collective. The engine makes a communicator of its own from it, so
  * `comm` stays free for the caller and may be destroyed at any time after. comm NULL: the job that kolorun, mpirun,
- * srun or torchrun started (kolo/job.h; a job of one rank without them). config NULL: all defaults. An option that
- * is not equal on all ranks is KOLO_ERR_MISMATCH on all. */
+ * srun or torchrun started (kolo/job.h; a job of one rank without them; an error in a worker of kolorun --min).
+ * config NULL: all defaults. An option that is not equal on all ranks is KOLO_ERR_MISMATCH on all. */
 kolo_status_t kolo_engine_init(kolo_tensor_engine_t *engine, kolo_comm_t comm, const kolo_engine_config_t *config);
 
 /* Ends the engine. The first rank that calls it ends it for all: what is outstanding anywhere completes with
@@ -222,9 +223,10 @@ typedef struct kolo_submission {
     /* Called once when the tensor is complete, on a thread of the engine's. Must not block, nor shut the engine
      * down; may submit. NULL: none. */
     void (*done)(void *arg, const kolo_completion_t *completion);
-    /* Makes an output whose size is known only now, on the engine's thread; `bytes` may be 0. What it returns is
-     * the caller's. NULL means that there is no memory and fails this rank's tensor with KOLO_ERR_NO_MEMORY. */
-    void *(*allocate)(void *arg, size_t bytes, int ndims, const int64_t *shape);
+    /* Makes an output whose size is known only now, on the engine's thread; index: the tensor's place in its group,
+     * 0 outside groups; `bytes` may be 0. What it returns is the caller's. NULL means that there is no memory and
+     * fails this rank's tensor with KOLO_ERR_NO_MEMORY. */
+    void *(*allocate)(void *arg, int index, size_t bytes, int ndims, const int64_t *shape);
     void *arg;
     int set; /* the process set: its ranks are "all ranks" of the operation. Of a group: of all its tensors */
     /* NULL: the input is there, and whose memory it is is found out. Copied by the call; its event must stay until

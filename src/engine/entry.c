@@ -58,7 +58,7 @@ void *kolo_output_memory(kolo_entry_t *entry, const int64_t *shape, int ndims)
     entry->out_ndims = ndims;
     memcpy(entry->out_shape, shape, (size_t)ndims * sizeof *shape);
     if (!entry->output && entry->how.allocate)
-        entry->output = entry->how.allocate(entry->how.arg, bytes, ndims, shape);
+        entry->output = entry->how.allocate(entry->how.arg, entry->index, bytes, ndims, shape);
     if (entry->output || bytes == 0) return entry->output;
     snprintf(text, sizeof text, "tensor %s: its allocate function gave no memory for %zu bytes",
              entry->request.name.text, bytes);

@@ -186,9 +186,9 @@ static void the_loop_and_the_finisher_keep_to_their_own(void **state)
 
 /* ---- what goes through no fusion buffer ---- */
 
-static void *allocate_there(void *arg, size_t bytes, int ndims, const int64_t *shape)
+static void *allocate_there(void *arg, int index, size_t bytes, int ndims, const int64_t *shape)
 {
-    (void)ndims, (void)shape;
+    (void)index, (void)ndims, (void)shape;
     return fake_alloc(arg, bytes);
 }
 

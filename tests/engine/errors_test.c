@@ -217,9 +217,9 @@ static const mismatch_t mismatches[] = {
      PLAIN},
 };
 
-static void *allocate_output(void *arg, size_t bytes, int ndims, const int64_t *shape)
+static void *allocate_output(void *arg, int index, size_t bytes, int ndims, const int64_t *shape)
 {
-    (void)arg, (void)ndims, (void)shape;
+    (void)index, (void)arg, (void)ndims, (void)shape;
     return malloc(bytes + 1);
 }
 
@@ -326,9 +326,9 @@ static void no_memory(erank_t *r)
     free(c.output);
 }
 
-static void *allocate_nothing(void *arg, size_t bytes, int ndims, const int64_t *shape)
+static void *allocate_nothing(void *arg, int index, size_t bytes, int ndims, const int64_t *shape)
 {
-    (void)arg, (void)bytes, (void)ndims, (void)shape;
+    (void)index, (void)arg, (void)bytes, (void)ndims, (void)shape;
     return NULL;
 }
 

@@ -91,9 +91,9 @@ static void scales_come_before_and_after(void **state)
     for (int n = 1; n <= 3; n++) assert_int_equal(run_engines(n, NULL, scale_both, NULL), 0);
 }
 
-static void *allocate_output(void *arg, size_t bytes, int ndims, const int64_t *shape)
+static void *allocate_output(void *arg, int index, size_t bytes, int ndims, const int64_t *shape)
 {
-    (void)arg, (void)ndims, (void)shape;
+    (void)index, (void)arg, (void)ndims, (void)shape;
     return malloc(bytes + 1);
 }
 

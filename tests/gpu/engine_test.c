@@ -208,9 +208,9 @@ static void reduce_alone(bool in_place)
 
 /* ---- the other operations ---- */
 
-static void *allocate_there(void *arg, size_t bytes, int ndims, const int64_t *shape)
+static void *allocate_there(void *arg, int index, size_t bytes, int ndims, const int64_t *shape)
 {
-    (void)ndims, (void)shape;
+    (void)index, (void)ndims, (void)shape;
     return bytes <= ROOM ? arg : NULL;
 }
 

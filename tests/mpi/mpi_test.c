@@ -106,10 +106,10 @@ typedef struct {
     bool in_place;
 } job_t;
 
-static void *allocate(void *arg, size_t bytes, int ndims, const int64_t *shape)
+static void *allocate(void *arg, int index, size_t bytes, int ndims, const int64_t *shape)
 {
     void *data = calloc(1, bytes + 1);
-    (void)ndims, (void)shape;
+    (void)index, (void)ndims, (void)shape;
     *(void **)arg = data;
     return data;
 }
