@@ -18,17 +18,21 @@ template <typename T> struct kolo_reduce_batch {
     static const int value = sizeof(T) == 1 ? 1 : 2;
 };
 
-/* A thread's part of a line: one lane of eight, or on the host all of them. */
+/* A thread's part of a line: one lane of eight, or on the host all of them. The four groups of a warp go through
+ * their loops together, also those whose own line is beyond the end, so that shuffles and votes are of whole warps:
+ * with a mask for each group they took half a microsecond of 512 KB. */
 #ifdef __CUDACC__
 #define KOLO_LANES 1
 KOLO_DEV uint32_t kolo_lane(uint32_t k) { return (threadIdx.x & 7) + k; }
 KOLO_DEV uint32_t kolo_group(void) { return threadIdx.x / 8; }
 KOLO_DEV uint32_t kolo_groups(void) { return blockDim.x / 8; }
+KOLO_DEV uint32_t kolo_first_of_warp(uint32_t line) { return line & ~3u; }
 #else
 #define KOLO_LANES 8
 KOLO_DEV uint32_t kolo_lane(uint32_t k) { return k; }
 KOLO_DEV uint32_t kolo_group(void) { return 0; }
 KOLO_DEV uint32_t kolo_groups(void) { return 1; }
+KOLO_DEV uint32_t kolo_first_of_warp(uint32_t line) { return line; }
 #endif
 
 typedef struct {
@@ -49,17 +53,19 @@ KOLO_DEV uint32_t kolo_line128_part(const uint64_t *w, uint32_t lane, bool last)
 KOLO_DEV uint64_t kolo_line128_signed(uint64_t flag, uint32_t sum) { return flag ^ (uint64_t)sum << 32; }
 
 #ifdef __CUDACC__
-/* The sum of the line that eight lanes hold; the same in each of them. */
+#define KOLO_WARP 0xffffffffu
+/* The sum of the line that eight lanes hold; the same in each of them. For a whole warp. */
 KOLO_DEV uint32_t kolo_line128_sum(const kolo_line_t *x)
 {
-    uint32_t mask = 0xffu << (threadIdx.x & 24), sum = kolo_line128_part(x->w[0], kolo_lane(0), kolo_lane(0) == 7);
-    for (int i = 1; i < 8; i *= 2) sum += __shfl_xor_sync(mask, sum, i, 8);
+    uint32_t sum = kolo_line128_part(x->w[0], kolo_lane(0), kolo_lane(0) == 7);
+    for (int i = 1; i < 8; i *= 2) sum += __shfl_xor_sync(KOLO_WARP, sum, i);
     return sum;
 }
-KOLO_DEV void kolo_line128_store(char *line, const kolo_line_t *x, uint64_t flag)
+KOLO_DEV void kolo_line128_store(char *line, const kolo_line_t *x, uint64_t flag, bool valid)
 {
     uint32_t sum = kolo_line128_sum(x);
     uint64_t second = kolo_lane(0) == 7 ? kolo_line128_signed(flag, sum) : x->w[0][1];
+    if (!valid) return;
     asm volatile("st.volatile.global.v2.u64 [%0], {%1,%2};" ::"l"(line + 16 * kolo_lane(0)), "l"(x->w[0][0]),
                  "l"(second)
                  : "memory");
@@ -71,19 +77,14 @@ KOLO_DEV void kolo_line128_load(const char *line, kolo_line_t *x)
                  : "l"(line + 16 * kolo_lane(0))
                  : "memory");
 }
-/* Has this line come? The same answer in its eight lanes. */
+/* Has this line come? Only its last lane can say no. For a whole warp. */
 KOLO_DEV bool kolo_line128_came(const kolo_line_t *x, uint64_t flag)
 {
-    uint32_t mask = 0xffu << (threadIdx.x & 24);
-    bool came = x->w[0][1] == kolo_line128_signed(flag, kolo_line128_sum(x));
-    return __shfl_sync(mask, came, 7, 8);
+    uint32_t sum = kolo_line128_sum(x);
+    return kolo_lane(0) != 7 || x->w[0][1] == kolo_line128_signed(flag, sum);
 }
-/* Does any of the eight lanes say so? */
-KOLO_DEV bool kolo_any_lane(bool x)
-{
-    uint32_t mask = 0xffu << (threadIdx.x & 24);
-    return __any_sync(mask, x);
-}
+KOLO_DEV bool kolo_all_lanes(bool x) { return __all_sync(KOLO_WARP, x); }
+KOLO_DEV bool kolo_any_lane(bool x) { return __any_sync(KOLO_WARP, x); }
 #else
 KOLO_DEV uint32_t kolo_line128_sum(const kolo_line_t *x)
 {
@@ -91,7 +92,7 @@ KOLO_DEV uint32_t kolo_line128_sum(const kolo_line_t *x)
     for (uint32_t k = 0; k < 8; k++) sum += kolo_line128_part(x->w[k], k, k == 7);
     return sum;
 }
-KOLO_DEV void kolo_line128_store(char *line, const kolo_line_t *x, uint64_t flag)
+KOLO_DEV void kolo_line128_store(char *line, const kolo_line_t *x, uint64_t flag, bool)
 {
     uint64_t *at = (uint64_t *)line, last = kolo_line128_signed(flag, kolo_line128_sum(x));
     if (kolo_tears()) { /* the worst order: the flag is there, the rest is not */
@@ -111,6 +112,7 @@ KOLO_DEV bool kolo_line128_came(const kolo_line_t *x, uint64_t flag)
 {
     return x->w[7][1] == kolo_line128_signed(flag, kolo_line128_sum(x));
 }
+KOLO_DEV bool kolo_all_lanes(bool x) { return x; }
 KOLO_DEV bool kolo_any_lane(bool x) { return x; }
 #endif
 
@@ -167,31 +169,32 @@ KOLO_DEV void kolo_line128_look(const kolo_cuda_p2p_args_t &c, const char *lines
                     kolo_message_tag_of(there));
 }
 
-/* Lines [at, at + n) of a batch from a peer; n is 1 to B. */
+/* How many lines a warp goes through from `at` on, at most a batch, of `n`; this group's own may be beyond the end. */
+template <int B> KOLO_DEV uint32_t kolo_batch(uint32_t at, uint32_t n)
+{
+    uint32_t first = kolo_first_of_warp(at), left = first < n ? (n - first + kolo_groups() - 1) / kolo_groups() : 0;
+    return left < B ? left : B;
+}
+
+/* A batch of lines from a peer, from `at` on, of `n`. For a whole warp. */
 template <int B, typename C>
 KOLO_DEV bool kolo_batch_wait(const C &c, uint64_t flag, const char *lines, uint32_t at, uint32_t n, kolo_line_t *x,
                               uint32_t peer)
 {
-    uint32_t spins = 0;
+    uint32_t spins = 0, batch = kolo_batch<B>(at, n);
     for (;;) {
         bool all = true;
 #pragma unroll
         for (uint32_t u = 0; u < B; u++)
-            if (u < n) kolo_line128_load(lines + (uint64_t)(at + u * kolo_groups()) * 128, &x[u]);
+            if (u < batch && at + u * kolo_groups() < n)
+                kolo_line128_load(lines + (uint64_t)(at + u * kolo_groups()) * 128, &x[u]);
 #pragma unroll
         for (uint32_t u = 0; u < B; u++)
-            if (u < n) all = kolo_line128_came(&x[u], flag) && all;
-        if (all) return true;
+            if (u < batch) all = (kolo_line128_came(&x[u], flag) || at + u * kolo_groups() >= n) && all;
+        if (kolo_all_lanes(all)) return true;
         if (kolo_any_lane(kolo_give_up(&spins, c, KOLO_CUDA_WAITS_LINES, peer, (uint32_t)flag))) return false;
         if (spins % KOLO_SPINS_A_LOOK == 0) kolo_line128_look(c, lines, flag, peer);
     }
-}
-
-/* Lines of a group of lanes from `at` on, at most a batch. */
-template <int B> KOLO_DEV uint32_t kolo_batch(uint32_t at, uint32_t n)
-{
-    uint32_t left = at < n ? (n - at + kolo_groups() - 1) / kolo_groups() : 0;
-    return left < B ? left : B;
 }
 
 template <typename T> KOLO_DEV void kolo_ll128_send(const kolo_cuda_args_t &c, const kolo_ll_share_t &s)
@@ -203,16 +206,19 @@ template <typename T> KOLO_DEV void kolo_ll128_send(const kolo_cuda_args_t &c, c
         const char *src = (const char *)(c.src + p * c.src_stride);
         bool pays = kolo_ll_pays(c, s.n, c.rank, p), aligned = ((uint64_t)src & 7) == 0;
         uint32_t lines_to_send = pays ? s.n : 1;
-        for (uint32_t at = kolo_group(); at < lines_to_send; at += KOLO_LINE_BATCH * kolo_groups()) {
+        uint32_t n;
+        for (uint32_t at = kolo_group(); (n = kolo_batch<KOLO_LINE_BATCH>(at, lines_to_send)); at += n * kolo_groups()) {
             kolo_line_t x[KOLO_LINE_BATCH];
-            uint32_t n = kolo_batch<KOLO_LINE_BATCH>(at, lines_to_send);
 #pragma unroll
-            for (uint32_t u = 0; u < KOLO_LINE_BATCH; u++)
-                if (u < n) kolo_words_load<T>(&x[u], src, s.first + at + u * kolo_groups(), pays ? c.bytes : 0, aligned, &c);
+            for (uint32_t u = 0; u < KOLO_LINE_BATCH; u++) {
+                uint32_t line = at + u * kolo_groups();
+                if (u < n) kolo_words_load<T>(&x[u], src, s.first + line, pays && line < s.n ? c.bytes : 0, aligned, &c);
+            }
 #pragma unroll
-            for (uint32_t u = 0; u < KOLO_LINE_BATCH; u++)
-                if (u < n)
-                    kolo_line128_store(lines + (uint64_t)(at + u * kolo_groups()) * 128, &x[u], flag);
+            for (uint32_t u = 0; u < KOLO_LINE_BATCH; u++) {
+                uint32_t line = at + u * kolo_groups();
+                if (u < n) kolo_line128_store(lines + (uint64_t)line * 128, &x[u], flag, line < lines_to_send);
+            }
         }
     }
 }
@@ -229,17 +235,19 @@ template <typename T> KOLO_DEV bool kolo_ll128_reduce(const kolo_cuda_args_t &c,
     const char *src = (const char *)(c.src + c.rank * c.src_stride);
     char *dst = (char *)c.dst;
     bool src_aligned = ((uint64_t)src & 7) == 0, dst_aligned = ((uint64_t)dst & 7) == 0;
-    for (uint32_t at = kolo_group(); at < s.n; at += B * kolo_groups()) {
-        uint32_t n = kolo_batch<B>(at, s.n);
-        kolo_line_t x[B];
+    uint32_t n;
+    for (uint32_t at = kolo_group(); (n = kolo_batch<B>(at, s.n)); at += n * kolo_groups()) {
+        kolo_line_t x[B] = {};
         kolo_sum<T, N> acc[B][KOLO_LANES];
         for (uint32_t r = 0; r < c.layout.nranks; r++) {
             if (r == c.rank) {
 #pragma unroll
                 for (uint32_t u = 0; u < B; u++)
                     if (u < n)
-                        kolo_words_load<T>(&x[u], src, s.first + at + u * kolo_groups(), c.bytes, src_aligned, &c);
-            } else if (!kolo_batch_wait<B>(c, flag, kolo_lines128(&c.layout, s.own, s.flag & 1, r, s.block), at, n, x, r)) {
+                        kolo_words_load<T>(&x[u], src, s.first + at + u * kolo_groups(),
+                                           at + u * kolo_groups() < s.n ? c.bytes : 0, src_aligned, &c);
+            } else if (!kolo_batch_wait<B>(c, flag, kolo_lines128(&c.layout, s.own, s.flag & 1, r, s.block), at, s.n, x,
+                                           r)) {
                 return false;
             }
 #pragma unroll
@@ -263,7 +271,8 @@ template <typename T> KOLO_DEV bool kolo_ll128_reduce(const kolo_cuda_args_t &c,
                 x[u].w[k][0] = v.w[0] | (uint64_t)v.w[1] << 32;
                 x[u].w[k][1] = v.w[2] | (uint64_t)v.w[3] << 32;
             }
-            kolo_words_store<T>(&x[u], dst, s.first + at + u * kolo_groups(), c.bytes, dst_aligned);
+            kolo_words_store<T>(&x[u], dst, s.first + at + u * kolo_groups(),
+                                at + u * kolo_groups() < s.n ? c.bytes : 0, dst_aligned);
         }
     }
     return true;
@@ -277,16 +286,16 @@ template <typename T> KOLO_DEV bool kolo_ll128_copy(const kolo_cuda_args_t &c, c
     const char *lines = kolo_lines128(&c.layout, s.own, s.flag & 1, r, s.block);
     bool aligned = (((uint64_t)dst | (r == c.rank ? (uint64_t)src : 0)) & 7) == 0;
     if (r == c.rank && src == dst) return true;
-    for (uint32_t at = kolo_group(); at < s.n; at += KOLO_LINE_BATCH * kolo_groups()) {
-        uint32_t n = kolo_batch<KOLO_LINE_BATCH>(at, s.n);
-        kolo_line_t x[KOLO_LINE_BATCH];
-        if (r != c.rank && !kolo_batch_wait<KOLO_LINE_BATCH>(c, flag, lines, at, n, x, r)) return false;
+    uint32_t n;
+    for (uint32_t at = kolo_group(); (n = kolo_batch<KOLO_LINE_BATCH>(at, s.n)); at += n * kolo_groups()) {
+        kolo_line_t x[KOLO_LINE_BATCH] = {};
+        if (r != c.rank && !kolo_batch_wait<KOLO_LINE_BATCH>(c, flag, lines, at, s.n, x, r)) return false;
 #pragma unroll
         for (uint32_t u = 0; u < KOLO_LINE_BATCH; u++) {
-            uint64_t line = s.first + at + u * kolo_groups();
+            uint64_t line = s.first + at + u * kolo_groups(), bytes = at + u * kolo_groups() < s.n ? c.bytes : 0;
             if (u >= n) continue;
-            if (r == c.rank) kolo_words_load<T>(&x[u], src, line, c.bytes, aligned, &c);
-            kolo_words_store<T>(&x[u], dst, line, c.bytes, aligned);
+            if (r == c.rank) kolo_words_load<T>(&x[u], src, line, bytes, aligned, &c);
+            kolo_words_store<T>(&x[u], dst, line, bytes, aligned);
         }
     }
     return true;
@@ -311,11 +320,12 @@ template <typename T> KOLO_DEV void kolo_ll128(const kolo_cuda_args_t &c)
     if (reduces) ok = kolo_ll128_reduce<T>(c, s);
     for (uint32_t j = 0; ok && !reduces && j < c.layout.nranks; j++) {
         uint32_t r = c.rank + j < c.layout.nranks ? c.rank + j : c.rank + j - c.layout.nranks;
-        kolo_line_t none;
+        kolo_line_t none = {};
         if (kolo_ll_pays(c, s.n, r, c.rank) && !c.reduce)
             ok = kolo_ll128_copy<T>(c, s, r);
-        else if (r != c.rank && kolo_group() == 0)
-            ok = kolo_batch_wait<1>(c, flag, kolo_lines128(&c.layout, s.own, s.flag & 1, r, s.block), 0, 1, &none, r);
+        else if (r != c.rank && kolo_first_of_warp(kolo_group()) == 0)
+            ok = kolo_batch_wait<1>(c, flag, kolo_lines128(&c.layout, s.own, s.flag & 1, r, s.block), kolo_group(), 1,
+                                    &none, r);
     }
     kolo_sync();
     if (kolo_tid() == 0) *counter = s.flag;

@@ -120,19 +120,22 @@ KOLO_DEV bool kolo_message_send_lines(const kolo_cuda_p2p_args_t &c, const kolo_
         uint32_t n = s.n - from < KOLO_CUDA_MESSAGE_SLOT_LINES ? (uint32_t)(s.n - from) : KOLO_CUDA_MESSAGE_SLOT_LINES;
         if (!kolo_message_wait(c, credit, step + 1 - KOLO_CUDA_DEPTH, KOLO_CUDA_WAITS_CREDIT, m.peer)) return false;
         if (kolo_tid() == 0) kolo_message_what_store(lines, kolo_message_flag(m, step + 1));
-        for (uint32_t at = kolo_group(); at < n; at += KOLO_LINE_BATCH * kolo_groups()) {
+        uint32_t batch;
+        for (uint32_t at = kolo_group(); (batch = kolo_batch<KOLO_LINE_BATCH>(at, n)); at += batch * kolo_groups()) {
             kolo_line_t x[KOLO_LINE_BATCH];
-            uint32_t batch = kolo_batch<KOLO_LINE_BATCH>(at, n);
 #pragma unroll
-            for (uint32_t u = 0; u < KOLO_LINE_BATCH; u++)
+            for (uint32_t u = 0; u < KOLO_LINE_BATCH; u++) {
+                uint32_t line = at + u * kolo_groups();
                 if (u < batch)
-                    kolo_words_load<uint8_t>(&x[u], (const char *)m.address, s.first + from + at + u * kolo_groups(),
-                                             m.bytes, s.aligned, NULL);
+                    kolo_words_load<uint8_t>(&x[u], (const char *)m.address, s.first + from + line, line < n ? m.bytes : 0,
+                                             s.aligned, NULL);
+            }
 #pragma unroll
-            for (uint32_t u = 0; u < KOLO_LINE_BATCH; u++)
+            for (uint32_t u = 0; u < KOLO_LINE_BATCH; u++) {
+                uint32_t line = at + u * kolo_groups();
                 if (u < batch)
-                    kolo_line128_store(lines + (uint64_t)(at + u * kolo_groups()) * 128, &x[u],
-                                       kolo_message_flag(m, step + 1));
+                    kolo_line128_store(lines + (uint64_t)line * 128, &x[u], kolo_message_flag(m, step + 1), line < n);
+            }
         }
     }
     kolo_sync();
@@ -151,15 +154,17 @@ KOLO_DEV bool kolo_message_receive_lines(const kolo_cuda_p2p_args_t &c, const ko
         const char *lines = kolo_message_lines(&c.layout, own, m.peer, block, step);
         uint32_t n = s.n - from < KOLO_CUDA_MESSAGE_SLOT_LINES ? (uint32_t)(s.n - from) : KOLO_CUDA_MESSAGE_SLOT_LINES;
         uint64_t flag = kolo_message_flag(m, step + 1);
-        for (uint32_t at = kolo_group(); ok && at < n; at += KOLO_LINE_BATCH * kolo_groups()) {
-            kolo_line_t x[KOLO_LINE_BATCH];
-            uint32_t batch = kolo_batch<KOLO_LINE_BATCH>(at, n);
-            ok = kolo_batch_wait<KOLO_LINE_BATCH>(c, flag, lines, at, batch, x, m.peer);
+        uint32_t batch;
+        for (uint32_t at = kolo_group(); ok && (batch = kolo_batch<KOLO_LINE_BATCH>(at, n)); at += batch * kolo_groups()) {
+            kolo_line_t x[KOLO_LINE_BATCH] = {};
+            ok = kolo_batch_wait<KOLO_LINE_BATCH>(c, flag, lines, at, n, x, m.peer);
 #pragma unroll
-            for (uint32_t u = 0; u < KOLO_LINE_BATCH; u++)
+            for (uint32_t u = 0; u < KOLO_LINE_BATCH; u++) {
+                uint32_t line = at + u * kolo_groups();
                 if (ok && u < batch)
-                    kolo_words_store<uint8_t>(&x[u], (char *)m.address, s.first + from + at + u * kolo_groups(), m.bytes,
+                    kolo_words_store<uint8_t>(&x[u], (char *)m.address, s.first + from + line, line < n ? m.bytes : 0,
                                               s.aligned);
+            }
         }
         kolo_sync();
         if (ok && kolo_tid() == 0)
