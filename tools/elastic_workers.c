@@ -204,7 +204,8 @@ static void on_lost(void *arg, kolorun_host_t *agent, const char *why)
         if (w->done &&
             e->exit_status == 0) { /* as in fail(): it had not yet done with it what it does in the end */
             e->exit_status = 1;
-            kolorun_sink_printf(&e->err, "process %d (pid %d on %.64s) had told that all is done, and was lost: %s",
+            kolorun_sink_printf(&e->err,
+                                "process %d (pid %d on %.64s) had reported that all is done, and was lost: %s",
                                 w->id, w->pid, host->name, why);
         }
         set_state(w, WORKER_ENDED);

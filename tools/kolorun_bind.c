@@ -168,7 +168,7 @@ static hwloc_bitmap_t share_of(const kolorun_places_t *p, const wish_t *wish, ch
 static bool bind_to_share(const kolorun_places_t *p, const wish_t *wish, char *text, size_t bytes)
 {
     if (p == NULL) {
-        snprintf(text, bytes, "not bound: hwloc cannot tell the cores of this host");
+        snprintf(text, bytes, "not bound: hwloc cannot list the cores of this host");
         return false;
     }
     if (wish->local_size > p->ncores && wish->how != KOLORUN_BIND_NUMA) {

@@ -73,7 +73,7 @@ typedef struct kolo_engine_config {
     int nsets; /* process sets that are there from the start, with ids 1 to nsets. 0 */
     const kolo_rank_list_t *sets;
     /* KOLO_ENGINE_BACKENDS: who moves the data, the first that can: names of backends, for all operations and then
-     * for single ones, as in "mpi,kolo;all_gather=hierarchical". Kolo itself always stands last. "kolo" */
+     * for single ones, as in "mpi,kolo;all_gather=hierarchical". Kolo itself is always last. "kolo" */
     const char *backends;
     int autotune; /* KOLO_AUTOTUNE: 1: what is left open of fusion_threshold, cycle_time_us, the cache and
                    * hierarchical backends is tried out while the job runs, and the best stays. 0 */
@@ -163,7 +163,7 @@ typedef struct kolo_set_info {
     int included, rank; /* 1 and this rank's number in it; 0 and -1: it does not belong to it */
 } kolo_set_info_t;
 
-/* Tells what a set is; KOLO_ERR_INVALID_ARGUMENT if there is none of that id, or no more. */
+/* Describes a set; KOLO_ERR_INVALID_ARGUMENT if no set has that id, or has it any more. */
 kolo_status_t kolo_engine_get_set(kolo_tensor_engine_t engine, int set, kolo_set_info_t *info);
 /* Tells its ranks in the job, in ascending order: `room` of them at most are written. */
 kolo_status_t kolo_engine_get_set_ranks(kolo_tensor_engine_t engine, int set, int *ranks, int room);
@@ -212,7 +212,7 @@ typedef struct kolo_tensor_memory {
      * NULL: the input is there. On the CPU the tensor takes part from then on, and nothing else waits for it. On a
      * GPU the ranks agree at once, and the engine's stream waits, with what it does behind it. */
     void *ready;
-    /* The program's stream (of a GPU a CUstream other than 0), or NULL. The input is there once what stands in the
+    /* The program's stream (of a GPU a CUstream other than 0), or NULL. The input is there once what is in the
      * stream now is done. The tensor is complete as soon as its operation is queued: what the program queues into
      * the stream from then on comes after the result. A failure of the GPU after that is the engine's. */
     void *stream;

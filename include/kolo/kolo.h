@@ -119,7 +119,7 @@ typedef struct kolo_config {
     int op_timeout_ms;   /* limit of one operation, 0 = none (ranks may wait minutes for a peer); the error comes up
                             to 200 ms later, with what the other ranks are doing. On a GPU the time runs while the
                             operation waits for other ranks, not behind other work on its stream. Default 0 */
-    const char *name;    /* copied; stands in messages. Default "comm" */
+    const char *name;    /* copied; used in messages. Default "comm" */
     int split_share;     /* 1, on all ranks of a color: a split shares what its parent knows of hosts, processes and
                             wires, and the sizes of its buffers, and is made with fewer messages. Default 0 */
     int device; /* -1: buffers are ordinary memory. 0 and up: they are memory of the GPU with this number (as

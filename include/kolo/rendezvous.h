@@ -96,7 +96,7 @@ typedef struct kolo_value {
 /* Gives the memory of a received value back. A value without `release`, and one that was released, is fine. */
 kolo_status_t kolo_value_release(kolo_value_t *value);
 
-/* What a sender or receiver says beside the key; both reach the receiver's callback. NULL stands for zeros. Of
+/* What a sender or receiver says beside the key; both reach the receiver's callback. NULL means zeros. Of
  * another process, `context` is NULL. */
 typedef struct kolo_transfer_args {
     int memory;          /* kind of memory; 0: that of the host, the only one so far */
@@ -145,7 +145,7 @@ kolo_status_t kolo_rendezvous_receive(kolo_rendezvous_t rendezvous, const char *
                                       const kolo_transfer_args_t *args, int timeout_ms, kolo_value_t *value);
 
 /* Called once for each receive that was begun with it: KOLO_OK and the value, which is the callback's from then on;
- * or why there is none (value NULL). On the thread that sent the value, that aborted, or that receives, or on one
+ * or why it has no value (NULL). On the thread that sent the value, that aborted, or that receives, or on one
  * of the library's own; so it must not wait for long. */
 typedef void (*kolo_receive_fn_t)(void *arg, kolo_status_t status, const char *why,
                                   const kolo_transfer_args_t *sender, const kolo_transfer_args_t *receiver,

@@ -85,7 +85,7 @@ kolo_status_t kolo_state_run(kolo_state_t state, kolo_status_t (*fn)(kolo_state_
  * Returns KOLO_IN_PROGRESS when ranks are to come or go: the commit has succeeded, and all ranks get this from the
  * same one; the function returns it. After an error the function returns that. */
 kolo_status_t kolo_state_commit(kolo_state_t state);
-/* Puts the last commit back into the buffers. Local. KOLO_ERR_INVALID_USAGE if there is none. */
+/* Puts the last commit back into the buffers. Local. KOLO_ERR_INVALID_USAGE without a commit. */
 kolo_status_t kolo_state_restore(kolo_state_t state);
 /* Gives the newest commit of any rank to all, and puts it into the buffers. Collective over the communicator.
  * kolo_state_run() does it after each change; only who changes buffers without a commit needs it. */
@@ -103,7 +103,7 @@ typedef struct kolo_state_info {
     uint64_t synced;  /* bytes that this rank has sent or got in syncs */
 } kolo_state_info_t;
 
-/* Tells where this rank stands. */
+/* The state of this rank. */
 kolo_status_t kolo_state_get_info(kolo_state_t state, kolo_state_info_t *info);
 
 #pragma GCC visibility pop

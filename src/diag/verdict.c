@@ -319,7 +319,7 @@ static void tell_given(verdict_t *v)
     if (n == 0) return;
     say(v, n == 1 ? " has given " : " have given ");
     say_op(v, &op);
-    say(v, " to the GPU, where it is complete, or stands behind other work on its stream.\n");
+    say(v, " to the GPU, where it is complete, or waits for earlier work on its stream.\n");
 }
 
 static const char *const absences[] = {

@@ -144,7 +144,7 @@ kolo_status_t kolo_state_link_open(kolo_state_link_t *link, const char *id_file,
     size_t bytes = slash ? (size_t)(slash - id_file) : 0;
     if (bytes == 0 || bytes >= sizeof link->dir)
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
-                         "KOLO_ELASTIC_WORKER is set but KOLO_ID_FILE=%s tells no directory: kolorun sets both",
+                         "KOLO_ELASTIC_WORKER is set but KOLO_ID_FILE=%s names no directory: kolorun sets both",
                          id_file ? id_file : "");
     memcpy(link->dir, id_file, bytes);
     link->dir[bytes] = '\0';

@@ -44,7 +44,8 @@ static const kolo_param_t rows[] = {
      "this host has two cores",
      &kolo_engine_overlap},
     {"KOLO_ENGINE_STALL_WARN_MS", KOLO_PARAM_INT, "60000", 0, STALL_MAX_MS, NULL, false,
-     "engine: a tensor that some ranks lack for this many milliseconds is told in the log, with these ranks; 0: "
+     "engine: a tensor that some ranks lack for this many milliseconds is reported in the log, with these ranks; "
+     "0: "
      "never",
      &stall_warn_ms},
     {"KOLO_ENGINE_STALL_LIMIT_MS", KOLO_PARAM_INT, "0", 0, STALL_MAX_MS, NULL, false,
@@ -53,7 +54,7 @@ static const kolo_param_t rows[] = {
      &stall_limit_ms},
     {"KOLO_ENGINE_BACKENDS", KOLO_PARAM_STR, "kolo", 0, 0, NULL, false,
      "engine: who moves the data, the first that can: names of backends, for all operations and then for single "
-     "ones, as in 'name,name;all_gather=name'; kolo-info lists them, kolo itself always stands last",
+     "ones, as in 'name,name;all_gather=name'; kolo-info lists them, kolo itself is always last",
      &backends},
     {"KOLO_ENGINE_CONTROLLER", KOLO_PARAM_ENUM, "kolo", 0, 0, "kolo|mpi", false,
      "engine: what ranks agree by on what to do next", &kolo_talk_which},
@@ -96,7 +97,7 @@ static const kolo_param_t rows[] = {
      "0 alone writes",
      &kolo_timeline_path},
     {"KOLO_TIMELINE_MARK_CYCLES", KOLO_PARAM_BOOL, "0", 0, 0, NULL, false,
-     "engine: 1: the beginnings of cycles stand in the timeline of KOLO_TIMELINE", &kolo_timeline_marks},
+     "engine: 1: the beginnings of cycles are in the timeline of KOLO_TIMELINE", &kolo_timeline_marks},
     {"KOLO_TIMELINE_QUEUE", KOLO_PARAM_INT, "65536", 64, 1 << 24, NULL, false,
      "engine: events of 32 bytes that may wait to be written into a timeline; more are counted and left out",
      &kolo_timeline_queue},

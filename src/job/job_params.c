@@ -13,14 +13,15 @@ kolo_job_values_t kolo_job_values;
 #define TEXT KOLO_PARAM_STR, NULL, 0, 0, NULL, false
 static const kolo_param_t rows[] = {
     {"KOLO_JOB_LAUNCHER", KOLO_PARAM_ENUM, "auto", 0, 0, "auto|kolorun|torchrun|openmpi|mpich|slurm|none", false,
-     "job: whose variables tell rank and size; auto: the first in this order that are all there; none: rank 0 of 1",
+     "job: whose variables give rank and size; auto: the first in this order that are all there; none: rank 0 of 1",
      &kolo_job_values.launcher},
     {"KOLO_JOB_DIR", TEXT,
      "job: directory, shared by all hosts, in which ranks find each other under other launchers than kolorun; not "
      "set: $HOME/.kolo",
      &kolo_job_values.dir},
     {"KOLO_JOB_NAME", TEXT,
-     "job: a text that all ranks of a job share and other jobs do not, where what the launcher tells is not enough",
+     "job: a text that all ranks of a job share and other jobs do not, where the launcher's variables are not "
+     "enough",
      &kolo_job_values.name},
     {"HOME", TEXT, "job: where KOLO_JOB_DIR is if it is not set", &kolo_job_values.home},
     {"KOLO_RANK", TEXT, "job: rank, as kolorun sets it", &kolo_job_values.rank},

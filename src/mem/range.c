@@ -34,7 +34,7 @@ static bool unwatched_is_fine;
 static int64_t pin_mb = 65536; /* also before the parameters are read */
 static const kolo_param_t rows[] = {
     {"KOLO_MEM_UNWATCHED", KOLO_PARAM_BOOL, "0", 0, 0, NULL, false,
-     "use registered memory (kolo_comm_register) without a copy also where the kernel does not tell of memory that "
+     "use registered memory (kolo_comm_register) without a copy also where the kernel does not report memory that "
      "is unmapped: right only if the program gives every registration back before it frees the memory",
      &unwatched_is_fine},
     {"KOLO_MEM_PIN_MB", KOLO_PARAM_INT, "65536", 0, 1 << 30, NULL, false,

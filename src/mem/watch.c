@@ -89,7 +89,7 @@ kolo_status_t kolo_mem_watch_start(const kolo_mem_watch_hooks_t *h)
     watch_fd = open_watch();
     if (watch_fd < 0)
         return kolo_fail_errno(KOLO_ERR_UNSUPPORTED, errno,
-                               "this kernel does not tell of memory that goes away (userfaultfd)");
+                               "this kernel does not report memory that goes away (userfaultfd)");
     stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     int err = stop_fd < 0 ? errno : start_thread();
     if (err == 0) return KOLO_OK;

@@ -125,7 +125,7 @@ static const char *const how_texts[KOLO_LOSS_KINDS] = {
                           "process is stopped"),
     [KOLO_LOSS_ALTERED] =
         "bytes between it and us were changed on their way, which KOLO_TCP_SECURITY has noticed: look for "
-        "who stands between these hosts",
+        "who is between these hosts",
     [KOLO_LOSS_UNHEARD] =
         "it has not acknowledged data for KOLO_VERDICT_MS though its heartbeats come: the path loses long packets "
         "(another MTU on the way?)",

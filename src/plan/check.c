@@ -189,7 +189,7 @@ static kolo_status_t check_many(check_t *c, const kolo_insn_t *in)
         return bad(c, "its list ends outside the plan's");
     if (own != (in->src.buf != KOLO_BUF_NONE)) return bad(c, "src and its place do not go together");
     if (own && in->own_place > in->list_count)
-        return bad(c, "src stands at place %u among %u", in->own_place, in->list_count);
+        return bad(c, "src is at place %u among %u", in->own_place, in->list_count);
     if (in->list_count + (uint32_t)own == 0 || in->list_count + (uint32_t)own > MAX_MANY)
         return bad(c, "%u operands (1 to %u are allowed)", in->list_count + (unsigned)own, MAX_MANY);
     for (uint32_t k = 0; k < in->list_count; k++) {

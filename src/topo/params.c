@@ -19,7 +19,7 @@ static const kolo_param_t rows[] = {
     {.key = "KOLO_NVML_LIBRARY",
      .kind = KOLO_PARAM_STR,
      .def = "libnvidia-ml.so.1",
-     .help = "NVIDIA's management library, which tells of NVLinks; loaded where there are GPUs",
+     .help = "NVIDIA's management library, which lists NVLinks; loaded where there are GPUs",
      .value = &kolo_topo_param_nvml},
 };
 

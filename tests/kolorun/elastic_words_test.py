@@ -157,7 +157,7 @@ def test_host_that_is_lost_after_done():
     os.kill(agent, signal.SIGKILL)
     status, _, err = finish(p)
     same(status, 1)
-    matches(r"process [01] \(pid \d+ on localhost\) had told that all is done, and was lost: its agent was killed", err)
+    matches(r"process [01] \(pid \d+ on localhost\) had reported that all is done, and was lost: its agent was killed", err)
 
 
 def shell(program, *args):

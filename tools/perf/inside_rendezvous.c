@@ -99,7 +99,7 @@ static kolo_status_t hear(task_t *t, const char *key, uint64_t *words, int n)
     bool fits = value.bytes == (size_t)n * 8;
     if (fits) memcpy(words, value.data, value.bytes);
     kolo_value_release(&value);
-    return fits ? KOLO_OK : kolo_fail(KOLO_ERR_PROTOCOL, "the other process tells something else");
+    return fits ? KOLO_OK : kolo_fail(KOLO_ERR_PROTOCOL, "the other process reports another set-up");
 }
 
 static void count(uint64_t words[PERF_RDV_COUNTS])

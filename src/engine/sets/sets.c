@@ -36,7 +36,7 @@ kolo_status_t kolo_sets_sort(const struct kolo_tensor_engine *e, const kolo_rank
     for (int i = 1; i < list->count; i++) {
         if (sorted[i] != sorted[i - 1]) continue;
         kolo_status_t status =
-            kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: rank %d stands in the list twice", what, sorted[i]);
+            kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: rank %d is in the list twice", what, sorted[i]);
         free(sorted);
         return status;
     }

@@ -445,7 +445,7 @@ static kolo_status_t pair_with_itself(kolo_model_t *m, const kolo_plan_t *p)
             if (p->conns[x].dir == KOLO_DIR_RX && p->conns[x].lane == p->conns[c].lane && nth-- == 0) break;
         if (x == p->nconns || p->conns[c].node)
             return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
-                             "one rank cannot stand for all: its connections do not come in pairs");
+                             "one rank cannot represent all: its connections do not come in pairs");
         uint32_t i = m->nchannels++;
         m->channels[i] = (kolo_channel_t){.nreaders = 1, .first_reader = i};
         m->nreaders++;
@@ -453,7 +453,7 @@ static kolo_status_t pair_with_itself(kolo_model_t *m, const kolo_plan_t *p)
     }
     return p->nlanes == 1
                ? KOLO_OK
-               : kolo_fail(KOLO_ERR_UNSUPPORTED, "one rank can stand for all only with a plan of one lane");
+               : kolo_fail(KOLO_ERR_UNSUPPORTED, "one rank can represent all only with a plan of one lane");
 }
 
 kolo_status_t kolo_plan_simulate_alike(const kolo_plan_t *plan, uint64_t count, uint32_t type_bytes,

@@ -133,7 +133,7 @@ kolo_status_t kolo_buffer_idle(kolo_channel_t *channel, const kolo_message_t *m)
 {
     kolo_tensor_buffer_t *buffer = *find(channel, m->name);
     if (buffer == NULL || !buffer->remote_busy)
-        return kolo_channel_nonsense(channel, "BUFFER_IDLE", "the buffer is not busy, or there is none");
+        return kolo_channel_nonsense(channel, "BUFFER_IDLE", "the buffer is not busy or does not exist");
     buffer->remote_busy = false;
     return move_on(channel, buffer);
 }

@@ -41,8 +41,7 @@ static kolo_status_t offer(kolo_onesided_t *end, size_t mailbox)
     end->kinds = card.kinds;
     KOLO_TRY(offer_mailbox(end, mailbox, &card));
     if (card.kinds == 0)
-        return kolo_fail(KOLO_ERR_UNSUPPORTED, "onesided: none of the kinds that may be used with %s works here",
-                         end->who);
+        return kolo_fail(KOLO_ERR_UNSUPPORTED, "onesided: no kind that may be used with %s works here", end->who);
     kolo_onesided_card_encode(&card, end->card_out);
     return KOLO_OK;
 }

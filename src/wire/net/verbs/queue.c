@@ -36,7 +36,7 @@ static const char *likely_cause(enum ibv_wc_status status)
     case IBV_WC_LOC_LEN_ERR:
         return "memory of this rank is not registered as it should be; please report this";
     default:
-        return "the log of the system may tell";
+        return "see the log of the system";
     }
 }
 
