@@ -63,17 +63,17 @@ void kolo_onesided_free(kolo_onesided_memory_t *memory); /* any thread; also aft
 #define KOLO_WINDOW_BYTES 24
 typedef struct { /* travels to the peer; what it needs to write there */
     uint64_t address, bytes, key;
-} kolo_window_t;
-void kolo_window_encode(const kolo_window_t *window, uint8_t bytes[KOLO_WINDOW_BYTES]);
-void kolo_window_decode(const uint8_t bytes[KOLO_WINDOW_BYTES], kolo_window_t *window);
+} kolo_onesided_window_t;
+void kolo_onesided_window_encode(const kolo_onesided_window_t *window, uint8_t bytes[KOLO_WINDOW_BYTES]);
+void kolo_onesided_window_decode(const uint8_t bytes[KOLO_WINDOW_BYTES], kolo_onesided_window_t *window);
 /* The mailboxes of the two ends, zeroed at first; NULL, and bytes 0, where there is none. Both from the opening on.
  */
 void *kolo_onesided_mailbox(kolo_onesided_t *end);
-const kolo_window_t *kolo_onesided_peer_mailbox(const kolo_onesided_t *end);
+const kolo_onesided_window_t *kolo_onesided_peer_mailbox(const kolo_onesided_t *end);
 /* From now on the peer may write there. KOLO_ERR_UNSUPPORTED: this kind can only expose what it has allocated. */
-kolo_status_t kolo_onesided_expose(kolo_onesided_t *end, void *base, size_t bytes, kolo_window_t *window);
+kolo_status_t kolo_onesided_expose(kolo_onesided_t *end, void *base, size_t bytes, kolo_onesided_window_t *window);
 /* Not any more. What the peer has begun to write before may still come (over shared memory). */
-void kolo_onesided_hide(kolo_onesided_t *end, const kolo_window_t *window);
+void kolo_onesided_hide(kolo_onesided_t *end, const kolo_onesided_window_t *window);
 
 /* ---- writes and notices ---- */
 
@@ -81,7 +81,7 @@ enum { KOLO_ONESIDED_NOTIFY = 1u }; /* the peer gets a notice with `number`, onc
 typedef struct {
     const void *data; /* stays until the write is done */
     uint64_t bytes;   /* 0 is fine, `to` then too */
-    const kolo_window_t *to;
+    const kolo_onesided_window_t *to;
     uint64_t offset; /* in the window */
     uint32_t flags, number;
     uint64_t cookie; /* comes back with KOLO_ONESIDED_WRITTEN; 0: it does not */

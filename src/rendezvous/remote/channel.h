@@ -36,7 +36,7 @@ typedef struct kolo_fetch {
     kolo_receive_t receive; /* holds a reference */
     kolo_shape_t shape;     /* that it has asked for, if exposed */
     kolo_onesided_memory_t memory;
-    kolo_window_t window;
+    kolo_onesided_window_t window;
     uint32_t next_free;
 } kolo_fetch_t;
 
@@ -63,7 +63,7 @@ typedef struct kolo_tensor_buffer {
     kolo_onesided_memory_t memory; /* of who receives */
     uint8_t *copy;                 /* of who sends */
     uint64_t size;
-    kolo_window_t window;
+    kolo_onesided_window_t window;
     bool local_busy, remote_busy, asked;
     kolo_answer_t *first, **last;
     char name[KOLO_TENSOR_KEY_MAX + 1];

@@ -219,7 +219,7 @@ static void small_memory(peer_t *p)
     kolo_message_t m = request(1, 0);
     m.flags = KOLO_MESSAGE_KNOWN;
     m.shape = (kolo_shape_t){.element = KOLO_UINT8, .ndims = 1, .dims = {100}, .bytes = 100};
-    m.window = (kolo_window_t){.address = 0, .bytes = 99, .key = 1};
+    m.window = (kolo_onesided_window_t){.address = 0, .bytes = 99, .key = 1};
     post(p, m);
 }
 
@@ -255,7 +255,7 @@ static void too_many_acks(peer_t *p)
 static void wrong_key_of_memory(peer_t *p)
 {
     static const uint8_t bytes[64];
-    kolo_window_t window = *kolo_onesided_peer_mailbox(p->end);
+    kolo_onesided_window_t window = *kolo_onesided_peer_mailbox(p->end);
     window.key ^= UINT64_C(1) << 40;
     kolo_onesided_write_t write = {.data = bytes, .bytes = sizeof bytes, .to = &window};
     assert_int_equal(kolo_onesided_write(p->end, &write), KOLO_OK);

@@ -28,7 +28,7 @@ size_t kolo_message_encode(const kolo_message_t *message, uint8_t bytes[KOLO_MES
     kolo_put32(bytes + 16, message->index);
     kolo_put32(bytes + 20, message->flags);
     kolo_put64(bytes + 24, message->step);
-    kolo_window_encode(&message->window, bytes + 32);
+    kolo_onesided_window_encode(&message->window, bytes + 32);
     kolo_put64(bytes + 56, shape->bytes);
     kolo_put32(bytes + 64, (uint32_t)shape->element);
     kolo_put32(bytes + 68, (uint32_t)shape->ndims);
@@ -101,7 +101,7 @@ const char *kolo_message_decode(const uint8_t *bytes, size_t room, kolo_message_
     m->index = kolo_get32(bytes + 16);
     m->flags = kolo_get32(bytes + 20);
     m->step = kolo_get64(bytes + 24);
-    kolo_window_decode(bytes + 32, &m->window);
+    kolo_onesided_window_decode(bytes + 32, &m->window);
     m->shape.bytes = kolo_get64(bytes + 56);
     m->shape.element = (int)kolo_get32(bytes + 64);
     m->shape.ndims = (int)ndims;

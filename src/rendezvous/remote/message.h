@@ -63,7 +63,7 @@ typedef struct {
     uint64_t sequence; /* counted by the channel, from 0; of TENSOR_WRITE 0 */
     uint32_t index, flags;
     uint64_t step;
-    kolo_window_t window;
+    kolo_onesided_window_t window;
     kolo_shape_t shape; /* bytes also of buffers, and of HELLO: the incarnation */
     kolo_status_t status;
     char name[KOLO_TENSOR_KEY_MAX + 1];

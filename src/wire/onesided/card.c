@@ -59,16 +59,16 @@ const char *kolo_onesided_card_decode(const uint8_t *bytes, size_t length, kolo_
     return card->segment_bytes > 1ull << 46 ? "its segment is out of range" : NULL;
 }
 
-void kolo_window_encode(const kolo_window_t *window, uint8_t bytes[KOLO_WINDOW_BYTES])
+void kolo_onesided_window_encode(const kolo_onesided_window_t *window, uint8_t bytes[KOLO_WINDOW_BYTES])
 {
     kolo_put64(bytes, window->address);
     kolo_put64(bytes + 8, window->bytes);
     kolo_put64(bytes + 16, window->key);
 }
 
-void kolo_window_decode(const uint8_t bytes[KOLO_WINDOW_BYTES], kolo_window_t *window)
+void kolo_onesided_window_decode(const uint8_t bytes[KOLO_WINDOW_BYTES], kolo_onesided_window_t *window)
 {
-    *window = (kolo_window_t){kolo_get64(bytes), kolo_get64(bytes + 8), kolo_get64(bytes + 16)};
+    *window = (kolo_onesided_window_t){kolo_get64(bytes), kolo_get64(bytes + 8), kolo_get64(bytes + 16)};
 }
 
 /* 0 magic, 4 flags, 8 number, 12 zeros, 16 bytes, 24 address, 32 key, 40 zeros */

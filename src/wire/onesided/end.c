@@ -132,9 +132,9 @@ static kolo_status_t choose(kolo_onesided_t *end)
         if (!(end->kinds & card.kinds & 1u << i) || (i == KOLO_ONESIDED_SHM && !same_host)) continue;
         KOLO_TRY(kinds[i]->connect(end, &card));
         end->ops = kinds[i];
-        end->peer_mailbox = (kolo_window_t){.address = i == KOLO_ONESIDED_SHM ? card.mailbox_at : 0,
-                                            .bytes = card.mailbox_bytes,
-                                            .key = card.mailbox_key};
+        end->peer_mailbox = (kolo_onesided_window_t){.address = i == KOLO_ONESIDED_SHM ? card.mailbox_at : 0,
+                                                     .bytes = card.mailbox_bytes,
+                                                     .key = card.mailbox_key};
         return KOLO_OK;
     }
     return kolo_fail(KOLO_ERR_UNSUPPORTED, "%s and this process have no kind of one-sided transfers in common",
@@ -196,14 +196,14 @@ static kolo_status_t add_window(kolo_onesided_t *end, void *base, size_t bytes, 
     return KOLO_OK;
 }
 
-kolo_status_t kolo_onesided_expose(kolo_onesided_t *end, void *base, size_t bytes, kolo_window_t *window)
+kolo_status_t kolo_onesided_expose(kolo_onesided_t *end, void *base, size_t bytes, kolo_onesided_window_t *window)
 {
     uint64_t address, key;
     if (end->ops == NULL) return kolo_fail(KOLO_ERR_INVALID_USAGE, "onesided: %s is not connected yet", end->who);
     if (base == NULL || bytes == 0) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "onesided: nothing to expose");
     KOLO_TRY(end->ops->address(end, base, bytes, &address));
     KOLO_TRY(add_window(end, base, bytes, &key));
-    *window = (kolo_window_t){.address = address, .bytes = bytes, .key = key};
+    *window = (kolo_onesided_window_t){.address = address, .bytes = bytes, .key = key};
     return KOLO_OK;
 }
 
@@ -212,12 +212,12 @@ void *kolo_onesided_mailbox(kolo_onesided_t *end)
     return end->mailbox.base;
 }
 
-const kolo_window_t *kolo_onesided_peer_mailbox(const kolo_onesided_t *end)
+const kolo_onesided_window_t *kolo_onesided_peer_mailbox(const kolo_onesided_t *end)
 {
     return &end->peer_mailbox;
 }
 
-void kolo_onesided_hide(kolo_onesided_t *end, const kolo_window_t *window)
+void kolo_onesided_hide(kolo_onesided_t *end, const kolo_onesided_window_t *window)
 {
     uint32_t i = (uint32_t)window->key;
     if (i < end->nexposed && end->exposed[i].salt == (uint32_t)(window->key >> 32)) {

@@ -74,7 +74,7 @@ void kolo_copy_wait(kolo_copy_t *copy);
 typedef struct kolo_pending_write {
     struct kolo_pending_write *next;
     kolo_onesided_write_t w;
-    kolo_window_t to;
+    kolo_onesided_window_t to;
     uint64_t done; /* bytes that have been moved */
     uint32_t head; /* tcp: bytes of the frame that have been sent */
     bool copying;  /* shm: by copiers */
@@ -123,7 +123,7 @@ struct kolo_onesided {
     void *state[KOLO_ONESIDED_KINDS];
     kolo_onesided_arena_t *arena;
     kolo_onesided_memory_t mailbox;
-    kolo_window_t peer_mailbox;
+    kolo_onesided_window_t peer_mailbox;
     uint8_t card_out[KOLO_ONESIDED_CARD_BYTES], card_in[KOLO_ONESIDED_CARD_BYTES];
     size_t card_sent, card_got;
     bool told; /* OPENED has been returned */

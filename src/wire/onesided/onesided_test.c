@@ -24,7 +24,7 @@ typedef struct {
     kolo_onesided_domain_t *domain[2];
     kolo_onesided_t *end[2];
     kolo_onesided_memory_t memory; /* of end 1, exposed to end 0 */
-    kolo_window_t window;
+    kolo_onesided_window_t window;
 } pair_t;
 
 static kolo_onesided_t *open_end(kolo_onesided_domain_t *domain, int fd, const char *who)
@@ -168,13 +168,13 @@ static void both_directions_are_independent(void **state)
 {
     pair_t *p = *state;
     kolo_onesided_memory_t memory;
-    kolo_window_t window, again;
+    kolo_onesided_window_t window, again;
     kolo_onesided_event_t event;
     uint8_t travels[KOLO_WINDOW_BYTES];
     assert_int_equal(kolo_onesided_alloc(p->end[0], 100, &memory), KOLO_OK);
     assert_int_equal(kolo_onesided_expose(p->end[0], memory.base, 100, &window), KOLO_OK);
-    kolo_window_encode(&window, travels);
-    kolo_window_decode(travels, &again);
+    kolo_onesided_window_encode(&window, travels);
+    kolo_onesided_window_decode(travels, &again);
     kolo_onesided_write_t w = {"back", 5, &again, 50, KOLO_ONESIDED_NOTIFY, 9, 0};
     assert_int_equal(kolo_onesided_write(p->end[1], &w), KOLO_OK);
     write_at(p, "there", 6, 0, KOLO_ONESIDED_NOTIFY, 8, 0);
@@ -206,7 +206,7 @@ static void what_does_not_fit_is_refused_at_once(void **state)
 }
 
 /* One of the two ends must notice, with KOLO_ERR_PROTOCOL; nothing is written. */
-static void forge(pair_t *p, kolo_window_t window)
+static void forge(pair_t *p, kolo_onesided_window_t window)
 {
     kolo_onesided_write_t w = {"data", 5, &window, 0, KOLO_ONESIDED_NOTIFY, 1, 0};
     kolo_status_t status[2] = {KOLO_OK, KOLO_OK};
@@ -229,7 +229,7 @@ static void forge(pair_t *p, kolo_window_t window)
 static void a_window_that_lies_outside_is_refused(void **state)
 {
     pair_t *p = *state;
-    kolo_window_t window = p->window;
+    kolo_onesided_window_t window = p->window;
     window.address = UINT64_C(1) << 45;
     forge(p, window);
 }
@@ -237,7 +237,7 @@ static void a_window_that_lies_outside_is_refused(void **state)
 static void a_window_beyond_its_end_is_refused(void **state)
 {
     pair_t *p = *state;
-    kolo_window_t window = p->window;
+    kolo_onesided_window_t window = p->window;
     window.address += (uint64_t)kolo_onesided_param_arena;
     forge(p, window);
 }
@@ -245,7 +245,7 @@ static void a_window_beyond_its_end_is_refused(void **state)
 static void a_forged_key_and_a_hidden_window_are_refused(void **state)
 {
     pair_t *p = *state;
-    kolo_window_t window = p->window;
+    kolo_onesided_window_t window = p->window;
     if (kind == KOLO_ONESIDED_SHM) return; /* the writer maps the memory, and who maps it may write there */
     window.key ^= UINT64_C(1) << 40;
     forge(p, window);
@@ -289,7 +289,7 @@ static void a_mailbox_is_there_from_the_start(void **state)
     pair_t *p = *state;
     kolo_onesided_event_t event;
     const char *mailbox = kolo_onesided_mailbox(p->end[1]);
-    const kolo_window_t *window = kolo_onesided_peer_mailbox(p->end[0]);
+    const kolo_onesided_window_t *window = kolo_onesided_peer_mailbox(p->end[0]);
     assert_int_equal(window->bytes, 300);
     for (int i = 0; i < 300; i++) assert_int_equal(mailbox[i], 0);
     kolo_onesided_write_t w = {"letter", 7, window, 293, KOLO_ONESIDED_NOTIFY, 4, 0};
@@ -370,7 +370,7 @@ static void child_writes(int fd)
 {
     kolo_onesided_domain_t *domain;
     kolo_onesided_event_t event;
-    kolo_window_t window;
+    kolo_onesided_window_t window;
     uint8_t travels[KOLO_WINDOW_BYTES];
     if (kolo_onesided_domain_create(key, &domain) != KOLO_OK) _exit(2);
     kolo_onesided_t *end = open_end(domain, fd, "the parent");
@@ -379,7 +379,7 @@ static void child_writes(int fd)
     /* The parent learns where to write by a notice of 0 bytes each for the parts of the window's text. */
     if (kolo_onesided_alloc(end, 1 << 20, &memory) != KOLO_OK) _exit(4);
     if (kolo_onesided_expose(end, memory.base, 1 << 20, &window) != KOLO_OK) _exit(5);
-    kolo_window_encode(&window, travels);
+    kolo_onesided_window_encode(&window, travels);
     for (int i = 0; i < KOLO_WINDOW_BYTES; i += 4) {
         kolo_onesided_write_t w = {.flags = KOLO_ONESIDED_NOTIFY, .number = kolo_get32(travels + i)};
         if (kolo_onesided_write(end, &w) != KOLO_OK) _exit(6);
@@ -399,7 +399,7 @@ static void a_process_answers_and_its_death_is_seen(void **state)
     kolo_onesided_domain_t *domain;
     kolo_onesided_event_t event;
     kolo_progress_t *progress;
-    kolo_window_t window;
+    kolo_onesided_window_t window;
     uint8_t travels[KOLO_WINDOW_BYTES], data[5000];
     int fds[2], status;
     (void)state;
@@ -421,7 +421,7 @@ static void a_process_answers_and_its_death_is_seen(void **state)
         assert_int_equal(wait_event(domain, end, &event), KOLO_OK);
         kolo_put32(travels + i, event.number);
     }
-    kolo_window_decode(travels, &window);
+    kolo_onesided_window_decode(travels, &window);
     for (int round = 0; round < 20; round++) {
         uint32_t sum = 0;
         for (size_t i = 0; i < sizeof data; i++) sum += data[i] = (uint8_t)(i * 3 + (size_t)round);
