@@ -38,7 +38,15 @@ typedef enum {
     KOLO_RECORD_FAILED
 } kolo_record_state_t;
 
-typedef enum { KOLO_RECORD_COLL, KOLO_RECORD_SEND, KOLO_RECORD_RECV, KOLO_RECORD_KINDS } kolo_record_kind_t;
+typedef enum {
+    KOLO_RECORD_COLL,
+    KOLO_RECORD_SEND,
+    KOLO_RECORD_RECV,
+    KOLO_RECORD_PUT,
+    KOLO_RECORD_SIGNAL,
+    KOLO_RECORD_WAIT, /* for signals; root is the rank that it waits for now */
+    KOLO_RECORD_KINDS
+} kolo_record_kind_t;
 
 /* What the operation that a device runs waits for, if it has waited for longer than some milliseconds. Operations
  * launched before it are complete, those launched after it have not begun. */

@@ -103,11 +103,14 @@ static const kolo_verdict_op_t *coll_numbered(const kolo_verdict_rank_t *r, uint
     return NULL;
 }
 
-/* The send or receive that it is in. */
+/* The message, put or wait that it is in; or that has just run into its time limit, which nobody has been told yet.
+ */
 static const kolo_verdict_op_t *pair_of(const kolo_verdict_rank_t *r)
 {
-    for (uint32_t i = r->nops; r->presence == KOLO_RANK_HEARD && i-- > 0;)
-        if (r->ops[i].kind != KOLO_RECORD_COLL && is_under_way(&r->ops[i])) return &r->ops[i];
+    for (uint32_t i = r->nops; r->presence == KOLO_RANK_HEARD && i-- > 0;) {
+        bool late = r->ops[i].state == KOLO_RECORD_FAILED && r->failed == KOLO_OK;
+        if (r->ops[i].kind != KOLO_RECORD_COLL && (late || is_under_way(&r->ops[i]))) return &r->ops[i];
+    }
     return NULL;
 }
 
@@ -371,14 +374,21 @@ static bool tell_circle(verdict_t *v, const kolo_verdict_rank_t *r)
     return true;
 }
 
-/* A pair of which one sends and the other receives gets on. */
+/* One sends, the other receives; or one waits for what the other is about to signal. */
+static bool suit(const kolo_verdict_op_t *op, const kolo_verdict_op_t *other)
+{
+    if (op->kind == KOLO_RECORD_WAIT) return other->kind == KOLO_RECORD_PUT || other->kind == KOLO_RECORD_SIGNAL;
+    return (op->kind == KOLO_RECORD_SEND && other->kind == KOLO_RECORD_RECV) ||
+           (op->kind == KOLO_RECORD_RECV && other->kind == KOLO_RECORD_SEND);
+}
+
+/* A pair of calls that suit gets on. */
 static bool meets(const verdict_t *v, const kolo_verdict_rank_t *r, const kolo_verdict_op_t *op)
 {
     const kolo_verdict_rank_t *peer = by_rank(v, op->peer);
     for (uint32_t i = 0; peer && peer->presence == KOLO_RANK_HEARD && i < peer->nops; i++) {
         const kolo_verdict_op_t *o = &peer->ops[i];
-        if (is_under_way(o) && o->kind != KOLO_RECORD_COLL && o->kind != op->kind && (int)o->peer == r->rank)
-            return true;
+        if (is_under_way(o) && suit(op, o) && (int)o->peer == r->rank) return true;
     }
     return false;
 }
@@ -397,7 +407,7 @@ static int tell_pairs(verdict_t *v, int most)
         say_process(v, r);
         say(v, " has waited in ");
         say_op(v, op);
-        say_age(v, " for ", op->age_ns, "");
+        if (is_under_way(op)) say_age(v, " for ", op->age_ns, "");
         if (peer && peer->presence == KOLO_RANK_HEARD) {
             say(v, "; rank %u", op->peer);
             say_process(v, peer);
@@ -406,7 +416,7 @@ static int tell_pairs(verdict_t *v, int most)
         }
         say(v, ".\n");
     }
-    if (n > most) say(v, "%d more ranks wait in sends or receives.\n", n - most);
+    if (n > most) say(v, "%d more ranks wait in messages, or for signals.\n", n - most);
     return n + circles;
 }
 

@@ -233,10 +233,20 @@ void kolo_signature_print(uint64_t signature, char *buf, size_t bytes)
     kolo_signature_fields_t f = kolo_signature_fields(signature);
     const char *type_name = name_of(type_names, sizeof(type_names) / sizeof(type_names[0]), (unsigned)f.type);
     const char *op_name = f.op < 5 ? op_names[f.op] : "user operator";
-    if (f.coll == KOLO_COLL_P2P && (f.op == KOLO_P2P_WORD_RECV || f.op == KOLO_P2P_WORD_SEND)) {
-        bool send = f.op == KOLO_P2P_WORD_SEND;
-        snprintf(buf, bytes, "%s %" PRIu64 " %s %s rank %u", send ? "send" : "recv", f.count, type_name,
-                 send ? "to" : "from", f.root);
+    if (f.coll == KOLO_COLL_P2P && f.op == KOLO_P2P_WORD_SIGNAL) {
+        snprintf(buf, bytes, "signal to rank %u", f.root);
+        return;
+    }
+    if (f.coll == KOLO_COLL_P2P && f.op == KOLO_P2P_WORD_WAIT) {
+        snprintf(buf, bytes, "wait for %" PRIu64 " signal%s from rank %u", f.count, f.count == 1 ? "" : "s",
+                 f.root);
+        return;
+    }
+    if (f.coll == KOLO_COLL_P2P && f.op >= KOLO_P2P_WORD_RECV && f.op <= KOLO_P2P_WORD_PUT) {
+        static const char *const ways[] = {
+            [KOLO_P2P_WORD_RECV] = "recv", [KOLO_P2P_WORD_SEND] = "send", [KOLO_P2P_WORD_PUT] = "put"};
+        snprintf(buf, bytes, "%s %" PRIu64 " %s %s rank %u", ways[f.op], f.count, type_name,
+                 f.op == KOLO_P2P_WORD_RECV ? "from" : "to", f.root);
         return;
     }
     int at = snprintf(buf, bytes, "%s", kolo_coll_name(f.coll));

@@ -234,6 +234,13 @@ typedef struct {
 } kolo_signature_fields_t;
 kolo_signature_fields_t kolo_signature_fields(uint64_t signature); /* modulo what is said above */
 /* In the place of the operator of KOLO_COLL_P2P, for words only: root is then the peer. */
-enum { KOLO_P2P_WORD_NONE, KOLO_P2P_WORD_RECV, KOLO_P2P_WORD_SEND };
+enum {
+    KOLO_P2P_WORD_NONE,
+    KOLO_P2P_WORD_RECV,
+    KOLO_P2P_WORD_SEND,
+    KOLO_P2P_WORD_PUT,
+    KOLO_P2P_WORD_SIGNAL,
+    KOLO_P2P_WORD_WAIT /* count: signals */
+};
 
 #endif
