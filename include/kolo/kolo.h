@@ -99,6 +99,7 @@ typedef struct kolo_comm *kolo_comm_t;
 typedef struct kolo_cpu_stream *kolo_stream_t; /* passed as void *: a GPU communicator takes a CUstream there */
 typedef struct kolo_cpu_event *kolo_event_t;
 typedef struct kolo_registration *kolo_registration_t;
+typedef struct kolo_window *kolo_window_t;
 
 #define KOLO_UNIQUE_ID_BYTES 128
 /* Holds the root's address and the job's secret: send it over channels you trust. */
@@ -299,13 +300,60 @@ kolo_status_t kolo_barrier(kolo_comm_t comm, void *stream);
 kolo_status_t kolo_send(const void *buf, size_t count, kolo_type_t type, int peer, kolo_comm_t comm, void *stream);
 kolo_status_t kolo_recv(void *buf, size_t count, kolo_type_t type, int peer, kolo_comm_t comm, void *stream);
 
+/* ---- windows: memory that other ranks write to, without a call of its owner ---------------------------------
+ * A put is a copy into a window of another rank; a signal is a count there, one for each rank that signals and each
+ * number 0 ... KOLO_SIGNALS - 1. Order: what a rank has put to a peer is in place when a signal is counted that the
+ * rank sent it later, by put_signal or signal; nothing else says that it is. Puts to one peer have no order among
+ * themselves, signals of one rank with one number do, and of different ranks nothing has. They take part in the
+ * order of calls: on a communicator nothing overtakes a wait that was called before it, on whatever stream, so a
+ * program in which two ranks wait first and signal then does not end; in a group they run side by side. A put is
+ * complete when its source may be used again; an error, an abort or the loss of a rank ends it and all waits as it
+ * ends collectives, and what was put last may then be in place in part. */
+
+#define KOLO_SIGNALS 16 /* numbers of signals from each rank */
+typedef struct kolo_signal_wait {
+    int peer;       /* whose signals */
+    int signal;     /* which number */
+    uint32_t count; /* how many, at most 2^31 - 1 */
+} kolo_signal_wait_t;
+
+/* Lends `bytes` of memory at buf to the other ranks to write to, until the window is given back. Collective; sizes
+ * may differ, and be 0. buf NULL: Kolo makes the memory, zeroed, such that processes of one host write to it
+ * directly, and frees it with the window. On a GPU communicator it is memory of its GPU. What fails on one rank
+ * fails on all. Waits for all ranks, at most init_timeout_ms; with blocking 0 it returns KOLO_IN_PROGRESS and sets
+ * *window before kolo_comm_get_async_error() stops to say so, and a failure ends the use of the communicator. Not
+ * in a group. Connections are made here. What is left when the communicator is destroyed is given back then:
+ * finalize it before, or peers may still write. */
+kolo_status_t kolo_window_register(kolo_comm_t comm, void *buf, size_t bytes, kolo_window_t *window);
+/* Gives the memory back: collective, of the window that all ranks made together. When it returns all that was put
+ * into it before is in place, and nobody writes there any more. The handle is dead afterwards. NULL is fine. */
+kolo_status_t kolo_window_deregister(kolo_comm_t comm, kolo_window_t window);
+/* Tells where this rank's part of a window lies, and how long it is. Either output may be NULL. */
+kolo_status_t kolo_window_memory(kolo_comm_t comm, kolo_window_t window, void **buf, size_t *bytes);
+
+/* Copies count elements at src into the window of rank `peer` (itself is fine), `offset` bytes behind its
+ * beginning. KOLO_ERR_INVALID_ARGUMENT, and nothing is done: they do not fit there, or this is no window (any
+ * more). */
+kolo_status_t kolo_put(const void *src, size_t count, kolo_type_t type, int peer, kolo_window_t window,
+                       size_t offset, kolo_comm_t comm, void *stream);
+/* The same, then a signal. Count 0 only signals. */
+kolo_status_t kolo_put_signal(const void *src, size_t count, kolo_type_t type, int peer, kolo_window_t window,
+                              size_t offset, int signal, kolo_comm_t comm, void *stream);
+/* Adds one to the signals with this number at rank `peer`. There must have been a window on this communicator. At
+ * most 2^31 - 1 may come that were not waited for: more make the peer's next wait fail. */
+kolo_status_t kolo_signal(int peer, int signal, kolo_comm_t comm, void *stream);
+/* Waits until each of these has come, and takes that many off. The list is read by the call. The limit of the wait
+ * is op_timeout_ms; while it lasts kolo-top tells for whom. */
+kolo_status_t kolo_wait_signal(const kolo_signal_wait_t *waits, int nwaits, kolo_comm_t comm, void *stream);
+
 /* Makes several calls one. Calls between the outermost start and end of a thread are collected and run together at
- * the end: point-to-point calls and collectives in any mix, on any number of communicators. Arguments are checked
- * by the call itself: one that fails there is not part of the group, and the rest runs. kolo_group_end() returns
- * the first other error; the shares of other communicators run to their end all the same. Groups nest; an inner
- * pair does nothing.
+ * the end: point-to-point calls, one-sided ones and collectives in any mix, on any number of communicators.
+ * Arguments are checked by the call itself: one that fails there is not part of the group, and the rest runs.
+ * kolo_group_end() returns the first other error; the shares of other communicators run to their end all the same.
+ * Groups nest; an inner pair does nothing.
  *
- * The collectives of a communicator run in the order of their calls, as do its messages to or from one peer. Beyond
+ * The collectives of a communicator run in the order of their calls, as do its messages to or from one peer, its
+ * puts and signals to one peer, and its waits. Beyond
  * that the calls of a group have no order: none may read what another one writes. A group on one rank may meet
  * several groups, or single calls, on another: how they are cut does not matter.
  *

@@ -34,14 +34,28 @@ typedef enum {
 
 /* ---- one call, as the API functions fill it ---- */
 
-typedef enum { KOLO_CALL_COLL, KOLO_CALL_SEND, KOLO_CALL_RECV } kolo_call_kind_t;
+typedef enum {
+    KOLO_CALL_COLL,
+    KOLO_CALL_SEND,
+    KOLO_CALL_RECV,
+    KOLO_CALL_PUT, /* from here on one-sided */
+    KOLO_CALL_SIGNAL,
+    KOLO_CALL_WAIT
+} kolo_call_kind_t;
+
+typedef struct {             /* what a one-sided call has besides */
+    uint64_t handle, offset; /* of a put: its window, and where in it, in bytes */
+    int signal;              /* that follows; -1: none */
+    uint32_t nwaits;
+    const kolo_signal_wait_t *waits;
+} kolo_window_call_t;
 
 typedef struct kolo_call {
     kolo_call_kind_t kind;
     kolo_coll_t coll;
     kolo_type_t type;
     kolo_op_t op;
-    uint32_t root; /* or the peer of a send or receive */
+    uint32_t root; /* or the peer of a message, put, signal; the first peer of a wait */
     const void *src;
     void *dst;
     uint64_t count; /* per part for all_gather and its like; the sum for v forms */
@@ -49,7 +63,8 @@ typedef struct kolo_call {
     bool in_place;
     /* v forms: tables of nranks, else NULL. Owned by the call when `owned`. */
     const size_t *send_counts, *send_displs, *recv_counts, *recv_displs;
-    size_t *owned;
+    void *owned;
+    const kolo_window_call_t *window; /* of a one-sided call; owned likewise */
     kolo_reducer_t *reducer; /* of a user operator, as it was at the call; owned. NULL: the communicator's */
     kolo_comm_t comm;
     void *stream;
@@ -190,6 +205,7 @@ typedef struct kolo_body {
     size_t parts_capacity;
     kolo_user_op_t ops[KOLO_MAX_USER_OPS];
     struct kolo_registration *registrations;
+    struct kolo_windows *_Atomic windows; /* window/; NULL: there have been none */
 
     kolo_board_t board;                    /* the last operations, for peers who ask */
     kolo_board_pair_t *pairs;              /* the same as on the board */
@@ -342,7 +358,12 @@ static inline uint64_t kolo_mismatch_word(const kolo_call_t *call)
 {
     if (call->kind == KOLO_CALL_COLL)
         return kolo_signature(call->coll, (int)call->type, (int)call->op, call->root, call->count);
-    int way = call->kind == KOLO_CALL_SEND ? KOLO_P2P_WORD_SEND : KOLO_P2P_WORD_RECV;
+    static const int ways[] = {[KOLO_CALL_SEND] = KOLO_P2P_WORD_SEND,
+                               [KOLO_CALL_RECV] = KOLO_P2P_WORD_RECV,
+                               [KOLO_CALL_PUT] = KOLO_P2P_WORD_PUT,
+                               [KOLO_CALL_SIGNAL] = KOLO_P2P_WORD_SIGNAL,
+                               [KOLO_CALL_WAIT] = KOLO_P2P_WORD_WAIT};
+    int way = ways[call->kind];
     return kolo_signature(KOLO_COLL_P2P, (int)call->type, way, call->root, call->count);
 }
 

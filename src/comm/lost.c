@@ -95,9 +95,16 @@ static void describe_calls(uint64_t number, const kolo_call_t *calls, size_t cou
     if (c->kind == KOLO_CALL_COLL)
         snprintf(buf, bytes, "%s number %llu (%llu elements, %llu bytes)", kolo_coll_name(c->coll),
                  (unsigned long long)number, (unsigned long long)c->count, size);
+    else if (c->kind == KOLO_CALL_SIGNAL || c->kind == KOLO_CALL_WAIT)
+        snprintf(buf, bytes,
+                 c->kind == KOLO_CALL_WAIT ? "a wait for signals of rank %u%s" : "a signal to rank %u%s", c->root,
+                 count > 1 ? " and more" : "");
     else
-        snprintf(buf, bytes, "a %s of %llu bytes %s rank %u%s", c->kind == KOLO_CALL_SEND ? "send" : "receive",
-                 size, c->kind == KOLO_CALL_SEND ? "to" : "from", c->root, count > 1 ? " and more" : "");
+        snprintf(buf, bytes, "a %s of %llu bytes %s rank %u%s",
+                 c->kind == KOLO_CALL_PUT    ? "put"
+                 : c->kind == KOLO_CALL_SEND ? "send"
+                                             : "receive",
+                 size, c->kind == KOLO_CALL_RECV ? "from" : "to", c->root, count > 1 ? " and more" : "");
 }
 
 /* What went wrong as the one who waited saw it: a wire names the neighbour that went, which may only have given up.

@@ -8,7 +8,8 @@
 #include <stdio.h>
 
 _Static_assert((int)KOLO_CALL_COLL == KOLO_RECORD_COLL && (int)KOLO_CALL_SEND == KOLO_RECORD_SEND &&
-                   (int)KOLO_CALL_RECV == KOLO_RECORD_RECV,
+                   (int)KOLO_CALL_RECV == KOLO_RECORD_RECV && (int)KOLO_CALL_PUT == KOLO_RECORD_PUT &&
+                   (int)KOLO_CALL_SIGNAL == KOLO_RECORD_SIGNAL && (int)KOLO_CALL_WAIT == KOLO_RECORD_WAIT,
                "a record names the kinds of calls by the same numbers");
 
 void kolo_record_open(kolo_body_t *body)

@@ -76,6 +76,14 @@ static inline void kolo_record_state(kolo_recording_t *r, kolo_record_state_t st
     atomic_store_explicit(&r->now->state, (uint32_t)state, memory_order_release);
 }
 
+/* The operation waits for another rank than before, or for something else: it has another word. */
+static inline void kolo_record_awaits(kolo_recording_t *r, uint32_t rank, uint64_t word)
+{
+    if (!r->now) return;
+    atomic_store_explicit(&r->now->root, rank, memory_order_relaxed);
+    atomic_store_explicit(&r->now->word, word, memory_order_relaxed);
+}
+
 /* A wait past its spinning: may be called often. */
 static inline void kolo_record_waits(kolo_recording_t *r)
 {

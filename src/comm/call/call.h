@@ -8,8 +8,13 @@
 #define KOLO_COMM_CALL_CALL_H
 
 #include "comm/comm.h"
+#include "comm/window/window.h"
 
 /* ---- enqueue.c ---- */
+/* The communicator, type, count and stream; fills in `elem`. */
+kolo_status_t kolo_check_call(kolo_call_t *call, const char *what);
+kolo_status_t kolo_check_buffer(const void *buf, uint64_t bytes, bool on_device, const char *name,
+                                const char *what);
 kolo_status_t kolo_check_op(const kolo_call_t *call, const char *what);
 
 /* ---- deep_check.c: for KOLO_CHECK=deep ---- */
@@ -111,17 +116,18 @@ bool kolo_p2p_pair_is_up(kolo_body_t *body, uint32_t peer, bool send);
 typedef struct kolo_share {
     kolo_comm_t comm;
     uint64_t ticket;
-    kolo_call_t *calls, *messages; /* all of them, in order; copies of the sends and receives */
-    size_t count, nmessages, capacity;
-    bool sync;      /* group_end waits for it */
+    kolo_call_t *calls, *messages;            /* all of them, in order; copies of the others than collectives */
+    size_t count, nmessages, nones, capacity; /* one-sided calls stand behind the messages */
+    bool sync;                                /* group_end waits for it */
     bool first_use; /* of a communicator that does not block: it connects, and tells so itself */
     int stream;     /* index of one of its streams among those of the group, -1: none */
     /* while it runs */
-    bool drawn, turn, refused, pairing, colling;
+    bool drawn, turn, refused, pairing, colling, windowing;
     size_t at; /* the collective that runs, or is next */
     kolo_coll_run_t coll;
     kolo_p2p_t p2p;
-    uint64_t coll_deadline_ns, pairs_deadline_ns;
+    kolo_window_run_t ones;
+    uint64_t coll_deadline_ns, pairs_deadline_ns, ones_deadline_ns;
     /* then */
     _Atomic bool over;
     kolo_status_t status; /* not KOLO_OK before it is over: it is to end so */

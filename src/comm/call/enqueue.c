@@ -10,7 +10,7 @@
 
 #define BYTES_MAX ((uint64_t)1 << 47) /* a user address space; larger counts are negative numbers gone wrong */
 
-static kolo_status_t check_common(kolo_call_t *call, const char *what)
+kolo_status_t kolo_check_call(kolo_call_t *call, const char *what)
 {
     KOLO_TRY(kolo_handle_check(call->comm, what));
     call->elem = kolo_type_bytes(call->type);
@@ -51,8 +51,7 @@ static kolo_status_t check_root(const kolo_call_t *call, int root, const char *w
                      root, call->comm->nranks);
 }
 
-static kolo_status_t check_buffer(const void *buf, uint64_t bytes, bool on_device, const char *name,
-                                  const char *what)
+kolo_status_t kolo_check_buffer(const void *buf, uint64_t bytes, bool on_device, const char *name, const char *what)
 {
     if (KOLO_UNLIKELY(!buf && bytes)) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: %s is NULL", what, name);
     if (KOLO_UNLIKELY(kolo_comm_options.check == KOLO_CHECK_BASIC && bytes && !on_device)) {
@@ -82,8 +81,8 @@ static kolo_status_t submit(kolo_call_t *call, unsigned src_parts, unsigned dst_
 {
     uint64_t bytes = call->count * call->elem;
     bool on_device = call->comm->on_device;
-    if (src_parts) KOLO_TRY(check_buffer(call->src, bytes, on_device, "the source", what));
-    if (dst_parts) KOLO_TRY(check_buffer(call->dst, bytes, on_device, "the destination", what));
+    if (src_parts) KOLO_TRY(kolo_check_buffer(call->src, bytes, on_device, "the source", what));
+    if (dst_parts) KOLO_TRY(kolo_check_buffer(call->dst, bytes, on_device, "the destination", what));
     if (src_parts && dst_parts) KOLO_TRY(check_overlap(call, bytes * src_parts, bytes * dst_parts, in_place, what));
     if (kolo_deep() && !on_device) KOLO_TRY(kolo_deep_check(call, bytes * src_parts, bytes * dst_parts, what));
     call->in_place = in_place && bytes;
@@ -101,7 +100,7 @@ kolo_status_t kolo_all_reduce(const void *src, void *dst, size_t count, kolo_typ
                         .count = count,
                         .comm = comm,
                         .stream = stream};
-    KOLO_TRY(check_common(&call, "all_reduce"));
+    KOLO_TRY(kolo_check_call(&call, "all_reduce"));
     KOLO_TRY(kolo_check_op(&call, "all_reduce"));
     return submit(&call, 1, 1, src == dst, "all_reduce");
 }
@@ -118,7 +117,7 @@ kolo_status_t kolo_reduce(const void *src, void *dst, size_t count, kolo_type_t 
                         .count = count,
                         .comm = comm,
                         .stream = stream};
-    KOLO_TRY(check_common(&call, "reduce"));
+    KOLO_TRY(kolo_check_call(&call, "reduce"));
     KOLO_TRY(kolo_check_op(&call, "reduce"));
     KOLO_TRY(check_root(&call, root, "reduce"));
     if (comm->rank != root) call.dst = NULL;
@@ -136,7 +135,7 @@ kolo_status_t kolo_broadcast(const void *src, void *dst, size_t count, kolo_type
                         .count = count,
                         .comm = comm,
                         .stream = stream};
-    KOLO_TRY(check_common(&call, "broadcast"));
+    KOLO_TRY(kolo_check_call(&call, "broadcast"));
     KOLO_TRY(check_root(&call, root, "broadcast"));
     if (comm->rank != root) call.src = NULL;
     return submit(&call, comm->rank == root, 1, src == dst, "broadcast");
@@ -157,7 +156,7 @@ kolo_status_t kolo_all_gather(const void *src, void *dst, size_t count, kolo_typ
                         .count = count,
                         .comm = comm,
                         .stream = stream};
-    KOLO_TRY(check_common(&call, "all_gather"));
+    KOLO_TRY(kolo_check_call(&call, "all_gather"));
     return submit(&call, 1, (unsigned)comm->nranks, at_part(src, dst, &call, comm->rank), "all_gather");
 }
 
@@ -172,7 +171,7 @@ kolo_status_t kolo_reduce_scatter(const void *src, void *dst, size_t count, kolo
                         .count = count,
                         .comm = comm,
                         .stream = stream};
-    KOLO_TRY(check_common(&call, "reduce_scatter"));
+    KOLO_TRY(kolo_check_call(&call, "reduce_scatter"));
     KOLO_TRY(kolo_check_op(&call, "reduce_scatter"));
     return submit(&call, (unsigned)comm->nranks, 1, at_part(dst, src, &call, comm->rank), "reduce_scatter");
 }
@@ -187,7 +186,7 @@ kolo_status_t kolo_all_to_all(const void *src, void *dst, size_t count, kolo_typ
                         .count = count,
                         .comm = comm,
                         .stream = stream};
-    KOLO_TRY(check_common(&call, "all_to_all"));
+    KOLO_TRY(kolo_check_call(&call, "all_to_all"));
     return submit(&call, (unsigned)comm->nranks, (unsigned)comm->nranks, false, "all_to_all");
 }
 
@@ -202,7 +201,7 @@ kolo_status_t kolo_gather(const void *src, void *dst, size_t count, kolo_type_t 
                         .count = count,
                         .comm = comm,
                         .stream = stream};
-    KOLO_TRY(check_common(&call, "gather"));
+    KOLO_TRY(kolo_check_call(&call, "gather"));
     KOLO_TRY(check_root(&call, root, "gather"));
     if (comm->rank != root) call.dst = NULL;
     return submit(&call, 1, comm->rank == root ? (unsigned)comm->nranks : 0, at_part(src, dst, &call, root),
@@ -220,7 +219,7 @@ kolo_status_t kolo_scatter(const void *src, void *dst, size_t count, kolo_type_t
                         .count = count,
                         .comm = comm,
                         .stream = stream};
-    KOLO_TRY(check_common(&call, "scatter"));
+    KOLO_TRY(kolo_check_call(&call, "scatter"));
     KOLO_TRY(check_root(&call, root, "scatter"));
     if (comm->rank != root) call.src = NULL;
     return submit(&call, comm->rank == root ? (unsigned)comm->nranks : 0, 1, at_part(dst, src, &call, root),
@@ -230,13 +229,13 @@ kolo_status_t kolo_scatter(const void *src, void *dst, size_t count, kolo_type_t
 kolo_status_t kolo_barrier(kolo_comm_t comm, void *stream)
 {
     kolo_call_t call = {.coll = KOLO_COLL_BARRIER, .type = KOLO_UINT8, .comm = comm, .stream = stream};
-    KOLO_TRY(check_common(&call, "barrier"));
+    KOLO_TRY(kolo_check_call(&call, "barrier"));
     return kolo_call_submit(&call);
 }
 
 static kolo_status_t submit_p2p(kolo_call_t *call, const void *buf, int peer, const char *what)
 {
-    KOLO_TRY(check_common(call, what));
+    KOLO_TRY(kolo_check_call(call, what));
     if (peer < 0 || peer >= call->comm->nranks)
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: peer %d is out of range, the communicator has %d ranks",
                          what, peer, call->comm->nranks);
@@ -244,7 +243,7 @@ static kolo_status_t submit_p2p(kolo_call_t *call, const void *buf, int peer, co
         return kolo_fail(KOLO_ERR_INVALID_USAGE, "%s: rank %d to itself needs a group with both calls in it", what,
                          peer);
     uint64_t bytes = call->count * call->elem;
-    KOLO_TRY(check_buffer(buf, bytes, call->comm->on_device, "the buffer", what));
+    KOLO_TRY(kolo_check_buffer(buf, bytes, call->comm->on_device, "the buffer", what));
     if (kolo_deep() && !call->comm->on_device) KOLO_TRY(kolo_deep_check(call, bytes, bytes, what));
     return kolo_call_submit(call);
 }

@@ -6,6 +6,7 @@
 #include "base/failpoint.h"
 #include "base/log.h"
 #include "comm/call/call.h"
+#include "comm/window/window.h"
 
 #include <limits.h>
 #include <stdio.h>
@@ -70,8 +71,8 @@ bool kolo_call_connected(const kolo_call_t *call)
 {
     kolo_body_t *body = call->comm->body;
     kolo_tune_choice_t choice;
-    if (call->kind != KOLO_CALL_COLL) return kolo_p2p_connected(call);
-    if (body->nranks == 1) return true;
+    if (call->kind == KOLO_CALL_SEND || call->kind == KOLO_CALL_RECV) return kolo_p2p_connected(call);
+    if (body->nranks == 1 || call->kind != KOLO_CALL_COLL) return true;
     if (choose(body, call, &choice) != KOLO_OK) return true; /* the call itself is to say why */
     return is_flat(choice.algo) ? body->ll_tx != NULL
                                 : known_bound(body, call->coll, choice.algo, plan_root(call)) != NULL;
@@ -387,7 +388,9 @@ void kolo_coll_end(kolo_coll_run_t *run, kolo_status_t status)
 
 kolo_status_t kolo_call_run(const kolo_call_t *call)
 {
-    kolo_status_t status = KOLO_LIKELY(call->kind == KOLO_CALL_COLL) ? run_coll(call) : kolo_p2p_run_single(call);
+    kolo_status_t status = KOLO_LIKELY(call->kind == KOLO_CALL_COLL) ? run_coll(call)
+                           : call->window                            ? kolo_window_run_single(call)
+                                                                     : kolo_p2p_run_single(call);
     kolo_record_end(&call->comm->body->record, status);
     return status;
 }
@@ -436,13 +439,25 @@ static kolo_status_t own_tables(kolo_call_t *call)
     const size_t **tables[] = {&call->send_counts, &call->send_displs, &call->recv_counts, &call->recv_displs};
     size_t n = (size_t)call->comm->nranks;
     if (call->owned || (!call->send_counts && !call->recv_counts)) return KOLO_OK;
-    call->owned = malloc(4 * n * sizeof(size_t));
+    size_t *all = call->owned = malloc(4 * n * sizeof(size_t));
     if (!call->owned) return kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for the counts of %zu ranks", n);
     for (size_t i = 0; i < KOLO_COUNTOF(tables); i++) {
         if (!*tables[i]) continue;
-        memcpy(call->owned + i * n, *tables[i], n * sizeof(size_t));
-        *tables[i] = call->owned + i * n;
+        memcpy(all + i * n, *tables[i], n * sizeof(size_t));
+        *tables[i] = all + i * n;
     }
+    return KOLO_OK;
+}
+
+static kolo_status_t own_window(kolo_call_t *call)
+{
+    const kolo_window_call_t *from = call->window;
+    if (call->owned || !from) return KOLO_OK;
+    kolo_window_call_t *to = malloc(sizeof *to + from->nwaits * sizeof *from->waits);
+    if (!to) return kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for a queued call");
+    *to = *from;
+    if (from->nwaits) to->waits = memcpy(to + 1, from->waits, from->nwaits * sizeof *from->waits);
+    call->window = call->owned = to;
     return KOLO_OK;
 }
 
@@ -461,6 +476,7 @@ static kolo_status_t own_operator(kolo_call_t *call)
 kolo_status_t kolo_call_own(kolo_call_t *call)
 {
     kolo_status_t status = own_tables(call);
+    if (status == KOLO_OK) status = own_window(call);
     if (status == KOLO_OK) status = own_operator(call);
     if (status != KOLO_OK) kolo_call_disown(call);
     return status;

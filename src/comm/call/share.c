@@ -23,7 +23,7 @@ static kolo_status_t begin_messages(kolo_share_t *s)
     kolo_body_t *body = s->comm->body;
     s->nmessages = 0;
     for (size_t i = 0; i < s->count; i++)
-        if (s->calls[i].kind != KOLO_CALL_COLL) s->messages[s->nmessages++] = s->calls[i];
+        if (s->calls[i].kind != KOLO_CALL_COLL && !s->calls[i].window) s->messages[s->nmessages++] = s->calls[i];
     if (s->nmessages == 0) return KOLO_OK;
     kolo_record_begin_pairs(body, s->messages, s->nmessages);
     kolo_status_t status = kolo_p2p_begin(body, s->messages, s->nmessages, &s->p2p);
@@ -61,6 +61,38 @@ static kolo_status_t step_messages(kolo_share_t *s, bool *moved)
     return KOLO_OK;
 }
 
+/* Puts and signals are issued at once, in their order; waits are looked at from step to step. */
+static kolo_status_t begin_windows(kolo_share_t *s)
+{
+    kolo_body_t *body = s->comm->body;
+    kolo_call_t *ones = s->messages + s->nmessages;
+    s->nones = 0;
+    for (size_t i = 0; i < s->count; i++)
+        if (s->calls[i].window) ones[s->nones++] = s->calls[i];
+    if (s->nones == 0) return KOLO_OK;
+    kolo_record_begin_pairs(body, ones, s->nones);
+    s->windowing = true;
+    return kolo_window_begin(&s->ones, body, ones, s->nones);
+}
+
+static void end_windows(kolo_share_t *s, kolo_status_t status)
+{
+    if (!s->windowing) return;
+    kolo_window_end(&s->ones, status);
+    kolo_record_end_pairs(s->comm->body, s->messages + s->nmessages, s->nones, status);
+    s->windowing = false;
+}
+
+static kolo_status_t step_windows(kolo_share_t *s, bool *moved)
+{
+    kolo_status_t status = kolo_window_step(&s->ones, moved);
+    if (status == KOLO_IN_PROGRESS && !s->ones_deadline_ns) s->ones_deadline_ns = operation_deadline(s->comm->body);
+    if (status != KOLO_OK) return status;
+    *moved = true;
+    end_windows(s, KOLO_OK);
+    return KOLO_OK;
+}
+
 static kolo_status_t step_collectives(kolo_share_t *s, bool *moved)
 {
     for (; s->at < s->count; s->at++) {
@@ -87,7 +119,10 @@ static kolo_status_t begin(kolo_share_t *s)
     kolo_status_t status = kolo_ticket_wait(s->comm, s->ticket); /* does not wait: it is up */
     s->turn = true;
     s->comm->body->stalled.operation = s->comm->body->stalled_pairs.operation = KOLO_BOARD_NONE;
-    if (status == KOLO_OK) return begin_messages(s);
+    if (status == KOLO_OK) {
+        KOLO_TRY(begin_messages(s));
+        return begin_windows(s);
+    }
     if (s->comm->error_is_news) kolo_lost_refused(s->comm->body, s->calls, s->count);
     s->refused = true; /* the communicator has its error already */
     return status;
@@ -103,10 +138,12 @@ static kolo_status_t step(kolo_share_t *s, bool *moved)
     }
     kolo_status_t messages = s->pairing ? step_messages(s, moved) : KOLO_OK;
     if (messages != KOLO_OK && messages != KOLO_IN_PROGRESS) return messages;
+    kolo_status_t windows = s->windowing ? step_windows(s, moved) : KOLO_OK;
+    if (windows != KOLO_OK && windows != KOLO_IN_PROGRESS) return windows;
     kolo_status_t collectives = step_collectives(s, moved);
     if (collectives != KOLO_OK && collectives != KOLO_IN_PROGRESS) return collectives;
     KOLO_TRY(kolo_wire_pump(&s->comm->body->ctx));
-    return messages == KOLO_OK ? collectives : messages;
+    return messages != KOLO_OK ? messages : windows != KOLO_OK ? windows : collectives;
 }
 
 /* All but the end of its turn. */
@@ -117,6 +154,7 @@ static void end(kolo_share_t *s, kolo_status_t status)
     snprintf(text, sizeof text, "%s", kolo_error_text());
     if (s->colling) kolo_coll_end(&s->coll, status);
     end_messages(s, status);
+    end_windows(s, status);
     s->colling = false;
     s->status = status;
     if (status == KOLO_OK) return;
@@ -152,6 +190,8 @@ static void describe_share(kolo_share_t *s, char *buf, size_t bytes)
     else if (s->colling && s->coll.making)
         snprintf(buf, bytes, "rank %d, in operation %llu" KOLO_WAIT_FOR "rank %d to come and connect",
                  s->comm->rank, (unsigned long long)s->coll.task.operation, kolo_making_awaits(s->coll.making));
+    else if (!s->pairing && s->windowing)
+        kolo_window_describe(&s->ones, buf, bytes);
     else
         kolo_p2p_describe(&s->p2p, buf, bytes);
 }
@@ -173,7 +213,8 @@ static kolo_status_t look_at(kolo_share_t *s, uint64_t now)
     char text[512], words[600];
     if (!s->turn) return KOLO_OK; /* those before it have flags and limits of their own, and end in order */
     bool late = (s->coll_deadline_ns && now >= s->coll_deadline_ns) ||
-                (s->pairing && s->pairs_deadline_ns && now >= s->pairs_deadline_ns);
+                (s->pairing && s->pairs_deadline_ns && now >= s->pairs_deadline_ns) ||
+                (s->windowing && s->ones_deadline_ns && now >= s->ones_deadline_ns);
     bool stopped = atomic_load_explicit(&body->stop, memory_order_acquire) != 0;
     if (late || stopped) describe_share(s, text, sizeof text);
     if (stopped) return kolo_fail(KOLO_ERR_ABORTED, "aborted while waiting for %s", text);
@@ -218,6 +259,7 @@ static void check_peers(const run_t *run)
         kolo_share_t *s = run->shares[i];
         if (s->over || s->status != KOLO_OK) continue;
         if (s->colling && s->coll.running) note(s, check_collective(&s->coll.task));
+        if (s->status == KOLO_OK && s->windowing) note(s, kolo_window_check(&s->ones));
         if (s->status == KOLO_OK && s->pairing)
             note(s, kolo_mismatch_end_pairs(s->messages, s->nmessages, kolo_p2p_check(&s->p2p)));
     }

@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "comm/call/call.h"
 #include "comm/life/life.h"
+#include "comm/window/window.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,6 +17,7 @@ void kolo_body_unset(kolo_body_t *body)
     if (body->oob) kolo_oob_set_news(body->oob, NULL, NULL);
     if (body->oob) kolo_oob_set_who(body->oob, NULL, NULL);
     kolo_device_close(body);
+    kolo_windows_close(body);
     kolo_body_disconnect(body);
     kolo_record_close(body);
     if (body->ctx_open) {
@@ -263,7 +265,7 @@ kolo_status_t kolo_comm_memory(kolo_comm_t comm, size_t *bytes)
     *bytes = sizeof *body + (body->oob ? kolo_oob_memory(body->oob) : 0) + body->conn_bytes + body->scratch_bytes +
              body->parts_capacity * 2 * sizeof(kolo_part_t) + (size_t)body->nranks * sizeof(kolo_peer_card_t) +
              (body->ll_temp ? (size_t)body->nranks * KOLO_FLAT_MAX : 0) +
-             (body->record.at ? sizeof(kolo_record_t) : 0);
+             (body->record.at ? sizeof(kolo_record_t) : 0) + kolo_windows_memory(body);
     kolo_handle_leave(comm);
     return KOLO_OK;
 }

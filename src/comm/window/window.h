@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Windows: memory of each rank that the others write to, and signals that say so (kolo.h).
+ *
+ * A rank reaches another one's memory in one of four ways: it is its own process's (HERE); the kernel lets it copy
+ * there (COPY); both map memory that Kolo has made (MAP); or bytes travel (FAR), then a relay, a thread of the
+ * other rank, puts them in their place, so that no rank has to call anything for what others write to it. Signals
+ * are counted in a board, one line of words for each rank that may signal; who shares memory with the board's owner
+ * counts them up there himself, the others through the relay, behind what they wrote.
+ *
+ * board.c: boards, and who reaches whom how. relay.c: what travels. register.c: windows come and go. run.c: puts,
+ * signals and waits whose turn it is.
+ */
+#ifndef KOLO_COMM_WINDOW_WINDOW_H
+#define KOLO_COMM_WINDOW_WINDOW_H
+
+#include "comm/comm.h"
+#include "wire/onesided.h"
+
+typedef enum { KOLO_REACH_HERE, KOLO_REACH_COPY, KOLO_REACH_MAP, KOLO_REACH_FAR } kolo_reach_t;
+
+typedef struct {                                       /* of one rank that signals */
+    _Alignas(64) _Atomic uint32_t words[KOLO_SIGNALS]; /* cyclic */
+} kolo_signal_line_t;
+_Static_assert(sizeof(kolo_signal_line_t) == 64, "a line of the cache");
+
+#define KOLO_SIGNALS_MOST 0x7fffffffu /* of one number that may have come and not been waited for */
+
+typedef struct kolo_relay kolo_relay_t;
+
+typedef struct {
+    kolo_reach_t reach;
+    kolo_signal_line_t *line;     /* of this rank, on that rank's board; NULL: by the relay */
+    kolo_signal_line_t *map;      /* its board, of another process, as mapped here; or NULL */
+    struct kolo_board_ref *board; /* its board, of this process; or NULL */
+    kolo_control_peer_t *control; /* of the same host, but not this rank; else NULL */
+    uint32_t taken[KOLO_SIGNALS]; /* of its signals, those that were waited for */
+} kolo_window_rank_t;
+
+typedef struct kolo_window_peers {
+    uint64_t handle; /* a number that no other window of this process has or had */
+    struct kolo_window_peers *next;
+    void *base; /* mine */
+    size_t bytes;
+    int fd; /* of memory that Kolo has made; -1: the caller's */
+    struct {
+        uint64_t address, bytes; /* as the owner sees it */
+        char *at;                /* where this process stores; NULL: it does not */
+        bool mapped, relayed;
+        kolo_onesided_window_t there, mine; /* through the relay: to it; from it */
+    } peers[];
+} kolo_window_peers_t;
+
+typedef struct kolo_windows {
+    kolo_body_t *body;
+    int fd; /* of the board, until all have it */
+    uint8_t name[16];
+    kolo_signal_line_t *lines; /* my board, by rank */
+    kolo_window_rank_t *ranks;
+    uint8_t *reach; /* kolo_reach_t, [from * nranks + to] */
+    kolo_relay_t *relay;
+    uint32_t fences;      /* that this rank has sent to each rank of the relay */
+    pthread_mutex_t lock; /* of the list: calls look while a turn changes it */
+    kolo_window_peers_t *first;
+} kolo_windows_t;
+
+/* ---- board.c ---- */
+/* Collective: made with the first window. */
+kolo_status_t kolo_windows_open(kolo_body_t *body);
+/* What peers write to goes; nothing of this rank runs any more. Safe without open, and twice. Waits for no peer,
+ * but for copies into this rank's memory that have begun. */
+void kolo_windows_close(kolo_body_t *body);
+kolo_reach_t kolo_windows_reach(const kolo_windows_t *w, int from, int to);
+size_t kolo_windows_memory(kolo_body_t *body);
+/* Out of the list, or never in it. */
+void kolo_window_free(kolo_windows_t *windows, kolo_window_peers_t *window);
+/* Memory that peers of this host can map. */
+kolo_status_t kolo_window_memory_make(const char *name, size_t bytes, int *fd, void **base);
+kolo_status_t kolo_window_memory_fetch(kolo_body_t *body, int owner, const uint8_t name[16], size_t bytes,
+                                       void **base);
+
+/* ---- relay.c; any thread, but connect and close ---- */
+kolo_status_t kolo_relay_create(kolo_windows_t *windows);
+void kolo_relay_close(kolo_relay_t *relay); /* NULL is fine */
+/* Takes the socket. The end is usable once kolo_relay_settled() says so. */
+kolo_status_t kolo_relay_connect(kolo_relay_t *relay, int peer, kolo_socket_t socket);
+bool kolo_relay_has(const kolo_relay_t *relay, int peer); /* NULL: has none */
+/* Is the end open? KOLO_IN_PROGRESS, or why it has ended. */
+kolo_status_t kolo_relay_settled(kolo_relay_t *relay, int peer);
+kolo_status_t kolo_relay_expose(kolo_relay_t *relay, int peer, void *base, size_t bytes,
+                                kolo_onesided_window_t *window);
+void kolo_relay_hide(kolo_relay_t *relay, int peer, const kolo_onesided_window_t *window);
+/* Data stays until kolo_relay_pending() is 0. */
+kolo_status_t kolo_relay_write(kolo_relay_t *relay, int peer, const void *data, uint64_t bytes,
+                               const kolo_onesided_window_t *to, uint64_t offset);
+kolo_status_t kolo_relay_signal(kolo_relay_t *relay, int peer, uint32_t number);
+/* Writes whose data is still needed. */
+uint64_t kolo_relay_pending(const kolo_relay_t *relay);
+/* Moves what that rank sends, or what is still to be written to any (-1), so that who waits need not be woken. Did
+ * anything move? */
+bool kolo_relay_move(kolo_relay_t *relay, int peer);
+/* Why the end of that rank, or of any rank that something is still to be written to (-1), has ended. */
+kolo_status_t kolo_relay_check(kolo_relay_t *relay, int peer);
+/* Ends connections on which something is still to be written: its data is not needed from here on. */
+void kolo_relay_drop(kolo_relay_t *relay);
+/* All that the peer wrote ahead of its n-th fence is there. */
+kolo_status_t kolo_relay_fence(kolo_relay_t *relay, int peer);
+uint32_t kolo_relay_fences(const kolo_relay_t *relay, int peer);
+size_t kolo_relay_memory(kolo_relay_t *relay);
+
+/* ---- register.c: whose turn it is; collective ---- */
+/* `wrong`: this rank cannot take part, for the reason that is the thread's last error; then all fail. *agreed: all
+ * ranks have the same status, and the communicator goes on. */
+kolo_status_t kolo_window_make(kolo_body_t *body, void *buf, size_t bytes, kolo_status_t wrong, uint64_t *handle,
+                               bool *agreed);
+kolo_status_t kolo_window_unmake(kolo_body_t *body, uint64_t handle);
+/* NULL: there is no such window (any more). Valid in one's turn; outside of it only under the lock. */
+kolo_window_peers_t *kolo_window_find(kolo_windows_t *windows, uint64_t handle);
+
+/* ---- run.c: puts, signals and waits of one turn, in steps ---- */
+typedef struct {
+    kolo_body_t *body;
+    const kolo_call_t *calls;
+    size_t count;
+    bool issued;
+    size_t at;     /* the wait that is next */
+    uint32_t part; /* of its list */
+} kolo_window_run_t;
+/* Issues puts and signals, in order. `calls` stay until end. */
+kolo_status_t kolo_window_begin(kolo_window_run_t *run, kolo_body_t *body, const kolo_call_t *calls, size_t count);
+kolo_status_t kolo_window_step(kolo_window_run_t *run, bool *moved);
+kolo_status_t kolo_window_check(kolo_window_run_t *run); /* do those that it waits for live? */
+void kolo_window_describe(void *run, char *buf, size_t bytes);
+void kolo_window_end(kolo_window_run_t *run, kolo_status_t status);
+/* One call whose turn it is. */
+kolo_status_t kolo_window_run_single(const kolo_call_t *call);
+
+#endif
