@@ -131,6 +131,12 @@ def case_a_circle_of_receives_is_told():
                     r"rank 2 \(.*\) has waited in recv 4 float32 from rank 0")
 
 
+def case_who_waits_for_whose_signals_is_told():
+    with Job("signal") as job:
+        job.verdict(r"rank 0 \(.*\) has waited in wait for 2 signals from rank 1.*; rank 1 \(.*\): its last call is complete: "
+                    r"signal to rank 2", r"rank 2 \(.*\) has waited in wait for 2 signals from rank 1")
+
+
 def case_a_call_that_waits_in_a_queue_is_told():
     with Job("queue") as job:
         job.verdict(r"rank 1 \(.*\) did not enter operation 20 .*: it has queued all_reduce 4 float32 sum on a stream")

@@ -2,7 +2,7 @@
  *
  * One rank of a job that gets stuck in the way that its last argument names, for kolo_top_test.py. It says "ready"
  * before it does, and stays until it is killed.
- * usage: stuck_rank RANK NRANKS ID_FILE stop|other|kill|recv|queue|run
+ * usage: stuck_rank RANK NRANKS ID_FILE stop|other|kill|recv|signal|queue|run
  */
 #include <kolo/kolo.h>
 #include <signal.h>
@@ -28,6 +28,15 @@ static void get_stuck(kolo_comm_t comm, int rank, int nranks, const char *how)
     if (strcmp(how, "recv") == 0) { /* each waits for the next */
         kolo_recv(data, 4, KOLO_FLOAT32, (rank + 1) % nranks, comm, NULL);
         return;
+    }
+    if (strcmp(how, "signal") == 0) { /* the odd one sends one where two are awaited, behind one of another rank */
+        kolo_signal_wait_t waits[2] = {{rank, 0, 1}, {ODD, 0, 2}};
+        kolo_window_t window;
+        must(kolo_window_register(comm, data, sizeof data, &window));
+        for (int p = 0; rank == ODD && p < nranks; p++) must(kolo_signal(p, 0, comm, NULL));
+        if (rank == ODD) return;
+        must(kolo_signal(rank, 0, comm, NULL));
+        must(kolo_wait_signal(waits, 2, comm, NULL));
     }
     if (rank == ODD && strcmp(how, "stop") == 0) raise(SIGSTOP);
     if (rank == ODD && strcmp(how, "queue") == 0) { /* behind a call that does not return */
