@@ -191,12 +191,14 @@ typedef struct kolo_server_config {
     uint32_t size;  /* sizeof of the caller's struct: newer fields than the caller knows take defaults */
     uint32_t magic; /* KOLO_SERVER_CONFIG_MAGIC */
     /* All tasks, the same text on all: `ps=host:port,host:port;worker=host:port` are /job:ps/task:0, /job:ps/task:1
-     * and /job:worker/task:0. Each listens at its own address. */
+     * and /job:worker/task:0. Each listens at its own address. Or their numbers, `ps=2;worker=1`: then the first
+     * task listens at KOLO_COMM_ID (host:port, the same on all), and the others find each other through it; each
+     * start of one of them has an address of its own. */
     const char *cluster;
     const char *task; /* this one */
-    /* How values move: "kolo" (shared memory within a host, else TCP, written into the receiver's memory),
-     * "kolo+shm", "kolo+tcp", "kolo+buffered" (through a buffer for each key), or one that was registered; the same
-     * on all tasks. NULL: "kolo" */
+    /* How values move: "kolo" (shared memory within a host, else RDMA where both ends have it, else TCP; written
+     * into the receiver's memory), "kolo+shm", "kolo+verbs", "kolo+tcp", "kolo+buffered" (through a buffer for each
+     * key), or one that was registered; the same on all tasks. NULL: "kolo" */
     const char *protocol;
     /* Known to all tasks and nobody else, at least 16 bytes. NULL: that of KOLO_COMM_SECRET_FILE */
     const void *secret;
@@ -208,8 +210,8 @@ typedef struct kolo_server_config {
         sizeof(kolo_server_config_t), KOLO_SERVER_CONFIG_MAGIC, NULL, NULL, NULL, NULL, 0, 30000                   \
     }
 
-/* Makes a protocol: a name for wires ("shm", "tcp", or both with a comma) and a mode. A name that there is already
- * is KOLO_ERR_INVALID_USAGE. */
+/* Makes a protocol: a name for wires ("shm", "verbs", "tcp", or several with commas) and a mode. A name that there
+ * is already is KOLO_ERR_INVALID_USAGE. */
 kolo_status_t kolo_server_register_protocol(const char *name, const char *wires, int buffered);
 
 /* Makes a server for one task of a cluster. It does nothing yet: receives are kept. */

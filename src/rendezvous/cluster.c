@@ -92,10 +92,11 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static kolo_protocol_t protocols[MOST_PROTOCOLS] = {
     {"kolo", ~0u, KOLO_MODE_DIRECT},
     {"kolo+shm", 1u << KOLO_ONESIDED_SHM, KOLO_MODE_DIRECT},
+    {"kolo+verbs", 1u << KOLO_ONESIDED_VERBS, KOLO_MODE_DIRECT},
     {"kolo+tcp", 1u << KOLO_ONESIDED_TCP, KOLO_MODE_DIRECT},
     {"kolo+buffered", ~0u, KOLO_MODE_BUFFERED},
 };
-static int nprotocols = 4;
+static int nprotocols = 5;
 
 static int find(const char *name) /* with the lock held */
 {

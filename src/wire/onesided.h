@@ -22,7 +22,13 @@
 #include "base/wait.h"
 #include "oob/oob.h"
 
-typedef enum { KOLO_ONESIDED_SHM, KOLO_ONESIDED_TCP, KOLO_ONESIDED_KINDS } kolo_onesided_kind_t;
+/* In the order of preference. */
+typedef enum {
+    KOLO_ONESIDED_SHM,
+    KOLO_ONESIDED_VERBS, /* RDMA over InfiniBand or RoCE */
+    KOLO_ONESIDED_TCP,
+    KOLO_ONESIDED_KINDS
+} kolo_onesided_kind_t;
 const char *kolo_onesided_kind_name(kolo_onesided_kind_t kind);
 extern const kolo_param_table_t kolo_onesided_params;
 
@@ -72,8 +78,13 @@ void *kolo_onesided_mailbox(kolo_onesided_t *end);
 const kolo_onesided_window_t *kolo_onesided_peer_mailbox(const kolo_onesided_t *end);
 /* From now on the peer may write there. KOLO_ERR_UNSUPPORTED: this kind can only expose what it has allocated. */
 kolo_status_t kolo_onesided_expose(kolo_onesided_t *end, void *base, size_t bytes, kolo_onesided_window_t *window);
-/* Not any more. What the peer has begun to write before may still come (over shared memory). */
+/* Not any more. Over shared memory and RDMA a peer that breaks the rules can still write to what it has once seen
+ * of its own arena. */
 void kolo_onesided_hide(kolo_onesided_t *end, const kolo_onesided_window_t *window);
+
+/* Memory of the caller's that many writes come from and that stays where it is until the end is closed: a network
+ * card is told of it once, instead of at each write. From the opening on. */
+kolo_status_t kolo_onesided_keep(kolo_onesided_t *end, void *base, size_t bytes);
 
 /* ---- writes and notices ---- */
 
@@ -109,6 +120,7 @@ kolo_status_t kolo_onesided_progress(kolo_onesided_t *end, kolo_onesided_event_t
 /* Process-wide, for tests and benchmarks. */
 typedef struct {
     uint64_t writes, written_bytes, notices, refused;
+    uint64_t requests, completions, registrations; /* of network cards */
 } kolo_onesided_counters_t;
 void kolo_onesided_get_counters(kolo_onesided_counters_t *counters);
 

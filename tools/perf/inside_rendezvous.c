@@ -111,6 +111,9 @@ static void count(uint64_t words[PERF_RDV_COUNTS])
     words[PERF_RDV_NOTICES] = c.notices;
     words[PERF_RDV_MESSAGES] = atomic_load(&kolo_rendezvous_counters.messages);
     words[PERF_RDV_REQUESTS] = atomic_load(&kolo_rendezvous_counters.requests);
+    words[PERF_RDV_WORK] = c.requests;
+    words[PERF_RDV_COMPLETIONS] = c.completions;
+    words[PERF_RDV_REGISTRATIONS] = c.registrations;
     words[PERF_RDV_REREQUESTS] = atomic_load(&kolo_rendezvous_counters.rerequests);
 }
 

@@ -22,7 +22,9 @@ static const char usage[] =
     "  --help\n"
     "time is that of all values over their number. copies, writes (work requests), notices (completions), "
     "messages\n"
-    "and trips (round trips) are counted in both processes, per value.\n"
+    "and trips (round trips) are counted in both processes, per value; so are, with RDMA, requests and "
+    "completions\n"
+    "of the network card, and its registrations of memory.\n"
     "Exit status: 0, 1 a failed call, 2 wrong arguments.\n";
 
 typedef struct {
@@ -63,10 +65,13 @@ static void print_row(const perf_rdv_row_t *row, const char *protocol)
     const double *c = row->counts;
     printf("%11llu %6d %9llu %10.2f %10.0f %9.3f\n", (unsigned long long)row->bytes, row->depth,
            (unsigned long long)row->values, row->us, 1e6 / row->us, (double)row->bytes / row->us * 1e-3);
-    printf(
-        "count rendezvous protocol=%s bytes=%llu copies=%.2f writes=%.2f notices=%.2f messages=%.2f trips=%.2f\n",
-        protocol, (unsigned long long)row->bytes, c[PERF_RDV_COPIES], c[PERF_RDV_WRITES], c[PERF_RDV_NOTICES],
-        c[PERF_RDV_MESSAGES], c[PERF_RDV_REQUESTS] + c[PERF_RDV_REREQUESTS]);
+    printf("count rendezvous protocol=%s bytes=%llu copies=%.2f writes=%.2f notices=%.2f messages=%.2f trips=%.2f",
+           protocol, (unsigned long long)row->bytes, c[PERF_RDV_COPIES], c[PERF_RDV_WRITES], c[PERF_RDV_NOTICES],
+           c[PERF_RDV_MESSAGES], c[PERF_RDV_REQUESTS] + c[PERF_RDV_REREQUESTS]);
+    if (c[PERF_RDV_WORK] > 0)
+        printf(" requests=%.2f completions=%.2f registrations=%.2f", c[PERF_RDV_WORK], c[PERF_RDV_COMPLETIONS],
+               c[PERF_RDV_REGISTRATIONS]);
+    printf("\n");
     fflush(stdout);
 }
 

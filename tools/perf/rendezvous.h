@@ -19,6 +19,9 @@ typedef enum {
     PERF_RDV_MESSAGES,   /* of the protocol */
     PERF_RDV_REQUESTS,   /* round trips: each request, ... */
     PERF_RDV_REREQUESTS, /* ... and each request made again with memory of the right size */
+    PERF_RDV_WORK,       /* of network cards: work requests, ... */
+    PERF_RDV_COMPLETIONS,
+    PERF_RDV_REGISTRATIONS,
     PERF_RDV_COUNTS
 } perf_rdv_count_t;
 

@@ -40,12 +40,8 @@ static kolo_tensor_buffer_t *find_or_make(kolo_channel_t *channel, const char *n
 
 static kolo_status_t grow(kolo_channel_t *channel, kolo_tensor_buffer_t *buffer, uint64_t bytes)
 {
-    uint8_t *copy = malloc((size_t)bytes);
-    if (copy == NULL)
-        return kolo_fail(KOLO_ERR_NO_MEMORY, "rendezvous: no memory for a buffer of %llu bytes",
-                         (unsigned long long)bytes);
-    free(buffer->copy);
-    buffer->copy = copy;
+    kolo_onesided_free(&buffer->memory);
+    KOLO_TRY(kolo_onesided_alloc(channel->end, (size_t)bytes, &buffer->memory));
     buffer->size = bytes;
     buffer->asked = true;
     KOLO_RDV_COUNT(buffers_grown, 1);
@@ -64,8 +60,9 @@ static kolo_status_t write_first(kolo_channel_t *channel, kolo_tensor_buffer_t *
                            .index = response->request.index,
                            .flags = KOLO_MESSAGE_KNOWN | (response->value.dead ? KOLO_MESSAGE_DEAD : 0u)};
     kolo_shape_of(&response->value, &head.shape);
-    kolo_message_encode(&head, buffer->copy);
-    if (bytes) memcpy(buffer->copy + HEAD_BYTES, response->value.data, bytes);
+    uint8_t *copy = buffer->memory.base;
+    kolo_message_encode(&head, copy);
+    if (bytes) memcpy(copy + HEAD_BYTES, response->value.data, bytes);
     KOLO_RDV_COUNT(copies, 1);
     KOLO_RDV_COUNT(copied_bytes, bytes);
     buffer->first = response->next_queued;
@@ -77,7 +74,7 @@ static kolo_status_t write_first(kolo_channel_t *channel, kolo_tensor_buffer_t *
     for (uint64_t at = 0, all = HEAD_BYTES + bytes; at < all; at += chunk) {
         bool last = all - at <= chunk;
         kolo_onesided_write_t write = {
-            .data = buffer->copy + at, .bytes = last ? all - at : chunk, .to = &buffer->window, .offset = at};
+            .data = copy + at, .bytes = last ? all - at : chunk, .to = &buffer->window, .offset = at};
         if (last) {
             write.flags = KOLO_ONESIDED_NOTIFY;
             write.number = KOLO_NOTICE_BUFFER + buffer->number;
@@ -226,7 +223,6 @@ void kolo_buffers_close(kolo_channel_t *channel)
             kolo_tensor_buffer_t *buffer = channel->buffers[i];
             channel->buffers[i] = buffer->next;
             kolo_onesided_free(&buffer->memory);
-            free(buffer->copy);
             free(buffer);
         }
     }

@@ -110,7 +110,7 @@ static kolo_status_t make_outbox(kolo_channel_t *channel)
         return kolo_fail(KOLO_ERR_NO_MEMORY, "rendezvous: no memory for the messages to %s", peer_name(channel));
     (void)madvise(p, KOLO_CHANNEL_MAILBOX, MADV_NOHUGEPAGE); /* neighbours would make up a huge page */
     channel->outbox = p;
-    return KOLO_OK;
+    return kolo_onesided_keep(channel->end, p, KOLO_CHANNEL_MAILBOX);
 }
 
 static kolo_status_t post(kolo_channel_t *channel, const uint8_t *bytes, size_t length)

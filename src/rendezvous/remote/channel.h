@@ -60,8 +60,7 @@ typedef struct kolo_answer {
 typedef struct kolo_tensor_buffer {
     struct kolo_tensor_buffer *next;
     uint32_t number;
-    kolo_onesided_memory_t memory; /* of who receives */
-    uint8_t *copy;                 /* of who sends */
+    kolo_onesided_memory_t memory; /* of who receives; of who sends: what is written into the other's */
     uint64_t size;
     kolo_onesided_window_t window;
     bool local_busy, remote_busy, asked;

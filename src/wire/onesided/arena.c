@@ -31,7 +31,9 @@ struct kolo_onesided_arena {
     block_t *free_blocks;
     size_t top;        /* from here on nothing was ever used */
     size_t used, warm; /* in use; free, but with pages */
-    uint32_t refs;     /* the creator, and each piece of memory */
+    kolo_arena_ask_t ask;
+    void *ask_arg;
+    uint32_t refs; /* the creator, and each piece of memory */
 };
 
 kolo_status_t kolo_arena_create(int fd, size_t skip, size_t bytes, kolo_onesided_arena_t **out)
@@ -105,6 +107,14 @@ size_t kolo_arena_held(kolo_onesided_arena_t *arena)
     return held;
 }
 
+void kolo_arena_ask(kolo_onesided_arena_t *arena, kolo_arena_ask_t ask, void *arg)
+{
+    pthread_mutex_lock(&arena->lock);
+    arena->ask = ask;
+    arena->ask_arg = arg;
+    pthread_mutex_unlock(&arena->lock);
+}
+
 /* With the lock held; false: there is no room. */
 static bool take(kolo_onesided_arena_t *arena, size_t bytes, size_t *at)
 {
@@ -156,6 +166,7 @@ static void give_pages_back(kolo_onesided_arena_t *arena, size_t at, size_t byte
 {
     size_t first = KOLO_ROUND_UP(arena->skip + at, PAGE), last = (arena->skip + at + bytes) / PAGE * PAGE;
     if (first >= last) return;
+    if (arena->ask && !arena->ask(arena->ask_arg, arena->map + first, last - first)) return;
     int failed = arena->fd >= 0 ? fallocate(arena->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)first,
                                             (off_t)(last - first))
                                 : madvise(arena->map + first, last - first, MADV_DONTNEED);

@@ -10,10 +10,13 @@
 
 #define CARD_MAGIC  0x31736f6bu /* "kos1" */
 #define FRAME_MAGIC 0x66736f6bu /* "kosf" */
-#define VERSION     1u
+#define VERSION     2u
+#define HASH_AT     248
+#define REST_AT     184 /* from here to the hash there is nothing */
 
 /* 0 magic, 4 version, 8 kinds, 12 uid, 16 pid, 20 ring, 24 shm_hash, 32 segment_bytes, 40 fd_address, 56 segment,
- * 72 mailbox_bytes, 80 mailbox_key, 88 mailbox_at, 96 zeros, 120 hash of all before */
+ * 72 mailbox_bytes, 80 mailbox_key, 88 mailbox_at, 96 mailbox_address, 104 mailbox_rkey, 112 verbs, 184 zeros,
+ * 248 hash of all before */
 void kolo_onesided_card_encode(const kolo_onesided_card_t *card, uint8_t bytes[KOLO_ONESIDED_CARD_BYTES])
 {
     memset(bytes, 0, KOLO_ONESIDED_CARD_BYTES);
@@ -30,7 +33,10 @@ void kolo_onesided_card_encode(const kolo_onesided_card_t *card, uint8_t bytes[K
     kolo_put64(bytes + 72, card->mailbox_bytes);
     kolo_put64(bytes + 80, card->mailbox_key);
     kolo_put64(bytes + 88, card->mailbox_at);
-    kolo_put64(bytes + 120, kolo_hash_bytes(KOLO_HASH_INIT, bytes, 120));
+    kolo_put64(bytes + 96, card->mailbox_address);
+    kolo_put64(bytes + 104, card->mailbox_rkey);
+    memcpy(bytes + 112, card->verbs, sizeof card->verbs);
+    kolo_put64(bytes + HASH_AT, kolo_hash_bytes(KOLO_HASH_INIT, bytes, HASH_AT));
 }
 
 const char *kolo_onesided_card_decode(const uint8_t *bytes, size_t length, kolo_onesided_card_t *card)
@@ -38,7 +44,8 @@ const char *kolo_onesided_card_decode(const uint8_t *bytes, size_t length, kolo_
     if (length != KOLO_ONESIDED_CARD_BYTES) return "its length is wrong";
     if (kolo_get32(bytes) != CARD_MAGIC) return "it is no card";
     if (kolo_get32(bytes + 4) != VERSION) return "it is of another version";
-    if (kolo_get64(bytes + 120) != kolo_hash_bytes(KOLO_HASH_INIT, bytes, 120)) return "its checksum is wrong";
+    if (kolo_get64(bytes + HASH_AT) != kolo_hash_bytes(KOLO_HASH_INIT, bytes, HASH_AT))
+        return "its checksum is wrong";
     *card = (kolo_onesided_card_t){.kinds = kolo_get32(bytes + 8),
                                    .uid = kolo_get32(bytes + 12),
                                    .pid = (int32_t)kolo_get32(bytes + 16),
@@ -47,10 +54,13 @@ const char *kolo_onesided_card_decode(const uint8_t *bytes, size_t length, kolo_
                                    .segment_bytes = kolo_get64(bytes + 32),
                                    .mailbox_bytes = kolo_get64(bytes + 72),
                                    .mailbox_key = kolo_get64(bytes + 80),
-                                   .mailbox_at = kolo_get64(bytes + 88)};
+                                   .mailbox_at = kolo_get64(bytes + 88),
+                                   .mailbox_address = kolo_get64(bytes + 96),
+                                   .mailbox_rkey = kolo_get64(bytes + 104)};
+    memcpy(card->verbs, bytes + 112, sizeof card->verbs);
     memcpy(card->fd_address, bytes + 40, 16);
     memcpy(card->segment, bytes + 56, 16);
-    for (int i = 96; i < 120; i++)
+    for (int i = REST_AT; i < HASH_AT; i++)
         if (bytes[i] != 0) return "there is something where nothing should be";
     if (card->kinds == 0) return "it offers nothing";
     if (!(card->kinds & 1u << KOLO_ONESIDED_SHM)) return NULL;

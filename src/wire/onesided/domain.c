@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 int64_t kolo_onesided_param_arena, kolo_onesided_param_keep, kolo_onesided_param_ring, kolo_onesided_param_copiers;
-bool kolo_onesided_param_shm;
+bool kolo_onesided_param_shm, kolo_onesided_param_verbs;
 
 static const kolo_param_t rows[] = {
     {"KOLO_ONESIDED_ARENA", KOLO_PARAM_SIZE, "16G", 1 << 20, INT64_C(1) << 44, NULL, false,
@@ -29,30 +29,42 @@ static const kolo_param_t rows[] = {
      "threads of a process that copy values from 4M on over shared memory; 0: the thread of the connections does",
      &kolo_onesided_param_copiers},
     {"KOLO_ONESIDED_SHM", KOLO_PARAM_BOOL, "1", 0, 0, NULL, false,
-     "0: one-sided transfers within a host go over TCP, too", &kolo_onesided_param_shm},
+     "0: one-sided transfers within a host go as those between hosts do", &kolo_onesided_param_shm},
+    {"KOLO_ONESIDED_VERBS", KOLO_PARAM_BOOL, "1", 0, 0, NULL, false,
+     "0: one-sided transfers between hosts go over TCP, also where both have an RDMA device",
+     &kolo_onesided_param_verbs},
 };
 const kolo_param_table_t kolo_onesided_params = {"onesided", rows, KOLO_COUNTOF(rows), NULL};
 
-static _Atomic uint64_t counts[4];
+static _Atomic uint64_t counts[7];
+
+static void add(int first, const uint64_t *n, int many)
+{
+    for (int i = 0; i < many; i++)
+        if (n[i]) atomic_fetch_add_explicit(&counts[first + i], n[i], memory_order_relaxed);
+}
 
 void kolo_onesided_count(uint64_t writes, uint64_t bytes, uint64_t notices, uint64_t refused)
 {
-    uint64_t add[4] = {writes, bytes, notices, refused};
-    for (int i = 0; i < 4; i++)
-        if (add[i]) atomic_fetch_add_explicit(&counts[i], add[i], memory_order_relaxed);
+    add(0, (uint64_t[]){writes, bytes, notices, refused}, 4);
 }
 
-void kolo_onesided_get_counters(kolo_onesided_counters_t *counters)
+void kolo_onesided_count_card(uint64_t requests, uint64_t completions, uint64_t registrations)
 {
-    counters->writes = atomic_load_explicit(&counts[0], memory_order_relaxed);
-    counters->written_bytes = atomic_load_explicit(&counts[1], memory_order_relaxed);
-    counters->notices = atomic_load_explicit(&counts[2], memory_order_relaxed);
-    counters->refused = atomic_load_explicit(&counts[3], memory_order_relaxed);
+    add(4, (uint64_t[]){requests, completions, registrations}, 3);
+}
+
+void kolo_onesided_get_counters(kolo_onesided_counters_t *c)
+{
+    uint64_t *const to[] = {&c->writes,   &c->written_bytes, &c->notices,      &c->refused,
+                            &c->requests, &c->completions,   &c->registrations};
+    for (size_t i = 0; i < KOLO_COUNTOF(to); i++) *to[i] = atomic_load_explicit(&counts[i], memory_order_relaxed);
 }
 
 const char *kolo_onesided_kind_name(kolo_onesided_kind_t kind)
 {
-    return kind == KOLO_ONESIDED_SHM ? "shm" : kind == KOLO_ONESIDED_TCP ? "tcp" : "?";
+    static const char *const names[KOLO_ONESIDED_KINDS] = {"shm", "verbs", "tcp"};
+    return (unsigned)kind < KOLO_ONESIDED_KINDS ? names[kind] : "?";
 }
 
 /* What shared memory needs. */
@@ -97,6 +109,9 @@ void kolo_onesided_domain_destroy(kolo_onesided_domain_t *domain)
 {
     if (domain == NULL) return;
     kolo_copiers_put();
+#if defined(KOLO_HAVE_VERBS)
+    kolo_onesided_verbs_leave(domain);
+#endif
     kolo_waker_fini(&domain->waker);
     if (domain->page) munmap(domain->page, (size_t)sysconf(_SC_PAGESIZE));
     if (domain->page_fd >= 0) close(domain->page_fd);

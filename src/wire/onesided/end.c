@@ -6,6 +6,7 @@
 #include "wire/onesided/internal.h"
 
 #include <errno.h>
+#include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,11 +14,17 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-static const kolo_onesided_ops_t *const kinds[KOLO_ONESIDED_KINDS] = {&kolo_onesided_shm, &kolo_onesided_tcp};
+static const kolo_onesided_ops_t *const kinds[KOLO_ONESIDED_KINDS] = {
+    [KOLO_ONESIDED_SHM] = &kolo_onesided_shm,
+#if defined(KOLO_HAVE_VERBS)
+    [KOLO_ONESIDED_VERBS] = &kolo_onesided_verbs,
+#endif
+    [KOLO_ONESIDED_TCP] = &kolo_onesided_tcp,
+};
 
 /* ---- life ---- */
 
-static kolo_status_t add_window(kolo_onesided_t *end, void *base, size_t bytes, uint64_t *key);
+static kolo_status_t add_window(kolo_onesided_t *end, const kolo_exposed_t *exposed, uint64_t *key);
 
 /* Memory for the peer to write to from the start, as window 0; the arena's first, so it is zeroed. */
 static kolo_status_t offer_mailbox(kolo_onesided_t *end, size_t bytes, kolo_onesided_card_t *card)
@@ -26,14 +33,21 @@ static kolo_status_t offer_mailbox(kolo_onesided_t *end, size_t bytes, kolo_ones
     KOLO_TRY(kolo_onesided_alloc(end, bytes, &end->mailbox));
     card->mailbox_bytes = bytes;
     card->mailbox_at = (uint64_t)((char *)end->mailbox.base - kolo_arena_base(end->arena));
-    return add_window(end, end->mailbox.base, bytes, &card->mailbox_key);
+    kolo_exposed_t exposed = {.base = end->mailbox.base, .bytes = bytes};
+    KOLO_TRY(add_window(end, &exposed, &card->mailbox_key));
+    for (int i = 0; i < KOLO_ONESIDED_KINDS; i++)
+        if ((end->kinds & 1u << i) && kinds[i]->offer_mailbox) KOLO_TRY(kinds[i]->offer_mailbox(end, card));
+    return KOLO_OK;
 }
 
 static kolo_status_t offer(kolo_onesided_t *end, size_t mailbox)
 {
     kolo_onesided_card_t card = {.uid = (uint32_t)getuid(), .pid = (int32_t)getpid()};
     for (int i = 0; i < KOLO_ONESIDED_KINDS; i++) {
-        if (!(end->kinds & 1u << i)) continue;
+        if (!(end->kinds & 1u << i) || kinds[i] == NULL) continue;
+        /* What neighbours use costs less than pages that a network card holds. */
+        if (i == KOLO_ONESIDED_VERBS && (card.kinds & 1u << KOLO_ONESIDED_SHM) && kolo_onesided_is_near(end))
+            continue;
         kolo_status_t status = kinds[i]->offer(end, &card);
         if (status != KOLO_OK && status != KOLO_ERR_UNSUPPORTED) return status;
         if (status == KOLO_OK) card.kinds |= 1u << i;
@@ -83,7 +97,8 @@ void kolo_onesided_close(kolo_onesided_t *end)
 {
     if (end == NULL) return;
     kolo_waker_del_fd(&end->domain->waker, end->socket.fd);
-    for (int i = 0; i < KOLO_ONESIDED_KINDS; i++) kinds[i]->close(end);
+    for (int i = 0; i < KOLO_ONESIDED_KINDS; i++)
+        if (kinds[i]) kinds[i]->close(end);
     kolo_socket_close(&end->socket);
     free_writes(end->writes);
     free_writes(end->spare_writes);
@@ -132,18 +147,40 @@ static kolo_status_t choose(kolo_onesided_t *end)
         if (!(end->kinds & card.kinds & 1u << i) || (i == KOLO_ONESIDED_SHM && !same_host)) continue;
         KOLO_TRY(kinds[i]->connect(end, &card));
         end->ops = kinds[i];
-        end->peer_mailbox = (kolo_onesided_window_t){.address = i == KOLO_ONESIDED_SHM ? card.mailbox_at : 0,
-                                                     .bytes = card.mailbox_bytes,
-                                                     .key = card.mailbox_key};
+        end->peer_mailbox = (kolo_onesided_window_t){.bytes = card.mailbox_bytes};
+        kinds[i]->find_mailbox(&card, &end->peer_mailbox);
         return KOLO_OK;
     }
     return kolo_fail(KOLO_ERR_UNSUPPORTED, "%s and this process have no kind of one-sided transfers in common",
                      end->who);
 }
 
+/* A byte each way: before the other end is ready, what is written to it may be lost. */
+static kolo_status_t shake_hands(kolo_onesided_t *end)
+{
+    static const uint8_t word = 'r';
+    uint8_t theirs = 0;
+    if (!end->said_ready) {
+        ssize_t n = kolo_socket_send_bytes(&end->socket, &word, 1);
+        if (n < 0 && (errno == EAGAIN || errno == EINTR)) return KOLO_IN_PROGRESS;
+        if (n < 0) return hung_up(end, errno);
+        end->said_ready = true;
+    }
+    if (!end->heard_ready) {
+        ssize_t n = kolo_socket_recv_bytes(&end->socket, &theirs, 1);
+        if (n < 0 && (errno == EAGAIN || errno == EINTR)) return KOLO_IN_PROGRESS;
+        if (n <= 0) return hung_up(end, n < 0 ? errno : 0);
+        if (theirs != word)
+            return kolo_fail(KOLO_ERR_PROTOCOL, "%s did not say that it is ready, but 0x%02x", end->who, theirs);
+        end->heard_ready = true;
+    }
+    return KOLO_OK;
+}
+
 /* KOLO_IN_PROGRESS until both cards have passed. */
 static kolo_status_t exchange(kolo_onesided_t *end)
 {
+    if (end->ops) return end->ops->shakes ? shake_hands(end) : KOLO_OK;
     while (end->card_sent < sizeof end->card_out) {
         ssize_t n = kolo_socket_send_bytes(&end->socket, end->card_out + end->card_sent,
                                            sizeof end->card_out - end->card_sent);
@@ -160,15 +197,43 @@ static kolo_status_t exchange(kolo_onesided_t *end)
         if (n <= 0) return hung_up(end, n < 0 ? errno : 0);
         end->card_got += (size_t)n;
     }
-    return choose(end);
+    KOLO_TRY(choose(end));
+    return end->ops->shakes ? shake_hands(end) : KOLO_OK;
+}
+
+bool kolo_onesided_hung_up(const kolo_onesided_t *end)
+{
+    char byte;
+    ssize_t n = recv(end->socket.fd, &byte, 1, MSG_DONTWAIT | MSG_PEEK);
+    return n >= 0 || (errno != EAGAIN && errno != EINTR);
+}
+
+bool kolo_onesided_is_near(const kolo_onesided_t *end)
+{
+    struct sockaddr_storage mine = {0}, theirs = {0};
+    socklen_t n = sizeof mine, m = sizeof theirs;
+    if (getsockname(end->socket.fd, (struct sockaddr *)&mine, &n) != 0 ||
+        getpeername(end->socket.fd, (struct sockaddr *)&theirs, &m) != 0 || mine.ss_family != theirs.ss_family)
+        return false;
+    if (mine.ss_family == AF_UNIX) return true;
+    const struct sockaddr_in *a = (const void *)&mine, *b = (const void *)&theirs;
+    const struct sockaddr_in6 *a6 = (const void *)&mine, *b6 = (const void *)&theirs;
+    if (mine.ss_family == AF_INET6) return memcmp(&a6->sin6_addr, &b6->sin6_addr, sizeof a6->sin6_addr) == 0;
+    return mine.ss_family == AF_INET &&
+           (a->sin_addr.s_addr == b->sin_addr.s_addr || ntohl(b->sin_addr.s_addr) >> 24 == 127);
 }
 
 /* ---- memory ---- */
 
+kolo_status_t kolo_onesided_arena(kolo_onesided_t *end)
+{
+    if (end->arena) return KOLO_OK; /* but over shared memory it need not be one that others map */
+    return kolo_arena_create(-1, 0, (size_t)kolo_onesided_param_arena, &end->arena);
+}
+
 kolo_status_t kolo_onesided_alloc(kolo_onesided_t *end, size_t bytes, kolo_onesided_memory_t *memory)
 {
-    if (end->arena == NULL) /* over tcp it need not be one that others map */
-        KOLO_TRY(kolo_arena_create(-1, 0, (size_t)kolo_onesided_param_arena, &end->arena));
+    KOLO_TRY(kolo_onesided_arena(end));
     return kolo_arena_alloc(end->arena, bytes, memory);
 }
 
@@ -183,14 +248,15 @@ static kolo_status_t more_windows(kolo_onesided_t *end)
     return KOLO_OK;
 }
 
-static kolo_status_t add_window(kolo_onesided_t *end, void *base, size_t bytes, uint64_t *key)
+static kolo_status_t add_window(kolo_onesided_t *end, const kolo_exposed_t *exposed, uint64_t *key)
 {
-    uint32_t i = end->free_exposed, salt;
+    uint32_t i = end->free_exposed, salt = exposed->salt;
     while (i < end->nexposed && end->exposed[i].base) i++;
     if (i == end->nexposed) KOLO_TRY(more_windows(end));
-    if (getrandom(&salt, sizeof salt, 0) != (ssize_t)sizeof salt)
+    if (salt == 0 && getrandom(&salt, sizeof salt, 0) != (ssize_t)sizeof salt)
         return kolo_fail_errno(KOLO_ERR_SYSTEM, errno, "onesided: no random bytes for a window");
-    end->exposed[i] = (kolo_exposed_t){.base = base, .bytes = bytes, .salt = salt};
+    end->exposed[i] = *exposed;
+    end->exposed[i].salt = salt;
     end->free_exposed = i + 1;
     *key = (uint64_t)salt << 32 | i;
     return KOLO_OK;
@@ -198,13 +264,21 @@ static kolo_status_t add_window(kolo_onesided_t *end, void *base, size_t bytes, 
 
 kolo_status_t kolo_onesided_expose(kolo_onesided_t *end, void *base, size_t bytes, kolo_onesided_window_t *window)
 {
+    kolo_exposed_t exposed = {.base = base, .bytes = bytes};
     uint64_t address, key;
     if (end->ops == NULL) return kolo_fail(KOLO_ERR_INVALID_USAGE, "onesided: %s is not connected yet", end->who);
     if (base == NULL || bytes == 0) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "onesided: nothing to expose");
-    KOLO_TRY(end->ops->address(end, base, bytes, &address));
-    KOLO_TRY(add_window(end, base, bytes, &key));
+    KOLO_TRY(end->ops->expose(end, base, bytes, &address, &exposed.salt, &exposed.pin));
+    kolo_status_t status = add_window(end, &exposed, &key);
+    if (status != KOLO_OK && end->ops->hide) end->ops->hide(end, exposed.pin);
+    if (status != KOLO_OK) return status;
     *window = (kolo_onesided_window_t){.address = address, .bytes = bytes, .key = key};
     return KOLO_OK;
+}
+
+kolo_status_t kolo_onesided_keep(kolo_onesided_t *end, void *base, size_t bytes)
+{
+    return end->ops && end->ops->keep ? end->ops->keep(end, base, bytes) : KOLO_OK;
 }
 
 void *kolo_onesided_mailbox(kolo_onesided_t *end)
@@ -220,7 +294,8 @@ const kolo_onesided_window_t *kolo_onesided_peer_mailbox(const kolo_onesided_t *
 void kolo_onesided_hide(kolo_onesided_t *end, const kolo_onesided_window_t *window)
 {
     uint32_t i = (uint32_t)window->key;
-    if (i < end->nexposed && end->exposed[i].salt == (uint32_t)(window->key >> 32)) {
+    if (i < end->nexposed && end->exposed[i].base && end->exposed[i].salt == (uint32_t)(window->key >> 32)) {
+        if (end->ops->hide) end->ops->hide(end, end->exposed[i].pin);
         end->exposed[i].base = NULL;
         end->free_exposed = KOLO_MIN(end->free_exposed, i);
     }
@@ -263,10 +338,11 @@ kolo_status_t kolo_onesided_write(kolo_onesided_t *end, const kolo_onesided_writ
 
 bool kolo_onesided_is_writing(const kolo_onesided_t *end)
 {
-    return end->writes || end->ncookies > 0 || end->ops == NULL;
+    return end->writes || end->ncookies > 0 || end->ops == NULL ||
+           (end->ops->is_writing && end->ops->is_writing(end));
 }
 
-static kolo_status_t keep_cookie(kolo_onesided_t *end, uint64_t cookie)
+kolo_status_t kolo_onesided_done(kolo_onesided_t *end, uint64_t cookie)
 {
     if (end->ncookies == end->cookie_room) {
         size_t room = end->cookie_room ? 2 * end->cookie_room : 16;
@@ -291,7 +367,7 @@ static kolo_status_t push_writes(kolo_onesided_t *end)
         kolo_status_t status = end->ops->push(end, write);
         if (status == KOLO_IN_PROGRESS) return KOLO_OK;
         KOLO_TRY(status);
-        if (write->w.cookie) KOLO_TRY(keep_cookie(end, write->w.cookie));
+        if (write->w.cookie && !end->ops->later) KOLO_TRY(kolo_onesided_done(end, write->w.cookie));
         end->writes = write->next;
         if (end->writes == NULL) end->last_write = &end->writes;
         write->next = end->spare_writes;
@@ -306,18 +382,19 @@ static kolo_status_t next_event(kolo_onesided_t *end, kolo_onesided_event_t *eve
 {
     *event = (kolo_onesided_event_t){0};
     if (!end->told) {
-        if (end->ops == NULL) KOLO_TRY(exchange(end));
+        KOLO_TRY(exchange(end));
         end->told = true;
         event->kind = KOLO_ONESIDED_OPENED;
         return KOLO_OK;
     }
-    if (end->ncookies > 0) {
+    kolo_status_t status = KOLO_IN_PROGRESS;
+    if (end->ncookies == 0) status = end->ops->pull(end, event);
+    if (status == KOLO_IN_PROGRESS && end->ncookies > 0) { /* maybe told by that pull */
         event->kind = KOLO_ONESIDED_WRITTEN;
         event->cookie = end->cookies[end->first_cookie++ & (end->cookie_room - 1)];
         end->ncookies--;
         return KOLO_OK;
     }
-    kolo_status_t status = end->ops->pull(end, event);
     if (status == KOLO_OK) {
         event->kind = KOLO_ONESIDED_NOTIFIED;
         kolo_onesided_count(0, 0, 1, 0);
@@ -331,8 +408,10 @@ kolo_status_t kolo_onesided_progress(kolo_onesided_t *end, kolo_onesided_event_t
     *count = 0;
     if (status != KOLO_OK) return kolo_fail(status, "%s", end->why);
     /* A write may find the connection broken before what the peer has sent last is read: that comes first. */
-    if (end->ops) pushed = push_writes(end);
+    if (end->told) pushed = push_writes(end);
     while (*count < max && (status = next_event(end, &events[*count])) == KOLO_OK) ++*count;
+    /* What has become of writes may have made room for others; nobody comes back for them. */
+    if (status == KOLO_IN_PROGRESS && pushed == KOLO_OK && end->told && end->ops->later) pushed = push_writes(end);
     if (status == KOLO_IN_PROGRESS) status = pushed;
     if (status == KOLO_OK) return KOLO_OK;
     end->failed = status;

@@ -26,7 +26,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     card(data, size);
     memset(bytes, 0, sizeof bytes);
     memcpy(bytes, data, KOLO_MIN(size, sizeof bytes));
-    kolo_put64(bytes + 120, kolo_hash_bytes(KOLO_HASH_INIT, bytes, 120)); /* or nothing behind it is reached */
+    kolo_put64(bytes + 248, kolo_hash_bytes(KOLO_HASH_INIT, bytes, 248)); /* or nothing behind it is reached */
     card(bytes, sizeof bytes);
     if (kolo_onesided_frame_decode(data, size, &frame) != NULL) return 0;
     kolo_onesided_frame_encode(&frame, again);

@@ -13,7 +13,7 @@
 
 extern int64_t kolo_onesided_param_arena, kolo_onesided_param_keep, kolo_onesided_param_ring,
     kolo_onesided_param_copiers;
-extern bool kolo_onesided_param_shm;
+extern bool kolo_onesided_param_shm, kolo_onesided_param_verbs;
 
 /* ---- arenas (arena.c): address space for what a peer may write to, taken as it is needed ---- */
 
@@ -25,11 +25,15 @@ kolo_status_t kolo_arena_alloc(kolo_onesided_arena_t *arena, size_t bytes, kolo_
 char *kolo_arena_map(kolo_onesided_arena_t *arena); /* with the skipped bytes */
 char *kolo_arena_base(kolo_onesided_arena_t *arena);
 size_t kolo_arena_size(const kolo_onesided_arena_t *arena);
+/* Asked with the arena's lock held, on any thread, before pages go back to the system: may they? NULL: they may. */
+typedef bool (*kolo_arena_ask_t)(void *arg, const char *base, size_t bytes);
+void kolo_arena_ask(kolo_onesided_arena_t *arena, kolo_arena_ask_t ask, void *arg);
 size_t kolo_arena_held(kolo_onesided_arena_t *arena); /* bytes that were touched and not given back */
 
 /* ---- cards (card.c): what the ends tell each other first ---- */
 
-#define KOLO_ONESIDED_CARD_BYTES 128
+#define KOLO_ONESIDED_CARD_BYTES  256
+#define KOLO_ONESIDED_HELLO_BYTES 72
 typedef struct {
     uint32_t kinds;
     uint32_t uid;
@@ -39,6 +43,8 @@ typedef struct {
     uint64_t segment_bytes;
     uint8_t fd_address[16], segment[16];
     uint64_t mailbox_bytes, mailbox_key, mailbox_at; /* at: in the segment's arena */
+    uint64_t mailbox_address, mailbox_rkey;          /* as a network card knows it */
+    uint8_t verbs[KOLO_ONESIDED_HELLO_BYTES];        /* zeros where it is not offered */
 } kolo_onesided_card_t;
 void kolo_onesided_card_encode(const kolo_onesided_card_t *card, uint8_t bytes[KOLO_ONESIDED_CARD_BYTES]);
 /* NULL, or what is wrong. Fuzzed. */
@@ -79,29 +85,44 @@ typedef struct kolo_pending_write {
     uint32_t head; /* tcp: bytes of the frame that have been sent */
     bool copying;  /* shm: by copiers */
     kolo_copy_t copy;
+    void *registered; /* verbs: for this write alone; NULL: its memory is known */
+    uint32_t lkey;    /* verbs: 0: not looked up yet */
 } kolo_pending_write_t;
 
 typedef struct { /* a window of mine; its number stands in the low half of its key, `salt` in the high one */
     char *base;  /* NULL: free */
     uint64_t bytes;
     uint32_t salt;
+    void *pin; /* of the kind */
 } kolo_exposed_t;
 
 typedef struct {
     kolo_onesided_kind_t kind;
+    bool later;  /* push() hands writes over; they are done later, which the kind says (kolo_onesided_done) */
+    bool shakes; /* after connect() both ends say that they are ready before either writes */
     /* What this end offers, ahead of the cards; KOLO_ERR_UNSUPPORTED: it cannot here. */
     kolo_status_t (*offer)(kolo_onesided_t *end, kolo_onesided_card_t *card);
+    /* The same of end->mailbox, which is there by now; NULL: nothing more is needed. */
+    kolo_status_t (*offer_mailbox)(kolo_onesided_t *end, kolo_onesided_card_t *card);
     kolo_status_t (*connect)(kolo_onesided_t *end, const kolo_onesided_card_t *peer);
-    /* The address that the peer has to give for this memory. */
-    kolo_status_t (*address)(kolo_onesided_t *end, const void *base, size_t bytes, uint64_t *address);
-    /* Moves the first write on. KOLO_OK: it is done. KOLO_IN_PROGRESS: later. */
+    /* The mailbox of the peer; its size is set. */
+    void (*find_mailbox)(const kolo_onesided_card_t *peer, kolo_onesided_window_t *mailbox);
+    /* The address that the peer has to give for this memory; and, where the kind has one, a number for the window
+     * that only who was told it knows (else *salt stays 0), and what hide() gets. */
+    kolo_status_t (*expose)(kolo_onesided_t *end, void *base, size_t bytes, uint64_t *address, uint32_t *salt,
+                            void **pin);
+    void (*hide)(kolo_onesided_t *end, void *pin); /* NULL: nothing is to be done */
+    /* Writes will come from there until the end is closed. NULL: nothing is to be done. */
+    kolo_status_t (*keep)(kolo_onesided_t *end, void *base, size_t bytes);
+    /* Moves the first write on. KOLO_OK: it is done, or handed over. KOLO_IN_PROGRESS: later. */
     kolo_status_t (*push)(kolo_onesided_t *end, kolo_pending_write_t *write);
     /* The next notice. KOLO_IN_PROGRESS: none now. */
     kolo_status_t (*pull)(kolo_onesided_t *end, kolo_onesided_event_t *event);
-    void (*close)(kolo_onesided_t *end); /* frees; safe after a failed or missing offer */
+    bool (*is_writing)(const kolo_onesided_t *end); /* of what was handed over; NULL: nothing is */
+    void (*close)(kolo_onesided_t *end);            /* frees; safe after a failed or missing offer */
     size_t (*memory)(const kolo_onesided_t *end);
 } kolo_onesided_ops_t;
-extern const kolo_onesided_ops_t kolo_onesided_shm, kolo_onesided_tcp;
+extern const kolo_onesided_ops_t kolo_onesided_shm, kolo_onesided_tcp, kolo_onesided_verbs;
 
 struct kolo_onesided_domain {
     uint8_t key[32];
@@ -110,7 +131,9 @@ struct kolo_onesided_domain {
     kolo_waker_t waker;
     int page_fd; /* a page for peers to map: the asleep word; -1: shared memory is off */
     void *page;
-    bool serving; /* the descriptor-passing server is running for us */
+    bool serving;                 /* the descriptor-passing server is running for us */
+    struct kolo_net_open *device; /* opened when it is first offered; NULL: none, or not yet */
+    bool no_device;               /* it was tried in vain */
     uint32_t ends;
 };
 
@@ -126,7 +149,8 @@ struct kolo_onesided {
     kolo_onesided_window_t peer_mailbox;
     uint8_t card_out[KOLO_ONESIDED_CARD_BYTES], card_in[KOLO_ONESIDED_CARD_BYTES];
     size_t card_sent, card_got;
-    bool told; /* OPENED has been returned */
+    bool said_ready, heard_ready; /* of kinds that shake hands */
+    bool told;                    /* OPENED has been returned */
     kolo_pending_write_t *writes, **last_write, *spare_writes;
     uint64_t *cookies; /* of writes that are done and not told yet, a ring */
     size_t ncookies, first_cookie, cookie_room;
@@ -138,6 +162,18 @@ struct kolo_onesided {
 
 /* Where (address, bytes) lies in a window of mine; NULL: nowhere. */
 char *kolo_onesided_find(kolo_onesided_t *end, uint64_t key, uint64_t address, uint64_t bytes);
+/* Makes the end's arena, of private memory, if there is none yet. */
+kolo_status_t kolo_onesided_arena(kolo_onesided_t *end);
+/* A write with this cookie that was handed over is done. */
+kolo_status_t kolo_onesided_done(kolo_onesided_t *end, uint64_t cookie);
+/* The socket carries nothing any more: whatever comes on it is its end. */
+bool kolo_onesided_hung_up(const kolo_onesided_t *end);
+/* Is the other end of the socket on this host, as far as its addresses tell? */
+bool kolo_onesided_is_near(const kolo_onesided_t *end);
+#if defined(KOLO_HAVE_VERBS)
+void kolo_onesided_verbs_leave(kolo_onesided_domain_t *domain); /* closes the device */
+#endif
 void kolo_onesided_count(uint64_t writes, uint64_t bytes, uint64_t notices, uint64_t refused);
+void kolo_onesided_count_card(uint64_t requests, uint64_t completions, uint64_t registrations);
 
 #endif

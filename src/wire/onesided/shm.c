@@ -9,11 +9,9 @@
 #include "wire/onesided/internal.h"
 
 #include <errno.h>
-#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #define SEGMENT_MAGIC 0x73736f6bu /* "koss" */
@@ -147,12 +145,20 @@ static kolo_status_t connect_end(kolo_onesided_t *end, const kolo_onesided_card_
     return status;
 }
 
-static kolo_status_t address(kolo_onesided_t *end, const void *base, size_t bytes, uint64_t *out)
+static void find_mailbox(const kolo_onesided_card_t *peer, kolo_onesided_window_t *mailbox)
 {
+    mailbox->address = peer->mailbox_at;
+}
+
+static kolo_status_t expose(kolo_onesided_t *end, void *base, size_t bytes, uint64_t *address, uint32_t *salt,
+                            void **pin)
+{
+    (void)salt;
+    (void)pin;
     uintptr_t at = (uintptr_t)base - (uintptr_t)kolo_arena_base(end->arena);
     if (at > kolo_arena_size(end->arena) || bytes > kolo_arena_size(end->arena) - at)
         return kolo_fail(KOLO_ERR_UNSUPPORTED, "over shared memory only what was allocated for it can be exposed");
-    *out = at;
+    *address = at;
     return KOLO_OK;
 }
 
@@ -213,14 +219,6 @@ static kolo_status_t push(kolo_onesided_t *end, kolo_pending_write_t *write)
     return KOLO_OK;
 }
 
-/* The socket carries nothing any more: whatever comes on it is its end. */
-static bool socket_ended(const kolo_onesided_t *end)
-{
-    char byte;
-    ssize_t n = recv(end->socket.fd, &byte, 1, MSG_DONTWAIT | MSG_PEEK);
-    return n >= 0 || (errno != EAGAIN && errno != EINTR);
-}
-
 static kolo_status_t pull(kolo_onesided_t *end, kolo_onesided_event_t *event)
 {
     shm_t *shm = end->state[KOLO_ONESIDED_SHM];
@@ -229,7 +227,7 @@ static kolo_status_t pull(kolo_onesided_t *end, kolo_onesided_event_t *event)
         if (shm->hung_up) return kolo_fail(KOLO_ERR_REMOTE, "%s has closed the connection, or has died", end->who);
         /* Looked at now and then, and whenever the thread is about to sleep. */
         bool sleepy = atomic_load_explicit(end->domain->waker.asleep, memory_order_relaxed) != 0;
-        if ((sleepy || ++shm->looks % 64 == 0) && socket_ended(end)) shm->hung_up = true;
+        if ((sleepy || ++shm->looks % 64 == 0) && kolo_onesided_hung_up(end)) shm->hung_up = true;
         return KOLO_IN_PROGRESS;
     }
     event->number = notice->number;
@@ -265,7 +263,8 @@ const kolo_onesided_ops_t kolo_onesided_shm = {
     .kind = KOLO_ONESIDED_SHM,
     .offer = offer,
     .connect = connect_end,
-    .address = address,
+    .find_mailbox = find_mailbox,
+    .expose = expose,
     .push = push,
     .pull = pull,
     .close = close_end,

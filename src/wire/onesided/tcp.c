@@ -43,12 +43,20 @@ static kolo_status_t connect_end(kolo_onesided_t *end, const kolo_onesided_card_
     return KOLO_OK;
 }
 
-static kolo_status_t address(kolo_onesided_t *end, const void *base, size_t bytes, uint64_t *out)
+static void find_mailbox(const kolo_onesided_card_t *peer, kolo_onesided_window_t *mailbox)
+{
+    mailbox->key = peer->mailbox_key;
+}
+
+static kolo_status_t expose(kolo_onesided_t *end, void *base, size_t bytes, uint64_t *address, uint32_t *salt,
+                            void **pin)
 {
     (void)end;
     (void)base;
     (void)bytes;
-    *out = 0; /* in its window */
+    (void)salt;
+    (void)pin;
+    *address = 0; /* in its window */
     return KOLO_OK;
 }
 
@@ -229,7 +237,8 @@ const kolo_onesided_ops_t kolo_onesided_tcp = {
     .kind = KOLO_ONESIDED_TCP,
     .offer = offer,
     .connect = connect_end,
-    .address = address,
+    .find_mailbox = find_mailbox,
+    .expose = expose,
     .push = push,
     .pull = pull,
     .close = close_end,

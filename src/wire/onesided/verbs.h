@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Inside of one-sided transfers over RDMA (verbs.c, verbs_memory.c): one reliable connected queue pair for each end
+ * with a completion queue of its own, on a device that the domain has opened once.
+ */
+#ifndef KOLO_WIRE_ONESIDED_VERBS_H
+#define KOLO_WIRE_ONESIDED_VERBS_H
+
+#include "wire/net/verbs/verbs.h"
+#include "wire/onesided/internal.h"
+
+#define KOLO_ONESIDED_RECEIVES 128u /* notices that may be on their way to an end; a receive each */
+#define KOLO_ONESIDED_SPARE    16u  /* receives for news of receives */
+#define KOLO_ONESIDED_SENDS    128u
+
+/* Registered memory of an end: whole grains of its arena, what was kept, or a window of the program's own memory.
+ */
+typedef struct kolo_verbs_region {
+    struct kolo_verbs_region *next;
+    char *base;
+    size_t bytes;
+    struct ibv_mr *mr;
+    uint32_t uses; /* windows in it that are not hidden; what was kept is in use for good */
+    bool own;      /* of one window, and goes with it */
+    bool kept;     /* only read, for writes */
+} kolo_verbs_region_t;
+
+typedef struct { /* shared with the threads that free memory of the arena, which may outlive the end */
+    pthread_mutex_t lock;
+    struct ibv_pd *pd;
+    kolo_onesided_arena_t *arena;
+    kolo_verbs_region_t *regions;
+} kolo_verbs_memory_t;
+
+void kolo_verbs_memory_init(kolo_verbs_memory_t *m, struct ibv_pd *pd, kolo_onesided_arena_t *arena);
+void kolo_verbs_memory_fini(kolo_verbs_memory_t *m); /* after the queue pair */
+/* For a window, until leave(). */
+kolo_status_t kolo_verbs_memory_enter(kolo_verbs_memory_t *m, void *base, size_t bytes,
+                                      kolo_verbs_region_t **region);
+void kolo_verbs_memory_leave(kolo_verbs_memory_t *m, kolo_verbs_region_t *region);
+/* Memory that writes come from, until the end goes. */
+kolo_status_t kolo_verbs_memory_keep(kolo_verbs_memory_t *m, void *base, size_t bytes);
+/* What is known of it, for a write; NULL: nothing. */
+struct ibv_mr *kolo_verbs_memory_find(kolo_verbs_memory_t *m, const void *base, size_t bytes);
+
+typedef struct { /* a request that the device has */
+    uint64_t cookie;
+    struct ibv_mr *mr; /* registered for this write alone, which is its last request; else NULL */
+} kolo_verbs_flight_t;
+
+typedef struct {
+    kolo_net_end_t *link; /* its queue pair, both hellos, and its place among those that are armed */
+    kolo_verbs_memory_t memory;
+    uint32_t credits; /* notices that the peer has receives for */
+    uint32_t taken;   /* receives that are posted again, and not told */
+    uint64_t posted, done;
+    uint32_t unsignalled;
+    kolo_verbs_flight_t flights[KOLO_ONESIDED_SENDS];
+    uint64_t ahead; /* bytes that came before the notice that is due next */
+    struct ibv_wc wc[KOLO_VERBS_BATCH];
+    int nwc, at;
+    unsigned looks;
+    bool hung_up; /* the socket has ended; what has come before is first */
+} kolo_onesided_verbs_t;
+
+#endif
