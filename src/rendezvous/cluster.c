@@ -8,6 +8,18 @@
 #include <stdlib.h>
 #include <string.h>
 
+static kolo_status_t read_address(kolo_cluster_t *cluster, kolo_cluster_task_t *task)
+{
+    kolo_status_t status = kolo_address_parse(task->host, &task->address);
+    if (status != KOLO_OK) return kolo_fail_prefix(status, "cluster: %s: ", task->name);
+    for (int i = 0; i < cluster->ntasks; i++)
+        if (memcmp(&cluster->tasks[i].address, &task->address, sizeof task->address) == 0)
+            return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "cluster: %s and %s have the same address, %s",
+                             cluster->tasks[i].name, task->name, task->host);
+    return KOLO_OK;
+}
+
+/* host NULL: the tasks meet. */
 static kolo_status_t add_task(kolo_cluster_t *cluster, const char *job, int index, const char *host, size_t length)
 {
     if (cluster->ntasks == KOLO_CLUSTER_TASKS_MAX)
@@ -18,23 +30,29 @@ static kolo_status_t add_task(kolo_cluster_t *cluster, const char *job, int inde
     cluster->tasks = more;
     kolo_cluster_task_t *task = &more[cluster->ntasks];
     memset(task, 0, sizeof *task);
-    if (length == 0 || length >= sizeof task->host)
+    if (host && (length == 0 || length >= sizeof task->host))
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "cluster: /job:%.64s/task:%d has no address, or a long one",
                          job, index);
-    memcpy(task->host, host, length);
+    if (host) memcpy(task->host, host, length);
     int n = snprintf(task->name, sizeof task->name, "/job:%s/task:%d", job, index);
     if (n < 0 || (size_t)n >= sizeof task->name || kolo_task_name_check(task->name) != NULL)
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "cluster: \"%.100s\" cannot be the name of a job", job);
-    if (kolo_cluster_find(cluster, task->name) >= 0)
+    if (index == 0 && kolo_cluster_find(cluster, task->name) >= 0)
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "cluster: job %s comes twice", job);
-    kolo_status_t status = kolo_address_parse(task->host, &task->address);
-    if (status != KOLO_OK) return kolo_fail_prefix(status, "cluster: %s: ", task->name);
-    for (int i = 0; i < cluster->ntasks; i++)
-        if (memcmp(&cluster->tasks[i].address, &task->address, sizeof task->address) == 0)
-            return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "cluster: %s and %s have the same address, %s",
-                             cluster->tasks[i].name, task->name, task->host);
+    if (host) KOLO_TRY(read_address(cluster, task));
     cluster->ntasks++;
     return KOLO_OK;
+}
+
+/* A number of tasks instead of their addresses; 0: it is none. */
+static int read_number(const char *text, size_t length)
+{
+    int n = 0;
+    for (size_t i = 0; i < length; i++) {
+        if (text[i] < '0' || text[i] > '9' || n > KOLO_CLUSTER_TASKS_MAX) return 0;
+        n = 10 * n + (text[i] - '0');
+    }
+    return n;
 }
 
 static kolo_status_t add_job(kolo_cluster_t *cluster, const char *text, size_t length)
@@ -47,6 +65,15 @@ static kolo_status_t add_job(kolo_cluster_t *cluster, const char *text, size_t l
     memcpy(job, text, (size_t)(equals - text));
     job[equals - text] = '\0';
     const char *at = equals + 1;
+    int number = read_number(at, (size_t)(end - at));
+    if (cluster->ntasks == 0) cluster->meets = number > 0;
+    if (cluster->meets != (number > 0))
+        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
+                         "cluster: some jobs have addresses, and others numbers of tasks");
+    if (number > KOLO_CLUSTER_TASKS_MAX - cluster->ntasks)
+        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "cluster: more than %d tasks", KOLO_CLUSTER_TASKS_MAX);
+    for (int index = 0; index < number; index++) KOLO_TRY(add_task(cluster, job, index, NULL, 0));
+    if (number > 0) return KOLO_OK;
     for (int index = 0;; index++) {
         const char *comma = memchr(at, ',', (size_t)(end - at));
         KOLO_TRY(add_task(cluster, job, index, at, (size_t)((comma ? comma : end) - at)));

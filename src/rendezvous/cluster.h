@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The tasks of a job and where they are, read from `ps=host:port,host:port;worker=host:port`; and the table of
- * protocols.
+ * The tasks of a job and where they are, read from `ps=host:port,host:port;worker=host:port`, or how many there
+ * are, `ps=2;worker=1`; and the table of protocols.
  */
 #ifndef KOLO_RENDEZVOUS_CLUSTER_H
 #define KOLO_RENDEZVOUS_CLUSTER_H
@@ -12,6 +12,7 @@
 typedef struct {
     kolo_cluster_task_t *tasks; /* in the order of the text */
     int ntasks;
+    bool meets; /* only their numbers were given: they have no addresses */
 } kolo_cluster_t;
 /* Names are checked, addresses are resolved. Of a task that comes twice, and so on, the message says where. */
 kolo_status_t kolo_cluster_parse(const char *text, kolo_cluster_t *cluster);

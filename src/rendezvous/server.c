@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A server: one task of a cluster, with its manager, its door (the address that the cluster gives it), and the
- * adapter behind it. A task that is started again has the same door and a new incarnation.
+ * A server: one task of a cluster, with its manager, its door (the address that the cluster gives it, or one that
+ * it tells the others of where they meet), and the adapter behind it. A task that is started again has a new
+ * incarnation.
  */
 #include "base/clock.h"
 #include "meet/id.h"
@@ -66,6 +67,20 @@ static kolo_status_t read_secret(const kolo_server_config_t *config, kolo_key_t 
     return KOLO_OK;
 }
 
+/* A cluster without addresses: its first task has its door at KOLO_COMM_ID. */
+static kolo_status_t set_up_meeting(kolo_cluster_t *cluster, kolo_adapter_t *adapter)
+{
+    if (!cluster->meets) return KOLO_OK;
+    if (!kolo_oob_has_address())
+        return kolo_fail(
+            KOLO_ERR_INVALID_USAGE,
+            "server: the cluster names no addresses, so its tasks meet at KOLO_COMM_ID, which is not set");
+    kolo_status_t status = kolo_address_parse(kolo_meet_values.comm_id, &cluster->tasks[0].address);
+    if (status != KOLO_OK) return kolo_fail_prefix(status, "KOLO_COMM_ID: ");
+    kolo_listener_reserve(kolo_address_port(&cluster->tasks[0].address));
+    return kolo_meeting_create(adapter);
+}
+
 static kolo_status_t set_up(kolo_server_t server, const kolo_server_config_t *config)
 {
     kolo_adapter_t *adapter = &server->adapter;
@@ -84,7 +99,8 @@ static kolo_status_t set_up(kolo_server_t server, const kolo_server_config_t *co
     adapter->kinds = protocol.kinds;
     adapter->mode = protocol.mode;
     adapter->connect_ms = config->connect_timeout_ms;
-    return kolo_adapter_init(adapter);
+    KOLO_TRY(kolo_adapter_init(adapter));
+    return set_up_meeting(&server->cluster, adapter);
 }
 
 kolo_status_t kolo_server_create(kolo_server_t *out, const kolo_server_config_t *config)

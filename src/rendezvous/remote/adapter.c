@@ -218,22 +218,23 @@ static void note_failure(kolo_adapter_t *adapter, int task, kolo_status_t status
     kolo_gate_open(&adapter->changed);
 }
 
-static void call_failed(kolo_adapter_t *adapter, int task, kolo_status_t status, const char *why)
+void kolo_adapter_call_failed(kolo_adapter_t *adapter, int task, kolo_status_t status, const char *why)
 {
     note_failure(adapter, task, status, why);
     fail_pending(adapter, &adapter->peers[task], status, why);
 }
 
-static void call_task(kolo_adapter_t *adapter, int task)
+void kolo_adapter_dial(kolo_adapter_t *adapter, int task)
 {
     kolo_peer_task_t *peer = &adapter->peers[task];
     if (peer->channel || peer->dialling) return;
-    kolo_dial_config_t config = {.address = adapter->tasks[task].address,
-                                 .key = adapter->key,
+    kolo_dial_config_t config = {.key = adapter->key,
                                  .claim = {.purpose = KOLO_PURPOSE_STREAM, .from = adapter->me, .to = task},
                                  .deadline_ns = kolo_deadline_ms(adapter->connect_ms),
-                                 .retry_refused = true,
                                  .done = called};
+    if (!kolo_meeting_find(adapter, task, &config.address, &config.deadline_ns)) return;
+    /* A listed address is for good; a door that is shut stays shut. */
+    config.retry_refused = memcmp(&config.address, &adapter->tasks[task].address, sizeof config.address) == 0;
     snprintf(config.who, sizeof config.who, "%.63s", adapter->tasks[task].name);
     kolo_status_t status = KOLO_ERR_NO_MEMORY;
     peer->call = new_command(DO_CALLED, task); /* ahead, so that the end is always told */
@@ -246,7 +247,7 @@ static void call_task(kolo_adapter_t *adapter, int task)
         drop_command(peer->call);
         peer->call = NULL;
     }
-    call_failed(adapter, task, status, kolo_error_text());
+    kolo_adapter_call_failed(adapter, task, status, kolo_error_text());
 }
 
 static void end_channel(kolo_channel_t *channel, kolo_status_t status, const char *why)
@@ -263,10 +264,12 @@ static void end_channel(kolo_channel_t *channel, kolo_status_t status, const cha
         while (*at != channel) at = &(*at)->next;
         *at = channel->next;
     }
+    kolo_meeting_left(adapter, channel);
     if (!atomic_load(&adapter->stop))
         kolo_info("rendezvous", "a channel with %s has ended: %s", adapter->tasks[task].name, why);
     kolo_channel_close(channel, status, why);
-    if (caller) call_failed(adapter, task, status, why);
+    if (caller) kolo_adapter_call_failed(adapter, task, status, why);
+    if (caller && task == 0) kolo_meeting_keeper_lost(adapter, status, why);
 }
 
 /* An error of a call on the channel ends it; *it* is gone then. */
@@ -301,7 +304,7 @@ static void do_receive(kolo_adapter_t *adapter, int task, kolo_receive_t receive
     if (peer->channel)
         begin_pending(adapter, task);
     else
-        call_task(adapter, task);
+        kolo_adapter_dial(adapter, task);
 }
 
 static void do_socket(kolo_adapter_t *adapter, const kolo_command_t *c)
@@ -317,11 +320,14 @@ static void do_socket(kolo_adapter_t *adapter, const kolo_command_t *c)
         if (status != KOLO_OK) snprintf(why, sizeof why, "%s", kolo_error_text());
     }
     if (status != KOLO_OK && caller) {
-        call_failed(adapter, c->task, status, why);
+        if (kolo_meeting_shut(adapter, c->task, status)) return;
+        kolo_adapter_call_failed(adapter, c->task, status, why);
+        if (c->task == 0) kolo_meeting_keeper_lost(adapter, status, why);
     } else if (status != KOLO_OK) {
         kolo_warn("rendezvous", "cannot let %s in: %s", adapter->tasks[c->task].name, why);
     } else if (caller) {
         adapter->peers[c->task].channel = channel;
+        kolo_meeting_reached(adapter, c->task);
     } else {
         channel->next = adapter->accepted;
         adapter->accepted = channel;
@@ -339,7 +345,7 @@ static void obey(kolo_adapter_t *adapter, kolo_command_t *c)
         kolo_receive_unref(c->receive);
         break;
     case DO_CALL:
-        call_task(adapter, c->task);
+        kolo_adapter_dial(adapter, c->task);
         break;
     case DO_CALLED:
     case DO_LET_IN:
@@ -451,7 +457,10 @@ static void *run(void *arg)
         busy |= move_all(adapter, all || woken);
         woken = all;
         kolo_adapter_wake_settled(adapter);
-        if (!busy || ++rounds % 256 == 0) look_now_and_then(adapter);
+        if (!busy || ++rounds % 256 == 0) {
+            look_now_and_then(adapter);
+            kolo_meeting_look(adapter);
+        }
         if (busy) {
             kolo_wait_end(&wait);
             continue;
@@ -506,8 +515,13 @@ kolo_status_t kolo_adapter_start(kolo_adapter_t *adapter)
     adapter->closed = false;
     pthread_mutex_unlock(&adapter->lock);
     KOLO_FAIL_POINT_TRY("rendezvous.adapter.listen");
-    return kolo_listener_open(adapter->progress, &adapter->tasks[adapter->me].address, &adapter->key, &listener_ops,
-                              adapter, false, &adapter->listener);
+    kolo_address_t door;
+    KOLO_TRY(kolo_meeting_choose_door(adapter, &door));
+    KOLO_TRY(kolo_listener_open(adapter->progress, &door, &adapter->key, &listener_ops, adapter, false,
+                                &adapter->listener));
+    door = kolo_listener_address(adapter->listener);
+    kolo_meeting_opened(adapter, &door);
+    return KOLO_OK;
 }
 
 static void close_listener(void *arg)
@@ -572,6 +586,7 @@ void kolo_adapter_stop(kolo_adapter_t *adapter)
 void kolo_adapter_fini(kolo_adapter_t *adapter)
 {
     kolo_onesided_domain_destroy(adapter->domain);
+    kolo_meeting_destroy(adapter);
     if (adapter->progress) kolo_progress_put(adapter->progress);
     free(adapter->peers);
     free(adapter->incarnations);

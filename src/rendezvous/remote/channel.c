@@ -200,6 +200,7 @@ static kolo_status_t greeted(kolo_channel_t *channel, const kolo_message_t *hell
         return kolo_channel_nonsense(channel, "the greeting", "its credit or incarnation is out of range");
     channel->credit = hello->index;
     channel->greeted = true;
+    KOLO_TRY(kolo_meeting_greeted(channel));
     kolo_debug("rendezvous", "the channel with %s holds %zu bytes", peer_name(channel),
                kolo_channel_memory(channel));
     if (!channel->caller) return KOLO_OK;
@@ -218,6 +219,8 @@ static kolo_status_t handle(kolo_channel_t *channel, const kolo_message_t *m, co
                    ? greeted(channel, m)
                    : kolo_channel_nonsense(channel, "a message", "it comes before the greeting");
     switch (channel->caller ? m->kind : KOLO_MESSAGE_KINDS) { /* who has called gets answers */
+    case KOLO_MESSAGE_DOOR:
+        return kolo_meeting_heard(channel, m);
     case KOLO_MESSAGE_TENSOR_META:
         return kolo_fetch_meta(channel, m, bytes);
     case KOLO_MESSAGE_ERROR_STATUS:
@@ -228,6 +231,10 @@ static kolo_status_t handle(kolo_channel_t *channel, const kolo_message_t *m, co
         break;
     }
     switch (channel->caller ? KOLO_MESSAGE_KINDS : m->kind) {
+    case KOLO_MESSAGE_DOOR:
+        return kolo_meeting_heard(channel, m);
+    case KOLO_MESSAGE_WHERE:
+        return kolo_meeting_asked(channel, m);
     case KOLO_MESSAGE_TENSOR_REQUEST:
         return kolo_answer_asked(channel, m);
     case KOLO_MESSAGE_TENSOR_REREQUEST:

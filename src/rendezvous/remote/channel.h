@@ -26,6 +26,7 @@
 typedef enum { KOLO_MODE_DIRECT, KOLO_MODE_BUFFERED } kolo_rendezvous_mode_t;
 
 typedef struct kolo_adapter kolo_adapter_t;
+typedef struct kolo_meeting kolo_meeting_t;
 typedef struct kolo_channel kolo_channel_t;
 
 /* A receive under way, at the task that receives. */
@@ -159,7 +160,8 @@ struct kolo_adapter {
      * few; before a sleep, and after it, all are looked at. */
     kolo_channel_t **channels;
     uint32_t nchannels, nhot, next_cold, channel_room;
-    int watch_fd; /* of manager->watch */
+    kolo_meeting_t *meeting; /* NULL: the cluster lists the tasks' addresses */
+    int watch_fd;            /* of manager->watch */
     uint64_t looked_ns;
 };
 
@@ -189,6 +191,31 @@ kolo_status_t kolo_adapter_add_channel(kolo_adapter_t *adapter, kolo_channel_t *
 void kolo_adapter_remove_channel(kolo_adapter_t *adapter, kolo_channel_t *channel);
 void kolo_adapter_heat(kolo_channel_t *channel);
 void kolo_adapter_cool(kolo_channel_t *channel);
+
+/* On the thread: calls a task, and how a call has ended in vain. */
+void kolo_adapter_dial(kolo_adapter_t *adapter, int task);
+void kolo_adapter_call_failed(kolo_adapter_t *adapter, int task, kolo_status_t status, const char *why);
+
+/* ---- meeting.c: how tasks find each other that have no listed addresses; each is fine where they have ---- */
+
+kolo_status_t kolo_meeting_create(kolo_adapter_t *adapter);
+void kolo_meeting_destroy(kolo_adapter_t *adapter);
+/* Where this task listens, and once it does. */
+kolo_status_t kolo_meeting_choose_door(const kolo_adapter_t *adapter, kolo_address_t *address);
+void kolo_meeting_opened(kolo_adapter_t *adapter, const kolo_address_t *address);
+/* Where a task is to be called, until when (*deadline_ns: of this call). False: it is looked for, and then called.
+ */
+bool kolo_meeting_find(kolo_adapter_t *adapter, int task, kolo_address_t *address, uint64_t *deadline_ns);
+/* A call has failed. True: another door is looked for. */
+bool kolo_meeting_shut(kolo_adapter_t *adapter, int task, kolo_status_t status);
+void kolo_meeting_reached(kolo_adapter_t *adapter, int task);
+void kolo_meeting_look(kolo_adapter_t *adapter); /* now and then: has somebody been looked for too long? */
+kolo_status_t kolo_meeting_heard(kolo_channel_t *channel, const kolo_message_t *message); /* DOOR */
+kolo_status_t kolo_meeting_asked(kolo_channel_t *channel, const kolo_message_t *message); /* WHERE */
+kolo_status_t kolo_meeting_greeted(kolo_channel_t *channel);
+void kolo_meeting_left(kolo_adapter_t *adapter, const kolo_channel_t *channel); /* it is about to go */
+/* The channel to the first task has ended, or a call to it has failed. */
+void kolo_meeting_keeper_lost(kolo_adapter_t *adapter, kolo_status_t status, const char *why);
 
 /* ---- channel.c ---- */
 

@@ -88,7 +88,7 @@ void kolo_fetch_end(kolo_channel_t *channel, kolo_fetch_t *request, kolo_status_
     kolo_value_t value;
     memset(&value, 0, sizeof value);
     receive->remote = NULL;
-    if (status == KOLO_OK) {
+    if (status == KOLO_OK && shape) {
         value.element = shape->element;
         value.ndims = shape->ndims;
         memcpy(value.dims, shape->dims, sizeof value.dims);
