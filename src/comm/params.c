@@ -83,6 +83,7 @@ static void load(void)
     kolo_exec_cuda_init();
     result = kolo_params_load(all, count, NULL, NULL);
     if (result == KOLO_OK) result = kolo_base_params_apply();
+    if (result == KOLO_OK) result = kolo_tune_load();
     if (result == KOLO_OK)
         kolo_params_warn_unknown(all, count);
     else

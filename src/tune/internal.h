@@ -5,10 +5,10 @@
 #ifndef KOLO_TUNE_INTERNAL_H
 #define KOLO_TUNE_INTERNAL_H
 
-#include "tune/tune.h"
+#include "tune/table.h"
 
 typedef struct {
-    const char *algo;
+    const char *algo, *file;
     int64_t flat_max, slot_bytes, net_slot_bytes, budget, ref_min, halves_min;
 } kolo_tune_config_t;
 extern kolo_tune_config_t kolo_tune_config;
@@ -22,6 +22,9 @@ kolo_algo_t kolo_tune_rule(const kolo_tune_env_t *env, const kolo_tune_sizes_t *
 /* That rule in words. */
 void kolo_tune_rule_words(const kolo_tune_env_t *env, const kolo_tune_sizes_t *sizes, kolo_coll_t coll,
                           uint64_t count, size_t elem, char *text, size_t bytes);
+/* The row of the table file for this call, or NULL (loaded.c); and the hash of its bytes, 0 without one. */
+const kolo_tune_row_t *kolo_tune_loaded_row(const kolo_tune_env_t *env, kolo_coll_t coll, uint64_t bytes);
+uint64_t kolo_tune_loaded_hash(void);
 static inline bool kolo_tune_is_flat(kolo_algo_t algo)
 {
     return algo == KOLO_ALGO_FLAT || algo == KOLO_ALGO_FLAT_TWO_STEP;

@@ -171,5 +171,6 @@ uint64_t kolo_tune_hash(void)
                                 rules[i].ranks_to, rules[i].load, rules[i].algo};
         hash = kolo_hash_bytes(hash, row, sizeof row);
     }
-    return hash;
+    uint64_t file = kolo_tune_loaded_hash();
+    return kolo_hash_bytes(hash, &file, sizeof file);
 }

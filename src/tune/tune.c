@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The choice: forced by parameter, else a measured rule, else the cheapest of the cost model. See tune.h.
+ * The choice: forced by parameter, else what the table file says, else a measured rule, else the cheapest of the
+ * cost model. See tune.h.
  */
 #include "tune/internal.h"
 
@@ -124,6 +125,11 @@ kolo_status_t kolo_tune_choose(const kolo_tune_env_t *env, const kolo_emit_env_t
     const ask_t q = {env, emit, sizes, coll, count, elem};
     kolo_tune_choice_t c = {kolo_tune_forced(coll), 0, 0, "forced by KOLO_ALGO"};
     if (!can_run(&q, c.algo)) {
+        const kolo_tune_row_t *row = kolo_tune_loaded_row(env, coll, count * elem);
+        c.algo = row ? row->algo : KOLO_ALGO_COUNT;
+        c.reason = "from the table file";
+    }
+    if (!can_run(&q, c.algo)) {
         c.algo = kolo_tune_rule(env, sizes, coll, count, elem);
         c.reason = kolo_tune_is_flat(c.algo) ? "measured rule: lines of the flat path" : "measured rule";
     }
@@ -145,9 +151,16 @@ static void explain_choice(const ask_t *q, const kolo_tune_choice_t *choice, FIL
     char rule[300];
     double best_us = 0, us = kolo_tune_model(q->env, q->sizes, q->coll, choice->algo, q->count * q->elem);
     kolo_algo_t best = cheapest(q, &best_us);
+    const kolo_tune_row_t *row = kolo_tune_loaded_row(q->env, q->coll, q->count * q->elem);
     kolo_tune_rule_words(q->env, q->sizes, q->coll, q->count, q->elem, rule, sizeof rule);
     fprintf(out, "chosen: %s, pieces of %u bytes (%s)\n", kolo_algo_name(choice->algo), choice->piece_bytes,
             choice->reason);
+    if (row && row->algo == choice->algo)
+        fprintf(out, "  KOLO_TUNE_FILE=%s: %s of %u ranks from %llu bytes on: %s\n", kolo_tune_config.file,
+                kolo_coll_name(row->coll), row->ranks, (unsigned long long)row->from, kolo_algo_name(row->algo));
+    else if (row)
+        fprintf(out, "  KOLO_TUNE_FILE=%s names %s, which is forced away or cannot run here\n",
+                kolo_tune_config.file, kolo_algo_name(row->algo));
     fprintf(out, "  %s\n", rule);
     if (kolo_tune_forced(q->coll) == choice->algo)
         fprintf(out, "  KOLO_ALGO comes before rules and model\n");

@@ -57,7 +57,25 @@ kolo_status_t kolo_tune_explain(const kolo_tune_env_t *env, const kolo_emit_env_
  * that measure every algorithm: all ranks must do it between the same calls, and choices that were remembered
  * forgotten. */
 const char *kolo_tune_force(const char *text);
-/* Hash of the table and rules: ranks must agree on it. */
+/* Hash of the rules and of the table file: ranks must agree on it. */
 uint64_t kolo_tune_hash(void);
+
+/* ---- the table file (KOLO_TUNE_FILE; table.h) ---- */
+
+/* Reads it, if one is named; once, after the parameters. unload: as if none were named. */
+kolo_status_t kolo_tune_load(void);
+void kolo_tune_unload(void);
+/* What was measured of so many GPUs: limits in bytes; 0: nothing. */
+typedef struct {
+    uint32_t ranks;
+    uint64_t ll_all_reduce, ll_others, ll128_all_reduce, ll128_others, message_lines, give;
+} kolo_tune_gpu_t;
+void kolo_tune_gpu(uint32_t nranks, kolo_tune_gpu_t *gpu);
+/* Constants of the GPUs, from which the simulator predicts; mbps: 10^6 bytes a second. NULL: not measured. */
+typedef struct {
+    uint64_t launch_ns, gap_ns, begin_ns, hop_ns, meet_ns, message_ns;
+    uint64_t ll_mbps, ll128_mbps, store_mbps, load_mbps;
+} kolo_tune_machine_t;
+const kolo_tune_machine_t *kolo_tune_machine(void);
 
 #endif

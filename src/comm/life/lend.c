@@ -38,7 +38,7 @@ static kolo_status_t ask_all(kolo_body_t *body)
     uint64_t params = kolo_params_agree_hash(tables, ntables), table = kolo_tune_hash();
     const kolo_agree_row_t rows[] = {
         {"must-agree parameters (hash)", KOLO_AGREE_EQUAL, &params},
-        {"tuning table (hash)", KOLO_AGREE_EQUAL, &table},
+        {"tuning table: rules and KOLO_TUNE_FILE (hash)", KOLO_AGREE_EQUAL, &table},
         {"L3 cache bytes", KOLO_AGREE_MIN, &all->l3_bytes},
         {"local slot bytes", KOLO_AGREE_MIN, &all->local_slot_bytes},
         {"remote slot bytes", KOLO_AGREE_MIN, &all->remote_slot_bytes},
