@@ -13,6 +13,7 @@
 
 cuda_t cuda;
 nccl_t nccl;
+cublas_t cublas;
 
 typedef struct {
     const char *name;
@@ -44,6 +45,10 @@ static const function_t cuda_functions[] = {
     F(memcpy, "cuMemcpyAsync"),
     F(stream_create, "cuStreamCreate"),
     F(stream_sync, "cuStreamSynchronize"),
+    F(event_create, "cuEventCreate"),
+    F(event_record, "cuEventRecord"),
+    F(event_elapsed, "cuEventElapsedTime"),
+    F(stream_wait, "cuStreamWaitEvent"),
     OPTIONAL(capture_begin, "cuStreamBeginCapture_v2"),
     OPTIONAL(capture_end, "cuStreamEndCapture"),
     OPTIONAL(graph_instantiate, "cuGraphInstantiateWithFlags"),
@@ -80,6 +85,19 @@ static const function_t nccl_functions[] = {
     OPTIONAL(mem_free, "ncclMemFree"),
     OPTIONAL(window_register, "ncclCommWindowRegister"),
     OPTIONAL(window_deregister, "ncclCommWindowDeregister"),
+};
+
+#undef F
+#undef OPTIONAL
+#define F(member, name)                                                                                            \
+    {                                                                                                              \
+        name, offsetof(cublas_t, member), false                                                                    \
+    }
+static const function_t cublas_functions[] = {
+    F(create, "cublasCreate_v2"),
+    F(destroy, "cublasDestroy_v2"),
+    F(set_stream, "cublasSetStream_v2"),
+    F(gemm, "cublasGemmEx"),
 };
 
 void die(const char *format, ...)
@@ -130,6 +148,8 @@ void libraries_open(const options_t *o)
     setenv("NCCL_NVLS_ENABLE", "0", 1);
     open_one(o->driver_path, cuda_functions, sizeof cuda_functions / sizeof cuda_functions[0], &cuda);
     open_one(o->nccl_path, nccl_functions, sizeof nccl_functions / sizeof nccl_functions[0], &nccl);
+    if (o->product)
+        open_one(o->cublas_path, cublas_functions, sizeof cublas_functions / sizeof cublas_functions[0], &cublas);
     CUDA_MUST(cuda.init(0));
     CUDA_MUST(cuda.device_count(&devices));
     if (devices < o->gpus) die("%d GPUs are asked for, %d are there", o->gpus, devices);

@@ -29,7 +29,8 @@ static options_t options = {.gpus = 2,
                             .budget_s = 0.25,
                             .limit_s = 300,
                             .driver_path = "libcuda.so.1",
-                            .nccl_path = "libnccl.so.2"};
+                            .nccl_path = "libnccl.so.2",
+                            .cublas_path = "libcublas.so.13"};
 static shared_t *shared;
 
 void meet(rank_t *r)
@@ -140,6 +141,11 @@ static void *work(void *arg)
     if (o->init_rounds) {
         allocate(r);
         measure_init(r);
+        return NULL;
+    }
+    if (o->product) {
+        measure_product(r);
+        give_back(r);
         return NULL;
     }
     for (int op = 0; op < OPS; op++) {
@@ -260,11 +266,12 @@ static void usage(void)
     die("usage: peers-gpu [OP...] [--gpus N] [--processes] [--graph] [--windows] [--min B] [--max B] [--factor N]\n"
         "  [--type T] [--rounds N] [--budget SECONDS] [--limit SECONDS] [--nccl PATH] [--driver PATH] [--init "
         "ROUNDS] [--json "
-        "FILE]\n"
+        "FILE] [--product ORDER [--cublas PATH]]\n"
         "OP: all_reduce all_gather reduce_scatter all_to_all broadcast sendrecv; none: all of them. B: 8, 64K, "
         "8G.\n"
         "Prints NCCL's time and Kolo's for each size and their ratio; NVLink multicast is off "
-        "(NCCL_NVLS_ENABLE=0).");
+        "(NCCL_NVLS_ENABLE=0).\n"
+        "--product: a product of square bfloat16 matrices (cuBLAS) beside an all_reduce of --max bytes.");
 }
 
 static void parse(int argc, char **argv, int *child, int *fd)
@@ -274,7 +281,7 @@ static void parse(int argc, char **argv, int *child, int *fd)
         {"min", 1, NULL, 'b'},    {"max", 1, NULL, 'e'},       {"factor", 1, NULL, 'f'}, {"type", 1, NULL, 't'},
         {"rounds", 1, NULL, 'r'}, {"budget", 1, NULL, 'B'},    {"limit", 1, NULL, 'l'},  {"nccl", 1, NULL, 'N'},
         {"json", 1, NULL, 'j'},   {"driver", 1, NULL, 'D'},    {"child", 1, NULL, 'C'},  {"shared", 1, NULL, 'F'},
-        {"init", 1, NULL, 'I'},   {NULL, 0, NULL, 0}};
+        {"init", 1, NULL, 'I'},   {"product", 1, NULL, 'P'},   {"cublas", 1, NULL, 'L'}, {NULL, 0, NULL, 0}};
     for (int c; (c = getopt_long(argc, argv, "", longs, NULL)) != -1;) {
         switch (c) {
         case 'n':
@@ -307,6 +314,12 @@ static void parse(int argc, char **argv, int *child, int *fd)
         case 'I':
             options.init_rounds = atoi(optarg);
             break;
+        case 'P':
+            options.product = atoi(optarg);
+            break;
+        case 'L':
+            options.cublas_path = optarg;
+            break;
         case 'B':
             options.budget_s = atof(optarg);
             break;
@@ -333,15 +346,17 @@ static void parse(int argc, char **argv, int *child, int *fd)
         }
     }
     if (options.init_rounds) options.max = 32u << 20; /* what it uses its communicators for */
+    if (options.product) options.ops[ALL_REDUCE] = true;
     for (int i = optind; i < argc; i++) {
         int op = 0;
         while (op < OPS && strcmp(op_names[op], argv[i]) != 0) op++;
         if (op == OPS) usage();
         options.ops[op] = true;
     }
-    for (int op = 0; op < OPS && optind == argc; op++) options.ops[op] = true;
+    for (int op = 0; op < OPS && optind == argc && !options.product; op++) options.ops[op] = true;
     if (options.gpus < 1 || options.gpus > MOST_RANKS || options.min < 1 || options.max < options.min ||
-        options.factor < 2 || options.rounds < 1 || options.rounds > 100 || options.limit_s < 1)
+        options.factor < 2 || options.product < 0 || options.product % 8 || options.rounds < 1 ||
+        options.rounds > 100 || options.limit_s < 1)
         usage();
 }
 

@@ -29,9 +29,10 @@ typedef struct {
     kolo_type_t type;
     int rounds;      /* least, of each library at each size */
     int init_rounds; /* not 0: only what communicators cost is measured, so often */
+    int product;     /* not 0: only a product of matrices of this order beside an all_reduce of `max` bytes is */
     double budget_s; /* of each library at each size */
     int limit_s;     /* of the whole run */
-    const char *driver_path, *nccl_path, *json_path;
+    const char *driver_path, *nccl_path, *cublas_path, *json_path;
 } options_t;
 
 /* ---- libs.c: results other than 0 end the process with words ---- */
@@ -57,6 +58,10 @@ typedef struct {
     int (*memcpy)(unsigned long long to, unsigned long long from, size_t bytes, void *stream);
     int (*stream_create)(void **stream, unsigned flags);
     int (*stream_sync)(void *stream);
+    int (*event_create)(void **event, unsigned flags);
+    int (*event_record)(void *event, void *stream);
+    int (*event_elapsed)(float *ms, void *from, void *to);
+    int (*stream_wait)(void *stream, void *event, unsigned flags);
     /* graphs; NULL where the driver has none */
     int (*capture_begin)(void *stream, int mode);
     int (*capture_end)(void *stream, void **graph);
@@ -89,8 +94,18 @@ typedef struct {
     int (*window_deregister)(nccl_comm_t comm, void *window);
 } nccl_t;
 
+typedef struct { /* libcublas */
+    int (*create)(void **handle);
+    int (*destroy)(void *handle);
+    int (*set_stream)(void *handle, void *stream);
+    int (*gemm)(void *handle, int op_a, int op_b, int m, int n, int k, const void *alpha, const void *a, int type_a,
+                int lda, const void *b, int type_b, int ldb, const void *beta, void *c, int type_c, int ldc,
+                int compute, int algo);
+} cublas_t;
+
 extern cuda_t cuda;
 extern nccl_t nccl;
+extern cublas_t cublas;
 void libraries_open(const options_t *o);
 void die(const char *format, ...) __attribute__((format(printf, 1, 2), noreturn));
 void cuda_must(int result, const char *what);
@@ -153,6 +168,12 @@ void measure(rank_t *r, op_t op, uint64_t bytes, row_t *row);
 
 /* Collective; rank 0 prints. */
 void measure_init(rank_t *r);
+
+/* ---- product.c ---- */
+
+/* How much slower a product of matrices becomes beside an all_reduce, and how long that takes then: by NCCL and by
+ * Kolo's two profiles, in turn. Collective; rank 0 prints. */
+void measure_product(rank_t *r);
 
 /* ---- report.c ---- */
 

@@ -123,14 +123,19 @@ typedef struct kolo_config {
     const char *name;    /* copied; used in messages. Default "comm" */
     int split_share;     /* 1, on all ranks of a color: a split shares what its parent knows of hosts, processes and
                             wires, and the sizes of its buffers, and is made with fewer messages. Default 0 */
-    int device; /* -1: buffers are ordinary memory. 0 and up: they are memory of the GPU with this number (as
-                   CUDA counts in this process), streams are CUDA streams, and a call is over for the caller
-                   when it is queued. All ranks have a GPU or none has. Default -1, or the parent's */
+    int device;      /* -1: buffers are ordinary memory. 0 and up: they are memory of the GPU with this number (as
+                        CUDA counts in this process), streams are CUDA streams, and a call is over for the caller
+                        when it is queued. All ranks have a GPU or none has. Default -1, or the parent's */
+    int gpu_profile; /* what operations on GPUs are made for: KOLO_GPU_LATENCY: to be done soon, with most of the
+                        GPU; KOLO_GPU_COMPUTE: to leave it to what the program computes meanwhile. The same on all
+                        ranks. Default KOLO_GPU_PROFILE, or the parent's */
 } kolo_config_t;
+#define KOLO_GPU_LATENCY 0
+#define KOLO_GPU_COMPUTE 1
 #define KOLO_CONFIG_INITIALIZER                                                                                    \
     {                                                                                                              \
         sizeof(kolo_config_t), KOLO_CONFIG_MAGIC, KOLO_UNDEFINED_INT, KOLO_UNDEFINED_INT, KOLO_UNDEFINED_INT,      \
-            NULL, KOLO_UNDEFINED_INT, KOLO_UNDEFINED_INT                                                           \
+            NULL, KOLO_UNDEFINED_INT, KOLO_UNDEFINED_INT, KOLO_UNDEFINED_INT                                       \
     }
 
 /* ---- unique id and initialisation -------------------------------------------------------------------------- */

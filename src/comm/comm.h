@@ -165,6 +165,7 @@ typedef struct kolo_body {
     int init_timeout_ms, op_timeout_ms;
     bool blocking, split_share;
     int device;                  /* -1: the CPU */
+    int gpu_profile;             /* KOLO_GPU_LATENCY, KOLO_GPU_COMPUTE */
     const kolo_exec_ops_t *exec; /* of the device */
     void *_Atomic exec_state;
     kolo_host_side_t host_side, lane_side; /* what its operations on the host run on */

@@ -13,6 +13,19 @@
 
 #define CANCEL_MS 10000 /* kernels look every millisecond whether they are to end */
 
+kolo_exec_tuned_t kolo_device_tuned(const kolo_body_t *body)
+{
+    kolo_tune_gpu_t gpu;
+    kolo_tune_gpu((uint32_t)body->nranks, &gpu);
+    return (kolo_exec_tuned_t){.profile = body->gpu_profile,
+                               .ll_all_reduce = gpu.ll_all_reduce,
+                               .ll_others = gpu.ll_others,
+                               .ll128_all_reduce = gpu.ll128_all_reduce,
+                               .ll128_others = gpu.ll128_others,
+                               .message_lines = gpu.message_lines,
+                               .give = gpu.give};
+}
+
 kolo_status_t kolo_device_open(kolo_body_t *body)
 {
     const kolo_exec_ops_t *exec = NULL;
@@ -22,6 +35,7 @@ kolo_status_t kolo_device_open(kolo_body_t *body)
     body->ctx.deadline_ns = kolo_deadline_ms(body->init_timeout_ms);
     kolo_exec_env_t env = {.ctx = &body->ctx,
                            .device = body->device,
+                           .tuned = kolo_device_tuned(body),
                            .host = &kolo_device_host,
                            .host_arg = &body->host_side,
                            .start = (uint32_t)kolo_comm_options.counter_start};

@@ -14,6 +14,7 @@ struct kolo_body;
 struct kolo_call;
 
 extern const kolo_param_table_t kolo_gpus_params; /* KOLO_GPU_EXECUTOR, ... */
+extern int64_t kolo_gpus_profile;                 /* KOLO_GPU_PROFILE */
 /* device_host.c: the argument of its functions is a kolo_host_side_t. */
 extern const kolo_exec_host_t kolo_device_host;
 typedef struct {
@@ -42,6 +43,8 @@ typedef struct {
     kolo_record_waits_t recorded;
 } kolo_device_watch_t;
 
+/* What a communicator asks of an executor, and what the table file says of so many GPUs. */
+kolo_exec_tuned_t kolo_device_tuned(const struct kolo_body *body);
 /* After the ranks have met: opens the executor if this communicator has a device. Collective. */
 kolo_status_t kolo_device_open(struct kolo_body *body);
 /* Ends what runs and frees. Safe without a device, and twice. Does not wait for peers. */

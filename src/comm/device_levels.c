@@ -97,6 +97,7 @@ static kolo_status_t open_part(kolo_body_t *ctx_of, const kolo_exec_env_t *env, 
     kolo_exec_env_t own = *env;
     uint64_t deadline = env->ctx->deadline_ns, before = ctx_of->ctx.deadline_ns;
     own.ctx = &ctx_of->ctx;
+    own.tuned = kolo_device_tuned(ctx_of);
     own.host_arg = side;
     own.ctx->deadline_ns = deadline;
     part->ops = ops;

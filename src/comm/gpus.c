@@ -15,6 +15,7 @@
 
 enum { EXECUTOR_AUTO, EXECUTOR_CUDA, EXECUTOR_STAGED, EXECUTOR_LEVELS };
 static int64_t forced, level;
+int64_t kolo_gpus_profile;
 static bool gpu_shared;
 
 static const kolo_param_t rows[] = {
@@ -38,6 +39,15 @@ static const kolo_param_t rows[] = {
          "How far apart two GPUs of a host may be for kernels to use the access that they have to each other: not "
          "at all, over NVLink, below one PCI switch, in one socket, anywhere; farther ones go through host memory",
      .value = &level},
+    {.key = "KOLO_GPU_PROFILE",
+     .kind = KOLO_PARAM_ENUM,
+     .def = "latency",
+     .choices = "latency|compute",
+     .must_agree = true,
+     .help = "What operations on GPUs are made for, where config.gpu_profile does not say it. latency: to be done "
+             "soon, "
+             "with most of a GPU's multiprocessors; compute: to leave them to what the program computes meanwhile",
+     .value = &kolo_gpus_profile},
     {.key = "KOLO_GPU_SHARED",
      .kind = KOLO_PARAM_BOOL,
      .def = "0",
@@ -53,7 +63,7 @@ typedef struct { /* travels; fixed layout */
     int32_t ordinal, major, minor, multiprocessors;
     uint32_t kernels;   /* there are some for it */
     uint32_t shareable; /* its memory goes to other processes by descriptor */
-    uint32_t pad;
+    int32_t profile;    /* KOLO_GPU_LATENCY, KOLO_GPU_COMPUTE */
 } gpu_card_t;
 
 enum { REACH_ALL, REACH_HOSTS, REACH_KERNELS, REACH_MEMORY, REACH_PEER, REACH_FAR, REACH_RANKS };
@@ -77,6 +87,20 @@ static kolo_status_t check_shared(const kolo_body_t *body, const gpu_card_t *car
                     "%.19s: each rank needs its own (KOLO_GPU_SHARED=1 allows it)",
                     b, peers[b].host_name, (int)peers[b].pid, a, peers[a].host_name, (int)peers[a].pid,
                     cards[a].bus_id);
+    return KOLO_OK;
+}
+
+/* Blocks of the same number work together, so there must be as many on all ranks. */
+static kolo_status_t check_profiles(const kolo_body_t *body, const gpu_card_t *cards)
+{
+    static const char *const names[] = {[KOLO_GPU_LATENCY] = "latency", [KOLO_GPU_COMPUTE] = "compute"};
+    for (int r = 0; r < body->nranks; r++)
+        if (cards[r].profile != body->gpu_profile)
+            return kolo_fail(
+                KOLO_ERR_MISMATCH,
+                "rank %d has the GPU profile %s, rank %d %s: config.gpu_profile must be the same on all "
+                "ranks",
+                body->rank, names[body->gpu_profile], r, names[body->gpu_profile == KOLO_GPU_LATENCY]);
     return KOLO_OK;
 }
 
@@ -218,9 +242,10 @@ static kolo_status_t check_apart(const kolo_body_t *body, const gpu_card_t *card
     return KOLO_OK;
 }
 
-static void fill_card(const kolo_cuda_device_t *device, gpu_card_t *card)
+static void fill_card(const kolo_body_t *body, const kolo_cuda_device_t *device, gpu_card_t *card)
 {
     const kolo_cuda_kernels_t *kernels;
+    card->profile = body->gpu_profile;
     memcpy(card->uuid, device->uuid.bytes, sizeof card->uuid);
     memcpy(card->bus_id, device->bus_id, sizeof card->bus_id);
     card->ordinal = device->ordinal;
@@ -240,10 +265,11 @@ kolo_status_t kolo_gpus_meet(kolo_body_t *body, const kolo_exec_ops_t **exec)
     if (!cards || !reach) status = kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for %d GPUs", body->nranks);
     if (status == KOLO_OK) status = kolo_cuda_device(body->device, &device);
     if (status == KOLO_OK) {
-        fill_card(device, &cards[body->rank]);
+        fill_card(body, device, &cards[body->rank]);
         status = kolo_oob_all_gather(body->oob, cards, sizeof *cards);
     }
     if (status == KOLO_OK) status = check_shared(body, cards);
+    if (status == KOLO_OK) status = check_profiles(body, cards);
     if (status == KOLO_OK) {
         reach[body->rank] = reach_of(body, device, cards);
         status = kolo_oob_all_gather(body->oob, reach, sizeof *reach);

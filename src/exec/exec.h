@@ -45,9 +45,17 @@ typedef struct {
     void (*fail)(void *arg, kolo_status_t status, const kolo_exec_call_t *call);
 } kolo_exec_host_t;
 
+/* What a communicator asks of an executor of GPUs, and what was measured of them (the tuner's table file); 0: as
+ * the executor knows it. Lengths in bytes, equal on all ranks. */
+typedef struct {
+    int profile; /* KOLO_GPU_LATENCY, KOLO_GPU_COMPUTE */
+    uint64_t ll_all_reduce, ll_others, ll128_all_reduce, ll128_others, message_lines, give;
+} kolo_exec_tuned_t;
+
 typedef struct {
     kolo_wire_ctx_t *ctx;
     int device; /* ordinal */
+    kolo_exec_tuned_t tuned;
     const kolo_exec_host_t *host;
     void *host_arg;
     uint32_t start; /* number of the first operation; cyclic */

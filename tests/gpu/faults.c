@@ -175,6 +175,22 @@ static bool one_gpu_for_two(kit_team_t *t)
     return kit_case_end(t, good, "two ranks on one GPU are refused");
 }
 
+/* Blocks of a kernel work with those of the same number on the other ranks. */
+static bool two_profiles(kit_team_t *t)
+{
+    kit_rank_t *r = &t->ranks[0];
+    kolo_comm_t comm = NULL;
+    kolo_config_t config = KOLO_CONFIG_INITIALIZER;
+    config.gpu_profile = r->rank == r->nranks - 1 ? KOLO_GPU_COMPUTE : KOLO_GPU_LATENCY;
+    bool good = refused(r, KOLO_ERR_MISMATCH, kolo_comm_split(r->comm, 0, r->rank, &comm, &config), "GPU profile",
+                        "two profiles");
+    config.gpu_profile = 7;
+    good = refused(r, KOLO_ERR_INVALID_ARGUMENT, kolo_comm_split(r->comm, 0, r->rank, &comm, &config),
+                   "gpu_profile is 7", "a profile that is not there") &&
+           good;
+    return kit_case_end(t, good, "two GPU profiles in a communicator are refused");
+}
+
 /* ---- a rank that does not come ---- */
 
 static void abort_all(kit_team_t *t)
@@ -422,6 +438,7 @@ void conform_faults(kit_team_t *t)
         kit_comms_end(t);
         return;
     }
+    if (!two_profiles(t)) return;
     abort_all(t);
     if (!again(t, &config, aborted) || !again(t, &config, killed)) return;
     abort_all(t);

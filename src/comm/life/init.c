@@ -46,6 +46,7 @@ kolo_status_t kolo_body_new(int rank, int nranks, const kolo_config_t *config, c
         pick(c.init_timeout_ms, parent ? parent->init_timeout_ms : (int)kolo_comm_options.init_timeout_ms);
     int share = pick(c.split_share, parent ? parent->split_share : 0);
     int device = pick(c.device, parent ? parent->device : -1);
+    int profile = pick(c.gpu_profile, parent ? parent->gpu_profile : (int)kolo_gpus_profile);
     int op_ms = pick(c.op_timeout_ms, parent ? parent->op_timeout_ms : (int)kolo_comm_options.op_timeout_ms);
     if (blocking != 0 && blocking != 1)
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: config.blocking is %d, expected 0 or 1", what, blocking);
@@ -58,6 +59,10 @@ kolo_status_t kolo_body_new(int rank, int nranks, const kolo_config_t *config, c
     if (device < -1)
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: config.device is %d, expected a GPU's number or -1", what,
                          device);
+    if (profile != KOLO_GPU_LATENCY && profile != KOLO_GPU_COMPUTE)
+        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
+                         "%s: config.gpu_profile is %d, expected KOLO_GPU_LATENCY (%d) or KOLO_GPU_COMPUTE (%d)",
+                         what, profile, KOLO_GPU_LATENCY, KOLO_GPU_COMPUTE);
     kolo_body_t *body = calloc(1, sizeof *body);
     if (!body) return kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for a communicator");
     body->rank = rank;
@@ -67,6 +72,7 @@ kolo_status_t kolo_body_new(int rank, int nranks, const kolo_config_t *config, c
     body->init_timeout_ms = init_ms;
     body->op_timeout_ms = op_ms;
     body->device = device;
+    body->gpu_profile = profile;
     body->operation = (uint64_t)kolo_comm_options.counter_start;
     kolo_comm_t handle;
     kolo_status_t status = kolo_handle_new(body, &handle);

@@ -1,18 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * From an operation to a launch: what goes where, which family, how many blocks. A pure function of what all ranks
- * pass alike, so all come to the same. Measured on two H200 (bench/results/gpu-2.txt).
+ * pass alike, so all come to the same.
  */
 #include "exec/cuda/cuda.h"
 
 #include <string.h>
 
-/* Between two GPUs one step by lines wins up to here; it sends the whole vector to each rank, so with more ranks
- * two steps win sooner. */
-#define LL_ALL_REDUCE (256u << 10)
-#define LL_OTHERS     (256u << 10)
-#define LL128_MOST    (4u << 20)
-#define TILE_USUAL    8192u /* 16 bytes for each thread */
+#define TILE_USUAL 8192u /* 16 bytes for each thread */
 
 static void fill_reducer(const kolo_exec_call_t *call, kolo_cuda_args_t *a)
 {
@@ -51,19 +46,16 @@ static kolo_status_t fill_shape(const kolo_exec_call_t *call, kolo_cuda_args_t *
 
 static uint64_t lines_up_to(const kolo_cuda_state_t *s, const kolo_exec_call_t *call)
 {
-    uint64_t room = (uint64_t)s->layout.ll_blocks * KOLO_CUDA_LL_BLOCK_BYTES, most;
-    if (kolo_cuda_options.ll_bytes)
-        most = (uint64_t)kolo_cuda_options.ll_bytes;
-    else
-        most = call->coll == KOLO_COLL_ALL_REDUCE ? LL_ALL_REDUCE : LL_OTHERS;
+    uint64_t room = (uint64_t)s->layout.ll_blocks * KOLO_CUDA_LL_BLOCK_BYTES;
+    uint64_t most = call->coll == KOLO_COLL_ALL_REDUCE ? s->limits.ll_all_reduce : s->limits.ll_others;
     most /= s->layout.nranks > 2 ? s->layout.nranks - 1 : 1;
     return most < room ? most : room;
 }
 
-static uint64_t lines128_up_to(const kolo_cuda_state_t *s)
+static uint64_t lines128_up_to(const kolo_cuda_state_t *s, const kolo_exec_call_t *call)
 {
-    uint64_t room = (uint64_t)s->layout.ll128_blocks * (s->layout.ll128_bytes / 128 * 120), most;
-    most = kolo_cuda_options.ll128_bytes ? (uint64_t)kolo_cuda_options.ll128_bytes : LL128_MOST;
+    uint64_t room = (uint64_t)s->layout.ll128_blocks * (s->layout.ll128_bytes / 128 * 120);
+    uint64_t most = call->coll == KOLO_COLL_ALL_REDUCE ? s->limits.ll128_all_reduce : s->limits.ll128_others;
     most /= s->layout.nranks > 2 ? s->layout.nranks - 1 : 1;
     return most < room ? most : room;
 }
@@ -97,7 +89,7 @@ kolo_status_t kolo_cuda_choose(const kolo_cuda_state_t *s, const kolo_exec_call_
         if (*blocks == 0) *blocks = 1;
         return KOLO_OK;
     }
-    if (a->bytes <= lines128_up_to(s)) {
+    if (a->bytes <= lines128_up_to(s, call)) {
         uint64_t lines = (a->bytes + 119) / 120, groups = KOLO_CUDA_THREADS / 8;
         *family = KOLO_CUDA_LL128;
         *blocks = (uint32_t)((lines + groups - 1) / groups);

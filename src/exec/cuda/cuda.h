@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The executor of GPU communicators, for its own files. layout.c: the region; kernels.c: modules and functions;
- * choose.c: which family, which grid; expose.c: which buffers others reach; launch.c: the operations of exec.h;
- * messages.c: groups of sends and receives; waits.c: what kernels wait for.
+ * The executor of GPU communicators, for its own files. limits.c: what goes which way; layout.c: the region;
+ * kernels.c: modules and functions; choose.c: which family, which grid; expose.c: which buffers others reach;
+ * launch.c: the operations of exec.h; messages.c: groups of sends and receives; waits.c: what kernels wait for.
  */
 #ifndef KOLO_EXEC_CUDA_CUDA_H
 #define KOLO_EXEC_CUDA_CUDA_H
@@ -37,9 +37,19 @@ typedef struct {
 extern kolo_cuda_options_t kolo_cuda_options;
 extern const kolo_param_table_t kolo_exec_cuda_params;
 
+/* Up to how many bytes an operation goes which way, and how many blocks it takes at most (limits.c). */
+typedef struct {
+    uint64_t ll_all_reduce, ll_others;                      /* longest by lines */
+    uint64_t ll128_all_reduce, ll128_others, message_lines; /* by lines of 128 bytes */
+    uint64_t give;                                          /* shortest all_reduce by stores alone */
+    uint32_t blocks, ll_blocks, ll128_blocks;               /* blocks: of a role */
+} kolo_cuda_limits_t;
+void kolo_cuda_limits(const kolo_exec_tuned_t *tuned, kolo_cuda_limits_t *limits);
+
 /* resident: blocks that a rank may have on its GPU at the same time, since they wait for each other. */
 /* shared: ranks share a GPU, where lines of 128 bytes do not come whole. */
-void kolo_cuda_layout(uint32_t nranks, uint32_t resident, bool shared, kolo_cuda_layout_t *layout);
+void kolo_cuda_layout(uint32_t nranks, uint32_t resident, bool shared, const kolo_cuda_limits_t *limits,
+                      kolo_cuda_layout_t *layout);
 
 /* Addresses that were found to be memory of the right GPU: so that a call need only ask the driver whether it is
  * still the same allocation. */
@@ -57,6 +67,7 @@ typedef struct kolo_cuda_state {
     const kolo_cuda_kernels_t *kernels;
     kolo_regions_t regions;
     kolo_exports_t *exports; /* to and from other processes; NULL: there are none */
+    kolo_cuda_limits_t limits;
     kolo_cuda_layout_t layout;
     kolo_cuda_mailbox_t *mailbox; /* pinned */
     struct kolo_cuda_watched {

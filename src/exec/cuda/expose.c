@@ -6,9 +6,6 @@
  */
 #include "exec/cuda/cuda.h"
 
-/* From here on an all_reduce without loads from other GPUs wins, though its blocks meet once more. */
-#define GIVE_LEAST (16u << 20)
-
 uint64_t kolo_cuda_seen_here(const kolo_cuda_state_t *s, const void *p, bool legacy)
 {
     const kolo_cuda_device_t *peer;
@@ -66,7 +63,6 @@ void kolo_cuda_expose(kolo_cuda_state_t *s, const kolo_exec_call_t *call)
 {
     kolo_cuda_long_args_t *a = &s->args;
     uint64_t n = (uint64_t)s->regions.nranks, whole = (n - 1) * a->c.part_bytes;
-    uint64_t least = kolo_cuda_options.give_bytes ? (uint64_t)kolo_cuda_options.give_bytes : GIVE_LEAST;
     if (call->src) kolo_cuda_offer(s, call->src, call->stream);
     if (call->dst) kolo_cuda_offer(s, call->dst, call->stream);
     bool all = a->c.scale != KOLO_CUDA_SCALE_OWN; /* others must not see the input as it is */
@@ -76,7 +72,7 @@ void kolo_cuda_expose(kolo_cuda_state_t *s, const kolo_exec_call_t *call)
         all = all && (a->src[r] || !call->src) && (a->dst[r] || !call->dst);
     }
     a->c.reachable = all ? KOLO_CUDA_REACHABLE : 0;
-    if (all && call->coll == KOLO_COLL_ALL_REDUCE && a->c.bytes >= least && a->c.bytes >= whole &&
+    if (all && call->coll == KOLO_COLL_ALL_REDUCE && a->c.bytes >= s->limits.give && a->c.bytes >= whole &&
         apart(a->c.src, a->c.dst, a->c.bytes))
         a->c.reachable |= KOLO_CUDA_APART;
 }

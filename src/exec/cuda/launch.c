@@ -15,7 +15,7 @@ static size_t region_bytes(void *arg, const kolo_regions_t *regions)
     kolo_cuda_state_t *s = arg;
     kolo_cuda_layout((uint32_t)regions->nranks,
                      (uint32_t)(2 * regions->min_multiprocessors / regions->ranks_per_gpu),
-                     regions->ranks_per_gpu > 1, &s->layout);
+                     regions->ranks_per_gpu > 1, &s->limits, &s->layout);
     return s->layout.bytes;
 }
 
@@ -104,6 +104,7 @@ static kolo_status_t open_state(const kolo_exec_env_t *env, void **state)
                          KOLO_CUDA_RANKS, n);
     kolo_cuda_state_t *s = calloc(1, sizeof *s);
     if (!s) return kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for a GPU communicator");
+    kolo_cuda_limits(&env->tuned, &s->limits);
     kolo_status_t status = kolo_cuda_load(&s->api);
     if (status == KOLO_OK) status = kolo_cuda_device(device, &s->device);
     if (status == KOLO_OK) status = kolo_cuda_enter(s->device, &pushed);
