@@ -100,8 +100,8 @@ static uint64_t count_of(kolo_coll_t coll, uint64_t bytes, size_t elem, uint32_t
     return bytes / elem / (kolo_coll_by_rank(coll) ? ranks : 1);
 }
 
-/* Also "allreduce" and "all-reduce", as others write it. */
-static kolo_status_t parse_coll(const char *name, kolo_coll_t *coll)
+/* "allreduce", "all-reduce". */
+kolo_status_t kolo_info_coll(const char *name, kolo_coll_t *coll)
 {
     for (int c = 0; c < KOLO_COLL_COUNT; c++) {
         const char *a = name, *b = kolo_coll_name((kolo_coll_t)c);
@@ -123,7 +123,7 @@ int kolo_info_explain(const char *name, const char *size, const char *ranks, int
     kolo_coll_t coll;
     int64_t bytes;
     job_t job;
-    if (parse_coll(name, &coll) != KOLO_OK) {
+    if (kolo_info_coll(name, &coll) != KOLO_OK) {
         failed();
         return INFO_USAGE;
     }

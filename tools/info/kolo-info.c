@@ -6,6 +6,7 @@
 #include "kolo-info.h"
 #include "base/failpoint.h"
 #include "topo/topo.h"
+#include "tune/tune.h"
 
 #include <getopt.h>
 #include <stdio.h>
@@ -19,6 +20,9 @@ static const char usage[] =
     "       kolo-info --explain COLL SIZE RANKS [--nodes K]\n"
     "                                                  which algorithm for COLL (all_reduce, ...) of SIZE bytes, "
     "and why\n"
+    "       kolo-info --explain COLL SIZE GPUS --gpu [--graph]\n"
+    "                                                  the same on GPUs of one host\n"
+    "       kolo-info --model COLL GPUS [--graph]      times that the simulator predicts for GPUs, 8 B to 8 GB\n"
     "       kolo-info --memory RANKS [--nodes K]       memory per rank of a communicator\n"
     "       kolo-info --fail-points                    the names of KOLO_FAIL_POINT\n"
     "       kolo-info --help | --version\n"
@@ -77,11 +81,19 @@ static int list_fail_points(void)
     return INFO_OK;
 }
 
-typedef enum { MODE_OVERVIEW, MODE_PARAMS, MODE_TOPO, MODE_EXPLAIN, MODE_MEMORY, MODE_FAIL_POINTS } info_mode_t;
+typedef enum {
+    MODE_OVERVIEW,
+    MODE_PARAMS,
+    MODE_TOPO,
+    MODE_EXPLAIN,
+    MODE_MEMORY,
+    MODE_FAIL_POINTS,
+    MODE_MODEL
+} info_mode_t;
 
 typedef struct {
     info_mode_t mode;
-    bool json, nodes_given;
+    bool json, nodes_given, gpu, graph;
     int64_t nodes;
 } info_options_t;
 
@@ -89,21 +101,34 @@ typedef struct {
 static int parse_options(int argc, char **argv, info_options_t *options)
 {
     static const struct option longs[] = {
-        {"params", no_argument, NULL, 'p'},      {"json", no_argument, NULL, 'j'},
-        {"topo", no_argument, NULL, 't'},        {"explain", no_argument, NULL, 'e'},
-        {"memory", no_argument, NULL, 'm'},      {"fail-points", no_argument, NULL, 'f'},
-        {"nodes", required_argument, NULL, 'n'}, {"help", no_argument, NULL, 'h'},
-        {"version", no_argument, NULL, 'V'},     {NULL, 0, NULL, 0},
+        {"params", no_argument, NULL, 'p'},
+        {"json", no_argument, NULL, 'j'},
+        {"topo", no_argument, NULL, 't'},
+        {"explain", no_argument, NULL, 'e'},
+        {"memory", no_argument, NULL, 'm'},
+        {"fail-points", no_argument, NULL, 'f'},
+        {"model", no_argument, NULL, 'M'},
+        {"gpu", no_argument, NULL, 'g'},
+        {"graph", no_argument, NULL, 'G'},
+        {"nodes", required_argument, NULL, 'n'},
+        {"help", no_argument, NULL, 'h'},
+        {"version", no_argument, NULL, 'V'},
+        {NULL, 0, NULL, 0},
     };
-    static const char letters[] = "ptemf"; /* in the order of info_mode_t from MODE_PARAMS on */
+    static const char letters[] = "ptemfM"; /* in the order of info_mode_t from MODE_PARAMS on */
     for (int c; (c = getopt_long(argc, argv, "h", longs, NULL)) != -1;) {
         const char *letter = strchr(letters, c);
         if (letter && options->mode != MODE_OVERVIEW)
-            return wrong_usage("--params, --topo, --explain, --memory and --fail-points exclude each other");
+            return wrong_usage(
+                "--params, --topo, --explain, --model, --memory and --fail-points exclude each other");
         if (letter) {
             options->mode = (info_mode_t)(MODE_PARAMS + (letter - letters));
         } else if (c == 'j') {
             options->json = true;
+        } else if (c == 'g') {
+            options->gpu = true;
+        } else if (c == 'G') {
+            options->graph = true;
         } else if (c == 'n') {
             if (!kolo_info_number("--nodes", optarg, false, 1, 1 << 20, &options->nodes)) return INFO_USAGE;
             options->nodes_given = true;
@@ -125,9 +150,15 @@ static int check_options(const info_options_t *options, int rest)
     bool nodes = options->mode == MODE_EXPLAIN || options->mode == MODE_MEMORY;
     if (options->json && options->mode != MODE_PARAMS) return wrong_usage("--json goes with --params");
     if (options->nodes_given && !nodes) return wrong_usage("--nodes goes with --explain and --memory");
+    if (options->gpu && (options->mode != MODE_EXPLAIN || options->nodes_given))
+        return wrong_usage("--gpu goes with --explain, for one node");
+    if (options->graph && options->mode != MODE_MODEL && !options->gpu)
+        return wrong_usage("--graph goes with --model and with --explain --gpu");
+    if (options->mode == MODE_MODEL && rest != 2) return wrong_usage("--model needs COLL GPUS");
     if (options->mode == MODE_EXPLAIN && rest != 3) return wrong_usage("--explain needs COLL SIZE RANKS");
     if (options->mode == MODE_MEMORY && rest != 1) return wrong_usage("--memory needs a number of RANKS");
-    if (!nodes && rest != 0) return wrong_usage("there is an argument that belongs to no option");
+    if (!nodes && options->mode != MODE_MODEL && rest != 0)
+        return wrong_usage("there is an argument that belongs to no option");
     return INFO_OK;
 }
 
@@ -142,6 +173,7 @@ int main(int argc, char **argv)
     size_t ntables;
     const kolo_param_table_t *const *tables = kolo_info_tables(&ntables);
     bool good = kolo_params_load(tables, ntables, NULL, NULL) == KOLO_OK;
+    good = good && kolo_tune_load() == KOLO_OK;
     if (!good) fprintf(stderr, "kolo-info: %s\n", kolo_error_text()); /* go on: defaults stand in */
     char **rest = argv + optind;
     switch (options.mode) {
@@ -155,10 +187,14 @@ int main(int argc, char **argv)
         status = kolo_info_topology();
         break;
     case MODE_EXPLAIN:
-        status = kolo_info_explain(rest[0], rest[1], rest[2], (int)options.nodes);
+        status = options.gpu ? kolo_info_explain_gpu(rest[0], rest[1], rest[2], options.graph)
+                             : kolo_info_explain(rest[0], rest[1], rest[2], (int)options.nodes);
         break;
     case MODE_MEMORY:
         status = kolo_info_memory(rest[0], (int)options.nodes);
+        break;
+    case MODE_MODEL:
+        status = kolo_info_model(rest[0], rest[1], options.graph);
         break;
     case MODE_FAIL_POINTS:
         status = list_fail_points();

@@ -6,6 +6,7 @@
 #define KOLO_TOOLS_KOLO_INFO_H
 
 #include "base/params.h"
+#include "plan/plan.h"
 
 #define INFO_OK      0
 #define INFO_FAILED  1 /* a parameter's text is bad, or something cannot be found out */
@@ -18,8 +19,12 @@ int kolo_info_overview(void);
 int kolo_info_params(bool json);
 int kolo_info_topology(void);
 int kolo_info_explain(const char *coll, const char *size, const char *ranks, int nodes);
+int kolo_info_explain_gpu(const char *coll, const char *size, const char *gpus, bool graph);
+int kolo_info_model(const char *coll, const char *gpus, bool graph);
 int kolo_info_memory(const char *ranks, int nodes);
 
+/* A collective by its name, also as others write it. */
+kolo_status_t kolo_info_coll(const char *name, kolo_coll_t *coll);
 /* A whole number from min to max, sizes with K, M, G; says on stderr what is wrong with it. */
 bool kolo_info_number(const char *what, const char *text, bool size, int64_t min, int64_t max, int64_t *value);
 

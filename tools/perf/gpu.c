@@ -87,6 +87,12 @@ bool perf_gpu_open(int local_rank, bool graphs, int *number, const char **why)
            !cuda.stream_new(&stream, 1) && !cuda.event_new(&begin_event, 0) && !cuda.event_new(&end_event, 0);
 }
 
+bool perf_gpu_has_graphs(void)
+{
+    return cuda.capture_begin && cuda.capture_end && cuda.instantiate && cuda.launch && cuda.exec_destroy &&
+           cuda.graph_destroy;
+}
+
 static address_t address(const void *p)
 {
     return (address_t)(uintptr_t)p;

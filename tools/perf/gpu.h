@@ -10,6 +10,8 @@
 
 /* Takes the GPU of this rank; *number: which. False: *why says what is missing. */
 bool perf_gpu_open(int local_rank, bool graphs, int *number, const char **why);
+/* Has its driver graphs? */
+bool perf_gpu_has_graphs(void);
 /* NULL: none is left. Ends by perf_gpu_free(). */
 char *perf_gpu_alloc(uint64_t bytes);
 void perf_gpu_free(char *at);

@@ -4,14 +4,16 @@
  * that can run is forced in turn, round by round, in one communicator; the tuner's choice is one of them. Each has
  * its values checked first. Figures are medians of the slowest rank's times.
  */
-#include "inside.h"
+#include "inside_table.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { ROUNDS = 9, MOST_CALLS = 60 }; /* rounds of a point, calls of an algorithm in a round */
-#define POINT_US 40e3                 /* for one algorithm at one point */
+#define POINT_US     40e3             /* for one algorithm at one point */
+#define HASTY_ROUNDS 3                /* with --seconds */
+#define AS_GOOD      1.03
 
 typedef struct {
     kolo_algo_t algo;
@@ -26,8 +28,12 @@ typedef struct {
     const char *before; /* KOLO_ALGO as the user has it */
     candidate_t list[KOLO_ALGO_COUNT];
     int count, chosen;
-    int points, good;
+    int points, good, rounds;
+    double point_us, end_us; /* end_us: of this collective; 0: there is time */
     long wrong;
+    kolo_tune_table_t table; /* rank 0, with --table */
+    kolo_algo_t last;        /* at the length before: stays, if it is as good */
+    uint64_t last_bytes;
 } contest_t;
 
 /* All that run this call when forced; the tuner's own choice is marked. */
@@ -69,7 +75,7 @@ static kolo_status_t try_candidate(contest_t *t, candidate_t *c, perf_coll_t col
     KOLO_TRY(perf_slowest_sorted(t->job, times, 3));
     c->us = times[1];
     int iters = t->job->options->iters;
-    double calls = iters ? ceil((double)iters / ROUNDS) : POINT_US / ROUNDS / (c->us + 1);
+    double calls = iters ? ceil((double)iters / ROUNDS) : t->point_us / t->rounds / (c->us + 1);
     c->calls = (int)KOLO_MIN(KOLO_MAX(calls, 1), MOST_CALLS);
     return KOLO_OK;
 }
@@ -82,7 +88,7 @@ static kolo_status_t measure_point(contest_t *t, perf_coll_t coll, perf_buffers_
         best = KOLO_MIN(best, t->list[i].us);
     }
     for (int i = 0; i < t->count; i++) t->list[i].slow = i != t->chosen && t->list[i].us > 3 * best;
-    for (int round = 0; round < ROUNDS; round++) {
+    for (int round = 0; round < t->rounds; round++) {
         for (int k = 0; k < t->count; k++) {
             candidate_t *c = &t->list[(k + round) % t->count];
             if (c->slow && round % 3) continue;
@@ -116,6 +122,33 @@ static void report_point(contest_t *t, perf_coll_t coll, uint64_t bytes)
     fflush(stdout);
 }
 
+/* A line of the table where another algorithm than before is the best. */
+static kolo_status_t note_point(contest_t *t, perf_coll_t coll, uint64_t bytes)
+{
+    const candidate_t *best = &t->list[0], *last = NULL;
+    for (int i = 0; i < t->count; i++) {
+        if (t->list[i].us < best->us) best = &t->list[i];
+        if (t->list[i].algo == t->last) last = &t->list[i];
+    }
+    if (t->job->rank || !t->job->options->table) return KOLO_OK;
+    if (last && t->last_bytes != UINT64_MAX && last->us <= AS_GOOD * best->us) best = last;
+    bool first = t->last_bytes == UINT64_MAX, same = !first && best == last;
+    double between = first ? 0 : sqrt((double)t->last_bytes * (double)bytes);
+    kolo_tune_row_t row = {perf_inside_coll(coll), (uint32_t)t->job->nranks, (uint64_t)between, best->algo};
+    t->last = best->algo;
+    t->last_bytes = bytes;
+    return same ? KOLO_OK : perf_table_add_cpu(&t->table, &row);
+}
+
+/* Is the time of this collective over, by the clock of rank 0? */
+static kolo_status_t is_late(const contest_t *t, bool *late)
+{
+    double over = t->job->rank == 0 && t->end_us > 0 && perf_now_us() > t->end_us;
+    KOLO_TRY(kolo_all_reduce(&over, &over, 1, KOLO_FLOAT64, KOLO_MAX, t->job->host, NULL));
+    *late = over > 0;
+    return KOLO_OK;
+}
+
 static kolo_status_t run_point(contest_t *t, perf_coll_t coll, uint64_t bytes)
 {
     perf_buffers_t b;
@@ -123,19 +156,45 @@ static kolo_status_t run_point(contest_t *t, perf_coll_t coll, uint64_t bytes)
     if (status == KOLO_OK) status = find_candidates(t, coll, b.count);
     if (status == KOLO_OK) status = measure_point(t, coll, &b);
     if (status == KOLO_OK) report_point(t, coll, bytes);
+    if (status == KOLO_OK)
+        status = note_point(t, coll, b.count * (coll == PERF_BARRIER ? 0 : kolo_type_size(t->job->options->type)));
     perf_buffers_free(&b);
     return status;
+}
+
+static kolo_status_t run_coll(contest_t *t, perf_coll_t coll)
+{
+    const perf_options_t *o = t->job->options;
+    uint64_t elem = kolo_type_size(o->type), least = KOLO_MAX(o->min_bytes, elem);
+    bool late = false;
+    t->last_bytes = UINT64_MAX;
+    perf_table_drop_cpu(&t->table, perf_inside_coll(coll), (uint32_t)t->job->nranks);
+    if (coll == PERF_BARRIER) return run_point(t, coll, 0);
+    for (uint64_t bytes = least; bytes <= o->max_bytes && !late; bytes *= o->factor) {
+        KOLO_TRY(run_point(t, coll, bytes));
+        KOLO_TRY(is_late(t, &late));
+    }
+    return KOLO_OK;
+}
+
+static int wanted_colls(const perf_options_t *o)
+{
+    int n = 0;
+    for (int c = 0; c < PERF_COUNT; c++) n += o->colls[c] && c != PERF_SENDRECV;
+    return n;
 }
 
 static kolo_status_t run_points(contest_t *t)
 {
     const perf_options_t *o = t->job->options;
-    uint64_t elem = kolo_type_size(o->type), least = KOLO_MAX(o->min_bytes, elem);
-    for (int c = 0; c < PERF_COUNT; c++) {
+    double begin = perf_now_us(), each = wanted_colls(o) ? o->seconds * 1e6 / wanted_colls(o) : 0;
+    double sizes = 1 + log((double)o->max_bytes / (double)o->min_bytes) / log((double)o->factor);
+    t->rounds = o->seconds ? HASTY_ROUNDS : ROUNDS;
+    t->point_us = o->seconds ? KOLO_MIN(POINT_US, each / sizes / 8) : POINT_US;
+    for (int c = 0, done = 0; c < PERF_COUNT; c++) {
         if (!o->colls[c] || c == PERF_SENDRECV) continue; /* a send has no algorithms to choose from */
-        if (c == PERF_BARRIER) KOLO_TRY(run_point(t, PERF_BARRIER, 0));
-        for (uint64_t bytes = least; c != PERF_BARRIER && bytes <= o->max_bytes; bytes *= o->factor)
-            KOLO_TRY(run_point(t, (perf_coll_t)c, bytes));
+        t->end_us = o->seconds ? begin + each * ++done : 0;
+        KOLO_TRY(run_coll(t, (perf_coll_t)c));
     }
     return KOLO_OK;
 }
@@ -148,6 +207,10 @@ int perf_every_algorithm(const perf_job_t *job)
         fprintf(stderr, "kolo-perf: --every-algorithm needs 2 ranks or more\n");
         return 2;
     }
+    if (job->rank == 0 && job->options->table && perf_table_open(job->options->table, &contest.table) != KOLO_OK) {
+        fprintf(stderr, "kolo-perf: %s\n", kolo_error_text());
+        return 1;
+    }
     contest.before = perf_inside_force(job, NULL);
     if (job->rank == 0)
         printf("# %d ranks, %s; < marks a choice that is more than 10 %% behind\n# %-14s %10s %-18s %10s %-18s "
@@ -156,6 +219,8 @@ int perf_every_algorithm(const perf_job_t *job)
                "us", "ratio");
     kolo_status_t status = run_points(&contest);
     perf_inside_force(job, contest.before);
+    if (status == KOLO_OK && job->rank == 0 && job->options->table)
+        status = perf_table_save(&contest.table, job->options->table);
     if (status != KOLO_OK) {
         fprintf(stderr, "kolo-perf: rank %d: %s: %s\n", job->rank, kolo_status_string(status), kolo_error_text());
         return 1;

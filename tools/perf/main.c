@@ -5,6 +5,7 @@
  * Exit status: 0, 1 on a wrong value or a failed call, 2 on bad options.
  */
 #include "gpu.h"
+#include "inside_table.h"
 #include "job.h"
 #include "rendezvous.h"
 
@@ -30,6 +31,7 @@ static void run_row(const perf_job_t *job, const perf_model_t *model, perf_coll_
     }
     if (job->rank == 0) {
         if (model) perf_model_row(model, &row);
+        if (job->options->gpu) perf_gpu_predict(job, &row);
         perf_print_row(job, &row);
     }
     if (row.wrong > 0) results->failed = true;
@@ -130,7 +132,10 @@ int main(int argc, char **argv)
     job.host = job.comm;
     if (options.root >= job.nranks) return perf_bad("--root is beyond the last rank", NULL);
     if (options.gpu && !take_gpu(&job, place.local_rank)) return 1;
-    status = options.every_algorithm ? perf_every_algorithm(&job) : run_rows(&job);
+    if (options.every_algorithm)
+        status = options.gpu ? perf_gpu_limits(&job) : perf_every_algorithm(&job);
+    else
+        status = run_rows(&job);
     bool beside = job.comm != job.host;
     if (status) {
         if (beside) kolo_comm_abort(job.host);

@@ -37,6 +37,10 @@ static const char usage[] =
     "  --json FILE, --plot FILE   write the rows as JSON, an SVG plot (rank 0)\n"
     "  --every-algorithm     time every algorithm that can run at each point beside the tuner's choice (up to "
     "16M)\n"
+    "  --table FILE, --seconds S   with --every-algorithm (and --gpu): what was the fastest becomes lines of the "
+    "table\n"
+    "                        file that KOLO_TUNE_FILE names; in about S seconds. kolo-tune does it for all "
+    "numbers of ranks\n"
     "  --help, --version\n"
     "time is the median over the timed calls; the time of a call is that of its slowest rank. algbw is size / "
     "time,\n"
@@ -101,11 +105,11 @@ static int find_type(const char *text)
 static int take_number(perf_options_t *o, int c, const char *text, bool *max_given, bool *factor_given)
 {
     uint64_t number;
-    const char *const names = "befnwcr";
+    const char *const names = "befnwcrS";
     static const char *const words[] = {"--min (-b) needs a size, not",      "--max (-e) needs a size, not",
                                         "--factor (-f) needs a number, not", "--iters (-n) needs a number, not",
                                         "--warmup (-w) needs a number, not", "--check (-c) needs 0 or 1, not",
-                                        "--root (-r) needs a rank, not"};
+                                        "--root (-r) needs a rank, not",     "--seconds needs a number, not"};
     const char *at = strchr(names, c);
     if (!perf_parse_size(text, &number) || (c != 'b' && c != 'e' && number > INT32_MAX) || (c == 'c' && number > 1))
         return perf_bad(words[at - names], text);
@@ -116,6 +120,7 @@ static int take_number(perf_options_t *o, int c, const char *text, bool *max_giv
     if (c == 'w') o->warmup = (int)number;
     if (c == 'c') o->check = number != 0;
     if (c == 'r') o->root = (int)number;
+    if (c == 'S') o->seconds = (int)number;
     *max_given |= c == 'e';
     *factor_given |= c == 'f';
     return -1;
@@ -140,6 +145,9 @@ static int take(perf_options_t *o, int c, const char *text, bool *max_given, boo
         return -1;
     case 'P':
         o->plot = text;
+        return -1;
+    case 'T':
+        o->table = text;
         return -1;
     case 'I':
     case 'B':
@@ -194,6 +202,8 @@ static const struct option longs[] = {{"min", required_argument, NULL, 'b'},
                                       {"json", required_argument, NULL, 'J'},
                                       {"plot", required_argument, NULL, 'P'},
                                       {"every-algorithm", no_argument, NULL, 'E'},
+                                      {"table", required_argument, NULL, 'T'},
+                                      {"seconds", required_argument, NULL, 'S'},
                                       {"help", no_argument, NULL, 'h'},
                                       {"version", no_argument, NULL, 'V'},
                                       {NULL, 0, NULL, 0}};
@@ -225,11 +235,13 @@ int perf_options_parse(int argc, char **argv, perf_options_t *o)
     }
     if (status < 0) status = take_collectives(o, argv + optind, &run);
     if (status >= 0) return status;
-    if (!max_given) o->max_bytes = run || o->every_algorithm ? 16 << 20 : 64 << 20;
+    if (!max_given)
+        o->max_bytes = o->gpu && o->every_algorithm ? 64 << 20 : run || o->every_algorithm ? 16 << 20 : 64 << 20;
     if (!factor_given) o->factor = run && !o->every_algorithm ? 16 : 4;
     if (o->every_algorithm && (o->json || o->plot || o->in_place))
         return perf_bad("--every-algorithm cannot be used with --json, --plot, --in-place or --both", NULL);
-    if (o->every_algorithm && o->gpu) return perf_bad("--every-algorithm cannot be used with --gpu", NULL);
+    if ((o->table || o->seconds) && !o->every_algorithm)
+        return perf_bad("--table and --seconds go with --every-algorithm", NULL);
     if (o->factor < 2) return perf_bad("--factor must be 2 or more", NULL);
     if (o->min_bytes > o->max_bytes) return perf_bad("--min is above --max", NULL);
     return -1;

@@ -41,7 +41,8 @@ typedef struct {
     int iters, warmup; /* iters 0: from the size */
     bool check, rotate, every_algorithm;
     bool gpu, graph;
-    const char *json, *plot;
+    int seconds; /* of --every-algorithm; 0: as long as it takes */
+    const char *json, *plot, *table;
 } perf_options_t;
 
 typedef struct {

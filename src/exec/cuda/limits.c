@@ -61,26 +61,26 @@ const kolo_param_table_t kolo_exec_cuda_params = {.module = "exec_cuda", .rows =
 /* Measured on two H200 (bench/results/gpu-2.txt). Between two GPUs one step by lines wins up to ll_*; it sends the
  * whole vector to each rank, so with more ranks two steps win sooner (choose.c). `give`: from here on an all_reduce
  * without loads from other GPUs wins, though its blocks meet once more. */
-static const kolo_cuda_limits_t latency = {.ll_all_reduce = 256u << 10,
-                                           .ll_others = 256u << 10,
-                                           .ll128_all_reduce = 1536u << 10,
-                                           .ll128_others = 4u << 20,
-                                           .message_lines = 1u << 20,
-                                           .give = 16u << 20,
+static const kolo_cuda_limits_t latency = {.ll_all_reduce = 384u << 10,
+                                           .ll_others = 384u << 10,
+                                           .ll128_all_reduce = 3u << 20,
+                                           .ll128_others = 3u << 20,
+                                           .message_lines = 1536u << 10,
+                                           .give = 12u << 20,
                                            .blocks = 64,
                                            .ll_blocks = 64,
                                            .ll128_blocks = 128};
-/* For kernels beside a program's own, which keeps most multiprocessors: decision 0034 has what they take from it.
- */
+/* Beside a program's own kernels, which keep most multiprocessors (decision 0035). With few blocks loads from other
+ * GPUs are no bound, and going twice over the vector, as stores alone do, takes longer. */
 static const kolo_cuda_limits_t compute = {.ll_all_reduce = 256u << 10,
                                            .ll_others = 256u << 10,
                                            .ll128_all_reduce = 512u << 10,
                                            .ll128_others = 512u << 10,
                                            .message_lines = 1u << 20,
-                                           .give = 16u << 20,
-                                           .blocks = 8,
-                                           .ll_blocks = 32,
-                                           .ll128_blocks = 32};
+                                           .give = UINT64_C(1) << 50,
+                                           .blocks = 10,
+                                           .ll_blocks = 30,
+                                           .ll128_blocks = 30};
 
 static void take(uint64_t *to, uint64_t value)
 {

@@ -237,6 +237,10 @@ static bool do_slot(const sim_step_t *x)
     if (in->tx != KOLO_NO_CONN && !tx_free(x, tx, &start)) return false;
     for (uint32_t k = 0; k < nlist; k++)
         if (!rx_due(x, list[k], &start)) return false;
+    if (start > x->l->time) { /* until then the core is another lane's */
+        x->l->time = start;
+        return true;
+    }
     uint64_t bytes = x->l->left < s->machine->slot_bytes ? x->l->left : s->machine->slot_bytes;
     if (x->r->busy > start) start = x->r->busy;
     double end = start + cost(x, bytes);

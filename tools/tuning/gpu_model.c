@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * See gpu_model.h. The executor's own function says which way a call goes (exec/cuda/choose.c); the plan of that
+ * way is emitted for all ranks and simulated. A GPU is a rank that sends one thing at a time, since all that it
+ * sends goes over the same links; a slot holds a whole part, since blocks work on all of it at once. A short
+ * operation has one step behind its launch; a long one meets before, between and after its steps.
+ */
+#include "gpu_model.h"
+
+#include "algo/algo.h"
+#include "plan/verify/verify.h"
+
+#include <stdlib.h>
+
+/* Fitted to bench/results/gpu-2.txt. */
+const gpu_machine_t gpu_machine_h200 = {.launch_us = 3.7,
+                                        .gap_us = 0.6,
+                                        .begin_us = 1.6,
+                                        .hop_us = 0.7,
+                                        .meet_us = 1.6,
+                                        .message_us = 1.6,
+                                        .ll_gbps = 120,
+                                        .ll128_gbps = 185,
+                                        .store_gbps = 362,
+                                        .load_gbps = 337,
+                                        .store_block_gbps = 40,
+                                        .load_block_gbps = 22,
+                                        .memory_block_gbps = 60,
+                                        .memory_gbps = 40000,
+                                        .multiprocessors = 132};
+
+#define SLOT_MOST (1u << 30)
+#define ONE_WAY   1.4 /* by lines, a GPU that only sends is so much faster: it has no lines to look for */
+
+gpu_machine_t gpu_machine_of(const kolo_tune_machine_t *t)
+{
+    gpu_machine_t m = gpu_machine_h200;
+    m.launch_us = (double)t->launch_ns / 1e3;
+    m.gap_us = (double)t->gap_ns / 1e3;
+    m.begin_us = (double)t->begin_ns / 1e3;
+    m.hop_us = (double)t->hop_ns / 1e3;
+    m.meet_us = (double)t->meet_ns / 1e3;
+    m.message_us = (double)t->message_ns / 1e3;
+    if (t->ll_mbps) m.ll_gbps = (double)t->ll_mbps / 1e3;
+    if (t->ll128_mbps) m.ll128_gbps = (double)t->ll128_mbps / 1e3;
+    if (t->store_mbps) m.store_gbps = (double)t->store_mbps / 1e3;
+    if (t->load_mbps) m.load_gbps = (double)t->load_mbps / 1e3;
+    return m;
+}
+
+/* How a call goes: the executor's choice, and what of the machine it uses. */
+typedef struct {
+    kolo_cuda_family_t family;
+    bool message;
+    int meetings; /* before, between and behind the steps */
+    uint32_t blocks;
+    double gbps, memory_gbps, latency_us;
+} way_t;
+
+static double least(double a, double b)
+{
+    return a < b ? a : b;
+}
+
+static kolo_status_t choose(const gpu_machine_t *m, const gpu_call_t *call, kolo_cuda_state_t *s, way_t *way)
+{
+    kolo_cuda_args_t args = {0};
+    kolo_exec_call_t c = {.kind = KOLO_EXEC_COLL,
+                          .coll = call->coll,
+                          .op = KOLO_SUM,
+                          .count = call->count,
+                          .elem = call->coll == KOLO_COLL_BARRIER ? 1 : kolo_type_size(call->type)};
+    kolo_cuda_limits(&call->tuned, &s->limits);
+    kolo_cuda_layout(call->nranks, 2 * m->multiprocessors, false, &s->limits, &s->layout);
+    KOLO_TRY(kolo_reducer_init(&c.reducer, call->type, KOLO_SUM, call->nranks));
+    if (call->coll == KOLO_COLL_P2P) {
+        bool lines = call->count * c.elem <= s->layout.message_lines_most;
+        *way = (way_t){.family = lines ? KOLO_CUDA_LL128 : KOLO_CUDA_STAGED, .message = true};
+        return KOLO_OK;
+    }
+    *way = (way_t){.family = KOLO_CUDA_LL};
+    return kolo_cuda_choose(s, &c, &args, &way->family, &way->blocks);
+}
+
+/* Rates of the way: of all blocks together, or of the links. */
+static void rate(const gpu_machine_t *m, const gpu_call_t *call, const kolo_cuda_limits_t *limits, way_t *way)
+{
+    uint64_t bytes = call->count * kolo_type_size(call->type);
+    double blocks = way->blocks ? way->blocks : m->multiprocessors;
+    bool reduces = call->coll == KOLO_COLL_ALL_REDUCE || call->coll == KOLO_COLL_REDUCE ||
+                   call->coll == KOLO_COLL_REDUCE_SCATTER;
+    bool gives = call->coll == KOLO_COLL_ALL_REDUCE && bytes >= limits->give;
+    way->latency_us = m->hop_us;
+    way->memory_gbps = m->memory_gbps;
+    if (way->family == KOLO_CUDA_LL || way->family == KOLO_CUDA_LL128) {
+        way->gbps = way->family == KOLO_CUDA_LL ? m->ll_gbps : m->ll128_gbps;
+        if (kolo_coll_rooted(call->coll)) way->gbps *= ONE_WAY;
+        way->gbps = least(way->gbps, blocks * m->store_block_gbps);
+        return;
+    }
+    way->meetings = gives ? 3 : 2;
+    way->latency_us = m->meet_us;
+    if (reduces && !gives)
+        way->gbps = least(m->load_gbps, blocks * m->load_block_gbps);
+    else
+        way->gbps = least(m->store_gbps, blocks * m->store_block_gbps);
+    way->memory_gbps = least(m->memory_gbps, blocks * m->memory_block_gbps);
+}
+
+static kolo_algo_t algorithm(kolo_coll_t coll, const way_t *way)
+{
+    if (coll == KOLO_COLL_P2P) return KOLO_ALGO_P2P;
+    if (way->family != KOLO_CUDA_TWO_STEP && kolo_algo_find(coll, KOLO_ALGO_ONE_STEP)) return KOLO_ALGO_ONE_STEP;
+    return KOLO_ALGO_DIRECT;
+}
+
+static kolo_status_t emit(const gpu_call_t *call, kolo_algo_t algo, const int *nodes, kolo_plan_t **plans)
+{
+    const int first = 0, size = (int)call->nranks;
+    bool no = false;
+    kolo_emit_env_t env = {.nranks = call->nranks,
+                           .nnodes = 1,
+                           .node_of = nodes,
+                           .node_first = &first,
+                           .node_size = &size,
+                           .node_ranks = nodes + call->nranks,
+                           .lanes = 1};
+    for (uint32_t r = 0; r < call->nranks; r++) {
+        int next = (int)((r + 1) % call->nranks), prev = (int)((r + call->nranks - 1) % call->nranks);
+        env.rank = r;
+        if (call->coll == KOLO_COLL_P2P) {
+            env.nsends = env.nrecvs = 1;
+            env.send_peers = &next;
+            env.recv_peers = &prev;
+            env.send_refs = env.recv_refs = env.send_halves = env.recv_halves = &no;
+        }
+        KOLO_TRY(kolo_algo_emit(call->coll, algo, &env, &plans[r]));
+    }
+    return KOLO_OK;
+}
+
+static kolo_status_t simulate(const gpu_call_t *call, const way_t *way, kolo_algo_t algo, double *us)
+{
+    uint32_t n = call->nranks;
+    kolo_sim_result_t result = {0};
+    kolo_sim_machine_t machine = {.local = {way->latency_us, way->gbps},
+                                  .remote = {1, 1},
+                                  .copy_gbps = way->memory_gbps,
+                                  .cores = n,
+                                  .slot_bytes = SLOT_MOST};
+    kolo_plan_t **plans = calloc(n, sizeof *plans);
+    int *nodes = calloc((size_t)2 * n, sizeof *nodes);
+    kolo_status_t status =
+        plans && nodes ? KOLO_OK : kolo_fail(KOLO_ERR_NO_MEMORY, "no memory for the plans of %u GPUs", n);
+    for (uint32_t r = 0; r < n && nodes; r++) nodes[n + r] = (int)r;
+    if (status == KOLO_OK) status = emit(call, algo, nodes, plans);
+    if (status == KOLO_OK)
+        status = kolo_plan_simulate((const kolo_plan_t *const *)plans, n, nodes, call->count,
+                                    call->coll == KOLO_COLL_BARRIER ? 1 : (uint32_t)kolo_type_size(call->type),
+                                    &machine, &result);
+    for (uint32_t r = 0; r < n && plans; r++) kolo_plan_free(plans[r]);
+    free(plans);
+    free(nodes);
+    *us = result.time_us;
+    return status;
+}
+
+kolo_status_t gpu_predict(const gpu_machine_t *m, const gpu_call_t *call, gpu_prediction_t *out)
+{
+    static const char *const ways[] = {[KOLO_CUDA_LL] = "lines",
+                                       [KOLO_CUDA_LL128] = "lines of 128 bytes",
+                                       [KOLO_CUDA_STAGED] = "one step",
+                                       [KOLO_CUDA_TWO_STEP] = "two steps"};
+    static kolo_cuda_state_t s; /* large; of it only limits and layout are used */
+    way_t way;
+    double us = 0;
+    KOLO_TRY(choose(m, call, &s, &way));
+    rate(m, call, &s.limits, &way);
+    kolo_algo_t algo = algorithm(call->coll, &way);
+    if (call->nranks > 1) KOLO_TRY(simulate(call, &way, algo, &us));
+    us += m->begin_us + way.meetings * m->meet_us + (way.message ? m->message_us : 0);
+    if (!call->graph) us = us + m->gap_us > m->launch_us ? us + m->gap_us : m->launch_us;
+    *out = (gpu_prediction_t){.us = us, .way = ways[way.family], .algo = algo, .blocks = way.blocks};
+    return KOLO_OK;
+}
