@@ -49,11 +49,12 @@ static const kolo_param_t rows[] = {
 static const kolo_param_table_t comm_table = {"comm", rows, KOLO_COUNTOF(rows), NULL};
 
 static const kolo_param_table_t *const fixed[] = {
-    &kolo_base_params,    &kolo_link_params,   &kolo_meet_params, &kolo_oob_params,       &kolo_member_params,
-    &kolo_topo_params,    &kolo_wire_params,   &kolo_ib_params,   &kolo_onesided_params,  &kolo_rendezvous_params,
-    &kolo_tune_params,    &kolo_reduce_params, &comm_table,       &kolo_job_params,       &kolo_engine_params,
-    &kolo_elastic_params, &kolo_cuda_params,   &kolo_gpus_params, &kolo_exec_cuda_params, &kolo_exec_staged_params,
-    &kolo_mem_params,
+    &kolo_base_params,     &kolo_link_params,       &kolo_meet_params,      &kolo_oob_params,
+    &kolo_member_params,   &kolo_topo_params,       &kolo_wire_params,      &kolo_ib_params,
+    &kolo_onesided_params, &kolo_rendezvous_params, &kolo_tune_params,      &kolo_reduce_params,
+    &comm_table,           &kolo_job_params,        &kolo_engine_params,    &kolo_elastic_params,
+    &kolo_cuda_params,     &kolo_gpus_params,       &kolo_exec_cuda_params, &kolo_exec_staged_params,
+    &kolo_mem_params,      &kolo_sockets_params,
 };
 static const kolo_param_table_t *tables[KOLO_COUNTOF(fixed) + KOLO_WIRES_MAX]; /* and those of the wires */
 static size_t ntables;

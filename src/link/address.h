@@ -39,6 +39,14 @@ const char *kolo_address_print(const kolo_address_t *address, char *buf);
 /* The local address (port 0) that this process listens on: chosen by KOLO_SOCKET_IFNAME and KOLO_SOCKET_FAMILY, on
  * the subnet of `root` (NULL: none) where one of the permitted interfaces is on it. */
 kolo_status_t kolo_address_choose_local(const kolo_address_t *root, kolo_address_t *address);
+/* The interfaces that KOLO_SOCKET_IFNAME and KOLO_SOCKET_FAMILY permit, each with its best address (port 0), in the
+ * order of the system; without KOLO_SOCKET_IFNAME loopback and container bridges only where there is nothing else.
+ * Returns how many; at most `most`. */
+typedef struct {
+    char name[16];
+    kolo_address_t address;
+} kolo_interface_t;
+int kolo_address_list_local(kolo_interface_t *out, int most);
 /* Whether an interface name matches a list in NCCL's syntax: "eth,ib" prefixes, "=eth0" exact, "^docker" all but.
  */
 bool kolo_ifname_matches(const char *list, const char *name);

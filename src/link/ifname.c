@@ -10,6 +10,7 @@
 
 #include <errno.h>
 #include <ifaddrs.h>
+#include <limits.h>
 #include <net/if.h>
 #include <netinet/in.h>
 #include <pthread.h>
@@ -123,6 +124,29 @@ static kolo_status_t choose(const kolo_address_t *root, kolo_address_t *address)
     }
     freeifaddrs(all);
     return status;
+}
+
+/* The best address of each interface, of those whose class is the lowest one that exists. */
+int kolo_address_list_local(kolo_interface_t *out, int most)
+{
+    struct ifaddrs *all;
+    int scores[64], n = 0, best = INT_MAX;
+    if (getifaddrs(&all) != 0) return 0;
+    for (struct ifaddrs *ifa = all; ifa != NULL; ifa = ifa->ifa_next)
+        if (score(ifa, NULL) >= 0) best = KOLO_MIN(best, interface_class(ifa));
+    for (struct ifaddrs *ifa = all; ifa != NULL; ifa = ifa->ifa_next) {
+        int mine = score(ifa, NULL), i = 0;
+        if (mine < 0 || interface_class(ifa) != best || strlen(ifa->ifa_name) >= sizeof out->name) continue;
+        while (i < n && strcmp(out[i].name, ifa->ifa_name) != 0) i++;
+        if (i == KOLO_MIN(most, (int)KOLO_COUNTOF(scores)) || (i < n && scores[i] <= mine)) continue;
+        if (i == n) n++;
+        scores[i] = mine;
+        memcpy(out[i].name, ifa->ifa_name, strlen(ifa->ifa_name) + 1);
+        kolo_address_from_sockaddr(&out[i].address, ifa->ifa_addr);
+        kolo_address_set_port(&out[i].address, 0);
+    }
+    freeifaddrs(all);
+    return n;
 }
 
 kolo_status_t kolo_address_choose_local(const kolo_address_t *root, kolo_address_t *address)

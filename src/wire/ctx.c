@@ -7,19 +7,36 @@
 
 #include <string.h>
 
+static kolo_wire_id_t id_of(const char *name, uint8_t version)
+{
+    kolo_wire_id_t id = {.version = version};
+    for (size_t i = 0; i < sizeof id.name && name[i]; i++) id.name[i] = name[i];
+    return id;
+}
+
 kolo_wire_id_t kolo_wire_id(const kolo_wire_ops_t *wire)
 {
-    kolo_wire_id_t id = {.version = wire->version};
-    for (size_t i = 0; i < sizeof id.name && wire->name[i]; i++) id.name[i] = wire->name[i];
-    return id;
+    return id_of(wire->name, wire->version);
+}
+
+bool kolo_wire_card_names(const kolo_peer_card_t *card, const char *name, uint8_t version)
+{
+    kolo_wire_id_t id = id_of(name, version);
+    for (uint32_t i = 0; i < card->nwires && i < KOLO_CARD_WIRES; i++)
+        if (memcmp(&card->wires[i], &id, sizeof id) == 0) return true;
+    return false;
+}
+
+bool kolo_wire_card_name(kolo_peer_card_t *card, const char *name, uint8_t version)
+{
+    if (card->nwires >= KOLO_CARD_WIRES) return false;
+    card->wires[card->nwires++] = id_of(name, version);
+    return true;
 }
 
 bool kolo_wire_on_card(const kolo_peer_card_t *card, const kolo_wire_ops_t *wire)
 {
-    kolo_wire_id_t id = kolo_wire_id(wire);
-    for (uint32_t i = 0; i < card->nwires; i++)
-        if (memcmp(&card->wires[i], &id, sizeof id) == 0) return true;
-    return false;
+    return kolo_wire_card_names(card, wire->name, wire->version);
 }
 
 kolo_status_t kolo_wire_fill_card(kolo_peer_card_t *card)
@@ -29,9 +46,13 @@ kolo_status_t kolo_wire_fill_card(kolo_peer_card_t *card)
     memcpy(card->fd_address, address, sizeof address);
     memset(card->wires, 0, sizeof card->wires);
     card->nwires = 0;
-    for (int i = 0; kolo_wires[i]; i++)
-        if (!kolo_wire_disabled(kolo_wires[i]) && kolo_wires[i]->fill_card(card))
-            card->wires[card->nwires++] = kolo_wire_id(kolo_wires[i]);
+    for (int i = 0; kolo_wires[i]; i++) {
+        if (kolo_wire_disabled(kolo_wires[i])) continue;
+        kolo_status_t status = kolo_wires[i]->fill_card(card);
+        if (status == KOLO_OK && !kolo_wire_card_name(card, kolo_wires[i]->name, kolo_wires[i]->version))
+            status = kolo_fail(KOLO_ERR_INTERNAL, "no room for wire %s on the card", kolo_wires[i]->name);
+        if (status != KOLO_OK && status != KOLO_ERR_UNSUPPORTED) return status;
+    }
     return KOLO_OK;
 }
 

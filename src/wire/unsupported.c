@@ -5,10 +5,10 @@
  */
 #include "wire/wire.h"
 
-bool kolo_wire_no_card(kolo_peer_card_t *card)
+kolo_status_t kolo_wire_no_card(kolo_peer_card_t *card)
 {
     (void)card;
-    return true;
+    return KOLO_OK;
 }
 
 bool kolo_wire_no_copies(const struct kolo_wire_ctx *ctx, const kolo_peer_card_t *peer)

@@ -185,7 +185,7 @@ static inline void kolo_rx_release(kolo_rx_t *rx)
 
 /* ---- what a wire implements ---- */
 
-#define KOLO_WIRE_CARD_BYTES 512
+#define KOLO_WIRE_CARD_BYTES 768
 typedef struct { /* travels out of band between the two ends; untrusted, but for `length`, which is in range */
     uint32_t length;
     uint8_t bytes[KOLO_WIRE_CARD_BYTES];
@@ -225,9 +225,10 @@ typedef struct kolo_wire_ops {
     /* Can `a` and `b` (cards of the job) talk by this wire? false when disabled by parameter or not possible. Pure.
      */
     bool (*can_connect)(const struct kolo_wire_ctx *ctx, const kolo_peer_card_t *a, const kolo_peer_card_t *b);
-    /* Can this rank use it (else it is not named on its card)? Adds what peers have to know for may_copy, and
-     * allows them to, as far as that is for this process to say. */
-    bool (*fill_card)(kolo_peer_card_t *card);
+    /* Can this rank use it (KOLO_ERR_UNSUPPORTED: it is not named on its card; another error ends the set-up of the
+     * communicator)? Adds what peers have to know for may_copy, and allows them to, as far as that is for this
+     * process to say. */
+    kolo_status_t (*fill_card)(kolo_peer_card_t *card);
     /* May my process copy from and to the memory of `peer`? Tries it: what a card says is not what a kernel
      * permits, and the other direction may have another answer. */
     bool (*may_copy)(const struct kolo_wire_ctx *ctx, const kolo_peer_card_t *peer);
@@ -268,7 +269,10 @@ typedef struct kolo_wire_ops {
 
 /* For members that a wire has no use for (unsupported.c): the copies and posts fail with KOLO_ERR_UNSUPPORTED and
  * the names of both ends, the others do nothing. */
-bool kolo_wire_no_card(kolo_peer_card_t *card);
+kolo_status_t kolo_wire_no_card(kolo_peer_card_t *card);
+/* Names something more on a card that both ends must have; false: no room. */
+bool kolo_wire_card_name(kolo_peer_card_t *card, const char *name, uint8_t version);
+bool kolo_wire_card_names(const kolo_peer_card_t *card, const char *name, uint8_t version);
 bool kolo_wire_no_copies(const struct kolo_wire_ctx *ctx, const kolo_peer_card_t *peer);
 kolo_status_t kolo_wire_no_ref_read(kolo_rx_t *rx, const kolo_ref_t *ref, uint64_t offset, void *dst, size_t bytes);
 kolo_status_t kolo_wire_no_ref_write(kolo_rx_t *rx, const kolo_ref_t *ref, uint64_t offset, const void *src,
@@ -295,7 +299,7 @@ kolo_wire_id_t kolo_wire_id(const kolo_wire_ops_t *wire);
 bool kolo_wire_on_card(const kolo_peer_card_t *card, const kolo_wire_ops_t *wire);
 
 extern const kolo_param_table_t kolo_wire_params; /* of several wires */
-extern const kolo_param_table_t kolo_ib_params;
+extern const kolo_param_table_t kolo_ib_params, kolo_sockets_params;
 
 /* ---- context: what the wires of one communicator share ---- */
 

@@ -5,8 +5,12 @@
  *     hosts 2 1 wire_net               all cases for this number of ranks in which nobody dies
  *     hosts -q 2 1 wire_net CASE       one case
  *     hosts 2 1 wire_net cut_link      the network goes away in the middle of a wait
+ *     HOSTS_NICS=2 hosts 2 1 wire_net lose_nic    one of two networks does, in the middle of a stream
+ *
+ * Wire tcp; with KOLO_NET_PROVIDER the net wire by that provider.
  */
 #include "wire/conformance.h"
+#include "wire/net/conn.h"
 #include "wire/tcp/tcp.h"
 
 #include <stdlib.h>
@@ -16,6 +20,7 @@
 #define SETUP_MS 15000
 
 static int rank, nranks;
+static const kolo_wire_ops_t *wire;
 static const char *id_file;
 
 static int open_rank(kolo_kit_t *kit, const char *name)
@@ -132,9 +137,62 @@ static int cut_link(kolo_kit_t *kit)
     return 0;
 }
 
+/* ---- one of two networks goes away, and comes back ---- */
+
+enum { STREAM = 600, LOST_AT = 200, BACK_AT = 400, SLOT = 65536 };
+
+static void fill(void *at, uint32_t n)
+{
+    for (uint32_t i = 0; i < SLOT / 4; i++) ((uint32_t *)at)[i] = n * 40503u + i;
+}
+
+static int send_stream(kolo_kit_t *kit, kolo_tx_t *tx)
+{
+    for (uint32_t n = 0; n < STREAM; n++) {
+        KIT_CHECK(kolo_kit_wait_tx(kit, tx, 20000) == KOLO_OK);
+        if (n == LOST_AT) KIT_CHECK(system("ip link set eth1 down") == 0);
+        if (n == BACK_AT) KIT_CHECK(system("ip link set eth1 up") == 0);
+        fill(kolo_tx_payload(tx), n);
+        kolo_tx_post(tx, SLOT, 0, 1, n);
+    }
+    KIT_CHECK(kolo_kit_wait_drained(kit, tx, 20000) == KOLO_OK);
+    return 0;
+}
+
+static int take_stream(kolo_kit_t *kit, kolo_rx_t *rx)
+{
+    static uint32_t want[SLOT / 4];
+    for (uint32_t n = 0; n < STREAM; n++) {
+        KIT_CHECK(kolo_kit_wait_rx(kit, rx, 20000) == KOLO_OK);
+        fill(want, n);
+        KIT_CHECK(kolo_rx_header(rx)->operation == n && memcmp(kolo_rx_payload(rx), want, SLOT) == 0);
+        kolo_rx_release(rx);
+    }
+    return 0;
+}
+
+static int lose_nic(kolo_kit_t *kit)
+{
+    kolo_tx_t tx = {0};
+    kolo_rx_t rx = {0};
+    kolo_conn_spec_t spec = {
+        .kind = KOLO_CONN_PAIR, .proto = KOLO_PROTO_SIMPLE, .writer = 1, .depth = 8, .slot_bytes = SLOT};
+    KIT_CHECK(kolo_kit_connect(kit, &spec, &tx, &rx) == KOLO_OK);
+    kolo_net_conn_t *conn = kit->rank == 1 ? tx.priv : rx.priv;
+    KIT_CHECK(conn->nrails == 2);
+    KIT_TRY(kit->rank == 1 ? send_stream(kit, &tx) : take_stream(kit, &rx));
+    KIT_CHECK(conn->reordered); /* it has happened, and nothing came twice, or not at all */
+    KIT_CHECK(kolo_oob_barrier(kit->oob) == KOLO_OK);
+    kolo_tx_close(&tx);
+    kolo_rx_close(&rx);
+    kolo_tx_fini(&tx);
+    kolo_rx_fini(&rx);
+    return 0;
+}
+
 static int run_list(const kolo_conformance_case_t *cases, size_t n, const char *only, int *ran)
 {
-    uint32_t caps = kolo_wire_tcp.caps;
+    uint32_t caps = wire->caps;
     int failed = 0;
     for (size_t i = 0; i < n; i++) {
         const kolo_conformance_case_t *c = &cases[i];
@@ -157,12 +215,14 @@ int main(int argc, char **argv)
     }
     rank = atoi(r);
     nranks = atoi(n);
-    if (kolo_conformance_force(&kolo_wire_tcp) != KOLO_OK) {
+    wire = getenv("KOLO_NET_PROVIDER") ? &kolo_wire_net : &kolo_wire_tcp;
+    if (kolo_conformance_force(wire) != KOLO_OK) {
         fprintf(stderr, "the wire cannot be forced: %s\n", kolo_error_text());
         return 1;
     }
     alarm(60);
     if (only && strcmp(only, "cut_link") == 0) return run_case(only, cut_link);
+    if (only && strcmp(only, "lose_nic") == 0) return run_case(only, lose_nic);
     int failed = run_list(kolo_conformance_data, kolo_conformance_ndata, only, &ran) +
                  run_list(kolo_conformance_faults, kolo_conformance_nfaults, only, &ran);
     if (ran == 0)

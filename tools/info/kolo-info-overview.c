@@ -95,7 +95,7 @@ static void print_build(void)
 #if defined(KOLO_HAVE_VERBS)
     printf("  libibverbs   in: loaded when a job looks for RDMA devices\n");
 #else
-    printf("  libibverbs   out: the net wire has no provider, hosts talk by tcp\n");
+    printf("  libibverbs   out: the net wire has no RDMA, hosts talk by tcp\n");
 #endif
     if (kolo_cuda_built())
         printf("  CUDA         in: kernels for GPUs; the driver is loaded by the first GPU communicator\n");
@@ -107,7 +107,8 @@ static void print_build(void)
 static void print_net_devices(void)
 {
     const char *why;
-    const kolo_net_ops_t *net = kolo_net_provider(&why);
+    bool demanded;
+    const kolo_net_ops_t *net = kolo_net_provider(&why, &demanded);
     if (!net) {
         printf("  net has no device here: %s\n", why);
         return;

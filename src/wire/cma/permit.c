@@ -43,12 +43,12 @@ static void admit_siblings(void)
                   strerror(errno));
 }
 
-bool kolo_cma_fill_card(kolo_peer_card_t *card)
+kolo_status_t kolo_cma_fill_card(kolo_peer_card_t *card)
 {
     atomic_store(&probe_word, card->process_hash);
     card->probe_address = (uint64_t)(uintptr_t)&probe_word;
     admit_siblings();
-    return true;
+    return KOLO_OK;
 }
 
 /* Nothing is written: an empty list is refused by a filter of system calls like any other. The permission to write

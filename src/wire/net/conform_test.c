@@ -9,7 +9,8 @@
 int main(int argc, char **argv)
 {
     const char *why = "";
-    if (kolo_conformance_force(&kolo_wire_net) != KOLO_OK || !kolo_net_provider(&why)) {
+    bool demanded;
+    if (kolo_conformance_force(&kolo_wire_net) != KOLO_OK || !kolo_net_provider(&why, &demanded)) {
         fprintf(stderr, "skipped: no network card that the net wire can use: %s (make test-vm has some)\n", why);
         return 77;
     }

@@ -22,6 +22,8 @@
 #include "wire/net/net.h"
 #include "wire/wire.h"
 
+#include <sched.h>
+
 extern const kolo_wire_ops_t kolo_wire_net;
 
 #define KOLO_NET_TAIL_BYTES 32u
@@ -91,13 +93,15 @@ typedef struct kolo_net_conn kolo_net_conn_t;
 typedef struct {
     const kolo_net_ops_t *ops;
     kolo_net_open_t *open; /* NULL: not yet */
+    double gbps;           /* 0: unknown */
     kolo_mem_pinner_t pinner;
 } kolo_net_device_state_t;
 typedef struct kolo_net_state { /* one per context, while it has connections */
     kolo_wire_ctx_t *ctx;
     const kolo_net_ops_t *ops;
     kolo_net_device_state_t devices[KOLO_NET_MAX_DEVICES];
-    int ndevices;
+    int ndevices, nclose;            /* of `order`: as close to this process as the first */
+    int order[KOLO_NET_MAX_DEVICES]; /* the closest first */
     kolo_net_conn_t *first;
 } kolo_net_state_t;
 
@@ -123,6 +127,7 @@ typedef struct {
     kolo_net_end_t *end;
     kolo_net_region_t *region; /* the slots, for this device */
     uint64_t requests, done;   /* of this end */
+    double weight;             /* the speed of its device, compared with the others of the connection */
     uint64_t *slots;           /* slot of request r at r & mask */
     bool *passed;              /* writer: the request only gave its offer back */
     uint64_t again_ns;         /* not made anew before */
@@ -179,6 +184,15 @@ extern kolo_net_options_t kolo_net_options;
 /* ---- state.c: the devices and connections of a context ---- */
 kolo_status_t kolo_net_state_join(kolo_wire_ctx_t *ctx, kolo_net_conn_t *conn);
 void kolo_net_state_leave(kolo_net_conn_t *conn);
+/* ---- near.c ---- */
+struct kolo_topo;
+/* The order of devices as seen from the cores of a set, and how many are as close as the first. */
+void kolo_net_order(const struct kolo_topo *topo, const cpu_set_t *cores, const kolo_net_device_t *devices, int n,
+                    int *order, int *nclose);
+/* The device of a rail of a connection on a lane. */
+int kolo_net_device_for(const int *order, int n, int nclose, uint32_t lane, uint32_t rail);
+/* Finds that for this process. */
+void kolo_net_look_around(kolo_net_state_t *state);
 /* ---- connect.c ---- */
 kolo_status_t kolo_net_tx_connect(kolo_wire_ctx_t *ctx, kolo_tx_t *tx, const kolo_wire_card_t *reader_cards);
 kolo_status_t kolo_net_rx_connect(kolo_wire_ctx_t *ctx, kolo_rx_t *rx, const kolo_wire_card_t *writer_card);

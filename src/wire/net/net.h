@@ -21,7 +21,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define KOLO_NET_HELLO_BYTES 72 /* what one end tells the other, out of band and authenticated */
+#define KOLO_NET_HELLO_BYTES 160 /* what one end tells the other, out of band and authenticated */
 #define KOLO_NET_MAX_DEVICES 16
 #define KOLO_NET_NAME_BYTES  32
 
@@ -33,6 +33,7 @@ typedef struct kolo_net_region kolo_net_region_t; /* registered memory */
 typedef struct {
     char name[KOLO_NET_NAME_BYTES]; /* as the system calls it, with the port: rxe0:1 */
     double gbps;                    /* gigabytes per second of the link; 0: unknown */
+    char bus_id[16];                /* where it is plugged in; "": not known */
 } kolo_net_device_t;
 
 typedef struct {
@@ -42,6 +43,8 @@ typedef struct {
 typedef struct {
     uint32_t depth;         /* most requests under way, a power of two */
     uint32_t message_bytes; /* longest message */
+    bool acknowledged;      /* writer: a send is done when the other side has it, whatever becomes of this end */
+    const uint8_t *key;     /* 32 bytes that only the job's ranks know; copied */
     const char *label;      /* for log and errors: "rank 0 -> rank 1, lane 2"; copied */
 } kolo_net_end_config_t;
 
@@ -67,10 +70,14 @@ typedef enum { /* what a reader has said of the payload of a message */
 } kolo_net_invitation_t;
 
 typedef struct kolo_net_ops {
-    const char *name;
-    uint32_t id; /* travels on the wire's card: both ends must have the same */
+    const char *name; /* at most 7 letters, travels with `version` on the peer card: both ends must have the same */
+    const char *card_name; /* what travels instead, where there is more to say; NULL: the name */
+    uint8_t version;
+    const char *what;   /* for kolo-info */
+    bool only_if_named; /* by KOLO_NET_PROVIDER */
     /* ---- devices ---- */
-    /* How many devices this process may use; looked up once. 0 is no error: *why tells what stands in the way. */
+    /* How many devices this process may use; looked up once. 0 is no error: *why tells what stands in the way. -1:
+     * somebody has asked for them and cannot have them, *why is the message. */
     int (*count)(const char **why);
     void (*properties)(int device, kolo_net_device_t *out);
     kolo_status_t (*open)(int device, kolo_net_open_t **open);
@@ -104,7 +111,8 @@ typedef struct kolo_net_ops {
     /* Nothing of the end's memory is read or written after this. */
     void (*shut)(kolo_net_end_t *end);
     /* ---- requests ---- */
-    /* Writer: is there an offer for the next isend? *tag is what irecv gave it; untrusted. */
+    /* Writer: is there an offer for the next isend? *tag is what irecv gave it; untrusted. NULL: the provider has
+     * no tags; messages go in the order of the irecvs, and a connection is one end at each side. */
     bool (*offered)(const kolo_net_end_t *end, uint64_t *tag);
     /* KOLO_IN_PROGRESS: not now (no offer, or too many under way); nothing was queued. */
     kolo_status_t (*isend)(kolo_net_end_t *end, const void *data, uint32_t bytes, const kolo_net_region_t *region,
@@ -128,10 +136,17 @@ typedef struct kolo_net_ops {
     void (*counts)(const kolo_net_end_t *end, kolo_net_counts_t *counts);
 } kolo_net_ops_t;
 
-extern const kolo_net_ops_t kolo_net_verbs;
+extern const kolo_net_ops_t kolo_net_verbs, kolo_net_sockets;
 extern const kolo_net_ops_t *const kolo_net_providers[]; /* in order of preference, NULL at the end */
 
-/* The first provider that has a device; NULL: none, and *why says what stood in the way. */
-const kolo_net_ops_t *kolo_net_provider(const char **why);
+/* The one that KOLO_NET_PROVIDER names, else the first that has a device. NULL: none, and *why says what stood in
+ * the way; *demanded: somebody has asked for what cannot be had, and should hear so. */
+const kolo_net_ops_t *kolo_net_provider(const char **why, bool *demanded);
+/* Has the provider of this name a device? */
+bool kolo_net_has(const char *name, const char **why);
+const char *kolo_net_provider_name(void); /* KOLO_NET_PROVIDER, or NULL */
+const char *kolo_net_card_name(const kolo_net_ops_t *ops);
+/* For connections, whose ends must agree. */
+uint32_t kolo_net_provider_id(const kolo_net_ops_t *ops);
 
 #endif

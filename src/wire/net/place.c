@@ -56,7 +56,7 @@ kolo_status_t kolo_net_tx_post_from(kolo_tx_t *tx, const void *data, uint32_t by
     kolo_net_conn_t *conn = tx->priv;
     if (bytes > tx->slot_bytes)
         return kolo_fail(KOLO_ERR_INTERNAL, "net: %u bytes for a slot of %u", bytes, tx->slot_bytes);
-    if (!may_wait(conn) || !find(conn, data, bytes, &conn->places[tx->next & tx->mask]))
+    if (!conn->places || !may_wait(conn) || !find(conn, data, bytes, &conn->places[tx->next & tx->mask]))
         memcpy(kolo_tx_payload(tx), data, bytes);
     kolo_tx_post(tx, bytes, 0, signature, operation);
     return KOLO_OK;
@@ -109,7 +109,7 @@ void kolo_net_rx_expect(kolo_rx_t *rx, uint32_t ahead, void *data, uint32_t byte
 {
     kolo_net_conn_t *conn = rx->priv;
     uint64_t slot = rx->next + ahead;
-    if (!conn->up || conn->status != KOLO_OK || conn->closed || ahead >= rx->depth) return;
+    if (!conn->places || !conn->up || conn->status != KOLO_OK || conn->closed || ahead >= rx->depth) return;
     if ((int64_t)(slot - conn->invited) < 0) return;
     kolo_net_place_t found = {0};
     bool placed = data && find(conn, data, bytes, &found);

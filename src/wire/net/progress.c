@@ -107,8 +107,8 @@ static kolo_status_t pass(kolo_net_conn_t *conn, kolo_net_rail_t *rail, uint64_t
 static kolo_status_t send_next(kolo_net_conn_t *conn, uint32_t index)
 {
     kolo_net_rail_t *rail = &conn->rails[index];
-    uint64_t slot;
-    if (!conn->ops->offered(rail->end, &slot)) return KOLO_IN_PROGRESS;
+    uint64_t slot = conn->handed;
+    if (conn->ops->offered && !conn->ops->offered(rail->end, &slot)) return KOLO_IN_PROGRESS;
     kolo_status_t status = next_offer(conn, slot);
     if (status == KOLO_OK) status = send_slot(conn, rail, slot);
     if (status == KOLO_IN_PROGRESS && is_in_the_way(conn, slot)) return pass(conn, rail, slot);

@@ -33,8 +33,11 @@ static kolo_status_t make_end(kolo_net_conn_t *conn, uint32_t index, kolo_net_he
     char label[80];
     snprintf(label, sizeof label, "rank %d -> rank %d, lane %u, rail %u", spec->writer, spec->reader, spec->lane,
              index);
-    const kolo_net_end_config_t config = {
-        .depth = spec->depth, .message_bytes = kolo_net_message_bytes(spec->slot_bytes), .label = label};
+    const kolo_net_end_config_t config = {.depth = spec->depth,
+                                          .message_bytes = kolo_net_message_bytes(spec->slot_bytes),
+                                          .acknowledged = conn->nrails > 1,
+                                          .key = conn->state->ctx->key,
+                                          .label = label};
     rail->requests = rail->done = 0;
     return (conn->rx ? conn->ops->listen : conn->ops->start)(rail->open, &config, hello, &rail->end);
 }
@@ -82,12 +85,24 @@ static uint32_t count_up(const kolo_net_conn_t *conn)
     return n;
 }
 
+/* The one that will be through with what it has, and this, first: offers come back as a rail's card brings them, so
+ * a slow or busy one is asked for less. Equal ones take turns. */
 uint32_t kolo_net_rail_for(const kolo_net_conn_t *conn, uint64_t slot)
 {
-    uint32_t up = count_up(conn), left = up ? (uint32_t)(slot % up) : 0, i = 0;
-    for (; i + 1 < conn->nrails; i++)
-        if (conn->rails[i].state == KOLO_NET_RAIL_UP && left-- == 0) break;
-    return i;
+    uint32_t best = conn->nrails - 1;
+    double least = 0;
+    bool found = false;
+    for (uint32_t k = 0; k < conn->nrails; k++) {
+        uint32_t i = (uint32_t)((slot + k) % conn->nrails);
+        const kolo_net_rail_t *rail = &conn->rails[i];
+        if (rail->state != KOLO_NET_RAIL_UP) continue;
+        double load = (double)(rail->requests - rail->done + 1) / (rail->weight > 0 ? rail->weight : 1);
+        if (found && load >= least) continue;
+        least = load;
+        best = i;
+        found = true;
+    }
+    return best;
 }
 
 /* ---- notes ---- */

@@ -16,17 +16,28 @@
 #include <unistd.h>
 
 /* Devices are looked for once, when a card is filled in. */
-static bool fill_card(kolo_peer_card_t *card)
+static kolo_status_t fill_card(kolo_peer_card_t *card)
 {
     const char *why;
-    (void)card;
-    return kolo_net_provider(&why) != NULL;
+    bool demanded;
+    const kolo_net_ops_t *ops = kolo_net_provider(&why, &demanded);
+    if (!ops) return kolo_fail(demanded ? KOLO_ERR_INVALID_USAGE : KOLO_ERR_UNSUPPORTED, "net: %s", why);
+    if (!kolo_wire_card_name(card, kolo_net_card_name(ops), ops->version))
+        return kolo_fail(KOLO_ERR_INTERNAL, "net: no room for provider %s on the card", ops->name);
+    return KOLO_OK;
 }
 
+/* By the same provider: which one it is, is told by the cards. */
 static bool can_connect(const kolo_wire_ctx_t *ctx, const kolo_peer_card_t *a, const kolo_peer_card_t *b)
 {
+    const char *why;
+    bool demanded;
     (void)ctx;
-    return kolo_wire_on_card(a, &kolo_wire_net) && kolo_wire_on_card(b, &kolo_wire_net);
+    if (!kolo_wire_on_card(a, &kolo_wire_net) || !kolo_wire_on_card(b, &kolo_wire_net)) return false;
+    const kolo_net_ops_t *mine = kolo_net_provider(&why, &demanded);
+    if (!mine) return false;
+    const char *name = kolo_net_card_name(mine);
+    return kolo_wire_card_names(a, name, mine->version) && kolo_wire_card_names(b, name, mine->version);
 }
 
 static kolo_status_t check_spec(const kolo_conn_spec_t *spec)
@@ -83,7 +94,7 @@ static kolo_status_t make_slots(kolo_net_conn_t *conn, const kolo_conn_spec_t *s
 static kolo_status_t make_rails(kolo_net_conn_t *conn, const kolo_conn_spec_t *spec, kolo_wire_card_t *card)
 {
     conn->invites = conn->rx && conn->places && kolo_mem_ranges_exist();
-    kolo_net_card_t mine = {.provider = conn->ops->id,
+    kolo_net_card_t mine = {.provider = kolo_net_provider_id(conn->ops),
                             .depth = spec->depth,
                             .slot_bytes = spec->slot_bytes,
                             .invites = conn->invites,
@@ -220,9 +231,20 @@ static size_t rx_memory(const kolo_rx_t *rx)
 }
 
 static bool disabled;
+static const char *provider_name;
+const char *kolo_net_provider_name(void)
+{
+    return provider_name;
+}
 kolo_net_options_t kolo_net_options = {.nics = 1, .queue_pairs = 1};
 static const kolo_param_t rows[] = {
-    {"KOLO_NET_DISABLE", KOLO_PARAM_BOOL, "0", 0, 0, NULL, false, "1: no RDMA between ranks", &disabled},
+    {"KOLO_NET_DISABLE", KOLO_PARAM_BOOL, "0", 0, 0, NULL, false, "1: no network cards between ranks, but tcp",
+     &disabled},
+    {"KOLO_NET_PROVIDER", KOLO_PARAM_STR, NULL, 0, 0, NULL, false,
+     "what the net wire works by: verbs, sockets or plugin (KOLO_NET_PLUGIN); unset: the first of plugin and verbs "
+     "that "
+     "has a device",
+     &provider_name},
     {"KOLO_NET_NICS", KOLO_PARAM_INT, "2", 1, KOLO_NET_MAX_RAILS, NULL, false,
      "network cards that one connection uses at most: one that fails is left out as long as another works",
      &kolo_net_options.nics},
@@ -234,8 +256,8 @@ static const kolo_param_table_t params = {"net", rows, KOLO_COUNTOF(rows), NULL}
 
 const kolo_wire_ops_t kolo_wire_net = {
     .name = "net",
-    .version = 2,
-    .what = "hosts with RDMA: network cards write into each other's slots",
+    .version = 3,
+    .what = "hosts with network cards: RDMA by verbs, plug-ins, several interfaces by sockets",
     .params = &params,
     .caps = KOLO_CAP_PUMP | KOLO_CAP_POST_FROM | KOLO_CAP_AHEAD,
     .can_connect = can_connect,

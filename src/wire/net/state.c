@@ -18,8 +18,9 @@ static kolo_status_t state_get(kolo_wire_ctx_t *ctx, kolo_net_state_t **result)
 {
     kolo_net_state_t *state = *kolo_wire_state(ctx, &kolo_wire_net);
     const char *why;
+    bool demanded;
     if (!state) {
-        const kolo_net_ops_t *ops = kolo_net_provider(&why);
+        const kolo_net_ops_t *ops = kolo_net_provider(&why, &demanded);
         if (!ops) return kolo_fail(KOLO_ERR_UNSUPPORTED, "net: no device: %s", why);
         if (ctx->npumps == KOLO_WIRE_MAX_PUMPS) return kolo_fail(KOLO_ERR_INTERNAL, "net: no room for a pump");
         state = calloc(1, sizeof *state);
@@ -27,6 +28,7 @@ static kolo_status_t state_get(kolo_wire_ctx_t *ctx, kolo_net_state_t **result)
         state->ctx = ctx;
         state->ops = ops;
         state->ndevices = ops->count(&why);
+        kolo_net_look_around(state);
         ctx->pumps[ctx->npumps].fn = kolo_net_pump;
         ctx->pumps[ctx->npumps++].arg = state;
         *kolo_wire_state(ctx, &kolo_wire_net) = state;
@@ -94,13 +96,22 @@ static kolo_status_t open_device(kolo_net_state_t *state, int device)
     return KOLO_OK;
 }
 
-/* How many rails a connection has here, and which devices: lanes begin at different ones. */
+/* How many rails a connection has here, and on which devices. */
 static void choose_devices(const kolo_net_state_t *state, kolo_net_conn_t *conn, uint32_t lane)
 {
     uint32_t cards = (uint32_t)KOLO_MIN(kolo_net_options.nics, (int64_t)state->ndevices);
+    conn->nrails = 1;
+    conn->rails[0].device = kolo_net_device_for(state->order, state->ndevices, state->nclose, lane, 0);
+    conn->rails[0].weight = 1;
+    if (!state->ops->offered) return;
     conn->nrails = KOLO_MIN(cards * (uint32_t)kolo_net_options.queue_pairs, KOLO_NET_MAX_RAILS);
+    bool known = true;
+    for (uint32_t i = 0; i < conn->nrails; i++) {
+        conn->rails[i].device = kolo_net_device_for(state->order, state->ndevices, state->nclose, lane, i % cards);
+        known = known && state->devices[conn->rails[i].device].gbps > 0;
+    }
     for (uint32_t i = 0; i < conn->nrails; i++)
-        conn->rails[i].device = (int)((lane + i % cards) % (uint32_t)state->ndevices);
+        conn->rails[i].weight = known ? state->devices[conn->rails[i].device].gbps : 1;
 }
 
 kolo_status_t kolo_net_state_join(kolo_wire_ctx_t *ctx, kolo_net_conn_t *conn)

@@ -130,7 +130,7 @@ static kolo_status_t fill_hello(kolo_net_end_t *link, uint8_t bytes[KOLO_ONESIDE
 {
     const kolo_net_open_t *open = link->open;
     kolo_net_hello_t hello;
-    _Static_assert(sizeof hello.bytes == KOLO_ONESIDED_HELLO_BYTES, "it travels on the card");
+    _Static_assert(KOLO_VERBS_HELLO_BYTES <= KOLO_ONESIDED_HELLO_BYTES, "it travels on the card");
     if (getrandom(&link->mine.psn, sizeof link->mine.psn, 0) != (ssize_t)sizeof link->mine.psn)
         return kolo_fail_errno(KOLO_ERR_SYSTEM, errno, "onesided: no random bytes");
     link->mine.psn &= 0xffffff;
@@ -142,7 +142,7 @@ static kolo_status_t fill_hello(kolo_net_end_t *link, uint8_t bytes[KOLO_ONESIDE
     memcpy(link->mine.gid, open->gid, sizeof link->mine.gid);
     snprintf(link->mine.device, sizeof link->mine.device, "%.15s", open->name);
     kolo_verbs_hello_encode(&link->mine, &hello);
-    memcpy(bytes, hello.bytes, sizeof hello.bytes);
+    memcpy(bytes, hello.bytes, KOLO_ONESIDED_HELLO_BYTES);
     return KOLO_OK;
 }
 
@@ -184,8 +184,8 @@ static kolo_status_t offer_mailbox(kolo_onesided_t *end, kolo_onesided_card_t *c
 static kolo_status_t connect_end(kolo_onesided_t *end, const kolo_onesided_card_t *peer)
 {
     kolo_onesided_verbs_t *v = state_of(end);
-    kolo_net_hello_t hello;
-    memcpy(hello.bytes, peer->verbs, sizeof hello.bytes);
+    kolo_net_hello_t hello = {{0}};
+    memcpy(hello.bytes, peer->verbs, sizeof peer->verbs);
     KOLO_TRY(kolo_verbs_hello_decode(&hello, &v->link->peer));
     if (v->link->peer.link != v->link->mine.link)
         return kolo_fail(KOLO_ERR_UNSUPPORTED,

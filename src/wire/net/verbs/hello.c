@@ -16,7 +16,8 @@ typedef struct {
     uint8_t gid[16];
     char device[16];
 } layout_t;
-_Static_assert(sizeof(layout_t) <= KOLO_NET_HELLO_BYTES, "a hello travels on the wire's card");
+_Static_assert(sizeof(layout_t) == KOLO_VERBS_HELLO_BYTES && sizeof(layout_t) <= KOLO_NET_HELLO_BYTES,
+               "a hello travels on the wire's card");
 
 void kolo_verbs_hello_encode(const kolo_verbs_hello_t *hello, kolo_net_hello_t *out)
 {

@@ -44,7 +44,8 @@ static void counts(const kolo_net_end_t *end, kolo_net_counts_t *out)
 
 const kolo_net_ops_t kolo_net_verbs = {
     .name = "verbs",
-    .id = 1,
+    .version = 1,
+    .what = "RDMA over InfiniBand and RoCE by libibverbs",
     .count = kolo_verbs_count,
     .properties = kolo_verbs_properties,
     .open = kolo_verbs_open,

@@ -64,6 +64,7 @@ int kolo_verbs_gid_rank(const uint8_t gid[16], uint32_t type);
 void kolo_verbs_gid_text(const uint8_t gid[16], char *text, size_t bytes);
 
 /* ---- hello.c ---- */
+#define KOLO_VERBS_HELLO_BYTES 64u /* of a hello, from its beginning; the rest is zeros */
 typedef struct {
     uint32_t qpn, psn;
     uint16_t lid;
