@@ -54,7 +54,7 @@ static const kolo_param_table_t *const fixed[] = {
     &kolo_onesided_params, &kolo_rendezvous_params, &kolo_tune_params,      &kolo_reduce_params,
     &comm_table,           &kolo_job_params,        &kolo_engine_params,    &kolo_elastic_params,
     &kolo_cuda_params,     &kolo_gpus_params,       &kolo_exec_cuda_params, &kolo_exec_staged_params,
-    &kolo_mem_params,      &kolo_sockets_params,
+    &kolo_mem_params,      &kolo_sockets_params,    &kolo_plugin_params,
 };
 static const kolo_param_table_t *tables[KOLO_COUNTOF(fixed) + KOLO_WIRES_MAX]; /* and those of the wires */
 static size_t ntables;

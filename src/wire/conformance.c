@@ -18,7 +18,7 @@ kolo_status_t kolo_conformance_force(const kolo_wire_ops_t *wire)
 {
     static const kolo_param_table_t *const tables[] = {&kolo_base_params, &kolo_oob_params,   &kolo_member_params,
                                                        &kolo_wire_params, &kolo_ib_params,    &kolo_sockets_params,
-                                                       &kolo_link_params};
+                                                       &kolo_link_params, &kolo_plugin_params};
     bool before = true;
     kolo_conformance_wire = wire;
     KOLO_TRY(kolo_params_load(tables, KOLO_COUNTOF(tables), NULL, NULL)); /* a failing test: KOLO_LOG=debug */

@@ -137,6 +137,7 @@ typedef struct kolo_net_ops {
 } kolo_net_ops_t;
 
 extern const kolo_net_ops_t kolo_net_verbs, kolo_net_sockets;
+extern kolo_net_ops_t kolo_net_plugin;                   /* what travels is known when it is loaded */
 extern const kolo_net_ops_t *const kolo_net_providers[]; /* in order of preference, NULL at the end */
 
 /* The one that KOLO_NET_PROVIDER names, else the first that has a device. NULL: none, and *why says what stood in

@@ -11,6 +11,7 @@
 #include <string.h>
 
 const kolo_net_ops_t *const kolo_net_providers[] = {
+    &kolo_net_plugin,
 #if defined(KOLO_HAVE_VERBS)
     &kolo_net_verbs,
 #endif
