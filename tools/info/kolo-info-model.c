@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/recorder.h"
 #include "base/wait.h"
+#include "kolo-info-machine.h"
 #include "kolo-info.h"
 #include "topo/topo.h"
 #include "tune/tune.h"
@@ -118,7 +119,7 @@ kolo_status_t kolo_info_coll(const char *name, kolo_coll_t *coll)
     return kolo_coll_parse(name, coll); /* for its message */
 }
 
-int kolo_info_explain(const char *name, const char *size, const char *ranks, int nodes)
+int kolo_info_explain(const char *name, const char *size, const char *ranks, int nodes, const char *fabric)
 {
     kolo_coll_t coll;
     int64_t bytes;
@@ -136,6 +137,8 @@ int kolo_info_explain(const char *name, const char *size, const char *ranks, int
     int status = INFO_OK;
     if (kolo_tune_explain(&job.tune, &job.emit, &job.sizes, coll, count, elem, stdout) != KOLO_OK)
         status = failed();
+    if (status == INFO_OK && fabric)
+        status = kolo_info_predict(fabric, &job.emit, coll, count, (uint32_t)elem, job.sizes.remote_slot_bytes);
     job_fini(&job);
     return status;
 }

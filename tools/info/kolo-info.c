@@ -5,6 +5,7 @@
  */
 #include "kolo-info.h"
 #include "base/failpoint.h"
+#include "kolo-info-machine.h"
 #include "topo/topo.h"
 #include "tune/tune.h"
 
@@ -16,10 +17,17 @@
 static const char usage[] =
     "usage: kolo-info                                  version, build, wires, limits\n"
     "       kolo-info --params [--json]                every parameter with its value and where that came from\n"
-    "       kolo-info --topo                           the machine (or KOLO_TOPO_FILE), drawn\n"
+    "       kolo-info --topo                           the machine (or KOLO_TOPO_FILE), drawn, and its lanes\n"
     "       kolo-info --explain COLL SIZE RANKS [--nodes K]\n"
     "                                                  which algorithm for COLL (all_reduce, ...) of SIZE bytes, "
     "and why\n"
+    "                 [--fabric FILE[,rails][,pod=N][,over=X]]\n"
+    "                                                  and how long it would take on such machines (hwloc's XML), "
+    "joined\n"
+    "                                                  by a leaf switch for each pod of N (rails: for each of "
+    "their "
+    "cards),\n"
+    "                                                  with X times more below a leaf switch than above it\n"
     "       kolo-info --explain COLL SIZE GPUS --gpu [--graph]\n"
     "                                                  the same on GPUs of one host\n"
     "       kolo-info --model COLL GPUS [--graph]      times that the simulator predicts for GPUs, 8 B to 8 GB\n"
@@ -52,14 +60,15 @@ bool kolo_info_number(const char *what, const char *text, bool size, int64_t min
 
 int kolo_info_topology(void)
 {
-    kolo_topo_t topo;
-    if (kolo_topo_load(&topo) != KOLO_OK) {
+    info_machine_t machine = {0};
+    if (kolo_topo_load(&machine.topo) != KOLO_OK) {
         fprintf(stderr, "kolo-info: %s\n", kolo_error_text());
         return INFO_FAILED;
     }
-    kolo_topo_print(&topo, stdout);
-    kolo_topo_fini(&topo);
-    return INFO_OK;
+    kolo_topo_print(&machine.topo, stdout);
+    int status = kolo_info_print_lanes(&machine);
+    kolo_topo_fini(&machine.topo);
+    return status;
 }
 
 static int by_text(const void *a, const void *b)
@@ -95,25 +104,20 @@ typedef struct {
     info_mode_t mode;
     bool json, nodes_given, gpu, graph;
     int64_t nodes;
+    const char *fabric;
 } info_options_t;
 
 /* -1: go on; else the exit status. */
 static int parse_options(int argc, char **argv, info_options_t *options)
 {
     static const struct option longs[] = {
-        {"params", no_argument, NULL, 'p'},
-        {"json", no_argument, NULL, 'j'},
-        {"topo", no_argument, NULL, 't'},
-        {"explain", no_argument, NULL, 'e'},
-        {"memory", no_argument, NULL, 'm'},
-        {"fail-points", no_argument, NULL, 'f'},
-        {"model", no_argument, NULL, 'M'},
-        {"gpu", no_argument, NULL, 'g'},
-        {"graph", no_argument, NULL, 'G'},
-        {"nodes", required_argument, NULL, 'n'},
-        {"help", no_argument, NULL, 'h'},
-        {"version", no_argument, NULL, 'V'},
-        {NULL, 0, NULL, 0},
+        {"params", no_argument, NULL, 'p'},       {"json", no_argument, NULL, 'j'},
+        {"topo", no_argument, NULL, 't'},         {"explain", no_argument, NULL, 'e'},
+        {"memory", no_argument, NULL, 'm'},       {"fail-points", no_argument, NULL, 'f'},
+        {"model", no_argument, NULL, 'M'},        {"gpu", no_argument, NULL, 'g'},
+        {"graph", no_argument, NULL, 'G'},        {"nodes", required_argument, NULL, 'n'},
+        {"fabric", required_argument, NULL, 'F'}, {"help", no_argument, NULL, 'h'},
+        {"version", no_argument, NULL, 'V'},      {NULL, 0, NULL, 0},
     };
     static const char letters[] = "ptemfM"; /* in the order of info_mode_t from MODE_PARAMS on */
     for (int c; (c = getopt_long(argc, argv, "h", longs, NULL)) != -1;) {
@@ -132,6 +136,8 @@ static int parse_options(int argc, char **argv, info_options_t *options)
         } else if (c == 'n') {
             if (!kolo_info_number("--nodes", optarg, false, 1, 1 << 20, &options->nodes)) return INFO_USAGE;
             options->nodes_given = true;
+        } else if (c == 'F') {
+            options->fabric = optarg;
         } else if (c == 'h') {
             fputs(usage, stdout);
             return INFO_OK;
@@ -150,6 +156,8 @@ static int check_options(const info_options_t *options, int rest)
     bool nodes = options->mode == MODE_EXPLAIN || options->mode == MODE_MEMORY;
     if (options->json && options->mode != MODE_PARAMS) return wrong_usage("--json goes with --params");
     if (options->nodes_given && !nodes) return wrong_usage("--nodes goes with --explain and --memory");
+    if (options->fabric && (options->mode != MODE_EXPLAIN || options->gpu))
+        return wrong_usage("--fabric goes with --explain, without --gpu");
     if (options->gpu && (options->mode != MODE_EXPLAIN || options->nodes_given))
         return wrong_usage("--gpu goes with --explain, for one node");
     if (options->graph && options->mode != MODE_MODEL && !options->gpu)
@@ -188,7 +196,7 @@ int main(int argc, char **argv)
         break;
     case MODE_EXPLAIN:
         status = options.gpu ? kolo_info_explain_gpu(rest[0], rest[1], rest[2], options.graph)
-                             : kolo_info_explain(rest[0], rest[1], rest[2], (int)options.nodes);
+                             : kolo_info_explain(rest[0], rest[1], rest[2], (int)options.nodes, options.fabric);
         break;
     case MODE_MEMORY:
         status = kolo_info_memory(rest[0], (int)options.nodes);

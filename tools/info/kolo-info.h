@@ -18,7 +18,8 @@ extern const kolo_param_table_t *const *kolo_info_tables(size_t *count);
 int kolo_info_overview(void);
 int kolo_info_params(bool json);
 int kolo_info_topology(void);
-int kolo_info_explain(const char *coll, const char *size, const char *ranks, int nodes);
+/* fabric: what --fabric says, or NULL. */
+int kolo_info_explain(const char *coll, const char *size, const char *ranks, int nodes, const char *fabric);
 int kolo_info_explain_gpu(const char *coll, const char *size, const char *gpus, bool graph);
 int kolo_info_model(const char *coll, const char *gpus, bool graph);
 int kolo_info_memory(const char *ranks, int nodes);

@@ -4,6 +4,7 @@
  * time; a slot arrives a latency after it was posted, between nodes behind everything else on the node's uplink;
  * where a node has more ranks than cores, work takes that much longer and every wait costs a switch.
  */
+#include "plan/verify/fabric.h"
 #include "plan/verify/model.h"
 
 #include <stdlib.h>
@@ -18,9 +19,9 @@ typedef struct {
 } sim_lane_t;
 
 typedef struct {
-    double busy;   /* until when the core works */
-    double factor; /* ranks per core of its node, at least 1 */
-    uint32_t node, first_lane;
+    double busy;                      /* until when the core works */
+    double factor;                    /* ranks per core of its node, at least 1 */
+    uint32_t node, local, first_lane; /* local: its number on its node */
     uint32_t *signals;
     double *signal_time;
 } sim_rank_t;
@@ -45,6 +46,7 @@ typedef struct {
     uint32_t *left; /* by channel and slot: readers that have not taken it */
     double *uplink;
     uint64_t *uplink_bytes;
+    kolo_fabric_t fabric;
     sim_due_t *heap;
     uint32_t nheap;
     uint32_t *waits;
@@ -167,6 +169,12 @@ static void post(const sim_step_t *x, uint32_t conn, uint64_t bytes, double now)
         double arrive = now + s->machine->local.latency_us;
         if (from == to && !s->apart) {
             s->result->local_bytes += bytes;
+        } else if (s->fabric.of) {
+            uint32_t lane = x->p->conns[conn].lane;
+            s->result->remote_bytes += bytes;
+            arrive =
+                s->machine->remote.latency_us +
+                kolo_fabric_send(&s->fabric, from, x->r->local, to, s->ranks[reader->rank].local, lane, bytes, now);
         } else {
             double start = s->uplink[from] > now ? s->uplink[from] : now;
             s->uplink[from] = start + (double)bytes / s->machine->remote.gbps / 1000;
@@ -339,7 +347,7 @@ static kolo_status_t place_ranks(sim_t *s, uint32_t nranks, const int *node_of)
     if (!mates) return kolo_fail(KOLO_ERR_NO_MEMORY, "no memory to simulate %u ranks", nranks);
     for (uint32_t q = 0; q < nranks; q++) {
         s->ranks[q].node = node_of ? (uint32_t)node_of[q] % nranks : 0;
-        mates[s->ranks[q].node]++;
+        s->ranks[q].local = mates[s->ranks[q].node]++;
     }
     for (uint32_t q = 0; q < nranks; q++) {
         uint32_t here = mates[s->ranks[q].node], cores = s->machine->cores ? s->machine->cores : here;
@@ -371,6 +379,7 @@ static kolo_status_t run(sim_t *s, uint32_t nranks)
     s->result->time_us = end;
     for (uint32_t v = 0; v < nranks; v++)
         if (s->uplink_bytes[v] > s->result->max_link_bytes) s->result->max_link_bytes = s->uplink_bytes[v];
+    if (s->fabric.of) kolo_fabric_count(&s->fabric, &s->result->max_link_bytes, &s->result->spine_bytes);
     return KOLO_OK;
 }
 
@@ -387,6 +396,7 @@ static void finish(sim_t *s)
     free(s->left);
     free(s->uplink);
     free(s->uplink_bytes);
+    kolo_fabric_fini(&s->fabric);
 }
 
 static kolo_status_t start(sim_t *s, const kolo_plan_t *const *plans, uint32_t nranks)
@@ -424,6 +434,10 @@ kolo_status_t kolo_plan_simulate(const kolo_plan_t *const *plans, uint32_t nrank
     if (status == KOLO_OK) status = kolo_model_pair(&s.model);
     if (status == KOLO_OK) status = allocate(&s, nranks);
     if (status == KOLO_OK) status = place_ranks(&s, nranks, node_of);
+    uint32_t nnodes = 1;
+    for (uint32_t q = 0; status == KOLO_OK && q < nranks; q++)
+        if (s.ranks[q].node >= nnodes) nnodes = s.ranks[q].node + 1;
+    if (status == KOLO_OK && machine->fabric) status = kolo_fabric_init(&s.fabric, machine->fabric, nnodes);
     if (status == KOLO_OK) status = run(&s, nranks);
     finish(&s);
     if (status == KOLO_OK) *result = out;

@@ -55,6 +55,19 @@ typedef struct {
     double latency_us; /* per slot between two ranks of a node / of two nodes */
     double gbps;       /* bytes per ns of one rank's copies / of a node's uplink, shared by its ranks */
 } kolo_sim_link_t;
+/* Nodes with several network cards, and the switches between them: leaf switches, each joined to all others by one
+ * way up. All nodes are alike. */
+typedef struct {
+    uint32_t cards;          /* of a node */
+    const double *card_gbps; /* by card: bytes per ns, each way */
+    uint32_t nlocal;         /* ranks of a node that the next two describe; others begin again at the first */
+    const uint32_t *close;   /* nlocal x cards: the cards that a rank uses, in the order of lanes */
+    const uint32_t *nclose;  /* how many of these, at least 1 */
+    bool rails;              /* card c of all nodes of a pod is at one leaf switch; else all cards of a pod are */
+    uint32_t pod_nodes;      /* 0: all are one pod */
+    double oversubscription; /* what cards could send to a leaf switch, by what goes up from it; at least 1 */
+    double switch_us;        /* of each switch on the way: one, or three between leaf switches */
+} kolo_sim_fabric_t;
 typedef struct {
     kolo_sim_link_t local, remote;
     double copy_gbps; /* local copy or reduce, bytes per ns */
@@ -62,11 +75,13 @@ typedef struct {
     double switch_us; /* cost of giving the core to another rank of the node when ranks > cores */
     uint32_t cores;   /* per node */
     uint32_t slot_bytes;
+    const kolo_sim_fabric_t *fabric; /* instead of remote.gbps; NULL: a node has one way out */
 } kolo_sim_machine_t;
 typedef struct {
     double time_us;                     /* until the last rank is done */
     uint64_t local_bytes, remote_bytes; /* sum over links */
-    uint64_t max_link_bytes;            /* most on one node's uplink */
+    uint64_t max_link_bytes;            /* most on one node's uplink, or one way of a card */
+    uint64_t spine_bytes;               /* that went up from leaf switches */
 } kolo_sim_result_t;
 kolo_status_t kolo_plan_simulate(const kolo_plan_t *const *plans, uint32_t nranks, const int *node_of,
                                  uint64_t count, uint32_t type_bytes, const kolo_sim_machine_t *machine,
