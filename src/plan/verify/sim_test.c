@@ -222,6 +222,129 @@ static void a_trace_is_the_plans_or_not(void **state)
     }
 }
 
+/* ---- cards and switches ---- */
+
+typedef struct {
+    kolo_sim_fabric_t fabric;
+    double gbps[4];
+    uint32_t close[16], nclose[4];
+} net_t;
+
+/* `cards` of 1 byte per ns; rank r of a node uses card r, or all of them in turn by lane. */
+static void make_net(net_t *net, uint32_t cards, uint32_t nlocal, bool all)
+{
+    memset(net, 0, sizeof *net);
+    for (uint32_t c = 0; c < cards; c++) net->gbps[c] = 1;
+    for (uint32_t r = 0; r < nlocal; r++) {
+        net->nclose[r] = all ? cards : 1;
+        for (uint32_t i = 0; i < cards; i++) net->close[r * cards + i] = all ? i : r % cards;
+    }
+    net->fabric = (kolo_sim_fabric_t){.cards = cards,
+                                      .card_gbps = net->gbps,
+                                      .nlocal = nlocal,
+                                      .close = net->close,
+                                      .nclose = net->nclose,
+                                      .oversubscription = 1};
+}
+
+/* Each even rank sends all it has to the next one. */
+static kolo_status_t emit_pairs(const kolo_emit_env_t *env, kolo_plan_t **plan)
+{
+    kolo_builder_t *b = kolo_builder_open(KOLO_COLL_ALL_REDUCE, KOLO_ALGO_DIRECT, env);
+    if (!b) return kolo_fail(KOLO_ERR_NO_MEMORY, "no memory for a test plan");
+    kolo_builder_grid(b, 1, 1, 1, 1);
+    kolo_builder_queue(b, 1, 8);
+    kolo_builder_lane(b);
+    if (env->rank % 2 == 0)
+        kolo_builder_send(b, kolo_builder_tx(b, env->rank + 1, 0), kolo_seg(KOLO_BUF_SRC, 0, 1));
+    else
+        kolo_builder_recv(b, kolo_builder_rx(b, env->rank - 1, 0), kolo_seg(KOLO_BUF_DST, 0, 1));
+    return kolo_builder_finish(b, plan);
+}
+
+/* Two ranks of one node send to two of another: one after the other on one card, at once on two. */
+static void ranks_share_a_card_or_have_their_own(void **state)
+{
+    (void)state;
+    kolo_sim_machine_t m = plain_machine();
+    static const int node_of[] = {0, 1, 0, 1};
+    net_t net;
+    m.local.gbps = m.copy_gbps = 1e6;
+    m.fabric = &net.fabric;
+    make_net(&net, 1, 2, false);
+    kolo_sim_result_t shared = simulate(emit_pairs, 4, node_of, 1000000, &m);
+    make_net(&net, 2, 2, false);
+    kolo_sim_result_t own = simulate(emit_pairs, 4, node_of, 1000000, &m);
+    assert_near(shared.time_us, 2000, 0.1);
+    assert_near(own.time_us, 1000, 0.1);
+    assert_int_equal(shared.max_link_bytes, 2000000);
+    assert_int_equal(own.max_link_bytes, 1000000);
+    assert_int_equal(own.spine_bytes, 0);
+}
+
+static void what_leaves_a_leaf_switch_shares_its_way_up(void **state)
+{
+    (void)state;
+    kolo_sim_machine_t m = plain_machine();
+    static const int node_of[] = {0, 2, 1, 3}; /* pods of two nodes: both pairs cross */
+    net_t net;
+    m.local.gbps = m.copy_gbps = 1e6;
+    m.fabric = &net.fabric;
+    make_net(&net, 1, 1, false);
+    net.fabric.pod_nodes = 2;
+    for (int over = 1; over <= 4; over *= 2) {
+        net.fabric.oversubscription = over; /* up: 2 bytes per ns for both, by that */
+        kolo_sim_result_t r = simulate(emit_pairs, 4, node_of, 1000000, &m);
+        assert_near(r.time_us, over < 2 ? 1000 : 1000 * over, 0.1);
+        assert_int_equal(r.spine_bytes, 2000000);
+    }
+    net.fabric.oversubscription = 1;
+    net.fabric.switch_us = 50;
+    static const int inside[] = {0, 1, 2, 3};
+    kolo_sim_result_t near = simulate(emit_pairs, 4, inside, 64, &m),
+                      far = simulate(emit_pairs, 4, node_of, 64, &m);
+    assert_near(far.time_us - near.time_us, 100, 0.01); /* three switches instead of one */
+}
+
+static void with_rails_a_card_of_another_number_is_far(void **state)
+{
+    (void)state;
+    kolo_sim_machine_t m = plain_machine();
+    static const int node_of[] = {0, 1, 0, 1};
+    net_t net;
+    m.fabric = &net.fabric;
+    make_net(&net, 2, 2, false);
+    net.fabric.rails = true;
+    assert_int_equal(simulate(emit_pairs, 4, node_of, 1000, &m).spine_bytes, 0);
+    static const int crossed[] = {0, 0, 1, 0}; /* ranks 0 and 1 are on one node; 2 has card 0, 3 has card 1 */
+    make_net(&net, 2, 4, false);
+    net.fabric.rails = true;
+    net.close[2 * 2] = 1;
+    assert_int_equal(simulate(emit_pairs, 4, crossed, 1000, &m).spine_bytes, 1000);
+}
+
+static void a_network_without_sense_is_refused(void **state)
+{
+    (void)state;
+    kolo_sim_machine_t m = plain_machine();
+    kolo_sim_result_t r;
+    kolo_plan_t *plans[2];
+    net_t net;
+    emit_all(plans, emit_chain, 2, 0);
+    m.fabric = &net.fabric;
+    for (int bad = 0; bad < 4; bad++) {
+        make_net(&net, 2, 2, true);
+        if (bad == 0) net.gbps[1] = 0;
+        if (bad == 1) net.close[1] = 2;
+        if (bad == 2) net.nclose[0] = 0;
+        if (bad == 3) net.fabric.oversubscription = 0.5;
+        assert_int_equal(
+            kolo_plan_simulate((const kolo_plan_t *const *)plans, 2, (const int[]){0, 1}, 1000, 1, &m, &r),
+            KOLO_ERR_INVALID_ARGUMENT);
+    }
+    for (int k = 0; k < 2; k++) kolo_plan_free(plans[k]);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -231,6 +354,10 @@ int main(void)
         cmocka_unit_test(an_uplink_is_shared),
         cmocka_unit_test(crowded_cores_and_instructions_cost),
         cmocka_unit_test(one_rank_stands_for_a_large_ring),
+        cmocka_unit_test(ranks_share_a_card_or_have_their_own),
+        cmocka_unit_test(what_leaves_a_leaf_switch_shares_its_way_up),
+        cmocka_unit_test(with_rails_a_card_of_another_number_is_far),
+        cmocka_unit_test(a_network_without_sense_is_refused),
         cmocka_unit_test(mistakes_are_refused),
         cmocka_unit_test(a_trace_is_the_plans_or_not),
     };

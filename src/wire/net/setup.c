@@ -27,7 +27,7 @@ static kolo_status_t fill_card(kolo_peer_card_t *card)
     return KOLO_OK;
 }
 
-/* By the same provider: which one it is, is told by the cards. */
+/* Both must use the same provider, which is on their cards. */
 static bool can_connect(const kolo_wire_ctx_t *ctx, const kolo_peer_card_t *a, const kolo_peer_card_t *b)
 {
     const char *why;

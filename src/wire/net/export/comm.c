@@ -355,7 +355,7 @@ static kolo_status_t poll_end(comm_t *c)
     return KOLO_OK;
 }
 
-/* After its last byte here a peer may go; before, its socket tells that it has died. */
+/* After its last byte is here a peer may go; if it dies before, its socket ends. */
 static kolo_status_t look_after_peer(comm_t *c)
 {
     char byte;

@@ -38,7 +38,7 @@ int kolo_export_close_listener(void *listener);
 /* ---- inside ---- */
 #include "wire/net/net.h"
 
-/* Tells the logger why, and gives the number for it. */
+/* Logs why, and gives the number for it. */
 int kolo_export_fail(kolo_status_t status);
 const kolo_net_ops_t *kolo_export_provider(void);
 

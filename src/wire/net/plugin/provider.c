@@ -97,7 +97,7 @@ static bool works(kolo_net_open_t *open)
 
 static kolo_status_t look(kolo_net_open_t *open)
 {
-    (void)open; /* a plug-in tells by its calls */
+    (void)open; /* a plug-in reports through its calls */
     return KOLO_OK;
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The life of a connection's end: what both sides tell each other, and its end.
+ * The life of a connection's end: what both sides say of themselves, and how it ends.
  */
 #include "wire/net/sockets/sockets.h"
 

@@ -14,7 +14,7 @@ static const kolo_param_t rows[] = {
      "one where a single TCP stream does not fill the link (the smaller value of the two ends counts)",
      &kolo_sockets_options.sockets},
     {"KOLO_NET_SOCKET_TIMEOUT_MS", KOLO_PARAM_INT, "20000", 100, 3600000, NULL, false,
-     "KOLO_NET_PROVIDER=sockets: what the peer does not acknowledge for so many milliseconds fails its rail, and "
+     "KOLO_NET_PROVIDER=sockets: what the peer does not acknowledge for that many milliseconds fails its rail, and "
      "so does "
      "an interface that is down for KOLO_IB_PORT_DOWN_MS",
      &kolo_sockets_options.timeout_ms},

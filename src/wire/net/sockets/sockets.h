@@ -50,7 +50,7 @@ typedef struct {
 void kolo_sockets_offer_encode(const kolo_sockets_offer_t *offer, uint8_t out[KOLO_SOCKETS_RECORD]);
 kolo_sockets_offer_t kolo_sockets_offer_decode(const uint8_t in[KOLO_SOCKETS_RECORD]);
 /* How a message of `total` bytes is cut for `sockets` data sockets: how many parts, and which bytes part i is. Part
- * i of request r goes by data socket (r + i) % sockets. */
+ * i of request r takes data socket (r + i) % sockets. */
 uint32_t kolo_sockets_parts(uint32_t total, uint32_t sockets);
 uint32_t kolo_sockets_part_at(uint32_t total, uint32_t parts, uint32_t i);
 

@@ -87,7 +87,7 @@ kolo_status_t kolo_sockets_isend(kolo_net_end_t *end, const void *data, uint32_t
     return KOLO_OK;
 }
 
-/* The part of the request that goes by data socket `index`; false: none. */
+/* The part of the request for data socket `index`; false: there is no such part. */
 static bool part_for(const kolo_net_end_t *end, uint32_t index, uint64_t request, kolo_sockets_part_t *part,
                      struct iovec *bytes)
 {
@@ -330,7 +330,7 @@ kolo_status_t kolo_sockets_push(kolo_net_end_t *end)
     return end->reads ? send_offers(end) : send_data(end);
 }
 
-/* What came before a failure counts; the failure is told when there is nothing else. */
+/* What came before a failure counts; the failure is reported when there is nothing else. */
 kolo_status_t kolo_sockets_test(kolo_net_end_t *end, kolo_net_done_t *done, int most, int *n)
 {
     if (!end->revoked && end->status == KOLO_OK) {
