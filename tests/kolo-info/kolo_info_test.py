@@ -138,6 +138,38 @@ def case_topology_of_a_file_is_drawn():
     has(out, "machine eight-gpu", "socket 1", "GPU 7", "NIC 8", "distances", "hostbridge")
 
 
+def case_lanes_have_rings_and_cards():
+    out = good("--topo", KOLO_TOPO_FILE=str(DATA / "eight-gpu.xml"))
+    has(out, "lanes of 8 ranks, one for each GPU", "lane 0  ring GPU0", "NIC 0 (ib0)", "lane 7  ring GPU6", "NIC 8 (ib7)")
+    assert "lane 8" not in out and "NIC 4 (" not in out, out  # the slow card has no lane
+
+
+def predict(call, fabric):
+    return good("--explain", *call.split(), "--fabric", str(DATA / "eight-gpu.xml") + fabric).split("predicted:")[1]
+
+
+def case_collectives_on_many_machines_are_predicted():
+    out = predict("all_reduce 32M 64 --nodes 8", ",rails")
+    has(out, "8 nodes of 8 cards with 50.0 GB/s each, all cards of a rail", "ring on 8 lanes", "on this fabric: hierarchical,",
+        "busiest card carries")
+    rows = {r[0]: float(r[1]) for r in re.findall(r"^  (\w+(?: on \d lanes?)?) +([0-9.]+) us", out, re.M)}
+    assert min(rows, key=rows.get) == "hierarchical", rows
+    crowded, free = (predict("all_reduce 32M 64 --nodes 8", ",pod=2" + over) for over in (",over=64", ""))
+    has(crowded, "all cards of a pod", "pods of 2 nodes, 64.0:1 above")
+    times = [float(re.search(r"^  direct +([0-9.]+) us", text, re.M)[1]) for text in (crowded, free)]
+    assert times[0] > 1.2 * times[1], times  # it sends most between leaf switches
+
+
+def case_a_fabric_without_sense_is_an_error():
+    for fabric, words in ((",rials", "'rials' is none of these"), (",over=0.5", "'over=0.5'"), (",pod=x", "'pod=x'")):
+        status, out, err = run("--explain", "all_reduce", "1M", "16", "--nodes", "2", "--fabric", str(DATA / "eight-gpu.xml") + fabric)
+        assert status == 2, (fabric, status)
+        has(err, words)
+    status, out, err = run("--explain", "all_reduce", "1M", "15", "--nodes", "2", "--fabric", str(DATA / "eight-gpu.xml"))
+    assert status == 2, status
+    has(err, "not spread evenly")
+
+
 def nvml_of(links):
     if not os.environ.get("FAKE_NVML"):
         sys.exit(77)

@@ -171,8 +171,10 @@ static int by_time(const void *a, const void *b)
     return (x->result.time_us > y->result.time_us) - (x->result.time_us < y->result.time_us);
 }
 
+/* Rings take the lanes that they are given, the others have what they need. */
 static int name_of(const prediction_t *p, char *text, size_t bytes)
 {
+    if (p->algo != KOLO_ALGO_RING) return snprintf(text, bytes, "%s", kolo_algo_name(p->algo));
     return snprintf(text, bytes, "%s on %u lane%s", kolo_algo_name(p->algo), p->lanes, p->lanes == 1 ? "" : "s");
 }
 
@@ -219,8 +221,7 @@ static int predict_all(world_t *w, const kolo_emit_env_t *env, kolo_coll_t coll,
         if (kolo_algos[i].coll != coll || !kolo_algos[i].usable(env)) continue;
         for (uint32_t lanes = 1; lanes <= w->fabric.cards && n < (int)KOLO_COUNTOF(p);
              lanes = lanes == 1 && w->fabric.cards > 1 ? w->fabric.cards : w->fabric.cards + 1) {
-            if (lanes > 1 && kolo_algos[i].algo != KOLO_ALGO_RING)
-                continue; /* the others have the lanes they need */
+            if (lanes > 1 && kolo_algos[i].algo != KOLO_ALGO_RING) continue;
             p[n] = (prediction_t){.algo = kolo_algos[i].algo, .lanes = lanes};
             if (predict(w, env, coll, count, elem_bytes, slot_bytes, &p[n]) != KOLO_OK) {
                 fprintf(stderr, "kolo-info: %s\n", kolo_error_text());
