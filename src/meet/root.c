@@ -483,11 +483,32 @@ static kolo_verdict_t root_admit(void *owner, const kolo_claim_t *claim, size_t 
     return KOLO_VERDICT_OK;
 }
 
+static void root_ended_unheard(void *arg, int rank, kolo_status_t status, const char *text)
+{
+    (void)arg, (void)rank, (void)status, (void)text;
+}
+
+/* The job has failed, by this caller or before it came. It is called back, too, but that may be too late: this process
+ * may be about to end, having heard of the failure first. */
+static void root_last_word(root_t *root, int rank, kolo_socket_t socket)
+{
+    static const uint8_t kept = KOLO_FRAME_KEPT;
+    kolo_lifeline_t *line = NULL;
+    if (send(socket.fd, &kept, 1, MSG_NOSIGNAL | MSG_DONTWAIT) != 1)
+        kolo_socket_leave(&socket);
+    else if (kolo_lifeline_open(root->progress, socket, rank, root_ended_unheard, NULL, &line) == KOLO_OK)
+        kolo_lifeline_close(line, root->failure, root->failure_text);
+}
+
 /* Acknowledges the check-in, and keeps the connection of a rank that is to be told more. */
 static void root_acknowledge(root_t *root, const kolo_checkin_t *c, kolo_socket_t socket)
 {
     static const uint8_t acks[] = {KOLO_FRAME_ACK, KOLO_FRAME_KEPT};
     int i = c->rank - root->first;
+    if (root->failure != KOLO_OK && !c->neighbour && kolo_lifeline_room()) {
+        root_last_word(root, c->rank, socket);
+        return;
+    }
     bool mine = !c->neighbour && root->failure == KOLO_OK && i >= 0 && i < root->count;
     entry_t *entry = mine ? &root->entries[i] : NULL;
     bool keeps =
