@@ -3,8 +3,9 @@
  * The one way to wait. A wait has a deadline, an abort flag and a description, and goes through three phases: spin,
  * yield, park. The caller polls its condition and calls kolo_wait_pause() after each poll that found nothing:
  *
- *     kolo_wait_t w = KOLO_WAIT(abort_flag, deadline, describe, arg); w.wakers[0] = waker; w.nwakers = 1;
- *     while (!(done = poll())) KOLO_TRY_WAIT: if ((st = kolo_wait_pause(&w)) != KOLO_OK) break;
+ *     kolo_wait_init(&w, abort_flag, deadline, describe, arg, polls_per_pause);
+ *     w.wakers[0] = waker; w.nwakers = 1;
+ *     while (!(done = poll()) && (st = kolo_wait_pause(&w)) == KOLO_OK) {}
  *     kolo_wait_end(&w);
  *
  * Parking takes two pauses: the first arms the waker (asleep = 1, then a barrier that peers' cores take part in)

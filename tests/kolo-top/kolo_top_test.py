@@ -2,13 +2,18 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # kolo-top with jobs of real processes that are stuck. usage: kolo_top_test.py KOLO-TOP CASE | none --list
+import fcntl
 import json
 import os
+import pty
 import re
+import select
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
+import termios
 import time
 
 KOLO_TOP = sys.argv[1]
@@ -103,6 +108,64 @@ def case_a_stopped_rank_is_named_with_what_it_did_not_enter():
         assert re.search(r"stuck for \d+\.\d s: rank 1 .* did not enter operation 20", once), once
         os.kill(job.pids[1], signal.SIGCONT)
         job.verdict("Nobody waits", "Complete on all ranks: all up to operation 20")
+
+
+class Terminal:
+    """kolo-top in a terminal of this size."""
+
+    def __init__(self, rows, columns, *args):
+        self.fd, inner = pty.openpty()
+        fcntl.ioctl(inner, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+        self.p = subprocess.Popen([KOLO_TOP, *args], stdin=inner, stdout=inner, stderr=inner)
+        os.close(inner)
+
+    def page(self, part, limit_s=20):
+        """The first whole page with this part, as lines."""
+        seen, end = "", time.monotonic() + limit_s
+        while time.monotonic() < end:
+            if select.select([self.fd], [], [], 0.1)[0]:
+                seen += os.read(self.fd, 65536).decode()
+            for text in seen.split("\033[H\033[2J")[1:]:
+                if "q: quit" in text or "only jobs with: " in text:
+                    if part in text:
+                        return text.replace("\r", "").split("\n")
+        raise AssertionError(f"no page with {part}: {seen}")
+
+    def type(self, keys):
+        os.write(self.fd, keys.encode())
+
+    def end(self):
+        self.type("q")
+        status = self.p.wait(timeout=20)
+        os.close(self.fd)
+        return status
+
+
+def case_the_screen_fits_and_keys_work():
+    with Job("stop") as stuck, Job("run") as other:
+        top = Terminal(5, 60, *stuck.only(), *other.only())
+        try:
+            lines = top.page("stuck for")
+            assert len(lines) == 5 and all(len(line) <= 60 for line in lines), lines
+            first = [line for line in lines if re.match("[0-9a-f]{16} ", line)][0]
+            assert lines.index(first) == 1 and "stuck for" in lines[2], lines  # what is stuck comes first
+            wide = Terminal(40, 200, *stuck.only(), *other.only())
+            try:
+                lines = wide.page("stuck for")
+                assert re.search(r"LAST OPERATION", lines[0]) and re.search(r"PROGRAM +PID +USER", lines[0]), lines
+                assert re.search(rf" stuck_rank +{stuck.pids[0]} ", lines[1]), lines
+                wide.type("s")
+                wide.page("order (ops/s)")
+                wide.type("/no such job\n")
+                lines = wide.page("only some: no such job")
+                assert not [line for line in lines if re.match("[0-9a-f]{16} ", line)], lines
+                wide.type("/stuck_rank\n")
+                lines = wide.page("only some: stuck_rank")
+                assert len([line for line in lines if re.match("[0-9a-f]{16} ", line)]) == 2, lines
+            finally:
+                assert wide.end() == 0
+        finally:
+            assert top.end() == 0
 
 
 def case_a_rank_in_another_collective_is_named():

@@ -73,7 +73,7 @@ static const kolo_watch_view_t *find_task(const tasks_t *tasks, const char *name
     return NULL;
 }
 
-static int print(const tasks_t *tasks)
+static int print(FILE *out, const tasks_t *tasks)
 {
     uint64_t now = kolo_now_ns();
     int lines = 0;
@@ -83,15 +83,15 @@ static int print(const tasks_t *tasks)
             char words[800];
             kolo_watch_words(task, &task->waits[w], now, find_task(tasks, task->waits[w].from), words,
                              sizeof words);
-            printf("%s\n", words);
+            fprintf(out, "%s\n", words);
             lines++;
         }
-        if (task->more) printf("task %s waits for %zu tensors more\n", task->task, task->more);
+        if (task->more) fprintf(out, "task %s waits for %zu tensors more\n", task->task, task->more);
     }
     return lines;
 }
 
-int top_show_keys(const top_options_t *options)
+int top_show_keys(FILE *out, const top_options_t *options)
 {
     tasks_t tasks = {.views = calloc(MOST_TASKS, sizeof *tasks.views),
                      .inodes = calloc(MOST_TASKS, sizeof *tasks.inodes)};
@@ -101,7 +101,7 @@ int top_show_keys(const top_options_t *options)
         for (int i = 0; i < options->npids; i++) take_process(options->pids[i], &tasks);
         for (struct dirent *d; dir && (d = readdir(dir));)
             if (d->d_name[0] >= '1' && d->d_name[0] <= '9') take_process(atoi(d->d_name), &tasks);
-        lines = print(&tasks);
+        lines = print(out, &tasks);
     }
     if (dir) closedir(dir);
     while (tasks.count) free(tasks.views[--tasks.count]);

@@ -50,11 +50,27 @@ size_t top_job_size(const top_set_t *set, size_t first);
 int top_verdict_ranks(const top_set_t *set, size_t first, size_t count, kolo_verdict_rank_t **out);
 
 /* kolo-top-keys.c: keyed tensors that tasks of this host wait for, a line each; returns how many. */
-int top_show_keys(const top_options_t *options);
+int top_show_keys(FILE *out, const top_options_t *options);
 
 /* kolo-top-dump.c */
 int top_dump(const top_options_t *options, const top_set_t *set);
-/* kolo-top.c's screen, once; `before` is the state of a moment ago. */
-void top_show(const top_set_t *set, const top_set_t *before, double seconds);
+
+typedef enum { TOP_BY_STUCK, TOP_BY_OPS, TOP_BY_BYTES, TOP_BY_NAME, TOP_ORDERS } top_order_t;
+typedef struct { /* what is on the screen */
+    top_order_t order;
+    char filter[64]; /* only jobs that have this in a column; "": all */
+    bool typing;     /* the filter, just now */
+    bool quit;
+} top_view_t;
+
+/* kolo-top-show.c: the list of jobs; `before` is the state of a moment ago. */
+void top_show(FILE *out, const top_set_t *set, const top_set_t *before, double seconds, const top_view_t *view);
+
+/* kolo-top-screen.c: draws it each second until a key or a signal ends it. */
+int top_screen(const top_options_t *options);
+/* A key was pressed. */
+void top_key(top_view_t *view, char key);
+/* As much of a text as fits, and a row about the keys, without an end of line. */
+void top_fit(FILE *out, const char *text, size_t rows, size_t columns, const top_view_t *view);
 
 #endif

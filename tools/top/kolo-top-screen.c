@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The screen that kolo-top draws each second: as much as fits, and the keys that say what is on it. What is drawn
+ * comes as text, so that --once and a pipe get the same lines, whole.
+ */
+#include "kolo-top.h"
+
+#include "base/clock.h"
+
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <termios.h>
+#include <unistd.h>
+
+#define REFRESH_MS 1000
+#define ROWS       24 /* of a terminal that does not say how large it is */
+#define COLUMNS    80
+
+static const char *const orders[TOP_ORDERS] = {
+    [TOP_BY_STUCK] = "stuck", [TOP_BY_OPS] = "ops/s", [TOP_BY_BYTES] = "bytes/s", [TOP_BY_NAME] = "name"};
+
+static struct termios as_it_was;
+static volatile sig_atomic_t ended;
+
+static void on_signal(int sig)
+{
+    (void)sig;
+    ended = 1;
+}
+
+/* Keys come one by one and are not shown. False: no keys can be had. */
+static bool take_keys(void)
+{
+    struct sigaction act = {.sa_handler = on_signal};
+    if (!isatty(STDIN_FILENO) || tcgetattr(STDIN_FILENO, &as_it_was) != 0) return false;
+    sigaction(SIGINT, &act, NULL);
+    sigaction(SIGTERM, &act, NULL);
+    struct termios raw = as_it_was;
+    raw.c_lflag &= ~(tcflag_t)(ICANON | ECHO);
+    raw.c_cc[VMIN] = 0;
+    raw.c_cc[VTIME] = 0;
+    return tcsetattr(STDIN_FILENO, TCSANOW, &raw) == 0;
+}
+
+static void give_keys_back(void)
+{
+    tcsetattr(STDIN_FILENO, TCSANOW, &as_it_was);
+}
+
+static void typed(top_view_t *view, char c)
+{
+    size_t n = strlen(view->filter);
+    if (c == '\n' || c == '\r' || c == 27) {
+        if (c == 27) view->filter[0] = '\0';
+        view->typing = false;
+    } else if ((c == 127 || c == 8) && n > 0) {
+        view->filter[n - 1] = '\0';
+    } else if (c >= 32 && c < 127 && n + 1 < sizeof view->filter) {
+        view->filter[n] = c;
+        view->filter[n + 1] = '\0';
+    }
+}
+
+void top_key(top_view_t *view, char c)
+{
+    if (view->typing) {
+        typed(view, c);
+    } else if (c == 'q') {
+        view->quit = true;
+    } else if (c == 's') {
+        view->order = (top_order_t)((view->order + 1) % TOP_ORDERS);
+    } else if (c == '/') {
+        view->filter[0] = '\0';
+        view->typing = true;
+    }
+}
+
+/* Lines are cut at the right, not at a byte in the middle of a character. */
+static size_t fitting(const char *line, size_t length, size_t columns)
+{
+    if (length <= columns) return length;
+    while (columns > 0 && ((unsigned char)line[columns] & 0xc0) == 0x80) columns--;
+    return columns;
+}
+
+void top_fit(FILE *out, const char *text, size_t rows, size_t columns, const top_view_t *view)
+{
+    size_t lines = 0, left = 0;
+    for (const char *at = text, *end; *at; at = end + (*end == '\n')) {
+        end = strchrnul(at, '\n');
+        if (lines + 1 >= rows) { /* the last row is for the keys */
+            left++;
+            continue;
+        }
+        fprintf(out, "%.*s\n", (int)fitting(at, (size_t)(end - at), columns), at);
+        lines++;
+    }
+    char keys[200], more[40] = "";
+    if (left) snprintf(more, sizeof more, "%zu more lines; ", left);
+    if (view->typing)
+        snprintf(keys, sizeof keys, "only jobs with: %s_", view->filter);
+    else
+        snprintf(keys, sizeof keys, "%sq: quit  s: order (%s)  /: only some%s%s", more, orders[view->order],
+                 view->filter[0] ? ": " : "", view->filter);
+    fprintf(out, "%.*s", (int)fitting(keys, strlen(keys), columns), keys);
+}
+
+static void draw(const char *text, const top_view_t *view)
+{
+    struct winsize size = {0};
+    bool known = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_row > 1 && size.ws_col > 1;
+    printf("\033[H\033[2J");
+    top_fit(stdout, text, known ? size.ws_row : ROWS, known ? size.ws_col : COLUMNS, view);
+}
+
+/* Until the next look, or a key. */
+static void wait_for_keys(top_view_t *view, bool keys)
+{
+    struct pollfd in = {.fd = keys ? STDIN_FILENO : -1, .events = POLLIN};
+    char c;
+    if (poll(&in, 1, REFRESH_MS) <= 0) return;
+    while (read(STDIN_FILENO, &c, 1) == 1) top_key(view, c);
+    if (in.revents & (POLLHUP | POLLERR)) view->quit = true;
+}
+
+int top_screen(const top_options_t *o)
+{
+    top_view_t view = {.order = TOP_BY_STUCK};
+    top_set_t before, now;
+    if (!top_scan(o, &before)) return TOP_FAILED;
+    uint64_t then_ns = kolo_now_ns();
+    bool keys = take_keys(), gone = false;
+    int status = TOP_OK;
+    while (!ended && !gone && !view.quit) {
+        char *text = NULL;
+        size_t bytes = 0;
+        wait_for_keys(&view, keys);
+        if (ended || view.quit) break;
+        FILE *page = top_scan(o, &now) ? open_memstream(&text, &bytes) : NULL;
+        if (!page) {
+            status = TOP_FAILED;
+            break;
+        }
+        uint64_t now_ns = kolo_now_ns();
+        top_show(page, &now, &before, (double)(now_ns - then_ns) / (double)KOLO_NS_PER_S, &view);
+        if (top_show_keys(page, o) + (int)now.count == 0)
+            fprintf(page, "no job of Kolo runs here that may be looked into\n");
+        fclose(page);
+        draw(text, &view);
+        free(text);
+        gone = fflush(stdout) != 0;
+        top_free(&before);
+        before = now;
+        then_ns = now_ns;
+    }
+    if (keys) give_keys_back();
+    printf("\n");
+    top_free(&before);
+    return status;
+}
