@@ -488,8 +488,8 @@ static void root_ended_unheard(void *arg, int rank, kolo_status_t status, const 
     (void)arg, (void)rank, (void)status, (void)text;
 }
 
-/* The job has failed, by this caller or before it came. It is called back, too, but that may be too late: this process
- * may be about to end, having heard of the failure first. */
+/* The job has failed, by this caller or before it came. It is called back, too, but that may be too late: this
+ * process may be about to end, having heard of the failure first. */
 static void root_last_word(root_t *root, int rank, kolo_socket_t socket)
 {
     static const uint8_t kept = KOLO_FRAME_KEPT;
