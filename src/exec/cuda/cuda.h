@@ -32,6 +32,7 @@ bool kolo_cuda_built(void);
 
 typedef struct {
     int64_t blocks, stage_bytes, ll_bytes, ll128_bytes, message_lines_bytes, give_bytes; /* 0: automatic */
+    int64_t poison;
     bool early;
 } kolo_cuda_options_t;
 extern kolo_cuda_options_t kolo_cuda_options;
@@ -69,6 +70,7 @@ typedef struct kolo_cuda_state {
     kolo_exports_t *exports; /* to and from other processes; NULL: there are none */
     kolo_cuda_limits_t limits;
     kolo_cuda_layout_t layout;
+    uint32_t start;               /* what counters begin at */
     kolo_cuda_mailbox_t *mailbox; /* pinned */
     struct kolo_cuda_watched {
         uint64_t beat, seen_ns;

@@ -26,11 +26,31 @@ KOLO_DEV uint32_t kolo_tid(void) { return threadIdx.x; }
 KOLO_DEV uint32_t kolo_nthreads(void) { return blockDim.x; }
 KOLO_DEV uint32_t kolo_bid(void) { return blockIdx.x; }
 KOLO_DEV uint32_t kolo_nblocks(void) { return gridDim.x; }
-KOLO_DEV void kolo_sync(void) { __syncthreads(); }
+
+/* A library that is built for tests (-Dgpu_delays=true): the same for all lanes of a warp, one time in so many, up to
+ * four microseconds. */
+#ifdef KOLO_CUDA_DELAYS
+KOLO_DEV void kolo_late(uint32_t one_in)
+{
+    uint32_t x = (uint32_t)clock64() + (threadIdx.x / 32 + blockIdx.x * 64) * 0x9e3779b9u;
+    x = (x ^ x >> 16) * 0x85ebca6bu;
+    x = __shfl_sync(__activemask(), (x ^ x >> 13) * 0xc2b2ae35u, __ffs((int)__activemask()) - 1);
+    if (x % one_in == 0) __nanosleep(x >> 20);
+}
+#else
+KOLO_DEV void kolo_late(uint32_t) {}
+#endif
+
+KOLO_DEV void kolo_sync(void)
+{
+    kolo_late(256);
+    __syncthreads();
+}
 
 /* 16 bytes, in one piece over NVLink and PCIe as far as each 8 of them are concerned. */
 KOLO_DEV void kolo_line_store(kolo_vec_t *p, kolo_vec_t v)
 {
+    kolo_late(512);
     asm volatile("st.volatile.global.v4.u32 [%0], {%1,%2,%3,%4};" ::"l"(p), "r"(v.w[0]), "r"(v.w[1]), "r"(v.w[2]),
                  "r"(v.w[3])
                  : "memory");
@@ -47,12 +67,14 @@ KOLO_DEV kolo_vec_t kolo_line_load(const kolo_vec_t *p)
 /* All that the block has written, or read, before kolo_sync() comes before the flag. */
 KOLO_DEV void kolo_flag_store(uint32_t *p, uint32_t v)
 {
+    kolo_late(16);
     asm volatile("fence.acq_rel.sys; st.relaxed.sys.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
 }
 /* All that the block has read before kolo_sync() was read before the flag is seen: what was read has arrived in
  * registers, and no write needs to be waited for. */
 KOLO_DEV void kolo_credit_store(uint32_t *p, uint32_t v)
 {
+    kolo_late(16);
     asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
 }
 KOLO_DEV uint32_t kolo_flag_load(const uint32_t *p)
@@ -79,6 +101,7 @@ KOLO_DEV void kolo_report(kolo_cuda_mailbox_t *box, uint32_t what, uint32_t peer
  * be launched as soon as all blocks say so: those of short operations, whose blocks are few. */
 KOLO_DEV void kolo_begin(bool next)
 {
+    kolo_late(16);
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
     if (next) asm volatile("griddepcontrol.launch_dependents;");
@@ -243,24 +266,46 @@ KOLO_DEV char *kolo_message_lines(const kolo_cuda_layout_t *l, char *region, uin
     return region + l->message_lines + slot * KOLO_CUDA_MESSAGE_SLOT_BYTES;
 }
 /* What the message in a slot is (kolo_message_flag()): the flags of its lines do not tell, since sums are in them. */
-KOLO_DEV void kolo_message_what_store(char *lines, uint64_t what)
+KOLO_DEV void kolo_message_word_store(uint64_t *at, uint64_t word)
 {
-    uint64_t *at = (uint64_t *)(lines + KOLO_CUDA_MESSAGE_SLOT_LINES * 128u);
 #ifdef __CUDACC__
-    *(volatile uint64_t *)at = what;
+    *(volatile uint64_t *)at = word;
 #else
-    __atomic_store_n(at, what, __ATOMIC_RELAXED);
+    __atomic_store_n(at, word, __ATOMIC_RELAXED);
 #endif
 }
-KOLO_DEV uint64_t kolo_message_what_load(const char *lines)
+KOLO_DEV uint64_t kolo_message_word_load(const uint64_t *at)
 {
-    const uint64_t *at = (const uint64_t *)(lines + KOLO_CUDA_MESSAGE_SLOT_LINES * 128u);
 #ifdef __CUDACC__
     return *(const volatile uint64_t *)at;
 #else
     return __atomic_load_n(at, __ATOMIC_RELAXED);
 #endif
 }
+KOLO_DEV void kolo_message_what_store(char *lines, uint64_t what)
+{
+    kolo_message_word_store((uint64_t *)(lines + KOLO_CUDA_MESSAGE_SLOT_LINES * 128u), what);
+}
+KOLO_DEV uint64_t kolo_message_what_load(const char *lines)
+{
+    return kolo_message_word_load((const uint64_t *)(lines + KOLO_CUDA_MESSAGE_SLOT_LINES * 128u));
+}
+/* How the ends of a long message meet. */
+typedef struct {
+    uint64_t there;      /* from the receiver: where the message is to go, or 0: by stages */
+    uint64_t tag;        /* and what it expects */
+    uint32_t begin, end; /* flags: numbers of messages. To the sender: `there` is set; to the receiver: it has come */
+    uint64_t offer_tag;  /* from a sender that waits for long: what it has, */
+    uint32_t offer, pad; /* as the message of this number */
+} kolo_message_meeting_t;
+
+KOLO_DEV kolo_message_meeting_t *kolo_message_meeting(const kolo_cuda_layout_t *l, char *region, uint32_t peer,
+                                                      uint32_t block)
+{
+    return (kolo_message_meeting_t *)(region + l->message_meetings +
+                                      (uint64_t)(peer * l->message_blocks + block) * KOLO_CUDA_FLAG);
+}
+
 KOLO_DEV uint32_t *kolo_flag(const kolo_cuda_layout_t *l, char *region, uint64_t flags, uint32_t phase, uint32_t from,
                              uint32_t block)
 {

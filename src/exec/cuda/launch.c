@@ -33,9 +33,34 @@ static kolo_status_t make_mailbox(kolo_cuda_state_t *s)
     return KOLO_OK;
 }
 
+/* Tests: all counters and flags begin at `start`, just below wrap-around, and what is only written before it is
+ * read holds some byte. Then all ranks wait for each other, since others write there as soon as they may. */
+static kolo_status_t prepare_region(kolo_cuda_state_t *s, kolo_wire_ctx_t *ctx)
+{
+    kolo_cu_ptr_t own = (kolo_cu_ptr_t)(uintptr_t)s->regions.address[s->regions.rank];
+    uint64_t counted = s->layout.lines;
+    if (!s->start && kolo_cuda_options.poison < 0) return KOLO_OK;
+    uint32_t *words = malloc(counted);
+    if (!words) return kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for %llu bytes", (unsigned long long)counted);
+    for (uint64_t i = 0; i < counted / sizeof *words; i++) words[i] = s->start;
+    kolo_status_t status =
+        kolo_mem_cuda.write(s->device->ordinal, (void *)(uintptr_t)own, words, counted); /* NOLINT */
+    free(words);
+    KOLO_TRY(status);
+    kolo_cu_result_t r = KOLO_CU_SUCCESS;
+    if (kolo_cuda_options.poison >= 0) {
+        r = s->api->memset8(own + counted, (unsigned char)kolo_cuda_options.poison, s->layout.bytes - counted,
+                            NULL);
+        if (!r) r = s->api->stream_sync(NULL);
+    }
+    if (r) return kolo_cuda_fail(r, s->device->ordinal, "fill memory");
+    return kolo_oob_barrier(ctx->oob);
+}
+
 static kolo_status_t open_regions(kolo_cuda_state_t *s, kolo_wire_ctx_t *ctx)
 {
     KOLO_TRY(kolo_regions_open(ctx, s->device, region_bytes, s, &s->regions));
+    KOLO_TRY(prepare_region(s, ctx));
     KOLO_TRY(kolo_exports_open(ctx, s->regions.nranks, &s->exports));
     s->args.c.layout = s->p2p.head.layout = s->layout;
     s->args.c.rank = s->p2p.head.rank = (uint32_t)s->regions.rank;
@@ -105,6 +130,7 @@ static kolo_status_t open_state(const kolo_exec_env_t *env, void **state)
     kolo_cuda_state_t *s = calloc(1, sizeof *s);
     if (!s) return kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for a GPU communicator");
     kolo_cuda_limits(&env->tuned, &s->limits);
+    s->start = env->start;
     kolo_status_t status = kolo_cuda_load(&s->api);
     if (status == KOLO_OK) status = kolo_cuda_device(device, &s->device);
     if (status == KOLO_OK) status = kolo_cuda_enter(s->device, &pushed);

@@ -50,6 +50,16 @@ static const kolo_param_t rows[] = {
      .must_agree = true,
      .help = "Smallest all_reduce out of place, in bytes, that loads nothing from other GPUs; 0: as measured",
      .value = &kolo_cuda_options.give_bytes},
+    {.key = "KOLO_GPU_POISON",
+     .kind = KOLO_PARAM_INT,
+     .def = "-1",
+     .min = -1,
+     .max = 255,
+     .must_agree = true,
+     .help =
+         "tests: the byte that a communicator's lines and stages on the GPU are filled with at first; -1: zero, "
+         "as memory comes",
+     .value = &kolo_cuda_options.poison},
     {.key = "KOLO_GPU_EARLY_LAUNCH",
      .kind = KOLO_PARAM_BOOL,
      .def = "1",

@@ -30,6 +30,10 @@ template <typename T> KOLO_DEV void kolo_user_store8(char *at, kolo_vec_t v, uin
         kolo_elems_store<T>(at, v, left < 8 ? (uint32_t)left : 8);
 }
 
+/* The number of the operation after `number`. Never 0, which is in lines that were never written; the halves go on
+ * in turn. */
+KOLO_DEV uint32_t kolo_line_number(uint32_t number) { return number + 1 ? number + 1 : 2; }
+
 /* What the flags of line `v` of a block are in its operation numbered `flag`. The first line is written in each
  * operation, so few bits of the number tell it from the last one in its place: the others tell what the operation
  * is. Ranks that differ in it wait for each other, and the host, which is told, finds out why. */
@@ -145,7 +149,7 @@ template <typename T> KOLO_DEV void kolo_ll(const kolo_cuda_args_t &c)
     s.block = kolo_bid();
     s.own = kolo_region(c.regions, c.rank);
     uint32_t *counter = kolo_counter(&c.layout, s.own, KOLO_CUDA_COUNT_LINES, s.block);
-    s.flag = *counter + 1;
+    s.flag = kolo_line_number(*counter);
     s.first = each * s.block;
     s.n = (uint32_t)(s.first >= all ? 0 : all - s.first < each ? all - s.first : each);
     kolo_ll_send<T>(c, s);

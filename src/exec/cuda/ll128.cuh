@@ -64,6 +64,7 @@ KOLO_DEV uint32_t kolo_line128_sum(const kolo_line_t *x)
 KOLO_DEV void kolo_line128_store(char *line, const kolo_line_t *x, uint64_t flag, bool valid)
 {
     uint32_t sum = kolo_line128_sum(x);
+    kolo_late(512);
     uint64_t second = kolo_lane(0) == 7 ? kolo_line128_signed(flag, sum) : x->w[0][1];
     if (!valid) return;
     asm volatile("st.volatile.global.v2.u64 [%0], {%1,%2};" ::"l"(line + 16 * kolo_lane(0)), "l"(x->w[0][0]),
@@ -159,14 +160,23 @@ KOLO_DEV void kolo_words_store(const kolo_line_t *x, char *buf, uint64_t line, u
 
 KOLO_DEV uint64_t kolo_line128_flag(const kolo_cuda_args_t &c, uint32_t flag) { return flag | (uint64_t)c.mark << 32; }
 
-/* Lines are long in coming. Those of a message (messages.cuh) may be there, but tell of another length or type. */
-KOLO_DEV void kolo_line128_look(const kolo_cuda_args_t &, const char *, uint64_t, uint32_t) {}
-KOLO_DEV void kolo_line128_look(const kolo_cuda_p2p_args_t &c, const char *lines, uint64_t flag, uint32_t peer)
+/* Lines are long in coming. Those of a message (messages.cuh) may be there, but tell of another length or type, or its
+ * sender has a long one instead: `seen` at the look before this one, too, or its lines may be on their way. */
+KOLO_DEV void kolo_line128_look(const kolo_cuda_args_t &, const char *, uint64_t, uint32_t, bool *) {}
+KOLO_DEV void kolo_line128_look(const kolo_cuda_p2p_args_t &c, const char *lines, uint64_t flag, uint32_t peer,
+                                bool *seen)
 {
+    uint32_t block = kolo_bid() % c.blocks;
+    char *own = kolo_region(c.regions, c.rank);
     uint64_t there = kolo_message_what_load(lines);
-    if ((uint32_t)there != (uint32_t)flag || there == flag) return;
-    kolo_tell_unfit((kolo_cuda_mailbox_t *)c.mailbox, c.number, peer, 0, kolo_message_tag_of(flag),
-                    kolo_message_tag_of(there));
+    kolo_message_meeting_t *meeting = kolo_message_meeting(&c.layout, own, peer, block);
+    bool differs = there && (uint32_t)there == (uint32_t)flag && there != flag; /* 0: nothing was ever there */
+    bool is_long = kolo_flag_load(&meeting->offer) ==
+                   *kolo_message_counter(&c.layout, own, KOLO_CUDA_MESSAGE_RECEIVED_LONG, peer, block) + 1;
+    if (differs || (is_long && *seen))
+        kolo_tell_unfit((kolo_cuda_mailbox_t *)c.mailbox, c.number, peer, 0, kolo_message_tag_of(flag),
+                        differs ? kolo_message_tag_of(there) : kolo_message_word_load(&meeting->offer_tag));
+    *seen = is_long;
 }
 
 /* How many lines a warp goes through from `at` on, at most a batch, of `n`; this group's own may be beyond the end. */
@@ -182,6 +192,7 @@ KOLO_DEV bool kolo_batch_wait(const C &c, uint64_t flag, const char *lines, uint
                               uint32_t peer)
 {
     uint32_t spins = 0, batch = kolo_batch<B>(at, n);
+    bool seen = false;
     for (;;) {
         bool all = true;
 #pragma unroll
@@ -193,7 +204,7 @@ KOLO_DEV bool kolo_batch_wait(const C &c, uint64_t flag, const char *lines, uint
             if (u < batch) all = (kolo_line128_came(&x[u], flag) || at + u * kolo_groups() >= n) && all;
         if (kolo_all_lanes(all)) return true;
         if (kolo_any_lane(kolo_give_up(&spins, c, KOLO_CUDA_WAITS_LINES, peer, (uint32_t)flag))) return false;
-        if (spins % KOLO_SPINS_A_LOOK == 0) kolo_line128_look(c, lines, flag, peer);
+        if (spins % KOLO_SPINS_A_LOOK == 0) kolo_line128_look(c, lines, flag, peer, &seen);
     }
 }
 
@@ -311,7 +322,7 @@ template <typename T> KOLO_DEV void kolo_ll128(const kolo_cuda_args_t &c)
     s.block = kolo_bid();
     s.own = kolo_region(c.regions, c.rank);
     uint32_t *counter = kolo_counter(&c.layout, s.own, KOLO_CUDA_COUNT_LINES_128, s.block);
-    s.flag = *counter + 1;
+    s.flag = kolo_line_number(*counter);
     s.first = each * s.block;
     s.n = (uint32_t)(s.first >= all ? 0 : all - s.first < each ? all - s.first : each);
     const uint64_t flag = kolo_line128_flag(c, s.flag);

@@ -12,17 +12,51 @@
 #include "exec/cuda/direct.cuh"
 #include "exec/cuda/ll128.cuh"
 
+/* One end may go by lines where the other does not, if what they have for the same message differs. An end that waits
+ * for long looks for that: the receiver of a long message for lines, that of a short one for the offer of a long one
+ * (kolo_line128_look()). */
+KOLO_DEV void kolo_message_offer(const kolo_cuda_p2p_args_t &c, const kolo_cuda_message_t &m, uint32_t block)
+{
+    kolo_message_meeting_t *meeting =
+        kolo_message_meeting(&c.layout, kolo_region(c.regions, m.peer), c.rank, block);
+    kolo_message_word_store(&meeting->offer_tag, kolo_message_tag(m));
+    kolo_flag_store(&meeting->offer, *kolo_message_counter(&c.layout, kolo_region(c.regions, c.rank),
+                                                           KOLO_CUDA_MESSAGE_SENT_LONG, m.peer, block) + 1);
+}
+/* What came before is behind both ends. `seen`: at the look before this one: what this end waits for was on its way
+ * then, or does not come. */
+KOLO_DEV void kolo_message_meets_lines(const kolo_cuda_p2p_args_t &c, const kolo_cuda_message_t &m, uint32_t block,
+                                       bool *seen)
+{
+    char *own = kolo_region(c.regions, c.rank);
+    uint32_t step = *kolo_message_counter(&c.layout, own, KOLO_CUDA_MESSAGE_RECEIVED_LINES, m.peer, block);
+    uint64_t there = kolo_message_what_load(kolo_message_lines(&c.layout, own, m.peer, block, step));
+    bool lines = there && (uint32_t)there == step + 1;
+    if (lines && *seen)
+        kolo_tell_unfit((kolo_cuda_mailbox_t *)c.mailbox, c.number, m.peer, 0, kolo_message_tag(m),
+                        kolo_message_tag_of(there));
+    *seen = lines;
+}
+
 /* One flag of one peer; the same answer for the whole block. */
-KOLO_DEV bool kolo_message_wait(const kolo_cuda_p2p_args_t &c, const uint32_t *flag, uint32_t step, uint32_t what,
-                                uint32_t peer)
+typedef enum { KOLO_LOOK_NOT, KOLO_LOOK_OFFER, KOLO_LOOK_FOR_LINES } kolo_message_look_t;
+KOLO_DEV bool kolo_message_wait(const kolo_cuda_p2p_args_t &c, const kolo_cuda_message_t &m, uint32_t block,
+                                const uint32_t *flag, uint32_t step, uint32_t what, kolo_message_look_t look)
 {
     KOLO_SHARED uint32_t ended;
     kolo_sync();
     if (kolo_tid() == 0) {
         uint32_t spins = 0;
+        bool seen = false;
         ended = 0;
-        while (!ended && (int32_t)(kolo_flag_load(flag) - step) < 0)
-            if (kolo_give_up(&spins, c, what, peer, step)) ended = 1;
+        while (!ended && (int32_t)(kolo_flag_load(flag) - step) < 0) {
+            if (kolo_give_up(&spins, c, what, m.peer, step))
+                ended = 1;
+            else if (spins % KOLO_SPINS_A_LOOK == 0 && look == KOLO_LOOK_OFFER)
+                kolo_message_offer(c, m, block);
+            else if (spins % KOLO_SPINS_A_LOOK == 0 && look == KOLO_LOOK_FOR_LINES)
+                kolo_message_meets_lines(c, m, block, &seen);
+        }
     }
     kolo_sync();
     return !ended;
@@ -53,8 +87,8 @@ KOLO_DEV bool kolo_message_send(const kolo_cuda_p2p_args_t &c, const kolo_cuda_m
     uint32_t *counter = kolo_message_counter(&c.layout, own, KOLO_CUDA_MESSAGE_SENT, m.peer, block), step = *counter;
     for (uint32_t i = 0; i < cut.tiles; i++, step++) {
         uint64_t off = ((uint64_t)i * cut.blocks + block) * cut.tile_bytes;
-        if (!kolo_message_wait(c, kolo_flag(&c.layout, own, c.layout.credit, 2, m.peer, block),
-                               step + 1 - KOLO_CUDA_DEPTH, KOLO_CUDA_WAITS_CREDIT, m.peer))
+        if (!kolo_message_wait(c, m, block, kolo_flag(&c.layout, own, c.layout.credit, 2, m.peer, block),
+                               step + 1 - KOLO_CUDA_DEPTH, KOLO_CUDA_WAITS_CREDIT, KOLO_LOOK_NOT))
             return false;
         kolo_tile_in<uint8_t>(kolo_stage(&c.layout, theirs, 2, c.rank, block, step), (const char *)m.address + off,
                               kolo_tile_length(off, m.bytes, cut.tile_bytes), NULL);
@@ -72,8 +106,8 @@ KOLO_DEV bool kolo_message_receive(const kolo_cuda_p2p_args_t &c, const kolo_cud
     uint32_t *counter = kolo_message_counter(&c.layout, own, KOLO_CUDA_MESSAGE_RECEIVED, m.peer, block), step = *counter;
     for (uint32_t i = 0; i < cut.tiles; i++, step++) {
         uint64_t off = ((uint64_t)i * cut.blocks + block) * cut.tile_bytes;
-        if (!kolo_message_wait(c, kolo_flag(&c.layout, own, c.layout.ready, 2, m.peer, block), step + 1,
-                               KOLO_CUDA_WAITS_TILE, m.peer))
+        if (!kolo_message_wait(c, m, block, kolo_flag(&c.layout, own, c.layout.ready, 2, m.peer, block), step + 1,
+                               KOLO_CUDA_WAITS_TILE, KOLO_LOOK_FOR_LINES))
             return false;
         kolo_tile_out<uint8_t>((char *)m.address + off, kolo_stage(&c.layout, own, 2, m.peer, block, step),
                                kolo_tile_length(off, m.bytes, cut.tile_bytes));
@@ -118,7 +152,8 @@ KOLO_DEV bool kolo_message_send_lines(const kolo_cuda_p2p_args_t &c, const kolo_
     for (uint64_t from = 0; from < s.n; from += KOLO_CUDA_MESSAGE_SLOT_LINES, step++) {
         char *lines = kolo_message_lines(&c.layout, theirs, c.rank, block, step);
         uint32_t n = s.n - from < KOLO_CUDA_MESSAGE_SLOT_LINES ? (uint32_t)(s.n - from) : KOLO_CUDA_MESSAGE_SLOT_LINES;
-        if (!kolo_message_wait(c, credit, step + 1 - KOLO_CUDA_DEPTH, KOLO_CUDA_WAITS_CREDIT, m.peer)) return false;
+        if (!kolo_message_wait(c, m, block, credit, step + 1 - KOLO_CUDA_DEPTH, KOLO_CUDA_WAITS_CREDIT, KOLO_LOOK_NOT))
+            return false;
         if (kolo_tid() == 0) kolo_message_what_store(lines, kolo_message_flag(m, step + 1));
         uint32_t batch;
         for (uint32_t at = kolo_group(); (batch = kolo_batch<KOLO_LINE_BATCH>(at, n)); at += batch * kolo_groups()) {
@@ -175,20 +210,7 @@ KOLO_DEV bool kolo_message_receive_lines(const kolo_cuda_p2p_args_t &c, const ko
     return ok;
 }
 
-/* ---- long ones ---- */
-
-typedef struct {
-    uint64_t there;      /* from the receiver: where the message is to go, or 0: by stages */
-    uint64_t tag;        /* and what it expects */
-    uint32_t begin, end; /* flags: numbers of messages. To the sender: `there` is set; to the receiver: it has come */
-} kolo_message_meeting_t;
-
-KOLO_DEV kolo_message_meeting_t *kolo_message_meeting(const kolo_cuda_layout_t *l, char *region, uint32_t peer,
-                                                      uint32_t block)
-{
-    return (kolo_message_meeting_t *)(region + l->message_meetings +
-                                      (uint64_t)(peer * l->message_blocks + block) * KOLO_CUDA_FLAG);
-}
+/* ---- long ones: kolo_message_meeting_t ---- */
 
 KOLO_DEV bool kolo_message_send_long(const kolo_cuda_p2p_args_t &c, const kolo_cuda_message_t &m, uint32_t block,
                                      const kolo_message_cut_t &cut)
@@ -197,7 +219,7 @@ KOLO_DEV bool kolo_message_send_long(const kolo_cuda_p2p_args_t &c, const kolo_c
     uint32_t *counter = kolo_message_counter(&c.layout, own, KOLO_CUDA_MESSAGE_SENT_LONG, m.peer, block);
     uint32_t number = *counter + 1;
     kolo_message_meeting_t *meeting = kolo_message_meeting(&c.layout, own, m.peer, block);
-    if (!kolo_message_wait(c, &meeting->begin, number, KOLO_CUDA_WAITS_CREDIT, m.peer)) return false;
+    if (!kolo_message_wait(c, m, block, &meeting->begin, number, KOLO_CUDA_WAITS_CREDIT, KOLO_LOOK_OFFER)) return false;
     uint64_t there = meeting->there, tag = meeting->tag;
     if (tag != kolo_message_tag(m)) { /* the host is told, and ends the kernel */
         uint32_t spins = 0;
@@ -229,8 +251,8 @@ KOLO_DEV bool kolo_message_receive_long(const kolo_cuda_p2p_args_t &c, const kol
         kolo_flag_store(&meeting->begin, number);
     }
     if (!m.there) return kolo_message_receive(c, m, block, cut);
-    return kolo_message_wait(c, &kolo_message_meeting(&c.layout, own, m.peer, block)->end, number,
-                             KOLO_CUDA_WAITS_TILE, m.peer);
+    return kolo_message_wait(c, m, block, &kolo_message_meeting(&c.layout, own, m.peer, block)->end, number,
+                             KOLO_CUDA_WAITS_TILE, KOLO_LOOK_FOR_LINES);
 }
 
 /* ---- chains ---- */
