@@ -13,6 +13,9 @@ bool conform_stress(kit_team_t *t);
 bool conform_chain(kit_team_t *t);
 /* options->fresh calls on memory that comes and goes: more allocations than others map of a rank. */
 bool conform_fresh(kit_team_t *t);
+/* options->soak calls of mixed kinds and lengths, whose values are checked on the GPU; from graphs, if it says so.
+ */
+bool conform_soak(kit_team_t *t);
 /* What users and machines do wrong. Makes its own communicators. */
 void conform_faults(kit_team_t *t);
 /* Two processes with one GPU each, which is the same. */

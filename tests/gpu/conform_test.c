@@ -2,8 +2,8 @@
  *
  * Conformance of the public API on GPUs (or, for comparison, on the CPU): every collective, type and operator,
  * lengths from nothing to more than one tile, in and out of place, off alignment, every root, several streams;
- * ranks as threads, as processes, or all driven by one thread. --stress, --calls, --fresh and --faults are in files
- * of their own.
+ * ranks as threads, as processes, or all driven by one thread. --stress, --calls, --fresh, --soak and --faults are
+ * in files of their own.
  */
 #include "cases.h"
 #include "conform.h"
@@ -275,6 +275,8 @@ static void conform(kit_team_t *t)
     bool good = devices_are_told(t);
     if (t->options->stress_s > 0)
         good = good && conform_stress(t);
+    else if (t->options->soak)
+        good = good && conform_soak(t);
     else if (t->options->fresh)
         good = good && conform_fresh(t);
     else if (t->options->calls)

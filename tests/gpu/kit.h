@@ -28,6 +28,8 @@ typedef struct {
     bool verbose;
     double stress_s;
     uint64_t calls; /* of the chain test */
+    uint64_t soak;  /* calls of the test that checks on the GPU */
+    bool graph;     /* there: from graphs */
     int fresh;      /* calls of the test with memory that comes and goes */
     bool faults;
     bool twice; /* all processes see one GPU alone, the same */
@@ -94,6 +96,18 @@ void kit_free(const kit_rank_t *r, void *p);
 bool kit_upload(kit_rank_t *r, size_t at, size_t bytes, void *stream);
 bool kit_download(kit_rank_t *r, size_t at, size_t bytes, void *stream);
 bool kit_sync(const kit_rank_t *r, void *stream);
+/* As kit_upload() and kit_download(), between the begin of image or back and device memory of other allocations. */
+bool kit_put(kit_rank_t *r, kolo_cu_ptr_t p, size_t bytes, void *stream);
+bool kit_fetch(kit_rank_t *r, kolo_cu_ptr_t p, size_t bytes, void *stream);
+/* A kernel of the tests, with one struct of arguments. */
+bool kit_kernel(const kit_rank_t *r, const void *image, const char *name, kolo_cu_func_t *function);
+bool kit_launch(const kit_rank_t *r, kolo_cu_func_t function, unsigned blocks, void *args, void *stream);
+/* What is queued on the stream from here to there becomes the plan of a graph. */
+bool kit_capture(const kit_rank_t *r, void *stream);
+bool kit_captured(const kit_rank_t *r, void *stream, void **plan);
+bool kit_graph(const kit_rank_t *r, void *plan, void **graph); /* while this thread captures nothing */
+bool kit_replay(const kit_rank_t *r, void *graph, void *stream);
+void kit_graph_end(void *graph);
 /* The rank's context is current. */
 bool kit_event_new(kolo_cu_event_t *event);
 bool kit_event_record(kolo_cu_event_t event, void *stream);

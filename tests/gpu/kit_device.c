@@ -17,6 +17,12 @@ typedef struct {
     kolo_cu_result_t (*alloc)(kolo_cu_ptr_t *p, size_t bytes);
     kolo_cu_result_t (*free)(kolo_cu_ptr_t p);
     kolo_cu_result_t (*stream_query)(kolo_cu_stream_t stream);
+    kolo_cu_result_t (*capture_begin)(kolo_cu_stream_t stream, int mode);
+    kolo_cu_result_t (*capture_end)(kolo_cu_stream_t stream, void **graph);
+    kolo_cu_result_t (*graph_instantiate)(void **exec, void *graph, unsigned long long flags);
+    kolo_cu_result_t (*graph_launch)(void *exec, kolo_cu_stream_t stream);
+    kolo_cu_result_t (*graph_exec_destroy)(void *exec);
+    kolo_cu_result_t (*graph_destroy)(void *graph);
 } driver_t;
 
 static driver_t driver;
@@ -47,10 +53,19 @@ static const struct {
     F(api.event_create, "cuEventCreate"),
     F(api.event_record, "cuEventRecord"),
     F(api.event_destroy, "cuEventDestroy_v2"),
+    F(api.module_load, "cuModuleLoadData"),
+    F(api.module_function, "cuModuleGetFunction"),
+    F(api.launch, "cuLaunchKernel"),
     F(ctx_set, "cuCtxSetCurrent"),
     F(alloc, "cuMemAlloc_v2"),
     F(free, "cuMemFree_v2"),
     F(stream_query, "cuStreamQuery"),
+    F(capture_begin, "cuStreamBeginCapture_v2"),
+    F(capture_end, "cuStreamEndCapture"),
+    F(graph_instantiate, "cuGraphInstantiateWithFlags"),
+    F(graph_launch, "cuGraphLaunch"),
+    F(graph_exec_destroy, "cuGraphExecDestroy"),
+    F(graph_destroy, "cuGraphDestroy"),
 };
 
 static bool fine(kolo_cu_result_t r, const char *what)
@@ -73,6 +88,8 @@ bool kit_open(bool host, int *devices)
     if (!lib) return kit_fail("driver", 0, "%s", dlerror());
     for (size_t i = 0; i < sizeof functions / sizeof functions[0]; i++) {
         void *f = dlsym(lib, functions[i].name);
+        if (!f && functions[i].offset >= offsetof(driver_t, capture_begin))
+            continue; /* the fake driver has no graphs */
         if (!f) return kit_fail("driver", 0, "%s", dlerror());
         memcpy((char *)&driver + functions[i].offset, &f, sizeof f);
     }
@@ -213,6 +230,64 @@ bool kit_upload(kit_rank_t *r, size_t from, size_t bytes, void *stream)
 bool kit_download(kit_rank_t *r, size_t from, size_t bytes, void *stream)
 {
     return copy(r, r->back + from, r->buffer + from, bytes, stream);
+}
+
+bool kit_put(kit_rank_t *r, kolo_cu_ptr_t p, size_t bytes, void *stream)
+{
+    return copy(r, at(p), r->image, bytes, stream);
+}
+
+bool kit_fetch(kit_rank_t *r, kolo_cu_ptr_t p, size_t bytes, void *stream)
+{
+    return copy(r, r->back, at(p), bytes, stream);
+}
+
+/* ---- kernels and graphs ---- */
+
+bool kit_kernel(const kit_rank_t *r, const void *image, const char *name, kolo_cu_func_t *function)
+{
+    kolo_cu_module_t module;
+    kit_enter(r);
+    return CU(driver.api.module_load(&module, image)) && CU(driver.api.module_function(function, module, name));
+}
+
+bool kit_launch(const kit_rank_t *r, kolo_cu_func_t function, unsigned blocks, void *args, void *stream)
+{
+    void *params[] = {args};
+    kit_enter(r);
+    return CU(driver.api.launch(function, blocks, 1, 1, 512, 1, 1, 0, stream, params, NULL));
+}
+
+bool kit_capture(const kit_rank_t *r, void *stream)
+{
+    if (!driver.capture_begin || !driver.graph_launch) return kit_fail("driver", 0, "this driver has no graphs");
+    kit_enter(r);
+    return CU(driver.capture_begin(stream, 1)); /* of this thread's doing */
+}
+
+bool kit_captured(const kit_rank_t *r, void *stream, void **plan)
+{
+    if (!driver.capture_end) return false;
+    kit_enter(r);
+    return CU(driver.capture_end(stream, plan)) && *plan;
+}
+
+bool kit_graph(const kit_rank_t *r, void *plan, void **graph)
+{
+    kit_enter(r);
+    bool good = CU(driver.graph_instantiate(graph, plan, 0));
+    return CU(driver.graph_destroy(plan)) && good;
+}
+
+bool kit_replay(const kit_rank_t *r, void *graph, void *stream)
+{
+    kit_enter(r);
+    return CU(driver.graph_launch(graph, stream));
+}
+
+void kit_graph_end(void *graph)
+{
+    if (graph) CU(driver.graph_exec_destroy(graph));
 }
 
 bool kit_sync(const kit_rank_t *r, void *stream)

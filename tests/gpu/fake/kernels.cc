@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The kernels that the fake driver knows: the product's, from the same source that nvcc reads, and two small ones
-// by which the fake itself is tested. A block is one thread.
+// The kernels that the fake driver knows: the product's, from the same source that nvcc reads, that of the soak test, and two small
+// ones by which the fake itself is tested. A block is one thread.
 #include "fake.h"
 
 #include "exec/cuda/kernels.cu"
+#include "soak.cu"
 
 #include <sched.h>
 #include <string.h>
@@ -122,6 +123,7 @@ const fake_kernel_t fake_kernels[] = {
     ROW1(kolo_cuda_two_step_float64, kolo_cuda_long_args_t),
     ROW1(kolo_cuda_two_step_e4m3, kolo_cuda_long_args_t),
     ROW1(kolo_cuda_two_step_e5m2, kolo_cuda_long_args_t),
+    ROW1(soak_turn, soak_args_t),
     ROW1(kolo_cuda_lift, kolo_cuda_lift_args_t),
     ROW1(kolo_cuda_messages_few, kolo_cuda_p2p_args_t),
     ROW1(kolo_cuda_messages, kolo_cuda_p2p_many_t),
