@@ -208,8 +208,9 @@ typedef struct kolo_body {
     struct kolo_registration *registrations;
     struct kolo_windows *_Atomic windows; /* window/; NULL: there have been none */
 
-    kolo_board_t board;                    /* the last operations, for peers who ask */
-    kolo_board_pair_t *pairs;              /* the same as on the board */
+    kolo_board_t board;       /* the last operations, for peers who ask */
+    kolo_board_pair_t *pairs; /* the same as on the board */
+    _Atomic(kolo_device_pairs_t *) device_pairs;
     kolo_stalled_t stalled, stalled_pairs; /* the collective, and the messages, that are long in coming */
 
     /* life */

@@ -209,6 +209,8 @@ static kolo_status_t launch(kolo_body_t *body, const kolo_call_t *calls, size_t 
     for (size_t i = 0; i < count && status == KOLO_OK; i++) {
         kolo_exec_call_t base;
         status = fill(&calls[i], number, &base);
+        if (status == KOLO_OK && calls[i].kind != KOLO_CALL_COLL && !body->exec->by_host)
+            status = kolo_device_pairs_open(body);
         number += calls[i].kind == KOLO_CALL_COLL;
         if (calls[i].send_counts || calls[i].recv_counts)
             n += unfold(&calls[i], &base, list + n);
@@ -221,6 +223,8 @@ static kolo_status_t launch(kolo_body_t *body, const kolo_call_t *calls, size_t 
         kolo_record_launched(body, &calls[i], body->operation);
         if (calls[i].kind == KOLO_CALL_COLL)
             kolo_board_publish(&body->board, body->operation++, kolo_mismatch_word(&calls[i]));
+        else
+            kolo_device_pairs_count(body, &calls[i], body->operation);
     }
     return status;
 }

@@ -45,6 +45,14 @@ typedef struct {
 
 /* What a communicator asks of an executor, and what the table file says of so many GPUs. */
 kolo_exec_tuned_t kolo_device_tuned(const struct kolo_body *body);
+/* Sends and receives on a device, as peers may ask for them (device_pairs.c). open: before the first is queued.
+ * count: when it has been, before operation `number` is. ask: those that `waits` waits for. */
+typedef struct kolo_device_pairs kolo_device_pairs_t;
+kolo_status_t kolo_device_pairs_open(struct kolo_body *body);
+void kolo_device_pairs_free(struct kolo_body *body);
+void kolo_device_pairs_count(struct kolo_body *body, const struct kolo_call *call, uint64_t number);
+void kolo_device_pairs_ask(struct kolo_body *body, const kolo_exec_waits_t *waits);
+
 /* After the ranks have met: opens the executor if this communicator has a device. Collective. */
 kolo_status_t kolo_device_open(struct kolo_body *body);
 /* Ends what runs and frees. Safe without a device, and twice. Does not wait for peers. */

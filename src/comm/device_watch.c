@@ -150,7 +150,7 @@ static void look(kolo_body_t *body)
     for (int i = 0; i < w->count; i++) ranks[i] = w->on[i].rank;
     /* messages have no number that both ends share */
     kolo_status_t status = kolo_signature_fields(w->word).coll == KOLO_COLL_P2P
-                               ? kolo_oob_difference(body->oob)
+                               ? kolo_mismatch_look_device_pairs(body, w, !same)
                                : kolo_mismatch_look_device(body, w->number, ranks, w->count);
     if (status != KOLO_OK)
         fail(body, status);

@@ -97,9 +97,16 @@ static const kolo_board_pair_t *pair_with(const kolo_oob_t *oob, int rank)
     return pairs != NULL ? &pairs[rank] : NULL;
 }
 
+/* What a question shows. */
+static const kolo_board_pair_t *asking_pair(const kolo_oob_t *oob, int rank)
+{
+    const kolo_board_pair_t *asking = atomic_load_explicit(&kolo_diag(oob)->board->asking, memory_order_acquire);
+    return asking != NULL ? &asking[rank] : pair_with(oob, rank);
+}
+
 static void show_pair(kolo_oob_t *oob, kolo_peer_t *peer, uint64_t number)
 {
-    const kolo_board_pair_t *pair = pair_with(oob, peer->rank);
+    const kolo_board_pair_t *pair = asking_pair(oob, peer->rank);
     kolo_conn_t *conn = way_out(peer);
     kolo_pair_frame_t f;
     if (pair == NULL || conn == NULL) return;
@@ -289,7 +296,7 @@ static const char *board_arrived(kolo_conn_t *conn, kolo_question_t *q)
     if (((f.flags & KOLO_BOARD_STUCK) == 0 || gave_up) && look_back(oob, f.number, &mine) && mine != f.word) {
         note(oob, f.number, mine, f.rank, f.word);
     } else if (f.flags & KOLO_BOARD_STUCK) {
-        const kolo_board_pair_t *pair = pair_with(oob, conn->peer->rank);
+        const kolo_board_pair_t *pair = asking_pair(oob, conn->peer->rank);
         int in = f.flags & KOLO_BOARD_STUCK_SEND ? KOLO_BOARD_SEND : KOLO_BOARD_RECV;
         if (pair == NULL || !kolo_peer_diag(conn->peer)->pair_asked) return "an answer that nobody asked for";
         if (gave_up)

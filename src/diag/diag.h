@@ -30,6 +30,9 @@ typedef struct {
     _Atomic uint64_t connecting;                    /* the operation whose connections are being made */
     _Atomic uint64_t pairing;           /* those of sends and receives are: the number of the next operation */
     _Atomic(kolo_board_pair_t *) pairs; /* by rank; NULL until there is a send or receive */
+    /* Where messages are begun long after they were counted: what questions show of them, and answers do not. NULL:
+     * the same. */
+    _Atomic(kolo_board_pair_t *) asking;
 } kolo_board_t;
 /* One thread at a time writes; any reads. Readers see the counts at the latest with the next operation. */
 static inline void kolo_board_begin(kolo_board_pair_t *pair, int direction, int way, uint64_t word, bool firm)

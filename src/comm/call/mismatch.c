@@ -143,6 +143,14 @@ kolo_status_t kolo_mismatch_look_device(kolo_body_t *body, uint64_t number, cons
     return KOLO_OK;
 }
 
+kolo_status_t kolo_mismatch_look_device_pairs(kolo_body_t *body, const kolo_exec_waits_t *waits, bool anew)
+{
+    if (anew) body->stalled_pairs.operation = KOLO_BOARD_NONE;
+    KOLO_TRY(kolo_oob_difference(body->oob));
+    if (is_due(&body->stalled_pairs, PAIRS)) kolo_device_pairs_ask(body, waits);
+    return KOLO_OK;
+}
+
 /* What came is of a later operation: what the writer was in as its own one of this number is better to know. */
 static void ask_writer(kolo_body_t *body, const kolo_task_t *task)
 {

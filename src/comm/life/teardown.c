@@ -48,6 +48,7 @@ void kolo_body_free(kolo_body_t *body)
     kolo_body_borrow_end(body);
     free(body->ll_temp);
     free(body->pairs);
+    kolo_device_pairs_free(body);
     free(body->agreed_lost);
     free(body->scratch);
     free(body->src_parts);
