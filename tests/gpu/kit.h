@@ -81,6 +81,8 @@ typedef struct {
 /* Loads the driver; false with words where there is none. After fork() and exec() only. */
 bool kit_open(bool host, int *devices);
 int kit_devices(void); /* that the driver shows */
+/* Allocations of other processes that are mapped here now; -1: only the fake driver counts them. */
+int kit_foreign(void);
 /* The driver's functions beyond those that Kolo uses; NULL on the host. */
 const kolo_cuda_api_t *kit_cuda(void);
 bool kit_rank_open(kit_rank_t *r, int device, size_t room);

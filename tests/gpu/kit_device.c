@@ -26,6 +26,7 @@ typedef struct {
 } driver_t;
 
 static driver_t driver;
+static int (*foreign)(void);
 static bool loaded;
 static int shown;
 
@@ -93,6 +94,8 @@ bool kit_open(bool host, int *devices)
         if (!f) return kit_fail("driver", 0, "%s", dlerror());
         memcpy((char *)&driver + functions[i].offset, &f, sizeof f);
     }
+    void *counter = dlsym(lib, "fake_ipc_opened");
+    memcpy(&foreign, &counter, sizeof foreign);
     loaded = true;
     return CU(driver.api.init(0)) && CU(driver.api.device_count(&shown)) && (*devices = shown) >= 0;
 }
@@ -100,6 +103,11 @@ bool kit_open(bool host, int *devices)
 int kit_devices(void)
 {
     return shown;
+}
+
+int kit_foreign(void)
+{
+    return foreign ? foreign() : -1;
 }
 
 const kolo_cuda_api_t *kit_cuda(void)
@@ -260,7 +268,7 @@ bool kit_launch(const kit_rank_t *r, kolo_cu_func_t function, unsigned blocks, v
 
 bool kit_capture(const kit_rank_t *r, void *stream)
 {
-    if (!driver.capture_begin || !driver.graph_launch) return kit_fail("driver", 0, "this driver has no graphs");
+    if (!driver.capture_begin) return kit_fail("driver", 0, "this driver has no graphs");
     kit_enter(r);
     return CU(driver.capture_begin(stream, 1)); /* of this thread's doing */
 }
@@ -269,11 +277,13 @@ bool kit_captured(const kit_rank_t *r, void *stream, void **plan)
 {
     if (!driver.capture_end) return false;
     kit_enter(r);
-    return CU(driver.capture_end(stream, plan)) && *plan;
+    return CU(driver.capture_end(stream, plan));
 }
 
 bool kit_graph(const kit_rank_t *r, void *plan, void **graph)
 {
+    if (!plan || !driver.graph_instantiate || !driver.graph_launch)
+        return kit_fail("driver", 0, "this driver has no graphs");
     kit_enter(r);
     bool good = CU(driver.graph_instantiate(graph, plan, 0));
     return CU(driver.graph_destroy(plan)) && good;

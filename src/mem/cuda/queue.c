@@ -210,7 +210,16 @@ static kolo_status_t note(void *queue, void *stream, void **event)
 {
     queue_t *q = queue;
     kolo_cu_event_t e = NULL;
+    int capture = KOLO_CU_CAPTURE_NONE;
     bool pushed;
+    KOLO_TRY(kolo_cuda_enter(q->device, &pushed));
+    KOLO_TRY(ended(q, q->api->stream_capturing(stream, &capture), pushed, "ask a stream"));
+    if (capture !=
+        KOLO_CU_CAPTURE_NONE) /* its event would become a part of the graph, and no other stream could wait */
+        return kolo_fail(
+            KOLO_ERR_UNSUPPORTED,
+            "the stream is being captured: what ranks agree on by name cannot be a part of a graph (submit "
+            "before the capture, or capture calls of a communicator)");
     pthread_mutex_lock(&q->notes);
     if (q->nspare > 0) e = q->spare[--q->nspare];
     pthread_mutex_unlock(&q->notes);

@@ -75,6 +75,8 @@ kolo_cu_result_t cuStreamWriteValue32_v2(kolo_cu_stream_t stream, kolo_cu_ptr_t 
                                          unsigned flags);
 kolo_cu_result_t cuLaunchHostFunc(kolo_cu_stream_t stream, void (*fn)(void *arg), void *arg);
 kolo_cu_result_t cuStreamIsCapturing(kolo_cu_stream_t stream, int *status);
+kolo_cu_result_t cuStreamBeginCapture_v2(kolo_cu_stream_t stream, int mode);
+kolo_cu_result_t cuStreamEndCapture(kolo_cu_stream_t stream, void **graph);
 kolo_cu_result_t cuEventCreate(kolo_cu_event_t *event, unsigned flags);
 kolo_cu_result_t cuEventRecord(kolo_cu_event_t event, kolo_cu_stream_t stream);
 kolo_cu_result_t cuEventQuery(kolo_cu_event_t event);

@@ -50,6 +50,7 @@ struct CUevent_st {
 
 static struct CUstream_st *streams;
 static struct CUevent_st *events;
+static const struct CUstream_st *capturing;
 static pthread_cond_t some_done = PTHREAD_COND_INITIALIZER;
 static pthread_key_t own_key; /* per-thread default streams */
 static pthread_once_t own_once = PTHREAD_ONCE_INIT;
@@ -459,9 +460,34 @@ kolo_cu_result_t cuStreamIsCapturing(kolo_cu_stream_t stream, int *status)
     FAKE_CONTEXT(ctx);
     kolo_cu_result_t why = KOLO_CU_SUCCESS;
     pthread_mutex_lock(&fake_lock);
-    if (stream_locked(stream, ctx, "cuStreamIsCapturing", &why)) *status = KOLO_CU_CAPTURE_NONE;
+    if (stream_locked(stream, ctx, "cuStreamIsCapturing", &why)) *status = stream && stream == capturing;
     pthread_mutex_unlock(&fake_lock);
     return why;
+}
+
+/* One stream at a time; what is queued meanwhile just runs, and there are no graphs. */
+kolo_cu_result_t cuStreamBeginCapture_v2(kolo_cu_stream_t stream, int mode)
+{
+    FAKE_CONTEXT(ctx);
+    (void)ctx, (void)mode;
+    pthread_mutex_lock(&fake_lock);
+    bool busy = capturing != NULL;
+    if (!busy) capturing = stream;
+    pthread_mutex_unlock(&fake_lock);
+    return busy ? fake_wrong(FAKE_INVALID_VALUE, "cuStreamBeginCapture: another stream is being captured")
+                : KOLO_CU_SUCCESS;
+}
+
+kolo_cu_result_t cuStreamEndCapture(kolo_cu_stream_t stream, void **graph)
+{
+    FAKE_CONTEXT(ctx);
+    (void)ctx;
+    pthread_mutex_lock(&fake_lock);
+    bool mine = stream && stream == capturing;
+    if (mine) capturing = NULL;
+    pthread_mutex_unlock(&fake_lock);
+    *graph = NULL;
+    return mine ? KOLO_CU_SUCCESS : fake_wrong(FAKE_INVALID_VALUE, "cuStreamEndCapture: it is not being captured");
 }
 
 kolo_cu_result_t cuCtxSynchronize(void)
