@@ -26,7 +26,7 @@ typedef struct {
 } driver_t;
 
 static driver_t driver;
-static int (*foreign)(void);
+static const _Atomic int *foreign; /* a word of the fake driver */
 static bool loaded;
 static int shown;
 
@@ -94,8 +94,7 @@ bool kit_open(bool host, int *devices)
         if (!f) return kit_fail("driver", 0, "%s", dlerror());
         memcpy((char *)&driver + functions[i].offset, &f, sizeof f);
     }
-    void *counter = dlsym(lib, "fake_ipc_opened");
-    memcpy(&foreign, &counter, sizeof foreign);
+    foreign = dlsym(lib, "fake_ipc_opened");
     loaded = true;
     return CU(driver.api.init(0)) && CU(driver.api.device_count(&shown)) && (*devices = shown) >= 0;
 }
@@ -107,7 +106,7 @@ int kit_devices(void)
 
 int kit_foreign(void)
 {
-    return foreign ? foreign() : -1;
+    return foreign ? atomic_load(foreign) : -1;
 }
 
 const kolo_cuda_api_t *kit_cuda(void)

@@ -160,6 +160,17 @@ static bool fresh(kit_team_t *t, uint64_t *state, void *buffers[KIT_RANKS][ALLOC
     return good && case_run(t, &c);
 }
 
+/* After short calls nobody keeps what others have freed. */
+static bool forgets(kit_team_t *t)
+{
+    case_t c = {.kind = CASE_ALL_REDUCE, .count = 4, .type = KOLO_INT32, .op = KOLO_SUM, .seed = 5};
+    bool good = true;
+    for (int i = 0; i < 200 && good; i++) good = case_run(t, &c);
+    int mapped = kit_foreign();
+    if (mapped > 0) good = KIT_FAIL("rank %d still maps %d allocations that were freed", t->ranks[0].rank, mapped);
+    return kit_case_end(t, good, "freed memory is given up by those who had mapped it") && good;
+}
+
 bool conform_fresh(kit_team_t *t)
 {
     static void *all[KIT_RANKS][KIT_RANKS][ALLOCATIONS]; /* by the team's first rank */
@@ -178,5 +189,5 @@ bool conform_fresh(kit_team_t *t)
         t->ranks[i].buffer = was[i];
         t->ranks[i].room = room;
     }
-    return good;
+    return good && forgets(t);
 }

@@ -78,7 +78,8 @@ typedef struct kolo_cuda_state {
     kolo_cu_stream_t last;      /* the stream of the last launch */
     bool launched, asked;       /* asked: for the end of all that was launched */
     kolo_cu_event_t order, end;
-    bool capturing; /* the stream of the long operation that is being queued */
+    uint32_t launches; /* that were asked for, see kolo_cuda_tidy() */
+    bool capturing;    /* the stream of the long operation that is being queued */
     kolo_cuda_known_t known[KOLO_CUDA_KNOWN];
     uint32_t next_known;
     kolo_cuda_long_args_t args; /* what all calls have in common is filled in; short ones take args.c alone */
@@ -92,6 +93,9 @@ kolo_status_t kolo_cuda_choose(const kolo_cuda_state_t *s, const kolo_exec_call_
 uint64_t kolo_cuda_seen_here(const kolo_cuda_state_t *s, const void *p, bool legacy);
 /* Before a long operation on `stream`: what others have offered is mapped, `p` is offered to them. */
 void kolo_cuda_offer(kolo_cuda_state_t *s, const void *p, kolo_cu_stream_t stream);
+/* Now and then, before any launch: what was freed is given up, by its owner and by those who have it mapped. */
+#define KOLO_CUDA_TIDY_EACH 64 /* launches */
+void kolo_cuda_tidy(kolo_cuda_state_t *s, kolo_cu_stream_t stream);
 /* Memory of this rank as the GPU of rank `peer` sees it; 0: it does not. */
 uint64_t kolo_cuda_seen_by(const kolo_cuda_state_t *s, const void *p, int peer);
 /* The part of args that is of long collectives alone. */

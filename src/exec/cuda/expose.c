@@ -44,6 +44,14 @@ void kolo_cuda_offer(kolo_cuda_state_t *s, const void *p, kolo_cu_stream_t strea
         kolo_exports_offer(s->exports, known->base, known->id, true);
 }
 
+void kolo_cuda_tidy(kolo_cuda_state_t *s, kolo_cu_stream_t stream)
+{
+    int now = KOLO_CU_CAPTURE_NONE;
+    if (s->api->stream_capturing(stream, &now) || now != KOLO_CU_CAPTURE_NONE) return;
+    kolo_exports_look(s->exports);
+    if (idle(s)) kolo_exports_withdraw_freed(s->exports);
+}
+
 uint64_t kolo_cuda_seen_by(const kolo_cuda_state_t *s, const void *p, int peer)
 {
     const kolo_cuda_known_t *known = find(s, p);

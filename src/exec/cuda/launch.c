@@ -280,6 +280,7 @@ static kolo_status_t launch_collective(kolo_cuda_state_t *s, const kolo_exec_cal
 static kolo_status_t launch_entered(kolo_cuda_state_t *s, const kolo_exec_call_t *calls, size_t n)
 {
     for (size_t i = 0; i < n; i++) KOLO_TRY(check_call(s, &calls[i]));
+    if (KOLO_UNLIKELY(s->exports && ++s->launches % KOLO_CUDA_TIDY_EACH == 0)) kolo_cuda_tidy(s, calls->stream);
     for (size_t i = 0; i < n;) {
         size_t end = i;
         if (calls[i].kind == KOLO_EXEC_COLL) {

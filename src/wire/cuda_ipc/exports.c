@@ -41,6 +41,7 @@ struct kolo_exports {
     board_t *mine;
     peer_t peers[KOLO_EXPORTS_RANKS];
     uint64_t used[KOLO_EXPORTS_PLACES]; /* when each place was asked for last */
+    uintptr_t base[KOLO_EXPORTS_PLACES];
     bool kept[KOLO_EXPORTS_PLACES];
     uint64_t refused[KOLO_EXPORTS_PLACES]; /* allocations that the driver gives no handle for */
     uint64_t clock;
@@ -136,14 +137,19 @@ void kolo_exports_close(kolo_exports_t *e)
     free(e);
 }
 
-/* Another allocation than before lies in this place: its owner says that nobody uses the old one. */
+/* Another allocation than before lies in this place, or none: its owner says that nobody uses the old one. */
 static void map_place(kolo_exports_t *e, int owner, int place)
 {
     const offer_t *offer = &e->peers[owner].board->offers[place];
     mapped_t *m = &e->mine->mapped[owner][place];
     kolo_cu_ptr_t *at = &e->peers[owner].mapped[place];
     uint64_t id = atomic_load_explicit(&offer->id, memory_order_acquire);
-    if (!id || id == atomic_load_explicit(&m->id, memory_order_relaxed)) return;
+    if (id == atomic_load_explicit(&m->id, memory_order_relaxed)) return;
+    if (!id) {
+        atomic_store_explicit(&m->id, 0, memory_order_release);
+        unmap(at);
+        return;
+    }
     kolo_cu_ipc_t handle = offer->handle;
     atomic_thread_fence(memory_order_acquire);
     if (atomic_load_explicit(&offer->id, memory_order_relaxed) != id) return; /* it is being changed */
@@ -205,8 +211,20 @@ bool kolo_exports_offer(kolo_exports_t *e, uintptr_t base, uint64_t id, bool idl
     offer->handle = handle;
     atomic_store_explicit(&offer->id, id, memory_order_release);
     e->used[place] = ++e->clock;
+    e->base[place] = base;
+    e->kept[place] = false;
     atomic_fetch_add_explicit(&e->mine->changes, 1, memory_order_release);
     return true;
+}
+
+void kolo_exports_withdraw_freed(kolo_exports_t *e)
+{
+    for (int i = 0; i < KOLO_EXPORTS_PLACES; i++) {
+        uint64_t id = atomic_load_explicit(&e->mine->offers[i].id, memory_order_relaxed);
+        if (!id || kolo_cuda_buffer_id((const void *)e->base[i]) == id) continue; /* NOLINT: device memory */
+        atomic_store_explicit(&e->mine->offers[i].id, 0, memory_order_release);
+        atomic_fetch_add_explicit(&e->mine->changes, 1, memory_order_release);
+    }
 }
 
 uint64_t kolo_exports_at(kolo_exports_t *e, uint64_t id, int peer, bool keep)

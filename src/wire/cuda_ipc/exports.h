@@ -7,8 +7,9 @@
  *
  * An allocation is known by the number that the driver gave it, which no other one gets, so memory that was freed
  * is never taken for what lies there now. A board has few places, so a process holds few mappings, which keep freed
- * memory alive. A place gets another allocation only when all that this rank has queued is complete, and with it
- * what others did by the old mapping.
+ * memory alive; what has been freed is withdrawn after some launches of any kind, which then look, too. A place
+ * gets another allocation only when all that this rank has queued is complete, and with it what others did by the
+ * old mapping.
  */
 #ifndef KOLO_WIRE_CUDA_EXPORTS_H
 #define KOLO_WIRE_CUDA_EXPORTS_H
@@ -29,6 +30,9 @@ void kolo_exports_look(kolo_exports_t *exports);
 /* Offers the allocation `id` at `base`, if it was not yet. false: all places are taken, and not `idle`: only when
  * all that this rank has queued is complete may a place get another allocation. */
 bool kolo_exports_offer(kolo_exports_t *exports, uintptr_t base, uint64_t id, bool idle);
+/* All that this rank has queued is complete: what it has freed since is to be unmapped by the others, at their next
+ * look. */
+void kolo_exports_withdraw_freed(kolo_exports_t *exports);
 /* The address at which rank `peer`, of another process, has mapped it; 0: it has not. `keep`: the answer will be
  * used for as long as the communicator lives (by a graph). */
 uint64_t kolo_exports_at(kolo_exports_t *exports, uint64_t id, int peer, bool keep);

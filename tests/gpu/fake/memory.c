@@ -565,6 +565,7 @@ kolo_cu_result_t cuIpcGetMemHandle(kolo_cu_ipc_t *handle, kolo_cu_ptr_t p)
     return t.pid ? KOLO_CU_SUCCESS : FAKE_INVALID_VALUE; /* asked of any memory: no reason for words */
 }
 
+_Atomic int fake_ipc_opened;
 kolo_cu_result_t cuIpcOpenMemHandle_v2(kolo_cu_ptr_t *p, kolo_cu_ipc_t handle, unsigned flags)
 {
     char path[64], name[128] = "", *at = MAP_FAILED;
@@ -583,6 +584,7 @@ kolo_cu_result_t cuIpcOpenMemHandle_v2(kolo_cu_ptr_t *p, kolo_cu_ipc_t handle, u
     range_t *r = add_locked(OPENED, (uintptr_t)at, t.bytes);
     r->room = room;
     r->device = fake_device_here(t.device);
+    fake_ipc_opened++;
     pthread_mutex_unlock(&fake_lock);
     *p = (uintptr_t)at;
     return KOLO_CU_SUCCESS;
@@ -592,5 +594,7 @@ kolo_cu_result_t cuIpcOpenMemHandle_v2(kolo_cu_ptr_t *p, kolo_cu_ipc_t handle, u
 kolo_cu_result_t cuIpcCloseMemHandle(kolo_cu_ptr_t p)
 {
     kolo_cu_result_t r = cuCtxSynchronize();
-    return r || unmap_old(OPENED, (uintptr_t)p) ? r : fake_wrong(FAKE_INVALID_VALUE, "cuIpcCloseMemHandle");
+    if (!r && !unmap_old(OPENED, (uintptr_t)p)) return fake_wrong(FAKE_INVALID_VALUE, "cuIpcCloseMemHandle");
+    fake_ipc_opened -= !r;
+    return r;
 }
