@@ -12,10 +12,11 @@
 
 #define ROUND_NS (20 * KOLO_NS_PER_MS)
 
-static const char *const type_names[KOLO_TYPE_COUNT] = {"int8",    "uint8",   "int32",   "uint32",
-                                                        "int64",   "uint64",  "float16", "bfloat16",
-                                                        "float32", "float64", "e4m3",    "e5m2"};
-static const char *const op_names[KOLO_REDUCE_OPS] = {"sum", "prod", "min", "max"};
+static const char *const type_names[KOLO_TYPE_COUNT] = {"int8",   "uint8",   "int32",    "uint32",  "int64",
+                                                        "uint64", "float16", "bfloat16", "float32", "float64",
+                                                        "e4m3",   "e5m2",    "int16",    "uint16",  "bool"};
+static const char *const op_names[KOLO_REDUCE_OPS] = {"sum", "prod", "min",  "max", "avg", "band",
+                                                      "bor", "bxor", "land", "lor", "lxor"};
 
 static int nsrcs = 2;
 static size_t bytes = 262144;
@@ -70,6 +71,7 @@ int main(int argc, char **argv)
     for (int type = 0; type < KOLO_TYPE_COUNT; type++)
         for (int op = 0; op < KOLO_REDUCE_OPS; op++) {
             kolo_reducer_t r;
+            if (!kolo_reduce_table(0)->fold[type][op]) continue;
             if (kolo_reducer_init(&r, (kolo_type_t)type, (kolo_op_t)op, 1) != KOLO_OK) return 1;
             printf("%-9s %-5s", type_names[type], op_names[op]);
             for (int t = 0; (table = kolo_reduce_table(t)) != NULL; t++) {

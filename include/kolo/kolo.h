@@ -74,24 +74,38 @@ typedef enum kolo_type {
     KOLO_FLOAT64 = 9,
     KOLO_FLOAT8_E4M3 = 10, /* OCP e4m3fn: no infinities, saturates to NaN */
     KOLO_FLOAT8_E5M2 = 11, /* OCP e5m2 */
-    KOLO_TYPE_COUNT = 12
+    KOLO_INT16 = 12,
+    KOLO_UINT16 = 13,
+    KOLO_BOOL = 14, /* one byte: 0 is false, all others are true; results are 0 and 1 */
+    KOLO_TYPE_COUNT = 15
 } kolo_type_t;
 
 /* Integer arithmetic wraps. Floats of 8 and 16 bits are reduced in float32 inside one step and rounded to nearest
  * even when a step ends. MIN and MAX return NaN when any input is NaN. AVG scales each float input by 1/ranks
- * before summing and divides integer sums, truncating towards zero, after. All ranks get the same bits, and the
- * same call on the same ranks gives the same bits again; docs/reductions.md has the rules in full. */
+ * before summing and divides integer sums, truncating towards zero, after. Bitwise and logical operators are for
+ * integers and KOLO_BOOL; logical ones take what is not 0 as true, and their results are 0 and 1. Of KOLO_BOOL,
+ * PROD and MIN are "and", SUM and MAX "or", and there is no AVG. On GPUs the types from KOLO_INT16 on are moved,
+ * but reducing them, and these operators, are KOLO_ERR_UNSUPPORTED. All ranks get the same bits, and the same call
+ * on the same ranks gives the same bits again; docs/reductions.md has the rules in full. */
 typedef enum kolo_op {
     KOLO_SUM = 0,
     KOLO_PROD = 1,
     KOLO_MIN = 2,
     KOLO_MAX = 3,
     KOLO_AVG = 4,
-    KOLO_OP_BUILTIN_COUNT = 5 /* values from here on come from kolo_op_create_*() */
+    KOLO_BAND = 5, /* bitwise and, or, exclusive or */
+    KOLO_BOR = 6,
+    KOLO_BXOR = 7,
+    KOLO_LAND = 8, /* logical and, or, exclusive or */
+    KOLO_LOR = 9,
+    KOLO_LXOR = 10,
+    KOLO_OP_BUILTIN_COUNT = 11 /* values from here on come from kolo_op_create_*() */
 } kolo_op_t;
 
 /* Size of one element in bytes, 0 for an unknown type. */
 size_t kolo_type_size(kolo_type_t type);
+/* Tells whether a built-in operator reduces elements of a type: 1 or 0. Any thread. */
+int kolo_op_takes(kolo_op_t op, kolo_type_t type);
 
 /* ---- handles ----------------------------------------------------------------------------------------------- */
 

@@ -352,7 +352,7 @@ bool kolo_body_pair_ll(const kolo_body_t *body, uint32_t peer);
 /* kolo_type_size() for our own calls, which need not go through the loader's table. */
 static inline size_t kolo_type_bytes(kolo_type_t type)
 {
-    static const unsigned char sizes[KOLO_TYPE_COUNT] = {1, 1, 4, 4, 8, 8, 2, 2, 4, 8, 1, 1};
+    static const unsigned char sizes[KOLO_TYPE_COUNT] = {1, 1, 4, 4, 8, 8, 2, 2, 4, 8, 1, 1, 2, 2, 1};
     return (unsigned)type < KOLO_TYPE_COUNT ? sizes[type] : 0;
 }
 /* What a call is, as a word. */

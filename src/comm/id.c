@@ -11,6 +11,11 @@ kolo_status_t kolo_get_version(int *version)
     return KOLO_OK;
 }
 
+int kolo_op_takes(kolo_op_t op, kolo_type_t type)
+{
+    return kolo_op_fits(op, type);
+}
+
 size_t kolo_type_size(kolo_type_t type)
 {
     return kolo_type_bytes(type);

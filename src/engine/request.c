@@ -36,7 +36,10 @@ const char *kolo_type_name(kolo_type_t type)
                                         [KOLO_FLOAT32] = "float32",
                                         [KOLO_FLOAT64] = "float64",
                                         [KOLO_FLOAT8_E4M3] = "float8_e4m3",
-                                        [KOLO_FLOAT8_E5M2] = "float8_e5m2"};
+                                        [KOLO_FLOAT8_E5M2] = "float8_e5m2",
+                                        [KOLO_INT16] = "int16",
+                                        [KOLO_UINT16] = "uint16",
+                                        [KOLO_BOOL] = "bool"};
     return (unsigned)type < KOLO_TYPE_COUNT ? names[type] : "unknown type";
 }
 
@@ -46,7 +49,13 @@ const char *kolo_op_name(kolo_op_t op)
                                         [KOLO_PROD] = "product",
                                         [KOLO_MIN] = "min",
                                         [KOLO_MAX] = "max",
-                                        [KOLO_AVG] = "average"};
+                                        [KOLO_AVG] = "average",
+                                        [KOLO_BAND] = "bitwise and",
+                                        [KOLO_BOR] = "bitwise or",
+                                        [KOLO_BXOR] = "bitwise exclusive or",
+                                        [KOLO_LAND] = "logical and",
+                                        [KOLO_LOR] = "logical or",
+                                        [KOLO_LXOR] = "logical exclusive or"};
     if (op == KOLO_ADASUM) return "adasum";
     return (unsigned)op < KOLO_OP_BUILTIN_COUNT ? names[op] : "unknown operator";
 }

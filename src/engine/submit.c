@@ -75,6 +75,12 @@ static kolo_status_t check_reduction(const kolo_tensor_t *t, kolo_work_t work, k
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
                          "%s: tensor %s: adasum is for float16, bfloat16, float32 and float64, not %s", what,
                          t->name, kolo_type_name(t->type));
+    if (!adasum && !kolo_op_takes(op, t->type))
+        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: tensor %s: operator %s is not for %s", what, t->name,
+                         kolo_op_name(op), kolo_type_name(t->type));
+    if (t->type == KOLO_BOOL && (prescale != 1.0 || postscale != 1.0))
+        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: tensor %s: a bool cannot be scaled (by %g and %g)", what,
+                         t->name, prescale, postscale);
     if (!isfinite(prescale) || !isfinite(postscale))
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: tensor %s: scales %g and %g must be finite", what, t->name,
                          prescale, postscale);

@@ -37,8 +37,8 @@ const kolo_values_table_t *kolo_values(void)
 
 void kolo_scale(void *dst, const void *src, size_t count, kolo_type_t type, double factor)
 {
-    if (type < KOLO_FLOAT16) {
-        kolo_values()->scale[type](dst, src, count, factor);
+    if (!kolo_type_is_float(type)) {
+        if (kolo_values()->scale[type]) kolo_values()->scale[type](dst, src, count, factor);
         return;
     }
     kolo_reducer_t r;
@@ -66,9 +66,15 @@ static uint64_t bits_of(kolo_type_t type, kolo_op_t op)
         [KOLO_FLOAT64] = {0x3ff0000000000000u, 0xfff0000000000000u, 0x7ff0000000000000u},
         [KOLO_FLOAT8_E4M3] = {0x38, 0xfe, 0x7e},
         [KOLO_FLOAT8_E5M2] = {0x3c, 0xfc, 0x7c},
+        [KOLO_INT16] = {1, 0x8000, 0x7fff},
+        [KOLO_UINT16] = {1, 0, 0xffff},
+        [KOLO_BOOL] = {1, 0, 1},
     };
     switch (op) {
+    case KOLO_BAND:
+        return type == KOLO_BOOL ? 1 : UINT64_MAX;
     case KOLO_PROD:
+    case KOLO_LAND:
         return table[type][ONE];
     case KOLO_MIN:
         return table[type][HIGHEST];

@@ -36,6 +36,8 @@
     }
 SCALE_NARROW(scale_i8, i8_t, int32_t, INT8_MIN, INT8_MAX)
 SCALE_NARROW(scale_u8, u8_t, int32_t, 0, UINT8_MAX)
+SCALE_NARROW(scale_i16, i16_t, int32_t, INT16_MIN, INT16_MAX)
+SCALE_NARROW(scale_u16, u16_t, int32_t, 0, UINT16_MAX)
 SCALE_NARROW(scale_i32, i32_t, int32_t, INT32_MIN, INT32_MAX)
 SCALE_WIDE(scale_u32, u32_t, 0, UINT32_MAX)
 SCALE_WIDE(scale_i64, i64_t, INT64_MIN, INT64_MAX)
@@ -103,7 +105,9 @@ const kolo_values_table_t KOLO_VALUES_TABLE = {
               [KOLO_INT32] = scale_i32,
               [KOLO_UINT32] = scale_u32,
               [KOLO_INT64] = scale_i64,
-              [KOLO_UINT64] = scale_u64},
+              [KOLO_UINT64] = scale_u64,
+              [KOLO_INT16] = scale_i16,
+              [KOLO_UINT16] = scale_u16},
     .widen_f16 = widen_f16,
     .widen_bf16 = widen_bf16,
     .narrow_f16 = narrow_f16,

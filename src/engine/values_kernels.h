@@ -19,8 +19,8 @@ typedef struct {
 typedef struct {
     const char *name; /* as in kolo_reduce_table_t */
     /* dst[i] = src[i] * factor in double, towards zero; what does not fit becomes the nearest that does, NaN 0.
-     * Integers only. dst may be src. */
-    void (*scale[KOLO_FLOAT16])(void *dst, const void *src, size_t n, double factor);
+     * Integers only; NULL: the type has no scale. dst may be src. */
+    void (*scale[KOLO_TYPE_COUNT])(void *dst, const void *src, size_t n, double factor);
     /* 16-bit floats to float32 and back, rounded to the nearest even; dst and src do not overlap. */
     void (*widen_f16)(float *dst, const void *src, size_t n);
     void (*widen_bf16)(float *dst, const void *src, size_t n);

@@ -45,15 +45,16 @@ static void floats_scale_in_their_type(void **state)
 
 static void identities_change_nothing(void **state)
 {
-    static const kolo_op_t ops[] = {KOLO_SUM, KOLO_PROD, KOLO_MIN, KOLO_MAX};
+    static const kolo_op_t ops[] = {KOLO_SUM, KOLO_PROD, KOLO_MIN,  KOLO_MAX, KOLO_BAND,
+                                    KOLO_BOR, KOLO_BXOR, KOLO_LAND, KOLO_LOR, KOLO_LXOR};
     static const uint8_t samples[][8] = {{0x38, 0x3c, 0x38, 0x3c, 0x38, 0x3c, 0x38, 0x3c},
                                          {0xb8, 0xbc, 0xb8, 0xbc, 0xb8, 0xbc, 0xb8, 0xbc},
                                          {0x01, 0, 0, 0, 0, 0, 0, 0x40}};
     (void)state;
     for (int type = 0; type < KOLO_TYPE_COUNT; type++) {
         size_t elem = kolo_type_size((kolo_type_t)type);
-        for (size_t o = 0; o < 4; o++) {
-            for (size_t s = 0; s < 3; s++) {
+        for (size_t o = 0; o < KOLO_COUNTOF(ops); o++) {
+            for (size_t s = 0; s < 3 && kolo_op_fits(ops[o], (kolo_type_t)type); s++) {
                 kolo_reducer_t r;
                 uint8_t identity[16], out[16], in[16];
                 memcpy(in, samples[s], 8);
@@ -61,6 +62,12 @@ static void identities_change_nothing(void **state)
                 kolo_fill_identity(identity, 16 / elem, (kolo_type_t)type, ops[o]);
                 assert_int_equal(kolo_reducer_init(&r, (kolo_type_t)type, ops[o], 2), KOLO_OK);
                 kolo_reduce_pair(&r, out, identity, in, 16 / elem, KOLO_RAW_A | KOLO_RAW_B | KOLO_FINAL);
+                for (size_t i = 0; i < 16 && r.truth; i += elem) { /* itself, as a truth value */
+                    uint64_t v = 0;
+                    memcpy(&v, in + i, elem);
+                    v = v != 0;
+                    memcpy(in + i, &v, elem);
+                }
                 assert_memory_equal(out, in, 16);
             }
         }

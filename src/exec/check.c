@@ -25,6 +25,16 @@ static kolo_status_t check_memory(const void *p, uint64_t bytes, int rank, int d
                      (unsigned long long)left, (unsigned long long)bytes);
 }
 
+kolo_status_t kolo_exec_refuse_reducer(const kolo_reducer_t *r)
+{
+    if (r->user)
+        return kolo_fail(KOLO_ERR_UNSUPPORTED, "an operator that is a function of the host cannot run on a GPU");
+    return kolo_fail(KOLO_ERR_UNSUPPORTED,
+                     "GPUs do not reduce %s by operator %s: their operators are sum, prod, min, max and avg, their "
+                     "types those of float8 to float64 and of integers of 8, 32 and 64 bits",
+                     kolo_plan_type_name((int)r->type), kolo_plan_op_name((int)r->op));
+}
+
 kolo_status_t kolo_exec_check(const kolo_exec_call_t *c, int rank, int nranks, int device)
 {
     uint64_t bytes = c->count * c->elem, n = (uint64_t)nranks, src = bytes, dst = bytes;
@@ -34,9 +44,8 @@ kolo_status_t kolo_exec_check(const kolo_exec_call_t *c, int rank, int nranks, i
         if (c->coll == KOLO_COLL_ALL_GATHER || c->coll == KOLO_COLL_ALL_TO_ALL || c->coll == KOLO_COLL_GATHER)
             dst += (n - 1) * (c->dst_stride ? c->dst_stride : bytes);
         if (c->coll == KOLO_COLL_BARRIER || !bytes) src = dst = 0;
-        if (c->reducer.user)
-            return kolo_fail(KOLO_ERR_UNSUPPORTED,
-                             "an operator that is a function of the host cannot run on a GPU");
+        if (kolo_coll_reduces(c->coll) && !kolo_exec_device_reduces(&c->reducer))
+            return kolo_exec_refuse_reducer(&c->reducer);
     }
     KOLO_TRY(check_memory(c->src, src, rank, device, "the source"));
     return check_memory(c->dst, dst, rank, device, "the destination");

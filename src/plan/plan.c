@@ -212,9 +212,21 @@ void kolo_plan_print(const kolo_plan_t *plan, void *file)
 
 #define COUNT_BITS KOLO_SIGNATURE_COUNT_BITS
 #define ROOT_BITS  KOLO_SIGNATURE_ROOT_BITS
-static const char *const type_names[] = {"int8",    "uint8",    "int32",   "uint32",  "int64",       "uint64",
-                                         "float16", "bfloat16", "float32", "float64", "float8_e4m3", "float8_e5m2"};
-static const char *const op_names[] = {"sum", "prod", "min", "max", "avg"};
+static const char *const type_names[] = {"int8",        "uint8",       "int32",    "uint32",  "int64",
+                                         "uint64",      "float16",     "bfloat16", "float32", "float64",
+                                         "float8_e4m3", "float8_e5m2", "int16",    "uint16",  "bool"};
+static const char *const op_names[] = {"sum", "prod", "min",  "max", "avg", "band",
+                                       "bor", "bxor", "land", "lor", "lxor"};
+
+const char *kolo_plan_type_name(int type)
+{
+    return name_of(type_names, sizeof(type_names) / sizeof(type_names[0]), (unsigned)type);
+}
+
+const char *kolo_plan_op_name(int op)
+{
+    return (unsigned)op < sizeof(op_names) / sizeof(op_names[0]) ? op_names[op] : "user operator";
+}
 
 kolo_signature_fields_t kolo_signature_fields(uint64_t signature)
 {
@@ -231,8 +243,8 @@ kolo_signature_fields_t kolo_signature_fields(uint64_t signature)
 void kolo_signature_print(uint64_t signature, char *buf, size_t bytes)
 {
     kolo_signature_fields_t f = kolo_signature_fields(signature);
-    const char *type_name = name_of(type_names, sizeof(type_names) / sizeof(type_names[0]), (unsigned)f.type);
-    const char *op_name = f.op < 5 ? op_names[f.op] : "user operator";
+    const char *type_name = kolo_plan_type_name(f.type);
+    const char *op_name = kolo_plan_op_name(f.op);
     if (f.coll == KOLO_COLL_P2P && f.op == KOLO_P2P_WORD_SIGNAL) {
         snprintf(buf, bytes, "signal to rank %u", f.root);
         return;

@@ -227,6 +227,8 @@ static inline uint64_t kolo_signature(kolo_coll_t coll, int type, int op, uint32
 }
 void kolo_signature_print(uint64_t signature, char *buf, size_t bytes); /* "all_reduce 1024 float32 sum root 0" */
 typedef struct {
+const char *kolo_plan_type_name(int type);                              /* "float32" */
+const char *kolo_plan_op_name(int op);                                  /* "sum" */
     kolo_coll_t coll; /* KOLO_COLL_COUNT: none that exists */
     int type, op;
     uint32_t root;

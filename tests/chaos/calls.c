@@ -52,7 +52,7 @@ typedef struct {
 
 static bool is_float(kolo_type_t type)
 {
-    return type >= KOLO_FLOAT16;
+    return type >= KOLO_FLOAT16 && type <= KOLO_FLOAT8_E5M2;
 }
 
 /* Whole numbers: any for integers; 0 and 1 for floats, 1 and 2 where they are multiplied. */
@@ -60,6 +60,7 @@ static uint64_t number(const call_t *c, int rank, size_t i)
 {
     uint64_t h = (c->seed + (uint64_t)rank * 0x9e3779b97f4a7c15ull + i) * 0xd6e8feb86659fd93ull;
     h ^= h >> 32;
+    if (c->type == KOLO_BOOL) return h & 1;
     if (!is_float(c->type)) return h;
     return (h & 1) + (c->op == KOLO_PROD);
 }
@@ -88,7 +89,12 @@ static uint64_t narrow_to(const call_t *c, uint64_t v)
     case KOLO_INT8:
         return (uint64_t)(int64_t)(int8_t)v;
     case KOLO_UINT8:
+    case KOLO_BOOL:
         return (uint8_t)v;
+    case KOLO_INT16:
+        return (uint64_t)(int64_t)(int16_t)v;
+    case KOLO_UINT16:
+        return (uint16_t)v;
     case KOLO_INT32:
         return (uint64_t)(int64_t)(int32_t)v;
     case KOLO_UINT32:
@@ -100,13 +106,14 @@ static uint64_t narrow_to(const call_t *c, uint64_t v)
 
 static uint64_t reduced(const call_t *c, int nranks, size_t i)
 {
-    bool is_signed = c->type == KOLO_INT8 || c->type == KOLO_INT32 || c->type == KOLO_INT64;
+    bool is_signed =
+        c->type == KOLO_INT8 || c->type == KOLO_INT16 || c->type == KOLO_INT32 || c->type == KOLO_INT64;
     uint64_t acc = narrow_to(c, number(c, 0, i));
     for (int r = 1; r < nranks; r++) {
         uint64_t v = narrow_to(c, number(c, r, i));
         bool less = is_signed ? (int64_t)v < (int64_t)acc : v < acc;
         if (c->op == KOLO_SUM)
-            acc += v;
+            acc = c->type == KOLO_BOOL ? acc | v : acc + v;
         else if (c->op == KOLO_PROD)
             acc *= v;
         else if (less == (c->op == KOLO_MIN))

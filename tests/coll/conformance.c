@@ -29,6 +29,7 @@ static bool types_and_ops(test_rank_t *t)
     bool fine = true;
     for (int type = 0; type < KOLO_TYPE_COUNT; type++) {
         for (int op = 0; op < KOLO_OP_BUILTIN_COUNT; op++) {
+            if (!kolo_op_takes((kolo_op_t)op, (kolo_type_t)type)) continue;
             for (size_t i = 0; i < sizeof few / sizeof few[0]; i++) {
                 size_t n = few[i];
                 if (brief && i != 1) continue;

@@ -9,18 +9,20 @@
 #include <stdio.h>
 #include <string.h>
 
-const char *const test_type_names[KOLO_TYPE_COUNT] = {"int8",    "uint8",   "int32",      "uint32",
-                                                      "int64",   "uint64",  "float16",    "bfloat16",
-                                                      "float32", "float64", "float8e4m3", "float8e5m2"};
-const char *const test_op_names[KOLO_OP_BUILTIN_COUNT] = {"sum", "prod", "min", "max", "avg"};
+const char *const test_type_names[KOLO_TYPE_COUNT] = {"int8",       "uint8",      "int32",    "uint32",  "int64",
+                                                      "uint64",     "float16",    "bfloat16", "float32", "float64",
+                                                      "float8e4m3", "float8e5m2", "int16",    "uint16",  "bool"};
+const char *const test_op_names[KOLO_OP_BUILTIN_COUNT] = {"sum", "prod", "min",  "max", "avg", "band",
+                                                          "bor", "bxor", "land", "lor", "lxor"};
 
+/* A quarter of the values is 0, so that there are truth values of both kinds. */
 static uint64_t mix(uint64_t seed, uint64_t rank, uint64_t index)
 {
     uint64_t h =
         seed * 0x9e3779b97f4a7c15ull ^ (rank + 1) * 0xbf58476d1ce4e5b9ull ^ (index + 1) * 0x94d049bb133111ebull;
     h ^= h >> 31;
     h *= 0xd6e8feb86659fd93ull;
-    return h ^ h >> 29;
+    return h >> 62 ? h ^ h >> 29 : 0;
 }
 
 static double float_value(uint64_t h, kolo_op_t op)
@@ -90,7 +92,7 @@ static double load(const void *at, kolo_type_t type)
 
 static bool is_float(kolo_type_t type)
 {
-    return type >= KOLO_FLOAT16;
+    return type >= KOLO_FLOAT16 && type <= KOLO_FLOAT8_E5M2;
 }
 
 static void value(void *at, kolo_type_t type, kolo_op_t op, uint64_t seed, int rank, size_t index)
@@ -117,6 +119,8 @@ void test_fill(void *buf, size_t count, kolo_type_t type, kolo_op_t op, uint64_t
             store((char *)buf + i * elem, type, float_value(mix(seed, (uint64_t)rank, first + i), op));
     } else if (elem == 1) {
         FILL_INTEGERS(uint8_t)
+    } else if (elem == 2) {
+        FILL_INTEGERS(uint16_t)
     } else if (elem == 4) {
         FILL_INTEGERS(uint32_t)
     } else {
@@ -197,13 +201,43 @@ static uint64_t extend(const void *at, kolo_type_t type)
     uint64_t v = 0;
     memcpy(&v, at, kolo_type_size(type));
     if (type == KOLO_INT8) return (uint64_t)(int64_t)(int8_t)v;
+    if (type == KOLO_INT16) return (uint64_t)(int64_t)(int16_t)v;
     if (type == KOLO_INT32) return (uint64_t)(int64_t)(int32_t)v;
     return v;
 }
 
+static uint64_t truth_of(uint64_t v)
+{
+    return v != 0;
+}
+
+static uint64_t truths_and_bits(uint64_t a, uint64_t b, kolo_type_t type, kolo_op_t op)
+{
+    bool one = type == KOLO_BOOL;
+    switch (op) {
+    case KOLO_BAND:
+        return one ? truth_of(a) & truth_of(b) : a & b;
+    case KOLO_BOR:
+        return one ? truth_of(a) | truth_of(b) : a | b;
+    case KOLO_BXOR:
+        return one ? truth_of(a) ^ truth_of(b) : a ^ b;
+    case KOLO_PROD: /* of bools, as the next ones */
+    case KOLO_MIN:
+    case KOLO_LAND:
+        return truth_of(a) & truth_of(b);
+    case KOLO_SUM:
+    case KOLO_MAX:
+    case KOLO_LOR:
+        return truth_of(a) | truth_of(b);
+    default:
+        return truth_of(a) ^ truth_of(b);
+    }
+}
+
 static bool integer_right(const void *got, kolo_type_t type, kolo_op_t op, uint64_t seed, int nranks, size_t index)
 {
-    bool is_signed = type == KOLO_INT8 || type == KOLO_INT32 || type == KOLO_INT64;
+    bool is_signed = type == KOLO_INT8 || type == KOLO_INT16 || type == KOLO_INT32 || type == KOLO_INT64;
+    bool truth = type == KOLO_BOOL || op >= KOLO_LAND;
     uint64_t acc = 0;
     for (int r = 0; r < nranks; r++) {
         unsigned char raw[8];
@@ -211,7 +245,9 @@ static bool integer_right(const void *got, kolo_type_t type, kolo_op_t op, uint6
         uint64_t v = extend(raw, type);
         bool less = is_signed ? (int64_t)v < (int64_t)acc : v < acc;
         if (r == 0)
-            acc = v;
+            acc = truth ? truth_of(v) : v;
+        else if (truth || op >= KOLO_BAND)
+            acc = truths_and_bits(acc, v, type, op);
         else if (op == KOLO_SUM || op == KOLO_AVG)
             acc += v;
         else if (op == KOLO_PROD)

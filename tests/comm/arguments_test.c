@@ -134,6 +134,15 @@ static void wrong_scalars(size_t f, const args_t *good)
                              (kolo_op_t)INT32_MIN}[i];
         refused(f, &a, "operator");
     }
+    if (takes & OP) {
+        a = *good;
+        a.type = KOLO_FLOAT32;
+        a.op = KOLO_BXOR;
+        refused(f, &a, "operator bxor is not for float32");
+        a.type = KOLO_BOOL;
+        a.op = KOLO_AVG;
+        refused(f, &a, "operator avg is not for bool");
+    }
     for (int i = 0; i < 4 && (takes & (ROOT | PEER)); i++) {
         a = *good;
         a.root = (int[]){-1, RANKS, INT32_MAX, INT32_MIN}[i];

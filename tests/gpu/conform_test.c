@@ -66,7 +66,7 @@ static bool types_and_operators(kit_team_t *t)
     static const size_t few[] = {7, 4099, 1, 1000, 65537};
     int turns = t->options->quick ? 2 : 5;
     for (int turn = 0; turn < turns; turn++)
-        for (int type = 0; type < KOLO_TYPE_COUNT; type++)
+        for (int type = 0; type < VALUES_TYPES; type++)
             if (!operators_of(t, (kolo_type_t)type, few[turn], turn + type)) return false;
     return true;
 }

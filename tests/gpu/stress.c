@@ -24,7 +24,7 @@ static case_t draw(kit_team_t *t, uint64_t *state, size_t room)
 {
     int n = t->ranks[0].nranks;
     case_t c = {.kind = (case_kind_t)(kit_random(state) % CASE_KINDS),
-                .type = (kolo_type_t)(kit_random(state) % KOLO_TYPE_COUNT)};
+                .type = (kolo_type_t)(kit_random(state) % VALUES_TYPES)};
     c.op = (int)(kit_random(state) % (VALUES_PREMUL + 1));
     c.root = (int)(kit_random(state) % (uint64_t)n);
     c.in_place = case_has_place(c.kind) && kit_random(state) & 1;

@@ -11,9 +11,9 @@
 #include <math.h>
 #include <string.h>
 
-const char *const values_type_names[KOLO_TYPE_COUNT] = {"int8",    "uint8",   "int32",      "uint32",
-                                                        "int64",   "uint64",  "float16",    "bfloat16",
-                                                        "float32", "float64", "float8e4m3", "float8e5m2"};
+const char *const values_type_names[VALUES_TYPES] = {"int8",    "uint8",   "int32",      "uint32",
+                                                     "int64",   "uint64",  "float16",    "bfloat16",
+                                                     "float32", "float64", "float8e4m3", "float8e5m2"};
 const char *const values_op_names[VALUES_PREMUL + 1] = {"sum", "prod", "min", "max", "avg", "premul"};
 
 static uint64_t mix(uint64_t seed, uint64_t rank, uint64_t index)

@@ -11,7 +11,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define VALUES_PREMUL KOLO_OP_BUILTIN_COUNT /* stands for an operator that the test makes */
+#define VALUES_PREMUL (KOLO_AVG + 1)         /* stands for an operator that the test makes */
+#define VALUES_TYPES  (KOLO_FLOAT8_E5M2 + 1) /* what GPUs reduce */
 
 typedef enum {
     VALUES_EXACT,  /* floats that are small integers or powers of two: the result is exact in any order */
@@ -26,7 +27,7 @@ typedef struct {
     uint64_t seed;
 } values_t;
 
-extern const char *const values_type_names[KOLO_TYPE_COUNT], *const values_op_names[VALUES_PREMUL + 1];
+extern const char *const values_type_names[VALUES_TYPES], *const values_op_names[VALUES_PREMUL + 1];
 
 /* Elements [first, first + count) of a rank. */
 void values_fill(const values_t *v, void *buf, size_t count, int rank, size_t first);

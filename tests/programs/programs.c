@@ -95,7 +95,8 @@ static void draw_events(uint64_t seed, int nranks)
         e->kind = message ? MESSAGE : (int)(draw(&seed) % KINDS);
         e->comm = (int)(draw(&seed) % COMMS);
         e->type = (kolo_type_t)(draw(&seed) % KOLO_TYPE_COUNT);
-        e->op = (kolo_op_t)(draw(&seed) % KOLO_OP_BUILTIN_COUNT);
+        do e->op = (kolo_op_t)(draw(&seed) % KOLO_OP_BUILTIN_COUNT);
+        while (!kolo_op_takes(e->op, e->type));
         e->root = (int)(draw(&seed) % (uint64_t)nranks);
         e->to = (int)(draw(&seed) % (uint64_t)nranks);
         e->count = draw_count(&seed, message);

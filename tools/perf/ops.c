@@ -11,10 +11,11 @@
 const char *const perf_coll_names[PERF_COUNT] = {"all_reduce",     "reduce",     "broadcast", "all_gather",
                                                  "reduce_scatter", "all_to_all", "gather",    "scatter",
                                                  "sendrecv",       "barrier"};
-const char *const perf_type_names[KOLO_TYPE_COUNT] = {"int8",    "uint8",   "int32",      "uint32",
-                                                      "int64",   "uint64",  "float16",    "bfloat16",
-                                                      "float32", "float64", "float8e4m3", "float8e5m2"};
-const char *const perf_op_names[KOLO_OP_BUILTIN_COUNT] = {"sum", "prod", "min", "max", "avg"};
+const char *const perf_type_names[KOLO_TYPE_COUNT] = {"int8",       "uint8",      "int32",    "uint32",  "int64",
+                                                      "uint64",     "float16",    "bfloat16", "float32", "float64",
+                                                      "float8e4m3", "float8e5m2", "int16",    "uint16",  "bool"};
+const char *const perf_op_names[KOLO_OP_BUILTIN_COUNT] = {"sum", "prod", "min",  "max", "avg", "band",
+                                                          "bor", "bxor", "land", "lor", "lxor"};
 
 void perf_shape(const perf_job_t *job, perf_coll_t coll, uint64_t bytes, uint64_t *count, uint64_t *src_count,
                 uint64_t *dst_count)
@@ -116,9 +117,11 @@ void *perf_in_place_src(const perf_job_t *job, perf_coll_t coll, void *dst, uint
     return dst;
 }
 
-static double value(int rank, uint64_t index, kolo_op_t op)
+/* Of a bool, 0 and 1. */
+static double value(const perf_job_t *job, int rank, uint64_t index, kolo_op_t op)
 {
     uint64_t h = (index + 1) * 2654435761u + (uint64_t)rank * 40503u;
+    if (job->options->type == KOLO_BOOL) return (double)((h >> 7) % 3 == 0);
     return op == KOLO_PROD ? 1 : (double)((h >> 7) % 3);
 }
 
@@ -190,6 +193,8 @@ static double load(const void *at, kolo_type_t type)
         return d;
     case KOLO_INT8:
         return (int8_t)u;
+    case KOLO_INT16:
+        return (int16_t)u;
     case KOLO_INT32:
         return (int32_t)u;
     default:
@@ -203,22 +208,43 @@ void perf_fill(const perf_job_t *job, perf_coll_t coll, void *src, uint64_t src_
     kolo_op_t op =
         coll == PERF_ALL_REDUCE || coll == PERF_REDUCE || coll == PERF_REDUCE_SCATTER ? job->options->op : KOLO_SUM;
     size_t elem = kolo_type_size(type);
-    for (uint64_t i = 0; i < src_count; i++) store((char *)src + i * elem, type, value(rank, i, op));
+    for (uint64_t i = 0; i < src_count; i++) store((char *)src + i * elem, type, value(job, rank, i, op));
+}
+
+static double by_bits(kolo_op_t op, unsigned a, unsigned b)
+{
+    switch (op) {
+    case KOLO_BAND:
+        return a & b;
+    case KOLO_BOR:
+        return a | b;
+    case KOLO_BXOR:
+        return a ^ b;
+    case KOLO_LAND:
+        return a && b;
+    case KOLO_LOR:
+        return a || b;
+    default:
+        return !a != !b;
+    }
 }
 
 static double reduced(const perf_job_t *job, uint64_t index)
 {
     kolo_op_t op = job->options->op;
-    double acc = value(0, index, op);
+    double acc = value(job, 0, index, op);
     for (int r = 1; r < job->nranks; r++) {
-        double v = value(r, index, op);
-        if (op == KOLO_MIN)
+        double v = value(job, r, index, op);
+        if (op >= KOLO_BAND)
+            acc = by_bits(op, (unsigned)acc, (unsigned)v);
+        else if (op == KOLO_MIN)
             acc = fmin(acc, v);
         else if (op == KOLO_MAX)
             acc = fmax(acc, v);
         else
             acc = op == KOLO_PROD ? acc * v : acc + v;
     }
+    if (job->options->type == KOLO_BOOL || op >= KOLO_LAND) return acc != 0;
     return op == KOLO_AVG ? acc / job->nranks : acc;
 }
 
@@ -233,15 +259,15 @@ static double expected(const perf_job_t *job, perf_coll_t coll, uint64_t i, uint
     case PERF_REDUCE_SCATTER:
         return reduced(job, me * count + i);
     case PERF_BROADCAST:
-        return value(root, i, KOLO_SUM);
+        return value(job, root, i, KOLO_SUM);
     case PERF_SCATTER:
-        return value(root, me * count + i, KOLO_SUM);
+        return value(job, root, me * count + i, KOLO_SUM);
     case PERF_SENDRECV:
-        return value((job->rank + n - 1) % n, i, KOLO_SUM);
+        return value(job, (job->rank + n - 1) % n, i, KOLO_SUM);
     case PERF_ALL_TO_ALL:
-        return value((int)(i / count), me * count + i % count, KOLO_SUM);
+        return value(job, (int)(i / count), me * count + i % count, KOLO_SUM);
     default:
-        return value((int)(i / count), i % count, KOLO_SUM);
+        return value(job, (int)(i / count), i % count, KOLO_SUM);
     }
 }
 
@@ -274,7 +300,7 @@ long perf_check(const perf_job_t *job, perf_coll_t coll, const void *dst, uint64
     perf_shape(job, coll, 0, &c, &s, &d);
     d = coll == PERF_ALL_GATHER || coll == PERF_ALL_TO_ALL || coll == PERF_GATHER ? count * (uint64_t)job->nranks
                                                                                   : count;
-    bool exact = type < KOLO_FLOAT16 && job->options->op != KOLO_AVG;
+    bool exact = (type < KOLO_FLOAT16 || type >= KOLO_INT16) && job->options->op != KOLO_AVG;
     for (uint64_t i = 0; i < d; i++) {
         double want = expected(job, coll, i, count), got = load((const char *)dst + i * kolo_type_size(type), type);
         if (exact ? want != got : fabs(want - got) > tolerance(job) * (1 + fabs(want))) wrong++;

@@ -242,6 +242,11 @@ int perf_options_parse(int argc, char **argv, perf_options_t *o)
         return perf_bad("--every-algorithm cannot be used with --json, --plot, --in-place or --both", NULL);
     if ((o->table || o->seconds) && !o->every_algorithm)
         return perf_bad("--table and --seconds go with --every-algorithm", NULL);
+    if (!kolo_op_takes(o->op, o->type)) {
+        char pair[64];
+        snprintf(pair, sizeof pair, "%s by %s", perf_type_names[o->type], perf_op_names[o->op]);
+        return perf_bad("there is no reduction of", pair);
+    }
     if (o->factor < 2) return perf_bad("--factor must be 2 or more", NULL);
     if (o->min_bytes > o->max_bytes) return perf_bad("--min is above --max", NULL);
     return -1;

@@ -30,7 +30,13 @@ kolo_status_t kolo_check_call(kolo_call_t *call, const char *what)
 kolo_status_t kolo_check_op(const kolo_call_t *call, const char *what)
 {
     int op = (int)call->op, user = op < 0 ? -1 : op - KOLO_OP_BUILTIN_COUNT;
-    if (KOLO_LIKELY(op >= 0 && user < 0)) return KOLO_OK;
+    if (KOLO_LIKELY(kolo_op_fits(call->op, call->type))) return KOLO_OK;
+    if (op >= 0 && user < 0)
+        return kolo_fail(
+            KOLO_ERR_INVALID_ARGUMENT,
+            "%s: operator %s is not for %s: bitwise and logical ones are for integers and bool, and bool "
+            "has no average",
+            what, kolo_plan_op_name(op), kolo_plan_type_name((int)call->type));
     kolo_body_t *body = kolo_handle_visit(call->comm, what);
     if (!body) return KOLO_ERR_INVALID_ARGUMENT;
     bool known = op >= 0 && user < KOLO_MAX_USER_OPS && body->ops[user].used;
@@ -239,9 +245,6 @@ static kolo_status_t submit_p2p(kolo_call_t *call, const void *buf, int peer, co
     if (peer < 0 || peer >= call->comm->nranks)
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: peer %d is out of range, the communicator has %d ranks",
                          what, peer, call->comm->nranks);
-    if (peer == call->comm->rank && !kolo_group_open())
-        return kolo_fail(KOLO_ERR_INVALID_USAGE, "%s: rank %d to itself needs a group with both calls in it", what,
-                         peer);
     uint64_t bytes = call->count * call->elem;
     KOLO_TRY(kolo_check_buffer(buf, bytes, call->comm->on_device, "the buffer", what));
     if (kolo_deep() && !call->comm->on_device) KOLO_TRY(kolo_deep_check(call, bytes, bytes, what));

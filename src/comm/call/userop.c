@@ -56,6 +56,8 @@ static double read_float(const void *scalar, kolo_type_t type)
 static int64_t read_int(const void *scalar, kolo_type_t type)
 {
     int64_t v = 0;
+    int16_t h;
+    uint16_t uh;
     int32_t i;
     uint32_t u;
     switch (type) {
@@ -63,6 +65,12 @@ static int64_t read_int(const void *scalar, kolo_type_t type)
         return *(const int8_t *)scalar;
     case KOLO_UINT8:
         return *(const uint8_t *)scalar;
+    case KOLO_INT16:
+        memcpy(&h, scalar, sizeof h);
+        return h;
+    case KOLO_UINT16:
+        memcpy(&uh, scalar, sizeof uh);
+        return uh;
     case KOLO_INT32:
         memcpy(&i, scalar, sizeof i);
         return i;
@@ -83,9 +91,11 @@ kolo_status_t kolo_op_create_premul_sum(kolo_op_t *op, const void *scalar, kolo_
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "op_create_premul_sum: the output or the scalar is NULL");
     if (!kolo_type_size(type))
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "op_create_premul_sum: unknown type %d", (int)type);
+    if (type == KOLO_BOOL)
+        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "op_create_premul_sum: a bool cannot be multiplied");
     KOLO_TRY(kolo_reducer_init(&r, type, KOLO_SUM, (uint32_t)comm->nranks));
     r.pre = r.pre_own = true;
-    if (type >= KOLO_FLOAT16)
+    if (kolo_type_is_float(type))
         r.pre_float = read_float(scalar, type);
     else
         r.pre_int = read_int(scalar, type);
@@ -103,6 +113,7 @@ kolo_status_t kolo_op_create_callback(kolo_op_t *op, kolo_user_op_fn_t fn, void 
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "op_create_callback: unknown type %d", (int)type);
     KOLO_TRY(kolo_reducer_init(&r, type, KOLO_SUM, (uint32_t)comm->nranks));
     r.user = fn;
+    r.truth = false;
     r.user_arg = arg;
     return add(comm, &r, op, "op_create_callback");
 }

@@ -6,6 +6,7 @@
  * backend.
  */
 #include "engine/backends/use_mpi.h"
+#include "exec/host/reduce.h"
 
 #include <string.h>
 
@@ -22,11 +23,13 @@ static bool takes(const kolo_set_t *s, const kolo_need_t *need)
 {
     (void)s;
     if (need->memory != KOLO_MEMORY_HOST) return false;
+    bool reduces = need->work == KOLO_WORK_ALL_REDUCE || need->work == KOLO_WORK_REDUCE_SCATTER;
+    if (reduces && (need->op > KOLO_AVG || need->type == KOLO_BOOL)) return false;
     if (need->op != KOLO_AVG || need->work == KOLO_WORK_ALL_GATHER || need->work == KOLO_WORK_BROADCAST ||
         need->work == KOLO_WORK_ALL_TO_ALL)
         return true;
     bool wide = need->type == KOLO_FLOAT32 || need->type == KOLO_FLOAT64;
-    return need->work == KOLO_WORK_ALL_REDUCE ? need->type >= KOLO_FLOAT16 : wide;
+    return need->work == KOLO_WORK_ALL_REDUCE ? kolo_type_is_float(need->type) : wide;
 }
 
 static kolo_status_t all_reduce(kolo_mpi_t *m, const kolo_move_t *v)

@@ -152,6 +152,7 @@ static bool takes(const kolo_set_t *s, const kolo_need_t *need)
     if (need->memory != KOLO_MEMORY_DEVICE) return false;
     bool reduces = need->work == KOLO_WORK_ALL_REDUCE || need->work == KOLO_WORK_REDUCE_SCATTER;
     bool tiny = need->type == KOLO_FLOAT8_E4M3 || need->type == KOLO_FLOAT8_E5M2; /* which not every GPU adds */
+    if (need->type > KOLO_FLOAT8_E5M2) return false;                              /* it has no such types */
     return !reduces || (need->op <= KOLO_AVG && !tiny);
 }
 

@@ -45,7 +45,7 @@ static bool is_even(const kolo_member_t *m)
 
 static bool is_integer(kolo_type_t type)
 {
-    return type <= KOLO_UINT64;
+    return !kolo_type_is_float(type);
 }
 
 bool kolo_levels_take(const kolo_set_t *s, const kolo_need_t *need)

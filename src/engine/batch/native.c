@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "engine/backends/backend.h"
 #include "engine/timeline/timeline.h"
+#include "exec/exec.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -54,7 +55,11 @@ kolo_status_t kolo_native_result(struct kolo_tensor_engine *e, const kolo_flight
 
 bool kolo_native_may(const kolo_set_t *s, const kolo_response_t *r)
 {
-    return r->device && r->status == KOLO_OK && r->request.work < KOLO_MOVES && s->njoined == 0;
+    const kolo_request_t *q = &r->request;
+    bool reduces = q->work == KOLO_WORK_ALL_REDUCE || q->work == KOLO_WORK_REDUCE_SCATTER;
+    if (reduces && (q->type >= KOLO_EXEC_DEVICE_TYPES || (q->op > KOLO_AVG && q->op < KOLO_OP_BUILTIN_COUNT)))
+        return false; /* kernels do not; it goes through host memory */
+    return r->device && r->status == KOLO_OK && q->work < KOLO_MOVES && s->njoined == 0;
 }
 
 /* What backends choose by; the same on all ranks. */

@@ -16,10 +16,10 @@ static void fill_reducer(const kolo_exec_call_t *call, kolo_cuda_args_t *a)
                                    [KOLO_PROD] = KOLO_CUDA_PROD,
                                    [KOLO_MIN] = KOLO_CUDA_MIN,
                                    [KOLO_MAX] = KOLO_CUDA_MAX};
-    a->op = ops[r->op];
+    a->op = r->op <= KOLO_MAX ? ops[r->op] : KOLO_CUDA_SUM; /* others do not come here to be reduced */
     a->scale = !r->pre ? KOLO_CUDA_SCALE_NONE : r->pre_own ? KOLO_CUDA_SCALE_OWN : KOLO_CUDA_SCALE_COMMON;
     a->divide = r->post_div > 1;
-    if (r->type >= KOLO_FLOAT16)
+    if (kolo_type_is_float(r->type))
         memcpy(&a->factor, &r->pre_float, sizeof a->factor);
     else
         a->factor = (uint64_t)r->pre_int;

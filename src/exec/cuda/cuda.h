@@ -22,7 +22,7 @@ typedef enum {
 /* The kernels of one device; made at first use, kept for the life of the process. */
 typedef struct {
     kolo_cu_module_t module;
-    kolo_cu_func_t collective[KOLO_CUDA_FAMILIES][KOLO_TYPE_COUNT];
+    kolo_cu_func_t collective[KOLO_CUDA_FAMILIES][KOLO_EXEC_DEVICE_TYPES];
     kolo_cu_func_t messages, messages_few, lift;
     bool early; /* they wait by themselves for the kernel before them */
 } kolo_cuda_kernels_t;

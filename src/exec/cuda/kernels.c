@@ -10,7 +10,7 @@
 
 extern const unsigned char kolo_cuda_image[], kolo_cuda_image_end[];
 
-static const char *const names[KOLO_CUDA_FAMILIES][KOLO_TYPE_COUNT] = {
+static const char *const names[KOLO_CUDA_FAMILIES][KOLO_EXEC_DEVICE_TYPES] = {
     [KOLO_CUDA_LL] = {[KOLO_INT8] = "kolo_cuda_ll_int8",
                       [KOLO_UINT8] = "kolo_cuda_ll_uint8",
                       [KOLO_INT32] = "kolo_cuda_ll_int32",
@@ -77,7 +77,7 @@ static kolo_status_t load_locked(const kolo_cuda_device_t *device, kolo_cuda_ker
     KOLO_TRY(kolo_cuda_enter(device, &pushed));
     kolo_cu_result_t r = api->module_load(&k->module, kolo_cuda_image);
     for (int f = 0; !r && f < KOLO_CUDA_FAMILIES; f++)
-        for (int t = 0; !r && t < KOLO_TYPE_COUNT; t++)
+        for (int t = 0; !r && t < KOLO_EXEC_DEVICE_TYPES; t++)
             r = api->module_function(&k->collective[f][t], k->module, names[f][t]);
     if (!r) r = api->module_function(&k->messages, k->module, "kolo_cuda_messages");
     if (!r) r = api->module_function(&k->lift, k->module, "kolo_cuda_lift");

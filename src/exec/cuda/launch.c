@@ -245,9 +245,8 @@ static kolo_status_t check_call(kolo_cuda_state_t *s, const kolo_exec_call_t *c)
     if (c->kind == KOLO_EXEC_COLL) {
         src = kolo_coll_src_count(c->coll, c->count, (uint32_t)s->regions.nranks) * c->elem;
         dst = kolo_coll_dst_count(c->coll, c->count, (uint32_t)s->regions.nranks) * c->elem;
-        if (c->reducer.user)
-            return kolo_fail(KOLO_ERR_UNSUPPORTED,
-                             "an operator that is a function of the host cannot run on a GPU");
+        if (kolo_coll_reduces(c->coll) && !kolo_exec_device_reduces(&c->reducer))
+            return kolo_exec_refuse_reducer(&c->reducer);
     }
     if (c->src) KOLO_TRY(check_memory(s, c->src, src, "the source"));
     if (c->dst) KOLO_TRY(check_memory(s, c->dst, dst, "the destination"));
@@ -268,13 +267,14 @@ static kolo_status_t launch_collective(kolo_cuda_state_t *s, const kolo_exec_cal
 {
     kolo_cuda_family_t family;
     uint32_t blocks;
+    kolo_type_t type = c->reducer.type < KOLO_EXEC_DEVICE_TYPES ? c->reducer.type : KOLO_UINT8; /* only moved */
     if (s->regions.nranks == 1) {
         kolo_status_t status = launch_alone(s, c);
         if (status != KOLO_IN_PROGRESS) return status;
     }
     KOLO_TRY(kolo_cuda_choose(s, c, &s->args.c, &family, &blocks));
     if (family == KOLO_CUDA_STAGED || family == KOLO_CUDA_TWO_STEP) kolo_cuda_expose(s, c);
-    return kolo_cuda_put(s, s->kernels->collective[family][c->reducer.type], blocks, &s->args, c->stream);
+    return kolo_cuda_put(s, s->kernels->collective[family][type], blocks, &s->args, c->stream);
 }
 
 static kolo_status_t launch_entered(kolo_cuda_state_t *s, const kolo_exec_call_t *calls, size_t n)

@@ -17,7 +17,8 @@ static int input(const case_t *c, uint32_t r, size_t i)
 {
     uint32_t h = (uint32_t)(kolo_hash_bytes(KOLO_HASH_INIT + c->seed, &i, sizeof(i)) >> 17) + r * 7919u;
     h ^= h >> 13;
-    bool is_signed = c->call.type != KOLO_UINT8 && c->call.type != KOLO_UINT32 && c->call.type != KOLO_UINT64;
+    bool is_signed = c->call.type != KOLO_UINT8 && c->call.type != KOLO_UINT16 && c->call.type != KOLO_UINT32 &&
+                     c->call.type != KOLO_UINT64 && c->call.type != KOLO_BOOL;
     if (c->call.op == KOLO_PROD) return h % 5 == 0 ? (is_signed ? -1 : 2) : 1;
     return (int)(h % 3) - (is_signed ? 1 : 0);
 }

@@ -151,7 +151,13 @@ static void next_case(run_t *r, kolo_coll_t coll, uint32_t nranks, uint64_t coun
     r->c.seed = h;
     r->c.call = (fixture_call_t){.coll = coll, .count = coll == KOLO_COLL_BARRIER ? 0 : count};
     r->c.call.type = coll == KOLO_COLL_BARRIER ? KOLO_INT8 : (kolo_type_t)(h % KOLO_TYPE_COUNT);
-    r->c.call.op = kolo_coll_reduces(coll) ? (kolo_op_t)(h / 16 % 5) : KOLO_SUM;
+    r->c.call.op = kolo_coll_reduces(coll) ? (kolo_op_t)(h / 16 % KOLO_OP_BUILTIN_COUNT) : KOLO_SUM;
+    if (!kolo_op_fits(r->c.call.op, r->c.call.type)) r->c.call.op = KOLO_SUM;
+    /* Truth values are made where operands meet; of one rank the communicator makes them, without a plan. */
+    if (nranks == 1 && (r->c.call.type == KOLO_BOOL || r->c.call.op >= KOLO_LAND)) {
+        r->c.call.type = KOLO_UINT16;
+        r->c.call.op = KOLO_BXOR;
+    }
     r->c.call.root = coll == KOLO_COLL_REDUCE || coll == KOLO_COLL_BROADCAST || coll == KOLO_COLL_GATHER ||
                              coll == KOLO_COLL_SCATTER
                          ? h / 7 % nranks

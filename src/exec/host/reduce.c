@@ -73,25 +73,23 @@ const char *kolo_reduce_isa(void)
     return kernels()->name;
 }
 
-static bool is_float(kolo_type_t type)
-{
-    return type >= KOLO_FLOAT16;
-}
-
 kolo_status_t kolo_reducer_init(kolo_reducer_t *r, kolo_type_t type, kolo_op_t op, uint32_t nranks)
 {
     static const uint8_t bytes[KOLO_TYPE_COUNT] = {
-        [KOLO_INT8] = 1,    [KOLO_UINT8] = 1,   [KOLO_INT32] = 4,       [KOLO_UINT32] = 4,
-        [KOLO_INT64] = 8,   [KOLO_UINT64] = 8,  [KOLO_FLOAT16] = 2,     [KOLO_BFLOAT16] = 2,
-        [KOLO_FLOAT32] = 4, [KOLO_FLOAT64] = 8, [KOLO_FLOAT8_E4M3] = 1, [KOLO_FLOAT8_E5M2] = 1};
+        [KOLO_INT8] = 1,        [KOLO_UINT8] = 1,       [KOLO_INT32] = 4,    [KOLO_UINT32] = 4,  [KOLO_INT64] = 8,
+        [KOLO_UINT64] = 8,      [KOLO_FLOAT16] = 2,     [KOLO_BFLOAT16] = 2, [KOLO_FLOAT32] = 4, [KOLO_FLOAT64] = 8,
+        [KOLO_FLOAT8_E4M3] = 1, [KOLO_FLOAT8_E5M2] = 1, [KOLO_INT16] = 2,    [KOLO_UINT16] = 2,  [KOLO_BOOL] = 1};
     if ((int)type < 0 || type >= KOLO_TYPE_COUNT)
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "type %d is not a type of kolo.h", (int)type);
     if ((int)op < 0 || op >= KOLO_OP_BUILTIN_COUNT)
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "operator %d is not built in", (int)op);
+    if (!kolo_op_fits(op, type))
+        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "operator %d does not reduce type %d", (int)op, (int)type);
     if (!nranks) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "a reduction over 0 ranks");
     *r = (kolo_reducer_t){.type = type, .op = op == KOLO_AVG ? KOLO_SUM : op, .elem = bytes[type], .pre_int = 1};
+    r->truth = type == KOLO_BOOL || op >= KOLO_LAND;
     if (op != KOLO_AVG || nranks == 1) return KOLO_OK;
-    if (is_float(type)) {
+    if (kolo_type_is_float(type)) {
         r->pre = true;
         r->pre_float = type == KOLO_FLOAT64 ? 1.0 / nranks : (double)(float)(1.0 / nranks);
     } else {
@@ -123,6 +121,12 @@ static void divide(kolo_type_t type, void *p, size_t n, uint32_t by)
     case KOLO_UINT8:
         DIVIDE_INT(uint8_t);
         break;
+    case KOLO_INT16:
+        DIVIDE_INT(int16_t);
+        break;
+    case KOLO_UINT16:
+        DIVIDE_INT(uint16_t);
+        break;
     case KOLO_INT32:
         DIVIDE_INT(int32_t);
         break;
@@ -148,6 +152,18 @@ static void divide(kolo_type_t type, void *p, size_t n, uint32_t by)
     }
 }
 
+/* ---- truth values of what was not folded, which makes them ---- */
+
+static void make_truth(const kolo_reducer_t *r, void *p, size_t n)
+{
+    for (char *at = p; n; n--, at += r->elem) {
+        uint64_t v = 0;
+        memcpy(&v, at, r->elem);
+        v = v != 0;
+        memcpy(at, &v, r->elem); /* little-endian, as all we build for */
+    }
+}
+
 static inline bool divides(const kolo_reducer_t *r, bool final)
 {
     return final && r->post_div > 1;
@@ -165,6 +181,7 @@ void kolo_reduce_load(const kolo_reducer_t *r, void *dst, const void *src, size_
     else if (dst != src)
         memcpy(dst, src, n * r->elem);
     if (divides(r, final)) divide(r->type, dst, n, r->post_div);
+    if (KOLO_UNLIKELY(final && r->truth)) make_truth(r, dst, n);
 }
 
 /* ---- one block ---- */

@@ -14,15 +14,43 @@
 
 extern const kolo_param_table_t kolo_reduce_params; /* KOLO_CPU_ISA */
 
+static inline bool kolo_type_is_float(kolo_type_t type)
+{
+    return type >= KOLO_FLOAT16 && type <= KOLO_FLOAT8_E5M2;
+}
+
+/* Types of an operator that is built in, as bits. */
+static inline bool kolo_op_fits(kolo_op_t op, kolo_type_t type)
+{
+    enum {
+        FLOATS = (1 << (KOLO_FLOAT8_E5M2 + 1)) - (1 << KOLO_FLOAT16),
+        ALL = (1 << KOLO_TYPE_COUNT) - 1,
+        WHOLE = ALL & ~FLOATS
+    };
+    static const uint16_t types[KOLO_OP_BUILTIN_COUNT] = {[KOLO_SUM] = ALL,
+                                                          [KOLO_PROD] = ALL,
+                                                          [KOLO_MIN] = ALL,
+                                                          [KOLO_MAX] = ALL,
+                                                          [KOLO_AVG] = ALL & ~(1 << KOLO_BOOL),
+                                                          [KOLO_BAND] = WHOLE,
+                                                          [KOLO_BOR] = WHOLE,
+                                                          [KOLO_BXOR] = WHOLE,
+                                                          [KOLO_LAND] = WHOLE,
+                                                          [KOLO_LOR] = WHOLE,
+                                                          [KOLO_LXOR] = WHOLE};
+    return (unsigned)op < KOLO_OP_BUILTIN_COUNT && (unsigned)type < KOLO_TYPE_COUNT && (types[op] >> type & 1);
+}
+
 /* One operator as the executor sees it. Filled by comm from (type, op, ranks) or from a user operator. */
 typedef struct {
     kolo_type_t type;
-    kolo_op_t op;           /* SUM, PROD, MIN or MAX: what is done between two values */
+    kolo_op_t op;           /* not AVG: what is done between two values */
     size_t elem;            /* bytes of an element */
     bool pre;               /* raw inputs are multiplied by the scalar first (AVG of floats, premul-sum) */
     bool pre_own;           /* and each rank has a scalar of its own (premul-sum) */
     double pre_float;       /* for float types; rounded to float32 (float64 for FLOAT64) once, here */
     int64_t pre_int;        /* for integer types (wraps) */
+    bool truth;             /* finished results are 0 or 1 (logical operators, bool), also of a single operand */
     uint32_t post_div;      /* AVG of integers: finished results are divided by this, towards zero; 0 or 1: no */
     kolo_user_op_fn_t user; /* callback operator: replaces `op` */
     void *user_arg;
@@ -34,7 +62,7 @@ static inline size_t kolo_reducer_elems(const kolo_reducer_t *r, size_t bytes)
     return bytes >> __builtin_ctzl(r->elem);
 }
 
-/* KOLO_ERR_INVALID_ARGUMENT for an op that is not built in. */
+/* KOLO_ERR_INVALID_ARGUMENT for an op that is not built in, or not for this type. */
 kolo_status_t kolo_reducer_init(kolo_reducer_t *r, kolo_type_t type, kolo_op_t op, uint32_t nranks);
 
 enum { KOLO_RAW_A = 1, KOLO_RAW_B = 2, KOLO_FINAL = 4 };

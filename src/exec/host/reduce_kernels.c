@@ -72,9 +72,12 @@ KOLO_INLINE void prefetch(const void *p, size_t bytes)
         }                                                                                                          \
     }
 
-#define SAME(x)    (x)
-#define ADD(a, b)  ((a) + (b))
-#define MUL(a, b)  ((a) * (b))
+#define SAME(x)   (x)
+#define ADD(a, b) ((a) + (b))
+#define MUL(a, b) ((a) * (b))
+#define MUL_WIDE(a, b)                                                                                             \
+    ((uint32_t)(a) * (uint32_t)(b)) /* 16 bits would be multiplied as int, which may overflow                      \
+                                     */
 #define LESS(a, b) ((a) < (b) ? (a) : (b))
 #define MORE(a, b) ((a) > (b) ? (a) : (b))
 /* Operands that are expressions are evaluated once. */
@@ -89,6 +92,8 @@ PICKER(min_of_u8, uint8_t, LESS)
 PICKER(max_of_u8, uint8_t, MORE)
 PICKER(min_of_i16, int16_t, LESS)
 PICKER(max_of_i16, int16_t, MORE)
+PICKER(min_of_u16, uint16_t, LESS)
+PICKER(max_of_u16, uint16_t, MORE)
 PICKER(min_of_i32, int32_t, LESS)
 PICKER(max_of_i32, int32_t, MORE)
 PICKER(min_of_u32, uint32_t, LESS)
@@ -106,6 +111,13 @@ KERNEL(min_i8, i8_t, int8_t, SAME, min_of_i8, SAME)
 KERNEL(max_i8, i8_t, int8_t, SAME, max_of_i8, SAME)
 KERNEL(min_u8, u8_t, uint8_t, SAME, min_of_u8, SAME)
 KERNEL(max_u8, u8_t, uint8_t, SAME, max_of_u8, SAME)
+#define NARROW16(x) ((uint16_t)(x))
+KERNEL(sum_16, u16_t, uint16_t, SAME, ADD, NARROW16)
+KERNEL(prod_16, u16_t, uint32_t, SAME, MUL_WIDE, NARROW16)
+KERNEL(min_i16, i16_t, int16_t, SAME, min_of_i16, SAME)
+KERNEL(max_i16, i16_t, int16_t, SAME, max_of_i16, SAME)
+KERNEL(min_u16, u16_t, uint16_t, SAME, min_of_u16, SAME)
+KERNEL(max_u16, u16_t, uint16_t, SAME, max_of_u16, SAME)
 KERNEL(sum_32, u32_t, uint32_t, SAME, ADD, SAME)
 KERNEL(prod_32, u32_t, uint32_t, SAME, MUL, SAME)
 KERNEL(min_i32, i32_t, int32_t, SAME, min_of_i32, SAME)
@@ -118,6 +130,39 @@ KERNEL(min_i64, i64_t, int64_t, SAME, min_of_i64, SAME)
 KERNEL(max_i64, i64_t, int64_t, SAME, max_of_i64, SAME)
 KERNEL(min_u64, u64_t, uint64_t, SAME, min_of_u64, SAME)
 KERNEL(max_u64, u64_t, uint64_t, SAME, max_of_u64, SAME)
+
+/* Bits, and truth values: those of an operand are made where it is loaded. */
+#define AND(a, b)  ((a) & (b))
+#define OR(a, b)   ((a) | (b))
+#define XOR(a, b)  ((a) ^ (b))
+#define TRUTH8(x)  ((uint8_t)((x) != 0))
+#define TRUTH16(x) ((uint16_t)((x) != 0))
+#define TRUTH32(x) ((uint32_t)((x) != 0))
+#define TRUTH64(x) ((uint64_t)((x) != 0))
+KERNEL(band_8, u8_t, uint8_t, SAME, AND, NARROW8)
+KERNEL(bor_8, u8_t, uint8_t, SAME, OR, NARROW8)
+KERNEL(bxor_8, u8_t, uint8_t, SAME, XOR, NARROW8)
+KERNEL(land_8, u8_t, uint8_t, TRUTH8, AND, NARROW8)
+KERNEL(lor_8, u8_t, uint8_t, TRUTH8, OR, NARROW8)
+KERNEL(lxor_8, u8_t, uint8_t, TRUTH8, XOR, NARROW8)
+KERNEL(band_16, u16_t, uint16_t, SAME, AND, NARROW16)
+KERNEL(bor_16, u16_t, uint16_t, SAME, OR, NARROW16)
+KERNEL(bxor_16, u16_t, uint16_t, SAME, XOR, NARROW16)
+KERNEL(land_16, u16_t, uint16_t, TRUTH16, AND, NARROW16)
+KERNEL(lor_16, u16_t, uint16_t, TRUTH16, OR, NARROW16)
+KERNEL(lxor_16, u16_t, uint16_t, TRUTH16, XOR, NARROW16)
+KERNEL(band_32, u32_t, uint32_t, SAME, AND, SAME)
+KERNEL(bor_32, u32_t, uint32_t, SAME, OR, SAME)
+KERNEL(bxor_32, u32_t, uint32_t, SAME, XOR, SAME)
+KERNEL(land_32, u32_t, uint32_t, TRUTH32, AND, SAME)
+KERNEL(lor_32, u32_t, uint32_t, TRUTH32, OR, SAME)
+KERNEL(lxor_32, u32_t, uint32_t, TRUTH32, XOR, SAME)
+KERNEL(band_64, u64_t, uint64_t, SAME, AND, SAME)
+KERNEL(bor_64, u64_t, uint64_t, SAME, OR, SAME)
+KERNEL(bxor_64, u64_t, uint64_t, SAME, XOR, SAME)
+KERNEL(land_64, u64_t, uint64_t, TRUTH64, AND, SAME)
+KERNEL(lor_64, u64_t, uint64_t, TRUTH64, OR, SAME)
+KERNEL(lxor_64, u64_t, uint64_t, TRUTH64, XOR, SAME)
 
 /* Floats: sums and products. */
 KERNEL(sum_f32, u32_t, float, load_f32, ADD, store_f32)
@@ -259,6 +304,7 @@ KERNEL(prod_f16, u16_t, float, load_f16, MUL, store_f16)
         INDEPENDENT for (size_t i = 0; i < n; i++) d[i] = STORE(LOAD(s[i]) * factor);                              \
     }
 SCALE(scale_8, u8_t, SAME, NARROW8, (uint8_t)by_int)
+SCALE(scale_16, u16_t, SAME, NARROW16, (uint16_t)by_int)
 SCALE(scale_32, u32_t, SAME, SAME, (uint32_t)by_int)
 SCALE(scale_64, u64_t, SAME, SAME, (uint64_t)by_int)
 SCALE(scale_f32, u32_t, load_f32, store_f32, (float)by_float)
@@ -306,37 +352,52 @@ static void stream_copy(void *dst, const void *src, size_t bytes)
 }
 #endif
 
-const kolo_reduce_table_t KOLO_REDUCE_TABLE = {
-    .name = KOLO_REDUCE_ISA,
-    .fold =
-        {
-            [KOLO_INT8] = {sum_8, prod_8, min_i8, max_i8},
-            [KOLO_UINT8] = {sum_8, prod_8, min_u8, max_u8},
-            [KOLO_INT32] = {sum_32, prod_32, min_i32, max_i32},
-            [KOLO_UINT32] = {sum_32, prod_32, min_u32, max_u32},
-            [KOLO_INT64] = {sum_64, prod_64, min_i64, max_i64},
-            [KOLO_UINT64] = {sum_64, prod_64, min_u64, max_u64},
-            [KOLO_FLOAT16] = {sum_f16, prod_f16, min_f16, max_f16},
-            [KOLO_BFLOAT16] = {sum_bf16, prod_bf16, min_bf16, max_bf16},
-            [KOLO_FLOAT32] = {sum_f32, prod_f32, min_f32, max_f32},
-            [KOLO_FLOAT64] = {sum_f64, prod_f64, min_f64, max_f64},
-            [KOLO_FLOAT8_E4M3] = {sum_e4m3, prod_e4m3, min_e4m3, max_e4m3},
-            [KOLO_FLOAT8_E5M2] = {sum_e5m2, prod_e5m2, min_e5m2, max_e5m2},
-        },
-    .scale =
-        {
-            [KOLO_INT8] = scale_8,
-            [KOLO_UINT8] = scale_8,
-            [KOLO_INT32] = scale_32,
-            [KOLO_UINT32] = scale_32,
-            [KOLO_INT64] = scale_64,
-            [KOLO_UINT64] = scale_64,
-            [KOLO_FLOAT16] = scale_f16,
-            [KOLO_BFLOAT16] = scale_bf16,
-            [KOLO_FLOAT32] = scale_f32,
-            [KOLO_FLOAT64] = scale_f64,
-            [KOLO_FLOAT8_E4M3] = scale_e4m3,
-            [KOLO_FLOAT8_E5M2] = scale_e5m2,
-        },
-    .stream = stream_copy,
+const kolo_reduce_table_t KOLO_REDUCE_TABLE =
+    {
+        .name = KOLO_REDUCE_ISA,
+        .fold =
+            {
+                [KOLO_INT8] = {sum_8, prod_8, min_i8, max_i8, [KOLO_BAND] = band_8, bor_8, bxor_8, land_8, lor_8,
+                               lxor_8},
+                [KOLO_UINT8] = {sum_8, prod_8, min_u8, max_u8, [KOLO_BAND] = band_8, bor_8, bxor_8, land_8, lor_8,
+                                lxor_8},
+                [KOLO_INT32] = {sum_32, prod_32, min_i32, max_i32, [KOLO_BAND] = band_32, bor_32, bxor_32, land_32,
+                                lor_32, lxor_32},
+                [KOLO_UINT32] = {sum_32, prod_32, min_u32, max_u32, [KOLO_BAND] = band_32, bor_32, bxor_32, land_32,
+                                 lor_32, lxor_32},
+                [KOLO_INT64] = {sum_64, prod_64, min_i64, max_i64, [KOLO_BAND] = band_64, bor_64, bxor_64, land_64,
+                                lor_64, lxor_64},
+                [KOLO_UINT64] = {sum_64, prod_64, min_u64, max_u64, [KOLO_BAND] = band_64, bor_64, bxor_64, land_64,
+                                 lor_64, lxor_64},
+                [KOLO_FLOAT16] = {sum_f16, prod_f16, min_f16, max_f16},
+                [KOLO_BFLOAT16] = {sum_bf16, prod_bf16, min_bf16, max_bf16},
+                [KOLO_FLOAT32] = {sum_f32, prod_f32, min_f32, max_f32},
+                [KOLO_FLOAT64] = {sum_f64, prod_f64, min_f64, max_f64},
+                [KOLO_FLOAT8_E4M3] = {sum_e4m3, prod_e4m3, min_e4m3, max_e4m3},
+                [KOLO_FLOAT8_E5M2] = {sum_e5m2, prod_e5m2, min_e5m2, max_e5m2},
+                [KOLO_INT16] = {sum_16, prod_16, min_i16, max_i16, [KOLO_BAND] = band_16, bor_16, bxor_16, land_16,
+                                lor_16, lxor_16},
+                [KOLO_UINT16] = {sum_16, prod_16, min_u16, max_u16, [KOLO_BAND] = band_16, bor_16, bxor_16, land_16,
+                                 lor_16, lxor_16},
+                [KOLO_BOOL] = {lor_8, land_8, land_8, lor_8, [KOLO_BAND] = land_8, lor_8,
+                               lxor_8, land_8, lor_8, lxor_8},
+            },
+        .scale =
+            {
+                [KOLO_INT8] = scale_8,
+                [KOLO_UINT8] = scale_8,
+                [KOLO_INT32] = scale_32,
+                [KOLO_UINT32] = scale_32,
+                [KOLO_INT64] = scale_64,
+                [KOLO_UINT64] = scale_64,
+                [KOLO_FLOAT16] = scale_f16,
+                [KOLO_BFLOAT16] = scale_bf16,
+                [KOLO_FLOAT32] = scale_f32,
+                [KOLO_FLOAT64] = scale_f64,
+                [KOLO_FLOAT8_E4M3] = scale_e4m3,
+                [KOLO_FLOAT8_E5M2] = scale_e5m2,
+                [KOLO_INT16] = scale_16,
+                [KOLO_UINT16] = scale_16,
+            },
+        .stream = stream_copy,
 };

@@ -82,22 +82,36 @@ static inline uint64_t ref_load(size_t elem, const void *p)
 
 static inline bool ref_is_signed(kolo_type_t type)
 {
-    return type == KOLO_INT8 || type == KOLO_INT32 || type == KOLO_INT64;
+    return type == KOLO_INT8 || type == KOLO_INT16 || type == KOLO_INT32 || type == KOLO_INT64;
 }
 
 static inline int64_t ref_extend(size_t elem, uint64_t x)
 {
-    return elem == 1 ? (int8_t)x : elem == 4 ? (int32_t)x : (int64_t)x;
+    return elem == 1 ? (int8_t)x : elem == 2 ? (int16_t)x : elem == 4 ? (int32_t)x : (int64_t)x;
+}
+
+static inline uint64_t ref_truth(kolo_op_t op, bool a, bool b)
+{
+    if (op == KOLO_LXOR || op == KOLO_BXOR) return a != b;
+    bool both = op == KOLO_LAND || op == KOLO_BAND || op == KOLO_PROD || op == KOLO_MIN;
+    return both ? a && b : a || b;
 }
 
 static inline uint64_t ref_int(kolo_type_t type, kolo_op_t op, size_t elem, uint64_t a, uint64_t b)
 {
+    if (type == KOLO_BOOL || op >= KOLO_LAND) return ref_truth(op, a != 0, b != 0);
     bool less = ref_is_signed(type) ? ref_extend(elem, a) < ref_extend(elem, b) : a < b;
     switch (op) {
     case KOLO_SUM:
         return a + b;
     case KOLO_PROD:
         return a * b;
+    case KOLO_BAND:
+        return a & b;
+    case KOLO_BOR:
+        return a | b;
+    case KOLO_BXOR:
+        return a ^ b;
     case KOLO_MIN:
         return less ? a : b;
     default:
@@ -119,6 +133,7 @@ static inline uint64_t ref_fold(kolo_type_t type, kolo_op_t op, size_t elem, con
     const ref_format_t *f = ref_format(type);
     if (!f || op == KOLO_MIN || op == KOLO_MAX) {
         uint64_t r = srcs[0];
+        if (nsrcs == 1 && !f && (type == KOLO_BOOL || op >= KOLO_LAND)) r = r != 0;
         for (int k = 1; k < nsrcs; k++) r = f ? ref_pick(f, op, r, srcs[k]) : ref_int(type, op, elem, r, srcs[k]);
         return f || elem == 8 ? r : r & ((1ull << elem * 8) - 1);
     }

@@ -8,7 +8,7 @@
 
 #include "exec/host/reduce.h"
 
-#define KOLO_REDUCE_OPS 4 /* SUM, PROD, MIN, MAX */
+#define KOLO_REDUCE_OPS KOLO_OP_BUILTIN_COUNT /* without AVG, which is a sum */
 
 /* dst[i] = srcs[0][i] op srcs[1][i] op ... op srcs[nsrcs - 1][i]; nsrcs >= 2; dst may be one of the sources. */
 typedef void (*kolo_fold_fn_t)(void *dst, const void *const *srcs, int nsrcs, size_t n);
@@ -17,7 +17,7 @@ typedef void (*kolo_scale_fn_t)(void *dst, const void *src, size_t n, double by_
 
 typedef struct {
     const char *name;
-    kolo_fold_fn_t fold[KOLO_TYPE_COUNT][KOLO_REDUCE_OPS];
+    kolo_fold_fn_t fold[KOLO_TYPE_COUNT][KOLO_REDUCE_OPS]; /* NULL: the operator is not for the type */
     kolo_scale_fn_t scale[KOLO_TYPE_COUNT];
     /* Copy past the cache; ordered before later stores when it returns. */
     void (*stream)(void *dst, const void *src, size_t bytes);

@@ -17,6 +17,7 @@
 typedef uint8_t u8_t __attribute__((aligned(1), may_alias));
 typedef int8_t i8_t __attribute__((aligned(1), may_alias));
 typedef uint16_t u16_t __attribute__((aligned(1), may_alias));
+typedef int16_t i16_t __attribute__((aligned(1), may_alias));
 typedef uint32_t u32_t __attribute__((aligned(1), may_alias));
 typedef int32_t i32_t __attribute__((aligned(1), may_alias));
 typedef uint64_t u64_t __attribute__((aligned(1), may_alias));

@@ -142,7 +142,8 @@ typedef kolo_status_t (*collective_fn_t)(const levels_t *s, const kolo_exec_call
 
 static collective_fn_t collective_of(const levels_t *s, const kolo_exec_call_t *c)
 {
-    if (c->kind != KOLO_EXEC_COLL || c->reducer.user || c->count * c->elem < SHORT_BYTES) return NULL;
+    if (c->kind != KOLO_EXEC_COLL || c->count * c->elem < SHORT_BYTES) return NULL;
+    if (kolo_coll_reduces(c->coll) && !kolo_exec_device_reduces(&c->reducer)) return NULL;
     if (c->count < (uint64_t)s->env.per_host) return NULL;
     switch (c->coll) {
     case KOLO_COLL_ALL_REDUCE:

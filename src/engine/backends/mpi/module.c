@@ -64,7 +64,8 @@ static void apply_max(void *in, void *inout, int *count, MPI_Datatype *type)
 
 static MPI_Op op_of(int type, int op)
 {
-    int small = type == KOLO_FLOAT16 || type == KOLO_BFLOAT16 || type >= KOLO_FLOAT8_E4M3;
+    int small =
+        type == KOLO_FLOAT16 || type == KOLO_BFLOAT16 || type == KOLO_FLOAT8_E4M3 || type == KOLO_FLOAT8_E5M2;
     int is_float = small || type == KOLO_FLOAT32 || type == KOLO_FLOAT64;
     if (op == KOLO_MPI_BAND) return MPI_BAND;
     if (op == KOLO_MPI_BOR) return MPI_BOR;
@@ -85,6 +86,9 @@ static int make_types(char *why)
     types[KOLO_UINT32] = MPI_UINT32_T;
     types[KOLO_INT64] = MPI_INT64_T;
     types[KOLO_UINT64] = MPI_UINT64_T;
+    types[KOLO_INT16] = MPI_INT16_T;
+    types[KOLO_UINT16] = MPI_UINT16_T;
+    types[KOLO_BOOL] = MPI_UINT8_T; /* only moved */
     types[KOLO_FLOAT32] = MPI_FLOAT;
     types[KOLO_FLOAT64] = MPI_DOUBLE;
     for (size_t i = 0; i < sizeof small / sizeof *small; i++) {
