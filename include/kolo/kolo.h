@@ -315,6 +315,16 @@ kolo_status_t kolo_barrier(kolo_comm_t comm, void *stream);
 /* Moves a message between two ranks. Sends to and receives from one peer match in the order of the calls, and both
  * must have the same number of bytes: a receive does not take less. A send may wait until the peer receives, the
  * first one always does: exchange in a group. Count 0 is matched too. A rank sends to itself inside a group only,
+/* The root gets every rank's src, of different lengths. counts[i]: elements from rank i, the same array on all
+ * ranks; displs[i]: where they go in dst, used on the root only, as dst, and NULL is fine elsewhere. In place on
+ * the root: src == dst + displs[root]. */
+kolo_status_t kolo_gatherv(const void *src, void *dst, const size_t *counts, const size_t *displs, kolo_type_t type,
+                           int root, kolo_comm_t comm, void *stream);
+/* Rank i gets a part of the root's src, of different lengths. counts[i]: elements for rank i, the same array on all
+ * ranks; displs[i]: where they begin in src, used on the root only, as src, and NULL is fine elsewhere. In place on
+ * the root: dst == src + displs[root]. */
+kolo_status_t kolo_scatterv(const void *src, const size_t *counts, const size_t *displs, void *dst,
+                            kolo_type_t type, int root, kolo_comm_t comm, void *stream);
  * in which its k-th send to itself goes to its k-th receive. */
 kolo_status_t kolo_send(const void *buf, size_t count, kolo_type_t type, int peer, kolo_comm_t comm, void *stream);
 kolo_status_t kolo_recv(void *buf, size_t count, kolo_type_t type, int peer, kolo_comm_t comm, void *stream);

@@ -169,7 +169,7 @@ static size_t unfold(const kolo_call_t *c, const kolo_exec_call_t *base, kolo_ex
         size_t sends = c->send_counts ? c->send_counts[r] : c->recv_counts[body->rank];
         size_t recvs = c->recv_counts ? c->recv_counts[r] : 0;
         if (c->send_counts) from = c->send_displs ? c->send_displs[r] : from;
-        to = c->recv_displs ? c->recv_displs[r] : to;
+        to = c->recv_displs ? c->recv_displs[r] : c->coll == KOLO_COLL_SCATTER ? 0 : to;
         if (c->coll == KOLO_COLL_REDUCE_SCATTER) {
             out[n] = *base;
             out[n].coll = KOLO_COLL_REDUCE;
@@ -180,11 +180,13 @@ static size_t unfold(const kolo_call_t *c, const kolo_exec_call_t *base, kolo_ex
             from += sends;
             continue;
         }
-        bool in_place = r == body->rank && c->coll == KOLO_COLL_ALL_GATHER &&
-                        (const char *)c->src == (const char *)c->dst + to * c->elem;
-        if (!in_place) {
-            out[n++] = message(c, base, KOLO_EXEC_SEND, r, c->src, from, sends);
-            out[n++] = message(c, base, KOLO_EXEC_RECV, r, c->dst, to, recvs);
+        bool own = r == body->rank, rooted = kolo_coll_rooted(c->coll), root = (int)c->root == body->rank;
+        bool gathers = c->coll == KOLO_COLL_GATHER, sender = !rooted || (gathers ? r == (int)c->root : root);
+        bool receiver = !rooted || (gathers ? root : r == (int)c->root);
+        if (c->coll == KOLO_COLL_SCATTER) recvs = c->send_counts[body->rank];
+        if (!own || !c->in_place) {
+            if (sender) out[n++] = message(c, base, KOLO_EXEC_SEND, r, c->src, from, sends);
+            if (receiver) out[n++] = message(c, base, KOLO_EXEC_RECV, r, c->dst, to, recvs);
         }
         if (c->send_counts) from += sends;
         to += recvs;

@@ -261,7 +261,8 @@ void kolo_signature_print(uint64_t signature, char *buf, size_t bytes)
                  f.op == KOLO_P2P_WORD_RECV ? "from" : "to", f.root);
         return;
     }
-    int at = snprintf(buf, bytes, "%s", kolo_coll_name(f.coll));
+    bool uneven = f.op == KOLO_SIGNATURE_V && (f.coll == KOLO_COLL_GATHER || f.coll == KOLO_COLL_SCATTER);
+    int at = snprintf(buf, bytes, "%s%s", kolo_coll_name(f.coll), uneven ? "v" : "");
     if (f.coll == KOLO_COLL_BARRIER || at < 0 || (size_t)at >= bytes) return;
     at += snprintf(buf + at, bytes - (size_t)at, " %" PRIu64 " %s", f.count, type_name);
     if (kolo_coll_reduces(f.coll) && (size_t)at < bytes)

@@ -216,6 +216,8 @@ static inline uint64_t kolo_part_count(uint64_t count, uint32_t n, uint32_t p)
 /* coll:5 type:5 op:5 root:13 (modulo 8191) count:36 (modulo 2^36). Never 0. */
 #define KOLO_SIGNATURE_COUNT_BITS 36
 #define KOLO_SIGNATURE_ROOT_BITS  13
+/* In the place of the operator of a gather or scatter: its parts are of unequal length. */
+#define KOLO_SIGNATURE_V 30
 static inline uint64_t kolo_signature(kolo_coll_t coll, int type, int op, uint32_t root, uint64_t count)
 {
     /* The collective is stored plus one, so that no operation is 0. Created operators all count as one. */

@@ -248,6 +248,63 @@ bool test_all_gatherv(test_rank_t *t, size_t count, kolo_type_t type)
     return buf_free(&dst, t, "all_gatherv") && fine;
 }
 
+/* Parts at the root, with gaps between them that stay untouched; where they lie only the root knows. */
+typedef struct {
+    size_t counts[TEST_MAX_RANKS], displs[TEST_MAX_RANKS], end;
+} parts_t;
+
+static parts_t cut(const test_rank_t *t, size_t count, uint64_t seed)
+{
+    parts_t p = {.end = 0};
+    for (size_t r = 0; r < (size_t)t->nranks; r++) {
+        p.counts[r] = uneven(count, r, seed);
+        p.displs[r] = p.end + 1;
+        p.end = p.displs[r] + p.counts[r];
+    }
+    return p;
+}
+
+bool test_gatherv(test_rank_t *t, size_t count, kolo_type_t type, int root, bool in_place)
+{
+    size_t elem = kolo_type_size(type);
+    uint64_t seed = ++t->seed;
+    parts_t p = cut(t, count, seed);
+    bool here = t->rank == root, fine = true;
+    size_t mine = p.counts[t->rank];
+    test_buf_t src = buf_new(mine, elem, 1), dst = buf_new(here ? p.end : 0, elem, 0);
+    char *from = here && in_place ? dst.data + p.displs[root] * elem : src.data;
+    test_fill(from, mine, type, KOLO_SUM, seed, t->rank, 0);
+    CHECK(kolo_gatherv(from, here ? dst.data : NULL, p.counts, here ? p.displs : NULL, type, root, t->comm,
+                       t->stream),
+          "gatherv");
+    CHECK(test_finish(t), "gatherv");
+    for (size_t r = 0; here && r < (size_t)t->nranks; r++) {
+        fine = test_equal(dst.data + p.displs[r] * elem, p.counts[r], type, seed, (int)r, 0, "gatherv") && fine;
+        fine = (unsigned char)dst.data[p.displs[r] * elem - 1] == 0xa5 && fine;
+    }
+    fine = buf_free(&src, t, "gatherv") && fine;
+    return buf_free(&dst, t, "gatherv") && fine;
+}
+
+bool test_scatterv(test_rank_t *t, size_t count, kolo_type_t type, int root, bool in_place)
+{
+    size_t elem = kolo_type_size(type);
+    uint64_t seed = ++t->seed;
+    parts_t p = cut(t, count, seed);
+    bool here = t->rank == root;
+    size_t mine = p.counts[t->rank], first = p.displs[t->rank];
+    test_buf_t src = buf_new(here ? p.end : 0, elem, 1), dst = buf_new(mine, elem, 0);
+    if (here) test_fill(src.data, p.end, type, KOLO_SUM, seed, root, 0);
+    char *to = here && in_place ? src.data + p.displs[root] * elem : dst.data;
+    CHECK(
+        kolo_scatterv(here ? src.data : NULL, p.counts, here ? p.displs : NULL, to, type, root, t->comm, t->stream),
+        "scatterv");
+    CHECK(test_finish(t), "scatterv");
+    bool fine = test_equal(to, mine, type, seed, root, first, "scatterv");
+    fine = buf_free(&src, t, "scatterv") && fine;
+    return buf_free(&dst, t, "scatterv") && fine;
+}
+
 bool test_reduce_scatterv(test_rank_t *t, size_t count, kolo_type_t type, kolo_op_t op)
 {
     size_t elem = kolo_type_size(type), n = (size_t)t->nranks, counts[TEST_MAX_RANKS], total = 0, mine = 0;

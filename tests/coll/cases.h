@@ -33,6 +33,8 @@ bool test_reduce_scatter(test_rank_t *t, size_t count, kolo_type_t type, kolo_op
 bool test_all_to_all(test_rank_t *t, size_t count, kolo_type_t type);
 bool test_gather(test_rank_t *t, size_t count, kolo_type_t type, int root, bool in_place);
 bool test_scatter(test_rank_t *t, size_t count, kolo_type_t type, int root, bool in_place);
+bool test_gatherv(test_rank_t *t, size_t count, kolo_type_t type, int root, bool in_place);
+bool test_scatterv(test_rank_t *t, size_t count, kolo_type_t type, int root, bool in_place);
 bool test_all_gatherv(test_rank_t *t, size_t count, kolo_type_t type);
 bool test_reduce_scatterv(test_rank_t *t, size_t count, kolo_type_t type, kolo_op_t op);
 bool test_all_to_allv(test_rank_t *t, size_t count, kolo_type_t type);

@@ -64,6 +64,8 @@ static bool sizes_and_roots(test_rank_t *t)
             fine = test_reduce(t, n, KOLO_INT64, KOLO_SUM, root, i & 1) && fine;
             fine = test_gather(t, n, KOLO_INT32, root, i & 1) && fine;
             fine = test_scatter(t, n, KOLO_FLOAT64, root, i & 1) && fine;
+            fine = test_gatherv(t, n, KOLO_UINT16, root, i & 1) && fine;
+            fine = test_scatterv(t, n, KOLO_FLOAT32, root, i & 1) && fine;
         }
         fine = test_all_to_all(t, n, KOLO_INT32) && fine;
         fine = test_all_to_allv(t, n, KOLO_INT32) && fine;

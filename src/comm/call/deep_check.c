@@ -114,11 +114,12 @@ kolo_status_t kolo_deep_check(const kolo_call_t *call, uint64_t src_bytes, uint6
     uintptr_t src = (uintptr_t)call->src, dst = (uintptr_t)call->dst;
     kolo_range_t from = {call, what, "the source", src, src + src_bytes, false};
     kolo_range_t to = {call, what, "the destination", dst, dst + dst_bytes, true};
-    if (call->send_counts)
+    if (call->send_counts && src)
         KOLO_TRY(check_parts(call, call->src, call->send_counts, call->send_displs, false, what));
     else if (src && src_bytes)
         KOLO_TRY(check_range(&from));
-    if (call->recv_counts) return check_parts(call, call->dst, call->recv_counts, call->recv_displs, true, what);
+    if (call->recv_counts && dst)
+        return check_parts(call, call->dst, call->recv_counts, call->recv_displs, true, what);
     return dst && dst_bytes ? check_range(&to) : KOLO_OK;
 }
 
@@ -161,7 +162,7 @@ static void fill_row(const kolo_call_t *call, uint64_t row[FIELDS])
     /* those of all_to_allv differ by rank */
     if (call->send_counts && !all_to_all) hash = kolo_hash_bytes(hash, call->send_counts, n);
     if (call->recv_counts && !all_to_all) hash = kolo_hash_bytes(hash, call->recv_counts, n);
-    if (call->recv_displs && !all_to_all) hash = kolo_hash_bytes(hash, call->recv_displs, n);
+    if (call->recv_displs && call->coll == KOLO_COLL_ALL_GATHER) hash = kolo_hash_bytes(hash, call->recv_displs, n);
     row[COLL] = (uint64_t)call->coll;
     row[TYPE] = (uint64_t)call->type;
     row[OP] = reduces ? KOLO_MIN((uint64_t)call->op, (uint64_t)KOLO_OP_BUILTIN_COUNT) : 0;

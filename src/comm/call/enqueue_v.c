@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The collectives whose parts have unequal lengths: all_gatherv, reduce_scatterv, all_to_allv. They run the plans
+ * The collectives whose parts have unequal lengths: all_gatherv, gatherv, scatterv, reduce_scatterv,
+ * all_to_allv. They run the plans
  * of their even forms over tables of parts.
  */
 #include "comm/call/call.h"
@@ -165,5 +166,64 @@ kolo_status_t kolo_all_to_allv(const void *src, const size_t *send_counts, const
                          send_counts[comm->rank], recv_counts[comm->rank]);
     if (kolo_deep()) KOLO_TRY(kolo_deep_check(&call, 0, 0, "all_to_allv"));
     call.count = 0; /* ranks see different totals: only type and collective are in the signature */
+    return kolo_call_submit(&call);
+}
+
+/* Parts at the root, of which each rank knows the lengths; where they lie only the root has to know. */
+static kolo_status_t check_rooted(kolo_call_t *call, const size_t *counts, const size_t *displs, int root,
+                                  uint64_t *end, const char *what)
+{
+    kolo_comm_t comm = call->comm;
+    KOLO_TRY(check_start(call, counts != NULL, what));
+    if (root < 0 || root >= comm->nranks)
+        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: root %d is out of range, the communicator has %d ranks",
+                         what, root, comm->nranks);
+    if (comm->rank == root && !displs)
+        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: the displacements are NULL on the root", what);
+    call->root = (uint32_t)root;
+    call->op = (kolo_op_t)KOLO_SIGNATURE_V;
+    return check(call, counts, comm->rank == root ? displs : NULL, end, &call->count, what);
+}
+
+kolo_status_t kolo_gatherv(const void *src, void *dst, const size_t *counts, const size_t *displs, kolo_type_t type,
+                           int root, kolo_comm_t comm, void *stream)
+{
+    kolo_call_t call = {
+        .coll = KOLO_COLL_GATHER, .type = type, .src = src, .recv_counts = counts, .comm = comm, .stream = stream};
+    uint64_t end;
+    KOLO_TRY(check_rooted(&call, counts, displs, root, &end, "gatherv"));
+    size_t mine = counts[comm->rank];
+    bool here = comm->rank == root;
+    if (here) KOLO_TRY(check_apart(&call, counts, displs, "gatherv"));
+    KOLO_TRY(check_null(src, mine, dst, here ? call.count : 0, "gatherv"));
+    if (here) {
+        call.dst = dst;
+        call.recv_displs = displs;
+        call.in_place = (uintptr_t)src == (uintptr_t)dst + displs[root] * call.elem;
+        if (!call.in_place && overlap(src, mine * call.elem, dst, end * call.elem))
+            return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "gatherv: source and destination overlap");
+    }
+    if (kolo_deep()) KOLO_TRY(kolo_deep_check(&call, mine * call.elem, 0, "gatherv"));
+    return kolo_call_submit(&call);
+}
+
+kolo_status_t kolo_scatterv(const void *src, const size_t *counts, const size_t *displs, void *dst,
+                            kolo_type_t type, int root, kolo_comm_t comm, void *stream)
+{
+    kolo_call_t call = {
+        .coll = KOLO_COLL_SCATTER, .type = type, .dst = dst, .send_counts = counts, .comm = comm, .stream = stream};
+    uint64_t end;
+    KOLO_TRY(check_rooted(&call, counts, displs, root, &end, "scatterv"));
+    size_t mine = counts[comm->rank];
+    bool here = comm->rank == root;
+    KOLO_TRY(check_null(src, here ? call.count : 0, dst, mine, "scatterv"));
+    if (here) {
+        call.src = src;
+        call.send_displs = displs;
+        call.in_place = (uintptr_t)dst == (uintptr_t)src + displs[root] * call.elem;
+        if (!call.in_place && overlap(src, end * call.elem, dst, mine * call.elem))
+            return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "scatterv: source and destination overlap");
+    }
+    if (kolo_deep()) KOLO_TRY(kolo_deep_check(&call, 0, mine * call.elem, "scatterv"));
     return kolo_call_submit(&call);
 }

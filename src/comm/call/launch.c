@@ -19,9 +19,9 @@ static kolo_status_t choose_v(kolo_body_t *body, const kolo_call_t *call, kolo_t
 {
     bool direct = body->emit.fanout && body->emit.nnodes == 1;
     memset(choice, 0, sizeof *choice);
-    choice->algo = call->coll == KOLO_COLL_ALL_TO_ALL ? KOLO_ALGO_PAIRWISE
-                   : direct                           ? KOLO_ALGO_DIRECT
-                                                      : KOLO_ALGO_RING;
+    choice->algo = call->coll == KOLO_COLL_ALL_TO_ALL       ? KOLO_ALGO_PAIRWISE
+                   : direct || kolo_coll_rooted(call->coll) ? KOLO_ALGO_DIRECT
+                                                            : KOLO_ALGO_RING;
     choice->piece_bytes = kolo_tune_slot_bytes(&body->tune, &body->sizes);
     choice->reason = "parts of unequal length";
     return KOLO_OK;
@@ -140,9 +140,9 @@ static kolo_status_t prepare_plan(const kolo_call_t *call, kolo_task_t *task, co
                ns > 1 ? call->send_displs : NULL);
     fill_parts(body->dst_parts, nd, call->dst, call, split, nd > 1 ? call->recv_counts : NULL,
                nd > 1 ? call->recv_displs : NULL);
-    if (ns == 1 && call->recv_counts && call->coll == KOLO_COLL_ALL_GATHER)
+    if (ns == 1 && call->recv_counts && call->coll != KOLO_COLL_ALL_TO_ALL)
         body->src_parts[0].count = call->recv_counts[body->rank];
-    if (nd == 1 && call->send_counts && call->coll == KOLO_COLL_REDUCE_SCATTER)
+    if (nd == 1 && call->send_counts && call->coll != KOLO_COLL_ALL_TO_ALL)
         body->dst_parts[0].count = call->send_counts[body->rank];
     if (b->exchange &&
         kolo_pair_start(task, plan, b->tx, b->rx, body->src_parts, body->dst_parts, memo->piece_bytes))

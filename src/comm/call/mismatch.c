@@ -61,7 +61,7 @@ static bool needs(uint64_t word, int rank, int other, int nranks)
 {
     kolo_signature_fields_t f = kolo_signature_fields(word);
     if (f.coll == KOLO_COLL_BARRIER) return true;
-    if (f.count == 0) return false;
+    if (f.count == 0 || f.op == KOLO_SIGNATURE_V) return false;
     const kolo_coll_traits_t *t = kolo_coll_traits(f.coll);
     if (!t->whole && !kolo_coll_by_rank(f.coll)) return false;
     if (!kolo_coll_rooted(f.coll)) return f.root == 0;
