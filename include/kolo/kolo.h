@@ -190,6 +190,11 @@ kolo_status_t kolo_comm_init_all(kolo_comm_t *comms, int nranks, const kolo_conf
 kolo_status_t kolo_comm_split(kolo_comm_t comm, int color, int key, kolo_comm_t *newcomm,
                               const kolo_config_t *config);
 
+/* Makes another communicator of the same ranks, whose calls have no order with those of `comm`: kolo_comm_split()
+ * with one color, rank for key, and what can be shared shared (config.split_share), unless config says otherwise.
+ */
+kolo_status_t kolo_comm_dup(kolo_comm_t comm, kolo_comm_t *newcomm, const kolo_config_t *config);
+
 #define KOLO_SHRINK_DEFAULT 0
 #define KOLO_SHRINK_ABORT   1
 /* Makes a communicator of the ranks that are left, in their old order; needs no new id. Left out are
@@ -310,11 +315,6 @@ kolo_status_t kolo_gather(const void *src, void *dst, size_t count, kolo_type_t 
  */
 kolo_status_t kolo_scatter(const void *src, void *dst, size_t count, kolo_type_t type, int root, kolo_comm_t comm,
                            void *stream);
-/* Waits for all ranks: returns on no rank before it was called on all. */
-kolo_status_t kolo_barrier(kolo_comm_t comm, void *stream);
-/* Moves a message between two ranks. Sends to and receives from one peer match in the order of the calls, and both
- * must have the same number of bytes: a receive does not take less. A send may wait until the peer receives, the
- * first one always does: exchange in a group. Count 0 is matched too. A rank sends to itself inside a group only,
 /* The root gets every rank's src, of different lengths. counts[i]: elements from rank i, the same array on all
  * ranks; displs[i]: where they go in dst, used on the root only, as dst, and NULL is fine elsewhere. In place on
  * the root: src == dst + displs[root]. */
@@ -325,9 +325,31 @@ kolo_status_t kolo_gatherv(const void *src, void *dst, const size_t *counts, con
  * the root: dst == src + displs[root]. */
 kolo_status_t kolo_scatterv(const void *src, const size_t *counts, const size_t *displs, void *dst,
                             kolo_type_t type, int root, kolo_comm_t comm, void *stream);
+/* Waits for all ranks: returns on no rank before it was called on all. */
+kolo_status_t kolo_barrier(kolo_comm_t comm, void *stream);
+/* Moves a message between two ranks. Sends to and receives from one peer match in the order of the calls, and both
+ * must have the same number of bytes: a receive does not take less. A send may wait until the peer receives, the
+ * first one always does: exchange in a group. Count 0 is matched too. A rank sends to itself inside a group only,
  * in which its k-th send to itself goes to its k-th receive. */
 kolo_status_t kolo_send(const void *buf, size_t count, kolo_type_t type, int peer, kolo_comm_t comm, void *stream);
 kolo_status_t kolo_recv(void *buf, size_t count, kolo_type_t type, int peer, kolo_comm_t comm, void *stream);
+
+/* A message of its own to wait for. kolo_isend() and kolo_irecv() put a message aside and return; its buffer is in
+ * use until kolo_pending_wait() has returned. The messages that were put aside run together, as one group, and with
+ * them the next call on this communicator (of any kind, without a stream or with one); or they run when one of them
+ * is waited for. So such a call, or wait, returns when all of them are complete: both ends of an exchange may call
+ * kolo_isend() and then kolo_recv(). Wait for all requests before the communicator is finalized or destroyed. Not
+ * in a group. On a GPU KOLO_ERR_UNSUPPORTED: there streams and events do it. */
+typedef struct kolo_pending *kolo_pending_t;
+kolo_status_t kolo_isend(const void *buf, size_t count, kolo_type_t type, int peer, kolo_comm_t comm,
+                         kolo_pending_t *request);
+kolo_status_t kolo_irecv(void *buf, size_t count, kolo_type_t type, int peer, kolo_comm_t comm,
+                         kolo_pending_t *request);
+/* Asks whether the message is complete, *complete becomes 1 or 0, and lets it begin if it has not: from then on it
+ * is under way in the background, and later calls on this communicator come after it. The request stays. */
+kolo_status_t kolo_pending_test(kolo_pending_t request, int *complete);
+/* Waits until the message is complete, returns how it ended and frees the request. NULL is fine. */
+kolo_status_t kolo_pending_wait(kolo_pending_t request);
 
 /* ---- windows: memory that other ranks write to, without a call of its owner ---------------------------------
  * A put is a copy into a window of another rank; a signal is a count there, one for each rank that signals and each

@@ -242,7 +242,9 @@ struct kolo_comm {
     kolo_body_t *making; /* children that are being made from this one; under error_lock */
     kolo_status_t error;
     _Atomic bool revoked_here;
-    _Atomic bool error_is_news; /* an operation that fails by the same has more to say */
+    _Atomic bool error_is_news;              /* an operation that fails by the same has more to say */
+    struct kolo_pending *aside, *aside_last; /* call/request.c: messages that the next call takes along */
+    kolo_stream_t own_stream;                /* of messages that were asked about before they were waited for */
     char error_text[KOLO_ERROR_TEXT_BYTES];
     char last_text[KOLO_ERROR_TEXT_BYTES]; /* copy handed out by kolo_get_last_error */
     struct kolo_comm *next_free;

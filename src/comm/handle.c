@@ -77,6 +77,8 @@ kolo_status_t kolo_handle_new(kolo_body_t *body, kolo_comm_t *comm)
     h->body = body;
     h->error = KOLO_OK;
     h->making = NULL;
+    h->aside = h->aside_last = NULL;
+    h->own_stream = NULL;
     h->revoked_here = false;
     h->error_is_news = false;
     h->error_text[0] = h->last_text[0] = '\0';

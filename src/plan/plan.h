@@ -227,10 +227,10 @@ static inline uint64_t kolo_signature(kolo_coll_t coll, int type, int op, uint32
     v = v << KOLO_SIGNATURE_ROOT_BITS | root % 8191;
     return v << KOLO_SIGNATURE_COUNT_BITS | (count & (((uint64_t)1 << KOLO_SIGNATURE_COUNT_BITS) - 1));
 }
-void kolo_signature_print(uint64_t signature, char *buf, size_t bytes); /* "all_reduce 1024 float32 sum root 0" */
-typedef struct {
 const char *kolo_plan_type_name(int type);                              /* "float32" */
 const char *kolo_plan_op_name(int op);                                  /* "sum" */
+void kolo_signature_print(uint64_t signature, char *buf, size_t bytes); /* "all_reduce 1024 float32 sum root 0" */
+typedef struct {
     kolo_coll_t coll; /* KOLO_COLL_COUNT: none that exists */
     int type, op;
     uint32_t root;

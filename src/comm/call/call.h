@@ -17,6 +17,15 @@ kolo_status_t kolo_check_buffer(const void *buf, uint64_t bytes, bool on_device,
                                 const char *what);
 kolo_status_t kolo_check_op(const kolo_call_t *call, const char *what);
 
+/* Are the arguments of a send or receive all right? Fills in the size of its elements. */
+kolo_status_t kolo_p2p_check_call(kolo_call_t *call, const void *buf, const char *what);
+
+/* ---- request.c ---- */
+/* Runs the messages that have requests and were put aside, and this call, as one group. */
+kolo_status_t kolo_requests_join(kolo_call_t *call);
+/* The communicator ends, and nothing of it runs: those that are aside fail. */
+void kolo_requests_drop(kolo_comm_t comm);
+
 /* ---- deep_check.c: for KOLO_CHECK=deep ---- */
 /* The buffers of a call (these bytes of them; of a v form, its parts): readable, writable, of this process. */
 kolo_status_t kolo_deep_check(const kolo_call_t *call, uint64_t src_bytes, uint64_t dst_bytes, const char *what);

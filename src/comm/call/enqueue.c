@@ -239,15 +239,25 @@ kolo_status_t kolo_barrier(kolo_comm_t comm, void *stream)
     return kolo_call_submit(&call);
 }
 
-static kolo_status_t submit_p2p(kolo_call_t *call, const void *buf, int peer, const char *what)
+kolo_status_t kolo_p2p_check_call(kolo_call_t *call, const void *buf, const char *what)
 {
+    int peer = (int)call->root;
     KOLO_TRY(kolo_check_call(call, what));
     if (peer < 0 || peer >= call->comm->nranks)
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: peer %d is out of range, the communicator has %d ranks",
                          what, peer, call->comm->nranks);
     uint64_t bytes = call->count * call->elem;
     KOLO_TRY(kolo_check_buffer(buf, bytes, call->comm->on_device, "the buffer", what));
-    if (kolo_deep() && !call->comm->on_device) KOLO_TRY(kolo_deep_check(call, bytes, bytes, what));
+    if (kolo_deep() && !call->comm->on_device) return kolo_deep_check(call, bytes, bytes, what);
+    return KOLO_OK;
+}
+
+static kolo_status_t submit_p2p(kolo_call_t *call, const void *buf, const char *what)
+{
+    KOLO_TRY(kolo_p2p_check_call(call, buf, what));
+    if ((int)call->root == call->comm->rank && !kolo_group_open() && !call->comm->aside)
+        return kolo_fail(KOLO_ERR_INVALID_USAGE, "%s: rank %u to itself needs a group with both calls in it", what,
+                         call->root);
     return kolo_call_submit(call);
 }
 
@@ -261,7 +271,7 @@ kolo_status_t kolo_send(const void *buf, size_t count, kolo_type_t type, int pee
                         .count = count,
                         .comm = comm,
                         .stream = stream};
-    return submit_p2p(&call, buf, peer, "send");
+    return submit_p2p(&call, buf, "send");
 }
 
 kolo_status_t kolo_recv(void *buf, size_t count, kolo_type_t type, int peer, kolo_comm_t comm, void *stream)
@@ -274,5 +284,5 @@ kolo_status_t kolo_recv(void *buf, size_t count, kolo_type_t type, int peer, kol
                         .count = count,
                         .comm = comm,
                         .stream = stream};
-    return submit_p2p(&call, buf, peer, "recv");
+    return submit_p2p(&call, buf, "recv");
 }

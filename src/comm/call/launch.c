@@ -515,6 +515,7 @@ kolo_status_t kolo_call_submit(kolo_call_t *call)
     uint64_t ticket;
     if (KOLO_UNLIKELY(kolo_group_open())) return kolo_group_add(call);
     if (KOLO_UNLIKELY(call->comm->on_device)) return kolo_device_submit(call);
+    if (KOLO_UNLIKELY(call->comm->aside != NULL)) return kolo_requests_join(call);
     if (KOLO_UNLIKELY(call->stream != NULL)) return queue(call);
     KOLO_TRY(kolo_ticket_draw(call->comm, &ticket));
     if (KOLO_UNLIKELY(!call->comm->blocking)) return kolo_first_use_submit(call, ticket);

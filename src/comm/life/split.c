@@ -124,3 +124,13 @@ kolo_status_t kolo_comm_split(kolo_comm_t comm, int color, int key, kolo_comm_t 
     s->key = key;
     return kolo_start(&s->start, color != KOLO_SPLIT_NOCOLOR, true, newcomm, config);
 }
+
+kolo_status_t kolo_comm_dup(kolo_comm_t comm, kolo_comm_t *newcomm, const kolo_config_t *config)
+{
+    kolo_config_t shared = KOLO_CONFIG_INITIALIZER;
+    if (config) return kolo_comm_split(comm, 0, 0, newcomm, config);
+    KOLO_TRY(kolo_handle_check(comm, "comm_dup"));
+    shared.blocking = comm->blocking;
+    shared.split_share = 1;
+    return kolo_comm_split(comm, 0, 0, newcomm, &shared);
+}

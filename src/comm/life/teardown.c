@@ -151,6 +151,12 @@ kolo_status_t kolo_comm_finalize(kolo_comm_t comm)
     if (kolo_group_open())
         return kolo_fail(KOLO_ERR_INVALID_USAGE, "comm_finalize: not allowed between group_start and group_end");
     KOLO_TRY(kolo_handle_check(comm, "comm_finalize"));
+    if (comm->aside)
+        return kolo_fail(
+            KOLO_ERR_INVALID_USAGE,
+            "comm_finalize: %s rank %d has messages that nobody has waited for: kolo_pending_wait() comes "
+            "first",
+            comm->name, comm->rank);
     kolo_body_t *body = kolo_handle_visit(comm, "comm_finalize");
     if (!body) return KOLO_ERR_INVALID_ARGUMENT;
     kolo_status_t status = visit_finalize(body);
@@ -168,6 +174,7 @@ kolo_status_t kolo_comm_destroy(kolo_comm_t comm)
     int state = atomic_load(&comm->state);
     bool unwanted = state == KOLO_COMM_STARTING || state == KOLO_COMM_CONNECTING;
     KOLO_TRY(kolo_handle_retire(comm, "comm_destroy", unwanted));
+    kolo_requests_drop(comm);
     kolo_body_free(comm->body);
     return KOLO_OK;
 }
@@ -177,6 +184,7 @@ kolo_status_t kolo_comm_abort(kolo_comm_t comm)
     if (!comm) return KOLO_OK;
     KOLO_FAIL_POINT("comm.abort");
     KOLO_TRY(kolo_handle_retire(comm, "comm_abort", true));
+    kolo_requests_drop(comm);
     kolo_body_free(comm->body);
     return KOLO_OK;
 }

@@ -1,0 +1,191 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Messages with requests to wait for (kolo_pending_t). They are put aside by the call and run together, as a group, with the next
+ * call that comes to the communicator or when one of them is waited for: so an exchange that is written as two
+ * requests and a wait, or as a request and a receive, cannot wait for itself. Only who asks without waiting has
+ * them run on a stream of the communicator's own.
+ */
+#include "comm/call/call.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+struct kolo_pending {
+    struct kolo_pending *next; /* put aside behind it */
+    kolo_call_t call;
+    bool aside, over;
+    kolo_event_t event; /* runs on a stream: recorded behind it */
+    kolo_status_t status;
+    char text[KOLO_ERROR_TEXT_BYTES];
+};
+
+static void finish(struct kolo_pending *r, kolo_status_t status)
+{
+    r->over = true;
+    r->status = status;
+    if (status != KOLO_OK) snprintf(r->text, sizeof r->text, "%s", kolo_error_text());
+}
+
+/* An event of its own for each, so that none depends on another's life. */
+static kolo_status_t follow(struct kolo_pending *r, void *stream)
+{
+    KOLO_TRY(kolo_event_create(&r->event));
+    return kolo_event_record(r->event, stream);
+}
+
+static kolo_status_t collect(struct kolo_pending *first, kolo_call_t *with, void *stream)
+{
+    for (struct kolo_pending *r = first; r; r = r->next) {
+        r->call.stream = stream;
+        KOLO_TRY(kolo_group_add(&r->call));
+    }
+    return with ? kolo_group_add(with) : KOLO_OK;
+}
+
+/* Runs what was put aside, and `with` beside it unless that is NULL, on the stream or, for NULL, here. */
+static kolo_status_t run(kolo_comm_t comm, kolo_call_t *with, void *stream)
+{
+    struct kolo_pending *first = comm->aside;
+    comm->aside = comm->aside_last = NULL;
+    KOLO_TRY(kolo_group_start());
+    kolo_status_t status = collect(first, with, stream), ended = kolo_group_end();
+    if (status == KOLO_OK) status = ended;
+    for (struct kolo_pending *r = first, *next; r; r = next) {
+        next = r->next;
+        r->aside = false;
+        r->next = NULL;
+        kolo_status_t own = status;
+        if (own == KOLO_OK && stream) own = follow(r, stream);
+        if (own != KOLO_OK || !stream) finish(r, own);
+    }
+    return status;
+}
+
+kolo_status_t kolo_requests_join(kolo_call_t *call)
+{
+    return run(call->comm, call, call->stream);
+}
+
+/* Lets those that are aside begin without waiting for them. */
+static kolo_status_t begin(kolo_comm_t comm)
+{
+    if (!comm->own_stream) KOLO_TRY(kolo_stream_create(&comm->own_stream));
+    return run(comm, NULL, comm->own_stream);
+}
+
+void kolo_requests_drop(kolo_comm_t comm)
+{
+    for (struct kolo_pending *r = comm->aside, *next; r; r = next) {
+        next = r->next;
+        r->aside = false;
+        kolo_fail(KOLO_ERR_ABORTED, "the communicator ended before anybody waited for this message");
+        finish(r, KOLO_ERR_ABORTED);
+    }
+    comm->aside = comm->aside_last = NULL;
+    kolo_stream_destroy(comm->own_stream);
+    comm->own_stream = NULL;
+}
+
+/* ---- the public calls ---- */
+
+static kolo_status_t ask(const kolo_call_t *call, const void *buf, kolo_pending_t *request, const char *what)
+{
+    kolo_comm_t comm = call->comm;
+    KOLO_TRY(kolo_handle_check(comm, what));
+    if (!request) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: the request is NULL", what);
+    if (kolo_group_open())
+        return kolo_fail(KOLO_ERR_INVALID_USAGE,
+                         "%s: between group_start and group_end use kolo_send and kolo_recv", what);
+    if (comm->on_device)
+        return kolo_fail(KOLO_ERR_UNSUPPORTED,
+                         "%s: on a GPU a message is queued on its stream: use kolo_send and "
+                         "kolo_recv, and an event behind them",
+                         what);
+    struct kolo_pending *r = calloc(1, sizeof *r);
+    if (!r) return kolo_fail(KOLO_ERR_NO_MEMORY, "%s: out of memory", what);
+    r->call = *call;
+    kolo_status_t status = kolo_p2p_check_call(&r->call, buf, what);
+    if (status != KOLO_OK) {
+        free(r);
+        return status;
+    }
+    r->aside = true;
+    if (comm->aside_last)
+        comm->aside_last->next = r;
+    else
+        comm->aside = r;
+    comm->aside_last = r;
+    *request = r;
+    return KOLO_OK;
+}
+
+kolo_status_t kolo_isend(const void *buf, size_t count, kolo_type_t type, int peer, kolo_comm_t comm,
+                         kolo_pending_t *request)
+{
+    kolo_call_t call = {.kind = KOLO_CALL_SEND,
+                        .coll = KOLO_COLL_P2P,
+                        .type = type,
+                        .root = (uint32_t)peer,
+                        .src = buf,
+                        .count = count,
+                        .comm = comm};
+    return ask(&call, buf, request, "isend");
+}
+
+kolo_status_t kolo_irecv(void *buf, size_t count, kolo_type_t type, int peer, kolo_comm_t comm,
+                         kolo_pending_t *request)
+{
+    kolo_call_t call = {.kind = KOLO_CALL_RECV,
+                        .coll = KOLO_COLL_P2P,
+                        .type = type,
+                        .root = (uint32_t)peer,
+                        .dst = buf,
+                        .count = count,
+                        .comm = comm};
+    return ask(&call, buf, request, "irecv");
+}
+
+/* Its stream has passed it: what became of it is what became of the communicator. */
+static void conclude(struct kolo_pending *r)
+{
+    kolo_status_t state = KOLO_OK;
+    kolo_status_t status = kolo_comm_get_async_error(r->call.comm, &state);
+    if (status == KOLO_OK && state != KOLO_OK && state != KOLO_IN_PROGRESS)
+        status = kolo_fail(state, "%s", kolo_get_last_error(r->call.comm));
+    finish(r, status);
+}
+
+kolo_status_t kolo_pending_test(kolo_pending_t request, int *complete)
+{
+    if (!request || !complete)
+        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "pending_test: the request or the output is NULL");
+    if (request->aside) {
+        KOLO_TRY(kolo_handle_check(request->call.comm, "pending_test"));
+        kolo_status_t status = begin(request->call.comm);
+        if (status != KOLO_OK && request->aside) return status;
+    }
+    if (!request->over && kolo_event_query(request->event) == KOLO_OK) conclude(request);
+    *complete = request->over;
+    return KOLO_OK;
+}
+
+kolo_status_t kolo_pending_wait(kolo_pending_t request)
+{
+    if (!request) return KOLO_OK;
+    kolo_comm_t comm = request->call.comm;
+    if (kolo_group_open())
+        return kolo_fail(KOLO_ERR_INVALID_USAGE, "pending_wait: not allowed between group_start and group_end");
+    if (request->aside) { /* a first use of a communicator that does not block would go on behind our back */
+        kolo_status_t status = comm->blocking ? run(comm, NULL, NULL) : begin(comm);
+        if (status != KOLO_OK && request->aside) return status;
+    }
+    if (!request->over) {
+        kolo_event_synchronize(request->event);
+        conclude(request);
+    }
+    kolo_status_t status = request->status;
+    kolo_event_destroy(request->event);
+    if (status != KOLO_OK) kolo_fail(status, "%s", request->text);
+    free(request);
+    return status;
+}

@@ -1,0 +1,223 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Messages with requests: exchanges that would hang if a request ran before the call behind it, any mix with other
+ * calls, requests that are only asked about, and what is left over at the end. And a duplicate of a communicator.
+ */
+#include "comm/ranks.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define LONG_COUNT ((size_t)300000) /* does not fit into any queue */
+
+static int32_t *make(size_t n, int seed)
+{
+    int32_t *data = malloc(n * sizeof *data);
+    if (!data) abort();
+    for (size_t i = 0; i < n; i++) data[i] = (int32_t)(i * 7 + (size_t)seed * 1000003);
+    return data;
+}
+
+static bool holds(const int32_t *data, size_t n, int seed)
+{
+    for (size_t i = 0; i < n; i++)
+        if (data[i] != (int32_t)(i * 7 + (size_t)seed * 1000003)) return false;
+    return true;
+}
+
+typedef enum { BOTH_REQUESTS, SEND_THEN_RECV, RECV_THEN_SEND, ASKED, ON_A_STREAM, BESIDE_A_SUM, WAYS } way_t;
+
+static void poll(kolo_pending_t request)
+{
+    int complete = 0;
+    uint64_t end = now_ms() + 20000;
+    while (!complete && now_ms() < end) EXPECT_OK(kolo_pending_test(request, &complete));
+    EXPECT(complete);
+}
+
+/* Everybody sends to the next one and receives from the one before. */
+static void shift(rank_t *r, way_t way, size_t n)
+{
+    int next = (r->rank + 1) % r->nranks, last = (r->rank + r->nranks - 1) % r->nranks, sum = r->rank;
+    int32_t *out = make(n, r->rank), *in = make(n, 99);
+    kolo_pending_t send = NULL, receive = NULL;
+    kolo_stream_t stream = NULL;
+    if (way != RECV_THEN_SEND) EXPECT_OK(kolo_isend(out, n, KOLO_INT32, next, r->comm, &send));
+    if (way != SEND_THEN_RECV && way != ON_A_STREAM)
+        EXPECT_OK(kolo_irecv(in, n, KOLO_INT32, last, r->comm, &receive));
+    if (way == SEND_THEN_RECV) EXPECT_OK(kolo_recv(in, n, KOLO_INT32, last, r->comm, NULL));
+    if (way == RECV_THEN_SEND) EXPECT_OK(kolo_send(out, n, KOLO_INT32, next, r->comm, NULL));
+    if (way == BESIDE_A_SUM) EXPECT_OK(kolo_all_reduce(&sum, &sum, 1, KOLO_INT32, KOLO_SUM, r->comm, NULL));
+    if (way == BESIDE_A_SUM) EXPECT(sum == r->nranks * (r->nranks - 1) / 2);
+    if (way == ON_A_STREAM) {
+        EXPECT_OK(kolo_stream_create(&stream));
+        EXPECT_OK(kolo_recv(in, n, KOLO_INT32, last, r->comm, stream));
+        EXPECT_OK(kolo_stream_synchronize(stream));
+    }
+    if (way == ASKED) poll(receive);
+    EXPECT_OK(kolo_pending_wait(send));
+    EXPECT_OK(kolo_pending_wait(receive));
+    EXPECT(holds(in, n, last) && holds(out, n, r->rank));
+    EXPECT_OK(kolo_stream_destroy(stream));
+    free(in);
+    free(out);
+}
+
+static void shift_all_ways(rank_t *r)
+{
+    for (int round = 0; round < 2; round++)
+        for (int way = 0; way < WAYS; way++) {
+            shift(r, (way_t)way, 3);
+            shift(r, (way_t)way, LONG_COUNT);
+        }
+    EXPECT(works(r->comm));
+}
+
+static void an_exchange_does_not_wait_for_itself(void **state)
+{
+    (void)state;
+    assert_int_equal(run_ranks(2, shift_all_ways, NULL), 0);
+    assert_int_equal(run_ranks(3, shift_all_ways, NULL), 0);
+}
+
+/* Rank 0 sends, with the messages of two groups in turn; the other end takes them one by one. */
+static void many_in_order(rank_t *r)
+{
+    enum { N = 40 };
+    kolo_pending_t requests[N];
+    int values[N];
+    for (int i = 0; i < N; i++) {
+        values[i] = r->rank == 0 ? i * i : -1;
+        if (r->rank == 0)
+            EXPECT_OK(kolo_isend(&values[i], 1, KOLO_INT32, 1, r->comm, &requests[i]));
+        else if (i % 3)
+            EXPECT_OK(kolo_irecv(&values[i], 1, KOLO_INT32, 0, r->comm, &requests[i]));
+        else
+            EXPECT_OK(kolo_recv(&values[i], 1, KOLO_INT32, 0, r->comm, NULL));
+    }
+    for (int i = N; i-- > 0;)
+        if (r->rank == 0 || i % 3) EXPECT_OK(kolo_pending_wait(requests[i]));
+    for (int i = 0; i < N; i++) EXPECT(values[i] == i * i);
+}
+
+static void messages_of_a_pair_keep_their_order(void **state)
+{
+    (void)state;
+    assert_int_equal(run_ranks(2, many_in_order, NULL), 0);
+}
+
+static void to_myself(rank_t *r)
+{
+    kolo_pending_t send, receive;
+    int out = 7 + r->rank, in = 0, other = 0;
+    EXPECT_OK(kolo_isend(&out, 1, KOLO_INT32, r->rank, r->comm, &send));
+    EXPECT_OK(kolo_irecv(&in, 1, KOLO_INT32, r->rank, r->comm, &receive));
+    EXPECT_OK(kolo_pending_wait(receive));
+    EXPECT_OK(kolo_pending_wait(send));
+    EXPECT(in == out);
+    EXPECT_OK(kolo_isend(&out, 1, KOLO_INT32, r->rank, r->comm, &send));
+    EXPECT_OK(kolo_recv(&other, 1, KOLO_INT32, r->rank, r->comm, NULL));
+    EXPECT_OK(kolo_pending_wait(send));
+    EXPECT(other == out);
+}
+
+static void a_rank_sends_to_itself(void **state)
+{
+    (void)state;
+    assert_int_equal(run_ranks(2, to_myself, NULL), 0);
+}
+
+static void misuse(rank_t *r)
+{
+    kolo_pending_t request = NULL;
+    int x = 0, peer = 1 - r->rank, complete;
+    EXPECT_ERROR(KOLO_ERR_INVALID_ARGUMENT, kolo_isend(&x, 1, KOLO_INT32, 2, r->comm, &request), "isend", "peer 2");
+    EXPECT_ERROR(KOLO_ERR_INVALID_ARGUMENT, kolo_irecv(NULL, 1, KOLO_INT32, 0, r->comm, &request), "irecv", "NULL");
+    EXPECT_ERROR(KOLO_ERR_INVALID_ARGUMENT, kolo_irecv(&x, 1, KOLO_INT32, 0, r->comm, NULL), "request");
+    EXPECT_ERROR(KOLO_ERR_INVALID_ARGUMENT, kolo_irecv(&x, 1, KOLO_INT32, 0, NULL, &request), "communicator");
+    EXPECT_ERROR(KOLO_ERR_INVALID_ARGUMENT, kolo_pending_test(NULL, &complete), "pending_test");
+    EXPECT_OK(kolo_pending_wait(NULL));
+    EXPECT_OK(kolo_group_start());
+    EXPECT_ERROR(KOLO_ERR_INVALID_USAGE, kolo_isend(&x, 1, KOLO_INT32, peer, r->comm, &request), "group_start");
+    EXPECT_OK(kolo_group_end());
+    EXPECT_OK(kolo_irecv(&x, 1, KOLO_INT32, peer, r->comm, &request));
+    EXPECT_ERROR(KOLO_ERR_INVALID_USAGE, kolo_comm_finalize(r->comm), "nobody has waited for");
+    meet();
+    EXPECT_OK(kolo_comm_destroy(r->comm));
+    EXPECT_ERROR(KOLO_ERR_ABORTED, kolo_pending_wait(request), "ended before anybody waited");
+    r->comm = NULL;
+}
+
+static void what_is_left_over_ends_with_an_error(void **state)
+{
+    (void)state;
+    assert_int_equal(run_ranks(2, misuse, NULL), 0);
+}
+
+static void leave_others_waiting(rank_t *r)
+{
+    kolo_pending_t request;
+    int x = 0, complete = 0;
+    if (r->rank == 0) {
+        EXPECT_OK(kolo_irecv(&x, 1, KOLO_INT32, 1, r->comm, &request));
+        EXPECT_OK(kolo_pending_test(request, &complete)); /* under way, in the background */
+        meet();
+        kolo_status_t status = kolo_pending_wait(request);
+        EXPECT(status == KOLO_ERR_REMOTE);
+        EXPECT(strstr(kolo_get_last_error(NULL), "rank 1") != NULL);
+        kolo_comm_destroy(r->comm);
+    } else {
+        meet();
+        kolo_comm_abort(r->comm);
+    }
+    r->comm = NULL;
+}
+
+static void a_loss_ends_a_request(void **state)
+{
+    (void)state;
+    assert_int_equal(run_ranks(2, leave_others_waiting, NULL), 0);
+}
+
+/* The copy's calls have no order with those of the first: rank 1 makes them the other way round. */
+static void use_a_copy(rank_t *r)
+{
+    kolo_comm_t copy = NULL;
+    kolo_stream_t stream;
+    int here = r->rank + 1, there = 10 * here, n = 0, rank = -1;
+    EXPECT_OK(kolo_stream_create(&stream));
+    EXPECT_OK(kolo_comm_dup(r->comm, &copy, NULL));
+    EXPECT_OK(kolo_comm_count(copy, &n));
+    EXPECT_OK(kolo_comm_user_rank(copy, &rank));
+    EXPECT(n == r->nranks && rank == r->rank);
+    if (r->rank == 1) EXPECT_OK(kolo_all_reduce(&there, &there, 1, KOLO_INT32, KOLO_SUM, copy, stream));
+    EXPECT_OK(kolo_all_reduce(&here, &here, 1, KOLO_INT32, KOLO_SUM, r->comm, NULL));
+    if (r->rank != 1) EXPECT_OK(kolo_all_reduce(&there, &there, 1, KOLO_INT32, KOLO_SUM, copy, stream));
+    EXPECT_OK(kolo_stream_synchronize(stream));
+    int all = r->nranks * (r->nranks + 1) / 2;
+    EXPECT(here == all && there == 10 * all);
+    end_comm(&copy);
+    EXPECT(works(r->comm));
+    EXPECT_OK(kolo_stream_destroy(stream));
+    EXPECT_ERROR(KOLO_ERR_INVALID_ARGUMENT, kolo_comm_dup(NULL, &copy, NULL), "comm_dup");
+}
+
+static void a_copy_has_the_same_ranks_and_an_order_of_its_own(void **state)
+{
+    (void)state;
+    for (int n = 1; n <= 3; n++) assert_int_equal(run_ranks(n, use_a_copy, NULL), 0);
+}
+
+int main(void)
+{
+    limit_s(110);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(an_exchange_does_not_wait_for_itself),
+        cmocka_unit_test(messages_of_a_pair_keep_their_order),
+        cmocka_unit_test(a_rank_sends_to_itself),
+        cmocka_unit_test(what_is_left_over_ends_with_an_error),
+        cmocka_unit_test(a_loss_ends_a_request),
+        cmocka_unit_test(a_copy_has_the_same_ranks_and_an_order_of_its_own),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
