@@ -46,7 +46,13 @@ static void bad_submissions(erank_t *r)
     u = t;
     u.output = NULL;
     REFUSED(REDUCE(&u), "bad", "allocate");
-    REFUSED(kolo_engine_all_reduce(e, &t, (kolo_op_t)5, 1, 1, NULL, NULL), "operator 5");
+    REFUSED(kolo_engine_all_reduce(e, &t, KOLO_OP_BUILTIN_COUNT, 1, 1, NULL, NULL), "operator 11");
+    REFUSED(kolo_engine_all_reduce(e, &t, KOLO_BAND, 1, 1, NULL, NULL), "bitwise and is not for float32");
+    u = t;
+    u.type = KOLO_BOOL;
+    REFUSED(kolo_engine_all_reduce(e, &u, KOLO_LOR, 1, 2, NULL, NULL), "a bool cannot be scaled");
+    u = t;
+    u.output = NULL;
     REFUSED(kolo_engine_all_reduce(e, &t, KOLO_SUM, 1.0 / 0.0, 1, NULL, NULL), "finite");
     REFUSED(kolo_engine_broadcast(e, &t, 2, NULL, NULL), "bad", "root 2", "0..1");
     REFUSED(kolo_engine_broadcast(e, &t, -1, NULL, NULL), "root -1");

@@ -29,9 +29,40 @@ static void reduce_all_ops(erank_t *r)
     }
 }
 
+/* Bits and truth values, several of them in one operation. */
+static void reduce_bits(erank_t *r)
+{
+    enum { OPS = 6 };
+    static const kolo_op_t ops[OPS] = {KOLO_BAND, KOLO_BOR, KOLO_BXOR, KOLO_LAND, KOLO_LOR, KOLO_LXOR};
+    uint16_t words[OPS][2], all = 0xffff, any = 0, odd = 0;
+    bool last = false;
+    int64_t two = 2, handles[OPS + 1];
+    uint8_t truths[2] = {(uint8_t)(r->rank + 1), 0};
+    for (int i = 0; i < r->size; i++) {
+        uint16_t v = (uint16_t)(0xf0f0u >> i);
+        all &= v, any |= v, odd ^= v;
+        last = !last;
+    }
+    for (int i = 0; i < OPS; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "bits.%d", i);
+        words[i][0] = (uint16_t)(0xf0f0u >> r->rank);
+        words[i][1] = 0;
+        kolo_tensor_t t = {name, KOLO_UINT16, 1, &two, words[i], words[i]};
+        EXPECT_OK(kolo_engine_all_reduce(r->engine, &t, ops[i], 1, 1, NULL, &handles[i]));
+    }
+    kolo_tensor_t t = {"truths", KOLO_BOOL, 1, &two, truths, truths};
+    EXPECT_OK(kolo_engine_all_reduce(r->engine, &t, KOLO_MIN, 1, 1, NULL, &handles[OPS]));
+    for (int i = 0; i <= OPS; i++) EXPECT_OK(kolo_engine_wait(r->engine, handles[i], WAIT_MS, NULL));
+    const uint16_t want[OPS] = {all, any, odd, 1, 1, last};
+    for (int i = 0; i < OPS; i++) EXPECT(words[i][0] == want[i] && words[i][1] == 0);
+    EXPECT(truths[0] == 1 && truths[1] == 0);
+}
+
 static void all_reduce_gives_each_operator(void **state)
 {
     (void)state;
+    for (int n = 1; n <= 4; n++) assert_int_equal(run_engines(n, NULL, reduce_bits, NULL), 0);
     for (int n = 1; n <= 5; n++) assert_int_equal(run_engines(n, NULL, reduce_all_ops, NULL), 0);
 }
 
