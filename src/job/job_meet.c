@@ -126,7 +126,8 @@ static kolo_status_t meet_by_file(kolo_job_meeting_t *m)
 {
     if (m->path[0] == '\0') KOLO_TRY(choose_path(m));
     if (m->place.rank > 0) return m->shared ? wait_for_file(m) : kolo_oob_load_id(&m->id, m->path, m->timeout_ms);
-    KOLO_TRY(kolo_oob_create_id(&m->id));
+    const bool one_host = m->place.local_size == m->place.nranks;
+    KOLO_TRY(one_host ? kolo_oob_create_local_id(&m->id) : kolo_oob_create_id(&m->id));
     return kolo_oob_save_id(&m->id, m->path);
 }
 
@@ -167,7 +168,7 @@ static kolo_status_t meet_at(kolo_job_meeting_t *m, const char *address)
 kolo_status_t kolo_job_meet(kolo_job_meeting_t *m)
 {
     char address[300];
-    if (m->place.nranks == 1) return kolo_oob_create_id(&m->id);
+    if (m->place.nranks == 1) return kolo_oob_create_local_id(&m->id);
     if (kolo_job_is_set(kolo_job_values.id_file)) return meet_by_file(m);
     if (kolo_oob_has_address()) return kolo_oob_create_id(&m->id);
     if (!kolo_oob_has_secret() ||

@@ -125,10 +125,11 @@ kolo_status_t kolo_oob_create_id_at(const char *address, const char *scope, kolo
     return status;
 }
 
-static kolo_status_t create_fresh(kolo_id_t *id)
+/* near: whose subnet is preferred; NULL: none. */
+static kolo_status_t create_fresh(kolo_id_t *id, const kolo_address_t *near)
 {
     bool taken;
-    KOLO_TRY(kolo_address_choose_local(NULL, &id->address));
+    KOLO_TRY(kolo_address_choose_local(near, &id->address));
     KOLO_TRY(kolo_auth_random(id->secret.bytes, sizeof(id->secret.bytes)));
     return kolo_root_start(id, &taken);
 }
@@ -137,7 +138,20 @@ kolo_status_t kolo_oob_create_grow_id(int nranks, kolo_unique_id_t *out)
 {
     kolo_id_t id = {.first_rank = nranks};
     kolo_oob_process_init();
-    KOLO_TRY(create_fresh(&id));
+    KOLO_TRY(create_fresh(&id, NULL));
+    kolo_id_encode(&id, out);
+    kolo_auth_wipe(&id, sizeof(id));
+    return KOLO_OK;
+}
+
+kolo_status_t kolo_oob_create_local_id(kolo_unique_id_t *out)
+{
+    kolo_id_t id = {.first_rank = 0};
+    kolo_address_t loopback;
+    if (kolo_oob_has_address()) return kolo_oob_create_id(out);
+    kolo_oob_process_init();
+    KOLO_TRY(kolo_address_parse("127.0.0.1:1", &loopback)); /* of the port nothing is asked */
+    KOLO_TRY(create_fresh(&id, &loopback));
     kolo_id_encode(&id, out);
     kolo_auth_wipe(&id, sizeof(id));
     return KOLO_OK;

@@ -49,6 +49,18 @@ static void assert_says(const char *text, const char *part)
     fail_msg("expected '%s' in: %s", part, text);
 }
 
+static void ranks_of_one_host_meet_on_loopback(void **state)
+{
+    kolo_unique_id_t id;
+    kolo_id_t known;
+    (void)state;
+    test_ok(kolo_oob_create_local_id(&id));
+    assert_null(kolo_id_decode(&id, &known));
+    assert_true(kolo_address_is_loopback(&known.address));
+    open_ranks(&id, 2, (int[]){0, 1}, (int[]){2, 2}, 20000);
+    for (int i = 0; i < 2; i++) test_ok(ranks[i].status);
+}
+
 static void a_different_rank_count_is_told_to_every_rank(void **state)
 {
     kolo_unique_id_t id;
@@ -319,6 +331,7 @@ static void a_fixed_id_waits_for_a_root_that_comes_late(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(ranks_of_one_host_meet_on_loopback, test_before, test_after),
         cmocka_unit_test_setup_teardown(a_different_rank_count_is_told_to_every_rank, test_before, test_after),
         cmocka_unit_test_setup_teardown(a_rank_that_comes_twice_is_told_to_every_rank, test_before, test_after),
         cmocka_unit_test_setup_teardown(missing_ranks_are_named_after_the_time_out, test_before, test_after),

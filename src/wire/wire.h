@@ -59,7 +59,7 @@ typedef struct {
     _Alignas(64) _Atomic uint64_t seq; /* slot number + 1 when full */
     uint32_t bytes;                    /* payload bytes; untrusted: the reader compares with what it expects */
     uint32_t flags;                    /* KOLO_SLOT_REF */
-    uint64_t signature;                /* what operation the writer is in (plan/signature.h) */
+    uint64_t signature;                /* what operation the writer is in (plan/plan.h) */
     uint64_t operation;                /* its sequence number on the communicator */
     uint8_t pad[32];
 } kolo_slot_header_t;
