@@ -3,8 +3,7 @@
  * The one way to wait. A wait has a deadline, an abort flag and a description, and goes through three phases: spin,
  * yield, park. The caller polls its condition and calls kolo_wait_pause() after each poll that found nothing:
  *
- *     kolo_wait_init(&w, abort_flag, deadline, describe, arg, polls_per_pause);
- *     w.wakers[0] = waker; w.nwakers = 1;
+ *     kolo_wait_init(&w, abort_flag, deadline, describe, arg, ranks_here); w.wakers[0] = waker; w.nwakers = 1;
  *     while (!(done = poll()) && (st = kolo_wait_pause(&w)) == KOLO_OK) {}
  *     kolo_wait_end(&w);
  *
