@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Messages with requests to wait for (kolo_pending_t). They are put aside by the call and run together, as a group, with the next
- * call that comes to the communicator or when one of them is waited for: so an exchange that is written as two
- * requests and a wait, or as a request and a receive, cannot wait for itself. Only who asks without waiting has
- * them run on a stream of the communicator's own.
+ * Messages with requests to wait for (kolo_pending_t). They are put aside by the call and run together, as a group,
+ * with the next call that comes to the communicator or when one of them is waited for: so an exchange that is
+ * written as two requests and a wait, or as a request and a receive, cannot wait for itself. Only who asks without
+ * waiting has them run on a stream of the communicator's own.
  */
 #include "comm/call/call.h"
 
