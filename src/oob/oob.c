@@ -298,7 +298,9 @@ struct kolo_oob_child {
 };
 _Static_assert(KOLO_OOB_ADDRESS_BYTES == sizeof(kolo_address_t), "an address as others carry it");
 
-static kolo_status_t prepare(kolo_oob_t *near, const kolo_key_t *key, kolo_oob_child_t **child, uint8_t *address)
+/* strangers: the child is of ranks from elsewhere, too, who cannot call a loopback address. */
+static kolo_status_t prepare(kolo_oob_t *near, const kolo_key_t *key, bool strangers, kolo_oob_child_t **child,
+                             uint8_t *address)
 {
     kolo_oob_child_t *made = calloc(1, sizeof(*made));
     if (made == NULL) return kolo_fail(KOLO_ERR_NO_MEMORY, "no memory for a child communicator");
@@ -307,7 +309,8 @@ static kolo_status_t prepare(kolo_oob_t *near, const kolo_key_t *key, kolo_oob_c
         kolo_address_t local = near->table[near->rank];
         kolo_address_set_port(&local, 0);
         made->oob->key = *key;
-        status = kolo_oob_listen(made->oob, &local, NULL);
+        if (strangers && kolo_address_is_loopback(&local)) status = kolo_address_choose_local(NULL, &local);
+        if (status == KOLO_OK) status = kolo_oob_listen(made->oob, &local, NULL);
     }
     if (status != KOLO_OK) {
         kolo_oob_discard_child(made);
@@ -327,7 +330,7 @@ kolo_status_t kolo_oob_prepare_child(kolo_oob_t *parent, kolo_oob_child_t **chil
     /* The final key depends on who the members are; to be called we need one now. The socket's cookie sees to it
      * that nobody who means another child gets in. */
     kolo_auth_derive(&parent->epoch_key, "child", NULL, 0, &key);
-    kolo_status_t status = prepare(parent, &key, child, address);
+    kolo_status_t status = prepare(parent, &key, false, child, address);
     kolo_auth_wipe(&key, sizeof(key));
     return status;
 }
@@ -337,7 +340,7 @@ kolo_status_t kolo_oob_prepare_joined(kolo_oob_t *near, const uint8_t key[32], k
 {
     kolo_key_t own;
     memcpy(own.bytes, key, sizeof(own.bytes));
-    kolo_status_t status = prepare(near, &own, child, address);
+    kolo_status_t status = prepare(near, &own, true, child, address);
     kolo_auth_wipe(&own, sizeof(own));
     return status;
 }
