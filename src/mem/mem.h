@@ -57,6 +57,9 @@ typedef struct kolo_mem_ops {
     kolo_status_t (*write)(int device, void *to, const void *host, size_t bytes);
     /* Is there a device of this number? KOLO_OK, or why not. NULL: the kind has none. */
     kolo_status_t (*has)(int device);
+    /* A DMA-BUF descriptor of the pages around `p`, by which a network card can reach them, and where `p` lies in
+     * it; the caller closes it. NULL: the kind has no such thing. */
+    kolo_status_t (*dmabuf)(const void *p, size_t bytes, int *fd, size_t *offset);
     const struct kolo_mem_queue_ops *queues; /* queue.h; NULL: it has none */
 } kolo_mem_ops_t;
 

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * A job that reduces until something is wrong: prints each step, and the error of the one that fails. Exit status 0
- * when STEPS steps have gone well with right values, 1 at an error, 2 at a wrong value. usage: stream [STEPS]
+ * when STEPS steps have gone well with right values, 1 at an error, 2 at a wrong value. usage: stream [STEPS
+ * [LEFT_OUT]] LEFT_OUT: after an error all but this rank shrink (-1: all of them) and go on for some steps; it must
+ * come to that.
  */
 #include <kolo/job.h>
 
@@ -9,8 +11,44 @@
 #include <stdlib.h>
 
 #define COUNT 16384
+#define MORE  10 /* steps after a shrink */
 
 static float in[COUNT], out[COUNT];
+static int me;
+
+static int run(kolo_comm_t comm, int steps)
+{
+    int rank, nranks;
+    if (kolo_comm_user_rank(comm, &rank) != KOLO_OK || kolo_comm_count(comm, &nranks) != KOLO_OK) return 1;
+    int sum_of_ranks = nranks * (nranks - 1) / 2;
+    for (int step = 0; step < steps; step++) {
+        for (int i = 0; i < COUNT; i++) in[i] = (float)(i % 100 + step % 10 + rank);
+        if (kolo_all_reduce(in, out, COUNT, KOLO_FLOAT32, KOLO_SUM, comm, NULL) != KOLO_OK) {
+            fprintf(stderr, "stream: rank %d, step %d: %s\n", me, step, kolo_get_last_error(NULL));
+            return 1;
+        }
+        for (int i = 0; i < COUNT; i++)
+            if (out[i] != (float)nranks * (float)(i % 100 + step % 10) + (float)sum_of_ranks) return 2;
+        if (rank == 0) printf("step %d\n", step);
+    }
+    return 0;
+}
+
+static int go_on(kolo_comm_t comm, int left_out)
+{
+    kolo_comm_t rest;
+    int nranks = 0;
+    if (me == left_out) return kolo_comm_abort(comm) == KOLO_OK ? 0 : 1;
+    if (kolo_comm_shrink(comm, &left_out, left_out >= 0, KOLO_SHRINK_ABORT, &rest, NULL) != KOLO_OK) {
+        fprintf(stderr, "stream: rank %d: shrink: %s\n", me, kolo_get_last_error(NULL));
+        return 1;
+    }
+    int status = run(rest, MORE);
+    kolo_comm_count(rest, &nranks);
+    printf("rank %d went on with %d ranks: %s\n", me, nranks, status == 0 ? "right" : "WRONG");
+    if (kolo_comm_destroy(rest) != KOLO_OK || kolo_comm_destroy(comm) != KOLO_OK) return 1;
+    return status;
+}
 
 int main(int argc, char **argv)
 {
@@ -22,17 +60,10 @@ int main(int argc, char **argv)
         fprintf(stderr, "stream: connect: %s\n", kolo_get_last_error(NULL));
         return 1;
     }
-    for (int step = 0; step < steps; step++) {
-        for (int i = 0; i < COUNT; i++) in[i] = (float)(i % 100 + step % 10 + job.rank);
-        if (kolo_all_reduce(in, out, COUNT, KOLO_FLOAT32, KOLO_SUM, comm, NULL) != KOLO_OK) {
-            fprintf(stderr, "stream: rank %d, step %d: %s\n", job.rank, step, kolo_get_last_error(NULL));
-            return 1;
-        }
-        int sum_of_ranks = job.nranks * (job.nranks - 1) / 2;
-        float ranks = (float)sum_of_ranks;
-        for (int i = 0; i < COUNT; i++)
-            if (out[i] != (float)job.nranks * (float)(i % 100 + step % 10) + ranks) return 2;
-        if (job.rank == 0) printf("step %d\n", step);
-    }
+    me = job.rank;
+    int status = run(comm, steps);
+    if (status == 1 && argc > 2) return go_on(comm, atoi(argv[2]));
+    if (status != 0) return status;
+    if (argc > 2) return 3; /* there should have been an error */
     return kolo_comm_finalize(comm) == KOLO_OK && kolo_comm_destroy(comm) == KOLO_OK ? 0 : 1;
 }

@@ -45,6 +45,7 @@ enum {
     KOLO_CU_LOCATION_DEVICE = 1,
     KOLO_CU_PINNED = 1,
     KOLO_CU_HANDLE_FD = 1,
+    KOLO_CU_RANGE_DMA_BUF = 1,
     KOLO_CU_ACCESS_READ_WRITE = 3,
     KOLO_CU_GRANULARITY_RECOMMENDED = 1,
 
@@ -137,6 +138,9 @@ typedef struct kolo_cuda_api {
     kolo_cu_result_t (*mem_get_access)(unsigned long long *flags, const kolo_cu_location_t *who, kolo_cu_ptr_t p);
     kolo_cu_result_t (*mem_export)(void *handle, kolo_cu_mem_t mem, int type, unsigned long long flags);
     kolo_cu_result_t (*mem_import)(kolo_cu_mem_t *mem, void *handle, int type);
+    /* NULL before CUDA 11.7 */
+    kolo_cu_result_t (*mem_range_handle)(void *handle, kolo_cu_ptr_t p, size_t bytes, int type,
+                                         unsigned long long flags);
     kolo_cu_result_t (*ipc_get)(kolo_cu_ipc_t *handle, kolo_cu_ptr_t p);
     kolo_cu_result_t (*ipc_open)(kolo_cu_ptr_t *p, kolo_cu_ipc_t handle, unsigned flags);
     kolo_cu_result_t (*ipc_close)(kolo_cu_ptr_t p);

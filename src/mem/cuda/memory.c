@@ -8,6 +8,7 @@
 #include "mem/cuda/cuda.h"
 
 #include <string.h>
+#include <unistd.h>
 
 static bool classify(const void *p, kolo_mem_place_t *place)
 {
@@ -195,6 +196,21 @@ static kolo_status_t has(int device)
     return kolo_cuda_device(device, &d);
 }
 
+static kolo_status_t dmabuf(const void *p, size_t bytes, int *fd, size_t *offset)
+{
+    const kolo_cuda_api_t *api = kolo_cuda_loaded();
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), at = (uintptr_t)p, from = at & ~(page - 1),
+                    to = (at + bytes + page - 1) & ~(page - 1);
+    if (!api || !api->mem_range_handle)
+        return kolo_fail(KOLO_ERR_UNSUPPORTED, "the CUDA driver is older than 11.7: it gives no DMA-BUF");
+    kolo_cu_result_t result = api->mem_range_handle(fd, from, to - from, KOLO_CU_RANGE_DMA_BUF, 0);
+    if (result != KOLO_CU_SUCCESS)
+        return kolo_fail(KOLO_ERR_UNSUPPORTED, "the CUDA driver gives no DMA-BUF for this memory (error %d)",
+                         result);
+    *offset = at - from;
+    return KOLO_OK;
+}
+
 const kolo_mem_ops_t kolo_mem_cuda = {.name = "CUDA",
                                       .kind = KOLO_MEM_CUDA,
                                       .classify = classify,
@@ -206,4 +222,5 @@ const kolo_mem_ops_t kolo_mem_cuda = {.name = "CUDA",
                                       .read = copy,
                                       .write = copy,
                                       .has = has,
+                                      .dmabuf = dmabuf,
                                       .queues = &kolo_cuda_queues};

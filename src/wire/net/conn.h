@@ -173,7 +173,7 @@ struct kolo_net_conn {
     kolo_status_t status; /* first failure; its text in `error` */
     bool orderly;         /* it is a farewell: reported by check, not by pump */
     bool closed;          /* here */
-    char error[512];
+    char error[1024];
 };
 
 typedef struct {

@@ -285,7 +285,7 @@ static void pump_conn(kolo_net_conn_t *conn)
     char text[KOLO_ERROR_TEXT_BYTES];
     snprintf(text, sizeof text, "%s", kolo_error_text());
     kolo_net_conn_listen(conn);
-    if (conn->status == KOLO_OK) kolo_net_conn_fail(conn, status, "%.400s", text);
+    if (conn->status == KOLO_OK) kolo_net_conn_fail(conn, status, "%.800s", text);
 }
 
 /* What devices tell by themselves. */
@@ -318,7 +318,7 @@ kolo_status_t kolo_net_conn_check(kolo_net_conn_t *conn)
     pump_conn(conn);
     if (conn->status == KOLO_OK && !conn->closed) kolo_net_conn_listen(conn);
     if (conn->status == KOLO_OK && !conn->closed && look_at_devices(conn) != KOLO_OK)
-        kolo_net_conn_fail(conn, KOLO_ERR_SYSTEM, "%.400s", kolo_error_text());
+        kolo_net_conn_fail(conn, KOLO_ERR_SYSTEM, "%.800s", kolo_error_text());
     if (conn->status == KOLO_OK && !conn->closed && conn->nrails > 1) kolo_net_rails_look(conn);
     return before == KOLO_OK && !conn->closed ? KOLO_OK : report(conn);
 }

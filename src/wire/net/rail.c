@@ -143,7 +143,7 @@ static void reader_loses(kolo_net_conn_t *conn, uint32_t index)
     for (uint64_t slot = conn->arrived; conn->status == KOLO_OK && slot != conn->handed; slot++) {
         if (conn->states[slot & rx->mask] != index + 1) continue;
         kolo_status_t status = kolo_net_offer_again(conn, slot);
-        if (status != KOLO_OK) kolo_net_conn_fail(conn, status, "%.400s", kolo_error_text());
+        if (status != KOLO_OK) kolo_net_conn_fail(conn, status, "%.800s", kolo_error_text());
     }
 }
 
@@ -154,7 +154,7 @@ static void leave_out(kolo_net_conn_t *conn, uint32_t index, const char *why)
     kolo_net_device_t device;
     bool any;
     conn->ops->properties(rail->device, &device);
-    kolo_warn("net", "connection %d -> %d lane %u goes on without device %s: %.300s", spec->writer, spec->reader,
+    kolo_warn("net", "connection %d -> %d lane %u goes on without device %s: %.600s", spec->writer, spec->reader,
               spec->lane, device.name, why);
     rail->state = conn->tx ? KOLO_NET_RAIL_LOST : KOLO_NET_RAIL_GONE;
     rail->again_ns = kolo_deadline_ms(AGAIN_MS);
@@ -163,7 +163,7 @@ static void leave_out(kolo_net_conn_t *conn, uint32_t index, const char *why)
     do any = false;
     while (kolo_net_harvest(conn, index, &any) == KOLO_OK && any);
     if (count_up(conn) == 0)
-        kolo_net_conn_fail(conn, KOLO_ERR_REMOTE, "its last rail, device %s, is lost: %.300s", device.name, why);
+        kolo_net_conn_fail(conn, KOLO_ERR_REMOTE, "its last rail, device %s, is lost: %.600s", device.name, why);
     else if (conn->rx)
         reader_loses(conn, index);
     else

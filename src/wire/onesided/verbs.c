@@ -121,7 +121,7 @@ static kolo_status_t make_queue_pair(kolo_onesided_t *end, kolo_net_end_t *link)
                                end->who);
     link->inline_bytes = attr.cap.max_inline_data;
     link->mine.qpn = link->qp->qp_num;
-    KOLO_TRY(kolo_verbs_qp_init(link));
+    KOLO_TRY(kolo_verbs_qp_init(link, link->qp, IBV_ACCESS_REMOTE_WRITE));
     kolo_trace("onesided", "set-up: queue pair %u for %s is in INIT", link->mine.qpn, end->who);
     return KOLO_OK;
 }
@@ -160,6 +160,7 @@ static kolo_status_t offer(kolo_onesided_t *end, kolo_onesided_card_t *card)
     end->state[KOLO_ONESIDED_VERBS] = v;
     v->link = link;
     link->open = open;
+    link->losses = open->losses;
     link->next = open->first;
     if (open->first) open->first->prev = link;
     open->first = link;
@@ -194,7 +195,7 @@ static kolo_status_t connect_end(kolo_onesided_t *end, const kolo_onesided_card_
                          v->link->mine.device, v->link->peer.device, end->who);
     v->credits = v->link->peer.depth;
     KOLO_FAIL_POINT_TRY("wire.onesided.verbs");
-    KOLO_TRY(kolo_verbs_qp_ready(v->link));
+    KOLO_TRY(kolo_verbs_qp_ready(v->link, v->link->qp, &v->link->mine, &v->link->peer));
     kolo_trace("onesided", "set-up: queue pair %u for %s is in RTR, then RTS, with queue pair %u of device %s",
                v->link->mine.qpn, end->who, v->link->peer.qpn, v->link->peer.device);
     return KOLO_OK;
@@ -420,7 +421,8 @@ static kolo_status_t look_around(kolo_onesided_t *end, bool *again)
     bool sleepy = atomic_load_explicit(end->domain->waker.asleep, memory_order_relaxed) != 0;
     if (!sleepy && ++v->looks % 64 != 0) return KOLO_OK;
     v->hung_up = *again = kolo_onesided_hung_up(end); /* what has come meanwhile is first */
-    return kolo_verbs_look(end->domain->device);
+    KOLO_TRY(kolo_verbs_look(end->domain->device));
+    return kolo_verbs_check_events(v->link);
 }
 
 static kolo_status_t pull(kolo_onesided_t *end, kolo_onesided_event_t *event)

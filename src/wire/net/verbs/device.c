@@ -125,6 +125,20 @@ static kolo_status_t choose_gid(kolo_net_open_t *o, const struct ibv_port_attr *
     return KOLO_OK;
 }
 
+bool kolo_verbs_gid_is_there(kolo_net_open_t *o)
+{
+    struct ibv_gid_entry entry;
+    if (o->link != IBV_LINK_LAYER_ETHERNET) return true; /* found by its LID */
+    return kolo_verbs.query_gid_ex(o->context, o->port, o->gid_index, &entry, 0, sizeof entry) == 0 &&
+           memcmp(entry.gid.raw, o->gid, sizeof o->gid) == 0;
+}
+
+bool kolo_verbs_gid_again(kolo_net_open_t *o)
+{
+    struct ibv_port_attr attr;
+    return query_port(o->context, o->port, &attr) == 0 && choose_gid(o, &attr) == KOLO_OK;
+}
+
 bool kolo_verbs_port_is_active(kolo_net_open_t *o)
 {
     struct ibv_port_attr attr;
@@ -166,6 +180,7 @@ static kolo_status_t fill(kolo_net_open_t *o, const kolo_verbs_port_t *p)
     if (o->pd) o->channel = kolo_verbs.create_comp_channel(o->context);
     if (!o->channel)
         return kolo_fail_errno(KOLO_ERR_SYSTEM, errno, "verbs: %s gives no protection domain or channel", o->name);
+    o->usable = true;
     KOLO_TRY(unblock(o->channel->fd));
     return unblock(o->context->async_fd);
 }

@@ -14,20 +14,22 @@
 #include <string.h>
 #include <sys/random.h>
 
-#define INLINE_BYTES 128 /* asked for; a message this short goes with its request */
+#define RING_ALIGN   4096 /* a peer's ring that begins elsewhere is not one */
+#define INLINE_BYTES 128  /* asked for; a message this short goes with its request */
 
 /* ---- the queue pair ---- */
 
-static kolo_status_t modify(kolo_net_end_t *end, struct ibv_qp_attr *attr, int mask, const char *state)
+static kolo_status_t modify(const kolo_net_end_t *end, struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask,
+                            const char *state)
 {
-    int err = kolo_verbs.modify_qp(end->qp, attr, mask);
+    int err = kolo_verbs.modify_qp(qp, attr, mask);
     if (err == 0) return KOLO_OK;
     char gid[64];
     kolo_verbs_gid_text(end->peer.gid, gid, sizeof gid);
     return kolo_fail_errno(
         KOLO_ERR_SYSTEM, err,
         "verbs: %s: queue pair %u of device %s does not go to %s (peer: device %s, queue pair %u, LID %u, GID %s)",
-        end->label, end->mine.qpn, end->open->name, state, end->peer.device, end->peer.qpn, end->peer.lid, gid);
+        end->label, qp->qp_num, end->open->name, state, end->peer.device, end->peer.qpn, end->peer.lid, gid);
 }
 
 static kolo_status_t make_qp(kolo_net_end_t *end)
@@ -55,38 +57,39 @@ static kolo_status_t make_qp(kolo_net_end_t *end)
     return KOLO_OK;
 }
 
-kolo_status_t kolo_verbs_qp_init(kolo_net_end_t *end)
+kolo_status_t kolo_verbs_qp_init(kolo_net_end_t *end, struct ibv_qp *qp, int access)
 {
     struct ibv_qp_attr attr = {.qp_state = IBV_QPS_INIT,
                                .pkey_index = (uint16_t)kolo_verbs_options.pkey_index,
                                .port_num = end->open->port,
-                               .qp_access_flags = IBV_ACCESS_REMOTE_WRITE};
-    return modify(end, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS, "INIT");
+                               .qp_access_flags = (unsigned)access};
+    return modify(end, qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS, "INIT");
 }
 
-kolo_status_t kolo_verbs_qp_ready(kolo_net_end_t *end)
+kolo_status_t kolo_verbs_qp_ready(kolo_net_end_t *end, struct ibv_qp *qp, const kolo_verbs_hello_t *mine,
+                                  const kolo_verbs_hello_t *peer)
 {
     const kolo_verbs_options_t *o = &kolo_verbs_options;
     struct ibv_qp_attr attr = {
         .qp_state = IBV_QPS_RTR,
-        .path_mtu = (enum ibv_mtu)KOLO_MIN(end->mine.mtu, end->peer.mtu),
-        .dest_qp_num = end->peer.qpn,
-        .rq_psn = end->peer.psn,
+        .path_mtu = (enum ibv_mtu)KOLO_MIN(mine->mtu, peer->mtu),
+        .dest_qp_num = peer->qpn,
+        .rq_psn = peer->psn,
         .max_dest_rd_atomic = 1,
         .min_rnr_timer = (uint8_t)o->rnr_timer,
-        .ah_attr = {.dlid = end->peer.lid,
+        .ah_attr = {.dlid = peer->lid,
                     .sl = (uint8_t)o->service_level,
-                    .is_global = end->mine.link == IBV_LINK_LAYER_ETHERNET,
+                    .is_global = mine->link == IBV_LINK_LAYER_ETHERNET,
                     .port_num = end->open->port},
     };
     if (attr.ah_attr.is_global) {
         attr.ah_attr.grh = (struct ibv_global_route){.sgid_index = end->open->gid_index,
                                                      .hop_limit = (uint8_t)o->hop_limit,
                                                      .traffic_class = (uint8_t)o->traffic_class};
-        memcpy(attr.ah_attr.grh.dgid.raw, end->peer.gid, sizeof end->peer.gid);
+        memcpy(attr.ah_attr.grh.dgid.raw, peer->gid, sizeof peer->gid);
     }
     KOLO_FAIL_POINT_TRY("wire.verbs.rtr");
-    KOLO_TRY(modify(end, &attr,
+    KOLO_TRY(modify(end, qp, &attr,
                     IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
                         IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER,
                     "RTR"));
@@ -94,10 +97,10 @@ kolo_status_t kolo_verbs_qp_ready(kolo_net_end_t *end)
                                 .timeout = (uint8_t)o->timeout,
                                 .retry_cnt = (uint8_t)o->retry_count,
                                 .rnr_retry = 7,
-                                .sq_psn = end->mine.psn,
+                                .sq_psn = mine->psn,
                                 .max_rd_atomic = 1};
     KOLO_FAIL_POINT_TRY("wire.verbs.rts");
-    return modify(end, &attr,
+    return modify(end, qp, &attr,
                   IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
                       IBV_QP_MAX_QP_RD_ATOMIC,
                   "RTS");
@@ -108,28 +111,25 @@ kolo_status_t kolo_verbs_qp_ready(kolo_net_end_t *end)
 static kolo_status_t allocate(kolo_net_end_t *end)
 {
     size_t ring = 2 * end->depth * sizeof *end->ring;
-    end->ring = aligned_alloc(4096, KOLO_DIV_UP(ring, 4096) * 4096);
+    end->ring = aligned_alloc(RING_ALIGN, KOLO_DIV_UP(ring, RING_ALIGN) * RING_ALIGN);
     end->cookies = calloc(end->depth, sizeof *end->cookies);
     end->send_wr = calloc(2 * end->depth + 4, sizeof *end->send_wr); /* a message is two at most */
     end->recv_wr = calloc(end->depth, sizeof *end->recv_wr);
     end->sge = calloc(4 * end->depth + 8, sizeof *end->sge);
-    if (!end->ring || !end->cookies || !end->send_wr || !end->recv_wr || !end->sge)
+    end->sizes = calloc(end->depth, sizeof *end->sizes);
+    if (!end->ring || !end->sizes || !end->cookies || !end->send_wr || !end->recv_wr || !end->sge)
         return kolo_fail(KOLO_ERR_NO_MEMORY, "verbs: %s: no memory for %u requests", end->label, end->depth);
-    memset(end->ring, 0, KOLO_DIV_UP(ring, 4096) * 4096);
+    memset(end->ring, 0, KOLO_DIV_UP(ring, RING_ALIGN) * RING_ALIGN);
     end->ring_mr =
         kolo_verbs.reg_mr(end->open->pd, end->ring, ring,
                           end->reads ? IBV_ACCESS_LOCAL_WRITE : IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
-    if (!end->ring_mr)
-        return kolo_fail_errno(KOLO_ERR_SYSTEM, errno,
-                               "verbs: %s: device %s cannot register %zu bytes (ulimit -l, the limit of locked "
-                               "memory?)",
-                               end->label, end->open->name, ring);
-    end->cq =
-        kolo_verbs.create_cq(end->open->context, (int)(end->send_room + end->depth), end, end->open->channel, 0);
+    if (!end->ring_mr) return kolo_verbs_fail_register(end->open, end->label, ring, errno);
+    end->cq = kolo_verbs.create_cq(end->open->context, (int)(end->send_room + 2 * end->depth), end,
+                                   end->open->channel, 0);
     if (!end->cq)
         return kolo_fail_errno(KOLO_ERR_SYSTEM, errno,
                                "verbs: %s: device %s gives no completion queue of %u entries", end->label,
-                               end->open->name, end->send_room + end->depth);
+                               end->open->name, end->send_room + 2 * end->depth);
     return KOLO_OK;
 }
 
@@ -138,7 +138,7 @@ static kolo_status_t fill(kolo_net_end_t *end, kolo_net_hello_t *hello)
     const kolo_net_open_t *open = end->open;
     KOLO_TRY(allocate(end));
     KOLO_TRY(make_qp(end));
-    KOLO_TRY(kolo_verbs_qp_init(end));
+    KOLO_TRY(kolo_verbs_qp_init(end, end->qp, IBV_ACCESS_REMOTE_WRITE));
     if (getrandom(&end->mine.psn, sizeof end->mine.psn, 0) != (ssize_t)sizeof end->mine.psn)
         return kolo_fail_errno(KOLO_ERR_SYSTEM, errno, "verbs: no random bytes");
     end->mine.psn &= 0xffffff;
@@ -164,6 +164,7 @@ static kolo_status_t begin(kolo_net_open_t *open, const kolo_net_end_config_t *c
     if (!end) return kolo_fail(KOLO_ERR_NO_MEMORY, "verbs: no memory for a connection");
     end->open = open;
     end->reads = reads;
+    end->losses = open->losses;
     end->depth = config->depth;
     end->message_bytes = config->message_bytes;
     end->send_room = 4 * config->depth + 2;
@@ -213,10 +214,10 @@ kolo_status_t kolo_verbs_connect(kolo_net_end_t *end, const kolo_net_hello_t *pe
             "verbs: %s: device %s here and %s there are not of one kind (InfiniBand, Ethernet); choose "
             "by KOLO_IB_HCA",
             end->label, end->mine.device, end->peer.device);
-    if (end->peer.depth != end->depth || (end->reads && end->peer.fifo % sizeof *end->ring != 0))
+    if (end->peer.depth != end->depth || (end->reads && end->peer.fifo % RING_ALIGN != 0))
         return kolo_fail(KOLO_ERR_PROTOCOL, "verbs: %s: %u requests here, %u there, offers at %llx", end->label,
                          end->depth, end->peer.depth, (unsigned long long)end->peer.fifo);
-    KOLO_TRY(kolo_verbs_qp_ready(end));
+    KOLO_TRY(kolo_verbs_qp_ready(end, end->qp, &end->mine, &end->peer));
     log_connection(end);
     return KOLO_OK;
 }
@@ -228,6 +229,7 @@ void kolo_verbs_shut(kolo_net_end_t *end)
     if (end->next) end->next->prev = end->prev;
     if (open->first == end) open->first = end->next;
     if (end->qp) kolo_verbs.destroy_qp(end->qp);
+    kolo_verbs_flush_fini(end);
     if (end->cq) {
         kolo_verbs_drop_events(open); /* those not acknowledged would be waited for */
         kolo_verbs.destroy_cq(end->cq);
@@ -235,6 +237,7 @@ void kolo_verbs_shut(kolo_net_end_t *end)
     if (end->ring_mr) kolo_verbs.dereg_mr(end->ring_mr);
     free(end->ring);
     free(end->cookies);
+    free(end->sizes);
     free(end->send_wr);
     free(end->recv_wr);
     free(end->sge);

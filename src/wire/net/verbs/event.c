@@ -30,11 +30,34 @@ void kolo_verbs_arm(kolo_net_open_t *open)
     for (kolo_net_end_t *end = open->first; end; end = end->next) ibv_req_notify_cq(end->cq, 0);
 }
 
-static void fail_all(kolo_net_open_t *open, const char *what, const char *hint)
+/* All ends that there are; each says so with its next test(). */
+static void lose_all(kolo_net_open_t *open, const char *what, const char *cause)
 {
-    if (open->status != KOLO_OK) return;
-    open->status = KOLO_ERR_SYSTEM;
-    snprintf(open->error, sizeof open->error, "verbs: device %s: %s%s", open->name, what, hint);
+    if (!open->usable) return;
+    open->usable = false;
+    open->losses++;
+    open->cause = cause;
+    snprintf(open->lost, sizeof open->lost, "%s", what);
+}
+
+static void lose_end(kolo_net_open_t *open, const struct ibv_async_event *event, const char *cause)
+{
+    const char *text = kolo_verbs.event_type_str(event->event_type);
+    bool of_queue = event->event_type == IBV_EVENT_CQ_ERR;
+    for (kolo_net_end_t *end = open->first; end; end = end->next) {
+        if (of_queue ? event->element.cq != end->cq : !end->qp || event->element.qp != end->qp) continue;
+        end->event = text;
+        end->event_cause = cause;
+    }
+}
+
+static void look_at_gid(kolo_net_open_t *open)
+{
+    char gid[64], what[160];
+    if (kolo_verbs_gid_is_there(open)) return;
+    kolo_verbs_gid_text(open->gid, gid, sizeof gid);
+    snprintf(what, sizeof what, "its GID %s (entry %u) is gone", gid, open->gid_index);
+    lose_all(open, what, "an address was taken from its network interface (`ip address`)");
 }
 
 static void take_event(kolo_net_open_t *open, const struct ibv_async_event *event)
@@ -51,45 +74,57 @@ static void take_event(kolo_net_open_t *open, const struct ibv_async_event *even
     case IBV_EVENT_PORT_ACTIVE:
         if (mine && open->down_since) kolo_warn("verbs", "device %s: its port is up again", open->name);
         if (mine) open->down_since = 0;
-        if (mine && !open->fatal)
-            open->status = KOLO_OK; /* what was lost is lost, but new connections may be made */
+        if (mine && !open->fatal) open->usable = true; /* what was lost is lost, but new connections may be made */
         break;
     case IBV_EVENT_DEVICE_FATAL:
-        fail_all(open, text, "; the system's log says more");
+        lose_all(open, text, "the card was reset or taken out; see the log of the system");
         open->fatal = true;
         break;
     case IBV_EVENT_QP_FATAL:
+        lose_end(open, event, "a fault of the card or its driver; see the log of the system");
+        break;
     case IBV_EVENT_QP_REQ_ERR:
+        lose_end(open, event, "the peer has sent what this queue pair cannot take");
+        break;
     case IBV_EVENT_QP_ACCESS_ERR:
+        lose_end(open, event, "the peer wrote where it may not: its key is wrong, or from before a failure");
+        break;
     case IBV_EVENT_CQ_ERR:
-        /* Its completions tell which and why; this tells who only receives. */
-        kolo_warn("verbs", "device %s: %s", open->name, text);
+        lose_end(open, event, "more completions than its queue has room for; please report this");
         break;
     case IBV_EVENT_GID_CHANGE:
     case IBV_EVENT_PKEY_CHANGE:
     case IBV_EVENT_LID_CHANGE:
-        if (mine) kolo_warn("verbs", "device %s: %s; connections may fail", open->name, text);
-        break;
+        if (mine) kolo_info("verbs", "device %s: %s", open->name, text);
+        break; /* the GID is looked at below */
     default:
         kolo_debug("verbs", "device %s: %s", open->name, text);
     }
 }
 
+/* What it tells becomes an error of the ends that it means, with words about each. */
 kolo_status_t kolo_verbs_look(kolo_net_open_t *open)
 {
     struct ibv_async_event event;
     struct pollfd fd = {.fd = open->context->async_fd, .events = POLLIN};
+    bool addresses = false;
     while (poll(&fd, 1, 0) > 0 && kolo_verbs.get_async_event(open->context, &event) == 0) {
+        addresses |= event.event_type == IBV_EVENT_GID_CHANGE;
         take_event(open, &event);
         kolo_verbs.ack_async_event(&event);
     }
+    if (addresses) look_at_gid(open);
     uint64_t limit = (uint64_t)kolo_verbs_options.port_down_ms * KOLO_NS_PER_MS;
     if (open->down_since && kolo_now_ns() - open->down_since >= limit)
-        fail_all(open, "its port is down", "; look at the cable, the switch and `rdma link`");
-    return open->status == KOLO_OK ? KOLO_OK : kolo_fail(open->status, "%s", open->error);
+        lose_all(open, "its port is down", "a cable, a switch, or `ip link set down`; see `rdma link`");
+    return KOLO_OK;
 }
 
 bool kolo_verbs_works(kolo_net_open_t *open)
 {
-    return kolo_verbs_look(open) == KOLO_OK && !open->down_since && kolo_verbs_port_is_active(open);
+    (void)kolo_verbs_look(open);
+    if (open->fatal || open->down_since || !kolo_verbs_port_is_active(open)) return false;
+    if (!kolo_verbs_gid_is_there(open) && !kolo_verbs_gid_again(open)) return false;
+    open->usable = true;
+    return true;
 }

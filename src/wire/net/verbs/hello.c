@@ -36,6 +36,13 @@ void kolo_verbs_hello_encode(const kolo_verbs_hello_t *hello, kolo_net_hello_t *
     memcpy(out->bytes, &l, sizeof l);
 }
 
+static bool is_zero(const uint8_t *bytes, size_t n)
+{
+    uint8_t any = 0;
+    for (size_t i = 0; i < n; i++) any |= bytes[i];
+    return any == 0;
+}
+
 static bool is_name(const char *name, size_t bytes)
 {
     size_t length = strnlen(name, bytes);
@@ -66,6 +73,8 @@ kolo_status_t kolo_verbs_hello_decode(const kolo_net_hello_t *in, kolo_verbs_hel
         wrong = "number of requests";
     else if (!is_name(l.device, sizeof l.device))
         wrong = "name of its device";
+    else if (!is_zero(l.reserved, sizeof l.reserved) || !is_zero(in->bytes + sizeof l, sizeof in->bytes - sizeof l))
+        wrong = "rest";
     if (wrong) return kolo_fail(KOLO_ERR_PROTOCOL, "verbs: the %s in the peer's hello makes no sense", wrong);
     *out = (kolo_verbs_hello_t){.qpn = le32toh(l.qpn),
                                 .psn = le32toh(l.psn),

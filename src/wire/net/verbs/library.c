@@ -67,10 +67,13 @@ static void load(void)
                  why ? why : "no reason given");
         return;
     }
+    void *symbol;
     for (size_t i = 0; i < KOLO_COUNTOF(symbols); i++)
         if (!find(library, symbols[i].name, symbols[i].where)) return;
+    symbol = dlsym(library, "ibv_reg_dmabuf_mr"); /* older libraries have none */
+    *(void **)(void *)&v->reg_dmabuf_mr = symbol;
     enum ibv_fork_status (*forks)(void) = NULL; /* older libraries do not ask the kernel */
-    void *symbol = dlsym(library, "ibv_is_fork_initialized");
+    symbol = dlsym(library, "ibv_is_fork_initialized");
     *(void **)&forks = symbol;
     v->fork_safe = forks && forks() == IBV_FORK_UNNEEDED;
     loaded = true;

@@ -1,26 +1,70 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Registered memory, and the provider's table.
+ * Registered memory, of this host and of devices beside the card, and the provider's table.
  */
+#include "base/log.h"
+#include "mem/mem.h"
 #include "wire/net/verbs/verbs.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+kolo_status_t kolo_verbs_fail_register(const kolo_net_open_t *open, const char *what, size_t bytes, int err)
+{
+    struct rlimit limit = {0};
+    char hint[128] = "";
+    bool bounded = getrlimit(RLIMIT_MEMLOCK, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
+    if (bounded && (err == ENOMEM || err == EAGAIN || err == EPERM))
+        snprintf(hint, sizeof hint,
+                 "; this process may lock %llu KB: raise that (ulimit -l), or KOLO_NET_DISABLE=1",
+                 (unsigned long long)limit.rlim_cur / 1024);
+    return kolo_fail_errno(KOLO_ERR_SYSTEM, err, "verbs: %s: device %s cannot register %zu bytes%s", what,
+                           open->name, bytes, hint);
+}
+
+/* A device's memory is named by a descriptor where its row and the card can do that; else a module of the kernel
+ * may know its pages by their address (peer memory). */
+static struct ibv_mr *register_device(kolo_net_open_t *open, const kolo_mem_place_t *place, void *memory,
+                                      size_t bytes, int access)
+{
+    struct ibv_mr *mr = NULL;
+    size_t offset = 0;
+    int fd = -1;
+    if (kolo_verbs.reg_dmabuf_mr && place->ops->dmabuf &&
+        place->ops->dmabuf(memory, bytes, &fd, &offset) == KOLO_OK) {
+        mr = kolo_verbs.reg_dmabuf_mr(open->pd, offset, bytes, (uint64_t)(uintptr_t)memory, fd, access);
+        int err = errno;
+        close(fd);
+        if (mr) return mr;
+        kolo_debug("verbs", "device %s: no memory of %s by DMA-BUF: %s", open->name, place->ops->name,
+                   strerror(err));
+    }
+    return kolo_verbs.reg_mr(open->pd, memory, bytes, access);
+}
 
 static kolo_status_t enroll(kolo_net_open_t *open, void *memory, size_t bytes, bool peer_writes,
                             kolo_net_region_t **region)
 {
-    kolo_net_region_t *r = malloc(sizeof *r);
+    kolo_mem_place_t place;
+    kolo_net_region_t *r = calloc(1, sizeof *r);
     if (!r) return kolo_fail(KOLO_ERR_NO_MEMORY, "verbs: no memory for a region");
-    r->mr = kolo_verbs.reg_mr(open->pd, memory, bytes,
-                              peer_writes ? IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE : 0);
+    kolo_mem_find(memory, &place);
+    int64_t flush = kolo_verbs_options.flush;
+    r->flushed = peer_writes &&
+                 (flush == KOLO_VERBS_FLUSH_ALWAYS || (flush == KOLO_VERBS_FLUSH_DEVICE && place.device >= 0));
+    /* Who may read is the queue pairs' matter: no peer's may. */
+    int access = (peer_writes ? IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE : 0) |
+                 (r->flushed ? IBV_ACCESS_REMOTE_READ : 0);
+    r->mr = place.device >= 0 ? register_device(open, &place, memory, bytes, access)
+                              : kolo_verbs.reg_mr(open->pd, memory, bytes, access);
     if (!r->mr) {
         int err = errno;
         free(r);
-        return kolo_fail_errno(
-            KOLO_ERR_SYSTEM, err,
-            "verbs: device %s cannot register %zu bytes (ulimit -l, the limit of locked memory?)", open->name,
-            bytes);
+        return kolo_verbs_fail_register(open, place.device >= 0 ? "memory of a GPU" : "memory", bytes, err);
     }
     *region = r;
     return KOLO_OK;

@@ -10,8 +10,13 @@
 typedef struct {
     const char *hca;
     int64_t gid_index, timeout, retry_count, rnr_timer, service_level, traffic_class, pkey_index, hop_limit,
-        port_down_ms;
+        port_down_ms, flush;
 } kolo_verbs_options_t;
+enum { /* KOLO_IB_FLUSH */
+       KOLO_VERBS_FLUSH_NEVER,
+       KOLO_VERBS_FLUSH_DEVICE,
+       KOLO_VERBS_FLUSH_ALWAYS
+};
 extern kolo_verbs_options_t kolo_verbs_options;
 
 #endif

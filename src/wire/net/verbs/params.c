@@ -7,7 +7,7 @@
 #include "wire/net/verbs/options.h"
 #include "wire/wire.h"
 
-kolo_verbs_options_t kolo_verbs_options;
+kolo_verbs_options_t kolo_verbs_options = {.flush = KOLO_VERBS_FLUSH_DEVICE};
 
 static const kolo_param_t rows[] = {
     {"KOLO_IB_HCA", KOLO_PARAM_STR, NULL, 0, 0, NULL, false,
@@ -36,5 +36,9 @@ static const kolo_param_t rows[] = {
     {"KOLO_IB_PORT_DOWN_MS", KOLO_PARAM_INT, "2000", 0, 3600000, NULL, false,
      "milliseconds that the port of a device may be down before its connections fail",
      &kolo_verbs_options.port_down_ms},
+    {"KOLO_IB_FLUSH", KOLO_PARAM_ENUM, "device", 0, 0, "never|device|always", false,
+     "after which receives a card reads back a word of what it has written, so that it is there for whoever reads "
+     "next: device: those into memory of GPUs (never run on one so far); always: into any, for tests",
+     &kolo_verbs_options.flush},
 };
 const kolo_param_table_t kolo_ib_params = {"ib", rows, KOLO_COUNTOF(rows), NULL};

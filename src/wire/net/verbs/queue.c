@@ -16,50 +16,6 @@
 
 #define OFFER_MARK (1ull << 63) /* wr_id of offers: with it, how many places its completion frees */
 
-/* ---- trouble ---- */
-
-static const char *likely_cause(enum ibv_wc_status status)
-{
-    switch (status) {
-    case IBV_WC_RETRY_EXC_ERR:
-        return "the peer does not answer: its process or host has died, a port or cable is down, or packets do not "
-               "find the way (GID, KOLO_IB_GID_INDEX)";
-    case IBV_WC_RNR_RETRY_EXC_ERR:
-        return "the peer had posted no receive";
-    case IBV_WC_REM_ACCESS_ERR:
-    case IBV_WC_REM_INV_REQ_ERR:
-    case IBV_WC_REM_OP_ERR:
-        return "the peer's memory or key is gone: it has closed the connection or has failed";
-    case IBV_WC_WR_FLUSH_ERR:
-        return "the queue pair had failed before";
-    case IBV_WC_LOC_PROT_ERR:
-    case IBV_WC_LOC_LEN_ERR:
-        return "memory of this rank is not registered as it should be; please report this";
-    default:
-        return "see the log of the system";
-    }
-}
-
-static kolo_status_t fail_completion(const kolo_net_end_t *end, const struct ibv_wc *wc)
-{
-    char mine[64], peers[64];
-    kolo_verbs_gid_text(end->mine.gid, mine, sizeof mine);
-    kolo_verbs_gid_text(end->peer.gid, peers, sizeof peers);
-    return kolo_fail(
-        KOLO_ERR_REMOTE,
-        "verbs: %s: completion with status %d (%s, vendor code 0x%x) on device %s, queue pair %u, GID %s; peer: "
-        "device %s, queue pair %u, GID %s%s; likely cause: %s",
-        end->label, (int)wc->status, kolo_verbs.wc_status_str(wc->status), wc->vendor_err, end->mine.device,
-        end->mine.qpn, mine, end->peer.device, end->peer.qpn, peers,
-        end->open->down_since ? "; the port here is down" : "", likely_cause(wc->status));
-}
-
-static kolo_status_t fail_post(const kolo_net_end_t *end, int err)
-{
-    return kolo_fail_errno(KOLO_ERR_SYSTEM, err, "verbs: %s: device %s, queue pair %u takes no request", end->label,
-                           end->mine.device, end->mine.qpn);
-}
-
 /* ---- writer ---- */
 
 typedef struct { /* memory of the peer, as it offered it */
@@ -148,13 +104,27 @@ bool kolo_verbs_offered(const kolo_net_end_t *end, uint64_t *tag)
     return kolo_verbs_offer_tag(end->ring, end->depth, end->requests, tag);
 }
 
+/* For tests: the queue pair goes into its error state, as if the card had failed. */
+static kolo_status_t fault_at_queue_pair(void)
+{
+    KOLO_FAIL_POINT_TRY("wire.verbs.queue_pair");
+    return KOLO_OK;
+}
+
+static void stop_queue_pair(const kolo_net_end_t *end)
+{
+    struct ibv_qp_attr attr = {.qp_state = IBV_QPS_ERR};
+    (void)kolo_verbs.modify_qp(end->qp, &attr, IBV_QP_STATE);
+}
+
 static kolo_status_t post_sends(kolo_net_end_t *end, uint32_t n)
 {
     struct ibv_send_wr *bad;
     for (uint32_t i = 0; i < n; i++) end->send_wr[i].next = i + 1 < n ? &end->send_wr[i + 1] : NULL;
     KOLO_FAIL_POINT_TRY("wire.verbs.post");
     int err = ibv_post_send(end->qp, end->send_wr, &bad);
-    if (err) return fail_post(end, err);
+    if (err) return kolo_verbs_fail_post(end, err);
+    if (fault_at_queue_pair() != KOLO_OK) stop_queue_pair(end);
     end->counts.requests += n;
     end->counts.doorbells++;
     return KOLO_OK;
@@ -177,6 +147,8 @@ kolo_status_t kolo_verbs_irecv(kolo_net_end_t *end, void *data, uint32_t bytes, 
     end->recv_wr[end->queued] = (struct ibv_recv_wr){.wr_id = end->requests};
     kolo_verbs_offer_put(end->ring, end->depth, end->requests, (uint64_t)(uintptr_t)data, region->mr->rkey, bytes,
                          tag);
+    if (region->flushed || end->flush)
+        KOLO_TRY(kolo_verbs_flush_want(end, end->requests, (uint64_t)(uintptr_t)data, region));
     end->cookies[end->requests & (end->depth - 1)] = cookie;
     end->requests++;
     end->queued++;
@@ -191,7 +163,7 @@ static kolo_status_t post_receives(kolo_net_end_t *end)
     for (uint32_t i = 0; i < n; i++) end->recv_wr[i].next = i + 1 < n ? &end->recv_wr[i + 1] : NULL;
     end->queued = 0;
     int err = ibv_post_recv(end->qp, end->recv_wr, &bad);
-    if (err) return fail_post(end, err);
+    if (err) return kolo_verbs_fail_post(end, err);
     end->counts.requests += n;
     end->counts.doorbells++;
     return KOLO_OK;
@@ -203,6 +175,7 @@ kolo_status_t kolo_verbs_invite(kolo_net_end_t *end, uint64_t request, void *dat
     if (end->invite_from != end->invite_to &&
         (request != end->invite_to || request - end->invite_from >= end->depth))
         return KOLO_IN_PROGRESS;
+    if (data && region->flushed) KOLO_TRY(kolo_verbs_flush_want(end, request, (uint64_t)(uintptr_t)data, region));
     if (end->invite_from == end->invite_to) end->invite_from = request;
     end->invite_to = request + 1;
     kolo_verbs_offer_put(end->ring + end->depth, end->depth, request, (uint64_t)(uintptr_t)data,
@@ -261,9 +234,8 @@ kolo_status_t kolo_verbs_push(kolo_net_end_t *end)
  * along; so these are taken first, once there will be no more good ones. */
 void kolo_verbs_revoke(kolo_net_end_t *end)
 {
-    struct ibv_qp_attr attr = {.qp_state = IBV_QPS_ERR};
     if (!end->qp) return;
-    (void)kolo_verbs.modify_qp(end->qp, &attr, IBV_QP_STATE);
+    stop_queue_pair(end);
     uint32_t most = end->send_room + end->depth;
     end->late = calloc(most, sizeof *end->late);
     for (int got = 1; end->late && got > 0 && end->nlate < most; end->nlate += (uint32_t)KOLO_MAX(got, 0))
@@ -274,44 +246,74 @@ void kolo_verbs_revoke(kolo_net_end_t *end)
 
 /* ---- completions ---- */
 
-static kolo_status_t complete(kolo_net_end_t *end, const struct ibv_wc *wc, kolo_net_done_t *done, int *n)
+/* One completion of any kind. */
+static kolo_status_t take(kolo_net_end_t *end, const struct ibv_wc *wc)
 {
-    if (wc->status != IBV_WC_SUCCESS) return fail_completion(end, wc);
+    if (wc->status != IBV_WC_SUCCESS) { /* those before it come first */
+        if (!end->failed) end->bad = *wc;
+        end->failed = true;
+        return KOLO_OK;
+    }
     if (wc->wr_id & OFFER_MARK) {
         end->sends_out -= (uint32_t)(wc->wr_id & ~OFFER_MARK);
         return KOLO_OK;
     }
-    if (wc->wr_id < end->completed || wc->wr_id >= end->requests || (end->reads && wc->wr_id != end->completed))
+    if (wc->wr_id & KOLO_VERBS_FLUSH_MARK) {
+        kolo_verbs_flush_done(end, wc->wr_id & ~KOLO_VERBS_FLUSH_MARK);
+        return KOLO_OK;
+    }
+    if (wc->wr_id < end->came || wc->wr_id >= end->requests || (end->reads && wc->wr_id != end->came))
         return kolo_fail(KOLO_ERR_INTERNAL, "verbs: %s: completion of request %llu, expected %llu to %llu",
-                         end->label, (unsigned long long)wc->wr_id, (unsigned long long)end->completed,
+                         end->label, (unsigned long long)wc->wr_id, (unsigned long long)end->came,
                          (unsigned long long)end->requests);
-    done[*n].cookie = end->cookies[wc->wr_id & (end->depth - 1)];
-    done[*n].bytes = 0;
     if (end->reads) {
         uint32_t bytes = ntohl(wc->imm_data);
         if (wc->opcode != IBV_WC_RECV_RDMA_WITH_IMM || bytes > end->message_bytes)
             return kolo_fail(KOLO_ERR_PROTOCOL, "verbs: %s: a message of %u bytes (kind %d), at most %u are due",
                              end->label, bytes, (int)wc->opcode, end->message_bytes);
-        done[*n].bytes = bytes;
+        end->sizes[wc->wr_id & (end->depth - 1)] = bytes;
     }
-    end->completed = wc->wr_id + 1;
-    ++*n;
+    end->came = wc->wr_id + 1;
     return KOLO_OK;
 }
 
-kolo_status_t kolo_verbs_test(kolo_net_end_t *end, kolo_net_done_t *done, int most, int *n)
+kolo_status_t kolo_verbs_poll(kolo_net_end_t *end, int most)
 {
     struct ibv_wc wc[KOLO_VERBS_BATCH];
-    *n = 0;
-    for (; !end->qp && end->late_at < end->nlate && *n < most; end->late_at++) /* revoked */
-        if (end->late[end->late_at].status == IBV_WC_SUCCESS)
-            KOLO_TRY(complete(end, &end->late[end->late_at], done, n));
-    if (!end->qp) return KOLO_OK;
     int got = ibv_poll_cq(end->cq, KOLO_MIN(most, KOLO_VERBS_BATCH), wc);
     if (got < 0)
         return kolo_fail(KOLO_ERR_SYSTEM, "verbs: %s: the completion queue of device %s cannot be read", end->label,
                          end->mine.device);
     end->counts.completions += (uint64_t)got;
-    for (int i = 0; i < got; i++) KOLO_TRY(complete(end, &wc[i], done, n));
+    for (int i = 0; i < got; i++) KOLO_TRY(take(end, &wc[i]));
     return KOLO_OK;
+}
+
+/* What is safe is told: a writer's one by one by its last, a reader's each. */
+static void tell(kolo_net_end_t *end, kolo_net_done_t *done, int most, int *n)
+{
+    if (!end->reads && end->completed < end->safe) end->completed = end->safe - 1;
+    for (; end->completed < end->safe && *n < most; end->completed++) {
+        uint64_t at = end->completed & (end->depth - 1);
+        done[(*n)++] = (kolo_net_done_t){end->cookies[at], end->reads ? end->sizes[at] : 0};
+    }
+}
+
+/* Of a revoked end: what had come, and is safe. */
+static kolo_status_t take_late(kolo_net_end_t *end)
+{
+    for (; end->late_at < end->nlate; end->late_at++)
+        if (end->late[end->late_at].status == IBV_WC_SUCCESS) KOLO_TRY(take(end, &end->late[end->late_at]));
+    return end->flush ? kolo_verbs_flush_rest(end) : KOLO_OK;
+}
+
+kolo_status_t kolo_verbs_test(kolo_net_end_t *end, kolo_net_done_t *done, int most, int *n)
+{
+    *n = 0;
+    KOLO_TRY(end->qp ? kolo_verbs_poll(end, most) : take_late(end));
+    if (end->flush && end->qp) KOLO_TRY(kolo_verbs_flush_step(end));
+    if (!end->flush) end->safe = end->came;
+    tell(end, done, most, n);
+    if (*n > 0 || !end->qp) return KOLO_OK;
+    return end->failed ? kolo_verbs_fail_completion(end, &end->bad) : kolo_verbs_check_events(end);
 }

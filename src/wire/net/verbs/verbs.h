@@ -49,6 +49,8 @@ typedef struct {
     void (*ack_async_event)(struct ibv_async_event *event);
     const char *(*event_type_str)(enum ibv_event_type event);
     const char *(*wc_status_str)(enum ibv_wc_status status);
+    struct ibv_mr *(*reg_dmabuf_mr)(struct ibv_pd *pd, uint64_t offset, size_t bytes, uint64_t iova, int fd,
+                                    int access); /* NULL: the library is older than rdma-core 34 */
     bool fork_safe; /* pages that a device knows stay this process's when it forks: the kernel sees to it */
 } kolo_verbs_library_t;
 extern kolo_verbs_library_t kolo_verbs;
@@ -113,8 +115,10 @@ struct kolo_net_open {
     uint8_t gid[16];
     uint64_t down_since; /* the port is down; 0: it is not */
     bool fatal;          /* the device will not come back */
-    kolo_status_t status;
-    char error[256];
+    bool usable;         /* new connections may be made */
+    uint32_t losses;     /* times that all its ends were lost; ends made since are not meant */
+    char lost[192];      /* why, the last time */
+    const char *cause;
 };
 int kolo_verbs_count(const char **why);
 void kolo_verbs_properties(int device, kolo_net_device_t *out);
@@ -128,10 +132,33 @@ void kolo_verbs_drop_events(kolo_net_open_t *open);
 kolo_status_t kolo_verbs_look(kolo_net_open_t *open);
 bool kolo_verbs_works(kolo_net_open_t *open);
 bool kolo_verbs_port_is_active(kolo_net_open_t *open); /* device.c */
+/* Is the address still there that connections use? */
+bool kolo_verbs_gid_is_there(kolo_net_open_t *open);
+/* Chooses one anew, for new connections. */
+bool kolo_verbs_gid_again(kolo_net_open_t *open);
 
+/* ---- memory.c ---- */
 struct kolo_net_region {
     struct ibv_mr *mr;
+    bool flushed; /* what comes into it is read back before it counts */
 };
+/* The error of a registration of `bytes` that failed with `err`. */
+kolo_status_t kolo_verbs_fail_register(const kolo_net_open_t *open, const char *what, size_t bytes, int err);
+
+/* ---- flush.c: after a receive into a device's memory ---- */
+typedef struct {
+    struct ibv_qp *qp; /* its peer is itself */
+    struct ibv_mr *mr;
+    uint32_t word;  /* what is read goes here; nobody looks at it */
+    uint32_t out;   /* reads under way */
+    uint64_t asked; /* requests below are read back, or need not be; or will be by what is under way */
+    uint64_t reads; /* so far */
+    struct kolo_verbs_flush_at {
+        uint64_t address;
+        uint32_t key;
+        bool wanted;
+    } * at; /* by request */
+} kolo_verbs_flush_t;
 
 /* ---- end.c, queue.c ---- */
 struct kolo_net_end {
@@ -145,9 +172,18 @@ struct kolo_net_end {
     kolo_verbs_offer_t *ring; /* writer: what it is offered; reader: what it writes into the writer's. Two rings in
                                  a row: offers, invitations */
     struct ibv_mr *ring_mr;
-    uint64_t requests;               /* isend or irecv: queued so far, the number of the next one */
-    uint64_t offered;                /* reader: of those in the writer's ring */
-    uint64_t completed;              /* of those done */
+    uint64_t requests;         /* isend or irecv: queued so far, the number of the next one */
+    uint64_t offered;          /* reader: of those in the writer's ring */
+    uint64_t came;             /* of those that a completion has told of */
+    uint64_t safe;             /* of those, readable by whoever they are for */
+    uint64_t completed;        /* of those, told by test() */
+    uint32_t *sizes;           /* reader: of what came, by request */
+    kolo_verbs_flush_t *flush; /* NULL: nothing needs it */
+    uint32_t losses;           /* of the device, when this end was made */
+    const char *event;         /* what the device has told of this end; NULL: nothing */
+    const char *event_cause;
+    bool failed;                     /* no good completions will come any more */
+    struct ibv_wc bad;               /* the first bad one */
     uint32_t queued;                 /* work requests in send_wr (writer) or recv_wr (reader) */
     uint64_t invite_from, invite_to; /* reader: invitations that are in the ring but not sent */
     uint32_t send_room;              /* places of the send queue */
@@ -169,13 +205,30 @@ kolo_status_t kolo_verbs_start(kolo_net_open_t *open, const kolo_net_end_config_
 kolo_status_t kolo_verbs_connect(kolo_net_end_t *end, const kolo_net_hello_t *peer);
 void kolo_verbs_shut(kolo_net_end_t *end);
 /* A queue pair from INIT by RTR to RTS, with what both hellos say. */
-kolo_status_t kolo_verbs_qp_init(kolo_net_end_t *end);
-kolo_status_t kolo_verbs_qp_ready(kolo_net_end_t *end);
+kolo_status_t kolo_verbs_qp_init(kolo_net_end_t *end, struct ibv_qp *qp, int access);
+kolo_status_t kolo_verbs_qp_ready(kolo_net_end_t *end, struct ibv_qp *qp, const kolo_verbs_hello_t *mine,
+                                  const kolo_verbs_hello_t *peer);
 
 kolo_status_t kolo_verbs_isend(kolo_net_end_t *end, const void *data, uint32_t bytes,
                                const kolo_net_region_t *region, uint64_t cookie);
 kolo_status_t kolo_verbs_irecv(kolo_net_end_t *end, void *data, uint32_t bytes, const kolo_net_region_t *region,
                                uint64_t cookie, uint64_t tag);
+/* ---- trouble.c: errors that say whose connection it is, by which way, and what may be the cause ---- */
+kolo_status_t kolo_verbs_fail_completion(const kolo_net_end_t *end, const struct ibv_wc *wc);
+kolo_status_t kolo_verbs_fail_post(const kolo_net_end_t *end, int err);
+/* What the device has told by itself, of this end or of all. */
+kolo_status_t kolo_verbs_check_events(const kolo_net_end_t *end);
+
+/* Reader: request `request` has memory of a region that needs it. */
+kolo_status_t kolo_verbs_flush_want(kolo_net_end_t *end, uint64_t request, uint64_t address,
+                                    const kolo_net_region_t *region);
+/* Reads back what has come and is not safe; moves end->safe as far as it can be moved. */
+kolo_status_t kolo_verbs_flush_step(kolo_net_end_t *end);
+void kolo_verbs_flush_done(kolo_net_end_t *end, uint64_t until);
+kolo_status_t kolo_verbs_flush_rest(kolo_net_end_t *end);
+void kolo_verbs_flush_fini(kolo_net_end_t *end);
+#define KOLO_VERBS_FLUSH_MARK (1ull << 62) /* wr_id of its reads */
+
 bool kolo_verbs_offered(const kolo_net_end_t *end, uint64_t *tag);
 kolo_status_t kolo_verbs_invite(kolo_net_end_t *end, uint64_t request, void *data, uint32_t bytes,
                                 const kolo_net_region_t *region);
@@ -184,6 +237,7 @@ kolo_status_t kolo_verbs_isend_from(kolo_net_end_t *end, const kolo_net_piece_t 
                                     const kolo_net_piece_t *rest, bool in_place, uint64_t cookie);
 void kolo_verbs_revoke(kolo_net_end_t *end);
 kolo_status_t kolo_verbs_push(kolo_net_end_t *end);
+kolo_status_t kolo_verbs_poll(kolo_net_end_t *end, int most); /* takes completions, tells nobody */
 kolo_status_t kolo_verbs_test(kolo_net_end_t *end, kolo_net_done_t *done, int most, int *n);
 
 #endif

@@ -108,6 +108,12 @@ static void a_hello_with_a_field_that_makes_no_sense_is_refused(void **state)
         kolo_verbs_hello_encode(&bad[i], &wire);
         assert_int_equal(kolo_verbs_hello_decode(&wire, &got), KOLO_ERR_PROTOCOL);
     }
+    for (size_t i = 0; i < 11; i++) { /* what is not used is zero: three bytes between fields, eight at the end */
+        kolo_verbs_hello_t good = good_hello();
+        kolo_verbs_hello_encode(&good, &wire);
+        wire.bytes[i < 3 ? 29 + i : 61 + i] = 1;
+        assert_int_equal(kolo_verbs_hello_decode(&wire, &got), KOLO_ERR_PROTOCOL);
+    }
 }
 
 static void an_offer_counts_for_its_own_request_only(void **state)
