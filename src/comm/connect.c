@@ -5,6 +5,7 @@
  * same call, so what is connected at one end is connected at the other.
  */
 #include "base/failpoint.h"
+#include "base/log.h"
 #include "comm/call/call.h"
 
 #include <stdlib.h>
@@ -70,7 +71,7 @@ struct kolo_making {
     kolo_body_t *body;
     kolo_conn_request_t *requests;
     kolo_conn_t **fresh;
-    int n;
+    int n, skipped;                /* skipped: those that there are already */
     kolo_connecting_t *connecting; /* of who does not wait */
 };
 
@@ -83,7 +84,10 @@ static kolo_status_t make_list(kolo_making_t *m, const kolo_plan_conn_t *keys, c
     if (!m->requests || !m->fresh) return kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for %u connections", count);
     for (uint32_t i = 0; i < count; i++) {
         kolo_proto_t proto = protos ? protos[i] : KOLO_PROTO_SIMPLE;
-        if (kolo_body_find_conn(body, &keys[i], proto)) continue;
+        if (kolo_body_find_conn(body, &keys[i], proto)) {
+            m->skipped++;
+            continue;
+        }
         kolo_conn_t *c = calloc(1, sizeof *c);
         if (!c) return kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for a connection");
         c->key = keys[i];
@@ -121,6 +125,9 @@ static void finish_list(kolo_making_t *m, kolo_status_t status)
         else
             body->conn_bytes += c->u.rx.ops->rx_memory(&c->u.rx);
     }
+    if (m->n > 0)
+        kolo_debug("comm", "set-up of rank %d ends: %d connections made, %d skipped that there were already",
+                   body->rank, status == KOLO_OK ? m->n : 0, m->skipped);
     free(m->requests);
     free(m->fresh);
     m->n = 0;

@@ -234,6 +234,16 @@ static kolo_status_t prepare(kolo_connecting_t *c, pending_t *p)
     return KOLO_OK;
 }
 
+/* The phases of all connections of a list come one after the other: receive ends, send ends, and then both
+ * connected, in the opposite order. */
+static void log_phase(const kolo_connecting_t *c, const pending_t *p, const char *what)
+{
+    const kolo_conn_spec_t *spec = &p->request->spec;
+    const kolo_wire_ops_t *ops = p->request->tx ? p->request->tx->ops : p->request->rx->ops;
+    kolo_debug("wire", "set-up %d of rank %d: %d -> %d lane %u by %s: %s", (int)c->phase, c->ctx->member->rank,
+               spec->writer, spec->reader, spec->lane, ops->name, what);
+}
+
 static kolo_status_t set_up_rx(kolo_connecting_t *c, pending_t *p)
 {
     KOLO_FAIL_POINT_TRY("wire.connect.rx_setup");
@@ -243,6 +253,7 @@ static kolo_status_t set_up_rx(kolo_connecting_t *c, pending_t *p)
     KOLO_TRY(p->ops->rx_setup(c->ctx, rx, &card));
     fill_message(&message, &rx->spec, rx->ops, rx->caps & rx->ops->caps);
     message.u.card = card;
+    log_phase(c, p, "receive end made, its card goes out");
     return tell(c->ctx, p, &message);
 }
 
@@ -263,6 +274,7 @@ static kolo_status_t set_up_tx(kolo_connecting_t *c, pending_t *p)
     KOLO_TRY(tx->ops->tx_setup(c->ctx, tx, &card));
     fill_message(&message, &tx->spec, tx->ops, tx->caps);
     message.u.card = card;
+    log_phase(c, p, "send end made, its card goes out");
     return tell(c->ctx, p, &message);
 }
 
@@ -286,13 +298,17 @@ static kolo_status_t connect_rx(kolo_connecting_t *c, pending_t *p)
         return KOLO_IN_PROGRESS;
     }
     c->awaits = -1;
-    return rx->ops->rx_connect(c->ctx, rx, &c->in.message.u.card);
+    kolo_status_t status = rx->ops->rx_connect(c->ctx, rx, &c->in.message.u.card);
+    if (status == KOLO_OK) log_phase(c, p, "receive end connected");
+    return status;
 }
 
 static kolo_status_t connect_tx(kolo_connecting_t *c, pending_t *p)
 {
     KOLO_FAIL_POINT_TRY("wire.connect.tx_connect");
-    return p->request->tx->ops->tx_connect(c->ctx, p->request->tx, p->cards);
+    KOLO_TRY(p->request->tx->ops->tx_connect(c->ctx, p->request->tx, p->cards));
+    log_phase(c, p, "send end connected");
+    return KOLO_OK;
 }
 
 static kolo_status_t run_phases(kolo_connecting_t *c)

@@ -210,6 +210,7 @@ chaos_census_t chaos_census(char *text, size_t bytes);
 
 typedef struct {
     bool verbose, any_name, stopped;
+    bool cards; /* what is over shared memory otherwise is by network cards, where there are some */
     int jobs, part, parts;
     double slow; /* limits are so many times longer */
     const char *debugger;

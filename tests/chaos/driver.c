@@ -47,8 +47,8 @@ static void set(const char *key, const char *value)
 
 static void set_parameters(const chaos_scenario_t *s, int rank)
 {
-    if (s->wires >= CHAOS_SHM) set("KOLO_CMA_DISABLE", "1");
-    if (s->wires >= CHAOS_TCP) set("KOLO_SHM_DISABLE", "1");
+    if (s->wires >= CHAOS_SHM || chaos_options.cards) set("KOLO_CMA_DISABLE", "1");
+    if (s->wires >= CHAOS_TCP || chaos_options.cards) set("KOLO_SHM_DISABLE", "1");
     if (*s->algorithms) set("KOLO_ALGO", s->algorithms);
     if (s->how == CHAOS_AT_POINT && rank == s->victim) set("KOLO_FAIL_POINT", s->rule);
     if (rank == s->early_victim) set("KOLO_FAIL_POINT", s->early_rule);

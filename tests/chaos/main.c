@@ -27,6 +27,7 @@ static const char usage[] =
     "  --out FILE    the table goes there, too, below a head that tells how it was made\n"
     "  --records FILE  appends a line per run\n"
     "  --net         ranks on hosts that are network namespaces, links that are cut (root; else exit status 77)\n"
+    "  --cards       all bytes go by RDMA where this machine has it (tests/vm), else by tcp\n"
     "  --any-name    an error that does not name the lost rank is only counted (else it is wrong)\n"
     "  --slow F      all limits F times longer; they also grow with the load of the machine\n"
     "  --debugger C  runs \"C PID\" for each hung process\n"
@@ -184,6 +185,7 @@ static const struct option longs[] = {
     {"table", no_argument, NULL, 'T'},
     {"net", no_argument, NULL, 'e'},
     {"any-name", no_argument, NULL, 'm'},
+    {"cards", no_argument, NULL, 'c'},
     {"list", no_argument, NULL, 'l'},
     {"debugger", required_argument, NULL, 'd'},
     {"help", no_argument, NULL, 'h'},
@@ -214,6 +216,7 @@ static void take_option(int c, const char *text, arguments_t *a)
     a->list |= c == 'l';
     a->table |= c == 'T';
     chaos_options.any_name |= c == 'm';
+    chaos_options.cards |= c == 'c';
     chaos_options.verbose |= c == 'v';
 }
 

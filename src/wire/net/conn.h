@@ -57,12 +57,13 @@ kolo_status_t kolo_net_tail_decode_placed(const uint8_t *message, uint32_t messa
 /* Does a message of that length begin and end with its tail, and say that its payload was placed? */
 bool kolo_net_tail_is_placed(const uint8_t *message, uint32_t message_bytes);
 typedef enum {
-    KOLO_NET_BYE,  /* value: number after the last slot */
-    KOLO_NET_LOST, /* the rail is; from the reader, value: all slots below have come */
-    KOLO_NET_SAW,  /* reader: slot `value`, too, has come; before LOST */
-    KOLO_NET_OPEN, /* reader: the rail again, its hello */
-    KOLO_NET_YES,  /* writer: to OPEN, its hello */
-    KOLO_NET_NO,   /* writer: to OPEN, not now */
+    KOLO_NET_BYE,   /* value: number after the last slot */
+    KOLO_NET_LOST,  /* the rail is; from the reader, value: all slots below have come */
+    KOLO_NET_SAW,   /* reader: slot `value`, too, has come; before LOST */
+    KOLO_NET_OPEN,  /* reader: the rail again, its hello */
+    KOLO_NET_YES,   /* writer: to OPEN, its hello */
+    KOLO_NET_NO,    /* writer: to OPEN, not now */
+    KOLO_NET_READY, /* lazy writer: its ends can be reached now */
     KOLO_NET_NOTES
 } kolo_net_note_kind_t;
 typedef struct { /* what the socket carries */
@@ -79,6 +80,7 @@ bool kolo_net_note_decode(const uint8_t in[KOLO_NET_NOTE_BYTES], kolo_net_note_t
 typedef struct {
     uint32_t provider, depth, slot_bytes;
     bool invites;   /* the reader sends invitations: the writer may wait for them */
+    bool lazy;      /* the writer says when its ends can be reached; until then nothing is offered to it */
     uint64_t nonce; /* of the writer: tag of its socket */
     uint32_t nrails;
     kolo_net_hello_t hellos[KOLO_NET_MAX_RAILS];
@@ -146,7 +148,9 @@ struct kolo_net_conn {
     kolo_tx_t *tx; /* one of the two */
     kolo_rx_t *rx;
     int peer;
-    bool up; /* may carry slots */
+    bool up;                  /* may carry slots */
+    bool ready;               /* and the writer can be reached: a lazy one only from its first slot on */
+    kolo_net_hello_t *hellos; /* lazy writer: the reader's, until then */
     kolo_net_rail_t rails[KOLO_NET_MAX_RAILS];
     uint32_t nrails, turns;
     uint8_t *states;    /* by slot & mask */
@@ -178,6 +182,7 @@ struct kolo_net_conn {
 
 typedef struct {
     int64_t nics, queue_pairs;
+    bool lazy;
 } kolo_net_options_t;
 extern kolo_net_options_t kolo_net_options;
 
@@ -198,6 +203,8 @@ kolo_status_t kolo_net_tx_connect(kolo_wire_ctx_t *ctx, kolo_tx_t *tx, const kol
 kolo_status_t kolo_net_rx_connect(kolo_wire_ctx_t *ctx, kolo_rx_t *rx, const kolo_wire_card_t *writer_card);
 bool kolo_net_rx_can_connect(kolo_wire_ctx_t *ctx, const kolo_rx_t *rx, const kolo_wire_card_t *writer_card);
 void kolo_net_conn_close(kolo_net_conn_t *conn);
+/* Lazy writer: makes its ends ready and tells the reader. */
+kolo_status_t kolo_net_tx_ready(kolo_net_conn_t *conn);
 /* Reads what the socket has brought; fails the connection when the peer has gone and all it sent has come. */
 void kolo_net_conn_listen(kolo_net_conn_t *conn);
 /* ---- rail.c ---- */

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The second half of a connection's life. The writer's end is up when it dials the socket, so whoever has accepted
- * that may write offers. At the end each side says farewell over it.
+ * that may write offers; a lazy writer's (KOLO_NET_LAZY) is up with its first slot, and it says so by a note. At
+ * the end each side says farewell over it.
  */
 #include "base/failpoint.h"
 #include "wire/net/conn.h"
 
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 
@@ -25,6 +27,35 @@ static kolo_status_t watch(kolo_net_conn_t *conn, kolo_wire_ctx_t *ctx)
     return KOLO_OK;
 }
 
+static kolo_status_t make_ready(kolo_net_conn_t *conn, const kolo_net_hello_t *hellos)
+{
+    for (uint32_t i = 0; i < conn->nrails; i++) {
+        KOLO_TRY(conn->ops->connect(conn->rails[i].end, &hellos[i]));
+        conn->rails[i].state = KOLO_NET_RAIL_UP;
+    }
+    conn->ready = true;
+    return KOLO_OK;
+}
+
+static kolo_status_t keep(kolo_net_conn_t *conn, const kolo_net_hello_t *hellos)
+{
+    conn->hellos = malloc(conn->nrails * sizeof *hellos);
+    if (!conn->hellos)
+        return kolo_fail(KOLO_ERR_NO_MEMORY, "net: no memory for a connection with rank %d", conn->peer);
+    memcpy(conn->hellos, hellos, conn->nrails * sizeof *hellos);
+    return KOLO_OK;
+}
+
+kolo_status_t kolo_net_tx_ready(kolo_net_conn_t *conn)
+{
+    const kolo_net_note_t note = {.kind = KOLO_NET_READY};
+    KOLO_FAIL_POINT_TRY("wire.net.ready");
+    KOLO_TRY(make_ready(conn, conn->hellos));
+    if (!kolo_net_send_note(conn, &note))
+        return kolo_fail(KOLO_ERR_REMOTE, "the peer cannot be told that this end is ready");
+    return KOLO_OK;
+}
+
 kolo_status_t kolo_net_tx_connect(kolo_wire_ctx_t *ctx, kolo_tx_t *tx, const kolo_wire_card_t *reader_cards)
 {
     kolo_net_conn_t *conn = tx->priv;
@@ -33,10 +64,10 @@ kolo_status_t kolo_net_tx_connect(kolo_wire_ctx_t *ctx, kolo_tx_t *tx, const kol
     KOLO_TRY(read_card(conn, &reader_cards[0], &card));
     conn->invites = card.invites;
     conn->nrails = KOLO_MIN(conn->nrails, card.nrails);
-    for (uint32_t i = 0; i < conn->nrails; i++) {
-        KOLO_TRY(conn->ops->connect(conn->rails[i].end, &card.hellos[i]));
-        conn->rails[i].state = KOLO_NET_RAIL_UP;
-    }
+    if (kolo_net_options.lazy)
+        KOLO_TRY(keep(conn, card.hellos));
+    else
+        KOLO_TRY(make_ready(conn, card.hellos));
     KOLO_TRY(kolo_oob_dial(ctx->oob, conn->peer, conn->nonce, ctx->deadline_ns, &conn->socket));
     return watch(conn, ctx);
 }
@@ -53,6 +84,7 @@ kolo_status_t kolo_net_rx_connect(kolo_wire_ctx_t *ctx, kolo_rx_t *rx, const kol
         KOLO_TRY(conn->ops->accept(conn->rails[i].end, &card.hellos[i]));
         conn->rails[i].state = KOLO_NET_RAIL_UP;
     }
+    conn->ready = !card.lazy;
     KOLO_TRY(watch(conn, ctx));
     return kolo_net_conn_check(conn); /* the first offers */
 }
@@ -89,6 +121,8 @@ static void take_note(kolo_net_conn_t *conn)
     } else if (note.kind == KOLO_NET_BYE) {
         conn->bye = true;
         conn->last = note.value;
+    } else if (note.kind == KOLO_NET_READY && conn->rx && !conn->ready) {
+        conn->ready = true;
     } else {
         kolo_net_take_note(conn, &note);
     }

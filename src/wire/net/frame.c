@@ -10,6 +10,7 @@
 #define CARD_MAGIC   0x54454e31u /* "1NET" */
 #define CARD_VERSION 3u
 #define FLAG_INVITES 1u
+#define FLAG_LAZY    2u
 #define NOTE_MAGIC   0x45544f00u /* "OTE" and the kind */
 
 _Static_assert(sizeof(kolo_net_tail_t) == KOLO_NET_TAIL_BYTES, "a tail travels");
@@ -120,7 +121,7 @@ void kolo_net_card_encode(const kolo_net_card_t *card, kolo_wire_card_t *out)
                   .provider = htole32(card->provider),
                   .depth = htole32(card->depth),
                   .slot_bytes = htole32(card->slot_bytes),
-                  .flags = htole32(card->invites ? FLAG_INVITES : 0),
+                  .flags = htole32((card->invites ? FLAG_INVITES : 0) | (card->lazy ? FLAG_LAZY : 0)),
                   .nonce = htole64(card->nonce),
                   .nrails = htole32(card->nrails)};
     memcpy(l.hellos, card->hellos, sizeof l.hellos);
@@ -133,12 +134,13 @@ kolo_status_t kolo_net_card_decode(const kolo_wire_card_t *in, const kolo_net_ca
 {
     layout_t l;
     if (!kolo_wire_card_get(in, &l, sizeof l) || le32toh(l.magic) != CARD_MAGIC ||
-        le32toh(l.version) != CARD_VERSION || (le32toh(l.flags) & ~FLAG_INVITES))
+        le32toh(l.version) != CARD_VERSION || (le32toh(l.flags) & ~(FLAG_INVITES | FLAG_LAZY)))
         return kolo_fail(KOLO_ERR_PROTOCOL, "net: the set-up card from rank %d makes no sense", peer);
     *out = (kolo_net_card_t){.provider = le32toh(l.provider),
                              .depth = le32toh(l.depth),
                              .slot_bytes = le32toh(l.slot_bytes),
                              .invites = le32toh(l.flags) & FLAG_INVITES,
+                             .lazy = le32toh(l.flags) & FLAG_LAZY,
                              .nonce = le64toh(l.nonce),
                              .nrails = le32toh(l.nrails)};
     memcpy(out->hellos, l.hellos, sizeof l.hellos);

@@ -109,7 +109,7 @@ void kolo_net_rx_expect(kolo_rx_t *rx, uint32_t ahead, void *data, uint32_t byte
 {
     kolo_net_conn_t *conn = rx->priv;
     uint64_t slot = rx->next + ahead;
-    if (!conn->places || !conn->up || conn->status != KOLO_OK || conn->closed || ahead >= rx->depth) return;
+    if (!conn->places || !conn->ready || conn->status != KOLO_OK || conn->closed || ahead >= rx->depth) return;
     if ((int64_t)(slot - conn->invited) < 0) return;
     kolo_net_place_t found = {0};
     bool placed = data && find(conn, data, bytes, &found);

@@ -273,6 +273,13 @@ static kolo_status_t pump_rails(kolo_net_conn_t *conn)
     return KOLO_OK;
 }
 
+/* A lazy writer gets ready for its first slot. */
+static kolo_status_t pump_ready(kolo_net_conn_t *conn)
+{
+    if (!conn->ready && conn->tx && conn->tx->next != conn->freed) KOLO_TRY(kolo_net_tx_ready(conn));
+    return conn->ready ? pump_rails(conn) : KOLO_OK;
+}
+
 /* ---- all connections ---- */
 
 /* An error on the network may be the other side's farewell, seen from here first. */
@@ -280,7 +287,8 @@ static void pump_conn(kolo_net_conn_t *conn)
 {
     if (!conn->up || conn->closed || conn->status != KOLO_OK) return;
     if (conn->nrails > 1 && ++conn->turns % NOTES_EACH == 0) kolo_net_conn_listen(conn);
-    kolo_status_t status = conn->status == KOLO_OK ? pump_rails(conn) : KOLO_OK;
+    if (!conn->ready && conn->rx) kolo_net_conn_listen(conn);
+    kolo_status_t status = conn->status == KOLO_OK ? pump_ready(conn) : KOLO_OK;
     if (status == KOLO_OK) return;
     char text[KOLO_ERROR_TEXT_BYTES];
     snprintf(text, sizeof text, "%s", kolo_error_text());

@@ -98,6 +98,7 @@ static kolo_status_t make_rails(kolo_net_conn_t *conn, const kolo_conn_spec_t *s
                             .depth = spec->depth,
                             .slot_bytes = spec->slot_bytes,
                             .invites = conn->invites,
+                            .lazy = conn->tx && kolo_net_options.lazy,
                             .nonce = conn->nonce,
                             .nrails = conn->nrails};
     for (uint32_t i = 0; i < conn->nrails; i++) KOLO_TRY(kolo_net_rail_make(conn, i, &mine.hellos[i]));
@@ -136,6 +137,7 @@ static void conn_fini(kolo_net_conn_t *conn)
     free(conn->places);
     free(conn->states);
     free(conn->requests);
+    free(conn->hellos);
     if (conn->socket.fd >= 0) {
         kolo_waker_del_fd(&conn->state->ctx->waker, conn->socket.fd);
         kolo_socket_close(&conn->socket);
@@ -251,6 +253,11 @@ static const kolo_param_t rows[] = {
     {"KOLO_NET_QPS", KOLO_PARAM_INT, "1", 1, KOLO_NET_MAX_RAILS, NULL, false,
      "queue pairs that one connection has on each of its network cards (4 on all of them at most)",
      &kolo_net_options.queue_pairs},
+    {"KOLO_NET_LAZY", KOLO_PARAM_BOOL, "0", 0, 0, NULL, false,
+     "1: the writer of a connection gets ready when it has something to send, and says so; the reader offers "
+     "nothing "
+     "before",
+     &kolo_net_options.lazy},
 };
 static const kolo_param_table_t params = {"net", rows, KOLO_COUNTOF(rows), NULL};
 
