@@ -3,7 +3,7 @@
  * Point to point as ucx_perftest measures it (tag_lat, tag_bw), between two ranks of kolorun: half a round trip,
  * and the time per message of a long row of sends in one direction. Each rank stays on a core of its own.
  *
- *     kolorun -n 2 --no-tag bench-p2p latency|stream BYTES ITERATIONS
+ *     kolorun -n 2 --no-tag bench-p2p latency|stream BYTES ITERATIONS [registered]
  *
  * Prints one line: microseconds per message.
  */
@@ -57,8 +57,10 @@ int main(int argc, char **argv)
 {
     kolo_job_t job;
     kolo_comm_t comm;
-    if (argc != 4 || (strcmp(argv[1], "latency") != 0 && strcmp(argv[1], "stream") != 0)) {
-        fprintf(stderr, "usage: kolorun -n 2 --no-tag bench-p2p latency|stream BYTES ITERATIONS\n");
+    kolo_registration_t handles[2];
+    bool registered = argc == 5 && strcmp(argv[4], "registered") == 0;
+    if (argc != 4 + registered || (strcmp(argv[1], "latency") != 0 && strcmp(argv[1], "stream") != 0)) {
+        fprintf(stderr, "usage: kolorun -n 2 --no-tag bench-p2p latency|stream BYTES ITERATIONS [registered]\n");
         return 2;
     }
     bool stream = argv[1][0] == 's';
@@ -73,10 +75,15 @@ int main(int argc, char **argv)
     memset(in, 2, bytes + 64);
     stay_on_core(job.rank);
     MUST(kolo_job_comm_init(&job, &comm, NULL));
+    if (registered) {
+        MUST(kolo_comm_register(comm, out, bytes + 64, &handles[0]));
+        MUST(kolo_comm_register(comm, in, bytes + 64, &handles[1]));
+    }
     run(comm, job.rank, stream, bytes, n / 10 + 10, out, in);
     MUST(kolo_barrier(comm, NULL));
     double us = run(comm, job.rank, stream, bytes, n, out, in);
     if (job.rank == 0) printf("%.4f\n", us);
+    for (int i = 0; registered && i < 2; i++) MUST(kolo_comm_deregister(comm, handles[i]));
     MUST(kolo_comm_finalize(comm));
     MUST(kolo_comm_destroy(comm));
     free(out);
