@@ -66,7 +66,8 @@ static int run(kolo_kit_t *kit)
 int main(void)
 {
     const char *why = "";
-    if (kolo_conformance_force(&kolo_wire_net) != KOLO_OK || !kolo_net_provider(&why)) {
+    bool demanded = false;
+    if (kolo_conformance_force(&kolo_wire_net) != KOLO_OK || !kolo_net_provider(&why, &demanded)) {
         fprintf(stderr, "skipped: no network card that the net wire can use: %s (make test-vm has some)\n", why);
         return 77;
     }
