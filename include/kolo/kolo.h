@@ -353,13 +353,19 @@ kolo_status_t kolo_pending_wait(kolo_pending_t request);
 
 /* ---- windows: memory that other ranks write to, without a call of its owner ---------------------------------
  * A put is a copy into a window of another rank; a signal is a count there, one for each rank that signals and each
- * number 0 ... KOLO_SIGNALS - 1. Order: what a rank has put to a peer is in place when a signal is counted that the
- * rank sent it later, by put_signal or signal; nothing else says that it is. Puts to one peer have no order among
- * themselves, signals of one rank with one number do, and of different ranks nothing has. They take part in the
- * order of calls: on a communicator nothing overtakes a wait that was called before it, on whatever stream, so a
- * program in which two ranks wait first and signal then does not end; in a group they run side by side. A put is
- * complete when its source may be used again; an error, an abort or the loss of a rank ends it and all waits as it
- * ends collectives, and what was put last may then be in place in part. */
+ * number 0 ... KOLO_SIGNALS - 1; they belong to the communicator, whatever windows it has. Order: what a rank has
+ * put to a peer is in place when a signal is counted that the rank sent it later, by put_signal or signal; nothing
+ * else says that it is. Puts to one peer have no order among themselves, signals of one rank with one number do,
+ * and of different ranks nothing has. They take part in the order of calls: on a communicator nothing overtakes a
+ * wait that was called before it, on whatever stream, so a program in which two ranks wait first and signal then
+ * does not end; in a group they run side by side. A put is complete when its source may be used again; an error, an
+ * abort or the loss of a rank ends it and all waits as it ends collectives, and what was put last may then be in
+ * place in part.
+ *
+ * On GPU communicators windows and sources are memory of the rank's GPU, copy engines copy, and a wait holds up its
+ * stream. All GPUs must reach each other's memory, else KOLO_ERR_UNSUPPORTED. A put can be captured in a graph;
+ * signals and waits cannot, since a replay would repeat their counts (KOLO_ERR_UNSUPPORTED). op_timeout_ms does not
+ * end a wait there. */
 
 #define KOLO_SIGNALS 16 /* numbers of signals from each rank */
 typedef struct kolo_signal_wait {
@@ -370,16 +376,17 @@ typedef struct kolo_signal_wait {
 
 /* Lends `bytes` of memory at buf to the other ranks to write to, until the window is given back. Collective; sizes
  * may differ, and be 0. buf NULL: Kolo makes the memory, zeroed, such that processes of one host write to it
- * directly, and frees it with the window. On a GPU communicator it is memory of its GPU. What fails on one rank
- * fails on all. Waits for all ranks, at most init_timeout_ms; with blocking 0 it returns KOLO_IN_PROGRESS and sets
- * *window before kolo_comm_get_async_error() stops to say so, and a failure ends the use of the communicator. Not
- * in a group. Connections are made here. What is left when the communicator is destroyed is given back then:
- * finalize it before, or peers may still write. */
+ * directly, and frees it with the window. GPU memory of the virtual kind must have been made with a handle that is
+ * a descriptor, if ranks are in several processes. What fails on one rank fails on all. Waits for all ranks, at
+ * most init_timeout_ms; with blocking 0 it returns KOLO_IN_PROGRESS and sets *window before
+ * kolo_comm_get_async_error() stops saying so, and a failure ends the use of the communicator. Not in a group.
+ * Connections are made here. What is left when the communicator is destroyed is given back then: finalize it
+ * before, or peers may still write. */
 kolo_status_t kolo_window_register(kolo_comm_t comm, void *buf, size_t bytes, kolo_window_t *window);
 /* Gives the memory back: collective, of the window that all ranks made together. When it returns all that was put
  * into it before is in place, and nobody writes there any more. The handle is dead afterwards. NULL is fine. */
 kolo_status_t kolo_window_deregister(kolo_comm_t comm, kolo_window_t window);
-/* Tells where this rank's part of a window lies, and how long it is. Either output may be NULL. */
+/* Returns where this rank's part of a window lies, and how long it is. Either output may be NULL. */
 kolo_status_t kolo_window_memory(kolo_comm_t comm, kolo_window_t window, void **buf, size_t *bytes);
 
 /* Copies count elements at src into the window of rank `peer` (itself is fine), `offset` bytes behind its
@@ -394,7 +401,7 @@ kolo_status_t kolo_put_signal(const void *src, size_t count, kolo_type_t type, i
  * most 2^31 - 1 may come that were not waited for: more make the peer's next wait fail. */
 kolo_status_t kolo_signal(int peer, int signal, kolo_comm_t comm, void *stream);
 /* Waits until each of these has come, and takes that many off. The list is read by the call. The limit of the wait
- * is op_timeout_ms; while it lasts kolo-top tells for whom. */
+ * is op_timeout_ms; while it lasts kolo-top shows for whom. */
 kolo_status_t kolo_wait_signal(const kolo_signal_wait_t *waits, int nwaits, kolo_comm_t comm, void *stream);
 
 /* Makes several calls one. Calls between the outermost start and end of a thread are collected and run together at

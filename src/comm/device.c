@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "comm/call/call.h"
+#include "comm/window/window.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -57,6 +58,7 @@ void kolo_device_cancel(kolo_body_t *body)
     atomic_store(&body->device_cancelled, 1);
     kolo_levels_stop(body);
     body->exec->cancel(state);
+    kolo_window_device_release(body);
 }
 
 static void describe(void *arg, char *buf, size_t bytes)
@@ -72,8 +74,10 @@ static kolo_status_t wait_done(kolo_body_t *body, const _Atomic uint32_t *abort,
     kolo_status_t status;
     void *state = atomic_load(&body->exec_state);
     kolo_wait_init(&wait, abort, deadline, describe, body, 1);
-    while ((status = body->exec->poll(state)) == KOLO_IN_PROGRESS)
+    while ((status = body->exec->poll(state)) == KOLO_IN_PROGRESS) {
+        if (atomic_load(&body->device_cancelled)) kolo_window_device_release(body);
         if ((status = kolo_wait_pause(&wait)) != KOLO_OK) break;
+    }
     kolo_wait_end(&wait);
     return status;
 }
@@ -111,6 +115,7 @@ void kolo_device_close(kolo_body_t *body)
     kolo_device_watch_stop(body);
     atomic_store(&body->exec_state, NULL);
     if (status != KOLO_OK) { /* what a kernel may still write to is not given back */
+        body->windows = NULL;
         kolo_warn("comm", "%s rank %d keeps its memory on GPU %d: its kernels have not ended: %s", body->name,
                   body->rank, body->device, kolo_error_text());
         return;
@@ -203,6 +208,7 @@ static kolo_status_t launch(kolo_body_t *body, const kolo_call_t *calls, size_t 
     uint64_t number = body->exec->by_host ? 0 : body->operation; /* there its thread counts */
     kolo_exec_call_t one = {0}, *list = &one;
     size_t room = 0, n = 0;
+    KOLO_TRY(kolo_window_device_launch(body, calls, count, false)); /* puts and signals; those of a group first */
     for (size_t i = 0; i < count; i++)
         room += calls[i].send_counts || calls[i].recv_counts ? 2 * (size_t)body->nranks : 1;
     if (room > 1) list = malloc(room * sizeof *list);
@@ -210,6 +216,7 @@ static kolo_status_t launch(kolo_body_t *body, const kolo_call_t *calls, size_t 
     kolo_status_t status = KOLO_OK;
     for (size_t i = 0; i < count && status == KOLO_OK; i++) {
         kolo_exec_call_t base;
+        if (calls[i].window) continue;
         status = fill(&calls[i], number, &base);
         if (status == KOLO_OK && calls[i].kind != KOLO_CALL_COLL && !body->exec->by_host)
             status = kolo_device_pairs_open(body);
@@ -219,7 +226,8 @@ static kolo_status_t launch(kolo_body_t *body, const kolo_call_t *calls, size_t 
         else
             list[n++] = base;
     }
-    if (status == KOLO_OK) status = body->exec->launch(atomic_load(&body->exec_state), list, n);
+    if (status == KOLO_OK && n) status = body->exec->launch(atomic_load(&body->exec_state), list, n);
+    if (status == KOLO_OK) status = kolo_window_device_launch(body, calls, count, true); /* waits come last */
     if (list != &one) free(list);
     for (size_t i = 0; i < count && status == KOLO_OK && !body->exec->by_host; i++) {
         kolo_record_launched(body, &calls[i], body->operation);

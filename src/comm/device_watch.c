@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "comm/call/call.h"
+#include "comm/window/window.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -168,6 +169,7 @@ static int64_t pause_ms(const kolo_body_t *body)
 static void tick(void *arg)
 {
     kolo_body_t *body = arg;
+    if (atomic_load(&body->device_cancelled)) kolo_window_device_release(body);
     look(body);
     kolo_timer_restart(body->watch.timer, pause_ms(body));
 }

@@ -86,6 +86,17 @@ typedef struct {
     uint64_t unfit_bytes[2]; /* this rank's, the other's */
 } kolo_exec_waits_t;
 
+/* A piece of one-sided work: a copy to memory that this rank's GPU reaches, then a word that is written; or the
+ * wait for a word. Words lie in host memory that the device has mapped, at the addresses that it has for them. */
+typedef struct {
+    void *dst;
+    const void *src;
+    uint64_t bytes, word; /* bytes 0: no copy; word 0: none */
+    uint32_t value;
+    bool wait; /* until the word is at least that, cyclic; else it is written */
+    void *stream;
+} kolo_exec_move_t;
+
 typedef struct kolo_exec_ops {
     const char *name;
     bool by_host; /* operations are run, counted and recorded by the communicator's host side */
@@ -94,6 +105,9 @@ typedef struct kolo_exec_ops {
     /* Queues operations, in order; sends and receives that stand side by side run together. One thread at a time.
      * On failure nothing of the call that failed, and of those behind it, was queued. */
     kolo_status_t (*launch)(void *state, const kolo_exec_call_t *calls, size_t n);
+    /* Queues them, in order, as launch() does. Source and word have been checked when the first one is queued.
+     * NULL: this executor cannot. */
+    kolo_status_t (*move)(void *state, const kolo_exec_move_t *moves, size_t n);
     /* KOLO_OK: all that was queued is complete. KOLO_IN_PROGRESS, or the device's error. */
     kolo_status_t (*poll)(void *state);
     /* Ends what is queued or running; any thread, also while another is in launch(). Nothing runs well after it. */

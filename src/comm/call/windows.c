@@ -29,10 +29,11 @@ static kolo_status_t make(job_t *job)
     kolo_body_t *body = job->comm->body;
     bool agreed = false;
     uint64_t handle = 0;
-    kolo_status_t status = KOLO_OK;
-    if (body->device >= 0)
-        status = kolo_fail(KOLO_ERR_UNSUPPORTED, "windows of GPU communicators are not supported");
-    status = kolo_window_make(body, job->buf, job->bytes, status, &handle, &agreed);
+    kolo_status_t status = body->device >= 0 ? kolo_window_device_able(body) : KOLO_OK;
+    if (status == KOLO_OK)
+        status = kolo_window_make(body, job->buf, job->bytes, &handle, &agreed);
+    else
+        agreed = true; /* the same on all ranks */
     if (status == KOLO_OK) {
         *job->made = (kolo_window_t)(uintptr_t)handle; /* NOLINT: a number, which nobody follows */
         return KOLO_OK;

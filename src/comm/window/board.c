@@ -27,6 +27,7 @@ typedef struct kolo_board_ref {
     uint8_t name[16];
     kolo_signal_line_t *lines;
     size_t bytes;
+    uint64_t device_address; /* of a GPU communicator */
     uint32_t users;
 } board_ref_t;
 
@@ -59,7 +60,7 @@ static board_ref_t *board_find(const uint8_t name[16])
     return b;
 }
 
-static void board_leave(board_ref_t *b)
+static void board_leave(const kolo_body_t *body, board_ref_t *b)
 {
     if (!b) return;
     pthread_mutex_lock(&boards_lock);
@@ -69,6 +70,7 @@ static void board_leave(board_ref_t *b)
     if (last) *at = b->next;
     pthread_mutex_unlock(&boards_lock);
     if (!last) return;
+    if (b->device_address) (void)kolo_window_device_pin(body, b->lines, b->bytes, NULL);
     munmap(b->lines, b->bytes);
     free(b);
 }
@@ -144,13 +146,21 @@ static kolo_status_t find_reach(kolo_windows_t *w, int peer, const board_card_t 
         if (!r->board) return kolo_fail(KOLO_ERR_REMOTE, "the board of signals of rank %d is gone", peer);
         r->reach = KOLO_REACH_HERE;
         r->line = r->board->lines + body->rank;
+        r->device_line = r->board->device_address + (uint64_t)body->rank * sizeof *r->line;
         return KOLO_OK;
     }
     void *map = NULL;
     KOLO_TRY(kolo_window_memory_fetch(body, peer, card->name, board_bytes(body), &map));
     r->map = map;
     r->line = r->map + body->rank;
-    r->reach = wire == &kolo_wire_cma && may_copy(body, r->control) ? KOLO_REACH_COPY : KOLO_REACH_MAP;
+    r->reach = KOLO_REACH_MAP;
+    if (body->device >= 0) {
+        KOLO_TRY(kolo_window_device_pin(body, map, board_bytes(body), &r->device_line));
+        r->pinned = true;
+        r->device_line += (uint64_t)body->rank * sizeof *r->line;
+    } else if (wire == &kolo_wire_cma && may_copy(body, r->control)) {
+        r->reach = KOLO_REACH_COPY;
+    }
     return KOLO_OK;
 }
 
@@ -168,10 +178,19 @@ static kolo_status_t make_board(kolo_windows_t *w, board_card_t *card)
         return status;
     }
     w->lines = base;
+    if (body->device >= 0) {
+        KOLO_TRY(
+            kolo_window_device_pin(body, base, board_bytes(body), &w->ranks[body->rank].board->device_address));
+        w->device_lines = w->ranks[body->rank].board->device_address;
+        w->ranks[body->rank].device_line = w->device_lines + (uint64_t)body->rank * sizeof *w->lines;
+        w->due = calloc((size_t)body->nranks * KOLO_SIGNALS, sizeof *w->due);
+        if (!w->due) return kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for signals of %d ranks", body->nranks);
+    }
     for (int r = 0; r < body->nranks; r++)
         for (int i = 0; i < KOLO_SIGNALS; i++) {
             atomic_init(&w->lines[r].words[i], (uint32_t)kolo_comm_options.counter_start);
-            w->ranks[r].taken[i] = (uint32_t)kolo_comm_options.counter_start;
+            w->ranks[r].taken[i] = w->ranks[r].sent[i] = (uint32_t)kolo_comm_options.counter_start;
+            if (w->due) atomic_init(&w->due[r * KOLO_SIGNALS + i], (uint32_t)kolo_comm_options.counter_start);
         }
     memcpy(card->name, w->name, sizeof card->name);
     return body->nranks > 1 ? kolo_fdpass_offer(w->name, body->ctx.key, &w->fd, 1, 0) : KOLO_OK;
@@ -190,11 +209,16 @@ static kolo_status_t meet(kolo_windows_t *w, board_card_t *cards)
     for (int i = 1; i < body->nranks && status == KOLO_OK; i++)
         status = find_reach(w, (body->rank + i) % body->nranks, &cards[(body->rank + i) % body->nranks]);
     KOLO_TRY(status);
+    for (int r = 0; r < body->nranks && body->device >= 0; r++)
+        if (w->ranks[r].reach == KOLO_REACH_FAR)
+            return kolo_fail(KOLO_ERR_UNSUPPORTED,
+                             "windows on GPUs need memory that ranks %d and %d share (KOLO_SHM_DISABLE)",
+                             body->rank, r);
     for (size_t r = 0; r < n; r++) w->reach[(size_t)body->rank * n + r] = (uint8_t)w->ranks[r].reach;
     KOLO_TRY(kolo_oob_all_gather(body->oob, w->reach, n));
     for (size_t i = 0; i < n * n; i++)
         if (w->reach[i] > KOLO_REACH_FAR)
-            return kolo_fail(KOLO_ERR_PROTOCOL, "rank %zu tells of its reach what makes no sense", i / n);
+            return kolo_fail(KOLO_ERR_PROTOCOL, "what rank %zu says of its reach makes no sense", i / n);
     return KOLO_OK;
 }
 
@@ -216,18 +240,19 @@ kolo_status_t kolo_windows_open(kolo_body_t *body)
     w->reach = calloc(n, n);
     kolo_status_t status =
         w->ranks && w->reach ? KOLO_OK : kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for windows of %zu ranks", n);
-    body->windows = w;
     if (status == KOLO_OK) status = meet(w, cards);
     kolo_fdpass_withdraw(w->name); /* all have it, or will not get it */
     if (w->fd >= 0) close(w->fd);
     w->fd = -1;
     free(cards);
+    body->windows = w;
     if (status != KOLO_OK) kolo_windows_close(body);
     return status;
 }
 
 void kolo_window_free(kolo_windows_t *w, kolo_window_peers_t *window)
 {
+    kolo_window_device_free(w->body, window);
     for (int r = 0; r < w->body->nranks; r++)
         if (window->peers[r].mapped) munmap(window->peers[r].at, window->peers[r].bytes);
     if (window->fd >= 0) {
@@ -249,12 +274,14 @@ void kolo_windows_close(kolo_body_t *body)
         w->first = next;
     }
     for (int r = 0; w->ranks && r < body->nranks; r++) {
+        if (w->ranks[r].pinned) (void)kolo_window_device_pin(body, w->ranks[r].map, board_bytes(body), NULL);
         if (w->ranks[r].map) munmap(w->ranks[r].map, board_bytes(body));
-        board_leave(w->ranks[r].board);
+        board_leave(body, w->ranks[r].board);
     }
     pthread_mutex_destroy(&w->lock);
     free(w->ranks);
     free(w->reach);
+    free(w->due);
     free(w);
     body->windows = NULL;
 }

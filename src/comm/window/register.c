@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Windows come and go, on all ranks together: each tells the others where its memory lies, they map what they can,
+ * Windows come and go, on all ranks together: each announces where its memory lies, the others map what they can,
  * connect with those that they do not reach, and learn at the end whether all of them have got there. What one of
  * them cannot do is an error of all.
  */
@@ -21,6 +21,7 @@ typedef struct { /* travels */
     uint64_t address, bytes;
     uint8_t name[16]; /* of memory that Kolo has made; zeros: it is the caller's */
     uint32_t status, shared;
+    kolo_window_device_card_t device;
 } window_card_t;
 
 typedef struct { /* travels: how it went */
@@ -114,7 +115,7 @@ static kolo_status_t hear_from(kolo_windows_t *w, kolo_window_peers_t *window, i
     kolo_onesided_window_decode(bytes, &window->peers[peer].there);
     window->peers[peer].relayed = true;
     if (window->peers[peer].there.bytes == window->peers[peer].bytes) return KOLO_OK;
-    return kolo_fail(KOLO_ERR_PROTOCOL, "rank %d tells of two sizes of its window", peer);
+    return kolo_fail(KOLO_ERR_PROTOCOL, "rank %d gives two sizes for its window", peer);
 }
 
 static kolo_status_t take_window(kolo_windows_t *w, kolo_window_peers_t *window, const window_card_t *card,
@@ -124,6 +125,7 @@ static kolo_status_t take_window(kolo_windows_t *w, kolo_window_peers_t *window,
     window->peers[peer].address = card->address;
     window->peers[peer].bytes = card->bytes;
     if (card->bytes == 0) return KOLO_OK;
+    if (w->body->device >= 0) return kolo_window_device_take(w->body, window, peer, &card->device, card->name);
     if (peer == w->body->rank || reach == KOLO_REACH_HERE)
         window->peers[peer].at = (char *)(uintptr_t)card->address;
     else if (card->shared && reach != KOLO_REACH_FAR) {
@@ -156,7 +158,9 @@ static kolo_status_t fill_card(kolo_window_peers_t *window, kolo_body_t *body, v
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%zu bytes are too many (a negative number?)", bytes);
     window->base = buf;
     window->bytes = bytes;
-    if (!buf && bytes) {
+    if (body->device >= 0) {
+        KOLO_TRY(kolo_window_device_make(body, window, &card->device, card->name));
+    } else if (!buf && bytes) {
         KOLO_TRY(kolo_mapped_random(card->name, sizeof card->name));
         KOLO_TRY(kolo_window_memory_make("kolo-window", window->bytes, &window->fd, &window->base));
         card->shared = 1;
@@ -190,12 +194,11 @@ static kolo_status_t agree(kolo_body_t *body, kolo_status_t status, bool *agreed
 }
 
 static kolo_status_t try_make(kolo_windows_t *w, kolo_window_peers_t *window, void *buf, size_t bytes,
-                              window_card_t *cards, kolo_status_t wrong, bool *agreed)
+                              window_card_t *cards, bool *agreed)
 {
     kolo_body_t *body = w->body;
     window_card_t *mine = &cards[body->rank];
-    kolo_status_t status = wrong == KOLO_OK ? fill_card(window, body, buf, bytes, mine) : wrong;
-    KOLO_TRY(agree(body, status, agreed));
+    KOLO_TRY(agree(body, fill_card(window, body, buf, bytes, mine), agreed));
     *agreed = false;
     KOLO_TRY(kolo_oob_all_gather(body->oob, cards, sizeof *cards));
     for (int r = 0; r < body->nranks; r++)
@@ -209,8 +212,7 @@ static void hide_all(kolo_windows_t *w, kolo_window_peers_t *window)
         if (window->peers[r].mine.bytes) kolo_relay_hide(w->relay, r, &window->peers[r].mine);
 }
 
-kolo_status_t kolo_window_make(kolo_body_t *body, void *buf, size_t bytes, kolo_status_t wrong, uint64_t *handle,
-                               bool *agreed)
+kolo_status_t kolo_window_make(kolo_body_t *body, void *buf, size_t bytes, uint64_t *handle, bool *agreed)
 {
     size_t n = (size_t)body->nranks;
     *agreed = false;
@@ -225,8 +227,8 @@ kolo_status_t kolo_window_make(kolo_body_t *body, void *buf, size_t bytes, kolo_
         return kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for a window of %zu ranks", n);
     }
     window->fd = -1;
-    kolo_status_t status = try_make(w, window, buf, bytes, cards, wrong, agreed);
-    if (cards[body->rank].shared) kolo_fdpass_withdraw(cards[body->rank].name);
+    kolo_status_t status = try_make(w, window, buf, bytes, cards, agreed);
+    kolo_fdpass_withdraw(cards[body->rank].name); /* if it was offered */
     free(cards);
     if (status != KOLO_OK) {
         hide_all(w, window);
@@ -277,6 +279,7 @@ kolo_status_t kolo_window_unmake(kolo_body_t *body, uint64_t handle)
     kolo_window_peers_t *window = kolo_window_find(w, handle);
     if (!window) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "there is no such window");
     body->ctx.deadline_ns = kolo_deadline_ms(body->init_timeout_ms);
+    if (body->device >= 0) KOLO_TRY(kolo_device_drain(body)); /* what this rank has put is there */
     if (w->relay) KOLO_TRY(fence(w));
     KOLO_TRY(kolo_oob_barrier(body->oob)); /* nobody copies, or stores, there any more */
     pthread_mutex_lock(&w->lock);

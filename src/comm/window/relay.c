@@ -57,7 +57,7 @@ static kolo_status_t take_notice(kolo_relay_t *relay, int from, uint32_t number)
     return KOLO_OK;
 }
 
-/* Moves what can be moved, and tells who waits. Did anything? The lock is held. */
+/* Moves what can be moved, and wakes who waits. Did anything? The lock is held. */
 static bool move(kolo_relay_t *relay, int rank)
 {
     peer_t *p = &relay->peers[rank];

@@ -15,6 +15,7 @@
 #define KOLO_COMM_WINDOW_WINDOW_H
 
 #include "comm/comm.h"
+#include "mem/cuda/cuda.h"
 #include "wire/onesided.h"
 
 typedef enum { KOLO_REACH_HERE, KOLO_REACH_COPY, KOLO_REACH_MAP, KOLO_REACH_FAR } kolo_reach_t;
@@ -35,14 +36,27 @@ typedef struct {
     struct kolo_board_ref *board; /* its board, of this process; or NULL */
     kolo_control_peer_t *control; /* of the same host, but not this rank; else NULL */
     uint32_t taken[KOLO_SIGNALS]; /* of its signals, those that were waited for */
+    bool pinned;                  /* `map` is mapped for this rank's GPU */
+    uint64_t device_line;         /* GPUs: `line` as mapped for this rank's */
+    uint32_t sent[KOLO_SIGNALS];  /* GPUs: the last value of each word there */
 } kolo_window_rank_t;
+
+typedef struct { /* of another process, as this rank's GPU sees it: one of the two */
+    kolo_cu_ptr_t opened;
+    kolo_mem_t mapped;
+} kolo_window_device_peer_t;
+typedef struct {
+    kolo_mem_t made; /* by Kolo */
+    kolo_window_device_peer_t peers[];
+} kolo_window_device_t;
 
 typedef struct kolo_window_peers {
     uint64_t handle; /* a number that no other window of this process has or had */
     struct kolo_window_peers *next;
     void *base; /* mine */
     size_t bytes;
-    int fd; /* of memory that Kolo has made; -1: the caller's */
+    int fd;                       /* of host memory that Kolo has made, else -1 */
+    kolo_window_device_t *device; /* of a GPU communicator */
     struct {
         uint64_t address, bytes; /* as the owner sees it */
         char *at;                /* where this process stores; NULL: it does not */
@@ -59,8 +73,10 @@ typedef struct kolo_windows {
     kolo_window_rank_t *ranks;
     uint8_t *reach; /* kolo_reach_t, [from * nranks + to] */
     kolo_relay_t *relay;
-    uint32_t fences;      /* that this rank has sent to each rank of the relay */
-    pthread_mutex_t lock; /* of the list: calls look while a turn changes it */
+    uint32_t fences;       /* that this rank has sent to each rank of the relay */
+    uint64_t device_lines; /* GPUs: my board as mapped for mine */
+    _Atomic uint32_t *due; /* GPUs: [rank * KOLO_SIGNALS + number] that streams wait for, at most */
+    pthread_mutex_t lock;  /* of the list: calls look while a turn changes it */
     kolo_window_peers_t *first;
 } kolo_windows_t;
 
@@ -109,13 +125,31 @@ uint32_t kolo_relay_fences(const kolo_relay_t *relay, int peer);
 size_t kolo_relay_memory(kolo_relay_t *relay);
 
 /* ---- register.c: whose turn it is; collective ---- */
-/* `wrong`: this rank cannot take part, for the reason that is the thread's last error; then all fail. *agreed: all
- * ranks have the same status, and the communicator goes on. */
-kolo_status_t kolo_window_make(kolo_body_t *body, void *buf, size_t bytes, kolo_status_t wrong, uint64_t *handle,
-                               bool *agreed);
+/* *agreed: all ranks have the same status, and the communicator goes on. */
+kolo_status_t kolo_window_make(kolo_body_t *body, void *buf, size_t bytes, uint64_t *handle, bool *agreed);
 kolo_status_t kolo_window_unmake(kolo_body_t *body, uint64_t handle);
 /* NULL: there is no such window (any more). Valid in one's turn; outside of it only under the lock. */
 kolo_window_peers_t *kolo_window_find(kolo_windows_t *windows, uint64_t handle);
+
+/* ---- device.c: on GPUs ---- */
+typedef struct {                 /* travels */
+    uint64_t offset, allocation; /* where in its allocation it lies, and how long that is */
+    uint32_t way, legacy;
+    uint8_t ticket[64];
+} kolo_window_device_card_t;
+kolo_status_t kolo_window_device_able(const kolo_body_t *body);
+/* Host memory that this rank's GPU can write and wait for, and its address there; address NULL: not any more. */
+kolo_status_t kolo_window_device_pin(const kolo_body_t *body, void *base, size_t bytes, uint64_t *address);
+kolo_status_t kolo_window_device_make(kolo_body_t *body, kolo_window_peers_t *window,
+                                      kolo_window_device_card_t *card, uint8_t name[16]);
+kolo_status_t kolo_window_device_take(kolo_body_t *body, kolo_window_peers_t *window, int peer,
+                                      const kolo_window_device_card_t *card, const uint8_t name[16]);
+void kolo_window_device_free(kolo_body_t *body, kolo_window_peers_t *window);
+/* Queues the puts and signals of these calls, or their waits. */
+kolo_status_t kolo_window_device_launch(kolo_body_t *body, const kolo_call_t *calls, size_t count, bool waits);
+/* The communicator has failed: what streams wait for is written, again and again until they are through, since
+ * peers may write there, too. Any thread. */
+void kolo_window_device_release(kolo_body_t *body);
 
 /* ---- run.c: puts, signals and waits of one turn, in steps ---- */
 typedef struct {

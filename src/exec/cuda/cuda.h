@@ -2,7 +2,8 @@
  *
  * The executor of GPU communicators, for its own files. limits.c: what goes which way; layout.c: the region;
  * kernels.c: modules and functions; choose.c: which family, which grid; expose.c: which buffers others reach;
- * launch.c: the operations of exec.h; messages.c: groups of sends and receives; waits.c: what kernels wait for.
+ * launch.c: the operations of exec.h; messages.c: groups of sends and receives; moves.c: puts and signals; waits.c:
+ * what kernels wait for.
  */
 #ifndef KOLO_EXEC_CUDA_CUDA_H
 #define KOLO_EXEC_CUDA_CUDA_H
@@ -105,6 +106,12 @@ kolo_status_t kolo_cuda_put(kolo_cuda_state_t *s, kolo_cu_func_t function, uint3
                             kolo_cu_stream_t stream);
 kolo_status_t kolo_cuda_put_copy(kolo_cuda_state_t *s, void *dst, const void *src, size_t bytes,
                                  kolo_cu_stream_t stream);
+/* Work of this communicator on another stream comes first. */
+kolo_status_t kolo_cuda_follow(kolo_cuda_state_t *s, kolo_cu_stream_t stream);
+/* Is it memory of this rank's GPU, and so long? */
+kolo_status_t kolo_cuda_check_memory(kolo_cuda_state_t *s, const void *p, uint64_t bytes, const char *what);
+/* moves.c: exec.h's move(). */
+kolo_status_t kolo_cuda_move(void *state, const kolo_exec_move_t *moves, size_t n);
 /* waits.c: exec.h's waits() and awaited(). */
 void kolo_cuda_waits(void *state, kolo_exec_waits_t *waits);
 void kolo_cuda_awaited(void *state, char *buf, size_t bytes);

@@ -17,7 +17,7 @@ uint64_t kolo_cuda_seen_here(const kolo_cuda_state_t *s, const void *p, bool leg
     return seen;
 }
 
-/* What check_memory() in launch.c has just found. */
+/* What kolo_cuda_check_memory() has just found. */
 static const kolo_cuda_known_t *find(const kolo_cuda_state_t *s, const void *p)
 {
     for (int i = 0; i < KOLO_CUDA_KNOWN; i++)

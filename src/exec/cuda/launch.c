@@ -153,7 +153,7 @@ static kolo_status_t open_state(const kolo_exec_env_t *env, void **state)
 
 /* Work of this communicator on another stream comes first. A stream that is being captured has its order from the
  * program that replays it. */
-static kolo_status_t follow(kolo_cuda_state_t *s, kolo_cu_stream_t stream)
+kolo_status_t kolo_cuda_follow(kolo_cuda_state_t *s, kolo_cu_stream_t stream)
 {
     int now = KOLO_CU_CAPTURE_NONE;
     if (!s->launched || s->last == stream) {
@@ -173,7 +173,7 @@ kolo_status_t kolo_cuda_put(kolo_cuda_state_t *s, kolo_cu_func_t function, uint3
                             kolo_cu_stream_t stream)
 {
     void *params[] = {args};
-    KOLO_TRY(follow(s, stream));
+    KOLO_TRY(kolo_cuda_follow(s, stream));
     kolo_cu_result_t r;
     if (s->kernels->early && kolo_cuda_options.early) {
         kolo_cu_launch_attribute_t early = {.id = KOLO_CU_LAUNCH_EARLY, .value.flag = 1};
@@ -192,7 +192,7 @@ kolo_status_t kolo_cuda_put_copy(kolo_cuda_state_t *s, void *dst, const void *sr
                                  kolo_cu_stream_t stream)
 {
     if (dst == src || !bytes) return KOLO_OK;
-    KOLO_TRY(follow(s, stream));
+    KOLO_TRY(kolo_cuda_follow(s, stream));
     kolo_cu_result_t r =
         s->api->memcpy_async((kolo_cu_ptr_t)(uintptr_t)dst, (kolo_cu_ptr_t)(uintptr_t)src, bytes, stream);
     if (r) return kolo_cuda_fail(r, s->device->ordinal, "queue a copy");
@@ -215,7 +215,7 @@ static bool find_known(kolo_cuda_state_t *s, uintptr_t at, uint64_t bytes)
     return false;
 }
 
-static kolo_status_t check_memory(kolo_cuda_state_t *s, const void *p, uint64_t bytes, const char *what)
+kolo_status_t kolo_cuda_check_memory(kolo_cuda_state_t *s, const void *p, uint64_t bytes, const char *what)
 {
     uintptr_t at = (uintptr_t)p;
     kolo_mem_place_t place;
@@ -248,8 +248,8 @@ static kolo_status_t check_call(kolo_cuda_state_t *s, const kolo_exec_call_t *c)
         if (kolo_coll_reduces(c->coll) && !kolo_exec_device_reduces(&c->reducer))
             return kolo_exec_refuse_reducer(&c->reducer);
     }
-    if (c->src) KOLO_TRY(check_memory(s, c->src, src, "the source"));
-    if (c->dst) KOLO_TRY(check_memory(s, c->dst, dst, "the destination"));
+    if (c->src) KOLO_TRY(kolo_cuda_check_memory(s, c->src, src, "the source"));
+    if (c->dst) KOLO_TRY(kolo_cuda_check_memory(s, c->dst, dst, "the destination"));
     return KOLO_OK;
 }
 
@@ -333,6 +333,7 @@ static size_t memory(const void *state)
 const kolo_exec_ops_t kolo_exec_cuda = {.name = "CUDA",
                                         .open = open_state,
                                         .launch = launch,
+                                        .move = kolo_cuda_move,
                                         .poll = poll,
                                         .cancel = cancel,
                                         .waits = kolo_cuda_waits,

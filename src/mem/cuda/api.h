@@ -176,6 +176,8 @@ typedef struct kolo_cuda_api {
                                unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared,
                                kolo_cu_stream_t stream, void **params, void **extra);
     kolo_cu_result_t (*func_attribute)(int *value, int attribute, kolo_cu_func_t function);
+    /* NULL where the driver has none: the handle behind an address, held once more */
+    kolo_cu_result_t (*mem_retain)(kolo_cu_mem_t *handle, void *p);
     /* NULL before CUDA 11.8 */
     kolo_cu_result_t (*launch_ex)(const kolo_cu_launch_t *launch, kolo_cu_func_t function, void **params,
                                   void **extra);

@@ -94,6 +94,7 @@ static const struct {
     {"cuStreamWaitValue32_v2", offsetof(kolo_cuda_api_t, stream_wait_word)},
     {"cuStreamWriteValue32_v2", offsetof(kolo_cuda_api_t, stream_write_word)},
     {"cuMemGetHandleForAddressRange", offsetof(kolo_cuda_api_t, mem_range_handle)},
+    {"cuMemRetainAllocationHandle", offsetof(kolo_cuda_api_t, mem_retain)},
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
