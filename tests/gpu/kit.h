@@ -32,6 +32,7 @@ typedef struct {
     bool graph;     /* there: from graphs */
     int fresh;      /* calls of the test with memory that comes and goes */
     bool faults;
+    bool windows;
     bool twice; /* all processes see one GPU alone, the same */
     uint64_t seed;
     int limit_s; /* of the whole run */

@@ -39,6 +39,7 @@ kolo_cu_result_t cuMemGetAllocationGranularity(size_t *bytes, const kolo_cu_mem_
 kolo_cu_result_t cuMemCreate(kolo_cu_mem_t *mem, size_t bytes, const kolo_cu_mem_prop_t *prop,
                              unsigned long long flags);
 kolo_cu_result_t cuMemRelease(kolo_cu_mem_t mem);
+kolo_cu_result_t cuMemRetainAllocationHandle(kolo_cu_mem_t *mem, void *at);
 kolo_cu_result_t cuMemAddressReserve(kolo_cu_ptr_t *p, size_t bytes, size_t align, kolo_cu_ptr_t at,
                                      unsigned long long flags);
 kolo_cu_result_t cuMemAddressFree(kolo_cu_ptr_t p, size_t bytes);

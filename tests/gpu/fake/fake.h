@@ -87,6 +87,11 @@ bool fake_tears(void); /* FAKE_CUDA_TEARS */
 /* May work on a stream of `device` use [p, p + bytes)? Says why not. `pageable`: may be plain host memory, which is
  * told in *pageable. Lock held. */
 bool fake_usable_locked(uintptr_t p, size_t bytes, int device, bool *pageable, const char *what);
+
+/* ---- keys.c ---- */
+
+/* Makes memory that only the device's threads may touch; as mprotect(). */
+int fake_protect(void *at, size_t bytes);
 /* This thread runs the device's code: it may touch device memory. */
 void fake_become_device(void);
 

@@ -53,29 +53,6 @@ static struct {
 } graves[GRAVES];
 static unsigned grave;
 
-/* ---- who may touch device memory: protection keys, where the CPU has them ---- */
-
-static int key = -1;
-static pthread_once_t key_once = PTHREAD_ONCE_INIT;
-
-static void make_key(void)
-{
-    key = pkey_alloc(0, PKEY_DISABLE_ACCESS);
-}
-
-static int protect(void *at, size_t bytes)
-{
-    pthread_once(&key_once, make_key);
-    int rw = PROT_READ | PROT_WRITE;
-    return key < 0 ? mprotect(at, bytes, rw) : pkey_mprotect(at, bytes, rw, key);
-}
-
-void fake_become_device(void)
-{
-    pthread_once(&key_once, make_key);
-    if (key >= 0) pkey_set(key, 0);
-}
-
 /* ---- books ---- */
 
 static range_t *find_locked(uintptr_t p, bool with_reservations)
@@ -265,6 +242,22 @@ kolo_cu_result_t cuMemRelease(kolo_cu_mem_t mem)
              : fake_wrong(FAKE_INVALID_VALUE, "cuMemRelease: %llu is no allocation that is held", mem);
 }
 
+/* One more holder; the mapping keeps the memory as it is. */
+kolo_cu_result_t cuMemRetainAllocationHandle(kolo_cu_mem_t *mem, void *at)
+{
+    FAKE_READY();
+    pthread_mutex_lock(&fake_lock);
+    const range_t *r = find_locked((uintptr_t)at, false);
+    bool mapped = r && r->kind == MAPPED;
+    kolo_cu_result_t why = FAKE_INVALID_VALUE;
+    if (mapped) {
+        int fd = fcntl(r->physical->fd, F_DUPFD_CLOEXEC, 3);
+        why = fd < 0 ? FAKE_NO_MEMORY : keep_locked(fd, r->physical->device, r->physical->bytes, mem);
+    }
+    pthread_mutex_unlock(&fake_lock);
+    return mapped ? why : fake_wrong(FAKE_INVALID_VALUE, "cuMemRetainAllocationHandle: %p is no mapping", at);
+}
+
 kolo_cu_result_t cuMemAddressReserve(kolo_cu_ptr_t *p, size_t bytes, size_t align, kolo_cu_ptr_t at,
                                      unsigned long long flags)
 {
@@ -363,7 +356,7 @@ kolo_cu_result_t cuMemSetAccess(kolo_cu_ptr_t p, size_t bytes, const kolo_cu_acc
         uint32_t bit = 1u << who[i].location.id;
         r->open_to = who[i].flags ? r->open_to | bit : r->open_to & ~bit;
     }
-    if (good && (r->open_to ? protect((void *)(uintptr_t)p, bytes)
+    if (good && (r->open_to ? fake_protect((void *)(uintptr_t)p, bytes)
                             : mprotect((void *)(uintptr_t)p, bytes, PROT_NONE))) /* NOLINT */
         fake_abort("cannot change the protection: %s", strerror(errno));
     pthread_mutex_unlock(&fake_lock);
@@ -433,7 +426,7 @@ static kolo_cu_result_t map_new(kind_t kind, size_t bytes, int device, unsigned 
         return fake_wrong(FAKE_NO_MEMORY, "no %zu bytes: %s", bytes, strerror(errno));
     if (kind == PLAIN && mmap(p, room, PROT_NONE, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED)
         fake_abort("cannot map plain memory: %s", strerror(errno));
-    if (kind == PLAIN ? protect(p, room) : mprotect(p, room, PROT_READ | PROT_WRITE))
+    if (kind == PLAIN ? fake_protect(p, room) : mprotect(p, room, PROT_READ | PROT_WRITE))
         fake_abort("cannot change the protection: %s", strerror(errno));
     pthread_mutex_lock(&fake_lock);
     range_t *r = add_locked(kind, (uintptr_t)p, bytes);
@@ -578,7 +571,7 @@ kolo_cu_result_t cuIpcOpenMemHandle_v2(kolo_cu_ptr_t *p, kolo_cu_ipc_t handle, u
     int fd = plain && t.pid != getpid() && flags == KOLO_CU_IPC_PEER_ACCESS ? open(path, O_RDWR | O_CLOEXEC) : -1;
     if (fd >= 0) at = mmap(NULL, room, PROT_NONE, MAP_SHARED, fd, 0);
     if (fd >= 0) close(fd);
-    if (at == MAP_FAILED || protect(at, room))
+    if (at == MAP_FAILED || fake_protect(at, room))
         return fake_wrong(FAKE_INVALID_VALUE, "cuIpcOpenMemHandle: %s (flags %u)", path, flags);
     pthread_mutex_lock(&fake_lock);
     range_t *r = add_locked(OPENED, (uintptr_t)at, t.bytes);
