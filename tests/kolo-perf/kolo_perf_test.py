@@ -55,6 +55,12 @@ def case_the_algorithm_that_ran_is_told():
     assert [r["algorithm"] for r in rows] == ["ring", "ring"], rows
 
 
+def case_puts_into_windows_bring_what_was_put():
+    for env in ({}, {"KOLO_CMA_DISABLE": "1", "KOLO_SHM_DISABLE": "1"}):
+        rows = rows_of(3, "put", "--iters", "5", "--min", "8", "--max", "1M", "--factor", "64", **env)
+        assert len(rows) == 3 and all(r["collective"] == "put" and r["wrong"] == 0 for r in rows), rows
+
+
 def case_keyed_tensors_are_counted():
     for protocol, copies in (("kolo+shm", 0), ("kolo+tcp", 0), ("kolo+buffered", 2)):
         p = subprocess.run([KOLO_PERF, "rendezvous", "--protocol", protocol, "-b", "64K", "-e", "64K", "-n", "600"],

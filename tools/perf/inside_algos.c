@@ -180,7 +180,7 @@ static kolo_status_t run_coll(contest_t *t, perf_coll_t coll)
 static int wanted_colls(const perf_options_t *o)
 {
     int n = 0;
-    for (int c = 0; c < PERF_COUNT; c++) n += o->colls[c] && c != PERF_SENDRECV;
+    for (int c = 0; c < PERF_COUNT; c++) n += o->colls[c] && c != PERF_SENDRECV && c != PERF_PUT;
     return n;
 }
 
@@ -192,7 +192,8 @@ static kolo_status_t run_points(contest_t *t)
     t->rounds = o->seconds ? HASTY_ROUNDS : ROUNDS;
     t->point_us = o->seconds ? KOLO_MIN(POINT_US, each / sizes / 8) : POINT_US;
     for (int c = 0, done = 0; c < PERF_COUNT; c++) {
-        if (!o->colls[c] || c == PERF_SENDRECV) continue; /* a send has no algorithms to choose from */
+        if (!o->colls[c] || c == PERF_SENDRECV || c == PERF_PUT)
+            continue; /* they have no algorithms to choose from */
         t->end_us = o->seconds ? begin + each * ++done : 0;
         KOLO_TRY(run_coll(t, (perf_coll_t)c));
     }

@@ -311,7 +311,9 @@ void perf_model_row(const perf_model_t *m, perf_row_t *row)
     if (row->bytes >= PERF_SHARE_FROM && row->median_us > 0)
         row->copy_share = call.touched / 2 / copy_rate(m, call.touched) / row->median_us;
     if (job->nranks == 1) return;
-    if (row->coll == PERF_SENDRECV) {
+    if (row->coll == PERF_PUT) {
+        row->algo = "put";
+    } else if (row->coll == PERF_SENDRECV) {
         predict_pair(m, row, &call);
     } else if (perf_inside_ran(job, row->coll, row->count, &ran) == KOLO_OK) {
         call.algo = ran.algo;

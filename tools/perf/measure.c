@@ -92,6 +92,29 @@ kolo_status_t perf_buffers_make(const perf_job_t *job, perf_coll_t coll, uint64_
     return KOLO_OK;
 }
 
+/* Destinations become windows. */
+static kolo_status_t open_windows(const perf_job_t *job, perf_buffers_t *b)
+{
+    void *const dst[2] = {b->dst[0], b->dst[1]};
+    size_t bytes = b->count * kolo_type_size(job->options->type);
+    kolo_status_t status = KOLO_OK;
+    for (int i = 0; i < 2 && b->dst[i] && status == KOLO_OK; i++)
+        status = kolo_window_register(job->comm, b->dst[i], bytes, &b->windows[i]);
+    perf_put_windows(dst, b->windows);
+    return status;
+}
+
+static kolo_status_t close_windows(const perf_job_t *job, perf_buffers_t *b)
+{
+    kolo_status_t status = KOLO_OK;
+    perf_put_windows(NULL, NULL);
+    for (int i = 0; i < 2 && status == KOLO_OK; i++) {
+        status = kolo_window_deregister(job->comm, b->windows[i]);
+        b->windows[i] = NULL;
+    }
+    return status;
+}
+
 kolo_status_t perf_time_calls(const perf_job_t *job, perf_coll_t coll, perf_buffers_t *b, bool in_place, int warmup,
                               int iters, double *times)
 {
@@ -161,11 +184,13 @@ kolo_status_t perf_measure(const perf_job_t *job, perf_coll_t coll, uint64_t byt
     memset(row, 0, sizeof *row);
     *row = (perf_row_t){.coll = coll, .bytes = bytes, .in_place = in_place, .iters = iters, .wrong = -1};
     if (!times) status = KOLO_ERR_NO_MEMORY;
+    if (status == KOLO_OK && coll == PERF_PUT) status = open_windows(job, &b);
     if (status == KOLO_OK && job->options->check) status = perf_check_call(job, coll, &b, in_place, &row->wrong);
     if (status == KOLO_OK && b.on_gpu)
         status = perf_gpu_time_calls(job, coll, &b, in_place, burst(bytes), iters, times);
     else if (status == KOLO_OK)
         status = perf_time_calls(job, coll, &b, in_place, job->options->warmup, iters, times);
+    if (status == KOLO_OK && coll == PERF_PUT) status = close_windows(job, &b);
     if (status == KOLO_OK) status = perf_slowest_sorted(job, times, iters);
     if (status == KOLO_OK) {
         row->count = b.count;

@@ -10,7 +10,7 @@
 
 const char *const perf_coll_names[PERF_COUNT] = {"all_reduce",     "reduce",     "broadcast", "all_gather",
                                                  "reduce_scatter", "all_to_all", "gather",    "scatter",
-                                                 "sendrecv",       "barrier"};
+                                                 "sendrecv",       "barrier",    "put"};
 const char *const perf_type_names[KOLO_TYPE_COUNT] = {"int8",       "uint8",      "int32",    "uint32",  "int64",
                                                       "uint64",     "float16",    "bfloat16", "float32", "float64",
                                                       "float8e4m3", "float8e5m2", "int16",    "uint16",  "bool"};
@@ -41,6 +41,29 @@ static kolo_status_t sendrecv(const perf_job_t *job, const void *src, void *dst,
     return status == KOLO_OK ? ended : status;
 }
 
+static struct {
+    void *dst[2];
+    kolo_window_t windows[2];
+} open_windows;
+
+void perf_put_windows(void *const *dst, const kolo_window_t *windows)
+{
+    memset(&open_windows, 0, sizeof open_windows);
+    if (!dst) return;
+    memcpy(open_windows.dst, dst, sizeof open_windows.dst);
+    memcpy(open_windows.windows, windows, sizeof open_windows.windows);
+}
+
+/* As sendrecv, but the next rank does not take it: it waits for the signal behind it. */
+static kolo_status_t put(const perf_job_t *job, const void *src, const void *dst, uint64_t count, void *stream)
+{
+    int next = (job->rank + 1) % job->nranks;
+    kolo_signal_wait_t wait = {(job->rank + job->nranks - 1) % job->nranks, 0, 1};
+    kolo_window_t window = open_windows.windows[dst == open_windows.dst[1] && dst != open_windows.dst[0]];
+    kolo_status_t status = kolo_put_signal(src, count, job->options->type, next, window, 0, 0, job->comm, stream);
+    return status == KOLO_OK ? kolo_wait_signal(&wait, 1, job->comm, stream) : status;
+}
+
 kolo_status_t perf_call(const perf_job_t *job, perf_coll_t coll, const void *src, void *dst, uint64_t count,
                         void *stream)
 {
@@ -64,6 +87,8 @@ kolo_status_t perf_call(const perf_job_t *job, perf_coll_t coll, const void *src
         return kolo_scatter(src, dst, count, o->type, o->root, job->comm, stream);
     case PERF_SENDRECV:
         return sendrecv(job, src, dst, count, stream);
+    case PERF_PUT:
+        return put(job, src, dst, count, stream);
     default:
         return kolo_barrier(job->comm, stream);
     }
@@ -105,7 +130,7 @@ double perf_bus_factor(perf_coll_t coll, int nranks)
 
 bool perf_has_in_place(perf_coll_t coll)
 {
-    return coll != PERF_ALL_TO_ALL && coll != PERF_SENDRECV && coll != PERF_BARRIER &&
+    return coll != PERF_ALL_TO_ALL && coll != PERF_SENDRECV && coll != PERF_BARRIER && coll != PERF_PUT &&
            coll != PERF_REDUCE_SCATTER && coll != PERF_SCATTER;
 }
 
@@ -263,6 +288,7 @@ static double expected(const perf_job_t *job, perf_coll_t coll, uint64_t i, uint
     case PERF_SCATTER:
         return value(job, root, me * count + i, KOLO_SUM);
     case PERF_SENDRECV:
+    case PERF_PUT:
         return value(job, (job->rank + n - 1) % n, i, KOLO_SUM);
     case PERF_ALL_TO_ALL:
         return value(job, (int)(i / count), me * count + i % count, KOLO_SUM);

@@ -17,7 +17,9 @@ static const char usage[] =
     "       kolo-perf rendezvous [options]   (keyed tensors; see kolo-perf rendezvous --help)\n"
     "Times collectives and checks their values. COLLECTIVE is all_reduce, reduce, broadcast, all_gather, "
     "reduce_scatter,\n"
-    "all_to_all, gather, scatter, sendrecv or barrier (also without \"_\"); run: all of them over a few sizes.\n"
+    "all_to_all, gather, scatter, sendrecv or barrier (also without \"_\"); run: all of them over a few sizes. "
+    "put: each rank\n"
+    "writes into a window of the next and waits for the signal of the one before it.\n"
     "  -b, --min SIZE        first size in bytes (8); for all_gather, reduce_scatter, all_to_all, gather and "
     "scatter\n"
     "                        the size of the whole vector. Sizes take K, M, G\n"
@@ -217,7 +219,7 @@ static int take_collectives(perf_options_t *o, char **names, bool *run)
         int coll = find(perf_coll_names, PERF_COUNT, *names);
         bool all = strcmp(*names, "run") == 0;
         if (coll < 0 && !all) return perf_bad("there is no collective", *names);
-        for (int c = 0; c < PERF_COUNT; c++) o->colls[c] |= all || c == coll;
+        for (int c = 0; c < PERF_COUNT; c++) o->colls[c] |= (all && c != PERF_PUT) || c == coll;
         *run |= all;
     }
     return -1;

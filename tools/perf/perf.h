@@ -25,6 +25,7 @@ typedef enum {
     PERF_SCATTER,
     PERF_SENDRECV,
     PERF_BARRIER,
+    PERF_PUT, /* not one of `run` */
     PERF_COUNT
 } perf_coll_t;
 extern const char *const perf_coll_names[PERF_COUNT];
@@ -85,6 +86,8 @@ double perf_bus_factor(perf_coll_t coll, int nranks);
 bool perf_has_in_place(perf_coll_t coll);
 void *perf_in_place_src(const perf_job_t *job, perf_coll_t coll, void *dst, uint64_t count);
 void perf_fill(const perf_job_t *job, perf_coll_t coll, void *src, uint64_t src_count, int rank);
+/* Windows that puts go to: a destination is known by its address. Collective; NULL: not any more. */
+void perf_put_windows(void *const *dst, const kolo_window_t *windows);
 /* Elements of dst that are wrong on this rank. */
 long perf_check(const perf_job_t *job, perf_coll_t coll, const void *dst, uint64_t count);
 
@@ -93,6 +96,7 @@ typedef struct {
     char *src[2], *dst[2];
     uint64_t count;
     bool on_gpu;
+    kolo_window_t windows[2]; /* put: of the destinations */
 } perf_buffers_t;
 double perf_now_us(void);
 /* Frees nothing on failure: call perf_buffers_free() in any case. */

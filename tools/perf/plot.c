@@ -8,8 +8,8 @@
 
 enum { WIDTH = 900, HEIGHT = 560, LEFT = 80, RIGHT = 170, TOP = 40, BOTTOM = 60 };
 
-static const char *const colors[PERF_COUNT] = {"#1b6ca8", "#d1495b", "#2e8b57", "#8e5ea2", "#e08e0b",
-                                               "#00798c", "#6a4c93", "#a05195", "#444444", "#999999"};
+static const char *const colors[PERF_COUNT] = {"#1b6ca8", "#d1495b", "#2e8b57", "#8e5ea2", "#e08e0b", "#00798c",
+                                               "#6a4c93", "#a05195", "#444444", "#999999", "#2f4858"};
 
 typedef struct {
     double x0, x1, y0, y1; /* log2 of bytes, log10 of us */
