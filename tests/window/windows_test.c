@@ -303,6 +303,36 @@ static void a_put_needs_no_call_of_its_target(void **state)
     assert_int_equal(run_ranks(2, to_a_rank_that_makes_no_call, NULL), 0);
 }
 
+/* ---- a communicator that does not block ---- */
+
+static void without_blocking(rank_t *r)
+{
+    kolo_config_t config = KOLO_CONFIG_INITIALIZER;
+    kolo_comm_t child = NULL;
+    kolo_window_t window = NULL;
+    uint64_t own = 0, value = 77 + (uint64_t)r->rank;
+    int peer = (r->rank + 1) % r->nranks, last = (r->rank + r->nranks - 1) % r->nranks;
+    kolo_signal_wait_t wait = {last, 0, 1};
+    config.blocking = 0;
+    kolo_status_t status = kolo_comm_split(r->comm, 0, r->rank, &child, &config);
+    EXPECT_OK(settled(r->comm, status));
+    EXPECT_OK(settled(child, KOLO_IN_PROGRESS));
+    EXPECT_OK(settled(child, kolo_window_register(child, &own, sizeof own, &window)));
+    EXPECT(window != NULL);
+    EXPECT_OK(kolo_put_signal(&value, 1, KOLO_UINT64, peer, window, 0, 0, child, NULL));
+    EXPECT_OK(kolo_wait_signal(&wait, 1, child, NULL));
+    EXPECT(own == 77 + (uint64_t)last);
+    EXPECT_OK(settled(child, kolo_window_deregister(child, window)));
+    EXPECT_OK(settled(child, kolo_comm_finalize(child)));
+    EXPECT_OK(kolo_comm_destroy(child));
+}
+
+static void registering_goes_on_in_the_background(void **state)
+{
+    (void)state;
+    assert_int_equal(run_ranks(3, without_blocking, NULL), 0);
+}
+
 /* ---- what is refused ---- */
 
 static void bad_calls(rank_t *r)
@@ -430,6 +460,7 @@ int main(void)
         cmocka_unit_test(groups_run_puts_and_waits_side_by_side),
         cmocka_unit_test(streams_keep_the_order),
         cmocka_unit_test(a_put_needs_no_call_of_its_target),
+        cmocka_unit_test(registering_goes_on_in_the_background),
         cmocka_unit_test(what_makes_no_sense_is_refused),
         cmocka_unit_test(an_abort_ends_a_wait),
         cmocka_unit_test(a_rank_that_leaves_ends_waits_for_it),
