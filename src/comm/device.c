@@ -113,6 +113,7 @@ void kolo_device_close(kolo_body_t *body)
         if (*awaited) kolo_info("comm", "%s rank %d: %s", body->name, body->rank, awaited);
     }
     kolo_device_watch_stop(body);
+    kolo_levels_look_away(body);
     atomic_store(&body->exec_state, NULL);
     if (status != KOLO_OK) { /* what a kernel may still write to is not given back */
         body->windows = NULL;

@@ -29,6 +29,11 @@ kolo_status_t kolo_gpus_meet(struct kolo_body *body, const kolo_exec_ops_t **exe
  * ends; any thread. close: after the executor. */
 kolo_status_t kolo_levels_open(struct kolo_body *body, const kolo_exec_env_t *env, void **state);
 void kolo_levels_stop(struct kolo_body *body);
+void kolo_levels_look_away(struct kolo_body *body); /* before the executor is closed: nobody looks at its kernels */
+/* A part has found ranks that differ: all ranks of its owner are told. Not with locks held. */
+void kolo_levels_tell(struct kolo_body *part);
+/* A rank of a part by its number in the owner; of any other communicator as it is. */
+int kolo_levels_rank(const struct kolo_body *body, int rank);
 void kolo_levels_close(struct kolo_body *body);
 
 /* The operation whose kernels wait, as the progress thread sees it from look to look (device_watch.c). */
@@ -36,6 +41,7 @@ typedef struct {
     kolo_progress_t *progress;
     kolo_timer_t *timer;
     bool waits, told;   /* told: it has failed by what was seen, or is about to */
+    int shown;          /* how often the operation `number` was shown to the next rank */
     _Atomic bool alone; /* the communicator is being closed: nobody may be sent to ask around */
     _Atomic int sent;   /* threads that ask around */
     uint64_t number, word, since_ns;

@@ -45,7 +45,8 @@ static kolo_status_t step(kolo_p2p_t *p2p, kolo_wait_t *wait)
     bool moved = false;
     kolo_status_t status = kolo_p2p_step(p2p, &moved);
     if (status != KOLO_IN_PROGRESS) return status;
-    if (!wait->deadline_ns && !p2p->connecting && body->op_timeout_ms) /* connecting has a limit of its own */
+    if (!wait->deadline_ns &&
+        body->op_timeout_ms) /* also while it connects: nothing else tells who does not come */
         wait->deadline_ns = kolo_deadline_ms(body->op_timeout_ms);
     KOLO_TRY(kolo_wire_pump(&body->ctx));
     if (moved) {
@@ -55,6 +56,23 @@ static kolo_status_t step(kolo_p2p_t *p2p, kolo_wait_t *wait)
     if (wait->polls % POLLS_PER_CHECK == POLLS_PER_CHECK - 1) KOLO_TRY(kolo_p2p_check(p2p));
     KOLO_TRY(kolo_wait_pause(wait));
     return KOLO_IN_PROGRESS;
+}
+
+/* One end alone may see that they differ; all ranks are told. */
+static void tell_both(kolo_body_t *body, const kolo_p2p_t *p2p)
+{
+    const kolo_call_t *call = NULL;
+    const kolo_task_t *task = kolo_p2p_met(p2p, &call);
+    if (!task) return;
+    kolo_signature_fields_t f = kolo_signature_fields(task->met_signature);
+    int way = call->kind == KOLO_CALL_SEND ? KOLO_P2P_WORD_RECV : KOLO_P2P_WORD_SEND;
+    uint64_t theirs = kolo_signature(KOLO_COLL_P2P, (int)f.type, way, (uint32_t)body->rank, f.count);
+    kolo_oob_note_difference(body->oob, &(kolo_difference_t){.rank = body->rank,
+                                                             .other = (int)call->root,
+                                                             .number = body->operation,
+                                                             .word = kolo_mismatch_word(call),
+                                                             .other_number = body->operation,
+                                                             .other_word = theirs});
 }
 
 static kolo_status_t exchange_calls(kolo_body_t *body, kolo_call_t *calls, size_t n)
@@ -73,6 +91,7 @@ static kolo_status_t exchange_calls(kolo_body_t *body, kolo_call_t *calls, size_
         status = step(&p2p, &wait);
     } while (status == KOLO_IN_PROGRESS);
     kolo_wait_end(&wait);
+    if (status == KOLO_ERR_MISMATCH) tell_both(body, &p2p);
     status = kolo_mismatch_end_pairs(calls, n, status);
     kolo_p2p_end(&p2p);
     return status;
@@ -94,6 +113,7 @@ static kolo_status_t exchange(void *arg, const kolo_exec_call_t *list, size_t n)
 static void fail(void *arg, kolo_status_t status, const kolo_exec_call_t *c)
 {
     kolo_body_t *body = ((kolo_host_side_t *)arg)->owner;
+    if (status == KOLO_ERR_MISMATCH) kolo_levels_tell(((kolo_host_side_t *)arg)->body);
     if (!c) {
         kolo_body_fail(body, status);
         return;

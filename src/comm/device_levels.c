@@ -60,6 +60,9 @@ static kolo_status_t open_child(kolo_body_t *body, kolo_oob_child_t *oob_child, 
         return status;
     }
     *out = child;
+    child->owner = body;
+    child->owner_first = t->members[0];
+    child->owner_step = t->n > 1 ? t->members[1] - t->members[0] : 1;
     KOLO_TRY(kolo_child_open(child, t->mine, t->n, oob_child, label, t->addresses));
     KOLO_TRY(kolo_oob_inherit_failures(child->oob, body->oob, t->members, true));
     KOLO_TRY(kolo_body_setup(child));
@@ -116,22 +119,67 @@ static kolo_status_t open_parts(kolo_body_t *body, const kolo_exec_env_t *env, k
     return open_part(body, env, &kolo_exec_staged, &body->host_side, &levels->whole);
 }
 
+/* The kernels inside a host: who differs there finds out by numbers of their own, and by what the user has called.
+ */
+static uint64_t enter_inside(void *arg, uint64_t word)
+{
+    kolo_body_t *inside = arg;
+    uint64_t number = inside->operation++;
+    kolo_board_publish(&inside->board, number, word);
+    return number;
+}
+
+static kolo_status_t watch_inside(kolo_body_t *inside, void *state)
+{
+    inside->exec = &kolo_exec_cuda;
+    atomic_store(&inside->exec_state, state);
+    if (atomic_load(&inside->stop)) kolo_device_cancel(inside);
+    return kolo_device_watch_start(inside);
+}
+
+int kolo_levels_rank(const kolo_body_t *body, int rank)
+{
+    return body->owner ? body->owner_first + rank * body->owner_step : rank;
+}
+
+void kolo_levels_tell(kolo_body_t *part)
+{
+    kolo_difference_t d;
+    if (!part->owner || !kolo_oob_found_difference(part->oob, &d)) return;
+    d.rank = kolo_levels_rank(part, d.rank);
+    d.other = kolo_levels_rank(part, d.other);
+    kolo_oob_note_difference(part->owner->oob, &d);
+}
+
 kolo_status_t kolo_levels_open(kolo_body_t *body, const kolo_exec_env_t *env, void **state)
 {
     kolo_levels_env_t levels = {.rank = body->rank,
                                 .hosts = body->member.nnodes,
                                 .per_host = body->nranks / body->member.nnodes,
-                                .device = body->device};
+                                .device = body->device,
+                                .enter = enter_inside};
     kolo_status_t status = open_parts(body, env, &levels);
+    levels.enter_arg = body->inside;
+    if (status == KOLO_OK) status = watch_inside(body->inside, levels.inside.state);
     if (status == KOLO_OK) status = kolo_levels_make(&levels, state);
     if (status == KOLO_OK) return KOLO_OK;
     char text[KOLO_ERROR_TEXT_BYTES];
     snprintf(text, sizeof text, "%s", kolo_error_text());
     const kolo_exec_part_t *parts[] = {&levels.inside, &levels.across, &levels.whole};
+    kolo_levels_look_away(body);
     for (int i = 0; i < 3; i++)
         if (parts[i]->ops) parts[i]->ops->close(parts[i]->state);
     kolo_levels_close(body);
     return kolo_fail(status, "%s", text);
+}
+
+void kolo_levels_look_away(kolo_body_t *body)
+{
+    kolo_body_t *inside = body->inside;
+    if (!inside) return;
+    kolo_device_watch_alone(inside);
+    kolo_device_watch_stop(inside);
+    atomic_store(&inside->exec_state, NULL); /* which the hierarchical executor closes */
 }
 
 void kolo_levels_stop(kolo_body_t *body)

@@ -5,6 +5,9 @@
  * what a wait on the CPU does by itself (base/wait.h, mismatch.c): asks the ranks that are awaited which operation
  * they are in, and ends what has waited longer than op_timeout_ms. A call costs nothing for that.
  *
+ * Where the host runs the operations, it waits by itself; there ranks may differ without anybody waiting, as in the
+ * root of a short broadcast. So each shows its last operation to the next rank when it has none to look at.
+ *
  * The time runs while a kernel waits for other ranks, not while it stands behind other work on its stream.
  */
 #include "base/clock.h"
@@ -30,13 +33,14 @@ typedef struct {
 static void describe(const kolo_body_t *body, const kolo_exec_waits_t *w, char *buf, size_t bytes)
 {
     char words[160];
+    int me = kolo_levels_rank(body, body->rank);
     kolo_signature_print(w->word, words, sizeof words);
-    int n = kolo_signature_fields(w->word).coll == KOLO_COLL_P2P
-                ? snprintf(buf, bytes, "rank %d, in %s", body->rank, words)
-                : snprintf(buf, bytes, "rank %d, in operation %" PRIu64 " (%s)", body->rank, w->number, words);
+    int n = kolo_signature_fields(w->word).coll == KOLO_COLL_P2P || body->owner
+                ? snprintf(buf, bytes, "rank %d, in %s", me, words)
+                : snprintf(buf, bytes, "rank %d, in operation %" PRIu64 " (%s)", me, w->number, words);
     for (int i = 0; i < w->count && n > 0 && (size_t)n < bytes; i++)
         n += snprintf(buf + n, bytes - (size_t)n, "%s%s rank %d", i ? ", " : KOLO_WAIT_FOR,
-                      w->on[i].room ? "room at" : "data from", w->on[i].rank);
+                      w->on[i].room ? "room at" : "data from", kolo_levels_rank(body, w->on[i].rank));
 }
 
 /* Asks around as the rank's own thread would, if that is not inside: both would wait for answers. */
@@ -54,14 +58,22 @@ static void ask_around(kolo_body_t *body)
     if (drawn) kolo_ticket_end(h, ticket);
 }
 
+/* Of a part it is the whole that fails. */
+static void fail_whole(kolo_body_t *body, kolo_status_t status)
+{
+    kolo_body_t *whole = body->owner ? body->owner : body;
+    kolo_fail_prefix(status, "%s rank %d: ", whole->name, whole->rank);
+    if (!atomic_load(&whole->stop)) kolo_body_fail(whole, status); /* else the news have said why */
+    if (body->owner) kolo_device_cancel(whole);
+}
+
 static void *fail_in_background(void *arg)
 {
     failure_t *f = arg;
     kolo_body_t *body = f->body;
     kolo_fail(f->status, "%s", f->text);
-    if (f->status == KOLO_ERR_TIMEOUT) ask_around(body);
-    kolo_fail_prefix(f->status, "%s rank %d: ", body->name, body->rank);
-    if (!atomic_load(&body->stop)) kolo_body_fail(body, f->status); /* else the news have said why */
+    if (f->status == KOLO_ERR_TIMEOUT && !body->owner) ask_around(body);
+    fail_whole(body, f->status);
     free(f);
     atomic_fetch_sub(&body->watch.sent, 1);
     kolo_handle_leave(body->handle);
@@ -82,8 +94,7 @@ static void fail(kolo_body_t *body, kolo_status_t status)
         kolo_fail(status, "%s", f->text);
         free(f);
     }
-    kolo_fail_prefix(status, "%s rank %d: ", body->name, body->rank);
-    kolo_body_fail(body, status);
+    fail_whole(body, status);
 }
 
 /* The ends of a message do not fit. */
@@ -141,6 +152,10 @@ static void look(kolo_body_t *body)
     watch->word = w->word;
     watch->since_ns = same ? before : w->seen_ns;
     record(body, w);
+    if (body->owner && !watch->told && kolo_oob_difference(body->oob) == KOLO_ERR_MISMATCH) {
+        watch->told = true;
+        kolo_levels_tell(body);
+    }
     if (watch->told || atomic_load(&body->stop) || atomic_load(&body->device_cancelled)) return;
     if (w->unfit >= 0) {
         tell_unfit(body, w);
@@ -166,17 +181,34 @@ static int64_t pause_ms(const kolo_body_t *body)
     return KOLO_MAX(ms, LEAST_MS);
 }
 
+/* The host's side. A question may go unheard: the next rank has to be called first, or is not there yet; then that
+ * one is to ask, or the one behind it. */
+#define SHOWN_MOST 3
+static void show_last(kolo_body_t *body)
+{
+    kolo_device_watch_t *watch = &body->watch;
+    uint64_t last = kolo_board_last(&body->board);
+    if (last == KOLO_BOARD_NONE || atomic_load(&body->stop)) return;
+    if (last != watch->number) watch->shown = 0;
+    watch->number = last;
+    if (watch->shown++ < SHOWN_MOST) kolo_oob_ask(body->oob, (body->rank + 1) % body->nranks, last);
+    if (watch->shown > SHOWN_MOST) watch->shown = SHOWN_MOST;
+}
+
 static void tick(void *arg)
 {
     kolo_body_t *body = arg;
     if (atomic_load(&body->device_cancelled)) kolo_window_device_release(body);
-    look(body);
+    if (body->exec->by_host)
+        show_last(body);
+    else
+        look(body);
     kolo_timer_restart(body->watch.timer, pause_ms(body));
 }
 
 kolo_status_t kolo_device_watch_start(kolo_body_t *body)
 {
-    if (body->nranks == 1 || body->exec->by_host) return KOLO_OK; /* there the host waits */
+    if (body->nranks == 1) return KOLO_OK;
     KOLO_TRY(kolo_progress_get(&body->watch.progress));
     kolo_status_t status = kolo_timer_add(body->watch.progress, pause_ms(body), tick, body, &body->watch.timer);
     if (status == KOLO_OK) return KOLO_OK;

@@ -220,6 +220,22 @@ static int missing(const kolo_oob_t *oob, int rank, const kolo_pair_frame_t *the
     return -1;
 }
 
+/* The asker has begun a receive that goes another way than what I have sent for it: both ends choose alike by what
+ * they have for a message, so what they have differs. Of as many sends as its receives fewer went that way. */
+static bool goes_apart(const kolo_oob_t *oob, int rank, const kolo_pair_frame_t *theirs)
+{
+    const kolo_board_pair_t *mine = pair_with(oob, rank);
+    uint64_t sends = 0, receives = 0;
+    bool fewer = false;
+    for (int way = 0; way < 2 && mine != NULL; way++) {
+        uint64_t begun = load(&mine->begun[KOLO_BOARD_SEND][way]), asked = theirs->begun[KOLO_BOARD_RECV][way];
+        sends += begun;
+        receives += asked;
+        fewer = fewer || begun < asked;
+    }
+    return fewer && sends >= receives;
+}
+
 /* Am I in an operation, not before `number`, that I cannot leave without `rank`? */
 static bool is_held_by(const kolo_oob_t *oob, int rank, uint64_t *number, uint64_t *word)
 {
@@ -243,6 +259,12 @@ static bool answer_pair(kolo_oob_t *oob, kolo_peer_t *peer, const kolo_question_
     bool held = is_held_by(oob, peer->rank, &number, &word);
     int in = missing(oob, peer->rank, &q->pair);
     if (in < 0) return false;
+    if (goes_apart(oob, peer->rank, &q->pair)) {
+        in = KOLO_BOARD_RECV;
+        held = true;
+        word = load(&pair_with(oob, peer->rank)->word[KOLO_BOARD_SEND]);
+        number = q->number;
+    }
     uint32_t flags = KOLO_BOARD_STUCK | (in == KOLO_BOARD_SEND ? KOLO_BOARD_STUCK_SEND : 0);
     if (!held) return kolo_diag(oob)->gave_up && show_failure(oob, peer, q->number, KOLO_BOARD_STUCK);
     bool told = show(peer, number, word, oob->rank, flags);

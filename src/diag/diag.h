@@ -50,6 +50,16 @@ static inline void kolo_board_publish(kolo_board_t *board, uint64_t number, uint
     atomic_store_explicit(&e->word, word, memory_order_release);
     atomic_store_explicit(&e->number, number, memory_order_release);
 }
+/* The newest operation, or KOLO_BOARD_NONE. */
+static inline uint64_t kolo_board_last(const kolo_board_t *board)
+{
+    uint64_t last = KOLO_BOARD_NONE;
+    for (int i = 0; i < KOLO_BOARD_ENTRIES; i++) {
+        uint64_t n = atomic_load_explicit(&board->entries[i].number, memory_order_acquire);
+        if (n != KOLO_BOARD_NONE && (last == KOLO_BOARD_NONE || (int64_t)(n - last) > 0)) last = n;
+    }
+    return last;
+}
 /* Two ranks that have called different things. The numbers are equal, unless it is only known that what the other
  * one sent is of another operation; then the words may be, too: the counts differ by more than words tell. One word
  * may be a send or receive, from which that rank never comes to this operation. */
@@ -75,6 +85,8 @@ void kolo_oob_set_record(kolo_oob_t *oob, const kolo_record_t *record);
 bool kolo_oob_look_back(kolo_oob_t *oob, uint64_t number, uint64_t *word);
 /* Data has shown that two ranks differ: all ranks are told. */
 void kolo_oob_note_difference(kolo_oob_t *oob, const kolo_difference_t *difference);
+/* What two ranks are known to differ in, if any are. */
+bool kolo_oob_found_difference(kolo_oob_t *oob, kolo_difference_t *difference);
 /* This rank has failed: from now on who asks is told so. */
 void kolo_oob_give_up(kolo_oob_t *oob);
 /* It is about to fail because a send or receive, `word`, met something else. Who asks about its next operation,

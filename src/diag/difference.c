@@ -54,6 +54,13 @@ void kolo_oob_note_difference(kolo_oob_t *oob, const kolo_difference_t *differen
     pthread_mutex_unlock(&oob->lock);
 }
 
+bool kolo_oob_found_difference(kolo_oob_t *oob, kolo_difference_t *difference)
+{
+    if (!is_known(oob)) return false;
+    *difference = kolo_diag(oob)->difference.what;
+    return true;
+}
+
 kolo_status_t kolo_oob_difference(kolo_oob_t *oob)
 {
     const kolo_diag_t *d = kolo_diag(oob);

@@ -98,6 +98,8 @@ kolo_status_t kolo_p2p_step(kolo_p2p_t *p2p, bool *moved);
 /* While it waits: do the peers live? */
 kolo_status_t kolo_p2p_check(kolo_p2p_t *p2p);
 void kolo_p2p_describe(void *p2p, char *buf, size_t bytes);
+/* The message that has met another one, by its signature; NULL: none. */
+const kolo_task_t *kolo_p2p_met(const kolo_p2p_t *p2p, const kolo_call_t **call);
 /* Ranks that it waits for, in turn if there are more; returns how many. */
 size_t kolo_p2p_awaited(kolo_p2p_t *p2p, int *ranks, size_t most);
 /* Cancels what is not over, and frees. After a begin that failed: nothing. */
@@ -107,8 +109,8 @@ void kolo_p2p_end(kolo_p2p_t *p2p);
 uint32_t kolo_p2p_connections(const kolo_body_t *body, uint32_t peer, bool send, kolo_plan_conn_t *keys,
                               kolo_proto_t *protos);
 kolo_status_t kolo_p2p_start_plan(kolo_body_t *body, kolo_bound_t *bound, const kolo_part_t *src,
-                                  const kolo_part_t *dst, kolo_task_t *task);
-void kolo_p2p_fill_small(kolo_body_t *body, kolo_task_t *task, uint64_t bytes);
+                                  const kolo_part_t *dst, uint64_t signature, kolo_task_t *task);
+void kolo_p2p_fill_small(kolo_body_t *body, kolo_task_t *task, uint64_t bytes, uint64_t signature);
 /* p2p_single.c: one send or receive to another rank whose turn it is. */
 kolo_status_t kolo_p2p_run_single(const kolo_call_t *call);
 bool kolo_p2p_connected(const kolo_call_t *call);

@@ -143,21 +143,21 @@ kolo_status_t kolo_p2p_begin(kolo_body_t *body, const kolo_call_t *calls, size_t
 
 /* ---- one message ---- */
 
-static inline void begin(kolo_body_t *body, kolo_task_t *task, uint64_t bytes)
+static inline void begin(kolo_body_t *body, kolo_task_t *task, uint64_t signature)
 {
     task->ctx = &body->ctx;
     task->rank = (uint32_t)body->rank;
     task->operation = 0; /* pairs of ranks count for themselves */
-    task->signature = kolo_signature(KOLO_COLL_P2P, KOLO_INT8, 0, 0, bytes);
+    task->signature = signature;
     task->reducing = false;
     task->trace = NULL;
 }
 
 kolo_status_t kolo_p2p_start_plan(kolo_body_t *body, kolo_bound_t *b, const kolo_part_t *src,
-                                  const kolo_part_t *dst, kolo_task_t *task)
+                                  const kolo_part_t *dst, uint64_t signature, kolo_task_t *task)
 {
     uint32_t piece = kolo_tune_p2p_piece(&body->tune, &body->sizes);
-    begin(body, task, 0);
+    begin(body, task, signature);
     task->interp.plan = b->plan;
     task->interp.tx = b->tx;
     task->interp.rx = b->rx;
@@ -171,9 +171,9 @@ kolo_status_t kolo_p2p_start_plan(kolo_body_t *body, kolo_bound_t *b, const kolo
     return kolo_task_start_plan(task, b->state);
 }
 
-void kolo_p2p_fill_small(kolo_body_t *body, kolo_task_t *task, uint64_t bytes)
+void kolo_p2p_fill_small(kolo_body_t *body, kolo_task_t *task, uint64_t bytes, uint64_t signature)
 {
-    begin(body, task, bytes);
+    begin(body, task, signature);
     task->flat.nranks = (uint32_t)body->nranks;
     task->flat.root = 0;
     task->flat.count = bytes;
@@ -265,6 +265,17 @@ void kolo_p2p_describe(void *arg, char *buf, size_t bytes)
     else
         snprintf(buf, bytes, "rank %d, in a %s rank %u" KOLO_WAIT_FOR "rank %u to come and connect", p->body->rank,
                  lane->send ? "send to" : "receive from", lane->peer, lane->peer);
+}
+
+const kolo_task_t *kolo_p2p_met(const kolo_p2p_t *p, const kolo_call_t **call)
+{
+    for (size_t i = 0; i < p->nlanes; i++) {
+        const kolo_p2p_lane_t *lane = &p->lanes[i];
+        if (!lane->running || !lane->task.met) continue;
+        *call = &p->calls[lane->first];
+        return &lane->task;
+    }
+    return NULL;
 }
 
 size_t kolo_p2p_awaited(kolo_p2p_t *p, int *ranks, size_t most)

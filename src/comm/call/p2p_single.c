@@ -82,13 +82,21 @@ static kolo_status_t connect_ll(kolo_body_t *body, struct kolo_lane_to *to, uint
     return KOLO_OK;
 }
 
+/* What both ends name: on the CPU bytes; for a device, where all who differ are told, type and count. Of messages
+ * in slots lengths show by themselves. */
+static inline uint64_t sign(const kolo_body_t *body, const kolo_call_t *call, uint64_t bytes)
+{
+    if (KOLO_LIKELY(body->device < 0)) return kolo_signature(KOLO_COLL_P2P, KOLO_INT8, 0, 0, bytes);
+    return kolo_signature(KOLO_COLL_P2P, (int)call->type, 0, 0, call->count);
+}
+
 static kolo_status_t start_ll(kolo_body_t *body, const kolo_call_t *call, struct kolo_lane_to *to,
                               kolo_task_t *task)
 {
     bool send = call->kind == KOLO_CALL_SEND;
     uint64_t bytes = call->count * call->elem;
     if (KOLO_UNLIKELY(send ? !to->ll_tx : !to->ll_rx)) KOLO_TRY(connect_ll(body, to, call->root, send));
-    kolo_p2p_fill_small(body, task, bytes);
+    kolo_p2p_fill_small(body, task, bytes, sign(body, call, bytes));
     task->flat.src = call->src;
     task->flat.dst = call->dst;
     if (send) {
@@ -124,7 +132,7 @@ static kolo_status_t start_plan(kolo_body_t *body, const kolo_call_t *call, stru
     kolo_bound_t **bound = send ? &to->send[way - KOLO_P2P_SLOTS] : &to->recv[way - KOLO_P2P_SLOTS];
     if (KOLO_UNLIKELY(!*bound)) KOLO_TRY(bind_one(body, call->root, send, way, bound));
     *part = (kolo_part_t){send ? (void *)(uintptr_t)call->src : call->dst, call->count * call->elem};
-    return kolo_p2p_start_plan(body, *bound, part, part, task);
+    return kolo_p2p_start_plan(body, *bound, part, part, sign(body, call, 0), task);
 }
 
 kolo_status_t kolo_p2p_start(const kolo_call_t *call, kolo_part_t *part, kolo_task_t *task)

@@ -24,6 +24,13 @@ static kolo_status_t launch_on(const kolo_exec_part_t *part, const kolo_exec_cal
     return part->ops->launch(part->state, call, 1);
 }
 
+static kolo_status_t launch_inside(const levels_t *s, const kolo_exec_call_t *c)
+{
+    kolo_exec_call_t call = *c;
+    call.number = s->env.enter(s->env.enter_arg, call.word);
+    return launch_on(&s->env.inside, &call);
+}
+
 /* Inside a host inputs are scaled, once, where they are reduced; between hosts results are divided. */
 static kolo_exec_call_t inside(const kolo_exec_call_t *c, kolo_coll_t coll)
 {
@@ -65,7 +72,7 @@ static kolo_status_t gather_parts(const levels_t *s, const kolo_exec_call_t *c, 
     kolo_exec_call_t gather = inside(c, KOLO_COLL_ALL_GATHER);
     gather.src = at(c->dst, (uint64_t)s->local * part, c->elem);
     gather.count = part;
-    return launch_on(&s->env.inside, &gather);
+    return launch_inside(s, &gather);
 }
 
 static kolo_status_t all_reduce(const levels_t *s, const kolo_exec_call_t *c)
@@ -76,7 +83,7 @@ static kolo_status_t all_reduce(const levels_t *s, const kolo_exec_call_t *c)
     scatter.count = reduce.count = part;
     scatter.dst = reduce.dst = mine;
     reduce.src = mine;
-    KOLO_TRY(launch_on(&s->env.inside, &scatter));
+    KOLO_TRY(launch_inside(s, &scatter));
     KOLO_TRY(launch_on(&s->env.across, &reduce));
     KOLO_TRY(gather_parts(s, c, part));
     return launch_rest(s, c, part * (uint64_t)s->env.per_host);
@@ -92,7 +99,7 @@ static kolo_status_t broadcast(const levels_t *s, const kolo_exec_call_t *c)
     spread.root = c->root / s->env.per_host;
     scatter.dst = spread.dst = mine;
     spread.src = spread.root == s->host ? mine : NULL;
-    if (spread.root == s->host) KOLO_TRY(launch_on(&s->env.inside, &scatter));
+    if (spread.root == s->host) KOLO_TRY(launch_inside(s, &scatter));
     KOLO_TRY(launch_on(&s->env.across, &spread));
     KOLO_TRY(gather_parts(s, c, part));
     return launch_rest(s, c, part * (uint64_t)s->env.per_host);
@@ -109,7 +116,7 @@ static kolo_status_t all_gather(const levels_t *s, const kolo_exec_call_t *c)
     for (uint64_t h = 0; h < (uint64_t)s->env.hosts; h++) {
         gather.dst = at(c->dst, h * n * c->count, c->elem);
         gather.src = at(gather.dst, me * c->count, c->elem);
-        KOLO_TRY(launch_on(&s->env.inside, &gather));
+        KOLO_TRY(launch_inside(s, &gather));
     }
     return KOLO_OK;
 }
@@ -127,7 +134,7 @@ static kolo_status_t reduce_scatter(const levels_t *s, const kolo_exec_call_t *c
         for (uint64_t h = 0; h < hosts; h++) {
             scatter.src = at(c->src, h * n * c->count + done, c->elem);
             scatter.dst = at(s->scratch.address, h * scatter.count, c->elem);
-            KOLO_TRY(launch_on(&s->env.inside, &scatter));
+            KOLO_TRY(launch_inside(s, &scatter));
         }
         lane.src = s->scratch.address;
         lane.dst = at(c->dst, done, c->elem);
