@@ -69,6 +69,8 @@ test-gpu: all
 	$(GPU_CONFORM) --ranks $(GPUS) --one-thread
 	$(GPU_CONFORM) --ranks 4 --quick
 	$(GPU_CONFORM) --ranks $(GPUS) --stress 30
+	KOLO_COUNTER_START=-100000 KOLO_GPU_POISON=165 $(GPU_CONFORM) --ranks $(GPUS) --soak 1000000
+	KOLO_COUNTER_START=-100000 KOLO_GPU_POISON=165 $(GPU_CONFORM) --ranks $(GPUS) --processes --soak 3000000 --graph
 
 # Kolo against NCCL on the same GPUs: ARGS="all_reduce --max 8G --graph --nccl /path/libnccl.so.2"
 bench-gpu: all
