@@ -107,9 +107,11 @@ static int run_role(const options_t *options)
     return failed;
 }
 
+/* Of addresses, or a number of tasks that meet. */
 static int count_of(const char *addresses)
 {
     int n = 1;
+    if (strspn(addresses, "0123456789") == strlen(addresses)) return atoi(addresses);
     for (; *addresses; addresses++) n += *addresses == ',';
     return n;
 }
@@ -121,7 +123,9 @@ static int usage(int status)
             "  trains on this host: two servers, three workers; then again with a server killed and started anew\n"
             "usage: param-server --job ps|worker --task N --ps HOST:PORT,... --workers HOST:PORT,...\n"
             "                    --secret FILE [--async] [--epochs N] [--seed N] [--out DIR] [--protocol NAME]\n"
-            "  one task of a job on several hosts; a server keeps its part in DIR\n");
+            "  one task of a job on several hosts; a server keeps its part in DIR. --ps N --workers N: the tasks "
+            "meet at\n"
+            "  KOLO_COMM_ID=HOST:PORT, on the host of the first server\n");
     return status;
 }
 
@@ -186,7 +190,8 @@ int main(int argc, char **argv)
     if (!options.ps || !options.work || !options.secret) return usage(2);
     options.servers = count_of(options.ps);
     options.workers = count_of(options.work);
-    if (options.servers > MOST_TASKS || options.workers > MOST_TASKS) return usage(2);
+    if (options.servers < 1 || options.workers < 1 || options.servers > MOST_TASKS || options.workers > MOST_TASKS)
+        return usage(2);
     if (strcmp(options.job, "ps") != 0 && strcmp(options.job, "worker") != 0) return usage(2);
     return run_role(&options);
 }

@@ -42,6 +42,8 @@ struct kolo_receive {
     void *fn_arg;
     kolo_gate_t gate;
     uint64_t since_ns;
+    uint32_t sent; /* of the adapter's thread: what the sender says it has sent, a kolo_sent_t, ... */
+    uint64_t sent_step, asked_ns; /* ... and when it was asked */
     bool serves;       /* for another task: it takes from this one's table, whatever its destination is */
     kolo_item_t *item; /* its place in the table; NULL: none. Guarded by the rendezvous' lock, as the next two */
     kolo_receive_t next_other, *prev_other; /* of the step's others; prev NULL: it is not listed */
@@ -145,7 +147,7 @@ struct kolo_rendezvous_manager {
     uint64_t incarnation;
     const kolo_remote_ops_t *remote; /* NULL: there are no other tasks */
     void *remote_arg;
-    struct kolo_watch *watch; /* watch.h; NULL: nobody looks */
+    struct kolo_watch *_Atomic watch; /* watch.h; NULL: nobody looks */
 };
 /* Before any step is there. */
 void kolo_rendezvous_manager_set_remote(kolo_rendezvous_manager_t manager, const kolo_remote_ops_t *ops, void *arg);

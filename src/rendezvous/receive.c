@@ -2,7 +2,7 @@
  *
  * One receive: who may end it, how it is told, and the waiting for one. See internal.h.
  */
-#include "rendezvous/internal.h"
+#include "rendezvous/watch.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -45,6 +45,7 @@ bool kolo_receive_claim(kolo_receive_t receive)
 
 void kolo_receive_settle(kolo_receive_t receive, kolo_status_t status, const char *why, const kolo_value_t *value)
 {
+    kolo_watch_ended(receive->rendezvous->manager->watch, receive, status);
     receive->status = status;
     if (value) receive->value = *value;
     if (status != KOLO_OK) receive->why = strdup(why);
@@ -59,6 +60,7 @@ void kolo_receive_end(kolo_receive_t receive, kolo_status_t status, const char *
     memset(&given, 0, sizeof given);
     if (value) given = *value;
     if (receive->fn) {
+        kolo_watch_ended(receive->rendezvous->manager->watch, receive, status);
         receive->fn(receive->fn_arg, status, why, sender ? sender : &none, &receive->args, value ? &given : NULL);
         return;
     }

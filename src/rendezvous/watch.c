@@ -44,10 +44,46 @@ static void name_edge(kolo_watch_edge_t *edge, const kolo_tensor_key_t *key)
     atomic_store_explicit(&edge->named, 1, memory_order_release);
 }
 
-void kolo_watch_sent(kolo_watch_t *watch, const kolo_tensor_key_t *key, uint64_t step)
+static uint64_t hash_edge(const kolo_tensor_key_t *key)
 {
     uint64_t hash = kolo_hash_bytes(KOLO_HASH_INIT, key->edge_name, strlen(key->edge_name));
-    hash = kolo_hash_bytes(hash, key->dst_device, strlen(key->dst_device)) | 1;
+    return kolo_hash_bytes(hash, key->dst_device, strlen(key->dst_device)) | 1;
+}
+
+bool kolo_watch_last_sent(kolo_watch_t *watch, const kolo_tensor_key_t *key, uint64_t *step)
+{
+    uint64_t hash = hash_edge(key);
+    for (uint64_t i = 0; i < PROBES; i++) {
+        kolo_watch_edge_t *edge = &watch->edges[(hash + i) % KOLO_WATCH_EDGES];
+        if (atomic_load_explicit(&edge->hash, memory_order_relaxed) != hash) continue;
+        *step = atomic_load_explicit(&edge->step, memory_order_relaxed);
+        return true;
+    }
+    return false;
+}
+
+void kolo_watch_ended(kolo_watch_t *watch, const kolo_receive_t receive, kolo_status_t status)
+{
+    if (watch == NULL || receive->serves) return;
+    uint64_t now = kolo_now_ns();
+    if (status == KOLO_OK && now < receive->since_ns + KOLO_WATCH_LOOK_MS * KOLO_NS_PER_MS) return;
+    uint64_t number = atomic_fetch_add_explicit(&watch->nended, 1, memory_order_relaxed) + 1;
+    kolo_watch_ended_t *ended = &watch->ended[(number - 1) % KOLO_WATCH_ENDED];
+    /* Two that write one place at a time, a round apart, may leave a line that is made of both: it stays text. */
+    atomic_store_explicit(&ended->number, 0, memory_order_relaxed);
+    atomic_thread_fence(memory_order_release);
+    ended->since_ns = receive->since_ns;
+    ended->end_ns = now;
+    ended->step = receive->rendezvous->step;
+    ended->status = (int32_t)status;
+    kolo_device_task(receive->key.src_device, ended->from);
+    snprintf(ended->edge, sizeof ended->edge, "%s", receive->key.edge_name);
+    atomic_store_explicit(&ended->number, number, memory_order_release);
+}
+
+void kolo_watch_sent(kolo_watch_t *watch, const kolo_tensor_key_t *key, uint64_t step)
+{
+    uint64_t hash = hash_edge(key);
     for (uint64_t i = 0; i < PROBES; i++) {
         kolo_watch_edge_t *edge = &watch->edges[(hash + i) % KOLO_WATCH_EDGES];
         uint64_t found = atomic_load_explicit(&edge->hash, memory_order_relaxed);
@@ -80,6 +116,8 @@ static void write_down(look_t *look, const kolo_receive_t receive)
     kolo_watch_wait_t *wait = &look->watch->waits[look->n++];
     wait->since_ns = receive->since_ns;
     wait->step = receive->rendezvous->step;
+    wait->sent = receive->sent;
+    wait->sent_step = receive->sent_step;
     kolo_device_task(receive->key.src_device, wait->from);
     snprintf(wait->edge, sizeof wait->edge, "%s", receive->key.edge_name);
 }

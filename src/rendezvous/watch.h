@@ -4,7 +4,9 @@
  * one lives: the flight record of keyed tensors. kolo-top finds it among the descriptors of a process by its name.
  *
  * Receives are not written down when they begin, which would cost each of them; the adapter's thread looks now and
- * then, and writes down those that have waited for long. Of each edge and destination the last step sent is kept.
+ * then, and writes down those that have waited for long. How these have ended is kept, as are receives that failed.
+ * Of each edge and destination the last step sent is kept. A task that waits for long asks the sender for that, so
+ * that it can be told on another host, too.
  * Readers (watch_read.c) believe nothing they read.
  */
 #ifndef KOLO_RENDEZVOUS_WATCH_H
@@ -13,13 +15,18 @@
 #include "rendezvous/internal.h"
 
 #define KOLO_WATCH_NAME    "kolo-tensors"
-#define KOLO_WATCH_MAGIC   0x31766e7365746b6bull
+#define KOLO_WATCH_MAGIC   0x32766e7365746b6bull
 #define KOLO_WATCH_WAITS   128
 #define KOLO_WATCH_EDGES   512
+#define KOLO_WATCH_ENDED   128
 #define KOLO_WATCH_LOOK_MS 200 /* from then on a receive counts as waiting */
+
+typedef enum { KOLO_SENT_UNKNOWN, KOLO_SENT_NEVER, KOLO_SENT_UP_TO } kolo_sent_t;
 
 typedef struct {
     uint64_t since_ns, step; /* CLOCK_MONOTONIC */
+    uint64_t sent_step;      /* that the sender says it has sent last, ... */
+    uint32_t sent, reserved; /* ... a kolo_sent_t */
     char from[KOLO_TASK_NAME_MAX + 1], edge[KOLO_EDGE_NAME_MAX + 1];
 } kolo_watch_wait_t;
 
@@ -30,6 +37,14 @@ typedef struct {
     char to[KOLO_TASK_NAME_MAX + 1], edge[KOLO_EDGE_NAME_MAX + 1];
 } kolo_watch_edge_t;
 
+typedef struct {             /* a receive that has ended */
+    _Atomic uint64_t number; /* counted from 1; 0 while it is written */
+    uint64_t since_ns, end_ns, step;
+    int32_t status;
+    uint32_t reserved;
+    char from[KOLO_TASK_NAME_MAX + 1], edge[KOLO_EDGE_NAME_MAX + 1];
+} kolo_watch_ended_t;
+
 typedef struct kolo_watch {
     uint64_t magic, incarnation;
     int32_t pid;
@@ -39,6 +54,8 @@ typedef struct kolo_watch {
     _Atomic uint32_t nwaits, more; /* more: that had no room */
     kolo_watch_wait_t waits[KOLO_WATCH_WAITS];
     kolo_watch_edge_t edges[KOLO_WATCH_EDGES];
+    _Atomic uint64_t nended; /* so far; the last ones are kept */
+    kolo_watch_ended_t ended[KOLO_WATCH_ENDED];
 } kolo_watch_t;
 
 /* ---- writing (watch.c) ---- */
@@ -48,6 +65,11 @@ kolo_watch_t *kolo_watch_create(const char *task, uint64_t incarnation, int *fd)
 void kolo_watch_destroy(kolo_watch_t *watch, int fd); /* NULL is fine */
 /* Any thread: this edge was sent in this step. */
 void kolo_watch_sent(kolo_watch_t *watch, const kolo_tensor_key_t *key, uint64_t step);
+/* Any thread: the last step in which the edge of this key was sent to its destination; false: never, or not known.
+ */
+bool kolo_watch_last_sent(kolo_watch_t *watch, const kolo_tensor_key_t *key, uint64_t *step);
+/* Any thread: a receive has ended. It is kept if it waited for long or failed. NULL is fine. */
+void kolo_watch_ended(kolo_watch_t *watch, const kolo_receive_t receive, kolo_status_t status);
 /* One thread at a time: writes down what has waited for long. */
 void kolo_watch_look(kolo_watch_t *watch, kolo_rendezvous_manager_t manager);
 
@@ -63,6 +85,12 @@ typedef struct {
         uint64_t step;
         char to[KOLO_TASK_NAME_MAX + 1], edge[KOLO_EDGE_NAME_MAX + 1];
     } sent[KOLO_WATCH_EDGES];
+    size_t nended;
+    struct {
+        uint64_t since_ns, end_ns, step;
+        kolo_status_t status;
+        char from[KOLO_TASK_NAME_MAX + 1], edge[KOLO_EDGE_NAME_MAX + 1];
+    } ended[KOLO_WATCH_ENDED]; /* the last one first */
 } kolo_watch_view_t;
 /* False: it is no record, or is being written. All names are terminated and printable. */
 bool kolo_watch_view(const void *bytes, size_t size, kolo_watch_view_t *view);
@@ -70,5 +98,7 @@ bool kolo_watch_view(const void *bytes, size_t size, kolo_watch_view_t *view);
  * is not on this host, or gone. */
 void kolo_watch_words(const kolo_watch_view_t *task, const kolo_watch_wait_t *wait, uint64_t now_ns,
                       const kolo_watch_view_t *sender, char *text, size_t bytes);
+/* "task worker:1 got edge grad_3 of ps:0, step 42, 3 s ago, after 31 s"; i: of view->ended. */
+void kolo_watch_ended_words(const kolo_watch_view_t *task, size_t i, uint64_t now_ns, char *text, size_t bytes);
 
 #endif

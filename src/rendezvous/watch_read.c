@@ -28,6 +28,23 @@ static void take_sent(const kolo_watch_t *watch, kolo_watch_view_t *view)
     }
 }
 
+static void take_ended(const kolo_watch_t *watch, kolo_watch_view_t *view)
+{
+    uint64_t last = atomic_load_explicit(&watch->nended, memory_order_acquire);
+    for (uint64_t i = 0; i < KOLO_WATCH_ENDED && i < last; i++) {
+        const kolo_watch_ended_t *ended = &watch->ended[(last - 1 - i) % KOLO_WATCH_ENDED];
+        if (atomic_load_explicit(&ended->number, memory_order_acquire) != last - i) continue;
+        view->ended[view->nended].since_ns = ended->since_ns;
+        view->ended[view->nended].end_ns = ended->end_ns;
+        view->ended[view->nended].step = ended->step;
+        view->ended[view->nended].status = (kolo_status_t)ended->status;
+        copy_name(view->ended[view->nended].from, ended->from, sizeof ended->from);
+        copy_name(view->ended[view->nended].edge, ended->edge, sizeof ended->edge);
+        atomic_thread_fence(memory_order_acquire);
+        if (atomic_load_explicit(&ended->number, memory_order_relaxed) == last - i) view->nended++;
+    }
+}
+
 bool kolo_watch_view(const void *bytes, size_t size, kolo_watch_view_t *view)
 {
     const kolo_watch_t *watch = bytes;
@@ -44,10 +61,13 @@ bool kolo_watch_view(const void *bytes, size_t size, kolo_watch_view_t *view)
         const kolo_watch_wait_t *wait = &watch->waits[i];
         view->waits[i].since_ns = wait->since_ns;
         view->waits[i].step = wait->step;
+        view->waits[i].sent = wait->sent;
+        view->waits[i].sent_step = wait->sent_step;
         copy_name(view->waits[i].from, wait->from, sizeof wait->from);
         copy_name(view->waits[i].edge, wait->edge, sizeof wait->edge);
     }
     take_sent(watch, view);
+    take_ended(watch, view);
     atomic_thread_fence(memory_order_acquire);
     return atomic_load_explicit(&watch->seq, memory_order_relaxed) == seq;
 }
@@ -64,6 +84,16 @@ static void short_name(const char *task, char *text, size_t bytes)
     snprintf(text, bytes, "%.*s:%s", (int)(number - job), job, number + 6);
 }
 
+static kolo_sent_t look_up(const kolo_watch_view_t *sender, const char *to, const char *edge, uint64_t *step)
+{
+    for (size_t i = 0; i < sender->nsent; i++) {
+        if (strcmp(sender->sent[i].edge, edge) != 0 || strcmp(sender->sent[i].to, to) != 0) continue;
+        *step = sender->sent[i].step;
+        return KOLO_SENT_UP_TO;
+    }
+    return KOLO_SENT_NEVER;
+}
+
 void kolo_watch_words(const kolo_watch_view_t *task, const kolo_watch_wait_t *wait, uint64_t now_ns,
                       const kolo_watch_view_t *sender, char *text, size_t bytes)
 {
@@ -76,19 +106,32 @@ void kolo_watch_words(const kolo_watch_view_t *task, const kolo_watch_wait_t *wa
     if (n < 0 || (size_t)n >= bytes) return;
     text += n;
     bytes -= (size_t)n;
-    if (sender == NULL) {
-        snprintf(text, bytes, "step %" PRIu64 "; no process of this host is %s", wait->step, whom);
-        return;
-    }
-    for (size_t i = 0; i < sender->nsent; i++) {
-        if (strcmp(sender->sent[i].edge, wait->edge) != 0 || strcmp(sender->sent[i].to, task->task) != 0) continue;
-        if (sender->sent[i].step < wait->step)
-            snprintf(text, bytes, "which has sent steps up to %" PRIu64, sender->sent[i].step);
-        else
-            snprintf(text, bytes,
-                     "step %" PRIu64 ", which has sent steps up to %" PRIu64 ": the value is on its way",
-                     wait->step, sender->sent[i].step);
-        return;
-    }
-    snprintf(text, bytes, "step %" PRIu64 ", which has never sent it", wait->step);
+    uint64_t sent_step = wait->sent_step;
+    kolo_sent_t sent = wait->sent <= KOLO_SENT_UP_TO ? (kolo_sent_t)wait->sent : KOLO_SENT_UNKNOWN;
+    if (sender) sent = look_up(sender, task->task, wait->edge, &sent_step); /* fresher than what it has said */
+    if (sent == KOLO_SENT_UNKNOWN)
+        snprintf(text, bytes,
+                 "step %" PRIu64 "; no process of this host is %s, and it has not said what it has sent",
+                 wait->step, whom);
+    else if (sent == KOLO_SENT_NEVER)
+        snprintf(text, bytes, "step %" PRIu64 ", which has never sent it", wait->step);
+    else if (sent_step < wait->step)
+        snprintf(text, bytes, "which has sent steps up to %" PRIu64, sent_step);
+    else
+        snprintf(text, bytes, "step %" PRIu64 ", which has sent steps up to %" PRIu64 ": the value is on its way",
+                 wait->step, sent_step);
+}
+
+void kolo_watch_ended_words(const kolo_watch_view_t *task, size_t i, uint64_t now_ns, char *text, size_t bytes)
+{
+    char who[128], whom[128], how[64] = "got";
+    uint64_t end = task->ended[i].end_ns, since = task->ended[i].since_ns;
+    short_name(task->task, who, sizeof who);
+    short_name(task->ended[i].from, whom, sizeof whom);
+    if (task->ended[i].status != KOLO_OK)
+        snprintf(how, sizeof how, "did not get (status %d)", (int)task->ended[i].status);
+    snprintf(text, bytes, "task %s %s edge %s of %s, step %" PRIu64 ", %.1f s ago, after %.1f s", who, how,
+             task->ended[i].edge, whom, task->ended[i].step,
+             now_ns > end ? (double)(now_ns - end) / (double)KOLO_NS_PER_S : 0,
+             end > since ? (double)(end - since) / (double)KOLO_NS_PER_S : 0);
 }

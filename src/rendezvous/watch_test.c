@@ -6,6 +6,7 @@
 #include "base/test.h"
 #include "rendezvous/watch.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -81,12 +82,52 @@ static void who_waits_for_what_is_told_in_a_sentence(void **state)
     assert_string_equal(words, "task worker:1 waits 31 s for edge bias of ps:0, step 42, which has never sent it");
     kolo_watch_words(&worker, &worker.waits[first], now, NULL, words, sizeof words);
     assert_non_null(strstr(words, "no process of this host is ps:0"));
+    worker.waits[first].sent = KOLO_SENT_UP_TO; /* as the sender says, on another host */
+    worker.waits[first].sent_step = 40;
+    kolo_watch_words(&worker, &worker.waits[first], now, NULL, words, sizeof words);
+    assert_string_equal(words, "task worker:1 waits 31 s for edge bias of ps:0, which has sent steps up to 40");
     for (int i = 0; i < 2; i++) kolo_receive_discard(receives[i]);
     kolo_watch_look(at_worker.manager->watch, at_worker.manager);
     assert_true(kolo_watch_view(at_worker.manager->watch, sizeof(kolo_watch_t), &worker));
     assert_int_equal(worker.nwaits, 0); /* given up */
     close_task(&at_worker);
     close_task(&at_ps);
+}
+
+static void how_slow_receives_ended_is_kept(void **state)
+{
+    static kolo_watch_view_t view;
+    task_t t;
+    kolo_receive_t receive;
+    kolo_value_t value = {.element = KOLO_UINT8, .ndims = 1, .dims = {0}}, got;
+    char words[500], key[KOLO_TENSOR_KEY_MAX + 1];
+    (void)state;
+    open_task(&t, WORKER, 7);
+    snprintf(key, sizeof key, WORKER "/device:cpu:0;%016x;" WORKER "/device:cpu:0;own;0:0", 1);
+    for (int i = 0; i < 3 + KOLO_WATCH_ENDED; i++) {
+        assert_int_equal(kolo_rendezvous_receive_begin(t.step, key, NULL, &receive), KOLO_OK);
+        receive->since_ns += 1000 * KOLO_NS_PER_S; /* the first one is quick, whatever else this machine does */
+        if (i > 0) receive->since_ns -= (uint64_t)(1001 + i) * KOLO_NS_PER_S;
+        assert_int_equal(kolo_rendezvous_send(t.step, key, &value, NULL), KOLO_OK);
+        assert_int_equal(kolo_receive_wait(receive, 1000, &got), KOLO_OK);
+        if (i > 0) continue;
+        assert_true(kolo_watch_view(t.manager->watch, sizeof(kolo_watch_t), &view));
+        assert_int_equal(view.nended, 0);
+    }
+    assert_int_equal(kolo_rendezvous_receive_begin(t.step, key, NULL, &receive), KOLO_OK);
+    assert_int_equal(kolo_rendezvous_abort(t.step, KOLO_ERR_SYSTEM, "enough"), KOLO_OK);
+    assert_int_equal(kolo_receive_wait(receive, 1000, &got), KOLO_ERR_SYSTEM);
+    assert_true(kolo_watch_view(t.manager->watch, sizeof(kolo_watch_t), &view));
+    assert_int_equal(view.nended, KOLO_WATCH_ENDED); /* the last ones */
+    assert_int_equal(view.ended[0].status, KOLO_ERR_SYSTEM);
+    assert_int_equal(view.ended[1].status, KOLO_OK);
+    assert_true(view.ended[1].end_ns - view.ended[1].since_ns >= (3 + KOLO_WATCH_ENDED) * KOLO_NS_PER_S);
+    view.ended[1].since_ns = view.ended[1].end_ns - 31 * KOLO_NS_PER_S;
+    kolo_watch_ended_words(&view, 1, view.ended[1].end_ns + 2 * KOLO_NS_PER_S, words, sizeof words);
+    assert_string_equal(words, "task worker:1 got edge own of worker:1, step 7, 2.0 s ago, after 31.0 s");
+    kolo_watch_ended_words(&view, 0, 0, words, sizeof words);
+    assert_non_null(strstr(words, "did not get"));
+    close_task(&t);
 }
 
 static void bytes_of_strangers_do_no_harm(void **state)
@@ -105,8 +146,10 @@ static void bytes_of_strangers_do_no_harm(void **state)
         assert_false(kolo_watch_view(watch, sizeof *watch - 1, &view));
         assert_true(kolo_watch_view(watch, sizeof *watch, &view));
         assert_true(view.nwaits <= KOLO_WATCH_WAITS && view.nsent <= KOLO_WATCH_EDGES);
+        assert_true(view.nended <= KOLO_WATCH_ENDED);
         for (size_t w = 0; w < view.nwaits; w++)
-            kolo_watch_words(&view, &view.waits[w], 5, &view, words, sizeof words);
+            kolo_watch_words(&view, &view.waits[w], 5, i % 2 ? &view : NULL, words, sizeof words);
+        for (size_t e = 0; e < view.nended; e++) kolo_watch_ended_words(&view, e, 5, words, sizeof words);
         atomic_store(&watch->seq, 3);
         assert_false(kolo_watch_view(watch, sizeof *watch, &view));
     }
@@ -117,6 +160,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(who_waits_for_what_is_told_in_a_sentence),
+        cmocka_unit_test(how_slow_receives_ended_is_kept),
         cmocka_unit_test(bytes_of_strangers_do_no_harm),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

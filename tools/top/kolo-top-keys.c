@@ -16,8 +16,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define LINK       "/memfd:" KOLO_WATCH_NAME
-#define MOST_TASKS 4096
+#define LINK        "/memfd:" KOLO_WATCH_NAME
+#define MOST_TASKS  4096
+#define SHOWN_ENDED 8     /* of each task: receives that ended after a long wait, or failed, ... */
+#define ENDED_MS    60000 /* ... within this time */
 
 typedef struct {
     kolo_watch_view_t **views;
@@ -83,6 +85,13 @@ static int print(FILE *out, const tasks_t *tasks)
             char words[800];
             kolo_watch_words(task, &task->waits[w], now, find_task(tasks, task->waits[w].from), words,
                              sizeof words);
+            fprintf(out, "%s\n", words);
+            lines++;
+        }
+        for (size_t e = 0; e < task->nended && e < SHOWN_ENDED; e++) {
+            char words[800];
+            if (now > task->ended[e].end_ns + ENDED_MS * KOLO_NS_PER_MS) break;
+            kolo_watch_ended_words(task, e, now, words, sizeof words);
             fprintf(out, "%s\n", words);
             lines++;
         }

@@ -430,6 +430,10 @@ static void look_now_and_then(kolo_adapter_t *adapter)
     if (adapter->manager->watch == NULL || now < adapter->looked_ns + KOLO_WATCH_LOOK_MS * KOLO_NS_PER_MS) return;
     kolo_watch_look(adapter->manager->watch, adapter->manager);
     adapter->looked_ns = now;
+    for (int i = 0; i < adapter->ntasks; i++) {
+        kolo_channel_t *channel = adapter->peers[i].channel;
+        if (channel && channel->greeted) check(channel, kolo_fetches_ask_how_far(channel, now));
+    }
 }
 
 /* Whoever has news rings: nothing may be overlooked from now on. */

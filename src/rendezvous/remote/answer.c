@@ -4,6 +4,7 @@
  * of this task's own, and then sends it. The value is held until its last byte has been written.
  */
 #include "rendezvous/remote/channel.h"
+#include "rendezvous/watch.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -138,6 +139,20 @@ kolo_status_t kolo_answer_come(kolo_answer_t *response)
     KOLO_RDV_COUNT(copied_bytes, shape.bytes);
     kolo_answer_free(response);
     return status;
+}
+
+/* Only of what goes to the task that asks. */
+kolo_status_t kolo_answer_how_far(kolo_channel_t *channel, const kolo_message_t *m)
+{
+    kolo_adapter_t *adapter = channel->adapter;
+    kolo_message_t sent = {.kind = KOLO_MESSAGE_SENT, .index = m->index};
+    kolo_tensor_key_t key;
+    (void)kolo_key_decode(m->name, strlen(m->name), &key); /* checked with the message */
+    if (!kolo_device_is_of(key.dst_device, adapter->tasks[channel->peer].name))
+        return kolo_channel_nonsense(channel, "HOW_FAR", "the key's destination is another task");
+    kolo_watch_t *watch = adapter->manager->watch;
+    sent.shape.bytes = watch && kolo_watch_last_sent(watch, &key, &sent.step);
+    return kolo_channel_send(channel, &sent);
 }
 
 kolo_status_t kolo_answer_memory(kolo_channel_t *channel, const kolo_message_t *m)

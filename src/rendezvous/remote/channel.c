@@ -221,6 +221,8 @@ static kolo_status_t handle(kolo_channel_t *channel, const kolo_message_t *m, co
     switch (channel->caller ? m->kind : KOLO_MESSAGE_KINDS) { /* who has called gets answers */
     case KOLO_MESSAGE_DOOR:
         return kolo_meeting_heard(channel, m);
+    case KOLO_MESSAGE_SENT:
+        return kolo_fetch_sent(channel, m);
     case KOLO_MESSAGE_TENSOR_META:
         return kolo_fetch_meta(channel, m, bytes);
     case KOLO_MESSAGE_ERROR_STATUS:
@@ -235,6 +237,8 @@ static kolo_status_t handle(kolo_channel_t *channel, const kolo_message_t *m, co
         return kolo_meeting_heard(channel, m);
     case KOLO_MESSAGE_WHERE:
         return kolo_meeting_asked(channel, m);
+    case KOLO_MESSAGE_HOW_FAR:
+        return kolo_answer_how_far(channel, m);
     case KOLO_MESSAGE_TENSOR_REQUEST:
         return kolo_answer_asked(channel, m);
     case KOLO_MESSAGE_TENSOR_REREQUEST:

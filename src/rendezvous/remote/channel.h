@@ -247,11 +247,15 @@ kolo_fetch_t *kolo_fetch_find(kolo_channel_t *channel, uint32_t index);
 /* The value, or status, of a request is there; memory: taken, may be NULL. */
 void kolo_fetch_end(kolo_channel_t *channel, kolo_fetch_t *request, kolo_status_t status, const char *why,
                     const kolo_shape_t *shape, kolo_onesided_memory_t *memory);
+/* Asks about what has waited for long, a few at a time; and the answer. */
+kolo_status_t kolo_fetches_ask_how_far(kolo_channel_t *channel, uint64_t now_ns);
+kolo_status_t kolo_fetch_sent(kolo_channel_t *channel, const kolo_message_t *message);
 void kolo_fetches_close(kolo_channel_t *channel, kolo_status_t status, const char *why);
 
 /* ---- answer.c: the task that sent ---- */
 
 kolo_status_t kolo_answer_asked(kolo_channel_t *channel, const kolo_message_t *message);
+kolo_status_t kolo_answer_how_far(kolo_channel_t *channel, const kolo_message_t *message);
 kolo_status_t kolo_answer_memory(kolo_channel_t *channel, const kolo_message_t *message);
 kolo_status_t kolo_answer_cancel(kolo_channel_t *channel, const kolo_message_t *message);
 kolo_status_t kolo_answer_come(kolo_answer_t *response);

@@ -7,6 +7,7 @@
  * again.
  */
 #include "rendezvous/remote/channel.h"
+#include "rendezvous/watch.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,6 +16,8 @@
 #define MOST_REQUESTS (1u << 15) /* their places have 15 bits, their generations 16 */
 #define MOST_SHAPES   16384u
 #define NO_REQUEST    UINT32_MAX
+#define ASK_AT_ONCE   16   /* receives that wait for long, of which the sender is asked, ... */
+#define ASK_AGAIN_MS  1000 /* ... again and again */
 
 /* ---- what is known of keys ---- */
 
@@ -256,6 +259,34 @@ kolo_status_t kolo_fetch_complete(kolo_channel_t *channel, uint32_t index)
     const char *wrong = shape.element == KOLO_ELEMENT_STRING ? kolo_value_check(&value) : NULL;
     if (wrong) return kolo_channel_nonsense(channel, "a value", wrong);
     kolo_fetch_end(channel, request, KOLO_OK, NULL, &shape, &request->memory);
+    return KOLO_OK;
+}
+
+kolo_status_t kolo_fetches_ask_how_far(kolo_channel_t *channel, uint64_t now_ns)
+{
+    int left = ASK_AT_ONCE;
+    for (uint32_t i = 0; i < channel->nrequests && left > 0; i++) {
+        const kolo_fetch_t *request = &channel->requests[i];
+        kolo_receive_t receive = request->used && !request->cancelled ? request->receive : NULL;
+        if (receive == NULL || now_ns < receive->since_ns + KOLO_WATCH_LOOK_MS * KOLO_NS_PER_MS ||
+            now_ns < receive->asked_ns + ASK_AGAIN_MS * KOLO_NS_PER_MS)
+            continue;
+        receive->asked_ns = now_ns;
+        left--;
+        kolo_message_t message = {.kind = KOLO_MESSAGE_HOW_FAR, .index = request->index};
+        memcpy(message.name, receive->text, sizeof message.name);
+        KOLO_TRY(kolo_channel_send(channel, &message));
+    }
+    return KOLO_OK;
+}
+
+kolo_status_t kolo_fetch_sent(kolo_channel_t *channel, const kolo_message_t *m)
+{
+    const kolo_fetch_t *request = kolo_fetch_find(channel, m->index);
+    if (m->shape.bytes > 1) return kolo_channel_nonsense(channel, "SENT", "it is neither yes nor no");
+    if (request == NULL) return KOLO_OK; /* it has ended meanwhile */
+    request->receive->sent = m->shape.bytes ? KOLO_SENT_UP_TO : KOLO_SENT_NEVER;
+    request->receive->sent_step = m->step;
     return KOLO_OK;
 }
 

@@ -11,10 +11,21 @@
 
 const char *kolo_message_name(kolo_message_kind_t kind)
 {
-    static const char *const names[KOLO_MESSAGE_KINDS] = {
-        "?",      "HELLO",          "TENSOR_REQUEST",  "TENSOR_META",  "TENSOR_REREQUEST", "ERROR_STATUS",
-        "CANCEL", "BUFFER_REQUEST", "BUFFER_RESPONSE", "TENSOR_WRITE", "BUFFER_IDLE",      "DOOR",
-        "WHERE"};
+    static const char *const names[KOLO_MESSAGE_KINDS] = {"?",
+                                                          "HELLO",
+                                                          "TENSOR_REQUEST",
+                                                          "TENSOR_META",
+                                                          "TENSOR_REREQUEST",
+                                                          "ERROR_STATUS",
+                                                          "CANCEL",
+                                                          "BUFFER_REQUEST",
+                                                          "BUFFER_RESPONSE",
+                                                          "TENSOR_WRITE",
+                                                          "BUFFER_IDLE",
+                                                          "DOOR",
+                                                          "WHERE",
+                                                          "HOW_FAR",
+                                                          "SENT"};
     return (unsigned)kind < KOLO_MESSAGE_KINDS ? names[kind] : "?";
 }
 
@@ -78,6 +89,8 @@ static const char *check_kind(const kolo_message_t *m)
         [KOLO_MESSAGE_BUFFER_IDLE] = {.key = true},
         [KOLO_MESSAGE_DOOR] = {.words = true},
         [KOLO_MESSAGE_WHERE] = {0},
+        [KOLO_MESSAGE_HOW_FAR] = {.key = true},
+        [KOLO_MESSAGE_SENT] = {0},
     };
     if (m->kind < 1 || m->kind >= KOLO_MESSAGE_KINDS) return "there is no such kind";
     if (m->flags & ~rules[m->kind].flags) return "it has flags that it must not have";

@@ -14,6 +14,8 @@
  *     BUFFER_RESPONSE  buffered, caller: here it is; writes to it say `index`
  *     TENSOR_WRITE     buffered: ahead of the bytes, in the buffer
  *     BUFFER_IDLE      buffered, caller: I have taken the value out of the buffer of `name`
+ *     HOW_FAR          caller: in which step was the edge of `name` (a key) sent last? about the request `index`
+ *     SENT             it was in `step`, or (bytes 0) never
  *     DOOR             where task `index` listens (`name`: an address in hexadecimal digits) in its life `bytes`
  *     WHERE            caller, to the task that keeps the book: the door of task `index`, not that of life `bytes`
  *
@@ -38,6 +40,8 @@ typedef enum {
     KOLO_MESSAGE_BUFFER_IDLE,
     KOLO_MESSAGE_DOOR,
     KOLO_MESSAGE_WHERE,
+    KOLO_MESSAGE_HOW_FAR,
+    KOLO_MESSAGE_SENT,
     KOLO_MESSAGE_KINDS
 } kolo_message_kind_t;
 const char *kolo_message_name(kolo_message_kind_t kind);

@@ -7,6 +7,7 @@
  */
 #include "base/test.h"
 #include "rendezvous/remote/channel.h"
+#include "rendezvous/watch.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -146,9 +147,89 @@ static void set_up_and_transfer_come_in_order(void **state)
     unlink(log_name);
 }
 
+/* What the sender has sent last is asked of him, so that it can be told where his memory cannot be read. */
+static void who_waits_for_long_knows_how_far_the_sender_is(void **state)
+{
+    static kolo_watch_view_t view;
+    kolo_tensor_key_t key = {
+        .src_device = PS "/device:cpu:0", .dst_device = WORKER "/device:cpu:0", .edge_name = "grad"};
+    char text[KOLO_TENSOR_KEY_MAX + 1], words[500] = "";
+    kolo_rendezvous_manager_t manager;
+    kolo_rendezvous_t next;
+    kolo_receive_t receive;
+    uint64_t deadline = kolo_deadline_ms(30000);
+    (void)state;
+    kolo_server_t ps = start_server(PS), worker = start_server(WORKER);
+    kolo_rendezvous_t at_ps = open_step(ps), at_worker = open_step(worker);
+    assert_int_equal(kolo_server_incarnation(worker, PS, 20000, &key.src_incarnation), KOLO_OK);
+    assert_int_equal(kolo_tensor_key_make(&key, text, sizeof text), KOLO_OK);
+    cross(at_ps, at_worker, text, 100);
+    assert_int_equal(kolo_server_manager(worker, &manager), KOLO_OK);
+    assert_int_equal(kolo_rendezvous_open(manager, 2, &next), KOLO_OK);
+    assert_int_equal(kolo_rendezvous_receive_begin(next, text, NULL, &receive), KOLO_OK);
+    while (strstr(words, "for edge grad of ps:0, which has sent steps up to 1") == NULL) {
+        if (kolo_now_ns() > deadline) fail_msg("the last words: %s", words);
+        if (!kolo_watch_view(manager->watch, sizeof(kolo_watch_t), &view) || view.nwaits == 0) continue;
+        kolo_watch_words(&view, &view.waits[0], kolo_now_ns(), NULL, words, sizeof words);
+    }
+    kolo_receive_discard(receive);
+    kolo_rendezvous_close(next);
+    kolo_rendezvous_close(at_ps);
+    kolo_rendezvous_close(at_worker);
+    kolo_server_destroy(worker);
+    kolo_server_destroy(ps);
+}
+
+/* The number of a buffer follows from the key; of 200,000 keys two have the same (this is searched for). */
+enum { KEYS = 200000, NUMBERS = KOLO_NOTICE_ACK - KOLO_NOTICE_BUFFER };
+typedef struct {
+    uint32_t number;
+    int edge;
+} numbered_t;
+
+static int by_number(const void *a, const void *b)
+{
+    const numbered_t *x = a, *y = b;
+    return x->number < y->number ? -1 : x->number > y->number;
+}
+
+static void make_text(kolo_tensor_key_t *key, int edge, char text[KOLO_TENSOR_KEY_MAX + 1])
+{
+    snprintf(key->edge_name, sizeof key->edge_name, "%d", edge);
+    assert_int_equal(kolo_tensor_key_make(key, text, KOLO_TENSOR_KEY_MAX + 1), KOLO_OK);
+}
+
+static void keys_of_one_number_have_buffers_of_their_own(void **state)
+{
+    static numbered_t all[KEYS];
+    kolo_tensor_key_t key = {.src_device = PS "/device:cpu:0", .dst_device = WORKER "/device:cpu:0"};
+    char text[2][KOLO_TENSOR_KEY_MAX + 1];
+    int same = 1;
+    (void)state;
+    kolo_server_t ps = start_server(PS), worker = start_server(WORKER);
+    kolo_rendezvous_t at_ps = open_step(ps), at_worker = open_step(worker);
+    assert_int_equal(kolo_server_incarnation(worker, PS, 20000, &key.src_incarnation), KOLO_OK);
+    for (int i = 0; i < KEYS; i++) {
+        make_text(&key, i, text[0]);
+        uint64_t hash = kolo_hash_bytes(KOLO_HASH_INIT, text[0], strlen(text[0]));
+        all[i] = (numbered_t){(uint32_t)hash & (NUMBERS - 1), i};
+    }
+    qsort(all, KEYS, sizeof all[0], by_number);
+    while (same < KEYS && all[same].number != all[same - 1].number) same++;
+    assert_true(same < KEYS); /* one in a hundred million times there are none */
+    for (int i = 0; i < 2; i++) make_text(&key, all[same - i].edge, text[i]);
+    for (int i = 0; i < 6; i++) cross(at_ps, at_worker, text[i % 2], 100 + 3000 * (size_t)i);
+    kolo_rendezvous_close(at_ps);
+    kolo_rendezvous_close(at_worker);
+    kolo_server_destroy(worker);
+    kolo_server_destroy(ps);
+}
+
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(set_up_and_transfer_come_in_order)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(set_up_and_transfer_come_in_order),
+                                       cmocka_unit_test(who_waits_for_long_knows_how_far_the_sender_is),
+                                       cmocka_unit_test(keys_of_one_number_have_buffers_of_their_own)};
     int pid = (int)getpid();
     snprintf(log_name, sizeof log_name, "/tmp/kolo-order-%d.log", pid);
     snprintf(cluster, sizeof cluster, "ps=127.%d.%d.1:7314;worker=127.%d.%d.2:7314", 1 + pid % 200, pid / 200 % 250,
