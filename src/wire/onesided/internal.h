@@ -85,7 +85,7 @@ typedef struct kolo_pending_write {
     uint32_t head; /* tcp: bytes of the frame that have been sent */
     bool copying;  /* shm: by copiers */
     kolo_copy_t copy;
-    void *registered; /* verbs: for this write alone; NULL: its memory is known */
+    void *registered; /* verbs: its source, if that is not known anyway */
     uint32_t lkey;    /* verbs: 0: not looked up yet */
 } kolo_pending_write_t;
 

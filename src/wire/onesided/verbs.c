@@ -237,7 +237,7 @@ static kolo_status_t post(kolo_onesided_t *end, struct ibv_send_wr *wr, const ko
     kolo_onesided_verbs_t *v = state_of(end);
     struct ibv_send_wr *bad;
     wr->wr_id = v->posted;
-    if (flight->cookie || flight->mr || ++v->unsignalled == SIGNAL_EACH) {
+    if (flight->cookie || flight->source || ++v->unsignalled == SIGNAL_EACH) {
         wr->send_flags |= IBV_SEND_SIGNALED;
         v->unsignalled = 0;
     }
@@ -257,21 +257,55 @@ static kolo_status_t post_word(kolo_onesided_t *end, uint32_t word)
     return post(end, &wr, &(kolo_verbs_flight_t){0});
 }
 
-/* Where the card reads it: memory that it knows, or that it is told of for this write. */
+static kolo_status_t find_shared(kolo_onesided_t *end, kolo_onesided_verbs_t *v, const kolo_onesided_write_t *w,
+                                 kolo_verbs_source_t **out)
+{
+    const char *base = w->data;
+    for (kolo_verbs_source_t *s = v->sources; s; s = s->next)
+        if (base >= s->base && w->bytes <= s->bytes && (uint64_t)(base - s->base) <= s->bytes - w->bytes) {
+            s->writes++;
+            *out = s;
+            return KOLO_OK;
+        }
+    kolo_verbs_source_t *source = malloc(sizeof *source);
+    if (source == NULL) return kolo_fail(KOLO_ERR_NO_MEMORY, "onesided: no memory for a write to %s", end->who);
+    *source = (kolo_verbs_source_t){.next = v->sources, .base = base, .bytes = w->bytes, .writes = 1};
+    source->mr = kolo_verbs.reg_mr(v->memory.pd, (void *)(uintptr_t)base, (size_t)w->bytes, 0);
+    if (source->mr == NULL) {
+        int err = errno;
+        free(source);
+        return kolo_fail_errno(KOLO_ERR_SYSTEM, err,
+                               "onesided: the network card cannot register %llu bytes (ulimit -l, the limit of "
+                               "locked memory?)",
+                               (unsigned long long)w->bytes);
+    }
+    kolo_onesided_count_card(0, 0, 1);
+    v->sources = source;
+    *out = source;
+    return KOLO_OK;
+}
+
+static void leave_source(kolo_onesided_verbs_t *v, kolo_verbs_source_t *source)
+{
+    if (source == NULL || --source->writes > 0) return;
+    kolo_verbs_source_t **at = &v->sources;
+    while (*at != source) at = &(*at)->next;
+    *at = source->next;
+    kolo_verbs.dereg_mr(source->mr);
+    free(source);
+}
+
+/* Where the card reads it: memory that it knows, or that it is told of while writes from there are under way. */
 static kolo_status_t find_source(kolo_onesided_t *end, kolo_pending_write_t *write)
 {
     kolo_onesided_verbs_t *v = state_of(end);
     if (write->lkey != 0 || write->w.bytes <= v->link->inline_bytes) return KOLO_OK;
-    struct ibv_mr *mr = kolo_verbs_memory_find(&v->memory, write->w.data, (size_t)write->w.bytes);
+    const struct ibv_mr *mr = kolo_verbs_memory_find(&v->memory, write->w.data, (size_t)write->w.bytes);
     if (mr == NULL) {
-        mr = kolo_verbs.reg_mr(v->memory.pd, (void *)(uintptr_t)write->w.data, (size_t)write->w.bytes, 0);
-        if (mr == NULL)
-            return kolo_fail_errno(KOLO_ERR_SYSTEM, errno,
-                                   "onesided: the network card cannot register %llu bytes (ulimit -l, the limit "
-                                   "of locked memory?)",
-                                   (unsigned long long)write->w.bytes);
-        write->registered = mr;
-        kolo_onesided_count_card(0, 0, 1);
+        kolo_verbs_source_t *source = NULL;
+        KOLO_TRY(find_shared(end, v, &write->w, &source));
+        write->registered = source;
+        mr = source->mr;
     }
     write->lkey = mr->lkey;
     return KOLO_OK;
@@ -359,8 +393,7 @@ static kolo_status_t sent(kolo_onesided_t *end, uint64_t number)
     kolo_onesided_verbs_t *v = state_of(end);
     while (v->done <= number) {
         kolo_verbs_flight_t *flight = &v->flights[v->done++ % KOLO_ONESIDED_SENDS];
-        if (flight->mr) kolo_verbs.dereg_mr(flight->mr);
-        flight->mr = NULL;
+        leave_source(v, flight->source);
         if (flight->cookie) KOLO_TRY(kolo_onesided_done(end, flight->cookie));
     }
     return KOLO_OK;
@@ -454,12 +487,10 @@ static void close_end(kolo_onesided_t *end)
     kolo_onesided_verbs_t *v = state_of(end);
     if (v == NULL) return;
     kolo_verbs_shut(v->link); /* nothing is read or written any more */
-    for (; v->done < v->posted; v->done++) {
-        struct ibv_mr *mr = v->flights[v->done % KOLO_ONESIDED_SENDS].mr;
-        if (mr) kolo_verbs.dereg_mr(mr);
+    while (v->sources) {
+        v->sources->writes = 1;
+        leave_source(v, v->sources);
     }
-    for (kolo_pending_write_t *write = end->writes; write; write = write->next)
-        if (write->registered) kolo_verbs.dereg_mr(write->registered);
     kolo_verbs_memory_fini(&v->memory);
     free(v);
     end->state[KOLO_ONESIDED_VERBS] = NULL;

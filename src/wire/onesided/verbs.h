@@ -43,9 +43,19 @@ kolo_status_t kolo_verbs_memory_keep(kolo_verbs_memory_t *m, void *base, size_t 
 /* What is known of it, for a write; NULL: nothing. */
 struct ibv_mr *kolo_verbs_memory_find(kolo_verbs_memory_t *m, const void *base, size_t bytes);
 
+/* Memory of the program that writes under way come from: theirs together, since whoever writes keeps it until then.
+ */
+typedef struct kolo_verbs_source {
+    struct kolo_verbs_source *next;
+    const char *base;
+    uint64_t bytes;
+    struct ibv_mr *mr;
+    uint32_t writes;
+} kolo_verbs_source_t;
+
 typedef struct { /* a request that the device has */
     uint64_t cookie;
-    struct ibv_mr *mr; /* registered for this write alone, which is its last request; else NULL */
+    kolo_verbs_source_t *source; /* of a write whose last request this is; NULL: its memory is known anyway */
 } kolo_verbs_flight_t;
 
 typedef struct {
@@ -56,6 +66,7 @@ typedef struct {
     uint64_t posted, done;
     uint32_t unsignalled;
     kolo_verbs_flight_t flights[KOLO_ONESIDED_SENDS];
+    kolo_verbs_source_t *sources;
     uint64_t ahead; /* bytes that came before the notice that is due next */
     struct ibv_wc wc[KOLO_VERBS_BATCH];
     int nwc, at;
