@@ -27,6 +27,30 @@ kolo_exec_tuned_t kolo_device_tuned(const kolo_body_t *body)
                                .give = gpu.give};
 }
 
+/* KOLO_ALGO on GPUs: by its plan. The loops over lines are those of the CPU; here their plan is run, which spreads.
+ */
+static kolo_status_t forced_plan(void *arg, kolo_coll_t coll, uint32_t rank, uint32_t root, kolo_plan_t **plan)
+{
+    const kolo_body_t *body = arg;
+    kolo_algo_t algo = kolo_tune_forced(coll);
+    kolo_emit_env_t env = body->emit;
+    *plan = NULL;
+    if (algo == KOLO_ALGO_COUNT || !kolo_algo_find(coll, algo)) return KOLO_OK;
+    env.rank = rank;
+    env.root = root;
+    env.fanout = algo == KOLO_ALGO_FLAT || algo == KOLO_ALGO_FLAT_TWO_STEP;
+    env.refs = false; /* kernels take no references to memory */
+    kolo_status_t status = kolo_algo_emit(coll, algo, &env, plan);
+    return status == KOLO_OK ? KOLO_OK : kolo_fail_prefix(status, "KOLO_ALGO on GPUs: ");
+}
+
+static bool forces_plans(void)
+{
+    for (int c = 0; c < KOLO_COLL_P2P; c++)
+        if (kolo_tune_forced((kolo_coll_t)c) != KOLO_ALGO_COUNT) return true;
+    return false;
+}
+
 kolo_status_t kolo_device_open(kolo_body_t *body)
 {
     const kolo_exec_ops_t *exec = NULL;
@@ -39,7 +63,9 @@ kolo_status_t kolo_device_open(kolo_body_t *body)
                            .tuned = kolo_device_tuned(body),
                            .host = &kolo_device_host,
                            .host_arg = &body->host_side,
-                           .start = (uint32_t)kolo_comm_options.counter_start};
+                           .start = (uint32_t)kolo_comm_options.counter_start,
+                           .plan = forces_plans() ? forced_plan : NULL,
+                           .plan_arg = body};
     body->host_side = (kolo_host_side_t){body, body};
     kolo_status_t status =
         exec->open ? exec->open(&env, &state) : kolo_levels_open(body, &env, &state); /* of several parts */
@@ -200,6 +226,17 @@ static size_t unfold(const kolo_call_t *c, const kolo_exec_call_t *base, kolo_ex
     return n;
 }
 
+/* The algorithm whose plan kernels interpret for this call; none where kernels made for the collective run. */
+static uint32_t recorded_algo(const kolo_body_t *body, const kolo_call_t *call)
+{
+    if (call->kind != KOLO_CALL_COLL || body->exec != &kolo_exec_cuda || body->nranks == 1)
+        return KOLO_RECORD_NO_ALGO;
+    kolo_algo_t algo = kolo_tune_forced(call->coll);
+    bool parts = call->send_counts || call->recv_counts; /* messages, or several calls */
+    return parts || algo == KOLO_ALGO_COUNT || !kolo_algo_find(call->coll, algo) ? KOLO_RECORD_NO_ALGO
+                                                                                 : (uint32_t)algo;
+}
+
 /* The calls get their numbers by which the ranks compare them, if all are queued. */
 static kolo_status_t launch(kolo_body_t *body, const kolo_call_t *calls, size_t count)
 {
@@ -231,7 +268,7 @@ static kolo_status_t launch(kolo_body_t *body, const kolo_call_t *calls, size_t 
     if (status == KOLO_OK) status = kolo_window_device_launch(body, calls, count, true); /* waits come last */
     if (list != &one) free(list);
     for (size_t i = 0; i < count && status == KOLO_OK && !body->exec->by_host; i++) {
-        kolo_record_launched(body, &calls[i], body->operation);
+        kolo_record_launched(body, &calls[i], body->operation, recorded_algo(body, &calls[i]));
         if (calls[i].kind == KOLO_CALL_COLL)
             kolo_board_publish(&body->board, body->operation++, kolo_mismatch_word(&calls[i]));
         else

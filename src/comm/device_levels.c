@@ -98,6 +98,7 @@ static kolo_status_t open_part(kolo_body_t *ctx_of, const kolo_exec_env_t *env, 
                                kolo_host_side_t *side, kolo_exec_part_t *part)
 {
     kolo_exec_env_t own = *env;
+    own.plan = NULL; /* of the whole, not of a part */
     uint64_t deadline = env->ctx->deadline_ns, before = ctx_of->ctx.deadline_ns;
     own.ctx = &ctx_of->ctx;
     own.tuned = kolo_device_tuned(ctx_of);

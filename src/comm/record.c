@@ -54,10 +54,9 @@ void kolo_record_failed(kolo_body_t *body)
     kolo_record_head_end(record);
 }
 
-void kolo_record_launched(kolo_body_t *body, const kolo_call_t *call, uint64_t number)
+void kolo_record_launched(kolo_body_t *body, const kolo_call_t *call, uint64_t number, uint32_t algo)
 {
-    kolo_record_begin(&body->record, call, number, kolo_mismatch_word(call), KOLO_RECORD_LAUNCHED,
-                      KOLO_RECORD_NO_ALGO);
+    kolo_record_begin(&body->record, call, number, kolo_mismatch_word(call), KOLO_RECORD_LAUNCHED, algo);
     body->record.now = NULL;
 }
 

@@ -41,7 +41,7 @@ void kolo_record_drop(struct kolo_body *body, const struct kolo_call *call, kolo
 /* The operation waits longer than one spins. */
 void kolo_record_waits_slow(kolo_recording_t *r);
 /* A call was given to a device. */
-void kolo_record_launched(struct kolo_body *body, const struct kolo_call *call, uint64_t number);
+void kolo_record_launched(struct kolo_body *body, const struct kolo_call *call, uint64_t number, uint32_t algo);
 /* What the device waits for now. */
 void kolo_record_device_waits(struct kolo_body *body, const kolo_record_waits_t *waits);
 /* Sends and receives of a group run together. */

@@ -67,6 +67,10 @@ typedef struct {
     const kolo_exec_host_t *host;
     void *host_arg;
     uint32_t start; /* number of the first operation; cyclic */
+    /* For an executor that runs plans: the plan by which rank `rank` is to run a collective, where one is forced,
+     * else NULL. The same plans on all ranks. NULL: none is forced for any. The executor frees them. */
+    kolo_status_t (*plan)(void *arg, kolo_coll_t coll, uint32_t rank, uint32_t root, kolo_plan_t **plan);
+    void *plan_arg;
 } kolo_exec_env_t;
 
 /* What the operation that runs waits for. Told only of waits that have lasted for some milliseconds. */

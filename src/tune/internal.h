@@ -33,8 +33,6 @@ static inline bool kolo_tune_is_flat(kolo_algo_t algo)
 bool kolo_tune_fits(const kolo_tune_env_t *env, const kolo_tune_sizes_t *sizes, kolo_algo_t algo, kolo_coll_t coll,
                     uint64_t count, size_t elem);
 
-/* The algorithm that KOLO_ALGO forces for this collective, or KOLO_ALGO_COUNT (forced.c). */
-kolo_algo_t kolo_tune_forced(kolo_coll_t coll);
 /* Are the names in KOLO_ALGO known? */
 kolo_status_t kolo_tune_check_param(const kolo_param_t *row, const char *text);
 

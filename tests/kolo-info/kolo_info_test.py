@@ -215,7 +215,8 @@ def case_explain_and_memory():
     rule = re.search(r"\n  measured rule (\d+) of (\d+): all_reduce of \d+ to \d+ ranks on one host.*, from \d+ bytes on.*: (\w+)\n", out)
     assert rule and 1 <= int(rule[1]) <= int(rule[2]) and f"chosen: {rule[3]}," in out, out
     assert re.search(r"\n  the cost model (would choose|does not know) ", out), out
-    has(good("--explain", "all_reduce", "1M", "4", KOLO_ALGO="ring"), "chosen: ring", "KOLO_ALGO comes before")
+    has(out, "on GPUs of one host: kernels made for the collective")
+    has(good("--explain", "all_reduce", "1M", "4", KOLO_ALGO="ring"), "chosen: ring", "KOLO_ALGO comes before", "on GPUs of one host: the ring plan")
     has(good("--explain", "all_reduce", "1M", "4", "--nodes", "2"), "no measured rule", "the cost model would choose the same")
     for name in ("allreduce", "all-reduce", "reducescatter"):
         has(good("--explain", name, "1M", "4"), "_reduce of 1048576" if name[0] == "a" else "reduce_scatter of 1048576")

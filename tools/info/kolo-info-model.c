@@ -119,6 +119,17 @@ kolo_status_t kolo_info_coll(const char *name, kolo_coll_t *coll)
     return kolo_coll_parse(name, coll); /* for its message */
 }
 
+/* There the tuner is not asked: kernels made for a collective run it unless an algorithm is forced. */
+static void explain_gpus(kolo_coll_t coll)
+{
+    kolo_algo_t algo = kolo_tune_forced(coll);
+    if (algo != KOLO_ALGO_COUNT && kolo_algo_find(coll, algo))
+        printf("on GPUs of one host: the %s plan, by the kernel that interprets plans (KOLO_ALGO)\n",
+               kolo_algo_name(algo));
+    else
+        printf("on GPUs of one host: kernels made for the collective; KOLO_ALGO would have a plan interpreted\n");
+}
+
 int kolo_info_explain(const char *name, const char *size, const char *ranks, int nodes, const char *fabric)
 {
     kolo_coll_t coll;
@@ -139,6 +150,7 @@ int kolo_info_explain(const char *name, const char *size, const char *ranks, int
         status = failed();
     if (status == INFO_OK && fabric)
         status = kolo_info_predict(fabric, &job.emit, coll, count, (uint32_t)elem, job.sizes.remote_slot_bytes);
+    if (status == INFO_OK) explain_gpus(coll);
     job_fini(&job);
     return status;
 }

@@ -44,6 +44,16 @@ static kolo_status_t fill_shape(const kolo_exec_call_t *call, kolo_cuda_args_t *
     return KOLO_OK;
 }
 
+kolo_status_t kolo_cuda_fill(const kolo_exec_call_t *call, kolo_cuda_args_t *a)
+{
+    KOLO_TRY(fill_shape(call, a));
+    fill_reducer(call, a);
+    a->number = call->number;
+    a->word = call->word;
+    a->mark = (uint32_t)((call->word ^ call->word >> 32) * UINT64_C(0x9e3779b97f4a7c15) >> 32);
+    return KOLO_OK;
+}
+
 static uint64_t lines_up_to(const kolo_cuda_state_t *s, const kolo_exec_call_t *call)
 {
     uint64_t room = (uint64_t)s->layout.ll_blocks * KOLO_CUDA_LL_BLOCK_BYTES;
@@ -76,11 +86,7 @@ kolo_status_t kolo_cuda_choose(const kolo_cuda_state_t *s, const kolo_exec_call_
     const kolo_cuda_layout_t *l = &s->layout;
     bool vector =
         call->coll == KOLO_COLL_ALL_REDUCE || call->coll == KOLO_COLL_REDUCE || call->coll == KOLO_COLL_BROADCAST;
-    KOLO_TRY(fill_shape(call, a));
-    fill_reducer(call, a);
-    a->number = call->number;
-    a->word = call->word;
-    a->mark = (uint32_t)((call->word ^ call->word >> 32) * UINT64_C(0x9e3779b97f4a7c15) >> 32);
+    KOLO_TRY(kolo_cuda_fill(call, a));
     if (a->bytes <= lines_up_to(s, call)) {
         uint64_t threads = (a->bytes + 7) / 8;
         *family = KOLO_CUDA_LL;

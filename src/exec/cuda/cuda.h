@@ -3,7 +3,7 @@
  * The executor of GPU communicators, for its own files. limits.c: what goes which way; layout.c: the region;
  * kernels.c: modules and functions; choose.c: which family, which grid; expose.c: which buffers others reach;
  * launch.c: the operations of exec.h; messages.c: groups of sends and receives; moves.c: puts and signals; waits.c:
- * what kernels wait for.
+ * what kernels wait for; plan/: plans by a kernel that interprets them.
  */
 #ifndef KOLO_EXEC_CUDA_CUDA_H
 #define KOLO_EXEC_CUDA_CUDA_H
@@ -17,6 +17,7 @@ typedef enum {
     KOLO_CUDA_LL128,
     KOLO_CUDA_STAGED,
     KOLO_CUDA_TWO_STEP,
+    KOLO_CUDA_PLAN, /* the interpreter of plan/ */
     KOLO_CUDA_FAMILIES
 } kolo_cuda_family_t;
 
@@ -63,6 +64,16 @@ typedef struct {
     uint64_t seen; /* by bit: ranks whose GPUs reach it, at the same address */
 } kolo_cuda_known_t;
 
+/* plan/programs.c: collectives that a plan is forced for. NULL: none is. */
+typedef struct kolo_cuda_plans kolo_cuda_plans_t;
+struct kolo_cuda_state;
+kolo_status_t kolo_cuda_plans_open(const kolo_exec_env_t *env, kolo_cuda_plans_t **plans);
+void kolo_cuda_plans_close(kolo_cuda_plans_t *plans);
+/* How long a region of `bytes` bytes gets by what plans need. */
+uint64_t kolo_cuda_plans_room(kolo_cuda_plans_t *plans, uint32_t nranks, uint64_t bytes);
+/* Runs the call by its plan. *launched: there is one for it. */
+kolo_status_t kolo_cuda_plans_launch(struct kolo_cuda_state *s, const kolo_exec_call_t *call, bool *launched);
+
 typedef struct kolo_cuda_state {
     const kolo_cuda_api_t *api;
     const kolo_cuda_device_t *device;
@@ -72,6 +83,9 @@ typedef struct kolo_cuda_state {
     kolo_cuda_limits_t limits;
     kolo_cuda_layout_t layout;
     uint32_t start;               /* what counters begin at */
+    uint64_t region_bytes; /* of all of it: layout, and what plans need */
+    uint32_t resident;     /* blocks that this rank may have on its GPU at the same time */
+    kolo_cuda_plans_t *plans;
     kolo_cuda_mailbox_t *mailbox; /* pinned */
     struct kolo_cuda_watched {
         uint64_t beat, seen_ns;
@@ -87,7 +101,10 @@ typedef struct kolo_cuda_state {
     kolo_cuda_p2p_many_t p2p;
 } kolo_cuda_state_t;
 
-/* choose.c: fills the arguments of a collective; the family and how many blocks. */
+/* choose.c: what a call says, without a family; fills the arguments of a collective; the family and how many
+ * blocks.
+ */
+kolo_status_t kolo_cuda_fill(const kolo_exec_call_t *call, kolo_cuda_args_t *args);
 kolo_status_t kolo_cuda_choose(const kolo_cuda_state_t *s, const kolo_exec_call_t *call, kolo_cuda_args_t *args,
                                kolo_cuda_family_t *family, uint32_t *blocks);
 /* expose.c: the ranks of this process whose GPUs reach memory at `p`. `legacy`: as in kolo_cuda_reaches(). */

@@ -59,6 +59,18 @@ static const char *const names[KOLO_CUDA_FAMILIES][KOLO_EXEC_DEVICE_TYPES] = {
                             [KOLO_FLOAT64] = "kolo_cuda_two_step_float64",
                             [KOLO_FLOAT8_E4M3] = "kolo_cuda_two_step_e4m3",
                             [KOLO_FLOAT8_E5M2] = "kolo_cuda_two_step_e5m2"},
+    [KOLO_CUDA_PLAN] = {[KOLO_INT8] = "kolo_cuda_plan_int8",
+                        [KOLO_UINT8] = "kolo_cuda_plan_uint8",
+                        [KOLO_INT32] = "kolo_cuda_plan_int32",
+                        [KOLO_UINT32] = "kolo_cuda_plan_uint32",
+                        [KOLO_INT64] = "kolo_cuda_plan_int64",
+                        [KOLO_UINT64] = "kolo_cuda_plan_uint64",
+                        [KOLO_FLOAT16] = "kolo_cuda_plan_float16",
+                        [KOLO_BFLOAT16] = "kolo_cuda_plan_bfloat16",
+                        [KOLO_FLOAT32] = "kolo_cuda_plan_float32",
+                        [KOLO_FLOAT64] = "kolo_cuda_plan_float64",
+                        [KOLO_FLOAT8_E4M3] = "kolo_cuda_plan_e4m3",
+                        [KOLO_FLOAT8_E5M2] = "kolo_cuda_plan_e5m2"},
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;

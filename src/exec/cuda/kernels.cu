@@ -8,6 +8,7 @@
 #include "exec/cuda/ll.cuh"
 #include "exec/cuda/ll128.cuh"
 #include "exec/cuda/messages.cuh"
+#include "exec/cuda/plan/interp.cuh"
 
 KOLO_KERNEL kolo_cuda_ll_int8(KOLO_PARAM kolo_cuda_args_t c) { kolo_ll<int8_t>(c); }
 KOLO_KERNEL kolo_cuda_ll_uint8(KOLO_PARAM kolo_cuda_args_t c) { kolo_ll<uint8_t>(c); }
@@ -60,6 +61,19 @@ KOLO_KERNEL kolo_cuda_two_step_float32(KOLO_PARAM kolo_cuda_long_args_t c) { kol
 KOLO_KERNEL kolo_cuda_two_step_float64(KOLO_PARAM kolo_cuda_long_args_t c) { kolo_long<double, true>(c); }
 KOLO_KERNEL kolo_cuda_two_step_e4m3(KOLO_PARAM kolo_cuda_long_args_t c) { kolo_long<kolo_e4m3, true>(c); }
 KOLO_KERNEL kolo_cuda_two_step_e5m2(KOLO_PARAM kolo_cuda_long_args_t c) { kolo_long<kolo_e5m2, true>(c); }
+
+KOLO_KERNEL kolo_cuda_plan_int8(KOLO_PARAM kolo_cuda_plan_args_t a) { kolo_plan_run<int8_t>(a); }
+KOLO_KERNEL kolo_cuda_plan_uint8(KOLO_PARAM kolo_cuda_plan_args_t a) { kolo_plan_run<uint8_t>(a); }
+KOLO_KERNEL kolo_cuda_plan_int32(KOLO_PARAM kolo_cuda_plan_args_t a) { kolo_plan_run<int32_t>(a); }
+KOLO_KERNEL kolo_cuda_plan_uint32(KOLO_PARAM kolo_cuda_plan_args_t a) { kolo_plan_run<uint32_t>(a); }
+KOLO_KERNEL kolo_cuda_plan_int64(KOLO_PARAM kolo_cuda_plan_args_t a) { kolo_plan_run<int64_t>(a); }
+KOLO_KERNEL kolo_cuda_plan_uint64(KOLO_PARAM kolo_cuda_plan_args_t a) { kolo_plan_run<uint64_t>(a); }
+KOLO_KERNEL kolo_cuda_plan_float16(KOLO_PARAM kolo_cuda_plan_args_t a) { kolo_plan_run<kolo_half>(a); }
+KOLO_KERNEL kolo_cuda_plan_bfloat16(KOLO_PARAM kolo_cuda_plan_args_t a) { kolo_plan_run<kolo_bfloat>(a); }
+KOLO_KERNEL kolo_cuda_plan_float32(KOLO_PARAM kolo_cuda_plan_args_t a) { kolo_plan_run<float>(a); }
+KOLO_KERNEL kolo_cuda_plan_float64(KOLO_PARAM kolo_cuda_plan_args_t a) { kolo_plan_run<double>(a); }
+KOLO_KERNEL kolo_cuda_plan_e4m3(KOLO_PARAM kolo_cuda_plan_args_t a) { kolo_plan_run<kolo_e4m3>(a); }
+KOLO_KERNEL kolo_cuda_plan_e5m2(KOLO_PARAM kolo_cuda_plan_args_t a) { kolo_plan_run<kolo_e5m2>(a); }
 
 KOLO_KERNEL kolo_cuda_lift(KOLO_PARAM kolo_cuda_lift_args_t c) { kolo_lift(c); }
 KOLO_KERNEL kolo_cuda_messages_few(KOLO_PARAM kolo_cuda_p2p_args_t c) { kolo_messages(c, NULL); }

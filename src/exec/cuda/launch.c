@@ -13,10 +13,10 @@
 static size_t region_bytes(void *arg, const kolo_regions_t *regions)
 {
     kolo_cuda_state_t *s = arg;
-    kolo_cuda_layout((uint32_t)regions->nranks,
-                     (uint32_t)(2 * regions->min_multiprocessors / regions->ranks_per_gpu),
-                     regions->ranks_per_gpu > 1, &s->limits, &s->layout);
-    return s->layout.bytes;
+    s->resident = (uint32_t)(2 * regions->min_multiprocessors / regions->ranks_per_gpu);
+    kolo_cuda_layout((uint32_t)regions->nranks, s->resident, regions->ranks_per_gpu > 1, &s->limits, &s->layout);
+    s->region_bytes = kolo_cuda_plans_room(s->plans, (uint32_t)regions->nranks, s->layout.bytes);
+    return s->region_bytes;
 }
 
 static kolo_status_t make_mailbox(kolo_cuda_state_t *s)
@@ -117,6 +117,7 @@ static void close_state(void *state)
         if (s->mailbox) s->api->host_free(s->mailbox);
         kolo_cuda_leave(pushed);
     }
+    kolo_cuda_plans_close(s->plans);
     free(s);
 }
 
@@ -131,7 +132,8 @@ static kolo_status_t open_state(const kolo_exec_env_t *env, void **state)
     if (!s) return kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for a GPU communicator");
     kolo_cuda_limits(&env->tuned, &s->limits);
     s->start = env->start;
-    kolo_status_t status = kolo_cuda_load(&s->api);
+    kolo_status_t status = kolo_cuda_plans_open(env, &s->plans);
+    if (status == KOLO_OK) status = kolo_cuda_load(&s->api);
     if (status == KOLO_OK) status = kolo_cuda_device(device, &s->device);
     if (status == KOLO_OK) status = kolo_cuda_enter(s->device, &pushed);
     if (status == KOLO_OK) {
@@ -145,7 +147,7 @@ static kolo_status_t open_state(const kolo_exec_env_t *env, void **state)
     *state = s;
     kolo_info("exec", "rank %d: GPU %d (%s, %s), %u blocks, tiles of %u bytes, %.1f MB on the device",
               s->regions.rank, device, s->device->name, s->device->bus_id, s->layout.blocks, s->layout.tile_bytes,
-              (double)s->layout.bytes / (1 << 20));
+              (double)s->region_bytes / (1 << 20));
     return KOLO_OK;
 }
 
@@ -268,6 +270,9 @@ static kolo_status_t launch_collective(kolo_cuda_state_t *s, const kolo_exec_cal
     kolo_cuda_family_t family;
     uint32_t blocks;
     kolo_type_t type = c->reducer.type < KOLO_EXEC_DEVICE_TYPES ? c->reducer.type : KOLO_UINT8; /* only moved */
+    bool planned;
+    KOLO_TRY(kolo_cuda_plans_launch(s, c, &planned));
+    if (planned) return KOLO_OK;
     if (s->regions.nranks == 1) {
         kolo_status_t status = launch_alone(s, c);
         if (status != KOLO_IN_PROGRESS) return status;
@@ -327,7 +332,7 @@ static void cancel(void *state)
 
 static size_t memory(const void *state)
 {
-    return ((const kolo_cuda_state_t *)state)->layout.bytes;
+    return ((const kolo_cuda_state_t *)state)->region_bytes;
 }
 
 const kolo_exec_ops_t kolo_exec_cuda = {.name = "CUDA",

@@ -145,10 +145,9 @@ template <typename T, int N> KOLO_DEV void kolo_sum_begin(kolo_sum<T, N> *s, kol
 {
     kolo_sum_scaled(s, v, c, c.scale == KOLO_CUDA_SCALE_COMMON);
 }
-template <typename T, int N> KOLO_DEV void kolo_sum_add(kolo_sum<T, N> *s, kolo_vec_t v, const kolo_cuda_args_t &c)
+template <typename T, int N>
+KOLO_DEV void kolo_sum_join(kolo_sum<T, N> *s, const kolo_sum<T, N> &o, const kolo_cuda_args_t &c)
 {
-    kolo_sum<T, N> o;
-    kolo_sum_begin(&o, v, c);
     switch (c.op) {
     case KOLO_CUDA_SUM:
 #pragma unroll
@@ -166,6 +165,12 @@ template <typename T, int N> KOLO_DEV void kolo_sum_add(kolo_sum<T, N> *s, kolo_
 #pragma unroll
         for (int i = 0; i < N; i++) s->a[i] = kolo_max(s->a[i], o.a[i]);
     }
+}
+template <typename T, int N> KOLO_DEV void kolo_sum_add(kolo_sum<T, N> *s, kolo_vec_t v, const kolo_cuda_args_t &c)
+{
+    kolo_sum<T, N> o;
+    kolo_sum_begin(&o, v, c);
+    kolo_sum_join(s, o, c);
 }
 template <typename T> KOLO_DEV T kolo_divided(T a, uint32_t n)
 {
