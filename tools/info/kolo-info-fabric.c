@@ -16,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What a machine costs apart from its cards: measured on machines of today, and the same for all algorithms. */
+/* What a machine costs apart from its cards: guessed, not measured, and the same for all algorithms. */
 #define LATENCY_US       4.0 /* of a slot between hosts, without switches */
 #define LOCAL_LATENCY_US 0.3
 #define LOCAL_GBPS       20.0
