@@ -102,8 +102,8 @@ static void what_a_gpu_waits_for_is_told(void **state)
     has(text, "waits on its GPU for data from rank 1, room at rank 2 (block 7, step 21)");
     has(text, "rank 1 did not enter operation 12");
     has(text,
-        "rank 2 has given operation 12 (all_reduce 4 float32 sum) to the GPU, where it is complete, or stands "
-        "behind other work");
+        "rank 2 has given operation 12 (all_reduce 4 float32 sum) to the GPU, where it is complete, or waits for "
+        "earlier work");
     has(brief, "rank 1 did not enter operation 12");
     free(r);
 }

@@ -172,24 +172,15 @@ static int list_points(void)
 /* ---- options ---- */
 
 static const struct option longs[] = {
-    {"runs", required_argument, NULL, 'n'},
-    {"seed", required_argument, NULL, 's'},
-    {"seconds", required_argument, NULL, 't'},
-    {"points", required_argument, NULL, 'p'},
-    {"only", required_argument, NULL, 'o'},
-    {"out", required_argument, NULL, 'f'},
-    {"records", required_argument, NULL, 'r'},
-    {"jobs", required_argument, NULL, 'j'},
-    {"part", required_argument, NULL, 'P'},
-    {"slow", required_argument, NULL, 'S'},
-    {"table", no_argument, NULL, 'T'},
-    {"net", no_argument, NULL, 'e'},
-    {"any-name", no_argument, NULL, 'm'},
-    {"cards", no_argument, NULL, 'c'},
-    {"list", no_argument, NULL, 'l'},
-    {"debugger", required_argument, NULL, 'd'},
-    {"help", no_argument, NULL, 'h'},
-    {NULL, 0, NULL, 0},
+    {"runs", required_argument, NULL, 'n'},    {"seed", required_argument, NULL, 's'},
+    {"seconds", required_argument, NULL, 't'}, {"points", required_argument, NULL, 'p'},
+    {"only", required_argument, NULL, 'o'},    {"out", required_argument, NULL, 'f'},
+    {"records", required_argument, NULL, 'r'}, {"jobs", required_argument, NULL, 'j'},
+    {"part", required_argument, NULL, 'P'},    {"slow", required_argument, NULL, 'S'},
+    {"table", no_argument, NULL, 'T'},         {"net", no_argument, NULL, 'e'},
+    {"any-name", no_argument, NULL, 'm'},      {"cards", no_argument, NULL, 'c'},
+    {"list", no_argument, NULL, 'l'},          {"debugger", required_argument, NULL, 'd'},
+    {"help", no_argument, NULL, 'h'},          {NULL, 0, NULL, 0},
 };
 
 static void take_number(int c, const char *text, arguments_t *a)

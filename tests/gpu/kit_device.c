@@ -267,7 +267,7 @@ bool kit_launch(const kit_rank_t *r, kolo_cu_func_t function, unsigned blocks, v
 
 bool kit_capture(const kit_rank_t *r, void *stream)
 {
-    if (!driver.capture_begin || !driver.graph_launch) return kit_fail("driver", 0, "this driver has no graphs");
+    if (!driver.capture_begin) return kit_fail("driver", 0, "this driver has no graphs");
     kit_enter(r);
     return CU(driver.capture_begin(stream, 1)); /* of this thread's doing */
 }
@@ -276,11 +276,13 @@ bool kit_captured(const kit_rank_t *r, void *stream, void **plan)
 {
     if (!driver.capture_end) return false;
     kit_enter(r);
-    return CU(driver.capture_end(stream, plan)) && *plan;
+    return CU(driver.capture_end(stream, plan));
 }
 
 bool kit_graph(const kit_rank_t *r, void *plan, void **graph)
 {
+    if (!plan || !driver.graph_instantiate || !driver.graph_launch)
+        return kit_fail("driver", 0, "this driver has no graphs");
     kit_enter(r);
     bool good = CU(driver.graph_instantiate(graph, plan, 0));
     return CU(driver.graph_destroy(plan)) && good;

@@ -218,7 +218,7 @@ static case_t next_case(const kolo_algo_row_t *row, uint32_t nranks, uint32_t ro
     bool barrier = row->coll == KOLO_COLL_BARRIER;
     case_t c = {.nranks = nranks, .seed = h, .in_place = (h & 1) && row->in_place, .shift = h / 3 % 7};
     c.call = (fixture_call_t){.coll = row->coll, .count = barrier ? 0 : count, .root = root, .operation = h};
-    c.call.type = barrier ? KOLO_UINT8 : (kolo_type_t)(h % KOLO_TYPE_COUNT);
+    c.call.type = barrier ? KOLO_UINT8 : (kolo_type_t)(h % KOLO_EXEC_DEVICE_TYPES);
     c.call.op = kolo_coll_reduces(row->coll) ? (kolo_op_t)(h / 16 % 5) : KOLO_SUM;
     return c;
 }

@@ -140,12 +140,13 @@ bool conform_chain(kit_team_t *t)
 #define ALLOCATIONS 24
 #define FRESH_BYTES ((size_t)256 << 10)
 
-/* Every other call is on memory that is new, at an address that others may have seen before; the rest on what was
- * used some calls ago. */
+/* Every other call is on memory that is new, longer or shorter than what was there before, at an address that
+ * others may have seen; the rest on what was used some calls ago. */
 static bool fresh(kit_team_t *t, uint64_t *state, void *buffers[KIT_RANKS][ALLOCATIONS])
 {
     int which = (int)(kit_random(state) % ALLOCATIONS);
     bool new = kit_random(state) & 1, good = true;
+    size_t bytes = FRESH_BYTES << kit_random(state) % 6;
     case_t c = draw(t, state, FRESH_BYTES);
     for (int i = 0; i < t->n; i++) {
         kit_rank_t *r = &t->ranks[i];
@@ -153,7 +154,7 @@ static bool fresh(kit_team_t *t, uint64_t *state, void *buffers[KIT_RANKS][ALLOC
             kit_free(r, buffers[i][which]);
             buffers[i][which] = NULL;
         }
-        if (!buffers[i][which]) buffers[i][which] = kit_alloc(r, FRESH_BYTES);
+        if (!buffers[i][which]) buffers[i][which] = kit_alloc(r, bytes);
         r->buffer = buffers[i][which];
         good = r->buffer && good;
     }

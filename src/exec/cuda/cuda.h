@@ -82,7 +82,7 @@ typedef struct kolo_cuda_state {
     kolo_exports_t *exports; /* to and from other processes; NULL: there are none */
     kolo_cuda_limits_t limits;
     kolo_cuda_layout_t layout;
-    uint32_t start;               /* what counters begin at */
+    uint32_t start;        /* what counters begin at */
     uint64_t region_bytes; /* of all of it: layout, and what plans need */
     uint32_t resident;     /* blocks that this rank may have on its GPU at the same time */
     kolo_cuda_plans_t *plans;

@@ -40,8 +40,8 @@ void kolo_cuda_offer(kolo_cuda_state_t *s, const void *p, kolo_cu_stream_t strea
     s->capturing = s->api->stream_capturing(stream, &now) || now != KOLO_CU_CAPTURE_NONE;
     if (s->capturing) return; /* nothing but the operation itself is to happen now */
     kolo_exports_look(s->exports);
-    if (!kolo_exports_offer(s->exports, known->base, known->id, false) && idle(s))
-        kolo_exports_offer(s->exports, known->base, known->id, true);
+    if (!kolo_exports_offer(s->exports, known->base, known->bytes, known->id, false) && idle(s))
+        kolo_exports_offer(s->exports, known->base, known->bytes, known->id, true);
 }
 
 void kolo_cuda_tidy(kolo_cuda_state_t *s, kolo_cu_stream_t stream)

@@ -236,6 +236,10 @@ kolo_status_t kolo_cuda_check_memory(kolo_cuda_state_t *s, const void *p, uint64
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
                          "%s %p has %llu bytes to the end of its allocation, %llu are needed", what, p,
                          (unsigned long long)(place.bytes - (at - place.base)), (unsigned long long)bytes);
+    /* What was known of memory that was there before, longer or shorter, is no longer true. */
+    for (int i = 0; i < KOLO_CUDA_KNOWN; i++)
+        if (s->known[i].base < place.base + place.bytes && place.base < s->known[i].base + s->known[i].bytes)
+            s->known[i].bytes = 0;
     s->known[s->next_known++ % KOLO_CUDA_KNOWN] = (kolo_cuda_known_t){
         place.base, place.bytes, kolo_cuda_buffer_id(p), kolo_cuda_seen_here(s, p, place.peers)};
     return KOLO_OK;

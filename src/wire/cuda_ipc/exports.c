@@ -3,6 +3,10 @@
  * Boards of offered and of mapped allocations; see exports.h. The owner of a board alone writes it; others have it
  * mapped to read. What cudaMalloc() gave goes by the driver's handles of 64 bytes. Other memory is refused by the
  * driver when its handle is asked for, and is not asked for again.
+ *
+ * CUDA leaves open what becomes of memory that its owner frees while others have it mapped. So what is freed is
+ * withdrawn before anything is offered, unmapped before anything is mapped, and a process maps nothing that shares
+ * pages with other memory of the same owner that it still has mapped, by whichever communicator.
  */
 #include "wire/cuda_ipc/exports.h"
 #include "base/log.h"
@@ -11,6 +15,7 @@
 #include "wire/memfd.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -19,6 +24,7 @@
 typedef struct {
     _Atomic uint64_t id; /* 0: nothing is offered here */
     kolo_cu_ipc_t handle;
+    uint64_t base, bytes; /* as its owner sees it */
 } offer_t;
 typedef struct {
     _Atomic uint64_t id; /* of the offer that this rank has looked at */
@@ -33,8 +39,18 @@ typedef struct {
 typedef struct {
     const board_t *board; /* NULL: in this process */
     uint32_t seen;        /* of its changes */
+    uint64_t process;     /* which one it is */
     kolo_cu_ptr_t mapped[KOLO_EXPORTS_PLACES];
 } peer_t;
+
+/* What this process has mapped, of all communicators. */
+typedef struct span {
+    struct span *next;
+    kolo_cu_ptr_t at;
+    uint64_t process, id, base, bytes;
+} span_t;
+static pthread_mutex_t spans_lock = PTHREAD_MUTEX_INITIALIZER;
+static span_t *spans;
 
 struct kolo_exports {
     int nranks, rank;
@@ -84,6 +100,7 @@ static kolo_status_t map_board(kolo_exports_t *e, kolo_wire_ctx_t *ctx, int peer
             status = kolo_fail_errno(KOLO_ERR_NO_MEMORY, errno, "cannot map the board of rank %d", peer);
         else
             e->peers[peer].board = map;
+        e->peers[peer].process = owner->process_hash;
     }
     close(fd);
     return status;
@@ -121,9 +138,51 @@ kolo_status_t kolo_exports_open(kolo_wire_ctx_t *ctx, int nranks, kolo_exports_t
 
 static void unmap(kolo_cu_ptr_t *at)
 {
-    kolo_cu_result_t r = *at ? kolo_cuda_loaded()->ipc_close(*at) : KOLO_CU_SUCCESS;
+    if (!*at) return;
+    pthread_mutex_lock(&spans_lock);
+    kolo_cu_result_t r = kolo_cuda_loaded()->ipc_close(*at);
+    span_t **link = &spans, *span;
+    while (*link && (*link)->at != *at) link = &(*link)->next;
+    if (!r && (span = *link)) { /* what could not be unmapped stays in the list */
+        *link = span->next;
+        free(span);
+    }
+    pthread_mutex_unlock(&spans_lock);
     if (r) kolo_info("wire", "memory of another process cannot be unmapped: CUDA error %d", (int)r);
     *at = 0;
+}
+
+/* Do two allocations of one process share pages? Short ones lie in pages of 2 MB with others. */
+static bool share_pages(const span_t *a, const offer_t *b)
+{
+    const uint64_t page = a->bytes < 2 << 20 || b->bytes < 2 << 20 ? 2 << 20 : 1;
+    uint64_t a_end = (a->base + a->bytes + page - 1) / page * page,
+             b_end = (b->base + b->bytes + page - 1) / page * page;
+    return a->base / page * page < b_end && b->base / page * page < a_end;
+}
+
+/* NULL: mapped. Else why not. */
+static const char *map(const offer_t *offer, uint64_t id, uint64_t process, kolo_cu_ptr_t *at)
+{
+    const char *why = NULL;
+    span_t *span = malloc(sizeof *span);
+    *at = 0;
+    if (!span) return "out of memory";
+    pthread_mutex_lock(&spans_lock);
+    for (const span_t *s = spans; s && !why; s = s->next)
+        if (s->process == process && s->id != id && share_pages(s, offer))
+            why = "it shares pages with other memory that is mapped, maybe freed";
+    if (!why && kolo_cuda_loaded()->ipc_open(at, offer->handle, KOLO_CU_IPC_PEER_ACCESS)) {
+        why = "refused by the driver";
+        *at = 0;
+    }
+    if (!why) {
+        *span = (span_t){spans, *at, process, id, offer->base, offer->bytes};
+        spans = span;
+    }
+    pthread_mutex_unlock(&spans_lock);
+    if (why) free(span);
+    return why;
 }
 
 void kolo_exports_close(kolo_exports_t *e)
@@ -137,28 +196,30 @@ void kolo_exports_close(kolo_exports_t *e)
     free(e);
 }
 
-/* Another allocation than before lies in this place, or none: its owner says that nobody uses the old one. */
+/* Another allocation than before is in this place, or none: its owner says that nobody uses the old one. */
+static void unmap_place(kolo_exports_t *e, int owner, int place)
+{
+    mapped_t *m = &e->mine->mapped[owner][place];
+    uint64_t id = atomic_load_explicit(&e->peers[owner].board->offers[place].id, memory_order_acquire);
+    if (id == atomic_load_explicit(&m->id, memory_order_relaxed)) return;
+    atomic_store_explicit(&m->id, 0, memory_order_release);
+    unmap(&e->peers[owner].mapped[place]);
+}
+
 static void map_place(kolo_exports_t *e, int owner, int place)
 {
-    const offer_t *offer = &e->peers[owner].board->offers[place];
+    const offer_t *theirs = &e->peers[owner].board->offers[place];
     mapped_t *m = &e->mine->mapped[owner][place];
     kolo_cu_ptr_t *at = &e->peers[owner].mapped[place];
-    uint64_t id = atomic_load_explicit(&offer->id, memory_order_acquire);
-    if (id == atomic_load_explicit(&m->id, memory_order_relaxed)) return;
-    if (!id) {
-        atomic_store_explicit(&m->id, 0, memory_order_release);
-        unmap(at);
-        return;
-    }
-    kolo_cu_ipc_t handle = offer->handle;
+    uint64_t id = atomic_load_explicit(&theirs->id, memory_order_acquire);
+    if (!id || id == atomic_load_explicit(&m->id, memory_order_relaxed)) return;
+    offer_t offer = {.handle = theirs->handle, .base = theirs->base, .bytes = theirs->bytes};
     atomic_thread_fence(memory_order_acquire);
-    if (atomic_load_explicit(&offer->id, memory_order_relaxed) != id) return; /* it is being changed */
-    atomic_store_explicit(&m->id, 0, memory_order_release);
+    if (atomic_load_explicit(&theirs->id, memory_order_relaxed) != id) return; /* it is being changed */
     unmap(at);
-    kolo_cu_result_t r = kolo_cuda_loaded()->ipc_open(at, handle, KOLO_CU_IPC_PEER_ACCESS);
-    if (r) *at = 0;
-    kolo_info("wire", "rank %d: allocation %llu of rank %d: %s", e->rank, (unsigned long long)id, owner,
-              r ? "cannot be mapped" : "mapped");
+    const char *why = map(&offer, id, e->peers[owner].process, at);
+    kolo_info("wire", "rank %d: allocation %llu of rank %d: %s%s", e->rank, (unsigned long long)id, owner,
+              why ? "not mapped: " : "mapped", why ? why : "");
     m->address = *at;
     atomic_store_explicit(&m->id, id, memory_order_release);
 }
@@ -171,6 +232,7 @@ void kolo_exports_look(kolo_exports_t *e)
         uint32_t changes = atomic_load_explicit(&p->board->changes, memory_order_acquire);
         if (changes == p->seen) continue;
         p->seen = changes;
+        for (int i = 0; i < KOLO_EXPORTS_PLACES; i++) unmap_place(e, r, i);
         for (int i = 0; i < KOLO_EXPORTS_PLACES; i++) map_place(e, r, i);
     }
 }
@@ -193,12 +255,22 @@ static int find_place(const kolo_exports_t *e, bool idle)
     return empty >= 0 ? empty : oldest;
 }
 
-bool kolo_exports_offer(kolo_exports_t *e, uintptr_t base, uint64_t id, bool idle)
+/* Was the allocation that is offered in this place freed? */
+static bool is_freed(const kolo_exports_t *e, int place)
+{
+    uint64_t id = atomic_load_explicit(&e->mine->offers[place].id, memory_order_relaxed);
+    return id && kolo_cuda_buffer_id((const void *)e->base[place]) != id; /* NOLINT: device memory */
+}
+
+bool kolo_exports_offer(kolo_exports_t *e, uintptr_t base, size_t bytes, uint64_t id, bool idle)
 {
     kolo_cu_ipc_t handle;
     if (!id || place_of(e, id) >= 0) return true;
     for (int i = 0; i < KOLO_EXPORTS_PLACES; i++)
         if (e->refused[i] == id) return true;
+    if (idle) kolo_exports_withdraw_freed(e);
+    for (int i = 0; i < KOLO_EXPORTS_PLACES && !idle; i++)
+        if (is_freed(e, i)) return false;
     int place = find_place(e, idle);
     if (place < 0) return false;
     if (kolo_cuda_loaded()->ipc_get(&handle, base) != KOLO_CU_SUCCESS) {
@@ -209,6 +281,8 @@ bool kolo_exports_offer(kolo_exports_t *e, uintptr_t base, uint64_t id, bool idl
     atomic_store_explicit(&offer->id, 0, memory_order_relaxed);
     atomic_thread_fence(memory_order_release);
     offer->handle = handle;
+    offer->base = base;
+    offer->bytes = bytes;
     atomic_store_explicit(&offer->id, id, memory_order_release);
     e->used[place] = ++e->clock;
     e->base[place] = base;
@@ -220,8 +294,7 @@ bool kolo_exports_offer(kolo_exports_t *e, uintptr_t base, uint64_t id, bool idl
 void kolo_exports_withdraw_freed(kolo_exports_t *e)
 {
     for (int i = 0; i < KOLO_EXPORTS_PLACES; i++) {
-        uint64_t id = atomic_load_explicit(&e->mine->offers[i].id, memory_order_relaxed);
-        if (!id || kolo_cuda_buffer_id((const void *)e->base[i]) == id) continue; /* NOLINT: device memory */
+        if (!is_freed(e, i)) continue;
         atomic_store_explicit(&e->mine->offers[i].id, 0, memory_order_release);
         atomic_fetch_add_explicit(&e->mine->changes, 1, memory_order_release);
     }

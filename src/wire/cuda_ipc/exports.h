@@ -27,9 +27,10 @@ kolo_status_t kolo_exports_open(kolo_wire_ctx_t *ctx, int nranks, kolo_exports_t
 void kolo_exports_close(kolo_exports_t *exports);
 /* Maps what others have offered since the last time. The GPU's context is current. */
 void kolo_exports_look(kolo_exports_t *exports);
-/* Offers the allocation `id` at `base`, if it was not yet. false: all places are taken, and not `idle`: only when
- * all that this rank has queued is complete may a place get another allocation. */
-bool kolo_exports_offer(kolo_exports_t *exports, uintptr_t base, uint64_t id, bool idle);
+/* Offers the allocation `id` of `bytes` at `base`, if it was not yet. false: all places are taken, or one has
+ * memory that was freed, and not `idle`: only when all that this rank has queued is complete may a place get
+ * another allocation. */
+bool kolo_exports_offer(kolo_exports_t *exports, uintptr_t base, size_t bytes, uint64_t id, bool idle);
 /* All that this rank has queued is complete: what it has freed since is to be unmapped by the others, at their next
  * look. */
 void kolo_exports_withdraw_freed(kolo_exports_t *exports);

@@ -557,7 +557,6 @@ static void sleepers_are_woken(void **state)
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
-/* RDMA is to be had in the virtual machine (tests/vm). */
 static bool has_device(void)
 {
     const char *why;
