@@ -283,7 +283,7 @@ static void run_all(shape_t first, shape_t last, bool fanout)
     bool *was_run = calloc(kolo_algo_rows, sizeof *was_run);
     assert_non_null(was_run);
     for (int shape = (int)first; shape <= (int)last; shape++)
-        for (uint32_t n = 2; n <= RANKS; n++) {
+        for (uint32_t n = 2; n <= RANKS; n += n < 4 ? 1 : 4) { /* 2, 3, 4, 8 */
             shape_env_t s;
             if (shape_make(&s, (shape_t)shape, n)) run_rows(&s, fanout, was_run);
         }
@@ -300,8 +300,8 @@ static void every_plan_of_one_host_runs_as_it_was_verified(void **state)
     (void)state;
     compared = runs = 0;
     run_all(SHAPE_ONE_NODE, SHAPE_ONE_NODE, false);
-    assert_true(runs > 1000);
-    assert_true(compared > 2000);
+    assert_true(runs > 500);
+    assert_true(compared > 1000);
 }
 
 static void plans_that_spread_run_as_they_were_verified(void **state)
@@ -309,7 +309,7 @@ static void plans_that_spread_run_as_they_were_verified(void **state)
     (void)state;
     compared = 0;
     run_all(SHAPE_ONE_NODE, SHAPE_ONE_NODE, true);
-    assert_true(compared > 2000);
+    assert_true(compared > 1000);
 }
 
 /* Several lanes and deeper queues: what plans of several hosts have, here with every rank in reach. */
@@ -318,7 +318,7 @@ static void plans_of_several_hosts_run_as_they_were_verified(void **state)
     (void)state;
     compared = 0;
     run_all(SHAPE_PAIRS, SHAPE_UNEVEN, false);
-    assert_true(compared > 2000);
+    assert_true(compared > 1000);
 }
 
 static void references_have_no_form_on_gpus(void **state)

@@ -39,7 +39,8 @@ static int go_on(kolo_comm_t comm, int left_out)
     kolo_comm_t rest;
     int nranks = 0;
     if (me == left_out) return kolo_comm_abort(comm) == KOLO_OK ? 0 : 1;
-    if (kolo_comm_shrink(comm, &left_out, left_out >= 0, KOLO_SHRINK_ABORT, &rest, NULL) != KOLO_OK) {
+    if (kolo_comm_shrink(comm, left_out >= 0 ? &left_out : NULL, left_out >= 0, KOLO_SHRINK_ABORT, &rest, NULL) !=
+        KOLO_OK) {
         fprintf(stderr, "stream: rank %d: shrink: %s\n", me, kolo_get_last_error(NULL));
         return 1;
     }
