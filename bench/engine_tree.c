@@ -2,8 +2,8 @@
  *
  * The first step of a large job, in which nothing is cached: what it costs rank 0 to hear of every tensor from
  * every rank, flat and by the tree of requests, and what the tree costs the busiest other rank. The ranks are
- * simulated in one process by the engine's own messages, merge and coordinator (tests/engine/simulated.h); only the
- * network is missing. Every rank sends its tensors in an order of its own.
+ * simulated in one process by the engine's own messages, merge and coordinator (tests/engine/kit/simulated.h); only
+ * the network is missing. Every rank sends its tensors in an order of its own.
  *
  *     bench-engine-tree [RANKS [TENSORS [FAN-IN]]]
  *
@@ -11,7 +11,7 @@
  * tensor, and a tenth of the tensors are gathered, with another number of rows on each rank. Both ways must give
  * the same answer. The last line is for machines.
  */
-#include "engine/simulated.h"
+#include "engine/kit/simulated.h"
 
 #include <stdio.h>
 #include <stdlib.h>

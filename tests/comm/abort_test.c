@@ -4,7 +4,7 @@
  * on first use (while it connects) and later, finalize, split, streams and groups. And the peers of a rank that has
  * aborted are told.
  */
-#include "comm/ranks.h"
+#include "kit/ranks.h"
 
 #include <pthread.h>
 #include <stdatomic.h>

@@ -4,7 +4,7 @@
  * on, flip single bits of what they pass on. With KOLO_TCP_SECURITY a result is right or there is an error. Ranks
  * that disagree about it hear which value each has.
  */
-#include "comm/procs.h"
+#include "kit/procs.h"
 
 #include <arpa/inet.h>
 #include <errno.h>

@@ -4,7 +4,7 @@
  * the function and what is wrong, before anything is sent; so the communicator works on, and nothing is left
  * behind.
  */
-#include "comm/ranks.h"
+#include "kit/ranks.h"
 
 #include <stdio.h>
 #include <stdlib.h>

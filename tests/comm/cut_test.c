@@ -3,7 +3,7 @@
  * Programs whose ranks cut the same messages into different groups, or none: whatever connection is new, they run,
  * for no connection waits for another one's peer.
  */
-#include "comm/ranks.h"
+#include "kit/ranks.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -3,7 +3,7 @@
  * KOLO_CHECK=deep: each mistake that it looks for is an error that names rank, argument and address range, or both
  * ranks and what each passed; what is right goes through.
  */
-#include "comm/ranks.h"
+#include "kit/ranks.h"
 
 #include <inttypes.h>
 #include <stdio.h>

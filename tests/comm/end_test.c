@@ -3,7 +3,7 @@
  * The end of communicators: what a handle still allows, what arrives after a rank has left, and that nothing
  * remains.
  */
-#include "comm/ranks.h"
+#include "kit/ranks.h"
 
 #include <stdlib.h>
 

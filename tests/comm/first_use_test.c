@@ -3,7 +3,7 @@
  * Communicators that do not block: an operation that has to make its connections first returns at once and goes on
  * in the background, with every rule that follows from that; one that finds its connections runs in the caller.
  */
-#include "comm/ranks.h"
+#include "kit/ranks.h"
 
 #include <pthread.h>
 #include <stdatomic.h>

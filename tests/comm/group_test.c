@@ -3,7 +3,7 @@
  * Groups: calls of any mix, on several communicators, run as one; one thread drives many ranks; messages to oneself
  * meet inside the group.
  */
-#include "comm/ranks.h"
+#include "kit/ranks.h"
 
 #include <malloc.h>
 #include <stdlib.h>

@@ -3,7 +3,7 @@
  * Grow as its users call it, ranks as threads: old ranks keep their numbers and their communicator, new ones join,
  * and what goes wrong on one side is told on the other.
  */
-#include "comm/ranks.h"
+#include "kit/ranks.h"
 
 #include <pthread.h>
 #include <stdatomic.h>

@@ -4,7 +4,7 @@
  * its sockets open, so nothing that the child sees tells of it; or the parent is revoked. Every rank has its answer
  * while that process still lives, or while a rank that is slow still sleeps, and the time limit is far away.
  */
-#include "comm/procs.h"
+#include "kit/procs.h"
 
 #include <pthread.h>
 #include <signal.h>

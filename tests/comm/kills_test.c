@@ -5,7 +5,7 @@
  *
  *     comm_kills_test [RUNS [SEED]]     by default a few runs; `make kills N=500`
  */
-#include "comm/procs.h"
+#include "kit/procs.h"
 
 #include <poll.h>
 #include <signal.h>

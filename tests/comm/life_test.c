@@ -3,7 +3,7 @@
  * The life of communicators: started in the background, with several ids, all in one process, in groups; split; and
  * many at once.
  */
-#include "comm/ranks.h"
+#include "kit/ranks.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>

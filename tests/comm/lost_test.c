@@ -4,7 +4,7 @@
  * name who, where, how and what was under way, a stopped process on another host gets a verdict and is fenced when
  * it wakes up, one that only makes no calls does not.
  */
-#include "comm/procs.h"
+#include "kit/procs.h"
 
 #include <signal.h>
 #include <stdio.h>

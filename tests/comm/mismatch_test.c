@@ -3,7 +3,7 @@
  * Ranks that call different things on connections that both sides wait on: the signature that travels with the data
  * tells them, within seconds, and the text says who called what.
  */
-#include "comm/ranks.h"
+#include "kit/ranks.h"
 
 #include <stdatomic.h>
 #include <stdio.h>

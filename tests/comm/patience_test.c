@@ -4,7 +4,7 @@
  * of them stopped for up to three seconds now and then, with the default times. Some make no calls, some do. Runs
  * ten seconds as a test; KOLO_TEST_SECONDS=600 is the figure that is promised.
  */
-#include "comm/procs.h"
+#include "kit/procs.h"
 
 #include <signal.h>
 #include <stdio.h>

@@ -3,7 +3,7 @@
  * Ranks in processes of their own: the others learn quickly and by name that one was killed, idle ranks cost
  * nothing, memory stays small, and what a rank sent arrives though it has gone in peace.
  */
-#include "comm/procs.h"
+#include "kit/procs.h"
 
 #include <signal.h>
 #include <stdio.h>

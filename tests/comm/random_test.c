@@ -4,7 +4,7 @@
  * without streams and groups, in place and not, small and large. Every result is looked at. TEST_SEED repeats
  * a run.
  */
-#include "comm/ranks.h"
+#include "kit/ranks.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -3,7 +3,7 @@
  * Revoke: one rank calls, and the work of all ends; what may be done with the communicator afterwards, and what
  * not.
  */
-#include "comm/ranks.h"
+#include "kit/ranks.h"
 
 #include <stdlib.h>
 

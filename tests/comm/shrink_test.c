@@ -3,7 +3,7 @@
  * Shrink as its users call it, ranks as threads: the new communicator has the old order without the excluded ranks
  * and works; the excluded ones need not call, and may be anywhere. Dead processes are in process_test.c.
  */
-#include "comm/ranks.h"
+#include "kit/ranks.h"
 
 #include <pthread.h>
 #include <stdatomic.h>

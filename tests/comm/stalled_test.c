@@ -4,7 +4,7 @@
  * arrives: every rank that waits must hear of it soon, with both calls in the text. And ranks that call the right
  * things slowly, which is nobody's mistake.
  */
-#include "comm/ranks.h"
+#include "kit/ranks.h"
 
 #include <stdatomic.h>
 #include <stdio.h>

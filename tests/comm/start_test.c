@@ -3,7 +3,7 @@
  * Starts that cannot work: ids that are none, wrong options, and ranks that disagree about the job. Each rank gets
  * an error that says what is wrong; none waits longer than its limit, and nothing is left behind.
  */
-#include "comm/ranks.h"
+#include "kit/ranks.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -3,7 +3,7 @@
  * Streams and events: calls run in their order, what is queued does not block its caller, a NULL stream is done
  * when the call returns, events order streams, and errors of the queue come out of synchronize.
  */
-#include "comm/ranks.h"
+#include "kit/ranks.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>

@@ -3,7 +3,7 @@
  * One of eight processes is killed in the middle of a 64 MB all_reduce: the others get the error, shrink without
  * it, and the next all_reduce is right. On every wire; prints how long each took.
  */
-#include "comm/procs.h"
+#include "kit/procs.h"
 
 #include <signal.h>
 #include <stdio.h>

@@ -3,7 +3,7 @@
  * Operations with a time limit: one that waits for a rank that does not come ends with KOLO_ERR_TIMEOUT, in time,
  * and says what was awaited; one that nobody keeps waiting is not touched by the limit.
  */
-#include "comm/ranks.h"
+#include "kit/ranks.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -3,7 +3,7 @@
  * User operators and registrations: they compute what they say, belong to their communicator and type, and calls
  * that are on their way keep the operator that they were made with.
  */
-#include "comm/ranks.h"
+#include "kit/ranks.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>

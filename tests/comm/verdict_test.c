@@ -3,7 +3,7 @@
  * An operation that runs into its time limit asks the other ranks what they do, and its error says who keeps it
  * waiting: one that did not come, and where it is instead, one that is stopped, and one that is not there any more.
  */
-#include "comm/procs.h"
+#include "kit/procs.h"
 
 #include <signal.h>
 #include <stdio.h>

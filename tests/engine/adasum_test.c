@@ -3,7 +3,7 @@
  * Adasum against its formula, written down as a serial tree over whole vectors: every number of ranks, every type,
  * tensors that are fused and tensors that are not, with ranks that have joined; and equal bits on all ranks.
  */
-#include "engine/engines.h"
+#include "engine/kit/engines.h"
 #include "exec/host/reduce_types.h"
 
 #include <math.h>

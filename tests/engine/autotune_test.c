@@ -4,7 +4,7 @@
  * down the same settings from the same cycles on, the number of samples is bounded, and at the end the best one
  * stays.
  */
-#include "comm/procs.h"
+#include "kit/procs.h"
 
 #include <kolo/engine.h>
 #include <stdio.h>

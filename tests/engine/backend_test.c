@@ -3,7 +3,7 @@
  * Who moves the data: what an order of backends may say, that all ranks must say the same, and that each operation
  * is counted where it ran.
  */
-#include "engine/engines.h"
+#include "engine/kit/engines.h"
 
 #include <string.h>
 

@@ -3,7 +3,7 @@
  * Tensors of a device when something goes wrong: the device breaks, the engine ends in the middle, the memory is
  * not what it is said to be.
  */
-#include "engine/buffers.h"
+#include "engine/kit/buffers.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -3,7 +3,7 @@
  * Tensors in memory that the CPU may not touch, on a fake device: what they give, and when they take part. Whoever
  * touches such memory outside of the device's own threads ends the test by a fault.
  */
-#include "engine/buffers.h"
+#include "engine/kit/buffers.h"
 
 #include <signal.h>
 #include <stdatomic.h>

@@ -3,7 +3,7 @@
  * What goes wrong, and what is said: errors that one rank sees, and those that only all ranks together show. These
  * fail one tensor, on all ranks, and the engine goes on.
  */
-#include "engine/engines.h"
+#include "engine/kit/engines.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -3,7 +3,7 @@
  * Groups of every operation: nothing of a group is done before all of it is there on all ranks, results are those
  * of the operation, again from the cache, and a group one of whose tensors is refused leaves nothing behind.
  */
-#include "engine/engines.h"
+#include "engine/kit/engines.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -4,7 +4,7 @@
  * must be equal, floats within what two orders of summing may differ by; all ranks have the same bits; and each
  * operation ran where it was to run. With process sets that come and go, and after a loss.
  */
-#include "comm/procs.h"
+#include "kit/procs.h"
 
 #include <kolo/engine.h>
 #include <math.h>

@@ -3,7 +3,7 @@
  * Join and leave: ranks without input, the order in which they join, barriers meanwhile; a rank that shuts down or
  * aborts while others have tensors outstanding.
  */
-#include "engine/engines.h"
+#include "engine/kit/engines.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -4,7 +4,7 @@
  * that is outstanding and for the shutdown; on a communicator that was shrunk it starts again. Idle engines cost
  * nothing.
  */
-#include "comm/procs.h"
+#include "kit/procs.h"
 
 #include <kolo/engine.h>
 #include <signal.h>

@@ -9,10 +9,10 @@
  *
  * Each seed is a run of its own and can be repeated alone. Threads: seed % 4 is 1 with devices, 3 with autotune.
  */
-#include "comm/procs.h"
-#include "engine/engines.h"
-#include "engine/fake_device.h"
-#include "engine/random_program.h"
+#include "engine/kit/engines.h"
+#include "engine/kit/fake_device.h"
+#include "engine/kit/random_program.h"
+#include "kit/procs.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -6,7 +6,7 @@
  * those who contributed. Arguments: the number of seeds, and the first
  * one.
  */
-#include "engine/engines.h"
+#include "engine/kit/engines.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -3,7 +3,7 @@
  * Process sets: given at the start or made at run time, all operations within them, sets that overlap, the errors;
  * and that a set which has nothing to say costs nothing.
  */
-#include "engine/engines.h"
+#include "engine/kit/engines.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -3,7 +3,7 @@
  * Tensors that some ranks submit and others do not: who is told, after what time, in which words, and how the
  * engine ends when that lasts. The log goes into a file that the test reads.
  */
-#include "engine/engines.h"
+#include "engine/kit/engines.h"
 
 #include <stdatomic.h>
 #include <stdio.h>

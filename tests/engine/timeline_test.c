@@ -4,7 +4,7 @@
  * whole whenever they are stopped; a queue that is too small. What a JSON parser says of such files, and
  * kolo-trace, is tests/kolo-trace's.
  */
-#include "engine/engines.h"
+#include "engine/kit/engines.h"
 
 #include <stdatomic.h>
 #include <stdio.h>

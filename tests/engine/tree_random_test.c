@@ -5,7 +5,7 @@
  * cycle the answers of both ways are the same bytes, and both coordinators wait for the same ranks.
  */
 #include "base/test.h"
-#include "engine/simulated.h"
+#include "engine/kit/simulated.h"
 
 #include <stdio.h>
 #include <stdlib.h>

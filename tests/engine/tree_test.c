@@ -4,7 +4,7 @@
  * 0's work in a job of thousands of ranks depends on its fan-in and on what is said, not on how many say it.
  */
 #include "base/test.h"
-#include "engine/simulated.h"
+#include "engine/kit/simulated.h"
 
 #include <limits.h>
 #include <stdio.h>

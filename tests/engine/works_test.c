@@ -2,7 +2,7 @@
  *
  * Every operation once, on several numbers of ranks: what it gives, and what callbacks and handles tell.
  */
-#include "engine/engines.h"
+#include "engine/kit/engines.h"
 
 #include <stdatomic.h>
 #include <stdio.h>

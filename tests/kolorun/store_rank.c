@@ -2,7 +2,7 @@
  *
  * A rank that uses the store of kolorun: each puts a value, gets those of all, then rank 0 deletes its own.
  */
-#include "store.h"
+#include "store/store.h"
 
 #include <stdio.h>
 #include <stdlib.h>

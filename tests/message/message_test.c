@@ -3,7 +3,7 @@
  * Messages with requests: exchanges that would hang if a request ran before the call behind it, any mix with other
  * calls, requests that are only asked about, and what is left over at the end. And a duplicate of a communicator.
  */
-#include "comm/ranks.h"
+#include "kit/ranks.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -5,7 +5,7 @@
 #ifndef KOLO_TESTS_MISMATCH_CALLS_H
 #define KOLO_TESTS_MISMATCH_CALLS_H
 
-#include "comm/ranks.h"
+#include "kit/ranks.h"
 
 #define MANY          300000
 #define CALL_ELEMENTS (2 * (size_t)MANY)

@@ -3,7 +3,7 @@
  * The same with ranks as processes, on each wire: who waits for a rank that called something else is told, and a
  * rank whose own thread is far from the library still answers, so nobody is told anything about it.
  */
-#include "comm/procs.h"
+#include "kit/procs.h"
 #include "mismatch/calls.h"
 
 #include <stdio.h>

@@ -6,7 +6,7 @@
  *
  *     mismatch_random_test [RUNS [SEED [LIMIT_MS]]]     `make mismatches N=1000 SEED=1`
  */
-#include "comm/procs.h"
+#include "kit/procs.h"
 
 #include <stdio.h>
 #include <stdlib.h>

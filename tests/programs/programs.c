@@ -9,7 +9,7 @@
  *     comm_programs [RUNS [SEED [-v]]]    SEED and one run repeat what failed
  */
 #include "coll/values.h"
-#include "comm/ranks.h"
+#include "kit/ranks.h"
 
 #include <malloc.h>
 #include <signal.h>

@@ -3,7 +3,7 @@
  * kolo_state on ranks as processes: one is killed, or several are, at each point of a step, and those that are left
  * end with the sum that one process alone would have: no step is lost, none is counted twice.
  */
-#include "comm/procs.h"
+#include "kit/procs.h"
 #include "state/samples.h"
 
 #include <kolo/state.h>

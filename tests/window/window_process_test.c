@@ -4,7 +4,7 @@
  * killed in the middle ends the others' puts and waits with words that name it, and a wait that takes too long says
  * for whom.
  */
-#include "comm/procs.h"
+#include "kit/procs.h"
 
 #include <signal.h>
 #include <stdio.h>

@@ -4,7 +4,7 @@
  * to whom, where, how much, which value) and signals, issues its own, in whatever form, waits for what it is to
  * get, and compares its windows byte by byte with what the list says. TEST_SEED repeats a run.
  */
-#include "comm/ranks.h"
+#include "kit/ranks.h"
 
 #include <stdio.h>
 #include <stdlib.h>

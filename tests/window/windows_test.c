@@ -3,7 +3,7 @@
  * Windows, puts and signals as users call them, ranks as threads: run for each wire, so that every way into another
  * rank's memory gets its turn (a plain copy, a copy by the kernel, shared memory, bytes that travel).
  */
-#include "comm/ranks.h"
+#include "kit/ranks.h"
 
 #include <pthread.h>
 #include <stdio.h>

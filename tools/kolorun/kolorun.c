@@ -6,10 +6,10 @@
  * by time.
  */
 #include "kolorun.h"
-#include "elastic.h"
+#include "elastic/elastic.h"
 #include "kolorun_agent.h"
 #include "kolorun_options.h"
-#include "store.h"
+#include "store/store.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -4,7 +4,7 @@
  * this machine. [X] is there, [ ] is not; nothing is demanded.
  */
 #include "kolorun_options.h"
-#include "store.h"
+#include "store/store.h"
 
 #include <kolo/kolo.h>
 

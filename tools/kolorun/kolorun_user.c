@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * kolorun and who started it: what a driver takes over at its begin (descriptors, signals) and how it hands over
- * the last of the output. Both drivers, kolorun.c and elastic_run.c, begin and end so.
+ * the last of the output. Both drivers, kolorun.c and elastic/run.c, begin and end so.
  */
 #include "kolorun.h"
 

@@ -2,7 +2,7 @@
  *
  * See procs.h.
  */
-#include "comm/procs.h"
+#include "kit/procs.h"
 
 #include <signal.h>
 #include <stdio.h>

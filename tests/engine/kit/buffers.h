@@ -2,11 +2,11 @@
  *
  * What tests of device memory share: a fake device for each rank, and buffers of floats that are there or here.
  */
-#ifndef KOLO_TESTS_ENGINE_BUFFERS_H
-#define KOLO_TESTS_ENGINE_BUFFERS_H
+#ifndef KOLO_TESTS_ENGINE_KIT_BUFFERS_H
+#define KOLO_TESTS_ENGINE_KIT_BUFFERS_H
 
-#include "engine/engines.h"
-#include "engine/fake_device.h"
+#include "engine/kit/engines.h"
+#include "engine/kit/fake_device.h"
 
 #define FAKES 3
 #define SMALL 40

@@ -2,10 +2,10 @@
  *
  * What the engine's tests share: ranks as threads, each with an engine on a communicator of its own.
  */
-#ifndef KOLO_TESTS_ENGINE_ENGINES_H
-#define KOLO_TESTS_ENGINE_ENGINES_H
+#ifndef KOLO_TESTS_ENGINE_KIT_ENGINES_H
+#define KOLO_TESTS_ENGINE_KIT_ENGINES_H
 
-#include "comm/ranks.h"
+#include "kit/ranks.h"
 
 #include <kolo/engine.h>
 

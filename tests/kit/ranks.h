@@ -3,8 +3,8 @@
  * What the tests of the public API share: ranks as threads, expectations that any thread may state (cmocka's jump
  * out of the test's own thread only), and a census of what the process holds.
  */
-#ifndef KOLO_TESTS_COMM_RANKS_H
-#define KOLO_TESTS_COMM_RANKS_H
+#ifndef KOLO_TESTS_KIT_RANKS_H
+#define KOLO_TESTS_KIT_RANKS_H
 
 #include "base/test.h"
 #include "base/test_time.h"

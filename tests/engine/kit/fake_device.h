@@ -4,8 +4,8 @@
  * (everybody else faults), and queues that take their time. Host memory that was not pinned ends the test. It
  * breaks when it is told to.
  */
-#ifndef KOLO_TESTS_ENGINE_FAKE_DEVICE_H
-#define KOLO_TESTS_ENGINE_FAKE_DEVICE_H
+#ifndef KOLO_TESTS_ENGINE_KIT_FAKE_DEVICE_H
+#define KOLO_TESTS_ENGINE_KIT_FAKE_DEVICE_H
 
 #include "engine/batch/device.h"
 

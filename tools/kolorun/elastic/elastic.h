@@ -2,7 +2,7 @@
  *
  * kolorun --min: a job whose processes come and go. The driver asks a script which hosts there are (discover),
  * starts and ends processes on them (workers), and tells those that make up the job what becomes of the ranks
- * (plan); the loop is elastic_run.c. How a process and the driver talk stands in src/elastic/state.h; the processes
+ * (plan); the loop is run.c. How a process and the driver talk stands in src/elastic/state.h; the processes
  * change their communicator themselves (kolo/state.h), the driver only says who should be in it.
  *
  * A plan adds processes or removes some. One is open at a time: until all that it concerns have told that it is
@@ -11,8 +11,8 @@
 #ifndef KOLO_TOOLS_ELASTIC_H
 #define KOLO_TOOLS_ELASTIC_H
 
-#include "kolorun.h"
-#include "kolorun_options.h"
+#include "../kolorun.h"
+#include "../kolorun_options.h"
 
 #include <poll.h>
 
@@ -110,7 +110,7 @@ struct elastic {
     double end_at, kill_at, short_since; /* 0: none */
 };
 
-/* elastic_workers.c */
+/* workers.c */
 extern const kolorun_host_events_t elastic_events;
 /* Takes the answer of the script as the hosts of now. */
 void elastic_take_hosts(elastic_t *e, const kolorun_hostlist_t *list);
@@ -125,14 +125,14 @@ int elastic_live(const elastic_t *e);
 /* When something is to be started next, 0: not by time. */
 double elastic_next_start_s(const elastic_t *e);
 
-/* elastic_plan.c */
+/* plan.c */
 /* A word of a worker; bytes come from outside. */
 void elastic_on_word(elastic_t *e, worker_t *w, const char *text, size_t bytes);
 /* Decides who should be in the job, and says it. */
 void elastic_plan(elastic_t *e);
 double elastic_next_plan_s(const elastic_t *e);
 
-/* elastic_run.c */
+/* run.c */
 /* Ends the job with the status; the sentence says why. */
 void elastic_end(elastic_t *e, int status, const char *format, ...) __attribute__((format(printf, 3, 4)));
 int elastic_run(const kolorun_options_t *options);

@@ -2,10 +2,10 @@
  *
  * Ranks as forked processes, watched by a parent that never calls the library: so it may fork, and kill, at will.
  */
-#ifndef KOLO_TESTS_COMM_PROCS_H
-#define KOLO_TESTS_COMM_PROCS_H
+#ifndef KOLO_TESTS_KIT_PROCS_H
+#define KOLO_TESTS_KIT_PROCS_H
 
-#include "comm/ranks.h"
+#include "kit/ranks.h"
 
 #include <stdatomic.h>
 #include <sys/types.h>

@@ -4,8 +4,8 @@
  * counted by the engine's own code, only that bytes are handed over instead of sent. Both ways, flat and by the
  * tree, with what each costs its busiest rank.
  */
-#ifndef KOLO_TESTS_ENGINE_SIMULATED_H
-#define KOLO_TESTS_ENGINE_SIMULATED_H
+#ifndef KOLO_TESTS_ENGINE_KIT_SIMULATED_H
+#define KOLO_TESTS_ENGINE_KIT_SIMULATED_H
 
 #include "engine/controller/tree.h"
 

@@ -2,7 +2,7 @@
  *
  * See random_program.h.
  */
-#include "engine/random_program.h"
+#include "engine/kit/random_program.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -4,8 +4,8 @@
  * otherwise, some that only those submit who have not joined; and what each rank must get of them, as a sequence
  * would compute it. The same from the same seed on all ranks.
  */
-#ifndef KOLO_TESTS_ENGINE_RANDOM_PROGRAM_H
-#define KOLO_TESTS_ENGINE_RANDOM_PROGRAM_H
+#ifndef KOLO_TESTS_ENGINE_KIT_RANDOM_PROGRAM_H
+#define KOLO_TESTS_ENGINE_KIT_RANDOM_PROGRAM_H
 
 #include <kolo/engine.h>
 #include <stdbool.h>

@@ -2,7 +2,7 @@
  *
  * See engines.h.
  */
-#include "engine/engines.h"
+#include "engine/kit/engines.h"
 
 #include <stddef.h>
 

@@ -2,7 +2,7 @@
  *
  * See ranks.h.
  */
-#include "comm/ranks.h"
+#include "kit/ranks.h"
 
 #include <dirent.h>
 #include <pthread.h>

@@ -8,7 +8,7 @@
 #include <stdio.h>
 
 #if defined(KOLO_HAVE_MICROHTTPD) && defined(KOLO_HAVE_SODIUM)
-#include "kolorun.h"
+#include "../kolorun.h"
 
 #include <arpa/inet.h>
 #include <errno.h>

@@ -2,7 +2,7 @@
  *
  * See buffers.h.
  */
-#include "engine/buffers.h"
+#include "engine/kit/buffers.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -3,7 +3,7 @@
  * See fake_device.h. A row of src/mem that is added while there are fakes. The memory is a file that is mapped
  * twice: where the user sees it nobody may touch it; where it can be touched is known to the queues' threads alone.
  */
-#include "engine/fake_device.h"
+#include "engine/kit/fake_device.h"
 
 #include <sched.h>
 #include <stdio.h>

@@ -2,7 +2,7 @@
  *
  * See simulated.h.
  */
-#include "engine/simulated.h"
+#include "engine/kit/simulated.h"
 
 #include <stdlib.h>
 #include <string.h>
