@@ -57,7 +57,7 @@ static void look_at_gid(kolo_net_open_t *open)
     if (kolo_verbs_gid_is_there(open)) return;
     kolo_verbs_gid_text(open->gid, gid, sizeof gid);
     snprintf(what, sizeof what, "its GID %s (entry %u) is gone", gid, open->gid_index);
-    lose_all(open, what, "an address was taken from its network interface (`ip address`)");
+    lose_all(open, what, KOLO_VERBS_GID_CAUSE);
 }
 
 static void take_event(kolo_net_open_t *open, const struct ibv_async_event *event)
@@ -116,7 +116,7 @@ kolo_status_t kolo_verbs_look(kolo_net_open_t *open)
     if (addresses) look_at_gid(open);
     uint64_t limit = (uint64_t)kolo_verbs_options.port_down_ms * KOLO_NS_PER_MS;
     if (open->down_since && kolo_now_ns() - open->down_since >= limit)
-        lose_all(open, "its port is down", "a cable, a switch, or `ip link set down`; see `rdma link`");
+        lose_all(open, "its port is down", KOLO_VERBS_PORT_CAUSE);
     return KOLO_OK;
 }
 

@@ -250,7 +250,10 @@ void kolo_verbs_revoke(kolo_net_end_t *end)
 static kolo_status_t take(kolo_net_end_t *end, const struct ibv_wc *wc)
 {
     if (wc->status != IBV_WC_SUCCESS) { /* those before it come first */
-        if (!end->failed) end->bad = *wc;
+        if (!end->failed) {
+            end->bad = *wc;
+            end->failed_ns = kolo_now_ns();
+        }
         end->failed = true;
         return KOLO_OK;
     }
@@ -315,5 +318,6 @@ kolo_status_t kolo_verbs_test(kolo_net_end_t *end, kolo_net_done_t *done, int mo
     if (!end->flush) end->safe = end->came;
     tell(end, done, most, n);
     if (*n > 0 || !end->qp) return KOLO_OK;
-    return end->failed ? kolo_verbs_fail_completion(end, &end->bad) : kolo_verbs_check_events(end);
+    if (!end->failed) return kolo_verbs_check_events(end);
+    return kolo_verbs_failure_is_clear(end) ? kolo_verbs_fail_completion(end, &end->bad) : KOLO_OK;
 }

@@ -184,6 +184,7 @@ struct kolo_net_end {
     const char *event_cause;
     bool failed;                     /* no good completions will come any more */
     struct ibv_wc bad;               /* the first bad one */
+    uint64_t failed_ns;              /* when it came */
     uint32_t queued;                 /* work requests in send_wr (writer) or recv_wr (reader) */
     uint64_t invite_from, invite_to; /* reader: invitations that are in the ring but not sent */
     uint32_t send_room;              /* places of the send queue */
@@ -214,6 +215,10 @@ kolo_status_t kolo_verbs_isend(kolo_net_end_t *end, const void *data, uint32_t b
 kolo_status_t kolo_verbs_irecv(kolo_net_end_t *end, void *data, uint32_t bytes, const kolo_net_region_t *region,
                                uint64_t cookie, uint64_t tag);
 /* ---- trouble.c: errors that say whose connection it is, by which way, and what may be the cause ---- */
+#define KOLO_VERBS_PORT_CAUSE "a cable, a switch, or `ip link set down`; see `rdma link`"
+#define KOLO_VERBS_GID_CAUSE  "an address was taken from its network interface (`ip address`)"
+/* Is what a failed end can say about its cause all that can be known? false: ask again, for at most 100 ms. */
+bool kolo_verbs_failure_is_clear(const kolo_net_end_t *end);
 kolo_status_t kolo_verbs_fail_completion(const kolo_net_end_t *end, const struct ibv_wc *wc);
 kolo_status_t kolo_verbs_fail_post(const kolo_net_end_t *end, int err);
 /* What the device has told by itself, of this end or of all. */
