@@ -140,7 +140,7 @@ static gpu_reach_t reach_of(const kolo_body_t *body, const kolo_cuda_device_t *d
     const kolo_member_t *m = &body->member;
     int me = body->rank;
     kolo_topo_t topo = {0};
-    bool known = kolo_topo_load(&topo) == KOLO_OK;
+    bool known = kolo_topo_load_gpus(&topo) == KOLO_OK;
     gpu_reach_t reach = {.why = REACH_ALL, .rank = me};
     for (int r = 0; r < body->nranks && reach.why == REACH_ALL; r++)
         if (m->node_of[r] == m->my_node && !has_access(device, &cards[r]))

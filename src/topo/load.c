@@ -181,23 +181,35 @@ static kolo_status_t copy_tree(kolo_topo_t *to, const kolo_topo_t *from)
     return KOLO_OK;
 }
 
-kolo_status_t kolo_topo_load(kolo_topo_t *topo)
+static kolo_status_t load_tree(kolo_topo_t *topo, bool links)
 {
     /* Looking takes 10 ms and more, and a process may hold thousands of ranks: it looks once. */
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     static kolo_topo_t machine;
+    static bool linked;
     if (kolo_topo_param_file) {
         KOLO_TRY(kolo_topo_import_file(topo, kolo_topo_param_file));
-        if (kolo_topo_nvml_named()) kolo_nvml_fill(topo);
+        if (links && kolo_topo_nvml_named()) kolo_nvml_fill(topo);
         return KOLO_OK;
     }
     kolo_status_t status = KOLO_OK;
     pthread_mutex_lock(&lock);
-    if (!machine.nodes) {
-        status = load_machine(&machine);
-        if (status == KOLO_OK) kolo_nvml_fill(&machine);
+    if (!machine.nodes) status = load_machine(&machine);
+    if (status == KOLO_OK && links && !linked) {
+        kolo_nvml_fill(&machine);
+        linked = true;
     }
     if (status == KOLO_OK) status = copy_tree(topo, &machine);
     pthread_mutex_unlock(&lock);
     return status;
+}
+
+kolo_status_t kolo_topo_load(kolo_topo_t *topo)
+{
+    return load_tree(topo, false);
+}
+
+kolo_status_t kolo_topo_load_gpus(kolo_topo_t *topo)
+{
+    return load_tree(topo, true);
 }

@@ -22,6 +22,7 @@ enum { NVML_OK = 0, NVML_ENABLED = 1, NVML_LINKS = 18, NVML_REMOTE_GPU = 0, NVML
 
 static struct {
     int (*init)(void);
+    int (*shutdown)(void);
     int (*count)(unsigned *count);
     int (*by_index)(unsigned index, nvml_device_t *device);
     int (*pci)(nvml_device_t device, nvml_pci_t *pci);
@@ -37,6 +38,7 @@ static const struct {
     bool newer;
 } functions[] = {
     {"nvmlInit_v2", (void **)&nvml.init, false},
+    {"nvmlShutdown", (void **)&nvml.shutdown, false},
     {"nvmlDeviceGetCount_v2", (void **)&nvml.count, false},
     {"nvmlDeviceGetHandleByIndex_v2", (void **)&nvml.by_index, false},
     {"nvmlDeviceGetPciInfo_v3", (void **)&nvml.pci, false},
@@ -46,7 +48,7 @@ static const struct {
     {"nvmlDeviceGetNvLinkRemoteDeviceType", (void **)&nvml.link_remote_type, true},
 };
 
-static bool usable;
+static bool complete;
 
 static void load(void)
 {
@@ -61,9 +63,18 @@ static void load(void)
         kolo_info("topo", "NVLinks are not looked at: %s has no %s", kolo_topo_param_nvml, functions[i].name);
         return;
     }
+    complete = true;
+}
+
+/* NVML counts its starts; after as many ends it closes the devices' descriptors. */
+static bool start(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, load);
+    if (!complete) return false;
     int r = nvml.init();
-    usable = r == NVML_OK;
-    if (!usable) kolo_info("topo", "NVLinks are not looked at: NVML does not start (error %d)", r);
+    if (r != NVML_OK) kolo_info("topo", "NVLinks are not looked at: NVML does not start (error %d)", r);
+    return r == NVML_OK;
 }
 
 /* A link ends at a GPU, at a switch, which all GPUs of the machine hang on, or at something else. */
@@ -83,13 +94,10 @@ static void add_link(kolo_topo_t *topo, int gpu, nvml_device_t device, unsigned 
         topo->nodes[gpu].switch_links++;
 }
 
-void kolo_nvml_fill(kolo_topo_t *topo)
+static void add_devices(kolo_topo_t *topo)
 {
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
     unsigned count = 0;
-    if (kolo_topo_find(topo, KOLO_TOPO_GPU, 0) < 0) return;
-    pthread_once(&once, load);
-    if (!usable || nvml.count(&count) != NVML_OK) return;
+    if (nvml.count(&count) != NVML_OK) return;
     for (unsigned i = 0; i < count; i++) {
         nvml_device_t device;
         nvml_pci_t pci;
@@ -103,4 +111,11 @@ void kolo_nvml_fill(kolo_topo_t *topo)
             snprintf(topo->nodes[gpu].name, sizeof topo->nodes[gpu].name, "%.47s", name);
         for (unsigned link = 0; link < NVML_LINKS; link++) add_link(topo, gpu, device, link);
     }
+}
+
+void kolo_nvml_fill(kolo_topo_t *topo)
+{
+    if (kolo_topo_find(topo, KOLO_TOPO_GPU, 0) < 0 || !start()) return;
+    add_devices(topo);
+    nvml.shutdown();
 }

@@ -170,12 +170,16 @@ def case_a_fabric_without_sense_is_an_error():
     has(err, "not spread evenly")
 
 
-def nvml_of(links):
+def eight_gpus():
     if not os.environ.get("FAKE_NVML"):
         sys.exit(77)
     buses = ["0000:%02X:00.0" % bus for bus in (0x13, 0x15, 0x43, 0x45, 0x93, 0x95, 0xc3, 0xc5)]
-    return good("--topo", KOLO_TOPO_FILE=str(DATA / "eight-gpu.xml"), KOLO_NVML_LIBRARY=os.environ["FAKE_NVML"],
-                FAKE_NVML_GPUS=",".join(buses), FAKE_NVML_LINKS=links)
+    return {"KOLO_TOPO_FILE": str(DATA / "eight-gpu.xml"), "KOLO_NVML_LIBRARY": os.environ["FAKE_NVML"],
+            "FAKE_NVML_GPUS": ",".join(buses)}
+
+
+def nvml_of(links):
+    return good("--topo", FAKE_NVML_LINKS=links, **eight_gpus())
 
 
 def case_nvlinks_to_switches_are_drawn():
@@ -187,6 +191,18 @@ def case_nvlinks_between_gpus_are_drawn():
     out = nvml_of("pairs")
     has(out, "Fake GPU 0 PCI 504 Gb/s NVLink 4 to GPU 1", "Fake GPU 7 PCI 504 Gb/s NVLink 4 to GPU 6",
         "GPU0   self       nvlink     hostbridge")
+
+
+def case_nvml_runs_only_while_links_are_looked_for():
+    with tempfile.TemporaryDirectory() as folder:
+        log = pathlib.Path(folder) / "log"
+        gpus = eight_gpus() | {"FAKE_NVML_LOG": str(log)}
+        p = subprocess.run([os.environ["KOLORUN_PROGRAM"], "-n", "2", os.environ["MEMORY_USE"]], env=os.environ | gpus,
+                           stdin=subprocess.DEVNULL, capture_output=True, timeout=50)
+        assert p.returncode in (0, 77), p
+        assert not log.exists(), "a job without GPUs started NVML"
+        good("--topo", **gpus)
+        assert log.read_text().split() == ["start", "end"], log.read_text()
 
 
 def case_topology_of_this_machine_is_drawn():

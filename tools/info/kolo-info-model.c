@@ -37,7 +37,7 @@ static uint64_t l3_bytes(void)
 {
     kolo_topo_t topo;
     uint64_t most = 0;
-    if (kolo_topo_load(&topo) != KOLO_OK) return 0;
+    if (kolo_topo_load_gpus(&topo) != KOLO_OK) return 0;
     for (int i = 0; i < topo.count; i++) most = KOLO_MAX(most, (uint64_t)topo.nodes[i].cache_bytes);
     kolo_topo_fini(&topo);
     return most;

@@ -61,7 +61,7 @@ bool kolo_info_number(const char *what, const char *text, bool size, int64_t min
 int kolo_info_topology(void)
 {
     info_machine_t machine = {0};
-    if (kolo_topo_load(&machine.topo) != KOLO_OK) {
+    if (kolo_topo_load_gpus(&machine.topo) != KOLO_OK) {
         fprintf(stderr, "kolo-info: %s\n", kolo_error_text());
         return INFO_FAILED;
     }

@@ -2,6 +2,7 @@
  *
  * A fake of NVIDIA's management library: the GPUs whose bus ids FAKE_NVML_GPUS lists ("0000:13:00.0,..."), and
  * their NVLinks: FAKE_NVML_LINKS=switch: 18 of each to switches; =pairs: 4 between the first two, the next two, ...
+ * FAKE_NVML_LOG names a file that gets a line for each start and end; between an end and a start it knows no GPUs.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,14 +31,31 @@ static int by_switch(void)
     return links && strcmp(links, "switch") == 0;
 }
 
+static void note(const char *what)
+{
+    const char *path = getenv("FAKE_NVML_LOG");
+    FILE *log = path ? fopen(path, "a") : NULL;
+    if (!log) return;
+    fprintf(log, "%s\n", what);
+    fclose(log);
+}
+
 EXPORT int nvmlInit_v2(void)
 {
+    note("start");
     const char *list = getenv("FAKE_NVML_GPUS");
     for (n = 0; list && *list && n < GPUS; n++) {
         size_t length = strcspn(list, ",");
         snprintf(gpus[n].bus_id, sizeof gpus[n].bus_id, "0000%.*s", (int)(length < 27 ? length : 27), list);
         list += length + (list[length] == ',');
     }
+    return 0;
+}
+
+EXPORT int nvmlShutdown(void)
+{
+    note("end");
+    n = 0;
     return 0;
 }
 
