@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What NVIDIA's management library tells of the GPUs of this machine, which the PCI bus does not: how many NVLinks
- * lead where, and how far two GPUs are apart. The library is loaded when it is first needed, and runs only while it is
- * asked: what it holds open (descriptors of every GPU) is closed again. Without it no links are known.
+ * lead where, and how far two GPUs are apart. The library is loaded when it is first needed, and runs only while it
+ * is asked: what it holds open (descriptors of every GPU) is closed again. Without it no links are known.
  */
 #ifndef KOLO_TOPO_NVML_H
 #define KOLO_TOPO_NVML_H

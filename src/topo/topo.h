@@ -78,7 +78,8 @@ typedef struct kolo_topo {
  * is written there as XML. Any thread. */
 kolo_status_t kolo_topo_load(kolo_topo_t *topo);
 
-/* The same with the GPUs' names and NVLinks, which costs a start of NVML once per process: for those who use GPUs. */
+/* The same with the GPUs' names and NVLinks, which costs a start of NVML once per process: for those who use GPUs.
+ */
 kolo_status_t kolo_topo_load_gpus(kolo_topo_t *topo);
 /* hwloc XML (version 2) in and out; bytes from outside: bounded and fuzzed. `origin` becomes source. The bytes need
  * no terminating zero. */
