@@ -388,13 +388,13 @@ void kolo_listener_reserve(uint16_t port)
 
 static bool has_reserved_port(int fd)
 {
-    struct sockaddr_storage sa;
+    struct sockaddr_storage sa = {0};
     socklen_t bytes = sizeof(sa);
     kolo_address_t own;
     uint16_t reserved = atomic_load_explicit(&reserved_port, memory_order_relaxed);
     if (reserved == 0 || getsockname(fd, (struct sockaddr *)&sa, &bytes) != 0) return false;
     kolo_address_from_sockaddr(&own, (const struct sockaddr *)&sa);
-    return kolo_address_port(&own) == reserved;
+    return !kolo_address_is_unix(&own) && kolo_address_port(&own) == reserved;
 }
 
 /* A bound socket, or -1 and an errno. */
@@ -437,7 +437,7 @@ static kolo_status_t listener_bind(const kolo_address_t *address, bool quiet, in
 kolo_status_t kolo_listener_open(kolo_progress_t *progress, const kolo_address_t *address, const kolo_key_t *key,
                                  const kolo_listener_ops_t *ops, void *owner, bool quiet, kolo_listener_t **out)
 {
-    struct sockaddr_storage sa;
+    struct sockaddr_storage sa = {0};
     socklen_t bytes = sizeof(sa);
     int fd = -1;
     if (!KOLO_AUTH_STRONG && !kolo_address_is_loopback(address))

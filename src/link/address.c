@@ -10,13 +10,66 @@
 #include <linux/sockios.h>
 #include <netdb.h>
 #include <netinet/in.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 enum { AT_FAMILY = 0, AT_PORT = 2, AT_SCOPE = 4, AT_ADDRESS = 8, AT_COOKIE = 24 };
+enum { FAMILY_UNIX = 1, UNIX_DIGITS = 5 };
+
+/* ---- Unix sockets ---- */
+
+bool kolo_address_is_unix(const kolo_address_t *address)
+{
+    return kolo_get16(address->bytes + AT_FAMILY) == FAMILY_UNIX;
+}
+
+void kolo_address_set_unix(kolo_address_t *address)
+{
+    memset(address, 0, sizeof(*address));
+    kolo_put16(address->bytes + AT_FAMILY, FAMILY_UNIX);
+}
+
+/* As the kernel names them. */
+static bool is_unix_name(const char *name)
+{
+    for (int i = 0; i < UNIX_DIGITS; i++)
+        if (!(name[i] >= '0' && name[i] <= '9') && !(name[i] >= 'a' && name[i] <= 'f')) return false;
+    return name[UNIX_DIGITS] == '\0';
+}
+
+/* Port 0: an address without a name, at which bind() chooses one. */
+static socklen_t unix_to_sockaddr(const uint8_t *b, struct sockaddr_un *un)
+{
+    un->sun_family = AF_UNIX;
+    if (kolo_get16(b + AT_PORT) == 0) return sizeof(un->sun_family);
+    memcpy(un->sun_path + 1, b + AT_ADDRESS, UNIX_DIGITS);
+    return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + UNIX_DIGITS);
+}
+
+/* A socket without a name, as those of callers, or with another kind of name has port 0. */
+static void unix_from_sockaddr(kolo_address_t *address, const struct sockaddr_un *un)
+{
+    kolo_address_set_unix(address);
+    if (un->sun_path[0] != '\0' || !is_unix_name(un->sun_path + 1)) return;
+    memcpy(address->bytes + AT_ADDRESS, un->sun_path + 1, UNIX_DIGITS);
+    kolo_put16(address->bytes + AT_PORT, 1);
+}
+
+static const char *check_unix(const uint8_t *b)
+{
+    static const uint8_t zeros[16 - UNIX_DIGITS];
+    if (kolo_get16(b + AT_PORT) != 1) return "a Unix socket with a port";
+    if (kolo_get32(b + AT_SCOPE) != 0) return "a Unix socket with a scope";
+    if (memcmp(b + AT_ADDRESS + UNIX_DIGITS, zeros, sizeof(zeros)) != 0) return "bytes behind a Unix socket's name";
+    return is_unix_name((const char *)b + AT_ADDRESS) ? NULL : "a Unix socket whose name is not the kernel's";
+}
+
+/* ---- all kinds ---- */
 
 void kolo_address_from_sockaddr(kolo_address_t *address, const struct sockaddr *sa)
 {
@@ -33,6 +86,8 @@ void kolo_address_from_sockaddr(kolo_address_t *address, const struct sockaddr *
         kolo_put16(b + AT_PORT, ntohs(in6->sin6_port));
         kolo_put32(b + AT_SCOPE, in6->sin6_scope_id);
         memcpy(b + AT_ADDRESS, &in6->sin6_addr, 16);
+    } else if (sa->sa_family == AF_UNIX) {
+        unix_from_sockaddr(address, (const struct sockaddr_un *)(const void *)sa);
     }
 }
 
@@ -41,8 +96,9 @@ const char *kolo_address_check(const kolo_address_t *address)
     static const uint8_t zeros[16];
     const uint8_t *b = address->bytes;
     uint16_t family = kolo_get16(b + AT_FAMILY);
-    if (family != 4 && family != 6) return "unknown address family";
+    if (family != 4 && family != 6 && family != FAMILY_UNIX) return "unknown address family";
     if (kolo_get16(b + AT_PORT) == 0) return "port 0";
+    if (family == FAMILY_UNIX) return check_unix(b);
     if (memcmp(b + AT_ADDRESS, zeros, family == 4 ? 4 : 16) == 0) return "no address";
     if (family == 4 && memcmp(b + AT_ADDRESS + 4, zeros, 12) != 0) return "bytes behind the IPv4 address";
     if (family == 4 && kolo_get32(b + AT_SCOPE) != 0) return "an IPv4 address with a scope";
@@ -62,6 +118,7 @@ socklen_t kolo_address_to_sockaddr(const kolo_address_t *address, struct sockadd
         memcpy(&in->sin_addr, b + AT_ADDRESS, 4);
         return sizeof(*in);
     }
+    if (kolo_address_is_unix(address)) return unix_to_sockaddr(b, (struct sockaddr_un *)(void *)sa);
     struct sockaddr_in6 *in6 = (struct sockaddr_in6 *)(void *)sa;
     in6->sin6_family = AF_INET6;
     in6->sin6_port = htons(kolo_get16(b + AT_PORT));
@@ -74,6 +131,7 @@ bool kolo_address_is_loopback(const kolo_address_t *address)
 {
     static const uint8_t loopback6[16] = {[15] = 1};
     const uint8_t *b = address->bytes;
+    if (kolo_address_is_unix(address)) return true;
     if (kolo_get16(b + AT_FAMILY) == 4) return b[AT_ADDRESS] == 127;
     return memcmp(b + AT_ADDRESS, loopback6, 16) == 0;
 }
@@ -111,6 +169,8 @@ uint16_t kolo_address_port(const kolo_address_t *address)
 
 void kolo_address_set_port(kolo_address_t *address, uint16_t port)
 {
+    if (kolo_address_is_unix(address))
+        memset(address->bytes + AT_ADDRESS, 0, UNIX_DIGITS); /* the name was the port */
     kolo_put16(address->bytes + AT_PORT, port);
 }
 
@@ -129,6 +189,12 @@ const char *kolo_address_print(const kolo_address_t *address, char *buf)
     char host[INET6_ADDRSTRLEN] = "?";
     const uint8_t *b = address->bytes;
     bool v6 = kolo_get16(b + AT_FAMILY) == 6;
+    if (kolo_address_is_unix(address)) {
+        bool named = kolo_address_port(address) != 0;
+        snprintf(buf, KOLO_ADDRESS_TEXT_BYTES, named ? "unix:@%.*s" : "a Unix socket", UNIX_DIGITS,
+                 (const char *)b + AT_ADDRESS);
+        return buf;
+    }
     inet_ntop(v6 ? AF_INET6 : AF_INET, b + AT_ADDRESS, host, sizeof(host));
     snprintf(buf, KOLO_ADDRESS_TEXT_BYTES, v6 ? "[%s]:%u" : "%s:%u", host, kolo_get16(b + AT_PORT));
     return buf;

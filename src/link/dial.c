@@ -87,7 +87,7 @@ static void dial_fail(kolo_dial_t *dial, kolo_status_t status, const char *fmt, 
 /* A socket that connected to itself: nobody listened, and the system chose the called port as our own. */
 static bool is_self_connected(int fd, const kolo_address_t *address)
 {
-    struct sockaddr_storage sa;
+    struct sockaddr_storage sa = {0};
     socklen_t bytes = sizeof(sa);
     kolo_address_t own;
     if (getsockname(fd, (struct sockaddr *)&sa, &bytes) != 0) return false;
@@ -146,7 +146,8 @@ static void dial_attempt_failed(kolo_dial_t *dial, int err)
     bool refused = err == ECONNREFUSED;
     tell_of_shortage(dial, err);
     if (refused && !dial->config.retry_refused) {
-        dial_fail(dial, KOLO_ERR_REMOTE, "nobody listens there: the process has ended");
+        dial_fail(dial, KOLO_ERR_REMOTE, "nobody listens there: the process has ended%s",
+                  kolo_address_is_unix(&dial->config.address) ? ", or it is in another network namespace" : "");
         return;
     }
     if (err == EAFNOSUPPORT || err == EINVAL || err == EACCES || err == EPERM) {

@@ -2,7 +2,9 @@
  *
  * Which local address to listen on: KOLO_SOCKET_IFNAME (prefixes, "=" exact names, "^" all but),
  * KOLO_SOCKET_FAMILY, and among what they permit the interface on the root's subnet. Without KOLO_SOCKET_IFNAME
- * loopback and container bridges are taken only when there is nothing else, or when the root is there.
+ * loopback and container bridges are taken only when there is nothing else, or when the root is there. Where
+ * nothing at all is up (a fresh network namespace), a Unix socket serves: only ranks of this namespace could come
+ * anyway.
  */
 #include "base/log.h"
 #include "link/address.h"
@@ -97,6 +99,24 @@ static int score(const struct ifaddrs *ifa, const struct sockaddr *root)
     return value;
 }
 
+static bool is_anything_up(const struct ifaddrs *all)
+{
+    for (const struct ifaddrs *ifa = all; ifa != NULL; ifa = ifa->ifa_next)
+        if ((ifa->ifa_flags & IFF_UP) && ifa->ifa_addr != NULL &&
+            (ifa->ifa_addr->sa_family == AF_INET || ifa->ifa_addr->sa_family == AF_INET6))
+            return true;
+    return false;
+}
+
+bool kolo_address_has_network(void)
+{
+    struct ifaddrs *all;
+    if (getifaddrs(&all) != 0) return true; /* who listens is told why that fails */
+    bool up = is_anything_up(all);
+    freeifaddrs(all);
+    return up;
+}
+
 static kolo_status_t choose(const kolo_address_t *root, kolo_address_t *address)
 {
     struct sockaddr_storage root_sa = {0};
@@ -112,7 +132,19 @@ static kolo_status_t choose(const kolo_address_t *root, kolo_address_t *address)
         if (mine >= 0 && (best == NULL || mine < score(best, root_ptr))) best = ifa;
     }
     kolo_status_t status = KOLO_OK;
-    if (best == NULL) {
+    const bool up = is_anything_up(all),
+               any = !kolo_link_values.socket_ifname || !kolo_link_values.socket_ifname[0];
+    if (best == NULL && !up && any && root == NULL) {
+        kolo_address_set_unix(address);
+        kolo_info("oob", "no network interface is up: listening on Unix sockets");
+    } else if (best == NULL && !up && root != NULL) {
+        char text[KOLO_ADDRESS_TEXT_BYTES];
+        status =
+            kolo_fail(KOLO_ERR_INVALID_USAGE,
+                      "the root is at %s, but no network interface is up here, not even loopback (ip link); all "
+                      "ranks must be in a network namespace that the root can be reached from",
+                      kolo_address_print(root, text));
+    } else if (best == NULL) {
         status = kolo_fail(KOLO_ERR_INVALID_USAGE,
                            "no network interface is up that KOLO_SOCKET_IFNAME=%s and KOLO_SOCKET_FAMILY permit%s",
                            kolo_link_values.socket_ifname != NULL ? kolo_link_values.socket_ifname : "(any)",
@@ -161,6 +193,10 @@ kolo_status_t kolo_address_choose_local(const kolo_address_t *root, kolo_address
         uint64_t when_ns;
     } last;
     kolo_status_t status = KOLO_OK;
+    if (root != NULL && kolo_address_is_unix(root)) {
+        kolo_address_set_unix(address);
+        return KOLO_OK;
+    }
     pthread_mutex_lock(&lock);
     bool hit = last.valid && last.had_root == (root != NULL) &&
                (root == NULL || memcmp(&last.root, root, sizeof(*root)) == 0) &&

@@ -151,7 +151,7 @@ kolo_status_t kolo_oob_create_local_id(kolo_unique_id_t *out)
     if (kolo_oob_has_address()) return kolo_oob_create_id(out);
     kolo_oob_process_init();
     KOLO_TRY(kolo_address_parse("127.0.0.1:1", &loopback)); /* of the port nothing is asked */
-    KOLO_TRY(create_fresh(&id, &loopback));
+    KOLO_TRY(create_fresh(&id, kolo_address_has_network() ? &loopback : NULL));
     kolo_id_encode(&id, out);
     kolo_auth_wipe(&id, sizeof(id));
     return KOLO_OK;

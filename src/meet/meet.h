@@ -12,7 +12,7 @@ extern const kolo_param_table_t kolo_meet_params;
 /* Starts a root on the progress thread (see kolo_get_unique_id in kolo.h). */
 kolo_status_t kolo_oob_create_id(kolo_unique_id_t *id);
 /* The same for a job whose ranks are all on this host: it listens on loopback, if that is up and permitted, and so
- * do ranks that meet there. KOLO_COMM_ID comes first. */
+ * do ranks that meet there; on Unix sockets if no interface is up. KOLO_COMM_ID comes first. */
 kolo_status_t kolo_oob_create_local_id(kolo_unique_id_t *id);
 /* Where ranks could meet without a file: KOLO_COMM_ID names an address, a secret was given to this process. */
 bool kolo_oob_has_address(void);

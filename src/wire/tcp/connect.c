@@ -7,7 +7,6 @@
 #include "base/log.h"
 #include "wire/tcp/tcp.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -100,24 +99,13 @@ static kolo_status_t list_add(kolo_tcp_state_t *state, kolo_tcp_conn_t *conn)
 
 static void name_peer(kolo_tcp_conn_t *conn, int fd)
 {
-    union {
-        struct sockaddr any;
-        struct sockaddr_in in;
-        struct sockaddr_in6 in6;
-        struct sockaddr_storage storage;
-    } a;
-    socklen_t len = sizeof a;
-    char host[INET6_ADDRSTRLEN] = "?";
-    memset(&a, 0, sizeof a);
+    struct sockaddr_storage sa = {0};
+    socklen_t bytes = sizeof sa;
+    kolo_address_t peer;
     snprintf(conn->address, sizeof conn->address, "address unknown");
-    if (getpeername(fd, &a.any, &len) != 0) return;
-    if (a.any.sa_family == AF_INET) {
-        inet_ntop(AF_INET, &a.in.sin_addr, host, sizeof host);
-        snprintf(conn->address, sizeof conn->address, "%s:%d", host, ntohs(a.in.sin_port));
-    } else if (a.any.sa_family == AF_INET6) {
-        inet_ntop(AF_INET6, &a.in6.sin6_addr, host, sizeof host);
-        snprintf(conn->address, sizeof conn->address, "[%s]:%d", host, ntohs(a.in6.sin6_port));
-    }
+    if (getpeername(fd, (struct sockaddr *)&sa, &bytes) != 0) return;
+    kolo_address_from_sockaddr(&peer, (const struct sockaddr *)&sa);
+    kolo_address_print(&peer, conn->address);
 }
 
 static void set_buffer(int fd, int option, int64_t bytes)

@@ -13,6 +13,7 @@
 #ifndef KOLO_WIRE_TCP_TCP_H
 #define KOLO_WIRE_TCP_TCP_H
 
+#include "link/address.h"
 #include "wire/tcp/frame.h"
 
 #define KOLO_TCP_MAX_SOCKETS 16
@@ -73,7 +74,7 @@ struct kolo_tcp_conn {
     kolo_tcp_conn_t *mate;  /* between the same ranks in the other direction, or NULL */
     uint32_t carried_bytes; /* payloads up to this length go by the carrier; 0: this connection has none */
     bool by_carrier;        /* reader: the next slot is expected there */
-    char address[64];
+    char address[KOLO_ADDRESS_TEXT_BYTES];
     char error[320];
 };
 
