@@ -129,6 +129,21 @@ def test_replayed_requests_are_refused_and_counted():
         matches("store refused 1 request: 0 unsigned, 0 wrongly signed, 1 replayed", job.end())
 
 
+def test_clients_that_asked_long_ago_are_forgotten():
+    remembered = 4096  # KOLO_STORE_CLIENTS_MAX
+    with Job() as job:
+        body_hash = hashlib.blake2b(b"old", digest_size=32).hexdigest()
+        recorded = {"Kolo_Client": job.client, "Kolo_Count": "1", "Kolo_Body": body_hash,
+                    "Kolo_Signature": job.sign("PUT /a/b", 1, body_hash)}
+        same(job.ask("PUT", "/a/b", b"old", answered=False, **recorded)[0], 200)
+        for i in range(remembered + 1):
+            job.client = os.urandom(16).hex()
+            same(job.ask("PUT", "/a/b", b"new"), (200, b""))
+        same(job.ask("PUT", "/a/b", b"old", answered=False, **recorded)[0], 403)
+        same(job.ask("GET", "/a/b"), (200, b"new"))
+        matches("store refused 1 request: 0 unsigned, 0 wrongly signed, 1 replayed", job.end())
+
+
 def test_oversized_requests_are_refused_and_counted():
     with Job() as job:
         big = b"x" * ((1 << 20) + 1)

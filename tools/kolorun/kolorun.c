@@ -464,6 +464,7 @@ static bool start_store(runner_t *r, kolorun_options_t *options)
     for (int i = 0; i < r->nhosts; i++) here = here && kolorun_host_is_here(options->hosts.hosts[i].name);
     r->store = kolo_store_server_start(here, why, sizeof why);
     if (r->store == NULL) kolorun_sink_printf(&r->err, "%s", why);
+    options->store_at = r->store ? kolo_store_server_address(r->store) : NULL;
     options->store_port = r->store ? kolo_store_server_port(r->store) : 0;
     return r->store != NULL;
 }

@@ -274,9 +274,12 @@ char **kolorun_env_make(const kolorun_options_t *options, bool remote, int rank,
     if (nranks > 0) add_number(&env, &n, "KOLO_NRANKS", nranks);
     add_number(&env, &n, "KOLO_LOCAL_RANK", local_rank);
     add_number(&env, &n, "KOLO_LOCAL_SIZE", local_size);
-    if (options->store_port > 0) {
+    if (options->store_at != NULL) {
         char text[64];
-        snprintf(text, sizeof text, "KOLO_STORE_AT=%s%d", remote ? "" : "127.0.0.1:", options->store_port);
+        if (remote)
+            snprintf(text, sizeof text, "KOLO_STORE_AT=%d", options->store_port);
+        else
+            snprintf(text, sizeof text, "KOLO_STORE_AT=%s", options->store_at);
         add(&env, &n, text);
     }
     char bind[64];

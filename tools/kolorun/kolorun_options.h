@@ -18,7 +18,8 @@ typedef struct {
     kolorun_hostlist_t hosts; /* at least one; without -H this machine with as many slots as ranks */
     bool tagged, check_build;
     bool store;                /* a store for the ranks */
-    int store_port;            /* 0: none runs */
+    const char *store_at;      /* for ranks on this host; NULL: none runs */
+    int store_port;            /* for others */
     double timeout_s, grace_s; /* timeout 0: none */
     const char *output_dir;    /* NULL: none */
     kolorun_bind_t bind;

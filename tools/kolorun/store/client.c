@@ -10,12 +10,14 @@
 #include <netdb.h>
 #include <poll.h>
 #include <pthread.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -57,6 +59,20 @@ static int64_t now_ms(void)
     return (int64_t)ts.tv_sec * 1000 + ts.tv_nsec / 1000000;
 }
 
+/* "unix:@name": a Unix socket of the abstract kind. */
+static bool is_unix(const kolo_store_t *s)
+{
+    return strcmp(s->host, "unix") == 0 && s->port[0] == '@';
+}
+
+/* The same on all hosts, but for their clocks' errors. */
+static uint64_t clock_us(void)
+{
+    struct timespec ts;
+    clock_gettime(CLOCK_REALTIME, &ts);
+    return (uint64_t)ts.tv_sec * 1000000 + (uint64_t)ts.tv_nsec / 1000;
+}
+
 static bool read_key(const char *path, uint8_t key[KOLO_STORE_KEY_BYTES], char *why, size_t why_bytes)
 {
     struct stat st;
@@ -75,7 +91,7 @@ kolo_store_t *kolo_store_open(const char *address, const char *key_file, char *w
     char hash[KOLO_STORE_HEX];
     const char *colon = address != NULL ? strrchr(address, ':') : NULL;
     if (colon == NULL || key_file == NULL || colon == address || (size_t)(colon - address) >= 256 ||
-        strlen(colon) > 6) {
+        strlen(colon) >= sizeof((kolo_store_t *)0)->port) {
         snprintf(why, why_bytes, "KOLO_STORE=host:port and KOLO_STORE_KEY_FILE are not set (use kolorun --store)");
         return NULL;
     }
@@ -93,7 +109,7 @@ kolo_store_t *kolo_store_open(const char *address, const char *key_file, char *w
     const bool brackets = address[0] == '[' && bytes > 2 && address[bytes - 1] == ']'; /* IPv6 */
     memcpy(s->host, address + brackets, bytes - 2 * brackets);
     snprintf(s->port, sizeof s->port, "%s", colon + 1);
-    int error = getaddrinfo(s->host, s->port, &hints, &s->addresses);
+    int error = is_unix(s) ? 0 : getaddrinfo(s->host, s->port, &hints, &s->addresses);
     if (error != 0) snprintf(why, why_bytes, "KOLO_STORE=%s: %s", address, gai_strerror(error));
     if (error == 0 && read_key(key_file, s->key, why, why_bytes)) return s;
     kolo_store_close(s);
@@ -159,8 +175,14 @@ static bool wait_for(int fd, short events, int64_t deadline)
 /* -1: errno of the last address that was tried. */
 static int dial(const kolo_store_t *s, int64_t deadline)
 {
+    struct sockaddr_un un = {.sun_family = AF_UNIX};
+    const size_t name = strlen(s->port + 1);
+    const struct addrinfo local = {.ai_family = AF_UNIX,
+                                   .ai_addr = (struct sockaddr *)&un,
+                                   .ai_addrlen = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + name)};
     int error = EHOSTUNREACH;
-    for (const struct addrinfo *a = s->addresses; a != NULL; a = a->ai_next) {
+    memcpy(un.sun_path + 1, s->port + 1, name);
+    for (const struct addrinfo *a = is_unix(s) ? &local : s->addresses; a != NULL; a = a->ai_next) {
         int fd = socket(a->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0), late = 0;
         socklen_t size = sizeof late;
         error = errno;
@@ -233,7 +255,7 @@ static int ask(const kolo_store_t *s, client_t *client, const char *what, const 
                int64_t deadline, reply_t *reply, const why_t *why)
 {
     char head[1024], hash[KOLO_STORE_HEX], signature[KOLO_STORE_HEX];
-    const uint64_t count = ++client->count;
+    const uint64_t now = clock_us(), count = client->count = now > client->count ? now : client->count + 1;
     if (!kolo_store_hash(data, bytes, hash) || !kolo_store_sign(s->key, what, client->name, count, hash, signature))
         return fail_with(why, "the request cannot be signed", NULL);
     int fd = dial(s, deadline);

@@ -12,12 +12,16 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <ifaddrs.h>
 #include <microhttpd.h>
+#include <net/if.h>
 #include <search.h>
 #include <sodium.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <sys/un.h>
+#include <unistd.h>
 
 #define CONNECTIONS_MAX    512
 #define CONNECTION_MEMORY  16384 /* request line and headers */
@@ -30,9 +34,11 @@ typedef struct {
     size_t bytes;
 } entry_t;
 
-typedef struct {
-    char client[33];
+/* In a ring in the order of their last requests. */
+typedef struct client {
+    char name[33];
     uint64_t count;
+    struct client *next, *last;
 } client_t;
 
 /* A connection that has proved nothing yet, in a ring in the order of their begins. */
@@ -53,8 +59,11 @@ typedef struct {
 struct kolo_store_server {
     struct MHD_Daemon *daemon;
     int fd, port;
+    char address[24]; /* for ranks here */
     uint8_t key[KOLO_STORE_KEY_BYTES];
     void *entries, *clients; /* search trees */
+    client_t recent;         /* the ring's head: next is who has asked for nothing for longest */
+    uint64_t floor;          /* the largest count of those who were forgotten */
     size_t nclients, stored;
     stranger_t strangers; /* the ring's head */
     int nstrangers;
@@ -73,7 +82,7 @@ static int by_path(const void *a, const void *b)
 
 static int by_client(const void *a, const void *b)
 {
-    return strcmp(((const client_t *)a)->client, ((const client_t *)b)->client);
+    return strcmp(((const client_t *)a)->name, ((const client_t *)b)->name);
 }
 
 static void free_entry(void *p)
@@ -122,25 +131,59 @@ static void on_connection(void *arg, struct MHD_Connection *c, void **state,
     leave_strangers(s, s->strangers.next);
 }
 
-/* Each number of a client serves once. */
-static bool advance(kolo_store_server_t *s, const request_t *r)
+static void leave_recent(client_t *client)
 {
-    client_t wanted = {.count = r->count};
-    memcpy(wanted.client, r->client, sizeof wanted.client);
-    client_t **found = (client_t **)tfind(&wanted, &s->clients, by_client);
-    if (found != NULL) {
-        if (r->count <= (*found)->count) return false;
-        (*found)->count = r->count;
-        return true;
-    }
-    client_t *fresh = s->nclients < KOLO_STORE_CLIENTS_MAX ? malloc(sizeof *fresh) : NULL;
+    client->next->last = client->last;
+    client->last->next = client->next;
+}
+
+static void become_recent(kolo_store_server_t *s, client_t *client)
+{
+    client->next = &s->recent;
+    client->last = s->recent.last;
+    client->last->next = s->recent.last = client;
+}
+
+/* Whoever is unknown needs a larger count than all that were forgotten, or what they sent would serve again. Counts
+ * go by the clock, so those of newcomers are. */
+static void forget_oldest(kolo_store_server_t *s)
+{
+    client_t *client = s->recent.next;
+    if (client->count > s->floor) s->floor = client->count;
+    tdelete(client, &s->clients, by_client);
+    leave_recent(client);
+    free(client);
+    s->nclients--;
+}
+
+static bool add_client(kolo_store_server_t *s, const client_t *wanted)
+{
+    if (wanted->count <= s->floor) return false;
+    if (s->nclients == KOLO_STORE_CLIENTS_MAX) forget_oldest(s);
+    client_t *fresh = malloc(sizeof *fresh);
     if (fresh == NULL) return false;
-    *fresh = wanted;
+    *fresh = *wanted;
     if (tsearch(fresh, &s->clients, by_client) == NULL) {
         free(fresh);
         return false;
     }
+    become_recent(s, fresh);
     s->nclients++;
+    return true;
+}
+
+/* Each number of a client serves once. */
+static bool advance(kolo_store_server_t *s, const request_t *r)
+{
+    client_t wanted = {.count = r->count};
+    memcpy(wanted.name, r->client, sizeof wanted.name);
+    client_t **found = (client_t **)tfind(&wanted, &s->clients, by_client);
+    if (found == NULL) return add_client(s, &wanted);
+    client_t *client = *found;
+    if (r->count <= client->count) return false;
+    client->count = r->count;
+    leave_recent(client);
+    become_recent(s, client);
     return true;
 }
 
@@ -300,20 +343,61 @@ static void on_completed(void *arg, struct MHD_Connection *c, void **state, enum
 
 /* ---- its life ---- */
 
-static struct MHD_Daemon *listen_at(kolo_store_server_t *s, unsigned flags, const void *address)
+static struct MHD_Daemon *listen_at(kolo_store_server_t *s, unsigned flags, enum MHD_OPTION how, intptr_t number,
+                                    const void *address)
 {
-    return MHD_start_daemon(MHD_USE_EPOLL | flags, 0, NULL, NULL, on_request, s, MHD_OPTION_SOCK_ADDR, address,
+    const struct MHD_OptionItem where[] = {{how, number, (void *)(uintptr_t)address}, {MHD_OPTION_END, 0, NULL}};
+    return MHD_start_daemon(MHD_USE_EPOLL | flags, 0, NULL, NULL, on_request, s, MHD_OPTION_ARRAY, where,
                             MHD_OPTION_NOTIFY_COMPLETED, on_completed, NULL, MHD_OPTION_NOTIFY_CONNECTION,
                             on_connection, s, MHD_OPTION_CONNECTION_LIMIT, (unsigned)CONNECTIONS_MAX,
                             MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)CONNECTION_TIMEOUT,
                             MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_MEMORY, MHD_OPTION_END);
 }
 
-kolo_store_server_t *kolo_store_server_start(bool loopback, char *why, size_t why_bytes)
+static bool listen_tcp(kolo_store_server_t *s, bool loopback)
 {
     const struct sockaddr_in four = {.sin_family = AF_INET,
                                      .sin_addr.s_addr = htonl(loopback ? INADDR_LOOPBACK : INADDR_ANY)};
     const struct sockaddr_in6 both = {.sin6_family = AF_INET6, .sin6_addr = IN6ADDR_ANY_INIT};
+    /* ssh comes to some hosts by IPv6, and they then know us by that address; there may be no IPv6 here. */
+    if (!loopback) s->daemon = listen_at(s, MHD_USE_DUAL_STACK, MHD_OPTION_SOCK_ADDR, 0, &both);
+    if (s->daemon == NULL) s->daemon = listen_at(s, 0, MHD_OPTION_SOCK_ADDR, 0, &four);
+    const union MHD_DaemonInfo *port = s->daemon ? MHD_get_daemon_info(s->daemon, MHD_DAEMON_INFO_BIND_PORT) : NULL;
+    if (port == NULL) return false;
+    s->port = port->port;
+    snprintf(s->address, sizeof s->address, "127.0.0.1:%d", s->port);
+    return true;
+}
+
+/* Its address can be bound all the same. */
+static bool has_loopback(void)
+{
+    struct ifaddrs *all;
+    bool up = false;
+    if (getifaddrs(&all) != 0) return true;
+    for (const struct ifaddrs *a = all; a != NULL; a = a->ifa_next)
+        up |= (a->ifa_flags & IFF_UP) && (a->ifa_flags & IFF_LOOPBACK) && a->ifa_addr != NULL &&
+              a->ifa_addr->sa_family == AF_INET;
+    freeifaddrs(all);
+    return up;
+}
+
+/* Where not even loopback is up, as ranks do then: under a name that the kernel chooses. */
+static bool listen_unix(kolo_store_server_t *s)
+{
+    struct sockaddr_un un = {.sun_family = AF_UNIX};
+    socklen_t bytes = sizeof un;
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd >= 0 && bind(fd, (struct sockaddr *)&un, sizeof un.sun_family) == 0 &&
+        listen(fd, CONNECTIONS_MAX) == 0 && getsockname(fd, (struct sockaddr *)&un, &bytes) == 0)
+        s->daemon = listen_at(s, 0, MHD_OPTION_LISTEN_SOCKET, fd, NULL);
+    if (s->daemon == NULL && fd >= 0) close(fd);
+    snprintf(s->address, sizeof s->address, "unix:@%.5s", un.sun_path + 1);
+    return s->daemon != NULL;
+}
+
+kolo_store_server_t *kolo_store_server_start(bool loopback, char *why, size_t why_bytes)
+{
     kolo_store_server_t *s = calloc(1, sizeof *s);
     if (s == NULL || sodium_init() < 0 || getrandom(s->key, sizeof s->key, 0) != (ssize_t)sizeof s->key) {
         snprintf(why, why_bytes, "the store has no memory or no random bytes");
@@ -321,19 +405,21 @@ kolo_store_server_t *kolo_store_server_start(bool loopback, char *why, size_t wh
         return NULL;
     }
     s->strangers.next = s->strangers.last = &s->strangers;
-    /* ssh comes to some hosts by IPv6, and they then know us by that address; there may be no IPv6 here. */
-    if (!loopback) s->daemon = listen_at(s, MHD_USE_DUAL_STACK, &both);
-    if (s->daemon == NULL) s->daemon = listen_at(s, 0, &four);
-    const union MHD_DaemonInfo *fd = s->daemon ? MHD_get_daemon_info(s->daemon, MHD_DAEMON_INFO_EPOLL_FD) : NULL;
-    const union MHD_DaemonInfo *port = s->daemon ? MHD_get_daemon_info(s->daemon, MHD_DAEMON_INFO_BIND_PORT) : NULL;
-    if (fd == NULL || port == NULL) {
+    s->recent.next = s->recent.last = &s->recent;
+    bool listens = loopback && !has_loopback() ? listen_unix(s) : listen_tcp(s, loopback);
+    const union MHD_DaemonInfo *fd = listens ? MHD_get_daemon_info(s->daemon, MHD_DAEMON_INFO_EPOLL_FD) : NULL;
+    if (fd == NULL) {
         snprintf(why, why_bytes, "the store cannot listen: %s", strerror(errno));
         kolo_store_server_stop(s);
         return NULL;
     }
     s->fd = fd->epoll_fd;
-    s->port = port->port;
     return s;
+}
+
+const char *kolo_store_server_address(const kolo_store_server_t *server)
+{
+    return server->address;
 }
 
 int kolo_store_server_port(const kolo_store_server_t *server)
@@ -395,6 +481,12 @@ int kolo_store_server_port(const kolo_store_server_t *server)
 {
     (void)server;
     return 0;
+}
+
+const char *kolo_store_server_address(const kolo_store_server_t *server)
+{
+    (void)server;
+    return "";
 }
 
 const uint8_t *kolo_store_server_key(const kolo_store_server_t *server)

@@ -9,7 +9,8 @@
  *         who asks, at random
  *
  *     Kolo-Count: a number
- *         of this client's requests, each larger than the one before: nothing counts twice
+ *         of this client's requests, each larger than the one before: nothing counts twice. Microseconds since
+ *         1970, so that it is also larger than those of clients that the server has forgotten
  *
  *     Kolo-Body: 64 hex digits
  *         BLAKE2b-256 of the body
@@ -20,8 +21,8 @@
  * The signature is checked before a byte of the body is taken. The answer is signed the same way, with the status
  * in place of method and path, so that nobody else's answer is believed. What is sent is not encrypted.
  *
- * A rank finds the server in KOLO_STORE (host:port, [host]:port for an IPv6 address) and the key in the file
- * KOLO_STORE_KEY_FILE (mode 0600); it is in no environment and on no command line.
+ * A rank finds the server in KOLO_STORE (host:port, [host]:port for an IPv6 address, unix:@name) and the key in the
+ * file KOLO_STORE_KEY_FILE (mode 0600); it is in no environment and on no command line.
  */
 #ifndef KOLO_TOOLS_STORE_H
 #define KOLO_TOOLS_STORE_H
@@ -34,7 +35,7 @@
 #define KOLO_STORE_NAME_MAX    128        /* of a scope or a key: letters, digits, '.', '_', '-' */
 #define KOLO_STORE_VALUE_MAX   (1u << 20) /* bytes of one value */
 #define KOLO_STORE_ALL_MAX     (256u << 20)
-#define KOLO_STORE_CLIENTS_MAX 65536
+#define KOLO_STORE_CLIENTS_MAX 4096 /* that the server remembers; of more, those who asked last */
 #define KOLO_STORE_PATH_BYTES  (2 * KOLO_STORE_NAME_MAX + 3)
 #define KOLO_STORE_HEX         65 /* text of 32 bytes, with its NUL */
 
@@ -67,11 +68,13 @@ typedef struct {
 } kolo_store_counts_t;
 
 bool kolo_store_server_available(void); /* built with libmicrohttpd and libsodium? */
-/* Listens on a port of its choice: on loopback, or on all addresses. NULL: why. */
+/* Listens on a port of its choice: on loopback (on a Unix socket where that is not up), or on all addresses. NULL:
+ * why. */
 kolo_store_server_t *kolo_store_server_start(bool loopback, char *why, size_t why_bytes);
-int kolo_store_server_port(const kolo_store_server_t *server);
-const uint8_t *kolo_store_server_key(const kolo_store_server_t *server); /* KOLO_STORE_KEY_BYTES */
-int kolo_store_server_fd(const kolo_store_server_t *server);             /* to poll for reading */
+int kolo_store_server_port(const kolo_store_server_t *server);            /* 0: a Unix socket */
+const char *kolo_store_server_address(const kolo_store_server_t *server); /* KOLO_STORE for ranks on this host */
+const uint8_t *kolo_store_server_key(const kolo_store_server_t *server);  /* KOLO_STORE_KEY_BYTES */
+int kolo_store_server_fd(const kolo_store_server_t *server);              /* to poll for reading */
 double kolo_store_server_next_s(const kolo_store_server_t *server); /* run it then at the latest; 0: when fd asks */
 void kolo_store_server_run(kolo_store_server_t *server);            /* does what can be done without waiting */
 const kolo_store_counts_t *kolo_store_server_counts(const kolo_store_server_t *server);
