@@ -241,7 +241,9 @@ typedef struct kolo_submission {
  * engine that has ended (with status and words of its first failure: after a loss KOLO_ERR_REMOTE, as what was
  * outstanding got). What only all ranks together show (another type, shape, operator, root or kind of operation
  * elsewhere) fails that tensor on all ranks with KOLO_ERR_MISMATCH and names tensor, ranks and both values; the
- * engine goes on. */
+ * engine goes on. So it does after an operation that fails without a loss, because a backend refuses it or an
+ * output lies over its input: its tensors fail on the ranks on which it failed, in the words of the lowest of
+ * these. */
 
 /* An operator of kolo_engine_all_reduce() alone, for float16, bfloat16, float32 and float64, each tensor for
  * itself: Adasum, which adds what gradients do not have in common and averages what they have. Two vectors make (1

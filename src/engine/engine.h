@@ -269,6 +269,8 @@ typedef struct kolo_set {
     bool all_here;          /* nothing was elsewhere when this cycle began */
     bool join_sent, joined; /* in this cycle; this rank is one of those who have joined */
     int njoined;
+    uint64_t operations;                       /* run so far, by which all ranks number them */
+    struct kolo_failed *failed, **failed_tail; /* batch/failed.c: what all ranks have to agree on the words of */
     kolo_cache_t cache;
     kolo_controller_t controller;
 
@@ -332,6 +334,7 @@ struct kolo_tensor_engine {
     int *mpi_ranks;                 /* use_mpi.h: of the job's ranks, NULL: nobody has asked */
     const struct kolo_talk *talk;   /* talk.h */
     int backend_ran;                /* the last one: its number; the loop's */
+    bool backend_failed;            /* it was the last operation's own function that failed; the loop's */
     bool foreign_failure;           /* what it failed by is not the communicator of the set; the loop's */
     kolo_tuned_t tuned;             /* in force; the loop's, equal on all ranks at each cycle */
     kolo_tunable_t tunable;
@@ -385,8 +388,12 @@ kolo_op_t kolo_reduction_of(const kolo_set_t *s, kolo_op_t op, double *factor);
 /* This rank wants to join, and nothing that the loop has keeps it. */
 static inline bool kolo_set_may_join(const kolo_set_t *s)
 {
-    return s->join && !s->joined && s->npending == 0 && s->nreported == 0;
+    return s->join && !s->joined && s->npending == 0 && s->nreported == 0 && !s->failed;
 }
+
+/* batch/failed.c: all ranks of the set agree on what failed, and why, and complete it. Collective. */
+kolo_status_t kolo_failed_agree(kolo_set_t *s);
+void kolo_failed_free(kolo_set_t *s);
 
 /* sets.c */
 #define KOLO_SETS_MAX (1 << 20) /* ids that an engine can give */

@@ -238,6 +238,8 @@ static kolo_status_t end(kolo_mpi_t *m, int failed, char *why)
     kolo_status_t status = KOLO_OK;
     kolo_wait_t wait;
     int done = 0;
+    if (failed && !m->dirty) /* MPI refused it, and nothing is under way */
+        return kolo_fail(KOLO_ERR_SYSTEM, "engine: %s: %s", api->library, why);
     kolo_wait_init(&wait, NULL, limit_ms > 0 ? kolo_deadline_ms(limit_ms) : 0, describe, m, m->size);
     wait.look = look;
     m->dirty = true;
@@ -341,6 +343,7 @@ static kolo_status_t exchange(kolo_mpi_t *m, const char *in, size_t count, int t
         int failed = 0;
         if (at < recv_count)
             failed = api->receive(m->comm, out + at * elem, piece(recv_count, at), type, from, why);
+        m->dirty |= at < recv_count && !failed; /* a send that is refused leaves it waiting */
         if (!failed && at < count) failed = api->send(m->comm, in + at * elem, piece(count, at), type, to, why);
         KOLO_TRY(end(m, failed, why));
     }

@@ -9,6 +9,7 @@
 #include "engine/batch/native.h"
 #include "engine/timeline/timeline.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,6 +29,23 @@ kolo_status_t kolo_output_find(kolo_set_t *s, kolo_entry_t *entry, const int64_t
     if (output->data || output->bytes == 0) return KOLO_OK;
     output->data = output->scratch = malloc(output->bytes);
     return output->data ? KOLO_OK : kolo_fail(KOLO_ERR_NO_MEMORY, "engine: out of memory: %s", entry->text);
+}
+
+kolo_status_t kolo_output_apart(kolo_set_t *s, kolo_entry_t *entry, const void *in, size_t in_bytes, bool in_place,
+                                kolo_output_t *output)
+{
+    uintptr_t a = (uintptr_t)in, b = (uintptr_t)output->data;
+    size_t bytes = output->bytes;
+    char text[KOLO_TENSOR_NAME_MAX + 200];
+    if (in_place || in_bytes == 0 || bytes == 0 || a + in_bytes <= b || b + bytes <= a) return KOLO_OK;
+    snprintf(text, sizeof text,
+             "tensor %s: its output, 0x%" PRIxPTR " to 0x%" PRIxPTR ", lies over its input, 0x%" PRIxPTR
+             " to 0x%" PRIxPTR,
+             entry->request.name.text, b, b + bytes, a, a + in_bytes);
+    kolo_entry_fail(entry, KOLO_ERR_INVALID_ARGUMENT, text);
+    if (s->engine->native) return kolo_native_room(s, KOLO_ROOM_OUTPUT, bytes, &output->data);
+    output->data = output->scratch = malloc(bytes);
+    return output->data ? KOLO_OK : kolo_fail(KOLO_ERR_NO_MEMORY, "engine: out of memory: %s", text);
 }
 
 kolo_status_t kolo_output_done(kolo_entry_t *entry, const kolo_output_t *output, kolo_status_t status)
@@ -135,6 +153,7 @@ static kolo_status_t reduce_alone(kolo_set_t *s, kolo_response_t *const *batch)
     }
     KOLO_TRY(kolo_output_find(s, entry, q->shape, q->ndims, &out));
     const void *in = entry->input;
+    KOLO_TRY(kolo_output_apart(s, entry, in, out.bytes, in == out.data, &out));
     if (q->prescale != 1.0) {
         KOLO_TRY(kolo_scale_there(s, out.data, in, count, q->type, q->prescale));
         in = out.data;
@@ -325,9 +344,16 @@ static kolo_status_t perform(kolo_set_t *s, batch_t *b)
     struct kolo_tensor_engine *e = s->engine;
     KOLO_TRY(room_for_entries(s, b->n));
     if (KOLO_UNLIKELY(e->timeline != NULL)) kolo_trace_begin(s, b->responses, b->n);
-    KOLO_TRY(run(s, b));
+    e->backend_failed = e->foreign_failure = false;
+    kolo_status_t status = run(s, b);
+    s->operations++;
+    if (status != KOLO_OK) {
+        KOLO_TRY(kolo_failed_keep(s, b->responses, b->n, status));
+        if (b->flight) kolo_flight_free(b->flight);
+    }
     if (KOLO_UNLIKELY(e->timeline != NULL)) kolo_trace_done(s, b->responses, b->n);
     uint64_t since = kolo_now_ns();
+    if (status != KOLO_OK) return KOLO_OK;
     size_t n = b->ndone;
     if (b->later) n += kolo_flight_hand_over(e, b->later);
     KOLO_TALLY(e->tally.tensors, n);

@@ -31,4 +31,14 @@ kolo_status_t kolo_output_find(kolo_set_t *s, kolo_entry_t *entry, const int64_t
 /* status: of the operation, which is returned unless it is KOLO_OK. */
 kolo_status_t kolo_output_done(kolo_entry_t *entry, const kolo_output_t *output, kolo_status_t status);
 
+/* What lies over the input of the operation, and not in its in-place form, fails this rank's tensor; the operation
+ * then writes elsewhere, so that this rank takes part. `in`: where the operation reads; NULL: nowhere here. */
+kolo_status_t kolo_output_apart(kolo_set_t *s, kolo_entry_t *entry, const void *in, size_t in_bytes, bool in_place,
+                                kolo_output_t *output);
+
+/* failed.c: a batch whose operation has failed with the status and the words of this thread. KOLO_OK: its tensors
+ * are kept until all ranks have said what failed; else the engine cannot go on, with that status and those words.
+ */
+kolo_status_t kolo_failed_keep(kolo_set_t *s, kolo_response_t *const *batch, size_t n, kolo_status_t status);
+
 #endif

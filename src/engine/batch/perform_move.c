@@ -71,6 +71,9 @@ static kolo_status_t all_gather(kolo_set_t *s, const kolo_response_t *r, kolo_en
     KOLO_TRY(find_input(s, entry, &in));
     KOLO_TRY(note_parts(s, entry, r->rows));
     KOLO_TRY(kolo_output_find(s, entry, shape, q->ndims, &out));
+    size_t elem = kolo_type_size(q->type), before = displs[s->rank] * elem;
+    KOLO_TRY(kolo_output_apart(s, entry, in, counts[s->rank] * elem, (const char *)in == (char *)out.data + before,
+                               &out));
     kolo_status_t status = kolo_backend_run(s, &(kolo_move_t){.stream = kolo_native_stream(s),
                                                               .need = need_of(s, q, elements_from(q, 1) * rows),
                                                               .in = in,
@@ -88,6 +91,7 @@ static kolo_status_t broadcast(kolo_set_t *s, kolo_entry_t *entry)
     kolo_output_t out;
     if (root) KOLO_TRY(find_input(s, entry, &in));
     KOLO_TRY(kolo_output_find(s, entry, q->shape, q->ndims, &out));
+    if (root) KOLO_TRY(kolo_output_apart(s, entry, in, out.bytes, in == out.data, &out));
     size_t count = elements_from(q, 0);
     kolo_status_t status = kolo_backend_run(s, &(kolo_move_t){.stream = kolo_native_stream(s),
                                                               .need = need_of(s, q, count),
@@ -119,6 +123,7 @@ static kolo_status_t all_to_all(kolo_set_t *s, const kolo_response_t *response, 
     KOLO_TRY(find_input(s, entry, &in));
     KOLO_TRY(note_parts(s, entry, theirs));
     KOLO_TRY(kolo_output_find(s, entry, shape, q->ndims, &out));
+    KOLO_TRY(kolo_output_apart(s, entry, in, elements_from(q, 0) * kolo_type_size(q->type), false, &out));
     int64_t rows = 0; /* of all ranks */
     for (int r = 0; r < s->size; r++) rows += response->rows[r];
     kolo_status_t status = kolo_backend_run(s, &(kolo_move_t){.stream = kolo_native_stream(s),
@@ -146,6 +151,9 @@ static kolo_status_t reduce_scatter(kolo_set_t *s, kolo_entry_t *entry)
     memcpy(shape, q->shape, sizeof shape);
     shape[0] = rows / s->size + (s->rank < rows % s->size);
     KOLO_TRY(kolo_output_find(s, entry, shape, q->ndims, &out));
+    size_t elem = kolo_type_size(q->type), before = 0;
+    for (int r = 0; r < s->rank; r++) before += counts[r] * elem;
+    KOLO_TRY(kolo_output_apart(s, entry, src, total * elem, (char *)out.data == (const char *)src + before, &out));
     kolo_status_t status = KOLO_OK;
     if (q->prescale != 1.0 && total > 0) {
         void *scaled = NULL;

@@ -15,7 +15,7 @@
 
 /* The first word of the vector: flags, inverted, so that AND keeps what any rank set; then how many hits a rank
  * has, straight and inverted: AND leaves the two each other's inverse only if all ranks have equally many. */
-enum { UNCACHED = 1, INVALID = 2, SHUTDOWN = 4, CLOCKS = 8, YIELD = 16, FLAGS = 31 };
+enum { UNCACHED = 1, INVALID = 2, SHUTDOWN = 4, CLOCKS = 8, YIELD = 16, FAILED = 32, FLAGS = 63 };
 #define COUNT_MASK UINT64_C(0xfffffff)
 #define COUNT_AT   8
 #define INVERSE_AT 36
@@ -216,16 +216,18 @@ kolo_status_t kolo_negotiate(kolo_set_t *s, kolo_responses_t *fresh, kolo_outcom
     size_t nrequests = 0, words = 1 + (size_t)KOLO_DIV_UP(s->cache.top, 64);
     uint64_t flags = fill_vectors(s, &nrequests);
     if (s->id == 0 && atomic_exchange(&s->engine->clocks_wanted, false)) flags |= CLOCKS;
+    if (s->failed) flags |= FAILED;
     s->engine->bits[0] = head_word(flags, !s->joined, s->nhits);
     *outcome = (kolo_outcome_t){0, false, false, false};
     KOLO_TRY(s->engine->talk->and_bits(s, s->engine->bits, s->engine->agreed, words));
     flags = ~s->engine->agreed[0] & FLAGS;
+    if (KOLO_UNLIKELY(flags & FAILED)) KOLO_TRY(kolo_failed_agree(s));
     if (flags & SHUTDOWN) {
         outcome->stop = true;
         return KOLO_OK;
     }
     if (flags & CLOCKS) KOLO_TRY(kolo_clock_compare(s->engine));
-    flags &= ~(uint64_t)CLOCKS;
+    flags &= ~(uint64_t)(CLOCKS | FAILED);
     if (flags & INVALID) {
         KOLO_TRY(s->engine->talk->or_bits(s, s->engine->invalid, s->engine->erased, words));
         erase_invalid(s);

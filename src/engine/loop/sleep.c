@@ -41,7 +41,7 @@ static uint64_t stale_at(const kolo_set_t *s)
 static bool has_new(const kolo_set_t *s)
 {
     bool may_join = kolo_set_may_join(s) && atomic_load(&s->lane.nelsewhere) == 0;
-    if (may_join || atomic_load(&s->lane.nfresh) > 0) return true;
+    if (may_join || s->failed || atomic_load(&s->lane.nfresh) > 0) return true;
     const struct kolo_tensor_engine *e = s->engine;
     return s->id == 0 && (atomic_load(&e->stop) || e->stalled[0] || atomic_load(&e->clocks_wanted));
 }

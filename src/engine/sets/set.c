@@ -42,6 +42,7 @@ kolo_status_t kolo_set_new(struct kolo_tensor_engine *e, int id, const int *rank
         if (ranks[i] == e->rank) s->rank = i;
     s->cycle = 1;
     s->pending_tail = &s->pending;
+    s->failed_tail = &s->failed;
     kolo_lane_init(&s->lane, &e->queue, id);
     *out = s;
     return KOLO_OK;
@@ -116,6 +117,7 @@ void kolo_set_free(kolo_set_t *s)
     kolo_talk_free(s);
     kolo_cache_fini(&s->cache);
     kolo_controller_fini(&s->controller);
+    kolo_failed_free(s);
     free(s->ranks);
     free(s);
 }

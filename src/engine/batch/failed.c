@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Operations that fail though no rank is lost: a backend refuses its arguments, or gives an error of its own. Only
+ * their tensors fail; the engine goes on, and so do the ranks on which the operation succeeded.
+ *
+ * All ranks run the same operations in the same order, so a number names one. A rank keeps the tensors of one that
+ * has failed and says in its next cycle that it has some (negotiate.c). Then all ranks find out together which
+ * operation is the first and which is the lowest rank that it failed on, whose words all take: a program sees the
+ * same error everywhere. Costs nothing while nothing fails.
+ */
+#include "comm/comm.h"
+#include "engine/batch/device.h"
+#include "engine/batch/perform.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct kolo_failed {
+    struct kolo_failed *next;
+    uint64_t operation;
+    kolo_status_t status;
+    char text[KOLO_ERROR_TEXT_BYTES];
+    size_t n;
+    kolo_entry_t *entries[];
+};
+
+typedef struct {
+    int32_t status;
+    char text[KOLO_ERROR_TEXT_BYTES];
+} words_t;
+
+/* What a loss or an abort makes of an operation; a rank that went on would wait for ever. */
+static bool is_end(kolo_status_t status)
+{
+    return status == KOLO_ERR_REMOTE || status == KOLO_ERR_TIMEOUT || status == KOLO_ERR_ABORTED ||
+           status == KOLO_ERR_PARTITION || status == KOLO_ERR_REVOKED;
+}
+
+static bool is_whole(const kolo_set_t *s)
+{
+    kolo_status_t status = KOLO_OK;
+    if (kolo_engine_status(s->engine) != KOLO_OK) return false;
+    return kolo_comm_get_async_error(s->comm, &status) == KOLO_OK && status == KOLO_OK;
+}
+
+kolo_status_t kolo_failed_keep(kolo_set_t *s, kolo_response_t *const *batch, size_t n, kolo_status_t status)
+{
+    char text[KOLO_ERROR_TEXT_BYTES], title[KOLO_TENSOR_NAME_MAX + 16], more[40] = "";
+    snprintf(text, sizeof text, "%s", kolo_error_text());
+    if (!s->engine->backend_failed || is_end(status) || !is_whole(s)) return kolo_fail(status, "%s", text);
+    struct kolo_failed *failed = malloc(sizeof *failed + n * sizeof *failed->entries);
+    if (!failed) return kolo_fail(status, "%s", text);
+    if (n > 1) snprintf(more, sizeof more, " and %zu more", n - 1);
+    *failed = (struct kolo_failed){.operation = s->operations, .status = status};
+    snprintf(failed->text, sizeof failed->text, "%s of %.300s%s failed on rank %d: %.600s",
+             kolo_work_name(batch[0]->request.work), kolo_request_title(&batch[0]->request, title, sizeof title),
+             more, s->engine->rank, text);
+    for (size_t i = 0; i < n; i++) {
+        kolo_entry_t *entry = batch[i]->entry;
+        if (!entry) continue; /* this rank has joined */
+        kolo_stage_drop(entry);
+        failed->entries[failed->n++] = entry;
+    }
+    *s->failed_tail = failed;
+    s->failed_tail = &failed->next;
+    return KOLO_OK;
+}
+
+static void complete_first(kolo_set_t *s, const words_t *words)
+{
+    struct kolo_failed *failed = s->failed;
+    s->failed = failed->next;
+    if (!s->failed) s->failed_tail = &s->failed;
+    for (size_t i = 0; i < failed->n; i++)
+        kolo_entry_fail(failed->entries[i], (kolo_status_t)words->status, words->text);
+    if (failed->n > 0) kolo_lane_finish(&s->lane, failed->entries, failed->n);
+    free(failed);
+}
+
+kolo_status_t kolo_failed_agree(kolo_set_t *s)
+{
+    for (;;) {
+        const uint64_t size = (uint64_t)s->size;
+        uint64_t mine = UINT64_MAX, first;
+        words_t words = {0};
+        if (s->failed) mine = s->failed->operation * size + (uint64_t)s->rank;
+        KOLO_TRY(kolo_all_reduce(&mine, &first, 1, KOLO_UINT64, KOLO_MIN, s->comm, NULL));
+        if (first == UINT64_MAX) return KOLO_OK;
+        int root = (int)(first % size);
+        if (root == s->rank) {
+            words.status = s->failed->status;
+            memcpy(words.text, s->failed->text, sizeof words.text);
+        }
+        KOLO_TRY(kolo_broadcast(&words, &words, sizeof words, KOLO_UINT8, root, s->comm, NULL));
+        if (words.status <= KOLO_OK || words.status > KOLO_ERR_REVOKED ||
+            !memchr(words.text, '\0', sizeof words.text))
+            return kolo_fail(KOLO_ERR_PROTOCOL, "engine: rank %d tells of a failure in words that make no sense",
+                             s->ranks[root]);
+        if (mine != UINT64_MAX && mine / size == first / size) complete_first(s, &words);
+    }
+}
+
+void kolo_failed_free(kolo_set_t *s)
+{
+    while (s->failed) {
+        struct kolo_failed *failed = s->failed;
+        s->failed = failed->next;
+        free(failed);
+    }
+    s->failed_tail = &s->failed;
+}
