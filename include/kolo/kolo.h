@@ -238,9 +238,9 @@ kolo_status_t kolo_comm_lost(kolo_comm_t comm, int *ranks, int *count);
  * destroy and abort are allowed. */
 kolo_status_t kolo_comm_finalize(kolo_comm_t comm);
 /* Frees the communicator once this rank's operations are complete; what returned KOLO_IN_PROGRESS and is not over
- * yet is ended. Waits for no peer: whoever still needs this rank gets KOLO_ERR_REMOTE, so ranks that leave together
- * call kolo_comm_finalize() before. NULL is fine. The handle is dead afterwards: later calls with it return
- * KOLO_ERR_INVALID_ARGUMENT. */
+ * yet is ended. Waits for no peer, but for operations on streams, which may wait for one (kolo_comm_abort() ends
+ * them): whoever still needs this rank gets KOLO_ERR_REMOTE, so ranks that leave together call kolo_comm_finalize()
+ * before. NULL is fine. The handle is dead afterwards: later calls with it return KOLO_ERR_INVALID_ARGUMENT. */
 kolo_status_t kolo_comm_destroy(kolo_comm_t comm);
 /* Ends every wait of this communicator on this rank, from any thread, and frees it once no call is inside. The
  * handle is dead afterwards, as after kolo_comm_destroy(), but kolo_comm_get_async_error() tells KOLO_ERR_ABORTED
@@ -466,7 +466,9 @@ kolo_status_t kolo_event_destroy(kolo_event_t event);
 kolo_status_t kolo_comm_register(kolo_comm_t comm, void *buf, size_t bytes, kolo_registration_t *handle);
 kolo_status_t kolo_comm_deregister(kolo_comm_t comm, kolo_registration_t handle);
 
-/* Tells how much memory this communicator holds on this rank, in bytes: mapped segments and private buffers. */
+/* Tells how much memory this communicator holds on this rank, in bytes: mapped segments and private buffers. They
+ * grow with use; while an operation is under way the last figure is told again. On the thread that calls
+ * operations. */
 kolo_status_t kolo_comm_memory(kolo_comm_t comm, size_t *bytes);
 
 /* Gives the device memory of a GPU communicator back for a while. All ranks call it; it waits until all that they

@@ -333,6 +333,8 @@ kolo_status_t kolo_body_bind(kolo_body_t *body, kolo_plan_t *plan, kolo_bound_t 
 void kolo_bound_free(kolo_bound_t *bound);
 /* NODE LL connections of the flat path. Collective over the node. */
 kolo_status_t kolo_body_connect_flat(kolo_body_t *body);
+/* Bytes that its connections hold now; while no operation is under way. */
+size_t kolo_body_conn_memory(const kolo_body_t *body);
 /* Connects what is not connected yet of keys[0..count); protos NULL: all SIMPLE. */
 kolo_status_t kolo_body_connect(kolo_body_t *body, const kolo_plan_conn_t *keys, const kolo_proto_t *protos,
                                 uint32_t count);

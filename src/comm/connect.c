@@ -105,6 +105,20 @@ static kolo_status_t make_list(kolo_making_t *m, const kolo_plan_conn_t *keys, c
     return KOLO_OK;
 }
 
+static size_t conn_memory(const kolo_conn_t *c)
+{
+    bool sends = c->key.dir == KOLO_DIR_TX;
+    return sizeof *c + (sends ? c->u.tx.ops->tx_memory(&c->u.tx) : c->u.rx.ops->rx_memory(&c->u.rx));
+}
+
+size_t kolo_body_conn_memory(const kolo_body_t *body)
+{
+    size_t bytes = 0;
+    for (int i = 0; body->conns && i <= body->nranks; i++)
+        for (const kolo_conn_t *c = body->conns[i]; c; c = c->next) bytes += conn_memory(c);
+    return bytes;
+}
+
 /* They are up, or what was made of them goes. */
 static void finish_list(kolo_making_t *m, kolo_status_t status)
 {
@@ -119,11 +133,7 @@ static void finish_list(kolo_making_t *m, kolo_status_t status)
         kolo_conn_t **list = list_of(body, &c->key);
         c->next = *list;
         *list = c;
-        body->conn_bytes += sizeof *c;
-        if (c->key.dir == KOLO_DIR_TX)
-            body->conn_bytes += c->u.tx.ops->tx_memory(&c->u.tx);
-        else
-            body->conn_bytes += c->u.rx.ops->rx_memory(&c->u.rx);
+        body->conn_bytes += conn_memory(c);
     }
     if (m->n > 0)
         kolo_debug("comm", "set-up of rank %d ends: %d connections made, %d skipped that there were already",

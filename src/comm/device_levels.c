@@ -88,7 +88,7 @@ static kolo_status_t make_child(kolo_body_t *body, int divide, bool inside, kolo
     } else if (oob_child) {
         kolo_oob_discard_child(oob_child);
     }
-    if (*out) kolo_body_started(*out, status, what);
+    if (*out) kolo_body_started(*out, status, what, NULL);
     team_fini(&team);
     free(all);
     return status == KOLO_OK ? KOLO_OK : kolo_child_blame(body, status);

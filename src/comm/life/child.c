@@ -103,7 +103,7 @@ static void *run_in_background(void *arg)
     end_turn(s);
     bool left = s->left;
     if (!left) making_del(s);
-    if (child) kolo_body_started(child, status, s->what);
+    if (child) kolo_body_started(child, status, s->what, left ? NULL : parent);
     free(s);
     if (!left) kolo_handle_leave(parent);
     if (child) kolo_handle_leave(child->handle);
@@ -144,7 +144,7 @@ static kolo_status_t start(kolo_start_t *s, bool ticket, bool blocking)
     end_turn(s);
     making_del(s);
     if (!s->child) return status;
-    kolo_body_started(s->child, status, s->what);
+    kolo_body_started(s->child, status, s->what, parent);
     return kolo_body_made(s->child, status);
 }
 

@@ -382,7 +382,7 @@ static void *join_in_background(void *arg)
 {
     kolo_grow_t *g = arg;
     kolo_body_t *child = g->start.child;
-    kolo_body_started(child, grow(&g->start), "comm_grow");
+    kolo_body_started(child, grow(&g->start), "comm_grow", NULL);
     free(g);
     kolo_handle_leave(child->handle);
     return NULL;
@@ -399,7 +399,7 @@ static kolo_status_t join(kolo_grow_t *g, const kolo_config_t *config, kolo_comm
     g->start.child = child;
     if (child->blocking) {
         status = grow(&g->start);
-        kolo_body_started(child, status, "comm_grow");
+        kolo_body_started(child, status, "comm_grow", NULL);
         status = kolo_body_made(child, status);
     } else {
         status = kolo_body_background(child, join_in_background, g);

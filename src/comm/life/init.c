@@ -201,19 +201,22 @@ static void start(kolo_body_t *body)
                                 .name = body->name};
     kolo_status_t status = kolo_oob_open(&config, &body->oob);
     if (status == KOLO_OK) status = kolo_body_setup(body);
-    kolo_body_started(body, status, "init");
+    kolo_body_started(body, status, "init", NULL);
     free(body->ids);
     body->ids = NULL;
     kolo_gate_open(&h->gate);
 }
 
-void kolo_body_started(kolo_body_t *body, kolo_status_t status, const char *what)
+void kolo_body_started(kolo_body_t *body, kolo_status_t status, const char *what, kolo_comm_t from)
 {
     kolo_comm_t h = body->handle;
     kolo_body_borrow_end(body);
     if (status != KOLO_OK) {
         kolo_oob_give_reason(body->oob, kolo_error_text());
-        kolo_fail_prefix(status, "%s of %s, rank %d of %d: ", what, body->name, body->rank, body->nranks);
+        if (from && !body->oob) /* what it would have been is not known */
+            kolo_fail_prefix(status, "%s from %s, rank %d of %d: ", what, from->name, from->rank, from->nranks);
+        else
+            kolo_fail_prefix(status, "%s of %s, rank %d of %d: ", what, body->name, body->rank, body->nranks);
         kolo_body_fail(body, status);
     }
     bool aborted = atomic_load(&body->abort), failed = status != KOLO_OK || aborted;

@@ -16,8 +16,9 @@ kolo_status_t kolo_body_new(int rank, int nranks, const kolo_config_t *config, c
 kolo_status_t kolo_body_setup(kolo_body_t *body);
 /* Takes back what kolo_body_setup() has made; the oob stays. */
 void kolo_body_unset(kolo_body_t *body);
-/* Init or split is over: READY or FAILED, and those who wait are told. */
-void kolo_body_started(kolo_body_t *body, kolo_status_t status, const char *what);
+/* Init or split is over: READY or FAILED, and those who wait are told. from: its parent, while that is known to be
+ * there; a child that has no rank yet is told of by the parent's. */
+void kolo_body_started(kolo_body_t *body, kolo_status_t status, const char *what, kolo_comm_t from);
 /* What the call that has made a child with `status` returns. All ranks have agreed that the child is there, so a
  * loss since then fails its operations and not its making: an error on some ranks alone would send them another
  * way. */

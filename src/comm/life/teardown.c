@@ -266,12 +266,21 @@ kolo_status_t kolo_comm_device(kolo_comm_t comm, int *device)
     return KOLO_OK;
 }
 
+/* Queues take memory as they are used for the first time. Whoever runs an operation owns the connections, so then
+ * what was last seen has to do. */
+static size_t conn_memory(kolo_body_t *body)
+{
+    kolo_comm_t h = body->handle;
+    if (atomic_load(&h->done) == atomic_load(&h->tickets)) body->conn_bytes = kolo_body_conn_memory(body);
+    return body->conn_bytes;
+}
+
 kolo_status_t kolo_comm_memory(kolo_comm_t comm, size_t *bytes)
 {
     KOLO_TRY(query(comm, bytes, "comm_memory"));
     kolo_body_t *body = kolo_handle_visit(comm, "comm_memory");
     if (!body) return KOLO_ERR_INVALID_ARGUMENT;
-    *bytes = sizeof *body + (body->oob ? kolo_oob_memory(body->oob) : 0) + body->conn_bytes + body->scratch_bytes +
+    *bytes = sizeof *body + (body->oob ? kolo_oob_memory(body->oob) : 0) + conn_memory(body) + body->scratch_bytes +
              body->parts_capacity * 2 * sizeof(kolo_part_t) + (size_t)body->nranks * sizeof(kolo_peer_card_t) +
              (body->ll_temp ? (size_t)body->nranks * KOLO_FLAT_MAX : 0) +
              (body->record.at ? sizeof(kolo_record_t) : 0) + kolo_windows_memory(body);
