@@ -171,9 +171,15 @@ typedef struct kolo_body {
     kolo_host_side_t host_side, lane_side; /* what its operations on the host run on */
     struct kolo_body *inside, *across;     /* of a hierarchical one: the ranks of this host; those of its lane */
     struct kolo_body *owner;               /* of such a part: what it is a part of; the rank that is 0 here has */
-    int owner_first, owner_step;           /* number owner_first there, and the next ones are owner_step apart */
-    _Atomic uint32_t device_cancelled;     /* its kernels are told to end */
-    bool suspended;                        /* without its device memory; whose turn it is reads and writes */
+    struct {
+        uint64_t calls;          /* of the user, so far; their numbers are those of diag/diag.h's second row */
+        uint64_t step;           /* of a part: the last one that its kernels were given */
+        uint64_t next;           /* the call after the messages that are under way; 0: not known */
+        kolo_stalled_t stalled;  /* the call that is long in coming */
+    } levels;                    /* of a hierarchical one */
+    int owner_first, owner_step; /* number owner_first there, and the next ones are owner_step apart */
+    _Atomic uint32_t device_cancelled; /* its kernels are told to end */
+    bool suspended;                    /* without its device memory; whose turn it is reads and writes */
     kolo_device_watch_t watch;
 
     kolo_oob_t *oob;

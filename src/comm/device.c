@@ -237,13 +237,31 @@ static uint32_t recorded_algo(const kolo_body_t *body, const kolo_call_t *call)
                                                                                  : (uint32_t)algo;
 }
 
+/* Of the next collective. Where the host runs it, its thread counts; of parts each for itself, so there calls
+ * count. */
+static uint64_t next_number(const kolo_body_t *body)
+{
+    if (body->inside) return KOLO_BOARD_CALLS + body->levels.calls * KOLO_BOARD_STEPS;
+    return body->exec->by_host ? 0 : body->operation;
+}
+
+/* Calls of a hierarchical communicator that are queued, for peers who ask. */
+static void publish_calls(kolo_body_t *body, const kolo_call_t *calls, size_t count)
+{
+    for (size_t i = 0; i < count && body->inside; i++) {
+        if (calls[i].kind != KOLO_CALL_COLL) continue;
+        kolo_board_publish_call(&body->board, next_number(body), kolo_mismatch_word(&calls[i]));
+        body->levels.calls++;
+    }
+}
+
 /* The calls get their numbers by which the ranks compare them, if all are queued. */
 static kolo_status_t launch(kolo_body_t *body, const kolo_call_t *calls, size_t count)
 {
     if (KOLO_UNLIKELY(body->suspended))
         return kolo_fail(KOLO_ERR_INVALID_USAGE, "%s rank %d is suspended: kolo_comm_resume() comes first",
                          body->name, body->rank);
-    uint64_t number = body->exec->by_host ? 0 : body->operation; /* there its thread counts */
+    uint64_t number = next_number(body), each = body->inside ? KOLO_BOARD_STEPS : 1;
     kolo_exec_call_t one = {0}, *list = &one;
     size_t room = 0, n = 0;
     KOLO_TRY(kolo_window_device_launch(body, calls, count, false)); /* puts and signals; those of a group first */
@@ -258,7 +276,7 @@ static kolo_status_t launch(kolo_body_t *body, const kolo_call_t *calls, size_t 
         status = fill(&calls[i], number, &base);
         if (status == KOLO_OK && calls[i].kind != KOLO_CALL_COLL && !body->exec->by_host)
             status = kolo_device_pairs_open(body);
-        number += calls[i].kind == KOLO_CALL_COLL;
+        if (calls[i].kind == KOLO_CALL_COLL) number += each;
         if (calls[i].send_counts || calls[i].recv_counts)
             n += unfold(&calls[i], &base, list + n);
         else
@@ -267,6 +285,7 @@ static kolo_status_t launch(kolo_body_t *body, const kolo_call_t *calls, size_t 
     if (status == KOLO_OK && n) status = body->exec->launch(atomic_load(&body->exec_state), list, n);
     if (status == KOLO_OK) status = kolo_window_device_launch(body, calls, count, true); /* waits come last */
     if (list != &one) free(list);
+    if (status == KOLO_OK) publish_calls(body, calls, count);
     for (size_t i = 0; i < count && status == KOLO_OK && !body->exec->by_host; i++) {
         kolo_record_launched(body, &calls[i], body->operation, recorded_algo(body, &calls[i]));
         if (calls[i].kind == KOLO_CALL_COLL)

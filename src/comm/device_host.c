@@ -31,10 +31,15 @@ static kolo_call_t call_of(kolo_body_t *body, const kolo_exec_call_t *c)
 
 static kolo_status_t run(void *arg, const kolo_exec_call_t *c)
 {
+    kolo_host_side_t *side = arg;
     kolo_reducer_t reducer = c->reducer;
-    kolo_call_t call = call_of(((kolo_host_side_t *)arg)->body, c);
+    kolo_call_t call = call_of(side->body, c);
+    _Atomic uint64_t *in = &side->owner->board.in[side->body == side->owner ? KOLO_BOARD_WHOLE : KOLO_BOARD_LANE];
     call.reducer = &reducer; /* looked at for operators that users have made, which may be gone by now */
-    return kolo_call_run(&call);
+    atomic_store(in, kolo_board_is_call(c->number) ? c->number : 0);
+    kolo_status_t status = kolo_call_run(&call);
+    atomic_store(in, 0);
+    return status;
 }
 
 /* ---- messages ---- */
@@ -103,6 +108,7 @@ static kolo_status_t exchange(void *arg, const kolo_exec_call_t *list, size_t n)
     kolo_call_t *calls = calloc(n, sizeof *calls);
     if (!calls) return kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for %zu messages", n);
     for (size_t i = 0; i < n; i++) calls[i] = call_of(body, &list[i]);
+    body->levels.next = kolo_board_is_call(list->number) ? list->number : 0;
     kolo_record_begin_pairs(body, calls, n);
     kolo_status_t status = exchange_calls(body, calls, n);
     kolo_record_end_pairs(body, calls, n, status);

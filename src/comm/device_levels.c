@@ -120,14 +120,15 @@ static kolo_status_t open_parts(kolo_body_t *body, const kolo_exec_env_t *env, k
     return open_part(body, env, &kolo_exec_staged, &body->host_side, &levels->whole);
 }
 
-/* The kernels inside a host: who differs there finds out by numbers of their own, and by what the user has called.
- */
-static uint64_t enter_inside(void *arg, uint64_t word)
+/* The kernels inside a host: who differs there finds out by what the user has called, and by the kernels of that
+ * call, one behind the other. */
+static uint64_t enter_inside(void *arg, uint64_t call, uint64_t word)
 {
     kolo_body_t *inside = arg;
-    uint64_t number = inside->operation++;
-    kolo_board_publish(&inside->board, number, word);
-    return number;
+    bool same = kolo_board_call_of(inside->levels.step) == call;
+    inside->levels.step = same ? call | ((inside->levels.step + 1) & (KOLO_BOARD_STEPS - 1)) : call;
+    kolo_board_publish_call(&inside->board, inside->levels.step, word);
+    return inside->levels.step;
 }
 
 static kolo_status_t watch_inside(kolo_body_t *inside, void *state)
@@ -190,6 +191,7 @@ void kolo_levels_stop(kolo_body_t *body)
         uint32_t none = KOLO_STOP_NONE;
         if (!children[i]) continue;
         atomic_compare_exchange_strong(&children[i]->stop, &none, KOLO_STOP_ABORT);
+        atomic_store(&children[i]->abort, 1); /* connections that are being made wait in the room below (oob) */
         if (children[i]->ctx_open) kolo_waker_wake(&children[i]->ctx.waker);
     }
 }

@@ -152,6 +152,8 @@ static void look(kolo_body_t *body)
     watch->word = w->word;
     watch->since_ns = same ? before : w->seen_ns;
     record(body, w);
+    if (body->owner)
+        atomic_store(&body->owner->board.in[KOLO_BOARD_KERNELS], watch->waits ? kolo_board_call_of(w->number) : 0);
     if (body->owner && !watch->told && kolo_oob_difference(body->oob) == KOLO_ERR_MISMATCH) {
         watch->told = true;
         kolo_levels_tell(body);
@@ -195,10 +197,23 @@ static void show_last(kolo_body_t *body)
     if (watch->shown > SHOWN_MOST) watch->shown = SHOWN_MOST;
 }
 
+/* Parts that wait may wait in different ones: then each waits for ranks that do not know of its operation. */
+static void look_calls(kolo_body_t *body)
+{
+    uint64_t first = 0;
+    for (int i = 0; i < KOLO_BOARD_PARTS; i++) {
+        uint64_t call = atomic_load(&body->board.in[i]);
+        if (call && (!first || (int64_t)(call - first) < 0)) first = call;
+    }
+    body->watch.waits = first != 0;
+    if (first && !atomic_load(&body->stop)) kolo_mismatch_look_call(body, first);
+}
+
 static void tick(void *arg)
 {
     kolo_body_t *body = arg;
     if (atomic_load(&body->device_cancelled)) kolo_window_device_release(body);
+    if (body->inside) look_calls(body);
     if (body->exec->by_host)
         show_last(body);
     else

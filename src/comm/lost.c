@@ -92,7 +92,10 @@ static void describe_calls(uint64_t number, const kolo_call_t *calls, size_t cou
 {
     const kolo_call_t *c = calls;
     unsigned long long size = (unsigned long long)c->count * c->elem;
-    if (c->kind == KOLO_CALL_COLL)
+    if (c->kind == KOLO_CALL_COLL && number == KOLO_BOARD_NONE)
+        snprintf(buf, bytes, "%s of %llu elements (%llu bytes)", kolo_coll_name(c->coll),
+                 (unsigned long long)c->count, size);
+    else if (c->kind == KOLO_CALL_COLL)
         snprintf(buf, bytes, "%s number %llu (%llu elements, %llu bytes)", kolo_coll_name(c->coll),
                  (unsigned long long)number, (unsigned long long)c->count, size);
     else if (c->kind == KOLO_CALL_SIGNAL || c->kind == KOLO_CALL_WAIT)
@@ -116,7 +119,8 @@ static void say(kolo_body_t *body, kolo_status_t status, const kolo_call_t *call
     uint32_t stop = atomic_load(&body->stop);
     snprintf(seen, sizeof seen, "%s", kolo_error_text());
     int rank = ask_why(body, stop ? 0 : FIRST_LOST_MS, why, sizeof why);
-    describe_calls(body->operation - 1, calls, count, doing, sizeof doing);
+    /* A hierarchical one has no number for a part of a call. */
+    describe_calls(body->inside ? KOLO_BOARD_NONE : body->operation - 1, calls, count, doing, sizeof doing);
     stop = atomic_load(&body->stop);
     if (!stop || stop == KOLO_STOP_ABORT) {
         kolo_fail(status, "%s: %.700s", doing, seen);

@@ -30,7 +30,9 @@ void kolo_oob_set_board(kolo_oob_t *oob, const kolo_board_t *board, int stalled_
  */
 static bool look_up(const kolo_board_t *board, uint64_t number, uint64_t *word)
 {
-    const kolo_board_entry_t *e = &board->entries[number % KOLO_BOARD_ENTRIES];
+    const kolo_board_entry_t *e = kolo_board_is_call(number)
+                                      ? &board->calls[number / KOLO_BOARD_STEPS % KOLO_BOARD_ENTRIES]
+                                      : &board->entries[number % KOLO_BOARD_ENTRIES];
     if (number == KOLO_BOARD_NONE || atomic_load_explicit(&e->number, memory_order_acquire) != number) return false;
     *word = atomic_load_explicit(&e->word, memory_order_acquire);
     return atomic_load_explicit(&e->number, memory_order_acquire) == number;
@@ -236,13 +238,16 @@ static bool goes_apart(const kolo_oob_t *oob, int rank, const kolo_pair_frame_t 
     return fewer && sends >= receives;
 }
 
-/* Am I in an operation, not before `number`, that I cannot leave without `rank`? */
+/* Am I in an operation, or a call, not before `number`, that I cannot leave without `rank`? Calls are published
+ * when they are queued; in which ones I am is told apart. */
 static bool is_held_by(const kolo_oob_t *oob, int rank, uint64_t *number, uint64_t *word)
 {
-    for (int i = 0; i < KOLO_BOARD_ENTRIES; i++) {
-        uint64_t n = atomic_load_explicit(&kolo_diag(oob)->board->entries[i].number, memory_order_acquire);
-        if (n == KOLO_BOARD_NONE || is_before(n, *number) || !look_up(kolo_diag(oob)->board, n, word) ||
-            !kolo_diag(oob)->board_needs(*word, oob->rank, rank, oob->nranks))
+    const kolo_board_t *board = kolo_diag(oob)->board;
+    bool call = kolo_board_is_call(*number);
+    for (int i = 0; i < (call ? KOLO_BOARD_PARTS : KOLO_BOARD_ENTRIES); i++) {
+        uint64_t n = atomic_load_explicit(call ? &board->in[i] : &board->entries[i].number, memory_order_acquire);
+        if (n == KOLO_BOARD_NONE || kolo_board_is_call(n) != call || is_before(n, *number) ||
+            !look_up(board, n, word) || !kolo_diag(oob)->board_needs(*word, oob->rank, rank, oob->nranks))
             continue;
         *number = n;
         return true;

@@ -25,9 +25,31 @@ typedef struct {
     _Atomic uint64_t firm[2];     /* by way: the last send that cannot end before its receive has begun */
     _Atomic uint64_t word[2];     /* by direction: what the last one is */
 } kolo_board_pair_t;
+/* Where parts of a communicator run its operations, each under numbers of its own (comm/device_levels.c), the calls
+ * of the user have a row for themselves. Their numbers begin at KOLO_BOARD_CALLS, where no operation's number comes
+ * to, and are KOLO_BOARD_STEPS apart: a call may run in steps. */
+#define KOLO_BOARD_CALLS (UINT64_C(1) << 62)
+#define KOLO_BOARD_STEPS (UINT64_C(1) << 16)
+enum { KOLO_BOARD_WHOLE, KOLO_BOARD_LANE, KOLO_BOARD_KERNELS, KOLO_BOARD_PARTS };
+static inline bool kolo_board_is_call(uint64_t number)
+{
+    return number >> 62 == 1;
+}
+static inline uint64_t kolo_board_call_of(uint64_t step)
+{
+    return step & ~(KOLO_BOARD_STEPS - 1);
+}
+/* For words. */
+static inline uint64_t kolo_board_shown(uint64_t number)
+{
+    return kolo_board_is_call(number) ? (number - KOLO_BOARD_CALLS) / KOLO_BOARD_STEPS : number;
+}
 typedef struct {
     kolo_board_entry_t entries[KOLO_BOARD_ENTRIES]; /* by number modulo; all KOLO_BOARD_NONE at first */
-    _Atomic uint64_t connecting;                    /* the operation whose connections are being made */
+    kolo_board_entry_t calls[KOLO_BOARD_ENTRIES];   /* by number / KOLO_BOARD_STEPS modulo; zero at first */
+    /* The call that each part is in, or is seen to wait in; 0: none. What was called before it is over. */
+    _Atomic uint64_t in[KOLO_BOARD_PARTS];
+    _Atomic uint64_t connecting;        /* the operation whose connections are being made */
     _Atomic uint64_t pairing;           /* those of sends and receives are: the number of the next operation */
     _Atomic(kolo_board_pair_t *) pairs; /* by rank; NULL until there is a send or receive */
     /* Where messages are begun long after they were counted: what questions show of them, and answers do not. NULL:
@@ -42,13 +64,21 @@ static inline void kolo_board_begin(kolo_board_pair_t *pair, int direction, int 
     atomic_store_explicit(&pair->begun[direction][way], n, memory_order_relaxed);
     if (firm) atomic_store_explicit(&pair->firm[way], n, memory_order_relaxed);
 }
-/* One thread at a time writes; any reads. */
-static inline void kolo_board_publish(kolo_board_t *board, uint64_t number, uint64_t word)
+static inline void kolo_board_write(kolo_board_entry_t *e, uint64_t number, uint64_t word)
 {
-    kolo_board_entry_t *e = &board->entries[number % KOLO_BOARD_ENTRIES];
     atomic_store_explicit(&e->number, KOLO_BOARD_NONE, memory_order_relaxed);
     atomic_store_explicit(&e->word, word, memory_order_release);
     atomic_store_explicit(&e->number, number, memory_order_release);
+}
+/* One thread at a time writes; any reads. */
+static inline void kolo_board_publish(kolo_board_t *board, uint64_t number, uint64_t word)
+{
+    kolo_board_write(&board->entries[number % KOLO_BOARD_ENTRIES], number, word);
+}
+/* A call, or a step of one. */
+static inline void kolo_board_publish_call(kolo_board_t *board, uint64_t number, uint64_t word)
+{
+    kolo_board_write(&board->calls[number / KOLO_BOARD_STEPS % KOLO_BOARD_ENTRIES], number, word);
 }
 /* The newest operation, or KOLO_BOARD_NONE. */
 static inline uint64_t kolo_board_last(const kolo_board_t *board)
@@ -77,7 +107,8 @@ void kolo_oob_set_board(kolo_oob_t *oob, const kolo_board_t *board, int stalled_
 /* I wait for `peer` in operation `number`, and have for long: shows it my entry. Never blocks; an answer that
  * differs is found by kolo_oob_difference(). */
 void kolo_oob_ask(kolo_oob_t *oob, int peer, uint64_t number);
-/* I wait for `peer` in a send or receive; my next operation has this number. What comes of it shows likewise. */
+/* I wait for `peer` in a send or receive; my next operation, or call, has this number. What comes of it shows
+ * likewise. */
 void kolo_oob_ask_pair(kolo_oob_t *oob, int peer, uint64_t number);
 /* The operations that have left the board are looked up here; NULL: not any more, and nobody looks. */
 void kolo_oob_set_record(kolo_oob_t *oob, const kolo_record_t *record);

@@ -466,7 +466,8 @@ static bool again(kit_team_t *t, const kolo_config_t *config, bool (*test)(kit_t
 void conform_faults(kit_team_t *t)
 {
     kolo_config_t config = KOLO_CONFIG_INITIALIZER, hasty = KOLO_CONFIG_INITIALIZER;
-    hasty.op_timeout_ms = 500 * TIMES; /* longer than a long operation that all join takes */
+    /* longer than a long operation that all join takes, which between hosts is longer still */
+    hasty.op_timeout_ms = (t->options->hosts ? 1000 : 500) * TIMES;
     if (!again(t, &config, arguments) || !one_gpu_for_two(t)) return;
     if (t->n > 1 || t->ranks[0].nranks == 1) {
         kit_comms_end(t);

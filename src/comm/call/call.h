@@ -167,6 +167,8 @@ kolo_status_t kolo_mismatch_look_pairs(void *arg);
 kolo_status_t kolo_mismatch_look_device(kolo_body_t *body, uint64_t number, const int *ranks, int count);
 /* The same for kernels of sends and receives. `anew`: they did not wait when they were looked at last. */
 kolo_status_t kolo_mismatch_look_device_pairs(kolo_body_t *body, const kolo_exec_waits_t *waits, bool anew);
+/* Asks the other ranks, some at a time, about a call that a part of this communicator has been in for long. */
+void kolo_mismatch_look_call(kolo_body_t *body, uint64_t call);
 /* Puts a send or receive on the board, before it connects or waits; kolo_mismatch_open_pairs() was called once. */
 kolo_status_t kolo_mismatch_open_pairs(kolo_body_t *body);
 /* They end: a mismatch that data brought is put into words, and shown to those who wait for this rank. */

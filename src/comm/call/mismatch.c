@@ -27,6 +27,7 @@ static void tell(const kolo_difference_t *d, char *buf, size_t bytes)
 {
     static const char rule[] = "all ranks must make the same calls in the same order";
     char words[160], others[160];
+    uint64_t number = kolo_board_shown(d->number), other_number = kolo_board_shown(d->other_number);
     kolo_signature_print(d->word, words, sizeof words);
     kolo_signature_print(d->other_word, others, sizeof others);
     if (kolo_signature_fields(d->word).coll == KOLO_COLL_P2P && d->word != d->other_word &&
@@ -37,22 +38,22 @@ static void tell(const kolo_difference_t *d, char *buf, size_t bytes)
         snprintf(buf, bytes,
                  "rank %d waits in %s, but rank %d is in operation %" PRIu64
                  " (%s), which rank %d has not called: neither can go on",
-                 d->rank, words, d->other, d->other_number, others, d->rank);
+                 d->rank, words, d->other, other_number, others, d->rank);
     else if (kolo_signature_fields(d->other_word).coll == KOLO_COLL_P2P)
         snprintf(buf, bytes,
                  "operation %" PRIu64 " of rank %d is %s, but rank %d has not called it and is in %s: neither can "
                  "go on",
-                 d->number, d->rank, words, d->other, others);
+                 number, d->rank, words, d->other, others);
     else if (d->number != d->other_number)
         snprintf(buf, bytes,
                  "rank %d is in operation %" PRIu64 " (%s), but rank %d is in operation %" PRIu64 " (%s): %s",
-                 d->rank, d->number, words, d->other, d->other_number, others, rule);
+                 d->rank, number, words, d->other, other_number, others, rule);
     else if (d->word == d->other_word)
-        snprintf(buf, bytes, "operation %" PRIu64 " (%s) has another count on rank %d than on rank %d: %s",
-                 d->number, words, d->rank, d->other, rule);
+        snprintf(buf, bytes, "operation %" PRIu64 " (%s) has another count on rank %d than on rank %d: %s", number,
+                 words, d->rank, d->other, rule);
     else
-        snprintf(buf, bytes, "operation %" PRIu64 " of rank %d is %s, that of rank %d is %s: %s", d->number,
-                 d->rank, words, d->other, others, rule);
+        snprintf(buf, bytes, "operation %" PRIu64 " of rank %d is %s, that of rank %d is %s: %s", number, d->rank,
+                 words, d->other, others, rule);
 }
 
 /* By what the operation computes, whatever the algorithm: results that depend on the other's data. The v forms
@@ -78,11 +79,11 @@ void kolo_mismatch_open(kolo_body_t *body)
 }
 
 /* Who waits for room in a queue with many readers does not know which of them is late: asks the ranks in turn. */
-static size_t next_in_turn(kolo_body_t *body, int *ranks, size_t most)
+static size_t next_in_turn(kolo_body_t *body, kolo_stalled_t *stalled, int *ranks, size_t most)
 {
     size_t n = KOLO_MIN(most, (size_t)body->nranks - 1);
     for (size_t i = 0; i < n; i++)
-        ranks[i] = (body->rank + 1 + (int)(body->stalled.turn++ % (uint32_t)(body->nranks - 1))) % body->nranks;
+        ranks[i] = (body->rank + 1 + (int)(stalled->turn++ % (uint32_t)(body->nranks - 1))) % body->nranks;
     return n;
 }
 
@@ -130,7 +131,7 @@ kolo_status_t kolo_mismatch_look(void *arg)
     KOLO_TRY(kolo_oob_difference(body->oob));
     if (!is_due(&body->stalled, task->operation)) return KOLO_OK;
     size_t n = kolo_task_awaited(task, ranks, ASKED_AT_ONCE);
-    if (n == 0 || n == ASKED_AT_ONCE) n = next_in_turn(body, ranks, ASKED_AT_ONCE);
+    if (n == 0 || n == ASKED_AT_ONCE) n = next_in_turn(body, &body->stalled, ranks, ASKED_AT_ONCE);
     for (size_t i = 0; i < n; i++) kolo_oob_ask(body->oob, ranks[i], task->operation);
     return KOLO_OK;
 }
@@ -141,6 +142,14 @@ kolo_status_t kolo_mismatch_look_device(kolo_body_t *body, uint64_t number, cons
     if (!is_due(&body->stalled, number)) return KOLO_OK;
     for (int i = 0; i < count; i++) kolo_oob_ask(body->oob, ranks[i], number);
     return KOLO_OK;
+}
+
+void kolo_mismatch_look_call(kolo_body_t *body, uint64_t call)
+{
+    int ranks[ASKED_AT_ONCE];
+    if (!is_due(&body->levels.stalled, call)) return;
+    size_t n = next_in_turn(body, &body->levels.stalled, ranks, ASKED_AT_ONCE);
+    for (size_t i = 0; i < n; i++) kolo_oob_ask(body->oob, ranks[i], call);
 }
 
 kolo_status_t kolo_mismatch_look_device_pairs(kolo_body_t *body, const kolo_exec_waits_t *waits, bool anew)
@@ -241,7 +250,8 @@ static kolo_status_t look(kolo_body_t *body, bool *due)
 
 static void ask_pairs(kolo_body_t *body, const int *ranks, size_t n)
 {
-    for (size_t i = 0; i < n; i++) kolo_oob_ask_pair(body->oob, ranks[i], body->operation);
+    uint64_t next = body->levels.next ? body->levels.next : body->operation;
+    for (size_t i = 0; i < n; i++) kolo_oob_ask_pair(body->oob, ranks[i], next);
 }
 
 kolo_status_t kolo_mismatch_look_pair(void *arg)

@@ -27,7 +27,7 @@ static kolo_status_t launch_on(const kolo_exec_part_t *part, const kolo_exec_cal
 static kolo_status_t launch_inside(const levels_t *s, const kolo_exec_call_t *c)
 {
     kolo_exec_call_t call = *c;
-    call.number = s->env.enter(s->env.enter_arg, call.word);
+    call.number = s->env.enter(s->env.enter_arg, c->number, call.word);
     return launch_on(&s->env.inside, &call);
 }
 

@@ -19,8 +19,9 @@ typedef struct {
 typedef struct {
     int rank, hosts, per_host, device;
     kolo_exec_part_t inside, across, whole;
-    /* An operation, `word` as in exec.h, is about to be launched inside: its number there. */
-    uint64_t (*enter)(void *arg, uint64_t word);
+    /* A kernel of an operation, `number` and `word` as in exec.h, is about to be launched inside: its number there.
+     */
+    uint64_t (*enter)(void *arg, uint64_t number, uint64_t word);
     void *enter_arg;
 } kolo_levels_env_t;
 

@@ -52,6 +52,7 @@ kolo_status_t kolo_staged_messages_run(kolo_staged_t *s, const kolo_staged_op_t 
     if (!calls) return kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for %zu messages", op->n);
     for (size_t i = 0; i < op->n; i++) {
         calls[i] = op->calls[i];
+        if (op->pair) calls[i].number = 0; /* of the capture, not of this replay */
         if (calls[i].kind == KOLO_EXEC_SEND)
             calls[i].src = at;
         else
