@@ -31,6 +31,7 @@ typedef enum {
 } kolo_onesided_kind_t;
 const char *kolo_onesided_kind_name(kolo_onesided_kind_t kind);
 extern const kolo_param_table_t kolo_onesided_params;
+extern int64_t kolo_onesided_param_direct; /* KOLO_ONESIDED_DIRECT */
 
 typedef struct kolo_onesided_domain kolo_onesided_domain_t;
 /* `key`: of the job; proves to the peer's process that it may have our descriptors. */
@@ -76,8 +77,12 @@ void kolo_onesided_window_decode(const uint8_t bytes[KOLO_WINDOW_BYTES], kolo_on
  */
 void *kolo_onesided_mailbox(kolo_onesided_t *end);
 const kolo_onesided_window_t *kolo_onesided_peer_mailbox(const kolo_onesided_t *end);
-/* From now on the peer may write there. KOLO_ERR_UNSUPPORTED: this kind can only expose what it has allocated. */
+/* From now on the peer may write there. KOLO_ERR_UNSUPPORTED: this connection can only expose what it has allocated
+ * (over shared memory where the peer may not copy into this process). */
 kolo_status_t kolo_onesided_expose(kolo_onesided_t *end, void *base, size_t bytes, kolo_onesided_window_t *window);
+/* Is memory of the caller's own that would be written to once better exposed (true) than what was allocated and a
+ * copy out of it? */
+bool kolo_onesided_pays(const kolo_onesided_t *end, uint64_t bytes);
 /* Not any more. Over shared memory and RDMA a peer that breaks the rules can still write to what it has once seen
  * of its own arena. */
 void kolo_onesided_hide(kolo_onesided_t *end, const kolo_onesided_window_t *window);

@@ -8,8 +8,6 @@
 #include "wire/mapped.h"
 
 extern const kolo_wire_ops_t kolo_wire_cma;
-enum { KOLO_PTRACER_NONE, KOLO_PTRACER_PARENT, KOLO_PTRACER_ANY };
-extern int64_t kolo_cma_ptracer; /* KOLO_CMA_PTRACER */
 
 kolo_status_t kolo_cma_fill_card(kolo_peer_card_t *card);
 bool kolo_cma_may_copy(const kolo_wire_ctx_t *ctx, const kolo_peer_card_t *peer);

@@ -2,52 +2,27 @@
  *
  * Whether one process may copy from and to the memory of another. What decides is spread over the kernel (Yama's
  * ptrace_scope, dumpability, capabilities, user namespaces, seccomp), so it is found out by doing it: each process
- * announces on its card where a word lies whose value the others know. Under Yama's scope 1 only ancestors may; a
- * process can name one more, which stands for all that descends from it: its parent, by default, as launchers are
- * the parents of all ranks of a host (docs/decisions/0023).
+ * announces on its card where a word lies whose value the others know (docs/decisions/0023).
  */
 #include "base/failpoint.h"
 #include "base/log.h"
+#include "mem/admit.h"
 #include "wire/cma/cma.h"
 
 #include <errno.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
-#define SCOPE_FILE "/proc/sys/kernel/yama/ptrace_scope"
-
 static _Atomic uint64_t probe_word;
-
-static int yama_scope(void)
-{
-    FILE *file = fopen(SCOPE_FILE, "re");
-    int scope = 0;
-    if (!file) return 0; /* a kernel without Yama */
-    if (fscanf(file, "%d", &scope) != 1) scope = 0;
-    fclose(file);
-    return scope;
-}
-
-/* There is one such exception per process, and a debugger's helper may have made it: ours only where it is needed.
- */
-static void admit_siblings(void)
-{
-    unsigned long who = kolo_cma_ptracer == KOLO_PTRACER_ANY ? PR_SET_PTRACER_ANY : (unsigned long)getppid();
-    if (kolo_cma_ptracer == KOLO_PTRACER_NONE || who == 0 || yama_scope() != 1) return;
-    if (prctl(PR_SET_PTRACER, who, 0, 0, 0) != 0)
-        kolo_info("wire", "process %d cannot admit copies by its siblings (ptrace_scope 1): %s", (int)getpid(),
-                  strerror(errno));
-}
 
 kolo_status_t kolo_cma_fill_card(kolo_peer_card_t *card)
 {
     atomic_store(&probe_word, card->process_hash);
     card->probe_address = (uint64_t)(uintptr_t)&probe_word;
-    admit_siblings();
+    kolo_mem_admit_siblings();
     return KOLO_OK;
 }
 

@@ -4,6 +4,7 @@
  * copies from or to by itself (cross memory attach: process_vm_readv(2), process_vm_writev(2)). Whether the kernel
  * permits that is found out by doing it; where it does not, the end becomes one of "shm".
  */
+#include "mem/admit.h"
 #include "wire/cma/cma.h"
 
 #include "base/log.h"
@@ -37,14 +38,13 @@ static kolo_status_t tx_setup(kolo_wire_ctx_t *ctx, kolo_tx_t *tx, kolo_wire_car
     return kolo_mapped_tx_setup(ctx, tx, &kolo_memfd_memory, card);
 }
 
-int64_t kolo_cma_ptracer;
 static bool disabled;
 static const kolo_param_t rows[] = {
     {"KOLO_CMA_DISABLE", KOLO_PARAM_BOOL, "0", 0, 0, NULL, false,
      "1: no single copies between processes by process_vm_readv(2)", &disabled},
     {"KOLO_CMA_PTRACER", KOLO_PARAM_ENUM, "parent", 0, 0, "none|parent|any", false,
      "whose descendants may copy from and to this process where Yama's ptrace_scope is 1 (PR_SET_PTRACER)",
-     &kolo_cma_ptracer},
+     &kolo_mem_ptracer},
 };
 static const kolo_param_table_t params = {"cma", rows, KOLO_COUNTOF(rows), NULL};
 

@@ -10,13 +10,13 @@
 
 #define CARD_MAGIC  0x31736f6bu /* "kos1" */
 #define FRAME_MAGIC 0x66736f6bu /* "kosf" */
-#define VERSION     2u
+#define VERSION     3u
 #define HASH_AT     248
-#define REST_AT     184 /* from here to the hash there is nothing */
+#define REST_AT     192 /* from here to the hash there is nothing */
 
 /* 0 magic, 4 version, 8 kinds, 12 uid, 16 pid, 20 ring, 24 shm_hash, 32 segment_bytes, 40 fd_address, 56 segment,
- * 72 mailbox_bytes, 80 mailbox_key, 88 mailbox_at, 96 mailbox_address, 104 mailbox_rkey, 112 verbs, 184 zeros,
- * 248 hash of all before */
+ * 72 mailbox_bytes, 80 mailbox_key, 88 mailbox_at, 96 mailbox_address, 104 mailbox_rkey, 112 verbs, 184 probe, 192
+ * zeros, 248 hash of all before */
 void kolo_onesided_card_encode(const kolo_onesided_card_t *card, uint8_t bytes[KOLO_ONESIDED_CARD_BYTES])
 {
     memset(bytes, 0, KOLO_ONESIDED_CARD_BYTES);
@@ -36,6 +36,7 @@ void kolo_onesided_card_encode(const kolo_onesided_card_t *card, uint8_t bytes[K
     kolo_put64(bytes + 96, card->mailbox_address);
     kolo_put64(bytes + 104, card->mailbox_rkey);
     memcpy(bytes + 112, card->verbs, sizeof card->verbs);
+    kolo_put64(bytes + 184, card->probe);
     kolo_put64(bytes + HASH_AT, kolo_hash_bytes(KOLO_HASH_INIT, bytes, HASH_AT));
 }
 
@@ -56,7 +57,8 @@ const char *kolo_onesided_card_decode(const uint8_t *bytes, size_t length, kolo_
                                    .mailbox_key = kolo_get64(bytes + 80),
                                    .mailbox_at = kolo_get64(bytes + 88),
                                    .mailbox_address = kolo_get64(bytes + 96),
-                                   .mailbox_rkey = kolo_get64(bytes + 104)};
+                                   .mailbox_rkey = kolo_get64(bytes + 104),
+                                   .probe = kolo_get64(bytes + 184)};
     memcpy(card->verbs, bytes + 112, sizeof card->verbs);
     memcpy(card->fd_address, bytes + 40, 16);
     memcpy(card->segment, bytes + 56, 16);

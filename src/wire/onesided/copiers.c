@@ -6,7 +6,9 @@
  */
 #include "wire/onesided/internal.h"
 
+#include <errno.h>
 #include <string.h>
+#include <sys/uio.h>
 #ifdef __SSE2__
 #include <emmintrin.h>
 #endif
@@ -57,6 +59,23 @@ static void copy_past_cache(char *to, const char *from, size_t bytes)
 }
 #endif
 
+int kolo_copy_piece(const kolo_copy_t *copy, uint64_t at, uint64_t bytes)
+{
+    if (copy->pid == 0 && copy->bytes >= PAST_CACHE) {
+        copy_past_cache(copy->to + at, copy->from + at, (size_t)bytes);
+    } else if (copy->pid == 0) {
+        memcpy(copy->to + at, copy->from + at, (size_t)bytes);
+    }
+    for (ssize_t n = 0; copy->pid && bytes > 0; at += (uint64_t)n, bytes -= (uint64_t)n) {
+        if (atomic_load_explicit(copy->closed, memory_order_acquire)) return ECANCELED;
+        struct iovec here = {(char *)(uintptr_t)copy->from + at, (size_t)KOLO_MIN(bytes, (uint64_t)PIECE)};
+        struct iovec there = {copy->to + at, here.iov_len};
+        n = process_vm_writev(copy->pid, &here, 1, &there, 1, 0);
+        if (n <= 0) return n < 0 ? errno : EFAULT;
+    }
+    return 0;
+}
+
 static void *serve(void *arg)
 {
     (void)arg;
@@ -74,10 +93,8 @@ static void *serve(void *arg)
             if (pool.first == NULL) pool.last = &pool.first;
         }
         pthread_mutex_unlock(&pool.lock);
-        if (copy->bytes >= PAST_CACHE)
-            copy_past_cache(copy->to + at, copy->from + at, (size_t)n);
-        else
-            memcpy(copy->to + at, copy->from + at, (size_t)n);
+        int failed = kolo_copy_piece(copy, at, n);
+        if (failed) atomic_store_explicit(&copy->failed, failed, memory_order_relaxed);
         pthread_mutex_lock(&pool.lock);
         /* The owner may be gone as soon as all is done, its waker not before the lock is free (kolo_copiers_put).
          */

@@ -3,6 +3,7 @@
  * Domains of one-sided transfers: what all ends of one owner share. The asleep word of the waker lies in a page
  * that peers of this host map, so that they ring only when somebody sleeps.
  */
+#include "mem/admit.h"
 #include "wire/fdpass.h"
 #include "wire/memfd.h"
 #include "wire/onesided/internal.h"
@@ -13,7 +14,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-int64_t kolo_onesided_param_arena, kolo_onesided_param_keep, kolo_onesided_param_ring, kolo_onesided_param_copiers;
+int64_t kolo_onesided_param_arena, kolo_onesided_param_keep, kolo_onesided_param_ring, kolo_onesided_param_copiers,
+    kolo_onesided_param_direct;
 bool kolo_onesided_param_shm, kolo_onesided_param_verbs;
 
 static const kolo_param_t rows[] = {
@@ -28,6 +30,10 @@ static const kolo_param_t rows[] = {
     {"KOLO_ONESIDED_COPIERS", KOLO_PARAM_INT, "2", 0, 16, NULL, false,
      "threads of a process that copy values from 4M on over shared memory; 0: the thread of the connections does",
      &kolo_onesided_param_copiers},
+    {"KOLO_ONESIDED_DIRECT", KOLO_PARAM_SIZE, "32K", 0, INT64_C(1) << 44, NULL, false,
+     "values from that size on are written straight to a receiver's destination by shared memory's processes "
+     "(process_vm_writev), where the kernel permits it; 0: never",
+     &kolo_onesided_param_direct},
     {"KOLO_ONESIDED_SHM", KOLO_PARAM_BOOL, "1", 0, 0, NULL, false,
      "0: one-sided transfers within a host go as those between hosts do", &kolo_onesided_param_shm},
     {"KOLO_ONESIDED_VERBS", KOLO_PARAM_BOOL, "1", 0, 0, NULL, false,
@@ -76,6 +82,7 @@ static kolo_status_t share(kolo_onesided_domain_t *domain)
     domain->shm_hash = card.shm_hash;
     KOLO_TRY(kolo_fdpass_address(domain->fd_address));
     KOLO_TRY(kolo_fdpass_start());
+    if (kolo_onesided_param_direct) kolo_mem_admit_siblings();
     domain->serving = true;
     KOLO_TRY(kolo_memfd_make("kolo-onesided", page, &domain->page_fd));
     domain->page = mmap(NULL, page, PROT_READ | PROT_WRITE, MAP_SHARED, domain->page_fd, 0);

@@ -248,13 +248,23 @@ static kolo_status_t more_windows(kolo_onesided_t *end)
     return KOLO_OK;
 }
 
+static kolo_status_t choose_salt(kolo_onesided_domain_t *domain, uint32_t *salt)
+{
+    if (domain->nsalts == 0) {
+        if (getrandom(domain->salts, sizeof domain->salts, 0) != (ssize_t)sizeof domain->salts)
+            return kolo_fail_errno(KOLO_ERR_SYSTEM, errno, "onesided: no random bytes for a window");
+        domain->nsalts = KOLO_COUNTOF(domain->salts);
+    }
+    *salt = domain->salts[--domain->nsalts];
+    return KOLO_OK;
+}
+
 static kolo_status_t add_window(kolo_onesided_t *end, const kolo_exposed_t *exposed, uint64_t *key)
 {
     uint32_t i = end->free_exposed, salt = exposed->salt;
     while (i < end->nexposed && end->exposed[i].base) i++;
     if (i == end->nexposed) KOLO_TRY(more_windows(end));
-    if (salt == 0 && getrandom(&salt, sizeof salt, 0) != (ssize_t)sizeof salt)
-        return kolo_fail_errno(KOLO_ERR_SYSTEM, errno, "onesided: no random bytes for a window");
+    if (salt == 0) KOLO_TRY(choose_salt(end->domain, &salt));
     end->exposed[i] = *exposed;
     end->exposed[i].salt = salt;
     end->free_exposed = i + 1;
@@ -274,6 +284,11 @@ kolo_status_t kolo_onesided_expose(kolo_onesided_t *end, void *base, size_t byte
     if (status != KOLO_OK) return status;
     *window = (kolo_onesided_window_t){.address = address, .bytes = bytes, .key = key};
     return KOLO_OK;
+}
+
+bool kolo_onesided_pays(const kolo_onesided_t *end, uint64_t bytes)
+{
+    return end->ops && (end->ops->pays == NULL || end->ops->pays(end, bytes));
 }
 
 kolo_status_t kolo_onesided_keep(kolo_onesided_t *end, void *base, size_t bytes)

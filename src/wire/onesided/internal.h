@@ -44,7 +44,8 @@ typedef struct {
     uint8_t fd_address[16], segment[16];
     uint64_t mailbox_bytes, mailbox_key, mailbox_at; /* at: in the segment's arena */
     uint64_t mailbox_address, mailbox_rkey;          /* as a network card knows it */
-    uint8_t verbs[KOLO_ONESIDED_HELLO_BYTES];        /* zeros where it is not offered */
+    uint64_t probe; /* address of `segment` in the process of pid: who reads it there may copy */
+    uint8_t verbs[KOLO_ONESIDED_HELLO_BYTES]; /* zeros where it is not offered */
 } kolo_onesided_card_t;
 void kolo_onesided_card_encode(const kolo_onesided_card_t *card, uint8_t bytes[KOLO_ONESIDED_CARD_BYTES]);
 /* NULL, or what is wrong. Fuzzed. */
@@ -66,6 +67,9 @@ typedef struct kolo_copy {
     struct kolo_copy *next;
     const char *from;
     char *to;
+    int pid;                        /* 0: `to` is ours; else in that process, by process_vm_writev() */
+    const _Atomic uint32_t *closed; /* pid: nothing more is written once this is set */
+    _Atomic int failed;             /* an errno; then nothing more of it is done */
     uint64_t bytes, taken;
     _Atomic uint64_t done;
     kolo_waker_t *waker; /* woken when all is done */
@@ -74,6 +78,8 @@ void kolo_copiers_get(void); /* each domain, for its life; after all its copies:
 void kolo_copiers_put(void);
 bool kolo_copy_start(kolo_copy_t *copy); /* false: there are no copiers */
 void kolo_copy_wait(kolo_copy_t *copy);
+/* A piece of it, by the caller; 0, or an errno. ECANCELED: *closed is set. */
+int kolo_copy_piece(const kolo_copy_t *copy, uint64_t at, uint64_t bytes);
 
 /* ---- an end ---- */
 
@@ -111,7 +117,8 @@ typedef struct {
      * that only who was told it knows (else *salt stays 0), and what hide() gets. */
     kolo_status_t (*expose)(kolo_onesided_t *end, void *base, size_t bytes, uint64_t *address, uint32_t *salt,
                             void **pin);
-    void (*hide)(kolo_onesided_t *end, void *pin); /* NULL: nothing is to be done */
+    void (*hide)(kolo_onesided_t *end, void *pin);            /* NULL: nothing is to be done */
+    bool (*pays)(const kolo_onesided_t *end, uint64_t bytes); /* NULL: always */
     /* Writes will come from there until the end is closed. NULL: nothing is to be done. */
     kolo_status_t (*keep)(kolo_onesided_t *end, void *base, size_t bytes);
     /* Moves the first write on. KOLO_OK: it is done, or handed over. KOLO_IN_PROGRESS: later. */
@@ -135,6 +142,7 @@ struct kolo_onesided_domain {
     struct kolo_net_open *device; /* opened when it is first offered; NULL: none, or not yet */
     bool no_device;               /* it was tried in vain */
     uint32_t ends;
+    uint32_t salts[64], nsalts; /* random, the first nsalts unused: a system call for each window costs more */
 };
 
 struct kolo_onesided {

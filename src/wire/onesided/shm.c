@@ -2,8 +2,10 @@
  *
  * One-sided transfers between processes of one host. Each end makes a segment for its peer to write to: a ring of
  * notices, then an arena. The peer maps it and copies into it; a segment has one writer, so who scribbles harms
- * only what it sends. The socket stays: its end tells that the peer has gone.
+ * only what it sends. The socket stays: its end tells that the peer has gone. Memory that lies elsewhere in the
+ * peer's process is written by process_vm_writev(), where the kernel permits it (decision 0023).
  */
+#include "base/log.h"
 #include "wire/fdpass.h"
 #include "wire/memfd.h"
 #include "wire/onesided/internal.h"
@@ -12,13 +14,15 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #define SEGMENT_MAGIC 0x73736f6bu /* "koss" */
 #define FETCH_MS      10000
-#define COPY_FROM     (4u << 20) /* from here on copiers do it, ... */
-#define COPIES        8          /* ... of so many writes at a time */
-#define AT_ONCE       (8u << 20) /* bytes of one call of progress, so that other ends have their turn */
+#define COPY_FROM     (4u << 20)          /* from here on copiers do it, ... */
+#define COPIES        8                   /* ... of so many writes at a time */
+#define IN_PROCESS    (UINT64_C(1) << 63) /* of a window's address: not in the segment, but in the peer's process */
+#define AT_ONCE       (8u << 20)          /* bytes of one call of progress, so that other ends have their turn */
 
 typedef struct {
     _Alignas(32) _Atomic uint64_t seq; /* number of the notice + 1 when it is there */
@@ -30,6 +34,8 @@ _Static_assert(sizeof(notice_t) == 32, "the ring is shared between processes");
 typedef struct { /* at the beginning of a segment */
     uint32_t magic, ring;
     uint64_t arena_bytes;
+    _Atomic uint32_t permitted;             /* says the peer: it may copy into the owner's process */
+    _Atomic uint32_t closed;                /* says the owner: nothing is to be written any more */
     _Alignas(64) _Atomic uint64_t consumed; /* by the owner */
     _Alignas(64) notice_t notices[];
 } segment_t;
@@ -46,7 +52,8 @@ typedef struct {
     uint64_t their_arena, their_skip, next_out;
     void *their_page; /* asleep word */
     int their_bell;
-    bool hung_up; /* the socket has ended; what lies in the ring comes first */
+    int their_pid; /* 0: this process may not copy into theirs */
+    bool hung_up;  /* the socket has ended; what lies in the ring comes first */
     unsigned looks;
 } shm_t;
 
@@ -77,6 +84,7 @@ static kolo_status_t make_segment(kolo_onesided_t *end, shm_t *shm, kolo_oneside
         card->ring = ring;
         card->segment_bytes = head + bytes;
         memcpy(card->segment, shm->id, sizeof shm->id);
+        card->probe = (uint64_t)(uintptr_t)shm->id;
         int fds[3] = {fd, end->domain->page_fd, end->domain->waker.event_fd};
         status = kolo_fdpass_offer(shm->id, end->domain->key, fds, 3, 1);
         shm->offered = status == KOLO_OK;
@@ -123,6 +131,23 @@ static kolo_status_t map_theirs(kolo_onesided_t *end, shm_t *shm, const int fds[
     return KOLO_OK;
 }
 
+/* May this process copy into the peer's? The one whose memory holds the number of the peer's segment where the card
+ * says is the peer. */
+static void probe(kolo_onesided_t *end, shm_t *shm, const kolo_onesided_card_t *peer)
+{
+    uint8_t id[16] = {0};
+    struct iovec here = {id, sizeof id}, there = {(void *)(uintptr_t)peer->probe, sizeof id};
+    if (kolo_onesided_param_direct == 0 || peer->pid <= 0) return;
+    ssize_t n = process_vm_readv(peer->pid, &here, 1, &there, 1, 0);
+    bool may = n == (ssize_t)sizeof id && memcmp(id, peer->segment, sizeof id) == 0 &&
+               process_vm_writev(peer->pid, NULL, 0, NULL, 0, 0) == 0;
+    if (!may)
+        kolo_debug("onesided", "this process may not copy into that of %s (%s): destinations cost a copy more",
+                   end->who, n < 0 ? strerror(errno) : "it is another one here");
+    if (may) shm->their_pid = peer->pid;
+    atomic_store_explicit(&shm->theirs->permitted, may, memory_order_release);
+}
+
 static kolo_status_t connect_end(kolo_onesided_t *end, const kolo_onesided_card_t *peer)
 {
     shm_t *shm = end->state[KOLO_ONESIDED_SHM];
@@ -142,6 +167,7 @@ static kolo_status_t connect_end(kolo_onesided_t *end, const kolo_onesided_card_
     close(fds[0]);
     close(fds[1]);
     shm->their_bell = fds[2];
+    if (status == KOLO_OK) probe(end, shm, peer);
     return status;
 }
 
@@ -155,20 +181,58 @@ static kolo_status_t expose(kolo_onesided_t *end, void *base, size_t bytes, uint
 {
     (void)salt;
     (void)pin;
+    const shm_t *shm = end->state[KOLO_ONESIDED_SHM];
     uintptr_t at = (uintptr_t)base - (uintptr_t)kolo_arena_base(end->arena);
-    if (at > kolo_arena_size(end->arena) || bytes > kolo_arena_size(end->arena) - at)
-        return kolo_fail(KOLO_ERR_UNSUPPORTED, "over shared memory only what was allocated for it can be exposed");
-    *address = at;
+    bool allocated = at <= kolo_arena_size(end->arena) && bytes <= kolo_arena_size(end->arena) - at;
+    if (!allocated && !atomic_load_explicit(&shm->mine->permitted, memory_order_acquire))
+        return kolo_fail(
+            KOLO_ERR_UNSUPPORTED,
+            "over shared memory only what was allocated for it can be exposed to %s, which may not copy "
+            "into this process",
+            end->who);
+    *address = allocated ? at : (uint64_t)(uintptr_t)base | IN_PROCESS;
     return KOLO_OK;
+}
+
+static bool pays(const kolo_onesided_t *end, uint64_t bytes)
+{
+    const shm_t *shm = end->state[KOLO_ONESIDED_SHM];
+    return kolo_onesided_param_direct > 0 && bytes >= (uint64_t)kolo_onesided_param_direct &&
+           atomic_load_explicit(&shm->mine->permitted, memory_order_relaxed);
+}
+
+static bool is_in_process(const shm_t *shm, const kolo_pending_write_t *write)
+{
+    return shm->their_pid && write->w.bytes > 0 && (write->to.address & IN_PROCESS);
 }
 
 /* Where a write goes; NULL: outside of the peer's memory. */
 static char *find_place(const shm_t *shm, const kolo_pending_write_t *write)
 {
     uint64_t at = write->to.address + write->w.offset, bytes = write->w.bytes;
+    if (is_in_process(shm, write)) return (char *)(uintptr_t)(at & ~IN_PROCESS);
     if (bytes > 0 && (at < write->to.address || at > shm->their_arena || bytes > shm->their_arena - at))
         return NULL;
     return (char *)shm->theirs + shm->their_skip + at;
+}
+
+static kolo_copy_t copy_of(kolo_onesided_t *end, const kolo_pending_write_t *write, char *to)
+{
+    const shm_t *shm = end->state[KOLO_ONESIDED_SHM];
+    return (kolo_copy_t){.from = write->w.data,
+                         .to = to,
+                         .pid = is_in_process(shm, write) ? shm->their_pid : 0,
+                         .closed = &shm->theirs->closed,
+                         .bytes = write->w.bytes,
+                         .waker = &end->domain->waker};
+}
+
+static kolo_status_t copy_failed(const kolo_onesided_t *end, int err)
+{
+    if (err == ESRCH || err == ECANCELED)
+        return kolo_fail(KOLO_ERR_REMOTE, "%s has closed the connection, or has died", end->who);
+    if (err == EFAULT) return kolo_fail(KOLO_ERR_PROTOCOL, "%s named a window where it has no memory", end->who);
+    return kolo_fail_errno(KOLO_ERR_SYSTEM, err, "cannot copy into the process of %s", end->who);
 }
 
 /* Large writes among the first ones go on side by side; what follows one of them waits, for the order. */
@@ -179,8 +243,7 @@ static void start_copies(kolo_onesided_t *end, kolo_pending_write_t *write)
         char *to =
             write->w.bytes >= COPY_FROM && !write->copying && write->done == 0 ? find_place(shm, write) : NULL;
         if (to == NULL) continue;
-        write->copy =
-            (kolo_copy_t){.from = write->w.data, .to = to, .bytes = write->w.bytes, .waker = &end->domain->waker};
+        write->copy = copy_of(end, write, to);
         write->copying = kolo_copy_start(&write->copy);
     }
 }
@@ -197,11 +260,19 @@ static kolo_status_t push(kolo_onesided_t *end, kolo_pending_write_t *write)
     if (bytes >= COPY_FROM && kolo_onesided_param_copiers > 0) start_copies(end, write);
     if (write->copying) {
         if (atomic_load_explicit(&write->copy.done, memory_order_acquire) < bytes) return KOLO_IN_PROGRESS;
+        int failed = atomic_load_explicit(&write->copy.failed, memory_order_relaxed);
+        if (failed) return copy_failed(end, failed);
         write->done = bytes;
     }
     if (write->done < bytes) {
         size_t n = (size_t)KOLO_MIN(bytes - write->done, (uint64_t)AT_ONCE);
-        memcpy(to + write->done, (const char *)write->w.data + write->done, n);
+        if (is_in_process(shm, write)) {
+            kolo_copy_t copy = copy_of(end, write, to);
+            int failed = kolo_copy_piece(&copy, write->done, n);
+            if (failed) return copy_failed(end, failed);
+        } else {
+            memcpy(to + write->done, (const char *)write->w.data + write->done, n);
+        }
         write->done += n;
         if (write->done < bytes) {
             kolo_waker_wake(&end->domain->waker); /* come back without sleeping */
@@ -246,6 +317,7 @@ static void close_end(kolo_onesided_t *end)
     for (kolo_pending_write_t *write = end->writes; write; write = write->next)
         if (write->copying) kolo_copy_wait(&write->copy); /* it reads what is not ours, and writes where we unmap */
     if (shm->offered) kolo_fdpass_withdraw(shm->id);
+    if (shm->mine) atomic_store_explicit(&shm->mine->closed, 1, memory_order_release);
     if (shm->theirs) munmap(shm->theirs, shm->their_bytes);
     if (shm->their_page) munmap(shm->their_page, page_bytes());
     if (shm->their_bell >= 0) close(shm->their_bell);
@@ -265,6 +337,7 @@ const kolo_onesided_ops_t kolo_onesided_shm = {
     .connect = connect_end,
     .find_mailbox = find_mailbox,
     .expose = expose,
+    .pays = pays,
     .push = push,
     .pull = pull,
     .close = close_end,

@@ -225,6 +225,13 @@ static void hide(kolo_onesided_t *end, void *pin)
     if (pin) kolo_verbs_memory_leave(&state_of(end)->memory, pin);
 }
 
+/* Below it a copy costs less than to register. */
+static bool pays(const kolo_onesided_t *end, uint64_t bytes)
+{
+    (void)end;
+    return bytes >= 64u << 10;
+}
+
 static kolo_status_t keep(kolo_onesided_t *end, void *base, size_t bytes)
 {
     return kolo_verbs_memory_keep(&state_of(end)->memory, base, bytes);
@@ -512,6 +519,7 @@ const kolo_onesided_ops_t kolo_onesided_verbs = {
     .find_mailbox = find_mailbox,
     .expose = expose,
     .hide = hide,
+    .pays = pays,
     .keep = keep,
     .push = push,
     .pull = pull,
