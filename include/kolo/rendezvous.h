@@ -96,12 +96,32 @@ typedef struct kolo_value {
 /* Gives the memory of a received value back. A value without `release`, and one that was released, is fine. */
 kolo_status_t kolo_value_release(kolo_value_t *value);
 
+/* Kinds of memory that values lie in. */
+typedef enum kolo_memory {
+    KOLO_MEMORY_HOST = 0,
+    KOLO_MEMORY_DEVICE = 1 /* of a GPU, as cudaMalloc() gives it; what made the value there is complete */
+} kolo_memory_t;
+
 /* What a sender or receiver says beside the key; both reach the receiver's callback. NULL means zeros. Of
- * another process, `context` is NULL. */
+ * another process, `context` is NULL.
+ *
+ * A value comes in the memory that its receiver names: what lies on a device and is wanted on the host, goes to
+ * another task, or to another device, is copied through host memory. A receiver that wants it on a device names a
+ * destination there, or gets the sender's memory, if both are one task. Strings lie on the host only.
+ *
+ * A receiver may name its destination: memory of its own (`into`, `into_bytes`), where the value shall lie. It
+ * must stay until the receive has ended, and is the caller's alone from then on, however it ended. The value then
+ * has its data there and nothing to release. Over TCP, RDMA, and shared memory whose ends may copy from one process
+ * to the other, it is written there directly; else it is copied there once. A value that is longer than into_bytes
+ * ends the receive with KOLO_ERR_INVALID_ARGUMENT and stays for the next receive. To give such a receive up (a
+ * time-out, a discard, an abort) takes up to a second where the sender is writing at that moment and does not
+ * answer: its channel is closed then. */
 typedef struct kolo_transfer_args {
-    int memory;          /* kind of memory; 0: that of the host, the only one so far */
+    int memory;          /* a kolo_memory_t: where the value lies, or shall lie */
     uint32_t attributes; /* of the allocator that it comes from, in the program's own meaning */
     void *context;       /* anything; not touched */
+    void *into;          /* of a receiver; NULL: Kolo makes memory for the value */
+    size_t into_bytes;   /* more than 0, if into is not NULL */
 } kolo_transfer_args_t;
 
 /* ---- manager: the rendezvous of all steps ------------------------------------------------------------------ */

@@ -38,7 +38,9 @@ struct kolo_receive {
     kolo_tensor_key_t key;
     char text[KOLO_TENSOR_KEY_MAX + 1];
     kolo_transfer_args_t args;
-    kolo_receive_fn_t fn; /* NULL: somebody waits at the gate */
+    uint64_t most;           /* bytes that it takes: of args.into, or as many as there are */
+    _Atomic uint32_t parted; /* into.c */
+    kolo_receive_fn_t fn;    /* NULL: somebody waits at the gate */
     void *fn_arg;
     kolo_gate_t gate;
     uint64_t since_ns;
@@ -70,6 +72,34 @@ void kolo_receive_settle(kolo_receive_t receive, kolo_status_t status, const cha
 void kolo_receive_finish(kolo_receive_t receive, kolo_status_t status, const char *why,
                          const kolo_transfer_args_t *sender, const kolo_value_t *value);
 
+/* ---- receives with a destination (into.c) ---- */
+
+/* Are these arguments of a send, or of a receive, such as there may be? */
+kolo_status_t kolo_transfer_args_check(const kolo_transfer_args_t *args, bool receives);
+/* Can the receive take a value that was sent with these arguments (NULL: zeros)? If not, why. */
+kolo_status_t kolo_receive_takes(const kolo_receive_t receive, const kolo_value_t *value,
+                                 const kolo_transfer_args_t *sender);
+/* Moves a value to the destination and the kind of memory that the receive names, if it does not lie there; the
+ * receive is the caller's to end. On an error the value is released. */
+kolo_status_t kolo_receive_land(kolo_receive_t receive, const kolo_transfer_args_t *sender, kolo_value_t *value);
+/* No other thread or process writes to the destination any more. True: the caller is to end the receive, by
+ * kolo_receive_end_late(); once. */
+bool kolo_receive_part(kolo_receive_t receive);
+bool kolo_receive_has_parted(const kolo_receive_t receive);
+void kolo_receive_wait_parted(kolo_receive_t receive);
+/* Whoever has claimed the receive ends it so, at once or once its destination is free. No lock is held. */
+void kolo_receive_end_when_parted(kolo_receive_t receive, kolo_status_t status, const char *why);
+void kolo_receive_end_late(kolo_receive_t receive);
+
+/* ---- memory of devices (device.c) ---- */
+
+/* Is it memory of a device? KOLO_OK, or why not. */
+kolo_status_t kolo_device_memory_check(const void *memory, const char *what);
+/* Copies within and between host memory and devices; complete when it returns. */
+kolo_status_t kolo_device_copy(void *to, const void *from, size_t bytes);
+/* Host memory with the bytes of a value that lies on a device, instead of it; released as any. */
+kolo_status_t kolo_device_bring(kolo_value_t *value);
+
 /* ---- the table of one step (table.c); with the rendezvous' lock held ---- */
 
 struct kolo_item { /* one send or one receive in a queue */
@@ -89,9 +119,10 @@ typedef struct {
     kolo_queue_of_key_t **buckets;
     size_t nbuckets, nqueues, nitems;
 } kolo_key_table_t;
-/* The first send of the key, or the first receive, taken out; NULL: there is none. */
-kolo_item_t *kolo_table_match(kolo_key_table_t *table, const char *text, bool want_send);
-bool kolo_table_has_send(kolo_key_table_t *table, const char *text);
+/* The first receive of the key, taken out; NULL: there is none. */
+kolo_item_t *kolo_table_take_receive(kolo_key_table_t *table, const char *text);
+/* The first send of the key, which stays; NULL: there is none. */
+kolo_item_t *kolo_table_first_send(kolo_key_table_t *table, const char *text);
 /* Puts an item at the end of its queue. KOLO_ERR_NO_MEMORY. */
 kolo_status_t kolo_table_add(kolo_key_table_t *table, const char *text, kolo_item_t *item);
 void kolo_table_remove(kolo_key_table_t *table, kolo_item_t *item);
@@ -117,10 +148,11 @@ void kolo_rendezvous_unref(kolo_rendezvous_t rendezvous);
 void kolo_rendezvous_replay(kolo_receive_t receive);
 /* A receive from another task is over: an abort need not reach it any more. */
 void kolo_rendezvous_unlist(kolo_receive_t receive);
-/* Begins a receive for another task: out of this task's table, with fn as of kolo_rendezvous_receive_call(). What
- * is wrong is told to fn. *receive holds a reference, so that it can be given up. */
+/* Begins a receive for another task, which takes `most` bytes (0: any number): out of this task's table, with fn as
+ * of kolo_rendezvous_receive_call(). What is wrong is told to fn. *receive holds a reference, so that it can be
+ * given up. */
 kolo_status_t kolo_rendezvous_serve(kolo_rendezvous_t rendezvous, const char *text, const kolo_tensor_key_t *key,
-                                    kolo_receive_fn_t fn, void *arg, kolo_receive_t *receive);
+                                    uint64_t most, kolo_receive_fn_t fn, void *arg, kolo_receive_t *receive);
 /* Gives a receive up whose owner does not want it any more: out of the table, ended without a word. False: it has
  * ended already. */
 bool kolo_rendezvous_give_up(kolo_receive_t receive);
@@ -132,7 +164,8 @@ typedef struct {
     /* Begins a receive from another task; never waits. On KOLO_OK it takes a reference, and ends the receive later
      * on a thread of its own: kolo_rendezvous_unlist(), kolo_receive_finish(), the reference. */
     kolo_status_t (*receive)(void *arg, kolo_receive_t receive);
-    /* The receive has ended for another reason: whoever is asked for its value may keep it. Never waits. */
+    /* The receive has ended for another reason: whoever is asked for its value may keep it. Never waits. Sees to
+     * it that a receive with a destination parts from it (kolo_receive_part). */
     void (*cancel)(void *arg, kolo_receive_t receive);
 } kolo_remote_ops_t;
 

@@ -10,8 +10,26 @@
 
 #include <kolo/rendezvous.h>
 #include <stdbool.h>
+#include <string.h>
 
 #define KOLO_TASK_NAME_MAX 95 /* bytes */
+
+/* Of a key or a part of one; eight bytes at a time, since each value is looked up several times. For tables of this
+ * process alone. */
+static inline uint64_t kolo_key_hash(const char *text)
+{
+    size_t n = strlen(text);
+    uint64_t hash = n, word;
+    for (; n >= sizeof word; text += sizeof word, n -= sizeof word) {
+        memcpy(&word, text, sizeof word);
+        hash = (hash ^ word) * 0x9e3779b97f4a7c15ull;
+        hash ^= hash >> 32;
+    }
+    word = 0;
+    memcpy(&word, text, n);
+    hash = (hash ^ word) * 0x9e3779b97f4a7c15ull;
+    return hash ^ hash >> 32;
+}
 
 /* NULL when fine, else what is wrong. `text` need not be terminated. */
 const char *kolo_key_decode(const char *text, size_t length, kolo_tensor_key_t *key);

@@ -85,6 +85,46 @@ static void a_value_that_was_sent_is_received_where_it_lies(void **state)
     assert_int_equal(take_value(&got), 5);
 }
 
+static void a_destination_gets_the_value_and_the_senders_memory_is_released(void **state)
+{
+    fixture_t *f = *state;
+    int32_t mine[2] = {0, 77};
+    kolo_transfer_args_t args = {.into = mine, .into_bytes = 4};
+    kolo_receive_t receive;
+    kolo_value_t got;
+    send_number(f->step, KEY("e"), 5);
+    assert_int_equal(kolo_rendezvous_receive(f->step, KEY("e"), &args, 1000, &got), KOLO_OK);
+    assert_ptr_equal(got.data, mine);
+    assert_null(got.release);
+    assert_int_equal(mine[0], 5);
+    assert_int_equal(atomic_load(&released), 1);
+    assert_int_equal(kolo_rendezvous_receive_begin(f->step, KEY("e"), &args, &receive), KOLO_OK);
+    send_number(f->step, KEY("e"), 6); /* the receive is there first */
+    assert_int_equal(mine[0], 6);
+    assert_int_equal(kolo_receive_wait(receive, 1000, &got), KOLO_OK);
+    assert_int_equal(mine[1], 77);
+}
+
+static void a_value_that_its_destination_cannot_take_stays(void **state)
+{
+    fixture_t *f = *state;
+    int16_t mine = 7;
+    kolo_transfer_args_t args = {.into = &mine, .into_bytes = 2};
+    kolo_receive_t receive;
+    kolo_value_t got;
+    send_number(f->step, KEY("e"), 5);
+    assert_int_equal(kolo_rendezvous_receive(f->step, KEY("e"), &args, 1000, &got), KOLO_ERR_INVALID_ARGUMENT);
+    assert_non_null(strstr(kolo_error_text(), "its value has 4 bytes, its destination 2"));
+    assert_int_equal(kolo_rendezvous_receive(f->step, KEY("e"), NULL, 1000, &got), KOLO_OK);
+    assert_int_equal(take_value(&got), 5);
+    assert_int_equal(kolo_rendezvous_receive_begin(f->step, KEY("e"), &args, &receive), KOLO_OK);
+    send_number(f->step, KEY("e"), 6);
+    assert_int_equal(kolo_receive_wait(receive, 1000, &got), KOLO_ERR_INVALID_ARGUMENT);
+    assert_int_equal(kolo_rendezvous_receive(f->step, KEY("e"), NULL, 1000, &got), KOLO_OK);
+    assert_int_equal(take_value(&got), 6);
+    assert_int_equal(mine, 7);
+}
+
 static void a_receive_waits_for_its_value(void **state)
 {
     fixture_t *f = *state;
@@ -174,7 +214,7 @@ static void arguments_reach_the_callback(void **state)
     assert_int_equal(heard.number, 11);
     receiver.memory = 4;
     assert_int_equal(kolo_rendezvous_receive_call(f->step, KEY("e"), &receiver, hear, &heard),
-                     KOLO_ERR_UNSUPPORTED);
+                     KOLO_ERR_INVALID_ARGUMENT);
     assert_int_equal(heard.calls, 1);
 }
 
@@ -474,6 +514,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(a_value_that_was_sent_is_received_where_it_lies),
+        TEST(a_destination_gets_the_value_and_the_senders_memory_is_released),
+        TEST(a_value_that_its_destination_cannot_take_stays),
         TEST(a_receive_waits_for_its_value),
         TEST(values_of_a_key_come_in_order_and_once),
         TEST(steps_do_not_meet),

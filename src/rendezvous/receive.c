@@ -20,6 +20,7 @@ kolo_status_t kolo_receive_new(kolo_rendezvous_t rendezvous, const char *text, c
     receive->key = *key;
     memcpy(receive->text, text, strlen(text) + 1);
     if (args) receive->args = *args;
+    receive->most = receive->args.into ? receive->args.into_bytes : UINT64_MAX;
     *out = receive;
     return KOLO_OK;
 }
@@ -58,7 +59,15 @@ void kolo_receive_end(kolo_receive_t receive, kolo_status_t status, const char *
     static const kolo_transfer_args_t none;
     kolo_value_t given;
     memset(&given, 0, sizeof given);
-    if (value) given = *value;
+    if (value) {
+        given = *value;
+        status = kolo_receive_land(receive, sender, &given);
+        if (status != KOLO_OK) {
+            value = NULL;
+            why = kolo_error_text();
+            memset(&given, 0, sizeof given);
+        }
+    }
     if (receive->fn) {
         kolo_watch_ended(receive->rendezvous->manager->watch, receive, status);
         receive->fn(receive->fn_arg, status, why, sender ? sender : &none, &receive->args, value ? &given : NULL);
@@ -124,7 +133,14 @@ kolo_status_t kolo_receive_wait(kolo_receive_t receive, int timeout_ms, kolo_val
 kolo_status_t kolo_receive_discard(kolo_receive_t receive)
 {
     if (receive == NULL) return KOLO_OK;
-    kolo_rendezvous_give_up(receive);
+    /* Where it has just found its value, that may be on its way into the caller's memory. */
+    if (!kolo_rendezvous_give_up(receive) && receive->args.into) {
+        kolo_wait_t wait;
+        kolo_wait_init(&wait, NULL, 0, describe, receive, 1);
+        for (uint32_t ticket; ticket = kolo_gate_ticket(&receive->gate),
+                              !atomic_load_explicit(&receive->ended, memory_order_acquire);)
+            (void)kolo_gate_wait(&receive->gate, ticket, &wait); /* whoever has claimed it is about to end it */
+    }
     kolo_receive_unref(receive);
     return KOLO_OK;
 }

@@ -47,13 +47,6 @@ static kolo_status_t check_call(kolo_rendezvous_t rendezvous, const char *text, 
     return kolo_tensor_key_parse(text, key);
 }
 
-static kolo_status_t check_memory(const kolo_transfer_args_t *args)
-{
-    if (args == NULL || args->memory == 0) return KOLO_OK;
-    return kolo_fail(KOLO_ERR_UNSUPPORTED, "rendezvous: memory of kind %d is not known, only 0, the host's",
-                     args->memory);
-}
-
 /* With the lock held. */
 static kolo_status_t check_alive(kolo_rendezvous_t rendezvous)
 {
@@ -72,21 +65,47 @@ static kolo_status_t check_incarnation(const kolo_rendezvous_manager_t manager, 
 
 /* ---- send ---- */
 
-/* Under the lock: either a receive that is now the caller's to end, or the value is in the table. */
+/* Under the lock: either a receive that is now the caller's to end, or the value is in the table. *small: those
+ * ahead of it that cannot take so much, for the caller to end. */
 static kolo_status_t meet_receive(kolo_rendezvous_t rendezvous, const char *text, kolo_item_t *send,
-                                  kolo_item_t **met)
+                                  kolo_item_t **met, kolo_item_t **small)
 {
     KOLO_TRY(check_alive(rendezvous));
     for (;;) {
-        kolo_item_t *item = kolo_table_match(&rendezvous->table, text, false);
+        kolo_item_t *item = kolo_table_take_receive(&rendezvous->table, text);
         if (item == NULL) return kolo_table_add(&rendezvous->table, text, send);
-        *met = item;
-        if (kolo_receive_claim(item->receive)) return KOLO_OK;
+        bool claimed = kolo_receive_claim(item->receive);
+        bool fits = claimed && kolo_receive_takes(item->receive, &send->value, &send->args) == KOLO_OK;
+        *met = fits ? item : NULL;
+        if (*met) return KOLO_OK;
+        if (claimed) {
+            item->next = *small;
+            *small = item;
+            continue;
+        }
         /* Given up by its owner, who holds a reference himself and is about to look for it here. */
         kolo_receive_unref(item->receive);
         free(item);
-        *met = NULL;
     }
+}
+
+static void end_small(kolo_item_t *item, const kolo_value_t *value, const kolo_transfer_args_t *args)
+{
+    while (item) {
+        kolo_item_t *next = item->next;
+        kolo_status_t status = kolo_receive_takes(item->receive, value, args);
+        kolo_receive_end(item->receive, status, kolo_error_text(), NULL, NULL);
+        item_drop(item);
+        item = next;
+    }
+}
+
+static kolo_status_t check_place(const kolo_value_t *value, const kolo_transfer_args_t *args)
+{
+    if (args == NULL || args->memory != KOLO_MEMORY_DEVICE || value->bytes == 0) return KOLO_OK;
+    if (value->element == KOLO_ELEMENT_STRING)
+        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "send: strings lie in host memory only");
+    return kolo_device_memory_check(value->data, "send: the data");
 }
 
 kolo_status_t kolo_rendezvous_send(kolo_rendezvous_t rendezvous, const char *text, const kolo_value_t *value,
@@ -94,8 +113,9 @@ kolo_status_t kolo_rendezvous_send(kolo_rendezvous_t rendezvous, const char *tex
 {
     kolo_tensor_key_t key;
     KOLO_TRY(check_call(rendezvous, text, &key));
-    KOLO_TRY(check_memory(args));
+    KOLO_TRY(kolo_transfer_args_check(args, false));
     if (value == NULL) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "send: value is NULL");
+    KOLO_TRY(check_place(value, args));
     const char *wrong = kolo_value_check(value);
     if (wrong) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "send of edge %s: the value: %s", key.edge_name, wrong);
     kolo_rendezvous_manager_t manager = rendezvous->manager;
@@ -106,14 +126,15 @@ kolo_status_t kolo_rendezvous_send(kolo_rendezvous_t rendezvous, const char *tex
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "send of edge %s: its source %s is not of this task, %s",
                          key.edge_name, key.src_device, manager->task);
     KOLO_TRY(check_incarnation(manager, &key));
-    kolo_item_t *send = calloc(1, sizeof *send), *met = NULL;
+    kolo_item_t *send = calloc(1, sizeof *send), *met = NULL, *small = NULL;
     if (send == NULL) return kolo_fail(KOLO_ERR_NO_MEMORY, "send of edge %s: no memory", key.edge_name);
     send->value = *value;
     if (args) send->args = *args;
     pthread_mutex_lock(&rendezvous->lock);
-    kolo_status_t status = meet_receive(rendezvous, text, send, &met);
+    kolo_status_t status = meet_receive(rendezvous, text, send, &met, &small);
     pthread_mutex_unlock(&rendezvous->lock);
     if (status != KOLO_OK || met) free(send);
+    end_small(small, value, args);
     if (status == KOLO_OK && manager->watch) kolo_watch_sent(manager->watch, &key, rendezvous->step);
     if (met) {
         kolo_receive_end(met->receive, KOLO_OK, NULL, args, value);
@@ -159,8 +180,12 @@ static kolo_status_t meet_send(kolo_receive_t receive, kolo_item_t *item, kolo_i
 {
     kolo_key_table_t *table = &receive->rendezvous->table;
     KOLO_TRY(check_alive(receive->rendezvous));
-    if (kolo_table_has_send(table, receive->text)) {
-        if (kolo_receive_claim(receive)) *met = kolo_table_match(table, receive->text, true);
+    kolo_item_t *first = kolo_table_first_send(table, receive->text);
+    if (first) {
+        KOLO_TRY(kolo_receive_takes(receive, &first->value, &first->args));
+        if (!kolo_receive_claim(receive)) return KOLO_OK;
+        kolo_table_remove(table, first);
+        *met = first;
     } else if (!atomic_load_explicit(&receive->claimed, memory_order_acquire)) {
         KOLO_TRY(kolo_table_add(table, receive->text, item));
         *listed = true;
@@ -197,6 +222,10 @@ static kolo_status_t receive_from_other(kolo_receive_t receive)
                          "receive of edge %s: its source %s is not of this task, %s, "
                          "which is connected to no other",
                          receive->key.edge_name, receive->key.src_device, manager->task);
+    if (receive->args.memory == KOLO_MEMORY_DEVICE && receive->args.into == NULL)
+        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
+                         "receive of edge %s: it comes from another task, so it needs a destination on the device",
+                         receive->key.edge_name);
     pthread_mutex_lock(&rendezvous->lock);
     kolo_status_t status = check_alive(rendezvous);
     if (status == KOLO_OK) list_other(receive); /* so that an abort reaches it */
@@ -250,8 +279,10 @@ void kolo_rendezvous_replay(kolo_receive_t receive)
 static void cancel_other(kolo_receive_t receive)
 {
     kolo_rendezvous_manager_t manager = receive->rendezvous->manager;
-    if (manager->remote) manager->remote->cancel(manager->remote_arg, receive);
-    kolo_receive_unref(receive);
+    if (manager->remote)
+        manager->remote->cancel(manager->remote_arg, receive);
+    else if (kolo_receive_part(receive))
+        kolo_receive_end_late(receive);
 }
 
 bool kolo_rendezvous_give_up(kolo_receive_t receive)
@@ -265,6 +296,8 @@ bool kolo_rendezvous_give_up(kolo_receive_t receive)
     pthread_mutex_unlock(&rendezvous->lock);
     if (item) item_drop(item);
     if (listed) cancel_other(receive);
+    if (listed && mine && receive->args.into) kolo_receive_wait_parted(receive);
+    if (listed) kolo_receive_unref(receive);
     return mine;
 }
 
@@ -276,7 +309,7 @@ kolo_status_t kolo_rendezvous_receive_call(kolo_rendezvous_t rendezvous, const c
     kolo_tensor_key_t key;
     kolo_receive_t receive;
     KOLO_TRY(check_call(rendezvous, text, &key));
-    KOLO_TRY(check_memory(args));
+    KOLO_TRY(kolo_transfer_args_check(args, true));
     if (fn == NULL) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "receive of edge %s: fn is NULL", key.edge_name);
     KOLO_TRY(kolo_receive_new(rendezvous, text, &key, args, &receive));
     receive->fn = fn;
@@ -292,7 +325,7 @@ kolo_status_t kolo_rendezvous_receive_begin(kolo_rendezvous_t rendezvous, const 
     kolo_tensor_key_t key;
     kolo_receive_t receive;
     KOLO_TRY(check_call(rendezvous, text, &key));
-    KOLO_TRY(check_memory(args));
+    KOLO_TRY(kolo_transfer_args_check(args, true));
     if (out == NULL)
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "receive of edge %s: result is NULL", key.edge_name);
     KOLO_TRY(kolo_receive_new(rendezvous, text, &key, args, &receive));
@@ -321,10 +354,11 @@ kolo_status_t kolo_rendezvous_receive(kolo_rendezvous_t rendezvous, const char *
 }
 
 kolo_status_t kolo_rendezvous_serve(kolo_rendezvous_t rendezvous, const char *text, const kolo_tensor_key_t *key,
-                                    kolo_receive_fn_t fn, void *arg, kolo_receive_t *out)
+                                    uint64_t most, kolo_receive_fn_t fn, void *arg, kolo_receive_t *out)
 {
     kolo_receive_t receive;
     KOLO_TRY(kolo_receive_new(rendezvous, text, key, NULL, &receive));
+    if (most) receive->most = most;
     receive->fn = fn;
     receive->fn_arg = arg;
     receive->serves = true;
@@ -357,8 +391,9 @@ kolo_status_t kolo_rendezvous_abort(kolo_rendezvous_t rendezvous, kolo_status_t 
     }
     while (other) {
         kolo_receive_t next = other->next_other;
-        kolo_receive_finish(other, rendezvous->status, rendezvous->why, NULL, NULL);
+        if (kolo_receive_claim(other)) kolo_receive_end_when_parted(other, rendezvous->status, rendezvous->why);
         cancel_other(other);
+        kolo_receive_unref(other);
         other = next;
     }
     return KOLO_OK;

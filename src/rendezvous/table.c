@@ -46,27 +46,27 @@ static void drop_if_empty(kolo_key_table_t *table, kolo_queue_of_key_t *queue)
     free(queue);
 }
 
-kolo_item_t *kolo_table_match(kolo_key_table_t *table, const char *text, bool want_send)
+kolo_item_t *kolo_table_take_receive(kolo_key_table_t *table, const char *text)
 {
     if (table->nqueues == 0) return NULL;
-    kolo_queue_of_key_t *queue = *find(table, kolo_hash_bytes(KOLO_HASH_INIT, text, strlen(text)), text);
-    if (queue == NULL || (queue->first->receive == NULL) != want_send) return NULL;
+    kolo_queue_of_key_t *queue = *find(table, kolo_key_hash(text), text);
+    if (queue == NULL || queue->first->receive == NULL) return NULL;
     kolo_item_t *item = queue->first;
     kolo_table_remove(table, item);
     return item;
 }
 
-bool kolo_table_has_send(kolo_key_table_t *table, const char *text)
+kolo_item_t *kolo_table_first_send(kolo_key_table_t *table, const char *text)
 {
-    if (table->nqueues == 0) return false;
-    kolo_queue_of_key_t *queue = *find(table, kolo_hash_bytes(KOLO_HASH_INIT, text, strlen(text)), text);
-    return queue && queue->first->receive == NULL;
+    if (table->nqueues == 0) return NULL;
+    kolo_queue_of_key_t *queue = *find(table, kolo_key_hash(text), text);
+    return queue && queue->first->receive == NULL ? queue->first : NULL;
 }
 
 kolo_status_t kolo_table_add(kolo_key_table_t *table, const char *text, kolo_item_t *item)
 {
     size_t n = strlen(text);
-    uint64_t hash = kolo_hash_bytes(KOLO_HASH_INIT, text, n);
+    uint64_t hash = kolo_key_hash(text);
     if (table->nqueues >= table->nbuckets) KOLO_TRY(grow(table));
     kolo_queue_of_key_t **at = find(table, hash, text);
     if (*at == NULL) {

@@ -46,8 +46,7 @@ static void name_edge(kolo_watch_edge_t *edge, const kolo_tensor_key_t *key)
 
 static uint64_t hash_edge(const kolo_tensor_key_t *key)
 {
-    uint64_t hash = kolo_hash_bytes(KOLO_HASH_INIT, key->edge_name, strlen(key->edge_name));
-    return kolo_hash_bytes(hash, key->dst_device, strlen(key->dst_device)) | 1;
+    return (kolo_key_hash(key->edge_name) * 31 + kolo_key_hash(key->dst_device)) | 1;
 }
 
 bool kolo_watch_last_sent(kolo_watch_t *watch, const kolo_tensor_key_t *key, uint64_t *step)

@@ -62,8 +62,9 @@ def case_puts_into_windows_bring_what_was_put():
 
 
 def case_keyed_tensors_are_counted():
-    for protocol, copies in (("kolo+shm", 0), ("kolo+tcp", 0), ("kolo+buffered", 2)):
-        p = subprocess.run([KOLO_PERF, "rendezvous", "--protocol", protocol, "-b", "64K", "-e", "64K", "-n", "600"],
+    for protocol, copies, more in (("kolo+shm", 0, []), ("kolo+tcp", 0, []), ("kolo+buffered", 2, []),
+                                   ("kolo+tcp", 0, ["--into"]), ("kolo+buffered", 2, ["--into"])):
+        p = subprocess.run([KOLO_PERF, "rendezvous", "--protocol", protocol, "-b", "64K", "-e", "64K", "-n", "600", *more],
                            stdin=subprocess.DEVNULL, capture_output=True, timeout=100)
         assert p.returncode == 0, p.stderr
         line = p.stdout.decode().splitlines()[-1]

@@ -212,7 +212,8 @@ typedef struct {
 } open_step_t;
 
 /* The receive of value i; the steps of the last ones are open. */
-static kolo_status_t begin(task_t *t, uint64_t i, open_step_t *at, kolo_receive_t *receive)
+static kolo_status_t begin(task_t *t, uint64_t i, open_step_t *at, const kolo_transfer_args_t *args,
+                           kolo_receive_t *receive)
 {
     uint64_t number = t->next_step + i / KEYS;
     if (at->step == NULL || at->number != number) {
@@ -221,7 +222,7 @@ static kolo_status_t begin(task_t *t, uint64_t i, open_step_t *at, kolo_receive_
         KOLO_TRY(kolo_rendezvous_open(t->manager, number, &at->step));
         at->number = number;
     }
-    return kolo_rendezvous_receive_begin(at->step, t->keys[i % KEYS], NULL, receive);
+    return kolo_rendezvous_receive_begin(at->step, t->keys[i % KEYS], args, receive);
 }
 
 /* Looks at the ends: the middle was written before the one and behind the other. */
@@ -232,7 +233,7 @@ static bool is_right(const kolo_value_t *value, uint64_t bytes)
     return value->bytes == bytes && data[0] == 0 && data[last] == (char)(last * 31 + last / 251);
 }
 
-static kolo_status_t ask(task_t *t, uint64_t bytes, uint64_t values, int depth)
+static kolo_status_t ask(task_t *t, uint64_t bytes, uint64_t values, int depth, char *room)
 {
     open_step_t at = {0};
     kolo_value_t value;
@@ -249,7 +250,9 @@ static kolo_status_t ask(task_t *t, uint64_t bytes, uint64_t values, int depth)
                 status = kolo_fail(KOLO_ERR_PROTOCOL, "value %llu is wrong", (unsigned long long)i);
             kolo_value_release(&value);
         }
-        if (i < values && status == KOLO_OK) status = begin(t, i, &at, receive);
+        kolo_transfer_args_t args = {.into = room ? room + i % (uint64_t)depth * bytes : NULL,
+                                     .into_bytes = room ? bytes : 0};
+        if (i < values && status == KOLO_OK) status = begin(t, i, &at, &args, receive);
         if (i >= KEYS + (uint64_t)depth && i % KEYS == 0)
             (void)kolo_rendezvous_manager_cleanup(t->manager, t->next_step + (i - (uint64_t)depth) / KEYS - 1);
     }
@@ -265,10 +268,14 @@ kolo_status_t perf_rdv_measure(perf_rdv_t *r, uint64_t bytes, uint64_t values, i
 {
     task_t *t = r->task;
     uint64_t plan[PLAN_WORDS] = {bytes, values, 0}, after[PERF_RDV_COUNTS], here[PERF_RDV_COUNTS];
+    char *room = r->own ? calloc((size_t)depth, bytes) : NULL;
+    if (r->own && room == NULL) return kolo_fail(KOLO_ERR_NO_MEMORY, "no memory for destinations");
     double start = perf_now_us();
-    KOLO_TRY(tell(t, t->plan, plan, PLAN_WORDS));
-    KOLO_TRY(ask(t, bytes, values, depth));
+    kolo_status_t status = tell(t, t->plan, plan, PLAN_WORDS);
+    if (status == KOLO_OK) status = ask(t, bytes, values, depth, room);
     row->us = (perf_now_us() - start) / (double)values;
+    free(room);
+    KOLO_TRY(status);
     row->bytes = bytes;
     row->values = values;
     row->depth = depth;

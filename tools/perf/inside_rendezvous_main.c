@@ -18,6 +18,7 @@ static const char usage[] =
     "  -f, --factor N        each size is N times the one before (16)\n"
     "  -n, --values N        values of a row (by default from the size)\n"
     "  --depth N             receives that are under way at a time (by default from the size)\n"
+    "  --into                values are received into memory of the receiver's own, which is used again and again\n"
     "  --protocol NAME       kolo, kolo+shm, kolo+tcp, kolo+buffered, ... (kolo)\n"
     "  --help\n"
     "time is that of all values over their number. copies, writes (work requests), notices (completions), "
@@ -30,19 +31,20 @@ static const char usage[] =
 typedef struct {
     uint64_t min, max, factor, values;
     int depth;
+    bool own;
     const char *protocol;
 } options_t;
 
 static int parse(int argc, char **argv, options_t *o)
 {
-    enum { DEPTH = 256, PROTOCOL, HELP };
-    static const struct option rows[] = {{"min", 1, NULL, 'b'},     {"max", 1, NULL, 'e'},
-                                         {"factor", 1, NULL, 'f'},  {"values", 1, NULL, 'n'},
-                                         {"depth", 1, NULL, DEPTH}, {"protocol", 1, NULL, PROTOCOL},
-                                         {"help", 0, NULL, HELP},   {NULL, 0, NULL, 0}};
+    enum { DEPTH = 256, PROTOCOL, INTO, HELP };
+    static const struct option rows[] = {
+        {"min", 1, NULL, 'b'},    {"max", 1, NULL, 'e'},     {"factor", 1, NULL, 'f'},
+        {"values", 1, NULL, 'n'}, {"depth", 1, NULL, DEPTH}, {"protocol", 1, NULL, PROTOCOL},
+        {"into", 0, NULL, INTO},  {"help", 0, NULL, HELP},   {NULL, 0, NULL, 0}};
     uint64_t number = 0;
     for (int c; (c = getopt_long(argc, argv, "b:e:f:n:", rows, NULL)) != -1;) {
-        bool sized = c != PROTOCOL && c != HELP && c != '?';
+        bool sized = c != PROTOCOL && c != INTO && c != HELP && c != '?';
         if (c == '?') return 2;
         if (sized && (!perf_parse_size(optarg, &number) || number == 0))
             return perf_bad("this is no number", optarg);
@@ -54,6 +56,7 @@ static int parse(int argc, char **argv, options_t *o)
         if (c == DEPTH) o->depth = number < 16384 ? (int)number : 0;
         if (c == DEPTH && o->depth == 0) return perf_bad("--depth is at most 16383", optarg);
         if (c == PROTOCOL) o->protocol = optarg;
+        if (c == INTO) o->own = true;
     }
     if (optind < argc) return perf_bad("what is this", argv[optind]);
     if (o->factor < 2 || o->min > o->max) return perf_bad("--factor is at least 2, and --min at most --max", NULL);
@@ -100,6 +103,7 @@ int perf_rendezvous(int argc, char **argv)
     int status = parse(argc, argv, &o);
     if (status >= 0) return status;
     kolo_status_t result = perf_rdv_open(&r, o.protocol);
+    r.own = o.own;
     if (result == KOLO_OK) result = run(&r, &o);
     if (result != KOLO_OK) fprintf(stderr, "kolo-perf: rendezvous: %s\n", kolo_get_last_error(NULL));
     return perf_rdv_close(&r, result == KOLO_OK);

@@ -97,7 +97,9 @@ static void remote_cancel(void *arg, kolo_receive_t receive)
     if (c == NULL) return; /* the value comes and is dropped */
     kolo_receive_ref(receive);
     c->receive = receive;
-    if (!command(arg, c)) drop_command(c);
+    if (command(arg, c)) return;
+    if (kolo_receive_part(receive)) kolo_receive_end_late(receive);
+    drop_command(c);
 }
 
 const kolo_remote_ops_t kolo_adapter_remote = {.receive = remote_receive, .cancel = remote_cancel};
@@ -120,39 +122,6 @@ void kolo_adapter_answer_come(kolo_answer_t *response)
     adapter->last_come = &response->next_come;
     pthread_mutex_unlock(&adapter->lock);
     kolo_waker_wake(kolo_onesided_domain_waker(adapter->domain));
-}
-
-void kolo_adapter_deliver(kolo_adapter_t *adapter, kolo_receive_t receive, kolo_status_t status, const char *why,
-                          const kolo_value_t *value)
-{
-    kolo_rendezvous_unlist(receive);
-    if (receive->fn && kolo_receive_claim(receive)) {
-        kolo_callback_pool_add(adapter->pool, receive, status, why, value);
-        return;
-    }
-    if (receive->fn || !kolo_receive_claim(receive)) {
-        kolo_value_t late = value ? *value : (kolo_value_t){0};
-        kolo_value_release(&late);
-        kolo_receive_unref(receive);
-        return;
-    }
-    kolo_receive_settle(receive, status, why, value);
-    receive->next_deferred = NULL;
-    *adapter->last_settled = receive;
-    adapter->last_settled = &receive->next_deferred;
-}
-
-void kolo_adapter_wake_settled(kolo_adapter_t *adapter)
-{
-    kolo_receive_t receive = adapter->settled;
-    adapter->settled = NULL;
-    adapter->last_settled = &adapter->settled;
-    while (receive) {
-        kolo_receive_t next = receive->next_deferred;
-        kolo_gate_open(&receive->gate);
-        kolo_receive_unref(receive);
-        receive = next;
-    }
 }
 
 /* ---- callers and calls: engine thread ---- */
@@ -290,7 +259,7 @@ static void begin_pending(kolo_adapter_t *adapter, int task)
         if (peer->pending == NULL) peer->last_pending = &peer->pending;
         receive->next_deferred = NULL;
         if (atomic_load(&receive->claimed))
-            kolo_receive_unref(receive);
+            kolo_adapter_part(adapter, receive);
         else
             check(peer->channel, kolo_fetch_begin(peer->channel, receive));
     }
@@ -341,8 +310,10 @@ static void obey(kolo_adapter_t *adapter, kolo_command_t *c)
         do_receive(adapter, c->task, c->receive);
         break;
     case DO_CANCEL:
-        kolo_fetch_cancel(c->receive);
-        kolo_receive_unref(c->receive);
+        if (kolo_fetch_cancel(c->receive))
+            kolo_adapter_part(adapter, c->receive);
+        else
+            kolo_receive_unref(c->receive);
         break;
     case DO_CALL:
         kolo_adapter_dial(adapter, c->task);
@@ -553,7 +524,8 @@ static void end_all(kolo_adapter_t *adapter)
     for (; c; c = next) {
         next = c->next;
         if (c->what == DO_RECEIVE) kolo_adapter_deliver(adapter, c->receive, KOLO_ERR_ABORTED, why, NULL);
-        if (c->what == DO_RECEIVE) c->receive = NULL; /* with its reference */
+        if (c->what == DO_CANCEL) kolo_adapter_part(adapter, c->receive);
+        if (c->what == DO_RECEIVE || c->what == DO_CANCEL) c->receive = NULL; /* with its reference */
         drop_command(c);
     }
     kolo_adapter_wake_settled(adapter);

@@ -73,7 +73,8 @@ kolo_status_t kolo_answer_asked(kolo_channel_t *channel, const kolo_message_t *m
     *at = response;
     kolo_status_t status = kolo_rendezvous_open(adapter->manager, m->step, &response->rendezvous);
     if (status == KOLO_OK)
-        status = kolo_rendezvous_serve(response->rendezvous, m->name, &key, come, response, &response->receive);
+        status =
+            kolo_rendezvous_serve(response->rendezvous, m->name, &key, m->most, come, response, &response->receive);
     if (status == KOLO_OK) return KOLO_OK;
     kolo_answer_free(response);
     return refuse(channel, m->index, status, kolo_error_text());

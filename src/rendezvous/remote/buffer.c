@@ -13,14 +13,9 @@
 
 #define HEAD_BYTES KOLO_ROUND_UP(KOLO_MESSAGE_TEXT_BYTES, 64u) /* ahead of the value, so that it is aligned */
 
-static uint64_t hash_name(const char *name)
-{
-    return kolo_hash_bytes(KOLO_HASH_INIT, name, strlen(name));
-}
-
 static kolo_tensor_buffer_t **find(kolo_channel_t *channel, const char *name)
 {
-    kolo_tensor_buffer_t **at = &channel->buffers[hash_name(name) % KOLO_CHANNEL_BUCKETS];
+    kolo_tensor_buffer_t **at = &channel->buffers[kolo_key_hash(name) % KOLO_CHANNEL_BUCKETS];
     while (*at && strcmp((*at)->name, name) != 0) at = &(*at)->next;
     return at;
 }
@@ -148,7 +143,7 @@ static kolo_tensor_buffer_t *find_number(kolo_channel_t *channel, uint32_t numbe
 /* The number that writes to it say follows from its name; two names that make the same get different ones. */
 static uint32_t choose_number(kolo_channel_t *channel, const kolo_tensor_buffer_t *buffer)
 {
-    uint32_t number = (uint32_t)hash_name(buffer->name) & (KOLO_NOTICE_ACK - KOLO_NOTICE_BUFFER - 1);
+    uint32_t number = (uint32_t)kolo_key_hash(buffer->name) & (KOLO_NOTICE_ACK - KOLO_NOTICE_BUFFER - 1);
     for (;;) {
         const kolo_tensor_buffer_t *other = find_number(channel, number);
         if (other == NULL || other == buffer) return number;
@@ -190,17 +185,22 @@ kolo_status_t kolo_buffer_filled(kolo_channel_t *channel, uint32_t number, uint6
     kolo_fetch_t *request = wrong ? NULL : kolo_fetch_find(channel, head.index);
     if (wrong == NULL && request == NULL) wrong = "there is no such request";
     if (wrong == NULL && strcmp(request->receive->text, buffer->name) != 0) wrong = "it is of another key";
+    if (wrong == NULL && head.shape.bytes > request->receive->most) wrong = "it is longer than there is room for";
     if (wrong) return kolo_channel_nonsense(channel, "TENSOR_WRITE", wrong);
     kolo_onesided_memory_t memory = {0};
     kolo_status_t status = KOLO_OK;
-    if (head.shape.bytes > 0) status = kolo_onesided_alloc(channel->end, (size_t)head.shape.bytes, &memory);
+    void *to = kolo_fetch_into(request);
+    if (head.shape.bytes > 0 && to == NULL) {
+        status = kolo_onesided_alloc(channel->end, (size_t)head.shape.bytes, &memory);
+        to = memory.base;
+    }
     if (status == KOLO_OK && head.shape.bytes > 0) {
-        memcpy(memory.base, (const char *)buffer->memory.base + HEAD_BYTES, (size_t)head.shape.bytes);
+        memcpy(to, (const char *)buffer->memory.base + HEAD_BYTES, (size_t)head.shape.bytes);
         KOLO_RDV_COUNT(copies, 1);
         KOLO_RDV_COUNT(copied_bytes, head.shape.bytes);
         kolo_value_t value = {.element = head.shape.element,
                               .ndims = head.shape.ndims,
-                              .data = memory.base,
+                              .data = to,
                               .bytes = head.shape.bytes,
                               .dead = head.shape.dead};
         memcpy(value.dims, head.shape.dims, sizeof value.dims);

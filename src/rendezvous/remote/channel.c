@@ -342,6 +342,7 @@ kolo_status_t kolo_channel_progress(kolo_channel_t *channel, bool *busy)
     KOLO_TRY(kolo_onesided_progress(channel->end, events, EVENTS, &n));
     for (int i = 0; i < n; i++) KOLO_TRY(take_event(channel, &events[i]));
     if (n > 0) *busy = true;
+    if (channel->patience_ns) KOLO_TRY(kolo_fetches_look(channel));
     if (!channel->greeted && kolo_now_ns() > channel->deadline_ns)
         return kolo_fail(KOLO_ERR_TIMEOUT, "%s was reached but has not greeted in time", peer_name(channel));
     return KOLO_OK;

@@ -32,12 +32,14 @@ typedef struct kolo_channel kolo_channel_t;
 /* A receive under way, at the task that receives. */
 typedef struct kolo_fetch {
     bool used, cancelled, exposed;
+    bool direct; /* what is exposed is the receive's destination */
     uint16_t generation;
     uint32_t index;
     kolo_receive_t receive; /* holds a reference */
     kolo_shape_t shape;     /* that it has asked for, if exposed */
     kolo_onesided_memory_t memory;
     kolo_onesided_window_t window;
+    uint64_t patience_ns; /* direct and cancelled: until then the peer may leave off writing */
     uint32_t next_free;
 } kolo_fetch_t;
 
@@ -101,6 +103,7 @@ struct kolo_channel {
     uint64_t nletters;
     kolo_fetch_t *requests; /* a table; index = generation << 15 | place */
     uint32_t nrequests, free_request, used_requests;
+    uint64_t patience_ns; /* the first one of the requests'; 0: there is none */
     kolo_answer_t *responses[KOLO_CHANNEL_BUCKETS];
     kolo_tensor_buffer_t *buffers[KOLO_CHANNEL_BUCKETS];
     kolo_known_shape_t *shapes[KOLO_CHANNEL_BUCKETS];
@@ -185,6 +188,8 @@ void kolo_adapter_answer_come(kolo_answer_t *response);
 void kolo_adapter_deliver(kolo_adapter_t *adapter, kolo_receive_t receive, kolo_status_t status, const char *why,
                           const kolo_value_t *value);
 void kolo_adapter_wake_settled(kolo_adapter_t *adapter);
+/* Nobody of this task or another writes to a destination any more; gives up the reference to the receive. */
+void kolo_adapter_part(kolo_adapter_t *adapter, kolo_receive_t receive);
 /* A channel that has come, that is about to go, or that has something to do (it is looked at in each round then).
  */
 kolo_status_t kolo_adapter_add_channel(kolo_adapter_t *adapter, kolo_channel_t *channel);
@@ -238,13 +243,19 @@ kolo_status_t kolo_channel_nonsense(const kolo_channel_t *channel, const char *w
 
 /* Takes the reference to the receive. */
 kolo_status_t kolo_fetch_begin(kolo_channel_t *channel, kolo_receive_t receive);
-void kolo_fetch_cancel(kolo_receive_t receive);
+/* Not wanted any more. False: the peer may be writing to its destination, so it has to answer first. */
+bool kolo_fetch_cancel(kolo_receive_t receive);
+/* KOLO_ERR_TIMEOUT: the peer does not answer, so the channel must not stay. */
+kolo_status_t kolo_fetches_look(kolo_channel_t *channel);
 /* bytes: behind the message, if it is final; the peer may change them at any time. */
 kolo_status_t kolo_fetch_meta(kolo_channel_t *channel, const kolo_message_t *message, const uint8_t *bytes);
 kolo_status_t kolo_fetch_error(kolo_channel_t *channel, const kolo_message_t *message);
 kolo_status_t kolo_fetch_complete(kolo_channel_t *channel, uint32_t index);
 kolo_fetch_t *kolo_fetch_find(kolo_channel_t *channel, uint32_t index);
-/* The value, or status, of a request is there; memory: taken, may be NULL. */
+/* Where a value that has come with a message, or in a buffer, is to be copied to. NULL: to memory of ours. */
+void *kolo_fetch_into(const kolo_fetch_t *request);
+/* The value, or status, of a request is there; memory: taken; NULL: it lies where kolo_fetch_into() says, or there
+ * is none. */
 void kolo_fetch_end(kolo_channel_t *channel, kolo_fetch_t *request, kolo_status_t status, const char *why,
                     const kolo_shape_t *shape, kolo_onesided_memory_t *memory);
 /* Asks about what has waited for long, a few at a time; and the answer. */

@@ -4,7 +4,8 @@
  * written into it, a notice says that it is there; for that, type and shape must be known, which the first request
  * of a key learns by a round trip more and later ones remember. A request whose receive has ended for another
  * reason (abort, time-out) stays until its answer has come, so that nothing is written into memory that is used
- * again.
+ * again. Where the memory is the caller's own (a destination), he has to wait for that, so a peer that does not
+ * answer loses the channel.
  */
 #include "rendezvous/remote/channel.h"
 #include "rendezvous/watch.h"
@@ -18,13 +19,13 @@
 #define NO_REQUEST    UINT32_MAX
 #define ASK_AT_ONCE   16   /* receives that wait for long, of which the sender is asked, ... */
 #define ASK_AGAIN_MS  1000 /* ... again and again */
+#define PATIENCE_MS   1000 /* for a peer that may be writing to a destination that is not wanted any more */
 
 /* ---- what is known of keys ---- */
 
 static kolo_known_shape_t **find_shape(kolo_channel_t *channel, const char *name)
 {
-    uint64_t hash = kolo_hash_bytes(KOLO_HASH_INIT, name, strlen(name));
-    kolo_known_shape_t **at = &channel->shapes[(hash >> 32) % KOLO_CHANNEL_BUCKETS];
+    kolo_known_shape_t **at = &channel->shapes[kolo_key_hash(name) % KOLO_CHANNEL_BUCKETS];
     while (*at && strcmp((*at)->name, name) != 0) at = &(*at)->next;
     return at;
 }
@@ -69,7 +70,7 @@ static void free_request(kolo_channel_t *channel, kolo_fetch_t *request)
 {
     if (request->exposed && channel->end) kolo_onesided_hide(channel->end, &request->window);
     kolo_onesided_free(&request->memory);
-    request->used = request->exposed = false;
+    request->used = request->exposed = request->direct = false;
     request->receive = NULL;
     request->next_free = channel->free_request;
     channel->free_request = (uint32_t)(request - channel->requests);
@@ -98,6 +99,7 @@ void kolo_fetch_end(kolo_channel_t *channel, kolo_fetch_t *request, kolo_status_
         value.bytes = shape->bytes;
         value.dead = shape->dead;
     }
+    if (status == KOLO_OK && memory == NULL && value.bytes > 0) value.data = receive->args.into;
     if (status == KOLO_OK && memory) {
         kolo_onesided_memory_t *kept = malloc(sizeof *kept);
         if (kept) {
@@ -118,9 +120,16 @@ void kolo_fetch_end(kolo_channel_t *channel, kolo_fetch_t *request, kolo_status_
 
 /* ---- asking ---- */
 
-/* Memory for a value of this shape, which the peer may write to. */
+/* Memory for a value of this shape, which the peer may write to: the destination, where that works and pays. */
 static kolo_status_t expose(kolo_channel_t *channel, kolo_fetch_t *request, const kolo_shape_t *shape)
 {
+    void *into = kolo_fetch_into(request);
+    if (into && kolo_onesided_pays(channel->end, shape->bytes) &&
+        kolo_onesided_expose(channel->end, into, (size_t)shape->bytes, &request->window) == KOLO_OK) {
+        request->exposed = request->direct = true;
+        request->shape = *shape;
+        return KOLO_OK;
+    }
     KOLO_TRY(kolo_onesided_alloc(channel->end, (size_t)shape->bytes, &request->memory));
     KOLO_TRY(kolo_onesided_expose(channel->end, request->memory.base, (size_t)shape->bytes, &request->window));
     request->exposed = true;
@@ -134,9 +143,11 @@ static kolo_status_t ask(kolo_channel_t *channel, kolo_fetch_t *request)
         .kind = KOLO_MESSAGE_TENSOR_REQUEST, .index = request->index, .step = request->receive->rendezvous->step};
     const kolo_known_shape_t *known = *find_shape(channel, request->receive->text);
     snprintf(message.name, sizeof message.name, "%s", request->receive->text);
+    if (request->receive->args.into) message.most = request->receive->most;
     if (channel->adapter->mode == KOLO_MODE_BUFFERED) {
         message.flags = KOLO_MESSAGE_BUFFERED;
-    } else if (known && known->shape.bytes > (uint64_t)kolo_rendezvous_param_inline && !known->shape.dead) {
+    } else if (known && known->shape.bytes > (uint64_t)kolo_rendezvous_param_inline &&
+               known->shape.bytes <= request->receive->most && !known->shape.dead) {
         kolo_status_t status = expose(channel, request, &known->shape);
         if (status != KOLO_OK) {
             kolo_fetch_end(channel, request, status, kolo_error_text(), NULL, NULL);
@@ -171,14 +182,46 @@ kolo_status_t kolo_fetch_begin(kolo_channel_t *channel, kolo_receive_t receive)
     return ask(channel, request);
 }
 
-void kolo_fetch_cancel(kolo_receive_t receive)
+bool kolo_fetch_cancel(kolo_receive_t receive)
 {
     kolo_fetch_t *request = receive->remote;
-    if (request == NULL || request->cancelled) return;
+    if (request == NULL) return true;
+    if (request->cancelled) return !request->direct;
     kolo_channel_t *channel = receive->remote_channel;
     kolo_message_t message = {.kind = KOLO_MESSAGE_CANCEL, .index = request->index};
     request->cancelled = true;
     (void)kolo_channel_send(channel, &message); /* if it cannot: the answer comes all the same */
+    if (!request->direct) return true;
+    request->patience_ns = kolo_deadline_ms(PATIENCE_MS);
+    if (channel->patience_ns == 0) channel->patience_ns = request->patience_ns;
+    return false;
+}
+
+kolo_status_t kolo_fetches_look(kolo_channel_t *channel)
+{
+    uint64_t now = kolo_now_ns(), first = 0;
+    if (now < channel->patience_ns) return KOLO_OK;
+    for (uint32_t i = 0; i < channel->nrequests; i++) {
+        const kolo_fetch_t *request = &channel->requests[i];
+        if (!request->used || request->patience_ns == 0) continue;
+        if (now >= request->patience_ns)
+            return kolo_fail(KOLO_ERR_TIMEOUT,
+                             "%s has not left off writing to a destination that was given up %d ms ago (edge %s); "
+                             "its channel is closed",
+                             channel->adapter->tasks[channel->peer].name, PATIENCE_MS,
+                             request->receive->key.edge_name);
+        if (first == 0 || request->patience_ns < first) first = request->patience_ns;
+    }
+    channel->patience_ns = first;
+    return KOLO_OK;
+}
+
+/* ---- destinations ---- */
+
+void *kolo_fetch_into(const kolo_fetch_t *request)
+{
+    const kolo_transfer_args_t *args = &request->receive->args; /* a device's memory is written to at the end */
+    return args->memory == KOLO_MEMORY_DEVICE || kolo_receive_has_parted(request->receive) ? NULL : args->into;
 }
 
 /* ---- answers ---- */
@@ -192,18 +235,20 @@ static kolo_status_t take_carried(kolo_channel_t *channel, kolo_fetch_t *request
     kolo_value_t value = {.element = m->shape.element, .ndims = m->shape.ndims, .dead = m->shape.dead};
     memcpy(value.dims, m->shape.dims, sizeof value.dims);
     value.bytes = m->shape.bytes;
-    if (value.bytes > 0 && (value.data = malloc(value.bytes)) == NULL) {
+    void *into = kolo_fetch_into(request), *made = NULL;
+    if (value.bytes > 0) value.data = into ? into : (made = malloc(value.bytes));
+    if (value.bytes > 0 && value.data == NULL) {
         kolo_fetch_end(channel, request, KOLO_ERR_NO_MEMORY, "no memory for a received value", NULL, NULL);
         return KOLO_OK;
     }
     if (value.bytes > 0) memcpy(value.data, bytes, value.bytes);
     const char *wrong = kolo_value_check(&value);
     if (wrong) {
-        free(value.data);
+        free(made);
         return kolo_channel_nonsense(channel, "a value", wrong);
     }
-    value.release = free;
-    value.arg = value.data;
+    if (made) value.release = free;
+    value.arg = made;
     KOLO_RDV_COUNT(carried, 1);
     KOLO_RDV_COUNT(copies, value.bytes > 0);
     KOLO_RDV_COUNT(copied_bytes, value.bytes);
@@ -219,18 +264,20 @@ kolo_status_t kolo_fetch_meta(kolo_channel_t *channel, const kolo_message_t *m, 
     kolo_fetch_t *request = kolo_fetch_find(channel, m->index);
     if (request == NULL) return kolo_channel_nonsense(channel, "TENSOR_META", "there is no such request");
     KOLO_RDV_COUNT(metas, 1);
+    if (m->shape.bytes > request->receive->most)
+        return kolo_channel_nonsense(channel, "TENSOR_META", "it is longer than there is room for");
     if (m->flags & KOLO_MESSAGE_FINAL) return take_carried(channel, request, m, bytes);
     if (m->shape.bytes == 0)
         return kolo_channel_nonsense(channel, "TENSOR_META", "it has no bytes and is not final");
     learn_shape(channel, request->receive->text, &m->shape);
     if (request->cancelled) return KOLO_OK; /* the answer to that is on its way */
     if (request->exposed) kolo_onesided_hide(channel->end, &request->window);
-    request->exposed = false;
+    request->exposed = request->direct = false;
     kolo_onesided_free(&request->memory);
     if (expose(channel, request, &m->shape) != KOLO_OK) {
         kolo_receive_t receive = request->receive;
         kolo_receive_ref(receive); /* the request goes on without it, until it is answered */
-        kolo_fetch_cancel(receive);
+        (void)kolo_fetch_cancel(receive);
         kolo_adapter_deliver(channel->adapter, receive, KOLO_ERR_NO_MEMORY, kolo_error_text(), NULL);
         return KOLO_OK;
     }
@@ -253,12 +300,12 @@ kolo_status_t kolo_fetch_complete(kolo_channel_t *channel, uint32_t index)
     if (request == NULL || !request->exposed)
         return kolo_channel_nonsense(channel, "a value", "nobody has asked for it, or it came twice");
     kolo_shape_t shape = request->shape;
-    kolo_value_t value = {
-        .element = shape.element, .ndims = shape.ndims, .data = request->memory.base, .bytes = shape.bytes};
+    void *data = request->direct ? request->receive->args.into : request->memory.base;
+    kolo_value_t value = {.element = shape.element, .ndims = shape.ndims, .data = data, .bytes = shape.bytes};
     memcpy(value.dims, shape.dims, sizeof value.dims);
     const char *wrong = shape.element == KOLO_ELEMENT_STRING ? kolo_value_check(&value) : NULL;
     if (wrong) return kolo_channel_nonsense(channel, "a value", wrong);
-    kolo_fetch_end(channel, request, KOLO_OK, NULL, &shape, &request->memory);
+    kolo_fetch_end(channel, request, KOLO_OK, NULL, &shape, request->direct ? NULL : &request->memory);
     return KOLO_OK;
 }
 

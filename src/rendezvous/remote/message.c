@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-#define MAGIC 0x326d726bu /* "krm2": the digit is the version */
+#define MAGIC 0x336d726bu /* "krm3": the digit is the version */
 
 const char *kolo_message_name(kolo_message_kind_t kind)
 {
@@ -47,6 +47,7 @@ size_t kolo_message_encode(const kolo_message_t *message, uint8_t bytes[KOLO_MES
     for (int i = 0; i < shape->ndims; i++) kolo_put64(bytes + 72 + 8 * i, (uint64_t)shape->dims[i]);
     kolo_put32(bytes + 200, (uint32_t)message->status);
     kolo_put32(bytes + 204, (uint32_t)n);
+    kolo_put64(bytes + 208, message->most);
     memcpy(bytes + KOLO_MESSAGE_HEAD_BYTES, message->name, n);
     return KOLO_MESSAGE_HEAD_BYTES + n;
 }
@@ -96,6 +97,7 @@ static const char *check_kind(const kolo_message_t *m)
     if (m->flags & ~rules[m->kind].flags) return "it has flags that it must not have";
     if (rules[m->kind].known && !(m->flags & KOLO_MESSAGE_KNOWN)) return "it lacks its shape";
     if (m->name[0] != '\0' && !rules[m->kind].key && !rules[m->kind].words) return "it has a name";
+    if (m->most != 0 && m->kind != KOLO_MESSAGE_TENSOR_REQUEST) return "nothing has room";
     if ((m->status != KOLO_OK) != (m->kind == KOLO_MESSAGE_ERROR_STATUS)) return "its status makes no sense";
     if (m->flags & KOLO_MESSAGE_FINAL && m->shape.bytes > KOLO_MESSAGE_VALUE_MAX) return "its bytes never come";
     kolo_tensor_key_t key;
@@ -124,6 +126,7 @@ const char *kolo_message_decode(const uint8_t *bytes, size_t room, kolo_message_
     for (uint32_t i = 0; i < ndims; i++) m->shape.dims[i] = (int64_t)kolo_get64(bytes + 72 + 8 * i);
     m->shape.dead = (m->flags & KOLO_MESSAGE_DEAD) != 0;
     m->status = (kolo_status_t)status;
+    m->most = kolo_get64(bytes + 208);
     memcpy(m->name, bytes + KOLO_MESSAGE_HEAD_BYTES, name);
     const char *wrong = check_kind(m);
     return wrong ? wrong : check_shape(bytes, m);

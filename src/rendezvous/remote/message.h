@@ -61,8 +61,8 @@ typedef struct { /* type, shape and size of a value */
 } kolo_shape_t;
 
 /* 0 magic and version, 4 kind, 8 sequence, 16 index, 20 flags, 24 step, 32 window, 56 bytes, 64 element, 68 ndims,
- * 72 dims, 200 status, 204 length of the name, 208 name */
-#define KOLO_MESSAGE_HEAD_BYTES 208
+ * 72 dims, 200 status, 204 length of the name, 208 most, 216 name */
+#define KOLO_MESSAGE_HEAD_BYTES 216
 #define KOLO_MESSAGE_TEXT_BYTES (KOLO_MESSAGE_HEAD_BYTES + KOLO_TENSOR_KEY_MAX + 1)
 #define KOLO_MESSAGE_VALUE_MAX  4096 /* bytes of a value that a message may carry */
 #define KOLO_MESSAGE_BYTES      4352 /* room for one, with name or value */
@@ -73,6 +73,7 @@ typedef struct {
     uint64_t step;
     kolo_onesided_window_t window;
     kolo_shape_t shape; /* bytes also of buffers, and of HELLO: the incarnation */
+    uint64_t most;      /* of TENSOR_REQUEST: bytes that there is room for; 0: as many as there are */
     kolo_status_t status;
     char name[KOLO_TENSOR_KEY_MAX + 1];
 } kolo_message_t;
