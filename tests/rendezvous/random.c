@@ -30,6 +30,8 @@
 #define OPS       60
 #define PORT      7312
 #define MOST      4096
+#define INTO      (1u << 20) /* most values fit in */
+#define OURS      0xc3
 #define RUN_LIMIT 100 /* seconds, then the run counts as stuck */
 
 static const char *const tasks[TASKS] = {"/job:ps/task:0", "/job:ps/task:1", "/job:worker/task:0"};
@@ -42,6 +44,8 @@ static uint64_t seed;
 typedef struct {
     _Atomic uint64_t where; /* hash of key and step */
     _Atomic int begun, ended, released, given;
+    unsigned char *into; /* of some receives; NULL: Kolo makes the memory */
+    bool failed;         /* it is ours again since then, and full of OURS */
 } record_t;
 static record_t receives[MOST], values[MOST];
 static _Atomic int nreceives, nvalues, wrong;
@@ -184,7 +188,13 @@ static void check(record_t *receive, kolo_status_t status, kolo_value_t *value)
 {
     atomic_fetch_add(status == KOLO_OK ? &ended_well : &ended_badly, 1);
     if (atomic_fetch_add(&receive->ended, 1) != 0) complain("a receive ended twice", (int)(receive - receives));
+    if (status != KOLO_OK && receive->into) {
+        memset(receive->into, OURS, INTO);
+        receive->failed = true;
+    }
     if (status != KOLO_OK) return;
+    if (receive->into && value->data != receive->into)
+        complain("a value lies elsewhere", (int)(receive - receives));
     const uint64_t *data = value->data;
     size_t words = value->bytes / 8;
     if (words < 2 || data[0] >= MOST) {
@@ -230,6 +240,10 @@ static void receive_one(uint64_t *state)
     kolo_receive_t handle;
     kolo_value_t value;
     if (id >= MOST) exit(2);
+    if (pick(state, 3) == 0) {
+        args.into = r->into = malloc(INTO);
+        args.into_bytes = INTO;
+    }
     r->where = hash(way.key, way.step);
     pthread_rwlock_rdlock(&team[way.to].lock);
     kolo_status_t status = open_step(way.to, way.step, &step);
@@ -242,13 +256,15 @@ static void receive_one(uint64_t *state)
         status = kolo_rendezvous_receive_call(step, way.key, &args, hear, r);
         if (status != KOLO_OK) atomic_store(&r->begun, 0);
     } else if (how == 4) {
-        status = kolo_rendezvous_receive(step, way.key, NULL, 1 + (int)pick(state, 3), &value);
+        status = kolo_rendezvous_receive(step, way.key, &args, 1 + (int)pick(state, 3), &value);
         atomic_store(&r->begun, 1);
         check(r, status, &value);
-    } else if (kolo_rendezvous_receive_begin(step, way.key, NULL, &handle) == KOLO_OK) {
+    } else if (kolo_rendezvous_receive_begin(step, way.key, &args, &handle) == KOLO_OK) {
         status = pick(state, 2) ? kolo_receive_wait(handle, 1, &value) : KOLO_ERR_TIMEOUT;
         if (status == KOLO_ERR_TIMEOUT) { /* the handle is still there: the receiver goes */
             kolo_receive_discard(handle);
+            if (r->into) memset(r->into, OURS, INTO);
+            r->failed = r->into != NULL;
         } else {
             atomic_store(&r->begun, 1);
             check(r, status, &value);
@@ -340,6 +356,17 @@ static void *other_thread(void *arg)
     return NULL;
 }
 
+static void end_receive(record_t *r, int number)
+{
+    if (r->begun && r->ended != 1) complain("a receive did not end once", number);
+    for (size_t i = 0; r->failed && i < INTO; i++)
+        if (r->into[i] != OURS) {
+            complain("memory was written to after its receive had failed", number);
+            break;
+        }
+    free(r->into);
+}
+
 static void run_once(void)
 {
     uint64_t state = seed, other = seed ^ 0x5555;
@@ -356,8 +383,7 @@ static void run_once(void)
     for (int i = 0; i < OPS; i++) act(&state, true);
     pthread_join(thread, NULL);
     for (int i = 0; i < TASKS; i++) kolo_server_destroy(team[i].server); /* some in the middle of transfers */
-    for (int i = 0; i < atomic_load(&nreceives); i++)
-        if (receives[i].begun && receives[i].ended != 1) complain("a receive did not end once", i);
+    for (int i = 0; i < atomic_load(&nreceives); i++) end_receive(&receives[i], i);
     for (int i = 0; i < atomic_load(&nvalues); i++)
         if (values[i].released != 1) complain("a value was not released once", i);
 }
