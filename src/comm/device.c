@@ -65,10 +65,11 @@ kolo_status_t kolo_device_open(kolo_body_t *body)
                            .host_arg = &body->host_side,
                            .start = (uint32_t)kolo_comm_options.counter_start,
                            .plan = forces_plans() ? forced_plan : NULL,
-                           .plan_arg = body};
+                           .plan_arg = body,
+                           .levels = kolo_levels_open,
+                           .levels_arg = body};
     body->host_side = (kolo_host_side_t){body, body};
-    kolo_status_t status =
-        exec->open ? exec->open(&env, &state) : kolo_levels_open(body, &env, &state); /* of several parts */
+    kolo_status_t status = exec->open(&env, &state);
     body->ctx.deadline_ns = 0;
     if (status != KOLO_OK) return status;
     body->exec = exec;
@@ -229,8 +230,7 @@ static size_t unfold(const kolo_call_t *c, const kolo_exec_call_t *base, kolo_ex
 /* The algorithm whose plan kernels interpret for this call; none where kernels made for the collective run. */
 static uint32_t recorded_algo(const kolo_body_t *body, const kolo_call_t *call)
 {
-    if (call->kind != KOLO_CALL_COLL || body->exec != &kolo_exec_cuda || body->nranks == 1)
-        return KOLO_RECORD_NO_ALGO;
+    if (call->kind != KOLO_CALL_COLL || !body->exec->by_plans || body->nranks == 1) return KOLO_RECORD_NO_ALGO;
     kolo_algo_t algo = kolo_tune_forced(call->coll);
     bool parts = call->send_counts || call->recv_counts; /* messages, or several calls */
     return parts || algo == KOLO_ALGO_COUNT || !kolo_algo_find(call->coll, algo) ? KOLO_RECORD_NO_ALGO

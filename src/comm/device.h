@@ -27,7 +27,7 @@ kolo_status_t kolo_gpus_meet(struct kolo_body *body, const kolo_exec_ops_t **exe
 
 /* device_levels.c: the hierarchical executor, with its communicators. open: collective. stop: what runs on them
  * ends; any thread. close: after the executor. */
-kolo_status_t kolo_levels_open(struct kolo_body *body, const kolo_exec_env_t *env, void **state);
+kolo_status_t kolo_levels_open(void *body, const kolo_exec_env_t *env, void **state); /* env->levels */
 void kolo_levels_stop(struct kolo_body *body);
 void kolo_levels_look_away(struct kolo_body *body); /* before the executor is closed: nobody looks at its kernels */
 /* A part has found ranks that differ: all ranks of its owner are told. Not with locks held. */

@@ -153,8 +153,9 @@ void kolo_levels_tell(kolo_body_t *part)
     kolo_oob_note_difference(part->owner->oob, &d);
 }
 
-kolo_status_t kolo_levels_open(kolo_body_t *body, const kolo_exec_env_t *env, void **state)
+kolo_status_t kolo_levels_open(void *arg, const kolo_exec_env_t *env, void **state)
 {
+    kolo_body_t *body = arg;
     kolo_levels_env_t levels = {.rank = body->rank,
                                 .hosts = body->member.nnodes,
                                 .per_host = body->nranks / body->member.nnodes,

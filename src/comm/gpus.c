@@ -7,28 +7,24 @@
 #include "base/log.h"
 #include "comm/comm.h"
 #include "exec/cuda/cuda.h"
-#include "exec/levels/levels.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { EXECUTOR_AUTO, EXECUTOR_CUDA, EXECUTOR_STAGED, EXECUTOR_LEVELS };
-static int64_t forced, level;
+static const char *forced;
+static int64_t level;
 int64_t kolo_gpus_profile;
 static bool gpu_shared;
 
 static const kolo_param_t rows[] = {
     {.key = "KOLO_GPU_EXECUTOR",
-     .kind = KOLO_PARAM_ENUM,
+     .kind = KOLO_PARAM_STR,
      .def = "auto",
-     .choices = "auto|cuda|staged|hierarchical",
      .must_agree = true,
-     .help =
-         "What runs the operations of GPU communicators. cuda: kernels that reach all peers' memory; staged: "
-         "copies "
-         "to host memory and the CPU's algorithms there; hierarchical: kernels inside each host, staged between "
-         "them; auto: the first of cuda, hierarchical and staged that can",
+     .help = "What runs the operations of GPU communicators. cuda: kernels that reach all peers' memory; "
+             "hierarchical: kernels inside each host, staged between them; staged: copies to host memory and the "
+             "CPU's algorithms there; auto: the first of these that can",
      .value = &forced},
     {.key = "KOLO_P2P_LEVEL",
      .kind = KOLO_PARAM_ENUM,
@@ -55,7 +51,8 @@ static const kolo_param_t rows[] = {
      .help = "1: several ranks of a communicator may use one GPU (for tests; they take turns on it)",
      .value = &gpu_shared},
 };
-const kolo_param_table_t kolo_gpus_params = {.module = "gpus", .rows = rows, .count = KOLO_COUNTOF(rows)};
+const kolo_param_table_t kolo_gpus_params = {
+    .module = "gpus", .rows = rows, .count = KOLO_COUNTOF(rows), .check = kolo_exec_check_name};
 
 typedef struct { /* travels; fixed layout */
     uint8_t uuid[16];
@@ -158,17 +155,6 @@ static gpu_reach_t reach_of(const kolo_body_t *body, const kolo_cuda_device_t *d
     return reach;
 }
 
-/* Hosts with equally many ranks, numbered host by host, whose GPUs reach each other inside each host? */
-static bool has_levels(const kolo_body_t *body, const gpu_reach_t *reach)
-{
-    const kolo_member_t *m = &body->member;
-    int each = body->nranks / m->nnodes;
-    if (m->nnodes < 2 || each < 2 || each * m->nnodes != body->nranks) return false;
-    for (int r = 0; r < body->nranks; r++)
-        if (m->node_of[r] != r / each || reach[r].why_inside != REACH_ALL) return false;
-    return true;
-}
-
 /* The first rank that is kept from it, in words. */
 static void put_reason(const kolo_body_t *body, const gpu_card_t *cards, const gpu_reach_t *reach, char *buf,
                        size_t bytes)
@@ -199,46 +185,38 @@ static void put_reason(const kolo_body_t *body, const gpu_card_t *cards, const g
                  cards[a].bus_id, b, cards[b].bus_id);
 }
 
-static kolo_status_t choose(const kolo_body_t *body, const gpu_card_t *cards, const gpu_reach_t *reach,
-                            const kolo_exec_ops_t **exec)
-{
-    char reason[256];
-    bool all = true;
-    for (int r = 0; r < body->nranks; r++) all = all && reach[r].why == REACH_ALL;
-    put_reason(body, cards, reach, reason, sizeof reason);
-    bool levels = has_levels(body, reach);
-    if (forced == EXECUTOR_CUDA && !all)
-        return kolo_fail(KOLO_ERR_UNSUPPORTED, "KOLO_GPU_EXECUTOR=cuda, but kernels cannot work together: %s",
-                         reason);
-    if (forced == EXECUTOR_LEVELS && !levels)
-        return kolo_fail(
-            KOLO_ERR_UNSUPPORTED,
-            "KOLO_GPU_EXECUTOR=hierarchical needs at least two hosts with equally many ranks, two or more, "
-            "numbered host by host, and GPUs that reach each other inside each host (%s)",
-            reason);
-    *exec = forced == EXECUTOR_STAGED          ? &kolo_exec_staged
-            : all && forced != EXECUTOR_LEVELS ? &kolo_exec_cuda
-            : levels                           ? &kolo_exec_levels
-                                               : &kolo_exec_staged;
-    if (forced == EXECUTOR_STAGED) snprintf(reason, sizeof reason, "KOLO_GPU_EXECUTOR");
-    kolo_info("comm", "%s rank %d of %d: GPU %d at %.19s: %s executor (%s)", body->name, body->rank, body->nranks,
-              body->device, cards[body->rank].bus_id, (*exec)->name, reason);
-    return KOLO_OK;
-}
-
-/* Streams of one context share queues of the hardware: one rank's wait would keep the other's copies behind it. */
-static kolo_status_t check_apart(const kolo_body_t *body, const gpu_card_t *cards)
+/* Two ranks of one process that use one GPU, in words. */
+static void put_crowded(const kolo_body_t *body, const gpu_card_t *cards, char *buf, size_t bytes)
 {
     const kolo_peer_card_t *peers = body->member.peers;
     for (int a = 0; a < body->nranks; a++)
         for (int b = 0; b < a; b++)
-            if (peers[a].process_hash == peers[b].process_hash &&
+            if (!*buf && peers[a].process_hash == peers[b].process_hash &&
                 memcmp(cards[a].uuid, cards[b].uuid, sizeof cards[a].uuid) == 0)
-                return kolo_fail(
-                    KOLO_ERR_UNSUPPORTED,
-                    "ranks %d and %d are in one process (host %s, %d) and use one GPU, at %.19s: through "
-                    "host memory that is possible in processes of their own only",
-                    b, a, peers[a].host_name, (int)peers[a].pid, cards[a].bus_id);
+                snprintf(buf, bytes,
+                         "ranks %d and %d are in one process (host %s, %d) and use one GPU, at %.19s: through host "
+                         "memory that is possible in processes of their own only",
+                         b, a, peers[a].host_name, (int)peers[a].pid, cards[a].bus_id);
+}
+
+static kolo_status_t choose(const kolo_body_t *body, const gpu_card_t *cards, const gpu_reach_t *reach,
+                            const kolo_exec_ops_t **exec)
+{
+    char why[KOLO_EXEC_WHY];
+    kolo_exec_gpus_t gpus = {.nranks = body->nranks,
+                             .hosts = body->member.nnodes,
+                             .host_of = body->member.node_of,
+                             .inside = true,
+                             .all = true};
+    for (int r = 0; r < body->nranks; r++) {
+        gpus.inside = gpus.inside && reach[r].why_inside == REACH_ALL;
+        gpus.all = gpus.all && reach[r].why == REACH_ALL;
+    }
+    put_reason(body, cards, reach, gpus.reach, sizeof gpus.reach);
+    put_crowded(body, cards, gpus.crowded, sizeof gpus.crowded);
+    KOLO_TRY(kolo_exec_choose(forced, &gpus, exec, why));
+    kolo_info("comm", "%s rank %d of %d: GPU %d at %.19s: %s executor (%s)", body->name, body->rank, body->nranks,
+              body->device, cards[body->rank].bus_id, (*exec)->name, why);
     return KOLO_OK;
 }
 
@@ -253,7 +231,7 @@ static void fill_card(const kolo_body_t *body, const kolo_cuda_device_t *device,
     card->minor = device->minor;
     card->multiprocessors = device->multiprocessors;
     card->shareable = device->shareable;
-    card->kernels = forced == EXECUTOR_STAGED || kolo_cuda_kernels(device, &kernels) == KOLO_OK;
+    card->kernels = !kolo_exec_may_need_kernels(forced) || kolo_cuda_kernels(device, &kernels) == KOLO_OK;
 }
 
 kolo_status_t kolo_gpus_meet(kolo_body_t *body, const kolo_exec_ops_t **exec)
@@ -275,7 +253,6 @@ kolo_status_t kolo_gpus_meet(kolo_body_t *body, const kolo_exec_ops_t **exec)
         status = kolo_oob_all_gather(body->oob, reach, sizeof *reach);
     }
     if (status == KOLO_OK) status = choose(body, cards, reach, exec);
-    if (status == KOLO_OK && (*exec)->by_host) status = check_apart(body, cards);
     free(cards);
     free(reach);
     return status;

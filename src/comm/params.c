@@ -4,10 +4,10 @@
  */
 #include "comm/params.h"
 #include "comm/device.h"
-#include "exec/cuda/cuda.h"
+#include "exec/exec.h"
 #include "exec/host/reduce.h"
-#include "exec/staged/staged.h"
 #include "link/link.h"
+#include "mem/cuda/cuda.h"
 #include "mem/range.h"
 #include "member/member.h"
 #include "oob/oob.h"
@@ -49,14 +49,14 @@ static const kolo_param_t rows[] = {
 static const kolo_param_table_t comm_table = {"comm", rows, KOLO_COUNTOF(rows), NULL};
 
 static const kolo_param_table_t *const fixed[] = {
-    &kolo_base_params,     &kolo_link_params,       &kolo_meet_params,      &kolo_oob_params,
-    &kolo_member_params,   &kolo_topo_params,       &kolo_wire_params,      &kolo_ib_params,
-    &kolo_onesided_params, &kolo_rendezvous_params, &kolo_tune_params,      &kolo_reduce_params,
-    &comm_table,           &kolo_job_params,        &kolo_engine_params,    &kolo_elastic_params,
-    &kolo_cuda_params,     &kolo_gpus_params,       &kolo_exec_cuda_params, &kolo_exec_staged_params,
-    &kolo_mem_params,      &kolo_sockets_params,    &kolo_plugin_params,
+    &kolo_base_params,    &kolo_link_params,   &kolo_meet_params, &kolo_oob_params,      &kolo_member_params,
+    &kolo_topo_params,    &kolo_wire_params,   &kolo_ib_params,   &kolo_onesided_params, &kolo_rendezvous_params,
+    &kolo_tune_params,    &kolo_reduce_params, &comm_table,       &kolo_job_params,      &kolo_engine_params,
+    &kolo_elastic_params, &kolo_cuda_params,   &kolo_gpus_params, &kolo_mem_params,      &kolo_sockets_params,
+    &kolo_plugin_params,
 };
-static const kolo_param_table_t *tables[KOLO_COUNTOF(fixed) + KOLO_WIRES_MAX]; /* and those of the wires */
+/* And those of the wires and the executors. */
+static const kolo_param_table_t *tables[KOLO_COUNTOF(fixed) + KOLO_WIRES_MAX + KOLO_EXECUTORS_MAX];
 static size_t ntables;
 static pthread_once_t listed = PTHREAD_ONCE_INIT;
 
@@ -64,6 +64,8 @@ static void list_tables(void)
 {
     for (size_t i = 0; i < KOLO_COUNTOF(fixed); i++) tables[ntables++] = fixed[i];
     for (size_t i = 0; kolo_wires[i] && i < KOLO_WIRES_MAX; i++) tables[ntables++] = kolo_wires[i]->params;
+    for (size_t i = 0; kolo_executors[i] && i < KOLO_EXECUTORS_MAX; i++)
+        if (kolo_executors[i]->params) tables[ntables++] = kolo_executors[i]->params;
 }
 
 const kolo_param_table_t *const *kolo_param_tables(size_t *count)

@@ -8,6 +8,7 @@
 #ifndef KOLO_EXEC_EXEC_H
 #define KOLO_EXEC_EXEC_H
 
+#include "base/params.h"
 #include "exec/host/reduce.h"
 #include "plan/plan.h"
 #include "wire/wire.h"
@@ -60,7 +61,7 @@ typedef struct {
     uint64_t ll_all_reduce, ll_others, ll128_all_reduce, ll128_others, message_lines, give;
 } kolo_exec_tuned_t;
 
-typedef struct {
+typedef struct kolo_exec_env {
     kolo_wire_ctx_t *ctx;
     int device; /* ordinal */
     kolo_exec_tuned_t tuned;
@@ -71,7 +72,21 @@ typedef struct {
      * else NULL. The same plans on all ranks. NULL: none is forced for any. The executor frees them. */
     kolo_status_t (*plan)(void *arg, kolo_coll_t coll, uint32_t rank, uint32_t root, kolo_plan_t **plan);
     void *plan_arg;
+    /* For an executor made of others: opens them, over communicators of their own (exec/levels). Collective. */
+    kolo_status_t (*levels)(void *arg, const struct kolo_exec_env *env, void **state);
+    void *levels_arg;
 } kolo_exec_env_t;
+
+/* What is known of a communicator's GPUs when its executor is chosen. The same on all ranks. */
+#define KOLO_EXEC_WHY 256
+typedef struct {
+    int nranks, hosts;
+    const int *host_of;          /* by rank */
+    bool inside;                 /* on each host all GPUs have kernels, and they reach each other's memory */
+    bool all;                    /* there is one host, and the same */
+    char reach[KOLO_EXEC_WHY];   /* which of the ranks' GPUs keep `all` from being true; or that it is */
+    char crowded[KOLO_EXEC_WHY]; /* which ranks are in one process and use one GPU; "": none are */
+} kolo_exec_gpus_t;
 
 /* What the operation that runs waits for. Told only of waits that have lasted for some milliseconds. */
 #define KOLO_EXEC_WAITS 8
@@ -102,8 +117,14 @@ typedef struct {
 } kolo_exec_move_t;
 
 typedef struct kolo_exec_ops {
-    const char *name;
-    bool by_host; /* operations are run, counted and recorded by the communicator's host side */
+    const char *name;                 /* in KOLO_GPU_EXECUTOR, too */
+    const char *needs;                /* of the GPUs, in words */
+    bool by_kernels;                  /* kernels are looked for when it may be chosen, for each GPU */
+    bool by_plans;                    /* it runs plans (env->plan) */
+    bool by_host;                     /* operations are run, counted and recorded by the communicator's host side */
+    const kolo_param_table_t *params; /* its own; NULL: it has none */
+    /* Can it serve a communicator with these GPUs? Says why, or why not; every rank answers the same. */
+    bool (*serves)(const kolo_exec_gpus_t *gpus, char why[KOLO_EXEC_WHY]);
     /* Collective over the communicator; blocking within the context's deadline. */
     kolo_status_t (*open)(const kolo_exec_env_t *env, void **state);
     /* Queues operations, in order; sends and receives that stand side by side run together. One thread at a time.
@@ -132,6 +153,17 @@ typedef struct kolo_exec_ops {
 
 extern const kolo_exec_ops_t kolo_exec_cuda;   /* kernels that reach all peers' memory */
 extern const kolo_exec_ops_t kolo_exec_staged; /* copies to pinned memory, and the CPU's algorithms there */
+/* executors.c: all of them, in order of preference; ends with NULL. */
+#define KOLO_EXECUTORS_MAX 8
+extern const kolo_exec_ops_t *const kolo_executors[];
+/* choose.c: "auto", or the name of one of the list? */
+kolo_status_t kolo_exec_check_name(const kolo_param_t *row, const char *name);
+/* May the executor of this name (or "auto") need kernels? */
+bool kolo_exec_may_need_kernels(const char *name);
+/* The one of that name, or the first of the list that can serve. `why` is for the log. KOLO_ERR_UNSUPPORTED with
+ * the reasons of those that were asked. */
+kolo_status_t kolo_exec_choose(const char *name, const kolo_exec_gpus_t *gpus, const kolo_exec_ops_t **exec,
+                               char why[KOLO_EXEC_WHY]);
 /* Enters what rooms below reach by tables of functions. When the library is first used. */
 void kolo_exec_cuda_init(void);
 

@@ -1,48 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The row of ordinary memory, and the list of rows. Segments that processes share are wire/memfd.h's.
+ * The row of ordinary memory. Segments that processes share are wire/memfd.h's.
  */
-#include "mem/cuda/cuda.h"
 #include "mem/mem.h"
 
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-
-static _Atomic(const kolo_mem_ops_t *) added;
-
-void kolo_mem_add(const kolo_mem_ops_t *row)
-{
-    atomic_store(&added, row);
-}
-
-bool kolo_mem_has_devices(void)
-{
-    return atomic_load_explicit(&added, memory_order_relaxed) || kolo_cuda_loaded();
-}
-
-void kolo_mem_find(const void *p, kolo_mem_place_t *place)
-{
-    const kolo_mem_ops_t *own = atomic_load_explicit(&added, memory_order_acquire);
-    if (own && own->classify(p, place)) return;
-    if (kolo_mem_cuda.classify(p, place)) return;
-    kolo_mem_host.classify(p, place);
-}
-
-kolo_status_t kolo_mem_row(int device, const kolo_mem_ops_t **row)
-{
-    const kolo_mem_ops_t *own = atomic_load_explicit(&added, memory_order_acquire);
-    *row = &kolo_mem_cuda;
-    if (!own || own->has(device) != KOLO_OK) return kolo_mem_cuda.has(device);
-    *row = own;
-    return KOLO_OK;
-}
-
-void kolo_mem_free(kolo_mem_t *mem)
-{
-    if (mem->ops) mem->ops->free(mem);
-    *mem = (kolo_mem_t){0};
-}
 
 static bool classify(const void *p, kolo_mem_place_t *place)
 {
@@ -104,7 +67,6 @@ static kolo_status_t copy_in(int device, void *to, const void *host, size_t byte
 }
 
 const kolo_mem_ops_t kolo_mem_host = {.name = "host",
-                                      .kind = KOLO_MEM_HOST,
                                       .classify = classify,
                                       .make = make,
                                       .share = share,

@@ -2,8 +2,8 @@
  *
  * Kinds of memory. What a pointer points to is asked once, by classify(); what a kind can do stands in one table of
  * functions, and code above this room that meets memory of a device goes through it. A row that cannot do something
- * says so in words. Rows: host (host.c), CUDA (cuda/), and one that a program may add (tests have a strict device
- * of their own). That one is asked first; host is last and takes what nobody else knows.
+ * says so in words. The list of the rows is in kinds.c; a program may add one while it runs (tests have devices
+ * that come and go), which is asked first.
  */
 #ifndef KOLO_MEM_MEM_H
 #define KOLO_MEM_MEM_H
@@ -13,8 +13,6 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-
-typedef enum { KOLO_MEM_ADDED, KOLO_MEM_CUDA, KOLO_MEM_HOST } kolo_mem_kind_t;
 
 struct kolo_mem_ops;
 
@@ -38,7 +36,8 @@ typedef struct {
 
 typedef struct kolo_mem_ops {
     const char *name;
-    kolo_mem_kind_t kind;
+    /* Can there be memory of this kind in this process? Cheap. NULL: always. */
+    bool (*here)(void);
     /* Is `p` of this kind? Any address, any thread; fills *place in. */
     bool (*classify)(const void *p, kolo_mem_place_t *place);
     /* Zeroed memory of at least `bytes` on `device`. */
@@ -64,6 +63,8 @@ typedef struct kolo_mem_ops {
 } kolo_mem_ops_t;
 
 extern const kolo_mem_ops_t kolo_mem_host, kolo_mem_cuda;
+/* In the order in which they are asked; ends with the host's, which takes what nobody else knows. */
+extern const kolo_mem_ops_t *const kolo_mem_kinds[];
 
 /* Asks the rows in turn. Any address. */
 void kolo_mem_find(const void *p, kolo_mem_place_t *place);

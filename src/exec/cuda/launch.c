@@ -339,7 +339,18 @@ static size_t memory(const void *state)
     return ((const kolo_cuda_state_t *)state)->region_bytes;
 }
 
-const kolo_exec_ops_t kolo_exec_cuda = {.name = "CUDA",
+static bool serves(const kolo_exec_gpus_t *gpus, char why[KOLO_EXEC_WHY])
+{
+    memcpy(why, gpus->reach, KOLO_EXEC_WHY);
+    return gpus->all;
+}
+
+const kolo_exec_ops_t kolo_exec_cuda = {.name = "cuda",
+                                        .needs = "kernels for all GPUs, that reach each other's memory",
+                                        .by_kernels = true,
+                                        .by_plans = true,
+                                        .params = &kolo_exec_cuda_params,
+                                        .serves = serves,
                                         .open = open_state,
                                         .launch = launch,
                                         .move = kolo_cuda_move,

@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "mem/mem.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 #define SCRATCH_BYTES ((size_t)32 << 20)
@@ -240,8 +241,33 @@ kolo_status_t kolo_levels_make(const kolo_levels_env_t *env, void **state)
     return KOLO_OK;
 }
 
+static kolo_status_t open_state(const kolo_exec_env_t *env, void **state)
+{
+    return env->levels(env->levels_arg, env, state);
+}
+
+/* Hosts with equally many ranks, numbered host by host, whose GPUs reach each other inside each host. */
+static bool serves(const kolo_exec_gpus_t *gpus, char why[KOLO_EXEC_WHY])
+{
+    int each = gpus->nranks / gpus->hosts;
+    bool even = gpus->hosts > 1 && each > 1 && each * gpus->hosts == gpus->nranks;
+    for (int r = 0; r < gpus->nranks && even; r++) even = gpus->host_of[r] == r / each;
+    if (!even)
+        snprintf(why, KOLO_EXEC_WHY,
+                 "there are not two hosts or more with equally many ranks, two or more, numbered host by host");
+    else if (!gpus->inside)
+        snprintf(why, KOLO_EXEC_WHY, "there is a host whose GPUs do not reach each other");
+    else
+        snprintf(why, KOLO_EXEC_WHY, "%s", *gpus->crowded ? gpus->crowded : gpus->reach);
+    return even && gpus->inside && !*gpus->crowded;
+}
+
 const kolo_exec_ops_t kolo_exec_levels = {.name = "hierarchical",
+                                          .needs = "GPUs that reach each other inside each of several hosts",
+                                          .by_kernels = true,
                                           .by_host = true,
+                                          .serves = serves,
+                                          .open = open_state,
                                           .launch = launch,
                                           .poll = poll,
                                           .cancel = cancel,

@@ -27,7 +27,7 @@ typedef struct {
 
 /* Takes the parts over on success. */
 kolo_status_t kolo_levels_make(const kolo_levels_env_t *env, void **state);
-/* Its open() is kolo_levels_make(). */
+/* Its open() has comm open the parts (env->levels), which then comes to kolo_levels_make(). */
 extern const kolo_exec_ops_t kolo_exec_levels;
 
 #endif

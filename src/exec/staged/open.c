@@ -7,6 +7,7 @@
 #include "exec/staged/staged.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -168,8 +169,18 @@ static size_t memory(const void *state)
     return 0; /* none on the device */
 }
 
+/* Streams of one context share queues of the hardware: one rank's wait would keep the other's copies behind it. */
+static bool serves(const kolo_exec_gpus_t *gpus, char why[KOLO_EXEC_WHY])
+{
+    snprintf(why, KOLO_EXEC_WHY, "%s", *gpus->crowded ? gpus->crowded : "each rank of a process has a GPU");
+    return !*gpus->crowded;
+}
+
 const kolo_exec_ops_t kolo_exec_staged = {.name = "staged",
+                                          .needs = "a GPU for each rank of a process",
                                           .by_host = true,
+                                          .params = &kolo_exec_staged_params,
+                                          .serves = serves,
                                           .open = open_state,
                                           .launch = kolo_staged_launch,
                                           .poll = kolo_staged_poll,

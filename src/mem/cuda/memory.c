@@ -211,8 +211,13 @@ static kolo_status_t dmabuf(const void *p, size_t bytes, int *fd, size_t *offset
     return KOLO_OK;
 }
 
+static bool here(void)
+{
+    return kolo_cuda_loaded() != NULL;
+}
+
 const kolo_mem_ops_t kolo_mem_cuda = {.name = "CUDA",
-                                      .kind = KOLO_MEM_CUDA,
+                                      .here = here,
                                       .classify = classify,
                                       .make = make,
                                       .share = share,

@@ -413,8 +413,7 @@ static void release(kolo_mem_t *mem);
 
 #define ROW(which)                                                                                                 \
     {                                                                                                              \
-        .name = "fake", .kind = KOLO_MEM_ADDED, .classify = classify, .make = make, .free = release, .has = has,   \
-        .queues = &(which)                                                                                         \
+        .name = "fake", .classify = classify, .make = make, .free = release, .has = has, .queues = &(which)        \
     }
 static const kolo_mem_ops_t row_that_tells = ROW(queues_that_tell), row_to_ask = ROW(queues_to_ask);
 

@@ -368,8 +368,7 @@ static kolo_status_t fake_dmabuf(const void *p, size_t bytes, int *fd, size_t *o
     *offset = (size_t)((const char *)p - device_memory);
     return *fd < 0 ? kolo_fail(KOLO_ERR_SYSTEM, "no descriptor") : KOLO_OK;
 }
-static const kolo_mem_ops_t row = {
-    .name = "test", .kind = KOLO_MEM_ADDED, .classify = fake_classify, .dmabuf = fake_dmabuf};
+static const kolo_mem_ops_t row = {.name = "test", .classify = fake_classify, .dmabuf = fake_dmabuf};
 static bool fake_classify(const void *p, kolo_mem_place_t *place)
 {
     if ((const char *)p < device_memory || (const char *)p >= device_memory + DEPTH * BYTES) return false;
