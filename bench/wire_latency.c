@@ -179,17 +179,19 @@ static int measure_single_copies(kolo_kit_t *kit)
     memset(here, 2, BYTES);
     pin(kit->rank);
     KIT_CHECK(kolo_kit_connect(kit, &spec, &tx, &rx) == KOLO_OK);
-    uint64_t address = (uint64_t)(uintptr_t)data;
-    KIT_CHECK(kolo_oob_broadcast(kit->oob, 0, &address, sizeof address) == KOLO_OK);
+    kolo_ref_t ref = {0};
+    if (kit->rank == 0) KIT_CHECK(tx.ops->ref_make(&tx, data, BYTES, &ref) == KOLO_OK);
+    KIT_CHECK(kolo_oob_broadcast(kit->oob, 0, &ref, sizeof ref) == KOLO_OK);
     for (size_t s = 0; kit->rank == 1 && s < KOLO_COUNTOF(sizes); s++) {
-        kolo_ref_t ref = {address, BYTES};
         double ns[3][BATCHES];
         int rounds = (int)KOLO_MAX(1, point_ns / BATCHES / (int64_t)(sizes[s] / 4 + 500));
         for (int b = 0; b < BATCHES; b++) {
             uint64_t t[4] = {kolo_now_ns()};
-            for (int i = 0; i < rounds; i++) KIT_CHECK(rx.ops->ref_read(&rx, &ref, 0, here, sizes[s]) == KOLO_OK);
+            for (int i = 0; i < rounds; i++)
+                KIT_CHECK(kolo_kit_copy(&rx, &ref, 0, here, sizes[s], false) == KOLO_OK);
             t[1] = kolo_now_ns();
-            for (int i = 0; i < rounds; i++) KIT_CHECK(rx.ops->ref_write(&rx, &ref, 0, here, sizes[s]) == KOLO_OK);
+            for (int i = 0; i < rounds; i++)
+                KIT_CHECK(kolo_kit_copy(&rx, &ref, 0, here, sizes[s], true) == KOLO_OK);
             t[2] = kolo_now_ns();
             for (int i = 0; i < rounds; i++) {
                 memcpy(here, data, sizes[s]);

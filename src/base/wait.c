@@ -122,7 +122,7 @@ static void describe_until(const kolo_wait_t *wait, uint64_t now, char *text, si
     kolo_wait_words(what, now - wait->since_ns, text, bytes);
 }
 
-static kolo_status_t check(kolo_wait_t *wait)
+kolo_status_t kolo_wait_check(kolo_wait_t *wait)
 {
     char text[600];
     if (wait->abort && atomic_load_explicit(wait->abort, memory_order_acquire)) {
@@ -194,11 +194,11 @@ kolo_status_t kolo_wait_pause_slow(kolo_wait_t *wait)
 {
     wait->polls++;
     if (wait->polls - wait->spins <= wait->yields) {
-        if ((wait->polls & 15) == 0) KOLO_TRY(check(wait));
+        if ((wait->polls & 15) == 0) KOLO_TRY(kolo_wait_check(wait));
         sched_yield();
         return KOLO_OK;
     }
-    kolo_status_t status = check(wait);
+    kolo_status_t status = kolo_wait_check(wait);
     if (status != KOLO_OK) {
         if (wait->armed) disarm(wait);
         return status;

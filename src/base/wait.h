@@ -108,6 +108,12 @@ static inline kolo_status_t kolo_wait_pause(kolo_wait_t *wait)
     }
     return kolo_wait_pause_slow(wait);
 }
+/* For whoever makes progress for long without a pause: has it been aborted? Then check() says so in words. */
+static inline bool kolo_wait_is_aborted(const kolo_wait_t *wait)
+{
+    return wait->abort && KOLO_UNLIKELY(atomic_load_explicit(wait->abort, memory_order_relaxed) != 0);
+}
+kolo_status_t kolo_wait_check(kolo_wait_t *wait);
 /* The condition came true (or the caller gives up): disarms; the next pause starts at spinning again. */
 static inline void kolo_wait_end(kolo_wait_t *wait)
 {

@@ -255,7 +255,8 @@ static int lines_fan_out(kolo_kit_t *kit)
 
 static int references_are_read_and_written(kolo_kit_t *kit)
 {
-    enum { BYTES = 3 << 20, ROUNDS = 3 };
+    enum { BYTES = 9 << 20, ROUNDS = 3 };
+    kolo_status_t status;
     kolo_tx_t tx = {0};
     kolo_rx_t rx = {0};
     kolo_conn_spec_t spec = pair_spec(KOLO_PROTO_SIMPLE, 4, 64);
@@ -267,7 +268,8 @@ static int references_are_read_and_written(kolo_kit_t *kit)
             KIT_CHECK(tx.caps & KOLO_CAP_REF);
             fill(data, BYTES, n);
             KIT_CHECK(kolo_kit_wait_tx(kit, &tx, SHORT_MS) == KOLO_OK);
-            kolo_ref_t ref = {(uint64_t)(uintptr_t)data, BYTES};
+            kolo_ref_t ref;
+            KIT_CHECK(tx.ops->ref_make(&tx, data, BYTES, &ref) == KOLO_OK);
             memcpy(kolo_tx_payload(&tx), &ref, sizeof ref);
             kolo_tx_post(&tx, sizeof ref, KOLO_SLOT_REF, 1, n);
             KIT_CHECK(kolo_kit_wait_drained(kit, &tx, SHORT_MS) == KOLO_OK);
@@ -275,21 +277,31 @@ static int references_are_read_and_written(kolo_kit_t *kit)
                       data[3000] == pattern(n, 3000));
             continue;
         }
-        kolo_ref_t ref;
+        kolo_ref_t ref, other;
+        kolo_ref_copy_t copy;
         uint8_t mark[2000];
+        int turns = 1;
         KIT_CHECK(kolo_kit_wait_rx(kit, &rx, SHORT_MS) == KOLO_OK);
         KIT_CHECK(kolo_rx_header(&rx)->flags == KOLO_SLOT_REF && kolo_rx_header(&rx)->bytes == sizeof ref);
         memcpy(&ref, kolo_rx_payload(&rx), sizeof ref);
         KIT_CHECK(ref.bytes == BYTES);
-        KIT_CHECK(rx.ops->ref_read(&rx, &ref, 0, data, BYTES) == KOLO_OK && holds(data, BYTES, n));
-        KIT_CHECK(rx.ops->ref_read(&rx, &ref, 777, data, 5) == KOLO_OK && data[4] == pattern(n, 781));
-        KIT_CHECK(rx.ops->ref_read(&rx, &ref, BYTES, data, 0) == KOLO_OK);
-        KIT_CHECK(rx.ops->ref_read(&rx, &ref, BYTES - 1, data, 2) == KOLO_ERR_PROTOCOL);
-        KIT_CHECK(rx.ops->ref_read(&rx, &ref, UINT64_MAX, data, 2) == KOLO_ERR_PROTOCOL);
+        KIT_CHECK(rx.ops->ref_start(&rx, &ref, 0, data, BYTES, false, &copy) == KOLO_OK);
+        while ((status = rx.ops->ref_done(&rx, &copy)) == KOLO_IN_PROGRESS) turns++;
+        KIT_CHECK(status == KOLO_OK && holds(data, BYTES, n) && turns >= BYTES / (int)KOLO_REF_PIECE);
+        KIT_CHECK(kolo_kit_copy(&rx, &ref, 777, data, 5, false) == KOLO_OK && data[4] == pattern(n, 781));
+        KIT_CHECK(kolo_kit_copy(&rx, &ref, BYTES, data, 0, false) == KOLO_OK);
+        KIT_CHECK(kolo_kit_copy(&rx, &ref, BYTES - 1, data, 2, false) == KOLO_ERR_PROTOCOL);
+        KIT_CHECK(kolo_kit_copy(&rx, &ref, UINT64_MAX, data, 2, false) == KOLO_ERR_PROTOCOL);
+        other = ref;
+        other.key++;
+        KIT_CHECK(kolo_kit_copy(&rx, &other, 0, data, 2, false) == KOLO_ERR_PROTOCOL);
+        KIT_CHECK(strstr(kolo_error_text(), "another process"));
         memset(mark, 0xee, sizeof mark);
-        KIT_CHECK(rx.ops->ref_write(&rx, &ref, 1000, mark, sizeof mark) == KOLO_OK);
-        KIT_CHECK(rx.ops->ref_write(&rx, &ref, BYTES - 10, mark, 11) == KOLO_ERR_PROTOCOL);
+        KIT_CHECK(kolo_kit_copy(&rx, &ref, 1000, mark, sizeof mark, true) == KOLO_OK);
+        KIT_CHECK(kolo_kit_copy(&rx, &ref, BYTES - 10, mark, 11, true) == KOLO_ERR_PROTOCOL);
         kolo_rx_release(&rx);
+        KIT_CHECK(kolo_kit_copy(&rx, &ref, 0, data, 2, false) == KOLO_ERR_PROTOCOL);
+        KIT_CHECK(strstr(kolo_error_text(), "is over"));
     }
     free(data);
     return finish(kit, &tx, &rx);

@@ -333,8 +333,9 @@ static int a_failed_rank_has_its_memory_to_itself(kolo_kit_t *kit)
     KIT_CHECK(data != NULL);
     KIT_CHECK(kolo_kit_connect(kit, &spec, &tx, &rx) == KOLO_OK);
     if (kit->rank == 0) {
-        kolo_ref_t ref = {(uint64_t)(uintptr_t)data, BYTES};
+        kolo_ref_t ref;
         KIT_CHECK(kolo_kit_wait_tx(kit, &tx, SHORT_MS) == KOLO_OK);
+        KIT_CHECK(tx.ops->ref_make(&tx, data, BYTES, &ref) == KOLO_OK);
         memcpy(kolo_tx_payload(&tx), &ref, sizeof ref);
         kolo_tx_post(&tx, sizeof ref, KOLO_SLOT_REF, 1, 1);
         uint8_t word;
@@ -349,12 +350,12 @@ static int a_failed_rank_has_its_memory_to_itself(kolo_kit_t *kit)
         KIT_CHECK(kolo_kit_wait_rx(kit, &rx, SHORT_MS) == KOLO_OK);
         memcpy(&ref, kolo_rx_payload(&rx), sizeof ref);
         memset(data, 0xee, BYTES);
-        KIT_CHECK(rx.ops->ref_write(&rx, &ref, 0, data, BYTES) == KOLO_OK);
+        KIT_CHECK(kolo_kit_copy(&rx, &ref, 0, data, BYTES, true) == KOLO_OK);
         KIT_CHECK(kolo_oob_send(kit->oob, 0, 1, data, 1) == KOLO_OK);
         for (uint64_t end = kolo_deadline_ms(SHORT_MS); status == KOLO_OK && kolo_now_ns() < end;)
-            status = rx.ops->ref_write(&rx, &ref, 0, data, BYTES);
+            status = kolo_kit_copy(&rx, &ref, 0, data, BYTES, true);
         KIT_CHECK(status == KOLO_ERR_REMOTE && strstr(kolo_error_text(), "rank 0"));
-        KIT_CHECK(rx.ops->ref_read(&rx, &ref, 0, data, 1) == KOLO_ERR_REMOTE);
+        KIT_CHECK(kolo_kit_copy(&rx, &ref, 0, data, 1, false) == KOLO_ERR_REMOTE);
         kolo_rx_release(&rx);
     }
     KIT_TRY(meet(kit));

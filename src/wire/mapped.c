@@ -34,15 +34,35 @@ bool kolo_mapped_same_host(const kolo_peer_card_t *a, const kolo_peer_card_t *b,
            a->uid == b->uid;
 }
 
-kolo_status_t kolo_mapped_check_ref(const kolo_rx_t *rx, const kolo_ref_t *ref, uint64_t offset, size_t bytes)
+/* What a process is known by, also where its number is another's by now. */
+static uint64_t key_of(const kolo_mapped_t *end, int rank)
 {
-    if (KOLO_LIKELY(offset <= ref->bytes && bytes <= ref->bytes - offset &&
-                    ref->address <= UINT64_MAX - ref->bytes))
-        return KOLO_OK;
-    return kolo_fail(KOLO_ERR_PROTOCOL,
-                     "rank %d: bytes %llu to %llu of a reference from rank %d are wanted, but it has %llu",
-                     rx->spec.reader, (unsigned long long)offset, (unsigned long long)offset + bytes,
-                     rx->spec.writer, (unsigned long long)ref->bytes);
+    return end->ctx->member->peers[rank].process_hash;
+}
+
+kolo_status_t kolo_mapped_ref_make(kolo_tx_t *tx, const void *data, uint64_t bytes, kolo_ref_t *ref)
+{
+    const kolo_mapped_t *end = tx->priv;
+    *ref = (kolo_ref_t){(uint64_t)(uintptr_t)data, bytes, key_of(end, tx->spec.writer), tx->next};
+    return KOLO_OK;
+}
+
+kolo_status_t kolo_mapped_ref_start(kolo_rx_t *rx, const kolo_ref_t *ref, uint64_t offset, void *mine, size_t bytes,
+                                    bool write, kolo_ref_copy_t *copy)
+{
+    const kolo_mapped_t *end = kolo_mapped_of_rx(rx);
+    if (KOLO_UNLIKELY(ref->key != key_of(end, rx->spec.writer) || ref->generation != rx->next))
+        return kolo_fail(
+            KOLO_ERR_PROTOCOL, "rank %d: a reference of slot %llu in slot %llu of the connection from rank %d, %s",
+            rx->spec.reader, (unsigned long long)ref->generation, (unsigned long long)rx->next, rx->spec.writer,
+            ref->generation != rx->next ? "which is over" : "to another process's memory");
+    if (KOLO_UNLIKELY(offset > ref->bytes || bytes > ref->bytes - offset || ref->address > UINT64_MAX - ref->bytes))
+        return kolo_fail(KOLO_ERR_PROTOCOL,
+                         "rank %d: bytes %llu to %llu of a reference from rank %d are wanted, but it has %llu",
+                         rx->spec.reader, (unsigned long long)offset, (unsigned long long)offset + bytes,
+                         rx->spec.writer, (unsigned long long)ref->bytes);
+    *copy = (kolo_ref_copy_t){ref->address + offset, mine, bytes, write};
+    return KOLO_OK;
 }
 
 /* NULL with a message when there is no memory. */

@@ -61,8 +61,18 @@ void kolo_mapped_rx_fini(kolo_rx_t *rx);
 size_t kolo_mapped_tx_memory(const kolo_tx_t *tx);
 size_t kolo_mapped_rx_memory(const kolo_rx_t *rx);
 
-/* Does [offset, offset + bytes) lie in the reference? The message names the connection. */
-kolo_status_t kolo_mapped_check_ref(const kolo_rx_t *rx, const kolo_ref_t *ref, uint64_t offset, size_t bytes);
+/* References of wires whose readers copy by themselves: the key is the writer's process. */
+kolo_status_t kolo_mapped_ref_make(kolo_tx_t *tx, const void *data, uint64_t bytes, kolo_ref_t *ref);
+kolo_status_t kolo_mapped_ref_start(kolo_rx_t *rx, const kolo_ref_t *ref, uint64_t offset, void *mine, size_t bytes,
+                                    bool write, kolo_ref_copy_t *copy);
+/* So many bytes more are copied; what ref_done comes to. */
+static inline kolo_status_t kolo_mapped_ref_copied(kolo_ref_copy_t *copy, size_t bytes)
+{
+    copy->theirs += bytes;
+    copy->mine += bytes;
+    copy->left -= bytes;
+    return copy->left ? KOLO_IN_PROGRESS : KOLO_OK;
+}
 /* Can a and b use `wire`, and do they see the same abstract sockets under the same user? */
 bool kolo_mapped_same_host(const kolo_peer_card_t *a, const kolo_peer_card_t *b, const kolo_wire_ops_t *wire);
 extern bool kolo_mapped_huge_pages; /* KOLO_SHM_HUGE_PAGES */

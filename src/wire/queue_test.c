@@ -243,12 +243,14 @@ static void a_wire_answers_every_call(void **state)
         kolo_rx_t rx = {.ops = w, .spec = {.writer = 3, .reader = 5}};
         kolo_tx_t tx = {.ops = w, .spec = {.writer = 3, .reader = 5}};
         assert_true(w->can_connect && w->fill_card && w->may_copy && w->rx_setup && w->tx_setup && w->tx_connect);
-        assert_true(w->rx_connect && w->tx_check && w->rx_check && w->ref_read && w->ref_write && w->tx_post_from);
+        assert_true(w->rx_connect && w->tx_check && w->rx_check && w->ref_make && w->ref_start && w->ref_done &&
+                    w->tx_post_from);
         assert_true(w->rx_expect && w->rx_unexpect && w->tx_close && w->rx_close && w->tx_fini && w->rx_fini);
         assert_true(w->tx_memory && w->rx_memory);
         if (!(w->caps & KOLO_CAP_REF)) {
-            assert_int_equal(w->ref_read(&rx, NULL, 0, NULL, 0), KOLO_ERR_UNSUPPORTED);
-            assert_int_equal(w->ref_write(&rx, NULL, 0, NULL, 0), KOLO_ERR_UNSUPPORTED);
+            assert_int_equal(w->ref_make(&tx, NULL, 0, NULL), KOLO_ERR_UNSUPPORTED);
+            assert_int_equal(w->ref_done(&rx, NULL), KOLO_ERR_UNSUPPORTED);
+            assert_int_equal(w->ref_start(&rx, NULL, 0, NULL, 0, false, NULL), KOLO_ERR_UNSUPPORTED);
             assert_non_null(strstr(kolo_error_text(), "from rank 3 to rank 5"));
         }
         if (!(w->caps & KOLO_CAP_POST_FROM))

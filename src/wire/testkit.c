@@ -29,6 +29,18 @@ int kolo_kit_report(const kolo_kit_t *kit, const char *file, int line, const cha
     return line;
 }
 
+kolo_status_t kolo_kit_copy(kolo_rx_t *rx, const kolo_ref_t *ref, uint64_t offset, void *mine, size_t bytes,
+                            bool write)
+{
+    kolo_ref_copy_t copy;
+    kolo_status_t status = rx->ops->ref_start(rx, ref, offset, mine, bytes, write, &copy);
+    if (status != KOLO_OK) return status;
+    do {
+        status = rx->ops->ref_done(rx, &copy);
+    } while (status == KOLO_IN_PROGRESS);
+    return status;
+}
+
 void kolo_kit_sleep_ms(int ms)
 {
     poll(NULL, 0, ms); /* a test that wants time to pass, not a wait for anything */

@@ -69,6 +69,9 @@ kolo_status_t kolo_kit_wait_drained(kolo_kit_t *kit, kolo_tx_t *tx, int limit_ms
 kolo_status_t kolo_kit_connect(kolo_kit_t *kit, const kolo_conn_spec_t *spec, kolo_tx_t *tx, kolo_rx_t *rx);
 /* A connection to and one from the other of two ranks. */
 kolo_status_t kolo_kit_connect_both(kolo_kit_t *kit, kolo_conn_spec_t spec, kolo_tx_t *tx, kolo_rx_t *rx);
+/* A whole copy between `mine` and a reference (wire.h: ref_start). */
+kolo_status_t kolo_kit_copy(kolo_rx_t *rx, const kolo_ref_t *ref, uint64_t offset, void *mine, size_t bytes,
+                            bool write);
 void kolo_kit_sleep_ms(int ms);
 
 /* What a process holds, to be compared before and after. */

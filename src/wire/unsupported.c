@@ -18,33 +18,40 @@ bool kolo_wire_no_copies(const struct kolo_wire_ctx *ctx, const kolo_peer_card_t
     return false;
 }
 
-static kolo_status_t no_copy(const kolo_rx_t *rx)
+static kolo_status_t no_copy(const kolo_conn_spec_t *spec, const kolo_wire_ops_t *wire)
 {
     return kolo_fail(
         KOLO_ERR_UNSUPPORTED,
         "a single copy is wanted of the connection from rank %d to rank %d, which goes over %s: copies "
         "were permitted when the communicator was made and are not any more; KOLO_CMA_DISABLE=1 on all "
         "ranks goes without",
-        rx->spec.writer, rx->spec.reader, rx->ops->name);
+        spec->writer, spec->reader, wire->name);
 }
 
-kolo_status_t kolo_wire_no_ref_read(kolo_rx_t *rx, const kolo_ref_t *ref, uint64_t offset, void *dst, size_t bytes)
+kolo_status_t kolo_wire_no_ref_make(kolo_tx_t *tx, const void *data, uint64_t bytes, kolo_ref_t *ref)
+{
+    (void)data;
+    (void)bytes;
+    (void)ref;
+    return no_copy(&tx->spec, tx->ops);
+}
+
+kolo_status_t kolo_wire_no_ref_start(kolo_rx_t *rx, const kolo_ref_t *ref, uint64_t offset, void *mine,
+                                     size_t bytes, bool write, kolo_ref_copy_t *copy)
 {
     (void)ref;
     (void)offset;
-    (void)dst;
+    (void)mine;
     (void)bytes;
-    return no_copy(rx);
+    (void)write;
+    (void)copy;
+    return no_copy(&rx->spec, rx->ops);
 }
 
-kolo_status_t kolo_wire_no_ref_write(kolo_rx_t *rx, const kolo_ref_t *ref, uint64_t offset, const void *src,
-                                     size_t bytes)
+kolo_status_t kolo_wire_no_ref_done(kolo_rx_t *rx, kolo_ref_copy_t *copy)
 {
-    (void)ref;
-    (void)offset;
-    (void)src;
-    (void)bytes;
-    return no_copy(rx);
+    (void)copy;
+    return no_copy(&rx->spec, rx->ops);
 }
 
 kolo_status_t kolo_wire_no_post_from(kolo_tx_t *tx, const void *data, uint32_t bytes, uint64_t signature,

@@ -33,7 +33,7 @@ typedef enum {
 
 enum { /* capabilities of a connection */
        KOLO_CAP_REF =
-           1u << 0, /* slots may carry references to the writer's memory; reader may ref_read/ref_write */
+           1u << 0, /* slots may carry references to the writer's memory; reader may copy from and to it */
        KOLO_CAP_PUMP =
            1u << 1, /* pump() must be called for bytes to move; drained must be awaited before returning */
        KOLO_CAP_POST_FROM = 1u << 2, /* tx_post_from and rx_expect: payload outside the slots */
@@ -66,9 +66,21 @@ typedef struct {
 _Static_assert(sizeof(kolo_slot_header_t) == 64, "one cache line");
 #define KOLO_SLOT_REF 1u
 
-typedef struct { /* payload of a KOLO_SLOT_REF slot */
+/* Payload of a KOLO_SLOT_REF slot: memory of the writer's. Made by its wire (ref_make), good until the reader has
+ * released that slot; untrusted. */
+typedef struct {
     uint64_t address, bytes;
+    uint64_t key;        /* whose memory it is, as the wire knows it */
+    uint64_t generation; /* number of its slot: a reference that is used too late is refused */
 } kolo_ref_t;
+/* A copy between my memory and the writer's that has been started: the caller's token, the wire's to change. */
+typedef struct {
+    uint64_t theirs; /* what is left to copy, at both ends */
+    char *mine;
+    size_t left;
+    bool write; /* from mine to theirs */
+} kolo_ref_copy_t;
+#define KOLO_REF_PIECE ((size_t)4 << 20) /* bytes that a wire copies in one call at most */
 
 typedef struct {
     _Alignas(64) _Atomic uint64_t consumed; /* slots below this number have been released by this reader */
@@ -244,10 +256,15 @@ typedef struct kolo_wire_ops {
      * before it went is still seen; the next one fails. */
     kolo_status_t (*tx_check)(kolo_tx_t *tx);
     kolo_status_t (*rx_check)(kolo_rx_t *rx);
-    /* KOLO_CAP_REF. Copy between my memory and `ref` + offset in the writer's memory. */
-    kolo_status_t (*ref_read)(kolo_rx_t *rx, const kolo_ref_t *ref, uint64_t offset, void *dst, size_t bytes);
-    kolo_status_t (*ref_write)(kolo_rx_t *rx, const kolo_ref_t *ref, uint64_t offset, const void *src,
-                               size_t bytes);
+    /* KOLO_CAP_REF. A reference to memory of mine, for the slot that is posted next. */
+    kolo_status_t (*ref_make)(kolo_tx_t *tx, const void *data, uint64_t bytes, kolo_ref_t *ref);
+    /* Starts a copy between `mine` and `ref` + offset in the writer's memory; `ref` is that of slot rx->next.
+     * KOLO_ERR_PROTOCOL: it is not, or it is not that long. */
+    kolo_status_t (*ref_start)(kolo_rx_t *rx, const kolo_ref_t *ref, uint64_t offset, void *mine, size_t bytes,
+                               bool write, kolo_ref_copy_t *copy);
+    /* KOLO_OK: all of it is copied. KOLO_IN_PROGRESS: call again; does not wait, and where this process itself
+     * copies it copies KOLO_REF_PIECE at most. After rx_unexpect a copy that is not over does not go on. */
+    kolo_status_t (*ref_done)(kolo_rx_t *rx, kolo_ref_copy_t *copy);
     /* KOLO_CAP_POST_FROM. Like kolo_tx_post with the payload at `data`, which must stay until drained. */
     kolo_status_t (*tx_post_from)(kolo_tx_t *tx, const void *data, uint32_t bytes, uint64_t signature,
                                   uint64_t operation);
@@ -274,9 +291,10 @@ kolo_status_t kolo_wire_no_card(kolo_peer_card_t *card);
 bool kolo_wire_card_name(kolo_peer_card_t *card, const char *name, uint8_t version);
 bool kolo_wire_card_names(const kolo_peer_card_t *card, const char *name, uint8_t version);
 bool kolo_wire_no_copies(const struct kolo_wire_ctx *ctx, const kolo_peer_card_t *peer);
-kolo_status_t kolo_wire_no_ref_read(kolo_rx_t *rx, const kolo_ref_t *ref, uint64_t offset, void *dst, size_t bytes);
-kolo_status_t kolo_wire_no_ref_write(kolo_rx_t *rx, const kolo_ref_t *ref, uint64_t offset, const void *src,
-                                     size_t bytes);
+kolo_status_t kolo_wire_no_ref_make(kolo_tx_t *tx, const void *data, uint64_t bytes, kolo_ref_t *ref);
+kolo_status_t kolo_wire_no_ref_start(kolo_rx_t *rx, const kolo_ref_t *ref, uint64_t offset, void *mine,
+                                     size_t bytes, bool write, kolo_ref_copy_t *copy);
+kolo_status_t kolo_wire_no_ref_done(kolo_rx_t *rx, kolo_ref_copy_t *copy);
 kolo_status_t kolo_wire_no_post_from(kolo_tx_t *tx, const void *data, uint32_t bytes, uint64_t signature,
                                      uint64_t operation);
 bool kolo_wire_no_wait(struct kolo_wire_ctx *ctx, const kolo_rx_t *rx, const kolo_wire_card_t *writer_card);

@@ -29,6 +29,14 @@ struct kolo_task;
  */
 typedef kolo_status_t (*kolo_task_step_fn_t)(struct kolo_task *task, bool *moved);
 
+/* Payload of the slots of EXPOSE, GET, GET_REDUCE and PUT: one slot per chunk piece. */
+typedef struct {
+    kolo_ref_t ref;
+    double pre_float; /* the pre-scale of the writer's raw input */
+    int64_t pre_int;
+} kolo_exposed_t;
+_Static_assert(sizeof(kolo_exposed_t) <= 64, "fits any slot");
+
 /* Where a lane stands; private to interp.c and cursor.c. */
 typedef struct kolo_lane_state {
     uint32_t pc, tile;
@@ -43,6 +51,11 @@ typedef struct kolo_lane_state {
     uint64_t at;        /* bytes of that chunk's piece done */
     uint64_t left;      /* bytes of all pieces left */
     uint32_t *waits;    /* by event */
+    /* GET, GET_REDUCE, PUT of what a slot has shown, in pieces (references.c) */
+    bool shown, copying; /* the slot has been read; a copy has been started */
+    uint32_t copied;     /* bytes that are done, but for those of the copy */
+    kolo_exposed_t exposed;
+    kolo_ref_copy_t copy;
 } kolo_lane_state_t;
 
 /* A plan that is interpreted (interp.c). The caller fills what stands before the line. */
@@ -59,11 +72,13 @@ typedef struct {
                              KOLO_P2P_TILE, and where only references travel as long as one likes */
     bool stream_out;      /* user output is larger than the cache: bypass it */
     /* ---- */
-    bool src_stays;           /* nothing of SRC is written by this operation */
-    uint32_t ntiles;          /* over the longest chunk of any rank */
-    kolo_lane_state_t *lanes; /* plan->nlanes */
-    uint32_t *events;         /* plan->nevents */
-    char *bounce;             /* where GET_REDUCE reads to, behind the scratch chunks */
+    bool src_stays;                    /* nothing of SRC is written by this operation */
+    uint32_t ntiles;                   /* over the longest chunk of any rank */
+    kolo_lane_state_t *lanes;          /* plan->nlanes */
+    uint32_t *events;                  /* plan->nevents */
+    char *bounce;                      /* where GET_REDUCE reads to, behind the scratch chunks */
+    const kolo_lane_state_t *bouncing; /* whose copy goes there; NULL: nobody's */
+    bool in_pieces;                    /* a lane has more to copy: who steps the task looks at the rest between */
 } kolo_interp_t;
 
 /* A loop over lines (flat_*.c). */

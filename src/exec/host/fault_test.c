@@ -284,9 +284,62 @@ static void payloads_land_in_place_where_the_wire_can(void **state)
     close_two(w);
 }
 
+/* ---- single copies ---- */
+
+/* Rank 0 shows its SRC, which rank 1 gets in one lane; in another, rank 1 sends its own. */
+static kolo_plan_t *shown_and_sent(uint32_t rank)
+{
+    kolo_emit_env_t env = {.nranks = 2, .rank = rank, .nnodes = 1};
+    kolo_plan_t *plan;
+    kolo_builder_t *b = kolo_builder_open(KOLO_COLL_ALL_TO_ALL, KOLO_ALGO_SINGLE_COPY, &env);
+    kolo_builder_grid(b, 2, 1, 2, 2);
+    kolo_builder_queue(b, 1, 2);
+    kolo_builder_lane(b);
+    kolo_insn_t *in = kolo_builder_insn(b, rank ? KOLO_OP_GET : KOLO_OP_EXPOSE);
+    if (rank) {
+        in->rx = kolo_builder_rx(b, 0, 0);
+        in->dst = kolo_seg(KOLO_BUF_DST, 0, 1);
+    } else {
+        in->tx = kolo_builder_tx(b, 1, 0);
+        in->src = kolo_seg(KOLO_BUF_SRC, 1, 1);
+    }
+    kolo_builder_lane(b);
+    if (rank)
+        kolo_builder_send(b, kolo_builder_tx(b, 0, 0), kolo_seg(KOLO_BUF_SRC, 0, 1));
+    else
+        kolo_builder_recv(b, kolo_builder_rx(b, 1, 0), kolo_seg(KOLO_BUF_DST, 1, 1));
+    assert_int_equal(kolo_builder_finish(b, &plan), KOLO_OK);
+    return plan;
+}
+
+static void run_shown(void *arg, uint32_t rank)
+{
+    two_t *w = arg;
+    fixture_task_t t;
+    w->status[rank] = fixture_bind_plan(&w->f, &t, shown_and_sent(rank), &w->calls[rank], w->piece_bytes);
+    if (w->status[rank] == KOLO_OK) w->status[rank] = fixture_run(&w->f, &t, w->seconds);
+    if (rank == 0) atomic_store(&w->f.abort, 1);
+    fixture_release(&t);
+}
+
+static void a_long_copy_holds_up_neither_other_lanes_nor_an_abort(void **state)
+{
+    (void)state;
+    two_t *w = open_two(KOLO_COLL_ALL_TO_ALL, KOLO_COLL_ALL_TO_ALL, 100, 100, false);
+    atomic_store(&w->f.endless, true);
+    w->seconds = 60;
+    for (int i = 0; i < 100; i++) ((uint32_t *)(uintptr_t)w->calls[1].src)[i] = 77;
+    fixture_ranks(2, run_shown, w);
+    assert_int_equal(w->status[0], KOLO_OK);
+    assert_int_equal(((uint32_t *)w->calls[0].dst)[100], 77);
+    assert_int_equal(w->status[1], KOLO_ERR_ABORTED);
+    close_two(w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_long_copy_holds_up_neither_other_lanes_nor_an_abort),
         cmocka_unit_test(different_counts_are_told_in_words),
         cmocka_unit_test(different_collectives_are_told_in_words),
         cmocka_unit_test(a_shorter_message_of_another_operation_is_noticed),

@@ -41,6 +41,7 @@ typedef struct {
     bool posting;
     int pumped; /* rank whose wires seem to need pumping, so that it interprets every plan; -1: none */
     _Atomic uint32_t abort;
+    _Atomic bool endless; /* single copies never end */
     pthread_mutex_t lock;
     fixture_queue_t *queues;
     fixture_end_t *ends;

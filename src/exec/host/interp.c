@@ -303,9 +303,9 @@ static kolo_status_t data_insn(kolo_task_t *task, kolo_lane_state_t *lane, const
         KOLO_TRY(await_slots(&s));
         lane->expected = false;
         if (lane->announced) lane->announced--;
-        if (KOLO_FAIL_POINTS_ARMED) KOLO_TRY(kolo_interp_fail_point(in));
-        KOLO_TRY(handlers[in->op](&s));
+        if (KOLO_FAIL_POINTS_ARMED && !lane->shown) KOLO_TRY(kolo_interp_fail_point(in));
         *moved = true;
+        KOLO_TRY(handlers[in->op](&s));
     }
     lane->begun = false;
     return KOLO_OK;
@@ -400,13 +400,14 @@ static void cancel(kolo_task_t *task)
 {
     for (uint32_t i = 0; i < task->interp.plan->nconns; i++) {
         kolo_rx_t *rx = task->interp.rx[i];
-        if (rx && (rx->caps & KOLO_CAP_POST_FROM)) rx->ops->rx_unexpect(rx);
+        if (rx && (rx->caps & (KOLO_CAP_POST_FROM | KOLO_CAP_REF))) rx->ops->rx_unexpect(rx);
     }
 }
 
 static kolo_status_t step_plan(kolo_task_t *task, bool *moved)
 {
     bool all = true, any;
+    task->interp.in_pieces = false;
     do {
         any = false;
         all = true;
@@ -420,7 +421,7 @@ static kolo_status_t step_plan(kolo_task_t *task, bool *moved)
             all &= task->interp.lanes[k].done;
         }
         *moved |= any;
-    } while (any && !all);
+    } while (any && !all && !task->interp.in_pieces);
     return all && drained(task) ? KOLO_OK : KOLO_IN_PROGRESS;
 }
 
@@ -533,6 +534,7 @@ kolo_status_t kolo_task_start_plan(kolo_task_t *task, void *state)
                          kolo_coll_name(p->coll), task->reducer.elem, task->interp.piece_bytes,
                          task->interp.tile_bytes);
     memset(state, 0, kolo_task_plan_state_bytes(p));
+    task->interp.bouncing = NULL;
     task->interp.src_stays = !task->reducing || !is_in_place(task);
     task->step = step_plan;
     task->way = &interpreted;

@@ -43,15 +43,8 @@ static inline bool kolo_insn_is_reference(const kolo_insn_t *in)
     return in->op >= KOLO_OP_EXPOSE && in->op <= KOLO_OP_PUT;
 }
 
-/* Payload of the slots of EXPOSE, GET, GET_REDUCE and PUT: one slot per chunk piece. */
-typedef struct {
-    kolo_ref_t ref;
-    double pre_float; /* the pre-scale of the writer's raw input */
-    int64_t pre_int;
-} kolo_exposed_t;
-_Static_assert(sizeof(kolo_exposed_t) <= 64, "fits any slot");
-
-/* Handlers (references.c): everything the slot needs is there. */
+/* Handlers (references.c): everything the slot needs is there. get_put: KOLO_IN_PROGRESS when there is more to
+ * copy; it comes again, as other lanes do between. */
 kolo_status_t kolo_slot_expose(const kolo_slot_t *s);
 kolo_status_t kolo_slot_get_put(const kolo_slot_t *s);
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The interpreter's handlers of references: a slot tells where the writer's memory is, and the reader copies from
- * or to it by itself, or reduces what it copies block by block.
+ * or to it by itself, or reduces what it copies block by block. A long copy goes in pieces: between two of them the
+ * other lanes have a turn, and whoever waits for the task looks at the stop word.
  */
 #include "exec/host/interp.h"
 
@@ -13,7 +14,8 @@ kolo_status_t kolo_slot_expose(const kolo_slot_t *s)
 {
     const kolo_reducer_t *r = &s->task->reducer;
     kolo_fragment_t f = kolo_slot_fragment(s, 0);
-    kolo_exposed_t e = {{.address = (uint64_t)(uintptr_t)f.src, .bytes = f.bytes}, r->pre_float, r->pre_int};
+    kolo_exposed_t e = {.pre_float = r->pre_float, .pre_int = r->pre_int};
+    KOLO_TRY(s->tx->ops->ref_make(s->tx, f.src, f.bytes, &e.ref));
     memcpy(kolo_tx_payload(s->tx), &e, sizeof(e));
     kolo_tx_post(s->tx, sizeof(e), KOLO_SLOT_REF, s->task->signature, s->task->operation);
     kolo_row_advance(s->lane, f.bytes);
@@ -30,56 +32,95 @@ static void scale_got(const kolo_slot_t *s, const kolo_exposed_t *e, char *got, 
     kolo_reduce_load(&theirs, got, got, kolo_reducer_elems(&theirs, bytes), true, false);
 }
 
-static kolo_status_t get(const kolo_slot_t *s, const kolo_exposed_t *e, const kolo_fragment_t *f)
+/* Copies `bytes` from where the lane stands; starts that if it has not been. */
+static kolo_status_t copy(const kolo_slot_t *s, void *mine, uint32_t bytes, bool write)
 {
-    KOLO_TRY(s->rx->ops->ref_read(s->rx, &e->ref, 0, f->dst, f->bytes));
-    scale_got(s, e, f->dst, f->bytes);
+    kolo_lane_state_t *lane = s->lane;
+    if (!lane->copying)
+        KOLO_TRY(s->rx->ops->ref_start(s->rx, &lane->exposed.ref, lane->copied, mine, bytes, write, &lane->copy));
+    lane->copying = true;
+    KOLO_TRY(s->rx->ops->ref_done(s->rx, &lane->copy));
+    lane->copying = false;
+    lane->copied += bytes;
     return KOLO_OK;
 }
 
-/* In blocks that are in cache still when they are reduced: in dst itself, or, where that is src, in the bounce
- * buffer (a third buffer costs cache; at 256 KB it made the call a quarter slower). */
-static kolo_status_t get_reduce(const kolo_slot_t *s, const kolo_exposed_t *e, const kolo_fragment_t *f)
+static kolo_status_t get(const kolo_slot_t *s, const kolo_fragment_t *f)
 {
+    KOLO_TRY(copy(s, f->dst, f->bytes, false));
+    scale_got(s, &s->lane->exposed, f->dst, f->bytes);
+    return KOLO_OK;
+}
+
+/* One block, which is in cache still when it is reduced: in dst itself, or, where that is src, in the bounce buffer
+ * (a third buffer costs cache; at 256 KB it made the call a quarter slower). */
+static kolo_status_t get_reduce(const kolo_slot_t *s, const kolo_fragment_t *f)
+{
+    kolo_interp_t *task = &s->task->interp;
+    kolo_lane_state_t *lane = s->lane;
     const kolo_reducer_t *r = &s->task->reducer;
     bool first = s->in->flags & KOLO_FLAG_RX_FIRST, own = f->dst == f->src;
     unsigned flags =
         (kolo_slot_raw(s) ? first ? KOLO_RAW_B : KOLO_RAW_A : 0u) | (kolo_slot_final(s) ? KOLO_FINAL : 0u);
-    uint32_t block = own ? KOLO_BOUNCE_BYTES : GET_BLOCK_BYTES;
-    for (uint32_t done = 0, n; done < f->bytes; done += n) {
-        char *dst = f->dst + done, *mine = f->src + done, *got = own ? s->task->interp.bounce : dst;
-        n = KOLO_MIN(f->bytes - done, block);
-        KOLO_TRY(s->rx->ops->ref_read(s->rx, &e->ref, done, got, n));
-        scale_got(s, e, got, n);
-        kolo_reduce_pair(r, dst, first ? got : mine, first ? mine : got, kolo_reducer_elems(r, n), flags);
-    }
+    uint32_t done = lane->copied, n = KOLO_MIN(f->bytes - done, own ? KOLO_BOUNCE_BYTES : GET_BLOCK_BYTES);
+    char *dst = f->dst + done, *mine = f->src + done, *got = own ? task->bounce : dst;
+    if (own && task->bouncing && task->bouncing != lane) return KOLO_IN_PROGRESS;
+    if (own) task->bouncing = lane;
+    KOLO_TRY(copy(s, got, n, false));
+    scale_got(s, &lane->exposed, got, n);
+    kolo_reduce_pair(r, dst, first ? got : mine, first ? mine : got, kolo_reducer_elems(r, n), flags);
+    task->bouncing = NULL;
     return KOLO_OK;
 }
 
-static kolo_status_t put(const kolo_slot_t *s, const kolo_ref_t *ref, const kolo_fragment_t *f)
+/* What is scaled on the way goes in short blocks, each of which is waited for. */
+static kolo_status_t put(const kolo_slot_t *s, const kolo_fragment_t *f)
 {
     const kolo_reducer_t *r = &s->task->reducer;
-    if (!kolo_slot_raw(s) || !r->pre) return s->rx->ops->ref_write(s->rx, ref, 0, f->src, f->bytes);
+    kolo_status_t status;
     char temp[4096];
-    for (uint32_t done = 0, n; done < f->bytes; done += n) {
-        n = KOLO_MIN(f->bytes - done, (uint32_t)sizeof(temp));
-        kolo_reduce_load(r, temp, f->src + done, kolo_reducer_elems(r, n), true, false);
-        KOLO_TRY(s->rx->ops->ref_write(s->rx, ref, done, temp, n));
-    }
-    return KOLO_OK;
+    if (!kolo_slot_raw(s) || !r->pre) return copy(s, f->src, f->bytes, true);
+    uint32_t n = KOLO_MIN(f->bytes - s->lane->copied, (uint32_t)sizeof(temp));
+    kolo_reduce_load(r, temp, f->src + s->lane->copied, kolo_reducer_elems(r, n), true, false);
+    do {
+        status = copy(s, temp, n, true);
+    } while (status == KOLO_IN_PROGRESS);
+    return status;
+}
+
+/* Block by block, as far as one turn goes. */
+static kolo_status_t move(const kolo_slot_t *s, const kolo_fragment_t *f)
+{
+    uint32_t before = s->lane->copied;
+    do {
+        KOLO_TRY(s->in->op == KOLO_OP_GET_REDUCE ? get_reduce(s, f)
+                 : s->in->op == KOLO_OP_GET      ? get(s, f)
+                                                 : put(s, f));
+        if (s->lane->copied == f->bytes) return KOLO_OK;
+    } while (s->lane->copied - before < KOLO_REF_PIECE);
+    return KOLO_IN_PROGRESS;
 }
 
 kolo_status_t kolo_slot_get_put(const kolo_slot_t *s)
 {
-    kolo_exposed_t e;
-    kolo_fragment_t f = kolo_slot_fragment(s, 0);
-    memcpy(&e, kolo_rx_payload(s->rx), sizeof(e)); /* once: the other side could change it meanwhile */
-    if (e.ref.bytes != f.bytes) return kolo_task_mismatch(s->task, s->rx, f.bytes, e.ref.bytes);
-    if (s->in->op == KOLO_OP_GET_REDUCE)
-        KOLO_TRY(get_reduce(s, &e, &f));
-    else
-        KOLO_TRY(s->in->op == KOLO_OP_GET ? get(s, &e, &f) : put(s, &e.ref, &f));
+    kolo_lane_state_t *lane = s->lane;
+    kolo_fragment_t f;
+    if (!lane->shown) {
+        f = kolo_slot_fragment(s, 0);
+        /* once: the other side could change it meanwhile */
+        memcpy(&lane->exposed, kolo_rx_payload(s->rx), sizeof(lane->exposed));
+        if (lane->exposed.ref.bytes != f.bytes)
+            return kolo_task_mismatch(s->task, s->rx, f.bytes, lane->exposed.ref.bytes);
+        lane->shown = true;
+        lane->copied = 0;
+    } else {
+        f = kolo_row_fragment(s->task, lane, s->in, s->bytes);
+    }
+    kolo_status_t status = move(s, &f);
+    if (status == KOLO_IN_PROGRESS) s->task->interp.in_pieces = true;
+    if (status != KOLO_OK) return status;
+    lane->shown = false;
     kolo_rx_release(s->rx);
-    kolo_row_advance(s->lane, f.bytes);
+    kolo_row_advance(lane, f.bytes);
     return KOLO_OK;
 }

@@ -140,7 +140,10 @@ kolo_status_t kolo_task_run(kolo_task_t *task, kolo_wait_t *wait)
             polls = 0;
         }
         if (task->ctx && (status = kolo_wire_pump(task->ctx)) != KOLO_OK) break;
-        if (moved) continue;
+        if (moved) { /* a long copy goes on in pieces, none of which waits */
+            if (KOLO_UNLIKELY(kolo_wait_is_aborted(wait)) && (status = kolo_wait_check(wait)) != KOLO_OK) break;
+            continue;
+        }
         if (KOLO_UNLIKELY(++polls % POLLS_PER_CHECK == 0 || wait->armed) &&
             (status = kolo_task_check_peers(task)) != KOLO_OK)
             break;

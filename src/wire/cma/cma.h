@@ -16,8 +16,6 @@ bool kolo_cma_permitted(int pid, const kolo_peer_card_t *card, const char **why)
 /* Copies to that address of the peer's process, which has said that this rank may write there. */
 kolo_status_t kolo_cma_put(kolo_wire_ctx_t *ctx, kolo_control_peer_t *peer, uint64_t theirs, const void *mine,
                            size_t bytes);
-kolo_status_t kolo_cma_ref_read(kolo_rx_t *rx, const kolo_ref_t *ref, uint64_t offset, void *dst, size_t bytes);
-kolo_status_t kolo_cma_ref_write(kolo_rx_t *rx, const kolo_ref_t *ref, uint64_t offset, const void *src,
-                                 size_t bytes);
+kolo_status_t kolo_cma_ref_done(kolo_rx_t *rx, kolo_ref_copy_t *copy);
 
 #endif

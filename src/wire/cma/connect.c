@@ -12,8 +12,6 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-#define ONE_CALL_BYTES ((size_t)4 << 20)
-
 /* A process that was killed has no memory any more long before the system says that it has ended. */
 static kolo_status_t say_refused(kolo_wire_ctx_t *ctx, kolo_control_peer_t *peer, size_t bytes, bool write, int err)
 {
@@ -33,52 +31,37 @@ static kolo_status_t say_refused(kolo_wire_ctx_t *ctx, kolo_control_peer_t *peer
 }
 
 /* One call, maybe for less than was asked for; never more than keeps a rank that fails waiting for long. */
-static kolo_status_t copy_some(kolo_wire_ctx_t *ctx, kolo_control_peer_t *peer, uint64_t theirs, char *mine,
-                               size_t bytes, bool write, size_t *done)
+static kolo_status_t copy_some(kolo_wire_ctx_t *ctx, kolo_control_peer_t *peer, kolo_ref_copy_t *copy)
 {
-    struct iovec here = {mine, KOLO_MIN(bytes, ONE_CALL_BYTES)};
-    struct iovec there = {(void *)(uintptr_t)theirs, here.iov_len};
+    struct iovec here = {copy->mine, KOLO_MIN(copy->left, KOLO_REF_PIECE)};
+    struct iovec there = {(void *)(uintptr_t)copy->theirs, here.iov_len};
     KOLO_TRY(kolo_control_begin_copy(ctx, peer));
-    ssize_t n = write ? process_vm_writev(peer->pid, &here, 1, &there, 1, 0)
-                      : process_vm_readv(peer->pid, &here, 1, &there, 1, 0);
+    ssize_t n = copy->write ? process_vm_writev(peer->pid, &here, 1, &there, 1, 0)
+                            : process_vm_readv(peer->pid, &here, 1, &there, 1, 0);
     int err = n < 0 ? errno : EFAULT;
     KOLO_TRY(kolo_control_end_copy(ctx, peer));
-    if (n <= 0 && err != EINTR) return say_refused(ctx, peer, bytes, write, err);
-    *done += n > 0 ? (size_t)n : 0;
-    return KOLO_OK;
-}
-
-static kolo_status_t copy_all(kolo_wire_ctx_t *ctx, kolo_control_peer_t *peer, uint64_t theirs, void *mine,
-                              size_t bytes, bool write)
-{
-    if (kolo_control_gone(peer)) KOLO_TRY(kolo_control_check(ctx, peer));
-    for (size_t done = 0; done < bytes;)
-        KOLO_TRY(copy_some(ctx, peer, theirs + done, (char *)mine + done, bytes - done, write, &done));
-    return KOLO_OK;
-}
-
-static kolo_status_t copy(kolo_rx_t *rx, const kolo_ref_t *ref, uint64_t offset, void *mine, size_t bytes,
-                          bool write)
-{
-    const kolo_mapped_t *end = kolo_mapped_of_rx(rx);
-    KOLO_FAIL_POINT_TRY("wire.cma.copy");
-    KOLO_TRY(kolo_mapped_check_ref(rx, ref, offset, bytes));
-    return copy_all(end->ctx, end->peers[0], ref->address + offset, mine, bytes, write);
+    if (n <= 0 && err != EINTR) return say_refused(ctx, peer, copy->left, copy->write, err);
+    return kolo_mapped_ref_copied(copy, n > 0 ? (size_t)n : 0);
 }
 
 kolo_status_t kolo_cma_put(kolo_wire_ctx_t *ctx, kolo_control_peer_t *peer, uint64_t theirs, const void *mine,
                            size_t bytes)
 {
-    return copy_all(ctx, peer, theirs, (void *)(uintptr_t)mine, bytes, true);
+    kolo_ref_copy_t copy = {theirs, (char *)(uintptr_t)mine, bytes, true};
+    kolo_status_t status = KOLO_OK;
+    if (kolo_control_gone(peer)) KOLO_TRY(kolo_control_check(ctx, peer));
+    while (copy.left) {
+        status = copy_some(ctx, peer, &copy);
+        if (status != KOLO_OK && status != KOLO_IN_PROGRESS) return status;
+    }
+    return KOLO_OK;
 }
 
-kolo_status_t kolo_cma_ref_read(kolo_rx_t *rx, const kolo_ref_t *ref, uint64_t offset, void *dst, size_t bytes)
+kolo_status_t kolo_cma_ref_done(kolo_rx_t *rx, kolo_ref_copy_t *copy)
 {
-    return copy(rx, ref, offset, dst, bytes, false);
-}
-
-kolo_status_t kolo_cma_ref_write(kolo_rx_t *rx, const kolo_ref_t *ref, uint64_t offset, const void *src,
-                                 size_t bytes)
-{
-    return copy(rx, ref, offset, (void *)(uintptr_t)src, bytes, true);
+    const kolo_mapped_t *end = kolo_mapped_of_rx(rx);
+    KOLO_FAIL_POINT_TRY("wire.cma.copy");
+    if (!copy->left) return KOLO_OK;
+    if (kolo_control_gone(end->peers[0])) KOLO_TRY(kolo_control_check(end->ctx, end->peers[0]));
+    return copy_some(end->ctx, end->peers[0], copy);
 }

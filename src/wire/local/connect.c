@@ -88,23 +88,13 @@ const kolo_mapped_memory_t kolo_local_memory = {
     .release = local_release,
 };
 
-static kolo_status_t copy(kolo_rx_t *rx, const kolo_ref_t *ref, uint64_t offset, void *to, const void *from,
-                          size_t bytes)
+kolo_status_t kolo_local_ref_done(kolo_rx_t *rx, kolo_ref_copy_t *copy)
 {
     const kolo_mapped_t *end = kolo_mapped_of_rx(rx);
-    KOLO_TRY(kolo_mapped_check_ref(rx, ref, offset, bytes));
+    size_t n = KOLO_MIN(copy->left, KOLO_REF_PIECE);
+    void *theirs = (void *)(uintptr_t)copy->theirs;
     KOLO_TRY(kolo_control_begin_copy(end->ctx, end->peers[0]));
-    memcpy(to, from, bytes);
-    return kolo_control_end_copy(end->ctx, end->peers[0]);
-}
-
-kolo_status_t kolo_local_ref_read(kolo_rx_t *rx, const kolo_ref_t *ref, uint64_t offset, void *dst, size_t bytes)
-{
-    return copy(rx, ref, offset, dst, (const void *)(uintptr_t)(ref->address + offset), bytes);
-}
-
-kolo_status_t kolo_local_ref_write(kolo_rx_t *rx, const kolo_ref_t *ref, uint64_t offset, const void *src,
-                                   size_t bytes)
-{
-    return copy(rx, ref, offset, (void *)(uintptr_t)(ref->address + offset), src, bytes);
+    memcpy(copy->write ? theirs : copy->mine, copy->write ? copy->mine : theirs, n);
+    KOLO_TRY(kolo_control_end_copy(end->ctx, end->peers[0]));
+    return kolo_mapped_ref_copied(copy, n);
 }

@@ -10,8 +10,6 @@
 extern const kolo_wire_ops_t kolo_wire_local;
 extern const kolo_mapped_memory_t kolo_local_memory;
 
-kolo_status_t kolo_local_ref_read(kolo_rx_t *rx, const kolo_ref_t *ref, uint64_t offset, void *dst, size_t bytes);
-kolo_status_t kolo_local_ref_write(kolo_rx_t *rx, const kolo_ref_t *ref, uint64_t offset, const void *src,
-                                   size_t bytes);
+kolo_status_t kolo_local_ref_done(kolo_rx_t *rx, kolo_ref_copy_t *copy);
 
 #endif
