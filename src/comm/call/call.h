@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * A call, from its arguments to its end: checked (enqueue.c, deep_check.c), put aside (group.c, stream.c), its turn
- * awaited and its way found (launch.c, p2p*.c), run alone or beside others (share.c), and what its peers are in
- * when it does not come back (mismatch.c, ask_around.c).
+ * awaited (launch.c) and what runs it found (bind.c, p2p*.c), run alone or beside others (share.c), and what its
+ * peers are in when it does not come back (mismatch.c, ask_around.c).
  */
 #ifndef KOLO_COMM_CALL_CALL_H
 #define KOLO_COMM_CALL_CALL_H
@@ -43,8 +43,6 @@ static inline bool kolo_deep(void)
 kolo_status_t kolo_call_submit(kolo_call_t *call);
 /* The turn of a call, but for its end: waits for it, runs the call, notes failure. */
 kolo_status_t kolo_call_turn(const kolo_call_t *call, uint64_t ticket);
-/* Would the call, whose turn it is, find all its connections? */
-bool kolo_call_connected(const kolo_call_t *call);
 /* A collective whose turn it is, in steps, of which none waits; `call` stays, the rest is zero at first. step: as
  * a task's. end: after step has said how it came out, or to give it up. */
 typedef struct {
@@ -60,6 +58,20 @@ void kolo_coll_end(kolo_coll_run_t *run, kolo_status_t status);
 /* Runs a collective whose turn it is. */
 kolo_status_t kolo_call_run(const kolo_call_t *call);
 void kolo_body_wait_init(kolo_body_t *body, kolo_wait_t *wait, kolo_task_t *task);
+
+/* ---- bind.c ---- */
+/* Would the call, whose turn it is, find all its connections? */
+bool kolo_call_connected(const kolo_call_t *call);
+/* Decides what calls of this signature are run by, and makes what is missing of it. Waits for peers. */
+kolo_status_t kolo_bind_memo(kolo_body_t *body, const kolo_call_t *call, uint64_t signature, kolo_memo_t *memo);
+/* Makes what the run's collective has no connections for, in steps of which none waits. */
+kolo_status_t kolo_bind_in_steps(kolo_coll_run_t *run);
+/* Starts the task, whose part for all kinds is filled, by what was decided. */
+kolo_status_t kolo_bind_task(const kolo_call_t *call, kolo_task_t *task, const kolo_memo_t *memo);
+
+/* ---- queued.c ---- */
+/* To its stream. */
+kolo_status_t kolo_call_queue(kolo_call_t *call);
 /* Copies the caller's count arrays and the user operator into the call; disown frees them. */
 kolo_status_t kolo_call_own(kolo_call_t *call);
 void kolo_call_disown(kolo_call_t *call);

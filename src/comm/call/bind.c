@@ -1,0 +1,226 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What a collective is run by: the choice of an algorithm, its plan over connections that are made at first use (or
+ * the queues of lines), and the task that the executor gets of them.
+ */
+#include "base/failpoint.h"
+#include "base/log.h"
+#include "comm/call/call.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- choice ---- */
+
+static kolo_status_t choose_v(kolo_body_t *body, const kolo_call_t *call, kolo_tune_choice_t *choice)
+{
+    bool direct = body->emit.fanout && body->emit.nnodes == 1;
+    memset(choice, 0, sizeof *choice);
+    choice->algo = call->coll == KOLO_COLL_ALL_TO_ALL       ? KOLO_ALGO_PAIRWISE
+                   : direct || kolo_coll_rooted(call->coll) ? KOLO_ALGO_DIRECT
+                                                            : KOLO_ALGO_RING;
+    choice->piece_bytes = kolo_tune_slot_bytes(&body->tune, &body->sizes);
+    choice->reason = "parts of unequal length";
+    return KOLO_OK;
+}
+
+static kolo_bound_t *known_bound(const kolo_body_t *body, kolo_coll_t coll, kolo_algo_t algo, uint32_t root)
+{
+    for (kolo_bound_t *b = body->bounds; b; b = b->next)
+        if (b->plan->coll == coll && b->plan->algo == algo && b->plan->root == root) return b;
+    return NULL;
+}
+
+static uint32_t plan_root(const kolo_call_t *call)
+{
+    return kolo_coll_rooted(call->coll) ? call->root : 0;
+}
+
+static kolo_status_t find_bound(kolo_body_t *body, const kolo_call_t *call, kolo_algo_t algo, kolo_bound_t **out)
+{
+    uint32_t root = plan_root(call);
+    *out = known_bound(body, call->coll, algo, root);
+    if (*out) return KOLO_OK;
+    kolo_emit_env_t env = body->emit;
+    kolo_plan_t *plan;
+    env.root = root;
+    KOLO_TRY(kolo_algo_emit(call->coll, algo, &env, &plan));
+    KOLO_TRY(kolo_body_bind(body, plan, out));
+    (*out)->next = body->bounds;
+    body->bounds = *out;
+    return KOLO_OK;
+}
+
+static bool is_flat(kolo_algo_t algo)
+{
+    return algo == KOLO_ALGO_FLAT || algo == KOLO_ALGO_FLAT_TWO_STEP;
+}
+
+static kolo_status_t choose(kolo_body_t *body, const kolo_call_t *call, kolo_tune_choice_t *choice)
+{
+    kolo_emit_env_t env = body->emit;
+    if (call->send_counts || call->recv_counts) return choose_v(body, call, choice);
+    env.root = call->root;
+    return kolo_tune_choose(&body->tune, &env, &body->sizes, call->coll, call->count, call->elem, choice);
+}
+
+bool kolo_call_connected(const kolo_call_t *call)
+{
+    kolo_body_t *body = call->comm->body;
+    kolo_tune_choice_t choice;
+    if (call->kind == KOLO_CALL_SEND || call->kind == KOLO_CALL_RECV) return kolo_p2p_connected(call);
+    if (body->nranks == 1 || call->kind != KOLO_CALL_COLL) return true;
+    if (choose(body, call, &choice) != KOLO_OK) return true; /* the call itself is to say why */
+    return is_flat(choice.algo) ? body->ll_tx != NULL
+                                : known_bound(body, call->coll, choice.algo, plan_root(call)) != NULL;
+}
+
+kolo_status_t kolo_bind_memo(kolo_body_t *body, const kolo_call_t *call, uint64_t signature, kolo_memo_t *memo)
+{
+    kolo_tune_choice_t choice;
+    kolo_bound_t *bound = NULL;
+    bool v = call->send_counts || call->recv_counts;
+    KOLO_TRY(choose(body, call, &choice));
+    if (is_flat(choice.algo))
+        KOLO_TRY(kolo_body_connect_flat(body));
+    else
+        KOLO_TRY(find_bound(body, call, choice.algo, &bound));
+    kolo_debug("comm", "%s rank %d: %s of %llu elements of %zu bytes: %s in pieces of %u bytes (%s)", body->name,
+               body->rank, kolo_coll_name(call->coll), (unsigned long long)call->count, call->elem,
+               kolo_algo_name(choice.algo), choice.piece_bytes, choice.reason);
+    *memo = (kolo_memo_t){signature, call->count, call->root, v, choice.algo, choice.piece_bytes, bound};
+    return KOLO_OK;
+}
+
+/* ---- in steps ---- */
+
+/* Begins to make what the collective does not find. */
+static kolo_status_t make_connections(kolo_coll_run_t *run)
+{
+    const kolo_call_t *call = run->call;
+    kolo_body_t *body = call->comm->body;
+    kolo_tune_choice_t choice;
+    KOLO_TRY(choose(body, call, &choice));
+    if (is_flat(choice.algo)) return kolo_making_begin_flat(body, &run->making);
+    if (known_bound(body, call->coll, choice.algo, plan_root(call))) return KOLO_OK;
+    kolo_emit_env_t env = body->emit;
+    env.root = plan_root(call);
+    KOLO_TRY(kolo_algo_emit(call->coll, choice.algo, &env, &run->plan));
+    return kolo_making_begin(body, run->plan->conns, NULL, run->plan->nconns, &run->making);
+}
+
+kolo_status_t kolo_bind_in_steps(kolo_coll_run_t *run)
+{
+    kolo_body_t *body = run->call->comm->body;
+    if (!run->making) KOLO_TRY(make_connections(run));
+    kolo_status_t status = run->making ? kolo_making_step(run->making) : KOLO_OK;
+    if (status == KOLO_IN_PROGRESS) return status;
+    kolo_making_end(run->making, status);
+    run->making = NULL;
+    KOLO_TRY(status);
+    if (!run->plan) return KOLO_OK;
+    kolo_bound_t *bound = NULL;
+    kolo_plan_t *plan = run->plan;
+    run->plan = NULL;
+    KOLO_TRY(kolo_body_bind(body, plan, &bound)); /* nothing is missing: it does not wait */
+    bound->next = body->bounds;
+    body->bounds = bound;
+    return KOLO_OK;
+}
+
+/* ---- filling the task ---- */
+
+static kolo_status_t room_for_parts(kolo_body_t *body, size_t n)
+{
+    if (n <= body->parts_capacity) return KOLO_OK;
+    kolo_part_t *src = realloc(body->src_parts, n * sizeof *src);
+    if (src) body->src_parts = src;
+    kolo_part_t *dst = realloc(body->dst_parts, n * sizeof *dst);
+    if (dst) body->dst_parts = dst;
+    if (!src || !dst) return kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for %zu parts", n);
+    body->parts_capacity = n;
+    return KOLO_OK;
+}
+
+/* Part p of an even cut, or of rank p, or the only one. */
+static void fill_parts(kolo_part_t *parts, uint32_t n, const void *base, const kolo_call_t *call, bool split,
+                       const size_t *counts, const size_t *displs)
+{
+    char *at = (char *)(uintptr_t)base;
+    uint64_t running = 0;
+    kolo_part_cut_t cut = kolo_part_cut(call->count, split ? n : 1);
+    for (uint32_t p = 0; p < n; p++) {
+        uint64_t offset = cut.each * p + KOLO_MIN((uint64_t)p, cut.more);
+        uint64_t count = cut.each + (p < cut.more);
+        if (counts) {
+            count = counts[p];
+            offset = displs ? displs[p] : running;
+            running += count;
+        }
+        parts[p] = (kolo_part_t){at ? at + offset * call->elem : NULL, count};
+    }
+}
+
+static kolo_status_t prepare_plan(const kolo_call_t *call, kolo_task_t *task, const kolo_memo_t *memo)
+{
+    kolo_body_t *body = call->comm->body;
+    kolo_bound_t *b = memo->bound;
+    const kolo_plan_t *plan = b->plan;
+    uint32_t ns = plan->src_parts, nd = plan->dst_parts;
+    bool split = kolo_coll_traits(call->coll)->whole;
+    KOLO_TRY(room_for_parts(body, KOLO_MAX(ns, nd)));
+    fill_parts(body->src_parts, ns, call->src, call, split, ns > 1 ? call->send_counts : NULL,
+               ns > 1 ? call->send_displs : NULL);
+    fill_parts(body->dst_parts, nd, call->dst, call, split, nd > 1 ? call->recv_counts : NULL,
+               nd > 1 ? call->recv_displs : NULL);
+    if (ns == 1 && call->recv_counts && call->coll != KOLO_COLL_ALL_TO_ALL)
+        body->src_parts[0].count = call->recv_counts[body->rank];
+    if (nd == 1 && call->send_counts && call->coll != KOLO_COLL_ALL_TO_ALL)
+        body->dst_parts[0].count = call->send_counts[body->rank];
+    if (b->exchange &&
+        kolo_pair_start(task, plan, b->tx, b->rx, body->src_parts, body->dst_parts, memo->piece_bytes))
+        return KOLO_OK;
+    uint64_t tile = b->ref_tile ? b->ref_tile : plan->slices * memo->piece_bytes;
+    size_t scratch = (size_t)plan->nscratch * tile + b->bounce;
+    if (scratch > body->scratch_bytes) {
+        void *p = NULL;
+        if (posix_memalign(&p, 4096, scratch))
+            return kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for %zu bytes of scratch", scratch);
+        free(body->scratch);
+        body->scratch = p;
+        body->scratch_bytes = scratch;
+    }
+    uint64_t bytes = call->count * call->elem * (split ? 1 : body->emit.nranks);
+    kolo_interp_t *in = &task->interp;
+    in->plan = plan;
+    in->tx = b->tx;
+    in->rx = b->rx;
+    in->src_parts = body->src_parts;
+    in->dst_parts = body->dst_parts;
+    in->scratch = body->scratch;
+    in->piece_bytes = memo->piece_bytes;
+    in->tile_bytes = tile;
+    in->stream_out = body->tune.l3_bytes && bytes * 2 * body->tune.max_node_size > body->tune.l3_bytes;
+    return kolo_task_start_plan(task, b->state);
+}
+
+static kolo_status_t prepare_flat(const kolo_call_t *call, kolo_task_t *task, kolo_algo_t algo)
+{
+    const kolo_body_t *body = call->comm->body;
+    kolo_flat_t *flat = &task->flat;
+    flat->src = call->src;
+    flat->dst = call->dst;
+    flat->count = call->count;
+    flat->nranks = (uint32_t)body->nranks;
+    flat->root = call->root;
+    flat->ll_tx = body->ll_tx;
+    flat->ll_rx = body->ll_rx;
+    flat->ll_temp = body->ll_temp;
+    KOLO_FAIL_POINT_TRY("exec.flat.start");
+    return kolo_flat_start(task, algo, call->coll);
+}
+
+kolo_status_t kolo_bind_task(const kolo_call_t *call, kolo_task_t *task, const kolo_memo_t *memo)
+{
+    return memo->bound ? prepare_plan(call, task, memo) : prepare_flat(call, task, memo->algo);
+}
