@@ -5,7 +5,7 @@
  * lanes, so that copying inputs in runs one tile ahead of the reduction; queues are short so that slots stay in
  * cache. Source: the reduce-scatter + all-gather schedule of R. Rabenseifner, "Optimization of collective reduction
  * operations", ICCS 2004, with the direct exchange that shared memory allows (as in XHC and in GPU "two-shot").
- * KOLO_ALGO_FLAT_TWO_STEP is the same all_reduce under another name, followed by exec/host/flat_two.c.
+ * Short calls follow the all_reduce by loops over lines (exec/host/flat_two.c).
  */
 #include "algo/emit.h"
 
@@ -41,12 +41,12 @@ static void recv_parts(kolo_builder_t *b, const kolo_emit_env_t *env, uint32_t l
     }
 }
 
-static kolo_status_t all_reduce(kolo_algo_t algo, const kolo_emit_env_t *env, kolo_plan_t **plan)
+kolo_status_t kolo_direct_all_reduce(const kolo_emit_env_t *env, kolo_plan_t **plan)
 {
     uint32_t n = env->nranks;
     kolo_segment_t mine = kolo_seg(KOLO_BUF_DST, (int32_t)env->rank, 1);
     kolo_builder_t *b;
-    KOLO_TRY(kolo_emit_open(KOLO_COLL_ALL_REDUCE, algo, env, &b));
+    KOLO_TRY(kolo_emit_open(KOLO_COLL_ALL_REDUCE, KOLO_ALGO_DIRECT, env, &b));
     kolo_builder_grid(b, n, 1, n, n);
     send_parts(b, env);
     kolo_builder_lane(b);
@@ -134,14 +134,4 @@ kolo_status_t kolo_direct_all_gather(const kolo_emit_env_t *env, kolo_plan_t **p
     kolo_builder_lane(b);
     recv_parts(b, env, 0);
     return kolo_builder_finish(b, plan);
-}
-
-kolo_status_t kolo_direct_all_reduce(const kolo_emit_env_t *env, kolo_plan_t **plan)
-{
-    return all_reduce(KOLO_ALGO_DIRECT, env, plan);
-}
-
-kolo_status_t kolo_flat_two_step_emit_all_reduce(const kolo_emit_env_t *env, kolo_plan_t **plan)
-{
-    return all_reduce(KOLO_ALGO_FLAT_TWO_STEP, env, plan);
 }

@@ -6,11 +6,11 @@
  */
 #include "algo/emit.h"
 
-static kolo_status_t gather(kolo_algo_t algo, const kolo_emit_env_t *env, kolo_plan_t **plan)
+kolo_status_t kolo_direct_gather(const kolo_emit_env_t *env, kolo_plan_t **plan)
 {
     uint32_t n = env->nranks;
     kolo_builder_t *b;
-    KOLO_TRY(kolo_emit_open(KOLO_COLL_GATHER, algo, env, &b));
+    KOLO_TRY(kolo_emit_open(KOLO_COLL_GATHER, KOLO_ALGO_DIRECT, env, &b));
     kolo_builder_grid(b, n, 1, 1, n);
     kolo_builder_lane(b);
     if (env->rank != env->root) {
@@ -25,11 +25,11 @@ static kolo_status_t gather(kolo_algo_t algo, const kolo_emit_env_t *env, kolo_p
     return kolo_builder_finish(b, plan);
 }
 
-static kolo_status_t scatter(kolo_algo_t algo, const kolo_emit_env_t *env, kolo_plan_t **plan)
+kolo_status_t kolo_direct_scatter(const kolo_emit_env_t *env, kolo_plan_t **plan)
 {
     uint32_t n = env->nranks;
     kolo_builder_t *b;
-    KOLO_TRY(kolo_emit_open(KOLO_COLL_SCATTER, algo, env, &b));
+    KOLO_TRY(kolo_emit_open(KOLO_COLL_SCATTER, KOLO_ALGO_DIRECT, env, &b));
     kolo_builder_grid(b, n, 1, n, 1);
     kolo_builder_lane(b);
     if (env->rank != env->root) {
@@ -45,11 +45,11 @@ static kolo_status_t scatter(kolo_algo_t algo, const kolo_emit_env_t *env, kolo_
 }
 
 /* One lane sends, one receives: few lanes, and the next tile is copied in while this one is read. */
-static kolo_status_t all_to_all(kolo_algo_t algo, const kolo_emit_env_t *env, kolo_plan_t **plan)
+kolo_status_t kolo_direct_all_to_all(const kolo_emit_env_t *env, kolo_plan_t **plan)
 {
     uint32_t n = env->nranks, me = env->rank;
     kolo_builder_t *b;
-    KOLO_TRY(kolo_emit_open(KOLO_COLL_ALL_TO_ALL, algo, env, &b));
+    KOLO_TRY(kolo_emit_open(KOLO_COLL_ALL_TO_ALL, KOLO_ALGO_DIRECT, env, &b));
     kolo_builder_grid(b, n, 1, n, n);
     kolo_builder_lane(b);
     for (uint32_t k = 1; k < n; k++) {
@@ -65,10 +65,10 @@ static kolo_status_t all_to_all(kolo_algo_t algo, const kolo_emit_env_t *env, ko
     return kolo_builder_finish(b, plan);
 }
 
-static kolo_status_t barrier(kolo_algo_t algo, const kolo_emit_env_t *env, kolo_plan_t **plan)
+kolo_status_t kolo_direct_barrier(const kolo_emit_env_t *env, kolo_plan_t **plan)
 {
     kolo_builder_t *b;
-    KOLO_TRY(kolo_emit_open(KOLO_COLL_BARRIER, algo, env, &b));
+    KOLO_TRY(kolo_emit_open(KOLO_COLL_BARRIER, KOLO_ALGO_DIRECT, env, &b));
     kolo_builder_grid(b, 1, 1, 0, 0);
     kolo_builder_scratch(b, 2);
     kolo_builder_lane(b);
@@ -78,44 +78,4 @@ static kolo_status_t barrier(kolo_algo_t algo, const kolo_emit_env_t *env, kolo_
         kolo_builder_recv(b, kolo_emit_spread_rx(b, env, from, 0), kolo_seg_scratch(1, 1, 0));
     }
     return kolo_builder_finish(b, plan);
-}
-
-kolo_status_t kolo_direct_gather(const kolo_emit_env_t *env, kolo_plan_t **plan)
-{
-    return gather(KOLO_ALGO_DIRECT, env, plan);
-}
-
-kolo_status_t kolo_direct_scatter(const kolo_emit_env_t *env, kolo_plan_t **plan)
-{
-    return scatter(KOLO_ALGO_DIRECT, env, plan);
-}
-
-kolo_status_t kolo_direct_all_to_all(const kolo_emit_env_t *env, kolo_plan_t **plan)
-{
-    return all_to_all(KOLO_ALGO_DIRECT, env, plan);
-}
-
-kolo_status_t kolo_direct_barrier(const kolo_emit_env_t *env, kolo_plan_t **plan)
-{
-    return barrier(KOLO_ALGO_DIRECT, env, plan);
-}
-
-kolo_status_t kolo_flat_emit_gather(const kolo_emit_env_t *env, kolo_plan_t **plan)
-{
-    return gather(KOLO_ALGO_FLAT, env, plan);
-}
-
-kolo_status_t kolo_flat_emit_scatter(const kolo_emit_env_t *env, kolo_plan_t **plan)
-{
-    return scatter(KOLO_ALGO_FLAT, env, plan);
-}
-
-kolo_status_t kolo_flat_emit_all_to_all(const kolo_emit_env_t *env, kolo_plan_t **plan)
-{
-    return all_to_all(KOLO_ALGO_FLAT, env, plan);
-}
-
-kolo_status_t kolo_flat_emit_barrier(const kolo_emit_env_t *env, kolo_plan_t **plan)
-{
-    return barrier(KOLO_ALGO_FLAT, env, plan);
 }

@@ -66,17 +66,6 @@ kolo_status_t kolo_one_step_broadcast(const kolo_emit_env_t *env, kolo_plan_t **
 kolo_status_t kolo_one_step_reduce(const kolo_emit_env_t *env, kolo_plan_t **plan);
 kolo_status_t kolo_one_step_reduce_scatter(const kolo_emit_env_t *env, kolo_plan_t **plan);
 
-kolo_status_t kolo_flat_emit_all_reduce(const kolo_emit_env_t *env, kolo_plan_t **plan);
-kolo_status_t kolo_flat_two_step_emit_all_reduce(const kolo_emit_env_t *env, kolo_plan_t **plan);
-kolo_status_t kolo_flat_emit_all_gather(const kolo_emit_env_t *env, kolo_plan_t **plan);
-kolo_status_t kolo_flat_emit_broadcast(const kolo_emit_env_t *env, kolo_plan_t **plan);
-kolo_status_t kolo_flat_emit_reduce(const kolo_emit_env_t *env, kolo_plan_t **plan);
-kolo_status_t kolo_flat_emit_reduce_scatter(const kolo_emit_env_t *env, kolo_plan_t **plan);
-kolo_status_t kolo_flat_emit_all_to_all(const kolo_emit_env_t *env, kolo_plan_t **plan);
-kolo_status_t kolo_flat_emit_gather(const kolo_emit_env_t *env, kolo_plan_t **plan);
-kolo_status_t kolo_flat_emit_scatter(const kolo_emit_env_t *env, kolo_plan_t **plan);
-kolo_status_t kolo_flat_emit_barrier(const kolo_emit_env_t *env, kolo_plan_t **plan);
-
 kolo_status_t kolo_halving_doubling_all_reduce(const kolo_emit_env_t *env, kolo_plan_t **plan);
 kolo_status_t kolo_halving_doubling_all_gather(const kolo_emit_env_t *env, kolo_plan_t **plan);
 kolo_status_t kolo_halving_doubling_reduce_scatter(const kolo_emit_env_t *env, kolo_plan_t **plan);

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * One step: every rank tells everybody all it has, and everybody works the result out alone, in rank order, so that
- * all get the same bits. The lowest latency there is, at n times the least traffic. KOLO_ALGO_FLAT are the same
- * plans under another name: the hand-written loops of the host executor (exec/host/flat_*.c) follow them. Source:
+ * all get the same bits. The lowest latency there is, at n times the least traffic. Short calls follow these plans
+ * without an interpreter, by loops over lines (exec/host/flat_*.c). Source:
  * "one-shot" all-reduce of shared-memory and GPU libraries; copy-in/copy-out collectives of XHC (G. Katevenis, M.
  * Ploumidis, M. Marazakis, 2022).
  */
 #include "algo/emit.h"
 
-static kolo_status_t all_reduce(kolo_algo_t algo, const kolo_emit_env_t *env, kolo_plan_t **plan)
+kolo_status_t kolo_one_step_all_reduce(const kolo_emit_env_t *env, kolo_plan_t **plan)
 {
     kolo_segment_t src = kolo_seg(KOLO_BUF_SRC, 0, 1);
     kolo_builder_t *b;
-    KOLO_TRY(kolo_emit_open(KOLO_COLL_ALL_REDUCE, algo, env, &b));
+    KOLO_TRY(kolo_emit_open(KOLO_COLL_ALL_REDUCE, KOLO_ALGO_ONE_STEP, env, &b));
     kolo_builder_lane(b);
     kolo_emit_spread(b, env, 0, src);
     uint16_t first = kolo_emit_list_spread(b, env, 0);
@@ -21,12 +21,12 @@ static kolo_status_t all_reduce(kolo_algo_t algo, const kolo_emit_env_t *env, ko
     return kolo_builder_finish(b, plan);
 }
 
-static kolo_status_t all_gather(kolo_algo_t algo, const kolo_emit_env_t *env, kolo_plan_t **plan)
+kolo_status_t kolo_one_step_all_gather(const kolo_emit_env_t *env, kolo_plan_t **plan)
 {
     uint32_t n = env->nranks, me = env->rank;
     kolo_segment_t src = kolo_seg(KOLO_BUF_SRC, 0, 1);
     kolo_builder_t *b;
-    KOLO_TRY(kolo_emit_open(KOLO_COLL_ALL_GATHER, algo, env, &b));
+    KOLO_TRY(kolo_emit_open(KOLO_COLL_ALL_GATHER, KOLO_ALGO_ONE_STEP, env, &b));
     kolo_builder_grid(b, n, 1, 1, n);
     kolo_builder_lane(b);
     kolo_emit_spread(b, env, 0, src);
@@ -38,11 +38,11 @@ static kolo_status_t all_gather(kolo_algo_t algo, const kolo_emit_env_t *env, ko
     return kolo_builder_finish(b, plan);
 }
 
-static kolo_status_t broadcast(kolo_algo_t algo, const kolo_emit_env_t *env, kolo_plan_t **plan)
+kolo_status_t kolo_one_step_broadcast(const kolo_emit_env_t *env, kolo_plan_t **plan)
 {
     kolo_segment_t src = kolo_seg(KOLO_BUF_SRC, 0, 1), dst = kolo_seg(KOLO_BUF_DST, 0, 1);
     kolo_builder_t *b;
-    KOLO_TRY(kolo_emit_open(KOLO_COLL_BROADCAST, algo, env, &b));
+    KOLO_TRY(kolo_emit_open(KOLO_COLL_BROADCAST, KOLO_ALGO_ONE_STEP, env, &b));
     kolo_builder_lane(b);
     if (env->rank == env->root) {
         kolo_emit_spread(b, env, 0, src);
@@ -53,11 +53,11 @@ static kolo_status_t broadcast(kolo_algo_t algo, const kolo_emit_env_t *env, kol
     return kolo_builder_finish(b, plan);
 }
 
-static kolo_status_t reduce(kolo_algo_t algo, const kolo_emit_env_t *env, kolo_plan_t **plan)
+kolo_status_t kolo_one_step_reduce(const kolo_emit_env_t *env, kolo_plan_t **plan)
 {
     kolo_segment_t src = kolo_seg(KOLO_BUF_SRC, 0, 1);
     kolo_builder_t *b;
-    KOLO_TRY(kolo_emit_open(KOLO_COLL_REDUCE, algo, env, &b));
+    KOLO_TRY(kolo_emit_open(KOLO_COLL_REDUCE, KOLO_ALGO_ONE_STEP, env, &b));
     kolo_builder_lane(b);
     if (env->rank == env->root) {
         uint16_t first = kolo_emit_list_pairs(b, env, 0);
@@ -70,11 +70,11 @@ static kolo_status_t reduce(kolo_algo_t algo, const kolo_emit_env_t *env, kolo_p
 }
 
 /* One lane: unlike the direct form nothing runs ahead, but a call is one pass. */
-static kolo_status_t reduce_scatter(kolo_algo_t algo, const kolo_emit_env_t *env, kolo_plan_t **plan)
+kolo_status_t kolo_one_step_reduce_scatter(const kolo_emit_env_t *env, kolo_plan_t **plan)
 {
     uint32_t n = env->nranks, me = env->rank;
     kolo_builder_t *b;
-    KOLO_TRY(kolo_emit_open(KOLO_COLL_REDUCE_SCATTER, algo, env, &b));
+    KOLO_TRY(kolo_emit_open(KOLO_COLL_REDUCE_SCATTER, KOLO_ALGO_ONE_STEP, env, &b));
     kolo_builder_grid(b, n, 1, n, 1);
     kolo_builder_lane(b);
     for (uint32_t k = 1; k < n; k++) {
@@ -85,54 +85,4 @@ static kolo_status_t reduce_scatter(kolo_algo_t algo, const kolo_emit_env_t *env
     kolo_emit_reduce_many(b, first, n - 1, me, KOLO_NO_CONN, kolo_seg(KOLO_BUF_DST, 0, 1),
                           kolo_seg(KOLO_BUF_SRC, (int32_t)me, 1), KOLO_FLAG_FINAL);
     return kolo_builder_finish(b, plan);
-}
-
-kolo_status_t kolo_one_step_all_reduce(const kolo_emit_env_t *env, kolo_plan_t **plan)
-{
-    return all_reduce(KOLO_ALGO_ONE_STEP, env, plan);
-}
-
-kolo_status_t kolo_one_step_all_gather(const kolo_emit_env_t *env, kolo_plan_t **plan)
-{
-    return all_gather(KOLO_ALGO_ONE_STEP, env, plan);
-}
-
-kolo_status_t kolo_one_step_broadcast(const kolo_emit_env_t *env, kolo_plan_t **plan)
-{
-    return broadcast(KOLO_ALGO_ONE_STEP, env, plan);
-}
-
-kolo_status_t kolo_one_step_reduce(const kolo_emit_env_t *env, kolo_plan_t **plan)
-{
-    return reduce(KOLO_ALGO_ONE_STEP, env, plan);
-}
-
-kolo_status_t kolo_one_step_reduce_scatter(const kolo_emit_env_t *env, kolo_plan_t **plan)
-{
-    return reduce_scatter(KOLO_ALGO_ONE_STEP, env, plan);
-}
-
-kolo_status_t kolo_flat_emit_all_reduce(const kolo_emit_env_t *env, kolo_plan_t **plan)
-{
-    return all_reduce(KOLO_ALGO_FLAT, env, plan);
-}
-
-kolo_status_t kolo_flat_emit_all_gather(const kolo_emit_env_t *env, kolo_plan_t **plan)
-{
-    return all_gather(KOLO_ALGO_FLAT, env, plan);
-}
-
-kolo_status_t kolo_flat_emit_broadcast(const kolo_emit_env_t *env, kolo_plan_t **plan)
-{
-    return broadcast(KOLO_ALGO_FLAT, env, plan);
-}
-
-kolo_status_t kolo_flat_emit_reduce(const kolo_emit_env_t *env, kolo_plan_t **plan)
-{
-    return reduce(KOLO_ALGO_FLAT, env, plan);
-}
-
-kolo_status_t kolo_flat_emit_reduce_scatter(const kolo_emit_env_t *env, kolo_plan_t **plan)
-{
-    return reduce_scatter(KOLO_ALGO_FLAT, env, plan);
 }

@@ -41,12 +41,6 @@ static bool two_references(const kolo_emit_env_t *env)
     return env->nranks == 1 || (env->refs && env->nranks == 2);
 }
 
-/* Flat loops read every writer's fan-out. */
-static bool flat(const kolo_emit_env_t *env)
-{
-    return env->nranks == 1 || (kolo_emit_has_fan(env) && env->nranks <= MOST_OPERANDS);
-}
-
 /* Several nodes, and one of them has several ranks. Every rank has at most a lane pair per rail, and adds up at
  * most its node and one partial sum of each other node. */
 static bool several_nodes(const kolo_emit_env_t *env)
@@ -77,70 +71,60 @@ const kolo_algo_row_t kolo_algos[] = {
     {KOLO_COLL_ALL_REDUCE, KOLO_ALGO_TREE, kolo_tree_all_reduce, always, .source = TREE_SOURCE, .in_place = true, .commutative = true},
     {KOLO_COLL_ALL_REDUCE, KOLO_ALGO_HALVING_DOUBLING, kolo_halving_doubling_all_reduce, always, .source = HALVE_SOURCE,
      .in_place = true, .commutative = true},
-    {KOLO_COLL_ALL_REDUCE, KOLO_ALGO_DIRECT, kolo_direct_all_reduce, few_operands, .source = DIRECT_SOURCE, .in_place = true},
-    {KOLO_COLL_ALL_REDUCE, KOLO_ALGO_ONE_STEP, kolo_one_step_all_reduce, few_operands, .source = STEP_SOURCE, .in_place = true},
+    {KOLO_COLL_ALL_REDUCE, KOLO_ALGO_DIRECT, kolo_direct_all_reduce, few_operands, .source = DIRECT_SOURCE, .in_place = true, .lines = true},
+    {KOLO_COLL_ALL_REDUCE, KOLO_ALGO_ONE_STEP, kolo_one_step_all_reduce, few_operands, .source = STEP_SOURCE, .in_place = true, .lines = true},
     {KOLO_COLL_ALL_REDUCE, KOLO_ALGO_HIERARCHICAL, kolo_hierarchical_all_reduce, several_nodes, .source = HIER_SOURCE,
      .in_place = true, .commutative = true},
     {KOLO_COLL_ALL_REDUCE, KOLO_ALGO_SINGLE_COPY, kolo_single_copy_all_reduce, references, .source = COPY_SOURCE, .in_place = true},
-    {KOLO_COLL_ALL_REDUCE, KOLO_ALGO_FLAT, kolo_flat_emit_all_reduce, flat, .source = STEP_SOURCE, .in_place = true},
-    {KOLO_COLL_ALL_REDUCE, KOLO_ALGO_FLAT_TWO_STEP, kolo_flat_two_step_emit_all_reduce, flat, .source = DIRECT_SOURCE, .in_place = true},
 
     {KOLO_COLL_REDUCE, KOLO_ALGO_RING, kolo_ring_reduce, always, .source = RING_SOURCE, .in_place = true, .commutative = true},
     {KOLO_COLL_REDUCE, KOLO_ALGO_TREE, kolo_tree_reduce, always, .source = TREE_SOURCE, .in_place = true, .commutative = true},
     {KOLO_COLL_REDUCE, KOLO_ALGO_DIRECT, kolo_direct_reduce, few_operands, .source = DIRECT_SOURCE, .in_place = true},
-    {KOLO_COLL_REDUCE, KOLO_ALGO_ONE_STEP, kolo_one_step_reduce, few_operands, .source = STEP_SOURCE, .in_place = true},
+    {KOLO_COLL_REDUCE, KOLO_ALGO_ONE_STEP, kolo_one_step_reduce, few_operands, .source = STEP_SOURCE, .in_place = true, .lines = true},
     {KOLO_COLL_REDUCE, KOLO_ALGO_SINGLE_COPY, kolo_single_copy_reduce, two_references, .source = COPY_SOURCE, .in_place = true},
-    {KOLO_COLL_REDUCE, KOLO_ALGO_FLAT, kolo_flat_emit_reduce, flat, .source = STEP_SOURCE, .in_place = true},
 
     {KOLO_COLL_BROADCAST, KOLO_ALGO_RING, kolo_ring_broadcast, always, .source = RING_SOURCE, .in_place = true},
     {KOLO_COLL_BROADCAST, KOLO_ALGO_TREE, kolo_tree_broadcast, always, .source = TREE_SOURCE, .in_place = true},
     {KOLO_COLL_BROADCAST, KOLO_ALGO_DIRECT, kolo_direct_broadcast, always, .source = DIRECT_SOURCE, .in_place = true},
-    {KOLO_COLL_BROADCAST, KOLO_ALGO_ONE_STEP, kolo_one_step_broadcast, always, .source = STEP_SOURCE, .in_place = true},
+    {KOLO_COLL_BROADCAST, KOLO_ALGO_ONE_STEP, kolo_one_step_broadcast, always, .source = STEP_SOURCE, .in_place = true, .lines = true},
     {KOLO_COLL_BROADCAST, KOLO_ALGO_HIERARCHICAL, kolo_hierarchical_broadcast, several_nodes, .source = HIER_SOURCE, .in_place = true},
     {KOLO_COLL_BROADCAST, KOLO_ALGO_SINGLE_COPY, kolo_single_copy_broadcast, references, .source = COPY_SOURCE, .in_place = true},
-    {KOLO_COLL_BROADCAST, KOLO_ALGO_FLAT, kolo_flat_emit_broadcast, flat, .source = STEP_SOURCE, .in_place = true},
 
     {KOLO_COLL_ALL_GATHER, KOLO_ALGO_RING, kolo_ring_all_gather, always, .source = RING_SOURCE, .in_place = true},
     {KOLO_COLL_ALL_GATHER, KOLO_ALGO_HALVING_DOUBLING, kolo_halving_doubling_all_gather, power_of_two, .source = HALVE_SOURCE,
      .in_place = true},
     {KOLO_COLL_ALL_GATHER, KOLO_ALGO_DIRECT, kolo_direct_all_gather, always, .source = DIRECT_SOURCE, .in_place = true},
-    {KOLO_COLL_ALL_GATHER, KOLO_ALGO_ONE_STEP, kolo_one_step_all_gather, always, .source = STEP_SOURCE, .in_place = true},
+    {KOLO_COLL_ALL_GATHER, KOLO_ALGO_ONE_STEP, kolo_one_step_all_gather, always, .source = STEP_SOURCE, .in_place = true, .lines = true},
     {KOLO_COLL_ALL_GATHER, KOLO_ALGO_BRUCK, kolo_bruck_all_gather, always, .source = BRUCK_SOURCE, .in_place = true},
     {KOLO_COLL_ALL_GATHER, KOLO_ALGO_PAT, kolo_pat_all_gather, always, .source = PAT_SOURCE, .in_place = true},
     {KOLO_COLL_ALL_GATHER, KOLO_ALGO_HIERARCHICAL, kolo_hierarchical_all_gather, several_nodes, .source = HIER_SOURCE, .in_place = true},
     {KOLO_COLL_ALL_GATHER, KOLO_ALGO_SINGLE_COPY, kolo_single_copy_all_gather, references, .source = COPY_SOURCE, .in_place = true},
-    {KOLO_COLL_ALL_GATHER, KOLO_ALGO_FLAT, kolo_flat_emit_all_gather, flat, .source = STEP_SOURCE, .in_place = true},
 
     {KOLO_COLL_REDUCE_SCATTER, KOLO_ALGO_RING, kolo_ring_reduce_scatter, always, .source = RING_SOURCE, .in_place = true,
      .commutative = true},
     {KOLO_COLL_REDUCE_SCATTER, KOLO_ALGO_HALVING_DOUBLING, kolo_halving_doubling_reduce_scatter, power_of_two, .source = HALVE_SOURCE,
      .in_place = true, .commutative = true},
     {KOLO_COLL_REDUCE_SCATTER, KOLO_ALGO_DIRECT, kolo_direct_reduce_scatter, few_operands, .source = DIRECT_SOURCE, .in_place = true},
-    {KOLO_COLL_REDUCE_SCATTER, KOLO_ALGO_ONE_STEP, kolo_one_step_reduce_scatter, few_operands, .source = STEP_SOURCE, .in_place = true},
+    {KOLO_COLL_REDUCE_SCATTER, KOLO_ALGO_ONE_STEP, kolo_one_step_reduce_scatter, few_operands, .source = STEP_SOURCE, .in_place = true, .lines = true},
     {KOLO_COLL_REDUCE_SCATTER, KOLO_ALGO_PAT, kolo_pat_reduce_scatter, always, .source = PAT_SOURCE, .in_place = true, .commutative = true},
     {KOLO_COLL_REDUCE_SCATTER, KOLO_ALGO_HIERARCHICAL, kolo_hierarchical_reduce_scatter, several_nodes, .source = HIER_SOURCE,
      .in_place = true, .commutative = true},
     {KOLO_COLL_REDUCE_SCATTER, KOLO_ALGO_SINGLE_COPY, kolo_single_copy_reduce_scatter, two_references, .source = COPY_SOURCE,
      .in_place = true},
-    {KOLO_COLL_REDUCE_SCATTER, KOLO_ALGO_FLAT, kolo_flat_emit_reduce_scatter, flat, .source = STEP_SOURCE, .in_place = true},
 
-    {KOLO_COLL_ALL_TO_ALL, KOLO_ALGO_DIRECT, kolo_direct_all_to_all, always, .source = LINEAR_SOURCE},
+    {KOLO_COLL_ALL_TO_ALL, KOLO_ALGO_DIRECT, kolo_direct_all_to_all, always, .source = LINEAR_SOURCE, .lines = true},
     {KOLO_COLL_ALL_TO_ALL, KOLO_ALGO_PAIRWISE, kolo_pairwise_all_to_all, few_lanes, .source = LINEAR_SOURCE},
     {KOLO_COLL_ALL_TO_ALL, KOLO_ALGO_BRUCK, kolo_bruck_all_to_all, few_lanes, .source = BRUCK_SOURCE},
     {KOLO_COLL_ALL_TO_ALL, KOLO_ALGO_SINGLE_COPY, kolo_single_copy_all_to_all, references, .source = COPY_SOURCE},
-    {KOLO_COLL_ALL_TO_ALL, KOLO_ALGO_FLAT, kolo_flat_emit_all_to_all, flat, .source = LINEAR_SOURCE},
 
-    {KOLO_COLL_GATHER, KOLO_ALGO_DIRECT, kolo_direct_gather, always, .source = LINEAR_SOURCE, .in_place = true},
+    {KOLO_COLL_GATHER, KOLO_ALGO_DIRECT, kolo_direct_gather, always, .source = LINEAR_SOURCE, .in_place = true, .lines = true},
     {KOLO_COLL_GATHER, KOLO_ALGO_SINGLE_COPY, kolo_single_copy_gather, references, .source = COPY_SOURCE, .in_place = true},
-    {KOLO_COLL_GATHER, KOLO_ALGO_FLAT, kolo_flat_emit_gather, flat, .source = LINEAR_SOURCE, .in_place = true},
 
-    {KOLO_COLL_SCATTER, KOLO_ALGO_DIRECT, kolo_direct_scatter, always, .source = LINEAR_SOURCE, .in_place = true},
+    {KOLO_COLL_SCATTER, KOLO_ALGO_DIRECT, kolo_direct_scatter, always, .source = LINEAR_SOURCE, .in_place = true, .lines = true},
     {KOLO_COLL_SCATTER, KOLO_ALGO_SINGLE_COPY, kolo_single_copy_scatter, references, .source = COPY_SOURCE, .in_place = true},
-    {KOLO_COLL_SCATTER, KOLO_ALGO_FLAT, kolo_flat_emit_scatter, flat, .source = LINEAR_SOURCE, .in_place = true},
 
-    {KOLO_COLL_BARRIER, KOLO_ALGO_DIRECT, kolo_direct_barrier, always, .source = LINEAR_SOURCE, .in_place = true},
+    {KOLO_COLL_BARRIER, KOLO_ALGO_DIRECT, kolo_direct_barrier, always, .source = LINEAR_SOURCE, .in_place = true, .lines = true},
     {KOLO_COLL_BARRIER, KOLO_ALGO_BRUCK, kolo_bruck_barrier, always, .source = "Hensgen, Finkel, Manber 1988", .in_place = true},
-    {KOLO_COLL_BARRIER, KOLO_ALGO_FLAT, kolo_flat_emit_barrier, flat, .source = LINEAR_SOURCE, .in_place = true},
 
     {KOLO_COLL_P2P, KOLO_ALGO_P2P, kolo_p2p_group, always, .source = "grouped send and receive of NCCL"},
 };

@@ -60,7 +60,6 @@ static void what_is_not_usable_is_refused_with_a_reason(void **state)
         {KOLO_COLL_ALL_GATHER, KOLO_ALGO_HALVING_DOUBLING}, /* six ranks */
         {KOLO_COLL_ALL_REDUCE, KOLO_ALGO_HIERARCHICAL},     /* one node */
         {KOLO_COLL_BROADCAST, KOLO_ALGO_SINGLE_COPY},       /* no references */
-        {KOLO_COLL_ALL_REDUCE, KOLO_ALGO_FLAT},             /* no fan-out */
         {KOLO_COLL_BARRIER, KOLO_ALGO_PAT},                 /* no such row */
     };
     for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
@@ -68,6 +67,31 @@ static void what_is_not_usable_is_refused_with_a_reason(void **state)
         assert_null(plan);
         assert_non_null(strstr(kolo_error_text(), kolo_algo_name(wrong[i].algo)));
     }
+}
+
+static void ways_have_names_that_lead_back(void **state)
+{
+    kolo_way_t way, list[KOLO_WAYS_MAX];
+    size_t by_lines = 0;
+    (void)state;
+    for (int c = 0; c < KOLO_COLL_P2P; c++) {
+        size_t n = kolo_ways((kolo_coll_t)c, list);
+        assert_in_range(n, 2, KOLO_WAYS_MAX - 1); /* none was left out */
+        for (size_t i = 0; i < n; i++) {
+            assert_true(kolo_way_parse((kolo_coll_t)c, kolo_way_name((kolo_coll_t)c, list[i]), &way));
+            assert_true(kolo_way_is(way, list[i]) && kolo_way_exists((kolo_coll_t)c, way));
+            assert_in_range(kolo_way_number(way), 0, 254);
+            assert_true(kolo_way_is(kolo_way_of_number(kolo_way_number(way)), way));
+            by_lines += way.lines;
+        }
+    }
+    assert_int_equal(by_lines, 10); /* a loop for each collective, and one more for all_reduce */
+    assert_true(kolo_way_parse(KOLO_COLL_ALL_REDUCE, "flat_two_step", &way));
+    assert_true(kolo_way_is(way, (kolo_way_t){KOLO_ALGO_DIRECT, true}));
+    assert_false(kolo_way_parse(KOLO_COLL_BARRIER, "flat_two_step", &way));
+    assert_true(kolo_way_parse(KOLO_COLL_COUNT, "flat_two_step", &way));
+    assert_false(kolo_way_parse(KOLO_COLL_COUNT, "lines", &way));
+    assert_int_equal(kolo_way_of_number(255).algo, KOLO_ALGO_COUNT);
 }
 
 static void one_rank_copies_and_talks_to_nobody(void **state)
@@ -178,6 +202,7 @@ int main(void)
         cmocka_unit_test(every_row_is_complete_and_unique),
         cmocka_unit_test(every_collective_can_run_anywhere),
         cmocka_unit_test(what_is_not_usable_is_refused_with_a_reason),
+        cmocka_unit_test(ways_have_names_that_lead_back),
         cmocka_unit_test(one_rank_copies_and_talks_to_nobody),
         cmocka_unit_test(ring_all_reduce_is_as_short_at_any_size),
         cmocka_unit_test(logarithmic_algorithms_stay_short),

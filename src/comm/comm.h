@@ -108,9 +108,9 @@ typedef struct { /* what to do for one signature, which tells root and count onl
     uint64_t signature, count;
     uint32_t root;
     bool v;
-    kolo_algo_t algo;
+    kolo_way_t way;
     uint32_t piece_bytes;
-    kolo_bound_t *bound; /* NULL for the flat path */
+    kolo_bound_t *bound; /* NULL: by lines */
 } kolo_memo_t;
 
 #define KOLO_MAX_USER_OPS 64

@@ -32,22 +32,22 @@ kolo_exec_tuned_t kolo_device_tuned(const kolo_body_t *body)
 static kolo_status_t forced_plan(void *arg, kolo_coll_t coll, uint32_t rank, uint32_t root, kolo_plan_t **plan)
 {
     const kolo_body_t *body = arg;
-    kolo_algo_t algo = kolo_tune_forced(coll);
+    kolo_way_t way = kolo_tune_forced(coll);
     kolo_emit_env_t env = body->emit;
     *plan = NULL;
-    if (algo == KOLO_ALGO_COUNT || !kolo_algo_find(coll, algo)) return KOLO_OK;
+    if (way.algo == KOLO_ALGO_COUNT) return KOLO_OK;
     env.rank = rank;
     env.root = root;
-    env.fanout = algo == KOLO_ALGO_FLAT || algo == KOLO_ALGO_FLAT_TWO_STEP;
+    env.fanout = way.lines;
     env.refs = false; /* kernels take no references to memory */
-    kolo_status_t status = kolo_algo_emit(coll, algo, &env, plan);
+    kolo_status_t status = kolo_algo_emit(coll, way.algo, &env, plan);
     return status == KOLO_OK ? KOLO_OK : kolo_fail_prefix(status, "KOLO_ALGO on GPUs: ");
 }
 
 static bool forces_plans(void)
 {
     for (int c = 0; c < KOLO_COLL_P2P; c++)
-        if (kolo_tune_forced((kolo_coll_t)c) != KOLO_ALGO_COUNT) return true;
+        if (kolo_tune_forced((kolo_coll_t)c).algo != KOLO_ALGO_COUNT) return true;
     return false;
 }
 
@@ -231,10 +231,9 @@ static size_t unfold(const kolo_call_t *c, const kolo_exec_call_t *base, kolo_ex
 static uint32_t recorded_algo(const kolo_body_t *body, const kolo_call_t *call)
 {
     if (call->kind != KOLO_CALL_COLL || !body->exec->by_plans || body->nranks == 1) return KOLO_RECORD_NO_ALGO;
-    kolo_algo_t algo = kolo_tune_forced(call->coll);
+    kolo_way_t way = kolo_tune_forced(call->coll);
     bool parts = call->send_counts || call->recv_counts; /* messages, or several calls */
-    return parts || algo == KOLO_ALGO_COUNT || !kolo_algo_find(call->coll, algo) ? KOLO_RECORD_NO_ALGO
-                                                                                 : (uint32_t)algo;
+    return parts || way.algo == KOLO_ALGO_COUNT ? KOLO_RECORD_NO_ALGO : kolo_way_number(way);
 }
 
 /* Of the next collective. Where the host runs it, its thread counts; of parts each for itself, so there calls

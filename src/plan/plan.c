@@ -22,8 +22,6 @@ static const char *const algo_names[KOLO_ALGO_COUNT] = {
     [KOLO_ALGO_HIERARCHICAL] = "hierarchical",
     [KOLO_ALGO_SINGLE_COPY] = "single_copy",
     [KOLO_ALGO_P2P] = "p2p",
-    [KOLO_ALGO_FLAT] = "flat",
-    [KOLO_ALGO_FLAT_TWO_STEP] = "flat_two_step",
 };
 
 static const char *const opcode_names[KOLO_OP_COUNT] = {

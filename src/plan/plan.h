@@ -53,8 +53,6 @@ typedef enum {
     KOLO_ALGO_HIERARCHICAL,
     KOLO_ALGO_SINGLE_COPY, /* references: expose, get, put */
     KOLO_ALGO_P2P,
-    KOLO_ALGO_FLAT,          /* hand-written loops over LL lines (exec/host/flat_*.c); emits the plan they follow */
-    KOLO_ALGO_FLAT_TWO_STEP, /* the same for the direct all_reduce: parts are reduced first, then told to all */
     KOLO_ALGO_COUNT
 } kolo_algo_t;
 const char *kolo_algo_name(kolo_algo_t algo);

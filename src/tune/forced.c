@@ -35,15 +35,17 @@ static bool next_item(const char **at, force_t *item)
     return true;
 }
 
-kolo_algo_t kolo_tune_forced(kolo_coll_t coll)
+/* The last item that names the collective, or all, counts; also where it has no such algorithm. */
+kolo_way_t kolo_tune_forced(kolo_coll_t coll)
 {
     const char *at = kolo_tune_config.algo;
-    kolo_algo_t algo, found = KOLO_ALGO_COUNT;
+    kolo_way_t found = KOLO_WAY_NONE;
     force_t item;
     while (next_item(&at, &item))
-        if ((!item.coll[0] || strcmp(item.coll, kolo_coll_name(coll)) == 0) &&
-            kolo_algo_parse(item.algo, &algo) == KOLO_OK)
-            found = algo;
+        if (!item.coll[0] || strcmp(item.coll, kolo_coll_name(coll)) == 0) {
+            found = KOLO_WAY_NONE;
+            kolo_way_parse(coll, item.algo, &found);
+        }
     return found;
 }
 
@@ -58,11 +60,16 @@ const char *kolo_tune_force(const char *text)
 static void list_algorithms(kolo_coll_t coll, char *text, size_t bytes)
 {
     size_t at = 0;
-    for (int a = 0; a < KOLO_ALGO_COUNT; a++) {
-        if (coll != KOLO_COLL_COUNT && !kolo_algo_find(coll, (kolo_algo_t)a)) continue;
-        int n = snprintf(text + at, bytes - at, "%s%s", at ? ", " : "", kolo_algo_name((kolo_algo_t)a));
-        if (n < 0 || (size_t)n >= bytes - at) break;
-        at += (size_t)n;
+    kolo_way_t way, list[KOLO_WAYS_MAX];
+    for (int a = 0; a < KOLO_ALGO_COUNT && coll == KOLO_COLL_COUNT; a++)
+        at += (size_t)snprintf(text + at, bytes - at, "%s%s", at ? ", " : "", kolo_algo_name((kolo_algo_t)a));
+    size_t n = coll == KOLO_COLL_COUNT ? 0 : kolo_ways(coll, list);
+    for (size_t i = 0; i < n; i++)
+        at += (size_t)snprintf(text + at, bytes - at, "%s%s", at ? ", " : "", kolo_way_name(coll, list[i]));
+    for (int i = 0; coll == KOLO_COLL_COUNT && i < 2; i++) {
+        static const char *const by_lines[] = {"flat", "flat_two_step"};
+        if (kolo_way_parse(coll, by_lines[i], &way))
+            at += (size_t)snprintf(text + at, bytes - at, ", %s", by_lines[i]);
     }
 }
 
@@ -74,14 +81,13 @@ kolo_status_t kolo_tune_check_param(const kolo_param_t *row, const char *text)
     if (row->value != &kolo_tune_config.algo) return KOLO_OK;
     while (next_item(&at, &item)) {
         kolo_coll_t coll = KOLO_COLL_COUNT;
-        kolo_algo_t algo;
+        kolo_way_t way;
         if (item.coll[0] && kolo_coll_parse(item.coll, &coll) != KOLO_OK) {
             snprintf(allowed, sizeof allowed, "the name of a collective (%s) before \"=%s\"",
                      "all_reduce, broadcast, ...", item.algo);
             return kolo_param_refuse(row, text, allowed);
         }
-        if (kolo_algo_parse(item.algo, &algo) == KOLO_OK && (coll == KOLO_COLL_COUNT || kolo_algo_find(coll, algo)))
-            continue;
+        if (kolo_way_parse(coll, item.algo, &way)) continue;
         list_algorithms(coll, names, sizeof names);
         snprintf(allowed, sizeof allowed, "one of %s%s%s instead of \"%s\"", names, item.coll[0] ? " for " : "",
                  item.coll, item.algo);

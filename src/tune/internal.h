@@ -16,20 +16,16 @@ extern kolo_tune_config_t kolo_tune_config;
 /* Predicted microseconds of one algorithm (cost model; see model.c). bytes: count * elem. */
 double kolo_tune_model(const kolo_tune_env_t *env, const kolo_tune_sizes_t *sizes, kolo_coll_t coll,
                        kolo_algo_t algo, uint64_t bytes);
-/* Rules from measurement (rules.c): the algorithm, or KOLO_ALGO_COUNT when they have nothing to say. */
-kolo_algo_t kolo_tune_rule(const kolo_tune_env_t *env, const kolo_tune_sizes_t *sizes, kolo_coll_t coll,
-                           uint64_t count, size_t elem);
+/* Rules from measurement (rules.c): the way, or none when they have nothing to say. */
+kolo_way_t kolo_tune_rule(const kolo_tune_env_t *env, const kolo_tune_sizes_t *sizes, kolo_coll_t coll,
+                          uint64_t count, size_t elem);
 /* That rule in words. */
 void kolo_tune_rule_words(const kolo_tune_env_t *env, const kolo_tune_sizes_t *sizes, kolo_coll_t coll,
                           uint64_t count, size_t elem, char *text, size_t bytes);
 /* The row of the table file for this call, or NULL (loaded.c); and the hash of its bytes, 0 without one. */
 const kolo_tune_row_t *kolo_tune_loaded_row(const kolo_tune_env_t *env, kolo_coll_t coll, uint64_t bytes);
 uint64_t kolo_tune_loaded_hash(void);
-static inline bool kolo_tune_is_flat(kolo_algo_t algo)
-{
-    return algo == KOLO_ALGO_FLAT || algo == KOLO_ALGO_FLAT_TWO_STEP;
-}
-/* Does this call fit the slots of the flat path? */
+/* Does this call fit the slots of lines, by the loops that follow this algorithm? */
 bool kolo_tune_fits(const kolo_tune_env_t *env, const kolo_tune_sizes_t *sizes, kolo_algo_t algo, kolo_coll_t coll,
                     uint64_t count, size_t elem);
 

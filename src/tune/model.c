@@ -23,11 +23,9 @@ static kolo_cost_t local_cost(kolo_coll_t coll, kolo_algo_t algo, double n, doub
     bool parts = !kolo_coll_traits(coll)->whole;
     double whole = parts ? b * n : b, share = parts ? b : b / n;
     switch (algo) {
-    case KOLO_ALGO_FLAT:
     case KOLO_ALGO_ONE_STEP:
         return (kolo_cost_t){1, n, whole * (parts ? 2 : n), 0, 0};
     case KOLO_ALGO_DIRECT:
-    case KOLO_ALGO_FLAT_TWO_STEP:
         return (kolo_cost_t){2, 3 * n, 3 * whole, 0, 0};
     case KOLO_ALGO_SINGLE_COPY:
         return (kolo_cost_t){2, n + 8, 1.5 * whole + 2000 * n, 0, 0};

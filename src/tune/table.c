@@ -109,7 +109,7 @@ static kolo_status_t read_cpu(reader_t *r)
     KOLO_TRY(next_number(r, "ranks", 2, 1 << 20, &ranks));
     KOLO_TRY(next_number(r, "from", 0, UINT64_C(1) << 50, &row.from));
     const char *algo = next_value(r, "algo");
-    if (!algo || kolo_algo_parse(algo, &row.algo) != KOLO_OK || !kolo_algo_find(row.coll, row.algo))
+    if (!algo || !kolo_way_parse(row.coll, algo, &row.way))
         return bad(r, "expected algo= and an algorithm of this collective, not", algo);
     row.ranks = (uint32_t)ranks;
     if (t->nrows == KOLO_TUNE_TABLE_ROWS) return bad(r, "too many lines for CPUs", NULL);
@@ -261,7 +261,7 @@ void kolo_tune_table_write(const kolo_tune_table_t *t, const char *comment, FILE
     if (comment) fprintf(out, "# %s\n", comment);
     for (uint32_t i = 0; i < t->nrows; i++)
         fprintf(out, "cpu %s ranks=%u from=%llu algo=%s\n", kolo_coll_name(t->rows[i].coll), t->rows[i].ranks,
-                (unsigned long long)t->rows[i].from, kolo_algo_name(t->rows[i].algo));
+                (unsigned long long)t->rows[i].from, kolo_way_name(t->rows[i].coll, t->rows[i].way));
     for (uint32_t i = 0; i < t->ngpus; i++) {
         fprintf(out, "gpu ranks=%u", t->gpus[i].ranks);
         write_keys(gpu_keys, KOLO_COUNTOF(gpu_keys), &t->gpus[i], out);

@@ -30,7 +30,7 @@ typedef struct {
     kolo_coll_t coll;
     uint32_t ranks;
     uint64_t from;
-    kolo_algo_t algo;
+    kolo_way_t way;
 } kolo_tune_row_t;
 
 typedef struct {

@@ -33,8 +33,8 @@ static void test_reads(void **s)
     assert_true(table.has_machine);
     assert_int_equal(table.gpus[0].give, 6);
     assert_int_equal(table.machine.load_mbps, 10);
-    assert_int_equal(kolo_tune_table_find(&table, KOLO_COLL_ALL_REDUCE, 4, 999)->algo, KOLO_ALGO_RING);
-    assert_int_equal(kolo_tune_table_find(&table, KOLO_COLL_ALL_REDUCE, 4, 1000)->algo, KOLO_ALGO_TREE);
+    assert_int_equal(kolo_tune_table_find(&table, KOLO_COLL_ALL_REDUCE, 4, 999)->way.algo, KOLO_ALGO_RING);
+    assert_int_equal(kolo_tune_table_find(&table, KOLO_COLL_ALL_REDUCE, 4, 1000)->way.algo, KOLO_ALGO_TREE);
     assert_null(kolo_tune_table_find(&table, KOLO_COLL_ALL_REDUCE, 3, 1000));
     assert_null(kolo_tune_table_find(&table, KOLO_COLL_REDUCE, 4, 1000));
 }
@@ -134,7 +134,7 @@ static kolo_algo_t chosen(uint32_t ranks, uint64_t bytes, const char **reason)
     kolo_tune_sizes(&env, &sizes);
     assert_int_equal(kolo_tune_choose(&env, &emit, &sizes, KOLO_COLL_ALL_REDUCE, bytes, 1, &choice), KOLO_OK);
     *reason = choice.reason;
-    return choice.algo;
+    return choice.way.algo;
 }
 
 static void test_tuner_follows(void **s)

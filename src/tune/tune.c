@@ -62,7 +62,7 @@ bool kolo_tune_fits(const kolo_tune_env_t *env, const kolo_tune_sizes_t *sizes, 
     if (!env->ll || !most || env->nnodes > 1 || env->nranks > 256 || bytes > most) return false;
     if (kolo_coll_traits(coll)->src_by_rank) parts = env->nranks;
     if (bytes * parts > most) return false;
-    if (algo == KOLO_ALGO_FLAT_TWO_STEP) {
+    if (coll == KOLO_COLL_ALL_REDUCE && algo == KOLO_ALGO_DIRECT) {
         parts = env->nranks;
         bytes = KOLO_DIV_UP(count, parts) * elem;
     }
@@ -78,11 +78,11 @@ typedef struct {
     size_t elem;
 } ask_t;
 
-static bool can_run(const ask_t *q, kolo_algo_t algo)
+static bool can_run(const ask_t *q, kolo_way_t way)
 {
-    const kolo_algo_row_t *row = algo < KOLO_ALGO_COUNT ? kolo_algo_find(q->coll, algo) : NULL;
-    if (!row || !row->usable(q->emit)) return false;
-    return !kolo_tune_is_flat(algo) || kolo_tune_fits(q->env, q->sizes, algo, q->coll, q->count, q->elem);
+    if (!kolo_way_exists(q->coll, way) || !kolo_algo_find(q->coll, way.algo)->usable(q->emit)) return false;
+    return !way.lines ||
+           (q->emit->fanout && kolo_tune_fits(q->env, q->sizes, way.algo, q->coll, q->count, q->elem));
 }
 
 uint32_t kolo_tune_slot_bytes(const kolo_tune_env_t *env, const kolo_tune_sizes_t *sizes)
@@ -109,7 +109,7 @@ static kolo_algo_t cheapest(const ask_t *q, double *best_us)
 {
     kolo_algo_t best = KOLO_ALGO_COUNT;
     for (int a = 0; a < KOLO_ALGO_COUNT; a++) {
-        if (kolo_tune_is_flat((kolo_algo_t)a) || !can_run(q, (kolo_algo_t)a)) continue;
+        if (!can_run(q, (kolo_way_t){(kolo_algo_t)a, false})) continue;
         double us = kolo_tune_model(q->env, q->sizes, q->coll, (kolo_algo_t)a, q->count * q->elem);
         if (best != KOLO_ALGO_COUNT && us >= *best_us) continue;
         best = (kolo_algo_t)a;
@@ -124,23 +124,23 @@ kolo_status_t kolo_tune_choose(const kolo_tune_env_t *env, const kolo_emit_env_t
 {
     const ask_t q = {env, emit, sizes, coll, count, elem};
     kolo_tune_choice_t c = {kolo_tune_forced(coll), 0, 0, "forced by KOLO_ALGO"};
-    if (!can_run(&q, c.algo)) {
+    if (!can_run(&q, c.way)) {
         const kolo_tune_row_t *row = kolo_tune_loaded_row(env, coll, count * elem);
-        c.algo = row ? row->algo : KOLO_ALGO_COUNT;
+        c.way = row ? row->way : KOLO_WAY_NONE;
         c.reason = "from the table file";
     }
-    if (!can_run(&q, c.algo)) {
-        c.algo = kolo_tune_rule(env, sizes, coll, count, elem);
-        c.reason = kolo_tune_is_flat(c.algo) ? "measured rule: lines of the flat path" : "measured rule";
+    if (!can_run(&q, c.way)) {
+        c.way = kolo_tune_rule(env, sizes, coll, count, elem);
+        c.reason = c.way.lines ? "measured rule: by lines" : "measured rule";
     }
-    if (!can_run(&q, c.algo)) {
-        c.algo = cheapest(&q, &c.predicted_us);
+    if (!can_run(&q, c.way)) {
+        c.way = (kolo_way_t){cheapest(&q, &c.predicted_us), false};
         c.reason = "cheapest of the cost model";
     }
-    if (c.algo == KOLO_ALGO_COUNT)
+    if (c.way.algo == KOLO_ALGO_COUNT)
         return kolo_fail(KOLO_ERR_INTERNAL, "no algorithm for %s on %u ranks of %u hosts", kolo_coll_name(coll),
                          env->nranks, env->nnodes);
-    c.piece_bytes = pick_piece(env, sizes, coll, c.algo, count * elem);
+    c.piece_bytes = pick_piece(env, sizes, coll, c.way.algo, count * elem);
     *choice = c;
     return KOLO_OK;
 }
@@ -149,24 +149,25 @@ kolo_status_t kolo_tune_choose(const kolo_tune_env_t *env, const kolo_emit_env_t
 static void explain_choice(const ask_t *q, const kolo_tune_choice_t *choice, FILE *out)
 {
     char rule[300];
-    double best_us = 0, us = kolo_tune_model(q->env, q->sizes, q->coll, choice->algo, q->count * q->elem);
+    double best_us = 0, us = kolo_tune_model(q->env, q->sizes, q->coll, choice->way.algo, q->count * q->elem);
     kolo_algo_t best = cheapest(q, &best_us);
     const kolo_tune_row_t *row = kolo_tune_loaded_row(q->env, q->coll, q->count * q->elem);
     kolo_tune_rule_words(q->env, q->sizes, q->coll, q->count, q->elem, rule, sizeof rule);
-    fprintf(out, "chosen: %s, pieces of %u bytes (%s)\n", kolo_algo_name(choice->algo), choice->piece_bytes,
+    fprintf(out, "chosen: %s, pieces of %u bytes (%s)\n", kolo_way_name(q->coll, choice->way), choice->piece_bytes,
             choice->reason);
-    if (row && row->algo == choice->algo)
+    if (row && kolo_way_is(row->way, choice->way))
         fprintf(out, "  KOLO_TUNE_FILE=%s: %s of %u ranks from %llu bytes on: %s\n", kolo_tune_config.file,
-                kolo_coll_name(row->coll), row->ranks, (unsigned long long)row->from, kolo_algo_name(row->algo));
+                kolo_coll_name(row->coll), row->ranks, (unsigned long long)row->from,
+                kolo_way_name(row->coll, row->way));
     else if (row)
         fprintf(out, "  KOLO_TUNE_FILE=%s names %s, which is forced away or cannot run here\n",
-                kolo_tune_config.file, kolo_algo_name(row->algo));
+                kolo_tune_config.file, kolo_way_name(row->coll, row->way));
     fprintf(out, "  %s\n", rule);
-    if (kolo_tune_forced(q->coll) == choice->algo)
+    if (kolo_way_is(kolo_tune_forced(q->coll), choice->way))
         fprintf(out, "  KOLO_ALGO comes before rules and model\n");
-    else if (best == choice->algo)
+    else if (best == choice->way.algo && !choice->way.lines)
         fprintf(out, "  the cost model would choose the same\n");
-    else if (best != KOLO_ALGO_COUNT && kolo_tune_is_flat(choice->algo))
+    else if (best != KOLO_ALGO_COUNT && choice->way.lines)
         fprintf(out,
                 "  the cost model does not know the loops over lines; of the others it would choose %s (%.1f us)\n",
                 kolo_algo_name(best), best_us);
@@ -175,7 +176,7 @@ static void explain_choice(const ask_t *q, const kolo_tune_choice_t *choice, FIL
                 "  the cost model would choose %s (%.1f us, against %.1f us for %s); a measured rule comes before "
                 "it, since "
                 "it knows neither caches nor the scheduler\n",
-                kolo_algo_name(best), best_us, us, kolo_algo_name(choice->algo));
+                kolo_algo_name(best), best_us, us, kolo_way_name(q->coll, choice->way));
 }
 
 kolo_status_t kolo_tune_explain(const kolo_tune_env_t *env, const kolo_emit_env_t *emit,
@@ -187,14 +188,15 @@ kolo_status_t kolo_tune_explain(const kolo_tune_env_t *env, const kolo_emit_env_
     KOLO_TRY(kolo_tune_choose(env, emit, sizes, coll, count, elem, &choice));
     fprintf(out, "%s of %llu elements of %zu bytes on %u ranks of %u host(s), %u cores each\n",
             kolo_coll_name(coll), (unsigned long long)count, elem, env->nranks, env->nnodes, env->cores);
-    for (int a = 0; a < KOLO_ALGO_COUNT; a++) {
-        if (!kolo_algo_find(coll, (kolo_algo_t)a)) continue;
-        if (can_run(&q, (kolo_algo_t)a))
-            fprintf(out, "  %-18s %12.1f us predicted%s\n", kolo_algo_name((kolo_algo_t)a),
-                    kolo_tune_model(env, sizes, coll, (kolo_algo_t)a, count * elem),
-                    a == (int)choice.algo ? "   <- chosen" : "");
+    kolo_way_t list[KOLO_WAYS_MAX];
+    size_t n = kolo_ways(coll, list);
+    for (size_t i = 0; i < n; i++) {
+        const char *mark = kolo_way_is(list[i], choice.way) ? "   <- chosen" : "";
+        if (can_run(&q, list[i]))
+            fprintf(out, "  %-18s %12.1f us predicted%s\n", kolo_way_name(coll, list[i]),
+                    kolo_tune_model(env, sizes, coll, list[i].algo, count * elem), mark);
         else
-            fprintf(out, "  %-18s not usable here\n", kolo_algo_name((kolo_algo_t)a));
+            fprintf(out, "  %-18s not usable here\n", kolo_way_name(coll, list[i]));
     }
     explain_choice(&q, &choice, out);
     return KOLO_OK;

@@ -36,7 +36,7 @@ uint32_t kolo_tune_slot_bytes(const kolo_tune_env_t *env, const kolo_tune_sizes_
 uint32_t kolo_tune_p2p_piece(const kolo_tune_env_t *env, const kolo_tune_sizes_t *sizes);
 
 typedef struct {
-    kolo_algo_t algo;     /* KOLO_ALGO_FLAT, KOLO_ALGO_FLAT_TWO_STEP: the flat path */
+    kolo_way_t way;
     uint32_t piece_bytes; /* <= the slot bytes of every connection involved */
     double predicted_us;  /* of the cost model; 0 for a measured choice */
     const char *reason;   /* static text */
@@ -53,9 +53,8 @@ kolo_p2p_way_t kolo_tune_p2p(const kolo_tune_sizes_t *sizes, uint64_t bytes, boo
 kolo_status_t kolo_tune_explain(const kolo_tune_env_t *env, const kolo_emit_env_t *emit,
                                 const kolo_tune_sizes_t *sizes, kolo_coll_t coll, uint64_t count, size_t elem,
                                 FILE *out);
-/* The algorithm that KOLO_ALGO forces for this collective, or KOLO_ALGO_COUNT. It may have no row for it, or not be
- * usable. */
-kolo_algo_t kolo_tune_forced(kolo_coll_t coll);
+/* The way that KOLO_ALGO forces for this collective, or none. It may not be usable. */
+kolo_way_t kolo_tune_forced(kolo_coll_t coll);
 /* From now on as if KOLO_ALGO were `text` (NULL: not set), which must live on; returns what was before. For tools
  * that measure every algorithm: all ranks must do it between the same calls, and choices that were remembered
  * forgotten. */

@@ -257,11 +257,6 @@ static void run_row(const kolo_algo_row_t *row, const shape_env_t *shape)
     plans_free(&p);
 }
 
-static bool spreads(kolo_algo_t algo)
-{
-    return algo == KOLO_ALGO_FLAT || algo == KOLO_ALGO_FLAT_TWO_STEP;
-}
-
 /* One plan after another on the same queues, as in a communicator. */
 static void run_rows(const shape_env_t *shape, bool fanout, bool *was_run)
 {
@@ -271,7 +266,7 @@ static void run_rows(const shape_env_t *shape, bool fanout, bool *was_run)
         shape_env_t s = *shape;
         if (row->coll == KOLO_COLL_P2P || row->algo == KOLO_ALGO_SINGLE_COPY) continue;
         s.env.refs = false;
-        s.env.fanout = fanout || spreads(row->algo);
+        s.env.fanout = fanout;
         if (!row->usable(&s.env)) continue;
         run_row(row, &s);
         was_run[i] = true;

@@ -122,10 +122,10 @@ kolo_status_t kolo_info_coll(const char *name, kolo_coll_t *coll)
 /* There the tuner is not asked: kernels made for a collective run it unless an algorithm is forced. */
 static void explain_gpus(kolo_coll_t coll)
 {
-    kolo_algo_t algo = kolo_tune_forced(coll);
-    if (algo != KOLO_ALGO_COUNT && kolo_algo_find(coll, algo))
+    kolo_way_t way = kolo_tune_forced(coll);
+    if (way.algo != KOLO_ALGO_COUNT)
         printf("on GPUs of one host: the %s plan, by the kernel that interprets plans (KOLO_ALGO)\n",
-               kolo_algo_name(algo));
+               kolo_way_name(coll, way));
     else
         printf("on GPUs of one host: kernels made for the collective; KOLO_ALGO would have a plan interpreted\n");
 }
@@ -282,11 +282,10 @@ static bool add_collective(const job_t *job, kolo_coll_t coll, conn_set_t *all)
         kolo_tune_choice_t choice;
         uint64_t count = coll == KOLO_COLL_BARRIER ? 0 : count_of(coll, bytes, 4, job->emit.nranks);
         if (kolo_tune_choose(&job->tune, &job->emit, &job->sizes, coll, count, 4, &choice) != KOLO_OK) return false;
-        longest[choice.algo] = bytes;
+        if (!choice.way.lines) longest[choice.way.algo] = bytes;
     }
     for (int a = 0; a < KOLO_ALGO_COUNT; a++) {
-        if (!longest[a] || a == KOLO_ALGO_FLAT || a == KOLO_ALGO_FLAT_TWO_STEP) continue;
-        if (!add_algorithm(job, coll, (kolo_algo_t)a, longest[a], all)) return false;
+        if (longest[a] && !add_algorithm(job, coll, (kolo_algo_t)a, longest[a], all)) return false;
     }
     return true;
 }

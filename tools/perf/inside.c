@@ -65,14 +65,14 @@ kolo_status_t perf_inside_ran(const perf_job_t *job, perf_coll_t coll, uint64_t 
     const kolo_memo_t *memo = memo_of(job, coll, count);
     kolo_tune_choice_t choice;
     if (memo) {
-        choice = (kolo_tune_choice_t){.algo = memo->algo, .piece_bytes = memo->piece_bytes};
+        choice = (kolo_tune_choice_t){.way = memo->way, .piece_bytes = memo->piece_bytes};
     } else {
         KOLO_TRY(perf_inside_choose(job, coll, count, &choice));
     }
-    *ran = (perf_ran_t){choice.algo, choice.piece_bytes};
-    if (perf_inside_by_lines(choice.algo))
+    *ran = (perf_ran_t){choice.way, choice.piece_bytes};
+    if (choice.way.lines)
         ran->piece_bytes = body->sizes.ll_slot_bytes;
-    else if (refs_only(body, perf_inside_coll(coll), choice.algo))
+    else if (refs_only(body, perf_inside_coll(coll), choice.way.algo))
         ran->piece_bytes = 0;
     return KOLO_OK;
 }

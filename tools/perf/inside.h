@@ -10,15 +10,10 @@
 
 /* The collective behind a name of ours; sendrecv is KOLO_COLL_P2P. */
 kolo_coll_t perf_inside_coll(perf_coll_t coll);
-/* Is it one of the loops over lines? */
-static inline bool perf_inside_by_lines(kolo_algo_t algo)
-{
-    return algo == KOLO_ALGO_FLAT || algo == KOLO_ALGO_FLAT_TWO_STEP;
-}
 /* How the communicator ran this call: what it remembers, else (another call took the place) what the tuner, a pure
  * function of what the communicator is, says again. */
 typedef struct {
-    kolo_algo_t algo;
+    kolo_way_t way;
     uint32_t piece_bytes; /* of a slot; 0: references, long tiles */
 } perf_ran_t;
 kolo_status_t perf_inside_ran(const perf_job_t *job, perf_coll_t coll, uint64_t count, perf_ran_t *ran);

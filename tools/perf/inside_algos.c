@@ -16,7 +16,7 @@ enum { ROUNDS = 9, MOST_CALLS = 60 }; /* rounds of a point, calls of an algorith
 #define AS_GOOD      1.03
 
 typedef struct {
-    kolo_algo_t algo;
+    kolo_way_t way;
     char force[64];
     bool slow; /* far behind: three rounds are enough */
     int calls, count;
@@ -26,13 +26,13 @@ typedef struct {
 typedef struct {
     const perf_job_t *job;
     const char *before; /* KOLO_ALGO as the user has it */
-    candidate_t list[KOLO_ALGO_COUNT];
+    candidate_t list[KOLO_WAYS_MAX];
     int count, chosen;
     int points, good, rounds;
     double point_us, end_us; /* end_us: of this collective; 0: there is time */
     long wrong;
     kolo_tune_table_t table; /* rank 0, with --table */
-    kolo_algo_t last;        /* at the length before: stays, if it is as good */
+    kolo_way_t last;         /* at the length before: stays, if it is as good */
     uint64_t last_bytes;
 } contest_t;
 
@@ -44,16 +44,19 @@ static kolo_status_t find_candidates(contest_t *t, perf_coll_t coll, uint64_t co
     KOLO_TRY(perf_inside_choose(t->job, coll, count, &own));
     t->count = 0;
     t->chosen = -1;
-    for (int a = 0; a < KOLO_ALGO_COUNT; a++) {
+    kolo_way_t ways[KOLO_WAYS_MAX];
+    size_t n = kolo_ways(perf_inside_coll(coll), ways);
+    for (size_t i = 0; i < n; i++) {
         candidate_t *c = &t->list[t->count];
-        snprintf(c->force, sizeof c->force, "%s=%s", perf_coll_names[coll], kolo_algo_name((kolo_algo_t)a));
+        snprintf(c->force, sizeof c->force, "%s=%s", perf_coll_names[coll],
+                 kolo_way_name(perf_inside_coll(coll), ways[i]));
         perf_inside_force(t->job, c->force);
         KOLO_TRY(perf_inside_choose(t->job, coll, count, &forced));
-        if ((int)forced.algo != a) continue;
-        c->algo = (kolo_algo_t)a;
+        if (!kolo_way_is(forced.way, ways[i])) continue;
+        c->way = ways[i];
         c->slow = false;
         c->count = 0;
-        if (forced.algo == own.algo) t->chosen = t->count;
+        if (kolo_way_is(forced.way, own.way)) t->chosen = t->count;
         t->count++;
     }
     perf_inside_force(t->job, t->before);
@@ -115,9 +118,10 @@ static void report_point(contest_t *t, perf_coll_t coll, uint64_t bytes)
     t->good += ratio <= 1.1;
     if (t->job->rank) return;
     printf("  %-14s %10llu %-18s %10.2f %-18s %10.2f %6.2f%s ", perf_coll_names[coll], (unsigned long long)bytes,
-           kolo_algo_name(own->algo), own->us, kolo_algo_name(best->algo), best->us, ratio,
-           ratio > 1.1 ? " <" : "  ");
-    for (int i = 0; i < t->count; i++) printf(" %s=%.2f", kolo_algo_name(t->list[i].algo), t->list[i].us);
+           kolo_way_name(perf_inside_coll(coll), own->way), own->us,
+           kolo_way_name(perf_inside_coll(coll), best->way), best->us, ratio, ratio > 1.1 ? " <" : "  ");
+    for (int i = 0; i < t->count; i++)
+        printf(" %s=%.2f", kolo_way_name(perf_inside_coll(coll), t->list[i].way), t->list[i].us);
     printf("\n");
     fflush(stdout);
 }
@@ -128,14 +132,14 @@ static kolo_status_t note_point(contest_t *t, perf_coll_t coll, uint64_t bytes)
     const candidate_t *best = &t->list[0], *last = NULL;
     for (int i = 0; i < t->count; i++) {
         if (t->list[i].us < best->us) best = &t->list[i];
-        if (t->list[i].algo == t->last) last = &t->list[i];
+        if (kolo_way_is(t->list[i].way, t->last)) last = &t->list[i];
     }
     if (t->job->rank || !t->job->options->table) return KOLO_OK;
     if (last && t->last_bytes != UINT64_MAX && last->us <= AS_GOOD * best->us) best = last;
     bool first = t->last_bytes == UINT64_MAX, same = !first && best == last;
     double between = first ? 0 : sqrt((double)t->last_bytes * (double)bytes);
-    kolo_tune_row_t row = {perf_inside_coll(coll), (uint32_t)t->job->nranks, (uint64_t)between, best->algo};
-    t->last = best->algo;
+    kolo_tune_row_t row = {perf_inside_coll(coll), (uint32_t)t->job->nranks, (uint64_t)between, best->way};
+    t->last = best->way;
     t->last_bytes = bytes;
     return same ? KOLO_OK : perf_table_add_cpu(&t->table, &row);
 }

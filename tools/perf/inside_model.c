@@ -17,8 +17,8 @@ enum { RATES = 6, CALLS = 301, SENDS = 5 };
 #define SEND_BYTES (8u << 20)
 #define CAST_BYTES (128u << 10) /* of the broadcast through a plan */
 
-typedef struct {                /* one of the two ways, through lines or through plans */
-    kolo_algo_t algo;           /* of its broadcast */
+typedef struct { /* one of the two ways, through lines or through plans */
+    bool by_lines;
     uint64_t cast_bytes;        /* 0: there is no such way here */
     double barrier_us, cast_us; /* measured */
     double core_rate;           /* most bytes per us from one core to another */
@@ -89,9 +89,9 @@ static kolo_status_t measure_lines(perf_model_t *m)
     perf_inside_force(job, "barrier=flat,broadcast=flat");
     for (uint64_t bytes = 2048; bytes >= 256 && !m->lines.cast_bytes; bytes /= 2) {
         KOLO_TRY(perf_inside_choose(job, PERF_BROADCAST, bytes / kolo_type_size(job->options->type), &choice));
-        if (choice.algo == KOLO_ALGO_FLAT) m->lines.cast_bytes = bytes;
+        if (choice.way.lines) m->lines.cast_bytes = bytes;
     }
-    m->lines.algo = KOLO_ALGO_FLAT;
+    m->lines.by_lines = true;
     if (!m->lines.cast_bytes) return KOLO_OK;
     KOLO_TRY(measure_call(job, PERF_BARRIER, 0, &m->lines.barrier_us));
     return measure_call(job, PERF_BROADCAST, m->lines.cast_bytes, &m->lines.cast_us);
@@ -99,7 +99,6 @@ static kolo_status_t measure_lines(perf_model_t *m)
 
 static kolo_status_t measure_plans(perf_model_t *m)
 {
-    m->plans.algo = KOLO_ALGO_ONE_STEP;
     m->plans.cast_bytes = CAST_BYTES;
     perf_inside_force(m->job, "barrier=direct,broadcast=one_step");
     KOLO_TRY(measure_call(m->job, PERF_BARRIER, 0, &m->plans.barrier_us));
@@ -216,7 +215,6 @@ static void fit_way(const perf_model_t *m, way_t *way, double insn_us)
 {
     const perf_job_t *job = m->job;
     const kolo_body_t *body = job->comm->body;
-    bool lines = way->algo == KOLO_ALGO_FLAT;
     kolo_sim_machine_t *x = &way->machine;
     *x = (kolo_sim_machine_t){.local = {.latency_us = 0.2},
                               .remote = {.latency_us = 12, .gbps = m->remote_gbps > 0 ? m->remote_gbps : 4},
@@ -229,16 +227,13 @@ static void fit_way(const perf_model_t *m, way_t *way, double insn_us)
         value = &x->remote.latency_us;
     else if (body->tune.max_node_size > body->tune.cores)
         value = &x->switch_us;
-    sim_call_t call = {.coll = KOLO_COLL_BARRIER,
-                       .algo = lines ? KOLO_ALGO_FLAT : KOLO_ALGO_DIRECT,
-                       .elem = 1,
-                       .piece_bytes = 64,
-                       .touched = 1};
+    sim_call_t call = {
+        .coll = KOLO_COLL_BARRIER, .algo = KOLO_ALGO_DIRECT, .elem = 1, .piece_bytes = 64, .touched = 1};
     fit(m, &call, way->barrier_us, way, value, true);
     call.coll = KOLO_COLL_BROADCAST;
-    call.algo = way->algo;
+    call.algo = KOLO_ALGO_ONE_STEP;
     call.count = way->cast_bytes;
-    call.piece_bytes = lines ? body->sizes.ll_slot_bytes : m->cast_piece;
+    call.piece_bytes = way->by_lines ? body->sizes.ll_slot_bytes : m->cast_piece;
     call.touched = (double)way->cast_bytes * (body->tune.max_node_size + 1);
     fit(m, &call, way->cast_us, way, &way->core_rate, false);
 }
@@ -316,9 +311,9 @@ void perf_model_row(const perf_model_t *m, perf_row_t *row)
     } else if (row->coll == PERF_SENDRECV) {
         predict_pair(m, row, &call);
     } else if (perf_inside_ran(job, row->coll, row->count, &ran) == KOLO_OK) {
-        call.algo = ran.algo;
+        call.algo = ran.way.algo;
         call.piece_bytes = ran.piece_bytes;
-        row->algo = kolo_algo_name(ran.algo);
-        row->predicted_us = simulate(m, &call, perf_inside_by_lines(ran.algo) ? &m->lines : &m->plans);
+        row->algo = kolo_way_name(call.coll, ran.way);
+        row->predicted_us = simulate(m, &call, ran.way.lines ? &m->lines : &m->plans);
     }
 }

@@ -20,8 +20,9 @@ static const char *const states[] = {
 
 static const char *algo_of(const kolo_record_op_t *op)
 {
-    return op->kind == KOLO_RECORD_COLL && op->algo < KOLO_ALGO_COUNT ? kolo_algo_name((kolo_algo_t)op->algo)
-                                                                      : NULL;
+    kolo_way_t way = kolo_way_of_number(op->algo);
+    if (op->kind != KOLO_RECORD_COLL || way.algo == KOLO_ALGO_COUNT) return NULL;
+    return kolo_way_name(kolo_signature_fields(op->word).coll, way);
 }
 
 static void words_of(const kolo_record_op_t *op, char *text, size_t bytes)

@@ -16,9 +16,9 @@ static kolo_status_t choose_v(kolo_body_t *body, const kolo_call_t *call, kolo_t
 {
     bool direct = body->emit.fanout && body->emit.nnodes == 1;
     memset(choice, 0, sizeof *choice);
-    choice->algo = call->coll == KOLO_COLL_ALL_TO_ALL       ? KOLO_ALGO_PAIRWISE
-                   : direct || kolo_coll_rooted(call->coll) ? KOLO_ALGO_DIRECT
-                                                            : KOLO_ALGO_RING;
+    choice->way.algo = call->coll == KOLO_COLL_ALL_TO_ALL       ? KOLO_ALGO_PAIRWISE
+                       : direct || kolo_coll_rooted(call->coll) ? KOLO_ALGO_DIRECT
+                                                                : KOLO_ALGO_RING;
     choice->piece_bytes = kolo_tune_slot_bytes(&body->tune, &body->sizes);
     choice->reason = "parts of unequal length";
     return KOLO_OK;
@@ -51,11 +51,6 @@ static kolo_status_t find_bound(kolo_body_t *body, const kolo_call_t *call, kolo
     return KOLO_OK;
 }
 
-static bool is_flat(kolo_algo_t algo)
-{
-    return algo == KOLO_ALGO_FLAT || algo == KOLO_ALGO_FLAT_TWO_STEP;
-}
-
 static kolo_status_t choose(kolo_body_t *body, const kolo_call_t *call, kolo_tune_choice_t *choice)
 {
     kolo_emit_env_t env = body->emit;
@@ -71,8 +66,8 @@ bool kolo_call_connected(const kolo_call_t *call)
     if (call->kind == KOLO_CALL_SEND || call->kind == KOLO_CALL_RECV) return kolo_p2p_connected(call);
     if (body->nranks == 1 || call->kind != KOLO_CALL_COLL) return true;
     if (choose(body, call, &choice) != KOLO_OK) return true; /* the call itself is to say why */
-    return is_flat(choice.algo) ? body->ll_tx != NULL
-                                : known_bound(body, call->coll, choice.algo, plan_root(call)) != NULL;
+    return choice.way.lines ? body->ll_tx != NULL
+                            : known_bound(body, call->coll, choice.way.algo, plan_root(call)) != NULL;
 }
 
 kolo_status_t kolo_bind_memo(kolo_body_t *body, const kolo_call_t *call, uint64_t signature, kolo_memo_t *memo)
@@ -81,14 +76,14 @@ kolo_status_t kolo_bind_memo(kolo_body_t *body, const kolo_call_t *call, uint64_
     kolo_bound_t *bound = NULL;
     bool v = call->send_counts || call->recv_counts;
     KOLO_TRY(choose(body, call, &choice));
-    if (is_flat(choice.algo))
+    if (choice.way.lines)
         KOLO_TRY(kolo_body_connect_flat(body));
     else
-        KOLO_TRY(find_bound(body, call, choice.algo, &bound));
+        KOLO_TRY(find_bound(body, call, choice.way.algo, &bound));
     kolo_debug("comm", "%s rank %d: %s of %llu elements of %zu bytes: %s in pieces of %u bytes (%s)", body->name,
                body->rank, kolo_coll_name(call->coll), (unsigned long long)call->count, call->elem,
-               kolo_algo_name(choice.algo), choice.piece_bytes, choice.reason);
-    *memo = (kolo_memo_t){signature, call->count, call->root, v, choice.algo, choice.piece_bytes, bound};
+               kolo_way_name(call->coll, choice.way), choice.piece_bytes, choice.reason);
+    *memo = (kolo_memo_t){signature, call->count, call->root, v, choice.way, choice.piece_bytes, bound};
     return KOLO_OK;
 }
 
@@ -101,11 +96,11 @@ static kolo_status_t make_connections(kolo_coll_run_t *run)
     kolo_body_t *body = call->comm->body;
     kolo_tune_choice_t choice;
     KOLO_TRY(choose(body, call, &choice));
-    if (is_flat(choice.algo)) return kolo_making_begin_flat(body, &run->making);
-    if (known_bound(body, call->coll, choice.algo, plan_root(call))) return KOLO_OK;
+    if (choice.way.lines) return kolo_making_begin_flat(body, &run->making);
+    if (known_bound(body, call->coll, choice.way.algo, plan_root(call))) return KOLO_OK;
     kolo_emit_env_t env = body->emit;
     env.root = plan_root(call);
-    KOLO_TRY(kolo_algo_emit(call->coll, choice.algo, &env, &run->plan));
+    KOLO_TRY(kolo_algo_emit(call->coll, choice.way.algo, &env, &run->plan));
     return kolo_making_begin(body, run->plan->conns, NULL, run->plan->nconns, &run->making);
 }
 
@@ -222,5 +217,5 @@ static kolo_status_t prepare_flat(const kolo_call_t *call, kolo_task_t *task, ko
 
 kolo_status_t kolo_bind_task(const kolo_call_t *call, kolo_task_t *task, const kolo_memo_t *memo)
 {
-    return memo->bound ? prepare_plan(call, task, memo) : prepare_flat(call, task, memo->algo);
+    return memo->bound ? prepare_plan(call, task, memo) : prepare_flat(call, task, memo->way.algo);
 }

@@ -52,7 +52,7 @@ static kolo_memo_t *begin(const kolo_call_t *call, kolo_task_t *task, bool *know
     *known = memo_is(memo, call, signature, v);
     kolo_record_begin(&body->record, call, task->operation, signature,
                       KOLO_LIKELY(*known) ? KOLO_RECORD_RUNNING : KOLO_RECORD_CONNECTING,
-                      KOLO_LIKELY(*known) ? (uint32_t)memo->algo : KOLO_RECORD_NO_ALGO);
+                      KOLO_LIKELY(*known) ? kolo_way_number(memo->way) : KOLO_RECORD_NO_ALGO);
     return memo;
 }
 
@@ -64,7 +64,7 @@ static kolo_status_t bind(const kolo_call_t *call, kolo_task_t *task, kolo_memo_
         kolo_status_t status = kolo_bind_memo(body, call, task->signature, memo);
         atomic_store_explicit(&body->board.connecting, KOLO_BOARD_NONE, memory_order_relaxed);
         KOLO_TRY(status);
-        kolo_record_state(&body->record, KOLO_RECORD_RUNNING, (uint32_t)memo->algo);
+        kolo_record_state(&body->record, KOLO_RECORD_RUNNING, kolo_way_number(memo->way));
     }
     task->reducing = kolo_coll_reduces(call->coll);
     task->trace = NULL;

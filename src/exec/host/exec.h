@@ -156,8 +156,8 @@ bool kolo_pair_start(kolo_task_t *task, const kolo_plan_t *plan, kolo_tx_t *cons
 /* ---- flat tasks (flat_*.c) ---- */
 
 #define KOLO_FLAT_MAX 8192 /* most data bytes of one LL slot */
-/* task->flat is filled. algo: KOLO_ALGO_FLAT or KOLO_ALGO_FLAT_TWO_STEP. What one rank puts must fit a slot:
- * wire/ll.h lays parts out, kolo_tune_fits() asks. */
+/* task->flat is filled. algo: whose plan it follows, of a row with `lines` (algo/table.c). What one rank puts
+ * must fit a slot: wire/ll.h lays parts out, kolo_tune_fits() asks. */
 kolo_status_t kolo_flat_start(kolo_task_t *task, kolo_algo_t algo, kolo_coll_t coll);
 kolo_status_t kolo_flat_start_send(kolo_task_t *task);
 kolo_status_t kolo_flat_start_recv(kolo_task_t *task);

@@ -176,11 +176,11 @@ static void flat_loops_give_right_answers(void **state)
                 run_t r;
                 next_case(&r, (kolo_coll_t)coll, rank_counts[n], counts[k]);
                 r.flat = true;
-                r.algo = KOLO_ALGO_FLAT;
-                run_case(&r, 4);
-                if (coll != KOLO_COLL_ALL_REDUCE) continue;
-                r.algo = KOLO_ALGO_FLAT_TWO_STEP;
-                run_case(&r, 4);
+                for (size_t row = 0; row < kolo_algo_rows; row++) {
+                    if (!kolo_algos[row].lines || kolo_algos[row].coll != (kolo_coll_t)coll) continue;
+                    r.algo = kolo_algos[row].algo;
+                    run_case(&r, 4);
+                }
             }
     assert_true(atomic_exchange(&traced, 0) > 300);
 }

@@ -45,7 +45,7 @@ static void run_one(void *arg, uint32_t rank)
     if (rank == 1 && w->silent) return;
     const fixture_call_t *call = &w->calls[rank];
     if (w->flat)
-        w->status[rank] = fixture_bind_flat(&w->f, &t, rank, KOLO_ALGO_FLAT, call);
+        w->status[rank] = fixture_bind_flat(&w->f, &t, rank, KOLO_ALGO_ONE_STEP, call);
     else
         w->status[rank] = fixture_bind_plan(&w->f, &t, exchange(rank, call->coll), call, w->piece_bytes);
     if (w->status[rank] == KOLO_OK) w->status[rank] = fixture_run(&w->f, &t, w->seconds);

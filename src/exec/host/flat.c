@@ -7,11 +7,11 @@
 
 kolo_status_t kolo_flat_start(kolo_task_t *task, kolo_algo_t algo, kolo_coll_t coll)
 {
-    bool two = algo == KOLO_ALGO_FLAT_TWO_STEP;
-    kolo_task_step_fn_t step = two ? kolo_flat_two_step(coll) : kolo_flat_step(coll);
+    kolo_task_step_fn_t step = algo == KOLO_ALGO_DIRECT ? kolo_flat_two_step(coll) : NULL;
+    if (!step) step = kolo_flat_step(coll);
     if (!step)
-        return kolo_fail(KOLO_ERR_INTERNAL, "there is no %s loop for %s", kolo_algo_name(algo),
-                         kolo_coll_name(coll));
+        return kolo_fail(KOLO_ERR_INTERNAL, "there is no loop over lines for %s by %s", kolo_coll_name(coll),
+                         kolo_algo_name(algo));
     task->step = step;
     task->way = &kolo_flat_way;
     task->flat.state = KOLO_FLAT_PUT;

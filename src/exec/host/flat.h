@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What the flat loops share. A flat loop is one operation of a few kilobytes at most, in one pass: put my lines,
- * read the others' in rank order, done. It follows the plan that KOLO_ALGO_FLAT emits, without interpreting it; the
- * tests compare its trace with that plan.
+ * read the others' in rank order, done. It follows the plan of the one-step or direct algorithm, without
+ * interpreting it; the tests compare its trace with that plan.
  */
 #ifndef KOLO_EXEC_HOST_FLAT_H
 #define KOLO_EXEC_HOST_FLAT_H
