@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The loop that runs the cycles, and how ranks that sleep are woken.
+ */
+#ifndef KOLO_ENGINE_LOOP_LOOP_H
+#define KOLO_ENGINE_LOOP_LOOP_H
+
+#include "engine/sets/sets.h"
+
+typedef struct {
+    int *neighbours; /* who is told by this rank */
+    int count;
+    bool direct;             /* all ranks are neighbours: nobody passes on */
+    _Atomic uint64_t called; /* number of the latest cycle that somebody asked for */
+} kolo_wake_t;
+
+/* wake.c */
+#define KOLO_WAKE_FAN_OUT 8
+kolo_status_t kolo_wake_init(struct kolo_tensor_engine *e); /* collective */
+void kolo_wake_fini(struct kolo_tensor_engine *e);
+/* Asks all ranks to begin this cycle, unless somebody has. */
+kolo_status_t kolo_wake_call(struct kolo_tensor_engine *e, uint64_t cycle);
+bool kolo_wake_called(const struct kolo_tensor_engine *e, uint64_t cycle);
+
+/* loop.c */
+void *kolo_engine_loop(void *engine);
+
+/* sleep.c */
+/* Until there is something to do, and for which set. */
+kolo_status_t kolo_engine_sleep(struct kolo_tensor_engine *e, kolo_set_t **set);
+void kolo_engine_look_for_stalls(struct kolo_tensor_engine *e);
+
+#endif
