@@ -1,19 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Registered memory between two ranks: large sends, receives, broadcasts and all-gathers, with right values each
- * time. Exit status 0, or 1 with what was wrong. usage: place registered | plain | remapped
- * remapped: the memory is unmapped without giving the registration back, and other memory mapped in its place.
+ * time. Exit status 0, or 1 with what was wrong. usage: place registered | plain | remapped [STEPS]
+ * remapped: the memory is unmapped without giving the registration back, and other memory mapped in its place. With
+ * VM_TEST_END it ends before STEPS when that file is there. Rank 0 prints each step.
  */
+#include "until.h"
+
 #include <kolo/job.h>
 
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
 #define BYTES ((size_t)1 << 20)
-#define STEPS 4
 
 static kolo_comm_t comm;
 static int rank;
@@ -66,12 +67,24 @@ static void run(char *src, char *dst, int step)
     compare(both, BYTES, 0, step, "broadcast");
 }
 
+/* The answer of rank 0, at all ranks. */
+static bool is_over(int step)
+{
+    int over = rank == 0 && end_is_asked_for();
+    if (!end_may_be_asked_for()) return false; /* counts stay those of the transfers */
+    check(kolo_broadcast(&over, &over, 1, KOLO_INT32, 0, comm, NULL), "broadcast");
+    if (rank == 0) printf("step %d\n", step);
+    return over != 0;
+}
+
 int main(int argc, char **argv)
 {
+    int steps = argc > 2 ? atoi(argv[2]) : 4;
     kolo_job_place_t job;
     kolo_registration_t handles[2];
     const char *how = argc > 1 ? argv[1] : "registered";
     char *src = map_at(NULL), *dst = map_at(NULL);
+    setvbuf(stdout, NULL, _IOLBF, 0);
     check(kolo_job_get_place(&job), "place");
     rank = job.rank;
     check(kolo_job_connect(&comm, NULL), "connect");
@@ -79,7 +92,7 @@ int main(int argc, char **argv)
         check(kolo_comm_register(comm, src, 2 * BYTES, &handles[0]), "register");
         check(kolo_comm_register(comm, dst, 2 * BYTES, &handles[1]), "register");
     }
-    for (int step = 0; step < STEPS; step++) {
+    for (int step = 0; step < steps && !is_over(step); step++) {
         if (strcmp(how, "remapped") == 0 && step > 0) {
             munmap(dst, 2 * BYTES); /* what lies there next is not what was registered */
             map_at(dst);

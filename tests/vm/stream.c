@@ -3,8 +3,10 @@
  * A job that reduces until something is wrong: prints each step, and the error of the one that fails. Exit status 0
  * when STEPS steps have gone well with right values, 1 at an error, 2 at a wrong value. usage: stream [STEPS
  * [LEFT_OUT]] LEFT_OUT: after an error all but this rank shrink (-1: all of them) and go on for some steps; it must
- * come to that.
+ * come to that. With VM_TEST_END it ends in good order when that file is there.
  */
+#include "until.h"
+
 #include <kolo/job.h>
 
 #include <stdio.h>
@@ -13,7 +15,7 @@
 #define COUNT 16384
 #define MORE  10 /* steps after a shrink */
 
-static float in[COUNT], out[COUNT];
+static float in[COUNT + 1], out[COUNT + 1]; /* the last one: rank 0 wants to end */
 static int me;
 
 static int run(kolo_comm_t comm, int steps)
@@ -23,13 +25,15 @@ static int run(kolo_comm_t comm, int steps)
     int sum_of_ranks = nranks * (nranks - 1) / 2;
     for (int step = 0; step < steps; step++) {
         for (int i = 0; i < COUNT; i++) in[i] = (float)(i % 100 + step % 10 + rank);
-        if (kolo_all_reduce(in, out, COUNT, KOLO_FLOAT32, KOLO_SUM, comm, NULL) != KOLO_OK) {
+        in[COUNT] = rank == 0 && end_is_asked_for();
+        if (kolo_all_reduce(in, out, COUNT + 1, KOLO_FLOAT32, KOLO_SUM, comm, NULL) != KOLO_OK) {
             fprintf(stderr, "stream: rank %d, step %d: %s\n", me, step, kolo_get_last_error(NULL));
             return 1;
         }
         for (int i = 0; i < COUNT; i++)
             if (out[i] != (float)nranks * (float)(i % 100 + step % 10) + (float)sum_of_ranks) return 2;
         if (rank == 0) printf("step %d\n", step);
+        if (out[COUNT] > 0) return 0;
     }
     return 0;
 }

@@ -31,6 +31,7 @@ extern const kolo_wire_ops_t kolo_wire_net;
 #define KOLO_NET_MAX_DEPTH  4096u
 #define KOLO_NET_MAX_RAILS  4u
 #define KOLO_NET_DONE_BATCH 16
+#define KOLO_NET_IDLE       64 /* pumps without news, or before a sleep, after which all free slots are offered */
 
 #define KOLO_NET_PLACED (1u << 31) /* of a tail's flags: the payload is where the reader wanted it */
 
@@ -133,7 +134,9 @@ typedef struct {
     uint64_t *slots;           /* slot of request r at r & mask */
     bool *passed;              /* writer: the request only gave its offer back */
     uint64_t again_ns;         /* not made anew before */
-    kolo_net_counts_t before;  /* of ends that it had */
+    uint64_t
+        left_over_ns; /* writer: its offer is for what has come, which is a mistake from then on; 0: it is not */
+    kolo_net_counts_t before; /* of ends that it had */
 } kolo_net_rail_t;
 
 enum { /* where a slot stands; else number of its rail plus one: offered there, or sent there */
@@ -153,6 +156,7 @@ struct kolo_net_conn {
     kolo_net_hello_t *hellos; /* lazy writer: the reader's, until then */
     kolo_net_rail_t rails[KOLO_NET_MAX_RAILS];
     uint32_t nrails, turns;
+    uint32_t idle;      /* reader: pumps since something came */
     uint8_t *states;    /* by slot & mask */
     uint64_t *requests; /* reader: of the slot on its rail */
     bool reordered;     /* a rail was lost: on the others offers may be out of the order of slots */

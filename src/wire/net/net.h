@@ -55,6 +55,7 @@ typedef struct { /* a request that is done */
 
 typedef struct { /* what an end or a device has done so far */
     uint64_t requests, completions, doorbells, invitations;
+    uint64_t trips; /* reader: times that invitations went out; the writer waits for each */
 } kolo_net_counts_t;
 
 typedef struct { /* memory of this process */

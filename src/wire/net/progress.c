@@ -4,6 +4,7 @@
  * what can be done on all connections of a context; it runs on the thread that waits, never blocks, and remembers
  * the first failure of each connection so that every later call reports it again.
  */
+#include "base/clock.h"
 #include "base/log.h"
 #include "wire/net/conn.h"
 
@@ -12,6 +13,8 @@
 
 /* pumps of a connection with several rails between two looks for notes of the peer */
 #define NOTES_EACH 64
+/* How long a reader's word that it has lost a rail may take. */
+#define LEFT_OVER_MS 10000
 
 /* ---- failure ---- */
 
@@ -64,12 +67,22 @@ static kolo_status_t send_slot(kolo_net_conn_t *conn, kolo_net_rail_t *rail, uin
     return KOLO_OK;
 }
 
+/* An offer for what has come may be left over: the reader has lost the rail, asked for the slot on another one and
+ * got it there, and its word about the rail is still under way. */
+static kolo_status_t left_over(const kolo_net_conn_t *conn, kolo_net_rail_t *rail, uint64_t slot)
+{
+    if (conn->nrails > 1 && rail->left_over_ns == 0) rail->left_over_ns = kolo_deadline_ms(LEFT_OVER_MS);
+    if (conn->nrails > 1 && kolo_now_ns() < rail->left_over_ns) return KOLO_IN_PROGRESS;
+    return kolo_fail(KOLO_ERR_PROTOCOL, "the peer asks again for slot %llu", (unsigned long long)slot);
+}
+
 /* May the slot of the next offer be sent? The offer is the peer's word. */
-static kolo_status_t next_offer(const kolo_net_conn_t *conn, uint64_t slot)
+static kolo_status_t next_offer(const kolo_net_conn_t *conn, kolo_net_rail_t *rail, uint64_t slot)
 {
     const kolo_tx_t *tx = conn->tx;
     if ((int64_t)(slot - tx->next) >= 0 && slot - tx->next < tx->depth)
         return KOLO_IN_PROGRESS; /* not posted yet */
+    if ((int64_t)(slot - conn->freed) < 0 && conn->freed - slot <= tx->depth) return left_over(conn, rail, slot);
     if ((int64_t)(slot - tx->next) >= 0 || (int64_t)(slot - conn->freed) < 0)
         return kolo_fail(KOLO_ERR_PROTOCOL, "the peer asks for slot %llu, slots %llu to %llu are due",
                          (unsigned long long)slot, (unsigned long long)conn->freed, (unsigned long long)tx->next);
@@ -77,7 +90,7 @@ static kolo_status_t next_offer(const kolo_net_conn_t *conn, uint64_t slot)
     if (state == KOLO_NET_SLOT_IDLE) return KOLO_OK;
     /* It went by a rail that is lost, or about to be: until the peer has said what came by it. */
     if (state != KOLO_NET_SLOT_DONE && conn->nrails > 1) return KOLO_IN_PROGRESS;
-    return kolo_fail(KOLO_ERR_PROTOCOL, "the peer asks again for slot %llu", (unsigned long long)slot);
+    return left_over(conn, rail, slot);
 }
 
 /* After a loss a slot that is due may be offered behind one that cannot be sent yet, and which waits for it. */
@@ -109,9 +122,10 @@ static kolo_status_t send_next(kolo_net_conn_t *conn, uint32_t index)
     kolo_net_rail_t *rail = &conn->rails[index];
     uint64_t slot = conn->handed;
     if (conn->ops->offered && !conn->ops->offered(rail->end, &slot)) return KOLO_IN_PROGRESS;
-    kolo_status_t status = next_offer(conn, slot);
+    kolo_status_t status = next_offer(conn, rail, slot);
     if (status == KOLO_OK) status = send_slot(conn, rail, slot);
-    if (status == KOLO_IN_PROGRESS && is_in_the_way(conn, slot)) return pass(conn, rail, slot);
+    if (status == KOLO_IN_PROGRESS && !rail->left_over_ns && is_in_the_way(conn, slot))
+        return pass(conn, rail, slot);
     if (status != KOLO_OK) return status;
     conn->states[slot & conn->tx->mask] = (uint8_t)(index + 1);
     rail->passed[rail->requests & conn->tx->mask] = false;
@@ -221,12 +235,14 @@ kolo_status_t kolo_net_offer(kolo_net_conn_t *conn, uint32_t index, uint64_t slo
     return KOLO_OK;
 }
 
-/* Free slots are offered a quarter of the queue at once, or when there is nothing else to do. */
-static kolo_status_t offer_free(kolo_net_conn_t *conn, bool idle)
+/* Free slots are offered a quarter of the queue at once, or when nothing has come for a while: a writer may count
+ * on all of them, but an offer for each of a row of short messages would be in their way. */
+static kolo_status_t offer_free(kolo_net_conn_t *conn, bool any)
 {
     kolo_rx_t *rx = conn->rx;
     uint64_t until = rx->next + rx->depth;
-    if (!idle && until - conn->handed < rx->depth / 4) return KOLO_OK;
+    conn->idle = any ? 0 : conn->idle + 1;
+    if (conn->idle < KOLO_NET_IDLE && until - conn->handed < rx->depth / 4) return KOLO_OK;
     for (; conn->handed != until; conn->handed++) {
         uint32_t index = kolo_net_rail_for(conn, conn->handed);
         kolo_status_t status = kolo_net_offer(conn, index, conn->handed);
@@ -264,7 +280,7 @@ static kolo_status_t pump_rails(kolo_net_conn_t *conn)
         return KOLO_OK;
     }
     show(conn);
-    KOLO_TRY(offer_free(conn, !any));
+    KOLO_TRY(offer_free(conn, any));
     for (uint32_t i = 0; i < conn->nrails; i++) {
         if (conn->rails[i].state != KOLO_NET_RAIL_UP) continue;
         kolo_status_t status = conn->ops->push(conn->rails[i].end);

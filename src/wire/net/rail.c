@@ -38,7 +38,7 @@ static kolo_status_t make_end(kolo_net_conn_t *conn, uint32_t index, kolo_net_he
                                           .acknowledged = conn->nrails > 1,
                                           .key = conn->state->ctx->key,
                                           .label = label};
-    rail->requests = rail->done = 0;
+    rail->requests = rail->done = rail->left_over_ns = 0;
     return (conn->rx ? conn->ops->listen : conn->ops->start)(rail->open, &config, hello, &rail->end);
 }
 
@@ -61,6 +61,7 @@ static void end_shut(kolo_net_conn_t *conn, kolo_net_rail_t *rail)
     rail->before.completions += n.completions;
     rail->before.doorbells += n.doorbells;
     rail->before.invitations += n.invitations;
+    rail->before.trips += n.trips;
     conn->ops->shut(rail->end);
     rail->end = NULL;
 }

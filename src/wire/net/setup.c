@@ -116,15 +116,16 @@ static void log_counts(const kolo_net_conn_t *conn)
         n.completions += conn->rails[i].before.completions;
         n.doorbells += conn->rails[i].before.doorbells;
         n.invitations += conn->rails[i].before.invitations;
+        n.trips += conn->rails[i].before.trips;
     }
     kolo_info("net",
               "connection %d -> %d lane %u ends at its %s: %llu slots, %llu requests, %llu completions, %llu "
-              "doorbells, %llu bytes, %llu in place, %llu invitations",
+              "doorbells, %llu bytes, %llu in place, %llu invitations, %llu trips",
               spec->writer, spec->reader, spec->lane, conn->tx ? "writer" : "reader",
               (unsigned long long)((conn->tx ? conn->freed : conn->arrived) - spec->start),
               (unsigned long long)n.requests, (unsigned long long)n.completions, (unsigned long long)n.doorbells,
               (unsigned long long)conn->bytes, (unsigned long long)conn->placed_bytes,
-              (unsigned long long)n.invitations);
+              (unsigned long long)n.invitations, (unsigned long long)n.trips);
 }
 
 static void conn_fini(kolo_net_conn_t *conn)

@@ -12,6 +12,7 @@ static void arm(void *arg)
     kolo_net_state_t *state = arg;
     for (int i = 0; i < state->ndevices; i++)
         if (state->devices[i].open) state->ops->arm(state->devices[i].open);
+    for (kolo_net_conn_t *conn = state->first; conn; conn = conn->next) conn->idle = KOLO_NET_IDLE;
 }
 
 static kolo_status_t state_get(kolo_wire_ctx_t *ctx, kolo_net_state_t **result)

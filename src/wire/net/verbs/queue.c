@@ -219,6 +219,7 @@ static kolo_status_t push_offers(kolo_net_end_t *end)
     uint32_t n = 0;
     KOLO_TRY(post_receives(end)); /* what is offered must find a receive */
     queue_entries(end, &n, &end->offered, end->requests, 0);
+    end->counts.trips += end->invite_from < end->invite_to;
     queue_entries(end, &n, &end->invite_from, end->invite_to, end->depth);
     return n ? post_sends(end, n) : KOLO_OK;
 }
