@@ -309,7 +309,7 @@ def frame(kind, number, data=b""):
 
 def frames_of(agent):
     """What it says: kind, id, data."""
-    while agent.stdout.readline() != b"kolorun-agent 1\n":
+    while agent.stdout.readline() != b"kolorun-agent 2\n":
         pass
     while header := agent.stdout.read(12):
         kind, number, size = struct.unpack("<IiI", header)
@@ -318,11 +318,11 @@ def frames_of(agent):
 
 def test_file_of_a_process_comes_before_its_end():
     """Also when kolorun has not read for long, so that the agent reads nothing of its processes any more."""
-    start_frame, file_frame, ended_frame = 1, 4, 11
+    start_frame, file_frame, ended_frame = 1, 4, 13
     agent = subprocess.Popen([KOLORUN, "--agent"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     def launch(number, program):
-        spec = struct.pack("<II", 3, 0) + b"\0" + b"".join(w.encode() + b"\0" for w in ("sh", "-c", program))
+        spec = struct.pack("<III", 0, 3, 0) + b"\0" + b"".join(w.encode() + b"\0" for w in ("sh", "-c", program))
         agent.stdin.write(frame(start_frame, number, spec))
         agent.stdin.flush()
     launch(0, f"echo $$ > {TMP}/pid.0; exec head -c 4000000 /dev/zero")

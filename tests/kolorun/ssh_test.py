@@ -5,6 +5,7 @@
 # sshd on the other two, with keys of its own in a temporary directory. usage: ssh_test.py KOLORUN CASE
 # All hosts share the machine's process numbers, so a test sees what is left where.
 import json
+import hashlib
 import os
 import pathlib
 import shutil
@@ -67,9 +68,9 @@ def ssh():
             "-o StrictHostKeyChecking=yes")
 
 
-def start(*args, hosts=None, **env):
+def start(*args, hosts=None, stdin=subprocess.DEVNULL, **env):
     hosts = hosts or f"localhost:2,{HOSTS[1]}:2,{HOSTS[2]}:1"
-    p = subprocess.Popen([KOLORUN, "-H", hosts, "--ssh", ssh(), *args], stdin=subprocess.DEVNULL,
+    p = subprocess.Popen([KOLORUN, "-H", hosts, "--ssh", ssh(), *args], stdin=stdin,
                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=TMP, env={**os.environ, **env})
     children.append(p)
     return p
@@ -256,6 +257,16 @@ def test_much_output_from_elsewhere_is_whole():
     size = 8 << 20
     status, out, _ = run("--no-tag", "sh", "-c", f"head -c {size} /dev/zero | tr '\\0' x", hosts=f"{HOSTS[1]}:2,{HOSTS[2]}:1")
     same((status, out.count("x")), (0, 3 * size))
+
+
+def test_input_reaches_ranks_elsewhere():
+    set_up()
+    data = os.urandom(1 << 20) * 5
+    want = {True: hashlib.md5(data).hexdigest(), False: hashlib.md5(b"").hexdigest()}
+    for who, ranks in (("3", (3,)), ("all", range(5))):
+        p = start("--stdin", who, "sh", "-c", "echo $KOLO_RANK $(md5sum | cut -c-32)", stdin=subprocess.PIPE)
+        out, err = p.communicate(data, timeout=LIMIT_S)
+        same((p.returncode, sorted(out.decode().splitlines()), err), (0, [f"[{r}] {r} {want[r in ranks]}" for r in range(5)], b""))
 
 
 def share_values(hosts):

@@ -8,6 +8,7 @@
 #include "kolorun.h"
 #include "elastic/elastic.h"
 #include "kolorun_agent.h"
+#include "kolorun_input.h"
 #include "kolorun_options.h"
 #include "store/store.h"
 
@@ -24,7 +25,8 @@
 
 #define SETTLE_S    0.5 /* after a failure on one of several hosts, for word of its cause to come from another */
 #define KILL_S      5.0 /* from SIGKILL until a host that does not tell the end is given up */
-#define FIXED_POLLS (KOLORUN_USER_POLLS + 1)
+#define FIXED_POLLS (KOLORUN_USER_POLLS + 2)
+#define INPUT_POLL  (KOLORUN_USER_POLLS + 1)
 
 typedef struct {
     int host, local_rank;
@@ -41,6 +43,7 @@ typedef struct {
     int nhosts;
     rank_t *ranks;
     kolorun_sink_t out, err;
+    kolorun_input_t input;
     bool paused[2];             /* the hosts were told not to read the ranks' stdout, stderr */
     kolo_store_server_t *store; /* NULL: none */
     int signal_fd;
@@ -146,6 +149,7 @@ static void mark_ended(runner_t *r, int rank)
     if (r->ranks[rank].ended) return;
     r->ranks[rank].ended = true;
     r->running--;
+    kolorun_input_leave(&r->input, rank);
 }
 
 /* ---- what hosts tell ---- */
@@ -199,6 +203,12 @@ static void on_ended(void *arg, kolorun_host_t *host, int id, int wait_status)
     if (r->failed < 0 || (WIFSIGNALED(wait_status) && !WIFSIGNALED(r->ranks[r->failed].status))) r->failed = id;
 }
 
+static void on_took(void *arg, kolorun_host_t *host, int id, int bytes)
+{
+    runner_t *r = arg;
+    kolorun_input_took(&r->input, host, id, bytes);
+}
+
 static void on_file(void *arg, kolorun_host_t *host, const char *name, const void *data, size_t bytes)
 {
     runner_t *r = arg;
@@ -235,6 +245,7 @@ static const kolorun_host_events_t events = {.started = on_started,
                                              .not_started = on_not_started,
                                              .output = on_output,
                                              .ended = on_ended,
+                                             .took = on_took,
                                              .file = on_file,
                                              .said = on_said,
                                              .lost = on_lost};
@@ -311,6 +322,7 @@ static int wait_ms(const runner_t *r)
     if (!r->ending) kolorun_sooner(&next, r->judge_at);
     for (int i = 0; i < r->nhosts; i++) kolorun_sooner(&next, kolorun_host_next_s(r->hosts[i]));
     if (r->store) kolorun_sooner(&next, kolo_store_server_next_s(r->store));
+    kolorun_sooner(&next, kolorun_input_next_s(&r->input));
     return kolorun_wait_ms(next);
 }
 
@@ -320,6 +332,7 @@ static nfds_t fill_polls(runner_t *r)
     kolorun_user_polls(&r->out, &r->err, r->signal_fd, p);
     p += KOLORUN_USER_POLLS;
     *p++ = (struct pollfd){.fd = r->store ? kolo_store_server_fd(r->store) : -1, .events = POLLIN};
+    *p++ = kolorun_input_poll(&r->input);
     for (int i = 0; i < r->nhosts; i++, p += KOLORUN_HOST_POLLS) kolorun_host_polls(r->hosts[i], p);
     return (nfds_t)(p - r->polls);
 }
@@ -333,6 +346,13 @@ static void pause_ranks(runner_t *r)
     }
 }
 
+static void read_input(runner_t *r)
+{
+    kolorun_input_progress(&r->input, &r->polls[INPUT_POLL]);
+    if (r->input.error[0] != '\0') kolorun_sink_printf(&r->err, "%s", r->input.error);
+    r->input.error[0] = '\0';
+}
+
 static void run_job(runner_t *r)
 {
     while (r->running > 0) {
@@ -342,6 +362,7 @@ static void run_job(runner_t *r)
         judge_round(r);
         if (r->store) kolo_store_server_run(r->store);
         if (r->polls[0].revents) on_signal(r);
+        read_input(r);
         on_time(r);
         kolorun_sink_flush(&r->out);
         kolorun_sink_flush(&r->err);
@@ -416,6 +437,7 @@ static bool place_ranks(runner_t *r)
 static bool prepare(runner_t *r, const kolorun_options_t *options)
 {
     *r = (runner_t){.options = options, .failed = -1};
+    kolorun_input_init(&r->input, options->input);
     r->signal_fd = kolorun_begin(&r->out, &r->err);
     bool ok = place_ranks(r);
     r->hosts = kolorun_grow(NULL, sizeof *r->hosts * (size_t)r->nhosts);
@@ -443,7 +465,9 @@ static bool start_ranks(runner_t *r)
         bool remote = !kolorun_host_is_local(r->hosts[p->host]);
         int left = o->nranks - (i - p->local_rank), slots = o->hosts.hosts[p->host].slots;
         char **env = kolorun_env_make(o, remote, i, o->nranks, p->local_rank, left < slots ? left : slots);
-        const kolorun_spec_t spec = {.dir = remote ? dir : "", .argv = o->argv, .env = env};
+        const bool input = kolorun_input_wanted(&r->input, i);
+        const kolorun_spec_t spec = {.dir = remote ? dir : "", .argv = o->argv, .env = env, .input = input};
+        if (input) kolorun_input_add(&r->input, r->hosts[p->host], i);
         bool ok = kolorun_host_start(r->hosts[p->host], i, &spec);
         kolorun_env_free(env);
         if (!ok) {
@@ -506,6 +530,7 @@ static int run_ranks(kolorun_options_t *options)
     free(r.hosts);
     free(r.ranks);
     free(r.polls);
+    kolorun_input_fini(&r.input);
     return r.exit_status;
 }
 

@@ -22,6 +22,7 @@
 #define READ_BYTES   65536u
 #define BEAT_LIMIT_S 60.0 /* without a beat for this long, a connection that carried some is dead */
 #define FIXED_POLLS  6
+#define CHILD_POLLS  4
 #define HOLD_S       5.0 /* that the end of a process is kept back while another one is dying */
 
 typedef struct {
@@ -110,12 +111,46 @@ static void on_file(agent_t *a, const kolorun_frame_t *frame)
     unlink(first);
 }
 
+/* Writes what the process takes of its input now, and says so. A process that reads no more is told of once. */
+static void feed_child(agent_t *a, kolorun_child_t *c, bool closed)
+{
+    if (c->in.fd < 0) return;
+    const size_t before = kolorun_sink_pending(&c->in);
+    kolorun_sink_flush(&c->in);
+    if (c->in.broken || closed) {
+        kolorun_child_close_input(c);
+        send_number(a, KOLORUN_TOOK, c->id, -1);
+        return;
+    }
+    const size_t left = kolorun_sink_pending(&c->in);
+    if (left < before) send_number(a, KOLORUN_TOOK, c->id, (int)(before - left));
+    if (c->in_over && left == 0) kolorun_child_close_input(c);
+}
+
+static void on_input_of(agent_t *a, const kolorun_frame_t *frame)
+{
+    for (int i = 0; i < a->group.nchildren; i++) {
+        kolorun_child_t *c = &a->group.children[i];
+        if (c->id != frame->id || c->pidfd < 0 || c->in.fd < 0) continue; /* it has ended, or closed it */
+        if (kolorun_sink_pending(&c->in) + frame->bytes > KOLORUN_INPUT_WINDOW) {
+            a->over = true; /* no kolorun does that */
+            return;
+        }
+        c->in_over = c->in_over || frame->bytes == 0;
+        kolorun_sink_bytes(&c->in, frame->data, frame->bytes);
+        feed_child(a, c, false);
+    }
+}
+
 static void on_frame(agent_t *a, const kolorun_frame_t *frame)
 {
     int32_t on;
     switch (frame->type) {
     case KOLORUN_START:
         on_start(a, frame);
+        break;
+    case KOLORUN_INPUT:
+        on_input_of(a, frame);
         break;
     case KOLORUN_SIGNAL:
         on_signal(a, frame);
@@ -246,6 +281,7 @@ static void tell_end(agent_t *a, int i)
     drain_child(a, i);
     close(c->pidfd);
     c->pidfd = -1;
+    kolorun_child_close_input(c);
     send_number(a, KOLORUN_ENDED, c->id, c->status);
 }
 
@@ -290,7 +326,7 @@ static void collect_ended(agent_t *a)
 
 static nfds_t fill_polls(agent_t *a)
 {
-    a->polls = kolorun_grow(a->polls, sizeof *a->polls * (FIXED_POLLS + 3 * (size_t)a->group.nchildren));
+    a->polls = kolorun_grow(a->polls, sizeof *a->polls * (FIXED_POLLS + CHILD_POLLS * (size_t)a->group.nchildren));
     struct pollfd *p = a->polls;
     const bool full = kolorun_sink_pending(&a->out) > KOLORUN_SINK_HIGH;
     *p++ = (struct pollfd){.fd = STDIN_FILENO, .events = POLLIN};
@@ -304,6 +340,8 @@ static nfds_t fill_polls(agent_t *a)
         *p++ = (struct pollfd){.fd = c->reaped ? -1 : c->pidfd, .events = POLLIN};
         for (int k = 0; k < 2; k++)
             *p++ = (struct pollfd){.fd = full || a->paused[k] ? -1 : c->pipes[k], .events = POLLIN};
+        /* Without an event it is still told that nobody reads it any more. */
+        *p++ = (struct pollfd){.fd = c->in.fd, .events = kolorun_sink_pending(&c->in) > 0 ? POLLOUT : 0};
     }
     return (nfds_t)(p - a->polls);
 }
@@ -325,9 +363,10 @@ static void run(agent_t *a)
         if (a->polls[3].revents) on_start_error(a);
         bool ended = a->polls[5].revents != 0 || a->hold_until != 0;
         for (int i = 0; i < nchildren; i++) {
-            const struct pollfd *p = a->polls + FIXED_POLLS + 3 * i;
+            const struct pollfd *p = a->polls + FIXED_POLLS + CHILD_POLLS * i;
             for (int k = 0; k < 2; k++)
                 if (p[1 + k].revents) read_child(a, i, k);
+            if (p[3].revents) feed_child(a, &a->group.children[i], (p[3].revents & (POLLERR | POLLNVAL)) != 0);
             ended |= p[0].revents != 0;
         }
         if (ended) collect_ended(a);

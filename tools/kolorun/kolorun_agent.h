@@ -12,11 +12,13 @@
 typedef struct {
     int id;
     pid_t pid;
-    int pidfd;    /* -1 once its end was told */
-    bool reaped;  /* it has ended; status and order are set */
-    int status;   /* of waitpid */
-    int order;    /* of the ends */
-    int pipes[2]; /* its stdout and stderr; -1 when closed */
+    int pidfd;         /* -1 once its end was told */
+    bool reaped;       /* it has ended; status and order are set */
+    int status;        /* of waitpid */
+    int order;         /* of the ends */
+    int pipes[2];      /* its stdout and stderr; -1 when closed */
+    kolorun_sink_t in; /* its stdin, what is not written yet with it; fd -1: none, or closed */
+    bool in_over;      /* to be closed once all is written */
 } kolorun_child_t;
 
 typedef struct {
@@ -42,6 +44,7 @@ typedef struct {
 bool kolorun_group_init(kolorun_group_t *group);
 /* *child: the new process. */
 bool kolorun_group_start(kolorun_group_t *group, int id, const kolorun_spec_t *spec, const kolorun_child_t **child);
+void kolorun_child_close_input(kolorun_child_t *child);
 /* To all processes and their children. */
 void kolorun_group_signal(const kolorun_group_t *group, int sig);
 /* Takes the ends of children that there are: of processes into their `reaped`, of others that had become ours. */

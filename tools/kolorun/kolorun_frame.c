@@ -50,7 +50,10 @@ bool kolorun_frame_number(const kolorun_frame_t *frame, int32_t *value)
     return true;
 }
 
-/* ---- a program to start: two counts, then texts that each end in NUL: directory, arguments, environment ---- */
+/* ---- a program to start: input or not, two counts, then texts that each end in NUL: directory, arguments,
+ * environment ---- */
+
+#define SPEC_HEADER 12u
 
 static size_t add_texts(uint8_t *to, char *const *texts, uint32_t *count)
 {
@@ -69,27 +72,29 @@ uint8_t *kolorun_spec_encode(const kolorun_spec_t *spec, uint32_t *bytes)
     uint32_t argc = 0, nenv = 0;
     size_t dir_bytes = strlen(dir) + 1;
     size_t arg_bytes = add_texts(NULL, spec->argv, &argc), env_bytes = add_texts(NULL, spec->env, &nenv);
-    size_t total = 8 + dir_bytes + arg_bytes + env_bytes;
+    size_t total = SPEC_HEADER + dir_bytes + arg_bytes + env_bytes;
     uint8_t *data = total <= KOLORUN_FRAME_MAX ? malloc(total) : NULL;
     if (data == NULL) return NULL;
-    put32(data, argc);
-    put32(data + 4, nenv);
-    memcpy(data + 8, dir, dir_bytes);
-    add_texts(data + 8 + dir_bytes, spec->argv, &argc);
-    add_texts(data + 8 + dir_bytes + arg_bytes, spec->env, &nenv);
+    put32(data, spec->input);
+    put32(data + 4, argc);
+    put32(data + 8, nenv);
+    uint8_t *texts = data + SPEC_HEADER;
+    memcpy(texts, dir, dir_bytes);
+    add_texts(texts + dir_bytes, spec->argv, &argc);
+    add_texts(texts + dir_bytes + arg_bytes, spec->env, &nenv);
     *bytes = (uint32_t)total;
     return data;
 }
 
 bool kolorun_spec_decode(const uint8_t *data, size_t bytes, kolorun_spec_t *spec)
 {
-    if (bytes < 9 || data[bytes - 1] != 0) return false;
-    uint32_t argc = get32(data), nenv = get32(data + 4);
+    if (bytes < SPEC_HEADER + 1 || data[bytes - 1] != 0) return false;
+    uint32_t input = get32(data), argc = get32(data + 4), nenv = get32(data + 8);
     /* Each text takes a byte at least, so the counts cannot ask for more memory than came in, times a pointer. */
-    if (argc == 0 || argc > bytes || nenv > bytes) return false;
+    if (input > 1 || argc == 0 || argc > bytes || nenv > bytes) return false;
     char **list = calloc((size_t)argc + nenv + 2, sizeof *list);
     if (list == NULL) return false;
-    char *text = (char *)(uintptr_t)(data + 8), *end = (char *)(uintptr_t)(data + bytes);
+    char *text = (char *)(uintptr_t)(data + SPEC_HEADER), *end = (char *)(uintptr_t)(data + bytes);
     const char *dir = text;
     uint32_t i = 0;
     for (text += strlen(text) + 1; text < end && i < argc + nenv; text += strlen(text) + 1, i++) {
@@ -100,7 +105,7 @@ bool kolorun_spec_decode(const uint8_t *data, size_t bytes, kolorun_spec_t *spec
         free(list);
         return false;
     }
-    *spec = (kolorun_spec_t){.dir = dir, .argv = list, .env = list + argc + 1};
+    *spec = (kolorun_spec_t){.dir = dir, .argv = list, .env = list + argc + 1, .input = input != 0};
     return true;
 }
 

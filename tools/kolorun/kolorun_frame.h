@@ -4,9 +4,9 @@
  * the agent's standard input and output, so that an ssh carries it as it is: 12 bytes of header, then the payload,
  * all numbers little-endian. Everything that comes from the other side is bounded and checked here.
  *
- *     to the agent:    START id spec, SIGNAL id number, PAUSE stream on, FILE name content, BEAT
- *     from the agent:  HELLO pid, STARTED id pid, NOT_STARTED id errno, OUT / ERR id bytes, ENDED id status,
- *                      FILE name content, TROUBLE text
+ *     to the agent:    START id spec, INPUT id bytes, SIGNAL id number, PAUSE stream on, FILE name content, BEAT
+ *     from the agent:  HELLO pid, STARTED id pid, NOT_STARTED id errno, TOOK id number, OUT / ERR id bytes,
+ *                      ENDED id status, FILE name content, TROUBLE text
  */
 #ifndef KOLO_TOOLS_KOLORUN_FRAME_H
 #define KOLO_TOOLS_KOLORUN_FRAME_H
@@ -21,9 +21,11 @@ typedef enum {
     KOLORUN_PAUSE, /* id 1: stdout, 2: stderr; number 1: do not read it from the ranks, 0: go on */
     KOLORUN_FILE,  /* a file for the directory of the id, as a text "name" with its NUL, then the content */
     KOLORUN_BEAT,  /* the driver lives; an agent that has heard one wants to hear more */
+    KOLORUN_INPUT, /* for the standard input of a process that was started with one; no bytes: its end */
     KOLORUN_HELLO,
     KOLORUN_STARTED,
     KOLORUN_NOT_STARTED,
+    KOLORUN_TOOK, /* so many bytes of INPUT were written to the process; -1: it reads no more */
     KOLORUN_OUT,
     KOLORUN_ERR,
     KOLORUN_ENDED,  /* the status of waitpid */
@@ -36,9 +38,10 @@ typedef enum {
 #define KOLORUN_FILE_MAX      65536u
 #define KOLORUN_ERROR_DIR     0x10000 /* in the error of NOT_STARTED: it was the working directory */
 #define KOLORUN_ALL           (-1)    /* SIGNAL: the whole process group, children of the ranks included */
+#define KOLORUN_INPUT_WINDOW  262144u /* of INPUT for a process, sent and not taken */
 
 /* The agent's first bytes, so that what a login script prints before can be told from it. */
-#define KOLORUN_AGENT_MAGIC "\nkolorun-agent 1\n"
+#define KOLORUN_AGENT_MAGIC "\nkolorun-agent 2\n"
 
 typedef struct {
     kolorun_frame_type_t type;
@@ -61,6 +64,7 @@ typedef struct {
     const char *dir; /* working directory; "" or NULL: the agent's */
     char **argv;     /* NULL at its end */
     char **env;      /* K=V texts, NULL at its end; on top of the agent's environment */
+    bool input;      /* its standard input is what INPUT brings; else it is empty */
 } kolorun_spec_t;
 
 /* The payload of START, from malloc; NULL: too large, or no memory. */

@@ -17,7 +17,7 @@ static void walk_spec(const uint8_t *data, size_t size)
     uint32_t bytes;
     if (!kolorun_spec_decode(data, size, &spec)) return;
     uint8_t *encoded = kolorun_spec_encode(&spec, &bytes);
-    if (encoded == NULL || bytes != size || memcmp(encoded + 8, data + 8, size - 8) != 0) abort();
+    if (encoded == NULL || bytes != size || memcmp(encoded, data, size) != 0) abort();
     if (!kolorun_spec_decode(encoded, bytes, &again)) abort();
     free(again.argv);
     free(encoded);

@@ -17,13 +17,14 @@ static void a_program_arrives_as_it_was_sent(void **state)
     (void)state;
     char *argv[] = {(char *)(uintptr_t) "prog", (char *)(uintptr_t) "", (char *)(uintptr_t) "a b", NULL};
     char *env[] = {(char *)(uintptr_t) "A=1", (char *)(uintptr_t) "B=", NULL};
-    const kolorun_spec_t spec = {.dir = "/some where", .argv = argv, .env = env};
+    const kolorun_spec_t spec = {.dir = "/some where", .argv = argv, .env = env, .input = true};
     kolorun_spec_t got;
     uint32_t bytes;
     uint8_t *data = kolorun_spec_encode(&spec, &bytes);
     assert_non_null(data);
     assert_true(kolorun_spec_decode(data, bytes, &got));
     assert_string_equal(got.dir, "/some where");
+    assert_true(got.input);
     for (int i = 0; i < 3; i++) assert_string_equal(got.argv[i], argv[i]);
     assert_null(got.argv[3]);
     for (int i = 0; i < 2; i++) assert_string_equal(got.env[i], env[i]);
@@ -38,10 +39,15 @@ static void counts_that_lie_are_refused(void **state)
 {
     (void)state;
     kolorun_spec_t got;
-    const uint8_t none[] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0};
-    const uint8_t many[] = {255, 255, 255, 255, 1, 0, 0, 0, 0, 'p', 0};
-    const uint8_t more[] = {1, 0, 0, 0, 0, 0, 0, 0, 0, 'p', 0, 'q', 0};
-    const uint8_t nameless[] = {1, 0, 0, 0, 1, 0, 0, 0, 0, 'p', 0, '=', '1', 0};
+    const uint8_t good[] = {1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 'p', 0};
+    const uint8_t none[] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0};
+    const uint8_t many[] = {0, 0, 0, 0, 255, 255, 255, 255, 1, 0, 0, 0, 0, 'p', 0};
+    const uint8_t more[] = {0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 'p', 0, 'q', 0};
+    const uint8_t nameless[] = {0, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0, 'p', 0, '=', '1', 0};
+    const uint8_t strange[] = {2, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 'p', 0};
+    assert_true(kolorun_spec_decode(good, sizeof good, &got));
+    free(got.argv);
+    assert_false(kolorun_spec_decode(strange, sizeof strange, &got));
     assert_false(kolorun_spec_decode(none, sizeof none, &got));
     assert_false(kolorun_spec_decode(many, sizeof many, &got));
     assert_false(kolorun_spec_decode(more, sizeof more, &got));

@@ -228,6 +228,11 @@ void kolorun_host_pause(kolorun_host_t *host, int stream, bool on)
     send_number(host, KOLORUN_PAUSE, stream, on);
 }
 
+void kolorun_host_input(kolorun_host_t *host, int id, const void *data, size_t bytes)
+{
+    send_frame(host, KOLORUN_INPUT, id, data, bytes);
+}
+
 void kolorun_host_put_file(kolorun_host_t *host, const char *name, const void *data, size_t bytes)
 {
     size_t n = strlen(name) + 1;
@@ -270,6 +275,9 @@ static void on_frame(kolorun_host_t *h, const kolorun_frame_t *f)
         return;
     case KOLORUN_NOT_STARTED:
         if (kolorun_frame_number(f, &number)) e->not_started(h->arg, h, f->id, number);
+        return;
+    case KOLORUN_TOOK:
+        if (kolorun_frame_number(f, &number)) e->took(h->arg, h, f->id, number);
         return;
     case KOLORUN_OUT:
     case KOLORUN_ERR:

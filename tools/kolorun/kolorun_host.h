@@ -30,6 +30,8 @@ typedef struct {
     /* stream is 1 or 2. What a process wrote comes before its end. */
     void (*output)(void *arg, kolorun_host_t *host, int id, int stream, const void *data, size_t bytes);
     void (*ended)(void *arg, kolorun_host_t *host, int id, int wait_status);
+    /* A process has read so many bytes of its input (-1: it reads no more). */
+    void (*took)(void *arg, kolorun_host_t *host, int id, int bytes);
     /* A process left a file of this name in the host's directory. May be NULL. */
     void (*file)(void *arg, kolorun_host_t *host, const char *name, const void *data, size_t bytes);
     /* What the agent or ssh printed on its stderr: a line, without its end. */
@@ -66,6 +68,9 @@ bool kolorun_host_start(kolorun_host_t *host, int id, const kolorun_spec_t *spec
 void kolorun_host_signal(kolorun_host_t *host, int id, int sig);
 /* Stops and resumes the reading of stdout (1) or stderr (2) of all processes. */
 void kolorun_host_pause(kolorun_host_t *host, int stream, bool on);
+/* For the standard input of a process that was started with one; 0 bytes: its end. At most KOLORUN_INPUT_WINDOW
+ * bytes may be under way until `took` tells of them. */
+void kolorun_host_input(kolorun_host_t *host, int id, const void *data, size_t bytes);
 void kolorun_host_put_file(kolorun_host_t *host, const char *name, const void *data, size_t bytes);
 
 #define KOLORUN_HOST_POLLS 4

@@ -161,13 +161,13 @@ static bool set_environment(const kolorun_group_t *group, char **env)
 
 /* Runs in the child: becomes the program or says why not. */
 static _Noreturn void child_main(const kolorun_group_t *group, int id, const kolorun_spec_t *spec, pid_t parent,
-                                 int out, int err)
+                                 const int pipes[3])
 {
     setpgid(0, group->guard);
-    int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    int in = spec->input ? pipes[0] : open("/dev/null", O_RDONLY | O_CLOEXEC);
     /* The parent may have died before the request: then nobody would tell us. */
-    bool ok = prctl(PR_SET_PDEATHSIG, SIGKILL) == 0 && getppid() == parent && null >= 0 && dup2(null, 0) == 0 &&
-              dup2(out, 1) == 1 && dup2(err, 2) == 2 && set_environment(group, spec->env);
+    bool ok = prctl(PR_SET_PDEATHSIG, SIGKILL) == 0 && getppid() == parent && in >= 0 && dup2(in, 0) == 0 &&
+              dup2(pipes[1], 1) == 1 && dup2(pipes[2], 2) == 2 && set_environment(group, spec->env);
     int stage = 0;
     if (ok && spec->dir != NULL && spec->dir[0] != '\0' && chdir(spec->dir) != 0) {
         ok = false;
@@ -185,44 +185,68 @@ static _Noreturn void child_main(const kolorun_group_t *group, int id, const kol
     _exit(n == (ssize_t)sizeof why && why.error != ENOENT ? 126 : 127);
 }
 
+/* The ends of pipes for stdin (-1 without input), stdout and stderr: the process's and ours. */
+static bool make_pipes(kolorun_group_t *group, bool input, int theirs[3], int ours[3])
+{
+    for (int k = 0; k < 3; k++) theirs[k] = ours[k] = -1;
+    for (int k = input ? 0 : 1; k < 3; k++) {
+        int ends[2];
+        if (pipe2(ends, O_CLOEXEC) != 0) return complain(group, "pipe");
+        theirs[k] = ends[k > 0];
+        ours[k] = ends[k == 0];
+        fcntl(ours[k], F_SETFL, O_NONBLOCK);
+    }
+    return true;
+}
+
+static void close_ends(const int ends[3])
+{
+    const int error = errno;
+    for (int k = 0; k < 3; k++)
+        if (ends[k] >= 0) close(ends[k]);
+    errno = error;
+}
+
 bool kolorun_group_start(kolorun_group_t *group, int id, const kolorun_spec_t *spec, const kolorun_child_t **child)
 {
-    int out[2], err[2];
-    if (pipe2(out, O_CLOEXEC) != 0) return complain(group, "pipe");
-    if (pipe2(err, O_CLOEXEC) != 0) {
-        close(out[0]);
-        close(out[1]);
-        return complain(group, "pipe");
+    int theirs[3], ours[3];
+    if (!make_pipes(group, spec->input, theirs, ours)) {
+        close_ends(theirs);
+        close_ends(ours);
+        return false;
     }
     group->children = kolorun_grow(group->children, sizeof *group->children * ((size_t)group->nchildren + 1));
     kolorun_child_t *c = &group->children[group->nchildren];
     kolorun_places_need(&group->places, spec->env);
     pid_t parent = getpid(), pid = fork();
-    if (pid == 0) child_main(group, id, spec, parent, out[1], err[1]);
-    close(out[1]);
-    close(err[1]);
+    if (pid == 0) child_main(group, id, spec, parent, theirs);
+    close_ends(theirs);
     if (pid < 0) {
         complain(group, "fork");
-        close(out[0]);
-        close(err[0]);
+        close_ends(ours);
         return false;
     }
     setpgid(pid, group->guard); /* the child does it too; whoever is first, it is done before a signal is sent */
-    fcntl(out[0], F_SETFL, O_NONBLOCK);
-    fcntl(err[0], F_SETFL, O_NONBLOCK);
-    *c = (kolorun_child_t){.id = id, .pid = pid, .pidfd = pidfd_open_of(pid), .pipes = {out[0], err[0]}};
+    *c = (kolorun_child_t){.id = id, .pid = pid, .pidfd = pidfd_open_of(pid), .pipes = {ours[1], ours[2]}};
     if (c->pidfd < 0) { /* out of descriptors: a process that cannot be watched is not to be */
         int error = errno;
         kill(pid, SIGKILL);
         waitpid(pid, NULL, 0);
-        close(out[0]);
-        close(err[0]);
         errno = error;
+        close_ends(ours);
         return complain(group, "pidfd_open");
     }
+    kolorun_sink_init(&c->in, ours[0]);
+    c->in.nonblocking = true;
     group->nchildren++;
     *child = c;
     return true;
+}
+
+void kolorun_child_close_input(kolorun_child_t *child)
+{
+    if (child->in.fd >= 0) close(child->in.fd);
+    kolorun_sink_fini(&child->in); /* fd -1 */
 }
 
 void kolorun_group_signal(const kolorun_group_t *group, int sig)
@@ -266,6 +290,7 @@ void kolorun_group_fini(kolorun_group_t *group)
     for (int i = 0; i < group->nchildren; i++) {
         kolorun_child_t *c = &group->children[i];
         if (c->pidfd >= 0) close(c->pidfd);
+        kolorun_child_close_input(c);
         for (int k = 0; k < 2; k++)
             if (c->pipes[k] >= 0) close(c->pipes[k]);
     }

@@ -27,6 +27,7 @@ static const char usage[] =
     "  --start-timeout S       seconds until kolorun must run on all hosts (default 60)\n"
     "  -x KEY=VALUE    set a variable for the ranks (repeatable); -x KEY: with the value it has here\n"
     "  --no-tag        do not put [rank] in front of each line (--tag is the default)\n"
+    "  --stdin R       hand the standard input of kolorun to rank R, or to all, or to none (the default)\n"
     "  --output-dir D  write the output of each rank to D/rank.R/stdout and stderr, too\n"
     "  --store         keep a store of small values for the ranks (KOLO_STORE, KOLO_STORE_KEY_FILE)\n"
     "  --bind-to WHAT  core (the default): the ranks of a host divide its cores, unless there are too few; numa: "
@@ -38,7 +39,7 @@ static const char usage[] =
     "  --check-build   say what is compiled in and what is found on this machine\n"
     "The first rank that fails is reported and the rest are ended; the exit status is that rank's, 128 + number\n"
     "for a signal. SIGINT, SIGTERM, SIGHUP and SIGQUIT are passed on to all processes of the job, SIGUSR1 and\n"
-    "SIGUSR2 to the ranks; a second SIGINT or SIGTERM kills the job. Ranks have an empty standard input.\n"
+    "SIGUSR2 to the ranks; a second SIGINT or SIGTERM kills the job.\n"
     "Each finds KOLO_RANK, KOLO_NRANKS, KOLO_LOCAL_RANK, KOLO_LOCAL_SIZE and KOLO_ID_FILE in its environment.\n";
 
 static bool parse_number(const char *text, double min, double max, double *value)
@@ -89,6 +90,16 @@ static int take_elastic(kolorun_options_t *o, int c, const char *arg)
     return bad_option(elastic_option_name(c), arg, want);
 }
 
+static int take_input(kolorun_options_t *o, const char *arg)
+{
+    double n = strcmp(arg, "all") == 0 ? KOLORUN_INPUT_ALL : KOLORUN_INPUT_NONE;
+    if (n == KOLORUN_INPUT_NONE && strcmp(arg, "none") != 0 &&
+        (!parse_number(arg, 0, KOLORUN_SLOTS_MAX, &n) || n != (int)n))
+        return bad_option("--stdin", arg, "the number of a rank, all or none");
+    o->input = (int)n;
+    return -1;
+}
+
 /* One option; -1: go on. */
 static int take(kolorun_options_t *o, int c, const char *arg)
 {
@@ -124,6 +135,8 @@ static int take(kolorun_options_t *o, int c, const char *arg)
     case 'o':
         o->output_dir = arg;
         return arg[0] != '\0' ? -1 : bad_option("--output-dir", arg, "a directory");
+    case 'i':
+        return take_input(o, arg);
     case 'B':
         return kolorun_bind_parse(arg, &o->bind) ? -1 : bad_option("--bind-to", arg, "core, numa or none");
     case 'r':
@@ -173,6 +186,11 @@ static int check(kolorun_options_t *o)
         fprintf(stderr, "kolorun: %s cannot be used with --min\n", o->store ? "--store" : "--output-dir");
         return KOLORUN_STATUS_USAGE;
     }
+    if (o->elastic.min > 0 && o->input == KOLORUN_INPUT_ALL) {
+        fprintf(stderr, "kolorun: --stdin all cannot be used with --min: who comes later would miss the beginning; "
+                        "--stdin 0 is for the first process\n");
+        return KOLORUN_STATUS_USAGE;
+    }
     if (o->elastic.min > 0 && o->argv[0] != NULL) return -1;
     if (o->elastic.min > 0) {
         return wrong_usage("the program is missing");
@@ -185,6 +203,10 @@ static int check(kolorun_options_t *o)
     if (o->nranks == 0) o->nranks = o->hosts.slots;
     if (o->nranks == 0 || o->argv[0] == NULL)
         return wrong_usage(o->nranks == 0 ? "-n N or -H is missing" : "the program is missing");
+    if (o->input >= o->nranks) {
+        fprintf(stderr, "kolorun: --stdin %d: the ranks are 0 to %d\n", o->input, o->nranks - 1);
+        return KOLORUN_STATUS_USAGE;
+    }
     if (o->nranks <= o->hosts.slots) return -1;
     fprintf(stderr, "kolorun: -n %d is more than the hosts' %d slots\n", o->nranks, o->hosts.slots);
     return KOLORUN_STATUS_USAGE;
@@ -202,6 +224,7 @@ int kolorun_options_parse(int argc, char **argv, kolorun_options_t *o)
                                           {"remote-kolorun", required_argument, NULL, 'R'},
                                           {"start-timeout", required_argument, NULL, 'S'},
                                           {"output-dir", required_argument, NULL, 'o'},
+                                          {"stdin", required_argument, NULL, 'i'},
                                           {"store", no_argument, NULL, 'k'},
                                           {"bind-to", required_argument, NULL, 'B'},
                                           {"report-bindings", no_argument, NULL, 'r'},
@@ -210,7 +233,8 @@ int kolorun_options_parse(int argc, char **argv, kolorun_options_t *o)
                                           {"version", no_argument, NULL, 'V'},
                                           {"help", no_argument, NULL, 'h'},
                                           {NULL, 0, NULL, 0}};
-    *o = (kolorun_options_t){.tagged = true, .grace_s = 5, .elastic = ELASTIC_OPTION_DEFAULTS};
+    *o = (kolorun_options_t){
+        .tagged = true, .grace_s = 5, .input = KOLORUN_INPUT_NONE, .elastic = ELASTIC_OPTION_DEFAULTS};
     if (!kolorun_way_init(&o->way)) {
         fprintf(stderr, "kolorun: cannot find its own program in /proc\n");
         return 1;

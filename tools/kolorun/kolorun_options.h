@@ -9,6 +9,7 @@
 #include "kolorun_bind.h"
 #include "kolorun_host.h"
 #include "kolorun_hostlist.h"
+#include "kolorun_input.h"
 
 #define KOLORUN_STATUS_USAGE   2
 #define KOLORUN_STATUS_TIMEOUT 124
@@ -22,6 +23,7 @@ typedef struct {
     int store_port;            /* for others */
     double timeout_s, grace_s; /* timeout 0: none */
     const char *output_dir;    /* NULL: none */
+    int input;                 /* who gets our standard input: a rank, or KOLORUN_INPUT_ALL or _NONE */
     kolorun_bind_t bind;
     bool report_bindings;
     kolorun_way_t way;

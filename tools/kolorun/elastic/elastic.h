@@ -12,6 +12,7 @@
 #define KOLO_TOOLS_ELASTIC_H
 
 #include "../kolorun.h"
+#include "../kolorun_input.h"
 #include "../kolorun_options.h"
 
 #include <poll.h>
@@ -92,6 +93,7 @@ struct elastic {
     worker_t **workers; /* in the order in which they were started; those that have ended are dropped */
     int nworkers, started;
     kolorun_sink_t out, err;
+    kolorun_input_t input;
     bool paused[2];
     int signal_fd;
     struct pollfd *polls;

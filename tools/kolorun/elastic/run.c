@@ -14,7 +14,8 @@
 #include <unistd.h>
 
 #define KILL_S      5.0 /* from SIGKILL until a host that does not tell the end is given up */
-#define FIXED_POLLS (KOLORUN_USER_POLLS + DISCOVERY_POLLS)
+#define FIXED_POLLS (KOLORUN_USER_POLLS + DISCOVERY_POLLS + 1)
+#define INPUT_POLL  (KOLORUN_USER_POLLS + DISCOVERY_POLLS)
 
 /* ---- the end ---- */
 
@@ -95,6 +96,7 @@ static int wait_ms(const elastic_t *e)
     double next = e->end_at;
     kolorun_sooner(&next, e->kill_at);
     kolorun_sooner(&next, discovery_next_s(&e->discovery));
+    kolorun_sooner(&next, kolorun_input_next_s(&e->input));
     if (!e->over) kolorun_sooner(&next, elastic_next_start_s(e));
     if (!e->over && !e->finishing) kolorun_sooner(&next, elastic_next_plan_s(e));
     for (int i = 0; i < e->nhosts; i++)
@@ -110,6 +112,7 @@ static nfds_t fill_polls(elastic_t *e)
     p += KOLORUN_USER_POLLS;
     discovery_polls(&e->discovery, p);
     p += DISCOVERY_POLLS;
+    *p++ = kolorun_input_poll(&e->input);
     for (int i = 0; i < e->nhosts; i++) {
         if (e->hosts[i]->agent == NULL) continue;
         kolorun_host_polls(e->hosts[i]->agent, p);
@@ -139,6 +142,9 @@ static void one_turn(elastic_t *e)
     for (int i = 0; i < e->nhosts; i++)
         if (e->hosts[i]->agent != NULL) kolorun_host_progress(e->hosts[i]->agent);
     if (e->polls[0].revents) on_signal(e);
+    kolorun_input_progress(&e->input, &e->polls[INPUT_POLL]);
+    if (e->input.error[0] != '\0') kolorun_sink_printf(&e->err, "%s", e->input.error);
+    e->input.error[0] = '\0';
     elastic_tidy(e);
     if (!e->over) elastic_fill_slots(e);
     elastic_plan(e);
@@ -152,6 +158,7 @@ static void one_turn(elastic_t *e)
 static bool prepare(elastic_t *e, const kolorun_options_t *options)
 {
     *e = (elastic_t){.options = options};
+    kolorun_input_init(&e->input, options->input);
     e->signal_fd = kolorun_begin(&e->out, &e->err);
     discovery_init(&e->discovery, &options->elastic, &options->way.files, &e->err);
     return e->signal_fd >= 0;
@@ -180,6 +187,7 @@ static void finish(elastic_t *e)
     free(e->hosts);
     free(e->workers);
     free(e->polls);
+    kolorun_input_fini(&e->input);
 }
 
 int elastic_run(const kolorun_options_t *options)

@@ -75,6 +75,7 @@ static void set_state(worker_t *w, worker_state_t state)
 {
     w->state = state;
     w->since = kolorun_now();
+    if (state == WORKER_ENDED) kolorun_input_leave(&w->host->job->input, w->id);
 }
 
 static void fail(elastic_t *e, worker_t *w, int status, const char *what)
@@ -165,6 +166,12 @@ static void on_ended(void *arg, kolorun_host_t *agent, int id, int wait_status)
 }
 
 /* from.W.N: a word. */
+static void on_took(void *arg, kolorun_host_t *agent, int id, int bytes)
+{
+    elastic_host_t *host = arg;
+    kolorun_input_took(&host->job->input, agent, id, bytes);
+}
+
 static void on_file(void *arg, kolorun_host_t *agent, const char *name, const void *data, size_t bytes)
 {
     elastic_host_t *host = arg;
@@ -216,6 +223,7 @@ const kolorun_host_events_t elastic_events = {.started = on_started,
                                               .not_started = on_not_started,
                                               .output = on_output,
                                               .ended = on_ended,
+                                              .took = on_took,
                                               .file = on_file,
                                               .said = on_said,
                                               .lost = on_lost};
@@ -293,7 +301,9 @@ static void start_worker(elastic_t *e, elastic_host_t *host, int slot)
     bool remote = !kolorun_host_is_local(host->agent);
     if (remote && getcwd(dir, sizeof dir) == NULL) dir[0] = '\0';
     char **env = environment(e, w, remote);
-    const kolorun_spec_t spec = {.dir = dir, .argv = o->argv, .env = env};
+    const bool input = kolorun_input_wanted(&e->input, w->id);
+    const kolorun_spec_t spec = {.dir = dir, .argv = o->argv, .env = env, .input = input};
+    if (input) kolorun_input_add(&e->input, host->agent, w->id);
     if (!kolorun_host_start(host->agent, w->id, &spec))
         fail(e, w, 1, "cannot be started: its arguments and variables are more than 8 MiB");
     kolorun_env_free(env);
