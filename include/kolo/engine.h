@@ -316,9 +316,12 @@ kolo_status_t kolo_engine_wait(kolo_tensor_engine_t engine, int64_t handle, int 
  * and Perfetto show, an array of JSON; a timeline that this rank writes already is completed first. "%r" in the
  * path becomes the rank, so that every rank may write its own for kolo-trace(1) to merge; a path without it is
  * written by rank 0 only, and the call does nothing on others. mark_cycles: 1 to see the beginnings of cycles, too.
- * An existing file is overwritten. Not collective: each rank starts and stops when it likes. The file is valid JSON
- * at any time but for the moment of a write; what finds no room in the queue (KOLO_TIMELINE_QUEUE) is counted and
- * left out. The parameter KOLO_TIMELINE starts one with the engine. */
+ * An existing file is overwritten; a name that ends in ".gz" makes it a gzip file (KOLO_ERR_UNSUPPORTED without
+ * zlib), a twelfth of the size. With KOLO_TIMELINE_EVERY=N only the first and then every Nth operation on each
+ * tensor is there, on all ranks the same ones if they start between the same steps. Not collective: each rank
+ * starts and stops when it likes. The file is valid JSON at any time (packed or not) but for the moment of a write;
+ * what finds no room in the queue (KOLO_TIMELINE_QUEUE) is counted and left out. The parameter KOLO_TIMELINE starts
+ * one with the engine. */
 kolo_status_t kolo_engine_timeline_start(kolo_tensor_engine_t engine, const char *path, int mark_cycles);
 /* Completes the file and closes it; tensors that are outstanding stay without an end there. Without a timeline it
  * does nothing. The end of the engine does the same. */

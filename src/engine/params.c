@@ -94,8 +94,11 @@ static const kolo_param_t rows[] = {
      "engine: settings that autotune tries at most (rank 0's counts)", &kolo_autotune_settings},
     {"KOLO_TIMELINE", KOLO_PARAM_STR, NULL, 0, 0, NULL, false,
      "engine: file for the timeline of every engine, from its start on; %r in it becomes the rank, without it rank "
-     "0 alone writes",
+     "0 alone writes; .gz at its end: compressed by zlib",
      &kolo_timeline_path},
+    {"KOLO_TIMELINE_EVERY", KOLO_PARAM_INT, "1", 1, 1000000, NULL, false,
+     "engine: of the operations on each tensor, timelines have the first and then every Nth: N times smaller files",
+     &kolo_timeline_every},
     {"KOLO_TIMELINE_MARK_CYCLES", KOLO_PARAM_BOOL, "0", 0, 0, NULL, false,
      "engine: 1: the beginnings of cycles are in the timeline of KOLO_TIMELINE", &kolo_timeline_marks},
     {"KOLO_TIMELINE_QUEUE", KOLO_PARAM_INT, "65536", 64, 1 << 24, NULL, false,

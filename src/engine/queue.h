@@ -35,6 +35,7 @@ typedef struct kolo_entry {
     uint64_t submitted_ns, taken_ns; /* the first only for a timeline; when the loop has learnt of it */
     struct kolo_traced *traced;      /* its row in the timeline of this round */
     uint32_t traced_round;
+    bool traced_now; /* this operation on it is one of those that are recorded (KOLO_TIMELINE_EVERY) */
     /* once it is complete */
     bool complete;
     kolo_status_t status;

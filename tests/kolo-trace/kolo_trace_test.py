@@ -4,6 +4,7 @@
 # Timelines of real processes under a strict JSON parser, and kolo-trace on them, whole and damaged.
 # usage: kolo_trace_test.py KOLO-TRACE CASE | none --list; KOLORUN and TRACE_PROGRAM in the environment
 import contextlib
+import gzip
 import json
 import os
 import pathlib
@@ -13,6 +14,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import zlib
 
 TOOL = sys.argv[1]
 RANKS = 3
@@ -33,19 +35,25 @@ def job(folder, *args, **env):
                             stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
-def run_job(folder, *args, **env):
-    p = job(folder, *args, **env)
+def run_job(folder, *args, end="", **env):
+    p = job(folder, *args, **({"KOLO_TIMELINE": f"{folder}/t.%r.json{end}"} if end else {}), **env)
     out, err = p.communicate(timeout=120)
     assert p.returncode == 0, (out, err)
-    return [folder / f"t.{r}.json" for r in range(RANKS)]
+    return [folder / f"t.{r}.json{end}" for r in range(RANKS)]
 
 
 def no_constant(text):
     raise AssertionError(text + " in JSON")
 
 
+def text_of(path):
+    """Of a gzip file with check sum and length."""
+    content = path.read_bytes()
+    return gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content
+
+
 def strict(path):
-    return json.loads(path.read_bytes().decode("utf-8"), parse_constant=no_constant)
+    return json.loads(text_of(path).decode("utf-8"), parse_constant=no_constant)
 
 
 def rows(text, title):
@@ -147,48 +155,119 @@ def engines_of_one_job_become_one_timeline(folder):
     assert "--then goes with --merge" in trace(files[0], "--then", *late, status=2)
 
 
-def valid_whenever_it_is_stopped(folder):
-    run_job(folder, "stops", folder / "s")
+def valid_whenever_it_is_stopped(folder, end=""):
+    run_job(folder, "stops", folder / "s", end)
     files = sorted(folder.glob("s.*"))
     assert len(files) == 30 * RANKS, files
+    assert all(f.read_bytes()[:2] == (b"\x1f\x8b" if end else b"[\n") for f in files)
     open_ends = {}
     for f in files:
         events = strict(f)
         assert events[0]["name"] == "kolo_timeline" and events[-1]["name"] == "kolo_end", f
         open_ends[f.name] = sum(e["ph"] == "B" for e in events) - sum(e["ph"] == "E" for e in events)
     for i in range(0, 30, 3):  # there a tensor was waiting for the other ranks
-        assert open_ends[f"s.0.{i}"] > 0, open_ends
+        assert open_ends[f"s.0.{i}{end}"] > 0, open_ends
 
 
-def killed_in_the_middle(folder):
+def valid_whenever_a_compressed_one_is_stopped(folder):
+    valid_whenever_it_is_stopped(folder, ".gz")
+
+
+def killed_in_the_middle(folder, end=""):
     whole = 0
     for i in range(6):
-        p = job(folder, "forever")
+        p = job(folder, "forever", KOLO_TIMELINE=f"{folder}/t.%r.json{end}")
         line = p.stdout.readline()
         assert b"ready" in line, (line, p.stderr.read())
-        pids = [next(e for e in strict_start(folder / f"t.{r}.json"))["args"]["process"] for r in range(RANKS)]
+        pids = [next(e for e in strict_start(folder / f"t.{r}.json{end}"))["args"]["process"] for r in range(RANKS)]
         for _ in range(i * 20):
-            (folder / "t.0.json").stat()
+            (folder / f"t.0.json{end}").stat()
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):  # the others end when one has died
                 os.kill(pid, signal.SIGKILL)
         p.communicate(timeout=60)
         for r in range(RANKS):
-            f = folder / f"t.{r}.json"
+            f = folder / f"t.{r}.json{end}"
             try:
                 strict(f)
                 whole += 1
-            except ValueError:
+            except (ValueError, EOFError, zlib.error, gzip.BadGzipFile):
                 assert "middle of a write" in trace("--merge", folder / "repaired.json", f)
                 strict(folder / "repaired.json")
-        trace("--merge", folder / "all.json", *(folder / f"t.{r}.json" for r in range(RANKS)))
+        trace("--merge", folder / "all.json", *(folder / f"t.{r}.json{end}" for r in range(RANKS)))
         strict(folder / "all.json")
     assert whole > 0
 
 
+def killed_in_the_middle_of_a_compressed_one(folder):
+    killed_in_the_middle(folder, ".gz")
+
+
+def compressed_ones_say_the_same(folder):
+    files = run_job(folder, "steps", 1, end=".gz")
+    text = trace(*files)
+    assert f"{RANKS} of {RANKS} ranks" in text and "5 tensors" in text and "middle" not in text, text
+    trace("--merge", folder / "all.json", *files)
+    trace("--merge", folder / "all.json.gz", *files)
+    assert strict(folder / "all.json") == strict(folder / "all.json.gz")
+    for f in files:
+        unpacked = f.with_suffix("")
+        unpacked.write_bytes(text_of(f))
+        assert unpacked.stat().st_size > 5 * f.stat().st_size, (unpacked.stat(), f.stat())
+    assert trace(*(f.with_suffix("") for f in files)) == text
+
+
+def every_nth_operation_is_there_on_all_ranks(folder):
+    """Of 20 steps those with the numbers 0, 7 and 14, complete: nobody agrees before all are ready."""
+    files = run_job(folder, "steps", 1, KOLO_TIMELINE_EVERY="7", KOLO_TIMELINE_MARK_CYCLES="1")
+    trace("--merge", folder / "all.json", *files)
+    events = strict(folder / "all.json")
+    ready, agreed = {}, {}
+    for pid in range(RANKS):
+        rank = [e for e in events if e["pid"] == pid]
+        names = names_of(rank)
+        assert sorted(names.values()) == ["cycles"] + [f"layer.{i}" for i in range(5)], names
+        begins = [e["name"] for e in rank if e["ph"] == "B"]
+        assert begins.count("NEGOTIATE_ALLREDUCE") == begins.count("ALLREDUCE") == 15, (pid, begins)
+        assert sum(e["ph"] == "E" for e in rank) == 30, pid
+        for e in rank:
+            if e["ph"] == "X" and e["name"] == str(pid):
+                ready.setdefault(names[e["tid"]], []).append(e["ts"])
+            if e["ph"] == "E" and e["name"].startswith("NEGOTIATE_"):
+                agreed.setdefault(names[e["tid"]], []).append(e["ts"])
+    for name in ready:
+        times = sorted([(t, "ready") for t in ready[name]] + [(t + 200, "agreed") for t in agreed[name]])
+        assert [what for _, what in times] == 3 * (RANKS * ["ready"] + RANKS * ["agreed"]), (name, times)
+    text = trace(*files)
+    assert "one in 7 was recorded" in text, text
+    for r in range(RANKS):
+        assert rows(text, "Where the time of a step goes")[f"rank {r}"][0] == "3", text
+    files[0].write_text(files[0].read_text().replace('"every":7', '"every":0'))
+    assert "head" in trace(*files, status=1)
+
+
+def full_disk_ends_it_early_and_whole(folder):
+    for end, size in (("", "16k"), (".gz", "4k")):
+        disk, kept = folder / "disk", folder / f"kept{end}"
+        disk.mkdir(exist_ok=True)
+        kept.mkdir()
+        cmd = [os.environ["KOLORUN"], "-n", str(RANKS), os.environ["TRACE_PROGRAM"], "steps"]
+        script = f'mount -t tmpfs -o size={size} tmpfs {disk} || exit 77; "$@"; status=$?; cp {disk}/* {kept}; exit $status'
+        p = subprocess.run(["unshare", "-m", "sh", "-c", script, "sh", *cmd], capture_output=True, text=True, timeout=120,
+                           env={**CLEAN, "KOLO_TIMELINE": f"{disk}/t.json{end}"}, stdin=subprocess.DEVNULL)
+        if p.returncode == 77 or "unshare failed" in p.stderr:
+            print("skipped: no file system can be mounted here")
+            sys.exit(77)
+        assert p.returncode == 0 and "ends early, it cannot be written: No space left" in p.stderr, p
+        events = strict(kept / f"t.json{end}")
+        assert events[0]["name"] == "kolo_timeline" and events[-1]["name"] != "kolo_end", events[-1]
+        assert len(events) > 20 or end, len(events)
+
+
 def strict_start(path):
     """The first event; the rest is being written."""
-    with open(path, "rb") as f:
+    with contextlib.suppress(EOFError), open(path, "rb") as plain:
+        f = gzip.GzipFile(fileobj=plain) if path.suffix == ".gz" else plain
         assert f.readline() == b"[\n"
         yield json.loads(f.readline().strip().removesuffix(b","))
 
@@ -224,6 +303,12 @@ def damage_is_bounded_and_told(folder):
     told(good.replace(b'"pid":0,"tid":2', b'"pid":1,"tid":2'), ["an event of rank 1 in the timeline of rank 0"])
     told(good.replace(b"\"offset_ns\":0", b"\"offset_ns\":\"x\""), ["1 of 3 ranks"], status=0)
     assert "longer than" in trace("/dev/zero", status=1)
+    packed = gzip.compress(good)
+    told(packed, [f"{RANKS} ranks"], status=0)
+    told(packed[:-8] + bytes(8), ["damaged", "CRC"])
+    told(packed[:len(packed) // 2], ["middle of a write"], status=0)
+    told(packed[:100] + bytes(100) + packed[200:] + bytes(300_000), ["damaged"])
+    told(gzip.compress(bytes(50_000_000)), ["longer than"])
     assert "No such file" in trace(folder / "none.json", status=1)
     assert "no number" in trace("--steps", "x", files[0], status=2)
     assert not (folder / "no" / "out").exists() and trace("--merge", folder / "no" / "out", files[0], status=1)
@@ -237,7 +322,9 @@ def damage_is_bounded_and_told(folder):
         trace(bad, status=None)
 
 
-CASES = [summary_names_the_slowest_rank, merged_by_clock_offset, engines_of_one_job_become_one_timeline,
+CASES = [compressed_ones_say_the_same, every_nth_operation_is_there_on_all_ranks, full_disk_ends_it_early_and_whole,
+         killed_in_the_middle_of_a_compressed_one, valid_whenever_a_compressed_one_is_stopped,
+         summary_names_the_slowest_rank, merged_by_clock_offset, engines_of_one_job_become_one_timeline,
          valid_whenever_it_is_stopped, killed_in_the_middle, damage_is_bounded_and_told]
 
 

@@ -2,8 +2,9 @@
  *
  * A rank whose engine writes timelines, under kolorun. usage: trace_program MODE [ARGUMENT]
  *   steps LATE   20 steps of 5 tensors; rank LATE submits each step 30 ms after the others. KOLO_TIMELINE is set.
- *   stops PATH   timelines PATH.%r.0 to .29, each stopped while tensors may be in flight; in each third one some
- * are forever      steps without end, for who is to be killed; rank 0 says "ready" after the first
+ *   stops PATH [END]   timelines PATH.%r.0END to .29END, each stopped while tensors may be in flight; in each third
+ *                one some are
+ *   forever      steps without end, for who is to be killed; rank 0 says "ready" after the first
  */
 #include <kolo/engine.h>
 #include <stdio.h>
@@ -56,14 +57,14 @@ static void step(int late)
     finish(handles);
 }
 
-static void stops(const char *path)
+static void stops(const char *path, const char *end)
 {
     static float x[TENSORS][64];
     static float y[TENSORS][64];
     char name[400];
     int64_t handles[TENSORS], open[TENSORS];
     for (int i = 0; i < 30; i++) {
-        snprintf(name, sizeof name, "%s.%%r.%d", path, i);
+        snprintf(name, sizeof name, "%s.%%r.%d%s", path, i, end);
         must(kolo_engine_timeline_start(engine, name, i % 2), "timeline_start");
         if (i % 3 == 0 && place.rank == 0) submit("open", y, open);
         submit("layer", x, handles);
@@ -86,7 +87,7 @@ int main(int argc, char **argv)
     must(kolo_engine_get_place(engine, &place), "place");
     if (strcmp(argv[1], "steps") == 0)
         for (int i = 0; i < 20; i++) step(argc > 2 ? (int)strtol(argv[2], NULL, 10) : -1);
-    if (strcmp(argv[1], "stops") == 0 && argc > 2) stops(argv[2]);
+    if (strcmp(argv[1], "stops") == 0 && argc > 2) stops(argv[2], argc > 3 ? argv[3] : "");
     for (int i = 0; strcmp(argv[1], "forever") == 0; i++) {
         step(-1);
         if (i == 0 && place.rank == 0 && printf("ready %d\n", (int)time(NULL)) > 0) fflush(stdout);

@@ -97,6 +97,11 @@ static void print_build(void)
 #else
     printf("  libibverbs   out: the net wire has no RDMA, hosts talk by tcp\n");
 #endif
+#if defined(KOLO_HAVE_ZLIB)
+    printf("  zlib         in: loaded for a timeline whose name ends in .gz\n");
+#else
+    printf("  zlib         out: timelines cannot be compressed\n");
+#endif
     if (kolo_cuda_built())
         printf("  CUDA         in: kernels for GPUs; the driver is loaded by the first GPU communicator\n");
     else

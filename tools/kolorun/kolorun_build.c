@@ -69,6 +69,7 @@ int kolorun_check_build(void)
     line(library("libnccl.so.2"), "NCCL", "libnccl");
     line(library("libcuda.so.1"), "CUDA driver", "libcuda");
     line(library("libibverbs.so.1"), "RDMA", "libibverbs");
+    line(library("libz.so.1"), "zlib", "compressed timelines");
     printf("launchers found:\n");
     line(program("ssh"), "ssh", "kolorun on other hosts");
     line(program("mpirun") || program("mpirun.openmpi") || program("mpirun.mpich"), "mpirun",

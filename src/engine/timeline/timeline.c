@@ -16,7 +16,7 @@
 
 const char *kolo_timeline_path;
 bool kolo_timeline_marks;
-int64_t kolo_timeline_queue;
+int64_t kolo_timeline_queue, kolo_timeline_every;
 
 #define NAMES_MAX 65536 /* rows of a timeline; later names are left out, and counted */
 #define CLOCK_S   10    /* while there is work, clocks are compared so often: they drift */
@@ -40,7 +40,8 @@ static kolo_traced_t *find_name(const kolo_set_t *s, kolo_timeline_t *t, const k
     traced->name = like;
     traced->name.text = traced->text;
     traced->number = ++t->nnames;
-    traced->negotiating = traced->known = false;
+    traced->times = 0;
+    traced->negotiating = traced->recorded = traced->known = false;
     if (kolo_names_add(&t->names, &traced->name) == KOLO_OK) return traced;
     free(traced);
     return NULL;
@@ -48,7 +49,7 @@ static kolo_traced_t *find_name(const kolo_set_t *s, kolo_timeline_t *t, const k
 
 kolo_traced_t *kolo_trace_find(const kolo_timeline_t *t, const kolo_entry_t *entry)
 {
-    return entry && entry->traced_round == t->round ? entry->traced : NULL;
+    return entry && entry->traced_round == t->round && entry->traced_now ? entry->traced : NULL;
 }
 
 uint16_t kolo_trace_work(const kolo_request_t *q)
@@ -83,7 +84,7 @@ void kolo_trace_put_done(kolo_timeline_t *t, const kolo_trace_record_t *record, 
 
 void kolo_trace_cycle(struct kolo_tensor_engine *e)
 {
-    if (e->timeline->marks)
+    if (e->timeline->marks && e->timeline->cycles++ % e->timeline->every == 0)
         kolo_trace_put(e->timeline, &(kolo_trace_record_t){e->cycle_began_ns, 0, NULL, 0, KOLO_TRACE_CYCLE, 0});
     if (e->cycle_began_ns - e->clock_ns > CLOCK_S * KOLO_NS_PER_S) atomic_store(&e->clocks_wanted, true);
 }
@@ -97,27 +98,38 @@ void kolo_trace_cycle_over(struct kolo_tensor_engine *e)
     if (parked || kolo_trace_is_filling(&t->ring)) kolo_gate_open(&t->gate);
 }
 
-static void begin(kolo_timeline_t *t, kolo_traced_t *traced, uint16_t work, uint64_t ns)
+/* Is this operation recorded? Ranks count the operations on a tensor, so all of them record the same ones. */
+static bool begin(kolo_timeline_t *t, kolo_traced_t *traced, uint16_t work, uint64_t ns, bool room)
 {
-    if (traced->negotiating) return;
-    traced->negotiating = true;
-    kolo_trace_put(t, &(kolo_trace_record_t){ns, 0, traced, 0, KOLO_TRACE_NEGOTIATE, work});
+    if (!traced->negotiating) {
+        traced->negotiating = true;
+        const bool wanted = traced->times++ % t->every == 0;
+        if (wanted && !room) atomic_fetch_add_explicit(&t->ring.left_out, 1, memory_order_relaxed);
+        traced->recorded = wanted && room;
+        if (traced->recorded)
+            kolo_trace_put(t, &(kolo_trace_record_t){ns, 0, traced, 0, KOLO_TRACE_NEGOTIATE, work});
+    } else if (traced->recorded && !room) {
+        atomic_fetch_add_explicit(&t->ring.left_out, 1, memory_order_relaxed);
+    }
+    return traced->recorded && room;
 }
 
 void kolo_trace_taken(kolo_set_t *s, kolo_entry_t *entry)
 {
     kolo_timeline_t *t = s->engine->timeline;
     uint16_t work = kolo_trace_work(&entry->request);
-    entry->traced = NULL;
+    bool room = kolo_trace_has_room(&t->ring);
+    kolo_traced_t *traced = find_name(s, t, &entry->request.name, room);
+    entry->traced = traced;
     entry->traced_round = t->round;
-    kolo_traced_t *traced = kolo_trace_has_room(&t->ring) ? find_name(s, t, &entry->request.name, true) : NULL;
+    entry->traced_now = false;
     if (!traced) {
         atomic_fetch_add_explicit(&t->ring.left_out, 1, memory_order_relaxed);
         return;
     }
-    entry->traced = traced;
     uint64_t ns = entry->submitted_ns > t->start_ns ? entry->submitted_ns : entry->taken_ns;
-    begin(t, traced, work, ns);
+    entry->traced_now = begin(t, traced, work, ns, room);
+    if (!entry->traced_now) return;
     kolo_trace_put(t, &(kolo_trace_record_t){ns, (uint64_t)s->engine->rank, traced, 0, KOLO_TRACE_READY, work});
 }
 
@@ -127,8 +139,7 @@ void kolo_trace_ready(kolo_set_t *s, const kolo_request_t *request, int rank)
     uint64_t now = kolo_now_ns();
     if (request->work == KOLO_WORK_JOIN) return; /* waits for what was before, so it says nothing of who is ready */
     kolo_traced_t *traced = kolo_trace_has_room(&t->ring) ? find_name(s, t, &request->name, true) : NULL;
-    if (!traced) return;
-    begin(t, traced, kolo_trace_work(request), now);
+    if (!traced || !begin(t, traced, kolo_trace_work(request), now, true)) return;
     kolo_trace_put(t, &(kolo_trace_record_t){now, (uint64_t)s->ranks[rank], traced, 0, KOLO_TRACE_READY,
                                              kolo_trace_work(request)});
 }
@@ -140,12 +151,14 @@ void kolo_trace_agreed(kolo_set_t *s, kolo_response_t *const *responses, size_t 
     t->agreed_ns = now;
     for (size_t i = 0; i < count; i++) {
         const kolo_request_t *q = &responses[i]->request;
-        kolo_traced_t *traced = kolo_trace_find(t, responses[i]->entry);
-        bool ours = traced != NULL;
+        const kolo_entry_t *entry = responses[i]->entry;
+        bool ours = kolo_trace_find(t, entry) != NULL;
+        kolo_traced_t *traced = entry && entry->traced_round == t->round ? entry->traced : NULL;
         /* The coordinator has joined, or its own tensor was left out, but not what others said of it. */
-        if (!ours && s->rank == 0) traced = find_name(s, t, &q->name, false);
+        if (!traced && s->rank == 0) traced = find_name(s, t, &q->name, false);
         if (!traced || !traced->negotiating) continue;
         traced->negotiating = false;
+        if (!traced->recorded) continue;
         kolo_trace_put(t, &(kolo_trace_record_t){now, ours, traced, 0, KOLO_TRACE_AGREED, kolo_trace_work(q)});
     }
 }
@@ -218,6 +231,7 @@ void kolo_timeline_free(kolo_timeline_t *t)
     }
     kolo_names_fini(&t->names);
     kolo_trace_ring_fini(&t->ring);
+    kolo_gzip_close(t->gzip);
     free(t->text);
     free(t);
 }
@@ -232,6 +246,7 @@ static kolo_status_t make(kolo_tensor_engine_t e, const char *path, bool marks, 
     atomic_store(&t->holders, 1);
     t->rank = e->rank;
     t->marks = marks;
+    t->every = (uint64_t)kolo_timeline_every;
     t->fd = -1;
     t->start_ns = kolo_now_ns();
     kolo_status_t status = fill_path(t, path);

@@ -2,8 +2,9 @@
  *
  * The timeline: what the engine does with each tensor, and when, as a file that Chrome's viewer and Perfetto open.
  * The loop puts records of 32 bytes into a ring without ever waiting (timeline.c); a thread of its own turns them
- * into JSON (timeline_write.c); both ends of the ring are in timeline_ring.c. timeline_clock.c finds out how far
- * the clocks of ranks are apart, so that kolo-trace can lay the files of several ranks over each other.
+ * into JSON (timeline_write.c), compressed if asked (timeline_gzip.c); both ends of the ring are in
+ * timeline_ring.c. timeline_clock.c finds out how far the clocks of ranks are apart, so that kolo-trace can lay the
+ * files of several ranks over each other.
  *
  * Where there is no timeline the loop's pointer to it is NULL, and each place where it would say something costs a
  * branch.
@@ -15,7 +16,7 @@
 
 extern const char *kolo_timeline_path; /* parameters */
 extern bool kolo_timeline_marks;
-extern int64_t kolo_timeline_queue;
+extern int64_t kolo_timeline_queue, kolo_timeline_every;
 
 /* ---- records ---- */
 
@@ -23,8 +24,10 @@ extern int64_t kolo_timeline_queue;
 typedef struct kolo_traced {
     kolo_name_t name;
     uint32_t number;  /* from 1 */
-    bool negotiating; /* the loop's */
-    bool known;       /* the writer's: the file has its name */
+    uint64_t times;   /* the loop's: operations that were negotiated, or are */
+    bool negotiating; /* the loop's, and whether what is negotiated is recorded */
+    bool recorded;
+    bool known; /* the writer's: the file has its name */
     char text[];
 } kolo_traced_t;
 
@@ -84,21 +87,37 @@ static inline kolo_trace_record_t *kolo_trace_slot(const kolo_trace_ring_t *ring
 bool kolo_trace_has_room(kolo_trace_ring_t *ring);
 bool kolo_trace_is_filling(kolo_trace_ring_t *ring);
 
+/* ---- timeline_gzip.c: a gzip file that is whole after each block ---- */
+
+typedef struct kolo_gzip kolo_gzip_t;
+#define KOLO_GZIP_TAIL_BYTES 16
+/* KOLO_ERR_UNSUPPORTED: built without zlib, or it cannot be loaded. */
+kolo_status_t kolo_gzip_open(kolo_gzip_t **gzip);
+/* What is to follow in the file: *block, of which the next block continues the text, and behind it a tail for which
+ * three bytes of text end the file for now; the next block is written over the tail. NULL: zlib has failed. The
+ * memory is the gzip's, until the next call. */
+const char *kolo_gzip_block(kolo_gzip_t *gzip, const char *text, size_t bytes, const char end[3], size_t *block);
+/* The last block could not be written: the tail for what was there before it. */
+void kolo_gzip_forget(kolo_gzip_t *gzip, const char end[3], char tail[KOLO_GZIP_TAIL_BYTES]);
+void kolo_gzip_close(kolo_gzip_t *gzip); /* NULL is fine */
+
 /* ---- a timeline ---- */
 
 typedef struct kolo_timeline {
     kolo_trace_ring_t ring;
     uint32_t round; /* of the engine's timelines: entries of an earlier one are not this one's */
     bool marks;
-    _Atomic int holders; /* who started it, until it is closed; the loop, until it takes over another */
-    kolo_names_t names;  /* the loop's */
+    uint64_t every, cycles; /* of each tensor's operations and of cycles one in so many is recorded */
+    _Atomic int holders;    /* who started it, until it is closed; the loop, until it takes over another */
+    kolo_names_t names;     /* the loop's */
     uint32_t nnames;
     uint64_t agreed_ns;
     /* the writer's */
     uint64_t start_ns;
     int rank, fd;
     char path[4096];
-    uint64_t end; /* of what is written, without the closing bracket */
+    kolo_gzip_t *gzip; /* NULL: plain text */
+    uint64_t end;      /* of what is written, without the closing bracket */
     bool broken;
     char *text;
     size_t length;

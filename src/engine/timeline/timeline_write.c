@@ -243,6 +243,8 @@ static uint64_t put_record(kolo_timeline_t *t, uint64_t at)
 
 /* ---- the file ---- */
 
+static const char closing[] = "\n]\n";
+
 static bool write_at(int fd, const char *text, size_t bytes, uint64_t at)
 {
     while (bytes > 0) {
@@ -256,26 +258,42 @@ static bool write_at(int fd, const char *text, size_t bytes, uint64_t at)
     return true;
 }
 
+/* A full disk: what is there is made a whole, and stays. */
+static void end_early(kolo_timeline_t *t, const char *why)
+{
+    char tail[KOLO_GZIP_TAIL_BYTES];
+    size_t bytes = 3;
+    memcpy(tail, closing, bytes);
+    if (t->gzip) {
+        kolo_gzip_forget(t->gzip, closing, tail);
+        bytes = sizeof tail;
+    }
+    t->broken = true;
+    if (write_at(t->fd, tail, bytes, t->end) && ftruncate(t->fd, (off_t)(t->end + bytes))) why = strerror(errno);
+    kolo_warn("engine", "the timeline %s ends early, it cannot be written: %s", t->path, why);
+}
+
 /* What stands in t->text goes into the file, with the closing bracket. */
 static bool flush(kolo_timeline_t *t)
 {
-    static const char close[] = "\n]\n";
-    size_t length = t->length;
-    if (length == 0 || t->broken) {
+    size_t block = t->length, tail = 3;
+    const char *bytes = t->text;
+    if (block == 0 || t->broken) {
         t->length = 0;
         return !t->broken;
     }
-    put_text(t, close);
+    if (t->gzip) {
+        bytes = kolo_gzip_block(t->gzip, t->text, t->length, closing, &block);
+        tail = KOLO_GZIP_TAIL_BYTES;
+    } else {
+        put_text(t, closing);
+    }
     t->length = 0;
-    if (write_at(t->fd, t->text, length + sizeof close - 1, t->end)) {
-        t->end += length;
+    if (bytes && write_at(t->fd, bytes, block + tail, t->end)) {
+        t->end += block;
         return true;
     }
-    int error = errno;
-    t->broken = true; /* a full disk: what is there stays a whole */
-    if (write_at(t->fd, close, sizeof close - 1, t->end) && ftruncate(t->fd, (off_t)(t->end + sizeof close - 1)))
-        error = errno;
-    kolo_warn("engine", "the timeline %s ends early, it cannot be written: %s", t->path, strerror(error));
+    end_early(t, bytes ? strerror(errno) : "zlib has failed");
     return false;
 }
 
@@ -346,15 +364,15 @@ static void *write_all(void *arg)
 static void put_head(kolo_timeline_t *t, const kolo_engine_place_t *place, const char *host)
 {
     struct timespec now;
-    char text[200];
+    char text[240];
     clock_gettime(CLOCK_REALTIME, &now);
     put_text(t, "[\n{\"ph\":\"M\",\"name\":\"kolo_timeline\",\"pid\":");
     put_number(t, (uint64_t)t->rank);
     snprintf(text, sizeof text,
-             ",\"args\":{\"version\":1,\"rank\":%d,\"size\":%d,\"local_rank\":%d,\"process\":%d,\"start_ns\":%llu,"
-             "\"start_time_since_epoch_in_micros\":%lld,\"host\":",
-             place->rank, place->size, place->local_rank, (int)getpid(), (unsigned long long)t->start_ns,
-             (long long)now.tv_sec * 1000000 + now.tv_nsec / 1000);
+             ",\"args\":{\"version\":1,\"rank\":%d,\"size\":%d,\"local_rank\":%d,\"process\":%d,\"every\":%llu,"
+             "\"start_ns\":%llu,\"start_time_since_epoch_in_micros\":%lld,\"host\":",
+             place->rank, place->size, place->local_rank, (int)getpid(), (unsigned long long)t->every,
+             (unsigned long long)t->start_ns, (long long)now.tv_sec * 1000000 + now.tv_nsec / 1000);
     put_text(t, text);
     put_string(t, host);
     put_text(t, "}},\n{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":");
@@ -375,6 +393,8 @@ kolo_status_t kolo_timeline_open(kolo_timeline_t *t, const kolo_engine_place_t *
     sigset_t all, old;
     t->text = malloc(BLOCK_BYTES + RECORD_BYTES);
     if (!t->text) return kolo_fail(KOLO_ERR_NO_MEMORY, "engine: out of memory for a timeline");
+    size_t n = strlen(t->path);
+    if (n > 3 && strcmp(t->path + n - 3, ".gz") == 0) KOLO_TRY(kolo_gzip_open(&t->gzip));
     t->fd = open(t->path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
     if (t->fd < 0) return kolo_fail_errno(KOLO_ERR_SYSTEM, errno, "engine: cannot write the timeline %s", t->path);
     put_head(t, place, host);
