@@ -11,8 +11,9 @@
 
 #define GPU_SLOTS 16
 
-/* Takes the GPU of this worker. False: *why says what is missing. */
-bool gpu_open(int worker, const char **why);
+/* Takes the GPU of this worker. Like the functions below that fail, it leaves the reason in gpu_error(). */
+bool gpu_open(int worker);
+const char *gpu_error(void);
 /* Its number; -1: none is used. */
 int gpu_number(void);
 /* Queues a copy of the tensor to the GPU: where it lies there, and an event behind the copy. NULL: the GPU fails.

@@ -34,7 +34,7 @@ void reduce_submit(reduce_t *r, const char *name, void *data, size_t count, kolo
     if (memory.device >= 0) {
         tensor.input = tensor.output = gpu_take(r->count, data, r->bytes[r->count], &memory.ready);
         if (!tensor.output) {
-            note(r, KOLO_ERR_SYSTEM, "the GPU fails");
+            note(r, KOLO_ERR_SYSTEM, gpu_error());
             return;
         }
     }
@@ -53,7 +53,7 @@ kolo_status_t reduce_wait(reduce_t *r)
         kolo_status_t status = kolo_engine_wait(r->engine, r->handle[i], 0, &done);
         note(r, status, done.text);
         if (status == KOLO_OK && gpu_number() >= 0 && !gpu_give(i, r->data[i], r->bytes[i]))
-            note(r, KOLO_ERR_SYSTEM, "the GPU fails");
+            note(r, KOLO_ERR_SYSTEM, gpu_error());
     }
     r->count = 0;
     return r->status;

@@ -243,8 +243,7 @@ int worker_main(const options_t *options, int index)
     if (!digits_load(&w.digits, options->data, error, sizeof error)) status = fail(&w, "%s", error);
     if (status == KOLO_OK && !train_open(&w.train, &w.digits.train, options->epochs, options->seed))
         status = fail(&w, "out of memory");
-    const char *why;
-    if (status == KOLO_OK && options->gpu && !gpu_open(index, &why)) status = fail(&w, "no GPU: %s", why);
+    if (status == KOLO_OK && options->gpu && !gpu_open(index)) status = fail(&w, "no GPU: %s", gpu_error());
     if (status == KOLO_OK) status = get_in(&w);
     if (status == KOLO_OK) status = train_all(&w);
     if (status == KOLO_OK)

@@ -8,11 +8,13 @@
 
 #include "perf.h"
 
-/* Takes the GPU of this rank; *number: which. False: *why says what is missing. */
-bool perf_gpu_open(int local_rank, bool graphs, int *number, const char **why);
+/* Takes the GPU of this rank; *number: which. */
+bool perf_gpu_open(int local_rank, bool graphs, int *number);
+/* What the driver said of the last call here that failed; "": none has. */
+const char *perf_gpu_error(void);
 /* Has its driver graphs? */
 bool perf_gpu_has_graphs(void);
-/* NULL: none is left. Ends by perf_gpu_free(). */
+/* NULL: it failed. Ends by perf_gpu_free(). */
 char *perf_gpu_alloc(uint64_t bytes);
 void perf_gpu_free(char *at);
 /* Copies between host and GPU, complete on return. */

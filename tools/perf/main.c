@@ -18,6 +18,12 @@ typedef struct {
     bool failed;
 } results_t;
 
+/* Why a call of Kolo's or of the GPU's driver failed. A failing driver is the cause of what fails after it. */
+static const char *reason(void)
+{
+    return perf_gpu_error()[0] ? perf_gpu_error() : kolo_get_last_error(NULL);
+}
+
 static void run_row(const perf_job_t *job, const perf_model_t *model, perf_coll_t coll, uint64_t bytes,
                     bool in_place, results_t *results)
 {
@@ -25,7 +31,7 @@ static void run_row(const perf_job_t *job, const perf_model_t *model, perf_coll_
     kolo_status_t status = perf_measure(job, coll, bytes, in_place, &row);
     if (status != KOLO_OK) {
         fprintf(stderr, "kolo-perf: rank %d: %s of %llu bytes: %s: %s\n", job->rank, perf_coll_names[coll],
-                (unsigned long long)bytes, kolo_status_string(status), kolo_get_last_error(NULL));
+                (unsigned long long)bytes, kolo_status_string(status), reason());
         results->failed = true;
         return;
     }
@@ -103,11 +109,9 @@ static int run_rows(const perf_job_t *job)
 static bool take_gpu(perf_job_t *job, int local_rank)
 {
     kolo_config_t config = KOLO_CONFIG_INITIALIZER;
-    const char *why = NULL;
-    bool good = perf_gpu_open(local_rank < 0 ? 0 : local_rank, job->options->graph, &config.device, &why);
+    bool good = perf_gpu_open(local_rank < 0 ? 0 : local_rank, job->options->graph, &config.device);
     if (good && kolo_comm_split(job->host, 0, 0, &job->comm, &config) == KOLO_OK) return true;
-    fprintf(stderr, "kolo-perf: rank %d: no communicator of GPUs: %s\n", job->rank,
-            good ? kolo_get_last_error(NULL) : why);
+    fprintf(stderr, "kolo-perf: rank %d: no communicator of GPUs: %s\n", job->rank, reason());
     kolo_comm_abort(job->host);
     return false;
 }

@@ -63,16 +63,19 @@ static kolo_status_t make_on_gpu(const perf_job_t *job, perf_coll_t coll, uint64
 {
     size_t elem = kolo_type_size(job->options->type);
     char *image = malloc(src_count * elem + 64);
-    bool good = image != NULL;
+    kolo_status_t status = image ? KOLO_OK : KOLO_ERR_NO_MEMORY;
     b->on_gpu = true;
-    if (good) perf_fill(job, coll, image, src_count, job->rank);
-    for (int i = 0; good && i < (job->options->rotate ? 2 : 1); i++) {
+    if (image) perf_fill(job, coll, image, src_count, job->rank);
+    for (int i = 0; status == KOLO_OK && i < (job->options->rotate ? 2 : 1); i++) {
         b->src[i] = perf_gpu_alloc(src_count * elem + 64);
-        b->dst[i] = perf_gpu_alloc(dst_count * elem + 64);
-        good = b->src[i] && b->dst[i] && (!src_count || perf_gpu_write(b->src[i], image, src_count * elem));
+        b->dst[i] = b->src[i] ? perf_gpu_alloc(dst_count * elem + 64) : NULL;
+        if (!b->dst[i])
+            status = KOLO_ERR_NO_MEMORY;
+        else if (src_count && !perf_gpu_write(b->src[i], image, src_count * elem))
+            status = KOLO_ERR_SYSTEM;
     }
     free(image);
-    return good ? KOLO_OK : KOLO_ERR_NO_MEMORY;
+    return status;
 }
 
 kolo_status_t perf_buffers_make(const perf_job_t *job, perf_coll_t coll, uint64_t bytes, perf_buffers_t *b)

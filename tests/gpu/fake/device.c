@@ -19,6 +19,7 @@ pthread_mutex_t fake_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static _Atomic bool initialized, forked;
+static const char *failing;
 static int devices, multiprocessors, jitter_us, apart, tears, of_machine[FAKE_MAX_DEVICES];
 static struct CUctx_st contexts[FAKE_MAX_DEVICES];
 static __thread struct CUctx_st *stack[STACK];
@@ -40,6 +41,7 @@ static const struct {
     {KOLO_CU_NOT_READY, "CUDA_ERROR_NOT_READY", "device not ready"},
     {KOLO_CU_PEER_ALREADY, "CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED", "peer access is already enabled"},
     {FAKE_CONTEXT_DESTROYED, "CUDA_ERROR_CONTEXT_IS_DESTROYED", "context is destroyed"},
+    {FAKE_LAUNCH_FAILED, "CUDA_ERROR_LAUNCH_FAILED", "unspecified launch failure"},
     {FAKE_TOO_LARGE, "CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE", "too many blocks in cooperative launch"},
 };
 
@@ -107,25 +109,35 @@ static void start(void)
     jitter_us = number("FAKE_CUDA_JITTER_US", 0, 0, 1000000);
     apart = number("FAKE_CUDA_APART", 0, 0, 1);
     tears = number("FAKE_CUDA_TEARS", 0, 0, 1);
+    failing = getenv("FAKE_CUDA_FAIL");
     for (int i = 0; i < devices; i++) contexts[i].device = i;
     pthread_atfork(NULL, NULL, in_child);
     atomic_store(&initialized, true);
 }
 
-bool fake_ready(const char *function)
+bool fake_fails(const char *function)
 {
+    static _Atomic long calls;
+    size_t n = strlen(function);
+    return failing && strncmp(failing, function, n) == 0 && failing[n] == ':' &&
+           atomic_fetch_add(&calls, 1) + 1 >= strtol(failing + n + 1, NULL, 10);
+}
+
+kolo_cu_result_t fake_ready(const char *function)
+{
+    if (strcmp(function, "cuStreamSynchronize") != 0 && fake_fails(function)) return FAKE_LAUNCH_FAILED;
     if (atomic_load(&forked)) {
-        fake_wrong(0, "%s in a process that was forked after cuInit(): no driver works there", function);
-        return false;
+        return fake_wrong(FAKE_NOT_INITIALIZED,
+                          "%s in a process that was forked after cuInit(): no driver works there", function);
     }
-    if (!atomic_load(&initialized)) fake_wrong(0, "%s before cuInit()", function);
-    return atomic_load(&initialized);
+    return atomic_load(&initialized) ? KOLO_CU_SUCCESS
+                                     : fake_wrong(FAKE_NOT_INITIALIZED, "%s before cuInit()", function);
 }
 
 struct CUctx_st *fake_context(const char *function, kolo_cu_result_t *why)
 {
-    *why = FAKE_NOT_INITIALIZED;
-    if (!fake_ready(function)) return NULL;
+    *why = fake_ready(function);
+    if (*why) return NULL;
     *why = FAKE_INVALID_CONTEXT;
     if (!depth || !stack[depth - 1]) {
         fake_wrong(0, "%s without a current context", function);
@@ -186,7 +198,7 @@ kolo_cu_result_t cuInit(unsigned flags)
     if (flags) return fake_wrong(FAKE_INVALID_VALUE, "cuInit(%u)", flags);
     if (atomic_load(&forked)) return FAKE_NOT_INITIALIZED;
     pthread_once(&once, start);
-    return devices ? KOLO_CU_SUCCESS : KOLO_CU_NO_DEVICE;
+    return fake_fails(__func__) ? FAKE_LAUNCH_FAILED : devices ? KOLO_CU_SUCCESS : KOLO_CU_NO_DEVICE;
 }
 
 kolo_cu_result_t cuGetErrorName(kolo_cu_result_t error, const char **name)

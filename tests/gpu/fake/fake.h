@@ -10,6 +10,7 @@
  * FAKE_CUDA_APART=1: devices have no access to each other;
  * FAKE_CUDA_JITTER_US=N: each piece of work and each block starts up to N us late, at random (0);
  * FAKE_CUDA_TEARS=1: every third line of 128 bytes is seen in parts for a while, its flag first;
+ * FAKE_CUDA_FAIL=FUNCTION:N: the Nth call of this function and all later ones fail;
  * CUDA_VISIBLE_DEVICES as the real one, by ordinals.
  *
  * What a real device has and this one has not: timing, weak memory order beyond the host's, errors that stick to a
@@ -39,6 +40,7 @@ enum { /* results beyond those of mem/cuda/api.h */
        FAKE_CONTEXT_DESTROYED = 709,
        FAKE_ALREADY_REGISTERED = 712,
        FAKE_NOT_REGISTERED = 713,
+       FAKE_LAUNCH_FAILED = 719,
        FAKE_TOO_LARGE = 720
 };
 
@@ -59,8 +61,11 @@ extern pthread_mutex_t fake_lock;
 /* Prints what is wrong and returns `result`, for calls that no right program makes. */
 kolo_cu_result_t fake_wrong(kolo_cu_result_t result, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void fake_abort(const char *format, ...) __attribute__((format(printf, 1, 2), noreturn));
-/* cuInit() was called, and in this process. */
-bool fake_ready(const char *function);
+/* By FAKE_CUDA_FAIL; counts the calls. */
+bool fake_fails(const char *function);
+/* cuInit() was called, and in this process; and the call is not to fail (cuStreamSynchronize asks for that itself).
+ */
+kolo_cu_result_t fake_ready(const char *function);
 /* The current context of this thread, alive; NULL with a complaint and the result in *why. */
 struct CUctx_st *fake_context(const char *function, kolo_cu_result_t *why);
 int fake_devices(void);
@@ -75,7 +80,8 @@ bool fake_tears(void); /* FAKE_CUDA_TEARS */
 
 #define FAKE_READY()                                                                                               \
     do {                                                                                                           \
-        if (!fake_ready(__func__)) return FAKE_NOT_INITIALIZED;                                                    \
+        kolo_cu_result_t ready_why = fake_ready(__func__);                                                         \
+        if (ready_why) return ready_why;                                                                           \
     } while (0)
 #define FAKE_CONTEXT(ctx)                                                                                          \
     kolo_cu_result_t ctx##_why;                                                                                    \
