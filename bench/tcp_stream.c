@@ -248,19 +248,27 @@ static double run_bare_pings(int out, int in, int rank)
     return (double)(kolo_now_ns() - start) / 2e3 / PINGS;
 }
 
-static void wait_for_iperf(void)
+/* Returns when it listens, as it says itself. The pipe of its output holds what it says of all rounds. */
+static pid_t start_iperf(void)
 {
-    struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons(IPERF_PORT)};
-    uint64_t end = kolo_deadline_ms(5000);
-    inet_pton(AF_INET, address(1), &a.sin_addr);
-    for (int connected = 0; !connected;) {
-        int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-        connected = connect(fd, (void *)&a, sizeof a) == 0;
-        close(fd);
-        if (!connected && kolo_now_ns() > end) die("iperf3 -s does not start");
-        if (!connected) usleep(20000);
+    char port[16], said[4096] = "";
+    int ends[2];
+    size_t have = 0;
+    if (pipe(ends) || fcntl(ends[0], F_SETPIPE_SZ, 1 << 20) < 0) die("pipe");
+    pid_t server = fork();
+    if (server == 0) {
+        snprintf(port, sizeof port, "%d", IPERF_PORT);
+        if (dup2(ends[1], 1) < 0 || dup2(ends[1], 2) < 0) exit(1);
+        execlp("iperf3", "iperf3", "-s", "-i", "0", "--forceflush", "-p", port, (char *)NULL);
+        exit(127);
     }
-    usleep(200000); /* it needs a moment to give this caller up */
+    close(ends[1]);
+    while (!strstr(said, "Server listening")) {
+        ssize_t n = read(ends[0], said + have, sizeof said - 1 - have);
+        if (n <= 0) die("iperf3 -s does not start");
+        have += (size_t)n;
+    }
+    return server;
 }
 
 /* Blocking send and recv of the same memory in the same pieces: iperf3 sends one small piece of memory again and
@@ -329,15 +337,8 @@ static void run_rank(int rank)
     char *buffer = mmap(NULL, buffer_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (buffer == MAP_FAILED) die("mmap");
     memset(buffer, rank + 1, buffer_bytes);
-    pid_t server = rank == 1 ? fork() : -1;
-    if (server == 0) {
-        char port[16];
-        snprintf(port, sizeof port, "%d", IPERF_PORT);
-        if (!freopen("/dev/null", "w", stdout) || !freopen("/dev/null", "w", stderr)) exit(1);
-        execlp("iperf3", "iperf3", "-s", "-p", port, (char *)NULL);
-        exit(127);
-    }
-    if (rank == 0) wait_for_iperf();
+    pid_t server = rank == 1 ? start_iperf() : -1;
+    exchange(0);
     for (int r = 0; r < rounds; r++) {
         link_t l;
         int fds[2];

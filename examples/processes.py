@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # For tests of the examples: which processes a monitor has started, and whether they are gone.
+import os
 import pathlib
+import select
 import sys
 import time
 
@@ -13,17 +15,14 @@ def children(pid):
         return []
 
 
-def alive(pid):
-    try:
-        return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-
-
-def wait_for(condition, what, limit_s):
-    """Looks every 10 ms: other people's processes give no sign when they end. Ends the test after limit_s."""
+def wait_for_ends(pids, what, limit_s):
+    """Until none of these processes runs any more. Ends the test after limit_s."""
     end = time.monotonic() + limit_s
-    while not condition():
-        if time.monotonic() > end:
-            sys.exit(f"after {limit_s} s: {what}")
-        time.sleep(0.01)
+    for pid in pids:
+        try:
+            fd = os.pidfd_open(pid)
+        except ProcessLookupError:
+            continue
+        if not select.select([fd], [], [], max(end - time.monotonic(), 0))[0]:
+            sys.exit(f"after {limit_s} s: {what}: {pid}")
+        os.close(fd)

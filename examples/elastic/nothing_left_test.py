@@ -10,7 +10,7 @@ import subprocess
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
-from processes import alive, children, wait_for
+from processes import children, wait_for_ends
 
 LIMIT_S = 15
 
@@ -35,7 +35,7 @@ def one(program, number):
         status = monitor.wait(LIMIT_S)
     if status != (-signal.SIGKILL if number == signal.SIGKILL else 130):
         sys.exit(f"{number.name}: the monitor ended with {status}")
-    wait_for(lambda: not any(alive(p) for p in started), f"{number.name}: processes are left", LIMIT_S)
+    wait_for_ends(started, f"{number.name}: processes are left", LIMIT_S)
     print(f"{number.name}: {len(started)} processes ended with the monitor")
 
 

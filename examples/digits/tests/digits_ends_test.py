@@ -11,7 +11,7 @@ import sys
 import tempfile
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
-from processes import alive, children, wait_for
+from processes import children, wait_for_ends
 
 PROGRAM = sys.argv[1]
 LIMIT_S = 60
@@ -41,7 +41,7 @@ def ended_by(number, folder):
         monitor.stdout.read()
         status = monitor.wait(LIMIT_S)
     expect(status == (-signal.SIGKILL if number == signal.SIGKILL else 130), f"{number.name}: status {status}")
-    wait_for(lambda: not any(alive(p) for p in started), f"{number.name}: processes are left", LIMIT_S)
+    wait_for_ends(started, f"{number.name}: processes are left", LIMIT_S)
 
 
 def killed_by_somebody(folder):
@@ -57,7 +57,7 @@ def killed_by_somebody(folder):
         expect(monitor.returncode == status, f"kill in {name}: status {monitor.returncode}\n{output}{errors}")
         expect(status == 0 or "worker 1 ended before its work was done" in errors, errors)
         expect(status == 1 or "ranks 4->3->4->3->4 lost_steps=0" in output, output)
-        wait_for(lambda: not any(alive(p) for p in started), "processes are left", LIMIT_S)
+        wait_for_ends(started, "processes are left", LIMIT_S)
 
 
 def ends(folder):

@@ -95,17 +95,16 @@ static kolo_status_t submit(kolo_call_t *call, unsigned src_parts, unsigned dst_
     return kolo_call_submit(call);
 }
 
+/* The parameters of the functions below have these names; what else a call has is given. */
+#define CALL(...)                                                                                                  \
+    {                                                                                                              \
+        .type = type, .src = src, .dst = dst, .count = count, .comm = comm, .stream = stream, __VA_ARGS__          \
+    }
+
 kolo_status_t kolo_all_reduce(const void *src, void *dst, size_t count, kolo_type_t type, kolo_op_t op,
                               kolo_comm_t comm, void *stream)
 {
-    kolo_call_t call = {.coll = KOLO_COLL_ALL_REDUCE,
-                        .type = type,
-                        .op = op,
-                        .src = src,
-                        .dst = dst,
-                        .count = count,
-                        .comm = comm,
-                        .stream = stream};
+    kolo_call_t call = CALL(.coll = KOLO_COLL_ALL_REDUCE, .op = op);
     KOLO_TRY(kolo_check_call(&call, "all_reduce"));
     KOLO_TRY(kolo_check_op(&call, "all_reduce"));
     return submit(&call, 1, 1, src == dst, "all_reduce");
@@ -114,15 +113,7 @@ kolo_status_t kolo_all_reduce(const void *src, void *dst, size_t count, kolo_typ
 kolo_status_t kolo_reduce(const void *src, void *dst, size_t count, kolo_type_t type, kolo_op_t op, int root,
                           kolo_comm_t comm, void *stream)
 {
-    kolo_call_t call = {.coll = KOLO_COLL_REDUCE,
-                        .type = type,
-                        .op = op,
-                        .root = (uint32_t)root,
-                        .src = src,
-                        .dst = dst,
-                        .count = count,
-                        .comm = comm,
-                        .stream = stream};
+    kolo_call_t call = CALL(.coll = KOLO_COLL_REDUCE, .op = op, .root = (uint32_t)root);
     KOLO_TRY(kolo_check_call(&call, "reduce"));
     KOLO_TRY(kolo_check_op(&call, "reduce"));
     KOLO_TRY(check_root(&call, root, "reduce"));
@@ -133,14 +124,7 @@ kolo_status_t kolo_reduce(const void *src, void *dst, size_t count, kolo_type_t 
 kolo_status_t kolo_broadcast(const void *src, void *dst, size_t count, kolo_type_t type, int root, kolo_comm_t comm,
                              void *stream)
 {
-    kolo_call_t call = {.coll = KOLO_COLL_BROADCAST,
-                        .type = type,
-                        .root = (uint32_t)root,
-                        .src = src,
-                        .dst = dst,
-                        .count = count,
-                        .comm = comm,
-                        .stream = stream};
+    kolo_call_t call = CALL(.coll = KOLO_COLL_BROADCAST, .root = (uint32_t)root);
     KOLO_TRY(kolo_check_call(&call, "broadcast"));
     KOLO_TRY(check_root(&call, root, "broadcast"));
     if (comm->rank != root) call.src = NULL;
@@ -155,13 +139,7 @@ static bool at_part(const void *part, const void *whole, const kolo_call_t *call
 kolo_status_t kolo_all_gather(const void *src, void *dst, size_t count, kolo_type_t type, kolo_comm_t comm,
                               void *stream)
 {
-    kolo_call_t call = {.coll = KOLO_COLL_ALL_GATHER,
-                        .type = type,
-                        .src = src,
-                        .dst = dst,
-                        .count = count,
-                        .comm = comm,
-                        .stream = stream};
+    kolo_call_t call = CALL(.coll = KOLO_COLL_ALL_GATHER);
     KOLO_TRY(kolo_check_call(&call, "all_gather"));
     return submit(&call, 1, (unsigned)comm->nranks, at_part(src, dst, &call, comm->rank), "all_gather");
 }
@@ -169,14 +147,7 @@ kolo_status_t kolo_all_gather(const void *src, void *dst, size_t count, kolo_typ
 kolo_status_t kolo_reduce_scatter(const void *src, void *dst, size_t count, kolo_type_t type, kolo_op_t op,
                                   kolo_comm_t comm, void *stream)
 {
-    kolo_call_t call = {.coll = KOLO_COLL_REDUCE_SCATTER,
-                        .type = type,
-                        .op = op,
-                        .src = src,
-                        .dst = dst,
-                        .count = count,
-                        .comm = comm,
-                        .stream = stream};
+    kolo_call_t call = CALL(.coll = KOLO_COLL_REDUCE_SCATTER, .op = op);
     KOLO_TRY(kolo_check_call(&call, "reduce_scatter"));
     KOLO_TRY(kolo_check_op(&call, "reduce_scatter"));
     return submit(&call, (unsigned)comm->nranks, 1, at_part(dst, src, &call, comm->rank), "reduce_scatter");
@@ -185,13 +156,7 @@ kolo_status_t kolo_reduce_scatter(const void *src, void *dst, size_t count, kolo
 kolo_status_t kolo_all_to_all(const void *src, void *dst, size_t count, kolo_type_t type, kolo_comm_t comm,
                               void *stream)
 {
-    kolo_call_t call = {.coll = KOLO_COLL_ALL_TO_ALL,
-                        .type = type,
-                        .src = src,
-                        .dst = dst,
-                        .count = count,
-                        .comm = comm,
-                        .stream = stream};
+    kolo_call_t call = CALL(.coll = KOLO_COLL_ALL_TO_ALL);
     KOLO_TRY(kolo_check_call(&call, "all_to_all"));
     return submit(&call, (unsigned)comm->nranks, (unsigned)comm->nranks, false, "all_to_all");
 }
@@ -199,14 +164,7 @@ kolo_status_t kolo_all_to_all(const void *src, void *dst, size_t count, kolo_typ
 kolo_status_t kolo_gather(const void *src, void *dst, size_t count, kolo_type_t type, int root, kolo_comm_t comm,
                           void *stream)
 {
-    kolo_call_t call = {.coll = KOLO_COLL_GATHER,
-                        .type = type,
-                        .root = (uint32_t)root,
-                        .src = src,
-                        .dst = dst,
-                        .count = count,
-                        .comm = comm,
-                        .stream = stream};
+    kolo_call_t call = CALL(.coll = KOLO_COLL_GATHER, .root = (uint32_t)root);
     KOLO_TRY(kolo_check_call(&call, "gather"));
     KOLO_TRY(check_root(&call, root, "gather"));
     if (comm->rank != root) call.dst = NULL;
@@ -217,14 +175,7 @@ kolo_status_t kolo_gather(const void *src, void *dst, size_t count, kolo_type_t 
 kolo_status_t kolo_scatter(const void *src, void *dst, size_t count, kolo_type_t type, int root, kolo_comm_t comm,
                            void *stream)
 {
-    kolo_call_t call = {.coll = KOLO_COLL_SCATTER,
-                        .type = type,
-                        .root = (uint32_t)root,
-                        .src = src,
-                        .dst = dst,
-                        .count = count,
-                        .comm = comm,
-                        .stream = stream};
+    kolo_call_t call = CALL(.coll = KOLO_COLL_SCATTER, .root = (uint32_t)root);
     KOLO_TRY(kolo_check_call(&call, "scatter"));
     KOLO_TRY(check_root(&call, root, "scatter"));
     if (comm->rank != root) call.src = NULL;

@@ -6,21 +6,24 @@
 
 #define EXPORTED __attribute__((visibility("default")))
 
+/* The functions of a table that no version has changed. */
+#define SAME_IN_ALL                                                                                                \
+    .name = "Kolo", .devices = kolo_export_devices, .accept = kolo_export_accept,                                  \
+    .register_memory = kolo_export_register, .deregister = kolo_export_deregister, .flush = kolo_export_flush,     \
+    .test = kolo_export_test, .close_send = kolo_export_close, .close_receive = kolo_export_close,                 \
+    .close_listen = kolo_export_close_listener
+
 /* ---- properties ---- */
+
+#define PROPERTIES(d)                                                                                              \
+    .name = (d).name, .pci_path = (d).pci_path, .guid = (d).guid, .pointers = KOLO_NCCL_PTR_HOST,                  \
+    .mbps = (d).mbps, .port = (d).port, .max_comms = KOLO_EXPORT_CONNECTIONS, .max_receives = 1
 
 static int properties8(int device, kolo_nccl_properties_v8_t *out)
 {
     kolo_export_device_t d;
     int result = kolo_export_device(device, &d);
-    if (result == KOLO_NCCL_SUCCESS)
-        *out = (kolo_nccl_properties_v8_t){.name = d.name,
-                                           .pci_path = d.pci_path,
-                                           .guid = d.guid,
-                                           .pointers = KOLO_NCCL_PTR_HOST,
-                                           .mbps = d.mbps,
-                                           .port = d.port,
-                                           .max_comms = KOLO_EXPORT_CONNECTIONS,
-                                           .max_receives = 1};
+    if (result == KOLO_NCCL_SUCCESS) *out = (kolo_nccl_properties_v8_t){PROPERTIES(d)};
     return result;
 }
 
@@ -29,15 +32,7 @@ static int properties9(int device, kolo_nccl_properties_v9_t *out)
     kolo_export_device_t d;
     int result = kolo_export_device(device, &d);
     if (result == KOLO_NCCL_SUCCESS)
-        *out = (kolo_nccl_properties_v9_t){.name = d.name,
-                                           .pci_path = d.pci_path,
-                                           .guid = d.guid,
-                                           .pointers = KOLO_NCCL_PTR_HOST,
-                                           .mbps = d.mbps,
-                                           .port = d.port,
-                                           .max_comms = KOLO_EXPORT_CONNECTIONS,
-                                           .max_receives = 1,
-                                           .vdevice = {.count = 1, .devices = {device}},
+        *out = (kolo_nccl_properties_v9_t){PROPERTIES(d), .vdevice = {.count = 1, .devices = {device}},
                                            .max_p2p_bytes = KOLO_EXPORT_MESSAGE_BYTES,
                                            .max_collective_bytes = KOLO_EXPORT_MESSAGE_BYTES};
     return result;
@@ -71,22 +66,8 @@ static int irecv8(void *receiver, int n, void **data, int *bytes, int *tags, voi
 
 extern const kolo_nccl_net_v8_t ncclNetPlugin_v8;
 EXPORTED const kolo_nccl_net_v8_t ncclNetPlugin_v8 = {
-    .name = "Kolo",
-    .init = kolo_export_init,
-    .devices = kolo_export_devices,
-    .properties = properties8,
-    .listen = kolo_export_listen,
-    .connect = connect8,
-    .accept = kolo_export_accept,
-    .register_memory = kolo_export_register,
-    .deregister = kolo_export_deregister,
-    .isend = isend8,
-    .irecv = irecv8,
-    .flush = kolo_export_flush,
-    .test = kolo_export_test,
-    .close_send = kolo_export_close,
-    .close_receive = kolo_export_close,
-    .close_listen = kolo_export_close_listener,
+    SAME_IN_ALL,         .init = kolo_export_init, .properties = properties8, .listen = kolo_export_listen,
+    .connect = connect8, .isend = isend8,          .irecv = irecv8,
 };
 
 /* ---- 9 ---- */
@@ -98,22 +79,8 @@ static int irecv9(void *receiver, int n, void **data, size_t *bytes, int *tags, 
 
 extern const kolo_nccl_net_v9_t ncclNetPlugin_v9;
 EXPORTED const kolo_nccl_net_v9_t ncclNetPlugin_v9 = {
-    .name = "Kolo",
-    .init = kolo_export_init,
-    .devices = kolo_export_devices,
-    .properties = properties9,
-    .listen = kolo_export_listen,
-    .connect = connect8,
-    .accept = kolo_export_accept,
-    .register_memory = kolo_export_register,
-    .deregister = kolo_export_deregister,
-    .isend = kolo_export_isend,
-    .irecv = irecv9,
-    .flush = kolo_export_flush,
-    .test = kolo_export_test,
-    .close_send = kolo_export_close,
-    .close_receive = kolo_export_close,
-    .close_listen = kolo_export_close_listener,
+    SAME_IN_ALL,         .init = kolo_export_init,   .properties = properties9, .listen = kolo_export_listen,
+    .connect = connect8, .isend = kolo_export_isend, .irecv = irecv9,
 };
 
 /* ---- 10 ---- */
@@ -146,22 +113,8 @@ static int irecv10(void *receiver, int n, void **data, size_t *bytes, int *tags,
 
 extern const kolo_nccl_net_v10_t ncclNetPlugin_v10;
 EXPORTED const kolo_nccl_net_v10_t ncclNetPlugin_v10 = {
-    .name = "Kolo",
-    .init = init10,
-    .devices = kolo_export_devices,
-    .properties = properties9,
-    .listen = kolo_export_listen,
-    .connect = connect10,
-    .accept = kolo_export_accept,
-    .register_memory = kolo_export_register,
-    .deregister = kolo_export_deregister,
-    .isend = isend10,
-    .irecv = irecv10,
-    .flush = kolo_export_flush,
-    .test = kolo_export_test,
-    .close_send = kolo_export_close,
-    .close_receive = kolo_export_close,
-    .close_listen = kolo_export_close_listener,
+    SAME_IN_ALL,          .init = init10,   .properties = properties9, .listen = kolo_export_listen,
+    .connect = connect10, .isend = isend10, .irecv = irecv10,
 };
 
 /* ---- 11 ---- */
@@ -205,22 +158,7 @@ static int set_attributes(void *context, void *attributes)
 
 extern const kolo_nccl_net_v11_t ncclNetPlugin_v11;
 EXPORTED const kolo_nccl_net_v11_t ncclNetPlugin_v11 = {
-    .name = "Kolo",
-    .init = init11,
-    .devices = kolo_export_devices,
-    .properties = properties11,
-    .listen = listen11,
-    .connect = connect11,
-    .accept = kolo_export_accept,
-    .register_memory = kolo_export_register,
-    .deregister = kolo_export_deregister,
-    .isend = isend10,
-    .irecv = irecv10,
-    .flush = kolo_export_flush,
-    .test = kolo_export_test,
-    .close_send = kolo_export_close,
-    .close_receive = kolo_export_close,
-    .close_listen = kolo_export_close_listener,
-    .finalize = finalize,
-    .set_attributes = set_attributes,
+    SAME_IN_ALL,        .init = init11,       .properties = properties11,
+    .listen = listen11, .connect = connect11, .isend = isend10,
+    .irecv = irecv10,   .finalize = finalize, .set_attributes = set_attributes,
 };

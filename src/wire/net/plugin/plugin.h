@@ -53,6 +53,30 @@ struct kolo_plugin {
 };
 extern kolo_plugin_t kolo_plugin; /* once it is loaded */
 
+/* For version 10 and later: no profiler listens. */
+int kolo_plugin_no_profile(void **event, int type, void *parent, int64_t id, void *more);
+/* For the adaptors: what is in the table and in the properties of every version, though they are other types. */
+#define KOLO_PLUGIN_TAKE(plugin, t)                                                                                \
+    do {                                                                                                           \
+        (plugin)->own_name = (t)->name;                                                                            \
+        (plugin)->devices = (t)->devices;                                                                          \
+        (plugin)->accept = (t)->accept;                                                                            \
+        (plugin)->register_memory = (t)->register_memory;                                                          \
+        (plugin)->deregister = (t)->deregister;                                                                    \
+        (plugin)->test = (t)->test;                                                                                \
+        (plugin)->close_send = (t)->close_send;                                                                    \
+        (plugin)->close_receive = (t)->close_receive;                                                              \
+        (plugin)->close_listen = (t)->close_listen;                                                                \
+    } while (0)
+#define KOLO_PLUGIN_PROPERTIES(p)                                                                                  \
+    ((kolo_plugin_properties_t){.name = (p).name,                                                                  \
+                                .pci_path = (p).pci_path,                                                          \
+                                .pointers = (p).pointers,                                                          \
+                                .mbps = (p).mbps,                                                                  \
+                                .max_comms = (p).max_comms,                                                        \
+                                .max_receives = (p).max_receives,                                                  \
+                                .offload_kind = (p).offload_kind})
+
 typedef struct {
     const char *file;
     int64_t timeout_ms;

@@ -9,15 +9,7 @@ typedef kolo_nccl_net_v8_t table_t;
 static void take(kolo_plugin_t *plugin)
 {
     const table_t *t = plugin->table;
-    plugin->own_name = t->name;
-    plugin->devices = t->devices;
-    plugin->accept = t->accept;
-    plugin->register_memory = t->register_memory;
-    plugin->deregister = t->deregister;
-    plugin->test = t->test;
-    plugin->close_send = t->close_send;
-    plugin->close_receive = t->close_receive;
-    plugin->close_listen = t->close_listen;
+    KOLO_PLUGIN_TAKE(plugin, t);
 }
 
 static int init(kolo_plugin_t *plugin, kolo_nccl_logger_t logger)
@@ -31,13 +23,7 @@ static int properties(const kolo_plugin_t *plugin, int device, kolo_plugin_prope
     const table_t *t = plugin->table;
     kolo_nccl_properties_v8_t p = {0};
     int result = t->properties(device, &p);
-    *out = (kolo_plugin_properties_t){.name = p.name,
-                                      .pci_path = p.pci_path,
-                                      .pointers = p.pointers,
-                                      .mbps = p.mbps,
-                                      .max_comms = p.max_comms,
-                                      .max_receives = p.max_receives,
-                                      .offload_kind = p.offload_kind};
+    *out = KOLO_PLUGIN_PROPERTIES(p);
     return result;
 }
 
