@@ -65,7 +65,7 @@ typedef struct kolo_engine_config {
     int core;               /* KOLO_ENGINE_CORE (there also a list by local rank): the core that the engine's thread
                              * stays on; -1: any. -1 */
     /* A tensor that some ranks have submitted and others have not for stall_warn_ms (KOLO_ENGINE_STALL_WARN_MS,
-     * 60000; 0: never) is told in the log of rank 0 with the ranks that lack it, and again at each multiple. After
+     * 60000; 0: never) is named in the log of rank 0 with the ranks that lack it, and again at each multiple. After
      * stall_limit_ms (KOLO_ENGINE_STALL_LIMIT_MS; 0: never, the default) it ends the engine on all ranks: what is
      * outstanding, and the shutdown, get KOLO_ERR_TIMEOUT with the same words. That is also the limit of a single
      * operation of the engine, which lasts too long when another rank hangs in a callback. */
@@ -218,7 +218,7 @@ typedef struct kolo_tensor_memory {
     void *stream;
 } kolo_tensor_memory_t;
 
-/* What happens with a tensor later, and where. All zero: only the handle tells, and all ranks take part. */
+/* What happens with a tensor later, and where. All zero: nothing is called, and all ranks take part. */
 typedef struct kolo_submission {
     /* Called once when the tensor is complete, on a thread of the engine's. Must not block, nor shut the engine
      * down; may submit. NULL: none. */
@@ -302,7 +302,7 @@ kolo_status_t kolo_engine_barrier(kolo_tensor_engine_t engine, const kolo_submis
 
 /* ---- handles ----------------------------------------------------------------------------------------------- */
 
-/* Tells whether the tensor of this handle is complete, successfully or not. Never blocks. */
+/* Says whether the tensor of this handle is complete, successfully or not. Never blocks. */
 kolo_status_t kolo_engine_poll(kolo_tensor_engine_t engine, int64_t handle, int *complete);
 /* Waits until the tensor is complete, at most timeout_ms (0: for ever); KOLO_ERR_TIMEOUT then, and the handle
  * stays. Else frees the handle, fills in *completion (may be NULL) and returns the tensor's status. Not from a

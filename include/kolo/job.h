@@ -2,7 +2,7 @@
  *
  * The job: which rank this process is, and the first communicator of all of them.
  *
- * The launcher tells by its environment variables. The first whose variables are all there counts:
+ * It comes from the launcher's environment variables. The first launcher whose variables are all there counts:
  *
  *     kolorun                              KOLO_RANK and more
  *     torchrun, and what sets the same     RANK, WORLD_SIZE, MASTER_ADDR and more
@@ -14,15 +14,15 @@
  *
  * How ranks find each other: kolorun gives them a place for the unique id (KOLO_ID_FILE). Elsewhere rank 0 puts it
  * into a file of mode 0600 in KOLO_JOB_DIR ($HOME/.kolo), which all hosts must share, under a name that follows
- * from what the launcher tells of the job; it is removed once all have read it, and what a job that died has left
- * is not taken for it. Where there is no such directory, give all ranks a secret (KOLO_COMM_SECRET_FILE): then they
- * meet at KOLO_COMM_ID, or at an address made of what torchrun or Slurm tell (one of four ports above MASTER_PORT;
- * the step's first host and a port between 21000 and 30999 that follows from the step's number). No secret is ever
- * in the environment.
+ * from the launcher's variables about the job; it is removed once all have read it, and what a job that died has
+ * left is not taken for it. Where there is no such directory, give all ranks a secret (KOLO_COMM_SECRET_FILE): then
+ * they meet at KOLO_COMM_ID, or at an address made of what torchrun or Slurm tell (one of four ports above
+ * MASTER_PORT; the step's first host and a port between 21000 and 30999 that follows from the step's number). No
+ * secret is ever in the environment.
  *
  * Jobs that run at the same time need names of their own. What torchrun, mpirun and srun tell makes one,
  * MASTER_PORT for jobs that were started by hand; KOLO_JOB_NAME, the same on all ranks of a job, adds to it.
- * MPICH's mpiexec tells none: on one host its process makes the name, on several KOLO_JOB_NAME must be set.
+ * MPICH's mpiexec gives none: on one host its process makes the name, on several KOLO_JOB_NAME must be set.
  */
 #ifndef KOLO_JOB_H
 #define KOLO_JOB_H

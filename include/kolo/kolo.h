@@ -234,7 +234,7 @@ kolo_status_t kolo_comm_revoke(kolo_comm_t comm);
  * thread. */
 kolo_status_t kolo_comm_lost(kolo_comm_t comm, int *ranks, int *count);
 
-/* Waits until all operations of this rank are complete and tells the others. Collective. After it only queries,
+/* Waits until all operations of this rank are complete and lets the others know. Collective. After it only queries,
  * destroy and abort are allowed. */
 kolo_status_t kolo_comm_finalize(kolo_comm_t comm);
 /* Frees the communicator once this rank's operations are complete; what returned KOLO_IN_PROGRESS and is not over
@@ -243,7 +243,7 @@ kolo_status_t kolo_comm_finalize(kolo_comm_t comm);
  * before. NULL is fine. The handle is dead afterwards: later calls with it return KOLO_ERR_INVALID_ARGUMENT. */
 kolo_status_t kolo_comm_destroy(kolo_comm_t comm);
 /* Ends every wait of this communicator on this rank, from any thread, and frees it once no call is inside. The
- * handle is dead afterwards, as after kolo_comm_destroy(), but kolo_comm_get_async_error() tells KOLO_ERR_ABORTED
+ * handle is dead afterwards, as after kolo_comm_destroy(), but kolo_comm_get_async_error() gives KOLO_ERR_ABORTED
  * of it until at least 64 more communicators were made. */
 kolo_status_t kolo_comm_abort(kolo_comm_t comm);
 
@@ -460,7 +460,7 @@ kolo_status_t kolo_event_destroy(kolo_event_t event);
 /* Tells wires that a buffer will be used often, so that network cards read and write it in place: nothing is copied
  * when large data goes out of it or comes into it. Optional, local, never needed for right results; any thread.
  * Give it back before the memory is freed: pages that go away while they are registered are noticed and not used in
- * place again (a warning tells), but only where the kernel has userfaultfd; elsewhere nothing is used in place
+ * place again (with a warning), but only where the kernel has userfaultfd; elsewhere nothing is used in place
  * unless KOLO_MEM_UNWATCHED is set. A child of fork() has no registrations. What is left when the communicator is
  * destroyed is given back then. */
 kolo_status_t kolo_comm_register(kolo_comm_t comm, void *buf, size_t bytes, kolo_registration_t *handle);

@@ -170,7 +170,7 @@ kolo_status_t kolo_rendezvous_receive(kolo_rendezvous_t rendezvous, const char *
 typedef void (*kolo_receive_fn_t)(void *arg, kolo_status_t status, const char *why,
                                   const kolo_transfer_args_t *sender, const kolo_transfer_args_t *receiver,
                                   kolo_value_t *value);
-/* Begins to receive the next value of a key; fn is told how it ends, maybe before this call returns. */
+/* Begins to receive the next value of a key; fn is called when it ends, maybe before this call returns. */
 kolo_status_t kolo_rendezvous_receive_call(kolo_rendezvous_t rendezvous, const char *key,
                                            const kolo_transfer_args_t *args, kolo_receive_fn_t fn, void *arg);
 

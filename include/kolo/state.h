@@ -7,7 +7,7 @@
  * is lost, the others do not start again: they make a communicator of those that are left, take the last commit
  * back and call the function once more. When ranks come or go by the launcher's word (kolorun --min --max
  * --discover), all ranks learn of it from the same commit, change the communicator, give those that are new the
- * last commit, and call the function once more. Old ranks keep their order, new ones stand behind them.
+ * last commit, and call the function once more. Old ranks keep their order, new ones come after them.
  *
  *     static kolo_status_t train(kolo_state_t state, void *arg)
  *     {
@@ -49,7 +49,7 @@ typedef struct kolo_state_config {
     kolo_comm_t comm;      /* the ranks that begin, blocking or not; the state owns it from kolo_state_run() on.
                               NULL: the job that kolorun --min started (KOLO_ELASTIC_WORKER), or a job of one rank
                               without it */
-    int min_ranks;         /* the function is not called with fewer. Default: what kolorun was told, or 1 */
+    int min_ranks;         /* the function is not called with fewer. Default: kolorun's --min, or 1 */
     int change_timeout_ms; /* limit of one change of the ranks. KOLO_STATE_CHANGE_MS: 60000 */
 } kolo_state_config_t;
 #define KOLO_STATE_CONFIG_INITIALIZER                                                                              \

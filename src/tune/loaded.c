@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The table of this process: the file that KOLO_TUNE_FILE names, read once, when the library is first used, and
- * what is asked of it. Without the parameter there is none, and every answer is "not measured".
+ * what is asked of it. Without the parameter every answer is "not measured".
  */
 #include "tune/internal.h"
 

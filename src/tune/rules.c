@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What measurement says where the cost model is too coarse. Each row: for this collective on so many ranks of one
+ * What measurement says where the cost model is too coarse. Each row: for this collective on this many ranks of one
  * host, from this many bytes on, take this algorithm if it is usable; lines that the call does not fit are passed
  * over. Later rows win. Measured with kolo-perf and KOLO_ALGO forcing each algorithm in turn, at 2, 8, 16
  * and 32 ranks on as many cores and 4 ranks on 2 (Sapphire Rapids); 2 ranks on 2 (Cascade Lake, where a system

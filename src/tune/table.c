@@ -115,7 +115,7 @@ static kolo_status_t read_cpu(reader_t *r)
     if (t->nrows == KOLO_TUNE_TABLE_ROWS) return bad(r, "too many lines for CPUs", NULL);
     for (uint32_t i = 0; i < t->nrows; i++)
         if (t->rows[i].coll == row.coll && t->rows[i].ranks == row.ranks && t->rows[i].from >= row.from)
-            return bad(r, "from= does not rise from line to line of a collective and number of ranks", NULL);
+            return bad(r, "from= must rise from line to line of the same collective and number of ranks", NULL);
     t->rows[t->nrows++] = row;
     return KOLO_OK;
 }
@@ -139,14 +139,14 @@ static kolo_status_t read_gpu(reader_t *r)
     gpu.ranks = (uint32_t)ranks;
     KOLO_TRY(read_keys(r, gpu_keys, KOLO_COUNTOF(gpu_keys), &gpu));
     for (uint32_t i = 0; i < t->ngpus; i++)
-        if (t->gpus[i].ranks == gpu.ranks) return bad(r, "a second line for so many GPUs", NULL);
-    t->gpus[t->ngpus++] = gpu; /* so many numbers of ranks there are, and no more */
+        if (t->gpus[i].ranks == gpu.ranks) return bad(r, "this number of GPUs has a line already", NULL);
+    t->gpus[t->ngpus++] = gpu; /* there is room for every number of ranks */
     return KOLO_OK;
 }
 
 static kolo_status_t read_machine(reader_t *r)
 {
-    if (r->table->has_machine) return bad(r, "a second line \"machine\"", NULL);
+    if (r->table->has_machine) return bad(r, "there is a line \"machine\" already", NULL);
     r->table->has_machine = true;
     return read_keys(r, machine_keys, KOLO_COUNTOF(machine_keys), &r->table->machine);
 }
@@ -156,12 +156,13 @@ static kolo_status_t read_first(reader_t *r, const char *word)
     uint64_t version = 0;
     const char *number = next_word(r);
     if (strcmp(word, "kolo-tune") != 0 || !number || !parse_number(number, 1000000, &version))
-        return bad(r, "this is no table of kolo-tune: it begins", word);
+        return bad(r, "this is not a table of kolo-tune: its first word is", word);
     r->begun = true;
     if (version == KOLO_TUNE_TABLE_VERSION) return KOLO_OK;
-    return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
-                     "%s is a table of version %llu, this library reads version %d: make it anew by kolo-tune",
-                     r->name, (unsigned long long)version, KOLO_TUNE_TABLE_VERSION);
+    return kolo_fail(
+        KOLO_ERR_INVALID_ARGUMENT,
+        "%s is a table of version %llu, this library reads version %d: run kolo-tune to make a new one", r->name,
+        (unsigned long long)version, KOLO_TUNE_TABLE_VERSION);
 }
 
 static kolo_status_t read_end(reader_t *r)
@@ -169,7 +170,7 @@ static kolo_status_t read_end(reader_t *r)
     uint64_t items = 0;
     const char *number = next_word(r);
     if (!number || !parse_number(number, 1000000, &items) || items != r->items)
-        return bad(r, "\"end\" does not tell how many lines stand before it, but", number);
+        return bad(r, "\"end\" has the wrong number of lines,", number);
     r->ended = true;
     return KOLO_OK;
 }
@@ -181,7 +182,7 @@ static kolo_status_t read_line(reader_t *r)
     const char *word = next_word(r);
     if (!word) return KOLO_OK;
     if (!r->begun) return read_first(r, word);
-    if (r->ended) return bad(r, "there is something behind the end:", word);
+    if (r->ended) return bad(r, "unexpected text after the end:", word);
     if (strcmp(word, "end") == 0) {
         KOLO_TRY(read_end(r));
     } else {
@@ -196,7 +197,7 @@ static kolo_status_t read_line(reader_t *r)
             return bad(r, "expected cpu, gpu, machine or end, not", word);
     }
     word = next_word(r);
-    return word ? bad(r, "a word too many:", word) : KOLO_OK;
+    return word ? bad(r, "unexpected word", word) : KOLO_OK;
 }
 
 kolo_status_t kolo_tune_table_parse(const char *text, size_t bytes, const char *name, kolo_tune_table_t *table)
@@ -209,7 +210,7 @@ kolo_status_t kolo_tune_table_parse(const char *text, size_t bytes, const char *
         size_t n = end ? (size_t)(end - text) - at : bytes - at;
         r.line++;
         if (n >= sizeof r.text) return bad(&r, "the line is too long", NULL);
-        if (memchr(text + at, '\0', n)) return bad(&r, "a zero byte", NULL);
+        if (memchr(text + at, '\0', n)) return bad(&r, "the line contains a zero byte", NULL);
         memcpy(r.text, text + at, n);
         r.text[n] = '\0';
         if (n && r.text[n - 1] == '\r') r.text[n - 1] = '\0';
@@ -218,7 +219,7 @@ kolo_status_t kolo_tune_table_parse(const char *text, size_t bytes, const char *
     }
     if (r.ended) return KOLO_OK;
     return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
-                     "%s has no line \"end\": it was cut off, or is no table of kolo-tune", name);
+                     "%s has no line \"end\": it was cut off, or is not a table of kolo-tune", name);
 }
 
 kolo_status_t kolo_tune_table_read(const char *path, kolo_tune_table_t *table)

@@ -11,9 +11,9 @@
  *     machine launch_ns=3700 ...
  *     end 3
  *
- * cpu: from so many bytes on (rising, per collective and number of ranks), on one host. gpu: see kolo_exec_tuned_t;
- * 0: not measured. machine: constants of the GPUs, for predictions alone. end: how many lines of items stand before
- * it, so that a file that was cut off is noticed. All ranks must have the same bytes.
+ * cpu: the algorithm from this many bytes on (rising, per collective and number of ranks), on one host. gpu: see
+ * kolo_exec_tuned_t; 0: not measured. machine: constants of the GPUs, for predictions alone. end: how many lines of
+ * items come before it, so that a file that was cut off is noticed. All ranks must have the same bytes.
  */
 #ifndef KOLO_TUNE_TABLE_H
 #define KOLO_TUNE_TABLE_H
@@ -42,7 +42,7 @@ typedef struct {
     kolo_tune_row_t rows[KOLO_TUNE_TABLE_ROWS];
 } kolo_tune_table_t;
 
-/* `name` stands in messages. On an error the table is not to be used. */
+/* `name` appears in messages. After an error the table must not be used. */
 kolo_status_t kolo_tune_table_parse(const char *text, size_t bytes, const char *name, kolo_tune_table_t *table);
 kolo_status_t kolo_tune_table_read(const char *path, kolo_tune_table_t *table);
 /* As text that can be read again. `comment`: one line, or NULL. */

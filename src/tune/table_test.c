@@ -75,12 +75,12 @@ static void test_refuses(void **s)
 {
     (void)s;
     refused("", "no line \"end\"");
-    refused("hello\n", "no table of kolo-tune");
+    refused("hello\n", "not a table of kolo-tune");
     refused("kolo-tune 2\nend 0\n", "version 2");
     refused("kolo-tune 1\n", "cut off");
     refused("kolo-tune 1\nend 1\n", "how many lines");
-    refused("kolo-tune 1\nend 0\nend 0\n", "behind the end");
-    refused("kolo-tune 1\nend 0 0\n", "a word too many");
+    refused("kolo-tune 1\nend 0\nend 0\n", "after the end");
+    refused("kolo-tune 1\nend 0 0\n", "unexpected word");
     refused("kolo-tune 1\nnpu x\nend 1\n", "line 2: expected cpu");
     refused("kolo-tune 1\ncpu all_reduc ranks=2 from=0 algo=ring\nend 1\n", "all_reduc");
     refused("kolo-tune 1\ncpu all_reduce ranks=1 from=0 algo=ring\nend 1\n", "ranks=");

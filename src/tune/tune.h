@@ -42,7 +42,7 @@ typedef struct {
     const char *reason;   /* static text */
 } kolo_tune_choice_t;
 
-/* count elements of elem bytes as in the call. `emit` tells what is usable. */
+/* count elements of elem bytes as in the call. `emit` says what is usable. */
 kolo_status_t kolo_tune_choose(const kolo_tune_env_t *env, const kolo_emit_env_t *emit,
                                const kolo_tune_sizes_t *sizes, kolo_coll_t coll, uint64_t count, size_t elem,
                                kolo_tune_choice_t *choice);
@@ -67,7 +67,7 @@ uint64_t kolo_tune_hash(void);
 /* Reads it, if one is named; once, after the parameters. unload: as if none were named. */
 kolo_status_t kolo_tune_load(void);
 void kolo_tune_unload(void);
-/* What was measured of so many GPUs: limits in bytes; 0: nothing. */
+/* What was measured with this number of GPUs: limits in bytes; 0: nothing. */
 typedef struct {
     uint32_t ranks;
     uint64_t ll_all_reduce, ll_others, ll128_all_reduce, ll128_others, message_lines, give;

@@ -18,7 +18,8 @@ typedef struct {
     bool by_gpu;
 } info_machine_t;
 
-/* Finds cards, and places for so many ranks; 0: one for each GPU, else for each NUMA node. The topology is loaded.
+/* Finds cards, and places for this many ranks; 0: one for each GPU, else for each NUMA node. The topology is
+ * loaded.
  */
 void kolo_info_machine_place(info_machine_t *machine, int nlocal);
 kolo_topo_place_t kolo_info_rank_place(const info_machine_t *machine, int local, int node);

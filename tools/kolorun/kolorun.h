@@ -56,7 +56,8 @@ void kolorun_stream_fini(kolorun_stream_t *stream);
 
 /* ---- who started kolorun (kolorun_user.c) ---- */
 
-/* The two outputs, and a descriptor of the signals that are for the job; -1 (told on err): there is none. */
+/* The two outputs, and a descriptor of the signals that are for the job; -1: they cannot be had, which is printed
+ * on err. */
 int kolorun_begin(kolorun_sink_t *out, kolorun_sink_t *err);
 #define KOLORUN_USER_POLLS 3
 /* The signals first, then what the outputs wait for. */

@@ -111,7 +111,7 @@ static void on_file(agent_t *a, const kolorun_frame_t *frame)
     unlink(first);
 }
 
-/* Writes what the process takes of its input now, and says so. A process that reads no more is told of once. */
+/* Writes what the process takes of its input now, and says so. That a process reads no more is sent once. */
 static void feed_child(agent_t *a, kolorun_child_t *c, bool closed)
 {
     if (c->in.fd < 0) return;
@@ -340,7 +340,7 @@ static nfds_t fill_polls(agent_t *a)
         *p++ = (struct pollfd){.fd = c->reaped ? -1 : c->pidfd, .events = POLLIN};
         for (int k = 0; k < 2; k++)
             *p++ = (struct pollfd){.fd = full || a->paused[k] ? -1 : c->pipes[k], .events = POLLIN};
-        /* Without an event it is still told that nobody reads it any more. */
+        /* Also without an event: poll() reports that nobody reads it any more. */
         *p++ = (struct pollfd){.fd = c->in.fd, .events = kolorun_sink_pending(&c->in) > 0 ? POLLOUT : 0};
     }
     return (nfds_t)(p - a->polls);

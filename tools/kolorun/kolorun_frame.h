@@ -25,7 +25,7 @@ typedef enum {
     KOLORUN_HELLO,
     KOLORUN_STARTED,
     KOLORUN_NOT_STARTED,
-    KOLORUN_TOOK, /* so many bytes of INPUT were written to the process; -1: it reads no more */
+    KOLORUN_TOOK, /* how many bytes of INPUT were written to the process; -1: it reads no more */
     KOLORUN_OUT,
     KOLORUN_ERR,
     KOLORUN_ENDED,  /* the status of waitpid */

@@ -8,7 +8,7 @@
  * The processes of a host share a private directory (mode 0700); KOLO_ID_FILE in their environment names a file in
  * it. Whatever file appears there on one host, kolorun_host_put_file() can lay beside it on the others: that is how
  * the unique id travels, over the connections of ssh and not over command lines or environments. Nothing of a
- * program's environment stands on a command line either.
+ * program's environment is on a command line either.
  *
  * No function waits, except close. One thread; the caller's loop polls what kolorun_host_polls() gives it.
  */
@@ -23,14 +23,14 @@
 
 typedef struct kolorun_host kolorun_host_t;
 
-/* What happened, told by kolorun_host_progress(). id is the one given to kolorun_host_start(). */
+/* What happened, reported by kolorun_host_progress(). id is the one given to kolorun_host_start(). */
 typedef struct {
     void (*started)(void *arg, kolorun_host_t *host, int id, int pid);
     void (*not_started)(void *arg, kolorun_host_t *host, int id, int error);
     /* stream is 1 or 2. What a process wrote comes before its end. */
     void (*output)(void *arg, kolorun_host_t *host, int id, int stream, const void *data, size_t bytes);
     void (*ended)(void *arg, kolorun_host_t *host, int id, int wait_status);
-    /* A process has read so many bytes of its input (-1: it reads no more). */
+    /* How many bytes of its input a process has taken (-1: it reads no more). */
     void (*took)(void *arg, kolorun_host_t *host, int id, int bytes);
     /* A process left a file of this name in the host's directory. May be NULL. */
     void (*file)(void *arg, kolorun_host_t *host, const char *name, const void *data, size_t bytes);
@@ -69,7 +69,7 @@ void kolorun_host_signal(kolorun_host_t *host, int id, int sig);
 /* Stops and resumes the reading of stdout (1) or stderr (2) of all processes. */
 void kolorun_host_pause(kolorun_host_t *host, int stream, bool on);
 /* For the standard input of a process that was started with one; 0 bytes: its end. At most KOLORUN_INPUT_WINDOW
- * bytes may be under way until `took` tells of them. */
+ * bytes may be under way until `took` has reported them. */
 void kolorun_host_input(kolorun_host_t *host, int id, const void *data, size_t bytes);
 void kolorun_host_put_file(kolorun_host_t *host, const char *name, const void *data, size_t bytes);
 

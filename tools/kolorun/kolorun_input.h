@@ -31,7 +31,7 @@ void kolorun_input_init(kolorun_input_t *input, int who);
 /* Does this rank get what is read? Then it is to be started with kolorun_spec_t.input. */
 bool kolorun_input_wanted(const kolorun_input_t *input, int id);
 void kolorun_input_add(kolorun_input_t *input, kolorun_host_t *host, int id);
-/* What kolorun_host_events_t.took is told of. */
+/* To be called by kolorun_host_events_t.took. */
 void kolorun_input_took(kolorun_input_t *input, const kolorun_host_t *host, int id, int bytes);
 /* The rank has ended, or was lost with its host. */
 void kolorun_input_leave(kolorun_input_t *input, int id);

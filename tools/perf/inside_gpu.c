@@ -48,7 +48,7 @@ static void restore(bench_t *b)
     b->state->args.c.layout = b->state->p2p.head.layout = b->state->layout;
 }
 
-/* Can a call of so many bytes go this way? */
+/* Can a call of this many bytes go this way? */
 static bool fits(const bench_t *b, perf_coll_t coll, int way, uint64_t bytes)
 {
     const kolo_cuda_layout_t *l = &b->state->layout;

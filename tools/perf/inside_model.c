@@ -173,7 +173,7 @@ typedef struct {
     double touched;       /* bytes of all buffers of the host */
 } sim_call_t;
 
-/* Microseconds; 0 when it cannot be told. */
+/* Microseconds; 0 when it is not known. */
 static double simulate(const perf_model_t *m, const sim_call_t *c, const way_t *way)
 {
     const kolo_body_t *body = m->job->comm->body;

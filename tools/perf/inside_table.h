@@ -11,7 +11,7 @@
 
 /* Reads what is in the file, which need not be there. */
 kolo_status_t perf_table_open(const char *path, kolo_tune_table_t *table);
-/* Forgets the lines of so many ranks of a CPU; of so many GPUs. */
+/* Forgets the lines of this number of ranks of a CPU; of this number of GPUs. */
 void perf_table_drop_cpu(kolo_tune_table_t *table, kolo_coll_t coll, uint32_t ranks);
 void perf_table_drop_gpu(kolo_tune_table_t *table, uint32_t ranks);
 kolo_status_t perf_table_add_cpu(kolo_tune_table_t *table, const kolo_tune_row_t *row);

@@ -63,7 +63,7 @@ typedef struct {
     double algbw, busbw; /* GB/s by the median */
     long wrong;          /* elements over all ranks; -1 not checked */
     const char *algo;    /* what ran */
-    double copy_share;   /* of the copy bound; 0: not told */
+    double copy_share;   /* of the copy bound; 0: not known */
 } perf_row_t;
 
 /* ---- options.c ---- */

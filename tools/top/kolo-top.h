@@ -39,7 +39,7 @@ typedef struct {
     bool here; /* of this host, now: whether a process lives can be asked */
 } top_set_t;
 
-/* kolo-top-scan.c: false: out of memory, or a file is bad (it is said). */
+/* kolo-top-scan.c: false: out of memory, or a file is bad, which is printed. */
 bool top_scan(const top_options_t *options, top_set_t *set);
 bool top_read_files(const top_options_t *options, char **paths, int count, top_set_t *set);
 bool top_save(const char *path, const top_set_t *set);

@@ -132,7 +132,7 @@ kolo_status_t kolo_cuda_move(void *state, const kolo_exec_move_t *moves, size_t 
 /* waits.c: exec.h's waits() and awaited(). */
 void kolo_cuda_waits(void *state, kolo_exec_waits_t *waits);
 void kolo_cuda_awaited(void *state, char *buf, size_t bytes);
-/* messages.c: sends and receives that stand side by side. */
+/* messages.c: sends and receives side by side. */
 kolo_status_t kolo_cuda_messages(kolo_cuda_state_t *s, const kolo_exec_call_t *calls, size_t n);
 
 #endif

@@ -313,7 +313,7 @@ static kolo_status_t launch(void *state, const kolo_exec_call_t *calls, size_t n
     return status;
 }
 
-/* Asks at the end of the last stream; work of the program that stands there is waited for, too. */
+/* Asks at the end of the last stream; work of the program that is queued there is waited for, too. */
 static kolo_status_t poll(void *state)
 {
     kolo_cuda_state_t *s = state;

@@ -8,7 +8,7 @@
 
 #include <stdio.h>
 
-#define HISTORY_MS 1000 /* a beat that stands still for so long: the wait is over */
+#define HISTORY_MS 1000 /* a beat that does not change for this long: the wait is over */
 
 static uint64_t load(const uint64_t *at)
 {

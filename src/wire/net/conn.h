@@ -12,7 +12,7 @@
  * had not brought is offered again on the others, and it is made anew when its port works again (rail.c).
  *
  * Beside it there is one authenticated socket, dialled by the writer once its ends are up. It carries notes: the
- * farewell of each side, so that an end in good order is told from a death, which network cards do not tell, and
+ * farewell of each side, so that an end in good order differs from a death, which network cards do not report, and
  * what both sides have to agree on when a rail is lost or comes back.
  */
 #ifndef KOLO_WIRE_NET_CONN_H
@@ -139,7 +139,7 @@ typedef struct {
     kolo_net_counts_t before; /* of ends that it had */
 } kolo_net_rail_t;
 
-enum { /* where a slot stands; else number of its rail plus one: offered there, or sent there */
+enum { /* where a slot is; else number of its rail plus one: offered there, or sent there */
        KOLO_NET_SLOT_IDLE = 0,
        KOLO_NET_SLOT_DONE = 255
 };
@@ -177,7 +177,7 @@ struct kolo_net_conn {
     uint8_t inbox[KOLO_NET_NOTE_BYTES];
     uint32_t inbox_bytes;
     bool bye, ended;      /* the peer's farewell; the end of its stream */
-    uint64_t last;        /* number after the last slot, as the farewell tells */
+    uint64_t last;        /* number after the last slot, from the farewell */
     kolo_status_t status; /* first failure; its text in `error` */
     bool orderly;         /* it is a farewell: reported by check, not by pump */
     bool closed;          /* here */
@@ -207,7 +207,7 @@ kolo_status_t kolo_net_tx_connect(kolo_wire_ctx_t *ctx, kolo_tx_t *tx, const kol
 kolo_status_t kolo_net_rx_connect(kolo_wire_ctx_t *ctx, kolo_rx_t *rx, const kolo_wire_card_t *writer_card);
 bool kolo_net_rx_can_connect(kolo_wire_ctx_t *ctx, const kolo_rx_t *rx, const kolo_wire_card_t *writer_card);
 void kolo_net_conn_close(kolo_net_conn_t *conn);
-/* Lazy writer: makes its ends ready and tells the reader. */
+/* Lazy writer: makes its ends ready and sends word to the reader. */
 kolo_status_t kolo_net_tx_ready(kolo_net_conn_t *conn);
 /* Reads what the socket has brought; fails the connection when the peer has gone and all it sent has come. */
 void kolo_net_conn_listen(kolo_net_conn_t *conn);

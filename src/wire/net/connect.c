@@ -52,7 +52,7 @@ kolo_status_t kolo_net_tx_ready(kolo_net_conn_t *conn)
     KOLO_FAIL_POINT_TRY("wire.net.ready");
     KOLO_TRY(make_ready(conn, conn->hellos));
     if (!kolo_net_send_note(conn, &note))
-        return kolo_fail(KOLO_ERR_REMOTE, "the peer cannot be told that this end is ready");
+        return kolo_fail(KOLO_ERR_REMOTE, "cannot send the peer word that this end is ready");
     return KOLO_OK;
 }
 

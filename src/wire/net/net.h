@@ -6,7 +6,8 @@
  *
  * The reader drives: irecv() offers memory, and the provider takes its address and key to the writer; isend() uses
  * the oldest offer that is left. Messages arrive whole, in the order they were sent, each in the memory that was
- * offered for it. isend() and irecv() queue, push() hands what is queued to the device, test() tells what is done.
+ * offered for it. isend() and irecv() queue, push() hands what is queued to the device, test() returns what is
+ * done.
  *
  * All calls of one opened device and its ends come from one thread at a time. None blocks; those that set up take a
  * few system calls.
@@ -21,7 +22,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define KOLO_NET_HELLO_BYTES 160 /* what one end tells the other, out of band and authenticated */
+#define KOLO_NET_HELLO_BYTES 160 /* what one end sends the other, out of band and authenticated */
 #define KOLO_NET_MAX_DEVICES 16
 #define KOLO_NET_NAME_BYTES  32
 
@@ -77,7 +78,7 @@ typedef struct kolo_net_ops {
     const char *what;   /* for kolo-info */
     bool only_if_named; /* by KOLO_NET_PROVIDER */
     /* ---- devices ---- */
-    /* How many devices this process may use; looked up once. 0 is no error: *why tells what stands in the way. -1:
+    /* How many devices this process may use; looked up once. 0 is no error: *why says what is missing. -1:
      * somebody has asked for them and cannot have them, *why is the message. */
     int (*count)(const char **why);
     void (*properties)(int device, kolo_net_device_t *out);
@@ -89,7 +90,7 @@ typedef struct kolo_net_ops {
     void (*arm)(kolo_net_open_t *open);
     /* May new connections be made by it now? */
     bool (*works)(kolo_net_open_t *open);
-    /* Reads what the device tells by itself (port lost, address gone). An error is for all its ends. */
+    /* Reads what the device reports by itself (port lost, address gone). An error is for all its ends. */
     kolo_status_t (*look)(kolo_net_open_t *open);
     /* ---- memory ---- */
     kolo_status_t (*enroll)(kolo_net_open_t *open, void *memory, size_t bytes, bool peer_writes,
@@ -107,7 +108,7 @@ typedef struct kolo_net_ops {
     kolo_status_t (*connect)(kolo_net_end_t *writer, const kolo_net_hello_t *reader);
     kolo_status_t (*accept)(kolo_net_end_t *reader, const kolo_net_hello_t *writer);
     /* The end carries nothing any more, and no memory that was named to it is read or written from now on. test()
-     * still tells what was done before. */
+     * still returns what was done before. */
     void (*revoke)(kolo_net_end_t *end);
     /* Nothing of the end's memory is read or written after this. */
     void (*shut)(kolo_net_end_t *end);
@@ -121,7 +122,7 @@ typedef struct kolo_net_ops {
     kolo_status_t (*irecv)(kolo_net_end_t *end, void *data, uint32_t bytes, const kolo_net_region_t *region,
                            uint64_t cookie, uint64_t tag);
     kolo_status_t (*push)(kolo_net_end_t *end);
-    /* Fills done[0..*n), in order; a send that is done may stand for those before it. */
+    /* Fills done[0..*n), in order; a send that is done may mean those before it, too. */
     kolo_status_t (*test)(kolo_net_end_t *end, kolo_net_done_t *done, int most, int *n);
     /* ---- payloads in the caller's memory; NULL, all three, where a provider has no such thing ---- */
     /* Reader: it has come to request `request` (counted from 0, as irecv counts), whose payload of exactly `bytes`

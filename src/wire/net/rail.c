@@ -2,10 +2,10 @@
  *
  * The rails of a connection: made, lost, made anew. A connection fails when its last rail does.
  *
- * Whoever sees a rail fail tells the other side over the socket. The reader takes what had come by it, ends it for
- * good (nothing is written by it any more), says which slots it has, and offers the others on the rails that are
- * left. The writer keeps what went by that rail until it knows which of it has come, and sends the rest where it is
- * asked for now. When the reader's port works again it asks the writer to make the rail anew.
+ * Whoever sees a rail fail sends word to the other side over the socket. The reader takes what had come by it, ends
+ * it for good (nothing is written by it any more), says which slots it has, and offers the others on the rails that
+ * are left. The writer keeps what went by that rail until it knows which of it has come, and sends the rest where
+ * it is asked for now. When the reader's port works again it asks the writer to make the rail anew.
  */
 #include "base/clock.h"
 #include "base/log.h"
@@ -122,7 +122,7 @@ bool kolo_net_send_note(kolo_net_conn_t *conn, const kolo_net_note_t *note)
 static void tell(kolo_net_conn_t *conn, const kolo_net_note_t *note)
 {
     if (conn->status == KOLO_OK && !kolo_net_send_note(conn, note))
-        kolo_net_conn_fail(conn, KOLO_ERR_REMOTE, "the peer cannot be told about rail %u", note->rail);
+        kolo_net_conn_fail(conn, KOLO_ERR_REMOTE, "cannot send the peer word of the failed rail %u", note->rail);
 }
 
 /* ---- losing ---- */

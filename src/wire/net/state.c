@@ -40,7 +40,7 @@ static kolo_status_t state_get(kolo_wire_ctx_t *ctx, kolo_net_state_t **result)
     return KOLO_OK;
 }
 
-/* A registered range, for one device: peers may write to it, where they are told. */
+/* A registered range, for one device: peers may write where an offer points. */
 static kolo_status_t pin(void *arg, void *memory, size_t bytes, void **handle)
 {
     const kolo_net_device_state_t *d = arg;

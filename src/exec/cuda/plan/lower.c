@@ -128,7 +128,7 @@ static kolo_cuda_insn_t instruction(const kolo_insn_t *in)
                               .src = segment(&in->src)};
 }
 
-/* Every turn of every loop that the instruction stands in. */
+/* Every turn of every loop around the instruction. */
 static void own_strided(kolo_cuda_conn_t *conns, uint16_t first, int16_t stride, uint32_t turns, uint16_t lane)
 {
     if (first == KOLO_NO_CONN) return;

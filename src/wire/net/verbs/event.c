@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a device tells by itself: that completions have come, to a sleeper who asked for it, and that something has
- * happened to a port, an address, a queue pair or all of it.
+ * What a device reports by itself: that completions have come, to a sleeper who asked for it, and that something
+ * has happened to a port, an address, a queue pair or all of it.
  */
 #include "base/clock.h"
 #include "base/log.h"
@@ -102,7 +102,7 @@ static void take_event(kolo_net_open_t *open, const struct ibv_async_event *even
     }
 }
 
-/* What it tells becomes an error of the ends that it means, with words about each. */
+/* Each report becomes an error of the ends that it is about, with words about each. */
 kolo_status_t kolo_verbs_look(kolo_net_open_t *open)
 {
     struct ibv_async_event event;

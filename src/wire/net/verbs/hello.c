@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What one end of a verbs connection tells the other: its queue pair and how packets find it, and where the
+ * What one end of a verbs connection sends the other: its queue pair and how packets find it, and where the
  * writer's ring of offers lies. A fixed little-endian layout; what comes in is checked field by field.
  */
 #include "wire/net/verbs/verbs.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Requests on a connected end. A writer's becomes an RDMA write into the oldest offer with immediate data that
- * carries the size; only the last of those that are handed over together is signalled, and stands for those before
+ * carries the size; only the last of those that are handed over together is signalled, and covers those before
  * it. A reader's becomes an empty receive, which the immediate data of its message uses up, and an offer in the
  * writer's ring; offers are signalled now and then, to get their places in the send queue back.
  */
@@ -293,7 +293,7 @@ kolo_status_t kolo_verbs_poll(kolo_net_end_t *end, int most)
     return KOLO_OK;
 }
 
-/* What is safe is told: a writer's one by one by its last, a reader's each. */
+/* What is safe is returned: of a writer each one by its last piece, of a reader each. */
 static void tell(kolo_net_end_t *end, kolo_net_done_t *done, int most, int *n)
 {
     if (!end->reads && end->completed < end->safe) end->completed = end->safe - 1;

@@ -174,13 +174,13 @@ struct kolo_net_end {
     struct ibv_mr *ring_mr;
     uint64_t requests;         /* isend or irecv: queued so far, the number of the next one */
     uint64_t offered;          /* reader: of those in the writer's ring */
-    uint64_t came;             /* of those that a completion has told of */
+    uint64_t came;             /* of those, reported by a completion */
     uint64_t safe;             /* of those, readable by whoever they are for */
-    uint64_t completed;        /* of those, told by test() */
+    uint64_t completed;        /* of those, returned by test() */
     uint32_t *sizes;           /* reader: of what came, by request */
     kolo_verbs_flush_t *flush; /* NULL: nothing needs it */
     uint32_t losses;           /* of the device, when this end was made */
-    const char *event;         /* what the device has told of this end; NULL: nothing */
+    const char *event;         /* what the device has reported of this end; NULL: nothing */
     const char *event_cause;
     bool failed;                     /* no good completions will come any more */
     struct ibv_wc bad;               /* the first bad one */
@@ -221,7 +221,7 @@ kolo_status_t kolo_verbs_irecv(kolo_net_end_t *end, void *data, uint32_t bytes, 
 bool kolo_verbs_failure_is_clear(const kolo_net_end_t *end);
 kolo_status_t kolo_verbs_fail_completion(const kolo_net_end_t *end, const struct ibv_wc *wc);
 kolo_status_t kolo_verbs_fail_post(const kolo_net_end_t *end, int err);
-/* What the device has told by itself, of this end or of all. */
+/* What the device has reported by itself, of this end or of all. */
 kolo_status_t kolo_verbs_check_events(const kolo_net_end_t *end);
 
 /* Reader: request `request` has memory of a region that needs it. */
@@ -242,7 +242,7 @@ kolo_status_t kolo_verbs_isend_from(kolo_net_end_t *end, const kolo_net_piece_t 
                                     const kolo_net_piece_t *rest, bool in_place, uint64_t cookie);
 void kolo_verbs_revoke(kolo_net_end_t *end);
 kolo_status_t kolo_verbs_push(kolo_net_end_t *end);
-kolo_status_t kolo_verbs_poll(kolo_net_end_t *end, int most); /* takes completions, tells nobody */
+kolo_status_t kolo_verbs_poll(kolo_net_end_t *end, int most); /* takes completions, wakes nobody */
 kolo_status_t kolo_verbs_test(kolo_net_end_t *end, kolo_net_done_t *done, int most, int *n);
 
 #endif
