@@ -64,10 +64,10 @@ def case_version_and_help():
 def case_wrong_arguments_are_named():
     for args, why in (
         (["--bogus"], "bogus"),
-        (["word"], "belongs to no option"),
+        (["word"], "unexpected argument"),
         (["--json"], "--json goes with --params"),
         (["--params", "--topo"], "exclude each other"),
-        (["--topo", "word"], "belongs to no option"),
+        (["--topo", "word"], "unexpected argument"),
         (["--nodes", "2"], "--nodes goes with"),
         (["--nodes"], "requires an argument"),
         (["--memory"], "--memory needs"),

@@ -108,7 +108,8 @@ def case_wrong_arguments_are_named():
     for args, why in ((["all_reduces"], "all_reduces"), ([], "no collective"), (["run", "--min", "x"], "--min"),
                       (["run", "--every-algorithm", "--both"], "--every-algorithm"), (["run", "--type", "int7"], "int7"),
                       (["run", "--bogus"], "--bogus"), (["run", "-x"], "-x"), (["run", "-n"], "-n"), (["run", "-c", "2"], "-c"),
-                      (["run", "--op", "land"], "land"), (["run", "-b", "2K", "-e", "1K"], "--min is above")):
+                      (["run", "--op", "land"], "land"), (["run", "-n", "0"], "from 1 on"),
+                      (["allreduce", "-r", "3"], "--root 3, the ranks are 0 to 0"), (["run", "-b", "2K", "-e", "1K"], "--min is above")):
         p = subprocess.run([KOLO_PERF, *args], capture_output=True, timeout=30)
         err = p.stderr.decode()
         assert p.returncode == 2 and why in err and p.stdout == b"", (args, p)

@@ -95,6 +95,18 @@ def case_bad_files_are_refused(folder):
 
 
 @in_folder
+def case_bad_output_is_refused_before_the_measuring(folder):
+    (folder / "text").write_text("hello\n")
+    for file, why in ((folder / "none" / "table", "cannot write"), (folder, "cannot write"), (folder / "text", "is not a table of kolo-tune")):
+        status, out, err = run(KOLO_TUNE, "-o", str(file), "--ranks", "2")
+        assert status == 1 and out == "" and len(err.splitlines()) == 1 and why in err and str(file) in err, (status, out, err)
+    assert (folder / "text").read_text() == "hello\n"
+    for args in (("--seconds", "0"), ("--ranks", "1"), ("--ranks", "x"), ("--bogus",), ("word",)):
+        status, out, err = run(KOLO_TUNE, *args)
+        assert status == 2 and out == "" and len(err.splitlines()) == 1 and "try 'kolo-tune --help'" in err, (status, out, err)
+
+
+@in_folder
 def case_ranks_with_different_files_are_told(folder):
     for rank, algo in enumerate(("ring", "tree")):
         (folder / f"table.{rank}").write_text(f"kolo-tune 1\ncpu all_reduce ranks=2 from=0 algo={algo}\nend 1\n")

@@ -474,7 +474,7 @@ def test_bad_options_are_refused():
 
 def test_version_and_help_of_every_tool():
     folder = pathlib.Path(KOLORUN).parent
-    for tool in ("kolorun", "kolo-perf", "kolo-info", "kolo-top", "kolo-trace", "../examples/digits/digits", "../examples/elastic/elastic"):
+    for tool in ("kolorun", "kolo-perf", "kolo-info", "kolo-top", "kolo-trace", "kolo-tune", "../examples/digits/digits", "../examples/elastic/elastic"):
         name = pathlib.Path(tool).name
         if name == "digits" and not (folder / tool).exists():
             continue  # a build without protobuf-c

@@ -120,6 +120,8 @@ static int parse_options(int argc, char **argv, info_options_t *options)
         {"version", no_argument, NULL, 'V'},      {NULL, 0, NULL, 0},
     };
     static const char letters[] = "ptemfM"; /* in the order of info_mode_t from MODE_PARAMS on */
+    static char own_name[] = "kolo-info";
+    argv[0] = own_name; /* in the messages of getopt */
     for (int c; (c = getopt_long(argc, argv, "h", longs, NULL)) != -1;) {
         const char *letter = strchr(letters, c);
         if (letter && options->mode != MODE_OVERVIEW)
@@ -165,8 +167,7 @@ static int check_options(const info_options_t *options, int rest)
     if (options->mode == MODE_MODEL && rest != 2) return wrong_usage("--model needs COLL GPUS");
     if (options->mode == MODE_EXPLAIN && rest != 3) return wrong_usage("--explain needs COLL SIZE RANKS");
     if (options->mode == MODE_MEMORY && rest != 1) return wrong_usage("--memory needs a number of RANKS");
-    if (!nodes && options->mode != MODE_MODEL && rest != 0)
-        return wrong_usage("there is an argument that belongs to no option");
+    if (!nodes && options->mode != MODE_MODEL && rest != 0) return wrong_usage("unexpected argument");
     return INFO_OK;
 }
 

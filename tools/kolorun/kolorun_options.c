@@ -20,7 +20,7 @@ static const char usage[] =
     "       kolorun --check-build | --help | --version\n"
     "Starts the ranks of a program, here or over ssh, and shows their output line by line.\n"
     "  -n, -np N       number of ranks (default: all slots of the hosts)\n"
-    "  -H LIST         hosts and slots, as host:slots,host:slots; ranks fill them in this order\n"
+    "  -H, --host LIST hosts and slots, as host:slots,host:slots; ranks fill them in this order\n"
     "  --hostfile F    the same from a file, a host a line: host:slots or host slots=N, # for comments\n"
     "  --ssh COMMAND   ssh with its options (default ssh); it must need no password\n"
     "  --remote-kolorun PATH   where kolorun is on the other hosts (default: the same path as here)\n"
@@ -119,7 +119,8 @@ static int take(kolorun_options_t *o, int c, const char *arg)
         fprintf(stderr, "kolorun: %s: %s\n", c == 'H' ? "-H" : "--hostfile", why);
         return KOLORUN_STATUS_USAGE;
     case 'l':
-        return parse_number(arg, 1e-3, 1e8, &o->timeout_s) ? -1 : bad_option("--timeout", arg, "seconds");
+        return parse_number(arg, 1e-3, 1e8, &o->timeout_s) ? -1
+                                                           : bad_option("--timeout", arg, "seconds, more than 0");
     case 'g':
         return parse_number(arg, 0, 1e6, &o->grace_s) ? -1 : bad_option("--grace", arg, "seconds");
     case 'S':
@@ -208,7 +209,7 @@ static int check(kolorun_options_t *o)
         return KOLORUN_STATUS_USAGE;
     }
     if (o->nranks <= o->hosts.slots) return -1;
-    fprintf(stderr, "kolorun: -n %d is more than the hosts' %d slots\n", o->nranks, o->hosts.slots);
+    fprintf(stderr, "kolorun: -n %d is more than the hosts have slots (%d)\n", o->nranks, o->hosts.slots);
     return KOLORUN_STATUS_USAGE;
 }
 
@@ -219,6 +220,7 @@ int kolorun_options_parse(int argc, char **argv, kolorun_options_t *o)
                                           {"np", required_argument, NULL, 'n'},
                                           {"timeout", required_argument, NULL, 'l'},
                                           {"grace", required_argument, NULL, 'g'},
+                                          {"host", required_argument, NULL, 'H'},
                                           {"hostfile", required_argument, NULL, 'f'},
                                           {"ssh", required_argument, NULL, 's'},
                                           {"remote-kolorun", required_argument, NULL, 'R'},
@@ -239,6 +241,8 @@ int kolorun_options_parse(int argc, char **argv, kolorun_options_t *o)
         fprintf(stderr, "kolorun: cannot find its own program in /proc\n");
         return 1;
     }
+    static char own_name[] = "kolorun";
+    argv[0] = own_name; /* in the messages of getopt */
     int c, status = take_environment(o) ? -1 : KOLORUN_STATUS_USAGE;
     while (status < 0 && (c = getopt_long(argc, argv, "+n:H:x:h", longs, NULL)) != -1) {
         if (c == 'n' && strcmp(optarg, "p") == 0 && optind < argc)

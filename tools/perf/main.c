@@ -30,8 +30,8 @@ static void run_row(const perf_job_t *job, const perf_model_t *model, perf_coll_
     perf_row_t row;
     kolo_status_t status = perf_measure(job, coll, bytes, in_place, &row);
     if (status != KOLO_OK) {
-        fprintf(stderr, "kolo-perf: rank %d: %s of %llu bytes: %s: %s\n", job->rank, perf_coll_names[coll],
-                (unsigned long long)bytes, kolo_status_string(status), reason());
+        fprintf(stderr, "kolo-perf: rank %d: %s of %llu bytes: %s%s%s\n", job->rank, perf_coll_names[coll],
+                (unsigned long long)bytes, kolo_status_string(status), reason()[0] ? ": " : "", reason());
         results->failed = true;
         return;
     }
@@ -49,7 +49,10 @@ static void run_coll(const perf_job_t *job, const perf_model_t *model, perf_coll
     const perf_options_t *o = job->options;
     uint64_t elem = kolo_type_size(o->type), least = o->min_bytes < elem ? elem : o->min_bytes;
     if (job->rank == 0) perf_print_head(job, coll);
-    if (coll == PERF_SENDRECV && job->nranks == 1) return;
+    if (coll == PERF_SENDRECV && job->nranks == 1) {
+        printf("# it takes 2 ranks: kolorun -n 2 kolo-perf sendrecv\n");
+        return;
+    }
     if (coll == PERF_BARRIER) {
         run_row(job, model, coll, 0, false, results);
         return;
@@ -128,13 +131,17 @@ int main(int argc, char **argv)
     bool placed = kolo_job_from_env(&place) == KOLO_OK;
     if (placed && place.rank == 0 && !(can_write(options.json) && can_write(options.plot))) return 1;
     if (!placed || kolo_job_comm_init(&place, &job.comm, NULL) != KOLO_OK) {
-        fprintf(stderr, "kolo-perf: cannot join the job: %s %s\n", place.error, kolo_get_last_error(NULL));
+        fprintf(stderr, "kolo-perf: cannot join the job: %s\n", kolo_get_last_error(NULL));
         return 1;
     }
     job.rank = place.rank;
     job.nranks = place.nranks;
     job.host = job.comm;
-    if (options.root >= job.nranks) return perf_bad("--root is beyond the last rank", NULL);
+    if (options.root >= job.nranks) {
+        char ranks[80];
+        snprintf(ranks, sizeof ranks, "--root %d, the ranks are 0 to %d", options.root, job.nranks - 1);
+        return perf_bad(ranks, NULL);
+    }
     if (options.gpu && !take_gpu(&job, place.local_rank)) return 1;
     if (options.every_algorithm)
         status = options.gpu ? perf_gpu_limits(&job) : perf_every_algorithm(&job);

@@ -109,12 +109,14 @@ static int take_number(perf_options_t *o, int c, const char *text, bool *max_giv
 {
     uint64_t number;
     const char *const names = "befnwcrS";
-    static const char *const words[] = {"--min (-b) needs a size, not",      "--max (-e) needs a size, not",
-                                        "--factor (-f) needs a number, not", "--iters (-n) needs a number, not",
-                                        "--warmup (-w) needs a number, not", "--check (-c) needs 0 or 1, not",
-                                        "--root (-r) needs a rank, not",     "--seconds needs a number, not"};
+    static const char *const words[] = {
+        "--min (-b) needs a size, not",      "--max (-e) needs a size, not",
+        "--factor (-f) needs a number, not", "--iters (-n) needs a number from 1 on, not",
+        "--warmup (-w) needs a number, not", "--check (-c) needs 0 or 1, not",
+        "--root (-r) needs a rank, not",     "--seconds needs a number, not"};
     const char *at = strchr(names, c);
-    if (!perf_parse_size(text, &number) || (c != 'b' && c != 'e' && number > INT32_MAX) || (c == 'c' && number > 1))
+    if (!perf_parse_size(text, &number) || (c != 'b' && c != 'e' && number > INT32_MAX) ||
+        (c == 'c' && number > 1) || (c == 'n' && number == 0))
         return perf_bad(words[at - names], text);
     if (c == 'b') o->min_bytes = number;
     if (c == 'e') o->max_bytes = number;
@@ -135,12 +137,11 @@ static int take(perf_options_t *o, int c, const char *text, bool *max_given, boo
     int i;
     switch (c) {
     case 'd':
-        if ((i = find_type(text)) < 0) return perf_bad("there is no type", text);
+        if ((i = find_type(text)) < 0) return perf_bad("unknown type", text);
         o->type = (kolo_type_t)i;
         return -1;
     case 'o':
-        if ((i = find(perf_op_names, KOLO_OP_BUILTIN_COUNT, text)) < 0)
-            return perf_bad("there is no operator", text);
+        if ((i = find(perf_op_names, KOLO_OP_BUILTIN_COUNT, text)) < 0) return perf_bad("unknown operator", text);
         o->op = (kolo_op_t)i;
         return -1;
     case 'J':
@@ -218,7 +219,7 @@ static int take_collectives(perf_options_t *o, char **names, bool *run)
     for (; *names; names++) {
         int coll = find(perf_coll_names, PERF_COUNT, *names);
         bool all = strcmp(*names, "run") == 0;
-        if (coll < 0 && !all) return perf_bad("there is no collective", *names);
+        if (coll < 0 && !all) return perf_bad("unknown collective", *names);
         for (int c = 0; c < PERF_COUNT; c++) o->colls[c] |= (all && c != PERF_PUT) || c == coll;
         *run |= all;
     }
@@ -233,7 +234,7 @@ int perf_options_parse(int argc, char **argv, perf_options_t *o)
     while (status < 0 && (c = getopt_long(argc, argv, ":b:e:f:n:w:c:d:o:r:h", longs, NULL)) != -1) {
         const char *word = argv[optind - 1];
         if (c == ':') return perf_bad("a value is missing after", word);
-        if (c == '?') return perf_bad("there is no option", word);
+        if (c == '?') return perf_bad("unknown option", word);
         status = take(o, c, optarg, &max_given, &factor_given);
     }
     if (status < 0) status = take_collectives(o, argv + optind, &run);
@@ -248,7 +249,7 @@ int perf_options_parse(int argc, char **argv, perf_options_t *o)
     if (!kolo_op_takes(o->op, o->type)) {
         char pair[64];
         snprintf(pair, sizeof pair, "%s by %s", perf_type_names[o->type], perf_op_names[o->op]);
-        return perf_bad("there is no reduction of", pair);
+        return perf_bad("this type cannot be reduced by this operator", pair);
     }
     if (o->factor < 2) return perf_bad("--factor must be 2 or more", NULL);
     if (o->min_bytes > o->max_bytes) return perf_bad("--min is above --max", NULL);

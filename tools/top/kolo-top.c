@@ -98,6 +98,8 @@ static int parse_options(int argc, char **argv, top_options_t *o)
         {"version", no_argument, NULL, 'V'},
         {NULL, 0, NULL, 0},
     };
+    static char own_name[] = "kolo-top";
+    argv[0] = own_name; /* in the messages of getopt */
     for (int c; (c = getopt_long(argc, argv, "h", longs, NULL)) != -1;) {
         if (c == 'h') {
             fputs(usage, stdout);
