@@ -17,6 +17,7 @@
 #include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -37,6 +38,7 @@ struct kolo_listener {
     void *owner;
     bool paused;
     kolo_listener_t *next_paused;
+    uint64_t starved_ns; /* since when it has lacked descriptors; 0: it does not */
 };
 
 typedef struct caller caller_t;
@@ -342,16 +344,22 @@ static void caller_new(kolo_listener_t *listener, int fd, const struct sockaddr 
 
 /* Once in this process, and again when it has not happened for a minute: all that wait for us are tried again soon.
  */
-static void tell_of_shortage(int err)
+static void tell_of_shortage(const kolo_listener_t *listener, int err)
 {
     static uint64_t last_ns; /* progress thread only */
     uint64_t now = kolo_now_ns(), before = last_ns;
-    char buf[128];
+    char who[128] = "this process", buf[128], need[160] = "";
     last_ns = now;
     if (before != 0 && now - before < 60 * KOLO_NS_PER_S) return;
-    kolo_warn("oob", "cannot accept a caller now: %s: %s. Other ranks wait for it until descriptors are free",
-              strerror(err),
-              err == EMFILE ? kolo_descriptors_print(buf, sizeof(buf)) : "the system as a whole is short of them");
+    int nranks = listener->ops->who != NULL ? listener->ops->who(listener->owner, who, sizeof(who)) : 0;
+    if (err == EMFILE && nranks > 0)
+        snprintf(need, sizeof(need),
+                 ". Raise the limit or keep fewer communicators: kolo-info --memory %d says how many one needs",
+                 nranks);
+    kolo_warn("oob", "%s cannot accept a caller now: %s: %s. Other ranks wait for it until descriptors are free%s",
+              who, strerror(err),
+              err == EMFILE ? kolo_descriptors_print(buf, sizeof(buf)) : "the system as a whole is short of them",
+              need);
 }
 
 static void listener_readable(void *arg, int fd, uint32_t events)
@@ -368,12 +376,16 @@ static void listener_readable(void *arg, int fd, uint32_t events)
         int caller = accept4(fd, (struct sockaddr *)&from, &bytes, SOCK_NONBLOCK | SOCK_CLOEXEC);
         if (caller >= 0) {
             KOLO_FAIL_POINT("oob.accept.caller");
+            listener->starved_ns = 0;
             caller_new(listener, caller, (const struct sockaddr *)&from);
             continue;
         }
         if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
-            tell_of_shortage(errno);
+            tell_of_shortage(listener, errno);
+            if (listener->starved_ns == 0) listener->starved_ns = kolo_now_ns();
             pause_listener(listener);
+            if (listener->ops->starved != NULL) listener->ops->starved(listener->owner, listener->starved_ns);
+            return;
         }
         if (errno != EINTR && errno != ECONNABORTED) return;
     }
@@ -431,7 +443,10 @@ static kolo_status_t listener_bind(const kolo_address_t *address, bool quiet, in
     if (fd >= 0) close(fd);
     errno = err;
     if (quiet && (err == EADDRINUSE || err == EADDRNOTAVAIL)) return KOLO_ERR_INVALID_USAGE;
-    return kolo_fail_errno(KOLO_ERR_SYSTEM, err, "cannot listen on %s", kolo_address_print(address, buf));
+    char open[128] = "";
+    if (err == EMFILE) kolo_descriptors_print(open, sizeof(open));
+    return kolo_fail_errno(KOLO_ERR_SYSTEM, err, "cannot listen on %s%s%s", kolo_address_print(address, buf),
+                           open[0] != '\0' ? "; " : "", open);
 }
 
 kolo_status_t kolo_listener_open(kolo_progress_t *progress, const kolo_address_t *address, const kolo_key_t *key,

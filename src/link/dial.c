@@ -31,7 +31,8 @@ struct kolo_dial {
     kolo_seal_t *seal; /* of this attempt, from the hello on */
     kolo_watch_t *watch;
     kolo_timer_t *timer;
-    int first_err; /* of the attempt that start() made */
+    int first_err;       /* of the attempt that start() made */
+    uint64_t starved_ns; /* since when this process has had no descriptor for it; 0: it has */
     int64_t retry_ms;
     enum { WAITS_GREETING, WAITS_VERDICT, WAITS_ACK } stage;
     uint8_t ack;
@@ -129,13 +130,21 @@ static void tell_of_shortage(const kolo_dial_t *dial, int err)
     uint64_t now = kolo_now_ns();
     char buf[128];
     if (err != EADDRNOTAVAIL && err != EMFILE && err != ENFILE && err != ENOBUFS && err != ENOMEM) return;
-    if (last_ns != 0 && now - last_ns < 5 * KOLO_NS_PER_S) return;
+    uint64_t before = last_ns;
     last_ns = now;
-    kolo_warn("oob", "cannot call %s yet: %s%s%s%s", dial->config.who, strerror(err),
-              err == EADDRNOTAVAIL ? ": no local port is free (connections in TIME_WAIT? see ss -s and "
-                                     "net.ipv4.ip_local_port_range)"
-                                   : "",
-              err == EMFILE ? ": " : "", err == EMFILE ? kolo_descriptors_print(buf, sizeof(buf)) : "");
+    if (before != 0 && now - before < 60 * KOLO_NS_PER_S) return;
+    char me[32] = "the root";
+    if (dial->config.claim.from != KOLO_RANK_ROOT) snprintf(me, sizeof(me), "rank %d", dial->config.claim.from);
+    const char *how = "";
+    buf[0] = '\0';
+    if (err == EADDRNOTAVAIL)
+        how = ": no local port is free (connections in TIME_WAIT? see ss -s and net.ipv4.ip_local_port_range)";
+    if (err == EMFILE) {
+        kolo_descriptors_print(buf, sizeof(buf));
+        how = "; kolo-info --memory RANKS says how many a communicator needs";
+    }
+    kolo_warn("oob", "%s cannot call %s yet: %s%s%s%s", me, dial->config.who, strerror(err), buf[0] ? ": " : "",
+              buf, how);
 }
 
 /* An attempt failed: another one later, or the end. */
@@ -148,6 +157,13 @@ static void dial_attempt_failed(kolo_dial_t *dial, int err)
     if (refused && !dial->config.retry_refused) {
         dial_fail(dial, KOLO_ERR_REMOTE, "nobody listens there: the process has ended%s",
                   kolo_address_is_unix(&dial->config.address) ? ", or it is in another network namespace" : "");
+        return;
+    }
+    if (err != EMFILE) dial->starved_ns = 0;
+    if (err == EMFILE && dial->starved_ns == 0) dial->starved_ns = kolo_now_ns();
+    if (err == EMFILE && kolo_now_ns() - dial->starved_ns >= KOLO_STARVED_MS * KOLO_NS_PER_MS) {
+        char buf[128];
+        dial_fail(dial, KOLO_ERR_SYSTEM, "%s: %s", strerror(err), kolo_descriptors_print(buf, sizeof(buf)));
         return;
     }
     if (err == EAFNOSUPPORT || err == EINVAL || err == EACCES || err == EPERM) {

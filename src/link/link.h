@@ -54,7 +54,14 @@ typedef struct {
     bool keeps; /* accepted() takes the socket also with a frame, and acknowledges it itself, in plain */
     /* A caller was refused (for the root's report); may be NULL. */
     void (*refused)(void *owner, const kolo_address_t *caller, kolo_count_t why);
+    /* Whose listener it is, for messages: "rank 3 of 24 (comm)", and how many ranks there are; may be NULL. */
+    int (*who)(void *owner, char *text, size_t bytes);
+    /* No caller can be accepted for want of descriptors, since then; again and again while it lasts; may be NULL.
+     */
+    void (*starved)(void *owner, uint64_t since_ns);
 } kolo_listener_ops_t;
+/* A set-up that waits while this process has had no descriptor for so long fails. */
+#define KOLO_STARVED_MS 3000
 /* `address` with its port (0: any) is bound; KOLO_ERR_INVALID_USAGE if it is taken or not of this machine (errno is
  * kept). The text of such a failure is set only if `quiet` is false. */
 kolo_status_t kolo_listener_open(kolo_progress_t *progress, const kolo_address_t *address, const kolo_key_t *key,

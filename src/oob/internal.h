@@ -149,7 +149,8 @@ struct kolo_oob {
     char reason[KOLO_WORDS_FRAME_MAX + 1]; /* why this rank gives up */
     kolo_notify_fn_t notify_fn;
     void *notify_arg;
-    kolo_address_t *table; /* nranks rows; during the bootstrap as many as are known */
+    int near_rank, near_nranks; /* of what a child is made from: for words while it has no rank */
+    kolo_address_t *table;      /* nranks rows; during the bootstrap as many as are known */
     kolo_listener_t *peer_listener, *root_listener;
     kolo_address_t mine;
     kolo_peer_t *peers[KOLO_PEER_BUCKETS];

@@ -5,6 +5,7 @@
  */
 #include "base/failpoint.h"
 #include "base/log.h"
+#include "base/process.h"
 #include "oob/internal.h"
 
 #include <stdio.h>
@@ -72,7 +73,40 @@ static void peer_accepted(void *owner, const kolo_claim_t *claim, kolo_socket_t 
     pthread_mutex_unlock(&oob->lock);
 }
 
-static const kolo_listener_ops_t peer_ops = {.admit = peer_admit, .accepted = peer_accepted};
+static int oob_who(void *owner, char *text, size_t bytes)
+{
+    kolo_oob_t *oob = owner;
+    pthread_mutex_lock(&oob->lock);
+    bool known = oob->nranks > 0;
+    int rank = known ? oob->rank : oob->near_rank, nranks = known ? oob->nranks : oob->near_nranks;
+    if (nranks > 0) snprintf(text, bytes, "rank %d of %d (%s)", rank, nranks, oob->name);
+    pthread_mutex_unlock(&oob->lock);
+    return nranks;
+}
+
+/* Others could only wait for this rank until their limits, and would not learn why. */
+static void oob_starved(void *owner, uint64_t since_ns)
+{
+    kolo_oob_t *oob = owner;
+    const uint64_t now = kolo_now_ns(), limit_ns = KOLO_STARVED_MS * KOLO_NS_PER_MS;
+    char who[128] = "this rank", open[128];
+    if (now - since_ns < limit_ns) return;
+    int nranks = oob_who(oob, who, sizeof(who));
+    pthread_mutex_lock(&oob->lock);
+    bool waits = oob->ready != NULL && now - oob->waits_since_ns >= limit_ns && oob->setup_failure == NULL;
+    if (waits) oob->setup_failure = calloc(1, sizeof(*oob->setup_failure));
+    if (waits && oob->setup_failure != NULL) {
+        oob->setup_failure->status = KOLO_ERR_SYSTEM;
+        snprintf(oob->setup_failure->text, sizeof(oob->setup_failure->text),
+                 "%s has had no descriptor for callers for %d s: %s; kolo-info --memory %d", who,
+                 KOLO_STARVED_MS / 1000, kolo_descriptors_print(open, sizeof(open)), nranks);
+        kolo_oob_wake(oob);
+    }
+    pthread_mutex_unlock(&oob->lock);
+}
+
+static const kolo_listener_ops_t peer_ops = {
+    .admit = peer_admit, .accepted = peer_accepted, .who = oob_who, .starved = oob_starved};
 
 static kolo_verdict_t reply_admit(void *owner, const kolo_claim_t *claim, size_t *frame_bytes)
 {
@@ -89,7 +123,8 @@ static void reply_accepted(void *owner, const kolo_claim_t *claim, kolo_socket_t
     kolo_oob_take_reply(owner, frame);
 }
 
-static const kolo_listener_ops_t reply_ops = {.admit = reply_admit, .accepted = reply_accepted};
+static const kolo_listener_ops_t reply_ops = {
+    .admit = reply_admit, .accepted = reply_accepted, .who = oob_who, .starved = oob_starved};
 
 static kolo_status_t listen_one(kolo_oob_t *oob, const kolo_address_t *address, const kolo_key_t *key,
                                 const kolo_listener_ops_t *ops, kolo_listener_t **listener)
@@ -309,6 +344,8 @@ static kolo_status_t prepare(kolo_oob_t *near, const kolo_key_t *key, bool stran
         kolo_address_t local = near->table[near->rank];
         kolo_address_set_port(&local, 0);
         made->oob->key = *key;
+        made->oob->near_rank = near->rank;
+        made->oob->near_nranks = near->nranks;
         if (strangers && kolo_address_is_loopback(&local)) status = kolo_address_choose_local(NULL, &local);
         if (status == KOLO_OK) status = kolo_oob_listen(made->oob, &local, NULL);
     }

@@ -265,6 +265,25 @@ def case_memory_of_a_job_is_as_told():
         assert max(used) < 8 << 20, used
 
 
+def case_descriptors_of_a_job_are_as_told():
+    over_tcp = {"KOLO_CMA_DISABLE": "1", "KOLO_SHM_DISABLE": "1"}
+    far = "KOLO_HOST_ID=h$KOLO_RANK exec $0 descriptors"
+    for ranks in ("2", "4"):
+        out, apart = good("--memory", ranks), good("--memory", ranks, "--nodes", ranks)
+        near = re.search(r"descriptors per rank: at most (\d+) where ranks of a host share memory, (\d+) where all", out)
+        told = [int(near[1]), int(near[2]), int(re.search(r"descriptors per rank: at most (\d+)", apart)[1])]
+        has(out, "the library itself holds 6", "room for")
+        clean = {k: v for k, v in os.environ.items() if not k.startswith("KOLO_")}
+        program = os.environ["MEMORY_USE"]
+        for limit, env, args in zip(told, ({}, over_tcp, {}), ([program, "descriptors"],) * 2 + (["sh", "-c", far, program],)):
+            p = subprocess.run([os.environ["KOLORUN_PROGRAM"], "-n", ranks, "--no-tag", "--timeout", "40", *args],
+                               env={**clean, **env}, stdin=subprocess.DEVNULL, capture_output=True, timeout=50)
+            assert p.returncode == 0, p
+            used = [int(n) - 6 for n in p.stdout.split()]
+            print(f"{ranks} ranks: told {limit}, used {used}")
+            assert len(used) == int(ranks) and all(0.7 * limit - 2 <= n <= limit + 2 for n in used), (ranks, limit, used)
+
+
 def case_every_parameter_of_the_library_is_there():
     keys = {r["key"] for r in json.loads(good("--params", "--json"))}
     source = pathlib.Path(__file__).resolve().parent.parent.parent / "src"

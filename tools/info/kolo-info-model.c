@@ -12,11 +12,13 @@
 #include "topo/topo.h"
 #include "tune/tune.h"
 #include "wire/queue.h"
+#include "wire/tcp/tcp.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
 #define MAX_RANKS (1 << 20)
 #define MAX_SIZE  ((int64_t)1 << 50)
@@ -306,6 +308,31 @@ static void print_memory(const job_t *job, const conn_set_t *all, uint64_t flat)
            queues + all->scratch + rest, queues, all->scratch, rest);
 }
 
+/* Measured, with each rank connected with each by all collectives and messages: listener, engine's events; of each
+ * other rank the out-of-band socket and, on this host, its doorbell and what tells of its end; over TCP six
+ * connections. */
+#define FDS_OF_COMM    7u
+#define FDS_OF_LIBRARY 6u
+#define FDS_PER_SHARED 3u
+#define FDS_PER_TCP    (6u << kolo_tcp_param_sockets)
+#define FDS_PER_HOST   1u
+
+static void print_descriptors(const job_t *job)
+{
+    struct rlimit limit = {0};
+    const uint64_t here = (uint64_t)job->node_size[0] - 1, elsewhere = job->emit.nranks - 1 - here;
+    const uint64_t far = elsewhere * (FDS_PER_HOST + FDS_PER_TCP), base = FDS_OF_COMM + far;
+    const uint64_t shared = base + here * FDS_PER_SHARED, tcp = base + here * (FDS_PER_HOST + 1 + FDS_PER_TCP);
+    printf("descriptors per rank: at most %" PRIu64 " where ranks of a host share memory, %" PRIu64
+           " where all goes over TCP (KOLO_TCP_SOCKETS=%u)\n",
+           shared, tcp, 1u << kolo_tcp_param_sockets);
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_max == RLIM_INFINITY) return;
+    printf("  a process may have %" PRIu64 " (ulimit -Hn), the library itself holds %u: room for %" PRIu64
+           " and %" PRIu64 " such communicators; ranks that are threads share it\n",
+           (uint64_t)limit.rlim_max, FDS_OF_LIBRARY, (uint64_t)limit.rlim_max / shared,
+           (uint64_t)limit.rlim_max / tcp);
+}
+
 int kolo_info_memory(const char *ranks, int nodes)
 {
     job_t job;
@@ -324,6 +351,7 @@ int kolo_info_memory(const char *ranks, int nodes)
     if (good) {
         print_line("all of them", "mapped, each once", count + all.count, total);
         print_memory(&job, &all, flat);
+        print_descriptors(&job);
     }
     free(all.uses);
     job_fini(&job);

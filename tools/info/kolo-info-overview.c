@@ -222,6 +222,6 @@ int kolo_info_overview(void)
     int status = print_machine();
     print_parameters();
     print_limits();
-    printf("\nmemory of a communicator per rank: kolo-info --memory RANKS\n");
+    printf("\nmemory and descriptors of a communicator per rank: kolo-info --memory RANKS\n");
     return status;
 }

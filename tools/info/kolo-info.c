@@ -31,7 +31,7 @@ static const char usage[] =
     "       kolo-info --explain COLL SIZE GPUS --gpu [--graph]\n"
     "                                                  the same on GPUs of one host\n"
     "       kolo-info --model COLL GPUS [--graph]      times that the simulator predicts for GPUs, 8 B to 8 GB\n"
-    "       kolo-info --memory RANKS [--nodes K]       memory per rank of a communicator\n"
+    "       kolo-info --memory RANKS [--nodes K]       memory and descriptors per rank of a communicator\n"
     "       kolo-info --fail-points                    the names of KOLO_FAIL_POINT\n"
     "       kolo-info --help | --version\n"
     "Sizes take K, M, G. Ranks are spread evenly over K nodes (1 unless given).\n"

@@ -41,7 +41,8 @@ static bool is_whole(const kolo_set_t *s)
 {
     kolo_status_t status = KOLO_OK;
     if (kolo_engine_status(s->engine) != KOLO_OK) return false;
-    return kolo_comm_get_async_error(s->comm, &status) == KOLO_OK && status == KOLO_OK;
+    if (kolo_comm_get_async_error(s->comm, &status) != KOLO_OK) return false;
+    return status == KOLO_OK || status == KOLO_IN_PROGRESS;
 }
 
 kolo_status_t kolo_failed_keep(kolo_set_t *s, kolo_response_t *const *batch, size_t n, kolo_status_t status)

@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A rank that is out of descriptors says so at once, says what a communicator needs and what to do, and says it
+ * once. It
+ * does not keep the others waiting until the limit of their set-up, and they are told why.
+ */
+#include "kit/procs.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#define RANKS   4
+#define STARVED 2
+#define TEXT    65536
+
+/* Leaves room for so many descriptors; what is logged from here on goes into a file. */
+static int starve(int more)
+{
+    const struct rlimit limit = {256, 256};
+    int log = memfd_create("log", MFD_CLOEXEC), last[256], n = 0;
+    if (log < 0 || dup2(log, STDERR_FILENO) < 0 || setrlimit(RLIMIT_NOFILE, &limit) != 0) abort();
+    while ((last[n] = dup(log)) >= 0) n++;
+    for (int i = 0; i < more; i++) close(last[--n]);
+    return log;
+}
+
+static int count_lines(const char *text, const char *with)
+{
+    int n = 0;
+    for (const char *at = text; (at = strstr(at, with)) != NULL; at += strlen(with)) n++;
+    return n;
+}
+
+static void expect_words(int log, bool *told)
+{
+    static char text[TEXT];
+    ssize_t n = pread(log, text, TEXT - 1, 0);
+    text[n > 0 ? n : 0] = '\0';
+    const int accepts = count_lines(text, "rank 2 of 4 (comm) cannot accept a caller now: Too many open files"),
+              calls = count_lines(text, "rank 2 cannot call ");
+    *told = accepts + calls > 0 && accepts <= 1 && calls <= 1 &&
+            strstr(text, "descriptors open (ulimit -n, RLIMIT_NOFILE)") != NULL &&
+            strstr(text, accepts ? "kolo-info --memory 4 says how many"
+                                 : "kolo-info --memory RANKS says how many") != NULL &&
+            count_lines(text, "Too many open files") <= 4;
+    if (!*told) printf("the log of rank 2:\n%s\n", text);
+}
+
+static void use_another_communicator(proc_t *p)
+{
+    rank_t *r = &p->r;
+    kolo_config_t config = KOLO_CONFIG_INITIALIZER;
+    kolo_comm_t child = NULL;
+    bool told = true;
+    char text[1024];
+    float x = 1, y;
+    int log = -1;
+    EXPECT_OK(kolo_all_reduce(&x, &y, 1, KOLO_FLOAT32, KOLO_SUM, r->comm, NULL));
+    proc_meet(p, 0);
+    config.init_timeout_ms = 50000;
+    if (r->rank == STARVED) log = starve(2); /* enough to listen */
+    kolo_status_t status = kolo_comm_split(r->comm, 0, r->rank, &child, &config);
+    if (status == KOLO_OK) status = kolo_all_reduce(&x, &y, 1, KOLO_FLOAT32, KOLO_SUM, child, NULL);
+    snprintf(text, sizeof text, "%s", kolo_get_last_error(NULL));
+    EXPECT(status == (r->rank == STARVED ? KOLO_ERR_SYSTEM : KOLO_ERR_REMOTE));
+    EXPECT(strstr(text, "rank 2") != NULL);
+    EXPECT(r->rank != STARVED || strstr(text, "descriptors open (ulimit -n, RLIMIT_NOFILE)") != NULL);
+    kolo_comm_destroy(child);
+    if (log >= 0) expect_words(log, &told);
+    EXPECT(told);
+    if (expect_failures() > 0) printf("rank %d: %s: %s\n", r->rank, kolo_status_string(status), text);
+    EXPECT_OK(kolo_comm_destroy(r->comm));
+    r->comm = NULL;
+}
+
+static void a_rank_without_descriptors_says_so_once(void **state)
+{
+    static const char *const tcp[] = {"KOLO_CMA_DISABLE=1", "KOLO_SHM_DISABLE=1", NULL};
+    job_t job;
+    (void)state;
+    job_start(&job, RANKS, tcp, use_another_communicator, NULL);
+    assert_int_equal(job_finish(&job, -1), 0);
+}
+
+int main(void)
+{
+    limit_s(100);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_rank_without_descriptors_says_so_once),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
