@@ -50,12 +50,23 @@ static int print_version(void)
     return 0;
 }
 
-/* In one line; getopt has said what it did not understand. */
-static int wrong_usage(const char *option, const char *text)
+/* getopt has said what it did not understand. */
+static int wrong_usage(void)
 {
-    if (option) fprintf(stderr, "digits: --%s \"%s\" is not possible\n", option, text);
     fprintf(stderr, "try 'digits --help'\n");
     return 2;
+}
+
+static int bad_value(const struct option *option, const char *text)
+{
+    const char *want = option->val == 'w'                         ? "a number from 2 to 12"
+                       : option->val == 'e'                       ? "a number from 1 to 10000"
+                       : option->val == 'l'                       ? "a number from 0 to 1000"
+                       : option->val == 'k' || option->val == 's' ? "WORKER or WORKER@STEP"
+                       : option->val == 'E'                       ? "WORKER:NAME=VALUE"
+                                                                  : "a number";
+    fprintf(stderr, "digits: --%s \"%s\": expected %s\n", option->name, text, want);
+    return wrong_usage();
 }
 
 static bool take_number(const char *text, long least, long most, int *number)
@@ -97,12 +108,14 @@ static int take_options(options_t *o, int *worker, int argc, char **argv)
         {"version", no_argument, NULL, 'V'},
         {NULL, 0, NULL, 0},
     };
+    static char own_name[] = "digits";
     int c, which = 0;
     bool fine = true;
+    argv[0] = own_name; /* in the messages of getopt */
     while (fine && (c = getopt_long(argc, argv, "h", names, &which)) != -1) {
         if (c == 'h') return print_usage();
         if (c == 'V') return print_version();
-        if (c == '?') return wrong_usage(NULL, NULL);
+        if (c == '?') return wrong_usage();
         if (c == 'w') fine = take_number(optarg, 2, MOST_WORKERS, &o->workers);
         if (c == 'e') fine = take_number(optarg, 1, 10000, &o->epochs);
         if (c == 'x') fine = take_seed(optarg, &o->seed);
@@ -117,9 +130,10 @@ static int take_options(options_t *o, int *worker, int argc, char **argv)
         if (c == 'G') o->gpu = true;
     }
     if (o->faults == 0) o->fault[o->faults++] = (fault_t){.worker = o->workers / 2, .at = FAULT_HALF_WAY};
-    if (!fine) return wrong_usage(names[which].name, optarg);
-    if (optind < argc) return wrong_usage("", argv[optind]);
-    return -1;
+    if (!fine) return bad_value(&names[which], optarg);
+    if (optind == argc) return -1;
+    fprintf(stderr, "digits: unexpected argument \"%s\"\n", argv[optind]);
+    return wrong_usage();
 }
 
 /* Signals come through a descriptor, so that there is one place to wait. */

@@ -73,12 +73,22 @@ static int print_version(void)
     return 0;
 }
 
-/* In one line; getopt has said what it did not understand. */
-static int wrong_usage(const char *option, const char *text)
+/* getopt has said what it did not understand. */
+static int wrong_usage(void)
 {
-    if (option) fprintf(stderr, "elastic: --%s \"%s\" is not possible\n", option, text);
     fprintf(stderr, "try 'elastic --help'\n");
     return 2;
+}
+
+static int bad_value(const struct option *option, const char *text)
+{
+    const char *want = option->val == 'w'   ? "a number from 2 to 12"
+                       : option->val == 's' ? "seconds, from 1 to 86400"
+                       : option->val == 'p' ? "a number from 1 to 100"
+                       : option->val == 'g' ? "milliseconds, from 1 to 3600000"
+                                            : "a list of kill, stop, cut, slow, or none";
+    fprintf(stderr, "elastic: --%s \"%s\": expected %s\n", option->name, text, want);
+    return wrong_usage();
 }
 
 static bool take_faults(options_t *o, const char *list)
@@ -122,12 +132,14 @@ static int take_options(options_t *o, int argc, char **argv)
         {"check", no_argument, NULL, 'c'},          {"help", no_argument, NULL, 'h'},
         {"version", no_argument, NULL, 'V'},        {NULL, 0, NULL, 0},
     };
+    static char own_name[] = "elastic";
     int c, which = 0;
     bool fine = true;
+    argv[0] = own_name; /* in the messages of getopt */
     while (fine && (c = getopt_long(argc, argv, "h", names, &which)) != -1) {
         if (c == 'h') return print_usage();
         if (c == 'V') return print_version();
-        if (c == '?') return wrong_usage(NULL, NULL);
+        if (c == '?') return wrong_usage();
         if (c == 'w') fine = take_number(optarg, 2, 12, &o->workers);
         if (c == 's') fine = take_number(optarg, 1, 86400, &o->seconds);
         if (c == 'p') fine = take_number(optarg, 1, 100, &o->patience);
@@ -136,9 +148,10 @@ static int take_options(options_t *o, int argc, char **argv)
         if (c == 'x') o->seed = strtoull(optarg, NULL, 0);
         if (c == 'c') o->check = true;
     }
-    if (!fine) return wrong_usage(names[which].name, optarg);
-    if (optind < argc) return wrong_usage("", argv[optind]);
-    return -1;
+    if (!fine) return bad_value(&names[which], optarg);
+    if (optind == argc) return -1;
+    fprintf(stderr, "elastic: unexpected argument \"%s\"\n", argv[optind]);
+    return wrong_usage();
 }
 
 static void set_limits(monitor_t *m)

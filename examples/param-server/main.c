@@ -116,6 +116,16 @@ static int count_of(const char *addresses)
     return n;
 }
 
+/* The value of an option; ends the program if it is no whole number from `least` on. */
+static int number(const char *option, const char *text, int least)
+{
+    char *end;
+    long value = strtol(text, &end, 10);
+    if (end != text && *end == '\0' && value >= least && value <= 1000000) return (int)value;
+    fprintf(stderr, "param-server: %s \"%s\": expected a whole number from %d on\n", option, text, least);
+    exit(2);
+}
+
 static int usage(int status)
 {
     fprintf(status ? stderr : stdout,
@@ -150,7 +160,7 @@ int main(int argc, char **argv)
             options.job = optarg;
             break;
         case 't':
-            options.task = atoi(optarg);
+            options.task = number("--task", optarg, 0);
             break;
         case 'p':
             options.ps = optarg;
@@ -162,7 +172,7 @@ int main(int argc, char **argv)
             options.secret = optarg;
             break;
         case 'e':
-            options.epochs = atoi(optarg);
+            options.epochs = number("--epochs", optarg, 1);
             break;
         case 'r':
             options.seed = strtoull(optarg, NULL, 10);
@@ -185,7 +195,7 @@ int main(int argc, char **argv)
             return usage(2);
         }
     }
-    if (optind != argc || options.epochs < 1) return usage(2);
+    if (optind != argc) return usage(2);
     if (options.job == NULL) return run_monitor(&options);
     if (!options.ps || !options.work || !options.secret) return usage(2);
     options.servers = count_of(options.ps);

@@ -16,8 +16,9 @@ extern char **environ;
 
 kolo_status_t kolo_param_refuse(const kolo_param_t *row, const char *text, const char *allowed)
 {
-    return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "parameter %s=\"%.64s\": expected %s (%s)", row->key, text, allowed,
-                     row->help);
+    const bool helps = row->help[0] != '\0'; /* an option of a tool has its help elsewhere */
+    return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s%s=\"%.64s\": expected %s%s%s%s", helps ? "parameter " : "",
+                     row->key, text, allowed, helps ? " (" : "", row->help, helps ? ")" : "");
 }
 
 static kolo_status_t parse_number(const kolo_param_t *row, const char *text)

@@ -146,8 +146,7 @@ int top_screen(const top_options_t *o)
         }
         uint64_t now_ns = kolo_now_ns();
         top_show(page, &now, &before, (double)(now_ns - then_ns) / (double)KOLO_NS_PER_S, &view);
-        if (top_show_keys(page, o) + (int)now.count == 0)
-            fprintf(page, "no job of Kolo runs here that may be looked into\n");
+        if (top_show_keys(page, o) + (int)now.count == 0) fprintf(page, "%s\n", TOP_NO_JOB);
         fclose(page);
         draw(text, &view);
         free(text);

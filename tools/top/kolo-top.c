@@ -136,7 +136,7 @@ static int list(const top_options_t *o)
         uint64_t now_ns = kolo_now_ns();
         top_show(stdout, &now, &before, (double)(now_ns - then_ns) / (double)KOLO_NS_PER_S, &view);
         keys = top_show_keys(stdout, o);
-        if (now.count == 0 && keys == 0) printf("no job of Kolo runs here that may be looked into\n");
+        if (now.count == 0 && keys == 0) printf("%s\n", TOP_NO_JOB);
         if (!o->once) printf("\n");
         bool gone = fflush(stdout) != 0;
         top_free(&before);
@@ -163,9 +163,7 @@ static int dump(const top_options_t *o, char **files, int nfiles)
     if (keys && set.count == 0)
         status = TOP_OK;
     else if (good && set.count == 0 && !o->json)
-        fprintf(stderr, "kolo-top: %s\n",
-                o->join ? "there is no such record in these files"
-                        : "no job of Kolo runs here that may be looked into");
+        fprintf(stderr, "kolo-top: %s\n", o->join ? "there is no such record in these files" : TOP_NO_JOB);
     else if (good)
         status = o->save ? (top_save(o->save, &set) ? TOP_OK : TOP_FAILED) : top_dump(o, &set);
     top_free(&set);

@@ -11,7 +11,8 @@
 
 enum { TOP_OK = 0, TOP_FAILED = 1, TOP_USAGE = 2 };
 
-#define TOP_PIDS 256
+#define TOP_NO_JOB "found no job of Kolo here (of other users only root can read them)"
+#define TOP_PIDS   256
 typedef struct {
     bool once, dump, json, join;
     bool has_job;
