@@ -78,7 +78,7 @@ static void test_refuses(void **s)
     refused("hello\n", "not a table of kolo-tune");
     refused("kolo-tune 2\nend 0\n", "version 2");
     refused("kolo-tune 1\n", "cut off");
-    refused("kolo-tune 1\nend 1\n", "how many lines");
+    refused("kolo-tune 1\nend 1\n", "wrong number of lines");
     refused("kolo-tune 1\nend 0\nend 0\n", "after the end");
     refused("kolo-tune 1\nend 0 0\n", "unexpected word");
     refused("kolo-tune 1\nnpu x\nend 1\n", "line 2: expected cpu");
