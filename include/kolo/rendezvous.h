@@ -183,7 +183,8 @@ kolo_status_t kolo_receive_poll(kolo_receive_t receive, int *ended);
 /* Waits until the receive has ended, at most timeout_ms (0: for ever); KOLO_ERR_TIMEOUT then, and the handle stays.
  * Else frees the handle and returns how the receive ended. One thread at a time; not from a callback. */
 kolo_status_t kolo_receive_wait(kolo_receive_t receive, int timeout_ms, kolo_value_t *value);
-/* Gives a receive up and frees the handle; a value that has come is released. NULL is fine. */
+/* Gives a receive up and frees the handle; a value that has come is released. NULL is fine. One with a destination
+ * waits until nobody writes there any more, so it is not to be called by a value's release(). */
 kolo_status_t kolo_receive_discard(kolo_receive_t receive);
 
 /* Ends a step that has gone wrong: what waits in it ends with this status (not KOLO_OK) and these words, what was

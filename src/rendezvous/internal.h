@@ -36,7 +36,6 @@ struct kolo_receive {
     _Atomic bool claimed, ended;
     kolo_rendezvous_t rendezvous; /* holds a reference */
     kolo_tensor_key_t key;
-    char text[KOLO_TENSOR_KEY_MAX + 1];
     kolo_transfer_args_t args;
     uint64_t most;           /* bytes that it takes: of args.into, or as many as there are */
     _Atomic uint32_t parted; /* into.c */
@@ -55,6 +54,7 @@ struct kolo_receive {
     kolo_status_t status;
     char *why;
     kolo_value_t value;
+    char text[]; /* of the key; with it most receives are what malloc() has at hand (1 KB) */
 };
 kolo_status_t kolo_receive_new(kolo_rendezvous_t rendezvous, const char *text, const kolo_tensor_key_t *key,
                                const kolo_transfer_args_t *args, kolo_receive_t *receive);

@@ -11,14 +11,15 @@
 kolo_status_t kolo_receive_new(kolo_rendezvous_t rendezvous, const char *text, const kolo_tensor_key_t *key,
                                const kolo_transfer_args_t *args, kolo_receive_t *out)
 {
-    kolo_receive_t receive = calloc(1, sizeof *receive);
+    size_t length = strlen(text) + 1;
+    kolo_receive_t receive = calloc(1, sizeof *receive + length);
     if (receive == NULL) return kolo_fail(KOLO_ERR_NO_MEMORY, "rendezvous: no memory for a receive");
     atomic_init(&receive->refs, 1);
     kolo_rendezvous_ref(rendezvous);
     receive->rendezvous = rendezvous;
     receive->since_ns = kolo_now_ns();
     receive->key = *key;
-    memcpy(receive->text, text, strlen(text) + 1);
+    memcpy(receive->text, text, length);
     if (args) receive->args = *args;
     receive->most = receive->args.into ? receive->args.into_bytes : UINT64_MAX;
     *out = receive;

@@ -51,17 +51,15 @@ static void come(void *arg, kolo_status_t status, const char *why, const kolo_tr
     kolo_adapter_answer_come(response);
 }
 
-kolo_status_t kolo_answer_asked(kolo_channel_t *channel, const kolo_message_t *m)
+kolo_status_t kolo_answer_asked(kolo_channel_t *channel, const kolo_message_t *m, const kolo_tensor_key_t *key)
 {
     kolo_adapter_t *adapter = channel->adapter;
-    kolo_tensor_key_t key;
     if (*find(channel, m->index)) return kolo_channel_nonsense(channel, "TENSOR_REQUEST", "its index is in use");
     if (m->index >= KOLO_NOTICE_BUFFER)
         return kolo_channel_nonsense(channel, "TENSOR_REQUEST", "no index is so large");
     if ((m->flags & KOLO_MESSAGE_KNOWN) && m->window.bytes < m->shape.bytes)
         return kolo_channel_nonsense(channel, "TENSOR_REQUEST", "its memory is smaller than the value");
-    (void)kolo_key_decode(m->name, strlen(m->name), &key); /* checked with the message */
-    if (!kolo_device_is_of(key.dst_device, adapter->tasks[channel->peer].name))
+    if (!kolo_device_is_of(key->dst_device, adapter->tasks[channel->peer].name))
         return refuse(channel, m->index, KOLO_ERR_INVALID_ARGUMENT, "the key's destination is another task");
     kolo_answer_t *response = calloc(1, sizeof *response);
     if (response == NULL) return refuse(channel, m->index, KOLO_ERR_NO_MEMORY, "no memory for a request");
@@ -74,7 +72,7 @@ kolo_status_t kolo_answer_asked(kolo_channel_t *channel, const kolo_message_t *m
     kolo_status_t status = kolo_rendezvous_open(adapter->manager, m->step, &response->rendezvous);
     if (status == KOLO_OK)
         status =
-            kolo_rendezvous_serve(response->rendezvous, m->name, &key, m->most, come, response, &response->receive);
+            kolo_rendezvous_serve(response->rendezvous, m->name, key, m->most, come, response, &response->receive);
     if (status == KOLO_OK) return KOLO_OK;
     kolo_answer_free(response);
     return refuse(channel, m->index, status, kolo_error_text());
@@ -143,16 +141,14 @@ kolo_status_t kolo_answer_come(kolo_answer_t *response)
 }
 
 /* Only of what goes to the task that asks. */
-kolo_status_t kolo_answer_how_far(kolo_channel_t *channel, const kolo_message_t *m)
+kolo_status_t kolo_answer_how_far(kolo_channel_t *channel, const kolo_message_t *m, const kolo_tensor_key_t *key)
 {
     kolo_adapter_t *adapter = channel->adapter;
     kolo_message_t sent = {.kind = KOLO_MESSAGE_SENT, .index = m->index};
-    kolo_tensor_key_t key;
-    (void)kolo_key_decode(m->name, strlen(m->name), &key); /* checked with the message */
-    if (!kolo_device_is_of(key.dst_device, adapter->tasks[channel->peer].name))
+    if (!kolo_device_is_of(key->dst_device, adapter->tasks[channel->peer].name))
         return kolo_channel_nonsense(channel, "HOW_FAR", "the key's destination is another task");
     kolo_watch_t *watch = adapter->manager->watch;
-    sent.shape.bytes = watch && kolo_watch_last_sent(watch, &key, &sent.step);
+    sent.shape.bytes = watch && kolo_watch_last_sent(watch, key, &sent.step);
     return kolo_channel_send(channel, &sent);
 }
 

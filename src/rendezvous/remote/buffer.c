@@ -173,11 +173,12 @@ kolo_status_t kolo_buffer_filled(kolo_channel_t *channel, uint32_t number, uint6
 {
     kolo_tensor_buffer_t *buffer = find_number(channel, number);
     kolo_message_t head;
+    kolo_tensor_key_t none;
     uint8_t copy[HEAD_BYTES];
     (void)bytes; /* of the last piece */
     if (buffer == NULL) return kolo_channel_nonsense(channel, "a value", "there is no buffer of its number");
     memcpy(copy, buffer->memory.base, sizeof copy);
-    const char *wrong = kolo_message_decode(copy, sizeof copy, &head);
+    const char *wrong = kolo_message_decode(copy, sizeof copy, &head, &none);
     kolo_trace("rendezvous", "from %s: TENSOR_WRITE in buffer %u (%s)", channel->adapter->tasks[channel->peer].name,
                number, buffer->name);
     if (wrong == NULL && head.kind != KOLO_MESSAGE_TENSOR_WRITE) wrong = "it has another head";

@@ -211,8 +211,9 @@ static kolo_status_t greeted(kolo_channel_t *channel, const kolo_message_t *hell
     return KOLO_OK;
 }
 
-/* bytes: what is behind the message's head, where the peer has written it. */
-static kolo_status_t handle(kolo_channel_t *channel, const kolo_message_t *m, const uint8_t *bytes)
+/* key: its name, if that is one. bytes: what is behind its head, where the peer has written it. */
+static kolo_status_t handle(kolo_channel_t *channel, const kolo_message_t *m, const kolo_tensor_key_t *key,
+                            const uint8_t *bytes)
 {
     if (!channel->greeted)
         return m->kind == KOLO_MESSAGE_HELLO
@@ -238,9 +239,9 @@ static kolo_status_t handle(kolo_channel_t *channel, const kolo_message_t *m, co
     case KOLO_MESSAGE_WHERE:
         return kolo_meeting_asked(channel, m);
     case KOLO_MESSAGE_HOW_FAR:
-        return kolo_answer_how_far(channel, m);
+        return kolo_answer_how_far(channel, m, key);
     case KOLO_MESSAGE_TENSOR_REQUEST:
-        return kolo_answer_asked(channel, m);
+        return kolo_answer_asked(channel, m, key);
     case KOLO_MESSAGE_TENSOR_REREQUEST:
         return kolo_answer_memory(channel, m);
     case KOLO_MESSAGE_CANCEL:
@@ -275,13 +276,14 @@ static kolo_status_t take_message(kolo_channel_t *channel, uint64_t length)
 {
     uint8_t copy[KOLO_MESSAGE_TEXT_BYTES]; /* the peer could change what it has sent while we look */
     kolo_message_t message;
+    kolo_tensor_key_t key;
     if (length < KOLO_MESSAGE_HEAD_BYTES || length > KOLO_MESSAGE_BYTES)
         return kolo_channel_nonsense(channel, "a message", "its length is out of range");
     uint64_t at = place(channel->read_at, (size_t)length);
     const uint8_t *slot = (const uint8_t *)kolo_onesided_mailbox(channel->end) + at % KOLO_CHANNEL_MAILBOX;
     size_t n = (size_t)KOLO_MIN(length, (uint64_t)sizeof copy);
     memcpy(copy, slot, n);
-    const char *wrong = kolo_message_decode(copy, n, &message);
+    const char *wrong = kolo_message_decode(copy, n, &message, &key);
     if (wrong == NULL && kolo_message_length(&message) != length)
         wrong = "it is truncated, or something follows it";
     if (wrong == NULL && message.sequence != channel->received) wrong = "it is not the one that is due";
@@ -291,7 +293,7 @@ static kolo_status_t take_message(kolo_channel_t *channel, uint64_t length)
                kolo_message_name(message.kind), message.index, (unsigned long long)message.step, message.name);
     channel->received++;
     channel->read_at = at + KOLO_ROUND_UP(length, STEP);
-    KOLO_TRY(handle(channel, &message, slot + KOLO_MESSAGE_HEAD_BYTES));
+    KOLO_TRY(handle(channel, &message, &key, slot + KOLO_MESSAGE_HEAD_BYTES));
     return acknowledge(channel); /* then the slot may be written again */
 }
 

@@ -265,8 +265,10 @@ void kolo_fetches_close(kolo_channel_t *channel, kolo_status_t status, const cha
 
 /* ---- answer.c: the task that sent ---- */
 
-kolo_status_t kolo_answer_asked(kolo_channel_t *channel, const kolo_message_t *message);
-kolo_status_t kolo_answer_how_far(kolo_channel_t *channel, const kolo_message_t *message);
+kolo_status_t kolo_answer_asked(kolo_channel_t *channel, const kolo_message_t *message,
+                                const kolo_tensor_key_t *key);
+kolo_status_t kolo_answer_how_far(kolo_channel_t *channel, const kolo_message_t *message,
+                                  const kolo_tensor_key_t *key);
 kolo_status_t kolo_answer_memory(kolo_channel_t *channel, const kolo_message_t *message);
 kolo_status_t kolo_answer_cancel(kolo_channel_t *channel, const kolo_message_t *message);
 kolo_status_t kolo_answer_come(kolo_answer_t *response);

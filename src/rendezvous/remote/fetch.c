@@ -142,7 +142,7 @@ static kolo_status_t ask(kolo_channel_t *channel, kolo_fetch_t *request)
     kolo_message_t message = {
         .kind = KOLO_MESSAGE_TENSOR_REQUEST, .index = request->index, .step = request->receive->rendezvous->step};
     const kolo_known_shape_t *known = *find_shape(channel, request->receive->text);
-    snprintf(message.name, sizeof message.name, "%s", request->receive->text);
+    memcpy(message.name, request->receive->text, strlen(request->receive->text) + 1);
     if (request->receive->args.into) message.most = request->receive->most;
     if (channel->adapter->mode == KOLO_MODE_BUFFERED) {
         message.flags = KOLO_MESSAGE_BUFFERED;
@@ -321,7 +321,7 @@ kolo_status_t kolo_fetches_ask_how_far(kolo_channel_t *channel, uint64_t now_ns)
         receive->asked_ns = now_ns;
         left--;
         kolo_message_t message = {.kind = KOLO_MESSAGE_HOW_FAR, .index = request->index};
-        memcpy(message.name, receive->text, sizeof message.name);
+        memcpy(message.name, receive->text, strlen(receive->text) + 1);
         KOLO_TRY(kolo_channel_send(channel, &message));
     }
     return KOLO_OK;

@@ -334,7 +334,8 @@ static void take_answer(peer_t *p, kolo_message_t *m)
     /* the greeting lies before it, and takes up steps of 64 bytes */
     static const size_t hello = KOLO_ROUND_UP(KOLO_MESSAGE_HEAD_BYTES + sizeof PS - 1, 64u);
     const uint8_t *box = kolo_onesided_mailbox(p->end);
-    const char *wrong = kolo_message_decode(box + hello, KOLO_MESSAGE_TEXT_BYTES, m);
+    kolo_tensor_key_t none;
+    const char *wrong = kolo_message_decode(box + hello, KOLO_MESSAGE_TEXT_BYTES, m, &none);
     if (wrong) fail_msg("%s", wrong);
 }
 

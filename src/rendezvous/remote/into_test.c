@@ -291,54 +291,102 @@ static void serve_in_child(int orders)
     _exit(0);
 }
 
-static void who_does_not_leave_off_writing_loses_its_channel(void **state)
-{
-    kolo_transfer_args_t args;
+/* A sender in a process of its own, which has sent one value and is stopped. */
+typedef struct {
+    pid_t pid;
+    int orders;
     kolo_progress_t *progress;
-    kolo_value_t value;
+    kolo_server_t server;
+    kolo_rendezvous_t step;
+    char *key;
+} stopped_t;
+
+static void start_and_stop(stopped_t *s)
+{
     int orders[2], status;
-    (void)state;
-#ifdef __SANITIZE_THREAD__
-    skip(); /* it allows no threads in the child of a process that has some */
-#endif
     name_cluster();
     room = malloc(ROOM);
+    assert_non_null(room);
     memset(room, CANARY, ROOM);
-    args = args_for(240000);
     assert_int_equal(pipe(orders), 0);
-    assert_int_equal(kolo_progress_get(&progress), KOLO_OK);
-    pid_t child = kolo_test_fork(progress);
-    if (child == 0) {
+    assert_int_equal(kolo_progress_get(&s->progress), KOLO_OK);
+    s->pid = kolo_test_fork(s->progress);
+    if (s->pid == 0) {
         close(orders[1]);
         serve_in_child(orders[0]);
     }
     close(orders[0]);
-    kolo_server_t server = start_server(WORKER);
-    kolo_rendezvous_t step = open_step(server, 1);
-    char *key = make_key(server, PS, WORKER, "w");
-    assert_int_equal(write(orders[1], "a", 1), 1);
-    receive_into(step, key, 60000, 'a');
-    assert_int_equal(kill(child, SIGSTOP), 0);
-    assert_int_equal(waitpid(child, &status, WUNTRACED), child);
-    assert_int_equal(write(orders[1], "b", 1), 1);
+    s->orders = orders[1];
+    s->server = start_server(WORKER);
+    s->step = open_step(s->server, 1);
+    s->key = make_key(s->server, PS, WORKER, "w");
+    assert_int_equal(write(s->orders, "a", 1), 1);
+    receive_into(s->step, s->key, 60000, 'a');
+    assert_int_equal(kill(s->pid, SIGSTOP), 0);
+    assert_int_equal(waitpid(s->pid, &status, WUNTRACED), s->pid);
+}
+
+static void end_stopped(stopped_t *s)
+{
+    int status;
+    kolo_rendezvous_close(s->step);
+    kolo_server_destroy(s->server);
+    close(s->orders);
+    assert_int_equal(kill(s->pid, SIGCONT), 0);
+    assert_int_equal(waitpid(s->pid, &status, 0), s->pid);
+    kolo_progress_put(s->progress);
+    free(room);
+}
+
+static void who_does_not_leave_off_writing_loses_its_channel(void **state)
+{
+    kolo_transfer_args_t args;
+    kolo_value_t value;
+    stopped_t s;
+    (void)state;
+#ifdef __SANITIZE_THREAD__
+    skip(); /* it allows no threads in the child of a process that has some */
+#endif
+    start_and_stop(&s);
+    args = args_for(240000);
+    assert_int_equal(write(s.orders, "b", 1), 1);
     uint64_t before = kolo_now_ns();
-    assert_int_equal(kolo_rendezvous_receive(step, key, &args, 50, &value), KOLO_ERR_TIMEOUT);
+    assert_int_equal(kolo_rendezvous_receive(s.step, s.key, &args, 50, &value), KOLO_ERR_TIMEOUT);
     assert_true(kolo_now_ns() - before < 20 * KOLO_NS_PER_S);
-    assert_int_equal(kill(child, SIGCONT), 0);
-    assert_int_equal(write(orders[1], "c", 1), 1); /* the one before it may be lost, with its channel */
+    assert_int_equal(kill(s.pid, SIGCONT), 0);
+    assert_int_equal(write(s.orders, "c", 1), 1); /* the one before it may be lost, with its channel */
     args = (kolo_transfer_args_t){.into = room + 1000000, .into_bytes = 240000};
-    if (kolo_rendezvous_receive(step, key, &args, 30000, &value) != KOLO_OK) /* by a new channel */
+    if (kolo_rendezvous_receive(s.step, s.key, &args, 30000, &value) != KOLO_OK) /* by a new channel */
         fail_msg("%s", kolo_error_text());
     int seed = (int)((const uint32_t *)value.data)[0];
     assert_true(seed == 'b' || seed == 'c');
     check_value(&value, 60000, seed);
     for (size_t i = 0; i < 240000; i++) assert_int_equal(room[i], CANARY);
-    kolo_rendezvous_close(step);
-    kolo_server_destroy(server);
-    close(orders[1]);
-    assert_int_equal(waitpid(child, &status, 0), child);
-    kolo_progress_put(progress);
-    free(room);
+    end_stopped(&s);
+}
+
+/* Where the sender may write to the destination. */
+static void an_aborted_receive_ends_with_its_channel_if_nobody_answers(void **state)
+{
+    bool direct = !buffered && (strcmp(protocol, "kolo+shm") != 0 || kolo_onesided_param_direct > 0);
+    landed_t landed = {0};
+    stopped_t s;
+    (void)state;
+#ifdef __SANITIZE_THREAD__
+    skip();
+#endif
+    start_and_stop(&s);
+    kolo_transfer_args_t args = args_for(240000);
+    uint64_t asked = kolo_rendezvous_counters.requests, limit = kolo_deadline_ms(30000);
+    assert_int_equal(kolo_rendezvous_receive_call(s.step, s.key, &args, hear_where, &landed), KOLO_OK);
+    for (; kolo_rendezvous_counters.requests == asked; sched_yield()) assert_true(kolo_now_ns() < limit);
+    uint64_t before = kolo_now_ns();
+    assert_int_equal(kolo_rendezvous_abort(s.step, KOLO_ERR_SYSTEM, "enough"), KOLO_OK);
+    int calls = atomic_load(&landed.heard.calls);
+    if (direct && kolo_now_ns() - before < 500 * KOLO_NS_PER_MS) assert_int_equal(calls, 0);
+    wait_calls(&landed.heard, 1);
+    assert_int_equal(landed.heard.status, KOLO_ERR_SYSTEM);
+    end_stopped(&s);
 }
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up_room, tear_down_room)
@@ -349,6 +397,7 @@ static int run(const char *only, const char *name, bool with_buffers)
     if (only ? strcmp(only, name) != 0 : strstr(name, "verbs") && !kolo_net_has("verbs", &why)) return 0;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(who_does_not_leave_off_writing_loses_its_channel),
+        cmocka_unit_test(an_aborted_receive_ends_with_its_channel_if_nobody_answers),
         TEST(a_value_lies_in_the_receivers_memory),
         TEST(a_value_that_is_too_long_is_an_error_and_stays),
         TEST(arguments_that_make_no_sense_are_refused),

@@ -71,7 +71,7 @@ static const char *check_shape(const uint8_t *bytes, const kolo_message_t *m)
                                                                         : NULL;
 }
 
-static const char *check_kind(const kolo_message_t *m)
+static const char *check_kind(const kolo_message_t *m, kolo_tensor_key_t *key)
 {
     static const struct {
         uint32_t flags; /* that it may have */
@@ -100,11 +100,10 @@ static const char *check_kind(const kolo_message_t *m)
     if (m->most != 0 && m->kind != KOLO_MESSAGE_TENSOR_REQUEST) return "nothing has room";
     if ((m->status != KOLO_OK) != (m->kind == KOLO_MESSAGE_ERROR_STATUS)) return "its status makes no sense";
     if (m->flags & KOLO_MESSAGE_FINAL && m->shape.bytes > KOLO_MESSAGE_VALUE_MAX) return "its bytes never come";
-    kolo_tensor_key_t key;
-    return rules[m->kind].key ? kolo_key_decode(m->name, strlen(m->name), &key) : NULL;
+    return rules[m->kind].key ? kolo_key_decode(m->name, strlen(m->name), key) : NULL;
 }
 
-const char *kolo_message_decode(const uint8_t *bytes, size_t room, kolo_message_t *m)
+const char *kolo_message_decode(const uint8_t *bytes, size_t room, kolo_message_t *m, kolo_tensor_key_t *key)
 {
     if (room < KOLO_MESSAGE_HEAD_BYTES) return "it is truncated";
     if (kolo_get32(bytes) != MAGIC) return "it is no message of this version";
@@ -128,7 +127,7 @@ const char *kolo_message_decode(const uint8_t *bytes, size_t room, kolo_message_
     m->status = (kolo_status_t)status;
     m->most = kolo_get64(bytes + 208);
     memcpy(m->name, bytes + KOLO_MESSAGE_HEAD_BYTES, name);
-    const char *wrong = check_kind(m);
+    const char *wrong = check_kind(m, key);
     return wrong ? wrong : check_shape(bytes, m);
 }
 

@@ -13,8 +13,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 static bool is_taken(const uint8_t *bytes, size_t size)
 {
     kolo_message_t message;
+    kolo_tensor_key_t key;
     uint8_t again[KOLO_MESSAGE_BYTES];
-    if (kolo_message_decode(bytes, size, &message) != NULL) return false;
+    if (kolo_message_decode(bytes, size, &message, &key) != NULL) return false;
     size_t n = kolo_message_encode(&message, again);
     if (n > size || memcmp(bytes, again, n) != 0 || kolo_message_length(&message) < n) abort();
     return true;
