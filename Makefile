@@ -162,6 +162,14 @@ bench-rendezvous:
 	@$(MAKE) --no-print-directory all
 	bench/run_rendezvous --build $(BUILD) $(ARGS)
 
+# Verbs against perftest and Open MPI in a virtual machine; lines: ratio OP peer=... bytes=... ratio=..., count ...
+.PHONY: bench-rdma
+bench-rdma:
+	@scripts/install-deps build bench vm
+	@$(MAKE) --no-print-directory look-again
+	@$(MAKE) --no-print-directory all
+	bench/run_rdma --build $(BUILD) $(ARGS)
+
 # A PREFIX that is named counts for a folder that is set up already, too. The loader learns of the library by ldconfig.
 install: $(BUILD)/build.ninja
 	$(if $(filter file,$(origin PREFIX)),,meson configure $(BUILD) -Dprefix=$(PREFIX))
@@ -183,7 +191,7 @@ help:
 	@echo 'make check-run     $(N) ranks check every collective and print its times'
 	@echo 'make elastic       a service whose workers are killed, stopped and cut off while it runs'
 	@echo 'make test          checks and tests, minutes; make test-all: everything'
-	@echo 'make bench         times all_reduce; bench-engine, bench-peers (other libraries)'
+	@echo 'make bench         times all_reduce; bench-engine, bench-peers (other libraries), bench-rdma'
 	@echo 'make install       into PREFIX=$(PREFIX); make uninstall takes it back'
 	@echo 'make format        lays out the C files; make clean removes the build folders'
 	@echo 'N= ranks, BUILD= folder, PREFIX= where to, J= jobs; see README.md and CONTRIBUTING.md'

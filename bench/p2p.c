@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Point to point as ucx_perftest measures it (tag_lat, tag_bw), between two ranks of kolorun: half a round trip,
- * and the time per message of a long row of sends in one direction. Each rank stays on a core of its own.
+ * and the time per message of a long row of sends in one direction. Each rank stays on a core of its own, or goes
+ * where the scheduler puts it (unbound).
  *
- *     kolorun -n 2 --no-tag bench-p2p latency|stream BYTES ITERATIONS [registered]
+ *     kolorun -n 2 --no-tag bench-p2p latency|stream BYTES ITERATIONS [registered] [unbound]
  *
  * Prints one line: microseconds per message.
  */
@@ -58,9 +59,11 @@ int main(int argc, char **argv)
     kolo_job_t job;
     kolo_comm_t comm;
     kolo_registration_t handles[2];
-    bool registered = argc == 5 && strcmp(argv[4], "registered") == 0;
-    if (argc != 4 + registered || (strcmp(argv[1], "latency") != 0 && strcmp(argv[1], "stream") != 0)) {
-        fprintf(stderr, "usage: kolorun -n 2 --no-tag bench-p2p latency|stream BYTES ITERATIONS [registered]\n");
+    bool unbound = argc > 4 && strcmp(argv[argc - 1], "unbound") == 0;
+    bool registered = argc > 4 && strcmp(argv[4], "registered") == 0;
+    if (argc != 4 + registered + unbound || (strcmp(argv[1], "latency") != 0 && strcmp(argv[1], "stream") != 0)) {
+        fprintf(stderr,
+                "usage: kolorun -n 2 --no-tag bench-p2p latency|stream BYTES ITERATIONS [registered] [unbound]\n");
         return 2;
     }
     bool stream = argv[1][0] == 's';
@@ -73,7 +76,7 @@ int main(int argc, char **argv)
     char *out = room(bytes + 64, 1), *in = room(bytes + 64, 1);
     memset(out, 1, bytes + 64);
     memset(in, 2, bytes + 64);
-    stay_on_core(job.rank);
+    if (!unbound) stay_on_core(job.rank);
     MUST(kolo_job_comm_init(&job, &comm, NULL));
     if (registered) {
         MUST(kolo_comm_register(comm, out, bytes + 64, &handles[0]));
