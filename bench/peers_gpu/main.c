@@ -66,6 +66,28 @@ static void *watch(void *arg)
 
 /* ---- a rank ---- */
 
+/* As torch's expandable segments. The end of the process gives it back. */
+static void *allocate_pieces(const rank_t *r, size_t bytes)
+{
+    const struct {
+        int type, handles, where, device;
+        void *windows;
+        unsigned char flags[8];
+    } prop = {1, 1, 1, r->rank, NULL, {0}}; /* pinned, by descriptor, on the device */
+    const struct {
+        int where, device, flags;
+    } who = {1, r->rank, 3};
+    unsigned long long p, handle;
+    size_t each = r->o->piece, all = (bytes + each - 1) / each * each;
+    CUDA_MUST(cuda.reserve(&p, all, 0, 0, 0));
+    for (size_t at = 0; at < all; at += each) {
+        CUDA_MUST(cuda.piece_create(&handle, each, &prop, 0));
+        CUDA_MUST(cuda.piece_map(p + at, each, 0, handle, 0));
+    }
+    CUDA_MUST(cuda.allow(p, all, &who, 1));
+    return (void *)(uintptr_t)p; /* NOLINT: a driver's address */
+}
+
 static void allocate(rank_t *r)
 {
     const options_t *o = r->o;
@@ -83,6 +105,8 @@ static void allocate(rank_t *r)
         if (o->windows) {
             NCCL_MUST(nccl.mem_alloc(buffers[i], sizes[i]));
             NCCL_MUST(nccl.window_register(r->nccl, *buffers[i], sizes[i], windows[i], WINDOW_SYMMETRIC));
+        } else if (o->piece) {
+            *buffers[i] = allocate_pieces(r, sizes[i]);
         } else {
             CUDA_MUST(cuda.mem_alloc(&p, sizes[i]));
             *buffers[i] = (void *)(uintptr_t)p; /* NOLINT: a driver's address */
@@ -97,7 +121,7 @@ static void give_back(rank_t *r)
         NCCL_MUST(nccl.window_deregister(r->nccl, r->dst_window));
         NCCL_MUST(nccl.mem_free(r->src));
         NCCL_MUST(nccl.mem_free(r->dst));
-    } else {
+    } else if (!r->o->piece) {
         CUDA_MUST(cuda.mem_free((uintptr_t)r->src));
         CUDA_MUST(cuda.mem_free((uintptr_t)r->dst));
     }
@@ -266,12 +290,13 @@ static void usage(void)
     die("usage: peers-gpu [OP...] [--gpus N] [--processes] [--graph] [--windows] [--min B] [--max B] [--factor N]\n"
         "  [--type T] [--rounds N] [--budget SECONDS] [--limit SECONDS] [--nccl PATH] [--driver PATH] [--init "
         "ROUNDS] [--json "
-        "FILE] [--product ORDER [--cublas PATH]]\n"
+        "FILE] [--product ORDER [--cublas PATH]] [--piece B]\n"
         "OP: all_reduce all_gather reduce_scatter all_to_all broadcast sendrecv; none: all of them. B: 8, 64K, "
         "8G.\n"
         "Prints NCCL's time and Kolo's for each size and their ratio; NVLink multicast is off "
         "(NCCL_NVLS_ENABLE=0).\n"
-        "--product: a product of square bfloat16 matrices (cuBLAS) beside an all_reduce of --max bytes.");
+        "--product: a product of square bfloat16 matrices (cuBLAS) beside an all_reduce of --max bytes.\n"
+        "--piece: buffers in pieces of so many bytes (a multiple of 2M) that the program maps beside each other.");
 }
 
 static void parse(int argc, char **argv, int *child, int *fd)
@@ -281,7 +306,8 @@ static void parse(int argc, char **argv, int *child, int *fd)
         {"min", 1, NULL, 'b'},    {"max", 1, NULL, 'e'},       {"factor", 1, NULL, 'f'}, {"type", 1, NULL, 't'},
         {"rounds", 1, NULL, 'r'}, {"budget", 1, NULL, 'B'},    {"limit", 1, NULL, 'l'},  {"nccl", 1, NULL, 'N'},
         {"json", 1, NULL, 'j'},   {"driver", 1, NULL, 'D'},    {"child", 1, NULL, 'C'},  {"shared", 1, NULL, 'F'},
-        {"init", 1, NULL, 'I'},   {"product", 1, NULL, 'P'},   {"cublas", 1, NULL, 'L'}, {NULL, 0, NULL, 0}};
+        {"init", 1, NULL, 'I'},   {"product", 1, NULL, 'P'},   {"cublas", 1, NULL, 'L'}, {"piece", 1, NULL, 'V'},
+        {NULL, 0, NULL, 0}};
     for (int c; (c = getopt_long(argc, argv, "", longs, NULL)) != -1;) {
         switch (c) {
         case 'n':
@@ -316,6 +342,9 @@ static void parse(int argc, char **argv, int *child, int *fd)
             break;
         case 'P':
             options.product = atoi(optarg);
+            break;
+        case 'V':
+            options.piece = size_of(optarg);
             break;
         case 'L':
             options.cublas_path = optarg;

@@ -24,6 +24,7 @@ typedef enum { NCCL, KOLO, LIBRARIES } library_t;
 typedef struct {
     int gpus;
     bool processes, graph, windows;
+    size_t piece; /* not 0: buffers of pieces of so many bytes, mapped beside each other */
     bool ops[OPS];
     uint64_t min, max, factor;
     kolo_type_t type;
@@ -62,6 +63,13 @@ typedef struct {
     int (*event_record)(void *event, void *stream);
     int (*event_elapsed)(float *ms, void *from, void *to);
     int (*stream_wait)(void *stream, void *event, unsigned flags);
+    /* memory in pieces; types as in mem/cuda/api.h */
+    int (*piece_create)(unsigned long long *handle, size_t bytes, const void *prop, unsigned long long flags);
+    int (*piece_map)(unsigned long long p, size_t bytes, size_t offset, unsigned long long handle,
+                     unsigned long long flags);
+    int (*reserve)(unsigned long long *p, size_t bytes, size_t align, unsigned long long at,
+                   unsigned long long flags);
+    int (*allow)(unsigned long long p, size_t bytes, const void *who, size_t n);
     /* graphs; NULL where the driver has none */
     int (*capture_begin)(void *stream, int mode);
     int (*capture_end)(void *stream, void **graph);

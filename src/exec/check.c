@@ -18,7 +18,7 @@ static kolo_status_t check_memory(const void *p, uint64_t bytes, int rank, int d
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
                          "%s %p lies on GPU %d: the communicator of rank %d works on GPU %d", what, p, place.device,
                          rank, device);
-    uint64_t left = place.bytes - ((uintptr_t)p - place.base);
+    uint64_t left = kolo_mem_length(&place, (uintptr_t)p, bytes);
     if (left >= bytes) return KOLO_OK;
     return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
                      "%s %p has %llu bytes to the end of its allocation, %llu are needed", what, p,
@@ -35,18 +35,24 @@ kolo_status_t kolo_exec_refuse_reducer(const kolo_reducer_t *r)
                      kolo_plan_type_name((int)r->type), kolo_plan_op_name((int)r->op));
 }
 
+void kolo_exec_reach(const kolo_exec_call_t *c, int nranks, uint64_t *src, uint64_t *dst)
+{
+    uint64_t bytes = c->count * c->elem, others = (uint64_t)nranks - 1;
+    *src = *dst = bytes;
+    if (c->kind != KOLO_EXEC_COLL) return;
+    if (c->coll == KOLO_COLL_REDUCE_SCATTER || c->coll == KOLO_COLL_ALL_TO_ALL || c->coll == KOLO_COLL_SCATTER)
+        *src += others * (c->src_stride ? c->src_stride : bytes);
+    if (c->coll == KOLO_COLL_ALL_GATHER || c->coll == KOLO_COLL_ALL_TO_ALL || c->coll == KOLO_COLL_GATHER)
+        *dst += others * (c->dst_stride ? c->dst_stride : bytes);
+    if (c->coll == KOLO_COLL_BARRIER || !bytes) *src = *dst = 0;
+}
+
 kolo_status_t kolo_exec_check(const kolo_exec_call_t *c, int rank, int nranks, int device)
 {
-    uint64_t bytes = c->count * c->elem, n = (uint64_t)nranks, src = bytes, dst = bytes;
-    if (c->kind == KOLO_EXEC_COLL) {
-        if (c->coll == KOLO_COLL_REDUCE_SCATTER || c->coll == KOLO_COLL_ALL_TO_ALL || c->coll == KOLO_COLL_SCATTER)
-            src += (n - 1) * (c->src_stride ? c->src_stride : bytes);
-        if (c->coll == KOLO_COLL_ALL_GATHER || c->coll == KOLO_COLL_ALL_TO_ALL || c->coll == KOLO_COLL_GATHER)
-            dst += (n - 1) * (c->dst_stride ? c->dst_stride : bytes);
-        if (c->coll == KOLO_COLL_BARRIER || !bytes) src = dst = 0;
-        if (kolo_coll_reduces(c->coll) && !kolo_exec_device_reduces(&c->reducer))
-            return kolo_exec_refuse_reducer(&c->reducer);
-    }
+    uint64_t src, dst;
+    kolo_exec_reach(c, nranks, &src, &dst);
+    if (c->kind == KOLO_EXEC_COLL && kolo_coll_reduces(c->coll) && !kolo_exec_device_reduces(&c->reducer))
+        return kolo_exec_refuse_reducer(&c->reducer);
     KOLO_TRY(check_memory(c->src, src, rank, device, "the source"));
     return check_memory(c->dst, dst, rank, device, "the destination");
 }

@@ -40,6 +40,8 @@ static inline bool kolo_exec_device_reduces(const kolo_reducer_t *r)
 }
 kolo_status_t kolo_exec_refuse_reducer(const kolo_reducer_t *reducer); /* in words */
 
+/* How many bytes a call reads from its source on, and writes from its destination on, where it has them. */
+void kolo_exec_reach(const kolo_exec_call_t *call, int nranks, uint64_t *src, uint64_t *dst);
 /* Are the buffers of a call memory of this device, and long enough? */
 kolo_status_t kolo_exec_check(const kolo_exec_call_t *call, int rank, int nranks, int device);
 

@@ -28,6 +28,18 @@ void kolo_mem_find(const void *p, kolo_mem_place_t *place)
     for (const kolo_mem_ops_t *const *row = kolo_mem_kinds; !(*row)->classify(p, place);) row++;
 }
 
+size_t kolo_mem_length(const kolo_mem_place_t *place, uintptr_t at, size_t bytes)
+{
+    uintptr_t end = place->base + place->bytes;
+    kolo_mem_place_t next = *place;
+    while (place->joins && end - at < bytes) {
+        kolo_mem_find((const void *)end, &next); /* NOLINT: of a device */
+        if (next.ops != place->ops || next.device != place->device || next.base != end || !next.joins) break;
+        end += next.bytes;
+    }
+    return end - at;
+}
+
 kolo_status_t kolo_mem_row(int device, const kolo_mem_ops_t **row)
 {
     const kolo_mem_ops_t *own = atomic_load_explicit(&added, memory_order_acquire);

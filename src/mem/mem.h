@@ -23,6 +23,7 @@ typedef struct {
     uintptr_t base; /* of the whole allocation, with its length; 0 where the kind does not know */
     size_t bytes;
     bool peers; /* other devices of this process that have peer access reach it */
+    bool joins; /* a program may have mapped other memory beside it, to use both as one */
 } kolo_mem_place_t;
 
 /* Memory that Kolo has made, or that a peer has made and this process has mapped. */
@@ -68,6 +69,9 @@ extern const kolo_mem_ops_t *const kolo_mem_kinds[];
 
 /* Asks the rows in turn. Any address. */
 void kolo_mem_find(const void *p, kolo_mem_place_t *place);
+/* Memory of one device from `at`, which lies in *place, on: how much there is; not more is looked for than `bytes`.
+ * Pieces that were mapped beside each other count as one, other allocations end where they end. */
+size_t kolo_mem_length(const kolo_mem_place_t *place, uintptr_t at, size_t bytes);
 /* Can there be memory of devices in this process? Cheap. */
 bool kolo_mem_has_devices(void);
 /* The row of the device with this number, which has queues. */

@@ -18,7 +18,7 @@
 
 #define KOLO_FDPASS_NAME_BYTES 16
 #define KOLO_FDPASS_KEY_BYTES  32
-#define KOLO_FDPASS_MAX        4 /* descriptors per offer */
+#define KOLO_FDPASS_MAX        64 /* descriptors per offer */
 
 /* The address of this process's server, chosen once, for peer cards. */
 kolo_status_t kolo_fdpass_address(uint8_t address[16]);

@@ -18,6 +18,8 @@ bool conform_fresh(kit_team_t *t);
 bool conform_soak(kit_team_t *t);
 /* What users and machines do wrong. Makes its own communicators. */
 void conform_faults(kit_team_t *t);
+/* Buffers over pieces that the program has mapped beside each other. */
+bool conform_vmm(kit_team_t *t);
 /* Windows: puts, signals, waits. Ends with communicators that were aborted. */
 bool conform_windows(kit_team_t *t);
 /* Two processes with one GPU each, which is the same. */

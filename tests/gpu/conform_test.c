@@ -2,8 +2,8 @@
  *
  * Conformance of the public API on GPUs (or, for comparison, on the CPU): every collective, type and operator,
  * lengths from nothing to more than one tile, in and out of place, off alignment, every root, several streams;
- * ranks as threads, as processes, or all driven by one thread. --stress, --calls, --fresh, --soak, --windows and
- * --faults are in files of their own.
+ * ranks as threads, as processes, or all driven by one thread. --stress, --calls, --fresh, --soak, --windows, --vmm
+ * and --faults are in files of their own.
  */
 #include "cases.h"
 #include "conform.h"
@@ -281,6 +281,8 @@ static void conform(kit_team_t *t)
         good = good && conform_fresh(t);
     else if (t->options->calls)
         good = good && conform_chain(t);
+    else if (t->options->vmm)
+        good = good && conform_vmm(t);
     else if (t->options->windows)
         good = good && conform_windows(t);
     else

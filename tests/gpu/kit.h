@@ -33,6 +33,7 @@ typedef struct {
     int fresh;      /* calls of the test with memory that comes and goes */
     bool faults;
     bool windows;
+    bool vmm;   /* buffers over pieces that were mapped beside each other */
     bool twice; /* all processes see one GPU alone, the same */
     uint64_t seed;
     int limit_s; /* of the whole run */
@@ -84,6 +85,7 @@ bool kit_open(bool host, int *devices);
 int kit_devices(void); /* that the driver shows */
 /* Allocations of other processes that are mapped here now; -1: only the fake driver counts them. */
 int kit_foreign(void);
+int kit_imported(void); /* pieces of others, with what communicators map always */
 /* The driver's functions beyond those that Kolo uses; NULL on the host. */
 const kolo_cuda_api_t *kit_cuda(void);
 bool kit_rank_open(kit_rank_t *r, int device, size_t room);

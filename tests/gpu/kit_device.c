@@ -26,7 +26,7 @@ typedef struct {
 } driver_t;
 
 static driver_t driver;
-static const _Atomic int *foreign; /* a word of the fake driver */
+static const _Atomic int *foreign, *imported; /* words of the fake driver */
 static bool loaded;
 static int shown;
 
@@ -46,6 +46,13 @@ static const struct {
     F(api.primary_release, "cuDevicePrimaryCtxRelease_v2"),
     F(api.host_alloc, "cuMemHostAlloc"),
     F(api.host_free, "cuMemFreeHost"),
+    F(api.mem_create, "cuMemCreate"),
+    F(api.mem_release, "cuMemRelease"),
+    F(api.mem_reserve, "cuMemAddressReserve"),
+    F(api.mem_unreserve, "cuMemAddressFree"),
+    F(api.mem_map, "cuMemMap"),
+    F(api.mem_unmap, "cuMemUnmap"),
+    F(api.mem_access, "cuMemSetAccess"),
     F(api.memcpy_async, "cuMemcpyAsync"),
     F(api.memset8, "cuMemsetD8Async"),
     F(api.stream_create, "cuStreamCreate"),
@@ -95,6 +102,7 @@ bool kit_open(bool host, int *devices)
         memcpy((char *)&driver + functions[i].offset, &f, sizeof f);
     }
     foreign = dlsym(lib, "fake_ipc_opened");
+    imported = dlsym(lib, "fake_imports_mapped");
     loaded = true;
     return CU(driver.api.init(0)) && CU(driver.api.device_count(&shown)) && (*devices = shown) >= 0;
 }
@@ -107,6 +115,11 @@ int kit_devices(void)
 int kit_foreign(void)
 {
     return foreign ? atomic_load(foreign) : -1;
+}
+
+int kit_imported(void)
+{
+    return imported ? atomic_load(imported) : -1;
 }
 
 const kolo_cuda_api_t *kit_cuda(void)

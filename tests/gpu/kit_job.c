@@ -270,7 +270,7 @@ static int usage(const char *name)
 {
     fprintf(stderr,
             "usage: %s [--ranks N] [--devices D] [--one-thread | --processes] [--host] [--quick] [--faults]\n"
-            "       [--stress SECONDS] [--calls N] [--fresh N] [--soak N [--graph]] [--windows] [--seed S] "
+            "       [--stress SECONDS] [--calls N] [--fresh N] [--soak N [--graph]] [--windows] [--vmm] [--seed S] "
             "[--limit SECONDS] [--hosts H] [--twice] "
             "[-v]\n"
             "KOLO_CUDA_LIBRARY names the driver; with more ranks than devices KOLO_GPU_SHARED=1 is set.\n",
@@ -287,7 +287,8 @@ static bool parse(int argc, char **argv, int *child, int *fd)
         {"seed", 1, NULL, 'S'},      {"limit", 1, NULL, 'l'},   {"child", 1, NULL, 'C'},
         {"shared", 1, NULL, 'F'},    {"verbose", 0, NULL, 'v'}, {"hosts", 1, NULL, 'H'},
         {"twice", 0, NULL, 'T'},     {"fresh", 1, NULL, 'r'},   {"windows", 0, NULL, 'w'},
-        {"soak", 1, NULL, 'k'},      {"graph", 0, NULL, 'g'},   {NULL, 0, NULL, 0}};
+        {"soak", 1, NULL, 'k'},      {"graph", 0, NULL, 'g'},   {"vmm", 0, NULL, 'V'},
+        {NULL, 0, NULL, 0}};
     for (int c; (c = getopt_long(argc, argv, "v", longs, NULL)) != -1;) {
         long long number = optarg ? atoll(optarg) : 0;
         switch (c) {
@@ -347,6 +348,9 @@ static bool parse(int argc, char **argv, int *child, int *fd)
             break;
         case 'w':
             options.windows = true;
+            break;
+        case 'V':
+            options.vmm = true;
             break;
         case 'v':
             options.verbose = true;

@@ -2,8 +2,8 @@
  *
  * The executor of GPU communicators, for its own files. limits.c: what goes which way; layout.c: the region;
  * kernels.c: modules and functions; choose.c: which family, which grid; expose.c: which buffers others reach;
- * launch.c: the operations of exec.h; messages.c: groups of sends and receives; moves.c: puts and signals; waits.c:
- * what kernels wait for; plan/: plans by a kernel that interprets them.
+ * memory.c: which buffers are good; launch.c: the operations of exec.h; messages.c: groups of sends and receives;
+ * moves.c: puts and signals; waits.c: what kernels wait for; plan/: plans by a kernel that interprets them.
  */
 #ifndef KOLO_EXEC_CUDA_CUDA_H
 #define KOLO_EXEC_CUDA_CUDA_H
@@ -60,8 +60,9 @@ void kolo_cuda_layout(uint32_t nranks, uint32_t resident, bool shared, const kol
 typedef struct {
     uintptr_t base;
     size_t bytes;
-    uint64_t id;   /* kolo_cuda_buffer_id() */
-    uint64_t seen; /* by bit: ranks whose GPUs reach it, at the same address */
+    uint64_t id;          /* kolo_cuda_buffer_id(), or the number of a run; by which others get it: 0 they do not */
+    uint64_t seen;        /* by bit: ranks whose GPUs reach it, at the same address */
+    kolo_cuda_run_t *run; /* its pieces; NULL: it is one allocation */
 } kolo_cuda_known_t;
 
 /* plan/programs.c: collectives that a plan is forced for. NULL: none is. */
@@ -94,7 +95,12 @@ typedef struct kolo_cuda_state {
     bool launched, asked;       /* asked: for the end of all that was launched */
     kolo_cu_event_t order, end;
     uint32_t launches; /* that were asked for, see kolo_cuda_tidy() */
-    bool capturing;    /* the stream of the long operation that is being queued */
+    /* Places of `exports` change hands when what used them is complete: an event behind a launch tells, which is
+     * recorded only while somebody waits for that. Clocks are those of kolo_exports_clock(). */
+    kolo_cu_event_t mark;
+    bool wants_mark, marked;
+    uint64_t mark_clock, complete;
+    bool capturing; /* the stream of the long operation that is being queued */
     kolo_cuda_known_t known[KOLO_CUDA_KNOWN];
     uint32_t next_known;
     kolo_cuda_long_args_t args; /* what all calls have in common is filled in; short ones take args.c alone */
@@ -110,12 +116,14 @@ kolo_status_t kolo_cuda_choose(const kolo_cuda_state_t *s, const kolo_exec_call_
 /* expose.c: the ranks of this process whose GPUs reach memory at `p`. `legacy`: as in kolo_cuda_reaches(). */
 uint64_t kolo_cuda_seen_here(const kolo_cuda_state_t *s, const void *p, bool legacy);
 /* Before a long operation on `stream`: what others have offered is mapped, `p` is offered to them. */
-void kolo_cuda_offer(kolo_cuda_state_t *s, const void *p, kolo_cu_stream_t stream);
+void kolo_cuda_offer(kolo_cuda_state_t *s, const void *p, uint64_t bytes, kolo_cu_stream_t stream);
 /* Now and then, before any launch: what was freed is given up, by its owner and by those who have it mapped. */
 #define KOLO_CUDA_TIDY_EACH 64 /* launches */
 void kolo_cuda_tidy(kolo_cuda_state_t *s, kolo_cu_stream_t stream);
+/* Behind a launch on `stream`, if s->wants_mark. */
+void kolo_cuda_mark(kolo_cuda_state_t *s, kolo_cu_stream_t stream);
 /* Memory of this rank as the GPU of rank `peer` sees it; 0: it does not. */
-uint64_t kolo_cuda_seen_by(const kolo_cuda_state_t *s, const void *p, int peer);
+uint64_t kolo_cuda_seen_by(const kolo_cuda_state_t *s, const void *p, uint64_t bytes, int peer);
 /* The part of args that is of long collectives alone. */
 void kolo_cuda_expose(kolo_cuda_state_t *s, const kolo_exec_call_t *call);
 /* launch.c: puts a kernel on a stream, behind what this communicator put on another one. */
@@ -125,8 +133,9 @@ kolo_status_t kolo_cuda_put_copy(kolo_cuda_state_t *s, void *dst, const void *sr
                                  kolo_cu_stream_t stream);
 /* Work of this communicator on another stream comes first. */
 kolo_status_t kolo_cuda_follow(kolo_cuda_state_t *s, kolo_cu_stream_t stream);
-/* Is it memory of this rank's GPU, and so long? */
+/* memory.c: is it memory of this rank's GPU, and so long? */
 kolo_status_t kolo_cuda_check_memory(kolo_cuda_state_t *s, const void *p, uint64_t bytes, const char *what);
+void kolo_cuda_forget_memory(kolo_cuda_state_t *s);
 /* moves.c: exec.h's move(). */
 kolo_status_t kolo_cuda_move(void *state, const kolo_exec_move_t *moves, size_t n);
 /* waits.c: exec.h's waits() and awaited(). */

@@ -61,7 +61,7 @@ static kolo_status_t open_regions(kolo_cuda_state_t *s, kolo_wire_ctx_t *ctx)
 {
     KOLO_TRY(kolo_regions_open(ctx, s->device, region_bytes, s, &s->regions));
     KOLO_TRY(prepare_region(s, ctx));
-    KOLO_TRY(kolo_exports_open(ctx, s->regions.nranks, &s->exports));
+    KOLO_TRY(kolo_exports_open(ctx, s->device, s->regions.nranks, &s->exports));
     s->args.c.layout = s->p2p.head.layout = s->layout;
     s->args.c.rank = s->p2p.head.rank = (uint32_t)s->regions.rank;
     for (int i = 0; i < s->regions.nranks; i++)
@@ -76,6 +76,7 @@ static kolo_status_t open_entered(kolo_cuda_state_t *s, kolo_wire_ctx_t *ctx)
     KOLO_TRY(make_mailbox(s));
     kolo_cu_result_t r = s->api->event_create(&s->order, KOLO_CU_EVENT_NO_TIMING);
     if (!r) r = s->api->event_create(&s->end, KOLO_CU_EVENT_NO_TIMING);
+    if (!r) r = s->api->event_create(&s->mark, KOLO_CU_EVENT_NO_TIMING);
     return r ? kolo_cuda_fail(r, s->device->ordinal, "make an event") : KOLO_OK;
 }
 
@@ -83,6 +84,8 @@ static void close_regions(kolo_cuda_state_t *s)
 {
     kolo_exports_close(s->exports);
     s->exports = NULL;
+    s->marked = s->wants_mark = false;
+    s->complete = 0;
     kolo_regions_close(&s->regions);
 }
 
@@ -113,11 +116,13 @@ static void close_state(void *state)
     if (s->api && s->device && kolo_cuda_enter(s->device, &pushed) == KOLO_OK) {
         if (s->order) s->api->event_destroy(s->order);
         if (s->end) s->api->event_destroy(s->end);
+        if (s->mark) s->api->event_destroy(s->mark);
         close_regions(s);
         if (s->mailbox) s->api->host_free(s->mailbox);
         kolo_cuda_leave(pushed);
     }
     kolo_cuda_plans_close(s->plans);
+    kolo_cuda_forget_memory(s);
     free(s);
 }
 
@@ -185,6 +190,7 @@ kolo_status_t kolo_cuda_put(kolo_cuda_state_t *s, kolo_cu_func_t function, uint3
         r = s->api->launch(function, blocks, 1, 1, KOLO_CUDA_THREADS, 1, 1, 0, stream, params, NULL);
     }
     if (r) return kolo_cuda_fail(r, s->device->ordinal, "launch a kernel");
+    if (KOLO_UNLIKELY(s->wants_mark)) kolo_cuda_mark(s, stream);
     s->launched = true;
     s->asked = false;
     return KOLO_OK;
@@ -205,55 +211,12 @@ kolo_status_t kolo_cuda_put_copy(kolo_cuda_state_t *s, void *dst, const void *sr
 
 /* ---- arguments ---- */
 
-/* Memory may have been freed since, and other memory may be there now. */
-static bool find_known(kolo_cuda_state_t *s, uintptr_t at, uint64_t bytes)
-{
-    for (int i = 0; i < KOLO_CUDA_KNOWN; i++) {
-        kolo_cuda_known_t *k = &s->known[i];
-        if (at - k->base >= k->bytes || bytes > k->bytes - (at - k->base)) continue;
-        if (KOLO_LIKELY(k->id && k->id == kolo_cuda_buffer_id((const void *)at))) return true; /* NOLINT */
-        k->bytes = 0;
-    }
-    return false;
-}
-
-kolo_status_t kolo_cuda_check_memory(kolo_cuda_state_t *s, const void *p, uint64_t bytes, const char *what)
-{
-    uintptr_t at = (uintptr_t)p;
-    kolo_mem_place_t place;
-    if (!bytes) return KOLO_OK;
-    if (KOLO_LIKELY(find_known(s, at, bytes))) return KOLO_OK;
-    kolo_mem_find(p, &place);
-    if (place.ops != &kolo_mem_cuda)
-        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
-                         "%s %p is not memory of a GPU: the communicator of rank %d works on GPU %d", what, p,
-                         s->regions.rank, s->device->ordinal);
-    if (place.device != s->device->ordinal)
-        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
-                         "%s %p lies on GPU %d: the communicator of rank %d works on GPU %d", what, p, place.device,
-                         s->regions.rank, s->device->ordinal);
-    if (at < place.base || place.bytes - (at - place.base) < bytes)
-        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
-                         "%s %p has %llu bytes to the end of its allocation, %llu are needed", what, p,
-                         (unsigned long long)(place.bytes - (at - place.base)), (unsigned long long)bytes);
-    /* What was known of memory that was there before, longer or shorter, is no longer true. */
-    for (int i = 0; i < KOLO_CUDA_KNOWN; i++)
-        if (s->known[i].base < place.base + place.bytes && place.base < s->known[i].base + s->known[i].bytes)
-            s->known[i].bytes = 0;
-    s->known[s->next_known++ % KOLO_CUDA_KNOWN] = (kolo_cuda_known_t){
-        place.base, place.bytes, kolo_cuda_buffer_id(p), kolo_cuda_seen_here(s, p, place.peers)};
-    return KOLO_OK;
-}
-
 static kolo_status_t check_call(kolo_cuda_state_t *s, const kolo_exec_call_t *c)
 {
-    uint64_t src = c->count * c->elem, dst = src;
-    if (c->kind == KOLO_EXEC_COLL) {
-        src = kolo_coll_src_count(c->coll, c->count, (uint32_t)s->regions.nranks) * c->elem;
-        dst = kolo_coll_dst_count(c->coll, c->count, (uint32_t)s->regions.nranks) * c->elem;
-        if (kolo_coll_reduces(c->coll) && !kolo_exec_device_reduces(&c->reducer))
-            return kolo_exec_refuse_reducer(&c->reducer);
-    }
+    uint64_t src, dst;
+    kolo_exec_reach(c, s->regions.nranks, &src, &dst);
+    if (c->kind == KOLO_EXEC_COLL && kolo_coll_reduces(c->coll) && !kolo_exec_device_reduces(&c->reducer))
+        return kolo_exec_refuse_reducer(&c->reducer);
     if (c->src) KOLO_TRY(kolo_cuda_check_memory(s, c->src, src, "the source"));
     if (c->dst) KOLO_TRY(kolo_cuda_check_memory(s, c->dst, dst, "the destination"));
     return KOLO_OK;
@@ -289,7 +252,8 @@ static kolo_status_t launch_collective(kolo_cuda_state_t *s, const kolo_exec_cal
 static kolo_status_t launch_entered(kolo_cuda_state_t *s, const kolo_exec_call_t *calls, size_t n)
 {
     for (size_t i = 0; i < n; i++) KOLO_TRY(check_call(s, &calls[i]));
-    if (KOLO_UNLIKELY(s->exports && ++s->launches % KOLO_CUDA_TIDY_EACH == 0)) kolo_cuda_tidy(s, calls->stream);
+    if (KOLO_UNLIKELY(s->exports && (++s->launches % KOLO_CUDA_TIDY_EACH == 0 || s->marked)))
+        kolo_cuda_tidy(s, calls->stream);
     for (size_t i = 0; i < n;) {
         size_t end = i;
         if (calls[i].kind == KOLO_EXEC_COLL) {

@@ -75,12 +75,12 @@ kolo_status_t kolo_cuda_messages(kolo_cuda_state_t *s, const kolo_exec_call_t *c
         }
         uint32_t blocks = blocks_of(&s->layout, bytes);
         bool into = !way && bytes > s->layout.message_lines_most; /* the sender may store to it directly */
-        if (into) kolo_cuda_offer(s, calls[i].dst, calls[i].stream);
+        if (into) kolo_cuda_offer(s, calls[i].dst, bytes, calls[i].stream);
         a->blocks = blocks > a->blocks ? blocks : a->blocks;
         a->messages[count] =
             (kolo_cuda_message_t){.address = (uint64_t)(uintptr_t)(way ? calls[i].src : calls[i].dst),
                                   .bytes = bytes,
-                                  .there = into ? kolo_cuda_seen_by(s, calls[i].dst, peer) : 0,
+                                  .there = into ? kolo_cuda_seen_by(s, calls[i].dst, bytes, peer) : 0,
                                   .peer = (uint32_t)peer,
                                   .send = (uint32_t)way,
                                   .type = (uint32_t)calls[i].reducer.type,

@@ -39,6 +39,7 @@ enum {
     KOLO_CU_POINTER_RANGE_START = 11,
     KOLO_CU_POINTER_RANGE_SIZE = 12,
     KOLO_CU_POINTER_LEGACY_IPC = 10,
+    KOLO_CU_POINTER_HANDLE_TYPES = 14, /* 64 bits: what it can be exported as */
     KOLO_CU_MEMORY_HOST = 1,
     KOLO_CU_MEMORY_DEVICE = 2,
 
@@ -124,6 +125,8 @@ typedef struct kolo_cuda_api {
     kolo_cu_result_t (*ctx_push)(kolo_cu_ctx_t ctx);
     kolo_cu_result_t (*ctx_pop)(kolo_cu_ctx_t *ctx);
     kolo_cu_result_t (*pointer_attributes)(unsigned n, int *attributes, void **data, kolo_cu_ptr_t p);
+    /* Of virtual memory: the piece, while a pointer's attributes tell what was reserved around it. */
+    kolo_cu_result_t (*mem_address_range)(kolo_cu_ptr_t *base, size_t *bytes, kolo_cu_ptr_t p);
     kolo_cu_result_t (*mem_granularity)(size_t *bytes, const kolo_cu_mem_prop_t *prop, int option);
     kolo_cu_result_t (*mem_create)(kolo_cu_mem_t *mem, size_t bytes, const kolo_cu_mem_prop_t *prop,
                                    unsigned long long flags);

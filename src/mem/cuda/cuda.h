@@ -45,6 +45,27 @@ bool kolo_cuda_reaches(kolo_cu_device_t device, const void *p, bool legacy);
 kolo_status_t kolo_cuda_enter(const kolo_cuda_device_t *device, bool *pushed);
 void kolo_cuda_leave(bool pushed);
 
+/* pieces.c: memory of the virtual kind around an address, as a program has put it together: pieces that touch
+ * (cuMemMap), of which a tensor may cover several. */
+#define KOLO_CUDA_PIECES 256 /* of a buffer at most */
+#define KOLO_CUDA_BESIDE 32  /* if it has fewer, those behind it and before it are taken along up to so many */
+typedef struct {
+    uint64_t id; /* kolo_cuda_buffer_id() */
+    size_t bytes;
+} kolo_cuda_piece_t;
+typedef struct {
+    uintptr_t base;
+    size_t bytes;
+    bool shareable; /* all of them, by descriptor */
+    uint32_t n;
+    kolo_cuda_piece_t pieces[];
+} kolo_cuda_run_t;
+/* NULL: the buffer has more pieces, or the driver does not number them. Freed by free(). */
+kolo_cuda_run_t *kolo_cuda_run_find(const kolo_mem_place_t *place, uintptr_t at, size_t bytes);
+kolo_cuda_run_t *kolo_cuda_run_copy(const kolo_cuda_run_t *run);
+/* Are the pieces under [at, at + bytes) those that were there? */
+bool kolo_cuda_run_same(const kolo_cuda_run_t *run, uintptr_t at, size_t bytes);
+
 /* queue.c */
 extern const kolo_mem_queue_ops_t kolo_cuda_queues;
 /* Packing by a kernel, put on a stream whose device's context is current. Kernels live above this room (exec/cuda),

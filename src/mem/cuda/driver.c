@@ -45,6 +45,7 @@ static const struct {
     {"cuCtxPushCurrent_v2", offsetof(kolo_cuda_api_t, ctx_push)},
     {"cuCtxPopCurrent_v2", offsetof(kolo_cuda_api_t, ctx_pop)},
     {"cuPointerGetAttributes", offsetof(kolo_cuda_api_t, pointer_attributes)},
+    {"cuMemGetAddressRange_v2", offsetof(kolo_cuda_api_t, mem_address_range)},
     {"cuMemGetAllocationGranularity", offsetof(kolo_cuda_api_t, mem_granularity)},
     {"cuMemCreate", offsetof(kolo_cuda_api_t, mem_create)},
     {"cuMemRelease", offsetof(kolo_cuda_api_t, mem_release)},

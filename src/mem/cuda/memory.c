@@ -24,8 +24,14 @@ static bool classify(const void *p, kolo_mem_place_t *place)
     if (!api) return false;
     if (api->pointer_attributes(5, attributes, data, (kolo_cu_ptr_t)(uintptr_t)p) != KOLO_CU_SUCCESS) return false;
     if (type != KOLO_CU_MEMORY_DEVICE) return false;
-    *place = (kolo_mem_place_t){
-        .ops = &kolo_mem_cuda, .device = device, .base = (uintptr_t)start, .bytes = bytes, .peers = legacy != 0};
+    if (!legacy && api->mem_address_range(&start, &bytes, (kolo_cu_ptr_t)(uintptr_t)p) != KOLO_CU_SUCCESS)
+        return false;
+    *place = (kolo_mem_place_t){.ops = &kolo_mem_cuda,
+                                .device = device,
+                                .base = (uintptr_t)start,
+                                .bytes = bytes,
+                                .peers = legacy != 0,
+                                .joins = !legacy};
     return true;
 }
 

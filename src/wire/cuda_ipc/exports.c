@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Boards of offered and of mapped allocations; see exports.h. The owner of a board alone writes it; others have it
- * mapped to read. What cudaMalloc() gave goes by the driver's handles of 64 bytes. Other memory is refused by the
- * driver when its handle is asked for, and is not asked for again.
+ * mapped to read. What cudaMalloc() gave goes by the driver's handles of 64 bytes, runs of pieces by descriptors
+ * (pieces.h). What the driver refuses is not asked for again.
  *
  * CUDA leaves open what becomes of memory that its owner frees while others have it mapped. So what is freed is
  * withdrawn before anything is offered, unmapped before anything is mapped, and a process maps nothing that shares
@@ -10,7 +10,7 @@
  */
 #include "wire/cuda_ipc/exports.h"
 #include "base/log.h"
-#include "wire/fdpass.h"
+#include "wire/cuda_ipc/pieces.h"
 #include "wire/mapped.h"
 #include "wire/memfd.h"
 
@@ -24,7 +24,8 @@
 typedef struct {
     _Atomic uint64_t id; /* 0: nothing is offered here */
     kolo_cu_ipc_t handle;
-    uint64_t base, bytes; /* as its owner sees it */
+    uint64_t base, bytes;      /* as its owner sees it */
+    kolo_pieces_card_t pieces; /* of none: by the handle */
 } offer_t;
 typedef struct {
     _Atomic uint64_t id; /* of the offer that this rank has looked at */
@@ -37,10 +38,11 @@ typedef struct {
 } board_t;
 
 typedef struct {
-    const board_t *board; /* NULL: in this process */
-    uint32_t seen;        /* of its changes */
-    uint64_t process;     /* which one it is */
-    kolo_cu_ptr_t mapped[KOLO_EXPORTS_PLACES];
+    const board_t *board;                       /* NULL: in this process */
+    uint32_t seen;                              /* of its changes */
+    uint64_t process;                           /* which one it is */
+    kolo_cu_ptr_t mapped[KOLO_EXPORTS_PLACES];  /* by a handle */
+    kolo_pieces_t *pieces[KOLO_EXPORTS_PLACES]; /* or by these */
 } peer_t;
 
 /* What this process has mapped, of all communicators. */
@@ -54,10 +56,14 @@ static span_t *spans;
 
 struct kolo_exports {
     int nranks, rank;
+    kolo_wire_ctx_t *ctx;
+    const kolo_cuda_device_t *device;
     board_t *mine;
     peer_t peers[KOLO_EXPORTS_RANKS];
     uint64_t used[KOLO_EXPORTS_PLACES]; /* when each place was asked for last */
     uintptr_t base[KOLO_EXPORTS_PLACES];
+    kolo_cuda_run_t *run[KOLO_EXPORTS_PLACES]; /* its pieces; NULL: one allocation */
+    bool fetched[KOLO_EXPORTS_PLACES];         /* descriptors are offered no more */
     bool kept[KOLO_EXPORTS_PLACES];
     uint64_t refused[KOLO_EXPORTS_PLACES]; /* allocations that the driver gives no handle for */
     uint64_t clock;
@@ -106,7 +112,8 @@ static kolo_status_t map_board(kolo_exports_t *e, kolo_wire_ctx_t *ctx, int peer
     return status;
 }
 
-kolo_status_t kolo_exports_open(kolo_wire_ctx_t *ctx, int nranks, kolo_exports_t **exports)
+kolo_status_t kolo_exports_open(kolo_wire_ctx_t *ctx, const kolo_cuda_device_t *device, int nranks,
+                                kolo_exports_t **exports)
 {
     const kolo_peer_card_t *peers = ctx->member->peers;
     int rank = kolo_oob_rank(ctx->oob);
@@ -119,6 +126,8 @@ kolo_status_t kolo_exports_open(kolo_wire_ctx_t *ctx, int nranks, kolo_exports_t
     if (!e) return kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for a board of offered GPU memory");
     e->nranks = nranks;
     e->rank = rank;
+    e->ctx = ctx;
+    e->device = device;
     kolo_status_t status = make_board(e, ctx, &cards[rank]);
     if (status == KOLO_OK) status = kolo_oob_all_gather(ctx->oob, cards, sizeof *cards);
     for (int i = 1; i < nranks && status == KOLO_OK; i++) {
@@ -185,11 +194,27 @@ static const char *map(const offer_t *offer, uint64_t id, uint64_t process, kolo
     return why;
 }
 
+static void unmap_what(peer_t *p, int place)
+{
+    unmap(&p->mapped[place]);
+    kolo_pieces_unmap(p->pieces[place]);
+    p->pieces[place] = NULL;
+}
+
+/* The place's descriptors, and what is known of its pieces, go. */
+static void end_run(kolo_exports_t *e, int place)
+{
+    if (e->run[place] && !e->fetched[place]) kolo_pieces_withdraw(&e->mine->offers[place].pieces);
+    free(e->run[place]);
+    e->run[place] = NULL;
+}
+
 void kolo_exports_close(kolo_exports_t *e)
 {
     if (!e) return;
+    for (int i = 0; i < KOLO_EXPORTS_PLACES && e->mine; i++) end_run(e, i);
     for (int r = 0; r < e->nranks; r++) {
-        for (int i = 0; i < KOLO_EXPORTS_PLACES; i++) unmap(&e->peers[r].mapped[i]);
+        for (int i = 0; i < KOLO_EXPORTS_PLACES; i++) unmap_what(&e->peers[r], i);
         if (e->peers[r].board) munmap((void *)(uintptr_t)e->peers[r].board, sizeof(board_t)); /* NOLINT: to const */
     }
     if (e->mine) munmap(e->mine, sizeof(board_t));
@@ -203,29 +228,62 @@ static void unmap_place(kolo_exports_t *e, int owner, int place)
     uint64_t id = atomic_load_explicit(&e->peers[owner].board->offers[place].id, memory_order_acquire);
     if (id == atomic_load_explicit(&m->id, memory_order_relaxed)) return;
     atomic_store_explicit(&m->id, 0, memory_order_release);
-    unmap(&e->peers[owner].mapped[place]);
+    unmap_what(&e->peers[owner], place);
+}
+
+/* NULL: mapped at *address. Else why not. */
+static const char *map_offer(kolo_exports_t *e, int owner, int place, const offer_t *offer, uint64_t id,
+                             uint64_t *address)
+{
+    peer_t *p = &e->peers[owner];
+    if (!offer->pieces.n) {
+        const char *why = map(offer, id, p->process, &p->mapped[place]);
+        *address = p->mapped[place];
+        return why;
+    }
+    if (kolo_pieces_map(e->ctx, owner, &offer->pieces, offer->bytes, e->device, &p->pieces[place]) == KOLO_OK) {
+        *address = kolo_pieces_at(p->pieces[place]);
+        return NULL;
+    }
+    *address = 0;
+    return kolo_error_text();
 }
 
 static void map_place(kolo_exports_t *e, int owner, int place)
 {
     const offer_t *theirs = &e->peers[owner].board->offers[place];
     mapped_t *m = &e->mine->mapped[owner][place];
-    kolo_cu_ptr_t *at = &e->peers[owner].mapped[place];
-    uint64_t id = atomic_load_explicit(&theirs->id, memory_order_acquire);
+    uint64_t id = atomic_load_explicit(&theirs->id, memory_order_acquire), address;
     if (!id || id == atomic_load_explicit(&m->id, memory_order_relaxed)) return;
-    offer_t offer = {.handle = theirs->handle, .base = theirs->base, .bytes = theirs->bytes};
+    offer_t offer = {
+        .handle = theirs->handle, .base = theirs->base, .bytes = theirs->bytes, .pieces = theirs->pieces};
     atomic_thread_fence(memory_order_acquire);
     if (atomic_load_explicit(&theirs->id, memory_order_relaxed) != id) return; /* it is being changed */
-    unmap(at);
-    const char *why = map(&offer, id, e->peers[owner].process, at);
+    unmap_what(&e->peers[owner], place);
+    const char *why = map_offer(e, owner, place, &offer, id, &address);
     kolo_info("wire", "rank %d: allocation %llu of rank %d: %s%s", e->rank, (unsigned long long)id, owner,
               why ? "not mapped: " : "mapped", why ? why : "");
-    m->address = *at;
+    kolo_error_clear();
+    m->address = address;
     atomic_store_explicit(&m->id, id, memory_order_release);
+}
+
+/* Descriptors that all have fetched, or could not use, hold memory for nothing. */
+static void end_fetched(kolo_exports_t *e, int place)
+{
+    uint64_t id = atomic_load_explicit(&e->mine->offers[place].id, memory_order_relaxed);
+    if (!e->run[place] || e->fetched[place]) return;
+    for (int r = 0; r < e->nranks; r++) {
+        const board_t *theirs = e->peers[r].board;
+        if (theirs && atomic_load_explicit(&theirs->mapped[e->rank][place].id, memory_order_acquire) != id) return;
+    }
+    kolo_pieces_withdraw(&e->mine->offers[place].pieces);
+    e->fetched[place] = true;
 }
 
 void kolo_exports_look(kolo_exports_t *e)
 {
+    for (int i = 0; i < KOLO_EXPORTS_PLACES; i++) end_fetched(e, i);
     for (int r = 0; r < e->nranks; r++) {
         peer_t *p = &e->peers[r];
         if (!p->board) continue;
@@ -246,58 +304,89 @@ static int place_of(const kolo_exports_t *e, uint64_t id)
     return -1;
 }
 
-/* An empty place, or the one that was asked for longest ago; -1: none. */
-static int find_place(const kolo_exports_t *e, bool idle)
+/* An empty place, or the one that was asked for longest ago, if that may be given up; -1: none. */
+static int find_place(const kolo_exports_t *e, uint64_t complete)
 {
     int oldest = -1, empty = place_of(e, 0);
-    for (int i = 0; i < KOLO_EXPORTS_PLACES && empty < 0 && idle; i++)
-        if (!e->kept[i] && (oldest < 0 || e->used[i] < e->used[oldest])) oldest = i;
+    for (int i = 0; i < KOLO_EXPORTS_PLACES && empty < 0; i++)
+        if (!e->kept[i] && e->used[i] <= complete && (oldest < 0 || e->used[i] < e->used[oldest])) oldest = i;
     return empty >= 0 ? empty : oldest;
 }
 
-/* Was the allocation that is offered in this place freed? */
+/* Was the memory that is offered in this place freed? */
 static bool is_freed(const kolo_exports_t *e, int place)
 {
     uint64_t id = atomic_load_explicit(&e->mine->offers[place].id, memory_order_relaxed);
-    return id && kolo_cuda_buffer_id((const void *)e->base[place]) != id; /* NOLINT: device memory */
+    const kolo_cuda_run_t *run = e->run[place];
+    if (!id) return false;
+    if (run) return !kolo_cuda_run_same(run, run->base, run->bytes);
+    return kolo_cuda_buffer_id((const void *)e->base[place]) != id; /* NOLINT: device memory */
 }
 
-bool kolo_exports_offer(kolo_exports_t *e, uintptr_t base, size_t bytes, uint64_t id, bool idle)
+/* Fills an empty place in, but for its number. */
+static bool fill_in(kolo_exports_t *e, int place, const kolo_exports_memory_t *m)
 {
-    kolo_cu_ipc_t handle;
-    if (!id || place_of(e, id) >= 0) return true;
-    for (int i = 0; i < KOLO_EXPORTS_PLACES; i++)
-        if (e->refused[i] == id) return true;
-    if (idle) kolo_exports_withdraw_freed(e);
-    for (int i = 0; i < KOLO_EXPORTS_PLACES && !idle; i++)
-        if (is_freed(e, i)) return false;
-    int place = find_place(e, idle);
-    if (place < 0) return false;
-    if (kolo_cuda_loaded()->ipc_get(&handle, base) != KOLO_CU_SUCCESS) {
-        e->refused[e->refusals++ % KOLO_EXPORTS_PLACES] = id;
-        return true;
+    offer_t *offer = &e->mine->offers[place];
+    offer->pieces.n = 0;
+    offer->base = m->base;
+    offer->bytes = m->bytes;
+    e->base[place] = m->base;
+    if (!m->run) return kolo_cuda_loaded()->ipc_get(&offer->handle, m->base) == KOLO_CU_SUCCESS;
+    kolo_cuda_run_t *run = kolo_cuda_run_copy(m->run);
+    if (!run || kolo_pieces_offer(e->ctx, run, &offer->pieces) != KOLO_OK) {
+        kolo_info("wire", "rank %d: memory of %zu bytes in %u pieces is not offered: %s", e->rank, m->bytes,
+                  m->run->n, run ? kolo_error_text() : "out of memory");
+        kolo_error_clear();
+        free(run);
+        return false;
     }
+    e->run[place] = run;
+    e->fetched[place] = false;
+    return true;
+}
+
+uint64_t kolo_exports_clock(const kolo_exports_t *e)
+{
+    return e->clock;
+}
+
+bool kolo_exports_offer(kolo_exports_t *e, const kolo_exports_memory_t *m, uint64_t complete)
+{
+    if (!m->id || place_of(e, m->id) >= 0) return true;
+    for (int i = 0; i < KOLO_EXPORTS_PLACES; i++)
+        if (e->refused[i] == m->id) return true;
+    if (!kolo_exports_withdraw_freed(e, complete)) return false;
+    int place = find_place(e, complete);
+    if (place < 0) return false;
     offer_t *offer = &e->mine->offers[place];
     atomic_store_explicit(&offer->id, 0, memory_order_relaxed);
     atomic_thread_fence(memory_order_release);
-    offer->handle = handle;
-    offer->base = base;
-    offer->bytes = bytes;
-    atomic_store_explicit(&offer->id, id, memory_order_release);
-    e->used[place] = ++e->clock;
-    e->base[place] = base;
-    e->kept[place] = false;
+    end_run(e, place);
+    if (fill_in(e, place, m)) {
+        atomic_store_explicit(&offer->id, m->id, memory_order_release);
+        e->used[place] = ++e->clock;
+        e->kept[place] = false;
+    } else {
+        e->refused[e->refusals++ % KOLO_EXPORTS_PLACES] = m->id;
+    }
     atomic_fetch_add_explicit(&e->mine->changes, 1, memory_order_release);
     return true;
 }
 
-void kolo_exports_withdraw_freed(kolo_exports_t *e)
+bool kolo_exports_withdraw_freed(kolo_exports_t *e, uint64_t complete)
 {
+    bool all = true;
     for (int i = 0; i < KOLO_EXPORTS_PLACES; i++) {
         if (!is_freed(e, i)) continue;
+        if (e->used[i] > complete) {
+            all = false;
+            continue;
+        }
         atomic_store_explicit(&e->mine->offers[i].id, 0, memory_order_release);
+        end_run(e, i);
         atomic_fetch_add_explicit(&e->mine->changes, 1, memory_order_release);
     }
+    return all;
 }
 
 uint64_t kolo_exports_at(kolo_exports_t *e, uint64_t id, int peer, bool keep)

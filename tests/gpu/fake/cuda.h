@@ -35,6 +35,7 @@ kolo_cu_result_t cuCtxEnablePeerAccess(kolo_cu_ctx_t peer, unsigned flags);
 kolo_cu_result_t cuCtxSynchronize(void);
 
 kolo_cu_result_t cuPointerGetAttributes(unsigned n, int *attributes, void **data, kolo_cu_ptr_t p);
+kolo_cu_result_t cuMemGetAddressRange_v2(kolo_cu_ptr_t *base, size_t *bytes, kolo_cu_ptr_t p);
 kolo_cu_result_t cuMemGetAllocationGranularity(size_t *bytes, const kolo_cu_mem_prop_t *prop, int option);
 kolo_cu_result_t cuMemCreate(kolo_cu_mem_t *mem, size_t bytes, const kolo_cu_mem_prop_t *prop,
                              unsigned long long flags);

@@ -5,7 +5,7 @@
  * device memory has a guard page behind it, and stays unreadable for a while after it was freed; other processes
  * may open it by a handle that names the process and its descriptor.
  */
-#include "fake.h"
+#include "memory.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -17,32 +17,8 @@
 #include <unistd.h>
 
 #define GRANULARITY ((size_t)2 << 20)
-#define PAGE        4096u
 #define FILE_NAME   "kolo-fake-gpu-"
-#define IPC_NAME    "kolo-fake-gpu-plain"
 #define GRAVES      256 /* freed ranges that are kept unreadable */
-
-typedef struct {
-    uint64_t id;
-    int fd, device; /* device: of the machine */
-    size_t bytes;
-    int refs; /* handles and mappings */
-    bool held;
-} physical_t;
-
-typedef enum { RESERVED, MAPPED, PLAIN, PINNED, REGISTERED, OPENED } kind_t;
-typedef struct range {
-    struct range *next;
-    uint64_t id; /* no other had it before */
-    kind_t kind;
-    uintptr_t start;
-    size_t bytes, room; /* room: with the guard */
-    int device;         /* here; -1: of a device that is not visible, or host memory */
-    physical_t *physical;
-    uint32_t open_to; /* MAPPED: devices that have access */
-    unsigned flags;
-    int fd; /* PLAIN: the memory, for other processes */
-} range_t;
 
 static range_t *ranges;
 static physical_t *physicals[4096];
@@ -66,7 +42,7 @@ static range_t *find_locked(uintptr_t p, bool with_reservations)
     return with_reservations ? reserved : NULL;
 }
 
-static range_t *add_locked(kind_t kind, uintptr_t start, size_t bytes)
+range_t *fake_add_locked(kind_t kind, uintptr_t start, size_t bytes)
 {
     range_t *r = calloc(1, sizeof *r);
     if (!r) abort();
@@ -81,7 +57,7 @@ static range_t *add_locked(kind_t kind, uintptr_t start, size_t bytes)
     return r;
 }
 
-static range_t *exact_locked(kind_t kind, uintptr_t start)
+range_t *fake_exact_locked(kind_t kind, uintptr_t start)
 {
     for (range_t *r = ranges; r; r = r->next)
         if (r->kind == kind && r->start == start) return r;
@@ -114,13 +90,26 @@ static void drop_locked(physical_t *p)
     free(p);
 }
 
+static bool is_shared(int fd)
+{
+    char path[64], name[128] = "";
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    return readlink(path, name, sizeof name - 1) > 0 && !strstr(name, "-private");
+}
+
 static kolo_cu_result_t keep_locked(int fd, int device, size_t bytes, kolo_cu_mem_t *mem)
 {
     for (size_t i = 0; i < sizeof physicals / sizeof physicals[0]; i++) {
         if (physicals[i]) continue;
         physicals[i] = malloc(sizeof *physicals[i]);
         if (!physicals[i]) abort();
-        *physicals[i] = (physical_t){next_id++, fd, device, bytes, 1, true};
+        *physicals[i] = (physical_t){.id = next_id++,
+                                     .fd = fd,
+                                     .device = device,
+                                     .bytes = bytes,
+                                     .refs = 1,
+                                     .held = true,
+                                     .shared = is_shared(fd)};
         *mem = physicals[i]->id;
         return KOLO_CU_SUCCESS;
     }
@@ -139,6 +128,13 @@ bool fake_usable_locked(uintptr_t p, size_t bytes, int device, bool *pageable, c
         return pageable != NULL;
     }
     if (r->kind == RESERVED) return fake_wrong(0, "%s at %#zx, where nothing is mapped", what, (size_t)p), false;
+    for (; r->kind == MAPPED && bytes > r->start + r->bytes - p;
+         r = find_locked(p, false)) { /* pieces side by side */
+        range_t *next = find_locked(r->start + r->bytes, false);
+        if (!next || next->kind != MAPPED || !(r->open_to >> device & 1)) break;
+        bytes -= r->start + r->bytes - p;
+        p = next->start;
+    }
     if (bytes > r->start + r->bytes - p)
         return fake_wrong(0, "%s of %zu bytes at %#zx, %zu before the end of the allocation", what, bytes,
                           (size_t)p, (size_t)(r->start + r->bytes - p)),
@@ -149,7 +145,27 @@ bool fake_usable_locked(uintptr_t p, size_t bytes, int device, bool *pageable, c
     return true;
 }
 
+static const range_t *reserved_locked(uintptr_t p)
+{
+    for (const range_t *r = ranges; r; r = r->next)
+        if (r->kind == RESERVED && p >= r->start && p < r->start + r->bytes) return r;
+    fake_abort("a mapping at %#zx, where nothing is reserved", (size_t)p);
+}
+
 /* ---- exported: what a pointer is ---- */
+
+kolo_cu_result_t cuMemGetAddressRange_v2(kolo_cu_ptr_t *base, size_t *bytes, kolo_cu_ptr_t p)
+{
+    FAKE_READY();
+    pthread_mutex_lock(&fake_lock);
+    const range_t *r = find_locked((uintptr_t)p, false);
+    if (r) {
+        *base = r->start;
+        *bytes = r->bytes;
+    }
+    pthread_mutex_unlock(&fake_lock);
+    return r ? KOLO_CU_SUCCESS : FAKE_NOT_FOUND;
+}
 
 kolo_cu_result_t cuPointerGetAttributes(unsigned n, int *attributes, void **data, kolo_cu_ptr_t p)
 {
@@ -159,6 +175,7 @@ kolo_cu_result_t cuPointerGetAttributes(unsigned n, int *attributes, void **data
     range_t none = {.device = -2};
     bool known = r != NULL, fine = true;
     if (!r) r = &none;
+    const range_t *around = r->kind == MAPPED ? reserved_locked((uintptr_t)p) : r; /* as the real one tells */
     unsigned type = !known ? 0 : r->kind >= PINNED ? KOLO_CU_MEMORY_HOST : KOLO_CU_MEMORY_DEVICE;
     for (unsigned i = 0; i < n && fine; i++) {
         switch (attributes[i]) {
@@ -172,13 +189,16 @@ kolo_cu_result_t cuPointerGetAttributes(unsigned n, int *attributes, void **data
             memcpy(data[i], &r->id, sizeof r->id);
             break;
         case KOLO_CU_POINTER_RANGE_START:
-            memcpy(data[i], &(kolo_cu_ptr_t){r->start}, sizeof(kolo_cu_ptr_t));
+            memcpy(data[i], &(kolo_cu_ptr_t){around->start}, sizeof(kolo_cu_ptr_t));
             break;
         case KOLO_CU_POINTER_RANGE_SIZE:
-            memcpy(data[i], &r->bytes, sizeof r->bytes);
+            memcpy(data[i], &around->bytes, sizeof around->bytes);
             break;
         case KOLO_CU_POINTER_LEGACY_IPC:
             memcpy(data[i], &(int){r->kind == PLAIN}, sizeof(int));
+            break;
+        case KOLO_CU_POINTER_HANDLE_TYPES:
+            memcpy(data[i], &(uint64_t){r->kind == MAPPED && r->physical->shared ? KOLO_CU_HANDLE_FD : 0}, 8);
             break;
         default:
             fake_wrong(0, "pointer attribute %d is not known here", attributes[i]);
@@ -273,7 +293,7 @@ kolo_cu_result_t cuMemAddressReserve(kolo_cu_ptr_t *p, size_t bytes, size_t alig
     if (head) munmap(all, head);
     if (align - head) munmap(all + head + bytes, align - head);
     pthread_mutex_lock(&fake_lock);
-    add_locked(RESERVED, (uintptr_t)all + head, bytes);
+    fake_add_locked(RESERVED, (uintptr_t)all + head, bytes);
     pthread_mutex_unlock(&fake_lock);
     *p = (uintptr_t)all + head;
     return KOLO_CU_SUCCESS;
@@ -283,7 +303,7 @@ kolo_cu_result_t cuMemAddressFree(kolo_cu_ptr_t p, size_t bytes)
 {
     FAKE_READY();
     pthread_mutex_lock(&fake_lock);
-    range_t *r = exact_locked(RESERVED, (uintptr_t)p);
+    range_t *r = fake_exact_locked(RESERVED, (uintptr_t)p);
     bool used = false, good = r && r->bytes == bytes;
     for (range_t *m = ranges; m && good; m = m->next)
         used = used || (m->kind == MAPPED && m->start >= r->start && m->start < r->start + r->bytes);
@@ -297,6 +317,7 @@ kolo_cu_result_t cuMemAddressFree(kolo_cu_ptr_t p, size_t bytes)
                 : KOLO_CU_SUCCESS;
 }
 
+__attribute__((visibility("default"))) _Atomic int fake_imports_mapped; /* for tests */
 kolo_cu_result_t cuMemMap(kolo_cu_ptr_t p, size_t bytes, size_t offset, kolo_cu_mem_t mem, unsigned long long flags)
 {
     FAKE_READY();
@@ -312,10 +333,11 @@ kolo_cu_result_t cuMemMap(kolo_cu_ptr_t p, size_t bytes, size_t offset, kolo_cu_
                MAP_FAILED) { /* NOLINT */
         result = fake_wrong(FAKE_NO_MEMORY, "cuMemMap: %s", strerror(errno));
     } else {
-        range_t *r = add_locked(MAPPED, (uintptr_t)p, bytes);
+        range_t *r = fake_add_locked(MAPPED, (uintptr_t)p, bytes);
         r->physical = physical;
         r->device = fake_device_here(physical->device);
         physical->refs++;
+        fake_imports_mapped += physical->foreign;
         result = KOLO_CU_SUCCESS;
     }
     pthread_mutex_unlock(&fake_lock);
@@ -326,19 +348,42 @@ kolo_cu_result_t cuMemUnmap(kolo_cu_ptr_t p, size_t bytes)
 {
     FAKE_READY();
     pthread_mutex_lock(&fake_lock);
-    range_t *r = exact_locked(MAPPED, (uintptr_t)p);
+    range_t *r = fake_exact_locked(MAPPED, (uintptr_t)p);
     bool good = r && r->bytes == bytes;
     if (good) {
         void *at = (void *)(uintptr_t)p; /* NOLINT */
         if (mmap(at, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) ==
             MAP_FAILED)
             fake_abort("cannot unmap: %s", strerror(errno));
+        fake_imports_mapped -= r->physical->foreign;
         drop_locked(r->physical);
         remove_locked(r);
     }
     pthread_mutex_unlock(&fake_lock);
     return good ? KOLO_CU_SUCCESS
                 : fake_wrong(FAKE_INVALID_VALUE, "cuMemUnmap: %zu bytes at %#llx are no mapping", bytes, p);
+}
+
+static void open_locked(range_t *r, const kolo_cu_access_t *who, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        uint32_t bit = 1u << who[i].location.id;
+        r->open_to = who[i].flags ? r->open_to | bit : r->open_to & ~bit;
+    }
+    void *at = (void *)r->start; /* NOLINT: a driver's address */
+    if (r->open_to ? fake_protect(at, r->bytes) : mprotect(at, r->bytes, PROT_NONE))
+        fake_abort("cannot change the protection: %s", strerror(errno));
+}
+
+/* Whole mappings, side by side, from p to the end. */
+static bool mappings_locked(uintptr_t p, uintptr_t end)
+{
+    while (p < end) {
+        const range_t *r = fake_exact_locked(MAPPED, p);
+        if (!r || r->bytes > end - p) return false;
+        p += r->bytes;
+    }
+    return true;
 }
 
 kolo_cu_result_t cuMemSetAccess(kolo_cu_ptr_t p, size_t bytes, const kolo_cu_access_t *who, size_t n)
@@ -350,18 +395,15 @@ kolo_cu_result_t cuMemSetAccess(kolo_cu_ptr_t p, size_t bytes, const kolo_cu_acc
             (who[i].flags != 0 && who[i].flags != KOLO_CU_ACCESS_READ_WRITE))
             return fake_wrong(FAKE_INVALID_VALUE, "cuMemSetAccess: who or what makes no sense");
     pthread_mutex_lock(&fake_lock);
-    range_t *r = exact_locked(MAPPED, (uintptr_t)p);
-    bool good = r && r->bytes == bytes;
-    for (size_t i = 0; i < n && good; i++) {
-        uint32_t bit = 1u << who[i].location.id;
-        r->open_to = who[i].flags ? r->open_to | bit : r->open_to & ~bit;
+    bool good = bytes && mappings_locked((uintptr_t)p, (uintptr_t)p + bytes);
+    for (uintptr_t at = (uintptr_t)p; good && at < (uintptr_t)p + bytes;) {
+        range_t *r = fake_exact_locked(MAPPED, at);
+        open_locked(r, who, n);
+        at += r->bytes;
     }
-    if (good && (r->open_to ? fake_protect((void *)(uintptr_t)p, bytes)
-                            : mprotect((void *)(uintptr_t)p, bytes, PROT_NONE))) /* NOLINT */
-        fake_abort("cannot change the protection: %s", strerror(errno));
     pthread_mutex_unlock(&fake_lock);
     return good ? KOLO_CU_SUCCESS
-                : fake_wrong(FAKE_INVALID_VALUE, "cuMemSetAccess: %zu bytes at %#llx are no mapping", bytes, p);
+                : fake_wrong(FAKE_INVALID_VALUE, "cuMemSetAccess: %zu bytes at %#llx are no mappings", bytes, p);
 }
 
 kolo_cu_result_t cuMemGetAccess(unsigned long long *flags, const kolo_cu_location_t *who, kolo_cu_ptr_t p)
@@ -380,16 +422,11 @@ kolo_cu_result_t cuMemGetAccess(unsigned long long *flags, const kolo_cu_locatio
 
 kolo_cu_result_t cuMemExportToShareableHandle(void *handle, kolo_cu_mem_t mem, int type, unsigned long long flags)
 {
-    char path[64], name[128] = "";
     FAKE_READY();
     pthread_mutex_lock(&fake_lock);
-    physical_t *p = physical_locked(mem);
+    const physical_t *p = physical_locked(mem);
     int fd = -1;
-    if (p && type == KOLO_CU_HANDLE_FD && !flags) {
-        snprintf(path, sizeof path, "/proc/self/fd/%d", p->fd);
-        if (readlink(path, name, sizeof name - 1) > 0 && !strstr(name, "-private"))
-            fd = fcntl(p->fd, F_DUPFD_CLOEXEC, 3);
-    }
+    if (p && type == KOLO_CU_HANDLE_FD && !flags && p->shared) fd = fcntl(p->fd, F_DUPFD_CLOEXEC, 3);
     pthread_mutex_unlock(&fake_lock);
     if (fd < 0) return fake_wrong(FAKE_INVALID_VALUE, "memory %llu cannot be exported", mem);
     memcpy(handle, &fd, sizeof fd);
@@ -411,6 +448,7 @@ kolo_cu_result_t cuMemImportFromShareableHandle(kolo_cu_mem_t *mem, void *handle
     if (own < 0) return fake_wrong(FAKE_NO_MEMORY, "no descriptor: %s", strerror(errno));
     pthread_mutex_lock(&fake_lock);
     kolo_cu_result_t r = keep_locked(own, device, (size_t)st.st_size, mem);
+    if (!r) physical_locked(*mem)->foreign = true;
     pthread_mutex_unlock(&fake_lock);
     return r;
 }
@@ -429,7 +467,7 @@ static kolo_cu_result_t map_new(kind_t kind, size_t bytes, int device, unsigned 
     if (kind == PLAIN ? fake_protect(p, room) : mprotect(p, room, PROT_READ | PROT_WRITE))
         fake_abort("cannot change the protection: %s", strerror(errno));
     pthread_mutex_lock(&fake_lock);
-    range_t *r = add_locked(kind, (uintptr_t)p, bytes);
+    range_t *r = fake_add_locked(kind, (uintptr_t)p, bytes);
     r->room = room + PAGE;
     r->device = device;
     r->flags = flags;
@@ -439,10 +477,10 @@ static kolo_cu_result_t map_new(kind_t kind, size_t bytes, int device, unsigned 
     return KOLO_CU_SUCCESS;
 }
 
-static bool unmap_old(kind_t kind, uintptr_t p)
+bool fake_unmap_old(kind_t kind, uintptr_t p)
 {
     pthread_mutex_lock(&fake_lock);
-    range_t *r = exact_locked(kind, p);
+    range_t *r = fake_exact_locked(kind, p);
     if (r) {
         void *at = (void *)p; /* NOLINT */
         if (mmap(at, r->room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) ==
@@ -475,7 +513,7 @@ kolo_cu_result_t cuMemFree_v2(kolo_cu_ptr_t p)
     (void)ctx;
     kolo_cu_result_t r = cuCtxSynchronize(); /* as the real one does */
     if (r) return r;
-    return !p || unmap_old(PLAIN, (uintptr_t)p)
+    return !p || fake_unmap_old(PLAIN, (uintptr_t)p)
                ? KOLO_CU_SUCCESS
                : fake_wrong(FAKE_INVALID_VALUE, "cuMemFree: nothing was allocated at %#llx", p);
 }
@@ -495,7 +533,7 @@ kolo_cu_result_t cuMemFreeHost(void *p)
 {
     FAKE_CONTEXT(ctx);
     (void)ctx;
-    return unmap_old(PINNED, (uintptr_t)p)
+    return fake_unmap_old(PINNED, (uintptr_t)p)
                ? KOLO_CU_SUCCESS
                : fake_wrong(FAKE_INVALID_VALUE, "cuMemFreeHost: nothing was allocated at %p", p);
 }
@@ -522,7 +560,7 @@ kolo_cu_result_t cuMemHostRegister_v2(void *p, size_t bytes, unsigned flags)
         return fake_wrong(FAKE_INVALID_VALUE, "cuMemHostRegister(%p, %zu, flags %u)", p, bytes, flags);
     pthread_mutex_lock(&fake_lock);
     bool again = find_locked((uintptr_t)p, true) || find_locked((uintptr_t)p + bytes - 1, true);
-    if (!again) add_locked(REGISTERED, (uintptr_t)p, bytes)->flags = flags;
+    if (!again) fake_add_locked(REGISTERED, (uintptr_t)p, bytes)->flags = flags;
     pthread_mutex_unlock(&fake_lock);
     return again ? fake_wrong(FAKE_ALREADY_REGISTERED, "cuMemHostRegister: %p is registered already", p)
                  : KOLO_CU_SUCCESS;
@@ -533,61 +571,8 @@ kolo_cu_result_t cuMemHostUnregister(void *p)
     FAKE_CONTEXT(ctx);
     (void)ctx;
     pthread_mutex_lock(&fake_lock);
-    range_t *r = exact_locked(REGISTERED, (uintptr_t)p);
+    range_t *r = fake_exact_locked(REGISTERED, (uintptr_t)p);
     if (r) remove_locked(r);
     pthread_mutex_unlock(&fake_lock);
     return r ? KOLO_CU_SUCCESS : fake_wrong(FAKE_NOT_REGISTERED, "cuMemHostUnregister: %p is not registered", p);
-}
-
-/* ---- exported: plain memory for other processes ---- */
-
-typedef struct {         /* in the 64 bytes of a handle */
-    int pid, fd, device; /* device: of the machine */
-    size_t bytes;
-} ticket_t;
-
-kolo_cu_result_t cuIpcGetMemHandle(kolo_cu_ipc_t *handle, kolo_cu_ptr_t p)
-{
-    ticket_t t = {0};
-    FAKE_READY();
-    pthread_mutex_lock(&fake_lock);
-    const range_t *r = exact_locked(PLAIN, (uintptr_t)p);
-    if (r) t = (ticket_t){getpid(), r->fd, fake_device_of_machine(r->device), r->bytes};
-    pthread_mutex_unlock(&fake_lock);
-    memcpy(handle, &t, sizeof t);
-    return t.pid ? KOLO_CU_SUCCESS : FAKE_INVALID_VALUE; /* asked of any memory: no reason for words */
-}
-
-_Atomic int fake_ipc_opened;
-kolo_cu_result_t cuIpcOpenMemHandle_v2(kolo_cu_ptr_t *p, kolo_cu_ipc_t handle, unsigned flags)
-{
-    char path[64], name[128] = "", *at = MAP_FAILED;
-    ticket_t t;
-    FAKE_READY();
-    memcpy(&t, &handle, sizeof t);
-    size_t room = (t.bytes + PAGE - 1) / PAGE * PAGE;
-    snprintf(path, sizeof path, "/proc/%d/fd/%d", t.pid, t.fd);
-    bool plain = readlink(path, name, sizeof name - 1) > 0 && strstr(name, IPC_NAME);
-    int fd = plain && t.pid != getpid() && flags == KOLO_CU_IPC_PEER_ACCESS ? open(path, O_RDWR | O_CLOEXEC) : -1;
-    if (fd >= 0) at = mmap(NULL, room, PROT_NONE, MAP_SHARED, fd, 0);
-    if (fd >= 0) close(fd);
-    if (at == MAP_FAILED || fake_protect(at, room))
-        return fake_wrong(FAKE_INVALID_VALUE, "cuIpcOpenMemHandle: %s (flags %u)", path, flags);
-    pthread_mutex_lock(&fake_lock);
-    range_t *r = add_locked(OPENED, (uintptr_t)at, t.bytes);
-    r->room = room;
-    r->device = fake_device_here(t.device);
-    fake_ipc_opened++;
-    pthread_mutex_unlock(&fake_lock);
-    *p = (uintptr_t)at;
-    return KOLO_CU_SUCCESS;
-}
-
-/* Waits for all that runs on the device, as the real one was seen to do. */
-kolo_cu_result_t cuIpcCloseMemHandle(kolo_cu_ptr_t p)
-{
-    kolo_cu_result_t r = cuCtxSynchronize();
-    if (!r && !unmap_old(OPENED, (uintptr_t)p)) return fake_wrong(FAKE_INVALID_VALUE, "cuIpcCloseMemHandle");
-    fake_ipc_opened -= !r;
-    return r;
 }
