@@ -68,6 +68,7 @@ test-gpu: all
 	$(GPU_CONFORM) --ranks $(GPUS) --processes
 	$(GPU_CONFORM) --ranks $(GPUS) --one-thread
 	$(GPU_CONFORM) --ranks 4 --quick
+	$(BUILD)/tests/gpu/gpu_keyed
 	$(GPU_CONFORM) --ranks $(GPUS) --stress 30
 	KOLO_COUNTER_START=-100000 KOLO_GPU_POISON=165 $(GPU_CONFORM) --ranks $(GPUS) --soak 1000000
 	KOLO_COUNTER_START=-100000 KOLO_GPU_POISON=165 $(GPU_CONFORM) --ranks $(GPUS) --processes --soak 3000000 --graph
