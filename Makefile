@@ -191,6 +191,7 @@ help:
 	@echo 'make run           trains a model with $(N) workers, one of which is killed half way'
 	@echo 'make check-run     $(N) ranks check every collective and print its times'
 	@echo 'make elastic       a service whose workers are killed, stopped and cut off while it runs'
+	@echo 'make param-server  the same model by keyed tensors; a server is killed and started anew'
 	@echo 'make test          checks and tests, minutes; make test-all: everything'
 	@echo 'make bench         times all_reduce; bench-engine, bench-peers (other libraries), bench-rdma'
 	@echo 'make install       into PREFIX=$(PREFIX); make uninstall takes it back'
