@@ -296,7 +296,9 @@ kolo_status_t kolo_comm_init_rank_scalable(kolo_comm_t *comm, int nranks, int ra
         status = kolo_fail(KOLO_ERR_NO_MEMORY, "init: out of memory for %d ids", nids);
     if (status == KOLO_OK && body->blocking && !grouped) {
         start(body);
+        pthread_mutex_lock(&body->handle->error_lock); /* news of a loss may come at any time */
         status = body->handle->error;
+        pthread_mutex_unlock(&body->handle->error_lock);
     } else if (status == KOLO_OK) {
         status = kolo_body_background(body, start_in_background, body);
         if (status == KOLO_OK) {
