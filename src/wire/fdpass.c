@@ -297,7 +297,7 @@ static void on_listener(void *arg, int listen_fd, uint32_t events)
         pthread_mutex_lock(&server.lock);
         uint64_t refused = ++server.counters.refused_user;
         pthread_mutex_unlock(&server.lock);
-        close(fd); /* once it is counted: who sees the end may ask for the count */
+        close(fd);                          /* once it is counted: who sees the end may ask for the count */
         if ((refused & (refused - 1)) == 0) /* whoever calls must not fill the log */
             kolo_warn("wire", "descriptor server: a process of another user called and was refused (%llu so far)",
                       (unsigned long long)refused);
