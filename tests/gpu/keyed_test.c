@@ -22,7 +22,8 @@ static char cluster[100];
 static kit_rank_t gpu;
 static kolo_server_t servers[2];
 static kolo_rendezvous_t steps[2];
-static int failures, checks, released;
+static int failures, checks;
+static _Atomic int released; /* by the threads of the servers */
 
 bool kit_fail(const char *file, int line, const char *format, ...)
 {
