@@ -46,7 +46,7 @@ static kolo_status_t bring(const state_t *s, const kolo_exec_call_t *c, kolo_exe
     here->src = from;
     here->dst = c->dst ? malloc(dst + 1) : NULL;
     if ((c->src && !here->src) || (c->dst && !here->dst))
-        return kolo_fail(KOLO_ERR_NO_MEMORY, "no %llu bytes", (unsigned long long)(src + dst));
+        return kolo_fail(KOLO_ERR_NO_MEMORY, "no %zu bytes", src + dst);
     if (c->src && src) KOLO_TRY(kolo_mem_cuda.read(s->env.device, from, c->src, src));
     return KOLO_OK;
 }
