@@ -346,8 +346,6 @@ def test_options_that_do_not_fit():
                        (["--min", "1", "-n", "2", "--discover", "y", "x"], "-n cannot be used with --min"),
                        (["--min", "1", "-H", "a:1", "--discover", "y", "x"], "--discover cannot be used with -H"),
                        (["--min", "1", "-H", "a:1"], "the program is missing"),
-                       (["--min", "1", "-H", "a:1", "--output-dir", "y", "x"], "--output-dir cannot be used with --min"),
-                       (["--min", "1", "-H", "a:1", "--store", "x"], "--store cannot be used with --min"),
                        (["--min", "0", "x"], '--min "0": expected a whole number'),
                        (["--min", "1", "--back-off", "5:1", "x"], '--back-off "5:1": expected'),
                        (["--min", "1", "--reset-limit", "-1", "x"], '--reset-limit "-1": expected')):

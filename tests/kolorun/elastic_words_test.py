@@ -178,6 +178,27 @@ def test_limit_of_open_files_is_raised_for_kolorun_alone():
     same((status, sorted(out.splitlines()), (TMP / "limit").read_text()), (0, [f"[{w}] 16" for w in range(4)], "16\n"))
 
 
+def test_output_files_of_each_process():
+    """Process 0 fails, 2 comes in its place; each has files of its own, as it wrote them."""
+    program = (f"me=$KOLO_ELASTIC_WORKER; echo out $me; printf 'err %s' $me >&2; [ $me != 0 ] || exit 3; [ $me != 2 ] || touch {TMP}/end; "
+               f"until [ -e {TMP}/end ]; do sleep 0.02; done")
+    status, out, err = finish(shell(program, "--min", "2", "-H", "localhost:2", "--back-off", "0.05", "--output-dir", str(TMP / "logs")))
+    same((status, sorted(out.splitlines())), (0, [f"[{w}] out {w}" for w in range(3)]))
+    same({str(f.relative_to(TMP / "logs")): f.read_text() for f in (TMP / "logs").glob("*/*")},
+         {f"process.{w}/{name}": text for w in range(3) for name, text in (("stdout", f"out {w}\n"), ("stderr", f"err {w}"))})
+
+
+def test_output_files_that_cannot_be_written():
+    """Without the folder no job begins; without the files of one process it goes on, and says so."""
+    (TMP / "logs").mkdir()
+    (TMP / "logs" / "process.0").touch()
+    for folder, status, want in ((TMP / "logs" / "process.0" / "x", 1, "--output-dir .*/x: Not a directory"),
+                                 (TMP / "logs", 0, "--output-dir: cannot write .*process.0.*: Not a directory")):
+        got, out, err = finish(shell("echo here", "--min", "1", "-H", "localhost:1", "--output-dir", str(folder)))
+        same((got, out), (status, "" if status else "[0] here\n"))
+        matches(want, err)
+
+
 def written(pid):
     return int(re.search(r"wchar: (\d+)", pathlib.Path(f"/proc/{pid}/io").read_text())[1])
 

@@ -209,6 +209,16 @@ def test_ranks_here_take_no_heed_of_an_ssh_around_kolorun():
     same((p.returncode, sorted(p.stdout.splitlines()), p.stderr), (0, [f"[{r}] 127.0.0.1" for r in range(2)], ""))
 
 
+def test_processes_of_a_host_that_comes_later_find_what_was_put():
+    """In a job of kolorun --min; the second host is another name of this one."""
+    (TMP / "hosts").write_text("localhost:1\n")
+    program = (f"if [ $KOLO_ELASTIC_WORKER = 0 ]; then KOLO_RANK=0 KOLO_NRANKS=1 {STORE_RANK} || exit; echo 127.0.0.1:1 >> {TMP}/hosts; "
+               f"while [ ! -e {TMP}/end ]; do sleep 0.02; done; else KOLO_RANK=1 KOLO_NRANKS=2 {STORE_RANK}; s=$?; touch {TMP}/end; exit $s; fi")
+    p = subprocess.run([KOLORUN, "--min", "1", "--max", "2", "--discover", f"cat {TMP}/hosts", "--discover-every", "0.05", "--timeout", "30",
+                        "--back-off", "1000", "--store", "sh", "-c", program], capture_output=True, text=True, timeout=LIMIT_S)
+    same((p.returncode, sorted(p.stdout.splitlines()), p.stderr), (0, ["[0] sum 0", "[1] sum 1"], ""))
+
+
 def test_key_is_on_no_command_line_and_in_no_environment():
     with Job() as job:
         for proc in pathlib.Path("/proc").glob("[0-9]*"):

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The parts of kolorun: output (lines of the ranks on their way to the user), options, and the loop in kolorun.c
- * that drives hosts (kolorun_host.h).
+ * The parts of kolorun: output (lines of the ranks on their way to the user), options, and the loop
+ * that drives a job (job/job.h).
  */
 #ifndef KOLO_TOOLS_KOLORUN_H
 #define KOLO_TOOLS_KOLORUN_H
@@ -63,8 +63,6 @@ int kolorun_begin(kolorun_sink_t *out, kolorun_sink_t *err);
 /* The signals first, then what the outputs wait for. */
 void kolorun_user_polls(const kolorun_sink_t *out, const kolorun_sink_t *err, int signal_fd,
                         struct pollfd polls[KOLORUN_USER_POLLS]);
-/* Has an output become so full that what comes for it must not be read (or no longer)? Then *paused has changed. */
-bool kolorun_pause_changes(const kolorun_sink_t *sink, bool *paused);
 /* For poll(): until a time of kolorun_now(), 0: without end. */
 int kolorun_wait_ms(double until);
 /* Takes the earlier one; 0: none. */

@@ -28,7 +28,8 @@ static const char usage[] =
     "  -x KEY=VALUE    set a variable for the ranks (repeatable); -x KEY: with the value it has here\n"
     "  --no-tag        do not put [rank] in front of each line (--tag is the default)\n"
     "  --stdin R       hand the standard input of kolorun to rank R, or to all, or to none (the default)\n"
-    "  --output-dir D  write the output of each rank to D/rank.R/stdout and stderr, too\n"
+    "  --output-dir D  write the output of each rank to D/rank.R/stdout and stderr, too (with --min: of each\n"
+    "                  process, to D/process.N)\n"
     "  --store         keep a store of small values for the ranks (KOLO_STORE, KOLO_STORE_KEY_FILE)\n"
     "  --bind-to WHAT  core (the default): the ranks of a host divide its cores, unless there are too few; numa: "
     "each\n"
@@ -183,19 +184,12 @@ static int check(kolorun_options_t *o)
         fprintf(stderr, "kolorun: %s\n", wrong);
         return KOLORUN_STATUS_USAGE;
     }
-    if (o->elastic.min > 0 && (o->store || o->output_dir != NULL)) {
-        fprintf(stderr, "kolorun: %s cannot be used with --min\n", o->store ? "--store" : "--output-dir");
-        return KOLORUN_STATUS_USAGE;
-    }
     if (o->elastic.min > 0 && o->input == KOLORUN_INPUT_ALL) {
         fprintf(stderr, "kolorun: --stdin all cannot be used with --min: who comes later would miss the beginning; "
                         "--stdin 0 is for the first process\n");
         return KOLORUN_STATUS_USAGE;
     }
-    if (o->elastic.min > 0 && o->argv[0] != NULL) return -1;
-    if (o->elastic.min > 0) {
-        return wrong_usage("the program is missing");
-    }
+    if (o->elastic.min > 0) return o->argv[0] != NULL ? -1 : wrong_usage("the program is missing");
     if (o->hosts.count == 0 && o->nranks > 0) {
         char here[32], why[100];
         snprintf(here, sizeof here, "localhost:%d", o->nranks);
@@ -291,17 +285,20 @@ static void add_number(char ***env, size_t *n, const char *name, int value)
     add(env, n, text);
 }
 
-char **kolorun_env_make(const kolorun_options_t *options, bool remote, int rank, int nranks, int local_rank,
-                        int local_size)
+char **kolorun_env_make(const kolorun_options_t *options, bool remote, const kolorun_place_t *place)
 {
     char **env = NULL;
     size_t n = 0;
     for (char **e = environ; remote && e != NULL && *e != NULL; e++)
         if (goes_along(*e)) add(&env, &n, *e);
-    if (nranks > 0) add_number(&env, &n, "KOLO_RANK", rank);
-    if (nranks > 0) add_number(&env, &n, "KOLO_NRANKS", nranks);
-    add_number(&env, &n, "KOLO_LOCAL_RANK", local_rank);
-    add_number(&env, &n, "KOLO_LOCAL_SIZE", local_size);
+    if (place->nranks > 0) {
+        add_number(&env, &n, "KOLO_RANK", place->rank);
+        add_number(&env, &n, "KOLO_NRANKS", place->nranks);
+    } else {
+        add_number(&env, &n, "KOLO_ELASTIC_WORKER", place->worker);
+    }
+    add_number(&env, &n, "KOLO_LOCAL_RANK", place->local_rank);
+    add_number(&env, &n, "KOLO_LOCAL_SIZE", place->local_size);
     if (options->store_at != NULL) {
         char text[64];
         if (remote)

@@ -39,10 +39,15 @@ int kolorun_check_build(void); /* --check-build; returns the exit status */
 int kolorun_options_parse(int argc, char **argv, kolorun_options_t *options);
 void kolorun_options_fini(kolorun_options_t *options);
 
+typedef struct {
+    int rank, nranks; /* nranks 0: they change */
+    int local_rank, local_size;
+    int worker; /* of an elastic job: its number */
+} kolorun_place_t;
+
 /* The environment of one process, NULL at its end, to free with kolorun_env_free(): our own KOLO_ variables when it
- * runs on another host, those of -x, and its place (without rank and nranks where that is 0: they change). */
-char **kolorun_env_make(const kolorun_options_t *options, bool remote, int rank, int nranks, int local_rank,
-                        int local_size);
+ * runs on another host, those of -x, and its place. */
+char **kolorun_env_make(const kolorun_options_t *options, bool remote, const kolorun_place_t *place);
 void kolorun_env_free(char **env);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * kolorun and who started it: what a driver takes over at its begin (descriptors, signals) and how it hands over
- * the last of the output. Both drivers, kolorun.c and elastic/run.c, begin and end so.
+ * kolorun and who started it: what it takes over at its begin (descriptors, signals) and how it hands over the last
+ * of the output.
  */
 #include "kolorun.h"
 
@@ -43,14 +43,6 @@ void kolorun_user_polls(const kolorun_sink_t *out, const kolorun_sink_t *err, in
     polls[0] = (struct pollfd){.fd = signal_fd, .events = POLLIN};
     polls[1] = (struct pollfd){.fd = kolorun_sink_pending(out) > 0 ? out->fd : -1, .events = POLLOUT};
     polls[2] = (struct pollfd){.fd = kolorun_sink_pending(err) > 0 ? err->fd : -1, .events = POLLOUT};
-}
-
-/* While the user does not read, the processes wait in write(); how they end is told all the same. */
-bool kolorun_pause_changes(const kolorun_sink_t *sink, bool *paused)
-{
-    const bool before = *paused;
-    *paused = kolorun_sink_pending(sink) > KOLORUN_SINK_HIGH;
-    return *paused != before;
 }
 
 void kolorun_sooner(double *next, double at)

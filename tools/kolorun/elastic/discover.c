@@ -187,7 +187,7 @@ bool discovery_progress(discovery_t *d)
     return false;
 }
 
-void discovery_polls(const discovery_t *d, struct pollfd polls[DISCOVERY_POLLS])
+void discovery_polls(const discovery_t *d, struct pollfd polls[POLICY_POLLS])
 {
     /* Only its end is waited for, and room in its pipes while it writes. */
     polls[0] = (struct pollfd){.fd = d->pidfd, .events = POLLIN};

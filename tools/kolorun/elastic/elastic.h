@@ -2,8 +2,9 @@
  *
  * kolorun --min: a job whose processes come and go. The driver asks a script which hosts there are (discover),
  * starts and ends processes on them (workers), and tells those that make up the job what becomes of the ranks
- * (plan); the loop is run.c. How a process and the driver talk stands in src/elastic/state.h; the processes
- * change their communicator themselves (kolo/state.h), the driver only says who should be in it.
+ * (plan). It is a policy of the loop in ../job (run.c). How a process and the driver talk stands in
+ * src/elastic/state.h; the processes change their communicator themselves (kolo/state.h), the driver only says who
+ * should be in it.
  *
  * A plan adds processes or removes some. One is open at a time: until all that it concerns have told that it is
  * over, or are gone.
@@ -11,15 +12,9 @@
 #ifndef KOLO_TOOLS_ELASTIC_H
 #define KOLO_TOOLS_ELASTIC_H
 
-#include "../kolorun.h"
-#include "../kolorun_input.h"
-#include "../kolorun_options.h"
-
-#include <poll.h>
+#include "../job/job.h"
 
 /* ---- discovery ---- */
-
-#define DISCOVERY_POLLS 3
 
 typedef struct {
     const elastic_options_t *options;
@@ -39,26 +34,13 @@ typedef struct {
 
 void discovery_init(discovery_t *d, const elastic_options_t *options, const struct rlimit *files,
                     kolorun_sink_t *err);
-void discovery_polls(const discovery_t *d, struct pollfd polls[DISCOVERY_POLLS]);
+void discovery_polls(const discovery_t *d, struct pollfd polls[POLICY_POLLS]);
 /* Starts the script when it is time, reads, ends it when it takes too long. True: there is a new good answer. */
 bool discovery_progress(discovery_t *d);
 double discovery_next_s(const discovery_t *d);
 void discovery_fini(discovery_t *d);
 
-/* ---- hosts and workers ---- */
-
-typedef struct elastic elastic_t;
-
-typedef struct {
-    elastic_t *job;
-    char name[KOLORUN_HOST_NAME_MAX + 1];
-    int slots;             /* 0: no longer named */
-    kolorun_host_t *agent; /* NULL: none runs */
-    bool lost;             /* the agent has ended */
-    int failures;          /* since it was last well */
-    double until;          /* nothing is started before */
-    double failed_at;
-} elastic_host_t;
+/* ---- workers ---- */
 
 typedef enum {
     WORKER_STARTING, /* nothing was heard of it */
@@ -70,9 +52,7 @@ typedef enum {
 } worker_state_t;
 
 typedef struct {
-    int id; /* its number in words and in front of its lines */
-    elastic_host_t *host;
-    int slot, pid;
+    process_t p; /* of its host, slot is the number of its slot */
     worker_state_t state;
     bool unwanted; /* its slot is gone */
     int rank;      /* the last one it told */
@@ -82,22 +62,11 @@ typedef struct {
     uint32_t plan; /* the last one it told to be over */
     unsigned said; /* words for it so far */
     double since;  /* in this state */
-    kolorun_stream_t out, err;
 } worker_t;
 
-struct elastic {
-    const kolorun_options_t *options;
+typedef struct {
+    job_t job;
     discovery_t discovery;
-    elastic_host_t **hosts; /* in the order in which they were first named */
-    int nhosts;
-    worker_t **workers; /* in the order in which they were started; those that have ended are dropped */
-    int nworkers, started;
-    kolorun_sink_t out, err;
-    kolorun_input_t input;
-    bool paused[2];
-    int signal_fd;
-    struct pollfd *polls;
-
     bool founded;            /* there has been a rank */
     uint32_t plan;           /* the last one */
     bool open, removes;      /* it is not over; it removes */
@@ -105,25 +74,28 @@ struct elastic {
     uint32_t seen_plan;      /* of the communicator that was told of last */
     int seen_nranks, resets; /* how often the ranks have changed */
     bool finishing;          /* a process has ended well: what remains is to end the rest */
-    bool over, killed, interrupted;
-    bool impatient;                 /* a second signal: output that nobody takes is not waited for */
-    int exit_status, first_failure; /* of the job, of the first process that failed */
-    char first_failure_text[300];
-    double end_at, kill_at, short_since; /* 0: none */
-};
+    int first_failure;       /* the status of the first process that failed */
+    char first_failure_text[400];
+    double short_since; /* 0: there are not too few */
+} elastic_t;
+
+static inline worker_t *elastic_worker(const elastic_t *e, int i)
+{
+    return (worker_t *)e->job.processes[i];
+}
 
 /* workers.c */
-extern const kolorun_host_events_t elastic_events;
+void elastic_ended(job_t *job, process_t *p);
+void elastic_lost(job_t *job, job_host_t *host, const char *why);
+/* from.W.N: a word. */
+void elastic_file(job_t *job, job_host_t *host, const char *name, const void *data, size_t bytes);
+void elastic_set_state(worker_t *w, worker_state_t state);
 /* Takes the answer of the script as the hosts of now. */
 void elastic_take_hosts(elastic_t *e, const kolorun_hostlist_t *list);
 /* Starts what is wanted and ends what is not. */
 void elastic_fill_slots(elastic_t *e);
-/* Closes agents that have ended or have nothing to do, drops workers that have ended. */
-void elastic_tidy(elastic_t *e);
 void elastic_say(worker_t *w, const char *format, ...) __attribute__((format(printf, 2, 3)));
-void elastic_signal_all(elastic_t *e, int sig);
 int elastic_count(const elastic_t *e, worker_state_t state);
-int elastic_live(const elastic_t *e);
 /* When something is to be started next, 0: not by time. */
 double elastic_next_start_s(const elastic_t *e);
 
@@ -135,8 +107,6 @@ void elastic_plan(elastic_t *e);
 double elastic_next_plan_s(const elastic_t *e);
 
 /* run.c */
-/* Ends the job with the status; the sentence says why. */
-void elastic_end(elastic_t *e, int status, const char *format, ...) __attribute__((format(printf, 3, 4)));
-int elastic_run(const kolorun_options_t *options);
+int elastic_run(kolorun_options_t *options); /* returns the exit status */
 
 #endif

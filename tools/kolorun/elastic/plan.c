@@ -18,6 +18,11 @@ static double now_since(const worker_t *w)
     return kolorun_now() - w->since;
 }
 
+static int status_of(const elastic_t *e)
+{
+    return e->first_failure ? e->first_failure : 1;
+}
+
 /* ---- words ---- */
 
 static void call_newcomers(elastic_t *e, long plan, long nranks, long add, const char *id)
@@ -25,13 +30,12 @@ static void call_newcomers(elastic_t *e, long plan, long nranks, long add, const
     int next = 0;
     if (!e->open || e->removes || plan != (long)e->plan || add != e->add) return;
     for (int pass = 0; pass < 2; pass++) /* if one that was called is gone, another takes its place */
-        for (int i = 0; i < e->nworkers && next < add; i++) {
-            worker_t *w = e->workers[i];
+        for (int i = 0; i < e->job.nprocesses && next < add; i++) {
+            worker_t *w = elastic_worker(e, i);
             if (w->state != (pass == 0 ? WORKER_CALLED : WORKER_IDLE) || w->told) continue;
-            w->state = WORKER_CALLED;
+            elastic_set_state(w, WORKER_CALLED);
             w->told = true;
-            w->since = kolorun_now();
-            elastic_say(w, "join %ld %d %ld %ld %s", plan, e->options->elastic.min, nranks + next, nranks + add,
+            elastic_say(w, "join %ld %d %ld %ld %s", plan, e->job.options->elastic.min, nranks + next, nranks + add,
                         id);
             next++;
         }
@@ -40,20 +44,19 @@ static void call_newcomers(elastic_t *e, long plan, long nranks, long add, const
 static void on_ready(elastic_t *e, worker_t *w, long plan, long rank, long nranks)
 {
     if (w->state != WORKER_CALLED && w->state != WORKER_MEMBER && w->state != WORKER_IDLE) return;
-    w->state = WORKER_MEMBER;
-    w->since = kolorun_now();
+    elastic_set_state(w, WORKER_MEMBER);
     w->rank = (int)rank;
     w->plan = (uint32_t)plan;
     bool newer = (uint32_t)plan > e->seen_plan || ((uint32_t)plan == e->seen_plan && nranks < e->seen_nranks);
     if (!newer) return;
     if (e->seen_plan != 0) e->resets++;
     e->seen_plan = (uint32_t)plan;
-    kolorun_sink_printf(&e->err, "%ld rank%s (%d before)", nranks, nranks == 1 ? "" : "s", e->seen_nranks);
+    kolorun_sink_printf(&e->job.err, "%ld rank%s (%d before)", nranks, nranks == 1 ? "" : "s", e->seen_nranks);
     e->seen_nranks = (int)nranks;
-    int limit = e->options->elastic.reset_limit;
+    int limit = e->job.options->elastic.reset_limit;
     if (limit >= 0 && e->resets > limit)
-        elastic_end(e, e->first_failure ? e->first_failure : 1,
-                    "the ranks have changed %d times, --reset-limit is %d", e->resets, limit);
+        job_end(&e->job, status_of(e), "the ranks have changed %d times, --reset-limit is %d; ending the job",
+                e->resets, limit);
 }
 
 void elastic_on_word(elastic_t *e, worker_t *w, const char *data, size_t bytes)
@@ -66,9 +69,8 @@ void elastic_on_word(elastic_t *e, worker_t *w, const char *data, size_t bytes)
     text[bytes] = '\0';
     const int n = (int)bytes;
     if (sscanf(text, "hello %5ld%n", &a, &end) == 1 && end == n) {
-        if (w->state == WORKER_STARTING || w->state == WORKER_CALLED) w->state = WORKER_IDLE;
+        if (w->state == WORKER_STARTING || w->state == WORKER_CALLED) elastic_set_state(w, WORKER_IDLE);
         w->told = false;
-        w->since = kolorun_now();
     } else if (sscanf(text, "id %10ld %6ld %6ld %256[0-9a-f]%n", &a, &b, &c, id, &end) == 4 && end == n &&
                strlen(id) == ID_DIGITS) {
         if (w->state == WORKER_MEMBER || w->state == WORKER_CALLED) call_newcomers(e, a, b, c, id);
@@ -78,10 +80,9 @@ void elastic_on_word(elastic_t *e, worker_t *w, const char *data, size_t bytes)
     } else if (strcmp(text, "done") == 0) {
         e->finishing = w->done = true;
     } else if (strcmp(text, "left") == 0) {
-        w->state = WORKER_LEAVING;
-        w->since = kolorun_now();
+        elastic_set_state(w, WORKER_LEAVING);
     } else {
-        kolorun_sink_printf(&e->err, "process %d says what means nothing; it is not heard", w->id);
+        kolorun_sink_printf(&e->job.err, "process %d says what means nothing; it is not heard", w->p.id);
     }
     explicit_bzero(text, sizeof text);
     explicit_bzero(id, sizeof id);
@@ -94,14 +95,14 @@ void elastic_on_word(elastic_t *e, worker_t *w, const char *data, size_t bytes)
 static bool still_open(elastic_t *e)
 {
     bool called = false, members = false, told = false;
-    for (int i = 0; i < e->nworkers; i++) {
-        const worker_t *w = e->workers[i];
+    for (int i = 0; i < e->job.nprocesses; i++) {
+        const worker_t *w = elastic_worker(e, i);
         if (w->state == WORKER_MEMBER && w->plan < e->plan) return true;
         members |= w->state == WORKER_MEMBER;
         told |= w->state == WORKER_CALLED && w->told;
     }
-    for (int i = 0; i < e->nworkers; i++) {
-        worker_t *w = e->workers[i];
+    for (int i = 0; i < e->job.nprocesses; i++) {
+        worker_t *w = elastic_worker(e, i);
         if (w->state == WORKER_CALLED && !w->told && (members || !told)) w->state = WORKER_IDLE;
         called |= w->state == WORKER_CALLED;
     }
@@ -111,8 +112,8 @@ static bool still_open(elastic_t *e)
 static bool can_gather(const elastic_t *e)
 {
     bool starting = false, patient = false;
-    for (int i = 0; i < e->nworkers; i++) {
-        const worker_t *w = e->workers[i];
+    for (int i = 0; i < e->job.nprocesses; i++) {
+        const worker_t *w = elastic_worker(e, i);
         starting |= w->state == WORKER_STARTING && !w->unwanted;
         patient |= w->state == WORKER_IDLE && now_since(w) > GATHER_S;
     }
@@ -122,12 +123,12 @@ static bool can_gather(const elastic_t *e)
 static int by_place(const void *x, const void *y)
 {
     const worker_t *a = *(worker_t *const *)x, *b = *(worker_t *const *)y;
-    const elastic_t *e = a->host->job;
-    for (int i = 0; a->host != b->host && i < e->nhosts; i++) {
-        if (e->hosts[i] == a->host) return -1;
-        if (e->hosts[i] == b->host) return 1;
+    const job_t *job = a->p.host->job;
+    for (int i = 0; a->p.host != b->p.host && i < job->nhosts; i++) {
+        if (job->hosts[i] == a->p.host) return -1;
+        if (job->hosts[i] == b->p.host) return 1;
     }
-    return a->slot - b->slot;
+    return a->p.slot - b->p.slot;
 }
 
 /* Those that can be taken in, in the order of hosts and slots. The list itself is put into that order: the words of
@@ -135,8 +136,9 @@ static int by_place(const void *x, const void *y)
 static int idle_in_order(elastic_t *e, worker_t **list)
 {
     int n = 0;
-    for (int i = 0; i < e->nworkers; i++)
-        if (e->workers[i]->state == WORKER_IDLE && !e->workers[i]->unwanted) list[n++] = e->workers[i];
+    for (int i = 0; i < e->job.nprocesses; i++)
+        if (elastic_worker(e, i)->state == WORKER_IDLE && !elastic_worker(e, i)->unwanted)
+            list[n++] = elastic_worker(e, i);
     qsort(list, (size_t)n, sizeof *list, by_place);
     return n;
 }
@@ -144,28 +146,27 @@ static int idle_in_order(elastic_t *e, worker_t **list)
 static void call(worker_t **list, int n)
 {
     for (int i = 0; i < n; i++) {
-        list[i]->state = WORKER_CALLED;
+        elastic_set_state(list[i], WORKER_CALLED);
         list[i]->told = false;
-        list[i]->since = kolorun_now();
     }
 }
 
 static void found(elastic_t *e, worker_t **idle, int n)
 {
-    if (n < e->options->elastic.min || !can_gather(e)) return;
+    if (n < e->job.options->elastic.min || !can_gather(e)) return;
     e->founded = e->open = true;
     e->removes = false;
     e->plan++;
     e->add = n - 1;
     call(idle, n);
     idle[0]->told = true; /* the others are told when it has made an id */
-    elastic_say(idle[0], "found %u %d %d", e->plan, e->options->elastic.min, n - 1);
+    elastic_say(idle[0], "found %u %d %d", e->plan, e->job.options->elastic.min, n - 1);
 }
 
 static void say_to_members(elastic_t *e, const char *text)
 {
-    for (int i = 0; i < e->nworkers; i++)
-        if (e->workers[i]->state == WORKER_MEMBER) elastic_say(e->workers[i], "%s", text);
+    for (int i = 0; i < e->job.nprocesses; i++)
+        if (elastic_worker(e, i)->state == WORKER_MEMBER) elastic_say(elastic_worker(e, i), "%s", text);
 }
 
 static void add_workers(elastic_t *e, worker_t **idle, int n)
@@ -184,26 +185,27 @@ static void remove_workers(elastic_t *e)
     char text[REMOVE_MAX * 12 + 32];
     size_t at = (size_t)snprintf(text, sizeof text, "remove %u", ++e->plan);
     int n = 0;
-    for (int i = 0; i < e->nworkers && n < REMOVE_MAX; i++)
-        if (e->workers[i]->state == WORKER_MEMBER && e->workers[i]->unwanted)
-            at += (size_t)snprintf(text + at, sizeof text - at, "%c%d", n++ ? ',' : ' ', e->workers[i]->id);
+    for (int i = 0; i < e->job.nprocesses && n < REMOVE_MAX; i++)
+        if (elastic_worker(e, i)->state == WORKER_MEMBER && elastic_worker(e, i)->unwanted)
+            at +=
+                (size_t)snprintf(text + at, sizeof text - at, "%c%d", n++ ? ',' : ' ', elastic_worker(e, i)->p.id);
     e->open = e->removes = true;
     say_to_members(e, text);
 }
 
 static void plan_next(elastic_t *e)
 {
-    worker_t **idle = kolorun_grow(NULL, sizeof *idle * ((size_t)e->nworkers + 1));
+    worker_t **idle = kolorun_grow(NULL, sizeof *idle * ((size_t)e->job.nprocesses + 1));
     int n = idle_in_order(e, idle), members = 0, unwanted = 0;
-    for (int i = 0; i < e->nworkers; i++) {
-        members += e->workers[i]->state == WORKER_MEMBER;
-        unwanted += e->workers[i]->state == WORKER_MEMBER && e->workers[i]->unwanted;
+    for (int i = 0; i < e->job.nprocesses; i++) {
+        members += elastic_worker(e, i)->state == WORKER_MEMBER;
+        unwanted += elastic_worker(e, i)->state == WORKER_MEMBER && elastic_worker(e, i)->unwanted;
     }
     int stay = members - unwanted;
     bool adds = n > 0 && can_gather(e);
     if (!e->founded)
         found(e, idle, n);
-    else if (unwanted > 0 && stay >= e->options->elastic.min)
+    else if (unwanted > 0 && stay >= e->job.options->elastic.min)
         remove_workers(e);
     else if (adds)
         add_workers(e, idle, n); /* before the last that hold the state go */
@@ -215,22 +217,21 @@ static void plan_next(elastic_t *e)
 /* The work is done: nobody comes any more, and those that still have to do their last steps may be few. */
 static void wind_up(elastic_t *e)
 {
-    for (int i = 0; i < e->nworkers; i++) {
-        worker_t *w = e->workers[i];
+    for (int i = 0; i < e->job.nprocesses; i++) {
+        worker_t *w = elastic_worker(e, i);
         if (w->state == WORKER_MEMBER && !w->wound_up) {
             elastic_say(w, "min 1");
             w->wound_up = true;
         } else if (w->state == WORKER_STARTING || w->state == WORKER_IDLE || w->state == WORKER_CALLED) {
             elastic_say(w, "leave");
-            w->state = WORKER_LEAVING;
-            w->since = kolorun_now();
+            elastic_set_state(w, WORKER_LEAVING);
         }
     }
 }
 
 static void judge_numbers(elastic_t *e)
 {
-    const elastic_options_t *o = &e->options->elastic;
+    const elastic_options_t *o = &e->job.options->elastic;
     int members = elastic_count(e, WORKER_MEMBER), called = elastic_count(e, WORKER_CALLED);
     int there = members + called + elastic_count(e, WORKER_IDLE), starting = elastic_count(e, WORKER_STARTING);
     if (e->founded && members + called == 0) {
@@ -238,48 +239,49 @@ static void judge_numbers(elastic_t *e)
             e->founded = e->open = false;
             return;
         }
-        elastic_end(e, e->first_failure ? e->first_failure : 1,
-                    "no process is left that has the state of the job; the first failure: %s",
-                    e->first_failure ? e->first_failure_text : "none, all have left");
+        job_end(&e->job, status_of(e),
+                "no process is left that has the state of the job; the first failure: %s; ending the job",
+                e->first_failure ? e->first_failure_text : "none, all have left");
         return;
     }
     if (there + starting == 0 && e->first_failure != 0 && !e->founded) {
-        elastic_end(e, e->first_failure, "every process has failed; the first: %s", e->first_failure_text);
+        job_end(&e->job, e->first_failure, "every process has failed; the first: %s; ending the job",
+                e->first_failure_text);
         return;
     }
     int unwanted = 0;
-    for (int i = 0; i < e->nworkers; i++)
-        unwanted += e->workers[i]->unwanted &&
-                    (e->workers[i]->state == WORKER_MEMBER || e->workers[i]->state == WORKER_CALLED);
+    for (int i = 0; i < e->job.nprocesses; i++)
+        unwanted += elastic_worker(e, i)->unwanted &&
+                    (elastic_worker(e, i)->state == WORKER_MEMBER || elastic_worker(e, i)->state == WORKER_CALLED);
     if (there - unwanted >= o->min)
         e->short_since = 0;
     else if (e->short_since == 0)
         e->short_since = kolorun_now();
     else if (kolorun_now() >= e->short_since + o->timeout_s)
-        elastic_end(e, e->first_failure ? e->first_failure : 1,
-                    "%d process%s ready (%d more started) for %g s, --min is %d%s%s", there - unwanted,
-                    there - unwanted == 1 ? " was" : "es were", starting, o->timeout_s, o->min,
-                    e->first_failure ? "; the first failure: " : "", e->first_failure_text);
+        job_end(&e->job, status_of(e),
+                "%d process%s ready (%d more started) for %g s, --min is %d%s%s; ending the job", there - unwanted,
+                there - unwanted == 1 ? " was" : "es were", starting, o->timeout_s, o->min,
+                e->first_failure ? "; the first failure: " : "", e->first_failure_text);
 }
 
 void elastic_plan(elastic_t *e)
 {
-    if (e->over) return;
+    if (e->job.ending) return;
     if (e->finishing) {
         wind_up(e);
         return;
     }
     if (e->open && !still_open(e)) e->open = false; /* may give back those that were called: judged after it */
     judge_numbers(e);
-    if (!e->over && !e->open) plan_next(e);
+    if (!e->job.ending && !e->open) plan_next(e);
 }
 
 double elastic_next_plan_s(const elastic_t *e)
 {
-    double next = e->short_since != 0 ? e->short_since + e->options->elastic.timeout_s : 0;
-    for (int i = 0; i < e->nworkers && !e->open; i++) {
-        double at = e->workers[i]->since + GATHER_S;
-        if (e->workers[i]->state == WORKER_IDLE && at > kolorun_now() && (next == 0 || at < next)) next = at;
+    double next = e->short_since != 0 ? e->short_since + e->job.options->elastic.timeout_s : 0;
+    for (int i = 0; i < e->job.nprocesses && !e->open; i++) {
+        double at = elastic_worker(e, i)->since + GATHER_S;
+        if (elastic_worker(e, i)->state == WORKER_IDLE && at > kolorun_now() && (next == 0 || at < next)) next = at;
     }
     return next;
 }

@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The policy of a job with a fixed number of ranks: the first rank that fails is reported first, and the rest are
+ * ended.
+ */
+#include "job.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define SETTLE_S 0.5 /* after a failure on one of several hosts, for word of its cause to come from another */
+
+typedef struct {
+    job_t job;
+    process_t *failed; /* whose failure was seen and not yet told */
+    double judge_at;   /* when it is told; 0: at once */
+} fixed_t;
+
+/* "; ending the other 3" */
+static const char *and_the_rest(int running, char text[48])
+{
+    text[0] = '\0';
+    if (running > 0) snprintf(text, 48, "; ending the other %d", running);
+    return text;
+}
+
+static void report(job_t *job, const process_t *p)
+{
+    char rest[48], where[KOLORUN_HOST_NAME_MAX + 8] = "";
+    if (!kolorun_host_is_here(p->host->name)) snprintf(where, sizeof where, " on %s", p->host->name);
+    if (p->pid == 0) /* not started */
+        job_end(job, p->status, "rank %d%s %s", p->id, where, p->how);
+    else
+        job_end(job, p->status, "rank %d (pid %d%s) %s%s", p->id, p->pid, where, p->how,
+                and_the_rest(job->running, rest));
+}
+
+static void turn(job_t *job)
+{
+    fixed_t *f = (fixed_t *)job;
+    const process_t *p = f->failed;
+    if (p == NULL || job->ending) return;
+    if (job->nhosts > 1 && job->running > 0 && p->sig == 0 && p->pid != 0) {
+        if (f->judge_at == 0) f->judge_at = kolorun_now() + SETTLE_S;
+        if (kolorun_now() < f->judge_at) return;
+    }
+    f->judge_at = 0;
+    report(job, p);
+}
+
+static double next_s(const job_t *job)
+{
+    return job->ending ? 0 : ((const fixed_t *)job)->judge_at;
+}
+
+/* Of several failures seen at once the one by signal is the cause: the others are more likely to be ranks that
+ * missed it. */
+static void ended(job_t *job, process_t *p)
+{
+    fixed_t *f = (fixed_t *)job;
+    if (p->status != 0 && (f->failed == NULL || (p->sig != 0 && f->failed->sig == 0))) f->failed = p;
+}
+
+static void lost(job_t *job, job_host_t *host, const char *why)
+{
+    char names[80], rest[48];
+    int there = 0;
+    for (int i = 0; i < job->nprocesses; i++) there += job->processes[i]->host == host && !job->processes[i]->ended;
+    if (there > 0)
+        job_end(job, 1, "host %s is lost with %s: %s%s", host->name, job_names(job, host, names), why,
+                and_the_rest(job->running - there, rest));
+}
+
+/* The unique id, for the ranks of the other hosts. */
+static void file(job_t *job, job_host_t *host, const char *name, const void *data, size_t bytes)
+{
+    for (int i = 0; i < job->nhosts; i++)
+        if (job->hosts[i] != host) kolorun_host_put_file(job->hosts[i]->agent, name, data, bytes);
+}
+
+/* Ranks fill the hosts in their order. */
+static bool prepare(job_t *job)
+{
+    const kolorun_options_t *o = job->options;
+    for (int host = 0, ranks = 0; ranks < o->nranks; ranks += o->hosts.hosts[host++].slots)
+        job_host_named(job, o->hosts.hosts[host].name)->slots = o->hosts.hosts[host].slots;
+    return true;
+}
+
+static bool begin(job_t *job)
+{
+    const kolorun_options_t *o = job->options;
+    for (int i = 0; i < job->nhosts; i++)
+        if (!job_host_open(job->hosts[i])) return false;
+    for (int i = 0; i < job->nhosts; i++) {
+        job_host_t *host = job->hosts[i];
+        const int left = o->nranks - job->started, size = left < host->slots ? left : host->slots;
+        for (int slot = 0; slot < size; slot++) {
+            process_t *p = job_add(host, slot, sizeof *p);
+            if (!job_open_files(p)) return false;
+            if (job_start(p, &(kolorun_place_t){p->id, o->nranks, slot, size, 0})) continue;
+            kolorun_sink_printf(&job->err, "the arguments and variables of a rank are more than 8 MiB");
+            return false;
+        }
+    }
+    return true;
+}
+
+int job_run_fixed(kolorun_options_t *options)
+{
+    static const policy_t policy = {.one = "rank",
+                                    .many = "ranks",
+                                    .prepare = prepare,
+                                    .begin = begin,
+                                    .ended = ended,
+                                    .lost = lost,
+                                    .file = file,
+                                    .turn = turn,
+                                    .next_s = next_s};
+    fixed_t f = {.failed = NULL};
+    return job_run(&f.job, &policy, options);
+}
