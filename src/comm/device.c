@@ -29,18 +29,21 @@ kolo_exec_tuned_t kolo_device_tuned(const kolo_body_t *body)
 
 /* KOLO_ALGO on GPUs: by its plan. The loops over lines are those of the CPU; here their plan is run, which spreads.
  */
-static kolo_status_t forced_plan(void *arg, kolo_coll_t coll, uint32_t rank, uint32_t root, kolo_plan_t **plan)
+static kolo_status_t forced_plan(void *arg, const kolo_exec_plan_ask_t *ask, kolo_plan_t **plan)
 {
     const kolo_body_t *body = arg;
-    kolo_way_t way = kolo_tune_forced(coll);
+    kolo_way_t way = kolo_tune_forced(ask->coll);
     kolo_emit_env_t env = body->emit;
     *plan = NULL;
     if (way.algo == KOLO_ALGO_COUNT) return KOLO_OK;
-    env.rank = rank;
-    env.root = root;
+    env.rank = ask->rank;
+    env.root = ask->root;
     env.fanout = way.lines;
-    env.refs = false; /* kernels take no references to memory */
-    kolo_status_t status = kolo_algo_emit(coll, way.algo, &env, plan);
+    env.refs = !ask->slots;
+    if (ask->slots && way.algo == KOLO_ALGO_SINGLE_COPY) way.algo = KOLO_ALGO_DIRECT; /* every collective has it */
+    if (ask->uneven && ask->coll == KOLO_COLL_ALL_TO_ALL && way.algo == KOLO_ALGO_BRUCK)
+        way.algo = KOLO_ALGO_PAIRWISE; /* its parts change places */
+    kolo_status_t status = kolo_algo_emit(ask->coll, way.algo, &env, plan);
     return status == KOLO_OK ? KOLO_OK : kolo_fail_prefix(status, "KOLO_ALGO on GPUs: ");
 }
 
@@ -167,6 +170,10 @@ static kolo_status_t fill(const kolo_call_t *call, uint64_t number, kolo_exec_ca
                             .src = call->src,
                             .dst = call->dst,
                             .count = call->count,
+                            .send_counts = call->send_counts,
+                            .send_displs = call->send_displs,
+                            .recv_counts = call->recv_counts,
+                            .recv_displs = call->recv_displs,
                             .elem = call->elem,
                             .stream = call->stream,
                             .number = number,
@@ -205,6 +212,7 @@ static size_t unfold(const kolo_call_t *c, const kolo_exec_call_t *base, kolo_ex
         to = c->recv_displs ? c->recv_displs[r] : c->coll == KOLO_COLL_SCATTER ? 0 : to;
         if (c->coll == KOLO_COLL_REDUCE_SCATTER) {
             out[n] = *base;
+            out[n].send_counts = NULL;
             out[n].coll = KOLO_COLL_REDUCE;
             out[n].root = r;
             out[n].src = (const char *)c->src + from * c->elem;
@@ -228,12 +236,15 @@ static size_t unfold(const kolo_call_t *c, const kolo_exec_call_t *base, kolo_ex
 }
 
 /* The algorithm whose plan kernels interpret for this call; none where kernels made for the collective run. */
+static kolo_way_t forced_way(const kolo_body_t *body, const kolo_call_t *call)
+{
+    if (call->kind != KOLO_CALL_COLL || !body->exec->by_plans || body->nranks == 1) return KOLO_WAY_NONE;
+    return kolo_tune_forced(call->coll);
+}
 static uint32_t recorded_algo(const kolo_body_t *body, const kolo_call_t *call)
 {
-    if (call->kind != KOLO_CALL_COLL || !body->exec->by_plans || body->nranks == 1) return KOLO_RECORD_NO_ALGO;
-    kolo_way_t way = kolo_tune_forced(call->coll);
-    bool parts = call->send_counts || call->recv_counts; /* messages, or several calls */
-    return parts || way.algo == KOLO_ALGO_COUNT ? KOLO_RECORD_NO_ALGO : kolo_way_number(way);
+    kolo_way_t way = forced_way(body, call);
+    return way.algo == KOLO_ALGO_COUNT ? KOLO_RECORD_NO_ALGO : kolo_way_number(way);
 }
 
 /* Of the next collective. Where the host runs it, its thread counts; of parts each for itself, so there calls
@@ -276,7 +287,8 @@ static kolo_status_t launch(kolo_body_t *body, const kolo_call_t *calls, size_t 
         if (status == KOLO_OK && calls[i].kind != KOLO_CALL_COLL && !body->exec->by_host)
             status = kolo_device_pairs_open(body);
         if (calls[i].kind == KOLO_CALL_COLL) number += each;
-        if (calls[i].send_counts || calls[i].recv_counts)
+        bool uneven = calls[i].send_counts || calls[i].recv_counts;
+        if (uneven && forced_way(body, &calls[i]).algo == KOLO_ALGO_COUNT)
             n += unfold(&calls[i], &base, list + n);
         else
             list[n++] = base;

@@ -35,8 +35,27 @@ kolo_status_t kolo_exec_refuse_reducer(const kolo_reducer_t *r)
                      kolo_plan_type_name((int)r->type), kolo_plan_op_name((int)r->op));
 }
 
-void kolo_exec_reach(const kolo_exec_call_t *c, int nranks, uint64_t *src, uint64_t *dst)
+/* The end of the last part that has elements. */
+static uint64_t reach_of_parts(const size_t *counts, const size_t *displs, uint64_t alone, int nranks, size_t elem)
 {
+    uint64_t at = 0, end = 0;
+    if (!counts) return alone * elem;
+    for (int r = 0; r < nranks; r++) {
+        uint64_t first = displs ? displs[r] : at;
+        if (counts[r]) end = KOLO_MAX(end, first + counts[r]);
+        at += counts[r];
+    }
+    return end * elem;
+}
+
+void kolo_exec_reach(const kolo_exec_call_t *c, int rank, int nranks, uint64_t *src, uint64_t *dst)
+{
+    const size_t *sends = c->send_counts, *recvs = c->recv_counts;
+    if (sends || recvs) {
+        *src = reach_of_parts(sends, c->send_displs, recvs ? recvs[rank] : 0, nranks, c->elem);
+        *dst = reach_of_parts(recvs, c->recv_displs, sends ? sends[rank] : 0, nranks, c->elem);
+        return;
+    }
     uint64_t bytes = c->count * c->elem, others = (uint64_t)nranks - 1;
     *src = *dst = bytes;
     if (c->kind != KOLO_EXEC_COLL) return;
@@ -50,7 +69,7 @@ void kolo_exec_reach(const kolo_exec_call_t *c, int nranks, uint64_t *src, uint6
 kolo_status_t kolo_exec_check(const kolo_exec_call_t *c, int rank, int nranks, int device)
 {
     uint64_t src, dst;
-    kolo_exec_reach(c, nranks, &src, &dst);
+    kolo_exec_reach(c, rank, nranks, &src, &dst);
     if (c->kind == KOLO_EXEC_COLL && kolo_coll_reduces(c->coll) && !kolo_exec_device_reduces(&c->reducer))
         return kolo_exec_refuse_reducer(&c->reducer);
     KOLO_TRY(check_memory(c->src, src, rank, device, "the source"));

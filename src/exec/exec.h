@@ -27,6 +27,9 @@ typedef struct {
     uint64_t count;
     size_t elem;
     size_t src_stride, dst_stride; /* bytes from one part to the next, where there are several; 0: they touch */
+    /* Parts of unequal lengths, by rank, as in kolo.h; NULL: they are equal. For executors that run plans, and only
+     * for collectives that a plan is forced for; others get a v form as messages or as several calls. */
+    const size_t *send_counts, *send_displs, *recv_counts, *recv_displs;
     void *stream;
     uint64_t number, word; /* of the collective, that all ranks share; of a message: those of the next collective
                               and of its call. Parts of one call have the same */
@@ -41,7 +44,7 @@ static inline bool kolo_exec_device_reduces(const kolo_reducer_t *r)
 kolo_status_t kolo_exec_refuse_reducer(const kolo_reducer_t *reducer); /* in words */
 
 /* How many bytes a call reads from its source on, and writes from its destination on, where it has them. */
-void kolo_exec_reach(const kolo_exec_call_t *call, int nranks, uint64_t *src, uint64_t *dst);
+void kolo_exec_reach(const kolo_exec_call_t *call, int rank, int nranks, uint64_t *src, uint64_t *dst);
 /* Are the buffers of a call memory of this device, and long enough? */
 kolo_status_t kolo_exec_check(const kolo_exec_call_t *call, int rank, int nranks, int device);
 
@@ -63,6 +66,13 @@ typedef struct {
     uint64_t ll_all_reduce, ll_others, ll128_all_reduce, ll128_others, message_lines, give;
 } kolo_exec_tuned_t;
 
+typedef struct {
+    kolo_coll_t coll;
+    uint32_t rank, root;
+    bool uneven; /* its parts may be of unequal lengths */
+    bool slots;  /* it passes no references to memory: for buffers that others do not reach */
+} kolo_exec_plan_ask_t;
+
 typedef struct kolo_exec_env {
     kolo_wire_ctx_t *ctx;
     int device; /* ordinal */
@@ -70,9 +80,9 @@ typedef struct kolo_exec_env {
     const kolo_exec_host_t *host;
     void *host_arg;
     uint32_t start; /* number of the first operation; cyclic */
-    /* For an executor that runs plans: the plan by which rank `rank` is to run a collective, where one is forced,
-     * else NULL. The same plans on all ranks. NULL: none is forced for any. The executor frees them. */
-    kolo_status_t (*plan)(void *arg, kolo_coll_t coll, uint32_t rank, uint32_t root, kolo_plan_t **plan);
+    /* For an executor that runs plans: the plan that is asked for, where one is forced for that collective, else
+     * NULL. The same on all ranks. NULL: none is forced for any. The executor frees them. */
+    kolo_status_t (*plan)(void *arg, const kolo_exec_plan_ask_t *ask, kolo_plan_t **plan);
     void *plan_arg;
     /* For an executor made of others: opens them, over communicators of their own (exec/levels). Collective. */
     kolo_status_t (*levels)(void *arg, const struct kolo_exec_env *env, void **state);

@@ -124,8 +124,8 @@ void kolo_cuda_tidy(kolo_cuda_state_t *s, kolo_cu_stream_t stream);
 void kolo_cuda_mark(kolo_cuda_state_t *s, kolo_cu_stream_t stream);
 /* Memory of this rank as the GPU of rank `peer` sees it; 0: it does not. */
 uint64_t kolo_cuda_seen_by(const kolo_cuda_state_t *s, const void *p, uint64_t bytes, int peer);
-/* The part of args that is of long collectives alone. */
-void kolo_cuda_expose(kolo_cuda_state_t *s, const kolo_exec_call_t *call);
+/* The part of the arguments that tells where this rank's buffers are to others. */
+void kolo_cuda_expose(kolo_cuda_state_t *s, const kolo_exec_call_t *call, kolo_cuda_long_args_t *args);
 /* launch.c: puts a kernel on a stream, behind what this communicator put on another one. */
 kolo_status_t kolo_cuda_put(kolo_cuda_state_t *s, kolo_cu_func_t function, uint32_t blocks, void *args,
                             kolo_cu_stream_t stream);

@@ -83,12 +83,11 @@ static bool apart(uint64_t a, uint64_t b, uint64_t bytes)
     return a + bytes <= b || b + bytes <= a;
 }
 
-void kolo_cuda_expose(kolo_cuda_state_t *s, const kolo_exec_call_t *call)
+void kolo_cuda_expose(kolo_cuda_state_t *s, const kolo_exec_call_t *call, kolo_cuda_long_args_t *a)
 {
-    kolo_cuda_long_args_t *a = &s->args;
     uint64_t n = (uint64_t)s->regions.nranks, whole = (n - 1) * a->c.part_bytes;
     uint64_t src, dst;
-    kolo_exec_reach(call, (int)n, &src, &dst);
+    kolo_exec_reach(call, s->regions.rank, (int)n, &src, &dst);
     if (call->src) kolo_cuda_offer(s, call->src, src, call->stream);
     if (call->dst) kolo_cuda_offer(s, call->dst, dst, call->stream);
     bool all = a->c.scale != KOLO_CUDA_SCALE_OWN; /* others must not see the input as it is */

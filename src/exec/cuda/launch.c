@@ -214,7 +214,7 @@ kolo_status_t kolo_cuda_put_copy(kolo_cuda_state_t *s, void *dst, const void *sr
 static kolo_status_t check_call(kolo_cuda_state_t *s, const kolo_exec_call_t *c)
 {
     uint64_t src, dst;
-    kolo_exec_reach(c, s->regions.nranks, &src, &dst);
+    kolo_exec_reach(c, s->regions.rank, s->regions.nranks, &src, &dst);
     if (c->kind == KOLO_EXEC_COLL && kolo_coll_reduces(c->coll) && !kolo_exec_device_reduces(&c->reducer))
         return kolo_exec_refuse_reducer(&c->reducer);
     if (c->src) KOLO_TRY(kolo_cuda_check_memory(s, c->src, src, "the source"));
@@ -245,7 +245,7 @@ static kolo_status_t launch_collective(kolo_cuda_state_t *s, const kolo_exec_cal
         if (status != KOLO_IN_PROGRESS) return status;
     }
     KOLO_TRY(kolo_cuda_choose(s, c, &s->args.c, &family, &blocks));
-    if (family == KOLO_CUDA_STAGED || family == KOLO_CUDA_TWO_STEP) kolo_cuda_expose(s, c);
+    if (family == KOLO_CUDA_STAGED || family == KOLO_CUDA_TWO_STEP) kolo_cuda_expose(s, c, &s->args);
     return kolo_cuda_put(s, s->kernels->collective[family][type], blocks, &s->args, c->stream);
 }
 

@@ -11,9 +11,14 @@
 #define SLOT_ROOM     (32u << 20) /* for the slots of all queues that end at a rank */
 #define SLOT_MOST     (64u << 10)
 #define SLOT_LEAST    1024u
+#define LINE_ROOM     (8u << 20) /* for the lines of all queues that end at a rank */
+#define LINE_MOST     (16u << 10)
 #define SCRATCH_ROOM  (8u << 20)
 #define PROGRAM_ROOM  (2u << 20)
 #define REPLICA_USUAL 16384u /* bytes of the longest chunk that are worth a replica */
+#define LINE_REPLICA  4096u  /* by lines: 8 bytes for each thread */
+#define REPLICAS_UNKNOWN 16u /* where no rank knows the longest chunk */
+#define LINES_USUAL   32768u /* longest chunk by lines */
 
 _Static_assert((int)KOLO_CUDA_OP_SEND == KOLO_OP_SEND && (int)KOLO_CUDA_OP_RECV == KOLO_OP_RECV &&
                    (int)KOLO_CUDA_OP_RECV_REDUCE == KOLO_OP_RECV_REDUCE &&
@@ -21,29 +26,32 @@ _Static_assert((int)KOLO_CUDA_OP_SEND == KOLO_OP_SEND && (int)KOLO_CUDA_OP_RECV 
                    (int)KOLO_CUDA_OP_RECV_REDUCE_SEND == KOLO_OP_RECV_REDUCE_SEND &&
                    (int)KOLO_CUDA_OP_RECV_REDUCE_COPY_SEND == KOLO_OP_RECV_REDUCE_COPY_SEND &&
                    (int)KOLO_CUDA_OP_REDUCE_MANY == KOLO_OP_REDUCE_MANY && (int)KOLO_CUDA_OP_COPY == KOLO_OP_COPY &&
-                   (int)KOLO_CUDA_OP_REDUCE == KOLO_OP_REDUCE && (int)KOLO_CUDA_OP_RELEASE == KOLO_OP_RELEASE &&
+                   (int)KOLO_CUDA_OP_REDUCE == KOLO_OP_REDUCE && (int)KOLO_CUDA_OP_EXPOSE == KOLO_OP_EXPOSE &&
+                   (int)KOLO_CUDA_OP_PUT == KOLO_OP_PUT && (int)KOLO_CUDA_OP_RELEASE == KOLO_OP_RELEASE &&
                    (int)KOLO_CUDA_OP_SIGNAL == KOLO_OP_SIGNAL && (int)KOLO_CUDA_OP_WAIT == KOLO_OP_WAIT &&
                    (int)KOLO_CUDA_OP_LOOP == KOLO_OP_LOOP && (int)KOLO_CUDA_OP_END == KOLO_OP_END,
                "the kernel's instructions have the plan's numbers");
 _Static_assert((int)KOLO_CUDA_BUF_NONE == KOLO_BUF_NONE && (int)KOLO_CUDA_BUF_SRC == KOLO_BUF_SRC &&
                    (int)KOLO_CUDA_BUF_DST == KOLO_BUF_DST && (int)KOLO_CUDA_BUF_SCRATCH == KOLO_BUF_SCRATCH &&
                    KOLO_CUDA_FLAG_FINAL == KOLO_FLAG_FINAL && KOLO_CUDA_FLAG_DST_FIRST == KOLO_FLAG_DST_FIRST &&
-                   KOLO_CUDA_FLAG_RX_FIRST == KOLO_FLAG_RX_FIRST && KOLO_CUDA_NO_CONN == KOLO_NO_CONN,
+                   KOLO_CUDA_FLAG_RX_FIRST == KOLO_FLAG_RX_FIRST && KOLO_CUDA_FLAG_RAW == KOLO_FLAG_RAW && KOLO_CUDA_NO_CONN == KOLO_NO_CONN,
                "and its buffers and flags");
 
 void kolo_cuda_plan_layout(uint32_t nranks, uint64_t at, kolo_cuda_plan_layout_t *l)
 {
     uint64_t queues = (uint64_t)nranks * KOLO_CUDA_PLAN_QUEUES, slots = queues * KOLO_CUDA_PLAN_DEPTH;
-    uint64_t slot = SLOT_ROOM / slots / 128 * 128;
-    *l = (kolo_cuda_plan_layout_t){.slot_bytes =
-                                       (uint32_t)KOLO_MAX(SLOT_LEAST, KOLO_MIN(slot, (uint64_t)SLOT_MOST))};
+    uint64_t slot = SLOT_ROOM / slots / 128 * 128, line = LINE_ROOM / slots / 256 * 256;
+    *l = (kolo_cuda_plan_layout_t){
+        .slot_bytes = (uint32_t)KOLO_MAX(SLOT_LEAST, KOLO_MIN(slot, (uint64_t)SLOT_MOST)),
+        .line_bytes = (uint32_t)KOLO_MAX(SLOT_LEAST, KOLO_MIN(line, (uint64_t)LINE_MOST)),
+        .lines_most = LINES_USUAL};
     at = KOLO_ROUND_UP(at, (uint64_t)4096);
     l->steps = at;
-    at = KOLO_ROUND_UP(at + 2 * queues * sizeof(uint32_t), (uint64_t)4096);
+    at = KOLO_ROUND_UP(at + KOLO_CUDA_PLAN_WAYS * 2 * queues * sizeof(uint32_t), (uint64_t)4096);
     l->ready = at;
     at += slots * KOLO_CUDA_FLAG;
     l->credit = at;
-    at += queues * KOLO_CUDA_FLAG;
+    at += KOLO_CUDA_PLAN_WAYS * queues * KOLO_CUDA_FLAG;
     l->events = at;
     at = KOLO_ROUND_UP(at + (1 + (uint64_t)KOLO_CUDA_PLAN_QUEUES * KOLO_CUDA_PLAN_EVENTS) * sizeof(uint32_t),
                        (uint64_t)4096);
@@ -53,24 +61,28 @@ void kolo_cuda_plan_layout(uint32_t nranks, uint64_t at, kolo_cuda_plan_layout_t
     l->scratch = at;
     l->scratch_bytes = SCRATCH_ROOM;
     at += l->scratch_bytes;
+    l->lines = at;
+    at += slots * l->line_bytes;
     l->slots = at;
     l->bytes = at + slots * l->slot_bytes;
 }
 
 /* ---- from a plan to a program ---- */
 
-static bool has_form(const kolo_insn_t *in)
+static bool is_reference(const kolo_insn_t *in)
 {
-    return in->op <= KOLO_OP_REDUCE || (in->op >= KOLO_OP_RELEASE && in->op <= KOLO_OP_END);
+    return in->op >= KOLO_OP_EXPOSE && in->op <= KOLO_OP_PUT;
+}
+
+static bool has_references(const kolo_plan_t *p)
+{
+    for (uint32_t i = 0; i < p->ninsns; i++)
+        if (is_reference(&p->insns[i])) return true;
+    return false;
 }
 
 static kolo_status_t check(const kolo_plan_t *p)
 {
-    for (uint32_t i = 0; i < p->ninsns; i++)
-        if (!has_form(&p->insns[i]))
-            return kolo_fail(KOLO_ERR_UNSUPPORTED,
-                             "the %s plan for %s passes references to memory (%s), which kernels cannot follow",
-                             kolo_algo_name(p->algo), kolo_coll_name(p->coll), kolo_opcode_name(p->insns[i].op));
     if (p->nconns > KOLO_CUDA_PLAN_CONNS || p->nevents > KOLO_CUDA_PLAN_EVENTS || p->depth > KOLO_CUDA_PLAN_DEPTH ||
         p->nranks > KOLO_CUDA_RANKS)
         return kolo_fail(KOLO_ERR_UNSUPPORTED,
@@ -183,7 +195,9 @@ static kolo_status_t build(const kolo_plan_t *p, const uint32_t *const lanes[2],
                                 .nsubs = p->nsubs,
                                 .chunks = p->nparts * p->nsubs,
                                 .nscratch = p->nscratch,
-                                .barrier = p->coll == KOLO_COLL_BARRIER};
+                                .barrier = p->coll == KOLO_COLL_BARRIER,
+                                .refs = out->refs,
+                                .grid_buf = p->dst_parts == p->nparts ? KOLO_BUF_DST : KOLO_BUF_SRC};
     place(&at, sizeof head);
     head.insns = (uint32_t)place(&at, p->ninsns * sizeof(kolo_cuda_insn_t));
     head.conns = (uint32_t)place(&at, p->nconns * sizeof(kolo_cuda_conn_t));
@@ -212,6 +226,7 @@ kolo_status_t kolo_cuda_lower(const kolo_plan_t *const *plans, uint32_t nranks, 
     for (uint32_t r = 0; r < nranks; r++) {
         KOLO_TRY(check(plans[r]));
         all += plans[r]->nconns;
+        l.refs = l.refs || has_references(plans[r]);
         l.lanes = KOLO_MAX(l.lanes, plans[r]->nlanes);
         l.events = KOLO_MAX(l.events, plans[r]->nevents);
         l.scratch = KOLO_MAX(l.scratch, plans[r]->nscratch);
@@ -234,41 +249,88 @@ static kolo_cuda_cut_t cut_of(uint64_t count, uint32_t n)
     return (kolo_cuda_cut_t){c.each, c.more};
 }
 
-kolo_status_t kolo_cuda_plan_cut(const kolo_cuda_lowered_t *l, const kolo_plan_t *p, const kolo_exec_call_t *call,
-                                 uint32_t resident, kolo_cuda_plan_args_t *a, uint32_t *blocks)
+/* One buffer's parts in a v form: as many as it has, or this rank's alone. Returns the longest, in elements. */
+static uint64_t fill_parts(kolo_cuda_parts_t *out, uint32_t n, const size_t *counts, const size_t *displs,
+                           uint64_t alone, size_t elem)
 {
-    const kolo_coll_traits_t *t = kolo_coll_traits(call->coll);
-    bool barrier = call->coll == KOLO_COLL_BARRIER;
-    uint64_t count = barrier ? 1 : call->count;
+    uint64_t at = 0, longest = 0;
+    if (n == 1) {
+        *out = (kolo_cuda_parts_t){.count = {alone}};
+        return alone;
+    }
+    for (uint32_t p = 0; p < n; p++) {
+        out->count[p] = counts[p];
+        out->at[p] = (displs ? displs[p] : at) * elem;
+        at += counts[p];
+        longest = KOLO_MAX(longest, (uint64_t)counts[p]);
+    }
+    return longest;
+}
+
+/* The longest chunk that this rank knows of, in bytes. */
+static uint64_t fill_uneven(const kolo_plan_t *p, const kolo_exec_call_t *call, kolo_cuda_plan_args_t *a)
+{
+    const size_t *all = call->recv_counts ? call->recv_counts : call->send_counts;
+    uint64_t src = fill_parts(&a->src, p->src_parts, call->send_counts, call->send_displs, all[p->rank], call->elem);
+    uint64_t dst = fill_parts(&a->dst, p->dst_parts, call->recv_counts, call->recv_displs, all[p->rank], call->elem);
+    return KOLO_DIV_UP(KOLO_MAX(src, dst), (uint64_t)p->nsubs) * a->elem;
+}
+
+/* The longest chunk in bytes. */
+static uint64_t fill_even(const kolo_plan_t *p, const kolo_exec_call_t *call, const kolo_cuda_plan_args_t *a,
+                          kolo_cuda_plan_run_t *run)
+{
+    bool whole = kolo_coll_traits(call->coll)->whole;
+    uint64_t count = call->coll == KOLO_COLL_BARRIER ? 1 : call->count;
+    run->parts = whole ? cut_of(count, p->nparts) : (kolo_cuda_cut_t){count, 0};
+    if (whole) run->src_stride = run->dst_stride = run->parts.each * a->elem;
+    run->subs[0] = cut_of(run->parts.each, p->nsubs);
+    run->subs[1] = cut_of(run->parts.each + 1, p->nsubs);
+    const kolo_cuda_cut_t *longer = &run->subs[run->parts.more > 0];
+    return (longer->each + (longer->more > 0)) * a->elem;
+}
+
+/* Of an all_to_all of unequal parts no rank knows the longest: pieces and replicas are then those of long ones, and
+ * each rank has as many tiles as its own parts need; beyond them both ends skip. */
+static kolo_status_t cut_tiles(const kolo_cuda_lowered_t *l, const kolo_plan_t *p, uint64_t longest, uint32_t most,
+                               const kolo_cuda_plan_args_t *a, kolo_cuda_plan_run_t *run)
+{
+    bool known = !a->uneven || p->coll != KOLO_COLL_ALL_TO_ALL;
+    run->lines = known && longest <= a->plan.lines_most && !l->refs;
+    uint64_t usual = run->lines ? LINE_REPLICA : REPLICA_USUAL;
+    uint64_t room = run->lines ? a->plan.line_bytes / 2 : a->plan.slot_bytes;
+    uint64_t replicas = known ? KOLO_MAX(KOLO_DIV_UP(longest, usual), 1u) : REPLICAS_UNKNOWN;
+    replicas = KOLO_MIN(replicas, (uint64_t)most);
+    uint64_t tile = known ? KOLO_ROUND_UP(KOLO_DIV_UP(longest, replicas), (uint64_t)128) : room;
+    if (l->scratch) tile = KOLO_MIN(tile, a->plan.scratch_bytes / (replicas * l->scratch) / 128 * 128);
+    tile = KOLO_MIN(KOLO_MAX(tile, 128u), room);
+    if (replicas * l->scratch * tile > a->plan.scratch_bytes)
+        return kolo_fail(KOLO_ERR_UNSUPPORTED, "the %s plan for %s of %u ranks needs %u chunks of scratch",
+                         kolo_algo_name(p->algo), kolo_coll_name(p->coll), p->nranks, l->scratch);
+    uint64_t tiles = KOLO_MAX(KOLO_DIV_UP(longest, tile), 1u);
+    if (tiles > UINT32_MAX) return kolo_fail(KOLO_ERR_UNSUPPORTED, "an operation of too many tiles");
+    run->replicas = (uint32_t)replicas;
+    run->tile_bytes = (uint32_t)tile;
+    run->tiles = (uint32_t)tiles;
+    return KOLO_OK;
+}
+
+kolo_status_t kolo_cuda_plan_cut(const kolo_cuda_lowered_t *l, const kolo_plan_t *p, const kolo_exec_call_t *call,
+                                 uint32_t resident, kolo_cuda_plan_args_t *a, kolo_cuda_plan_run_t *run)
+{
     uint32_t most = KOLO_CUDA_PLAN_PAIRS / KOLO_MAX(l->pairs, 1u);
-    a->elem = barrier ? 1 : (uint32_t)call->elem;
-    a->parts = t->whole ? cut_of(count, p->nparts) : (kolo_cuda_cut_t){count, 0};
-    if (t->whole) a->c.src_stride = a->c.dst_stride = a->parts.each * a->elem;
-    a->subs[0] = cut_of(a->parts.each, p->nsubs);
-    a->subs[1] = cut_of(a->parts.each + 1, p->nsubs);
+    a->elem = call->coll == KOLO_COLL_BARRIER ? 1 : (uint32_t)call->elem;
+    a->uneven = call->send_counts || call->recv_counts;
+    run->src_stride = a->l.c.src_stride;
+    run->dst_stride = a->l.c.dst_stride;
+    uint64_t longest = a->uneven ? fill_uneven(p, call, a) : fill_even(p, call, a, run);
     if (l->nodes) most = KOLO_MIN(most, KOLO_CUDA_PLAN_NODES / l->nodes);
-    if (resident && l->lanes) most = KOLO_MIN(most, resident / l->lanes);
+    if (l->lanes) most = KOLO_MIN(most, KOLO_MIN(resident ? resident : KOLO_CUDA_GRID, KOLO_CUDA_GRID) / l->lanes);
     if (!most)
         return kolo_fail(KOLO_ERR_UNSUPPORTED,
                          "the %s plan for %s of %u ranks has %u lanes and %u queues to a rank: a GPU holds %u "
                          "blocks of a rank at once, and there are %u such queues",
                          kolo_algo_name(p->algo), kolo_coll_name(p->coll), p->nranks, l->lanes, l->pairs + l->nodes,
                          resident, KOLO_CUDA_PLAN_QUEUES);
-    const kolo_cuda_cut_t *longer = &a->subs[a->parts.more > 0];
-    uint64_t longest = (longer->each + (longer->more > 0)) * a->elem;
-    uint64_t replicas = KOLO_MIN(KOLO_DIV_UP(longest, (uint64_t)REPLICA_USUAL), (uint64_t)most);
-    replicas = KOLO_MAX(replicas, 1u);
-    uint64_t tile = KOLO_ROUND_UP(KOLO_DIV_UP(longest, replicas), (uint64_t)128);
-    if (l->scratch) tile = KOLO_MIN(tile, a->plan.scratch_bytes / (replicas * l->scratch) / 128 * 128);
-    tile = KOLO_MIN(KOLO_MAX(tile, 128u), (uint64_t)a->plan.slot_bytes);
-    if (replicas * l->scratch * tile > a->plan.scratch_bytes)
-        return kolo_fail(KOLO_ERR_UNSUPPORTED, "the %s plan for %s of %u ranks needs %u chunks of scratch",
-                         kolo_algo_name(p->algo), kolo_coll_name(p->coll), p->nranks, l->scratch);
-    uint64_t tiles = KOLO_MAX(KOLO_DIV_UP(longest, tile), 1u);
-    if (tiles > UINT32_MAX) return kolo_fail(KOLO_ERR_UNSUPPORTED, "an operation of too many tiles");
-    a->replicas = (uint32_t)replicas;
-    a->c.tile_bytes = (uint32_t)tile;
-    a->tiles = (uint32_t)tiles;
-    *blocks = (uint32_t)replicas * p->nlanes;
-    return KOLO_OK;
+    return cut_tiles(l, p, longest, most, a, run);
 }

@@ -18,6 +18,7 @@ typedef struct {
     size_t bytes;
     uint32_t lanes, events, scratch; /* the most that any rank has */
     uint32_t pairs, nodes;           /* connection lanes of each kind */
+    bool refs;                       /* any rank passes references to its memory */
 } kolo_cuda_lowered_t;
 /* `plans`: of all ranks. KOLO_ERR_UNSUPPORTED where an instruction has no form on GPUs, or the plan is too large.
  */
@@ -25,9 +26,10 @@ kolo_status_t kolo_cuda_lower(const kolo_plan_t *const *plans, uint32_t nranks, 
                               kolo_cuda_lowered_t *lowered);
 
 /* A call's tiles and replicas, with at most `resident` blocks of a rank at once; 0: any number. The arguments
- * kolo_cuda_fill() has set are there. Returns how many blocks. */
+ * kolo_cuda_fill() has set are there. A launch has run->replicas * lowered->lanes blocks at most; a plan without
+ * references needs no more than its own lanes. */
 kolo_status_t kolo_cuda_plan_cut(const kolo_cuda_lowered_t *lowered, const kolo_plan_t *plan,
                                  const kolo_exec_call_t *call, uint32_t resident, kolo_cuda_plan_args_t *args,
-                                 uint32_t *blocks);
+                                 kolo_cuda_plan_run_t *run);
 
 #endif

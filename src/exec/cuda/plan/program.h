@@ -12,6 +12,11 @@
  * has in a tile. Behind it the writer sets the slot's flag, which holds the number of the slot and the mark of the
  * operation: a slot of another operation is never taken, the wait for it lasts until it is found out why. The
  * reader gives the slot back by a counter in the writer's memory. Both ends poll their own memory only.
+ *
+ * A queue has each slot twice: short pieces go by lines of 16 bytes (ll.cuh), which carry 8 of payload and their own
+ * arrival, so nothing is set behind them and no fence is needed. Which of the two an operation uses follows from its
+ * length, so both ends know it; slots and lines are counted apart, since the numbers in lines that are not written
+ * for long would come again.
  */
 #ifndef KOLO_EXEC_CUDA_PLAN_PROGRAM_H
 #define KOLO_EXEC_CUDA_PLAN_PROGRAM_H
@@ -24,6 +29,7 @@
     16u /* and those whose slots go to all ranks: what is posted there is equal for all                            \
          */
 #define KOLO_CUDA_PLAN_QUEUES (KOLO_CUDA_PLAN_PAIRS + KOLO_CUDA_PLAN_NODES)
+#define KOLO_CUDA_PLAN_WAYS   2u   /* by slots, by lines */
 #define KOLO_CUDA_PLAN_CONNS  256u /* ends of connections that one rank has in one plan */
 #define KOLO_CUDA_PLAN_EVENTS 64u  /* of one plan */
 
@@ -38,7 +44,11 @@ enum {
     KOLO_CUDA_OP_REDUCE_MANY,
     KOLO_CUDA_OP_COPY,
     KOLO_CUDA_OP_REDUCE,
-    KOLO_CUDA_OP_RELEASE = 13,
+    KOLO_CUDA_OP_EXPOSE,
+    KOLO_CUDA_OP_GET,
+    KOLO_CUDA_OP_GET_REDUCE,
+    KOLO_CUDA_OP_PUT,
+    KOLO_CUDA_OP_RELEASE,
     KOLO_CUDA_OP_SIGNAL,
     KOLO_CUDA_OP_WAIT,
     KOLO_CUDA_OP_LOOP,
@@ -48,6 +58,7 @@ enum { KOLO_CUDA_BUF_NONE, KOLO_CUDA_BUF_SRC, KOLO_CUDA_BUF_DST, KOLO_CUDA_BUF_S
 #define KOLO_CUDA_FLAG_FINAL     1u
 #define KOLO_CUDA_FLAG_DST_FIRST 2u
 #define KOLO_CUDA_FLAG_RX_FIRST  4u
+#define KOLO_CUDA_FLAG_RAW       8u
 #define KOLO_CUDA_NO_CONN        0xffffu
 
 typedef struct { /* as kolo_segment_t */
@@ -88,20 +99,23 @@ typedef struct {
     uint32_t nscratch; /* chunks of scratch */
     uint32_t barrier;  /* every chunk is one element */
     uint32_t insns, conns, lanes, list;
-    uint32_t pad;
+    uint32_t grid_buf; /* the buffer that has all parts */
+    uint32_t refs, pad; /* refs: it passes references to memory */
 } kolo_cuda_program_t;
 
 /* Where it all lies in a region (args.h), behind what the other kernels use. */
 typedef struct {
-    uint32_t slot_bytes, pad;
-    uint64_t steps;   /* uint32_t [2][nranks][QUEUES]: slots posted to, taken from each rank */
+    uint32_t slot_bytes, line_bytes; /* line_bytes: of the lines of a slot, twice their payload */
+    uint64_t lines_most;             /* longest chunk that goes by lines, in bytes */
+    uint64_t steps;   /* uint32_t [WAYS][2][nranks][QUEUES]: slots posted to, taken from each rank */
     uint64_t ready;   /* uint64_t flags [nranks][QUEUES][DEPTH], by writer */
-    uint64_t credit;  /* uint32_t flags [nranks][QUEUES], by reader */
+    uint64_t credit;  /* uint32_t flags [WAYS][nranks][QUEUES], by reader */
     uint64_t events;  /* uint32_t: blocks that have ended; then [replica][event] */
     uint64_t scratch; /* [replica][chunk][tile_bytes] */
     uint64_t scratch_bytes;
     uint64_t programs; /* images */
     uint64_t programs_bytes;
+    uint64_t lines; /* [nranks][QUEUES][DEPTH][line_bytes], by writer */
     uint64_t slots; /* [nranks][QUEUES][DEPTH][slot_bytes], by writer */
     uint64_t bytes; /* of the region, with all of this; 0: there is nothing of it */
 } kolo_cuda_plan_layout_t;
@@ -111,17 +125,32 @@ typedef struct {
     uint64_t each, more;
 } kolo_cuda_cut_t;
 
-/* c: its layout, regions, mailbox, number, word and mark; src and dst with their strides, which part p has `more`
- * elements more of; operator and factor, with scale and divide as they are for raw inputs and for results. */
+/* Parts of unequal lengths (the v forms): how many elements, and how many bytes behind the buffer's begin. */
 typedef struct {
-    kolo_cuda_args_t c;
+    uint64_t count[KOLO_CUDA_RANKS], at[KOLO_CUDA_RANKS];
+} kolo_cuda_parts_t;
+
+/* A program, and how this call is cut for it. */
+typedef struct {
+    uint64_t program; /* address; 0: there is none */
+    uint32_t replicas, tiles, tile_bytes;
+    uint32_t lines;                  /* pieces go by lines */
+    uint64_t src_stride, dst_stride; /* of parts, which part p has `more` elements more of */
+    kolo_cuda_cut_t parts;           /* count of a part; `more`: how many have one more */
+    kolo_cuda_cut_t subs[2];         /* of a part with `each` elements, with one more */
+} kolo_cuda_plan_run_t;
+
+/* l: its layout, regions, mailbox, number, word and mark; src and dst, and how others see them; operator and factor,
+ * with scale and divide as they are for raw inputs and for results. Where the first program passes references, the
+ * kernels of all ranks meet first (direct.cuh): if one rank's buffers cannot be reached by all, all run the second. */
+typedef struct {
+    kolo_cuda_long_args_t l;
     kolo_cuda_plan_layout_t plan;
-    uint64_t program; /* address */
-    uint64_t trace;   /* kolo_cuda_trace_t, or 0 */
-    uint32_t replicas, tiles;
-    uint32_t elem, pad;
-    kolo_cuda_cut_t parts;   /* count of a part; `more`: how many have one more */
-    kolo_cuda_cut_t subs[2]; /* of a part with `each` elements, with one more */
+    uint64_t trace; /* kolo_cuda_trace_t, or 0 */
+    uint32_t elem;
+    uint32_t uneven; /* src and dst hold, not parts and subs */
+    kolo_cuda_plan_run_t runs[2];
+    kolo_cuda_parts_t src, dst;
 } kolo_cuda_plan_args_t;
 
 /* What a kernel records when a test asks: kolo_trace_step_t, and by which replica. */
