@@ -170,8 +170,8 @@ static void launch(const plans_t *p, const case_t *c, uint32_t rank, kolo_cuda_p
         if (kolo_cuda_plan_cut(&form->lowered[rank], form->plan[rank], &call, RESIDENT, a, &a->runs[i]) != KOLO_OK)
             fail_msg("%s", kolo_error_text());
         a->runs[i].program = (uint64_t)(uintptr_t)form->lowered[rank].image;
-        blocks = KOLO_MAX(blocks, a->runs[i].replicas *
-                                      (p->n > 1 ? form->lowered[rank].lanes : form->plan[rank]->nlanes));
+        blocks = KOLO_MAX(blocks,
+                          a->runs[i].replicas * (p->n > 1 ? form->lowered[rank].lanes : form->plan[rank]->nlanes));
     }
     assert_true(blocks <= RESIDENT);
     a->l.c.reachable = c->seed / 128 % 4 || rank != c->seed % c->nranks ? KOLO_CUDA_REACHABLE : 0;
@@ -285,7 +285,8 @@ static void renew_queues(uint32_t nranks)
         char *region = ranks[r].region;
         memset(region, 0, l.programs);
         memset(region + l.lines, 0, slots_of(nranks) * SLOT);
-        for (uint32_t q = 0; q < KOLO_CUDA_PLAN_WAYS * 2 * queues; q++) ((uint32_t *)(void *)(region + l.steps))[q] = from;
+        for (uint32_t q = 0; q < KOLO_CUDA_PLAN_WAYS * 2 * queues; q++)
+            ((uint32_t *)(void *)(region + l.steps))[q] = from;
         for (uint32_t q = 0; q < KOLO_CUDA_PLAN_WAYS * queues; q++)
             *(uint32_t *)(void *)(region + l.credit + q * KOLO_CUDA_FLAG) = from;
     }
@@ -337,8 +338,7 @@ static void run_all(shape_t first, shape_t last, bool fanout)
             if (shape_make(&s, (shape_t)shape, n)) run_rows(&s, fanout, was_run);
         }
     for (size_t i = 0; i < kolo_algo_rows && first == SHAPE_ONE_NODE; i++)
-        if (!was_run[i] && kolo_algos[i].coll != KOLO_COLL_P2P &&
-            kolo_algos[i].algo != KOLO_ALGO_HIERARCHICAL)
+        if (!was_run[i] && kolo_algos[i].coll != KOLO_COLL_P2P && kolo_algos[i].algo != KOLO_ALGO_HIERARCHICAL)
             fail_msg("%s for %s was never run", kolo_algo_name(kolo_algos[i].algo),
                      kolo_coll_name(kolo_algos[i].coll));
     free(was_run);

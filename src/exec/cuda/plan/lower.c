@@ -8,17 +8,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SLOT_ROOM     (32u << 20) /* for the slots of all queues that end at a rank */
-#define SLOT_MOST     (64u << 10)
-#define SLOT_LEAST    1024u
-#define LINE_ROOM     (8u << 20) /* for the lines of all queues that end at a rank */
-#define LINE_MOST     (16u << 10)
-#define SCRATCH_ROOM  (8u << 20)
-#define PROGRAM_ROOM  (2u << 20)
-#define REPLICA_USUAL 16384u /* bytes of the longest chunk that are worth a replica */
-#define LINE_REPLICA  4096u  /* by lines: 8 bytes for each thread */
-#define REPLICAS_UNKNOWN 16u /* where no rank knows the longest chunk */
-#define LINES_USUAL   32768u /* longest chunk by lines */
+#define SLOT_ROOM        (32u << 20) /* for the slots of all queues that end at a rank */
+#define SLOT_MOST        (64u << 10)
+#define SLOT_LEAST       1024u
+#define LINE_ROOM        (8u << 20) /* for the lines of all queues that end at a rank */
+#define LINE_MOST        (16u << 10)
+#define SCRATCH_ROOM     (8u << 20)
+#define PROGRAM_ROOM     (2u << 20)
+#define REPLICA_USUAL    16384u /* bytes of the longest chunk that are worth a replica */
+#define LINE_REPLICA     4096u  /* by lines: 8 bytes for each thread */
+#define REPLICAS_UNKNOWN 16u    /* where no rank knows the longest chunk */
+#define LINES_USUAL      32768u /* longest chunk by lines */
 
 _Static_assert((int)KOLO_CUDA_OP_SEND == KOLO_OP_SEND && (int)KOLO_CUDA_OP_RECV == KOLO_OP_RECV &&
                    (int)KOLO_CUDA_OP_RECV_REDUCE == KOLO_OP_RECV_REDUCE &&
@@ -34,17 +34,18 @@ _Static_assert((int)KOLO_CUDA_OP_SEND == KOLO_OP_SEND && (int)KOLO_CUDA_OP_RECV 
 _Static_assert((int)KOLO_CUDA_BUF_NONE == KOLO_BUF_NONE && (int)KOLO_CUDA_BUF_SRC == KOLO_BUF_SRC &&
                    (int)KOLO_CUDA_BUF_DST == KOLO_BUF_DST && (int)KOLO_CUDA_BUF_SCRATCH == KOLO_BUF_SCRATCH &&
                    KOLO_CUDA_FLAG_FINAL == KOLO_FLAG_FINAL && KOLO_CUDA_FLAG_DST_FIRST == KOLO_FLAG_DST_FIRST &&
-                   KOLO_CUDA_FLAG_RX_FIRST == KOLO_FLAG_RX_FIRST && KOLO_CUDA_FLAG_RAW == KOLO_FLAG_RAW && KOLO_CUDA_NO_CONN == KOLO_NO_CONN,
+                   KOLO_CUDA_FLAG_RX_FIRST == KOLO_FLAG_RX_FIRST && KOLO_CUDA_FLAG_RAW == KOLO_FLAG_RAW &&
+                   KOLO_CUDA_NO_CONN == KOLO_NO_CONN,
                "and its buffers and flags");
 
 void kolo_cuda_plan_layout(uint32_t nranks, uint64_t at, kolo_cuda_plan_layout_t *l)
 {
     uint64_t queues = (uint64_t)nranks * KOLO_CUDA_PLAN_QUEUES, slots = queues * KOLO_CUDA_PLAN_DEPTH;
     uint64_t slot = SLOT_ROOM / slots / 128 * 128, line = LINE_ROOM / slots / 256 * 256;
-    *l = (kolo_cuda_plan_layout_t){
-        .slot_bytes = (uint32_t)KOLO_MAX(SLOT_LEAST, KOLO_MIN(slot, (uint64_t)SLOT_MOST)),
-        .line_bytes = (uint32_t)KOLO_MAX(SLOT_LEAST, KOLO_MIN(line, (uint64_t)LINE_MOST)),
-        .lines_most = LINES_USUAL};
+    *l =
+        (kolo_cuda_plan_layout_t){.slot_bytes = (uint32_t)KOLO_MAX(SLOT_LEAST, KOLO_MIN(slot, (uint64_t)SLOT_MOST)),
+                                  .line_bytes = (uint32_t)KOLO_MAX(SLOT_LEAST, KOLO_MIN(line, (uint64_t)LINE_MOST)),
+                                  .lines_most = LINES_USUAL};
     at = KOLO_ROUND_UP(at, (uint64_t)4096);
     l->steps = at;
     at = KOLO_ROUND_UP(at + KOLO_CUDA_PLAN_WAYS * 2 * queues * sizeof(uint32_t), (uint64_t)4096);
@@ -271,8 +272,10 @@ static uint64_t fill_parts(kolo_cuda_parts_t *out, uint32_t n, const size_t *cou
 static uint64_t fill_uneven(const kolo_plan_t *p, const kolo_exec_call_t *call, kolo_cuda_plan_args_t *a)
 {
     const size_t *all = call->recv_counts ? call->recv_counts : call->send_counts;
-    uint64_t src = fill_parts(&a->src, p->src_parts, call->send_counts, call->send_displs, all[p->rank], call->elem);
-    uint64_t dst = fill_parts(&a->dst, p->dst_parts, call->recv_counts, call->recv_displs, all[p->rank], call->elem);
+    uint64_t src =
+        fill_parts(&a->src, p->src_parts, call->send_counts, call->send_displs, all[p->rank], call->elem);
+    uint64_t dst =
+        fill_parts(&a->dst, p->dst_parts, call->recv_counts, call->recv_displs, all[p->rank], call->elem);
     return KOLO_DIV_UP(KOLO_MAX(src, dst), (uint64_t)p->nsubs) * a->elem;
 }
 

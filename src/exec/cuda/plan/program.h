@@ -13,10 +13,10 @@
  * operation: a slot of another operation is never taken, the wait for it lasts until it is found out why. The
  * reader gives the slot back by a counter in the writer's memory. Both ends poll their own memory only.
  *
- * A queue has each slot twice: short pieces go by lines of 16 bytes (ll.cuh), which carry 8 of payload and their own
- * arrival, so nothing is set behind them and no fence is needed. Which of the two an operation uses follows from its
- * length, so both ends know it; slots and lines are counted apart, since the numbers in lines that are not written
- * for long would come again.
+ * A queue has each slot twice: short pieces go by lines of 16 bytes (ll.cuh), which carry 8 of payload and their
+ * own arrival, so nothing is set behind them and no fence is needed. Which of the two an operation uses follows
+ * from its length, so both ends know it; slots and lines are counted apart, since the numbers in lines that are not
+ * written for long would come again.
  */
 #ifndef KOLO_EXEC_CUDA_PLAN_PROGRAM_H
 #define KOLO_EXEC_CUDA_PLAN_PROGRAM_H
@@ -99,7 +99,7 @@ typedef struct {
     uint32_t nscratch; /* chunks of scratch */
     uint32_t barrier;  /* every chunk is one element */
     uint32_t insns, conns, lanes, list;
-    uint32_t grid_buf; /* the buffer that has all parts */
+    uint32_t grid_buf;  /* the buffer that has all parts */
     uint32_t refs, pad; /* refs: it passes references to memory */
 } kolo_cuda_program_t;
 
@@ -107,11 +107,11 @@ typedef struct {
 typedef struct {
     uint32_t slot_bytes, line_bytes; /* line_bytes: of the lines of a slot, twice their payload */
     uint64_t lines_most;             /* longest chunk that goes by lines, in bytes */
-    uint64_t steps;   /* uint32_t [WAYS][2][nranks][QUEUES]: slots posted to, taken from each rank */
-    uint64_t ready;   /* uint64_t flags [nranks][QUEUES][DEPTH], by writer */
-    uint64_t credit;  /* uint32_t flags [WAYS][nranks][QUEUES], by reader */
-    uint64_t events;  /* uint32_t: blocks that have ended; then [replica][event] */
-    uint64_t scratch; /* [replica][chunk][tile_bytes] */
+    uint64_t steps;                  /* uint32_t [WAYS][2][nranks][QUEUES]: slots posted to, taken from each rank */
+    uint64_t ready;                  /* uint64_t flags [nranks][QUEUES][DEPTH], by writer */
+    uint64_t credit;                 /* uint32_t flags [WAYS][nranks][QUEUES], by reader */
+    uint64_t events;                 /* uint32_t: blocks that have ended; then [replica][event] */
+    uint64_t scratch;                /* [replica][chunk][tile_bytes] */
     uint64_t scratch_bytes;
     uint64_t programs; /* images */
     uint64_t programs_bytes;
@@ -140,9 +140,10 @@ typedef struct {
     kolo_cuda_cut_t subs[2];         /* of a part with `each` elements, with one more */
 } kolo_cuda_plan_run_t;
 
-/* l: its layout, regions, mailbox, number, word and mark; src and dst, and how others see them; operator and factor,
- * with scale and divide as they are for raw inputs and for results. Where the first program passes references, the
- * kernels of all ranks meet first (direct.cuh): if one rank's buffers cannot be reached by all, all run the second. */
+/* l: its layout, regions, mailbox, number, word and mark; src and dst, and how others see them; operator and
+ * factor, with scale and divide as they are for raw inputs and for results. Where the first program passes
+ * references, the kernels of all ranks meet first (direct.cuh): if one rank's buffers cannot be reached by all, all
+ * run the second. */
 typedef struct {
     kolo_cuda_long_args_t l;
     kolo_cuda_plan_layout_t plan;

@@ -74,7 +74,8 @@ uint64_t kolo_cuda_plans_room(kolo_cuda_plans_t *plans, uint32_t nranks, uint64_
 /* ---- making one ---- */
 
 /* `all`: of all ranks, freed by the caller; this rank's is taken. */
-static kolo_status_t emit_form(kolo_cuda_state_t *s, const program_t *g, bool slots, form_t *form, kolo_plan_t **all)
+static kolo_status_t emit_form(kolo_cuda_state_t *s, const program_t *g, bool slots, form_t *form,
+                               kolo_plan_t **all)
 {
     kolo_cuda_plans_t *p = s->plans;
     kolo_exec_plan_ask_t ask = {.coll = g->coll, .root = g->root, .uneven = g->uneven, .slots = slots};
