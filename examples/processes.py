@@ -15,6 +15,18 @@ def children(pid):
         return []
 
 
+def descendants(pid, first=""):
+    """With theirs, those whose first argument this is (or all)."""
+    found = []
+    for child in children(pid):
+        try:
+            words = pathlib.Path(f"/proc/{child}/cmdline").read_bytes().decode().split("\0")
+        except OSError:
+            continue  # it has ended meanwhile
+        found += [child] * (not first or words[1:2] == [first]) + descendants(child, first)
+    return found
+
+
 def wait_for_ends(pids, what, limit_s):
     """Until none of these processes runs any more. Ends the test after limit_s."""
     end = time.monotonic() + limit_s

@@ -9,7 +9,7 @@
 
 #include <stdio.h>
 
-void books_take(job_t *job, int index, const note_t *n)
+void books_take(job_t *job, int index, const told_t *n)
 {
     process_t *p = &job->process[index];
     if (n->step == 0 || n->step > job->steps || n->step <= p->reported) {
@@ -25,7 +25,7 @@ void books_take(job_t *job, int index, const note_t *n)
         job_fail(job, "step %llu: worker %d has other weights than the others", (unsigned long long)n->step, index);
     s->reports++;
     s->hash = n->hash;
-    if (n->samples) { /* 0: from one that took the step over from another, which has reported it */
+    if (n->samples) { /* 0: from one that took the step over from another, which reports it */
         if (s->samples && s->samples != n->samples)
             job_fail(job, "step %llu: the workers disagree about its samples", (unsigned long long)n->step);
         if (!s->samples) s->at_ns = now_ns() - job->start_ns;

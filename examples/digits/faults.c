@@ -11,6 +11,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #define STOPPED_MS 2000
 
@@ -35,7 +37,7 @@ bool faults_take_setting(options_t *o, char *text)
     errno = 0;
     unsigned long worker = strtoul(text, &end, 10);
     if (errno || *end != ':' || end[1] == '=' || !strchr(end, '=') || worker >= MOST_PROCESSES) return false;
-    o->setting[o->settings++] = (setting_t){(int)worker, end + 1};
+    o->setting[o->settings++] = (setting_t){(int)worker, text, end + 1};
     return true;
 }
 
@@ -48,17 +50,21 @@ void faults_begin(job_t *job)
     }
 }
 
+/* A process that has ended meanwhile is not mistaken for another. */
+static bool send_signal(const process_t *p, int sig)
+{
+    return p->pidfd >= 0 && syscall(SYS_pidfd_send_signal, p->pidfd, sig, NULL, 0) == 0;
+}
+
 static void strike(job_t *job, fault_t *f)
 {
-    process_t *victim = &job->process[f->worker];
+    const process_t *victim = &job->process[f->worker];
     const char *what = f->stop ? "kill -STOP" : "kill -9";
     f->done = true;
-    if (!victim->pid) {
+    if (!send_signal(victim, f->stop ? SIGSTOP : SIGKILL)) {
         job_say(job, "worker %d has ended before its %s", f->worker, what);
         return;
     }
-    victim->killed |= !f->stop;
-    kill(victim->pid, f->stop ? SIGSTOP : SIGKILL);
     if (f->stop) f->over_ns = now_ns() + STOPPED_MS * UINT64_C(1000000);
     job_mark(job, "%s worker %d", what, f->worker);
     job_say(job, "%s worker %d (process %d) after step %" PRIu64 " of %" PRIu64, what, f->worker, (int)victim->pid,
@@ -69,13 +75,11 @@ void faults_do(job_t *job)
 {
     for (int i = 0; i < job->faults; i++) {
         fault_t *f = &job->fault[i];
-        bool there = fleet_all_in(job) && f->worker < job->started; /* a replacement has to be started before */
-        if (!f->done && job->known >= f->at && there) strike(job, f);
+        /* Whoever is not in yet may hold the others up when it goes. */
+        if (!f->done && job->ranks_now > 0 && job->known >= f->at && job->process[f->worker].in) strike(job, f);
         if (!f->over_ns || now_ns() < f->over_ns) continue;
         f->over_ns = 0;
-        if (!job->process[f->worker].pid) continue;
-        kill(job->process[f->worker].pid, SIGCONT);
-        job_say(job, "worker %d goes on", f->worker);
+        if (send_signal(&job->process[f->worker], SIGCONT)) job_say(job, "worker %d goes on", f->worker);
     }
 }
 

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The monitor of one run: hears the workers, kills one half way, sends a replacement, shows the progress.
+ * The monitor of one run: hears what kolorun and its workers print, kills one half way, shows the progress.
  */
 #include "job.h"
 
 #include "data.h"
 #include "shards.h"
 
+#include <inttypes.h>
+#include <math.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -14,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/signalfd.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #ifdef KOLO_SANITIZED
@@ -22,9 +25,10 @@
 #define PATIENCE 1
 #endif
 #define SILENCE_MS                                                                                                 \
-    (40000 * PATIENCE) /* longer than any limit of the workers: they tell what is wrong, if they can */
-#define LINE_MS    100 /* between two progress lines on a terminal */
-#define REPLACE_OF 8   /* the replacement comes when an 8th of the steps has been made without it */
+    (40000 * PATIENCE)  /* longer than any limit of the workers: they tell what is wrong, if they can */
+#define LINE_MS    100  /* between two progress lines on a terminal */
+#define BACK_OFF   12   /* the replacement comes when a 12th of the steps can have been made without it, */
+#define BACK_OFF_S 0.02 /* but not before */
 
 /* ---- what is shown ---- */
 
@@ -85,90 +89,84 @@ static void show_progress(job_t *job)
     job->last_line_ns = now;
 }
 
-/* ---- what the workers tell ---- */
+/* ---- what is printed ---- */
 
-static void start_all(job_t *job, const note_t *n)
-{
-    for (int i = 0; i < job->options->workers; i++) {
-        note_t start = {.kind = NOTE_START, .rank = i, .nranks = job->options->workers, .id = n->id};
-        job->process[i].joined = true;
-        note_send(job->process[i].fd, &start);
-    }
-    job->ranks_now = job->options->workers;
-    job->start_ns = now_ns();
-}
-
-static void let_in(job_t *job, const note_t *n)
-{
-    process_t *p = &job->process[job->started - 1]; /* the newest is the only one that can be waiting */
-    note_t join = {.kind = NOTE_JOIN, .nranks = n->nranks + 1, .id = n->id};
-    if (p->pid && !p->joined) note_send(p->fd, &join);
-}
-
-static void announce(job_t *job, int index)
-{
-    note_t note = {.kind = NOTE_NEWCOMER, .index = index};
-    job_say(job, "worker %d is there and waits to be taken in", index);
-    for (int i = 0; i < job->started; i++)
-        if (job->process[i].pid && job->process[i].joined) note_send(job->process[i].fd, &note);
-}
-
-static void take_hello(job_t *job, process_t *p, int index)
-{
-    int there = 0;
-    p->hello = true;
-    if (job->ranks_now) {
-        announce(job, index);
-        return;
-    }
-    for (int i = 0; i < job->started; i++) there += job->process[i].hello;
-    note_t make = {.kind = NOTE_MAKE_ID};
-    if (there == job->options->workers) note_send(job->process[0].fd, &make);
-}
-
-static void take_ranks(job_t *job, process_t *p, const note_t *n)
-{
-    p->in = true;
-    if (n->rank != 0 || n->was == 0) return; /* all tell; one is enough */
-    job->pause_ms = (double)n->us / 1e3;
-    job->ranks_now = n->nranks;
-    if (n->nranks > n->was) job->process[job->started - 1].joined = true;
-    if (n->nranks < n->was) job->replace_at = n->step + job->steps / REPLACE_OF + 1;
-    job_mark(job, "%d -> %d ranks", n->was, n->nranks);
-    job_say(job, "%d -> %d ranks after step %llu; the change took %.1f ms, no step lost", n->was, n->nranks,
-            (unsigned long long)n->step, job->pause_ms);
-}
-
-static void take_note(job_t *job, int index, const note_t *n)
+static void take_hello(job_t *job, int index, int pid)
 {
     process_t *p = &job->process[index];
-    if (n->kind == NOTE_HELLO) take_hello(job, p, index);
-    if (n->kind == NOTE_ID && !job->ranks_now)
-        start_all(job, n);
-    else if (n->kind == NOTE_ID)
-        let_in(job, n);
-    if (n->kind == NOTE_STEP) books_take(job, index, n);
-    if (n->kind == NOTE_RANKS) take_ranks(job, p, n);
-    if (n->kind == NOTE_FAILED && (p->joined || !job->known)) job_fail(job, "worker %d: %s", index, n->text);
-    if (n->kind == NOTE_FAILED) job_say(job, "worker %d: %s", index, n->text);
-    if (n->kind != NOTE_DONE) return;
-    if (job->tested && (job->right != n->right || job->final_hash != n->hash))
+    *p = (process_t){.pid = pid, .pidfd = (int)syscall(SYS_pidfd_open, pid, 0)};
+    if (index >= job->options->workers) job_say(job, "worker %d is started as a replacement", index);
+}
+
+static void take_ranks(job_t *job, int index, int was, int nranks, int rank, uint64_t step, uint64_t us)
+{
+    process_t *p = &job->process[index];
+    p->in = true;
+    if (rank != 0) return; /* all tell; one is enough */
+    if (job->ranks_now == 0) job->start_ns = now_ns();
+    job->ranks_now = nranks;
+    if (was == 0) return;
+    job_mark(job, "%d -> %d ranks", was, nranks);
+    job_say(job, "%d -> %d ranks after step %" PRIu64 "; the change took %.1f ms, no step lost", was, nranks, step,
+            (double)us / 1e3);
+}
+
+static void take_done(job_t *job, int index, int right, int tested, uint64_t hash)
+{
+    if (job->tested && (job->right != right || job->final_hash != hash))
         job_fail(job, "worker %d has another result than the others", index);
-    p->done = true;
-    job->right = n->right;
-    job->tested = n->samples;
-    job->final_hash = n->hash;
+    job->right = right;
+    job->tested = tested;
+    job->final_hash = hash;
     job->elapsed_ns = now_ns() - job->start_ns;
 }
 
-/* ---- the loop ---- */
-
-static void replace(job_t *job)
+static void hear_worker(job_t *job, int index, const char *text)
 {
-    if (!job->replace_at || job->known < job->replace_at || job->known == job->steps || !fleet_lacks_one(job))
-        return;
-    if (fleet_start(job)) job_say(job, "worker %d is started as a replacement", job->started - 1);
+    told_t n;
+    int pid, was, nranks, rank, right, tested;
+    uint64_t step, us, hash;
+    if (index < 0 || index >= MOST_PROCESSES)
+        job_fail(job, "%d workers have been started and still some are missing", index);
+    else if (sscanf(text, "step %" SCNu64 " %" SCNx64 " %d %d %lf", &n.step, &n.hash, &n.samples, &n.nranks,
+                    &n.loss) == 5)
+        books_take(job, index, &n);
+    else if (sscanf(text, "hello %d", &pid) == 1)
+        take_hello(job, index, pid);
+    else if (sscanf(text, "ranks %d %d %d %" SCNu64 " %" SCNu64, &was, &nranks, &rank, &step, &us) == 5)
+        take_ranks(job, index, was, nranks, rank, step, us);
+    else if (sscanf(text, "done %d %d %" SCNx64, &right, &tested, &hash) == 3)
+        take_done(job, index, right, tested, hash);
+    else if (strncmp(text, "failed ", 7) == 0)
+        job_fail(job, "worker %d: %s", index, text + 7);
+    else
+        job_say(job, "worker %d: %s", index, text); /* a warning of the library */
 }
+
+/* A process has ended, says kolorun, and not well. */
+static void hear_end(job_t *job, int index, const char *how)
+{
+    process_t *p = &job->process[index];
+    if (p->pidfd >= 0) close(p->pidfd);
+    p->pidfd = -1;
+    if (!job->disturbed || strstr(how, "was killed by signal") == NULL)
+        job_fail(job, "worker %d ended before its work was done", index);
+}
+
+void job_hear(job_t *job, char *line)
+{
+    int index = -1, end = 0;
+    if (sscanf(line, "[%d] %n", &index, &end) == 1 && end > 0) {
+        hear_worker(job, index, line + end);
+        return;
+    }
+    job_say(job, "%s", line);
+    if (sscanf(line, "kolorun: process %d (%n", &index, &end) == 1 && end > 0 && index >= 0 &&
+        index < MOST_PROCESSES)
+        hear_end(job, index, line + end);
+}
+
+/* ---- the loop ---- */
 
 static void hear_signals(job_t *job, int signals)
 {
@@ -177,27 +175,14 @@ static void hear_signals(job_t *job, int signals)
         if (info.ssi_signo != SIGCHLD) job->interrupted = true;
 }
 
-static void hear(job_t *job, int index)
-{
-    process_t *p = &job->process[index];
-    note_t note;
-    int got = 0;
-    while (p->pid && !p->heard_all && (got = note_receive(p->fd, &note, false)) > 0) take_note(job, index, &note);
-    if (got < 0) p->heard_all = true; /* its end follows, or has come */
-}
-
 static void hear_all(job_t *job, int signals)
 {
-    struct pollfd fds[MOST_PROCESSES + 1];
-    for (int i = 0; i < job->started; i++)
-        fds[i] = (struct pollfd){job->process[i].heard_all ? -1 : job->process[i].fd, POLLIN, 0};
-    fds[job->started] = (struct pollfd){signals, POLLIN, 0};
+    struct pollfd fds[] = {{signals, POLLIN, 0}, {job->words, POLLIN, 0}};
     int due_ms = faults_wait_ms(job);
-    if (poll(fds, (nfds_t)job->started + 1, due_ms < 0 ? SILENCE_MS : due_ms) == 0 && due_ms < 0)
+    if (poll(fds, 2, due_ms < 0 ? SILENCE_MS : due_ms) == 0 && due_ms < 0)
         job_fail(job, "no word from any worker for %d s", SILENCE_MS / 1000);
     hear_signals(job, signals);
-    for (int i = 0; i < job->started; i++) hear(job, i);
-    fleet_reap(job);
+    launch_read(job);
 }
 
 static bool prepare(job_t *job)
@@ -216,24 +201,37 @@ static bool prepare(job_t *job)
     return job->step != NULL;
 }
 
-bool job_run(job_t *job, const options_t *options, bool disturbed, int signals)
+/* What the fastest of such parts took: where others use the machine, many take longer. */
+static double part_s(const job_t *job)
 {
-    *job = (job_t){.options = options, .disturbed = disturbed, .live = isatty(STDOUT_FILENO)};
-    job->name = disturbed ? "disturbed" : "undisturbed";
+    const uint64_t part = job->steps / BACK_OFF + 1;
+    uint64_t least = UINT64_MAX;
+    for (uint64_t i = part; i < job->steps; i++)
+        if (job->step[i].at_ns - job->step[i - part].at_ns < least)
+            least = job->step[i].at_ns - job->step[i - part].at_ns;
+    return least < UINT64_MAX ? (double)least / 1e9 : 0;
+}
+
+bool job_run(job_t *job, const options_t *options, const job_t *like, int signals)
+{
+    *job = (job_t){.options = options, .disturbed = like != NULL, .live = isatty(STDOUT_FILENO), .words = -1};
+    job->name = job->disturbed ? "disturbed" : "undisturbed";
     job->start_ns = now_ns();
+    job->back_off_s = like ? fmax(part_s(like), BACK_OFF_S) : BACK_OFF_S;
+    for (int i = 0; i < MOST_PROCESSES; i++) job->process[i].pidfd = -1;
     if (!prepare(job)) return false;
-    if (disturbed) faults_begin(job);
-    for (int i = 0; i < options->workers && fleet_start(job); i++) {
-    }
-    while (!job->failed && !job->interrupted && fleet_works(job)) {
+    if (job->disturbed) faults_begin(job);
+    bool started = launch_start(job);
+    while (started && !job->failed && !job->interrupted && job->words >= 0) {
         hear_all(job, signals);
         faults_do(job);
-        replace(job);
         show_progress(job);
     }
-    fleet_end(job);
+    launch_end(job);
     if (job->interrupted || job->failed) return false;
-    if (!job->tested) job_fail(job, "all workers have ended and none has a result");
+    /* Who is killed after all have agreed that all is done makes kolorun fail, and nothing is lost. */
+    if (!job->tested || (job->status != 0 && !job->disturbed))
+        job_fail(job, "kolorun has ended with status %d and %s result", job->status, job->tested ? "a" : "no");
     job_say(job, "done: %d of %d test images right, %llu steps in %.2f s", job->right, job->tested,
             (unsigned long long)job->known, (double)job->elapsed_ns / 1e9);
     return !job->failed;

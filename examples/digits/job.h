@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A training run as the monitor sees it: its worker processes, what they report, and the faults that are done to
- * it.
+ * A training run as the monitor sees it: a job of kolorun, what its processes print, and the faults that are done
+ * to it.
  */
 #ifndef DIGITS_JOB_H
 #define DIGITS_JOB_H
@@ -26,13 +26,17 @@ typedef struct {
 } event_t;
 
 typedef struct {
-    pid_t pid; /* 0: ended */
-    int fd;
+    pid_t pid;
+    int pidfd;         /* -1: not there yet, or ended */
     uint64_t reported; /* steps */
-    bool hello, joined, done, killed;
-    bool in;        /* has a communicator */
-    bool heard_all; /* its end of the socket is closed and nothing unread is left */
+    bool in;           /* has been a rank */
 } process_t;
+
+typedef struct {
+    uint64_t step, hash;
+    int samples, nranks;
+    double loss;
+} told_t;
 
 typedef struct {
     const options_t *options;
@@ -45,9 +49,14 @@ typedef struct {
     uint64_t known; /* the newest that was reported */
     int images;     /* for training */
 
-    process_t process[MOST_PROCESSES];
-    int started; /* processes, ever */
-    uint64_t start_ns, replace_at;
+    process_t process[MOST_PROCESSES]; /* by kolorun's numbers */
+    pid_t kolorun;                     /* 0: ended */
+    int status;                        /* its exit status then */
+    int words;                         /* a pipe of what it prints; -1: no more comes */
+    char text[16384];
+    size_t used;
+    double back_off_s; /* from a failure to the replacement */
+    uint64_t start_ns;
     uint64_t last_line_ns, shown; /* the last progress line: when, and after which step */
     bool live;                    /* the progress line is rewritten in place */
     event_t event[MOST_EVENTS];
@@ -55,13 +64,13 @@ typedef struct {
 
     int ranks_now, right, tested;
     uint64_t final_hash, elapsed_ns;
-    double pause_ms; /* of the last change of ranks */
     bool failed, interrupted;
 } job_t;
 
-/* Runs the whole training and leaves in `job` what happened. `signals` is a signalfd that tells of the wish to end
- * and of the ends of children. True: it has run to its end without anything unexpected. */
-bool job_run(job_t *job, const options_t *options, bool disturbed, int signals);
+/* Runs the whole training and leaves in `job` what happened. `like`: NULL, or an undisturbed run before; then this
+ * one is disturbed. `signals` is a signalfd that tells of the wish to end and of the ends of children. True: it has
+ * run to its end without anything unexpected. */
+bool job_run(job_t *job, const options_t *options, const job_t *like, int signals);
 void job_free(job_t *job);
 /* What happened: in a line of its own; in the picture. */
 __attribute__((format(printf, 2, 3))) void job_say(job_t *job, const char *format, ...);
@@ -69,7 +78,7 @@ __attribute__((format(printf, 2, 3))) void job_mark(job_t *job, const char *form
 __attribute__((format(printf, 2, 3))) void job_fail(job_t *job, const char *format, ...);
 
 /* books.c. Takes what worker `index` says of a step. */
-void books_take(job_t *job, int index, const note_t *n);
+void books_take(job_t *job, int index, const told_t *n);
 /* Steps that are missing, plus those in which the samples were not those of the step. */
 uint64_t job_lost_steps(const job_t *job);
 /* How many ranks there were, one after the other: "4->3->4". Returns the last number. */
@@ -85,16 +94,13 @@ void faults_do(job_t *job);
 /* Until something is due that no worker will tell; -1: nothing. */
 int faults_wait_ms(const job_t *job);
 
-/* fleet.c: the processes. */
-bool fleet_start(job_t *job);
-void fleet_reap(job_t *job);
-void fleet_end(job_t *job);
-/* Has each worker that the job began with a communicator? From here on losses can be mended. */
-bool fleet_all_in(const job_t *job);
-/* Are there fewer than there should be, and nobody on the way? */
-bool fleet_lacks_one(const job_t *job);
-/* Are there workers whose end must be awaited? Not a newcomer for whom the run was over too soon. */
-bool fleet_works(const job_t *job);
+/* launch.c: kolorun, which starts the workers. */
+bool launch_start(job_t *job);
+/* Calls job_hear() with each line that has come. */
+void launch_read(job_t *job);
+/* Ends what still runs, kolorun and its workers. */
+void launch_end(job_t *job);
+void job_hear(job_t *job, char *line);
 
 /* plot.c: loss, throughput and ranks over time of two runs. False: the file cannot be written (errno). */
 bool plot_write(const char *path, const job_t *disturbed, const job_t *undisturbed);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Training on handwritten digits that survives the loss of a worker, in one command: this process becomes the
- * monitor, and starts itself again for each worker. See README.md.
+ * monitor, and has kolorun start it again for each worker. See README.md.
  */
 #include "job.h"
 
@@ -88,7 +88,7 @@ static bool take_seed(const char *text, uint64_t *seed)
 }
 
 /* -1: go on; else the exit status. */
-static int take_options(options_t *o, int *worker, int argc, char **argv)
+static int take_options(options_t *o, bool *worker, int argc, char **argv)
 {
     static const struct option names[] = {
         {"workers", required_argument, NULL, 'w'},
@@ -101,7 +101,7 @@ static int take_options(options_t *o, int *worker, int argc, char **argv)
         {"least", required_argument, NULL, 'l'},
         {"data", required_argument, NULL, 'd'},
         {"out", required_argument, NULL, 'o'},
-        {"worker", required_argument, NULL, 'W'}, /* for ourselves */
+        {"worker", no_argument, NULL, 'W'}, /* for kolorun */
         {"timeline", required_argument, NULL, 'T'},
         {"help", no_argument, NULL, 'h'},
         {"gpu", no_argument, NULL, 'G'},
@@ -124,7 +124,7 @@ static int take_options(options_t *o, int *worker, int argc, char **argv)
         if (c == 'E') fine = faults_take_setting(o, optarg);
         if (c == 'd') o->data = optarg;
         if (c == 'o') o->out = optarg;
-        if (c == 'W') fine = take_number(optarg, 0, 1000, worker);
+        if (c == 'W') *worker = true;
         if (c == 'T') o->timeline = optarg;
         if (c == 'N') o->no_timeline = true;
         if (c == 'G') o->gpu = true;
@@ -238,17 +238,17 @@ int main(int argc, char **argv)
     options_t o = {.workers = 4, .epochs = 60, .least = 960, .seed = 1, .data = DIGITS_DATA, .out = "."};
     job_t disturbed = {0}, undisturbed = {0};
     char folder[PATH_BYTES];
-    int worker = -1;
+    bool worker = false;
     int status = take_options(&o, &worker, argc, argv);
     if (status >= 0) return status;
-    if (worker >= 0) return worker_main(&o, worker);
+    if (worker) return worker_main(&o);
     if (!prepare(&o, folder, sizeof folder)) return 1;
     int signals = open_signals();
     if (signals < 0) {
         fprintf(stderr, "digits: signals cannot be awaited: %s\n", strerror(errno));
         return 1;
     }
-    bool fine = job_run(&undisturbed, &o, false, signals) && job_run(&disturbed, &o, true, signals) &&
+    bool fine = job_run(&undisturbed, &o, NULL, signals) && job_run(&disturbed, &o, &undisturbed, signals) &&
                 judge(&o, &disturbed, &undisturbed);
     bool interrupted = disturbed.interrupted || undisturbed.interrupted;
     if (interrupted) fprintf(stderr, "\ndigits: interrupted; all workers are ended\n");

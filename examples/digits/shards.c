@@ -53,10 +53,11 @@ bool shards_book(uint8_t *ledger, const uint8_t *used, int count, const int *ord
         if (used[order[i]] != 1) return false;
     for (int i = 0; i < count; i++) {
         sum += used[i];
-        ledger[i] = (uint8_t)(ledger[i] + used[i]);
-        if (ledger[i] > 1) return false;
+        if (ledger[i] + used[i] > 1) return false;
     }
-    return sum == s.end - s.first;
+    if (sum != s.end - s.first) return false;
+    for (int i = 0; i < count; i++) ledger[i] = (uint8_t)(ledger[i] + used[i]);
+    return true;
 }
 
 bool shards_complete(const uint8_t *ledger, int count)

@@ -28,8 +28,8 @@ span_t shards_of_rank(int count, int step, int rank, int nranks);
 /* The block that begins at `first` within what a rank does. */
 span_t shards_block(span_t mine, int first);
 
-/* The ledger: how often each sample was in a committed step of this epoch. Adds what a step has used; false when a
- * sample would be counted twice, or others than the step's were used. */
+/* The ledger: how often each sample was in a committed step of this epoch. Adds what a step has used; false, and
+ * nothing is added, when a sample would be counted twice, or others than the step's were used. */
 bool shards_book(uint8_t *ledger, const uint8_t *used, int count, const int *order, int step);
 /* Was each sample counted exactly once? */
 bool shards_complete(const uint8_t *ledger, int count);

@@ -20,25 +20,23 @@ _Static_assert(sizeof(state_t) % 8 == 0, "the hash takes words");
 bool train_open(train_t *t, const images_t *images, int epochs, uint64_t seed)
 {
     *t = (train_t){.images = images, .seed = seed, .epochs = epochs, .order_epoch = -1};
-    t->now = calloc(1, sizeof *t->now);
-    t->next = calloc(1, sizeof *t->next);
+    t->state = calloc(1, sizeof *t->state);
     t->gradient = calloc(NET_PARAMS, sizeof *t->gradient);
     t->block = calloc(NET_PARAMS, sizeof *t->block);
     t->pass = calloc(STEP_SAMPLES, sizeof *t->pass);
     t->used = calloc((size_t)images->count, 1);
     t->order = calloc((size_t)images->count, sizeof *t->order);
-    if (!t->now || !t->next || !t->gradient || !t->block || !t->pass || !t->used || !t->order) {
+    if (!t->state || !t->gradient || !t->block || !t->pass || !t->used || !t->order) {
         train_close(t);
         return false;
     }
-    net_init(t->now->weights, seed);
+    net_init(t->state->weights, seed);
     return true;
 }
 
 void train_close(train_t *t)
 {
-    free(t->now);
-    free(t->next);
+    free(t->state);
     free(t->gradient);
     free(t->block);
     free(t->pass);
@@ -59,12 +57,12 @@ int train_epoch(const train_t *t, uint64_t step)
 
 static int step_in_epoch(const train_t *t)
 {
-    return (int)(t->now->step % (uint64_t)shards_steps(t->images->count));
+    return (int)(t->state->step % (uint64_t)shards_steps(t->images->count));
 }
 
 static void look_up_order(train_t *t)
 {
-    int epoch = train_epoch(t, t->now->step);
+    int epoch = train_epoch(t, t->state->step);
     if (t->order_epoch == epoch) return;
     shards_order(t->order, t->images->count, t->seed, epoch);
     t->order_epoch = epoch;
@@ -88,7 +86,7 @@ static void forward(train_t *t, span_t mine)
     for (int first = mine.first; first < mine.end; first += BLOCK_SAMPLES) {
         span_t block = shards_block(mine, first);
         int count = block.end - block.first;
-        t->loss += to_grid((double)net_forward(t->now->weights, t->images, t->order + first, count,
+        t->loss += to_grid((double)net_forward(t->state->weights, t->images, t->order + first, count,
                                                t->pass + (first - mine.first)));
         for (int i = block.first; i < block.end; i++) t->used[t->order[i]]++;
     }
@@ -102,7 +100,7 @@ static void backward(train_t *t, span_t mine, int layer)
     for (int first = mine.first; first < mine.end; first += BLOCK_SAMPLES) {
         span_t block = shards_block(mine, first);
         memset(t->block + begin, 0, (end - begin) * sizeof *t->block);
-        net_backward(t->now->weights, layer, t->pass + (first - mine.first), block.end - block.first, t->block);
+        net_backward(t->state->weights, layer, t->pass + (first - mine.first), block.end - block.first, t->block);
         for (size_t i = begin; i < end; i++) t->gradient[i] += to_grid((double)t->block[i]);
     }
 }
@@ -120,7 +118,7 @@ void train_compute(train_t *t, int rank, int nranks, train_ready_fn ready, void 
 
 static float rate(const train_t *t)
 {
-    float part = (float)t->now->step / (float)train_steps(t);
+    float part = (float)t->state->step / (float)train_steps(t);
     return RATE * 0.5f * (1 + cosf(3.14159265f * part));
 }
 
@@ -133,43 +131,31 @@ static bool is_sound(const train_t *t)
 
 bool train_update(train_t *t, const char **why)
 {
-    const state_t *now = t->now;
-    state_t *next = t->next;
-    t->has_next = false;
-    int step = step_in_epoch(t), images = t->images->count;
+    state_t *s = t->state;
+    int step = step_in_epoch(t), images = t->images->count, samples = train_samples(t);
+    float by = rate(t);
     if (!is_sound(t)) {
         *why = "the gradients have no sensible values any more";
         return false;
     }
-    memcpy(next->ledger, now->ledger, sizeof next->ledger);
-    if (!shards_book(next->ledger, t->used, images, t->order, step)) {
+    if (!shards_book(s->ledger, t->used, images, t->order, step)) {
         *why = "a sample of the step was left out or counted twice";
         return false;
     }
     if (step == shards_steps(images) - 1) {
-        if (!shards_complete(next->ledger, images)) {
+        if (!shards_complete(s->ledger, images)) {
             *why = "the epoch ends and a sample was not used exactly once";
             return false;
         }
-        memset(next->ledger, 0, sizeof next->ledger);
+        memset(s->ledger, 0, sizeof s->ledger);
     }
-    float by = rate(t);
     for (int i = 0; i < NET_PARAMS; i++) {
-        next->velocity[i] = MOMENTUM * now->velocity[i] + (float)t->gradient[i];
-        next->weights[i] = now->weights[i] - by * next->velocity[i];
+        s->velocity[i] = MOMENTUM * s->velocity[i] + (float)t->gradient[i];
+        s->weights[i] = s->weights[i] - by * s->velocity[i];
     }
-    next->step = now->step + 1;
-    next->samples = now->samples + (uint64_t)train_samples(t);
-    t->has_next = true;
+    s->step++;
+    s->samples += (uint64_t)samples;
     return true;
-}
-
-void train_commit(train_t *t)
-{
-    state_t *was = t->now;
-    t->now = t->next;
-    t->next = was;
-    t->has_next = false;
 }
 
 uint64_t train_hash(const state_t *state)

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * One training step, apart from its communication: compute my share of the gradients, make the next state of their
- * sums, commit it. The committed state is not touched before train_commit(), so a step that failed half way is
- * repeated from it, by however many ranks are left.
+ * sums. Whoever keeps a copy of the state can repeat a step that failed half way, with however many ranks are left.
  *
  * Weights do not depend on the number of ranks, bit by bit: gradients are summed in blocks of few samples, each
  * computed whole by one rank; a block's sum is rounded to a multiple of 2^-32, and sums of such numbers in float64
@@ -16,7 +15,7 @@
 #include "shards.h"
 
 typedef struct {
-    uint64_t step;    /* steps committed so far */
+    uint64_t step;    /* steps made so far */
     uint64_t samples; /* in them */
     float weights[NET_PARAMS], velocity[NET_PARAMS];
     uint8_t ledger[MOST_IMAGES]; /* of this epoch; see shards.h */
@@ -26,9 +25,7 @@ typedef struct {
     const images_t *images;
     uint64_t seed;
     int epochs;
-    state_t *now;     /* committed */
-    state_t *next;    /* what train_update() has made of it, */
-    bool has_next;    /* if it has */
+    state_t *state;
     double *gradient; /* NET_PARAMS. Before train_update(): summed over ranks and divided by train_samples() */
     double loss;      /* the same */
     uint8_t *used;    /* how often each image was used. Before train_update(): summed over ranks */
@@ -43,15 +40,15 @@ void train_close(train_t *t);
 
 uint64_t train_steps(const train_t *t);
 int train_epoch(const train_t *t, uint64_t step);
-/* How many there are in the step behind the committed state. */
+/* How many there are in the step behind the state. */
 int train_samples(const train_t *t);
 /* Fills loss, used and gradient with the share of `rank` in that step. Calls `ready` (unless NULL) with each tensor
  * of the gradient as soon as it is complete, while those of the layers below are still to be computed. */
 typedef void (*train_ready_fn)(void *arg, const net_tensor_t *tensor);
 void train_compute(train_t *t, int rank, int nranks, train_ready_fn ready, void *arg);
-/* Makes `next` of `now` and what was summed. False, with the reason, when the sums cannot be right. */
+/* Moves the state on by what was summed. False, with the reason, and nothing done, when the sums cannot be right.
+ */
 bool train_update(train_t *t, const char **why);
-void train_commit(train_t *t);
 uint64_t train_hash(const state_t *state);
 
 #endif

@@ -1,46 +1,56 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A worker: trains with the others step by step, repeats with those that are left the step in which one was lost,
- * takes a newcomer in between two steps. Tells the monitor what was committed.
+ * A worker: trains with the others, step by step. This is what a training program of your own looks like: its
+ * weights are registered with a kolo_state, train_all() is called with the ranks of now and commits after each
+ * step, and kolorun --min starts the processes. When one is lost, or another comes, train_all() returns what failed
+ * and is called again, from the last commit. What the monitor is to know is printed, a line each (see job.c).
  */
 #include "digits.h"
 #include "gpu.h"
-#include "members.h"
 #include "reduce.h"
+#include "train.h"
 
+#include <kolo/state.h>
+
+#include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
-#include <string.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#ifdef KOLO_SANITIZED
+#define STEP_MS 60000
+#else
+#define STEP_MS 20000 /* a rank that is alive and does not take part for so long is stuck */
+#endif
 
 typedef struct {
-    int index;
     const char *timeline; /* where to, or NULL */
     digits_t digits;
     train_t train;
-    members_t members;
-    uint64_t newcomer; /* 1 + the index of the newest worker that waits to be taken in, by the monitor's word */
-    uint64_t taken;    /* the same of those that were tried */
-    bool failed;       /* told already */
+    kolo_state_info_t place;     /* rank and how many */
+    kolo_tensor_engine_t engine; /* on the ranks of now */
+    int was;                     /* how many there were before them; 0: this process was not there */
+    uint64_t told;               /* the newest step that was told of */
+    uint64_t since;              /* when what changes the ranks was noticed */
 } worker_t;
 
-static void tell(const worker_t *w, note_t *note)
+__attribute__((format(printf, 1, 2))) static kolo_status_t fail(const char *format, ...)
 {
-    note->index = w->index;
-    note->rank = w->members.rank;
-    note->nranks = w->members.nranks;
-    note_send(WORKER_FD, note); /* without a monitor there is no worker: see fleet.c */
-}
-
-__attribute__((format(printf, 2, 3))) static kolo_status_t fail(worker_t *w, const char *format, ...)
-{
-    note_t note = {.kind = NOTE_FAILED, .step = w->train.now ? w->train.now->step : 0};
     va_list args;
     va_start(args, format);
-    vsnprintf(note.text, sizeof note.text, format, args);
+    printf("failed ");
+    vprintf(format, args);
+    printf("\n");
     va_end(args);
-    if (!w->failed) tell(w, &note);
-    w->failed = true;
+    fflush(stdout);
     return KOLO_ERR_INTERNAL;
+}
+
+/* Has a rank been lost, or has the call of another rank failed because of that? Then kolo_state_run() goes on. */
+static bool is_loss(kolo_status_t status)
+{
+    return status == KOLO_ERR_REMOTE || status == KOLO_ERR_ABORTED || status == KOLO_ERR_REVOKED;
 }
 
 /* ---- one step ---- */
@@ -63,194 +73,134 @@ static kolo_status_t compute_and_sum(worker_t *w)
 {
     train_t *t = &w->train;
     sums_t s = {.train = t, .scale = 1.0 / train_samples(t)};
-    reduce_begin(&s.reduce, w->members.engine);
-    train_compute(t, w->members.rank, w->members.nranks, submit, &s);
+    reduce_begin(&s.reduce, w->engine);
+    train_compute(t, w->place.rank, w->place.nranks, submit, &s);
     reduce_submit(&s.reduce, "loss", &t->loss, 1, KOLO_FLOAT64, s.scale);
     reduce_submit(&s.reduce, "used", t->used, (size_t)t->images->count, KOLO_UINT8, 1.0);
     kolo_status_t status = reduce_wait(&s.reduce);
-    if (status == KOLO_OK || members_is_loss(status)) return status;
-    return fail(w, "step %llu: %s", (unsigned long long)t->now->step, s.reduce.error);
+    if (status == KOLO_OK || is_loss(status)) return status;
+    return fail("step %" PRIu64 ": %s", t->state->step, s.reduce.error);
 }
 
-static void tell_step(worker_t *w, uint64_t hash)
+/* samples 0: this process took the commit over from others, which tell of it. */
+static void tell_step(worker_t *w, int samples)
 {
-    const train_t *t = &w->train;
-    int samples = (int)(t->now->samples - t->next->samples); /* `next` is the state before now */
-    note_t note = {.kind = NOTE_STEP, .step = t->now->step, .hash = hash, .samples = samples};
-    note.loss = t->loss;
-    tell(w, &note);
+    const state_t *s = w->train.state;
+    w->told = s->step;
+    printf("step %" PRIu64 " %016" PRIx64 " %d %d %.9g\n", s->step, train_hash(s), samples, w->place.nranks,
+           w->train.loss);
+    fflush(stdout);
 }
 
-/* A step is committed when all ranks have made the same state of it. */
-static kolo_status_t one_step(worker_t *w)
+static kolo_status_t one_step(worker_t *w, kolo_state_t state)
 {
-    train_t *t = &w->train;
-    agreement_t all;
     const char *why;
+    const int samples = train_samples(&w->train);
     kolo_status_t status = compute_and_sum(w);
     if (status != KOLO_OK) return status;
-    if (!train_update(t, &why)) return fail(w, "step %llu: %s", (unsigned long long)t->now->step, why);
-    uint64_t hash = train_hash(t->next);
-    status = members_agree(&w->members, t->next->step, hash, w->newcomer, &all);
-    if (members_is_loss(status)) return status;
-    if (status != KOLO_OK) return fail(w, "%s", w->members.error);
-    if (!all.equal)
-        return fail(w, "step %llu: the ranks have made different weights", (unsigned long long)t->now->step);
-    train_commit(t);
-    tell_step(w, hash);
-    w->newcomer = all.wish; /* from here on all know */
-    return KOLO_OK;
-}
-
-/* ---- changes ---- */
-
-static kolo_status_t settle(worker_t *w, bool has_state)
-{
-    uint64_t before = w->train.now->step;
-    bool equal;
-    kolo_status_t status = members_settle(&w->members, &w->train, has_state, &w->taken, &equal);
-    if (members_is_loss(status)) return status;
-    if (status != KOLO_OK) return fail(w, "the newest state could not be sent round: %s", w->members.error);
-    if (!equal) return fail(w, "the ranks had different weights when the ranks changed");
-    if (has_state && w->train.now->step > before) { /* the others heard that it is committed, then the loss came */
-        note_t note = {.kind = NOTE_STEP, .step = w->train.now->step, .hash = train_hash(w->train.now)};
-        tell(w, &note);
-    }
-    return KOLO_OK;
-}
-
-static void tell_ranks(worker_t *w, int was, uint64_t since)
-{
-    note_t note = {.kind = NOTE_RANKS, .was = was, .step = w->train.now->step, .us = (now_ns() - since) / 1000};
-    tell(w, &note);
-}
-
-static kolo_status_t mend(worker_t *w)
-{
-    uint64_t since = now_ns();
-    int was = w->members.nranks;
-    kolo_status_t status;
-    do {
-        status = members_mend(&w->members);
-        if (status == KOLO_OK) status = settle(w, true);
-    } while (members_is_loss(status)); /* one more, meanwhile; each time the ranks are fewer */
-    if (status != KOLO_OK) return fail(w, "going on after a loss failed: %s", w->members.error);
-    tell_ranks(w, was, since);
-    return KOLO_OK;
-}
-
-static kolo_status_t take_newcomer(worker_t *w)
-{
-    note_t note = {.kind = NOTE_ID};
-    uint64_t since = now_ns();
-    int was = w->members.nranks;
-    if (w->members.rank == 0) {
-        kolo_status_t made = members_make_id(&w->members, &note.id);
-        if (members_is_loss(made)) return made;
-        if (made != KOLO_OK) return fail(w, "no id for the newcomer: %s", w->members.error);
-        tell(w, &note);
-    }
-    kolo_status_t status = members_grow(&w->members, &note.id);
-    w->taken = w->newcomer; /* or tried */
-    if (status == KOLO_ERR_UNSUPPORTED) return fail(w, "%s", w->members.error);
-    if (status != KOLO_OK) return KOLO_ERR_REMOTE;
-    status = settle(w, true);
-    if (status == KOLO_OK) tell_ranks(w, was, since);
-    return status;
+    if (!train_update(&w->train, &why)) return fail("step %" PRIu64 ": %s", w->train.state->step, why);
+    status = kolo_state_commit(state);
+    if (status == KOLO_OK || status == KOLO_IN_PROGRESS) tell_step(w, samples);
+    if (status == KOLO_OK || status == KOLO_IN_PROGRESS || is_loss(status)) return status;
+    return fail("the commit of step %" PRIu64 ": %s", w->train.state->step, kolo_get_last_error(NULL));
 }
 
 /* ---- the whole ---- */
 
-static bool hear(worker_t *w)
+/* With the ranks of now: who they are, and an engine, which writes a timeline of its own for each rank. */
+static kolo_status_t begin(worker_t *w, kolo_state_t state)
 {
-    note_t note;
-    int got;
-    while ((got = note_receive(WORKER_FD, &note, false)) > 0)
-        if (note.kind == NOTE_NEWCOMER && (uint64_t)note.index + 1 > w->newcomer)
-            w->newcomer = (uint64_t)note.index + 1;
-    return got == 0;
+    kolo_comm_t comm;
+    kolo_engine_config_t config = KOLO_ENGINE_CONFIG_INITIALIZER;
+    char path[4096];
+    config.stall_limit_ms = STEP_MS;
+    w->engine = NULL;
+    kolo_status_t status = kolo_state_get_info(state, &w->place);
+    if (status == KOLO_OK) status = kolo_state_comm(state, &comm);
+    if (status == KOLO_OK) status = kolo_engine_init(&w->engine, comm, &config);
+    if (status != KOLO_OK) return is_loss(status) ? status : fail("no engine: %s", kolo_get_last_error(NULL));
+    if (w->was > 0 && w->train.state->step > w->told) tell_step(w, 0);
+    printf("ranks %d %d %d %" PRIu64 " %" PRIu64 "\n", w->was, w->place.nranks, w->place.rank, w->train.state->step,
+           w->since ? (now_ns() - w->since) / 1000 : 0);
+    fflush(stdout);
+    w->since = 0;
+    w->was = w->place.nranks;
+    w->told = w->train.state->step;
+    if (!w->timeline) return KOLO_OK;
+    snprintf(path, sizeof path, "%s/%06" PRIu64 "-of-%d.%%r.json", w->timeline, w->train.state->step,
+             w->place.nranks);
+    status = kolo_engine_timeline_start(w->engine, path, 0);
+    return status == KOLO_OK || is_loss(status) ? status : fail("no timeline: %s", kolo_get_last_error(NULL));
 }
 
-static kolo_status_t tell_accuracy(worker_t *w)
+/* The engine goes before the communicator does. */
+static void end(worker_t *w, kolo_status_t status)
 {
-    const images_t *test = &w->digits.test;
-    int rank = w->members.rank, n = w->members.nranks;
-    int32_t right = net_right(w->train.now->weights, test, test->count * rank / n, test->count * (rank + 1) / n);
+    if (status == KOLO_OK || status == KOLO_IN_PROGRESS)
+        kolo_engine_shutdown(w->engine);
+    else
+        kolo_engine_abort(w->engine);
+}
+
+static kolo_status_t test(worker_t *w)
+{
+    const images_t *images = &w->digits.test;
+    int rank = w->place.rank, n = w->place.nranks;
+    int32_t right =
+        net_right(w->train.state->weights, images, images->count * rank / n, images->count * (rank + 1) / n);
     reduce_t r;
-    reduce_begin(&r, w->members.engine);
+    reduce_begin(&r, w->engine);
     reduce_submit(&r, "right", &right, 1, KOLO_INT32, 1.0);
     kolo_status_t status = reduce_wait(&r);
-    if (members_is_loss(status)) return status;
-    if (status != KOLO_OK) return fail(w, "the test: %s", r.error);
-    note_t note = {.kind = NOTE_DONE, .step = w->train.now->step, .right = right, .samples = test->count};
-    note.hash = train_hash(w->train.now);
-    tell(w, &note);
+    if (status != KOLO_OK) return is_loss(status) ? status : fail("the test: %s", r.error);
+    printf("done %d %d %016" PRIx64 "\n", right, images->count, train_hash(w->train.state));
+    fflush(stdout);
     return KOLO_OK;
 }
 
-/* A new engine, at the start and after each change of ranks. */
-static kolo_status_t engage(worker_t *w)
+static kolo_status_t train_all(kolo_state_t state, void *arg)
 {
-    kolo_status_t status = members_engage(&w->members, w->timeline, w->train.now->step);
-    if (status == KOLO_OK || members_is_loss(status)) return status;
-    return fail(w, "no engine: %s", w->members.error);
+    worker_t *w = arg;
+    kolo_status_t status = begin(w, state);
+    while (status == KOLO_OK && w->train.state->step < train_steps(&w->train)) status = one_step(w, state);
+    if (status == KOLO_OK) status = test(w);
+    w->since = now_ns();
+    end(w, status);
+    return status;
 }
 
-static kolo_status_t train_all(worker_t *w)
+static kolo_status_t run(worker_t *w)
 {
-    for (bool tested = false; !tested;) {
-        bool more = w->train.now->step < train_steps(&w->train);
-        if (!hear(w)) return KOLO_ERR_REMOTE;
-        kolo_status_t status = w->members.engine ? KOLO_OK : engage(w);
-        if (status == KOLO_OK) status = more ? one_step(w) : tell_accuracy(w);
-        tested = !more && status == KOLO_OK;
-        if (status == KOLO_OK && w->newcomer > w->taken && !tested) status = take_newcomer(w);
-        if (members_is_loss(status)) status = mend(w);
-        if (status != KOLO_OK) return status;
-    }
-    return KOLO_OK;
+    kolo_state_t state;
+    kolo_status_t status = kolo_state_create(&state, NULL);
+    if (status != KOLO_OK) return fail("no state: %s", kolo_get_last_error(NULL));
+    status = kolo_state_register(state, "training", w->train.state, sizeof *w->train.state);
+    if (status == KOLO_OK) status = kolo_state_run(state, train_all, w);
+    const bool left = status == KOLO_IN_PROGRESS; /* the others go on, or were done before this one came in */
+    if (status != KOLO_OK && !left) fail("%s", kolo_get_last_error(NULL));
+    kolo_state_destroy(state);
+    return left ? KOLO_OK : status;
 }
 
-static kolo_status_t get_in(worker_t *w)
+int worker_main(const options_t *options)
 {
-    note_t note = {.kind = NOTE_HELLO};
-    kolo_status_t status = KOLO_IN_PROGRESS;
-    tell(w, &note);
-    while (status == KOLO_IN_PROGRESS) {
-        if (note_receive(WORKER_FD, &note, true) <= 0) return KOLO_ERR_REMOTE;
-        if (note.kind == NOTE_MAKE_ID) {
-            note.kind = NOTE_ID;
-            if (kolo_get_unique_id(&note.id) != KOLO_OK) return fail(w, "no id: %s", kolo_get_last_error(NULL));
-            tell(w, &note);
-        }
-        if (note.kind == NOTE_START) status = members_start(&w->members, note.id, note.nranks, note.rank);
-        if (note.kind == NOTE_JOIN) {
-            w->taken = (uint64_t)w->index + 1;
-            status = members_join(&w->members, note.id, note.nranks);
-            if (status == KOLO_OK) status = settle(w, false);
-        }
-    }
-    if (status != KOLO_OK) return fail(w, "could not get in: %s", w->members.error);
-    tell_ranks(w, 0, now_ns());
-    return KOLO_OK;
-}
-
-int worker_main(const options_t *options, int index)
-{
-    worker_t w = {.index = index, .timeline = options->timeline};
+    static worker_t w;
     char error[400];
+    const char *number = getenv("KOLO_ELASTIC_WORKER"), *slot = getenv("KOLO_LOCAL_RANK");
+    const int worker = number ? atoi(number) : 0; /* kolorun's number of this process, which it keeps */
+    for (int i = 0; i < options->settings; i++)
+        if (options->setting[i].worker == worker) putenv(options->setting[i].value);
+    printf("hello %d\n", (int)getpid());
+    fflush(stdout);
+    w.timeline = options->timeline;
     kolo_status_t status = KOLO_OK;
-    if (!digits_load(&w.digits, options->data, error, sizeof error)) status = fail(&w, "%s", error);
+    if (!digits_load(&w.digits, options->data, error, sizeof error)) status = fail("%s", error);
     if (status == KOLO_OK && !train_open(&w.train, &w.digits.train, options->epochs, options->seed))
-        status = fail(&w, "out of memory");
-    if (status == KOLO_OK && options->gpu && !gpu_open(index)) status = fail(&w, "no GPU: %s", gpu_error());
-    if (status == KOLO_OK) status = get_in(&w);
-    if (status == KOLO_OK) status = train_all(&w);
-    if (status == KOLO_OK)
-        members_end(&w.members); /* all that matters is done and told */
-    else
-        members_abort(&w.members);
-    if (w.train.now) train_close(&w.train);
+        status = fail("out of memory");
+    if (status == KOLO_OK && options->gpu && !gpu_open(slot ? atoi(slot) : 0))
+        status = fail("no GPU: %s", gpu_error());
+    if (status == KOLO_OK) status = run(&w);
+    if (w.train.state) train_close(&w.train);
     digits_free(&w.digits);
     return status == KOLO_OK ? 0 : 1;
 }

@@ -11,7 +11,7 @@ import sys
 import tempfile
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
-from processes import children, wait_for_ends
+from processes import descendants, wait_for_ends
 
 PROGRAM = sys.argv[1]
 LIMIT_S = 60
@@ -31,12 +31,20 @@ def refused(what, *options):
     expect(done.returncode != 0 and what in done.stderr, f"{options}: status {done.returncode}, {done.stderr!r}")
 
 
+def until_all_train(monitor, name):
+    for line in monitor.stdout:
+        if line.startswith(name) and "epoch" in line:
+            return
+    sys.exit(f"{name}: never ran")
+
+
 def ended_by(number, folder):
     command = [PROGRAM, "--epochs", "10000", "--out", folder]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as monitor:
-        monitor.stdout.readline()  # the first progress line: all train
-        started = children(monitor.pid)
-        expect(len(started) == 4, f"{len(started)} workers")
+        until_all_train(monitor, "undisturbed")
+        started = descendants(monitor.pid)  # kolorun, its agent and a guard, and the workers
+        workers = descendants(monitor.pid, "--worker")
+        expect((len(started), len(workers)) == (7, 4), f"{len(started)} processes, {len(workers)} workers")
         monitor.send_signal(number)
         monitor.stdout.read()
         status = monitor.wait(LIMIT_S)
@@ -49,10 +57,9 @@ def killed_by_somebody(folder):
     for name, status in (("undisturbed", 1), ("disturbed", 0)):
         command = [PROGRAM, "--epochs", "20", "--no-timeline", "--kill", "2@200", "--out", folder]
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as monitor:
-            while not monitor.stdout.readline().startswith(name):
-                expect(monitor.poll() is None, f"{name}: never ran")
-            started = children(monitor.pid)
-            os.kill(started[1], signal.SIGKILL)
+            until_all_train(monitor, name)
+            started = descendants(monitor.pid)
+            os.kill(descendants(monitor.pid, "--worker")[1], signal.SIGKILL)
             output, errors = monitor.communicate(timeout=LIMIT_S)
         expect(monitor.returncode == status, f"kill in {name}: status {monitor.returncode}\n{output}{errors}")
         expect(status == 0 or "worker 1 ended before its work was done" in errors, errors)
