@@ -20,7 +20,9 @@
  * later and all waiting calls of that step get.
  *
  * Threads: every function may be called from any thread at any time, also from callbacks, unless it says otherwise;
- * who ends the life of a handle sees to it that no other call uses it.
+ * who ends the life of a handle sees to it that no other call uses it. What may wait is refused with
+ * KOLO_ERR_INVALID_USAGE on a thread of the library, and so is everything that concerns a server in a child of
+ * fork(): it has none of the server's threads.
  * Errors: as in kolo.h. A function that returns anything but KOLO_OK has done nothing; its sentence is
  * kolo_get_last_error(NULL). Output arguments are set on success only.
  */
@@ -144,7 +146,8 @@ kolo_status_t kolo_rendezvous_manager_cleanup(kolo_rendezvous_manager_t manager,
 kolo_status_t kolo_rendezvous_manager_cleanup_all(kolo_rendezvous_manager_t manager);
 /* Tells how many steps there are. */
 kolo_status_t kolo_rendezvous_manager_count(kolo_rendezvous_manager_t manager, size_t *steps);
-/* Cleans all up and frees the manager, once the last rendezvous that is open has been closed. NULL is fine. */
+/* Cleans all up and frees the manager, once the last rendezvous that is open has been closed. NULL is fine; that of
+ * a server is KOLO_ERR_INVALID_USAGE. */
 kolo_status_t kolo_rendezvous_manager_destroy(kolo_rendezvous_manager_t manager);
 
 /* ---- rendezvous: one step ---------------------------------------------------------------------------------- */
@@ -181,13 +184,15 @@ kolo_status_t kolo_rendezvous_receive_begin(kolo_rendezvous_t rendezvous, const 
 /* Tells whether the receive has ended, with a value or without. Never waits. */
 kolo_status_t kolo_receive_poll(kolo_receive_t receive, int *ended);
 /* Waits until the receive has ended, at most timeout_ms (0: for ever); KOLO_ERR_TIMEOUT then, and the handle stays.
- * Else frees the handle and returns how the receive ended. One thread at a time; not from a callback. */
+ * Else frees the handle and returns how the receive ended; one that ended with KOLO_ERR_TIMEOUT (its step was
+ * aborted with that, or a task did not answer) is KOLO_ERR_ABORTED here. One thread at a time; from a callback on a
+ * thread of the library only once it has ended. */
 kolo_status_t kolo_receive_wait(kolo_receive_t receive, int timeout_ms, kolo_value_t *value);
 /* Gives a receive up and frees the handle; a value that has come is released. NULL is fine. One with a destination
  * waits until nobody writes there any more, so it is not to be called by a value's release(). */
 kolo_status_t kolo_receive_discard(kolo_receive_t receive);
 
-/* Ends a step that has gone wrong: what waits in it ends with this status (not KOLO_OK) and these words, what was
+/* Ends a step that has gone wrong: what waits in it ends with this status (an error) and these words, what was
  * sent and not received is released, and each later call of the step returns the same. The first abort counts. */
 kolo_status_t kolo_rendezvous_abort(kolo_rendezvous_t rendezvous, kolo_status_t status, const char *why);
 

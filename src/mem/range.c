@@ -179,7 +179,7 @@ static kolo_mem_range_t *same_range(uintptr_t from, uintptr_t to)
     return r;
 }
 
-kolo_status_t kolo_mem_range_register(void *memory, size_t bytes, kolo_mem_range_t **range)
+static kolo_status_t enter(void *memory, size_t bytes, bool quiet, kolo_mem_range_t **range)
 {
     uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), from = (uintptr_t)memory / page * page,
               end = (uintptr_t)memory + bytes;
@@ -190,7 +190,7 @@ kolo_status_t kolo_mem_range_register(void *memory, size_t bytes, kolo_mem_range
     pthread_mutex_lock(&pins);
     kolo_mem_range_t *r = same_range(from, to);
     if (!r && (r = calloc(1, sizeof *r))) {
-        *r = (kolo_mem_range_t){.from = from, .to = to, .registered = 1, .uses = 1};
+        *r = (kolo_mem_range_t){.from = from, .to = to, .registered = 1, .uses = 1, .told = quiet};
         watch(r);
         pthread_mutex_lock(&list);
         r->next = first;
@@ -202,6 +202,24 @@ kolo_status_t kolo_mem_range_register(void *memory, size_t bytes, kolo_mem_range
     if (!r) return kolo_fail(KOLO_ERR_NO_MEMORY, "no memory to register memory");
     *range = r;
     return KOLO_OK;
+}
+
+kolo_status_t kolo_mem_range_register(void *memory, size_t bytes, kolo_mem_range_t **range)
+{
+    return enter(memory, bytes, false, range);
+}
+
+kolo_status_t kolo_mem_range_keep(void *memory, size_t bytes, kolo_mem_range_t **range)
+{
+    return enter(memory, bytes, true, range);
+}
+
+bool kolo_mem_range_works(const kolo_mem_range_t *range)
+{
+    pthread_mutex_lock(&list);
+    bool good = range->good;
+    pthread_mutex_unlock(&list);
+    return good;
 }
 
 void kolo_mem_range_deregister(kolo_mem_range_t *r)

@@ -29,7 +29,12 @@ typedef struct kolo_mem_pinner { /* a device, as far as memory is concerned; its
 
 /* Whole pages around [memory, memory + bytes). The same pages again are the same range. */
 kolo_status_t kolo_mem_range_register(void *memory, size_t bytes, kolo_mem_range_t **range);
-/* Once for each register. What is under way keeps the pages pinned until it has put them back. */
+/* The same for memory that nobody has registered but that is used again and again: that it goes away is no mistake
+ * of the program's, so nothing is said about it. */
+kolo_status_t kolo_mem_range_keep(void *memory, size_t bytes, kolo_mem_range_t **range);
+/* May it be used; are its pages still the ones that it was made of? */
+bool kolo_mem_range_works(const kolo_mem_range_t *range);
+/* Once for each register or keep. What is under way keeps the pages pinned until it has put them back. */
 void kolo_mem_range_deregister(kolo_mem_range_t *range);
 /* A registered range that holds all of it and may be used; the caller puts it back. NULL: none. */
 kolo_mem_range_t *kolo_mem_range_find(const void *memory, size_t bytes);

@@ -28,6 +28,17 @@ const char *kolo_value_check(const kolo_value_t *value);
 /* Bytes of a value of this type and shape, strings without their text; false: too large, or bad. */
 bool kolo_value_size(int element, int ndims, const int64_t *dims, uint64_t *bytes);
 
+/* ---- calls from where they cannot work (guard.c) ---- */
+
+typedef enum { KOLO_THREAD_OF_PROGRAM, KOLO_THREAD_OF_CALLBACKS, KOLO_THREAD_OF_CHANNELS } kolo_thread_of_t;
+/* What this thread is from now on; returns what it was. */
+kolo_thread_of_t kolo_rendezvous_enter(kolo_thread_of_t what);
+/* May this thread wait in `call`, where no thread may behind `most`? */
+kolo_status_t kolo_rendezvous_check_wait(const char *call, kolo_thread_of_t most);
+uint32_t kolo_rendezvous_forks(void); /* another number in each child of fork() */
+/* Is it this process's? A manager without a server may be used by a child, too. */
+kolo_status_t kolo_rendezvous_check_process(const kolo_rendezvous_manager_t manager);
+
 /* ---- receives (receive.c) ---- */
 
 typedef struct kolo_item kolo_item_t;
@@ -60,6 +71,8 @@ kolo_status_t kolo_receive_new(kolo_rendezvous_t rendezvous, const char *text, c
                                const kolo_transfer_args_t *args, kolo_receive_t *receive);
 void kolo_receive_ref(kolo_receive_t receive);
 void kolo_receive_unref(kolo_receive_t receive);
+/* Waits for its end; with *ended the reference is given up. A receive may end with KOLO_ERR_TIMEOUT, too. */
+kolo_status_t kolo_receive_await(kolo_receive_t receive, int timeout_ms, kolo_value_t *value, bool *ended);
 /* The right to end the receive; true for one caller only. */
 bool kolo_receive_claim(kolo_receive_t receive);
 /* Ends a receive that the caller has claimed. Takes *value (NULL unless KOLO_OK). No lock is held. */
@@ -178,12 +191,15 @@ struct kolo_rendezvous_manager {
     _Atomic bool named;
     char task[KOLO_TASK_NAME_MAX + 1];
     uint64_t incarnation;
+    uint32_t forks;                  /* kolo_rendezvous_forks() of its process */
     const kolo_remote_ops_t *remote; /* NULL: there are no other tasks */
     void *remote_arg;
     struct kolo_watch *_Atomic watch; /* watch.h; NULL: nobody looks */
 };
 /* Before any step is there. */
 void kolo_rendezvous_manager_set_remote(kolo_rendezvous_manager_t manager, const kolo_remote_ops_t *ops, void *arg);
+/* Cleans all up and gives up the owner's reference. */
+void kolo_rendezvous_manager_end(kolo_rendezvous_manager_t manager);
 void kolo_rendezvous_manager_unref(kolo_rendezvous_manager_t manager);
 /* Keeps a receive until there is a name; false: there is one already. */
 bool kolo_rendezvous_manager_defer(kolo_rendezvous_manager_t manager, kolo_receive_t receive);

@@ -415,6 +415,8 @@ static void an_abort_reaches_what_is_under_way_from_other_tasks(void **state)
     kolo_receive_finish(kept, KOLO_OK, NULL, NULL, &late); /* too late: it is released */
     kolo_receive_unref(kept);
     assert_int_equal(heard.calls, 1);
+    assert_int_equal(kolo_rendezvous_manager_destroy(f->manager), KOLO_ERR_INVALID_USAGE); /* a server's */
+    kolo_rendezvous_manager_set_remote(f->manager, NULL, NULL);
 }
 
 /* ---- threads ---- */

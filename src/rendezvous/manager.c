@@ -22,6 +22,7 @@ kolo_status_t kolo_rendezvous_manager_create(kolo_rendezvous_manager_t *out)
         return kolo_fail(KOLO_ERR_NO_MEMORY, "rendezvous: no memory for a manager");
     }
     atomic_init(&manager->refs, 1);
+    manager->forks = kolo_rendezvous_forks();
     manager->nbuckets = BUCKETS;
     manager->last_deferred = &manager->deferred;
     pthread_mutex_init(&manager->lock, NULL);
@@ -47,6 +48,7 @@ kolo_status_t kolo_rendezvous_open(kolo_rendezvous_manager_t manager, uint64_t s
 {
     if (manager == NULL || out == NULL)
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "rendezvous open: manager or result is NULL");
+    KOLO_TRY(kolo_rendezvous_check_process(manager));
     pthread_mutex_lock(&manager->lock);
     kolo_rendezvous_t *at = find(manager, step), rendezvous = *at;
     if (rendezvous == NULL && (rendezvous = calloc(1, sizeof *rendezvous)) != NULL) {
@@ -97,6 +99,7 @@ static void clean_up(kolo_rendezvous_t rendezvous, const char *why)
 kolo_status_t kolo_rendezvous_manager_cleanup(kolo_rendezvous_manager_t manager, uint64_t step)
 {
     if (manager == NULL) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "cleanup: manager is NULL");
+    KOLO_TRY(kolo_rendezvous_check_process(manager));
     kolo_rendezvous_t rendezvous = unlist(manager, &step);
     if (rendezvous) clean_up(rendezvous, "it was cleaned up");
     return KOLO_OK;
@@ -106,6 +109,7 @@ kolo_status_t kolo_rendezvous_manager_cleanup_all(kolo_rendezvous_manager_t mana
 {
     kolo_rendezvous_t rendezvous;
     if (manager == NULL) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "cleanup: manager is NULL");
+    KOLO_TRY(kolo_rendezvous_check_process(manager));
     while ((rendezvous = unlist(manager, NULL)) != NULL) clean_up(rendezvous, "all steps were cleaned up");
     return KOLO_OK;
 }
@@ -177,10 +181,9 @@ kolo_status_t kolo_rendezvous_manager_initialize(kolo_rendezvous_manager_t manag
     return KOLO_OK;
 }
 
-kolo_status_t kolo_rendezvous_manager_destroy(kolo_rendezvous_manager_t manager)
+void kolo_rendezvous_manager_end(kolo_rendezvous_manager_t manager)
 {
-    if (manager == NULL) return KOLO_OK;
-    KOLO_TRY(kolo_rendezvous_manager_cleanup_all(manager));
+    (void)kolo_rendezvous_manager_cleanup_all(manager);
     kolo_receive_t receive = take_deferred(manager);
     while (receive) { /* the clean-up has ended them */
         kolo_receive_t next = receive->next_deferred;
@@ -188,5 +191,13 @@ kolo_status_t kolo_rendezvous_manager_destroy(kolo_rendezvous_manager_t manager)
         receive = next;
     }
     kolo_rendezvous_manager_unref(manager);
+}
+
+kolo_status_t kolo_rendezvous_manager_destroy(kolo_rendezvous_manager_t manager)
+{
+    if (manager == NULL) return KOLO_OK;
+    if (manager->remote)
+        return kolo_fail(KOLO_ERR_INVALID_USAGE, "manager destroy: it belongs to a server, and goes with it");
+    kolo_rendezvous_manager_end(manager);
     return KOLO_OK;
 }

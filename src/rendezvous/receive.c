@@ -108,12 +108,12 @@ static void describe(void *arg, char *buf, size_t bytes)
              receive->key.src_device, (unsigned long long)receive->rendezvous->step);
 }
 
-kolo_status_t kolo_receive_wait(kolo_receive_t receive, int timeout_ms, kolo_value_t *value)
+kolo_status_t kolo_receive_await(kolo_receive_t receive, int timeout_ms, kolo_value_t *value, bool *ended)
 {
     kolo_wait_t wait;
-    if (receive == NULL || value == NULL || timeout_ms < 0)
-        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
-                         "receive wait: handle or value is NULL, or the time is negative");
+    *ended = false;
+    if (!atomic_load_explicit(&receive->ended, memory_order_acquire))
+        KOLO_TRY(kolo_rendezvous_check_wait("receive wait", KOLO_THREAD_OF_PROGRAM));
     kolo_wait_init(&wait, NULL, kolo_deadline_ms(timeout_ms), describe, receive, 1);
     for (;;) {
         uint32_t ticket = kolo_gate_ticket(&receive->gate);
@@ -127,13 +127,28 @@ kolo_status_t kolo_receive_wait(kolo_receive_t receive, int timeout_ms, kolo_val
     } else {
         kolo_fail(status, "%s", receive->why ? receive->why : "no memory for the reason");
     }
+    *ended = true;
     kolo_receive_unref(receive);
     return status;
+}
+
+kolo_status_t kolo_receive_wait(kolo_receive_t receive, int timeout_ms, kolo_value_t *value)
+{
+    bool ended;
+    if (receive == NULL || value == NULL || timeout_ms < 0)
+        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
+                         "receive wait: handle or value is NULL, or the time is negative");
+    KOLO_TRY(kolo_rendezvous_check_process(receive->rendezvous->manager));
+    kolo_status_t status = kolo_receive_await(receive, timeout_ms, value, &ended);
+    return ended && status == KOLO_ERR_TIMEOUT ? KOLO_ERR_ABORTED : status; /* the handle has gone */
 }
 
 kolo_status_t kolo_receive_discard(kolo_receive_t receive)
 {
     if (receive == NULL) return KOLO_OK;
+    KOLO_TRY(kolo_rendezvous_check_process(receive->rendezvous->manager));
+    if (receive->args.into && !atomic_load_explicit(&receive->ended, memory_order_acquire))
+        KOLO_TRY(kolo_rendezvous_check_wait("receive discard", KOLO_THREAD_OF_CALLBACKS));
     /* Where it has just found its value, that may be on its way into the caller's memory. */
     if (!kolo_rendezvous_give_up(receive) && receive->args.into) {
         kolo_wait_t wait;

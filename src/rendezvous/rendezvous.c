@@ -44,6 +44,7 @@ void kolo_rendezvous_unref(kolo_rendezvous_t rendezvous)
 static kolo_status_t check_call(kolo_rendezvous_t rendezvous, const char *text, kolo_tensor_key_t *key)
 {
     if (rendezvous == NULL) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "rendezvous is NULL");
+    KOLO_TRY(kolo_rendezvous_check_process(rendezvous->manager));
     return kolo_tensor_key_parse(text, key);
 }
 
@@ -341,16 +342,18 @@ kolo_status_t kolo_rendezvous_receive(kolo_rendezvous_t rendezvous, const char *
                                       const kolo_transfer_args_t *args, int timeout_ms, kolo_value_t *value)
 {
     kolo_receive_t receive;
+    bool ended;
     if (value == NULL || timeout_ms < 0)
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "receive: value is NULL, or the time is negative");
+    KOLO_TRY(kolo_rendezvous_check_wait("receive", KOLO_THREAD_OF_PROGRAM));
     KOLO_TRY(kolo_rendezvous_receive_begin(rendezvous, text, args, &receive));
-    kolo_status_t status = kolo_receive_wait(receive, timeout_ms, value);
-    if (status != KOLO_ERR_TIMEOUT) return status;
+    kolo_status_t status = kolo_receive_await(receive, timeout_ms, value, &ended);
+    if (ended) return status;
     if (kolo_rendezvous_give_up(receive)) {
         kolo_receive_unref(receive);
         return status;
     }
-    return kolo_receive_wait(receive, 0, value); /* it has ended at the last moment, or is about to */
+    return kolo_receive_await(receive, 0, value, &ended); /* it has ended at the last moment, or is about to */
 }
 
 kolo_status_t kolo_rendezvous_serve(kolo_rendezvous_t rendezvous, const char *text, const kolo_tensor_key_t *key,
@@ -370,8 +373,11 @@ kolo_status_t kolo_rendezvous_serve(kolo_rendezvous_t rendezvous, const char *te
 
 kolo_status_t kolo_rendezvous_abort(kolo_rendezvous_t rendezvous, kolo_status_t status, const char *why)
 {
-    if (rendezvous == NULL || status == KOLO_OK || why == NULL)
-        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "abort: rendezvous or why is NULL, or the status is KOLO_OK");
+    bool is_error = status > KOLO_IN_PROGRESS && status <= KOLO_ERR_REVOKED; /* it travels to other tasks */
+    if (rendezvous == NULL || !is_error || why == NULL)
+        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
+                         "abort: rendezvous or why is NULL, or the status %d is none of an error", (int)status);
+    KOLO_TRY(kolo_rendezvous_check_process(rendezvous->manager));
     pthread_mutex_lock(&rendezvous->lock);
     bool first = rendezvous->status == KOLO_OK;
     if (first) {

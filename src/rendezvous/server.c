@@ -123,6 +123,13 @@ kolo_status_t kolo_server_create(kolo_server_t *out, const kolo_server_config_t 
 
 /* ---- life ---- */
 
+/* Threads of the library cannot wait for themselves, nor can a child of fork() for its parent's. */
+static kolo_status_t check_caller(kolo_server_t server, const char *call)
+{
+    KOLO_TRY(kolo_rendezvous_check_process(server->manager));
+    return kolo_rendezvous_check_wait(call, KOLO_THREAD_OF_PROGRAM);
+}
+
 static kolo_status_t start(kolo_server_t server)
 {
     kolo_adapter_t *adapter = &server->adapter;
@@ -138,6 +145,7 @@ static kolo_status_t start(kolo_server_t server)
 kolo_status_t kolo_server_start(kolo_server_t server)
 {
     if (server == NULL) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "server is NULL");
+    KOLO_TRY(check_caller(server, "server start"));
     kolo_status_t status = KOLO_OK;
     pthread_mutex_lock(&server->lock);
     int state = atomic_load(&server->state);
@@ -155,9 +163,12 @@ kolo_status_t kolo_server_start(kolo_server_t server)
 kolo_status_t kolo_server_stop(kolo_server_t server)
 {
     if (server == NULL) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "server is NULL");
+    KOLO_TRY(check_caller(server, "server stop"));
     pthread_mutex_lock(&server->lock);
+    kolo_thread_of_t before = kolo_rendezvous_enter(KOLO_THREAD_OF_CHANNELS);
     atomic_store(&server->state, SERVER_STOPPED);
     kolo_adapter_stop(&server->adapter);
+    (void)kolo_rendezvous_enter(before);
     pthread_mutex_unlock(&server->lock);
     kolo_gate_open(&server->stopped);
     return KOLO_OK;
@@ -174,6 +185,7 @@ kolo_status_t kolo_server_join(kolo_server_t server, int timeout_ms)
     kolo_wait_t wait;
     if (server == NULL || timeout_ms < 0)
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "server is NULL, or the time is negative");
+    KOLO_TRY(check_caller(server, "server join"));
     pthread_mutex_lock(&server->lock);
     if (atomic_load(&server->state) == SERVER_NEW) atomic_store(&server->state, SERVER_STOPPED);
     pthread_mutex_unlock(&server->lock);
@@ -190,9 +202,9 @@ kolo_status_t kolo_server_destroy(kolo_server_t server)
 {
     if (server == NULL) return KOLO_OK;
     if (server->manager) {
-        (void)kolo_server_stop(server);
+        KOLO_TRY(kolo_server_stop(server));
         kolo_watch_t *watch = server->manager->watch;
-        (void)kolo_rendezvous_manager_destroy(server->manager);
+        kolo_rendezvous_manager_end(server->manager);
         kolo_watch_destroy(watch, server->adapter.watch_fd);
         kolo_adapter_fini(&server->adapter);
     }
@@ -245,6 +257,7 @@ kolo_status_t kolo_server_incarnation(kolo_server_t server, const char *name, in
 {
     if (server == NULL || name == NULL || incarnation == NULL || timeout_ms < 0)
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "server, task or result is NULL, or the time is negative");
+    KOLO_TRY(kolo_rendezvous_check_process(server->manager));
     kolo_adapter_t *adapter = &server->adapter;
     int task = kolo_cluster_find(&server->cluster, name), state = atomic_load(&server->state);
     if (task < 0) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "the cluster has no task \"%.95s\"", name);

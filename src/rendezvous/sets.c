@@ -21,8 +21,9 @@ static kolo_status_t wait_one(kolo_receive_t *receive, uint64_t deadline_ns, kol
     uint64_t now = kolo_now_ns();
     int left = 0;
     if (deadline_ns) left = now < deadline_ns ? (int)((deadline_ns - now) / KOLO_NS_PER_MS) + 1 : 1;
-    kolo_status_t status = kolo_receive_wait(*receive, left, value);
-    if (status != KOLO_ERR_TIMEOUT) *receive = NULL; /* else it stays */
+    bool ended;
+    kolo_status_t status = kolo_receive_await(*receive, left, value, &ended);
+    if (ended) *receive = NULL;
     return status;
 }
 
@@ -31,6 +32,7 @@ kolo_status_t kolo_rendezvous_receive_set(kolo_rendezvous_t rendezvous, const ch
 {
     if (count < 0 || timeout_ms < 0 || (count > 0 && (keys == NULL || values == NULL)))
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "receive set: keys or values is NULL, or a number is negative");
+    KOLO_TRY(kolo_rendezvous_check_wait("receive set", KOLO_THREAD_OF_PROGRAM));
     kolo_receive_t *receives = calloc((size_t)count + 1, sizeof *receives);
     kolo_value_t *got = calloc((size_t)count + 1, sizeof *got);
     kolo_status_t status = receives && got ? KOLO_OK : kolo_fail(KOLO_ERR_NO_MEMORY, "receive set: no memory");

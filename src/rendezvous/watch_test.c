@@ -32,7 +32,7 @@ static void close_task(task_t *t)
 {
     kolo_watch_t *watch = t->manager->watch;
     kolo_rendezvous_close(t->step);
-    kolo_rendezvous_manager_destroy(t->manager);
+    kolo_rendezvous_manager_end(t->manager);
     kolo_watch_destroy(watch, t->fd);
 }
 

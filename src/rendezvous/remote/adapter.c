@@ -418,6 +418,7 @@ static void *run(void *arg)
     kolo_adapter_t *adapter = arg;
     kolo_wait_t wait;
     uint32_t rounds = 0;
+    (void)kolo_rendezvous_enter(KOLO_THREAD_OF_CHANNELS);
     bool woken = false;                                   /* it may have slept since the last round */
     kolo_wait_init(&wait, NULL, 0, describe, adapter, 1); /* it may be stopped before its first round */
     for (bool busy = true; !atomic_load_explicit(&adapter->stop, memory_order_acquire);) {

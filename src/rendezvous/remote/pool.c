@@ -40,6 +40,7 @@ static void run(job_t *job)
 static void *serve(void *arg)
 {
     kolo_callback_pool_t *pool = arg;
+    (void)kolo_rendezvous_enter(KOLO_THREAD_OF_CALLBACKS);
     pthread_mutex_lock(&pool->lock);
     for (;;) {
         job_t *job = pool->first;

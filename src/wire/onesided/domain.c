@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 int64_t kolo_onesided_param_arena, kolo_onesided_param_keep, kolo_onesided_param_ring, kolo_onesided_param_copiers,
-    kolo_onesided_param_direct;
+    kolo_onesided_param_direct, kolo_onesided_param_sources;
 bool kolo_onesided_param_shm, kolo_onesided_param_verbs;
 
 static const kolo_param_t rows[] = {
@@ -36,6 +36,10 @@ static const kolo_param_t rows[] = {
      &kolo_onesided_param_direct},
     {"KOLO_ONESIDED_SHM", KOLO_PARAM_BOOL, "1", 0, 0, NULL, false,
      "0: one-sided transfers within a host go as those between hosts do", &kolo_onesided_param_shm},
+    {"KOLO_ONESIDED_SOURCES", KOLO_PARAM_SIZE, "256M", 0, INT64_C(1) << 44, NULL, false,
+     "memory of the program that stays registered with the network card after values were sent from it; 0: it is "
+     "registered for each",
+     &kolo_onesided_param_sources},
     {"KOLO_ONESIDED_VERBS", KOLO_PARAM_BOOL, "1", 0, 0, NULL, false,
      "0: one-sided transfers between hosts go over TCP, also where both have an RDMA device",
      &kolo_onesided_param_verbs},

@@ -12,7 +12,7 @@
 #include <pthread.h>
 
 extern int64_t kolo_onesided_param_arena, kolo_onesided_param_keep, kolo_onesided_param_ring,
-    kolo_onesided_param_copiers;
+    kolo_onesided_param_copiers, kolo_onesided_param_sources;
 extern bool kolo_onesided_param_shm, kolo_onesided_param_verbs;
 
 /* ---- arenas (arena.c): address space for what a peer may write to, taken as it is needed ---- */
@@ -138,9 +138,10 @@ struct kolo_onesided_domain {
     kolo_waker_t waker;
     int page_fd; /* a page for peers to map: the asleep word; -1: shared memory is off */
     void *page;
-    bool serving;                 /* the descriptor-passing server is running for us */
-    struct kolo_net_open *device; /* opened when it is first offered; NULL: none, or not yet */
-    bool no_device;               /* it was tried in vain */
+    bool serving;                       /* the descriptor-passing server is running for us */
+    struct kolo_net_open *device;       /* opened when it is first offered; NULL: none, or not yet */
+    bool no_device;                     /* it was tried in vain */
+    struct kolo_verbs_sources *sources; /* of the device: memory of the program that it knows */
     uint32_t ends;
     uint32_t salts[64], nsalts; /* random, the first nsalts unused: a system call for each window costs more */
 };

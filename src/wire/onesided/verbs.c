@@ -62,6 +62,7 @@ static kolo_status_t open_device(kolo_onesided_domain_t *domain)
     for (int i = 0; i < n; i++) KOLO_TRY(kolo_waker_add_fd(&domain->waker, fds[i]));
     domain->waker.arm = arm;
     domain->waker.arm_arg = domain->device;
+    KOLO_TRY(kolo_verbs_sources_open(domain));
     kolo_trace("onesided", "set-up: device %s, its context, protection domain and completion channel",
                domain->device->name);
     return KOLO_OK;
@@ -71,6 +72,7 @@ void kolo_onesided_verbs_leave(kolo_onesided_domain_t *domain)
 {
     if (domain->device == NULL) return;
     domain->waker.arm = NULL;
+    kolo_verbs_sources_close(domain);
     kolo_verbs_close(domain->device);
     domain->device = NULL;
 }
@@ -264,44 +266,6 @@ static kolo_status_t post_word(kolo_onesided_t *end, uint32_t word)
     return post(end, &wr, &(kolo_verbs_flight_t){0});
 }
 
-static kolo_status_t find_shared(kolo_onesided_t *end, kolo_onesided_verbs_t *v, const kolo_onesided_write_t *w,
-                                 kolo_verbs_source_t **out)
-{
-    const char *base = w->data;
-    for (kolo_verbs_source_t *s = v->sources; s; s = s->next)
-        if (base >= s->base && w->bytes <= s->bytes && (uint64_t)(base - s->base) <= s->bytes - w->bytes) {
-            s->writes++;
-            *out = s;
-            return KOLO_OK;
-        }
-    kolo_verbs_source_t *source = malloc(sizeof *source);
-    if (source == NULL) return kolo_fail(KOLO_ERR_NO_MEMORY, "onesided: no memory for a write to %s", end->who);
-    *source = (kolo_verbs_source_t){.next = v->sources, .base = base, .bytes = w->bytes, .writes = 1};
-    source->mr = kolo_verbs.reg_mr(v->memory.pd, (void *)(uintptr_t)base, (size_t)w->bytes, 0);
-    if (source->mr == NULL) {
-        int err = errno;
-        free(source);
-        return kolo_fail_errno(KOLO_ERR_SYSTEM, err,
-                               "onesided: the network card cannot register %llu bytes (ulimit -l, the limit of "
-                               "locked memory?)",
-                               (unsigned long long)w->bytes);
-    }
-    kolo_onesided_count_card(0, 0, 1);
-    v->sources = source;
-    *out = source;
-    return KOLO_OK;
-}
-
-static void leave_source(kolo_onesided_verbs_t *v, kolo_verbs_source_t *source)
-{
-    if (source == NULL || --source->writes > 0) return;
-    kolo_verbs_source_t **at = &v->sources;
-    while (*at != source) at = &(*at)->next;
-    *at = source->next;
-    kolo_verbs.dereg_mr(source->mr);
-    free(source);
-}
-
 /* Where the card reads it: memory that it knows, or that it is told of while writes from there are under way. */
 static kolo_status_t find_source(kolo_onesided_t *end, kolo_pending_write_t *write)
 {
@@ -310,7 +274,7 @@ static kolo_status_t find_source(kolo_onesided_t *end, kolo_pending_write_t *wri
     const struct ibv_mr *mr = kolo_verbs_memory_find(&v->memory, write->w.data, (size_t)write->w.bytes);
     if (mr == NULL) {
         kolo_verbs_source_t *source = NULL;
-        KOLO_TRY(find_shared(end, v, &write->w, &source));
+        KOLO_TRY(kolo_verbs_source_enter(end, write->w.data, write->w.bytes, &source));
         write->registered = source;
         mr = source->mr;
     }
@@ -400,7 +364,7 @@ static kolo_status_t sent(kolo_onesided_t *end, uint64_t number)
     kolo_onesided_verbs_t *v = state_of(end);
     while (v->done <= number) {
         kolo_verbs_flight_t *flight = &v->flights[v->done++ % KOLO_ONESIDED_SENDS];
-        leave_source(v, flight->source);
+        kolo_verbs_source_leave(v, flight->source);
         if (flight->cookie) KOLO_TRY(kolo_onesided_done(end, flight->cookie));
     }
     return KOLO_OK;
@@ -496,7 +460,7 @@ static void close_end(kolo_onesided_t *end)
     kolo_verbs_shut(v->link); /* nothing is read or written any more */
     while (v->sources) {
         v->sources->writes = 1;
-        leave_source(v, v->sources);
+        kolo_verbs_source_leave(v, v->sources);
     }
     kolo_verbs_memory_fini(&v->memory);
     free(v);

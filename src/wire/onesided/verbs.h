@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Inside of one-sided transfers over RDMA (verbs.c, verbs_memory.c): one reliable connected queue pair for each end
- * with a completion queue of its own, on a device that the domain has opened once.
+ * Inside of one-sided transfers over RDMA (verbs.c, verbs_memory.c, verbs_source.c): one reliable connected queue
+ * pair for each end with a completion queue of its own, on a device that the domain has opened once.
  */
 #ifndef KOLO_WIRE_ONESIDED_VERBS_H
 #define KOLO_WIRE_ONESIDED_VERBS_H
 
+#include "mem/range.h"
 #include "wire/net/verbs/verbs.h"
 #include "wire/onesided/internal.h"
 
@@ -49,9 +50,18 @@ typedef struct kolo_verbs_source {
     struct kolo_verbs_source *next;
     const char *base;
     uint64_t bytes;
+    kolo_mem_range_t *range; /* it is registered, and stays so; NULL: for these writes alone */
     struct ibv_mr *mr;
     uint32_t writes;
 } kolo_verbs_source_t;
+
+/* ---- verbs_source.c ---- */
+
+kolo_status_t kolo_verbs_sources_open(kolo_onesided_domain_t *domain); /* its device is open */
+void kolo_verbs_sources_close(kolo_onesided_domain_t *domain);         /* after its ends; before the device */
+/* For one write, until leave(). */
+kolo_status_t kolo_verbs_source_enter(kolo_onesided_t *end, const void *data, uint64_t bytes,
+                                      kolo_verbs_source_t **source);
 
 typedef struct { /* a request that the device has */
     uint64_t cookie;
@@ -73,5 +83,7 @@ typedef struct {
     unsigned looks;
     bool hung_up; /* the socket has ended; what has come before is first */
 } kolo_onesided_verbs_t;
+
+void kolo_verbs_source_leave(kolo_onesided_verbs_t *v, kolo_verbs_source_t *source); /* NULL is fine */
 
 #endif

@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Calls from where they cannot work: those that wait, on a thread that has to do what they wait for; and those of a
+ * child of fork(), which has a server's memory but none of its threads. Both would hang; they are errors instead.
+ */
+#include "rendezvous/internal.h"
+
+static _Thread_local kolo_thread_of_t thread_of;
+static _Atomic uint32_t forks; /* of this process and its ancestors */
+
+kolo_thread_of_t kolo_rendezvous_enter(kolo_thread_of_t what)
+{
+    kolo_thread_of_t before = thread_of;
+    thread_of = what;
+    return before;
+}
+
+kolo_status_t kolo_rendezvous_check_wait(const char *call, kolo_thread_of_t most)
+{
+    static const char *const names[] = {
+        [KOLO_THREAD_OF_PROGRAM] = "", /* it may always wait */
+        [KOLO_THREAD_OF_CALLBACKS] = "a thread for callbacks",
+        [KOLO_THREAD_OF_CHANNELS] = "the thread that moves a server's channels, or stops them",
+    };
+    if (thread_of <= most) return KOLO_OK;
+    return kolo_fail(KOLO_ERR_INVALID_USAGE,
+                     "%s: not from a callback or a release() on %s: it would wait for that thread itself", call,
+                     names[thread_of]);
+}
+
+static void count_fork(void)
+{
+    atomic_fetch_add(&forks, 1);
+}
+
+static void watch_forks(void)
+{
+    pthread_atfork(NULL, NULL, count_fork);
+}
+
+uint32_t kolo_rendezvous_forks(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, watch_forks);
+    return atomic_load(&forks);
+}
+
+kolo_status_t kolo_rendezvous_check_process(const kolo_rendezvous_manager_t manager)
+{
+    if (manager->remote == NULL || atomic_load_explicit(&forks, memory_order_relaxed) == manager->forks)
+        return KOLO_OK;
+    return kolo_fail(KOLO_ERR_INVALID_USAGE,
+                     "the server of %s belongs to the process that this one was forked from; only there can it be "
+                     "used, stopped and destroyed",
+                     atomic_load(&manager->named) ? manager->task : "a task");
+}

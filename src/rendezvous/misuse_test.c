@@ -1,0 +1,292 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What programs do that they should not, or hardly ever do, within one task: odd keys, aborts with odd statuses,
+ * thousands of receives that are cleaned up, callbacks that close what called them.
+ */
+#include "base/params.h"
+#include "base/test.h"
+#include "rendezvous/internal.h"
+
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define TASK      "/job:ps/task:0"
+#define DEVICES   TASK "/device:cpu:0;0000000000001234;" TASK "/device:cpu:1;"
+#define KEY(edge) DEVICES edge ";0:0"
+
+typedef struct {
+    kolo_rendezvous_manager_t manager;
+    kolo_rendezvous_t step;
+} fixture_t;
+
+static int set_up(void **state)
+{
+    static fixture_t f;
+    *state = &f;
+    return kolo_rendezvous_manager_create(&f.manager) ||
+           kolo_rendezvous_manager_initialize(f.manager, TASK, 0x1234) ||
+           kolo_rendezvous_open(f.manager, 7, &f.step);
+}
+
+static int tear_down(void **state)
+{
+    fixture_t *f = *state;
+    return kolo_rendezvous_close(f->step) || kolo_rendezvous_manager_destroy(f->manager);
+}
+
+static kolo_value_t number(const int32_t *n)
+{
+    return (kolo_value_t){.element = KOLO_INT32, .data = (void *)(uintptr_t)n, .bytes = 4};
+}
+
+/* ---- time-outs that are none ---- */
+
+typedef struct {
+    kolo_rendezvous_t step;
+    bool set;
+    kolo_status_t status;
+    char why[200];
+} waiter_t;
+
+static void *wait_for_value(void *arg)
+{
+    static const char *const keys[2] = {KEY("a"), KEY("b")};
+    waiter_t *w = arg;
+    kolo_value_t got[2];
+    w->status = w->set ? kolo_rendezvous_receive_set(w->step, keys, got, 2, 60000)
+                       : kolo_rendezvous_receive(w->step, keys[0], NULL, 60000, got);
+    snprintf(w->why, sizeof w->why, "%s", kolo_error_text());
+    return NULL;
+}
+
+static void await_items(kolo_rendezvous_t step, size_t n)
+{
+    uint64_t limit = kolo_deadline_ms(30000);
+    for (size_t items = 0; items < n; sched_yield()) {
+        assert_true(kolo_now_ns() < limit);
+        pthread_mutex_lock(&step->lock);
+        items = step->table.nitems;
+        pthread_mutex_unlock(&step->lock);
+    }
+}
+
+/* KOLO_ERR_TIMEOUT is how the receive ended, not that it goes on. */
+static void an_abort_with_the_status_of_a_time_out_is_an_end(void **state)
+{
+    fixture_t *f = *state;
+    for (uint64_t n = 0; n < 2; n++) {
+        waiter_t w = {.set = n == 1};
+        pthread_t thread;
+        assert_int_equal(kolo_rendezvous_open(f->manager, 100 + n, &w.step), KOLO_OK);
+        assert_int_equal(pthread_create(&thread, NULL, wait_for_value, &w), 0);
+        await_items(w.step, 1 + n);
+        assert_int_equal(kolo_rendezvous_abort(w.step, KOLO_ERR_TIMEOUT, "the step took too long"), KOLO_OK);
+        pthread_join(thread, NULL);
+        assert_int_equal(w.status, KOLO_ERR_TIMEOUT);
+        assert_non_null(strstr(w.why, "the step took too long"));
+        kolo_rendezvous_close(w.step);
+    }
+}
+
+static void a_handle_that_has_gone_is_not_said_to_stay(void **state)
+{
+    fixture_t *f = *state;
+    kolo_receive_t receive;
+    kolo_value_t got;
+    int ended;
+    assert_int_equal(kolo_rendezvous_receive_begin(f->step, KEY("a"), NULL, &receive), KOLO_OK);
+    assert_int_equal(kolo_receive_wait(receive, 1, &got), KOLO_ERR_TIMEOUT);
+    assert_int_equal(kolo_rendezvous_abort(f->step, KOLO_ERR_TIMEOUT, "enough"), KOLO_OK);
+    assert_int_equal(kolo_receive_poll(receive, &ended), KOLO_OK);
+    assert_true(ended);
+    assert_int_equal(kolo_receive_wait(receive, 1, &got), KOLO_ERR_ABORTED);
+    assert_non_null(strstr(kolo_error_text(), "enough"));
+}
+
+static void an_abort_needs_the_status_of_an_error(void **state)
+{
+    static const int wrong[] = {KOLO_OK, KOLO_IN_PROGRESS, KOLO_ERR_REVOKED + 1, 999, -1};
+    fixture_t *f = *state;
+    for (size_t i = 0; i < KOLO_COUNTOF(wrong); i++)
+        assert_int_equal(kolo_rendezvous_abort(f->step, (kolo_status_t)wrong[i], "x"), KOLO_ERR_INVALID_ARGUMENT);
+    static const int32_t five = 5;
+    kolo_value_t value = number(&five), got;
+    assert_int_equal(kolo_rendezvous_send(f->step, KEY("a"), &value, NULL), KOLO_OK); /* it goes on */
+    assert_int_equal(kolo_rendezvous_receive(f->step, KEY("a"), NULL, 1000, &got), KOLO_OK);
+    char *longest = malloc(100001);
+    memset(longest, 'w', 100000);
+    longest[100000] = '\0';
+    assert_int_equal(kolo_rendezvous_abort(f->step, KOLO_ERR_SYSTEM, longest), KOLO_OK);
+    assert_int_equal(kolo_rendezvous_receive(f->step, KEY("a"), NULL, 1000, &got), KOLO_ERR_SYSTEM);
+    free(longest);
+}
+
+/* ---- keys ---- */
+
+static void count_call(void *arg, kolo_status_t status, const char *why, const kolo_transfer_args_t *sender,
+                       const kolo_transfer_args_t *receiver, kolo_value_t *value)
+{
+    int *calls = arg;
+    (void)why;
+    (void)sender;
+    (void)receiver;
+    calls[status == KOLO_OK]++;
+    if (value) kolo_value_release(value);
+}
+
+static void keys_that_are_none_are_refused_everywhere(void **state)
+{
+    static char huge[1 << 20];
+    memset(huge, 'a', sizeof huge - 1);
+    const char *const wrong[] = {NULL,
+                                 "",
+                                 ";;;;",
+                                 huge,
+                                 KEY("a;b"),
+                                 KEY("a\nb"),
+                                 KEY("a\tb"),
+                                 KEY("\x7f"),
+                                 KEY(""),
+                                 KEY("a") " ",
+                                 " " KEY("a"),
+                                 KEY("a") ";",
+                                 "/job:ps/task:00/device:cpu:0;0000000000001234;" TASK "/device:cpu:1;a;0:0",
+                                 TASK "/device:cpu:0;0000000000001234;" TASK "/device:cpu:1;a;0:-1",
+                                 TASK "/device:cpu:0;0000000000001234;" TASK
+                                      "/device:cpu:1;a;18446744073709551616:0",
+                                 TASK "/device:cpu:0;000000000000123G;" TASK "/device:cpu:1;a;0:0",
+                                 TASK "/device:cpu:0;0000000000001234;/job:../task:0/../device:cpu:1;a;0:0"};
+    fixture_t *f = *state;
+    static const int32_t five = 5;
+    kolo_value_t value = number(&five), got;
+    kolo_receive_t receive;
+    int calls[2] = {0};
+    for (size_t i = 0; i < KOLO_COUNTOF(wrong); i++) {
+        assert_int_equal(kolo_rendezvous_send(f->step, wrong[i], &value, NULL), KOLO_ERR_INVALID_ARGUMENT);
+        assert_int_equal(kolo_rendezvous_receive(f->step, wrong[i], NULL, 1, &got), KOLO_ERR_INVALID_ARGUMENT);
+        assert_int_equal(kolo_rendezvous_receive_begin(f->step, wrong[i], NULL, &receive),
+                         KOLO_ERR_INVALID_ARGUMENT);
+        assert_int_equal(kolo_rendezvous_receive_call(f->step, wrong[i], NULL, count_call, calls),
+                         KOLO_ERR_INVALID_ARGUMENT);
+    }
+    assert_int_equal(calls[0] + calls[1], 0);
+}
+
+static void keys_that_look_odd_are_keys(void **state)
+{
+    char longest[KOLO_EDGE_NAME_MAX + 1], key[KOLO_TENSOR_KEY_MAX + 1];
+    memset(longest, 'e', KOLO_EDGE_NAME_MAX);
+    longest[KOLO_EDGE_NAME_MAX] = '\0';
+    const char *const edges[] = {" ",
+                                 "%s%n%d",
+                                 "gr\xc3\xa4"
+                                 "dient/\xe2\x88\x82w",
+                                 "\xff\xfe",
+                                 "/job:ps",
+                                 "../..",
+                                 ":",
+                                 longest};
+    fixture_t *f = *state;
+    for (size_t i = 0; i < KOLO_COUNTOF(edges); i++) {
+        static const int32_t five = 5;
+        kolo_value_t value = number(&five), got;
+        kolo_tensor_key_t parts;
+        snprintf(key, sizeof key, DEVICES "%s;18446744073709551615:0", edges[i]);
+        assert_int_equal(kolo_tensor_key_parse(key, &parts), KOLO_OK);
+        assert_string_equal(parts.edge_name, edges[i]);
+        assert_int_equal(kolo_rendezvous_send(f->step, key, &value, NULL), KOLO_OK);
+        assert_int_equal(kolo_rendezvous_receive(f->step, key, NULL, 1000, &got), KOLO_OK);
+        assert_ptr_equal(got.data, &five);
+        /* What is said of it is text, whatever the edge is called. */
+        assert_int_equal(kolo_rendezvous_receive(f->step, key, NULL, 1, &got), KOLO_ERR_TIMEOUT);
+        assert_non_null(strstr(kolo_error_text(), edges[i]));
+    }
+}
+
+/* ---- thousands ---- */
+
+static void thousands_of_receives_end_once_with_their_step(void **state)
+{
+    enum { MANY = 10000 };
+    fixture_t *f = *state;
+    static kolo_receive_t receives[MANY];
+    int calls[2] = {0};
+    char key[KOLO_TENSOR_KEY_MAX + 1];
+    for (int i = 0; i < MANY; i++) {
+        snprintf(key, sizeof key, DEVICES "edge %d;0:0", i % 3000);
+        assert_int_equal(kolo_rendezvous_receive_begin(f->step, key, NULL, &receives[i]), KOLO_OK);
+        assert_int_equal(kolo_rendezvous_receive_call(f->step, key, NULL, count_call, calls), KOLO_OK);
+    }
+    for (int i = 0; i < MANY; i += 4) assert_int_equal(kolo_receive_discard(receives[i]), KOLO_OK);
+    assert_int_equal(kolo_rendezvous_manager_cleanup(f->manager, 7), KOLO_OK);
+    assert_int_equal(calls[0], MANY);
+    assert_int_equal(calls[1], 0);
+    for (int i = 0; i < MANY; i++) {
+        kolo_value_t got;
+        int ended = 0;
+        if (i % 4 == 0) continue;
+        assert_int_equal(kolo_receive_poll(receives[i], &ended), KOLO_OK);
+        assert_true(ended);
+        if (i % 4 == 1)
+            assert_int_equal(kolo_receive_wait(receives[i], 0, &got), KOLO_ERR_ABORTED);
+        else
+            assert_int_equal(kolo_receive_discard(receives[i]), KOLO_OK);
+    }
+}
+
+/* ---- callbacks ---- */
+
+static void close_all(void *arg, kolo_status_t status, const char *why, const kolo_transfer_args_t *sender,
+                      const kolo_transfer_args_t *receiver, kolo_value_t *value)
+{
+    fixture_t *f = arg;
+    (void)why;
+    (void)sender;
+    (void)receiver;
+    (void)status;
+    if (value) kolo_value_release(value);
+    kolo_rendezvous_t step = f->step;
+    f->step = NULL;
+    if (step == NULL) return; /* the second one */
+    (void)kolo_rendezvous_close(step);
+    (void)kolo_rendezvous_manager_destroy(f->manager);
+    f->manager = NULL;
+}
+
+static void a_callback_may_close_what_calls_it(void **state)
+{
+    static const int32_t five = 5;
+    (void)state;
+    for (int how = 0; how < 3; how++) {
+        fixture_t f;
+        kolo_value_t value = number(&five);
+        assert_int_equal(kolo_rendezvous_manager_create(&f.manager), KOLO_OK);
+        assert_int_equal(kolo_rendezvous_manager_initialize(f.manager, TASK, 0x1234), KOLO_OK);
+        assert_int_equal(kolo_rendezvous_open(f.manager, 1, &f.step), KOLO_OK);
+        assert_int_equal(kolo_rendezvous_receive_call(f.step, KEY("a"), NULL, close_all, &f), KOLO_OK);
+        assert_int_equal(kolo_rendezvous_receive_call(f.step, KEY("b"), NULL, close_all, &f), KOLO_OK);
+        assert_int_equal(kolo_rendezvous_send(f.step, KEY("c"), &value, NULL), KOLO_OK);
+        if (how == 0) assert_int_equal(kolo_rendezvous_send(f.step, KEY("a"), &value, NULL), KOLO_OK);
+        if (how == 1) assert_int_equal(kolo_rendezvous_abort(f.step, KOLO_ERR_SYSTEM, "enough"), KOLO_OK);
+        if (how == 2) assert_int_equal(kolo_rendezvous_manager_cleanup(f.manager, 1), KOLO_OK);
+        assert_null(f.manager);
+    }
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(an_abort_with_the_status_of_a_time_out_is_an_end),
+        TEST(a_handle_that_has_gone_is_not_said_to_stay),
+        TEST(an_abort_needs_the_status_of_an_error),
+        TEST(keys_that_are_none_are_refused_everywhere),
+        TEST(keys_that_look_odd_are_keys),
+        TEST(thousands_of_receives_end_once_with_their_step),
+        cmocka_unit_test(a_callback_may_close_what_calls_it),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
