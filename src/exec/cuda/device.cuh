@@ -8,6 +8,7 @@
 #define KOLO_EXEC_CUDA_DEVICE_CUH
 
 #include "exec/cuda/args.h"
+#include "exec/cuda/steps.h"
 
 #include <stdint.h>
 
@@ -22,6 +23,7 @@ typedef struct alignas(16) {
 #define KOLO_KERNEL extern "C" __global__ void __launch_bounds__(KOLO_CUDA_THREADS, 2)
 #define KOLO_PARAM  const __grid_constant__
 
+#define KOLO_STEP(...) ((void)0) /* see steps.h */
 KOLO_DEV uint32_t kolo_tid(void) { return threadIdx.x; }
 KOLO_DEV uint32_t kolo_nthreads(void) { return blockDim.x; }
 KOLO_DEV uint32_t kolo_bid(void) { return blockIdx.x; }
@@ -145,6 +147,16 @@ extern thread_local uint32_t kolo_block, kolo_blocks;
 extern "C" void kolo_pause(void); /* lets other blocks run */
 extern "C" bool kolo_tears(void); /* is this line to come in parts? */
 
+/* [from, from + length) of `base`, as far as it lies before `end`. */
+KOLO_DEV void kolo_step(uint32_t rank, uint32_t block, uint8_t sends, uint8_t phase, uint32_t peer, const void *base,
+                        uint64_t from, uint64_t length, uint64_t end)
+{
+    if (!kolo_cuda_tell || from >= end || !length) return;
+    kolo_cuda_told_t step = {rank, block, peer, sends, phase, base ? (uint64_t)base + from : 0,
+                             length < end - from ? length : end - from};
+    kolo_cuda_tell(&step);
+}
+#define KOLO_STEP(...) kolo_step(__VA_ARGS__)
 KOLO_DEV uint32_t kolo_tid(void) { return 0; }
 KOLO_DEV uint32_t kolo_nthreads(void) { return 1; }
 KOLO_DEV uint32_t kolo_bid(void) { return kolo_block; }

@@ -111,6 +111,18 @@ KOLO_DEV bool kolo_buffers_aligned(const kolo_cuda_args_t &c, const kolo_buffers
     return (bits & 15) == 0;
 }
 
+/* Who stores into a peer's buffer, or loads from it, tells that peer's step, too (steps.h): nothing runs there. */
+#ifdef __CUDACC__
+#define KOLO_STEP_LOADS(...) ((void)0)
+#else
+KOLO_DEV void kolo_step_loads(const kolo_cuda_args_t &c, const kolo_buffers_t *b, uint64_t from, uint64_t bytes)
+{
+    for (uint32_t r = 0; r < c.layout.nranks; r++)
+        if (r != c.rank) kolo_step(r, kolo_bid(), 1, 0, c.rank, (const char *)b->src[r], from, bytes, from + bytes);
+}
+#define KOLO_STEP_LOADS(...) kolo_step_loads(__VA_ARGS__)
+#endif
+
 /* The reduction of `bytes` at `from` in all ranks' sources, to `to` in the destinations: of all receivers, or, without
  * to_all, of this rank if it is one. */
 template <typename T, int U>
@@ -125,6 +137,10 @@ KOLO_DEV void kolo_direct_reduce(const kolo_cuda_args_t &c, const kolo_buffers_t
         for (uint32_t r = 0; r < c.layout.nranks; r++) {
             kolo_vec_t x[U];
             const char *src = (const char *)b->src[r] + from;
+            if (v == kolo_tid())
+                KOLO_STEP(c.rank, 0, 0, 0, r,
+                          kolo_takes_part(c.receivers, c.rank) ? (const char *)b->dst[c.rank] + to : NULL, 0, bytes,
+                          bytes);
 #pragma unroll
             for (int u = 0; u < U; u++) {
                 uint64_t at = 16 * (v + u * step);
@@ -146,8 +162,14 @@ KOLO_DEV void kolo_direct_reduce(const kolo_cuda_args_t &c, const kolo_buffers_t
             kolo_vec_t x = kolo_sum_end(&sum[u], c);
             for (uint32_t j = 0; j < c.layout.nranks; j++) {
                 uint32_t p = c.rank + j < c.layout.nranks ? c.rank + j : c.rank + j - c.layout.nranks;
-                if (p == c.rank ? kolo_takes_part(c.receivers, p) : to_all && kolo_takes_part(c.receivers, p))
-                    kolo_user_store<T>((char *)b->dst[p] + to + at, x, bytes - at, aligned);
+                if (!kolo_takes_part(c.receivers, p) || (p != c.rank && !to_all)) continue;
+                if (p != c.rank && at == 16ull * kolo_tid()) {
+                    KOLO_STEP(c.rank, 0, 1, 1, p,
+                              kolo_takes_part(c.receivers, c.rank) ? (const char *)b->dst[c.rank] + to : NULL, 0,
+                              bytes, bytes);
+                    KOLO_STEP(p, 0, 0, 1, c.rank, (const char *)b->dst[p] + to, 0, bytes, bytes);
+                }
+                kolo_user_store<T>((char *)b->dst[p] + to + at, x, bytes - at, aligned);
             }
         }
     }
@@ -182,6 +204,7 @@ KOLO_DEV void kolo_direct_share(uint64_t dst, uint64_t src, uint64_t bytes)
 template <typename T> KOLO_DEV void kolo_direct_one(const kolo_cuda_args_t &c, const kolo_buffers_t *b)
 {
     if (c.reduce) {
+        KOLO_STEP_LOADS(c, b, c.rank * c.src_stride, c.bytes);
         kolo_direct_reduce<T, kolo_reduce_unroll<T>::value>(c, b, c.rank * c.src_stride, 0, c.bytes, false);
         return;
     }
@@ -191,8 +214,10 @@ template <typename T> KOLO_DEV void kolo_direct_one(const kolo_cuda_args_t &c, c
         uint64_t len = kolo_tile_length(at, c.bytes, turn);
         for (uint32_t j = 0; j < c.layout.nranks; j++) {
             uint32_t p = c.rank + j < c.layout.nranks ? c.rank + j : c.rank + j - c.layout.nranks;
-            if (kolo_takes_part(c.receivers, p))
-                kolo_direct_share<T>(b->dst[p] + c.rank * c.dst_stride + at, c.src + p * c.src_stride + at, len);
+            if (!kolo_takes_part(c.receivers, p)) continue;
+            KOLO_STEP(c.rank, kolo_bid(), 1, 0, p, (const char *)(c.src + p * c.src_stride), at, len, at + len);
+            KOLO_STEP(p, kolo_bid(), 0, 0, c.rank, (const char *)(b->dst[p] + c.rank * c.dst_stride), at, len, at + len);
+            kolo_direct_share<T>(b->dst[p] + c.rank * c.dst_stride + at, c.src + p * c.src_stride + at, len);
         }
     }
 }
@@ -218,6 +243,7 @@ KOLO_DEV bool kolo_direct_give(const kolo_cuda_args_t &c, kolo_buffers_t *b, uin
     uint64_t from = c.rank * c.part_bytes, len = kolo_part_length(c, c.rank);
     for (uint32_t j = 1; j < n; j++) {
         uint32_t p = c.rank + j < n ? c.rank + j : c.rank + j - n;
+        KOLO_STEP(c.rank, kolo_bid(), 1, 0, p, (const char *)c.src, p * c.part_bytes, kolo_part_length(c, p), c.bytes);
         kolo_direct_share<T>(b->dst[p] + kolo_given_at(c, c.rank, p), c.src + p * c.part_bytes,
                              kolo_part_length(c, p));
     }
@@ -230,6 +256,8 @@ KOLO_DEV bool kolo_direct_give(const kolo_cuda_args_t &c, kolo_buffers_t *b, uin
     if (!kolo_meet_again(c, b, KOLO_SUMMED, number)) return false; /* all have read what the results are put upon */
     for (uint32_t j = 1; j < n; j++) {
         uint32_t p = c.rank + j < n ? c.rank + j : c.rank + j - n;
+        KOLO_STEP(c.rank, kolo_bid(), 1, 1, p, (const char *)c.dst, from, len, c.bytes);
+        KOLO_STEP(p, kolo_bid(), 0, 1, c.rank, (const char *)b->dst[p], from, len, c.bytes);
         kolo_direct_share<T>(b->dst[p] + from, c.dst + from, len);
     }
     return true;
@@ -242,6 +270,7 @@ KOLO_DEV bool kolo_direct_two(const kolo_cuda_args_t &c, kolo_buffers_t *b, uint
     uint64_t from = c.rank * c.part_bytes, len = kolo_part_length(c, c.rank);
     if (c.reduce && b->reachable & KOLO_CUDA_APART) return kolo_direct_give<T>(c, b, number);
     if (c.reduce) {
+        KOLO_STEP_LOADS(c, b, from, len);
         kolo_direct_reduce<T, kolo_reduce_unroll<T>::value>(c, b, from, from, len, true);
         return true;
     }

@@ -84,6 +84,7 @@ template <typename T> KOLO_DEV void kolo_ll_send(const kolo_cuda_args_t &c, cons
         }
         const char *src = (const char *)(c.src + p * c.src_stride);
         bool aligned = ((uint64_t)src & 7) == 0;
+        KOLO_STEP(c.rank, s.block, 1, 0, p, src, s.first * 8, s.n * 8ull, c.bytes);
         for (uint32_t v = kolo_tid(); v < s.n; v += kolo_nthreads()) {
             uint64_t at = (s.first + v) * 8;
             kolo_vec_t x = kolo_own_input<T, 8 / sizeof(T)>(kolo_user_load8<T>(src + at, c.bytes - at, aligned), c);
@@ -105,6 +106,7 @@ template <typename T> KOLO_DEV bool kolo_ll_reduce(const kolo_cuda_args_t &c, co
         kolo_sum<T, N> sum;
         for (uint32_t r = 0; r < c.layout.nranks; r++) {
             kolo_vec_t x;
+            if (v == kolo_tid()) KOLO_STEP(c.rank, s.block, 0, 0, r, dst, s.first * 8, s.n * 8ull, c.bytes);
             if (r == c.rank)
                 x = kolo_own_input<T, N>(kolo_user_load8<T>(src + at, c.bytes - at, src_aligned), c);
             else if (!kolo_line_wait(c, kolo_lines(&c.layout, s.own, s.flag & 1, r, s.block) + v,
@@ -128,6 +130,7 @@ KOLO_DEV bool kolo_ll_copy(const kolo_cuda_args_t &c, const kolo_ll_share_t &s, 
     const kolo_vec_t *lines = kolo_lines(&c.layout, s.own, s.flag & 1, r, s.block);
     bool aligned = (((uint64_t)dst | (r == c.rank ? (uint64_t)src : 0)) & 7) == 0;
     if (r == c.rank && src == dst) return true;
+    KOLO_STEP(c.rank, s.block, 0, 0, r, dst, s.first * 8, s.n * 8ull, c.bytes);
     for (uint32_t v = kolo_tid(); v < s.n; v += kolo_nthreads()) {
         uint64_t at = (s.first + v) * 8;
         kolo_vec_t x;

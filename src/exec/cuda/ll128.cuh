@@ -217,6 +217,7 @@ template <typename T> KOLO_DEV void kolo_ll128_send(const kolo_cuda_args_t &c, c
         const char *src = (const char *)(c.src + p * c.src_stride);
         bool pays = kolo_ll_pays(c, s.n, c.rank, p), aligned = ((uint64_t)src & 7) == 0;
         uint32_t lines_to_send = pays ? s.n : 1;
+        if (pays) KOLO_STEP(c.rank, s.block, 1, 0, p, src, s.first * 120, s.n * 120ull, c.bytes);
         uint32_t n;
         for (uint32_t at = kolo_group(); (n = kolo_batch<KOLO_LINE_BATCH>(at, lines_to_send)); at += n * kolo_groups()) {
             kolo_line_t x[KOLO_LINE_BATCH];
@@ -251,6 +252,7 @@ template <typename T> KOLO_DEV bool kolo_ll128_reduce(const kolo_cuda_args_t &c,
         kolo_line_t x[B] = {};
         kolo_sum<T, N> acc[B][KOLO_LANES];
         for (uint32_t r = 0; r < c.layout.nranks; r++) {
+            if (at == kolo_group()) KOLO_STEP(c.rank, s.block, 0, 0, r, dst, s.first * 120, s.n * 120ull, c.bytes);
             if (r == c.rank) {
 #pragma unroll
                 for (uint32_t u = 0; u < B; u++)
@@ -297,6 +299,7 @@ template <typename T> KOLO_DEV bool kolo_ll128_copy(const kolo_cuda_args_t &c, c
     const char *lines = kolo_lines128(&c.layout, s.own, s.flag & 1, r, s.block);
     bool aligned = (((uint64_t)dst | (r == c.rank ? (uint64_t)src : 0)) & 7) == 0;
     if (r == c.rank && src == dst) return true;
+    KOLO_STEP(c.rank, s.block, 0, 0, r, dst, s.first * 120, s.n * 120ull, c.bytes);
     uint32_t n;
     for (uint32_t at = kolo_group(); (n = kolo_batch<KOLO_LINE_BATCH>(at, s.n)); at += n * kolo_groups()) {
         kolo_line_t x[KOLO_LINE_BATCH] = {};

@@ -108,6 +108,7 @@ KOLO_DEV void kolo_tile_reduce(const kolo_cuda_args_t &c, const kolo_staged_t &s
         for (uint32_t r = 0; r < s.n; r++) {
             kolo_vec_t x[U];
             const kolo_vec_t *stage = kolo_stage(&c.layout, s.own, 0, r, s.block, tile);
+            if (v == kolo_tid()) KOLO_STEP(c.rank, s.block, 0, 0, r, dst, 0, len, len);
 #pragma unroll
             for (int u = 0; u < U; u++) {
                 uint32_t w = v + u * step;
@@ -133,9 +134,10 @@ KOLO_DEV void kolo_tile_reduce(const kolo_cuda_args_t &c, const kolo_staged_t &s
             if (dst) kolo_user_store<T>(dst + 16ull * w, x, len - 16ull * w, dst_aligned);
             for (uint32_t j = 1; hand != -2 && j < s.n; j++) {
                 uint32_t p = c.rank + j < s.n ? c.rank + j : c.rank + j - s.n;
-                if (hand == KOLO_CUDA_ALL || (uint32_t)hand == p)
-                    kolo_stage_store(
-                        kolo_stage(&c.layout, kolo_region(c.regions, p), 1, c.rank, s.block, hand_tile) + w, x);
+                if (hand != KOLO_CUDA_ALL && (uint32_t)hand != p) continue;
+                if (w == kolo_tid()) KOLO_STEP(c.rank, s.block, 1, 1, p, dst, 0, len, len);
+                kolo_stage_store(
+                    kolo_stage(&c.layout, kolo_region(c.regions, p), 1, c.rank, s.block, hand_tile) + w, x);
             }
         }
     }
@@ -158,9 +160,10 @@ KOLO_DEV bool kolo_staged_push(const kolo_cuda_args_t &c, const kolo_staged_t &s
     if (!kolo_flags_wait(c, s, c.layout.credit, 0, tile + 1 - KOLO_CUDA_DEPTH, KOLO_CUDA_WAITS_CREDIT)) return false;
     for (uint32_t j = 1; j < s.n && kolo_takes_part(c.senders, c.rank); j++) {
         uint32_t p = c.rank + j < s.n ? c.rank + j : c.rank + j - s.n;
-        if (kolo_takes_part(c.receivers, p))
-            kolo_tile_in<T>(kolo_stage(&c.layout, kolo_region(c.regions, p), 0, c.rank, s.block, tile),
-                            (const char *)(c.src + p * c.src_stride) + off, len, &c);
+        if (!kolo_takes_part(c.receivers, p)) continue;
+        KOLO_STEP(c.rank, s.block, 1, 0, p, (const char *)(c.src + p * c.src_stride), off, len, off + len);
+        kolo_tile_in<T>(kolo_stage(&c.layout, kolo_region(c.regions, p), 0, c.rank, s.block, tile),
+                        (const char *)(c.src + p * c.src_stride) + off, len, &c);
     }
     kolo_flags_set(c, s, c.layout.ready, 0, tile + 1);
     return true;
@@ -179,6 +182,7 @@ KOLO_DEV bool kolo_staged_take(const kolo_cuda_args_t &c, const kolo_staged_t &s
             uint32_t r = c.rank + j < s.n ? c.rank + j : c.rank + j - s.n;
             char *dst = (char *)(c.dst + r * c.dst_stride) + off;
             if (!kolo_takes_part(c.senders, r)) continue;
+            KOLO_STEP(c.rank, s.block, 0, 0, r, dst, 0, len, len);
             if (r == c.rank)
                 kolo_tile_copy<T>(dst, src, len);
             else
@@ -229,6 +233,7 @@ KOLO_DEV bool kolo_two_step_push(const kolo_cuda_args_t &c, const kolo_staged_t 
         uint32_t p = c.rank + j < s.n ? c.rank + j : c.rank + j - s.n;
         uint64_t from = p * c.part_bytes + off, end = (p + 1) * c.part_bytes;
         uint64_t len = kolo_tile_length(from, end < c.bytes ? end : c.bytes, c.tile_bytes);
+        KOLO_STEP(c.rank, s.block, 1, 0, p, (const char *)c.src, from, len, from + len);
         if (len)
             kolo_tile_in<T>(kolo_stage(&c.layout, kolo_region(c.regions, p), 0, c.rank, s.block, tile),
                             (const char *)c.src + from, len, &c);
@@ -255,10 +260,12 @@ KOLO_DEV bool kolo_two_step_own(const kolo_cuda_args_t &c, const kolo_staged_t &
     } else if (len) {
         const kolo_vec_t *stage = kolo_stage(&c.layout, s.own, 0, (uint32_t)c.senders, s.block, tile);
         bool mine = (uint32_t)c.senders == c.rank;
+        KOLO_STEP(c.rank, s.block, 0, 0, (uint32_t)c.senders, dst, 0, len, len);
         for (uint32_t j = 1; j < s.n; j++) {
             uint32_t p = c.rank + j < s.n ? c.rank + j : c.rank + j - s.n;
             kolo_vec_t *to = kolo_stage(&c.layout, kolo_region(c.regions, p), 1, c.rank, s.block, out);
-            if (p == (uint32_t)c.senders) continue; /* it has the vector */
+            KOLO_STEP(c.rank, s.block, 1, 1, p, mine ? src : dst, 0, len, len);
+            if (p == (uint32_t)c.senders) continue; /* it has the vector; the flag alone goes there */
             if (mine)
                 kolo_tile_in<T>(to, src, len, NULL);
             else
@@ -284,6 +291,7 @@ KOLO_DEV bool kolo_two_step_take(const kolo_cuda_args_t &c, const kolo_staged_t 
         uint32_t r = c.rank + j < s.n ? c.rank + j : c.rank + j - s.n;
         uint64_t from = r * c.part_bytes + off, end = (r + 1) * c.part_bytes;
         uint64_t len = kolo_tile_length(from, end < c.bytes ? end : c.bytes, c.tile_bytes);
+        KOLO_STEP(c.rank, s.block, 0, 1, r, (char *)c.dst, from, len, from + len);
         if (len && root)
             kolo_tile_copy<T>((char *)c.dst + from, (const char *)c.src + from, len);
         else if (len)

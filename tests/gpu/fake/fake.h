@@ -20,6 +20,7 @@
 #define KOLO_TESTS_GPU_FAKE_FAKE_H
 
 #include "cuda.h"
+#include "exec/cuda/steps.h"
 
 #include <pthread.h>
 #include <stdbool.h>
@@ -122,6 +123,8 @@ typedef struct {
     void (*block)(void *const *params);
 } fake_kernel_t;
 extern const fake_kernel_t fake_kernels[]; /* ends with a name of NULL */
+/* For tests (by dlsym): whom kernels tell their steps; NULL: nobody. While nothing runs. */
+__attribute__((visibility("default"))) void fake_listen(void (*tell)(const kolo_cuda_told_t *));
 /* Which block this thread is. */
 void fake_block_enter(unsigned index, unsigned blocks, unsigned threads);
 
