@@ -199,7 +199,7 @@ static kolo_status_t fill(kolo_cuda_state_t *s, const kolo_exec_call_t *call, co
 
 kolo_status_t kolo_cuda_plans_launch(kolo_cuda_state_t *s, const kolo_exec_call_t *call, bool *launched)
 {
-    program_t *g;
+    program_t *g = NULL;
     uint32_t blocks;
     *launched = false;
     if (!s->plans || s->regions.nranks == 1) return KOLO_OK;
