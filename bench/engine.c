@@ -8,9 +8,9 @@
  *     engine cycle_us=... tensors_per_s=... flat_fraction=...
  */
 #include "bench.h"
-#include "job.h"
 
 #include <kolo/engine.h>
+#include <kolo/job.h>
 #include <poll.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -22,7 +22,7 @@
 #define SMALL_COUNT 256 /* floats: 1 KB */
 
 typedef struct {
-    kolo_job_t job;
+    kolo_job_place_t job;
     kolo_comm_t comm;
     kolo_tensor_engine_t engine;
 } bench_t;
@@ -273,10 +273,10 @@ static void measure_idle(bench_t *b)
 int main(void)
 {
     bench_t b;
-    kolo_status_t status = kolo_job_from_env(&b.job);
-    if (status == KOLO_OK) status = kolo_job_comm_init(&b.job, &b.comm, NULL);
+    kolo_status_t status = kolo_job_get_place(&b.job);
+    if (status == KOLO_OK) status = kolo_job_connect(&b.comm, NULL);
     if (status != KOLO_OK) {
-        fprintf(stderr, "bench-engine: %s\n", b.job.error[0] ? b.job.error : kolo_get_last_error(NULL));
+        fprintf(stderr, "bench-engine: %s\n", kolo_get_last_error(NULL));
         return 1;
     }
     MUST(kolo_engine_init(&b.engine, b.comm, NULL));

@@ -9,8 +9,8 @@
  * Prints one line: microseconds per message.
  */
 #include "bench.h"
-#include "job.h"
 
+#include <kolo/job.h>
 #include <sched.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -56,7 +56,7 @@ static double run(kolo_comm_t comm, int rank, bool stream, size_t bytes, long n,
 
 int main(int argc, char **argv)
 {
-    kolo_job_t job;
+    kolo_job_place_t job;
     kolo_comm_t comm;
     kolo_registration_t handles[2];
     bool unbound = argc > 4 && strcmp(argv[argc - 1], "unbound") == 0;
@@ -69,7 +69,7 @@ int main(int argc, char **argv)
     bool stream = argv[1][0] == 's';
     size_t bytes = strtoull(argv[2], NULL, 10);
     long n = strtol(argv[3], NULL, 10);
-    if (n < 1 || kolo_job_from_env(&job) != KOLO_OK || job.nranks != 2) {
+    if (n < 1 || kolo_job_get_place(&job) != KOLO_OK || job.nranks != 2) {
         fprintf(stderr, "bench-p2p: needs two ranks and iterations\n");
         return 1;
     }
@@ -77,7 +77,7 @@ int main(int argc, char **argv)
     memset(out, 1, bytes + 64);
     memset(in, 2, bytes + 64);
     if (!unbound) stay_on_core(job.rank);
-    MUST(kolo_job_comm_init(&job, &comm, NULL));
+    MUST(kolo_job_connect(&comm, NULL));
     if (registered) {
         MUST(kolo_comm_register(comm, out, bytes + 64, &handles[0]));
         MUST(kolo_comm_register(comm, in, bytes + 64, &handles[1]));

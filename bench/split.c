@@ -6,8 +6,8 @@
  *     split ranks=... asking_us=... sharing_us=... ratio=...
  */
 #include "bench.h"
-#include "job.h"
 
+#include <kolo/job.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -38,10 +38,10 @@ static double split_once(kolo_comm_t comm, int share)
 int main(void)
 {
     double times[2][ROUNDS];
-    kolo_job_t job;
+    kolo_job_place_t job;
     kolo_comm_t comm;
-    MUST(kolo_job_from_env(&job));
-    MUST(kolo_job_comm_init(&job, &comm, NULL));
+    MUST(kolo_job_get_place(&job));
+    MUST(kolo_job_connect(&comm, NULL));
     for (int i = 0; i < ROUNDS; i++)
         for (int share = 0; share < 2; share++) times[share][i] = split_once(comm, share);
     for (int share = 0; share < 2; share++) qsort(times[share], ROUNDS, sizeof times[share][0], by_value);

@@ -10,9 +10,9 @@
  * tests/data/workload.csv was made so; src/engine/tuner/tuner_test.c replays it.
  */
 #include "bench.h"
-#include "job.h"
 
 #include <kolo/engine.h>
+#include <kolo/job.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
@@ -99,12 +99,12 @@ static void print(const pass_t *p, const double *all, int nranks)
 
 int main(void)
 {
-    kolo_job_t job;
+    kolo_job_place_t job;
     pass_t *p = room(1, sizeof *p);
-    kolo_status_t status = kolo_job_from_env(&job);
-    if (status == KOLO_OK) status = kolo_job_comm_init(&job, &p->comm, NULL);
+    kolo_status_t status = kolo_job_get_place(&job);
+    if (status == KOLO_OK) status = kolo_job_connect(&p->comm, NULL);
     if (status != KOLO_OK) {
-        fprintf(stderr, "bench-workload: %s\n", job.error[0] ? job.error : kolo_get_last_error(NULL));
+        fprintf(stderr, "bench-workload: %s\n", kolo_get_last_error(NULL));
         free(p);
         return 1;
     }

@@ -3,8 +3,9 @@
  * Kolo against Gloo (its TCP transport; it has none for shared memory). Started by kolorun; Gloo's ranks find each
  * other through files in KOLO_BENCH_STORE.
  */
-#include "job.h"
 #include "loop.h"
+
+#include <kolo/job.h>
 
 #include <gloo/allgather.h>
 #include <gloo/allreduce.h>
@@ -97,11 +98,11 @@ static int call(int op, const float *src, float *dst, size_t n, int rank, int nr
 
 int main(int argc, char **argv)
 {
-    kolo_job_t job;
+    kolo_job_place_t job;
     kolo_comm_t comm;
     const char *store_path = std::getenv("KOLO_BENCH_STORE"), *interface = std::getenv("KOLO_BENCH_INTERFACE");
     const peer_t peer = {"gloo", call, nullptr};
-    if (!store_path || kolo_job_from_env(&job) != KOLO_OK || kolo_job_comm_init(&job, &comm, nullptr) != KOLO_OK) {
+    if (!store_path || kolo_job_get_place(&job) != KOLO_OK || kolo_job_connect(&comm, nullptr) != KOLO_OK) {
         std::fprintf(stderr, "init: %s\n", kolo_get_last_error(nullptr));
         return 1;
     }

@@ -6,10 +6,10 @@
  * emulated machine can do. --stream: on a stream. --refuse: the kernel permits
  * no copies between the processes' memories (all of them, or rank 1's alone). Exit status 1 on any failure.
  */
-#include "../tools/job.h"
 #include "coll/cases.h"
 #include "coll/refuse.h"
 
+#include <kolo/job.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -163,10 +163,10 @@ static bool run_processes(int n)
 
 static bool run_job(void)
 {
-    kolo_job_t job;
+    kolo_job_place_t job;
     kolo_comm_t comm;
-    if (kolo_job_from_env(&job) != KOLO_OK || kolo_job_comm_init(&job, &comm, NULL) != KOLO_OK) {
-        fprintf(stderr, "job: %s %s\n", job.error, kolo_get_last_error(NULL));
+    if (kolo_job_get_place(&job) != KOLO_OK || kolo_job_connect(&comm, NULL) != KOLO_OK) {
+        fprintf(stderr, "job: %s\n", kolo_get_last_error(NULL));
         return false;
     }
     return run_kit(comm);

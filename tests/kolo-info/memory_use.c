@@ -5,7 +5,7 @@
  * kolo-info --memory. With the argument "descriptors" it counts these instead. Exit status 77 where the kernel does
  * not tell.
  */
-#include "job.h"
+#include <kolo/job.h>
 
 #include <fcntl.h>
 #include <stdbool.h>
@@ -72,19 +72,19 @@ static void greet_all(kolo_comm_t comm, int nranks, const char *src, char *dst)
 
 int main(int argc, char **argv)
 {
-    kolo_job_t job;
+    kolo_job_place_t job;
     kolo_comm_t comm;
     int version;
     char *src = malloc(MOST), *dst = malloc(MOST);
     if (!src || !dst) return 1;
     memset(src, 1, MOST); /* zeros would make it one calloc(), whose pages come late */
     memset(dst, 1, MOST);
-    must(kolo_job_from_env(&job));
+    must(kolo_job_get_place(&job));
     must(kolo_get_version(&version));
     const bool descriptors = argc > 1 && strcmp(argv[1], "descriptors") == 0;
     const int open = count_descriptors();
     long before = descriptors ? 0 : memory_kb();
-    must(kolo_job_comm_init(&job, &comm, NULL));
+    must(kolo_job_connect(&comm, NULL));
     for (size_t bytes = 8; bytes <= MOST; bytes *= 2) {
         size_t n = bytes / sizeof(float), part = n / (size_t)job.nranks;
         call_all(comm, src, dst, n, part ? part : 1);

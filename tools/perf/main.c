@@ -6,10 +6,10 @@
  */
 #include "gpu.h"
 #include "inside_table.h"
-#include "job.h"
 #include "rendezvous.h"
 
 #include <errno.h>
+#include <kolo/job.h>
 #include <string.h>
 
 typedef struct {
@@ -123,14 +123,14 @@ int main(int argc, char **argv)
 {
     static perf_options_t options = {
         .min_bytes = 8, .type = KOLO_FLOAT32, .op = KOLO_SUM, .warmup = 10, .check = true};
-    kolo_job_t place;
+    kolo_job_place_t place;
     perf_job_t job = {.options = &options};
     if (argc > 1 && strcmp(argv[1], "rendezvous") == 0) return perf_rendezvous(argc - 1, argv + 1);
     int status = perf_options_parse(argc, argv, &options);
     if (status >= 0) return status;
-    bool placed = kolo_job_from_env(&place) == KOLO_OK;
+    bool placed = kolo_job_get_place(&place) == KOLO_OK;
     if (placed && place.rank == 0 && !(can_write(options.json) && can_write(options.plot))) return 1;
-    if (!placed || kolo_job_comm_init(&place, &job.comm, NULL) != KOLO_OK) {
+    if (!placed || kolo_job_connect(&job.comm, NULL) != KOLO_OK) {
         fprintf(stderr, "kolo-perf: cannot join the job: %s\n", kolo_get_last_error(NULL));
         return 1;
     }
