@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The command line of kolorun, and the environment that its processes get.
+ * The command line of kolorun: a row for each option, with its help, where it goes and what it may be.
  */
 #include "kolorun_options.h"
 #include "kolorun.h"
@@ -9,41 +9,28 @@
 
 #include <errno.h>
 #include <getopt.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 static const char usage[] =
     "usage: kolorun -n N [options] program [arguments]\n"
     "       kolorun -H host:slots,... [options] program [arguments]\n"
+    "       kolorun --min N [--max N] --discover SCRIPT | -H host:slots,... [options] program [arguments]\n"
     "       kolorun --check-build | --help | --version\n"
-    "Starts the ranks of a program, here or over ssh, and shows their output line by line.\n"
-    "  -n, -np N       number of ranks (default: all slots of the hosts)\n"
-    "  -H, --host LIST hosts and slots, as host:slots,host:slots; ranks fill them in this order\n"
-    "  --hostfile F    the same from a file, a host a line: host:slots or host slots=N, # for comments\n"
-    "  --ssh COMMAND   ssh with its options (default ssh); it must need no password\n"
-    "  --remote-kolorun PATH   where kolorun is on the other hosts (default: the same path as here)\n"
-    "  --start-timeout S       seconds until kolorun must run on all hosts (default 60)\n"
-    "  -x KEY=VALUE    set a variable for the ranks (repeatable); -x KEY: with the value it has here\n"
-    "  --no-tag        do not put [rank] in front of each line (--tag is the default)\n"
-    "  --stdin R       hand the standard input of kolorun to rank R, or to all, or to none (the default)\n"
-    "  --output-dir D  write the output of each rank to D/rank.R/stdout and stderr, too (with --min: of each\n"
-    "                  process, to D/process.N)\n"
-    "  --store         keep a store of small values for the ranks (KOLO_STORE, KOLO_STORE_KEY_FILE)\n"
-    "  --bind-to WHAT  core (the default): the ranks of a host divide its cores, unless there are too few; numa: "
-    "each\n"
-    "                  gets the NUMA nodes of its cores; none\n"
-    "  --report-bindings       each rank says where it is bound\n"
-    "  --timeout S     end the job after S seconds, with status 124\n"
-    "  --grace S       seconds between SIGTERM and SIGKILL when the job is ended (default 5)\n"
-    "  --check-build   say what is compiled in and what is found on this machine\n"
+    "Starts the ranks of a program, here or over ssh, and shows their output line by line.\n";
+
+static const char more[] =
     "The first rank that fails is reported and the rest are ended; the exit status is that rank's, 128 + number\n"
     "for a signal. SIGINT, SIGTERM, SIGHUP and SIGQUIT are passed on to all processes of the job, SIGUSR1 and\n"
     "SIGUSR2 to the ranks; a second SIGINT or SIGTERM kills the job.\n"
-    "Each finds KOLO_RANK, KOLO_NRANKS, KOLO_LOCAL_RANK, KOLO_LOCAL_SIZE and KOLO_ID_FILE in its environment.\n";
+    "Each finds KOLO_RANK, KOLO_NRANKS, KOLO_LOCAL_RANK, KOLO_LOCAL_SIZE and KOLO_ID_FILE in its environment.\n"
+    "With --min, for programs on kolo/state.h, processes come and go: one that fails is started anew.\n";
 
-static bool parse_number(const char *text, double min, double max, double *value)
+/* ---- values ---- */
+
+static bool number(const char *text, double min, double max, double *value)
 {
     char *end;
     errno = 0;
@@ -53,6 +40,148 @@ static bool parse_number(const char *text, double min, double max, double *value
     return true;
 }
 
+/* Each takes one value; false: what it should have been is in `want`, or it has been said. */
+#define WANT_BYTES 100
+typedef bool take_t(kolorun_options_t *o, const char *arg, char want[WANT_BYTES]);
+
+static bool want_this(char want[WANT_BYTES], const char *what)
+{
+    snprintf(want, WANT_BYTES, "%s", what);
+    return false;
+}
+
+static bool take_hosts(kolorun_options_t *o, const char *arg, char want[WANT_BYTES])
+{
+    char why[200];
+    if (kolorun_hostlist_add(&o->hosts, arg, strlen(arg), why, sizeof why)) return true;
+    fprintf(stderr, "kolorun: -H: %s\n", why);
+    return want_this(want, "");
+}
+
+static bool take_host_file(kolorun_options_t *o, const char *arg, char want[WANT_BYTES])
+{
+    char why[200];
+    if (kolorun_hostlist_read(&o->hosts, arg, why, sizeof why)) return true;
+    fprintf(stderr, "kolorun: --hostfile: %s\n", why);
+    return want_this(want, "");
+}
+
+static bool take_ssh(kolorun_options_t *o, const char *arg, char want[WANT_BYTES])
+{
+    o->way.ssh = arg;
+    return arg[strspn(arg, " ")] != '\0' || want_this(want, "a command");
+}
+
+static bool take_bind(kolorun_options_t *o, const char *arg, char want[WANT_BYTES])
+{
+    return kolorun_bind_parse(arg, &o->bind) || want_this(want, "core, numa or none");
+}
+
+static bool take_input(kolorun_options_t *o, const char *arg, char want[WANT_BYTES])
+{
+    double n = strcmp(arg, "all") == 0 ? KOLORUN_INPUT_ALL : KOLORUN_INPUT_NONE;
+    if (n == KOLORUN_INPUT_NONE && strcmp(arg, "none") != 0 &&
+        (!number(arg, 0, KOLORUN_SLOTS_MAX, &n) || n != (int)n))
+        return want_this(want, "the number of a rank, all or none");
+    o->input = (int)n;
+    return true;
+}
+
+static bool take_back_off(kolorun_options_t *o, const char *arg, char want[WANT_BYTES])
+{
+    elastic_options_t *e = &o->elastic;
+    char first[64];
+    const size_t n = strcspn(arg, ":");
+    snprintf(first, sizeof first, "%.*s", (int)(n < 63 ? n : 63), arg);
+    bool ok = number(first, 0, 1e8, &e->back_off_s);
+    if (arg[n] == ':')
+        ok = ok && number(arg + n + 1, e->back_off_s, 1e8, &e->back_off_max_s);
+    else if (e->back_off_max_s < e->back_off_s)
+        e->back_off_max_s = e->back_off_s;
+    return ok || want_this(want, "seconds, or seconds:most seconds");
+}
+
+static bool take_variable(kolorun_options_t *o, const char *arg, char want[WANT_BYTES])
+{
+    char *copy = NULL;
+    const char *value = NULL;
+    if (arg[0] == '=' || arg[0] == '\0') return want_this(want, "KEY=VALUE");
+    if (strchr(arg, '=') == NULL && (value = getenv(arg)) == NULL)
+        return want_this(want, "KEY=VALUE, or the name of a variable that is set");
+    if (asprintf(&copy, value ? "%s=%s" : "%s", arg, value) < 0) return want_this(want, "less: there is no memory");
+    o->env = kolorun_grow(o->env, sizeof *o->env * (o->nenv + 1));
+    o->env[o->nenv++] = copy;
+    return true;
+}
+
+/* ---- the options ---- */
+
+typedef enum { FLAG, NO_FLAG, COUNT, SECONDS, TEXT, OWN } kind_t; /* NO_FLAG clears one; OWN: by `take` */
+
+typedef struct {
+    const char *name;  /* NULL: only as a letter */
+    char letter;       /* 0: none */
+    const char *value; /* what the help calls its value */
+    kind_t kind;
+    size_t at;    /* in kolorun_options_t */
+    double least; /* COUNT, SECONDS */
+    take_t *take;
+    const char *help; /* NULL: another row has it */
+} row_t;
+
+#define AT(field) offsetof(kolorun_options_t, field)
+#define CONTINUED "\n                          "
+static const row_t rows[] = {
+    {"np", 'n', "N", COUNT, AT(nranks), 1, NULL, "number of ranks (default: all slots of the hosts)"},
+    {"host", 'H', "LIST", OWN, 0, 0, take_hosts,
+     "hosts and slots, as host:slots,host:slots; ranks fill them in this order"},
+    {"hostfile", 0, "F", OWN, 0, 0, take_host_file,
+     "the same from a file, a host a line: host:slots or host slots=N, # for" CONTINUED "comments"},
+    {"ssh", 0, "COMMAND", OWN, 0, 0, take_ssh, "ssh with its options (default ssh); it must need no password"},
+    {"remote-kolorun", 0, "PATH", TEXT, AT(way.remote), 0, NULL,
+     "where kolorun is on the other hosts (default: the same path as here)"},
+    {"start-timeout", 0, "S", COUNT, AT(way.start_timeout_s), 1, NULL,
+     "seconds until kolorun must run on all hosts (default 60)"},
+    {NULL, 'x', "KEY=VALUE", OWN, 0, 0, take_variable,
+     "set a variable for the ranks (repeatable); -x KEY: with the value it has here"},
+    {"no-tag", 0, NULL, NO_FLAG, AT(tagged), 0, NULL,
+     "do not put [rank] in front of each line (--tag is the default)"},
+    {"tag", 0, NULL, FLAG, AT(tagged), 0, NULL, NULL},
+    {"stdin", 0, "R", OWN, 0, 0, take_input,
+     "hand the standard input of kolorun to rank R, or to all, or to none (the" CONTINUED "default)"},
+    {"output-dir", 0, "D", TEXT, AT(output_dir), 0, NULL,
+     "write the output of each rank to D/rank.R/stdout and stderr, too (with" CONTINUED
+     "--min: of each process, to D/process.N)"},
+    {"store", 0, NULL, FLAG, AT(store), 0, NULL,
+     "keep a store of small values for the ranks (KOLO_STORE," CONTINUED "KOLO_STORE_KEY_FILE)"},
+    {"bind-to", 0, "WHAT", OWN, 0, 0, take_bind,
+     "core (the default): the ranks of a host divide its cores, unless there are" CONTINUED
+     "too few; numa: each gets the NUMA nodes of its cores; none"},
+    {"report-bindings", 0, NULL, FLAG, AT(report_bindings), 0, NULL, "each rank says where it is bound"},
+    {"timeout", 0, "S", SECONDS, AT(timeout_s), 1e-3, NULL, "end the job after S seconds, with status 124"},
+    {"grace", 0, "S", SECONDS, AT(grace_s), 0, NULL,
+     "seconds between SIGTERM and SIGKILL when the job is ended (default 5)"},
+    {"min", 0, "N", COUNT, AT(elastic.min), 1, NULL, "fewest ranks with which the job goes on"},
+    {"max", 0, "N", COUNT, AT(elastic.max), 1, NULL, "most ranks (default: all slots)"},
+    {"discover", 0, "SCRIPT", TEXT, AT(elastic.discover), 0, NULL,
+     "a command that prints the hosts of now, a host a line: host:slots"},
+    {"discover-every", 0, "S", SECONDS, AT(elastic.every_s), 1e-3, NULL, "seconds between its runs (default 1)"},
+    {"discover-limit", 0, "S", SECONDS, AT(elastic.patience_s), 1e-3, NULL,
+     "seconds that it may take (default 10)"},
+    {"elastic-timeout", 0, "S", SECONDS, AT(elastic.timeout_s), 0, NULL,
+     "end the job when there are fewer than --min for S seconds (default 600)"},
+    {"back-off", 0, "S[:MAX]", OWN, 0, 0, take_back_off,
+     "seconds that a host rests after a failure, doubled each time up to MAX" CONTINUED "(1:600)"},
+    {"reset-limit", 0, "N", COUNT, AT(elastic.reset_limit), 0, NULL,
+     "end the job when the ranks change more than N times (default: no limit)"},
+    {"check-build", 0, NULL, FLAG, AT(check_build), 0, NULL,
+     "say what is compiled in and what is found on this machine"},
+};
+#define ROWS      (sizeof rows / sizeof *rows)
+#define FIRST_ROW 1000 /* what getopt returns for the first one */
+#define HELP      1
+#define VERSION   2
+
 static int wrong_usage(const char *what)
 {
     if (what != NULL) fprintf(stderr, "kolorun: %s\n", what);
@@ -60,144 +189,89 @@ static int wrong_usage(const char *what)
     return KOLORUN_STATUS_USAGE;
 }
 
-static int bad_option(const char *option, const char *text, const char *want)
+static int print_help(void)
 {
-    fprintf(stderr, "kolorun: %s \"%s\": expected %s\n", option, text, want);
+    fputs(usage, stdout);
+    for (const row_t *r = rows; r < rows + ROWS; r++) {
+        char letter[8] = "", shown[64];
+        if (r->letter) snprintf(letter, sizeof letter, "-%c%s", r->letter, r->name ? ", " : "");
+        snprintf(shown, sizeof shown, "%s%s%s%s%s", letter, r->name ? "--" : "", r->name ? r->name : "",
+                 r->value ? " " : "", r->value ? r->value : "");
+        if (r->help) printf("  %-22s  %s\n", shown, r->help);
+    }
+    fputs(more, stdout);
+    return 0;
+}
+
+/* -1: go on. */
+static int take(kolorun_options_t *o, const row_t *r, const char *arg)
+{
+    char want[WANT_BYTES] = "a value", *at = (char *)o + r->at;
+    double n = 0;
+    bool ok = true;
+    switch (r->kind) {
+    case FLAG:
+    case NO_FLAG:
+        *(bool *)at = r->kind == FLAG;
+        break;
+    case COUNT:
+        ok = number(arg, r->least, KOLORUN_SLOTS_MAX, &n) && n == (int)n;
+        snprintf(want, sizeof want, "a whole number from %g to %d", r->least, KOLORUN_SLOTS_MAX);
+        *(int *)at = (int)n;
+        break;
+    case SECONDS:
+        ok = number(arg, r->least, 1e8, (double *)at);
+        snprintf(want, sizeof want, "seconds%s", r->least > 0 ? ", more than 0" : "");
+        break;
+    case TEXT:
+        ok = arg[0] != '\0';
+        *(const char **)at = arg;
+        break;
+    case OWN:
+        ok = r->take(o, arg, want);
+    }
+    if (ok) return -1;
+    if (want[0] == '\0') return KOLORUN_STATUS_USAGE;
+    if (r->letter)
+        fprintf(stderr, "kolorun: -%c \"%s\": expected %s\n", r->letter, arg, want);
+    else
+        fprintf(stderr, "kolorun: --%s \"%s\": expected %s\n", r->name, arg, want);
     return KOLORUN_STATUS_USAGE;
 }
 
-static int add_variable(kolorun_options_t *o, const char *text)
-{
-    char *copy = NULL;
-    if (strchr(text, '=') != NULL && text[0] != '=') {
-        copy = strdup(text);
-    } else if (text[0] != '=' && text[0] != '\0') {
-        const char *value = getenv(text);
-        if (value == NULL) return bad_option("-x", text, "KEY=VALUE, or the name of a variable that is set");
-        if (asprintf(&copy, "%s=%s", text, value) < 0) copy = NULL;
-    } else {
-        return bad_option("-x", text, "KEY=VALUE");
-    }
-    if (copy == NULL) return 1;
-    o->env = kolorun_grow(o->env, sizeof *o->env * (o->nenv + 1));
-    o->env[o->nenv++] = copy;
-    return -1;
-}
+/* ---- what fits together ---- */
 
-static int take_elastic(kolorun_options_t *o, int c, const char *arg)
+static const char *check_elastic(const kolorun_options_t *o)
 {
-    const char *want;
-    if (elastic_option_take(&o->elastic, c, arg, &want)) return -1;
-    return bad_option(elastic_option_name(c), arg, want);
-}
-
-static int take_input(kolorun_options_t *o, const char *arg)
-{
-    double n = strcmp(arg, "all") == 0 ? KOLORUN_INPUT_ALL : KOLORUN_INPUT_NONE;
-    if (n == KOLORUN_INPUT_NONE && strcmp(arg, "none") != 0 &&
-        (!parse_number(arg, 0, KOLORUN_SLOTS_MAX, &n) || n != (int)n))
-        return bad_option("--stdin", arg, "the number of a rank, all or none");
-    o->input = (int)n;
-    return -1;
-}
-
-/* One option; -1: go on. */
-static int take(kolorun_options_t *o, int c, const char *arg)
-{
-    char why[200];
-    double n;
-    switch (c) {
-    case 'n':
-        if (!parse_number(arg, 1, KOLORUN_SLOTS_MAX, &n) || n != (int)n)
-            return bad_option("-n", arg, "a whole number from 1 to 65536");
-        o->nranks = (int)n;
-        return -1;
-    case 'H':
-    case 'f':
-        if (c == 'H' ? kolorun_hostlist_add(&o->hosts, arg, strlen(arg), why, sizeof why)
-                     : kolorun_hostlist_read(&o->hosts, arg, why, sizeof why))
-            return -1;
-        fprintf(stderr, "kolorun: %s: %s\n", c == 'H' ? "-H" : "--hostfile", why);
-        return KOLORUN_STATUS_USAGE;
-    case 'l':
-        return parse_number(arg, 1e-3, 1e8, &o->timeout_s) ? -1
-                                                           : bad_option("--timeout", arg, "seconds, more than 0");
-    case 'g':
-        return parse_number(arg, 0, 1e6, &o->grace_s) ? -1 : bad_option("--grace", arg, "seconds");
-    case 'S':
-        if (!parse_number(arg, 1, 1e6, &n)) return bad_option("--start-timeout", arg, "seconds, at least 1");
-        o->way.start_timeout_s = (int)n;
-        return -1;
-    case 's':
-        o->way.ssh = arg;
-        return arg[strspn(arg, " ")] != '\0' ? -1 : bad_option("--ssh", arg, "a command");
-    case 'R':
-        o->way.remote = arg;
-        return arg[0] != '\0' ? -1 : bad_option("--remote-kolorun", arg, "a path");
-    case 'o':
-        o->output_dir = arg;
-        return arg[0] != '\0' ? -1 : bad_option("--output-dir", arg, "a directory");
-    case 'i':
-        return take_input(o, arg);
-    case 'B':
-        return kolorun_bind_parse(arg, &o->bind) ? -1 : bad_option("--bind-to", arg, "core, numa or none");
-    case 'r':
-        o->report_bindings = true;
-        return -1;
-    case 'x':
-        return add_variable(o, arg);
-    case 'k':
-        o->store = true;
-        return -1;
-    case 'b':
-        o->check_build = true;
-        return -1;
-    case 't':
-    case 'T':
-        o->tagged = c == 't';
-        return -1;
-    default:
-        if (c >= ELASTIC_OPTION_FIRST) return take_elastic(o, c, arg);
-        if (c == 'V') {
-            printf("kolorun %d.%d.%d\n", KOLO_VERSION_MAJOR, KOLO_VERSION_MINOR, KOLO_VERSION_PATCH);
-            return 0;
-        }
-        if (c != 'h') return wrong_usage(NULL); /* getopt has said what is wrong */
-        fputs(usage, stdout);
-        fputs(elastic_usage, stdout);
-        return 0;
-    }
-}
-
-/* The default of --bind-to. */
-static bool take_environment(kolorun_options_t *o)
-{
-    const char *text = getenv(KOLORUN_BIND_VARIABLE);
-    if (text == NULL || text[0] == '\0' || kolorun_bind_parse(text, &o->bind)) return true;
-    return bad_option(KOLORUN_BIND_VARIABLE, text, "core, numa or none") < 0;
+    const elastic_options_t *e = &o->elastic;
+    const bool hosts = o->hosts.count > 0;
+    if (e->min == 0) return e->max || e->discover || e->reset_limit >= 0 ? "--min is missing" : NULL;
+    if (e->max != 0 && e->max < e->min) return "--max is less than --min";
+    if (o->nranks > 0) return "-n cannot be used with --min: the hosts' slots say how many ranks there are";
+    if (e->discover && hosts) return "--discover cannot be used with -H or --hostfile: the script names the hosts";
+    if (!e->discover && !hosts) return "--discover (or -H, for hosts that stay) is missing";
+    if (o->input == KOLORUN_INPUT_ALL)
+        return "--stdin all cannot be used with --min: who comes later would miss the beginning; --stdin 0 is for "
+               "the first process";
+    return NULL;
 }
 
 static int check(kolorun_options_t *o)
 {
-    const char *wrong = elastic_options_check(&o->elastic, o->hosts.count > 0, o->nranks > 0);
+    const char *wrong = check_elastic(o);
     if (wrong != NULL) {
         fprintf(stderr, "kolorun: %s\n", wrong);
         return KOLORUN_STATUS_USAGE;
     }
-    if (o->elastic.min > 0 && o->input == KOLORUN_INPUT_ALL) {
-        fprintf(stderr, "kolorun: --stdin all cannot be used with --min: who comes later would miss the beginning; "
-                        "--stdin 0 is for the first process\n");
-        return KOLORUN_STATUS_USAGE;
-    }
-    if (o->elastic.min > 0) return o->argv[0] != NULL ? -1 : wrong_usage("the program is missing");
-    if (o->hosts.count == 0 && o->nranks > 0) {
+    if (o->elastic.min == 0 && o->hosts.count == 0 && o->nranks > 0) {
         char here[32], why[100];
         snprintf(here, sizeof here, "localhost:%d", o->nranks);
         if (!kolorun_hostlist_add(&o->hosts, here, strlen(here), why, sizeof why)) return 1;
     }
-    if (o->nranks == 0) o->nranks = o->hosts.slots;
-    if (o->nranks == 0 || o->argv[0] == NULL)
-        return wrong_usage(o->nranks == 0 ? "-n N or -H is missing" : "the program is missing");
+    if (o->elastic.min == 0 && o->nranks == 0) o->nranks = o->hosts.slots;
+    if (o->elastic.min == 0 && o->nranks == 0) return wrong_usage("-n N or -H is missing");
+    if (o->argv[0] == NULL) return wrong_usage("the program is missing");
+    if (o->elastic.min > 0) return -1;
     if (o->input >= o->nranks) {
         fprintf(stderr, "kolorun: --stdin %d: the ranks are 0 to %d\n", o->input, o->nranks - 1);
         return KOLORUN_STATUS_USAGE;
@@ -207,42 +281,63 @@ static int check(kolorun_options_t *o)
     return KOLORUN_STATUS_USAGE;
 }
 
+/* The default of --bind-to. */
+static bool take_environment(kolorun_options_t *o)
+{
+    const char *text = getenv(KOLORUN_BIND_VARIABLE);
+    if (text == NULL || text[0] == '\0' || kolorun_bind_parse(text, &o->bind)) return true;
+    fprintf(stderr, "kolorun: %s \"%s\": expected core, numa or none\n", KOLORUN_BIND_VARIABLE, text);
+    return false;
+}
+
+static const row_t *row_of(int c)
+{
+    if (c >= FIRST_ROW) return &rows[c - FIRST_ROW];
+    for (const row_t *r = rows; r < rows + ROWS; r++)
+        if (r->letter == c) return r;
+    return NULL;
+}
+
+static int take_all(kolorun_options_t *o, int argc, char **argv)
+{
+    struct option longs[ROWS + 3] = {{"help", no_argument, NULL, HELP}, {"version", no_argument, NULL, VERSION}};
+    int n = 2, c, status = -1;
+    for (const row_t *r = rows; r < rows + ROWS; r++)
+        if (r->name)
+            longs[n++] = (struct option){r->name, r->value ? required_argument : no_argument, NULL,
+                                         FIRST_ROW + (int)(r - rows)};
+    while (status < 0 && (c = getopt_long(argc, argv, "+n:H:x:h", longs, NULL)) != -1) {
+        const row_t *r = row_of(c);
+        if (c == 'n' && strcmp(optarg, "p") == 0 && optind < argc)
+            optarg = argv[optind++]; /* -np N, as of mpirun */
+        if (c == 'h' || c == HELP) return print_help();
+        if (c == VERSION) {
+            printf("kolorun %d.%d.%d\n", KOLO_VERSION_MAJOR, KOLO_VERSION_MINOR, KOLO_VERSION_PATCH);
+            return 0;
+        }
+        status = r ? take(o, r, optarg) : wrong_usage(NULL); /* getopt has said what is wrong */
+    }
+    return status;
+}
+
 int kolorun_options_parse(int argc, char **argv, kolorun_options_t *o)
 {
-    static const struct option longs[] = {{"tag", no_argument, NULL, 't'},
-                                          {"no-tag", no_argument, NULL, 'T'},
-                                          {"np", required_argument, NULL, 'n'},
-                                          {"timeout", required_argument, NULL, 'l'},
-                                          {"grace", required_argument, NULL, 'g'},
-                                          {"host", required_argument, NULL, 'H'},
-                                          {"hostfile", required_argument, NULL, 'f'},
-                                          {"ssh", required_argument, NULL, 's'},
-                                          {"remote-kolorun", required_argument, NULL, 'R'},
-                                          {"start-timeout", required_argument, NULL, 'S'},
-                                          {"output-dir", required_argument, NULL, 'o'},
-                                          {"stdin", required_argument, NULL, 'i'},
-                                          {"store", no_argument, NULL, 'k'},
-                                          {"bind-to", required_argument, NULL, 'B'},
-                                          {"report-bindings", no_argument, NULL, 'r'},
-                                          {"check-build", no_argument, NULL, 'b'},
-                                          ELASTIC_OPTION_ROWS,
-                                          {"version", no_argument, NULL, 'V'},
-                                          {"help", no_argument, NULL, 'h'},
-                                          {NULL, 0, NULL, 0}};
-    *o = (kolorun_options_t){
-        .tagged = true, .grace_s = 5, .input = KOLORUN_INPUT_NONE, .elastic = ELASTIC_OPTION_DEFAULTS};
+    *o = (kolorun_options_t){.tagged = true,
+                             .grace_s = 5,
+                             .input = KOLORUN_INPUT_NONE,
+                             .elastic = {.every_s = 1,
+                                         .patience_s = 10,
+                                         .timeout_s = 600,
+                                         .back_off_s = 1,
+                                         .back_off_max_s = 600,
+                                         .reset_limit = -1}};
     if (!kolorun_way_init(&o->way)) {
         fprintf(stderr, "kolorun: cannot find its own program in /proc\n");
         return 1;
     }
     static char own_name[] = "kolorun";
     argv[0] = own_name; /* in the messages of getopt */
-    int c, status = take_environment(o) ? -1 : KOLORUN_STATUS_USAGE;
-    while (status < 0 && (c = getopt_long(argc, argv, "+n:H:x:h", longs, NULL)) != -1) {
-        if (c == 'n' && strcmp(optarg, "p") == 0 && optind < argc)
-            optarg = argv[optind++]; /* -np N, as of mpirun */
-        status = take(o, c, optarg);
-    }
+    int status = take_environment(o) ? take_all(o, argc, argv) : KOLORUN_STATUS_USAGE;
     if (status >= 0 || o->check_build) return status;
     o->argv = argv + optind;
     return check(o);
@@ -253,69 +348,4 @@ void kolorun_options_fini(kolorun_options_t *o)
     for (size_t i = 0; i < o->nenv; i++) free(o->env[i]);
     free(o->env);
     kolorun_hostlist_fini(&o->hosts);
-}
-
-/* ---- the environment of a process ---- */
-
-/* What belongs to one process or one host only. */
-static bool goes_along(const char *variable)
-{
-    static const char *const stays[] = {
-        "KOLO_STORE=",      "KOLO_STORE_KEY_FILE=", "KOLO_STORE_AT=", "KOLO_RANK=",          "KOLO_NRANKS=",
-        "KOLO_LOCAL_RANK=", "KOLO_LOCAL_SIZE=",     "KOLO_ID_FILE=",  "KOLO_COMM_SECRET_FD="};
-    if (strncmp(variable, "KOLO_", 5) != 0) return false;
-    for (size_t i = 0; i < sizeof stays / sizeof *stays; i++)
-        if (strncmp(variable, stays[i], strlen(stays[i])) == 0) return false;
-    return true;
-}
-
-static void add(char ***env, size_t *n, const char *variable)
-{
-    size_t bytes = strlen(variable) + 1;
-    char *text = memcpy(kolorun_grow(NULL, bytes), variable, bytes);
-    *env = kolorun_grow(*env, sizeof **env * (*n + 2));
-    (*env)[(*n)++] = text;
-    (*env)[*n] = NULL;
-}
-
-static void add_number(char ***env, size_t *n, const char *name, int value)
-{
-    char text[64];
-    snprintf(text, sizeof text, "%s=%d", name, value);
-    add(env, n, text);
-}
-
-char **kolorun_env_make(const kolorun_options_t *options, bool remote, const kolorun_place_t *place)
-{
-    char **env = NULL;
-    size_t n = 0;
-    for (char **e = environ; remote && e != NULL && *e != NULL; e++)
-        if (goes_along(*e)) add(&env, &n, *e);
-    if (place->nranks > 0) {
-        add_number(&env, &n, "KOLO_RANK", place->rank);
-        add_number(&env, &n, "KOLO_NRANKS", place->nranks);
-    } else {
-        add_number(&env, &n, "KOLO_ELASTIC_WORKER", place->worker);
-    }
-    add_number(&env, &n, "KOLO_LOCAL_RANK", place->local_rank);
-    add_number(&env, &n, "KOLO_LOCAL_SIZE", place->local_size);
-    if (options->store_at != NULL) {
-        char text[64];
-        if (remote)
-            snprintf(text, sizeof text, "KOLO_STORE_AT=%d", options->store_port);
-        else
-            snprintf(text, sizeof text, "KOLO_STORE_AT=%s", options->store_at);
-        add(&env, &n, text);
-    }
-    char bind[64];
-    kolorun_bind_variable(options->bind, options->report_bindings, bind, sizeof bind);
-    add(&env, &n, bind);
-    for (size_t i = 0; i < options->nenv; i++) add(&env, &n, options->env[i]);
-    return env;
-}
-
-void kolorun_env_free(char **env)
-{
-    for (char **e = env; e != NULL && *e != NULL; e++) free(*e);
-    free(env);
 }

@@ -5,7 +5,6 @@
 #ifndef KOLO_TOOLS_KOLORUN_OPTIONS_H
 #define KOLO_TOOLS_KOLORUN_OPTIONS_H
 
-#include "elastic_options.h"
 #include "kolorun_bind.h"
 #include "kolorun_host.h"
 #include "kolorun_hostlist.h"
@@ -13,6 +12,16 @@
 
 #define KOLORUN_STATUS_USAGE   2
 #define KOLORUN_STATUS_TIMEOUT 124
+
+typedef struct {
+    int min, max;         /* min 0: not an elastic job; max 0: no limit */
+    const char *discover; /* NULL: the hosts of -H stay */
+    double every_s;       /* from an answer of the script to its next start */
+    double patience_s;    /* how long it may run */
+    double timeout_s;     /* how long fewer than min are borne with */
+    double back_off_s, back_off_max_s;
+    int reset_limit; /* -1: none */
+} elastic_options_t;
 
 typedef struct {
     int nranks;               /* 0: not given */
