@@ -266,6 +266,8 @@ kolo_status_t kolo_server_incarnation(kolo_server_t server, const char *name, in
         *incarnation = adapter->incarnation;
         return KOLO_OK;
     }
+    if (atomic_load(&adapter->incarnations[task]) == 0) /* the channels' thread has to find it */
+        KOLO_TRY(kolo_rendezvous_check_wait("server incarnation", KOLO_THREAD_OF_CALLBACKS));
     asked_t asked = {name, timeout_ms ? timeout_ms : adapter->connect_ms};
     kolo_wait_t wait;
     kolo_wait_init(&wait, NULL, kolo_deadline_ms(asked.ms), describe_asked, &asked, 1);

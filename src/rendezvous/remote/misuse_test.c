@@ -17,7 +17,7 @@ typedef struct {
     fixture_t *f;
     const char *key;
     kolo_receive_t pending;
-    kolo_status_t stop, destroy, join, receive, set, wait;
+    kolo_status_t stop, destroy, join, receive, set, wait, ask;
     _Atomic int calls;
 } meddler_t;
 
@@ -77,7 +77,10 @@ static void a_callback_that_would_wait_for_itself_is_told_so(void **state)
 
 static void meddle_when_released(void *arg)
 {
-    meddle(arg);
+    meddler_t *m = arg;
+    uint64_t incarnation;
+    m->ask = kolo_server_incarnation(m->f->worker, "/job:worker/task:1", 10000, &incarnation); /* is not there */
+    meddle(m);
 }
 
 /* Of what is sent to a task: its memory is released on the thread of the channels. */
@@ -100,6 +103,7 @@ static void a_release_that_would_wait_for_itself_is_told_so(void **state)
     assert_int_equal(kolo_rendezvous_receive(f->at_ps, key, NULL, 30000, &got), KOLO_OK);
     kolo_value_release(&got);
     check_refused(&m);
+    assert_int_equal(m.ask, KOLO_ERR_INVALID_USAGE);
 }
 
 static void a_callback_of_a_stop_that_would_wait_for_it_is_told_so(void **state)
