@@ -29,11 +29,12 @@
 static _Noreturn void become_kolorun(const job_t *job, pid_t parent, int fd)
 {
     const options_t *o = job->options;
-    char self[4096] = "", epochs[16], seed[32], hosts[32], back_off[64];
+    char self[4096] = "", workers[16], epochs[16], seed[32], hosts[32], back_off[64];
     char *argv[32 + 2 * MOST_FAULTS];
     int n = 0;
     sigset_t none;
     ssize_t bytes = readlink("/proc/self/exe", self, sizeof self - 1);
+    snprintf(workers, sizeof workers, "%d", o->workers);
     snprintf(epochs, sizeof epochs, "%d", o->epochs);
     snprintf(seed, sizeof seed, "%llu", (unsigned long long)o->seed);
     snprintf(hosts, sizeof hosts, "localhost:%d", o->workers);
@@ -51,6 +52,8 @@ static _Noreturn void become_kolorun(const job_t *job, pid_t parent, int fd)
                                  "KOLO_STATE_CHANGE_MS=" CHANGE_MS,
                                  self,
                                  "--worker",
+                                 "--workers",
+                                 workers,
                                  "--epochs",
                                  epochs,
                                  "--seed",

@@ -13,6 +13,7 @@
 #include <kolo/state.h>
 
 #include <inttypes.h>
+#include <poll.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,8 +25,13 @@
 #define STEP_MS 20000 /* a rank that is alive and does not take part for so long is stuck */
 #endif
 
+#define GATHER_OF                                                                                                  \
+    8 /* the last 8th of the steps is for all: a run that is short, or quick, waits for who is missing */
+#define GATHER_MS 5
+#define GATHERS   4000 /* commits, for which all wait alike; then they go on without */
+
 typedef struct {
-    const char *timeline; /* where to, or NULL */
+    const options_t *options;
     digits_t digits;
     train_t train;
     kolo_state_info_t place;     /* rank and how many */
@@ -105,6 +111,19 @@ static kolo_status_t one_step(worker_t *w, kolo_state_t state)
     return fail("the commit of step %" PRIu64 ": %s", w->train.state->step, kolo_get_last_error(NULL));
 }
 
+/* A commit is where a newcomer comes in. */
+static kolo_status_t gather(worker_t *w, kolo_state_t state)
+{
+    const uint64_t steps = train_steps(&w->train);
+    kolo_status_t status = KOLO_OK;
+    if (w->train.state->step != steps - steps / GATHER_OF) return KOLO_OK;
+    for (int i = 0; i < GATHERS && status == KOLO_OK && w->place.nranks < w->options->workers; i++) {
+        poll(NULL, 0, GATHER_MS);
+        status = kolo_state_commit(state);
+    }
+    return status;
+}
+
 /* ---- the whole ---- */
 
 /* With the ranks of now: who they are, and an engine, which writes a timeline of its own for each rank. */
@@ -126,8 +145,8 @@ static kolo_status_t begin(worker_t *w, kolo_state_t state)
     w->since = 0;
     w->was = w->place.nranks;
     w->told = w->train.state->step;
-    if (!w->timeline) return KOLO_OK;
-    snprintf(path, sizeof path, "%s/%06" PRIu64 "-of-%d.%%r.json", w->timeline, w->train.state->step,
+    if (!w->options->timeline) return KOLO_OK;
+    snprintf(path, sizeof path, "%s/%06" PRIu64 "-of-%d.%%r.json", w->options->timeline, w->train.state->step,
              w->place.nranks);
     status = kolo_engine_timeline_start(w->engine, path, 0);
     return status == KOLO_OK || is_loss(status) ? status : fail("no timeline: %s", kolo_get_last_error(NULL));
@@ -162,7 +181,10 @@ static kolo_status_t train_all(kolo_state_t state, void *arg)
 {
     worker_t *w = arg;
     kolo_status_t status = begin(w, state);
-    while (status == KOLO_OK && w->train.state->step < train_steps(&w->train)) status = one_step(w, state);
+    while (status == KOLO_OK && w->train.state->step < train_steps(&w->train)) {
+        status = gather(w, state);
+        if (status == KOLO_OK) status = one_step(w, state);
+    }
     if (status == KOLO_OK) status = test(w);
     w->since = now_ns();
     end(w, status);
@@ -192,7 +214,7 @@ int worker_main(const options_t *options)
         if (options->setting[i].worker == worker) putenv(options->setting[i].value);
     printf("hello %d\n", (int)getpid());
     fflush(stdout);
-    w.timeline = options->timeline;
+    w.options = options;
     kolo_status_t status = KOLO_OK;
     if (!digits_load(&w.digits, options->data, error, sizeof error)) status = fail("%s", error);
     if (status == KOLO_OK && !train_open(&w.train, &w.digits.train, options->epochs, options->seed))

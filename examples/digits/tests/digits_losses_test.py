@@ -80,14 +80,14 @@ def rank_0_killed_in_the_first_step(folder):
 
 
 def killed_in_the_last_step(folder):
-    """Too late for a replacement; perhaps too late to be missed."""
+    """Perhaps too late for a replacement; perhaps too late to be missed."""
     for victim in (0, 1):
-        Run(folder, "--kill", f"{victim}@{STEPS - 1}").expect_ranks("4", "4->3")
+        Run(folder, "--kill", f"{victim}@{STEPS - 1}").expect_ranks("4", "4->3", "4->3->4")
 
 
 def killed_during_the_test(folder):
     for victim in (0, 3):
-        Run(folder, "--kill", f"{victim}@{STEPS}").expect_ranks("4", "4->3")
+        Run(folder, "--kill", f"{victim}@{STEPS}").expect_ranks("4", "4->3", "4->3->4")
 
 
 def killed_twice(folder):
