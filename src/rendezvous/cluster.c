@@ -8,14 +8,45 @@
 #include <stdlib.h>
 #include <string.h>
 
-static kolo_status_t read_address(kolo_cluster_t *cluster, kolo_cluster_task_t *task)
+static kolo_status_t read_address(kolo_cluster_task_t *task)
 {
     kolo_status_t status = kolo_address_parse(task->host, &task->address);
-    if (status != KOLO_OK) return kolo_fail_prefix(status, "cluster: %s: ", task->name);
-    for (int i = 0; i < cluster->ntasks; i++)
-        if (memcmp(&cluster->tasks[i].address, &task->address, sizeof task->address) == 0)
+    return status == KOLO_OK ? KOLO_OK : kolo_fail_prefix(status, "cluster: %s: ", task->name);
+}
+
+static int compare_names(const void *a, const void *b, void *tasks)
+{
+    const kolo_cluster_task_t *t = tasks;
+    int x = *(const int *)a, y = *(const int *)b, order = strcmp(t[x].name, t[y].name);
+    return order ? order : (x > y) - (x < y);
+}
+
+static int compare_addresses(const void *a, const void *b, void *tasks)
+{
+    const kolo_cluster_task_t *t = tasks;
+    int x = *(const int *)a, y = *(const int *)b;
+    int order = memcmp(&t[x].address, &t[y].address, sizeof t[x].address);
+    return order ? order : (x > y) - (x < y);
+}
+
+/* Tasks are found by their names from now on, and none comes twice, nor its address. */
+static kolo_status_t sort_tasks(kolo_cluster_t *cluster)
+{
+    size_t n = (size_t)cluster->ntasks;
+    const kolo_cluster_task_t *t = cluster->tasks;
+    int *by = malloc(n * sizeof *by);
+    cluster->by_name = by;
+    if (by == NULL) return kolo_fail(KOLO_ERR_NO_MEMORY, "cluster: no memory for %zu tasks", n);
+    for (size_t i = 0; i < n; i++) by[i] = (int)i;
+    qsort_r(by, cluster->meets ? 0 : n, sizeof *by, compare_addresses, cluster->tasks);
+    for (size_t i = 1; i < n && !cluster->meets; i++)
+        if (memcmp(&t[by[i - 1]].address, &t[by[i]].address, sizeof t->address) == 0)
             return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "cluster: %s and %s have the same address, %s",
-                             cluster->tasks[i].name, task->name, task->host);
+                             t[by[i - 1]].name, t[by[i]].name, t[by[i]].host);
+    qsort_r(by, n, sizeof *by, compare_names, cluster->tasks);
+    for (size_t i = 1; i < n; i++)
+        if (strcmp(t[by[i - 1]].name, t[by[i]].name) == 0)
+            return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "cluster: %s comes twice", t[by[i]].name);
     return KOLO_OK;
 }
 
@@ -24,11 +55,14 @@ static kolo_status_t add_task(kolo_cluster_t *cluster, const char *job, int inde
 {
     if (cluster->ntasks == KOLO_CLUSTER_TASKS_MAX)
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "cluster: more than %d tasks", KOLO_CLUSTER_TASKS_MAX);
-    kolo_cluster_task_t *more =
-        realloc(cluster->tasks, (size_t)(cluster->ntasks + 1) * sizeof *more); /* few, and once */
-    if (more == NULL) return kolo_fail(KOLO_ERR_NO_MEMORY, "cluster: no memory for %d tasks", cluster->ntasks + 1);
-    cluster->tasks = more;
-    kolo_cluster_task_t *task = &more[cluster->ntasks];
+    if (cluster->ntasks == cluster->room) {
+        int room = cluster->room ? 2 * cluster->room : 16;
+        kolo_cluster_task_t *more = realloc(cluster->tasks, (size_t)room * sizeof *more);
+        if (more == NULL) return kolo_fail(KOLO_ERR_NO_MEMORY, "cluster: no memory for %d tasks", room);
+        cluster->tasks = more;
+        cluster->room = room;
+    }
+    kolo_cluster_task_t *task = &cluster->tasks[cluster->ntasks];
     memset(task, 0, sizeof *task);
     if (host && (length == 0 || length >= sizeof task->host))
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "cluster: /job:%.64s/task:%d has no address, or a long one",
@@ -37,9 +71,7 @@ static kolo_status_t add_task(kolo_cluster_t *cluster, const char *job, int inde
     int n = snprintf(task->name, sizeof task->name, "/job:%s/task:%d", job, index);
     if (n < 0 || (size_t)n >= sizeof task->name || kolo_task_name_check(task->name) != NULL)
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "cluster: \"%.100s\" cannot be the name of a job", job);
-    if (index == 0 && kolo_cluster_find(cluster, task->name) >= 0)
-        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "cluster: job %s comes twice", job);
-    if (host) KOLO_TRY(read_address(cluster, task));
+    if (host) KOLO_TRY(read_address(task));
     cluster->ntasks++;
     return KOLO_OK;
 }
@@ -92,6 +124,7 @@ kolo_status_t kolo_cluster_parse(const char *text, kolo_cluster_t *out)
         if (text[n] == '\0') break;
         text += n + 1;
     }
+    if (status == KOLO_OK) status = sort_tasks(&cluster);
     if (status == KOLO_OK)
         *out = cluster;
     else
@@ -99,16 +132,29 @@ kolo_status_t kolo_cluster_parse(const char *text, kolo_cluster_t *out)
     return status;
 }
 
+int kolo_task_find(const kolo_cluster_task_t *tasks, const int *by_name, int ntasks, const char *name)
+{
+    int first = 0, last = ntasks;
+    while (first < last) { /* it is not before first, nor at last or behind it */
+        int middle = first + (last - first) / 2, order = strcmp(tasks[by_name[middle]].name, name);
+        if (order == 0) return by_name[middle];
+        if (order < 0)
+            first = middle + 1;
+        else
+            last = middle;
+    }
+    return -1;
+}
+
 int kolo_cluster_find(const kolo_cluster_t *cluster, const char *task)
 {
-    for (int i = 0; i < cluster->ntasks; i++)
-        if (strcmp(cluster->tasks[i].name, task) == 0) return i;
-    return -1;
+    return kolo_task_find(cluster->tasks, cluster->by_name, cluster->ntasks, task);
 }
 
 void kolo_cluster_free(kolo_cluster_t *cluster)
 {
     free(cluster->tasks);
+    free(cluster->by_name);
     *cluster = (kolo_cluster_t){0};
 }
 

@@ -11,8 +11,9 @@
 #define KOLO_CLUSTER_TASKS_MAX 65536
 typedef struct {
     kolo_cluster_task_t *tasks; /* in the order of the text */
-    int ntasks;
-    bool meets; /* only their numbers were given: they have no addresses */
+    int ntasks, room;
+    int *by_name; /* indices of tasks in the order of their names */
+    bool meets;   /* only their numbers were given: they have no addresses */
 } kolo_cluster_t;
 /* Names are checked, addresses are resolved. Of a task that comes twice, and so on, the message says where. */
 kolo_status_t kolo_cluster_parse(const char *text, kolo_cluster_t *cluster);

@@ -5,7 +5,7 @@
  */
 #include "base/params.h"
 #include "base/test.h"
-#include "rendezvous/internal.h"
+#include "rendezvous/cluster.h"
 
 #include <sched.h>
 #include <stdio.h>
@@ -236,6 +236,40 @@ static void thousands_of_receives_end_once_with_their_step(void **state)
     }
 }
 
+/* As many tasks as there may be: to look at each for each took many seconds, and minutes under ASan. */
+static void a_large_cluster_is_read_and_searched_soon(void **state)
+{
+    enum { MANY = KOLO_CLUSTER_TASKS_MAX };
+    char *text = malloc((size_t)MANY * 24), *at = text, name[64];
+    kolo_cluster_t cluster;
+    (void)state;
+    assert_non_null(text);
+    for (int i = 0; i < MANY; i++)
+        at += sprintf(at, "%s127.%d.%d.1:%d",
+                      i == 0          ? "a="
+                      : i == MANY / 2 ? ";b="
+                                      : ",",
+                      i / 250 % 250, i % 250, 7000 + i / 62500);
+    assert_int_equal(kolo_cluster_parse(text, &cluster), KOLO_OK);
+    assert_int_equal(cluster.ntasks, MANY);
+    for (int i = 0; i < MANY; i++) {
+        bool first = i < MANY / 2;
+        snprintf(name, sizeof name, "/job:%s/task:%d", first ? "a" : "b", first ? i : i - MANY / 2);
+        assert_int_equal(kolo_cluster_find(&cluster, name), i);
+    }
+    assert_int_equal(kolo_cluster_find(&cluster, "/job:a/task:32768"), -1);
+    assert_int_equal(kolo_cluster_find(&cluster, ""), -1);
+    kolo_cluster_free(&cluster);
+    free(text);
+    assert_int_equal(kolo_cluster_parse("a=127.0.0.1:7000,127.0.0.2:7000;b=127.0.0.1:7000", &cluster),
+                     KOLO_ERR_INVALID_ARGUMENT);
+    assert_non_null(strstr(kolo_error_text(), "/job:a/task:0 and /job:b/task:0 have the same address"));
+    assert_int_equal(kolo_cluster_parse("a=127.0.0.1:7000;b=127.0.0.2:7000;a=127.0.0.3:7000", &cluster),
+                     KOLO_ERR_INVALID_ARGUMENT);
+    assert_non_null(strstr(kolo_error_text(), "/job:a/task:0 comes twice"));
+    assert_int_equal(kolo_cluster_parse("a=2;b=1;a=1", &cluster), KOLO_ERR_INVALID_ARGUMENT);
+}
+
 /* ---- callbacks ---- */
 
 static void close_all(void *arg, kolo_status_t status, const char *why, const kolo_transfer_args_t *sender,
@@ -286,6 +320,7 @@ int main(void)
         TEST(keys_that_are_none_are_refused_everywhere),
         TEST(keys_that_look_odd_are_keys),
         TEST(thousands_of_receives_end_once_with_their_step),
+        cmocka_unit_test(a_large_cluster_is_read_and_searched_soon),
         cmocka_unit_test(a_callback_may_close_what_calls_it),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

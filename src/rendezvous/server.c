@@ -95,6 +95,7 @@ static kolo_status_t set_up(kolo_server_t server, const kolo_server_config_t *co
     kolo_rendezvous_manager_set_remote(server->manager, &kolo_adapter_remote, adapter);
     adapter->manager = server->manager;
     adapter->tasks = server->cluster.tasks;
+    adapter->by_name = server->cluster.by_name;
     adapter->ntasks = server->cluster.ntasks;
     adapter->kinds = protocol.kinds;
     adapter->mode = protocol.mode;

@@ -69,9 +69,7 @@ static int find_task(const kolo_adapter_t *adapter, const char *device)
 {
     char task[KOLO_TASK_NAME_MAX + 1];
     kolo_device_task(device, task);
-    for (int i = 0; i < adapter->ntasks; i++)
-        if (strcmp(adapter->tasks[i].name, task) == 0) return i;
-    return -1;
+    return kolo_task_find(adapter->tasks, adapter->by_name, adapter->ntasks, task);
 }
 
 static kolo_status_t remote_receive(void *arg, kolo_receive_t receive)

@@ -125,6 +125,8 @@ typedef struct {
     kolo_address_t address;
     char host[128]; /* as it was given */
 } kolo_cluster_task_t;
+/* Index of a task; by_name: indices in the order of names. -1: there is none. (cluster.c) */
+int kolo_task_find(const kolo_cluster_task_t *tasks, const int *by_name, int ntasks, const char *name);
 
 typedef struct kolo_call_failure {
     uint64_t count;
@@ -135,6 +137,7 @@ typedef struct kolo_call_failure {
 struct kolo_adapter {
     kolo_rendezvous_manager_t manager;
     const kolo_cluster_task_t *tasks;
+    const int *by_name;
     int ntasks, me;
     uint64_t incarnation;
     unsigned kinds;
