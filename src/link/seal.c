@@ -259,11 +259,6 @@ static bool within(const kolo_seal_t *seal)
     return seal->out_begin < seal->out_end;
 }
 
-static bool holds(const kolo_seal_t *seal)
-{
-    return seal->altered || seal->open_begin < seal->open_end || next_record(seal) != -1;
-}
-
 #else
 
 struct kolo_seal {
@@ -314,11 +309,6 @@ static ssize_t sealed_recv(kolo_seal_t *seal, int fd, const struct iovec *iov, i
 }
 
 static bool within(const kolo_seal_t *seal)
-{
-    return seal != NULL;
-}
-
-static bool holds(const kolo_seal_t *seal)
 {
     return seal != NULL;
 }
@@ -381,11 +371,6 @@ ssize_t kolo_socket_recv_bytes(const kolo_socket_t *socket, void *bytes, size_t 
 bool kolo_socket_within(const kolo_socket_t *socket)
 {
     return socket->seal != NULL && within(socket->seal);
-}
-
-bool kolo_socket_holds(const kolo_socket_t *socket)
-{
-    return socket->seal != NULL && holds(socket->seal);
 }
 
 static void forget(kolo_socket_t *socket)

@@ -60,8 +60,6 @@ ssize_t kolo_socket_send_bytes(const kolo_socket_t *socket, const void *bytes, s
 ssize_t kolo_socket_recv_bytes(const kolo_socket_t *socket, void *bytes, size_t room);
 /* Has part of a record gone out, and the rest not? Nothing else can follow but that. */
 bool kolo_socket_within(const kolo_socket_t *socket);
-/* Can more be received without asking the kernel? */
-bool kolo_socket_holds(const kolo_socket_t *socket);
 /* For messages: what EBADMSG is to the person who reads of it. */
 #define KOLO_SEAL_ALTERED                                                                                          \
     "bytes were changed on their way (KOLO_TCP_SECURITY has noticed): look for who is between these hosts"

@@ -269,6 +269,21 @@ static void errors_of_the_queue_come_out_of_synchronize(void **state)
     assert_int_equal(run_ranks(2, fail_on_stream, NULL), 0);
 }
 
+/* Those that were destroyed are refused, and their places serve others. */
+static void many_streams_come_and_go(void **state)
+{
+    (void)state;
+    enum { STREAMS = 150 };
+    kolo_stream_t streams[STREAMS];
+    for (int round = 0; round < 2; round++) {
+        for (int i = 0; i < STREAMS; i++) assert_int_equal(kolo_stream_create(&streams[i]), KOLO_OK);
+        for (int i = 0; i < STREAMS; i += 2) assert_int_equal(kolo_stream_destroy(streams[i]), KOLO_OK);
+        for (int i = 0; i < STREAMS; i++)
+            assert_int_equal(kolo_stream_query(streams[i]), i % 2 ? KOLO_OK : KOLO_ERR_INVALID_ARGUMENT);
+        for (int i = 1; i < STREAMS; i += 2) assert_int_equal(kolo_stream_destroy(streams[i]), KOLO_OK);
+    }
+}
+
 int main(void)
 {
     limit_s(110);
@@ -276,6 +291,7 @@ int main(void)
         cmocka_unit_test(calls_run_in_their_order),
         cmocka_unit_test(destroying_a_stream_waits_for_its_queue),
         cmocka_unit_test(wrong_arguments_are_refused),
+        cmocka_unit_test(many_streams_come_and_go),
         cmocka_unit_test(an_event_orders_two_streams),
         cmocka_unit_test(queued_operations_run_in_order_and_do_not_block),
         cmocka_unit_test(operations_of_a_communicator_keep_the_order_of_calls),

@@ -210,7 +210,10 @@ void kolo_survey_time_out(kolo_body_t *body);
 void kolo_registrations_free(kolo_body_t *body);
 
 /* ---- stream.c ---- */
+#define KOLO_STREAM_ROOM 256
 kolo_status_t kolo_stream_push(void *stream, void (*fn)(void *), void *arg);
+/* fn gets a copy of the data, of at most KOLO_STREAM_ROOM bytes, which is gone when it returns. */
+kolo_status_t kolo_stream_push_copy(void *stream, void (*fn)(void *), void *data, size_t bytes);
 /* The first error of the queue, reported by synchronize. */
 void kolo_stream_note(void *stream, kolo_status_t status);
 bool kolo_stream_valid(void *stream);

@@ -20,7 +20,6 @@ static void run_queued(void *arg)
     kolo_ticket_end(q->call.comm, q->ticket);
     if (status != KOLO_OK) kolo_stream_note(q->call.stream, status);
     kolo_call_disown(&q->call);
-    free(q);
 }
 
 static kolo_status_t own_tables(kolo_call_t *call)
@@ -79,22 +78,21 @@ void kolo_call_disown(kolo_call_t *call)
     call->reducer = NULL;
 }
 
+_Static_assert(sizeof(kolo_queued_t) <= KOLO_STREAM_ROOM, "a queued call lies in its place of the stream's queue");
+
 kolo_status_t kolo_call_queue(kolo_call_t *call)
 {
-    kolo_queued_t *q = malloc(sizeof *q);
-    if (!q) return kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for a queued call");
-    q->call = *call;
-    kolo_status_t status = kolo_call_own(&q->call);
-    if (status == KOLO_OK) status = kolo_ticket_draw(call->comm, &q->ticket);
+    kolo_queued_t q = {.call = *call};
+    kolo_status_t status = kolo_call_own(&q.call);
+    if (status == KOLO_OK) status = kolo_ticket_draw(call->comm, &q.ticket);
     if (status == KOLO_OK) {
-        kolo_record_queued(call->comm->body, &q->call);
-        status = kolo_stream_push(call->stream, run_queued, q);
+        kolo_record_queued(call->comm->body, &q.call);
+        status = kolo_stream_push_copy(call->stream, run_queued, &q, sizeof q);
         if (status == KOLO_OK) return KOLO_OK;
-        kolo_record_drop(call->comm->body, &q->call, status);
-        kolo_ticket_wait(call->comm, q->ticket);
-        kolo_ticket_end(call->comm, q->ticket);
+        kolo_record_drop(call->comm->body, &q.call, status);
+        kolo_ticket_wait(call->comm, q.ticket);
+        kolo_ticket_end(call->comm, q.ticket);
     }
-    kolo_call_disown(&q->call);
-    free(q);
+    kolo_call_disown(&q.call);
     return status;
 }

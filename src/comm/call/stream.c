@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Streams and events on the CPU: an ordered queue of functions with a thread of its own. Errors of operations are
- * noted in the stream and handed out by synchronize.
+ * noted in the stream and handed out by synchronize. A call takes the lock of its stream alone, and a place in the
+ * queue that an earlier one has left.
  */
 #include "comm/call/call.h"
 
@@ -13,18 +14,21 @@ typedef struct kolo_item {
     void (*fn)(void *);
     void *arg;
     struct kolo_item *next;
+    _Alignas(16) unsigned char room[KOLO_STREAM_ROOM]; /* of what was pushed by copy */
 } kolo_item_t;
+
+#define SPARE_MAX 256 /* items that a stream keeps for later calls */
 
 struct kolo_cpu_stream {
     pthread_t thread;
     pthread_mutex_t lock;
-    kolo_item_t *head, *tail;
+    kolo_item_t *head, *tail, *spare;
+    uint32_t nspare;
     uint64_t pushed, ended; /* items */
     bool stop;
     kolo_gate_t gate; /* opened on every change */
     kolo_status_t error;
     char error_text[KOLO_ERROR_TEXT_BYTES];
-    struct kolo_cpu_stream *next;
 };
 
 struct kolo_cpu_event {
@@ -34,16 +38,51 @@ struct kolo_cpu_event {
     kolo_gate_t gate;
 };
 
-static pthread_mutex_t streams_lock = PTHREAD_MUTEX_INITIALIZER;
-static struct kolo_cpu_stream *streams;
+/* All streams, so that a pointer to none is refused. Read without a lock; a block of places is never freed. */
+typedef struct block {
+    _Atomic(struct kolo_cpu_stream *) at[64];
+    _Atomic(struct block *) next;
+} block_t;
+static block_t streams;
+static pthread_mutex_t streams_lock = PTHREAD_MUTEX_INITIALIZER; /* of who writes */
+
+/* Where it is; NULL (a free place): where one is. */
+static _Atomic(struct kolo_cpu_stream *) *place_of(const void *stream)
+{
+    for (block_t *b = &streams; b; b = atomic_load_explicit(&b->next, memory_order_acquire))
+        for (size_t i = 0; i < KOLO_COUNTOF(b->at); i++)
+            if (atomic_load_explicit(&b->at[i], memory_order_relaxed) == stream) return &b->at[i];
+    return NULL;
+}
 
 bool kolo_stream_valid(void *stream)
 {
+    return stream != NULL && place_of(stream) != NULL;
+}
+
+static bool enter_stream(struct kolo_cpu_stream *s)
+{
     pthread_mutex_lock(&streams_lock);
-    struct kolo_cpu_stream *s = streams;
-    while (s && s != stream) s = s->next;
+    _Atomic(struct kolo_cpu_stream *) *place = place_of(NULL);
+    if (!place) {
+        block_t *last = &streams, *more = calloc(1, sizeof *more), *next;
+        while ((next = atomic_load_explicit(&last->next, memory_order_relaxed)) != NULL) last = next;
+        if (more) {
+            place = &more->at[0];
+            atomic_store_explicit(&last->next, more, memory_order_release);
+        }
+    }
+    if (place) atomic_store_explicit(place, s, memory_order_relaxed);
     pthread_mutex_unlock(&streams_lock);
-    return s != NULL;
+    return place != NULL;
+}
+
+static void leave_stream(struct kolo_cpu_stream *s)
+{
+    pthread_mutex_lock(&streams_lock);
+    _Atomic(struct kolo_cpu_stream *) *place = place_of(s);
+    if (place) atomic_store_explicit(place, NULL, memory_order_relaxed);
+    pthread_mutex_unlock(&streams_lock);
 }
 
 static kolo_status_t check_stream(void *stream, const char *what)
@@ -82,10 +121,16 @@ static void *stream_main(void *arg)
     struct kolo_cpu_stream *s = arg;
     for (kolo_item_t *item; (item = next_item(s));) {
         item->fn(item->arg);
-        free(item);
         pthread_mutex_lock(&s->lock);
         s->ended++;
+        const bool keep = s->nspare < SPARE_MAX;
+        if (keep) {
+            item->next = s->spare;
+            s->spare = item;
+            s->nspare++;
+        }
         pthread_mutex_unlock(&s->lock);
+        if (!keep) free(item);
         kolo_gate_open(&s->gate);
     }
     return NULL;
@@ -97,28 +142,44 @@ kolo_status_t kolo_stream_create(kolo_stream_t *stream)
     KOLO_TRY(kolo_library_init());
     struct kolo_cpu_stream *s = calloc(1, sizeof *s);
     if (!s) return kolo_fail(KOLO_ERR_NO_MEMORY, "stream_create: out of memory");
+    if (!enter_stream(s)) {
+        free(s);
+        return kolo_fail(KOLO_ERR_NO_MEMORY, "stream_create: out of memory");
+    }
     pthread_mutex_init(&s->lock, NULL);
     int err = pthread_create(&s->thread, NULL, stream_main, s);
     if (err) {
+        leave_stream(s);
         pthread_mutex_destroy(&s->lock);
         free(s);
         return kolo_fail_errno(KOLO_ERR_SYSTEM, err, "stream_create: cannot start a thread");
     }
-    pthread_mutex_lock(&streams_lock);
-    s->next = streams;
-    streams = s;
-    pthread_mutex_unlock(&streams_lock);
     *stream = s;
     return KOLO_OK;
 }
 
-kolo_status_t kolo_stream_push(void *stream, void (*fn)(void *), void *arg)
+/* With the lock held. */
+static kolo_item_t *take_spare(struct kolo_cpu_stream *s)
 {
-    struct kolo_cpu_stream *s = stream;
-    kolo_item_t *item = malloc(sizeof *item);
-    if (!item) return kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for a stream's queue");
-    *item = (kolo_item_t){fn, arg, NULL};
+    kolo_item_t *item = s->spare;
+    if (!item) return malloc(sizeof *item);
+    s->spare = item->next;
+    s->nspare--;
+    return item;
+}
+
+/* bytes 0: arg itself, else a copy of what it points at. */
+static kolo_status_t push(struct kolo_cpu_stream *s, void (*fn)(void *), void *arg, size_t bytes)
+{
     pthread_mutex_lock(&s->lock);
+    kolo_item_t *item = take_spare(s);
+    if (!item) {
+        pthread_mutex_unlock(&s->lock);
+        return kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for a stream's queue");
+    }
+    item->fn = fn;
+    item->arg = bytes ? memcpy(item->room, arg, bytes) : arg;
+    item->next = NULL;
     if (s->tail)
         s->tail->next = item;
     else
@@ -128,6 +189,16 @@ kolo_status_t kolo_stream_push(void *stream, void (*fn)(void *), void *arg)
     pthread_mutex_unlock(&s->lock);
     kolo_gate_open(&s->gate);
     return KOLO_OK;
+}
+
+kolo_status_t kolo_stream_push(void *stream, void (*fn)(void *), void *arg)
+{
+    return push(stream, fn, arg, 0);
+}
+
+kolo_status_t kolo_stream_push_copy(void *stream, void (*fn)(void *), void *data, size_t bytes)
+{
+    return push(stream, fn, data, bytes);
 }
 
 void kolo_stream_note(void *stream, kolo_status_t status)
@@ -202,17 +273,14 @@ kolo_status_t kolo_stream_destroy(kolo_stream_t stream)
     KOLO_TRY(check_stream(stream, "stream_destroy"));
     if (pthread_equal(stream->thread, pthread_self()))
         return kolo_fail(KOLO_ERR_INVALID_USAGE, "stream_destroy: called from the stream itself");
-    pthread_mutex_lock(&streams_lock);
-    struct kolo_cpu_stream **at = &streams;
-    while (*at && *at != stream) at = &(*at)->next;
-    if (*at) *at = stream->next;
-    pthread_mutex_unlock(&streams_lock);
+    leave_stream(stream);
     pthread_mutex_lock(&stream->lock);
     stream->stop = true;
     pthread_mutex_unlock(&stream->lock);
     kolo_gate_open(&stream->gate);
     pthread_join(stream->thread, NULL);
     pthread_mutex_destroy(&stream->lock);
+    for (kolo_item_t *item; (item = stream->spare) != NULL; free(item)) stream->spare = item->next;
     free(stream);
     return KOLO_OK;
 }
@@ -319,24 +387,18 @@ static void event_wait_item(void *arg)
     kolo_event_wait_t *w = arg;
     event_wait(w->event, w->target);
     event_unref(w->event);
-    free(w);
 }
 
 kolo_status_t kolo_stream_wait_event(kolo_stream_t stream, kolo_event_t event)
 {
     if (!event) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "stream_wait_event: the event is NULL");
     KOLO_TRY(check_stream(stream, "stream_wait_event"));
-    kolo_event_wait_t *w = malloc(sizeof *w);
-    if (!w) return kolo_fail(KOLO_ERR_NO_MEMORY, "stream_wait_event: out of memory");
     pthread_mutex_lock(&event->lock);
-    *w = (kolo_event_wait_t){event, event->recorded};
+    kolo_event_wait_t w = {event, event->recorded};
     event->references++;
     pthread_mutex_unlock(&event->lock);
-    kolo_status_t status = kolo_stream_push(stream, event_wait_item, w);
-    if (status != KOLO_OK) {
-        event_unref(event);
-        free(w);
-    }
+    kolo_status_t status = kolo_stream_push_copy(stream, event_wait_item, &w, sizeof w);
+    if (status != KOLO_OK) event_unref(event);
     return status;
 }
 
