@@ -116,7 +116,7 @@ typedef struct { /* payload of a slot in the caller's memory */
 } kolo_net_place_t;
 
 typedef enum {
-    KOLO_NET_RAIL_UNUSED, /* the peer has fewer */
+    KOLO_NET_RAIL_UNUSED, /* the peer has fewer; of a lazy writer: not yet */
     KOLO_NET_RAIL_UP,
     KOLO_NET_RAIL_LOST, /* writer: the reader has not yet said what had come by it */
     KOLO_NET_RAIL_GONE, /* may be made anew */
@@ -238,8 +238,9 @@ kolo_status_t kolo_net_conn_fail(kolo_net_conn_t *conn, kolo_status_t status, co
     KOLO_PRINTF(3, 4);
 /* Offers a slot on rail `index`. */
 kolo_status_t kolo_net_offer(kolo_net_conn_t *conn, uint32_t index, uint64_t slot);
-/* The same on one that is up, with its invitation, if it has one. */
-kolo_status_t kolo_net_offer_again(kolo_net_conn_t *conn, uint64_t slot);
+/* The same on one that is up, with its invitation, if it has one. What fails is said of that rail, or of the
+ * connection. */
+void kolo_net_offer_again(kolo_net_conn_t *conn, uint64_t slot);
 /* Reader: takes what the rail has brought. Writer: what it is done with. */
 kolo_status_t kolo_net_harvest(kolo_net_conn_t *conn, uint32_t index, bool *any);
 void kolo_net_free_slots(kolo_net_conn_t *conn);

@@ -5,6 +5,7 @@
  * the first failure of each connection so that every later call reports it again.
  */
 #include "base/clock.h"
+#include "base/failpoint.h"
 #include "base/log.h"
 #include "wire/net/conn.h"
 
@@ -207,8 +208,11 @@ static kolo_status_t take_message(kolo_net_conn_t *conn, kolo_net_rail_t *rail, 
     uint64_t slot = rail->slots[rail->done++ & rx->mask];
     kolo_slot_header_t *h = slot_at(rx->slots, slot, rx->mask, rx->stride);
     kolo_net_tail_t tail;
-    if (conn->nrails > 1 && kolo_net_tail_is_passed((uint8_t *)(h + 1), done->bytes, slot))
-        return rail->state == KOLO_NET_RAIL_UP ? kolo_net_offer_again(conn, slot) : KOLO_OK;
+    if (conn->nrails > 1 && kolo_net_tail_is_passed((uint8_t *)(h + 1), done->bytes, slot)) {
+        if (rail->state == KOLO_NET_RAIL_UP)
+            kolo_net_offer_again(conn, slot); /* else with the rest of the rail's */
+        return KOLO_OK;
+    }
     KOLO_TRY(read_tail(conn, slot, (uint8_t *)(h + 1), done->bytes, &tail));
     h->bytes = tail.bytes;
     h->flags = tail.flags;
@@ -225,6 +229,7 @@ kolo_status_t kolo_net_offer(kolo_net_conn_t *conn, uint32_t index, uint64_t slo
 {
     kolo_rx_t *rx = conn->rx;
     kolo_net_rail_t *rail = &conn->rails[index];
+    KOLO_FAIL_POINT_TRY("wire.net.offer");
     kolo_status_t status =
         conn->ops->irecv(rail->end, slot_at(rx->slots, slot, rx->mask, rx->stride) + 1,
                          kolo_net_message_bytes(rx->slot_bytes), rail->region, rail->requests, slot);

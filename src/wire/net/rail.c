@@ -79,10 +79,12 @@ void kolo_net_rail_free(kolo_net_conn_t *conn, kolo_net_rail_t *rail)
 
 /* ---- choosing ---- */
 
+/* Those that a lazy writer has yet to make ready are as good as up. */
 static uint32_t count_up(const kolo_net_conn_t *conn)
 {
     uint32_t n = 0;
-    for (uint32_t i = 0; i < conn->nrails; i++) n += conn->rails[i].state == KOLO_NET_RAIL_UP;
+    for (uint32_t i = 0; i < conn->nrails; i++)
+        n += conn->rails[i].state == KOLO_NET_RAIL_UP || conn->rails[i].state == KOLO_NET_RAIL_UNUSED;
     return n;
 }
 
@@ -127,11 +129,20 @@ static void tell(kolo_net_conn_t *conn, const kolo_net_note_t *note)
 
 /* ---- losing ---- */
 
-kolo_status_t kolo_net_offer_again(kolo_net_conn_t *conn, uint64_t slot)
+/* On a rail that is up; whatever fails is the fault of the rail that was chosen. One that is lost here has its
+ * slots offered anew, and this may be one of them. */
+void kolo_net_offer_again(kolo_net_conn_t *conn, uint64_t slot)
 {
-    KOLO_TRY(kolo_net_offer(conn, kolo_net_rail_for(conn, slot), slot));
-    if (conn->invites && (int64_t)(slot - conn->invited) < 0) KOLO_TRY(kolo_net_invite(conn, slot));
-    return KOLO_OK;
+    uint8_t *state = &conn->states[slot & conn->rx->mask];
+    *state = KOLO_NET_SLOT_IDLE;
+    while (conn->status == KOLO_OK && *state == KOLO_NET_SLOT_IDLE) {
+        uint32_t index = kolo_net_rail_for(conn, slot);
+        kolo_status_t status = kolo_net_offer(conn, index, slot);
+        if (status == KOLO_OK && conn->invites && (int64_t)(slot - conn->invited) < 0)
+            status = kolo_net_invite(conn, slot);
+        if (status != KOLO_OK) status = kolo_net_rail_lost(conn, index, status);
+        if (status != KOLO_OK) kolo_net_conn_fail(conn, status, "%.800s", kolo_error_text());
+    }
 }
 
 static void reader_loses(kolo_net_conn_t *conn, uint32_t index)
@@ -141,11 +152,8 @@ static void reader_loses(kolo_net_conn_t *conn, uint32_t index)
         if (conn->states[slot & rx->mask] == KOLO_NET_SLOT_DONE)
             tell(conn, &(kolo_net_note_t){.kind = KOLO_NET_SAW, .rail = index, .value = slot});
     tell(conn, &(kolo_net_note_t){.kind = KOLO_NET_LOST, .rail = index, .value = conn->arrived});
-    for (uint64_t slot = conn->arrived; conn->status == KOLO_OK && slot != conn->handed; slot++) {
-        if (conn->states[slot & rx->mask] != index + 1) continue;
-        kolo_status_t status = kolo_net_offer_again(conn, slot);
-        if (status != KOLO_OK) kolo_net_conn_fail(conn, status, "%.800s", kolo_error_text());
-    }
+    for (uint64_t slot = conn->arrived; conn->status == KOLO_OK && slot != conn->handed; slot++)
+        if (conn->states[slot & rx->mask] == index + 1) kolo_net_offer_again(conn, slot);
 }
 
 static void leave_out(kolo_net_conn_t *conn, uint32_t index, const char *why)
@@ -260,12 +268,25 @@ static void settle(kolo_net_conn_t *conn, const kolo_net_note_t *note)
     kolo_net_free_slots(conn);
 }
 
+/* Lazy writer: the reader has lost the rail before this end was ready. Nothing has gone by it; it may be made anew.
+ */
+static void not_used(kolo_net_conn_t *conn, uint32_t index)
+{
+    conn->ops->revoke(conn->rails[index].end);
+    conn->rails[index].state = KOLO_NET_RAIL_GONE;
+    conn->reordered = true;
+}
+
 static void writer_takes(kolo_net_conn_t *conn, const kolo_net_note_t *note)
 {
     const kolo_tx_t *tx = conn->tx;
     kolo_net_rail_t *rail = &conn->rails[note->rail];
     if (note->kind == KOLO_NET_OPEN) {
         answer(conn, note);
+        return;
+    }
+    if (note->kind == KOLO_NET_LOST && !conn->ready && rail->state == KOLO_NET_RAIL_UNUSED) {
+        not_used(conn, note->rail);
         return;
     }
     if (rail->state == KOLO_NET_RAIL_UP) leave_out(conn, note->rail, "the peer has lost it");

@@ -1,0 +1,186 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Two rails of one connection, one of which is lost at an awkward moment: before a lazy writer is ready, or while
+ * an offer that came back is made anew. By the first provider that has a device (verbs in tests/vm), else by
+ * sockets.
+ */
+#include "base/clock.h"
+#include "base/failpoint.h"
+#include "wire/conformance.h"
+#include "wire/net/conn.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define WAIT_MS 10000
+#define SLOTS   8u
+
+static const kolo_conn_spec_t spec = {
+    .kind = KOLO_CONN_PAIR, .proto = KOLO_PROTO_SIMPLE, .writer = 0, .reader = 1, .depth = 4, .slot_bytes = 1024};
+
+/* Looks after the connection until rail 0 is in that state, or in any other. */
+static int until_rail(kolo_kit_t *kit, kolo_net_conn_t *conn, kolo_net_rail_state_t state, bool is)
+{
+    for (uint64_t end = kolo_deadline_ms(WAIT_MS); (conn->rails[0].state == state) != is; sched_yield()) {
+        KIT_CHECK(kolo_now_ns() < end);
+        KIT_CHECK(kolo_net_conn_check(conn) == KOLO_OK);
+    }
+    return 0;
+}
+
+static int write_slots(kolo_kit_t *kit, kolo_tx_t *tx, uint64_t from, uint64_t to)
+{
+    for (uint64_t n = from; n < to; n++) {
+        KIT_CHECK(kolo_kit_wait_tx(kit, tx, WAIT_MS) == KOLO_OK);
+        memset(kolo_tx_payload(tx), (int)n + 1, 1000);
+        kolo_tx_post(tx, 1000, 0, 7, n);
+    }
+    return 0;
+}
+
+static int read_slots(kolo_kit_t *kit, kolo_rx_t *rx)
+{
+    for (uint64_t n = 0; n < SLOTS; n++) {
+        KIT_CHECK(kolo_kit_wait_rx(kit, rx, WAIT_MS) == KOLO_OK);
+        const kolo_slot_header_t *h = kolo_rx_header(rx);
+        KIT_CHECK(h->bytes == 1000 && h->operation == n && ((const char *)(h + 1))[999] == (char)(n + 1));
+        kolo_rx_release(rx);
+    }
+    return 0;
+}
+
+static int end_writer(kolo_kit_t *kit, kolo_tx_t *tx)
+{
+    KIT_CHECK(kolo_kit_wait_drained(kit, tx, WAIT_MS) == KOLO_OK);
+    KIT_TRY(until_rail(kit, tx->priv, KOLO_NET_RAIL_UP, true)); /* rails are made anew */
+    KIT_CHECK(kolo_oob_barrier(kit->oob) == KOLO_OK);
+    kolo_tx_close(tx);
+    kolo_tx_fini(tx);
+    return 0;
+}
+
+static int end_reader(kolo_kit_t *kit, kolo_rx_t *rx)
+{
+    KIT_TRY(until_rail(kit, rx->priv, KOLO_NET_RAIL_UP, true));
+    KIT_CHECK(kolo_oob_barrier(kit->oob) == KOLO_OK);
+    kolo_rx_close(rx);
+    kolo_rx_fini(rx);
+    return 0;
+}
+
+/* ---- before a lazy writer is ready ---- */
+
+static int write_on_the_other(kolo_kit_t *kit)
+{
+    const bool *comes_back_first = kit->job->arg;
+    kolo_tx_t tx = {0};
+    KIT_CHECK(kolo_kit_connect(kit, &spec, &tx, NULL) == KOLO_OK);
+    kolo_net_conn_t *conn = tx.priv;
+    KIT_CHECK(conn->nrails == 2 && !conn->ready);
+    KIT_TRY(until_rail(kit, conn, KOLO_NET_RAIL_UNUSED, false));
+    if (*comes_back_first) KIT_TRY(until_rail(kit, conn, KOLO_NET_RAIL_UP, true));
+    KIT_CHECK(!conn->ready);
+    KIT_TRY(write_slots(kit, &tx, 0, SLOTS));
+    KIT_CHECK(conn->ready && conn->rails[1].state == KOLO_NET_RAIL_UP);
+    return end_writer(kit, &tx);
+}
+
+static int lose_and_read(kolo_kit_t *kit)
+{
+    kolo_rx_t rx = {0};
+    KIT_CHECK(kolo_kit_connect(kit, &spec, NULL, &rx) == KOLO_OK);
+    kolo_net_conn_t *conn = rx.priv;
+    KIT_CHECK(conn->nrails == 2 && !conn->ready);
+    KIT_CHECK(kolo_net_rail_lost(conn, 0, kolo_fail(KOLO_ERR_SYSTEM, "a test takes it away")) == KOLO_OK);
+    KIT_CHECK(conn->rails[0].state == KOLO_NET_RAIL_GONE && conn->status == KOLO_OK);
+    KIT_TRY(read_slots(kit, &rx));
+    return end_reader(kit, &rx);
+}
+
+static int early_loss(kolo_kit_t *kit)
+{
+    return kit->rank == 0 ? write_on_the_other(kit) : lose_and_read(kit);
+}
+
+/* ---- an offer that came back ---- */
+
+/* Slot 0 is posted and its offer lies behind that of slot 1, as it may after a loss: slot 1's is given back. */
+static int give_back(kolo_kit_t *kit)
+{
+    kolo_tx_t tx = {0};
+    KIT_CHECK(kolo_kit_connect(kit, &spec, &tx, NULL) == KOLO_OK);
+    kolo_net_conn_t *conn = tx.priv;
+    KIT_CHECK(conn->nrails == 2);
+    conn->reordered = true;
+    KIT_TRY(write_slots(kit, &tx, 0, 1));
+    KIT_CHECK(kolo_kit_wait_drained(kit, &tx, WAIT_MS) == KOLO_OK);
+    KIT_CHECK(conn->rails[0].requests >= 2 && conn->rails[0].passed[0]);
+    KIT_TRY(write_slots(kit, &tx, 1, SLOTS));
+    return end_writer(kit, &tx);
+}
+
+static int lose_where_it_is_offered(kolo_kit_t *kit)
+{
+    static const struct {
+        uint32_t rail;
+        uint64_t slot;
+    } offers[] = {{0, 1}, {0, 0}, {0, 2}, {1, 3}};
+    kolo_rx_t rx = {0};
+    KIT_CHECK(kolo_kit_connect(kit, &spec, NULL, &rx) == KOLO_OK);
+    kolo_net_conn_t *conn = rx.priv;
+    KIT_CHECK(conn->nrails == 2 && conn->handed == 0); /* the writer is lazy: nothing is offered yet */
+    for (uint64_t end = kolo_deadline_ms(WAIT_MS); !conn->ready; sched_yield()) {
+        KIT_CHECK(kolo_now_ns() < end && conn->status == KOLO_OK);
+        kolo_net_conn_listen(conn);
+    }
+    for (size_t i = 0; i < KOLO_COUNTOF(offers); i++)
+        KIT_CHECK(kolo_net_offer(conn, offers[i].rail, offers[i].slot) == KOLO_OK);
+    conn->handed = KOLO_COUNTOF(offers);
+    KIT_CHECK(kolo_fail_points_arm("wire.net.offer:1:error") == KOLO_OK);
+    for (uint64_t end = kolo_deadline_ms(WAIT_MS); conn->rails[1].state == KOLO_NET_RAIL_UP; sched_yield()) {
+        KIT_CHECK(kolo_now_ns() < end);
+        KIT_CHECK(kolo_net_conn_check(conn) == KOLO_OK);
+        KIT_CHECK(conn->rails[0].state == KOLO_NET_RAIL_UP); /* what came was fine */
+    }
+    KIT_CHECK(kolo_fail_points_arm(NULL) == KOLO_OK);
+    KIT_TRY(read_slots(kit, &rx));
+    return end_reader(kit, &rx);
+}
+
+static int loss_at_an_offer(kolo_kit_t *kit)
+{
+    return kit->rank == 0 ? give_back(kit) : lose_where_it_is_offered(kit);
+}
+
+/* ---- */
+
+static bool open_provider(const char **why)
+{
+    bool demanded = false;
+    return kolo_conformance_force(&kolo_wire_net) == KOLO_OK && kolo_net_provider(why, &demanded);
+}
+
+static bool fails(const char *name, int (*run)(kolo_kit_t *kit), bool arg)
+{
+    const kolo_kit_job_t job = {.name = name, .nranks = 2, .limit_s = 40, .run = run, .arg = &arg, .dies = -1};
+    bool bad = kolo_kit_run(&job) != 0;
+    printf("%s %s\n", bad ? "FAILED" : "ok    ", name);
+    return bad;
+}
+
+int main(void)
+{
+    const char *why = "";
+    if (!open_provider(&why)) setenv("KOLO_NET_PROVIDER", "sockets", 1);
+    if (!open_provider(&why)) {
+        fprintf(stderr, "the net wire has nothing to work by: %s\n", why);
+        return 1;
+    }
+    kolo_net_options.nics = 1;
+    kolo_net_options.queue_pairs = 2;
+    kolo_net_options.lazy = true;
+    int failed = fails("a rail is lost before a lazy writer is ready", early_loss, false);
+    failed += fails("and comes back before that, too", early_loss, true);
+    failed += fails("what cannot be offered again is the fault of where it was to go", loss_at_an_offer, false);
+    return failed;
+}
