@@ -36,10 +36,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (size <= SLOT + KOLO_NET_SLOT_EXTRA &&
         kolo_net_tail_decode(message, (uint32_t)size, slot, SLOT, &tail) == KOLO_OK)
         need(tail.bytes <= SLOT && tail.bytes + KOLO_NET_TAIL_BYTES <= size && tail.slot == slot);
-    uint32_t place = size > 40 ? data[1] : 0;
+    uint32_t place = size > 40 ? data[1] : 64; /* as in the seeds */
     if (kolo_net_tail_is_placed(message, (uint32_t)size) &&
         kolo_net_tail_decode_placed(message, (uint32_t)size, slot, place, &tail) == KOLO_OK)
         need(tail.bytes == place && place > 0 && tail.slot == slot);
+    if (kolo_net_tail_is_passed(message, (uint32_t)size, slot)) need(size == KOLO_NET_TAIL_BYTES);
     free(message);
     uint8_t bytes[KOLO_NET_NOTE_BYTES] = {0};
     kolo_net_note_t note;

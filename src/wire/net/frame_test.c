@@ -125,6 +125,41 @@ static void a_card_of_another_connection_is_refused(void **state)
     }
 }
 
+/* Each bit of a card: refused, or what comes out says what went in. */
+static void a_damaged_card_is_refused_or_taken_at_its_word(void **state)
+{
+    (void)state;
+    enum { FLAGS = 20, NONCE = 24, RAILS = 32, RESERVED = 36, HELLOS = 40 };
+    kolo_net_card_t card = {.provider = 0xabcdef12,
+                            .depth = 8,
+                            .slot_bytes = 4096,
+                            .nonce = 0xfeedull,
+                            .nrails = 2},
+                    got;
+    kolo_wire_card_t wire, again;
+    memset(card.hellos, 0x5a, sizeof card.hellos);
+    kolo_net_card_encode(&card, &wire);
+    for (size_t bit = 0; bit < 8 * (size_t)wire.length; bit++) {
+        size_t at = bit / 8;
+        bool free_to_say = at >= HELLOS || (at >= NONCE && at < RAILS);
+        wire.bytes[at] ^= (uint8_t)(1u << bit % 8);
+        kolo_status_t status = kolo_net_card_decode(&wire, &card, 3, &got);
+        if (free_to_say) assert_int_equal(status, KOLO_OK);
+        if (at < FLAGS || (at > FLAGS && at < NONCE) || (at >= RESERVED && at < HELLOS))
+            assert_int_not_equal(status, KOLO_OK);
+        if (status == KOLO_OK) {
+            kolo_net_card_encode(&got, &again);
+            assert_memory_equal(&again, &wire, sizeof wire);
+        }
+        wire.bytes[at] ^= (uint8_t)(1u << bit % 8);
+    }
+    for (uint32_t length = 0; length < wire.length; length++) {
+        again = wire;
+        again.length = (typeof(again.length))length;
+        assert_int_equal(kolo_net_card_decode(&again, &card, 3, &got), KOLO_ERR_PROTOCOL);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -133,6 +168,7 @@ int main(void)
         cmocka_unit_test(a_tail_without_its_payload_must_be_for_the_place),
         cmocka_unit_test(a_note_is_told_from_noise),
         cmocka_unit_test(a_card_of_another_connection_is_refused),
+        cmocka_unit_test(a_damaged_card_is_refused_or_taken_at_its_word),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
