@@ -74,7 +74,8 @@ static kolo_status_t left_over(const kolo_net_conn_t *conn, kolo_net_rail_t *rai
 {
     if (conn->nrails > 1 && rail->left_over_ns == 0) rail->left_over_ns = kolo_deadline_ms(LEFT_OVER_MS);
     if (conn->nrails > 1 && kolo_now_ns() < rail->left_over_ns) return KOLO_IN_PROGRESS;
-    return kolo_fail(KOLO_ERR_PROTOCOL, "the peer asks again for slot %llu", (unsigned long long)slot);
+    return kolo_fail(KOLO_ERR_PROTOCOL, "the peer asks again for slot %llu, slots %llu to %llu are due",
+                     (unsigned long long)slot, (unsigned long long)conn->freed, (unsigned long long)conn->tx->next);
 }
 
 /* May the slot of the next offer be sent? The offer is the peer's word. */
@@ -82,9 +83,9 @@ static kolo_status_t next_offer(const kolo_net_conn_t *conn, kolo_net_rail_t *ra
 {
     const kolo_tx_t *tx = conn->tx;
     if ((int64_t)(slot - tx->next) >= 0 && slot - tx->next < tx->depth)
-        return KOLO_IN_PROGRESS; /* not posted yet */
-    if ((int64_t)(slot - conn->freed) < 0 && conn->freed - slot <= tx->depth) return left_over(conn, rail, slot);
-    if ((int64_t)(slot - tx->next) >= 0 || (int64_t)(slot - conn->freed) < 0)
+        return KOLO_IN_PROGRESS;                                               /* not posted yet */
+    if ((int64_t)(slot - conn->freed) < 0) return left_over(conn, rail, slot); /* however many have gone since */
+    if ((int64_t)(slot - tx->next) >= 0)
         return kolo_fail(KOLO_ERR_PROTOCOL, "the peer asks for slot %llu, slots %llu to %llu are due",
                          (unsigned long long)slot, (unsigned long long)conn->freed, (unsigned long long)tx->next);
     uint8_t state = conn->states[slot & tx->mask];

@@ -13,7 +13,7 @@
 #include <string.h>
 
 #define WAIT_MS 10000
-#define SLOTS   8u
+#define SLOTS   12u /* several queues full */
 
 static const kolo_conn_spec_t spec = {
     .kind = KOLO_CONN_PAIR, .proto = KOLO_PROTO_SIMPLE, .writer = 0, .reader = 1, .depth = 4, .slot_bytes = 1024};
@@ -38,9 +38,9 @@ static int write_slots(kolo_kit_t *kit, kolo_tx_t *tx, uint64_t from, uint64_t t
     return 0;
 }
 
-static int read_slots(kolo_kit_t *kit, kolo_rx_t *rx)
+static int read_slots(kolo_kit_t *kit, kolo_rx_t *rx, uint64_t from, uint64_t to)
 {
-    for (uint64_t n = 0; n < SLOTS; n++) {
+    for (uint64_t n = from; n < to; n++) {
         KIT_CHECK(kolo_kit_wait_rx(kit, rx, WAIT_MS) == KOLO_OK);
         const kolo_slot_header_t *h = kolo_rx_header(rx);
         KIT_CHECK(h->bytes == 1000 && h->operation == n && ((const char *)(h + 1))[999] == (char)(n + 1));
@@ -93,7 +93,7 @@ static int lose_and_read(kolo_kit_t *kit)
     KIT_CHECK(conn->nrails == 2 && !conn->ready);
     KIT_CHECK(kolo_net_rail_lost(conn, 0, kolo_fail(KOLO_ERR_SYSTEM, "a test takes it away")) == KOLO_OK);
     KIT_CHECK(conn->rails[0].state == KOLO_NET_RAIL_GONE && conn->status == KOLO_OK);
-    KIT_TRY(read_slots(kit, &rx));
+    KIT_TRY(read_slots(kit, &rx, 0, SLOTS));
     return end_reader(kit, &rx);
 }
 
@@ -143,13 +143,67 @@ static int lose_where_it_is_offered(kolo_kit_t *kit)
         KIT_CHECK(conn->rails[0].state == KOLO_NET_RAIL_UP); /* what came was fine */
     }
     KIT_CHECK(kolo_fail_points_arm(NULL) == KOLO_OK);
-    KIT_TRY(read_slots(kit, &rx));
+    KIT_TRY(read_slots(kit, &rx, 0, SLOTS));
     return end_reader(kit, &rx);
 }
 
 static int loss_at_an_offer(kolo_kit_t *kit)
 {
     return kit->rank == 0 ? give_back(kit) : lose_where_it_is_offered(kit);
+}
+
+/* ---- an offer of a lost rail, while the reader's word that it is lost is under way ---- */
+
+static _Atomic bool stale_is_there;
+
+static int write_past_a_stale_offer(kolo_kit_t *kit)
+{
+    kolo_tx_t tx = {0};
+    uint64_t tag = 77, end = kolo_deadline_ms(WAIT_MS);
+    KIT_CHECK(kolo_kit_connect(kit, &spec, &tx, NULL) == KOLO_OK);
+    kolo_net_conn_t *conn = tx.priv;
+    KIT_TRY(write_slots(kit, &tx, 0, 1));
+    KIT_CHECK(kolo_kit_wait_drained(kit, &tx, WAIT_MS) == KOLO_OK);
+    for (; !conn->ops->offered(conn->rails[0].end, &tag); sched_yield()) {
+        KIT_CHECK(kolo_now_ns() < end);
+        KIT_CHECK(kolo_net_conn_check(conn) == KOLO_OK);
+    }
+    KIT_CHECK(tag == 0);
+    atomic_store(&stale_is_there, true);
+    KIT_TRY(write_slots(kit, &tx, 1, SLOTS));
+    KIT_TRY(until_rail(kit, conn, KOLO_NET_RAIL_UP, false));
+    return end_writer(kit, &tx);
+}
+
+static int leave_a_stale_offer(kolo_kit_t *kit)
+{
+    kolo_net_done_t done;
+    kolo_rx_t rx = {0};
+    int n;
+    KIT_CHECK(kolo_kit_connect(kit, &spec, NULL, &rx) == KOLO_OK);
+    kolo_net_conn_t *conn = rx.priv;
+    kolo_net_rail_t *rail = &conn->rails[0];
+    KIT_CHECK(!conn->ready);
+    rail->state = KOLO_NET_RAIL_GONE; /* and nobody hears of it yet */
+    rail->again_ns = UINT64_MAX;
+    KIT_TRY(read_slots(kit, &rx, 0, 1));
+    KIT_CHECK(conn->ops->irecv(rail->end, conn->slots, kolo_net_message_bytes(spec.slot_bytes), rail->region, 0,
+                               0) == KOLO_OK);
+    rail->slots[rail->requests++] = 0;
+    for (uint64_t end = kolo_deadline_ms(WAIT_MS); !atomic_load(&stale_is_there); sched_yield()) {
+        KIT_CHECK(kolo_now_ns() < end);
+        KIT_CHECK(conn->ops->push(rail->end) == KOLO_OK && conn->ops->test(rail->end, &done, 1, &n) == KOLO_OK &&
+                  n == 0);
+    }
+    KIT_TRY(read_slots(kit, &rx, 1, SLOTS));
+    rail->state = KOLO_NET_RAIL_UP;
+    KIT_CHECK(kolo_net_rail_lost(conn, 0, kolo_fail(KOLO_ERR_SYSTEM, "a test takes it away")) == KOLO_OK);
+    return end_reader(kit, &rx);
+}
+
+static int stale_offer(kolo_kit_t *kit)
+{
+    return kit->rank == 0 ? write_past_a_stale_offer(kit) : leave_a_stale_offer(kit);
 }
 
 /* ---- */
@@ -182,5 +236,6 @@ int main(void)
     int failed = fails("a rail is lost before a lazy writer is ready", early_loss, false);
     failed += fails("and comes back before that, too", early_loss, true);
     failed += fails("what cannot be offered again is the fault of where it was to go", loss_at_an_offer, false);
+    failed += fails("an offer that a lost rail has left is no mistake, however old", stale_offer, false);
     return failed;
 }
