@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Registered memory between two ranks: large sends, receives, broadcasts and all-gathers, with right values each
- * time. Exit status 0, or 1 with what was wrong. usage: place registered | plain | remapped [STEPS]
- * remapped: the memory is unmapped without giving the registration back, and other memory mapped in its place. With
- * VM_TEST_END it ends before STEPS when that file is there. Rank 0 prints each step.
+ * time. Exit status 0, or 1 with what was wrong. usage: place registered | plain | remapped | grouped [STEPS]
+ * grouped: registered memory, and four messages in a group each time, which share one round trip. remapped: the
+ * memory is unmapped without giving the registration back, and other memory mapped in its place. With VM_TEST_END
+ * it ends before STEPS when that file is there. Rank 0 prints each step.
  */
 #include "until.h"
 
@@ -67,6 +68,24 @@ static void run(char *src, char *dst, int step)
     compare(both, BYTES, 0, step, "broadcast");
 }
 
+/* Four messages of different lengths, in one group at both ends. */
+static void run_group(char *src, char *dst, int step)
+{
+    static const size_t lengths[] = {BYTES / 4, BYTES / 16, BYTES / 8, BYTES / 4 - 4096};
+    size_t at = 0, n = sizeof lengths / sizeof *lengths;
+    for (size_t i = 0; i < BYTES; i++) src[i] = value(rank, step, i);
+    check(kolo_group_start(), "group");
+    for (size_t i = 0; i < n; at += lengths[i++]) {
+        if (rank == 0)
+            check(kolo_send(src + at, lengths[i], KOLO_INT8, 1, comm, NULL), "send");
+        else
+            check(kolo_recv(dst + at, lengths[i], KOLO_INT8, 0, comm, NULL), "recv");
+    }
+    check(kolo_group_end(), "group");
+    if (rank == 1) compare(dst, at, 0, step, "group");
+    memset(dst, 0, BYTES);
+}
+
 /* The answer of rank 0, at all ranks. */
 static bool is_over(int step)
 {
@@ -98,9 +117,12 @@ int main(int argc, char **argv)
             map_at(dst);
             if (step == 2) src = map_at(src);
         }
-        run(src, dst, step);
+        if (strcmp(how, "grouped") == 0)
+            run_group(src, dst, step);
+        else
+            run(src, dst, step);
     }
-    if (strcmp(how, "registered") == 0)
+    if (strcmp(how, "registered") == 0 || strcmp(how, "grouped") == 0)
         for (int i = 0; i < 2; i++) check(kolo_comm_deregister(comm, handles[i]), "deregister");
     check(kolo_comm_finalize(comm), "finalize");
     check(kolo_comm_destroy(comm), "destroy");

@@ -19,6 +19,7 @@ typedef struct kolo_p2p_lane {
     bool up;               /* connected */
     kolo_making_t *making; /* NULL: not begun, or not needed */
     size_t first, last;    /* calls that are left */
+    uint32_t announced;    /* slots of those behind the first one that were */
     kolo_part_t part;
     kolo_task_t task;
 } kolo_p2p_lane_t;
@@ -205,6 +206,35 @@ static kolo_status_t connect_lane(kolo_p2p_t *p, kolo_p2p_lane_t *lane)
     return status;
 }
 
+static bool goes_by_slots(const kolo_p2p_t *p, size_t i)
+{
+    kolo_body_t *body = p->body;
+    uint32_t peer = p->calls[i].root;
+    return kolo_tune_p2p(&body->sizes, bytes_of(&p->calls[i]), kolo_body_pair_ll(body, peer),
+                         kolo_body_pair_refs(body, peer)) == KOLO_P2P_SLOTS;
+}
+
+/* Where the messages after the one that is awaited will go, so that its sender need not wait for each; half a queue
+ * at once. */
+static void announce(const kolo_p2p_t *p, kolo_p2p_lane_t *lane)
+{
+    uint32_t depth, awaited = kolo_task_awaited_slots(&lane->task, &depth), ahead = awaited;
+    if (awaited + lane->announced > depth / 2) return;
+    for (size_t i = lane->first; i != lane->last && ahead < depth;) {
+        i = p->next[i];
+        if (!goes_by_slots(p, i)) break;
+        kolo_task_announce(&lane->task, &ahead, p->calls[i].dst, bytes_of(&p->calls[i]));
+    }
+    lane->announced = ahead - awaited;
+}
+
+/* The last of a row of sends waits until the wire is done with the memory of all. */
+static bool may_follow(const kolo_p2p_t *p, const kolo_p2p_lane_t *lane)
+{
+    return lane->send && lane->first != lane->last && kolo_task_is_posted(&lane->task) &&
+           goes_by_slots(p, p->next[lane->first]);
+}
+
 static kolo_status_t step_lane(kolo_p2p_t *p, kolo_p2p_lane_t *lane, bool *moved)
 {
     if (!lane->up) {
@@ -216,8 +246,11 @@ static kolo_status_t step_lane(kolo_p2p_t *p, kolo_p2p_lane_t *lane, bool *moved
             KOLO_TRY(kolo_p2p_start(&p->calls[lane->first], &lane->part, &lane->task));
             lane->running = true;
         }
-        KOLO_TRY(lane->task.step(&lane->task, moved));
+        kolo_status_t status = lane->task.step(&lane->task, moved);
+        if (status == KOLO_IN_PROGRESS && !lane->send) announce(p, lane);
+        if (status != KOLO_OK && (status != KOLO_IN_PROGRESS || !may_follow(p, lane))) return status;
         lane->running = false;
+        lane->announced = 0;
         *moved = true;
         if (lane->first == lane->last) break;
         lane->first = p->next[lane->first];

@@ -145,6 +145,15 @@ size_t kolo_task_plan_state_bytes(const kolo_plan_t *plan);
 /* task->interp is filled; `state` is memory of the size above. */
 kolo_status_t kolo_task_start_plan(kolo_task_t *task, void *state);
 
+/* Is a task that is in progress done but for its wires, which may still read the caller's memory? */
+bool kolo_task_is_posted(const kolo_task_t *task);
+/* Receives from one peer in a row, over a wire that wants to know where payloads will go (KOLO_CAP_AHEAD). How many
+ * slots this one still awaits, if all of them are announced; *depth: slots of the queue, 0: nothing to announce
+ * now. */
+uint32_t kolo_task_awaited_slots(const kolo_task_t *task, uint32_t *depth);
+/* Announces a later message of the row, from slot *ahead on, as far as the queue goes; moves *ahead behind it. */
+void kolo_task_announce(const kolo_task_t *task, uint32_t *ahead, void *data, uint64_t bytes);
+
 /* ---- the exchange of two ranks (pair.c) ---- */
 
 /* Is the plan, over these connections, one that needs no interpreter? Asked once, when it is bound. */

@@ -17,6 +17,8 @@
 /* Below this the copy into the slot is cheaper than a separate piece in the wire's message. */
 #define POST_FROM_LEAST 4096
 
+static const kolo_task_way_t interpreted;
+
 static void trace_conn(const kolo_slot_t *s, uint16_t conn, const kolo_segment_t *seg, uint32_t k)
 {
     const kolo_plan_conn_t *c = &s->task->interp.plan->conns[conn];
@@ -394,6 +396,32 @@ static bool drained(const kolo_task_t *task)
         if (tx && (tx->caps & (KOLO_CAP_PUMP | KOLO_CAP_POST_FROM)) && !kolo_tx_drained(tx)) return false;
     }
     return true;
+}
+
+bool kolo_task_is_posted(const kolo_task_t *task)
+{
+    for (uint32_t k = 0; task->way == &interpreted && k < task->interp.plan->nlanes; k++)
+        if (!task->interp.lanes[k].done) return false;
+    return task->way == &interpreted;
+}
+
+uint32_t kolo_task_awaited_slots(const kolo_task_t *task, uint32_t *depth)
+{
+    const kolo_rx_t *rx = task->way == &interpreted ? task->interp.rx[0] : NULL;
+    const kolo_lane_state_t *lane = task->interp.lanes;
+    *depth = 0;
+    if (!rx || !(rx->caps & KOLO_CAP_AHEAD)) return 0;
+    uint32_t awaited = lane->begun ? (uint32_t)KOLO_DIV_UP(lane->left, (uint64_t)task->interp.piece_bytes) : 0;
+    if (lane->announced >= awaited) *depth = rx->depth;
+    return awaited;
+}
+
+void kolo_task_announce(const kolo_task_t *task, uint32_t *ahead, void *data, uint64_t bytes)
+{
+    kolo_rx_t *rx = task->interp.rx[0];
+    uint64_t piece = task->interp.piece_bytes;
+    for (uint64_t at = 0; at < bytes && *ahead < rx->depth; at += piece)
+        rx->ops->rx_expect(rx, (*ahead)++, (char *)data + at, (uint32_t)KOLO_MIN(piece, bytes - at));
 }
 
 static void cancel(kolo_task_t *task)

@@ -105,16 +105,10 @@ kolo_status_t kolo_net_invite(kolo_net_conn_t *conn, uint64_t slot)
     return conn->ops->invite(rail->end, request, place->data, place->bytes, region);
 }
 
-void kolo_net_rx_expect(kolo_rx_t *rx, uint32_t ahead, void *data, uint32_t bytes)
+/* Invites a slot, which is offered first; false: not now. */
+static bool announce(kolo_net_conn_t *conn, uint64_t slot, kolo_net_place_t *found)
 {
-    kolo_net_conn_t *conn = rx->priv;
-    uint64_t slot = rx->next + ahead;
-    if (!conn->places || !conn->ready || conn->status != KOLO_OK || conn->closed || ahead >= rx->depth) return;
-    if ((int64_t)(slot - conn->invited) < 0) return;
-    kolo_net_place_t found = {0};
-    bool placed = data && find(conn, data, bytes, &found);
-    conn->invites |= placed; /* from the first one on the writer may wait for them, so all slots have one */
-    if (!conn->invites) return;
+    const kolo_rx_t *rx = conn->rx;
     while ((int64_t)(conn->handed - slot) <= 0) { /* what is invited is offered */
         if (kolo_net_offer(conn, kolo_net_rail_for(conn, conn->handed), conn->handed) != KOLO_OK) break;
         conn->handed++;
@@ -122,12 +116,30 @@ void kolo_net_rx_expect(kolo_rx_t *rx, uint32_t ahead, void *data, uint32_t byte
     uint8_t state = conn->states[slot & rx->mask];
     bool waits = (int64_t)(slot - conn->handed) < 0 && (int64_t)(slot - conn->arrived) >= 0 &&
                  state != KOLO_NET_SLOT_IDLE && state != KOLO_NET_SLOT_DONE;
-    if (waits) conn->places[slot & rx->mask] = found;
+    if (waits) conn->places[slot & rx->mask] = *found;
     if (!waits || kolo_net_invite(conn, slot) != KOLO_OK) { /* a failure is found by the next pump as well */
-        kolo_net_place_clear(waits ? &conn->places[slot & rx->mask] : &found);
-        return;
+        kolo_net_place_clear(waits ? &conn->places[slot & rx->mask] : found);
+        return state == KOLO_NET_SLOT_DONE; /* it has come without */
     }
-    conn->invited = slot + 1;
+    return true;
+}
+
+void kolo_net_rx_expect(kolo_rx_t *rx, uint32_t ahead, void *data, uint32_t bytes)
+{
+    kolo_net_conn_t *conn = rx->priv;
+    uint64_t slot = rx->next + ahead;
+    if (!conn->places || !conn->ready || conn->status != KOLO_OK || conn->closed || ahead >= rx->depth) return;
+    if ((int64_t)(slot - conn->invited) < 0) return;
+    kolo_net_place_t found = {0}, none = {0};
+    bool placed = data && find(conn, data, bytes, &found);
+    conn->invites |= placed; /* from the first one on the writer may wait for them, so all slots have one */
+    if (!conn->invites) return;
+    if ((int64_t)(conn->invited - conn->arrived) < 0) conn->invited = conn->arrived;
+    while ((int64_t)(conn->invited - slot) < 0 && announce(conn, conn->invited, &none)) conn->invited++;
+    if (conn->invited == slot && announce(conn, slot, &found))
+        conn->invited++;
+    else if (conn->invited != slot)
+        kolo_net_place_clear(&found);
 }
 
 /* What has come stays readable in its slots; what may still come has nowhere to go any more. */
