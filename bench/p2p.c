@@ -4,7 +4,10 @@
  * and the time per message of a long row of sends in one direction. Each rank stays on a core of its own, or goes
  * where the scheduler puts it (unbound).
  *
- *     kolorun -n 2 --no-tag bench-p2p latency|stream BYTES ITERATIONS [registered] [unbound]
+ *     kolorun -n 2 --no-tag bench-p2p latency|stream BYTES ITERATIONS [registered] [window N] [unbound]
+ *
+ * window: that many messages of a stream are under way together (a group of sends, a group of receives), each with
+ * memory of its own; else each call returns before the next one, as MPI_Send does.
  *
  * Prints one line: microseconds per message.
  */
@@ -39,12 +42,31 @@ static void pass(kolo_comm_t comm, bool send, void *buf, size_t bytes, int peer)
               : kolo_recv(buf, bytes, KOLO_UINT8, peer, comm, NULL));
 }
 
-static double run(kolo_comm_t comm, int rank, bool stream, size_t bytes, long n, char *out, char *in)
+typedef struct {
+    bool stream;
+    size_t bytes;
+    long window;
+    char *out, *in; /* window * bytes, and some */
+} test_t;
+
+static void pass_window(kolo_comm_t comm, const test_t *t, int rank)
 {
+    if (t->window > 1) MUST(kolo_group_start());
+    for (long i = 0; i < t->window; i++)
+        pass(comm, rank == 0, (rank == 0 ? t->out : t->in) + (size_t)i * t->bytes, t->bytes, 1 - rank);
+    if (t->window > 1) MUST(kolo_group_end());
+}
+
+static double run(kolo_comm_t comm, int rank, const test_t *t, long n)
+{
+    bool stream = t->stream;
+    size_t bytes = t->bytes;
+    char *out = t->out, *in = t->in;
     double start = now_us();
-    for (long i = 0; i < n; i++) {
+    n = (n + t->window - 1) / t->window * t->window;
+    for (long i = 0; i < n; i += t->window) {
         if (stream) {
-            pass(comm, rank == 0, rank == 0 ? out : in, bytes, 1 - rank);
+            pass_window(comm, t, rank);
         } else {
             pass(comm, rank == 0, rank == 0 ? out : in, bytes, 1 - rank);
             pass(comm, rank == 1, rank == 1 ? out : in, bytes, 1 - rank);
@@ -54,42 +76,58 @@ static double run(kolo_comm_t comm, int rank, bool stream, size_t bytes, long n,
     return (now_us() - start) / (double)n / (stream ? 1 : 2);
 }
 
+static int usage(void)
+{
+    fprintf(stderr,
+            "usage: kolorun -n 2 --no-tag bench-p2p latency|stream BYTES ITERATIONS [registered] [window N] "
+            "[unbound]\n");
+    return 2;
+}
+
 int main(int argc, char **argv)
 {
     kolo_job_place_t job;
     kolo_comm_t comm;
     kolo_registration_t handles[2];
-    bool unbound = argc > 4 && strcmp(argv[argc - 1], "unbound") == 0;
-    bool registered = argc > 4 && strcmp(argv[4], "registered") == 0;
-    if (argc != 4 + registered + unbound || (strcmp(argv[1], "latency") != 0 && strcmp(argv[1], "stream") != 0)) {
-        fprintf(stderr,
-                "usage: kolorun -n 2 --no-tag bench-p2p latency|stream BYTES ITERATIONS [registered] [unbound]\n");
-        return 2;
-    }
-    bool stream = argv[1][0] == 's';
-    size_t bytes = strtoull(argv[2], NULL, 10);
+    bool unbound = false, registered = false;
+    test_t t = {.window = 1};
+    if (argc < 4 || (strcmp(argv[1], "latency") != 0 && strcmp(argv[1], "stream") != 0)) return usage();
+    t.stream = argv[1][0] == 's';
+    t.bytes = strtoull(argv[2], NULL, 10);
     long n = strtol(argv[3], NULL, 10);
-    if (n < 1 || kolo_job_get_place(&job) != KOLO_OK || job.nranks != 2) {
-        fprintf(stderr, "bench-p2p: needs two ranks and iterations\n");
+    for (int i = 4; i < argc; i++) {
+        if (strcmp(argv[i], "registered") == 0)
+            registered = true;
+        else if (strcmp(argv[i], "unbound") == 0)
+            unbound = true;
+        else if (t.stream && strcmp(argv[i], "window") == 0 && i + 1 < argc)
+            t.window = strtol(argv[++i], NULL, 10);
+        else
+            return usage();
+    }
+    if (n < 1 || t.window < 1 || kolo_job_get_place(&job) != KOLO_OK || job.nranks != 2) {
+        fprintf(stderr, "bench-p2p: needs two ranks, iterations and a window\n");
         return 1;
     }
-    char *out = room(bytes + 64, 1), *in = room(bytes + 64, 1);
-    memset(out, 1, bytes + 64);
-    memset(in, 2, bytes + 64);
+    size_t whole = (size_t)t.window * t.bytes + 64;
+    t.out = room(whole, 1);
+    t.in = room(whole, 1);
+    memset(t.out, 1, whole);
+    memset(t.in, 2, whole);
     if (!unbound) stay_on_core(job.rank);
     MUST(kolo_job_connect(&comm, NULL));
     if (registered) {
-        MUST(kolo_comm_register(comm, out, bytes + 64, &handles[0]));
-        MUST(kolo_comm_register(comm, in, bytes + 64, &handles[1]));
+        MUST(kolo_comm_register(comm, t.out, whole, &handles[0]));
+        MUST(kolo_comm_register(comm, t.in, whole, &handles[1]));
     }
-    run(comm, job.rank, stream, bytes, n / 10 + 10, out, in);
+    run(comm, job.rank, &t, n / 10 + (t.bytes < 65536 ? 10 : 2));
     MUST(kolo_barrier(comm, NULL));
-    double us = run(comm, job.rank, stream, bytes, n, out, in);
+    double us = run(comm, job.rank, &t, n);
     if (job.rank == 0) printf("%.4f\n", us);
     for (int i = 0; registered && i < 2; i++) MUST(kolo_comm_deregister(comm, handles[i]));
     MUST(kolo_comm_finalize(comm));
     MUST(kolo_comm_destroy(comm));
-    free(out);
-    free(in);
+    free(t.out);
+    free(t.in);
     return 0;
 }

@@ -39,13 +39,16 @@ kolo_p2p_way_t kolo_tune_p2p(const kolo_tune_sizes_t *sizes, uint64_t bytes, boo
     return kolo_tune_config.halves_min <= kolo_tune_config.ref_min ? KOLO_P2P_HALVES : KOLO_P2P_REF;
 }
 
-/* Two copies through slots overlap from one piece to the next: 16 KB between two ranks takes 3.7 us in one
- * piece, 2.9 in pieces of 8 KB, and a row of such sends 1.65 and 1.3. */
+/* Two copies through slots of shared memory overlap from one piece to the next: 16 KB between two ranks takes 3.7
+ * us in one piece, 2.9 in pieces of 8 KB, and a row of such sends 1.65 and 1.3. Where a wire moves the bytes each
+ * piece is a message of its own, and each queueful a round trip: between hosts, and between ranks of one host that
+ * share no memory. */
 uint32_t kolo_tune_p2p_piece(const kolo_tune_env_t *env, const kolo_tune_sizes_t *sizes)
 {
     uint32_t slot = kolo_tune_slot_bytes(env, sizes);
+    bool shares = env->ll || env->refs || env->fanout;
     bool long_ones = !env->refs && env->max_node_size > env->cores; /* each queueful is a switch of the scheduler */
-    return env->nnodes > 1 || long_ones ? slot : KOLO_MIN(slot, 8192u);
+    return env->nnodes > 1 || long_ones || !shares ? slot : KOLO_MIN(slot, 8192u);
 }
 
 /* Lines for `parts` parts of `bytes` each in one slot: the layout of wire/ll.h. */
