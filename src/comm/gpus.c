@@ -193,9 +193,7 @@ static void put_crowded(const kolo_body_t *body, const gpu_card_t *cards, char *
         for (int b = 0; b < a; b++)
             if (!*buf && peers[a].process_hash == peers[b].process_hash &&
                 memcmp(cards[a].uuid, cards[b].uuid, sizeof cards[a].uuid) == 0)
-                snprintf(buf, bytes,
-                         "ranks %d and %d are in one process (host %s, %d) and use one GPU, at %.19s: through host "
-                         "memory that is possible in processes of their own only",
+                snprintf(buf, bytes, "ranks %d and %d are in one process (host %s, %d) and use one GPU, at %.19s",
                          b, a, peers[a].host_name, (int)peers[a].pid, cards[a].bus_id);
 }
 
@@ -215,6 +213,12 @@ static kolo_status_t choose(const kolo_body_t *body, const gpu_card_t *cards, co
     put_reason(body, cards, reach, gpus.reach, sizeof gpus.reach);
     put_crowded(body, cards, gpus.crowded, sizeof gpus.crowded);
     KOLO_TRY(kolo_exec_choose(forced, &gpus, exec, why));
+    if (body->rank == 0 && (*exec)->by_kernels && *gpus.crowded)
+        kolo_warn(
+            "comm",
+            "%s: %s: their streams share the few queues of the hardware, so one that waits may hold up what it "
+            "waits for, and both hang: CUDA_DEVICE_MAX_CONNECTIONS=32 gives them more, processes their own",
+            body->name, gpus.crowded);
     kolo_info("comm", "%s rank %d of %d: GPU %d at %.19s: %s executor (%s)", body->name, body->rank, body->nranks,
               body->device, cards[body->rank].bus_id, (*exec)->name, why);
     return KOLO_OK;

@@ -194,6 +194,8 @@ static void team_init(kit_team_t *t, int teams, kit_rank_t *ranks, int first, in
 static bool open_driver(void)
 {
     int devices;
+    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32",
+           0); /* else threads that share a GPU hang in --stress on a real one */
     if (!kit_open(options.host, &devices)) return false;
     if (!options.devices || options.devices > devices) options.devices = devices;
     if (options.ranks > options.devices && !options.twice) setenv("KOLO_GPU_SHARED", "1", 0);

@@ -298,6 +298,7 @@ static void run_row(const kolo_algo_row_t *row, const shape_env_t *shape)
     uint32_t n = shape->env.nranks, root = shape_has_root(row->coll) ? draw() % n : 0;
     plans_t p;
     plans_make(&p, row, shape, root);
+    assert_true(p.forms[0].lowered[0].lines);
     uint64_t whole = kolo_coll_traits(row->coll)->whole ? p.forms[0].plan[0]->nparts : 1;
     case_t c = next_case(row, n, root, 0);
     c.call.count = row->coll == KOLO_COLL_BARRIER
@@ -372,12 +373,44 @@ static void plans_of_several_hosts_run_as_they_were_verified(void **state)
     assert_true(compared > 1000);
 }
 
+/* One lane takes chunks 0 and 1 of DST, another hands on chunk `reads`; the turns of a loop count. */
+static bool takes_lines(int32_t reads, bool same_lane)
+{
+    kolo_emit_env_t env = {.nranks = 2, .nnodes = 1};
+    kolo_builder_t *b = kolo_builder_open(KOLO_COLL_ALL_REDUCE, KOLO_ALGO_RING, &env);
+    kolo_plan_t *plan;
+    bool takes;
+    assert_non_null(b);
+    kolo_builder_grid(b, 4, 1, 4, 4);
+    kolo_builder_queue(b, 1, 2);
+    kolo_builder_lane(b);
+    kolo_builder_loop(b, 2);
+    kolo_builder_recv(b, kolo_builder_rx(b, 1, 0), kolo_seg_loop(KOLO_BUF_DST, 0, 1, 4));
+    kolo_builder_end(b);
+    if (!same_lane) kolo_builder_lane(b);
+    kolo_builder_send(b, kolo_builder_tx(b, 1, 0), kolo_seg(KOLO_BUF_DST, reads, 1));
+    assert_int_equal(kolo_builder_finish(b, &plan), KOLO_OK);
+    assert_int_equal(kolo_cuda_plan_takes_lines(plan, &takes), KOLO_OK);
+    kolo_plan_free(plan);
+    return takes;
+}
+
+static void no_lane_reads_by_lines_what_another_wrote(void **state)
+{
+    (void)state;
+    assert_false(takes_lines(0, false));
+    assert_false(takes_lines(1, false));
+    assert_true(takes_lines(2, false));
+    assert_true(takes_lines(1, true));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_plan_of_one_host_runs_as_it_was_verified),
         cmocka_unit_test(plans_that_spread_run_as_they_were_verified),
         cmocka_unit_test(plans_of_several_hosts_run_as_they_were_verified),
+        cmocka_unit_test(no_lane_reads_by_lines_what_another_wrote),
     };
     return cmocka_run_group_tests(tests, start, stop);
 }

@@ -163,16 +163,18 @@ KOLO_DEV uint32_t kolo_bid(void) { return kolo_block; }
 KOLO_DEV uint32_t kolo_nblocks(void) { return kolo_blocks; }
 KOLO_DEV void kolo_sync(void) {}
 
+/* What a line holds has come of what its writer loaded, and what its reader stores comes of the line: an order that GPUs
+ * keep without fences. A sanitizer knows it only as release and acquire. */
 KOLO_DEV void kolo_line_store(kolo_vec_t *p, kolo_vec_t v)
 {
     uint64_t *at = (uint64_t *)p;
-    __atomic_store_n(at, v.w[0] | (uint64_t)v.w[1] << 32, __ATOMIC_RELAXED);
-    __atomic_store_n(at + 1, v.w[2] | (uint64_t)v.w[3] << 32, __ATOMIC_RELAXED);
+    __atomic_store_n(at, v.w[0] | (uint64_t)v.w[1] << 32, __ATOMIC_RELEASE);
+    __atomic_store_n(at + 1, v.w[2] | (uint64_t)v.w[3] << 32, __ATOMIC_RELEASE);
 }
 KOLO_DEV kolo_vec_t kolo_line_load(const kolo_vec_t *p)
 {
     const uint64_t *at = (const uint64_t *)p;
-    uint64_t a = __atomic_load_n(at, __ATOMIC_RELAXED), b = __atomic_load_n(at + 1, __ATOMIC_RELAXED);
+    uint64_t a = __atomic_load_n(at, __ATOMIC_ACQUIRE), b = __atomic_load_n(at + 1, __ATOMIC_ACQUIRE);
     return kolo_vec_t{{(uint32_t)a, (uint32_t)(a >> 32), (uint32_t)b, (uint32_t)(b >> 32)}};
 }
 KOLO_DEV void kolo_flag_store(uint32_t *p, uint32_t v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }

@@ -172,7 +172,11 @@ static size_t memory(const void *state)
 /* Streams of one context share queues of the hardware: one rank's wait would keep the other's copies behind it. */
 static bool serves(const kolo_exec_gpus_t *gpus, char why[KOLO_EXEC_WHY])
 {
-    snprintf(why, KOLO_EXEC_WHY, "%s", *gpus->crowded ? gpus->crowded : "each rank of a process has a GPU");
+    if (*gpus->crowded)
+        snprintf(why, KOLO_EXEC_WHY, "%.170s: through host memory that is possible in processes of their own only",
+                 gpus->crowded);
+    else
+        snprintf(why, KOLO_EXEC_WHY, "each rank of a process has a GPU");
     return !*gpus->crowded;
 }
 

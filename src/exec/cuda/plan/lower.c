@@ -222,10 +222,13 @@ static kolo_status_t build(const kolo_plan_t *p, const uint32_t *const lanes[2],
 kolo_status_t kolo_cuda_lower(const kolo_plan_t *const *plans, uint32_t nranks, uint32_t rank,
                               kolo_cuda_lowered_t *out)
 {
-    kolo_cuda_lowered_t l = {0};
+    kolo_cuda_lowered_t l = {.lines = true};
     uint32_t all = 0;
     for (uint32_t r = 0; r < nranks; r++) {
+        bool lines;
         KOLO_TRY(check(plans[r]));
+        KOLO_TRY(kolo_cuda_plan_takes_lines(plans[r], &lines));
+        l.lines = l.lines && lines;
         all += plans[r]->nconns;
         l.refs = l.refs || has_references(plans[r]);
         l.lanes = KOLO_MAX(l.lanes, plans[r]->nlanes);
@@ -299,7 +302,7 @@ static kolo_status_t cut_tiles(const kolo_cuda_lowered_t *l, const kolo_plan_t *
                                const kolo_cuda_plan_args_t *a, kolo_cuda_plan_run_t *run)
 {
     bool known = !a->uneven || p->coll != KOLO_COLL_ALL_TO_ALL;
-    run->lines = known && longest <= a->plan.lines_most && !l->refs;
+    run->lines = known && longest <= a->plan.lines_most && l->lines && !l->refs;
     uint64_t usual = run->lines ? LINE_REPLICA : REPLICA_USUAL;
     uint64_t room = run->lines ? a->plan.line_bytes / 2 : a->plan.slot_bytes;
     uint64_t replicas = known ? KOLO_MAX(KOLO_DIV_UP(longest, usual), 1u) : REPLICAS_UNKNOWN;

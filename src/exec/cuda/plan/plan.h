@@ -19,11 +19,15 @@ typedef struct {
     uint32_t lanes, events, scratch; /* the most that any rank has */
     uint32_t pairs, nodes;           /* connection lanes of each kind */
     bool refs;                       /* any rank passes references to its memory */
+    bool lines;                      /* on all ranks pieces may go by lines */
 } kolo_cuda_lowered_t;
 /* `plans`: of all ranks. KOLO_ERR_UNSUPPORTED where an instruction has no form on GPUs, or the plan is too large.
  */
 kolo_status_t kolo_cuda_lower(const kolo_plan_t *const *plans, uint32_t nranks, uint32_t rank,
                               kolo_cuda_lowered_t *lowered);
+
+/* lines.c. May this rank's pieces go by lines? */
+kolo_status_t kolo_cuda_plan_takes_lines(const kolo_plan_t *plan, bool *takes);
 
 /* A call's tiles and replicas, with at most `resident` blocks of a rank at once; 0: any number. The arguments
  * kolo_cuda_fill() has set are there. A launch has run->replicas * lowered->lanes blocks at most; a plan without
