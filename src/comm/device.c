@@ -29,10 +29,18 @@ kolo_exec_tuned_t kolo_device_tuned(const kolo_body_t *body)
 
 /* KOLO_ALGO on GPUs: by its plan. The loops over lines are those of the CPU; here their plan is run, which spreads.
  */
+static kolo_way_t way_of(kolo_coll_t coll, bool uneven)
+{
+    kolo_way_t way = kolo_tune_forced(coll);
+    if (uneven && coll == KOLO_COLL_ALL_TO_ALL && way.algo == KOLO_ALGO_BRUCK)
+        way.algo = KOLO_ALGO_PAIRWISE; /* Bruck's moves parts in the places of others */
+    return way;
+}
+
 static kolo_status_t forced_plan(void *arg, const kolo_exec_plan_ask_t *ask, kolo_plan_t **plan)
 {
     const kolo_body_t *body = arg;
-    kolo_way_t way = kolo_tune_forced(ask->coll);
+    kolo_way_t way = way_of(ask->coll, ask->uneven);
     kolo_emit_env_t env = body->emit;
     *plan = NULL;
     if (way.algo == KOLO_ALGO_COUNT) return KOLO_OK;
@@ -41,8 +49,6 @@ static kolo_status_t forced_plan(void *arg, const kolo_exec_plan_ask_t *ask, kol
     env.fanout = way.lines;
     env.refs = !ask->slots;
     if (ask->slots && way.algo == KOLO_ALGO_SINGLE_COPY) way.algo = KOLO_ALGO_DIRECT; /* every collective has it */
-    if (ask->uneven && ask->coll == KOLO_COLL_ALL_TO_ALL && way.algo == KOLO_ALGO_BRUCK)
-        way.algo = KOLO_ALGO_PAIRWISE; /* its parts change places */
     kolo_status_t status = kolo_algo_emit(ask->coll, way.algo, &env, plan);
     return status == KOLO_OK ? KOLO_OK : kolo_fail_prefix(status, "KOLO_ALGO on GPUs: ");
 }
@@ -239,7 +245,7 @@ static size_t unfold(const kolo_call_t *c, const kolo_exec_call_t *base, kolo_ex
 static kolo_way_t forced_way(const kolo_body_t *body, const kolo_call_t *call)
 {
     if (call->kind != KOLO_CALL_COLL || !body->exec->by_plans || body->nranks == 1) return KOLO_WAY_NONE;
-    return kolo_tune_forced(call->coll);
+    return way_of(call->coll, call->send_counts || call->recv_counts);
 }
 static uint32_t recorded_algo(const kolo_body_t *body, const kolo_call_t *call)
 {
