@@ -38,6 +38,26 @@ void kolo_entry_free(kolo_entry_t *entry)
     free(entry);
 }
 
+static bool refuses(kolo_request_t *q, kolo_refuses_t what, const void *memory, size_t bytes)
+{
+    kolo_accessed_t found;
+    if (!memory || bytes == 0) return false;
+    kolo_access_find(memory, bytes, what == KOLO_REFUSES_OUTPUT, &found);
+    if (found.access == KOLO_ACCESS_FULL) return false;
+    q->refusal = (kolo_refusal_t){what, found.access, found.at};
+    return true;
+}
+
+void kolo_entry_examine(kolo_entry_t *entry, int rank)
+{
+    kolo_request_t *q = &entry->request;
+    size_t bytes = kolo_output_bytes(entry, q->shape, q->ndims);
+    bool reads = q->work != KOLO_WORK_BROADCAST || q->root == rank;
+    bool sized = q->work == KOLO_WORK_ALL_REDUCE || q->work == KOLO_WORK_BROADCAST;
+    if (entry->use || (reads && refuses(q, KOLO_REFUSES_INPUT, entry->input, bytes)) || !sized) return;
+    refuses(q, KOLO_REFUSES_OUTPUT, entry->output, bytes);
+}
+
 void kolo_entry_fail(kolo_entry_t *entry, kolo_status_t status, const char *text)
 {
     if (entry->status != KOLO_OK) return;

@@ -51,6 +51,9 @@ typedef struct kolo_entry {
 kolo_status_t kolo_entry_new(const char *name, uint32_t length, const int64_t *splits, int nsplits,
                              kolo_entry_t **entry);
 void kolo_entry_free(kolo_entry_t *entry); /* NULL is fine */
+/* Can this rank, `rank` of its set, read the input and write the output? Else request.refusal says what not. Only
+ * the CPU's memory, and only what has its size before the ranks have agreed. */
+void kolo_entry_examine(kolo_entry_t *entry, int rank);
 void kolo_entry_fail(kolo_entry_t *entry, kolo_status_t status, const char *text);
 /* Where the result of an entry goes: the caller's output, or allocated. NULL: nowhere, and entry->status says why,
  * unless it has no bytes. */

@@ -95,12 +95,17 @@ static bool same_bits(double a, double b)
     return x == y;
 }
 
+static bool same_refusal(const kolo_refusal_t *a, const kolo_refusal_t *b)
+{
+    return a->what == b->what && a->why == b->why && a->at == b->at;
+}
+
 bool kolo_request_equal(const kolo_request_t *a, const kolo_request_t *b)
 {
     return a->work == b->work && a->type == b->type && a->op == b->op && a->root == b->root &&
            same_bits(a->prescale, b->prescale) && same_bits(a->postscale, b->postscale) && a->ndims == b->ndims &&
            memcmp(a->shape, b->shape, (size_t)a->ndims * sizeof a->shape[0]) == 0 && a->group == b->group &&
-           a->group_size == b->group_size && a->device == b->device;
+           a->group_size == b->group_size && a->device == b->device && same_refusal(&a->refusal, &b->refusal);
 }
 
 /* Ranks may have other numbers of rows of it. */
@@ -138,7 +143,7 @@ bool kolo_response_fits(const kolo_response_t *response, const kolo_request_t *m
 uint64_t kolo_request_hash(const kolo_request_t *r)
 {
     const uint32_t small[] = {(uint32_t)r->work, (uint32_t)r->type,  (uint32_t)r->op, (uint32_t)r->root,
-                              r->group_size,     (uint32_t)r->ndims, r->device};
+                              r->group_size,     (uint32_t)r->ndims, r->device,       (uint32_t)r->refusal.what};
     size_t from = rows_vary(r) ? 1 : 0;
     uint64_t hash = kolo_hash_bytes(r->name.hash, small, sizeof small);
     hash = kolo_hash_bytes(hash, r->shape + from, ((size_t)r->ndims - from) * sizeof *r->shape);

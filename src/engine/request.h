@@ -7,6 +7,7 @@
 
 #include "base/status.h"
 #include "engine/tuner/tuner.h"
+#include "mem/access.h"
 
 #include <kolo/engine.h>
 #include <stdbool.h>
@@ -66,6 +67,14 @@ enum {
 };
 enum { KOLO_CHANGE_ID, KOLO_CHANGE_OUTSTANDING };
 
+/* With KOLO_CHECK=deep: memory of this rank that it cannot use, so that the tensor fails on all ranks. */
+typedef enum { KOLO_REFUSES_NOTHING, KOLO_REFUSES_INPUT, KOLO_REFUSES_OUTPUT, KOLO_REFUSES_COUNT } kolo_refuses_t;
+typedef struct {
+    kolo_refuses_t what;
+    kolo_access_t why;
+    uint64_t at; /* the address from which on it cannot be used */
+} kolo_refusal_t;
+
 typedef struct {
     kolo_name_t name; /* its text belongs to whoever holds the request */
     kolo_work_t work;
@@ -79,6 +88,7 @@ typedef struct {
     uint32_t group_size;
     uint32_t waited_ms; /* for its cached agreement, before it was sent; nothing depends on it */
     bool device;        /* it lies on the GPU that its rank works on */
+    kolo_refusal_t refusal;
 } kolo_request_t;
 /* With its name's text in `text` (length + 1 bytes). Unlike an assignment it leaves alone what threads the name
  * into a table: of a request that was submitted that belongs to the queue, and changes under its lock. */

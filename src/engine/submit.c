@@ -2,6 +2,7 @@
  *
  * The public submissions: each checks what this rank alone can see, makes entries and hands them to the queue.
  */
+#include "comm/params.h"
 #include "engine/batch/device.h"
 
 #include <math.h>
@@ -200,7 +201,9 @@ static kolo_status_t entry_of(const kolo_set_t *set, const kolo_tensor_t *t, con
         KOLO_TRY(rows_entry(set, t, ask, splits, entry));
         break;
     }
-    return place(set, ask->how, ask->what, *entry);
+    KOLO_TRY(place(set, ask->how, ask->what, *entry));
+    if (kolo_comm_options.check == KOLO_CHECK_DEEP) kolo_entry_examine(*entry, set->rank);
+    return KOLO_OK;
 }
 
 /* ---- what all functions come to ---- */

@@ -6,16 +6,12 @@
  * when the turn of the operation has come.
  */
 #include "comm/call/call.h"
+#include "mem/access.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/uio.h>
-#include <unistd.h>
-
-#define PROBES_AT_ONCE 256
 
 /* ---- memory ---- */
 
@@ -26,71 +22,17 @@ typedef struct { /* one buffer of a call */
     bool write;
 } kolo_range_t;
 
-typedef struct { /* a line of /proc/self/maps */
-    uintptr_t from, to;
-    char perms[8], path[96];
-} kolo_mapping_t;
-
-static kolo_status_t complain(const kolo_range_t *r, uintptr_t at, const char *why, const char *path)
+static kolo_status_t check_range(const kolo_range_t *r)
 {
+    kolo_accessed_t found;
+    kolo_access_find((const void *)r->from, r->to - r->from, r->write, &found);
+    if (found.access == KOLO_ACCESS_FULL) return KOLO_OK;
     return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
                      "%s: %s of %s rank %d, 0x%" PRIxPTR " to 0x%" PRIxPTR " (%" PRIuPTR
                      " bytes), cannot be %s from 0x%" PRIxPTR " on: %s%s%s",
                      r->what, r->name, r->call->comm->name, r->call->comm->rank, r->from, r->to, r->to - r->from,
-                     r->write ? "written" : "read", at, why, path[0] ? ": " : "", path);
-}
-
-/* Mapped, and still not there: a file that ends before, or memory of a device. */
-static kolo_status_t probe(const kolo_range_t *r, uintptr_t from, uintptr_t to, const char *path)
-{
-    size_t page = (size_t)sysconf(_SC_PAGESIZE);
-    char bytes[PROBES_AT_ONCE];
-    struct iovec local = {bytes, 0}, remote[PROBES_AT_ONCE];
-    for (uintptr_t at = from; at < to;) {
-        size_t n = 0;
-        for (uintptr_t p = at; p < to && n < PROBES_AT_ONCE; p = (p / page + 1) * page)
-            remote[n++] = (struct iovec){(void *)p, 1};
-        local.iov_len = n;
-        ssize_t got = process_vm_readv(getpid(), &local, 1, remote, n, 0);
-        if (got < 0 && errno != EFAULT) return KOLO_OK; /* not allowed here */
-        if (got < (ssize_t)n)
-            return complain(r, (uintptr_t)remote[got < 0 ? 0 : got].iov_base,
-                            "it is mapped, but nothing is there (the end of a file, or memory of a device)", path);
-        at = ((uintptr_t)remote[n - 1].iov_base / page + 1) * page;
-    }
-    return KOLO_OK;
-}
-
-static bool read_mapping(FILE *f, kolo_mapping_t *m)
-{
-    char line[256];
-    if (!fgets(line, sizeof line, f)) return false;
-    m->path[0] = '\0';
-    int fields =
-        sscanf(line, "%" SCNxPTR "-%" SCNxPTR " %7s %*s %*s %*s %95[^\n]", &m->from, &m->to, m->perms, m->path);
-    while (!strchr(line, '\n') && fgets(line, sizeof line, f)) continue; /* the rest of a long path */
-    return fields >= 3;
-}
-
-static kolo_status_t check_range(const kolo_range_t *r)
-{
-    static const char nothing[] = "nothing is mapped there (memory that was freed, or memory of a device)";
-    kolo_mapping_t m;
-    uintptr_t at = r->from;
-    FILE *f = fopen("/proc/self/maps", "re");
-    kolo_status_t status = KOLO_OK;
-    if (!f) return KOLO_OK; /* no procfs: nothing can be said */
-    while (at < r->to && status == KOLO_OK && read_mapping(f, &m)) {
-        if (m.to <= at) continue;
-        if (m.from > at) break;
-        if (m.perms[0] != 'r' || (r->write && m.perms[1] != 'w'))
-            status = complain(r, at, m.perms[0] == 'r' ? "it may only be read" : "it is protected", m.path);
-        else if (m.path[0] == '/')
-            status = probe(r, at, KOLO_MIN(m.to, r->to), m.path);
-        at = m.to;
-    }
-    fclose(f);
-    return status == KOLO_OK && at < r->to ? complain(r, at, nothing, "") : status;
+                     r->write ? "written" : "read", found.at, kolo_access_why(found.access),
+                     found.path[0] ? ": " : "", found.path);
 }
 
 static kolo_status_t check_parts(const kolo_call_t *call, const void *base, const size_t *counts,

@@ -5,6 +5,7 @@
  * and contributes what changes nothing.
  */
 #include "engine/batch/perform.h"
+#include "comm/params.h"
 #include "engine/backends/backend.h"
 #include "engine/batch/native.h"
 #include "engine/timeline/timeline.h"
@@ -31,17 +32,40 @@ kolo_status_t kolo_output_find(kolo_set_t *s, kolo_entry_t *entry, const int64_t
     return output->data ? KOLO_OK : kolo_fail(KOLO_ERR_NO_MEMORY, "engine: out of memory: %s", entry->text);
 }
 
+static bool lies_over(const kolo_entry_t *entry, const void *in, size_t in_bytes, const kolo_output_t *output,
+                      char *text, size_t bytes)
+{
+    uintptr_t a = (uintptr_t)in, b = (uintptr_t)output->data, end = b + output->bytes;
+    if (in_bytes == 0 || output->bytes == 0 || a + in_bytes <= b || end <= a) return false;
+    snprintf(text, bytes,
+             "tensor %s: its output, 0x%" PRIxPTR " to 0x%" PRIxPTR ", lies over its input, 0x%" PRIxPTR
+             " to 0x%" PRIxPTR,
+             entry->request.name.text, b, end, a, a + in_bytes);
+    return true;
+}
+
+/* With KOLO_CHECK=deep: the program's output cannot be written. What was submitted with a size that was known then
+ * has been looked at (kolo_entry_examine). */
+static bool is_out_of_reach(const kolo_entry_t *entry, const kolo_output_t *output, char *text, size_t bytes)
+{
+    kolo_accessed_t found;
+    if (kolo_comm_options.check != KOLO_CHECK_DEEP || entry->use || output->scratch || output->bytes == 0)
+        return false;
+    kolo_access_find(output->data, output->bytes, true, &found);
+    if (found.access == KOLO_ACCESS_FULL) return false;
+    snprintf(text, bytes, "tensor %s: its output cannot be written from 0x%" PRIxPTR " on: %s",
+             entry->request.name.text, found.at, kolo_access_why(found.access));
+    return true;
+}
+
 kolo_status_t kolo_output_apart(kolo_set_t *s, kolo_entry_t *entry, const void *in, size_t in_bytes, bool in_place,
                                 kolo_output_t *output)
 {
-    uintptr_t a = (uintptr_t)in, b = (uintptr_t)output->data;
     size_t bytes = output->bytes;
     char text[KOLO_TENSOR_NAME_MAX + 200];
-    if (in_place || in_bytes == 0 || bytes == 0 || a + in_bytes <= b || b + bytes <= a) return KOLO_OK;
-    snprintf(text, sizeof text,
-             "tensor %s: its output, 0x%" PRIxPTR " to 0x%" PRIxPTR ", lies over its input, 0x%" PRIxPTR
-             " to 0x%" PRIxPTR,
-             entry->request.name.text, b, b + bytes, a, a + in_bytes);
+    if (!is_out_of_reach(entry, output, text, sizeof text) &&
+        !(!in_place && lies_over(entry, in, in_bytes, output, text, sizeof text)))
+        return KOLO_OK;
     kolo_entry_fail(entry, KOLO_ERR_INVALID_ARGUMENT, text);
     if (s->engine->native) return kolo_native_room(s, KOLO_ROOM_OUTPUT, bytes, &output->data);
     output->data = output->scratch = malloc(bytes);

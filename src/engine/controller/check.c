@@ -5,6 +5,7 @@
  */
 #include "engine/engine.h"
 
+#include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -283,8 +284,29 @@ static bool is_busy(const kolo_controller_t *c, const kolo_row_t *row, char *tex
     return true;
 }
 
+/* Memory that a rank cannot use; of several ranks the lowest. */
+static bool is_refused(const kolo_controller_t *c, const kolo_row_t *row, char *text, size_t bytes)
+{
+    char title[KOLO_TENSOR_NAME_MAX + 48];
+    const kolo_kind_t *lowest = NULL;
+    for (int k = 0; k < row->nkinds; k++) {
+        const kolo_kind_t *kind = &row->kinds[k];
+        if (kind->request->refusal.what == KOLO_REFUSES_NOTHING) continue;
+        if (!lowest || kind->ranks.runs[0].first < lowest->ranks.runs[0].first) lowest = kind;
+    }
+    if (!lowest) return false;
+    const kolo_refusal_t *r = &lowest->request->refusal;
+    bool input = r->what == KOLO_REFUSES_INPUT;
+    snprintf(text, bytes, "%s of %s failed on rank %d: its %s cannot be %s from 0x%" PRIx64 " on: %s",
+             kolo_work_name(lowest->request->work), title_of(c, row, title, sizeof title),
+             job_rank(c, lowest->ranks.runs[0].first), input ? "input" : "output", input ? "read" : "written",
+             r->at, kolo_access_why(r->why));
+    return true;
+}
+
 kolo_status_t kolo_row_check(const kolo_controller_t *c, const kolo_row_t *row, char *text, size_t bytes)
 {
+    if (is_refused(c, row, text, bytes)) return KOLO_ERR_INVALID_ARGUMENT;
     for (size_t i = 0; i < KOLO_COUNTOF(checks) && row->nkinds > 1; i++) {
         if (!(checks[i].works >> row->kinds[0].request->work & 1) || !differ(row, checks[i].show)) continue;
         return say_difference(c, row, checks[i].show, text, bytes);

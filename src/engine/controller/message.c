@@ -81,6 +81,9 @@ void kolo_message_put(const kolo_request_t *request, KoloWire__Request *out)
     out->group_size = request->group_size;
     out->waited_ms = request->waited_ms;
     out->device = request->device;
+    out->refuses = (uint32_t)request->refusal.what;
+    out->refuses_why = (uint32_t)request->refusal.why;
+    out->refuses_at = request->refusal.at;
 }
 
 static const char *check_name(const ProtobufCBinaryData *name, uint32_t work)
@@ -114,6 +117,9 @@ const char *kolo_message_get(const KoloWire__Request *in, int nranks, char *text
     if (in->root >= (uint32_t)nranks) return "a root out of range";
     if (in->n_shape > KOLO_TENSOR_DIMS_MAX) return "too many dimensions";
     if ((in->group == 0) != (in->group_size == 0)) return "a group without size";
+    if (in->refuses >= KOLO_REFUSES_COUNT || in->refuses_why >= KOLO_ACCESS_COUNT ||
+        (in->refuses == KOLO_REFUSES_NOTHING) != (in->refuses_why == KOLO_ACCESS_FULL))
+        return "a refusal of nothing";
     bool change = in->work >= KOLO_WORK_ADD_SET; /* its shape is none */
     if (!change && kolo_shape_elements(in->shape, (int)in->n_shape, 0, kolo_type_size((kolo_type_t)in->type)) < 0)
         return "a shape out of range";
@@ -133,6 +139,7 @@ const char *kolo_message_get(const KoloWire__Request *in, int nranks, char *text
     out->group_size = in->group_size;
     out->waited_ms = in->waited_ms;
     out->device = in->device;
+    out->refusal = (kolo_refusal_t){(kolo_refuses_t)in->refuses, (kolo_access_t)in->refuses_why, in->refuses_at};
     if (change && !kolo_sets_request_is_good(out, nranks)) return "a change of sets";
     return NULL;
 }
