@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * A rank that is out of descriptors says so at once, says what a communicator needs and what to do, and says it
- * once. It
- * does not keep the others waiting until the limit of their set-up, and they are told why.
+ * once. It does not keep the others waiting until the limit of their set-up, and they are told why. Several sockets
+ * for each connection do not use all descriptors up.
  */
 #include "kit/procs.h"
 
@@ -86,11 +86,55 @@ static void a_rank_without_descriptors_says_so_once(void **state)
     assert_int_equal(job_finish(&job, -1), 0);
 }
 
+/* ---- several sockets ---- */
+
+/* With eight sockets for each connection they would take twice as many descriptors as there are. */
+#define COMMS 3
+
+static void use_all_connections(kolo_comm_t comm, int rank)
+{
+    float x[RANKS] = {1, 1, 1, 1}, y[RANKS] = {0};
+    if (!EXPECT_OK(kolo_all_reduce(x, y, 1, KOLO_FLOAT32, KOLO_SUM, comm, NULL))) return;
+    EXPECT(y[0] == RANKS);
+    EXPECT_OK(kolo_all_to_all(x, y, 1, KOLO_FLOAT32, comm, NULL));
+    EXPECT_OK(kolo_group_start());
+    for (int r = 0; r < RANKS; r++) {
+        if (r == rank) continue;
+        EXPECT_OK(kolo_send(&x[r], 1, KOLO_FLOAT32, r, comm, NULL));
+        EXPECT_OK(kolo_recv(&y[r], 1, KOLO_FLOAT32, r, comm, NULL));
+    }
+    EXPECT_OK(kolo_group_end());
+}
+
+static void use_three_communicators(proc_t *p)
+{
+    const struct rlimit limit = {256, 256};
+    rank_t *r = &p->r;
+    kolo_comm_t comms[COMMS] = {r->comm};
+    if (setrlimit(RLIMIT_NOFILE, &limit) != 0) abort();
+    for (int i = 0; i < COMMS; i++) {
+        if (i > 0) EXPECT_OK(kolo_comm_split(r->comm, 0, r->rank, &comms[i], NULL));
+        if (comms[i]) use_all_connections(comms[i], r->rank);
+    }
+    for (int i = COMMS; i-- > 0;) EXPECT_OK(kolo_comm_destroy(comms[i]));
+    r->comm = NULL;
+}
+
+static void several_sockets_leave_room_for_more_communicators(void **state)
+{
+    static const char *const tcp[] = {"KOLO_CMA_DISABLE=1", "KOLO_SHM_DISABLE=1", "KOLO_TCP_SOCKETS=8", NULL};
+    job_t job;
+    (void)state;
+    job_start(&job, RANKS, tcp, use_three_communicators, NULL);
+    assert_int_equal(job_finish(&job, -1), 0);
+}
+
 int main(void)
 {
     limit_s(100);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_rank_without_descriptors_says_so_once),
+        cmocka_unit_test(several_sockets_leave_room_for_more_communicators),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

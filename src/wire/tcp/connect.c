@@ -199,8 +199,7 @@ kolo_status_t kolo_tcp_tx_connect(kolo_wire_ctx_t *ctx, kolo_tx_t *tx, const kol
     kolo_tcp_conn_t *conn = tx->priv;
     kolo_tcp_card_t card;
     KOLO_TRY(kolo_tcp_card_decode(&reader_cards[0], conn->peer, &card));
-    uint32_t mine = 1u << kolo_tcp_param_sockets;
-    return open_sockets(conn, ctx, KOLO_MIN(mine, card.sockets), conn->nonce, kolo_oob_dial);
+    return open_sockets(conn, ctx, KOLO_MIN(conn->offered, card.sockets), conn->nonce, kolo_oob_dial);
 }
 
 kolo_status_t kolo_tcp_rx_connect(kolo_wire_ctx_t *ctx, kolo_rx_t *rx, const kolo_wire_card_t *writer_card)
@@ -208,16 +207,15 @@ kolo_status_t kolo_tcp_rx_connect(kolo_wire_ctx_t *ctx, kolo_rx_t *rx, const kol
     kolo_tcp_conn_t *conn = rx->priv;
     kolo_tcp_card_t card;
     KOLO_TRY(kolo_tcp_card_decode(writer_card, conn->peer, &card));
-    uint32_t mine = 1u << kolo_tcp_param_sockets;
-    return open_sockets(conn, ctx, KOLO_MIN(mine, card.sockets), card.nonce, kolo_oob_accept);
+    return open_sockets(conn, ctx, KOLO_MIN(conn->offered, card.sockets), card.nonce, kolo_oob_accept);
 }
 
 bool kolo_tcp_rx_can_connect(kolo_wire_ctx_t *ctx, const kolo_rx_t *rx, const kolo_wire_card_t *writer_card)
 {
+    const kolo_tcp_conn_t *conn = rx->priv;
     kolo_tcp_card_t card;
-    uint32_t mine = 1u << kolo_tcp_param_sockets;
     if (kolo_tcp_card_decode(writer_card, rx->spec.writer, &card) != KOLO_OK) return true; /* which says why not */
-    return kolo_oob_can_accept(ctx->oob, rx->spec.writer, card.nonce, KOLO_MIN(mine, card.sockets));
+    return kolo_oob_can_accept(ctx->oob, rx->spec.writer, card.nonce, KOLO_MIN(conn->offered, card.sockets));
 }
 
 /* ---- the end ---- */

@@ -3,6 +3,7 @@
  * The tcp wire's table, and the first half of a connection's life: slots in private memory and the card that tells
  * the other end how many sockets there may be. connect.c adds the sockets.
  */
+#include "base/log.h"
 #include "wire/queue.h"
 #include "wire/tcp/tcp.h"
 
@@ -13,6 +14,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 
 #define CARD_MAGIC   0x50435431u /* "1TCP" */
 #define CARD_VERSION 2u          /* 2: small frames of both directions on one socket */
@@ -60,6 +62,29 @@ static kolo_status_t check_spec(const kolo_conn_spec_t *spec)
     return kolo_conn_check_spec(spec);
 }
 
+/* Several sockets are for speed. Where those of all connections would take more than half of the descriptors that
+ * the process may have, one has to do: so that further communicators find room. The smaller offer of the two ends
+ * counts.
+ */
+static _Atomic uint32_t offered;
+
+static uint32_t offer(void)
+{
+    static _Atomic bool told;
+    uint32_t n = 1u << kolo_tcp_param_sockets;
+    struct rlimit limit;
+    if (n > 1 && getrlimit(RLIMIT_NOFILE, &limit) == 0 && atomic_load(&offered) + n > limit.rlim_cur / 2) {
+        if (!atomic_exchange(&told, true))
+            kolo_warn("tcp",
+                      "connections get one socket instead of KOLO_TCP_SOCKETS=%u from here on: those that "
+                      "there are take half of the %llu descriptors that this process may have (ulimit -n)",
+                      n, (unsigned long long)limit.rlim_cur);
+        n = 1;
+    }
+    atomic_fetch_add(&offered, n);
+    return n;
+}
+
 static kolo_status_t conn_new(const kolo_conn_spec_t *spec, int peer, kolo_tcp_conn_t **result)
 {
     KOLO_TRY(check_spec(spec));
@@ -82,6 +107,7 @@ static kolo_status_t conn_new(const kolo_conn_spec_t *spec, int peer, kolo_tcp_c
     atomic_init(&conn->head->consumed, spec->start);
     conn->routed = conn->sink.arrived = spec->start;
     kolo_queue_prepare(spec, conn->slots);
+    conn->offered = offer();
     *result = conn;
     return KOLO_OK;
 }
@@ -97,7 +123,7 @@ kolo_status_t kolo_tcp_rx_setup(kolo_wire_ctx_t *ctx, kolo_rx_t *rx, kolo_wire_c
     rx->slots = conn->slots;
     rx->head = conn->head;
     rx->bell = (kolo_bell_t){.asleep = NULL, .event_fd = -1};
-    kolo_tcp_card_encode(card, 1u << kolo_tcp_param_sockets, 0);
+    kolo_tcp_card_encode(card, conn->offered, 0);
     return KOLO_OK;
 }
 
@@ -116,7 +142,7 @@ kolo_status_t kolo_tcp_tx_setup(kolo_wire_ctx_t *ctx, kolo_tx_t *tx, kolo_wire_c
     tx->slots = conn->slots;
     tx->heads = conn->head;
     tx->bells = &conn->bell;
-    kolo_tcp_card_encode(card, 1u << kolo_tcp_param_sockets, nonce);
+    kolo_tcp_card_encode(card, conn->offered, nonce);
     return KOLO_OK;
 }
 
@@ -124,6 +150,7 @@ void kolo_tcp_conn_fini(kolo_tcp_conn_t *conn)
 {
     if (!conn) return;
     kolo_tcp_conn_detach(conn);
+    atomic_fetch_sub(&offered, conn->offered);
     if (conn->slots) munmap(conn->slots, conn->slots_bytes);
     free(conn->head);
     free(conn->external);

@@ -55,8 +55,9 @@ struct kolo_tcp_conn {
     kolo_rx_t *rx;
     int peer;
     uint32_t nsocks;
-    uint64_t nonce; /* of the writer: makes the tags of its sockets */
-    char *slots;    /* mapped; pages come with first use */
+    uint32_t offered; /* sockets at most, from this end */
+    uint64_t nonce;   /* of the writer: makes the tags of its sockets */
+    char *slots;      /* mapped; pages come with first use */
     size_t slots_bytes;
     kolo_head_line_t *head;
     kolo_tcp_sock_t *socks;
