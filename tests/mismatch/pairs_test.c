@@ -209,14 +209,45 @@ static void a_late_rank_is_nobodys_mistake(void **state)
     if (!getenv("KOLO_SHM_DISABLE")) assert_int_equal(run_ranks(3, serve_later, NULL), 0);
 }
 
+/* ---- everybody its own root ---- */
+
+/* Each sends its data and waits for nobody. The queues are full of what is never read, so that all wait in the
+ * operation behind it, which is the same for all. */
+static void be_my_own_root(rank_t *r)
+{
+    const size_t count = 100000;
+    int32_t *x = calloc(CALL_ELEMENTS, sizeof *x);
+    char text[1024];
+    for (int i = 0; i < 3; i++) EXPECT_OK(kolo_all_reduce(x, x + MANY, count, KOLO_INT32, KOLO_SUM, r->comm, NULL));
+    meet();
+    uint64_t start = now_ms();
+    kolo_status_t status = kolo_broadcast(x, x + MANY, count, KOLO_INT32, r->rank, r->comm, NULL);
+    for (int i = 0; i < 3 && status == KOLO_OK; i++)
+        status = kolo_all_reduce(x, x + MANY, count, KOLO_INT32, KOLO_SUM, r->comm, NULL);
+    EXPECT(IN_TIME((int)(now_ms() - start) < SOON_MS));
+    EXPECT_IS(KOLO_ERR_MISMATCH, status);
+    snprintf(text, sizeof text, "%s", kolo_get_last_error(r->comm));
+    if (!EXPECT(strstr(text, "operation 3 of rank ") && strstr(text, "broadcast 100000 int32 root")))
+        print_message("rank %d: %s\n", r->rank, text);
+    meet();
+    EXPECT_OK(kolo_comm_destroy(r->comm));
+    r->comm = NULL;
+    free(x);
+}
+
+static void ranks_that_are_all_roots_are_told(void **state)
+{
+    (void)state;
+    assert_int_equal(run_ranks(3, be_my_own_root, NULL), 0);
+}
+
 int main(void)
 {
     limit_s(110);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_rank_that_waits_is_told),
-        cmocka_unit_test(ranks_that_still_connect_are_told),
-        cmocka_unit_test(a_chain_of_receives_is_told),
-        cmocka_unit_test(a_late_rank_is_nobodys_mistake),
+        cmocka_unit_test(every_rank_that_waits_is_told),     cmocka_unit_test(ranks_that_still_connect_are_told),
+        cmocka_unit_test(a_chain_of_receives_is_told),       cmocka_unit_test(a_late_rank_is_nobodys_mistake),
+        cmocka_unit_test(ranks_that_are_all_roots_are_told),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

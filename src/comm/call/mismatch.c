@@ -17,7 +17,7 @@
 
 #define ASKED_AT_ONCE    16
 #define ANSWER_MS        200
-#define QUICK_QUESTIONS  4
+#define QUICK_QUESTIONS  10 /* about this operation, those before it, and this one again */
 #define PAIRS_AT_ONCE    64
 #define PAUSE_MOST_NS    (10 * KOLO_NS_PER_S)
 #define ROOTS_TOLD_APART 8191                  /* by a signature */
@@ -113,11 +113,22 @@ static bool is_due(kolo_stalled_t *stalled, uint64_t operation)
     return true;
 }
 
+/* About which operation to ask now: this one, whose question may go unheard while the peer has to be called first,
+ * or one before it. All ranks may be in this one and wait, because each has left the one before as something else:
+ * where each was the root of a broadcast, all queues are full of what nobody reads. */
+static uint64_t in_question(const kolo_stalled_t *stalled, uint64_t operation)
+{
+    uint32_t asked = stalled->asked, age = asked < 3 ? 0 : asked - 2;
+    if (asked >= QUICK_QUESTIONS) age = asked % 2 ? asked / 2 % KOLO_BOARD_ENTRIES : 0;
+    return operation - age;
+}
+
 kolo_status_t kolo_mismatch_look_connecting(kolo_body_t *body, uint64_t operation, int rank)
 {
     kolo_record_waits(&body->record);
     KOLO_TRY(kolo_oob_difference(body->oob));
-    if (is_due(&body->stalled, operation) && rank >= 0) kolo_oob_ask(body->oob, rank, operation);
+    if (is_due(&body->stalled, operation) && rank >= 0)
+        kolo_oob_ask(body->oob, rank, in_question(&body->stalled, operation));
     return KOLO_OK;
 }
 
@@ -132,7 +143,8 @@ kolo_status_t kolo_mismatch_look(void *arg)
     if (!is_due(&body->stalled, task->operation)) return KOLO_OK;
     size_t n = kolo_task_awaited(task, ranks, ASKED_AT_ONCE);
     if (n == 0 || n == ASKED_AT_ONCE) n = next_in_turn(body, &body->stalled, ranks, ASKED_AT_ONCE);
-    for (size_t i = 0; i < n; i++) kolo_oob_ask(body->oob, ranks[i], task->operation);
+    uint64_t number = in_question(&body->stalled, task->operation);
+    for (size_t i = 0; i < n; i++) kolo_oob_ask(body->oob, ranks[i], number);
     return KOLO_OK;
 }
 
