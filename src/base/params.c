@@ -35,7 +35,8 @@ static kolo_status_t parse_number(const kolo_param_t *row, const char *text)
             end++;
         }
     }
-    snprintf(allowed, sizeof allowed, "a number from %" PRId64 " to %" PRId64, row->min, row->max);
+    snprintf(allowed, sizeof allowed, "%s from %" PRId64 " to %" PRId64,
+             row->kind == KOLO_PARAM_SIZE ? "a size (as 8, 64K or 1M)" : "a number", row->min, row->max);
     if (errno || end == text || *end) return kolo_param_refuse(row, text, allowed);
     if (value > INT64_MAX / scale || value < INT64_MIN / scale) return kolo_param_refuse(row, text, allowed);
     value *= scale;

@@ -7,7 +7,9 @@
  */
 #include "comm/life/life.h"
 
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 kolo_status_t kolo_body_borrow(kolo_body_t *body, const kolo_peer_card_t *cards, const kolo_agreed_t *agreed,
                                const int *members)
@@ -30,6 +32,50 @@ void kolo_body_borrow_end(kolo_body_t *body)
     body->borrowed.cards = NULL;
 }
 
+/* ---- values that all ranks must share ---- */
+
+#define SET_BYTES 256 /* of "KOLO_ALGO=ring KOLO_X=1" */
+
+/* What the environment says about parameters that must be equal on all ranks. */
+static void print_set(char *text, size_t bytes)
+{
+    size_t ntables, at = 0;
+    const kolo_param_table_t *const *tables = kolo_param_tables(&ntables);
+    char value[128];
+    text[0] = '\0';
+    for (size_t t = 0; t < ntables; t++) {
+        for (size_t i = 0; i < tables[t]->count; i++) {
+            const kolo_param_t *row = &tables[t]->rows[i];
+            if (!row->must_agree || !kolo_param_in_environment(row) || at >= bytes) continue;
+            kolo_param_print(row, value, sizeof value);
+            at += (size_t)snprintf(text + at, bytes - at, "%s%s=%s", at ? " " : "", row->key, value);
+        }
+    }
+    if (at == 0) snprintf(text, bytes, "none of them set");
+}
+
+/* Some rank has other parameters: all ranks know it and come here, so that each can say which. */
+static kolo_status_t tell_parameters_apart(kolo_body_t *body)
+{
+    char first[KOLO_ERROR_TEXT_BYTES];
+    snprintf(first, sizeof first, "%s", kolo_error_text());
+    char(*all)[SET_BYTES] = calloc((size_t)body->nranks, sizeof *all);
+    if (!all) return kolo_fail(KOLO_ERR_MISMATCH, "%s", first);
+    print_set(all[body->rank], SET_BYTES);
+    kolo_status_t status = kolo_oob_all_gather(body->oob, all, SET_BYTES);
+    int other = 1;
+    for (int r = 0; r < body->nranks && status == KOLO_OK; r++) all[r][SET_BYTES - 1] = '\0';
+    while (status == KOLO_OK && other < body->nranks && strcmp(all[other], all[0]) == 0) other++;
+    if (status == KOLO_OK && other < body->nranks)
+        kolo_fail(KOLO_ERR_MISMATCH,
+                  "parameters that all ranks must have alike differ: rank %d has %s, rank 0 has %s", other,
+                  all[other], all[0]);
+    else
+        kolo_fail(KOLO_ERR_MISMATCH, "%s", first);
+    free(all);
+    return KOLO_ERR_MISMATCH;
+}
+
 static kolo_status_t ask_all(kolo_body_t *body)
 {
     kolo_agreed_t *all = &body->agreed;
@@ -47,7 +93,8 @@ static kolo_status_t ask_all(kolo_body_t *body)
         {"references", KOLO_AGREE_MIN, &all->refs},
         {"LL lines", KOLO_AGREE_MIN, &all->ll},
     };
-    return kolo_member_agree(body->oob, rows, KOLO_COUNTOF(rows));
+    kolo_status_t status = kolo_member_agree(body->oob, rows, KOLO_COUNTOF(rows));
+    return status == KOLO_ERR_MISMATCH ? tell_parameters_apart(body) : status;
 }
 
 kolo_status_t kolo_body_meet(kolo_body_t *body)
