@@ -461,7 +461,12 @@ def test_missing_program_is_said_once():
     status, _, err = run("-n", "3", "no-such-program")
     same(status, 127)
     # whichever rank comes to it first
-    same(re.sub("rank [012] ", "rank R ", err), "kolorun: rank R cannot start no-such-program: No such file or directory\n")
+    same(re.sub("rank [012] ", "rank R ", err), "kolorun: rank R cannot start no-such-program: No such file or directory in PATH\n")
+    (TMP / "beside").write_text("#!/bin/sh\n")
+    (TMP / "beside").chmod(0o755)
+    p = start("-n", "1", "beside", cwd=TMP)
+    same(p.communicate(timeout=LIMIT_S)[1].decode(),
+         "kolorun: rank 0 cannot start beside: No such file or directory in PATH; try ./beside\n")
 
 
 def test_bad_options_are_refused():
@@ -521,6 +526,13 @@ def example(**env):
 def test_job_ranks_find_each_other():
     status, out, err = run("-n", "4", os.environ["EXAMPLE"])
     same((status, sorted(out.splitlines())), (0, [f"[{r}] rank {r} of 4: 10" for r in range(4)]))
+
+
+def test_job_names_the_parameter_that_differs():
+    program = 'KOLO_ALGO=$([ $KOLO_RANK = 1 ] && echo tree || echo ring) exec "$EXAMPLE"'
+    status, out, err = run("-n", "3", "--no-tag", "sh", "-c", program)
+    same((status, out), (1, ""))
+    matches("rank 1 has KOLO_ALGO=tree, rank 0 has KOLO_ALGO=ring", err)
 
 
 def test_job_id_is_gone_once_all_have_read_it():

@@ -156,19 +156,27 @@ static void ended(process_t *p)
     job->policy->ended(job, p);
 }
 
+/* A name without a slash is looked for in PATH alone, which surprises whoever is in the folder of the file. */
+static void print_not_started(process_t *p, const kolorun_host_t *agent, int number)
+{
+    const char *program = p->host->job->options->argv[0];
+    const bool in_path = number == ENOENT && strchr(program, '/') == NULL;
+    const bool here = in_path && kolorun_host_is_local(agent) && access(program, X_OK) == 0;
+    snprintf(p->how, sizeof p->how, "cannot start %.60s: %s%s%s%.60s", program, strerror(number),
+             in_path ? " in PATH" : "", here ? "; try ./" : "", here ? program : "");
+}
+
 static void on_not_started(void *arg, kolorun_host_t *agent, int id, int error)
 {
     process_t *p = process_of(arg, id);
     char dir[4096] = "?";
-    (void)agent;
     if (p == NULL || p->ended) return;
     const int number = error & ~KOLORUN_ERROR_DIR;
     if (number != error)
         snprintf(p->how, sizeof p->how, "cannot enter %.120s: %s", getcwd(dir, sizeof dir) ? dir : "?",
                  strerror(number));
     else
-        snprintf(p->how, sizeof p->how, "cannot start %.120s: %s", p->host->job->options->argv[0],
-                 strerror(number));
+        print_not_started(p, agent, number);
     p->status = error == ENOENT ? 127 : 126;
     p->pid = 0; /* it never became the program */
     ended(p);
