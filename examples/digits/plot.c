@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The picture of two runs: loss, throughput and ranks over the same time axis, as SVG.
+ * The picture of two runs, as SVG: loss over steps, throughput and ranks over time.
  */
 #include "job.h"
 
@@ -8,6 +8,8 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <time.h>
+#include <unistd.h>
 
 #define WIDTH  960
 #define LEFT   80.0
@@ -23,12 +25,12 @@ typedef struct {
     FILE *file;
     double top, bottom; /* of the panel, in pixels */
     double low, high;   /* of its axis */
-    double end_s;       /* of the time axis */
+    double end;         /* of the other axis: seconds, or steps */
 } panel_t;
 
-static double x_of(const panel_t *p, double s)
+static double x_of(const panel_t *p, double at)
 {
-    return LEFT + (RIGHT - LEFT) * s / p->end_s;
+    return LEFT + (RIGHT - LEFT) * at / p->end;
 }
 
 static double y_of(const panel_t *p, double value)
@@ -75,7 +77,7 @@ static void loss_curve(const panel_t *p, const job_t *job, const char *style)
     for (uint64_t i = 0; i < job->steps; i++) {
         uint64_t over = i < (uint64_t)window ? i + 1 : (uint64_t)window;
         sum += job->step[i].loss - (i < (uint64_t)window ? 0 : job->step[i - (uint64_t)window].loss);
-        fprintf(p->file, "%s%.1f %.1f", i ? "L" : "M", x_of(p, (double)job->step[i].at_ns / 1e9),
+        fprintf(p->file, "%s%.1f %.1f", i ? "L" : "M", x_of(p, (double)i),
                 y_of(p, log10(fmax(sum / (double)over, FEWEST))));
     }
     fprintf(p->file, "'/>\n");
@@ -121,28 +123,48 @@ static void ranks_curve(const panel_t *p, const job_t *job, const char *style)
 #define OF_DISTURBED   "stroke='" BLUE "' stroke-width='1.8'"
 #define OF_UNDISTURBED "stroke='" GREY "' stroke-width='1.5' stroke-dasharray='5 3'"
 
-static void loss_panel(panel_t *p, const job_t *disturbed, const job_t *undisturbed)
+static void x_axis(const panel_t *p, const char *title)
 {
+    double step = nice_step(p->end);
+    for (int i = 0; i * step <= p->end; i++)
+        fprintf(p->file, "<text x='%.1f' y='%.1f' text-anchor='middle'>%g</text>\n", x_of(p, i * step),
+                p->bottom + 16, i * step);
+    fprintf(p->file, "<text x='%.1f' y='%.1f' text-anchor='middle'>%s</text>\n", (LEFT + RIGHT) / 2, p->bottom + 34,
+            title);
+}
+
+/* Where the number of ranks changed. */
+static void change_marks(const panel_t *p, const job_t *job)
+{
+    for (uint64_t i = 1; i < job->steps; i++)
+        if (job->step[i].nranks != job->step[i - 1].nranks)
+            fprintf(p->file, "<path d='M%.1f %.1fV%.1f' stroke='" RED "' stroke-dasharray='2 3'/>\n",
+                    x_of(p, (double)i), p->top, p->bottom);
+}
+
+static void loss_panel(FILE *file, const job_t *disturbed, const job_t *undisturbed)
+{
+    panel_t p = {.file = file, .top = 70, .bottom = 262, .high = log10(3)};
     char label[32];
     double least = 1;
     for (uint64_t i = 0; i < disturbed->steps; i++) least = fmin(least, fmax(disturbed->step[i].loss, FEWEST));
-    p->top = 70;
-    p->bottom = 290;
-    p->low = floor(log10(least));
-    p->high = log10(3);
-    for (int power = (int)p->low; power <= 0; power++) {
+    p.low = floor(log10(least));
+    p.end = fmax(fmax((double)disturbed->steps, (double)undisturbed->steps), 1);
+    for (int power = (int)p.low; power <= 0; power++) {
         snprintf(label, sizeof label, "%g", pow(10, power));
-        y_mark(p, power, label);
+        y_mark(&p, power, label);
     }
-    frame(p, "training loss (mean of the last epoch)");
-    loss_curve(p, undisturbed, OF_UNDISTURBED);
-    loss_curve(p, disturbed, OF_DISTURBED);
+    frame(&p, "training loss (mean of the last epoch)");
+    change_marks(&p, disturbed);
+    loss_curve(&p, undisturbed, OF_UNDISTURBED);
+    loss_curve(&p, disturbed, OF_DISTURBED);
+    x_axis(&p, "steps");
 }
 
 static void rate_panel(panel_t *p, const job_t *disturbed, const job_t *undisturbed)
 {
     char label[32];
-    double rate[2][BINS], most = 1, bin_s = p->end_s / BINS;
+    double rate[2][BINS], most = 1, bin_s = p->end / BINS;
     int bins[] = {throughput(disturbed, bin_s, rate[0]), throughput(undisturbed, bin_s, rate[1])};
     for (int r = 0; r < 2; r++)
         for (int i = 0; i < bins[r]; i++) most = fmax(most, rate[r][i]);
@@ -176,30 +198,31 @@ static void ranks_panel(panel_t *p, const job_t *disturbed, const job_t *undistu
     ranks_curve(p, disturbed, OF_DISTURBED);
 }
 
-static void time_axis(const panel_t *p)
-{
-    double step = nice_step(p->end_s);
-    for (int i = 0; i * step <= p->end_s; i++)
-        fprintf(p->file, "<text x='%.1f' y='607' text-anchor='middle'>%g</text>\n", x_of(p, i * step), i * step);
-    fprintf(p->file, "<text x='%.1f' y='628' text-anchor='middle'>seconds since the start</text>\n",
-            (LEFT + RIGHT) / 2);
-}
-
 static void events(const panel_t *p, const job_t *job)
 {
     for (int i = 0; i < job->events; i++) {
         double x = x_of(p, job->event[i].at_s);
-        fprintf(p->file, "<path d='M%.1f 70V590' stroke='" RED "' stroke-dasharray='2 3'/>", x);
-        fprintf(p->file, "<text x='%.1f' y='%d' fill='" RED "'>%s</text>\n", x + 4, 84 + i % 4 * 14,
+        fprintf(p->file, "<path d='M%.1f 335V590' stroke='" RED "' stroke-dasharray='2 3'/>", x);
+        fprintf(p->file, "<text x='%.1f' y='%d' fill='" RED "'>%s</text>\n", x + 4, 349 + i % 4 * 14,
                 job->event[i].text);
     }
+}
+
+static void where_and_when(FILE *file)
+{
+    char host[65] = "?", date[32] = "?";
+    time_t now = time(NULL);
+    struct tm tm;
+    if (gethostname(host, sizeof host - 1) != 0) snprintf(host, sizeof host, "?");
+    if (localtime_r(&now, &tm)) strftime(date, sizeof date, "%Y-%m-%d %H:%M", &tm);
+    fprintf(file, "<text x='%.0f' y='42'>%s, %s</text>\n", LEFT, host, date);
 }
 
 bool plot_write(const char *path, const job_t *disturbed, const job_t *undisturbed)
 {
     FILE *file = fopen(path, "we");
     if (!file) return false;
-    panel_t p = {.file = file, .end_s = fmax(fmax(end_s(disturbed), end_s(undisturbed)), 0.001)};
+    panel_t p = {.file = file, .end = fmax(fmax(end_s(disturbed), end_s(undisturbed)), 0.001)};
     fprintf(file,
             "<svg xmlns='http://www.w3.org/2000/svg' width='%d' height='%d' viewBox='0 0 %d %d' "
             "font-family='sans-serif' font-size='12'><rect width='100%%' height='100%%' fill='white'/>\n",
@@ -209,10 +232,11 @@ bool plot_write(const char *path, const job_t *disturbed, const job_t *undisturb
             "32h30' " OF_DISTURBED "/><text x='%d' y='36'>disturbed</text><path d='M%d 32h30' " OF_UNDISTURBED
             "/><text x='%d' y='36'>undisturbed</text>\n",
             LEFT, disturbed->options->workers, 620, 656, 760, 796);
-    loss_panel(&p, disturbed, undisturbed);
+    where_and_when(file);
+    loss_panel(file, disturbed, undisturbed);
     rate_panel(&p, disturbed, undisturbed);
     ranks_panel(&p, disturbed, undisturbed);
-    time_axis(&p);
+    x_axis(&p, "seconds since the start");
     events(&p, disturbed);
     fprintf(file, "</svg>\n");
     bool fine = !ferror(file);

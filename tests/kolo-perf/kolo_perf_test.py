@@ -6,9 +6,11 @@ import json
 import os
 import pathlib
 import re
+import socket
 import subprocess
 import sys
 import tempfile
+import xml.etree.ElementTree
 
 KOLORUN, KOLO_PERF = sys.argv[1:3]
 
@@ -136,6 +138,18 @@ def case_options_of_nccl_tests():
     out = good(2, "broadcast", *"-b 64 -e 64 -n 3 -c 0 -r 1".split())
     assert [l.split()[2:5] for l in out.splitlines() if l.startswith("  ")] == [["float32", "none", "1"]], out
     assert out.splitlines()[-1].startswith("# out of bounds values: not checked, average"), out
+
+
+def case_the_plot_says_what_where_and_when():
+    with tempfile.TemporaryDirectory() as folder:
+        plot = pathlib.Path(folder, "rows.svg")
+        good(2, "all_reduce", *f"-b 8 -e 4K --both -n 3 --plot {plot}".split())
+        texts = [e.text for e in xml.etree.ElementTree.parse(plot).iter() if e.text and e.text.strip()]
+        for word in ("kolo-perf: 2 ranks, float32", "bytes", "median time of a call", "busbw", "all_reduce", "4 KB", " us", " GB/s"):
+            assert any(word in t for t in texts), (word, texts)
+        assert any(re.search(rf"rank 0 on {re.escape(socket.gethostname())}, \d{{4}}-\d\d-\d\d \d\d:\d\d", t) for t in texts), texts
+        lines = [e for e in xml.etree.ElementTree.parse(plot).iter() if e.tag.endswith("polyline")]
+        assert len(lines) == 4, "a line out of place and one in place, of time and of bandwidth"
 
 
 def case_a_file_that_cannot_be_written_is_an_error():

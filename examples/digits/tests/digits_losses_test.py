@@ -143,7 +143,7 @@ def files_tell_of_the_change(folder):
     run = Run(folder, "--kill", "1@40", timeline=True)
     run.expect_ranks("4->3->4")
     texts = [e.text for e in xml.etree.ElementTree.parse(f"{folder}/digits-loss.svg").iter() if e.text]
-    for word in ("throughput, samples/s", "ranks", "kill -9 worker 1", "4 -> 3 ranks", "3 -> 4 ranks"):
+    for word in ("training loss (mean of the last epoch)", "steps", "seconds since the start", "throughput, samples/s", "ranks", "kill -9 worker 1", "4 -> 3 ranks", "3 -> 4 ranks"):
         expect(word in texts, f"the picture does not say {word!r}")
     events = json.loads(pathlib.Path(folder, "digits-timeline.json").read_text())
     rows = {}
