@@ -151,7 +151,7 @@ def test_death_by_signal_elsewhere_is_named():
 def test_missing_program_elsewhere_is_said():
     set_up()
     status, _, err = run("no-such-program", hosts=f"{HOSTS[1]}:1")
-    same((status, err), (127, f"kolorun: rank 0 cannot start no-such-program on {HOSTS[1]}: No such file or directory in PATH\n"))
+    same((status, err), (127, f"kolorun: rank 0 on {HOSTS[1]} cannot start no-such-program: No such file or directory in PATH\n"))
 
 
 def test_sigint_reaches_all_hosts():
