@@ -239,7 +239,7 @@ def case_without_a_recorder_there_is_nothing_to_see():
 
 def case_wrong_arguments_are_named():
     for args, why in ((["--json"], "--json goes with"), (["--dump", "--once"], "exclude"), (["--join"], "--join needs"),
-                      (["x"], "files go with --join"), (["--job", "x"], "hexadecimal"), (["--last", "0"], "--last"),
+                      (["x"], "files are for --join"), (["--job", "x"], "hexadecimal"), (["--last", "0"], "--last"),
                       (["--dump", "--last", "2000"], "--last"), (["--pid", "-3"], "--pid"), (["--what"], "try")):
         assert why in top(*args, status=2), args
     assert "usage:" in top("--help") and re.fullmatch(r"kolo-top \d+\.\d+\.\d+\n", top("--version"))

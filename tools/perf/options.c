@@ -245,7 +245,7 @@ int perf_options_parse(int argc, char **argv, perf_options_t *o)
     if (o->every_algorithm && (o->json || o->plot || o->in_place))
         return perf_bad("--every-algorithm cannot be used with --json, --plot, --in-place or --both", NULL);
     if ((o->table || o->seconds) && !o->every_algorithm)
-        return perf_bad("--table and --seconds go with --every-algorithm", NULL);
+        return perf_bad("--table and --seconds need --every-algorithm", NULL);
     if (!kolo_op_takes(o->op, o->type)) {
         char pair[64];
         snprintf(pair, sizeof pair, "%s by %s", perf_type_names[o->type], perf_op_names[o->op]);
