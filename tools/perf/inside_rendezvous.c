@@ -186,6 +186,8 @@ static kolo_status_t hold(task_t *t)
         char *data = malloc(plan[0] + 1);
         if (data == NULL) return kolo_fail(KOLO_ERR_NO_MEMORY, "no memory for a value");
         for (uint64_t i = 0; i < plan[0]; i++) data[i] = (char)(i * 31 + i / 251);
+        count(counts); /* the value is there: the time runs from here on */
+        KOLO_TRY(tell(t, t->counts, counts, PERF_RDV_COUNTS));
         KOLO_TRY(send_values(t, data, plan[0], plan[1]));
         free(data);
         count(counts);
@@ -267,11 +269,15 @@ static kolo_status_t ask(task_t *t, uint64_t bytes, uint64_t values, int depth, 
 kolo_status_t perf_rdv_measure(perf_rdv_t *r, uint64_t bytes, uint64_t values, int depth, perf_rdv_row_t *row)
 {
     task_t *t = r->task;
-    uint64_t plan[PLAN_WORDS] = {bytes, values, 0}, after[PERF_RDV_COUNTS], here[PERF_RDV_COUNTS];
+    uint64_t plan[PLAN_WORDS] = {bytes, values, 0}, before[PERF_RDV_COUNTS] = {0}, after[PERF_RDV_COUNTS],
+             here[PERF_RDV_COUNTS];
     char *room = r->own ? calloc((size_t)depth, bytes) : NULL;
     if (r->own && room == NULL) return kolo_fail(KOLO_ERR_NO_MEMORY, "no memory for destinations");
-    double start = perf_now_us();
     kolo_status_t status = tell(t, t->plan, plan, PLAN_WORDS);
+    if (status == KOLO_OK) status = hear(t, t->counts, before, PERF_RDV_COUNTS);
+    count(here);
+    for (int i = 0; i < PERF_RDV_COUNTS; i++) before[i] += here[i];
+    double start = perf_now_us();
     if (status == KOLO_OK) status = ask(t, bytes, values, depth, room);
     row->us = (perf_now_us() - start) / (double)values;
     free(room);
@@ -281,10 +287,8 @@ kolo_status_t perf_rdv_measure(perf_rdv_t *r, uint64_t bytes, uint64_t values, i
     row->depth = depth;
     KOLO_TRY(hear(t, t->counts, after, PERF_RDV_COUNTS));
     count(here);
-    for (int i = 0; i < PERF_RDV_COUNTS; i++) {
-        row->counts[i] = (double)(after[i] + here[i] - r->counted[i]) / (double)values;
-        r->counted[i] = after[i] + here[i];
-    }
+    for (int i = 0; i < PERF_RDV_COUNTS; i++)
+        row->counts[i] = (double)(after[i] + here[i] - before[i]) / (double)values;
     return KOLO_OK;
 }
 

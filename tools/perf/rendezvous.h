@@ -36,7 +36,6 @@ typedef struct {
     void *task;
     pid_t child;
     bool own; /* values are received into memory of the asker's own */
-    uint64_t counted[PERF_RDV_COUNTS];
 } perf_rdv_t;
 /* Starts the two processes. perf_rdv_close() in any case; returns 0 when both ended well. */
 kolo_status_t perf_rdv_open(perf_rdv_t *r, const char *protocol);
