@@ -164,7 +164,7 @@ static bool make_picture(const options_t *o, const job_t *disturbed, const job_t
         fprintf(stderr, "digits: %s cannot be written: %s\n", path, strerror(errno));
         return false;
     }
-    printf("%s: loss, throughput and ranks over time\n", path);
+    printf("%s: loss over steps, throughput and ranks over time\n", path);
     return true;
 }
 
