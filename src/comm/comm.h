@@ -275,6 +275,8 @@ bool kolo_handle_was_aborted(kolo_comm_t comm);
 /* The body for a call that is no operation, held until kolo_handle_leave(); NULL with the message set. */
 kolo_body_t *kolo_handle_visit(kolo_comm_t comm, const char *what);
 void kolo_handle_leave(kolo_comm_t comm);
+/* Runs fn(arg) on a detached thread that counts as a visitor: fn ends with kolo_handle_leave(body->handle). */
+kolo_status_t kolo_body_background(kolo_body_t *body, void *(*fn)(void *), void *arg);
 /* Ends the handle's life for new calls and waits until those inside have left. */
 kolo_status_t kolo_handle_retire(kolo_comm_t comm, const char *what, bool abort);
 /* Until init or split is over. */
@@ -302,14 +304,15 @@ static inline void kolo_ticket_end(kolo_comm_t comm, uint64_t ticket)
     kolo_gate_open_if_joined(&comm->gate);
 }
 
-/* ---- life/teardown.c, life/init.c ---- */
+/* ---- stop.c ---- */
 /* The abort flag is set: wakes whoever waits. last_error, if not NULL: and peers hear that this rank gave up, and
  * that this was said before (may be empty). */
 void kolo_body_interrupt(kolo_body_t *body, const char *last_error);
 /* Notes the calling thread's last error as the communicator's and moves it to FAILED (or ABORTED). */
 kolo_status_t kolo_body_fail(kolo_body_t *body, kolo_status_t status);
-/* Runs fn(arg) on a detached thread that counts as a visitor: fn ends with kolo_handle_leave(body->handle). */
-kolo_status_t kolo_body_background(kolo_body_t *body, void *(*fn)(void *), void *arg);
+
+/* kolo_comm_abort(): whoever is being made from this communicator is aborted, too. */
+void kolo_start_abort_all(kolo_comm_t parent);
 
 /* ---- lost.c ---- */
 /* The same for operations that failed while they ran: says what was under way and, if a peer was lost, which one.

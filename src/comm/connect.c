@@ -334,7 +334,6 @@ bool kolo_body_pair_ll(const kolo_body_t *body, uint32_t peer)
 
 void kolo_body_disconnect(kolo_body_t *body)
 {
-    kolo_p2p_forget(body);
     /* in good order: peers that still read what was sent must not take the end for a death */
     for (int r = 0; body->conns && r <= body->nranks; r++)
         for (kolo_conn_t *c = body->conns[r]; c; c = c->next) conn_close(c);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * From a checked call to the executor of a device. A call takes its turn, is queued and has ended for its caller;
- * finalize and destroy wait until the device is through. When a rank is lost, the news end the kernels (lost.c).
+ * The executor of a communicator on a device, from the meeting of the ranks to its end: finalize and destroy wait
+ * until the device is through. What it runs comes from call/on_device.c; when a rank is lost, the news end the
+ * kernels (stop.c).
  */
 #include "base/clock.h"
 #include "base/log.h"
@@ -9,8 +10,6 @@
 #include "comm/window/window.h"
 
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #define CANCEL_MS 10000 /* kernels look every millisecond whether they are to end */
 
@@ -87,16 +86,6 @@ kolo_status_t kolo_device_open(kolo_body_t *body)
     return kolo_device_watch_start(body);
 }
 
-void kolo_device_cancel(kolo_body_t *body)
-{
-    void *state = atomic_load(&body->exec_state);
-    if (!state) return;
-    atomic_store(&body->device_cancelled, 1);
-    kolo_levels_stop(body);
-    body->exec->cancel(state);
-    kolo_window_device_release(body);
-}
-
 static void describe(void *arg, char *buf, size_t bytes)
 {
     const kolo_body_t *body = arg;
@@ -159,205 +148,4 @@ void kolo_device_close(kolo_body_t *body)
     }
     body->exec->close(state);
     kolo_levels_close(body);
-}
-
-/* ---- calls ---- */
-
-static kolo_status_t fill(const kolo_call_t *call, uint64_t number, kolo_exec_call_t *e)
-{
-    kolo_body_t *body = call->comm->body;
-    bool reduces = call->kind == KOLO_CALL_COLL && kolo_coll_reduces(call->coll);
-    *e = (kolo_exec_call_t){.kind = call->kind == KOLO_CALL_COLL   ? KOLO_EXEC_COLL
-                                    : call->kind == KOLO_CALL_SEND ? KOLO_EXEC_SEND
-                                                                   : KOLO_EXEC_RECV,
-                            .coll = call->coll,
-                            .op = call->op,
-                            .root = (int)call->root,
-                            .src = call->src,
-                            .dst = call->dst,
-                            .count = call->count,
-                            .send_counts = call->send_counts,
-                            .send_displs = call->send_displs,
-                            .recv_counts = call->recv_counts,
-                            .recv_displs = call->recv_displs,
-                            .elem = call->elem,
-                            .stream = call->stream,
-                            .number = number,
-                            .word = kolo_mismatch_word(call)};
-    if (!reduces || call->op < KOLO_OP_BUILTIN_COUNT)
-        return kolo_reducer_init(&e->reducer, call->type, reduces ? call->op : KOLO_SUM, (uint32_t)body->nranks);
-    e->reducer = call->reducer ? *call->reducer : body->ops[call->op - KOLO_OP_BUILTIN_COUNT].reducer;
-    return KOLO_OK;
-}
-
-/* A part of a v form. */
-static kolo_exec_call_t message(const kolo_call_t *c, const kolo_exec_call_t *base, kolo_exec_kind_t kind, int peer,
-                                const void *at, size_t displ, size_t count)
-{
-    kolo_exec_call_t e = {.kind = kind, .coll = KOLO_COLL_P2P, .root = peer, .count = count, .elem = c->elem};
-    e.stream = c->stream;
-    e.reducer.type = c->type;
-    e.number = base->number;
-    e.word = base->word;
-    if (kind == KOLO_EXEC_SEND)
-        e.src = (const char *)at + displ * c->elem;
-    else
-        e.dst = (char *)(uintptr_t)at + displ * c->elem;
-    return e;
-}
-
-/* The v forms: as messages, or as a reduction to each rank. Returns how many calls. */
-static size_t unfold(const kolo_call_t *c, const kolo_exec_call_t *base, kolo_exec_call_t *out)
-{
-    const kolo_body_t *body = c->comm->body;
-    size_t n = 0, from = 0, to = 0;
-    for (int r = 0; r < body->nranks; r++) {
-        size_t sends = c->send_counts ? c->send_counts[r] : c->recv_counts[body->rank];
-        size_t recvs = c->recv_counts ? c->recv_counts[r] : 0;
-        if (c->send_counts) from = c->send_displs ? c->send_displs[r] : from;
-        to = c->recv_displs ? c->recv_displs[r] : c->coll == KOLO_COLL_SCATTER ? 0 : to;
-        if (c->coll == KOLO_COLL_REDUCE_SCATTER) {
-            out[n] = *base;
-            out[n].send_counts = NULL;
-            out[n].coll = KOLO_COLL_REDUCE;
-            out[n].root = r;
-            out[n].src = (const char *)c->src + from * c->elem;
-            out[n].dst = r == body->rank ? c->dst : NULL;
-            out[n++].count = sends;
-            from += sends;
-            continue;
-        }
-        bool own = r == body->rank, rooted = kolo_coll_rooted(c->coll), root = (int)c->root == body->rank;
-        bool gathers = c->coll == KOLO_COLL_GATHER, sender = !rooted || (gathers ? r == (int)c->root : root);
-        bool receiver = !rooted || (gathers ? root : r == (int)c->root);
-        if (c->coll == KOLO_COLL_SCATTER) recvs = c->send_counts[body->rank];
-        if (!own || !c->in_place) {
-            if (sender) out[n++] = message(c, base, KOLO_EXEC_SEND, r, c->src, from, sends);
-            if (receiver) out[n++] = message(c, base, KOLO_EXEC_RECV, r, c->dst, to, recvs);
-        }
-        if (c->send_counts) from += sends;
-        to += recvs;
-    }
-    return n;
-}
-
-/* The algorithm whose plan kernels interpret for this call; none where kernels made for the collective run. */
-static kolo_way_t forced_way(const kolo_body_t *body, const kolo_call_t *call)
-{
-    if (call->kind != KOLO_CALL_COLL || !body->exec->by_plans || body->nranks == 1) return KOLO_WAY_NONE;
-    return way_of(call->coll, call->send_counts || call->recv_counts);
-}
-static uint32_t recorded_algo(const kolo_body_t *body, const kolo_call_t *call)
-{
-    kolo_way_t way = forced_way(body, call);
-    return way.algo == KOLO_ALGO_COUNT ? KOLO_RECORD_NO_ALGO : kolo_way_number(way);
-}
-
-/* Of the next collective. Where the host runs it, its thread counts; of parts each for itself, so there calls
- * count. */
-static uint64_t next_number(const kolo_body_t *body)
-{
-    if (body->inside) return KOLO_BOARD_CALLS + body->levels.calls * KOLO_BOARD_STEPS;
-    return body->exec->by_host ? 0 : body->operation;
-}
-
-/* Calls of a hierarchical communicator that are queued, for peers who ask. */
-static void publish_calls(kolo_body_t *body, const kolo_call_t *calls, size_t count)
-{
-    for (size_t i = 0; i < count && body->inside; i++) {
-        if (calls[i].kind != KOLO_CALL_COLL) continue;
-        kolo_board_publish_call(&body->board, next_number(body), kolo_mismatch_word(&calls[i]));
-        body->levels.calls++;
-    }
-}
-
-/* The calls get their numbers by which the ranks compare them, if all are queued. */
-static kolo_status_t launch(kolo_body_t *body, const kolo_call_t *calls, size_t count)
-{
-    if (KOLO_UNLIKELY(body->suspended))
-        return kolo_fail(KOLO_ERR_INVALID_USAGE, "%s rank %d is suspended: kolo_comm_resume() comes first",
-                         body->name, body->rank);
-    uint64_t number = next_number(body), each = body->inside ? KOLO_BOARD_STEPS : 1;
-    kolo_exec_call_t one = {0}, *list = &one;
-    size_t room = 0, n = 0;
-    KOLO_TRY(kolo_window_device_launch(body, calls, count, false)); /* puts and signals; those of a group first */
-    for (size_t i = 0; i < count; i++)
-        room += calls[i].send_counts || calls[i].recv_counts ? 2 * (size_t)body->nranks : 1;
-    if (room > 1) list = malloc(room * sizeof *list);
-    if (!list) return kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for %zu operations on a GPU", room);
-    kolo_status_t status = KOLO_OK;
-    for (size_t i = 0; i < count && status == KOLO_OK; i++) {
-        kolo_exec_call_t base;
-        if (calls[i].window) continue;
-        status = fill(&calls[i], number, &base);
-        if (status == KOLO_OK && calls[i].kind != KOLO_CALL_COLL && !body->exec->by_host)
-            status = kolo_device_pairs_open(body);
-        if (calls[i].kind == KOLO_CALL_COLL) number += each;
-        bool uneven = calls[i].send_counts || calls[i].recv_counts;
-        if (uneven && forced_way(body, &calls[i]).algo == KOLO_ALGO_COUNT)
-            n += unfold(&calls[i], &base, list + n);
-        else
-            list[n++] = base;
-    }
-    if (status == KOLO_OK && n) status = body->exec->launch(atomic_load(&body->exec_state), list, n);
-    if (status == KOLO_OK) status = kolo_window_device_launch(body, calls, count, true); /* waits come last */
-    if (list != &one) free(list);
-    if (status == KOLO_OK) publish_calls(body, calls, count);
-    for (size_t i = 0; i < count && status == KOLO_OK && !body->exec->by_host; i++) {
-        kolo_record_launched(body, &calls[i], body->operation, recorded_algo(body, &calls[i]));
-        if (calls[i].kind == KOLO_CALL_COLL)
-            kolo_board_publish(&body->board, body->operation++, kolo_mismatch_word(&calls[i]));
-        else
-            kolo_device_pairs_count(body, &calls[i], body->operation);
-    }
-    return status;
-}
-
-/* The calls of one communicator take one turn. Bad arguments leave the communicator as it was. */
-static kolo_status_t take_turn(const kolo_call_t *calls, size_t count)
-{
-    kolo_comm_t comm = calls->comm;
-    uint64_t ticket;
-    KOLO_TRY(kolo_ticket_draw(comm, &ticket));
-    kolo_status_t status = kolo_ticket_wait(comm, ticket);
-    if (status == KOLO_OK) {
-        kolo_body_t *body = comm->body;
-        status = launch(body, calls, count);
-        if (status == KOLO_ERR_SYSTEM) status = kolo_body_fail_operation(body, status, calls, count);
-    } else if (comm->error_is_news) {
-        kolo_lost_refused(comm->body, calls, count);
-    }
-    kolo_ticket_end(comm, ticket);
-    return status;
-}
-
-kolo_status_t kolo_device_submit(kolo_call_t *call)
-{
-    return take_turn(call, 1);
-}
-
-kolo_status_t kolo_device_submit_group(kolo_call_t *calls, size_t count)
-{
-    kolo_status_t first = KOLO_OK;
-    char text[KOLO_ERROR_TEXT_BYTES];
-    kolo_call_t *share = malloc(count * sizeof *share);
-    if (!share) return kolo_fail(KOLO_ERR_NO_MEMORY, "group_end: out of memory for %zu calls", count);
-    while (count) {
-        kolo_comm_t comm = calls[0].comm;
-        size_t n = 0, left = 0;
-        for (size_t i = 0; i < count; i++) {
-            if (calls[i].comm == comm)
-                share[n++] = calls[i];
-            else
-                calls[left++] = calls[i];
-        }
-        count = left;
-        kolo_status_t status = take_turn(share, n);
-        for (size_t i = 0; i < n; i++) kolo_call_disown(&share[i]);
-        if (status == KOLO_OK || first != KOLO_OK) continue;
-        first = status;
-        snprintf(text, sizeof text, "%s", kolo_error_text());
-    }
-    free(share);
-    return first == KOLO_OK ? KOLO_OK : kolo_fail(first, "%s", text);
 }

@@ -59,20 +59,20 @@ void kolo_device_pairs_free(struct kolo_body *body);
 void kolo_device_pairs_count(struct kolo_body *body, const struct kolo_call *call, uint64_t number);
 void kolo_device_pairs_ask(struct kolo_body *body, const kolo_exec_waits_t *waits);
 
-/* After the ranks have met: opens the executor if this communicator has a device. Collective. */
+/* device.c. After the ranks have met: opens the executor if this communicator has a device. Collective. */
 kolo_status_t kolo_device_open(struct kolo_body *body);
 /* Ends what runs and frees. Safe without a device, and twice. Does not wait for peers. */
 void kolo_device_close(struct kolo_body *body);
 /* Waits until all that was queued is complete, or the communicator has failed; as long as init may take at most. */
 kolo_status_t kolo_device_drain(struct kolo_body *body);
-/* The communicator has failed: kernels end. Any thread. */
+/* stop.c: the communicator has failed: kernels end. Any thread. */
 void kolo_device_cancel(struct kolo_body *body);
 /* Looks from now on, on the progress thread, what kernels wait for: time limits, ranks that differ, ranks that have
  * given up. Nothing on the way of a call. stop: also before the executor is closed; safe without start. */
 kolo_status_t kolo_device_watch_start(struct kolo_body *body);
 void kolo_device_watch_alone(struct kolo_body *body);
 void kolo_device_watch_stop(struct kolo_body *body);
-/* A call outside a group, and the calls of a group. They are queued when this returns. */
+/* call/on_device.c: a call outside a group, and the calls of a group. They are queued when this returns. */
 kolo_status_t kolo_device_submit(struct kolo_call *call);
 kolo_status_t kolo_device_submit_group(struct kolo_call *calls, size_t count);
 

@@ -185,18 +185,6 @@ void kolo_levels_look_away(kolo_body_t *body)
     atomic_store(&inside->exec_state, NULL); /* which the hierarchical executor closes */
 }
 
-void kolo_levels_stop(kolo_body_t *body)
-{
-    kolo_body_t *children[] = {body->inside, body->across};
-    for (int i = 0; i < 2; i++) {
-        uint32_t none = KOLO_STOP_NONE;
-        if (!children[i]) continue;
-        atomic_compare_exchange_strong(&children[i]->stop, &none, KOLO_STOP_ABORT);
-        atomic_store(&children[i]->abort, 1); /* connections that are being made wait in the room below (oob) */
-        if (children[i]->ctx_open) kolo_waker_wake(&children[i]->ctx.waker);
-    }
-}
-
 void kolo_levels_close(kolo_body_t *body)
 {
     kolo_body_t **children[] = {&body->inside, &body->across};

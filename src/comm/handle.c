@@ -140,6 +140,21 @@ void kolo_handle_leave(kolo_comm_t comm)
     kolo_gate_open(&comm->gate);
 }
 
+kolo_status_t kolo_body_background(kolo_body_t *body, void *(*fn)(void *), void *arg)
+{
+    pthread_attr_t attr;
+    pthread_t thread;
+    pthread_attr_init(&attr);
+    pthread_attr_setstacksize(&attr, 512 * 1024); /* thousands of ranks may start in one process */
+    pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
+    atomic_fetch_add(&body->handle->visitors, 1);
+    int err = pthread_create(&thread, &attr, fn, arg);
+    pthread_attr_destroy(&attr);
+    if (err == 0) return KOLO_OK;
+    kolo_handle_leave(body->handle);
+    return kolo_fail_errno(KOLO_ERR_SYSTEM, err, "cannot start a thread for %s rank %d", body->name, body->rank);
+}
+
 kolo_status_t kolo_handle_refuse(kolo_comm_t comm, int state)
 {
     if (state == KOLO_COMM_STARTING)

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A call, from its arguments to its end: checked (enqueue.c, deep_check.c), put aside (group.c, stream.c), its turn
- * awaited (launch.c) and what runs it found (bind.c, p2p*.c), run alone or beside others (share.c), and what its
- * peers are in when it does not come back (mismatch.c, ask_around.c).
+ * A call, from its arguments to its end: checked (enqueue.c, deep_check.c), sent on its way (submit.c: group.c,
+ * stream.c, on_device.c put it aside), its turn awaited (launch.c) and what runs it found (bind.c, p2p*.c), run
+ * alone or beside others (share.c), and what its peers are in when it does not come back (mismatch.c,
+ * ask_around.c).
  */
 #ifndef KOLO_COMM_CALL_CALL_H
 #define KOLO_COMM_CALL_CALL_H
@@ -38,9 +39,11 @@ static inline bool kolo_deep(void)
     return KOLO_UNLIKELY(kolo_comm_options.check == KOLO_CHECK_DEEP);
 }
 
-/* ---- launch.c ---- */
+/* ---- submit.c ---- */
 /* Checks done: runs the call now, queues it on its stream, or adds it to the open group. */
 kolo_status_t kolo_call_submit(kolo_call_t *call);
+
+/* ---- launch.c ---- */
 /* The turn of a call, but for its end: waits for it, runs the call, notes failure. */
 kolo_status_t kolo_call_turn(const kolo_call_t *call, uint64_t ticket);
 /* A collective whose turn it is, in steps, of which none waits; `call` stays, the rest is zero at first. step: as
@@ -57,7 +60,6 @@ kolo_status_t kolo_coll_step(kolo_coll_run_t *run, bool *moved);
 void kolo_coll_end(kolo_coll_run_t *run, kolo_status_t status);
 /* Runs a collective whose turn it is. */
 kolo_status_t kolo_call_run(const kolo_call_t *call);
-void kolo_body_wait_init(kolo_body_t *body, kolo_wait_t *wait, kolo_task_t *task);
 
 /* ---- bind.c ---- */
 /* Would the call, whose turn it is, find all its connections? */
@@ -126,6 +128,7 @@ void kolo_p2p_fill_small(kolo_body_t *body, kolo_task_t *task, uint64_t bytes, u
 /* p2p_single.c: one send or receive to another rank whose turn it is. */
 kolo_status_t kolo_p2p_run_single(const kolo_call_t *call);
 bool kolo_p2p_connected(const kolo_call_t *call);
+/* Before the connections go (kolo_body_disconnect). */
 void kolo_p2p_forget(kolo_body_t *body);
 /* Begins one message whose turn it is, and makes what it needs to have connections. `part` stays while it runs. */
 kolo_status_t kolo_p2p_start(const kolo_call_t *call, kolo_part_t *part, kolo_task_t *task);
@@ -164,6 +167,8 @@ void kolo_share_skip(kolo_share_t *share, kolo_status_t status);
 /* ---- mismatch.c ---- */
 /* After body->oob is open: from now on peers may ask what this rank is in. */
 void kolo_mismatch_open(kolo_body_t *body);
+/* A wait for `task`, with the time limit of operations; `look` is for the caller to set. */
+void kolo_body_wait_init(kolo_body_t *body, kolo_wait_t *wait, kolo_task_t *task);
 /* The `look` of a collective's wait (arg: its task): has a peer turned out to be in another operation? After
  * KOLO_MISMATCH_MS, and then at growing intervals, asks the ranks that the task waits for. */
 kolo_status_t kolo_mismatch_look(void *arg);

@@ -7,8 +7,6 @@
 #include "comm/call/call.h"
 #include "comm/window/window.h"
 
-#include <limits.h>
-
 static kolo_status_t fill_reducer(const kolo_call_t *call, kolo_reducer_t *r)
 {
     kolo_body_t *body = call->comm->body;
@@ -100,16 +98,6 @@ static kolo_status_t run_alone(const kolo_call_t *call)
     return KOLO_OK;
 }
 
-void kolo_body_wait_init(kolo_body_t *body, kolo_wait_t *wait, kolo_task_t *task)
-{
-    uint64_t deadline = KOLO_UNLIKELY(body->op_timeout_ms) ? kolo_deadline_ms(body->op_timeout_ms) : 0;
-    bool crowded = body->tune.max_node_size > body->tune.cores;
-    kolo_wait_init(wait, &body->stop, deadline, kolo_task_describe, task, crowded ? INT_MAX : 1);
-    wait->wakers[0] = &body->ctx.waker;
-    wait->nwakers = 1;
-    body->stalled.operation = body->stalled_pairs.operation = KOLO_BOARD_NONE;
-}
-
 static inline kolo_status_t run_coll(const kolo_call_t *call)
 {
     kolo_body_t *body = call->comm->body;
@@ -197,23 +185,4 @@ kolo_status_t kolo_call_turn(const kolo_call_t *call, uint64_t ticket)
         kolo_record_drop(comm->body, call, status);
     }
     return status;
-}
-
-static kolo_status_t take_turn(const kolo_call_t *call, uint64_t ticket)
-{
-    kolo_status_t status = kolo_call_turn(call, ticket);
-    kolo_ticket_end(call->comm, ticket);
-    return status;
-}
-
-kolo_status_t kolo_call_submit(kolo_call_t *call)
-{
-    uint64_t ticket;
-    if (KOLO_UNLIKELY(kolo_group_open())) return kolo_group_add(call);
-    if (KOLO_UNLIKELY(call->comm->on_device)) return kolo_device_submit(call);
-    if (KOLO_UNLIKELY(call->comm->aside != NULL)) return kolo_requests_join(call);
-    if (KOLO_UNLIKELY(call->stream != NULL)) return kolo_call_queue(call);
-    KOLO_TRY(kolo_ticket_draw(call->comm, &ticket));
-    if (KOLO_UNLIKELY(!call->comm->blocking)) return kolo_first_use_submit(call, ticket);
-    return take_turn(call, ticket);
 }

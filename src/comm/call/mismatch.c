@@ -10,6 +10,7 @@
 #include "comm/call/call.h"
 
 #include <inttypes.h>
+#include <limits.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -121,6 +122,16 @@ static uint64_t in_question(const kolo_stalled_t *stalled, uint64_t operation)
     uint32_t asked = stalled->asked, age = asked < 3 ? 0 : asked - 2;
     if (asked >= QUICK_QUESTIONS) age = asked % 2 ? asked / 2 % KOLO_BOARD_ENTRIES : 0;
     return operation - age;
+}
+
+void kolo_body_wait_init(kolo_body_t *body, kolo_wait_t *wait, kolo_task_t *task)
+{
+    uint64_t deadline = KOLO_UNLIKELY(body->op_timeout_ms) ? kolo_deadline_ms(body->op_timeout_ms) : 0;
+    bool crowded = body->tune.max_node_size > body->tune.cores;
+    kolo_wait_init(wait, &body->stop, deadline, kolo_task_describe, task, crowded ? INT_MAX : 1);
+    wait->wakers[0] = &body->ctx.waker;
+    wait->nwakers = 1;
+    body->stalled.operation = body->stalled_pairs.operation = KOLO_BOARD_NONE;
 }
 
 kolo_status_t kolo_mismatch_look_connecting(kolo_body_t *body, uint64_t operation, int rank)

@@ -64,17 +64,6 @@ static void making_del(kolo_start_t *s)
     pthread_mutex_unlock(&h->error_lock);
 }
 
-/* Their waits look at the flags at least every 50 ms. */
-void kolo_start_abort_all(kolo_comm_t parent)
-{
-    pthread_mutex_lock(&parent->error_lock);
-    for (kolo_body_t *child = parent->making; child; child = child->next_making) {
-        atomic_store(&child->abort, 1);
-        atomic_store(&child->stop, KOLO_STOP_ABORT);
-    }
-    pthread_mutex_unlock(&parent->error_lock);
-}
-
 static void end_turn(kolo_start_t *s)
 {
     if (s->counted) atomic_fetch_sub(&s->parent->turns, 1);

@@ -239,21 +239,6 @@ static void *start_in_background(void *arg)
     return NULL;
 }
 
-kolo_status_t kolo_body_background(kolo_body_t *body, void *(*fn)(void *), void *arg)
-{
-    pthread_attr_t attr;
-    pthread_t thread;
-    pthread_attr_init(&attr);
-    pthread_attr_setstacksize(&attr, 512 * 1024); /* thousands of ranks may start in one process */
-    pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
-    atomic_fetch_add(&body->handle->visitors, 1);
-    int err = pthread_create(&thread, &attr, fn, arg);
-    pthread_attr_destroy(&attr);
-    if (err == 0) return KOLO_OK;
-    kolo_handle_leave(body->handle);
-    return kolo_fail_errno(KOLO_ERR_SYSTEM, err, "cannot start a thread for %s rank %d", body->name, body->rank);
-}
-
 static kolo_status_t check_init(int nranks, int rank, int nids, const kolo_unique_id_t *ids,
                                 const kolo_config_t *config)
 {

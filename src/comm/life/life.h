@@ -46,8 +46,6 @@ kolo_status_t kolo_start(kolo_start_t *s, bool has_child, bool ticket, kolo_comm
 /* The parent's turn is over: its operations go on, and in the background it may be destroyed while the child is
  * being made. Again does nothing. */
 void kolo_start_leave(kolo_start_t *s);
-/* kolo_comm_abort(): whoever is being made from this communicator is aborted too. */
-void kolo_start_abort_all(kolo_comm_t parent);
 /* The out-of-band object of the child; takes oob_child. */
 kolo_status_t kolo_child_open(kolo_body_t *child, int rank, int nranks, kolo_oob_child_t *oob_child, uint64_t label,
                               const uint8_t *addresses);

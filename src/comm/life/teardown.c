@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How a communicator ends: errors that stick, finalize, destroy, abort, and the queries that work in every state.
+ * How a communicator ends: finalize, destroy, abort.
  */
 #include "base/failpoint.h"
 #include "base/log.h"
@@ -8,9 +8,7 @@
 #include "comm/life/life.h"
 #include "comm/window/window.h"
 
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 void kolo_body_unset(kolo_body_t *body)
 {
@@ -18,6 +16,7 @@ void kolo_body_unset(kolo_body_t *body)
     if (body->oob) kolo_oob_set_who(body->oob, NULL, NULL);
     kolo_device_close(body);
     kolo_windows_close(body);
+    kolo_p2p_forget(body);
     kolo_body_disconnect(body);
     kolo_record_close(body);
     if (body->ctx_open) {
@@ -56,52 +55,6 @@ void kolo_body_free(kolo_body_t *body)
     kolo_registrations_free(body);
     kolo_handle_drop(body->handle);
     free(body);
-}
-
-/* A child that is aborted while it is being set up mostly is so because its program has seen the parent fail. */
-static void give_reason(kolo_oob_t *oob, const char *last_error)
-{
-    char words[512], word[400];
-    bool told = kolo_oob_inherited_failure(oob, 0, word, sizeof word);
-    if (!told) snprintf(word, sizeof word, "%s", last_error);
-    snprintf(words, sizeof words, "its program aborted the communicator%s%s",
-             told    ? "; before that, "
-             : *word ? "; its last error was: "
-                     : "",
-             word);
-    kolo_oob_give_reason(oob, words);
-}
-
-void kolo_body_interrupt(kolo_body_t *body, const char *last_error)
-{
-    if (body->ctx_open) kolo_waker_wake(&body->ctx.waker);
-    if (body->oob && last_error) {
-        give_reason(body->oob, last_error);
-        kolo_oob_give_notice(body->oob);
-    }
-    if (body->oob) kolo_oob_close(body->oob);
-    kolo_gate_open(&body->handle->gate);
-}
-
-kolo_status_t kolo_body_fail(kolo_body_t *body, kolo_status_t status)
-{
-    kolo_comm_t h = body->handle;
-    pthread_mutex_lock(&h->error_lock);
-    if (h->error == KOLO_OK || (h->error_is_news && h->error == status)) {
-        h->error = status;
-        h->error_is_news = false;
-        snprintf(h->error_text, sizeof h->error_text, "%s", kolo_error_text());
-        kolo_record_failed(body);
-    }
-    pthread_mutex_unlock(&h->error_lock);
-    /* while init runs it alone ends STARTING, so that nobody frees what it still uses */
-    if (atomic_load(&h->state) != KOLO_COMM_STARTING)
-        atomic_store(&h->state, atomic_load(&body->abort) ? KOLO_COMM_ABORTED : KOLO_COMM_FAILED);
-    if (body->oob) kolo_oob_give_up(body->oob);
-    kolo_device_cancel(body);
-    if (body->ctx_open) kolo_control_fail(&body->ctx); /* before the caller has its buffers back */
-    kolo_gate_open(&h->gate);
-    return status;
 }
 
 static kolo_status_t finalize(kolo_body_t *body)
@@ -186,104 +139,5 @@ kolo_status_t kolo_comm_abort(kolo_comm_t comm)
     KOLO_TRY(kolo_handle_retire(comm, "comm_abort", true));
     kolo_requests_drop(comm);
     kolo_body_free(comm->body);
-    return KOLO_OK;
-}
-
-kolo_status_t kolo_comm_get_async_error(kolo_comm_t comm, kolo_status_t *async_error)
-{
-    /* Buffers are the caller's again when this says that it is over, also by a failure: not before. */
-    if (async_error && comm && atomic_load(&comm->in_background)) {
-        *async_error = KOLO_IN_PROGRESS;
-        return KOLO_OK;
-    }
-    /* whoever polls a communicator that another thread has aborted is told that, not that the handle is bad */
-    if (async_error && kolo_handle_was_aborted(comm)) {
-        *async_error = KOLO_ERR_ABORTED;
-        return KOLO_OK;
-    }
-    KOLO_TRY(kolo_handle_check(comm, "comm_get_async_error"));
-    if (!async_error) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "comm_get_async_error: the output is NULL");
-    kolo_status_t status = KOLO_OK;
-    switch (atomic_load(&comm->state)) {
-    case KOLO_COMM_STARTING:
-    case KOLO_COMM_CONNECTING:
-    case KOLO_COMM_FINALIZING:
-        status = KOLO_IN_PROGRESS;
-        break;
-    case KOLO_COMM_FAILED:
-    case KOLO_COMM_ABORTED:
-        pthread_mutex_lock(&comm->error_lock);
-        status = comm->error;
-        pthread_mutex_unlock(&comm->error_lock);
-        break;
-    default:
-        if (atomic_load(&comm->turns)) status = KOLO_IN_PROGRESS;
-        break;
-    }
-    *async_error = status;
-    return KOLO_OK;
-}
-
-const char *kolo_get_last_error(kolo_comm_t comm)
-{
-    if (!comm || kolo_handle_check(comm, "get_last_error") != KOLO_OK) return kolo_error_text();
-    pthread_mutex_lock(&comm->error_lock);
-    memcpy(comm->last_text, comm->error_text, sizeof comm->last_text);
-    pthread_mutex_unlock(&comm->error_lock);
-    return comm->last_text;
-}
-
-/* Queries need a communicator that is ready or was. */
-static kolo_status_t query(kolo_comm_t comm, const void *out, const char *what)
-{
-    KOLO_TRY(kolo_handle_check(comm, what));
-    if (!out) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: the output is NULL", what);
-    if (atomic_load(&comm->state) == KOLO_COMM_STARTING)
-        return kolo_fail(KOLO_ERR_INVALID_USAGE,
-                         "%s: %s is not ready yet; wait until kolo_comm_get_async_error reports KOLO_OK", what,
-                         comm->name);
-    return KOLO_OK;
-}
-
-kolo_status_t kolo_comm_count(kolo_comm_t comm, int *nranks)
-{
-    KOLO_TRY(query(comm, nranks, "comm_count"));
-    *nranks = comm->nranks;
-    return KOLO_OK;
-}
-
-kolo_status_t kolo_comm_user_rank(kolo_comm_t comm, int *rank)
-{
-    KOLO_TRY(query(comm, rank, "comm_user_rank"));
-    *rank = comm->rank;
-    return KOLO_OK;
-}
-
-kolo_status_t kolo_comm_device(kolo_comm_t comm, int *device)
-{
-    KOLO_TRY(query(comm, device, "comm_device"));
-    *device = comm->body->device;
-    return KOLO_OK;
-}
-
-/* Queues take memory as they are used for the first time. Whoever runs an operation owns the connections, so then
- * what was last seen has to do. */
-static size_t conn_memory(kolo_body_t *body)
-{
-    kolo_comm_t h = body->handle;
-    if (atomic_load(&h->done) == atomic_load(&h->tickets)) body->conn_bytes = kolo_body_conn_memory(body);
-    return body->conn_bytes;
-}
-
-kolo_status_t kolo_comm_memory(kolo_comm_t comm, size_t *bytes)
-{
-    KOLO_TRY(query(comm, bytes, "comm_memory"));
-    kolo_body_t *body = kolo_handle_visit(comm, "comm_memory");
-    if (!body) return KOLO_ERR_INVALID_ARGUMENT;
-    *bytes = sizeof *body + (body->oob ? kolo_oob_memory(body->oob) : 0) + conn_memory(body) + body->scratch_bytes +
-             body->parts_capacity * 2 * sizeof(kolo_part_t) + (size_t)body->nranks * sizeof(kolo_peer_card_t) +
-             (body->ll_temp ? (size_t)body->nranks * KOLO_FLAT_MAX : 0) +
-             (body->record.at ? sizeof(kolo_record_t) : 0) + kolo_windows_memory(body);
-    kolo_handle_leave(comm);
     return KOLO_OK;
 }

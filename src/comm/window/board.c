@@ -250,6 +250,13 @@ kolo_status_t kolo_windows_open(kolo_body_t *body)
     return status;
 }
 
+kolo_window_peers_t *kolo_window_find(kolo_windows_t *w, uint64_t handle)
+{
+    kolo_window_peers_t *window = w ? w->first : NULL;
+    while (window && window->handle != handle) window = window->next;
+    return window;
+}
+
 void kolo_window_free(kolo_windows_t *w, kolo_window_peers_t *window)
 {
     kolo_window_device_free(w->body, window);

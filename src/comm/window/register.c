@@ -32,13 +32,6 @@ typedef struct { /* travels: how it went */
 static _Atomic uint64_t next_handle =
     16; /* so that none is taken for NULL, or for a small number of the caller's */
 
-kolo_window_peers_t *kolo_window_find(kolo_windows_t *w, uint64_t handle)
-{
-    kolo_window_peers_t *window = w ? w->first : NULL;
-    while (window && window->handle != handle) window = window->next;
-    return window;
-}
-
 /* Does what `from` writes into this window of `to` travel? */
 static bool travels(const kolo_windows_t *w, const window_card_t *cards, int from, int to)
 {

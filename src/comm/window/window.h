@@ -88,6 +88,8 @@ kolo_status_t kolo_windows_open(kolo_body_t *body);
 void kolo_windows_close(kolo_body_t *body);
 kolo_reach_t kolo_windows_reach(const kolo_windows_t *w, int from, int to);
 size_t kolo_windows_memory(kolo_body_t *body);
+/* NULL: there is no such window (any more). Valid in one's turn; outside of it only under the lock. */
+kolo_window_peers_t *kolo_window_find(kolo_windows_t *windows, uint64_t handle);
 /* Out of the list, or never in it. */
 void kolo_window_free(kolo_windows_t *windows, kolo_window_peers_t *window);
 /* Memory that peers of this host can map. */
@@ -128,8 +130,6 @@ size_t kolo_relay_memory(kolo_relay_t *relay);
 /* *agreed: all ranks have the same status, and the communicator goes on. */
 kolo_status_t kolo_window_make(kolo_body_t *body, void *buf, size_t bytes, uint64_t *handle, bool *agreed);
 kolo_status_t kolo_window_unmake(kolo_body_t *body, uint64_t handle);
-/* NULL: there is no such window (any more). Valid in one's turn; outside of it only under the lock. */
-kolo_window_peers_t *kolo_window_find(kolo_windows_t *windows, uint64_t handle);
 
 /* ---- device.c: on GPUs ---- */
 typedef struct {                 /* travels */

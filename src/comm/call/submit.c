@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Where a checked call goes: into the open group, to its device, with messages that were put aside, to its stream,
+ * into the background, or, mostly, here and now (launch.c).
+ */
+#include "comm/call/call.h"
+
+static kolo_status_t take_turn(const kolo_call_t *call, uint64_t ticket)
+{
+    kolo_status_t status = kolo_call_turn(call, ticket);
+    kolo_ticket_end(call->comm, ticket);
+    return status;
+}
+
+kolo_status_t kolo_call_submit(kolo_call_t *call)
+{
+    uint64_t ticket;
+    if (KOLO_UNLIKELY(kolo_group_open())) return kolo_group_add(call);
+    if (KOLO_UNLIKELY(call->comm->on_device)) return kolo_device_submit(call);
+    if (KOLO_UNLIKELY(call->comm->aside != NULL)) return kolo_requests_join(call);
+    if (KOLO_UNLIKELY(call->stream != NULL)) return kolo_call_queue(call);
+    KOLO_TRY(kolo_ticket_draw(call->comm, &ticket));
+    if (KOLO_UNLIKELY(!call->comm->blocking)) return kolo_first_use_submit(call, ticket);
+    return take_turn(call, ticket);
+}

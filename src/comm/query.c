@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What a program may ask of a communicator in every state: its error, its place, its memory.
+ */
+#include "comm/window/window.h"
+
+#include <string.h>
+
+kolo_status_t kolo_comm_get_async_error(kolo_comm_t comm, kolo_status_t *async_error)
+{
+    /* Buffers are the caller's again when this says that it is over, also by a failure: not before. */
+    if (async_error && comm && atomic_load(&comm->in_background)) {
+        *async_error = KOLO_IN_PROGRESS;
+        return KOLO_OK;
+    }
+    /* whoever polls a communicator that another thread has aborted is told that, not that the handle is bad */
+    if (async_error && kolo_handle_was_aborted(comm)) {
+        *async_error = KOLO_ERR_ABORTED;
+        return KOLO_OK;
+    }
+    KOLO_TRY(kolo_handle_check(comm, "comm_get_async_error"));
+    if (!async_error) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "comm_get_async_error: the output is NULL");
+    kolo_status_t status = KOLO_OK;
+    switch (atomic_load(&comm->state)) {
+    case KOLO_COMM_STARTING:
+    case KOLO_COMM_CONNECTING:
+    case KOLO_COMM_FINALIZING:
+        status = KOLO_IN_PROGRESS;
+        break;
+    case KOLO_COMM_FAILED:
+    case KOLO_COMM_ABORTED:
+        pthread_mutex_lock(&comm->error_lock);
+        status = comm->error;
+        pthread_mutex_unlock(&comm->error_lock);
+        break;
+    default:
+        if (atomic_load(&comm->turns)) status = KOLO_IN_PROGRESS;
+        break;
+    }
+    *async_error = status;
+    return KOLO_OK;
+}
+
+const char *kolo_get_last_error(kolo_comm_t comm)
+{
+    if (!comm || kolo_handle_check(comm, "get_last_error") != KOLO_OK) return kolo_error_text();
+    pthread_mutex_lock(&comm->error_lock);
+    memcpy(comm->last_text, comm->error_text, sizeof comm->last_text);
+    pthread_mutex_unlock(&comm->error_lock);
+    return comm->last_text;
+}
+
+/* Queries need a communicator that is ready or was. */
+static kolo_status_t query(kolo_comm_t comm, const void *out, const char *what)
+{
+    KOLO_TRY(kolo_handle_check(comm, what));
+    if (!out) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: the output is NULL", what);
+    if (atomic_load(&comm->state) == KOLO_COMM_STARTING)
+        return kolo_fail(KOLO_ERR_INVALID_USAGE,
+                         "%s: %s is not ready yet; wait until kolo_comm_get_async_error reports KOLO_OK", what,
+                         comm->name);
+    return KOLO_OK;
+}
+
+kolo_status_t kolo_comm_count(kolo_comm_t comm, int *nranks)
+{
+    KOLO_TRY(query(comm, nranks, "comm_count"));
+    *nranks = comm->nranks;
+    return KOLO_OK;
+}
+
+kolo_status_t kolo_comm_user_rank(kolo_comm_t comm, int *rank)
+{
+    KOLO_TRY(query(comm, rank, "comm_user_rank"));
+    *rank = comm->rank;
+    return KOLO_OK;
+}
+
+kolo_status_t kolo_comm_device(kolo_comm_t comm, int *device)
+{
+    KOLO_TRY(query(comm, device, "comm_device"));
+    *device = comm->body->device;
+    return KOLO_OK;
+}
+
+/* Queues take memory as they are used for the first time. Whoever runs an operation owns the connections, so then
+ * what was last seen has to do. */
+static size_t conn_memory(kolo_body_t *body)
+{
+    kolo_comm_t h = body->handle;
+    if (atomic_load(&h->done) == atomic_load(&h->tickets)) body->conn_bytes = kolo_body_conn_memory(body);
+    return body->conn_bytes;
+}
+
+kolo_status_t kolo_comm_memory(kolo_comm_t comm, size_t *bytes)
+{
+    KOLO_TRY(query(comm, bytes, "comm_memory"));
+    kolo_body_t *body = kolo_handle_visit(comm, "comm_memory");
+    if (!body) return KOLO_ERR_INVALID_ARGUMENT;
+    *bytes = sizeof *body + (body->oob ? kolo_oob_memory(body->oob) : 0) + conn_memory(body) + body->scratch_bytes +
+             body->parts_capacity * 2 * sizeof(kolo_part_t) + (size_t)body->nranks * sizeof(kolo_peer_card_t) +
+             (body->ll_temp ? (size_t)body->nranks * KOLO_FLAT_MAX : 0) +
+             (body->record.at ? sizeof(kolo_record_t) : 0) + kolo_windows_memory(body);
+    kolo_handle_leave(comm);
+    return KOLO_OK;
+}
