@@ -12,6 +12,7 @@
  */
 #include "link/link.h"
 #include "meet/id.h"
+#include "wire/queue.h"
 #include "wire/tcp/tcp.h"
 
 #include <arpa/inet.h>
@@ -132,15 +133,8 @@ static void link_open(link_t *l, int rank)
                      in = out;
     in.writer = 1 - rank;
     in.reader = rank;
-    size_t stride = sizeof(kolo_slot_header_t) + slot_bytes;
-    l->tx = (kolo_tx_t){.spec = out,
-                        .room = depth,
-                        .mask = depth - 1,
-                        .stride = stride,
-                        .slot_bytes = slot_bytes,
-                        .depth = depth,
-                        .nreaders = 1};
-    l->rx = (kolo_rx_t){.spec = in, .mask = depth - 1, .stride = stride, .slot_bytes = slot_bytes, .depth = depth};
+    l->tx = kolo_queue_tx(&out, 1, &kolo_wire_tcp);
+    l->rx = kolo_queue_rx(&in, &kolo_wire_tcp);
     need(kolo_wire_tcp.rx_setup(&l->ctx, &l->rx, &card));
     need(kolo_wire_tcp.tx_setup(&l->ctx, &l->tx, &card));
     kolo_socket_t sockets[KOLO_TCP_MAX_SOCKETS];
@@ -202,7 +196,7 @@ static double run_stream(link_t *l, int rank, char *buffer)
         }
         at = at + 2 * slot_bytes <= buffer_bytes ? at + slot_bytes : 0;
     }
-    if (rank == 0) WAIT_UNTIL(l, kolo_tx_drained(&l->tx));
+    if (rank == 0) WAIT_UNTIL(l, kolo_tx_sent(&l->tx));
     return exchange((double)bytes * 8 / (double)(kolo_now_ns() - start));
 }
 
@@ -222,7 +216,7 @@ static double run_pings(link_t *l, int rank)
             }
         }
     }
-    if (rank == 1) WAIT_UNTIL(l, kolo_tx_drained(&l->tx));
+    if (rank == 1) WAIT_UNTIL(l, kolo_tx_sent(&l->tx));
     return (double)(kolo_now_ns() - start) / 2e3 / PINGS;
 }
 

@@ -26,20 +26,10 @@ kolo_exec_tuned_t kolo_device_tuned(const kolo_body_t *body)
                                .give = gpu.give};
 }
 
-/* KOLO_ALGO on GPUs: by its plan. The loops over lines are those of the CPU; here their plan is run, which spreads.
- */
-static kolo_way_t way_of(kolo_coll_t coll, bool uneven)
-{
-    kolo_way_t way = kolo_tune_forced(coll);
-    if (uneven && coll == KOLO_COLL_ALL_TO_ALL && way.algo == KOLO_ALGO_BRUCK)
-        way.algo = KOLO_ALGO_PAIRWISE; /* Bruck's moves parts in the places of others */
-    return way;
-}
-
 static kolo_status_t forced_plan(void *arg, const kolo_exec_plan_ask_t *ask, kolo_plan_t **plan)
 {
     const kolo_body_t *body = arg;
-    kolo_way_t way = way_of(ask->coll, ask->uneven);
+    kolo_way_t way = kolo_device_way(ask->coll, ask->uneven);
     kolo_emit_env_t env = body->emit;
     *plan = NULL;
     if (way.algo == KOLO_ALGO_COUNT) return KOLO_OK;

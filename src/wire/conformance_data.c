@@ -67,7 +67,7 @@ static int receive_one(kolo_kit_t *kit, kolo_rx_t *rx, uint32_t bytes, uint64_t 
 
 static int finish(kolo_kit_t *kit, kolo_tx_t *tx, kolo_rx_t *rx)
 {
-    if (tx && tx->ops) KIT_CHECK(kolo_kit_wait_drained(kit, tx, SHORT_MS) == KOLO_OK);
+    if (tx && tx->ops) KIT_CHECK(kolo_kit_wait_released(kit, tx, SHORT_MS) == KOLO_OK);
     KIT_CHECK(kolo_oob_barrier(kit->oob) == KOLO_OK);
     if (tx) {
         kolo_tx_close(tx);
@@ -131,7 +131,8 @@ static int the_queue_is_bounded(kolo_kit_t *kit)
             sent++;
         }
         KIT_CHECK(moves ? sent < MOST : sent == DEPTH);
-        KIT_CHECK(!kolo_tx_drained(&tx) || moves);
+        KIT_CHECK(!kolo_tx_released(&tx) || moves);
+        KIT_CHECK(kolo_tx_sent(&tx) || moves); /* what was posted from is free all the same */
     }
     KIT_CHECK(kolo_oob_broadcast(kit->oob, 0, &sent, sizeof sent) == KOLO_OK);
     for (uint64_t i = 0; kit->rank == 1 && i < sent; i++) KIT_TRY(receive_one(kit, &rx, SLOT, i));
@@ -168,7 +169,7 @@ static int fan_out_waits_for_the_slowest(kolo_kit_t *kit)
     for (uint64_t i = 0; i < MESSAGES; i++) {
         if (kit->rank == 1) {
             KIT_TRY(send_one(kit, &tx, SLOT, i));
-            KIT_CHECK(tx.next - kolo_tx_consumed(&tx) <= DEPTH);
+            KIT_CHECK(tx.end.next - kolo_tx_end_consumed(&tx.end) <= DEPTH);
         } else {
             if (kit->rank == 0 && i % 20 == 0) kolo_kit_sleep_ms(2);
             KIT_TRY(receive_one(kit, &rx, SLOT, i));
@@ -272,7 +273,7 @@ static int references_are_read_and_written(kolo_kit_t *kit)
             KIT_CHECK(tx.ops->ref_make(&tx, data, BYTES, &ref) == KOLO_OK);
             memcpy(kolo_tx_payload(&tx), &ref, sizeof ref);
             kolo_tx_post(&tx, sizeof ref, KOLO_SLOT_REF, 1, n);
-            KIT_CHECK(kolo_kit_wait_drained(kit, &tx, SHORT_MS) == KOLO_OK);
+            KIT_CHECK(kolo_kit_wait_released(kit, &tx, SHORT_MS) == KOLO_OK);
             KIT_CHECK(holds(data, 1000, n) && data[1000] == 0xee && data[2999] == 0xee &&
                       data[3000] == pattern(n, 3000));
             continue;
@@ -376,7 +377,7 @@ static int many_connections_at_once(kolo_kit_t *kit)
                 KIT_TRY(receive_one(kit, &rxs[i], 100, mark));
         }
     }
-    for (int i = 0; i < n; i += 2) KIT_CHECK(kolo_kit_wait_drained(kit, &txs[i], SHORT_MS) == KOLO_OK);
+    for (int i = 0; i < n; i += 2) KIT_CHECK(kolo_kit_wait_released(kit, &txs[i], SHORT_MS) == KOLO_OK);
     KIT_CHECK(kolo_oob_barrier(kit->oob) == KOLO_OK);
     for (int i = 0; i < n; i += 2) {
         kolo_tx_close(&txs[i]);
@@ -428,7 +429,7 @@ static int payloads_come_where_they_belong(kolo_kit_t *kit)
     KIT_CHECK(kolo_kit_connect(kit, &spec, &tx, &rx) == KOLO_OK);
     for (uint32_t n = 0; kit->rank == 0 && n < 3 * PLACE_SLOTS; n++) {
         char *from = place.data + (size_t)(n % PLACE_SLOTS) * PLACE_BYTES;
-        if (n % PLACE_SLOTS == 0) KIT_CHECK(kolo_kit_wait_drained(kit, &tx, SHORT_MS) == KOLO_OK);
+        if (n % PLACE_SLOTS == 0) KIT_CHECK(kolo_kit_wait_released(kit, &tx, SHORT_MS) == KOLO_OK);
         KIT_CHECK(kolo_kit_wait_tx(kit, &tx, SHORT_MS) == KOLO_OK);
         fill(from, PLACE_BYTES, n);
         KIT_CHECK(tx.ops->tx_post_from(&tx, from, PLACE_BYTES, 7, n) == KOLO_OK);
@@ -470,7 +471,7 @@ static int what_is_given_up_is_not_written_to(kolo_kit_t *kit)
     if (kit->rank == 0) {
         fill(place.data, PLACE_BYTES, 3);
         KIT_CHECK(tx.ops->tx_post_from(&tx, place.data, PLACE_BYTES, 7, 1) == KOLO_OK);
-        (void)kolo_kit_wait_drained(kit, &tx, SHORT_MS); /* or the connection has failed */
+        (void)kolo_kit_wait_released(kit, &tx, SHORT_MS); /* or the connection has failed */
     } else {
         kolo_status_t status = kolo_kit_wait_rx(kit, &rx, SHORT_MS);
         KIT_CHECK(status == KOLO_OK || status == KOLO_ERR_ABORTED);

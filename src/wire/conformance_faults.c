@@ -6,6 +6,7 @@
 #include "wire/conformance.h"
 #include "wire/control.h"
 #include "wire/ll.h"
+#include "wire/queue.h"
 
 #include <pthread.h>
 #include <signal.h>
@@ -41,7 +42,7 @@ static double ms_since(uint64_t t)
 
 static bool nothing_left(const kolo_tx_t *tx, const kolo_rx_t *rx)
 {
-    return !tx->ops && !tx->priv && !tx->slots && !rx->ops && !rx->priv && !rx->slots;
+    return !tx->ops && !tx->priv && !tx->end.slots && !rx->ops && !rx->priv && !rx->end.slots;
 }
 
 static int no_wire_is_an_error_that_names_both(kolo_kit_t *kit)
@@ -106,7 +107,7 @@ static int cards_of_noise_are_refused(kolo_kit_t *kit)
     KIT_CHECK(ops && ops == kolo_conformance_wire);
     unsigned seed = 7;
     for (int i = 0; kit->rank == 1 && i < 20; i++) {
-        kolo_rx_t rx = {.mask = 3, .stride = 320, .slot_bytes = 256, .depth = 4, .ops = ops, .spec = pair};
+        kolo_rx_t rx = kolo_queue_rx(&pair, ops);
         kolo_wire_card_t card;
         KIT_CHECK(ops->rx_setup(&kit->ctx, &rx, &card) == KOLO_OK);
         if (i < 10) /* noise from the start, or after what looked right */
@@ -132,7 +133,7 @@ static int a_closed_peer_is_seen_after_its_data(kolo_kit_t *kit)
     KIT_TRY(meet(kit));
     if (kit->rank == 1) {
         for (uint64_t i = 0; i < 3; i++) kolo_tx_post(&tx, 0, 0, 1, i);
-        if (tx.caps & KOLO_CAP_PUMP) KIT_CHECK(kolo_kit_wait_drained(kit, &tx, SHORT_MS) == KOLO_OK);
+        if (tx.caps & KOLO_CAP_PUMP) KIT_CHECK(kolo_kit_wait_released(kit, &tx, SHORT_MS) == KOLO_OK);
         kolo_tx_close(&tx);
         kolo_rx_close(&rx);
         kolo_wire_ctx_close(&kit->ctx);

@@ -165,38 +165,6 @@ static kolo_status_t hear(kolo_connecting_t *c, const pending_t *p, int from)
 
 /* ---- phases ---- */
 
-static void fill_tx(pending_t *p)
-{
-    const kolo_conn_spec_t *spec = &p->request->spec;
-    *p->request->tx = (kolo_tx_t){
-        .next = spec->start,
-        .room = spec->start + spec->depth,
-        .mask = spec->depth - 1,
-        .stride = kolo_queue_stride(spec),
-        .slot_bytes = spec->slot_bytes,
-        .depth = spec->depth,
-        .nreaders = p->nreaders,
-        .caps = p->ops->caps,
-        .ops = p->ops,
-        .spec = *spec,
-    };
-}
-
-static void fill_rx(pending_t *p)
-{
-    const kolo_conn_spec_t *spec = &p->request->spec;
-    *p->request->rx = (kolo_rx_t){
-        .next = spec->start,
-        .mask = spec->depth - 1,
-        .stride = kolo_queue_stride(spec),
-        .slot_bytes = spec->slot_bytes,
-        .depth = spec->depth,
-        .caps = p->ops->caps,
-        .ops = p->ops,
-        .spec = *spec,
-    };
-}
-
 /* Who is meant, for all requests before anything else, so that all who wait can be told of a failure. */
 static kolo_status_t identify(kolo_wire_ctx_t *ctx, pending_t *p)
 {
@@ -225,10 +193,10 @@ static kolo_status_t prepare(kolo_connecting_t *c, pending_t *p)
     p->ops = kolo_wire_choose(ctx, &p->request->spec);
     if (!p->ops) return kolo_wire_none(ctx, &p->request->spec);
     if (p->request->rx) {
-        fill_rx(p);
+        *p->request->rx = kolo_queue_rx(&p->request->spec, p->ops);
         return KOLO_OK;
     }
-    fill_tx(p);
+    *p->request->tx = kolo_queue_tx(&p->request->spec, p->nreaders, p->ops);
     p->cards = (kolo_wire_card_t *)calloc(p->nreaders, sizeof *p->cards);
     if (!p->cards) return kolo_fail(KOLO_ERR_NO_MEMORY, "no memory for the cards of %u ranks", p->nreaders);
     return KOLO_OK;
@@ -338,10 +306,10 @@ static void log_connection(const kolo_wire_ctx_t *ctx, const kolo_tx_t *tx)
     if (tx->spec.kind == KOLO_CONN_PAIR)
         snprintf(to, sizeof to, "rank %d", tx->spec.reader);
     else
-        snprintf(to, sizeof to, "%u ranks of its host", tx->nreaders);
+        snprintf(to, sizeof to, "%u ranks of its host", tx->end.nreaders);
     kolo_info("wire", "rank %d -> %s, lane %u: %s%s, %s, %u slots of %u bytes", ctx->member->rank, to,
               tx->spec.lane, tx->ops->name, tx->caps & KOLO_CAP_REF ? " with single copies" : "",
-              tx->spec.proto == KOLO_PROTO_LL ? "low latency" : "simple", tx->depth, tx->slot_bytes);
+              tx->spec.proto == KOLO_PROTO_LL ? "low latency" : "simple", tx->end.depth, tx->end.slot_bytes);
 }
 
 /* ---- agreeing on the outcome ---- */

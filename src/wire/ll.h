@@ -54,13 +54,13 @@ static inline uint64_t kolo_ll_mark(uint64_t seq, uint32_t signature)
     return (uint32_t)seq | (uint64_t)signature << 32;
 }
 
-/* Writes `bytes` into lines first_line.. of slot tx->next (tx ready, capacity checked by the caller). Several puts
- * may fill one slot at different lines; kolo_ll_post() ends the slot. */
+/* Writes `bytes` into lines first_line.. of slot tx->end.next (tx ready, capacity checked by the caller). Several
+ * puts may fill one slot at different lines; kolo_ll_post() ends the slot. */
 static inline void kolo_ll_put(kolo_tx_t *tx, size_t first_line, const void *data, size_t bytes, uint32_t signature)
 {
     kolo_ll_line_t *line = (kolo_ll_line_t *)kolo_tx_payload(tx) + first_line;
     const uint8_t *from = (const uint8_t *)data;
-    const uint64_t mark = kolo_ll_mark(tx->next + 1, signature);
+    const uint64_t mark = kolo_ll_mark(tx->end.next + 1, signature);
     for (;;) {
         size_t n = bytes < KOLO_LL_DATA ? bytes : KOLO_LL_DATA;
         if (KOLO_LIKELY(n == KOLO_LL_DATA))
@@ -87,16 +87,16 @@ static inline void kolo_ll_sweep(void *payload, size_t slot_bytes, uint64_t seq)
 static inline void kolo_ll_begin(kolo_tx_t *tx, uint64_t signature, uint64_t operation)
 {
     kolo_slot_header_t *h = kolo_tx_header(tx);
-    uint64_t age = tx->next - tx->spec.start;
-    if (KOLO_UNLIKELY((age & (KOLO_LL_SWEEP - 1)) < tx->depth && age >= KOLO_LL_SWEEP))
-        kolo_ll_sweep(h + 1, tx->slot_bytes, tx->next + 1 - tx->depth);
+    uint64_t age = tx->end.next - tx->spec.start;
+    if (KOLO_UNLIKELY((age & (KOLO_LL_SWEEP - 1)) < tx->end.depth && age >= KOLO_LL_SWEEP))
+        kolo_ll_sweep(h + 1, tx->end.slot_bytes, tx->end.next + 1 - tx->end.depth);
     h->signature = signature;
     h->operation = operation;
-    atomic_store_explicit(&h->seq, tx->next + 1, memory_order_release);
+    atomic_store_explicit(&h->seq, tx->end.next + 1, memory_order_release);
 }
 static inline void kolo_ll_post(kolo_tx_t *tx)
 {
-    tx->next++;
+    tx->end.next++;
     kolo_tx_ring(tx);
 }
 
@@ -115,18 +115,18 @@ static inline uint32_t kolo_ll_line_signature(const kolo_ll_line_t *line)
 }
 static inline bool kolo_ll_arrived(const kolo_rx_t *rx, size_t line)
 {
-    return kolo_ll_line_has(kolo_ll_rx_line(rx, line), (uint32_t)(rx->next + 1));
+    return kolo_ll_line_has(kolo_ll_rx_line(rx, line), (uint32_t)(rx->end.next + 1));
 }
 /* Gives slot `next` back to the writer, as kolo_rx_release(), but while more has arrived tells it of a quarter of
  * the queue at once: a writer that is ahead asks again and again, and each word to it takes the line from it. A
  * reader that has caught up has told everything. For rows of messages; nobody may wait for such a queue to be
- * drained. */
+ * released. */
 static inline void kolo_ll_release(kolo_rx_t *rx)
 {
-    uint64_t quarter = KOLO_MAX(rx->depth / 4, 1);
-    rx->next++;
-    if ((rx->next & (quarter - 1)) != 0 && kolo_ll_arrived(rx, 0)) return;
-    atomic_store_explicit(&rx->head->consumed, rx->next, memory_order_release);
+    uint64_t quarter = KOLO_MAX(rx->end.depth / 4, 1);
+    rx->end.next++;
+    if ((rx->end.next & (quarter - 1)) != 0 && kolo_ll_arrived(rx, 0)) return;
+    atomic_store_explicit(&rx->end.head->consumed, rx->end.next, memory_order_release);
     if (rx->bell.asleep) kolo_doorbell_ring(rx->bell.asleep, rx->bell.event_fd);
 }
 
@@ -143,7 +143,7 @@ static inline size_t kolo_ll_get(const kolo_rx_t *rx, size_t first_line, void *d
 {
     const kolo_ll_line_t *lines = kolo_ll_rx_line(rx, first_line);
     uint8_t *to = (uint8_t *)dst;
-    uint32_t seq = (uint32_t)(rx->next + 1);
+    uint32_t seq = (uint32_t)(rx->end.next + 1);
     const uint64_t mark = kolo_ll_mark(seq, signature);
     size_t line = done / KOLO_LL_DATA, last = (bytes - 1) / KOLO_LL_DATA;
     while (done < bytes) {

@@ -43,7 +43,7 @@ static uint64_t key_of(const kolo_mapped_t *end, int rank)
 kolo_status_t kolo_mapped_ref_make(kolo_tx_t *tx, const void *data, uint64_t bytes, kolo_ref_t *ref)
 {
     const kolo_mapped_t *end = tx->priv;
-    *ref = (kolo_ref_t){(uint64_t)(uintptr_t)data, bytes, key_of(end, tx->spec.writer), tx->next};
+    *ref = (kolo_ref_t){(uint64_t)(uintptr_t)data, bytes, key_of(end, tx->spec.writer), tx->end.next};
     return KOLO_OK;
 }
 
@@ -51,11 +51,11 @@ kolo_status_t kolo_mapped_ref_start(kolo_rx_t *rx, const kolo_ref_t *ref, uint64
                                     bool write, kolo_ref_copy_t *copy)
 {
     const kolo_mapped_t *end = kolo_mapped_of_rx(rx);
-    if (KOLO_UNLIKELY(ref->key != key_of(end, rx->spec.writer) || ref->generation != rx->next))
+    if (KOLO_UNLIKELY(ref->key != key_of(end, rx->spec.writer) || ref->generation != rx->end.next))
         return kolo_fail(
             KOLO_ERR_PROTOCOL, "rank %d: a reference of slot %llu in slot %llu of the connection from rank %d, %s",
-            rx->spec.reader, (unsigned long long)ref->generation, (unsigned long long)rx->next, rx->spec.writer,
-            ref->generation != rx->next ? "which is over" : "to another process's memory");
+            rx->spec.reader, (unsigned long long)ref->generation, (unsigned long long)rx->end.next, rx->spec.writer,
+            ref->generation != rx->end.next ? "which is over" : "to another process's memory");
     if (KOLO_UNLIKELY(offset > ref->bytes || bytes > ref->bytes - offset || ref->address > UINT64_MAX - ref->bytes))
         return kolo_fail(KOLO_ERR_PROTOCOL,
                          "rank %d: bytes %llu to %llu of a reference from rank %d are wanted, but it has %llu",
@@ -104,15 +104,15 @@ kolo_status_t kolo_mapped_rx_setup(kolo_wire_ctx_t *ctx, kolo_rx_t *rx, const ko
 kolo_status_t kolo_mapped_tx_setup(kolo_wire_ctx_t *ctx, kolo_tx_t *tx, const kolo_mapped_memory_t *memory,
                                    kolo_wire_card_t *card)
 {
-    kolo_mapped_t *end = make_end(ctx, memory, tx->nreaders);
+    kolo_mapped_t *end = make_end(ctx, memory, tx->end.nreaders);
     if (!end) return KOLO_ERR_NO_MEMORY;
     tx->priv = end;
     tx->bells = end->bells;
-    end->map.bytes = kolo_queue_bytes(&tx->spec, tx->nreaders);
+    end->map.bytes = kolo_queue_bytes(&tx->spec, tx->end.nreaders);
     KOLO_TRY(kolo_mapped_random(end->map.id, sizeof end->map.id));
-    KOLO_TRY(memory->create(ctx, tx->nreaders, &end->map));
+    KOLO_TRY(memory->create(ctx, tx->end.nreaders, &end->map));
     end->queue = (kolo_queue_header_t *)end->map.base;
-    kolo_queue_format(end->map.base, &tx->spec, tx->nreaders, ctx->job);
+    kolo_queue_format(end->map.base, &tx->spec, tx->end.nreaders, ctx->job);
     kolo_queue_bind_tx(end->map.base, tx);
 
     mapped_card_t mine = {.magic = CARD_MAGIC, .version = CARD_VERSION, .bytes = end->map.bytes};
@@ -174,7 +174,7 @@ kolo_status_t kolo_mapped_tx_check(kolo_tx_t *tx)
     kolo_mapped_t *end = (kolo_mapped_t *)tx->priv;
     for (uint32_t i = 0; i < end->npeers; i++) {
         kolo_control_peer_t *peer = end->peers[i];
-        bool closed = atomic_load_explicit(&tx->heads[i].closed, memory_order_acquire) != 0;
+        bool closed = atomic_load_explicit(&tx->end.heads[i].closed, memory_order_acquire) != 0;
         if (!closed && !kolo_control_gone(peer)) continue;
         if (!end->gone) return first_time(end);
         KOLO_TRY(kolo_control_check(end->ctx, peer));
@@ -218,7 +218,7 @@ void kolo_mapped_rx_close(kolo_rx_t *rx)
 {
     kolo_mapped_t *end = (kolo_mapped_t *)rx->priv;
     if (!end || !end->queue) return;
-    atomic_store_explicit(&rx->head->closed, 1, memory_order_release);
+    atomic_store_explicit(&rx->end.head->closed, 1, memory_order_release);
     ring_all(end);
 }
 

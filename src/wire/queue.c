@@ -112,12 +112,12 @@ kolo_status_t kolo_queue_check(const void *memory, const kolo_conn_spec_t *spec,
 
 void kolo_queue_bind_tx(void *memory, kolo_tx_t *tx)
 {
-    tx->heads = (const kolo_head_line_t *)((kolo_queue_header_t *)memory + 1);
-    tx->slots = (char *)memory + slots_offset(tx->nreaders);
+    tx->end.heads = (const kolo_head_line_t *)((kolo_queue_header_t *)memory + 1);
+    tx->end.slots = (char *)memory + slots_offset(tx->end.nreaders);
 }
 
 void kolo_queue_bind_rx(void *memory, kolo_rx_t *rx, uint32_t nreaders, uint32_t index)
 {
-    rx->head = (kolo_head_line_t *)((kolo_queue_header_t *)memory + 1) + index;
-    rx->slots = (char *)memory + slots_offset(nreaders);
+    rx->end.head = (kolo_head_line_t *)((kolo_queue_header_t *)memory + 1) + index;
+    rx->end.slots = (char *)memory + slots_offset(nreaders);
 }

@@ -36,6 +36,31 @@ static inline size_t kolo_queue_stride(const kolo_conn_spec_t *spec)
 {
     return sizeof(kolo_slot_header_t) + spec->slot_bytes;
 }
+/* Ends as their wire finds them: nothing of memory yet. ops: NULL in tests of queues alone. */
+static inline kolo_tx_t kolo_queue_tx(const kolo_conn_spec_t *spec, uint32_t nreaders, const kolo_wire_ops_t *ops)
+{
+    return (kolo_tx_t){.end = {.next = spec->start,
+                               .room = spec->start + spec->depth,
+                               .mask = spec->depth - 1,
+                               .stride = kolo_queue_stride(spec),
+                               .slot_bytes = spec->slot_bytes,
+                               .depth = spec->depth,
+                               .nreaders = nreaders},
+                       .caps = ops ? ops->caps : 0,
+                       .ops = ops,
+                       .spec = *spec};
+}
+static inline kolo_rx_t kolo_queue_rx(const kolo_conn_spec_t *spec, const kolo_wire_ops_t *ops)
+{
+    return (kolo_rx_t){.end = {.next = spec->start,
+                               .mask = spec->depth - 1,
+                               .stride = kolo_queue_stride(spec),
+                               .slot_bytes = spec->slot_bytes,
+                               .depth = spec->depth},
+                       .caps = ops ? ops->caps : 0,
+                       .ops = ops,
+                       .spec = *spec};
+}
 /* Bytes of a whole queue (the spec has been checked). */
 size_t kolo_queue_bytes(const kolo_conn_spec_t *spec, uint32_t nreaders);
 

@@ -37,20 +37,8 @@ static void open_pair(pair_t *pair, const kolo_conn_spec_t *spec)
     assert_non_null(pair->memory);
     memset(pair->memory, 0, bytes);
     kolo_queue_format(pair->memory, spec, 1, 77);
-    pair->tx = (kolo_tx_t){.next = spec->start,
-                           .room = spec->start + spec->depth,
-                           .mask = spec->depth - 1,
-                           .stride = kolo_queue_stride(spec),
-                           .slot_bytes = spec->slot_bytes,
-                           .depth = spec->depth,
-                           .nreaders = 1,
-                           .spec = *spec};
-    pair->rx = (kolo_rx_t){.next = spec->start,
-                           .mask = spec->depth - 1,
-                           .stride = kolo_queue_stride(spec),
-                           .slot_bytes = spec->slot_bytes,
-                           .depth = spec->depth,
-                           .spec = *spec};
+    pair->tx = kolo_queue_tx(spec, 1, NULL);
+    pair->rx = kolo_queue_rx(spec, NULL);
     kolo_queue_bind_tx(pair->memory, &pair->tx);
     kolo_queue_bind_rx(pair->memory, &pair->rx, 1, 0);
     static kolo_bell_t silent;
@@ -116,16 +104,16 @@ static void slots_are_never_full_early(void **state)
                 uint32_t burst = (uint32_t)i % depth + 1;
                 for (uint32_t k = 0; k < burst; k++) {
                     assert_true(kolo_tx_ready(&pair.tx));
-                    *(uint64_t *)kolo_tx_payload(&pair.tx) = pair.tx.next;
+                    *(uint64_t *)kolo_tx_payload(&pair.tx) = pair.tx.end.next;
                     kolo_tx_post(&pair.tx, 8, 0, 1, 2);
                 }
                 if (burst == depth) assert_false(kolo_tx_ready(&pair.tx));
                 for (uint32_t k = 0; k < burst; k++) {
                     assert_true(kolo_rx_ready(&pair.rx));
-                    assert_true(*(const uint64_t *)kolo_rx_payload(&pair.rx) == pair.rx.next);
+                    assert_true(*(const uint64_t *)kolo_rx_payload(&pair.rx) == pair.rx.end.next);
                     kolo_rx_release(&pair.rx);
                 }
-                assert_true(kolo_tx_drained(&pair.tx));
+                assert_true(kolo_tx_released(&pair.tx));
             }
             free(pair.memory);
         }
@@ -180,14 +168,14 @@ static void lines_are_given_back_a_quarter_of_the_queue_at_once(void **state)
                 }
                 assert_int_equal(kolo_tx_ready(&pair.tx), burst < depth);
                 for (uint32_t k = 0; k < burst; k++) {
-                    uint64_t before = kolo_tx_consumed(&pair.tx);
+                    uint64_t before = kolo_tx_end_consumed(&pair.tx.end);
                     assert_true(kolo_ll_arrived(&pair.rx, 0));
                     kolo_ll_release(&pair.rx);
-                    told += kolo_tx_consumed(&pair.tx) != before;
-                    assert_in_range(pair.rx.next - kolo_tx_consumed(&pair.tx), 0, quarter - 1);
+                    told += kolo_tx_end_consumed(&pair.tx.end) != before;
+                    assert_in_range(pair.rx.end.next - kolo_tx_end_consumed(&pair.tx.end), 0, quarter - 1);
                 }
                 assert_in_range(told, 1, burst / quarter + 2);
-                assert_true(kolo_tx_drained(&pair.tx));
+                assert_true(kolo_tx_released(&pair.tx));
             }
             free(pair.memory);
         }
@@ -209,7 +197,7 @@ static void stale_lines_are_swept(void **state)
     /* Jump to where the sweep is due, as if all messages between had been short. */
     static const uint64_t stops[] = {KOLO_LL_SWEEP, 2 * KOLO_LL_SWEEP};
     for (size_t i = 0; i < KOLO_COUNTOF(stops); i++) {
-        pair.tx.next = pair.rx.next = stops[i];
+        pair.tx.end.next = pair.rx.end.next = stops[i];
         kolo_ll_begin(&pair.tx, 9, 1);
         for (size_t line = 0; line < 4; line++) assert_false(kolo_ll_arrived(&pair.rx, line));
         kolo_ll_put(&pair.tx, 0, data, 8, 5);

@@ -218,7 +218,7 @@ static bool has_come(const awaited_t *a)
     case WAIT_DRAINED:
         break;
     }
-    return kolo_tx_drained(a->tx);
+    return kolo_tx_released(a->tx);
 }
 
 static void describe(void *arg, char *buf, size_t bytes)
@@ -270,7 +270,7 @@ kolo_status_t kolo_kit_wait_tx(kolo_kit_t *kit, kolo_tx_t *tx, int limit_ms)
     return await(&a, limit_ms);
 }
 
-kolo_status_t kolo_kit_wait_drained(kolo_kit_t *kit, kolo_tx_t *tx, int limit_ms)
+kolo_status_t kolo_kit_wait_released(kolo_kit_t *kit, kolo_tx_t *tx, int limit_ms)
 {
     awaited_t a = {.kit = kit, .tx = tx, .what = WAIT_DRAINED};
     return await(&a, limit_ms);

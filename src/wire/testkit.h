@@ -63,7 +63,7 @@ int kolo_kit_report(const kolo_kit_t *kit, const char *file, int line, const cha
 kolo_status_t kolo_kit_wait_rx(kolo_kit_t *kit, kolo_rx_t *rx, int limit_ms);
 kolo_status_t kolo_kit_wait_line(kolo_kit_t *kit, kolo_rx_t *rx, size_t line, int limit_ms);
 kolo_status_t kolo_kit_wait_tx(kolo_kit_t *kit, kolo_tx_t *tx, int limit_ms);
-kolo_status_t kolo_kit_wait_drained(kolo_kit_t *kit, kolo_tx_t *tx, int limit_ms);
+kolo_status_t kolo_kit_wait_released(kolo_kit_t *kit, kolo_tx_t *tx, int limit_ms);
 
 /* Connects tx (if this rank writes) or rx (if it reads); ranks that do neither do nothing. */
 kolo_status_t kolo_kit_connect(kolo_kit_t *kit, const kolo_conn_spec_t *spec, kolo_tx_t *tx, kolo_rx_t *rx);

@@ -4,11 +4,7 @@
  * to all other ranks of the writer's host (NODE). Whatever moves the bytes (a pointer, a shared segment, a socket),
  * both ends see slots with a header line and a payload, a number that says "slot n is full" and a count that says
  * "slot n is free again". The hot path below is inline and makes no call; a wire that has to move bytes itself
- * (tcp) does so in pump(), which waiters call.
- *
- * Slot n (n counts from spec.start, 64 bit, never reset) lies at slots + (n & mask) * stride. It is full for the
- * reader when its header's seq equals n + 1, and free for the writer when every reader's `consumed` exceeds n -
- * depth.
+ * (tcp) does so in pump(), which waiters call. What an end is without its process is end.h.
  */
 #ifndef KOLO_WIRE_WIRE_H
 #define KOLO_WIRE_WIRE_H
@@ -16,6 +12,7 @@
 #include "base/clock.h"
 #include "base/wait.h"
 #include "member/member.h"
+#include "wire/end.h"
 
 #include <string.h>
 
@@ -35,7 +32,7 @@ enum { /* capabilities of a connection */
        KOLO_CAP_REF =
            1u << 0, /* slots may carry references to the writer's memory; reader may copy from and to it */
        KOLO_CAP_PUMP =
-           1u << 1, /* pump() must be called for bytes to move; drained must be awaited before returning */
+           1u << 1, /* pump() must be called for bytes to move; kolo_tx_sent() must be awaited before returning */
        KOLO_CAP_POST_FROM = 1u << 2, /* tx_post_from and rx_expect: payload outside the slots */
        KOLO_CAP_FANOUT = 1u << 3,    /* NODE connections possible */
        KOLO_CAP_AHEAD = 1u << 4      /* rx_expect for slots ahead is worth it, and due for each slot */
@@ -53,17 +50,9 @@ typedef struct {
     uint64_t start;      /* number of the first slot (tests start just below wrap-around) */
 } kolo_conn_spec_t;
 
-/* ---- slots ---- */
+/* ---- slots (end.h) ---- */
 
-typedef struct {
-    _Alignas(64) _Atomic uint64_t seq; /* slot number + 1 when full */
-    uint32_t bytes;                    /* payload bytes; untrusted: the reader compares with what it expects */
-    uint32_t flags;                    /* KOLO_SLOT_REF */
-    uint64_t signature;                /* what operation the writer is in (plan/plan.h) */
-    uint64_t operation;                /* its sequence number on the communicator */
-    uint8_t pad[32];
-} kolo_slot_header_t;
-_Static_assert(sizeof(kolo_slot_header_t) == 64, "one cache line");
+_Static_assert(sizeof(kolo_slot_header_t) == 64 && sizeof(kolo_head_line_t) == 64, "one cache line each");
 #define KOLO_SLOT_REF 1u
 
 /* Payload of a KOLO_SLOT_REF slot: memory of the writer's. Made by its wire (ref_make), good until the reader has
@@ -82,11 +71,6 @@ typedef struct {
 } kolo_ref_copy_t;
 #define KOLO_REF_PIECE ((size_t)4 << 20) /* bytes that a wire copies in one call at most */
 
-typedef struct {
-    _Alignas(64) _Atomic uint64_t consumed; /* slots below this number have been released by this reader */
-    _Atomic uint32_t closed;                /* this reader has closed the connection */
-} kolo_head_line_t;
-
 typedef struct {                    /* how to wake the rank at the other end */
     const _Atomic uint32_t *asleep; /* NULL: nobody to wake */
     int event_fd;
@@ -95,29 +79,23 @@ typedef struct {                    /* how to wake the rank at the other end */
 struct kolo_wire_ops;
 struct kolo_wire_ctx;
 
+/* An end with what only its process can use. The wire that made it advances `end` where a reader is reached by
+ * other means than memory that both see; else the executor alone does. */
 typedef struct kolo_tx {
-    uint64_t next; /* slot to post next */
-    uint64_t room; /* slots below this number are free */
-    char *slots;
-    uint64_t mask;
-    size_t stride;
-    uint32_t slot_bytes, depth;
-    uint32_t nreaders, caps;
-    const kolo_head_line_t *heads; /* nreaders */
-    kolo_bell_t *bells;            /* nreaders */
+    kolo_tx_end_t end;
+    const _Atomic uint64_t
+        *sent; /* kolo_tx_sent(); NULL: what a slot was posted from is free as soon as it is posted */
+    uint32_t caps;
+    kolo_bell_t *bells; /* nreaders */
     const struct kolo_wire_ops *ops;
     void *priv;
     kolo_conn_spec_t spec;
 } kolo_tx_t;
 
 typedef struct kolo_rx {
-    uint64_t next; /* slot to read next */
-    char *slots;
-    uint64_t mask;
-    size_t stride;
-    uint32_t slot_bytes, depth, caps;
+    kolo_rx_end_t end;
     void *direct; /* payload of the current slot when it was received elsewhere (rx_expect), else NULL */
-    kolo_head_line_t *head;
+    uint32_t caps;
     kolo_bell_t bell; /* of the writer */
     const struct kolo_wire_ops *ops;
     void *priv;
@@ -128,70 +106,54 @@ typedef struct kolo_rx {
 
 static inline kolo_slot_header_t *kolo_tx_header(const kolo_tx_t *tx)
 {
-    return (kolo_slot_header_t *)(void *)(tx->slots + (tx->next & tx->mask) * tx->stride);
+    return kolo_tx_end_header(&tx->end);
 }
 static inline void *kolo_tx_payload(const kolo_tx_t *tx)
 {
     return kolo_tx_header(tx) + 1;
 }
-/* Lowest `consumed` of all readers. */
-static inline uint64_t kolo_tx_consumed(const kolo_tx_t *tx)
-{
-    uint64_t low = atomic_load_explicit(&tx->heads[0].consumed, memory_order_acquire);
-    for (uint32_t i = 1; i < tx->nreaders; i++) {
-        uint64_t c = atomic_load_explicit(&tx->heads[i].consumed, memory_order_acquire);
-        if ((int64_t)(c - low) < 0) low = c;
-    }
-    return low;
-}
-/* Is slot `next` free? */
 static inline bool kolo_tx_ready(kolo_tx_t *tx)
 {
-    if (KOLO_LIKELY((int64_t)(tx->room - tx->next) > 0)) return true;
-    tx->room = kolo_tx_consumed(tx) + tx->depth;
-    return (int64_t)(tx->room - tx->next) > 0;
+    return kolo_tx_end_ready(&tx->end);
 }
-/* Have the readers (tcp: the socket) taken everything that was posted? */
-static inline bool kolo_tx_drained(const kolo_tx_t *tx)
+/* Have the readers given back every slot? Until then they may use what references in them name. */
+static inline bool kolo_tx_released(const kolo_tx_t *tx)
 {
-    return kolo_tx_consumed(tx) == tx->next;
+    return kolo_tx_end_consumed(&tx->end) == tx->end.next;
+}
+/* Has all that was posted left this rank: is the memory that it was posted from free, and is there nothing left
+ * that needs pump()? With readers in memory that both see it has, long before they give its slots back. */
+static inline bool kolo_tx_sent(const kolo_tx_t *tx)
+{
+    return !tx->sent || kolo_end_load(tx->sent) == tx->end.next;
 }
 static inline void kolo_tx_ring(const kolo_tx_t *tx)
 {
-    for (uint32_t i = 0; i < tx->nreaders; i++)
+    for (uint32_t i = 0; i < tx->end.nreaders; i++)
         if (tx->bells[i].asleep) kolo_doorbell_ring(tx->bells[i].asleep, tx->bells[i].event_fd);
 }
-/* Publishes slot `next` whose payload is written. The slot must have been ready. */
 static inline void kolo_tx_post(kolo_tx_t *tx, uint32_t bytes, uint32_t flags, uint64_t signature,
                                 uint64_t operation)
 {
-    kolo_slot_header_t *h = kolo_tx_header(tx);
-    h->bytes = bytes;
-    h->flags = flags;
-    h->signature = signature;
-    h->operation = operation;
-    atomic_store_explicit(&h->seq, tx->next + 1, memory_order_release);
-    tx->next++;
+    kolo_tx_end_post(&tx->end, bytes, flags, signature, operation);
     kolo_tx_ring(tx);
 }
 static inline kolo_slot_header_t *kolo_rx_header(const kolo_rx_t *rx)
 {
-    return (kolo_slot_header_t *)(void *)(rx->slots + (rx->next & rx->mask) * rx->stride);
+    return kolo_rx_end_header(&rx->end);
 }
 static inline bool kolo_rx_ready(const kolo_rx_t *rx)
 {
-    return atomic_load_explicit(&kolo_rx_header(rx)->seq, memory_order_acquire) == rx->next + 1;
+    return kolo_rx_end_ready(&rx->end);
 }
 static inline const void *kolo_rx_payload(const kolo_rx_t *rx)
 {
     return KOLO_UNLIKELY(rx->direct != NULL) ? rx->direct : (void *)(kolo_rx_header(rx) + 1);
 }
-/* Gives slot `next` back to the writer. */
 static inline void kolo_rx_release(kolo_rx_t *rx)
 {
-    rx->next++;
     rx->direct = NULL;
-    atomic_store_explicit(&rx->head->consumed, rx->next, memory_order_release);
+    kolo_rx_end_release(&rx->end);
     if (rx->bell.asleep) kolo_doorbell_ring(rx->bell.asleep, rx->bell.event_fd);
 }
 
@@ -223,7 +185,7 @@ static inline bool kolo_wire_card_get(const kolo_wire_card_t *card, void *data, 
  * thread and may block within the context's deadline; after a failure close + fini are called on what was set up.
  * Before set-up spec, next, room, mask, stride, slot_bytes, depth, nreaders, caps (= ops->caps) and ops are filled
  * in. rx_setup may take bits out of rx->caps; both ends then get what all readers have left. Outputs are slots,
- * heads, bells, priv. */
+ * heads, sent, bells, priv. */
 typedef struct kolo_wire_ops {
     const char *name; /* at most 7 letters: with `version`, what it is called on cards */
     uint8_t version;  /* ends of different versions do not talk: of cards, slots and what travels between */
@@ -258,20 +220,20 @@ typedef struct kolo_wire_ops {
     kolo_status_t (*rx_check)(kolo_rx_t *rx);
     /* KOLO_CAP_REF. A reference to memory of mine, for the slot that is posted next. */
     kolo_status_t (*ref_make)(kolo_tx_t *tx, const void *data, uint64_t bytes, kolo_ref_t *ref);
-    /* Starts a copy between `mine` and `ref` + offset in the writer's memory; `ref` is that of slot rx->next.
+    /* Starts a copy between `mine` and `ref` + offset in the writer's memory; `ref` is that of slot rx->end.next.
      * KOLO_ERR_PROTOCOL: it is not, or it is not that long. */
     kolo_status_t (*ref_start)(kolo_rx_t *rx, const kolo_ref_t *ref, uint64_t offset, void *mine, size_t bytes,
                                bool write, kolo_ref_copy_t *copy);
     /* KOLO_OK: all of it is copied. KOLO_IN_PROGRESS: call again; does not wait, and where this process itself
      * copies it copies KOLO_REF_PIECE at most. After rx_unexpect a copy that is not over does not go on. */
     kolo_status_t (*ref_done)(kolo_rx_t *rx, kolo_ref_copy_t *copy);
-    /* KOLO_CAP_POST_FROM. Like kolo_tx_post with the payload at `data`, which must stay until drained. */
+    /* KOLO_CAP_POST_FROM. Like kolo_tx_post with the payload at `data`, which must stay until kolo_tx_sent(). */
     kolo_status_t (*tx_post_from)(kolo_tx_t *tx, const void *data, uint32_t bytes, uint64_t signature,
                                   uint64_t operation);
-    /* The payload of slot rx->next + ahead, of exactly `bytes`, should be received at `data` (NULL: in the slot).
-     * Only a hint: when the slot is ready, rx->direct tells whether it was. `data` must stay until then or until
-     * rx_unexpect. ahead is 0 without KOLO_CAP_AHEAD; with it slots are announced in order, again is fine. After
-     * rx_unexpect a connection that was to write into such memory may have failed. */
+    /* The payload of slot rx->end.next + ahead, of exactly `bytes`, should be received at `data` (NULL: in the
+     * slot). Only a hint: when the slot is ready, rx->direct tells whether it was. `data` must stay until then or
+     * until rx_unexpect. ahead is 0 without KOLO_CAP_AHEAD; with it slots are announced in order, again is fine.
+     * After rx_unexpect a connection that was to write into such memory may have failed. */
     void (*rx_expect)(kolo_rx_t *rx, uint32_t ahead, void *data, uint32_t bytes);
     void (*rx_unexpect)(kolo_rx_t *rx);
     /* close: peers and waiters see it, nothing blocks. fini: frees; safe after a failed setup. */

@@ -105,7 +105,7 @@ static int cut_link(kolo_kit_t *kit)
             KIT_CHECK(kolo_kit_wait_tx(kit, &tx, 5000) == KOLO_OK);
             kolo_tx_post(&tx, 65536, 0, 0, 0);
         }
-        KIT_CHECK(kolo_kit_wait_drained(kit, &tx, 5000) == KOLO_OK);
+        KIT_CHECK(kolo_kit_wait_released(kit, &tx, 5000) == KOLO_OK);
         kolo_kit_sleep_ms(100);
         KIT_CHECK(system("ip link set eth0 down") == 0);
         kolo_tx_post(&tx, 65536, 0, 0, 0);
@@ -155,7 +155,7 @@ static int send_stream(kolo_kit_t *kit, kolo_tx_t *tx)
         fill(kolo_tx_payload(tx), n);
         kolo_tx_post(tx, SLOT, 0, 1, n);
     }
-    KIT_CHECK(kolo_kit_wait_drained(kit, tx, 20000) == KOLO_OK);
+    KIT_CHECK(kolo_kit_wait_released(kit, tx, 20000) == KOLO_OK);
     return 0;
 }
 

@@ -71,6 +71,11 @@ kolo_status_t kolo_bind_in_steps(kolo_coll_run_t *run);
 /* Starts the task, whose part for all kinds is filled, by what was decided. */
 kolo_status_t kolo_bind_task(const kolo_call_t *call, kolo_task_t *task, const kolo_memo_t *memo);
 
+/* ---- on_device.c ---- */
+/* KOLO_ALGO on GPUs: by its plan. The loops over lines are those of the CPU; here their plan is run, which spreads.
+ */
+kolo_way_t kolo_device_way(kolo_coll_t coll, bool uneven);
+
 /* ---- queued.c ---- */
 /* To its stream. */
 kolo_status_t kolo_call_queue(kolo_call_t *call);

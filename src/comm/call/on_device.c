@@ -86,11 +86,19 @@ static size_t unfold(const kolo_call_t *c, const kolo_exec_call_t *base, kolo_ex
     return n;
 }
 
+kolo_way_t kolo_device_way(kolo_coll_t coll, bool uneven)
+{
+    kolo_way_t way = kolo_tune_forced(coll);
+    if (uneven && coll == KOLO_COLL_ALL_TO_ALL && way.algo == KOLO_ALGO_BRUCK)
+        way.algo = KOLO_ALGO_PAIRWISE; /* Bruck's moves parts in the places of others */
+    return way;
+}
+
 /* The algorithm whose plan kernels interpret for this call; none where kernels made for the collective run. */
 static kolo_way_t forced_way(const kolo_body_t *body, const kolo_call_t *call)
 {
     if (call->kind != KOLO_CALL_COLL || !body->exec->by_plans || body->nranks == 1) return KOLO_WAY_NONE;
-    return way_of(call->coll, call->send_counts || call->recv_counts);
+    return kolo_device_way(call->coll, call->send_counts || call->recv_counts);
 }
 static uint32_t recorded_algo(const kolo_body_t *body, const kolo_call_t *call)
 {

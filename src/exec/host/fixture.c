@@ -31,14 +31,14 @@ static kolo_status_t rx_check(kolo_rx_t *rx)
 
 static kolo_status_t ref_make(kolo_tx_t *tx, const void *data, uint64_t bytes, kolo_ref_t *ref)
 {
-    *ref = (kolo_ref_t){(uint64_t)(uintptr_t)data, bytes, 0, tx->next};
+    *ref = (kolo_ref_t){(uint64_t)(uintptr_t)data, bytes, 0, tx->end.next};
     return KOLO_OK;
 }
 
 static kolo_status_t ref_start(kolo_rx_t *rx, const kolo_ref_t *ref, uint64_t offset, void *mine, size_t bytes,
                                bool write, kolo_ref_copy_t *copy)
 {
-    assert_true(ref->generation == rx->next);
+    assert_true(ref->generation == rx->end.next);
     *copy = (kolo_ref_copy_t){ref->address + offset, mine, bytes, write};
     return KOLO_OK;
 }
@@ -62,7 +62,7 @@ static kolo_status_t tx_post_from(kolo_tx_t *tx, const void *data, uint32_t byte
 {
     fixture_queue_t *q = ((fixture_end_t *)tx->priv)->queue;
     pthread_mutex_lock(&q->lock);
-    bool place = q->expecting && q->expected_slot == tx->next && q->expected_bytes == bytes;
+    bool place = q->expecting && q->expected_slot == tx->end.next && q->expected_bytes == bytes;
     if (place) {
         memcpy(q->expected_at, data, bytes);
         q->expecting->direct = q->expected_at;
@@ -82,7 +82,7 @@ static void rx_expect(kolo_rx_t *rx, uint32_t ahead, void *data, uint32_t bytes)
     pthread_mutex_lock(&q->lock);
     q->expecting = rx;
     q->expected_at = data;
-    q->expected_slot = rx->next;
+    q->expected_slot = rx->end.next;
     q->expected_bytes = bytes;
     pthread_mutex_unlock(&q->lock);
 }
@@ -189,32 +189,17 @@ static fixture_end_t *end_of(fixture_t *f, int rank, bool is_tx, const kolo_conn
         e->is_tx = is_tx;
         uint32_t n = readers(f, spec),
                  mine = spec->kind == KOLO_CONN_NODE ? (uint32_t)(rank - (rank > spec->writer)) : 0;
-        e->tx = (kolo_tx_t){.next = spec->start,
-                            .room = spec->start + spec->depth,
-                            .mask = spec->depth - 1,
-                            .stride = kolo_queue_stride(spec),
-                            .slot_bytes = spec->slot_bytes,
-                            .depth = spec->depth,
-                            .nreaders = n,
-                            .caps = caps,
-                            .ops = &fixture_wire,
-                            .priv = e,
-                            .spec = *spec};
-        e->rx = (kolo_rx_t){.next = spec->start,
-                            .mask = spec->depth - 1,
-                            .stride = kolo_queue_stride(spec),
-                            .slot_bytes = spec->slot_bytes,
-                            .depth = spec->depth,
-                            .caps = caps,
-                            .ops = &fixture_wire,
-                            .priv = e,
-                            .spec = *spec};
+        e->tx = kolo_queue_tx(spec, n, &fixture_wire);
+        e->rx = kolo_queue_rx(spec, &fixture_wire);
+        e->tx.caps = e->rx.caps = caps;
+        e->tx.priv = e->rx.priv = e;
         e->tx.bells = calloc(n + 1, sizeof(kolo_bell_t));
         assert_non_null(e->tx.bells);
         if (is_tx)
             kolo_queue_bind_tx(q->memory, &e->tx);
         else
             kolo_queue_bind_rx(q->memory, &e->rx, n, mine);
+        if (is_tx && caps & (KOLO_CAP_PUMP | KOLO_CAP_POST_FROM)) e->tx.sent = &e->tx.end.heads[0].consumed;
         e->next = f->ends;
         f->ends = e;
     }

@@ -48,7 +48,7 @@ static inline bool past_cache(const kolo_slot_t *s)
     return s->task->interp.stream_out && s->in->dst.buf == KOLO_BUF_DST;
 }
 
-/* Where the slot may be posted from in place: memory that stays as it is until the task has drained its wires. In a
+/* Where the slot may be posted from in place: memory that stays as it is until its wires have sent all. In a
  * collective that only moves data every chunk of SRC and DST does. In a reducing one SRC does unless the call is in
  * place (the result may be written while the wire still reads), and DST once it holds a finished value. */
 static char *post_from(const kolo_slot_t *s, const kolo_segment_t *seg, bool finished)
@@ -240,8 +240,8 @@ static void expect_ahead(const kolo_slot_t *s)
 {
     kolo_lane_state_t *lane = s->lane, walk = *lane;
     bool whole = s->in->op == KOLO_OP_RECV || s->in->op == KOLO_OP_RECV_SEND;
-    if (lane->announced > s->rx->depth / 2) return;
-    for (uint32_t ahead = 0; ahead < s->rx->depth && walk.left; ahead++) {
+    if (lane->announced > s->rx->end.depth / 2) return;
+    for (uint32_t ahead = 0; ahead < s->rx->end.depth && walk.left; ahead++) {
         uint32_t bytes = kolo_row_slot(s->task, &walk);
         if (ahead >= lane->announced) {
             char *into = whole ? kolo_row_run(s->task, &walk, s->in, &s->in->dst, bytes) : NULL;
@@ -358,7 +358,7 @@ static inline kolo_status_t step_lane(kolo_task_t *task, kolo_lane_state_t *lane
         break;
     case KOLO_OP_RELEASE:
         KOLO_FAIL_POINT_TRY("exec.release");
-        if (!kolo_tx_drained(task->interp.tx[in->tx])) return KOLO_IN_PROGRESS;
+        if (!kolo_tx_released(task->interp.tx[in->tx])) return KOLO_IN_PROGRESS;
         break;
     default:
         KOLO_TRY(data_insn(task, lane, in, moved));
@@ -389,11 +389,11 @@ static kolo_status_t run_lane(kolo_task_t *task, uint32_t index, bool *moved)
 }
 
 /* Wires that move bytes themselves may still be reading the caller's memory. */
-static bool drained(const kolo_task_t *task)
+static bool sent(const kolo_task_t *task)
 {
     for (uint32_t i = 0; i < task->interp.plan->nconns; i++) {
         const kolo_tx_t *tx = task->interp.tx[i];
-        if (tx && (tx->caps & (KOLO_CAP_PUMP | KOLO_CAP_POST_FROM)) && !kolo_tx_drained(tx)) return false;
+        if (tx && !kolo_tx_sent(tx)) return false;
     }
     return true;
 }
@@ -412,7 +412,7 @@ uint32_t kolo_task_awaited_slots(const kolo_task_t *task, uint32_t *depth)
     *depth = 0;
     if (!rx || !(rx->caps & KOLO_CAP_AHEAD)) return 0;
     uint32_t awaited = lane->begun ? (uint32_t)KOLO_DIV_UP(lane->left, (uint64_t)task->interp.piece_bytes) : 0;
-    if (lane->announced >= awaited) *depth = rx->depth;
+    if (lane->announced >= awaited) *depth = rx->end.depth;
     return awaited;
 }
 
@@ -420,7 +420,7 @@ void kolo_task_announce(const kolo_task_t *task, uint32_t *ahead, void *data, ui
 {
     kolo_rx_t *rx = task->interp.rx[0];
     uint64_t piece = task->interp.piece_bytes;
-    for (uint64_t at = 0; at < bytes && *ahead < rx->depth; at += piece)
+    for (uint64_t at = 0; at < bytes && *ahead < rx->end.depth; at += piece)
         rx->ops->rx_expect(rx, (*ahead)++, (char *)data + at, (uint32_t)KOLO_MIN(piece, bytes - at));
 }
 
@@ -450,7 +450,7 @@ static kolo_status_t step_plan(kolo_task_t *task, bool *moved)
         }
         *moved |= any;
     } while (any && !all && !task->interp.in_pieces);
-    return all && drained(task) ? KOLO_OK : KOLO_IN_PROGRESS;
+    return all && sent(task) ? KOLO_OK : KOLO_IN_PROGRESS;
 }
 
 /* ---- start, end ---- */
@@ -537,8 +537,7 @@ static kolo_status_t visit_waits(kolo_task_t *task, kolo_task_visit_fn_t visit, 
     }
     for (uint32_t i = 0; all && i < task->interp.plan->nconns; i++) {
         kolo_tx_t *tx = task->interp.tx[i];
-        if (tx && (tx->caps & (KOLO_CAP_PUMP | KOLO_CAP_POST_FROM)) && !kolo_tx_drained(tx))
-            KOLO_TRY(visit(tx, NULL, "the last bytes to leave for", arg));
+        if (tx && !kolo_tx_sent(tx)) KOLO_TRY(visit(tx, NULL, "the last bytes to leave for", arg));
     }
     return KOLO_OK;
 }

@@ -106,8 +106,8 @@ void kolo_net_conn_close(kolo_net_conn_t *conn)
     conn->closed = true;
     if (conn->socket.fd < 0) return;
     KOLO_FAIL_POINT("wire.net.farewell");
-    uint64_t done = conn->tx ? kolo_tx_consumed(conn->tx) : 0;
-    if (conn->status == KOLO_OK && (!conn->tx || done == conn->tx->next)) {
+    uint64_t done = conn->tx ? kolo_tx_end_consumed(&conn->tx->end) : 0;
+    if (conn->status == KOLO_OK && (!conn->tx || done == conn->tx->end.next)) {
         const kolo_net_note_t bye = {.kind = KOLO_NET_BYE, .value = done};
         (void)kolo_net_send_note(conn, &bye); /* an empty socket takes it; a dead one does not matter */
     }

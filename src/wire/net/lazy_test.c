@@ -29,7 +29,7 @@ static int write_late(kolo_kit_t *kit)
         memset(kolo_tx_payload(&tx), (int)n + 1, 1000);
         kolo_tx_post(&tx, 1000, 0, 7, n);
     }
-    KIT_CHECK(kolo_kit_wait_drained(kit, &tx, WAIT_MS) == KOLO_OK);
+    KIT_CHECK(kolo_kit_wait_released(kit, &tx, WAIT_MS) == KOLO_OK);
     KIT_CHECK(conn->ready && conn->rails[0].state == KOLO_NET_RAIL_UP);
     KIT_CHECK(kolo_oob_barrier(kit->oob) == KOLO_OK);
     kolo_tx_close(&tx);

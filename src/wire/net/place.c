@@ -54,9 +54,9 @@ kolo_status_t kolo_net_tx_post_from(kolo_tx_t *tx, const void *data, uint32_t by
                                     uint64_t operation)
 {
     kolo_net_conn_t *conn = tx->priv;
-    if (bytes > tx->slot_bytes)
-        return kolo_fail(KOLO_ERR_INTERNAL, "net: %u bytes for a slot of %u", bytes, tx->slot_bytes);
-    if (!conn->places || !may_wait(conn) || !find(conn, data, bytes, &conn->places[tx->next & tx->mask]))
+    if (bytes > tx->end.slot_bytes)
+        return kolo_fail(KOLO_ERR_INTERNAL, "net: %u bytes for a slot of %u", bytes, tx->end.slot_bytes);
+    if (!conn->places || !may_wait(conn) || !find(conn, data, bytes, &conn->places[tx->end.next & tx->end.mask]))
         memcpy(kolo_tx_payload(tx), data, bytes);
     kolo_tx_post(tx, bytes, 0, signature, operation);
     return KOLO_OK;
@@ -74,7 +74,7 @@ kolo_status_t kolo_net_send_placed(kolo_net_conn_t *conn, kolo_net_rail_t *rail,
                          "registered memory that one device knows cannot be pinned for another: %.200s",
                          kolo_error_text());
     /* The rest lies where it would lie behind a payload in the slot. */
-    uint8_t *at = (uint8_t *)tx->slots + (slot & tx->mask) * tx->stride + sizeof(kolo_slot_header_t);
+    uint8_t *at = (uint8_t *)tx->end.slots + (slot & tx->end.mask) * tx->end.stride + sizeof(kolo_slot_header_t);
     uint32_t whole = kolo_net_message_bytes(place->bytes);
     bool in_place = said == KOLO_NET_IN_PLACE;
     if (in_place) tail->flags |= KOLO_NET_PLACED;
@@ -94,9 +94,9 @@ kolo_status_t kolo_net_send_placed(kolo_net_conn_t *conn, kolo_net_rail_t *rail,
 kolo_status_t kolo_net_invite(kolo_net_conn_t *conn, uint64_t slot)
 {
     kolo_rx_t *rx = conn->rx;
-    kolo_net_place_t *place = &conn->places[slot & rx->mask];
-    kolo_net_rail_t *rail = &conn->rails[conn->states[slot & rx->mask] - 1];
-    uint64_t request = conn->requests[slot & rx->mask];
+    kolo_net_place_t *place = &conn->places[slot & rx->end.mask];
+    kolo_net_rail_t *rail = &conn->rails[conn->states[slot & rx->end.mask] - 1];
+    uint64_t request = conn->requests[slot & rx->end.mask];
     kolo_net_region_t *region = place->data ? region_of(conn, rail, place->range) : NULL;
     if (!region) kolo_net_place_clear(place);
     kolo_status_t status = conn->ops->invite(rail->end, request, place->data, place->bytes, region);
@@ -113,12 +113,12 @@ static bool announce(kolo_net_conn_t *conn, uint64_t slot, kolo_net_place_t *fou
         if (kolo_net_offer(conn, kolo_net_rail_for(conn, conn->handed), conn->handed) != KOLO_OK) break;
         conn->handed++;
     }
-    uint8_t state = conn->states[slot & rx->mask];
+    uint8_t state = conn->states[slot & rx->end.mask];
     bool waits = (int64_t)(slot - conn->handed) < 0 && (int64_t)(slot - conn->arrived) >= 0 &&
                  state != KOLO_NET_SLOT_IDLE && state != KOLO_NET_SLOT_DONE;
-    if (waits) conn->places[slot & rx->mask] = *found;
+    if (waits) conn->places[slot & rx->end.mask] = *found;
     if (!waits || kolo_net_invite(conn, slot) != KOLO_OK) { /* a failure is found by the next pump as well */
-        kolo_net_place_clear(waits ? &conn->places[slot & rx->mask] : found);
+        kolo_net_place_clear(waits ? &conn->places[slot & rx->end.mask] : found);
         return state == KOLO_NET_SLOT_DONE; /* it has come without */
     }
     return true;
@@ -127,8 +127,8 @@ static bool announce(kolo_net_conn_t *conn, uint64_t slot, kolo_net_place_t *fou
 void kolo_net_rx_expect(kolo_rx_t *rx, uint32_t ahead, void *data, uint32_t bytes)
 {
     kolo_net_conn_t *conn = rx->priv;
-    uint64_t slot = rx->next + ahead;
-    if (!conn->places || !conn->ready || conn->status != KOLO_OK || conn->closed || ahead >= rx->depth) return;
+    uint64_t slot = rx->end.next + ahead;
+    if (!conn->places || !conn->ready || conn->status != KOLO_OK || conn->closed || ahead >= rx->end.depth) return;
     if ((int64_t)(slot - conn->invited) < 0) return;
     kolo_net_place_t found = {0}, none = {0};
     bool placed = data && find(conn, data, bytes, &found);
@@ -150,10 +150,10 @@ void kolo_net_rx_unexpect(kolo_rx_t *rx)
     if (!conn || !conn->places) return;
     if (rx->direct) memcpy(kolo_rx_header(rx) + 1, rx->direct, kolo_rx_header(rx)->bytes);
     rx->direct = NULL;
-    for (uint32_t i = 0; i < rx->depth; i++) {
+    for (uint32_t i = 0; i < rx->end.depth; i++) {
         kolo_net_place_t *place = &conn->places[i];
         if (place->came)
-            memcpy(rx->slots + i * rx->stride + sizeof(kolo_slot_header_t), place->data, place->bytes);
+            memcpy(rx->end.slots + i * rx->end.stride + sizeof(kolo_slot_header_t), place->data, place->bytes);
         else
             open |= place->data != NULL;
         kolo_net_place_clear(place);

@@ -55,10 +55,10 @@ static kolo_slot_header_t *slot_at(char *slots, uint64_t number, uint64_t mask, 
 static kolo_status_t send_slot(kolo_net_conn_t *conn, kolo_net_rail_t *rail, uint64_t slot)
 {
     kolo_tx_t *tx = conn->tx;
-    kolo_slot_header_t *h = slot_at(tx->slots, slot, tx->mask, tx->stride);
+    kolo_slot_header_t *h = slot_at(tx->end.slots, slot, tx->end.mask, tx->end.stride);
     uint8_t *payload = (uint8_t *)(h + 1);
     uint32_t bytes = kolo_net_message_bytes(h->bytes);
-    kolo_net_place_t *place = conn->places ? &conn->places[slot & tx->mask] : NULL;
+    kolo_net_place_t *place = conn->places ? &conn->places[slot & tx->end.mask] : NULL;
     kolo_net_tail_t tail = {
         .bytes = h->bytes, .flags = h->flags, .slot = slot, .signature = h->signature, .operation = h->operation};
     if (place && place->data) return kolo_net_send_placed(conn, rail, slot, place, &tail);
@@ -75,20 +75,22 @@ static kolo_status_t left_over(const kolo_net_conn_t *conn, kolo_net_rail_t *rai
     if (conn->nrails > 1 && rail->left_over_ns == 0) rail->left_over_ns = kolo_deadline_ms(LEFT_OVER_MS);
     if (conn->nrails > 1 && kolo_now_ns() < rail->left_over_ns) return KOLO_IN_PROGRESS;
     return kolo_fail(KOLO_ERR_PROTOCOL, "the peer asks again for slot %llu, slots %llu to %llu are due",
-                     (unsigned long long)slot, (unsigned long long)conn->freed, (unsigned long long)conn->tx->next);
+                     (unsigned long long)slot, (unsigned long long)conn->freed,
+                     (unsigned long long)conn->tx->end.next);
 }
 
 /* May the slot of the next offer be sent? The offer is the peer's word. */
 static kolo_status_t next_offer(const kolo_net_conn_t *conn, kolo_net_rail_t *rail, uint64_t slot)
 {
     const kolo_tx_t *tx = conn->tx;
-    if ((int64_t)(slot - tx->next) >= 0 && slot - tx->next < tx->depth)
+    if ((int64_t)(slot - tx->end.next) >= 0 && slot - tx->end.next < tx->end.depth)
         return KOLO_IN_PROGRESS;                                               /* not posted yet */
     if ((int64_t)(slot - conn->freed) < 0) return left_over(conn, rail, slot); /* however many have gone since */
-    if ((int64_t)(slot - tx->next) >= 0)
+    if ((int64_t)(slot - tx->end.next) >= 0)
         return kolo_fail(KOLO_ERR_PROTOCOL, "the peer asks for slot %llu, slots %llu to %llu are due",
-                         (unsigned long long)slot, (unsigned long long)conn->freed, (unsigned long long)tx->next);
-    uint8_t state = conn->states[slot & tx->mask];
+                         (unsigned long long)slot, (unsigned long long)conn->freed,
+                         (unsigned long long)tx->end.next);
+    uint8_t state = conn->states[slot & tx->end.mask];
     if (state == KOLO_NET_SLOT_IDLE) return KOLO_OK;
     /* It went by a rail that is lost, or about to be: until the peer has said what came by it. */
     if (state != KOLO_NET_SLOT_DONE && conn->nrails > 1) return KOLO_IN_PROGRESS;
@@ -98,8 +100,8 @@ static kolo_status_t next_offer(const kolo_net_conn_t *conn, kolo_net_rail_t *ra
 /* After a loss a slot that is due may be offered behind one that cannot be sent yet, and which waits for it. */
 static bool is_in_the_way(const kolo_net_conn_t *conn, uint64_t slot)
 {
-    for (uint64_t s = conn->freed; conn->reordered && (int64_t)(s - slot) < 0 && s != conn->tx->next; s++)
-        if (conn->states[s & conn->tx->mask] == KOLO_NET_SLOT_IDLE) return true;
+    for (uint64_t s = conn->freed; conn->reordered && (int64_t)(s - slot) < 0 && s != conn->tx->end.next; s++)
+        if (conn->states[s & conn->tx->end.mask] == KOLO_NET_SLOT_IDLE) return true;
     return false;
 }
 
@@ -107,8 +109,8 @@ static bool is_in_the_way(const kolo_net_conn_t *conn, uint64_t slot)
 static kolo_status_t pass(kolo_net_conn_t *conn, kolo_net_rail_t *rail, uint64_t slot)
 {
     const kolo_tx_t *tx = conn->tx;
-    uint64_t at = rail->requests & tx->mask;
-    uint8_t *message = (uint8_t *)conn->slots + tx->depth * tx->stride + at * KOLO_NET_TAIL_BYTES;
+    uint64_t at = rail->requests & tx->end.mask;
+    uint8_t *message = (uint8_t *)conn->slots + tx->end.depth * tx->end.stride + at * KOLO_NET_TAIL_BYTES;
     const kolo_net_tail_t tail = {.flags = KOLO_NET_PASSED, .slot = slot};
     kolo_net_tail_encode(&tail, message);
     kolo_status_t status = conn->ops->isend(rail->end, message, KOLO_NET_TAIL_BYTES, rail->region, rail->requests);
@@ -129,9 +131,9 @@ static kolo_status_t send_next(kolo_net_conn_t *conn, uint32_t index)
     if (status == KOLO_IN_PROGRESS && !rail->left_over_ns && is_in_the_way(conn, slot))
         return pass(conn, rail, slot);
     if (status != KOLO_OK) return status;
-    conn->states[slot & conn->tx->mask] = (uint8_t)(index + 1);
-    rail->passed[rail->requests & conn->tx->mask] = false;
-    rail->slots[rail->requests++ & conn->tx->mask] = slot;
+    conn->states[slot & conn->tx->end.mask] = (uint8_t)(index + 1);
+    rail->passed[rail->requests & conn->tx->end.mask] = false;
+    rail->slots[rail->requests++ & conn->tx->end.mask] = slot;
     conn->handed++;
     return KOLO_OK;
 }
@@ -150,9 +152,10 @@ void kolo_net_free_slots(kolo_net_conn_t *conn)
 {
     const kolo_tx_t *tx = conn->tx;
     uint64_t before = conn->freed;
-    for (; conn->freed != tx->next && conn->states[conn->freed & tx->mask] == KOLO_NET_SLOT_DONE; conn->freed++) {
-        conn->states[conn->freed & tx->mask] = KOLO_NET_SLOT_IDLE;
-        if (conn->places) kolo_net_place_clear(&conn->places[conn->freed & tx->mask]);
+    for (; conn->freed != tx->end.next && conn->states[conn->freed & tx->end.mask] == KOLO_NET_SLOT_DONE;
+         conn->freed++) {
+        conn->states[conn->freed & tx->end.mask] = KOLO_NET_SLOT_IDLE;
+        if (conn->places) kolo_net_place_clear(&conn->places[conn->freed & tx->end.mask]);
     }
     if (before != conn->freed) atomic_store_explicit(&conn->head->consumed, conn->freed, memory_order_release);
 }
@@ -161,9 +164,10 @@ void kolo_net_free_slots(kolo_net_conn_t *conn)
 static void mark_done(kolo_net_conn_t *conn, kolo_net_rail_t *rail, uint64_t last)
 {
     for (; rail->done <= last && rail->done < rail->requests; rail->done++) {
-        uint64_t slot = rail->slots[rail->done & conn->tx->mask];
-        bool passed = rail->passed[rail->done & conn->tx->mask];
-        if (!passed && (int64_t)(slot - conn->freed) >= 0) conn->states[slot & conn->tx->mask] = KOLO_NET_SLOT_DONE;
+        uint64_t slot = rail->slots[rail->done & conn->tx->end.mask];
+        bool passed = rail->passed[rail->done & conn->tx->end.mask];
+        if (!passed && (int64_t)(slot - conn->freed) >= 0)
+            conn->states[slot & conn->tx->end.mask] = KOLO_NET_SLOT_DONE;
     }
 }
 
@@ -174,13 +178,13 @@ static void show(kolo_net_conn_t *conn)
 {
     kolo_rx_t *rx = conn->rx;
     for (; conn->shown != conn->arrived; conn->shown++) {
-        kolo_net_place_t *place = conn->places ? &conn->places[conn->shown & rx->mask] : NULL;
+        kolo_net_place_t *place = conn->places ? &conn->places[conn->shown & rx->end.mask] : NULL;
         if (place && place->came) {
-            if (conn->shown != rx->next) return;
+            if (conn->shown != rx->end.next) return;
             rx->direct = place->data;
             kolo_net_place_clear(place);
         }
-        kolo_slot_header_t *h = slot_at(rx->slots, conn->shown, rx->mask, rx->stride);
+        kolo_slot_header_t *h = slot_at(rx->end.slots, conn->shown, rx->end.mask, rx->end.stride);
         atomic_store_explicit(&h->seq, conn->shown + 1, memory_order_release);
     }
 }
@@ -189,10 +193,10 @@ static void show(kolo_net_conn_t *conn)
 static kolo_status_t read_tail(kolo_net_conn_t *conn, uint64_t slot, const uint8_t *message, uint32_t bytes,
                                kolo_net_tail_t *tail)
 {
-    kolo_net_place_t *place = conn->places ? &conn->places[slot & conn->rx->mask] : NULL;
+    kolo_net_place_t *place = conn->places ? &conn->places[slot & conn->rx->end.mask] : NULL;
     if (!place || !kolo_net_tail_is_placed(message, bytes)) {
         if (place) kolo_net_place_clear(place);
-        return kolo_net_tail_decode(message, bytes, slot, conn->rx->slot_bytes, tail);
+        return kolo_net_tail_decode(message, bytes, slot, conn->rx->end.slot_bytes, tail);
     }
     KOLO_TRY(kolo_net_tail_decode_placed(message, bytes, slot, place->data ? place->bytes : 0, tail));
     place->came = true;
@@ -206,8 +210,8 @@ static kolo_status_t take_message(kolo_net_conn_t *conn, kolo_net_rail_t *rail, 
     if (done->cookie != rail->done || rail->done >= rail->requests)
         return kolo_fail(KOLO_ERR_INTERNAL, "request %llu is done where %llu is due",
                          (unsigned long long)done->cookie, (unsigned long long)rail->done);
-    uint64_t slot = rail->slots[rail->done++ & rx->mask];
-    kolo_slot_header_t *h = slot_at(rx->slots, slot, rx->mask, rx->stride);
+    uint64_t slot = rail->slots[rail->done++ & rx->end.mask];
+    kolo_slot_header_t *h = slot_at(rx->end.slots, slot, rx->end.mask, rx->end.stride);
     kolo_net_tail_t tail;
     if (conn->nrails > 1 && kolo_net_tail_is_passed((uint8_t *)(h + 1), done->bytes, slot)) {
         if (rail->state == KOLO_NET_RAIL_UP)
@@ -220,9 +224,9 @@ static kolo_status_t take_message(kolo_net_conn_t *conn, kolo_net_rail_t *rail, 
     h->signature = tail.signature;
     h->operation = tail.operation;
     conn->bytes += tail.bytes;
-    conn->states[slot & rx->mask] = KOLO_NET_SLOT_DONE;
-    while (conn->arrived != conn->handed && conn->states[conn->arrived & rx->mask] == KOLO_NET_SLOT_DONE)
-        conn->states[conn->arrived++ & rx->mask] = KOLO_NET_SLOT_IDLE;
+    conn->states[slot & rx->end.mask] = KOLO_NET_SLOT_DONE;
+    while (conn->arrived != conn->handed && conn->states[conn->arrived & rx->end.mask] == KOLO_NET_SLOT_DONE)
+        conn->states[conn->arrived++ & rx->end.mask] = KOLO_NET_SLOT_IDLE;
     return KOLO_OK;
 }
 
@@ -232,12 +236,12 @@ kolo_status_t kolo_net_offer(kolo_net_conn_t *conn, uint32_t index, uint64_t slo
     kolo_net_rail_t *rail = &conn->rails[index];
     KOLO_FAIL_POINT_TRY("wire.net.offer");
     kolo_status_t status =
-        conn->ops->irecv(rail->end, slot_at(rx->slots, slot, rx->mask, rx->stride) + 1,
-                         kolo_net_message_bytes(rx->slot_bytes), rail->region, rail->requests, slot);
+        conn->ops->irecv(rail->end, slot_at(rx->end.slots, slot, rx->end.mask, rx->end.stride) + 1,
+                         kolo_net_message_bytes(rx->end.slot_bytes), rail->region, rail->requests, slot);
     if (status != KOLO_OK) return status;
-    conn->states[slot & rx->mask] = (uint8_t)(index + 1);
-    conn->requests[slot & rx->mask] = rail->requests;
-    rail->slots[rail->requests++ & rx->mask] = slot;
+    conn->states[slot & rx->end.mask] = (uint8_t)(index + 1);
+    conn->requests[slot & rx->end.mask] = rail->requests;
+    rail->slots[rail->requests++ & rx->end.mask] = slot;
     return KOLO_OK;
 }
 
@@ -246,9 +250,9 @@ kolo_status_t kolo_net_offer(kolo_net_conn_t *conn, uint32_t index, uint64_t slo
 static kolo_status_t offer_free(kolo_net_conn_t *conn, bool any)
 {
     kolo_rx_t *rx = conn->rx;
-    uint64_t until = rx->next + rx->depth;
+    uint64_t until = rx->end.next + rx->end.depth;
     conn->idle = any ? 0 : conn->idle + 1;
-    if (conn->idle < KOLO_NET_IDLE && until - conn->handed < rx->depth / 4) return KOLO_OK;
+    if (conn->idle < KOLO_NET_IDLE && until - conn->handed < rx->end.depth / 4) return KOLO_OK;
     for (; conn->handed != until; conn->handed++) {
         uint32_t index = kolo_net_rail_for(conn, conn->handed);
         kolo_status_t status = kolo_net_offer(conn, index, conn->handed);
@@ -298,7 +302,7 @@ static kolo_status_t pump_rails(kolo_net_conn_t *conn)
 /* A lazy writer gets ready for its first slot. */
 static kolo_status_t pump_ready(kolo_net_conn_t *conn)
 {
-    if (!conn->ready && conn->tx && conn->tx->next != conn->freed) KOLO_TRY(kolo_net_tx_ready(conn));
+    if (!conn->ready && conn->tx && conn->tx->end.next != conn->freed) KOLO_TRY(kolo_net_tx_ready(conn));
     return conn->ready ? pump_rails(conn) : KOLO_OK;
 }
 

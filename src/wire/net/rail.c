@@ -133,7 +133,7 @@ static void tell(kolo_net_conn_t *conn, const kolo_net_note_t *note)
  * slots offered anew, and this may be one of them. */
 void kolo_net_offer_again(kolo_net_conn_t *conn, uint64_t slot)
 {
-    uint8_t *state = &conn->states[slot & conn->rx->mask];
+    uint8_t *state = &conn->states[slot & conn->rx->end.mask];
     *state = KOLO_NET_SLOT_IDLE;
     while (conn->status == KOLO_OK && *state == KOLO_NET_SLOT_IDLE) {
         uint32_t index = kolo_net_rail_for(conn, slot);
@@ -149,11 +149,11 @@ static void reader_loses(kolo_net_conn_t *conn, uint32_t index)
 {
     const kolo_rx_t *rx = conn->rx;
     for (uint64_t slot = conn->arrived; slot != conn->handed; slot++)
-        if (conn->states[slot & rx->mask] == KOLO_NET_SLOT_DONE)
+        if (conn->states[slot & rx->end.mask] == KOLO_NET_SLOT_DONE)
             tell(conn, &(kolo_net_note_t){.kind = KOLO_NET_SAW, .rail = index, .value = slot});
     tell(conn, &(kolo_net_note_t){.kind = KOLO_NET_LOST, .rail = index, .value = conn->arrived});
     for (uint64_t slot = conn->arrived; conn->status == KOLO_OK && slot != conn->handed; slot++)
-        if (conn->states[slot & rx->mask] == index + 1) kolo_net_offer_again(conn, slot);
+        if (conn->states[slot & rx->end.mask] == index + 1) kolo_net_offer_again(conn, slot);
 }
 
 static void leave_out(kolo_net_conn_t *conn, uint32_t index, const char *why)
@@ -257,8 +257,8 @@ static void answer(kolo_net_conn_t *conn, const kolo_net_note_t *open)
 static void settle(kolo_net_conn_t *conn, const kolo_net_note_t *note)
 {
     const kolo_tx_t *tx = conn->tx;
-    for (uint64_t slot = conn->freed; slot != tx->next; slot++) {
-        uint8_t *state = &conn->states[slot & tx->mask];
+    for (uint64_t slot = conn->freed; slot != tx->end.next; slot++) {
+        uint8_t *state = &conn->states[slot & tx->end.mask];
         if ((int64_t)(slot - note->value) < 0)
             *state = KOLO_NET_SLOT_DONE;
         else if (*state == note->rail + 1)
@@ -290,11 +290,12 @@ static void writer_takes(kolo_net_conn_t *conn, const kolo_net_note_t *note)
         return;
     }
     if (rail->state == KOLO_NET_RAIL_UP) leave_out(conn, note->rail, "the peer has lost it");
-    bool due = rail->state == KOLO_NET_RAIL_LOST && (int64_t)(note->value - tx->next) <= 0;
+    bool due = rail->state == KOLO_NET_RAIL_LOST && (int64_t)(note->value - tx->end.next) <= 0;
     if (note->kind == KOLO_NET_LOST && due)
         settle(conn, note);
-    else if (note->kind == KOLO_NET_SAW && due && note->value != tx->next) {
-        if ((int64_t)(note->value - conn->freed) >= 0) conn->states[note->value & tx->mask] = KOLO_NET_SLOT_DONE;
+    else if (note->kind == KOLO_NET_SAW && due && note->value != tx->end.next) {
+        if ((int64_t)(note->value - conn->freed) >= 0)
+            conn->states[note->value & tx->end.mask] = KOLO_NET_SLOT_DONE;
     } else
         kolo_net_conn_fail(conn, KOLO_ERR_PROTOCOL, "note %d about rail %u and slot %llu makes no sense",
                            (int)note->kind, note->rail, (unsigned long long)note->value);

@@ -51,7 +51,7 @@ static int read_slots(kolo_kit_t *kit, kolo_rx_t *rx, uint64_t from, uint64_t to
 
 static int end_writer(kolo_kit_t *kit, kolo_tx_t *tx)
 {
-    KIT_CHECK(kolo_kit_wait_drained(kit, tx, WAIT_MS) == KOLO_OK);
+    KIT_CHECK(kolo_kit_wait_released(kit, tx, WAIT_MS) == KOLO_OK);
     KIT_TRY(until_rail(kit, tx->priv, KOLO_NET_RAIL_UP, true)); /* rails are made anew */
     KIT_CHECK(kolo_oob_barrier(kit->oob) == KOLO_OK);
     kolo_tx_close(tx);
@@ -113,7 +113,7 @@ static int give_back(kolo_kit_t *kit)
     KIT_CHECK(conn->nrails == 2);
     conn->reordered = true;
     KIT_TRY(write_slots(kit, &tx, 0, 1));
-    KIT_CHECK(kolo_kit_wait_drained(kit, &tx, WAIT_MS) == KOLO_OK);
+    KIT_CHECK(kolo_kit_wait_released(kit, &tx, WAIT_MS) == KOLO_OK);
     KIT_CHECK(conn->rails[0].requests >= 2 && conn->rails[0].passed[0]);
     KIT_TRY(write_slots(kit, &tx, 1, SLOTS));
     return end_writer(kit, &tx);
@@ -163,7 +163,7 @@ static int write_past_a_stale_offer(kolo_kit_t *kit)
     KIT_CHECK(kolo_kit_connect(kit, &spec, &tx, NULL) == KOLO_OK);
     kolo_net_conn_t *conn = tx.priv;
     KIT_TRY(write_slots(kit, &tx, 0, 1));
-    KIT_CHECK(kolo_kit_wait_drained(kit, &tx, WAIT_MS) == KOLO_OK);
+    KIT_CHECK(kolo_kit_wait_released(kit, &tx, WAIT_MS) == KOLO_OK);
     for (; !conn->ops->offered(conn->rails[0].end, &tag); sched_yield()) {
         KIT_CHECK(kolo_now_ns() < end);
         KIT_CHECK(kolo_net_conn_check(conn) == KOLO_OK);

@@ -180,9 +180,9 @@ static kolo_status_t rx_setup(kolo_wire_ctx_t *ctx, kolo_rx_t *rx, kolo_wire_car
     kolo_net_conn_t *conn;
     KOLO_TRY(conn_new(ctx, NULL, rx, card, &conn));
     rx->priv = conn;
-    rx->slots = conn->slots;
-    rx->stride = stride_of(&rx->spec);
-    rx->head = conn->head;
+    rx->end.slots = conn->slots;
+    rx->end.stride = stride_of(&rx->spec);
+    rx->end.head = conn->head;
     rx->bell = conn->bell;
     if (!conn->places) rx->caps &= ~((uint32_t)KOLO_CAP_POST_FROM | KOLO_CAP_AHEAD);
     return KOLO_OK;
@@ -193,9 +193,10 @@ static kolo_status_t tx_setup(kolo_wire_ctx_t *ctx, kolo_tx_t *tx, kolo_wire_car
     kolo_net_conn_t *conn;
     KOLO_TRY(conn_new(ctx, tx, NULL, card, &conn));
     tx->priv = conn;
-    tx->slots = conn->slots;
-    tx->stride = stride_of(&tx->spec);
-    tx->heads = conn->head;
+    tx->end.slots = conn->slots;
+    tx->end.stride = stride_of(&tx->spec);
+    tx->end.heads = conn->head;
+    tx->sent = &conn->head->consumed;
     tx->bells = &conn->bell;
     return KOLO_OK;
 }

@@ -230,7 +230,7 @@ static void say_farewell(const kolo_tcp_conn_t *conn, kolo_tcp_sock_t *sock, boo
     bool within = sock->cut || kolo_socket_within(&sock->socket) || (mate && mate->outs[mate->nsocks].sent > 0);
     if (in_order && !within) {
         kolo_tcp_frame_t bye = {
-            .magic = KOLO_TCP_FRAME_MAGIC, .flags = KOLO_TCP_FRAME_BYE, .slot = conn->tx ? conn->tx->next : 0};
+            .magic = KOLO_TCP_FRAME_MAGIC, .flags = KOLO_TCP_FRAME_BYE, .slot = conn->tx ? conn->tx->end.next : 0};
         kolo_tcp_frame_encode(bytes, &bye);
         ssize_t n = kolo_socket_send_bytes(&sock->socket, bytes, sizeof bytes);
         (void)n; /* a full socket: the peer will take it for a death, which is no worse for it */

@@ -37,19 +37,19 @@ void kolo_tcp_frame_decode(kolo_tcp_frame_t *frame, const uint8_t in[KOLO_TCP_FR
 
 static kolo_slot_header_t *slot_header(const kolo_rx_t *rx, uint64_t slot)
 {
-    return (kolo_slot_header_t *)(void *)(rx->slots + (slot & rx->mask) * rx->stride);
+    return (kolo_slot_header_t *)(void *)(rx->end.slots + (slot & rx->end.mask) * rx->end.stride);
 }
 
 static uint64_t consumed(const kolo_rx_t *rx)
 {
-    return atomic_load_explicit(&rx->head->consumed, memory_order_acquire);
+    return atomic_load_explicit(&rx->end.head->consumed, memory_order_acquire);
 }
 
 static bool slot_free(const kolo_tcp_stream_t *s, uint64_t slot)
 {
     if (!s->sink) return true;
     const kolo_rx_t *rx = s->sink->rx;
-    return (int64_t)(consumed(rx) + rx->depth - slot) > 0;
+    return (int64_t)(consumed(rx) + rx->end.depth - slot) > 0;
 }
 
 /* A patient reader will name an address for this payload once it gets to the slot. */
@@ -66,9 +66,9 @@ static kolo_status_t check_frame(const kolo_tcp_stream_t *s, const kolo_tcp_fram
     if (f->magic != KOLO_TCP_FRAME_MAGIC || (f->flags & ~KOLO_TCP_FRAME_BYE) != 0 || (!sink && !bye))
         return kolo_fail(KOLO_ERR_PROTOCOL, "no %s where slot %llu was awaited (magic %04x, flags %04x)",
                          sink ? "frame" : "farewell", (unsigned long long)s->slot, f->magic, f->flags);
-    if (f->bytes > (bye ? 0 : sink->rx->slot_bytes))
+    if (f->bytes > (bye ? 0 : sink->rx->end.slot_bytes))
         return kolo_fail(KOLO_ERR_PROTOCOL, "a frame of %u bytes for slot %llu, which holds %u", f->bytes,
-                         (unsigned long long)f->slot, bye ? 0 : sink->rx->slot_bytes);
+                         (unsigned long long)f->slot, bye ? 0 : sink->rx->end.slot_bytes);
     if (s->back && bye) return KOLO_OK;
     /* a farewell carries the number after the last slot of all streams */
     int64_t ahead = (int64_t)(f->slot - s->slot), least = bye && !sink->mixed ? 1 - (int64_t)s->step : 0;
@@ -89,7 +89,7 @@ static kolo_status_t set_waiting(kolo_tcp_stream_t *s)
     sink->stuck = all ? sink->stuck + 1 : 0;
     if (sink->stuck < STUCK_MANY) return KOLO_OK;
     return kolo_fail(KOLO_ERR_PROTOCOL, "later frames on every socket, but none for slot %llu",
-                     (unsigned long long)sink->rx->next);
+                     (unsigned long long)sink->rx->end.next);
 }
 
 /* Mixed streams: may the frame's slot be filled now? */
@@ -236,13 +236,13 @@ static void redirect(kolo_tcp_stream_t *s, char *to)
 
 void kolo_tcp_stream_expect(kolo_tcp_stream_t *s, void *data, uint32_t bytes)
 {
-    if (s->in_payload && s->slot == s->sink->rx->next && s->frame.bytes == bytes && s->to != data)
+    if (s->in_payload && s->slot == s->sink->rx->end.next && s->frame.bytes == bytes && s->to != data)
         redirect(s, data);
 }
 
 void kolo_tcp_stream_unexpect(kolo_tcp_stream_t *s)
 {
     kolo_rx_t *rx = s->sink->rx;
-    if (s->in_payload && s->slot == rx->next && s->to == s->sink->expect)
+    if (s->in_payload && s->slot == rx->end.next && s->to == s->sink->expect)
         redirect(s, (char *)(slot_header(rx, s->slot) + 1));
 }

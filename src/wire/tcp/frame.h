@@ -35,9 +35,9 @@ void kolo_tcp_frame_decode(kolo_tcp_frame_t *frame, const uint8_t in[KOLO_TCP_FR
 /* What the sockets of one connection share: the reader's queue and the address it expects the next payload at. */
 typedef struct {
     kolo_rx_t *rx;
-    void *expect; /* for slot rx->next; NULL: none */
+    void *expect; /* for slot rx->end.next; NULL: none */
     uint32_t expect_bytes;
-    uint32_t awaited; /* payload bytes of slot rx->next as the reader knows them; 0: it has not told */
+    uint32_t awaited; /* payload bytes of slot rx->end.next as the reader knows them; 0: it has not told */
     bool patient; /* the reader has used rx_expect: a large payload is left in the kernel until its slot is current
                    */
     bool mixed;   /* has or had a carrier: any slot may come on any stream */
@@ -69,7 +69,7 @@ int kolo_tcp_stream_want(kolo_tcp_stream_t *stream, struct iovec iov[2]);
 kolo_status_t kolo_tcp_stream_got(kolo_tcp_stream_t *stream, size_t bytes);
 /* Is the stream between two frames, with nothing left over? */
 bool kolo_tcp_stream_idle(const kolo_tcp_stream_t *stream);
-/* The reader names, or takes back, the address for the payload of slot rx->next. */
+/* The reader names, or takes back, the address for the payload of slot rx->end.next. */
 void kolo_tcp_stream_expect(kolo_tcp_stream_t *stream, void *data, uint32_t bytes);
 void kolo_tcp_stream_unexpect(kolo_tcp_stream_t *stream);
 

@@ -4,6 +4,7 @@
  * releases slots, names addresses and changes its mind; as the only stream, or as one of several (mixed). The first
  * input bytes choose how.
  */
+#include "wire/queue.h"
 #include "wire/tcp/frame.h"
 
 #include <stdlib.h>
@@ -25,13 +26,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     kolo_head_line_t head;
     memset(&head, 0, sizeof head);
     atomic_init(&head.consumed, start);
-    kolo_rx_t rx = {.next = start,
-                    .slots = slots,
-                    .mask = DEPTH - 1,
-                    .stride = stride,
-                    .slot_bytes = slot_bytes,
-                    .depth = DEPTH,
-                    .head = &head};
+    const kolo_conn_spec_t spec = {.depth = DEPTH, .slot_bytes = slot_bytes, .start = start};
+    kolo_rx_t rx = kolo_queue_rx(&spec, NULL);
+    rx.end.slots = slots;
+    rx.end.head = &head;
     bool mixed = habit & 16;
     kolo_tcp_sink_t sink = {.rx = &rx, .mixed = mixed, .nstreams = 1, .arrived = start};
     if (!slots || !user || !s) abort();

@@ -50,7 +50,7 @@ static void join(kolo_tcp_conn_t *carrier, kolo_tcp_conn_t *mate)
     mate->sink.mixed = true;
     mate->sink.nstreams = mate->nsocks + 1;
     carrier->streams[0].sink = &mate->sink;
-    carrier->streams[0].slot = mate->rx->next;
+    carrier->streams[0].slot = mate->rx->end.next;
 }
 
 void kolo_tcp_pair(kolo_tcp_conn_t *conn)

@@ -70,13 +70,13 @@ static void step(fix_t *f, int d, uint64_t count)
     kolo_tx_t *tx = &f->tx[d];
     kolo_rx_t *rx = &f->rx[d];
     while (f->sent[d] < count && kolo_tx_ready(tx)) {
-        uint32_t n = length_of(f->sent[d], tx->slot_bytes);
+        uint32_t n = length_of(f->sent[d], tx->end.slot_bytes);
         test_put(kolo_tx_payload(tx), f->sent[d] + (uint64_t)d, n);
         kolo_tx_post(tx, n, 0, 7, f->sent[d]++);
     }
     while (kolo_rx_ready(rx)) {
         const kolo_slot_header_t *h = kolo_rx_header(rx);
-        assert_int_equal(h->bytes, length_of(f->got[d], rx->slot_bytes));
+        assert_int_equal(h->bytes, length_of(f->got[d], rx->end.slot_bytes));
         assert_int_equal(h->operation, f->got[d]);
         test_verify(kolo_rx_payload(rx), f->got[d] + (uint64_t)d, h->bytes);
         kolo_rx_release(rx);
@@ -93,7 +93,7 @@ static void run(uint32_t slot_bytes, uint64_t start, int nsocks, int first, uint
         for (int d = 0; d < 2; d++) step(&f, d, count);
         pump_both(&f);
     }
-    assert_true(kolo_tx_drained(&f.tx[0]) && kolo_tx_drained(&f.tx[1]));
+    assert_true(kolo_tx_sent(&f.tx[0]) && kolo_tx_sent(&f.tx[1]));
     close_mates(&f);
 }
 
@@ -125,7 +125,7 @@ static void small_frames_take_the_lower_ranks_socket(void **state)
     assert_true(mate->carried_bytes >= 500 && mate->carried_bytes < 32768);
     kolo_tx_post(&f.tx[1], mate->carried_bytes, 0, 1, 1);
     kolo_tx_post(&f.tx[1], mate->carried_bytes + 1, 0, 1, 1);
-    while (!kolo_tx_drained(&f.tx[1])) assert_int_equal(kolo_wire_pump(&f.p.r.ctx), KOLO_OK);
+    while (!kolo_tx_sent(&f.tx[1])) assert_int_equal(kolo_wire_pump(&f.p.r.ctx), KOLO_OK);
     const kolo_tcp_conn_t *carrier = f.tx[0].priv, *reader = f.rx[1].priv;
     await_bytes(carrier->socks[0].socket.fd);
     await_bytes(reader->socks[0].socket.fd);
@@ -179,7 +179,7 @@ static void small_frames_arrive_before_the_farewell_counts(void **state)
         uint64_t until = kolo_deadline_ms(5000);
         open_mates(&f, 32768, 0, 1, 0);
         for (int i = 0; i < 3; i++) kolo_tx_post(&f.tx[1], 16, 0, 1, 1);
-        while (!kolo_tx_drained(&f.tx[1])) assert_int_equal(kolo_wire_pump(&f.p.r.ctx), KOLO_OK);
+        while (!kolo_tx_sent(&f.tx[1])) assert_int_equal(kolo_wire_pump(&f.p.r.ctx), KOLO_OK);
         kolo_wire_tcp.tx_close(&f.tx[1]);
         kolo_wire_tcp.rx_close(&f.rx[0]);
         for (int i = 0; i < 3; i++) {
@@ -211,7 +211,7 @@ static void a_farewell_behind_unread_messages_is_seen(void **state)
         while (!kolo_tx_ready(&f.tx[1])) pump_both(&f);
         kolo_tx_post(&f.tx[1], 16, 0, 1, 1);
     }
-    while (!kolo_tx_drained(&f.tx[1])) pump_both(&f);
+    while (!kolo_tx_sent(&f.tx[1])) pump_both(&f);
     kolo_wire_tcp.rx_close(&f.rx[0]);
     while (st == KOLO_OK && kolo_now_ns() < until) st = kolo_wire_tcp.tx_check(&f.tx[0]);
     assert_int_equal(st, KOLO_ERR_REMOTE);

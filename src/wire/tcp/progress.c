@@ -76,7 +76,7 @@ static kolo_status_t writer_gone(kolo_tcp_conn_t *conn)
     if (conn->sink.mixed && conn->sink.arrived != conn->sink.final) {
         if (carrier && carrier->status == KOLO_OK && !carrier->closed) return KOLO_OK;
         return kolo_tcp_conn_fail(conn, KOLO_ERR_REMOTE, "the connection ended before slot %llu had come",
-                                  (unsigned long long)conn->rx->next);
+                                  (unsigned long long)conn->rx->end.next);
     }
     conn->orderly = true;
     return kolo_tcp_conn_fail(conn, KOLO_ERR_REMOTE, "has closed the connection");
@@ -282,9 +282,9 @@ kolo_status_t kolo_tcp_tx_post_from(kolo_tx_t *tx, const void *data, uint32_t by
                                     uint64_t operation)
 {
     kolo_tcp_conn_t *conn = tx->priv;
-    if (bytes > tx->slot_bytes)
-        return kolo_fail(KOLO_ERR_INTERNAL, "tcp: %u bytes for a slot of %u", bytes, tx->slot_bytes);
-    conn->external[tx->next & tx->mask] = data;
+    if (bytes > tx->end.slot_bytes)
+        return kolo_fail(KOLO_ERR_INTERNAL, "tcp: %u bytes for a slot of %u", bytes, tx->end.slot_bytes);
+    conn->external[tx->end.next & tx->end.mask] = data;
     kolo_tx_post(tx, bytes, 0, signature, operation);
     return KOLO_OK;
 }

@@ -120,8 +120,8 @@ kolo_status_t kolo_tcp_rx_setup(kolo_wire_ctx_t *ctx, kolo_rx_t *rx, kolo_wire_c
     conn->rx = rx;
     conn->sink.rx = rx;
     rx->priv = conn;
-    rx->slots = conn->slots;
-    rx->head = conn->head;
+    rx->end.slots = conn->slots;
+    rx->end.head = conn->head;
     rx->bell = (kolo_bell_t){.asleep = NULL, .event_fd = -1};
     kolo_tcp_card_encode(card, conn->offered, 0);
     return KOLO_OK;
@@ -139,8 +139,9 @@ kolo_status_t kolo_tcp_tx_setup(kolo_wire_ctx_t *ctx, kolo_tx_t *tx, kolo_wire_c
     conn->nonce = nonce;
     conn->bell = (kolo_bell_t){.asleep = NULL, .event_fd = -1};
     tx->priv = conn;
-    tx->slots = conn->slots;
-    tx->heads = conn->head;
+    tx->end.slots = conn->slots;
+    tx->end.heads = conn->head;
+    tx->sent = &conn->head->consumed;
     tx->bells = &conn->bell;
     kolo_tcp_card_encode(card, conn->offered, nonce);
     return KOLO_OK;
@@ -192,11 +193,11 @@ static size_t conn_memory(const kolo_tcp_conn_t *conn, uint64_t used, size_t str
 
 size_t kolo_tcp_tx_memory(const kolo_tx_t *tx)
 {
-    return conn_memory(tx->priv, tx->next - tx->spec.start, tx->stride, tx->depth);
+    return conn_memory(tx->priv, tx->end.next - tx->spec.start, tx->end.stride, tx->end.depth);
 }
 size_t kolo_tcp_rx_memory(const kolo_rx_t *rx)
 {
-    return conn_memory(rx->priv, rx->next - rx->spec.start, rx->stride, rx->depth);
+    return conn_memory(rx->priv, rx->end.next - rx->spec.start, rx->end.stride, rx->end.depth);
 }
 
 const kolo_wire_ops_t kolo_wire_tcp = {

@@ -171,7 +171,7 @@ static void what_was_sent_before_closing_still_arrives(void **state)
             test_put(kolo_tx_payload(&f.tx), n, 32768);
             kolo_tx_post(&f.tx, 32768, 0, 0, 0);
         }
-        while (!kolo_tx_drained(&f.tx)) assert_int_equal(kolo_wire_pump(&f.p.w.ctx), KOLO_OK);
+        while (!kolo_tx_sent(&f.tx)) assert_int_equal(kolo_wire_pump(&f.p.w.ctx), KOLO_OK);
         kolo_wire_tcp.tx_close(&f.tx);
         kolo_wire_tcp.tx_fini(&f.tx);
         for (uint64_t n = 0; n < 4; n++) {
@@ -261,7 +261,7 @@ static void a_writer_that_closes_with_frames_unsent_did_not_end_well(void **stat
 static void describe(void *arg, char *text, size_t bytes)
 {
     const kolo_rx_t *rx = arg;
-    snprintf(text, bytes, "slot %llu from rank %d", (unsigned long long)rx->next, rx->spec.writer);
+    snprintf(text, bytes, "slot %llu from rank %d", (unsigned long long)rx->end.next, rx->spec.writer);
 }
 
 static kolo_status_t wait_for_slot(fix_t *f, uint64_t deadline, bool park_at_once)
@@ -342,7 +342,7 @@ static void *post_later(void *arg)
             continue;
         }
         kolo_tx_post(&f->tx, 8, 0, 0, 0);
-        while (!kolo_tx_drained(&f->tx))
+        while (!kolo_tx_sent(&f->tx))
             if (kolo_wire_pump(&f->p.w.ctx) != KOLO_OK) return NULL;
     }
     return NULL;

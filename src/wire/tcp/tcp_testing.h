@@ -7,6 +7,7 @@
 #define KOLO_WIRE_TCP_TESTING_H
 
 #include "base/test_time.h"
+#include "wire/queue.h"
 #include "wire/tcp/tcp.h"
 
 #include <arpa/inet.h>
@@ -100,30 +101,13 @@ static inline kolo_conn_spec_t test_spec(uint32_t depth, uint32_t slot_bytes, ui
                               .start = start};
 }
 
-/* What wire/connect.c fills in before set-up. */
 static inline void test_fill_tx(kolo_tx_t *tx, const kolo_conn_spec_t *spec)
 {
-    *tx = (kolo_tx_t){.spec = *spec,
-                      .next = spec->start,
-                      .room = spec->start + spec->depth,
-                      .mask = spec->depth - 1,
-                      .stride = sizeof(kolo_slot_header_t) + spec->slot_bytes,
-                      .slot_bytes = spec->slot_bytes,
-                      .depth = spec->depth,
-                      .nreaders = 1,
-                      .caps = kolo_wire_tcp.caps,
-                      .ops = &kolo_wire_tcp};
+    *tx = kolo_queue_tx(spec, 1, &kolo_wire_tcp);
 }
 static inline void test_fill_rx(kolo_rx_t *rx, const kolo_conn_spec_t *spec)
 {
-    *rx = (kolo_rx_t){.spec = *spec,
-                      .next = spec->start,
-                      .mask = spec->depth - 1,
-                      .stride = sizeof(kolo_slot_header_t) + spec->slot_bytes,
-                      .slot_bytes = spec->slot_bytes,
-                      .depth = spec->depth,
-                      .caps = kolo_wire_tcp.caps,
-                      .ops = &kolo_wire_tcp};
+    *rx = kolo_queue_rx(spec, &kolo_wire_tcp);
 }
 
 /* Plain ones, and those of the pair under test where it is sealed (seal_sockets()). */

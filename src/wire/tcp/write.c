@@ -18,7 +18,7 @@ _Static_assert(offsetof(kolo_slot_header_t, pad) + KOLO_TCP_FRAME_BYTES == sizeo
 
 static kolo_slot_header_t *tx_slot(const kolo_tx_t *tx, uint64_t slot)
 {
-    return (kolo_slot_header_t *)(void *)(tx->slots + (slot & tx->mask) * tx->stride);
+    return (kolo_slot_header_t *)(void *)(tx->end.slots + (slot & tx->end.mask) * tx->end.stride);
 }
 
 static bool posted(const kolo_tx_t *tx, uint64_t slot)
@@ -38,14 +38,14 @@ static void route(kolo_tcp_conn_t *conn)
     for (; posted(tx, conn->routed); conn->routed++) {
         bool carried = carrier_works(conn) && tx_slot(tx, conn->routed)->bytes <= conn->carried_bytes;
         uint64_t index = carried ? conn->nsocks : conn->routed & (conn->nsocks - 1);
-        conn->routes[conn->routed & tx->mask] = (uint8_t)index;
+        conn->routes[conn->routed & tx->end.mask] = (uint8_t)index;
     }
 }
 
 /* The first slot from `slot` on that goes out here; conn->routed if there is none. */
 static uint64_t first_of(const kolo_tcp_conn_t *conn, uint32_t index, uint64_t slot)
 {
-    while (slot != conn->routed && conn->routes[slot & conn->tx->mask] != index) slot++;
+    while (slot != conn->routed && conn->routes[slot & conn->tx->end.mask] != index) slot++;
     return slot;
 }
 
@@ -53,7 +53,7 @@ static uint64_t first_of(const kolo_tcp_conn_t *conn, uint32_t index, uint64_t s
 static int frame_iov(const kolo_tcp_conn_t *conn, uint64_t slot, uint32_t skip, struct iovec *iov)
 {
     kolo_slot_header_t *h = tx_slot(conn->tx, slot);
-    const void *external = conn->external[slot & conn->tx->mask];
+    const void *external = conn->external[slot & conn->tx->end.mask];
     int n = 0;
     if (skip == 0) {
         kolo_tcp_frame_t frame = {.magic = KOLO_TCP_FRAME_MAGIC,
@@ -77,7 +77,7 @@ static void frames_written(kolo_tcp_conn_t *conn, uint32_t index, size_t bytes)
 {
     kolo_tcp_out_t *out = &conn->outs[index];
     while (bytes > 0) {
-        uint64_t at = out->slot & conn->tx->mask;
+        uint64_t at = out->slot & conn->tx->end.mask;
         size_t left = KOLO_TCP_FRAME_BYTES + tx_slot(conn->tx, out->slot)->bytes - out->sent;
         if (bytes < left) {
             out->sent += (uint32_t)bytes;
@@ -143,6 +143,6 @@ bool kolo_tcp_unsent(kolo_tcp_conn_t *conn)
 {
     route(conn);
     for (uint32_t i = 0; i < conn->nouts; i++)
-        if (first_of(conn, i, conn->outs[i].slot) != conn->tx->next) return true;
-    return conn->routed != conn->tx->next;
+        if (first_of(conn, i, conn->outs[i].slot) != conn->tx->end.next) return true;
+    return conn->routed != conn->tx->end.next;
 }
