@@ -8,8 +8,9 @@
 
 #include <string.h>
 
-#define CHECKIN_MAGIC 0x31636b6bu /* "kkc1" */
-#define REPLY_MAGIC   0x31726b6bu /* "kkr1" */
+#define CHECKIN_MAGIC   0x31636b6bu /* "kkc1" */
+#define CHECKIN_VERSION 2u
+#define REPLY_MAGIC     0x31726b6bu /* "kkr1" */
 
 static bool all_zero(const uint8_t *bytes, size_t length)
 {
@@ -22,14 +23,13 @@ void kolo_checkin_encode(const kolo_checkin_t *checkin, uint8_t bytes[KOLO_CHECK
 {
     memset(bytes, 0, KOLO_CHECKIN_BYTES);
     kolo_put32(bytes, CHECKIN_MAGIC);
-    kolo_put16(bytes + 4, 1);
+    kolo_put16(bytes + 4, CHECKIN_VERSION);
     kolo_put16(bytes + 6, checkin->neighbour ? 1 : 0);
     kolo_put32(bytes + 8, (uint32_t)checkin->rank);
     kolo_put32(bytes + 12, (uint32_t)checkin->nranks);
     kolo_put32(bytes + 16, (uint32_t)checkin->nids);
     kolo_put32(bytes + 20, (uint32_t)checkin->id_index);
     kolo_put32(bytes + 24, (uint32_t)checkin->timeout_ms);
-    kolo_put32(bytes + 28, (uint32_t)checkin->ring_max);
     memcpy(bytes + 32, checkin->peer.bytes, 32);
     memcpy(bytes + 64, checkin->root_only.bytes, 32);
 }
@@ -38,22 +38,22 @@ const char *kolo_checkin_decode(const uint8_t *bytes, size_t length, kolo_checki
 {
     if (length != KOLO_CHECKIN_BYTES) return "a check-in of the wrong length";
     if (kolo_get32(bytes) != CHECKIN_MAGIC) return "not a check-in";
-    if (kolo_get16(bytes + 4) != 1) return "a check-in of another version";
-    if (kolo_get16(bytes + 6) > 1 || !all_zero(bytes + 96, 32)) return "a check-in with unknown flags";
+    if (kolo_get16(bytes + 4) != CHECKIN_VERSION) return "a check-in of another version";
+    if (kolo_get16(bytes + 6) > 1 || !all_zero(bytes + 28, 4) || !all_zero(bytes + 96, 32))
+        return "a check-in with unknown flags";
     kolo_checkin_t c = {.neighbour = kolo_get16(bytes + 6) != 0};
     c.rank = (int)kolo_get32(bytes + 8);
     c.nranks = (int)kolo_get32(bytes + 12);
     c.nids = (int)kolo_get32(bytes + 16);
     c.id_index = (int)kolo_get32(bytes + 20);
     c.timeout_ms = (int)kolo_get32(bytes + 24);
-    c.ring_max = (int)kolo_get32(bytes + 28);
     memcpy(c.peer.bytes, bytes + 32, 32);
     memcpy(c.root_only.bytes, bytes + 64, 32);
     if (c.nranks < 1 || c.nranks > KOLO_NRANKS_MAX) return "a rank count out of range";
     if (c.rank < 0 || c.rank >= c.nranks) return "a rank out of range";
     if (c.nids < 1 || c.nids > c.nranks) return "an id count out of range";
     if (c.id_index < 0 || c.id_index >= c.nids) return "an id index out of range";
-    if (c.timeout_ms < 0 || c.ring_max < 0) return "a negative time-out or threshold";
+    if (c.timeout_ms < 0) return "a negative time-out";
     if (kolo_address_check(&c.peer) != NULL || kolo_address_check(&c.root_only) != NULL)
         return "an address that is none";
     *checkin = c;

@@ -10,13 +10,12 @@
 
 #define KOLO_NRANKS_MAX (1 << 24)
 
-/* 0 magic, 4 version, 6 flags, 8 rank, 12 nranks, 16 nids, 20 id index, 24 timeout_ms, 28 ring_max,
+/* 0 magic, 4 version, 6 flags, 8 rank, 12 nranks, 16 nids, 20 id index, 24 timeout_ms, 28 zeros,
  * 32 peer address, 64 root-only address, 96 zeros */
 #define KOLO_CHECKIN_BYTES 128
 typedef struct {
     int rank, nranks, nids, id_index;
     int timeout_ms; /* what is left of it */
-    int ring_max;   /* the pattern of the all-gathers depends on it, so all must have the same */
     bool neighbour; /* not a rank of this root: the first rank of the next root's share, for my last rank's sake */
     kolo_address_t peer, root_only;
 } kolo_checkin_t;

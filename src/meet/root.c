@@ -356,7 +356,6 @@ static kolo_status_t root_adopt(root_t *root, const kolo_checkin_t *c)
     root->nranks = c->nranks;
     root->nids = c->nids;
     root->index = c->id_index;
-    root->ring_max = c->ring_max;
     root->first_rank = c->rank;
     return KOLO_OK;
 }
@@ -372,9 +371,6 @@ static const char *root_mismatch(const root_t *root, const kolo_checkin_t *c, ch
                  "rank %d has %d ids and calls this root as number %d, rank %d has %d ids and number %d: "
                  "all ranks need the same list of ids",
                  c->rank, c->nids, c->id_index, root->first_rank, root->nids, root->index);
-    else if (c->ring_max != root->ring_max)
-        snprintf(buf, bytes, "rank %d has KOLO_OOB_RING_MAX=%d, rank %d has %d: all ranks need the same", c->rank,
-                 c->ring_max, root->first_rank, root->ring_max);
     else
         return NULL;
     return buf;

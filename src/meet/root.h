@@ -34,8 +34,8 @@ struct root {
     kolo_progress_t *progress;
     kolo_id_t id;
     kolo_listener_t *listener;
-    int nranks, nids, index, ring_max; /* of the first check-in; nranks 0 before it */
-    int first_rank;                    /* who made it */
+    int nranks, nids, index; /* of the first check-in; nranks 0 before it */
+    int first_rank;          /* who made it */
     int first, count, seen, told;
     entry_t *entries;
     bool neighbour_seen;

@@ -172,12 +172,8 @@ static kolo_status_t call_root(kolo_bootstrap_t *boot, const kolo_id_t *id, int 
     uint64_t now = kolo_now_ns();
     call->boot = boot;
     call->id = *id;
-    kolo_checkin_t checkin = {.rank = oob->rank,
-                              .nranks = oob->nranks,
-                              .nids = nids,
-                              .id_index = index,
-                              .ring_max = oob->ring_max,
-                              .neighbour = neighbour};
+    kolo_checkin_t checkin = {
+        .rank = oob->rank, .nranks = oob->nranks, .nids = nids, .id_index = index, .neighbour = neighbour};
     if (boot->deadline_ns > now)
         checkin.timeout_ms = (int)KOLO_MIN((boot->deadline_ns - now) / KOLO_NS_PER_MS, (uint64_t)INT32_MAX);
     if (!neighbour) oob->root_at = id->address;

@@ -2,14 +2,13 @@
  *
  * All-gather, barrier and broadcast between all ranks.
  *
- * Every all-gather is a list of steps: rows to send to one rank, rows to receive from another. Few ranks go round a
- * ring: everything comes from the next rank and goes to the previous one. Many ranks take log2(n) rounds: before
- * round k a rank has the rows of itself and the 2^k - 1 ranks after it; it receives those of the rank 2^k further
- * on and sends its own to the rank 2^k before it. The receiver has called the sender, so the same connections serve
- * all rounds of all all-gathers.
+ * Every all-gather takes log2(n) steps, each of which sends rows to one rank and receives rows from another: before
+ * step k a rank has the rows of itself and the 2^k - 1 ranks after it; it receives those of the rank 2^k further on
+ * and sends its own to the rank 2^k before it. The receiver has called the sender, so the same connections serve
+ * all all-gathers.
  *
  * The same pattern spreads the addresses in the first place. A rank can call the rank 2^k further on only when it
- * knows its address; so in that gather each round carries one row more, the address of the rank that the sender
+ * knows its address; so in that gather each step carries one row more, the address of the rank that the sender
  * itself calls next. At the start a rank knows its own address and, from the root, that of the next rank.
  */
 #include "base/failpoint.h"
@@ -39,20 +38,7 @@ typedef struct {
     kolo_peer_t *to, *from; /* of the step at hand */
 } gather_t;
 
-static int ring_steps(const kolo_oob_t *oob, step_t *steps)
-{
-    int n = oob->nranks, r = oob->rank;
-    for (int s = 0; steps != NULL && s < n - 1; s++)
-        steps[s] = (step_t){.to = (r + n - 1) % n,
-                            .from = (r + 1) % n,
-                            .send_row = (r + s) % n,
-                            .send_rows = 1,
-                            .recv_row = (r + s + 1) % n,
-                            .recv_rows = 1};
-    return n - 1;
-}
-
-static int doubling_steps(const kolo_oob_t *oob, int extra, step_t *steps)
+static int make_steps(const kolo_oob_t *oob, int extra, step_t *steps)
 {
     int n = oob->nranks, r = oob->rank, count = 0;
     for (int64_t have = 1; have < n; have *= 2, count++) {
@@ -66,11 +52,6 @@ static int doubling_steps(const kolo_oob_t *oob, int extra, step_t *steps)
                                     .recv_rows = rows};
     }
     return count;
-}
-
-static int make_steps(const kolo_oob_t *oob, int extra, step_t *steps)
-{
-    return oob->nranks <= oob->ring_max ? ring_steps(oob, steps) : doubling_steps(oob, extra, steps);
 }
 
 /* Rows of the table as at most two parts. */
@@ -237,8 +218,7 @@ kolo_status_t kolo_oob_all_gather(kolo_oob_t *oob, void *table, size_t bytes)
 {
     if (oob == NULL || (table == NULL && bytes > 0))
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "all-gather: oob or table is NULL");
-    size_t largest = oob->nranks <= oob->ring_max ? bytes : bytes * (size_t)oob->nranks;
-    if (bytes > KOLO_GATHER_FRAME_MAX || largest > KOLO_GATHER_FRAME_MAX)
+    if (bytes > KOLO_GATHER_FRAME_MAX / (size_t)oob->nranks)
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: rows of %zu bytes are too large for %d ranks", oob->name,
                          bytes, oob->nranks);
     return gather(oob, table, bytes, 0, kolo_oob_deadline(oob, 0), "in an all-gather");

@@ -23,7 +23,7 @@
 /* ---- parameters ---- */
 
 typedef struct {
-    int64_t ring_max, early_max, queue_bytes;
+    int64_t early_max, queue_bytes;
 } kolo_oob_values_t;
 extern kolo_oob_values_t kolo_oob_values;
 
@@ -131,7 +131,6 @@ struct kolo_oob {
     kolo_key_t key;       /* between the ranks */
     kolo_key_t epoch_key; /* the same, for this job only; other rooms' keys come from it */
     uint64_t job;
-    int ring_max;
 
     void *state[KOLO_ROOM_COUNT]; /* what the rooms above keep of it */
 

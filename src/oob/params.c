@@ -6,20 +6,11 @@
 #include "oob/internal.h"
 
 kolo_oob_values_t kolo_oob_values = {
-    .ring_max = 8,
     .early_max = 4096,
     .queue_bytes = 16 << 20,
 };
 
 static const kolo_param_t rows[] = {
-    {.key = "KOLO_OOB_RING_MAX",
-     .kind = KOLO_PARAM_INT,
-     .def = "8",
-     .min = 0,
-     .max = 1 << 20,
-     .must_agree = true,
-     .help = "ranks up to which out-of-band all-gathers go round a ring; above it they take log2(ranks) rounds",
-     .value = &kolo_oob_values.ring_max},
     {.key = "KOLO_OOB_EARLY_MAX",
      .kind = KOLO_PARAM_INT,
      .def = "4096",

@@ -61,7 +61,7 @@ static kolo_server_t start(int task, const char *protocol)
 static kolo_rendezvous_t open_step(kolo_server_t server)
 {
     kolo_rendezvous_manager_t manager;
-    kolo_rendezvous_t step;
+    kolo_rendezvous_t step = NULL;
     if (kolo_server_manager(server, &manager) != KOLO_OK || kolo_rendezvous_open(manager, 1, &step) != KOLO_OK)
         fail("step");
     return step;
