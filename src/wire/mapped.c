@@ -14,6 +14,15 @@
 #define CARD_MAGIC   0x70616d6bu /* "kmap" */
 #define CARD_VERSION 1u
 
+bool kolo_mapped_huge_pages;
+
+static const kolo_param_t rows[] = {
+    {"KOLO_SHM_HUGE_PAGES", KOLO_PARAM_BOOL, "0", 0, 0, NULL, false,
+     "1: ask for huge pages for shared segments of 2 MB and more; memory is then taken in pieces of 2 MB",
+     &kolo_mapped_huge_pages},
+};
+const kolo_param_table_t kolo_wire_params = {"wire", rows, KOLO_COUNTOF(rows), NULL};
+
 typedef struct { /* on the wire card of the writer; the reader's says nothing but who it is */
     uint32_t magic, version;
     uint64_t bytes;
