@@ -3,7 +3,7 @@
  * The two ends of a queue of slots as plain memory: numbers, and addresses as they are for whoever advances the
  * end. An end may lie anywhere, in the memory of a GPU too, and this file, which holds all that an end does, is
  * read by C and by nvcc: a kernel fills and empties a queue by the same functions as the host
- * (tests/gpu/queue_end.cu).
+ * (tests/seams/queue_end.cu).
  *
  * Slot n (n counts from the connection's start, 64 bit, never reset) lies at slots + (n & mask) * stride. It is
  * full for the reader when its header's seq equals n + 1, and free for the writer when every reader's `consumed`

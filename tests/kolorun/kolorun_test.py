@@ -16,7 +16,7 @@ import time
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 from cases import alive, matches, run_case, same, until
 
-KOLORUN = sys.argv[1]
+KOLORUN = os.path.abspath(sys.argv[1])
 TMP = None  # a directory of this test's own
 LIMIT_S = 30
 os.environ.pop("KOLORUN_BIND_TO", None)
