@@ -5,7 +5,6 @@
  */
 #include "progress/test_fork.h"
 #include "rendezvous/remote/test_tasks.h"
-#include "wire/net/net.h"
 
 #include <signal.h>
 #include <sys/wait.h>
@@ -391,10 +390,8 @@ static void an_aborted_receive_ends_with_its_channel_if_nobody_answers(void **st
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up_room, tear_down_room)
 
-static int run(const char *only, const char *name, bool with_buffers)
+static int run(const char *name)
 {
-    const char *why;
-    if (only ? strcmp(only, name) != 0 : strstr(name, "verbs") && !kolo_net_has("verbs", &why)) return 0;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(who_does_not_leave_off_writing_loses_its_channel),
         cmocka_unit_test(an_aborted_receive_ends_with_its_channel_if_nobody_answers),
@@ -408,26 +405,14 @@ static int run(const char *only, const char *name, bool with_buffers)
         TEST(a_known_key_costs_no_copy_where_the_peer_may_write),
         TEST(receives_that_are_given_up_under_way_leave_their_memory_alone),
     };
-    protocol = name;
-    buffered = with_buffers;
     return cmocka_run_group_tests_name(name, tests, NULL, NULL);
 }
 
 int main(int argc, char **argv)
 {
     const char *only = argc > 1 ? argv[1] : NULL;
-    int failed = 0;
     setenv("KOLO_RENDEZVOUS_CHUNK", "128K", 1); /* so that large values take several writes */
-    if (kolo_server_register_protocol("test+buffered+tcp", "tcp", 1) != KOLO_OK ||
-        kolo_server_register_protocol("test+buffered+shm", "shm", 1) != KOLO_OK ||
-        kolo_server_register_protocol("test+buffered+verbs", "verbs", 1) != KOLO_OK)
-        return 1;
-    failed += run(only, "kolo+shm", false);
-    failed += run(only, "kolo+tcp", false);
-    failed += run(only, "kolo+verbs", false);
-    failed += run(only, "test+buffered+shm", true);
-    failed += run(only, "test+buffered+tcp", true);
-    failed += run(only, "test+buffered+verbs", true);
+    int failed = run_protocols(only, run);
     kolo_onesided_param_direct = 0; /* as where the kernel does not permit it */
-    return failed + run(only, "kolo+shm", false);
+    return failed + run_protocol(only, "kolo+shm", run);
 }

@@ -6,7 +6,6 @@
  */
 #include "progress/test_fork.h"
 #include "rendezvous/remote/test_tasks.h"
-#include "wire/net/net.h"
 
 #include <signal.h>
 #include <sys/wait.h>
@@ -262,10 +261,8 @@ static void values_without_bytes_come_as_they_are(void **state)
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
-static int run(const char *only, const char *name, bool with_buffers)
+static int run(const char *name)
 {
-    const char *why;
-    if (only ? strcmp(only, name) != 0 : strstr(name, "verbs") && !kolo_net_has("verbs", &why)) return 0;
     const struct CMUnitTest tests[] = {
         TEST(a_child_of_fork_has_no_part_in_a_server),
         TEST(a_callback_that_would_wait_for_itself_is_told_so),
@@ -276,23 +273,10 @@ static int run(const char *only, const char *name, bool with_buffers)
         TEST(thousands_of_receives_end_once_with_their_step),
         TEST(values_without_bytes_come_as_they_are),
     };
-    protocol = name;
-    buffered = with_buffers;
     return cmocka_run_group_tests_name(name, tests, NULL, NULL);
 }
 
 int main(int argc, char **argv)
 {
-    const char *only = argc > 1 ? argv[1] : NULL;
-    int failed = 0;
-    if (kolo_server_register_protocol("test+buffered+tcp", "tcp", 1) != KOLO_OK ||
-        kolo_server_register_protocol("test+buffered+shm", "shm", 1) != KOLO_OK ||
-        kolo_server_register_protocol("test+buffered+verbs", "verbs", 1) != KOLO_OK)
-        return 1;
-    failed += run(only, "kolo+shm", false);
-    failed += run(only, "kolo+tcp", false);
-    failed += run(only, "kolo+verbs", false);
-    failed += run(only, "test+buffered+shm", true);
-    failed += run(only, "test+buffered+tcp", true);
-    return failed + run(only, "test+buffered+verbs", true);
+    return run_protocols(argc > 1 ? argv[1] : NULL, run);
 }

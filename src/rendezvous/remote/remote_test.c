@@ -4,7 +4,6 @@
  * test_tasks.h for the tasks.
  */
 #include "rendezvous/remote/test_tasks.h"
-#include "wire/net/net.h"
 
 /* ---- what every mode does ---- */
 
@@ -359,11 +358,8 @@ static void threads_on_both_sides_lose_nothing(void **state)
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
-/* The device is there in the virtual machine (tests/vm), which asks for these runs by name. */
-static int run(const char *only, const char *name, bool with_buffers)
+static int run(const char *name)
 {
-    const char *why;
-    if (only ? strcmp(only, name) != 0 : strstr(name, "verbs") && !kolo_net_has("verbs", &why)) return 0;
     const struct CMUnitTest tests[] = {
         TEST(values_cross_in_either_order_of_the_two_calls),
         TEST(sizes_and_shapes_may_change_from_value_to_value),
@@ -383,27 +379,14 @@ static int run(const char *only, const char *name, bool with_buffers)
         TEST(a_key_that_is_known_costs_one_round_trip_and_no_copy),
         TEST(threads_on_both_sides_lose_nothing),
     };
-    protocol = name;
-    buffered = with_buffers;
     return cmocka_run_group_tests_name(name, tests, NULL, NULL);
 }
 
 int main(int argc, char **argv)
 {
-    const char *only = argc > 1 ? argv[1] : NULL;
-    int failed = 0;
     setenv("KOLO_RENDEZVOUS_CHUNK", "128K", 1); /* so that large values take several writes */
-    if (kolo_server_register_protocol("test+buffered+tcp", "tcp", 1) != KOLO_OK ||
-        kolo_server_register_protocol("test+buffered+shm", "shm", 1) != KOLO_OK ||
-        kolo_server_register_protocol("test+buffered+verbs", "verbs", 1) != KOLO_OK ||
-        kolo_server_register_protocol("kolo", "tcp", 1) != KOLO_ERR_INVALID_USAGE ||
+    if (kolo_server_register_protocol("kolo", "tcp", 1) != KOLO_ERR_INVALID_USAGE ||
         kolo_server_register_protocol("test+x", "tcp,carrier pigeon", 0) != KOLO_ERR_INVALID_ARGUMENT)
         return 1;
-    failed += run(only, "kolo+shm", false);
-    failed += run(only, "kolo+tcp", false);
-    failed += run(only, "kolo+verbs", false);
-    failed += run(only, "test+buffered+shm", true);
-    failed += run(only, "test+buffered+tcp", true);
-    failed += run(only, "test+buffered+verbs", true);
-    return failed;
+    return run_protocols(argc > 1 ? argv[1] : NULL, run);
 }

@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Two tasks that are servers of one process, for unit tests: on loopback addresses that follow from the process'
- * number, so that tests that run at the same time do not meet; values whose releases are counted.
+ * number, so that tests that run at the same time do not meet; values whose releases are counted. The same tests
+ * for each protocol.
  */
 #ifndef KOLO_RENDEZVOUS_TEST_TASKS_H
 #define KOLO_RENDEZVOUS_TEST_TASKS_H
 
 #include "base/test.h"
 #include "rendezvous/remote/channel.h"
+#include "wire/net/net.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -184,6 +186,36 @@ static inline void wait_calls(heard_t *heard, int calls)
         if (kolo_now_ns() > deadline) fail_msg("no callback came");
         sched_yield();
     }
+}
+
+/* ---- protocols ---- */
+
+/* Runs the tests with this protocol. Without a name of the one to be run (`only`), RDMA runs where a card is. */
+static inline int run_protocol(const char *only, const char *name, int (*tests)(const char *name))
+{
+    const char *why;
+    if (only ? strcmp(only, name) != 0 : strstr(name, "verbs") && !kolo_net_has("verbs", &why)) return 0;
+    protocol = name;
+    buffered = strstr(name, "buffered") != NULL;
+    return tests(name);
+}
+
+/* Both modes over each wire, or the protocol that the command line names; the number of tests that failed. The
+ * virtual machine (tests/vm), which has a card, asks for those over RDMA by name. */
+static inline int run_protocols(const char *only, int (*tests)(const char *name))
+{
+    static const char *const names[] = {"kolo+shm",          "kolo+tcp",          "kolo+verbs",
+                                        "test+buffered+shm", "test+buffered+tcp", "test+buffered+verbs"};
+    int failed = 0;
+    bool known = !only;
+    for (size_t i = 0; i < KOLO_COUNTOF(names); i++) {
+        known = known || strcmp(only, names[i]) == 0;
+        const char *wire = strrchr(names[i], '+') + 1;
+        if (strstr(names[i], "buffered") && kolo_server_register_protocol(names[i], wire, 1) != KOLO_OK) return 1;
+        failed += run_protocol(only, names[i], tests);
+    }
+    if (!known) printf("no protocol is named %s\n", only);
+    return known ? failed : 1;
 }
 
 #endif
