@@ -31,7 +31,8 @@ extern const kolo_wire_ops_t kolo_wire_net;
 #define KOLO_NET_MAX_DEPTH  4096u
 #define KOLO_NET_MAX_RAILS  4u
 #define KOLO_NET_DONE_BATCH 16
-#define KOLO_NET_IDLE       64 /* pumps without news, or before a sleep, after which all free slots are offered */
+#define KOLO_NET_IDLE       1024 /* pumps without news, or before a sleep, after which all free slots are offered */
+#define KOLO_NET_SHORT      4096 /* a payload up to this is a short message: an offer costs as much as it */
 
 #define KOLO_NET_PLACED (1u << 31) /* of a tail's flags: the payload is where the reader wanted it */
 
@@ -156,10 +157,11 @@ struct kolo_net_conn {
     kolo_net_hello_t *hellos; /* lazy writer: the reader's, until then */
     kolo_net_rail_t rails[KOLO_NET_MAX_RAILS];
     uint32_t nrails, turns;
-    uint32_t idle;      /* reader: pumps since something came */
-    uint8_t *states;    /* by slot & mask */
-    uint64_t *requests; /* reader: of the slot on its rail */
-    bool reordered;     /* a rail was lost: on the others offers may be out of the order of slots */
+    uint32_t idle;       /* reader: pumps since something came */
+    uint32_t last_bytes; /* reader: payload of what came last */
+    uint8_t *states;     /* by slot & mask */
+    uint64_t *requests;  /* reader: of the slot on its rail */
+    bool reordered;      /* a rail was lost: on the others offers may be out of the order of slots */
     char *slots;
     size_t slots_bytes;
     kolo_head_line_t *head;

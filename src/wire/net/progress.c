@@ -12,7 +12,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-/* pumps of a connection with several rails between two looks for notes of the peer */
+/* pumps of a connection with several rails between two looks for notes of the peer, and of a writer that rests */
 #define NOTES_EACH 64
 /* How long a reader's word that it has lost a rail may take. */
 #define LEFT_OVER_MS 10000
@@ -224,6 +224,7 @@ static kolo_status_t take_message(kolo_net_conn_t *conn, kolo_net_rail_t *rail, 
     h->signature = tail.signature;
     h->operation = tail.operation;
     conn->bytes += tail.bytes;
+    conn->last_bytes = tail.bytes;
     conn->states[slot & rx->end.mask] = KOLO_NET_SLOT_DONE;
     while (conn->arrived != conn->handed && conn->states[conn->arrived & rx->end.mask] == KOLO_NET_SLOT_DONE)
         conn->states[conn->arrived++ & rx->end.mask] = KOLO_NET_SLOT_IDLE;
@@ -245,14 +246,23 @@ kolo_status_t kolo_net_offer(kolo_net_conn_t *conn, uint32_t index, uint64_t slo
     return KOLO_OK;
 }
 
-/* Free slots are offered a quarter of the queue at once, or when nothing has come for a while: a writer may count
- * on all of them, but an offer for each of a row of short messages would be in their way. */
+/* Are the free slots to be offered now? After a long message when they are a quarter of the queue. An offer costs
+ * as much as a short message, so after such a one only when the writer has less than half a queue left, and then
+ * all of them at once. When nothing has come for a while, always: a writer may count on all slots. */
+static bool offers_are_due(const kolo_net_conn_t *conn, uint64_t free_slots)
+{
+    uint32_t depth = conn->rx->end.depth;
+    if (conn->idle >= KOLO_NET_IDLE) return true;
+    if (conn->last_bytes > KOLO_NET_SHORT) return free_slots >= depth / 4;
+    return conn->handed - conn->arrived < depth / 2;
+}
+
 static kolo_status_t offer_free(kolo_net_conn_t *conn, bool any)
 {
     kolo_rx_t *rx = conn->rx;
     uint64_t until = rx->end.next + rx->end.depth;
     conn->idle = any ? 0 : conn->idle + 1;
-    if (conn->idle < KOLO_NET_IDLE && until - conn->handed < rx->end.depth / 4) return KOLO_OK;
+    if (conn->handed == until || !offers_are_due(conn, until - conn->handed)) return KOLO_OK;
     for (; conn->handed != until; conn->handed++) {
         uint32_t index = kolo_net_rail_for(conn, conn->handed);
         kolo_status_t status = kolo_net_offer(conn, index, conn->handed);
@@ -312,7 +322,7 @@ static kolo_status_t pump_ready(kolo_net_conn_t *conn)
 static void pump_conn(kolo_net_conn_t *conn)
 {
     if (!conn->up || conn->closed || conn->status != KOLO_OK) return;
-    if (conn->nrails > 1 && ++conn->turns % NOTES_EACH == 0) kolo_net_conn_listen(conn);
+    if (conn->nrails > 1 && conn->turns % NOTES_EACH == 0) kolo_net_conn_listen(conn);
     if (!conn->ready && conn->rx) kolo_net_conn_listen(conn);
     kolo_status_t status = conn->status == KOLO_OK ? pump_ready(conn) : KOLO_OK;
     if (status == KOLO_OK) return;
@@ -333,12 +343,18 @@ static kolo_status_t look_at_devices(kolo_net_conn_t *conn)
     return KOLO_OK;
 }
 
+/* A writer whose messages are all done has nothing to hear but bad news, which can wait for a moment. */
+static bool rests(const kolo_net_conn_t *conn)
+{
+    return conn->tx && conn->freed == conn->tx->end.next;
+}
+
 kolo_status_t kolo_net_pump(void *arg)
 {
     kolo_net_state_t *state = arg;
     const kolo_net_conn_t *failed = NULL;
     for (kolo_net_conn_t *conn = state->first; conn; conn = conn->next) {
-        pump_conn(conn);
+        if (++conn->turns % NOTES_EACH == 0 || !rests(conn)) pump_conn(conn);
         if (conn->status != KOLO_OK && !conn->orderly && !conn->closed && !failed) failed = conn;
     }
     return failed ? report(failed) : KOLO_OK;

@@ -115,6 +115,21 @@ static void choose_devices(const kolo_net_state_t *state, kolo_net_conn_t *conn,
         conn->rails[i].weight = known ? state->devices[conn->rails[i].device].gbps : 1;
 }
 
+/* Writers first: what is posted leaves before free slots are offered, which somebody else may wait for, but later.
+ */
+static void enlist(kolo_net_state_t *state, kolo_net_conn_t *conn)
+{
+    kolo_net_conn_t *before = NULL, *behind = state->first;
+    for (; conn->rx && behind; behind = behind->next) before = behind;
+    conn->prev = before;
+    conn->next = behind;
+    if (behind) behind->prev = conn;
+    if (before)
+        before->next = conn;
+    else
+        state->first = conn;
+}
+
 kolo_status_t kolo_net_state_join(kolo_wire_ctx_t *ctx, kolo_net_conn_t *conn)
 {
     kolo_net_state_t *state = NULL;
@@ -132,9 +147,7 @@ kolo_status_t kolo_net_state_join(kolo_wire_ctx_t *ctx, kolo_net_conn_t *conn)
     }
     conn->state = state;
     conn->ops = state->ops;
-    conn->next = state->first;
-    if (state->first) state->first->prev = conn;
-    state->first = conn;
+    enlist(state, conn);
     return KOLO_OK;
 }
 
