@@ -23,7 +23,8 @@ static kit_rank_t gpu;
 static kolo_engine_place_t me;
 static kolo_tensor_engine_t engine;
 static int failures;
-static bool native = true; /* what all have on GPUs is to run there */
+static bool native = true;         /* what all have on GPUs is to run there */
+static const char *wanted_backend; /* that is to run what it takes of it */
 
 bool kit_fail(const char *file, int line, const char *format, ...)
 {
@@ -431,12 +432,48 @@ static void write_timeline(void)
     free(text);
 }
 
-/* "host": what is on GPUs passes through host memory, as its environment wants it. */
+/* ---- who did it ---- */
+
+static uint64_t operations_of(const char *name)
+{
+    kolo_backend_info_t info;
+    for (int i = 0; kolo_engine_get_backend(engine, i, &info) == KOLO_OK; i++)
+        if (strcmp(info.name, name) == 0) return info.operations;
+    return 0;
+}
+
+/* The backend that was named has run each kind of operation once that it takes: of all_reduces most were its own.
+ */
+static void look_who_ran(void)
+{
+    uint64_t before = operations_of(wanted_backend);
+    if (before < 10) KIT_FAIL("%s ran %llu operations only", wanted_backend, (unsigned long long)before);
+    move_each();
+    uint64_t more = operations_of(wanted_backend) - before;
+    if (more < 6) KIT_FAIL("%s ran %llu all_gathers and broadcasts of 6", wanted_backend, (unsigned long long)more);
+}
+
+/* The ranks take themselves for several hosts, with equally many on each. */
+static void split_hosts(const char *hosts)
+{
+    const char *rank = getenv("KOLO_RANK"), *size = getenv("KOLO_NRANKS");
+    char name[32];
+    if (!rank || !size) exit(77);
+    snprintf(name, sizeof name, "host-%d", atoi(rank) * atoi(hosts) / atoi(size));
+    setenv("KOLO_HOST_ID", name, 1);
+}
+
+/* "host": what is on GPUs passes through host memory, as its environment wants it. "hosts=N": of so many hosts.
+ * "ran=NAME": by this backend, among others. */
 int main(int argc, char **argv)
 {
     int devices = 0;
     kolo_engine_config_t config = KOLO_ENGINE_CONFIG_INITIALIZER;
-    native = !(argc > 1 && strcmp(argv[argc - 1], "host") == 0);
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "host") == 0) native = false;
+        if (strncmp(argv[i], "hosts=", 6) == 0) split_hosts(argv[i] + 6);
+        if (strncmp(argv[i], "ran=", 4) == 0) wanted_backend = argv[i] + 4;
+    }
     if (!kit_open(false, &devices) || devices < 1) return 77;
     if (!KIT_OK(kolo_engine_init(&engine, NULL, &config))) return 1;
     KIT_OK(kolo_engine_get_place(engine, &me));
@@ -450,6 +487,7 @@ int main(int argc, char **argv)
     reduce_in_a_stream();
     reduce_behind_an_event();
     mix();
+    if (wanted_backend) look_who_ran();
     if (native) use_a_set();
     submit_wrongly();
     if (native) write_timeline();

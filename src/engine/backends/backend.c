@@ -11,8 +11,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const kolo_backend_t *const known[] = {&kolo_backend_hierarchical, &kolo_backend_nccl,
-                                              &kolo_backend_mpi_levels, &kolo_backend_mpi, &kolo_backend_kolo};
+static const kolo_backend_t *const known[] = {&kolo_backend_hierarchical, &kolo_backend_nccl_levels,
+                                              &kolo_backend_nccl,         &kolo_backend_mpi_levels,
+                                              &kolo_backend_mpi,          &kolo_backend_kolo};
 enum { HIERARCHICAL = 0, NKNOWN = KOLO_COUNTOF(known), KOLO_ITSELF = NKNOWN - 1 };
 _Static_assert(NKNOWN <= KOLO_BACKENDS_MAX, "each has a place in the tables");
 
@@ -219,6 +220,15 @@ void kolo_backends_free(kolo_set_t *s)
         if (here && known[i]->free) known[i]->free(here);
     }
     s->backends_met = 0;
+}
+
+kolo_status_t kolo_backends_status(const kolo_set_t *s)
+{
+    for (int i = 0; i < NKNOWN; i++) {
+        void *here = atomic_load(&s->backend_here[i]);
+        if (here && known[i]->status) KOLO_TRY(known[i]->status(here));
+    }
+    return KOLO_OK;
 }
 
 /* ---- a move ---- */

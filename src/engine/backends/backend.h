@@ -56,10 +56,13 @@ typedef struct kolo_backend {
     void (*free)(void *here); /* no move is under way, and none will be */
     bool (*takes)(const kolo_set_t *s, const kolo_need_t *need);
     kolo_status_t (*run)(kolo_set_t *s, void *here, const kolo_move_t *move);
+    /* Of what was queued on a stream and has come to its end: did it end well? Any thread. NULL: who ends it early
+     * has failed the engine before. */
+    kolo_status_t (*status)(void *here);
 } kolo_backend_t;
 
 extern const kolo_backend_t kolo_backend_hierarchical, kolo_backend_kolo, kolo_backend_mpi, kolo_backend_mpi_levels,
-    kolo_backend_nccl;
+    kolo_backend_nccl, kolo_backend_nccl_levels;
 
 typedef struct {
     void *state;
@@ -105,6 +108,8 @@ bool kolo_backend_takes_device(const kolo_set_t *s, const kolo_need_t *need);
 bool kolo_backend_is_kolo(const kolo_set_t *s, const kolo_need_t *need);
 /* Runs it by the one that is chosen, whose number is in e->backend_ran then. */
 kolo_status_t kolo_backend_run(kolo_set_t *s, const kolo_move_t *move);
+/* Has everything that backends queued for this set on a stream and that has ended done so well? Any thread. */
+kolo_status_t kolo_backends_status(const kolo_set_t *s);
 void kolo_backends_leave(kolo_set_t *s, bool abort);
 void kolo_backends_free(kolo_set_t *s);
 

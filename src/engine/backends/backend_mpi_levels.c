@@ -7,9 +7,10 @@
 #include "engine/backends/levels.h"
 #include "engine/backends/use_mpi.h"
 
-static kolo_status_t meet_group(kolo_set_t *s, const kolo_level_t *level, void **group)
+static kolo_status_t meet_group(kolo_set_t *s, void *state, const kolo_level_t *level, void **group)
 {
     kolo_mpi_t *m = NULL;
+    (void)state;
     if (level->color == KOLO_SPLIT_NOCOLOR) return KOLO_OK;
     KOLO_TRY(kolo_mpi_meet_some(s, level->ranks, level->nranks, level->rank, KOLO_MPI_LEVELS + level->purpose, &m));
     *group = m;
@@ -17,34 +18,42 @@ static kolo_status_t meet_group(kolo_set_t *s, const kolo_level_t *level, void *
 }
 
 static kolo_status_t reduce_scatter(void *group, const void *in, void *out, const size_t *counts, kolo_type_t type,
-                                    kolo_op_t op)
+                                    kolo_op_t op, void *stream)
 {
+    (void)stream;
     return kolo_mpi_reduce_scatter(group, in, out, counts, type, op);
 }
 
-static kolo_status_t all_reduce(void *group, void *data, size_t count, kolo_type_t type, kolo_op_t op)
+static kolo_status_t all_reduce(void *group, void *data, size_t count, kolo_type_t type, kolo_op_t op, void *stream)
 {
+    (void)stream;
     return kolo_mpi_all_reduce(group, data, data, count, type, op);
 }
 
 static kolo_status_t all_gather(void *group, const void *in, void *out, const size_t *counts, const size_t *displs,
-                                kolo_type_t type)
+                                kolo_type_t type, void *stream)
 {
+    (void)stream;
     return kolo_mpi_all_gather(group, in, out, counts, displs, type);
 }
 
+static const kolo_level_ops_t level_ops = {.meet = meet_group,
+                                           .leave = kolo_mpi_leave,
+                                           .free = kolo_mpi_free,
+                                           .reduce_scatter = reduce_scatter,
+                                           .all_reduce = all_reduce,
+                                           .all_gather = all_gather,
+                                           .apart = true,
+                                           .no_average = true};
+
 static kolo_status_t meet(kolo_set_t *s, void *state, void **here)
 {
-    static const kolo_level_ops_t ops = {.meet = meet_group,
-                                         .leave = kolo_mpi_leave,
-                                         .free = kolo_mpi_free,
-                                         .reduce_scatter = reduce_scatter,
-                                         .all_reduce = all_reduce,
-                                         .all_gather = all_gather,
-                                         .apart = true,
-                                         .no_average = true};
-    (void)state;
-    return kolo_levels_meet(s, &ops, here);
+    return kolo_levels_meet(s, state, &level_ops, here);
+}
+
+static bool takes(const kolo_set_t *s, const kolo_need_t *need)
+{
+    return need->memory == KOLO_MEMORY_HOST && kolo_levels_have_some(s) && kolo_levels_fit(s, &level_ops, need);
 }
 
 const kolo_backend_t kolo_backend_mpi_levels = {.name = "mpi_hierarchical",
@@ -53,5 +62,5 @@ const kolo_backend_t kolo_backend_mpi_levels = {.name = "mpi_hierarchical",
                                                 .meet = meet,
                                                 .leave = kolo_levels_leave,
                                                 .free = kolo_levels_free,
-                                                .takes = kolo_levels_take,
+                                                .takes = takes,
                                                 .run = kolo_levels_run};

@@ -7,7 +7,8 @@
  *
  * Local ranks that have a partner on every host hold a piece; others have an empty one. So hosts need not have
  * equally many ranks for an all_reduce, but for averages, whose average per host would weigh wrong, and all_gather.
- * Integers are averaged by the flat backend, which truncates once.
+ * Integers are averaged by the flat backend, which truncates once. A broadcast crosses in the root's lane and goes
+ * round inside each host then.
  */
 #include "engine/backends/levels.h"
 
@@ -48,11 +49,18 @@ static bool is_integer(kolo_type_t type)
     return !kolo_type_is_float(type);
 }
 
-bool kolo_levels_take(const kolo_set_t *s, const kolo_need_t *need)
+bool kolo_levels_have_some(const kolo_set_t *s)
 {
     const kolo_member_t *m = member_of(s);
-    if (need->memory != KOLO_MEMORY_HOST || m->nnodes < 2 || m->nnodes == m->nranks) return false;
-    if (need->work == KOLO_WORK_ALL_GATHER) return is_even(m);
+    return m->nnodes > 1 && m->nnodes < m->nranks;
+}
+
+bool kolo_levels_fit(const kolo_set_t *s, const kolo_level_ops_t *ops, const kolo_need_t *need)
+{
+    const kolo_member_t *m = member_of(s);
+    if (m->nnodes < 2) return false;
+    if (need->work == KOLO_WORK_ALL_GATHER || (need->work == KOLO_WORK_BROADCAST && ops->broadcast))
+        return is_even(m);
     if (need->work != KOLO_WORK_ALL_REDUCE) return false;
     return need->op != KOLO_AVG || (is_even(m) && !is_integer(need->type));
 }
@@ -66,6 +74,14 @@ void kolo_levels_leave(void *here, bool abort)
     if (l->local) l->ops->leave(l->local, abort);
 }
 
+kolo_status_t kolo_levels_status(void *here)
+{
+    const levels_t *l = here;
+    if (!l->ops->status) return KOLO_OK;
+    if (l->cross) KOLO_TRY(l->ops->status(l->cross));
+    return l->local ? l->ops->status(l->local) : KOLO_OK;
+}
+
 void kolo_levels_free(void *here)
 {
     levels_t *l = here;
@@ -76,30 +92,30 @@ void kolo_levels_free(void *here)
     free(l);
 }
 
-static kolo_status_t meet_levels(kolo_set_t *s, levels_t *l, int *partners)
+static kolo_status_t meet_levels(kolo_set_t *s, void *state, levels_t *l, int *partners)
 {
     const kolo_member_t *m = member_of(s);
     bool holds = l->local_rank < l->pieces;
     kolo_level_t local = {.name = "local",
-                          .purpose = 0,
+                          .purpose = KOLO_LEVEL_LOCAL,
                           .color = m->my_node,
                           .key = l->local_rank,
                           .ranks = m->node_ranks + m->node_first[m->my_node],
                           .nranks = l->local_size,
                           .rank = l->local_rank};
     kolo_level_t cross = {.name = "cross",
-                          .purpose = 1,
+                          .purpose = KOLO_LEVEL_CROSS,
                           .color = holds ? l->local_rank : KOLO_SPLIT_NOCOLOR,
                           .key = m->my_node,
                           .ranks = partners,
                           .nranks = m->nnodes,
                           .rank = m->my_node};
     for (int n = 0; n < m->nnodes && holds; n++) partners[n] = m->node_ranks[m->node_first[n] + l->local_rank];
-    KOLO_TRY(l->ops->meet(s, &local, &l->local));
-    return l->ops->meet(s, &cross, &l->cross);
+    KOLO_TRY(l->ops->meet(s, state, &local, &l->local));
+    return l->ops->meet(s, state, &cross, &l->cross);
 }
 
-kolo_status_t kolo_levels_meet(kolo_set_t *s, const kolo_level_ops_t *ops, void **here)
+kolo_status_t kolo_levels_meet(kolo_set_t *s, void *state, const kolo_level_ops_t *ops, void **here)
 {
     const kolo_member_t *m = member_of(s);
     size_t room = (size_t)KOLO_MAX(m->nnodes, m->nranks);
@@ -117,7 +133,7 @@ kolo_status_t kolo_levels_meet(kolo_set_t *s, const kolo_level_ops_t *ops, void 
     l->pieces = fewest_ranks(m);
     l->local_rank = m->local_of[s->rank];
     l->local_size = m->node_size[m->my_node];
-    kolo_status_t status = meet_levels(s, l, partners);
+    kolo_status_t status = meet_levels(s, state, l, partners);
     free(partners);
     if (status == KOLO_OK) {
         *here = l;
@@ -166,9 +182,9 @@ static kolo_status_t all_reduce(levels_t *l, const kolo_move_t *m, int ranks)
         in = m->out;
         op = KOLO_SUM;
     }
-    KOLO_TRY(ops->reduce_scatter(l->local, in, piece, l->counts, type, op));
-    if (mine > 0) KOLO_TRY(ops->all_reduce(l->cross, piece, mine, type, op));
-    return ops->all_gather(l->local, piece, m->out, l->counts, l->displs, type);
+    KOLO_TRY(ops->reduce_scatter(l->local, in, piece, l->counts, type, op, m->stream));
+    if (mine > 0) KOLO_TRY(ops->all_reduce(l->cross, piece, mine, type, op, m->stream));
+    return ops->all_gather(l->local, piece, m->out, l->counts, l->displs, type, m->stream);
 }
 
 /* Parts go where they belong in `out` at once: this rank's column comes from across, then each host's row of parts
@@ -183,7 +199,7 @@ static kolo_status_t all_gather(const kolo_set_t *s, levels_t *l, const kolo_mov
         l->counts[n] = m->counts[rank];
         l->displs[n] = m->displs[rank];
     }
-    KOLO_TRY(l->ops->all_gather(l->cross, m->in, m->out, l->counts, l->displs, type));
+    KOLO_TRY(l->ops->all_gather(l->cross, m->in, m->out, l->counts, l->displs, type, m->stream));
     for (int n = 0; n < members->nnodes; n++, all = 0) {
         const int *ranks = members->node_ranks + members->node_first[n];
         for (int r = 0; r < l->local_size; r++) {
@@ -197,12 +213,31 @@ static kolo_status_t all_gather(const kolo_set_t *s, levels_t *l, const kolo_mov
             KOLO_TRY(need_scratch(l, bytes));
             mine = memcpy(l->scratch, mine, bytes);
         }
-        if (all > 0) KOLO_TRY(l->ops->all_gather(l->local, mine, m->out, l->counts, l->displs, type));
+        if (all > 0) KOLO_TRY(l->ops->all_gather(l->local, mine, m->out, l->counts, l->displs, type, m->stream));
     }
     return KOLO_OK;
 }
 
+/* Hosts have equally many ranks, so there is a rank with the root's place on each. */
+static kolo_status_t broadcast(const kolo_set_t *s, const levels_t *l, const kolo_move_t *m)
+{
+    const kolo_member_t *members = member_of(s);
+    int place = members->local_of[m->root], node = members->node_of[m->root];
+    kolo_type_t type = m->need.type;
+    if (m->count == 0) return KOLO_OK;
+    if (l->local_rank == place)
+        KOLO_TRY(l->ops->broadcast(l->cross, m->in, m->out, m->count, type, node, m->stream));
+    return l->ops->broadcast(l->local, m->out, m->out, m->count, type, place, m->stream);
+}
+
 kolo_status_t kolo_levels_run(kolo_set_t *s, void *here, const kolo_move_t *move)
 {
-    return move->need.work == KOLO_WORK_ALL_REDUCE ? all_reduce(here, move, s->size) : all_gather(s, here, move);
+    switch (move->need.work) {
+    case KOLO_WORK_ALL_REDUCE:
+        return all_reduce(here, move, s->size);
+    case KOLO_WORK_BROADCAST:
+        return broadcast(s, here, move);
+    default:
+        return all_gather(s, here, move);
+    }
 }

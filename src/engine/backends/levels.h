@@ -2,41 +2,50 @@
  *
  * Moves in levels, for any library that has groups: the ranks of a process set on one host are one group (local),
  * those with the same place on their hosts another (cross). levels.c has the moves, backend_hierarchical.c the
- * groups of Kolo, backend_mpi_levels.c those of MPI.
+ * groups of Kolo, backend_mpi_levels.c those of MPI, backend_nccl_levels.c those of NCCL with Kolo's across.
  */
 #ifndef KOLO_ENGINE_BACKENDS_LEVELS_H
 #define KOLO_ENGINE_BACKENDS_LEVELS_H
 
 #include "engine/backends/backend.h"
 
+enum { KOLO_LEVEL_LOCAL, KOLO_LEVEL_CROSS };
 typedef struct {
     const char *name; /* local or cross */
-    int purpose;      /* 0: local, 1: cross */
+    int purpose;      /* KOLO_LEVEL_... */
     int color, key;   /* as of a split; KOLO_SPLIT_NOCOLOR: this rank is in no group of this level */
     const int *ranks; /* this rank's group: ranks of the set, in the order of the group */
     int nranks, rank;
 } kolo_level_t;
 
-/* Operations as kolo.h's of those names. */
+/* Operations as kolo.h's of those names, queued on the move's stream if it has one. */
 typedef struct {
-    /* Of no group: *group stays NULL. Collective over the set. */
-    kolo_status_t (*meet)(kolo_set_t *s, const kolo_level_t *level, void **group);
+    /* Of no group: *group stays NULL. Collective over the set. state: what the backend's open() has made. */
+    kolo_status_t (*meet)(kolo_set_t *s, void *state, const kolo_level_t *level, void **group);
     void (*leave)(void *group, bool abort); /* as of backends */
     void (*free)(void *group);
     kolo_status_t (*reduce_scatter)(void *group, const void *in, void *out, const size_t *counts, kolo_type_t type,
-                                    kolo_op_t op);
-    kolo_status_t (*all_reduce)(void *group, void *data, size_t count, kolo_type_t type, kolo_op_t op);
+                                    kolo_op_t op, void *stream);
+    kolo_status_t (*all_reduce)(void *group, void *data, size_t count, kolo_type_t type, kolo_op_t op,
+                                void *stream);
     kolo_status_t (*all_gather)(void *group, const void *in, void *out, const size_t *counts, const size_t *displs,
-                                kolo_type_t type);
-    bool apart;      /* input and output must not overlap */
-    bool no_average; /* KOLO_AVG is no operator of theirs */
+                                kolo_type_t type, void *stream);
+    /* NULL: broadcasts are not taken. `in` is the root's alone. */
+    kolo_status_t (*broadcast)(void *group, const void *in, void *out, size_t count, kolo_type_t type, int root,
+                               void *stream);
+    kolo_status_t (*status)(void *group); /* as of backends; NULL: nothing is queued */
+    bool apart;                           /* input and output, in host memory, must not overlap */
+    bool no_average;                      /* KOLO_AVG is no operator of theirs, whose memory is the host's */
 } kolo_level_ops_t;
 
-/* Does the set have levels in which this can be done? Equal on all ranks. */
-bool kolo_levels_take(const kolo_set_t *s, const kolo_need_t *need);
-kolo_status_t kolo_levels_meet(kolo_set_t *s, const kolo_level_ops_t *ops, void **here);
+/* Are there several hosts, with several ranks on one of them? Else flat is as good. */
+bool kolo_levels_have_some(const kolo_set_t *s);
+/* Does the set have hosts among which this can be done? Equal on all ranks. */
+bool kolo_levels_fit(const kolo_set_t *s, const kolo_level_ops_t *ops, const kolo_need_t *need);
+kolo_status_t kolo_levels_meet(kolo_set_t *s, void *state, const kolo_level_ops_t *ops, void **here);
 void kolo_levels_leave(void *here, bool abort);
 void kolo_levels_free(void *here);
+kolo_status_t kolo_levels_status(void *here);
 kolo_status_t kolo_levels_run(kolo_set_t *s, void *here, const kolo_move_t *move);
 
 #endif

@@ -48,6 +48,7 @@ kolo_status_t kolo_native_result(struct kolo_tensor_engine *e, const kolo_flight
     if (atomic_load(&e->has_failed)) return kolo_fail(e->failure, "%s", e->failure_text);
     if (gpu) KOLO_TRY(kolo_comm_get_async_error(gpu, &status));
     if (status != KOLO_OK && status != KOLO_IN_PROGRESS) return kolo_fail(status, "%s", kolo_get_last_error(gpu));
+    KOLO_TRY(kolo_backends_status(flight->set));
     return kolo_engine_status(e);
 }
 

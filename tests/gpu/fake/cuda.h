@@ -29,6 +29,7 @@ kolo_cu_result_t cuDevicePrimaryCtxRetain(kolo_cu_ctx_t *ctx, kolo_cu_device_t d
 kolo_cu_result_t cuDevicePrimaryCtxRelease_v2(kolo_cu_device_t device);
 kolo_cu_result_t cuCtxGetCurrent(kolo_cu_ctx_t *ctx);
 kolo_cu_result_t cuCtxSetCurrent(kolo_cu_ctx_t ctx);
+kolo_cu_result_t cuCtxGetDevice(kolo_cu_device_t *device);
 kolo_cu_result_t cuCtxPushCurrent_v2(kolo_cu_ctx_t ctx);
 kolo_cu_result_t cuCtxPopCurrent_v2(kolo_cu_ctx_t *ctx);
 kolo_cu_result_t cuCtxEnablePeerAccess(kolo_cu_ctx_t peer, unsigned flags);

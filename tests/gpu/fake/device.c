@@ -351,6 +351,13 @@ kolo_cu_result_t cuCtxSetCurrent(kolo_cu_ctx_t ctx)
     return KOLO_CU_SUCCESS;
 }
 
+kolo_cu_result_t cuCtxGetDevice(kolo_cu_device_t *device)
+{
+    FAKE_CONTEXT(ctx);
+    *device = ctx->device;
+    return KOLO_CU_SUCCESS;
+}
+
 kolo_cu_result_t cuCtxPushCurrent_v2(kolo_cu_ctx_t ctx)
 {
     FAKE_READY();

@@ -1,0 +1,238 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * See use_nccl.h. A lost rank ends what is queued by ncclCommAbort().
+ */
+#include "engine/backends/use_nccl.h"
+
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { NCCL_SUCCESS = 0, NCCL_IN_PROGRESS = 7 };
+/* NCCL's numbers of our types and operators. */
+static const int types[KOLO_TYPE_COUNT] = {
+    [KOLO_INT8] = 0,    [KOLO_UINT8] = 1,    [KOLO_INT32] = 2,        [KOLO_UINT32] = 3,
+    [KOLO_INT64] = 4,   [KOLO_UINT64] = 5,   [KOLO_FLOAT16] = 6,      [KOLO_FLOAT32] = 7,
+    [KOLO_FLOAT64] = 8, [KOLO_BFLOAT16] = 9, [KOLO_FLOAT8_E4M3] = 10, [KOLO_FLOAT8_E5M2] = 11};
+static const int ops[] = {[KOLO_SUM] = 0, [KOLO_PROD] = 1, [KOLO_MAX] = 2, [KOLO_MIN] = 3, [KOLO_AVG] = 4};
+
+/* ---- the library ---- */
+
+static kolo_status_t find_all(nccl_functions_t *n)
+{
+    const struct {
+        void *function;
+        const char *name;
+    } wanted[] = {{&n->get_unique_id, "ncclGetUniqueId"},
+                  {&n->comm_init_rank, "ncclCommInitRank"},
+                  {&n->comm_destroy, "ncclCommDestroy"},
+                  {&n->comm_abort, "ncclCommAbort"},
+                  {&n->error_string, "ncclGetErrorString"},
+                  {&n->group_start, "ncclGroupStart"},
+                  {&n->group_end, "ncclGroupEnd"},
+                  {&n->all_reduce, "ncclAllReduce"},
+                  {&n->all_gather, "ncclAllGather"},
+                  {&n->reduce_scatter, "ncclReduceScatter"},
+                  {&n->broadcast, "ncclBroadcast"},
+                  {&n->reduce, "ncclReduce"},
+                  {&n->send, "ncclSend"},
+                  {&n->recv, "ncclRecv"}};
+    for (size_t i = 0; i < KOLO_COUNTOF(wanted); i++) {
+        void *found = dlsym(n->library, wanted[i].name);
+        if (!found) return kolo_fail(KOLO_ERR_UNSUPPORTED, "this NCCL has no %s", wanted[i].name);
+        *(void **)wanted[i].function = found;
+    }
+    return KOLO_OK;
+}
+
+void kolo_nccl_close_backend(struct kolo_tensor_engine *e, void *state)
+{
+    (void)e;
+    free(state); /* the library stays loaded: it does not like to go */
+}
+
+kolo_status_t kolo_nccl_open_backend(struct kolo_tensor_engine *e, void **state)
+{
+    const kolo_cuda_api_t *api;
+    int gpus = 0;
+    nccl_functions_t *n = calloc(1, sizeof *n);
+    if (!n) return kolo_fail(KOLO_ERR_NO_MEMORY, "engine_init: out of memory");
+    kolo_status_t status = kolo_cuda_load(&api);
+    if (status == KOLO_OK && (api->device_count(&gpus) != KOLO_CU_SUCCESS || gpus < 1))
+        status = kolo_fail(KOLO_ERR_UNSUPPORTED, "there is no GPU");
+    if (status == KOLO_OK) n->library = dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
+    if (status == KOLO_OK && !n->library)
+        status = kolo_fail(KOLO_ERR_UNSUPPORTED, "NCCL cannot be loaded: %s", dlerror());
+    if (status == KOLO_OK) status = find_all(n);
+    if (status == KOLO_OK)
+        *state = n;
+    else
+        kolo_nccl_close_backend(e, n);
+    return status;
+}
+
+bool kolo_nccl_knows(const kolo_need_t *need)
+{
+    if (need->memory != KOLO_MEMORY_DEVICE) return false;
+    bool reduces = need->work == KOLO_WORK_ALL_REDUCE || need->work == KOLO_WORK_REDUCE_SCATTER;
+    bool tiny = need->type == KOLO_FLOAT8_E4M3 || need->type == KOLO_FLOAT8_E5M2; /* which not every GPU adds */
+    if (need->type > KOLO_FLOAT8_E5M2) return false;                              /* it has no such types */
+    return !reduces || (need->op <= KOLO_AVG && !tiny);
+}
+
+static kolo_status_t check(const nccl_functions_t *n, int result, const char *what)
+{
+    if (result == NCCL_SUCCESS || result == NCCL_IN_PROGRESS) return KOLO_OK;
+    return kolo_fail(KOLO_ERR_REMOTE, "engine: %s of NCCL: %s", what, n->error_string(result));
+}
+
+/* ---- groups ---- */
+
+/* The first rank of each group makes an id, and all ids go round in the set: the id of this rank's group. */
+static kolo_status_t share_id(kolo_set_t *s, const nccl_functions_t *n, const int *ranks, int rank, nccl_id_t *id)
+{
+    nccl_id_t *all = calloc((size_t)s->size, sizeof *all);
+    kolo_status_t status = all ? KOLO_OK : kolo_fail(KOLO_ERR_NO_MEMORY, "engine: out of memory for ids of NCCL");
+    memset(id, 0, sizeof *id);
+    if (status == KOLO_OK && rank == 0) status = check(n, n->get_unique_id(id), "ncclGetUniqueId");
+    if (status == KOLO_OK) status = kolo_all_gather(id, all, sizeof *id, KOLO_UINT8, s->comm, NULL);
+    if (status == KOLO_OK) *id = all[ranks[0]];
+    free(all);
+    return status; /* of one rank alone: the others learn it when it leaves */
+}
+
+kolo_status_t kolo_nccl_meet(kolo_set_t *s, const nccl_functions_t *n, const int *ranks, int size, int rank,
+                             kolo_nccl_t **nccl)
+{
+    nccl_id_t id;
+    bool pushed;
+    KOLO_TRY(share_id(s, n, ranks, rank, &id));
+    kolo_nccl_t *c = calloc(1, sizeof *c);
+    if (!c) return kolo_fail(KOLO_ERR_NO_MEMORY, "engine: out of memory for a communicator of NCCL");
+    *c = (kolo_nccl_t){.n = n, .rank = rank, .size = size};
+    kolo_status_t status = kolo_cuda_device(atomic_load(&s->engine->device), &c->device);
+    if (status == KOLO_OK) status = kolo_cuda_enter(c->device, &pushed);
+    if (status == KOLO_OK) {
+        status = check(n, n->comm_init_rank(&c->comm, size, id, rank), "ncclCommInitRank");
+        kolo_cuda_leave(pushed);
+    }
+    if (status == KOLO_OK)
+        *nccl = c;
+    else
+        free(c);
+    return status;
+}
+
+void kolo_nccl_leave(void *nccl, bool abort)
+{
+    const kolo_nccl_t *c = nccl;
+    if (abort)
+        c->n->comm_abort(c->comm);
+    else
+        c->n->comm_destroy(c->comm);
+}
+
+void kolo_nccl_free(void *nccl)
+{
+    free(nccl);
+}
+
+/* ---- operations ---- */
+
+static bool is_even(const size_t *counts, const size_t *displs, int n)
+{
+    for (int r = 1; r < n; r++)
+        if (counts[r] != counts[0] || (displs && displs[r] != displs[0] + (size_t)r * counts[0])) return false;
+    return true;
+}
+
+kolo_status_t kolo_nccl_all_reduce(const kolo_nccl_t *c, const void *in, void *out, size_t count, kolo_type_t type,
+                                   kolo_op_t op, void *stream)
+{
+    bool pushed;
+    KOLO_TRY(kolo_cuda_enter(c->device, &pushed));
+    int result = c->n->all_reduce(in, out, count, types[type], ops[op], c->comm, stream);
+    kolo_cuda_leave(pushed);
+    return check(c->n, result, "ncclAllReduce");
+}
+
+kolo_status_t kolo_nccl_broadcast(const kolo_nccl_t *c, const void *in, void *out, size_t count, kolo_type_t type,
+                                  int root, void *stream)
+{
+    bool pushed;
+    KOLO_TRY(kolo_cuda_enter(c->device, &pushed));
+    int result = c->n->broadcast(in ? in : out, out, count, types[type], root, c->comm, stream);
+    kolo_cuda_leave(pushed);
+    return check(c->n, result, "ncclBroadcast");
+}
+
+/* What NCCL has no form of for different lengths is a group of what it has. Within a group errors are its end's. */
+static int gather_pieces(const kolo_nccl_t *c, const void *in, char *out, const size_t *counts,
+                         const size_t *displs, kolo_type_t type, void *stream)
+{
+    size_t elem = kolo_type_size(type);
+    int result = c->n->group_start();
+    for (int r = 0; r < c->size && result == NCCL_SUCCESS; r++)
+        if (counts[r] > 0)
+            result = c->n->broadcast(in, out + displs[r] * elem, counts[r], types[type], r, c->comm, stream);
+    int ended = c->n->group_end();
+    return result == NCCL_SUCCESS ? ended : result;
+}
+
+kolo_status_t kolo_nccl_all_gather(const kolo_nccl_t *c, const void *in, void *out, const size_t *counts,
+                                   const size_t *displs, kolo_type_t type, void *stream)
+{
+    char *first = (char *)out + displs[0] * kolo_type_size(type);
+    bool even = is_even(counts, displs, c->size), pushed;
+    KOLO_TRY(kolo_cuda_enter(c->device, &pushed));
+    int result = even ? c->n->all_gather(in, first, counts[0], types[type], c->comm, stream)
+                      : gather_pieces(c, in, out, counts, displs, type, stream);
+    kolo_cuda_leave(pushed);
+    return check(c->n, result, even ? "ncclAllGather" : "ncclBroadcast");
+}
+
+static int reduce_pieces(const kolo_nccl_t *c, const char *in, void *out, const size_t *counts, kolo_type_t type,
+                         kolo_op_t op, void *stream)
+{
+    int result = c->n->group_start();
+    for (int r = 0; r < c->size && result == NCCL_SUCCESS; in += counts[r++] * kolo_type_size(type))
+        if (counts[r] > 0) result = c->n->reduce(in, out, counts[r], types[type], ops[op], r, c->comm, stream);
+    int ended = c->n->group_end();
+    return result == NCCL_SUCCESS ? ended : result;
+}
+
+kolo_status_t kolo_nccl_reduce_scatter(const kolo_nccl_t *c, const void *in, void *out, const size_t *counts,
+                                       kolo_type_t type, kolo_op_t op, void *stream)
+{
+    bool even = is_even(counts, NULL, c->size), pushed;
+    KOLO_TRY(kolo_cuda_enter(c->device, &pushed));
+    int result = even ? c->n->reduce_scatter(in, out, counts[0], types[type], ops[op], c->comm, stream)
+                      : reduce_pieces(c, in, out, counts, type, op, stream);
+    kolo_cuda_leave(pushed);
+    return check(c->n, result, even ? "ncclReduceScatter" : "ncclReduce");
+}
+
+static int exchange(const kolo_nccl_t *c, const kolo_move_t *m)
+{
+    size_t elem = kolo_type_size(m->need.type);
+    const char *in = m->in;
+    char *out = m->out;
+    int type = types[m->need.type], result = c->n->group_start();
+    for (int r = 0; r < c->size && result == NCCL_SUCCESS; r++) {
+        if (m->counts[r] > 0)
+            result = c->n->send(in + m->displs[r] * elem, m->counts[r], type, r, c->comm, m->stream);
+        if (m->recv_counts[r] > 0 && result == NCCL_SUCCESS)
+            result = c->n->recv(out + m->recv_displs[r] * elem, m->recv_counts[r], type, r, c->comm, m->stream);
+    }
+    int ended = c->n->group_end();
+    return result == NCCL_SUCCESS ? ended : result;
+}
+
+kolo_status_t kolo_nccl_all_to_all(const kolo_nccl_t *c, const kolo_move_t *move)
+{
+    bool pushed;
+    KOLO_TRY(kolo_cuda_enter(c->device, &pushed));
+    int result = exchange(c, move);
+    kolo_cuda_leave(pushed);
+    return check(c->n, result, "ncclSend and ncclRecv");
+}
