@@ -104,6 +104,11 @@ static void wrong_arguments_are_refused(void **state)
     EXPECT_OK(kolo_stream_wait_event(stream, event));
     EXPECT_OK(kolo_stream_synchronize(stream));
     EXPECT_OK(kolo_event_destroy(event));
+    EXPECT_ERROR(KOLO_ERR_INVALID_ARGUMENT, kolo_event_destroy(event), "event_destroy", "destroyed");
+    EXPECT_ERROR(KOLO_ERR_INVALID_ARGUMENT, kolo_event_query(event), "event_query", "destroyed");
+    EXPECT_ERROR(KOLO_ERR_INVALID_ARGUMENT, kolo_event_synchronize(event), "event_synchronize", "destroyed");
+    EXPECT_ERROR(KOLO_ERR_INVALID_ARGUMENT, kolo_event_record(event, stream), "event_record", "destroyed");
+    EXPECT_ERROR(KOLO_ERR_INVALID_ARGUMENT, kolo_stream_wait_event(stream, event), "wait_event", "destroyed");
     EXPECT_OK(kolo_stream_destroy(stream));
     assert_int_equal(expect_failures() - before, 0);
 }

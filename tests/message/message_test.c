@@ -145,6 +145,8 @@ static void misuse(rank_t *r)
     meet();
     EXPECT_OK(kolo_comm_destroy(r->comm));
     EXPECT_ERROR(KOLO_ERR_ABORTED, kolo_pending_wait(request), "ended before anybody waited");
+    EXPECT_ERROR(KOLO_ERR_INVALID_ARGUMENT, kolo_pending_wait(request), "pending_wait", "waited for already");
+    EXPECT_ERROR(KOLO_ERR_INVALID_ARGUMENT, kolo_pending_test(request, &complete), "pending_test", "already");
     r->comm = NULL;
 }
 

@@ -5,12 +5,13 @@
  * written as two requests and a wait, or as a request and a receive, cannot wait for itself. Only who asks without
  * waiting has them run on a stream of the communicator's own.
  */
+#include "base/slots.h"
 #include "comm/call/call.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 
 struct kolo_pending {
+    kolo_slot_t slot;
     struct kolo_pending *next; /* put aside behind it */
     kolo_call_t call;
     bool aside, over;
@@ -18,6 +19,7 @@ struct kolo_pending {
     kolo_status_t status;
     char text[KOLO_ERROR_TEXT_BYTES];
 };
+static kolo_slots_t requests = KOLO_SLOTS_OF(struct kolo_pending);
 
 static void finish(struct kolo_pending *r, kolo_status_t status)
 {
@@ -101,12 +103,13 @@ static kolo_status_t ask(const kolo_call_t *call, const void *buf, kolo_pending_
                          "%s: on a GPU a message is queued on its stream: use kolo_send and "
                          "kolo_recv, and an event behind them",
                          what);
-    struct kolo_pending *r = calloc(1, sizeof *r);
+    struct kolo_pending *r = kolo_slots_take(&requests);
     if (!r) return kolo_fail(KOLO_ERR_NO_MEMORY, "%s: out of memory", what);
     r->call = *call;
     kolo_status_t status = kolo_p2p_check_call(&r->call, buf, what);
     if (status != KOLO_OK) {
-        free(r);
+        kolo_slot_end(r);
+        kolo_slots_give(&requests, r);
         return status;
     }
     r->aside = true;
@@ -155,10 +158,17 @@ static void conclude(struct kolo_pending *r)
     finish(r, status);
 }
 
+static kolo_status_t refuse(kolo_pending_t request, const char *what)
+{
+    return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: %p is not a request, or one that was waited for already", what,
+                     (void *)request);
+}
+
 kolo_status_t kolo_pending_test(kolo_pending_t request, int *complete)
 {
     if (!request || !complete)
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "pending_test: the request or the output is NULL");
+    if (!kolo_slot_lives(request)) return refuse(request, "pending_test");
     if (request->aside) {
         KOLO_TRY(kolo_handle_check(request->call.comm, "pending_test"));
         kolo_status_t status = begin(request->call.comm);
@@ -172,6 +182,7 @@ kolo_status_t kolo_pending_test(kolo_pending_t request, int *complete)
 kolo_status_t kolo_pending_wait(kolo_pending_t request)
 {
     if (!request) return KOLO_OK;
+    if (!kolo_slot_lives(request)) return refuse(request, "pending_wait");
     kolo_comm_t comm = request->call.comm;
     if (kolo_group_open())
         return kolo_fail(KOLO_ERR_INVALID_USAGE, "pending_wait: not allowed between group_start and group_end");
@@ -186,6 +197,7 @@ kolo_status_t kolo_pending_wait(kolo_pending_t request)
     kolo_status_t status = request->status;
     kolo_event_destroy(request->event);
     if (status != KOLO_OK) kolo_fail(status, "%s", request->text);
-    free(request);
+    kolo_slot_end(request);
+    kolo_slots_give(&requests, request);
     return status;
 }

@@ -4,6 +4,7 @@
  * noted in the stream and handed out by synchronize. A call takes the lock of its stream alone, and a place in the
  * queue that an earlier one has left.
  */
+#include "base/slots.h"
 #include "comm/call/call.h"
 
 #include <stdio.h>
@@ -32,11 +33,13 @@ struct kolo_cpu_stream {
 };
 
 struct kolo_cpu_event {
+    kolo_slot_t slot;
     pthread_mutex_t lock;
     uint64_t recorded, reached; /* how often */
     uint32_t references;
     kolo_gate_t gate;
 };
+static kolo_slots_t events = KOLO_SLOTS_OF(struct kolo_cpu_event);
 
 /* All streams, so that a pointer to none is refused. Read without a lock; a block of places is never freed. */
 typedef struct block {
@@ -87,7 +90,8 @@ static void leave_stream(struct kolo_cpu_stream *s)
 
 static kolo_status_t check_stream(void *stream, const char *what)
 {
-    if (stream && kolo_stream_valid(stream)) return KOLO_OK;
+    if (!stream) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: the stream is NULL", what);
+    if (kolo_stream_valid(stream)) return KOLO_OK;
     return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: %p is not a stream, or one that was destroyed", what, stream);
 }
 
@@ -290,12 +294,20 @@ kolo_status_t kolo_stream_destroy(kolo_stream_t stream)
 kolo_status_t kolo_event_create(kolo_event_t *event)
 {
     if (!event) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "event_create: the output is NULL");
-    struct kolo_cpu_event *e = calloc(1, sizeof *e);
+    struct kolo_cpu_event *e = kolo_slots_take(&events);
     if (!e) return kolo_fail(KOLO_ERR_NO_MEMORY, "event_create: out of memory");
     pthread_mutex_init(&e->lock, NULL);
     e->references = 1;
     *event = e;
     return KOLO_OK;
+}
+
+static kolo_status_t check_event(kolo_event_t event, const char *what)
+{
+    if (!event) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: the event is NULL", what);
+    if (kolo_slot_lives(event)) return KOLO_OK;
+    return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: %p is not an event, or one that was destroyed", what,
+                     (void *)event);
 }
 
 static void event_unref(struct kolo_cpu_event *e)
@@ -305,7 +317,7 @@ static void event_unref(struct kolo_cpu_event *e)
     pthread_mutex_unlock(&e->lock);
     if (!last) return;
     pthread_mutex_destroy(&e->lock);
-    free(e);
+    kolo_slots_give(&events, e);
 }
 
 static void event_reach(void *arg)
@@ -356,7 +368,7 @@ static uint64_t event_target(struct kolo_cpu_event *e, bool record)
 
 kolo_status_t kolo_event_record(kolo_event_t event, kolo_stream_t stream)
 {
-    if (!event) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "event_record: the event is NULL");
+    KOLO_TRY(check_event(event, "event_record"));
     KOLO_TRY(check_stream(stream, "event_record"));
     event_target(event, true);
     kolo_status_t status = kolo_stream_push(stream, event_reach, event);
@@ -366,13 +378,13 @@ kolo_status_t kolo_event_record(kolo_event_t event, kolo_stream_t stream)
 
 kolo_status_t kolo_event_query(kolo_event_t event)
 {
-    if (!event) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "event_query: the event is NULL");
+    KOLO_TRY(check_event(event, "event_query"));
     return event_done(event, event_target(event, false)) ? KOLO_OK : KOLO_IN_PROGRESS;
 }
 
 kolo_status_t kolo_event_synchronize(kolo_event_t event)
 {
-    if (!event) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "event_synchronize: the event is NULL");
+    KOLO_TRY(check_event(event, "event_synchronize"));
     event_wait(event, event_target(event, false));
     return KOLO_OK;
 }
@@ -391,7 +403,7 @@ static void event_wait_item(void *arg)
 
 kolo_status_t kolo_stream_wait_event(kolo_stream_t stream, kolo_event_t event)
 {
-    if (!event) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "stream_wait_event: the event is NULL");
+    KOLO_TRY(check_event(event, "stream_wait_event"));
     KOLO_TRY(check_stream(stream, "stream_wait_event"));
     pthread_mutex_lock(&event->lock);
     kolo_event_wait_t w = {event, event->recorded};
@@ -404,6 +416,8 @@ kolo_status_t kolo_stream_wait_event(kolo_stream_t stream, kolo_event_t event)
 
 kolo_status_t kolo_event_destroy(kolo_event_t event)
 {
-    if (event) event_unref(event);
+    if (!event) return KOLO_OK;
+    KOLO_TRY(check_event(event, "event_destroy"));
+    if (kolo_slot_end(event)) event_unref(event);
     return KOLO_OK;
 }
