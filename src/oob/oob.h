@@ -116,6 +116,9 @@ typedef enum {
     KOLO_LOSS_GAVE_UP, /* it said itself that it failed, and left */
     KOLO_LOSS_KINDS
 } kolo_loss_how_t;
+/* KOLO_OK while nothing is known that keeps this rank from answering; KOLO_ERR_REMOTE: it has left, or is lost
+ * (then any rank counts). `doing`: what the caller was doing, for the message. Any thread. */
+kolo_status_t kolo_oob_check_peer(kolo_oob_t *oob, int rank, const char *doing);
 /* Is there a connection to this rank that lives? Any thread. */
 bool kolo_oob_connected(kolo_oob_t *oob, int rank);
 /* ---- notifications: numbers that never wait (notify.c) ---- */

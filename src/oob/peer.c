@@ -113,6 +113,15 @@ kolo_status_t kolo_peer_check(kolo_oob_t *oob, kolo_peer_t *peer, const char *do
     return KOLO_OK;
 }
 
+kolo_status_t kolo_oob_check_peer(kolo_oob_t *oob, int rank, const char *doing)
+{
+    pthread_mutex_lock(&oob->lock);
+    kolo_peer_t *peer = kolo_peer_find(oob, rank);
+    kolo_status_t status = peer ? kolo_peer_check(oob, peer, doing) : kolo_oob_lost(oob, doing);
+    pthread_mutex_unlock(&oob->lock);
+    return status;
+}
+
 bool kolo_oob_connected(kolo_oob_t *oob, int rank)
 {
     pthread_mutex_lock(&oob->lock);

@@ -279,6 +279,8 @@ kolo_status_t kolo_fdpass_fetch(kolo_wire_ctx_t *ctx, const kolo_peer_card_t *ca
                 "rank %d (host %.32s, pid %d) has taken back its side of a connection, or is gone; its "
                 "own message says why",
                 card->rank, card->host_name, card->pid);
+        if (f.missing && ctx->oob) /* one that has left offers nothing any more */
+            KOLO_TRY(kolo_oob_check_peer(ctx->oob, card->rank, "asking for shared memory"));
         f.missing = false;
         for (int i = 0; i < pauses; i++) KOLO_TRY(kolo_wait_pause(&retry));
     }

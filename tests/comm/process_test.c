@@ -168,6 +168,41 @@ static void what_was_sent_arrives_though_the_sender_has_left(void **state)
     }
 }
 
+static void call_one_that_left(proc_t *p)
+{
+    rank_t *r = &p->r;
+    finding_t *f = &p->shared->found[r->rank];
+    if (r->rank == 0) {
+        EXPECT_OK(kolo_comm_destroy(r->comm));
+        r->comm = NULL;
+        proc_meet(p, 0);
+        return;
+    }
+    proc_meet(p, 0);
+    f->status = kolo_barrier(r->comm, NULL);
+    snprintf(f->text, sizeof f->text, "%s", kolo_get_last_error(r->comm));
+    EXPECT_OK(kolo_comm_destroy(r->comm));
+    r->comm = NULL;
+}
+
+/* A first operation connects: that must not wait for a rank that cannot come any more until set-up's time limit. */
+static void who_has_left_keeps_nobody_waiting(void **state)
+{
+    (void)state;
+    for (size_t w = 0; w < WIRES; w++) {
+        job_t job;
+        uint64_t start = now_ms();
+        job_start(&job, 2, wires[w].env, call_one_that_left, NULL);
+        assert_int_equal(job_finish(&job, -1), 0);
+        const finding_t *f = &job.shared->found[1];
+        if (f->status != KOLO_ERR_REMOTE || !strstr(f->text, "rank 0"))
+            print_message("%s: %s\n", wires[w].name, f->text);
+        assert_int_equal(f->status, KOLO_ERR_REMOTE);
+        assert_non_null(strstr(f->text, "rank 0"));
+        assert_true(now_ms() - start < 60000);
+    }
+}
+
 /* ---- a rank exits without a word ---- */
 
 static void exit_with_communicator(proc_t *p)
@@ -307,6 +342,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_killed_rank_is_named_within_a_second),
         cmocka_unit_test(a_rank_that_just_exits_is_named),
+        cmocka_unit_test(who_has_left_keeps_nobody_waiting),
         cmocka_unit_test(what_was_sent_arrives_though_the_sender_has_left),
         cmocka_unit_test(idle_ranks_use_no_core),
         cmocka_unit_test(a_rank_of_four_needs_less_than_8_MB),
