@@ -15,6 +15,14 @@ static inline bool kolo_test_times(void)
     return getenv("KOLO_TEST_TIME") != NULL;
 }
 
+/* How many steps a test makes that draws them: TEST_PERCENT of them where a sanitizer makes it slow. `make
+ * test-all` makes all. */
+static inline int kolo_test_steps(int all)
+{
+    const char *percent = getenv("TEST_PERCENT");
+    return percent != NULL && !kolo_test_times() ? (all * atoi(percent) + 99) / 100 : all;
+}
+
 #define IN_TIME(fact) (!kolo_test_times() || (fact))
 
 #endif

@@ -11,6 +11,7 @@
 #define KOLO_COMM_COMM_H
 
 #include "algo/algo.h"
+#include "base/type.h"
 #include "comm/device.h"
 #include "comm/params.h"
 #include "comm/record.h"
@@ -364,12 +365,6 @@ bool kolo_body_pair_ll(const kolo_body_t *body, uint32_t peer);
 
 /* ---- words ---- */
 
-/* kolo_type_size() for our own calls, which need not go through the loader's table. */
-static inline size_t kolo_type_bytes(kolo_type_t type)
-{
-    static const unsigned char sizes[KOLO_TYPE_COUNT] = {1, 1, 4, 4, 8, 8, 2, 2, 4, 8, 1, 1, 2, 2, 1};
-    return (unsigned)type < KOLO_TYPE_COUNT ? sizes[type] : 0;
-}
 /* What a call is, as a word. */
 static inline uint64_t kolo_mismatch_word(const kolo_call_t *call)
 {

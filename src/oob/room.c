@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The table of the rooms that take part in every oob, and of all kinds of frames.
+ * The table of the rooms that take part in every oob, and of all kinds of frames; this room's own are in kinds.c.
+ * It calls what registered by these tables alone, so that it lies below all of them.
  */
 #include "oob/internal.h"
 
@@ -8,32 +9,17 @@
 
 static const kolo_room_t *rooms[KOLO_ROOM_COUNT];
 
-static const kolo_frame_rule_t own[] = {
-    {.kind = KOLO_FRAME_MESSAGE, .most = KOLO_OOB_MESSAGE_MAX},
-    {.kind = KOLO_FRAME_GATHER, .most = KOLO_GATHER_FRAME_MAX},
-    {.kind = KOLO_FRAME_BROADCAST, .most = KOLO_OOB_MESSAGE_MAX},
-    {.kind = KOLO_FRAME_FAREWELL, .arrived = kolo_farewell_arrived},
-    {.kind = KOLO_FRAME_NOTIFY, .arrived = kolo_notify_arrived},
-    {.kind = KOLO_FRAME_WORDS, .most = KOLO_WORDS_FRAME_MAX, .arrived = kolo_words_arrived},
-};
-_Static_assert(KOLO_WORDS_FRAME_MAX <= KOLO_FRAME_BODY_MAX, "words are taken at once");
-
 static const kolo_frame_rule_t *rules[KOLO_FRAME_KINDS];
 
-static void add_rules(const kolo_frame_rule_t *list, size_t n)
+void kolo_frames_register(const kolo_frame_rule_t *list, size_t n)
 {
     for (size_t i = 0; i < n; i++) rules[list[i].kind] = &list[i];
-}
-
-__attribute__((constructor)) static void add_own(void)
-{
-    add_rules(own, KOLO_COUNTOF(own));
 }
 
 void kolo_room_register(kolo_room_id_t id, const kolo_room_t *room)
 {
     rooms[id] = room;
-    add_rules(room->frames, room->nframes);
+    kolo_frames_register(room->frames, room->nframes);
 }
 
 const kolo_frame_rule_t *kolo_frame_rule(uint32_t kind)

@@ -55,6 +55,7 @@ typedef struct {
 
 /* Before main(), from a constructor; the table stays. */
 void kolo_room_register(kolo_room_id_t id, const kolo_room_t *room);
+void kolo_frames_register(const kolo_frame_rule_t *list, size_t n); /* kinds of frames alone */
 
 /* NULL: there is no such kind. */
 const kolo_frame_rule_t *kolo_frame_rule(uint32_t kind);

@@ -3,6 +3,7 @@
  * Values: their types, and whether type, shape, bytes and (for strings) contents fit together. The same checks are
  * made of what a sender hands over and of what comes from another process.
  */
+#include "base/type.h"
 #include "rendezvous/internal.h"
 
 #include <string.h>
@@ -21,7 +22,7 @@ size_t kolo_element_size(int element)
     case KOLO_ELEMENT_COMPLEX128:
         return 16;
     default:
-        return element >= 0 && element < KOLO_TYPE_COUNT ? kolo_type_size((kolo_type_t)element) : 0;
+        return kolo_type_bytes((kolo_type_t)element);
     }
 }
 

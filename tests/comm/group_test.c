@@ -10,15 +10,31 @@
 #include <string.h>
 #include <unistd.h>
 
+/* Values from `from` on, at most BLOCK; how many. */
+#define BLOCK 1024
+TEST_PLAIN static size_t values(int32_t *block, size_t from, size_t end, int seed)
+{
+    size_t n = end - from < BLOCK ? end - from : BLOCK;
+    for (size_t i = from; i < from + n; i++) block[i - from] = (int32_t)(i * 7 + (size_t)seed * 1000003);
+    return n;
+}
+
 static void fill(int32_t *data, size_t n, int seed)
 {
-    for (size_t i = 0; i < n; i++) data[i] = (int32_t)(i * 7 + (size_t)seed * 1000003);
+    int32_t block[BLOCK];
+    for (size_t i = 0, part; i < n; i += part) {
+        part = values(block, i, n, seed);
+        memcpy(data + i, block, part * sizeof *block);
+    }
 }
 
 static bool filled(const int32_t *data, size_t n, int seed)
 {
-    for (size_t i = 0; i < n; i++)
-        if (data[i] != (int32_t)(i * 7 + (size_t)seed * 1000003)) return false;
+    int32_t block[BLOCK];
+    for (size_t i = 0, part; i < n; i += part) {
+        part = values(block, i, n, seed);
+        if (memcmp(data + i, block, part * sizeof *block) != 0) return false;
+    }
     return true;
 }
 

@@ -16,6 +16,7 @@
 
 typedef struct {
     uint64_t seed;
+    int steps;
 } program_t;
 
 typedef struct { /* one call, with memory of its own until the batch is over */
@@ -36,12 +37,12 @@ static uint64_t draw(uint64_t *seed)
 }
 
 /* What rank r passes at place i. */
-static int32_t given(const step_t *s, int r, size_t i)
+TEST_PLAIN static int32_t given(const step_t *s, int r, size_t i)
 {
     return (int32_t)((uint32_t)(r + 1) * 7919u + (uint32_t)i * 31u + (uint32_t)s->salt) % 100003;
 }
 
-static int32_t total(const step_t *s, size_t i)
+TEST_PLAIN static int32_t total(const step_t *s, size_t i)
 {
     int32_t sum = 0;
     for (int r = 0; r < s->n; r++) sum += given(s, r, i);
@@ -49,7 +50,7 @@ static int32_t total(const step_t *s, size_t i)
 }
 
 /* Element i of the result, or what must not change there. */
-static int32_t wanted(const step_t *s, size_t i)
+TEST_PLAIN static int32_t wanted(const step_t *s, size_t i)
 {
     size_t part = s->count ? i / s->count : 0, k = s->count ? i % s->count : 0;
     switch (s->what) {
@@ -182,7 +183,8 @@ static void run_batch(uint64_t *seed, kolo_comm_t comms[2], kolo_stream_t stream
 
 static void run_program(rank_t *r)
 {
-    uint64_t seed = ((program_t *)r->arg)->seed;
+    const program_t *p = r->arg;
+    uint64_t seed = p->seed;
     kolo_comm_t comms[2] = {r->comm, NULL};
     kolo_stream_t streams[2] = {NULL};
     int before = expect_failures();
@@ -190,7 +192,7 @@ static void run_program(rank_t *r)
     config.split_share = (int)(seed / 3 % 2);
     if (!EXPECT_OK(kolo_comm_split(r->comm, r->rank % 2, -r->rank, &comms[1], &config))) return;
     for (int s = 0; s < 2; s++) EXPECT_OK(kolo_stream_create(&streams[s]));
-    for (int i = 0; i < STEPS && expect_failures() == before; i++) run_batch(&seed, comms, streams);
+    for (int i = 0; i < p->steps && expect_failures() == before; i++) run_batch(&seed, comms, streams);
     for (int s = 0; s < 2; s++) EXPECT_OK(kolo_stream_destroy(streams[s]));
     end_comm(&comms[1]);
 }
@@ -199,7 +201,8 @@ static void random_programs_give_right_results(void **state)
 {
     (void)state;
     const char *text = getenv("TEST_SEED");
-    program_t p = {text ? strtoull(text, NULL, 0) : (now_ms() << 16 ^ (uint64_t)getpid()) | 1};
+    program_t p = {text ? strtoull(text, NULL, 0) : (now_ms() << 16 ^ (uint64_t)getpid()) | 1,
+                   kolo_test_steps(STEPS)};
     for (int n = 1; n <= 5; n += 2) {
         print_message("%d ranks, TEST_SEED=%llu\n", n, (unsigned long long)p.seed);
         assert_int_equal(run_ranks(n, run_program, &p), 0);

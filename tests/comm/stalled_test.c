@@ -143,7 +143,7 @@ static void run_ahead(rank_t *r)
 {
     int32_t *x = calloc(2 * (size_t)MOST, sizeof *x);
     uint32_t dice = 1;
-    for (int i = 0; i < 600; i++) {
+    for (int i = 0, n = kolo_test_steps(600); i < n; i++) {
         dice = dice * 1664525u + 1013904223u; /* the same on all ranks */
         call_t call = cases[(dice >> 8) % CASES].call[(dice >> 24) % 2];
         if (((uint32_t)r->rank ^ dice >> 16) % 64 == 0) nap_ms(3);

@@ -52,7 +52,7 @@ static void call_right_things(rank_t *r)
                                    reduce_few, exchange_many, meet_all};
     int32_t *x = calloc(CALL_ELEMENTS, sizeof *x);
     uint32_t dice = (uint32_t)(uintptr_t)r->arg; /* the same on all ranks */
-    for (int i = 0; i < 1000; i++) {
+    for (int i = 0, n = kolo_test_steps(1000); i < n; i++) {
         uint32_t what = roll(&dice) % 16, slow = roll(&dice) % 64;
         if (slow < RANKS && (int)slow == r->rank) nap_ms(4);
         kolo_status_t status = what < 7    ? calls[what](r->comm, x)

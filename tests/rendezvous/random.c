@@ -7,6 +7,8 @@
  *
  *     rendezvous_random RUNS [SEED]        what fails prints its seed; RUNS 1 with that seed repeats it
  */
+#include "base/test_time.h"
+
 #include <kolo/rendezvous.h>
 
 #include <arpa/inet.h>
@@ -400,7 +402,7 @@ static void stuck(int signal_number)
 
 int main(int argc, char **argv)
 {
-    int runs = argc > 1 ? atoi(argv[1]) : 20, pid = (int)getpid();
+    int runs = kolo_test_steps(argc > 1 ? atoi(argv[1]) : 20), pid = (int)getpid();
     uint64_t first = argc > 2 ? strtoull(argv[2], NULL, 10) : 1;
     snprintf(cluster, sizeof cluster, "ps=127.%d.%d.1:%d,127.%d.%d.2:%d;worker=127.%d.%d.3:%d", 1 + pid % 200,
              pid / 200 % 250, PORT, 1 + pid % 200, pid / 200 % 250, PORT, 1 + pid % 200, pid / 200 % 250, PORT);

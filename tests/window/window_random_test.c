@@ -24,6 +24,7 @@ typedef struct { /* one put of the list */
 
 typedef struct {
     uint64_t seed;
+    int rounds;
 } program_t;
 
 static uint64_t draw(uint64_t *seed)
@@ -51,7 +52,7 @@ static void draw_round(uint64_t *seed, int n, put_t *list)
     }
 }
 
-static uint8_t value_at(const put_t *p, size_t i)
+TEST_PLAIN static uint8_t value_at(const put_t *p, size_t i)
 {
     return (uint8_t)(p->value + i * 3);
 }
@@ -68,7 +69,7 @@ static void issue(rank_t *r, const put_t *p, kolo_window_t window, uint8_t *src,
         EXPECT_OK(kolo_put(src, p->bytes, KOLO_UINT8, p->to, window, p->offset, r->comm, stream));
 }
 
-static void expect_round(const put_t *list, int rank, uint8_t *model[WINDOWS], uint32_t *counts)
+TEST_PLAIN static void expect_round(const put_t *list, int rank, uint8_t *model[WINDOWS], uint32_t *counts)
 {
     for (size_t i = 0; i < PUTS; i++) {
         const put_t *p = &list[i];
@@ -142,7 +143,7 @@ static void run_program(rank_t *r)
         EXPECT_OK(kolo_window_memory(r->comm, m.window[w], &base, NULL));
         m.base[w] = base;
     }
-    for (int round = 0; round < ROUNDS; round++) {
+    for (int round = 0; round < program->rounds; round++) {
         draw_round(&seed, r->nranks, list);
         run_round(r, &m, list, (unsigned)draw(&own) % 8);
         EXPECT_OK(kolo_barrier(r->comm, NULL)); /* the next round's puts come after all have looked */
@@ -162,7 +163,8 @@ static void run_program(rank_t *r)
 static void random_programs_do_what_their_list_says(void **state)
 {
     const char *given = getenv("TEST_SEED");
-    program_t program = {given ? strtoull(given, NULL, 0) : ((uint64_t)getpid() << 20 ^ now_ms()) | 1};
+    program_t program = {given ? strtoull(given, NULL, 0) : ((uint64_t)getpid() << 20 ^ now_ms()) | 1,
+                         kolo_test_steps(ROUNDS)};
     (void)state;
     for (int n = 1; n <= 5; n++) {
         print_message("seed %llu, %d ranks\n", (unsigned long long)program.seed, n);

@@ -26,15 +26,31 @@ static kolo_status_t wait_for(rank_t *r, int peer, int signal, uint32_t count)
     return kolo_wait_signal(&wait, 1, r->comm, NULL);
 }
 
+/* Bytes from `from` on of what is put, at most BLOCK; how many. */
+#define BLOCK 4096
+TEST_PLAIN static size_t pattern(uint8_t *block, size_t from, size_t end, unsigned seed)
+{
+    size_t n = end - from < BLOCK ? end - from : BLOCK;
+    for (size_t i = from; i < from + n; i++) block[i - from] = (uint8_t)(seed * 31 + i * 7 + i / 251);
+    return n;
+}
+
 static void fill(uint8_t *at, size_t bytes, unsigned seed)
 {
-    for (size_t i = 0; i < bytes; i++) at[i] = (uint8_t)(seed * 31 + i * 7 + i / 251);
+    uint8_t block[BLOCK];
+    for (size_t i = 0, n; i < bytes; i += n) {
+        n = pattern(block, i, bytes, seed);
+        memcpy(at + i, block, n);
+    }
 }
 
 static bool is_filled(const uint8_t *at, size_t bytes, unsigned seed)
 {
-    for (size_t i = 0; i < bytes; i++)
-        if (at[i] != (uint8_t)(seed * 31 + i * 7 + i / 251)) return false;
+    uint8_t block[BLOCK];
+    for (size_t i = 0, n; i < bytes; i += n) {
+        n = pattern(block, i, bytes, seed);
+        if (memcmp(at + i, block, n) != 0) return false;
+    }
     return true;
 }
 

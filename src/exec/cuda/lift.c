@@ -2,6 +2,7 @@
  *
  * Puts the kernel that packs tensors on a stream (lift.cuh), for the queues of mem/cuda, which are below this room.
  */
+#include "base/type.h"
 #include "exec/cuda/cuda.h"
 
 #include <string.h>
@@ -36,7 +37,7 @@ static kolo_status_t lift(const kolo_cuda_device_t *device, const kolo_lift_t *l
     const kolo_cuda_kernels_t *kernels;
     KOLO_TRY(kolo_cuda_kernels(device, &kernels));
     for (const kolo_lift_t *l = list; l < list + n; l++) {
-        uint64_t bytes = l->count * kolo_type_size(l->type);
+        uint64_t bytes = l->count * kolo_type_bytes(l->type);
         if (!bytes || l->to == l->from) {
             if (!bytes || l->factor == 1.0) continue;
         }

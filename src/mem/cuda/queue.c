@@ -7,6 +7,7 @@
  * known. The anchor moves along, because a float counts milliseconds and loses the small ones.
  */
 #include "base/clock.h"
+#include "base/type.h"
 #include "mem/cuda/cuda.h"
 
 #include <pthread.h>
@@ -140,7 +141,7 @@ static kolo_status_t lift(void *queue, const kolo_lift_t *list, size_t n)
     for (size_t i = 0; plain && i < n; i++)
         if (list[i].count > 0 && list[i].to != list[i].from)
             KOLO_TRY(
-                copy(q, ADDRESS(list[i].to), ADDRESS(list[i].from), list[i].count * kolo_type_size(list[i].type)));
+                copy(q, ADDRESS(list[i].to), ADDRESS(list[i].from), list[i].count * kolo_type_bytes(list[i].type)));
     if (plain) return KOLO_OK;
     if (!lift_fn) return kolo_fail(KOLO_ERR_UNSUPPORTED, "there is no kernel that packs tensors");
     KOLO_TRY(kolo_cuda_enter(q->device, &pushed));
