@@ -50,7 +50,7 @@ static void reduce_steps(erank_t *r)
         make(&b[i], here ? NULL : f, q, i % 5 == 4 ? LARGE : SMALL + i);
     }
     float n = (float)r->size, ranks = n * (n - 1) / 2;
-    for (int step = 0; step < STEPS; step++) {
+    for (int step = 0, steps = kolo_test_steps(STEPS); step < steps; step++) {
         for (int k = 0; k < TENSORS; k++) {
             int i = (k * 5 + step + r->rank) % TENSORS; /* in some order */
             double pre = i % 3 ? 1.0 : 2.0, post = i % 2 ? 1.0 : 0.5;
@@ -105,7 +105,7 @@ static void reduce_in_batches(erank_t *r)
         snprintf(names[i], sizeof names[i], "b.%d", i);
         make(&b[i], NULL, NULL, LARGE / 2 + i);
     }
-    for (int step = 0; step < STEPS; step++) {
+    for (int step = 0, steps = kolo_test_steps(STEPS); step < steps; step++) {
         for (int k = 0; k < TENSORS; k++) {
             int i = (k * 5 + step + r->rank) % TENSORS;
             kolo_tensor_t t = tensor_of(names[i], &b[i]);
@@ -148,7 +148,7 @@ static void reduce_beside_a_device(erank_t *r)
         make(&b[i], i % 2 ? f : NULL, q, i % 2 ? SMALL + i : 70000 + i);
     }
     make(&all, f, q, (int64_t)SMALL * r->size);
-    for (int step = 0; step < STEPS; step++) {
+    for (int step = 0, steps = kolo_test_steps(STEPS); step < steps; step++) {
         for (int i = 0; i < TENSORS; i++) {
             kolo_tensor_t t = tensor_of(names[i], &b[i]);
             fill(&b[i], (float)(r->rank + step));

@@ -266,7 +266,7 @@ static void run_thread(erank_t *r)
 
 static void random_programs_give_what_a_sequence_gives(void **state)
 {
-    uint64_t end = first_seed + (seeds ? seeds : THREADS);
+    uint64_t end = first_seed + seeds;
     (void)state;
     for (uint64_t seed = first_seed; seed < end; seed++) {
         kolo_engine_config_t config = config_of(seed, is_tuned(seed));
@@ -297,7 +297,7 @@ static void run_process(proc_t *p)
 
 static void random_programs_in_levels(void **state)
 {
-    uint64_t end = first_seed + (seeds ? seeds : HOSTS);
+    uint64_t end = first_seed + seeds;
     (void)state;
     for (uint64_t seed = first_seed; seed < end; seed++) {
         const char *env[] = {seed / 4 % 2 ? "HOSTS=2" : "HOSTS=3", NULL};
@@ -316,6 +316,8 @@ int main(int argc, char **argv)
     bool levels = argc > 1 && strcmp(argv[1], "hosts") == 0;
     if (argc > 2) seeds = strtoull(argv[2], NULL, 10);
     if (argc > 3) first_seed = strtoull(argv[3], NULL, 10);
+    if (!seeds) seeds = levels ? HOSTS : THREADS;
+    seeds = (uint64_t)kolo_test_steps((int)seeds);
     tune_fast();
     return levels ? cmocka_run_group_tests(hosts, NULL, NULL) : cmocka_run_group_tests(threads, NULL, NULL);
 }

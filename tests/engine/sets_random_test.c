@@ -308,5 +308,6 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {cmocka_unit_test(random_programs_over_sets_that_overlap)};
     if (argc > 1) seeds = strtoull(argv[1], NULL, 10);
     if (argc > 2) first_seed = strtoull(argv[2], NULL, 10);
+    seeds = (uint64_t)kolo_test_steps((int)seeds);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -27,10 +27,22 @@ int run_on_fakes(int n, unsigned flags, const kolo_engine_config_t *config, void
     return failures;
 }
 
+TEST_PLAIN static void make_values(float *values, int64_t count, float first)
+{
+    for (int64_t k = 0; k < count; k++) values[k] = first + (float)(k % 5);
+}
+
+TEST_PLAIN static bool are_values(const float *values, int64_t count, float a, float first)
+{
+    bool good = true;
+    for (int64_t k = 0; k < count; k++) good &= values[k] == a * (first + (float)(k % 5));
+    return good;
+}
+
 void fill(buffer_t *b, float first)
 {
     float *values = malloc((size_t)b->count * sizeof *values + 1);
-    for (int64_t k = 0; k < b->count; k++) values[k] = first + (float)(k % 5);
+    make_values(values, b->count, first);
     if (b->f)
         fake_write(b->q, b->memory, values, (size_t)b->count * sizeof *values);
     else
@@ -47,12 +59,11 @@ void make(buffer_t *b, fake_t *f, fake_queue_t *q, int64_t count)
 bool holds(const buffer_t *b, float a, float first)
 {
     float *values = malloc((size_t)b->count * sizeof *values + 1);
-    bool good = true;
     if (b->f)
         fake_read(b->q, b->memory, values, (size_t)b->count * sizeof *values);
     else
         memcpy(values, b->memory, (size_t)b->count * sizeof *values);
-    for (int64_t k = 0; k < b->count; k++) good &= values[k] == a * (first + (float)(k % 5));
+    bool good = are_values(values, b->count, a, first);
     free(values);
     return good;
 }
