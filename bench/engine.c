@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the engine costs and carries, under kolorun. Four parts: 100 small tensors that are all cached (what the
- * agreement costs); small tensors in another order on each rank (how many a second); the gradients of a network
- * like ResNet-50 in backward order, against one flat all_reduce of the same bytes; an idle engine. The last line is
- * for machines:
+ * What the engine costs and carries, under kolorun. Five parts: 100 small tensors that are all cached (what the
+ * agreement costs); the same of tensors that are gathered and scattered, and of one alone; small tensors in another
+ * order on each rank (how many a second); the gradients of a network like ResNet-50 in backward order, against one
+ * flat all_reduce of the same bytes; an idle engine. The last line is for machines:
  *
  *     engine cycle_us=... tensors_per_s=... flat_fraction=...
  */
@@ -128,7 +128,56 @@ static double measure_cycle(bench_t *b)
     return agreed;
 }
 
-/* ---- part 2: small tensors, another order on each rank ---- */
+/* ---- part 2: the same, gathered and scattered; and one tensor alone ---- */
+
+typedef kolo_status_t (*submit_t)(bench_t *b, set_t *s);
+
+static kolo_status_t gather(bench_t *b, set_t *s)
+{
+    return kolo_engine_all_gather_group(b->engine, s->tensors, s->n, NULL, s->handles);
+}
+
+static kolo_status_t scatter(bench_t *b, set_t *s)
+{
+    return kolo_engine_reduce_scatter_group(b->engine, s->tensors, s->n, KOLO_SUM, 1, 1, NULL, s->handles);
+}
+
+static kolo_status_t reduce(bench_t *b, set_t *s)
+{
+    return kolo_engine_all_reduce_group(b->engine, s->tensors, s->n, KOLO_SUM, 1, 1, NULL, s->handles);
+}
+
+/* A step of n cached tensors of 1 KB from each rank: its median time, and the operations that it takes. */
+static void measure_step(bench_t *b, const char *what, int n, submit_t submit)
+{
+    enum { STEPS = 1000 };
+    set_t s;
+    double step[STEPS];
+    kolo_engine_counters_t before = {0}, after;
+    make_set(&s, what, n, NULL);
+    float *outputs = room(s.floats * (size_t)b->job.nranks, sizeof *outputs), *at = outputs;
+    for (int i = 0; i < n; at += s.counts[i++] * b->job.nranks) s.tensors[i].output = at;
+    for (int i = -50; i < STEPS; i++) {
+        if (i == 0) MUST(kolo_engine_get_counters(b->engine, &before));
+        MUST(kolo_barrier(b->comm, NULL));
+        double start = now_us();
+        MUST(submit(b, &s));
+        wait_set(b, &s);
+        if (i >= 0) step[i] = now_us() - start;
+    }
+    MUST(kolo_engine_get_counters(b->engine, &after));
+    MUST(kolo_all_reduce(step, step, STEPS, KOLO_FLOAT64, KOLO_MAX, b->comm, NULL));
+    double us = median(step, STEPS);
+    if (b->job.rank == 0)
+        printf(
+            "%3d cached tensors of 1 KB, %s: %.1f us, %.0f tensors/s, %.2f operations, %.2f cycles, %.2f sleeps\n",
+            n, what, us, n / us * 1e6, (double)(after.operations - before.operations) / STEPS,
+            (double)(after.cycles - before.cycles) / STEPS, (double)(after.sleeps - before.sleeps) / STEPS);
+    free(outputs);
+    free_set(&s);
+}
+
+/* ---- part 3: small tensors, another order on each rank ---- */
 
 static void print_shares(bench_t *b, const kolo_engine_counters_t *x, const kolo_engine_counters_t *y, double us)
 {
@@ -187,7 +236,7 @@ static double measure_small(bench_t *b)
     return N / middle * 1e6;
 }
 
-/* ---- part 3: the gradients of a network ---- */
+/* ---- part 4: the gradients of a network ---- */
 
 /* Parameters of ResNet-50 in the order of its layers; returns how many tensors. */
 static int network(int64_t *counts)
@@ -251,7 +300,7 @@ static double measure_network(bench_t *b)
     return fraction;
 }
 
-/* ---- part 4: nothing to do ---- */
+/* ---- part 5: nothing to do ---- */
 
 static double cpu_s(void)
 {
@@ -280,7 +329,11 @@ int main(void)
         return 1;
     }
     MUST(kolo_engine_init(&b.engine, b.comm, NULL));
-    double cycle = measure_cycle(&b), small = measure_small(&b), fraction = measure_network(&b);
+    double cycle = measure_cycle(&b);
+    measure_step(&b, "gathered", 100, gather);
+    measure_step(&b, "scattered", 100, scatter);
+    measure_step(&b, "reduced", 1, reduce);
+    double small = measure_small(&b), fraction = measure_network(&b);
     measure_idle(&b);
     MUST(kolo_barrier(b.comm, NULL));
     MUST(kolo_engine_shutdown(b.engine));

@@ -271,6 +271,31 @@ static void one_has_no_room(erank_t *r)
     free(out);
 }
 
+/* The same of one in a batch. */
+static void one_of_a_batch_has_no_room(erank_t *r)
+{
+    static const char *const names[3] = {"g", "h", "i"};
+    const int64_t count = 10;
+    float in[10], out[3][30], *bad = protected_floats();
+    kolo_tensor_t t[3];
+    int64_t handles[3];
+    if (!EXPECT(bad)) return;
+    for (int k = 0; k < 10; k++) in[k] = (float)(r->rank + k);
+    for (int i = 0; i < 3; i++) t[i] = (kolo_tensor_t){names[i], KOLO_FLOAT32, 1, &count, in, out[i]};
+    if (r->rank == 1) t[1].output = bad;
+    EXPECT_OK(kolo_engine_all_gather_group(r->engine, t, 3, NULL, handles));
+    for (int i = 0; i < 3; i++) {
+        kolo_status_t status = kolo_engine_wait(r->engine, handles[i], WAIT_MS, NULL);
+        if (r->rank == 1 && i == 1)
+            EXPECT_ERROR(KOLO_ERR_INVALID_ARGUMENT, status, "tensor h", "its output cannot be written",
+                         "protected");
+        else if (EXPECT_OK(status))
+            EXPECT(out[i][9] == 9 && out[i][10] == 1 && out[i][29] == 11);
+    }
+    expect_engine_goes_on(r);
+    munmap(bad, (size_t)LARGE * sizeof *bad);
+}
+
 static void memory_that_one_rank_cannot_use_fails_that_tensor_alone(void **state)
 {
     kolo_engine_config_t config = KOLO_ENGINE_CONFIG_INITIALIZER;
@@ -278,6 +303,7 @@ static void memory_that_one_rank_cannot_use_fails_that_tensor_alone(void **state
     assert_int_equal(run_engines(3, NULL, one_refuses_in_each, NULL), 0);
     assert_int_equal(run_engines(3, NULL, one_of_a_batch, NULL), 0);
     assert_int_equal(run_engines(3, NULL, one_has_no_room, NULL), 0);
+    assert_int_equal(run_engines(3, NULL, one_of_a_batch_has_no_room, NULL), 0);
     config.cache_capacity = 0;
     assert_int_equal(run_engines(3, &config, one_refuses_in_each, NULL), 0);
 }

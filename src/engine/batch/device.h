@@ -177,7 +177,9 @@ kolo_status_t kolo_fusion_end(kolo_set_t *s, kolo_flight_t *flight, kolo_respons
 kolo_status_t kolo_fusion_settle(struct kolo_tensor_engine *e);
 /* What no stuck device may still read or write is freed; the rest stays. */
 void kolo_fusion_fini(struct kolo_tensor_engine *e);
-kolo_status_t kolo_flight_take(struct kolo_tensor_engine *e, kolo_lane_t *lane, size_t n, kolo_flight_t **flight);
+/* For n entries and this number of copies, in or out. */
+kolo_status_t kolo_flight_take(struct kolo_tensor_engine *e, kolo_lane_t *lane, size_t n, size_t nlifts,
+                               kolo_flight_t **flight);
 /* From here on its entries, and itself, are the finisher's, or the loop's that settles: it ends when its marks are
  * reached. How many entries these are. */
 size_t kolo_flight_hand_over(struct kolo_tensor_engine *e, kolo_flight_t *flight);

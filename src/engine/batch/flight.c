@@ -102,7 +102,25 @@ kolo_status_t kolo_flight_await(struct kolo_tensor_engine *e, kolo_flight_t *fli
     }
 }
 
-kolo_status_t kolo_flight_take(struct kolo_tensor_engine *e, kolo_lane_t *lane, size_t n, kolo_flight_t **out)
+static kolo_status_t grow(kolo_flight_t *flight, size_t nentries, size_t nlifts)
+{
+    if (nentries > flight->entries_room) {
+        kolo_entry_t **entries = realloc(flight->entries, nentries * sizeof(kolo_entry_t *));
+        if (!entries) return kolo_fail(KOLO_ERR_NO_MEMORY, "engine: out of memory for %zu tensors", nentries);
+        flight->entries = entries;
+        flight->entries_room = nentries;
+    }
+    if (nlifts > flight->lifts_room) {
+        kolo_lift_t *lifts = realloc(flight->lifts, nlifts * sizeof *lifts);
+        if (!lifts) return kolo_fail(KOLO_ERR_NO_MEMORY, "engine: out of memory for %zu copies", nlifts);
+        flight->lifts = lifts;
+        flight->lifts_room = nlifts;
+    }
+    return KOLO_OK;
+}
+
+kolo_status_t kolo_flight_take(struct kolo_tensor_engine *e, kolo_lane_t *lane, size_t n, size_t nlifts,
+                               kolo_flight_t **out)
 {
     kolo_devices_t *d = e->devices;
     kolo_flight_t *flight = NULL;
@@ -116,14 +134,7 @@ kolo_status_t kolo_flight_take(struct kolo_tensor_engine *e, kolo_lane_t *lane, 
     }
     if (!flight) return kolo_fail(KOLO_ERR_INTERNAL, "engine: all %d flights of devices are taken", KOLO_FLIGHTS);
     if (!kolo_flight_is_free(flight)) KOLO_TRY(kolo_flight_await(e, flight));
-    if (n > flight->entries_room) {
-        kolo_entry_t **entries = realloc(flight->entries, n * sizeof(kolo_entry_t *));
-        if (entries) flight->entries = entries;
-        kolo_lift_t *lifts = realloc(flight->lifts, n * sizeof *lifts);
-        if (lifts) flight->lifts = lifts;
-        if (!entries || !lifts) return kolo_fail(KOLO_ERR_NO_MEMORY, "engine: out of memory for %zu tensors", n);
-        flight->entries_room = n;
-    }
+    KOLO_TRY(grow(flight, n, nlifts));
     flight->lane = lane;
     flight->uses = 0;
     flight->now = true;

@@ -3,7 +3,8 @@
  * Fusion: which of the tensors that are ready go into one operation. A batch takes the first that is left and looks
  * ahead for more of its kind while what it takes and what it passes over stays under the threshold, so that a
  * single tensor of another type does not cut a batch short and nothing waits behind much. Joins and barriers are
- * not passed. Scales need not be equal: they are applied tensor by tensor.
+ * not passed. Scales need not be equal: they are applied tensor by tensor. all_reduce, all_gather and
+ * reduce_scatter are fused, each with its own kind.
  */
 #include "engine/engine.h"
 
@@ -16,20 +17,30 @@ void kolo_batches_fini(kolo_batches_t *batches)
     *batches = (kolo_batches_t){NULL, NULL, 0, 0};
 }
 
-/* The same on all ranks: where each has its own first dimension, as in a cached all_gather, that of the first rank.
- */
-static int64_t bytes_of(const kolo_response_t *r)
+/* The same on all ranks: where each has rows of its own, those of all together. */
+static int64_t bytes_of(const kolo_fuse_rules_t *rules, const kolo_response_t *r)
 {
     size_t elem = kolo_type_size(r->request.type);
+    int64_t rows = r->rows ? 0 : 1;
     if (r->status != KOLO_OK || r->request.work >= KOLO_WORK_JOIN) return 0;
-    int64_t count = kolo_shape_elements(r->request.shape, r->request.ndims, r->rows ? 1 : 0, elem);
-    return count * (int64_t)elem * (r->rows ? r->rows[0] : 1);
+    for (int i = 0; r->rows && i < rules->nranks; i++) rows += r->rows[i];
+    return kolo_shape_elements(r->request.shape, r->request.ndims, r->rows ? 1 : 0, elem) * (int64_t)elem * rows;
 }
 
+/* What runs on GPUs and is not reduced on all ranks alike runs one by one (native.h). */
 static bool may_fuse(const kolo_fuse_rules_t *rules, const kolo_response_t *r, int64_t bytes)
 {
-    return r->status == KOLO_OK && r->request.work == KOLO_WORK_ALL_REDUCE && bytes <= rules->tensor_max &&
+    kolo_work_t work = r->request.work;
+    bool by_parts = (work == KOLO_WORK_ALL_GATHER || work == KOLO_WORK_REDUCE_SCATTER) && !r->device;
+    return r->status == KOLO_OK && (work == KOLO_WORK_ALL_REDUCE || by_parts) && bytes <= rules->tensor_max &&
            bytes <= rules->threshold;
+}
+
+/* May both be in one operation? Scales and shapes are each tensor's own. */
+static bool is_alike(const kolo_response_t *a, const kolo_response_t *b)
+{
+    const kolo_request_t *x = &a->request, *y = &b->request;
+    return x->work == y->work && x->type == y->type && x->op == y->op && a->device == b->device;
 }
 
 static bool is_wall(const kolo_response_t *r)
@@ -54,16 +65,15 @@ static size_t take_batch(const kolo_fuse_rules_t *rules, kolo_response_t **left,
                          size_t *at)
 {
     const kolo_response_t *first = left[0];
-    int64_t bytes = bytes_of(first), skipped = 0;
+    int64_t bytes = bytes_of(rules, first), skipped = 0;
     bool open = may_fuse(rules, first, bytes);
     size_t kept = 0;
     b->responses[(*at)++] = left[0];
     for (size_t i = 1; i < n; i++) {
         kolo_response_t *r = left[i];
-        int64_t more = open ? bytes_of(r) : 0;
+        int64_t more = open ? bytes_of(rules, r) : 0;
         if (open && is_wall(r)) open = false;
-        if (open && may_fuse(rules, r, more) && r->request.type == first->request.type &&
-            r->request.op == first->request.op && r->device == first->device && bytes + more <= rules->threshold) {
+        if (open && may_fuse(rules, r, more) && is_alike(r, first) && bytes + more <= rules->threshold) {
             bytes += more;
             b->responses[(*at)++] = r;
             continue;

@@ -10,7 +10,8 @@
 /* ---- fuse.c ---- */
 
 typedef struct {
-    int64_t threshold, tensor_max;
+    int64_t threshold, tensor_max; /* bytes: of a batch, of a tensor in one of several */
+    int nranks;                    /* of the set */
 } kolo_fuse_rules_t;
 typedef struct {
     kolo_response_t **responses; /* in the order of their batches */

@@ -9,6 +9,7 @@
  * if both are that one queue's affair alone; otherwise the loop waits.
  */
 #include "engine/batch/device.h"
+#include "engine/batch/parts.h"
 #include "engine/batch/perform.h"
 #include "engine/timeline/timeline.h"
 
@@ -18,11 +19,6 @@
 #define LEAST_BYTES 65536
 #define CPU_BIT     (UINT32_C(1) << KOLO_USE_CPU)
 #define AHEAD_LEAST (256 << 10) /* bytes: packing less takes no longer than telling another thread to do it */
-
-static size_t count_of(const kolo_response_t *r)
-{
-    return (size_t)kolo_shape_elements(r->request.shape, r->request.ndims, 0, kolo_type_size(r->request.type));
-}
 
 static int use_of(const kolo_response_t *r)
 {
@@ -101,60 +97,77 @@ kolo_status_t kolo_fusion_room(struct kolo_tensor_engine *e, size_t bytes, void 
 
 /* ---- in and out ---- */
 
-static kolo_lift_t *add_lift(kolo_flight_t *flight, const kolo_response_t *r)
+/* One tensor's pieces between its memory, where they follow each other, and the buffer. memory NULL: there is none,
+ * and the buffer gets what changes nothing. */
+static void add_lifts(kolo_flight_t *flight, const kolo_response_t *r, const kolo_pieces_t *pieces,
+                      const size_t *places, char *buffer, char *memory, bool out, kolo_lift_t like)
 {
-    kolo_lift_t *l = &flight->lifts[flight->nlifts++];
-    *l = (kolo_lift_t){.count = count_of(r), .type = r->request.type, .op = KOLO_SUM, .factor = 1.0};
-    return l;
+    size_t elem = kolo_type_size(r->request.type);
+    like.type = r->request.type;
+    for (int i = 0; i < pieces->n; i++) {
+        char *place = buffer + places[i];
+        like.count = kolo_piece_elements(pieces, i);
+        like.to = out ? memory : place;
+        like.from = out ? place : memory;
+        flight->lifts[flight->nlifts++] = like;
+        if (memory) memory += like.count * elem;
+    }
 }
 
 /* What of the batch is on this device crosses over, neighbours together. */
-static kolo_status_t cross(kolo_use_t *use, int b, char *host, kolo_response_t *const *batch, size_t n, bool in)
+static kolo_status_t cross(kolo_set_t *s, kolo_use_t *use, int b, kolo_response_t *const *batch, size_t n, bool out)
 {
-    size_t elem = kolo_type_size(batch[0]->request.type), at = 0, from = 0;
-    char *memory = use->buffers[b].address;
+    size_t elem = kolo_type_size(batch[0]->request.type), at = kolo_places_of(s, batch, n, out)[0], from = at;
+    char *memory = use->buffers[b].address, *host = s->engine->devices->buffers[b].memory;
+    size_t npieces = n * (size_t)kolo_pieces_of(s, batch[0], out).n;
     bool mine = false;
-    for (size_t i = 0; i <= n; i++) {
-        bool is = i < n && use_of(batch[i]) == use->number;
+    for (size_t i = 0; i <= npieces; i++) { /* part by part, as they lie */
+        const kolo_response_t *r = batch[i % n];
+        bool is = i < npieces && use_of(r) == use->number;
         if (mine && !is && at > from)
-            KOLO_TRY(in ? kolo_use_fetch(use, host + from, memory + from, at - from)
-                        : kolo_use_store(use, memory + from, host + from, at - from));
+            KOLO_TRY(out ? kolo_use_store(use, memory + from, host + from, at - from)
+                         : kolo_use_fetch(use, host + from, memory + from, at - from));
         if (!mine) from = at;
         mine = is;
-        if (i < n) at += count_of(batch[i]) * elem;
+        if (i == npieces) break;
+        kolo_pieces_t pieces = kolo_pieces_of(s, r, out);
+        at += kolo_piece_elements(&pieces, (int)(i / n)) * elem;
     }
     return KOLO_OK;
 }
 
-static kolo_status_t pack_device(struct kolo_tensor_engine *e, kolo_use_t *use, kolo_flight_t *flight,
+static kolo_status_t pack_device(kolo_set_t *s, kolo_use_t *use, kolo_flight_t *flight,
                                  kolo_response_t *const *batch, size_t n)
 {
-    size_t elem = kolo_type_size(batch[0]->request.type), at = 0, first = flight->nlifts;
-    KOLO_TRY(grow_device(e, use, flight->buffer));
-    for (size_t i = 0; i < n; at += count_of(batch[i++]) * elem) {
+    size_t elem = kolo_type_size(batch[0]->request.type), first = flight->nlifts;
+    size_t *places = kolo_places_of(s, batch, n, false);
+    KOLO_TRY(grow_device(s->engine, use, flight->buffer));
+    for (size_t i = 0; i < n; i++) {
+        kolo_entry_t *entry = batch[i]->entry;
+        kolo_pieces_t pieces = kolo_pieces_of(s, batch[i], false);
         bool waited;
-        if (use_of(batch[i]) != use->number) continue;
-        KOLO_TRY(kolo_use_follow(use, batch[i]->entry, &waited));
-        kolo_lift_t *l = add_lift(flight, batch[i]);
-        l->to = (char *)use->buffers[flight->buffer].address + at;
-        l->from = batch[i]->entry->input;
-        l->factor = batch[i]->request.prescale;
+        if (use_of(batch[i]) == use->number) {
+            KOLO_TRY(kolo_use_follow(use, entry, &waited));
+            add_lifts(flight, batch[i], &pieces, places, use->buffers[flight->buffer].address, (char *)entry->input,
+                      false, (kolo_lift_t){.op = KOLO_SUM, .factor = batch[i]->request.prescale});
+        }
+        kolo_places_pass(places, &pieces, elem);
     }
     KOLO_TRY(kolo_use_lift(use, flight->lifts + first, flight->nlifts - first));
-    return cross(use, flight->buffer, e->devices->buffers[flight->buffer].memory, batch, n, true);
+    return cross(s, use, flight->buffer, batch, n, false);
 }
 
-static void pack_cpu(kolo_flight_t *flight, char *host, kolo_response_t *const *batch, size_t n, kolo_op_t op)
+static void pack_cpu(kolo_set_t *s, kolo_flight_t *flight, char *host, kolo_response_t *const *batch, size_t n,
+                     kolo_op_t op)
 {
-    size_t elem = kolo_type_size(batch[0]->request.type);
-    for (size_t i = 0; i < n; host += count_of(batch[i++]) * elem) {
+    size_t elem = kolo_type_size(batch[0]->request.type), *places = kolo_places_of(s, batch, n, false);
+    for (size_t i = 0; i < n; i++) {
         const kolo_response_t *r = batch[i];
-        if (use_of(r) != KOLO_USE_CPU) continue;
-        kolo_lift_t *l = add_lift(flight, r);
-        l->to = host;
-        l->from = r->entry ? r->entry->input : NULL;
-        l->op = op;
-        if (r->entry) l->factor = r->request.prescale;
+        kolo_pieces_t pieces = kolo_pieces_of(s, r, false);
+        if (use_of(r) == KOLO_USE_CPU)
+            add_lifts(flight, r, &pieces, places, host, r->entry ? (char *)r->entry->input : NULL, false,
+                      (kolo_lift_t){.op = op, .factor = r->entry ? r->request.prescale : 1.0});
+        kolo_places_pass(places, &pieces, elem);
     }
 }
 
@@ -199,14 +212,12 @@ kolo_status_t kolo_fusion_begin(kolo_set_t *s, kolo_response_t *const *batch, si
                                 bool ahead, kolo_flight_t **out)
 {
     struct kolo_tensor_engine *e = s->engine;
-    size_t bytes = 0, elem = kolo_type_size(batch[0]->request.type);
+    size_t bytes = kolo_layout_of(s, batch, n).bytes;
+    bool parts = batch[0]->request.work != KOLO_WORK_ALL_REDUCE;
     uint32_t uses = 0;
     kolo_flight_t *flight;
-    KOLO_TRY(kolo_flight_take(e, &s->lane, n, &flight));
-    for (size_t i = 0; i < n; i++) {
-        bytes += count_of(batch[i]) * elem;
-        uses |= UINT32_C(1) << use_of(batch[i]);
-    }
+    KOLO_TRY(kolo_flight_take(e, &s->lane, n, parts ? n * (size_t)s->size : n, &flight));
+    for (size_t i = 0; i < n; i++) uses |= UINT32_C(1) << use_of(batch[i]);
     flight->now = does_now(e, uses, ahead, bytes);
     KOLO_TRY(take_buffer(e, bytes + extra, uses, flight->now, &flight->buffer));
     flight->uses = uses;
@@ -215,13 +226,13 @@ kolo_status_t kolo_fusion_begin(kolo_set_t *s, kolo_response_t *const *batch, si
     for (int i = 0; i < KOLO_DEVICES_MAX; i++) {
         if (!(uses >> i & 1)) continue;
         kolo_use_t *use = atomic_load(&e->devices->uses[i]);
-        kolo_status_t status = pack_device(e, use, flight, batch, n);
+        kolo_status_t status = pack_device(s, use, flight, batch, n);
         if (status == KOLO_OK) status = kolo_use_mark(use, &flight->marks[i]);
         if (status != KOLO_OK) return fail_pack(use, status, batch, "packing");
     }
     if (uses & CPU_BIT) {
         size_t first = flight->nlifts;
-        pack_cpu(flight, e->devices->buffers[flight->buffer].memory, batch, n, op);
+        pack_cpu(s, flight, e->devices->buffers[flight->buffer].memory, batch, n, op);
         KOLO_TRY(lift_cpu(e, flight, first));
     }
     *out = flight;
@@ -240,22 +251,26 @@ kolo_status_t kolo_fusion_await(kolo_set_t *s, kolo_flight_t *flight, void **mem
 }
 
 /* Results of those tensors that are `of` a device, from where they lie packed. Their entries go to `entries`. */
-static size_t unpack(kolo_set_t *s, kolo_flight_t *flight, const char *packed, int of,
-                     kolo_response_t *const *batch, size_t n, kolo_entry_t **entries)
+static size_t unpack(kolo_set_t *s, kolo_flight_t *flight, char *packed, int of, kolo_response_t *const *batch,
+                     size_t n, kolo_entry_t **entries)
 {
-    size_t elem = kolo_type_size(batch[0]->request.type), nentries = 0;
-    for (size_t i = 0; i < n; packed += count_of(batch[i++]) * elem) {
+    size_t elem = kolo_type_size(batch[0]->request.type), nentries = 0, *places = kolo_places_of(s, batch, n, true);
+    int64_t shape[KOLO_TENSOR_DIMS_MAX];
+    for (size_t i = 0; i < n; i++) {
         const kolo_response_t *r = batch[i];
+        kolo_pieces_t pieces = kolo_pieces_of(s, r, true);
         double factor = r->request.postscale;
-        if (!r->entry || use_of(r) != of) continue;
-        entries[nentries++] = r->entry;
-        kolo_reduction_of(s, r->request.op, &factor);
-        void *output = kolo_output_memory(r->entry, r->request.shape, r->request.ndims);
-        if (r->entry->status != KOLO_OK) continue;
-        kolo_lift_t *l = add_lift(flight, r);
-        l->to = output;
-        l->from = packed;
-        l->factor = factor;
+        if (r->entry && use_of(r) == of) {
+            entries[nentries++] = r->entry;
+            kolo_reduction_of(s, r->request.op, &factor);
+            kolo_result_shape(s, r, shape);
+            char *output = kolo_output_memory(r->entry, shape, r->request.ndims);
+            kolo_output_examine(r->entry, output, kolo_output_bytes(r->entry, shape, r->request.ndims));
+            if (r->entry->status == KOLO_OK)
+                add_lifts(flight, r, &pieces, places, packed, output, true,
+                          (kolo_lift_t){.op = KOLO_SUM, .factor = factor});
+        }
+        kolo_places_pass(places, &pieces, elem);
     }
     return nentries;
 }
@@ -264,7 +279,7 @@ static kolo_status_t unpack_device(kolo_set_t *s, kolo_use_t *use, kolo_flight_t
                                    kolo_response_t *const *batch, size_t n)
 {
     size_t first = flight->nlifts;
-    KOLO_TRY(cross(use, flight->buffer, s->engine->devices->buffers[flight->buffer].memory, batch, n, false));
+    KOLO_TRY(cross(s, use, flight->buffer, batch, n, true));
     flight->nentries += unpack(s, flight, use->buffers[flight->buffer].address, use->number, batch, n,
                                flight->entries + flight->nentries);
     KOLO_TRY(kolo_use_lift(use, flight->lifts + first, flight->nlifts - first));
@@ -275,7 +290,7 @@ kolo_status_t kolo_fusion_end(kolo_set_t *s, kolo_flight_t *flight, kolo_respons
                               bool more, kolo_entry_t **done, size_t *ndone, kolo_flight_t **later)
 {
     struct kolo_tensor_engine *e = s->engine;
-    const char *packed = e->devices->buffers[flight->buffer].memory;
+    char *packed = e->devices->buffers[flight->buffer].memory;
     flight->nlifts = flight->nentries = *ndone = 0;
     for (int i = 0; i < KOLO_DEVICES_MAX; i++) {
         if (!(flight->uses >> i & 1)) continue;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A batch becomes one collective: small tensors are packed into the fusion buffer, reduced there and unpacked; a
- * tensor that is alone is reduced where it lies. Then its entries are complete. A rank that has joined has no entry
- * and contributes what changes nothing.
+ * A batch becomes one collective: small tensors are packed into the fusion buffer (parts.h), reduced, gathered or
+ * scattered there and unpacked; a tensor that is alone is reduced where it lies. Then its entries are complete. A
+ * rank that has joined has no entry and contributes what changes nothing.
  */
 #include "engine/batch/perform.h"
 #include "comm/params.h"
@@ -56,6 +56,13 @@ static bool is_out_of_reach(const kolo_entry_t *entry, const kolo_output_t *outp
     snprintf(text, bytes, "tensor %s: its output cannot be written from 0x%" PRIxPTR " on: %s",
              entry->request.name.text, found.at, kolo_access_why(found.access));
     return true;
+}
+
+void kolo_output_examine(kolo_entry_t *entry, void *memory, size_t bytes)
+{
+    const kolo_output_t output = {.data = memory, .bytes = bytes};
+    char text[KOLO_TENSOR_NAME_MAX + 200];
+    if (is_out_of_reach(entry, &output, text, sizeof text)) kolo_entry_fail(entry, KOLO_ERR_INVALID_ARGUMENT, text);
 }
 
 kolo_status_t kolo_output_apart(kolo_set_t *s, kolo_entry_t *entry, const void *in, size_t in_bytes, bool in_place,
@@ -204,12 +211,12 @@ typedef struct {
     kolo_flight_t *later;  /* completes the others */
 } batch_t;
 
-/* Several tensors, or one that the CPU does not reach. */
+/* Several tensors, or one to reduce that the CPU does not reach. */
 static bool is_buffered(const batch_t *b)
 {
     const kolo_response_t *r = b->responses[0]; /* of what does not run on GPUs */
-    if (r->status != KOLO_OK || r->request.work != KOLO_WORK_ALL_REDUCE) return false;
-    return b->n > 1 || (r->entry && r->entry->use);
+    if (b->n > 1) return true;
+    return r->status == KOLO_OK && r->request.work == KOLO_WORK_ALL_REDUCE && r->entry && r->entry->use;
 }
 
 static size_t count_all(const batch_t *b)
@@ -228,24 +235,30 @@ static kolo_status_t begin(kolo_set_t *s, batch_t *b, bool ahead)
     return kolo_fusion_begin(s, b->responses, b->n, kolo_reduction_of(s, q->op, &factor), extra, ahead, &b->flight);
 }
 
-static kolo_status_t reduce_fused(kolo_set_t *s, batch_t *b)
+static kolo_status_t run_packed(kolo_set_t *s, batch_t *b, void *packed)
+{
+    const kolo_request_t *q = &b->responses[0]->request;
+    size_t count = b->flight->bytes / kolo_type_size(q->type);
+    double factor = 1.0;
+    if (q->work != KOLO_WORK_ALL_REDUCE) return kolo_perform_packed(s, b->responses, b->n, packed);
+    KOLO_TALLY(s->engine->tally.packed_bytes, b->flight->bytes);
+    KOLO_TALLY(s->engine->tally.reduced_bytes, b->flight->bytes);
+    return all_reduce(s, b->responses, b->n, packed, packed, count, kolo_reduction_of(s, q->op, &factor), packed,
+                      b->flight->bytes);
+}
+
+static kolo_status_t run_fused(kolo_set_t *s, batch_t *b)
 {
     struct kolo_tensor_engine *e = s->engine;
-    const kolo_request_t *q = &b->responses[0]->request;
-    size_t count = count_all(b), bytes = count * kolo_type_size(q->type);
-    double factor = 1.0;
-    kolo_op_t op = kolo_reduction_of(s, q->op, &factor);
     void *packed;
     uint64_t since = kolo_now_ns();
     if (!b->flight) KOLO_TRY(begin(s, b, false));
     KOLO_TRY(kolo_fusion_await(s, b->flight, &packed));
     traced(s, b->responses, b->n, KOLO_DO_COPY_IN, &e->tally.pack_ns, &since);
-    KOLO_TRY(all_reduce(s, b->responses, b->n, packed, packed, count, op, packed, bytes));
-    traced(s, b->responses, b->n, operation_of(s, q), &e->tally.operate_ns, &since);
+    KOLO_TRY(run_packed(s, b, packed));
+    traced(s, b->responses, b->n, operation_of(s, &b->responses[0]->request), &e->tally.operate_ns, &since);
     KOLO_TRY(kolo_fusion_end(s, b->flight, b->responses, b->n, b->more, e->entries, &b->ndone, &b->later));
     traced(s, b->responses, b->n, KOLO_DO_COPY_OUT, &e->tally.pack_ns, &since);
-    KOLO_TALLY(e->tally.packed_bytes, bytes);
-    KOLO_TALLY(e->tally.reduced_bytes, bytes);
     return KOLO_OK;
 }
 
@@ -297,7 +310,7 @@ static size_t unpack_native(kolo_set_t *s, batch_t *b, char *packed, kolo_lift_t
     return n;
 }
 
-/* The same as reduce_fused(), queued on a GPU. */
+/* The same as run_fused() of an all_reduce, queued on a GPU. */
 static kolo_status_t reduce_native(kolo_set_t *s, batch_t *b)
 {
     struct kolo_tensor_engine *e = s->engine;
@@ -339,7 +352,7 @@ static kolo_status_t run(kolo_set_t *s, batch_t *b)
     if (r->status == KOLO_OK && r->request.work < KOLO_MOVES) KOLO_TALLY(s->engine->tally.operations, 1);
     KOLO_TRY(kolo_native_begin(s, b->responses, b->n, &native));
     if (native) return run_native(s, b);
-    if (is_buffered(b)) return reduce_fused(s, b);
+    if (is_buffered(b)) return run_fused(s, b);
     kolo_status_t status = KOLO_OK;
     if (r->status == KOLO_OK) {
         status = run_alone(s, r, b);

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Operations that run one tensor at a time: all_gather, broadcast, all_to_all, reduce_scatter. No rank has joined
- * while they run (check.c), so each has its entry.
+ * Operations but all_reduce: all_gather, broadcast, all_to_all, reduce_scatter of one tensor, where it lies; and
+ * all_gather and reduce_scatter of many that are packed. No rank has joined while they run (check.c), so each has
+ * its entry.
  */
 #include "engine/backends/backend.h"
 #include "engine/batch/native.h"
+#include "engine/batch/parts.h"
 #include "engine/batch/perform.h"
 
 #include <stdlib.h>
@@ -173,6 +175,26 @@ static kolo_status_t reduce_scatter(kolo_set_t *s, kolo_entry_t *entry)
     if (status == KOLO_OK && factor != 1.0 && counts[s->rank] > 0)
         status = kolo_scale_there(s, out.data, out.data, counts[s->rank], q->type, factor);
     return kolo_output_done(entry, &out, status);
+}
+
+kolo_status_t kolo_perform_packed(kolo_set_t *s, kolo_response_t *const *batch, size_t n, void *packed)
+{
+    const kolo_request_t *q = &batch[0]->request;
+    bool gathers = q->work == KOLO_WORK_ALL_GATHER;
+    for (size_t i = 0; i < n; i++) {
+        if (!batch[i]->entry) return kolo_perform_move(s, batch[i]);
+        if (gathers) KOLO_TRY(note_parts(s, batch[i]->entry, batch[i]->rows));
+    }
+    double factor = 1.0;
+    kolo_layout_t l = kolo_layout_of(s, batch, n);
+    char *own = (char *)packed + l.own;
+    kolo_move_t move = {.need = need_of(s, q, l.elements),
+                        .in = gathers ? own : packed,
+                        .out = gathers ? packed : own,
+                        .counts = l.counts,
+                        .displs = l.displs};
+    if (!gathers) move.need.op = kolo_reduction_of(s, q->op, &factor);
+    return kolo_backend_run(s, &move);
 }
 
 kolo_status_t kolo_perform_move(kolo_set_t *s, const kolo_response_t *response)

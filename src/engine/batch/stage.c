@@ -13,7 +13,7 @@ static kolo_status_t room(kolo_set_t *s, kolo_entry_t *entry, int which, size_t 
 {
     kolo_use_t *use = entry->use;
     if (!entry->stage) {
-        KOLO_TRY(kolo_flight_take(s->engine, &s->lane, 1, &entry->stage));
+        KOLO_TRY(kolo_flight_take(s->engine, &s->lane, 1, 1, &entry->stage));
         entry->stage->on = use;
         bool waited;
         KOLO_TRY(kolo_use_follow(use, entry, &waited));

@@ -80,7 +80,8 @@ static kolo_status_t remember(kolo_set_t *s, const kolo_responses_t *fresh)
 
 static kolo_status_t work(kolo_set_t *s, size_t count)
 {
-    kolo_fuse_rules_t rules = {s->engine->tuned.tuning.fusion_threshold, s->engine->config.fusion_tensor_max};
+    kolo_fuse_rules_t rules = {s->engine->tuned.tuning.fusion_threshold, s->engine->config.fusion_tensor_max,
+                               s->size};
     if (KOLO_UNLIKELY(s->engine->timeline != NULL)) kolo_trace_agreed(s, s->engine->ordered, count);
     KOLO_TRY(kolo_fuse(&rules, s->engine->ordered, count, &s->engine->batches));
     return kolo_perform(s, &s->engine->batches);

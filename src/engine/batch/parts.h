@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * How the tensors of a batch lie in a fusion buffer. What is all-reduced lies one tensor behind the other. What is
+ * gathered or scattered has a part for each rank: rank 0's parts of all tensors, then rank 1's, and so on, so that
+ * one all_gather or reduce_scatter of the buffer is that of each tensor in it. Behind these is room for this rank's
+ * own parts once more: the input of the all_gather, the output of the reduce_scatter.
+ */
+#ifndef KOLO_ENGINE_BATCH_PARTS_H
+#define KOLO_ENGINE_BATCH_PARTS_H
+
+#include "engine/engine.h"
+
+typedef struct {
+    size_t *counts,
+        *displs;     /* elements: of each rank's part of the batch, and where it begins; until the next one */
+    size_t elements; /* of all parts */
+    size_t own;      /* where this rank's own parts begin, in bytes; 0: there are no parts */
+    size_t bytes;    /* of all this */
+} kolo_layout_t;
+kolo_layout_t kolo_layout_of(const kolo_set_t *s, kolo_response_t *const *batch, size_t n);
+
+/* The pieces of one tensor: one, or one in each rank's part. */
+typedef struct {
+    int n;
+    size_t row;          /* elements */
+    const int64_t *rows; /* of each piece; NULL: */
+    int64_t least;       /* this number of rows, */
+    int longer;          /* and one more in this many pieces, the first ones */
+} kolo_pieces_t;
+
+static inline size_t kolo_piece_elements(const kolo_pieces_t *p, int i)
+{
+    return (size_t)(p->rows ? p->rows[i] : p->least + (i < p->longer)) * p->row;
+}
+
+/* As this rank puts the tensor in; or, out, as it takes the result. */
+kolo_pieces_t kolo_pieces_of(const kolo_set_t *s, const kolo_response_t *response, bool out);
+/* Where the first tensor's pieces lie, in bytes; the table is the engine's, until the next call. */
+size_t *kolo_places_of(const kolo_set_t *s, kolo_response_t *const *batch, size_t n, bool out);
+/* Moves the places on by the pieces of a tensor. */
+void kolo_places_pass(size_t *places, const kolo_pieces_t *p, size_t elem);
+/* Of this rank's result. */
+void kolo_result_shape(const kolo_set_t *s, const kolo_response_t *response, int64_t *shape);
+
+#endif
