@@ -32,6 +32,7 @@ typedef enum {
 const char *kolo_onesided_kind_name(kolo_onesided_kind_t kind);
 extern const kolo_param_table_t kolo_onesided_params;
 extern int64_t kolo_onesided_param_direct; /* KOLO_ONESIDED_DIRECT */
+extern int64_t kolo_onesided_param_lanes;  /* KOLO_ONESIDED_LANES */
 
 typedef struct kolo_onesided_domain kolo_onesided_domain_t;
 /* `key`: of the job; proves to the peer's process that it may have our descriptors. */
@@ -54,6 +55,13 @@ bool kolo_onesided_is_open(const kolo_onesided_t *end); /* KOLO_ONESIDED_OPENED 
 kolo_onesided_kind_t kolo_onesided_kind(const kolo_onesided_t *end);
 /* Bytes this end holds for itself; with what was allocated from it. */
 size_t kolo_onesided_memory(const kolo_onesided_t *end);
+
+/* Large writes over TCP go by several connections side by side. Whoever has opened the end opens them: how many are
+ * to be opened for writes of `bytes` in one of both directions; 0: none would help, or it was asked before the end
+ * was open. Both ends add theirs, in any order; the first connection carries what is written until then. */
+int kolo_onesided_wants_lanes(const kolo_onesided_t *end, uint64_t bytes);
+/* Takes the socket in any case; its two ends have proven to each other who they are. */
+kolo_status_t kolo_onesided_add_lane(kolo_onesided_t *end, kolo_socket_t socket);
 
 /* ---- memory that a peer may write to ---- */
 
@@ -126,6 +134,7 @@ kolo_status_t kolo_onesided_progress(kolo_onesided_t *end, kolo_onesided_event_t
 typedef struct {
     uint64_t writes, written_bytes, notices, refused;
     uint64_t requests, completions, registrations; /* of network cards */
+    uint64_t parted;                               /* writes whose bytes went by lanes */
 } kolo_onesided_counters_t;
 void kolo_onesided_get_counters(kolo_onesided_counters_t *counters);
 

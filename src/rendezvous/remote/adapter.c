@@ -23,21 +23,9 @@
 int64_t kolo_rendezvous_param_credits, kolo_rendezvous_param_chunk, kolo_rendezvous_param_threads,
     kolo_rendezvous_param_inline;
 
-typedef enum { DO_RECEIVE, DO_CANCEL, DO_CALL, DO_CALLED, DO_LET_IN } what_t;
-struct kolo_command {
-    kolo_command_t *next;
-    what_t what;
-    kolo_receive_t receive; /* with a reference */
-    int task;
-    kolo_socket_t socket;
-    kolo_status_t status;
-    char why[KOLO_WHY_BYTES];
-};
-
 /* ---- commands: any thread ---- */
 
-/* False: the adapter takes no more, and the command stays the caller's. */
-static bool command(kolo_adapter_t *adapter, kolo_command_t *c)
+bool kolo_command_give(kolo_adapter_t *adapter, kolo_command_t *c)
 {
     pthread_mutex_lock(&adapter->lock);
     bool open = !adapter->closed;
@@ -50,14 +38,14 @@ static bool command(kolo_adapter_t *adapter, kolo_command_t *c)
     return open;
 }
 
-static void drop_command(kolo_command_t *c)
+void kolo_command_drop(kolo_command_t *c)
 {
     kolo_socket_leave(&c->socket);
     if (c->receive) kolo_receive_unref(c->receive);
     free(c);
 }
 
-static kolo_command_t *new_command(what_t what, int task)
+kolo_command_t *kolo_command_new(kolo_do_t what, int task)
 {
     kolo_command_t *c = calloc(1, sizeof *c);
     if (c == NULL) kolo_fail(KOLO_ERR_NO_MEMORY, "rendezvous: no memory for a command");
@@ -79,35 +67,35 @@ static kolo_status_t remote_receive(void *arg, kolo_receive_t receive)
     if (task < 0)
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "receive of edge %s: the cluster has no task of %s",
                          receive->key.edge_name, receive->key.src_device);
-    kolo_command_t *c = new_command(DO_RECEIVE, task);
+    kolo_command_t *c = kolo_command_new(KOLO_DO_RECEIVE, task);
     if (c == NULL) return KOLO_ERR_NO_MEMORY;
     kolo_receive_ref(receive);
     c->receive = receive;
-    if (command(adapter, c)) return KOLO_OK;
-    drop_command(c);
+    if (kolo_command_give(adapter, c)) return KOLO_OK;
+    kolo_command_drop(c);
     return kolo_fail(KOLO_ERR_INVALID_USAGE, "receive of edge %s: this task's server is not running",
                      receive->key.edge_name);
 }
 
 static void remote_cancel(void *arg, kolo_receive_t receive)
 {
-    kolo_command_t *c = new_command(DO_CANCEL, -1);
+    kolo_command_t *c = kolo_command_new(KOLO_DO_CANCEL, -1);
     if (c == NULL) return; /* the value comes and is dropped */
     kolo_receive_ref(receive);
     c->receive = receive;
-    if (command(arg, c)) return;
+    if (kolo_command_give(arg, c)) return;
     if (kolo_receive_part(receive)) kolo_receive_end_late(receive);
-    drop_command(c);
+    kolo_command_drop(c);
 }
 
 const kolo_remote_ops_t kolo_adapter_remote = {.receive = remote_receive, .cancel = remote_cancel};
 
 kolo_status_t kolo_adapter_call(kolo_adapter_t *adapter, int task)
 {
-    kolo_command_t *c = new_command(DO_CALL, task);
+    kolo_command_t *c = kolo_command_new(KOLO_DO_CALL, task);
     if (c == NULL) return KOLO_ERR_NO_MEMORY;
-    if (command(adapter, c)) return KOLO_OK;
-    drop_command(c);
+    if (kolo_command_give(adapter, c)) return KOLO_OK;
+    kolo_command_drop(c);
     return kolo_fail(KOLO_ERR_INVALID_USAGE, "this task's server is not running");
 }
 
@@ -136,13 +124,14 @@ static kolo_verdict_t admit(void *owner, const kolo_claim_t *claim, size_t *fram
 static void let_in(void *owner, const kolo_claim_t *claim, kolo_socket_t socket, const uint8_t *frame)
 {
     (void)frame;
-    kolo_command_t *c = new_command(DO_LET_IN, claim->from);
+    kolo_command_t *c = kolo_command_new(claim->tag & 1 ? KOLO_DO_LANE : KOLO_DO_LET_IN, claim->from);
     if (c == NULL) {
         kolo_socket_leave(&socket);
         return;
     }
+    c->tag = claim->tag;
     c->socket = socket;
-    if (!command(owner, c)) drop_command(c);
+    if (!kolo_command_give(owner, c)) kolo_command_drop(c);
 }
 
 static const kolo_listener_ops_t listener_ops = {.admit = admit, .accepted = let_in};
@@ -155,7 +144,7 @@ static void called(void *arg, kolo_status_t status, kolo_socket_t socket, const 
     c->status = status;
     c->socket = socket;
     if (text) snprintf(c->why, sizeof c->why, "%s", text);
-    if (!command(peer->adapter, c)) drop_command(c);
+    if (!kolo_command_give(peer->adapter, c)) kolo_command_drop(c);
 }
 
 /* ---- the thread ---- */
@@ -203,15 +192,19 @@ void kolo_adapter_dial(kolo_adapter_t *adapter, int task)
     /* A listed address is for good; a door that is shut stays shut. */
     config.retry_refused = memcmp(&config.address, &adapter->tasks[task].address, sizeof config.address) == 0;
     snprintf(config.who, sizeof config.who, "%.63s", adapter->tasks[task].name);
+    if (kolo_auth_random(&peer->tag, sizeof peer->tag) != KOLO_OK) peer->tag = 0; /* then it has no lanes */
+    peer->tag &= ~UINT64_C(1);
+    config.claim.tag = peer->tag;
+    peer->address = config.address;
     kolo_status_t status = KOLO_ERR_NO_MEMORY;
-    peer->call = new_command(DO_CALLED, task); /* ahead, so that the end is always told */
+    peer->call = kolo_command_new(KOLO_DO_CALLED, task); /* ahead, so that the end is always told */
     if (peer->call) {
         config.arg = peer;
         peer->dialling = true;
         status = kolo_dial_start(adapter->progress, &config, &peer->dial);
         if (status == KOLO_OK) return;
         peer->dialling = false;
-        drop_command(peer->call);
+        kolo_command_drop(peer->call);
         peer->call = NULL;
     }
     kolo_adapter_call_failed(adapter, task, status, kolo_error_text());
@@ -277,7 +270,7 @@ static void do_receive(kolo_adapter_t *adapter, int task, kolo_receive_t receive
 static void do_socket(kolo_adapter_t *adapter, const kolo_command_t *c)
 {
     kolo_channel_t *channel;
-    bool caller = c->what == DO_CALLED;
+    bool caller = c->what == KOLO_DO_CALLED;
     kolo_status_t status = c->status;
     char why[KOLO_WHY_BYTES];
     snprintf(why, sizeof why, "%s", c->why);
@@ -293,32 +286,53 @@ static void do_socket(kolo_adapter_t *adapter, const kolo_command_t *c)
     } else if (status != KOLO_OK) {
         kolo_warn("rendezvous", "cannot let %s in: %s", adapter->tasks[c->task].name, why);
     } else if (caller) {
+        channel->tag = adapter->peers[c->task].tag;
         adapter->peers[c->task].channel = channel;
         kolo_meeting_reached(adapter, c->task);
     } else {
+        channel->tag = c->tag;
         channel->next = adapter->accepted;
         adapter->accepted = channel;
+    }
+}
+
+/* Its channel may have gone meanwhile. */
+static void do_lane(kolo_adapter_t *adapter, kolo_command_t *c)
+{
+    kolo_channel_t *channel = c->caller ? adapter->peers[c->task].channel : adapter->accepted;
+    while (channel && (channel->peer != c->task || channel->tag != (c->tag & ~UINT64_C(1))))
+        channel = c->caller ? NULL : channel->next;
+    if (c->status != KOLO_OK) {
+        kolo_warn("rendezvous", "large values of %s go by one connection: %s", adapter->tasks[c->task].name,
+                  c->why);
+    } else if (channel) {
+        check(channel, kolo_channel_add_lane(channel, c->socket));
+    } else {
+        kolo_socket_leave(&c->socket);
     }
 }
 
 static void obey(kolo_adapter_t *adapter, kolo_command_t *c)
 {
     switch (c->what) {
-    case DO_RECEIVE:
+    case KOLO_DO_RECEIVE:
         do_receive(adapter, c->task, c->receive);
         break;
-    case DO_CANCEL:
+    case KOLO_DO_CANCEL:
         if (kolo_fetch_cancel(c->receive))
             kolo_adapter_part(adapter, c->receive);
         else
             kolo_receive_unref(c->receive);
         break;
-    case DO_CALL:
+    case KOLO_DO_CALL:
         kolo_adapter_dial(adapter, c->task);
         break;
-    case DO_CALLED:
-    case DO_LET_IN:
+    case KOLO_DO_CALLED:
+    case KOLO_DO_LET_IN:
         do_socket(adapter, c);
+        break;
+    case KOLO_DO_LANE:
+        do_lane(adapter, c);
         break;
     }
     free(c);
@@ -510,7 +524,7 @@ static void end_all(kolo_adapter_t *adapter)
     while (adapter->accepted) end_channel(adapter->accepted, KOLO_ERR_ABORTED, why);
     for (int i = 0; adapter->peers && i < adapter->ntasks; i++) {
         kolo_dial_cancel(adapter->progress, &adapter->peers[i].dial);
-        if (adapter->peers[i].call) drop_command(adapter->peers[i].call); /* it will not be told */
+        if (adapter->peers[i].call) kolo_command_drop(adapter->peers[i].call); /* it will not be told */
         adapter->peers[i].call = NULL;
         if (adapter->peers[i].channel) end_channel(adapter->peers[i].channel, KOLO_ERR_ABORTED, why);
         fail_pending(adapter, &adapter->peers[i], KOLO_ERR_ABORTED, why);
@@ -522,10 +536,10 @@ static void end_all(kolo_adapter_t *adapter)
     pthread_mutex_unlock(&adapter->lock);
     for (; c; c = next) {
         next = c->next;
-        if (c->what == DO_RECEIVE) kolo_adapter_deliver(adapter, c->receive, KOLO_ERR_ABORTED, why, NULL);
-        if (c->what == DO_CANCEL) kolo_adapter_part(adapter, c->receive);
-        if (c->what == DO_RECEIVE || c->what == DO_CANCEL) c->receive = NULL; /* with its reference */
-        drop_command(c);
+        if (c->what == KOLO_DO_RECEIVE) kolo_adapter_deliver(adapter, c->receive, KOLO_ERR_ABORTED, why, NULL);
+        if (c->what == KOLO_DO_CANCEL) kolo_adapter_part(adapter, c->receive);
+        if (c->what == KOLO_DO_RECEIVE || c->what == KOLO_DO_CANCEL) c->receive = NULL; /* with its reference */
+        kolo_command_drop(c);
     }
     kolo_adapter_wake_settled(adapter);
 }

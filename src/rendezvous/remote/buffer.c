@@ -160,6 +160,7 @@ kolo_status_t kolo_buffer_wanted(kolo_channel_t *channel, const kolo_message_t *
     if (buffer == NULL) return kolo_fail(KOLO_ERR_NO_MEMORY, "rendezvous: no memory for a buffer");
     if (buffer->memory.base) kolo_onesided_hide(channel->end, &buffer->window);
     kolo_onesided_free(&buffer->memory);
+    kolo_channel_widen(channel, m->shape.bytes);
     KOLO_TRY(kolo_onesided_alloc(channel->end, (size_t)m->shape.bytes, &buffer->memory));
     KOLO_TRY(kolo_onesided_expose(channel->end, buffer->memory.base, (size_t)m->shape.bytes, &buffer->window));
     buffer->size = m->shape.bytes;

@@ -57,6 +57,7 @@ kolo_status_t kolo_channel_open(kolo_adapter_t *adapter, int peer, bool caller, 
 void kolo_channel_close(kolo_channel_t *channel, kolo_status_t status, const char *why)
 {
     kolo_adapter_remove_channel(channel->adapter, channel);
+    kolo_channel_narrow(channel);
     kolo_onesided_close(channel->end); /* first: nothing of ours is read or written any more */
     channel->end = NULL;
     kolo_fetches_close(channel, status, why);

@@ -87,7 +87,8 @@ typedef struct kolo_letter { /* a message that waits for room at the peer */
 struct kolo_channel {
     kolo_channel_t *next;
     kolo_adapter_t *adapter;
-    int peer; /* number of the task */
+    int peer;     /* number of the task */
+    uint64_t tag; /* of the claim that its first connection came with; so do its lanes */
     bool caller, opened, greeted;
     uint32_t place, quiet; /* in the adapter's channels; rounds in which nothing happened */
     uint64_t deadline_ns;  /* of the greeting */
@@ -108,6 +109,7 @@ struct kolo_channel {
     kolo_tensor_buffer_t *buffers[KOLO_CHANNEL_BUCKETS];
     kolo_known_shape_t *shapes[KOLO_CHANNEL_BUCKETS];
     uint32_t nshapes;
+    struct kolo_lane_calls *lanes; /* the caller's; NULL: none has been called */
 };
 
 typedef struct kolo_command kolo_command_t;
@@ -116,6 +118,8 @@ typedef struct { /* another task */
     kolo_dial_t *dial;
     kolo_command_t *call; /* tells how the dialling has ended */
     bool dialling;
+    kolo_address_t address;                /* where it was called last, ... */
+    uint64_t tag;                          /* ... with that tag */
     kolo_channel_t *channel;               /* mine to it */
     kolo_receive_t pending, *last_pending; /* by next_deferred, each with a reference */
 } kolo_peer_task_t;
@@ -200,6 +204,30 @@ void kolo_adapter_remove_channel(kolo_adapter_t *adapter, kolo_channel_t *channe
 void kolo_adapter_heat(kolo_channel_t *channel);
 void kolo_adapter_cool(kolo_channel_t *channel);
 
+/* What other threads leave for the adapter's. */
+typedef enum {
+    KOLO_DO_RECEIVE,
+    KOLO_DO_CANCEL,
+    KOLO_DO_CALL,
+    KOLO_DO_CALLED,
+    KOLO_DO_LET_IN,
+    KOLO_DO_LANE
+} kolo_do_t;
+struct kolo_command {
+    kolo_command_t *next;
+    kolo_do_t what;
+    kolo_receive_t receive; /* with a reference */
+    int task;
+    bool caller;  /* LANE: of the channel that was called from here */
+    uint64_t tag; /* of the claim; that of a lane is odd */
+    kolo_socket_t socket;
+    kolo_status_t status;
+    char why[KOLO_WHY_BYTES];
+};
+kolo_command_t *kolo_command_new(kolo_do_t what, int task);
+bool kolo_command_give(kolo_adapter_t *adapter, kolo_command_t *c); /* false: it takes no more; yours again */
+void kolo_command_drop(kolo_command_t *c);
+
 /* On the thread: calls a task, and how a call has ended in vain. */
 void kolo_adapter_dial(kolo_adapter_t *adapter, int task);
 void kolo_adapter_call_failed(kolo_adapter_t *adapter, int task, kolo_status_t status, const char *why);
@@ -241,6 +269,13 @@ kolo_status_t kolo_channel_send(kolo_channel_t *channel, kolo_message_t *message
 /* The same, with bytes behind it (KOLO_MESSAGE_VALUE_MAX at most; the message has no name then). */
 kolo_status_t kolo_channel_send_with(kolo_channel_t *channel, kolo_message_t *message, const void *bytes, size_t n);
 kolo_status_t kolo_channel_nonsense(const kolo_channel_t *channel, const char *what, const char *wrong);
+
+/* ---- widen.c: lanes of a channel, for large values over TCP ---- */
+
+/* Values of `bytes` are about to come: calls for lanes if they would help and none has been called. */
+void kolo_channel_widen(kolo_channel_t *channel, uint64_t bytes);
+void kolo_channel_narrow(kolo_channel_t *channel); /* no call is under way any more */
+kolo_status_t kolo_channel_add_lane(kolo_channel_t *channel, kolo_socket_t socket); /* takes the socket */
 
 /* ---- fetch.c: the task that receives ---- */
 

@@ -124,6 +124,7 @@ void kolo_fetch_end(kolo_channel_t *channel, kolo_fetch_t *request, kolo_status_
 static kolo_status_t expose(kolo_channel_t *channel, kolo_fetch_t *request, const kolo_shape_t *shape)
 {
     void *into = kolo_fetch_into(request);
+    kolo_channel_widen(channel, shape->bytes);
     if (into && kolo_onesided_pays(channel->end, shape->bytes) &&
         kolo_onesided_expose(channel->end, into, (size_t)shape->bytes, &request->window) == KOLO_OK) {
         request->exposed = request->direct = true;

@@ -10,7 +10,7 @@
 
 #define CARD_MAGIC  0x31736f6bu /* "kos1" */
 #define FRAME_MAGIC 0x66736f6bu /* "kosf" */
-#define VERSION     3u
+#define VERSION     4u
 #define HASH_AT     248
 #define REST_AT     192 /* from here to the hash there is nothing */
 
@@ -104,7 +104,12 @@ const char *kolo_onesided_frame_decode(const uint8_t *bytes, size_t length, kolo
                                      .bytes = kolo_get64(bytes + 16),
                                      .address = kolo_get64(bytes + 24),
                                      .key = kolo_get64(bytes + 32)};
-    if (frame->flags & ~(uint32_t)KOLO_ONESIDED_NOTIFY) return "it has flags that are not known";
+    uint32_t flags = KOLO_ONESIDED_NOTIFY | KOLO_ONESIDED_PARTED | KOLO_ONESIDED_PIECE;
+    if (frame->flags & ~flags) return "it has flags that are not known";
+    if ((frame->flags & KOLO_ONESIDED_PIECE) && frame->flags != KOLO_ONESIDED_PIECE)
+        return "it has flags that exclude each other";
+    if ((frame->flags & (KOLO_ONESIDED_PARTED | KOLO_ONESIDED_PIECE)) && frame->bytes == 0)
+        return "it is of a part of nothing";
     if (kolo_get32(bytes + 12) != 0 || kolo_get64(bytes + 40) != 0)
         return "there is something where nothing should be";
     if (frame->bytes == 0 && (frame->address != 0 || frame->key != 0)) return "it writes nothing, somewhere";

@@ -6,7 +6,7 @@
 #include "mem/admit.h"
 #include "wire/fdpass.h"
 #include "wire/memfd.h"
-#include "wire/onesided/internal.h"
+#include "wire/onesided/lanes.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 int64_t kolo_onesided_param_arena, kolo_onesided_param_keep, kolo_onesided_param_ring, kolo_onesided_param_copiers,
-    kolo_onesided_param_direct, kolo_onesided_param_sources;
+    kolo_onesided_param_direct, kolo_onesided_param_sources, kolo_onesided_param_lanes, kolo_onesided_param_split;
 bool kolo_onesided_param_shm, kolo_onesided_param_verbs;
 
 static const kolo_param_t rows[] = {
@@ -34,6 +34,13 @@ static const kolo_param_t rows[] = {
      "values from that size on are written straight to a receiver's destination by shared memory's processes "
      "(process_vm_writev), where the kernel permits it; 0: never",
      &kolo_onesided_param_direct},
+    {"KOLO_ONESIDED_SPLIT", KOLO_PARAM_SIZE, "512K", 1, INT64_C(1) << 44, NULL, false,
+     "values from that size on go over several connections in TCP", &kolo_onesided_param_split},
+    {"KOLO_ONESIDED_LANES", KOLO_PARAM_INT, "0", 0, 16, NULL, false,
+     "connections, and threads of a process, that carry a large value over TCP beside the first connection; 1: "
+     "that one "
+     "alone does; 0: half as many as cores, 2 to 4",
+     &kolo_onesided_param_lanes},
     {"KOLO_ONESIDED_SHM", KOLO_PARAM_BOOL, "1", 0, 0, NULL, false,
      "0: one-sided transfers within a host go as those between hosts do", &kolo_onesided_param_shm},
     {"KOLO_ONESIDED_SOURCES", KOLO_PARAM_SIZE, "256M", 0, INT64_C(1) << 44, NULL, false,
@@ -46,7 +53,7 @@ static const kolo_param_t rows[] = {
 };
 const kolo_param_table_t kolo_onesided_params = {"onesided", rows, KOLO_COUNTOF(rows), NULL};
 
-static _Atomic uint64_t counts[7];
+static _Atomic uint64_t counts[8];
 
 static void add(int first, const uint64_t *n, int many)
 {
@@ -64,10 +71,15 @@ void kolo_onesided_count_card(uint64_t requests, uint64_t completions, uint64_t 
     add(4, (uint64_t[]){requests, completions, registrations}, 3);
 }
 
+void kolo_onesided_count_parted(void)
+{
+    add(7, (uint64_t[]){1}, 1);
+}
+
 void kolo_onesided_get_counters(kolo_onesided_counters_t *c)
 {
-    uint64_t *const to[] = {&c->writes,   &c->written_bytes, &c->notices,      &c->refused,
-                            &c->requests, &c->completions,   &c->registrations};
+    uint64_t *const to[] = {&c->writes,   &c->written_bytes, &c->notices,       &c->refused,
+                            &c->requests, &c->completions,   &c->registrations, &c->parted};
     for (size_t i = 0; i < KOLO_COUNTOF(to); i++) *to[i] = atomic_load_explicit(&counts[i], memory_order_relaxed);
 }
 
@@ -123,6 +135,7 @@ void kolo_onesided_domain_destroy(kolo_onesided_domain_t *domain)
 #if defined(KOLO_HAVE_VERBS)
     kolo_onesided_verbs_leave(domain);
 #endif
+    kolo_movers_destroy(domain);
     kolo_waker_fini(&domain->waker);
     if (domain->page) munmap(domain->page, (size_t)sysconf(_SC_PAGESIZE));
     if (domain->page_fd >= 0) close(domain->page_fd);

@@ -3,7 +3,7 @@
  * One end of a one-sided connection: the exchange of cards by which the kind is chosen, the windows that the peer
  * may write to, the queue of writes, and the events. What moves the bytes is a kolo_onesided_ops_t (shm.c, tcp.c).
  */
-#include "wire/onesided/internal.h"
+#include "wire/onesided/lanes.h"
 
 #include <errno.h>
 #include <netinet/in.h>
@@ -296,6 +296,19 @@ kolo_status_t kolo_onesided_keep(kolo_onesided_t *end, void *base, size_t bytes)
     return end->ops && end->ops->keep ? end->ops->keep(end, base, bytes) : KOLO_OK;
 }
 
+int kolo_onesided_wants_lanes(const kolo_onesided_t *end, uint64_t bytes)
+{
+    int n = kolo_movers_wanted();
+    return n > 1 && end->ops && end->ops->add_lane && bytes >= (uint64_t)kolo_onesided_param_split ? n : 0;
+}
+
+kolo_status_t kolo_onesided_add_lane(kolo_onesided_t *end, kolo_socket_t socket)
+{
+    if (end->ops && end->ops->add_lane) return end->ops->add_lane(end, socket);
+    kolo_socket_close(&socket);
+    return kolo_fail(KOLO_ERR_PROTOCOL, "%s calls again, for a connection that needs no lanes", end->who);
+}
+
 void *kolo_onesided_mailbox(kolo_onesided_t *end)
 {
     return end->mailbox.base;
@@ -311,6 +324,7 @@ void kolo_onesided_hide(kolo_onesided_t *end, const kolo_onesided_window_t *wind
     uint32_t i = (uint32_t)window->key;
     if (i < end->nexposed && end->exposed[i].base && end->exposed[i].salt == (uint32_t)(window->key >> 32)) {
         if (end->ops->hide) end->ops->hide(end, end->exposed[i].pin);
+        if (end->ops->forget) end->ops->forget(end, window->key);
         end->exposed[i].base = NULL;
         end->free_exposed = KOLO_MIN(end->free_exposed, i);
     }
@@ -382,7 +396,8 @@ static kolo_status_t push_writes(kolo_onesided_t *end)
         kolo_status_t status = end->ops->push(end, write);
         if (status == KOLO_IN_PROGRESS) return KOLO_OK;
         KOLO_TRY(status);
-        if (write->w.cookie && !end->ops->later) KOLO_TRY(kolo_onesided_done(end, write->w.cookie));
+        if (write->w.cookie && !end->ops->later && !write->parted)
+            KOLO_TRY(kolo_onesided_done(end, write->w.cookie));
         end->writes = write->next;
         if (end->writes == NULL) end->last_write = &end->writes;
         write->next = end->spare_writes;

@@ -12,7 +12,7 @@
 #include <pthread.h>
 
 extern int64_t kolo_onesided_param_arena, kolo_onesided_param_keep, kolo_onesided_param_ring,
-    kolo_onesided_param_copiers, kolo_onesided_param_sources;
+    kolo_onesided_param_copiers, kolo_onesided_param_sources, kolo_onesided_param_split;
 extern bool kolo_onesided_param_shm, kolo_onesided_param_verbs;
 
 /* ---- arenas (arena.c): address space for what a peer may write to, taken as it is needed ---- */
@@ -54,6 +54,10 @@ const char *kolo_onesided_card_decode(const uint8_t *bytes, size_t length, kolo_
 /* ---- frames of kind tcp (frame.c) ---- */
 
 #define KOLO_ONESIDED_FRAME_BYTES 48
+enum {                            /* flags of frames, beside KOLO_ONESIDED_NOTIFY */
+       KOLO_ONESIDED_PARTED = 2u, /* no bytes follow: they come in pieces, by lanes */
+       KOLO_ONESIDED_PIECE = 4u   /* on lanes (lanes.h) */
+};
 typedef struct {
     uint32_t flags, number;
     uint64_t bytes, address, key; /* zeros where bytes is 0 */
@@ -89,6 +93,7 @@ typedef struct kolo_pending_write {
     kolo_onesided_window_t to;
     uint64_t done; /* bytes that have been moved */
     uint32_t head; /* tcp: bytes of the frame that have been sent */
+    bool parted;   /* tcp: it goes by lanes, which say when it is done */
     bool copying;  /* shm: by copiers */
     kolo_copy_t copy;
     void *registered; /* verbs: its source, if that is not known anyway */
@@ -118,6 +123,7 @@ typedef struct {
     kolo_status_t (*expose)(kolo_onesided_t *end, void *base, size_t bytes, uint64_t *address, uint32_t *salt,
                             void **pin);
     void (*hide)(kolo_onesided_t *end, void *pin);            /* NULL: nothing is to be done */
+    void (*forget)(kolo_onesided_t *end, uint64_t key);       /* the same, of kinds that only know the key */
     bool (*pays)(const kolo_onesided_t *end, uint64_t bytes); /* NULL: always */
     /* Writes will come from there until the end is closed. NULL: nothing is to be done. */
     kolo_status_t (*keep)(kolo_onesided_t *end, void *base, size_t bytes);
@@ -126,7 +132,9 @@ typedef struct {
     /* The next notice. KOLO_IN_PROGRESS: none now. */
     kolo_status_t (*pull)(kolo_onesided_t *end, kolo_onesided_event_t *event);
     bool (*is_writing)(const kolo_onesided_t *end); /* of what was handed over; NULL: nothing is */
-    void (*close)(kolo_onesided_t *end);            /* frees; safe after a failed or missing offer */
+    /* Another connection, taken in any case. NULL: the kind has no use for it. */
+    kolo_status_t (*add_lane)(kolo_onesided_t *end, kolo_socket_t socket);
+    void (*close)(kolo_onesided_t *end); /* frees; safe after a failed or missing offer */
     size_t (*memory)(const kolo_onesided_t *end);
 } kolo_onesided_ops_t;
 extern const kolo_onesided_ops_t kolo_onesided_shm, kolo_onesided_tcp, kolo_onesided_verbs;
@@ -142,6 +150,7 @@ struct kolo_onesided_domain {
     struct kolo_net_open *device;       /* opened when it is first offered; NULL: none, or not yet */
     bool no_device;                     /* it was tried in vain */
     struct kolo_verbs_sources *sources; /* of the device: memory of the program that it knows */
+    struct kolo_movers *movers;         /* threads of its lanes; made when they are first needed */
     uint32_t ends;
     uint32_t salts[64], nsalts; /* random, the first nsalts unused: a system call for each window costs more */
 };
@@ -183,6 +192,7 @@ bool kolo_onesided_is_near(const kolo_onesided_t *end);
 void kolo_onesided_verbs_leave(kolo_onesided_domain_t *domain); /* closes the device */
 #endif
 void kolo_onesided_count(uint64_t writes, uint64_t bytes, uint64_t notices, uint64_t refused);
+void kolo_onesided_count_parted(void);
 void kolo_onesided_count_card(uint64_t requests, uint64_t completions, uint64_t registrations);
 
 #endif
