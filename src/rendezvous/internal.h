@@ -20,6 +20,14 @@
 
 #define KOLO_WHY_BYTES 400
 
+/* The time in steps of some milliseconds: what is only asked whether it has taken long costs no more. */
+static inline uint64_t kolo_about_now_ns(void)
+{
+    struct timespec ts;
+    clock_gettime(CLOCK_MONOTONIC_COARSE, &ts);
+    return (uint64_t)ts.tv_sec * KOLO_NS_PER_S + (uint64_t)ts.tv_nsec;
+}
+
 /* ---- values (value.c) ---- */
 
 /* Do type, shape and bytes fit together, and a string's numbers? NULL when they do, else what is wrong. Also for
@@ -60,6 +68,7 @@ struct kolo_receive {
     kolo_item_t *item; /* its place in the table; NULL: none. Guarded by the rendezvous' lock, as the next two */
     kolo_receive_t next_other, *prev_other; /* of the step's others; prev NULL: it is not listed */
     kolo_receive_t next_deferred;           /* guarded by the manager's lock */
+    int remote_task;                        /* that sends it; of the adapter's thread, as the next two */
     void *remote, *remote_channel;          /* of the adapter's thread (remote/channel.h); NULL: none under way */
     /* once it has ended, for who waits */
     kolo_status_t status;
@@ -166,6 +175,10 @@ void kolo_rendezvous_unlist(kolo_receive_t receive);
  * given up. */
 kolo_status_t kolo_rendezvous_serve(kolo_rendezvous_t rendezvous, const char *text, const kolo_tensor_key_t *key,
                                     uint64_t most, kolo_receive_fn_t fn, void *arg, kolo_receive_t *receive);
+/* The same at once, without a receive: the first value of the key, if it is there, lies in host memory and has no
+ * more than `most` bytes. False: a receive has to see to it, also where anything is wrong. */
+bool kolo_rendezvous_take(kolo_rendezvous_t rendezvous, const char *text, const kolo_tensor_key_t *key,
+                          uint64_t most, kolo_value_t *value);
 /* Gives a receive up whose owner does not want it any more: out of the table, ended without a word. False: it has
  * ended already. */
 bool kolo_rendezvous_give_up(kolo_receive_t receive);

@@ -118,24 +118,55 @@ static const char *take_place(text_t text, kolo_tensor_key_t *key)
     return text.at == text.end ? NULL : "something follows the iteration";
 }
 
+/* Most keys of a thread have the source and destination of the one before: those are taken apart once. */
+typedef struct {
+    size_t bytes; /* of the text, up to the semicolon ahead of the edge; 0: there is none */
+    char text[2 * KOLO_DEVICE_NAME_MAX + 24];
+    kolo_tensor_key_t key; /* without edge and place */
+} ways_t;
+static _Thread_local ways_t last;
+
+static const char *take_rest(const char *at, const char *end, kolo_tensor_key_t *key)
+{
+    const char *semicolon = memchr(at, ';', (size_t)(end - at));
+    if (semicolon == NULL || memchr(semicolon + 1, ';', (size_t)(end - semicolon - 1)))
+        return "it has not five parts";
+    const char *wrong = take_edge((text_t){at, semicolon}, key->edge_name);
+    return wrong ? wrong : take_place((text_t){semicolon + 1, end}, key);
+}
+
+/* Up to the edge. */
+static const char *take_ways(const char *at, const char *end, ways_t *ways)
+{
+    text_t parts[3];
+    const char *begin = at;
+    for (int i = 0; i < 3; i++) {
+        const char *semicolon = memchr(at, ';', (size_t)(end - at));
+        if (semicolon == NULL) return "it has not five parts";
+        parts[i] = (text_t){at, semicolon};
+        at = semicolon + 1;
+    }
+    memset(&ways->key, 0, sizeof ways->key);
+    const char *wrong = take_device(parts[0], ways->key.src_device);
+    if (wrong) return wrong;
+    if (!take_hex(&parts[1], &ways->key.src_incarnation)) return "the incarnation is not 16 hexadecimal digits";
+    wrong = take_device(parts[2], ways->key.dst_device);
+    if (wrong) return wrong;
+    ways->bytes = (size_t)(at - begin);
+    memcpy(ways->text, begin, ways->bytes);
+    return NULL;
+}
+
 const char *kolo_key_decode(const char *bytes, size_t length, kolo_tensor_key_t *key)
 {
-    text_t parts[5];
-    const char *at = bytes, *end = bytes + length;
-    memset(key, 0, sizeof *key);
     if (length > KOLO_TENSOR_KEY_MAX) return "it is too long";
-    for (int i = 0; i < 5; i++) {
-        const char *semicolon = memchr(at, ';', (size_t)(end - at));
-        if ((semicolon == NULL) != (i == 4)) return "it has not five parts";
-        parts[i] = (text_t){at, semicolon ? semicolon : end};
-        at = semicolon ? semicolon + 1 : end;
+    if (last.bytes == 0 || length < last.bytes || memcmp(bytes, last.text, last.bytes) != 0) {
+        last.bytes = 0;
+        const char *wrong = take_ways(bytes, bytes + length, &last);
+        if (wrong) return wrong;
     }
-    const char *wrong = take_device(parts[0], key->src_device);
-    if (wrong) return wrong;
-    if (!take_hex(&parts[1], &key->src_incarnation)) return "the incarnation is not 16 hexadecimal digits";
-    wrong = take_device(parts[2], key->dst_device);
-    if (!wrong) wrong = take_edge(parts[3], key->edge_name);
-    return wrong ? wrong : take_place(parts[4], key);
+    *key = last.key;
+    return take_rest(bytes + last.bytes, bytes + length, key);
 }
 
 kolo_status_t kolo_tensor_key_parse(const char *text, kolo_tensor_key_t *key)

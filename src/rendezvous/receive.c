@@ -17,7 +17,7 @@ kolo_status_t kolo_receive_new(kolo_rendezvous_t rendezvous, const char *text, c
     atomic_init(&receive->refs, 1);
     kolo_rendezvous_ref(rendezvous);
     receive->rendezvous = rendezvous;
-    receive->since_ns = kolo_now_ns();
+    receive->since_ns = kolo_about_now_ns();
     receive->key = *key;
     memcpy(receive->text, text, length);
     if (args) receive->args = *args;
@@ -114,10 +114,12 @@ kolo_status_t kolo_receive_await(kolo_receive_t receive, int timeout_ms, kolo_va
     *ended = false;
     if (!atomic_load_explicit(&receive->ended, memory_order_acquire))
         KOLO_TRY(kolo_rendezvous_check_wait("receive wait", KOLO_THREAD_OF_PROGRAM));
-    kolo_wait_init(&wait, NULL, kolo_deadline_ms(timeout_ms), describe, receive, 1);
+    bool begun = false; /* most have ended when they are waited for: those ask for no time */
     for (;;) {
         uint32_t ticket = kolo_gate_ticket(&receive->gate);
         if (atomic_load_explicit(&receive->ended, memory_order_acquire)) break;
+        if (!begun) kolo_wait_init(&wait, NULL, kolo_deadline_ms(timeout_ms), describe, receive, 1);
+        begun = true;
         KOLO_TRY(kolo_gate_wait(&receive->gate, ticket, &wait));
     }
     kolo_status_t status = receive->status;

@@ -214,6 +214,24 @@ static kolo_status_t receive_here(kolo_receive_t receive)
     return status;
 }
 
+bool kolo_rendezvous_take(kolo_rendezvous_t rendezvous, const char *text, const kolo_tensor_key_t *key,
+                          uint64_t most, kolo_value_t *value)
+{
+    const kolo_rendezvous_manager_t manager = rendezvous->manager;
+    if (!atomic_load_explicit(&manager->named, memory_order_acquire) ||
+        key->src_incarnation != manager->incarnation || !kolo_device_is_of(key->src_device, manager->task))
+        return false;
+    pthread_mutex_lock(&rendezvous->lock);
+    kolo_item_t *item = rendezvous->status == KOLO_OK ? kolo_table_first_send(&rendezvous->table, text) : NULL;
+    if (item && (item->args.memory == KOLO_MEMORY_DEVICE || item->value.bytes > most)) item = NULL;
+    if (item) kolo_table_remove(&rendezvous->table, item);
+    pthread_mutex_unlock(&rendezvous->lock);
+    if (item == NULL) return false;
+    *value = item->value;
+    free(item);
+    return true;
+}
+
 static kolo_status_t receive_from_other(kolo_receive_t receive)
 {
     kolo_rendezvous_t rendezvous = receive->rendezvous;

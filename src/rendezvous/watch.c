@@ -64,7 +64,7 @@ bool kolo_watch_last_sent(kolo_watch_t *watch, const kolo_tensor_key_t *key, uin
 void kolo_watch_ended(kolo_watch_t *watch, const kolo_receive_t receive, kolo_status_t status)
 {
     if (watch == NULL || receive->serves) return;
-    uint64_t now = kolo_now_ns();
+    uint64_t now = kolo_about_now_ns();
     if (status == KOLO_OK && now < receive->since_ns + KOLO_WATCH_LOOK_MS * KOLO_NS_PER_MS) return;
     uint64_t number = atomic_fetch_add_explicit(&watch->nended, 1, memory_order_relaxed) + 1;
     kolo_watch_ended_t *ended = &watch->ended[(number - 1) % KOLO_WATCH_ENDED];

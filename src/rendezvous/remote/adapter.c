@@ -23,93 +23,6 @@
 int64_t kolo_rendezvous_param_credits, kolo_rendezvous_param_chunk, kolo_rendezvous_param_threads,
     kolo_rendezvous_param_inline;
 
-/* ---- commands: any thread ---- */
-
-bool kolo_command_give(kolo_adapter_t *adapter, kolo_command_t *c)
-{
-    pthread_mutex_lock(&adapter->lock);
-    bool open = !adapter->closed;
-    if (open) {
-        *adapter->last_command = c;
-        adapter->last_command = &c->next;
-    }
-    pthread_mutex_unlock(&adapter->lock);
-    if (open) kolo_waker_wake(kolo_onesided_domain_waker(adapter->domain));
-    return open;
-}
-
-void kolo_command_drop(kolo_command_t *c)
-{
-    kolo_socket_leave(&c->socket);
-    if (c->receive) kolo_receive_unref(c->receive);
-    free(c);
-}
-
-kolo_command_t *kolo_command_new(kolo_do_t what, int task)
-{
-    kolo_command_t *c = calloc(1, sizeof *c);
-    if (c == NULL) kolo_fail(KOLO_ERR_NO_MEMORY, "rendezvous: no memory for a command");
-    if (c) *c = (kolo_command_t){.what = what, .task = task, .socket = {.fd = -1}};
-    return c;
-}
-
-static int find_task(const kolo_adapter_t *adapter, const char *device)
-{
-    char task[KOLO_TASK_NAME_MAX + 1];
-    kolo_device_task(device, task);
-    return kolo_task_find(adapter->tasks, adapter->by_name, adapter->ntasks, task);
-}
-
-static kolo_status_t remote_receive(void *arg, kolo_receive_t receive)
-{
-    kolo_adapter_t *adapter = arg;
-    int task = find_task(adapter, receive->key.src_device);
-    if (task < 0)
-        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "receive of edge %s: the cluster has no task of %s",
-                         receive->key.edge_name, receive->key.src_device);
-    kolo_command_t *c = kolo_command_new(KOLO_DO_RECEIVE, task);
-    if (c == NULL) return KOLO_ERR_NO_MEMORY;
-    kolo_receive_ref(receive);
-    c->receive = receive;
-    if (kolo_command_give(adapter, c)) return KOLO_OK;
-    kolo_command_drop(c);
-    return kolo_fail(KOLO_ERR_INVALID_USAGE, "receive of edge %s: this task's server is not running",
-                     receive->key.edge_name);
-}
-
-static void remote_cancel(void *arg, kolo_receive_t receive)
-{
-    kolo_command_t *c = kolo_command_new(KOLO_DO_CANCEL, -1);
-    if (c == NULL) return; /* the value comes and is dropped */
-    kolo_receive_ref(receive);
-    c->receive = receive;
-    if (kolo_command_give(arg, c)) return;
-    if (kolo_receive_part(receive)) kolo_receive_end_late(receive);
-    kolo_command_drop(c);
-}
-
-const kolo_remote_ops_t kolo_adapter_remote = {.receive = remote_receive, .cancel = remote_cancel};
-
-kolo_status_t kolo_adapter_call(kolo_adapter_t *adapter, int task)
-{
-    kolo_command_t *c = kolo_command_new(KOLO_DO_CALL, task);
-    if (c == NULL) return KOLO_ERR_NO_MEMORY;
-    if (kolo_command_give(adapter, c)) return KOLO_OK;
-    kolo_command_drop(c);
-    return kolo_fail(KOLO_ERR_INVALID_USAGE, "this task's server is not running");
-}
-
-void kolo_adapter_answer_come(kolo_answer_t *response)
-{
-    kolo_adapter_t *adapter = response->adapter;
-    pthread_mutex_lock(&adapter->lock);
-    response->next_come = NULL;
-    *adapter->last_come = response;
-    adapter->last_come = &response->next_come;
-    pthread_mutex_unlock(&adapter->lock);
-    kolo_waker_wake(kolo_onesided_domain_waker(adapter->domain));
-}
-
 /* ---- callers and calls: engine thread ---- */
 
 static kolo_verdict_t admit(void *owner, const kolo_claim_t *claim, size_t *frame_bytes)
@@ -259,8 +172,7 @@ static void begin_pending(kolo_adapter_t *adapter, int task)
 static void do_receive(kolo_adapter_t *adapter, int task, kolo_receive_t receive)
 {
     kolo_peer_task_t *peer = &adapter->peers[task];
-    *peer->last_pending = receive;
-    peer->last_pending = &receive->next_deferred;
+    kolo_receives_append(&peer->last_pending, receive);
     if (peer->channel)
         begin_pending(adapter, task);
     else
@@ -303,7 +215,7 @@ static void do_lane(kolo_adapter_t *adapter, kolo_command_t *c)
     while (channel && (channel->peer != c->task || channel->tag != (c->tag & ~UINT64_C(1))))
         channel = c->caller ? NULL : channel->next;
     if (c->status != KOLO_OK) {
-        kolo_warn("rendezvous", "large values of %s go by one connection: %s", adapter->tasks[c->task].name,
+        kolo_info("rendezvous", "large values of %s go by one connection: %s", adapter->tasks[c->task].name,
                   c->why);
     } else if (channel) {
         check(channel, kolo_channel_add_lane(channel, c->socket));
@@ -315,9 +227,6 @@ static void do_lane(kolo_adapter_t *adapter, kolo_command_t *c)
 static void obey(kolo_adapter_t *adapter, kolo_command_t *c)
 {
     switch (c->what) {
-    case KOLO_DO_RECEIVE:
-        do_receive(adapter, c->task, c->receive);
-        break;
     case KOLO_DO_CANCEL:
         if (kolo_fetch_cancel(c->receive))
             kolo_adapter_part(adapter, c->receive);
@@ -343,12 +252,20 @@ static bool obey_all(kolo_adapter_t *adapter)
     pthread_mutex_lock(&adapter->lock);
     kolo_command_t *c = adapter->commands;
     kolo_answer_t *response = adapter->come;
+    kolo_receive_t receive = adapter->asked;
+    adapter->asked = NULL;
+    adapter->last_asked = &adapter->asked;
     adapter->commands = NULL;
     adapter->last_command = &adapter->commands;
     adapter->come = NULL;
     adapter->last_come = &adapter->come;
     pthread_mutex_unlock(&adapter->lock);
-    bool busy = c != NULL || response != NULL;
+    bool busy = c != NULL || response != NULL || receive != NULL;
+    while (receive) { /* ahead of commands, which may be to cancel them */
+        kolo_receive_t next = receive->next_deferred;
+        do_receive(adapter, receive->remote_task, receive);
+        receive = next;
+    }
     while (c) {
         kolo_command_t *next = c->next;
         obey(adapter, c);
@@ -482,6 +399,7 @@ kolo_status_t kolo_adapter_init(kolo_adapter_t *adapter)
     pthread_mutex_init(&adapter->lock, NULL);
     adapter->last_command = &adapter->commands;
     adapter->last_come = &adapter->come;
+    adapter->last_asked = &adapter->asked;
     adapter->last_settled = &adapter->settled;
     adapter->closed = true;
     return allocate(adapter);
@@ -531,14 +449,20 @@ static void end_all(kolo_adapter_t *adapter)
     }
     pthread_mutex_lock(&adapter->lock);
     kolo_command_t *c = adapter->commands, *next;
+    kolo_receive_t receive = adapter->asked;
     adapter->commands = NULL;
+    adapter->asked = NULL;
     adapter->closed = true;
     pthread_mutex_unlock(&adapter->lock);
+    while (receive) {
+        kolo_receive_t after = receive->next_deferred;
+        kolo_adapter_deliver(adapter, receive, KOLO_ERR_ABORTED, why, NULL);
+        receive = after;
+    }
     for (; c; c = next) {
         next = c->next;
-        if (c->what == KOLO_DO_RECEIVE) kolo_adapter_deliver(adapter, c->receive, KOLO_ERR_ABORTED, why, NULL);
         if (c->what == KOLO_DO_CANCEL) kolo_adapter_part(adapter, c->receive);
-        if (c->what == KOLO_DO_RECEIVE || c->what == KOLO_DO_CANCEL) c->receive = NULL; /* with its reference */
+        if (c->what == KOLO_DO_CANCEL) c->receive = NULL; /* with its reference */
         kolo_command_drop(c);
     }
     kolo_adapter_wake_settled(adapter);
@@ -551,6 +475,12 @@ static void free_come(kolo_adapter_t *adapter)
         adapter->come = response->next_come;
         kolo_answer_free(response);
     }
+    while (adapter->spare) {
+        kolo_answer_t *response = adapter->spare;
+        adapter->spare = response->next;
+        free(response);
+    }
+    adapter->nspare = 0;
 }
 
 void kolo_adapter_stop(kolo_adapter_t *adapter)

@@ -10,6 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define SPARE 512 /* of an adapter, kept for the next requests */
+
 static kolo_answer_t **find(kolo_channel_t *channel, uint32_t index)
 {
     kolo_answer_t **at = &channel->responses[index % KOLO_CHANNEL_BUCKETS];
@@ -23,11 +25,28 @@ void kolo_answer_free(kolo_answer_t *response)
         kolo_answer_t **at = find(response->channel, response->request.index);
         if (*at == response) *at = response->next;
     }
+    kolo_adapter_t *adapter = response->adapter;
     if (response->has_value) kolo_value_release(&response->value);
     if (response->receive) kolo_receive_unref(response->receive);
     kolo_rendezvous_close(response->rendezvous);
     free(response->why);
-    free(response);
+    if (adapter->nspare == SPARE) {
+        free(response);
+        return;
+    }
+    response->next = adapter->spare;
+    adapter->spare = response;
+    adapter->nspare++;
+}
+
+/* Those that were freed last come first: malloc() keeps only seven of a kind at hand. */
+static kolo_answer_t *new_answer(kolo_adapter_t *adapter)
+{
+    kolo_answer_t *response = adapter->spare;
+    if (response == NULL) return malloc(sizeof *response);
+    adapter->spare = response->next;
+    adapter->nspare--;
+    return response;
 }
 
 static kolo_status_t refuse(kolo_channel_t *channel, uint32_t index, kolo_status_t status, const char *why)
@@ -61,15 +80,18 @@ kolo_status_t kolo_answer_asked(kolo_channel_t *channel, const kolo_message_t *m
         return kolo_channel_nonsense(channel, "TENSOR_REQUEST", "its memory is smaller than the value");
     if (!kolo_device_is_of(key->dst_device, adapter->tasks[channel->peer].name))
         return refuse(channel, m->index, KOLO_ERR_INVALID_ARGUMENT, "the key's destination is another task");
-    kolo_answer_t *response = calloc(1, sizeof *response);
+    kolo_answer_t *response = new_answer(adapter);
     if (response == NULL) return refuse(channel, m->index, KOLO_ERR_NO_MEMORY, "no memory for a request");
-    response->adapter = adapter;
-    response->channel = channel;
-    response->request = *m;
+    *response = (kolo_answer_t){.adapter = adapter, .channel = channel, .request = *m};
     kolo_answer_t **at = &channel->responses[m->index % KOLO_CHANNEL_BUCKETS];
     response->next = *at;
     *at = response;
     kolo_status_t status = kolo_rendezvous_open(adapter->manager, m->step, &response->rendezvous);
+    if (status == KOLO_OK && kolo_rendezvous_take(response->rendezvous, m->name, key,
+                                                  m->most ? m->most : UINT64_MAX, &response->value)) {
+        response->has_value = true;
+        return kolo_answer_come(response);
+    }
     if (status == KOLO_OK)
         status =
             kolo_rendezvous_serve(response->rendezvous, m->name, key, m->most, come, response, &response->receive);

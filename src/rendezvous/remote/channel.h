@@ -159,6 +159,10 @@ struct kolo_adapter {
     kolo_command_t *commands, **last_command;
     bool closed; /* nothing takes them any more */
     kolo_answer_t *come, **last_come;
+    kolo_receive_t asked,
+        *last_asked;      /* receives that begin, by next_deferred, each with a reference; with the lock */
+    kolo_answer_t *spare; /* the thread's */
+    uint32_t nspare;
     kolo_receive_t settled,
         *last_settled; /* the thread's: by next_deferred, each with a reference; gates to open */
     kolo_peer_task_t *peers;
@@ -204,15 +208,15 @@ void kolo_adapter_remove_channel(kolo_adapter_t *adapter, kolo_channel_t *channe
 void kolo_adapter_heat(kolo_channel_t *channel);
 void kolo_adapter_cool(kolo_channel_t *channel);
 
-/* What other threads leave for the adapter's. */
-typedef enum {
-    KOLO_DO_RECEIVE,
-    KOLO_DO_CANCEL,
-    KOLO_DO_CALL,
-    KOLO_DO_CALLED,
-    KOLO_DO_LET_IN,
-    KOLO_DO_LANE
-} kolo_do_t;
+/* ---- command.c: any thread ---- */
+
+static inline void kolo_receives_append(kolo_receive_t **last, kolo_receive_t receive) /* by next_deferred */
+{
+    receive->next_deferred = NULL;
+    **last = receive;
+    *last = &receive->next_deferred;
+}
+typedef enum { KOLO_DO_CANCEL, KOLO_DO_CALL, KOLO_DO_CALLED, KOLO_DO_LET_IN, KOLO_DO_LANE } kolo_do_t;
 struct kolo_command {
     kolo_command_t *next;
     kolo_do_t what;

@@ -11,8 +11,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define PIECE   (256u << 10)
-#define AT_ONCE (1u << 20) /* bytes of one turn of a lane, so that others have theirs */
+#define PIECE    (256u << 10)
+#define EXPECTED 256u       /* announced writes that are not there yet */
+#define AT_ONCE  (1u << 20) /* bytes of one turn of a lane, so that others have theirs */
 
 /* ---- life ---- */
 
@@ -210,6 +211,14 @@ static kolo_status_t push(kolo_lane_t *lane)
 }
 
 /* ---- in ---- */
+
+bool kolo_lanes_can_expect(const kolo_lanes_t *lanes, const char *to, uint64_t bytes)
+{
+    if (lanes->nin >= EXPECTED) return false;
+    for (const kolo_transfer_t *t = lanes->in; t; t = t->next)
+        if (to < t->data + t->bytes && t->data < to + bytes) return false;
+    return true;
+}
 
 kolo_status_t kolo_lanes_expect(kolo_lanes_t *lanes, const kolo_onesided_frame_t *frame, char *to)
 {

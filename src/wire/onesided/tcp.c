@@ -16,7 +16,6 @@
 #define AT_ONCE      (8u << 20) /* bytes of one call of progress, so that other ends have their turn */
 #define TOGETHER     32         /* writes that one call of the system takes */
 #define BUFFER_BYTES 65536u     /* frames that come together are read together */
-#define EXPECTED     1024u      /* writes by lanes that may be under way */
 #define LINGER_MS    500        /* of what one connection carries when another one has ended */
 
 typedef struct {
@@ -233,6 +232,8 @@ static kolo_status_t pull_lanes(kolo_onesided_t *end, reader_t *r, kolo_onesided
 static kolo_status_t expect(kolo_onesided_t *end, reader_t *r)
 {
     if (r->lanes == NULL) KOLO_TRY(kolo_lanes_create(end, &r->lanes));
+    if (kolo_onesided_find(end, r->frame.key, r->frame.address, r->frame.bytes) != r->to) /* it may have waited */
+        return kolo_fail(KOLO_ERR_PROTOCOL, "%s wrote into a window that was hidden", end->who);
     KOLO_TRY(kolo_lanes_expect(r->lanes, &r->frame, r->to));
     r->got = 0;
     return KOLO_OK;
@@ -263,8 +264,9 @@ static kolo_status_t pull(kolo_onesided_t *end, kolo_onesided_event_t *event)
         if (lanes != KOLO_IN_PROGRESS && r->lanes->nin > 0 && atomic_load(&r->lanes->hopeless)) return lanes;
         KOLO_TRY(await_head(end, r, lanes));
         bool parted = r->frame.flags & KOLO_ONESIDED_PARTED;
-        if (r->lanes && r->lanes->nin >= (parted ? EXPECTED : 1)) /* it comes behind them */
-            return lanes == KOLO_IN_PROGRESS ? lanes : linger(r, lanes);
+        bool waits =
+            r->lanes && r->lanes->nin > 0 && !(parted && kolo_lanes_can_expect(r->lanes, r->to, r->frame.bytes));
+        if (waits) return lanes == KOLO_IN_PROGRESS ? lanes : linger(r, lanes); /* it comes behind them */
         if (parted) {
             KOLO_TRY(expect(end, r));
             continue;
