@@ -406,6 +406,8 @@ int main(int argc, char **argv)
     uint64_t first = argc > 2 ? strtoull(argv[2], NULL, 10) : 1;
     snprintf(cluster, sizeof cluster, "ps=127.%d.%d.1:%d,127.%d.%d.2:%d;worker=127.%d.%d.3:%d", 1 + pid % 200,
              pid / 200 % 250, PORT, 1 + pid % 200, pid / 200 % 250, PORT, 1 + pid % 200, pid / 200 % 250, PORT);
+    setenv("KOLO_ONESIDED_SPLIT", "256K", 0); /* some values go by lanes */
+    setenv("KOLO_ONESIDED_LANES", "2", 0);
     signal(SIGALRM, stuck);
     if (kolo_server_register_protocol("random+buffered+tcp", "tcp", 1) != KOLO_OK) return 2;
     for (int i = 0; i < TASKS; i++) pthread_rwlock_init(&team[i].lock, NULL);

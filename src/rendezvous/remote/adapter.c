@@ -247,6 +247,18 @@ static void obey(kolo_adapter_t *adapter, kolo_command_t *c)
     free(c);
 }
 
+/* Until so many have begun; returns those that are left. */
+static kolo_receive_t begin_asked(kolo_adapter_t *adapter, kolo_receive_t receive, uint64_t last)
+{
+    while (receive && adapter->nbegun < last) {
+        kolo_receive_t next = receive->next_deferred;
+        do_receive(adapter, receive->remote_task, receive);
+        adapter->nbegun++;
+        receive = next;
+    }
+    return receive;
+}
+
 static bool obey_all(kolo_adapter_t *adapter)
 {
     pthread_mutex_lock(&adapter->lock);
@@ -261,16 +273,13 @@ static bool obey_all(kolo_adapter_t *adapter)
     adapter->last_come = &adapter->come;
     pthread_mutex_unlock(&adapter->lock);
     bool busy = c != NULL || response != NULL || receive != NULL;
-    while (receive) { /* ahead of commands, which may be to cancel them */
-        kolo_receive_t next = receive->next_deferred;
-        do_receive(adapter, receive->remote_task, receive);
-        receive = next;
-    }
     while (c) {
         kolo_command_t *next = c->next;
+        receive = begin_asked(adapter, receive, c->behind); /* all in the order in which they were given */
         obey(adapter, c);
         c = next;
     }
+    (void)begin_asked(adapter, receive, UINT64_MAX);
     while (response) {
         kolo_answer_t *next = response->next_come;
         kolo_channel_t *channel = response->channel;

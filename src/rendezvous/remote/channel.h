@@ -159,9 +159,9 @@ struct kolo_adapter {
     kolo_command_t *commands, **last_command;
     bool closed; /* nothing takes them any more */
     kolo_answer_t *come, **last_come;
-    kolo_receive_t asked,
-        *last_asked;      /* receives that begin, by next_deferred, each with a reference; with the lock */
-    kolo_answer_t *spare; /* the thread's */
+    kolo_receive_t asked, *last_asked; /* that begin, by next_deferred, each with a reference; with the lock */
+    uint64_t nasked, nbegun;           /* so far; with the lock, the thread's */
+    kolo_answer_t *spare;              /* the thread's */
     uint32_t nspare;
     kolo_receive_t settled,
         *last_settled; /* the thread's: by next_deferred, each with a reference; gates to open */
@@ -222,8 +222,9 @@ struct kolo_command {
     kolo_do_t what;
     kolo_receive_t receive; /* with a reference */
     int task;
-    bool caller;  /* LANE: of the channel that was called from here */
-    uint64_t tag; /* of the claim; that of a lane is odd */
+    uint64_t behind; /* so many receives that have begun */
+    bool caller;     /* LANE: of the channel that was called from here */
+    uint64_t tag;    /* of the claim; that of a lane is odd */
     kolo_socket_t socket;
     kolo_status_t status;
     char why[KOLO_WHY_BYTES];

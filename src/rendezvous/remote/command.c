@@ -11,6 +11,7 @@ bool kolo_command_give(kolo_adapter_t *adapter, kolo_command_t *c)
     pthread_mutex_lock(&adapter->lock);
     bool open = !adapter->closed;
     if (open) {
+        c->behind = adapter->nasked;
         *adapter->last_command = c;
         adapter->last_command = &c->next;
     }
@@ -53,6 +54,7 @@ static kolo_status_t remote_receive(void *arg, kolo_receive_t receive)
     pthread_mutex_lock(&adapter->lock);
     bool open = !adapter->closed;
     if (open) kolo_receives_append(&adapter->last_asked, receive);
+    adapter->nasked += open;
     pthread_mutex_unlock(&adapter->lock);
     if (open) kolo_waker_wake(kolo_onesided_domain_waker(adapter->domain));
     if (open) return KOLO_OK;
