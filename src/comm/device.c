@@ -42,7 +42,7 @@ static kolo_status_t forced_plan(void *arg, const kolo_exec_plan_ask_t *ask, kol
     return status == KOLO_OK ? KOLO_OK : kolo_fail_prefix(status, "KOLO_ALGO on GPUs: ");
 }
 
-static bool forces_plans(void)
+bool kolo_device_forces_plans(void)
 {
     for (int c = 0; c < KOLO_COLL_P2P; c++)
         if (kolo_tune_forced((kolo_coll_t)c).algo != KOLO_ALGO_COUNT) return true;
@@ -62,7 +62,7 @@ kolo_status_t kolo_device_open(kolo_body_t *body)
                            .host = &kolo_device_host,
                            .host_arg = &body->host_side,
                            .start = (uint32_t)kolo_comm_options.counter_start,
-                           .plan = forces_plans() ? forced_plan : NULL,
+                           .plan = kolo_device_forces_plans() ? forced_plan : NULL,
                            .plan_arg = body,
                            .levels = kolo_levels_open,
                            .levels_arg = body};

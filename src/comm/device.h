@@ -41,10 +41,11 @@ typedef struct {
     kolo_progress_t *progress;
     kolo_timer_t *timer;
     bool waits, told;   /* told: it has failed by what was seen, or is about to */
-    int shown;          /* how often the operation `number` was shown to the next rank */
+    bool shows;         /* ranks may differ without anybody waiting */
+    int shown;          /* how often the last operation was shown to the next rank */
     _Atomic bool alone; /* the communicator is being closed: nobody may be sent to ask around */
     _Atomic int sent;   /* threads that ask around */
-    uint64_t number, word, since_ns;
+    uint64_t number, word, since_ns, last_shown;
     kolo_exec_waits_t last;
     kolo_record_waits_t recorded;
 } kolo_device_watch_t;
@@ -70,6 +71,7 @@ void kolo_device_cancel(struct kolo_body *body);
 /* Looks from now on, on the progress thread, what kernels wait for: time limits, ranks that differ, ranks that have
  * given up. Nothing on the way of a call. stop: also before the executor is closed; safe without start. */
 kolo_status_t kolo_device_watch_start(struct kolo_body *body);
+bool kolo_device_forces_plans(void); /* KOLO_ALGO names one for some collective */
 void kolo_device_watch_alone(struct kolo_body *body);
 void kolo_device_watch_stop(struct kolo_body *body);
 /* call/on_device.c: a call outside a group, and the calls of a group. They are queued when this returns. */

@@ -5,8 +5,9 @@
  * what a wait on the CPU does by itself (base/wait.h, mismatch.c): asks the ranks that are awaited which operation
  * they are in, and ends what has waited longer than op_timeout_ms. A call costs nothing for that.
  *
- * Where the host runs the operations, it waits by itself; there ranks may differ without anybody waiting, as in the
- * root of a short broadcast. So each shows its last operation to the next rank when it has none to look at.
+ * Where the host runs the operations, it waits by itself; there, and in plans that are interpreted, ranks may
+ * differ without anybody waiting, as in the root of a short broadcast. So each shows its last operation to the next
+ * rank while it has none to look at.
  *
  * The time runs while a kernel waits for other ranks, not while it stands behind other work on its stream.
  */
@@ -183,7 +184,7 @@ static int64_t pause_ms(const kolo_body_t *body)
     return KOLO_MAX(ms, LEAST_MS);
 }
 
-/* The host's side. A question may go unheard: the next rank has to be called first, or is not there yet; then that
+/* A question may go unheard: the next rank has to be called first, or is not there yet; then that
  * one is to ask, or the one behind it. */
 #define SHOWN_MOST 3
 static void show_last(kolo_body_t *body)
@@ -191,8 +192,8 @@ static void show_last(kolo_body_t *body)
     kolo_device_watch_t *watch = &body->watch;
     uint64_t last = kolo_board_last(&body->board);
     if (last == KOLO_BOARD_NONE || atomic_load(&body->stop)) return;
-    if (last != watch->number) watch->shown = 0;
-    watch->number = last;
+    if (last != watch->last_shown) watch->shown = 0;
+    watch->last_shown = last;
     if (watch->shown++ < SHOWN_MOST) kolo_oob_ask(body->oob, (body->rank + 1) % body->nranks, last);
     if (watch->shown > SHOWN_MOST) watch->shown = SHOWN_MOST;
 }
@@ -214,16 +215,15 @@ static void tick(void *arg)
     kolo_body_t *body = arg;
     if (atomic_load(&body->device_cancelled)) kolo_window_device_release(body);
     if (body->inside) look_calls(body);
-    if (body->exec->by_host)
-        show_last(body);
-    else
-        look(body);
+    if (!body->exec->by_host) look(body);
+    if (body->watch.shows && (body->exec->by_host || !body->watch.waits)) show_last(body);
     kolo_timer_restart(body->watch.timer, pause_ms(body));
 }
 
 kolo_status_t kolo_device_watch_start(kolo_body_t *body)
 {
     if (body->nranks == 1) return KOLO_OK;
+    body->watch.shows = body->exec->by_host || (!body->owner && kolo_device_forces_plans());
     KOLO_TRY(kolo_progress_get(&body->watch.progress));
     kolo_status_t status = kolo_timer_add(body->watch.progress, pause_ms(body), tick, body, &body->watch.timer);
     if (status == KOLO_OK) return KOLO_OK;

@@ -61,8 +61,10 @@ typedef struct { /* travels; fixed layout */
     uint32_t kernels;   /* there are some for it */
     uint32_t shareable; /* its memory goes to other processes by descriptor */
     int32_t profile;    /* KOLO_GPU_LATENCY, KOLO_GPU_COMPUTE */
+    int32_t queues;     /* of the hardware, that the streams of its process share */
 } gpu_card_t;
 
+enum { FEW_QUEUES = 8, MOST_QUEUES = 32 }; /* of the hardware: what the driver takes, and can take */
 enum { REACH_ALL, REACH_HOSTS, REACH_KERNELS, REACH_MEMORY, REACH_PEER, REACH_FAR, REACH_RANKS };
 typedef struct { /* travels: what keeps this rank from using kernels, with all ranks or with those of its host, and
                     which rank is the other one */
@@ -99,6 +101,20 @@ static kolo_status_t check_profiles(const kolo_body_t *body, const gpu_card_t *c
                 "ranks",
                 body->rank, names[body->gpu_profile], r, names[body->gpu_profile == KOLO_GPU_LATENCY]);
     return KOLO_OK;
+}
+
+/* A stream that waits holds up what is behind it in its queue of the hardware, also what it waits for. With too few
+ * of them both hang, and no order of ours prevents it: the streams are the program's. */
+static kolo_status_t check_queues(const gpu_card_t *cards, int rank, const char *crowded)
+{
+    int queues = cards[rank].queues;
+    if (!*crowded || queues >= MOST_QUEUES) return KOLO_OK;
+    return kolo_fail(
+        KOLO_ERR_INVALID_USAGE,
+        "%s: their streams share %d queues of the hardware, so one that waits may hold up what it waits "
+        "for, and both hang: set CUDA_DEVICE_MAX_CONNECTIONS=%d before the process first uses a GPU, or "
+        "start a process for each rank",
+        crowded, queues, MOST_QUEUES);
 }
 
 /* Are the two near enough, by the topology? Of what it does not know, as far as can be. */
@@ -185,16 +201,22 @@ static void put_reason(const kolo_body_t *body, const gpu_card_t *cards, const g
                  cards[a].bus_id, b, cards[b].bus_id);
 }
 
-/* Two ranks of one process that use one GPU, in words. */
-static void put_crowded(const kolo_body_t *body, const gpu_card_t *cards, char *buf, size_t bytes)
+/* Two ranks of one process that use one GPU, in words; those with the fewest queues. One of them, or 0. */
+static int put_crowded(const kolo_body_t *body, const gpu_card_t *cards, char *buf, size_t bytes)
 {
     const kolo_peer_card_t *peers = body->member.peers;
+    int rank = 0;
     for (int a = 0; a < body->nranks; a++)
-        for (int b = 0; b < a; b++)
-            if (!*buf && peers[a].process_hash == peers[b].process_hash &&
-                memcmp(cards[a].uuid, cards[b].uuid, sizeof cards[a].uuid) == 0)
-                snprintf(buf, bytes, "ranks %d and %d are in one process (host %s, %d) and use one GPU, at %.19s",
-                         b, a, peers[a].host_name, (int)peers[a].pid, cards[a].bus_id);
+        for (int b = 0; b < a; b++) {
+            if (peers[a].process_hash != peers[b].process_hash ||
+                memcmp(cards[a].uuid, cards[b].uuid, sizeof cards[a].uuid) != 0 ||
+                (*buf && cards[a].queues >= cards[rank].queues))
+                continue;
+            rank = a;
+            snprintf(buf, bytes, "ranks %d and %d are in one process (host %s, %d) and use one GPU, at %.19s", b, a,
+                     peers[a].host_name, (int)peers[a].pid, cards[a].bus_id);
+        }
+    return rank;
 }
 
 static kolo_status_t choose(const kolo_body_t *body, const gpu_card_t *cards, const gpu_reach_t *reach,
@@ -211,14 +233,9 @@ static kolo_status_t choose(const kolo_body_t *body, const gpu_card_t *cards, co
         gpus.all = gpus.all && reach[r].why == REACH_ALL;
     }
     put_reason(body, cards, reach, gpus.reach, sizeof gpus.reach);
-    put_crowded(body, cards, gpus.crowded, sizeof gpus.crowded);
+    int rank = put_crowded(body, cards, gpus.crowded, sizeof gpus.crowded);
     KOLO_TRY(kolo_exec_choose(forced, &gpus, exec, why));
-    if (body->rank == 0 && (*exec)->by_kernels && *gpus.crowded)
-        kolo_warn(
-            "comm",
-            "%s: %s: their streams share the few queues of the hardware, so one that waits may hold up what it "
-            "waits for, and both hang: CUDA_DEVICE_MAX_CONNECTIONS=32 gives them more, processes their own",
-            body->name, gpus.crowded);
+    if ((*exec)->by_kernels) KOLO_TRY(check_queues(cards, rank, gpus.crowded));
     kolo_info("comm", "%s rank %d of %d: GPU %d at %.19s: %s executor (%s)", body->name, body->rank, body->nranks,
               body->device, cards[body->rank].bus_id, (*exec)->name, why);
     return KOLO_OK;
@@ -235,6 +252,7 @@ static void fill_card(const kolo_body_t *body, const kolo_cuda_device_t *device,
     card->minor = device->minor;
     card->multiprocessors = device->multiprocessors;
     card->shareable = device->shareable;
+    card->queues = kolo_cuda_connections ? atoi(kolo_cuda_connections) : FEW_QUEUES;
     card->kernels = !kolo_exec_may_need_kernels(forced) || kolo_cuda_kernels(device, &kernels) == KOLO_OK;
 }
 

@@ -276,8 +276,16 @@ KOLO_DEV bool kolo_direct_two(const kolo_cuda_args_t &c, kolo_buffers_t *b, uint
     }
     uint32_t root = (uint32_t)c.senders;
     if (c.rank == root) kolo_direct_share<T>(c.dst, c.src, c.bytes);
+    if (c.rank != root) {
+        KOLO_STEP(root, kolo_bid(), 1, 0, c.rank, (const char *)b->src[root], from, len, c.bytes);
+        KOLO_STEP(c.rank, kolo_bid(), 0, 0, root, (const char *)c.dst, from, len, c.bytes);
+    }
     for (uint32_t j = c.rank == root; j < c.layout.nranks; j++) {
         uint32_t p = c.rank + j < c.layout.nranks ? c.rank + j : c.rank + j - c.layout.nranks;
+        if (p != c.rank) { /* the root has the vector: it takes its own copy for the parts of the others */
+            KOLO_STEP(c.rank, kolo_bid(), 1, 1, p, (const char *)(c.rank == root ? c.src : c.dst), from, len, c.bytes);
+            KOLO_STEP(p, kolo_bid(), 0, 1, c.rank, (const char *)b->dst[p], from, len, c.bytes);
+        }
         if (p != root) kolo_direct_share<T>(b->dst[p] + from, b->src[root] + from, len);
     }
     return true;

@@ -13,6 +13,7 @@
 #include "mem/queue.h"
 
 extern const kolo_param_table_t kolo_cuda_params; /* KOLO_CUDA_LIBRARY, ... */
+extern const char *kolo_cuda_connections;         /* CUDA_DEVICE_MAX_CONNECTIONS; NULL: not set */
 
 /* Loads the driver, once. KOLO_ERR_UNSUPPORTED with the reason where there is none. Any thread. */
 kolo_status_t kolo_cuda_load(const kolo_cuda_api_t **api);

@@ -12,6 +12,7 @@
 #include <string.h>
 
 static const char *library_name;
+const char *kolo_cuda_connections;
 
 static const kolo_param_t rows[] = {
     {.key = "KOLO_CUDA_LIBRARY",
@@ -19,6 +20,12 @@ static const kolo_param_t rows[] = {
      .def = "libcuda.so.1",
      .help = "The CUDA driver's library, loaded when the first GPU communicator is made",
      .value = &library_name},
+    {.key = "CUDA_DEVICE_MAX_CONNECTIONS",
+     .kind = KOLO_PARAM_STR,
+     .help =
+         "The driver's own: how many queues of the hardware the streams of a process share; 8, if it is not set. "
+         "Where ranks of one process share a GPU it has to be 32, the most, before the process uses a GPU",
+     .value = &kolo_cuda_connections},
 };
 const kolo_param_table_t kolo_cuda_params = {.module = "cuda", .rows = rows, .count = KOLO_COUNTOF(rows)};
 
