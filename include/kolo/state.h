@@ -47,8 +47,8 @@ typedef struct kolo_state_config {
     uint32_t size;         /* sizeof of the caller's struct: newer fields than the caller knows take defaults */
     uint32_t magic;        /* KOLO_STATE_CONFIG_MAGIC */
     kolo_comm_t comm;      /* the ranks that begin, blocking or not; the state owns it from kolo_state_run() on.
-                              NULL: the job that kolorun --min started (KOLO_ELASTIC_WORKER), or a job of one rank
-                              without it */
+                              NULL: the job that kolorun started, with --min or without, or another launcher
+                              (kolo/job.h); one rank without any */
     int min_ranks;         /* the function is not called with fewer. Default: kolorun's --min, or 1 */
     int change_timeout_ms; /* limit of one change of the ranks. KOLO_STATE_CHANGE_MS: 60000 */
 } kolo_state_config_t;

@@ -171,6 +171,16 @@ static kolo_config_t options(const kolo_state_t s)
 
 /* ---- getting in ---- */
 
+/* A launcher that keeps its ranks has started them, or nobody has: then it is one rank. */
+static kolo_status_t connect_all(kolo_state_t s)
+{
+    kolo_comm_t comm;
+    kolo_config_t c = options(s);
+    KOLO_TRY(kolo_job_connect(&comm, &c));
+    KOLO_TRY(adopt(s, comm));
+    return settle_and_say(s);
+}
+
 static kolo_status_t be_first(kolo_state_t s, const kolo_word_t *word)
 {
     kolo_unique_id_t id;
@@ -179,7 +189,6 @@ static kolo_status_t be_first(kolo_state_t s, const kolo_word_t *word)
     KOLO_TRY(kolo_get_unique_id(&id));
     KOLO_TRY(kolo_comm_init_rank(&comm, 1, id, 0, &c));
     KOLO_TRY(adopt(s, comm));
-    if (!word) return settle_and_say(s);
     s->min = word->min;
     KOLO_TRY(settle(s));
     if (word->add == 0) {
@@ -250,7 +259,7 @@ kolo_status_t kolo_state_get_in(kolo_state_t s)
     if (s->config.comm) return take_given(s);
     const char *worker = kolo_job_values.worker;
     int number = 0;
-    if (!kolo_job_is_set(worker)) return be_first(s, NULL);
+    if (!kolo_job_is_set(worker)) return connect_all(s);
     KOLO_TRY(kolo_job_number("KOLO_ELASTIC_WORKER", worker, 0, &number));
     s->worker = (uint32_t)number;
     KOLO_TRY(kolo_state_link_open(&s->link, kolo_job_values.id_file, s->worker));

@@ -85,10 +85,20 @@ static kolo_status_t wait_for_more(kolo_state_t s)
     return s->plan_source < 0 ? KOLO_OK : KOLO_IN_PROGRESS;
 }
 
+/* The function's own errors have words only if a call of the library has failed. */
+static kolo_status_t call(kolo_state_t s, kolo_status_t (*fn)(kolo_state_t, void *), void *arg)
+{
+    kolo_error_clear();
+    kolo_status_t status = fn(s, arg);
+    if (status != KOLO_OK && status != KOLO_IN_PROGRESS && kolo_error_text()[0] == '\0')
+        kolo_fail(status, "state_run: the function has returned \"%s\"", kolo_status_string(status));
+    return status;
+}
+
 static kolo_status_t one_round(kolo_state_t s, kolo_status_t (*fn)(kolo_state_t, void *), void *arg)
 {
     if (s->nranks < s->min) return wait_for_more(s);
-    kolo_status_t status = fn(s, arg);
+    kolo_status_t status = call(s, fn, arg);
     if (status == KOLO_OK) {
         if (s->plan_source >= 0)
             return kolo_fail(

@@ -339,10 +339,17 @@ def test_program_that_is_not_elastic():
     matches(r"0 processes were ready \(2 more started\)", text)
 
 
+def test_launcher_that_keeps_its_ranks():
+    status, _, epochs = run("-n", "3", *trainer())
+    same(status, 0)
+    whole(epochs, 3)
+    same([len(e["pids"]) for e in epochs], [3] * 3)
+
+
 def test_options_that_do_not_fit():
     for args, want in ((["--max", "2", "x"], "--min is missing"),
                        (["--min", "3", "--max", "2", "-H", "a:3", "x"], "--max is less"),
-                       (["--min", "1", "x"], "--discover .* is missing"),
+                       (["--min", "1", "x"], "--discover SCRIPT is missing, or, .* -H localhost:N"),
                        (["--min", "1", "-n", "2", "--discover", "y", "x"], "-n cannot be used with --min"),
                        (["--min", "1", "-H", "a:1", "--discover", "y", "x"], "--discover cannot be used with -H"),
                        (["--min", "1", "-H", "a:1"], "the program is missing"),
