@@ -501,6 +501,25 @@ def test_reader_that_goes_away_ends_the_job():
     matches("nobody reads the output", err.decode())
 
 
+def test_output_without_room_is_named():
+    with open("/dev/full", "w") as full:
+        p = subprocess.run([KOLORUN, "-n", "2", "echo", "y"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=LIMIT_S)
+    same(p.returncode, 1)
+    matches("the output cannot be written: No space left on device", p.stderr)
+
+
+def test_programs_and_host_files_that_are_none():
+    (TMP / "text").write_text("no program\n")
+    (TMP / "hosts").write_text("# nobody\n")
+    for args, want in ((["-n", "1", str(TMP)], "it is a folder"),
+                       (["-n", "1", str(TMP / "text")], r"it may not be executed \(chmod"),
+                       (["-n", "1", "sh", "-c", "exit 127"], "status 127 .*LD_LIBRARY_PATH"),
+                       (["--hostfile", str(TMP / "hosts"), "true"], "names no host")):
+        p = subprocess.run([KOLORUN, *args], capture_output=True, text=True, timeout=LIMIT_S)
+        assert p.returncode != 0
+        matches(want, p.stderr)
+
+
 def test_reader_that_does_not_read_does_not_block_signals():
     p = start("-n", "2", "sh", "-c", f"echo $$ > {TMP}/pid.$KOLO_RANK; exec yes")
     pids = pids_of(TMP, 2)

@@ -24,7 +24,8 @@ typedef struct {
     int fd;
     bool is_file;     /* takes any amount at once */
     bool nonblocking; /* ours alone, and set so */
-    bool broken;      /* the reader has gone; everything is dropped */
+    bool broken;      /* it cannot be written any more; everything is dropped */
+    int error;        /* why: errno */
     char *buf;        /* [at, used) is not written yet */
     size_t at, used, cap;
 } kolorun_sink_t;

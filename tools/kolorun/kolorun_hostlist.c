@@ -158,6 +158,10 @@ bool kolorun_hostlist_read(kolorun_hostlist_t *list, const char *path, char *why
     bool whole = n == 0 && !ferror(f);
     fclose(f);
     bool ok = whole && kolorun_hostlist_add(list, text, used, why, why_bytes);
+    if (ok && list->count == 0) {
+        snprintf(why, why_bytes, "%s names no host", path);
+        ok = false;
+    }
     if (!whole) snprintf(why, why_bytes, "cannot read %s (larger than 16 MiB?)", path);
     free(text);
     return ok;

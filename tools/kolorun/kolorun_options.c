@@ -247,9 +247,12 @@ static const char *check_elastic(const kolorun_options_t *o)
     const bool hosts = o->hosts.count > 0;
     if (e->min == 0) return e->max || e->discover || e->reset_limit >= 0 ? "--min is missing" : NULL;
     if (e->max != 0 && e->max < e->min) return "--max is less than --min";
-    if (o->nranks > 0) return "-n cannot be used with --min: the hosts' slots say how many ranks there are";
+    if (o->nranks > 0)
+        return "-n cannot be used with --min: the hosts' slots say how many ranks there are (for N here: -H "
+               "localhost:N)";
     if (e->discover && hosts) return "--discover cannot be used with -H or --hostfile: the script names the hosts";
-    if (!e->discover && !hosts) return "--discover (or -H, for hosts that stay) is missing";
+    if (!e->discover && !hosts)
+        return "--discover SCRIPT is missing, or, for hosts that stay, -H host:slots (here: -H localhost:N)";
     if (o->input == KOLORUN_INPUT_ALL)
         return "--stdin all cannot be used with --min: who comes later would miss the beginning; --stdin 0 is for "
                "the first process";

@@ -96,6 +96,7 @@ void kolorun_sink_flush(kolorun_sink_t *sink)
         if (n < 0 && (errno == EINTR || errno == EAGAIN)) return;
         if (n < 0) {
             sink->broken = true;
+            sink->error = errno;
             sink->at = sink->used;
         } else {
             sink->at += (size_t)n;

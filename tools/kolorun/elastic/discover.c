@@ -38,7 +38,8 @@ __attribute__((format(printf, 2, 3))) static void warn(discovery_t *d, const cha
     if (strcmp(text, d->warned) == 0) return;
     memcpy(d->warned, text, sizeof text);
     kolorun_sink_printf(d->err, "warning: %s%s", text,
-                        d->has_answer ? "; the last good answer stays" : "; there is no answer yet");
+                        d->has_answer ? "; the last good answer stays"
+                                      : "; there is no answer yet, it is asked again");
 }
 
 static _Noreturn void become_script(const discovery_t *d, pid_t parent, int out, int said)

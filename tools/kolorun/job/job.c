@@ -180,7 +180,10 @@ static void one_turn(job_t *job)
     kolorun_sink_flush(&job->out);
     kolorun_sink_flush(&job->err);
     pause_processes(job);
-    if (job->out.broken) job_end(job, 128 + SIGPIPE, "nobody reads the output any more; ending the job");
+    if (job->out.broken && job->out.error == EPIPE)
+        job_end(job, 128 + SIGPIPE, "nobody reads the output any more; ending the job");
+    else if (job->out.broken)
+        job_end(job, 1, "the output cannot be written: %s; ending the job", strerror(job->out.error));
 }
 
 /* ---- the store ---- */

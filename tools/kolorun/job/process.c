@@ -162,8 +162,13 @@ static void print_not_started(process_t *p, const kolorun_host_t *agent, int num
     const char *program = p->host->job->options->argv[0];
     const bool in_path = number == ENOENT && strchr(program, '/') == NULL;
     const bool here = in_path && kolorun_host_is_local(agent) && access(program, X_OK) == 0;
-    snprintf(p->how, sizeof p->how, "cannot start %.60s: %s%s%s%.60s", program, strerror(number),
-             in_path ? " in PATH" : "", here ? "; try ./" : "", here ? program : "");
+    struct stat file;
+    const char *why = strerror(number);
+    if (number == EACCES && kolorun_host_is_local(agent) && stat(program, &file) == 0)
+        why = S_ISDIR(file.st_mode) ? "it is a folder" : "it may not be executed (chmod +x?)";
+    if (number == EMFILE) why = "too many open files (ulimit -n)";
+    snprintf(p->how, sizeof p->how, "cannot start %.60s: %s%s%s%.60s", program, why, in_path ? " in PATH" : "",
+             here ? "; try ./" : "", here ? program : "");
 }
 
 static void on_not_started(void *arg, kolorun_host_t *agent, int id, int error)
@@ -200,7 +205,10 @@ static void on_ended(void *arg, kolorun_host_t *agent, int id, int wait_status)
         snprintf(p->how, sizeof p->how, "was killed by signal %d (%s%s)", p->sig, strsignal(p->sig),
                  WCOREDUMP(wait_status) ? ", core dumped" : "");
     else
-        snprintf(p->how, sizeof p->how, "exited with status %d", p->status);
+        snprintf(p->how, sizeof p->how, "exited with status %d%s", p->status,
+                 p->status == 127
+                     ? " (a shared library was not found: LD_LIBRARY_PATH? or a shell knew no such command)"
+                     : "");
     ended(p);
 }
 
