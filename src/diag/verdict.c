@@ -365,6 +365,10 @@ static bool tell_circle(verdict_t *v, const kolo_verdict_rank_t *r)
         at = op ? by_rank(v, op->peer) : NULL;
         if (!at || at->rank < r->rank || ++steps > v->count) return false;
     } while (at != r);
+    if (steps == 1) {
+        say(v, "rank %d waits for itself.\n", r->rank);
+        return true;
+    }
     say(v, "%d ranks wait for each other in a circle: %d", steps, r->rank);
     do {
         at = by_rank(v, pair_of(at)->peer);

@@ -60,7 +60,8 @@ static kolo_status_t check_buffers(const kolo_tensor_t *t, const kolo_submission
     if (reads && !t->input && count > 0)
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: tensor %s: the input is NULL", what, t->name);
     if (writes && !t->output && !(how && how->allocate) && count > 0)
-        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: tensor %s has neither an output nor a way to allocate one",
+        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
+                         "%s: tensor %s has no output: set it, or kolo_submission_t.allocate, which makes one",
                          what, t->name);
     return KOLO_OK;
 }

@@ -4,7 +4,7 @@
  */
 #include "job/job.h"
 
-#include "comm/comm.h"
+#include "comm/life/life.h"
 
 #include <stdatomic.h>
 #include <stdio.h>
@@ -39,6 +39,7 @@ kolo_status_t kolo_job_connect(kolo_comm_t *comm, const kolo_config_t *config)
 {
     if (!comm) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "job_connect: the communicator is NULL");
     KOLO_TRY(kolo_library_init());
+    KOLO_TRY(kolo_config_check(config, "job_connect")); /* before anybody is waited for */
     kolo_job_meeting_t *m = calloc(1, sizeof *m);
     if (!m) return kolo_fail(KOLO_ERR_NO_MEMORY, "job_connect: out of memory");
     kolo_status_t status = kolo_job_place_from(&kolo_job_values, &m->place);

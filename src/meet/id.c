@@ -229,7 +229,10 @@ kolo_status_t kolo_oob_load_id(kolo_unique_id_t *id, const char *path, int timeo
         KOLO_TRY(try_load(id, path, &found));
         if (found) return KOLO_OK;
         if (kolo_now_ns() >= deadline)
-            return kolo_fail(KOLO_ERR_TIMEOUT, "the id file %s did not appear within %d ms", path, timeout_ms);
+            return kolo_fail(KOLO_ERR_TIMEOUT,
+                             "the id file %s did not appear within %d ms: the rank that writes it (rank 0 of a "
+                             "launched job) has not come to that, or has ended",
+                             path, timeout_ms);
         poll(NULL, 0, 10); /* a file system shared between hosts has nothing to wake us */
     }
 }

@@ -127,12 +127,14 @@ static void describe_step(void *arg, char *buf, size_t bytes)
     pthread_mutex_lock(&oob->lock);
     int at = KOLO_MIN(g->at, g->nsteps - 1);
     const step_t *step = &g->steps[at];
+    char to[96] = "", got[48] = "nothing came yet";
     const char *state = g->from->live > 0 ? "connected" : g->from->dialling ? "being called" : "not connected";
-    snprintf(buf, bytes,
-             "rank %d (%s, %u of %u bytes came) in step %d of %d, %s; to be sent to rank %d (%s; %s, "
-             "rank %d of %d)",
-             step->from, state, step->in.got, step->in.bytes, at + 1, g->nsteps, g->what, step->to,
-             g->to->live > 0 ? "connected" : "has not called yet", oob->name, oob->rank, oob->nranks);
+    if (step->in.got > 0) snprintf(got, sizeof got, "%u of %u bytes came", step->in.got, step->in.bytes);
+    if (!step->out.done)
+        snprintf(to, sizeof to, "; what goes to rank %d is not sent yet (%s)", step->to,
+                 g->to->live > 0 ? "connected" : "it has not called yet");
+    snprintf(buf, bytes, "rank %d to come to the same call (%s, %s; step %d of %d, %s%s; %s, rank %d of %d)",
+             step->from, state, got, at + 1, g->nsteps, g->what, to, oob->name, oob->rank, oob->nranks);
     pthread_mutex_unlock(&oob->lock);
 }
 

@@ -199,10 +199,9 @@ static void describe_receive(void *arg, char *buf, size_t bytes)
 {
     transfer_t *t = arg;
     pthread_mutex_lock(&t->oob->lock);
-    snprintf(buf, bytes, "the %s with tag %#llx from rank %d (%s, %u of %u bytes came; %s, rank %d)",
-             kind_name(t->in->kind), (unsigned long long)t->in->tag, t->in->peer,
-             t->peer->live > 0 ? "connected" : "not connected", t->in->got, t->in->bytes, t->oob->name,
-             t->oob->rank);
+    snprintf(buf, bytes, "the %s from rank %d to rank %d (%s, %u of %u bytes came; %s, tag %#llx)",
+             kind_name(t->in->kind), t->in->peer, t->oob->rank, t->peer->live > 0 ? "connected" : "not connected",
+             t->in->got, t->in->bytes, t->oob->name, (unsigned long long)t->in->tag);
     pthread_mutex_unlock(&t->oob->lock);
 }
 

@@ -6,6 +6,7 @@
  */
 #include "kit/ranks.h"
 
+#include <kolo/job.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -324,6 +325,18 @@ static void messages_to_oneself_are_checked(void **state)
     assert_int_equal(run_ranks(RANKS, self_counts_must_agree, NULL), 0);
 }
 
+/* Before anybody is waited for: of a job's ranks only one might have it wrong. */
+static void a_job_is_not_joined_with_a_wrong_config(void **state)
+{
+    (void)state;
+    kolo_comm_t comm = NULL;
+    const kolo_config_t zeros = {0};
+    int before = expect_failures();
+    EXPECT_ERROR(KOLO_ERR_INVALID_ARGUMENT, kolo_job_connect(&comm, &zeros), "job_connect",
+                 "KOLO_CONFIG_INITIALIZER");
+    assert_int_equal(expect_failures() - before, 0);
+}
+
 int main(void)
 {
     limit_s(110);
@@ -332,6 +345,7 @@ int main(void)
         cmocka_unit_test(refused_calls_are_not_in_the_group),
         cmocka_unit_test(unused_buffers_may_be_null),
         cmocka_unit_test(messages_to_oneself_are_checked),
+        cmocka_unit_test(a_job_is_not_joined_with_a_wrong_config),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

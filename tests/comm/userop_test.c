@@ -141,7 +141,7 @@ static void misuse_operators(rank_t *r)
     for (int i = 0; i < 64; i++) EXPECT_OK(kolo_op_create_premul_sum(&more[i], &one, KOLO_FLOAT32, r->comm));
     EXPECT_ERROR(KOLO_ERR_NO_MEMORY, kolo_op_create_premul_sum(&op, &one, KOLO_FLOAT32, r->comm), "64");
     EXPECT_ERROR(KOLO_ERR_INVALID_ARGUMENT, kolo_all_reduce(&x, &x, 1, KOLO_INT32, more[5], r->comm, NULL),
-                 "all_reduce", "made for type");
+                 "all_reduce", "was made for", ", not for ");
     EXPECT_OK(kolo_comm_split(r->comm, 0, 0, &other, NULL));
     EXPECT_ERROR(KOLO_ERR_INVALID_ARGUMENT, kolo_all_reduce(&one, &one, 1, KOLO_FLOAT32, more[5], other, NULL),
                  "all_reduce", "not known");

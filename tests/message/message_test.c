@@ -202,6 +202,7 @@ static void use_a_copy(rank_t *r)
     EXPECT(works(r->comm));
     EXPECT_OK(kolo_stream_destroy(stream));
     EXPECT_ERROR(KOLO_ERR_INVALID_ARGUMENT, kolo_comm_dup(NULL, &copy, NULL), "comm_dup");
+    EXPECT_ERROR(KOLO_ERR_INVALID_ARGUMENT, kolo_comm_dup(r->comm, NULL, NULL), "comm_dup", "output");
 }
 
 static void a_copy_has_the_same_ranks_and_an_order_of_its_own(void **state)

@@ -105,6 +105,10 @@ static int run_rows(const perf_job_t *job)
     perf_model_close(model);
     if (job->rank == 0) perf_print_end(job, results.rows, results.count);
     int status = write_files(job, &results);
+    if (fflush(stdout) || ferror(stdout)) {
+        fprintf(stderr, "kolo-perf: standard output: %s\n", strerror(errno));
+        status = 1;
+    }
     return results.failed ? 1 : status;
 }
 

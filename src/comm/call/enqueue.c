@@ -45,8 +45,8 @@ kolo_status_t kolo_check_op(const kolo_call_t *call, const char *what)
     if (!known)
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: operator %d is not known to this communicator", what, op);
     if (type != call->type)
-        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: operator %d was made for type %d, not %d", what, op,
-                         (int)type, (int)call->type);
+        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: operator %d was made for %s, not for %s", what, op,
+                         kolo_plan_type_name((int)type), kolo_plan_type_name((int)call->type));
     return KOLO_OK;
 }
 

@@ -135,7 +135,10 @@ kolo_status_t kolo_comm_register(kolo_comm_t comm, void *buf, size_t bytes, kolo
 {
     KOLO_TRY(kolo_handle_check(comm, "comm_register"));
     if (!buf || !bytes || !handle)
-        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "comm_register: the buffer, its size or the output is 0");
+        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "comm_register: %s",
+                         !buf     ? "the buffer is NULL"
+                         : !bytes ? "the buffer has 0 bytes"
+                                  : "the output is NULL");
     kolo_body_t *body = kolo_handle_visit(comm, "comm_register");
     if (!body) return KOLO_ERR_INVALID_ARGUMENT;
     kolo_status_t status = KOLO_OK;

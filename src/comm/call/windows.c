@@ -46,7 +46,8 @@ static kolo_status_t unmake(const job_t *job)
 {
     kolo_body_t *body = job->comm->body;
     if (!kolo_window_find(body->windows, job->handle))
-        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "window_deregister: this is no window of %s rank %d (any more)",
+        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
+                         "window_deregister: this is not a window of %s rank %d, or one that was deregistered",
                          body->name, body->rank);
     kolo_status_t status = kolo_window_unmake(body, job->handle);
     if (status == KOLO_OK) return KOLO_OK;
@@ -120,6 +121,7 @@ kolo_status_t kolo_window_deregister(kolo_comm_t comm, kolo_window_t window)
 static kolo_status_t look_up(kolo_comm_t comm, kolo_window_t window, int peer, const char *what, void **base,
                              uint64_t *bytes)
 {
+    if (!window) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: the window is NULL", what);
     kolo_body_t *body = kolo_handle_visit(comm, what);
     if (!body) return KOLO_ERR_INVALID_ARGUMENT;
     kolo_windows_t *w = atomic_load_explicit(&body->windows, memory_order_acquire);
@@ -133,8 +135,9 @@ static kolo_status_t look_up(kolo_comm_t comm, kolo_window_t window, int peer, c
     }
     kolo_handle_leave(comm);
     if (found) return KOLO_OK;
-    return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: %p is no window of %s rank %d (any more)", what,
-                     (void *)window, comm->name, comm->rank);
+    return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
+                     "%s: %p is not a window of %s rank %d, or one that was deregistered", what, (void *)window,
+                     comm->name, comm->rank);
 }
 
 kolo_status_t kolo_window_memory(kolo_comm_t comm, kolo_window_t window, void **buf, size_t *bytes)
@@ -240,7 +243,8 @@ kolo_status_t kolo_wait_signal(const kolo_signal_wait_t *waits, int nwaits, kolo
                         .stream = stream};
     KOLO_TRY(kolo_check_call(&call, "wait_signal"));
     if (nwaits < 0 || (nwaits > 0 && !waits))
-        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "wait_signal: a list of %d at %p", nwaits, (const void *)waits);
+        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "wait_signal: %s",
+                         waits ? "the length of the list is negative" : "the list is NULL");
     for (int i = 0; i < nwaits; i++) {
         KOLO_TRY(check_peer(&call, waits[i].peer, waits[i].signal, true, "wait_signal"));
         if (waits[i].count > KOLO_SIGNALS_MOST)

@@ -129,7 +129,7 @@ kolo_status_t kolo_comm_dup(kolo_comm_t comm, kolo_comm_t *newcomm, const kolo_c
 {
     kolo_config_t shared = KOLO_CONFIG_INITIALIZER;
     if (config) return kolo_comm_split(comm, 0, 0, newcomm, config);
-    KOLO_TRY(kolo_handle_check(comm, "comm_dup"));
+    KOLO_TRY(kolo_start_check(comm, newcomm, NULL, "comm_dup"));
     shared.blocking = comm->blocking;
     shared.split_share = 1;
     return kolo_comm_split(comm, 0, 0, newcomm, &shared);

@@ -66,7 +66,10 @@ static kolo_status_t finalize(kolo_body_t *body)
     int state = atomic_load(&h->state);
     if (state != KOLO_COMM_FINALIZING) return kolo_handle_refuse(h, state); /* a queued operation failed */
     kolo_status_t status = kolo_device_drain(body);
-    if (status == KOLO_OK) status = kolo_oob_barrier(body->oob);
+    if (status == KOLO_OK) {
+        status = kolo_oob_barrier(body->oob);
+        if (status != KOLO_OK) kolo_fail_prefix(status, "comm_finalize: ");
+    }
     KOLO_FAIL_POINT("comm.finalize.met");
     if (status == KOLO_OK)
         atomic_compare_exchange_strong(&h->state, &finalizing, KOLO_COMM_FINALIZED);
