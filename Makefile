@@ -182,7 +182,7 @@ install: $(BUILD)/build.ninja
 	@meson introspect --buildoptions $(BUILD) | python3 -c 'import json, sys; \
 	o = {r["name"]: r["value"] for r in json.load(sys.stdin)}; p = o["prefix"]; l = p + "/" + o["libdir"]; \
 	print("\nTo use it from this shell:\n  export PATH=" + p + "/bin:$$PATH\n  export LD_LIBRARY_PATH=" + l \
-	+ ":$$LD_LIBRARY_PATH PKG_CONFIG_PATH=" + l + "/pkgconfig:$$PKG_CONFIG_PATH")'
+	+ "$${LD_LIBRARY_PATH:+:$$LD_LIBRARY_PATH} PKG_CONFIG_PATH=" + l + "/pkgconfig$${PKG_CONFIG_PATH:+:$$PKG_CONFIG_PATH}")'
 
 # What the last `make install` of this build folder put in place.
 uninstall:

@@ -276,7 +276,7 @@ kolo_status_t kolo_engine_reduce_scatter_group(kolo_tensor_engine_t engine, cons
                                                kolo_op_t op, double prescale, double postscale,
                                                const kolo_submission_t *how, int64_t *handles);
 /* Every rank gets all inputs one below the other, in rank order. The first dimension may differ between ranks and
- * may be 0; the others must be equal; there must be one. output NULL: allocated; else it has room for all rows. */
+ * may be 0; the others must be equal; there must be one. output NULL: how->allocate makes it. Else it has room. */
 kolo_status_t kolo_engine_all_gather(kolo_tensor_engine_t engine, const kolo_tensor_t *tensor,
                                      const kolo_submission_t *how, int64_t *handle);
 /* Every rank gets the root's input in its output. Input is not used elsewhere than on the root. */
@@ -285,11 +285,11 @@ kolo_status_t kolo_engine_broadcast(kolo_tensor_engine_t engine, const kolo_tens
 /* Every rank sends rows to every rank: splits[i] rows to rank i, in order; what comes lies in rank order. splits
  * NULL: equal parts, the first dimension is then a multiple of the ranks. splits has one entry per rank and is
  * copied; the sum must be the first dimension. Shapes may differ between ranks in the first dimension. output NULL:
- * allocated. */
+ * how->allocate makes it. */
 kolo_status_t kolo_engine_all_to_all(kolo_tensor_engine_t engine, const kolo_tensor_t *tensor,
                                      const int64_t *splits, const kolo_submission_t *how, int64_t *handle);
 /* Rank i gets rows of the reduction (KOLO_SUM, _AVG, _MIN, _MAX, _PROD) of all inputs: of n rows on p ranks the
- * first n % p ranks get one more than the others. output NULL: allocated. */
+ * first n % p ranks get one more than the others. output NULL: how->allocate makes it. */
 kolo_status_t kolo_engine_reduce_scatter(kolo_tensor_engine_t engine, const kolo_tensor_t *tensor, kolo_op_t op,
                                          double prescale, double postscale, const kolo_submission_t *how,
                                          int64_t *handle);
