@@ -138,13 +138,54 @@ static bool known(const kolo_param_table_t *const *tables, size_t ntables, const
     return false;
 }
 
+#define KEY_MAX  64
+#define NEAR_MAX 2 /* letters that are wrong, missing or too many */
+
+/* How many letters must be changed, added or left out to make one of the other. */
+static size_t distance(const char *a, size_t na, const char *b, size_t nb)
+{
+    size_t row[KEY_MAX + 1];
+    for (size_t j = 0; j <= nb; j++) row[j] = j;
+    for (size_t i = 1; i <= na; i++) {
+        size_t corner = row[0];
+        row[0] = i;
+        for (size_t j = 1; j <= nb; j++) {
+            const size_t change = corner + (a[i - 1] != b[j - 1]);
+            corner = row[j];
+            row[j] = KOLO_MIN(change, KOLO_MIN(row[j], row[j - 1]) + 1);
+        }
+    }
+    return row[nb];
+}
+
+/* The parameter that was meant: one that begins so, or is spelt nearly so; NULL: no guess. */
+static const char *meant(const kolo_param_table_t *const *tables, size_t ntables, const char *key, size_t length)
+{
+    const char *best = NULL;
+    size_t least = KEY_MAX;
+    for (size_t t = 0; t < ntables; t++)
+        for (size_t i = 0; i < tables[t]->count; i++) {
+            const char *k = tables[t]->rows[i].key;
+            const size_t n = strlen(k);
+            if (n > KEY_MAX || length > KEY_MAX) continue;
+            const size_t d = distance(key, length, k, n);
+            const bool begins = n > length && length > 8 && strncmp(k, key, length) == 0;
+            if (d < least && (d <= NEAR_MAX || begins)) {
+                least = d;
+                best = k;
+            }
+        }
+    return best;
+}
+
 void kolo_params_warn_unknown(const kolo_param_table_t *const *tables, size_t ntables)
 {
     for (char **e = environ; e && *e; e++) {
         size_t n = strcspn(*e, "=");
-        if (strncmp(*e, "KOLO_", 5) == 0 && !known(tables, ntables, *e, n))
-            kolo_warn("params", "unknown parameter %.*s in the environment; kolo-info --params lists all", (int)n,
-                      *e);
+        if (strncmp(*e, "KOLO_", 5) != 0 || known(tables, ntables, *e, n)) continue;
+        const char *guess = meant(tables, ntables, *e, n);
+        kolo_warn("params", "unknown parameter %.*s in the environment%s%s%s; kolo-info --params lists all", (int)n,
+                  *e, guess ? " (is " : "", guess ? guess : "", guess ? " meant?)" : "");
     }
 }
 

@@ -152,6 +152,21 @@ def case_the_plot_says_what_where_and_when():
         assert len(lines) == 4, "a line out of place and one in place, of time and of bandwidth"
 
 
+def case_a_misspelt_parameter_is_named_with_the_one_that_was_meant():
+    for wrong, meant in (("KOLO_OP_TIMEOUT", "KOLO_OP_TIMEOUT_MS"), ("KOLO_SHM_DISABEL", "KOLO_SHM_DISABLE")):
+        _, _, err = run(1, "all_reduce", "--max", "8", "--iters", "2", **{wrong: "1"})
+        assert f"unknown parameter {wrong} in the environment (is {meant} meant?)" in err, err
+    _, _, err = run(1, "all_reduce", "--max", "8", "--iters", "2", KOLO_NOTHING_OF_THE_KIND="1")
+    assert "unknown parameter KOLO_NOTHING_OF_THE_KIND in the environment; " in err, err
+
+
+def case_an_output_that_cannot_be_written_is_an_error():
+    with open("/dev/full", "w") as full:
+        p = subprocess.run([KOLO_PERF, "all_reduce", "--max", "8", "--iters", "2"], stdout=full, stderr=subprocess.PIPE,
+                           text=True, timeout=110)
+    assert p.returncode == 1 and "standard output: No space left on device" in p.stderr, (p.returncode, p.stderr)
+
+
 def case_a_file_that_cannot_be_written_is_an_error():
     for option in ("--json", "--plot"):
         status, out, err = run(2, "barrier", "--iters", "3", option, "/nonexistent/rows.json")
