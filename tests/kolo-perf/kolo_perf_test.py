@@ -74,6 +74,8 @@ def case_keyed_tensors_are_counted():
         assert line.startswith("count rendezvous") and counts["bytes"] == "65536", line
         # one request and its answer; what is beyond are the words between the two processes, a few for 600 values
         assert abs(float(counts["copies"]) - copies) < 0.05 and abs(float(counts["trips"]) - 1) < 0.05, line
+    p = subprocess.run([KOLO_PERF, "rendezvous", "--bogus"], stdin=subprocess.DEVNULL, capture_output=True, timeout=100)
+    assert p.returncode == 2 and p.stderr.startswith(b"kolo-perf rendezvous: "), p
     p = subprocess.run([KOLO_PERF, "rendezvous", "--min", "x"], stdin=subprocess.DEVNULL, capture_output=True, timeout=100)
     assert p.returncode == 2 and b"no number" in p.stderr, p.stderr
 

@@ -129,7 +129,11 @@ int main(int argc, char **argv)
         .min_bytes = 8, .type = KOLO_FLOAT32, .op = KOLO_SUM, .warmup = 10, .check = true};
     kolo_job_place_t place;
     perf_job_t job = {.options = &options};
-    if (argc > 1 && strcmp(argv[1], "rendezvous") == 0) return perf_rendezvous(argc - 1, argv + 1);
+    if (argc > 1 && strcmp(argv[1], "rendezvous") == 0) {
+        static char name[] = "kolo-perf rendezvous"; /* getopt_long() puts it in front of its messages */
+        argv[1] = name;
+        return perf_rendezvous(argc - 1, argv + 1);
+    }
     int status = perf_options_parse(argc, argv, &options);
     if (status >= 0) return status;
     bool placed = kolo_job_get_place(&place) == KOLO_OK;
