@@ -168,9 +168,9 @@ static const char *meant(const kolo_param_table_t *const *tables, size_t ntables
             const char *k = tables[t]->rows[i].key;
             const size_t n = strlen(k);
             if (n > KEY_MAX || length > KEY_MAX) continue;
-            const size_t d = distance(key, length, k, n);
             const bool begins = n > length && length > 8 && strncmp(k, key, length) == 0;
-            if (d < least && (d <= NEAR_MAX || begins)) {
+            const size_t d = begins ? 0 : distance(key, length, k, n);
+            if (d < least && d <= NEAR_MAX) {
                 least = d;
                 best = k;
             }

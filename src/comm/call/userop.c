@@ -137,7 +137,7 @@ kolo_status_t kolo_comm_register(kolo_comm_t comm, void *buf, size_t bytes, kolo
     if (!buf || !bytes || !handle)
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "comm_register: %s",
                          !buf     ? "the buffer is NULL"
-                         : !bytes ? "the buffer has 0 bytes"
+                         : !bytes ? "the size of the buffer is 0"
                                   : "the output is NULL");
     kolo_body_t *body = kolo_handle_visit(comm, "comm_register");
     if (!body) return KOLO_ERR_INVALID_ARGUMENT;
