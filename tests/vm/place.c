@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Registered memory between two ranks: large sends, receives, broadcasts and all-gathers, with right values each
- * time. Exit status 0, or 1 with what was wrong. usage: place registered | plain | remapped | grouped [STEPS]
- * grouped: registered memory, and four messages in a group each time, which share one round trip. remapped: the
- * memory is unmapped without giving the registration back, and other memory mapped in its place. With VM_TEST_END
- * it ends before STEPS when that file is there. Rank 0 prints each step.
+ * time. Exit status 0, or 1 with what was wrong. usage: place registered | plain | remapped | grouped | turns
+ * [STEPS] grouped: registered memory, and four messages in a group each time, which share one round trip. turns: a
+ * hundred short messages to and fro each time. remapped: the memory is unmapped without giving the registration
+ * back, and other memory mapped in its place. With VM_TEST_END it ends before STEPS when that file is there. Rank 0
+ * prints each step.
  */
 #include "until.h"
 
@@ -86,6 +87,20 @@ static void run_group(char *src, char *dst, int step)
     memset(dst, 0, BYTES);
 }
 
+static void run_turns(int step)
+{
+    for (int i = 0; i < 100; i++) {
+        int64_t out = 1000 * step + i, in = -1;
+        if (rank == 0) check(kolo_send(&out, 1, KOLO_INT64, 1, comm, NULL), "send");
+        check(kolo_recv(&in, 1, KOLO_INT64, 1 - rank, comm, NULL), "recv");
+        if (rank == 1) check(kolo_send(&in, 1, KOLO_INT64, 0, comm, NULL), "send");
+        if (in != out) {
+            fprintf(stderr, "place: rank %d: turn %d of step %d: wrong\n", rank, i, step);
+            exit(1);
+        }
+    }
+}
+
 /* The answer of rank 0, at all ranks. */
 static bool is_over(int step)
 {
@@ -107,7 +122,7 @@ int main(int argc, char **argv)
     check(kolo_job_get_place(&job), "place");
     rank = job.rank;
     check(kolo_job_connect(&comm, NULL), "connect");
-    if (strcmp(how, "plain") != 0) {
+    if (strcmp(how, "plain") != 0 && strcmp(how, "turns") != 0) {
         check(kolo_comm_register(comm, src, 2 * BYTES, &handles[0]), "register");
         check(kolo_comm_register(comm, dst, 2 * BYTES, &handles[1]), "register");
     }
@@ -119,6 +134,8 @@ int main(int argc, char **argv)
         }
         if (strcmp(how, "grouped") == 0)
             run_group(src, dst, step);
+        else if (strcmp(how, "turns") == 0)
+            run_turns(step);
         else
             run(src, dst, step);
     }

@@ -38,6 +38,8 @@ extern const kolo_wire_ops_t kolo_wire_net;
 
 #define KOLO_NET_PASSED (1u << 30) /* there is no payload: the offer is given back */
 
+#define KOLO_NET_SLOT_FLAGS 15u /* those of the slot; between them and these, offers of the mate (mate.c) */
+
 typedef struct { /* what follows the payload */
     uint32_t bytes, flags;
     uint64_t slot, signature, operation;
@@ -149,7 +151,8 @@ struct kolo_net_conn {
     kolo_net_state_t *state;
     const kolo_net_ops_t *ops;
     kolo_net_conn_t *prev, *next;
-    kolo_tx_t *tx; /* one of the two */
+    kolo_net_conn_t *mate; /* the same lane of the same peer, the other way; NULL: none yet */
+    kolo_tx_t *tx;         /* one of the two */
     kolo_rx_t *rx;
     int peer;
     bool up;                  /* may carry slots */
@@ -235,7 +238,19 @@ kolo_status_t kolo_net_send_placed(kolo_net_conn_t *conn, kolo_net_rail_t *rail,
                                    kolo_net_place_t *place, kolo_net_tail_t *tail);
 /* Tells the writer where the payload of an offered slot goes. */
 kolo_status_t kolo_net_invite(kolo_net_conn_t *conn, uint64_t slot);
+/* ---- mate.c: offers that travel with a message the other way ---- */
+/* Of a connection that joins the list, and one that leaves it. */
+void kolo_net_mate_find(kolo_net_conn_t *conn);
+void kolo_net_mate_lose(kolo_net_conn_t *conn);
+/* Writer: the flags of a tail by which its mate's free slots are offered; nothing else offers them. The message
+ * that has them must go out with the next push. */
+uint32_t kolo_net_mate_offers(const kolo_net_conn_t *conn);
+/* Reader: takes what such flags offer. KOLO_ERR_PROTOCOL: it makes no sense. */
+kolo_status_t kolo_net_mate_take(const kolo_net_conn_t *conn, uint32_t flags);
 /* ---- progress.c ---- */
+/* A call of it has failed with `status` and the error text of this thread: it fails with that, or with the peer's
+ * farewell. */
+void kolo_net_conn_broke(kolo_net_conn_t *conn, kolo_status_t status);
 kolo_status_t kolo_net_conn_fail(kolo_net_conn_t *conn, kolo_status_t status, const char *fmt, ...)
     KOLO_PRINTF(3, 4);
 /* Offers a slot on rail `index`. */

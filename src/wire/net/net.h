@@ -135,6 +135,15 @@ typedef struct kolo_net_ops {
      * arrives is the second alone. */
     kolo_status_t (*isend_from)(kolo_net_end_t *end, const kolo_net_piece_t *payload, const kolo_net_piece_t *rest,
                                 bool in_place, uint64_t cookie);
+    /* ---- offers that the caller takes to the writer; NULL, both, where a provider has no such thing. isend reads
+     * what it sends with the next push then, not before ---- */
+    /* Reader: the offers that push has yet to send, `most` at most, are not sent but returned: *n requests from
+     * *from on. Their receives are posted. *n is 0 for the first `depth` requests. */
+    kolo_status_t (*take_offers)(kolo_net_end_t *end, uint32_t most, uint64_t *from, uint32_t *n);
+    /* Writer: the offers for `n` requests from `from` on are those of `depth` requests before once more, with tags
+     * that are higher by `depth`. false: those were not made or not used, nothing is offered. `from` and `n` are
+     * untrusted. */
+    bool (*repeat_offers)(kolo_net_end_t *end, uint64_t from, uint32_t n);
     void (*counts)(const kolo_net_end_t *end, kolo_net_counts_t *counts);
 } kolo_net_ops_t;
 

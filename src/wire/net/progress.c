@@ -64,6 +64,8 @@ static kolo_status_t send_slot(kolo_net_conn_t *conn, kolo_net_rail_t *rail, uin
     if (place && place->data) return kolo_net_send_placed(conn, rail, slot, place, &tail);
     kolo_net_tail_encode(&tail, payload + bytes - KOLO_NET_TAIL_BYTES);
     KOLO_TRY(conn->ops->isend(rail->end, payload, bytes, rail->region, rail->requests));
+    tail.flags |= kolo_net_mate_offers(conn); /* now that the message is sure to go out */
+    if (tail.flags != h->flags) kolo_net_tail_encode(&tail, payload + bytes - KOLO_NET_TAIL_BYTES);
     conn->bytes += h->bytes;
     return KOLO_OK;
 }
@@ -219,8 +221,9 @@ static kolo_status_t take_message(kolo_net_conn_t *conn, kolo_net_rail_t *rail, 
         return KOLO_OK;
     }
     KOLO_TRY(read_tail(conn, slot, (uint8_t *)(h + 1), done->bytes, &tail));
+    KOLO_TRY(kolo_net_mate_take(conn, tail.flags));
     h->bytes = tail.bytes;
-    h->flags = tail.flags;
+    h->flags = tail.flags & KOLO_NET_SLOT_FLAGS;
     h->signature = tail.signature;
     h->operation = tail.operation;
     conn->bytes += tail.bytes;
@@ -319,17 +322,21 @@ static kolo_status_t pump_ready(kolo_net_conn_t *conn)
 /* ---- all connections ---- */
 
 /* An error on the network may be the other side's farewell, seen from here first. */
+void kolo_net_conn_broke(kolo_net_conn_t *conn, kolo_status_t status)
+{
+    char text[KOLO_ERROR_TEXT_BYTES];
+    snprintf(text, sizeof text, "%s", kolo_error_text());
+    kolo_net_conn_listen(conn);
+    if (conn->status == KOLO_OK) kolo_net_conn_fail(conn, status, "%.800s", text);
+}
+
 static void pump_conn(kolo_net_conn_t *conn)
 {
     if (!conn->up || conn->closed || conn->status != KOLO_OK) return;
     if (conn->nrails > 1 && conn->turns % NOTES_EACH == 0) kolo_net_conn_listen(conn);
     if (!conn->ready && conn->rx) kolo_net_conn_listen(conn);
     kolo_status_t status = conn->status == KOLO_OK ? pump_ready(conn) : KOLO_OK;
-    if (status == KOLO_OK) return;
-    char text[KOLO_ERROR_TEXT_BYTES];
-    snprintf(text, sizeof text, "%s", kolo_error_text());
-    kolo_net_conn_listen(conn);
-    if (conn->status == KOLO_OK) kolo_net_conn_fail(conn, status, "%.800s", text);
+    if (status != KOLO_OK) kolo_net_conn_broke(conn, status);
 }
 
 /* What devices tell by themselves. */

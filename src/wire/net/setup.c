@@ -265,7 +265,7 @@ static const kolo_param_table_t params = {"net", rows, KOLO_COUNTOF(rows), NULL}
 
 const kolo_wire_ops_t kolo_wire_net = {
     .name = "net",
-    .version = 3,
+    .version = 4,
     .what = "hosts with network cards: RDMA by verbs, plug-ins, several interfaces by sockets",
     .params = &params,
     .caps = KOLO_CAP_PUMP | KOLO_CAP_POST_FROM | KOLO_CAP_AHEAD,

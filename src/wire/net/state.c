@@ -148,6 +148,7 @@ kolo_status_t kolo_net_state_join(kolo_wire_ctx_t *ctx, kolo_net_conn_t *conn)
     conn->state = state;
     conn->ops = state->ops;
     enlist(state, conn);
+    kolo_net_mate_find(conn);
     return KOLO_OK;
 }
 
@@ -155,6 +156,7 @@ void kolo_net_state_leave(kolo_net_conn_t *conn)
 {
     kolo_net_state_t *state = conn->state;
     if (!state) return;
+    kolo_net_mate_lose(conn);
     if (conn->prev) conn->prev->next = conn->next;
     if (conn->next) conn->next->prev = conn->prev;
     if (state->first == conn) state->first = conn->next;

@@ -114,6 +114,8 @@ const kolo_net_ops_t kolo_net_verbs = {
     .invite = kolo_verbs_invite,
     .invited = kolo_verbs_invited,
     .isend_from = kolo_verbs_isend_from,
+    .take_offers = kolo_verbs_take_offers,
+    .repeat_offers = kolo_verbs_repeat_offers,
     .revoke = kolo_verbs_revoke,
     .counts = counts,
 };

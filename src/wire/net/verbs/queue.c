@@ -231,6 +231,22 @@ kolo_status_t kolo_verbs_push(kolo_net_end_t *end)
     return end->offered < end->requests || end->invite_from < end->invite_to ? push_offers(end) : KOLO_OK;
 }
 
+kolo_status_t kolo_verbs_take_offers(kolo_net_end_t *end, uint32_t most, uint64_t *from, uint32_t *n)
+{
+    *from = end->offered;
+    *n = 0;
+    if (!end->qp || end->offered < end->depth) return KOLO_OK;
+    KOLO_TRY(post_receives(end));
+    *n = (uint32_t)KOLO_MIN(end->requests - end->offered, (uint64_t)most);
+    end->offered += *n;
+    return KOLO_OK;
+}
+
+bool kolo_verbs_repeat_offers(kolo_net_end_t *end, uint64_t from, uint32_t n)
+{
+    return kolo_verbs_offer_repeat(end->ring, end->depth, end->requests, from, n);
+}
+
 /* Destroying the queue pair is what is sure to end all that the card does with it, but it may take completions
  * along; so these are taken first, once there will be no more good ones. */
 void kolo_verbs_revoke(kolo_net_end_t *end)

@@ -93,6 +93,9 @@ void kolo_verbs_offer_put(kolo_verbs_offer_t *ring, uint32_t depth, uint64_t req
 bool kolo_verbs_offer_get(const kolo_verbs_offer_t *ring, uint32_t depth, uint64_t request, uint64_t *address,
                           uint32_t *key, uint32_t *bytes);
 bool kolo_verbs_offer_tag(const kolo_verbs_offer_t *ring, uint32_t depth, uint64_t request, uint64_t *tag);
+/* The offers for `n` requests from `from` on are those of `depth` before, with tags that are higher by `depth`. All
+ * of them must have been used: be for requests below `used`; else false, and the ring is as it was. */
+bool kolo_verbs_offer_repeat(kolo_verbs_offer_t *ring, uint32_t depth, uint64_t used, uint64_t from, uint32_t n);
 /* Requests [from, to) as pieces of a ring: how many lie in a row from `from` on. */
 uint32_t kolo_verbs_fifo_run(uint64_t from, uint64_t to, uint32_t depth);
 
@@ -240,6 +243,8 @@ kolo_status_t kolo_verbs_invite(kolo_net_end_t *end, uint64_t request, void *dat
 kolo_net_invitation_t kolo_verbs_invited(const kolo_net_end_t *end, uint32_t bytes);
 kolo_status_t kolo_verbs_isend_from(kolo_net_end_t *end, const kolo_net_piece_t *payload,
                                     const kolo_net_piece_t *rest, bool in_place, uint64_t cookie);
+kolo_status_t kolo_verbs_take_offers(kolo_net_end_t *end, uint32_t most, uint64_t *from, uint32_t *n);
+bool kolo_verbs_repeat_offers(kolo_net_end_t *end, uint64_t from, uint32_t n);
 void kolo_verbs_revoke(kolo_net_end_t *end);
 kolo_status_t kolo_verbs_push(kolo_net_end_t *end);
 kolo_status_t kolo_verbs_poll(kolo_net_end_t *end, int most); /* takes completions, wakes nobody */

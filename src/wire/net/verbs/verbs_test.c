@@ -136,6 +136,30 @@ static void an_offer_counts_for_its_own_request_only(void **state)
     }
 }
 
+static void only_what_was_offered_and_used_is_offered_again(void **state)
+{
+    (void)state;
+    kolo_verbs_offer_t ring[4];
+    uint64_t address, tag;
+    uint32_t key, bytes;
+    memset(ring, 0, sizeof ring);
+    assert_false(kolo_verbs_offer_repeat(ring, 4, 0, 0, 1)); /* the first ones come from the reader itself */
+    assert_false(kolo_verbs_offer_repeat(ring, 4, 0, 4, 1));
+    for (uint64_t r = 0; r < 4; r++) kolo_verbs_offer_put(ring, 4, r, 0x1000 + r, (uint32_t)(7 + r), 64, 100 + r);
+    assert_false(kolo_verbs_offer_repeat(ring, 4, 2, 4, 3));                /* number 2 was not used yet */
+    assert_false(kolo_verbs_offer_get(ring, 4, 4, &address, &key, &bytes)); /* so none of them is */
+    assert_true(kolo_verbs_offer_repeat(ring, 4, 2, 4, 2));
+    assert_false(kolo_verbs_offer_repeat(ring, 4, 2, 4, 1)); /* twice */
+    for (uint64_t r = 2; r < 6; r++) {
+        assert_true(kolo_verbs_offer_get(ring, 4, r, &address, &key, &bytes));
+        assert_true(address == 0x1000 + r % 4 && key == 7 + r % 4 && bytes == 64);
+        assert_true(kolo_verbs_offer_tag(ring, 4, r, &tag) && tag == 100 + r);
+    }
+    assert_false(kolo_verbs_offer_repeat(ring, 4, 6, 6, 5)); /* more than a queue */
+    assert_false(kolo_verbs_offer_repeat(ring, 4, 6, UINT64_MAX, 2));
+    assert_false(kolo_verbs_offer_repeat(ring, 4, 6, 8 + 6, 1));
+}
+
 static void offers_in_a_row_end_where_the_ring_does(void **state)
 {
     (void)state;
@@ -156,6 +180,7 @@ int main(void)
         cmocka_unit_test(a_hello_says_what_was_put_in),
         cmocka_unit_test(a_hello_with_a_field_that_makes_no_sense_is_refused),
         cmocka_unit_test(an_offer_counts_for_its_own_request_only),
+        cmocka_unit_test(only_what_was_offered_and_used_is_offered_again),
         cmocka_unit_test(offers_in_a_row_end_where_the_ring_does),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
