@@ -66,7 +66,7 @@ uint32_t kolo_net_mate_offers(const kolo_net_conn_t *conn)
         kolo_net_conn_broke(mate, status);
         return 0;
     }
-    return n << COUNT_SHIFT | (uint32_t)((from + n) & 0xffff) << NUMBER_SHIFT;
+    return n == 0 ? 0 : n << COUNT_SHIFT | (uint32_t)((from + n) & 0xffff) << NUMBER_SHIFT;
 }
 
 /* ---- the side that is offered ---- */
