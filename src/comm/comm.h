@@ -197,6 +197,11 @@ typedef struct kolo_body {
     kolo_emit_env_t emit;
     int *ring;
 
+    /* Called, again and again, by who has waited in a collective for longer than it spins; a failure ends the wait.
+     * NULL: nobody wants to know. Set while none runs. */
+    kolo_status_t (*on_wait)(void *arg);
+    void *on_wait_arg;
+
     /* hot: the flat path */
     kolo_tx_t *ll_tx;  /* NODE LL of this rank; NULL until connected or when there is none */
     kolo_rx_t **ll_rx; /* by rank */

@@ -149,6 +149,7 @@ kolo_status_t kolo_mismatch_look(void *arg)
     kolo_body_t *body = body_of(task);
     int ranks[ASKED_AT_ONCE];
     kolo_record_waits(&body->record);
+    if (body->on_wait) KOLO_TRY(body->on_wait(body->on_wait_arg));
     kolo_oob_look_out(body->oob);
     KOLO_TRY(kolo_oob_difference(body->oob));
     if (!is_due(&body->stalled, task->operation)) return KOLO_OK;

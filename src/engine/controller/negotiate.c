@@ -33,6 +33,11 @@ static bool all_have(uint64_t word, uint64_t hits)
     return (word >> COUNT_AT & COUNT_MASK) == hits && (~(word >> INVERSE_AT) & COUNT_MASK) == hits;
 }
 
+size_t kolo_vector_words(const kolo_set_t *s)
+{
+    return 1 + (size_t)KOLO_DIV_UP(s->cache.top, 64);
+}
+
 static void set_bit(uint64_t *vector, int slot)
 {
     vector[1 + slot / 64] |= UINT64_C(1) << slot % 64;
@@ -107,7 +112,7 @@ static uint64_t flags_of_engine(const kolo_set_t *s)
 
 static uint64_t fill_vectors(kolo_set_t *s, size_t *nrequests)
 {
-    size_t words = 1 + (size_t)KOLO_DIV_UP(s->cache.top, 64);
+    size_t words = kolo_vector_words(s);
     memset(s->engine->bits, 0, words * sizeof *s->engine->bits);
     memset(s->engine->invalid, 0, words * sizeof *s->engine->invalid);
     if (s->cache.top > 0) memset(s->engine->hits, 0, (size_t)s->cache.top * sizeof(kolo_entry_t *));
@@ -213,13 +218,14 @@ static kolo_status_t match_fresh(kolo_set_t *s, const kolo_responses_t *fresh, s
 
 kolo_status_t kolo_negotiate(kolo_set_t *s, kolo_responses_t *fresh, kolo_outcome_t *outcome)
 {
-    size_t nrequests = 0, words = 1 + (size_t)KOLO_DIV_UP(s->cache.top, 64);
+    size_t nrequests = 0, words = kolo_vector_words(s);
     uint64_t flags = fill_vectors(s, &nrequests);
     if (s->id == 0 && atomic_exchange(&s->engine->clocks_wanted, false)) flags |= CLOCKS;
     if (s->failed) flags |= FAILED;
     s->engine->bits[0] = head_word(flags, !s->joined, s->nhits);
     *outcome = (kolo_outcome_t){0, false, false, false};
     KOLO_TRY(s->engine->talk->and_bits(s, s->engine->bits, s->engine->agreed, words));
+    if (s->id == 0) kolo_wake_met(s->engine, words);
     flags = ~s->engine->agreed[0] & FLAGS;
     if (KOLO_UNLIKELY(flags & FAILED)) KOLO_TRY(kolo_failed_agree(s));
     if (flags & SHUTDOWN) {

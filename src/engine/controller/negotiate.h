@@ -18,6 +18,7 @@ typedef struct {
     bool yield; /* some rank has a turn of another set waiting */
 } kolo_outcome_t;
 kolo_status_t kolo_negotiate(struct kolo_set *s, kolo_responses_t *fresh, kolo_outcome_t *outcome);
+size_t kolo_vector_words(const struct kolo_set *s); /* of the next agreement */
 /* slow.c: the requests in engine->requests go to the coordinator, what it has to say is appended to `fresh`. */
 kolo_status_t kolo_negotiate_slow(struct kolo_set *s, size_t nrequests, kolo_responses_t *fresh);
 

@@ -12,14 +12,21 @@ typedef struct {
     int count;
     bool direct;             /* all ranks are neighbours: nobody passes on */
     _Atomic uint64_t called; /* number of the latest cycle that somebody asked for */
+    _Atomic uint64_t sent;   /* notifications of this rank's own, for tests */
+    /* the loop's */
+    bool owes;         /* this rank is in the next cycle, and calls the others if it has to wait for them */
+    uint64_t since_ns; /* when it came there */
+    size_t words;      /* of the last cycle's vector, for which there are connections */
 } kolo_wake_t;
 
 /* wake.c */
 #define KOLO_WAKE_FAN_OUT 8
 kolo_status_t kolo_wake_init(struct kolo_tensor_engine *e); /* collective */
 void kolo_wake_fini(struct kolo_tensor_engine *e);
-/* Asks all ranks to begin this cycle, unless somebody has. */
+/* Asks all ranks to begin this cycle, unless somebody has: at once, or when this rank has waited for them there. */
 kolo_status_t kolo_wake_call(struct kolo_tensor_engine *e, uint64_t cycle);
+/* All ranks have come to the cycle, with vectors of this length. */
+void kolo_wake_met(struct kolo_tensor_engine *e, size_t words);
 bool kolo_wake_called(const struct kolo_tensor_engine *e, uint64_t cycle);
 
 /* loop.c */

@@ -3,15 +3,23 @@
  * How ranks that sleep learn that another has work. Cycles are numbered, and a rank that wants number n to begin
  * notifies its neighbours in a tree over all ranks; the progress thread of each passes the notification on, once,
  * and opens the gate on which the loop sleeps. In small jobs all ranks are neighbours and nobody passes anything
- * on. A number says which cycle is meant, so late and double notifications do nothing. See loop.c for when ranks
+ * on. A number says which cycle is meant, so late and double notifications do nothing. See sleep.c for when ranks
  * sleep. That is for set 0 when it is the only one; notifications that say in which order several sets run are
  * order.c's.
+ *
+ * Most of the time all ranks get work at about the same time, and nobody has to be told. So a rank enters the cycle
+ * without a word, and notifies the others from within, once it has waited there for longer than they need to come
+ * by themselves. It notifies first where its wait might not come to that: before a first use of connections, with
+ * checks in depth, over MPI; and for those who have joined, who do not come by themselves.
  */
 #include "comm/comm.h"
+#include "comm/params.h"
+#include "engine/controller/talk.h"
 #include "engine/engine.h"
 
 #include <stdlib.h>
 
+#define ALONE_NS   20000                        /* that the others have to come by themselves */
 #define DIRECT_MAX 8                            /* ranks that tell each other directly */
 #define MEET_TAG   UINT64_C(0x6b6f6c6f6e756467) /* "kolonudg" */
 
@@ -49,6 +57,37 @@ static void find_neighbours(kolo_wake_t *w, int rank, int size)
     }
 }
 
+static kolo_status_t notify_all(struct kolo_tensor_engine *e, uint64_t cycle)
+{
+    if (!raise_to(&e->wake, cycle)) return KOLO_OK;
+    kolo_body_t *body = kolo_handle_visit(e->all->comm, "engine");
+    if (!body) return KOLO_ERR_ABORTED;
+    kolo_status_t status = KOLO_OK;
+    for (int i = 0; i < e->wake.count && status == KOLO_OK; i++)
+        status = kolo_oob_notify(body->oob, e->wake.neighbours[i], cycle);
+    kolo_handle_leave(e->all->comm);
+    KOLO_TALLY(e->wake.sent, 1);
+    /* One that is gone will be found so by the cycle itself, with better words. */
+    if (status == KOLO_ERR_REMOTE) status = KOLO_OK;
+    return status;
+}
+
+static bool may_come_first(const struct kolo_tensor_engine *e)
+{
+    const kolo_set_t *s = e->all;
+    return e->talk == &kolo_talk_kolo && s->njoined == 0 && e->wake.words == kolo_vector_words(s) &&
+           kolo_comm_options.check != KOLO_CHECK_DEEP;
+}
+
+/* The loop waits in an operation of set 0. */
+static kolo_status_t on_wait(void *arg)
+{
+    struct kolo_tensor_engine *e = arg;
+    if (!e->wake.owes || kolo_now_ns() < e->wake.since_ns + ALONE_NS) return KOLO_OK;
+    e->wake.owes = false;
+    return notify_all(e, e->all->cycle);
+}
+
 kolo_status_t kolo_wake_init(struct kolo_tensor_engine *e)
 {
     kolo_wake_t *w = &e->wake;
@@ -58,6 +97,8 @@ kolo_status_t kolo_wake_init(struct kolo_tensor_engine *e)
     find_neighbours(w, e->rank, e->size);
     if (e->size == 1) return KOLO_OK;
     kolo_oob_set_notify(oob, on_notify, e);
+    e->all->comm->body->on_wait = on_wait;
+    e->all->comm->body->on_wait_arg = e;
     for (int i = 0; i < w->count; i++) KOLO_TRY(kolo_oob_send(oob, w->neighbours[i], MEET_TAG, NULL, 0));
     for (int i = 0; i < w->count; i++) KOLO_TRY(kolo_oob_recv(oob, w->neighbours[i], MEET_TAG, NULL, 0, 0));
     return KOLO_OK;
@@ -77,14 +118,15 @@ bool kolo_wake_called(const struct kolo_tensor_engine *e, uint64_t cycle)
 
 kolo_status_t kolo_wake_call(struct kolo_tensor_engine *e, uint64_t cycle)
 {
-    if (!raise_to(&e->wake, cycle) || e->size == 1) return KOLO_OK;
-    kolo_body_t *body = kolo_handle_visit(e->all->comm, "engine");
-    if (!body) return KOLO_ERR_ABORTED;
-    kolo_status_t status = KOLO_OK;
-    for (int i = 0; i < e->wake.count && status == KOLO_OK; i++)
-        status = kolo_oob_notify(body->oob, e->wake.neighbours[i], cycle);
-    kolo_handle_leave(e->all->comm);
-    /* One that is gone will be found so by the cycle itself, with better words. */
-    if (status == KOLO_ERR_REMOTE) status = KOLO_OK;
-    return status;
+    if (e->size == 1 || kolo_wake_called(e, cycle)) return KOLO_OK;
+    if (!may_come_first(e)) return notify_all(e, cycle);
+    e->wake.owes = true;
+    e->wake.since_ns = kolo_now_ns();
+    return KOLO_OK;
+}
+
+void kolo_wake_met(struct kolo_tensor_engine *e, size_t words)
+{
+    e->wake.owes = false;
+    e->wake.words = words;
 }
