@@ -21,6 +21,7 @@ typedef struct {
 
 /* wake.c */
 #define KOLO_WAKE_FAN_OUT 8
+extern uint64_t kolo_wake_patience_ns; /* that the others have to come by themselves; tests have more */
 kolo_status_t kolo_wake_init(struct kolo_tensor_engine *e); /* collective */
 void kolo_wake_fini(struct kolo_tensor_engine *e);
 /* Asks all ranks to begin this cycle, unless somebody has: at once, or when this rank has waited for them there. */

@@ -3,12 +3,12 @@
  * When it sleeps, and why nothing is missed. All ranks see the same outcome of a cycle, so all know the same of it:
  * if something moved and something is left, the next cycle follows at once, on all ranks, without a word. Otherwise
  * every rank has said all that it has to say, and only something new on some rank can change that: then all go to
- * sleep before the same cycle n. A rank that gets something new (a submission, a shutdown) enters cycle n, and calls
- * those who do not come by themselves (wake.c): they are notified by number, their progress threads open the gate
- * that they sleep on, and all enter cycle n. A call that reaches a rank before it has gone to sleep keeps it from doing so, because it looks at the number
- * first; one that comes late names a cycle that is over. So a sleeping engine exchanges nothing, polls nothing, and
- * costs a look at the clock per second; the price is one notification between ranks when work comes to one rank of
- * a job that is idle.
+ * sleep before the same cycle n. A rank that gets something new (a submission, a shutdown) enters cycle n, and
+ * calls those who do not come by themselves (wake.c): they are notified by number, their progress threads open the
+ * gate that they sleep on, and all enter cycle n. A call that reaches a rank before it has gone to sleep keeps it
+ * from doing so, because it looks at the number first; one that comes late names a cycle that is over. So a
+ * sleeping engine exchanges nothing, polls nothing, and costs a look at the clock per second; the price is one
+ * notification between ranks when work comes to one rank of a job that is idle.
  *
  * That is how it goes while set 0 is the only one. With more, who has something new asks for a turn of the set
  * (order.c), and all go to sleep until a turn comes; what follows at once belongs to the turn, unless some rank of

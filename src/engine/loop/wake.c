@@ -19,9 +19,10 @@
 
 #include <stdlib.h>
 
-#define ALONE_NS   20000                        /* that the others have to come by themselves */
 #define DIRECT_MAX 8                            /* ranks that tell each other directly */
 #define MEET_TAG   UINT64_C(0x6b6f6c6f6e756467) /* "kolonudg" */
+
+uint64_t kolo_wake_patience_ns = 20000;
 
 /* Raises the number; false: it is there already. */
 static bool raise_to(kolo_wake_t *wake, uint64_t cycle)
@@ -83,7 +84,7 @@ static bool may_come_first(const struct kolo_tensor_engine *e)
 static kolo_status_t on_wait(void *arg)
 {
     struct kolo_tensor_engine *e = arg;
-    if (!e->wake.owes || kolo_now_ns() < e->wake.since_ns + ALONE_NS) return KOLO_OK;
+    if (!e->wake.owes || kolo_now_ns() < e->wake.since_ns + kolo_wake_patience_ns) return KOLO_OK;
     e->wake.owes = false;
     return notify_all(e, e->all->cycle);
 }
