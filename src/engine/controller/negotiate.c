@@ -223,7 +223,7 @@ kolo_status_t kolo_negotiate(kolo_set_t *s, kolo_responses_t *fresh, kolo_outcom
     if (s->id == 0 && atomic_exchange(&s->engine->clocks_wanted, false)) flags |= CLOCKS;
     if (s->failed) flags |= FAILED;
     s->engine->bits[0] = head_word(flags, !s->joined, s->nhits);
-    *outcome = (kolo_outcome_t){0, false, false, false};
+    *outcome = (kolo_outcome_t){0};
     KOLO_TRY(s->engine->talk->and_bits(s, s->engine->bits, s->engine->agreed, words));
     if (s->id == 0) kolo_wake_met(s->engine, words);
     flags = ~s->engine->agreed[0] & FLAGS;
@@ -242,8 +242,9 @@ kolo_status_t kolo_negotiate(kolo_set_t *s, kolo_responses_t *fresh, kolo_outcom
     outcome->count = take_hits(s);
     sweep(s);
     outcome->yield = flags & YIELD;
-    outcome->news =
-        (flags & ~(uint64_t)YIELD) != 0 || (outcome->count > 0 && !all_have(s->engine->agreed[0], outcome->count));
+    bool flagged = (flags & ~(uint64_t)YIELD) != 0, have = all_have(s->engine->agreed[0], outcome->count);
+    outcome->left = flagged || !have;
+    outcome->news = flagged || (outcome->count > 0 && !have);
     if (!(flags & UNCACHED)) return KOLO_OK;
     s->nreported += nrequests - (s->join_sent ? 1 : 0);
     KOLO_TRY(kolo_negotiate_slow(s, nrequests, fresh));

@@ -14,6 +14,7 @@ struct kolo_set;
 typedef struct {
     size_t count;
     bool news;  /* something has moved and something is left, so more may: the next cycle follows at once */
+    bool left;  /* some rank has tensors, or more, that were not agreed on by this */
     bool stop;  /* some rank shuts the engine down */
     bool yield; /* some rank has a turn of another set waiting */
 } kolo_outcome_t;

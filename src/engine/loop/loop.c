@@ -97,6 +97,7 @@ static kolo_status_t run_cycle(kolo_set_t *s, kolo_outcome_t *outcome)
     KOLO_TALLY(s->engine->tally.negotiate_ns, kolo_now_ns() - began);
     KOLO_TALLY(s->engine->tally.cycles, 1);
     s->cycle++;
+    if (s->id == 0) kolo_wake_note(s->engine, outcome);
     if (status == KOLO_OK && outcome->count > 0) status = work(s, outcome->count);
     /* `ordered` lies in the cache in part, and what is remembered may push that out: it is measured before. A
      * setting that comes into force does so afterwards, for it may switch the cache off. */
@@ -127,7 +128,7 @@ static kolo_status_t first_cause(struct kolo_tensor_engine *e, kolo_status_t sta
 
 static kolo_status_t run_cycles(struct kolo_tensor_engine *e)
 {
-    kolo_outcome_t outcome = {0, false, false, false};
+    kolo_outcome_t outcome = {0};
     kolo_set_t *s = e->all;
     while (!outcome.stop) {
         bool again = outcome.news && !(outcome.yield && e->nlive > 1);

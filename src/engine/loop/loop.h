@@ -5,6 +5,7 @@
 #ifndef KOLO_ENGINE_LOOP_LOOP_H
 #define KOLO_ENGINE_LOOP_LOOP_H
 
+#include "engine/controller/negotiate.h"
 #include "engine/sets/sets.h"
 
 typedef struct {
@@ -17,6 +18,7 @@ typedef struct {
     bool owes;         /* this rank is in the next cycle, and calls the others if it has to wait for them */
     uint64_t since_ns; /* when it came there */
     size_t words;      /* of the last cycle's vector, for which there are connections */
+    bool settled;      /* no rank sleeps on what others have not submitted, as far as this one knows */
 } kolo_wake_t;
 
 /* wake.c */
@@ -26,8 +28,9 @@ kolo_status_t kolo_wake_init(struct kolo_tensor_engine *e); /* collective */
 void kolo_wake_fini(struct kolo_tensor_engine *e);
 /* Asks all ranks to begin this cycle, unless somebody has: at once, or when this rank has waited for them there. */
 kolo_status_t kolo_wake_call(struct kolo_tensor_engine *e, uint64_t cycle);
-/* All ranks have come to the cycle, with vectors of this length. */
+/* All ranks have come to the cycle, with vectors of this length; and what came of it. */
 void kolo_wake_met(struct kolo_tensor_engine *e, size_t words);
+void kolo_wake_note(struct kolo_tensor_engine *e, const kolo_outcome_t *outcome);
 bool kolo_wake_called(const struct kolo_tensor_engine *e, uint64_t cycle);
 
 /* loop.c */

@@ -9,8 +9,9 @@
  *
  * Most of the time all ranks get work at about the same time, and nobody has to be told. So a rank enters the cycle
  * without a word, and notifies the others from within, once it has waited there for longer than they need to come
- * by themselves. It notifies first where its wait might not come to that: before a first use of connections, with
- * checks in depth, over MPI; and for those who have joined, who do not come by themselves.
+ * by themselves. It notifies first where somebody will not come by himself: a rank that has said what it has and
+ * sleeps until the others have it, too, or one that has joined. Also where its wait might not come to a
+ * notification: before a first use of connections, with checks in depth, over MPI.
  */
 #include "comm/comm.h"
 #include "comm/params.h"
@@ -76,8 +77,8 @@ static kolo_status_t notify_all(struct kolo_tensor_engine *e, uint64_t cycle)
 static bool may_come_first(const struct kolo_tensor_engine *e)
 {
     const kolo_set_t *s = e->all;
-    return e->talk == &kolo_talk_kolo && s->njoined == 0 && e->wake.words == kolo_vector_words(s) &&
-           kolo_comm_options.check != KOLO_CHECK_DEEP;
+    return e->wake.settled && e->talk == &kolo_talk_kolo && s->njoined == 0 &&
+           e->wake.words == kolo_vector_words(s) && kolo_comm_options.check != KOLO_CHECK_DEEP;
 }
 
 /* The loop waits in an operation of set 0. */
@@ -130,4 +131,9 @@ void kolo_wake_met(struct kolo_tensor_engine *e, size_t words)
 {
     e->wake.owes = false;
     e->wake.words = words;
+}
+
+void kolo_wake_note(struct kolo_tensor_engine *e, const kolo_outcome_t *outcome)
+{
+    if (outcome->left || outcome->count > 0) e->wake.settled = !outcome->left;
 }
