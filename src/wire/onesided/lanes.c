@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define PIECE    (256u << 10)
+#define PIECE    (1u << 20)
 #define EXPECTED 256u       /* announced writes that are not there yet */
 #define AT_ONCE  (1u << 20) /* bytes of one turn of a lane, so that others have theirs */
 
