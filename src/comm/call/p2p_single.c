@@ -167,6 +167,8 @@ kolo_status_t kolo_p2p_run_single(const kolo_call_t *call)
         KOLO_TRY(start_plan(body, call, to, way, &part, &task));
     kolo_status_t status = task.step(&task, &moved);
     if (status == KOLO_OK) return KOLO_OK;
+    kolo_status_t pumped = moved ? kolo_wire_pump(&body->ctx) : KOLO_OK; /* it leaves before the wait is prepared */
+    if (status == KOLO_IN_PROGRESS && pumped != KOLO_OK) status = pumped;
     if (status == KOLO_IN_PROGRESS) {
         KOLO_FAIL_POINT("comm.message.wait");
         kolo_body_wait_init(body, &wait, &task);

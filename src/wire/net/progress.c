@@ -14,6 +14,8 @@
 
 /* pumps of a connection with several rails between two looks for notes of the peer, and of a writer that rests */
 #define NOTES_EACH 64
+/* pumps of which one goes through all connections, whatever comes */
+#define ALL_EACH 4
 /* How long a reader's word that it has lost a rail may take. */
 #define LEFT_OVER_MS 10000
 
@@ -294,8 +296,8 @@ static kolo_status_t pump_rails(kolo_net_conn_t *conn)
     bool any = false;
     for (uint32_t i = 0; i < conn->nrails; i++) {
         if (conn->rails[i].state != KOLO_NET_RAIL_UP) continue;
-        kolo_status_t status = kolo_net_harvest(conn, i, &any);
-        if (status == KOLO_OK && conn->tx) status = send_slots(conn, i);
+        kolo_status_t status = conn->tx ? send_slots(conn, i) : KOLO_OK; /* somebody may wait for it */
+        if (status == KOLO_OK) status = kolo_net_harvest(conn, i, &any);
         if (status != KOLO_OK) KOLO_TRY(kolo_net_rail_lost(conn, i, status));
     }
     if (conn->tx) {
@@ -361,8 +363,10 @@ kolo_status_t kolo_net_pump(void *arg)
     kolo_net_state_t *state = arg;
     const kolo_net_conn_t *failed = NULL;
     for (kolo_net_conn_t *conn = state->first; conn; conn = conn->next) {
+        uint64_t shown = conn->shown;
         if (++conn->turns % NOTES_EACH == 0 || !rests(conn)) pump_conn(conn);
         if (conn->status != KOLO_OK && !conn->orderly && !conn->closed && !failed) failed = conn;
+        if (conn->shown != shown && conn->turns % ALL_EACH != 0) break; /* the caller looks at what has come */
     }
     return failed ? report(failed) : KOLO_OK;
 }
