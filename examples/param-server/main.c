@@ -129,10 +129,11 @@ static int number(const char *option, const char *text, int least)
 static int usage(int status)
 {
     fprintf(status ? stderr : stdout,
-            "usage: param-server [--async] [--epochs N] [--seed N] [--out DIR] [--protocol NAME]\n"
+            "usage: param-server [--async] [--epochs N] [--seed N] [--out DIR] [--protocol NAME] [--data FILE]\n"
             "  trains on this host: two servers, three workers; then again with a server killed and started anew\n"
             "usage: param-server --job ps|worker --task N --ps HOST:PORT,... --workers HOST:PORT,...\n"
             "                    --secret FILE [--async] [--epochs N] [--seed N] [--out DIR] [--protocol NAME]\n"
+            "                    [--data FILE]\n"
             "  one task of a job on several hosts; a server keeps its part in DIR. --ps N --workers N: the tasks "
             "meet at\n"
             "  KOLO_COMM_ID=HOST:PORT, on the host of the first server\n");
@@ -142,10 +143,10 @@ static int usage(int status)
 int main(int argc, char **argv)
 {
     static const struct option long_options[] = {
-        {"job", 1, NULL, 'j'},      {"task", 1, NULL, 't'},   {"ps", 1, NULL, 'p'},     {"workers", 1, NULL, 'w'},
-        {"secret", 1, NULL, 's'},   {"epochs", 1, NULL, 'e'}, {"seed", 1, NULL, 'r'},   {"out", 1, NULL, 'o'},
-        {"protocol", 1, NULL, 'x'}, {"async", 0, NULL, 'a'},  {"report", 1, NULL, 'f'}, {"help", 0, NULL, 'h'},
-        {NULL, 0, NULL, 0}};
+        {"job", 1, NULL, 'j'},      {"task", 1, NULL, 't'},   {"ps", 1, NULL, 'p'},    {"workers", 1, NULL, 'w'},
+        {"secret", 1, NULL, 's'},   {"epochs", 1, NULL, 'e'}, {"seed", 1, NULL, 'r'},  {"out", 1, NULL, 'o'},
+        {"protocol", 1, NULL, 'x'}, {"data", 1, NULL, 'd'},   {"async", 0, NULL, 'a'}, {"report", 1, NULL, 'f'},
+        {"help", 0, NULL, 'h'},     {NULL, 0, NULL, 0}};
     options_t options = {.epochs = 12,
                          .limit_ms = 60000,
                          .seed = 1,
@@ -182,6 +183,9 @@ int main(int argc, char **argv)
             break;
         case 'x':
             options.protocol = optarg;
+            break;
+        case 'd':
+            options.data = optarg;
             break;
         case 'a':
             options.async = 1;

@@ -68,6 +68,8 @@ static bool start(job_t *job, int i)
                           report,
                           "--protocol",
                           o->protocol ? o->protocol : "kolo",
+                          "--data",
+                          o->data,
                           o->async ? "--async" : NULL,
                           NULL};
     pid_t parent = getpid();
