@@ -45,7 +45,7 @@ static const kolo_cuda_api_t *api;
 static const kolo_cuda_kernels_t *kernels;
 static rank_t ranks[RANKS];
 static uint64_t region_bytes;
-static uint32_t compared, runs, by_lines, by_references, without;
+static uint32_t compared, runs, by_lines, by_lines_128, by_references, without;
 
 static uint64_t slots_of(uint32_t nranks)
 {
@@ -150,8 +150,9 @@ static void fill_common(const case_t *c, uint32_t rank, kolo_cuda_plan_args_t *a
     k->mailbox = (uint64_t)(uintptr_t)&ranks[rank].mailbox;
     for (uint32_t r = 0; r < c->nranks; r++) k->regions[r] = (uint64_t)(uintptr_t)ranks[r].region;
     kolo_cuda_plan_layout(c->nranks, PLANS_AT, &a->plan);
-    a->plan.slot_bytes = a->plan.line_bytes = SLOT;
+    a->plan.slot_bytes = a->plan.line_bytes = a->plan.line128_bytes = SLOT;
     a->plan.lines_most = c->seed / 32 % 3 ? (c->seed / 32 % 3 - 1) * UINT64_MAX : 2048; /* none, all, some */
+    a->plan.lines128_most = c->seed / 128 % 2 * UINT64_MAX;
 }
 
 static void launch(const plans_t *p, const case_t *c, uint32_t rank, kolo_cuda_plan_args_t *a)
@@ -248,7 +249,9 @@ static void run_case(const plans_t *p, const case_t *c, const char *name)
         if (is_traceable(&args[r].runs[f])) compare_steps(&p->forms[f], r, &args[r].runs[f]);
     }
     runs++;
-    by_lines += args[0].runs[0].lines && args[0].runs[0].tiles > args[0].runs[0].replicas;
+    bool turns = args[0].runs[0].tiles > args[0].runs[0].replicas;
+    by_lines += args[0].runs[0].way == KOLO_CUDA_BY_LINES && turns;
+    by_lines_128 += args[0].runs[0].way == KOLO_CUDA_BY_LINES_128 && turns;
     by_references += p->n > 1 && !form_of(p, c);
     without += p->n > 1 && form_of(p, c);
 }
@@ -285,6 +288,7 @@ static void renew_queues(uint32_t nranks)
         char *region = ranks[r].region;
         memset(region, 0, l.programs);
         memset(region + l.lines, 0, slots_of(nranks) * SLOT);
+        memset(region + l.lines128, 0, slots_of(nranks) * SLOT);
         for (uint32_t q = 0; q < KOLO_CUDA_PLAN_WAYS * 2 * queues; q++)
             ((uint32_t *)(void *)(region + l.steps))[q] = from;
         for (uint32_t q = 0; q < KOLO_CUDA_PLAN_WAYS * queues; q++)
@@ -348,10 +352,10 @@ static void run_all(shape_t first, shape_t last, bool fanout)
 static void every_plan_of_one_host_runs_as_it_was_verified(void **state)
 {
     (void)state;
-    compared = runs = by_lines = by_references = without = 0;
+    compared = runs = by_lines = by_lines_128 = by_references = without = 0;
     run_all(SHAPE_ONE_NODE, SHAPE_ONE_NODE, false);
     assert_true(runs > 500);
-    assert_true(by_lines > 20);
+    assert_true(by_lines > 20 && by_lines_128 > 20);
     assert_true(by_references > 20 && without > 5);
     assert_true(compared > 1000);
 }

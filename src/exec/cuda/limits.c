@@ -27,14 +27,17 @@ static const kolo_param_t rows[] = {
      .def = "0",
      .max = 1 << 20,
      .must_agree = true,
-     .help = "Largest operation between two GPUs, in bytes, that goes in one step as lines; 0: as measured",
+     .help = "Largest operation between two GPUs, in bytes, that goes in one step as lines, and longest "
+             "chunk of a plan that KOLO_ALGO forces; 0: as measured",
      .value = &kolo_cuda_options.ll_bytes},
     {.key = "KOLO_GPU_LL128_SIZE",
      .kind = KOLO_PARAM_SIZE,
      .def = "0",
      .max = 1 << 30,
      .must_agree = true,
-     .help = "Largest operation, in bytes, that goes in one step as lines of 128 bytes; 0: as measured",
+     .help =
+         "Largest operation, in bytes, that goes in one step as lines of 128 bytes, and longest chunk of a plan "
+         "that KOLO_ALGO forces; 0: as measured",
      .value = &kolo_cuda_options.ll128_bytes},
     {.key = "KOLO_GPU_MESSAGE_LINES_SIZE",
      .kind = KOLO_PARAM_SIZE,

@@ -239,6 +239,11 @@ KOLO_DEV kolo_vec_t kolo_vec_of(const uint64_t *w)
 {
     return kolo_vec_t{{(uint32_t)w[0], (uint32_t)(w[0] >> 32), (uint32_t)w[1], (uint32_t)(w[1] >> 32)}};
 }
+KOLO_DEV void kolo_words_of(uint64_t *w, kolo_vec_t v)
+{
+    w[0] = v.w[0] | (uint64_t)v.w[1] << 32;
+    w[1] = v.w[2] | (uint64_t)v.w[3] << 32;
+}
 
 template <typename T> KOLO_DEV bool kolo_ll128_reduce(const kolo_cuda_args_t &c, const kolo_ll_share_t &s)
 {
@@ -279,11 +284,7 @@ template <typename T> KOLO_DEV bool kolo_ll128_reduce(const kolo_cuda_args_t &c,
         for (uint32_t u = 0; u < B; u++) {
             if (u >= n) continue;
 #pragma unroll
-            for (uint32_t k = 0; k < KOLO_LANES; k++) {
-                kolo_vec_t v = kolo_sum_end(&acc[u][k], c);
-                x[u].w[k][0] = v.w[0] | (uint64_t)v.w[1] << 32;
-                x[u].w[k][1] = v.w[2] | (uint64_t)v.w[3] << 32;
-            }
+            for (uint32_t k = 0; k < KOLO_LANES; k++) kolo_words_of(x[u].w[k], kolo_sum_end(&acc[u][k], c));
             kolo_words_store<T>(&x[u], dst, s.first + at + u * kolo_groups(),
                                 at + u * kolo_groups() < s.n ? c.bytes : 0, dst_aligned);
         }

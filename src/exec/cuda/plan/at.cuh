@@ -7,7 +7,7 @@
 #define KOLO_EXEC_CUDA_PLAN_AT_CUH
 
 #include "exec/cuda/direct.cuh"
-#include "exec/cuda/ll.cuh"
+#include "exec/cuda/ll128.cuh"
 #include "exec/cuda/plan/program.h"
 
 #ifdef __CUDACC__
@@ -72,7 +72,7 @@ KOLO_DEV uint32_t kolo_plan_queue(const kolo_plan_at_t &at, uint32_t conn)
 KOLO_DEV uint32_t *kolo_plan_steps(const kolo_cuda_plan_args_t &a, const kolo_plan_at_t &at, uint32_t dir,
                                    uint32_t peer, uint32_t queue)
 {
-    uint32_t row = (at.run->lines * 2 + dir) * a.l.c.layout.nranks + peer;
+    uint32_t row = (at.run->way * 2 + dir) * a.l.c.layout.nranks + peer;
     return (uint32_t *)(at.own + a.plan.steps) + row * KOLO_CUDA_PLAN_QUEUES + queue;
 }
 KOLO_DEV uint64_t *kolo_plan_ready(const kolo_cuda_plan_args_t &a, char *region, uint32_t writer, uint32_t queue,
@@ -85,7 +85,7 @@ KOLO_DEV uint64_t *kolo_plan_ready(const kolo_cuda_plan_args_t &a, char *region,
 KOLO_DEV uint32_t *kolo_plan_credit(const kolo_cuda_plan_args_t &a, const kolo_plan_at_t &at, char *region,
                                     uint32_t reader, uint32_t queue)
 {
-    uint32_t row = at.run->lines * a.l.c.layout.nranks + reader;
+    uint32_t row = at.run->way * a.l.c.layout.nranks + reader;
     return (uint32_t *)(region + a.plan.credit + (uint64_t)(row * KOLO_CUDA_PLAN_QUEUES + queue) * KOLO_CUDA_FLAG);
 }
 KOLO_DEV char *kolo_plan_slot(const kolo_cuda_plan_args_t &a, const kolo_plan_at_t &at, char *region, uint32_t writer,
@@ -93,7 +93,9 @@ KOLO_DEV char *kolo_plan_slot(const kolo_cuda_plan_args_t &a, const kolo_plan_at
 {
     uint64_t slot = (uint64_t)(writer * KOLO_CUDA_PLAN_QUEUES + queue) * KOLO_CUDA_PLAN_DEPTH +
                     step % KOLO_CUDA_PLAN_DEPTH;
-    return at.run->lines ? region + a.plan.lines + slot * a.plan.line_bytes : region + a.plan.slots + slot * a.plan.slot_bytes;
+    if (at.run->way == KOLO_CUDA_BY_LINES) return region + a.plan.lines + slot * a.plan.line_bytes;
+    if (at.run->way == KOLO_CUDA_BY_LINES_128) return region + a.plan.lines128 + slot * a.plan.line128_bytes;
+    return region + a.plan.slots + slot * a.plan.slot_bytes;
 }
 KOLO_DEV uint64_t kolo_plan_flag(const kolo_cuda_plan_args_t &a, uint32_t step)
 {

@@ -13,12 +13,16 @@
 #define SLOT_LEAST       1024u
 #define LINE_ROOM        (8u << 20) /* for the lines of all queues that end at a rank */
 #define LINE_MOST        (16u << 10)
+#define LINE128_ROOM     (8u << 20)
+#define LINE128_MOST     (16u << 10)
 #define SCRATCH_ROOM     (8u << 20)
 #define PROGRAM_ROOM     (2u << 20)
 #define REPLICA_USUAL    16384u /* bytes of the longest chunk that are worth a replica */
 #define LINE_REPLICA     4096u  /* by lines: 8 bytes for each thread */
+#define LINE128_REPLICA  7680u  /* 120 for each 8 threads */
 #define REPLICAS_UNKNOWN 16u    /* where no rank knows the longest chunk */
 #define LINES_USUAL      32768u /* longest chunk by lines */
+#define LINES128_USUAL   (256u << 10)
 
 _Static_assert((int)KOLO_CUDA_OP_SEND == KOLO_OP_SEND && (int)KOLO_CUDA_OP_RECV == KOLO_OP_RECV &&
                    (int)KOLO_CUDA_OP_RECV_REDUCE == KOLO_OP_RECV_REDUCE &&
@@ -42,10 +46,13 @@ void kolo_cuda_plan_layout(uint32_t nranks, uint64_t at, kolo_cuda_plan_layout_t
 {
     uint64_t queues = (uint64_t)nranks * KOLO_CUDA_PLAN_QUEUES, slots = queues * KOLO_CUDA_PLAN_DEPTH;
     uint64_t slot = SLOT_ROOM / slots / 128 * 128, line = LINE_ROOM / slots / 256 * 256;
-    *l =
-        (kolo_cuda_plan_layout_t){.slot_bytes = (uint32_t)KOLO_MAX(SLOT_LEAST, KOLO_MIN(slot, (uint64_t)SLOT_MOST)),
-                                  .line_bytes = (uint32_t)KOLO_MAX(SLOT_LEAST, KOLO_MIN(line, (uint64_t)LINE_MOST)),
-                                  .lines_most = LINES_USUAL};
+    uint64_t line128 = LINE128_ROOM / slots / 128 * 128;
+    *l = (kolo_cuda_plan_layout_t){
+        .slot_bytes = (uint32_t)KOLO_MAX(SLOT_LEAST, KOLO_MIN(slot, (uint64_t)SLOT_MOST)),
+        .line_bytes = (uint32_t)KOLO_MAX(SLOT_LEAST, KOLO_MIN(line, (uint64_t)LINE_MOST)),
+        .line128_bytes = (uint32_t)KOLO_MAX(SLOT_LEAST, KOLO_MIN(line128, (uint64_t)LINE128_MOST)),
+        .lines_most = LINES_USUAL,
+        .lines128_most = LINES128_USUAL};
     at = KOLO_ROUND_UP(at, (uint64_t)4096);
     l->steps = at;
     at = KOLO_ROUND_UP(at + KOLO_CUDA_PLAN_WAYS * 2 * queues * sizeof(uint32_t), (uint64_t)4096);
@@ -64,6 +71,8 @@ void kolo_cuda_plan_layout(uint32_t nranks, uint64_t at, kolo_cuda_plan_layout_t
     at += l->scratch_bytes;
     l->lines = at;
     at += slots * l->line_bytes;
+    l->lines128 = at;
+    at += slots * l->line128_bytes;
     l->slots = at;
     l->bytes = at + slots * l->slot_bytes;
 }
@@ -296,15 +305,33 @@ static uint64_t fill_even(const kolo_plan_t *p, const kolo_exec_call_t *call, co
     return (longer->each + (longer->more > 0)) * a->elem;
 }
 
+static uint32_t way_of(const kolo_cuda_lowered_t *l, const kolo_cuda_plan_layout_t *plan, uint64_t longest)
+{
+    if (!l->lines || l->refs) return KOLO_CUDA_BY_SLOTS;
+    return longest <= plan->lines_most      ? KOLO_CUDA_BY_LINES
+           : longest <= plan->lines128_most ? KOLO_CUDA_BY_LINES_128
+                                            : KOLO_CUDA_BY_SLOTS;
+}
+
+/* Bytes of payload that a slot holds; a multiple of 128, as tiles are. */
+static uint64_t room_of(const kolo_cuda_plan_layout_t *plan, uint32_t way)
+{
+    return way == KOLO_CUDA_BY_LINES       ? plan->line_bytes / 2
+           : way == KOLO_CUDA_BY_LINES_128 ? plan->line128_bytes / 128 * 120 / 128 * 128
+                                           : plan->slot_bytes;
+}
+
 /* Of an all_to_all of unequal parts no rank knows the longest: pieces and replicas are then those of long ones, and
  * each rank has as many tiles as its own parts need; beyond them both ends skip. */
 static kolo_status_t cut_tiles(const kolo_cuda_lowered_t *l, const kolo_plan_t *p, uint64_t longest, uint32_t most,
                                const kolo_cuda_plan_args_t *a, kolo_cuda_plan_run_t *run)
 {
     bool known = !a->uneven || p->coll != KOLO_COLL_ALL_TO_ALL;
-    run->lines = known && longest <= a->plan.lines_most && l->lines && !l->refs;
-    uint64_t usual = run->lines ? LINE_REPLICA : REPLICA_USUAL;
-    uint64_t room = run->lines ? a->plan.line_bytes / 2 : a->plan.slot_bytes;
+    static const uint32_t usually[] = {[KOLO_CUDA_BY_SLOTS] = REPLICA_USUAL,
+                                       [KOLO_CUDA_BY_LINES] = LINE_REPLICA,
+                                       [KOLO_CUDA_BY_LINES_128] = LINE128_REPLICA};
+    run->way = known ? way_of(l, &a->plan, longest) : KOLO_CUDA_BY_SLOTS;
+    uint64_t usual = usually[run->way], room = room_of(&a->plan, run->way);
     uint64_t replicas = known ? KOLO_MAX(KOLO_DIV_UP(longest, usual), 1u) : REPLICAS_UNKNOWN;
     replicas = KOLO_MIN(replicas, (uint64_t)most);
     uint64_t tile = known ? KOLO_ROUND_UP(KOLO_DIV_UP(longest, replicas), (uint64_t)128) : room;

@@ -55,13 +55,13 @@ KOLO_DEV bool kolo_plan_await(const kolo_cuda_plan_args_t &a, const kolo_plan_at
     for (uint32_t t = kolo_tid(); t < takes + readers; t += kolo_nthreads()) {
         if (t < takes) {
             uint32_t conn = kolo_plan_taken(at, in, rx, t), peer = (uint32_t)at.conns[conn].peer;
-            if (!at.run->lines && !kolo_plan_await_slot(a, at, conn)) b->ended = 1;
+            if (at.run->way == KOLO_CUDA_BY_SLOTS && !kolo_plan_await_slot(a, at, conn)) b->ended = 1;
             uint32_t place = in.op == KOLO_CUDA_OP_REDUCE_MANY ? t + (t >= in.own_place)
                                                                : !(in.flags & KOLO_CUDA_FLAG_RX_FIRST) && in.src.n;
             const char *slot = kolo_plan_slot(a, at, at.own, peer, kolo_plan_queue(at, conn), b->steps[conn]);
             b->from[place] = slot;
             if (kolo_plan_follows(in)) b->from[place] = b->put = *(char *const *)slot;
-            b->line[place] = at.run->lines ? kolo_line_number(b->steps[conn]) : 0;
+            b->line[place] = at.run->way != KOLO_CUDA_BY_SLOTS ? kolo_line_number(b->steps[conn]) : 0;
             b->peer[place] = (uint16_t)peer;
         } else {
             uint32_t reader = kolo_plan_reader(a, at, tx, t - takes);
@@ -184,6 +184,58 @@ KOLO_DEV void kolo_plan_lines(const kolo_cuda_plan_args_t &a, kolo_plan_block_t 
     }
 }
 
+/* Operand `k` of a piece, line `at` of `n`. For a whole warp. false: the host wants the kernel to end. */
+template <typename T>
+KOLO_DEV bool kolo_plan_line128_in(const kolo_cuda_args_t &c, const kolo_plan_block_t *b, const kolo_plan_piece_t &p,
+                                   uint32_t k, uint32_t at, uint32_t n, kolo_line_t *x)
+{
+    const char *from = b->from[k];
+    if (b->line[k])
+        return kolo_batch_wait<1>(c, kolo_line128_flag(c, b->line[k]), from, at, n, x, (uint32_t)b->peer[k]);
+    kolo_words_load<T>(x, from, at, at < n ? p.bytes : 0, ((uint64_t)from & 7) == 0, NULL);
+#pragma unroll
+    for (uint32_t i = 0; i < KOLO_LANES && (p.raw >> k & 1); i++) { /* rounded, as other ranks get it */
+        kolo_sum<T, 16 / sizeof(T)> one;
+        kolo_sum_scaled(&one, kolo_vec_of(x->w[i]), c, true);
+        kolo_words_of(x->w[i], kolo_sum_rounded(&one, c, false));
+    }
+    return true;
+}
+
+/* The same by lines of 128 bytes. */
+template <typename T>
+KOLO_DEV void kolo_plan_lines128(const kolo_cuda_args_t &c, kolo_plan_block_t *b, const kolo_plan_piece_t &p,
+                                 uint32_t number)
+{
+    const int N = 16 / sizeof(T);
+    const uint64_t flag = kolo_line128_flag(c, number);
+    const bool aligned = ((uint64_t)p.dst & 7) == 0, sums = p.nfrom > 1 || p.divide;
+    uint32_t lines = ((p.bytes + 7) / 8 + KOLO_LINE_WORDS - 1) / KOLO_LINE_WORDS, n;
+    for (uint32_t at = kolo_group(); (n = kolo_batch<1>(at, lines)); at += n * kolo_groups()) {
+        kolo_line_t x = {};
+        kolo_sum<T, N> sum[KOLO_LANES];
+        for (uint32_t k = 0; k < p.nfrom; k++) {
+            if (!kolo_plan_line128_in<T>(c, b, p, k, at, lines, &x)) {
+                b->ended = 1;
+                return;
+            }
+#pragma unroll
+            for (uint32_t i = 0; i < KOLO_LANES && sums; i++) {
+                kolo_sum<T, N> one;
+                kolo_sum_scaled(&one, kolo_vec_of(x.w[i]), c, false);
+                if (k == 0)
+                    sum[i] = one;
+                else
+                    kolo_sum_join(&sum[i], one, c);
+            }
+        }
+#pragma unroll
+        for (uint32_t i = 0; i < KOLO_LANES && sums; i++) kolo_words_of(x.w[i], kolo_sum_rounded(&sum[i], c, p.divide));
+        if (p.dst) kolo_words_store<T>(&x, p.dst, at, at < lines ? p.bytes : 0, aligned);
+        for (uint32_t u = 0; u < p.nto; u++) kolo_line128_store(b->to[u] + 128ull * at, &x, flag, at < lines);
+    }
+}
+
 /* EXPOSE: where the piece lies, as the reader sees it. */
 KOLO_DEV void kolo_plan_show(const kolo_cuda_plan_args_t &a, const kolo_plan_at_t &at, const kolo_cuda_insn_t &in,
                              uint32_t k, uint32_t tx)
@@ -220,8 +272,10 @@ KOLO_DEV void kolo_plan_move(const kolo_cuda_plan_args_t &a, const kolo_plan_at_
         if (pair) b->line[!place] = 0;
     }
     if (has_src) kolo_sync();
-    if (at.run->lines)
+    if (at.run->way == KOLO_CUDA_BY_LINES)
         kolo_plan_lines<T>(a, b, p, number);
+    else if (at.run->way == KOLO_CUDA_BY_LINES_128)
+        kolo_plan_lines128<T>(a.l.c, b, p, number);
     else if (p.nfrom > 1 || p.raw || p.divide)
         kolo_plan_reduce<T>(a, *b, p);
     else
@@ -243,7 +297,7 @@ KOLO_DEV bool kolo_plan_post(const kolo_cuda_plan_args_t &a, const kolo_plan_at_
         if (t >= takes) {
             uint32_t reader = kolo_plan_reader(a, at, tx, t - takes);
             char *region = kolo_region(a.l.c.regions, reader);
-            if (!at.run->lines)
+            if (at.run->way == KOLO_CUDA_BY_SLOTS)
                 kolo_slot_flag_store(kolo_plan_ready(a, region, a.l.c.rank, kolo_plan_queue(at, tx), step),
                                      kolo_plan_flag(a, step));
             if (t == takes) b->steps[tx] = step + 1;

@@ -13,10 +13,10 @@
  * operation: a slot of another operation is never taken, the wait for it lasts until it is found out why. The
  * reader gives the slot back by a counter in the writer's memory. Both ends poll their own memory only.
  *
- * A queue has each slot twice: short pieces go by lines of 16 bytes (ll.cuh), which carry 8 of payload and their
- * own arrival, so nothing is set behind them and no fence is needed. Which of the two an operation uses follows
- * from its length, so both ends know it; slots and lines are counted apart, since the numbers in lines that are not
- * written for long would come again.
+ * A queue has each slot three times: short pieces go by lines of 16 bytes (ll.cuh), which carry 8 of payload and
+ * their own arrival, so nothing is set behind them and no fence is needed; longer ones by lines of 128 bytes, which
+ * carry 120 (ll128.cuh). Which of the ways an operation takes follows from its length, so both ends know it; they
+ * are counted apart, since the numbers in lines that are not written for long would come again.
  */
 #ifndef KOLO_EXEC_CUDA_PLAN_PROGRAM_H
 #define KOLO_EXEC_CUDA_PLAN_PROGRAM_H
@@ -29,7 +29,7 @@
     16u /* and those whose slots go to all ranks: what is posted there is equal for all                            \
          */
 #define KOLO_CUDA_PLAN_QUEUES (KOLO_CUDA_PLAN_PAIRS + KOLO_CUDA_PLAN_NODES)
-#define KOLO_CUDA_PLAN_WAYS   2u   /* by slots, by lines */
+enum { KOLO_CUDA_BY_SLOTS, KOLO_CUDA_BY_LINES, KOLO_CUDA_BY_LINES_128, KOLO_CUDA_PLAN_WAYS };
 #define KOLO_CUDA_PLAN_CONNS  256u /* ends of connections that one rank has in one plan */
 #define KOLO_CUDA_PLAN_EVENTS 64u  /* of one plan */
 
@@ -106,7 +106,9 @@ typedef struct {
 /* Where it all lies in a region (args.h), behind what the other kernels use. */
 typedef struct {
     uint32_t slot_bytes, line_bytes; /* line_bytes: of the lines of a slot, twice their payload */
+    uint32_t line128_bytes, pad;     /* of its lines of 128 bytes */
     uint64_t lines_most;             /* longest chunk that goes by lines, in bytes */
+    uint64_t lines128_most;          /* and by lines of 128 bytes, if it does not go by the others */
     uint64_t steps;                  /* uint32_t [WAYS][2][nranks][QUEUES]: slots posted to, taken from each rank */
     uint64_t ready;                  /* uint64_t flags [nranks][QUEUES][DEPTH], by writer */
     uint64_t credit;                 /* uint32_t flags [WAYS][nranks][QUEUES], by reader */
@@ -115,9 +117,10 @@ typedef struct {
     uint64_t scratch_bytes;
     uint64_t programs; /* images */
     uint64_t programs_bytes;
-    uint64_t lines; /* [nranks][QUEUES][DEPTH][line_bytes], by writer */
-    uint64_t slots; /* [nranks][QUEUES][DEPTH][slot_bytes], by writer */
-    uint64_t bytes; /* of the region, with all of this; 0: there is nothing of it */
+    uint64_t lines;    /* [nranks][QUEUES][DEPTH][line_bytes], by writer */
+    uint64_t lines128; /* [nranks][QUEUES][DEPTH][line128_bytes], by writer */
+    uint64_t slots;    /* [nranks][QUEUES][DEPTH][slot_bytes], by writer */
+    uint64_t bytes;    /* of the region, with all of this; 0: there is nothing of it */
 } kolo_cuda_plan_layout_t;
 
 /* How `count` elements are cut: see kolo_part_cut(). */
@@ -134,7 +137,7 @@ typedef struct {
 typedef struct {
     uint64_t program; /* address; 0: there is none */
     uint32_t replicas, tiles, tile_bytes;
-    uint32_t lines;                  /* pieces go by lines */
+    uint32_t way;                    /* that pieces go: KOLO_CUDA_BY_... */
     uint64_t src_stride, dst_stride; /* of parts, which part p has `more` elements more of */
     kolo_cuda_cut_t parts;           /* count of a part; `more`: how many have one more */
     kolo_cuda_cut_t subs[2];         /* of a part with `each` elements, with one more */

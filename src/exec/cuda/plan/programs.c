@@ -67,6 +67,8 @@ uint64_t kolo_cuda_plans_room(kolo_cuda_plans_t *plans, uint32_t nranks, uint64_
 {
     if (!plans) return bytes;
     kolo_cuda_plan_layout(nranks, bytes, &plans->args.plan);
+    if (kolo_cuda_options.ll_bytes) plans->args.plan.lines_most = (uint64_t)kolo_cuda_options.ll_bytes;
+    if (kolo_cuda_options.ll128_bytes) plans->args.plan.lines128_most = (uint64_t)kolo_cuda_options.ll128_bytes;
     for (program_t *g = plans->programs; g; g = g->next) g->there = false; /* the region is a new one */
     return plans->args.plan.bytes;
 }
