@@ -121,21 +121,16 @@ static int sockets(bool seen[1024])
     return n;
 }
 
-static void a_lane_that_is_cut_costs_what_is_under_way(void **state)
+/* Cuts a lane while four values of 64 MB are under way; returns how many of them have not come. */
+static int cut_once(fixture_t *f, const char *key, const bool before[1024])
 {
-    fixture_t *f = *state;
     kolo_receive_t receives[4];
     kolo_value_t value;
-    bool before[1024], now[1024];
+    bool now[1024];
     int ended = 0;
-    char *key = make_key(f->worker, PS, WORKER, "cut");
-    send_value(f->at_ps, key, 100, 1);
-    receive_value(f->at_worker, key, 100, 1);
-    (void)sockets(before);
-    widen(f, key);
     assert_in_range(sockets(now), 4, 1024);
     for (int i = 0; i < 4; i++) {
-        send_value(f->at_ps, key, 16 << 20, i); /* 64 MB */
+        send_value(f->at_ps, key, 16 << 20, i);
         assert_int_equal(kolo_rendezvous_receive_begin(f->at_worker, key, NULL, &receives[i]), KOLO_OK);
     }
     for (int fd = 1023, left = 1; fd >= 0 && left > 0; fd--) /* the end of a lane */
@@ -144,14 +139,31 @@ static void a_lane_that_is_cut_costs_what_is_under_way(void **state)
         kolo_status_t status = kolo_receive_wait(receives[i], 30000, &value);
         assert_int_not_equal(status, KOLO_ERR_TIMEOUT);
         if (status == KOLO_OK)
-            check_value(&value, 16 << 20, i);
+            kolo_value_release(&value);
         else
             ended++;
     }
+    return ended;
+}
+
+static void a_lane_that_is_cut_costs_what_is_under_way(void **state)
+{
+    fixture_t *f = *state;
+    bool before[1024];
+    char edge[16], *key = make_key(f->worker, PS, WORKER, "first");
+    int ended = 0;
+    send_value(f->at_ps, key, 100, 1);
+    receive_value(f->at_worker, key, 100, 1);
+    (void)sockets(before);
+    for (int i = 0; i < 10 && ended == 0; i++) { /* unless this thread was not run until all had come */
+        snprintf(edge, sizeof edge, "cut_%d", i);
+        key = make_key(f->worker, PS, WORKER, edge);
+        widen(f, key);
+        ended = cut_once(f, key, before);
+    }
     assert_in_range(ended, 1, 4);
     /* The task is called again, and its channel gets lanes again. */
-    char *again = make_key(f->worker, PS, WORKER, "again");
-    widen(f, again);
+    widen(f, make_key(f->worker, PS, WORKER, "again"));
 }
 
 static void a_task_that_is_restarted_is_called_anew(void **state)
