@@ -2,7 +2,7 @@
  *
  * The job: which rank this process is, and the first communicator of all of them.
  *
- * It comes from the launcher's environment variables. The first launcher whose variables are all there counts:
+ * Both come from the launcher's environment variables. The first of these whose variables are all set is used:
  *
  *     kolorun                              KOLO_RANK and more
  *     torchrun, and what sets the same     RANK, WORLD_SIZE, MASTER_ADDR and more
@@ -10,19 +10,19 @@
  *     mpiexec of MPICH                     PMI_RANK and more
  *     srun of Slurm                        SLURM_PROCID and more
  *
- * None: rank 0 of 1. KOLO_JOB_LAUNCHER names the one that counts where several have left theirs.
+ * Without a launcher: rank 0 of 1. KOLO_JOB_LAUNCHER chooses one where several have set theirs.
  *
- * How ranks find each other: kolorun gives them a place for the unique id (KOLO_ID_FILE). Elsewhere rank 0 puts it
- * into a file of mode 0600 in KOLO_JOB_DIR ($HOME/.kolo), which all hosts must share, under a name that follows
- * from the launcher's variables about the job; it is removed once all have read it, and what a job that died has
- * left is not taken for it. Where there is no such directory, give all ranks a secret (KOLO_COMM_SECRET_FILE): then
- * they meet at KOLO_COMM_ID, or at an address made of what torchrun or Slurm tell (one of four ports above
- * MASTER_PORT; the step's first host and a port between 21000 and 30999 that follows from the step's number). No
- * secret is ever in the environment.
+ * How ranks find each other: kolorun names a file for the unique id (KOLO_ID_FILE). Elsewhere rank 0 writes it to a
+ * file of mode 0600 in KOLO_JOB_DIR ($HOME/.kolo), which all hosts must share. Its name is made from the launcher's
+ * variables about the job. It is removed once all have read it; the file of a job that died is not mistaken for it.
+ * Without a shared directory, give all ranks a secret (KOLO_COMM_SECRET_FILE). They then meet at KOLO_COMM_ID, or
+ * at an address made from the variables of torchrun (one of four ports above MASTER_PORT) or Slurm (the step's
+ * first host, a port between 21000 and 30999 computed from the step's number). No secret is ever in the
+ * environment.
  *
- * Jobs that run at the same time need names of their own. What torchrun, mpirun and srun tell makes one,
- * MASTER_PORT for jobs that were started by hand; KOLO_JOB_NAME, the same on all ranks of a job, adds to it.
- * MPICH's mpiexec gives none: on one host its process makes the name, on several KOLO_JOB_NAME must be set.
+ * Jobs that run at the same time need different names. The variables of torchrun, mpirun and srun give one, for
+ * jobs started by hand MASTER_PORT does; KOLO_JOB_NAME, the same on all ranks of a job, is added to it. MPICH's
+ * mpiexec gives none: on one host its process id is used, on several KOLO_JOB_NAME must be set.
  */
 #ifndef KOLO_JOB_H
 #define KOLO_JOB_H
@@ -37,21 +37,22 @@ extern "C" {
 
 typedef struct kolo_job_place {
     int rank, nranks;
-    /* Among the ranks of this host, as the launcher counts; -1 and 0 where it does not tell. The engine counts
-     * itself (kolo_engine_get_place()). */
+    /* Among the ranks of this host, as the launcher counts; -1 and 0 if it does not say. kolo_engine_get_place()
+     * counts without the launcher. */
     int local_rank, local_size;
     const char *launcher; /* "kolorun", "torchrun", "openmpi", "mpich", "slurm", or "none" */
 } kolo_job_place_t;
 
-/* Reads the variables. What is no number, is only half there, or does not fit together is KOLO_ERR_INVALID_ARGUMENT
- * with the names of the variables. A worker of kolorun --min has no fixed place: KOLO_ERR_INVALID_USAGE, use
- * kolo_state_run(). Any thread. */
+/* Returns this process's place in the job, from the variables. Values that are no numbers, incomplete or contradict
+ * each other are KOLO_ERR_INVALID_ARGUMENT, with the names of the variables. A worker of kolorun --min has no fixed
+ * place: KOLO_ERR_INVALID_USAGE; use kolo_state_run(). Any thread. */
 kolo_status_t kolo_job_get_place(kolo_job_place_t *place);
 
-/* Makes a communicator of all ranks of the job. All ranks must call it, and equally often. config may be NULL.
- * Waits at most the init timeout for the id, then as kolo_comm_init_rank() does. With blocking 0 that part goes on
- * behind KOLO_IN_PROGRESS; the file with the id then stays until the job ends (kolorun) or for good, and an id that
- * a job which died has left is an error of the communicator. Any thread, but one at a time. */
+/* Makes a communicator of all ranks of the job. Collective: all ranks call it, equally often. config may be NULL.
+ * Waits for the id at most the init timeout, then for the other ranks as kolo_comm_init_rank() does. With blocking
+ * 0 the second part goes on after KOLO_IN_PROGRESS; then the file with the id stays until the job ends (kolorun) or
+ * for good, and an id left by a dead job is an error of the communicator. The caller ends *comm with
+ * kolo_comm_destroy(). Any thread, one at a time. */
 kolo_status_t kolo_job_connect(kolo_comm_t *comm, const kolo_config_t *config);
 
 #pragma GCC visibility pop

@@ -2,18 +2,22 @@
  *
  * Kolo: collective communication between processes, threads and hosts.
  *
- * Life of a communicator: one rank calls kolo_get_unique_id() and hands the 128 bytes to the others by any
- * means; every rank calls kolo_comm_init_rank(); every rank makes the same collective calls in the same order;
- * every rank calls kolo_comm_finalize() (optional) and kolo_comm_destroy().
+ * Life of a communicator: one rank calls kolo_get_unique_id() and passes the 128 bytes to the others; every rank
+ * calls kolo_comm_init_rank(); every rank makes the same collective calls in the same order; every rank calls
+ * kolo_comm_finalize() (optional) and kolo_comm_destroy().
  *
  * Threads: a communicator is used by one thread at a time; kolo_comm_abort(), kolo_comm_get_async_error() and the
- * kolo_comm_* queries may be called from any thread at any time. Different communicators are independent.
- * Errors: every function returns a status. The message behind the last failure of the calling thread is
- * kolo_get_last_error(NULL), of a communicator kolo_get_last_error(comm). Output arguments are set on success only.
- * Networks: the two ends of a TCP connection prove to each other that they know the job's secret. What it carries
- * then is plain by default; with KOLO_TCP_SECURITY=mac changed bytes end it with an error, with =encrypt nobody
- * else can read them either (bytes by RDMA cannot be covered, so it is not used then). Units: counts are elements
- * of the given type, never bytes.
+ * kolo_comm_* queries may be called from any thread at any time. Different communicators are independent. Streams
+ * and events may be used by several threads. A group belongs to the thread that started it.
+ *
+ * Errors: every function returns a status. kolo_get_last_error(NULL) is the message of the calling thread's last
+ * failure, kolo_get_last_error(comm) that of a communicator. Output arguments are set on success only.
+ *
+ * Networks: the two ends of a TCP connection prove to each other that they know the job's secret. After that the
+ * bytes are plain by default. With KOLO_TCP_SECURITY=mac changed bytes end the connection with an error; with
+ * =encrypt they cannot be read either. Neither can protect RDMA, which is then not used.
+ *
+ * Units: counts are elements of the given type, never bytes; times are milliseconds.
  */
 #ifndef KOLO_H
 #define KOLO_H
@@ -47,16 +51,16 @@ typedef enum kolo_status {
     KOLO_ERR_MISMATCH = 9,   /* ranks called different operations, counts or types */
     KOLO_ERR_ABORTED = 10,   /* kolo_comm_abort() was called */
     KOLO_ERR_AUTH = 11,      /* a peer could not prove knowledge of the job's secret */
-    KOLO_ERR_PROTOCOL = 12,  /* bytes from outside that make no sense, or were changed on their way */
+    KOLO_ERR_PROTOCOL = 12,  /* bytes from outside that are malformed or were changed */
     KOLO_ERR_INTERNAL = 13,  /* a bug in Kolo; please report the message */
     KOLO_ERR_PARTITION = 14, /* the network has split and this rank is on the side that does not go on */
     KOLO_ERR_REVOKED = 15    /* some rank called kolo_comm_revoke(): the communicator can only be shrunk */
 } kolo_status_t;
 
-/* The name of a status and one sentence on it; never NULL, static storage. Any thread. */
+/* Returns the name of a status and one sentence about it: never NULL, static storage. Any thread. */
 const char *kolo_status_string(kolo_status_t status);
 
-/* Tells the KOLO_VERSION of the library that is loaded. */
+/* Returns the KOLO_VERSION of the loaded library in *version. Any thread. */
 kolo_status_t kolo_get_version(int *version);
 
 /* ---- types and operators ----------------------------------------------------------------------------------- */
@@ -76,17 +80,17 @@ typedef enum kolo_type {
     KOLO_FLOAT8_E5M2 = 11, /* OCP e5m2 */
     KOLO_INT16 = 12,
     KOLO_UINT16 = 13,
-    KOLO_BOOL = 14, /* one byte: 0 is false, all others are true; results are 0 and 1 */
+    KOLO_BOOL = 14, /* one byte: 0 is false, all other values are true; results are 0 and 1 */
     KOLO_TYPE_COUNT = 15
 } kolo_type_t;
 
 /* Integer arithmetic wraps. Floats of 8 and 16 bits are reduced in float32 inside one step and rounded to nearest
- * even when a step ends. MIN and MAX return NaN when any input is NaN. AVG scales each float input by 1/ranks
- * before summing and divides integer sums, truncating towards zero, after. Bitwise and logical operators are for
- * integers and KOLO_BOOL; logical ones take what is not 0 as true, and their results are 0 and 1. Of KOLO_BOOL,
- * PROD and MIN are "and", SUM and MAX "or", and there is no AVG. On GPUs the types from KOLO_INT16 on are moved,
- * but reducing them, and these operators, are KOLO_ERR_UNSUPPORTED. All ranks get the same bits, and the same call
- * on the same ranks gives the same bits again; docs/reductions.md has the rules in full. */
+ * even when a step ends. MIN and MAX return NaN when any input is NaN. AVG multiplies each float input with 1/ranks
+ * before the sum; it divides an integer sum afterwards, truncating towards zero. Bitwise and logical operators are
+ * for integers and KOLO_BOOL. Logical ones treat any value but 0 as true and return 0 or 1. For KOLO_BOOL, PROD and
+ * MIN are "and", SUM and MAX are "or", AVG is not allowed. GPUs move all types; they cannot reduce the types from
+ * KOLO_INT16 on, and have no bitwise or logical operators (KOLO_ERR_UNSUPPORTED). All ranks get the same bits, and
+ * the same call on the same ranks gives the same bits again; docs/reductions.md has all rules. */
 typedef enum kolo_op {
     KOLO_SUM = 0,
     KOLO_PROD = 1,
@@ -102,9 +106,9 @@ typedef enum kolo_op {
     KOLO_OP_BUILTIN_COUNT = 11 /* values from here on come from kolo_op_create_*() */
 } kolo_op_t;
 
-/* Size of one element in bytes, 0 for an unknown type. */
+/* Returns the size of one element in bytes, 0 for an unknown type. Any thread. */
 size_t kolo_type_size(kolo_type_t type);
-/* Tells whether a built-in operator reduces elements of a type: 1 or 0. Any thread. */
+/* Returns 1 if a built-in operator can reduce elements of a type on CPUs, else 0. Any thread. */
 int kolo_op_takes(kolo_op_t op, kolo_type_t type);
 
 /* ---- handles ----------------------------------------------------------------------------------------------- */
@@ -116,7 +120,7 @@ typedef struct kolo_registration *kolo_registration_t;
 typedef struct kolo_window *kolo_window_t;
 
 #define KOLO_UNIQUE_ID_BYTES 128
-/* Holds the root's address and the job's secret: send it over channels you trust. */
+/* Holds the root's address and the job's secret: send it only over channels you trust. */
 typedef struct kolo_unique_id {
     char bytes[KOLO_UNIQUE_ID_BYTES];
 } kolo_unique_id_t;
@@ -131,18 +135,19 @@ typedef struct kolo_config {
     uint32_t magic;      /* KOLO_CONFIG_MAGIC */
     int blocking;        /* 0: init, split, shrink, grow, finalize, first uses return KOLO_IN_PROGRESS. Default 1 */
     int init_timeout_ms; /* limit of init, split, shrink, grow, of making connections. Default 120000 */
-    int op_timeout_ms;   /* limit of one operation, 0 = none (ranks may wait minutes for a peer); the error comes up
-                            to 200 ms later, with what the other ranks are doing. On a GPU the time runs while the
-                            operation waits for other ranks, not behind other work on its stream. Default 0 */
+    int op_timeout_ms;   /* limit of one operation, 0 = none (ranks may wait minutes for a peer). The error comes up
+                            to 200 ms later and says what the other ranks are doing. On a GPU only the time counts in
+                            which the operation waits for other ranks, not the time behind other work on its stream.
+                            Default 0 */
     const char *name;    /* copied; used in messages. Default "comm" */
-    int split_share;     /* 1, on all ranks of a color: a split shares what its parent knows of hosts, processes and
-                            wires, and the sizes of its buffers, and is made with fewer messages. Default 0 */
-    int device;      /* -1: buffers are ordinary memory. 0 and up: they are memory of the GPU with this number (as
-                        CUDA counts in this process), streams are CUDA streams, and a call is over for the caller
-                        when it is queued. All ranks have a GPU or none has. Default -1, or the parent's */
-    int gpu_profile; /* what operations on GPUs are made for: KOLO_GPU_LATENCY: to be done soon, with most of the
-                        GPU; KOLO_GPU_COMPUTE: to leave it to what the program computes meanwhile. The same on all
-                        ranks. Default KOLO_GPU_PROFILE, or the parent's */
+    int split_share; /* 1, on all ranks of a color: a split takes over its parent's knowledge of hosts, processes
+                        and wires and its buffer sizes, and needs fewer messages. Default 0 */
+    int device; /* -1: buffers are ordinary memory. 0 and up: buffers are memory of the GPU with this number (CUDA's
+                   numbers in this process), streams are CUDA streams, and a call returns when the operation is
+                   queued. Either all ranks have a GPU or none. Default -1, or the parent's */
+    int gpu_profile; /* KOLO_GPU_LATENCY: operations may use most of the GPU to end soon. KOLO_GPU_COMPUTE: they
+                        leave most of it to what the program computes meanwhile. The same on all ranks. Default
+                        KOLO_GPU_PROFILE, or the parent's */
 } kolo_config_t;
 #define KOLO_GPU_LATENCY 0
 #define KOLO_GPU_COMPUTE 1
@@ -154,21 +159,22 @@ typedef struct kolo_config {
 
 /* ---- unique id and initialisation -------------------------------------------------------------------------- */
 
-/* Makes an id: opens a listening socket and serves the ranks that will call it until all of them have what they
- * need (one job per id). With KOLO_COMM_ID=host:port set, the address is taken from there and the secret from
- * KOLO_COMM_SECRET_FILE; then every rank may call this and gets an equal id. The socket is closed when the job has
- * come about or failed, or when no rank has called for KOLO_ROOT_IDLE_MS (a day). If this process dies before all
- * ranks are in, those that wait get KOLO_ERR_REMOTE at once. Any thread. */
+/* Makes an id for one job: opens a listening socket and serves the ranks that connect to it until all are in. With
+ * KOLO_COMM_ID=host:port set, the address comes from there and the secret from KOLO_COMM_SECRET_FILE; then every
+ * rank may call this and gets an equal id. The socket is closed when the job is complete or has failed, or when no
+ * rank has connected for KOLO_ROOT_IDLE_MS (a day). If this process dies before all ranks are in, those that wait
+ * get KOLO_ERR_REMOTE at once. Any thread. */
 kolo_status_t kolo_get_unique_id(kolo_unique_id_t *id);
 
-/* Writes the id to, or reads it from, a file (mode 0600, written atomically). Reading waits up to timeout_ms for
- * the file to appear. */
+/* Writes the id to a file (mode 0600, atomically), or reads it from there. Reading waits for the file, at most
+ * timeout_ms milliseconds. Any thread. */
 kolo_status_t kolo_unique_id_save(const kolo_unique_id_t *id, const char *path);
 kolo_status_t kolo_unique_id_load(kolo_unique_id_t *id, const char *path, int timeout_ms);
 
 /* Joins the communicator of `nranks` ranks that `id` names, as `rank`. Collective. With config->blocking == 0
- * returns KOLO_IN_PROGRESS and *comm may only be passed to kolo_comm_get_async_error(), _abort and _destroy until
- * that reports KOLO_OK. config may be NULL. */
+ * returns KOLO_IN_PROGRESS, and until kolo_comm_get_async_error() reports KOLO_OK *comm may only be passed to that
+ * function, kolo_comm_abort() and kolo_comm_destroy(). The caller owns *comm and ends it with kolo_comm_destroy()
+ * or kolo_comm_abort(). config may be NULL. Any thread. */
 kolo_status_t kolo_comm_init_rank(kolo_comm_t *comm, int nranks, kolo_unique_id_t id, int rank,
                                   const kolo_config_t *config);
 
@@ -182,93 +188,100 @@ kolo_status_t kolo_comm_init_rank_scalable(kolo_comm_t *comm, int nranks, int ra
 kolo_status_t kolo_comm_init_all(kolo_comm_t *comms, int nranks, const kolo_config_t *config);
 
 #define KOLO_SPLIT_NOCOLOR (-1)
-/* Makes communicators of parts of one. Collective over `comm`: ranks of equal color (>= 0) form a new communicator,
- * ordered by key, then by old rank. KOLO_SPLIT_NOCOLOR takes part and gets *newcomm = NULL. config NULL: the
- * parent's. With blocking 0 (of config, or of `comm` where there is no new one) it returns KOLO_IN_PROGRESS: ask
- * kolo_comm_get_async_error() of *newcomm; where that is NULL, of `comm`, which is KOLO_IN_PROGRESS itself until
- * its ranks have met for the split, and then serves on. Shrink and grow are polled likewise. */
+/* Splits a communicator into new ones. Collective over `comm`: ranks of equal color (>= 0) form a new communicator,
+ * ordered by key, then by old rank. A rank with KOLO_SPLIT_NOCOLOR takes part and gets *newcomm = NULL. config
+ * NULL: the parent's. With blocking 0 (in config; in `comm` for a rank that gets none) it returns KOLO_IN_PROGRESS:
+ * poll *newcomm with kolo_comm_get_async_error(). A rank whose *newcomm is NULL polls `comm`, which is
+ * KOLO_IN_PROGRESS until its ranks have met for the split and can then be used again. Shrink and grow are polled in
+ * the same way. */
 kolo_status_t kolo_comm_split(kolo_comm_t comm, int color, int key, kolo_comm_t *newcomm,
                               const kolo_config_t *config);
 
-/* Makes another communicator of the same ranks, whose calls have no order with those of `comm`: kolo_comm_split()
- * with one color, rank for key, and what can be shared shared (config.split_share), unless config says otherwise.
+/* Makes another communicator of the same ranks, whose calls have no order with those of `comm`: a kolo_comm_split()
+ * with one color, the rank as key, and config.split_share 1 unless config sets it.
  */
 kolo_status_t kolo_comm_dup(kolo_comm_t comm, kolo_comm_t *newcomm, const kolo_config_t *config);
 
 #define KOLO_SHRINK_DEFAULT 0
 #define KOLO_SHRINK_ABORT   1
-/* Makes a communicator of the ranks that are left, in their old order; needs no new id. Left out are
- * excluded[0..count) (the same list on all that call; NULL and 0: nobody) and those that are lost: the callers
- * agree on them first, and again when one more is lost meanwhile, so that all that return KOLO_OK have the same
- * communicator. The excluded ranks do not call and may be dead, hung or in the middle of an operation.
- * KOLO_SHRINK_DEFAULT: the operations of `comm` come first, in the order of calls; it can be used on, and serves on
- * while the new one is being set up. Without a list `comm` may have lost ranks or be revoked. KOLO_SHRINK_ABORT:
- * this rank's operations on `comm` are ended (KOLO_ERR_ABORTED) before; afterwards `comm` can only be destroyed,
- * aborted, or shrunk in this mode again. KOLO_ERR_MISMATCH: the ranks name different ones. KOLO_ERR_PARTITION: the
- * others go on without this rank. config NULL: the parent's. */
+/* Makes a communicator of the ranks that are left, in their old order. No new id is needed. It leaves out
+ * excluded[0..count) (the same list on all callers; NULL and 0: none) and all lost ranks. The callers first agree
+ * on who is lost, and again if one more is lost meanwhile, so all that return KOLO_OK have the same communicator.
+ * Excluded ranks do not call; they may be dead, hung or inside an operation.
+ *
+ * KOLO_SHRINK_DEFAULT: waits for the
+ * operations of `comm` that were called before. `comm` stays usable, also while the new one is set up. With no
+ * list, `comm` may have lost ranks or be revoked. KOLO_SHRINK_ABORT: first ends this rank's operations on `comm`
+ * with KOLO_ERR_ABORTED; afterwards `comm` can only be destroyed, aborted, or shrunk in this mode again.
+ * KOLO_ERR_MISMATCH: the ranks passed different lists. KOLO_ERR_PARTITION: the others go on without this rank.
+ * config NULL: the parent's. */
 kolo_status_t kolo_comm_shrink(kolo_comm_t comm, const int *excluded, int count, int flags, kolo_comm_t *newcomm,
                                const kolo_config_t *config);
 
-/* Makes an id by which new processes join `comm` (one grow per id). On one rank that takes part in the grow, any of
- * them: it is the one that passes the id there. The id is a secret, like those of kolo_get_unique_id(). Any thread.
+/* Makes an id with which new processes join `comm`, for one grow. One rank of `comm` calls it, any of them, and
+ * passes the id to its own kolo_comm_grow(). The id is a secret, like those of kolo_get_unique_id(). Any thread.
  */
 kolo_status_t kolo_comm_get_grow_id(kolo_comm_t comm, kolo_unique_id_t *id);
 /* Makes a communicator of all ranks of `comm`, with their old numbers, and new ones. Collective over both. An old
  * rank passes comm, rank -1 and id NULL, except the one that made the id, which passes it; a new rank passes comm
- * NULL, the id, and its rank in [old count, nranks). nranks counts both and is the same on all. `comm` can be used
- * on; with blocking 0 it serves while new ranks are awaited. A new rank that does not come within init_timeout_ms
- * is KOLO_ERR_TIMEOUT on all others, with its number; what fails on one side fails on the other. config NULL: that
+ * NULL, the id, and its rank in [old count, nranks). nranks counts both and is the same on all. `comm` stays
+ * usable, with blocking 0 also while new ranks are awaited. If a new rank does not come within init_timeout_ms, all
+ * others get KOLO_ERR_TIMEOUT with its number. A failure on one side is a failure on the other. config NULL: that
  * of `comm`, or defaults. KOLO_ERR_UNSUPPORTED: built without libsodium. */
 kolo_status_t kolo_comm_grow(kolo_comm_t comm, int nranks, const kolo_unique_id_t *id, int rank,
                              kolo_comm_t *newcomm, const kolo_config_t *config);
 
-/* Makes the communicator unusable on all ranks: what is under way or queued, here and there, ends with
- * KOLO_ERR_REVOKED, later operations, finalize, split and grow are refused with it. Not collective: one rank calls,
- * and others that call at the same time do no harm; a second call of one rank is KOLO_ERR_INVALID_ARGUMENT. Does
- * not wait. Afterwards the ranks may shrink it (without a list, or in abort mode). Communicators made from it are
- * not affected. Any thread. NULL is fine. */
+/* Makes the communicator unusable on all ranks: operations under way or queued on any rank end with
+ * KOLO_ERR_REVOKED; later operations, finalize, split and grow return it. Not collective: one rank calls, several
+ * may; a second call of the same rank is KOLO_ERR_INVALID_ARGUMENT. Does not wait. Afterwards the ranks may shrink
+ * it (with no list, or in abort mode). Communicators made from it are not affected. Any thread. NULL is fine. */
 kolo_status_t kolo_comm_revoke(kolo_comm_t comm);
-/* Tells which ranks of `comm` this rank knows to be lost, those that a shrink of it has left out unnamed included.
- * In: *count is the room in `ranks`; out: how many there are, of which the first fill `ranks` in rising order (NULL
- * for no room). Other ranks may know of others: what all agree on is what kolo_comm_shrink() leaves out. Any
+/* Lists the ranks of `comm` that this rank knows to be lost, including those that a shrink left out as lost. In:
+ * *count is the room in `ranks`. Out: *count is how many are lost; the first of them are in `ranks`, ascending.
+ * ranks may be NULL if the room is 0. Other ranks may know other losses: kolo_comm_shrink() makes all agree. Any
  * thread. */
 kolo_status_t kolo_comm_lost(kolo_comm_t comm, int *ranks, int *count);
 
-/* Waits until all operations of this rank are complete and lets the others know. Collective. After it only queries,
- * destroy and abort are allowed. */
+/* Waits until all operations of this rank are complete, and says goodbye to the other ranks. Collective. Afterwards
+ * only queries, destroy and abort are allowed. */
 kolo_status_t kolo_comm_finalize(kolo_comm_t comm);
-/* Frees the communicator once this rank's operations are complete; what returned KOLO_IN_PROGRESS and is not over
- * yet is ended. Waits for no peer, but for operations on streams, which may wait for one (kolo_comm_abort() ends
- * them): whoever still needs this rank gets KOLO_ERR_REMOTE, so ranks that leave together call kolo_comm_finalize()
- * before. NULL is fine. The handle is dead afterwards: later calls with it return KOLO_ERR_INVALID_ARGUMENT. */
+/* Frees the communicator once this rank's operations are complete; a call that returned KOLO_IN_PROGRESS and is not
+ * complete is ended. Does not wait for other ranks, except inside operations on streams that wait for one
+ * (kolo_comm_abort() ends those). Ranks that still need this one get KOLO_ERR_REMOTE, so ranks that leave together
+ * call kolo_comm_finalize() first. NULL is fine. The handle is invalid afterwards: later calls with it return
+ * KOLO_ERR_INVALID_ARGUMENT. */
 kolo_status_t kolo_comm_destroy(kolo_comm_t comm);
 /* Ends every wait of this communicator on this rank, from any thread, and frees it once no call is inside. The
- * handle is dead afterwards, as after kolo_comm_destroy(), but kolo_comm_get_async_error() gives KOLO_ERR_ABORTED
- * of it until at least 64 more communicators were made. */
+ * handle is invalid afterwards, as after kolo_comm_destroy(), except that kolo_comm_get_async_error() reports
+ * KOLO_ERR_ABORTED for it until at least 64 more communicators were made. */
 kolo_status_t kolo_comm_abort(kolo_comm_t comm);
 
-/* How many ranks the communicator has, and which of them the caller is. */
+/* Returns the number of ranks, and which of them the caller is. Any thread. */
 kolo_status_t kolo_comm_count(kolo_comm_t comm, int *nranks);
 kolo_status_t kolo_comm_user_rank(kolo_comm_t comm, int *rank);
-/* The device this rank's buffers live on: -1 for the CPU. */
+/* Returns the device of this rank's buffers, -1 for the CPU. Any thread. */
 kolo_status_t kolo_comm_device(kolo_comm_t comm, int *device);
-/* Asks for the state: KOLO_OK, KOLO_IN_PROGRESS, or the first error that made this communicator unusable. Never
- * blocks. */
+/* Returns the state: KOLO_OK, KOLO_IN_PROGRESS, or the first error that made this communicator unusable. Never
+ * waits. Any thread. */
 kolo_status_t kolo_comm_get_async_error(kolo_comm_t comm, kolo_status_t *async_error);
-/* The text behind the last error of `comm`, or of the calling thread for NULL. Valid until the next call. */
+/* Returns the text of the last error of `comm`, or of the calling thread for NULL. Valid until the next call on
+ * that communicator or thread; never NULL. */
 const char *kolo_get_last_error(kolo_comm_t comm);
 
 /* ---- collectives -------------------------------------------------------------------------------------------
  * Buffers belong to the caller and must not be touched between the call and its completion. stream NULL: the call
  * is complete when it returns; a kolo_stream_t: it is queued and completes in the stream's order. Source and
- * destination must not overlap except for the in-place forms named below. Count 0 is allowed and moves nothing
- * (it still counts as a call: all ranks must make it). All ranks must pass the same type, op, root and count.
- * Arrays of counts and displacements are read by the call and may change as soon as it has returned, also when it
- * is queued or in a group. Operations of one communicator run one after the other in the order of the calls,
- * whatever streams they were queued on; several streams only let the caller go on. What follows on another stream,
- * or on another communicator, has no order with them but by events (kolo_stream_wait_event). First use: connections
- * are made by the first operation that needs them. On a communicator with config.blocking 0 such an operation
- * without a stream (or the group that holds it) returns KOLO_IN_PROGRESS and goes on in the background; the buffers
+ * destination must not overlap except in the in-place forms named below. Displacements are elements. All ranks must
+ * pass the same type, op, root and count. Count 0 moves nothing but is a call like any other: all ranks must make
+ * it. Arrays of counts and displacements are read by the call and may change when it has returned, also when it was
+ * queued or put into a group.
+ *
+ * Order: operations of one communicator run one after the other in the order of the calls, whatever streams they
+ * were queued on. Work on other streams or communicators has no order with them, except by events
+ * (kolo_stream_wait_event).
+ *
+ * First use: connections are made by the first operation that needs them. With config.blocking 0 such an operation
+ * without a stream (or the group that holds it) returns KOLO_IN_PROGRESS and goes on in the background. Its buffers
  * are in use, and other operations are refused (KOLO_ERR_INVALID_USAGE), until kolo_comm_get_async_error() no
  * longer reports KOLO_IN_PROGRESS. A group holds communicators of one kind only, blocking or not. */
 
@@ -286,8 +299,8 @@ kolo_status_t kolo_broadcast(const void *src, void *dst, size_t count, kolo_type
  * count. */
 kolo_status_t kolo_all_gather(const void *src, void *dst, size_t count, kolo_type_t type, kolo_comm_t comm,
                               void *stream);
-/* Every rank gets every rank's src, of different lengths. counts[i], displs[i]: elements from rank i and where they
- * go in dst; the same arrays on all ranks. */
+/* Every rank gets every rank's src, of different lengths. counts[i] elements from rank i go to dst + displs[i]; the
+ * same arrays on all ranks. In place: src == dst + displs[rank]. */
 kolo_status_t kolo_all_gatherv(const void *src, void *dst, const size_t *counts, const size_t *displs,
                                kolo_type_t type, kolo_comm_t comm, void *stream);
 /* Rank i gets the reduction of part i of all ranks' src. src holds nranks * count elements. In place: dst == src +
@@ -302,8 +315,8 @@ kolo_status_t kolo_reduce_scatterv(const void *src, void *dst, const size_t *cou
  * in-place form. */
 kolo_status_t kolo_all_to_all(const void *src, void *dst, size_t count, kolo_type_t type, kolo_comm_t comm,
                               void *stream);
-/* Every rank sends a part to every rank, of different lengths. send_counts[i] at send_displs[i] go to rank i,
- * recv_counts[i] from rank i go to recv_displs[i]. */
+/* Every rank sends a part to every rank, of different lengths. send_counts[i] elements at src + send_displs[i] go
+ * to rank i; recv_counts[i] elements from rank i go to dst + recv_displs[i]. No in-place form. */
 kolo_status_t kolo_all_to_allv(const void *src, const size_t *send_counts, const size_t *send_displs, void *dst,
                                const size_t *recv_counts, const size_t *recv_displs, kolo_type_t type,
                                kolo_comm_t comm, void *stream);
@@ -325,113 +338,111 @@ kolo_status_t kolo_gatherv(const void *src, void *dst, const size_t *counts, con
  * the root: dst == src + displs[root]. */
 kolo_status_t kolo_scatterv(const void *src, const size_t *counts, const size_t *displs, void *dst,
                             kolo_type_t type, int root, kolo_comm_t comm, void *stream);
-/* Waits for all ranks: returns on no rank before it was called on all. */
+/* Waits for all ranks: completes on no rank before all have called it. */
 kolo_status_t kolo_barrier(kolo_comm_t comm, void *stream);
-/* Moves a message between two ranks. Sends to and receives from one peer match in the order of the calls, and both
- * must have the same number of bytes: a receive does not take less. A send may wait until the peer receives, the
- * first one always does: exchange in a group. Count 0 is matched too. A rank sends to itself inside a group only,
- * in which its k-th send to itself goes to its k-th receive. */
+/* Sends a message to another rank, or receives one. Sends and receives between two ranks match in the order of the
+ * calls. Both must have the same number of bytes; count 0 is matched too. A send may wait until the peer receives,
+ * and the first one always does: two ranks that exchange messages call in a group. A rank may send to itself inside
+ * a group only; there its k-th send to itself goes to its k-th receive. */
 kolo_status_t kolo_send(const void *buf, size_t count, kolo_type_t type, int peer, kolo_comm_t comm, void *stream);
 kolo_status_t kolo_recv(void *buf, size_t count, kolo_type_t type, int peer, kolo_comm_t comm, void *stream);
 
-/* A message of its own to wait for. kolo_isend() and kolo_irecv() put a message aside and return; its buffer is in
- * use until kolo_pending_wait() has returned. The messages that were put aside run together, as one group, and with
- * them the next call on this communicator (of any kind, without a stream or with one); or they run when one of them
- * is waited for. So such a call, or wait, returns when all of them are complete: both ends of an exchange may call
- * kolo_isend() and then kolo_recv(). Wait for all requests before the communicator is finalized or destroyed. Not
- * in a group. On a GPU KOLO_ERR_UNSUPPORTED: there streams and events do it. */
+/* A message with a request to wait for. kolo_isend() and kolo_irecv() put a message aside and return; its buffer is
+ * in use until kolo_pending_wait() has returned. Messages that were put aside run as one group, together with the
+ * next call on this communicator (any call, with a stream or without), or when one of them is waited for. That call
+ * or wait returns when all of them are complete. So both ends of an exchange may call kolo_isend() and then
+ * kolo_recv(). Wait for all requests before the communicator is finalized or destroyed. Not in a group.
+ * KOLO_ERR_UNSUPPORTED on GPUs: use streams and events there. */
 typedef struct kolo_pending *kolo_pending_t;
 kolo_status_t kolo_isend(const void *buf, size_t count, kolo_type_t type, int peer, kolo_comm_t comm,
                          kolo_pending_t *request);
 kolo_status_t kolo_irecv(void *buf, size_t count, kolo_type_t type, int peer, kolo_comm_t comm,
                          kolo_pending_t *request);
-/* Asks whether the message is complete, *complete becomes 1 or 0, and lets it begin if it has not: from then on it
- * is under way in the background, and later calls on this communicator come after it. The request stays. */
+/* Sets *complete to 1 if the message is complete, else to 0. Starts the message if it has not started: from then on
+ * it runs in the background, and later calls on this communicator come after it. The request stays valid. */
 kolo_status_t kolo_pending_test(kolo_pending_t request, int *complete);
-/* Waits until the message is complete, returns how it ended and frees the request. NULL is fine. */
+/* Waits until the message is complete, frees the request and returns the status of the message. NULL is fine. */
 kolo_status_t kolo_pending_wait(kolo_pending_t request);
 
 /* ---- windows: memory that other ranks write to, without a call of its owner ---------------------------------
- * A put is a copy into a window of another rank; a signal is a count there, one for each rank that signals and each
- * number 0 ... KOLO_SIGNALS - 1; they belong to the communicator, whatever windows it has. Order: what a rank has
- * put to a peer is in place when a signal is counted that the rank sent it later, by put_signal or signal; nothing
- * else says that it is. Puts to one peer have no order among themselves, signals of one rank with one number do,
- * and of different ranks nothing has. They take part in the order of calls: on a communicator nothing overtakes a
- * wait that was called before it, on whatever stream, so a program in which two ranks wait first and signal then
- * does not end; in a group they run side by side. A put is complete when its source may be used again; an error, an
- * abort or the loss of a rank ends it and all waits as it ends collectives, and what was put last may then be in
- * place in part.
+ * A put copies data into a window of another rank. A signal adds one to a counter there; each rank has a counter
+ * per sending rank and number (0 to KOLO_SIGNALS - 1). The counters belong to the communicator, not to a window.
  *
- * On GPU communicators windows and sources are memory of the rank's GPU, copy engines copy, and a wait holds up its
- * stream. All GPUs must reach each other's memory, else KOLO_ERR_UNSUPPORTED. A put can be captured in a graph;
- * signals and waits cannot, since a replay would repeat their counts (KOLO_ERR_UNSUPPORTED). op_timeout_ms does not
+ * Order: when a signal of a rank is counted, all data that the rank put to that peer before the signal is in place.
+ * Nothing else says so. Puts to one peer have no order among themselves; signals of one rank with one number have;
+ * calls of different ranks have none. No call on a communicator, on any stream, overtakes a wait that was called
+ * before it. So two ranks that both wait first and signal then never end; in a group they do.
+ *
+ * A put is complete when its source may be used again. An error, an abort or a lost rank ends puts and waits as it
+ * ends collectives; the data of the last puts may then be in place in part.
+ *
+ * On GPU communicators windows and sources are memory of the rank's GPU, copy engines copy, and a wait blocks its
+ * stream. All GPUs must reach each other's memory, else KOLO_ERR_UNSUPPORTED. A put can be captured in a graph.
+ * Signals and waits cannot, since a replay would repeat their counts (KOLO_ERR_UNSUPPORTED). op_timeout_ms does not
  * end a wait there. */
 
 #define KOLO_SIGNALS 16 /* numbers of signals from each rank */
 typedef struct kolo_signal_wait {
-    int peer;       /* whose signals */
-    int signal;     /* which number */
-    uint32_t count; /* how many, at most 2^31 - 1 */
+    int peer;       /* the rank that signals */
+    int signal;     /* the number, 0 to KOLO_SIGNALS - 1 */
+    uint32_t count; /* how many to wait for, at most 2^31 - 1 */
 } kolo_signal_wait_t;
 
-/* Lends `bytes` of memory at buf to the other ranks to write to, until the window is given back. Collective; sizes
- * may differ, and be 0. buf NULL: Kolo makes the memory, zeroed, such that processes of one host write to it
- * directly, and frees it with the window. GPU memory of the virtual kind must have been made with a handle that is
- * a descriptor, if ranks are in several processes. What fails on one rank fails on all. Waits for all ranks, at
- * most init_timeout_ms; with blocking 0 it returns KOLO_IN_PROGRESS and sets *window before
- * kolo_comm_get_async_error() stops saying so, and a failure ends the use of the communicator. Not in a group.
- * Connections are made here. What is left when the communicator is destroyed is given back then: finalize it
- * before, or peers may still write. */
+/* Makes `bytes` bytes at buf writable for the other ranks, until the window is deregistered. Collective; sizes may
+ * differ, and may be 0. buf NULL: Kolo allocates the memory, zeroed, such that processes of one host write to it
+ * directly, and frees it with the window. If ranks are in several processes, GPU memory made by cuMemCreate() needs
+ * a handle that is a file descriptor. A failure on one rank is a failure on all. Makes the connections. Waits for
+ * all ranks, at most init_timeout_ms. With blocking 0 it returns KOLO_IN_PROGRESS; *window is set before
+ * kolo_comm_get_async_error() reports anything else, and after a failure the communicator cannot be used. Not in a
+ * group. Windows that are left when the communicator is destroyed end then: finalize it first, or peers may still
+ * write. */
 kolo_status_t kolo_window_register(kolo_comm_t comm, void *buf, size_t bytes, kolo_window_t *window);
-/* Gives the memory back: collective, of the window that all ranks made together. When it returns all that was put
- * into it before is in place, and nobody writes there any more. The handle is dead afterwards. NULL is fine. */
+/* Ends a window. Collective, for the window that all ranks made together. When it returns, all earlier puts into it
+ * are in place and no rank writes there any more. The handle is invalid afterwards. NULL is fine. */
 kolo_status_t kolo_window_deregister(kolo_comm_t comm, kolo_window_t window);
-/* Returns where this rank's part of a window lies, and how long it is. Either output may be NULL. */
+/* Returns the address and the size in bytes of this rank's part of a window. Either output may be NULL. */
 kolo_status_t kolo_window_memory(kolo_comm_t comm, kolo_window_t window, void **buf, size_t *bytes);
 
-/* Copies count elements at src into the window of rank `peer` (itself is fine), `offset` bytes behind its
- * beginning. KOLO_ERR_INVALID_ARGUMENT, and nothing is done: they do not fit there, or this is no window (any
- * more). */
+/* Copies count elements from src into the window of rank `peer` (which may be the caller), `offset` bytes behind
+ * its beginning. KOLO_ERR_INVALID_ARGUMENT, and nothing is done, if they do not fit or the window has ended. */
 kolo_status_t kolo_put(const void *src, size_t count, kolo_type_t type, int peer, kolo_window_t window,
                        size_t offset, kolo_comm_t comm, void *stream);
-/* The same, then a signal. Count 0 only signals. */
+/* Copies like kolo_put(), then signals the peer. Count 0 only signals. */
 kolo_status_t kolo_put_signal(const void *src, size_t count, kolo_type_t type, int peer, kolo_window_t window,
                               size_t offset, int signal, kolo_comm_t comm, void *stream);
-/* Adds one to the signals with this number at rank `peer`. There must have been a window on this communicator. At
- * most 2^31 - 1 may come that were not waited for: more make the peer's next wait fail. */
+/* Adds one to this rank's counter of this number at rank `peer`. A window must have been made on this communicator
+ * before. At most 2^31 - 1 signals may be unconsumed: with more the peer's next wait fails. */
 kolo_status_t kolo_signal(int peer, int signal, kolo_comm_t comm, void *stream);
-/* Waits until each of these has come, and takes that many off. The list is read by the call. The limit of the wait
- * is op_timeout_ms; while it lasts kolo-top shows for whom. */
+/* Waits until all listed signals have come, and subtracts them from the counters. The list is read by the call. The
+ * wait is limited by op_timeout_ms; meanwhile kolo-top shows which ranks it waits for. */
 kolo_status_t kolo_wait_signal(const kolo_signal_wait_t *waits, int nwaits, kolo_comm_t comm, void *stream);
 
-/* Makes several calls one. Calls between the outermost start and end of a thread are collected and run together at
- * the end: point-to-point calls, one-sided ones and collectives in any mix, on any number of communicators.
- * Arguments are checked by the call itself: one that fails there is not part of the group, and the rest runs.
- * kolo_group_end() returns the first other error; the shares of other communicators run to their end all the same.
- * Groups nest; an inner pair does nothing.
+/* Runs several calls together. Calls of a thread between the outermost start and end are collected and run at the
+ * end: messages, puts, signals and collectives in any mix, on any number of communicators. Each call checks its own
+ * arguments; one that fails there is not part of the group, and the rest runs. kolo_group_end() returns the first
+ * later error; calls on other communicators still run to their end. Groups nest; an inner pair does nothing.
  *
  * The collectives of a communicator run in the order of their calls, as do its messages to or from one peer, its
- * puts and signals to one peer, and its waits. Beyond
- * that the calls of a group have no order: none may read what another one writes. A group on one rank may meet
- * several groups, or single calls, on another: how they are cut does not matter.
+ * puts and signals to one peer, and its waits. Beyond that the calls of a group have no order: none may read what
+ * another one writes. Ranks may group the same calls differently, or not at all.
  *
- * Without a stream the group is complete when kolo_group_end() returns. Calls with one are queued: communicators
- * that have a stream in common in this group run together, when all their streams have come to it, and all of these
- * streams wait for them. KOLO_CHECK=deep compares a collective among all ranks before anything else of its
- * communicator goes on: with it, cut groups that mix messages and collectives alike on all ranks. */
+ * Calls without a stream are complete when kolo_group_end() returns. Calls with one are queued: communicators that
+ * share a stream in this group run together, once all their streams have reached it, and all of these streams wait
+ * for them. KOLO_CHECK=deep compares each collective among all ranks before anything else of its communicator goes
+ * on: with it, groups that mix messages and collectives must be the same on all ranks. */
 kolo_status_t kolo_group_start(void);
 kolo_status_t kolo_group_end(void);
 
 /* ---- user operators ---------------------------------------------------------------------------------------- */
 
-/* Makes a sum in which this rank's input is first multiplied by *scalar (of `type`, a float type or an integer;
- * read now, and may be another one on each rank). Bound to `comm` and `type`. May be destroyed as soon as the last
- * call that uses it has returned. */
+/* Makes an operator: the sum in which this rank's input is first multiplied with *scalar, a value of `type` (float
+ * or integer) that is read by this call and may differ between ranks. For `comm` and `type` only. The caller frees
+ * it with kolo_op_destroy(), at the earliest when the last call that uses it has returned. */
 kolo_status_t kolo_op_create_premul_sum(kolo_op_t *op, const void *scalar, kolo_type_t type, kolo_comm_t comm);
 /* The function of a user operator: inout[i] = f(in[i], inout[i]) for count elements; must be associative and
  * commutative, and the same on all ranks. Called on the thread that runs the collective. */
 typedef void (*kolo_user_op_fn_t)(const void *in, void *inout, size_t count, kolo_type_t type, void *arg);
-/* Makes an operator of a function, for `type` on `comm`; arg is handed to it. */
+/* Makes an operator from a function, for `type` on `comm`; fn gets arg. The caller frees it as above. */
 kolo_status_t kolo_op_create_callback(kolo_op_t *op, kolo_user_op_fn_t fn, void *arg, kolo_type_t type,
                                       kolo_comm_t comm);
 /* Frees an operator. */
@@ -439,15 +450,15 @@ kolo_status_t kolo_op_destroy(kolo_op_t op, kolo_comm_t comm);
 
 /* ---- streams and events on the CPU ------------------------------------------------------------------------- */
 
-/* An ordered queue of operations with a thread of its own: make, wait, ask, free. */
+/* An ordered queue of operations with a thread of its own. Any thread; destroy while no other call uses it. */
 kolo_status_t kolo_stream_create(kolo_stream_t *stream);
-kolo_status_t kolo_stream_synchronize(kolo_stream_t stream); /* waits; returns the first error of the queue */
+kolo_status_t kolo_stream_synchronize(kolo_stream_t stream); /* waits until it is empty; returns its first error */
 kolo_status_t kolo_stream_query(kolo_stream_t stream);       /* KOLO_OK if empty, KOLO_IN_PROGRESS if not */
 kolo_status_t kolo_stream_destroy(kolo_stream_t stream);     /* waits for the queue; NULL is fine */
-/* Queues a call: fn(arg) runs on the stream's thread in its order. */
+/* Queues a call of fn(arg), which runs on the stream's thread in its order. */
 kolo_status_t kolo_stream_call(kolo_stream_t stream, void (*fn)(void *), void *arg);
 
-/* Marks a point of a stream's queue: record it, then ask or wait for it, here or in another stream. */
+/* A mark in a stream's queue: record it, then query it or wait for it, here or in another stream. Any thread. */
 kolo_status_t kolo_event_create(kolo_event_t *event);
 kolo_status_t kolo_event_record(kolo_event_t event, kolo_stream_t stream);
 kolo_status_t kolo_event_query(kolo_event_t event);
@@ -457,25 +468,23 @@ kolo_status_t kolo_event_destroy(kolo_event_t event);
 
 /* ---- memory ------------------------------------------------------------------------------------------------ */
 
-/* Tells wires that a buffer will be used often, so that network cards read and write it in place: nothing is copied
- * when large data goes out of it or comes into it. Optional, local, never needed for right results; any thread.
- * Give it back before the memory is freed: pages that go away while they are registered are noticed and not used in
- * place again (with a warning), but only where the kernel has userfaultfd; elsewhere nothing is used in place
- * unless KOLO_MEM_UNWATCHED is set. A child of fork() has no registrations. What is left when the communicator is
- * destroyed is given back then. */
+/* Registers `bytes` bytes at buf that will be used often, so that network cards read and write them in place: large
+ * data is then not copied. Optional, local, never needed for right results; any thread. Deregister before the
+ * memory is freed. Where the kernel has userfaultfd, registered pages that are freed are noticed and not used in
+ * place again, with a warning; elsewhere nothing is used in place unless KOLO_MEM_UNWATCHED is set. A child of
+ * fork() has no registrations. Registrations that are left end with the communicator. */
 kolo_status_t kolo_comm_register(kolo_comm_t comm, void *buf, size_t bytes, kolo_registration_t *handle);
 kolo_status_t kolo_comm_deregister(kolo_comm_t comm, kolo_registration_t handle);
 
-/* Tells how much memory this communicator holds on this rank, in bytes: mapped segments and private buffers. They
- * grow with use; while an operation is under way the last figure is told again. On the thread that calls
- * operations. */
+/* Returns how many bytes this communicator holds on this rank: mapped segments and private buffers. They grow with
+ * use; while an operation is under way the last figure is returned. On the thread that calls operations. */
 kolo_status_t kolo_comm_memory(kolo_comm_t comm, size_t *bytes);
 
-/* Gives the device memory of a GPU communicator back for a while. All ranks call it; it waits until all that they
- * have queued is complete, at most init_timeout_ms. *bytes (may be NULL) becomes what this rank has given back.
- * Until kolo_comm_resume(), which all ranks call too, operations are refused with KOLO_ERR_INVALID_USAGE. CUDA
- * graphs that hold operations of this communicator must be captured anew. KOLO_ERR_UNSUPPORTED where a communicator
- * has no device memory of its own to give: on the CPU, and over several hosts. */
+/* Frees the device memory of a GPU communicator until kolo_comm_resume(), which makes it again. Both are
+ * collective. Suspend waits until all queued operations are complete, at most init_timeout_ms; *bytes (may be NULL)
+ * is what this rank has freed. In between operations are refused with KOLO_ERR_INVALID_USAGE. CUDA graphs with
+ * operations of this communicator must be captured anew. KOLO_ERR_UNSUPPORTED on the CPU and over several hosts,
+ * where there is no such memory. */
 kolo_status_t kolo_comm_suspend(kolo_comm_t comm, size_t *bytes);
 kolo_status_t kolo_comm_resume(kolo_comm_t comm);
 
