@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Calls from where they cannot work: those that wait, on a thread that has to do what they wait for; and those of a
- * child of fork(), which has a server's memory but none of its threads. Both would hang; they are errors instead.
+ * Refuses calls that would hang: a call that waits, on a thread that has to do what it waits for; and a call in a
+ * child of fork(), which has a server's memory but none of its threads.
  */
 #include "rendezvous/internal.h"
 

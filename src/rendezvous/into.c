@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Receives with a destination, memory of the caller's. While one is under way from another task, that task or the
- * adapter's thread may write there at any moment; so to claim the receive (receive.c) is not enough to end it: it
- * ends once it has parted from its destination. Who gives it up waits for that; an abort leaves the end to who
- * parts.
+ * Receives with a destination, memory of the caller. While one is under way from another task, that task or the
+ * adapter's thread may write there at any moment. So claiming the receive (receive.c) does not end it: it ends once
+ * it has parted from its destination, that is, when nothing can write there any more. A discard waits for that;
+ * after an abort the thread that parts it ends it.
  */
 #include "rendezvous/internal.h"
 

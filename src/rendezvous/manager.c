@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The manager: finds or makes the rendezvous of a step, for who opens it here and for requests of other tasks, and
- * forgets steps. It holds a reference to each step that it lists; who is inside a call holds one, too.
+ * The manager: finds or makes the rendezvous of a step, for local opens and for requests of other tasks, and ends
+ * steps. It holds a reference to each step that it lists; each running call holds one, too.
  */
 #include "rendezvous/internal.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One receive: who may end it, how it is told, and the waiting for one. See internal.h.
+ * One receive: claiming it, ending it, waiting for it. See internal.h.
  */
 #include "rendezvous/watch.h"
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The rendezvous of one step: sends wait in the table of their own task, receives are answered from there or handed
- * to what fetches from other tasks. An abort ends all of it, once. See internal.h for who ends a receive.
+ * The rendezvous of one step: sends wait in the table of their own task; receives are answered from there or passed
+ * to the adapter, which fetches from other tasks. An abort ends all of them, once. internal.h says which thread
+ * ends a receive.
  */
 #include "rendezvous/watch.h"
 

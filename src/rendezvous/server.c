@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A server: one task of a cluster, with its manager, its door (the address that the cluster gives it, or one that
- * it tells the others of where they meet), and the adapter behind it. A task that is started again has a new
- * incarnation.
+ * A server: one task of a cluster, with its manager, its door (the address at which it listens, from the cluster or
+ * announced where the tasks meet) and its adapter. A restarted task has a new incarnation.
  */
 #include "base/clock.h"
 #include "meet/id.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Several keyed tensors at once: what a step brings in and takes out.
+ * Several keyed tensors at once: the inputs and outputs of a step.
  */
 #include "rendezvous/internal.h"
 

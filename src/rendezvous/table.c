@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The table of one step: per key a queue that holds only sends or only receives, since the first of the one kind
- * takes away the first of the other. See internal.h.
+ * The table of one step: one queue per key, which holds only sends or only receives, since each send takes the
+ * first waiting receive and each receive the first waiting send. See internal.h.
  */
 #include "rendezvous/internal.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Values: their types, and whether type, shape, bytes and (for strings) contents fit together. The same checks are
- * made of what a sender hands over and of what comes from another process.
+ * Values: their types, and whether type, shape, bytes and (for strings) contents fit together. Values of senders
+ * and values from other processes pass the same checks.
  */
 #include "base/type.h"
 #include "rendezvous/internal.h"

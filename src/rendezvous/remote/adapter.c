@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The adapter: one thread that moves all channels of a task, takes commands of other threads, and sleeps when there
- * is nothing to do. Calls and callers come by the engine thread (link/), which hands their sockets over as
- * commands.
+ * The adapter: one thread that moves all channels of a task, runs commands of other threads, and sleeps when it has
+ * nothing to do. Outgoing and incoming connections are made on the engine thread (link/), which passes their
+ * sockets on as commands.
  */
 #include "rendezvous/remote/channel.h"
 #include "rendezvous/watch.h"
@@ -17,13 +17,13 @@
 
 #define SPINS        200
 #define YIELDS       50
-#define QUIET_ROUNDS 200 /* then a channel is looked at now and then */
-#define COLD_LOOKS   4   /* of those, so many in each round */
+#define QUIET_ROUNDS 200 /* without an event; then a channel is cold */
+#define COLD_LOOKS   4   /* how many cold channels each round looks at */
 
 int64_t kolo_rendezvous_param_credits, kolo_rendezvous_param_chunk, kolo_rendezvous_param_threads,
     kolo_rendezvous_param_inline;
 
-/* ---- callers and calls: engine thread ---- */
+/* ---- connections: on the engine thread ---- */
 
 static kolo_verdict_t admit(void *owner, const kolo_claim_t *claim, size_t *frame_bytes)
 {
@@ -49,7 +49,7 @@ static void let_in(void *owner, const kolo_claim_t *claim, kolo_socket_t socket,
 
 static const kolo_listener_ops_t listener_ops = {.admit = admit, .accepted = let_in};
 
-static void called(void *arg, kolo_status_t status, kolo_socket_t socket, const char *text)
+static void dialled(void *arg, kolo_status_t status, kolo_socket_t socket, const char *text)
 {
     kolo_peer_task_t *peer = arg;
     kolo_command_t *c = peer->call;
@@ -75,7 +75,7 @@ static void fail_pending(kolo_adapter_t *adapter, kolo_peer_task_t *peer, kolo_s
     }
 }
 
-/* For those who wait for a task without a receive. */
+/* For threads that wait for a task without a receive (kolo_server_incarnation()). */
 static void note_failure(kolo_adapter_t *adapter, int task, kolo_status_t status, const char *why)
 {
     kolo_call_failure_t *failure = &adapter->failures[task];
@@ -100,17 +100,18 @@ void kolo_adapter_dial(kolo_adapter_t *adapter, int task)
     kolo_dial_config_t config = {.key = adapter->key,
                                  .claim = {.purpose = KOLO_PURPOSE_STREAM, .from = adapter->me, .to = task},
                                  .deadline_ns = kolo_deadline_ms(adapter->connect_ms),
-                                 .done = called};
+                                 .done = dialled};
     if (!kolo_meeting_find(adapter, task, &config.address, &config.deadline_ns)) return;
-    /* A listed address is for good; a door that is shut stays shut. */
+    /* A listed address may be refused now and served later; a refused address from the meeting is out of date. */
     config.retry_refused = memcmp(&config.address, &adapter->tasks[task].address, sizeof config.address) == 0;
     snprintf(config.who, sizeof config.who, "%.63s", adapter->tasks[task].name);
-    if (kolo_auth_random(&peer->tag, sizeof peer->tag) != KOLO_OK) peer->tag = 0; /* then it has no lanes */
+    if (kolo_auth_random(&peer->tag, sizeof peer->tag) != KOLO_OK) peer->tag = 0; /* such a channel has no lanes */
     peer->tag &= ~UINT64_C(1);
     config.claim.tag = peer->tag;
     peer->address = config.address;
     kolo_status_t status = KOLO_ERR_NO_MEMORY;
-    peer->call = kolo_command_new(KOLO_DO_CALLED, task); /* ahead, so that the end is always told */
+    peer->call =
+        kolo_command_new(KOLO_DO_CALLED, task); /* allocated ahead, so that the result can always be passed on */
     if (peer->call) {
         config.arg = peer;
         peer->dialling = true;
@@ -145,7 +146,7 @@ static void end_channel(kolo_channel_t *channel, kolo_status_t status, const cha
     if (caller && task == 0) kolo_meeting_keeper_lost(adapter, status, why);
 }
 
-/* An error of a call on the channel ends it; *it* is gone then. */
+/* Ends and frees the channel if a call on it has failed. */
 static void check(kolo_channel_t *channel, kolo_status_t status)
 {
     char why[KOLO_WHY_BYTES];
@@ -169,7 +170,7 @@ static void begin_pending(kolo_adapter_t *adapter, int task)
     }
 }
 
-static void do_receive(kolo_adapter_t *adapter, int task, kolo_receive_t receive)
+static void start_receive(kolo_adapter_t *adapter, int task, kolo_receive_t receive)
 {
     kolo_peer_task_t *peer = &adapter->peers[task];
     kolo_receives_append(&peer->last_pending, receive);
@@ -179,7 +180,7 @@ static void do_receive(kolo_adapter_t *adapter, int task, kolo_receive_t receive
         kolo_adapter_dial(adapter, task);
 }
 
-static void do_socket(kolo_adapter_t *adapter, const kolo_command_t *c)
+static void take_socket(kolo_adapter_t *adapter, const kolo_command_t *c)
 {
     kolo_channel_t *channel;
     bool caller = c->what == KOLO_DO_CALLED;
@@ -208,8 +209,8 @@ static void do_socket(kolo_adapter_t *adapter, const kolo_command_t *c)
     }
 }
 
-/* Its channel may have gone meanwhile. */
-static void do_lane(kolo_adapter_t *adapter, kolo_command_t *c)
+/* Adds a lane to its channel, which may have ended meanwhile. */
+static void take_lane(kolo_adapter_t *adapter, kolo_command_t *c)
 {
     kolo_channel_t *channel = c->caller ? adapter->peers[c->task].channel : adapter->accepted;
     while (channel && (channel->peer != c->task || channel->tag != (c->tag & ~UINT64_C(1))))
@@ -224,7 +225,7 @@ static void do_lane(kolo_adapter_t *adapter, kolo_command_t *c)
     }
 }
 
-static void obey(kolo_adapter_t *adapter, kolo_command_t *c)
+static void run_command(kolo_adapter_t *adapter, kolo_command_t *c)
 {
     switch (c->what) {
     case KOLO_DO_CANCEL:
@@ -238,59 +239,60 @@ static void obey(kolo_adapter_t *adapter, kolo_command_t *c)
         break;
     case KOLO_DO_CALLED:
     case KOLO_DO_LET_IN:
-        do_socket(adapter, c);
+        take_socket(adapter, c);
         break;
     case KOLO_DO_LANE:
-        do_lane(adapter, c);
+        take_lane(adapter, c);
         break;
     }
     free(c);
 }
 
-/* Until so many have begun; returns those that are left. */
-static kolo_receive_t begin_asked(kolo_adapter_t *adapter, kolo_receive_t receive, uint64_t last)
+/* Starts receives until `last` have been started in all; returns the rest of the list. */
+static kolo_receive_t begin_receives(kolo_adapter_t *adapter, kolo_receive_t receive, uint64_t last)
 {
     while (receive && adapter->nbegun < last) {
         kolo_receive_t next = receive->next_deferred;
-        do_receive(adapter, receive->remote_task, receive);
+        start_receive(adapter, receive->remote_task, receive);
         adapter->nbegun++;
         receive = next;
     }
     return receive;
 }
 
-static bool obey_all(kolo_adapter_t *adapter)
+static bool run_commands(kolo_adapter_t *adapter)
 {
     pthread_mutex_lock(&adapter->lock);
     kolo_command_t *c = adapter->commands;
-    kolo_answer_t *response = adapter->come;
+    kolo_answer_t *answer = adapter->ready;
     kolo_receive_t receive = adapter->asked;
     adapter->asked = NULL;
     adapter->last_asked = &adapter->asked;
     adapter->commands = NULL;
     adapter->last_command = &adapter->commands;
-    adapter->come = NULL;
-    adapter->last_come = &adapter->come;
+    adapter->ready = NULL;
+    adapter->last_ready = &adapter->ready;
     pthread_mutex_unlock(&adapter->lock);
-    bool busy = c != NULL || response != NULL || receive != NULL;
+    bool busy = c != NULL || answer != NULL || receive != NULL;
     while (c) {
         kolo_command_t *next = c->next;
-        receive = begin_asked(adapter, receive, c->behind); /* all in the order in which they were given */
-        obey(adapter, c);
+        receive = begin_receives(adapter, receive,
+                                 c->behind); /* receives and commands in the order in which they were queued */
+        run_command(adapter, c);
         c = next;
     }
-    (void)begin_asked(adapter, receive, UINT64_MAX);
-    while (response) {
-        kolo_answer_t *next = response->next_come;
-        kolo_channel_t *channel = response->channel;
-        kolo_status_t status = kolo_answer_come(response);
+    (void)begin_receives(adapter, receive, UINT64_MAX);
+    while (answer) {
+        kolo_answer_t *next = answer->next_ready;
+        kolo_channel_t *channel = answer->channel;
+        kolo_status_t status = kolo_answer_ready(answer);
         if (channel) check(channel, status);
-        response = next;
+        answer = next;
     }
     return busy;
 }
 
-/* True: something has happened. The channel may be gone afterwards. */
+/* Moves one channel and returns whether anything happened. The channel may have ended afterwards. */
 static bool move_one(kolo_channel_t *channel)
 {
     kolo_adapter_t *adapter = channel->adapter;
@@ -299,7 +301,8 @@ static bool move_one(kolo_channel_t *channel)
     bool caller = channel->caller, busy = false;
     check(channel, kolo_channel_progress(channel, &busy));
     if (caller) begin_pending(adapter, task);
-    if (place >= adapter->nchannels || adapter->channels[place] != channel) return busy; /* it has gone, or moved */
+    if (place >= adapter->nchannels || adapter->channels[place] != channel)
+        return busy; /* it has ended, or moved */
     if (busy)
         kolo_adapter_heat(channel);
     else if (++channel->quiet >= QUIET_ROUNDS && channel->greeted && !kolo_onesided_is_writing(channel->end))
@@ -314,7 +317,7 @@ static bool move_all(kolo_adapter_t *adapter, bool also_cold)
     for (uint32_t i = 0; i < adapter->nhot; looks++) {
         const kolo_channel_t *channel = adapter->channels[i];
         busy |= move_one(adapter->channels[i]);
-        i += i < adapter->nhot && adapter->channels[i] == channel; /* else another one stands there now */
+        i += i < adapter->nhot && adapter->channels[i] == channel; /* else another channel has taken its place */
     }
     uint32_t cold = adapter->nchannels - adapter->nhot, n = also_cold ? cold : KOLO_MIN(cold, (uint32_t)COLD_LOOKS);
     for (uint32_t i = 0; i < n && adapter->nchannels > adapter->nhot; i++) {
@@ -332,7 +335,7 @@ static void describe(void *arg, char *buf, size_t bytes)
     snprintf(buf, bytes, "something to do for %s", adapter->tasks[adapter->me].name);
 }
 
-/* For who looks from outside: what has waited for long. */
+/* Writes down what has waited for long, for kolo-top, and asks the senders how far they are. */
 static void look_now_and_then(kolo_adapter_t *adapter)
 {
     uint64_t now = kolo_now_ns();
@@ -341,11 +344,12 @@ static void look_now_and_then(kolo_adapter_t *adapter)
     adapter->looked_ns = now;
     for (int i = 0; i < adapter->ntasks; i++) {
         kolo_channel_t *channel = adapter->peers[i].channel;
-        if (channel && channel->greeted) check(channel, kolo_fetches_ask_how_far(channel, now));
+        if (channel && channel->greeted) check(channel, kolo_fetches_ask_progress(channel, now));
     }
 }
 
-/* Whoever has news rings: nothing may be overlooked from now on. */
+/* True once this thread has announced that it will sleep: peers ring from now on, so every channel must be checked
+ * once more. */
 static bool is_asleep(const kolo_adapter_t *adapter)
 {
     return atomic_load_explicit(kolo_onesided_domain_waker(adapter->domain)->asleep, memory_order_relaxed) != 0;
@@ -357,29 +361,29 @@ static void *run(void *arg)
     kolo_wait_t wait;
     uint32_t rounds = 0;
     (void)kolo_rendezvous_enter(KOLO_THREAD_OF_CHANNELS);
-    bool woken = false;                                   /* it may have slept since the last round */
+    bool woken = false;                                   /* whether it may have slept since the last round */
     kolo_wait_init(&wait, NULL, 0, describe, adapter, 1); /* it may be stopped before its first round */
     for (bool busy = true; !atomic_load_explicit(&adapter->stop, memory_order_acquire);) {
-        if (busy) { /* having nothing to do is no stall: each sleep begins anew */
+        if (busy) { /* an idle adapter is no stall: each sleep starts a new wait */
             kolo_wait_init(&wait, NULL, 0, describe, adapter, 1);
             wait.spins = SPINS;
             wait.yields = YIELDS;
             wait.wakers[wait.nwakers++] = kolo_onesided_domain_waker(adapter->domain);
         }
-        busy = obey_all(adapter);
+        busy = run_commands(adapter);
         bool all = is_asleep(adapter);
         busy |= move_all(adapter, all || woken);
         woken = all;
         kolo_adapter_wake_settled(adapter);
         if (!busy || ++rounds % 256 == 0) {
             look_now_and_then(adapter);
-            kolo_meeting_look(adapter);
+            kolo_meeting_poll(adapter);
         }
         if (busy) {
             kolo_wait_end(&wait);
             continue;
         }
-        (void)kolo_wait_pause(&wait); /* it has no limit */
+        (void)kolo_wait_pause(&wait); /* this wait has no time limit */
         wait.stall_ns = 0;
     }
     kolo_wait_end(&wait);
@@ -407,7 +411,7 @@ kolo_status_t kolo_adapter_init(kolo_adapter_t *adapter)
 {
     pthread_mutex_init(&adapter->lock, NULL);
     adapter->last_command = &adapter->commands;
-    adapter->last_come = &adapter->come;
+    adapter->last_ready = &adapter->ready;
     adapter->last_asked = &adapter->asked;
     adapter->last_settled = &adapter->settled;
     adapter->closed = true;
@@ -477,17 +481,17 @@ static void end_all(kolo_adapter_t *adapter)
     kolo_adapter_wake_settled(adapter);
 }
 
-static void free_come(kolo_adapter_t *adapter)
+static void free_ready(kolo_adapter_t *adapter)
 {
-    while (adapter->come) {
-        kolo_answer_t *response = adapter->come;
-        adapter->come = response->next_come;
-        kolo_answer_free(response);
+    while (adapter->ready) {
+        kolo_answer_t *answer = adapter->ready;
+        adapter->ready = answer->next_ready;
+        kolo_answer_free(answer);
     }
     while (adapter->spare) {
-        kolo_answer_t *response = adapter->spare;
-        adapter->spare = response->next;
-        free(response);
+        kolo_answer_t *answer = adapter->spare;
+        adapter->spare = answer->next;
+        free(answer);
     }
     adapter->nspare = 0;
 }
@@ -507,7 +511,7 @@ void kolo_adapter_stop(kolo_adapter_t *adapter)
     (void)kolo_rendezvous_manager_cleanup_all(adapter->manager);
     kolo_callback_pool_destroy(adapter->pool);
     adapter->pool = NULL;
-    free_come(adapter);
+    free_ready(adapter);
     kolo_gate_open(&adapter->changed);
 }
 

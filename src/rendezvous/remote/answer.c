@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What other tasks have asked of this one: each waits in the rendezvous of its step for its value, like a receive
- * of this task's own, and then sends it. The value is held until its last byte has been written.
+ * Requests of other tasks: each waits in the rendezvous of its step for its value, like a receive of this task, and
+ * then sends it. The value is kept until its last byte has been written.
  */
 #include "rendezvous/remote/channel.h"
 #include "rendezvous/watch.h"
@@ -14,39 +14,39 @@
 
 static kolo_answer_t **find(kolo_channel_t *channel, uint32_t index)
 {
-    kolo_answer_t **at = &channel->responses[index % KOLO_CHANNEL_BUCKETS];
+    kolo_answer_t **at = &channel->answers[index % KOLO_CHANNEL_BUCKETS];
     while (*at && (*at)->request.index != index) at = &(*at)->next;
     return at;
 }
 
-void kolo_answer_free(kolo_answer_t *response)
+void kolo_answer_free(kolo_answer_t *answer)
 {
-    if (response->channel) {
-        kolo_answer_t **at = find(response->channel, response->request.index);
-        if (*at == response) *at = response->next;
+    if (answer->channel) {
+        kolo_answer_t **at = find(answer->channel, answer->request.index);
+        if (*at == answer) *at = answer->next;
     }
-    kolo_adapter_t *adapter = response->adapter;
-    if (response->has_value) kolo_value_release(&response->value);
-    if (response->receive) kolo_receive_unref(response->receive);
-    kolo_rendezvous_close(response->rendezvous);
-    free(response->why);
+    kolo_adapter_t *adapter = answer->adapter;
+    if (answer->has_value) kolo_value_release(&answer->value);
+    if (answer->receive) kolo_receive_unref(answer->receive);
+    kolo_rendezvous_close(answer->rendezvous);
+    free(answer->why);
     if (adapter->nspare == SPARE) {
-        free(response);
+        free(answer);
         return;
     }
-    response->next = adapter->spare;
-    adapter->spare = response;
+    answer->next = adapter->spare;
+    adapter->spare = answer;
     adapter->nspare++;
 }
 
-/* Those that were freed last come first: malloc() keeps only seven of a kind at hand. */
+/* A free list, last freed first: malloc() caches only seven blocks of a size. */
 static kolo_answer_t *new_answer(kolo_adapter_t *adapter)
 {
-    kolo_answer_t *response = adapter->spare;
-    if (response == NULL) return malloc(sizeof *response);
-    adapter->spare = response->next;
+    kolo_answer_t *answer = adapter->spare;
+    if (answer == NULL) return malloc(sizeof *answer);
+    adapter->spare = answer->next;
     adapter->nspare--;
-    return response;
+    return answer;
 }
 
 static kolo_status_t refuse(kolo_channel_t *channel, uint32_t index, kolo_status_t status, const char *why)
@@ -57,118 +57,117 @@ static kolo_status_t refuse(kolo_channel_t *channel, uint32_t index, kolo_status
 }
 
 /* On whatever thread it comes. */
-static void come(void *arg, kolo_status_t status, const char *why, const kolo_transfer_args_t *sender,
-                 const kolo_transfer_args_t *receiver, kolo_value_t *value)
+static void value_ready(void *arg, kolo_status_t status, const char *why, const kolo_transfer_args_t *sender,
+                        const kolo_transfer_args_t *receiver, kolo_value_t *value)
 {
-    kolo_answer_t *response = arg;
+    kolo_answer_t *answer = arg;
     (void)sender;
     (void)receiver;
-    response->status = status;
-    if (why) response->why = strdup(why);
-    if (value) response->value = *value;
-    response->has_value = value != NULL;
-    kolo_adapter_answer_come(response);
+    answer->status = status;
+    if (why) answer->why = strdup(why);
+    if (value) answer->value = *value;
+    answer->has_value = value != NULL;
+    kolo_adapter_answer_ready(answer);
 }
 
-kolo_status_t kolo_answer_asked(kolo_channel_t *channel, const kolo_message_t *m, const kolo_tensor_key_t *key)
+kolo_status_t kolo_answer_request(kolo_channel_t *channel, const kolo_message_t *m, const kolo_tensor_key_t *key)
 {
     kolo_adapter_t *adapter = channel->adapter;
-    if (*find(channel, m->index)) return kolo_channel_nonsense(channel, "TENSOR_REQUEST", "its index is in use");
+    if (*find(channel, m->index)) return kolo_channel_bad_message(channel, "TENSOR_REQUEST", "its index is in use");
     if (m->index >= KOLO_NOTICE_BUFFER)
-        return kolo_channel_nonsense(channel, "TENSOR_REQUEST", "no index is so large");
+        return kolo_channel_bad_message(channel, "TENSOR_REQUEST", "no index is so large");
     if ((m->flags & KOLO_MESSAGE_KNOWN) && m->window.bytes < m->shape.bytes)
-        return kolo_channel_nonsense(channel, "TENSOR_REQUEST", "its memory is smaller than the value");
+        return kolo_channel_bad_message(channel, "TENSOR_REQUEST", "its memory is smaller than the value");
     if (!kolo_device_is_of(key->dst_device, adapter->tasks[channel->peer].name))
         return refuse(channel, m->index, KOLO_ERR_INVALID_ARGUMENT, "the key's destination is another task");
-    kolo_answer_t *response = new_answer(adapter);
-    if (response == NULL) return refuse(channel, m->index, KOLO_ERR_NO_MEMORY, "no memory for a request");
-    *response = (kolo_answer_t){.adapter = adapter, .channel = channel, .request = *m};
-    kolo_answer_t **at = &channel->responses[m->index % KOLO_CHANNEL_BUCKETS];
-    response->next = *at;
-    *at = response;
-    kolo_status_t status = kolo_rendezvous_open(adapter->manager, m->step, &response->rendezvous);
-    if (status == KOLO_OK && kolo_rendezvous_take(response->rendezvous, m->name, key,
-                                                  m->most ? m->most : UINT64_MAX, &response->value)) {
-        response->has_value = true;
-        return kolo_answer_come(response);
+    kolo_answer_t *answer = new_answer(adapter);
+    if (answer == NULL) return refuse(channel, m->index, KOLO_ERR_NO_MEMORY, "no memory for a request");
+    *answer = (kolo_answer_t){.adapter = adapter, .channel = channel, .request = *m};
+    kolo_answer_t **at = &channel->answers[m->index % KOLO_CHANNEL_BUCKETS];
+    answer->next = *at;
+    *at = answer;
+    kolo_status_t status = kolo_rendezvous_open(adapter->manager, m->step, &answer->rendezvous);
+    if (status == KOLO_OK &&
+        kolo_rendezvous_take(answer->rendezvous, m->name, key, m->most ? m->most : UINT64_MAX, &answer->value)) {
+        answer->has_value = true;
+        return kolo_answer_ready(answer);
     }
     if (status == KOLO_OK)
         status =
-            kolo_rendezvous_serve(response->rendezvous, m->name, key, m->most, come, response, &response->receive);
+            kolo_rendezvous_serve(answer->rendezvous, m->name, key, m->most, value_ready, answer, &answer->receive);
     if (status == KOLO_OK) return KOLO_OK;
-    kolo_answer_free(response);
+    kolo_answer_free(answer);
     return refuse(channel, m->index, status, kolo_error_text());
 }
 
 /* ---- sending ---- */
 
-/* In pieces that one write can take. */
-static kolo_status_t send_value(kolo_answer_t *response)
+/* Writes the value in pieces of KOLO_RENDEZVOUS_CHUNK bytes; the last one carries the notice. */
+static kolo_status_t send_value(kolo_answer_t *answer)
 {
-    kolo_channel_t *channel = response->channel;
-    uint64_t bytes = response->value.bytes, chunk = (uint64_t)kolo_rendezvous_param_chunk;
-    response->state = KOLO_ANSWER_WRITES;
+    kolo_channel_t *channel = answer->channel;
+    uint64_t bytes = answer->value.bytes, chunk = (uint64_t)kolo_rendezvous_param_chunk;
+    answer->state = KOLO_ANSWER_WRITES;
     for (uint64_t at = 0; at < bytes; at += chunk) {
         bool last = bytes - at <= chunk;
-        kolo_onesided_write_t write = {.data = (const char *)response->value.data + at,
+        kolo_onesided_write_t write = {.data = (const char *)answer->value.data + at,
                                        .bytes = last ? bytes - at : chunk,
-                                       .to = &response->request.window,
+                                       .to = &answer->request.window,
                                        .offset = at};
         if (last) {
             write.flags = KOLO_ONESIDED_NOTIFY;
-            write.number = response->request.index;
-            write.cookie = (uint64_t)(uintptr_t)response;
+            write.number = answer->request.index;
+            write.cookie = (uint64_t)(uintptr_t)answer;
         }
         KOLO_TRY(kolo_channel_write(channel, &write));
     }
     return KOLO_OK;
 }
 
-/* A value that has no place to be written to yet comes with the answer if it can: it spares a round trip. */
+/* The largest value that travels inside the answer when no memory for it is known yet, which saves a round trip. */
 static uint64_t most_carried(void)
 {
     return kolo_rendezvous_param_inline ? KOLO_MESSAGE_VALUE_MAX : 0;
 }
 
-kolo_status_t kolo_answer_come(kolo_answer_t *response)
+kolo_status_t kolo_answer_ready(kolo_answer_t *answer)
 {
-    kolo_channel_t *channel = response->channel;
+    kolo_channel_t *channel = answer->channel;
     kolo_shape_t shape;
-    if (channel == NULL) { /* nobody is there any more to have it */
-        kolo_answer_free(response);
+    if (channel == NULL) { /* the channel has ended */
+        kolo_answer_free(answer);
         return KOLO_OK;
     }
-    uint32_t index = response->request.index;
-    if (response->status != KOLO_OK) {
-        kolo_status_t status = refuse(channel, index, response->status, response->why ? response->why : "");
-        kolo_answer_free(response);
+    uint32_t index = answer->request.index;
+    if (answer->status != KOLO_OK) {
+        kolo_status_t status = refuse(channel, index, answer->status, answer->why ? answer->why : "");
+        kolo_answer_free(answer);
         return status;
     }
-    kolo_shape_of(&response->value, &shape);
-    if (response->request.flags & KOLO_MESSAGE_BUFFERED) return kolo_buffer_queue(channel, response);
-    bool known =
-        (response->request.flags & KOLO_MESSAGE_KNOWN) && kolo_shape_equal(&shape, &response->request.shape);
-    if (known) return send_value(response);
+    kolo_shape_of(&answer->value, &shape);
+    if (answer->request.flags & KOLO_MESSAGE_BUFFERED) return kolo_buffer_queue(channel, answer);
+    bool known = (answer->request.flags & KOLO_MESSAGE_KNOWN) && kolo_shape_equal(&shape, &answer->request.shape);
+    if (known) return send_value(answer);
     kolo_message_t meta = {.kind = KOLO_MESSAGE_TENSOR_META, .index = index, .flags = KOLO_MESSAGE_KNOWN};
     meta.shape = shape;
     if (shape.dead) meta.flags |= KOLO_MESSAGE_DEAD;
-    response->state = KOLO_ANSWER_TOLD;
+    answer->state = KOLO_ANSWER_TOLD;
     if (shape.bytes > most_carried()) return kolo_channel_send(channel, &meta);
     meta.flags |= KOLO_MESSAGE_FINAL;
-    kolo_status_t status = kolo_channel_send_with(channel, &meta, response->value.data, (size_t)shape.bytes);
+    kolo_status_t status = kolo_channel_send_with(channel, &meta, answer->value.data, (size_t)shape.bytes);
     KOLO_RDV_COUNT(copies, shape.bytes > 0);
     KOLO_RDV_COUNT(copied_bytes, shape.bytes);
-    kolo_answer_free(response);
+    kolo_answer_free(answer);
     return status;
 }
 
-/* Only of what goes to the task that asks. */
-kolo_status_t kolo_answer_how_far(kolo_channel_t *channel, const kolo_message_t *m, const kolo_tensor_key_t *key)
+/* Only for keys whose destination is the task that asks. */
+kolo_status_t kolo_answer_progress(kolo_channel_t *channel, const kolo_message_t *m, const kolo_tensor_key_t *key)
 {
     kolo_adapter_t *adapter = channel->adapter;
     kolo_message_t sent = {.kind = KOLO_MESSAGE_SENT, .index = m->index};
     if (!kolo_device_is_of(key->dst_device, adapter->tasks[channel->peer].name))
-        return kolo_channel_nonsense(channel, "HOW_FAR", "the key's destination is another task");
+        return kolo_channel_bad_message(channel, "HOW_FAR", "the key's destination is another task");
     kolo_watch_t *watch = adapter->manager->watch;
     sent.shape.bytes = watch && kolo_watch_last_sent(watch, key, &sent.step);
     return kolo_channel_send(channel, &sent);
@@ -176,42 +175,42 @@ kolo_status_t kolo_answer_how_far(kolo_channel_t *channel, const kolo_message_t 
 
 kolo_status_t kolo_answer_memory(kolo_channel_t *channel, const kolo_message_t *m)
 {
-    kolo_answer_t *response = *find(channel, m->index);
-    if (response == NULL || response->state != KOLO_ANSWER_TOLD)
-        return kolo_channel_nonsense(channel, "TENSOR_REREQUEST", "there is no such request, or it is not due");
-    if (m->window.bytes < response->value.bytes)
-        return kolo_channel_nonsense(channel, "TENSOR_REREQUEST", "its memory is smaller than the value");
-    response->request.window = m->window;
-    return send_value(response);
+    kolo_answer_t *answer = *find(channel, m->index);
+    if (answer == NULL || answer->state != KOLO_ANSWER_TOLD)
+        return kolo_channel_bad_message(channel, "TENSOR_REREQUEST", "there is no such request, or it is not due");
+    if (m->window.bytes < answer->value.bytes)
+        return kolo_channel_bad_message(channel, "TENSOR_REREQUEST", "its memory is smaller than the value");
+    answer->request.window = m->window;
+    return send_value(answer);
 }
 
 kolo_status_t kolo_answer_cancel(kolo_channel_t *channel, const kolo_message_t *m)
 {
-    kolo_answer_t *response = *find(channel, m->index);
-    bool waits = response && response->state == KOLO_ANSWER_WAITS && kolo_rendezvous_give_up(response->receive);
-    bool told = response && response->state == KOLO_ANSWER_TOLD;
+    kolo_answer_t *answer = *find(channel, m->index);
+    bool waits = answer && answer->state == KOLO_ANSWER_WAITS && kolo_rendezvous_give_up(answer->receive);
+    bool told = answer && answer->state == KOLO_ANSWER_TOLD;
     if (!waits && !told) return KOLO_OK; /* its answer is on its way */
-    kolo_answer_free(response);
+    kolo_answer_free(answer);
     return refuse(channel, m->index, KOLO_ERR_ABORTED, "the receive was given up");
 }
 
-kolo_status_t kolo_answer_written(kolo_channel_t *channel, kolo_answer_t *response)
+kolo_status_t kolo_answer_written(kolo_channel_t *channel, kolo_answer_t *answer)
 {
     (void)channel;
-    kolo_answer_free(response);
+    kolo_answer_free(answer);
     return KOLO_OK;
 }
 
 void kolo_answers_close(kolo_channel_t *channel)
 {
     for (int i = 0; i < KOLO_CHANNEL_BUCKETS; i++) {
-        for (kolo_answer_t *response = channel->responses[i], *next; response; response = next) {
-            next = response->next;
-            response->channel = NULL;
-            /* One whose value comes at this moment is freed when it has come. */
-            if (response->state != KOLO_ANSWER_WAITS || kolo_rendezvous_give_up(response->receive))
-                kolo_answer_free(response);
+        for (kolo_answer_t *answer = channel->answers[i], *next; answer; answer = next) {
+            next = answer->next;
+            answer->channel = NULL;
+            /* If its value arrives at this moment, kolo_answer_ready() frees it. */
+            if (answer->state != KOLO_ANSWER_WAITS || kolo_rendezvous_give_up(answer->receive))
+                kolo_answer_free(answer);
         }
-        channel->responses[i] = NULL;
+        channel->answers[i] = NULL;
     }
 }

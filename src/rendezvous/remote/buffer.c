@@ -49,20 +49,20 @@ static kolo_status_t grow(kolo_channel_t *channel, kolo_tensor_buffer_t *buffer,
 
 static kolo_status_t write_first(kolo_channel_t *channel, kolo_tensor_buffer_t *buffer)
 {
-    kolo_answer_t *response = buffer->first;
-    uint64_t bytes = response->value.bytes, chunk = (uint64_t)kolo_rendezvous_param_chunk;
+    kolo_answer_t *answer = buffer->first;
+    uint64_t bytes = answer->value.bytes, chunk = (uint64_t)kolo_rendezvous_param_chunk;
     kolo_message_t head = {.kind = KOLO_MESSAGE_TENSOR_WRITE,
-                           .index = response->request.index,
-                           .flags = KOLO_MESSAGE_KNOWN | (response->value.dead ? KOLO_MESSAGE_DEAD : 0u)};
-    kolo_shape_of(&response->value, &head.shape);
+                           .index = answer->request.index,
+                           .flags = KOLO_MESSAGE_KNOWN | (answer->value.dead ? KOLO_MESSAGE_DEAD : 0u)};
+    kolo_shape_of(&answer->value, &head.shape);
     uint8_t *copy = buffer->memory.base;
     kolo_message_encode(&head, copy);
-    if (bytes) memcpy(copy + HEAD_BYTES, response->value.data, bytes);
+    if (bytes) memcpy(copy + HEAD_BYTES, answer->value.data, bytes);
     KOLO_RDV_COUNT(copies, 1);
     KOLO_RDV_COUNT(copied_bytes, bytes);
-    buffer->first = response->next_queued;
+    buffer->first = answer->next_queued;
     if (buffer->first == NULL) buffer->last = &buffer->first;
-    kolo_answer_free(response);
+    kolo_answer_free(answer);
     buffer->local_busy = buffer->remote_busy = true;
     kolo_trace("rendezvous", "to %s: TENSOR_WRITE index %u into the buffer of %s",
                channel->adapter->tasks[channel->peer].name, head.index, buffer->name);
@@ -88,15 +88,15 @@ static kolo_status_t move_on(kolo_channel_t *channel, kolo_tensor_buffer_t *buff
     return need > buffer->size ? grow(channel, buffer, need) : write_first(channel, buffer);
 }
 
-kolo_status_t kolo_buffer_queue(kolo_channel_t *channel, kolo_answer_t *response)
+kolo_status_t kolo_buffer_queue(kolo_channel_t *channel, kolo_answer_t *answer)
 {
-    kolo_tensor_buffer_t *buffer = find_or_make(channel, response->request.name);
+    kolo_tensor_buffer_t *buffer = find_or_make(channel, answer->request.name);
     if (buffer == NULL) return kolo_fail(KOLO_ERR_NO_MEMORY, "rendezvous: no memory for a buffer");
-    response->state = KOLO_ANSWER_QUEUED;
-    response->next_queued = NULL;
+    answer->state = KOLO_ANSWER_QUEUED;
+    answer->next_queued = NULL;
     if (buffer->first) KOLO_RDV_COUNT(queued, 1);
-    *buffer->last = response;
-    buffer->last = &response->next_queued;
+    *buffer->last = answer;
+    buffer->last = &answer->next_queued;
     return move_on(channel, buffer);
 }
 
@@ -104,10 +104,10 @@ kolo_status_t kolo_buffer_made(kolo_channel_t *channel, const kolo_message_t *m)
 {
     kolo_tensor_buffer_t *buffer = *find(channel, m->name);
     if (buffer == NULL || !buffer->asked)
-        return kolo_channel_nonsense(channel, "BUFFER_RESPONSE", "no buffer was asked for");
+        return kolo_channel_bad_message(channel, "BUFFER_RESPONSE", "no buffer was asked for");
     if (m->window.bytes < buffer->size || m->index >= KOLO_NOTICE_ACK - KOLO_NOTICE_BUFFER)
-        return kolo_channel_nonsense(channel, "BUFFER_RESPONSE",
-                                     "its memory is too small, or no buffer has its number");
+        return kolo_channel_bad_message(channel, "BUFFER_RESPONSE",
+                                        "its memory is too small, or no buffer has its number");
     buffer->window = m->window;
     buffer->number = m->index;
     buffer->asked = false;
@@ -125,7 +125,7 @@ kolo_status_t kolo_buffer_idle(kolo_channel_t *channel, const kolo_message_t *m)
 {
     kolo_tensor_buffer_t *buffer = *find(channel, m->name);
     if (buffer == NULL || !buffer->remote_busy)
-        return kolo_channel_nonsense(channel, "BUFFER_IDLE", "the buffer is not busy or does not exist");
+        return kolo_channel_bad_message(channel, "BUFFER_IDLE", "the buffer is not busy or does not exist");
     buffer->remote_busy = false;
     return move_on(channel, buffer);
 }
@@ -154,8 +154,8 @@ static uint32_t choose_number(kolo_channel_t *channel, const kolo_tensor_buffer_
 kolo_status_t kolo_buffer_wanted(kolo_channel_t *channel, const kolo_message_t *m)
 {
     if (channel->adapter->mode != KOLO_MODE_BUFFERED)
-        return kolo_channel_nonsense(channel, "BUFFER_REQUEST", "nothing was asked for by buffers");
-    if (m->shape.bytes < HEAD_BYTES) return kolo_channel_nonsense(channel, "BUFFER_REQUEST", "it is too small");
+        return kolo_channel_bad_message(channel, "BUFFER_REQUEST", "nothing was asked for by buffers");
+    if (m->shape.bytes < HEAD_BYTES) return kolo_channel_bad_message(channel, "BUFFER_REQUEST", "it is too small");
     kolo_tensor_buffer_t *buffer = find_or_make(channel, m->name);
     if (buffer == NULL) return kolo_fail(KOLO_ERR_NO_MEMORY, "rendezvous: no memory for a buffer");
     if (buffer->memory.base) kolo_onesided_hide(channel->end, &buffer->window);
@@ -177,7 +177,7 @@ kolo_status_t kolo_buffer_filled(kolo_channel_t *channel, uint32_t number, uint6
     kolo_tensor_key_t none;
     uint8_t copy[HEAD_BYTES];
     (void)bytes; /* of the last piece */
-    if (buffer == NULL) return kolo_channel_nonsense(channel, "a value", "there is no buffer of its number");
+    if (buffer == NULL) return kolo_channel_bad_message(channel, "a value", "there is no buffer of its number");
     memcpy(copy, buffer->memory.base, sizeof copy);
     const char *wrong = kolo_message_decode(copy, sizeof copy, &head, &none);
     kolo_trace("rendezvous", "from %s: TENSOR_WRITE in buffer %u (%s)", channel->adapter->tasks[channel->peer].name,
@@ -188,7 +188,7 @@ kolo_status_t kolo_buffer_filled(kolo_channel_t *channel, uint32_t number, uint6
     if (wrong == NULL && request == NULL) wrong = "there is no such request";
     if (wrong == NULL && strcmp(request->receive->text, buffer->name) != 0) wrong = "it is of another key";
     if (wrong == NULL && head.shape.bytes > request->receive->most) wrong = "it is longer than there is room for";
-    if (wrong) return kolo_channel_nonsense(channel, "TENSOR_WRITE", wrong);
+    if (wrong) return kolo_channel_bad_message(channel, "TENSOR_WRITE", wrong);
     kolo_onesided_memory_t memory = {0};
     kolo_status_t status = KOLO_OK;
     void *to = kolo_fetch_into(request);
@@ -210,7 +210,7 @@ kolo_status_t kolo_buffer_filled(kolo_channel_t *channel, uint32_t number, uint6
     }
     if (wrong) {
         kolo_onesided_free(&memory);
-        return kolo_channel_nonsense(channel, "a value", wrong);
+        return kolo_channel_bad_message(channel, "a value", wrong);
     }
     kolo_fetch_end(channel, request, status, kolo_error_text(), &head.shape, memory.base ? &memory : NULL);
     kolo_message_t idle = {.kind = KOLO_MESSAGE_BUFFER_IDLE};

@@ -21,7 +21,7 @@ static const char *peer_name(const kolo_channel_t *channel)
     return channel->adapter->tasks[channel->peer].name;
 }
 
-kolo_status_t kolo_channel_nonsense(const kolo_channel_t *channel, const char *what, const char *wrong)
+kolo_status_t kolo_channel_bad_message(const kolo_channel_t *channel, const char *what, const char *wrong)
 {
     return kolo_fail(KOLO_ERR_PROTOCOL, "%s of %s: %s", what, peer_name(channel), wrong);
 }
@@ -198,7 +198,7 @@ static kolo_status_t greeted(kolo_channel_t *channel, const kolo_message_t *hell
         return kolo_fail(KOLO_ERR_PROTOCOL, "%.95s is at the address of %s: the tasks have different clusters",
                          hello->name, peer_name(channel));
     if (hello->index < 1 || hello->index > KOLO_CHANNEL_CREDITS || hello->shape.bytes == 0)
-        return kolo_channel_nonsense(channel, "the greeting", "its credit or incarnation is out of range");
+        return kolo_channel_bad_message(channel, "the greeting", "its credit or incarnation is out of range");
     channel->credit = hello->index;
     channel->greeted = true;
     KOLO_TRY(kolo_meeting_greeted(channel));
@@ -219,7 +219,7 @@ static kolo_status_t handle(kolo_channel_t *channel, const kolo_message_t *m, co
     if (!channel->greeted)
         return m->kind == KOLO_MESSAGE_HELLO
                    ? greeted(channel, m)
-                   : kolo_channel_nonsense(channel, "a message", "it comes before the greeting");
+                   : kolo_channel_bad_message(channel, "a message", "it comes before the greeting");
     switch (channel->caller ? m->kind : KOLO_MESSAGE_KINDS) { /* who has called gets answers */
     case KOLO_MESSAGE_DOOR:
         return kolo_meeting_heard(channel, m);
@@ -240,9 +240,9 @@ static kolo_status_t handle(kolo_channel_t *channel, const kolo_message_t *m, co
     case KOLO_MESSAGE_WHERE:
         return kolo_meeting_asked(channel, m);
     case KOLO_MESSAGE_HOW_FAR:
-        return kolo_answer_how_far(channel, m, key);
+        return kolo_answer_progress(channel, m, key);
     case KOLO_MESSAGE_TENSOR_REQUEST:
-        return kolo_answer_asked(channel, m, key);
+        return kolo_answer_request(channel, m, key);
     case KOLO_MESSAGE_TENSOR_REREQUEST:
         return kolo_answer_memory(channel, m);
     case KOLO_MESSAGE_CANCEL:
@@ -252,7 +252,7 @@ static kolo_status_t handle(kolo_channel_t *channel, const kolo_message_t *m, co
     case KOLO_MESSAGE_BUFFER_IDLE:
         return kolo_buffer_idle(channel, m);
     default:
-        return kolo_channel_nonsense(channel, kolo_message_name(m->kind), "it goes the wrong way");
+        return kolo_channel_bad_message(channel, kolo_message_name(m->kind), "it goes the wrong way");
     }
 }
 
@@ -279,7 +279,7 @@ static kolo_status_t take_message(kolo_channel_t *channel, uint64_t length)
     kolo_message_t message;
     kolo_tensor_key_t key;
     if (length < KOLO_MESSAGE_HEAD_BYTES || length > KOLO_MESSAGE_BYTES)
-        return kolo_channel_nonsense(channel, "a message", "its length is out of range");
+        return kolo_channel_bad_message(channel, "a message", "its length is out of range");
     uint64_t at = place(channel->read_at, (size_t)length);
     const uint8_t *slot = (const uint8_t *)kolo_onesided_mailbox(channel->end) + at % KOLO_CHANNEL_MAILBOX;
     size_t n = (size_t)KOLO_MIN(length, (uint64_t)sizeof copy);
@@ -289,7 +289,7 @@ static kolo_status_t take_message(kolo_channel_t *channel, uint64_t length)
         wrong = "it is truncated, or something follows it";
     if (wrong == NULL && message.sequence != channel->received) wrong = "it is not the one that is due";
     if (wrong == NULL && message.kind == KOLO_MESSAGE_TENSOR_WRITE) wrong = "it belongs into a buffer";
-    if (wrong) return kolo_channel_nonsense(channel, "a message", wrong);
+    if (wrong) return kolo_channel_bad_message(channel, "a message", wrong);
     kolo_trace("rendezvous", "from %s: %s index %u step %llu %s", peer_name(channel),
                kolo_message_name(message.kind), message.index, (unsigned long long)message.step, message.name);
     channel->received++;
@@ -302,7 +302,7 @@ static kolo_status_t take_ack(kolo_channel_t *channel, uint32_t count)
 {
     uint64_t more = (count - (uint32_t)(channel->taken & KOLO_ACK_MASK)) & KOLO_ACK_MASK;
     if (more > channel->sent - channel->taken)
-        return kolo_channel_nonsense(channel, "an acknowledgement", "it is of messages that were not sent");
+        return kolo_channel_bad_message(channel, "an acknowledgement", "it is of messages that were not sent");
     channel->taken += more;
     kolo_trace("rendezvous", "from %s: ACK %llu", peer_name(channel), (unsigned long long)channel->taken);
     return post_letters(channel);
@@ -312,7 +312,7 @@ static kolo_status_t take_notice(kolo_channel_t *channel, const kolo_onesided_ev
 {
     if (event->number == KOLO_NOTICE_MESSAGE) return take_message(channel, event->bytes);
     if (event->number >= KOLO_NOTICE_ACK) return take_ack(channel, event->number & KOLO_ACK_MASK);
-    if (!channel->caller) return kolo_channel_nonsense(channel, "a value", "nobody has asked for it");
+    if (!channel->caller) return kolo_channel_bad_message(channel, "a value", "nobody has asked for it");
     if (event->number >= KOLO_NOTICE_BUFFER)
         return kolo_buffer_filled(channel, event->number - KOLO_NOTICE_BUFFER, event->bytes);
     return kolo_fetch_complete(channel, event->number);
@@ -324,7 +324,7 @@ static kolo_status_t take_event(kolo_channel_t *channel, const kolo_onesided_eve
     case KOLO_ONESIDED_OPENED:
         KOLO_FAIL_POINT_TRY("rendezvous.channel.opened");
         if (kolo_onesided_peer_mailbox(channel->end)->bytes != KOLO_CHANNEL_MAILBOX)
-            return kolo_channel_nonsense(channel, "the mailbox", "it has another size");
+            return kolo_channel_bad_message(channel, "the mailbox", "it has another size");
         channel->opened = true;
         return greet(channel);
     case KOLO_ONESIDED_WRITTEN: /* a buffer's cookie is odd */
@@ -345,7 +345,7 @@ kolo_status_t kolo_channel_progress(kolo_channel_t *channel, bool *busy)
     KOLO_TRY(kolo_onesided_progress(channel->end, events, EVENTS, &n));
     for (int i = 0; i < n; i++) KOLO_TRY(take_event(channel, &events[i]));
     if (n > 0) *busy = true;
-    if (channel->patience_ns) KOLO_TRY(kolo_fetches_look(channel));
+    if (channel->patience_ns) KOLO_TRY(kolo_fetches_poll(channel));
     if (!channel->greeted && kolo_now_ns() > channel->deadline_ns)
         return kolo_fail(KOLO_ERR_TIMEOUT, "%s was reached but has not greeted in time", peer_name(channel));
     return KOLO_OK;

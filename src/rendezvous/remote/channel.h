@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Inside of what connects tasks: the adapter with its thread, channels, and on them requests (of the task that
- * receives) and responses (of the task that sent). See message.h for what passes.
+ * receives) and answers (of the task that sent). See message.h for what passes.
  *
  * A channel is called by the task that receives, when it first does; so two tasks that receive from each other have
  * two. All of it belongs to the adapter's thread; other threads leave commands. Callbacks of users never run on
@@ -46,7 +46,7 @@ typedef struct kolo_fetch {
 /* What has been asked of this task. */
 typedef enum { KOLO_ANSWER_WAITS, KOLO_ANSWER_TOLD, KOLO_ANSWER_WRITES, KOLO_ANSWER_QUEUED } kolo_answer_state_t;
 typedef struct kolo_answer {
-    struct kolo_answer *next, *next_come, *next_queued; /* of the bucket; of the commands; of a buffer */
+    struct kolo_answer *next, *next_ready, *next_queued; /* of the bucket; of the commands; of a buffer */
     kolo_adapter_t *adapter;
     kolo_channel_t *channel; /* NULL: it has gone */
     kolo_answer_state_t state;
@@ -105,7 +105,7 @@ struct kolo_channel {
     kolo_fetch_t *requests; /* a table; index = generation << 15 | place */
     uint32_t nrequests, free_request, used_requests;
     uint64_t patience_ns; /* the first one of the requests'; 0: there is none */
-    kolo_answer_t *responses[KOLO_CHANNEL_BUCKETS];
+    kolo_answer_t *answers[KOLO_CHANNEL_BUCKETS];
     kolo_tensor_buffer_t *buffers[KOLO_CHANNEL_BUCKETS];
     kolo_known_shape_t *shapes[KOLO_CHANNEL_BUCKETS];
     uint32_t nshapes;
@@ -158,7 +158,7 @@ struct kolo_adapter {
     pthread_mutex_t lock; /* of the commands and what peers' threads wait for */
     kolo_command_t *commands, **last_command;
     bool closed; /* nothing takes them any more */
-    kolo_answer_t *come, **last_come;
+    kolo_answer_t *ready, **last_ready;
     kolo_receive_t asked, *last_asked; /* that begin, by next_deferred, each with a reference; with the lock */
     uint64_t nasked, nbegun;           /* so far; with the lock, the thread's */
     kolo_answer_t *spare;              /* the thread's */
@@ -192,8 +192,8 @@ void kolo_adapter_stop(kolo_adapter_t *adapter);
 void kolo_adapter_fini(kolo_adapter_t *adapter);
 /* Any thread: calls a task, if it is not called. */
 kolo_status_t kolo_adapter_call(kolo_adapter_t *adapter, int task);
-/* Any thread: a response has its value, or never will. */
-void kolo_adapter_answer_come(kolo_answer_t *response);
+/* Any thread: a answer has its value, or never will. */
+void kolo_adapter_answer_ready(kolo_answer_t *answer);
 /* Ends a receive, and gives up the reference to it. Who sleeps for it is woken by kolo_adapter_wake_settled(), so
  * that of many that end together the first wakes him once for all. */
 void kolo_adapter_deliver(kolo_adapter_t *adapter, kolo_receive_t receive, kolo_status_t status, const char *why,
@@ -250,7 +250,7 @@ bool kolo_meeting_find(kolo_adapter_t *adapter, int task, kolo_address_t *addres
 /* A call has failed. True: another door is looked for. */
 bool kolo_meeting_shut(kolo_adapter_t *adapter, int task, kolo_status_t status);
 void kolo_meeting_reached(kolo_adapter_t *adapter, int task);
-void kolo_meeting_look(kolo_adapter_t *adapter); /* now and then: has somebody been looked for too long? */
+void kolo_meeting_poll(kolo_adapter_t *adapter); /* now and then: has somebody been looked for too long? */
 kolo_status_t kolo_meeting_heard(kolo_channel_t *channel, const kolo_message_t *message); /* DOOR */
 kolo_status_t kolo_meeting_asked(kolo_channel_t *channel, const kolo_message_t *message); /* WHERE */
 kolo_status_t kolo_meeting_greeted(kolo_channel_t *channel);
@@ -273,7 +273,7 @@ kolo_status_t kolo_channel_progress(kolo_channel_t *channel, bool *busy);
 kolo_status_t kolo_channel_send(kolo_channel_t *channel, kolo_message_t *message);
 /* The same, with bytes behind it (KOLO_MESSAGE_VALUE_MAX at most; the message has no name then). */
 kolo_status_t kolo_channel_send_with(kolo_channel_t *channel, kolo_message_t *message, const void *bytes, size_t n);
-kolo_status_t kolo_channel_nonsense(const kolo_channel_t *channel, const char *what, const char *wrong);
+kolo_status_t kolo_channel_bad_message(const kolo_channel_t *channel, const char *what, const char *wrong);
 
 /* ---- widen.c: lanes of a channel, for large values over TCP ---- */
 
@@ -289,7 +289,7 @@ kolo_status_t kolo_fetch_begin(kolo_channel_t *channel, kolo_receive_t receive);
 /* Not wanted any more. False: the peer may be writing to its destination, so it has to answer first. */
 bool kolo_fetch_cancel(kolo_receive_t receive);
 /* KOLO_ERR_TIMEOUT: the peer does not answer, so the channel must not stay. */
-kolo_status_t kolo_fetches_look(kolo_channel_t *channel);
+kolo_status_t kolo_fetches_poll(kolo_channel_t *channel);
 /* bytes: behind the message, if it is final; the peer may change them at any time. */
 kolo_status_t kolo_fetch_meta(kolo_channel_t *channel, const kolo_message_t *message, const uint8_t *bytes);
 kolo_status_t kolo_fetch_error(kolo_channel_t *channel, const kolo_message_t *message);
@@ -302,26 +302,26 @@ void *kolo_fetch_into(const kolo_fetch_t *request);
 void kolo_fetch_end(kolo_channel_t *channel, kolo_fetch_t *request, kolo_status_t status, const char *why,
                     const kolo_shape_t *shape, kolo_onesided_memory_t *memory);
 /* Asks about what has waited for long, a few at a time; and the answer. */
-kolo_status_t kolo_fetches_ask_how_far(kolo_channel_t *channel, uint64_t now_ns);
+kolo_status_t kolo_fetches_ask_progress(kolo_channel_t *channel, uint64_t now_ns);
 kolo_status_t kolo_fetch_sent(kolo_channel_t *channel, const kolo_message_t *message);
 void kolo_fetches_close(kolo_channel_t *channel, kolo_status_t status, const char *why);
 
 /* ---- answer.c: the task that sent ---- */
 
-kolo_status_t kolo_answer_asked(kolo_channel_t *channel, const kolo_message_t *message,
-                                const kolo_tensor_key_t *key);
-kolo_status_t kolo_answer_how_far(kolo_channel_t *channel, const kolo_message_t *message,
+kolo_status_t kolo_answer_request(kolo_channel_t *channel, const kolo_message_t *message,
                                   const kolo_tensor_key_t *key);
+kolo_status_t kolo_answer_progress(kolo_channel_t *channel, const kolo_message_t *message,
+                                   const kolo_tensor_key_t *key);
 kolo_status_t kolo_answer_memory(kolo_channel_t *channel, const kolo_message_t *message);
 kolo_status_t kolo_answer_cancel(kolo_channel_t *channel, const kolo_message_t *message);
-kolo_status_t kolo_answer_come(kolo_answer_t *response);
-kolo_status_t kolo_answer_written(kolo_channel_t *channel, kolo_answer_t *response);
-void kolo_answer_free(kolo_answer_t *response); /* with its value, out of its channel */
+kolo_status_t kolo_answer_ready(kolo_answer_t *answer);
+kolo_status_t kolo_answer_written(kolo_channel_t *channel, kolo_answer_t *answer);
+void kolo_answer_free(kolo_answer_t *answer); /* with its value, out of its channel */
 void kolo_answers_close(kolo_channel_t *channel);
 
 /* ---- buffer.c: buffered mode ---- */
 
-kolo_status_t kolo_buffer_queue(kolo_channel_t *channel, kolo_answer_t *response);
+kolo_status_t kolo_buffer_queue(kolo_channel_t *channel, kolo_answer_t *answer);
 kolo_status_t kolo_buffer_written(kolo_channel_t *channel, kolo_tensor_buffer_t *buffer);
 kolo_status_t kolo_buffer_wanted(kolo_channel_t *channel, const kolo_message_t *message);
 kolo_status_t kolo_buffer_made(kolo_channel_t *channel, const kolo_message_t *message);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What other threads leave for the adapter's: receives that begin, requests that have their value, and commands.
+ * What other threads queue for the adapter's thread: new receives, answers whose value is ready, and commands.
  */
 #include "rendezvous/remote/channel.h"
 
@@ -85,13 +85,13 @@ kolo_status_t kolo_adapter_call(kolo_adapter_t *adapter, int task)
     return kolo_fail(KOLO_ERR_INVALID_USAGE, "this task's server is not running");
 }
 
-void kolo_adapter_answer_come(kolo_answer_t *response)
+void kolo_adapter_answer_ready(kolo_answer_t *answer)
 {
-    kolo_adapter_t *adapter = response->adapter;
+    kolo_adapter_t *adapter = answer->adapter;
     pthread_mutex_lock(&adapter->lock);
-    response->next_come = NULL;
-    *adapter->last_come = response;
-    adapter->last_come = &response->next_come;
+    answer->next_ready = NULL;
+    *adapter->last_ready = answer;
+    adapter->last_ready = &answer->next_ready;
     pthread_mutex_unlock(&adapter->lock);
     kolo_waker_wake(kolo_onesided_domain_waker(adapter->domain));
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How receives from other tasks end, on the adapter's thread: with their value or status, for callbacks on the
- * pool, for who sleeps at a gate; or by parting from a destination when somebody else has claimed them.
+ * How receives from other tasks end, on the adapter's thread: with a value or a status, in a callback on the pool
+ * or for a thread that sleeps at a gate. A receive that another thread has claimed is only parted from its
+ * destination.
  */
 #include "rendezvous/remote/channel.h"
 

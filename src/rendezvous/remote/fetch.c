@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Receives under way, at the task that receives. Direct mode: memory of the channel is exposed, the value is
- * written into it, a notice says that it is there; for that, type and shape must be known, which the first request
- * of a key learns by a round trip more and later ones remember. A request whose receive has ended for another
- * reason (abort, time-out) stays until its answer has come, so that nothing is written into memory that is used
- * again. Where the memory is the caller's own (a destination), he has to wait for that, so a peer that does not
- * answer loses the channel.
+ * Receives under way, at the receiving task. Direct mode: the receiver exposes memory of the channel, the sender
+ * writes the value into it, and a notice says that it is complete. This needs the value's type and shape: the first
+ * request of a key learns them in an additional round trip, later ones remember them.
+ *
+ * A request whose receive has ended early (abort, timeout) stays until its answer has arrived, so that nothing is
+ * written into memory that is used again. If the memory is the caller's (a destination), the caller waits for that;
+ * so a peer that does not answer in time loses the channel.
  */
 #include "rendezvous/remote/channel.h"
 #include "rendezvous/watch.h"
@@ -191,14 +192,14 @@ bool kolo_fetch_cancel(kolo_receive_t receive)
     kolo_channel_t *channel = receive->remote_channel;
     kolo_message_t message = {.kind = KOLO_MESSAGE_CANCEL, .index = request->index};
     request->cancelled = true;
-    (void)kolo_channel_send(channel, &message); /* if it cannot: the answer comes all the same */
+    (void)kolo_channel_send(channel, &message); /* if this fails, the answer still comes */
     if (!request->direct) return true;
     request->patience_ns = kolo_deadline_ms(PATIENCE_MS);
     if (channel->patience_ns == 0) channel->patience_ns = request->patience_ns;
     return false;
 }
 
-kolo_status_t kolo_fetches_look(kolo_channel_t *channel)
+kolo_status_t kolo_fetches_poll(kolo_channel_t *channel)
 {
     uint64_t now = kolo_now_ns(), first = 0;
     if (now < channel->patience_ns) return KOLO_OK;
@@ -246,7 +247,7 @@ static kolo_status_t take_carried(kolo_channel_t *channel, kolo_fetch_t *request
     const char *wrong = kolo_value_check(&value);
     if (wrong) {
         free(made);
-        return kolo_channel_nonsense(channel, "a value", wrong);
+        return kolo_channel_bad_message(channel, "a value", wrong);
     }
     if (made) value.release = free;
     value.arg = made;
@@ -263,13 +264,13 @@ static kolo_status_t take_carried(kolo_channel_t *channel, kolo_fetch_t *request
 kolo_status_t kolo_fetch_meta(kolo_channel_t *channel, const kolo_message_t *m, const uint8_t *bytes)
 {
     kolo_fetch_t *request = kolo_fetch_find(channel, m->index);
-    if (request == NULL) return kolo_channel_nonsense(channel, "TENSOR_META", "there is no such request");
+    if (request == NULL) return kolo_channel_bad_message(channel, "TENSOR_META", "there is no such request");
     KOLO_RDV_COUNT(metas, 1);
     if (m->shape.bytes > request->receive->most)
-        return kolo_channel_nonsense(channel, "TENSOR_META", "it is longer than there is room for");
+        return kolo_channel_bad_message(channel, "TENSOR_META", "it is longer than there is room for");
     if (m->flags & KOLO_MESSAGE_FINAL) return take_carried(channel, request, m, bytes);
     if (m->shape.bytes == 0)
-        return kolo_channel_nonsense(channel, "TENSOR_META", "it has no bytes and is not final");
+        return kolo_channel_bad_message(channel, "TENSOR_META", "it has no bytes and is not final");
     learn_shape(channel, request->receive->text, &m->shape);
     if (request->cancelled) return KOLO_OK; /* the answer to that is on its way */
     if (request->exposed) kolo_onesided_hide(channel->end, &request->window);
@@ -290,7 +291,7 @@ kolo_status_t kolo_fetch_meta(kolo_channel_t *channel, const kolo_message_t *m, 
 kolo_status_t kolo_fetch_error(kolo_channel_t *channel, const kolo_message_t *m)
 {
     kolo_fetch_t *request = kolo_fetch_find(channel, m->index);
-    if (request == NULL) return kolo_channel_nonsense(channel, "ERROR_STATUS", "there is no such request");
+    if (request == NULL) return kolo_channel_bad_message(channel, "ERROR_STATUS", "there is no such request");
     kolo_fetch_end(channel, request, m->status, m->name, NULL, NULL);
     return KOLO_OK;
 }
@@ -299,18 +300,18 @@ kolo_status_t kolo_fetch_complete(kolo_channel_t *channel, uint32_t index)
 {
     kolo_fetch_t *request = kolo_fetch_find(channel, index);
     if (request == NULL || !request->exposed)
-        return kolo_channel_nonsense(channel, "a value", "nobody has asked for it, or it came twice");
+        return kolo_channel_bad_message(channel, "a value", "nobody has asked for it, or it came twice");
     kolo_shape_t shape = request->shape;
     void *data = request->direct ? request->receive->args.into : request->memory.base;
     kolo_value_t value = {.element = shape.element, .ndims = shape.ndims, .data = data, .bytes = shape.bytes};
     memcpy(value.dims, shape.dims, sizeof value.dims);
     const char *wrong = shape.element == KOLO_ELEMENT_STRING ? kolo_value_check(&value) : NULL;
-    if (wrong) return kolo_channel_nonsense(channel, "a value", wrong);
+    if (wrong) return kolo_channel_bad_message(channel, "a value", wrong);
     kolo_fetch_end(channel, request, KOLO_OK, NULL, &shape, request->direct ? NULL : &request->memory);
     return KOLO_OK;
 }
 
-kolo_status_t kolo_fetches_ask_how_far(kolo_channel_t *channel, uint64_t now_ns)
+kolo_status_t kolo_fetches_ask_progress(kolo_channel_t *channel, uint64_t now_ns)
 {
     int left = ASK_AT_ONCE;
     for (uint32_t i = 0; i < channel->nrequests && left > 0; i++) {
@@ -331,7 +332,7 @@ kolo_status_t kolo_fetches_ask_how_far(kolo_channel_t *channel, uint64_t now_ns)
 kolo_status_t kolo_fetch_sent(kolo_channel_t *channel, const kolo_message_t *m)
 {
     const kolo_fetch_t *request = kolo_fetch_find(channel, m->index);
-    if (m->shape.bytes > 1) return kolo_channel_nonsense(channel, "SENT", "it is neither yes nor no");
+    if (m->shape.bytes > 1) return kolo_channel_bad_message(channel, "SENT", "it is neither yes nor no");
     if (request == NULL) return KOLO_OK; /* it has ended meanwhile */
     request->receive->sent = m->shape.bytes ? KOLO_SENT_UP_TO : KOLO_SENT_NEVER;
     request->receive->sent_step = m->step;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Which channels of an adapter are looked at in each round: those that have lately had something to do stand first
- * in its list. All on the adapter's thread.
+ * Which channels an adapter looks at in each round: the hot ones, which had something to do lately, are first in
+ * its list. All on the adapter's thread.
  */
 #include "rendezvous/remote/channel.h"
 

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How tasks find each other that have no listed addresses. The first task of the cluster has its door at
- * KOLO_COMM_ID and keeps the book: each other task opens a door of its own, wherever there is room, calls the first
- * one and says where it is (DOOR). Who wants to call a task asks for its door (WHERE), and is answered when there
- * is one. A task that is started again says so by another door and incarnation; who has found the old one shut asks
- * for another than that. A book keeper that is started again hears of all doors anew, because every task calls it
- * again.
+ * How tasks without listed addresses find each other. The first task of the cluster, the keeper, listens at
+ * KOLO_COMM_ID and keeps all addresses (doors). Each other task listens at a port of its own, connects to the
+ * keeper and sends its address (DOOR). A task that wants to connect to another asks the keeper (WHERE) and gets the
+ * answer as soon as the address is known. A restarted task sends a new address and incarnation; a task that was
+ * refused at the old address asks for a newer one. A restarted keeper gets all addresses again, because every task
+ * reconnects to it.
  *
  * All on the adapter's thread, but for kolo_meeting_create().
  */
@@ -156,7 +156,7 @@ void kolo_meeting_reached(kolo_adapter_t *adapter, int task)
     if (meeting) stop_looking(meeting, task);
 }
 
-void kolo_meeting_look(kolo_adapter_t *adapter)
+void kolo_meeting_poll(kolo_adapter_t *adapter)
 {
     kolo_meeting_t *meeting = adapter->meeting;
     if (meeting == NULL || meeting->nsearches == 0) return;
@@ -229,11 +229,11 @@ kolo_status_t kolo_meeting_heard(kolo_channel_t *channel, const kolo_message_t *
     door_t door = {.incarnation = m->shape.bytes};
     bool keeps = adapter->me == KEEPER && !channel->caller, asks = channel->caller && channel->peer == KEEPER;
     if (adapter->meeting == NULL || (!keeps && !asks))
-        return kolo_channel_nonsense(channel, "DOOR", "the tasks do not meet here");
+        return kolo_channel_bad_message(channel, "DOOR", "the tasks do not meet here");
     if (m->index >= (uint32_t)adapter->ntasks || (keeps && (int)m->index != channel->peer) || m->index == KEEPER)
-        return kolo_channel_nonsense(channel, "DOOR", "it is not for this task to tell of it");
+        return kolo_channel_bad_message(channel, "DOOR", "it is not for this task to tell of it");
     if (door.incarnation == 0 || !read_address(m->name, &door.address))
-        return kolo_channel_nonsense(channel, "DOOR", "nobody could be called there");
+        return kolo_channel_bad_message(channel, "DOOR", "nobody could be called there");
     return learn(adapter, (int)m->index, &door);
 }
 
@@ -242,7 +242,7 @@ kolo_status_t kolo_meeting_asked(kolo_channel_t *channel, const kolo_message_t *
     kolo_adapter_t *adapter = channel->adapter;
     kolo_meeting_t *meeting = adapter->meeting;
     if (meeting == NULL || adapter->me != KEEPER || m->index == KEEPER || m->index >= (uint32_t)adapter->ntasks)
-        return kolo_channel_nonsense(channel, "WHERE", "the tasks do not meet here, or there is no such task");
+        return kolo_channel_bad_message(channel, "WHERE", "the tasks do not meet here, or there is no such task");
     const door_t *door = &meeting->doors[m->index];
     if (door->incarnation != 0 && door->incarnation != m->shape.bytes) return tell(channel, (int)m->index, door);
     for (asker_t *asker = meeting->askers; asker; asker = asker->next) /* one question of each is enough */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The threads on which callbacks of users run when a value has come from another task: a user may take its time
- * there, while the adapter's thread goes on. As many as KOLO_RENDEZVOUS_THREADS.
+ * The threads that run users' callbacks for values from other tasks. A callback may take long, while the adapter's
+ * thread goes on. There are KOLO_RENDEZVOUS_THREADS of them.
  */
 #include "rendezvous/remote/channel.h"
 

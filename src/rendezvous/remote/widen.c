@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Lanes of a channel over TCP (wire/onesided/lanes.h): the task that receives calls for them when the first large
- * value is about to come, at the address of the channel itself and with its tag; values that come earlier go by the
- * first connection. A lane that was let in belongs to the channel, which ends with it.
+ * Lanes of a channel over TCP (wire/onesided/lanes.h). The receiving task dials them when it first expects a large
+ * value, at the address of the channel and with its tag. Until they are there, values use the first connection. A
+ * lane belongs to its channel: if a lane ends, the channel ends.
  */
 #include "rendezvous/remote/channel.h"
 
