@@ -26,15 +26,15 @@
 #define KOLO_WAIT_MAX_WAKERS 16
 
 /* What a sleeper sleeps on: an epoll descriptor that holds a doorbell eventfd and any sockets added to it.
- * `asleep` may point into memory shared with peers (a control page) or at own_asleep. A descriptor that tells of
- * news only when asked to (the completion channel of a network card) is asked by `arm`, which a sleeper calls
- * before its last poll: what comes after that ends the sleep. */
+ * `asleep` may point into memory shared with peers (a control page) or at own_asleep. A descriptor that reports
+ * events only on request (the completion channel of a network card) is requested to by `arm`, which a sleeper calls
+ * before its last poll: what arrives after that ends the sleep. */
 typedef struct kolo_waker {
     int epoll_fd;
     int event_fd;
     _Atomic uint32_t *asleep;
     _Atomic uint32_t own_asleep;
-    void (*arm)(void *arg); /* on the sleeper's thread; NULL: nothing needs it */
+    void (*arm)(void *arg); /* on the sleeper's thread; NULL: not needed */
     void *arm_arg;
 } kolo_waker_t;
 
@@ -54,19 +54,19 @@ static inline void kolo_fence_light(void)
         atomic_thread_fence(memory_order_seq_cst);
 }
 
-/* Fast path of whoever made a condition true: wakes the sleeper if there is one. Any thread, any process that has
- * the word mapped and the descriptor. */
+/* Fast path of a thread that has made a condition true: wakes the sleeper, if any. Any thread of any process that
+ * has the word mapped and the descriptor. */
 void kolo_doorbell_write(int event_fd);
 static inline void kolo_doorbell_ring(const _Atomic uint32_t *asleep, int event_fd)
 {
     kolo_fence_light();
     if (KOLO_UNLIKELY(atomic_load_explicit(asleep, memory_order_relaxed) != 0)) kolo_doorbell_write(event_fd);
 }
-/* The same with a full fence, for slow paths (abort). */
+/* Wakes the sleeper with a full fence, for slow paths (abort). */
 void kolo_waker_wake(kolo_waker_t *waker);
 
-/* What is awaited: "the next stream". Or who waits in what and, behind KOLO_WAIT_FOR, what is awaited: "rank 2, in
- * operation 1, for data from rank 1". */
+/* Writes what is awaited: "the next stream"; or which rank waits in which operation and, behind KOLO_WAIT_FOR, for
+ * what: "rank 2, in operation 1, for data from rank 1". */
 typedef void (*kolo_describe_fn_t)(void *arg, char *buf, size_t bytes);
 #define KOLO_WAIT_FOR ", for "
 /* "rank 2, in operation 1, waited 3.0 s for data from rank 1". */
@@ -88,7 +88,7 @@ typedef struct kolo_wait {
     /* private */
     uint32_t polls;
     bool armed;
-    uint64_t since_ns; /* when it was first looked at the clock: about when the wait began */
+    uint64_t since_ns; /* the first reading of the clock: about when the wait began */
     uint64_t stall_ns; /* when the next "still waiting" warning is due */
 } kolo_wait_t;
 
@@ -108,13 +108,14 @@ static inline kolo_status_t kolo_wait_pause(kolo_wait_t *wait)
     }
     return kolo_wait_pause_slow(wait);
 }
-/* For whoever makes progress for long without a pause: has it been aborted? Then check() says so in words. */
+/* Was the wait aborted? For code that makes progress for long without a pause; kolo_wait_check() then returns the
+ * error and its message. */
 static inline bool kolo_wait_is_aborted(const kolo_wait_t *wait)
 {
     return wait->abort && KOLO_UNLIKELY(atomic_load_explicit(wait->abort, memory_order_relaxed) != 0);
 }
 kolo_status_t kolo_wait_check(kolo_wait_t *wait);
-/* The condition came true (or the caller gives up): disarms; the next pause starts at spinning again. */
+/* Ends the wait, when the condition is true or the caller stops waiting: disarms; the next pause spins again. */
 static inline void kolo_wait_end(kolo_wait_t *wait)
 {
     wait->polls = 0;
@@ -129,8 +130,8 @@ typedef struct kolo_gate {
 } kolo_gate_t;
 uint32_t kolo_gate_ticket(kolo_gate_t *gate);
 void kolo_gate_open(kolo_gate_t *gate); /* wakes all waiters whose ticket is older than this call */
-/* For openers on a hot path: opens only if somebody has joined. A waiter of such a gate joins, then takes tickets,
- * tests and waits as usual, then quits; joining passes a barrier on the opener's core. */
+/* For openers on a hot path: opens only if a waiter has joined. A waiter of such a gate joins, takes tickets, tests
+ * and waits as usual, then quits. Joining issues a barrier on the opener's core. */
 void kolo_gate_join(kolo_gate_t *gate);
 void kolo_gate_quit(kolo_gate_t *gate);
 static inline void kolo_gate_open_if_joined(kolo_gate_t *gate)
@@ -139,7 +140,7 @@ static inline void kolo_gate_open_if_joined(kolo_gate_t *gate)
     if (KOLO_UNLIKELY(atomic_load_explicit(&gate->waiters, memory_order_relaxed) != 0)) kolo_gate_open(gate);
 }
 /* Sleeps until the gate was opened after `ticket` was taken; checks abort and deadline of `wait` (at least every
- * second). Whoever sets the abort flag opens the gate. */
+ * second). The code that sets the abort flag opens the gate. */
 kolo_status_t kolo_gate_wait(kolo_gate_t *gate, uint32_t ticket, kolo_wait_t *wait);
 
 /* A barrier on every core that runs this process: the slow half of a Dekker-style handshake whose fast half is a

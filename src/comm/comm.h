@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The communicator: what the public calls work on. A kolo_comm_t points into a table of handles that is never given
- * back to the system, so that a stale handle is recognised instead of followed; the handle points to the body.
+ * The communicator: what the public calls work on. A kolo_comm_t points into a table of handles that is never
+ * freed, so that a stale handle is recognised instead of followed; the handle points to the body.
  *
  * Order. Operations of one communicator run one after the other in the order of their calls, whatever streams they
  * were queued on: each call draws a ticket, an operation runs when its ticket is up. A synchronous call with
@@ -28,7 +28,7 @@ typedef enum {
     KOLO_COMM_READY,
     KOLO_COMM_FINALIZING,
     KOLO_COMM_FINALIZED,
-    KOLO_COMM_FAILED, /* an operation failed half way: only queries, abort and destroy */
+    KOLO_COMM_FAILED, /* an operation failed half way: only queries, shrink, abort and destroy are allowed */
     KOLO_COMM_ABORTED,
     KOLO_COMM_CONNECTING /* ready, and a first use goes on in the background: no other operation meanwhile */
 } kolo_comm_state_t;
@@ -44,9 +44,9 @@ typedef enum {
     KOLO_CALL_WAIT
 } kolo_call_kind_t;
 
-typedef struct {             /* what a one-sided call has besides */
-    uint64_t handle, offset; /* of a put: its window, and where in it, in bytes */
-    int signal;              /* that follows; -1: none */
+typedef struct {             /* further arguments of a one-sided call */
+    uint64_t handle, offset; /* of a put: its window, and the offset in bytes */
+    int signal;              /* the number of the signal that follows; -1: none */
     uint32_t nwaits;
     const kolo_signal_wait_t *waits;
 } kolo_window_call_t;
@@ -66,11 +66,11 @@ typedef struct kolo_call {
     const size_t *send_counts, *send_displs, *recv_counts, *recv_displs;
     void *owned;
     const kolo_window_call_t *window; /* of a one-sided call; owned likewise */
-    kolo_reducer_t *reducer; /* of a user operator, as it was at the call; owned. NULL: the communicator's */
+    kolo_reducer_t *reducer; /* a copy of a user operator, made at the call; owned. NULL: the communicator's */
     kolo_comm_t comm;
     void *stream;
-    uint64_t record; /* index of its entry in the flight record plus one, if that was claimed before its turn */
-    uint32_t share;  /* of its group */
+    uint64_t record; /* 1 + index of its flight record entry, if that was made before its turn; else 0 */
+    uint32_t share;  /* its share of a group (share.c) */
 } kolo_call_t;
 
 /* ---- connections and bound plans ---- */
@@ -96,16 +96,18 @@ typedef struct kolo_bound {
     size_t bounce;     /* kolo_task_bounce_bytes() */
     struct kolo_bound *next;
 } kolo_bound_t;
-/* As long as one likes; where what was got is reduced and put on, short enough to stay in cache meanwhile. */
+/* Tiles of references: nearly any length; shorter where data is also reduced and passed on, so that it stays in
+ * cache. */
 #define KOLO_REF_TILE (1u << 26)
-/* A message is one tile, however long: those of a group follow each other whole, as the other end expects them
- * whatever it has in its own group. */
+/* A message is one tile of any length: messages of a group follow each other whole, because the other end may have
+ * grouped them differently. */
 #define KOLO_P2P_TILE        ((uint64_t)1 << 62)
 #define KOLO_REF_REDUCE_TILE (256u << 10)
 
 #define KOLO_MEMO_BITS  5 /* of the number of a set of two entries */
 #define KOLO_MEMO_SLOTS (2 << KOLO_MEMO_BITS)
-typedef struct { /* what to do for one signature, which tells root and count only modulo something */
+typedef struct { /* how to run calls of one signature; the signature has root and count only modulo something, so
+                    both are here, too */
     uint64_t signature, count;
     uint32_t root;
     bool v;
@@ -121,7 +123,7 @@ typedef struct {
     kolo_reducer_t reducer;
 } kolo_user_op_t;
 
-/* Why operations end before they are complete; the first reason stays, but an abort. */
+/* Why operations end early. The first reason stays, except that an abort replaces it. */
 enum {
     KOLO_STOP_NONE,
     KOLO_STOP_ABORT,
@@ -149,13 +151,13 @@ static inline void kolo_record_begin(kolo_recording_t *r, const kolo_call_t *cal
     r->now = e;
 }
 
-/* What the ranks of a communicator have in common; the least that suits each. */
+/* Values that the ranks agree on: the smallest of each. */
 typedef struct {
     uint64_t l3_bytes, local_slot_bytes, remote_slot_bytes, ll_slot_bytes;
     uint64_t fanout, refs, ll; /* 0 or 1 */
 } kolo_agreed_t;
 
-typedef struct { /* whom to ask when, while an operation waits (mismatch.c) */
+typedef struct { /* which rank to ask next and when, while an operation waits (mismatch.c) */
     uint64_t operation, ask_at_ns, pause_ns;
     uint32_t turn, asked;
 } kolo_stalled_t;
@@ -170,23 +172,24 @@ typedef struct kolo_body {
     const kolo_exec_ops_t *exec; /* of the device */
     void *_Atomic exec_state;
     kolo_host_side_t host_side, lane_side; /* what its operations on the host run on */
-    struct kolo_body *inside, *across;     /* of a hierarchical one: the ranks of this host; those of its lane */
-    struct kolo_body *owner;               /* of such a part: what it is a part of; the rank that is 0 here has */
+    /* Of a hierarchical communicator: the ranks of this host; the ranks of its lane. */
+    struct kolo_body *inside, *across;
+    struct kolo_body *owner; /* of such a part: the hierarchical communicator. Rank 0 of the part has */
     struct {
-        uint64_t calls;          /* of the user, so far; their numbers are those of diag/diag.h's second row */
-        uint64_t step;           /* of a part: the last one that its kernels were given */
-        uint64_t next;           /* the call after the messages that are under way; 0: not known */
-        kolo_stalled_t stalled;  /* the call that is long in coming */
-    } levels;                    /* of a hierarchical one */
-    int owner_first, owner_step; /* number owner_first there, and the next ones are owner_step apart */
-    _Atomic uint32_t device_cancelled; /* its kernels are told to end */
-    bool suspended;                    /* without its device memory; whose turn it is reads and writes */
+        uint64_t calls;                /* user calls so far; their numbers are those of diag/diag.h's second row */
+        uint64_t step;                 /* of a part: the last call whose kernels were launched */
+        uint64_t next;                 /* the call after the messages under way; 0: not known */
+        kolo_stalled_t stalled;        /* the call that takes long */
+    } levels;                          /* of a hierarchical one */
+    int owner_first, owner_step;       /* number owner_first there, rank 1 owner_first + owner_step, and so on */
+    _Atomic uint32_t device_cancelled; /* its kernels must end */
+    bool suspended;                    /* has no device memory now; used by the operation whose turn it is */
     kolo_device_watch_t watch;
 
     kolo_oob_t *oob;
     kolo_member_t member;
     kolo_agreed_t agreed;
-    struct {                     /* until it is set up */
+    struct {                     /* from the parent, until this one is set up */
         kolo_peer_card_t *cards; /* by rank; NULL: to be asked for */
         kolo_agreed_t agreed;
     } borrowed;
@@ -197,8 +200,8 @@ typedef struct kolo_body {
     kolo_emit_env_t emit;
     int *ring;
 
-    /* Called, again and again, by who has waited in a collective for longer than it spins; a failure ends the wait.
-     * NULL: nobody wants to know. Set while none runs. */
+    /* Called repeatedly by a collective that waits longer than it spins; a failure ends the wait. NULL: none. Set
+     * only while no collective runs. */
     kolo_status_t (*on_wait)(void *arg);
     void *on_wait_arg;
 
@@ -207,7 +210,7 @@ typedef struct kolo_body {
     kolo_rx_t **ll_rx; /* by rank */
     uint8_t *ll_temp;
     uint64_t operation; /* collectives run so far */
-    uint64_t splits;    /* of a communicator whose operations run beside its calls */
+    uint64_t splits;    /* splits so far, where operations run beside calls */
     kolo_recording_t record;
     kolo_memo_t memo[KOLO_MEMO_SLOTS]; /* sets: launch.c */
     kolo_bound_t *bounds;
@@ -220,25 +223,25 @@ typedef struct kolo_body {
     size_t parts_capacity;
     kolo_user_op_t ops[KOLO_MAX_USER_OPS];
     struct kolo_registration *registrations;
-    struct kolo_windows *_Atomic windows; /* window/; NULL: there have been none */
+    struct kolo_windows *_Atomic windows; /* window/; NULL: none so far */
 
-    kolo_board_t board;       /* the last operations, for peers who ask */
+    kolo_board_t board;       /* the last operations, for peers that ask */
     kolo_board_pair_t *pairs; /* the same as on the board */
     _Atomic(kolo_device_pairs_t *) device_pairs;
-    kolo_stalled_t stalled, stalled_pairs; /* the collective, and the messages, that are long in coming */
+    kolo_stalled_t stalled, stalled_pairs; /* the collective, and the messages, that take long */
 
     /* life */
     struct kolo_comm *handle;
-    uint8_t *agreed_lost;          /* map of whom the ranks have agreed to be lost, NULL: none; under error_lock */
-    struct kolo_body *next_making; /* being made from the same communicator */
+    uint8_t *agreed_lost;          /* bitmap of ranks agreed to be lost, NULL: none; under error_lock */
+    struct kolo_body *next_making; /* the next child of the same parent that is being made */
     int nids;                      /* until init is over */
     kolo_unique_id_t *ids;
     _Atomic uint32_t abort; /* kolo_comm_abort(): every wait of this communicator looks at it */
     _Atomic uint32_t stop;  /* KOLO_STOP_*: every wait of an operation looks at it */
 } kolo_body_t;
 
-/* What a handle points to: lives for ever, so that calls with a stale handle, and calls that race with an abort on
- * another thread, find memory that is theirs to read. */
+/* What a handle points to. Never freed, so that calls with a stale handle, and calls that race with an abort on
+ * another thread, may read it. */
 struct kolo_comm {
     _Atomic uint64_t magic;
     kolo_body_t *body;
@@ -246,57 +249,60 @@ struct kolo_comm {
     _Atomic uint64_t last_ticket;   /* of finalize: earlier ones still run */
     _Atomic uint32_t visitors;      /* calls inside that are not operations */
     _Atomic int state;              /* kolo_comm_state_t */
-    _Atomic uint32_t turns;         /* splits and the like in the background that are, or wait, for their turn */
-    _Atomic bool in_background; /* an operation without a stream has its buffers there, whatever the state says */
-    bool blocking, on_device;   /* as in the body */
-    kolo_gate_t gate;           /* opened when one of the above changes for somebody who waits */
+    _Atomic uint32_t turns;         /* splits and the like in the background that have or await their turn */
+    _Atomic bool in_background;     /* an operation without a stream runs in the background and uses its buffers,
+                                       whatever the state */
+    bool blocking, on_device;       /* as in the body */
+    kolo_gate_t gate;               /* opened when one of the above changes */
     int rank, nranks;
     char name[48];
     pthread_mutex_t error_lock;
     kolo_body_t *making; /* children that are being made from this one; under error_lock */
     kolo_status_t error;
     _Atomic bool revoked_here;
-    _Atomic bool error_is_news;              /* an operation that fails by the same has more to say */
-    struct kolo_pending *aside, *aside_last; /* call/request.c: messages that the next call takes along */
-    kolo_stream_t own_stream;                /* of messages that were asked about before they were waited for */
+    /* The error came with news; an operation that fails because of it may add details. */
+    _Atomic bool error_is_news;
+    struct kolo_pending *aside, *aside_last; /* call/request.c: messages that run with the next call */
+    kolo_stream_t own_stream;                /* runs messages that kolo_pending_test() has started */
     char error_text[KOLO_ERROR_TEXT_BYTES];
     char last_text[KOLO_ERROR_TEXT_BYTES]; /* copy handed out by kolo_get_last_error */
     struct kolo_comm *next_free;
 };
 #define KOLO_COMM_MAGIC   0x6b6f6c6f636f6d6dull /* "kolocomm" */
-#define KOLO_COMM_FOREIGN 0x6b6f6c6f666f726bull /* "kolofork": of the process that this one was forked from */
+#define KOLO_COMM_FOREIGN 0x6b6f6c6f666f726bull /* "kolofork": made before this process was forked */
 
 /* ---- handle.c ---- */
 kolo_status_t kolo_handle_new(kolo_body_t *body, kolo_comm_t *comm);
 void kolo_handle_drop(kolo_comm_t comm);
-/* Is it a live communicator? Else the message is set; `what` names the function. */
+/* KOLO_OK for a live communicator; else an error with a message. `what` names the function. */
 kolo_status_t kolo_handle_check_slow(kolo_comm_t comm, const char *what);
 static inline kolo_status_t kolo_handle_check(kolo_comm_t comm, const char *what)
 {
     bool live = comm && atomic_load_explicit(&comm->magic, memory_order_acquire) == KOLO_COMM_MAGIC;
     return KOLO_LIKELY(live) ? KOLO_OK : kolo_handle_check_slow(comm, what);
 }
-/* A dead handle whose communicator was aborted, or is being; until the handle is given out again. */
+/* True for a handle whose communicator was or is being aborted, until the handle is reused. */
 bool kolo_handle_was_aborted(kolo_comm_t comm);
-/* The body for a call that is no operation, held until kolo_handle_leave(); NULL with the message set. */
+/* The body, for a call that is not an operation; held until kolo_handle_leave(). NULL: an error is set. */
 kolo_body_t *kolo_handle_visit(kolo_comm_t comm, const char *what);
 void kolo_handle_leave(kolo_comm_t comm);
 /* Runs fn(arg) on a detached thread that counts as a visitor: fn ends with kolo_handle_leave(body->handle). */
 kolo_status_t kolo_body_background(kolo_body_t *body, void *(*fn)(void *), void *arg);
-/* Ends the handle's life for new calls and waits until those inside have left. */
+/* Invalidates the handle for new calls and waits until calls inside have left. */
 kolo_status_t kolo_handle_retire(kolo_comm_t comm, const char *what, bool abort);
-/* Until init or split is over. */
+/* Waits until init or split is over. */
 void kolo_handle_started(kolo_comm_t comm);
-/* Until no operation is inside or queued, and init or split is over; with `visitors` until nobody is inside at all.
+/* Waits until init or split is over and no operation is inside or queued; with `visitors` until no call at all is
+ * inside.
  */
 kolo_status_t kolo_handle_quiet(kolo_comm_t comm, const _Atomic uint32_t *abort, bool visitors);
 /* The error of a call that this state does not allow: not ready, finalized, failed. */
 kolo_status_t kolo_handle_refuse(kolo_comm_t comm, int state);
 
-/* Draws the next ticket of the communicator; fails when it is being aborted or destroyed. */
+/* Draws the next ticket; fails if the communicator is being aborted or destroyed. */
 kolo_status_t kolo_ticket_draw(kolo_comm_t comm, uint64_t *ticket);
-/* Waits for the ticket's turn; fails when the communicator cannot run operations (the turn must be ended all the
- * same). Until kolo_ticket_end() this thread owns the communicator. */
+/* Waits for the ticket's turn. Fails if the communicator cannot run operations; kolo_ticket_end() is still due.
+ * Until then this thread owns the communicator. */
 kolo_status_t kolo_ticket_wait_slow(kolo_comm_t comm, uint64_t ticket);
 static inline kolo_status_t kolo_ticket_wait(kolo_comm_t comm, uint64_t ticket)
 {
@@ -311,18 +317,18 @@ static inline void kolo_ticket_end(kolo_comm_t comm, uint64_t ticket)
 }
 
 /* ---- stop.c ---- */
-/* The abort flag is set: wakes whoever waits. last_error, if not NULL: and peers hear that this rank gave up, and
- * that this was said before (may be empty). */
+/* Wakes all waits after the abort flag was set. last_error not NULL: also notifies the peers that this rank gave
+ * up, with this error before it (may be empty). */
 void kolo_body_interrupt(kolo_body_t *body, const char *last_error);
 /* Notes the calling thread's last error as the communicator's and moves it to FAILED (or ABORTED). */
 kolo_status_t kolo_body_fail(kolo_body_t *body, kolo_status_t status);
 
-/* kolo_comm_abort(): whoever is being made from this communicator is aborted, too. */
+/* Aborts all communicators that are being made from this one, for kolo_comm_abort(). */
 void kolo_start_abort_all(kolo_comm_t parent);
 
 /* ---- lost.c ---- */
-/* The same for operations that failed while they ran: says what was under way and, if a peer was lost, which one.
- * Returns the status that the caller gets. */
+/* The same for operations that failed while they ran. The message names the operation and, if a peer was lost, that
+ * rank. Returns the status for the caller. */
 kolo_status_t kolo_body_fail_operation(kolo_body_t *body, kolo_status_t status, const kolo_call_t *calls,
                                        size_t count);
 void kolo_lost_refused(kolo_body_t *body, const kolo_call_t *calls, size_t count);
@@ -337,9 +343,9 @@ void kolo_body_note_lost(kolo_body_t *body, const uint8_t *out, const uint8_t *n
 /* ---- crowded.c ---- */
 /* Cores that the ranks of one host have together (launchers may bind each to cores of its own), at least 1. */
 uint32_t kolo_cores_of_node(const kolo_member_t *m, int node);
-/* Must ranks of this host share cores? Then `text` says which. */
+/* Do ranks of this host share cores? If so, `text` says which. */
 bool kolo_cores_shared(const kolo_member_t *m, int node, char *text, size_t bytes);
-/* Logs it, once per process and host. */
+/* Warns about shared cores, once per process and host. */
 void kolo_cores_warn(const kolo_body_t *body);
 
 /* ---- connect.c ---- */
@@ -348,29 +354,29 @@ kolo_status_t kolo_body_bind(kolo_body_t *body, kolo_plan_t *plan, kolo_bound_t 
 void kolo_bound_free(kolo_bound_t *bound);
 /* NODE LL connections of the flat path. Collective over the node. */
 kolo_status_t kolo_body_connect_flat(kolo_body_t *body);
-/* Bytes that its connections hold now; while no operation is under way. */
+/* Bytes that its connections hold; call only while no operation is under way. */
 size_t kolo_body_conn_memory(const kolo_body_t *body);
-/* Connects what is not connected yet of keys[0..count); protos NULL: all SIMPLE. */
+/* Makes the missing connections of keys[0..count); protos NULL: all SIMPLE. */
 kolo_status_t kolo_body_connect(kolo_body_t *body, const kolo_plan_conn_t *keys, const kolo_proto_t *protos,
                                 uint32_t count);
-/* The same in steps (wire.h, kolo_connecting_t). end: with KOLO_OK after step has said so; else what is not over is
- * given up. Safe on NULL. */
+/* The same in steps (wire.h, kolo_connecting_t). end: with the status that step returned; unfinished connections
+ * are dropped. Safe on NULL. */
 typedef struct kolo_making kolo_making_t;
 kolo_status_t kolo_making_begin(kolo_body_t *body, const kolo_plan_conn_t *keys, const kolo_proto_t *protos,
                                 uint32_t count, kolo_making_t **making);
 kolo_status_t kolo_making_begin_flat(kolo_body_t *body, kolo_making_t **making); /* for connect_flat */
 kolo_status_t kolo_making_step(kolo_making_t *making);
 void kolo_making_end(kolo_making_t *making, kolo_status_t status);
-int kolo_making_awaits(const kolo_making_t *making); /* the rank that has to come next, -1: none */
+int kolo_making_awaits(const kolo_making_t *making); /* the rank that it waits for next, -1: none */
 kolo_conn_t *kolo_body_find_conn(kolo_body_t *body, const kolo_plan_conn_t *key, kolo_proto_t proto);
 void kolo_body_disconnect(kolo_body_t *body);
-/* Do both ends of a pair reach each other's memory (KOLO_CAP_REF)? And LL? */
+/* Can both ends of a pair use references (KOLO_CAP_REF)? Lines (LL)? */
 bool kolo_body_pair_refs(const kolo_body_t *body, uint32_t peer);
 bool kolo_body_pair_ll(const kolo_body_t *body, uint32_t peer);
 
 /* ---- words ---- */
 
-/* What a call is, as a word. */
+/* Kind, type, operator, root and count of a call as one word, for comparison between ranks. */
 static inline uint64_t kolo_mismatch_word(const kolo_call_t *call)
 {
     if (call->kind == KOLO_CALL_COLL)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How the rooms above take part in every oob. Each registers one table: the kinds of frames that are its own, what
- * it keeps of an object and of each peer, and what it wants to hear of. This room calls them by the table alone, in
- * the order of kolo_room_id_t. Unless said otherwise with the object's lock held.
+ * How the rooms above take part in every oob. Each registers one table: its kinds of frames, the size of its state
+ * per object and per peer, and the events that it handles. This room calls them only through the table, in the
+ * order of kolo_room_id_t; with the object's lock held, unless said otherwise.
  */
 #ifndef KOLO_OOB_ROOM_H
 #define KOLO_OOB_ROOM_H
@@ -14,16 +14,16 @@ typedef struct kolo_conn kolo_conn_t;
 typedef struct kolo_peer kolo_peer_t;
 struct kolo_inbound;
 
-#define KOLO_FRAME_BODY_MAX 208 /* of a frame that a room takes at once */
+#define KOLO_FRAME_BODY_MAX 208 /* the longest frame that `arrived` takes */
 
 typedef struct {
     kolo_frame_kind_t kind;
     uint32_t least, most; /* bytes that follow its head */
-    /* A frame is complete (conn->frame, and conn->body has its bytes): it is taken on the progress thread. Returns
-     * NULL, or what is wrong with it. NULL: frames of this kind are matched with what the rank's thread awaits
-     * (message.c), */
+    /* Takes a complete frame (conn->frame, its bytes in conn->body) on the progress thread. Returns NULL, or what
+     * is wrong with it. If the function is NULL, frames of this kind are matched with the receives of the rank's
+     * thread (message.c), */
     const char *(*arrived)(kolo_conn_t *conn);
-    /* and if this is not NULL either, it is told when one of those is complete. */
+    /* and this function, if not NULL, is called when such a message is complete. */
     const char *(*queued)(kolo_oob_t *oob, struct kolo_inbound *in);
 } kolo_frame_rule_t;
 
@@ -33,33 +33,32 @@ typedef enum { KOLO_ROOM_DIAG, KOLO_ROOM_MEMBER, KOLO_ROOM_COUNT } kolo_room_id_
 typedef struct {
     const kolo_frame_rule_t *frames;
     size_t nframes;
-    size_t bytes, peer_bytes; /* of what it keeps, zeros at first: oob->state[id], peer->state[id] */
+    size_t bytes, peer_bytes; /* of its state, zeroed: oob->state[id], peer->state[id] */
     void (*opened)(kolo_oob_t *oob);
     void (*connected)(kolo_conn_t *conn); /* a new connection */
-    /* A connection ended without a farewell, or somebody's farewell blames that rank. */
+    /* A connection ended without a farewell, or another rank's farewell blames that rank. */
     void (*lost)(kolo_oob_t *oob, int rank, kolo_loss_how_t how, int noticed_by);
-    /* Which rank a failure of this one is to be put down to, -1: it does not know. */
+    /* The rank that caused a failure of this one, -1: not known. */
     int (*blames)(const kolo_oob_t *oob);
-    /* Does it know something that ends every wait? And what, as an error with its message. */
+    /* Must every wait end? And why: an error with its message. */
     bool (*ends_waits)(const kolo_oob_t *oob);
     kolo_status_t (*why)(kolo_oob_t *oob, const char *doing);
     /* On the progress thread, without the lock, now and then while the rank's thread waits. */
     void (*look)(kolo_oob_t *oob, uint64_t now_ns);
-    /* The end: without the lock, before anything else goes; on the progress thread, without the lock; of its
-     * memory.
+    /* The end. leave: first, without the lock. stop: on the progress thread, without the lock. fini: frees.
      */
     void (*leave)(kolo_oob_t *oob);
     void (*stop)(kolo_oob_t *oob);
     void (*fini)(kolo_oob_t *oob);
 } kolo_room_t;
 
-/* Before main(), from a constructor; the table stays. */
+/* Called before main(), from a constructor; the table must stay. */
 void kolo_room_register(kolo_room_id_t id, const kolo_room_t *room);
 void kolo_frames_register(const kolo_frame_rule_t *list, size_t n); /* kinds of frames alone */
 
-/* NULL: there is no such kind. */
+/* NULL: unknown kind. */
 const kolo_frame_rule_t *kolo_frame_rule(uint32_t kind);
-/* What all rooms keep of an object and of a peer lies behind it: `bytes` and that, zeros. */
+/* Allocates an object, or a peer, of `bytes` bytes followed by the state of all rooms, all zeroed. */
 kolo_oob_t *kolo_rooms_new_oob(size_t bytes);
 kolo_peer_t *kolo_rooms_new_peer(size_t bytes);
 size_t kolo_rooms_bytes(bool of_peer);

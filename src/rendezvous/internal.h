@@ -3,9 +3,9 @@
  * What the files of this room share: the receive, the table in which sends and receives of one step meet, the
  * rendezvous of a step, and the manager of all steps.
  *
- * A receive ends once, whoever comes first: the value, an abort, a time-out, its owner who gives it up. Each of
- * them claims it by one exchange (receive.c); who loses gives back what he brought. So nobody has to know where a
- * receive stands at the moment, and what comes too late does no harm.
+ * A receive ends exactly once: by its value, an abort, a timeout, or a discard. Each of these first claims it with
+ * one atomic exchange (receive.c); the loser releases what it brought. So no thread needs to know the state of a
+ * receive, and a late end does no harm.
  *
  * Locks: the manager's, then a rendezvous'; callbacks and releases run with none of them held.
  */
@@ -20,7 +20,7 @@
 
 #define KOLO_WHY_BYTES 400
 
-/* The time in steps of some milliseconds: what is only asked whether it has taken long costs no more. */
+/* A cheap clock with steps of some milliseconds, for checks whether something has taken long. */
 static inline uint64_t kolo_about_now_ns(void)
 {
     struct timespec ts;
@@ -30,21 +30,21 @@ static inline uint64_t kolo_about_now_ns(void)
 
 /* ---- values (value.c) ---- */
 
-/* Do type, shape and bytes fit together, and a string's numbers? NULL when they do, else what is wrong. Also for
- * what came from another process. */
+/* Checks that type, shape, bytes and the offsets of strings fit together. NULL: they do; else what is wrong. Also
+ * for values from another process. */
 const char *kolo_value_check(const kolo_value_t *value);
-/* Bytes of a value of this type and shape, strings without their text; false: too large, or bad. */
+/* The bytes of a value of this type and shape, strings without their text; false: too large, or bad. */
 bool kolo_value_size(int element, int ndims, const int64_t *dims, uint64_t *bytes);
 
-/* ---- calls from where they cannot work (guard.c) ---- */
+/* ---- calls that would hang (guard.c) ---- */
 
 typedef enum { KOLO_THREAD_OF_PROGRAM, KOLO_THREAD_OF_CALLBACKS, KOLO_THREAD_OF_CHANNELS } kolo_thread_of_t;
-/* What this thread is from now on; returns what it was. */
+/* Sets what kind of thread this is; returns what it was before. */
 kolo_thread_of_t kolo_rendezvous_enter(kolo_thread_of_t what);
-/* May this thread wait in `call`, where no thread may behind `most`? */
+/* May this thread wait in `call`? Threads of a kind above `most` may not: KOLO_ERR_INVALID_USAGE. */
 kolo_status_t kolo_rendezvous_check_wait(const char *call, kolo_thread_of_t most);
 uint32_t kolo_rendezvous_forks(void); /* another number in each child of fork() */
-/* Is it this process's? A manager without a server may be used by a child, too. */
+/* Was the manager made in this process? A manager without a server may also be used by a child. */
 kolo_status_t kolo_rendezvous_check_process(const kolo_rendezvous_manager_t manager);
 
 /* ---- receives (receive.c) ---- */
@@ -56,21 +56,21 @@ struct kolo_receive {
     kolo_rendezvous_t rendezvous; /* holds a reference */
     kolo_tensor_key_t key;
     kolo_transfer_args_t args;
-    uint64_t most;           /* bytes that it takes: of args.into, or as many as there are */
+    uint64_t most;           /* the most bytes it takes: those of args.into, or no limit */
     _Atomic uint32_t parted; /* into.c */
-    kolo_receive_fn_t fn;    /* NULL: somebody waits at the gate */
+    kolo_receive_fn_t fn;    /* NULL: a thread waits at the gate */
     void *fn_arg;
     kolo_gate_t gate;
     uint64_t since_ns;
-    uint32_t sent; /* of the adapter's thread: what the sender says it has sent, a kolo_sent_t, ... */
-    uint64_t sent_step, asked_ns; /* ... and when it was asked */
-    bool serves;       /* for another task: it takes from this one's table, whatever its destination is */
+    uint32_t sent;                /* adapter's thread only: how far the sender says it is (a kolo_sent_t), ... */
+    uint64_t sent_step, asked_ns; /* ... and when it was last asked */
+    bool serves; /* made for another task's request: takes from this task's table, whatever the key's destination */
     kolo_item_t *item; /* its place in the table; NULL: none. Guarded by the rendezvous' lock, as the next two */
-    kolo_receive_t next_other, *prev_other; /* of the step's others; prev NULL: it is not listed */
+    kolo_receive_t next_other, *prev_other; /* in the step's list `others`; prev NULL: not listed */
     kolo_receive_t next_deferred;           /* guarded by the manager's lock */
-    int remote_task;                        /* that sends it; of the adapter's thread, as the next two */
-    void *remote, *remote_channel;          /* of the adapter's thread (remote/channel.h); NULL: none under way */
-    /* once it has ended, for who waits */
+    int remote_task;                        /* the task that sends it; adapter's thread only, as the next two */
+    void *remote, *remote_channel;          /* its request and channel (remote/channel.h); NULL: no request */
+    /* set at the end, for a thread that waits */
     kolo_status_t status;
     char *why;
     kolo_value_t value;
@@ -80,36 +80,37 @@ kolo_status_t kolo_receive_new(kolo_rendezvous_t rendezvous, const char *text, c
                                const kolo_transfer_args_t *args, kolo_receive_t *receive);
 void kolo_receive_ref(kolo_receive_t receive);
 void kolo_receive_unref(kolo_receive_t receive);
-/* Waits for its end; with *ended the reference is given up. A receive may end with KOLO_ERR_TIMEOUT, too. */
+/* Waits for the end. *ended true: it has ended, and the caller's reference is gone. (A receive may itself end with
+ * KOLO_ERR_TIMEOUT.) */
 kolo_status_t kolo_receive_await(kolo_receive_t receive, int timeout_ms, kolo_value_t *value, bool *ended);
-/* The right to end the receive; true for one caller only. */
+/* Claims the receive: true for exactly one caller, which then must end it. */
 bool kolo_receive_claim(kolo_receive_t receive);
 /* Ends a receive that the caller has claimed. Takes *value (NULL unless KOLO_OK). No lock is held. */
 void kolo_receive_end(kolo_receive_t receive, kolo_status_t status, const char *why,
                       const kolo_transfer_args_t *sender, const kolo_value_t *value);
-/* The first half of it for one without a callback, of which the caller holds a reference: who polls sees the end,
- * who sleeps at the gate does so until it is opened. */
+/* The first half of kolo_receive_end(), for a receive without a callback of which the caller holds a reference:
+ * polls see the end; a sleeper at the gate sleeps until the gate is opened. */
 void kolo_receive_settle(kolo_receive_t receive, kolo_status_t status, const char *why, const kolo_value_t *value);
-/* Claim and end at once; a value that comes too late is released. */
+/* Claims and ends; a value that is too late is released. */
 void kolo_receive_finish(kolo_receive_t receive, kolo_status_t status, const char *why,
                          const kolo_transfer_args_t *sender, const kolo_value_t *value);
 
 /* ---- receives with a destination (into.c) ---- */
 
-/* Are these arguments of a send, or of a receive, such as there may be? */
+/* Checks the arguments of a send or a receive. */
 kolo_status_t kolo_transfer_args_check(const kolo_transfer_args_t *args, bool receives);
-/* Can the receive take a value that was sent with these arguments (NULL: zeros)? If not, why. */
+/* KOLO_OK if the receive can take a value that was sent with these arguments (NULL: zeros), else why not. */
 kolo_status_t kolo_receive_takes(const kolo_receive_t receive, const kolo_value_t *value,
                                  const kolo_transfer_args_t *sender);
-/* Moves a value to the destination and the kind of memory that the receive names, if it does not lie there; the
- * receive is the caller's to end. On an error the value is released. */
+/* Moves a value to the destination and the kind of memory that the receive names, unless it is there already. The
+ * caller has claimed the receive and ends it. On an error the value is released. */
 kolo_status_t kolo_receive_land(kolo_receive_t receive, const kolo_transfer_args_t *sender, kolo_value_t *value);
-/* No other thread or process writes to the destination any more. True: the caller is to end the receive, by
- * kolo_receive_end_late(); once. */
+/* Says that no other thread or process writes to the destination any more. True, once: the caller must end the
+ * receive with kolo_receive_end_late(). */
 bool kolo_receive_part(kolo_receive_t receive);
 bool kolo_receive_has_parted(const kolo_receive_t receive);
 void kolo_receive_wait_parted(kolo_receive_t receive);
-/* Whoever has claimed the receive ends it so, at once or once its destination is free. No lock is held. */
+/* Ends a claimed receive, at once or as soon as its destination is free. No lock is held. */
 void kolo_receive_end_when_parted(kolo_receive_t receive, kolo_status_t status, const char *why);
 void kolo_receive_end_late(kolo_receive_t receive);
 
@@ -119,7 +120,7 @@ void kolo_receive_end_late(kolo_receive_t receive);
 kolo_status_t kolo_device_memory_check(const void *memory, const char *what);
 /* Copies within and between host memory and devices; complete when it returns. */
 kolo_status_t kolo_device_copy(void *to, const void *from, size_t bytes);
-/* Host memory with the bytes of a value that lies on a device, instead of it; released as any. */
+/* Replaces a value on a device with one in host memory, which is released as usual. */
 kolo_status_t kolo_device_bring(kolo_value_t *value);
 
 /* ---- the table of one step (table.c); with the rendezvous' lock held ---- */
@@ -141,14 +142,14 @@ typedef struct {
     kolo_queue_of_key_t **buckets;
     size_t nbuckets, nqueues, nitems;
 } kolo_key_table_t;
-/* The first receive of the key, taken out; NULL: there is none. */
+/* Takes out the first receive of the key; NULL: none. */
 kolo_item_t *kolo_table_take_receive(kolo_key_table_t *table, const char *text);
-/* The first send of the key, which stays; NULL: there is none. */
+/* The first send of the key, which stays in the table; NULL: none. */
 kolo_item_t *kolo_table_first_send(kolo_key_table_t *table, const char *text);
 /* Puts an item at the end of its queue. KOLO_ERR_NO_MEMORY. */
 kolo_status_t kolo_table_add(kolo_key_table_t *table, const char *text, kolo_item_t *item);
 void kolo_table_remove(kolo_key_table_t *table, kolo_item_t *item);
-/* All items as one list; the table is empty and may be used on. */
+/* Takes out all items as one list; the table can still be used. */
 kolo_item_t *kolo_table_take_all(kolo_key_table_t *table);
 
 /* ---- one step (rendezvous.c) ---- */
@@ -160,38 +161,39 @@ struct kolo_rendezvous {
     kolo_rendezvous_t next; /* in the manager's bucket */
     pthread_mutex_t lock;
     kolo_key_table_t table;
-    kolo_receive_t others; /* under way from other tasks, and those that wait for the manager's name */
-    kolo_status_t status;  /* KOLO_OK until it is aborted */
+    /* Receives under way from other tasks, and those that wait until the manager has a name. */
+    kolo_receive_t others;
+    kolo_status_t status; /* KOLO_OK until it is aborted */
     char why[KOLO_WHY_BYTES];
 };
 void kolo_rendezvous_ref(kolo_rendezvous_t rendezvous);
 void kolo_rendezvous_unref(kolo_rendezvous_t rendezvous);
-/* Begins a receive that waited for the manager's name. */
+/* Starts a receive that waited until the manager had a name. */
 void kolo_rendezvous_replay(kolo_receive_t receive);
-/* A receive from another task is over: an abort need not reach it any more. */
+/* Removes a receive from `others`: an abort need not reach it any more. */
 void kolo_rendezvous_unlist(kolo_receive_t receive);
-/* Begins a receive for another task, which takes `most` bytes (0: any number): out of this task's table, with fn as
- * of kolo_rendezvous_receive_call(). What is wrong is told to fn. *receive holds a reference, so that it can be
- * given up. */
+/* Starts a receive for another task's request, of at most `most` bytes (0: any number), from this task's table. fn
+ * as in kolo_rendezvous_receive_call(); it also gets errors. *receive holds a reference, for
+ * kolo_rendezvous_give_up(). */
 kolo_status_t kolo_rendezvous_serve(kolo_rendezvous_t rendezvous, const char *text, const kolo_tensor_key_t *key,
                                     uint64_t most, kolo_receive_fn_t fn, void *arg, kolo_receive_t *receive);
-/* The same at once, without a receive: the first value of the key, if it is there, lies in host memory and has no
- * more than `most` bytes. False: a receive has to see to it, also where anything is wrong. */
+/* The same without a receive: takes the first value of the key, if it is there, in host memory, and not larger than
+ * `most` bytes. False: start a receive instead, also to report errors. */
 bool kolo_rendezvous_take(kolo_rendezvous_t rendezvous, const char *text, const kolo_tensor_key_t *key,
                           uint64_t most, kolo_value_t *value);
-/* Gives a receive up whose owner does not want it any more: out of the table, ended without a word. False: it has
- * ended already. */
+/* Ends a receive whose owner does not want it any more, without a callback, and takes it out of the table. False:
+ * it has ended already. */
 bool kolo_rendezvous_give_up(kolo_receive_t receive);
 
 /* ---- all steps (manager.c) ---- */
 
-/* How values of other tasks are fetched; the task's channels (remote/channel.h) are one. */
+/* How values of other tasks are fetched. The only implementation is the adapter (remote/channel.h). */
 typedef struct {
-    /* Begins a receive from another task; never waits. On KOLO_OK it takes a reference, and ends the receive later
-     * on a thread of its own: kolo_rendezvous_unlist(), kolo_receive_finish(), the reference. */
+    /* Starts a receive from another task; never waits. On KOLO_OK it takes a reference, and later, on its own
+     * thread, calls kolo_rendezvous_unlist() and kolo_receive_finish() and drops the reference. */
     kolo_status_t (*receive)(void *arg, kolo_receive_t receive);
-    /* The receive has ended for another reason: whoever is asked for its value may keep it. Never waits. Sees to
-     * it that a receive with a destination parts from it (kolo_receive_part). */
+    /* The receive has ended for another reason: its value is not needed any more. Never waits. Makes a receive with
+     * a destination part from it (kolo_receive_part). */
     void (*cancel)(void *arg, kolo_receive_t receive);
 } kolo_remote_ops_t;
 
@@ -205,16 +207,16 @@ struct kolo_rendezvous_manager {
     char task[KOLO_TASK_NAME_MAX + 1];
     uint64_t incarnation;
     uint32_t forks;                  /* kolo_rendezvous_forks() of its process */
-    const kolo_remote_ops_t *remote; /* NULL: there are no other tasks */
+    const kolo_remote_ops_t *remote; /* NULL: no other tasks */
     void *remote_arg;
-    struct kolo_watch *_Atomic watch; /* watch.h; NULL: nobody looks */
+    struct kolo_watch *_Atomic watch; /* watch.h; NULL: no flight record */
 };
-/* Before any step is there. */
+/* Call before the first step is made. */
 void kolo_rendezvous_manager_set_remote(kolo_rendezvous_manager_t manager, const kolo_remote_ops_t *ops, void *arg);
-/* Cleans all up and gives up the owner's reference. */
+/* Ends all steps and drops the owner's reference. */
 void kolo_rendezvous_manager_end(kolo_rendezvous_manager_t manager);
 void kolo_rendezvous_manager_unref(kolo_rendezvous_manager_t manager);
-/* Keeps a receive until there is a name; false: there is one already. */
+/* Keeps a receive until the manager has a name; false: it has one. */
 bool kolo_rendezvous_manager_defer(kolo_rendezvous_manager_t manager, kolo_receive_t receive);
 
 #endif

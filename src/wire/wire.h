@@ -4,7 +4,7 @@
  * to all other ranks of the writer's host (NODE). Whatever moves the bytes (a pointer, a shared segment, a socket),
  * both ends see slots with a header line and a payload, a number that says "slot n is full" and a count that says
  * "slot n is free again". The hot path below is inline and makes no call; a wire that has to move bytes itself
- * (tcp) does so in pump(), which waiters call. What an end is without its process is end.h.
+ * (tcp) does so in pump(), which waiters call. end.h has the part of an end that does not depend on a process.
  */
 #ifndef KOLO_WIRE_WIRE_H
 #define KOLO_WIRE_WIRE_H
@@ -35,10 +35,10 @@ enum { /* capabilities of a connection */
            1u << 1, /* pump() must be called for bytes to move; kolo_tx_sent() must be awaited before returning */
        KOLO_CAP_POST_FROM = 1u << 2, /* tx_post_from and rx_expect: payload outside the slots */
        KOLO_CAP_FANOUT = 1u << 3,    /* NODE connections possible */
-       KOLO_CAP_AHEAD = 1u << 4      /* rx_expect for slots ahead is worth it, and due for each slot */
+       KOLO_CAP_AHEAD = 1u << 4      /* rx_expect for slots ahead saves time, and must be called for each slot */
 };
 
-/* What a connection is; both ends build the same. */
+/* The description of a connection; both ends build the same one. */
 typedef struct {
     kolo_conn_kind_t kind;
     kolo_proto_t proto;
@@ -55,14 +55,14 @@ typedef struct {
 _Static_assert(sizeof(kolo_slot_header_t) == 64 && sizeof(kolo_head_line_t) == 64, "one cache line each");
 #define KOLO_SLOT_REF 1u
 
-/* Payload of a KOLO_SLOT_REF slot: memory of the writer's. Made by its wire (ref_make), good until the reader has
- * released that slot; untrusted. */
+/* Payload of a KOLO_SLOT_REF slot: a reference to memory of the writer. Made by its wire (ref_make), valid until
+ * the reader has released that slot; untrusted. */
 typedef struct {
     uint64_t address, bytes;
     uint64_t key;        /* whose memory it is, as the wire knows it */
     uint64_t generation; /* number of its slot: a reference that is used too late is refused */
 } kolo_ref_t;
-/* A copy between my memory and the writer's that has been started: the caller's token, the wire's to change. */
+/* A copy under way between my memory and the writer's. Kept by the caller, changed by the wire only. */
 typedef struct {
     uint64_t theirs; /* what is left to copy, at both ends */
     char *mine;
@@ -72,19 +72,19 @@ typedef struct {
 #define KOLO_REF_PIECE ((size_t)4 << 20) /* bytes that a wire copies in one call at most */
 
 typedef struct {                    /* how to wake the rank at the other end */
-    const _Atomic uint32_t *asleep; /* NULL: nobody to wake */
+    const _Atomic uint32_t *asleep; /* NULL: nothing to wake */
     int event_fd;
 } kolo_bell_t;
 
 struct kolo_wire_ops;
 struct kolo_wire_ctx;
 
-/* An end with what only its process can use. The wire that made it advances `end` where a reader is reached by
- * other means than memory that both see; else the executor alone does. */
+/* An end and the parts that only its process can use. The executor advances `end`; where the reader does not share
+ * memory with the writer, the wire does, too. */
 typedef struct kolo_tx {
     kolo_tx_end_t end;
-    const _Atomic uint64_t
-        *sent; /* kolo_tx_sent(); NULL: what a slot was posted from is free as soon as it is posted */
+    /* For kolo_tx_sent(); NULL: the source of a slot is free as soon as it is posted. */
+    const _Atomic uint64_t *sent;
     uint32_t caps;
     kolo_bell_t *bells; /* nreaders */
     const struct kolo_wire_ops *ops;
@@ -116,13 +116,13 @@ static inline bool kolo_tx_ready(kolo_tx_t *tx)
 {
     return kolo_tx_end_ready(&tx->end);
 }
-/* Have the readers given back every slot? Until then they may use what references in them name. */
+/* Have the readers given back every slot? Until then they may use the memory that references in them name. */
 static inline bool kolo_tx_released(const kolo_tx_t *tx)
 {
     return kolo_tx_end_consumed(&tx->end) == tx->end.next;
 }
-/* Has all that was posted left this rank: is the memory that it was posted from free, and is there nothing left
- * that needs pump()? With readers in memory that both see it has, long before they give its slots back. */
+/* Is the memory of all posted slots free, with nothing left for pump()? Where both ends share memory this is true
+ * long before the readers give the slots back. */
 static inline bool kolo_tx_sent(const kolo_tx_t *tx)
 {
     return !tx->sent || kolo_end_load(tx->sent) == tx->end.next;
@@ -160,7 +160,7 @@ static inline void kolo_rx_release(kolo_rx_t *rx)
 /* ---- what a wire implements ---- */
 
 #define KOLO_WIRE_CARD_BYTES 768
-typedef struct { /* travels out of band between the two ends; untrusted, but for `length`, which is in range */
+typedef struct { /* travels out of band between the two ends; untrusted, except `length`, which is in range */
     uint32_t length;
     uint8_t bytes[KOLO_WIRE_CARD_BYTES];
 } kolo_wire_card_t;
@@ -169,7 +169,7 @@ static inline void kolo_wire_card_put(kolo_wire_card_t *card, const void *data, 
     card->length = length;
     memcpy(card->bytes, data, length);
 }
-/* False, and zeros, when the card has another length. */
+/* False, and *data zeroed, if the card has another length. */
 static inline bool kolo_wire_card_get(const kolo_wire_card_t *card, void *data, uint32_t length)
 {
     memset(data, 0, length);
@@ -178,65 +178,66 @@ static inline bool kolo_wire_card_get(const kolo_wire_card_t *card, void *data, 
     return true;
 }
 
-/* No member but `fallback` is NULL: what a wire does not do is one of the kolo_wire_no_... below.
+/* No member but `fallback` and `rx_can_connect` is NULL: a function that a wire does not have is one of the
+ * kolo_wire_no_... below.
  *
  * Set-up order over all connections of one request list (wire/connect.c): every rx_setup and its card to the
  * writer; every tx_setup and its card to the readers; every tx_connect; every rx_connect. All run on the caller's
  * thread and may block within the context's deadline; after a failure close + fini are called on what was set up.
  * Before set-up spec, next, room, mask, stride, slot_bytes, depth, nreaders, caps (= ops->caps) and ops are filled
- * in. rx_setup may take bits out of rx->caps; both ends then get what all readers have left. Outputs are slots,
- * heads, sent, bells, priv. */
+ * in. rx_setup may clear bits of rx->caps; both ends then get the bits that all readers have left. Outputs are
+ * slots, heads, sent, bells, priv. */
 typedef struct kolo_wire_ops {
-    const char *name; /* at most 7 letters: with `version`, what it is called on cards */
-    uint8_t version;  /* ends of different versions do not talk: of cards, slots and what travels between */
-    const char *what; /* whom it connects and how, for kolo-info */
+    const char *name;                 /* at most 7 letters; cards carry it with `version` */
+    uint8_t version;                  /* of cards, slots and messages; ends of different versions do not connect */
+    const char *what;                 /* which ranks it connects and how, for kolo-info */
     const kolo_param_table_t *params; /* its parameters; the first row is the switch that disables it, a BOOL */
     uint32_t caps;
-    /* The wire that takes over an end of this one between set-up and connect when this one proves impossible on
-     * this machine (cma without permission falls away to shm); it must accept the other's priv and cards. rx_setup
-     * says so by setting rx->ops to it. NULL: none. */
+    /* The wire that takes over an end between set-up and connect if this wire proves impossible on this machine
+     * (cma without permission becomes shm). It must accept this wire's priv and cards. rx_setup requests it by
+     * setting rx->ops. NULL: none. */
     const struct kolo_wire_ops *fallback;
-    /* Can `a` and `b` (cards of the job) talk by this wire? false when disabled by parameter or not possible. Pure.
+    /* Can this wire connect `a` and `b` (cards of the job)? false: disabled by a parameter, or not possible. Pure.
      */
     bool (*can_connect)(const struct kolo_wire_ctx *ctx, const kolo_peer_card_t *a, const kolo_peer_card_t *b);
-    /* Can this rank use it (KOLO_ERR_UNSUPPORTED: it is not named on its card; another error ends the set-up of the
-     * communicator)? Adds what peers have to know for may_copy, and allows them to, as far as that is for this
-     * process to say. */
+    /* Can this rank use it? KOLO_ERR_UNSUPPORTED: it is left off the card; another error ends the set-up of the
+     * communicator. Adds to the card what peers need for may_copy, and permits them to copy, as far as this process
+     * can. */
     kolo_status_t (*fill_card)(kolo_peer_card_t *card);
-    /* May my process copy from and to the memory of `peer`? Tries it: what a card says is not what a kernel
-     * permits, and the other direction may have another answer. */
+    /* May my process copy from and to the memory of `peer`? Tries it, since the kernel may refuse what a card
+     * announces, and may answer differently in the other direction. */
     bool (*may_copy)(const struct kolo_wire_ctx *ctx, const kolo_peer_card_t *peer);
     kolo_status_t (*rx_setup)(struct kolo_wire_ctx *ctx, kolo_rx_t *rx, kolo_wire_card_t *card);
     kolo_status_t (*tx_setup)(struct kolo_wire_ctx *ctx, kolo_tx_t *tx, kolo_wire_card_t *card);
     kolo_status_t (*tx_connect)(struct kolo_wire_ctx *ctx, kolo_tx_t *tx, const kolo_wire_card_t *reader_cards);
     kolo_status_t (*rx_connect)(struct kolo_wire_ctx *ctx, kolo_rx_t *rx, const kolo_wire_card_t *writer_card);
-    /* Would rx_connect not have to wait for the writer's thread? Asked before it in a set-up in steps, in which
-     * only other threads of the peer's process may be waited for. NULL: it never has to. */
+    /* True: rx_connect will not wait for the writer's thread. Asked before it in a set-up in steps, which may only
+     * wait for other threads of the peer's process. NULL: it never waits. */
     bool (*rx_can_connect)(struct kolo_wire_ctx *ctx, const kolo_rx_t *rx, const kolo_wire_card_t *writer_card);
-    /* KOLO_OK, or KOLO_ERR_REMOTE with a message when the peer has died or closed. Called now and then by waiters,
-     * who poll before each call: the first call that finds the peer gone returns KOLO_OK, so that what the peer did
-     * before it went is still seen; the next one fails. */
+    /* KOLO_OK, or KOLO_ERR_REMOTE with a message if the peer has died or closed. Waiters call it now and then, and
+     * poll before each call. The first call that finds the peer gone returns KOLO_OK, so that a waiter still sees
+     * what the peer did before; the next call fails. */
     kolo_status_t (*tx_check)(kolo_tx_t *tx);
     kolo_status_t (*rx_check)(kolo_rx_t *rx);
-    /* KOLO_CAP_REF. A reference to memory of mine, for the slot that is posted next. */
+    /* KOLO_CAP_REF. Makes a reference to memory of mine, for the slot that is posted next. */
     kolo_status_t (*ref_make)(kolo_tx_t *tx, const void *data, uint64_t bytes, kolo_ref_t *ref);
     /* Starts a copy between `mine` and `ref` + offset in the writer's memory; `ref` is that of slot rx->end.next.
-     * KOLO_ERR_PROTOCOL: it is not, or it is not that long. */
+     * KOLO_ERR_PROTOCOL: it is not, or it is shorter. */
     kolo_status_t (*ref_start)(kolo_rx_t *rx, const kolo_ref_t *ref, uint64_t offset, void *mine, size_t bytes,
                                bool write, kolo_ref_copy_t *copy);
-    /* KOLO_OK: all of it is copied. KOLO_IN_PROGRESS: call again; does not wait, and where this process itself
-     * copies it copies KOLO_REF_PIECE at most. After rx_unexpect a copy that is not over does not go on. */
+    /* KOLO_OK: all is copied. KOLO_IN_PROGRESS: call again. Does not wait; if this process itself copies, it copies
+     * at most KOLO_REF_PIECE per call. After rx_unexpect an unfinished copy stops. */
     kolo_status_t (*ref_done)(kolo_rx_t *rx, kolo_ref_copy_t *copy);
     /* KOLO_CAP_POST_FROM. Like kolo_tx_post with the payload at `data`, which must stay until kolo_tx_sent(). */
     kolo_status_t (*tx_post_from)(kolo_tx_t *tx, const void *data, uint32_t bytes, uint64_t signature,
                                   uint64_t operation);
     /* The payload of slot rx->end.next + ahead, of exactly `bytes`, should be received at `data` (NULL: in the
-     * slot). Only a hint: when the slot is ready, rx->direct tells whether it was. `data` must stay until then or
-     * until rx_unexpect. ahead is 0 without KOLO_CAP_AHEAD; with it slots are announced in order, again is fine.
-     * After rx_unexpect a connection that was to write into such memory may have failed. */
+     * slot). Only a hint: when the slot is ready, rx->direct shows whether it was. `data` must stay until then or
+     * until rx_unexpect. ahead is 0 without KOLO_CAP_AHEAD; with it slots are announced in order, repeats are fine.
+     * rx_unexpect may fail a connection that was to write into such memory. */
     void (*rx_expect)(kolo_rx_t *rx, uint32_t ahead, void *data, uint32_t bytes);
     void (*rx_unexpect)(kolo_rx_t *rx);
-    /* close: peers and waiters see it, nothing blocks. fini: frees; safe after a failed setup. */
+    /* close: peers and waiters notice; never blocks. fini: frees; safe after a failed setup. */
     void (*tx_close)(kolo_tx_t *tx);
     void (*rx_close)(kolo_rx_t *rx);
     void (*tx_fini)(kolo_tx_t *tx);
@@ -246,10 +247,10 @@ typedef struct kolo_wire_ops {
     size_t (*rx_memory)(const kolo_rx_t *rx);
 } kolo_wire_ops_t;
 
-/* For members that a wire has no use for (unsupported.c): the copies and posts fail with KOLO_ERR_UNSUPPORTED and
- * the names of both ends, the others do nothing. */
+/* For functions that a wire does not have (unsupported.c): copies and posts fail with KOLO_ERR_UNSUPPORTED and the
+ * names of both ends, the others do nothing. */
 kolo_status_t kolo_wire_no_card(kolo_peer_card_t *card);
-/* Names something more on a card that both ends must have; false: no room. */
+/* Adds a name that both ends must have to a card (false: no room); and whether a card has it. */
 bool kolo_wire_card_name(kolo_peer_card_t *card, const char *name, uint8_t version);
 bool kolo_wire_card_names(const kolo_peer_card_t *card, const char *name, uint8_t version);
 bool kolo_wire_no_copies(const struct kolo_wire_ctx *ctx, const kolo_peer_card_t *peer);
@@ -263,7 +264,7 @@ bool kolo_wire_no_wait(struct kolo_wire_ctx *ctx, const kolo_rx_t *rx, const kol
 void kolo_wire_no_expect(kolo_rx_t *rx, uint32_t ahead, void *data, uint32_t bytes);
 void kolo_wire_no_unexpect(kolo_rx_t *rx);
 
-/* wires.c, the only place that names them: in order of preference, NULL behind the last. */
+/* All wires in order of preference, NULL behind the last (wires.c, the only place that names them). */
 #define KOLO_WIRES_MAX KOLO_CARD_WIRES
 extern const kolo_wire_ops_t *const kolo_wires[];
 static inline const char *kolo_wire_switch(const kolo_wire_ops_t *wire)
@@ -275,7 +276,7 @@ static inline bool kolo_wire_disabled(const kolo_wire_ops_t *wire)
     return *(const bool *)wire->params->rows[0].value;
 }
 kolo_wire_id_t kolo_wire_id(const kolo_wire_ops_t *wire);
-/* Does the rank of this card use the wire, in my version? */
+/* Does the card name the wire, in my version? */
 bool kolo_wire_on_card(const kolo_peer_card_t *card, const kolo_wire_ops_t *wire);
 
 extern const kolo_param_table_t kolo_wire_params; /* of several wires (mapped.c) */
@@ -294,7 +295,7 @@ typedef struct kolo_wire_ctx {
     uint64_t deadline_ns; /* of the set-up under way */
     uint64_t job;         /* kolo_oob_job */
     uint8_t key[32];      /* proves to the descriptor-passing server that a caller belongs to the job */
-    kolo_waker_t waker;   /* what waits of this communicator sleep on; its asleep word is in the control page */
+    kolo_waker_t waker;   /* waits of this communicator sleep on it; its asleep word is in the control page */
     struct kolo_control *control;
     struct {
         kolo_pump_fn_t fn;
@@ -304,11 +305,11 @@ typedef struct kolo_wire_ctx {
     void *wire_state[KOLO_WIRES_MAX + 1]; /* kolo_wire_state() */
 } kolo_wire_ctx_t;
 
-/* Where a wire keeps what its connections of one context share; the last of them frees it and puts NULL there. */
+/* Where a wire keeps what its connections of one context share; the last connection frees it and stores NULL. */
 void **kolo_wire_state(kolo_wire_ctx_t *ctx, const kolo_wire_ops_t *wire);
 
-/* The wires that can be used and the descriptor-passing address, for the peer card. (The server behind the address
- * runs while a context of this process is open.) */
+/* Fills in the usable wires and the descriptor-passing address. (The server at that address runs while a context of
+ * this process is open.) */
 kolo_status_t kolo_wire_fill_card(kolo_peer_card_t *card);
 kolo_status_t kolo_wire_ctx_init(kolo_wire_ctx_t *ctx, kolo_oob_t *oob, const kolo_member_t *member,
                                  const _Atomic uint32_t *abort);
@@ -321,8 +322,8 @@ static inline kolo_status_t kolo_wire_pump(kolo_wire_ctx_t *ctx)
     return KOLO_OK;
 }
 
-/* Do all connections of this rank within its host, and the kernel, permit references? Each rank tries it by itself:
- * the ranks of a communicator have to agree on the answer before a plan is chosen by it. */
+/* Do all connections of this rank within its host, and the kernel, permit references? Each rank tries it alone; the
+ * ranks of a communicator must agree on the answer before they choose a plan. */
 bool kolo_wire_may_copy(const kolo_wire_ctx_t *ctx);
 
 /* First wire in the order of preference that connects writer and all readers; NULL if none does. */
@@ -343,17 +344,17 @@ typedef struct {
  * same point of its program. On failure nothing stays connected. One info log line per connection says its wire. */
 kolo_status_t kolo_wire_connect(kolo_wire_ctx_t *ctx, kolo_conn_request_t *requests, int count);
 
-/* The same in steps, none of which waits for a peer to come: so a rank makes several lists at once, and no list
- * holds up another (docs/decisions/0022). Both ends of a connection have it in lists that are
- * equal as far as the two ranks share them. step: KOLO_IN_PROGRESS until ctx->deadline_ns as it was at begin;
- * kolo_oob_changes() tells when there may be more to do, and ctx->waker is woken then. end: any time, also on NULL;
- * what is not over is given up, and the peers are told. */
+/* The same in steps that do not wait for peers: a rank can work on several lists at once, and no list delays
+ * another (docs/decisions/0022). The two lists of a pair of ranks must have the same connections between the two.
+ * step: returns KOLO_IN_PROGRESS until it is done, at most until ctx->deadline_ns as it was at begin.
+ * kolo_oob_changes() changes when there may be more to do, and ctx->waker is woken. end: any time, also on NULL;
+ * unfinished connections are dropped, and the peers are notified. */
 typedef struct kolo_connecting kolo_connecting_t;
 kolo_status_t kolo_connecting_begin(kolo_wire_ctx_t *ctx, const kolo_conn_request_t *requests, int count,
                                     kolo_connecting_t **connecting);
 kolo_status_t kolo_connecting_step(kolo_connecting_t *connecting);
 void kolo_connecting_end(kolo_connecting_t *connecting);
-/* The rank that has to come next, -1: none. */
+/* The rank that it waits for next, -1: none. */
 int kolo_connecting_awaits(const kolo_connecting_t *connecting);
 /* All safe on a zeroed end, and twice. */
 void kolo_tx_close(kolo_tx_t *tx);

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A call, from its arguments to its end: checked (enqueue.c, deep_check.c), sent on its way (submit.c: group.c,
- * stream.c, on_device.c put it aside), its turn awaited (launch.c) and what runs it found (bind.c, p2p*.c), run
- * alone or beside others (share.c), and what its peers are in when it does not come back (mismatch.c,
- * ask_around.c).
+ * A call, from its arguments to its end: its checks (enqueue.c, deep_check.c), its path (submit.c; group.c,
+ * stream.c and on_device.c put it aside), its turn (launch.c), its plan and connections (bind.c, p2p*.c), running
+ * alone or beside others (share.c), and questions to peers when it takes long (mismatch.c, ask_around.c).
  */
 #ifndef KOLO_COMM_CALL_CALL_H
 #define KOLO_COMM_CALL_CALL_H
@@ -12,27 +11,28 @@
 #include "comm/window/window.h"
 
 /* ---- enqueue.c ---- */
-/* The communicator, type, count and stream; fills in `elem`. */
+/* Checks communicator, type, count and stream; fills in `elem`. */
 kolo_status_t kolo_check_call(kolo_call_t *call, const char *what);
 kolo_status_t kolo_check_buffer(const void *buf, uint64_t bytes, bool on_device, const char *name,
                                 const char *what);
 kolo_status_t kolo_check_op(const kolo_call_t *call, const char *what);
 
-/* Are the arguments of a send or receive all right? Fills in the size of its elements. */
+/* Checks the arguments of a send or receive; fills in `elem`. */
 kolo_status_t kolo_p2p_check_call(kolo_call_t *call, const void *buf, const char *what);
 
 /* ---- request.c ---- */
-/* Runs the messages that have requests and were put aside, and this call, as one group. */
+/* Runs the messages that kolo_isend() and kolo_irecv() put aside, and this call, as one group. */
 kolo_status_t kolo_requests_join(kolo_call_t *call);
-/* The communicator ends, and nothing of it runs: those that are aside fail. */
+/* Fails the messages that are still put aside when the communicator ends. Nothing of it runs. */
 void kolo_requests_drop(kolo_comm_t comm);
 
 /* ---- deep_check.c: for KOLO_CHECK=deep ---- */
-/* The buffers of a call (these bytes of them; of a v form, its parts): readable, writable, of this process. */
+/* Checks that the buffers of a call (these bytes; of a v form its parts) are readable, writable, and of this
+ * process. */
 kolo_status_t kolo_deep_check(const kolo_call_t *call, uint64_t src_bytes, uint64_t dst_bytes, const char *what);
-/* No message of a group is received into a buffer of another. */
+/* Checks that no message of a group is received into a buffer of another. */
 kolo_status_t kolo_deep_check_group(const kolo_call_t *calls, size_t count);
-/* All ranks have passed the same to the collective whose turn it is. Waits for all ranks. */
+/* Compares the arguments of the collective whose turn it is among all ranks. Waits for all ranks. */
 kolo_status_t kolo_deep_check_ranks(const kolo_call_t *call);
 static inline bool kolo_deep(void)
 {
@@ -44,10 +44,10 @@ static inline bool kolo_deep(void)
 kolo_status_t kolo_call_submit(kolo_call_t *call);
 
 /* ---- launch.c ---- */
-/* The turn of a call, but for its end: waits for it, runs the call, notes failure. */
+/* Waits for the turn of a call, runs it and notes a failure. The caller ends the ticket. */
 kolo_status_t kolo_call_turn(const kolo_call_t *call, uint64_t ticket);
-/* A collective whose turn it is, in steps, of which none waits; `call` stays, the rest is zero at first. step: as
- * a task's. end: after step has said how it came out, or to give it up. */
+/* A collective whose turn it is, in steps that do not wait. The caller sets `call`, which must stay, and zeroes the
+ * rest. step: as of a task. end: with the result of step, or to cancel it. */
 typedef struct {
     const kolo_call_t *call;
     bool begun, connecting, running;
@@ -62,35 +62,38 @@ void kolo_coll_end(kolo_coll_run_t *run, kolo_status_t status);
 kolo_status_t kolo_call_run(const kolo_call_t *call);
 
 /* ---- bind.c ---- */
-/* Would the call, whose turn it is, find all its connections? */
+/* Are all connections of the call made? It must be its turn. */
 bool kolo_call_connected(const kolo_call_t *call);
-/* Decides what calls of this signature are run by, and makes what is missing of it. Waits for peers. */
+/* Chooses how calls of this signature run, makes the plan and its connections, and fills the memo. Waits for peers.
+ */
 kolo_status_t kolo_bind_memo(kolo_body_t *body, const kolo_call_t *call, uint64_t signature, kolo_memo_t *memo);
-/* Makes what the run's collective has no connections for, in steps of which none waits. */
+/* Makes the missing connections of the run's collective, in steps that do not wait. */
 kolo_status_t kolo_bind_in_steps(kolo_coll_run_t *run);
-/* Starts the task, whose part for all kinds is filled, by what was decided. */
+/* Starts the task as the memo says. The caller has filled the fields that all kinds of tasks share. */
 kolo_status_t kolo_bind_task(const kolo_call_t *call, kolo_task_t *task, const kolo_memo_t *memo);
 
 /* ---- on_device.c ---- */
-/* KOLO_ALGO on GPUs: by its plan. The loops over lines are those of the CPU; here their plan is run, which spreads.
+/* What KOLO_ALGO means on GPUs: the plan of that algorithm. For the CPU's loops over lines it is the plan that
+ * spreads.
  */
 kolo_way_t kolo_device_way(kolo_coll_t coll, bool uneven);
 
 /* ---- queued.c ---- */
-/* To its stream. */
+/* Queues a call on its stream. */
 kolo_status_t kolo_call_queue(kolo_call_t *call);
 /* Copies the caller's count arrays and the user operator into the call; disown frees them. */
 kolo_status_t kolo_call_own(kolo_call_t *call);
 void kolo_call_disown(kolo_call_t *call);
 
 /* ---- first_use.c ---- */
-/* Must these calls of a communicator that does not block go on in the background? They have a ticket. */
+/* Must these calls of a non-blocking communicator continue in the background? They have a ticket. */
 bool kolo_first_use_needed(kolo_comm_t comm, uint64_t ticket, const kolo_call_t *calls, size_t count);
-/* READY becomes CONNECTING, and READY again when the operation is complete and its ticket ended; whoever ends it is
- * a visitor. */
+/* begin: READY becomes CONNECTING. over: READY again, when the operation is complete and its ticket ended; called
+ * as a visitor. */
 kolo_status_t kolo_first_use_begin(kolo_comm_t comm);
 void kolo_first_use_over(kolo_comm_t comm);
-/* A call without a stream: here if it is connected, else in the background (KOLO_IN_PROGRESS). Ends the ticket. */
+/* Runs a call without a stream: on this thread if it is connected, else in the background (KOLO_IN_PROGRESS). Ends
+ * the ticket. */
 kolo_status_t kolo_first_use_submit(const kolo_call_t *call, uint64_t ticket);
 
 /* ---- group.c: collecting ---- */
@@ -110,18 +113,18 @@ typedef struct kolo_p2p {
     size_t *next;    /* by call: the next one of its lane */
     bool connecting; /* some lane still makes its connections */
 } kolo_p2p_t;
-/* Copies the messages to oneself and begins the rest. `calls` stays as it is until end. */
+/* Copies messages to this rank itself and starts the rest. `calls` must not change until end. */
 kolo_status_t kolo_p2p_begin(kolo_body_t *body, const kolo_call_t *calls, size_t count, kolo_p2p_t *p2p);
-/* KOLO_OK when all are over; else KOLO_IN_PROGRESS, with *moved set if anything was done, or failed. */
+/* KOLO_OK when all are complete; KOLO_IN_PROGRESS else, with *moved set if anything was done. */
 kolo_status_t kolo_p2p_step(kolo_p2p_t *p2p, bool *moved);
-/* While it waits: do the peers live? */
+/* Checks, while it waits, that the peers live. */
 kolo_status_t kolo_p2p_check(kolo_p2p_t *p2p);
 void kolo_p2p_describe(void *p2p, char *buf, size_t bytes);
-/* The message that has met another one, by its signature; NULL: none. */
+/* The message that has met one with another signature; NULL: none. */
 const kolo_task_t *kolo_p2p_met(const kolo_p2p_t *p2p, const kolo_call_t **call);
-/* Ranks that it waits for, in turn if there are more; returns how many. */
+/* Up to `most` ranks that it waits for, other ones in turn if there are more; returns how many. */
 size_t kolo_p2p_awaited(kolo_p2p_t *p2p, int *ranks, size_t most);
-/* Cancels what is not over, and frees. After a begin that failed: nothing. */
+/* Cancels messages that are not complete, and frees. Not after a failed begin. */
 void kolo_p2p_end(kolo_p2p_t *p2p);
 /* All connections that messages to (send) or from a peer may need, whatever their size; returns how many. */
 #define KOLO_P2P_CONNECTIONS 3

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Inside of what connects tasks: the adapter with its thread, channels, and on them requests (of the task that
- * receives) and answers (of the task that sent). See message.h for what passes.
+ * The connections between tasks: the adapter with its thread, channels, and on them requests (of the receiving
+ * task) and answers (of the sending task). message.h has the messages.
  *
- * A channel is called by the task that receives, when it first does; so two tasks that receive from each other have
- * two. All of it belongs to the adapter's thread; other threads leave commands. Callbacks of users never run on
- * that thread but on those of the pool.
+ * The receiving task opens a channel at its first receive, so two tasks that receive from each other have two
+ * channels. Everything belongs to the adapter's thread; other threads queue commands. Users' callbacks run on
+ * threads of the pool, never on the adapter's.
  *
  * Numbers of notices: 0xffffffff a message is there; 0xc0000000 + n: that many messages (modulo 2^24) were taken;
  * 0x80000000 + n: buffer n holds a value; else the index of the request whose value is complete.
@@ -16,8 +16,8 @@
 #include "link/link.h"
 #include "rendezvous/remote/message.h"
 
-#define KOLO_CHANNEL_CREDITS 256          /* messages that may be on their way, ... */
-#define KOLO_CHANNEL_MAILBOX (512u << 10) /* ... and the bytes that they may take there, one behind the other */
+#define KOLO_CHANNEL_CREDITS 256          /* the most messages on their way, ... */
+#define KOLO_CHANNEL_MAILBOX (512u << 10) /* ... and the bytes of the mailbox that holds them */
 #define KOLO_NOTICE_MESSAGE  0xffffffffu
 #define KOLO_NOTICE_ACK      0xc0000000u
 #define KOLO_NOTICE_BUFFER   0x80000000u
@@ -32,28 +32,29 @@ typedef struct kolo_channel kolo_channel_t;
 /* A receive under way, at the task that receives. */
 typedef struct kolo_fetch {
     bool used, cancelled, exposed;
-    bool direct; /* what is exposed is the receive's destination */
+    bool direct; /* the exposed memory is the receive's destination */
     uint16_t generation;
     uint32_t index;
     kolo_receive_t receive; /* holds a reference */
-    kolo_shape_t shape;     /* that it has asked for, if exposed */
+    kolo_shape_t shape;     /* the shape in the request, if memory is exposed */
     kolo_onesided_memory_t memory;
     kolo_onesided_window_t window;
-    uint64_t patience_ns; /* direct and cancelled: until then the peer may leave off writing */
+    uint64_t patience_ns; /* direct and cancelled: when the peer must have stopped writing, else the channel ends */
     uint32_t next_free;
 } kolo_fetch_t;
 
-/* What has been asked of this task. */
+/* A request of another task, at the task that sends. */
 typedef enum { KOLO_ANSWER_WAITS, KOLO_ANSWER_TOLD, KOLO_ANSWER_WRITES, KOLO_ANSWER_QUEUED } kolo_answer_state_t;
 typedef struct kolo_answer {
-    struct kolo_answer *next, *next_ready, *next_queued; /* of the bucket; of the commands; of a buffer */
+    /* In its bucket; in the adapter's `ready`; in a buffer's queue. */
+    struct kolo_answer *next, *next_ready, *next_queued;
     kolo_adapter_t *adapter;
-    kolo_channel_t *channel; /* NULL: it has gone */
+    kolo_channel_t *channel; /* NULL: it has ended */
     kolo_answer_state_t state;
     kolo_message_t request;
     kolo_rendezvous_t rendezvous;
     kolo_receive_t receive;
-    kolo_status_t status; /* once it has come */
+    kolo_status_t status; /* set when value_ready() is called */
     char *why;
     kolo_value_t value;
     bool has_value;
@@ -63,7 +64,7 @@ typedef struct kolo_answer {
 typedef struct kolo_tensor_buffer {
     struct kolo_tensor_buffer *next;
     uint32_t number;
-    kolo_onesided_memory_t memory; /* of who receives; of who sends: what is written into the other's */
+    kolo_onesided_memory_t memory; /* the receiver's buffer; at the sender: the copy that is written into it */
     uint64_t size;
     kolo_onesided_window_t window;
     bool local_busy, remote_busy, asked;
@@ -77,7 +78,7 @@ typedef struct kolo_known_shape {
     char name[];
 } kolo_known_shape_t;
 
-typedef struct kolo_letter { /* a message that waits for room at the peer */
+typedef struct kolo_letter { /* a message that waits for room in the peer's mailbox */
     struct kolo_letter *next;
     size_t length;
     uint8_t bytes[];
@@ -88,39 +89,40 @@ struct kolo_channel {
     kolo_channel_t *next;
     kolo_adapter_t *adapter;
     int peer;     /* number of the task */
-    uint64_t tag; /* of the claim that its first connection came with; so do its lanes */
+    uint64_t tag; /* of the claim of its first connection; its lanes have the same */
     bool caller, opened, greeted;
-    uint32_t place, quiet; /* in the adapter's channels; rounds in which nothing happened */
+    uint32_t place, quiet; /* place in adapter->channels; rounds without an event */
     uint64_t deadline_ns;  /* of the greeting */
     kolo_onesided_t *end;
-    uint64_t sent, taken, received, told; /* messages: mine, of them taken; the peer's, of them told */
-    uint32_t credit;                      /* messages that the peer takes at a time */
-    /* A message lies where the one before it ends, in steps of 64 bytes, or at the mailbox' beginning where it does
-     * not fit behind that; both ends count so, over all rounds. */
+    uint64_t sent, taken, received,
+        told;        /* counts of messages: sent; taken by the peer; received; acknowledged to the peer */
+    uint32_t credit; /* how many messages may be unacknowledged */
+    /* A message is placed where the one before it ends, rounded up to 64 bytes, or at the start of the mailbox if
+     * it does not fit there. Both ends compute the places, which count on over all rounds. */
     uint64_t write_at, read_at, told_at;
-    uint64_t ends[KOLO_CHANNEL_CREDITS]; /* where my messages end, by their number */
-    uint8_t *outbox;                     /* what the peer's mailbox holds; made when it is first needed */
+    uint64_t ends[KOLO_CHANNEL_CREDITS]; /* where my messages end, indexed by message number */
+    uint8_t *outbox;                     /* a copy of the peer's mailbox, made at first need */
     kolo_letter_t *letters, **last_letter;
     uint64_t nletters;
     kolo_fetch_t *requests; /* a table; index = generation << 15 | place */
     uint32_t nrequests, free_request, used_requests;
-    uint64_t patience_ns; /* the first one of the requests'; 0: there is none */
+    uint64_t patience_ns; /* the earliest of the requests'; 0: none */
     kolo_answer_t *answers[KOLO_CHANNEL_BUCKETS];
     kolo_tensor_buffer_t *buffers[KOLO_CHANNEL_BUCKETS];
     kolo_known_shape_t *shapes[KOLO_CHANNEL_BUCKETS];
     uint32_t nshapes;
-    struct kolo_lane_calls *lanes; /* the caller's; NULL: none has been called */
+    struct kolo_lane_calls *lanes; /* of the task that opened the channel; NULL: no lanes yet */
 };
 
 typedef struct kolo_command kolo_command_t;
 typedef struct { /* another task */
     kolo_adapter_t *adapter;
     kolo_dial_t *dial;
-    kolo_command_t *call; /* tells how the dialling has ended */
+    kolo_command_t *call; /* the command that will report how dialling ended */
     bool dialling;
-    kolo_address_t address;                /* where it was called last, ... */
+    kolo_address_t address;                /* where it was dialled last, ... */
     uint64_t tag;                          /* ... with that tag */
-    kolo_channel_t *channel;               /* mine to it */
+    kolo_channel_t *channel;               /* the channel that this task opened to it */
     kolo_receive_t pending, *last_pending; /* by next_deferred, each with a reference */
 } kolo_peer_task_t;
 
@@ -129,7 +131,7 @@ typedef struct {
     kolo_address_t address;
     char host[128]; /* as it was given */
 } kolo_cluster_task_t;
-/* Index of a task; by_name: indices in the order of names. -1: there is none. (cluster.c) */
+/* Index of a task, -1: unknown. by_name: indices in the order of names. (cluster.c) */
 int kolo_task_find(const kolo_cluster_task_t *tasks, const int *by_name, int ntasks, const char *name);
 
 typedef struct kolo_call_failure {
@@ -155,23 +157,24 @@ struct kolo_adapter {
     pthread_t thread;
     _Atomic bool stop;
     bool running;
-    pthread_mutex_t lock; /* of the commands and what peers' threads wait for */
+    pthread_mutex_t lock; /* of commands, ready, asked, failures */
     kolo_command_t *commands, **last_command;
-    bool closed; /* nothing takes them any more */
+    bool closed; /* no more commands are accepted */
     kolo_answer_t *ready, **last_ready;
-    kolo_receive_t asked, *last_asked; /* that begin, by next_deferred, each with a reference; with the lock */
-    uint64_t nasked, nbegun;           /* so far; with the lock, the thread's */
-    kolo_answer_t *spare;              /* the thread's */
+    /* New receives, linked by next_deferred, each with a reference; under the lock. */
+    kolo_receive_t asked, *last_asked;
+    uint64_t nasked, nbegun; /* counts so far; nasked under the lock, nbegun by the thread */
+    kolo_answer_t *spare;    /* the thread's */
     uint32_t nspare;
     kolo_receive_t settled,
         *last_settled; /* the thread's: by next_deferred, each with a reference; gates to open */
     kolo_peer_task_t *peers;
-    _Atomic uint64_t *incarnations;     /* of the tasks that a channel is open to; else 0 */
-    kolo_gate_t changed;                /* one of these has, or a call has failed */
-    struct kolo_call_failure *failures; /* the last call of each that has failed; with the lock */
+    _Atomic uint64_t *incarnations;     /* of tasks with an open channel; else 0 */
+    kolo_gate_t changed;                /* opened when an incarnation changes or a dial fails */
+    struct kolo_call_failure *failures; /* by task: its last failed dial; under the lock */
     kolo_channel_t *accepted;
-    /* All channels: first those that are looked at in each round, then the quiet ones, of which each round takes a
-     * few; before a sleep, and after it, all are looked at. */
+    /* All channels: first the `nhot` ones that each round looks at, then the cold ones, of which each round looks
+     * at a few. Before and after a sleep all are looked at. */
     kolo_channel_t **channels;
     uint32_t nchannels, nhot, next_cold, channel_room;
     kolo_meeting_t *meeting; /* NULL: the cluster lists the tasks' addresses */
@@ -184,24 +187,25 @@ struct kolo_adapter {
 extern int64_t kolo_rendezvous_param_credits, kolo_rendezvous_param_chunk, kolo_rendezvous_param_threads,
     kolo_rendezvous_param_inline;
 extern const kolo_remote_ops_t kolo_adapter_remote;
-/* The fields of the configuration are set before; zeroed otherwise. Then start listens and starts the thread. */
+/* init: the caller has set the fields of the configuration and zeroed the others. start: listens and starts the
+ * thread. */
 kolo_status_t kolo_adapter_init(kolo_adapter_t *adapter);
 kolo_status_t kolo_adapter_start(kolo_adapter_t *adapter);
-/* Ends the thread, all channels, and what hangs on them. Safe after a failed start. Then fini frees. */
+/* stop: ends the thread, all channels, requests and answers; safe after a failed start. fini: frees. */
 void kolo_adapter_stop(kolo_adapter_t *adapter);
 void kolo_adapter_fini(kolo_adapter_t *adapter);
-/* Any thread: calls a task, if it is not called. */
+/* Any thread: dials a task, unless that is under way. */
 kolo_status_t kolo_adapter_call(kolo_adapter_t *adapter, int task);
-/* Any thread: a answer has its value, or never will. */
+/* Any thread: an answer has its value, or has failed. */
 void kolo_adapter_answer_ready(kolo_answer_t *answer);
-/* Ends a receive, and gives up the reference to it. Who sleeps for it is woken by kolo_adapter_wake_settled(), so
- * that of many that end together the first wakes him once for all. */
+/* Ends a receive and drops the reference to it. A sleeper is woken by kolo_adapter_wake_settled(), once for many
+ * receives that end together. */
 void kolo_adapter_deliver(kolo_adapter_t *adapter, kolo_receive_t receive, kolo_status_t status, const char *why,
                           const kolo_value_t *value);
 void kolo_adapter_wake_settled(kolo_adapter_t *adapter);
-/* Nobody of this task or another writes to a destination any more; gives up the reference to the receive. */
+/* No task writes to the receive's destination any more; drops the reference to the receive. */
 void kolo_adapter_part(kolo_adapter_t *adapter, kolo_receive_t receive);
-/* A channel that has come, that is about to go, or that has something to do (it is looked at in each round then).
+/* Adds or removes a channel; makes it hot (looked at in each round) or cold.
  */
 kolo_status_t kolo_adapter_add_channel(kolo_adapter_t *adapter, kolo_channel_t *channel);
 void kolo_adapter_remove_channel(kolo_adapter_t *adapter, kolo_channel_t *channel);
@@ -222,86 +226,89 @@ struct kolo_command {
     kolo_do_t what;
     kolo_receive_t receive; /* with a reference */
     int task;
-    uint64_t behind; /* so many receives that have begun */
-    bool caller;     /* LANE: of the channel that was called from here */
-    uint64_t tag;    /* of the claim; that of a lane is odd */
+    uint64_t behind; /* how many receives were queued before this command */
+    bool caller;     /* LANE: of a channel that this task opened */
+    uint64_t tag;    /* of the claim; odd for a lane */
     kolo_socket_t socket;
     kolo_status_t status;
     char why[KOLO_WHY_BYTES];
 };
 kolo_command_t *kolo_command_new(kolo_do_t what, int task);
-bool kolo_command_give(kolo_adapter_t *adapter, kolo_command_t *c); /* false: it takes no more; yours again */
+bool kolo_command_give(kolo_adapter_t *adapter,
+                       kolo_command_t *c); /* false: the adapter is closed; the caller keeps c */
 void kolo_command_drop(kolo_command_t *c);
 
-/* On the thread: calls a task, and how a call has ended in vain. */
+/* On the thread: dials a task; handles a failed dial. */
 void kolo_adapter_dial(kolo_adapter_t *adapter, int task);
 void kolo_adapter_call_failed(kolo_adapter_t *adapter, int task, kolo_status_t status, const char *why);
 
-/* ---- meeting.c: how tasks find each other that have no listed addresses; each is fine where they have ---- */
+/* ---- meeting.c: how tasks without listed addresses find each other; no-ops where addresses are listed ---- */
 
 kolo_status_t kolo_meeting_create(kolo_adapter_t *adapter);
 void kolo_meeting_destroy(kolo_adapter_t *adapter);
-/* Where this task listens, and once it does. */
+/* The address at which this task will listen; called when it listens. */
 kolo_status_t kolo_meeting_choose_door(const kolo_adapter_t *adapter, kolo_address_t *address);
 void kolo_meeting_opened(kolo_adapter_t *adapter, const kolo_address_t *address);
-/* Where a task is to be called, until when (*deadline_ns: of this call). False: it is looked for, and then called.
+/* The address of a task, and the deadline of this dial in *deadline_ns. False: the address is being asked for; the
+ * task is dialled when it is known.
  */
 bool kolo_meeting_find(kolo_adapter_t *adapter, int task, kolo_address_t *address, uint64_t *deadline_ns);
-/* A call has failed. True: another door is looked for. */
+/* A dial has failed. True: a newer address is asked for. */
 bool kolo_meeting_shut(kolo_adapter_t *adapter, int task, kolo_status_t status);
 void kolo_meeting_reached(kolo_adapter_t *adapter, int task);
-void kolo_meeting_poll(kolo_adapter_t *adapter); /* now and then: has somebody been looked for too long? */
+void kolo_meeting_poll(kolo_adapter_t *adapter); /* ends dials whose address was asked for too long ago */
 kolo_status_t kolo_meeting_heard(kolo_channel_t *channel, const kolo_message_t *message); /* DOOR */
 kolo_status_t kolo_meeting_asked(kolo_channel_t *channel, const kolo_message_t *message); /* WHERE */
 kolo_status_t kolo_meeting_greeted(kolo_channel_t *channel);
-void kolo_meeting_left(kolo_adapter_t *adapter, const kolo_channel_t *channel); /* it is about to go */
-/* The channel to the first task has ended, or a call to it has failed. */
+void kolo_meeting_left(kolo_adapter_t *adapter,
+                       const kolo_channel_t *channel); /* the channel is about to be closed */
+/* The channel to the first task has ended, or dialling it has failed. */
 void kolo_meeting_keeper_lost(kolo_adapter_t *adapter, kolo_status_t status, const char *why);
 
 /* ---- channel.c ---- */
 
 kolo_status_t kolo_channel_open(kolo_adapter_t *adapter, int peer, bool caller, kolo_socket_t socket,
                                 kolo_channel_t **channel);
-/* A write of this channel. */
+/* Queues a write of this channel. */
 kolo_status_t kolo_channel_write(kolo_channel_t *channel, const kolo_onesided_write_t *write);
-/* Bytes that it holds; pages that were never touched do not count. */
+/* Bytes that the channel holds, without pages that were never touched. */
 size_t kolo_channel_memory(const kolo_channel_t *channel);
-/* Ends what hangs on it with this status. */
+/* Ends its requests and answers with this status and frees it. */
 void kolo_channel_close(kolo_channel_t *channel, kolo_status_t status, const char *why);
-/* *busy: something has happened. */
+/* Moves what can be moved; *busy becomes true if anything happened. */
 kolo_status_t kolo_channel_progress(kolo_channel_t *channel, bool *busy);
 kolo_status_t kolo_channel_send(kolo_channel_t *channel, kolo_message_t *message);
-/* The same, with bytes behind it (KOLO_MESSAGE_VALUE_MAX at most; the message has no name then). */
+/* Sends a message followed by n bytes (at most KOLO_MESSAGE_VALUE_MAX; such a message has no name). */
 kolo_status_t kolo_channel_send_with(kolo_channel_t *channel, kolo_message_t *message, const void *bytes, size_t n);
 kolo_status_t kolo_channel_bad_message(const kolo_channel_t *channel, const char *what, const char *wrong);
 
 /* ---- widen.c: lanes of a channel, for large values over TCP ---- */
 
-/* Values of `bytes` are about to come: calls for lanes if they would help and none has been called. */
+/* Values of `bytes` bytes are expected: dials lanes if they would help and were not dialled yet. */
 void kolo_channel_widen(kolo_channel_t *channel, uint64_t bytes);
-void kolo_channel_narrow(kolo_channel_t *channel); /* no call is under way any more */
+void kolo_channel_narrow(kolo_channel_t *channel); /* ends dials of lanes that are under way */
 kolo_status_t kolo_channel_add_lane(kolo_channel_t *channel, kolo_socket_t socket); /* takes the socket */
 
 /* ---- fetch.c: the task that receives ---- */
 
 /* Takes the reference to the receive. */
 kolo_status_t kolo_fetch_begin(kolo_channel_t *channel, kolo_receive_t receive);
-/* Not wanted any more. False: the peer may be writing to its destination, so it has to answer first. */
+/* Cancels a request. False: the peer may be writing to its destination and must answer first. */
 bool kolo_fetch_cancel(kolo_receive_t receive);
-/* KOLO_ERR_TIMEOUT: the peer does not answer, so the channel must not stay. */
+/* KOLO_ERR_TIMEOUT: the peer does not answer a cancel; the caller ends the channel. */
 kolo_status_t kolo_fetches_poll(kolo_channel_t *channel);
-/* bytes: behind the message, if it is final; the peer may change them at any time. */
+/* bytes: the value behind a final message, in memory that the peer can still change. */
 kolo_status_t kolo_fetch_meta(kolo_channel_t *channel, const kolo_message_t *message, const uint8_t *bytes);
 kolo_status_t kolo_fetch_error(kolo_channel_t *channel, const kolo_message_t *message);
 kolo_status_t kolo_fetch_complete(kolo_channel_t *channel, uint32_t index);
 kolo_fetch_t *kolo_fetch_find(kolo_channel_t *channel, uint32_t index);
-/* Where a value that has come with a message, or in a buffer, is to be copied to. NULL: to memory of ours. */
+/* The destination of a value from a message or a buffer. NULL: allocate. */
 void *kolo_fetch_into(const kolo_fetch_t *request);
-/* The value, or status, of a request is there; memory: taken; NULL: it lies where kolo_fetch_into() says, or there
- * is none. */
+/* Ends a request with its value or a status. memory: of the value, taken over; NULL: the value is where
+ * kolo_fetch_into() says, or there is no value. */
 void kolo_fetch_end(kolo_channel_t *channel, kolo_fetch_t *request, kolo_status_t status, const char *why,
                     const kolo_shape_t *shape, kolo_onesided_memory_t *memory);
-/* Asks about what has waited for long, a few at a time; and the answer. */
+/* Asks the sender about receives that have waited long, a few at a time; handles its reply. */
 kolo_status_t kolo_fetches_ask_progress(kolo_channel_t *channel, uint64_t now_ns);
 kolo_status_t kolo_fetch_sent(kolo_channel_t *channel, const kolo_message_t *message);
 void kolo_fetches_close(kolo_channel_t *channel, kolo_status_t status, const char *why);
@@ -316,7 +323,7 @@ kolo_status_t kolo_answer_memory(kolo_channel_t *channel, const kolo_message_t *
 kolo_status_t kolo_answer_cancel(kolo_channel_t *channel, const kolo_message_t *message);
 kolo_status_t kolo_answer_ready(kolo_answer_t *answer);
 kolo_status_t kolo_answer_written(kolo_channel_t *channel, kolo_answer_t *answer);
-void kolo_answer_free(kolo_answer_t *answer); /* with its value, out of its channel */
+void kolo_answer_free(kolo_answer_t *answer); /* releases its value, removes it from its channel */
 void kolo_answers_close(kolo_channel_t *channel);
 
 /* ---- buffer.c: buffered mode ---- */
@@ -338,8 +345,8 @@ void kolo_callback_pool_add(kolo_callback_pool_t *pool, kolo_receive_t receive, 
                             const char *why, const kolo_value_t *value);
 void kolo_callback_pool_destroy(kolo_callback_pool_t *pool); /* once all have run; NULL is fine */
 
-/* Counters, for tests and benchmarks; process-wide. looks: at channels; round_looks: those of `rounds`, the rounds
- * between sleeps. */
+/* Counters of the process, for tests and benchmarks. looks: at channels; round_looks: at channels in `rounds`, the
+ * rounds between sleeps. */
 typedef struct {
     _Atomic uint64_t requests, metas, carried, rerequests, copies, copied_bytes, buffers_grown, queued, acks,
         messages, looks, rounds, round_looks;
