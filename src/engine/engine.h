@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The engine itself, with what its rooms have told of themselves in headers of their own. The walk of a tensor:
- * submit.c checks it and makes an entry; queue.c keeps the entries by name and hands new ones to the loop; loop.c
- * runs cycles: cache.c tells whether all ranks have agreed on this very tensor before, so that a bit is enough;
- * what is new goes by message.c to controller.c on rank 0, which counts and checks (check.c) and answers, and tells
- * who keeps the others waiting (stall.c); fuse.c joins answers into batches; perform.c runs them on a communicator
- * of the engine's own and completes the entries. wake.c is how ranks that sleep learn that another has work.
+ * The engine. The walk of a tensor: submit.c checks it and makes an entry; queue.c keeps entries by name and passes
+ * new ones to the loop; loop.c runs cycles. If all ranks have agreed on this tensor before (cache.c), one bit is
+ * enough. New tensors go in messages (message.c) to controller.c on rank 0, which counts them, checks them
+ * (check.c), reports ranks that are missing (stall.c), and answers. fuse.c joins answers into batches; perform.c
+ * runs them on a communicator of the engine and completes the entries. wake.c wakes ranks that sleep when another
+ * has work.
  *
  * Threads: entries belong to the queue under its lock until the loop has taken them, then to the loop until they
  * are complete. Everything but the queue and the counters is the loop's alone.
@@ -26,18 +26,18 @@
 #include <kolo/engine.h>
 #include <pthread.h>
 
-/* What nobody has fixed, by the config or by a parameter. */
+/* The settings that neither the config nor a parameter has fixed. */
 typedef struct {
     bool threshold, cycle, cache;
 } kolo_tunable_t;
 kolo_tunable_t kolo_engine_tunable(const kolo_engine_config_t *given);
-/* Fills in what the caller left open, and checks. */
+/* Fills in the fields that the caller left open, and checks all. */
 kolo_status_t kolo_engine_config_fill(const kolo_engine_config_t *given, kolo_engine_config_t *config);
-/* The core, if the caller left it open: KOLO_ENGINE_CORE may have one for each rank of a host. */
+/* Fills in the core if the caller left it open. KOLO_ENGINE_CORE may list one per rank of a host. */
 kolo_status_t kolo_engine_core_fill(const kolo_engine_place_t *place, kolo_engine_config_t *config);
 
-/* cores.c: how many cores a text like "0,2,8-11" lists, and the one of this local rank: a single one is
- * everybody's, -1 is beyond the list. 0: the text is "-1". -1: it makes no sense. */
+/* cores.c: returns how many cores a text like "0,2,8-11" lists, and the core of this local rank: a single core is
+ * for all ranks, -1 if the list is too short. Returns 0 for the text "-1", -1 for a malformed text. */
 #define KOLO_CORE_MAX 1023
 int kolo_cores_pick(const char *text, int local_rank, int *core);
 
@@ -47,7 +47,7 @@ typedef struct {
     _Atomic uint64_t cycles, slow_cycles, sleeps, tensors, operations, hits, misses, invalid, reduced_bytes,
         packed_bytes, negotiate_ns, pack_ns, operate_ns, complete_ns;
 } kolo_tally_t;
-/* Only the loop counts. */
+/* Called by the loop's thread only. */
 #define KOLO_TALLY(field, n)                                                                                       \
     atomic_store_explicit(&(field), atomic_load_explicit(&(field), memory_order_relaxed) + (n),                    \
                           memory_order_relaxed)
@@ -60,9 +60,10 @@ struct kolo_tensor_engine {
     kolo_engine_place_t place;
     kolo_engine_config_t config;
     kolo_set_t *all;   /* set 0 */
-    kolo_set_t **sets; /* by id, those that were removed, too; under the queue's lock, but for the loop's reading */
+    kolo_set_t **sets; /* by id, also removed ones; under the queue's lock, except that the loop reads without */
     int nsets, nlive;
-    kolo_gate_t *gate; /* what the loop sleeps on: that of set 0's communicator, opened when it fails, too */
+    /* The loop sleeps on it: the gate of set 0's communicator, which also opens when that fails. */
+    kolo_gate_t *gate;
     pthread_t thread;
     _Atomic bool stop, aborting;
     _Atomic bool has_failed;
@@ -76,33 +77,33 @@ struct kolo_tensor_engine {
     uint32_t timeline_round;
     _Atomic bool timeline_changed, clocks_wanted;
     kolo_order_t order;
-    struct kolo_devices *devices; /* device.h */
-    _Atomic int device;         /* the GPU that this rank works on, that of its first tensor on one; -1: none yet */
-    struct kolo_native *native; /* native.h: what runs on it just now; the loop's */
+    struct kolo_devices *devices;   /* device.h */
+    _Atomic int device;             /* the rank's GPU: that of its first tensor on a GPU; -1: none yet */
+    struct kolo_native *native;     /* native.h: operations running on it now; the loop's */
     struct kolo_backends *backends; /* backend.h */
-    int *mpi_ranks;                 /* use_mpi.h: of the job's ranks, NULL: nobody has asked */
+    int *mpi_ranks;                 /* use_mpi.h: MPI's ranks by rank of the job, NULL: not asked yet */
     const struct kolo_talk *talk;   /* talk.h */
-    int backend_ran;                /* the last one: its number; the loop's */
-    bool backend_failed;            /* it was the last operation's own function that failed; the loop's */
-    bool foreign_failure;           /* what it failed by is not the communicator of the set; the loop's */
-    kolo_tuned_t tuned;             /* in force; the loop's, equal on all ranks at each cycle */
+    int backend_ran;                /* number of the last backend used; the loop's */
+    bool backend_failed;            /* the last operation failed in the backend's own function; the loop's */
+    bool foreign_failure;           /* ... and not because of the set's communicator; the loop's */
+    kolo_tuned_t tuned;             /* present values; the loop's, equal on all ranks in each cycle */
     kolo_tunable_t tunable;
     struct kolo_autotune *autotune; /* autotune.h */
     bool cache_off;
 
     /* the loop's, shared by all sets, whose cycles do not overlap */
     uint64_t cycle_began_ns;
-    uint64_t patience_ns;                /* that a cached tensor waits until its coordinator is told of it */
-    char stalled[KOLO_ERROR_TEXT_BYTES]; /* not "": a stall ends the engine, and this says which */
+    uint64_t patience_ns;                /* how long a cached tensor waits before the coordinator gets it */
+    char stalled[KOLO_ERROR_TEXT_BYTES]; /* not "": a stall ends the engine; its description */
     struct kolo_timeline *timeline;      /* NULL: none */
-    int64_t clock_offset_ns;             /* what makes rank 0's time of this clock's, found out at clock_ns */
+    int64_t clock_offset_ns;             /* add it to this clock for rank 0's time; measured at clock_ns */
     uint64_t clock_ns, clock_error_ns;
     kolo_bytes_t out, in;
     uint64_t *bits, *agreed, *invalid, *erased; /* bit vectors: a word of flags, then a bit per slot */
     const kolo_request_t **requests;
     kolo_response_t **ordered;
     size_t ordered_room;
-    kolo_response_t *from_cache; /* by slot: what was agreed before */
+    kolo_response_t *from_cache; /* by slot: cached responses */
     kolo_entry_t **hits;         /* by slot: this rank's tensor that hit it */
     kolo_batches_t batches;
     kolo_entry_t **entries;
@@ -113,11 +114,11 @@ struct kolo_tensor_engine {
 
 /* handle.c */
 kolo_status_t kolo_engine_check(kolo_tensor_engine_t e, const char *what);
-bool kolo_engine_is_inside(const struct kolo_tensor_engine *e); /* the caller is a thread of the engine's */
-void kolo_engine_enter(struct kolo_tensor_engine *e);           /* it is from here on */
-void kolo_engine_kick(struct kolo_tensor_engine *e);            /* there is something new: any thread */
-/* Has anything ended this rank's engine? */
+bool kolo_engine_is_inside(const struct kolo_tensor_engine *e); /* is this a thread of the engine? */
+void kolo_engine_enter(struct kolo_tensor_engine *e);           /* marks this thread as one */
+void kolo_engine_kick(struct kolo_tensor_engine *e);            /* wakes the loop; any thread */
+/* KOLO_OK, or the failure that has ended this rank's engine. */
 kolo_status_t kolo_engine_status(const struct kolo_tensor_engine *e);
-void kolo_finisher_wake(struct kolo_tensor_engine *e); /* the thread that looks at devices (batch/finish.c) */
+void kolo_finisher_wake(struct kolo_tensor_engine *e); /* wakes the thread that polls devices (batch/finish.c) */
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The tensors of this rank that are outstanding: entries (entry.c), and the queue that keeps them by name and hands
- * new ones to the loop (queue.c).
+ * The outstanding tensors of this rank: entries (entry.c), and the queue that keeps them by name and passes new
+ * ones to the loop (queue.c).
  */
 #ifndef KOLO_ENGINE_QUEUE_H
 #define KOLO_ENGINE_QUEUE_H
@@ -15,27 +15,27 @@
 typedef struct kolo_lane kolo_lane_t;
 
 typedef struct kolo_entry {
-    kolo_request_t request; /* its first member is its name, which is how the queue finds it */
+    kolo_request_t request; /* its first member is the name; the queue finds entries with it */
     struct kolo_entry *next;
     const void *input;
     void *output;
     int64_t *splits; /* nranks, or NULL */
     kolo_submission_t how;
     int index;
-    int64_t handle; /* -1: nobody waits */
-    bool reported;  /* the coordinator knows, or the cache has answered */
+    int64_t handle; /* -1: none */
+    bool reported;  /* the coordinator has it, or the cache has answered */
     kolo_lane_t *lane;
-    struct kolo_use *use;      /* of the device that its memory is of (device.h); NULL: of the CPU */
-    void *ready;               /* an event that has not passed: until then it is the finisher's */
-    void *after, *note;        /* events that the device's queue waits for; the second is of the queue's own */
-    void *stream;              /* the program's: it is to wait for the result */
-    void *event;               /* behind the result; NULL: it is there */
-    bool late;                 /* its end goes into the timeline when the device has come to it */
-    struct kolo_flight *stage; /* what holds its input and output in host memory, if they are not */
-    uint64_t submitted_ns, taken_ns; /* the first only for a timeline; when the loop has learnt of it */
+    struct kolo_use *use;            /* the device of its memory (device.h); NULL: the CPU */
+    void *ready;                     /* an event that has not passed; until then the finisher has the entry */
+    void *after, *note;              /* events that the device's queue waits for; the queue owns the second */
+    void *stream;                    /* the program's stream, which waits for the result */
+    void *event;                     /* passes when the result is ready; NULL: it is ready */
+    bool late;                       /* its end is written to the timeline when the device reaches it */
+    struct kolo_flight *stage;       /* host copies of its input and output, if they are on a device */
+    uint64_t submitted_ns, taken_ns; /* submitted: only for a timeline; taken: by the loop */
     struct kolo_traced *traced;      /* its row in the timeline of this round */
     uint32_t traced_round;
-    bool traced_now; /* this operation on it is one of those that are recorded (KOLO_TIMELINE_EVERY) */
+    bool traced_now; /* this operation is recorded (KOLO_TIMELINE_EVERY) */
     /* once it is complete */
     bool complete;
     kolo_status_t status;
@@ -47,16 +47,16 @@ typedef struct kolo_entry {
     pthread_t waiter;
 } kolo_entry_t;
 
-/* One piece of memory with the name's text and the splits behind it. */
+/* Allocates an entry in one block with the name's text and the splits. */
 kolo_status_t kolo_entry_new(const char *name, uint32_t length, const int64_t *splits, int nsplits,
                              kolo_entry_t **entry);
 void kolo_entry_free(kolo_entry_t *entry); /* NULL is fine */
-/* Can this rank, `rank` of its set, read the input and write the output? Else request.refusal says what not. Only
- * the CPU's memory, and only what has its size before the ranks have agreed. */
+/* Checks that this rank (`rank` of its set) can read the input and write the output, else sets request.refusal.
+ * Only for memory of the CPU, and only for outputs whose size is known before the ranks agree. */
 void kolo_entry_examine(kolo_entry_t *entry, int rank);
 void kolo_entry_fail(kolo_entry_t *entry, kolo_status_t status, const char *text);
-/* Where the result of an entry goes: the caller's output, or allocated. NULL: nowhere, and entry->status says why,
- * unless it has no bytes. */
+/* The memory for an entry's result: the caller's output, or allocated. NULL: none, and entry->status says why,
+ * unless the result has 0 bytes. */
 void *kolo_output_memory(kolo_entry_t *entry, const int64_t *shape, int ndims);
 size_t kolo_output_bytes(const kolo_entry_t *entry, const int64_t *shape, int ndims);
 
@@ -69,42 +69,42 @@ typedef struct {
 
 typedef struct {
     pthread_mutex_t lock;  /* of the lanes, too */
-    _Atomic bool stamping; /* submissions get the time: there is a timeline */
+    _Atomic bool stamping; /* submissions are timed, for a timeline */
     kolo_status_t closed;
     char closed_text[KOLO_ERROR_TEXT_BYTES];
     kolo_handle_slot_t *slots;
     size_t nslots, *unused, nunused;
-    kolo_entry_t *held, **held_tail; /* new ones whose events had not passed, of all lanes */
-    kolo_entry_t *waited;            /* completions that waiters may still look at */
+    kolo_entry_t *held, **held_tail; /* new entries of all lanes whose events had not passed */
+    kolo_entry_t *waited;            /* completions that waiters may still read */
     kolo_gate_t complete;            /* opened when entries with handles are complete */
 } kolo_queue_t;
 
-/* The part of it that belongs to one process set: names are those of the set. */
+/* The part of the queue for one process set. Each set has its own names. */
 struct kolo_lane {
     kolo_queue_t *queue;
     int set;
     kolo_names_t names; /* all that are outstanding */
     kolo_entry_t *fresh, **fresh_tail;
     _Atomic size_t nfresh;
-    bool joining;              /* this rank has said that it joins; nothing may follow */
-    bool closing;              /* this rank has said that it removes the set; nothing may follow, either */
-    _Atomic size_t nelsewhere; /* outstanding, and not the loop's: held, or finishing on a device */
+    bool joining;              /* this rank has called join; it may submit nothing more */
+    bool closing;              /* this rank has called remove_set; it may submit nothing more */
+    _Atomic size_t nelsewhere; /* outstanding entries that the loop does not have: held, or finishing on a device */
 };
 
 kolo_status_t kolo_queue_init(kolo_queue_t *queue);
-void kolo_queue_fini(kolo_queue_t *queue); /* closed and drained, its lanes ended */
+void kolo_queue_fini(kolo_queue_t *queue); /* when it is closed and drained, and its lanes have ended */
 void kolo_lane_init(kolo_lane_t *lane, kolo_queue_t *queue, int set);
 void kolo_lane_fini(kolo_lane_t *lane); /* drained */
-/* All or none. Takes the entries on success only. handles: count of them, or NULL. */
+/* Adds all entries or none. Owns them on success only. handles: `count` of them, or NULL. */
 kolo_status_t kolo_lane_push(kolo_lane_t *lane, kolo_entry_t *const *entries, int count, int64_t *handles);
-/* What came since, in order; the loop's now. */
+/* Takes the new entries, in order; the loop owns them then. */
 kolo_entry_t *kolo_lane_take(kolo_lane_t *lane);
-/* What was held since. Each is released to the loop by itself. */
+/* Takes the entries that were held. kolo_lane_release() passes each to the loop. */
 kolo_entry_t *kolo_queue_take_held(kolo_queue_t *queue);
 void kolo_lane_release(kolo_entry_t *entry);
-/* The outstanding entry of this name, NULL: none. */
+/* The outstanding entry with this name, NULL: none. */
 kolo_entry_t *kolo_lane_find(kolo_lane_t *lane, const kolo_name_t *name);
-/* They are complete (their results filled in): frees their names, calls back, tells who waits. */
+/* Completes entries whose results are filled in: frees their names, calls back, wakes waiters. */
 void kolo_lane_finish(kolo_lane_t *lane, kolo_entry_t *const *entries, size_t count);
 /* Takes out any one that is outstanding, new ones too; NULL: none is left. After kolo_queue_close(). */
 kolo_entry_t *kolo_lane_drain(kolo_lane_t *lane);

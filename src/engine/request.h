@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Names, requests and responses: what the ranks of a process set have to agree on, and what they have agreed.
+ * Names, requests and responses: what the ranks of a process set must agree on, and the result.
  */
 #ifndef KOLO_ENGINE_REQUEST_H
 #define KOLO_ENGINE_REQUEST_H
@@ -28,10 +28,10 @@ typedef struct {
 
 void kolo_name_init(kolo_name_t *name, const char *text, uint32_t length);
 kolo_name_t *kolo_names_find(const kolo_names_t *names, const kolo_name_t *like);
-/* It must not be there yet. Fails only for memory. */
+/* The name must not be in the table. Fails only for lack of memory. */
 kolo_status_t kolo_names_add(kolo_names_t *names, kolo_name_t *name);
 void kolo_names_remove(kolo_names_t *names, kolo_name_t *name);
-void kolo_names_fini(kolo_names_t *names); /* of the names themselves it frees nothing */
+void kolo_names_fini(kolo_names_t *names); /* does not free the names */
 
 /* ---- requests: what ranks have to agree on ---- */
 
@@ -58,7 +58,7 @@ bool kolo_adasum_takes(kolo_type_t type);
 #define KOLO_ADD_SET_NAME    "\1adding of a process set"
 #define KOLO_REMOVE_SET_NAME "\1removal of a process set"
 
-/* What stands where in the shape of a change of the sets (sets/set_change.c): of adding, of removing. */
+/* The meaning of the shape's dimensions in a change of the sets (sets/set_change.c): for adding, for removing. */
 enum {
     KOLO_CHANGE_COUNT,
     KOLO_CHANGE_HASH,
@@ -67,7 +67,7 @@ enum {
 };
 enum { KOLO_CHANGE_ID, KOLO_CHANGE_OUTSTANDING };
 
-/* With KOLO_CHECK=deep: memory of this rank that it cannot use, so that the tensor fails on all ranks. */
+/* With KOLO_CHECK=deep: memory that this rank cannot use, which fails the tensor on all ranks. */
 typedef enum { KOLO_REFUSES_NOTHING, KOLO_REFUSES_INPUT, KOLO_REFUSES_OUTPUT, KOLO_REFUSES_COUNT } kolo_refuses_t;
 typedef struct {
     kolo_refuses_t what;
@@ -76,7 +76,7 @@ typedef struct {
 } kolo_refusal_t;
 
 typedef struct {
-    kolo_name_t name; /* its text belongs to whoever holds the request */
+    kolo_name_t name; /* the owner of the request owns its text */
     kolo_work_t work;
     kolo_type_t type;
     kolo_op_t op;
@@ -86,12 +86,12 @@ typedef struct {
     int64_t shape[KOLO_TENSOR_DIMS_MAX]; /* of changes of the sets: KOLO_CHANGE_... */
     uint64_t group;                      /* hash of the names of its group, 0: none */
     uint32_t group_size;
-    uint32_t waited_ms; /* for its cached agreement, before it was sent; nothing depends on it */
-    bool device;        /* it lies on the GPU that its rank works on */
+    uint32_t waited_ms; /* how long it waited for its cached agreement; for messages only */
+    bool device;        /* it is on its rank's GPU */
     kolo_refusal_t refusal;
 } kolo_request_t;
-/* With its name's text in `text` (length + 1 bytes). Unlike an assignment it leaves alone what threads the name
- * into a table: of a request that was submitted that belongs to the queue, and changes under its lock. */
+/* Copies a request, with the name in `text` (length + 1 bytes). Does not read the name's links in a table, which
+ * the queue changes under its lock; an assignment would. */
 void kolo_request_copy(kolo_request_t *copy, const kolo_request_t *request, char *text);
 
 #define KOLO_TENSOR_BYTES_MAX  (INT64_C(1) << 47)
@@ -100,14 +100,14 @@ void kolo_request_copy(kolo_request_t *copy, const kolo_request_t *request, char
 int64_t kolo_shape_elements(const int64_t *shape, int ndims, int from, size_t elem);
 /* "[3, 4]" into buf. */
 void kolo_shape_print(const int64_t *shape, int ndims, char *buf, size_t bytes);
-/* Equal in all that a cached agreement depends on. */
+/* Equal in everything that a cached agreement depends on. */
 bool kolo_request_equal(const kolo_request_t *a, const kolo_request_t *b);
-/* Equal but for what ranks may have differently: the first dimension of what is gathered or exchanged, which
- * kolo_request_rows() tells (0 of others). The hash is over the name and all that is alike. */
+/* Equal except for the first dimension of gathered or exchanged tensors, which may differ between ranks and is
+ * kolo_request_rows() (0 for other operations). The hash covers the name and the rest. */
 bool kolo_request_alike(const kolo_request_t *a, const kolo_request_t *b);
 int64_t kolo_request_rows(const kolo_request_t *request);
 uint64_t kolo_request_hash(const kolo_request_t *request);
-/* How a tensor is called in messages: "tensor x" or "the barrier". */
+/* The name of a request in messages: "tensor x" or "the barrier". */
 const char *kolo_request_title(const kolo_request_t *request, char *buf, size_t bytes);
 
 /* ---- responses: what they have agreed ---- */
@@ -116,22 +116,22 @@ typedef struct kolo_response {
     struct kolo_response *next;
     kolo_status_t status; /* not KOLO_OK: the tensor fails everywhere, text says why */
     kolo_request_t request;
-    char *name;    /* NULL: the request's name is somebody else's */
+    char *name;    /* owns the request's name; NULL: it has another owner */
     int64_t *rows; /* all_gather: first dimension of every rank; else NULL */
     char *text;
     int last_joined;
     bool cacheable;
-    bool device;              /* of all who have sent it: it lies on their GPUs */
-    bool mine_device;         /* this rank's has said so */
+    bool device;              /* on all ranks that sent it, it is on their GPU */
+    bool mine_device;         /* this rank's request said so */
     int slot;                 /* of the cache it came from, -1: new */
     struct kolo_entry *entry; /* this rank's tensor; NULL: it has joined */
 } kolo_response_t;
 void kolo_response_free(kolo_response_t *response); /* NULL is fine */
-/* May rank `rank`, which asked for this, do what the response says? The coordinator's word is not trusted with the
- * sizes of this rank's buffers. */
+/* Checks the response against the request of this rank, `rank`: the sizes of its own buffers are not taken from the
+ * coordinator. */
 bool kolo_response_fits(const kolo_response_t *response, const kolo_request_t *mine, int rank);
 
-/* What the engine works by, and why just now (tuner.h). */
+/* The engine's present settings, and the tuner's phase (tuner.h). */
 typedef struct {
     kolo_tuning_t tuning;
     kolo_tune_phase_t phase;
@@ -140,7 +140,7 @@ typedef struct {
 typedef struct {
     kolo_response_t *first, **tail;
     size_t count;
-    bool tuned; /* something else is in force when they are done: */
+    bool tuned; /* new settings after these responses: */
     kolo_tuned_t tuning;
 } kolo_responses_t;
 void kolo_responses_init(kolo_responses_t *list);
