@@ -290,6 +290,7 @@ static void reduce_in_a_stream(void)
     free_twin(&t);
 }
 
+/* The event has not passed when the tensor is submitted: else there would be nothing to wait for. */
 static void reduce_behind_an_event(void)
 {
     twin_t t;
@@ -303,10 +304,12 @@ static void reduce_behind_an_event(void)
     kit_enter(&gpu);
     CHECK(kit_event_new(&event));
     for (int round = 0; round < 10; round++) {
+        CHECK(kit_hold(&gpu, gpu.streams[1]));
         CHECK(kit_upload(&gpu, t.at, t.in_bytes, gpu.streams[1]) && kit_event_record(event, gpu.streams[1]));
         kolo_tensor_memory_t memory = {gpu.device, event, NULL};
         kolo_submission_t how = {.memory = &memory};
         KIT_OK(kolo_engine_all_reduce(engine, &there, KOLO_MAX, 1, 1, &how, &handle));
+        kit_let_go(&gpu);
         CHECK(wait_for(handle, true));
         CHECK(fetch(&t) && same(&t));
     }

@@ -66,6 +66,7 @@ typedef struct {
     size_t room;
     char *buffer;       /* on the device */
     char *image, *back; /* pinned host memory of the same length: what goes up, what came down */
+    uint32_t *held;     /* a pinned word that a stream waits for */
 } kit_rank_t;
 
 /* What one thread drives: one rank, or all of them. */
@@ -117,6 +118,9 @@ void kit_graph_end(void *graph);
 bool kit_event_new(kolo_cu_event_t *event);
 bool kit_event_record(kolo_cu_event_t event, void *stream);
 void kit_event_end(kolo_cu_event_t event);
+/* What is queued on the stream from here on waits until kit_let_go(). One stream of a rank at a time. */
+bool kit_hold(const kit_rank_t *r, void *stream);
+void kit_let_go(const kit_rank_t *r);
 /* KOLO_OK: the stream is empty; KOLO_IN_PROGRESS: it is not. */
 kolo_status_t kit_query(const kit_rank_t *r, void *stream);
 

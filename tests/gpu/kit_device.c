@@ -61,6 +61,7 @@ static const struct {
     F(api.event_create, "cuEventCreate"),
     F(api.event_record, "cuEventRecord"),
     F(api.event_destroy, "cuEventDestroy_v2"),
+    F(api.stream_wait_word, "cuStreamWaitValue32_v2"),
     F(api.module_load, "cuModuleLoadData"),
     F(api.module_function, "cuModuleGetFunction"),
     F(api.launch, "cuLaunchKernel"),
@@ -176,7 +177,7 @@ static bool open_host(kit_rank_t *r)
 bool kit_rank_open(kit_rank_t *r, int device, size_t room)
 {
     kolo_cu_device_t d;
-    void *image, *back;
+    void *image, *back, *held;
     r->device = device;
     r->room = room;
     if (device < 0) return open_host(r);
@@ -189,9 +190,12 @@ bool kit_rank_open(kit_rank_t *r, int device, size_t room)
     }
     r->streams[3] = (void *)(uintptr_t)2; /* NOLINT: the thread's own default stream */
     r->buffer = kit_alloc(r, room);
-    if (!CU(driver.api.host_alloc(&image, room, 0)) || !CU(driver.api.host_alloc(&back, room, 0))) return false;
+    if (!CU(driver.api.host_alloc(&image, room, 0)) || !CU(driver.api.host_alloc(&back, room, 0)) ||
+        !CU(driver.api.host_alloc(&held, sizeof *r->held, 0)))
+        return false;
     r->image = image;
     r->back = back;
+    r->held = held;
     return r->buffer != NULL;
 }
 
@@ -206,6 +210,7 @@ void kit_rank_close(kit_rank_t *r)
         kit_enter(r);
         CU(driver.api.host_free(r->image));
         CU(driver.api.host_free(r->back));
+        CU(driver.api.host_free(r->held));
         for (int i = 0; i < 2; i++) CU(driver.api.stream_destroy(r->streams[i]));
     }
     kit_free(r, r->buffer);
@@ -341,6 +346,18 @@ bool kit_event_record(kolo_cu_event_t event, void *stream)
 void kit_event_end(kolo_cu_event_t event)
 {
     CU(driver.api.event_destroy(event));
+}
+
+bool kit_hold(const kit_rank_t *r, void *stream)
+{
+    __atomic_store_n(r->held, 0, __ATOMIC_RELEASE);
+    kit_enter(r);
+    return CU(driver.api.stream_wait_word(stream, (uintptr_t)r->held, 1, KOLO_CU_WAIT_AT_LEAST));
+}
+
+void kit_let_go(const kit_rank_t *r)
+{
+    __atomic_store_n(r->held, 1, __ATOMIC_RELEASE);
 }
 
 void kit_nap(void)
