@@ -459,8 +459,13 @@ static void look_who_ran(void)
 /* The ranks take themselves for several hosts, with equally many on each. */
 static void split_hosts(const char *hosts)
 {
-    const char *rank = getenv("KOLO_RANK"), *size = getenv("KOLO_NRANKS");
+    static const char *const each[][2] = {{"KOLO_RANK", "KOLO_NRANKS"},
+                                          {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
+                                          {"PMI_RANK", "PMI_SIZE"}}; /* of kolorun, Open MPI, MPICH */
     char name[32];
+    int i = 0;
+    while (i < 2 && !getenv(each[i][0])) i++;
+    const char *rank = getenv(each[i][0]), *size = getenv(each[i][1]);
     if (!rank || !size) exit(77);
     snprintf(name, sizeof name, "host-%d", atoi(rank) * atoi(hosts) / atoi(size));
     setenv("KOLO_HOST_ID", name, 1);

@@ -11,9 +11,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const kolo_backend_t *const known[] = {&kolo_backend_hierarchical, &kolo_backend_nccl_levels,
-                                              &kolo_backend_nccl,         &kolo_backend_mpi_levels,
-                                              &kolo_backend_mpi,          &kolo_backend_kolo};
+static const kolo_backend_t *const known[] = {
+    &kolo_backend_hierarchical, &kolo_backend_nccl_levels, &kolo_backend_nccl_mpi, &kolo_backend_nccl,
+    &kolo_backend_mpi_levels,   &kolo_backend_mpi,         &kolo_backend_kolo};
 enum { HIERARCHICAL = 0, NKNOWN = KOLO_COUNTOF(known), KOLO_ITSELF = NKNOWN - 1 };
 _Static_assert(NKNOWN <= KOLO_BACKENDS_MAX, "each has a place in the tables");
 

@@ -62,7 +62,7 @@ typedef struct kolo_backend {
 } kolo_backend_t;
 
 extern const kolo_backend_t kolo_backend_hierarchical, kolo_backend_kolo, kolo_backend_mpi, kolo_backend_mpi_levels,
-    kolo_backend_nccl, kolo_backend_nccl_levels;
+    kolo_backend_nccl, kolo_backend_nccl_levels, kolo_backend_nccl_mpi;
 
 typedef struct {
     void *state;

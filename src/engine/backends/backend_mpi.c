@@ -32,14 +32,6 @@ static bool takes(const kolo_set_t *s, const kolo_need_t *need)
     return need->work == KOLO_WORK_ALL_REDUCE ? kolo_type_is_float(need->type) : wide;
 }
 
-static kolo_status_t all_reduce(kolo_mpi_t *m, const kolo_move_t *v)
-{
-    const kolo_need_t *n = &v->need;
-    if (n->op != KOLO_AVG) return kolo_mpi_all_reduce(m, v->in, v->out, v->count, n->type, n->op);
-    if (v->count > 0) kolo_scale(v->out, v->in, v->count, n->type, 1.0 / m->size);
-    return kolo_mpi_all_reduce(m, v->out, v->out, v->count, n->type, KOLO_SUM);
-}
-
 static kolo_status_t reduce_scatter(kolo_mpi_t *m, const kolo_move_t *v)
 {
     const kolo_need_t *n = &v->need;
@@ -55,7 +47,7 @@ static kolo_status_t run(kolo_set_t *s, void *here, const kolo_move_t *v)
     kolo_mpi_t *m = here;
     switch (n->work) {
     case KOLO_WORK_ALL_REDUCE:
-        return all_reduce(m, v);
+        return kolo_mpi_all_reduce(m, v->in, v->out, v->count, n->type, n->op);
     case KOLO_WORK_ALL_GATHER:
         return kolo_mpi_all_gather(m, v->in, v->out, v->counts, v->displs, n->type);
     case KOLO_WORK_BROADCAST:

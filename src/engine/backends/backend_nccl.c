@@ -27,20 +27,19 @@ static bool takes(const kolo_set_t *s, const kolo_need_t *need)
 
 static kolo_status_t run(kolo_set_t *s, void *here, const kolo_move_t *m)
 {
-    const kolo_nccl_t *c = here;
     const kolo_need_t *n = &m->need;
     (void)s;
     switch (n->work) {
     case KOLO_WORK_ALL_REDUCE:
-        return kolo_nccl_all_reduce(c, m->in, m->out, m->count, n->type, n->op, m->stream);
+        return kolo_nccl_all_reduce(here, m->in, m->out, m->count, n->type, n->op, m->stream);
     case KOLO_WORK_ALL_GATHER:
-        return kolo_nccl_all_gather(c, m->in, m->out, m->counts, m->displs, n->type, m->stream);
+        return kolo_nccl_all_gather(here, m->in, m->out, m->counts, m->displs, n->type, m->stream);
     case KOLO_WORK_BROADCAST:
-        return kolo_nccl_broadcast(c, m->in, m->out, m->count, n->type, m->root, m->stream);
+        return kolo_nccl_broadcast(here, m->in, m->out, m->count, n->type, m->root, m->stream);
     case KOLO_WORK_ALL_TO_ALL:
-        return kolo_nccl_all_to_all(c, m);
+        return kolo_nccl_all_to_all(here, m);
     case KOLO_WORK_REDUCE_SCATTER:
-        return kolo_nccl_reduce_scatter(c, m->in, m->out, m->counts, n->type, n->op, m->stream);
+        return kolo_nccl_reduce_scatter(here, m->in, m->out, m->counts, n->type, n->op, m->stream);
     default:
         return kolo_fail(KOLO_ERR_INTERNAL, "engine: a %s moves no data", kolo_work_name(n->work));
     }

@@ -18,14 +18,15 @@
 #include <string.h>
 
 typedef struct {
-    const kolo_level_ops_t *ops;
-    void *local, *cross; /* cross NULL: this rank holds no piece */
-    int pieces;          /* local ranks that hold one: the smallest number of ranks on a host */
+    const kolo_levels_t *levels;
+    const kolo_group_ops_t *inside, *across; /* of the levels */
+    void *local, *cross;                     /* cross NULL: this rank holds no piece */
+    int pieces;                              /* local ranks that hold one: the smallest number of ranks on a host */
     int local_rank, local_size;
     size_t *counts, *displs; /* room for any of the groups */
     void *scratch;           /* where input and output must not overlap */
     size_t scratch_bytes;
-} levels_t;
+} moves_t;
 
 static const kolo_member_t *member_of(const kolo_set_t *s)
 {
@@ -55,12 +56,12 @@ bool kolo_levels_have_some(const kolo_set_t *s)
     return m->nnodes > 1 && m->nnodes < m->nranks;
 }
 
-bool kolo_levels_fit(const kolo_set_t *s, const kolo_level_ops_t *ops, const kolo_need_t *need)
+bool kolo_levels_fit(const kolo_set_t *s, const kolo_levels_t *levels, const kolo_need_t *need)
 {
     const kolo_member_t *m = member_of(s);
     if (m->nnodes < 2) return false;
-    if (need->work == KOLO_WORK_ALL_GATHER || (need->work == KOLO_WORK_BROADCAST && ops->broadcast))
-        return is_even(m);
+    bool broadcasts = levels->inside->broadcast && levels->across->broadcast;
+    if (need->work == KOLO_WORK_ALL_GATHER || (need->work == KOLO_WORK_BROADCAST && broadcasts)) return is_even(m);
     if (need->work != KOLO_WORK_ALL_REDUCE) return false;
     return need->op != KOLO_AVG || (is_even(m) && !is_integer(need->type));
 }
@@ -69,30 +70,29 @@ bool kolo_levels_fit(const kolo_set_t *s, const kolo_level_ops_t *ops, const kol
 
 void kolo_levels_leave(void *here, bool abort)
 {
-    levels_t *l = here;
-    if (l->cross) l->ops->leave(l->cross, abort);
-    if (l->local) l->ops->leave(l->local, abort);
+    moves_t *l = here;
+    if (l->cross) l->across->leave(l->cross, abort);
+    if (l->local) l->inside->leave(l->local, abort);
 }
 
 kolo_status_t kolo_levels_status(void *here)
 {
-    const levels_t *l = here;
-    if (!l->ops->status) return KOLO_OK;
-    if (l->cross) KOLO_TRY(l->ops->status(l->cross));
-    return l->local ? l->ops->status(l->local) : KOLO_OK;
+    const moves_t *l = here;
+    if (l->cross && l->across->status) KOLO_TRY(l->across->status(l->cross));
+    return l->local && l->inside->status ? l->inside->status(l->local) : KOLO_OK;
 }
 
 void kolo_levels_free(void *here)
 {
-    levels_t *l = here;
-    if (l->cross && l->ops->free) l->ops->free(l->cross);
-    if (l->local && l->ops->free) l->ops->free(l->local);
+    moves_t *l = here;
+    if (l->cross && l->across->free) l->across->free(l->cross);
+    if (l->local && l->inside->free) l->inside->free(l->local);
     free(l->counts);
     free(l->scratch);
     free(l);
 }
 
-static kolo_status_t meet_levels(kolo_set_t *s, void *state, levels_t *l, int *partners)
+static kolo_status_t meet_levels(kolo_set_t *s, void *state, moves_t *l, int *partners)
 {
     const kolo_member_t *m = member_of(s);
     bool holds = l->local_rank < l->pieces;
@@ -102,24 +102,26 @@ static kolo_status_t meet_levels(kolo_set_t *s, void *state, levels_t *l, int *p
                           .key = l->local_rank,
                           .ranks = m->node_ranks + m->node_first[m->my_node],
                           .nranks = l->local_size,
-                          .rank = l->local_rank};
+                          .rank = l->local_rank,
+                          .on_gpus = l->levels->on_gpus};
     kolo_level_t cross = {.name = "cross",
                           .purpose = KOLO_LEVEL_CROSS,
                           .color = holds ? l->local_rank : KOLO_SPLIT_NOCOLOR,
                           .key = m->my_node,
                           .ranks = partners,
                           .nranks = m->nnodes,
-                          .rank = m->my_node};
+                          .rank = m->my_node,
+                          .on_gpus = l->levels->on_gpus};
     for (int n = 0; n < m->nnodes && holds; n++) partners[n] = m->node_ranks[m->node_first[n] + l->local_rank];
-    KOLO_TRY(l->ops->meet(s, state, &local, &l->local));
-    return l->ops->meet(s, state, &cross, &l->cross);
+    KOLO_TRY(l->inside->meet(s, state, &local, &l->local));
+    return l->across->meet(s, state, &cross, &l->cross);
 }
 
-kolo_status_t kolo_levels_meet(kolo_set_t *s, void *state, const kolo_level_ops_t *ops, void **here)
+kolo_status_t kolo_levels_meet(kolo_set_t *s, void *state, const kolo_levels_t *levels, void **here)
 {
     const kolo_member_t *m = member_of(s);
     size_t room = (size_t)KOLO_MAX(m->nnodes, m->nranks);
-    levels_t *l = calloc(1, sizeof *l);
+    moves_t *l = calloc(1, sizeof *l);
     int *partners = malloc((size_t)m->nnodes * sizeof *partners);
     if (l) l->counts = calloc(2 * room, sizeof *l->counts);
     if (!l || !l->counts || !partners) {
@@ -128,7 +130,9 @@ kolo_status_t kolo_levels_meet(kolo_set_t *s, void *state, const kolo_level_ops_
         free(l);
         return kolo_fail(KOLO_ERR_NO_MEMORY, "engine: out of memory for %d ranks", s->size);
     }
-    l->ops = ops;
+    l->levels = levels;
+    l->inside = levels->inside;
+    l->across = levels->across;
     l->displs = l->counts + room;
     l->pieces = fewest_ranks(m);
     l->local_rank = m->local_of[s->rank];
@@ -148,7 +152,7 @@ kolo_status_t kolo_levels_meet(kolo_set_t *s, void *state, const kolo_level_ops_
 
 /* ---- moves ---- */
 
-static kolo_status_t need_scratch(levels_t *l, size_t bytes)
+static kolo_status_t need_scratch(moves_t *l, size_t bytes)
 {
     if (bytes <= l->scratch_bytes) return KOLO_OK;
     void *more = realloc(l->scratch, bytes);
@@ -158,9 +162,8 @@ static kolo_status_t need_scratch(levels_t *l, size_t bytes)
     return KOLO_OK;
 }
 
-static kolo_status_t all_reduce(levels_t *l, const kolo_move_t *m, int ranks)
+static kolo_status_t all_reduce(moves_t *l, const kolo_move_t *m, int ranks)
 {
-    const kolo_level_ops_t *ops = l->ops;
     kolo_type_t type = m->need.type;
     kolo_op_t op = m->need.op;
     size_t at = 0, pieces = (size_t)l->pieces, elem = kolo_type_size(type);
@@ -173,23 +176,23 @@ static kolo_status_t all_reduce(levels_t *l, const kolo_move_t *m, int ranks)
     }
     size_t mine = l->counts[l->local_rank];
     char *piece = (char *)m->out + l->displs[l->local_rank] * elem;
-    if (ops->apart) {
+    if (l->levels->apart) {
         KOLO_TRY(need_scratch(l, mine * elem));
         piece = l->scratch;
     }
-    if (op == KOLO_AVG && ops->no_average) {
+    if (op == KOLO_AVG && l->levels->no_average) {
         kolo_scale(m->out, in, m->count, type, 1.0 / ranks);
         in = m->out;
         op = KOLO_SUM;
     }
-    KOLO_TRY(ops->reduce_scatter(l->local, in, piece, l->counts, type, op, m->stream));
-    if (mine > 0) KOLO_TRY(ops->all_reduce(l->cross, piece, mine, type, op, m->stream));
-    return ops->all_gather(l->local, piece, m->out, l->counts, l->displs, type, m->stream);
+    KOLO_TRY(l->inside->reduce_scatter(l->local, in, piece, l->counts, type, op, m->stream));
+    if (mine > 0) KOLO_TRY(l->across->all_reduce(l->cross, piece, piece, mine, type, op, m->stream));
+    return l->inside->all_gather(l->local, piece, m->out, l->counts, l->displs, type, m->stream);
 }
 
 /* Parts go where they belong in `out` at once: this rank's column comes from across, then each host's row of parts
  * goes round inside. */
-static kolo_status_t all_gather(const kolo_set_t *s, levels_t *l, const kolo_move_t *m)
+static kolo_status_t all_gather(const kolo_set_t *s, moves_t *l, const kolo_move_t *m)
 {
     const kolo_member_t *members = member_of(s);
     kolo_type_t type = m->need.type;
@@ -199,7 +202,7 @@ static kolo_status_t all_gather(const kolo_set_t *s, levels_t *l, const kolo_mov
         l->counts[n] = m->counts[rank];
         l->displs[n] = m->displs[rank];
     }
-    KOLO_TRY(l->ops->all_gather(l->cross, m->in, m->out, l->counts, l->displs, type, m->stream));
+    KOLO_TRY(l->across->all_gather(l->cross, m->in, m->out, l->counts, l->displs, type, m->stream));
     for (int n = 0; n < members->nnodes; n++, all = 0) {
         const int *ranks = members->node_ranks + members->node_first[n];
         for (int r = 0; r < l->local_size; r++) {
@@ -208,26 +211,21 @@ static kolo_status_t all_gather(const kolo_set_t *s, levels_t *l, const kolo_mov
             all += l->counts[r];
         }
         const char *mine = (const char *)m->out + l->displs[l->local_rank] * elem;
-        size_t bytes = l->counts[l->local_rank] * elem;
-        if (l->ops->apart && bytes > 0) {
-            KOLO_TRY(need_scratch(l, bytes));
-            mine = memcpy(l->scratch, mine, bytes);
-        }
-        if (all > 0) KOLO_TRY(l->ops->all_gather(l->local, mine, m->out, l->counts, l->displs, type, m->stream));
+        if (all > 0) KOLO_TRY(l->inside->all_gather(l->local, mine, m->out, l->counts, l->displs, type, m->stream));
     }
     return KOLO_OK;
 }
 
 /* Hosts have equally many ranks, so there is a rank with the root's place on each. */
-static kolo_status_t broadcast(const kolo_set_t *s, const levels_t *l, const kolo_move_t *m)
+static kolo_status_t broadcast(const kolo_set_t *s, const moves_t *l, const kolo_move_t *m)
 {
     const kolo_member_t *members = member_of(s);
     int place = members->local_of[m->root], node = members->node_of[m->root];
     kolo_type_t type = m->need.type;
     if (m->count == 0) return KOLO_OK;
     if (l->local_rank == place)
-        KOLO_TRY(l->ops->broadcast(l->cross, m->in, m->out, m->count, type, node, m->stream));
-    return l->ops->broadcast(l->local, m->out, m->out, m->count, type, place, m->stream);
+        KOLO_TRY(l->across->broadcast(l->cross, m->in, m->out, m->count, type, node, m->stream));
+    return l->inside->broadcast(l->local, m->out, m->out, m->count, type, place, m->stream);
 }
 
 kolo_status_t kolo_levels_run(kolo_set_t *s, void *here, const kolo_move_t *move)

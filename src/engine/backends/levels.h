@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Moves in levels, for any library that has groups: the ranks of a process set on one host are one group (local),
- * those with the same place on their hosts another (cross). levels.c has the moves, backend_hierarchical.c the
- * groups of Kolo, backend_mpi_levels.c those of MPI, backend_nccl_levels.c those of NCCL with Kolo's across.
+ * Moves in levels, for any libraries that have groups: the ranks of a process set on one host are one group
+ * (inside), those with the same place on their hosts another (across). levels.c has the moves, group_*.c the groups
+ * of Kolo and of MPI, use_nccl.c those of NCCL, backend_levels.c who is combined with whom.
  */
 #ifndef KOLO_ENGINE_BACKENDS_LEVELS_H
 #define KOLO_ENGINE_BACKENDS_LEVELS_H
@@ -16,33 +16,44 @@ typedef struct {
     int color, key;   /* as of a split; KOLO_SPLIT_NOCOLOR: this rank is in no group of this level */
     const int *ranks; /* this rank's group: ranks of the set, in the order of the group */
     int nranks, rank;
+    bool on_gpus; /* its memory is that of the GPUs that ranks work on */
 } kolo_level_t;
 
-/* Operations as kolo.h's of those names, queued on the move's stream if it has one. */
+/* A library's groups. Operations as kolo.h's of those names, queued on the move's stream if it has one. */
 typedef struct {
     /* Of no group: *group stays NULL. Collective over the set. state: what the backend's open() has made. */
     kolo_status_t (*meet)(kolo_set_t *s, void *state, const kolo_level_t *level, void **group);
     void (*leave)(void *group, bool abort); /* as of backends */
-    void (*free)(void *group);
+    void (*free)(void *group);              /* NULL: nothing is left */
+    /* NULL: they are not for inside a host. */
     kolo_status_t (*reduce_scatter)(void *group, const void *in, void *out, const size_t *counts, kolo_type_t type,
                                     kolo_op_t op, void *stream);
-    kolo_status_t (*all_reduce)(void *group, void *data, size_t count, kolo_type_t type, kolo_op_t op,
-                                void *stream);
+    kolo_status_t (*all_reduce)(void *group, const void *in, void *out, size_t count, kolo_type_t type,
+                                kolo_op_t op, void *stream);
     kolo_status_t (*all_gather)(void *group, const void *in, void *out, const size_t *counts, const size_t *displs,
                                 kolo_type_t type, void *stream);
     /* NULL: broadcasts are not taken. `in` is the root's alone. */
     kolo_status_t (*broadcast)(void *group, const void *in, void *out, size_t count, kolo_type_t type, int root,
                                void *stream);
-    kolo_status_t (*status)(void *group); /* as of backends; NULL: nothing is queued */
-    bool apart;                           /* input and output, in host memory, must not overlap */
-    bool no_average;                      /* KOLO_AVG is no operator of theirs, whose memory is the host's */
-} kolo_level_ops_t;
+    kolo_status_t (*status)(void *group); /* as of backends; NULL: who ends what is queued has failed the engine */
+} kolo_group_ops_t;
+
+extern const kolo_group_ops_t kolo_group_kolo, kolo_group_mpi, kolo_group_nccl;
+extern const kolo_group_ops_t kolo_group_mpi_staged; /* between GPUs, across hosts alone */
+
+/* What a backend combines. */
+typedef struct {
+    const kolo_group_ops_t *inside, *across;
+    bool on_gpus;    /* moves are of memory of GPUs */
+    bool apart;      /* input and output, in host memory, must not overlap */
+    bool no_average; /* KOLO_AVG is no operator of theirs, whose memory is the host's */
+} kolo_levels_t;
 
 /* Are there several hosts, with several ranks on one of them? Else flat is as good. */
 bool kolo_levels_have_some(const kolo_set_t *s);
 /* Does the set have hosts among which this can be done? Equal on all ranks. */
-bool kolo_levels_fit(const kolo_set_t *s, const kolo_level_ops_t *ops, const kolo_need_t *need);
-kolo_status_t kolo_levels_meet(kolo_set_t *s, void *state, const kolo_level_ops_t *ops, void **here);
+bool kolo_levels_fit(const kolo_set_t *s, const kolo_levels_t *levels, const kolo_need_t *need);
+kolo_status_t kolo_levels_meet(kolo_set_t *s, void *state, const kolo_levels_t *levels, void **here);
 void kolo_levels_leave(void *here, bool abort);
 void kolo_levels_free(void *here);
 kolo_status_t kolo_levels_status(void *here);

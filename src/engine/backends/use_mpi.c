@@ -240,7 +240,7 @@ static kolo_status_t end(kolo_mpi_t *m, int failed, char *why)
     int done = 0;
     if (failed && !m->dirty) /* MPI refused it, and nothing is under way */
         return kolo_fail(KOLO_ERR_SYSTEM, "engine: %s: %s", api->library, why);
-    kolo_wait_init(&wait, NULL, limit_ms > 0 ? kolo_deadline_ms(limit_ms) : 0, describe, m, m->size);
+    kolo_wait_init(&wait, m->stop, limit_ms > 0 ? kolo_deadline_ms(limit_ms) : 0, describe, m, m->size);
     wait.look = look;
     m->dirty = true;
     while (!failed) {
@@ -268,6 +268,11 @@ kolo_status_t kolo_mpi_all_reduce(kolo_mpi_t *m, const void *in, void *out, size
 {
     char why[KOLO_MPI_WHY_BYTES] = "";
     size_t elem = kolo_type_size(type);
+    if (op == KOLO_AVG && count > 0) {
+        kolo_scale(out, in, count, type, 1.0 / m->size);
+        in = out;
+        op = KOLO_SUM;
+    }
     for (size_t at = 0; at < count; at += (size_t)kolo_mpi_chunk)
         KOLO_TRY(end(m,
                      api->all_reduce(m->comm, (const char *)in + at * elem, (char *)out + at * elem,
@@ -307,7 +312,8 @@ kolo_status_t kolo_mpi_all_gather(kolo_mpi_t *m, const void *in, void *out, cons
     int *narrow = m->tables, *at = narrow + m->size;
     char *mine = (char *)out + displs[m->rank] * elem;
     if (fits(counts, displs, m->size, narrow, at))
-        return end(m, api->all_gather(m->comm, in, narrow[m->rank], out, narrow, at, type, why), why);
+        return end(m, api->all_gather(m->comm, mine == in ? NULL : in, narrow[m->rank], out, narrow, at, type, why),
+                   why);
     if (mine != in && counts[m->rank] > 0) memcpy(mine, in, counts[m->rank] * elem);
     for (int r = 0; r < m->size; r++)
         KOLO_TRY(kolo_mpi_broadcast(m, (char *)out + displs[r] * elem, counts[r], type, r));

@@ -17,8 +17,9 @@ typedef struct {
     kolo_set_t *set;
     kolo_mpi_comm_t *comm;
     int rank, size;
-    int *tables; /* four of `size` */
-    bool dirty;  /* something was begun and not polled to its end */
+    int *tables;                  /* four of `size` */
+    bool dirty;                   /* something was begun and not polled to its end */
+    const _Atomic uint32_t *stop; /* not 0: no operation waits any longer; NULL: the engine's end alone ends them */
 } kolo_mpi_t;
 
 /* Finds MPI, and which of its ranks are the job's: e->mpi_ranks. Collective over the job, also where it fails. */
@@ -36,7 +37,7 @@ kolo_status_t kolo_mpi_meet_some(kolo_set_t *s, const int *members, int count, i
 void kolo_mpi_leave(void *mpi, bool abort);
 void kolo_mpi_free(void *mpi);
 
-/* As Kolo's own of those names. AVG is not MPI's. */
+/* As Kolo's own of those names. KOLO_AVG is taken of floats, by all_reduce. */
 kolo_status_t kolo_mpi_all_reduce(kolo_mpi_t *m, const void *in, void *out, size_t count, kolo_type_t type, int op);
 kolo_status_t kolo_mpi_broadcast(kolo_mpi_t *m, void *data, size_t count, kolo_type_t type, int root);
 kolo_status_t kolo_mpi_all_gather(kolo_mpi_t *m, const void *in, void *out, const size_t *counts,

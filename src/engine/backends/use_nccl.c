@@ -3,6 +3,7 @@
  * See use_nccl.h. A lost rank ends what is queued by ncclCommAbort().
  */
 #include "engine/backends/use_nccl.h"
+#include "engine/backends/levels.h"
 
 #include <dlfcn.h>
 #include <stdlib.h>
@@ -146,9 +147,10 @@ static bool is_even(const size_t *counts, const size_t *displs, int n)
     return true;
 }
 
-kolo_status_t kolo_nccl_all_reduce(const kolo_nccl_t *c, const void *in, void *out, size_t count, kolo_type_t type,
+kolo_status_t kolo_nccl_all_reduce(void *nccl, const void *in, void *out, size_t count, kolo_type_t type,
                                    kolo_op_t op, void *stream)
 {
+    const kolo_nccl_t *c = nccl;
     bool pushed;
     KOLO_TRY(kolo_cuda_enter(c->device, &pushed));
     int result = c->n->all_reduce(in, out, count, types[type], ops[op], c->comm, stream);
@@ -156,9 +158,10 @@ kolo_status_t kolo_nccl_all_reduce(const kolo_nccl_t *c, const void *in, void *o
     return check(c->n, result, "ncclAllReduce");
 }
 
-kolo_status_t kolo_nccl_broadcast(const kolo_nccl_t *c, const void *in, void *out, size_t count, kolo_type_t type,
-                                  int root, void *stream)
+kolo_status_t kolo_nccl_broadcast(void *nccl, const void *in, void *out, size_t count, kolo_type_t type, int root,
+                                  void *stream)
 {
+    const kolo_nccl_t *c = nccl;
     bool pushed;
     KOLO_TRY(kolo_cuda_enter(c->device, &pushed));
     int result = c->n->broadcast(in ? in : out, out, count, types[type], root, c->comm, stream);
@@ -179,9 +182,10 @@ static int gather_pieces(const kolo_nccl_t *c, const void *in, char *out, const 
     return result == NCCL_SUCCESS ? ended : result;
 }
 
-kolo_status_t kolo_nccl_all_gather(const kolo_nccl_t *c, const void *in, void *out, const size_t *counts,
+kolo_status_t kolo_nccl_all_gather(void *nccl, const void *in, void *out, const size_t *counts,
                                    const size_t *displs, kolo_type_t type, void *stream)
 {
+    const kolo_nccl_t *c = nccl;
     char *first = (char *)out + displs[0] * kolo_type_size(type);
     bool even = is_even(counts, displs, c->size), pushed;
     KOLO_TRY(kolo_cuda_enter(c->device, &pushed));
@@ -201,9 +205,10 @@ static int reduce_pieces(const kolo_nccl_t *c, const char *in, void *out, const 
     return result == NCCL_SUCCESS ? ended : result;
 }
 
-kolo_status_t kolo_nccl_reduce_scatter(const kolo_nccl_t *c, const void *in, void *out, const size_t *counts,
+kolo_status_t kolo_nccl_reduce_scatter(void *nccl, const void *in, void *out, const size_t *counts,
                                        kolo_type_t type, kolo_op_t op, void *stream)
 {
+    const kolo_nccl_t *c = nccl;
     bool even = is_even(counts, NULL, c->size), pushed;
     KOLO_TRY(kolo_cuda_enter(c->device, &pushed));
     int result = even ? c->n->reduce_scatter(in, out, counts[0], types[type], ops[op], c->comm, stream)
@@ -228,11 +233,28 @@ static int exchange(const kolo_nccl_t *c, const kolo_move_t *m)
     return result == NCCL_SUCCESS ? ended : result;
 }
 
-kolo_status_t kolo_nccl_all_to_all(const kolo_nccl_t *c, const kolo_move_t *move)
+kolo_status_t kolo_nccl_all_to_all(void *nccl, const kolo_move_t *move)
 {
+    const kolo_nccl_t *c = nccl;
     bool pushed;
     KOLO_TRY(kolo_cuda_enter(c->device, &pushed));
     int result = exchange(c, move);
     kolo_cuda_leave(pushed);
     return check(c->n, result, "ncclSend and ncclRecv");
 }
+
+static kolo_status_t meet_group(kolo_set_t *s, void *state, const kolo_level_t *level, void **group)
+{
+    kolo_nccl_t *c = NULL;
+    KOLO_TRY(kolo_nccl_meet(s, state, level->ranks, level->nranks, level->rank, &c));
+    *group = c;
+    return KOLO_OK;
+}
+
+const kolo_group_ops_t kolo_group_nccl = {.meet = meet_group,
+                                          .leave = kolo_nccl_leave,
+                                          .free = kolo_nccl_free,
+                                          .reduce_scatter = kolo_nccl_reduce_scatter,
+                                          .all_reduce = kolo_nccl_all_reduce,
+                                          .all_gather = kolo_nccl_all_gather,
+                                          .broadcast = kolo_nccl_broadcast};

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * NCCL as backend_nccl.c and backend_nccl_levels.c use it: the library, loaded when somebody wants it (of its
+ * NCCL as backend_nccl.c and levels.h use it: the library, loaded when somebody wants it (of its
  * interface we declare what we call, so it builds without), and communicators of it over ranks of a process set,
  * with the GPUs that these work on. Operations are queued on a stream.
  */
@@ -56,15 +56,15 @@ kolo_status_t kolo_nccl_meet(kolo_set_t *s, const nccl_functions_t *n, const int
 void kolo_nccl_leave(void *nccl, bool abort);
 void kolo_nccl_free(void *nccl);
 
-/* As Kolo's own of those names, queued on `stream`. */
-kolo_status_t kolo_nccl_all_reduce(const kolo_nccl_t *c, const void *in, void *out, size_t count, kolo_type_t type,
+/* As Kolo's own of those names, queued on `stream`; they are those of a group (levels.h), too. */
+kolo_status_t kolo_nccl_all_reduce(void *nccl, const void *in, void *out, size_t count, kolo_type_t type,
                                    kolo_op_t op, void *stream);
-kolo_status_t kolo_nccl_broadcast(const kolo_nccl_t *c, const void *in, void *out, size_t count, kolo_type_t type,
-                                  int root, void *stream);
-kolo_status_t kolo_nccl_all_gather(const kolo_nccl_t *c, const void *in, void *out, const size_t *counts,
+kolo_status_t kolo_nccl_broadcast(void *nccl, const void *in, void *out, size_t count, kolo_type_t type, int root,
+                                  void *stream);
+kolo_status_t kolo_nccl_all_gather(void *nccl, const void *in, void *out, const size_t *counts,
                                    const size_t *displs, kolo_type_t type, void *stream);
-kolo_status_t kolo_nccl_reduce_scatter(const kolo_nccl_t *c, const void *in, void *out, const size_t *counts,
+kolo_status_t kolo_nccl_reduce_scatter(void *nccl, const void *in, void *out, const size_t *counts,
                                        kolo_type_t type, kolo_op_t op, void *stream);
-kolo_status_t kolo_nccl_all_to_all(const kolo_nccl_t *c, const kolo_move_t *move);
+kolo_status_t kolo_nccl_all_to_all(void *nccl, const kolo_move_t *move);
 
 #endif

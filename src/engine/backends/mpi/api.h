@@ -15,7 +15,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define KOLO_MPI_API_VERSION 2
+#define KOLO_MPI_API_VERSION 3
 #define KOLO_MPI_WHY_BYTES   512
 #define KOLO_MPI_BAND        100 /* operators besides KOLO_SUM, _PROD, _MIN, _MAX; of KOLO_UINT64 */
 #define KOLO_MPI_BOR         101
@@ -45,6 +45,7 @@ typedef struct {
     int (*reduce_scatter)(kolo_mpi_comm_t *comm, const void *in, void *out, const int *counts, int type, int op,
                           char *why);
     int (*broadcast)(kolo_mpi_comm_t *comm, void *data, int count, int type, int root, char *why);
+    /* in NULL: this rank's part is in its place. */
     int (*all_gather)(kolo_mpi_comm_t *comm, const void *in, int count, void *out, const int *counts,
                       const int *displs, int type, char *why);
     int (*gather)(kolo_mpi_comm_t *comm, const void *in, int count, void *out, const int *counts, const int *displs,

@@ -249,8 +249,10 @@ static int broadcast(kolo_mpi_comm_t *c, void *data, int count, int type, int ro
 static int all_gather(kolo_mpi_comm_t *c, const void *in, int count, void *out, const int *counts,
                       const int *displs, int type, char *why)
 {
+    const void *from = in ? in : MPI_IN_PLACE;
     return begun(
-        c, MPI_Iallgatherv(in, count, types[type], out, counts, displs, types[type], c->comm, &c->begun[c->nbegun]),
+        c,
+        MPI_Iallgatherv(from, count, types[type], out, counts, displs, types[type], c->comm, &c->begun[c->nbegun]),
         "MPI_Iallgatherv", why);
 }
 
