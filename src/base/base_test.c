@@ -100,6 +100,18 @@ static void zero_spins_and_yields_are_taken_as_said(void **state)
     assert_int_equal(kolo_params_load(base, 1, lookup, NULL), KOLO_OK);
 }
 
+static void an_empty_text_in_the_environment_is_none(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < tables[0]->count; i++) assert_int_equal(setenv(tables[0]->rows[i].key, "", 1), 0);
+    assert_int_equal(kolo_params_load(tables, 1, NULL, NULL), KOLO_OK);
+    assert_null(v_str);
+    for (size_t i = 0; i < tables[0]->count; i++) {
+        assert_false(kolo_param_in_environment(&tables[0]->rows[i]));
+        assert_int_equal(unsetenv(tables[0]->rows[i].key), 0);
+    }
+}
+
 static void agree_hash_follows_must_agree_rows_only(void **state)
 {
     (void)state;
@@ -363,6 +375,7 @@ int main(void)
         cmocka_unit_test(params_take_defaults_and_values),
         cmocka_unit_test(params_refuse_bad_text_by_name),
         cmocka_unit_test(zero_spins_and_yields_are_taken_as_said),
+        cmocka_unit_test(an_empty_text_in_the_environment_is_none),
         cmocka_unit_test(agree_hash_follows_must_agree_rows_only),
         cmocka_unit_test(wait_ends_at_its_deadline_and_says_what_it_waited_for),
         cmocka_unit_test(abort_ends_a_parked_wait),

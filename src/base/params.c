@@ -95,12 +95,13 @@ kolo_status_t kolo_param_parse(const kolo_param_t *row, const char *text)
 static const char *lookup_environment(const char *key, void *arg)
 {
     (void)arg;
-    return getenv(key);
+    const char *text = getenv(key);
+    return text && *text ? text : NULL; /* `KEY= program` takes a setting away */
 }
 
 bool kolo_param_in_environment(const kolo_param_t *row)
 {
-    return getenv(row->key) != NULL;
+    return lookup_environment(row->key, NULL) != NULL;
 }
 
 kolo_status_t kolo_params_load(const kolo_param_table_t *const *tables, size_t ntables, kolo_param_lookup_t lookup,

@@ -40,8 +40,9 @@ typedef struct {
 
 typedef const char *(*kolo_param_lookup_t)(const char *key, void *arg);
 
-/* Parses every row: `lookup` gives the text or NULL (pass NULL for the environment). A bad text is an error that
- * names key, text and what is allowed; values of earlier rows are then set, later ones have their defaults. */
+/* Parses every row: `lookup` gives the text or NULL (pass NULL for the environment, where an empty text is none). A
+ * bad text is an error that names key, text and what is allowed; values of earlier rows are then set, later ones
+ * have their defaults. */
 kolo_status_t kolo_params_load(const kolo_param_table_t *const *tables, size_t ntables, kolo_param_lookup_t lookup,
                                void *arg);
 /* Warns about each KOLO_ variable in the environment that no table knows. */

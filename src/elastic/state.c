@@ -11,12 +11,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAGIC 0x6b737465u
+static kolo_slots_t states = KOLO_SLOTS_OF(struct kolo_state);
 
 kolo_status_t kolo_state_check(kolo_state_t s, const char *what)
 {
-    if (s && s->magic == MAGIC) return KOLO_OK;
-    return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: %s", what, s ? "this is no state" : "the state is NULL");
+    if (!s) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: the state is NULL", what);
+    if (kolo_slot_lives(s)) return KOLO_OK;
+    return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: %p is not a state, or one that was destroyed", what,
+                     (void *)s);
 }
 
 /* ---- life ---- */
@@ -38,9 +40,8 @@ kolo_status_t kolo_state_create(kolo_state_t *state, const kolo_state_config_t *
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
                          "state_create: min_ranks is %d and change_timeout_ms %d, expected at least 1", c.min_ranks,
                          c.change_timeout_ms);
-    kolo_state_t s = calloc(1, sizeof *s);
+    kolo_state_t s = kolo_slots_take(&states);
     if (!s) return kolo_fail(KOLO_ERR_NO_MEMORY, "state_create: out of memory");
-    s->magic = MAGIC;
     s->config = c;
     s->min = c.min_ranks;
     s->plan_source = s->link.watch = -1;
@@ -81,12 +82,12 @@ kolo_status_t kolo_state_destroy(kolo_state_t s)
                          "state_destroy: not from the function of kolo_state_run(); return from it first");
     if (s->comm) kolo_comm_abort(s->comm);
     kolo_state_link_close(&s->link);
-    s->magic = 0;
+    (void)kolo_slot_end(s);
     free(s->parts);
     free(s->now);
     free(s->next);
     free(s->workers);
-    free(s);
+    kolo_slots_give(&states, s);
     return KOLO_OK;
 }
 

@@ -25,6 +25,8 @@
 #ifndef KOLO_ELASTIC_STATE_H
 #define KOLO_ELASTIC_STATE_H
 
+#include "base/slots.h"
+
 #include <kolo/state.h>
 #include <limits.h>
 #include <stdbool.h>
@@ -84,7 +86,7 @@ typedef struct {
 } kolo_state_part_t;
 
 struct kolo_state {
-    uint32_t magic;
+    kolo_slot_t slot;
     kolo_state_config_t config;
     kolo_state_part_t *parts;
     size_t nparts, bytes;

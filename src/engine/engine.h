@@ -15,6 +15,7 @@
 
 #include "base/clock.h"
 #include "base/params.h"
+#include "base/slots.h"
 #include "base/wait.h"
 #include "engine/batch/fuse.h"
 #include "engine/controller/codec.h"
@@ -52,10 +53,8 @@ typedef struct {
     atomic_store_explicit(&(field), atomic_load_explicit(&(field), memory_order_relaxed) + (n),                    \
                           memory_order_relaxed)
 
-#define KOLO_ENGINE_MAGIC 0x6b6f6c6f656e6769ull
-
 struct kolo_tensor_engine {
-    uint64_t magic;
+    kolo_slot_t slot;
     int rank, size;
     kolo_engine_place_t place;
     kolo_engine_config_t config;

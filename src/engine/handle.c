@@ -20,8 +20,10 @@ void kolo_engine_enter(struct kolo_tensor_engine *e)
 
 kolo_status_t kolo_engine_check(kolo_tensor_engine_t e, const char *what)
 {
-    if (e && e->magic == KOLO_ENGINE_MAGIC) return KOLO_OK;
-    return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: %s", what, e ? "this is no engine" : "the engine is NULL");
+    if (!e) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: the engine is NULL", what);
+    if (kolo_slot_lives(e)) return KOLO_OK;
+    return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: %p is not an engine, or one that was shut down or aborted",
+                     what, (void *)e);
 }
 
 void kolo_engine_kick(struct kolo_tensor_engine *e)

@@ -30,6 +30,8 @@ static kolo_status_t join_job(kolo_comm_t *comm)
 
 /* ---- init ---- */
 
+static kolo_slots_t engines = KOLO_SLOTS_OF(struct kolo_tensor_engine);
+
 static void fill_place(kolo_tensor_engine_t e, kolo_comm_t comm)
 {
     const kolo_member_t *m = &comm->body->member;
@@ -147,8 +149,8 @@ static void free_all(kolo_tensor_engine_t e)
     free(e->out.bytes);
     free(e->in.bytes);
     free(e->entries);
-    e->magic = 0;
-    free(e);
+    (void)kolo_slot_end(e);
+    kolo_slots_give(&engines, e);
 }
 
 static kolo_status_t start(kolo_tensor_engine_t e, kolo_comm_t comm)
@@ -177,9 +179,8 @@ kolo_status_t kolo_engine_init(kolo_tensor_engine_t *engine, kolo_comm_t comm, c
 {
     if (!engine) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "engine_init: the output is NULL");
     KOLO_TRY(kolo_library_init());
-    kolo_tensor_engine_t e = calloc(1, sizeof *e);
+    kolo_tensor_engine_t e = kolo_slots_take(&engines);
     if (!e) return kolo_fail(KOLO_ERR_NO_MEMORY, "engine_init: out of memory");
-    e->magic = KOLO_ENGINE_MAGIC;
     atomic_store(&e->device, -1);
     pthread_mutex_init(&e->timeline_lock, NULL);
     kolo_comm_t job = NULL;

@@ -28,6 +28,25 @@ kolo_status_t kolo_rendezvous_check_wait(const char *call, kolo_thread_of_t most
                      names[thread_of]);
 }
 
+kolo_status_t kolo_rendezvous_check_given(const char *call, const char *what, const void *argument)
+{
+    return argument ? KOLO_OK : kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: the %s is NULL", call, what);
+}
+
+kolo_status_t kolo_rendezvous_check_handle(const char *call, const char *what, const void *handle)
+{
+    KOLO_TRY(kolo_rendezvous_check_given(call, what, handle));
+    if (KOLO_LIKELY(kolo_slot_lives(handle))) return KOLO_OK;
+    return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: %p is not a %s, or one whose life has ended", call, handle,
+                     what);
+}
+
+kolo_status_t kolo_rendezvous_check_timeout(const char *call, int timeout_ms)
+{
+    if (timeout_ms >= 0) return KOLO_OK;
+    return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: the time-out is %d ms; 0 is for ever", call, timeout_ms);
+}
+
 static void count_fork(void)
 {
     atomic_fetch_add(&forks, 1);

@@ -13,6 +13,7 @@
 #define KOLO_RENDEZVOUS_INTERNAL_H
 
 #include "base/clock.h"
+#include "base/slots.h"
 #include "base/wait.h"
 #include "rendezvous/key.h"
 
@@ -43,6 +44,11 @@ typedef enum { KOLO_THREAD_OF_PROGRAM, KOLO_THREAD_OF_CALLBACKS, KOLO_THREAD_OF_
 kolo_thread_of_t kolo_rendezvous_enter(kolo_thread_of_t what);
 /* May this thread wait in `call`? Threads of a kind above `most` may not: KOLO_ERR_INVALID_USAGE. */
 kolo_status_t kolo_rendezvous_check_wait(const char *call, kolo_thread_of_t most);
+/* Is the handle one of a living object, and not NULL? `call` and `what` are words for the error. */
+kolo_status_t kolo_rendezvous_check_handle(const char *call, const char *what, const void *handle);
+/* Is this argument, which is not a handle, there? */
+kolo_status_t kolo_rendezvous_check_given(const char *call, const char *what, const void *argument);
+kolo_status_t kolo_rendezvous_check_timeout(const char *call, int timeout_ms);
 uint32_t kolo_rendezvous_forks(void); /* another number in each child of fork() */
 /* Was the manager made in this process? A manager without a server may also be used by a child. */
 kolo_status_t kolo_rendezvous_check_process(const kolo_rendezvous_manager_t manager);
@@ -51,6 +57,7 @@ kolo_status_t kolo_rendezvous_check_process(const kolo_rendezvous_manager_t mana
 
 typedef struct kolo_item kolo_item_t;
 struct kolo_receive {
+    kolo_slot_t slot; /* lives until its owner has waited for it, or discarded it */
     _Atomic uint32_t refs;
     _Atomic bool claimed, ended;
     kolo_rendezvous_t rendezvous; /* holds a reference */
@@ -74,10 +81,13 @@ struct kolo_receive {
     kolo_status_t status;
     char *why;
     kolo_value_t value;
-    char text[]; /* of the key; with it most receives are what malloc() has at hand (1 KB) */
+    char text[KOLO_TENSOR_KEY_MAX + 1]; /* of the key */
 };
 kolo_status_t kolo_receive_new(kolo_rendezvous_t rendezvous, const char *text, const kolo_tensor_key_t *key,
                                const kolo_transfer_args_t *args, kolo_receive_t *receive);
+/* kolo_rendezvous_receive_begin(), with the name of the public call for errors. */
+kolo_status_t kolo_receive_begin(const char *call, kolo_rendezvous_t rendezvous, const char *text,
+                                 const kolo_transfer_args_t *args, kolo_receive_t *receive);
 void kolo_receive_ref(kolo_receive_t receive);
 void kolo_receive_unref(kolo_receive_t receive);
 /* Waits for the end. *ended true: it has ended, and the caller's reference is gone. (A receive may itself end with
@@ -155,7 +165,8 @@ kolo_item_t *kolo_table_take_all(kolo_key_table_t *table);
 /* ---- one step (rendezvous.c) ---- */
 
 struct kolo_rendezvous {
-    _Atomic uint32_t refs;
+    kolo_slot_t slot;
+    _Atomic uint32_t refs, opens; /* opens: calls of kolo_rendezvous_open() that were not closed yet */
     kolo_rendezvous_manager_t manager;
     uint64_t step;
     kolo_rendezvous_t next; /* in the manager's bucket */
@@ -166,6 +177,8 @@ struct kolo_rendezvous {
     kolo_status_t status; /* KOLO_OK until it is aborted */
     char why[KOLO_WHY_BYTES];
 };
+/* With one reference, the manager's list's; NULL: no memory. */
+kolo_rendezvous_t kolo_rendezvous_new(kolo_rendezvous_manager_t manager, uint64_t step);
 void kolo_rendezvous_ref(kolo_rendezvous_t rendezvous);
 void kolo_rendezvous_unref(kolo_rendezvous_t rendezvous);
 /* Starts a receive that waited until the manager had a name. */
@@ -198,6 +211,7 @@ typedef struct {
 } kolo_remote_ops_t;
 
 struct kolo_rendezvous_manager {
+    kolo_slot_t slot;
     _Atomic uint32_t refs; /* the owner's, and one of each rendezvous */
     pthread_mutex_t lock;
     kolo_rendezvous_t *buckets;

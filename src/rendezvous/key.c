@@ -172,7 +172,8 @@ const char *kolo_key_decode(const char *bytes, size_t length, kolo_tensor_key_t 
 kolo_status_t kolo_tensor_key_parse(const char *text, kolo_tensor_key_t *key)
 {
     kolo_tensor_key_t parsed;
-    if (text == NULL || key == NULL) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "key: text or result is NULL");
+    if (text == NULL) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "tensor_key_parse: the text is NULL");
+    if (key == NULL) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "tensor_key_parse: the result is NULL");
     const char *wrong = kolo_key_decode(text, strnlen(text, KOLO_TENSOR_KEY_MAX + 1), &parsed);
     if (wrong) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "\"%.160s\" is no key: %s", text, wrong);
     *key = parsed;
@@ -183,7 +184,8 @@ kolo_status_t kolo_tensor_key_make(const kolo_tensor_key_t *key, char *text, siz
 {
     char made[sizeof *key + 96];
     kolo_tensor_key_t again;
-    if (key == NULL || text == NULL) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "key: key or result is NULL");
+    if (key == NULL) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "tensor_key_make: the key is NULL");
+    if (text == NULL) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "tensor_key_make: the result is NULL");
     int n = snprintf(made, sizeof made, "%.*s;%016" PRIx64 ";%.*s;%.*s;%" PRIu64 ":%" PRIu64, KOLO_DEVICE_NAME_MAX,
                      key->src_device, key->src_incarnation, KOLO_DEVICE_NAME_MAX, key->dst_device,
                      KOLO_EDGE_NAME_MAX, key->edge_name, key->frame, key->iteration);

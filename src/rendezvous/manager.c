@@ -12,14 +12,23 @@
 
 #define BUCKETS 256 /* steps that live at a time are few */
 
+static kolo_slots_t managers = KOLO_SLOTS_OF(struct kolo_rendezvous_manager);
+
+static void give_back(kolo_rendezvous_manager_t manager)
+{
+    free(manager->buckets);
+    (void)kolo_slot_end(manager); /* its owner's destroy has, but for one that was never handed out */
+    kolo_slots_give(&managers, manager);
+}
+
 kolo_status_t kolo_rendezvous_manager_create(kolo_rendezvous_manager_t *out)
 {
-    if (out == NULL) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "manager create: result is NULL");
-    kolo_rendezvous_manager_t manager = calloc(1, sizeof *manager);
+    KOLO_TRY(kolo_rendezvous_check_given("rendezvous_manager_create", "result", out));
+    kolo_rendezvous_manager_t manager = kolo_slots_take(&managers);
     if (manager) manager->buckets = calloc(BUCKETS, sizeof(kolo_rendezvous_t));
     if (manager == NULL || manager->buckets == NULL) {
-        free(manager);
-        return kolo_fail(KOLO_ERR_NO_MEMORY, "rendezvous: no memory for a manager");
+        if (manager) give_back(manager);
+        return kolo_fail(KOLO_ERR_NO_MEMORY, "rendezvous_manager_create: no memory");
     }
     atomic_init(&manager->refs, 1);
     manager->forks = kolo_rendezvous_forks();
@@ -46,23 +55,23 @@ static kolo_rendezvous_t *find(kolo_rendezvous_manager_t manager, uint64_t step)
 
 kolo_status_t kolo_rendezvous_open(kolo_rendezvous_manager_t manager, uint64_t step, kolo_rendezvous_t *out)
 {
-    if (manager == NULL || out == NULL)
-        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "rendezvous open: manager or result is NULL");
+    KOLO_TRY(kolo_rendezvous_check_handle("rendezvous_open", "manager", manager));
+    KOLO_TRY(kolo_rendezvous_check_given("rendezvous_open", "result", out));
     KOLO_TRY(kolo_rendezvous_check_process(manager));
     pthread_mutex_lock(&manager->lock);
     kolo_rendezvous_t *at = find(manager, step), rendezvous = *at;
-    if (rendezvous == NULL && (rendezvous = calloc(1, sizeof *rendezvous)) != NULL) {
-        atomic_init(&rendezvous->refs, 1); /* the list's */
-        rendezvous->manager = manager;
-        rendezvous->step = step;
-        pthread_mutex_init(&rendezvous->lock, NULL);
+    if (rendezvous == NULL && (rendezvous = kolo_rendezvous_new(manager, step)) != NULL) {
         *at = rendezvous;
         manager->nsteps++;
         atomic_fetch_add_explicit(&manager->refs, 1, memory_order_relaxed);
     }
-    if (rendezvous) kolo_rendezvous_ref(rendezvous);
+    if (rendezvous) {
+        kolo_rendezvous_ref(rendezvous);
+        atomic_fetch_add_explicit(&rendezvous->opens, 1, memory_order_relaxed);
+    }
     pthread_mutex_unlock(&manager->lock);
-    if (rendezvous == NULL) return kolo_fail(KOLO_ERR_NO_MEMORY, "rendezvous: no memory for step %" PRIu64, step);
+    if (rendezvous == NULL)
+        return kolo_fail(KOLO_ERR_NO_MEMORY, "rendezvous_open: no memory for step %" PRIu64, step);
     *out = rendezvous;
     return KOLO_OK;
 }
@@ -71,8 +80,7 @@ void kolo_rendezvous_manager_unref(kolo_rendezvous_manager_t manager)
 {
     if (atomic_fetch_sub_explicit(&manager->refs, 1, memory_order_acq_rel) != 1) return;
     pthread_mutex_destroy(&manager->lock);
-    free(manager->buckets);
-    free(manager);
+    give_back(manager);
 }
 
 /* Takes a step out of the list, with the list's reference: the one of this number, or (NULL) any. */
@@ -98,26 +106,31 @@ static void clean_up(kolo_rendezvous_t rendezvous, const char *why)
 
 kolo_status_t kolo_rendezvous_manager_cleanup(kolo_rendezvous_manager_t manager, uint64_t step)
 {
-    if (manager == NULL) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "cleanup: manager is NULL");
+    KOLO_TRY(kolo_rendezvous_check_handle("rendezvous_manager_cleanup", "manager", manager));
     KOLO_TRY(kolo_rendezvous_check_process(manager));
     kolo_rendezvous_t rendezvous = unlist(manager, &step);
     if (rendezvous) clean_up(rendezvous, "it was cleaned up");
     return KOLO_OK;
 }
 
-kolo_status_t kolo_rendezvous_manager_cleanup_all(kolo_rendezvous_manager_t manager)
+static void clean_up_all(kolo_rendezvous_manager_t manager)
 {
     kolo_rendezvous_t rendezvous;
-    if (manager == NULL) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "cleanup: manager is NULL");
-    KOLO_TRY(kolo_rendezvous_check_process(manager));
     while ((rendezvous = unlist(manager, NULL)) != NULL) clean_up(rendezvous, "all steps were cleaned up");
+}
+
+kolo_status_t kolo_rendezvous_manager_cleanup_all(kolo_rendezvous_manager_t manager)
+{
+    KOLO_TRY(kolo_rendezvous_check_handle("rendezvous_manager_cleanup_all", "manager", manager));
+    KOLO_TRY(kolo_rendezvous_check_process(manager));
+    clean_up_all(manager);
     return KOLO_OK;
 }
 
 kolo_status_t kolo_rendezvous_manager_count(kolo_rendezvous_manager_t manager, size_t *steps)
 {
-    if (manager == NULL || steps == NULL)
-        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "manager count: manager or result is NULL");
+    KOLO_TRY(kolo_rendezvous_check_handle("rendezvous_manager_count", "manager", manager));
+    KOLO_TRY(kolo_rendezvous_check_given("rendezvous_manager_count", "result", steps));
     pthread_mutex_lock(&manager->lock);
     *steps = manager->nsteps;
     pthread_mutex_unlock(&manager->lock);
@@ -152,11 +165,13 @@ static kolo_receive_t take_deferred(kolo_rendezvous_manager_t manager)
 kolo_status_t kolo_rendezvous_manager_initialize(kolo_rendezvous_manager_t manager, const char *task,
                                                  uint64_t incarnation)
 {
-    if (manager == NULL || task == NULL || incarnation == 0)
-        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "manager initialize: manager or task is NULL, or the "
-                                                    "incarnation is 0");
+    static const char call[] = "rendezvous_manager_initialize";
+    KOLO_TRY(kolo_rendezvous_check_handle(call, "manager", manager));
+    KOLO_TRY(kolo_rendezvous_check_given(call, "task", task));
+    if (incarnation == 0)
+        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: the incarnation is 0, which no start of a task has", call);
     const char *wrong = kolo_task_name_check(task);
-    if (wrong) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "\"%.100s\" is no task: %s", task, wrong);
+    if (wrong) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: \"%.100s\" is no task: %s", call, task, wrong);
     pthread_mutex_lock(&manager->lock);
     bool named = atomic_load_explicit(&manager->named, memory_order_relaxed);
     bool same = named && strcmp(manager->task, task) == 0 && manager->incarnation == incarnation;
@@ -183,7 +198,8 @@ kolo_status_t kolo_rendezvous_manager_initialize(kolo_rendezvous_manager_t manag
 
 void kolo_rendezvous_manager_end(kolo_rendezvous_manager_t manager)
 {
-    (void)kolo_rendezvous_manager_cleanup_all(manager);
+    (void)kolo_slot_end(manager);
+    clean_up_all(manager);
     kolo_receive_t receive = take_deferred(manager);
     while (receive) { /* the clean-up has ended them */
         kolo_receive_t next = receive->next_deferred;
@@ -196,8 +212,10 @@ void kolo_rendezvous_manager_end(kolo_rendezvous_manager_t manager)
 kolo_status_t kolo_rendezvous_manager_destroy(kolo_rendezvous_manager_t manager)
 {
     if (manager == NULL) return KOLO_OK;
+    KOLO_TRY(kolo_rendezvous_check_handle("rendezvous_manager_destroy", "manager", manager));
     if (manager->remote)
-        return kolo_fail(KOLO_ERR_INVALID_USAGE, "manager destroy: it belongs to a server, and goes with it");
+        return kolo_fail(KOLO_ERR_INVALID_USAGE,
+                         "rendezvous_manager_destroy: the manager belongs to a server, and goes with it");
     kolo_rendezvous_manager_end(manager);
     return KOLO_OK;
 }

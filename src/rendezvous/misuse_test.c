@@ -309,6 +309,103 @@ static void a_callback_may_close_what_calls_it(void **state)
     }
 }
 
+/* ---- handles ---- */
+
+static void is_refused(kolo_status_t status, const char *who, const char *what)
+{
+    assert_int_equal(status, KOLO_ERR_INVALID_ARGUMENT);
+    if (strstr(kolo_error_text(), who) != kolo_error_text() || strstr(kolo_error_text(), what) == NULL)
+        fail_msg("\"%s\" does not begin with %s, or lacks \"%s\"", kolo_error_text(), who, what);
+}
+
+static void a_receive_is_waited_for_once(void **state)
+{
+    static const int32_t five = 5;
+    fixture_t *f = *state;
+    kolo_receive_t receive;
+    kolo_value_t value = number(&five), got;
+    int ended;
+    for (int how = 0; how < 2; how++) {
+        assert_int_equal(kolo_rendezvous_receive_begin(f->step, KEY("a"), NULL, &receive), KOLO_OK);
+        if (how == 0) {
+            assert_int_equal(kolo_rendezvous_send(f->step, KEY("a"), &value, NULL), KOLO_OK);
+            assert_int_equal(kolo_receive_wait(receive, 0, &got), KOLO_OK);
+        } else {
+            assert_int_equal(kolo_receive_discard(receive), KOLO_OK);
+        }
+        is_refused(kolo_receive_wait(receive, 1, &got), "receive_wait:", "is not a receive");
+        is_refused(kolo_receive_poll(receive, &ended), "receive_poll:", "is not a receive");
+        is_refused(kolo_receive_discard(receive), "receive_discard:", "is not a receive");
+    }
+}
+
+static void a_step_is_closed_as_often_as_it_was_opened(void **state)
+{
+    fixture_t *f = *state;
+    kolo_rendezvous_t step, same;
+    assert_int_equal(kolo_rendezvous_open(f->manager, 8, &step), KOLO_OK);
+    assert_int_equal(kolo_rendezvous_open(f->manager, 8, &same), KOLO_OK);
+    assert_ptr_equal(step, same);
+    assert_int_equal(kolo_rendezvous_close(step), KOLO_OK);
+    assert_int_equal(kolo_rendezvous_close(step), KOLO_OK);
+    is_refused(kolo_rendezvous_close(step), "rendezvous_close:", "step 8 was closed already");
+    assert_int_equal(kolo_rendezvous_manager_cleanup(f->manager, 8), KOLO_OK);
+    is_refused(kolo_rendezvous_close(step), "rendezvous_close:", "is not a rendezvous");
+    is_refused(kolo_rendezvous_abort(step, KOLO_ERR_SYSTEM, "x"), "rendezvous_abort:", "is not a rendezvous");
+}
+
+static void what_has_ended_ends_once(void **state)
+{
+    kolo_server_config_t config = KOLO_SERVER_CONFIG_INITIALIZER;
+    kolo_rendezvous_manager_t manager;
+    kolo_rendezvous_t step;
+    kolo_server_t server;
+    (void)state;
+    assert_int_equal(kolo_rendezvous_manager_create(&manager), KOLO_OK);
+    assert_int_equal(kolo_rendezvous_open(manager, 1, &step), KOLO_OK);
+    assert_int_equal(kolo_rendezvous_manager_destroy(manager), KOLO_OK);
+    is_refused(kolo_rendezvous_manager_destroy(manager), "rendezvous_manager_destroy:", "is not a manager");
+    is_refused(kolo_rendezvous_open(manager, 1, &step), "rendezvous_open:", "is not a manager");
+    assert_int_equal(kolo_rendezvous_close(step), KOLO_OK);
+    config.cluster = "a=127.0.0.1:7000";
+    config.task = "/job:a/task:0";
+    config.secret = "a secret of this test";
+    config.secret_bytes = strlen(config.secret);
+    assert_int_equal(kolo_server_create(&server, &config), KOLO_OK);
+    assert_int_equal(kolo_server_destroy(server), KOLO_OK);
+    is_refused(kolo_server_destroy(server), "server_destroy:", "is not a server");
+    is_refused(kolo_server_start(server), "server_start:", "is not a server");
+    is_refused(kolo_server_stop(server), "server_stop:", "is not a server");
+}
+
+static void the_argument_that_is_wrong_is_named(void **state)
+{
+    static const char *const keys[] = {KEY("a")};
+    fixture_t *f = *state;
+    kolo_server_config_t config = KOLO_SERVER_CONFIG_INITIALIZER;
+    kolo_value_t value = {.element = KOLO_INT32};
+    kolo_server_t server;
+    int sent;
+    is_refused(kolo_rendezvous_send(NULL, keys[0], &value, NULL), "rendezvous_send:", "rendezvous is NULL");
+    is_refused(kolo_rendezvous_send(f->step, NULL, &value, NULL), "rendezvous_send:", "key is NULL");
+    is_refused(kolo_rendezvous_send(f->step, keys[0], NULL, NULL), "rendezvous_send:", "value is NULL");
+    is_refused(kolo_rendezvous_receive(f->step, keys[0], NULL, 0, NULL), "rendezvous_receive:", "result is NULL");
+    is_refused(kolo_rendezvous_receive(f->step, keys[0], NULL, -7, &value), "rendezvous_receive:", "-7 ms");
+    is_refused(kolo_rendezvous_send_set(f->step, keys, NULL, 1, &sent), "rendezvous_send_set:", "list of values");
+    is_refused(kolo_rendezvous_send_set(f->step, NULL, &value, 1, &sent), "rendezvous_send_set:", "list of keys");
+    is_refused(kolo_rendezvous_send_set(f->step, keys, &value, -1, &sent), "rendezvous_send_set:", "-1 tensors");
+    is_refused(kolo_rendezvous_receive_set(NULL, keys, &value, 1, 0),
+               "rendezvous_receive_set:", "rendezvous is NULL");
+    is_refused(kolo_rendezvous_manager_initialize(f->manager, NULL, 1), "rendezvous_manager_initialize:", "task");
+    is_refused(kolo_rendezvous_manager_initialize(f->manager, TASK, 0), "rendezvous_manager_initialize:", "is 0");
+    is_refused(kolo_server_create(&server, &config), "server_create:", "cluster of the configuration is NULL");
+    config.cluster = "a=1";
+    is_refused(kolo_server_create(&server, &config), "server_create:", "task of the configuration is NULL");
+    config.task = TASK;
+    config.connect_timeout_ms = 0;
+    is_refused(kolo_server_create(&server, &config), "server_create:", "connect_timeout_ms is 0");
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
 int main(void)
@@ -320,6 +417,10 @@ int main(void)
         TEST(keys_that_are_none_are_refused_everywhere),
         TEST(keys_that_look_odd_are_keys),
         TEST(thousands_of_receives_end_once_with_their_step),
+        TEST(a_receive_is_waited_for_once),
+        TEST(a_step_is_closed_as_often_as_it_was_opened),
+        TEST(the_argument_that_is_wrong_is_named),
+        cmocka_unit_test(what_has_ended_ends_once),
         cmocka_unit_test(a_large_cluster_is_read_and_searched_soon),
         cmocka_unit_test(a_callback_may_close_what_calls_it),
     };

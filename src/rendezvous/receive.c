@@ -8,18 +8,19 @@
 #include <stdlib.h>
 #include <string.h>
 
+static kolo_slots_t all = KOLO_SLOTS_OF(struct kolo_receive);
+
 kolo_status_t kolo_receive_new(kolo_rendezvous_t rendezvous, const char *text, const kolo_tensor_key_t *key,
                                const kolo_transfer_args_t *args, kolo_receive_t *out)
 {
-    size_t length = strlen(text) + 1;
-    kolo_receive_t receive = calloc(1, sizeof *receive + length);
+    kolo_receive_t receive = kolo_slots_take(&all);
     if (receive == NULL) return kolo_fail(KOLO_ERR_NO_MEMORY, "rendezvous: no memory for a receive");
     atomic_init(&receive->refs, 1);
     kolo_rendezvous_ref(rendezvous);
     receive->rendezvous = rendezvous;
     receive->since_ns = kolo_about_now_ns();
     receive->key = *key;
-    memcpy(receive->text, text, length);
+    memcpy(receive->text, text, strlen(text) + 1); /* parsed, so it is short enough */
     if (args) receive->args = *args;
     receive->most = receive->args.into ? receive->args.into_bytes : UINT64_MAX;
     *out = receive;
@@ -37,7 +38,8 @@ void kolo_receive_unref(kolo_receive_t receive)
     kolo_value_release(&receive->value); /* nobody has fetched it */
     kolo_rendezvous_unref(receive->rendezvous);
     free(receive->why);
-    free(receive);
+    (void)kolo_slot_end(receive);
+    kolo_slots_give(&all, receive);
 }
 
 bool kolo_receive_claim(kolo_receive_t receive)
@@ -95,8 +97,8 @@ void kolo_receive_finish(kolo_receive_t receive, kolo_status_t status, const cha
 
 kolo_status_t kolo_receive_poll(kolo_receive_t receive, int *ended)
 {
-    if (receive == NULL || ended == NULL)
-        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "receive poll: handle or result is NULL");
+    KOLO_TRY(kolo_rendezvous_check_handle("receive_poll", "receive", receive));
+    KOLO_TRY(kolo_rendezvous_check_given("receive_poll", "result", ended));
     *ended = atomic_load_explicit(&receive->ended, memory_order_acquire);
     return KOLO_OK;
 }
@@ -113,7 +115,7 @@ kolo_status_t kolo_receive_await(kolo_receive_t receive, int timeout_ms, kolo_va
     kolo_wait_t wait;
     *ended = false;
     if (!atomic_load_explicit(&receive->ended, memory_order_acquire))
-        KOLO_TRY(kolo_rendezvous_check_wait("receive wait", KOLO_THREAD_OF_PROGRAM));
+        KOLO_TRY(kolo_rendezvous_check_wait("receive_wait", KOLO_THREAD_OF_PROGRAM));
     bool begun = false; /* most have ended when they are waited for: those ask for no time */
     for (;;) {
         uint32_t ticket = kolo_gate_ticket(&receive->gate);
@@ -130,6 +132,7 @@ kolo_status_t kolo_receive_await(kolo_receive_t receive, int timeout_ms, kolo_va
         kolo_fail(status, "%s", receive->why ? receive->why : "no memory for the reason");
     }
     *ended = true;
+    (void)kolo_slot_end(receive);
     kolo_receive_unref(receive);
     return status;
 }
@@ -137,9 +140,9 @@ kolo_status_t kolo_receive_await(kolo_receive_t receive, int timeout_ms, kolo_va
 kolo_status_t kolo_receive_wait(kolo_receive_t receive, int timeout_ms, kolo_value_t *value)
 {
     bool ended;
-    if (receive == NULL || value == NULL || timeout_ms < 0)
-        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
-                         "receive wait: handle or value is NULL, or the time is negative");
+    KOLO_TRY(kolo_rendezvous_check_handle("receive_wait", "receive", receive));
+    KOLO_TRY(kolo_rendezvous_check_given("receive_wait", "result", value));
+    KOLO_TRY(kolo_rendezvous_check_timeout("receive_wait", timeout_ms));
     KOLO_TRY(kolo_rendezvous_check_process(receive->rendezvous->manager));
     kolo_status_t status = kolo_receive_await(receive, timeout_ms, value, &ended);
     return ended && status == KOLO_ERR_TIMEOUT ? KOLO_ERR_ABORTED : status; /* the handle has gone */
@@ -148,9 +151,11 @@ kolo_status_t kolo_receive_wait(kolo_receive_t receive, int timeout_ms, kolo_val
 kolo_status_t kolo_receive_discard(kolo_receive_t receive)
 {
     if (receive == NULL) return KOLO_OK;
+    KOLO_TRY(kolo_rendezvous_check_handle("receive_discard", "receive", receive));
     KOLO_TRY(kolo_rendezvous_check_process(receive->rendezvous->manager));
     if (receive->args.into && !atomic_load_explicit(&receive->ended, memory_order_acquire))
-        KOLO_TRY(kolo_rendezvous_check_wait("receive discard", KOLO_THREAD_OF_CALLBACKS));
+        KOLO_TRY(kolo_rendezvous_check_wait("receive_discard", KOLO_THREAD_OF_CALLBACKS));
+    (void)kolo_slot_end(receive);
     /* Where it has just found its value, that may be on its way into the caller's memory. */
     if (!kolo_rendezvous_give_up(receive) && receive->args.into) {
         kolo_wait_t wait;

@@ -11,6 +11,19 @@
 #include <stdlib.h>
 #include <string.h>
 
+static kolo_slots_t all = KOLO_SLOTS_OF(struct kolo_rendezvous);
+
+kolo_rendezvous_t kolo_rendezvous_new(kolo_rendezvous_manager_t manager, uint64_t step)
+{
+    kolo_rendezvous_t rendezvous = kolo_slots_take(&all);
+    if (rendezvous == NULL) return NULL;
+    atomic_init(&rendezvous->refs, 1);
+    rendezvous->manager = manager;
+    rendezvous->step = step;
+    pthread_mutex_init(&rendezvous->lock, NULL);
+    return rendezvous;
+}
+
 void kolo_rendezvous_ref(kolo_rendezvous_t rendezvous)
 {
     atomic_fetch_add_explicit(&rendezvous->refs, 1, memory_order_relaxed);
@@ -37,15 +50,18 @@ void kolo_rendezvous_unref(kolo_rendezvous_t rendezvous)
     }
     pthread_mutex_destroy(&rendezvous->lock);
     kolo_rendezvous_manager_unref(rendezvous->manager);
-    free(rendezvous);
+    (void)kolo_slot_end(rendezvous);
+    kolo_slots_give(&all, rendezvous);
 }
 
 /* ---- checks ---- */
 
-static kolo_status_t check_call(kolo_rendezvous_t rendezvous, const char *text, kolo_tensor_key_t *key)
+static kolo_status_t check_call(const char *call, kolo_rendezvous_t rendezvous, const char *text,
+                                kolo_tensor_key_t *key)
 {
-    if (rendezvous == NULL) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "rendezvous is NULL");
+    KOLO_TRY(kolo_rendezvous_check_handle(call, "rendezvous", rendezvous));
     KOLO_TRY(kolo_rendezvous_check_process(rendezvous->manager));
+    KOLO_TRY(kolo_rendezvous_check_given(call, "key", text));
     return kolo_tensor_key_parse(text, key);
 }
 
@@ -114,9 +130,9 @@ kolo_status_t kolo_rendezvous_send(kolo_rendezvous_t rendezvous, const char *tex
                                    const kolo_transfer_args_t *args)
 {
     kolo_tensor_key_t key;
-    KOLO_TRY(check_call(rendezvous, text, &key));
+    KOLO_TRY(check_call("rendezvous_send", rendezvous, text, &key));
     KOLO_TRY(kolo_transfer_args_check(args, false));
-    if (value == NULL) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "send: value is NULL");
+    KOLO_TRY(kolo_rendezvous_check_given("rendezvous_send", "value", value));
     KOLO_TRY(check_place(value, args));
     const char *wrong = kolo_value_check(value);
     if (wrong) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "send of edge %s: the value: %s", key.edge_name, wrong);
@@ -328,7 +344,7 @@ kolo_status_t kolo_rendezvous_receive_call(kolo_rendezvous_t rendezvous, const c
 {
     kolo_tensor_key_t key;
     kolo_receive_t receive;
-    KOLO_TRY(check_call(rendezvous, text, &key));
+    KOLO_TRY(check_call("rendezvous_receive_call", rendezvous, text, &key));
     KOLO_TRY(kolo_transfer_args_check(args, true));
     if (fn == NULL) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "receive of edge %s: fn is NULL", key.edge_name);
     KOLO_TRY(kolo_receive_new(rendezvous, text, &key, args, &receive));
@@ -339,15 +355,13 @@ kolo_status_t kolo_rendezvous_receive_call(kolo_rendezvous_t rendezvous, const c
     return status;
 }
 
-kolo_status_t kolo_rendezvous_receive_begin(kolo_rendezvous_t rendezvous, const char *text,
-                                            const kolo_transfer_args_t *args, kolo_receive_t *out)
+kolo_status_t kolo_receive_begin(const char *call, kolo_rendezvous_t rendezvous, const char *text,
+                                 const kolo_transfer_args_t *args, kolo_receive_t *out)
 {
     kolo_tensor_key_t key;
     kolo_receive_t receive;
-    KOLO_TRY(check_call(rendezvous, text, &key));
+    KOLO_TRY(check_call(call, rendezvous, text, &key));
     KOLO_TRY(kolo_transfer_args_check(args, true));
-    if (out == NULL)
-        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "receive of edge %s: result is NULL", key.edge_name);
     KOLO_TRY(kolo_receive_new(rendezvous, text, &key, args, &receive));
     kolo_status_t status = receive_begin(receive);
     if (status == KOLO_OK)
@@ -357,15 +371,23 @@ kolo_status_t kolo_rendezvous_receive_begin(kolo_rendezvous_t rendezvous, const 
     return status;
 }
 
+kolo_status_t kolo_rendezvous_receive_begin(kolo_rendezvous_t rendezvous, const char *text,
+                                            const kolo_transfer_args_t *args, kolo_receive_t *out)
+{
+    KOLO_TRY(kolo_rendezvous_check_given("rendezvous_receive_begin", "result", out));
+    return kolo_receive_begin("rendezvous_receive_begin", rendezvous, text, args, out);
+}
+
 kolo_status_t kolo_rendezvous_receive(kolo_rendezvous_t rendezvous, const char *text,
                                       const kolo_transfer_args_t *args, int timeout_ms, kolo_value_t *value)
 {
+    static const char call[] = "rendezvous_receive";
     kolo_receive_t receive;
     bool ended;
-    if (value == NULL || timeout_ms < 0)
-        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "receive: value is NULL, or the time is negative");
-    KOLO_TRY(kolo_rendezvous_check_wait("receive", KOLO_THREAD_OF_PROGRAM));
-    KOLO_TRY(kolo_rendezvous_receive_begin(rendezvous, text, args, &receive));
+    KOLO_TRY(kolo_rendezvous_check_given(call, "result", value));
+    KOLO_TRY(kolo_rendezvous_check_timeout(call, timeout_ms));
+    KOLO_TRY(kolo_rendezvous_check_wait(call, KOLO_THREAD_OF_PROGRAM));
+    KOLO_TRY(kolo_receive_begin(call, rendezvous, text, args, &receive));
     kolo_status_t status = kolo_receive_await(receive, timeout_ms, value, &ended);
     if (ended) return status;
     if (kolo_rendezvous_give_up(receive)) {
@@ -393,9 +415,11 @@ kolo_status_t kolo_rendezvous_serve(kolo_rendezvous_t rendezvous, const char *te
 kolo_status_t kolo_rendezvous_abort(kolo_rendezvous_t rendezvous, kolo_status_t status, const char *why)
 {
     bool is_error = status > KOLO_IN_PROGRESS && status <= KOLO_ERR_REVOKED; /* it travels to other tasks */
-    if (rendezvous == NULL || !is_error || why == NULL)
-        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
-                         "abort: rendezvous or why is NULL, or the status %d is none of an error", (int)status);
+    KOLO_TRY(kolo_rendezvous_check_handle("rendezvous_abort", "rendezvous", rendezvous));
+    KOLO_TRY(kolo_rendezvous_check_given("rendezvous_abort", "reason", why));
+    if (!is_error)
+        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "rendezvous_abort: %d is not the status of an error",
+                         (int)status);
     KOLO_TRY(kolo_rendezvous_check_process(rendezvous->manager));
     pthread_mutex_lock(&rendezvous->lock);
     bool first = rendezvous->status == KOLO_OK;
@@ -426,6 +450,15 @@ kolo_status_t kolo_rendezvous_abort(kolo_rendezvous_t rendezvous, kolo_status_t 
 
 kolo_status_t kolo_rendezvous_close(kolo_rendezvous_t rendezvous)
 {
-    if (rendezvous) kolo_rendezvous_unref(rendezvous);
+    if (rendezvous == NULL) return KOLO_OK;
+    KOLO_TRY(kolo_rendezvous_check_handle("rendezvous_close", "rendezvous", rendezvous));
+    uint32_t opens = atomic_load_explicit(&rendezvous->opens, memory_order_relaxed);
+    do {
+        if (opens == 0)
+            return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
+                             "rendezvous_close: step %" PRIu64 " was closed already, as often as it was opened",
+                             rendezvous->step);
+    } while (!atomic_compare_exchange_weak(&rendezvous->opens, &opens, opens - 1));
+    kolo_rendezvous_unref(rendezvous);
     return KOLO_OK;
 }

@@ -33,6 +33,7 @@ const kolo_param_table_t kolo_rendezvous_params = {"rendezvous", rows, KOLO_COUN
 
 typedef enum { SERVER_NEW, SERVER_STARTED, SERVER_STOPPED } server_state_t;
 struct kolo_server {
+    kolo_slot_t slot;
     pthread_mutex_t lock;
     kolo_gate_t stopped;
     _Atomic int state;
@@ -42,18 +43,23 @@ struct kolo_server {
     bool begun; /* the adapter was started, maybe in vain */
 };
 
+static kolo_slots_t servers = KOLO_SLOTS_OF(struct kolo_server);
+
 /* ---- making one ---- */
 
 static kolo_status_t check_config(const kolo_server_config_t *config)
 {
     if (config == NULL || config->size < sizeof *config || config->magic != KOLO_SERVER_CONFIG_MAGIC)
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
-                         "server: the configuration does not begin with KOLO_SERVER_CONFIG_INITIALIZER");
-    if (config->cluster == NULL || config->task == NULL || config->connect_timeout_ms <= 0)
+                         "server_create: the configuration does not begin with KOLO_SERVER_CONFIG_INITIALIZER");
+    KOLO_TRY(kolo_rendezvous_check_given("server_create", "cluster of the configuration", config->cluster));
+    KOLO_TRY(kolo_rendezvous_check_given("server_create", "task of the configuration", config->task));
+    if (config->connect_timeout_ms <= 0)
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
-                         "server: cluster or task is NULL, or the time-out is not positive");
+                         "server_create: connect_timeout_ms is %d, it needs at least 1 ms",
+                         config->connect_timeout_ms);
     if (config->secret && config->secret_bytes < SECRET_MIN)
-        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "server: the secret has %zu bytes, it needs at least %d",
+        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "server_create: the secret has %zu bytes, it needs at least %d",
                          config->secret_bytes, SECRET_MIN);
     return KOLO_OK;
 }
@@ -73,7 +79,7 @@ static kolo_status_t set_up_meeting(kolo_cluster_t *cluster, kolo_adapter_t *ada
     if (!kolo_oob_has_address())
         return kolo_fail(
             KOLO_ERR_INVALID_USAGE,
-            "server: the cluster names no addresses, so its tasks meet at KOLO_COMM_ID, which is not set");
+            "server_create: the cluster names no addresses, so its tasks meet at KOLO_COMM_ID, which is not set");
     kolo_status_t status = kolo_address_parse(kolo_meet_values.comm_id, &cluster->tasks[0].address);
     if (status != KOLO_OK) return kolo_fail_prefix(status, "KOLO_COMM_ID: ");
     kolo_listener_reserve(kolo_address_port(&cluster->tasks[0].address));
@@ -88,7 +94,8 @@ static kolo_status_t set_up(kolo_server_t server, const kolo_server_config_t *co
     KOLO_TRY(kolo_cluster_parse(config->cluster, &server->cluster));
     adapter->me = kolo_cluster_find(&server->cluster, config->task);
     if (adapter->me < 0)
-        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "server: the cluster has no task \"%.95s\"", config->task);
+        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "server_create: the cluster has no task \"%.95s\"",
+                         config->task);
     KOLO_TRY(read_secret(config, &adapter->key));
     KOLO_TRY(kolo_rendezvous_manager_create(&server->manager));
     kolo_rendezvous_manager_set_remote(server->manager, &kolo_adapter_remote, adapter);
@@ -106,11 +113,11 @@ static kolo_status_t set_up(kolo_server_t server, const kolo_server_config_t *co
 kolo_status_t kolo_server_create(kolo_server_t *out, const kolo_server_config_t *config)
 {
     KOLO_TRY(kolo_library_init());
-    if (out == NULL) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "server: result is NULL");
+    KOLO_TRY(kolo_rendezvous_check_given("server_create", "result", out));
     KOLO_TRY(check_config(config));
     kolo_oob_process_init();
-    kolo_server_t server = calloc(1, sizeof *server);
-    if (server == NULL) return kolo_fail(KOLO_ERR_NO_MEMORY, "server: no memory");
+    kolo_server_t server = kolo_slots_take(&servers);
+    if (server == NULL) return kolo_fail(KOLO_ERR_NO_MEMORY, "server_create: no memory");
     pthread_mutex_init(&server->lock, NULL);
     kolo_status_t status = set_up(server, config);
     if (status == KOLO_OK) {
@@ -126,6 +133,7 @@ kolo_status_t kolo_server_create(kolo_server_t *out, const kolo_server_config_t 
 /* Threads of the library cannot wait for themselves, nor can a child of fork() for its parent's. */
 static kolo_status_t check_caller(kolo_server_t server, const char *call)
 {
+    KOLO_TRY(kolo_rendezvous_check_handle(call, "server", server));
     KOLO_TRY(kolo_rendezvous_check_process(server->manager));
     return kolo_rendezvous_check_wait(call, KOLO_THREAD_OF_PROGRAM);
 }
@@ -144,13 +152,13 @@ static kolo_status_t start(kolo_server_t server)
 
 kolo_status_t kolo_server_start(kolo_server_t server)
 {
-    if (server == NULL) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "server is NULL");
-    KOLO_TRY(check_caller(server, "server start"));
+    KOLO_TRY(check_caller(server, "server_start"));
     kolo_status_t status = KOLO_OK;
     pthread_mutex_lock(&server->lock);
     int state = atomic_load(&server->state);
     if (state == SERVER_STOPPED) {
-        status = kolo_fail(KOLO_ERR_INVALID_USAGE, "server of %s: it has been ended and cannot be started again",
+        status = kolo_fail(KOLO_ERR_INVALID_USAGE,
+                           "server_start: the server of %s has been ended and cannot be started again",
                            server->cluster.tasks[server->adapter.me].name);
     } else if (state == SERVER_NEW) {
         status = start(server);
@@ -162,8 +170,7 @@ kolo_status_t kolo_server_start(kolo_server_t server)
 
 kolo_status_t kolo_server_stop(kolo_server_t server)
 {
-    if (server == NULL) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "server is NULL");
-    KOLO_TRY(check_caller(server, "server stop"));
+    KOLO_TRY(check_caller(server, "server_stop"));
     pthread_mutex_lock(&server->lock);
     kolo_thread_of_t before = kolo_rendezvous_enter(KOLO_THREAD_OF_CHANNELS);
     atomic_store(&server->state, SERVER_STOPPED);
@@ -183,9 +190,8 @@ static void describe_join(void *arg, char *buf, size_t bytes)
 kolo_status_t kolo_server_join(kolo_server_t server, int timeout_ms)
 {
     kolo_wait_t wait;
-    if (server == NULL || timeout_ms < 0)
-        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "server is NULL, or the time is negative");
-    KOLO_TRY(check_caller(server, "server join"));
+    KOLO_TRY(check_caller(server, "server_join"));
+    KOLO_TRY(kolo_rendezvous_check_timeout("server_join", timeout_ms));
     pthread_mutex_lock(&server->lock);
     if (atomic_load(&server->state) == SERVER_NEW) atomic_store(&server->state, SERVER_STOPPED);
     pthread_mutex_unlock(&server->lock);
@@ -201,6 +207,7 @@ kolo_status_t kolo_server_join(kolo_server_t server, int timeout_ms)
 kolo_status_t kolo_server_destroy(kolo_server_t server)
 {
     if (server == NULL) return KOLO_OK;
+    KOLO_TRY(kolo_rendezvous_check_handle("server_destroy", "server", server));
     if (server->manager) {
         KOLO_TRY(kolo_server_stop(server));
         kolo_watch_t *watch = server->manager->watch;
@@ -211,7 +218,8 @@ kolo_status_t kolo_server_destroy(kolo_server_t server)
     kolo_cluster_free(&server->cluster);
     kolo_auth_wipe(&server->adapter.key, sizeof server->adapter.key);
     pthread_mutex_destroy(&server->lock);
-    free(server);
+    (void)kolo_slot_end(server);
+    kolo_slots_give(&servers, server);
     return KOLO_OK;
 }
 
@@ -219,20 +227,10 @@ kolo_status_t kolo_server_destroy(kolo_server_t server)
 
 kolo_status_t kolo_server_manager(kolo_server_t server, kolo_rendezvous_manager_t *manager)
 {
-    if (server == NULL || manager == NULL) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "server or result is NULL");
+    KOLO_TRY(kolo_rendezvous_check_handle("server_manager", "server", server));
+    KOLO_TRY(kolo_rendezvous_check_given("server_manager", "result", manager));
     *manager = server->manager;
     return KOLO_OK;
-}
-
-typedef struct {
-    const char *task;
-    int ms;
-} asked_t;
-
-static void describe_asked(void *arg, char *buf, size_t bytes)
-{
-    const asked_t *asked = arg;
-    snprintf(buf, bytes, "%s to answer", asked->task);
 }
 
 static kolo_call_failure_t last_failure(kolo_adapter_t *adapter, int task)
@@ -241,6 +239,22 @@ static kolo_call_failure_t last_failure(kolo_adapter_t *adapter, int task)
     kolo_call_failure_t failure = adapter->failures[task];
     pthread_mutex_unlock(&adapter->lock);
     return failure;
+}
+
+typedef struct {
+    kolo_server_t server;
+    int task;
+} asked_t;
+
+static void describe_asked(void *arg, char *buf, size_t bytes)
+{
+    const asked_t *asked = arg;
+    const kolo_server_t server = asked->server;
+    const kolo_cluster_task_t *task = &server->cluster.tasks[asked->task];
+    char at[KOLO_ADDRESS_TEXT_BYTES] = "KOLO_COMM_ID, where the tasks meet";
+    if (!server->cluster.meets) kolo_address_print(&task->address, at);
+    snprintf(buf, bytes, "%s (at %s) to tell its incarnation; it is called until its server is started", task->name,
+             at);
 }
 
 /* A call that has failed since `seen`: one that found the task gone is made again, it may be about to come back. */
@@ -255,22 +269,27 @@ static kolo_status_t judge_calls(kolo_adapter_t *adapter, int task, uint64_t *se
 
 kolo_status_t kolo_server_incarnation(kolo_server_t server, const char *name, int timeout_ms, uint64_t *incarnation)
 {
-    if (server == NULL || name == NULL || incarnation == NULL || timeout_ms < 0)
-        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "server, task or result is NULL, or the time is negative");
+    static const char call[] = "server_incarnation";
+    KOLO_TRY(kolo_rendezvous_check_handle(call, "server", server));
+    KOLO_TRY(kolo_rendezvous_check_given(call, "task", name));
+    KOLO_TRY(kolo_rendezvous_check_given(call, "result", incarnation));
+    KOLO_TRY(kolo_rendezvous_check_timeout(call, timeout_ms));
     KOLO_TRY(kolo_rendezvous_check_process(server->manager));
     kolo_adapter_t *adapter = &server->adapter;
     int task = kolo_cluster_find(&server->cluster, name), state = atomic_load(&server->state);
-    if (task < 0) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "the cluster has no task \"%.95s\"", name);
-    if (state != SERVER_STARTED) return kolo_fail(KOLO_ERR_INVALID_USAGE, "this task's server is not running");
+    if (task < 0) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: the cluster has no task \"%.95s\"", call, name);
+    if (state != SERVER_STARTED)
+        return kolo_fail(KOLO_ERR_INVALID_USAGE, "%s: this task's server is not running", call);
     if (task == adapter->me) {
         *incarnation = adapter->incarnation;
         return KOLO_OK;
     }
     if (atomic_load(&adapter->incarnations[task]) == 0) /* the channels' thread has to find it */
-        KOLO_TRY(kolo_rendezvous_check_wait("server incarnation", KOLO_THREAD_OF_CALLBACKS));
-    asked_t asked = {name, timeout_ms ? timeout_ms : adapter->connect_ms};
+        KOLO_TRY(kolo_rendezvous_check_wait(call, KOLO_THREAD_OF_CALLBACKS));
+    asked_t asked = {server, task};
     kolo_wait_t wait;
-    kolo_wait_init(&wait, NULL, kolo_deadline_ms(asked.ms), describe_asked, &asked, 1);
+    uint64_t deadline = kolo_deadline_ms(timeout_ms ? timeout_ms : adapter->connect_ms);
+    kolo_wait_init(&wait, NULL, deadline, describe_asked, &asked, 1);
     uint64_t seen = last_failure(adapter, task).count;
     for (;;) {
         uint32_t ticket = kolo_gate_ticket(&adapter->changed);
@@ -280,7 +299,7 @@ kolo_status_t kolo_server_incarnation(kolo_server_t server, const char *name, in
             return KOLO_OK;
         }
         if (atomic_load(&server->state) != SERVER_STARTED)
-            return kolo_fail(KOLO_ERR_ABORTED, "this task's server has been stopped");
+            return kolo_fail(KOLO_ERR_ABORTED, "%s: this task's server has been stopped", call);
         KOLO_TRY(judge_calls(adapter, task, &seen));
         KOLO_TRY(kolo_gate_wait(&adapter->changed, ticket, &wait));
     }

@@ -6,11 +6,22 @@
 
 #include <stdlib.h>
 
+static kolo_status_t check_set(const char *call, kolo_rendezvous_t rendezvous, const char *const *keys,
+                               const kolo_value_t *values, int count)
+{
+    KOLO_TRY(kolo_rendezvous_check_handle(call, "rendezvous", rendezvous));
+    if (count < 0) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: %d tensors make no set", call, count);
+    if (count == 0) return KOLO_OK;
+    KOLO_TRY(kolo_rendezvous_check_given(call, "list of keys", keys));
+    return kolo_rendezvous_check_given(call, "list of values", values);
+}
+
 kolo_status_t kolo_rendezvous_send_set(kolo_rendezvous_t rendezvous, const char *const *keys,
                                        const kolo_value_t *values, int count, int *sent)
 {
-    if (count < 0 || (count > 0 && (keys == NULL || values == NULL)) || sent == NULL)
-        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "send set: keys, values or sent is NULL, or count is negative");
+    static const char call[] = "rendezvous_send_set";
+    KOLO_TRY(check_set(call, rendezvous, keys, values, count));
+    KOLO_TRY(kolo_rendezvous_check_given(call, "number of those sent", sent));
     for (*sent = 0; *sent < count; ++*sent)
         KOLO_TRY(kolo_rendezvous_send(rendezvous, keys[*sent], &values[*sent], NULL));
     return KOLO_OK;
@@ -30,16 +41,17 @@ static kolo_status_t wait_one(kolo_receive_t *receive, uint64_t deadline_ns, kol
 kolo_status_t kolo_rendezvous_receive_set(kolo_rendezvous_t rendezvous, const char *const *keys,
                                           kolo_value_t *values, int count, int timeout_ms)
 {
-    if (count < 0 || timeout_ms < 0 || (count > 0 && (keys == NULL || values == NULL)))
-        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "receive set: keys or values is NULL, or a number is negative");
-    KOLO_TRY(kolo_rendezvous_check_wait("receive set", KOLO_THREAD_OF_PROGRAM));
+    static const char call[] = "rendezvous_receive_set";
+    KOLO_TRY(check_set(call, rendezvous, keys, values, count));
+    KOLO_TRY(kolo_rendezvous_check_timeout(call, timeout_ms));
+    KOLO_TRY(kolo_rendezvous_check_wait(call, KOLO_THREAD_OF_PROGRAM));
     kolo_receive_t *receives = calloc((size_t)count + 1, sizeof *receives);
     kolo_value_t *got = calloc((size_t)count + 1, sizeof *got);
-    kolo_status_t status = receives && got ? KOLO_OK : kolo_fail(KOLO_ERR_NO_MEMORY, "receive set: no memory");
+    kolo_status_t status = receives && got ? KOLO_OK : kolo_fail(KOLO_ERR_NO_MEMORY, "%s: no memory", call);
     uint64_t deadline = kolo_deadline_ms(timeout_ms);
     int begun = 0;
     for (; status == KOLO_OK && begun < count; begun++)
-        status = kolo_rendezvous_receive_begin(rendezvous, keys[begun], NULL, &receives[begun]);
+        status = kolo_receive_begin(call, rendezvous, keys[begun], NULL, &receives[begun]);
     for (int i = 0; status == KOLO_OK && i < count; i++) status = wait_one(&receives[i], deadline, &got[i]);
     for (int i = 0; i < begun && receives; i++) (void)kolo_receive_discard(receives[i]);
     for (int i = 0; i < count && got; i++) {

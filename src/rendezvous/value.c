@@ -64,7 +64,7 @@ const char *kolo_value_check(const kolo_value_t *value)
 
 kolo_status_t kolo_value_release(kolo_value_t *value)
 {
-    if (value == NULL) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "value release: value is NULL");
+    if (value == NULL) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "value_release: the value is NULL");
     void (*release)(void *) = value->release;
     value->release = NULL;
     if (release) release(value->arg);

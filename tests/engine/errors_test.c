@@ -376,6 +376,23 @@ static void differing_options(rank_t *r)
     EXPECT(works(r->comm));
 }
 
+static void ended_twice(rank_t *r)
+{
+    kolo_tensor_engine_t e;
+    int64_t handle;
+    EXPECT_OK(kolo_engine_init(&e, r->comm, NULL));
+    EXPECT_OK(kolo_engine_shutdown(e));
+    EXPECT_ERROR(KOLO_ERR_INVALID_ARGUMENT, kolo_engine_shutdown(e), "engine_shutdown", "not an engine");
+    EXPECT_ERROR(KOLO_ERR_INVALID_ARGUMENT, kolo_engine_abort(e), "engine_abort", "not an engine");
+    EXPECT_ERROR(KOLO_ERR_INVALID_ARGUMENT, kolo_engine_barrier(e, NULL, &handle), "engine_barrier");
+}
+
+static void an_engine_that_has_ended_is_recognised(void **state)
+{
+    (void)state;
+    assert_int_equal(run_ranks(2, ended_twice, NULL), 0);
+}
+
 static void options_must_agree(void **state)
 {
     census_t before = census_take();
@@ -387,9 +404,13 @@ static void options_must_agree(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bad_submissions_are_refused),       cmocka_unit_test(names_are_outstanding_once),
-        cmocka_unit_test(a_mismatch_names_tensor_and_ranks), cmocka_unit_test(a_group_must_be_one_everywhere),
-        cmocka_unit_test(a_rank_without_memory_fails_alone), cmocka_unit_test(options_must_agree),
+        cmocka_unit_test(bad_submissions_are_refused),
+        cmocka_unit_test(names_are_outstanding_once),
+        cmocka_unit_test(a_mismatch_names_tensor_and_ranks),
+        cmocka_unit_test(a_group_must_be_one_everywhere),
+        cmocka_unit_test(a_rank_without_memory_fails_alone),
+        cmocka_unit_test(options_must_agree),
+        cmocka_unit_test(an_engine_that_has_ended_is_recognised),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -443,6 +443,8 @@ static void arguments(proc_t *p)
     EXPECT_OK(kolo_state_run(s, misuse_inside, &x));
     EXPECT_IS(KOLO_ERR_INVALID_USAGE, kolo_state_run(s, misuse_inside, &x));
     EXPECT_OK(kolo_state_destroy(s));
+    EXPECT_ERROR(KOLO_ERR_INVALID_ARGUMENT, kolo_state_destroy(s), "not a state, or one that was destroyed");
+    EXPECT_IS(KOLO_ERR_INVALID_ARGUMENT, kolo_state_register(s, "y", &x, sizeof x));
     EXPECT_OK(kolo_state_destroy(NULL));
     (void)p;
 }

@@ -314,16 +314,9 @@ void kolo_timeline_end(struct kolo_tensor_engine *e)
     e->timeline = NULL;
 }
 
-static kolo_status_t check(kolo_tensor_engine_t e, const char *what)
-{
-    if (!e || e->magic != KOLO_ENGINE_MAGIC)
-        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: %s", what, e ? "this is no engine" : "the engine is NULL");
-    return KOLO_OK;
-}
-
 kolo_status_t kolo_engine_timeline_start(kolo_tensor_engine_t engine, const char *path, int mark_cycles)
 {
-    KOLO_TRY(check(engine, "engine_timeline_start"));
+    KOLO_TRY(kolo_engine_check(engine, "engine_timeline_start"));
     if (!path || !*path) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "engine_timeline_start: there is no path");
     KOLO_TRY(start(engine, path, mark_cycles != 0));
     kolo_engine_kick(engine);
@@ -332,7 +325,7 @@ kolo_status_t kolo_engine_timeline_start(kolo_tensor_engine_t engine, const char
 
 kolo_status_t kolo_engine_timeline_stop(kolo_tensor_engine_t engine)
 {
-    KOLO_TRY(check(engine, "engine_timeline_stop"));
+    KOLO_TRY(kolo_engine_check(engine, "engine_timeline_stop"));
     replace(engine, NULL);
     return KOLO_OK;
 }

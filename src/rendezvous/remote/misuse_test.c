@@ -123,6 +123,15 @@ static void a_callback_of_a_stop_that_would_wait_for_it_is_told_so(void **state)
         assert_int_equal(m.wait, KOLO_ERR_ABORTED);
 }
 
+static void who_asks_for_a_task_that_is_not_there_is_told_where(void **state)
+{
+    fixture_t *f = *state;
+    uint64_t incarnation;
+    assert_int_equal(kolo_server_incarnation(f->ps, "/job:worker/task:1", 50, &incarnation), KOLO_ERR_TIMEOUT);
+    assert_non_null(strstr(kolo_error_text(), "/job:worker/task:1 (at 127."));
+    assert_non_null(strstr(kolo_error_text(), ".3:7311) to tell its incarnation"));
+}
+
 /* ---- a child of fork() ---- */
 
 static int use_in_child(fixture_t *f, const char *key, kolo_receive_t pending)
@@ -269,6 +278,7 @@ static int run(const char *name)
         TEST(a_release_that_would_wait_for_itself_is_told_so),
         TEST(a_callback_of_a_stop_that_would_wait_for_it_is_told_so),
         TEST(a_servers_manager_is_the_servers),
+        TEST(who_asks_for_a_task_that_is_not_there_is_told_where),
         TEST(a_sender_that_aborts_with_a_time_out_ends_the_receive),
         TEST(thousands_of_receives_end_once_with_their_step),
         TEST(values_without_bytes_come_as_they_are),
