@@ -23,8 +23,8 @@
  * The caller of a function that frees a handle makes sure that no other call uses it. Functions that may wait
  * return KOLO_ERR_INVALID_USAGE on a thread of the library. In a child of fork() so do all functions on a server,
  * since its threads are not there. Errors: as in kolo.h. A function that returns anything but KOLO_OK has done
- * nothing; kolo_get_last_error(NULL) says why. Output arguments are set on success only. Units: sizes are bytes,
- * times milliseconds.
+ * nothing; kolo_get_last_error(NULL) says why. Output arguments are set on success only. A handle that was freed
+ * is KOLO_ERR_INVALID_ARGUMENT, until 64 more of its kind were made. Units: sizes are bytes, times milliseconds.
  */
 #ifndef KOLO_RENDEZVOUS_H
 #define KOLO_RENDEZVOUS_H
