@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Upper limits of real time mean something on a quiet machine only. Tests state them by IN_TIME(), and `make
- * test-all`, which sets KOLO_TEST_TIME, asserts them; elsewhere what counts is the result. What must take at least
+ * test-all`, which sets TEST_TIME, asserts them; elsewhere what counts is the result. What must take at least
  * some time is asserted everywhere.
  */
 #ifndef KOLO_BASE_TEST_TIME_H
@@ -12,7 +12,7 @@
 
 static inline bool kolo_test_times(void)
 {
-    return getenv("KOLO_TEST_TIME") != NULL;
+    return getenv("TEST_TIME") != NULL;
 }
 
 /* How many steps a test makes that draws them: TEST_PERCENT of them where a sanitizer makes it slow. `make

@@ -144,15 +144,15 @@ def test_all_hosts_resting():
     same(who(epochs), [[0, 1, 2, 3], [1, 3], [1, 3]])
     # With too few left, and both hosts resting, it ends after the time-out.
     (TMP / "log").unlink()
-    status, text, epochs = run("--min", "3", "--max", "4", "--back-off", "1000", "--elastic-timeout", "0.5",
+    status, text, epochs = run("--min", "3", "--max", "4", "--back-off", "1000", "--elastic-timeout", "4",
                                "--discover", schedule(BOTH), *trainer(die="1.0:0,2", how="kill"))
     same(status, 128 + signal.SIGKILL)
     whole(epochs, 1)
-    matches(r"2 processes were ready \(0 more started\) for 0.5 s, --min is 3; the first failure: process \d", text)
+    matches(r"2 processes were ready \(0 more started\) for 4 s, --min is 3; the first failure: process \d", text)
 
 
 def test_min_hosts_timeout():
-    status, text, epochs = run("--min", "4", "--max", "4", "--back-off", "1000", "--elastic-timeout", "0.5",
+    status, text, epochs = run("--min", "4", "--max", "4", "--back-off", "1000", "--elastic-timeout", "4",
                                "--discover", schedule(BOTH), *trainer(die="1.0:0"))
     same(status, 1)
     whole(epochs, 1)
