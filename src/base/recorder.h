@@ -189,8 +189,6 @@ size_t kolo_recorder_ops(const void *bytes, const kolo_recorder_info_t *info, ui
 size_t kolo_record_ops(const kolo_record_t *record, kolo_record_op_t *ops, size_t most);
 /* What a device waits for, as far as it is whole; count is 0 else. For a record of our own process. */
 void kolo_record_waits_read(const kolo_record_t *record, kolo_record_waits_t *waits);
-/* What the collective of this number is, if it is there and was begun. For a record of our own process. */
-bool kolo_record_find(const kolo_record_t *record, uint64_t number, uint64_t *word);
 /* Copies a record for a dump; torn entries become empty. false: there is none, or its head is being written. */
 bool kolo_recorder_copy(const void *bytes, const kolo_recorder_info_t *info, uint32_t slot, kolo_record_t *to);
 

@@ -155,20 +155,6 @@ size_t kolo_record_ops(const kolo_record_t *record, kolo_record_op_t *ops, size_
     return n;
 }
 
-bool kolo_record_find(const kolo_record_t *record, uint64_t number, uint64_t *word)
-{
-    kolo_record_op_t op;
-    for (uint64_t i = 0; i < KOLO_RECORD_ENTRIES; i++) {
-        uint64_t seq = load64(&record->entries[i].seq);
-        if (seq < 2 || load64(&record->entries[i].number) != number) continue;
-        if ((seq / 2 - 1) % KOLO_RECORD_ENTRIES != i || !read_entry(record, seq / 2 - 1, &op)) continue;
-        if (op.kind != KOLO_RECORD_COLL || op.state == KOLO_RECORD_QUEUED || op.number != number) continue;
-        *word = op.word;
-        return true;
-    }
-    return false;
-}
-
 size_t kolo_recorder_ops(const void *bytes, const kolo_recorder_info_t *info, uint32_t slot, kolo_record_op_t *ops,
                          size_t most)
 {

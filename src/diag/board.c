@@ -2,10 +2,13 @@
  *
  * Boards: which of its numbered operations a rank is in, for peers who wait for it and wonder. A rank that has
  * waited too long shows its peer the entry of the operation it is in. The peer's progress thread compares it with
- * the entry that it has under the same number, on its board or in its flight record, whatever its own thread does,
- * and answers with that one, so that both sides learn of a difference; difference.c tells everybody else. A number
- * that the peer has not reached, or left a thousand calls ago, proves nothing and gets no answer, unless the peer
- * has failed: then it says so.
+ * the entry that it has under the same number, whatever its own thread does, and answers with that one, so that
+ * both sides learn of a difference; difference.c tells everybody else. A number that the peer has left a thousand
+ * operations ago proves nothing and gets no answer; for one that it has not reached it shows what it is in.
+ * If it has failed, it says so.
+ *
+ * With each entry goes a sum of all operations up to it. Where entries are alike and sums are not, something before
+ * them differs: sums.c finds out what.
  *
  * Who waits in a send or receive shows how many it has begun instead: answer_pair() says when that proves
  * something.
@@ -28,21 +31,23 @@ void kolo_oob_set_board(kolo_oob_t *oob, const kolo_board_t *board, int stalled_
 
 /* A writer makes the number invalid, writes the word, then the number; so equal numbers around the word prove it.
  */
-static bool look_up(const kolo_board_t *board, uint64_t number, uint64_t *word)
+static bool look_up_call(const kolo_board_t *board, uint64_t number, uint64_t *word)
 {
-    const kolo_board_entry_t *e = kolo_board_is_call(number)
-                                      ? &board->calls[number / KOLO_BOARD_STEPS % KOLO_BOARD_ENTRIES]
-                                      : &board->entries[number % KOLO_BOARD_ENTRIES];
-    if (number == KOLO_BOARD_NONE || atomic_load_explicit(&e->number, memory_order_acquire) != number) return false;
+    const kolo_board_entry_t *e = &board->calls[number / KOLO_BOARD_STEPS % KOLO_BOARD_CALLS_KEPT];
+    if (atomic_load_explicit(&e->number, memory_order_acquire) != number) return false;
     *word = atomic_load_explicit(&e->word, memory_order_acquire);
     return atomic_load_explicit(&e->number, memory_order_acquire) == number;
 }
 
+static bool look_up(const kolo_board_t *board, uint64_t number, uint64_t *word)
+{
+    return kolo_board_is_call(number) ? look_up_call(board, number, word) : kolo_sums_word(board, number, word);
+}
+
 static bool look_back(const kolo_oob_t *oob, uint64_t number, uint64_t *word)
 {
-    const kolo_diag_t *d = kolo_diag(oob);
-    if (d->board == NULL) return false;
-    return look_up(d->board, number, word) || (d->record != NULL && kolo_record_find(d->record, number, word));
+    const kolo_board_t *board = kolo_diag(oob)->board;
+    return board != NULL && look_up(board, number, word);
 }
 
 bool kolo_oob_look_back(kolo_oob_t *oob, uint64_t number, uint64_t *word)
@@ -53,38 +58,36 @@ bool kolo_oob_look_back(kolo_oob_t *oob, uint64_t number, uint64_t *word)
     return found;
 }
 
-void kolo_oob_set_record(kolo_oob_t *oob, const kolo_record_t *record)
-{
-    pthread_mutex_lock(&oob->lock);
-    kolo_diag(oob)->record = record;
-    pthread_mutex_unlock(&oob->lock);
-}
-
 /* ---- sending; with the lock held ---- */
 
 /* The connection to show something on, if that can go out now. */
-static kolo_conn_t *way_out(kolo_peer_t *peer)
+kolo_conn_t *kolo_board_way_out(kolo_peer_t *peer)
 {
     const kolo_outbound_t *out = &kolo_peer_diag(peer)->board_out;
     return out->total > 0 && !out->done ? NULL : kolo_peer_out(peer); /* the next time, then */
 }
 
-static void put_up(kolo_conn_t *conn, kolo_frame_kind_t kind, uint64_t number, size_t bytes)
+void kolo_board_put_up(kolo_conn_t *conn, kolo_frame_kind_t kind, uint64_t number, size_t bytes)
 {
     kolo_peer_t *peer = conn->peer;
     kolo_outbound_init(&kolo_peer_diag(peer)->board_out, kind, number);
     kolo_outbound_add(&kolo_peer_diag(peer)->board_out, kolo_peer_diag(peer)->board_bytes, bytes);
     kolo_debug("oob", "%s: rank %d shows rank %d its %s %llu", conn->oob->name, conn->oob->rank, peer->rank,
-               kind == KOLO_FRAME_PAIR ? "messages before operation" : "operation", (unsigned long long)number);
+               kind == KOLO_FRAME_PAIR   ? "messages before operation"
+               : kind == KOLO_FRAME_SUMS ? "sums up to operation"
+                                         : "operation",
+               (unsigned long long)number);
     kolo_conn_send(conn, &kolo_peer_diag(peer)->board_out);
 }
 
 static bool show(kolo_peer_t *peer, uint64_t number, uint64_t word, int rank, uint32_t flags)
 {
-    kolo_conn_t *conn = way_out(peer);
+    kolo_conn_t *conn = kolo_board_way_out(peer);
+    kolo_board_frame_t f = {word, number, rank, flags, 0};
     if (conn == NULL) return false;
-    kolo_board_encode(&(kolo_board_frame_t){word, number, rank, flags}, kolo_peer_diag(peer)->board_bytes);
-    put_up(conn, KOLO_FRAME_BOARD, number, KOLO_BOARD_FRAME_BYTES);
+    if (!kolo_sums_at(kolo_diag(peer->oob)->board, number, &f.sum)) f.sum = 0;
+    kolo_board_encode(&f, kolo_peer_diag(peer)->board_bytes);
+    kolo_board_put_up(conn, KOLO_FRAME_BOARD, number, KOLO_BOARD_FRAME_BYTES);
     return true;
 }
 
@@ -109,7 +112,7 @@ static const kolo_board_pair_t *asking_pair(const kolo_oob_t *oob, int rank)
 static void show_pair(kolo_oob_t *oob, kolo_peer_t *peer, uint64_t number)
 {
     const kolo_board_pair_t *pair = asking_pair(oob, peer->rank);
-    kolo_conn_t *conn = way_out(peer);
+    kolo_conn_t *conn = kolo_board_way_out(peer);
     kolo_pair_frame_t f;
     if (pair == NULL || conn == NULL) return;
     for (int i = 0; i < 2; i++) {
@@ -119,7 +122,7 @@ static void show_pair(kolo_oob_t *oob, kolo_peer_t *peer, uint64_t number)
     }
     kolo_pair_encode(&f, kolo_peer_diag(peer)->board_bytes);
     kolo_peer_diag(peer)->pair_asked = true;
-    put_up(conn, KOLO_FRAME_PAIR, number, KOLO_PAIR_FRAME_BYTES);
+    kolo_board_put_up(conn, KOLO_FRAME_PAIR, number, KOLO_PAIR_FRAME_BYTES);
 }
 
 /* The peer, if it can be asked now; calls it where there is no connection yet. */
@@ -187,19 +190,24 @@ static bool is_before(uint64_t a, uint64_t b)
 /* I have failed. With it goes the last operation that I was in: perhaps that is what was wrong. */
 static bool show_failure(kolo_oob_t *oob, kolo_peer_t *peer, uint64_t asked, uint32_t flags)
 {
-    kolo_board_frame_t f = {0, KOLO_BOARD_NONE, oob->rank, KOLO_BOARD_GAVE_UP | flags};
-    kolo_conn_t *conn = way_out(peer);
+    const kolo_board_t *board = kolo_diag(oob)->board;
+    kolo_board_frame_t f = {0, kolo_board_last(board), oob->rank, KOLO_BOARD_GAVE_UP | flags, 0};
+    kolo_conn_t *conn = kolo_board_way_out(peer);
     if (conn == NULL) return false;
-    for (int i = 0; i < KOLO_BOARD_ENTRIES; i++) {
-        uint64_t n = atomic_load_explicit(&kolo_diag(oob)->board->entries[i].number, memory_order_acquire), word;
-        if ((f.number != KOLO_BOARD_NONE && is_before(n, f.number)) || !look_up(kolo_diag(oob)->board, n, &word))
-            continue;
-        f.number = n;
-        f.word = word;
-    }
+    if (!kolo_sums_word(board, f.number, &f.word)) f.number = KOLO_BOARD_NONE;
     kolo_board_encode(&f, kolo_peer_diag(peer)->board_bytes);
-    put_up(conn, KOLO_FRAME_BOARD, asked, KOLO_BOARD_FRAME_BYTES);
+    kolo_board_put_up(conn, KOLO_FRAME_BOARD, asked, KOLO_BOARD_FRAME_BYTES);
     return true;
+}
+
+/* The asker is ahead of me. Is it in what comes next, or have we parted before? */
+static void show_last(kolo_oob_t *oob, kolo_peer_t *peer, uint64_t asked)
+{
+    const kolo_board_t *board = kolo_diag(oob)->board;
+    uint64_t last = kolo_board_last(board), word;
+    if (!kolo_board_is_call(asked) && last != KOLO_BOARD_NONE && is_before(last, asked) &&
+        kolo_sums_word(board, last, &word))
+        show(peer, last, word, oob->rank, 0);
 }
 
 static bool answer_board(kolo_oob_t *oob, kolo_peer_t *peer, const kolo_question_t *q)
@@ -209,7 +217,9 @@ static bool answer_board(kolo_oob_t *oob, kolo_peer_t *peer, const kolo_question
     if (look_back(oob, q->number, &mine) && mine != q->word) return show(peer, q->number, mine, oob->rank, 0);
     if (d->gave_up_word != 0 && !is_before(q->number, d->gave_up_number))
         return show(peer, q->number, d->gave_up_word, oob->rank, 0);
-    return d->gave_up && show_failure(oob, peer, q->number, 0);
+    if (d->gave_up) return show_failure(oob, peer, q->number, 0);
+    show_last(oob, peer, q->number);
+    return false; /* there may be more to say later */
 }
 
 /* The direction in which the asker has begun messages that I have not, -1: none. */
@@ -238,16 +248,19 @@ static bool goes_apart(const kolo_oob_t *oob, int rank, const kolo_pair_frame_t 
     return fewer && sends >= receives;
 }
 
+#define HELD_MOST 8 /* operations at the end of which one is looked for that holds me */
+
 /* Am I in an operation, or a call, not before `number`, that I cannot leave without `rank`? Calls are published
  * when they are queued; in which ones I am is told apart. */
 static bool is_held_by(const kolo_oob_t *oob, int rank, uint64_t *number, uint64_t *word)
 {
     const kolo_board_t *board = kolo_diag(oob)->board;
     bool call = kolo_board_is_call(*number);
-    for (int i = 0; i < (call ? KOLO_BOARD_PARTS : KOLO_BOARD_ENTRIES); i++) {
-        uint64_t n = atomic_load_explicit(call ? &board->in[i] : &board->entries[i].number, memory_order_acquire);
-        if (n == KOLO_BOARD_NONE || kolo_board_is_call(n) != call || is_before(n, *number) ||
-            !look_up(board, n, word) || !kolo_diag(oob)->board_needs(*word, oob->rank, rank, oob->nranks))
+    uint64_t last = kolo_board_last(board);
+    for (uint64_t i = 0; i < (call ? KOLO_BOARD_PARTS : HELD_MOST); i++) {
+        uint64_t n = call ? atomic_load_explicit(&board->in[i], memory_order_acquire) : last - (HELD_MOST - 1) + i;
+        if (kolo_board_is_call(n) != call || is_before(n, *number) || !look_up(board, n, word) ||
+            !kolo_diag(oob)->board_needs(*word, oob->rank, rank, oob->nranks))
             continue;
         *number = n;
         return true;
@@ -301,12 +314,18 @@ static void note_quitter(kolo_oob_t *oob, int rank, uint64_t number)
     kolo_oob_wake(oob);
 }
 
-/* `theirs` of `rank` has the number of an operation of mine, or tells of what a message of mine never meets. */
-static void note(kolo_oob_t *oob, uint64_t number, uint64_t mine, int rank, uint64_t theirs)
+void kolo_board_note(kolo_oob_t *oob, uint64_t number, uint64_t mine, int rank, uint64_t theirs)
 {
     if (rank == oob->rank) return;
     kolo_difference_note(oob, &(kolo_difference_t){oob->rank, rank, number, mine, number, theirs});
     answer_all(oob);
+}
+
+/* Of an operation that both know, and that is alike: has the one who shows it come to it in another way? */
+static bool parted_before(const kolo_oob_t *oob, const kolo_board_frame_t *f)
+{
+    uint64_t mine;
+    return f->sum != 0 && kolo_sums_at(kolo_diag(oob)->board, f->number, &mine) && mine != f->sum;
 }
 
 static const char *board_arrived(kolo_conn_t *conn, kolo_question_t *q)
@@ -321,7 +340,7 @@ static const char *board_arrived(kolo_conn_t *conn, kolo_question_t *q)
     q->word = f.word;
     if (f.flags & KOLO_BOARD_ASKS) q->kind = KOLO_FRAME_BOARD;
     if (((f.flags & KOLO_BOARD_STUCK) == 0 || gave_up) && look_back(oob, f.number, &mine) && mine != f.word) {
-        note(oob, f.number, mine, f.rank, f.word);
+        kolo_board_note(oob, f.number, mine, f.rank, f.word);
     } else if (f.flags & KOLO_BOARD_STUCK) {
         const kolo_board_pair_t *pair = asking_pair(oob, conn->peer->rank);
         int in = f.flags & KOLO_BOARD_STUCK_SEND ? KOLO_BOARD_SEND : KOLO_BOARD_RECV;
@@ -329,9 +348,11 @@ static const char *board_arrived(kolo_conn_t *conn, kolo_question_t *q)
         if (gave_up)
             note_quitter(oob, f.rank, q->number);
         else
-            note(oob, q->number, load(&pair->word[in]), f.rank, f.word);
+            kolo_board_note(oob, q->number, load(&pair->word[in]), f.rank, f.word);
     } else if (gave_up && look_back(oob, q->number, &mine)) {
         note_quitter(oob, f.rank, q->number);
+    } else if (!gave_up && parted_before(oob, &f)) {
+        kolo_sums_show(conn->peer, f.number, KOLO_SUMS_STEP);
     }
     return NULL;
 }

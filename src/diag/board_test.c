@@ -25,13 +25,12 @@ static bool needs(uint64_t word, int rank, int other, int nranks)
     return word >= COLLECTIVE && rank != other;
 }
 
-static void clear(void)
+static void clear(uint64_t first)
 {
     memset(pairs, 0, sizeof(pairs));
+    memset(boards, 0, sizeof(boards));
     for (int r = 0; r < 3; r++) {
-        for (int i = 0; i < KOLO_BOARD_ENTRIES; i++) atomic_store(&boards[r].entries[i].number, KOLO_BOARD_NONE);
-        atomic_store(&boards[r].connecting, KOLO_BOARD_NONE);
-        atomic_store(&boards[r].pairing, KOLO_BOARD_NONE);
+        kolo_board_init(&boards[r], first);
         atomic_store(&boards[r].pairs, pairs[r]);
     }
 }
@@ -97,7 +96,7 @@ static void what_is_proven(void **state)
     (void)state;
     pthread_barrier_init(&barrier, NULL, 2);
     for (size_t i = 0; i < sizeof(states) / sizeof(states[0]); i++) {
-        clear();
+        clear(states[i].number);
         now = &states[i];
         test_run(2, ask);
     }
@@ -126,7 +125,7 @@ static void hear(test_rank_t *me)
 static void who_asked_too_early_is_told(void **state)
 {
     (void)state;
-    clear();
+    clear(5);
     pthread_barrier_init(&barrier, NULL, 3);
     test_run(3, hear);
     pthread_barrier_destroy(&barrier);
@@ -151,8 +150,62 @@ static void who_failed_says_in_what(void **state)
     (void)state;
     pthread_barrier_init(&barrier, NULL, 2);
     for (word_of_1 = COLLECTIVE; word_of_1 < COLLECTIVE + 2; word_of_1++) {
-        clear();
+        clear(3);
         test_run(2, give_up);
+    }
+    pthread_barrier_destroy(&barrier);
+}
+
+/* Ranks that have made the same calls but for one, long ago, ask about the last. */
+typedef struct {
+    uint64_t first, calls, odd; /* odd: the call that differs */
+    uint64_t behind;            /* calls that rank 0 has not come to yet */
+    const char *says;
+} history_t;
+static const history_t *history;
+
+static void call_all(test_rank_t *me)
+{
+    uint64_t first = history->first, calls = history->calls - (me->rank == 0 ? history->behind : 0);
+    kolo_oob_set_board(me->oob, &boards[me->rank], 1000, tell, needs);
+    for (uint64_t i = 0; i < calls; i++)
+        kolo_board_publish(&boards[me->rank], first + i,
+                           COLLECTIVE + i % 7 + (i == history->odd && me->rank == 0 ? 100 : 0));
+    test_ok(kolo_oob_barrier(me->oob));
+    kolo_status_t want = history->says ? KOLO_ERR_MISMATCH : KOLO_OK;
+    for (int i = 0; me->rank == 1 && i < 20; i++) {
+        kolo_oob_ask(me->oob, 0, first + calls - 1); /* the last one */
+        if (found(me, want == KOLO_OK ? LONG_MS / 20 : 100) != KOLO_OK) break;
+    }
+    test_equal(want, found(me, want == KOLO_OK ? 1 : 5000));
+    if (history->says && me->rank == 1) test_true(strstr(kolo_error_text(), history->says) != NULL);
+    pthread_barrier_wait(&barrier);
+}
+
+static void the_first_that_differs_is_found(void **state)
+{
+    static const history_t histories[] = {
+        {0, 1, 0, 0, "1:1000 0:1100 at 0"},
+        {0, 23, 0, 0, "1:1000 0:1100 at 0"},
+        {0, 23, 5, 0, "1:1005 0:1105 at 5"},
+        {0, 23, 22, 0, "1:1001 0:1101 at 22"},
+        {0, 23, 5, 10, "1:1005 0:1105 at 5"},
+        {0, 500, 31, 0, "1:1003 0:1103 at 31"},
+        {0, 500, 32, 1, "1:1004 0:1104 at 32"},
+        {0, 1000, 0, 0, "1:1000 0:1100 at 0"},
+        {0, 5000, 4800, 0, "1:1005 0:1105 at 4800"},
+        {0, 5000, 4020, 0, "1:1002 0:1102 at 4020"},
+        {0, 5000, 17, 0, "1:0 0:0 at "}, /* too long ago */
+        {0, 5000, 5000, 0, NULL},        /* none */
+        {0, 5000, 5000, 300, NULL},
+        {UINT64_MAX - 60, 100, 20, 0, "1:1006 0:1106 at "}, /* numbers wrap around */
+    };
+    (void)state;
+    pthread_barrier_init(&barrier, NULL, 2);
+    for (size_t i = 0; i < sizeof(histories) / sizeof(histories[0]); i++) {
+        history = &histories[i];
+        clear(history->first);
+        test_run(2, call_all);
     }
     pthread_barrier_destroy(&barrier);
 }
@@ -163,6 +216,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(what_is_proven, test_before, test_after),
         cmocka_unit_test_setup_teardown(who_asked_too_early_is_told, test_before, test_after),
         cmocka_unit_test_setup_teardown(who_failed_says_in_what, test_before, test_after),
+        cmocka_unit_test_setup_teardown(the_first_that_differs_is_found, test_before, test_after),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -11,8 +11,8 @@
 
 /* ---- boards: who is in which operation ---- */
 
-#define KOLO_BOARD_ENTRIES 8 /* operations of which a rank can still be asked */
-#define KOLO_BOARD_NONE    UINT64_MAX
+#define KOLO_BOARD_SUMS 1024 /* about as many operations can still be looked up */
+#define KOLO_BOARD_NONE UINT64_MAX
 typedef struct {
     _Atomic uint64_t number, word; /* word: what the operation is; equal on all ranks if all call the same */
 } kolo_board_entry_t;
@@ -44,9 +44,13 @@ static inline uint64_t kolo_board_shown(uint64_t number)
 {
     return kolo_board_is_call(number) ? (number - KOLO_BOARD_CALLS) / KOLO_BOARD_STEPS : number;
 }
+#define KOLO_BOARD_CALLS_KEPT 8
 typedef struct {
-    kolo_board_entry_t entries[KOLO_BOARD_ENTRIES]; /* by number modulo; all KOLO_BOARD_NONE at first */
-    kolo_board_entry_t calls[KOLO_BOARD_ENTRIES];   /* by number / KOLO_BOARD_STEPS modulo; zero at first */
+    /* Of the words of all operations up to this one, by number modulo: equal on two ranks if all were (sums.c). */
+    _Atomic uint64_t sums[KOLO_BOARD_SUMS];
+    _Atomic uint64_t last;                           /* the newest operation, or KOLO_BOARD_NONE */
+    uint64_t first;                                  /* the number that operations begin with */
+    kolo_board_entry_t calls[KOLO_BOARD_CALLS_KEPT]; /* by number / KOLO_BOARD_STEPS modulo; zero at first */
     /* The call that each part is in, or is seen to wait in; 0: none. What was called before it is over. */
     _Atomic uint64_t in[KOLO_BOARD_PARTS];
     _Atomic uint64_t connecting;        /* the operation whose connections are being made */
@@ -64,35 +68,45 @@ static inline void kolo_board_begin(kolo_board_pair_t *pair, int direction, int 
     atomic_store_explicit(&pair->begun[direction][way], n, memory_order_relaxed);
     if (firm) atomic_store_explicit(&pair->firm[way], n, memory_order_relaxed);
 }
-static inline void kolo_board_write(kolo_board_entry_t *e, uint64_t number, uint64_t word)
+/* While nobody reads it; all zeros before. */
+static inline void kolo_board_init(kolo_board_t *board, uint64_t first)
 {
-    atomic_store_explicit(&e->number, KOLO_BOARD_NONE, memory_order_relaxed);
-    atomic_store_explicit(&e->word, word, memory_order_release);
-    atomic_store_explicit(&e->number, number, memory_order_release);
+    board->first = first;
+    atomic_init(&board->last, KOLO_BOARD_NONE);
+    atomic_init(&board->connecting, KOLO_BOARD_NONE);
+    atomic_init(&board->pairing, KOLO_BOARD_NONE);
 }
-/* One thread at a time writes; any reads. */
+/* A sum with the next word in it. Two sums in a row give the word back. Zero stays zero without it. */
+static inline uint64_t kolo_board_mixed(uint64_t sum)
+{
+    sum *= UINT64_C(0x9e3779b97f4a7c15);
+    return sum ^ sum >> 32;
+}
+/* One thread at a time writes; any reads. Release, so that who sees a sum sees the numbers before it. */
 static inline void kolo_board_publish(kolo_board_t *board, uint64_t number, uint64_t word)
 {
-    kolo_board_write(&board->entries[number % KOLO_BOARD_ENTRIES], number, word);
+    uint64_t sum = atomic_load_explicit(&board->sums[(number - 1) % KOLO_BOARD_SUMS], memory_order_relaxed);
+    atomic_store_explicit(&board->sums[number % KOLO_BOARD_SUMS], kolo_board_mixed(sum) + word,
+                          memory_order_release);
+    atomic_store_explicit(&board->last, number, memory_order_release);
 }
 /* A call, or a step of one. */
 static inline void kolo_board_publish_call(kolo_board_t *board, uint64_t number, uint64_t word)
 {
-    kolo_board_write(&board->calls[number / KOLO_BOARD_STEPS % KOLO_BOARD_ENTRIES], number, word);
+    kolo_board_entry_t *e = &board->calls[number / KOLO_BOARD_STEPS % KOLO_BOARD_CALLS_KEPT];
+    atomic_store_explicit(&e->number, KOLO_BOARD_NONE, memory_order_relaxed);
+    atomic_store_explicit(&e->word, word, memory_order_release);
+    atomic_store_explicit(&e->number, number, memory_order_release);
 }
 /* The newest operation, or KOLO_BOARD_NONE. */
 static inline uint64_t kolo_board_last(const kolo_board_t *board)
 {
-    uint64_t last = KOLO_BOARD_NONE;
-    for (int i = 0; i < KOLO_BOARD_ENTRIES; i++) {
-        uint64_t n = atomic_load_explicit(&board->entries[i].number, memory_order_acquire);
-        if (n != KOLO_BOARD_NONE && (last == KOLO_BOARD_NONE || (int64_t)(n - last) > 0)) last = n;
-    }
-    return last;
+    return atomic_load_explicit(&board->last, memory_order_acquire);
 }
 /* Two ranks that have called different things. The numbers are equal, unless it is only known that what the other
  * one sent is of another operation; then the words may be, too: the counts differ by more than words tell. One word
- * may be a send or receive, from which that rank never comes to this operation. */
+ * may be a send or receive, from which that rank never comes to this operation. Both words 0: some operation up to
+ * this one differs, and which is not known any more. */
 typedef struct {
     int rank, other;
     uint64_t number, word, other_number, other_word;
@@ -110,8 +124,6 @@ void kolo_oob_ask(kolo_oob_t *oob, int peer, uint64_t number);
 /* I wait for `peer` in a send or receive; my next operation, or call, has this number. What comes of it shows
  * likewise. */
 void kolo_oob_ask_pair(kolo_oob_t *oob, int peer, uint64_t number);
-/* The operations that have left the board are looked up here; NULL: not any more, and nobody looks. */
-void kolo_oob_set_record(kolo_oob_t *oob, const kolo_record_t *record);
 /* What this rank was in under that number, if it is still known. */
 bool kolo_oob_look_back(kolo_oob_t *oob, uint64_t number, uint64_t *word);
 /* Data has shown that two ranks differ: all ranks are told. */

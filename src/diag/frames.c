@@ -14,6 +14,7 @@ void kolo_board_encode(const kolo_board_frame_t *board, uint8_t bytes[KOLO_BOARD
     kolo_put64(bytes + 8, board->number);
     kolo_put32(bytes + 16, (uint32_t)board->rank);
     kolo_put32(bytes + 20, board->flags);
+    kolo_put64(bytes + 24, board->sum);
 }
 
 const char *kolo_board_decode(const uint8_t *bytes, size_t length, int nranks, kolo_board_frame_t *board)
@@ -24,7 +25,27 @@ const char *kolo_board_decode(const uint8_t *bytes, size_t length, int nranks, k
     if (flags > KOLO_BOARD_GAVE_UP && flags != KOLO_BOARD_STUCK &&
         flags != (KOLO_BOARD_STUCK | KOLO_BOARD_GAVE_UP) && flags != (KOLO_BOARD_STUCK | KOLO_BOARD_STUCK_SEND))
         return "a board with unknown flags";
-    *board = (kolo_board_frame_t){kolo_get64(bytes), kolo_get64(bytes + 8), (int)rank, flags};
+    *board =
+        (kolo_board_frame_t){kolo_get64(bytes), kolo_get64(bytes + 8), (int)rank, flags, kolo_get64(bytes + 24)};
+    return NULL;
+}
+
+void kolo_sums_encode(const kolo_sums_frame_t *s, uint8_t bytes[KOLO_SUMS_FRAME_MOST])
+{
+    kolo_put32(bytes, s->step);
+    kolo_put32(bytes + 4, s->count);
+    for (uint32_t i = 0; i < s->count; i++) kolo_put64(bytes + KOLO_SUMS_FRAME_BYTES(i), s->sums[i]);
+}
+
+const char *kolo_sums_decode(const uint8_t *bytes, size_t length, kolo_sums_frame_t *sums)
+{
+    if (length < KOLO_SUMS_FRAME_BYTES(1)) return "too short a list of sums";
+    sums->step = kolo_get32(bytes);
+    sums->count = kolo_get32(bytes + 4);
+    if (sums->step != 1 && sums->step != KOLO_SUMS_STEP) return "sums of an unknown step";
+    if (sums->count < 1 || sums->count > KOLO_SUMS_MOST) return "sums out of range";
+    if (length != KOLO_SUMS_FRAME_BYTES(sums->count)) return "sums of the wrong length";
+    for (uint32_t i = 0; i < sums->count; i++) sums->sums[i] = kolo_get64(bytes + KOLO_SUMS_FRAME_BYTES(i));
     return NULL;
 }
 

@@ -31,6 +31,16 @@ static void boards(const uint8_t *data, size_t size)
     }
 }
 
+static void sums(const uint8_t *data, size_t size)
+{
+    kolo_sums_frame_t s;
+    uint8_t again[KOLO_SUMS_FRAME_MOST];
+    if (kolo_sums_decode(data, size, &s) != NULL) return;
+    require(s.count >= 1 && s.count <= KOLO_SUMS_MOST && (s.step == 1 || s.step == KOLO_SUMS_STEP));
+    kolo_sums_encode(&s, again);
+    require(memcmp(data, again, size) == 0);
+}
+
 static void differences(const uint8_t *data, size_t size)
 {
     kolo_difference_t d;
@@ -56,6 +66,7 @@ static void findings(const uint8_t *data, size_t size)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     boards(data, size);
+    sums(data, size);
     differences(data, size);
     findings(data, size);
     return 0;

@@ -19,11 +19,13 @@ static kolo_status_t why(kolo_oob_t *oob, const char *doing)
 }
 
 _Static_assert(KOLO_FINDINGS_FRAME_BYTES <= KOLO_FRAME_BODY_MAX, "findings are taken at once");
+_Static_assert(KOLO_SUMS_FRAME_MOST <= KOLO_FRAME_BODY_MAX, "and sums");
 static const kolo_frame_rule_t frames[] = {
     {KOLO_FRAME_BOARD, KOLO_BOARD_FRAME_BYTES, KOLO_BOARD_FRAME_BYTES, .arrived = kolo_board_arrived},
     {KOLO_FRAME_PAIR, KOLO_PAIR_FRAME_BYTES, KOLO_PAIR_FRAME_BYTES, .arrived = kolo_board_arrived},
     {KOLO_FRAME_DIFFERENCE, KOLO_DIFFERENCE_FRAME_BYTES, KOLO_DIFFERENCE_FRAME_BYTES,
      .arrived = kolo_difference_arrived},
+    {KOLO_FRAME_SUMS, KOLO_SUMS_FRAME_BYTES(1), KOLO_SUMS_FRAME_MOST, .arrived = kolo_sums_arrived},
     {KOLO_FRAME_SURVEY, 0, 0, .arrived = kolo_survey_asked},
     {KOLO_FRAME_FINDINGS, KOLO_FINDINGS_FRAME_BYTES, KOLO_FINDINGS_FRAME_BYTES, .arrived = kolo_findings_arrived},
 };

@@ -31,8 +31,7 @@ typedef struct {
 
 /* Of an oob. */
 typedef struct {
-    const kolo_board_t *board;   /* NULL: none yet */
-    const kolo_record_t *record; /* what has left it; NULL: nothing */
+    const kolo_board_t *board; /* NULL: none yet */
     kolo_board_tell_fn_t board_tell;
     kolo_board_needs_fn_t board_needs;
     uint64_t stalled_ns, asked_ns; /* after which it asks; when it asked last */
@@ -50,7 +49,7 @@ typedef struct {
 /* Of a peer. */
 typedef struct {
     kolo_outbound_t board_out; /* the last board shown to it */
-    uint8_t board_bytes[KOLO_PAIR_FRAME_BYTES];
+    uint8_t board_bytes[KOLO_SUMS_FRAME_MOST];
     kolo_question_t asked;                    /* what it asked last, until there is an answer */
     bool pair_asked;                          /* by us, ever */
     kolo_outbound_t survey_out, findings_out; /* our last question, our last answer (survey.c) */
@@ -70,10 +69,24 @@ static inline kolo_peer_diag_t *kolo_peer_diag(const kolo_peer_t *peer)
 /* ---- boards (board.c); with the lock held ---- */
 
 void kolo_board_ask(kolo_oob_t *oob, int rank, uint64_t number);
+/* Sends what is in the peer's board_bytes, if that can go out now. */
+kolo_conn_t *kolo_board_way_out(kolo_peer_t *peer);
+void kolo_board_put_up(kolo_conn_t *conn, kolo_frame_kind_t kind, uint64_t number, size_t bytes);
+/* `theirs` of `rank` has the number of an operation of mine, or tells of what a message of mine never meets. */
+void kolo_board_note(kolo_oob_t *oob, uint64_t number, uint64_t mine, int rank, uint64_t theirs);
 /* What comes in; on the progress thread. NULL, or what is wrong with it. */
 const char *kolo_board_arrived(kolo_conn_t *conn);
 /* On the progress thread, without the lock, now and then while the rank's thread waits. */
 void kolo_board_look(kolo_oob_t *oob, uint64_t now_ns);
+
+/* ---- sums (sums.c); with the lock held, but for the first two ---- */
+
+/* Of all operations up to this one; 0 before the first. false: it is not known, or not any more. */
+bool kolo_sums_at(const kolo_board_t *board, uint64_t number, uint64_t *sum);
+bool kolo_sums_word(const kolo_board_t *board, uint64_t number, uint64_t *word);
+/* The peer's sum of this number is another one: shows it mine, by which it finds the first that differs. */
+bool kolo_sums_show(kolo_peer_t *peer, uint64_t number, uint32_t step);
+const char *kolo_sums_arrived(kolo_conn_t *conn);
 
 /* ---- differences (difference.c); with the lock held ---- */
 

@@ -27,6 +27,7 @@ typedef enum {
     KOLO_FRAME_WORDS = 13, /* text, why a rank gave up. tag: 0 the sender, whose farewell follows (farewell.c); r +
                              1: rank r, of which news follow (news.c) */
     KOLO_FRAME_DIFFERENCE = 14, /* tag: 0; two ranks that called different things (difference.c) */
+    KOLO_FRAME_SUMS = 15,       /* tag: number of the operation that the last sum is of (diag/sums.c) */
     KOLO_FRAME_KINDS
 } kolo_frame_kind_t;
 typedef struct {

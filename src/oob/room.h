@@ -14,7 +14,7 @@ typedef struct kolo_conn kolo_conn_t;
 typedef struct kolo_peer kolo_peer_t;
 struct kolo_inbound;
 
-#define KOLO_FRAME_BODY_MAX 208 /* the longest frame that `arrived` takes */
+#define KOLO_FRAME_BODY_MAX 272 /* the longest frame that `arrived` takes */
 
 typedef struct {
     kolo_frame_kind_t kind;

@@ -39,14 +39,12 @@ void kolo_survey_open(kolo_body_t *body)
 {
     if (!body->record.at) return;
     kolo_oob_set_survey(body->oob, answer, body);
-    kolo_oob_set_record(body->oob, body->record.at);
 }
 
 void kolo_survey_close(kolo_body_t *body)
 {
     if (!body->oob) return;
     kolo_oob_set_survey(body->oob, NULL, NULL);
-    kolo_oob_set_record(body->oob, NULL);
 }
 
 /* What is known of a rank that did not answer. */

@@ -18,7 +18,8 @@
 
 #define ASKED_AT_ONCE    16
 #define ANSWER_MS        200
-#define QUICK_QUESTIONS  10 /* about this operation, those before it, and this one again */
+#define QUICK_QUESTIONS  10
+#define NEIGHBOUR_EACH   4 /* questions: the next rank is asked, too */
 #define PAIRS_AT_ONCE    64
 #define PAUSE_MOST_NS    (10 * KOLO_NS_PER_S)
 #define ROOTS_TOLD_APART 8191                  /* by a signature */
@@ -31,8 +32,15 @@ static void tell(const kolo_difference_t *d, char *buf, size_t bytes)
     uint64_t number = kolo_board_shown(d->number), other_number = kolo_board_shown(d->other_number);
     kolo_signature_print(d->word, words, sizeof words);
     kolo_signature_print(d->other_word, others, sizeof others);
-    if (kolo_signature_fields(d->word).coll == KOLO_COLL_P2P && d->word != d->other_word &&
-        kolo_signature_fields(d->other_word).coll == KOLO_COLL_P2P)
+    if (d->word == 0 && d->other_word == 0)
+        snprintf(
+            buf, bytes,
+            "rank %d and rank %d are in different places of their programs: an operation not after number %" PRIu64
+            ", too long ago to be known still, was another one on one of them than on the other, or had another "
+            "root, count, type or operator: %s; KOLO_CHECK=deep finds it when it is called",
+            d->rank, d->other, number, rule);
+    else if (kolo_signature_fields(d->word).coll == KOLO_COLL_P2P && d->word != d->other_word &&
+             kolo_signature_fields(d->other_word).coll == KOLO_COLL_P2P)
         snprintf(buf, bytes, "rank %d is in %s, but what rank %d has for it is %s: both ends must name the same",
                  d->rank, words, d->other, others);
     else if (kolo_signature_fields(d->word).coll == KOLO_COLL_P2P)
@@ -72,9 +80,7 @@ static bool needs(uint64_t word, int rank, int other, int nranks)
 
 void kolo_mismatch_open(kolo_body_t *body)
 {
-    for (int i = 0; i < KOLO_BOARD_ENTRIES; i++) atomic_init(&body->board.entries[i].number, KOLO_BOARD_NONE);
-    atomic_init(&body->board.connecting, KOLO_BOARD_NONE);
-    atomic_init(&body->board.pairing, KOLO_BOARD_NONE);
+    kolo_board_init(&body->board, body->operation);
     body->stalled.operation = body->stalled_pairs.operation = KOLO_BOARD_NONE;
     kolo_oob_set_board(body->oob, &body->board, (int)kolo_comm_options.mismatch_ms, tell, needs);
 }
@@ -114,14 +120,12 @@ static bool is_due(kolo_stalled_t *stalled, uint64_t operation)
     return true;
 }
 
-/* About which operation to ask now: this one, whose question may go unheard while the peer has to be called first,
- * or one before it. All ranks may be in this one and wait, because each has left the one before as something else:
- * where each was the root of a broadcast, all queues are full of what nobody reads. */
-static uint64_t in_question(const kolo_stalled_t *stalled, uint64_t operation)
+/* Those that this rank waits for may have called the same, and wait for one that has not, or for who waits for one.
+ * Where each asks the next rank, somebody asks who differs, or that one asks. */
+static void ask_neighbour(kolo_body_t *body, uint64_t operation)
 {
-    uint32_t asked = stalled->asked, age = asked < 3 ? 0 : asked - 2;
-    if (asked >= QUICK_QUESTIONS) age = asked % 2 ? asked / 2 % KOLO_BOARD_ENTRIES : 0;
-    return operation - age;
+    if (body->stalled.asked % NEIGHBOUR_EACH == 0)
+        kolo_oob_ask(body->oob, (body->rank + 1) % body->nranks, operation);
 }
 
 void kolo_body_wait_init(kolo_body_t *body, kolo_wait_t *wait, kolo_task_t *task)
@@ -138,8 +142,9 @@ kolo_status_t kolo_mismatch_look_connecting(kolo_body_t *body, uint64_t operatio
 {
     kolo_record_waits(&body->record);
     KOLO_TRY(kolo_oob_difference(body->oob));
-    if (is_due(&body->stalled, operation) && rank >= 0)
-        kolo_oob_ask(body->oob, rank, in_question(&body->stalled, operation));
+    if (!is_due(&body->stalled, operation)) return KOLO_OK;
+    if (rank >= 0) kolo_oob_ask(body->oob, rank, operation);
+    ask_neighbour(body, operation);
     return KOLO_OK;
 }
 
@@ -155,8 +160,8 @@ kolo_status_t kolo_mismatch_look(void *arg)
     if (!is_due(&body->stalled, task->operation)) return KOLO_OK;
     size_t n = kolo_task_awaited(task, ranks, ASKED_AT_ONCE);
     if (n == 0 || n == ASKED_AT_ONCE) n = next_in_turn(body, &body->stalled, ranks, ASKED_AT_ONCE);
-    uint64_t number = in_question(&body->stalled, task->operation);
-    for (size_t i = 0; i < n; i++) kolo_oob_ask(body->oob, ranks[i], number);
+    for (size_t i = 0; i < n; i++) kolo_oob_ask(body->oob, ranks[i], task->operation);
+    ask_neighbour(body, task->operation);
     return KOLO_OK;
 }
 

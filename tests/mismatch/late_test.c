@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A broadcast with another root on one rank, or with each rank as its root, in which nobody waits: what was sent
+ * lies in queues. Ranks go on with operations that use other queues, and hear of it at the first long wait, however
+ * many operations later that is. No time limit is set.
+ */
+#include "kit/ranks.h"
+
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define RANKS 5
+#define ODD   4
+#define COUNT                                                                                                      \
+    21012        /* of 4 bytes: more than lines take, and two roots leave it in two queues that have room for it */
+#define FEW 1966 /* of 8 bytes: later they find no room */
+
+#ifdef KOLO_SANITIZED
+#define SOON_MS 6000
+#else
+#define SOON_MS 2000
+#endif
+
+typedef struct {
+    int calls;             /* between the broadcast and the wait */
+    bool all_roots, alone; /* alone: one rank waits in what the others have not come to yet; else all do */
+    _Atomic int told;
+    int took_ms[RANKS];
+    kolo_status_t status[RANKS];
+    char text[RANKS][1024];
+} run_t;
+
+static kolo_status_t call_all(const rank_t *r, run_t *run, float *x)
+{
+    int root = run->all_roots ? r->rank : r->rank == ODD ? ODD : 3;
+    kolo_status_t status = kolo_broadcast(x, x, COUNT, KOLO_FLOAT32, root, r->comm, NULL);
+    for (int i = 0; i < run->calls && status == KOLO_OK; i++) status = kolo_barrier(r->comm, NULL);
+    return status;
+}
+
+static void part_and_go_on(rank_t *r)
+{
+    run_t *run = r->arg;
+    float *x = calloc((size_t)COUNT * 2, sizeof *x);
+    for (int root = 0; root < r->nranks; root++) /* all connections are there */
+        EXPECT_OK(kolo_broadcast(x, x, COUNT, KOLO_FLOAT32, root, r->comm, NULL));
+    EXPECT_OK(kolo_all_gather(x, x + COUNT, FEW, KOLO_FLOAT64, r->comm, NULL));
+    EXPECT_OK(kolo_barrier(r->comm, NULL));
+    meet();
+    kolo_status_t status = call_all(r, run, x);
+    uint64_t start = now_ms();
+    int alone = run->all_roots ? 0 : ODD;
+    if (status == KOLO_OK && run->alone) {
+        if (r->rank != alone) await_count(&run->told, 1);
+        status = kolo_barrier(r->comm, NULL);
+    } else if (status == KOLO_OK) {
+        status = kolo_all_gather(x, x + COUNT, FEW, KOLO_FLOAT64, r->comm, NULL);
+    }
+    run->took_ms[r->rank] = (int)(now_ms() - start);
+    run->status[r->rank] = status;
+    snprintf(run->text[r->rank], sizeof run->text[0], "%s", kolo_get_last_error(r->comm));
+    if (r->rank == alone) atomic_fetch_add(&run->told, 1);
+    meet();
+    EXPECT_OK(kolo_comm_destroy(r->comm));
+    r->comm = NULL;
+    free(x);
+}
+
+static void check(const run_t *run, int ranks)
+{
+    int wrong = 0;
+    for (int r = 0; r < ranks; r++) {
+        const char *text = run->text[r];
+        bool fine = run->status[r] == KOLO_ERR_MISMATCH && IN_TIME(run->took_ms[r] < SOON_MS);
+        fine = fine && (run->all_roots || strstr(text, "rank 4"));
+        wrong += !fine;
+        if (!fine)
+            print_message("%d calls later%s, rank %d: %d after %d ms: %s\n", run->calls,
+                          run->all_roots ? ", all roots"
+                          : run->alone   ? ", alone"
+                                         : "",
+                          r, (int)run->status[r], run->took_ms[r], text);
+    }
+    assert_int_equal(wrong, 0);
+}
+
+static void one_root_differs(void **state)
+{
+    static const int calls[] = {0, 22, 100, 2000};
+    (void)state;
+    for (size_t i = 0; i < sizeof calls / sizeof calls[0]; i++) {
+        for (int alone = 0; alone < 2; alone++) {
+            run_t run = {.calls = calls[i], .alone = alone != 0};
+            assert_int_equal(run_ranks(RANKS, part_and_go_on, &run), 0);
+            check(&run, RANKS);
+        }
+    }
+}
+
+static void each_rank_is_a_root(void **state)
+{
+    static const int calls[] = {1, 100, 2000};
+    (void)state;
+    for (size_t i = 0; i < sizeof calls / sizeof calls[0]; i++)
+        for (int ranks = 2; ranks < 4; ranks++) {
+            run_t run = {.calls = calls[i], .all_roots = true, .alone = true};
+            assert_int_equal(run_ranks(ranks, part_and_go_on, &run), 0);
+            check(&run, ranks);
+        }
+}
+
+int main(void)
+{
+    limit_s(100);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(one_root_differs),
+        cmocka_unit_test(each_rank_is_a_root),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
