@@ -11,7 +11,8 @@
  *
  * Threads: every function may be called from any thread at any time. Shutdown and abort free the handle: no other
  * call may run at that time or come later. Callbacks run on the engine's threads: one thread, and at the same time
- * a second one for tensors on devices.
+ * a second one for tensors on devices. In a child of fork(), which has none of these threads, every function is
+ * KOLO_ERR_INVALID_USAGE.
  *
  * Errors: a function that returns anything but KOLO_OK has done nothing; kolo_get_last_error(NULL) says why. Later
  * failures, and failures of other ranks, come with the completion of the tensor. Output arguments are set on

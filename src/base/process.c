@@ -7,12 +7,43 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
+
+static _Atomic uint32_t forks; /* of this process and its ancestors */
+
+static void count_fork(void)
+{
+    atomic_fetch_add(&forks, 1);
+}
+
+static void watch_forks(void)
+{
+    pthread_atfork(NULL, NULL, count_fork);
+}
+
+uint32_t kolo_process_forks(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, watch_forks);
+    return atomic_load_explicit(&forks, memory_order_relaxed);
+}
+
+kolo_status_t kolo_process_check_own(uint32_t made, const char *call, const char *what)
+{
+    if (KOLO_LIKELY(made == kolo_process_forks())) return KOLO_OK;
+    return kolo_fail(
+        KOLO_ERR_INVALID_USAGE,
+        "%s: the %s belongs to the process that this one was forked from; only there can it be used, or "
+        "destroyed",
+        call, what);
+}
 
 const char *kolo_descriptors_print(char *buf, size_t bytes)
 {

@@ -5,6 +5,8 @@
 #ifndef KOLO_BASE_PROCESS_H
 #define KOLO_BASE_PROCESS_H
 
+#include "base/status.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -34,6 +36,13 @@ kolo_process_end_t kolo_process_end(int pid);
 
 /* "this process has 1024 of at most 1024 descriptors open (ulimit -n, RLIMIT_NOFILE)", into buf; returns it. */
 const char *kolo_descriptors_print(char *buf, size_t bytes);
+
+/* How many fork()s lie between this process and the first one that asked: another number in each child, which has
+ * its parent's memory but none of its threads. Any thread. */
+uint32_t kolo_process_forks(void);
+/* Was it made in this process, when kolo_process_forks() was `forks`? Else what waits for a thread of it would wait
+ * for ever: KOLO_ERR_INVALID_USAGE with the names of the call and the thing. */
+kolo_status_t kolo_process_check_own(uint32_t forks, const char *call, const char *what);
 
 /* Its parent, and when it was started, in clock ticks since the system was. false: it is gone. */
 bool kolo_process_origin(int pid, int *parent, uint64_t *start_ticks);

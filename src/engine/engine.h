@@ -55,6 +55,7 @@ typedef struct {
 
 struct kolo_tensor_engine {
     kolo_slot_t slot;
+    uint32_t forks; /* kolo_process_forks() where it was made */
     int rank, size;
     kolo_engine_place_t place;
     kolo_engine_config_t config;

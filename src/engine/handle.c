@@ -3,6 +3,7 @@
  * What every file of this room may ask of the engine itself: whether a handle is one, who is calling, whether it
  * has failed; and how its threads are woken.
  */
+#include "base/process.h"
 #include "comm/comm.h"
 #include "engine/batch/device.h"
 
@@ -21,7 +22,7 @@ void kolo_engine_enter(struct kolo_tensor_engine *e)
 kolo_status_t kolo_engine_check(kolo_tensor_engine_t e, const char *what)
 {
     if (!e) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: the engine is NULL", what);
-    if (kolo_slot_lives(e)) return KOLO_OK;
+    if (KOLO_LIKELY(kolo_slot_lives(e))) return kolo_process_check_own(e->forks, what, "engine");
     return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: %p is not an engine, or one that was shut down or aborted",
                      what, (void *)e);
 }

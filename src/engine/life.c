@@ -2,6 +2,7 @@
  *
  * The life of an engine: a communicator of its own, memory, the thread; and the end, in order or not.
  */
+#include "base/process.h"
 #include "comm/comm.h"
 #include "engine/backends/backend.h"
 #include "engine/batch/device.h"
@@ -181,6 +182,7 @@ kolo_status_t kolo_engine_init(kolo_tensor_engine_t *engine, kolo_comm_t comm, c
     KOLO_TRY(kolo_library_init());
     kolo_tensor_engine_t e = kolo_slots_take(&engines);
     if (!e) return kolo_fail(KOLO_ERR_NO_MEMORY, "engine_init: out of memory");
+    e->forks = kolo_process_forks();
     atomic_store(&e->device, -1);
     pthread_mutex_init(&e->timeline_lock, NULL);
     kolo_comm_t job = NULL;

@@ -3,10 +3,10 @@
  * Refuses calls that would hang: a call that waits, on a thread that has to do what it waits for; and a call in a
  * child of fork(), which has a server's memory but none of its threads.
  */
+#include "base/process.h"
 #include "rendezvous/internal.h"
 
 static _Thread_local kolo_thread_of_t thread_of;
-static _Atomic uint32_t forks; /* of this process and its ancestors */
 
 kolo_thread_of_t kolo_rendezvous_enter(kolo_thread_of_t what)
 {
@@ -47,27 +47,9 @@ kolo_status_t kolo_rendezvous_check_timeout(const char *call, int timeout_ms)
     return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: the time-out is %d ms; 0 is for ever", call, timeout_ms);
 }
 
-static void count_fork(void)
-{
-    atomic_fetch_add(&forks, 1);
-}
-
-static void watch_forks(void)
-{
-    pthread_atfork(NULL, NULL, count_fork);
-}
-
-uint32_t kolo_rendezvous_forks(void)
-{
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, watch_forks);
-    return atomic_load(&forks);
-}
-
 kolo_status_t kolo_rendezvous_check_process(const kolo_rendezvous_manager_t manager)
 {
-    if (manager->remote == NULL || atomic_load_explicit(&forks, memory_order_relaxed) == manager->forks)
-        return KOLO_OK;
+    if (manager->remote == NULL || kolo_process_forks() == manager->forks) return KOLO_OK;
     return kolo_fail(KOLO_ERR_INVALID_USAGE,
                      "the server of %s belongs to the process that this one was forked from; only there can it be "
                      "used, stopped and destroyed",

@@ -49,7 +49,6 @@ kolo_status_t kolo_rendezvous_check_handle(const char *call, const char *what, c
 /* Is this argument, which is not a handle, there? */
 kolo_status_t kolo_rendezvous_check_given(const char *call, const char *what, const void *argument);
 kolo_status_t kolo_rendezvous_check_timeout(const char *call, int timeout_ms);
-uint32_t kolo_rendezvous_forks(void); /* another number in each child of fork() */
 /* Was the manager made in this process? A manager without a server may also be used by a child. */
 kolo_status_t kolo_rendezvous_check_process(const kolo_rendezvous_manager_t manager);
 
@@ -220,7 +219,7 @@ struct kolo_rendezvous_manager {
     _Atomic bool named;
     char task[KOLO_TASK_NAME_MAX + 1];
     uint64_t incarnation;
-    uint32_t forks;                  /* kolo_rendezvous_forks() of its process */
+    uint32_t forks;                  /* kolo_process_forks() where it was made */
     const kolo_remote_ops_t *remote; /* NULL: no other tasks */
     void *remote_arg;
     struct kolo_watch *_Atomic watch; /* watch.h; NULL: no flight record */

@@ -3,6 +3,7 @@
  * The manager: finds or makes the rendezvous of a step, for local opens and for requests of other tasks, and ends
  * steps. It holds a reference to each step that it lists; each running call holds one, too.
  */
+#include "base/process.h"
 #include "rendezvous/internal.h"
 
 #include <inttypes.h>
@@ -31,7 +32,7 @@ kolo_status_t kolo_rendezvous_manager_create(kolo_rendezvous_manager_t *out)
         return kolo_fail(KOLO_ERR_NO_MEMORY, "rendezvous_manager_create: no memory");
     }
     atomic_init(&manager->refs, 1);
-    manager->forks = kolo_rendezvous_forks();
+    manager->forks = kolo_process_forks();
     manager->nbuckets = BUCKETS;
     manager->last_deferred = &manager->deferred;
     pthread_mutex_init(&manager->lock, NULL);

@@ -5,6 +5,7 @@
  */
 #include "kit/ranks.h"
 
+#include <kolo/engine.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -288,6 +289,56 @@ static void a_child_of_fork_is_kept_out(void **state)
     assert_int_equal(run_ranks(2, fork_in_the_middle, NULL), 0);
 }
 
+static void do_nothing(void *arg)
+{
+    (void)arg;
+}
+
+/* What a stream's thread or an engine's should do would be awaited for ever. */
+static bool is_kept_out_of(kolo_stream_t stream, kolo_event_t event, kolo_tensor_engine_t engine)
+{
+    int64_t handle;
+    const kolo_status_t all[] = {kolo_stream_call(stream, do_nothing, NULL),
+                                 kolo_stream_synchronize(stream),
+                                 kolo_stream_destroy(stream),
+                                 kolo_event_record(event, stream),
+                                 kolo_event_synchronize(event),
+                                 kolo_engine_barrier(engine, NULL, &handle),
+                                 kolo_engine_wait(engine, 0, 0, NULL),
+                                 kolo_engine_shutdown(engine)};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        if (all[i] != KOLO_ERR_INVALID_USAGE || strstr(kolo_get_last_error(NULL), "forked") == NULL) return false;
+    return true;
+}
+
+static void fork_beside_threads(rank_t *r)
+{
+    kolo_tensor_engine_t engine;
+    kolo_stream_t stream;
+    kolo_event_t event;
+    int status = -1;
+    EXPECT_OK(kolo_engine_init(&engine, r->comm, NULL));
+    EXPECT_OK(kolo_stream_create(&stream));
+    EXPECT_OK(kolo_event_create(&event));
+    pid_t child = fork();
+    if (child == 0) {
+        alarm(30);
+        _exit(is_kept_out_of(stream, event, engine) ? 0 : 1);
+    }
+    EXPECT(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    EXPECT_OK(kolo_event_record(event, stream));
+    EXPECT_OK(kolo_event_synchronize(event));
+    EXPECT_OK(kolo_event_destroy(event));
+    EXPECT_OK(kolo_stream_destroy(stream));
+    EXPECT_OK(kolo_engine_shutdown(engine));
+}
+
+static void a_child_of_fork_has_no_part_in_streams_and_engines(void **state)
+{
+    (void)state;
+    assert_int_equal(run_ranks(1, fork_beside_threads, NULL), 0);
+}
+
 /* Ranks without a color have nothing to poll but the communicator itself, which comes to an end with it. */
 static void split_without_color(rank_t *r)
 {
@@ -327,6 +378,7 @@ int main(void)
     limit_s(110);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_child_of_fork_is_kept_out),
+        cmocka_unit_test(a_child_of_fork_has_no_part_in_streams_and_engines),
         cmocka_unit_test(a_split_without_color_comes_to_an_end),
         cmocka_unit_test(what_does_not_block_ends_in_the_background),
         cmocka_unit_test(a_start_that_nobody_joins_can_be_dropped),

@@ -4,6 +4,7 @@
  * noted in the stream and handed out by synchronize. A call takes the lock of its stream alone, and a place in the
  * queue that an earlier one has left.
  */
+#include "base/process.h"
 #include "base/slots.h"
 #include "comm/call/call.h"
 
@@ -26,6 +27,7 @@ struct kolo_cpu_stream {
     kolo_item_t *head, *tail, *spare;
     uint32_t nspare;
     uint64_t pushed, ended; /* items */
+    uint32_t forks;         /* kolo_process_forks() where it was made */
     bool stop;
     kolo_gate_t gate; /* opened on every change */
     kolo_status_t error;
@@ -36,6 +38,7 @@ struct kolo_cpu_event {
     kolo_slot_t slot;
     pthread_mutex_t lock;
     uint64_t recorded, reached; /* how often */
+    uint32_t forks;
     uint32_t references;
     kolo_gate_t gate;
 };
@@ -91,7 +94,8 @@ static void leave_stream(struct kolo_cpu_stream *s)
 static kolo_status_t check_stream(void *stream, const char *what)
 {
     if (!stream) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: the stream is NULL", what);
-    if (kolo_stream_valid(stream)) return KOLO_OK;
+    if (kolo_stream_valid(stream))
+        return kolo_process_check_own(((struct kolo_cpu_stream *)stream)->forks, what, "stream");
     return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: %p is not a stream, or one that was destroyed", what, stream);
 }
 
@@ -150,6 +154,7 @@ kolo_status_t kolo_stream_create(kolo_stream_t *stream)
         free(s);
         return kolo_fail(KOLO_ERR_NO_MEMORY, "stream_create: out of memory");
     }
+    s->forks = kolo_process_forks();
     pthread_mutex_init(&s->lock, NULL);
     int err = pthread_create(&s->thread, NULL, stream_main, s);
     if (err) {
@@ -175,6 +180,7 @@ static kolo_item_t *take_spare(struct kolo_cpu_stream *s)
 /* bytes 0: arg itself, else a copy of what it points at. */
 static kolo_status_t push(struct kolo_cpu_stream *s, void (*fn)(void *), void *arg, size_t bytes)
 {
+    KOLO_TRY(kolo_process_check_own(s->forks, "an operation on a stream", "stream"));
     pthread_mutex_lock(&s->lock);
     kolo_item_t *item = take_spare(s);
     if (!item) {
@@ -296,6 +302,7 @@ kolo_status_t kolo_event_create(kolo_event_t *event)
     if (!event) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "event_create: the output is NULL");
     struct kolo_cpu_event *e = kolo_slots_take(&events);
     if (!e) return kolo_fail(KOLO_ERR_NO_MEMORY, "event_create: out of memory");
+    e->forks = kolo_process_forks();
     pthread_mutex_init(&e->lock, NULL);
     e->references = 1;
     *event = e;
@@ -305,7 +312,7 @@ kolo_status_t kolo_event_create(kolo_event_t *event)
 static kolo_status_t check_event(kolo_event_t event, const char *what)
 {
     if (!event) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: the event is NULL", what);
-    if (kolo_slot_lives(event)) return KOLO_OK;
+    if (kolo_slot_lives(event)) return kolo_process_check_own(event->forks, what, "event");
     return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: %p is not an event, or one that was destroyed", what,
                      (void *)event);
 }
