@@ -61,8 +61,7 @@ static kolo_status_t compare_parts(const kolo_state_t s, const row_t *rows)
     if (wrong < 0) return KOLO_OK;
     return kolo_fail(
         KOLO_ERR_REMOTE,
-        "state: rank %d has come with other buffers (names, sizes or order) than the job has: it is left out",
-        wrong);
+        "state: rank %d has registered other buffers (names, sizes or order) than the job: it is left out", wrong);
 }
 
 /* What the roll says; sets what all share. */
@@ -277,8 +276,8 @@ kolo_status_t kolo_state_listen(kolo_state_t s, int timeout_ms)
         else if ((word.kind == KOLO_WORD_ADD || word.kind == KOLO_WORD_REMOVE) && word.plan > s->word.plan)
             s->word = word;
         else
-            kolo_warn("state", "the launcher's word of kind %d for plan %u comes at the wrong time", (int)word.kind,
-                      word.plan);
+            kolo_warn("state", "the launcher sent a message of kind %d for plan %u at the wrong time",
+                      (int)word.kind, word.plan);
     }
     return KOLO_OK;
 }

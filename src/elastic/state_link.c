@@ -192,7 +192,7 @@ kolo_status_t kolo_state_link_say(kolo_state_link_t *link, const char *format, .
     int n = vsnprintf(line, sizeof line, format, args);
     va_end(args);
     if (n < 0 || (size_t)n >= sizeof line)
-        return kolo_fail(KOLO_ERR_INTERNAL, "a word for the launcher is too long");
+        return kolo_fail(KOLO_ERR_INTERNAL, "a message to the launcher is too long");
     return put(link, line, (size_t)n);
 }
 
@@ -206,7 +206,8 @@ static kolo_status_t look(kolo_state_link_t *link)
         for (const char *p = buf; p < buf + n; p += sizeof(struct inotify_event)) {
             const struct inotify_event *e = (const struct inotify_event *)(const void *)p;
             if (e->mask & IN_IGNORED)
-                return kolo_fail(KOLO_ERR_SYSTEM, "the launcher (kolorun) has gone; without it the job ends");
+                return kolo_fail(KOLO_ERR_SYSTEM,
+                                 "the launcher (kolorun) has ended, and the job cannot go on without it");
             p += e->len;
         }
     }

@@ -113,11 +113,10 @@ static kolo_status_t wait_for_file(kolo_job_meeting_t *m)
         if (m->failed && (late || (!found && access(m->path, F_OK) != 0)))
             return kolo_fail(m->status, "%s", m->text);
         if (late)
-            return kolo_fail(
-                KOLO_ERR_TIMEOUT,
-                "job: rank 0 did not leave the id in %s within %d ms: has it come to this call, and do all "
-                "hosts share this directory (KOLO_JOB_DIR) and the time of day?",
-                m->path, m->timeout_ms);
+            return kolo_fail(KOLO_ERR_TIMEOUT,
+                             "job: rank 0 did not leave the id in %s within %d ms: has it made this call, and do "
+                             "all hosts share this directory (KOLO_JOB_DIR) and the time of day?",
+                             m->path, m->timeout_ms);
         poll(NULL, 0, POLL_MS);
     }
 }

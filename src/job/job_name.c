@@ -42,8 +42,8 @@ static kolo_status_t launching_process(const kolo_job_place_t *place, const char
     uint64_t start;
     if (place->local_size != place->nranks)
         return kolo_fail(KOLO_ERR_UNSUPPORTED,
-                         "job: %s tells ranks on several hosts no name of their job: set KOLO_JOB_NAME to one, the "
-                         "same on all ranks, or use kolorun",
+                         "job: %s gives ranks on several hosts no name of their job: set KOLO_JOB_NAME, the same "
+                         "on all ranks, or use kolorun",
                          place->launcher);
     do {
         if (!kolo_process_origin(pid, &parent, &start) || parent < 1)

@@ -90,8 +90,8 @@ static kolo_status_t fail_half(const source_t *s, const kolo_job_values_t *v)
             missing = kolo_job_variable(needed[i]);
     }
     return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
-                     "job: %s is set but %s is not, and %s sets both: set or unset both, or name by "
-                     "KOLO_JOB_LAUNCHER who started this process (none: nobody)",
+                     "job: %s is set but %s is not, and %s sets both: set or unset both, or set KOLO_JOB_LAUNCHER "
+                     "to the launcher of this process (none: no launcher)",
                      there, missing, names[s->launcher]);
 }
 

@@ -62,7 +62,7 @@ ssize_t kolo_socket_recv_bytes(const kolo_socket_t *socket, void *bytes, size_t 
 bool kolo_socket_within(const kolo_socket_t *socket);
 /* For messages: what EBADMSG is to the person who reads of it. */
 #define KOLO_SEAL_ALTERED                                                                                          \
-    "bytes were changed on their way (KOLO_TCP_SECURITY has noticed): look for who is between these hosts"
+    "bytes were changed on the way (found by KOLO_TCP_SECURITY): check what is between these hosts"
 /* Closes the descriptor at once, or as kolo_socket_hang_up() does. */
 void kolo_socket_close(kolo_socket_t *socket);
 void kolo_socket_leave(kolo_socket_t *socket);

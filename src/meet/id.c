@@ -231,7 +231,7 @@ kolo_status_t kolo_oob_load_id(kolo_unique_id_t *id, const char *path, int timeo
         if (kolo_now_ns() >= deadline)
             return kolo_fail(KOLO_ERR_TIMEOUT,
                              "the id file %s did not appear within %d ms: the rank that writes it (rank 0 of a "
-                             "launched job) has not come to that, or has ended",
+                             "launched job) has not reached that call, or has ended",
                              path, timeout_ms);
         poll(NULL, 0, 10); /* a file system shared between hosts has nothing to wake us */
     }

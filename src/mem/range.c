@@ -162,7 +162,7 @@ static void watch(kolo_mem_range_t *r)
     r->good = r->watched || unwatched_is_fine;
     if (!r->good)
         kolo_info("mem",
-                  "registered memory is not used without a copy: %s (KOLO_MEM_UNWATCHED=1 uses it all the same)",
+                  "registered memory is copied like any other: %s (KOLO_MEM_UNWATCHED=1 uses it in place anyway)",
                   kolo_error_text());
 }
 

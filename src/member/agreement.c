@@ -182,12 +182,12 @@ static kolo_status_t time_out(kolo_agree_run_t *x)
     int first = 0;
     if (kolo_agree_lowest(x) != x->oob->rank)
         return kolo_fail(KOLO_ERR_TIMEOUT,
-                         "%s: rank %d waited in vain for rank %d to bring the ranks together in %s", x->oob->name,
+                         "%s: rank %d waited too long for rank %d, which leads the agreement in %s", x->oob->name,
                          x->oob->rank, kolo_agree_lowest(x), x->a->what);
     name_missing(x, &first, missing, sizeof(missing));
     decide_without_result(x, KOLO_ERR_TIMEOUT, first);
-    return kolo_fail(KOLO_ERR_TIMEOUT, "%s: rank %d waited in vain for rank(s) %s to come to %s", x->oob->name,
-                     x->oob->rank, missing, x->a->what);
+    return kolo_fail(KOLO_ERR_TIMEOUT, "%s: rank %d waited too long for rank(s) %s, which did not reach %s",
+                     x->oob->name, x->oob->rank, missing, x->a->what);
 }
 
 static kolo_status_t run(kolo_agree_run_t *x)

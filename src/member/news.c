@@ -124,9 +124,8 @@ static const char *const how_texts[KOLO_LOSS_KINDS] = {
     [KOLO_LOSS_PROCESS] = "its process ended",
     [KOLO_LOSS_SILENT] = ("nothing was heard from it for KOLO_VERDICT_MS: its host or the network is down, or its "
                           "process is stopped"),
-    [KOLO_LOSS_ALTERED] =
-        "bytes between it and us were changed on their way, which KOLO_TCP_SECURITY has noticed: look for "
-        "who is between these hosts",
+    [KOLO_LOSS_ALTERED] = "bytes between it and us were changed on the way (found by KOLO_TCP_SECURITY): check "
+                          "what is between these hosts",
     [KOLO_LOSS_UNHEARD] =
         "it has not acknowledged data for KOLO_VERDICT_MS though its heartbeats come: the path loses long packets "
         "(another MTU on the way?)",

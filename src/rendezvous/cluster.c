@@ -184,7 +184,7 @@ kolo_status_t kolo_protocol_find(const char *name, kolo_protocol_t *protocol)
     int i = find(name);
     if (i >= 0) *protocol = protocols[i];
     pthread_mutex_unlock(&lock);
-    return i >= 0 ? KOLO_OK : kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "there is no protocol \"%.60s\"", name);
+    return i >= 0 ? KOLO_OK : kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "unknown protocol \"%.60s\"", name);
 }
 
 static kolo_status_t read_wires(const char *wires, unsigned *kinds)
@@ -198,7 +198,7 @@ static kolo_status_t read_wires(const char *wires, unsigned *kinds)
             if (strlen(name) == n && memcmp(name, wires, n) == 0) break;
         }
         if (kind == KOLO_ONESIDED_KINDS)
-            return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "protocol: there is no wire \"%.*s\"",
+            return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "protocol: unknown wire \"%.*s\"",
                              (int)KOLO_MIN(n, (size_t)40), wires);
         *kinds |= 1u << kind;
         wires += n + (wires[n] == ',');
@@ -217,7 +217,7 @@ kolo_status_t kolo_server_register_protocol(const char *name, const char *wires,
     kolo_status_t status = KOLO_OK;
     pthread_mutex_lock(&lock);
     if (find(name) >= 0)
-        status = kolo_fail(KOLO_ERR_INVALID_USAGE, "there is a protocol \"%s\" already", name);
+        status = kolo_fail(KOLO_ERR_INVALID_USAGE, "protocol \"%s\" exists already", name);
     else if (nprotocols == MOST_PROTOCOLS)
         status = kolo_fail(KOLO_ERR_NO_MEMORY, "there are %d protocols already", MOST_PROTOCOLS);
     else

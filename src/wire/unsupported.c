@@ -22,9 +22,8 @@ static kolo_status_t no_copy(const kolo_conn_spec_t *spec, const kolo_wire_ops_t
 {
     return kolo_fail(
         KOLO_ERR_UNSUPPORTED,
-        "a single copy is wanted of the connection from rank %d to rank %d, which goes over %s: copies "
-        "were permitted when the communicator was made and are not any more; KOLO_CMA_DISABLE=1 on all "
-        "ranks goes without",
+        "the connection from rank %d to rank %d needs single copies, but goes over %s: copies were permitted when "
+        "the communicator was made and are not any more; KOLO_CMA_DISABLE=1 on all ranks avoids them",
         spec->writer, spec->reader, wire->name);
 }
 

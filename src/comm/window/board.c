@@ -218,7 +218,8 @@ static kolo_status_t meet(kolo_windows_t *w, board_card_t *cards)
     KOLO_TRY(kolo_oob_all_gather(body->oob, w->reach, n));
     for (size_t i = 0; i < n * n; i++)
         if (w->reach[i] > KOLO_REACH_FAR)
-            return kolo_fail(KOLO_ERR_PROTOCOL, "what rank %zu says of its reach makes no sense", i / n);
+            return kolo_fail(KOLO_ERR_PROTOCOL,
+                             "rank %zu sent a malformed list of the ranks whose windows it reaches", i / n);
     return KOLO_OK;
 }
 

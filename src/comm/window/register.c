@@ -270,7 +270,8 @@ kolo_status_t kolo_window_unmake(kolo_body_t *body, uint64_t handle)
 {
     kolo_windows_t *w = body->windows;
     kolo_window_peers_t *window = kolo_window_find(w, handle);
-    if (!window) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "there is no such window");
+    if (!window)
+        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "this is not a window of this communicator, or it has ended");
     body->ctx.deadline_ns = kolo_deadline_ms(body->init_timeout_ms);
     if (body->device >= 0) KOLO_TRY(kolo_device_drain(body)); /* what this rank has put is there */
     if (w->relay) KOLO_TRY(fence(w));

@@ -96,7 +96,7 @@ kolo_status_t kolo_failed_agree(kolo_set_t *s)
         KOLO_TRY(kolo_broadcast(&words, &words, sizeof words, KOLO_UINT8, root, s->comm, NULL));
         if (words.status <= KOLO_OK || words.status > KOLO_ERR_REVOKED ||
             !memchr(words.text, '\0', sizeof words.text))
-            return kolo_fail(KOLO_ERR_PROTOCOL, "engine: rank %d tells of a failure in words that make no sense",
+            return kolo_fail(KOLO_ERR_PROTOCOL, "engine: rank %d sent a malformed report of a failed operation",
                              s->ranks[root]);
         if (mine != UINT64_MAX && mine / size == first / size) complete_first(s, &words);
     }

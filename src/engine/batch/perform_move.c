@@ -201,8 +201,9 @@ kolo_status_t kolo_perform_move(kolo_set_t *s, const kolo_response_t *response)
 {
     kolo_entry_t *entry = response->entry;
     if (!entry)
-        return kolo_fail(KOLO_ERR_INTERNAL, "engine: rank %d has joined and is told to do tensor %s", s->rank,
-                         response->request.name.text);
+        return kolo_fail(KOLO_ERR_INTERNAL,
+                         "engine: rank %d has joined, but the coordinator asks it for its part of tensor %s",
+                         s->rank, response->request.name.text);
     switch (response->request.work) {
     case KOLO_WORK_ALL_GATHER:
         return all_gather(s, response, entry);

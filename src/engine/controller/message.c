@@ -59,7 +59,7 @@ void kolo_arena_fini(kolo_arena_t *a)
 
 kolo_status_t kolo_message_wrong(const char *what)
 {
-    return kolo_fail(KOLO_ERR_PROTOCOL, "engine: a message of another rank makes no sense: %s", what);
+    return kolo_fail(KOLO_ERR_PROTOCOL, "engine: a message of another rank is malformed: %s", what);
 }
 
 /* ---- requests ---- */

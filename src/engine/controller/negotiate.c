@@ -193,8 +193,8 @@ static kolo_status_t fail_unlike(const kolo_set_t *s, const kolo_response_t *r)
     kolo_shape_print(r->request.shape, r->request.ndims, told, sizeof told);
     kolo_shape_print(mine->shape, mine->ndims, asked, sizeof asked);
     return kolo_fail(KOLO_ERR_PROTOCOL,
-                     "engine: rank %d is told to do %s of %s as %s %s, but has submitted it as %s %s, or with "
-                     "another operator, root, scale or rows",
+                     "engine: the coordinator asks rank %d for %s of %s as %s %s, but it has submitted it as %s "
+                     "%s, or with another operator, root, scale or rows",
                      s->rank, kolo_work_name(r->request.work), r->request.name.text,
                      kolo_type_name(r->request.type), told, kolo_type_name(mine->type), asked);
 }
@@ -206,8 +206,9 @@ static kolo_status_t match_fresh(kolo_set_t *s, const kolo_responses_t *fresh, s
     for (kolo_response_t *r = fresh->first; r; r = r->next) {
         r->entry = kolo_lane_find(&s->lane, &r->request.name);
         if (!r->entry && !s->joined)
-            return kolo_fail(KOLO_ERR_PROTOCOL, "engine: rank %d is told to do %s, which it has not submitted",
-                             s->rank, r->request.name.text);
+            return kolo_fail(KOLO_ERR_PROTOCOL,
+                             "engine: the coordinator asks rank %d for %s, which it has not submitted", s->rank,
+                             r->request.name.text);
         if (r->entry && !kolo_response_fits(r, &r->entry->request, s->rank)) return fail_unlike(s, r);
         if (r->entry && r->request.work != KOLO_WORK_JOIN) s->nreported--;
         r->mine_device = r->entry ? r->entry->request.device : r->device;

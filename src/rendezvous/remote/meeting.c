@@ -231,7 +231,7 @@ kolo_status_t kolo_meeting_heard(kolo_channel_t *channel, const kolo_message_t *
     if (adapter->meeting == NULL || (!keeps && !asks))
         return kolo_channel_bad_message(channel, "DOOR", "the tasks do not meet here");
     if (m->index >= (uint32_t)adapter->ntasks || (keeps && (int)m->index != channel->peer) || m->index == KEEPER)
-        return kolo_channel_bad_message(channel, "DOOR", "it is not for this task to tell of it");
+        return kolo_channel_bad_message(channel, "DOOR", "this task does not keep the addresses");
     if (door.incarnation == 0 || !read_address(m->name, &door.address))
         return kolo_channel_bad_message(channel, "DOOR", "nobody could be called there");
     return learn(adapter, (int)m->index, &door);
@@ -251,7 +251,7 @@ kolo_status_t kolo_meeting_asked(kolo_channel_t *channel, const kolo_message_t *
             return KOLO_OK;
         }
     asker_t *asker = malloc(sizeof *asker);
-    if (asker == NULL) return kolo_fail(KOLO_ERR_NO_MEMORY, "rendezvous: no memory for who asks for a door");
+    if (asker == NULL) return kolo_fail(KOLO_ERR_NO_MEMORY, "rendezvous: no memory for a request for an address");
     *asker =
         (asker_t){.next = meeting->askers, .channel = channel, .task = (int)m->index, .not_this = m->shape.bytes};
     meeting->askers = asker;

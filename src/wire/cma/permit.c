@@ -57,10 +57,9 @@ bool kolo_cma_may_copy(const kolo_wire_ctx_t *ctx, const kolo_peer_card_t *peer)
 {
     const char *why = NULL;
     if (kolo_cma_permitted(peer->pid, peer, &why)) return true;
-    kolo_info(
-        "wire",
-        "rank %d may not read the memory of rank %d (pid %d): %s; the communicator goes without single copies "
-        "(KOLO_CMA_PTRACER, and PR_SET_DUMPABLE, say what a process admits)",
-        ctx->member->rank, peer->rank, peer->pid, why);
+    kolo_info("wire",
+              "rank %d may not read the memory of rank %d (pid %d): %s; the communicator uses no single copies "
+              "(KOLO_CMA_PTRACER and PR_SET_DUMPABLE decide what a process permits)",
+              ctx->member->rank, peer->rank, peer->pid, why);
     return false;
 }

@@ -27,7 +27,9 @@ static kolo_status_t rx_setup(kolo_wire_ctx_t *ctx, kolo_rx_t *rx, kolo_wire_car
     if (!writer->cma)
         writer->cma = kolo_cma_permitted(writer->pid, &ctx->member->peers[rx->spec.writer], &why) ? 1 : -1;
     if (writer->cma > 0) return KOLO_OK;
-    kolo_info("wire", "rank %d may not read the memory of rank %d (pid %d): %s; they go on without single copies",
+    kolo_info("wire",
+              "rank %d may not read the memory of rank %d (pid %d): %s; the two use shared memory instead of "
+              "single copies",
               ctx->member->rank, rx->spec.writer, ctx->member->peers[rx->spec.writer].pid, why);
     rx->ops = &kolo_wire_shm;
     return KOLO_OK;

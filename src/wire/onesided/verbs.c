@@ -345,11 +345,10 @@ static kolo_status_t failed(const kolo_onesided_t *end, const struct ibv_wc *wc)
                          words);
     }
     if (wc->status == IBV_WC_WR_FLUSH_ERR)
-        return kolo_fail(
-            KOLO_ERR_PROTOCOL,
-            "the queue pair with %s has failed: it wrote where there is no window for it, or the device "
-            "gave up (the log of the system may tell)",
-            end->who);
+        return kolo_fail(KOLO_ERR_PROTOCOL,
+                         "the queue pair with %s has failed: it wrote outside of its windows, or the device gave "
+                         "up (see the system's log)",
+                         end->who);
     return kolo_fail(wc->status == IBV_WC_RETRY_EXC_ERR ? KOLO_ERR_REMOTE : KOLO_ERR_SYSTEM,
                      "RDMA with %s: completion with status %d (%s) on device %s, queue pair %u; peer: device %s, "
                      "queue pair %u%s",
@@ -377,7 +376,7 @@ static kolo_status_t received(kolo_onesided_t *end, const struct ibv_wc *wc, kol
     uint32_t word = ntohl(wc->imm_data);
     if (wc->opcode == IBV_WC_RECV && !(word & AHEAD)) {
         if (word > KOLO_ONESIDED_RECEIVES || v->credits > UINT32_MAX - word)
-            return kolo_fail(KOLO_ERR_PROTOCOL, "%s tells of %u receives", end->who, word);
+            return kolo_fail(KOLO_ERR_PROTOCOL, "%s announced %u receives, more than it can have", end->who, word);
         v->credits += word;
         return KOLO_IN_PROGRESS;
     }

@@ -42,7 +42,7 @@ kolo_status_t kolo_tcp_card_decode(const kolo_wire_card_t *card, int peer, kolo_
     uint32_t sockets = le32toh(c.sockets);
     if (!whole || le32toh(c.magic) != CARD_MAGIC || le32toh(c.version) != CARD_VERSION || sockets < 1 ||
         sockets > KOLO_TCP_MAX_SOCKETS || (sockets & (sockets - 1)) != 0)
-        return kolo_fail(KOLO_ERR_PROTOCOL, "tcp: the set-up card from rank %d makes no sense", peer);
+        return kolo_fail(KOLO_ERR_PROTOCOL, "tcp: the set-up card from rank %d is malformed", peer);
     *out = (kolo_tcp_card_t){.sockets = sockets, .nonce = le64toh(c.nonce)};
     return KOLO_OK;
 }
@@ -76,8 +76,8 @@ static uint32_t offer(void)
     if (n > 1 && getrlimit(RLIMIT_NOFILE, &limit) == 0 && atomic_load(&offered) + n > limit.rlim_cur / 2) {
         if (!atomic_exchange(&told, true))
             kolo_warn("tcp",
-                      "connections get one socket instead of KOLO_TCP_SOCKETS=%u from here on: those that "
-                      "there are take half of the %llu descriptors that this process may have (ulimit -n)",
+                      "further connections get one socket each instead of KOLO_TCP_SOCKETS=%u: the present ones "
+                      "use half of the %llu descriptors that this process may have (ulimit -n)",
                       n, (unsigned long long)limit.rlim_cur);
         n = 1;
     }
