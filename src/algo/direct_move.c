@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Direct collectives that reduce nothing and have no fan-out: gather, scatter, all_to_all, and the barrier in which
- * everybody tells everybody. One message per pair, the least that these collectives need. Source: the linear
+ * every rank sends to every rank. One message per pair, the least that these collectives need. Source: the linear
  * algorithms of MPI libraries; rotated starts as in pairwise exchange.
  */
 #include "algo/emit.h"

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One step: every rank tells everybody all it has, and everybody works the result out alone, in rank order, so that
- * all get the same bits. The lowest latency there is, at n times the least traffic. Short calls follow these plans
- * without an interpreter, by loops over lines (exec/host/flat_*.c). Source:
- * "one-shot" all-reduce of shared-memory and GPU libraries; copy-in/copy-out collectives of XHC (G. Katevenis, M.
- * Ploumidis, M. Marazakis, 2022).
+ * One step: every rank sends all its data to every rank, and each computes the result alone, in rank order, so that
+ * all get the same bits. The lowest latency, at n times the least traffic. Short calls follow these plans without
+ * an interpreter, by loops over lines (exec/host/flat_*.c). Source: "one-shot" all-reduce of shared-memory and GPU
+ * libraries; copy-in/copy-out collectives of XHC (G. Katevenis, M. Ploumidis, M. Marazakis, 2022).
  */
 #include "algo/emit.h"
 

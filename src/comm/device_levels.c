@@ -2,7 +2,7 @@
  *
  * The parts of a hierarchical GPU communicator (exec/levels): two communicators of its own, one of the ranks on
  * this host, whose GPUs reach each other, and one of the ranks with this rank's place on the other hosts, on their
- * CPUs. They live and end with the one they are made for, which tells the user what becomes of them.
+ * CPUs. They are made and ended with the communicator they belong to, which reports their failures to the user.
  */
 #include "comm/call/call.h"
 #include "comm/life/life.h"

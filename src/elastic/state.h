@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The inside of kolo/state.h: buffers and their two copies (state.c), the word of the launcher (state_link.c),
- * changes of the ranks (state_change.c), commits and the loop (state_run.c). It stands on public communicators
- * alone, beside the tensor engine: a program may use either without the other.
+ * The inside of kolo/state.h: buffers and their two copies (state.c), messages of the launcher (state_link.c),
+ * changes of the ranks (state_change.c), commits and the loop (state_run.c). It uses public communicators only and
+ * is independent of the tensor engine.
  *
  * The launcher and a process talk by files in the private directory that the job has on each host (that of
  * KOLO_ID_FILE; the launcher's agent there carries them, over ssh if need be). Each file holds one line: from.W.N

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How the ranks of a state change: the first communicator, newcomers, those that leave, those that are lost. After
- * each change the ranks call a roll, from which all see the same: who has the newest commit, who lacks it, who is
- * which process of the launcher. See state.h.
+ * Changes of the ranks of a state: the first communicator, newcomers, leavers, losses. After each change the ranks
+ * exchange a table, from which all see which rank has the newest commit, which ranks lack it, and which process of
+ * the launcher each rank is. See state.h.
  */
 #include "base/clock.h"
 #include "base/log.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Rank and size out of what launchers tell. One row for each launcher says which of its variables must be there;
- * what is half there, or tells two places at once, is an error, since a rank that takes itself for a job of its own
- * makes the others wait.
+ * Rank and size from the variables of launchers. One row per launcher lists the variables that must be set. An
+ * incomplete set, or two contradicting ones, is an error: a rank that wrongly believes to be alone would make the
+ * others wait.
  */
 #include "job/job.h"
 

@@ -4,10 +4,9 @@
  * answer with one hello of fixed size, and is let in or closed; nothing else of what it sends is looked at. All of
  * it is a non-blocking state machine on the progress thread.
  *
- * Callers of the whole process stand in one queue in the order of their arrival, so that one timer serves all
- * deadlines. The queue is bounded: when it is full, callers that had their chance (GRACE_MS) make room, and if
- * there is none of these, listeners pause. So strangers who connect and say nothing cost others at most GRACE_MS a
- * turn.
+ * All callers of the process are in one queue in the order of arrival, so one timer serves all deadlines. The queue
+ * is bounded: when it is full, callers that have had GRACE_MS are dropped, and if there are none, listeners pause.
+ * So strangers that connect and send nothing delay others by at most GRACE_MS a turn.
  */
 #include "base/failpoint.h"
 #include "base/log.h"

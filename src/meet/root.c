@@ -2,15 +2,16 @@
  *
  * The root of an id. It takes the check-ins of its share of the ranks, checks that they describe one job, and calls
  * each rank back with the address of the next rank as soon as it knows it, or with the reason why there is no job.
- * It lives on the progress thread from the first to the last word and frees itself when every rank has been told
- * and those with a lifeline are through.
+ * It runs on the progress thread only, and frees itself when every rank has its answer and all lifelines have
+ * ended.
  *
  * Ranks are called back, instead of being answered on their check-in connection, so that a root can have more ranks
  * than descriptors. As far as these go it keeps the connections as lifelines (lifeline.c): a rank that dies or
- * gives up before the ring is closed ends the job for all at once, and by its name; a root that dies does the same.
+ * gives up before the ring is closed ends the job for all at once, with an error that names it; so does a root that
+ * dies.
  *
- * A root that nobody calls ends when KOLO_ROOT_IDLE_MS are over. Its one timer is made with it, so that whatever
- * runs out later, it has an end.
+ * A root without callers ends after KOLO_ROOT_IDLE_MS. Its timer is made with it, so that it ends even if memory or
+ * descriptors run out later.
  */
 #include "meet/root.h"
 #include "base/failpoint.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The words of a root whose time is over: who has come and who has not.
+ * The error text of a root whose time is over: which ranks have checked in and which have not.
  */
 #include "meet/root.h"
 

@@ -4,10 +4,10 @@
  * a copy. A range is made of whole pages and known to the process as often as it is registered; which devices have
  * it pinned is found out when they first meet it, and remembered. Everything here may be called by any thread.
  *
- * A device reaches the pages that were there when it pinned them. A program that unmaps, moves or drops pages of a
- * range without giving it back would have a device write where nobody looks, so the kernel is asked to tell
- * (watch.h): what it tells of is never found again. Where it cannot tell, nothing is found unless
- * KOLO_MEM_UNWATCHED says that the program keeps its promise.
+ * A device reaches the pages that were there when it pinned them. If a program unmapped, moved or dropped pages of
+ * a registered range, a device would write to the wrong pages. So the kernel is asked to report such changes
+ * (watch.h), and a reported range is never found again. Where the kernel cannot report them, no range is found
+ * unless KOLO_MEM_UNWATCHED is set.
  */
 #ifndef KOLO_MEM_RANGE_H
 #define KOLO_MEM_RANGE_H

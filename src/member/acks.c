@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Is what we send acknowledged? A path may carry heartbeats and lose all that is longer, because some link of it
- * takes shorter packets than its ends think and nobody says so. Then the kernel sends the same segment again and
- * again, for a quarter of an hour, and nobody is told. Its own limit (TCP_USER_TIMEOUT) would also end connections
- * whose reader is slow and has closed its window; there nothing is outstanding, which is how the two are told apart
- * here.
+ * Checks that sent bytes are acknowledged. A path may carry heartbeats and lose longer packets, because a link in
+ * it takes shorter packets than the ends believe and does not report it. The kernel then repeats the same segment
+ * for a quarter of an hour, without an error. The kernel's own limit (TCP_USER_TIMEOUT) would also end connections
+ * whose slow reader has closed its window; but there no bytes are unacknowledged, which distinguishes the two.
  */
 #include "member/life.h"
 

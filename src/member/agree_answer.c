@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Messages of agreements as they come in, on the progress thread: those of the agreement that the rank's thread is
- * in, or will be in, wait for it; who asks about one that it has left is told how that ended.
+ * in, or will be in, wait for it; questions about one that it has left get the result.
  */
 #include "member/agree_frame.h"
 #include "member/life.h"

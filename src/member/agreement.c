@@ -8,15 +8,15 @@
  * what it knows and what it has accepted before, and from then on ignores lower ballots. The coordinator waits for
  * a report of each rank that it does not know to be out. It PROPOSEs the accepted value of the highest ballot that
  * a report brought, or, if there is none, the union of what was reported; it DECIDEs when every rank that it does
- * not know to be out has ACCEPTed that. When it is lost the next one takes over, and CALLs those who do not know
+ * not know to be out has ACCEPTed that. When it is lost the next one takes over, and CALLs those that do not know
  * yet.
  *
  * Why that is uniform: ballot b decides v only when all ranks but those that b knows to be out have accepted v. A
  * later coordinator waits for all ranks that it does not know to be out, so each report that it gets is of one that
  * accepted v under b, or under a ballot in between, which proposed v for the same reason; it proposes v. A rank
- * that b held to be out wrongly is told so when it speaks up, and gets no result. What dies takes nothing along: v
- * is with all before the first one returns. Messages are linear in the ranks; nobody has to pass a decision on,
- * because the progress thread answers with it who still asks.
+ * that b wrongly held to be out learns it when it sends something, and gets no result. A dying rank loses nothing:
+ * all have v before the first one returns. The number of messages is linear in the ranks; no rank forwards a
+ * decision, because progress threads answer ranks that still ask.
  *
  * Waits here do not end when a rank is lost, unlike all others of this room: a loss is what this is about.
  */

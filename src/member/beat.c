@@ -4,13 +4,13 @@
  * drops everything, says nothing; and a rank that makes no call for minutes is alive. So progress threads send
  * beats, whatever the ranks' threads do: to all ranks on other hosts in small jobs, else to those at distances 1,
  * 2, 4,
- * ..., so that dead neighbours leave others who listen (dissemination). Ranks of one host send none: there the
- * kernel tells.
+ * ..., so that some listeners are left if neighbours die (dissemination). Ranks of one host send none: the kernel
+ * reports dead processes.
  *
- * Silence for suspect_ns is logged. Silence for verdict_ns is told to all who can be reached, and shortly after,
- * when others have told theirs, each decides: the side with more than half of the ranks (of just half: the one with
- * the lowest) goes on without the silent ones; the other has a partition. In large jobs a rank decides by the ranks
- * that it listens to, a sample: an isolated host finds nearly all of them silent.
+ * Silence for suspect_ns is logged. Silence for verdict_ns is sent to all reachable ranks, and shortly after, when
+ * the others' messages have arrived, each rank decides: the side with more than half of the ranks (of just half:
+ * the one with the lowest) goes on without the silent ones; the other has a partition. In large jobs a rank decides
+ * by the ranks that it listens to, a sample: an isolated host finds nearly all of them silent.
  *
  * A process that was stopped itself must not blame others for the time that it missed: what a tick comes late is
  * taken off, and the sockets are read before it judges. But a host that is starved has late ticks all the time, so

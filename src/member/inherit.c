@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Children that are being set up hear what their parent knows. A child has few connections yet, no watched
- * processes and no heartbeats, and a member that never comes shows by nothing but its silence; the parent has all
- * of that. So while the set-up lasts:
+ * Passes news of a parent to children that are being set up. A child has few connections yet, no watched
+ * processes and no heartbeats, and a member that never comes is only silent; the parent has all of these. So while
+ * the set-up lasts:
  *
  *   - A member that the parent knows to be lost is lost to the child, too, by the same evidence. Ranks that are no
  *     members do not matter: a shrink is made because they are lost. A member that only gave the parent up is not
@@ -14,8 +14,8 @@
  *     still be in their turn there, and never come. It does not end a shrink: ranks shrink what was revoked, and
  *     hear of that in any order.
  *
- * How the parent ends here (abort, destroy) is not told: comm/life/child.c sees to that. What comes when the set-up
- * is over is the child's to find out.
+ * The end of the parent on this rank (abort, destroy) is not passed on: comm/life/child.c handles it. After the
+ * set-up the child notices losses itself.
  *
  * Locks: `tree`, then the parent's, then the child's. A child's link to its parent is under `tree`, the parent's
  * list of children under its own lock.

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * News: which ranks are lost, and whether the communicator was revoked. Whoever notices passes it on over every
- * connection that it has, and calls the ranks at distances 1, 2, 4, ... where it has none; whoever hears of it for
- * the first time does the same. So all hear of it after about log2(ranks) hops, and dead neighbours in between do
- * not cut anybody off. A new connection is told all that is known.
+ * News: which ranks are lost, and whether the communicator was revoked. A rank that notices it sends it over all
+ * its connections, and dials the ranks at distances 1, 2, 4, ... that are not connected; a rank that gets news for
+ * the first time does the same. So all ranks get it after about log2(ranks) hops, and dead neighbours in between do
+ * not stop it. A new connection starts with all news.
  *
- * A rank that is lost stays lost: its connections are ended after it has been told, so that one that was only
- * silent finds out that the others go on without it.
+ * A lost rank stays lost: its connections are ended after the news was sent to it, so that a rank that was only
+ * silent learns that the others go on without it.
  */
 #include "base/bytes.h"
 #include "base/log.h"

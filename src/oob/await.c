@@ -2,8 +2,8 @@
  *
  * How a rank's thread waits for the progress thread: it sleeps on the gate of its object. The progress thread tests
  * the condition itself and opens the gate only when it holds: with thousands of ranks, needless wake-ups are what
- * costs. A set abort flag opens no gate, so objects with a sleeping thread stand in a list, and one ticker of the
- * process looks at their flags; thousands of sleeping ranks cost one timer, and none when nobody waits.
+ * costs. A set abort flag opens no gate, so objects with a sleeping thread are in a list, and one ticker of the
+ * process checks their flags; thousands of sleeping ranks cost one timer, and none when no rank waits.
  */
 #include "base/log.h"
 #include "oob/internal.h"

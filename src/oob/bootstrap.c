@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The check-in: a rank tells its root where it can be reached and waits for the root's call with the address of the
- * next rank. With several roots the first rank of each share also tells the root before, whose last rank has it as
- * its next one. Where a root has very many ranks, they spread their calls over time. The connection of the check-in
- * stays until the ring is closed (lifeline.c): who dies or gives up meanwhile, rank or root, is known at once, and
- * the first to fail is whom all ranks of the root hear of.
+ * The check-in: a rank sends its address to its root and waits for the root's call with the address of the next
+ * rank. With several roots the first rank of each share also checks in with the previous root, whose last rank has
+ * it as its next one. With very many ranks per root they spread their calls over time. The connection of the
+ * check-in stays until the ring is closed (lifeline.c): a rank or root that dies or gives up meanwhile is noticed
+ * at once, and all ranks of the root get the name of the first that failed.
  */
 #include "base/failpoint.h"
 #include "base/log.h"

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A connection that carries messages between two ranks. The progress thread reads it, into the memory of whoever
- * waits for the message or into memory of its own for messages that come early; it stops reading while there is no
- * room for the next one, which holds the sender back by TCP. A rank's thread writes; what the socket does not take
- * at once the progress thread writes when it can.
+ * A connection that carries messages between two ranks. The progress thread reads it, into the memory of a waiting
+ * receive or into its own memory for early messages. It stops reading while it has no room for the next message, so
+ * that TCP holds the sender back. A rank's thread writes; what the socket does not take at once the progress thread
+ * writes when it can.
  *
  * A rank's thread never removes a watch, because it holds oob->lock, which the handler may be waiting for: it
  * condemns the connection (shutdown), and the progress thread does the rest.

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Farewells: the last frame of a rank on a connection. It says that the rank leaves in order, or whom it blames;
- * one that gives up by itself says why in a frame of words ahead of it.
+ * Farewells: the last frame of a rank on a connection. It says that the rank leaves in order, or which rank it
+ * blames; a rank that gives up sends its reason in a frame of words before it.
  */
 #include "oob/internal.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Notifications: a number from rank to rank that nobody waits for. The progress thread of the receiver hands it to
- * whoever has asked for it, whatever the rank's own thread does: so ranks that sleep learn that another has work.
+ * Notifications: a number from rank to rank, without a receive. The receiver's progress thread passes it to the
+ * registered handler, whatever the rank's thread does: so ranks that sleep learn that another has work.
  */
 #include "oob/internal.h"
 

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Setting connections up. Both ends choose a wire by the same rule from the same cards (choose.c); then the readers
- * of a connection tell its writer, and the writer tells them, each with a wire's card, what of the wire is
- * possible (wire and capabilities), so that both ends hold the same. A rank that fails says so to all who wait for
- * it.
+ * of a connection send a card of the wire to its writer, and the writer to them, with the wire and capabilities
+ * that are possible, so that both ends have the same. A rank that fails notifies all that wait for it.
  *
- * Set-up is one walk over the list, phase by phase, which stands still where a peer's message is missing. A patient
- * caller waits there; others come back and try again (kolo_connecting_step).
+ * Set-up is one walk over the list, phase by phase, which stops where a peer's message is missing. A blocking
+ * caller waits there; others return and try again (kolo_connecting_step).
  */
 #include "wire/queue.h"
 

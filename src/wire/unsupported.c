@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What stands in a wire's table for what it does not do. Whoever calls one all the same has chosen by a capability
- * that the connection does not have: an error that says so, instead of a call to nowhere.
+ * The functions in a wire's table that the wire does not have. A caller of one has ignored the connection's
+ * capabilities and gets an error that says so, instead of a crash.
  */
 #include "wire/wire.h"
 

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Shrink: the ranks that go on make a communicator without the excluded and the lost ones, which take no part: they
- * may be dead, hung, or in the middle of a collective. The survivors agree on who is lost (member/agreement.c) over
- * the parent's out-of-band connections, and the same messages carry the addresses for the child; nobody calls a
- * root. If a rank is lost while the child is being set up all begin again, over what connects the child's ranks, so
- * the parent serves on after one agreement. In abort mode what runs on the parent is ended first, and the parent is
- * good for nothing but destroy afterwards. The moves are those of NCCL's ncclCommShrink, and a list that names
- * nobody.
+ * may be dead, hung, or in the middle of a collective. The survivors agree on the lost ranks (member/agreement.c)
+ * over the parent's out-of-band connections, and the same messages carry the addresses for the child; no root is
+ * needed. If a rank is lost while the child is being set up, all start again over the connections of the child's
+ * ranks, so the parent can be used after one agreement. Abort mode first ends the operations of the parent, which
+ * can only be destroyed afterwards. The modes are those of NCCL's ncclCommShrink; here the list may also be empty.
  */
 #include "comm/life/life.h"
 

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The relay: connections to the ranks whose memory this one cannot write to by itself, or that cannot write to this
- * one's, and a thread that puts what they send into its place. Whoever writes does so at once, on his own thread;
- * the relay's sees to what does not fit into the socket. One lock makes the two one user of the ends
- * (wire/onesided.h).
+ * The relay: connections to the ranks that cannot write to this rank's memory directly, or to whose memory this
+ * rank cannot, and a thread that stores what arrives. A caller writes at once on its own thread; the relay's thread
+ * sends what did not fit into the socket. One lock makes both a single user of the ends (wire/onesided.h).
  */
 #include "base/log.h"
 #include "comm/window/window.h"
@@ -15,7 +14,7 @@
 #include <string.h>
 
 #define EVENTS 64
-#define FENCE  0x80000000u /* a notice that is no signal: all before it is there */
+#define FENCE  0x80000000u /* a notice that is not a signal: all earlier writes have arrived */
 
 typedef struct {
     kolo_onesided_t *end;   /* NULL: none, or it was dropped */
@@ -120,7 +119,7 @@ static void *run(void *arg)
 bool kolo_relay_move(kolo_relay_t *relay, int peer)
 {
     bool moved = false;
-    if (pthread_mutex_trylock(&relay->lock) != 0) return false; /* somebody is at it */
+    if (pthread_mutex_trylock(&relay->lock) != 0) return false; /* another thread is moving the ends */
     for (int r = 0; r < relay->windows->body->nranks; r++)
         if (r == peer || (peer < 0 && relay->peers[r].writing > 0)) moved |= move(relay, r);
     pthread_mutex_unlock(&relay->lock);

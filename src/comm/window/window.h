@@ -2,14 +2,14 @@
  *
  * Windows: memory of each rank that the others write to, and signals that say so (kolo.h).
  *
- * A rank reaches another one's memory in one of four ways: it is its own process's (HERE); the kernel lets it copy
- * there (COPY); both map memory that Kolo has made (MAP); or bytes travel (FAR), then a relay, a thread of the
- * other rank, puts them in their place, so that no rank has to call anything for what others write to it. Signals
- * are counted in a board, one line of words for each rank that may signal; who shares memory with the board's owner
- * counts them up there himself, the others through the relay, behind what they wrote.
+ * A rank reaches another rank's memory in one of four ways. HERE: both are one process. COPY: the kernel lets it
+ * copy there. MAP: both map memory that Kolo has made. FAR: bytes are sent, and the relay, a thread of the other
+ * rank, stores them; so no rank has to make a call when others write to it. A board counts signals: one line of
+ * words for each rank that may signal. Ranks that share memory with the board's owner increment the counters
+ * themselves; others send signals through the relay, behind their data.
  *
- * board.c: boards, and who reaches whom how. relay.c: what travels. register.c: windows come and go. run.c: puts,
- * signals and waits whose turn it is.
+ * board.c: boards, and how ranks reach each other. relay.c: bytes that are sent. register.c: making and ending
+ * windows. run.c: puts, signals and waits whose turn it is.
  */
 #ifndef KOLO_COMM_WINDOW_WINDOW_H
 #define KOLO_COMM_WINDOW_WINDOW_H

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Memory that the CPU may not touch. A device is a row of src/mem that has queues (mem/queue.h); the engine has one
- * queue on each device that it meets. Nothing here ever waits for a device: work is queued, a mark behind it tells
- * when it is done.
+ * queue on each device that it meets. Nothing here ever waits for a device: work is queued, and a mark behind it is
+ * reached when it is done.
  *
  *     submission --(its ready event passes: finish.c)--> negotiation --> pack, fetch | mark | reduce on the CPU
  *         --> store, unpack | mark | --(the mark is reached: finish.c)--> completion
  *
- * device.c knows what an engine has open on devices, fusion.c packs and unpacks, finish.c is the
- * thread that looks at events and marks. CPU memory is a device whose work is done on the spot, or, so that packing
- * overlaps reducing, on a thread of its own (device_cpu.c).
+ * device.c has the engine's devices, fusion.c packs and unpacks, finish.c is the thread that polls events and
+ * marks. CPU memory is a device whose work is done at once, or on its own thread so that packing overlaps reducing
+ * (device_cpu.c).
  *
- * Collectives run on host memory here, so what lies on a device passes through host memory that is pinned there.
- * Who has which memory is each rank's own affair: ranks need not agree on it.
+ * Collectives run on host memory here, so data on a device passes through pinned host memory. Ranks need not have a
+ * tensor in the same kind of memory.
  */
 #ifndef KOLO_ENGINE_BATCH_DEVICE_H
 #define KOLO_ENGINE_BATCH_DEVICE_H

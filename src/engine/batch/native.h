@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Operations that run on the GPUs themselves: what all ranks have on their GPUs is reduced by a communicator of
+ * Operations on the GPUs themselves: tensors that all ranks have on their GPUs are reduced by a communicator of
  * GPUs (or by NCCL), without host memory. The loop queues everything on the engine's stream of its GPU and goes on:
- * waits for the events that submissions came with, packing, the collective, unpacking, a mark. The finisher
- * completes when the mark is reached (finish.c); who named a stream of its own is told at once, and the stream
- * waits.
+ * waits for the events of the submissions, packing, the collective, unpacking, a mark. The finisher completes the
+ * tensors when the mark is reached (finish.c). A tensor whose submission named a stream is completed at once, and
+ * that stream waits.
  *
- * Native is what every rank has on the GPU it works on, while no rank has joined (who has joined may have no GPU);
- * all else passes through host memory (device.h). All ranks decide alike.
+ * An operation is native if every rank has the tensor on its own GPU and no rank has joined (a rank that has joined
+ * may have no GPU). All others pass through host memory (device.h). All ranks decide alike.
  */
 #ifndef KOLO_ENGINE_BATCH_NATIVE_H
 #define KOLO_ENGINE_BATCH_NATIVE_H

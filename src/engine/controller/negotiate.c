@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * One agreement between all ranks. Each looks its pending tensors up in the cache; one all_reduce (AND) over a
- * small bit vector tells which of them are pending everywhere, and whether any rank has something that is not in
- * the cache (then the coordinator is asked, slow.c), something that is there otherwise (then a second one, OR,
- * tells which slots all erase), wants to stop, or has a turn of another set waiting. What is cached and pending
- * everywhere needs no coordinator: all ranks read the same bits in the same order.
+ * small bit vector shows which of them are pending everywhere, and whether any rank has a tensor that is not in the
+ * cache (then the coordinator is asked, slow.c), has one that is cached with other arguments (then a second
+ * all_reduce, OR, shows which slots all erase), wants to stop, or has a turn of another set waiting. Tensors that
+ * are cached and pending everywhere need no coordinator: all ranks read the same bits in the same order.
  */
 #include "engine/controller/talk.h"
 #include "engine/timeline/timeline.h"

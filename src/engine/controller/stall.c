@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The stall inspector. A tensor that some ranks have submitted and others have not waits for ever, and nothing is
- * wrong with any connection; so somebody has to say whom it waits for. That is the coordinator, which counts who
- * has submitted what: it looks at its table when the oldest row has waited for a while, names the ranks that each
- * row lacks, and ends the engine after a second, longer time. What is cached never comes to its table, so every
- * rank takes tensors that have waited that long out of the cache, by the way in which a changed tensor leaves it;
- * the request then says how long the tensor has waited already.
+ * The stall inspector. A tensor that some ranks have submitted and others have not waits for ever, although all
+ * connections work. The coordinator knows which ranks have submitted it: when the oldest row of its table has
+ * waited for a while, it names the ranks that are missing, and after a second, longer time it ends the engine.
+ * Cached tensors never reach the coordinator's table, so every rank removes tensors that have waited that long from
+ * the cache, as it removes a changed tensor; the request then says how long the tensor has waited.
  *
- * Rows that lack the same ranks are told in one line: when a rank hangs, a step's worth of tensors waits for it.
+ * Rows that lack the same ranks are reported in one line: if a rank hangs, all tensors of a step wait for it.
  */
 #include "base/log.h"
 #include "diag/verdict.h"

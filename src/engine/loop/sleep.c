@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * When it sleeps, and why nothing is missed. All ranks see the same outcome of a cycle, so all know the same of it:
- * if something moved and something is left, the next cycle follows at once, on all ranks, without a word. Otherwise
- * every rank has said all that it has to say, and only something new on some rank can change that: then all go to
- * sleep before the same cycle n. A rank that gets something new (a submission, a shutdown) enters cycle n, and
- * calls those who do not come by themselves (wake.c): they are notified by number, their progress threads open the
- * gate that they sleep on, and all enter cycle n. A call that reaches a rank before it has gone to sleep keeps it
- * from doing so, because it looks at the number first; one that comes late names a cycle that is over. So a
- * sleeping engine exchanges nothing, polls nothing, and costs a look at the clock per second; the price is one
- * notification between ranks when work comes to one rank of a job that is idle.
+ * When the loop sleeps, and why it misses nothing. All ranks see the same result of a cycle. If something moved and
+ * something is left, the next cycle follows at once on all ranks, without a message. Otherwise every rank has sent
+ * all it has, and only something new on some rank can change that: all go to sleep before the same cycle n. A rank
+ * that gets something new (a submission, a shutdown) enters cycle n and notifies the ranks that do not come anyway
+ * (wake.c): the notification has the number of the cycle, their progress threads open the gate on which they sleep,
+ * and all enter cycle n. A notification that arrives before a rank sleeps keeps it awake, because the rank checks
+ * the number first; a late one names a cycle that is over. So a sleeping engine sends nothing, polls nothing, and
+ * reads the clock once a second. The price is one notification between ranks when work comes to one rank of an idle
+ * job.
  *
- * That is how it goes while set 0 is the only one. With more, who has something new asks for a turn of the set
- * (order.c), and all go to sleep until a turn comes; what follows at once belongs to the turn, unless some rank of
- * the set has another one waiting.
+ * This holds while set 0 is the only one. With more sets, a rank with something new asks for a turn of the set
+ * (order.c), and all sleep until a turn comes. Cycles that follow at once belong to the turn, unless some rank of
+ * the set has another turn waiting.
  *
  * The gate is that of set 0's communicator: it is also opened when the communicator fails.
  */

@@ -2,16 +2,15 @@
  *
  * How ranks that sleep learn that another has work. Cycles are numbered, and a rank that wants number n to begin
  * notifies its neighbours in a tree over all ranks; the progress thread of each passes the notification on, once,
- * and opens the gate on which the loop sleeps. In small jobs all ranks are neighbours and nobody passes anything
- * on. A number says which cycle is meant, so late and double notifications do nothing. See sleep.c for when ranks
- * sleep. That is for set 0 when it is the only one; notifications that say in which order several sets run are
- * order.c's.
+ * and opens the gate on which the loop sleeps. In small jobs all ranks are neighbours and none forwards. The number
+ * names the cycle, so late and double notifications do nothing. sleep.c says when ranks sleep. All this is for set
+ * 0 when it is the only one; with several sets order.c has notifications that carry their order.
  *
- * Most of the time all ranks get work at about the same time, and nobody has to be told. So a rank enters the cycle
- * without a word, and notifies the others from within, once it has waited there for longer than they need to come
- * by themselves. It notifies first where somebody will not come by himself: a rank that has said what it has and
- * sleeps until the others have it, too, or one that has joined. Also where its wait might not come to a
- * notification: before a first use of connections, with checks in depth, over MPI.
+ * Most of the time all ranks get work at about the same time and need no notification. So a rank enters the cycle
+ * silently, and notifies the others from there once it has waited longer than they usually need. It notifies first
+ * if some rank will not come without it: one that has sent its requests and sleeps until the others have theirs, or
+ * one that has joined. Also if its wait might not get to the notification: before a first use of connections, with
+ * KOLO_CHECK=deep, over MPI.
  */
 #include "comm/comm.h"
 #include "comm/params.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Which process sets there are. The table grows and shrinks on the loop only (set_change.c), at a place in the
- * sequence of set 0's operations on which all ranks have agreed, so all give the same ids. Ids are not given twice:
- * whoever still holds an old one is told so. What a set was stays in memory until the engine ends.
+ * The table of process sets. It changes on the loop only (set_change.c), at a point in the sequence of set 0's
+ * operations that all ranks have agreed on, so all use the same ids. Ids are never reused, so an old one gives an
+ * error. A removed set stays in memory until the engine ends.
  */
 #include "comm/comm.h"
 #include "engine/engine.h"

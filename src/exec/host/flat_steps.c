@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The flat collectives. All are one pattern with three questions: who puts a message, who reads them, and is there
- * one part in it for everybody or a part for each rank. flat_step() is that pattern, and each collective a constant
- * shape of it, so that the compiler makes nine short loops out of one text.
+ * The flat collectives. All have one pattern with three parameters: which ranks put a message, which read it, and
+ * whether it has one part for all or one per rank. flat_step() is the pattern and each collective a constant shape
+ * of it, so the compiler makes nine short loops from one text.
  *
  * Every rank gives back every slot of every writer, read or not: the queues of a node then advance together, and
  * the next operation finds its slots without counting. A slot may be given back before it was written.

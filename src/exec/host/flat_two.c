@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The flat loops in two steps, for more ranks or bytes than everybody reading everything is good for: rank r
- * reduces part r of all inputs, then tells it to all (all_reduce) or to the root (reduce). Two slots of every
- * queue, 2n lines read per rank where the one-step loop reads n times the message. They follow the plans of
- * kolo_flat_two_step_emit_*(); parts are blocks of ceil(count / nranks) elements, the last ones short or empty.
+ * The flat loops in two steps, for more ranks or bytes than the one-step loops suit: rank r reduces part r of all
+ * inputs, then sends it to all (all_reduce) or to the root (reduce). Two slots of every queue, 2n lines read per
+ * rank where the one-step loop reads n times the message. They follow the plans of kolo_flat_two_step_emit_*();
+ * parts are blocks of ceil(count / nranks) elements, the last ones short or empty.
  */
 #include "exec/host/flat.h"
 

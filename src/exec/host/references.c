@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The interpreter's handlers of references: a slot tells where the writer's memory is, and the reader copies from
- * or to it by itself, or reduces what it copies block by block. A long copy goes in pieces: between two of them the
- * other lanes have a turn, and whoever waits for the task looks at the stop word.
+ * The interpreter's handlers of references: a slot names the writer's memory, and the reader copies from or to it,
+ * or reduces it block by block. A long copy goes in pieces: between two pieces the other lanes have a turn, and the
+ * waiting thread checks the stop word.
  */
 #include "exec/host/interp.h"
 

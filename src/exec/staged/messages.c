@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Messages that stand side by side go whole: what they bring and take lies one behind the other. Pieces of them
- * would make one message of a rank wait for another, which legal programs cannot stand.
+ * Messages that run side by side are not cut into pieces; their inputs and outputs are placed one after another.
+ * With pieces one message of a rank would wait for another, and legal programs would hang.
  */
 #include "base/log.h"
 #include "exec/staged/staged.h"

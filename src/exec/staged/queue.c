@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * From a call to the caller's stream, which is not waited for. Operations of one communicator follow each other, on
- * whatever streams they were queued, so the one whose first piece has come is the next one on all ranks. In a
- * stream that is being captured a function of the host stands first, which tells at each replay that the operation
- * is here.
+ * Queues a call on the caller's stream and does not wait. Operations of one communicator follow each other, on
+ * whatever streams they were queued, so the operation whose first piece has arrived is the next one on all ranks.
+ * In a captured stream a host function comes first, which announces the operation at each replay.
  */
 #include "exec/staged/staged.h"
 

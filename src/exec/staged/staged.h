@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The executor of GPU communicators whose kernels do not reach each other: several hosts, no peer access, no
- * kernels for a device. An operation is queued whole on the caller's stream: copies to pinned memory, a mark that
- * tells they are there, a wait, copies back. In between a thread of the communicator has the CPU's algorithms run
- * there (exec.h, kolo_exec_host_t). Long collectives go in pieces, so that copies and network overlap.
+ * kernels for a device. An operation is queued whole on the caller's stream: copies to pinned memory, a mark after
+ * them, a wait, copies back. In between a thread of the communicator runs the CPU's algorithms there (exec.h,
+ * kolo_exec_host_t). Long collectives go in pieces, so that copies and network overlap.
  *
- * All copies stand on the caller's stream, before the waits that depend on them: a driver puts many streams into
- * few queues of the hardware, and a wait may keep the work of another stream behind it.
+ * All copies are on the caller's stream, before the waits that depend on them: a driver maps many streams to few
+ * hardware queues, and a wait may block work of another stream behind it.
  *
  * open.c: memory, the thread's life; queue.c: onto the stream; worker.c: the thread; collective.c and messages.c:
  * what lies where, and what is run there.

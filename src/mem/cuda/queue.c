@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The queue of a CUDA device: a stream, and rings of events behind its work. A mark is the number of an event; a
- * slot of the ring that was recorded again stands for later work, so whoever asks late is told late, never early.
+ * slot of the ring that was recorded again marks later work, so a late query may answer too late, never too early.
  *
  * Times: an event of the device's clock is as many milliseconds after an anchor, whose time by the host's clock is
  * known. The anchor moves along, because a float counts milliseconds and loses the small ones.

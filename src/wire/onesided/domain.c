@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Domains of one-sided transfers: what all ends of one owner share. The asleep word of the waker lies in a page
- * that peers of this host map, so that they ring only when somebody sleeps.
+ * Domains of one-sided transfers: what all ends of one owner share. The asleep word of the waker is in a page that
+ * peers of this host map, so that they ring only when the thread sleeps.
  */
 #include "mem/admit.h"
 #include "wire/fdpass.h"

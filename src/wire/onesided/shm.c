@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * One-sided transfers between processes of one host. Each end makes a segment for its peer to write to: a ring of
- * notices, then an arena. The peer maps it and copies into it; a segment has one writer, so who scribbles harms
- * only what it sends. The socket stays: its end tells that the peer has gone. Memory that lies elsewhere in the
- * peer's process is written by process_vm_writev(), where the kernel permits it (decision 0023).
+ * notices, then an arena. The peer maps it and copies into it; a segment has one writer, so a faulty peer damages
+ * only what it sends. The socket stays open: its end shows that the peer has gone. Memory that lies elsewhere in
+ * the peer's process is written by process_vm_writev(), where the kernel permits it (decision 0023).
  */
 #include "base/log.h"
 #include "wire/fdpass.h"

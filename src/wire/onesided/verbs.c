@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * One-sided transfers by RDMA. A write is one or several requests that the card carries out; its notice is the
- * immediate data of the last one, which uses up a receive of the peer. So that no card ever meets a peer without a
- * receive, an end counts those that the peer has (credits) and the peer tells of new ones.
+ * immediate data of the last one, which uses up a receive of the peer. A card must never meet a peer without a
+ * receive, so an end counts the peer's receives (credits) and the peer announces new ones.
  *
  * The domain opens a device once: context, protection domain, completion channel. Each end has a queue pair and a
  * completion queue. Its owner's thread sleeps on the channel; before it does it takes the channel's events,

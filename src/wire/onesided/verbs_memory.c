@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Which memory of an end its network card knows. Memory of the arena is registered in grains of 256 KB when it is
- * first named, and stays so: the next tensor of that size mostly lies in the same place. Before the arena gives
- * pages back to the system they are taken from the card, which else would write to pages that nobody sees.
+ * The memory of an end that is registered with its network card. Memory of the arena is registered in grains of 256
+ * KB at first use, and stays so: the next tensor of that size is mostly at the same place. Before the arena returns
+ * pages to the system they are deregistered, since the card would otherwise write to the wrong pages.
  */
 #include "wire/onesided/verbs.h"
 

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The program's own memory that writes come from. A network card has to know it, and to tell it costs more than to
- * write 1 MB; so what was sent once stays registered, as a range of mem (range.h): the kernel tells when its pages
- * go away, and then it is not used any more. Memory that the program has registered itself (kolo_comm_register) is
- * found in the same way. Where the kernel cannot tell, memory is registered for each write.
+ * The program's memory that writes read from. It must be registered with the network card, which costs more than
+ * writing 1 MB; so memory that was sent once stays registered, as a range of mem (range.h): the kernel reports when
+ * its pages go away, and then the range is not used any more. Memory that the program has registered
+ * (kolo_comm_register) is found in the same way. Where the kernel does not report, memory is registered for each
+ * write.
  */
 #include "wire/onesided/verbs.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The tcp wire's sockets: the writer dials them, the reader accepts them (oob proves on both sides who the other
- * is), and at the end each side says farewell, so that an end in good order is told from a death.
+ * is), and at the end each side sends a farewell, which distinguishes an orderly end from a death.
  */
 #include "base/failpoint.h"
 #include "base/log.h"

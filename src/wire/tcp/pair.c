@@ -9,8 +9,8 @@
  *     carrier, lower -> higher     frames of all lengths -->   <-- small frames of its mate, farewell of the reader
  *     mate, higher -> lower                                    <-- large frames
  *
- * Nothing is agreed upon for this: a reader takes small frames from where they come, and who writes to the carrier
- * has it.
+ * No agreement is needed: a reader takes small frames from either socket, and a writer that has the carrier uses
+ * it.
  */
 #include "wire/tcp/tcp.h"
 
