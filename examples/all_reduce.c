@@ -2,7 +2,7 @@
  *
  * The smallest whole program: every rank brings a number, every rank gets the sum. Start it with
  *     kolorun -n 4 build/examples/all_reduce
- * or by mpirun, mpiexec, srun, torchrun.
+ * or with mpirun, mpiexec, srun, torchrun.
  */
 #include <kolo/job.h> /* which rank this is, whoever started it, and how to meet the others */
 #include <stdio.h>

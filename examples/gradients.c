@@ -19,7 +19,7 @@ int main(void)
     int64_t handles[2], shape[1] = {4};
     kolo_engine_place_t place;
     kolo_tensor_engine_t engine;
-    if (kolo_engine_init(&engine, NULL, NULL) != KOLO_OK) return fail("init"); /* finds the other ranks by itself */
+    if (kolo_engine_init(&engine, NULL, NULL) != KOLO_OK) return fail("init"); /* finds the other ranks */
     if (kolo_engine_get_place(engine, &place) != KOLO_OK) return fail("place");
     for (int k = 0; k < 2; k++) {
         int i = (k + place.rank) % 2; /* another order on every other rank */

@@ -44,9 +44,9 @@ static void print_autotune(void)
            on ? "engines tune themselves (KOLO_AUTOTUNE=1)" : "off, KOLO_AUTOTUNE=1 lets engines tune themselves");
 }
 
-static void print_build(void)
+static void print_compiler(void)
 {
-    printf("Kolo %d.%d.%d\n\nbuild\n", KOLO_VERSION_MAJOR, KOLO_VERSION_MINOR, KOLO_VERSION_PATCH);
+    const char *sanitizers = "none";
 #if defined(__clang__)
     printf("  compiler     clang %d.%d.%d", __clang_major__, __clang_minor__, __clang_patchlevel__);
 #else
@@ -57,7 +57,6 @@ static void print_build(void)
 #else
     printf(", not optimized: timings mean nothing\n");
 #endif
-    const char *sanitizers = "none";
 #if defined(__SANITIZE_ADDRESS__) || __has_feature(address_sanitizer)
     sanitizers = "address: slow, timings mean nothing";
 #elif defined(__SANITIZE_THREAD__) || __has_feature(thread_sanitizer)
@@ -66,46 +65,81 @@ static void print_build(void)
     sanitizers = "some: slow, timings mean nothing";
 #endif
     printf("  sanitizers   %s\n", sanitizers);
+}
+
+/* What the build found: the version, "" if it is known at run time only, NULL without the library. */
+static const char *hwloc_found(void)
+{
 #if defined(KOLO_HAVE_HWLOC)
-    unsigned hwloc = hwloc_get_api_version();
-    printf("  hwloc        %u.%u in: the machine is looked at (kolo-info --topo)\n", hwloc >> 16, hwloc >> 8 & 255);
+    static char version[16];
+    unsigned v = hwloc_get_api_version();
+    snprintf(version, sizeof version, "%u.%u ", v >> 16, v >> 8 & 255);
+    return version;
 #else
-    printf("  hwloc        out: this machine counts as one flat node; KOLO_TOPO_FILE works, KOLO_TOPO_DUMP does "
-           "not\n");
+    return NULL;
 #endif
+}
+static const char *sodium_found(void)
+{
 #if defined(KOLO_HAVE_SODIUM)
-    printf("  libsodium    %s in: connections prove that they know the job's secret\n", sodium_version_string());
+    static char version[32];
+    snprintf(version, sizeof version, "%s ", sodium_version_string());
+    return version;
 #else
-    printf("  libsodium    out: nothing can be proved, so ranks connect on the loopback interface only\n");
+    return NULL;
 #endif
+}
 #if defined(KOLO_HAVE_PROTOBUF)
-    printf("  protobuf-c   in: engines of several ranks\n");
+#define PROTOBUF ""
 #else
-    printf("  protobuf-c   out: the tensor engine works with one rank only\n");
+#define PROTOBUF NULL
 #endif
 #if defined(KOLO_HAVE_MICROHTTPD)
-    printf("  microhttpd   in: kolorun can keep a store for the ranks (--store)\n");
+#define MICROHTTPD ""
 #else
-    printf("  microhttpd   out: kolorun has no --store\n");
+#define MICROHTTPD NULL
 #endif
-    if (KOLO_MPI_MODULES[0])
-        printf("  MPI          modules for %s in: KOLO_ENGINE_BACKENDS=mpi\n", KOLO_MPI_MODULES);
-    else
-        printf("  MPI          out: the engine has no backend mpi\n");
 #if defined(KOLO_HAVE_VERBS)
-    printf("  libibverbs   in: loaded when a job looks for RDMA devices\n");
+#define VERBS ""
 #else
-    printf("  libibverbs   out: the net wire has no RDMA, hosts talk by tcp\n");
+#define VERBS NULL
 #endif
 #if defined(KOLO_HAVE_ZLIB)
-    printf("  zlib         in: loaded for a timeline whose name ends in .gz\n");
+#define ZLIB ""
 #else
-    printf("  zlib         out: timelines cannot be compressed\n");
+#define ZLIB NULL
 #endif
-    if (kolo_cuda_built())
-        printf("  CUDA         in: kernels for GPUs; the driver is loaded by the first GPU communicator\n");
-    else
-        printf("  CUDA         out: built without nvcc, GPU communicators are refused\n");
+
+static void print_libraries(void)
+{
+    const struct {
+        const char *name, *found, *with, *without;
+    } rows[] = {
+        {"hwloc", hwloc_found(), "the topology of this machine is read (kolo-info --topo)",
+         "this machine counts as one flat node; KOLO_TOPO_FILE works, KOLO_TOPO_DUMP does not"},
+        {"libsodium", sodium_found(), "connections prove that they know the job's secret",
+         "nothing can be proved, so ranks connect on the loopback interface only"},
+        {"protobuf-c", PROTOBUF, "engines of several ranks", "the tensor engine works with one rank only"},
+        {"microhttpd", MICROHTTPD, "kolorun can keep a store for the ranks (--store)", "kolorun has no --store"},
+        {"MPI", KOLO_MPI_MODULES[0] ? "modules for " KOLO_MPI_MODULES " " : NULL, "KOLO_ENGINE_BACKENDS=mpi",
+         "the engine has no backend mpi"},
+        {"libibverbs", VERBS, "loaded when a job looks for RDMA devices",
+         "the net wire has no RDMA, hosts use tcp"},
+        {"zlib", ZLIB, "loaded for a timeline whose name ends in .gz", "timelines cannot be compressed"},
+        {"CUDA", kolo_cuda_built() ? "" : NULL,
+         "kernels for GPUs; the driver is loaded by the first GPU communicator",
+         "built without nvcc, GPU communicators are refused"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
+        printf("  %-12s %s%s: %s\n", rows[i].name, rows[i].found ? rows[i].found : "", rows[i].found ? "in" : "out",
+               rows[i].found ? rows[i].with : rows[i].without);
+}
+
+static void print_build(void)
+{
+    printf("Kolo %d.%d.%d\n\nbuild\n", KOLO_VERSION_MAJOR, KOLO_VERSION_MINOR, KOLO_VERSION_PATCH);
+    print_compiler();
+    print_libraries();
     print_autotune();
 }
 
