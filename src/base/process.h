@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the system tells of another process of this host.
+ * What the system knows about another process of this host.
  */
 #ifndef KOLO_BASE_PROCESS_H
 #define KOLO_BASE_PROCESS_H

@@ -33,7 +33,7 @@ typedef enum {
     KOLO_RECORD_QUEUED,     /* called, waits for its turn on a stream */
     KOLO_RECORD_CONNECTING, /* first use: makes its connections */
     KOLO_RECORD_RUNNING,
-    KOLO_RECORD_LAUNCHED, /* given to a device, which tells nobody when it begins and ends */
+    KOLO_RECORD_LAUNCHED, /* given to a device, which does not report its start and end */
     KOLO_RECORD_DONE,
     KOLO_RECORD_FAILED
 } kolo_record_state_t;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Status and error text. The function that decides that something is an error calls kolo_fail() with a sentence for
- * the person at 3 a.m. (who, where, what was awaited, what to do); everybody above passes the status on by
+ * the person at 3 a.m. (which rank, where, what was awaited, what to do); its callers pass the status on with
  * KOLO_TRY.
  */
 #ifndef KOLO_BASE_STATUS_H

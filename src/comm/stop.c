@@ -20,7 +20,7 @@ kolo_status_t kolo_body_fail(kolo_body_t *body, kolo_status_t status)
         kolo_record_failed(body);
     }
     pthread_mutex_unlock(&h->error_lock);
-    /* while init runs it alone ends STARTING, so that nobody frees what it still uses */
+    /* while init runs only init ends STARTING, so that nothing is freed that it still uses */
     if (atomic_load(&h->state) != KOLO_COMM_STARTING)
         atomic_store(&h->state, atomic_load(&body->abort) ? KOLO_COMM_ABORTED : KOLO_COMM_FAILED);
     if (body->oob) kolo_oob_give_up(body->oob);

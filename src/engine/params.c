@@ -115,7 +115,7 @@ static kolo_status_t check(const kolo_param_t *row, const char *text)
 }
 const kolo_param_table_t kolo_engine_params = {"engine", rows, KOLO_COUNTOF(rows), check};
 
-/* A field of the caller's, if his struct has it. */
+/* A field of the caller's struct, if the struct is large enough to have it. */
 #define GIVEN(field)                                                                                               \
     (given && given->size >= offsetof(kolo_engine_config_t, field) + sizeof given->field ? given->field            \
                                                                                          : config->field)

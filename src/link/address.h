@@ -28,7 +28,7 @@ void kolo_address_from_sockaddr(kolo_address_t *address, const struct sockaddr *
 const char *kolo_address_check(const kolo_address_t *address);
 /* For a checked address. */
 socklen_t kolo_address_to_sockaddr(const kolo_address_t *address, struct sockaddr_storage *sa);
-/* Loopback and Unix sockets: nobody outside of this machine can call it. */
+/* Loopback and Unix sockets: not reachable from outside of this machine. */
 bool kolo_address_is_loopback(const kolo_address_t *address);
 bool kolo_address_is_unix(const kolo_address_t *address);
 /* To listen at, under any name. */

@@ -85,7 +85,7 @@ static void dial_fail(kolo_dial_t *dial, kolo_status_t status, const char *fmt, 
     dial_finish(dial, status, no_socket, text);
 }
 
-/* A socket that connected to itself: nobody listened, and the system chose the called port as our own. */
+/* A socket that connected to itself: nothing listened, and the system chose the dialled port as our own. */
 static bool is_self_connected(int fd, const kolo_address_t *address)
 {
     struct sockaddr_storage sa = {0};

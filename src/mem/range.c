@@ -140,7 +140,7 @@ static void drop_use(kolo_mem_range_t *r)
     pthread_mutex_unlock(&list);
     if (!last) return;
     pthread_mutex_lock(&pins);
-    unlink_range(r); /* what nobody has registered nobody finds, so it stays unused */
+    unlink_range(r); /* a range without registrations is never found, so it stays unused */
     unpin_all(r);
     if (r->watched && !is_shared(r)) kolo_mem_watch_remove(r->from, r->to);
     if (!first && watching) {
@@ -273,7 +273,7 @@ void kolo_mem_range_put(kolo_mem_range_t *range)
     if (range) drop_use(range);
 }
 
-/* Unpins what nobody is using, the oldest first, until `bytes` more have room. */
+/* Unpins unused ranges, the oldest first, until `bytes` more have room. */
 static bool make_room(uint64_t bytes)
 {
     uint64_t most = (uint64_t)pin_mb << 20;

@@ -66,7 +66,7 @@ typedef struct kolo_outbound {
     size_t part_bytes[2];
     size_t sent, total; /* head included */
     bool done, failed;
-    bool owned; /* freed when it is done: nobody waits for it */
+    bool owned; /* freed when it is done: no thread waits for it */
 } kolo_outbound_t;
 
 struct kolo_conn {
@@ -158,7 +158,7 @@ struct kolo_oob {
     size_t nstreams;
     uint64_t gathers, broadcasts;
 
-    int awaits; /* the rank that the thread in kolo_oob_await() waits for, -1: nobody, or several */
+    int awaits; /* the rank that the thread in kolo_oob_await() waits for, -1: none, or several */
 
     struct kolo_bootstrap *boot; /* while the check-in lasts */
     kolo_lifeline_t *line;       /* to the root, until the ring is closed; NULL also if it keeps none */

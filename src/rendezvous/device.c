@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Values on devices. Between tasks they go through host memory: the task that sends brings them there when
- * somebody wants them, the one that receives takes them to their destination.
+ * another task wants them; the receiving task copies them to their destination.
  */
 #include "mem/cuda/cuda.h"
 #include "mem/mem.h"

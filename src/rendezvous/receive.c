@@ -35,7 +35,7 @@ void kolo_receive_ref(kolo_receive_t receive)
 void kolo_receive_unref(kolo_receive_t receive)
 {
     if (atomic_fetch_sub_explicit(&receive->refs, 1, memory_order_acq_rel) != 1) return;
-    kolo_value_release(&receive->value); /* nobody has fetched it */
+    kolo_value_release(&receive->value); /* it was never fetched */
     kolo_rendezvous_unref(receive->rendezvous);
     free(receive->why);
     (void)kolo_slot_end(receive);

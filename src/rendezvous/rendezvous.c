@@ -101,7 +101,7 @@ static kolo_status_t meet_receive(kolo_rendezvous_t rendezvous, const char *text
             *small = item;
             continue;
         }
-        /* Given up by its owner, who holds a reference himself and is about to look for it here. */
+        /* Discarded by its owner, which holds a reference and is about to look for it here. */
         kolo_receive_unref(item->receive);
         free(item);
     }

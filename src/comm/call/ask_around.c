@@ -72,7 +72,7 @@ static void take(const kolo_body_t *body, const kolo_finding_t *f, kolo_verdict_
     }
 }
 
-/* The neighbours, of a large job: to ask everybody would be a storm when all ranks run into the limit at once. */
+/* In a large job only the neighbours: asking all ranks would flood the network when all reach the limit at once. */
 static int whom_to_ask(const kolo_body_t *body, kolo_finding_t *findings)
 {
     int n = KOLO_MIN(body->nranks, KOLO_SURVEY_RANKS), count = 0;

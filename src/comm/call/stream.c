@@ -379,7 +379,7 @@ kolo_status_t kolo_event_record(kolo_event_t event, kolo_stream_t stream)
     KOLO_TRY(check_stream(stream, "event_record"));
     event_target(event, true);
     kolo_status_t status = kolo_stream_push(stream, event_reach, event);
-    if (status != KOLO_OK) event_reach(event); /* nobody may wait for what will not come */
+    if (status != KOLO_OK) event_reach(event); /* no thread may wait for an event that will not come */
     return status;
 }
 

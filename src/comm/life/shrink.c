@@ -123,7 +123,7 @@ static kolo_status_t build(kolo_shrink_t *s, uint64_t deadline_ns)
 }
 
 /* Ends what runs on the parent; no new operation gets in. The flag is taken back, so that the shrink itself may
- * wait, unless somebody aborts the parent for good meanwhile. */
+ * wait, unless the program aborts the parent meanwhile. */
 static void end_operations(kolo_comm_t parent)
 {
     kolo_body_t *body = parent->body;

@@ -275,7 +275,7 @@ kolo_status_t kolo_window_unmake(kolo_body_t *body, uint64_t handle)
     body->ctx.deadline_ns = kolo_deadline_ms(body->init_timeout_ms);
     if (body->device >= 0) KOLO_TRY(kolo_device_drain(body)); /* what this rank has put is there */
     if (w->relay) KOLO_TRY(fence(w));
-    KOLO_TRY(kolo_oob_barrier(body->oob)); /* nobody copies, or stores, there any more */
+    KOLO_TRY(kolo_oob_barrier(body->oob)); /* no rank copies or stores there any more */
     pthread_mutex_lock(&w->lock);
     kolo_window_peers_t **at = &w->first;
     while (*at != window) at = &(*at)->next;

@@ -270,7 +270,7 @@ static int next_busy(const kolo_row_t *row, int from)
     return rank;
 }
 
-/* A set in which somebody still has tensors stays. */
+/* A set stays if any rank has tensors outstanding in it. */
 static bool is_busy(const kolo_controller_t *c, const kolo_row_t *row, char *text, size_t bytes)
 {
     char list[160] = "", set[32];

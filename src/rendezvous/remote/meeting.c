@@ -78,7 +78,8 @@ kolo_status_t kolo_meeting_choose_door(const kolo_adapter_t *adapter, kolo_addre
     if (adapter->meeting == NULL || adapter->me == KEEPER) return KOLO_OK;
     KOLO_TRY(kolo_address_choose_local(&adapter->tasks[KEEPER].address, address));
     KOLO_TRY(kolo_auth_random(&cookie, sizeof cookie));
-    kolo_address_set_cookie(address, cookie); /* who comes to a later owner of the port is told that he is wrong */
+    kolo_address_set_cookie(address,
+                            cookie); /* a later owner of the port can refuse callers that meant this task */
     return KOLO_OK;
 }
 

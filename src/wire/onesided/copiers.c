@@ -139,7 +139,7 @@ void kolo_copiers_get(void)
     pthread_mutex_unlock(&pool.lock);
 }
 
-/* The last one ends the threads; nobody starts copies any more, and none is under way. */
+/* The last user ends the threads. No copy is under way, and none will start. */
 void kolo_copiers_put(void)
 {
     static pthread_mutex_t ending = PTHREAD_MUTEX_INITIALIZER;

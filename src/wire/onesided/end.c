@@ -440,7 +440,7 @@ kolo_status_t kolo_onesided_progress(kolo_onesided_t *end, kolo_onesided_event_t
     /* A write may find the connection broken before what the peer has sent last is read: that comes first. */
     if (end->told) pushed = push_writes(end);
     while (*count < max && (status = next_event(end, &events[*count])) == KOLO_OK) ++*count;
-    /* What has become of writes may have made room for others; nobody comes back for them. */
+    /* Completed writes may have made room for queued ones, which no other event would start. */
     if (status == KOLO_IN_PROGRESS && pushed == KOLO_OK && end->told && end->ops->later) pushed = push_writes(end);
     if (status == KOLO_IN_PROGRESS) status = pushed;
     if (status == KOLO_OK) return KOLO_OK;

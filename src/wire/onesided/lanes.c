@@ -268,7 +268,7 @@ void kolo_lanes_forget(kolo_lanes_t *lanes, uint64_t key)
     for (uint32_t i = 0; any && i < lanes->n; i++) kolo_mover_pass(lanes->all[i]->mover);
 }
 
-/* Where the piece belongs whose head has come. KOLO_IN_PROGRESS: nobody has announced it yet. */
+/* The place of the piece whose head has arrived. KOLO_IN_PROGRESS: its write is not announced yet. */
 static kolo_status_t look_up(kolo_lane_t *lane)
 {
     kolo_lanes_t *lanes = lane->of;

@@ -87,8 +87,8 @@ bool kolo_lane_move(kolo_lane_t *lane); /* true: there is more to do */
 
 typedef struct kolo_mover {
     pthread_t thread;
-    /* Whoever takes a lane away comes by the gate, so that a busy mover lets him in: it is passed first, then the
-     * lock. The lock is held while lanes are moved. */
+    /* The lock is held while lanes are moved. A thread that removes a lane takes the gate first, then the lock; a
+     * mover passes the gate before it takes the lock again, so that a busy mover lets the other thread in. */
     pthread_mutex_t gate, lock;
     int epoll_fd, event_fd;
     _Atomic uint32_t asleep, kicks;

@@ -214,7 +214,7 @@ static void plan_next(elastic_t *e)
     free(idle);
 }
 
-/* The work is done: nobody comes any more, and those that still have to do their last steps may be few. */
+/* The work is done: no process joins any more, and few may be left for the last steps. */
 static void wind_up(elastic_t *e)
 {
     for (int i = 0; i < e->job.nprocesses; i++) {

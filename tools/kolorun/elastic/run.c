@@ -26,7 +26,7 @@ static void turn(job_t *job)
 {
     elastic_t *e = (elastic_t *)job;
     if (job->ending || e->finishing)
-        discovery_fini(&e->discovery); /* what it would say, and when it would be asked, wakes nobody any more */
+        discovery_fini(&e->discovery); /* its output and its timer wake nothing any more */
     else if (discovery_progress(&e->discovery))
         elastic_take_hosts(e, &e->discovery.answer);
     job_drop_ended(job);

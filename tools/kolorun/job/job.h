@@ -79,7 +79,7 @@ struct job {
     struct pollfd *polls;
     bool ending, killed;    /* asked the rest to end; stopped asking */
     bool interrupted;       /* the user wants the end: a second time means now */
-    bool impatient;         /* a second signal: output that nobody takes is not waited for */
+    bool impatient;         /* after a second signal: do not wait until the output is read */
     int asked_by;           /* the SIGTERM or SIGHUP that asked the processes to end; 0: none */
     int exit_status;        /* of the first failure */
     double end_at, kill_at; /* seconds of the monotonic clock, 0 = none */
