@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Upper limits of real time mean something on a quiet machine only. Tests state them by IN_TIME(), and `make
- * test-all`, which sets TEST_TIME, asserts them; elsewhere what counts is the result. What must take at least
- * some time is asserted everywhere.
+ * test-all`, which sets TEST_TIME for the release build, asserts them; elsewhere what counts is the result. What
+ * must take at least some time is asserted everywhere.
  */
 #ifndef KOLO_BASE_TEST_TIME_H
 #define KOLO_BASE_TEST_TIME_H
@@ -15,8 +15,8 @@ static inline bool kolo_test_times(void)
     return getenv("TEST_TIME") != NULL;
 }
 
-/* How many steps a test makes that draws them: TEST_PERCENT of them where a sanitizer makes it slow. `make
- * test-all` makes all. */
+/* How many steps a test makes that draws them: TEST_PERCENT of them where a sanitizer makes it slow; with
+ * TEST_TIME all. */
 static inline int kolo_test_steps(int all)
 {
     const char *percent = getenv("TEST_PERCENT");
