@@ -22,28 +22,35 @@ $(BUILD)/build.ninja: | deps
 look-again: $(BUILD)/build.ninja
 	@meson setup --reconfigure $(BUILD) >/dev/null || { cat $(BUILD)/meson-logs/meson-log.txt; exit 1; }
 
+# Only what a target runs, a third of all: tests and benchmarks are not built.
+build-only = $(MAKE) --no-print-directory $(BUILD)/build.ninja && ninja -C $(BUILD) -j $(J) tools/kolorun $(1)
+
 deps:
 	@scripts/install-deps build
 
 # The main job: training on real data with N workers that loses one half way and gets another. OUT= the folder for
 # picture and timeline; more by ARGS=, see examples/digits/README.md: make run ARGS="--kill 0@100 --stop 1@800"
 OUT ?= $(BUILD)
-run: all
+run:
+	@$(call build-only,examples/digits/digits)
 	$(BUILD)/examples/digits/digits --workers $(N) --out $(OUT) $(ARGS)
 
-# What it stands on: N local ranks check every collective on real buffers and print the performance table.
-check-run: all
+# The collectives alone: N local ranks check every one on real buffers and print the performance table.
+check-run:
+	@$(call build-only,tools/kolo-perf)
 	$(KOLORUN) -n $(N) $(PERF) run
 
 # A service whose workers are killed, stopped and cut off while it runs: make elastic ARGS="--seconds 60 --seed 7"
-elastic: all
+elastic:
+	@$(call build-only,examples/elastic/elastic)
 	$(BUILD)/examples/elastic/elastic $(ARGS)
 
 digits: run
 
 # The digits' model held by two servers, trained by three workers through keyed tensors; then again with a server killed
 # half way and started anew. The last line compares the two.
-param-server: all
+param-server:
+	@$(call build-only,examples/param-server/param-server)
 	$(BUILD)/examples/param-server/param-server --out $(OUT) $(ARGS)
 
 # What every change must pass: builds (release, sanitizers, clang), checks, and the tests that are steady everywhere.
