@@ -39,7 +39,8 @@ static kolo_status_t make_qp(kolo_net_end_t *end)
         .recv_cq = end->cq,
         .qp_type = IBV_QPT_RC,
         .cap = {.max_send_wr = end->send_room,
-                .max_recv_wr = end->reads ? end->depth : 1,
+                .max_recv_wr =
+                    end->reads ? 2 * end->depth : 1, /* what came by line may be ahead of its completion */
                 .max_send_sge = 2,
                 .max_recv_sge = 1,
                 .max_inline_data = INLINE_BYTES},
@@ -108,6 +109,19 @@ kolo_status_t kolo_verbs_qp_ready(kolo_net_end_t *end, struct ibv_qp *qp, const 
 
 /* ---- the end ---- */
 
+static kolo_status_t make_lines(kolo_net_end_t *end)
+{
+    size_t bytes = end->depth * sizeof *end->lines;
+    if (!kolo_verbs_options.lines) return KOLO_OK;
+    end->lines = aligned_alloc(RING_ALIGN, KOLO_DIV_UP(bytes, RING_ALIGN) * RING_ALIGN);
+    if (!end->lines)
+        return kolo_fail(KOLO_ERR_NO_MEMORY, "verbs: %s: no memory for %u lines", end->label, end->depth);
+    memset(end->lines, 0, bytes);
+    end->lines_mr =
+        kolo_verbs.reg_mr(end->open->pd, end->lines, bytes, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
+    return end->lines_mr ? KOLO_OK : kolo_verbs_fail_register(end->open, end->label, bytes, errno);
+}
+
 static kolo_status_t allocate(kolo_net_end_t *end)
 {
     size_t ring = 2 * end->depth * sizeof *end->ring;
@@ -124,12 +138,16 @@ static kolo_status_t allocate(kolo_net_end_t *end)
         kolo_verbs.reg_mr(end->open->pd, end->ring, ring,
                           end->reads ? IBV_ACCESS_LOCAL_WRITE : IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
     if (!end->ring_mr) return kolo_verbs_fail_register(end->open, end->label, ring, errno);
-    end->cq = kolo_verbs.create_cq(end->open->context, (int)(end->send_room + 2 * end->depth), end,
-                                   end->open->channel, 0);
+    if (end->reads)
+        KOLO_TRY(make_lines(end));
+    else if (!(end->lasts = calloc(end->depth, sizeof *end->lasts)))
+        return kolo_fail(KOLO_ERR_NO_MEMORY, "verbs: %s: no memory for %u requests", end->label, end->depth);
+    uint32_t entries = end->send_room + 3 * end->depth;
+    end->cq = kolo_verbs.create_cq(end->open->context, (int)entries, end, end->open->channel, 0);
     if (!end->cq)
         return kolo_fail_errno(KOLO_ERR_SYSTEM, errno,
                                "verbs: %s: device %s gives no completion queue of %u entries", end->label,
-                               end->open->name, end->send_room + 2 * end->depth);
+                               end->open->name, entries);
     return KOLO_OK;
 }
 
@@ -152,6 +170,9 @@ static kolo_status_t fill(kolo_net_end_t *end, kolo_net_hello_t *hello)
     if (!end->reads) {
         end->mine.fifo = (uint64_t)(uintptr_t)end->ring;
         end->mine.fifo_key = end->ring_mr->rkey;
+    } else if (end->lines) {
+        end->mine.fifo = (uint64_t)(uintptr_t)end->lines;
+        end->mine.fifo_key = end->lines_mr->rkey;
     }
     kolo_verbs_hello_encode(&end->mine, hello);
     return KOLO_OK;
@@ -214,8 +235,8 @@ kolo_status_t kolo_verbs_connect(kolo_net_end_t *end, const kolo_net_hello_t *pe
             "verbs: %s: device %s here and %s there are not of one kind (InfiniBand, Ethernet); choose "
             "by KOLO_IB_HCA",
             end->label, end->mine.device, end->peer.device);
-    if (end->peer.depth != end->depth || (end->reads && end->peer.fifo % RING_ALIGN != 0))
-        return kolo_fail(KOLO_ERR_PROTOCOL, "verbs: %s: %u requests here, %u there, offers at %llx", end->label,
+    if (end->peer.depth != end->depth || end->peer.fifo % RING_ALIGN != 0)
+        return kolo_fail(KOLO_ERR_PROTOCOL, "verbs: %s: %u requests here, %u there, ring at %llx", end->label,
                          end->depth, end->peer.depth, (unsigned long long)end->peer.fifo);
     KOLO_TRY(kolo_verbs_qp_ready(end, end->qp, &end->mine, &end->peer));
     log_connection(end);
@@ -235,7 +256,10 @@ void kolo_verbs_shut(kolo_net_end_t *end)
         kolo_verbs.destroy_cq(end->cq);
     }
     if (end->ring_mr) kolo_verbs.dereg_mr(end->ring_mr);
+    if (end->lines_mr) kolo_verbs.dereg_mr(end->lines_mr);
     free(end->ring);
+    free(end->lines);
+    free(end->lasts);
     free(end->cookies);
     free(end->sizes);
     free(end->send_wr);

@@ -56,6 +56,7 @@ static kolo_status_t enroll(kolo_net_open_t *open, void *memory, size_t bytes, b
     int64_t flush = kolo_verbs_options.flush;
     r->flushed = peer_writes &&
                  (flush == KOLO_VERBS_FLUSH_ALWAYS || (flush == KOLO_VERBS_FLUSH_DEVICE && place.device >= 0));
+    r->here = place.device < 0;
     /* Who may read is the queue pairs' matter: no peer's may. */
     int access = (peer_writes ? IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE : 0) |
                  (r->flushed ? IBV_ACCESS_REMOTE_READ : 0);
@@ -88,7 +89,7 @@ static void counts(const kolo_net_end_t *end, kolo_net_counts_t *out)
 
 const kolo_net_ops_t kolo_net_verbs = {
     .name = "verbs",
-    .version = 1,
+    .version = 2,
     .what = "RDMA over InfiniBand and RoCE by libibverbs",
     .count = kolo_verbs_count,
     .properties = kolo_verbs_properties,

@@ -5,12 +5,14 @@
 #ifndef KOLO_WIRE_NET_VERBS_OPTIONS_H
 #define KOLO_WIRE_NET_VERBS_OPTIONS_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 typedef struct {
     const char *hca;
     int64_t gid_index, timeout, retry_count, rnr_timer, service_level, traffic_class, pkey_index, hop_limit,
         port_down_ms, flush;
+    bool lines;
 } kolo_verbs_options_t;
 enum { /* KOLO_IB_FLUSH */
        KOLO_VERBS_FLUSH_NEVER,

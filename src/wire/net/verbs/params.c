@@ -7,7 +7,7 @@
 #include "wire/net/verbs/options.h"
 #include "wire/wire.h"
 
-kolo_verbs_options_t kolo_verbs_options = {.flush = KOLO_VERBS_FLUSH_DEVICE};
+kolo_verbs_options_t kolo_verbs_options = {.flush = KOLO_VERBS_FLUSH_DEVICE, .lines = true};
 
 static const kolo_param_t rows[] = {
     {"KOLO_IB_HCA", KOLO_PARAM_STR, NULL, 0, 0, NULL, false,
@@ -40,5 +40,8 @@ static const kolo_param_t rows[] = {
      "after which receives a card reads back a word of what it has written, so that it is there for whoever reads "
      "next: device: those into memory of GPUs (never run on one so far); always: into any, for tests",
      &kolo_verbs_options.flush},
+    {"KOLO_IB_LINES", KOLO_PARAM_BOOL, "1", 0, 0, NULL, false,
+     "1: messages of up to 120 bytes are found in memory, before their completions; 0: by their completions alone",
+     &kolo_verbs_options.lines},
 };
 const kolo_param_table_t kolo_ib_params = {"ib", rows, KOLO_COUNTOF(rows), NULL};

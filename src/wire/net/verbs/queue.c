@@ -21,6 +21,7 @@
 typedef struct { /* memory of the peer, as it offered it */
     uint64_t address;
     uint32_t key, bytes;
+    bool line; /* a short message goes into its line */
 } target_t;
 
 /* The offer for the next message, of `bytes`. */
@@ -29,9 +30,42 @@ static kolo_status_t take_offer(const kolo_net_end_t *end, uint32_t bytes, targe
     if (end->requests - end->completed >= end->depth) return KOLO_IN_PROGRESS;
     if (!kolo_verbs_offer_get(end->ring, end->depth, end->requests, &t->address, &t->key, &t->bytes))
         return KOLO_IN_PROGRESS;
+    t->line = t->bytes & KOLO_VERBS_LINE;
+    t->bytes &= ~KOLO_VERBS_LINE;
     if (t->bytes >= bytes) return KOLO_OK;
     return kolo_fail(KOLO_ERR_PROTOCOL, "verbs: %s: the peer offers %u bytes for a message of %u", end->label,
                      t->bytes, bytes);
+}
+
+/* A short message goes with its request into the reader's line; what is sent is what is there when it is pushed, so
+ * its last word is written only then. */
+static void queue_line(kolo_net_end_t *end, const void *data, uint32_t bytes)
+{
+    uint32_t at = end->queued++, place = (uint32_t)(end->requests & (end->depth - 1));
+    struct ibv_sge *sge = &end->sge[2 * at];
+    sge[0] = (struct ibv_sge){.addr = (uint64_t)(uintptr_t)data, .length = bytes};
+    sge[1] = (struct ibv_sge){.addr = (uint64_t)(uintptr_t)&end->lasts[place], .length = sizeof *end->lasts};
+    end->send_wr[at] = (struct ibv_send_wr){
+        .wr_id = end->requests++,
+        .sg_list = sge,
+        .num_sge = 2,
+        .opcode = IBV_WR_RDMA_WRITE_WITH_IMM,
+        .send_flags = IBV_SEND_INLINE,
+        .imm_data = htonl(bytes | KOLO_VERBS_LINE),
+        .wr.rdma = {.remote_addr =
+                        end->peer.fifo + place * sizeof(kolo_verbs_line_t) + KOLO_VERBS_LINE_MOST - bytes,
+                    .rkey = end->peer.fifo_key},
+    };
+}
+
+static void write_lasts(kolo_net_end_t *end)
+{
+    for (uint32_t i = 0; i < end->queued; i++) {
+        const struct ibv_send_wr *wr = &end->send_wr[i];
+        if (wr->opcode != IBV_WR_RDMA_WRITE_WITH_IMM || !(ntohl(wr->imm_data) & KOLO_VERBS_LINE)) continue;
+        const void *data = (const void *)(uintptr_t)wr->sg_list[0].addr;
+        end->lasts[wr->wr_id & (end->depth - 1)] = kolo_verbs_line_last(wr->wr_id, data, wr->sg_list[0].length);
+    }
 }
 
 /* Queues a write of one or two pieces that lie in a row at the target; a message's last one carries its size. */
@@ -66,7 +100,11 @@ kolo_status_t kolo_verbs_isend(kolo_net_end_t *end, const void *data, uint32_t b
     kolo_status_t status = take_offer(end, bytes, &slot);
     if (status != KOLO_OK) return status;
     end->cookies[end->requests & (end->depth - 1)] = cookie;
-    queue_write(end, &piece, 1, &slot, true);
+    if (slot.line && end->peer.fifo && kolo_verbs_line_takes(bytes) &&
+        bytes + sizeof *end->lasts <= end->inline_bytes)
+        queue_line(end, data, bytes);
+    else
+        queue_write(end, &piece, 1, &slot, true);
     return KOLO_OK;
 }
 
@@ -133,6 +171,7 @@ static kolo_status_t post_sends(kolo_net_end_t *end, uint32_t n)
 static kolo_status_t push_messages(kolo_net_end_t *end)
 {
     uint32_t n = end->queued;
+    write_lasts(end);
     end->send_wr[n - 1].send_flags |= IBV_SEND_SIGNALED;
     end->queued = 0;
     return post_sends(end, n);
@@ -144,9 +183,14 @@ kolo_status_t kolo_verbs_irecv(kolo_net_end_t *end, void *data, uint32_t bytes, 
                                uint64_t cookie, uint64_t tag)
 {
     if (end->requests - end->completed >= end->depth) return KOLO_IN_PROGRESS;
+    if (end->requests - end->confirmed >= 2 * end->depth) {
+        KOLO_TRY(kolo_verbs_poll(end, KOLO_VERBS_BATCH));
+        if (end->requests - end->confirmed >= 2 * end->depth) return KOLO_IN_PROGRESS;
+    }
+    bool line = end->lines && region->here && !region->flushed && !end->flush;
     end->recv_wr[end->queued] = (struct ibv_recv_wr){.wr_id = end->requests};
-    kolo_verbs_offer_put(end->ring, end->depth, end->requests, (uint64_t)(uintptr_t)data, region->mr->rkey, bytes,
-                         tag);
+    kolo_verbs_offer_put(end->ring, end->depth, end->requests, (uint64_t)(uintptr_t)data, region->mr->rkey,
+                         line ? bytes | KOLO_VERBS_LINE : bytes, tag);
     if (region->flushed || end->flush)
         KOLO_TRY(kolo_verbs_flush_want(end, end->requests, (uint64_t)(uintptr_t)data, region));
     end->cookies[end->requests & (end->depth - 1)] = cookie;
@@ -253,7 +297,7 @@ void kolo_verbs_revoke(kolo_net_end_t *end)
 {
     if (!end->qp) return;
     stop_queue_pair(end);
-    uint32_t most = end->send_room + end->depth;
+    uint32_t most = end->send_room + 2 * end->depth;
     end->late = calloc(most, sizeof *end->late);
     for (int got = 1; end->late && got > 0 && end->nlate < most; end->nlate += (uint32_t)KOLO_MAX(got, 0))
         got = ibv_poll_cq(end->cq, (int)(most - end->nlate), end->late + end->nlate);
@@ -262,6 +306,45 @@ void kolo_verbs_revoke(kolo_net_end_t *end)
 }
 
 /* ---- completions ---- */
+
+/* Takes the message of a request from its line, if it is there. */
+static bool take_line(kolo_net_end_t *end, uint64_t request)
+{
+    uint64_t address, at = request & (end->depth - 1);
+    uint32_t key, bytes;
+    if (!kolo_verbs_offer_get(end->ring, end->depth, request, &address, &key, &bytes) || !(bytes & KOLO_VERBS_LINE))
+        return false;
+    return kolo_verbs_line_get(end->lines, end->depth, request, (void *)(uintptr_t)address,
+                               bytes & ~KOLO_VERBS_LINE, &end->sizes[at]);
+}
+
+/* Reader: the messages that are there though their completions have not been seen. */
+static bool look_at_lines(kolo_net_end_t *end)
+{
+    uint64_t before = end->came;
+    while (end->came < end->offered && take_line(end, end->came)) end->came++;
+    return end->came != before;
+}
+
+static kolo_status_t take_message(kolo_net_end_t *end, const struct ibv_wc *wc)
+{
+    uint32_t word = ntohl(wc->imm_data), bytes = word & ~KOLO_VERBS_LINE;
+    if (wc->wr_id != end->confirmed || wc->wr_id >= end->requests)
+        return kolo_fail(KOLO_ERR_INTERNAL, "verbs: %s: completion of request %llu, expected %llu", end->label,
+                         (unsigned long long)wc->wr_id, (unsigned long long)end->confirmed);
+    if (wc->opcode != IBV_WC_RECV_RDMA_WITH_IMM || bytes > end->message_bytes)
+        return kolo_fail(KOLO_ERR_PROTOCOL, "verbs: %s: a message of %u bytes (kind %d), at most %u are due",
+                         end->label, bytes, (int)wc->opcode, end->message_bytes);
+    end->confirmed++;
+    if (wc->wr_id < end->came) return KOLO_OK; /* found in its line */
+    if (!(word & KOLO_VERBS_LINE))
+        end->sizes[wc->wr_id & (end->depth - 1)] = bytes;
+    else if (!take_line(end, wc->wr_id))
+        return kolo_fail(KOLO_ERR_PROTOCOL, "verbs: %s: a message of %u bytes is not in its line", end->label,
+                         bytes);
+    end->came = wc->wr_id + 1;
+    return KOLO_OK;
+}
 
 /* One completion of any kind. */
 static kolo_status_t take(kolo_net_end_t *end, const struct ibv_wc *wc)
@@ -282,17 +365,11 @@ static kolo_status_t take(kolo_net_end_t *end, const struct ibv_wc *wc)
         kolo_verbs_flush_done(end, wc->wr_id & ~KOLO_VERBS_FLUSH_MARK);
         return KOLO_OK;
     }
-    if (wc->wr_id < end->came || wc->wr_id >= end->requests || (end->reads && wc->wr_id != end->came))
+    if (end->reads) return take_message(end, wc);
+    if (wc->wr_id < end->came || wc->wr_id >= end->requests)
         return kolo_fail(KOLO_ERR_INTERNAL, "verbs: %s: completion of request %llu, expected %llu to %llu",
                          end->label, (unsigned long long)wc->wr_id, (unsigned long long)end->came,
                          (unsigned long long)end->requests);
-    if (end->reads) {
-        uint32_t bytes = ntohl(wc->imm_data);
-        if (wc->opcode != IBV_WC_RECV_RDMA_WITH_IMM || bytes > end->message_bytes)
-            return kolo_fail(KOLO_ERR_PROTOCOL, "verbs: %s: a message of %u bytes (kind %d), at most %u are due",
-                             end->label, bytes, (int)wc->opcode, end->message_bytes);
-        end->sizes[wc->wr_id & (end->depth - 1)] = bytes;
-    }
     end->came = wc->wr_id + 1;
     return KOLO_OK;
 }
@@ -330,7 +407,8 @@ static kolo_status_t take_late(kolo_net_end_t *end)
 kolo_status_t kolo_verbs_test(kolo_net_end_t *end, kolo_net_done_t *done, int most, int *n)
 {
     *n = 0;
-    KOLO_TRY(end->qp ? kolo_verbs_poll(end, most) : take_late(end));
+    bool found = end->lines && end->qp && !end->flush && look_at_lines(end); /* completions can wait, then */
+    if (!found) KOLO_TRY(end->qp ? kolo_verbs_poll(end, most) : take_late(end));
     if (end->flush && end->qp) KOLO_TRY(kolo_verbs_flush_step(end));
     if (!end->flush) end->safe = end->came;
     tell(end, done, most, n);

@@ -6,7 +6,8 @@
  *
  * Offers go in a ring (the FIFO) in the writer's memory, one entry per request, written by the reader; the payload
  * goes by RDMA write with immediate data, which carries the size. An entry counts when its last word, the number of
- * the request plus one, is there.
+ * the request plus one, is there. Short messages are written into lines of the reader's (line.c), where it finds
+ * them before their completion.
  */
 #ifndef KOLO_WIRE_NET_VERBS_VERBS_H
 #define KOLO_WIRE_NET_VERBS_VERBS_H
@@ -72,7 +73,7 @@ typedef struct {
     uint16_t lid;
     uint8_t mtu, port, link; /* enum ibv_mtu; IBV_LINK_LAYER_ */
     uint8_t gid[16];
-    uint64_t fifo; /* writer's: address and key of its ring */
+    uint64_t fifo; /* writer's: address and key of its ring; reader's: of its lines, 0: it has none */
     uint32_t fifo_key, depth;
     char device[16];
 } kolo_verbs_hello_t;
@@ -98,6 +99,24 @@ bool kolo_verbs_offer_tag(const kolo_verbs_offer_t *ring, uint32_t depth, uint64
 bool kolo_verbs_offer_repeat(kolo_verbs_offer_t *ring, uint32_t depth, uint64_t used, uint64_t from, uint32_t n);
 /* Requests [from, to) as pieces of a ring: how many lie in a row from `from` on. */
 uint32_t kolo_verbs_fifo_run(uint64_t from, uint64_t to, uint32_t depth);
+
+/* ---- line.c: short messages that are found in memory ---- */
+#define KOLO_VERBS_LINE                                                                                            \
+    (1u << 31) /* of an offer's bytes: a short message goes into its line; of immediate data: it did */
+#define KOLO_VERBS_LINE_MOST 120u /* bytes of such a message */
+typedef struct { /* right before its last word the message; little endian; written by a card, in one write */
+    _Atomic uint64_t words[KOLO_VERBS_LINE_MOST / 8];
+    _Atomic uint64_t last; /* bytes, number of the request, a sum of all: what is there only in part is not there */
+} kolo_verbs_line_t;
+_Static_assert(sizeof(kolo_verbs_line_t) == 128, "travels");
+static inline bool kolo_verbs_line_takes(uint32_t bytes)
+{
+    return bytes <= KOLO_VERBS_LINE_MOST && bytes % 8 == 0;
+}
+uint64_t kolo_verbs_line_last(uint64_t request, const void *data, uint32_t bytes);
+/* Has the message of a request come into its line? Then takes it from there, and says how long it is. */
+bool kolo_verbs_line_get(const kolo_verbs_line_t *lines, uint32_t depth, uint64_t request, void *data,
+                         uint32_t most, uint32_t *bytes);
 
 /* ---- device.c ---- */
 typedef struct { /* one port of one device, found once */
@@ -144,6 +163,7 @@ bool kolo_verbs_gid_again(kolo_net_open_t *open);
 struct kolo_net_region {
     struct ibv_mr *mr;
     bool flushed; /* what comes into it is read back before it counts */
+    bool here;    /* memory of this host */
 };
 /* The error of a registration of `bytes` that failed with `err`. */
 kolo_status_t kolo_verbs_fail_register(const kolo_net_open_t *open, const char *what, size_t bytes, int err);
@@ -175,9 +195,13 @@ struct kolo_net_end {
     kolo_verbs_offer_t *ring; /* writer: what it is offered; reader: what it writes into the writer's. Two rings in
                                  a row: offers, invitations */
     struct ibv_mr *ring_mr;
+    kolo_verbs_line_t *lines; /* reader: where short messages come; NULL: nowhere */
+    struct ibv_mr *lines_mr;
+    uint64_t *lasts;           /* writer: last words of lines that are queued, by request */
     uint64_t requests;         /* isend or irecv: queued so far, the number of the next one */
     uint64_t offered;          /* reader: of those in the writer's ring */
-    uint64_t came;             /* of those, reported by a completion */
+    uint64_t confirmed;        /* reader: of those, reported by a completion */
+    uint64_t came;             /* of those, reported by a completion, or found in their lines */
     uint64_t safe;             /* of those, readable by whoever they are for */
     uint64_t completed;        /* of those, returned by test() */
     uint32_t *sizes;           /* reader: of what came, by request */

@@ -172,6 +172,74 @@ static void offers_in_a_row_end_where_the_ring_does(void **state)
     assert_int_equal(kolo_verbs_fifo_run(UINT64_MAX - 1, 5, 8), 2); /* across the wrap-around */
 }
 
+/* As a card writes a message: it ends at the last word. */
+static void write_line(kolo_verbs_line_t *lines, uint32_t depth, uint64_t request, const void *data, uint32_t bytes)
+{
+    kolo_verbs_line_t *line = &lines[request & (depth - 1)];
+    memcpy((char *)line + KOLO_VERBS_LINE_MOST - bytes, data, bytes);
+    atomic_store(&line->last, kolo_verbs_line_last(request, data, bytes));
+}
+
+static void a_line_counts_for_its_own_request_only(void **state)
+{
+    (void)state;
+    kolo_verbs_line_t lines[4];
+    uint8_t data[KOLO_VERBS_LINE_MOST], out[KOLO_VERBS_LINE_MOST];
+    uint32_t bytes = 0;
+    memset(lines, 0, sizeof lines);
+    /* numbers travel in 24 bits */
+    static const uint64_t starts[] = {0, (1u << 24) - 9, UINT64_MAX - 7};
+    for (size_t i = 0; i < KOLO_COUNTOF(starts); i++)
+        for (uint64_t r = starts[i]; r != starts[i] + 20; r++) {
+            uint32_t length = (uint32_t)(r % 16) * 8;
+            memset(data, (int)r, sizeof data);
+            assert_false(kolo_verbs_line_get(lines, 4, r, out, sizeof out, &bytes));
+            write_line(lines, 4, r, data, length);
+            assert_true(kolo_verbs_line_get(lines, 4, r, out, sizeof out, &bytes) && bytes == length);
+            assert_memory_equal(out, data, length);
+            assert_false(kolo_verbs_line_get(lines, 4, r + 4, out, sizeof out, &bytes)); /* the same place, later */
+            assert_false(
+                kolo_verbs_line_get(lines, 4, r + (1ull << 24), out, sizeof out, &bytes)); /* the same bits */
+            if (length)
+                assert_false(kolo_verbs_line_get(lines, 4, r, out, length - 8, &bytes)); /* no room for it */
+        }
+}
+
+/* Cards may write the words of a line in any order: until all are there, over what was there before, none counts.
+ */
+static void a_line_counts_as_a_whole(void **state)
+{
+    (void)state;
+    kolo_verbs_line_t line = {0}, whole = {0};
+    uint64_t data[KOLO_VERBS_LINE_MOST / 8], out[KOLO_VERBS_LINE_MOST / 8];
+    uint32_t bytes, n = KOLO_COUNTOF(data);
+    for (uint32_t k = 0; k < n; k++) data[k] = 7 * k;
+    write_line(&line, 1, 4, data, sizeof data); /* an earlier one */
+    for (uint32_t k = 0; k < n; k++) data[k] = k % 3 ? 11 * k + 1 : 7 * k;
+    write_line(&whole, 1, 5, data, sizeof data);
+    atomic_store(&line.last, atomic_load(&whole.last)); /* the last word comes first */
+    for (uint32_t k = n; k-- > 0;) {
+        if (k % 3) assert_false(kolo_verbs_line_get(&line, 1, 5, out, sizeof out, &bytes));
+        atomic_store(&line.words[k], data[k]);
+    }
+    assert_true(kolo_verbs_line_get(&line, 1, 5, out, sizeof out, &bytes));
+    assert_memory_equal(out, data, sizeof data);
+    atomic_store(&line.words[n - 1], data[n - 1] ^ 1);
+    assert_false(kolo_verbs_line_get(&line, 1, 5, out, sizeof out, &bytes));
+}
+
+static void a_line_with_a_size_that_makes_no_sense_is_none(void **state)
+{
+    (void)state;
+    kolo_verbs_line_t line = {0};
+    uint8_t out[256];
+    uint32_t bytes;
+    for (uint64_t size = 0; size < 256; size++) {
+        atomic_store(&line.last, 1u << 8 | size); /* request 0, without its sum */
+        assert_false(kolo_verbs_line_get(&line, 1, 0, out, sizeof out, &bytes));
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -182,6 +250,9 @@ int main(void)
         cmocka_unit_test(an_offer_counts_for_its_own_request_only),
         cmocka_unit_test(only_what_was_offered_and_used_is_offered_again),
         cmocka_unit_test(offers_in_a_row_end_where_the_ring_does),
+        cmocka_unit_test(a_line_counts_for_its_own_request_only),
+        cmocka_unit_test(a_line_counts_as_a_whole),
+        cmocka_unit_test(a_line_with_a_size_that_makes_no_sense_is_none),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
