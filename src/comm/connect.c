@@ -253,7 +253,7 @@ kolo_status_t kolo_body_bind(kolo_body_t *body, kolo_plan_t *plan, kolo_bound_t 
         kolo_bound_free(b);
         return status;
     }
-    b->exchange = kolo_pair_is(plan, b->tx, b->rx);
+    b->exchange = kolo_pair_is(plan);
     *out = b;
     return KOLO_OK;
 }

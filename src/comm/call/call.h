@@ -132,6 +132,9 @@ uint32_t kolo_p2p_connections(const kolo_body_t *body, uint32_t peer, bool send,
                               kolo_proto_t *protos);
 kolo_status_t kolo_p2p_start_plan(kolo_body_t *body, kolo_bound_t *bound, const kolo_part_t *src,
                                   const kolo_part_t *dst, uint64_t signature, kolo_task_t *task);
+/* A message by slots that is one slot, without the interpreter; false: it is not one. */
+bool kolo_p2p_start_message(kolo_body_t *body, kolo_bound_t *b, const kolo_part_t *part, uint64_t signature,
+                            kolo_task_t *task);
 void kolo_p2p_fill_small(kolo_body_t *body, kolo_task_t *task, uint64_t bytes, uint64_t signature);
 /* p2p_single.c: one send or receive to another rank whose turn it is. */
 kolo_status_t kolo_p2p_run_single(const kolo_call_t *call);

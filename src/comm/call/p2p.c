@@ -154,10 +154,21 @@ static inline void begin(kolo_body_t *body, kolo_task_t *task, uint64_t signatur
     task->trace = NULL;
 }
 
+bool kolo_p2p_start_message(kolo_body_t *body, kolo_bound_t *b, const kolo_part_t *part, uint64_t signature,
+                            kolo_task_t *task)
+{
+    begin(body, task, signature);
+    task->reducer.type = KOLO_INT8;
+    task->reducer.elem = 1;
+    task->reducer.pre = false;
+    task->reducer.user = NULL;
+    return kolo_pair_start_message(task, b->plan, b->tx[0], b->rx[0], part,
+                                   kolo_tune_p2p_piece(&body->tune, &body->sizes));
+}
+
 kolo_status_t kolo_p2p_start_plan(kolo_body_t *body, kolo_bound_t *b, const kolo_part_t *src,
                                   const kolo_part_t *dst, uint64_t signature, kolo_task_t *task)
 {
-    uint32_t piece = kolo_tune_p2p_piece(&body->tune, &body->sizes);
     begin(body, task, signature);
     task->interp.plan = b->plan;
     task->interp.tx = b->tx;
@@ -165,7 +176,7 @@ kolo_status_t kolo_p2p_start_plan(kolo_body_t *body, kolo_bound_t *b, const kolo
     task->interp.src_parts = src;
     task->interp.dst_parts = dst;
     task->interp.scratch = NULL;
-    task->interp.piece_bytes = piece;
+    task->interp.piece_bytes = kolo_tune_p2p_piece(&body->tune, &body->sizes);
     task->interp.tile_bytes = b->ref_tile;
     task->interp.stream_out = false;
     KOLO_TRY(kolo_reducer_init(&task->reducer, KOLO_INT8, KOLO_SUM, body->emit.nranks));

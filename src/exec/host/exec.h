@@ -96,7 +96,7 @@ typedef struct {
     size_t done;
 } kolo_flat_t;
 
-/* The exchange of two ranks by a slot each (pair.c). */
+/* The exchange of two ranks by a slot each, or a message that is one slot (pair.c). */
 typedef struct {
     const kolo_plan_t *plan;
     kolo_tx_t *tx;
@@ -104,7 +104,7 @@ typedef struct {
     kolo_part_t out, own;         /* of SRC: what the peer gets, and what is for me */
     kolo_part_t in, kept;         /* of DST: what comes of the peer's message, and of my own data */
     uint32_t out_bytes, in_bytes; /* 0: there is no message */
-    bool posted;
+    bool posted, taken;
 } kolo_pair_t;
 
 /* Who is asked about a task that does not go on; which of the three it is, is settled by its start. */
@@ -154,13 +154,19 @@ uint32_t kolo_task_awaited_slots(const kolo_task_t *task, uint32_t *depth);
 /* Announces a later message of the row, from slot *ahead on, as far as the queue goes; moves *ahead behind it. */
 void kolo_task_announce(const kolo_task_t *task, uint32_t *ahead, void *data, uint64_t bytes);
 
+/* Below this the copy into the slot is cheaper than a separate piece in the wire's message. */
+#define KOLO_POST_FROM_LEAST 4096u
+
 /* ---- the exchange of two ranks (pair.c) ---- */
 
-/* Is the plan, over these connections, one that needs no interpreter? Asked once, when it is bound. */
-bool kolo_pair_is(const kolo_plan_t *plan, kolo_tx_t *const *tx, kolo_rx_t *const *rx);
+/* Is the plan one that needs no interpreter? Asked once, when it is bound. */
+bool kolo_pair_is(const kolo_plan_t *plan);
 /* Such a plan, for parts that fit a slot each; false: they do not, and it has to be interpreted. */
 bool kolo_pair_start(kolo_task_t *task, const kolo_plan_t *plan, kolo_tx_t *const *tx, kolo_rx_t *const *rx,
                      const kolo_part_t *src_parts, const kolo_part_t *dst_parts, uint32_t piece_bytes);
+/* The same for a message from or to one peer, whose plan has one connection; task->reducer.elem is 1. */
+bool kolo_pair_start_message(kolo_task_t *task, const kolo_plan_t *plan, kolo_tx_t *tx, kolo_rx_t *rx,
+                             const kolo_part_t *part, uint32_t piece_bytes);
 
 /* ---- flat tasks (flat_*.c) ---- */
 

@@ -128,7 +128,8 @@ static void run_case(run_t *r, uint32_t depth)
     static const uint64_t starts[] = {0, (1ull << 32) - 4, UINT64_MAX - 3, 77};
     fixture_init(&f, r->c.nranks, depth, KOLO_ROUND_UP(r->piece_bytes ? r->piece_bytes : 64, 64u),
                  starts[r->c.seed % 4], !r->flat && !r->mixed && r->c.seed % 3 == 1);
-    if (r->mixed) f.pumped = 1;
+    if (r->mixed) f.interprets = 1;
+    if (r->mixed) f.pumped = (int)(r->c.seed % 3) - 1;
     r->fixture = &f;
     fixture_ranks(r->c.nranks, run_rank, r);
     fixture_fini(&f);

@@ -115,7 +115,7 @@ void fixture_init(fixture_t *f, uint32_t nranks, uint32_t depth, uint32_t slot_b
     f->slot_bytes = slot_bytes;
     f->start = start;
     f->posting = posting;
-    f->pumped = -1;
+    f->pumped = f->interprets = -1;
     pthread_mutex_init(&f->lock, NULL);
     current = f;
 }
@@ -294,7 +294,7 @@ kolo_status_t fixture_bind_plan(fixture_t *f, fixture_task_t *t, kolo_plan_t *pl
     t->rx = in->rx;
     t->scratch = in->scratch;
     t->state = zeroed(kolo_task_plan_state_bytes(plan));
-    t->exchanged = kolo_pair_is(plan, t->tx, t->rx) &&
+    t->exchanged = (int)plan->rank != f->interprets && kolo_pair_is(plan) &&
                    kolo_pair_start(task, plan, t->tx, t->rx, t->src_parts, t->dst_parts, piece_bytes);
     if (t->exchanged) return KOLO_OK;
     return kolo_task_start_plan(task, t->state);

@@ -39,7 +39,8 @@ typedef struct {
     uint32_t depth, slot_bytes; /* of SIMPLE queues */
     uint64_t start;             /* number of every first slot */
     bool posting;
-    int pumped; /* rank whose wires seem to need pumping, so that it interprets every plan; -1: none */
+    int pumped;     /* rank whose wires seem to need pumping; -1: none */
+    int interprets; /* rank that interprets every plan; -1: none */
     _Atomic uint32_t abort;
     _Atomic bool endless; /* single copies never end */
     pthread_mutex_t lock;

@@ -14,9 +14,6 @@
 #include <inttypes.h>
 #include <string.h>
 
-/* Below this the copy into the slot is cheaper than a separate piece in the wire's message. */
-#define POST_FROM_LEAST 4096
-
 static const kolo_task_way_t interpreted;
 
 static void trace_conn(const kolo_slot_t *s, uint16_t conn, const kolo_segment_t *seg, uint32_t k)
@@ -53,7 +50,7 @@ static inline bool past_cache(const kolo_slot_t *s)
  * place (the result may be written while the wire still reads), and DST once it holds a finished value. */
 static char *post_from(const kolo_slot_t *s, const kolo_segment_t *seg, bool finished)
 {
-    if (KOLO_LIKELY(!(s->tx->caps & KOLO_CAP_POST_FROM)) || s->bytes < POST_FROM_LEAST) return NULL;
+    if (KOLO_LIKELY(!(s->tx->caps & KOLO_CAP_POST_FROM)) || s->bytes < KOLO_POST_FROM_LEAST) return NULL;
     if (seg->buf != KOLO_BUF_SRC && seg->buf != KOLO_BUF_DST) return NULL;
     if (s->task->reducing && !(seg->buf == KOLO_BUF_SRC ? s->task->interp.src_stays : finished)) return NULL;
     return kolo_row_run(s->task, s->lane, s->in, seg, s->bytes);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Two ranks without the interpreter: plans in which each sends the other one message and makes its result of that
- * and of its own data. Where the message fits a slot such a plan is three instructions, and interpreting them takes
- * a third of a small operation. What goes over the connections is the same, so the other end may interpret its
- * plan.
+ * and of its own data, and those of a send or a receive. Where the message fits a slot such a plan is one to three
+ * instructions, and interpreting them takes a third of a small operation. What goes over the connections is the
+ * same, so the other end may interpret its plan.
  */
 #include "base/clock.h"
 #include "base/failpoint.h"
@@ -11,7 +11,7 @@
 
 #include <string.h>
 
-static bool is_exchange(const kolo_plan_t *p)
+bool kolo_pair_is(const kolo_plan_t *p)
 {
     bool one = p->algo == KOLO_ALGO_ONE_STEP, direct = p->algo == KOLO_ALGO_DIRECT;
     if (p->nranks != 2 || p->nconns != 2 || p->nsubs != 1) return false;
@@ -107,8 +107,22 @@ static kolo_status_t pair_step(kolo_task_t *t, bool *moved)
     KOLO_TRY(check(t, x));
     KOLO_FAIL_POINT_TRY("exec.pair.get");
     get(t, x);
+    x->taken = true;
     *moved = true;
     return KOLO_OK;
+}
+
+/* Its own memory is no concern of a wire that has copied: but what it has not sent yet needs its pump. */
+static kolo_status_t wire_step(kolo_task_t *t, bool *moved)
+{
+    kolo_pair_t *x = &t->pair;
+    if (x->in_bytes && !x->taken) {
+        if (x->rx->caps & KOLO_CAP_AHEAD) x->rx->ops->rx_expect(x->rx, 0, NULL, x->in_bytes);
+        KOLO_TRY(pair_step(t, moved));
+    } else if (!x->posted) {
+        KOLO_TRY(pair_step(t, moved));
+    }
+    return !x->out_bytes || kolo_tx_sent(x->tx) ? KOLO_OK : KOLO_IN_PROGRESS;
 }
 
 static kolo_status_t visit_waits(kolo_task_t *task, kolo_task_visit_fn_t visit, void *arg)
@@ -116,12 +130,15 @@ static kolo_status_t visit_waits(kolo_task_t *task, kolo_task_visit_fn_t visit, 
     kolo_pair_t *x = &task->pair;
     if (!x->posted && x->out_bytes && !kolo_tx_ready(x->tx))
         KOLO_TRY(visit(x->tx, NULL, "room in the queue to", arg));
-    return x->in_bytes && !kolo_rx_ready(x->rx) ? visit(NULL, x->rx, "data from", arg) : KOLO_OK;
+    if (x->in_bytes && !x->taken && !kolo_rx_ready(x->rx)) KOLO_TRY(visit(NULL, x->rx, "data from", arg));
+    if (x->posted && (!x->in_bytes || x->taken) && x->out_bytes && !kolo_tx_sent(x->tx))
+        return visit(x->tx, NULL, "the last bytes to leave for", arg);
+    return KOLO_OK;
 }
 
 static void cancel(kolo_task_t *task)
 {
-    (void)task; /* nothing was announced to the wire */
+    (void)task; /* no memory was named to a wire */
 }
 
 static const char *algorithm(const kolo_task_t *task)
@@ -131,33 +148,56 @@ static const char *algorithm(const kolo_task_t *task)
 
 static const kolo_task_way_t exchange = {visit_waits, cancel, algorithm};
 
-bool kolo_pair_is(const kolo_plan_t *plan, kolo_tx_t *const *tx, kolo_rx_t *const *rx)
+/* Most bytes of a message that need not be interpreted: longer ones are posted from the caller's memory. */
+static uint32_t most_bytes(const kolo_tx_t *tx, const kolo_rx_t *rx, uint32_t piece_bytes)
 {
-    const uint32_t slow = KOLO_CAP_PUMP | KOLO_CAP_POST_FROM;
-    if (!is_exchange(plan)) return false;
-    const kolo_tx_t *to = tx[0] ? tx[0] : tx[1];
-    const kolo_rx_t *from = rx[0] ? rx[0] : rx[1];
-    return !((to->caps | from->caps) & slow);
+    uint32_t caps = (tx ? tx->caps : 0) | (rx ? rx->caps : 0);
+    return caps & KOLO_CAP_POST_FROM ? KOLO_MIN(piece_bytes, KOLO_POST_FROM_LEAST) : piece_bytes;
+}
+
+static void start(kolo_task_t *t)
+{
+    kolo_pair_t *x = &t->pair;
+    uint32_t caps = (x->tx ? x->tx->caps : 0) | (x->rx ? x->rx->caps : 0);
+    t->step = caps & (KOLO_CAP_PUMP | KOLO_CAP_AHEAD) ? wire_step : pair_step;
+    t->way = &exchange;
 }
 
 bool kolo_pair_start(kolo_task_t *t, const kolo_plan_t *p, kolo_tx_t *const *tx, kolo_rx_t *const *rx,
                      const kolo_part_t *src_parts, const kolo_part_t *dst_parts, uint32_t piece_bytes)
 {
     uint32_t me = p->rank, peer = 1 - me;
+    kolo_tx_t *to = tx[0] ? tx[0] : tx[1];
+    kolo_rx_t *from = rx[0] ? rx[0] : rx[1];
     bool sends_parts = p->src_parts == 2, gets_parts = p->dst_parts == 2;
     const kolo_part_t *out = &src_parts[sends_parts ? peer : 0], *in = &dst_parts[gets_parts ? peer : 0];
-    const uint64_t most = piece_bytes >> __builtin_ctzl(t->reducer.elem);
+    const uint64_t most = most_bytes(to, from, piece_bytes) >> __builtin_ctzl(t->reducer.elem);
     if (out->count > most || in->count > most) return false;
     t->pair = (kolo_pair_t){.plan = p,
-                            .tx = tx[0] ? tx[0] : tx[1],
-                            .rx = rx[0] ? rx[0] : rx[1],
+                            .tx = to,
+                            .rx = from,
                             .out = *out,
                             .own = src_parts[sends_parts ? me : 0],
                             .in = *in,
                             .kept = dst_parts[gets_parts ? me : 0],
                             .out_bytes = (uint32_t)(out->count * t->reducer.elem),
                             .in_bytes = (uint32_t)(in->count * t->reducer.elem)};
-    t->step = pair_step;
-    t->way = &exchange;
+    start(t);
+    return true;
+}
+
+bool kolo_pair_start_message(kolo_task_t *t, const kolo_plan_t *p, kolo_tx_t *tx, kolo_rx_t *rx,
+                             const kolo_part_t *part, uint32_t piece_bytes)
+{
+    if (part->count > most_bytes(tx, rx, piece_bytes)) return false;
+    t->pair = (kolo_pair_t){.plan = p, .tx = tx, .rx = rx};
+    if (tx) {
+        t->pair.out = *part;
+        t->pair.out_bytes = (uint32_t)part->count;
+    } else {
+        t->pair.in = *part;
+        t->pair.in_bytes = (uint32_t)part->count;
+    }
+    start(t);
     return true;
 }

@@ -4,10 +4,8 @@
  * what a peer offers in that way without having anything to offer. By the first provider that has a device (verbs
  * in tests/vm), else by sockets.
  */
-#include "wire/conformance.h"
-#include "wire/net/conn.h"
+#include "wire/net/test_ranks.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #define WAIT_MS 10000
@@ -96,28 +94,14 @@ static int offer_nonsense(kolo_kit_t *kit)
     return end_both(kit, &tx, &rx);
 }
 
-static bool open_provider(const char **why)
-{
-    bool demanded = false;
-    return kolo_conformance_force(&kolo_wire_net) == KOLO_OK && kolo_net_provider(why, &demanded);
-}
-
 static bool fails(const char *name, int (*run)(kolo_kit_t *kit), uint32_t flags)
 {
-    const kolo_kit_job_t job = {.name = name, .nranks = 2, .limit_s = 40, .run = run, .arg = &flags, .dies = -1};
-    bool bad = kolo_kit_run(&job) != 0;
-    printf("%s %s\n", bad ? "FAILED" : "ok    ", name);
-    return bad;
+    return kolo_net_test_fails(name, run, &flags);
 }
 
 int main(void)
 {
-    const char *why = "";
-    if (!open_provider(&why)) setenv("KOLO_NET_PROVIDER", "sockets", 1);
-    if (!open_provider(&why)) {
-        fprintf(stderr, "the net wire has nothing to work by: %s\n", why);
-        return 1;
-    }
+    if (!kolo_net_test_begin()) return 1;
     kolo_net_options.nics = kolo_net_options.queue_pairs = 1;
     int failed = fails("messages in turns", take_turns, 0);
     failed += fails("one slot that was never offered", offer_nonsense, 1u << 4 | 5u << 12);

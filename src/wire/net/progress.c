@@ -14,7 +14,7 @@
 
 /* pumps of a connection with several rails between two looks for notes of the peer, and of a writer that rests */
 #define NOTES_EACH 64
-/* pumps of which one goes through all connections, whatever comes */
+/* pumps of which one goes through all connections, whatever comes, and looks for what nobody seems to be sending */
 #define ALL_EACH 4
 /* How long a reader's word that it has lost a rail may take. */
 #define LEFT_OVER_MS 10000
@@ -266,7 +266,10 @@ static kolo_status_t offer_free(kolo_net_conn_t *conn, bool any)
 {
     kolo_rx_t *rx = conn->rx;
     uint64_t until = rx->end.next + rx->end.depth;
-    conn->idle = any ? 0 : conn->idle + 1;
+    if (any)
+        conn->idle = 0;
+    else if (conn->idle <= KOLO_NET_IDLE)
+        conn->idle++;
     if (conn->handed == until || !offers_are_due(conn, until - conn->handed)) return KOLO_OK;
     for (; conn->handed != until; conn->handed++) {
         uint32_t index = kolo_net_rail_for(conn, conn->handed);
@@ -352,10 +355,13 @@ static kolo_status_t look_at_devices(kolo_net_conn_t *conn)
     return KOLO_OK;
 }
 
-/* A writer whose messages are all done has nothing to hear but bad news, which can wait for a moment. */
-static bool rests(const kolo_net_conn_t *conn)
+/* How many pumps may pass between two looks at a connection. A writer whose messages are all done has nothing to
+ * hear but bad news, which can wait for a moment; so can, for a shorter one, what comes to a reader that has not
+ * had anything for long. */
+static uint32_t looks_each(const kolo_net_conn_t *conn)
 {
-    return conn->tx && conn->freed == conn->tx->end.next;
+    if (conn->tx) return conn->freed == conn->tx->end.next ? NOTES_EACH : 1;
+    return conn->idle > KOLO_NET_IDLE ? ALL_EACH : 1;
 }
 
 kolo_status_t kolo_net_pump(void *arg)
@@ -364,7 +370,7 @@ kolo_status_t kolo_net_pump(void *arg)
     const kolo_net_conn_t *failed = NULL;
     for (kolo_net_conn_t *conn = state->first; conn; conn = conn->next) {
         uint64_t shown = conn->shown;
-        if (++conn->turns % NOTES_EACH == 0 || !rests(conn)) pump_conn(conn);
+        if (++conn->turns % looks_each(conn) == 0) pump_conn(conn);
         if (conn->status != KOLO_OK && !conn->orderly && !conn->closed && !failed) failed = conn;
         if (conn->shown != shown && conn->turns % ALL_EACH != 0) break; /* the caller looks at what has come */
     }

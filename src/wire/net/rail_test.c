@@ -6,10 +6,8 @@
  */
 #include "base/clock.h"
 #include "base/failpoint.h"
-#include "wire/conformance.h"
-#include "wire/net/conn.h"
+#include "wire/net/test_ranks.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #define WAIT_MS 10000
@@ -208,28 +206,14 @@ static int stale_offer(kolo_kit_t *kit)
 
 /* ---- */
 
-static bool open_provider(const char **why)
-{
-    bool demanded = false;
-    return kolo_conformance_force(&kolo_wire_net) == KOLO_OK && kolo_net_provider(why, &demanded);
-}
-
 static bool fails(const char *name, int (*run)(kolo_kit_t *kit), bool arg)
 {
-    const kolo_kit_job_t job = {.name = name, .nranks = 2, .limit_s = 40, .run = run, .arg = &arg, .dies = -1};
-    bool bad = kolo_kit_run(&job) != 0;
-    printf("%s %s\n", bad ? "FAILED" : "ok    ", name);
-    return bad;
+    return kolo_net_test_fails(name, run, &arg);
 }
 
 int main(void)
 {
-    const char *why = "";
-    if (!open_provider(&why)) setenv("KOLO_NET_PROVIDER", "sockets", 1);
-    if (!open_provider(&why)) {
-        fprintf(stderr, "the net wire has nothing to work by: %s\n", why);
-        return 1;
-    }
+    if (!kolo_net_test_begin()) return 1;
     kolo_net_options.nics = 1;
     kolo_net_options.queue_pairs = 2;
     kolo_net_options.lazy = true;
