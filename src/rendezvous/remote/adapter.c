@@ -54,10 +54,7 @@ static void dialled(void *arg, kolo_status_t status, kolo_socket_t socket, const
     kolo_peer_task_t *peer = arg;
     kolo_command_t *c = peer->call;
     peer->call = NULL;
-    c->status = status;
-    c->socket = socket;
-    if (text) snprintf(c->why, sizeof c->why, "%s", text);
-    if (!kolo_command_give(peer->adapter, c)) kolo_command_drop(c);
+    kolo_command_called(peer->adapter, c, status, socket, text);
 }
 
 /* ---- the thread ---- */

@@ -237,6 +237,9 @@ kolo_command_t *kolo_command_new(kolo_do_t what, int task);
 bool kolo_command_give(kolo_adapter_t *adapter,
                        kolo_command_t *c); /* false: the adapter is closed; the caller keeps c */
 void kolo_command_drop(kolo_command_t *c);
+/* A call has ended: the command takes along how, and the socket. */
+void kolo_command_called(kolo_adapter_t *adapter, kolo_command_t *c, kolo_status_t status, kolo_socket_t socket,
+                         const char *text);
 
 /* On the thread: dials a task; handles a failed dial. */
 void kolo_adapter_dial(kolo_adapter_t *adapter, int task);

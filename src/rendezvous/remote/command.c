@@ -4,6 +4,7 @@
  */
 #include "rendezvous/remote/channel.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 bool kolo_command_give(kolo_adapter_t *adapter, kolo_command_t *c)
@@ -25,6 +26,15 @@ void kolo_command_drop(kolo_command_t *c)
     kolo_socket_leave(&c->socket);
     if (c->receive) kolo_receive_unref(c->receive);
     free(c);
+}
+
+void kolo_command_called(kolo_adapter_t *adapter, kolo_command_t *c, kolo_status_t status, kolo_socket_t socket,
+                         const char *text)
+{
+    c->status = status;
+    c->socket = socket;
+    if (text) snprintf(c->why, sizeof c->why, "%s", text);
+    if (!kolo_command_give(adapter, c)) kolo_command_drop(c);
 }
 
 kolo_command_t *kolo_command_new(kolo_do_t what, int task)

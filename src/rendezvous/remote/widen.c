@@ -31,10 +31,7 @@ static void called(void *arg, kolo_status_t status, kolo_socket_t socket, const 
     lane_call_t *call = arg;
     kolo_command_t *c = call->command;
     call->command = NULL;
-    c->status = status;
-    c->socket = socket;
-    if (text) snprintf(c->why, sizeof c->why, "%s", text);
-    if (!kolo_command_give(call->adapter, c)) kolo_command_drop(c);
+    kolo_command_called(call->adapter, c, status, socket, text);
 }
 
 static kolo_status_t call_lane(kolo_channel_t *channel, lane_call_t *call)

@@ -225,7 +225,7 @@ bool kolo_onesided_is_near(const kolo_onesided_t *end)
 
 /* ---- memory ---- */
 
-kolo_status_t kolo_onesided_arena(kolo_onesided_t *end)
+kolo_status_t kolo_onesided_need_arena(kolo_onesided_t *end)
 {
     if (end->arena) return KOLO_OK; /* but over shared memory it need not be one that others map */
     return kolo_arena_create(-1, 0, (size_t)kolo_onesided_param_arena, &end->arena);
@@ -233,7 +233,7 @@ kolo_status_t kolo_onesided_arena(kolo_onesided_t *end)
 
 kolo_status_t kolo_onesided_alloc(kolo_onesided_t *end, size_t bytes, kolo_onesided_memory_t *memory)
 {
-    KOLO_TRY(kolo_onesided_arena(end));
+    KOLO_TRY(kolo_onesided_need_arena(end));
     return kolo_arena_alloc(end->arena, bytes, memory);
 }
 

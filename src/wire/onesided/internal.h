@@ -181,7 +181,7 @@ struct kolo_onesided {
 /* Where (address, bytes) lies in a window of mine; NULL: nowhere. */
 char *kolo_onesided_find(kolo_onesided_t *end, uint64_t key, uint64_t address, uint64_t bytes);
 /* Makes the end's arena, of private memory, if there is none yet. */
-kolo_status_t kolo_onesided_arena(kolo_onesided_t *end);
+kolo_status_t kolo_onesided_need_arena(kolo_onesided_t *end);
 /* A write with this cookie that was handed over is done. */
 kolo_status_t kolo_onesided_done(kolo_onesided_t *end, uint64_t cookie);
 /* The socket carries nothing any more: whatever comes on it is its end. */
@@ -191,6 +191,9 @@ bool kolo_onesided_is_near(const kolo_onesided_t *end);
 #if defined(KOLO_HAVE_VERBS)
 void kolo_onesided_verbs_leave(kolo_onesided_domain_t *domain); /* closes the device */
 #endif
+
+/* ---- counters.c ---- */
+
 void kolo_onesided_count(uint64_t writes, uint64_t bytes, uint64_t notices, uint64_t refused);
 void kolo_onesided_count_parted(void);
 void kolo_onesided_count_card(uint64_t requests, uint64_t completions, uint64_t registrations);

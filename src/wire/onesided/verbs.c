@@ -168,7 +168,7 @@ static kolo_status_t offer(kolo_onesided_t *end, kolo_onesided_card_t *card)
     open->first = link;
     snprintf(link->label, sizeof link->label, "one-sided, %.40s", end->who);
     KOLO_TRY(make_queue_pair(end, link));
-    KOLO_TRY(kolo_onesided_arena(end));
+    KOLO_TRY(kolo_onesided_need_arena(end));
     kolo_verbs_memory_init(&v->memory, open->pd, end->arena);
     KOLO_TRY(post_receives(end, KOLO_ONESIDED_RECEIVES + KOLO_ONESIDED_SPARE));
     kolo_trace("onesided", "set-up: %u receives for %s", KOLO_ONESIDED_RECEIVES + KOLO_ONESIDED_SPARE, end->who);
