@@ -259,6 +259,10 @@ void kolo_signature_print(uint64_t signature, char *buf, size_t bytes)
                  f.op == KOLO_P2P_WORD_RECV ? "from" : "to", f.root);
         return;
     }
+    if (f.coll == KOLO_COLL_BARRIER && f.op == KOLO_SIGNATURE_V) { /* comm/life/teardown.c */
+        snprintf(buf, bytes, "comm_finalize");
+        return;
+    }
     bool uneven = f.op == KOLO_SIGNATURE_V && (f.coll == KOLO_COLL_GATHER || f.coll == KOLO_COLL_SCATTER);
     int at = snprintf(buf, bytes, "%s%s", kolo_coll_name(f.coll), uneven ? "v" : "");
     if (f.coll == KOLO_COLL_BARRIER || at < 0 || (size_t)at >= bytes) return;

@@ -96,10 +96,10 @@ static bool told(const run_t *run, int n, const char *word)
     return false;
 }
 
-static void run_case(const case_t *c, int n)
+static void run_case(const case_t *c, void (*fn)(rank_t *), int n)
 {
     run_t run = {.c = c};
-    int failures = run_ranks(n, call_different_things, &run);
+    int failures = run_ranks(n, fn, &run);
     bool fine = failures == 0 && run.mismatches > 0 && told(&run, n, c->words[0]) && told(&run, n, c->words[1]);
     for (int i = 0; i < n && !fine; i++) print_message("%s, rank %d: %s\n", c->name, i, run.text[i]);
     assert_true(fine);
@@ -109,7 +109,54 @@ static void both_calls_are_named(void **state)
 {
     (void)state;
     for (size_t i = 0; i < CASES; i++)
-        for (int n = 2; n <= 3; n++) run_case(&cases[i], n);
+        for (int n = 2; n <= 3; n++) run_case(&cases[i], call_different_things, n);
+}
+
+/* ---- a rank that takes the communicator for done ---- */
+
+static kolo_status_t end(kolo_comm_t comm, int32_t *x)
+{
+    (void)x;
+    return kolo_comm_finalize(comm);
+}
+static kolo_status_t receive_10(kolo_comm_t comm, int32_t *x)
+{
+    int nranks = 0;
+    kolo_comm_count(comm, &nranks);
+    return kolo_recv(x, 10, KOLO_INT32, nranks - 1, comm, NULL);
+}
+
+static const case_t ends[] = {
+    {"the end, few elements", {sum_10, end}, {"all_reduce", "comm_finalize"}},
+    {"the end, many elements", {large_sum, end}, {"all_reduce", "comm_finalize"}},
+    {"the end, barrier", {meet_all, end}, {"barrier", "comm_finalize"}},
+    {"the end, a message", {receive_10, end}, {"recv", "comm_finalize"}},
+    {"the end, first use", {all_to_all_10, end}, {"all_to_all", "comm_finalize"}},
+};
+
+static void end_too_early(rank_t *r)
+{
+    run_t *run = r->arg;
+    int32_t *x = calloc(2 * (size_t)MOST + 4 * MAX_RANKS, sizeof *x);
+    EXPECT_OK(sum_10(r->comm, x));
+    EXPECT_OK(large_sum(r->comm, x));
+    EXPECT_OK(meet_all(r->comm, x));
+    uint64_t start = now_ms();
+    kolo_status_t status = run->c->call[r->rank == r->nranks - 1](r->comm, x);
+    EXPECT(IN_TIME(now_ms() - start < 5000));
+    EXPECT(status == KOLO_ERR_MISMATCH || status == KOLO_ERR_REMOTE);
+    snprintf(run->text[r->rank], sizeof run->text[0], "%s", kolo_get_last_error(r->comm));
+    if (status == KOLO_ERR_MISMATCH) atomic_fetch_add(&run->mismatches, 1);
+    EXPECT_OK(kolo_comm_destroy(r->comm));
+    r->comm = NULL;
+    free(x);
+}
+
+static void who_finalizes_too_early_is_named(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof ends / sizeof ends[0]; i++)
+        for (int n = 2; n <= 3; n++) run_case(&ends[i], end_too_early, n);
 }
 
 static void roots_differ(rank_t *r)
@@ -201,6 +248,7 @@ int main(void)
     limit_s(110);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(both_calls_are_named),
+        cmocka_unit_test(who_finalizes_too_early_is_named),
         cmocka_unit_test(different_roots_are_noticed),
         cmocka_unit_test(a_message_of_another_length_is_noticed),
         cmocka_unit_test(messages_do_not_meet_collectives),

@@ -57,6 +57,15 @@ void kolo_body_free(kolo_body_t *body)
     free(body);
 }
 
+/* To the other ranks the end is one more operation, which waits for all as a barrier does: who calls something else
+ * is told. The operator sets it apart from a barrier. GPUs' boards have rows of their own for calls. */
+static void show_end(kolo_body_t *body)
+{
+    if (body->handle->on_device) return;
+    kolo_board_publish(&body->board, body->operation++,
+                       kolo_signature(KOLO_COLL_BARRIER, 0, KOLO_SIGNATURE_V, 0, 0));
+}
+
 static kolo_status_t finalize(kolo_body_t *body)
 {
     kolo_comm_t h = body->handle;
@@ -67,6 +76,7 @@ static kolo_status_t finalize(kolo_body_t *body)
     if (state != KOLO_COMM_FINALIZING) return kolo_handle_refuse(h, state); /* a queued operation failed */
     kolo_status_t status = kolo_device_drain(body);
     if (status == KOLO_OK) {
+        show_end(body);
         status = kolo_oob_barrier(body->oob);
         if (status != KOLO_OK) kolo_fail_prefix(status, "comm_finalize: ");
     }
