@@ -263,6 +263,10 @@ void kolo_signature_print(uint64_t signature, char *buf, size_t bytes)
         snprintf(buf, bytes, "comm_finalize");
         return;
     }
+    if (f.coll == KOLO_COLL_P2P && f.op == KOLO_P2P_WORD_NONE) { /* what both ends name */
+        snprintf(buf, bytes, "message of %" PRIu64 " %s", f.count, f.type == KOLO_INT8 ? "bytes" : type_name);
+        return;
+    }
     bool uneven = f.op == KOLO_SIGNATURE_V && (f.coll == KOLO_COLL_GATHER || f.coll == KOLO_COLL_SCATTER);
     int at = snprintf(buf, bytes, "%s%s", kolo_coll_name(f.coll), uneven ? "v" : "");
     if (f.coll == KOLO_COLL_BARRIER || at < 0 || (size_t)at >= bytes) return;

@@ -199,7 +199,9 @@ static void lengths_differ(rank_t *r)
         status = kolo_send(x, n, KOLO_INT32, 1, r->comm, NULL);
         EXPECT(status == KOLO_OK || status == KOLO_ERR_REMOTE || status == KOLO_ERR_MISMATCH);
     } else {
-        EXPECT_ERROR(KOLO_ERR_MISMATCH, kolo_recv(x, n + 1, KOLO_INT32, 0, r->comm, NULL), "rank 0");
+        EXPECT_ERROR(KOLO_ERR_MISMATCH, kolo_recv(x, n + 1, KOLO_INT32, 0, r->comm, NULL), "rank 0",
+                     r->arg ? "recv 100001 int32" : "recv 11 int32", r->arg ? "bytes" : "44 bytes",
+                     r->arg ? "bytes" : "which has sent it", "same count and type");
     }
     EXPECT_OK(kolo_comm_destroy(r->comm));
     r->comm = NULL;

@@ -113,7 +113,7 @@ static bool says(const run_t *run, int rank, int which)
 {
     const char *text = run->text[rank];
     return strstr(text, run->c->words[which]) ||
-           (which == 1 && run->c->sends && (strstr(text, "p2p") || strstr(text, "barrier")));
+           (which == 1 && run->c->sends && (strstr(text, "message of") || strstr(text, "barrier")));
 }
 
 static void run_case(const case_t *c, int n, bool connected)

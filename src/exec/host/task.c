@@ -29,6 +29,20 @@ kolo_status_t kolo_task_mismatch(kolo_task_t *task, const kolo_rx_t *rx, uint64_
     task->met_operation = operation;
     kolo_signature_print(task->signature, mine, sizeof(mine));
     kolo_signature_print(signature, theirs, sizeof(theirs));
+    bool message = kolo_signature_fields(task->signature).coll == KOLO_COLL_P2P &&
+                   kolo_signature_fields(signature).coll == KOLO_COLL_P2P;
+    if (message && signature != task->signature)
+        return kolo_fail(KOLO_ERR_MISMATCH,
+                         "rank %" PRIu32
+                         " expects a %s from rank %d, which has sent it a %s: send and receive must have "
+                         "the same count and type, and the same order",
+                         rank, mine, rx->spec.writer, theirs);
+    if (message && got != bytes)
+        return kolo_fail(KOLO_ERR_MISMATCH,
+                         "rank %" PRIu32 " expects %" PRIu64
+                         " bytes of a message from rank %d, which has sent it %" PRIu64
+                         ": send and receive must have the same count and type, and the same order",
+                         rank, bytes, rx->spec.writer, got);
     if (signature == task->signature && operation == task->operation)
         return kolo_fail(KOLO_ERR_MISMATCH,
                          "rank %" PRIu32 " and rank %d are both in operation %" PRIu64
