@@ -258,6 +258,61 @@ static void move_each(void)
     }
 }
 
+/* ---- gathered and scattered tensors that share operations ---- */
+
+enum { SHARING = 45, SHARED_TYPES = 3 };
+
+static uint64_t operations_so_far(void)
+{
+    kolo_engine_counters_t c;
+    return KIT_OK(kolo_engine_get_counters(engine, &c)) ? c.operations : 0;
+}
+
+/* A group at once, here or there: an operation for each type. */
+static void share(const twin_t *t, bool gathers, bool there)
+{
+    static char names[SHARING][24];
+    kolo_tensor_t x[SHARING];
+    int64_t handles[SHARING];
+    uint64_t before = operations_so_far();
+    for (int i = 0; i < SHARING; i++) {
+        snprintf(names[i], sizeof names[i], "share.%d.%d.%d", gathers, there, i);
+        x[i] = tensor(&t[i], names[i], there);
+    }
+    if (gathers)
+        KIT_OK(kolo_engine_all_gather_group(engine, x, SHARING, NULL, handles));
+    else
+        KIT_OK(kolo_engine_reduce_scatter_group(engine, x, SHARING, KOLO_SUM, 2, 0.5, NULL, handles));
+    for (int i = 0; i < SHARING; i++) CHECK(wait_for(handles[i], there));
+    uint64_t took = operations_so_far() - before;
+    if (took != SHARED_TYPES)
+        KIT_FAIL("%s %s took %llu operations, not %d", gathers ? "all_gathers" : "reduce_scatters",
+                 there ? "there" : "here", (unsigned long long)took, SHARED_TYPES);
+}
+
+/* Rows of every number, also none, and columns that leave no piece at a multiple of anything. */
+static void share_operations(bool gathers)
+{
+    static const kolo_type_t types[SHARED_TYPES] = {KOLO_FLOAT32, KOLO_INT8, KOLO_FLOAT16};
+    static twin_t t[SHARING];
+    int n = me.size;
+    for (int round = 0; round < 3; round++) { /* agreed, then from the cache */
+        used = 0;
+        for (int i = 0; i < SHARING; i++) {
+            int64_t rows = gathers ? (i + 2 * me.rank) % 5 : i % 8, all = 0, columns = 1 + i % 7;
+            for (int r = 0; r < n; r++) all += (i + 2 * r) % 5;
+            make_twin(&t[i], types[i % SHARED_TYPES], rows, columns,
+                      gathers ? all : rows / n + (me.rank < rows % n));
+            CHECK(upload(&t[i]));
+        }
+        share(t, gathers, false);
+        share(t, gathers, true);
+        for (int i = 0; i < SHARING; i++)
+            if (!fetch(&t[i]) || !same(&t[i])) KIT_FAIL("shared tensor %d of %d: wrong", i, gathers);
+        for (int i = 0; i < SHARING; i++) free_twin(&t[i]);
+    }
+}
+
 /* ---- streams and events of the program ---- */
 
 static void reduce_in_a_stream(void)
@@ -492,6 +547,8 @@ int main(int argc, char **argv)
     reduce_alone(false);
     reduce_alone(true);
     move_each();
+    share_operations(true);
+    share_operations(false);
     reduce_in_a_stream();
     reduce_behind_an_event();
     mix();

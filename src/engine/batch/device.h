@@ -173,6 +173,12 @@ bool kolo_fusion_overlaps(kolo_set_t *s, kolo_response_t *const *batch, size_t n
  * `done` (room for n); *later: the flight of the others, to be handed over. */
 kolo_status_t kolo_fusion_end(kolo_set_t *s, kolo_flight_t *flight, kolo_response_t *const *batch, size_t n,
                               bool more, kolo_entry_t **done, size_t *ndone, kolo_flight_t **later);
+/* Those of the batch that are on this device, into what is packed there, or out of it: queued. Unpacked entries are
+ * added to the flight's. */
+kolo_status_t kolo_fusion_pack(kolo_set_t *s, kolo_use_t *use, kolo_flight_t *flight, kolo_response_t *const *batch,
+                               size_t n, void *packed);
+kolo_status_t kolo_fusion_unpack(kolo_set_t *s, kolo_use_t *use, kolo_flight_t *flight,
+                                 kolo_response_t *const *batch, size_t n, void *packed, size_t *nentries);
 /* Waits for what the CPU's thread still does, and completes it. */
 kolo_status_t kolo_fusion_settle(struct kolo_tensor_engine *e);
 /* What no stuck device may still read or write is freed; the rest stays. */

@@ -27,13 +27,11 @@ static int64_t bytes_of(const kolo_fuse_rules_t *rules, const kolo_response_t *r
     return kolo_shape_elements(r->request.shape, r->request.ndims, r->rows ? 1 : 0, elem) * (int64_t)elem * rows;
 }
 
-/* What runs on GPUs and is not reduced on all ranks alike runs one by one (native.h). */
 static bool may_fuse(const kolo_fuse_rules_t *rules, const kolo_response_t *r, int64_t bytes)
 {
     kolo_work_t work = r->request.work;
-    bool by_parts = (work == KOLO_WORK_ALL_GATHER || work == KOLO_WORK_REDUCE_SCATTER) && !r->device;
-    return r->status == KOLO_OK && (work == KOLO_WORK_ALL_REDUCE || by_parts) && bytes <= rules->tensor_max &&
-           bytes <= rules->threshold;
+    bool fused = work == KOLO_WORK_ALL_REDUCE || work == KOLO_WORK_ALL_GATHER || work == KOLO_WORK_REDUCE_SCATTER;
+    return r->status == KOLO_OK && fused && bytes <= rules->tensor_max && bytes <= rules->threshold;
 }
 
 /* May both be in one operation? Scales and shapes are each tensor's own. */

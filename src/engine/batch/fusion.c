@@ -131,29 +131,35 @@ static kolo_status_t cross(kolo_set_t *s, kolo_use_t *use, int b, kolo_response_
         mine = is;
         if (i == npieces) break;
         kolo_pieces_t pieces = kolo_pieces_of(s, r, out);
-        at += kolo_piece_elements(&pieces, (int)(i / n)) * elem;
+        at += kolo_piece_room(&pieces, (int)(i / n)) * elem;
     }
     return KOLO_OK;
 }
 
-static kolo_status_t pack_device(kolo_set_t *s, kolo_use_t *use, kolo_flight_t *flight,
-                                 kolo_response_t *const *batch, size_t n)
+kolo_status_t kolo_fusion_pack(kolo_set_t *s, kolo_use_t *use, kolo_flight_t *flight, kolo_response_t *const *batch,
+                               size_t n, void *packed)
 {
     size_t elem = kolo_type_size(batch[0]->request.type), first = flight->nlifts;
     size_t *places = kolo_places_of(s, batch, n, false);
-    KOLO_TRY(grow_device(s->engine, use, flight->buffer));
     for (size_t i = 0; i < n; i++) {
         kolo_entry_t *entry = batch[i]->entry;
         kolo_pieces_t pieces = kolo_pieces_of(s, batch[i], false);
         bool waited;
         if (use_of(batch[i]) == use->number) {
             KOLO_TRY(kolo_use_follow(use, entry, &waited));
-            add_lifts(flight, batch[i], &pieces, places, use->buffers[flight->buffer].address, (char *)entry->input,
-                      false, (kolo_lift_t){.op = KOLO_SUM, .factor = batch[i]->request.prescale});
+            add_lifts(flight, batch[i], &pieces, places, packed, (char *)entry->input, false,
+                      (kolo_lift_t){.op = KOLO_SUM, .factor = batch[i]->request.prescale});
         }
         kolo_places_pass(places, &pieces, elem);
     }
-    KOLO_TRY(kolo_use_lift(use, flight->lifts + first, flight->nlifts - first));
+    return kolo_use_lift(use, flight->lifts + first, flight->nlifts - first);
+}
+
+static kolo_status_t pack_device(kolo_set_t *s, kolo_use_t *use, kolo_flight_t *flight,
+                                 kolo_response_t *const *batch, size_t n)
+{
+    KOLO_TRY(grow_device(s->engine, use, flight->buffer));
+    KOLO_TRY(kolo_fusion_pack(s, use, flight, batch, n, use->buffers[flight->buffer].address));
     return cross(s, use, flight->buffer, batch, n, false);
 }
 
@@ -275,14 +281,19 @@ static size_t unpack(kolo_set_t *s, kolo_flight_t *flight, char *packed, int of,
     return nentries;
 }
 
+kolo_status_t kolo_fusion_unpack(kolo_set_t *s, kolo_use_t *use, kolo_flight_t *flight,
+                                 kolo_response_t *const *batch, size_t n, void *packed, size_t *nentries)
+{
+    size_t first = flight->nlifts;
+    *nentries += unpack(s, flight, packed, use->number, batch, n, flight->entries + *nentries);
+    return kolo_use_lift(use, flight->lifts + first, flight->nlifts - first);
+}
+
 static kolo_status_t unpack_device(kolo_set_t *s, kolo_use_t *use, kolo_flight_t *flight,
                                    kolo_response_t *const *batch, size_t n)
 {
-    size_t first = flight->nlifts;
     KOLO_TRY(cross(s, use, flight->buffer, batch, n, true));
-    flight->nentries += unpack(s, flight, use->buffers[flight->buffer].address, use->number, batch, n,
-                               flight->entries + flight->nentries);
-    KOLO_TRY(kolo_use_lift(use, flight->lifts + first, flight->nlifts - first));
+    KOLO_TRY(kolo_fusion_unpack(s, use, flight, batch, n, use->buffers[flight->buffer].address, &flight->nentries));
     return kolo_use_mark(use, &flight->marks[use->number]);
 }
 

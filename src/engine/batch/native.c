@@ -111,7 +111,8 @@ kolo_status_t kolo_native_begin(kolo_set_t *s, kolo_response_t *const *batch, si
         KOLO_TRY(open_gpu(s));
     if (!kolo_backend_takes_device(s, &need)) return KOLO_OK;
     nt->use = atomic_load(&e->devices->uses[atomic_load(&e->device)]);
-    KOLO_TRY(kolo_flight_take(e, &s->lane, n, n, &nt->flight));
+    bool parts = n > 1 && batch[0]->request.work != KOLO_WORK_ALL_REDUCE;
+    KOLO_TRY(kolo_flight_take(e, &s->lane, n, parts ? n * (size_t)s->size : n, &nt->flight));
     nt->flight->set = s;
     nt->flight->uses = UINT32_C(1) << nt->use->number;
     e->native = nt;

@@ -6,28 +6,35 @@
 
 #include <string.h>
 
-#define OWN_ALIGN ((size_t)64)
+#define OWN_ALIGN    ((size_t)64)
+#define NATIVE_ALIGN ((size_t)16) /* bytes; of each piece on a GPU */
 
 static size_t *table(const kolo_set_t *s, int i)
 {
     return s->engine->counts + (size_t)i * (size_t)s->size;
 }
 
+static size_t align_of(const kolo_set_t *s, const kolo_request_t *q)
+{
+    return s->engine->native ? NATIVE_ALIGN / kolo_type_size(q->type) : 1;
+}
+
 /* One piece in each rank's part, whoever's buffer it is. */
 static kolo_pieces_t pieces_of_all(const kolo_set_t *s, const kolo_response_t *response)
 {
     const kolo_request_t *q = &response->request;
-    kolo_pieces_t p = {.n = s->size, .rows = response->rows};
+    kolo_pieces_t p = {.n = s->size, .rows = response->rows, .align = align_of(s, q)};
     p.row = (size_t)kolo_shape_elements(q->shape, q->ndims, 1, kolo_type_size(q->type));
     p.least = q->shape[0] / s->size;
     p.longer = (int)(q->shape[0] % s->size);
+    if (s->engine->native && !p.rows) p.room = kolo_piece_elements(&p, 0);
     return p;
 }
 
 kolo_pieces_t kolo_pieces_of(const kolo_set_t *s, const kolo_response_t *response, bool out)
 {
     const kolo_request_t *q = &response->request;
-    kolo_pieces_t one = {.n = 1, .least = 1};
+    kolo_pieces_t one = {.n = 1, .least = 1, .align = align_of(s, q)};
     if (q->work == KOLO_WORK_ALL_REDUCE) {
         one.row = (size_t)kolo_shape_elements(q->shape, q->ndims, 0, kolo_type_size(q->type));
         return one;
@@ -35,12 +42,13 @@ kolo_pieces_t kolo_pieces_of(const kolo_set_t *s, const kolo_response_t *respons
     kolo_pieces_t all = pieces_of_all(s, response);
     if (out == (q->work == KOLO_WORK_ALL_GATHER)) return all;
     one.row = kolo_piece_elements(&all, s->rank);
+    one.room = all.room;
     return one;
 }
 
 static void add(size_t *sums, const kolo_pieces_t *p, size_t unit)
 {
-    for (int i = 0; i < p->n; i++) sums[i] += kolo_piece_elements(p, i) * unit;
+    for (int i = 0; i < p->n; i++) sums[i] += kolo_piece_room(p, i) * unit;
 }
 
 kolo_layout_t kolo_layout_of(const kolo_set_t *s, kolo_response_t *const *batch, size_t n)

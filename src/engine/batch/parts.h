@@ -4,6 +4,10 @@
  * gathered or scattered has a part for each rank: rank 0's parts of all tensors, then rank 1's, and so on, so that
  * one all_gather or reduce_scatter of the buffer is that of each tensor in it. Behind these is room for this rank's
  * own parts once more: the input of the all_gather, the output of the reduce_scatter.
+ *
+ * In the host's buffer pieces touch. On a GPU (native.h) each begins at a multiple of 16 bytes, for the kernels
+ * that move it, and the pieces of what is scattered have equal room, so that one reduce_scatter with equal parts
+ * does.
  */
 #ifndef KOLO_ENGINE_BATCH_PARTS_H
 #define KOLO_ENGINE_BATCH_PARTS_H
@@ -26,11 +30,18 @@ typedef struct {
     const int64_t *rows; /* of each piece; NULL: */
     int64_t least;       /* this number of rows, */
     int longer;          /* and one more in this many pieces, the first ones */
+    size_t align, room;  /* elements: the room of a piece is a multiple of `align`, and `room` at least */
 } kolo_pieces_t;
 
 static inline size_t kolo_piece_elements(const kolo_pieces_t *p, int i)
 {
     return (size_t)(p->rows ? p->rows[i] : p->least + (i < p->longer)) * p->row;
+}
+
+/* Elements from the begin of a piece to where the next one may begin. */
+static inline size_t kolo_piece_room(const kolo_pieces_t *p, int i)
+{
+    return KOLO_ROUND_UP(KOLO_MAX(kolo_piece_elements(p, i), p->room), p->align);
 }
 
 /* As this rank puts the tensor in; or, out, as it takes the result. */

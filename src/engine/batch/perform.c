@@ -8,6 +8,7 @@
 #include "comm/params.h"
 #include "engine/backends/backend.h"
 #include "engine/batch/native.h"
+#include "engine/batch/parts.h"
 #include "engine/timeline/timeline.h"
 
 #include <inttypes.h>
@@ -235,16 +236,15 @@ static kolo_status_t begin(kolo_set_t *s, batch_t *b, bool ahead)
     return kolo_fusion_begin(s, b->responses, b->n, kolo_reduction_of(s, q->op, &factor), extra, ahead, &b->flight);
 }
 
-static kolo_status_t run_packed(kolo_set_t *s, batch_t *b, void *packed)
+static kolo_status_t run_packed(kolo_set_t *s, batch_t *b, void *packed, size_t bytes)
 {
     const kolo_request_t *q = &b->responses[0]->request;
-    size_t count = b->flight->bytes / kolo_type_size(q->type);
     double factor = 1.0;
     if (q->work != KOLO_WORK_ALL_REDUCE) return kolo_perform_packed(s, b->responses, b->n, packed);
-    KOLO_TALLY(s->engine->tally.packed_bytes, b->flight->bytes);
-    KOLO_TALLY(s->engine->tally.reduced_bytes, b->flight->bytes);
-    return all_reduce(s, b->responses, b->n, packed, packed, count, kolo_reduction_of(s, q->op, &factor), packed,
-                      b->flight->bytes);
+    KOLO_TALLY(s->engine->tally.packed_bytes, bytes);
+    KOLO_TALLY(s->engine->tally.reduced_bytes, bytes);
+    return all_reduce(s, b->responses, b->n, packed, packed, bytes / kolo_type_size(q->type),
+                      kolo_reduction_of(s, q->op, &factor), packed, bytes);
 }
 
 static kolo_status_t run_fused(kolo_set_t *s, batch_t *b)
@@ -255,7 +255,7 @@ static kolo_status_t run_fused(kolo_set_t *s, batch_t *b)
     if (!b->flight) KOLO_TRY(begin(s, b, false));
     KOLO_TRY(kolo_fusion_await(s, b->flight, &packed));
     traced(s, b->responses, b->n, KOLO_DO_COPY_IN, &e->tally.pack_ns, &since);
-    KOLO_TRY(run_packed(s, b, packed));
+    KOLO_TRY(run_packed(s, b, packed, b->flight->bytes));
     traced(s, b->responses, b->n, operation_of(s, &b->responses[0]->request), &e->tally.operate_ns, &since);
     KOLO_TRY(kolo_fusion_end(s, b->flight, b->responses, b->n, b->more, e->entries, &b->ndone, &b->later));
     traced(s, b->responses, b->n, KOLO_DO_COPY_OUT, &e->tally.pack_ns, &since);
@@ -287,61 +287,29 @@ static kolo_status_t run_alone(kolo_set_t *s, const kolo_response_t *r, batch_t 
     }
 }
 
-/* On the GPU a tensor begins at a multiple of this, whatever its type and those before it. */
-#define NATIVE_ALIGN ((size_t)16)
-
-static size_t native_bytes(const kolo_response_t *r)
-{
-    return KOLO_ROUND_UP(count_of(r) * kolo_type_size(r->request.type), NATIVE_ALIGN);
-}
-
-/* Where the results of a batch go; KOLO_OK also where a tensor has none and fails. */
-static size_t unpack_native(kolo_set_t *s, batch_t *b, char *packed, kolo_lift_t *lifts)
-{
-    size_t n = 0;
-    for (size_t i = 0; i < b->n; packed += native_bytes(b->responses[i++])) {
-        const kolo_response_t *r = b->responses[i];
-        double factor = r->request.postscale;
-        kolo_reduction_of(s, r->request.op, &factor);
-        void *output = kolo_output_memory(r->entry, r->request.shape, r->request.ndims);
-        if (r->entry->status == KOLO_OK)
-            lifts[n++] = (kolo_lift_t){output, packed, count_of(r), r->request.type, KOLO_SUM, factor};
-    }
-    return n;
-}
-
-/* The same as run_fused() of an all_reduce, queued on a GPU. */
-static kolo_status_t reduce_native(kolo_set_t *s, batch_t *b)
+/* The same as run_fused(), queued on a GPU. */
+static kolo_status_t run_fused_native(kolo_set_t *s, batch_t *b)
 {
     struct kolo_tensor_engine *e = s->engine;
-    const kolo_request_t *q = &b->responses[0]->request;
-    kolo_lift_t *lifts = e->native->flight->lifts;
-    size_t bytes = 0, at = 0;
+    kolo_flight_t *flight = e->native->flight;
+    kolo_use_t *use = e->native->use;
+    size_t bytes = kolo_layout_of(s, b->responses, b->n).bytes, unpacked = 0;
     uint64_t since = kolo_now_ns();
-    double factor = 1.0;
     void *packed;
-    for (size_t i = 0; i < b->n; i++) bytes += native_bytes(b->responses[i]);
     KOLO_TRY(kolo_native_room(s, KOLO_ROOM_INPUT, bytes, &packed));
-    for (size_t i = 0; i < b->n; at += native_bytes(b->responses[i++])) {
-        const kolo_response_t *r = b->responses[i];
-        lifts[i] = (kolo_lift_t){(char *)packed + at, r->entry->input, count_of(r),
-                                 r->request.type,     KOLO_SUM,        r->request.prescale};
-    }
-    KOLO_TRY(kolo_native_lift(s, lifts, b->n));
+    KOLO_TRY(kolo_fusion_pack(s, use, flight, b->responses, b->n, packed));
     traced(s, b->responses, b->n, KOLO_DO_COPY_IN, &e->tally.pack_ns, &since);
-    KOLO_TRY(all_reduce(s, b->responses, b->n, packed, packed, bytes / kolo_type_size(q->type),
-                        kolo_reduction_of(s, q->op, &factor), NULL, 0));
-    traced(s, b->responses, b->n, operation_of(s, q), &e->tally.operate_ns, &since);
-    KOLO_TRY(kolo_native_lift(s, lifts, unpack_native(s, b, packed, lifts)));
+    KOLO_TRY(run_packed(s, b, packed, bytes));
+    traced(s, b->responses, b->n, operation_of(s, &b->responses[0]->request), &e->tally.operate_ns, &since);
+    flight->nlifts = 0;
+    KOLO_TRY(kolo_fusion_unpack(s, use, flight, b->responses, b->n, packed, &unpacked));
     traced(s, b->responses, b->n, KOLO_DO_COPY_OUT, &e->tally.pack_ns, &since);
-    KOLO_TALLY(e->tally.packed_bytes, bytes);
-    KOLO_TALLY(e->tally.reduced_bytes, bytes);
     return KOLO_OK;
 }
 
 static kolo_status_t run_native(kolo_set_t *s, batch_t *b)
 {
-    KOLO_TRY(b->n > 1 ? reduce_native(s, b) : run_alone(s, b->responses[0], b));
+    KOLO_TRY(b->n > 1 ? run_fused_native(s, b) : run_alone(s, b->responses[0], b));
     return kolo_native_end(s, b->responses, b->n, s->engine->entries, &b->ndone, &b->later);
 }
 

@@ -188,7 +188,8 @@ kolo_status_t kolo_perform_packed(kolo_set_t *s, kolo_response_t *const *batch, 
     double factor = 1.0;
     kolo_layout_t l = kolo_layout_of(s, batch, n);
     char *own = (char *)packed + l.own;
-    kolo_move_t move = {.need = need_of(s, q, l.elements),
+    kolo_move_t move = {.stream = kolo_native_stream(s),
+                        .need = need_of(s, q, l.elements),
                         .in = gathers ? own : packed,
                         .out = gathers ? packed : own,
                         .counts = l.counts,
