@@ -82,7 +82,7 @@ static void parts_go_with_parts_of_the_same_operation(void **state)
     expect_batches(1000, 1000, "g1 s1 g2 f1 s2 t1 s0 f2", "g1+g2 | s1+s2+s0 | f1+f2 | t1");
     expect_batches(1000, 1000, "b1 b1 g1 b2 g1", "b1 | b1 | g1+g1 | b2");
     expect_batches(1000, 1000, "G1 g1 G1 g1", "G1+G1 | g1+g1"); /* on GPUs by themselves */
-    expect_batches(240, 1000, "g1 g2 g1", "g1+g2 | g1");          /* of all ranks together */
+    expect_batches(240, 1000, "g1 g2 g1", "g1+g2 | g1");        /* of all ranks together */
     expect_batches(1000, 159, "g1 g2 g1", "g1+g1 | g2");
 }
 
