@@ -39,16 +39,27 @@ kolo_p2p_way_t kolo_tune_p2p(const kolo_tune_sizes_t *sizes, uint64_t bytes, boo
     return kolo_tune_config.halves_min <= kolo_tune_config.ref_min ? KOLO_P2P_HALVES : KOLO_P2P_REF;
 }
 
+/* Where a wire moves the bytes: copies into and out of slots overlap with it from one piece to the next, but each
+ * piece is a message of its own, and each queueful a round trip. */
+#define WIRE_PIECES      4u
+#define LEAST_WIRE_PIECE (64u << 10)
+
+static uint32_t wire_piece(uint32_t slot, uint64_t bytes)
+{
+    uint64_t piece = KOLO_MAX(KOLO_ROUND_UP(KOLO_DIV_UP(bytes, WIRE_PIECES), 64u), (uint64_t)LEAST_WIRE_PIECE);
+    return (uint32_t)KOLO_MIN((uint64_t)slot, piece);
+}
+
 /* Two copies through slots of shared memory overlap from one piece to the next: 16 KB between two ranks takes 3.7
- * us in one piece, 2.9 in pieces of 8 KB, and a row of such sends 1.65 and 1.3. Where a wire moves the bytes each
- * piece is a message of its own, and each queueful a round trip: between hosts, and between ranks of one host that
- * share no memory. */
-uint32_t kolo_tune_p2p_piece(const kolo_tune_env_t *env, const kolo_tune_sizes_t *sizes)
+ * us in one piece, 2.9 in pieces of 8 KB, and a row of such sends 1.65 and 1.3. Not so between hosts, and between
+ * ranks of one host that share no memory. */
+uint32_t kolo_tune_p2p_piece(const kolo_tune_env_t *env, const kolo_tune_sizes_t *sizes, uint64_t bytes)
 {
     uint32_t slot = kolo_tune_slot_bytes(env, sizes);
     bool shares = env->ll || env->refs || env->fanout;
     bool long_ones = !env->refs && env->max_node_size > env->cores; /* each queueful is a switch of the scheduler */
-    return env->nnodes > 1 || long_ones || !shares ? slot : KOLO_MIN(slot, 8192u);
+    if (env->nnodes > 1 || !shares) return wire_piece(slot, bytes);
+    return long_ones ? slot : KOLO_MIN(slot, 8192u);
 }
 
 /* Lines for `parts` parts of `bytes` each in one slot: the layout of wire/ll.h. */

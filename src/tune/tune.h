@@ -31,9 +31,9 @@ typedef struct {
 void kolo_tune_sizes(const kolo_tune_env_t *env, kolo_tune_sizes_t *sizes);
 /* Payload that fits a slot of every SIMPLE connection of the communicator. */
 uint32_t kolo_tune_slot_bytes(const kolo_tune_env_t *env, const kolo_tune_sizes_t *sizes);
-/* What of it sends and receives that go through slots use; the same at both ends whatever else is in their groups.
- */
-uint32_t kolo_tune_p2p_piece(const kolo_tune_env_t *env, const kolo_tune_sizes_t *sizes);
+/* What of it a send or receive of `bytes` that goes through slots uses; the same at both ends whatever else is in
+ * their groups. */
+uint32_t kolo_tune_p2p_piece(const kolo_tune_env_t *env, const kolo_tune_sizes_t *sizes, uint64_t bytes);
 
 typedef struct {
     kolo_way_t way;

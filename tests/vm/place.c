@@ -72,7 +72,7 @@ static void run(char *src, char *dst, int step)
 /* Four messages of different lengths, in one group at both ends. */
 static void run_group(char *src, char *dst, int step)
 {
-    static const size_t lengths[] = {BYTES / 4, BYTES / 16, BYTES / 8, BYTES / 4 - 4096};
+    static const size_t lengths[] = {BYTES / 16, BYTES / 64, BYTES / 32, BYTES / 16 - 4096}; /* a slot each */
     size_t at = 0, n = sizeof lengths / sizeof *lengths;
     for (size_t i = 0; i < BYTES; i++) src[i] = value(rank, step, i);
     check(kolo_group_start(), "group");

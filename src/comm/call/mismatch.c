@@ -244,7 +244,7 @@ bool kolo_mismatch_is_firm(kolo_body_t *body, int peer, kolo_p2p_way_t way, uint
     bool ll = way == KOLO_P2P_LL, remote = body->member.node_of[peer] != body->member.my_node;
     kolo_plan_conn_t key = {KOLO_DIR_TX, false, KOLO_P2P_LANE, (int32_t)peer};
     uint64_t room = (uint64_t)(remote ? body->sizes.remote_depth : body->sizes.local_depth) *
-                    kolo_tune_p2p_piece(&body->tune, &body->sizes);
+                    kolo_tune_p2p_piece(&body->tune, &body->sizes, bytes);
     if (way == KOLO_P2P_REF || way == KOLO_P2P_HALVES) return true;
     if (!kolo_body_find_conn(body, &key, ll ? KOLO_PROTO_LL : KOLO_PROTO_SIMPLE)) return true;
     return !ll && bytes > room;

@@ -163,7 +163,7 @@ bool kolo_p2p_start_message(kolo_body_t *body, kolo_bound_t *b, const kolo_part_
     task->reducer.pre = false;
     task->reducer.user = NULL;
     return kolo_pair_start_message(task, b->plan, b->tx[0], b->rx[0], part,
-                                   kolo_tune_p2p_piece(&body->tune, &body->sizes));
+                                   kolo_tune_p2p_piece(&body->tune, &body->sizes, part->count));
 }
 
 kolo_status_t kolo_p2p_start_plan(kolo_body_t *body, kolo_bound_t *b, const kolo_part_t *src,
@@ -176,7 +176,7 @@ kolo_status_t kolo_p2p_start_plan(kolo_body_t *body, kolo_bound_t *b, const kolo
     task->interp.src_parts = src;
     task->interp.dst_parts = dst;
     task->interp.scratch = NULL;
-    task->interp.piece_bytes = kolo_tune_p2p_piece(&body->tune, &body->sizes);
+    task->interp.piece_bytes = kolo_tune_p2p_piece(&body->tune, &body->sizes, src->count);
     task->interp.tile_bytes = b->ref_tile;
     task->interp.stream_out = false;
     KOLO_TRY(kolo_reducer_init(&task->reducer, KOLO_INT8, KOLO_SUM, body->emit.nranks));
@@ -234,7 +234,9 @@ static void announce(const kolo_p2p_t *p, kolo_p2p_lane_t *lane)
     for (size_t i = lane->first; i != lane->last && ahead < depth;) {
         i = p->next[i];
         if (!goes_by_slots(p, i)) break;
-        kolo_task_announce(&lane->task, &ahead, p->calls[i].dst, bytes_of(&p->calls[i]));
+        uint64_t bytes = bytes_of(&p->calls[i]);
+        kolo_task_announce(&lane->task, &ahead, p->calls[i].dst, bytes,
+                           kolo_tune_p2p_piece(&p->body->tune, &p->body->sizes, bytes));
     }
     lane->announced = ahead - awaited;
 }

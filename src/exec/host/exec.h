@@ -151,8 +151,9 @@ bool kolo_task_is_posted(const kolo_task_t *task);
  * slots this one still awaits, if all of them are announced; *depth: slots of the queue, 0: nothing to announce
  * now. */
 uint32_t kolo_task_awaited_slots(const kolo_task_t *task, uint32_t *depth);
-/* Announces a later message of the row, from slot *ahead on, as far as the queue goes; moves *ahead behind it. */
-void kolo_task_announce(const kolo_task_t *task, uint32_t *ahead, void *data, uint64_t bytes);
+/* Announces a later message of the row, which has slots of piece_bytes, from slot *ahead on, as far as the queue
+ * goes; moves *ahead behind it. */
+void kolo_task_announce(const kolo_task_t *task, uint32_t *ahead, void *data, uint64_t bytes, uint32_t piece_bytes);
 
 /* Below this the copy into the slot is cheaper than a separate piece in the wire's message. */
 #define KOLO_POST_FROM_LEAST 4096u

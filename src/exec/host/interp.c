@@ -413,10 +413,10 @@ uint32_t kolo_task_awaited_slots(const kolo_task_t *task, uint32_t *depth)
     return awaited;
 }
 
-void kolo_task_announce(const kolo_task_t *task, uint32_t *ahead, void *data, uint64_t bytes)
+void kolo_task_announce(const kolo_task_t *task, uint32_t *ahead, void *data, uint64_t bytes, uint32_t piece_bytes)
 {
     kolo_rx_t *rx = task->interp.rx[0];
-    uint64_t piece = task->interp.piece_bytes;
+    uint64_t piece = piece_bytes;
     for (uint64_t at = 0; at < bytes && *ahead < rx->end.depth; at += piece)
         rx->ops->rx_expect(rx, (*ahead)++, (char *)data + at, (uint32_t)KOLO_MIN(piece, bytes - at));
 }
