@@ -44,7 +44,7 @@ static void catch_up(const kolo_timeline_t *t)
 
 int main(int argc, char **argv)
 {
-    static struct kolo_tensor_engine engine = {.magic = KOLO_ENGINE_MAGIC, .size = 1};
+    static struct kolo_tensor_engine engine = {.size = 1};
     static kolo_set_t set = {.engine = &engine, .size = 1};
     static kolo_response_t answers[BATCH];
     static int ranks[1];
