@@ -289,7 +289,8 @@ static void predict_pair(const perf_model_t *m, perf_row_t *row, sim_call_t *cal
     call->way = kolo_tune_p2p(&body->sizes, bytes, kolo_body_pair_ll(body, next), kolo_body_pair_refs(body, next));
     bool refs = call->way == KOLO_P2P_REF || call->way == KOLO_P2P_HALVES, lines = call->way == KOLO_P2P_LL;
     if (!refs)
-        call->piece_bytes = lines ? body->sizes.ll_slot_bytes : kolo_tune_p2p_piece(&body->tune, &body->sizes, bytes);
+        call->piece_bytes =
+            lines ? body->sizes.ll_slot_bytes : kolo_tune_p2p_piece(&body->tune, &body->sizes, bytes);
     row->algo = ways[call->way];
     row->predicted_us = simulate(m, call, lines && m->lines.cast_bytes ? &m->lines : &m->plans);
 }

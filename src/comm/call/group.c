@@ -11,8 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Asked in each call, so without the detour that a library loaded late may need for its thread-local memory; some
- * bytes of what the loader keeps for such. What has grown stays for the thread's next group. */
+/* What has grown stays for the thread's next group. */
 static _Thread_local struct {
     int depth;
     kolo_call_t *calls;
@@ -23,7 +22,7 @@ static _Thread_local struct {
     size_t ninits, init_capacity;
     struct kolo_batch *spare;
     kolo_status_t error; /* of collecting: out of memory */
-} group __attribute__((tls_model("initial-exec")));
+} group;
 
 bool kolo_group_open(void)
 {
