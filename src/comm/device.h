@@ -78,5 +78,7 @@ void kolo_device_watch_stop(struct kolo_body *body);
 /* call/on_device.c: a call outside a group, and the calls of a group. They are queued when this returns. */
 kolo_status_t kolo_device_submit(struct kolo_call *call);
 kolo_status_t kolo_device_submit_group(struct kolo_call *calls, size_t count);
+/* The end of a hierarchical communicator is one more call, in which this rank is from now on. */
+void kolo_device_show_end(struct kolo_body *body, uint64_t word);
 
 #endif

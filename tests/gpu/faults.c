@@ -410,6 +410,39 @@ static bool mismatched(kit_team_t *t, int i)
     return go_on;
 }
 
+/* The last rank takes the communicator for done while the others call once more. */
+static const struct {
+    const char *name, *words;
+    case_kind_t kind;
+    size_t count;
+} ends[] = {
+    {"a short operation", "all_reduce", CASE_ALL_REDUCE, 1000},
+    {"an operation by lines of 128 bytes", "all_reduce", CASE_ALL_REDUCE, 100000},
+    {"a long operation", "all_reduce", CASE_ALL_REDUCE, 1300000},
+    {"a barrier", "barrier", CASE_BARRIER, 0},
+    {"a message", "send", CASE_RING, 1300000},
+};
+#define ENDS ((int)(sizeof ends / sizeof ends[0]))
+
+static bool ended(kit_team_t *t, int i)
+{
+    kit_rank_t *r = &t->ranks[0];
+    char name[128];
+    bool last = r->rank == r->nranks - 1;
+    if (!works(t)) return false;
+    kolo_status_t status = last ? kolo_comm_finalize(r->comm)
+                                : call_one(r, ends[i].kind, ends[i].count, KOLO_INT32, KOLO_SUM, 0, false);
+    /* who has nothing to wait for ends, too */
+    if (status == KOLO_OK && ends[i].kind == CASE_RING && r->rank) status = kolo_comm_finalize(r->comm);
+    if (status == KOLO_OK) status = await_error(r->comm, LIMIT_MS);
+    bool good = says(t, KOLO_ERR_MISMATCH, status, ends[i].words, "comm_finalize", ends[i].name);
+    good = drains(r, "the end of a rank") && good;
+    snprintf(name, sizeof name, "%s that meets the end of a rank is told on every rank", ends[i].name);
+    bool go_on = kit_case_end(t, good, name);
+    abort_all(t);
+    return go_on;
+}
+
 /* ---- a process that is killed ---- */
 
 static bool survive(kit_team_t *t, int victim)
@@ -479,6 +512,8 @@ void conform_faults(kit_team_t *t)
         if (!kit_comms_make(t, &hasty) || !late(t, i)) return;
     for (int i = 0; i < DIFFERENCES; i++)
         if (!kit_comms_make(t, &config) || !mismatched(t, i)) return;
+    for (int i = 0; i < ENDS; i++)
+        if (!kit_comms_make(t, &config) || !ended(t, i)) return;
     if (again(t, &config, killed)) abort_all(t); /* last: it leaves fewer ranks */
 }
 

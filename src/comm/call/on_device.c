@@ -114,14 +114,24 @@ static uint64_t next_number(const kolo_body_t *body)
     return body->exec->by_host ? 0 : body->operation;
 }
 
+static void show_call(kolo_body_t *body, uint64_t word)
+{
+    kolo_board_publish_call(&body->board, next_number(body), word);
+    body->levels.calls++;
+}
+
+void kolo_device_show_end(kolo_body_t *body, uint64_t word)
+{
+    if (!body->inside) return;
+    atomic_store(&body->board.in[KOLO_BOARD_WHOLE], next_number(body));
+    show_call(body, word);
+}
+
 /* Calls of a hierarchical communicator that are queued, for peers who ask. */
 static void publish_calls(kolo_body_t *body, const kolo_call_t *calls, size_t count)
 {
-    for (size_t i = 0; i < count && body->inside; i++) {
-        if (calls[i].kind != KOLO_CALL_COLL) continue;
-        kolo_board_publish_call(&body->board, next_number(body), kolo_mismatch_word(&calls[i]));
-        body->levels.calls++;
-    }
+    for (size_t i = 0; i < count && body->inside; i++)
+        if (calls[i].kind == KOLO_CALL_COLL) show_call(body, kolo_mismatch_word(&calls[i]));
 }
 
 /* The calls get their numbers by which the ranks compare them, if all are queued. */

@@ -58,12 +58,12 @@ void kolo_body_free(kolo_body_t *body)
 }
 
 /* To the other ranks the end is one more operation, which waits for all as a barrier does: who calls something else
- * is told. The operator sets it apart from a barrier. GPUs' boards have rows of their own for calls. */
+ * is told. The operator sets it apart from a barrier. */
 static void show_end(kolo_body_t *body)
 {
-    if (body->handle->on_device) return;
-    kolo_board_publish(&body->board, body->operation++,
-                       kolo_signature(KOLO_COLL_BARRIER, 0, KOLO_SIGNATURE_V, 0, 0));
+    uint64_t word = kolo_signature(KOLO_COLL_BARRIER, 0, KOLO_SIGNATURE_V, 0, 0);
+    kolo_device_show_end(body, word);
+    kolo_board_publish(&body->board, body->operation++, word);
 }
 
 static kolo_status_t finalize(kolo_body_t *body)
