@@ -164,7 +164,9 @@ static void look(kolo_body_t *body)
         tell_unfit(body, w);
         return;
     }
-    if (!watch->waits) return;
+    kolo_status_t signals = kolo_window_device_look(body);
+    if (signals != KOLO_OK) fail(body, signals);
+    if (!watch->waits || signals != KOLO_OK) return;
     uint64_t waited = w->seen_ns - watch->since_ns;
     for (int i = 0; i < w->count; i++) ranks[i] = w->on[i].rank;
     /* messages have no number that both ends share */

@@ -13,6 +13,11 @@
 
 #define PART  (300000u) /* of each rank, in each window */
 #define STEPS 300
+#ifdef KOLO_SANITIZED
+#define LIMIT_MS 4000
+#else
+#define LIMIT_MS 1000
+#endif
 
 static uint8_t value(int from, int to, int round, size_t i)
 {
@@ -169,6 +174,41 @@ static bool aborted(kit_team_t *t)
     return kit_case_end(t, good, "an abort ends a wait for signals");
 }
 
+/* A rank waits for the second of two signals; the other sends one. What stands before the wait does not count. */
+static bool late(kit_team_t *t)
+{
+    kolo_config_t config = KOLO_CONFIG_INITIALIZER;
+    kit_rank_t *r = &t->ranks[0];
+    kolo_signal_wait_t waits[2] = {{1, 2, 1}, {1, 5, 2}};
+    kolo_window_t window = NULL;
+    kolo_status_t error = KOLO_OK, state = KOLO_IN_PROGRESS;
+    config.op_timeout_ms = LIMIT_MS;
+    if (r->nranks < 2) return true;
+    if (!kit_comms_make(t, &config)) return false;
+    bool good = KIT_OK(kolo_window_register(r->comm, r->buffer, 64, &window));
+    if (r->rank == 1) good = KIT_OK(kolo_signal(0, 2, r->comm, r->streams[0])) && good;
+    if (r->rank == 1) good = KIT_OK(kolo_signal(0, 5, r->comm, r->streams[0])) && good;
+    if (r->rank == 0) {
+        good = kit_hold(r, r->streams[0]) && KIT_OK(kolo_wait_signal(waits, 2, r->comm, r->streams[0])) && good;
+        uint64_t begin = kit_now_ms();
+        while (kit_now_ms() < begin + LIMIT_MS + LIMIT_MS / 2) kit_nap();
+        if (!KIT_OK(kolo_comm_get_async_error(r->comm, &error)) || error != KOLO_OK)
+            good = KIT_FAIL("the time limit ran while the stream was held");
+        kit_let_go(r);
+        for (uint64_t end = kit_now_ms() + 20000; error == KOLO_OK && kit_now_ms() < end; kit_nap())
+            if (kolo_comm_get_async_error(r->comm, &error) != KOLO_OK) break;
+        if (error != KOLO_ERR_TIMEOUT || !strstr(kolo_get_last_error(r->comm), "rank 1 to signal with number 5"))
+            good = KIT_FAIL("%s: %s", kolo_status_string(error), kolo_get_last_error(r->comm));
+        for (uint64_t end = kit_now_ms() + 20000; state == KOLO_IN_PROGRESS && kit_now_ms() < end; kit_nap())
+            state = kit_query(r, r->streams[0]);
+        if (state != KOLO_OK) good = KIT_FAIL("the wait does not end: %s", kolo_status_string(state));
+    }
+    bool go_on = kit_case_end(t, good, "a time limit ends a wait for signals that do not come");
+    good = KIT_OK(kolo_comm_abort(r->comm));
+    r->comm = NULL;
+    return go_on && good;
+}
+
 /* Whose signals are awaited is killed: streams go on, and the others know who it was. */
 static bool killed(kit_team_t *t)
 {
@@ -209,5 +249,5 @@ bool conform_windows(kit_team_t *t)
                             "GPUs that all reach each other's memory");
         return kit_case_end(t, good, "windows are refused where GPUs do not reach each other");
     }
-    return all_put(t, false) && all_put(t, true) && chain(t) && wrong(t) && aborted(t) && killed(t);
+    return all_put(t, false) && all_put(t, true) && chain(t) && wrong(t) && aborted(t) && late(t) && killed(t);
 }

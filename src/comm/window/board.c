@@ -75,10 +75,11 @@ static void board_leave(const kolo_body_t *body, board_ref_t *b)
     free(b);
 }
 
+/* A line for each rank, and one for the owner's own streams. */
 static size_t board_bytes(const kolo_body_t *body)
 {
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
-    return ((size_t)body->nranks * sizeof(kolo_signal_line_t) + page - 1) / page * page;
+    return (((size_t)body->nranks + 1) * sizeof(kolo_signal_line_t) + page - 1) / page * page;
 }
 
 kolo_status_t kolo_window_memory_make(const char *name, size_t bytes, int *fd, void **base)
@@ -183,6 +184,7 @@ static kolo_status_t make_board(kolo_windows_t *w, board_card_t *card)
             kolo_window_device_pin(body, base, board_bytes(body), &w->ranks[body->rank].board->device_address));
         w->device_lines = w->ranks[body->rank].board->device_address;
         w->ranks[body->rank].device_line = w->device_lines + (uint64_t)body->rank * sizeof *w->lines;
+        w->at.word = w->device_lines + (uint64_t)body->nranks * sizeof *w->lines;
         w->due = calloc((size_t)body->nranks * KOLO_SIGNALS, sizeof *w->due);
         if (!w->due) return kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for signals of %d ranks", body->nranks);
     }
@@ -223,6 +225,28 @@ static kolo_status_t meet(kolo_windows_t *w, board_card_t *cards)
     return KOLO_OK;
 }
 
+static void windows_free(kolo_windows_t *w)
+{
+    kolo_body_t *body = w->body;
+    kolo_relay_close(w->relay);
+    if (w->first && body->ctx_open) kolo_control_fail(&body->ctx); /* no copy into what is the caller's again */
+    while (w->first) {
+        kolo_window_peers_t *next = w->first->next;
+        kolo_window_free(w, w->first);
+        w->first = next;
+    }
+    for (int r = 0; w->ranks && r < body->nranks; r++) {
+        if (w->ranks[r].pinned) (void)kolo_window_device_pin(body, w->ranks[r].map, board_bytes(body), NULL);
+        if (w->ranks[r].map) munmap(w->ranks[r].map, board_bytes(body));
+        board_leave(body, w->ranks[r].board);
+    }
+    pthread_mutex_destroy(&w->lock);
+    free(w->ranks);
+    free(w->reach);
+    free(w->due);
+    free(w);
+}
+
 kolo_status_t kolo_windows_open(kolo_body_t *body)
 {
     size_t n = (size_t)body->nranks;
@@ -246,8 +270,10 @@ kolo_status_t kolo_windows_open(kolo_body_t *body)
     if (w->fd >= 0) close(w->fd);
     w->fd = -1;
     free(cards);
-    body->windows = w;
-    if (status != KOLO_OK) kolo_windows_close(body);
+    if (status == KOLO_OK)
+        body->windows = w; /* the progress thread looks at it from here on */
+    else
+        windows_free(w);
     return status;
 }
 
@@ -273,24 +299,7 @@ void kolo_window_free(kolo_windows_t *w, kolo_window_peers_t *window)
 void kolo_windows_close(kolo_body_t *body)
 {
     kolo_windows_t *w = body->windows;
-    if (!w) return;
-    kolo_relay_close(w->relay);
-    if (w->first && body->ctx_open) kolo_control_fail(&body->ctx); /* no copy into what is the caller's again */
-    while (w->first) {
-        kolo_window_peers_t *next = w->first->next;
-        kolo_window_free(w, w->first);
-        w->first = next;
-    }
-    for (int r = 0; w->ranks && r < body->nranks; r++) {
-        if (w->ranks[r].pinned) (void)kolo_window_device_pin(body, w->ranks[r].map, board_bytes(body), NULL);
-        if (w->ranks[r].map) munmap(w->ranks[r].map, board_bytes(body));
-        board_leave(body, w->ranks[r].board);
-    }
-    pthread_mutex_destroy(&w->lock);
-    free(w->ranks);
-    free(w->reach);
-    free(w->due);
-    free(w);
+    if (w) windows_free(w);
     body->windows = NULL;
 }
 

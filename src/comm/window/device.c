@@ -6,6 +6,7 @@
  * the stream for its own board. When the communicator has failed the host writes what is awaited, so that streams
  * go on.
  */
+#include "base/clock.h"
 #include "base/log.h"
 #include "comm/window/window.h"
 #include "mem/cuda/cuda.h"
@@ -239,20 +240,44 @@ static void add_put(kolo_body_t *body, const kolo_call_t *call, kolo_exec_move_t
     move->value = ++to->sent[number];
 }
 
+/* What a stream leaves behind when it comes to a wait: which wait it is, cyclic, never 0, and for whom. */
+#define MARK_RANK(mark)   ((mark) >> 4 & 0xfff)
+#define MARK_SIGNAL(mark) ((mark)&0xf)
+_Static_assert(KOLO_SIGNALS <= 16, "a number of a signal fits into a mark");
+
+static kolo_exec_move_t mark(kolo_windows_t *w, const kolo_call_t *call, const kolo_signal_wait_t *wait)
+{
+    kolo_exec_move_t m = {.word = w->at.word, .stream = call->stream};
+    if (!wait) return m; /* it has passed */
+    w->at.number = w->at.number % UINT16_MAX + 1;
+    m.value = w->at.number << 16 | ((uint32_t)wait->peer & 0xfff) << 4 | (uint32_t)wait->signal;
+    return m;
+}
+
+/* Where calls have a time limit each wait stands between two marks. */
+static size_t waits_room(const kolo_body_t *body, const kolo_call_t *call)
+{
+    return (size_t)call->window->nwaits * (body->op_timeout_ms ? 3 : 1);
+}
+
 static size_t add_waits(kolo_body_t *body, const kolo_call_t *call, kolo_exec_move_t *moves)
 {
     kolo_windows_t *w = body->windows;
+    size_t n = 0;
     for (uint32_t i = 0; i < call->window->nwaits; i++) {
         const kolo_signal_wait_t *wait = &call->window->waits[i];
         uint32_t *taken = &w->ranks[wait->peer].taken[wait->signal];
         *taken += wait->count;
-        moves[i] = (kolo_exec_move_t){.word = w->device_lines + (uint64_t)wait->peer * sizeof(kolo_signal_line_t) +
-                                              (uint64_t)wait->signal * sizeof(uint32_t),
-                                      .value = *taken,
-                                      .wait = true,
-                                      .stream = call->stream};
+        if (body->op_timeout_ms) moves[n++] = mark(w, call, wait);
+        moves[n++] =
+            (kolo_exec_move_t){.word = w->device_lines + (uint64_t)wait->peer * sizeof(kolo_signal_line_t) +
+                                       (uint64_t)wait->signal * sizeof(uint32_t),
+                               .value = *taken,
+                               .wait = true,
+                               .stream = call->stream};
+        if (body->op_timeout_ms) moves[n++] = mark(w, call, NULL);
     }
-    return call->window->nwaits;
+    return n;
 }
 
 /* They were not queued: as if they had not been called. */
@@ -284,7 +309,7 @@ kolo_status_t kolo_window_device_launch(kolo_body_t *body, const kolo_call_t *ca
     size_t n = 0, room = 0;
     for (size_t i = 0; i < count; i++)
         if (calls[i].window && (calls[i].kind == KOLO_CALL_WAIT) == waits)
-            room += waits ? calls[i].window->nwaits : 1;
+            room += waits ? waits_room(body, &calls[i]) : 1;
     if (!room) return KOLO_OK;
     for (size_t i = 0; i < count; i++)
         if (calls[i].kind == KOLO_CALL_PUT && calls[i].count &&
@@ -316,4 +341,25 @@ void kolo_window_device_release(kolo_body_t *body)
             uint32_t due = atomic_load(&w->due[r * KOLO_SIGNALS + i]);
             if ((int32_t)(atomic_load(&w->lines[r].words[i]) - due) < 0) atomic_store(&w->lines[r].words[i], due);
         }
+}
+
+/* The time runs while a stream waits, not while the wait stands behind other work on it. */
+kolo_status_t kolo_window_device_look(kolo_body_t *body)
+{
+    kolo_windows_t *w = body->windows;
+    if (!w || !w->due || !body->op_timeout_ms) return KOLO_OK;
+    uint32_t mark = atomic_load(&w->lines[body->nranks].words[0]);
+    uint64_t now = kolo_now_ns();
+    if (!mark || mark != w->at.seen) {
+        w->at.seen = mark;
+        w->at.since_ns = now;
+        return KOLO_OK;
+    }
+    uint64_t waited = now - w->at.since_ns;
+    if (waited < (uint64_t)body->op_timeout_ms * KOLO_NS_PER_MS) return KOLO_OK;
+    return kolo_fail(KOLO_ERR_TIMEOUT,
+                     "time-out: rank %d, in a wait for signals" KOLO_WAIT_FOR
+                     "rank %u to signal with number %u, for "
+                     "%.1f s: no signal, or too few, have come",
+                     body->rank, MARK_RANK(mark), MARK_SIGNAL(mark), (double)waited / 1e9);
 }

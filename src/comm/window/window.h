@@ -76,7 +76,13 @@ typedef struct kolo_windows {
     uint32_t fences;       /* that this rank has sent to each rank of the relay */
     uint64_t device_lines; /* GPUs: my board as mapped for mine */
     _Atomic uint32_t *due; /* GPUs: [rank * KOLO_SIGNALS + number] that streams wait for, at most */
-    pthread_mutex_t lock;  /* of the list: calls look while a turn changes it */
+    struct {               /* GPUs, where calls have a time limit: the wait that a stream has come to */
+        uint64_t word;     /* where it says so, as mapped for the GPU: in the line behind the board's last */
+        uint32_t number;   /* of the last wait */
+        uint32_t seen;     /* what was there at the last look, and since when */
+        uint64_t since_ns;
+    } at;
+    pthread_mutex_t lock; /* of the list: calls look while a turn changes it */
     kolo_window_peers_t *first;
 } kolo_windows_t;
 
@@ -150,6 +156,8 @@ kolo_status_t kolo_window_device_launch(kolo_body_t *body, const kolo_call_t *ca
 /* The communicator has failed: what streams wait for is written, again and again until they are through, since
  * peers may write there, too. Any thread. */
 void kolo_window_device_release(kolo_body_t *body);
+/* KOLO_ERR_TIMEOUT: a stream has waited longer than op_timeout_ms for a signal. On the progress thread. */
+kolo_status_t kolo_window_device_look(kolo_body_t *body);
 
 /* ---- run.c: puts, signals and waits of one turn, in steps ---- */
 typedef struct {
