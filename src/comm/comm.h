@@ -322,6 +322,12 @@ static inline void kolo_ticket_end(kolo_comm_t comm, uint64_t ticket)
 void kolo_body_interrupt(kolo_body_t *body, const char *last_error);
 /* Notes the calling thread's last error as the communicator's and moves it to FAILED (or ABORTED). */
 kolo_status_t kolo_body_fail(kolo_body_t *body, kolo_status_t status);
+/* The same with this text. */
+kolo_status_t kolo_body_fail_as(kolo_body_t *body, kolo_status_t status, const char *text);
+/* Keeps a failure of a communicator: the peers of another one that the program aborts next hear of it. */
+void kolo_failure_note(kolo_status_t status, const char *text);
+/* In a child of fork(). */
+void kolo_failure_forget(void);
 
 /* Aborts all communicators that are being made from this one, for kolo_comm_abort(). */
 void kolo_start_abort_all(kolo_comm_t parent);

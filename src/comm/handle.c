@@ -48,6 +48,7 @@ static bool add_block(void)
 static void disown_all(void)
 {
     pthread_mutex_init(&lock, NULL); /* another thread of the parent may have held it */
+    kolo_failure_forget();
     for (struct block *b = blocks; b; b = b->next)
         for (int i = 0; i < BLOCK_HANDLES; i++)
             if (atomic_load(&b->handles[i].magic) == KOLO_COMM_MAGIC)
@@ -232,12 +233,13 @@ kolo_status_t kolo_handle_retire(kolo_comm_t comm, const char *what, bool abort)
     if (state == KOLO_COMM_FINALIZED) abort = false; /* it has left in order */
     char last_error[400] = "";                       /* of this thread: mostly why its program aborts */
     if (abort) {
+        char words[96]; /* not this thread's error: an abort that was asked for is none */
         snprintf(last_error, sizeof last_error, "%s", kolo_error_text());
-        kolo_fail(KOLO_ERR_ABORTED, "%s rank %d was aborted", comm->name, comm->rank);
+        snprintf(words, sizeof words, "%s rank %d was aborted", comm->name, comm->rank);
         atomic_store(&body->abort, 1);
         atomic_store(&body->stop, KOLO_STOP_ABORT);
         kolo_start_abort_all(comm);
-        kolo_body_fail(body, KOLO_ERR_ABORTED);
+        kolo_body_fail_as(body, KOLO_ERR_ABORTED, words);
     }
     kolo_fence_cores(); /* a caller either sees that the handle is dead, or we see its ticket */
     /* why it failed, each finds for itself */

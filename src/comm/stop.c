@@ -3,21 +3,72 @@
  * What ends the work of a communicator before it is done: an error that stays, an abort, kernels that are told to
  * end. It lies below calls, life and devices, for all of them come here, and so do the news of a loss.
  */
+#include "base/clock.h"
 #include "comm/window/window.h"
 
 #include <stdio.h>
+#include <string.h>
+
+/* ---- the last failure of this process ---- */
+
+#define FOLLOWS_MS 1000  /* a failure this soon after another follows from it, as a rule: the first is kept */
+#define RECENT_MS  30000 /* an older failure is not why a program aborts now */
+
+/* A program that meets a loss in one communicator aborts its others, too. Their peers need not know the lost rank,
+ * or have not heard of it yet: the abort tells them. */
+static struct {
+    pthread_mutex_t lock;
+    uint64_t at_ns; /* 0: none */
+    char text[KOLO_ERROR_TEXT_BYTES];
+} last_failure = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+void kolo_failure_note(kolo_status_t status, const char *text)
+{
+    uint64_t now = kolo_now_ns();
+    if (status == KOLO_ERR_ABORTED) return;
+    pthread_mutex_lock(&last_failure.lock);
+    if (!last_failure.at_ns || now - last_failure.at_ns > FOLLOWS_MS * KOLO_NS_PER_MS) {
+        last_failure.at_ns = now;
+        snprintf(last_failure.text, sizeof last_failure.text, "%s", text);
+    }
+    pthread_mutex_unlock(&last_failure.lock);
+}
+
+void kolo_failure_forget(void)
+{
+    pthread_mutex_init(&last_failure.lock, NULL); /* another thread of the parent may have held it */
+    last_failure.at_ns = 0;
+}
+
+/* Returns its age in ms, -1: none. */
+static int64_t recent_failure(char *text, size_t bytes)
+{
+    int64_t age_ms = -1;
+    pthread_mutex_lock(&last_failure.lock);
+    if (last_failure.at_ns) age_ms = (int64_t)((kolo_now_ns() - last_failure.at_ns) / KOLO_NS_PER_MS);
+    if (age_ms > RECENT_MS) age_ms = -1;
+    if (age_ms >= 0) snprintf(text, bytes, "%.*s", (int)bytes - 1, last_failure.text);
+    pthread_mutex_unlock(&last_failure.lock);
+    return age_ms;
+}
 
 /* ---- errors ---- */
 
 kolo_status_t kolo_body_fail(kolo_body_t *body, kolo_status_t status)
+{
+    return kolo_body_fail_as(body, status, kolo_error_text());
+}
+
+kolo_status_t kolo_body_fail_as(kolo_body_t *body, kolo_status_t status, const char *text)
 {
     kolo_comm_t h = body->handle;
     pthread_mutex_lock(&h->error_lock);
     if (h->error == KOLO_OK || (h->error_is_news && h->error == status)) {
         h->error = status;
         h->error_is_news = false;
-        snprintf(h->error_text, sizeof h->error_text, "%s", kolo_error_text());
+        snprintf(h->error_text, sizeof h->error_text, "%s", text);
         kolo_record_failed(body);
+        kolo_failure_note(status, text);
     }
     pthread_mutex_unlock(&h->error_lock);
     /* while init runs only init ends STARTING, so that nothing is freed that it still uses */
@@ -30,17 +81,21 @@ kolo_status_t kolo_body_fail(kolo_body_t *body, kolo_status_t status)
     return status;
 }
 
-/* A child that is aborted while it is being set up mostly is so because its program has seen the parent fail. */
+/* A child that is aborted while it is being set up mostly is so because its program has seen the parent fail; one
+ * that is aborted later, because its program has seen another communicator fail. */
 static void give_reason(kolo_oob_t *oob, const char *last_error)
 {
-    char words[512], word[400];
-    bool told = kolo_oob_inherited_failure(oob, 0, word, sizeof word);
-    if (!told) snprintf(word, sizeof word, "%s", last_error);
-    snprintf(words, sizeof words, "its program aborted the communicator%s%s",
-             told    ? "; before that, "
-             : *word ? "; its last error was: "
-                     : "",
-             word);
+    char words[512] = "its program aborted the communicator", word[400];
+    const size_t used = strlen(words);
+    if (kolo_oob_inherited_failure(oob, 0, word, sizeof word)) {
+        snprintf(words + used, sizeof words - used, "; before that, %s", word);
+    } else {
+        int64_t age_ms = recent_failure(word, sizeof word);
+        if (age_ms >= 0)
+            snprintf(words + used, sizeof words - used, "; %lld ms before that: %s", (long long)age_ms, word);
+        else if (*last_error)
+            snprintf(words + used, sizeof words - used, "; its last error was: %s", last_error);
+    }
     kolo_oob_give_reason(oob, words);
 }
 

@@ -127,6 +127,39 @@ static void a_split_names_the_rank_whose_loss_made_a_member_leave(void **state)
         (const char *const[]){"rank 2 of comm (host", process, "was lost: ", "was being made: ", "rank 0", NULL});
 }
 
+/* Ranks 0 and 1 have a child, which knows nothing of rank 2. Rank 0 sees the parent fail, by asking for its state,
+ * and aborts both; rank 1 waits for rank 0 in the child. */
+static void abort_for_a_loss_elsewhere(proc_t *p)
+{
+    kolo_comm_t child = NULL;
+    kolo_status_t state = KOLO_OK;
+    EXPECT_OK(kolo_comm_split(p->r.comm, p->r.rank == 2 ? KOLO_SPLIT_NOCOLOR : 0, p->r.rank, &child, NULL));
+    if (child) EXPECT(works(child));
+    proc_meet(p, 1);
+    if (p->r.rank == 2) raise(SIGKILL);
+    if (p->r.rank == 1) note(p, kolo_barrier(child, NULL));
+    if (p->r.rank == 0)
+        while (state == KOLO_OK && kolo_comm_get_async_error(p->r.comm, &state) == KOLO_OK) nap_ms(1);
+    EXPECT_OK(kolo_comm_abort(child));
+    /* an abort that was asked for is no error */
+    EXPECT(p->r.rank != 0 || kolo_get_last_error(NULL)[0] == '\0');
+    leave(p, 3);
+}
+
+static void an_abort_names_the_loss_that_it_follows_from(void **state)
+{
+    job_t job;
+    char process[48];
+    (void)state;
+    job_start(&job, 3, NULL, abort_for_a_loss_elsewhere, NULL);
+    assert_int_equal(job_finish(&job, 2), 0);
+    assert_int_equal(waitpid(job.pids[2], NULL, 0), job.pids[2]);
+    snprintf(process, sizeof process, "process %d) was lost", (int)job.pids[2]);
+    check_told(
+        &job, 1, KOLO_ERR_REMOTE,
+        (const char *const[]){"rank 0", "its program aborted the communicator; ", "rank 2 (host", process, NULL});
+}
+
 static void shrink_without_the_last(proc_t *p)
 {
     const int last[] = {p->r.nranks - 1};
@@ -323,6 +356,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_split_ends_when_the_parent_knows_of_a_death),
         cmocka_unit_test(a_split_names_the_rank_whose_loss_made_a_member_leave),
+        cmocka_unit_test(an_abort_names_the_loss_that_it_follows_from),
         cmocka_unit_test(a_shrink_begins_again_when_the_parent_knows_of_a_death),
         cmocka_unit_test(a_grow_ends_when_the_parent_knows_of_a_death),
         cmocka_unit_test(a_new_rank_hears_of_a_grow_that_ends_before_its_door_opens),
