@@ -2,8 +2,7 @@
  *
  * The part of the CUDA driver's interface that Kolo uses, declared here so that the library builds where there is
  * no CUDA toolkit, and a table of its functions, filled from libcuda.so.1 when the first GPU communicator is made
- * (driver.c). Layouts and values are those of cuda.h since CUDA 11.3; api_test.c compares them where cuda.h is
- * there.
+ * (driver.c). Layouts and values are those of cuda.h since CUDA 11.3.
  */
 #ifndef KOLO_MEM_CUDA_API_H
 #define KOLO_MEM_CUDA_API_H
