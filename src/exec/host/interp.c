@@ -11,204 +11,6 @@
 #include "exec/host/interp.h"
 #include "base/failpoint.h"
 
-#include <inttypes.h>
-#include <string.h>
-
-static const kolo_task_way_t interpreted;
-
-static void trace_conn(const kolo_slot_t *s, uint16_t conn, const kolo_segment_t *seg, uint32_t k)
-{
-    const kolo_plan_conn_t *c = &s->task->interp.plan->conns[conn];
-    kolo_trace_step_t step = {.peer = c->peer,
-                              .dir = c->dir,
-                              .node = c->node,
-                              .lane = c->lane,
-                              .buf = seg->buf,
-                              .chunk = kolo_segment_chunk(seg, s->lane->i, s->lane->j, k),
-                              .tile = s->lane->tile};
-    kolo_task_trace_step(s->task, &step);
-}
-
-void kolo_slot_trace(const kolo_slot_t *s, uint32_t chunk)
-{
-    bool from_src = s->in->op == KOLO_OP_SEND || s->in->op == KOLO_OP_RECV_REDUCE_SEND ||
-                    s->in->op == KOLO_OP_EXPOSE || s->in->op == KOLO_OP_PUT;
-    const kolo_segment_t *payload = from_src ? &s->in->src : &s->in->dst;
-    if (s->rx) trace_conn(s, s->rx_index, payload, chunk);
-    for (uint32_t k = 0; s->in->op == KOLO_OP_REDUCE_MANY && k < s->in->list_count; k++)
-        trace_conn(s, s->task->interp.plan->list[s->in->list_first + k], payload, chunk);
-    if (s->tx) trace_conn(s, s->tx_index, payload, chunk);
-}
-
-static inline bool past_cache(const kolo_slot_t *s)
-{
-    return s->task->interp.stream_out && s->in->dst.buf == KOLO_BUF_DST;
-}
-
-/* Where the slot may be posted from in place: memory that stays as it is until its wires have sent all. In a
- * collective that only moves data every chunk of SRC and DST does. In a reducing one SRC does unless the call is in
- * place (the result may be written while the wire still reads), and DST once it holds a finished value. */
-static char *post_from(const kolo_slot_t *s, const kolo_segment_t *seg, bool finished)
-{
-    if (KOLO_LIKELY(!(s->tx->caps & KOLO_CAP_POST_FROM)) || s->bytes < KOLO_POST_FROM_LEAST) return NULL;
-    if (seg->buf != KOLO_BUF_SRC && seg->buf != KOLO_BUF_DST) return NULL;
-    if (s->task->reducing && !(seg->buf == KOLO_BUF_SRC ? s->task->interp.src_stays : finished)) return NULL;
-    return kolo_row_run(s->task, s->lane, s->in, seg, s->bytes);
-}
-
-/* Posts the slot whose payload is in the slot (data NULL) or at `data`. */
-static inline kolo_status_t post(const kolo_slot_t *s, const char *data)
-{
-    if (KOLO_UNLIKELY(data != NULL))
-        return s->tx->ops->tx_post_from(s->tx, data, s->bytes, s->task->signature, s->task->operation);
-    kolo_tx_post(s->tx, s->bytes, 0, s->task->signature, s->task->operation);
-    return KOLO_OK;
-}
-
-/* ---- handlers: everything the slot needs is there ---- */
-
-static kolo_status_t do_send(const kolo_slot_t *s)
-{
-    const kolo_reducer_t *r = &s->task->reducer;
-    bool scale = kolo_slot_raw(s) && r->pre;
-    char *data = scale ? NULL : post_from(s, &s->in->src, false), *to = kolo_tx_payload(s->tx);
-    for (uint32_t done = 0; done < s->bytes;) {
-        kolo_fragment_t f = kolo_slot_fragment(s, done);
-        if (scale)
-            kolo_reduce_load(r, to + done, f.src, kolo_reducer_elems(r, f.bytes), true, false);
-        else if (!data)
-            memcpy(to + done, f.src, f.bytes);
-        kolo_row_advance(s->lane, f.bytes);
-        done += f.bytes;
-    }
-    return post(s, data);
-}
-
-static kolo_status_t do_recv(const kolo_slot_t *s)
-{
-    const char *from = kolo_rx_payload(s->rx);
-    bool direct = s->rx->direct != NULL; /* the wire put it where it belongs */
-    for (uint32_t done = 0; done < s->bytes;) {
-        kolo_fragment_t f = kolo_slot_fragment(s, done);
-        if (!direct || f.dst != from + done) kolo_copy(f.dst, from + done, f.bytes, past_cache(s));
-        kolo_row_advance(s->lane, f.bytes);
-        done += f.bytes;
-    }
-    kolo_rx_release(s->rx);
-    return KOLO_OK;
-}
-
-static kolo_status_t do_recv_send(const kolo_slot_t *s)
-{
-    const char *from = kolo_rx_payload(s->rx);
-    char *data = s->in->dst.buf == KOLO_BUF_NONE ? NULL : post_from(s, &s->in->dst, true),
-         *to = kolo_tx_payload(s->tx);
-    for (uint32_t done = 0; done < s->bytes;) {
-        kolo_fragment_t f = kolo_slot_fragment(s, done);
-        if (f.dst && f.dst != from + done) memcpy(f.dst, from + done, f.bytes);
-        if (!data) memcpy(to + done, f.dst ? f.dst : from + done, f.bytes);
-        kolo_row_advance(s->lane, f.bytes);
-        done += f.bytes;
-    }
-    kolo_rx_release(s->rx);
-    return post(s, data);
-}
-
-/* RECV_REDUCE, RECV_REDUCE_SEND, RECV_REDUCE_COPY_SEND. */
-static kolo_status_t do_recv_reduce(const kolo_slot_t *s)
-{
-    const kolo_reducer_t *r = &s->task->reducer;
-    bool rx_first = s->in->flags & KOLO_FLAG_RX_FIRST, store = s->in->op != KOLO_OP_RECV_REDUCE_SEND;
-    const char *from = kolo_rx_payload(s->rx);
-    char *data = s->tx && store ? post_from(s, &s->in->dst, kolo_slot_final(s)) : NULL;
-    char *to = s->tx && !data ? kolo_tx_payload(s->tx) : NULL;
-    for (uint32_t done = 0; done < s->bytes;) {
-        kolo_fragment_t f = kolo_slot_fragment(s, done);
-        const void *srcs[2] = {rx_first ? from + done : f.src, rx_first ? f.src : from + done};
-        kolo_reduce_many_t what = {.dst = store ? f.dst : to + done,
-                                   .dst2 = store && to ? to + done : NULL,
-                                   .srcs = srcs,
-                                   .nsrcs = 2,
-                                   .raw = kolo_slot_raw(s) ? rx_first : -1,
-                                   .final = kolo_slot_final(s),
-                                   .stream = store && to && past_cache(s)};
-        kolo_reduce_many(r, &what, kolo_reducer_elems(r, f.bytes));
-        kolo_row_advance(s->lane, f.bytes);
-        done += f.bytes;
-    }
-    kolo_rx_release(s->rx);
-    return s->tx ? post(s, data) : KOLO_OK;
-}
-
-static kolo_status_t do_reduce_many(const kolo_slot_t *s)
-{
-    const kolo_reducer_t *r = &s->task->reducer;
-    const kolo_insn_t *in = s->in;
-    const uint16_t *list = s->task->interp.plan->list + in->list_first;
-    const void *srcs[KOLO_REDUCE_MAX];
-    bool own = in->own_place != 0xffff;
-    int nsrcs = (int)in->list_count + own;
-    char *data = s->tx ? post_from(s, &in->dst, kolo_slot_final(s)) : NULL,
-         *to = s->tx && !data ? kolo_tx_payload(s->tx) : NULL;
-    for (uint32_t done = 0; done < s->bytes;) {
-        kolo_fragment_t f = kolo_slot_fragment(s, done);
-        int n = 0;
-        for (uint32_t k = 0; k <= in->list_count; k++) {
-            if (own && k == in->own_place) srcs[n++] = f.src;
-            if (k < in->list_count) srcs[n++] = (const char *)kolo_rx_payload(s->task->interp.rx[list[k]]) + done;
-        }
-        kolo_reduce_many_t what = {.dst = f.dst,
-                                   .dst2 = to ? to + done : NULL,
-                                   .srcs = srcs,
-                                   .nsrcs = nsrcs,
-                                   .raw = own && kolo_slot_raw(s) ? in->own_place : -1,
-                                   .final = kolo_slot_final(s),
-                                   .stream = to && past_cache(s)};
-        kolo_reduce_many(r, &what, kolo_reducer_elems(r, f.bytes));
-        kolo_row_advance(s->lane, f.bytes);
-        done += f.bytes;
-    }
-    for (uint32_t k = 0; k < in->list_count; k++) kolo_rx_release(s->task->interp.rx[list[k]]);
-    s->lane->list_at = 0;
-    return s->tx ? post(s, data) : KOLO_OK;
-}
-
-static kolo_status_t do_local(const kolo_slot_t *s)
-{
-    const kolo_reducer_t *r = &s->task->reducer;
-    bool raw = kolo_slot_raw(s), dst_first = s->in->flags & KOLO_FLAG_DST_FIRST;
-    for (uint32_t done = 0; done < s->bytes;) {
-        kolo_fragment_t f = kolo_slot_fragment(s, done);
-        if (s->in->op == KOLO_OP_REDUCE)
-            kolo_reduce_pair(
-                r, f.dst, dst_first ? f.dst : f.src, dst_first ? f.src : f.dst, kolo_reducer_elems(r, f.bytes),
-                (raw ? dst_first ? KOLO_RAW_B : KOLO_RAW_A : 0u) | (kolo_slot_final(s) ? KOLO_FINAL : 0u));
-        else if ((raw && r->pre) || (kolo_slot_final(s) && r->post_div > 1))
-            kolo_reduce_load(r, f.dst, f.src, kolo_reducer_elems(r, f.bytes), raw, kolo_slot_final(s));
-        else if (f.dst != f.src)
-            kolo_copy(f.dst, f.src, f.bytes, past_cache(s));
-        kolo_row_advance(s->lane, f.bytes);
-        done += f.bytes;
-    }
-    return KOLO_OK;
-}
-
-static kolo_status_t (*const handlers[KOLO_OP_COUNT])(const kolo_slot_t *) = {
-    [KOLO_OP_SEND] = do_send,
-    [KOLO_OP_RECV] = do_recv,
-    [KOLO_OP_RECV_REDUCE] = do_recv_reduce,
-    [KOLO_OP_RECV_SEND] = do_recv_send,
-    [KOLO_OP_RECV_REDUCE_SEND] = do_recv_reduce,
-    [KOLO_OP_RECV_REDUCE_COPY_SEND] = do_recv_reduce,
-    [KOLO_OP_REDUCE_MANY] = do_reduce_many,
-    [KOLO_OP_COPY] = do_local,
-    [KOLO_OP_REDUCE] = do_local,
-    [KOLO_OP_EXPOSE] = kolo_slot_expose,
-    [KOLO_OP_GET] = kolo_slot_get_put,
-    [KOLO_OP_GET_REDUCE] = kolo_slot_get_put,
-    [KOLO_OP_PUT] = kolo_slot_get_put,
-};
-
 /* ---- waiting for slots ---- */
 
 /* The slot that `rx` shows must be the one this task expects. */
@@ -304,7 +106,7 @@ static kolo_status_t data_insn(kolo_task_t *task, kolo_lane_state_t *lane, const
         if (lane->announced) lane->announced--;
         if (KOLO_FAIL_POINTS_ARMED && !lane->shown) KOLO_TRY(kolo_interp_fail_point(in));
         *moved = true;
-        KOLO_TRY(handlers[in->op](&s));
+        KOLO_TRY(kolo_slot_handlers[in->op](&s));
     }
     lane->begun = false;
     return KOLO_OK;
@@ -397,14 +199,14 @@ static bool sent(const kolo_task_t *task)
 
 bool kolo_task_is_posted(const kolo_task_t *task)
 {
-    for (uint32_t k = 0; task->way == &interpreted && k < task->interp.plan->nlanes; k++)
+    for (uint32_t k = 0; task->way == &kolo_interp_way && k < task->interp.plan->nlanes; k++)
         if (!task->interp.lanes[k].done) return false;
-    return task->way == &interpreted;
+    return task->way == &kolo_interp_way;
 }
 
 uint32_t kolo_task_awaited_slots(const kolo_task_t *task, uint32_t *depth)
 {
-    const kolo_rx_t *rx = task->way == &interpreted ? task->interp.rx[0] : NULL;
+    const kolo_rx_t *rx = task->way == &kolo_interp_way ? task->interp.rx[0] : NULL;
     const kolo_lane_state_t *lane = task->interp.lanes;
     *depth = 0;
     if (!rx || !(rx->caps & KOLO_CAP_AHEAD)) return 0;
@@ -429,7 +231,7 @@ static void cancel(kolo_task_t *task)
     }
 }
 
-static kolo_status_t step_plan(kolo_task_t *task, bool *moved)
+kolo_status_t kolo_interp_step(kolo_task_t *task, bool *moved)
 {
     bool all = true, any;
     task->interp.in_pieces = false;
@@ -450,59 +252,7 @@ static kolo_status_t step_plan(kolo_task_t *task, bool *moved)
     return all && sent(task) ? KOLO_OK : KOLO_IN_PROGRESS;
 }
 
-/* ---- start, end ---- */
-
-size_t kolo_task_bounce_bytes(const kolo_plan_t *plan)
-{
-    for (uint32_t i = 0; i < plan->ninsns; i++)
-        if (plan->insns[i].op == KOLO_OP_GET_REDUCE) return KOLO_BOUNCE_BYTES;
-    return 0;
-}
-
-size_t kolo_task_plan_state_bytes(const kolo_plan_t *plan)
-{
-    return plan->nlanes * (sizeof(kolo_lane_state_t) + plan->nevents * sizeof(uint32_t)) +
-           plan->nevents * sizeof(uint32_t);
-}
-
-static uint64_t longest_chunk(const kolo_task_t *task)
-{
-    const kolo_plan_t *p = task->interp.plan;
-    uint64_t most = p->coll == KOLO_COLL_BARRIER ? 1 : 0;
-    for (uint32_t i = 0; i < p->src_parts; i++) most = KOLO_MAX(most, task->interp.src_parts[i].count);
-    for (uint32_t i = 0; i < p->dst_parts; i++) most = KOLO_MAX(most, task->interp.dst_parts[i].count);
-    return kolo_part_count(most, p->nsubs, 0) * task->reducer.elem;
-}
-
-/* Does any part of SRC overlap any part of DST? */
-static bool is_in_place(const kolo_task_t *task)
-{
-    const kolo_plan_t *p = task->interp.plan;
-    for (uint32_t i = 0; i < p->src_parts; i++) {
-        uintptr_t a = (uintptr_t)task->interp.src_parts[i].base,
-                  a_end = a + task->interp.src_parts[i].count * task->reducer.elem;
-        for (uint32_t k = 0; a && k < p->dst_parts; k++) {
-            uintptr_t b = (uintptr_t)task->interp.dst_parts[k].base,
-                      b_end = b + task->interp.dst_parts[k].count * task->reducer.elem;
-            if (b && a < b_end && b < a_end) return true;
-        }
-    }
-    return false;
-}
-
-static bool moves_slots(const kolo_insn_t *in)
-{
-    return in->op <= KOLO_OP_REDUCE_MANY;
-}
-
-/* Nothing of these plans waits in scratch or in slots for the end of a tile. */
-static bool may_be_long(const kolo_plan_t *p)
-{
-    if (p->algo == KOLO_ALGO_P2P) return true;
-    for (uint32_t i = 0; i < p->ninsns; i++)
-        if (moves_slots(&p->insns[i])) return false;
-    return p->algo == KOLO_ALGO_SINGLE_COPY;
-}
+/* ---- what a task waits for ---- */
 
 static kolo_status_t visit_lane(kolo_task_t *task, const kolo_lane_state_t *lane, kolo_task_visit_fn_t visit,
                                 void *arg)
@@ -544,35 +294,4 @@ static const char *algorithm(const kolo_task_t *task)
     return kolo_algo_name(task->interp.plan->algo);
 }
 
-static const kolo_task_way_t interpreted = {visit_waits, cancel, algorithm};
-
-kolo_status_t kolo_task_start_plan(kolo_task_t *task, void *state)
-{
-    const kolo_plan_t *p = task->interp.plan;
-    size_t odd = task->reducer.elem - 1; /* a power of two, so what is no multiple has bits in it */
-    bool too_long = task->interp.tile_bytes > (uint64_t)p->slices * task->interp.piece_bytes && !may_be_long(p);
-    if (!task->reducer.elem || (task->reducer.elem & odd) || !task->interp.piece_bytes ||
-        (task->interp.piece_bytes & odd) || !task->interp.tile_bytes || (task->interp.tile_bytes & odd) || too_long)
-        return kolo_fail(KOLO_ERR_INTERNAL,
-                         "rank %u: %s with elements of %zu bytes in slots of %u and tiles of %" PRIu64, p->rank,
-                         kolo_coll_name(p->coll), task->reducer.elem, task->interp.piece_bytes,
-                         task->interp.tile_bytes);
-    memset(state, 0, kolo_task_plan_state_bytes(p));
-    task->interp.bouncing = NULL;
-    task->interp.src_stays = !task->reducing || !is_in_place(task);
-    task->step = step_plan;
-    task->way = &interpreted;
-    task->interp.lanes = state;
-    task->interp.events = (uint32_t *)(void *)(task->interp.lanes + p->nlanes);
-    for (uint32_t k = 0; k < p->nlanes; k++) {
-        task->interp.lanes[k].pc = p->lanes[k].first;
-        task->interp.lanes[k].waits = task->interp.events + (size_t)p->nevents * (k + 1);
-    }
-    uint64_t longest = longest_chunk(task);
-    task->interp.ntiles = 1;
-    if (longest > task->interp.tile_bytes)
-        task->interp.ntiles = (uint32_t)KOLO_DIV_UP(longest, task->interp.tile_bytes);
-    task->interp.bounce =
-        task->interp.scratch ? (char *)task->interp.scratch + (size_t)p->nscratch * task->interp.tile_bytes : NULL;
-    return KOLO_OK;
-}
+const kolo_task_way_t kolo_interp_way = {visit_waits, cancel, algorithm};

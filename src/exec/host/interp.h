@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the interpreter and its handlers of references (references.c) share: one slot's worth of an instruction.
+ * What the files of the interpreter share. interp.c runs the lanes; moves.c and references.c handle one slot of an
+ * instruction; plan_start.c makes a task ready for its first step.
  */
 #ifndef KOLO_EXEC_HOST_INTERP_H
 #define KOLO_EXEC_HOST_INTERP_H
@@ -18,6 +19,18 @@ typedef struct {
     uint32_t bytes;
 } kolo_slot_t;
 
+/* Handlers, one for each kind of instruction that moves data: everything the slot needs is there. KOLO_IN_PROGRESS:
+ * there is more to copy; it is called again, after the other lanes have had a turn. */
+typedef kolo_status_t (*kolo_slot_handler_t)(const kolo_slot_t *s);
+extern const kolo_slot_handler_t kolo_slot_handlers[KOLO_OP_COUNT]; /* moves.c */
+kolo_status_t kolo_slot_expose(const kolo_slot_t *s);               /* references.c */
+kolo_status_t kolo_slot_get_put(const kolo_slot_t *s);
+
+/* interp.c: the step of a task that has a plan (kolo_task_t.step), and what such a task says of itself. */
+kolo_status_t kolo_interp_step(kolo_task_t *task, bool *moved);
+extern const kolo_task_way_t kolo_interp_way;
+
+/* Records the steps of this fragment on all its connections (moves.c). */
 void kolo_slot_trace(const kolo_slot_t *s, uint32_t chunk);
 
 /* The next fragment of the slot, traced once per chunk and connection. */
@@ -42,10 +55,5 @@ static inline bool kolo_insn_is_reference(const kolo_insn_t *in)
 {
     return in->op >= KOLO_OP_EXPOSE && in->op <= KOLO_OP_PUT;
 }
-
-/* Handlers (references.c): everything the slot needs is there. get_put: KOLO_IN_PROGRESS when there is more to
- * copy; it comes again, as other lanes do between. */
-kolo_status_t kolo_slot_expose(const kolo_slot_t *s);
-kolo_status_t kolo_slot_get_put(const kolo_slot_t *s);
 
 #endif
