@@ -250,7 +250,10 @@ const char *kolo_words_arrived(kolo_conn_t *conn);
 /* ---- the rest ---- */
 
 kolo_status_t kolo_oob_new(const char *name, const _Atomic uint32_t *abort, int timeout_ms, kolo_oob_t **oob);
-/* Opens the listening socket for peers on this local address, and the one for the root if there is a key for it. */
+kolo_status_t kolo_oob_check_config(const kolo_oob_config_t *config,
+                                    kolo_oob_t **out); /* ranks, and out is not NULL */
+/* Opens the listening socket for peers on this local address, and the one for the root if there is a key for it
+ * (listen.c). */
 kolo_status_t kolo_oob_listen(kolo_oob_t *oob, const kolo_address_t *address, const kolo_key_t *root_key);
 /* Calls the root(s) and waits for the address of the next rank (bootstrap.c). */
 kolo_status_t kolo_oob_check_in(kolo_oob_t *oob, int nids, const kolo_id_t *ids, uint64_t deadline_ns);

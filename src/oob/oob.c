@@ -1,18 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The object: making it, its two listening sockets, joining a job, and its end. Everything that the progress thread
- * could still touch is taken down on the progress thread itself, in one call, so that nothing has to be waited for.
+ * The object: making it, joining a job with an id (child.c: from another object), and its end. Everything that the
+ * progress thread could still touch is taken down on the progress thread itself, in one call, so that nothing has
+ * to be waited for.
  */
 #include "base/failpoint.h"
 #include "base/log.h"
-#include "base/process.h"
 #include "oob/internal.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 kolo_status_t kolo_oob_new(const char *name, const _Atomic uint32_t *abort, int timeout_ms, kolo_oob_t **out)
 {
@@ -37,114 +35,9 @@ kolo_status_t kolo_oob_new(const char *name, const _Atomic uint32_t *abort, int 
     return KOLO_OK;
 }
 
-/* ---- listening sockets ---- */
-
-static kolo_verdict_t peer_admit(void *owner, const kolo_claim_t *claim, size_t *frame_bytes)
-{
-    kolo_oob_t *oob = owner;
-    kolo_verdict_t verdict = KOLO_VERDICT_OK;
-    *frame_bytes = 0;
-    pthread_mutex_lock(&oob->lock);
-    if (!oob->open)
-        verdict = KOLO_VERDICT_BUSY;
-    else if (oob->closed && claim->to == oob->rank)
-        verdict = KOLO_VERDICT_GONE;
-    else if (claim->to != oob->rank || claim->from < 0 || claim->from >= oob->nranks)
-        verdict = KOLO_VERDICT_REFUSED;
-    else if (claim->purpose == KOLO_PURPOSE_MESSAGE)
-        verdict = claim->tag == (uint64_t)oob->nranks ? KOLO_VERDICT_OK : KOLO_VERDICT_REFUSED;
-    else
-        verdict = claim->purpose == KOLO_PURPOSE_STREAM ? kolo_stream_admit(oob) : KOLO_VERDICT_REFUSED;
-    pthread_mutex_unlock(&oob->lock);
-    return verdict;
-}
-
-static void peer_accepted(void *owner, const kolo_claim_t *claim, kolo_socket_t socket, const uint8_t *frame)
-{
-    kolo_oob_t *oob = owner;
-    (void)frame;
-    pthread_mutex_lock(&oob->lock);
-    if (claim->purpose == KOLO_PURPOSE_STREAM)
-        kolo_stream_accepted(oob, claim, socket);
-    else if (kolo_conn_add(oob, claim->from, socket) != KOLO_OK)
-        kolo_warn("oob", "%s: rank %d cannot keep a connection from rank %d: %s", oob->name, oob->rank, claim->from,
-                  kolo_error_text());
-    pthread_mutex_unlock(&oob->lock);
-}
-
-static int oob_who(void *owner, char *text, size_t bytes)
-{
-    kolo_oob_t *oob = owner;
-    pthread_mutex_lock(&oob->lock);
-    bool known = oob->nranks > 0;
-    int rank = known ? oob->rank : oob->near_rank, nranks = known ? oob->nranks : oob->near_nranks;
-    if (nranks > 0) snprintf(text, bytes, "rank %d of %d (%s)", rank, nranks, oob->name);
-    pthread_mutex_unlock(&oob->lock);
-    return nranks;
-}
-
-/* Others could only wait for this rank until their limits, and would not learn why. */
-static void oob_starved(void *owner, uint64_t since_ns)
-{
-    kolo_oob_t *oob = owner;
-    const uint64_t now = kolo_now_ns(), limit_ns = KOLO_STARVED_MS * KOLO_NS_PER_MS;
-    char who[128] = "this rank", open[128];
-    if (now - since_ns < limit_ns) return;
-    int nranks = oob_who(oob, who, sizeof(who));
-    pthread_mutex_lock(&oob->lock);
-    bool waits = oob->ready != NULL && now - oob->waits_since_ns >= limit_ns && oob->setup_failure == NULL;
-    if (waits) oob->setup_failure = calloc(1, sizeof(*oob->setup_failure));
-    if (waits && oob->setup_failure != NULL) {
-        oob->setup_failure->status = KOLO_ERR_SYSTEM;
-        snprintf(oob->setup_failure->text, sizeof(oob->setup_failure->text),
-                 "%s has had no descriptor for callers for %d s: %s; kolo-info --memory %d", who,
-                 KOLO_STARVED_MS / 1000, kolo_descriptors_print(open, sizeof(open)), nranks);
-        kolo_oob_wake(oob);
-    }
-    pthread_mutex_unlock(&oob->lock);
-}
-
-static const kolo_listener_ops_t peer_ops = {
-    .admit = peer_admit, .accepted = peer_accepted, .who = oob_who, .starved = oob_starved};
-
-static kolo_verdict_t reply_admit(void *owner, const kolo_claim_t *claim, size_t *frame_bytes)
-{
-    kolo_oob_t *oob = owner;
-    if (claim->purpose != KOLO_PURPOSE_REPLY || claim->from != KOLO_RANK_ROOT || claim->to != oob->rank)
-        return KOLO_VERDICT_REFUSED;
-    *frame_bytes = KOLO_REPLY_BYTES;
-    return KOLO_VERDICT_OK;
-}
-
-static void reply_accepted(void *owner, const kolo_claim_t *claim, kolo_socket_t socket, const uint8_t *frame)
-{
-    (void)claim, (void)socket;
-    kolo_oob_take_reply(owner, frame);
-}
-
-static const kolo_listener_ops_t reply_ops = {
-    .admit = reply_admit, .accepted = reply_accepted, .who = oob_who, .starved = oob_starved};
-
-static kolo_status_t listen_one(kolo_oob_t *oob, const kolo_address_t *address, const kolo_key_t *key,
-                                const kolo_listener_ops_t *ops, kolo_listener_t **listener)
-{
-    kolo_address_t mine = *address;
-    uint64_t cookie;
-    KOLO_TRY(kolo_auth_random(&cookie, sizeof(cookie)));
-    kolo_address_set_cookie(&mine, cookie);
-    return kolo_listener_open(oob->progress, &mine, key, ops, oob, false, listener);
-}
-
-kolo_status_t kolo_oob_listen(kolo_oob_t *oob, const kolo_address_t *address, const kolo_key_t *root_key)
-{
-    KOLO_TRY(listen_one(oob, address, &oob->key, &peer_ops, &oob->peer_listener));
-    if (root_key != NULL) KOLO_TRY(listen_one(oob, address, root_key, &reply_ops, &oob->root_listener));
-    return KOLO_OK;
-}
-
 /* ---- joining ---- */
 
-static kolo_status_t check_config(const kolo_oob_config_t *c, kolo_oob_t **out)
+kolo_status_t kolo_oob_check_config(const kolo_oob_config_t *c, kolo_oob_t **out)
 {
     if (c == NULL || out == NULL) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "config or oob is NULL");
     if (c->nranks < 1 || c->nranks > KOLO_NRANKS_MAX)
@@ -222,7 +115,7 @@ kolo_status_t kolo_oob_open_for(const kolo_oob_config_t *config, kolo_status_t (
                                 kolo_oob_t **out)
 {
     kolo_oob_t *oob;
-    KOLO_TRY(check_config(config, out));
+    KOLO_TRY(kolo_oob_check_config(config, out));
     if (config->ids == NULL || config->nids < 1 || config->nids > config->nranks)
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "nids is %d, it must be from 1 to nranks, and ids not NULL",
                          config->nids);
@@ -323,123 +216,6 @@ void kolo_oob_fini(kolo_oob_t *oob)
     free(oob->table);
     kolo_rooms_fini(oob);
     free(oob);
-}
-
-/* ---- children ---- */
-
-struct kolo_oob_child {
-    kolo_oob_t *oob;
-};
-_Static_assert(KOLO_OOB_ADDRESS_BYTES == sizeof(kolo_address_t), "an address as others carry it");
-
-/* strangers: the child is of ranks from elsewhere, too, who cannot call a loopback address. */
-static kolo_status_t prepare(kolo_oob_t *near, const kolo_key_t *key, bool strangers, kolo_oob_child_t **child,
-                             uint8_t *address)
-{
-    kolo_oob_child_t *made = calloc(1, sizeof(*made));
-    if (made == NULL) return kolo_fail(KOLO_ERR_NO_MEMORY, "no memory for a child communicator");
-    kolo_status_t status = kolo_oob_new(near->name, near->abort, near->timeout_ms, &made->oob);
-    if (status == KOLO_OK) {
-        kolo_address_t local = near->table[near->rank];
-        kolo_address_set_port(&local, 0);
-        made->oob->key = *key;
-        made->oob->near_rank = near->rank;
-        made->oob->near_nranks = near->nranks;
-        if (strangers && kolo_address_is_loopback(&local)) status = kolo_address_choose_local(NULL, &local);
-        if (status == KOLO_OK) status = kolo_oob_listen(made->oob, &local, NULL);
-    }
-    if (status != KOLO_OK) {
-        kolo_oob_discard_child(made);
-        return status;
-    }
-    kolo_address_t mine = kolo_listener_address(made->oob->peer_listener);
-    memcpy(address, mine.bytes, sizeof(mine.bytes));
-    *child = made;
-    return KOLO_OK;
-}
-
-kolo_status_t kolo_oob_prepare_child(kolo_oob_t *parent, kolo_oob_child_t **child,
-                                     uint8_t address[KOLO_OOB_ADDRESS_BYTES])
-{
-    kolo_key_t key;
-    if (parent == NULL || child == NULL) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "parent or child is NULL");
-    /* The final key depends on who the members are; to be called we need one now. The socket's cookie sees to it
-     * that nobody who means another child gets in. */
-    kolo_auth_derive(&parent->epoch_key, "child", NULL, 0, &key);
-    kolo_status_t status = prepare(parent, &key, false, child, address);
-    kolo_auth_wipe(&key, sizeof(key));
-    return status;
-}
-
-kolo_status_t kolo_oob_prepare_joined(kolo_oob_t *near, const uint8_t key[32], kolo_oob_child_t **child,
-                                      uint8_t address[KOLO_OOB_ADDRESS_BYTES])
-{
-    kolo_key_t own;
-    memcpy(own.bytes, key, sizeof(own.bytes));
-    kolo_status_t status = prepare(near, &own, true, child, address);
-    kolo_auth_wipe(&own, sizeof(own));
-    return status;
-}
-
-void kolo_oob_discard_child(kolo_oob_child_t *child)
-{
-    if (child == NULL) return;
-    kolo_oob_fini(child->oob);
-    free(child);
-}
-
-static kolo_status_t open_child(kolo_oob_t *oob, const kolo_oob_config_t *c, uint64_t label,
-                                const uint8_t *addresses)
-{
-    kolo_address_t mine = kolo_listener_address(oob->peer_listener);
-    kolo_address_t *table = calloc((size_t)c->nranks, sizeof(*table));
-    if (table == NULL) return kolo_fail(KOLO_ERR_NO_MEMORY, "no memory for %d addresses", c->nranks);
-    memcpy(table, addresses, (size_t)c->nranks * sizeof(*table));
-    kolo_status_t status = KOLO_OK;
-    for (int i = 0; i < c->nranks && status == KOLO_OK; i++) {
-        const char *wrong = kolo_address_check(&table[i]);
-        if (wrong == NULL && i == c->rank && memcmp(&mine, &table[i], sizeof(mine)) != 0)
-            wrong = "it is not the one that kolo_oob_prepare_child() gave";
-        if (wrong != NULL)
-            status = kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "the address of child rank %d: %s", i, wrong);
-    }
-    if (status != KOLO_OK) {
-        free(table);
-        return status;
-    }
-    pthread_mutex_lock(&oob->lock);
-    oob->rank = c->rank;
-    oob->nranks = c->nranks;
-    oob->table = table;
-    oob->abort = c->abort;
-    oob->timeout_ms = c->timeout_ms;
-    if (c->name != NULL) snprintf(oob->name, sizeof(oob->name), "%s", c->name);
-    kolo_key_t root_key = oob->key;
-    kolo_auth_derive(&root_key, "epoch", &table[0], sizeof(table[0]), &oob->epoch_key);
-    kolo_auth_derive(&oob->epoch_key, "label", &label, sizeof(label), &oob->epoch_key);
-    kolo_auth_derive(&oob->epoch_key, "job number", NULL, 0, &root_key);
-    memcpy(&oob->job, root_key.bytes, sizeof(oob->job));
-    kolo_auth_wipe(&root_key, sizeof(root_key));
-    oob->open = true;
-    pthread_mutex_unlock(&oob->lock);
-    return KOLO_OK;
-}
-
-kolo_status_t kolo_oob_open_child(kolo_oob_child_t *child, const kolo_oob_config_t *config, uint64_t label,
-                                  const uint8_t *addresses, kolo_oob_t **out)
-{
-    if (child == NULL) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "child is NULL");
-    kolo_status_t status = check_config(config, out);
-    KOLO_FAIL_POINT("oob.child.open");
-    if (status == KOLO_OK && addresses == NULL) status = kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "addresses is NULL");
-    if (status == KOLO_OK) status = open_child(child->oob, config, label, addresses);
-    if (status != KOLO_OK) {
-        kolo_oob_discard_child(child);
-        return status;
-    }
-    *out = child->oob;
-    free(child);
-    return KOLO_OK;
 }
 
 /* ---- queries ---- */
