@@ -214,7 +214,7 @@ static void streams(test_rank_t *me)
         char mine = (char)(me->rank * 4 + i), theirs = -1;
         test_equal(kolo_socket_send_bytes(&sockets[i], &mine, 1), 1);
         struct pollfd ready = {sockets[4 + i].fd, POLLIN, 0};
-        test_equal(poll(&ready, 1, 5000), 1);
+        test_equal(poll(&ready, 1, 30000), 1);
         test_equal(kolo_socket_recv_bytes(&sockets[4 + i], &theirs, 1), 1);
         test_equal(theirs, before * 4 + i);
     }
@@ -248,7 +248,7 @@ static void split(test_rank_t *me)
         if (r == me->rank) rank = members;
         memcpy(mine + members++ * KOLO_OOB_ADDRESS_BYTES, all + r * KOLO_OOB_ADDRESS_BYTES, KOLO_OOB_ADDRESS_BYTES);
     }
-    kolo_oob_config_t config = {.rank = rank, .nranks = members, .timeout_ms = 10000, .name = "child"};
+    kolo_oob_config_t config = {.rank = rank, .nranks = members, .timeout_ms = 30000, .name = "child"};
     test_rank_t in_child = {.rank = rank, .nranks = members};
     test_ok(kolo_oob_open_child(child, &config, 77, mine, &in_child.oob));
     test_true(kolo_oob_job(in_child.oob) != kolo_oob_job(me->oob));

@@ -40,7 +40,7 @@ static void assert_hung_up(int fd)
 {
     char byte;
     struct pollfd ready = {fd, POLLIN, 0};
-    assert_int_equal(poll(&ready, 1, 5000), 1);
+    assert_int_equal(poll(&ready, 1, 30000), 1);
     assert_true(recv(fd, &byte, 1, 0) <= 0);
     close(fd);
 }

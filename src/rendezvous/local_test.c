@@ -80,7 +80,7 @@ static void a_value_that_was_sent_is_received_where_it_lies(void **state)
     fixture_t *f = *state;
     kolo_value_t sent = make_value(5), got;
     assert_int_equal(kolo_rendezvous_send(f->step, KEY("e"), &sent, NULL), KOLO_OK);
-    assert_int_equal(kolo_rendezvous_receive(f->step, KEY("e"), NULL, 1000, &got), KOLO_OK);
+    assert_int_equal(kolo_rendezvous_receive(f->step, KEY("e"), NULL, 30000, &got), KOLO_OK);
     assert_ptr_equal(got.data, sent.data);
     assert_int_equal(take_value(&got), 5);
 }
@@ -93,7 +93,7 @@ static void a_destination_gets_the_value_and_the_senders_memory_is_released(void
     kolo_receive_t receive;
     kolo_value_t got;
     send_number(f->step, KEY("e"), 5);
-    assert_int_equal(kolo_rendezvous_receive(f->step, KEY("e"), &args, 1000, &got), KOLO_OK);
+    assert_int_equal(kolo_rendezvous_receive(f->step, KEY("e"), &args, 30000, &got), KOLO_OK);
     assert_ptr_equal(got.data, mine);
     assert_null(got.release);
     assert_int_equal(mine[0], 5);
@@ -101,7 +101,7 @@ static void a_destination_gets_the_value_and_the_senders_memory_is_released(void
     assert_int_equal(kolo_rendezvous_receive_begin(f->step, KEY("e"), &args, &receive), KOLO_OK);
     send_number(f->step, KEY("e"), 6); /* the receive is there first */
     assert_int_equal(mine[0], 6);
-    assert_int_equal(kolo_receive_wait(receive, 1000, &got), KOLO_OK);
+    assert_int_equal(kolo_receive_wait(receive, 30000, &got), KOLO_OK);
     assert_int_equal(mine[1], 77);
 }
 
@@ -113,14 +113,14 @@ static void a_value_that_its_destination_cannot_take_stays(void **state)
     kolo_receive_t receive;
     kolo_value_t got;
     send_number(f->step, KEY("e"), 5);
-    assert_int_equal(kolo_rendezvous_receive(f->step, KEY("e"), &args, 1000, &got), KOLO_ERR_INVALID_ARGUMENT);
+    assert_int_equal(kolo_rendezvous_receive(f->step, KEY("e"), &args, 30000, &got), KOLO_ERR_INVALID_ARGUMENT);
     assert_non_null(strstr(kolo_error_text(), "its value has 4 bytes, its destination 2"));
-    assert_int_equal(kolo_rendezvous_receive(f->step, KEY("e"), NULL, 1000, &got), KOLO_OK);
+    assert_int_equal(kolo_rendezvous_receive(f->step, KEY("e"), NULL, 30000, &got), KOLO_OK);
     assert_int_equal(take_value(&got), 5);
     assert_int_equal(kolo_rendezvous_receive_begin(f->step, KEY("e"), &args, &receive), KOLO_OK);
     send_number(f->step, KEY("e"), 6);
-    assert_int_equal(kolo_receive_wait(receive, 1000, &got), KOLO_ERR_INVALID_ARGUMENT);
-    assert_int_equal(kolo_rendezvous_receive(f->step, KEY("e"), NULL, 1000, &got), KOLO_OK);
+    assert_int_equal(kolo_receive_wait(receive, 30000, &got), KOLO_ERR_INVALID_ARGUMENT);
+    assert_int_equal(kolo_rendezvous_receive(f->step, KEY("e"), NULL, 30000, &got), KOLO_OK);
     assert_int_equal(take_value(&got), 6);
     assert_int_equal(mine, 7);
 }
@@ -150,9 +150,9 @@ static void values_of_a_key_come_in_order_and_once(void **state)
     kolo_value_t got;
     for (int i = 0; i < 100; i++) send_number(f->step, i % 2 ? KEY("odd") : KEY("even"), i);
     for (int i = 0; i < 100; i += 2) {
-        assert_int_equal(kolo_rendezvous_receive(f->step, KEY("even"), NULL, 1000, &got), KOLO_OK);
+        assert_int_equal(kolo_rendezvous_receive(f->step, KEY("even"), NULL, 30000, &got), KOLO_OK);
         assert_int_equal(take_value(&got), i);
-        assert_int_equal(kolo_rendezvous_receive(f->step, KEY("odd"), NULL, 1000, &got), KOLO_OK);
+        assert_int_equal(kolo_rendezvous_receive(f->step, KEY("odd"), NULL, 30000, &got), KOLO_OK);
         assert_int_equal(take_value(&got), i + 1);
     }
     assert_int_equal(kolo_rendezvous_receive(f->step, KEY("odd"), NULL, 1, &got), KOLO_ERR_TIMEOUT);

@@ -114,12 +114,12 @@ static void an_abort_needs_the_status_of_an_error(void **state)
     static const int32_t five = 5;
     kolo_value_t value = number(&five), got;
     assert_int_equal(kolo_rendezvous_send(f->step, KEY("a"), &value, NULL), KOLO_OK); /* it goes on */
-    assert_int_equal(kolo_rendezvous_receive(f->step, KEY("a"), NULL, 1000, &got), KOLO_OK);
+    assert_int_equal(kolo_rendezvous_receive(f->step, KEY("a"), NULL, 30000, &got), KOLO_OK);
     char *longest = malloc(100001);
     memset(longest, 'w', 100000);
     longest[100000] = '\0';
     assert_int_equal(kolo_rendezvous_abort(f->step, KOLO_ERR_SYSTEM, longest), KOLO_OK);
-    assert_int_equal(kolo_rendezvous_receive(f->step, KEY("a"), NULL, 1000, &got), KOLO_ERR_SYSTEM);
+    assert_int_equal(kolo_rendezvous_receive(f->step, KEY("a"), NULL, 30000, &got), KOLO_ERR_SYSTEM);
     free(longest);
 }
 
@@ -197,7 +197,7 @@ static void keys_that_look_odd_are_keys(void **state)
         assert_int_equal(kolo_tensor_key_parse(key, &parts), KOLO_OK);
         assert_string_equal(parts.edge_name, edges[i]);
         assert_int_equal(kolo_rendezvous_send(f->step, key, &value, NULL), KOLO_OK);
-        assert_int_equal(kolo_rendezvous_receive(f->step, key, NULL, 1000, &got), KOLO_OK);
+        assert_int_equal(kolo_rendezvous_receive(f->step, key, NULL, 30000, &got), KOLO_OK);
         assert_ptr_equal(got.data, &five);
         /* What is said of it is text, whatever the edge is called. */
         assert_int_equal(kolo_rendezvous_receive(f->step, key, NULL, 1, &got), KOLO_ERR_TIMEOUT);

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define LIMIT_S 30
+#define LIMIT_S 120
 
 const kolo_wire_ops_t *kolo_conformance_wire;
 

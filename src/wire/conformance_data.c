@@ -10,7 +10,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#define SHORT_MS 5000
+#define WAIT_MS 30000 /* only what hangs takes that long */
 
 static kolo_conn_spec_t pair_spec(kolo_proto_t proto, uint32_t depth, uint32_t slot_bytes)
 {
@@ -49,7 +49,7 @@ static bool holds(const void *data, size_t bytes, uint64_t n)
 
 static int send_one(kolo_kit_t *kit, kolo_tx_t *tx, uint32_t bytes, uint64_t n)
 {
-    KIT_CHECK(kolo_kit_wait_tx(kit, tx, SHORT_MS) == KOLO_OK);
+    KIT_CHECK(kolo_kit_wait_tx(kit, tx, WAIT_MS) == KOLO_OK);
     fill(kolo_tx_payload(tx), bytes, n);
     kolo_tx_post(tx, bytes, 0, 0x1234 + n, n);
     return 0;
@@ -57,7 +57,7 @@ static int send_one(kolo_kit_t *kit, kolo_tx_t *tx, uint32_t bytes, uint64_t n)
 
 static int receive_one(kolo_kit_t *kit, kolo_rx_t *rx, uint32_t bytes, uint64_t n)
 {
-    KIT_CHECK(kolo_kit_wait_rx(kit, rx, SHORT_MS) == KOLO_OK);
+    KIT_CHECK(kolo_kit_wait_rx(kit, rx, WAIT_MS) == KOLO_OK);
     const kolo_slot_header_t *h = kolo_rx_header(rx);
     KIT_CHECK(h->bytes == bytes && h->flags == 0 && h->signature == 0x1234 + n && h->operation == n);
     KIT_CHECK(holds(kolo_rx_payload(rx), bytes, n));
@@ -67,7 +67,7 @@ static int receive_one(kolo_kit_t *kit, kolo_rx_t *rx, uint32_t bytes, uint64_t 
 
 static int finish(kolo_kit_t *kit, kolo_tx_t *tx, kolo_rx_t *rx)
 {
-    if (tx && tx->ops) KIT_CHECK(kolo_kit_wait_released(kit, tx, SHORT_MS) == KOLO_OK);
+    if (tx && tx->ops) KIT_CHECK(kolo_kit_wait_released(kit, tx, WAIT_MS) == KOLO_OK);
     KIT_CHECK(kolo_oob_barrier(kit->oob) == KOLO_OK);
     if (tx) {
         kolo_tx_close(tx);
@@ -184,7 +184,7 @@ static int put_lines(kolo_kit_t *kit, kolo_tx_t *tx, size_t bytes, uint64_t n)
     uint8_t data[1024];
     size_t half = bytes / 2 / KOLO_LL_DATA * KOLO_LL_DATA;
     fill(data, bytes, n);
-    KIT_CHECK(kolo_kit_wait_tx(kit, tx, SHORT_MS) == KOLO_OK);
+    KIT_CHECK(kolo_kit_wait_tx(kit, tx, WAIT_MS) == KOLO_OK);
     kolo_ll_begin(tx, 0x77, n);
     if (n % 2 && half) { /* the later part first */
         kolo_ll_put(tx, half / KOLO_LL_DATA, data + half, bytes - half, kolo_ll_signature(0x77, n));
@@ -202,7 +202,7 @@ static int get_part(kolo_kit_t *kit, kolo_rx_t *rx, size_t first, size_t bytes, 
     uint8_t data[1024];
     bool mismatch = false;
     for (size_t done = 0; done < bytes;) {
-        KIT_CHECK(kolo_kit_wait_line(kit, rx, first + done / KOLO_LL_DATA, SHORT_MS) == KOLO_OK);
+        KIT_CHECK(kolo_kit_wait_line(kit, rx, first + done / KOLO_LL_DATA, WAIT_MS) == KOLO_OK);
         done = kolo_ll_get(rx, first, data, bytes, done, kolo_ll_signature(0x77, n), &mismatch);
         KIT_CHECK(!mismatch);
     }
@@ -214,13 +214,13 @@ static int get_lines(kolo_kit_t *kit, kolo_rx_t *rx, size_t bytes, uint64_t n)
 {
     size_t skip = n % 3 == 2 ? bytes / 3 / KOLO_LL_DATA : 0; /* only the part from line `skip` on */
     size_t half = n % 2 ? bytes / 2 / KOLO_LL_DATA : 0;      /* what was put in two parts is got in two */
-    KIT_CHECK(kolo_kit_wait_line(kit, rx, skip, SHORT_MS) == KOLO_OK);
+    KIT_CHECK(kolo_kit_wait_line(kit, rx, skip, WAIT_MS) == KOLO_OK);
     if (half > skip) KIT_TRY(get_part(kit, rx, skip, (half - skip) * KOLO_LL_DATA, n));
     if (half < skip) half = skip;
     KIT_TRY(get_part(kit, rx, half, bytes - half * KOLO_LL_DATA, n));
     /* A release hands the whole slot back, so all of it must have come. */
-    KIT_CHECK(kolo_kit_wait_line(kit, rx, kolo_ll_lines(bytes) - 1, SHORT_MS) == KOLO_OK);
-    KIT_CHECK(kolo_kit_wait_line(kit, rx, 0, SHORT_MS) == KOLO_OK);
+    KIT_CHECK(kolo_kit_wait_line(kit, rx, kolo_ll_lines(bytes) - 1, WAIT_MS) == KOLO_OK);
+    KIT_CHECK(kolo_kit_wait_line(kit, rx, 0, WAIT_MS) == KOLO_OK);
     kolo_rx_release(rx);
     return 0;
 }
@@ -268,12 +268,12 @@ static int references_are_read_and_written(kolo_kit_t *kit)
         if (kit->rank == 0) {
             KIT_CHECK(tx.caps & KOLO_CAP_REF);
             fill(data, BYTES, n);
-            KIT_CHECK(kolo_kit_wait_tx(kit, &tx, SHORT_MS) == KOLO_OK);
+            KIT_CHECK(kolo_kit_wait_tx(kit, &tx, WAIT_MS) == KOLO_OK);
             kolo_ref_t ref;
             KIT_CHECK(tx.ops->ref_make(&tx, data, BYTES, &ref) == KOLO_OK);
             memcpy(kolo_tx_payload(&tx), &ref, sizeof ref);
             kolo_tx_post(&tx, sizeof ref, KOLO_SLOT_REF, 1, n);
-            KIT_CHECK(kolo_kit_wait_released(kit, &tx, SHORT_MS) == KOLO_OK);
+            KIT_CHECK(kolo_kit_wait_released(kit, &tx, WAIT_MS) == KOLO_OK);
             KIT_CHECK(holds(data, 1000, n) && data[1000] == 0xee && data[2999] == 0xee &&
                       data[3000] == pattern(n, 3000));
             continue;
@@ -282,7 +282,7 @@ static int references_are_read_and_written(kolo_kit_t *kit)
         kolo_ref_copy_t copy;
         uint8_t mark[2000];
         int turns = 1;
-        KIT_CHECK(kolo_kit_wait_rx(kit, &rx, SHORT_MS) == KOLO_OK);
+        KIT_CHECK(kolo_kit_wait_rx(kit, &rx, WAIT_MS) == KOLO_OK);
         KIT_CHECK(kolo_rx_header(&rx)->flags == KOLO_SLOT_REF && kolo_rx_header(&rx)->bytes == sizeof ref);
         memcpy(&ref, kolo_rx_payload(&rx), sizeof ref);
         KIT_CHECK(ref.bytes == BYTES);
@@ -377,7 +377,7 @@ static int many_connections_at_once(kolo_kit_t *kit)
                 KIT_TRY(receive_one(kit, &rxs[i], 100, mark));
         }
     }
-    for (int i = 0; i < n; i += 2) KIT_CHECK(kolo_kit_wait_released(kit, &txs[i], SHORT_MS) == KOLO_OK);
+    for (int i = 0; i < n; i += 2) KIT_CHECK(kolo_kit_wait_released(kit, &txs[i], WAIT_MS) == KOLO_OK);
     KIT_CHECK(kolo_oob_barrier(kit->oob) == KOLO_OK);
     for (int i = 0; i < n; i += 2) {
         kolo_tx_close(&txs[i]);
@@ -429,8 +429,8 @@ static int payloads_come_where_they_belong(kolo_kit_t *kit)
     KIT_CHECK(kolo_kit_connect(kit, &spec, &tx, &rx) == KOLO_OK);
     for (uint32_t n = 0; kit->rank == 0 && n < 3 * PLACE_SLOTS; n++) {
         char *from = place.data + (size_t)(n % PLACE_SLOTS) * PLACE_BYTES;
-        if (n % PLACE_SLOTS == 0) KIT_CHECK(kolo_kit_wait_released(kit, &tx, SHORT_MS) == KOLO_OK);
-        KIT_CHECK(kolo_kit_wait_tx(kit, &tx, SHORT_MS) == KOLO_OK);
+        if (n % PLACE_SLOTS == 0) KIT_CHECK(kolo_kit_wait_released(kit, &tx, WAIT_MS) == KOLO_OK);
+        KIT_CHECK(kolo_kit_wait_tx(kit, &tx, WAIT_MS) == KOLO_OK);
         fill(from, PLACE_BYTES, n);
         KIT_CHECK(tx.ops->tx_post_from(&tx, from, PLACE_BYTES, 7, n) == KOLO_OK);
     }
@@ -440,7 +440,7 @@ static int payloads_come_where_they_belong(kolo_kit_t *kit)
         uint32_t many = ahead && n % PLACE_SLOTS == 0 ? PLACE_SLOTS : ahead ? 0 : 1;
         for (uint32_t k = 0; k < many; k++)
             if (k > 0 || !kolo_rx_ready(&rx)) rx.ops->rx_expect(&rx, k, to + (size_t)k * PLACE_BYTES, PLACE_BYTES);
-        KIT_CHECK(kolo_kit_wait_rx(kit, &rx, SHORT_MS) == KOLO_OK);
+        KIT_CHECK(kolo_kit_wait_rx(kit, &rx, WAIT_MS) == KOLO_OK);
         KIT_CHECK(!rx.direct || rx.direct == to);
         if (ahead && place.in_use) KIT_CHECK(rx.direct == to);
         KIT_CHECK(kolo_rx_header(&rx)->bytes == PLACE_BYTES && holds(kolo_rx_payload(&rx), PLACE_BYTES, n));
@@ -471,9 +471,9 @@ static int what_is_given_up_is_not_written_to(kolo_kit_t *kit)
     if (kit->rank == 0) {
         fill(place.data, PLACE_BYTES, 3);
         KIT_CHECK(tx.ops->tx_post_from(&tx, place.data, PLACE_BYTES, 7, 1) == KOLO_OK);
-        (void)kolo_kit_wait_released(kit, &tx, SHORT_MS); /* or the connection has failed */
+        (void)kolo_kit_wait_released(kit, &tx, WAIT_MS); /* or the connection has failed */
     } else {
-        kolo_status_t status = kolo_kit_wait_rx(kit, &rx, SHORT_MS);
+        kolo_status_t status = kolo_kit_wait_rx(kit, &rx, WAIT_MS);
         KIT_CHECK(status == KOLO_OK || status == KOLO_ERR_ABORTED);
         if (status == KOLO_OK) KIT_CHECK(!rx.direct && holds(kolo_rx_payload(&rx), PLACE_BYTES, 3));
         for (size_t i = 0; i < PLACE_BYTES; i++) KIT_CHECK(place.data[i] == 0x55);

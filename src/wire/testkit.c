@@ -20,7 +20,7 @@
 #include <sanitizer/lsan_interface.h>
 #endif
 
-#define SETUP_MS 15000
+#define SETUP_MS 30000
 
 int kolo_kit_report(const kolo_kit_t *kit, const char *file, int line, const char *what)
 {

@@ -172,11 +172,12 @@ def case_a_rank_in_another_collective_is_named():
     with Job("other") as job:
         for _ in range(100):
             jobs = json.loads(top("--dump", "--json", "--last", "1", *job.only()))
-            last = [r["operations"][-1]["what"] for r in jobs[0]["ranks"]]
-            if last == ["all_reduce 4 float32 sum", "barrier", "all_reduce 4 float32 sum"]:
+            last = [r["operations"][-1]["what"].split()[0] for r in jobs[0]["ranks"]]
+            if last == ["broadcast", "reduce", "broadcast"]:
                 break
             time.sleep(0.05)
-        job.verdict(r"rank 1 \(.*\) entered barrier as operation 20, the others all_reduce 4 float32 sum")
+        job.verdict(r"ranks 0, 2 have been in operation 20 \(broadcast 4 float32 root 1\)",
+                    r"rank 1 \(.*\) entered reduce 4 float32 sum root 1 as operation 20, the others broadcast 4 float32 root 1")
 
 
 def case_a_killed_rank_is_missed():

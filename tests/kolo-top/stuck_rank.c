@@ -46,10 +46,14 @@ static void get_stuck(kolo_comm_t comm, int rank, int nranks, const char *how)
         return;
     }
     if (rank == ODD && strcmp(how, "kill") == 0) return;
-    if (rank == ODD && strcmp(how, "other") == 0)
-        kolo_barrier(comm, NULL);
-    else
-        kolo_all_reduce(data, data, 4, KOLO_FLOAT32, KOLO_SUM, comm, NULL);
+    if (strcmp(how, "other") == 0) { /* nobody sends: a message would show at once that the calls differ */
+        if (rank == ODD)
+            kolo_reduce(data, data, 4, KOLO_FLOAT32, KOLO_SUM, ODD, comm, NULL);
+        else
+            kolo_broadcast(data, data, 4, KOLO_FLOAT32, ODD, comm, NULL);
+        return;
+    }
+    kolo_all_reduce(data, data, 4, KOLO_FLOAT32, KOLO_SUM, comm, NULL);
     while (strcmp(how, "run") == 0) must(kolo_all_reduce(data, data, 4, KOLO_FLOAT32, KOLO_SUM, comm, NULL));
 }
 

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define WAIT_MS 20000
+#define WAIT_MS 30000
 
 static int fail(const char *why, const char *what, int status)
 {

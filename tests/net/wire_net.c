@@ -17,7 +17,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define SETUP_MS 15000
+#define SETUP_MS 30000
 
 static int rank, nranks;
 static const kolo_wire_ops_t *wire;

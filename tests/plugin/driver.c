@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define LIMIT_MS 20000
+#define LIMIT_MS 30000
 enum { UNDER_WAY = 8, ROOM = 3 << 20 };
 
 static void *library;

@@ -133,8 +133,10 @@ static void say_all(const kolo_controller_t *c, const int *ranks, const overdue_
     say_names(c->set, rows, count, names, sizeof names);
     say_where(c, ranks, rows[0].row, where, sizeof where);
     kolo_verdict_duration(now - since, duration, sizeof duration);
-    snprintf(buf, bytes, "%s %s not submitted %s, for which %d %s waited %s%s", who, lacking == 1 ? "has" : "have",
-             names, most, most == 1 ? "rank has" : "ranks have", duration, where);
+    int n = snprintf(buf, bytes, "%s %s not submitted %s, for which %d %s waited %s%s", who,
+                     lacking == 1 ? "has" : "have", names, most, most == 1 ? "rank has" : "ranks have", duration,
+                     where);
+    if (n >= (int)bytes) memcpy(buf + bytes - sizeof "...", "...", sizeof "..."); /* names of 80 bytes, six times */
 }
 
 /* ---- the coordinator looks at its table ---- */

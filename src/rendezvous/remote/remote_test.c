@@ -259,7 +259,7 @@ static void keys_that_this_cluster_does_not_have_are_errors(void **state)
     assert_int_equal(kolo_tensor_key_parse(key, &parts), KOLO_OK);
     strcpy(parts.src_device, "/job:ps/task:7/device:cpu:0");
     assert_int_equal(kolo_tensor_key_make(&parts, text, sizeof text), KOLO_OK);
-    assert_int_equal(kolo_rendezvous_receive(f->at_worker, text, NULL, 1000, &value), KOLO_ERR_INVALID_ARGUMENT);
+    assert_int_equal(kolo_rendezvous_receive(f->at_worker, text, NULL, 30000, &value), KOLO_ERR_INVALID_ARGUMENT);
     assert_int_equal(kolo_rendezvous_receive_call(f->at_worker, text, NULL, hear, &heard),
                      KOLO_ERR_INVALID_ARGUMENT);
     assert_int_equal(heard.calls, 0);

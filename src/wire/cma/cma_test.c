@@ -22,7 +22,7 @@ static int falls_away_to_shm(kolo_kit_t *kit)
     KIT_CHECK(tx.ops == &kolo_wire_shm && rx.ops == &kolo_wire_shm);
     KIT_CHECK(!(tx.caps & KOLO_CAP_REF) && !(rx.caps & KOLO_CAP_REF) && (tx.caps & KOLO_CAP_FANOUT));
     kolo_tx_post(&tx, 0, 0, 1, 2);
-    KIT_CHECK(kolo_kit_wait_rx(kit, &rx, 5000) == KOLO_OK && kolo_rx_header(&rx)->operation == 2);
+    KIT_CHECK(kolo_kit_wait_rx(kit, &rx, 30000) == KOLO_OK && kolo_rx_header(&rx)->operation == 2);
     kolo_rx_release(&rx);
     KIT_CHECK(kolo_oob_barrier(kit->oob) == KOLO_OK);
     kolo_tx_fini(&tx);

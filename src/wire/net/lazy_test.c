@@ -10,7 +10,7 @@
 #include <string.h>
 
 #define LOOKS   300 /* of a reader at a writer that is not ready */
-#define WAIT_MS 10000
+#define WAIT_MS 30000
 
 static const kolo_conn_spec_t spec = {
     .kind = KOLO_CONN_PAIR, .proto = KOLO_PROTO_SIMPLE, .writer = 0, .reader = 1, .depth = 4, .slot_bytes = 1024};

@@ -8,7 +8,7 @@
 
 #include <string.h>
 
-#define WAIT_MS 10000
+#define WAIT_MS 30000
 #define TURNS   200u
 
 static const kolo_conn_spec_t spec = {.kind = KOLO_CONN_PAIR,

@@ -10,7 +10,7 @@
 
 #include <string.h>
 
-#define WAIT_MS 10000
+#define WAIT_MS 30000
 #define SLOTS   12u /* several queues full */
 
 static const kolo_conn_spec_t spec = {

@@ -319,7 +319,7 @@ static void threads_end_with_the_domain(void **state)
 {
     pair_t *p = *state;
     int before = count_threads();
-    uint64_t deadline = kolo_deadline_ms(10000);
+    uint64_t deadline = kolo_deadline_ms(30000);
     add_lanes(p, 4);
     assert_true(count_threads() > before);
     tear_down(state);

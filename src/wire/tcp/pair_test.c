@@ -110,7 +110,7 @@ static void slots_of_all_lengths_arrive_in_order_both_ways(void **state)
 
 static void await_bytes(int fd)
 {
-    uint64_t until = kolo_deadline_ms(5000);
+    uint64_t until = kolo_deadline_ms(30000);
     char byte;
     while (recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) <= 0) assert_true(kolo_now_ns() < until);
 }
@@ -147,7 +147,7 @@ static void a_farewell_waits_for_slots_on_the_carrier(void **state)
     for (int dies = 0; dies < 2; dies++) {
         fix_t f;
         kolo_status_t st = KOLO_OK;
-        uint64_t until = kolo_deadline_ms(5000);
+        uint64_t until = kolo_deadline_ms(30000);
         open_mates(&f, 256, 0, 1, 0);
         const kolo_tcp_conn_t *carrier = f.rx[0].priv, *mate = f.tx[1].priv;
         send_frame(mate->socks[0].socket.fd, KOLO_TCP_FRAME_BYE, 1);
@@ -176,7 +176,7 @@ static void small_frames_arrive_before_the_farewell_counts(void **state)
     for (int delay = 0; delay < 2; delay++) {
         fix_t f;
         kolo_status_t st = KOLO_OK;
-        uint64_t until = kolo_deadline_ms(5000);
+        uint64_t until = kolo_deadline_ms(30000);
         open_mates(&f, 32768, 0, 1, 0);
         for (int i = 0; i < 3; i++) kolo_tx_post(&f.tx[1], 16, 0, 1, 1);
         while (!kolo_tx_sent(&f.tx[1])) assert_int_equal(kolo_wire_pump(&f.p.r.ctx), KOLO_OK);
@@ -205,7 +205,7 @@ static void a_farewell_behind_unread_messages_is_seen(void **state)
     (void)state;
     fix_t f;
     kolo_status_t st = KOLO_OK;
-    uint64_t until = kolo_deadline_ms(5000);
+    uint64_t until = kolo_deadline_ms(30000);
     open_mates(&f, 32768, 0, 1, 0);
     for (int i = 0; i < 12; i++) { /* more than there are slots, and nobody takes them */
         while (!kolo_tx_ready(&f.tx[1])) pump_both(&f);
@@ -248,7 +248,7 @@ static void run_nonsense(uint64_t first, uint64_t second, uint64_t own, const ch
 {
     fix_t f;
     kolo_status_t st = KOLO_OK;
-    uint64_t until = kolo_deadline_ms(5000);
+    uint64_t until = kolo_deadline_ms(30000);
     open_mates(&f, 256, 0, 1, 0);
     const kolo_tcp_conn_t *carrier = f.rx[0].priv, *mate = f.tx[1].priv;
     send_frame(carrier->socks[0].socket.fd, 0, first);

@@ -55,10 +55,10 @@ static void close_writer(fix_t *f)
     pair_fini(&f->p);
 }
 
-/* Pumps until it fails, for at most a second. */
+/* Pumps until it fails, for at most 30 s. */
 static kolo_status_t pump_until_failure(test_side_t *side)
 {
-    uint64_t until = kolo_deadline_ms(1000);
+    uint64_t until = kolo_deadline_ms(30000);
     kolo_status_t st = KOLO_OK;
     while (st == KOLO_OK && kolo_now_ns() < until) st = kolo_wire_pump(&side->ctx);
     return st;
@@ -165,7 +165,7 @@ static void what_was_sent_before_closing_still_arrives(void **state)
     for (int nsocks = 1; nsocks <= 4; nsocks *= 2) {
         fix_t f;
         kolo_status_t st = KOLO_OK;
-        uint64_t until = kolo_deadline_ms(1000);
+        uint64_t until = kolo_deadline_ms(30000);
         open_both(&f, 32768, nsocks);
         for (uint64_t n = 0; n < 4; n++) {
             test_put(kolo_tx_payload(&f.tx), n, 32768);
@@ -201,7 +201,7 @@ static void a_farewell_counts_when_every_socket_has_brought_it(void **state)
     int raw[2], b[2];
     kolo_conn_spec_t spec = test_spec(4, 256, 0);
     kolo_status_t st = KOLO_OK;
-    uint64_t until = kolo_deadline_ms(1000);
+    uint64_t until = kolo_deadline_ms(30000);
     pair_init(&f.p);
     make_sockets(raw, b, 2);
     rx_open(&f.p.r, &f.rx, &spec, b, 2);
@@ -229,7 +229,7 @@ static void a_writer_learns_that_its_reader_has_closed(void **state)
     (void)state;
     fix_t f;
     kolo_status_t st = KOLO_OK;
-    uint64_t until = kolo_deadline_ms(1000);
+    uint64_t until = kolo_deadline_ms(30000);
     open_both(&f, 256, 1);
     kolo_wire_tcp.rx_close(&f.rx);
     assert_int_equal(kolo_wire_tcp.rx_check(&f.rx), KOLO_ERR_ABORTED);
@@ -299,7 +299,7 @@ static void abort_ends_a_wait(void **state)
     open_both(&f, 256, 1);
     uint64_t start = kolo_now_ns();
     assert_int_equal(pthread_create(&thread, NULL, abort_soon, &f), 0);
-    assert_int_equal(wait_for_slot(&f, kolo_deadline_ms(5000), true), KOLO_ERR_ABORTED);
+    assert_int_equal(wait_for_slot(&f, kolo_deadline_ms(30000), true), KOLO_ERR_ABORTED);
     assert_true(IN_TIME(kolo_now_ns() - start < KOLO_NS_PER_S));
     expect_text("slot 0 from rank 0");
     pthread_join(thread, NULL);
@@ -364,10 +364,10 @@ static void measure_wake_ups(fix_t *f, uint64_t *by_socket, uint64_t *by_event)
     eventfd_t value;
     assert_int_equal(pthread_create(&thread, NULL, post_later, &s), 0);
     for (int i = 0; i < SLEEPY_MESSAGES; i++) {
-        assert_int_equal(wait_for_slot(f, kolo_deadline_ms(5000), true), KOLO_OK);
+        assert_int_equal(wait_for_slot(f, kolo_deadline_ms(30000), true), KOLO_OK);
         took[i] = kolo_now_ns() - atomic_load(&s.posted_ns);
         kolo_rx_release(&f->rx);
-        assert_int_equal(poll(&event, 1, 5000), 1);
+        assert_int_equal(poll(&event, 1, 30000), 1);
         control[i] = kolo_now_ns() - atomic_load(&s.posted_ns);
         assert_int_equal(eventfd_read(s.event_fd, &value), 0);
     }
@@ -420,13 +420,13 @@ static void a_killed_writer_is_noticed_at_once(void **state)
     close(a);
     rx_open(&f.p.r, &f.rx, &spec, &b, 1);
     for (int i = 0; i < 20; i++) {
-        assert_int_equal(wait_for_slot(&f, kolo_deadline_ms(5000), false), KOLO_OK);
+        assert_int_equal(wait_for_slot(&f, kolo_deadline_ms(30000), false), KOLO_OK);
         kolo_rx_release(&f.rx);
     }
     kill(child, SIGKILL);
     uint64_t start = kolo_now_ns();
     kolo_status_t st;
-    while ((st = wait_for_slot(&f, kolo_deadline_ms(5000), false)) == KOLO_OK) kolo_rx_release(&f.rx);
+    while ((st = wait_for_slot(&f, kolo_deadline_ms(30000), false)) == KOLO_OK) kolo_rx_release(&f.rx);
     assert_int_equal(st, KOLO_ERR_REMOTE);
     assert_true(IN_TIME(kolo_now_ns() - start < KOLO_NS_PER_S));
     expect_text("rank 0 on host0 (pid 0, 127.0.0.1:");
