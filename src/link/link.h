@@ -40,7 +40,7 @@ typedef enum {
 } kolo_count_t;
 void kolo_oob_count(kolo_count_t what);
 
-/* ---- listener (accept.c) ---- */
+/* ---- listener (listener.c, accept.c) ---- */
 
 typedef struct kolo_listener kolo_listener_t;
 /* Both are called on the progress thread, with a claim that is proven. */

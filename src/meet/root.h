@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What root.c and the words of its time-out share.
+ * What the files of a root share: its life (root.c), its callers (root_checkin.c), the calls back (root_call.c),
+ * and the words of its time-out (root_words.c).
  */
 #ifndef KOLO_MEET_ROOT_H
 #define KOLO_MEET_ROOT_H
@@ -8,6 +9,8 @@
 #include "meet/checkin.h"
 #include "meet/id.h"
 #include "meet/lifeline.h"
+
+#define KOLO_ROOT_LINGER_MS 2000 /* how long a failed root tells ranks that come late */
 
 typedef enum { STEP_NEVER, STEP_PROVEN, STEP_CHECKED_IN, STEP_TOLD } step_t;
 
@@ -50,6 +53,30 @@ struct root {
     uint64_t refused;
     char refused_text[160];
 };
+
+/* ---- root.c ---- */
+
+/* The job cannot come about: every rank that has checked in hears why, and those that come within
+ * KOLO_ROOT_LINGER_MS. Only the first failure counts. */
+void kolo_root_fail(root_t *root, kolo_status_t status, const char *fmt, ...) KOLO_PRINTF(3, 4);
+/* Frees the root if all ranks have been told and all lifelines have ended. */
+void kolo_root_finish_if_done(root_t *root);
+void kolo_root_line_ended(void *root, int rank, kolo_status_t status, const char *text); /* of a rank's lifeline */
+
+/* ---- root_checkin.c ---- */
+
+extern const kolo_listener_ops_t kolo_root_ops; /* of its listener; the owner is the root */
+
+/* ---- root_call.c ---- */
+
+/* Queues a call. counts: the root waits for its end. */
+void kolo_root_call(root_t *root, int rank, const kolo_address_t *address, bool counts, const kolo_reply_t *reply);
+void kolo_root_tell_failure(root_t *root, int rank, const kolo_address_t *address, bool counts);
+/* Tells the rank the address of the next one, if both are known. */
+void kolo_root_tell_next(root_t *root, int rank);
+void kolo_root_free_calls(root_t *root); /* cancels them */
+
+/* ---- root_words.c ---- */
 
 /* In a grow the root's rank 0 is one of the old communicator's, and the new ranks are counted behind those. */
 int kolo_root_shown(const root_t *root, int rank);

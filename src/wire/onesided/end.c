@@ -1,64 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One end of a one-sided connection: the exchange of cards by which the kind is chosen, the windows that the peer
- * may write to, the queue of writes, and the events. What moves the bytes is a kolo_onesided_ops_t (shm.c, tcp.c).
+ * One end of a one-sided connection: its life, the queue of writes, and the events. connect.c chooses the kind,
+ * windows.c has the memory that the peer may write to. What moves the bytes is a kolo_onesided_ops_t (shm.c, tcp.c,
+ * verbs.c).
  */
 #include "wire/onesided/lanes.h"
 
-#include <errno.h>
-#include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-#include <sys/random.h>
-#include <sys/socket.h>
-#include <unistd.h>
-
-static const kolo_onesided_ops_t *const kinds[KOLO_ONESIDED_KINDS] = {
-    [KOLO_ONESIDED_SHM] = &kolo_onesided_shm,
-#if defined(KOLO_HAVE_VERBS)
-    [KOLO_ONESIDED_VERBS] = &kolo_onesided_verbs,
-#endif
-    [KOLO_ONESIDED_TCP] = &kolo_onesided_tcp,
-};
 
 /* ---- life ---- */
-
-static kolo_status_t add_window(kolo_onesided_t *end, const kolo_exposed_t *exposed, uint64_t *key);
-
-/* Memory for the peer to write to from the start, as window 0; the arena's first, so it is zeroed. */
-static kolo_status_t offer_mailbox(kolo_onesided_t *end, size_t bytes, kolo_onesided_card_t *card)
-{
-    if (bytes == 0) return KOLO_OK;
-    KOLO_TRY(kolo_onesided_alloc(end, bytes, &end->mailbox));
-    card->mailbox_bytes = bytes;
-    card->mailbox_at = (uint64_t)((char *)end->mailbox.base - kolo_arena_base(end->arena));
-    kolo_exposed_t exposed = {.base = end->mailbox.base, .bytes = bytes};
-    KOLO_TRY(add_window(end, &exposed, &card->mailbox_key));
-    for (int i = 0; i < KOLO_ONESIDED_KINDS; i++)
-        if ((end->kinds & 1u << i) && kinds[i]->offer_mailbox) KOLO_TRY(kinds[i]->offer_mailbox(end, card));
-    return KOLO_OK;
-}
-
-static kolo_status_t offer(kolo_onesided_t *end, size_t mailbox)
-{
-    kolo_onesided_card_t card = {.uid = (uint32_t)getuid(), .pid = (int32_t)getpid()};
-    for (int i = 0; i < KOLO_ONESIDED_KINDS; i++) {
-        if (!(end->kinds & 1u << i) || kinds[i] == NULL) continue;
-        /* What neighbours use costs less than pages that a network card holds. */
-        if (i == KOLO_ONESIDED_VERBS && (card.kinds & 1u << KOLO_ONESIDED_SHM) && kolo_onesided_is_near(end))
-            continue;
-        kolo_status_t status = kinds[i]->offer(end, &card);
-        if (status != KOLO_OK && status != KOLO_ERR_UNSUPPORTED) return status;
-        if (status == KOLO_OK) card.kinds |= 1u << i;
-    }
-    end->kinds = card.kinds;
-    KOLO_TRY(offer_mailbox(end, mailbox, &card));
-    if (card.kinds == 0)
-        return kolo_fail(KOLO_ERR_UNSUPPORTED, "onesided: no kind that may be used with %s works here", end->who);
-    kolo_onesided_card_encode(&card, end->card_out);
-    return KOLO_OK;
-}
 
 kolo_status_t kolo_onesided_open(kolo_onesided_domain_t *domain, const kolo_onesided_config_t *config,
                                  kolo_onesided_t **out)
@@ -75,7 +26,7 @@ kolo_status_t kolo_onesided_open(kolo_onesided_domain_t *domain, const kolo_ones
     end->kinds = config->kinds ? config->kinds : ~0u;
     end->last_write = &end->writes;
     snprintf(end->who, sizeof end->who, "%s", config->who);
-    kolo_status_t status = offer(end, config->mailbox);
+    kolo_status_t status = kolo_onesided_offer(end, config->mailbox);
     if (status == KOLO_OK) status = kolo_waker_add_fd(&domain->waker, end->socket.fd);
     if (status == KOLO_OK)
         *out = end;
@@ -98,7 +49,7 @@ void kolo_onesided_close(kolo_onesided_t *end)
     if (end == NULL) return;
     kolo_waker_del_fd(&end->domain->waker, end->socket.fd);
     for (int i = 0; i < KOLO_ONESIDED_KINDS; i++)
-        if (kinds[i]) kinds[i]->close(end);
+        if (kolo_onesided_kinds[i]) kolo_onesided_kinds[i]->close(end);
     kolo_socket_close(&end->socket);
     free_writes(end->writes);
     free_writes(end->spare_writes);
@@ -127,175 +78,6 @@ size_t kolo_onesided_memory(const kolo_onesided_t *end)
     return bytes + (end->ops ? end->ops->memory(end) : 0);
 }
 
-/* ---- the cards ---- */
-
-static kolo_status_t hung_up(const kolo_onesided_t *end, int err)
-{
-    if (err == 0 || err == ECONNRESET || err == EPIPE)
-        return kolo_fail(KOLO_ERR_REMOTE, "%s has closed the connection, or has died", end->who);
-    if (err == EBADMSG) return kolo_fail(KOLO_ERR_PROTOCOL, "connection with %s: %s", end->who, KOLO_SEAL_ALTERED);
-    return kolo_fail_errno(KOLO_ERR_REMOTE, err, "the connection with %s is broken", end->who);
-}
-
-static kolo_status_t choose(kolo_onesided_t *end)
-{
-    kolo_onesided_card_t card;
-    const char *wrong = kolo_onesided_card_decode(end->card_in, sizeof end->card_in, &card);
-    if (wrong) return kolo_fail(KOLO_ERR_PROTOCOL, "the card of %s: %s", end->who, wrong);
-    bool same_host = card.shm_hash == end->domain->shm_hash && card.uid == (uint32_t)getuid();
-    for (int i = 0; i < KOLO_ONESIDED_KINDS; i++) {
-        if (!(end->kinds & card.kinds & 1u << i) || (i == KOLO_ONESIDED_SHM && !same_host)) continue;
-        KOLO_TRY(kinds[i]->connect(end, &card));
-        end->ops = kinds[i];
-        end->peer_mailbox = (kolo_onesided_window_t){.bytes = card.mailbox_bytes};
-        kinds[i]->find_mailbox(&card, &end->peer_mailbox);
-        return KOLO_OK;
-    }
-    return kolo_fail(KOLO_ERR_UNSUPPORTED, "%s and this process have no kind of one-sided transfers in common",
-                     end->who);
-}
-
-/* A byte each way: before the other end is ready, what is written to it may be lost. */
-static kolo_status_t shake_hands(kolo_onesided_t *end)
-{
-    static const uint8_t word = 'r';
-    uint8_t theirs = 0;
-    if (!end->said_ready) {
-        ssize_t n = kolo_socket_send_bytes(&end->socket, &word, 1);
-        if (n < 0 && (errno == EAGAIN || errno == EINTR)) return KOLO_IN_PROGRESS;
-        if (n < 0) return hung_up(end, errno);
-        end->said_ready = true;
-    }
-    if (!end->heard_ready) {
-        ssize_t n = kolo_socket_recv_bytes(&end->socket, &theirs, 1);
-        if (n < 0 && (errno == EAGAIN || errno == EINTR)) return KOLO_IN_PROGRESS;
-        if (n <= 0) return hung_up(end, n < 0 ? errno : 0);
-        if (theirs != word)
-            return kolo_fail(KOLO_ERR_PROTOCOL, "%s did not say that it is ready, but 0x%02x", end->who, theirs);
-        end->heard_ready = true;
-    }
-    return KOLO_OK;
-}
-
-/* KOLO_IN_PROGRESS until both cards have passed. */
-static kolo_status_t exchange(kolo_onesided_t *end)
-{
-    if (end->ops) return end->ops->shakes ? shake_hands(end) : KOLO_OK;
-    while (end->card_sent < sizeof end->card_out) {
-        ssize_t n = kolo_socket_send_bytes(&end->socket, end->card_out + end->card_sent,
-                                           sizeof end->card_out - end->card_sent);
-        if (n < 0 && errno == EINTR) continue;
-        if (n < 0 && errno == EAGAIN) return KOLO_IN_PROGRESS;
-        if (n < 0) return hung_up(end, errno);
-        end->card_sent += (size_t)n;
-    }
-    while (end->card_got < sizeof end->card_in) {
-        ssize_t n =
-            kolo_socket_recv_bytes(&end->socket, end->card_in + end->card_got, sizeof end->card_in - end->card_got);
-        if (n < 0 && errno == EINTR) continue;
-        if (n < 0 && errno == EAGAIN) return KOLO_IN_PROGRESS;
-        if (n <= 0) return hung_up(end, n < 0 ? errno : 0);
-        end->card_got += (size_t)n;
-    }
-    KOLO_TRY(choose(end));
-    return end->ops->shakes ? shake_hands(end) : KOLO_OK;
-}
-
-bool kolo_onesided_hung_up(const kolo_onesided_t *end)
-{
-    char byte;
-    ssize_t n = recv(end->socket.fd, &byte, 1, MSG_DONTWAIT | MSG_PEEK);
-    return n >= 0 || (errno != EAGAIN && errno != EINTR);
-}
-
-bool kolo_onesided_is_near(const kolo_onesided_t *end)
-{
-    struct sockaddr_storage mine = {0}, theirs = {0};
-    socklen_t n = sizeof mine, m = sizeof theirs;
-    if (getsockname(end->socket.fd, (struct sockaddr *)&mine, &n) != 0 ||
-        getpeername(end->socket.fd, (struct sockaddr *)&theirs, &m) != 0 || mine.ss_family != theirs.ss_family)
-        return false;
-    if (mine.ss_family == AF_UNIX) return true;
-    const struct sockaddr_in *a = (const void *)&mine, *b = (const void *)&theirs;
-    const struct sockaddr_in6 *a6 = (const void *)&mine, *b6 = (const void *)&theirs;
-    if (mine.ss_family == AF_INET6) return memcmp(&a6->sin6_addr, &b6->sin6_addr, sizeof a6->sin6_addr) == 0;
-    return mine.ss_family == AF_INET &&
-           (a->sin_addr.s_addr == b->sin_addr.s_addr || ntohl(b->sin_addr.s_addr) >> 24 == 127);
-}
-
-/* ---- memory ---- */
-
-kolo_status_t kolo_onesided_need_arena(kolo_onesided_t *end)
-{
-    if (end->arena) return KOLO_OK; /* but over shared memory it need not be one that others map */
-    return kolo_arena_create(-1, 0, (size_t)kolo_onesided_param_arena, &end->arena);
-}
-
-kolo_status_t kolo_onesided_alloc(kolo_onesided_t *end, size_t bytes, kolo_onesided_memory_t *memory)
-{
-    KOLO_TRY(kolo_onesided_need_arena(end));
-    return kolo_arena_alloc(end->arena, bytes, memory);
-}
-
-static kolo_status_t more_windows(kolo_onesided_t *end)
-{
-    uint32_t n = end->nexposed ? 2 * end->nexposed : 16;
-    kolo_exposed_t *more = n <= 1u << 24 ? realloc(end->exposed, n * sizeof *more) : NULL;
-    if (more == NULL) return kolo_fail(KOLO_ERR_NO_MEMORY, "onesided: no memory for %u windows to %s", n, end->who);
-    memset(more + end->nexposed, 0, (n - end->nexposed) * sizeof *more);
-    end->exposed = more;
-    end->nexposed = n;
-    return KOLO_OK;
-}
-
-static kolo_status_t choose_salt(kolo_onesided_domain_t *domain, uint32_t *salt)
-{
-    if (domain->nsalts == 0) {
-        if (getrandom(domain->salts, sizeof domain->salts, 0) != (ssize_t)sizeof domain->salts)
-            return kolo_fail_errno(KOLO_ERR_SYSTEM, errno, "onesided: no random bytes for a window");
-        domain->nsalts = KOLO_COUNTOF(domain->salts);
-    }
-    *salt = domain->salts[--domain->nsalts];
-    return KOLO_OK;
-}
-
-static kolo_status_t add_window(kolo_onesided_t *end, const kolo_exposed_t *exposed, uint64_t *key)
-{
-    uint32_t i = end->free_exposed, salt = exposed->salt;
-    while (i < end->nexposed && end->exposed[i].base) i++;
-    if (i == end->nexposed) KOLO_TRY(more_windows(end));
-    if (salt == 0) KOLO_TRY(choose_salt(end->domain, &salt));
-    end->exposed[i] = *exposed;
-    end->exposed[i].salt = salt;
-    end->free_exposed = i + 1;
-    *key = (uint64_t)salt << 32 | i;
-    return KOLO_OK;
-}
-
-kolo_status_t kolo_onesided_expose(kolo_onesided_t *end, void *base, size_t bytes, kolo_onesided_window_t *window)
-{
-    kolo_exposed_t exposed = {.base = base, .bytes = bytes};
-    uint64_t address, key;
-    if (end->ops == NULL) return kolo_fail(KOLO_ERR_INVALID_USAGE, "onesided: %s is not connected yet", end->who);
-    if (base == NULL || bytes == 0) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "onesided: nothing to expose");
-    KOLO_TRY(end->ops->expose(end, base, bytes, &address, &exposed.salt, &exposed.pin));
-    kolo_status_t status = add_window(end, &exposed, &key);
-    if (status != KOLO_OK && end->ops->hide) end->ops->hide(end, exposed.pin);
-    if (status != KOLO_OK) return status;
-    *window = (kolo_onesided_window_t){.address = address, .bytes = bytes, .key = key};
-    return KOLO_OK;
-}
-
-bool kolo_onesided_pays(const kolo_onesided_t *end, uint64_t bytes)
-{
-    return end->ops && (end->ops->pays == NULL || end->ops->pays(end, bytes));
-}
-
-kolo_status_t kolo_onesided_keep(kolo_onesided_t *end, void *base, size_t bytes)
-{
-    return end->ops && end->ops->keep ? end->ops->keep(end, base, bytes) : KOLO_OK;
-}
-
 int kolo_onesided_wants_lanes(const kolo_onesided_t *end, uint64_t bytes)
 {
     int n = kolo_movers_wanted();
@@ -307,36 +89,6 @@ kolo_status_t kolo_onesided_add_lane(kolo_onesided_t *end, kolo_socket_t socket)
     if (end->ops && end->ops->add_lane) return end->ops->add_lane(end, socket);
     kolo_socket_close(&socket);
     return kolo_fail(KOLO_ERR_PROTOCOL, "%s calls again, for a connection that needs no lanes", end->who);
-}
-
-void *kolo_onesided_mailbox(kolo_onesided_t *end)
-{
-    return end->mailbox.base;
-}
-
-const kolo_onesided_window_t *kolo_onesided_peer_mailbox(const kolo_onesided_t *end)
-{
-    return &end->peer_mailbox;
-}
-
-void kolo_onesided_hide(kolo_onesided_t *end, const kolo_onesided_window_t *window)
-{
-    uint32_t i = (uint32_t)window->key;
-    if (i < end->nexposed && end->exposed[i].base && end->exposed[i].salt == (uint32_t)(window->key >> 32)) {
-        if (end->ops->hide) end->ops->hide(end, end->exposed[i].pin);
-        if (end->ops->forget) end->ops->forget(end, window->key);
-        end->exposed[i].base = NULL;
-        end->free_exposed = KOLO_MIN(end->free_exposed, i);
-    }
-}
-
-char *kolo_onesided_find(kolo_onesided_t *end, uint64_t key, uint64_t address, uint64_t bytes)
-{
-    uint32_t i = (uint32_t)key;
-    if (i >= end->nexposed || end->exposed[i].base == NULL || end->exposed[i].salt != (uint32_t)(key >> 32))
-        return NULL;
-    const kolo_exposed_t *e = &end->exposed[i];
-    return address <= e->bytes && bytes <= e->bytes - address ? e->base + address : NULL;
 }
 
 /* ---- writes ---- */
@@ -412,7 +164,7 @@ static kolo_status_t next_event(kolo_onesided_t *end, kolo_onesided_event_t *eve
 {
     *event = (kolo_onesided_event_t){0};
     if (!end->told) {
-        KOLO_TRY(exchange(end));
+        KOLO_TRY(kolo_onesided_exchange(end));
         end->told = true;
         event->kind = KOLO_ONESIDED_OPENED;
         return KOLO_OK;

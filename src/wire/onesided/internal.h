@@ -51,7 +51,7 @@ void kolo_onesided_card_encode(const kolo_onesided_card_t *card, uint8_t bytes[K
 /* NULL, or what is wrong. Fuzzed. */
 const char *kolo_onesided_card_decode(const uint8_t *bytes, size_t length, kolo_onesided_card_t *card);
 
-/* ---- frames of kind tcp (frame.c) ---- */
+/* ---- frames of kind tcp (card.c) ---- */
 
 #define KOLO_ONESIDED_FRAME_BYTES 48
 enum {                            /* flags of frames, beside KOLO_ONESIDED_NOTIFY */
@@ -178,16 +178,31 @@ struct kolo_onesided {
     char why[300];
 };
 
-/* Where (address, bytes) lies in a window of mine; NULL: nowhere. */
-char *kolo_onesided_find(kolo_onesided_t *end, uint64_t key, uint64_t address, uint64_t bytes);
-/* Makes the end's arena, of private memory, if there is none yet. */
-kolo_status_t kolo_onesided_need_arena(kolo_onesided_t *end);
-/* A write with this cookie that was handed over is done. */
-kolo_status_t kolo_onesided_done(kolo_onesided_t *end, uint64_t cookie);
+/* ---- connect.c ---- */
+
+extern const kolo_onesided_ops_t *const kolo_onesided_kinds[KOLO_ONESIDED_KINDS]; /* NULL: not built */
+/* Fills this end's card: what each kind offers, and a mailbox of so many bytes. */
+kolo_status_t kolo_onesided_offer(kolo_onesided_t *end, size_t mailbox);
+/* Exchanges the cards, and sets end->ops. KOLO_IN_PROGRESS: call again. */
+kolo_status_t kolo_onesided_exchange(kolo_onesided_t *end);
 /* The socket carries nothing any more: whatever comes on it is its end. */
 bool kolo_onesided_hung_up(const kolo_onesided_t *end);
 /* Is the other end of the socket on this host, as far as its addresses tell? */
 bool kolo_onesided_is_near(const kolo_onesided_t *end);
+
+/* ---- windows.c ---- */
+
+/* Makes a window; *key is what the peer writes with. */
+kolo_status_t kolo_onesided_add_window(kolo_onesided_t *end, const kolo_exposed_t *exposed, uint64_t *key);
+/* Where (address, bytes) lies in a window of mine; NULL: nowhere. */
+char *kolo_onesided_find(kolo_onesided_t *end, uint64_t key, uint64_t address, uint64_t bytes);
+/* Makes the end's arena, of private memory, if there is none yet. */
+kolo_status_t kolo_onesided_need_arena(kolo_onesided_t *end);
+
+/* ---- end.c ---- */
+
+/* A write with this cookie that was handed over is done. */
+kolo_status_t kolo_onesided_done(kolo_onesided_t *end, uint64_t cookie);
 #if defined(KOLO_HAVE_VERBS)
 void kolo_onesided_verbs_leave(kolo_onesided_domain_t *domain); /* closes the device */
 #endif

@@ -4,210 +4,21 @@
  * immediate data of the last one, which uses up a receive of the peer. A card must never meet a peer without a
  * receive, so an end counts the peer's receives (credits) and the peer announces new ones.
  *
- * The domain opens a device once: context, protection domain, completion channel. Each end has a queue pair and a
- * completion queue. Its owner's thread sleeps on the channel; before it does it takes the channel's events,
- * acknowledges them, asks for the next ones (kolo_waker_t.arm), and polls once more. A receive that was used up is
- * posted again before its notice is looked at.
+ * A receive that was used up is posted again before its notice is looked at. (verbs_setup.c: device and queue
+ * pairs.)
  */
 #include "wire/onesided/verbs.h"
 
 #include "base/failpoint.h"
-#include "base/log.h"
-#include "oob/oob.h"
 
 #include <arpa/inet.h>
-#include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-#include <sys/random.h>
 
-#define CHUNK        (4u << 20) /* bytes of one request; every device takes as many */
-#define RETURN_AT    (KOLO_ONESIDED_RECEIVES / 4)
-#define SIGNAL_EACH  (KOLO_ONESIDED_SENDS / 4)
-#define SENDS_SPARE  8u         /* room that writes leave to news of receives */
-#define INLINE_BYTES 128u       /* asked for; so short a write goes with its request */
-#define AHEAD        (1u << 31) /* immediate data of a send: chunks that come ahead of a notice; else receives */
-
-static kolo_onesided_verbs_t *state_of(const kolo_onesided_t *end)
-{
-    return end->state[KOLO_ONESIDED_VERBS];
-}
-
-/* ---- the device: of the domain ---- */
-
-static void arm(void *arg)
-{
-    kolo_verbs_arm(arg);
-}
-
-static kolo_status_t open_device(kolo_onesided_domain_t *domain)
-{
-    const char *why;
-    int fds[2];
-    if (domain->device) return KOLO_OK;
-    if (domain->no_device || !kolo_onesided_param_verbs || kolo_seal_offer() != KOLO_SECURITY_NONE)
-        return KOLO_ERR_UNSUPPORTED;
-    domain->no_device = true;
-    if (kolo_verbs_count(&why) == 0 || !kolo_verbs.fork_safe) {
-        kolo_debug("onesided", "no RDMA: %s", kolo_verbs.fork_safe ? why : "pages may not stay ours at a fork");
-        return KOLO_ERR_UNSUPPORTED;
-    }
-    kolo_status_t status = kolo_verbs_open(0, &domain->device);
-    if (status != KOLO_OK) {
-        kolo_warn("onesided", "no RDMA: %s", kolo_error_text());
-        return KOLO_ERR_UNSUPPORTED;
-    }
-    int n = kolo_verbs_wake_fds(domain->device, fds);
-    for (int i = 0; i < n; i++) KOLO_TRY(kolo_waker_add_fd(&domain->waker, fds[i]));
-    domain->waker.arm = arm;
-    domain->waker.arm_arg = domain->device;
-    KOLO_TRY(kolo_verbs_sources_open(domain));
-    kolo_trace("onesided", "set-up: device %s, its context, protection domain and completion channel",
-               domain->device->name);
-    return KOLO_OK;
-}
-
-void kolo_onesided_verbs_leave(kolo_onesided_domain_t *domain)
-{
-    if (domain->device == NULL) return;
-    domain->waker.arm = NULL;
-    kolo_verbs_sources_close(domain);
-    kolo_verbs_close(domain->device);
-    domain->device = NULL;
-}
-
-/* ---- set-up ---- */
-
-static kolo_status_t post_receives(kolo_onesided_t *end, uint32_t n)
-{
-    struct ibv_recv_wr wr[KOLO_VERBS_BATCH], *bad;
-    while (n > 0) {
-        uint32_t now = KOLO_MIN(n, (uint32_t)KOLO_VERBS_BATCH);
-        for (uint32_t i = 0; i < now; i++)
-            wr[i] = (struct ibv_recv_wr){.wr_id = (uintptr_t)end, .next = i + 1 < now ? &wr[i + 1] : NULL};
-        int err = ibv_post_recv(state_of(end)->link->qp, wr, &bad);
-        if (err)
-            return kolo_fail_errno(KOLO_ERR_SYSTEM, err, "onesided: the queue pair to %s takes no receives",
-                                   end->who);
-        kolo_onesided_count_card(now, 0, 0);
-        n -= now;
-    }
-    return KOLO_OK;
-}
-
-static kolo_status_t make_queue_pair(kolo_onesided_t *end, kolo_net_end_t *link)
-{
-    kolo_net_open_t *open = link->open;
-    uint32_t receives = KOLO_ONESIDED_RECEIVES + KOLO_ONESIDED_SPARE;
-    link->cq = kolo_verbs.create_cq(open->context, (int)(receives + KOLO_ONESIDED_SENDS), link, open->channel, 0);
-    if (link->cq == NULL)
-        return kolo_fail_errno(KOLO_ERR_SYSTEM, errno, "onesided: device %s gives no completion queue for %s",
-                               open->name, end->who);
-    kolo_trace("onesided", "set-up: completion queue for %s", end->who);
-    struct ibv_qp_init_attr attr = {.send_cq = link->cq,
-                                    .recv_cq = link->cq,
-                                    .qp_type = IBV_QPT_RC,
-                                    .cap = {.max_send_wr = KOLO_ONESIDED_SENDS,
-                                            .max_recv_wr = receives,
-                                            .max_send_sge = 1,
-                                            .max_recv_sge = 1,
-                                            .max_inline_data = INLINE_BYTES}};
-    link->qp = kolo_verbs.create_qp(open->pd, &attr);
-    if (link->qp == NULL) { /* a device that has no room for data in requests */
-        attr.cap.max_inline_data = 0;
-        link->qp = kolo_verbs.create_qp(open->pd, &attr);
-    }
-    if (link->qp == NULL)
-        return kolo_fail_errno(KOLO_ERR_SYSTEM, errno, "onesided: device %s gives no queue pair for %s", open->name,
-                               end->who);
-    link->inline_bytes = attr.cap.max_inline_data;
-    link->mine.qpn = link->qp->qp_num;
-    KOLO_TRY(kolo_verbs_qp_init(link, link->qp, IBV_ACCESS_REMOTE_WRITE));
-    kolo_trace("onesided", "set-up: queue pair %u for %s is in INIT", link->mine.qpn, end->who);
-    return KOLO_OK;
-}
-
-static kolo_status_t fill_hello(kolo_net_end_t *link, uint8_t bytes[KOLO_ONESIDED_HELLO_BYTES])
-{
-    const kolo_net_open_t *open = link->open;
-    kolo_net_hello_t hello;
-    _Static_assert(KOLO_VERBS_HELLO_BYTES <= KOLO_ONESIDED_HELLO_BYTES, "it travels on the card");
-    if (getrandom(&link->mine.psn, sizeof link->mine.psn, 0) != (ssize_t)sizeof link->mine.psn)
-        return kolo_fail_errno(KOLO_ERR_SYSTEM, errno, "onesided: no random bytes");
-    link->mine.psn &= 0xffffff;
-    link->mine.lid = open->lid;
-    link->mine.mtu = open->mtu;
-    link->mine.port = open->port;
-    link->mine.link = open->link;
-    link->mine.depth = KOLO_ONESIDED_RECEIVES;
-    memcpy(link->mine.gid, open->gid, sizeof link->mine.gid);
-    snprintf(link->mine.device, sizeof link->mine.device, "%.15s", open->name);
-    kolo_verbs_hello_encode(&link->mine, &hello);
-    memcpy(bytes, hello.bytes, KOLO_ONESIDED_HELLO_BYTES);
-    return KOLO_OK;
-}
-
-static kolo_status_t offer(kolo_onesided_t *end, kolo_onesided_card_t *card)
-{
-    KOLO_TRY(open_device(end->domain));
-    kolo_net_open_t *open = end->domain->device;
-    kolo_onesided_verbs_t *v = calloc(1, sizeof *v);
-    kolo_net_end_t *link = calloc(1, sizeof *link);
-    if (v == NULL || link == NULL) {
-        free(v);
-        free(link);
-        return kolo_fail(KOLO_ERR_NO_MEMORY, "onesided: no memory for the connection with %s", end->who);
-    }
-    end->state[KOLO_ONESIDED_VERBS] = v;
-    v->link = link;
-    link->open = open;
-    link->losses = open->losses;
-    link->next = open->first;
-    if (open->first) open->first->prev = link;
-    open->first = link;
-    snprintf(link->label, sizeof link->label, "one-sided, %.40s", end->who);
-    KOLO_TRY(make_queue_pair(end, link));
-    KOLO_TRY(kolo_onesided_need_arena(end));
-    kolo_verbs_memory_init(&v->memory, open->pd, end->arena);
-    KOLO_TRY(post_receives(end, KOLO_ONESIDED_RECEIVES + KOLO_ONESIDED_SPARE));
-    kolo_trace("onesided", "set-up: %u receives for %s", KOLO_ONESIDED_RECEIVES + KOLO_ONESIDED_SPARE, end->who);
-    return fill_hello(link, card->verbs);
-}
-
-static kolo_status_t offer_mailbox(kolo_onesided_t *end, kolo_onesided_card_t *card)
-{
-    kolo_verbs_region_t *region;
-    KOLO_TRY(kolo_verbs_memory_enter(&state_of(end)->memory, end->mailbox.base, end->mailbox.bytes, &region));
-    card->mailbox_address = (uint64_t)(uintptr_t)end->mailbox.base;
-    card->mailbox_rkey = region->mr->rkey;
-    return KOLO_OK;
-}
-
-static kolo_status_t connect_end(kolo_onesided_t *end, const kolo_onesided_card_t *peer)
-{
-    kolo_onesided_verbs_t *v = state_of(end);
-    kolo_net_hello_t hello = {{0}};
-    memcpy(hello.bytes, peer->verbs, sizeof peer->verbs);
-    KOLO_TRY(kolo_verbs_hello_decode(&hello, &v->link->peer));
-    if (v->link->peer.link != v->link->mine.link)
-        return kolo_fail(KOLO_ERR_UNSUPPORTED,
-                         "onesided: device %s here and %s at %s are not of one kind (InfiniBand, Ethernet); choose "
-                         "by KOLO_IB_HCA, or set KOLO_ONESIDED_VERBS=0",
-                         v->link->mine.device, v->link->peer.device, end->who);
-    v->credits = v->link->peer.depth;
-    KOLO_FAIL_POINT_TRY("wire.onesided.verbs");
-    KOLO_TRY(kolo_verbs_qp_ready(v->link, v->link->qp, &v->link->mine, &v->link->peer));
-    kolo_trace("onesided", "set-up: queue pair %u for %s is in RTR, then RTS, with queue pair %u of device %s",
-               v->link->mine.qpn, end->who, v->link->peer.qpn, v->link->peer.device);
-    return KOLO_OK;
-}
-
-static void find_mailbox(const kolo_onesided_card_t *peer, kolo_onesided_window_t *mailbox)
-{
-    mailbox->address = peer->mailbox_address;
-    mailbox->key = peer->mailbox_rkey << 32;
-}
+#define CHUNK       (4u << 20) /* bytes of one request; every device takes as many */
+#define RETURN_AT   (KOLO_ONESIDED_RECEIVES / 4)
+#define SIGNAL_EACH (KOLO_ONESIDED_SENDS / 4)
+#define SENDS_SPARE 8u         /* room that writes leave to news of receives */
+#define AHEAD       (1u << 31) /* immediate data of a send: chunks that come ahead of a notice; else receives */
 
 /* ---- memory ---- */
 
@@ -215,7 +26,7 @@ static kolo_status_t expose(kolo_onesided_t *end, void *base, size_t bytes, uint
                             void **pin)
 {
     kolo_verbs_region_t *region;
-    KOLO_TRY(kolo_verbs_memory_enter(&state_of(end)->memory, base, bytes, &region));
+    KOLO_TRY(kolo_verbs_memory_enter(&kolo_onesided_verbs_of(end)->memory, base, bytes, &region));
     *address = (uint64_t)(uintptr_t)base;
     *salt = region->mr->rkey;
     *pin = region;
@@ -224,7 +35,7 @@ static kolo_status_t expose(kolo_onesided_t *end, void *base, size_t bytes, uint
 
 static void hide(kolo_onesided_t *end, void *pin)
 {
-    if (pin) kolo_verbs_memory_leave(&state_of(end)->memory, pin);
+    if (pin) kolo_verbs_memory_leave(&kolo_onesided_verbs_of(end)->memory, pin);
 }
 
 /* Below it a copy costs less than to register. */
@@ -236,14 +47,14 @@ static bool pays(const kolo_onesided_t *end, uint64_t bytes)
 
 static kolo_status_t keep(kolo_onesided_t *end, void *base, size_t bytes)
 {
-    return kolo_verbs_memory_keep(&state_of(end)->memory, base, bytes);
+    return kolo_verbs_memory_keep(&kolo_onesided_verbs_of(end)->memory, base, bytes);
 }
 
 /* ---- writing ---- */
 
 static kolo_status_t post(kolo_onesided_t *end, struct ibv_send_wr *wr, const kolo_verbs_flight_t *flight)
 {
-    kolo_onesided_verbs_t *v = state_of(end);
+    kolo_onesided_verbs_t *v = kolo_onesided_verbs_of(end);
     struct ibv_send_wr *bad;
     wr->wr_id = v->posted;
     if (flight->cookie || flight->source || ++v->unsignalled == SIGNAL_EACH) {
@@ -269,7 +80,7 @@ static kolo_status_t post_word(kolo_onesided_t *end, uint32_t word)
 /* Where the card reads it: memory that it knows, or that it is told of while writes from there are under way. */
 static kolo_status_t find_source(kolo_onesided_t *end, kolo_pending_write_t *write)
 {
-    kolo_onesided_verbs_t *v = state_of(end);
+    kolo_onesided_verbs_t *v = kolo_onesided_verbs_of(end);
     if (write->lkey != 0 || write->w.bytes <= v->link->inline_bytes) return KOLO_OK;
     const struct ibv_mr *mr = kolo_verbs_memory_find(&v->memory, write->w.data, (size_t)write->w.bytes);
     if (mr == NULL) {
@@ -290,7 +101,7 @@ static bool has_room(const kolo_onesided_verbs_t *v, uint32_t requests, uint32_t
 /* The next request of a write; *more: it is not the last one. */
 static kolo_status_t push_chunk(kolo_onesided_t *end, kolo_pending_write_t *write, bool *more)
 {
-    kolo_onesided_verbs_t *v = state_of(end);
+    kolo_onesided_verbs_t *v = kolo_onesided_verbs_of(end);
     uint64_t left = write->w.bytes - write->done, n = KOLO_MIN(left, (uint64_t)CHUNK);
     bool last = n == left, notify = last && (write->w.flags & KOLO_ONESIDED_NOTIFY),
          long_one = notify && write->done > 0;
@@ -327,7 +138,7 @@ static kolo_status_t push(kolo_onesided_t *end, kolo_pending_write_t *write)
 
 static bool is_writing(const kolo_onesided_t *end)
 {
-    const kolo_onesided_verbs_t *v = state_of(end);
+    const kolo_onesided_verbs_t *v = kolo_onesided_verbs_of(end);
     return v->posted - v->done > v->unsignalled; /* the others' completions would never come */
 }
 
@@ -335,7 +146,7 @@ static bool is_writing(const kolo_onesided_t *end)
 
 static kolo_status_t failed(const kolo_onesided_t *end, const struct ibv_wc *wc)
 {
-    const kolo_onesided_verbs_t *v = state_of(end);
+    const kolo_onesided_verbs_t *v = kolo_onesided_verbs_of(end);
     const char *words = kolo_verbs.wc_status_str(wc->status);
     if (kolo_onesided_hung_up(end))
         return kolo_fail(KOLO_ERR_REMOTE, "%s has closed the connection, or has died", end->who);
@@ -360,7 +171,7 @@ static kolo_status_t failed(const kolo_onesided_t *end, const struct ibv_wc *wc)
 /* A request is done, and all before it. */
 static kolo_status_t sent(kolo_onesided_t *end, uint64_t number)
 {
-    kolo_onesided_verbs_t *v = state_of(end);
+    kolo_onesided_verbs_t *v = kolo_onesided_verbs_of(end);
     while (v->done <= number) {
         kolo_verbs_flight_t *flight = &v->flights[v->done++ % KOLO_ONESIDED_SENDS];
         kolo_verbs_source_leave(v, flight->source);
@@ -372,7 +183,7 @@ static kolo_status_t sent(kolo_onesided_t *end, uint64_t number)
 /* KOLO_OK: it is a notice. */
 static kolo_status_t received(kolo_onesided_t *end, const struct ibv_wc *wc, kolo_onesided_event_t *event)
 {
-    kolo_onesided_verbs_t *v = state_of(end);
+    kolo_onesided_verbs_t *v = kolo_onesided_verbs_of(end);
     uint32_t word = ntohl(wc->imm_data);
     if (wc->opcode == IBV_WC_RECV && !(word & AHEAD)) {
         if (word > KOLO_ONESIDED_RECEIVES || v->credits > UINT32_MAX - word)
@@ -393,7 +204,7 @@ static kolo_status_t received(kolo_onesided_t *end, const struct ibv_wc *wc, kol
 
 static kolo_status_t tell_of_receives(kolo_onesided_t *end)
 {
-    kolo_onesided_verbs_t *v = state_of(end);
+    kolo_onesided_verbs_t *v = kolo_onesided_verbs_of(end);
     if (v->taken < RETURN_AT || v->posted - v->done == KOLO_ONESIDED_SENDS) return KOLO_OK;
     uint32_t n = v->taken;
     v->taken = 0;
@@ -403,7 +214,7 @@ static kolo_status_t tell_of_receives(kolo_onesided_t *end)
 /* Polls a batch; *again: there was something. Receives are posted again before what they say is looked at. */
 static kolo_status_t poll_queue(kolo_onesided_t *end, bool *again)
 {
-    kolo_onesided_verbs_t *v = state_of(end);
+    kolo_onesided_verbs_t *v = kolo_onesided_verbs_of(end);
     uint32_t receives = 0;
     v->at = 0;
     v->nwc = ibv_poll_cq(v->link->cq, KOLO_VERBS_BATCH, v->wc);
@@ -414,12 +225,12 @@ static kolo_status_t poll_queue(kolo_onesided_t *end, bool *again)
     for (int i = 0; i < v->nwc; i++)
         receives += v->wc[i].status == IBV_WC_SUCCESS && (v->wc[i].opcode & IBV_WC_RECV) != 0;
     *again = true;
-    return post_receives(end, receives);
+    return kolo_verbs_post_receives(end, receives);
 }
 
 static kolo_status_t look_around(kolo_onesided_t *end, bool *again)
 {
-    kolo_onesided_verbs_t *v = state_of(end);
+    kolo_onesided_verbs_t *v = kolo_onesided_verbs_of(end);
     if (v->hung_up) return kolo_fail(KOLO_ERR_REMOTE, "%s has closed the connection, or has died", end->who);
     bool sleepy = atomic_load_explicit(end->domain->waker.asleep, memory_order_relaxed) != 0;
     if (!sleepy && ++v->looks % 64 != 0) return KOLO_OK;
@@ -430,7 +241,7 @@ static kolo_status_t look_around(kolo_onesided_t *end, bool *again)
 
 static kolo_status_t pull(kolo_onesided_t *end, kolo_onesided_event_t *event)
 {
-    kolo_onesided_verbs_t *v = state_of(end);
+    kolo_onesided_verbs_t *v = kolo_onesided_verbs_of(end);
     for (bool again = true; again;) {
         while (v->at < v->nwc) {
             const struct ibv_wc *wc = &v->wc[v->at++];
@@ -454,7 +265,7 @@ static kolo_status_t pull(kolo_onesided_t *end, kolo_onesided_event_t *event)
 
 static void close_end(kolo_onesided_t *end)
 {
-    kolo_onesided_verbs_t *v = state_of(end);
+    kolo_onesided_verbs_t *v = kolo_onesided_verbs_of(end);
     if (v == NULL) return;
     kolo_verbs_shut(v->link); /* nothing is read or written any more */
     while (v->sources) {
@@ -476,10 +287,10 @@ const kolo_onesided_ops_t kolo_onesided_verbs = {
     .kind = KOLO_ONESIDED_VERBS,
     .later = true,
     .shakes = true,
-    .offer = offer,
-    .offer_mailbox = offer_mailbox,
-    .connect = connect_end,
-    .find_mailbox = find_mailbox,
+    .offer = kolo_verbs_offer,
+    .offer_mailbox = kolo_verbs_offer_mailbox,
+    .connect = kolo_verbs_connect_end,
+    .find_mailbox = kolo_verbs_find_mailbox,
     .expose = expose,
     .hide = hide,
     .pays = pays,

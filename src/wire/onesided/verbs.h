@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Inside of one-sided transfers over RDMA (verbs.c, verbs_memory.c, verbs_source.c): one reliable connected queue
- * pair for each end with a completion queue of its own, on a device that the domain has opened once.
+ * Inside of one-sided transfers over RDMA (verbs.c, verbs_setup.c, verbs_memory.c, verbs_source.c): one reliable
+ * connected queue pair for each end with a completion queue of its own, on a device that the domain has opened
+ * once.
  */
 #ifndef KOLO_WIRE_ONESIDED_VERBS_H
 #define KOLO_WIRE_ONESIDED_VERBS_H
@@ -84,6 +85,20 @@ typedef struct {
     bool hung_up; /* the socket has ended; what has come before is first */
 } kolo_onesided_verbs_t;
 
+static inline kolo_onesided_verbs_t *kolo_onesided_verbs_of(const kolo_onesided_t *end)
+{
+    return end->state[KOLO_ONESIDED_VERBS];
+}
+
 void kolo_verbs_source_leave(kolo_onesided_verbs_t *v, kolo_verbs_source_t *source); /* NULL is fine */
+
+/* ---- verbs_setup.c: slots of kolo_onesided_ops_t ---- */
+
+kolo_status_t kolo_verbs_offer(kolo_onesided_t *end, kolo_onesided_card_t *card);
+kolo_status_t kolo_verbs_offer_mailbox(kolo_onesided_t *end, kolo_onesided_card_t *card);
+kolo_status_t kolo_verbs_connect_end(kolo_onesided_t *end, const kolo_onesided_card_t *peer);
+void kolo_verbs_find_mailbox(const kolo_onesided_card_t *peer, kolo_onesided_window_t *mailbox);
+/* Posts n more receives. */
+kolo_status_t kolo_verbs_post_receives(kolo_onesided_t *end, uint32_t n);
 
 #endif
