@@ -76,6 +76,7 @@ struct kolo_tensor_engine {
     struct kolo_timeline *timeline_next;
     uint32_t timeline_round;
     _Atomic bool timeline_changed, clocks_wanted;
+    _Atomic bool has_late; /* GPUs have done what the timeline has not heard of yet (batch/finish.c) */
     kolo_order_t order;
     struct kolo_devices *devices;   /* device.h */
     _Atomic int device;             /* the rank's GPU: that of its first tensor on a GPU; -1: none yet */

@@ -6,6 +6,7 @@
 #include "engine/engine.h"
 #include "engine/values_kernels.h"
 #include "exec/host/reduce_table.h"
+#include "mem/identity.h"
 
 #include <string.h>
 
@@ -48,50 +49,13 @@ void kolo_scale(void *dst, const void *src, size_t count, kolo_type_t type, doub
     kolo_reduce_load(&r, dst, src, count, true, false);
 }
 
-/* ---- identities ---- */
-
-static uint64_t bits_of(kolo_type_t type, kolo_op_t op)
-{
-    enum { ONE, LOWEST, HIGHEST }; /* columns; infinities where the type has them */
-    static const uint64_t table[KOLO_TYPE_COUNT][3] = {
-        [KOLO_INT8] = {1, 0x80, 0x7f},
-        [KOLO_UINT8] = {1, 0, 0xff},
-        [KOLO_INT32] = {1, 0x80000000u, 0x7fffffffu},
-        [KOLO_UINT32] = {1, 0, 0xffffffffu},
-        [KOLO_INT64] = {1, 0x8000000000000000u, 0x7fffffffffffffffu},
-        [KOLO_UINT64] = {1, 0, UINT64_MAX},
-        [KOLO_FLOAT16] = {0x3c00, 0xfc00, 0x7c00},
-        [KOLO_BFLOAT16] = {0x3f80, 0xff80, 0x7f80},
-        [KOLO_FLOAT32] = {0x3f800000u, 0xff800000u, 0x7f800000u},
-        [KOLO_FLOAT64] = {0x3ff0000000000000u, 0xfff0000000000000u, 0x7ff0000000000000u},
-        [KOLO_FLOAT8_E4M3] = {0x38, 0xfe, 0x7e},
-        [KOLO_FLOAT8_E5M2] = {0x3c, 0xfc, 0x7c},
-        [KOLO_INT16] = {1, 0x8000, 0x7fff},
-        [KOLO_UINT16] = {1, 0, 0xffff},
-        [KOLO_BOOL] = {1, 0, 1},
-    };
-    switch (op) {
-    case KOLO_BAND:
-        return type == KOLO_BOOL ? 1 : UINT64_MAX;
-    case KOLO_PROD:
-    case KOLO_LAND:
-        return table[type][ONE];
-    case KOLO_MIN:
-        return table[type][HIGHEST];
-    case KOLO_MAX:
-        return table[type][LOWEST];
-    default:
-        return 0;
-    }
-}
-
 void kolo_fill_identity(void *dst, size_t count, kolo_type_t type, kolo_op_t op)
 {
     if (count == 0) return; /* then there need be no memory either */
     size_t elem = kolo_type_size(type);
-    uint64_t bits = bits_of(type, op);
+    uint64_t bits = kolo_identity_word(type, op);
     if (elem == 1 || bits == 0) {
-        memset(dst, (int)bits, count * elem);
+        memset(dst, (int)(bits & 0xff), count * elem);
         return;
     }
     for (size_t i = 0; i < count; i++) memcpy((char *)dst + i * elem, &bits, elem); /* little endian */

@@ -273,8 +273,10 @@ kolo_status_t kolo_backend_run(kolo_set_t *s, const kolo_move_t *move)
     KOLO_TALLY(slot->bytes, move->need.bytes);
     kolo_status_t status = known[number]->run(s, atomic_load(&s->backend_here[number]), move);
     if (status != KOLO_OK) {
-        s->engine->foreign_failure = number != KOLO_ITSELF || move->need.memory == KOLO_MEMORY_DEVICE;
-        s->engine->backend_failed = move->need.memory == KOLO_MEMORY_HOST;
+        bool device = move->need.memory == KOLO_MEMORY_DEVICE;
+        s->engine->foreign_failure = number != KOLO_ITSELF || device;
+        /* on GPUs Kolo can begin anew, unless the GPU itself has failed */
+        s->engine->backend_failed = !device || (number == KOLO_ITSELF && status != KOLO_ERR_SYSTEM);
     }
     return status;
 }

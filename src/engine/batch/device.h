@@ -102,7 +102,6 @@ typedef struct kolo_devices {
     bool overlap; /* the CPU has cores to pack on */
     kolo_native_t native;
     struct kolo_late *late, **late_tail; /* under the lock: for the loop to put into the timeline */
-    _Atomic bool has_late;
 
     /* finish.c */
     bool started;

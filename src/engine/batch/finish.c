@@ -86,18 +86,20 @@ static bool look_at_flights(struct kolo_tensor_engine *e, int *left, bool *poll)
 void kolo_finisher_publish(struct kolo_tensor_engine *e)
 {
     kolo_devices_t *d = e->devices;
-    if (KOLO_LIKELY(!atomic_load_explicit(&d->has_late, memory_order_acquire))) return;
+    if (KOLO_LIKELY(!atomic_load_explicit(&e->has_late, memory_order_acquire))) return;
     pthread_mutex_lock(&d->lock);
     kolo_late_t *late = d->late;
     d->late = NULL;
     d->late_tail = &d->late;
-    atomic_store(&d->has_late, false);
     pthread_mutex_unlock(&d->lock);
     for (kolo_late_t *next; late; late = next) {
         next = late->next;
         kolo_late_put(e, late);
         kolo_late_free(late);
     }
+    pthread_mutex_lock(&d->lock); /* who stops a timeline waits for this */
+    atomic_store(&e->has_late, d->late != NULL);
+    pthread_mutex_unlock(&d->lock);
 }
 
 /* ---- the thread ---- */

@@ -54,7 +54,7 @@ static void leave_times(struct kolo_tensor_engine *e, kolo_flight_t *flight)
     pthread_mutex_lock(&d->lock);
     *d->late_tail = late;
     d->late_tail = &late->next;
-    atomic_store(&d->has_late, true);
+    atomic_store(&e->has_late, true);
     pthread_mutex_unlock(&d->lock);
 }
 

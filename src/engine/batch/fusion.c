@@ -139,12 +139,17 @@ static kolo_status_t cross(kolo_set_t *s, kolo_use_t *use, int b, kolo_response_
 kolo_status_t kolo_fusion_pack(kolo_set_t *s, kolo_use_t *use, kolo_flight_t *flight, kolo_response_t *const *batch,
                                size_t n, void *packed)
 {
+    double factor = 1.0;
+    kolo_op_t op = kolo_reduction_of(s, batch[0]->request.op, &factor);
     size_t elem = kolo_type_size(batch[0]->request.type), first = flight->nlifts;
     size_t *places = kolo_places_of(s, batch, n, false);
     for (size_t i = 0; i < n; i++) {
         kolo_entry_t *entry = batch[i]->entry;
         kolo_pieces_t pieces = kolo_pieces_of(s, batch[i], false);
         bool waited;
+        if (!entry && s->engine->native) /* this rank has joined */
+            add_lifts(flight, batch[i], &pieces, places, packed, NULL, false,
+                      (kolo_lift_t){.op = op, .factor = 1.0});
         if (use_of(batch[i]) == use->number) {
             KOLO_TRY(kolo_use_follow(use, entry, &waited));
             add_lifts(flight, batch[i], &pieces, places, packed, (char *)entry->input, false,

@@ -41,6 +41,40 @@ static kolo_status_t open_gpu(kolo_set_t *s)
     return KOLO_OK;
 }
 
+/* What the set has on its way there comes to its end. */
+static kolo_status_t await_flights(const kolo_set_t *s)
+{
+    kolo_devices_t *d = s->engine->devices;
+    for (int i = 0; i < KOLO_FLIGHTS; i++)
+        if (d->flights[i].set == s && atomic_load(&d->flights[i].state) == KOLO_FLIGHT_FINISHING)
+            KOLO_TRY(kolo_flight_await(s->engine, &d->flights[i]));
+    return KOLO_OK;
+}
+
+void kolo_native_give_up(kolo_set_t *s)
+{
+    struct kolo_tensor_engine *e = s->engine;
+    kolo_comm_t gpu = atomic_load(&s->gpu);
+    kolo_flight_free(e->native->flight);
+    e->native = NULL;
+    if (await_flights(s) == KOLO_OK && gpu) (void)kolo_comm_revoke(gpu); /* another rank may have been first */
+}
+
+kolo_status_t kolo_native_renew(kolo_set_t *s)
+{
+    kolo_comm_t gpu = atomic_load(&s->gpu);
+    if (!gpu) return KOLO_OK;
+    (void)kolo_comm_revoke(gpu); /* the news may not have come yet */
+    KOLO_TRY(await_flights(s));
+    if (atomic_exchange(&s->gpu_ended, true)) return kolo_fail(KOLO_ERR_ABORTED, "engine: aborted");
+    kolo_comm_abort(gpu);
+    atomic_store(&s->gpu, NULL);
+    s->gpu_asked = false;
+    atomic_store(&s->gpu_ended, false);
+    kolo_info("engine", "the communicator of GPUs is made anew: an operation failed");
+    return KOLO_OK;
+}
+
 kolo_status_t kolo_native_result(struct kolo_tensor_engine *e, const kolo_flight_t *flight)
 {
     kolo_comm_t gpu = atomic_load(&flight->set->gpu);
@@ -59,8 +93,9 @@ bool kolo_native_may(const kolo_set_t *s, const kolo_response_t *r)
     const kolo_request_t *q = &r->request;
     bool reduces = q->work == KOLO_WORK_ALL_REDUCE || q->work == KOLO_WORK_REDUCE_SCATTER;
     if (reduces && (q->type >= KOLO_EXEC_DEVICE_TYPES || (q->op > KOLO_AVG && q->op < KOLO_OP_BUILTIN_COUNT)))
-        return false; /* kernels do not; it goes through host memory */
-    return r->device && r->status == KOLO_OK && q->work < KOLO_MOVES && s->njoined == 0;
+        return false;                                   /* kernels do not; it goes through host memory */
+    if (s->njoined > 0 && !s->ran_native) return false; /* who has joined may have no GPU */
+    return r->device && r->status == KOLO_OK && q->work < KOLO_MOVES;
 }
 
 /* What backends choose by; the same on all ranks. */
@@ -118,7 +153,9 @@ kolo_status_t kolo_native_begin(kolo_set_t *s, kolo_response_t *const *batch, si
     e->native = nt;
     *native = true;
     if (KOLO_UNLIKELY(e->timeline != NULL)) kolo_native_step(s, -1);
-    for (size_t i = 0; i < n; i++) KOLO_TRY(kolo_use_follow(nt->use, batch[i]->entry, &waited));
+    s->ran_native = true;
+    for (size_t i = 0; i < n; i++)
+        if (batch[i]->entry) KOLO_TRY(kolo_use_follow(nt->use, batch[i]->entry, &waited));
     if (KOLO_UNLIKELY(e->timeline != NULL) && waited) kolo_native_step(s, KOLO_DO_WAIT);
     return KOLO_OK;
 }
@@ -163,6 +200,7 @@ kolo_status_t kolo_native_end(kolo_set_t *s, kolo_response_t *const *batch, size
     KOLO_TRY(kolo_use_mark(use, mark));
     for (size_t i = 0; i < n; i++) {
         kolo_entry_t *entry = batch[i]->entry;
+        if (!entry) continue; /* this rank has joined */
         entry->event = use->ops->event_of(use->queue, *mark);
         if (entry->stream) KOLO_TRY(kolo_use_lead(use, *mark, entry->stream));
         entry->late = !entry->stream && entry->status == KOLO_OK;

@@ -33,4 +33,10 @@ kolo_status_t kolo_native_end(kolo_set_t *s, kolo_response_t *const *batch, size
 /* What a flight of a GPU gave: the mark is reached, but its kernels may have been ended. */
 kolo_status_t kolo_native_result(struct kolo_tensor_engine *e, const kolo_flight_t *flight);
 
+/* This rank has not queued its part of an operation (failed.c), for which the others' kernels wait: what is on its
+ * way comes to its end, then all ranks' communicators of GPUs do. */
+void kolo_native_give_up(kolo_set_t *s);
+/* All have agreed on that: the next operation on GPUs makes a new communicator. Collective. */
+kolo_status_t kolo_native_renew(kolo_set_t *s);
+
 #endif

@@ -166,23 +166,39 @@ static kolo_status_t all_reduce(kolo_set_t *s, kolo_response_t *const *batch, si
     return kolo_adasum(s, batch, n, out, (char *)buffer + scratch_at(used));
 }
 
+/* The part of a rank that has joined. */
+static kolo_status_t reduce_nothing(kolo_set_t *s, kolo_response_t *const *batch)
+{
+    const kolo_request_t *q = &batch[0]->request;
+    size_t count = count_of(batch[0]), used = count * kolo_type_size(q->type);
+    double factor = 1.0;
+    kolo_op_t op = kolo_reduction_of(s, q->op, &factor);
+    void *buffer = NULL;
+    if (s->engine->native) {
+        KOLO_TRY(kolo_native_room(s, KOLO_ROOM_INPUT, used, &buffer));
+        KOLO_TRY(kolo_native_lift(
+            s, &(kolo_lift_t){.to = buffer, .count = count, .type = q->type, .op = op, .factor = 1.0}, 1));
+    } else {
+        KOLO_TRY(kolo_fusion_room(s->engine, used + extra_of(s, q, count, used, 1), &buffer));
+        kolo_fill_identity(buffer, count, q->type, op);
+    }
+    return all_reduce(s, batch, 1, buffer, buffer, count, op, buffer, used);
+}
+
 static kolo_status_t reduce_alone(kolo_set_t *s, kolo_response_t *const *batch)
 {
     const kolo_response_t *r = batch[0];
     kolo_entry_t *entry = r->entry;
     const kolo_request_t *q = &r->request;
-    size_t count = count_of(r), used = entry ? 0 : count * kolo_type_size(q->type); /* in the fusion buffer */
+    size_t count = count_of(r);
     double factor = q->postscale;
     kolo_op_t op = kolo_reduction_of(s, q->op, &factor);
     kolo_output_t out;
     void *buffer = NULL;
     uint64_t since = kolo_now_ns();
-    size_t room = used + extra_of(s, q, count, used, 1);
+    size_t room = extra_of(s, q, count, 0, 1);
+    if (!entry) return reduce_nothing(s, batch);
     if (room > 0) KOLO_TRY(kolo_fusion_room(s->engine, room, &buffer));
-    if (!entry) {
-        kolo_fill_identity(buffer, count, q->type, op);
-        return all_reduce(s, batch, 1, buffer, buffer, count, op, buffer, used);
-    }
     KOLO_TRY(kolo_output_find(s, entry, q->shape, q->ndims, &out));
     const void *in = entry->input;
     KOLO_TRY(kolo_output_apart(s, entry, in, out.bytes, in == out.data, &out));
@@ -192,7 +208,7 @@ static kolo_status_t reduce_alone(kolo_set_t *s, kolo_response_t *const *batch)
     }
     if (q->prescale != 1.0 || !s->engine->native)
         traced(s, batch, 1, KOLO_DO_INPUT, &s->engine->tally.pack_ns, &since);
-    kolo_status_t status = all_reduce(s, batch, 1, in, out.data, count, op, buffer, used);
+    kolo_status_t status = all_reduce(s, batch, 1, in, out.data, count, op, buffer, 0);
     traced(s, batch, 1, operation_of(s, q), &s->engine->tally.operate_ns, &since);
     if (status == KOLO_OK && factor != 1.0)
         status = kolo_scale_there(s, out.data, out.data, count, q->type, factor);

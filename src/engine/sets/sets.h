@@ -25,6 +25,7 @@ typedef struct kolo_set {
     _Atomic(kolo_comm_t) gpu;
     _Atomic bool gpu_ended;
     bool gpu_asked, gpu_missing; /* the loop's: making it was tried; it failed on some rank */
+    bool ran_native;             /* the loop's: an operation ran on GPUs, so all ranks have one */
     bool removed;                /* under the queue's lock */
     kolo_op_t and_op, or_op;
     kolo_lane_t lane;

@@ -19,7 +19,8 @@ bool kolo_timeline_marks;
 int64_t kolo_timeline_queue, kolo_timeline_every;
 
 #define NAMES_MAX 65536 /* rows of a timeline; later names are left out, and counted */
-#define CLOCK_S   10    /* while there is work, clocks are compared so often: they drift */
+#define LATE_MS   1000
+#define CLOCK_S   10 /* while there is work, clocks are compared so often: they drift */
 
 /* ---- names ---- */
 
@@ -323,9 +324,32 @@ kolo_status_t kolo_engine_timeline_start(kolo_tensor_engine_t engine, const char
     return KOLO_OK;
 }
 
+static void describe_late(void *arg, char *buf, size_t bytes)
+{
+    (void)arg;
+    snprintf(buf, bytes, "the engine to write down what GPUs have done");
+}
+
+/* What is complete has its times, which the loop, as soon as it wakes, puts. It may be in an operation with others.
+ */
+static void await_late(kolo_tensor_engine_t e)
+{
+    kolo_wait_t wait;
+    if (!atomic_load(&e->has_late)) return;
+    kolo_engine_kick(e);
+    kolo_wait_init(&wait, NULL, kolo_deadline_ms(LATE_MS), describe_late, NULL, 1);
+    while (atomic_load(&e->has_late))
+        if (kolo_wait_pause(&wait) != KOLO_OK) {
+            kolo_warn("engine", "the timeline lacks times of GPUs: the engine has been busy for a second");
+            break;
+        }
+    kolo_wait_end(&wait);
+}
+
 kolo_status_t kolo_engine_timeline_stop(kolo_tensor_engine_t engine)
 {
     KOLO_TRY(kolo_engine_check(engine, "engine_timeline_stop"));
+    await_late(engine);
     replace(engine, NULL);
     return KOLO_OK;
 }

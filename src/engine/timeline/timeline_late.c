@@ -14,6 +14,7 @@ kolo_late_t *kolo_late_new(kolo_set_t *s, kolo_response_t *const *batch, size_t 
     kolo_late_t *late = calloc(1, sizeof *late + count * sizeof late->tensors[0]);
     for (size_t i = 0; late && i < count; i++) {
         const kolo_entry_t *entry = batch[i]->entry;
+        if (!entry) continue;
         const kolo_request_t *q = &entry->request;
         kolo_traced_t *traced = kolo_trace_find(t, entry);
         if (!traced) continue;

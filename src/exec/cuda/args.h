@@ -188,11 +188,12 @@ enum {
     KOLO_CUDA_LIFT_FLOAT32,
     KOLO_CUDA_LIFT_FLOAT64,
     KOLO_CUDA_LIFT_E4M3,
-    KOLO_CUDA_LIFT_E5M2
+    KOLO_CUDA_LIFT_E5M2,
+    KOLO_CUDA_LIFT_FILL /* with the 64 bits of `factor`, again and again */
 };
 typedef struct {
     uint64_t to, from, bytes;
-    uint64_t factor; /* bits of a double */
+    uint64_t factor; /* bits of a double; or what fills */
     uint32_t first;  /* its first chunk */
     uint32_t what;   /* KOLO_CUDA_LIFT_* */
 } kolo_cuda_lift_item_t;

@@ -4,6 +4,7 @@
  */
 #include "base/type.h"
 #include "exec/cuda/cuda.h"
+#include "mem/identity.h"
 
 #include <string.h>
 
@@ -15,6 +16,12 @@ static uint64_t bits_of(double factor)
     uint64_t bits;
     memcpy(&bits, &factor, sizeof bits);
     return bits;
+}
+
+static uint32_t what_of(const kolo_lift_t *l)
+{
+    if (!l->from) return KOLO_CUDA_LIFT_FILL;
+    return l->factor == 1.0 ? KOLO_CUDA_LIFT_COPY : KOLO_CUDA_LIFT_INT8 + (uint32_t)l->type;
 }
 
 static kolo_status_t put(const kolo_cuda_device_t *device, const kolo_cuda_kernels_t *kernels,
@@ -41,15 +48,14 @@ static kolo_status_t lift(const kolo_cuda_device_t *device, const kolo_lift_t *l
         if (!bytes || l->to == l->from) {
             if (!bytes || l->factor == 1.0) continue;
         }
-        if (!l->from) return kolo_fail(KOLO_ERR_INTERNAL, "a GPU is to fill in what no tensor brings");
         if (args.n == KOLO_CUDA_LIFTS) KOLO_TRY(put(device, kernels, &args, stream));
-        args.items[args.n++] = (kolo_cuda_lift_item_t){
-            .to = (uint64_t)(uintptr_t)l->to,
-            .from = (uint64_t)(uintptr_t)l->from,
-            .bytes = bytes,
-            .factor = bits_of(l->factor),
-            .first = args.chunks,
-            .what = l->factor == 1.0 ? KOLO_CUDA_LIFT_COPY : KOLO_CUDA_LIFT_INT8 + (uint32_t)l->type};
+        args.items[args.n++] =
+            (kolo_cuda_lift_item_t){.to = (uint64_t)(uintptr_t)l->to,
+                                    .from = (uint64_t)(uintptr_t)l->from,
+                                    .bytes = bytes,
+                                    .factor = l->from ? bits_of(l->factor) : kolo_identity_word(l->type, l->op),
+                                    .first = args.chunks,
+                                    .what = what_of(l)};
         args.chunks += (uint32_t)((bytes + KOLO_CUDA_LIFT_CHUNK - 1) / KOLO_CUDA_LIFT_CHUNK);
     }
     return put(device, kernels, &args, stream);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Packing and unpacking of an engine's tensors within the memory of one GPU: each item is copied, or multiplied by a
- * factor by the same rules as on the CPU (engine/values.c). Blocks take chunks of all items in turn.
+ * factor by the same rules as on the CPU (engine/values.c), or filled. Blocks take chunks of all items in turn.
  */
 #ifndef KOLO_EXEC_CUDA_LIFT_CUH
 #define KOLO_EXEC_CUDA_LIFT_CUH
@@ -55,6 +55,14 @@ KOLO_DEV void kolo_lift_plain(char *to, const char *from, uint64_t bytes)
     kolo_lift_words<uint8_t>(to + whole, from + whole, bytes - whole);
 }
 
+/* Chunks begin at multiples of the word. */
+KOLO_DEV void kolo_lift_fill(char *to, uint64_t bytes, uint64_t word)
+{
+    uint64_t whole = ((uint64_t)to & 7) == 0 ? bytes & ~(uint64_t)7 : 0;
+    for (uint64_t i = kolo_tid(); i < whole / 8; i += kolo_nthreads()) ((uint64_t *)to)[i] = word;
+    for (uint64_t i = whole + kolo_tid(); i < bytes; i += kolo_nthreads()) to[i] = (char)(word >> 8 * (i & 7));
+}
+
 KOLO_DEV void kolo_lift_chunk(const kolo_cuda_lift_item_t &it, uint64_t at, uint64_t bytes)
 {
     char *to = (char *)it.to + at;
@@ -72,6 +80,7 @@ KOLO_DEV void kolo_lift_chunk(const kolo_cuda_lift_item_t &it, uint64_t at, uint
     case KOLO_CUDA_LIFT_BFLOAT16: kolo_lift_scaled<kolo_bfloat>(to, from, bytes, factor); break;
     case KOLO_CUDA_LIFT_FLOAT32: kolo_lift_scaled<float>(to, from, bytes, factor); break;
     case KOLO_CUDA_LIFT_FLOAT64: kolo_lift_scaled<double>(to, from, bytes, factor); break;
+    case KOLO_CUDA_LIFT_FILL: kolo_lift_fill(to, bytes, it.factor); break;
     case KOLO_CUDA_LIFT_E4M3: kolo_lift_scaled<kolo_e4m3>(to, from, bytes, factor); break;
     default: kolo_lift_scaled<kolo_e5m2>(to, from, bytes, factor);
     }
