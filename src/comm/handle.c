@@ -7,6 +7,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define BLOCK_HANDLES 64
 #define QUARANTINE    64 /* handles kept unused before one is given out again */
@@ -141,6 +142,9 @@ void kolo_handle_leave(kolo_comm_t comm)
     kolo_gate_open(&comm->gate);
 }
 
+/* For programs that take every status but KOLO_OK for an error: with KOLO_BLOCKING=0 theirs is KOLO_IN_PROGRESS. */
+static const char in_background[] = "goes on in the background until kolo_comm_get_async_error() reports KOLO_OK";
+
 kolo_status_t kolo_body_background(kolo_body_t *body, void *(*fn)(void *), void *arg)
 {
     pthread_attr_t attr;
@@ -151,6 +155,8 @@ kolo_status_t kolo_body_background(kolo_body_t *body, void *(*fn)(void *), void 
     atomic_fetch_add(&body->handle->visitors, 1);
     int err = pthread_create(&thread, &attr, fn, arg);
     pthread_attr_destroy(&attr);
+    if (err == 0 && !body->blocking)
+        kolo_fail(KOLO_IN_PROGRESS, "blocking is 0 for %s: the call %s", body->name, in_background);
     if (err == 0) return KOLO_OK;
     kolo_handle_leave(body->handle);
     return kolo_fail_errno(KOLO_ERR_SYSTEM, err, "cannot start a thread for %s rank %d", body->name, body->rank);
@@ -234,7 +240,8 @@ kolo_status_t kolo_handle_retire(kolo_comm_t comm, const char *what, bool abort)
     char last_error[400] = "";                       /* of this thread: mostly why its program aborts */
     if (abort) {
         char words[96]; /* not this thread's error: an abort that was asked for is none */
-        snprintf(last_error, sizeof last_error, "%s", kolo_error_text());
+        if (!strstr(kolo_error_text(), in_background))
+            snprintf(last_error, sizeof last_error, "%s", kolo_error_text());
         snprintf(words, sizeof words, "%s rank %d was aborted", comm->name, comm->rank);
         atomic_store(&body->abort, 1);
         atomic_store(&body->stop, KOLO_STOP_ABORT);

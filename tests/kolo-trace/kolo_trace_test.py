@@ -264,6 +264,15 @@ def full_disk_ends_it_early_and_whole(folder):
         assert len(events) > 20 or end, len(events)
 
 
+def one_that_cannot_begin_is_said_once(folder):
+    cmd = [os.environ["KOLORUN"], "-n", str(RANKS), os.environ["TRACE_PROGRAM"], "steps"]
+    p = subprocess.run(cmd, capture_output=True, text=True, timeout=120, env={**CLEAN, "KOLO_TIMELINE": "/dev/full"},
+                       stdin=subprocess.DEVNULL)
+    lines = [line for line in p.stderr.splitlines() if "timeline" in line]
+    assert p.returncode == 0 and len(lines) == 1, (p.returncode, p.stderr)
+    assert "goes on without a timeline" in lines[0] and "/dev/full cannot be written: No space left" in lines[0], lines
+
+
 def strict_start(path):
     """The first event; the rest is being written."""
     with contextlib.suppress(EOFError), open(path, "rb") as plain:
@@ -323,6 +332,7 @@ def damage_is_bounded_and_told(folder):
 
 
 CASES = [compressed_ones_say_the_same, every_nth_operation_is_there_on_all_ranks, full_disk_ends_it_early_and_whole,
+         one_that_cannot_begin_is_said_once,
          killed_in_the_middle_of_a_compressed_one, valid_whenever_a_compressed_one_is_stopped,
          summary_names_the_slowest_rank, merged_by_clock_offset, engines_of_one_job_become_one_timeline,
          valid_whenever_it_is_stopped, killed_in_the_middle, damage_is_bounded_and_told]

@@ -6,6 +6,7 @@
 #include "kolo-info.h"
 #include "base/failpoint.h"
 #include "kolo-info-machine.h"
+#include "output.h"
 #include "topo/topo.h"
 #include "tune/tune.h"
 
@@ -174,6 +175,7 @@ static int check_options(const info_options_t *options, int rest)
 int main(int argc, char **argv)
 {
     info_options_t options = {.nodes = 1};
+    kolo_tool_output("kolo-info");
     int status = parse_options(argc, argv, &options);
     if (status >= 0) return status;
     status = check_options(&options, argc - optind);
@@ -208,10 +210,6 @@ int main(int argc, char **argv)
     case MODE_FAIL_POINTS:
         status = list_fail_points();
         break;
-    }
-    if (fflush(stdout) != 0) {
-        perror("kolo-info: standard output");
-        return INFO_FAILED;
     }
     return status == INFO_OK && !good ? INFO_FAILED : status;
 }

@@ -6,6 +6,7 @@
  */
 #include "elastic/elastic.h"
 #include "kolorun_agent.h"
+#include "output.h"
 
 #include <string.h>
 
@@ -13,6 +14,7 @@ int main(int argc, char **argv)
 {
     if (argc == 2 && strcmp(argv[1], "--agent") == 0) return kolorun_agent_main();
     kolorun_options_t options;
+    kolo_tool_output("kolorun");
     int status = kolorun_options_parse(argc, argv, &options);
     if (status < 0 && options.check_build) status = kolorun_check_build();
     if (status < 0) status = options.elastic.min > 0 ? elastic_run(&options) : job_run_fixed(&options);

@@ -6,6 +6,7 @@
  */
 #include "gpu.h"
 #include "inside_table.h"
+#include "output.h"
 #include "rendezvous.h"
 
 #include <errno.h>
@@ -105,10 +106,6 @@ static int run_rows(const perf_job_t *job)
     perf_model_close(model);
     if (job->rank == 0) perf_print_end(job, results.rows, results.count);
     int status = write_files(job, &results);
-    if (fflush(stdout) || ferror(stdout)) {
-        fprintf(stderr, "kolo-perf: standard output: %s\n", strerror(errno));
-        status = 1;
-    }
     return results.failed ? 1 : status;
 }
 
@@ -129,6 +126,7 @@ int main(int argc, char **argv)
         .min_bytes = 8, .type = KOLO_FLOAT32, .op = KOLO_SUM, .warmup = 10, .check = true};
     kolo_job_place_t place;
     perf_job_t job = {.options = &options};
+    kolo_tool_output("kolo-perf");
     if (argc > 1 && strcmp(argv[1], "rendezvous") == 0) {
         static char name[] = "kolo-perf rendezvous"; /* getopt_long() puts it in front of its messages */
         argv[1] = name;

@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "base/params.h"
+#include "output.h"
 
 #include <getopt.h>
 #include <inttypes.h>
@@ -173,12 +174,8 @@ static int dump(const top_options_t *o, char **files, int nfiles)
 int main(int argc, char **argv)
 {
     top_options_t options = {.last = 8};
+    kolo_tool_output("kolo-top");
     int status = parse_options(argc, argv, &options);
     if (status >= 0) return status;
-    status = options.dump || options.join ? dump(&options, argv + optind, argc - optind) : watch(&options);
-    if (fflush(stdout) != 0) {
-        perror("kolo-top: standard output");
-        return TOP_FAILED;
-    }
-    return status;
+    return options.dump || options.join ? dump(&options, argv + optind, argc - optind) : watch(&options);
 }

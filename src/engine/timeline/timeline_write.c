@@ -258,7 +258,7 @@ static bool write_at(int fd, const char *text, size_t bytes, uint64_t at)
     return true;
 }
 
-/* A full disk: what is there is made a whole, and stays. */
+/* A full disk: what is there is made a whole, and stays. If nothing is there, the caller has the error. */
 static void end_early(kolo_timeline_t *t, const char *why)
 {
     char tail[KOLO_GZIP_TAIL_BYTES];
@@ -270,7 +270,10 @@ static void end_early(kolo_timeline_t *t, const char *why)
     }
     t->broken = true;
     if (write_at(t->fd, tail, bytes, t->end) && ftruncate(t->fd, (off_t)(t->end + bytes))) why = strerror(errno);
-    kolo_warn("engine", "the timeline %s ends early, it cannot be written: %s", t->path, why);
+    if (t->end == 0)
+        kolo_fail(KOLO_ERR_SYSTEM, "engine: the timeline %s cannot be written: %s", t->path, why);
+    else
+        kolo_warn("engine", "the timeline %s ends early, it cannot be written: %s", t->path, why);
 }
 
 /* What stands in t->text goes into the file, with the closing bracket. */
@@ -317,7 +320,7 @@ static void put_losses(kolo_timeline_t *t)
     put_text(t, ",\"lost_tensors\":");
     put_number(t, left_out);
     put_text(t, "}}");
-    if (lost + left_out > 0)
+    if (lost + left_out > 0 && !t->broken)
         kolo_warn("engine", "the timeline %s lacks %llu tensors and %llu events: KOLO_TIMELINE_QUEUE is too small",
                   t->path, (unsigned long long)left_out, (unsigned long long)lost);
 }
@@ -399,7 +402,7 @@ kolo_status_t kolo_timeline_open(kolo_timeline_t *t, const kolo_engine_place_t *
     if (t->fd < 0) return kolo_fail_errno(KOLO_ERR_SYSTEM, errno, "engine: cannot write the timeline %s", t->path);
     put_head(t, place, host);
     kolo_status_t status = KOLO_OK;
-    if (!flush(t)) status = kolo_fail(KOLO_ERR_SYSTEM, "engine: cannot write the timeline %s", t->path);
+    if (!flush(t)) status = KOLO_ERR_SYSTEM;
     sigfillset(&all); /* the user's signals are for the user's threads */
     pthread_sigmask(SIG_SETMASK, &all, &old);
     int error = status == KOLO_OK ? pthread_create(&t->writer, NULL, write_all, t) : 0;
