@@ -144,9 +144,75 @@ static kolo_status_t reduce_scatter(const levels_t *s, const kolo_exec_call_t *c
     return KOLO_OK;
 }
 
+/* Each rank of a host gets the host's sum of a part, the lanes take the parts to the root's host, and there the
+ * root gathers them. As much at a time as there is scratch memory. */
+static kolo_status_t reduce(const levels_t *s, const kolo_exec_call_t *c)
+{
+    uint64_t n = (uint64_t)s->env.per_host, most = s->scratch.bytes / c->elem / 64 * 64;
+    uint64_t whole = c->count / n * n;
+    for (uint64_t done = 0; done < whole;) {
+        uint64_t part = KOLO_MIN((whole - done) / n, most);
+        kolo_exec_call_t scatter = inside(c, KOLO_COLL_REDUCE_SCATTER), lane = across(c, KOLO_COLL_REDUCE);
+        kolo_exec_call_t gather = inside(c, KOLO_COLL_GATHER);
+        scatter.count = lane.count = gather.count = part;
+        scatter.src = at(c->src, done, c->elem);
+        scatter.dst = s->scratch.address;
+        lane.src = gather.src = s->scratch.address;
+        lane.root = c->root / s->env.per_host;
+        lane.dst = lane.root == s->host ? s->scratch.address : NULL;
+        gather.root = c->root % s->env.per_host;
+        gather.dst = c->root == s->env.rank ? at(c->dst, done, c->elem) : NULL;
+        KOLO_TRY(launch_inside(s, &scatter));
+        KOLO_TRY(launch_on(&s->env.across, &lane));
+        if (lane.root == s->host) KOLO_TRY(launch_inside(s, &gather));
+        done += part * n;
+    }
+    return launch_rest(s, c, whole);
+}
+
+/* What the hosts' ranks have comes over their lanes to the root's host, so all GPUs there take a share, and from
+ * there to the root, host by host. */
+static kolo_status_t gather(const levels_t *s, const kolo_exec_call_t *c)
+{
+    uint64_t n = (uint64_t)s->env.per_host;
+    kolo_exec_call_t lane = across(c, KOLO_COLL_GATHER), near = inside(c, KOLO_COLL_GATHER);
+    lane.root = c->root / s->env.per_host;
+    lane.dst = lane.root == s->host ? s->scratch.address : NULL;
+    KOLO_TRY(launch_on(&s->env.across, &lane));
+    near.root = c->root % s->env.per_host;
+    for (uint64_t h = 0; h < (uint64_t)s->env.hosts && lane.root == s->host; h++) {
+        near.src = at(s->scratch.address, h * c->count, c->elem);
+        near.dst = c->root == s->env.rank ? at(c->dst, h * n * c->count, c->elem) : NULL;
+        KOLO_TRY(launch_inside(s, &near));
+    }
+    return KOLO_OK;
+}
+
+/* The other way round. */
+static kolo_status_t scatter(const levels_t *s, const kolo_exec_call_t *c)
+{
+    uint64_t n = (uint64_t)s->env.per_host;
+    kolo_exec_call_t lane = across(c, KOLO_COLL_SCATTER), near = inside(c, KOLO_COLL_SCATTER);
+    lane.root = c->root / s->env.per_host;
+    near.root = c->root % s->env.per_host;
+    for (uint64_t h = 0; h < (uint64_t)s->env.hosts && lane.root == s->host; h++) {
+        near.src = c->root == s->env.rank ? at(c->src, h * n * c->count, c->elem) : NULL;
+        near.dst = at(s->scratch.address, h * c->count, c->elem);
+        KOLO_TRY(launch_inside(s, &near));
+    }
+    lane.src = lane.root == s->host ? s->scratch.address : NULL;
+    return launch_on(&s->env.across, &lane);
+}
+
 /* ---- the executor ---- */
 
 typedef kolo_status_t (*collective_fn_t)(const levels_t *s, const kolo_exec_call_t *c);
+
+/* The scratch memory has a part of each host. */
+static bool has_room(const levels_t *s, const kolo_exec_call_t *c)
+{
+    return c->count <= s->scratch.bytes / (uint64_t)s->env.hosts / c->elem;
+}
 
 static collective_fn_t collective_of(const levels_t *s, const kolo_exec_call_t *c)
 {
@@ -162,6 +228,12 @@ static collective_fn_t collective_of(const levels_t *s, const kolo_exec_call_t *
         return all_gather;
     case KOLO_COLL_REDUCE_SCATTER:
         return reduce_scatter;
+    case KOLO_COLL_REDUCE:
+        return reduce;
+    case KOLO_COLL_GATHER:
+        return has_room(s, c) ? gather : NULL;
+    case KOLO_COLL_SCATTER:
+        return has_room(s, c) ? scatter : NULL;
     default:
         return NULL;
     }
