@@ -11,7 +11,8 @@
 
 /* ---- the last failure of this process ---- */
 
-#define FOLLOWS_MS 1000  /* a failure this soon after another follows from it, as a rule: the first is kept */
+#define FOLLOWS_MS 1000 /* a failure this soon after another follows from it, as a rule: the first is kept */
+#define AGE_WORDS  " ms before that: "
 #define RECENT_MS  30000 /* an older failure is not why a program aborts now */
 
 /* A program that meets a loss in one communicator aborts its others, too. Their peers need not know the lost rank,
@@ -25,7 +26,8 @@ static struct {
 void kolo_failure_note(kolo_status_t status, const char *text)
 {
     uint64_t now = kolo_now_ns();
-    if (status == KOLO_ERR_ABORTED) return;
+    bool loss = status == KOLO_ERR_REMOTE || status == KOLO_ERR_PARTITION;
+    if (!loss || (strstr(text, "gave up") && !strstr(text, AGE_WORDS))) return; /* who gave up is not the cause */
     pthread_mutex_lock(&last_failure.lock);
     if (!last_failure.at_ns || now - last_failure.at_ns > FOLLOWS_MS * KOLO_NS_PER_MS) {
         last_failure.at_ns = now;
@@ -92,7 +94,7 @@ static void give_reason(kolo_oob_t *oob, const char *last_error)
     } else {
         int64_t age_ms = recent_failure(word, sizeof word);
         if (age_ms >= 0)
-            snprintf(words + used, sizeof words - used, "; %lld ms before that: %s", (long long)age_ms, word);
+            snprintf(words + used, sizeof words - used, "; %lld" AGE_WORDS "%s", (long long)age_ms, word);
         else if (*last_error)
             snprintf(words + used, sizeof words - used, "; its last error was: %s", last_error);
     }
