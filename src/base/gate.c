@@ -34,9 +34,11 @@ void kolo_gate_quit(kolo_gate_t *gate)
     atomic_fetch_sub(&gate->waiters, 1);
 }
 
+/* A wait that may last long because there is nothing to do has no stall_ns, and warns of nothing. */
 static kolo_status_t check(kolo_wait_t *wait, uint64_t now)
 {
     char text[512] = "something unnamed", words[600];
+    if (wait->stall_ns != 0) return kolo_wait_check(wait);
     if (wait->since_ns == 0) wait->since_ns = now;
     bool aborted = wait->abort && atomic_load_explicit(wait->abort, memory_order_acquire);
     if (!aborted && (!wait->deadline_ns || now < wait->deadline_ns)) return KOLO_OK;

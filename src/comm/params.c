@@ -29,7 +29,8 @@ static const kolo_param_t rows[] = {
     {"KOLO_INIT_TIMEOUT_MS", KOLO_PARAM_INT, "120000", 1, INT64_C(86400000), NULL, false,
      "limit of init, split and first-use connections, in milliseconds", &kolo_comm_options.init_timeout_ms},
     {"KOLO_OP_TIMEOUT_MS", KOLO_PARAM_INT, "0", 0, INT64_C(86400000), NULL, false,
-     "limit of one operation in milliseconds; 0: none", &kolo_comm_options.op_timeout_ms},
+     "limit of one operation in milliseconds; 0: none; first-use connections have KOLO_INIT_TIMEOUT_MS",
+     &kolo_comm_options.op_timeout_ms},
     {"KOLO_CHECK", KOLO_PARAM_ENUM, "off", 0, 0, "off|basic|deep", true,
      "basic: also touch the first and last byte of every buffer, so that a bad pointer fails in the call that "
      "brought "

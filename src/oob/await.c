@@ -124,7 +124,8 @@ kolo_status_t kolo_oob_await(kolo_oob_t *oob, kolo_ready_fn_t ready, void *arg, 
         }
         uint32_t ticket = kolo_gate_ticket(&oob->gate);
         pthread_mutex_unlock(&oob->lock);
-        status = kolo_gate_wait(&oob->gate, ticket, &wait);
+        status = kolo_wait_check(&wait); /* sets when to warn first */
+        if (status == KOLO_OK) status = kolo_gate_wait(&oob->gate, ticket, &wait);
         pthread_mutex_lock(&oob->lock);
     }
     oob->ready = NULL;

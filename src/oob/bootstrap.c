@@ -249,8 +249,11 @@ static void describe_checkin(void *arg, char *buf, size_t bytes)
         snprintf(buf, bytes, "the address of rank %d from the root at %s (%s, rank %d of %d has checked in)",
                  (oob->rank + 1) % oob->nranks, address, oob->name, oob->rank, oob->nranks);
     else
-        snprintf(buf, bytes, "the root at %s, which has not answered a call yet (%s, rank %d of %d)", address,
-                 oob->name, oob->rank, oob->nranks);
+        snprintf(buf, bytes,
+                 "the root at %s, which has not answered a call yet (%s, rank %d of %d; if rank 0 runs, see "
+                 "whether another "
+                 "program listens there: ss -ltnp)",
+                 address, oob->name, oob->rank, oob->nranks);
     pthread_mutex_unlock(&oob->lock);
 }
 

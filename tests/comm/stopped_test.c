@@ -1,12 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * kolo_comm_destroy() waits for no peer: not for one that is stopped, with messages on the way to it, on any wire.
+ * kolo_comm_finalize() waits for all, and says for whom.
  */
 #include "kit/procs.h"
 
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #define RANKS   4
 #define STOPPED 3
@@ -89,11 +93,51 @@ static void destroy_waits_for_no_stopped_peer(void **state)
     for (size_t w = 0; w < sizeof wires / sizeof wires[0]; w++) leave_on(wires[w]);
 }
 
+/* Returns whether a log has a warning of a rank that waits for rank 3. */
+static bool has_warned(const char *path)
+{
+    char line[2048];
+    bool found = false;
+    FILE *f = fopen(path, "r");
+    while (f && !found && fgets(line, sizeof line, f))
+        found = strstr(line, "still waiting") && strstr(line, "rank 3 to come to the same call");
+    if (f) fclose(f);
+    return found;
+}
+
+static void finalize_before_the_last(proc_t *p)
+{
+    rank_t *r = &p->r;
+    EXPECT(works(r->comm));
+    if (r->rank == STOPPED && !await_count(&p->shared->arrived[READY], 1)) abort();
+} /* the kit finalizes */
+
+/* The last rank comes to finalize only when another one has said that it waits for it. */
+static void finalize_says_whom_it_waits_for(void **state)
+{
+    char path[] = "/tmp/kolo-stopped-XXXXXX", log[64];
+    const char *const env[] = {"KOLO_STALL_WARN_MS=300", log, NULL};
+    int fd = mkstemp(path);
+    job_t job;
+    (void)state;
+    assert_true(fd >= 0);
+    close(fd);
+    snprintf(log, sizeof log, "KOLO_LOG_FILE=%s", path);
+    job_start(&job, RANKS, env, finalize_before_the_last, NULL);
+    bool said = false;
+    for (uint64_t end = now_ms() + 20000; !said && now_ms() < end; nap_ms(20)) said = has_warned(path);
+    atomic_fetch_add(&job.shared->arrived[READY], 1);
+    assert_int_equal(job_finish(&job, -1), 0);
+    unlink(path);
+    assert_true(said);
+}
+
 int main(void)
 {
     limit_s(200);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(destroy_waits_for_no_stopped_peer),
+        cmocka_unit_test(finalize_says_whom_it_waits_for),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -508,6 +508,13 @@ def test_output_without_room_is_named():
     matches("the output cannot be written: No space left on device", p.stderr)
 
 
+def test_folder_that_cannot_be_made_is_named():
+    p = start("-n", "1", "true", env={**os.environ, "TMPDIR": str(TMP / "none")})
+    err = p.communicate(timeout=LIMIT_S)[1].decode()
+    assert p.returncode != 0
+    matches(r"cannot make the job's folder .*/none/kolorun-\w+ \(TMPDIR chooses where\): No such file", err)
+
+
 def test_programs_and_host_files_that_are_none():
     (TMP / "text").write_text("no program\n")
     (TMP / "hosts").write_text("# nobody\n")

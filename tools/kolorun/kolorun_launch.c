@@ -43,7 +43,9 @@ static bool make_dir(kolorun_group_t *group)
         return complain(group, "TMPDIR");
     }
     if (mkdtemp(group->dir) == NULL) { /* mode 0700 */
-        complain(group, group->dir);
+        char what[sizeof group->dir + 64];
+        snprintf(what, sizeof what, "cannot make the job's folder %s (TMPDIR chooses where)", group->dir);
+        complain(group, what);
         group->dir[0] = '\0';
         return false;
     }
