@@ -75,6 +75,13 @@ struct kolo_making {
     kolo_connecting_t *connecting; /* of who does not wait */
 };
 
+/* Peers come when their programs call: to wait for that has the limit of operations, if they have one. An operation
+ * that finds its connections may need less than one that makes them. */
+static uint64_t peers_deadline(const kolo_body_t *body)
+{
+    return body->op_timeout_ms ? kolo_deadline_ms(KOLO_MAX(body->op_timeout_ms, body->init_timeout_ms)) : 0;
+}
+
 static kolo_status_t make_list(kolo_making_t *m, const kolo_plan_conn_t *keys, const kolo_proto_t *protos,
                                uint32_t count)
 {
@@ -100,7 +107,7 @@ static kolo_status_t make_list(kolo_making_t *m, const kolo_plan_conn_t *keys, c
             m->requests[m->n].rx = &c->u.rx;
         m->n++;
     }
-    body->ctx.deadline_ns = kolo_deadline_ms(body->init_timeout_ms);
+    body->ctx.deadline_ns = peers_deadline(body);
     KOLO_FAIL_POINT("comm.connect.start");
     return KOLO_OK;
 }

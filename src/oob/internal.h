@@ -181,8 +181,6 @@ kolo_status_t kolo_oob_await(kolo_oob_t *oob, kolo_ready_fn_t ready, void *arg, 
                              kolo_describe_fn_t describe, void *describe_arg);
 /* Something has changed: wakes the rank's thread if that is what it waits for. With the lock held. */
 void kolo_oob_wake(kolo_oob_t *oob);
-/* The caller's deadline, or the default of the job. */
-uint64_t kolo_oob_deadline(const kolo_oob_t *oob, uint64_t deadline_ns);
 /* Every object joins and leaves: the ticker that looks at abort flags lives as long as there is one. */
 void kolo_ticker_join(kolo_progress_t *progress);
 void kolo_ticker_leave(void);
@@ -263,7 +261,7 @@ kolo_status_t kolo_oob_hear_root(kolo_oob_t *oob, kolo_status_t status, uint64_t
 /* The bootstrap is over, with this status and, if it failed, the thread's last error: the root hears of it. */
 void kolo_oob_leave_root(kolo_oob_t *oob, kolo_status_t status);
 kolo_status_t kolo_oob_gather_addresses(kolo_oob_t *oob, uint64_t deadline_ns); /* gather.c */
-kolo_verdict_t kolo_stream_admit(kolo_oob_t *oob);                              /* stream.c */
+kolo_verdict_t kolo_stream_admit(kolo_oob_t *oob, int peer);                    /* stream.c */
 void kolo_watched_free(kolo_peer_t *peer);
 void kolo_stream_accepted(kolo_oob_t *oob, const kolo_claim_t *claim, kolo_socket_t socket);
 

@@ -25,7 +25,8 @@ static kolo_verdict_t peer_admit(void *owner, const kolo_claim_t *claim, size_t 
     else if (claim->purpose == KOLO_PURPOSE_MESSAGE)
         verdict = claim->tag == (uint64_t)oob->nranks ? KOLO_VERDICT_OK : KOLO_VERDICT_REFUSED;
     else
-        verdict = claim->purpose == KOLO_PURPOSE_STREAM ? kolo_stream_admit(oob) : KOLO_VERDICT_REFUSED;
+        verdict =
+            claim->purpose == KOLO_PURPOSE_STREAM ? kolo_stream_admit(oob, claim->from) : KOLO_VERDICT_REFUSED;
     pthread_mutex_unlock(&oob->lock);
     return verdict;
 }

@@ -80,6 +80,10 @@ size_t kolo_oob_memory(const kolo_oob_t *oob);
 
 #define KOLO_OOB_MESSAGE_MAX (1u << 20)
 
+/* The caller's deadline; for 0 that of the job, its time limit from now on, as wherever a deadline of 0 is passed.
+ */
+uint64_t kolo_oob_deadline(const kolo_oob_t *oob, uint64_t deadline_ns);
+
 /* Sends a tagged message to one rank. Returns once the bytes are on their way; never waits for the peer's receive.
  */
 kolo_status_t kolo_oob_send(kolo_oob_t *oob, int peer, uint64_t tag, const void *data, size_t bytes);

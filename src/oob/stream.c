@@ -10,9 +10,21 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-kolo_verdict_t kolo_stream_admit(kolo_oob_t *oob)
+/* Of one rank, whatever others have opened: more than it dials before I accept. Else ranks that all dial, and
+ * accept afterwards, would wait for room at each other. */
+#define EARLY_OF_EACH 256
+
+static size_t early_of(const kolo_oob_t *oob, int peer)
 {
-    return oob->nstreams < (size_t)kolo_oob_values.early_max ? KOLO_VERDICT_OK : KOLO_VERDICT_BUSY;
+    size_t n = 0;
+    for (const kolo_early_stream_t *s = oob->streams; s != NULL; s = s->next) n += s->peer == peer;
+    return n;
+}
+
+kolo_verdict_t kolo_stream_admit(kolo_oob_t *oob, int peer)
+{
+    bool room = oob->nstreams < (size_t)kolo_oob_values.early_max || early_of(oob, peer) < EARLY_OF_EACH;
+    return room ? KOLO_VERDICT_OK : KOLO_VERDICT_BUSY;
 }
 
 void kolo_stream_accepted(kolo_oob_t *oob, const kolo_claim_t *claim, kolo_socket_t socket)

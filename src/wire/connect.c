@@ -18,6 +18,7 @@
 
 #define MESSAGE_MAGIC   0x6e6e636bu /* "kcnn" */
 #define MESSAGE_VERSION 2u
+#define NEVER_NS        UINT64_MAX
 
 typedef struct { /* out of band, one per end */
     uint32_t magic, version;
@@ -49,7 +50,7 @@ typedef struct { /* one request under way */
 
 struct kolo_connecting {
     kolo_wire_ctx_t *ctx;
-    uint64_t deadline_ns;
+    uint64_t deadline_ns; /* of waiting for peers, 0: none */
     bool patient;
     kolo_conn_request_t *requests;
     pending_t *pending;
@@ -115,11 +116,16 @@ static bool says(const message_t *message, const kolo_wire_ops_t *wire)
     return memcmp(&message->wire, &id, sizeof id) == 0;
 }
 
+static uint64_t patience(const kolo_connecting_t *c)
+{
+    return c->deadline_ns ? c->deadline_ns : NEVER_NS;
+}
+
 /* KOLO_IN_PROGRESS: it is not there yet. It is to be in c->in. */
 static kolo_status_t receive(kolo_connecting_t *c, int from, uint64_t tag, size_t bytes)
 {
     kolo_oob_t *oob = c->ctx->oob;
-    if (c->patient) return kolo_oob_recv(oob, from, tag, &c->in, bytes, c->deadline_ns);
+    if (c->patient) return kolo_oob_recv(oob, from, tag, &c->in, bytes, patience(c));
     if (!c->receipt) KOLO_TRY(kolo_oob_recv_begin(oob, from, tag, &c->in, bytes, &c->receipt));
     c->awaits = from;
     kolo_status_t status = kolo_oob_recv_poll(c->receipt);
@@ -260,12 +266,15 @@ static kolo_status_t connect_rx(kolo_connecting_t *c, pending_t *p)
     kolo_rx_t *rx = p->request->rx;
     if (c->reader == 0) KOLO_TRY(hear_writer(c, p));
     c->reader = 1; /* the writer's card is in c->in */
-    if (!c->patient && !rx->ops->rx_can_connect(c->ctx, rx, &c->in.message.u.card)) {
+    bool writer_came = rx->ops->rx_can_connect(c->ctx, rx, &c->in.message.u.card);
+    if (!c->patient && !writer_came) {
         c->awaits = rx->spec.writer;
         return KOLO_IN_PROGRESS;
     }
     c->awaits = -1;
+    if (!writer_came) c->ctx->deadline_ns = patience(c); /* it may still wait for another rank */
     kolo_status_t status = rx->ops->rx_connect(c->ctx, rx, &c->in.message.u.card);
+    c->ctx->deadline_ns = c->deadline_ns;
     if (status == KOLO_OK) log_phase(c, p, "receive end connected");
     return status;
 }

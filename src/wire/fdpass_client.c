@@ -261,7 +261,8 @@ kolo_status_t kolo_fdpass_fetch(kolo_wire_ctx_t *ctx, const kolo_peer_card_t *ca
                                 int *fds, int nfds, kolo_fdpass_peer_t *peer)
 {
     fetch_t f = {.ctx = ctx, .card = card, .name = name, .fds = fds, .nfds = nfds, .sock = -1};
-    uint64_t deadline = ctx->deadline_ns ? ctx->deadline_ns : kolo_deadline_ms(DEFAULT_LIMIT_MS);
+    uint64_t deadline = ctx->oob ? kolo_oob_deadline(ctx->oob, ctx->deadline_ns) : ctx->deadline_ns;
+    if (!deadline) deadline = kolo_deadline_ms(DEFAULT_LIMIT_MS);
     int ranks_here = ctx->member && ctx->member->node_size ? ctx->member->node_size[ctx->member->my_node] : 1;
     kolo_wait_t retry;
     kolo_wait_init(&f.wait, ctx->abort, deadline, describe, &f, ranks_here);

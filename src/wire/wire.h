@@ -292,7 +292,7 @@ typedef struct kolo_wire_ctx {
     kolo_oob_t *oob;
     const kolo_member_t *member;
     const _Atomic uint32_t *abort;
-    uint64_t deadline_ns; /* of the set-up under way */
+    uint64_t deadline_ns; /* of the set-up under way; 0: each wait for a thread of the library has its own limit */
     uint64_t job;         /* kolo_oob_job */
     uint8_t key[32];      /* proves to the descriptor-passing server that a caller belongs to the job */
     kolo_waker_t waker;   /* waits of this communicator sleep on it; its asleep word is in the control page */
@@ -346,7 +346,7 @@ kolo_status_t kolo_wire_connect(kolo_wire_ctx_t *ctx, kolo_conn_request_t *reque
 
 /* The same in steps that do not wait for peers: a rank can work on several lists at once, and no list delays
  * another (docs/decisions/0022). The two lists of a pair of ranks must have the same connections between the two.
- * step: returns KOLO_IN_PROGRESS until it is done, at most until ctx->deadline_ns as it was at begin.
+ * step: returns KOLO_IN_PROGRESS until it is done, at most until ctx->deadline_ns as it was at begin (0: no limit).
  * kolo_oob_changes() changes when there may be more to do, and ctx->waker is woken. end: any time, also on NULL;
  * unfinished connections are dropped, and the peers are notified. */
 typedef struct kolo_connecting kolo_connecting_t;

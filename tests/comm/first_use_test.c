@@ -12,7 +12,7 @@
 
 typedef struct {
     kolo_unique_id_t id;
-    int kind, init_timeout_ms;
+    int kind, limit_ms; /* of connecting and of operations, 0: the defaults */
 } job_t;
 
 static bool start(rank_t *r)
@@ -21,14 +21,14 @@ static bool start(rank_t *r)
     kolo_config_t c = KOLO_CONFIG_INITIALIZER;
     c.blocking = 0;
     c.name = "eager";
-    if (job->init_timeout_ms) c.init_timeout_ms = job->init_timeout_ms;
+    if (job->limit_ms) c.init_timeout_ms = c.op_timeout_ms = job->limit_ms;
     kolo_status_t status = kolo_comm_init_rank(&r->comm, r->nranks, job->id, r->rank, &c);
     return EXPECT_IS(KOLO_IN_PROGRESS, status) && EXPECT_OK(settled(r->comm, status));
 }
 
-static int run_job(int n, void (*fn)(rank_t *), int kind, int init_timeout_ms)
+static int run_job(int n, void (*fn)(rank_t *), int kind, int limit_ms)
 {
-    job_t job = {.kind = kind, .init_timeout_ms = init_timeout_ms};
+    job_t job = {.kind = kind, .limit_ms = limit_ms};
     assert_int_equal(kolo_get_unique_id(&job.id), KOLO_OK);
     return run_threads(n, fn, &job);
 }
