@@ -258,6 +258,6 @@ int main(void)
         cmocka_unit_test(a_group_over_two_communicators),
         cmocka_unit_test(a_rank_may_come_after_the_limit_of_connecting),
     };
-    limit_s(100);
+    limit_s(200);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
