@@ -30,7 +30,8 @@ static const kolo_param_t rows[] = {
      "limit of init, split, and of connecting with ranks that have called, in milliseconds",
      &kolo_comm_options.init_timeout_ms},
     {"KOLO_OP_TIMEOUT_MS", KOLO_PARAM_INT, "0", 0, INT64_C(86400000), NULL, false,
-     "limit of one operation in milliseconds; 0: none; first-use connections have KOLO_INIT_TIMEOUT_MS",
+     "limit of one operation in milliseconds; 0: none; one that makes connections has KOLO_INIT_TIMEOUT_MS if that "
+     "is longer",
      &kolo_comm_options.op_timeout_ms},
     {"KOLO_CHECK", KOLO_PARAM_ENUM, "off", 0, 0, "off|basic|deep", true,
      "basic: also touch the first and last byte of every buffer, so that a bad pointer fails in the call that "
