@@ -135,10 +135,10 @@ typedef struct kolo_config {
     uint32_t magic;      /* KOLO_CONFIG_MAGIC */
     int blocking;        /* 0: init, split, shrink, grow, finalize, first uses return KOLO_IN_PROGRESS. Default 1 */
     int init_timeout_ms; /* limit of init, split, shrink, grow, of connecting with who has called. Default 120000 */
-    int op_timeout_ms;   /* limit of one operation, 0 = none (a peer may be minutes late). The error comes up to 200 ms
-                            later and says what the other ranks do. On a GPU only the time in which the operation
-                            waits for other ranks counts, not that behind other work on its stream. An operation that
-                            makes connections has init_timeout_ms if that is longer. Default 0 */
+    int op_timeout_ms;   /* limit of one operation, 0 = none (a peer may be minutes late). The error comes up to
+                          * 200 ms later and says what the other ranks do. On a GPU only the time in which the
+                          * operation waits for other ranks counts, not that behind other work on its stream. An
+                          * operation that makes connections has init_timeout_ms if that is longer. Default 0 */
     const char *name;    /* copied; used in messages. Default "comm" */
     int split_share; /* 1, on all ranks of a color: a split takes over its parent's knowledge of hosts, processes
                         and wires and its buffer sizes, and needs fewer messages. Default 0 */
