@@ -64,14 +64,15 @@ static const size_t sizes[] = {1, 1, 4, 4, 8, 8, 2, 2, 4, 8, 1, 1, 2, 2};
 static const char *const type_names[] = {"int8",     "uint8",   "int32",   "uint32", "int64",  "uint64", "float16",
                                          "bfloat16", "float32", "float64", "f8e4m3", "f8e5m2", "int16",  "uint16"};
 
-/* 1, 2 or 4 in each type: sums and products of a few of them are exact, so all orders give the same bits. */
+/* 1, 2 or 4 in each type: sums and products of a few of them are exact, so all orders give the same bits. Some
+ * whole numbers are negative, and the largest there are without a sign. */
 static void put(kolo_type_t type, void *at, size_t i, int power)
 {
     static const uint16_t half[] = {0x3c00, 0x4000, 0x4400}, brain[] = {0x3f80, 0x4000, 0x4080};
     static const uint8_t e4m3[] = {0x38, 0x40, 0x48}, e5m2[] = {0x3c, 0x40, 0x44};
-    int64_t whole = 1 << power;
-    float single = (float)whole;
-    double twice = (double)whole;
+    int64_t whole = (i + (size_t)power) % 2 ? -(1 << power) : 1 << power;
+    float single = (float)(1 << power);
+    double twice = (double)(1 << power);
     const void *from = &whole;
     if (type == KOLO_FLOAT16) from = &half[power];
     if (type == KOLO_BFLOAT16) from = &brain[power];
