@@ -98,7 +98,7 @@ void kolo_verdict_say_state(kolo_verdict_t *v, const kolo_verdict_rank_t *r)
     if (r->stopped) kolo_verdict_say(v, "its process is stopped, ");
     if (r->failed != KOLO_OK) kolo_verdict_say(v, "it has failed (%s), ", kolo_status_string(r->failed));
     if (!now) {
-        kolo_verdict_say(v, "it has called nothing yet");
+        kolo_verdict_say(v, "it has called nothing on this communicator yet");
         return;
     }
     if (kolo_verdict_op_runs(now)) {

@@ -121,11 +121,21 @@ static uint64_t patience(const kolo_connecting_t *c)
     return c->deadline_ns ? c->deadline_ns : NEVER_NS;
 }
 
+static kolo_status_t late(const kolo_connecting_t *c, int rank)
+{
+    return kolo_fail(KOLO_ERR_TIMEOUT,
+                     "time-out while waiting for rank %d, which has not come to connect with rank %d", rank,
+                     c->ctx->member->rank);
+}
+
 /* KOLO_IN_PROGRESS: it is not there yet. It is to be in c->in. */
 static kolo_status_t receive(kolo_connecting_t *c, int from, uint64_t tag, size_t bytes)
 {
     kolo_oob_t *oob = c->ctx->oob;
-    if (c->patient) return kolo_oob_recv(oob, from, tag, &c->in, bytes, patience(c));
+    if (c->patient) {
+        kolo_status_t came = kolo_oob_recv(oob, from, tag, &c->in, bytes, patience(c));
+        return came == KOLO_ERR_TIMEOUT ? late(c, from) : came;
+    }
     if (!c->receipt) KOLO_TRY(kolo_oob_recv_begin(oob, from, tag, &c->in, bytes, &c->receipt));
     c->awaits = from;
     kolo_status_t status = kolo_oob_recv_poll(c->receipt);
@@ -415,13 +425,6 @@ static kolo_status_t finish(kolo_connecting_t *c, kolo_status_t status)
     return c->status = status;
 }
 
-static kolo_status_t late(const kolo_connecting_t *c)
-{
-    return kolo_fail(KOLO_ERR_TIMEOUT,
-                     "time-out while waiting for rank %d, which has not come to connect with rank %d", c->awaits,
-                     c->ctx->member->rank);
-}
-
 kolo_status_t kolo_connecting_step(kolo_connecting_t *c)
 {
     kolo_status_t status = KOLO_OK;
@@ -429,7 +432,7 @@ kolo_status_t kolo_connecting_step(kolo_connecting_t *c)
     uint64_t changes = kolo_oob_changes(c->ctx->oob);
     if (!c->patient && c->awaits >= 0 && changes == c->seen) {
         bool in_time = c->deadline_ns == 0 || kolo_now_ns() < c->deadline_ns;
-        return in_time ? KOLO_IN_PROGRESS : finish(c, late(c));
+        return in_time ? KOLO_IN_PROGRESS : finish(c, late(c, c->awaits));
     }
     c->seen = changes;
     c->ctx->deadline_ns = c->deadline_ns;

@@ -7,7 +7,8 @@ import subprocess
 import sys
 
 TOOLS = pathlib.Path(sys.argv[1])
-CALLS = [[tool, option] for tool in ("kolorun", "kolo-perf", "kolo-info", "kolo-top") for option in ("--help", "--version")]
+CALLS = [[tool, option] for tool in ("kolorun", "kolo-perf", "kolo-info", "kolo-top", "kolo-trace", "kolo-tune")
+         for option in ("--help", "--version")]
 CALLS += [["kolorun", "--check-build"], ["kolo-info"], ["kolo-info", "--params"], ["kolo-top", "--once"]]
 
 for call in CALLS:

@@ -145,8 +145,6 @@ int kolo_info_explain(const char *name, const char *size, const char *ranks, int
     if (!job_init(&job, ranks, nodes)) return INFO_USAGE;
     size_t elem = bytes % 4 ? 1 : 4;
     uint64_t count = count_of(coll, (uint64_t)bytes, elem, job.emit.nranks);
-    printf("%s of %" PRId64 " bytes, %u ranks on %d node(s), %u cores each\n", kolo_coll_name(coll), bytes,
-           job.emit.nranks, nodes, job.tune.cores);
     int status = INFO_OK;
     if (kolo_tune_explain(&job.tune, &job.emit, &job.sizes, coll, count, elem, stdout) != KOLO_OK)
         status = failed();

@@ -21,7 +21,9 @@ static bool has_root(perf_coll_t coll)
 
 void perf_print_head(const perf_job_t *job, perf_coll_t coll)
 {
-    printf("# %s, %d ranks\n", perf_coll_names[coll], job->nranks);
+    printf("# %s, %d rank%s\n", perf_coll_names[coll], job->nranks, job->nranks == 1 ? "" : "s");
+    if (job->nranks == 1)
+        printf("# nothing goes between ranks; for more ranks: kolorun -n 4 kolo-perf %s\n", perf_coll_names[coll]);
     printf("# %12s %12s %10s %6s %5s %10s %8s %8s %7s  %-5s %9s %9s %9s %7s  %s\n", "size", "count", "type",
            "redop", "root", "time", "algbw", "busbw", "#wrong", "place", "min", "p99", "model", "of copy",
            "algorithm");
