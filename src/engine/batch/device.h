@@ -158,20 +158,26 @@ void kolo_flight_finish(struct kolo_tensor_engine *e, kolo_flight_t *flight, kol
 /* The loop: puts into the timeline what the finisher has found out. */
 void kolo_finisher_publish(struct kolo_tensor_engine *e);
 
+/* What the end of a batch completes. */
+typedef struct {
+    kolo_entry_t **entries; /* the first `n` are complete */
+    size_t n;
+    kolo_flight_t *later; /* completes the others: to be handed over; NULL: there are no others */
+} kolo_completed_t;
+
 /* fusion.c, the loop's. Room for so many bytes of host memory that nobody uses, until the next call here. */
 kolo_status_t kolo_fusion_room(struct kolo_tensor_engine *e, size_t bytes, void **memory);
 /* Takes a buffer for the batch and begins to pack it, with `extra` bytes behind the tensors. ahead: something else
  * is going on meanwhile. */
-kolo_status_t kolo_fusion_begin(kolo_set_t *s, kolo_response_t *const *batch, size_t n, kolo_op_t op, size_t extra,
-                                bool ahead, kolo_flight_t **flight);
+kolo_status_t kolo_fusion_begin(kolo_set_t *s, kolo_response_t *const *batch, size_t n, size_t extra, bool ahead,
+                                kolo_flight_t **flight);
 /* The batch lies packed in host memory. */
 kolo_status_t kolo_fusion_await(kolo_set_t *s, kolo_flight_t *flight, void **memory);
 /* Is some of it packed while the caller does something else? Only then it pays to begin ahead. */
 bool kolo_fusion_overlaps(kolo_set_t *s, kolo_response_t *const *batch, size_t n);
-/* It is reduced: unpacks it. more: something else will go on meanwhile. Entries that are complete then are put into
- * `done` (room for n); *later: the flight of the others, to be handed over. */
+/* It is reduced: unpacks it. more: something else will go on meanwhile. `done` has room for n entries. */
 kolo_status_t kolo_fusion_end(kolo_set_t *s, kolo_flight_t *flight, kolo_response_t *const *batch, size_t n,
-                              bool more, kolo_entry_t **done, size_t *ndone, kolo_flight_t **later);
+                              bool more, kolo_completed_t *done);
 /* Those of the batch that are on this device, into what is packed there, or out of it: queued. Unpacked entries are
  * added to the flight's. */
 kolo_status_t kolo_fusion_pack(kolo_set_t *s, kolo_use_t *use, kolo_flight_t *flight, kolo_response_t *const *batch,

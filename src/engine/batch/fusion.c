@@ -168,9 +168,10 @@ static kolo_status_t pack_device(kolo_set_t *s, kolo_use_t *use, kolo_flight_t *
     return cross(s, use, flight->buffer, batch, n, false);
 }
 
-static void pack_cpu(kolo_set_t *s, kolo_flight_t *flight, char *host, kolo_response_t *const *batch, size_t n,
-                     kolo_op_t op)
+static void pack_cpu(kolo_set_t *s, kolo_flight_t *flight, char *host, kolo_response_t *const *batch, size_t n)
 {
+    double unused = 1.0;
+    kolo_op_t op = kolo_reduction_of(s, batch[0]->request.op, &unused); /* whose identity the absent contribute */
     size_t elem = kolo_type_size(batch[0]->request.type), *places = kolo_places_of(s, batch, n, false);
     for (size_t i = 0; i < n; i++) {
         const kolo_response_t *r = batch[i];
@@ -219,8 +220,8 @@ static bool does_now(const struct kolo_tensor_engine *e, uint32_t uses, bool ove
     return uses != CPU_BIT || !overlaps || !e->devices->overlap || bytes < AHEAD_LEAST;
 }
 
-kolo_status_t kolo_fusion_begin(kolo_set_t *s, kolo_response_t *const *batch, size_t n, kolo_op_t op, size_t extra,
-                                bool ahead, kolo_flight_t **out)
+kolo_status_t kolo_fusion_begin(kolo_set_t *s, kolo_response_t *const *batch, size_t n, size_t extra, bool ahead,
+                                kolo_flight_t **out)
 {
     struct kolo_tensor_engine *e = s->engine;
     size_t bytes = kolo_layout_of(s, batch, n).bytes;
@@ -243,7 +244,7 @@ kolo_status_t kolo_fusion_begin(kolo_set_t *s, kolo_response_t *const *batch, si
     }
     if (uses & CPU_BIT) {
         size_t first = flight->nlifts;
-        pack_cpu(s, flight, e->devices->buffers[flight->buffer].memory, batch, n, op);
+        pack_cpu(s, flight, e->devices->buffers[flight->buffer].memory, batch, n);
         KOLO_TRY(lift_cpu(e, flight, first));
     }
     *out = flight;
@@ -303,11 +304,11 @@ static kolo_status_t unpack_device(kolo_set_t *s, kolo_use_t *use, kolo_flight_t
 }
 
 kolo_status_t kolo_fusion_end(kolo_set_t *s, kolo_flight_t *flight, kolo_response_t *const *batch, size_t n,
-                              bool more, kolo_entry_t **done, size_t *ndone, kolo_flight_t **later)
+                              bool more, kolo_completed_t *done)
 {
     struct kolo_tensor_engine *e = s->engine;
     char *packed = e->devices->buffers[flight->buffer].memory;
-    flight->nlifts = flight->nentries = *ndone = 0;
+    flight->nlifts = flight->nentries = done->n = 0;
     for (int i = 0; i < KOLO_DEVICES_MAX; i++) {
         if (!(flight->uses >> i & 1)) continue;
         kolo_use_t *use = atomic_load(&e->devices->uses[i]);
@@ -317,16 +318,16 @@ kolo_status_t kolo_fusion_end(kolo_set_t *s, kolo_flight_t *flight, kolo_respons
     if (flight->uses & CPU_BIT) {
         size_t first = flight->nlifts;
         flight->now = does_now(e, flight->uses, more, flight->bytes);
-        *ndone = unpack(s, flight, packed, KOLO_USE_CPU, batch, n, flight->now ? done : flight->entries);
+        done->n = unpack(s, flight, packed, KOLO_USE_CPU, batch, n, flight->now ? done->entries : flight->entries);
         KOLO_TRY(lift_cpu(e, flight, first));
     }
     if ((flight->uses & CPU_BIT) && !flight->now) {
-        flight->nentries = *ndone;
-        *ndone = 0;
+        flight->nentries = done->n;
+        done->n = 0;
     }
-    *later = flight;
+    done->later = flight;
     if (!flight->now || flight->uses != CPU_BIT) return KOLO_OK;
-    *later = NULL;
+    done->later = NULL;
     kolo_flight_free(flight);
     return KOLO_OK;
 }

@@ -97,6 +97,17 @@ kolo_status_t kolo_scale_there(kolo_set_t *s, void *dst, const void *src, size_t
     return KOLO_OK;
 }
 
+/* ---- batches ---- */
+
+/* A batch on its way. */
+typedef struct {
+    kolo_response_t *const *responses;
+    size_t n;
+    kolo_flight_t *flight; /* of what is reduced in a fusion buffer, once it has begun */
+    bool more;             /* another batch follows */
+    kolo_completed_t done;
+} batch_t;
+
 /* ---- reductions ---- */
 
 static size_t count_of(const kolo_response_t *r)
@@ -150,27 +161,36 @@ static kolo_memory_t memory_of(const kolo_set_t *s)
     return s->engine->native ? KOLO_MEMORY_DEVICE : KOLO_MEMORY_HOST;
 }
 
-/* The first `used` bytes of the buffer are in use. */
-static kolo_status_t all_reduce(kolo_set_t *s, kolo_response_t *const *batch, size_t n, const void *in, void *out,
-                                size_t count, kolo_op_t op, void *buffer, size_t used)
+/* Memory of a reduction: of one tensor where it lies, or of a packed batch. */
+typedef struct {
+    const void *in;
+    void *out;
+    size_t count;  /* elements */
+    char *scratch; /* as many bytes as extra_of() says; NULL if that is 0 */
+} operands_t;
+
+static kolo_status_t all_reduce(kolo_set_t *s, const batch_t *b, const operands_t *o)
 {
-    kolo_type_t type = batch[0]->request.type;
-    size_t bytes = count * kolo_type_size(type);
+    const kolo_request_t *q = &b->responses[0]->request;
+    double unused = 1.0;
+    kolo_op_t op = kolo_reduction_of(s, q->op, &unused);
+    size_t bytes = o->count * kolo_type_size(q->type);
     if (op != KOLO_ADASUM)
-        return kolo_backend_run(s, &(kolo_move_t){.need = {KOLO_WORK_ALL_REDUCE, type, op, memory_of(s), bytes},
-                                                  .in = in,
-                                                  .out = out,
-                                                  .count = count,
+        return kolo_backend_run(s, &(kolo_move_t){.need = {KOLO_WORK_ALL_REDUCE, q->type, op, memory_of(s), bytes},
+                                                  .in = o->in,
+                                                  .out = o->out,
+                                                  .count = o->count,
                                                   .stream = kolo_native_stream(s)});
-    if (in != out && count > 0) memcpy(out, in, bytes);
-    return kolo_adasum(s, batch, n, out, (char *)buffer + scratch_at(used));
+    if (o->in != o->out && bytes > 0) memcpy(o->out, o->in, bytes);
+    return kolo_adasum(s, b->responses, b->n, o->out, o->scratch);
 }
 
 /* The part of a rank that has joined. */
-static kolo_status_t reduce_nothing(kolo_set_t *s, kolo_response_t *const *batch)
+static kolo_status_t reduce_nothing(kolo_set_t *s, const batch_t *b)
 {
-    const kolo_request_t *q = &batch[0]->request;
-    size_t count = count_of(batch[0]), used = count * kolo_type_size(q->type);
+    const kolo_response_t *r = b->responses[0];
+    const kolo_request_t *q = &r->request;
+    size_t count = count_of(r), used = count * kolo_type_size(q->type), extra = 0;
     double factor = 1.0;
     kolo_op_t op = kolo_reduction_of(s, q->op, &factor);
     void *buffer = NULL;
@@ -179,26 +199,30 @@ static kolo_status_t reduce_nothing(kolo_set_t *s, kolo_response_t *const *batch
         KOLO_TRY(kolo_native_lift(
             s, &(kolo_lift_t){.to = buffer, .count = count, .type = q->type, .op = op, .factor = 1.0}, 1));
     } else {
-        KOLO_TRY(kolo_fusion_room(s->engine, used + extra_of(s, q, count, used, 1), &buffer));
+        extra = extra_of(s, q, count, used, 1);
+        KOLO_TRY(kolo_fusion_room(s->engine, used + extra, &buffer));
         kolo_fill_identity(buffer, count, q->type, op);
     }
-    return all_reduce(s, batch, 1, buffer, buffer, count, op, buffer, used);
+    char *scratch = extra > 0 ? (char *)buffer + scratch_at(used) : NULL;
+    return all_reduce(s, b, &(operands_t){buffer, buffer, count, scratch});
 }
 
-static kolo_status_t reduce_alone(kolo_set_t *s, kolo_response_t *const *batch)
+static kolo_status_t reduce_alone(kolo_set_t *s, const batch_t *b)
 {
+    kolo_response_t *const *batch = b->responses;
     const kolo_response_t *r = batch[0];
     kolo_entry_t *entry = r->entry;
     const kolo_request_t *q = &r->request;
     size_t count = count_of(r);
     double factor = q->postscale;
-    kolo_op_t op = kolo_reduction_of(s, q->op, &factor);
+    (void)kolo_reduction_of(s, q->op, &factor);
     kolo_output_t out;
     void *buffer = NULL;
     uint64_t since = kolo_now_ns();
     size_t room = extra_of(s, q, count, 0, 1);
-    if (!entry) return reduce_nothing(s, batch);
+    if (!entry) return reduce_nothing(s, b);
     if (room > 0) KOLO_TRY(kolo_fusion_room(s->engine, room, &buffer));
+    char *scratch = room > 0 ? (char *)buffer + scratch_at(0) : NULL;
     KOLO_TRY(kolo_output_find(s, entry, q->shape, q->ndims, &out));
     const void *in = entry->input;
     KOLO_TRY(kolo_output_apart(s, entry, in, out.bytes, in == out.data, &out));
@@ -208,7 +232,7 @@ static kolo_status_t reduce_alone(kolo_set_t *s, kolo_response_t *const *batch)
     }
     if (q->prescale != 1.0 || !s->engine->native)
         traced(s, batch, 1, KOLO_DO_INPUT, &s->engine->tally.pack_ns, &since);
-    kolo_status_t status = all_reduce(s, batch, 1, in, out.data, count, op, buffer, 0);
+    kolo_status_t status = all_reduce(s, b, &(operands_t){in, out.data, count, scratch});
     traced(s, batch, 1, operation_of(s, q), &s->engine->tally.operate_ns, &since);
     if (status == KOLO_OK && factor != 1.0)
         status = kolo_scale_there(s, out.data, out.data, count, q->type, factor);
@@ -216,17 +240,7 @@ static kolo_status_t reduce_alone(kolo_set_t *s, kolo_response_t *const *batch)
     return kolo_output_done(entry, &out, status);
 }
 
-/* ---- batches ---- */
-
-/* A batch on its way. */
-typedef struct {
-    kolo_response_t *const *responses;
-    size_t n;
-    kolo_flight_t *flight; /* of what is reduced in a fusion buffer, once it has begun */
-    bool more;             /* another batch follows */
-    size_t ndone;          /* entries in e->entries that are complete */
-    kolo_flight_t *later;  /* completes the others */
-} batch_t;
+/* ---- batches that run ---- */
 
 /* Several tensors, or one to reduce that the CPU does not reach. */
 static bool is_buffered(const batch_t *b)
@@ -247,20 +261,18 @@ static size_t count_all(const batch_t *b)
 static kolo_status_t begin(kolo_set_t *s, batch_t *b, bool ahead)
 {
     const kolo_request_t *q = &b->responses[0]->request;
-    double factor = 1.0;
     size_t count = count_all(b), extra = extra_of(s, q, count, count * kolo_type_size(q->type), b->n);
-    return kolo_fusion_begin(s, b->responses, b->n, kolo_reduction_of(s, q->op, &factor), extra, ahead, &b->flight);
+    return kolo_fusion_begin(s, b->responses, b->n, extra, ahead, &b->flight);
 }
 
 static kolo_status_t run_packed(kolo_set_t *s, batch_t *b, void *packed, size_t bytes)
 {
     const kolo_request_t *q = &b->responses[0]->request;
-    double factor = 1.0;
     if (q->work != KOLO_WORK_ALL_REDUCE) return kolo_perform_packed(s, b->responses, b->n, packed);
     KOLO_TALLY(s->engine->tally.packed_bytes, bytes);
     KOLO_TALLY(s->engine->tally.reduced_bytes, bytes);
-    return all_reduce(s, b->responses, b->n, packed, packed, bytes / kolo_type_size(q->type),
-                      kolo_reduction_of(s, q->op, &factor), packed, bytes);
+    operands_t packed_ones = {packed, packed, bytes / kolo_type_size(q->type), (char *)packed + scratch_at(bytes)};
+    return all_reduce(s, b, &packed_ones);
 }
 
 static kolo_status_t run_fused(kolo_set_t *s, batch_t *b)
@@ -273,7 +285,7 @@ static kolo_status_t run_fused(kolo_set_t *s, batch_t *b)
     traced(s, b->responses, b->n, KOLO_DO_COPY_IN, &e->tally.pack_ns, &since);
     KOLO_TRY(run_packed(s, b, packed, b->flight->bytes));
     traced(s, b->responses, b->n, operation_of(s, &b->responses[0]->request), &e->tally.operate_ns, &since);
-    KOLO_TRY(kolo_fusion_end(s, b->flight, b->responses, b->n, b->more, e->entries, &b->ndone, &b->later));
+    KOLO_TRY(kolo_fusion_end(s, b->flight, b->responses, b->n, b->more, &b->done));
     traced(s, b->responses, b->n, KOLO_DO_COPY_OUT, &e->tally.pack_ns, &since);
     return KOLO_OK;
 }
@@ -283,7 +295,7 @@ static kolo_status_t run_alone(kolo_set_t *s, const kolo_response_t *r, batch_t 
     switch (r->request.work) {
     case KOLO_WORK_ALL_REDUCE:
         KOLO_TALLY(s->engine->tally.reduced_bytes, count_of(r) * kolo_type_size(r->request.type));
-        return reduce_alone(s, b->responses);
+        return reduce_alone(s, b);
     case KOLO_WORK_BARRIER: /* that all have agreed is the barrier */
         return KOLO_OK;
     case KOLO_WORK_ADD_SET:
@@ -326,7 +338,7 @@ static kolo_status_t run_fused_native(kolo_set_t *s, batch_t *b)
 static kolo_status_t run_native(kolo_set_t *s, batch_t *b)
 {
     KOLO_TRY(b->n > 1 ? run_fused_native(s, b) : run_alone(s, b->responses[0], b));
-    return kolo_native_end(s, b->responses, b->n, s->engine->entries, &b->ndone, &b->later);
+    return kolo_native_end(s, b->responses, b->n, s->engine->entries, &b->done.n, &b->done.later);
 }
 
 static kolo_status_t run(kolo_set_t *s, batch_t *b)
@@ -345,8 +357,8 @@ static kolo_status_t run(kolo_set_t *s, batch_t *b)
         if (r->request.work >= KOLO_WORK_ADD_SET && r->entry) status = kolo_sets_change(s->engine, r);
     }
     if (!r->entry) return status;
-    b->later = r->entry->stage;
-    if (!b->later) s->engine->entries[b->ndone++] = r->entry;
+    b->done.later = r->entry->stage;
+    if (!b->done.later) s->engine->entries[b->done.n++] = r->entry;
     return status;
 }
 
@@ -364,6 +376,7 @@ static kolo_status_t perform(kolo_set_t *s, batch_t *b)
 {
     struct kolo_tensor_engine *e = s->engine;
     KOLO_TRY(room_for_entries(s, b->n));
+    b->done.entries = e->entries;
     if (KOLO_UNLIKELY(e->timeline != NULL)) kolo_trace_begin(s, b->responses, b->n);
     e->backend_failed = e->foreign_failure = false;
     kolo_status_t status = run(s, b);
@@ -375,10 +388,10 @@ static kolo_status_t perform(kolo_set_t *s, batch_t *b)
     if (KOLO_UNLIKELY(e->timeline != NULL)) kolo_trace_done(s, b->responses, b->n);
     uint64_t since = kolo_now_ns();
     if (status != KOLO_OK) return KOLO_OK;
-    size_t n = b->ndone;
-    if (b->later) n += kolo_flight_hand_over(e, b->later);
+    size_t n = b->done.n;
+    if (b->done.later) n += kolo_flight_hand_over(e, b->done.later);
     KOLO_TALLY(e->tally.tensors, n);
-    if (b->ndone > 0) kolo_lane_finish(&s->lane, e->entries, b->ndone);
+    if (b->done.n > 0) kolo_lane_finish(&s->lane, e->entries, b->done.n);
     timed(&e->tally.complete_ns, &since);
     return KOLO_OK;
 }

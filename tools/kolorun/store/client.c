@@ -39,18 +39,24 @@ struct kolo_store {
     client_t *free_clients;
 };
 
-/* Of one call, where its failure is told. */
-typedef struct {
-    const kolo_store_t *store;
-    char *text;
-    size_t bytes;
-} why_t;
-
 typedef struct {
     char *text;
     size_t bytes;
     kolo_store_answer_t answer;
 } reply_t;
+
+/* One call of this side: what is asked, until when, what came, and the memory for the words of a failure. */
+typedef struct {
+    kolo_store_t *store;
+    const char *method, *scope, *key;
+    const void *data;
+    size_t bytes; /* of data */
+    int timeout_ms;
+    char *why;
+    size_t why_bytes;
+    int64_t deadline; /* by now_ms(); run() sets it */
+    reply_t reply;    /* its text is the caller's to free */
+} call_t;
 
 static int64_t now_ms(void)
 {
@@ -151,9 +157,9 @@ static void give_client(kolo_store_t *s, client_t *c)
     pthread_mutex_unlock(&s->lock);
 }
 
-static int fail_with(const why_t *why, const char *what, const char *detail)
+static int fail_with(const call_t *call, const char *what, const char *detail)
 {
-    snprintf(why->text, why->bytes, "store at %s:%s: %s%s%s", why->store->host, why->store->port, what,
+    snprintf(call->why, call->why_bytes, "store at %s:%s: %s%s%s", call->store->host, call->store->port, what,
              detail ? ": " : "", detail ? detail : "");
     return -1;
 }
@@ -250,57 +256,58 @@ static bool is_proved(const kolo_store_t *s, const client_t *client, const reply
            kolo_store_same(signature, a->signature);
 }
 
-/* One request. The status, or -1. */
-static int ask(const kolo_store_t *s, client_t *client, const char *what, const void *data, size_t bytes,
-               int64_t deadline, reply_t *reply, const why_t *why)
+/* One request. Returns the status, or -1. */
+static int ask(call_t *call, client_t *client, const char *what)
 {
+    const kolo_store_t *s = call->store;
     char head[1024], hash[KOLO_STORE_HEX], signature[KOLO_STORE_HEX];
     const uint64_t now = clock_us(), count = client->count = now > client->count ? now : client->count + 1;
-    if (!kolo_store_hash(data, bytes, hash) || !kolo_store_sign(s->key, what, client->name, count, hash, signature))
-        return fail_with(why, "the request cannot be signed", NULL);
-    int fd = dial(s, deadline);
-    if (fd < 0) return fail_with(why, "cannot connect", strerror(errno));
+    if (!kolo_store_hash(call->data, call->bytes, hash) ||
+        !kolo_store_sign(s->key, what, client->name, count, hash, signature))
+        return fail_with(call, "the request cannot be signed", NULL);
+    int fd = dial(s, call->deadline);
+    if (fd < 0) return fail_with(call, "cannot connect", strerror(errno));
     int n = snprintf(head, sizeof head,
                      "%s HTTP/1.1\r\nHost: store\r\nConnection: close\r\nContent-Length: %zu\r\nKolo-Client: %s\r\n"
                      "Kolo-Count: %llu\r\nKolo-Body: %s\r\nKolo-Signature: %s\r\n\r\n",
-                     what, bytes, client->name, (unsigned long long)count, hash, signature);
+                     what, call->bytes, client->name, (unsigned long long)count, hash, signature);
     /* A server that refuses answers before it has taken the body: its answer is read all the same. */
-    bool sent = n > 0 && (size_t)n < sizeof head && send_all(fd, head, (size_t)n, deadline) &&
-                send_all(fd, data, bytes, deadline);
-    int error = errno, done = receive(fd, reply, deadline);
+    bool sent = n > 0 && (size_t)n < sizeof head && send_all(fd, head, (size_t)n, call->deadline) &&
+                send_all(fd, call->data, call->bytes, call->deadline);
+    int error = errno, done = receive(fd, &call->reply, call->deadline);
     if (sent) error = errno;
     close(fd);
-    if (done < 0) return fail_with(why, "what answers there is not the job's store", NULL);
-    if (done == 0) return fail_with(why, "no answer", strerror(error));
-    if (!is_proved(s, client, reply)) {
-        if (reply->answer.status == 403) return fail_with(why, "it refused the request's signature", NULL);
-        return fail_with(why, "the answer is not signed with the job's key", NULL);
+    if (done < 0) return fail_with(call, "what answers there is not the job's store", NULL);
+    if (done == 0) return fail_with(call, "no answer", strerror(error));
+    if (!is_proved(s, client, &call->reply)) {
+        if (call->reply.answer.status == 403) return fail_with(call, "it refused the request's signature", NULL);
+        return fail_with(call, "the answer is not signed with the job's key", NULL);
     }
-    return reply->answer.status;
+    return call->reply.answer.status;
 }
 
-static int run(kolo_store_t *s, const char *method, const char *scope, const char *key, const void *data,
-               size_t bytes, int timeout_ms, reply_t *reply, const why_t *why)
+/* Asks; for a key that is not there again until it is, or the time is over. Returns the status, or -1. */
+static int run(call_t *call)
 {
     char what[KOLO_STORE_PATH_BYTES + 16];
-    int64_t deadline = now_ms() + timeout_ms;
     bool missing = false;
-    if (!kolo_store_name_ok(scope) || !kolo_store_name_ok(key) || bytes > KOLO_STORE_VALUE_MAX)
-        return fail_with(why, "the scope, key or value cannot be one", NULL);
-    client_t *client = take_client(s);
-    if (client == NULL) return fail_with(why, "no memory or no random bytes", NULL);
-    snprintf(what, sizeof what, "%s /%s/%s", method, scope, key);
+    call->deadline = now_ms() + call->timeout_ms;
+    if (!kolo_store_name_ok(call->scope) || !kolo_store_name_ok(call->key) || call->bytes > KOLO_STORE_VALUE_MAX)
+        return fail_with(call, "the scope, key or value cannot be one", NULL);
+    client_t *client = take_client(call->store);
+    if (client == NULL) return fail_with(call, "no memory or no random bytes", NULL);
+    snprintf(what, sizeof what, "%s /%s/%s", call->method, call->scope, call->key);
     for (;;) {
-        int status = ask(s, client, what, data, bytes, deadline, reply, why);
-        int64_t left = deadline - now_ms();
+        int status = ask(call, client, what);
+        int64_t left = call->deadline - now_ms();
         if (status == 404) missing = true;
         if (status == -1 && missing && left <= 0) status = 404; /* the last look was cut short */
-        if (status != 404 || strcmp(method, "GET") != 0 || left <= 0) {
-            give_client(s, client);
+        if (status != 404 || strcmp(call->method, "GET") != 0 || left <= 0) {
+            give_client(call->store, client);
             return status;
         }
-        free(reply->text);
-        *reply = (reply_t){0};
+        free(call->reply.text);
+        call->reply = (reply_t){0};
         poll(NULL, 0, left < AGAIN_MS ? (int)left : AGAIN_MS);
     }
 }
@@ -308,23 +315,39 @@ static int run(kolo_store_t *s, const char *method, const char *scope, const cha
 int kolo_store_put(kolo_store_t *store, const char *scope, const char *key, const void *data, size_t bytes,
                    int timeout_ms, char *why, size_t why_bytes)
 {
-    reply_t reply = {0};
-    int status = run(store, "PUT", scope, key, data, bytes, timeout_ms, &reply, &(why_t){store, why, why_bytes});
-    free(reply.text);
+    call_t call = {.store = store,
+                   .method = "PUT",
+                   .scope = scope,
+                   .key = key,
+                   .data = data,
+                   .bytes = bytes,
+                   .timeout_ms = timeout_ms,
+                   .why = why,
+                   .why_bytes = why_bytes};
+    int status = run(&call);
+    free(call.reply.text);
     return status;
 }
 
 int kolo_store_get(kolo_store_t *store, const char *scope, const char *key, void **data, size_t *bytes,
                    int timeout_ms, char *why, size_t why_bytes)
 {
-    reply_t reply = {0};
-    int status = run(store, "GET", scope, key, "", 0, timeout_ms, &reply, &(why_t){store, why, why_bytes});
+    call_t call = {.store = store,
+                   .method = "GET",
+                   .scope = scope,
+                   .key = key,
+                   .data = "",
+                   .timeout_ms = timeout_ms,
+                   .why = why,
+                   .why_bytes = why_bytes};
+    int status = run(&call);
+    reply_t *reply = &call.reply;
     if (status == 200) {
-        memmove(reply.text, reply.text + reply.answer.body_at, reply.answer.body_bytes);
-        *data = reply.text;
-        *bytes = reply.answer.body_bytes;
+        memmove(reply->text, reply->text + reply->answer.body_at, reply->answer.body_bytes);
+        *data = reply->text;
+        *bytes = reply->answer.body_bytes;
     } else {
-        free(reply.text);
+        free(reply->text);
     }
     return status;
 }
@@ -332,8 +355,15 @@ int kolo_store_get(kolo_store_t *store, const char *scope, const char *key, void
 int kolo_store_delete(kolo_store_t *store, const char *scope, const char *key, int timeout_ms, char *why,
                       size_t why_bytes)
 {
-    reply_t reply = {0};
-    int status = run(store, "DELETE", scope, key, "", 0, timeout_ms, &reply, &(why_t){store, why, why_bytes});
-    free(reply.text);
+    call_t call = {.store = store,
+                   .method = "DELETE",
+                   .scope = scope,
+                   .key = key,
+                   .data = "",
+                   .timeout_ms = timeout_ms,
+                   .why = why,
+                   .why_bytes = why_bytes};
+    int status = run(&call);
+    free(call.reply.text);
     return status;
 }
