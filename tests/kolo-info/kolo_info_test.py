@@ -227,7 +227,7 @@ def case_explain_and_memory():
         has(err, "not in this build")
         return
     assert status == 0 and err == "", err
-    has(out, "all_reduce of 1048576 bytes, 4 ranks on 1 node")
+    has(out, "all_reduce of 262144 elements of 4 bytes on 4 ranks of 1 host")
     rule = re.search(r"\n  measured rule (\d+) of (\d+): all_reduce of \d+ to \d+ ranks on one host.*, from \d+ bytes on.*: (\w+)\n", out)
     assert rule and 1 <= int(rule[1]) <= int(rule[2]) and f"chosen: {rule[3]}," in out, out
     assert re.search(r"\n  the cost model (would choose|does not know) ", out), out
