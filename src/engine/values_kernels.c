@@ -8,21 +8,23 @@
 
 /* ---- integers ---- */
 
-/* The limits are doubles themselves. VIA: an integer type that has conversion instructions. */
+/* Not a number becomes 0. */
+KOLO_INLINE double clamp(double v, double least, double most)
+{
+    double low = v > least ? v : least, in = low < most ? low : most;
+    return v != v ? 0.0 : in;
+}
+
+/* MIN and MAX are doubles without loss. VIA: an integer type that has conversion instructions. */
 #define SCALE_NARROW(name, T, VIA, MIN, MAX)                                                                       \
     static void name(void *dst, const void *src, size_t n, double factor)                                          \
     {                                                                                                              \
         T *d = dst;                                                                                                \
         const T *s = src;                                                                                          \
-        INDEPENDENT for (size_t i = 0; i < n; i++)                                                                 \
-        {                                                                                                          \
-            double v = (double)(VIA)s[i] * factor, low = v > (double)(MIN) ? v : (double)(MIN);                    \
-            double in = low < (double)(MAX) ? low : (double)(MAX);                                                 \
-            in = v != v ? 0.0 : in;                                                                                \
-            d[i] = (T)(VIA)in;                                                                                     \
-        }                                                                                                          \
+        INDEPENDENT for (size_t i = 0; i < n; i++) d[i] =                                                          \
+            (T)(VIA)clamp((double)(VIA)s[i] * factor, (double)(MIN), (double)(MAX));                               \
     }
-/* They are not: what reaches the double beyond the limit becomes the limit. */
+/* MAX is not: a value from the next double on becomes MAX. */
 #define SCALE_WIDE(name, T, MIN, MAX)                                                                              \
     static void name(void *dst, const void *src, size_t n, double factor)                                          \
     {                                                                                                              \

@@ -260,39 +260,51 @@ KOLO_INLINE void half_store(void *p, __m256 v)
 #endif
 
 #if defined(HALF_LANES)
-#define HALF_KERNEL(name, OP)                                                                                      \
-    static void name(void *dst, const void *const *srcs, int nsrcs, size_t n)                                      \
-    {                                                                                                              \
-        u16_t *d = dst;                                                                                            \
-        uint16_t rest[HALF_LANES] = {0};                                                                           \
-        size_t at = 0;                                                                                             \
-        half_acc_t a, b;                                                                                           \
-        for (; n - at >= 2 * HALF_LANES; at += 2 * HALF_LANES) {                                                   \
-            a = half_load((const u16_t *)srcs[0] + at);                                                            \
-            b = half_load((const u16_t *)srcs[0] + at + HALF_LANES);                                               \
-            for (int k = 1; k < nsrcs; k++) {                                                                      \
-                const u16_t *s = (const u16_t *)srcs[k] + at;                                                      \
-                __builtin_prefetch((const char *)s + AHEAD_BYTES, 0, 3);                                           \
-                a = OP(a, half_load(s));                                                                           \
-                b = OP(b, half_load(s + HALF_LANES));                                                              \
-            }                                                                                                      \
-            half_store(d + at, a);                                                                                 \
-            half_store(d + at + HALF_LANES, b);                                                                    \
-        }                                                                                                          \
-        for (size_t m = HALF_LANES; at < n; at += m) {                                                             \
-            if (m > n - at) m = n - at;                                                                            \
-            memcpy(rest, (const u16_t *)srcs[0] + at, m * 2);                                                      \
-            a = half_load(rest);                                                                                   \
-            for (int k = 1; k < nsrcs; k++) {                                                                      \
-                memcpy(rest, (const u16_t *)srcs[k] + at, m * 2);                                                  \
-                a = OP(a, half_load(rest));                                                                        \
-            }                                                                                                      \
-            half_store(rest, a);                                                                                   \
-            memcpy(d + at, rest, m * 2);                                                                           \
-        }                                                                                                          \
+KOLO_INLINE half_acc_t half_combine(half_acc_t a, half_acc_t b, bool product)
+{
+    return product ? HALF_MUL(a, b) : HALF_ADD(a, b);
+}
+
+/* `product` is a constant where this is called, so each caller is a loop without a choice. */
+KOLO_INLINE void half_fold(u16_t *d, const u16_t *const *srcs, int nsrcs, size_t n, bool product)
+{
+    uint16_t rest[HALF_LANES] = {0};
+    size_t at = 0;
+    half_acc_t a, b;
+    for (; n - at >= 2 * HALF_LANES; at += 2 * HALF_LANES) {
+        a = half_load(srcs[0] + at);
+        b = half_load(srcs[0] + at + HALF_LANES);
+        for (int k = 1; k < nsrcs; k++) {
+            const u16_t *s = srcs[k] + at;
+            __builtin_prefetch((const char *)s + AHEAD_BYTES, 0, 3);
+            a = half_combine(a, half_load(s), product);
+            b = half_combine(b, half_load(s + HALF_LANES), product);
+        }
+        half_store(d + at, a);
+        half_store(d + at + HALF_LANES, b);
     }
-HALF_KERNEL(sum_f16, HALF_ADD)
-HALF_KERNEL(prod_f16, HALF_MUL)
+    for (size_t m = HALF_LANES; at < n; at += m) {
+        if (m > n - at) m = n - at;
+        memcpy(rest, srcs[0] + at, m * 2);
+        a = half_load(rest);
+        for (int k = 1; k < nsrcs; k++) {
+            memcpy(rest, srcs[k] + at, m * 2);
+            a = half_combine(a, half_load(rest), product);
+        }
+        half_store(rest, a);
+        memcpy(d + at, rest, m * 2);
+    }
+}
+
+static void sum_f16(void *dst, const void *const *srcs, int nsrcs, size_t n)
+{
+    half_fold(dst, (const u16_t *const *)srcs, nsrcs, n, false);
+}
+
+static void prod_f16(void *dst, const void *const *srcs, int nsrcs, size_t n)
+{
+    half_fold(dst, (const u16_t *const *)srcs, nsrcs, n, true);
+}
 #else
 KERNEL(sum_f16, u16_t, float, load_f16, ADD, store_f16)
 KERNEL(prod_f16, u16_t, float, load_f16, MUL, store_f16)
