@@ -235,7 +235,7 @@ def case_explain_and_memory():
     has(good("--explain", "all_reduce", "1M", "4", KOLO_ALGO="ring"), "chosen: ring", "KOLO_ALGO comes before", "on GPUs of one host: the ring plan")
     has(good("--explain", "all_reduce", "1M", "4", "--nodes", "2"), "no measured rule", "the cost model would choose the same")
     for name in ("allreduce", "all-reduce", "reducescatter"):
-        has(good("--explain", name, "1M", "4"), "_reduce of 1048576" if name[0] == "a" else "reduce_scatter of 1048576")
+        has(good("--explain", name, "1M", "4"), "all_reduce of 262144 elements" if name[0] == "a" else "reduce_scatter of 65536 elements")
     has(good("--explain", "broadcast", "64", "6", "--nodes", "3"), "6 ranks of 3 host")
     has(good("--memory", "8", "--nodes", "2"), "connections", "all of them", "memory per rank: ")
     for args, why in ((["--explain", "all_reduces", "1M", "4"], "all_reduces"),
