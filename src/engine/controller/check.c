@@ -78,21 +78,21 @@ static void show_group(const kolo_request_t *r, char *buf, size_t bytes)
 }
 
 enum { ALL = (1 << KOLO_WORK_COUNT) - 1 };
-#define BIT(work) (1 << KOLO_WORK_##work)
+#define BIT(work) (1 << (work))
 static const struct {
     show_fn_t show;
     int works; /* for which it matters */
 } checks[] = {
     {show_type, ALL},
     {show_work, ALL},
-    {show_shape, BIT(ALL_REDUCE) | BIT(BROADCAST) | BIT(REDUCE_SCATTER)},
-    {show_prescale, BIT(ALL_REDUCE) | BIT(REDUCE_SCATTER)},
-    {show_postscale, BIT(ALL_REDUCE) | BIT(REDUCE_SCATTER)},
-    {show_op, BIT(ALL_REDUCE) | BIT(REDUCE_SCATTER)},
-    {show_ndims, BIT(ALL_GATHER) | BIT(ALL_TO_ALL)},
-    {show_row, BIT(ALL_GATHER) | BIT(ALL_TO_ALL)},
-    {show_root, BIT(BROADCAST)},
-    {show_change, BIT(ADD_SET) | BIT(REMOVE_SET)},
+    {show_shape, BIT(KOLO_WORK_ALL_REDUCE) | BIT(KOLO_WORK_BROADCAST) | BIT(KOLO_WORK_REDUCE_SCATTER)},
+    {show_prescale, BIT(KOLO_WORK_ALL_REDUCE) | BIT(KOLO_WORK_REDUCE_SCATTER)},
+    {show_postscale, BIT(KOLO_WORK_ALL_REDUCE) | BIT(KOLO_WORK_REDUCE_SCATTER)},
+    {show_op, BIT(KOLO_WORK_ALL_REDUCE) | BIT(KOLO_WORK_REDUCE_SCATTER)},
+    {show_ndims, BIT(KOLO_WORK_ALL_GATHER) | BIT(KOLO_WORK_ALL_TO_ALL)},
+    {show_row, BIT(KOLO_WORK_ALL_GATHER) | BIT(KOLO_WORK_ALL_TO_ALL)},
+    {show_root, BIT(KOLO_WORK_BROADCAST)},
+    {show_change, BIT(KOLO_WORK_ADD_SET) | BIT(KOLO_WORK_REMOVE_SET)},
     {show_group, ALL},
 };
 

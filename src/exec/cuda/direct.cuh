@@ -113,14 +113,24 @@ KOLO_DEV bool kolo_buffers_aligned(const kolo_cuda_args_t &c, const kolo_buffers
 
 /* Who stores into a peer's buffer, or loads from it, tells that peer's step, too (steps.h): nothing runs there. */
 #ifdef __CUDACC__
-#define KOLO_STEP_LOADS(...) ((void)0)
+#define KOLO_STEP_LOADS(...)  ((void)0)
+#define KOLO_STEP_STORES(...) ((void)0)
 #else
 KOLO_DEV void kolo_step_loads(const kolo_cuda_args_t &c, const kolo_buffers_t *b, uint64_t from, uint64_t bytes)
 {
     for (uint32_t r = 0; r < c.layout.nranks; r++)
         if (r != c.rank) kolo_step(r, kolo_bid(), 1, 0, c.rank, (const char *)b->src[r], from, bytes, from + bytes);
 }
-#define KOLO_STEP_LOADS(...) kolo_step_loads(__VA_ARGS__)
+/* `bytes` at `at` of what this rank has for `p`. */
+KOLO_DEV void kolo_step_stores(const kolo_cuda_args_t &c, const kolo_buffers_t *b, uint32_t p, uint64_t at,
+                               uint64_t bytes)
+{
+    kolo_step(c.rank, kolo_bid(), 1, 0, p, (const char *)(c.src + p * c.src_stride), at, bytes, at + bytes);
+    kolo_step(p, kolo_bid(), 0, 0, c.rank, (const char *)(b->dst[p] + c.rank * c.dst_stride), at, bytes,
+              at + bytes);
+}
+#define KOLO_STEP_LOADS(...)  kolo_step_loads(__VA_ARGS__)
+#define KOLO_STEP_STORES(...) kolo_step_stores(__VA_ARGS__)
 #endif
 
 /* The reduction of `bytes` at `from` in all ranks' sources, to `to` in the destinations: of all receivers, or, without
@@ -200,6 +210,42 @@ KOLO_DEV void kolo_direct_share(uint64_t dst, uint64_t src, uint64_t bytes)
     kolo_direct_copy<T>((char *)dst, (const char *)src, bytes, kolo_bid(), kolo_nblocks());
 }
 
+/* This rank's share of `bytes` at `src`, to `at` in the destinations of all receivers but `skip`: each byte is
+ * loaded once, and its own destination comes last, so that it is written while the links are busy. */
+template <typename T>
+KOLO_DEV void kolo_direct_hand(const kolo_cuda_args_t &c, const kolo_buffers_t *b, const char *src, uint64_t at,
+                               uint64_t bytes, uint32_t skip)
+{
+    uint32_t n = c.layout.nranks;
+    uint64_t bits = (uint64_t)src | at;
+    for (uint32_t r = 0; r < n; r++)
+        if (kolo_takes_part(c.receivers, r)) bits |= b->dst[r];
+    bool aligned = (bits & 15) == 0;
+    uint64_t whole = aligned ? bytes / 16 : 0, nv = (bytes + 15) / 16;
+    uint64_t step = (uint64_t)kolo_nblocks() * kolo_nthreads(),
+             v = (uint64_t)kolo_bid() * kolo_nthreads() + kolo_tid();
+    for (; v + (KOLO_UNROLL - 1) * step < whole; v += KOLO_UNROLL * step) {
+        kolo_vec_t x[KOLO_UNROLL];
+#pragma unroll
+        for (int u = 0; u < KOLO_UNROLL; u++) x[u] = ((const kolo_vec_t *)src)[v + u * step];
+        for (uint32_t j = 1; j <= n; j++) {
+            uint32_t p = c.rank + j < n ? c.rank + j : c.rank + j - n;
+            char *to = (char *)b->dst[p] + at;
+            if (p == skip || to == src || !kolo_takes_part(c.receivers, p)) continue;
+#pragma unroll
+            for (int u = 0; u < KOLO_UNROLL; u++) ((kolo_vec_t *)to)[v + u * step] = x[u];
+        }
+    }
+    for (; v < nv; v += step) {
+        kolo_vec_t x = kolo_user_load<T>(src + 16 * v, bytes - 16 * v, aligned);
+        for (uint32_t p = 0; p < n; p++) {
+            char *to = (char *)b->dst[p] + at;
+            if (p == skip || to == src || !kolo_takes_part(c.receivers, p)) continue;
+            kolo_user_store<T>(to + 16 * v, x, bytes - 16 * v, aligned);
+        }
+    }
+}
+
 /* One step: what is reduced is loaded, what is copied is stored. */
 template <typename T> KOLO_DEV void kolo_direct_one(const kolo_cuda_args_t &c, const kolo_buffers_t *b)
 {
@@ -208,15 +254,22 @@ template <typename T> KOLO_DEV void kolo_direct_one(const kolo_cuda_args_t &c, c
         kolo_direct_reduce<T, kolo_reduce_unroll<T>::value>(c, b, c.rank * c.src_stride, 0, c.bytes, false);
         return;
     }
-    /* To all receivers by turns, so that this rank's own part is copied while the links are busy with the others'. */
+    if (!kolo_takes_part(c.senders, c.rank)) return;
+    if (c.src_stride == 0) { /* the same to all */
+        for (uint32_t p = 0; p < c.layout.nranks; p++)
+            if (kolo_takes_part(c.receivers, p)) KOLO_STEP_STORES(c, b, p, 0, c.bytes);
+        kolo_direct_hand<T>(c, b, (const char *)c.src, c.rank * c.dst_stride, c.bytes, KOLO_CUDA_RANKS);
+        return;
+    }
+    /* To all receivers by turns, so that this rank's own part is copied while the links are busy with the others'.
+     */
     uint64_t turn = (uint64_t)kolo_nblocks() * kolo_nthreads() * 16 * KOLO_UNROLL;
-    for (uint64_t at = 0; at < c.bytes && kolo_takes_part(c.senders, c.rank); at += turn) {
+    for (uint64_t at = 0; at < c.bytes; at += turn) {
         uint64_t len = kolo_tile_length(at, c.bytes, turn);
         for (uint32_t j = 0; j < c.layout.nranks; j++) {
             uint32_t p = c.rank + j < c.layout.nranks ? c.rank + j : c.rank + j - c.layout.nranks;
             if (!kolo_takes_part(c.receivers, p)) continue;
-            KOLO_STEP(c.rank, kolo_bid(), 1, 0, p, (const char *)(c.src + p * c.src_stride), at, len, at + len);
-            KOLO_STEP(p, kolo_bid(), 0, 0, c.rank, (const char *)(b->dst[p] + c.rank * c.dst_stride), at, len, at + len);
+            KOLO_STEP_STORES(c, b, p, at, len);
             kolo_direct_share<T>(b->dst[p] + c.rank * c.dst_stride + at, c.src + p * c.src_stride + at, len);
         }
     }
@@ -228,22 +281,22 @@ KOLO_DEV uint64_t kolo_part_length(const kolo_cuda_args_t &c, uint32_t p)
 {
     return kolo_tile_length(p * c.part_bytes, c.bytes, c.part_bytes);
 }
-/* Where a rank leaves what it gives to the part of `to`: a part of `to`'s destination. The last part may be too short
- * for it. Between two ranks it is the part itself, which its owner alone writes later. */
+/* Where a rank leaves what it gives to the part of `to`: a part of `to`'s destination. The last part may be too
+ * short for it. Between two ranks it is the part itself, which its owner alone writes later. */
 KOLO_DEV uint64_t kolo_given_at(const kolo_cuda_args_t &c, uint32_t from, uint32_t to)
 {
     return c.part_bytes * (c.layout.nranks == 2 || from == c.layout.nranks - 1 ? to : from);
 }
 
 /* An all_reduce by stores alone. */
-template <typename T>
-KOLO_DEV bool kolo_direct_give(const kolo_cuda_args_t &c, kolo_buffers_t *b, uint32_t number)
+template <typename T> KOLO_DEV bool kolo_direct_give(const kolo_cuda_args_t &c, kolo_buffers_t *b, uint32_t number)
 {
     uint32_t n = c.layout.nranks;
     uint64_t from = c.rank * c.part_bytes, len = kolo_part_length(c, c.rank);
     for (uint32_t j = 1; j < n; j++) {
         uint32_t p = c.rank + j < n ? c.rank + j : c.rank + j - n;
-        KOLO_STEP(c.rank, kolo_bid(), 1, 0, p, (const char *)c.src, p * c.part_bytes, kolo_part_length(c, p), c.bytes);
+        KOLO_STEP(c.rank, kolo_bid(), 1, 0, p, (const char *)c.src, p * c.part_bytes, kolo_part_length(c, p),
+                  c.bytes);
         kolo_direct_share<T>(b->dst[p] + kolo_given_at(c, c.rank, p), c.src + p * c.part_bytes,
                              kolo_part_length(c, p));
     }
@@ -263,30 +316,39 @@ KOLO_DEV bool kolo_direct_give(const kolo_cuda_args_t &c, kolo_buffers_t *b, uin
     return true;
 }
 
-/* Two steps in one: the owner of a part loads it, or its sender's, and stores the result to the receivers. */
-template <typename T>
-KOLO_DEV bool kolo_direct_two(const kolo_cuda_args_t &c, kolo_buffers_t *b, uint32_t number)
+/* A broadcast to more than one: each receiver owns a part, which it loads from the root and stores to all
+ * receivers. So each byte leaves the root once, and no link carries more than the vector. */
+template <typename T> KOLO_DEV void kolo_direct_spread(const kolo_cuda_args_t &c, const kolo_buffers_t *b)
+{
+    uint32_t n = c.layout.nranks, root = (uint32_t)c.senders;
+    if (c.rank == root) {
+        kolo_direct_share<T>(c.dst, c.src, c.bytes);
+        return;
+    }
+    uint64_t part = ((c.bytes + n - 2) / (n - 1) + 127) / 128 * 128;
+    uint64_t from = (c.rank > root ? c.rank - 1 : c.rank) * part, len = kolo_tile_length(from, c.bytes, part);
+    KOLO_STEP(root, kolo_bid(), 1, 0, c.rank, (const char *)b->src[root], from, len, c.bytes);
+    KOLO_STEP(c.rank, kolo_bid(), 0, 0, root, (const char *)c.dst, from, len, c.bytes);
+    for (uint32_t p = 0; p < n; p++) {
+        if (p == c.rank || p == root) continue;
+        KOLO_STEP(c.rank, kolo_bid(), 1, 1, p, (const char *)c.dst, from, len, c.bytes);
+        KOLO_STEP(p, kolo_bid(), 0, 1, c.rank, (const char *)b->dst[p], from, len, c.bytes);
+    }
+    kolo_direct_hand<T>(c, b, (const char *)b->src[root] + from, from, len, root);
+}
+
+/* Two steps in one: the owner of a part loads it and stores the result to the receivers. */
+template <typename T> KOLO_DEV bool kolo_direct_two(const kolo_cuda_args_t &c, kolo_buffers_t *b, uint32_t number)
 {
     uint64_t from = c.rank * c.part_bytes, len = kolo_part_length(c, c.rank);
     if (c.reduce && b->reachable & KOLO_CUDA_APART) return kolo_direct_give<T>(c, b, number);
     if (c.reduce) {
         KOLO_STEP_LOADS(c, b, from, len);
         kolo_direct_reduce<T, kolo_reduce_unroll<T>::value>(c, b, from, from, len, true);
-        return true;
-    }
-    uint32_t root = (uint32_t)c.senders;
-    if (c.rank == root) kolo_direct_share<T>(c.dst, c.src, c.bytes);
-    if (c.rank != root) {
-        KOLO_STEP(root, kolo_bid(), 1, 0, c.rank, (const char *)b->src[root], from, len, c.bytes);
-        KOLO_STEP(c.rank, kolo_bid(), 0, 0, root, (const char *)c.dst, from, len, c.bytes);
-    }
-    for (uint32_t j = c.rank == root; j < c.layout.nranks; j++) {
-        uint32_t p = c.rank + j < c.layout.nranks ? c.rank + j : c.rank + j - c.layout.nranks;
-        if (p != c.rank) { /* the root has the vector: it takes its own copy for the parts of the others */
-            KOLO_STEP(c.rank, kolo_bid(), 1, 1, p, (const char *)(c.rank == root ? c.src : c.dst), from, len, c.bytes);
-            KOLO_STEP(p, kolo_bid(), 0, 1, c.rank, (const char *)b->dst[p], from, len, c.bytes);
-        }
-        if (p != root) kolo_direct_share<T>(b->dst[p] + from, b->src[root] + from, len);
+    } else if (c.layout.nranks == 2) { /* the root stores all of it: loads carry less */
+        kolo_direct_one<T>(c, b);
+    } else {
+        kolo_direct_spread<T>(c, b);
     }
     return true;
 }
