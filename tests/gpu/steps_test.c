@@ -207,7 +207,7 @@ static void launch(const case_t *c, uint32_t rank, kolo_cuda_state_t *s)
 {
     static kolo_cuda_long_args_t a;
     kolo_cuda_family_t family;
-    uint32_t blocks;
+    kolo_cuda_grid_t grid;
     kolo_exec_call_t call = {.coll = c->row->coll,
                              .op = KOLO_SUM,
                              .root = (int)c->root,
@@ -228,11 +228,11 @@ static void launch(const case_t *c, uint32_t rank, kolo_cuda_state_t *s)
     }
     if (c->row->way >= WAY_REACHED) a.c.reachable = KOLO_CUDA_REACHABLE;
     if (c->row->way == WAY_GIVEN) a.c.reachable |= KOLO_CUDA_APART;
-    assert_int_equal(kolo_cuda_choose(s, &call, &a.c, &family, &blocks), KOLO_OK);
+    assert_int_equal(kolo_cuda_choose(s, &call, &a.c, &family, &grid), KOLO_OK);
     assert_int_equal(family == KOLO_CUDA_LL, c->row->way == WAY_LINES);
     assert_int_equal(family == KOLO_CUDA_LL128, c->row->way == WAY_LINES_128);
     void *params[] = {&a};
-    assert_int_equal(api->launch(kernels->collective[family][KOLO_FLOAT32], blocks, 1, 1, 32, 1, 1, 0,
+    assert_int_equal(api->launch(kernels->collective[family][KOLO_FLOAT32], grid.blocks, 1, 1, 32, 1, 1, 0,
                                  ranks[rank].stream, params, NULL),
                      0);
 }

@@ -107,12 +107,14 @@ typedef struct kolo_cuda_state {
     kolo_cuda_p2p_many_t p2p;
 } kolo_cuda_state_t;
 
-/* choose.c: what a call says, without a family; fills the arguments of a collective; the family and how many
- * blocks.
- */
+typedef struct {
+    uint32_t blocks, threads; /* of a launch; threads of each block */
+} kolo_cuda_grid_t;
+
+/* choose.c: what a call says, without a family; fills the arguments of a collective; the family and the grid. */
 kolo_status_t kolo_cuda_fill(const kolo_exec_call_t *call, kolo_cuda_args_t *args);
 kolo_status_t kolo_cuda_choose(const kolo_cuda_state_t *s, const kolo_exec_call_t *call, kolo_cuda_args_t *args,
-                               kolo_cuda_family_t *family, uint32_t *blocks);
+                               kolo_cuda_family_t *family, kolo_cuda_grid_t *grid);
 /* expose.c: the ranks of this process whose GPUs reach memory at `p`. `legacy`: as in kolo_cuda_reaches(). */
 uint64_t kolo_cuda_seen_here(const kolo_cuda_state_t *s, const void *p, bool legacy);
 /* Before a long operation on `stream`: what others have offered is mapped, `p` is offered to them. */
@@ -127,7 +129,7 @@ uint64_t kolo_cuda_seen_by(const kolo_cuda_state_t *s, const void *p, uint64_t b
 /* The part of the arguments that tells where this rank's buffers are to others. */
 void kolo_cuda_expose(kolo_cuda_state_t *s, const kolo_exec_call_t *call, kolo_cuda_long_args_t *args);
 /* launch.c: puts a kernel on a stream, behind what this communicator put on another one. */
-kolo_status_t kolo_cuda_put(kolo_cuda_state_t *s, kolo_cu_func_t function, uint32_t blocks, void *args,
+kolo_status_t kolo_cuda_put(kolo_cuda_state_t *s, kolo_cu_func_t function, kolo_cuda_grid_t grid, void *args,
                             kolo_cu_stream_t stream);
 kolo_status_t kolo_cuda_put_copy(kolo_cuda_state_t *s, void *dst, const void *src, size_t bytes,
                                  kolo_cu_stream_t stream);

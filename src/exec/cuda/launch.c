@@ -176,7 +176,7 @@ kolo_status_t kolo_cuda_follow(kolo_cuda_state_t *s, kolo_cu_stream_t stream)
     return KOLO_OK;
 }
 
-kolo_status_t kolo_cuda_put(kolo_cuda_state_t *s, kolo_cu_func_t function, uint32_t blocks, void *args,
+kolo_status_t kolo_cuda_put(kolo_cuda_state_t *s, kolo_cu_func_t function, kolo_cuda_grid_t grid, void *args,
                             kolo_cu_stream_t stream)
 {
     void *params[] = {args};
@@ -184,10 +184,10 @@ kolo_status_t kolo_cuda_put(kolo_cuda_state_t *s, kolo_cu_func_t function, uint3
     kolo_cu_result_t r;
     if (s->kernels->early && kolo_cuda_options.early) {
         kolo_cu_launch_attribute_t early = {.id = KOLO_CU_LAUNCH_EARLY, .value.flag = 1};
-        kolo_cu_launch_t how = {blocks, 1, 1, KOLO_CUDA_THREADS, 1, 1, 0, stream, &early, 1};
+        kolo_cu_launch_t how = {grid.blocks, 1, 1, grid.threads, 1, 1, 0, stream, &early, 1};
         r = s->api->launch_ex(&how, function, params, NULL);
     } else {
-        r = s->api->launch(function, blocks, 1, 1, KOLO_CUDA_THREADS, 1, 1, 0, stream, params, NULL);
+        r = s->api->launch(function, grid.blocks, 1, 1, grid.threads, 1, 1, 0, stream, params, NULL);
     }
     if (r) return kolo_cuda_fail(r, s->device->ordinal, "launch a kernel");
     if (KOLO_UNLIKELY(s->wants_mark)) kolo_cuda_mark(s, stream);
@@ -235,7 +235,7 @@ static kolo_status_t launch_alone(kolo_cuda_state_t *s, const kolo_exec_call_t *
 static kolo_status_t launch_collective(kolo_cuda_state_t *s, const kolo_exec_call_t *c)
 {
     kolo_cuda_family_t family;
-    uint32_t blocks;
+    kolo_cuda_grid_t grid;
     kolo_type_t type = c->reducer.type < KOLO_EXEC_DEVICE_TYPES ? c->reducer.type : KOLO_UINT8; /* only moved */
     bool planned;
     KOLO_TRY(kolo_cuda_plans_launch(s, c, &planned));
@@ -244,9 +244,9 @@ static kolo_status_t launch_collective(kolo_cuda_state_t *s, const kolo_exec_cal
         kolo_status_t status = launch_alone(s, c);
         if (status != KOLO_IN_PROGRESS) return status;
     }
-    KOLO_TRY(kolo_cuda_choose(s, c, &s->args.c, &family, &blocks));
+    KOLO_TRY(kolo_cuda_choose(s, c, &s->args.c, &family, &grid));
     if (family == KOLO_CUDA_STAGED || family == KOLO_CUDA_TWO_STEP) kolo_cuda_expose(s, c, &s->args);
-    return kolo_cuda_put(s, s->kernels->collective[family][type], blocks, &s->args, c->stream);
+    return kolo_cuda_put(s, s->kernels->collective[family][type], grid, &s->args, c->stream);
 }
 
 static kolo_status_t launch_entered(kolo_cuda_state_t *s, const kolo_exec_call_t *calls, size_t n)

@@ -22,9 +22,15 @@ static kolo_cuda_family_t choose(kolo_coll_t coll, uint64_t bytes, uint32_t *blo
 {
     kolo_cuda_args_t args;
     kolo_cuda_family_t family;
+    kolo_cuda_grid_t grid;
     kolo_exec_call_t call = {.kind = KOLO_EXEC_COLL, .coll = coll, .count = bytes, .elem = 1};
     assert_int_equal(kolo_reducer_init(&call.reducer, KOLO_UINT8, KOLO_SUM, state.layout.nranks), KOLO_OK);
-    assert_int_equal(kolo_cuda_choose(&state, &call, &args, &family, blocks), KOLO_OK);
+    assert_int_equal(kolo_cuda_choose(&state, &call, &args, &family, &grid), KOLO_OK);
+    *blocks = grid.blocks;
+    /* Whole warps, and one thread for each 8 bytes of a short operation, as far as a block has them. */
+    assert_int_equal(grid.threads % 32, 0);
+    assert_in_range(grid.threads, KOLO_MIN(KOLO_DIV_UP(args.bytes, 8), KOLO_CUDA_THREADS), KOLO_CUDA_THREADS);
+    if (family != KOLO_CUDA_LL || grid.blocks > 1) assert_int_equal(grid.threads, KOLO_CUDA_THREADS);
     return family;
 }
 

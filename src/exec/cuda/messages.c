@@ -48,7 +48,7 @@ static kolo_status_t flush(kolo_cuda_state_t *s, int *count, end_t ends[2][KOLO_
     *count = 0;
     memset(ends, 0xff, sizeof(end_t) * 2 * KOLO_CUDA_RANKS);
     if (!messages) return KOLO_OK;
-    uint32_t grid = a->nchains * a->blocks;
+    kolo_cuda_grid_t grid = {a->nchains * a->blocks, KOLO_CUDA_THREADS};
     bool few = messages <= KOLO_CUDA_MESSAGES_FEW;
     return kolo_cuda_put(s, few ? s->kernels->messages_few : s->kernels->messages, grid, &s->p2p, stream);
 }
