@@ -232,6 +232,30 @@ static void tensors_of_sets_have_rows_of_their_own(void **state)
     assert_int_equal(run_engines(3, NULL, in_a_set, NULL), 0);
 }
 
+static void changed(erank_t *r)
+{
+    const int ranks[] = {0, 1};
+    char path[128], name[32];
+    int set;
+    EXPECT_OK(kolo_engine_timeline_start(r->engine, path_of("change.%r.json", path, sizeof path), 0));
+    meet();
+    EXPECT_OK(kolo_engine_add_set(r->engine, ranks, 2, &set));
+    EXPECT_OK(kolo_engine_remove_set(r->engine, set));
+    meet();
+    EXPECT_OK(kolo_engine_timeline_stop(r->engine));
+    snprintf(name, sizeof name, "change.%d.json", r->rank);
+    char *text = read_whole(name);
+    expect_tensor(r, text, "adding of a process set", "ADDSET", "", 1);
+    expect_tensor(r, text, "removal of a process set", "REMOVESET", "", 1);
+    free(text);
+}
+
+static void changes_of_the_sets_have_rows_too(void **state)
+{
+    (void)state;
+    assert_int_equal(run_engines(3, NULL, changed, NULL), 0);
+}
+
 /* ---- start and stop ---- */
 
 static void in_flight(erank_t *r)
@@ -375,6 +399,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_known_program_is_told_in_order_on_every_rank),
         cmocka_unit_test(tensors_of_sets_have_rows_of_their_own),
+        cmocka_unit_test(changes_of_the_sets_have_rows_too),
         cmocka_unit_test(a_timeline_may_stop_while_tensors_are_in_flight),
         cmocka_unit_test(paths_without_a_rank_are_written_by_rank_0),
         cmocka_unit_test(timelines_start_and_stop_at_any_time),

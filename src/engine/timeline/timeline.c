@@ -187,13 +187,14 @@ void kolo_trace_done(kolo_set_t *s, kolo_response_t *const *batch, size_t count)
         kolo_traced_t *traced = kolo_trace_find(t, entry);
         if (!traced || entry->late) continue;
         const kolo_request_t *q = &entry->request;
+        int ndims = q->work < KOLO_WORK_ADD_SET ? q->ndims : 0; /* a change of the sets has no shape */
         kolo_trace_record_t record = {now,
-                                      (uint64_t)q->type << 32 | (uint64_t)q->ndims,
+                                      (uint64_t)q->type << 32 | (uint64_t)ndims,
                                       traced,
                                       (uint32_t)entry->status,
                                       KOLO_TRACE_DONE,
                                       kolo_trace_work(q)};
-        kolo_trace_put_done(t, &record, q->shape, q->ndims);
+        kolo_trace_put_done(t, &record, q->shape, ndims);
     }
 }
 

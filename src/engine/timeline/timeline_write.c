@@ -31,6 +31,8 @@ static const char *const work_names[] = {[KOLO_WORK_ALL_REDUCE] = "ALLREDUCE",
                                          [KOLO_WORK_REDUCE_SCATTER] = "REDUCESCATTER",
                                          [KOLO_WORK_JOIN] = "JOIN",
                                          [KOLO_WORK_BARRIER] = "BARRIER",
+                                         [KOLO_WORK_ADD_SET] = "ADDSET",
+                                         [KOLO_WORK_REMOVE_SET] = "REMOVESET",
                                          [KOLO_TRACE_ADASUM] = "ADASUM"};
 
 static const char *const do_names[KOLO_DO_COUNT] = {
