@@ -110,6 +110,15 @@ def case_a_stopped_rank_is_named_with_what_it_did_not_enter():
         job.verdict("Nobody waits", "Complete on all ranks: all up to operation 20")
 
 
+def case_a_rank_that_is_missed_while_connections_are_made_is_named():
+    with Job("connect") as job:
+        job.verdict(rf"rank 1 \(process {job.pids[1]} on .*\) did not enter operation 20",
+                    r"ranks 0, 2 have been in operation 20 \(all_reduce 1000 float32 sum\) for [0-9.]+ m?s")
+        time.sleep(1.2)
+        once = top("--once", *job.only())
+        assert re.search(r"stuck for \d+\.\d s: rank 1 .* did not enter operation 20", once), once
+
+
 class Terminal:
     """kolo-top in a terminal of this size."""
 

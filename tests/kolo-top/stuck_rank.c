@@ -2,7 +2,7 @@
  *
  * One rank of a job that gets stuck in the way that its last argument names, for kolo_top_test.py. It says "ready"
  * before it does, and stays until it is killed.
- * usage: stuck_rank RANK NRANKS ID_FILE stop|other|kill|recv|signal|queue|run
+ * usage: stuck_rank RANK NRANKS ID_FILE stop|other|kill|recv|signal|queue|connect|run
  */
 #include <kolo/kolo.h>
 #include <signal.h>
@@ -23,7 +23,7 @@ static void must(kolo_status_t status)
 
 static void get_stuck(kolo_comm_t comm, int rank, int nranks, const char *how)
 {
-    static float data[4];
+    static float data[4], more[1000];
     kolo_stream_t stream;
     if (strcmp(how, "recv") == 0) { /* each waits for the next */
         kolo_recv(data, 4, KOLO_FLOAT32, (rank + 1) % nranks, comm, NULL);
@@ -46,6 +46,10 @@ static void get_stuck(kolo_comm_t comm, int rank, int nranks, const char *how)
         return;
     }
     if (rank == ODD && strcmp(how, "kill") == 0) return;
+    if (strcmp(how, "connect") == 0) { /* too large for the connections that there are */
+        if (rank != ODD) kolo_all_reduce(more, more, 1000, KOLO_FLOAT32, KOLO_SUM, comm, NULL);
+        return;
+    }
     if (strcmp(how, "other") == 0) { /* nobody sends: a message would show at once that the calls differ */
         if (rank == ODD)
             kolo_reduce(data, data, 4, KOLO_FLOAT32, KOLO_SUM, ODD, comm, NULL);

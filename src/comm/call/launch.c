@@ -58,6 +58,7 @@ static kolo_status_t bind(const kolo_call_t *call, kolo_task_t *task, kolo_memo_
 {
     kolo_body_t *body = call->comm->body;
     if (KOLO_UNLIKELY(!known)) {
+        kolo_record_waits(&body->record); /* a rank that does not come is first missed here */
         atomic_store_explicit(&body->board.connecting, task->operation, memory_order_relaxed);
         kolo_status_t status = kolo_bind_memo(body, call, task->signature, memo);
         atomic_store_explicit(&body->board.connecting, KOLO_BOARD_NONE, memory_order_relaxed);

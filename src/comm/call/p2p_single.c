@@ -50,6 +50,7 @@ static kolo_status_t connect_pair(kolo_body_t *body, uint32_t peer, bool send)
     uint32_t n = kolo_p2p_connections(body, peer, send, keys, protos);
     atomic_store_explicit(&body->board.pairing, body->operation, memory_order_relaxed);
     kolo_record_state(&body->record, KOLO_RECORD_CONNECTING, KOLO_RECORD_NO_ALGO);
+    kolo_record_waits(&body->record);
     kolo_status_t status = kolo_body_connect(body, keys, protos, n);
     atomic_store_explicit(&body->board.pairing, KOLO_BOARD_NONE, memory_order_relaxed);
     KOLO_TRY(status);
