@@ -457,6 +457,12 @@ def test_number_of_ranks_as_mpirun_has_it():
         same(sorted(run(option, "2", "sh", "-c", "echo $KOLO_NRANKS")[1].splitlines()), ["[0] 2", "[1] 2"])
 
 
+def test_hosts_as_mpirun_has_them():
+    (TMP / "one_dash").write_text("localhost slots=2\n")
+    for option, value in (("-host", "localhost:2"), ("-hosts", "localhost:2"), ("-hostfile", str(TMP / "one_dash"))):
+        same(sorted(run(option, value, "sh", "-c", "echo $KOLO_NRANKS")[1].splitlines()), ["[0] 2", "[1] 2"])
+
+
 def test_missing_program_is_said_once():
     status, _, err = run("-n", "3", "no-such-program")
     same(status, 127)

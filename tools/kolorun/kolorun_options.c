@@ -301,6 +301,14 @@ static const row_t *row_of(int c)
     return NULL;
 }
 
+/* What mpirun takes with one dash, and getopt would take for -h. */
+static char *with_two_dashes(char *word)
+{
+    static char host[] = "--host", hostfile[] = "--hostfile";
+    if (strcmp(word, "-host") == 0 || strcmp(word, "-hosts") == 0) return host;
+    return strcmp(word, "-hostfile") == 0 ? hostfile : word;
+}
+
 static int take_all(kolorun_options_t *o, int argc, char **argv)
 {
     struct option longs[ROWS + 3] = {{"help", no_argument, NULL, HELP}, {"version", no_argument, NULL, VERSION}};
@@ -309,7 +317,9 @@ static int take_all(kolorun_options_t *o, int argc, char **argv)
         if (r->name)
             longs[n++] = (struct option){r->name, r->value ? required_argument : no_argument, NULL,
                                          FIRST_ROW + (int)(r - rows)};
-    while (status < 0 && (c = getopt_long(argc, argv, "+n:H:x:h", longs, NULL)) != -1) {
+    while (status < 0) {
+        if (optind < argc) argv[optind] = with_two_dashes(argv[optind]);
+        if ((c = getopt_long(argc, argv, "+n:H:x:h", longs, NULL)) == -1) break;
         const row_t *r = row_of(c);
         if (c == 'n' && strcmp(optarg, "p") == 0 && optind < argc)
             optarg = argv[optind++]; /* -np N, as of mpirun */
