@@ -243,7 +243,8 @@ kolo_status_t kolo_comm_revoke(kolo_comm_t comm);
 kolo_status_t kolo_comm_lost(kolo_comm_t comm, int *ranks, int *count);
 
 /* Waits until all operations of this rank are complete, and says goodbye to the other ranks. Collective. Afterwards
- * only queries, destroy and abort are allowed. */
+ * only queries, destroy and abort are allowed. A process must not end before kolo_comm_destroy(): ranks that are
+ * still in this call would take it for lost. */
 kolo_status_t kolo_comm_finalize(kolo_comm_t comm);
 /* Frees the communicator once this rank's operations are complete; a call that returned KOLO_IN_PROGRESS and is not
  * complete is ended. Does not wait for other ranks, except inside operations on streams that wait for one
@@ -279,6 +280,9 @@ const char *kolo_get_last_error(kolo_comm_t comm);
  * Order: operations of one communicator run one after the other in the order of the calls, whatever streams they
  * were queued on. Work on other streams or communicators has no order with them, except by events
  * (kolo_stream_wait_event).
+ *
+ * Mistakes: ranks whose calls differ get KOLO_ERR_MISMATCH, as a rule. Not always: with different roots a small
+ * broadcast may return KOLO_OK, and each rank has the data of the root that it named. KOLO_CHECK=deep finds all.
  *
  * First use: connections are made by the first operation that needs them. With config.blocking 0 such an operation
  * without a stream (or the group that holds it) returns KOLO_IN_PROGRESS and goes on in the background. Its buffers

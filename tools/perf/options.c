@@ -109,11 +109,14 @@ static int take_number(perf_options_t *o, int c, const char *text, bool *max_giv
 {
     uint64_t number;
     const char *const names = "befnwcrS";
-    static const char *const words[] = {
-        "--min (-b) needs a size, not",      "--max (-e) needs a size, not",
-        "--factor (-f) needs a number, not", "--iters (-n) needs a number from 1 on, not",
-        "--warmup (-w) needs a number, not", "--check (-c) needs 0 or 1, not",
-        "--root (-r) needs a rank, not",     "--seconds needs a number, not"};
+    static const char *const words[] = {"--min (-b) needs a size, not",
+                                        "--max (-e) needs a size, not",
+                                        "--factor (-f) needs a whole number from 2 on, not",
+                                        "--iters (-n) needs a number from 1 on, not",
+                                        "--warmup (-w) needs a number, not",
+                                        "--check (-c) needs 0 or 1, not",
+                                        "--root (-r) needs a rank, not",
+                                        "--seconds needs a number, not"};
     const char *at = strchr(names, c);
     if (!perf_parse_size(text, &number) || (c != 'b' && c != 'e' && number > INT32_MAX) ||
         (c == 'c' && number > 1) || (c == 'n' && number == 0))
