@@ -172,16 +172,16 @@ typedef struct kolo_body {
     const kolo_exec_ops_t *exec; /* of the device */
     void *_Atomic exec_state;
     kolo_host_side_t host_side, lane_side; /* what its operations on the host run on */
-    /* Of a hierarchical communicator: the ranks of this host; the ranks of its lane. */
+    /* Of a hierarchical communicator: the ranks of this host; those of this rank's lane, NULL if it has none. */
     struct kolo_body *inside, *across;
-    struct kolo_body *owner; /* of such a part: the hierarchical communicator. Rank 0 of the part has */
+    struct kolo_body *owner; /* of such a part: the hierarchical communicator */
+    int *owner_ranks;        /* of such a part: its ranks' numbers there */
     struct {
         uint64_t calls;                /* user calls so far; their numbers are those of diag/diag.h's second row */
         uint64_t step;                 /* of a part: the last call whose kernels were launched */
         uint64_t next;                 /* the call after the messages under way; 0: not known */
         kolo_stalled_t stalled;        /* the call that takes long */
     } levels;                          /* of a hierarchical one */
-    int owner_first, owner_step;       /* number owner_first there, rank 1 owner_first + owner_step, and so on */
     _Atomic uint32_t device_cancelled; /* its kernels must end */
     bool suspended;                    /* has no device memory now; used by the operation whose turn it is */
     kolo_device_watch_t watch;

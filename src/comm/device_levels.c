@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The parts of a hierarchical GPU communicator (exec/levels): two communicators of its own, one of the ranks on
- * this host, whose GPUs reach each other, and one of the ranks with this rank's place on the other hosts, on their
- * CPUs. They are made and ended with the communicator they belong to, which reports their failures to the user.
+ * this host, whose GPUs reach each other, and a lane, of the ranks with this rank's place on the other hosts, on
+ * their CPUs; where a host has fewer ranks than that, this rank has no lane. They are made and ended with the
+ * communicator they belong to, which reports their failures to the user.
  */
 #include "comm/call/call.h"
 #include "comm/life/life.h"
@@ -26,15 +27,16 @@ static void team_fini(team_t *t)
     free(t->addresses);
 }
 
-/* Those ranks r with r / divide == me / divide, or r % divide == me % divide. */
-static kolo_status_t team_init(team_t *t, const kolo_body_t *body, const uint8_t *all, int divide, bool inside)
+/* The ranks of this host, or those with this rank's place on each host. */
+static kolo_status_t team_init(team_t *t, const kolo_body_t *body, const uint8_t *all, bool inside)
 {
+    const kolo_member_t *m = &body->member;
     *t = (team_t){.members = calloc((size_t)body->nranks, sizeof(int)),
                   .addresses = calloc((size_t)body->nranks, KOLO_OOB_ADDRESS_BYTES)};
     if (!t->members || !t->addresses)
         return kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for %d ranks", body->nranks);
     for (int r = 0; r < body->nranks; r++) {
-        bool in = inside ? r / divide == body->rank / divide : r % divide == body->rank % divide;
+        bool in = inside ? m->node_of[r] == m->my_node : m->local_of[r] == m->local_of[body->rank];
         if (!in) continue;
         if (r == body->rank) t->mine = t->n;
         memcpy(t->addresses + (size_t)t->n * KOLO_OOB_ADDRESS_BYTES, all + (size_t)r * KOLO_OOB_ADDRESS_BYTES,
@@ -44,7 +46,8 @@ static kolo_status_t team_init(team_t *t, const kolo_body_t *body, const uint8_t
     return KOLO_OK;
 }
 
-static kolo_status_t open_child(kolo_body_t *body, kolo_oob_child_t *oob_child, const team_t *t, uint64_t label,
+/* The child keeps the list of the members. */
+static kolo_status_t open_child(kolo_body_t *body, kolo_oob_child_t *oob_child, team_t *t, uint64_t label,
                                 const char *what, kolo_body_t **out)
 {
     char name[64];
@@ -61,28 +64,29 @@ static kolo_status_t open_child(kolo_body_t *body, kolo_oob_child_t *oob_child, 
     }
     *out = child;
     child->owner = body;
-    child->owner_first = t->members[0];
-    child->owner_step = t->n > 1 ? t->members[1] - t->members[0] : 1;
+    child->owner_ranks = t->members;
+    t->members = NULL;
     KOLO_TRY(kolo_child_open(child, t->mine, t->n, oob_child, label, t->addresses));
-    KOLO_TRY(kolo_oob_inherit_failures(child->oob, body->oob, t->members, true));
+    KOLO_TRY(kolo_oob_inherit_failures(child->oob, body->oob, child->owner_ranks, true));
     KOLO_TRY(kolo_body_setup(child));
     return kolo_oob_setup_done(child->oob);
 }
 
-/* Addresses of fresh listeners go round, then each rank opens its child. */
-static kolo_status_t make_child(kolo_body_t *body, int divide, bool inside, kolo_body_t **out)
+/* Addresses of fresh listeners go round, then each rank opens its child; a rank without a lane has none. */
+static kolo_status_t make_child(kolo_body_t *body, bool inside, bool member, kolo_body_t **out)
 {
     kolo_oob_child_t *oob_child = NULL;
     team_t team = {0};
     const char *what = inside ? "host" : "lane";
     uint8_t *all = calloc((size_t)body->nranks, KOLO_OOB_ADDRESS_BYTES);
+    kolo_status_t status = KOLO_OK;
     if (!all) return kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for %d ranks", body->nranks);
-    kolo_status_t status =
-        kolo_oob_prepare_child(body->oob, &oob_child, all + (size_t)body->rank * KOLO_OOB_ADDRESS_BYTES);
+    if (member)
+        status = kolo_oob_prepare_child(body->oob, &oob_child, all + (size_t)body->rank * KOLO_OOB_ADDRESS_BYTES);
     if (status == KOLO_OK) status = kolo_oob_all_gather(body->oob, all, KOLO_OOB_ADDRESS_BYTES);
-    if (status == KOLO_OK) status = team_init(&team, body, all, divide, inside);
-    if (status == KOLO_OK) {
-        int color = inside ? body->rank / divide : body->rank % divide;
+    if (status == KOLO_OK && member) status = team_init(&team, body, all, inside);
+    if (status == KOLO_OK && member) {
+        int color = inside ? body->member.my_node : body->member.local_of[body->rank];
         uint64_t label = (uint64_t)(inside ? LABEL_INSIDE : LABEL_ACROSS) << 32 ^ (uint64_t)color;
         status = open_child(body, oob_child, &team, label, what, out);
     } else if (oob_child) {
@@ -112,11 +116,12 @@ static kolo_status_t open_part(kolo_body_t *ctx_of, const kolo_exec_env_t *env, 
 
 static kolo_status_t open_parts(kolo_body_t *body, const kolo_exec_env_t *env, kolo_levels_env_t *levels)
 {
-    KOLO_TRY(make_child(body, levels->per_host, true, &body->inside));
-    KOLO_TRY(make_child(body, levels->per_host, false, &body->across));
+    bool leads = body->member.local_of[body->rank] < kolo_levels_lanes(levels->size, levels->hosts);
+    KOLO_TRY(make_child(body, true, true, &body->inside));
+    KOLO_TRY(make_child(body, false, leads, &body->across));
     body->lane_side = (kolo_host_side_t){body->across, body};
     KOLO_TRY(open_part(body->inside, env, &kolo_exec_cuda, NULL, &levels->inside));
-    KOLO_TRY(open_part(body->across, env, &kolo_exec_staged, &body->lane_side, &levels->across));
+    if (leads) KOLO_TRY(open_part(body->across, env, &kolo_exec_staged, &body->lane_side, &levels->across));
     return open_part(body, env, &kolo_exec_staged, &body->host_side, &levels->whole);
 }
 
@@ -141,7 +146,7 @@ static kolo_status_t watch_inside(kolo_body_t *inside, void *state)
 
 int kolo_levels_rank(const kolo_body_t *body, int rank)
 {
-    return body->owner ? body->owner_first + rank * body->owner_step : rank;
+    return body->owner ? body->owner_ranks[rank] : rank;
 }
 
 void kolo_levels_tell(kolo_body_t *part)
@@ -158,7 +163,8 @@ kolo_status_t kolo_levels_open(void *arg, const kolo_exec_env_t *env, void **sta
     kolo_body_t *body = arg;
     kolo_levels_env_t levels = {.rank = body->rank,
                                 .hosts = body->member.nnodes,
-                                .per_host = body->nranks / body->member.nnodes,
+                                .first = body->member.node_first,
+                                .size = body->member.node_size,
                                 .device = body->device,
                                 .enter = enter_inside};
     kolo_status_t status = open_parts(body, env, &levels);

@@ -25,6 +25,22 @@ static void expect(const char *name, const kolo_exec_gpus_t *gpus, const char *w
     assert_non_null(strstr(why, words));
 }
 
+/* Hosts in order serve, with equally many ranks or not, if there is a host for kernels. */
+static void hosts_in_order_are_served_in_levels(void **state)
+{
+    kolo_exec_gpus_t gpus = two_hosts;
+    (void)state;
+    gpus.host_of = (const int[4]){0, 0, 0, 1};
+    expect("auto", &gpus, "hierarchical", "");
+    gpus.host_of = (const int[4]){0, 1, 1, 1};
+    expect("auto", &gpus, "hierarchical", "");
+    gpus.host_of = (const int[4]){0, 1, 0, 1};
+    expect("auto", &gpus, "staged", "numbered host by host");
+    gpus.host_of = (const int[4]){0, 1, 2, 3};
+    gpus.hosts = 4;
+    expect("auto", &gpus, "staged", "no host has two ranks");
+}
+
 static void the_first_that_can_serve_is_taken(void **state)
 {
     (void)state;
@@ -69,6 +85,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_first_that_can_serve_is_taken),
+        cmocka_unit_test(hosts_in_order_are_served_in_levels),
         cmocka_unit_test(a_name_forces_one),
         cmocka_unit_test(refusals_are_told_with_their_reasons),
         cmocka_unit_test(a_name_that_is_not_in_the_list_is_refused),

@@ -22,6 +22,7 @@ typedef enum { KIT_THREADS, KIT_ONE_THREAD, KIT_PROCESSES } kit_mode_t;
 
 typedef struct {
     int ranks, devices, hosts; /* hosts: that processes pretend to be on; 0: the one they are on */
+    int host_ranks[KIT_RANKS]; /* how many ranks each of them has; 0: about equally many */
     kit_mode_t mode;
     bool host;  /* CPU communicators */
     bool quick; /* a few cases of each kind */
@@ -138,6 +139,7 @@ void kit_give_up(kit_team_t *t);
 /* Ends a case: all teams meet, one counts it. False: end the run. */
 bool kit_case_end(kit_team_t *t, bool good, const char *name);
 bool kit_leads(const kit_team_t *t);
+int kit_host_of(int rank); /* --hosts */
 
 #define KIT_FAIL(...) kit_fail(__FILE__, __LINE__, __VA_ARGS__)
 bool kit_fail(const char *file, int line, const char *format, ...) __attribute__((format(printf, 3, 4)));

@@ -219,6 +219,28 @@ static void run_threads(int teams)
     for (int i = 0; i < teams; i++) pthread_join(threads[i], NULL);
 }
 
+/* "2": so many hosts with about equally many ranks. "3+2": two, and how many ranks each has. */
+static bool parse_hosts(const char *text)
+{
+    int n = 0;
+    options.hosts = atoi(text);
+    if (!strchr(text, '+')) return true;
+    for (char *end; n < KIT_RANKS; text = end + 1) {
+        options.host_ranks[n++] = (int)strtol(text, &end, 10);
+        if (*end != '+') break;
+    }
+    options.hosts = n;
+    return true;
+}
+
+int kit_host_of(int rank)
+{
+    int h = 0;
+    if (!options.host_ranks[0]) return rank * options.hosts / options.ranks;
+    for (int end = options.host_ranks[0]; end <= rank && h + 1 < options.hosts; end += options.host_ranks[h]) h++;
+    return h;
+}
+
 static void run_child(int rank)
 {
     kit_team_t t;
@@ -227,7 +249,7 @@ static void run_child(int rank)
     if (options.twice) setenv("CUDA_VISIBLE_DEVICES", "0", 1);
     if (options.hosts) {
         char host[32];
-        snprintf(host, sizeof host, "host %d", rank * options.hosts / options.ranks);
+        snprintf(host, sizeof host, "host %d", kit_host_of(rank));
         setenv("KOLO_HOST_ID", host, 1);
     }
     team_init(&t, options.ranks, &r, rank, 1);
@@ -273,7 +295,7 @@ static int usage(const char *name)
     fprintf(stderr,
             "usage: %s [--ranks N] [--devices D] [--one-thread | --processes] [--host] [--quick] [--faults]\n"
             "       [--stress SECONDS] [--calls N] [--fresh N] [--soak N [--graph]] [--windows] [--vmm] [--seed S] "
-            "[--limit SECONDS] [--hosts H] [--twice] "
+            "[--limit SECONDS] [--hosts H | --hosts N+N...] [--twice] "
             "[-v]\n"
             "KOLO_CUDA_LIBRARY names the driver; with more ranks than devices KOLO_GPU_SHARED=1 is set.\n",
             name);
@@ -346,7 +368,7 @@ static bool parse(int argc, char **argv, int *child, int *fd)
             options.twice = true;
             break;
         case 'H':
-            options.hosts = (int)number;
+            if (!parse_hosts(optarg)) return false;
             break;
         case 'w':
             options.windows = true;

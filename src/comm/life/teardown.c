@@ -49,6 +49,7 @@ void kolo_body_free(kolo_body_t *body)
     free(body->pairs);
     kolo_device_pairs_free(body);
     free(body->agreed_lost);
+    free(body->owner_ranks);
     free(body->scratch);
     free(body->src_parts);
     free(body->dst_parts);

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The executor of GPU communicators over several hosts on each of which GPUs reach each other: a long collective is
- * cut into a part for each GPU of a host. The kernels of a host make or spread the parts, and each part goes from
- * host to host by itself, through host memory. It consists of three other executors, which comm opens: one for the
- * ranks of this host, one for the ranks with this rank's place on the other hosts (a lane), one for all ranks.
+ * cut into a part for each lane. The kernels of a host make or spread the parts, and each part goes from host to
+ * host by itself, through host memory. A lane joins the ranks that have the same place on their hosts. There are as
+ * many as the smallest host has ranks; the ranks with later places have none, and only take part inside their host.
+ * The executor consists of three others, which comm opens: one for the ranks of this host, one for this rank's
+ * lane, one for all ranks.
  */
 #ifndef KOLO_EXEC_LEVELS_LEVELS_H
 #define KOLO_EXEC_LEVELS_LEVELS_H
@@ -15,16 +17,19 @@ typedef struct {
     void *state;
 } kolo_exec_part_t;
 
-/* Ranks are numbered host by host, `per_host` on each. */
+/* Ranks are numbered host by host: host h has size[h] ranks, from first[h] on. */
 typedef struct {
-    int rank, hosts, per_host, device;
-    kolo_exec_part_t inside, across, whole;
+    int rank, hosts, device;
+    const int *first, *size;                /* live as long as the executor */
+    kolo_exec_part_t inside, across, whole; /* across: ops is NULL on a rank without a lane */
     /* A kernel of an operation, `number` and `word` as in exec.h, is about to be launched inside: its number there.
      */
     uint64_t (*enter)(void *arg, uint64_t number, uint64_t word);
     void *enter_arg;
 } kolo_levels_env_t;
 
+/* How many lanes there are. */
+int kolo_levels_lanes(const int *size, int hosts);
 /* Takes the parts over on success. */
 kolo_status_t kolo_levels_make(const kolo_levels_env_t *env, void **state);
 /* Its open() has comm open the parts (env->levels), which then comes to kolo_levels_make(). */
