@@ -43,6 +43,10 @@ static kolo_levels_fn_t uneven_of(const kolo_exec_call_t *c)
         return kolo_levels_all_reduce;
     case KOLO_COLL_BROADCAST:
         return kolo_levels_broadcast;
+    case KOLO_COLL_ALL_GATHER:
+        return kolo_levels_all_gather_uneven;
+    case KOLO_COLL_REDUCE_SCATTER:
+        return kolo_levels_reduce_scatter_uneven;
     case KOLO_COLL_REDUCE:
         return kolo_levels_reduce;
     default:

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The hierarchical executor, for its own files. levels.c: the executor, and which collective goes in levels;
- * parts.c: launches in one of its parts; vectors.c: collectives over one vector; blocks.c: collectives with a block
- * for each rank.
+ * parts.c: launches in one of its parts; vectors.c: collectives over one vector; blocks.c and uneven.c: collectives
+ * with a block for each rank.
  */
 #ifndef KOLO_EXEC_LEVELS_PARTS_H
 #define KOLO_EXEC_LEVELS_PARTS_H
@@ -55,5 +55,8 @@ kolo_status_t kolo_levels_all_gather(const kolo_levels_t *s, const kolo_exec_cal
 kolo_status_t kolo_levels_reduce_scatter(const kolo_levels_t *s, const kolo_exec_call_t *c);
 kolo_status_t kolo_levels_gather(const kolo_levels_t *s, const kolo_exec_call_t *c);
 kolo_status_t kolo_levels_scatter(const kolo_levels_t *s, const kolo_exec_call_t *c);
+/* uneven.c: where they do not. */
+kolo_status_t kolo_levels_all_gather_uneven(const kolo_levels_t *s, const kolo_exec_call_t *c);
+kolo_status_t kolo_levels_reduce_scatter_uneven(const kolo_levels_t *s, const kolo_exec_call_t *c);
 
 #endif
