@@ -177,7 +177,7 @@ typedef struct kolo_body {
     struct kolo_body *owner; /* of such a part: the hierarchical communicator */
     int *owner_ranks;        /* of such a part: its ranks' numbers there */
     struct {
-        uint64_t calls;                /* user calls so far; their numbers are those of diag/diag.h's second row */
+        _Atomic uint64_t calls;        /* user calls so far; their numbers are those of diag/diag.h's second row */
         uint64_t step;                 /* of a part: the last call whose kernels were launched */
         uint64_t next;                 /* the call after the messages under way; 0: not known */
         kolo_stalled_t stalled;        /* the call that takes long */

@@ -37,16 +37,22 @@ void kolo_levels_tell(struct kolo_body *part);
 int kolo_levels_rank(const struct kolo_body *body, int rank);
 void kolo_levels_close(struct kolo_body *body);
 
+/* The last operation, or call, and how often it was shown to the next rank. */
+typedef struct {
+    uint64_t last;
+    int times;
+} kolo_device_shown_t;
+
 /* The operation whose kernels wait, as the progress thread last saw it (device_watch.c). */
 typedef struct {
     kolo_progress_t *progress;
     kolo_timer_t *timer;
-    bool waits, told;   /* told: its failure was reported, or is about to be */
-    bool shows;         /* ranks may differ although none waits */
-    int shown;          /* how often the last operation was shown to the next rank */
+    bool waits, told; /* told: its failure was reported, or is about to be */
+    bool shows;       /* ranks may differ although none waits */
+    kolo_device_shown_t operations, calls;
     _Atomic bool alone; /* the communicator is being closed: start no more threads that ask peers */
     _Atomic int sent;   /* threads that ask peers */
-    uint64_t number, word, since_ns, last_shown;
+    uint64_t number, word, since_ns;
     kolo_exec_waits_t last;
     kolo_record_waits_t recorded;
 } kolo_device_watch_t;

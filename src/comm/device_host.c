@@ -8,7 +8,9 @@
 #include "comm/call/call.h"
 
 #include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define POLLS_PER_CHECK 1024
 
@@ -116,10 +118,31 @@ static kolo_status_t exchange(void *arg, const kolo_exec_call_t *list, size_t n)
     return status;
 }
 
+/* Words of a part have its own numbers of the ranks. A mismatch can be told in those of the owner. */
+static void translate(kolo_body_t *part, kolo_status_t status)
+{
+    char ranks[64] = "";
+    if (status == KOLO_ERR_MISMATCH) {
+        kolo_levels_tell(part);
+        (void)kolo_oob_difference(part->owner->oob);
+        return;
+    }
+    for (int r = 0; r < part->nranks; r++) {
+        size_t at = strlen(ranks);
+        if (at + 16 > sizeof ranks) {
+            snprintf(ranks + at, sizeof ranks - at, ", ...");
+            break;
+        }
+        snprintf(ranks + at, sizeof ranks - at, "%s%d", r ? ", " : "", kolo_levels_rank(part, r));
+    }
+    if (status == KOLO_ERR_TIMEOUT)
+        kolo_fail_prefix(status, "in the lane of ranks %s, which it counts from 0 on: ", ranks);
+}
+
 static void fail(void *arg, kolo_status_t status, const kolo_exec_call_t *c)
 {
-    kolo_body_t *body = ((kolo_host_side_t *)arg)->owner;
-    if (status == KOLO_ERR_MISMATCH) kolo_levels_tell(((kolo_host_side_t *)arg)->body);
+    kolo_body_t *body = ((kolo_host_side_t *)arg)->owner, *part = ((kolo_host_side_t *)arg)->body;
+    if (part->owner) translate(part, status);
     if (!c) {
         kolo_body_fail(body, status);
         return;

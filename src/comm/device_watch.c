@@ -189,15 +189,22 @@ static int64_t pause_ms(const kolo_body_t *body)
 /* A question may go unheard: the next rank has to be called first, or is not there yet; then that
  * one is to ask, or the one behind it. */
 #define SHOWN_MOST 3
+static void show(kolo_body_t *body, kolo_device_shown_t *shown, uint64_t last)
+{
+    if (last == KOLO_BOARD_NONE || atomic_load(&body->stop)) return;
+    if (last != shown->last) shown->times = 0;
+    shown->last = last;
+    if (shown->times++ < SHOWN_MOST) kolo_oob_ask(body->oob, (body->rank + 1) % body->nranks, last);
+    if (shown->times > SHOWN_MOST) shown->times = SHOWN_MOST;
+}
+
+/* Operations, and where parts run them also the calls: hosts may have gone different ways in a call that left no
+ * operation here. */
 static void show_last(kolo_body_t *body)
 {
-    kolo_device_watch_t *watch = &body->watch;
-    uint64_t last = kolo_board_last(&body->board);
-    if (last == KOLO_BOARD_NONE || atomic_load(&body->stop)) return;
-    if (last != watch->last_shown) watch->shown = 0;
-    watch->last_shown = last;
-    if (watch->shown++ < SHOWN_MOST) kolo_oob_ask(body->oob, (body->rank + 1) % body->nranks, last);
-    if (watch->shown > SHOWN_MOST) watch->shown = SHOWN_MOST;
+    uint64_t calls = atomic_load(&body->levels.calls);
+    show(body, &body->watch.operations, kolo_board_last(&body->board));
+    if (calls) show(body, &body->watch.calls, KOLO_BOARD_CALLS + (calls - 1) * KOLO_BOARD_STEPS);
 }
 
 /* Parts that wait may wait in different ones: then each waits for ranks that do not know of its operation. */

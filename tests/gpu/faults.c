@@ -235,17 +235,20 @@ static bool says(const kit_team_t *t, kolo_status_t want, kolo_status_t got, con
                     kolo_status_string(want), one, other, text);
 }
 
-/* Operations that nobody joins: a short one, a receive, and one that is long enough for the kernels inside a host.
- */
+/* Operations that nobody joins: a short one, a receive, one that is long enough for the kernels inside a host, and
+ * one of a host alone, which waits in lanes. */
 static const struct {
     const char *words, *name;
     size_t count;
-    bool message;
+    bool message, host;
 } lates[] = {
-    {"operation 1 (all_reduce 1000 int32 sum)", "a time limit ends an operation that nobody joins", 1000, false},
-    {"recv 70 int32", "a time limit ends a receive that nobody sends to", 70, true},
-    {"all_reduce 1300000 int32 sum", "a time limit ends a long operation that nobody joins", 1300000, false},
+    {"operation 1 (all_reduce 1000 int32 sum)", "a time limit ends an operation that nobody joins", 1000, false,
+     false},
+    {"recv 70 int32", "a time limit ends a receive that nobody sends to", 70, true, false},
+    {"all_reduce 1300000 int32 sum", "a time limit ends a long operation that nobody joins", 1300000, false, false},
+    {"ranks 0, ", "a time limit ends an operation that other hosts do not join", 1300000, false, true},
 };
+#define LATES ((int)(sizeof lates / sizeof lates[0]))
 
 static bool late(kit_team_t *t, int i)
 {
@@ -254,6 +257,8 @@ static bool late(kit_team_t *t, int i)
     case_t first = {.kind = CASE_ALL_REDUCE, .count = 1000, .type = KOLO_INT32, .op = KOLO_SUM, .seed = 7};
     if (!lates[i].message) first.count = lates[i].count;
     if (!case_run(t, &first)) return false; /* making connections has a limit of its own */
+    if (lates[i].host && !kit_leads(t) && kit_host_of(r->rank) == 0)
+        good = KIT_OK(sum(r, r->buffer, r->buffer + r->room / 2, lates[i].count));
     if (kit_leads(t)) {
         kolo_status_t status = lates[i].message
                                    ? kolo_recv(r->buffer, lates[i].count, KOLO_INT32, 1, r->comm, r->streams[0])
@@ -262,6 +267,8 @@ static bool late(kit_team_t *t, int i)
         kolo_status_t state = await_error(r->comm, LIMIT_MS);
         good = says(t, KOLO_ERR_TIMEOUT, state, lates[i].words, "for data from rank 1", "a rank does not come") &&
                good;
+        if (lates[i].host && !strstr(kolo_get_last_error(r->comm), lates[i].words))
+            good = KIT_FAIL("no word of %s: %s", lates[i].words, kolo_get_last_error(r->comm));
         good = drains(r, "a time limit") && good;
     }
     bool go_on = kit_case_end(t, good, lates[i].name);
@@ -314,6 +321,13 @@ static const struct {
      .count = 500,
      .all = "all_reduce",
      .last = "barrier"},
+    {.name = "roots, long",
+     .kind = CASE_BROADCAST,
+     .last_kind = CASE_BROADCAST,
+     .count = 1300000,
+     .last_root = 1,
+     .all = "root 0",
+     .last = "root 1"},
     {.name = "lengths of a message",
      .kind = CASE_RING,
      .last_kind = CASE_RING,
@@ -401,6 +415,9 @@ static bool mismatched(kit_team_t *t, int i)
     if (status == KOLO_OK) status = await_error(r->comm, LIMIT_MS);
     uint64_t after = kit_now_ms() - begin;
     bool good = says(t, KOLO_ERR_MISMATCH, status, differences[i].all, differences[i].last, differences[i].name);
+    snprintf(name, sizeof name, "rank %d", r->nranks - 1);
+    if (!strstr(kolo_get_last_error(r->comm), name))
+        good = KIT_FAIL("rank %d: no word of %s: %s", r->rank, name, kolo_get_last_error(r->comm));
     good = drains(r, "a mismatch") && good;
     snprintf(name, sizeof name, "%s that differ are told on every rank", differences[i].name);
     if (t->options->verbose && kit_leads(t))
@@ -508,8 +525,8 @@ void conform_faults(kit_team_t *t)
     if (!two_profiles(t)) return;
     abort_all(t);
     if (!again(t, &config, aborted)) return;
-    for (int i = 0; i < 3; i++)
-        if (!kit_comms_make(t, &hasty) || !late(t, i)) return;
+    for (int i = 0; i < LATES; i++)
+        if ((t->options->hosts || !lates[i].host) && (!kit_comms_make(t, &hasty) || !late(t, i))) return;
     for (int i = 0; i < DIFFERENCES; i++)
         if (!kit_comms_make(t, &config) || !mismatched(t, i)) return;
     for (int i = 0; i < ENDS; i++)
