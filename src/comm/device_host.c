@@ -26,6 +26,8 @@ static kolo_call_t call_of(kolo_body_t *body, const kolo_exec_call_t *c)
                         .src = c->src,
                         .dst = c->dst,
                         .count = c->count,
+                        .send_counts = c->send_counts,
+                        .recv_counts = c->recv_counts,
                         .elem = c->elem,
                         .comm = body->handle};
     return call;

@@ -27,8 +27,10 @@ typedef struct {
     uint64_t count;
     size_t elem;
     size_t src_stride, dst_stride; /* bytes from one part to the next, where there are several; 0: they touch */
+    bool others; /* staged: in an all_gather or all_to_all this rank's part for itself stays as it is */
     /* Parts of unequal lengths, by rank, as in kolo.h; NULL: they are equal. For executors that run plans, and only
-     * for collectives that a plan is forced for; others get a v form as messages or as several calls. */
+     * for collectives that a plan is forced for; others get a v form as messages or as several calls. An executor
+     * may give them to the host side. */
     const size_t *send_counts, *send_displs, *recv_counts, *recv_displs;
     void *stream;
     uint64_t number, word; /* of the collective, that all ranks share; of a message: those of the next collective

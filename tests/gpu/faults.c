@@ -321,6 +321,26 @@ static const struct {
      .count = 500,
      .all = "all_reduce",
      .last = "barrier"},
+    {.name = "counts of a long all_to_all",
+     .kind = CASE_ALL_TO_ALL,
+     .last_kind = CASE_ALL_TO_ALL,
+     .count = 100000,
+     .last_count = 100100,
+     .all = "100000",
+     .last = "100100"},
+    {.name = "a short all_to_all and a long one",
+     .kind = CASE_ALL_TO_ALL,
+     .last_kind = CASE_ALL_TO_ALL,
+     .count = 10,
+     .last_count = 100000,
+     .all = "10 i",
+     .last = "100000"},
+    {.name = "an all_to_all and an all_gather",
+     .kind = CASE_ALL_TO_ALL,
+     .last_kind = CASE_ALL_GATHER,
+     .count = 100000,
+     .all = "all_to_all",
+     .last = "all_gather"},
     {.name = "roots, long",
      .kind = CASE_BROADCAST,
      .last_kind = CASE_BROADCAST,
@@ -385,6 +405,8 @@ static kolo_status_t call_one(const kit_rank_t *r, case_kind_t kind, size_t coun
         return kolo_broadcast(r->buffer, dst, count, type, root, r->comm, r->streams[0]);
     case CASE_ALL_GATHER:
         return kolo_all_gather(r->buffer, dst, count, type, r->comm, r->streams[0]);
+    case CASE_ALL_TO_ALL:
+        return kolo_all_to_all(r->buffer, dst, count, type, r->comm, r->streams[0]);
     case CASE_BARRIER:
         return kolo_barrier(r->comm, r->streams[0]);
     case CASE_RING: /* the first rank sends to the last one */

@@ -61,6 +61,8 @@ static kolo_levels_fn_t even_of(const kolo_levels_t *s, const kolo_exec_call_t *
         return kolo_levels_all_gather;
     case KOLO_COLL_REDUCE_SCATTER:
         return kolo_levels_reduce_scatter;
+    case KOLO_COLL_ALL_TO_ALL:
+        return kolo_levels_all_to_all;
     case KOLO_COLL_GATHER:
         return has_room(s, c) ? kolo_levels_gather : NULL;
     case KOLO_COLL_SCATTER:
@@ -74,6 +76,7 @@ static kolo_levels_fn_t even_of(const kolo_levels_t *s, const kolo_exec_call_t *
 static kolo_levels_fn_t collective_of(const kolo_levels_t *s, const kolo_exec_call_t *c)
 {
     uint64_t lanes = (uint64_t)s->lanes, bytes = c->count * c->elem;
+    if (c->coll == KOLO_COLL_ALL_TO_ALL) bytes *= lanes; /* a lane carries so much from a host to another */
     if (c->kind != KOLO_EXEC_COLL || bytes < SHORT_BYTES || c->count < lanes) return NULL;
     if (kolo_coll_reduces(c->coll) && !kolo_exec_device_reduces(&c->reducer)) return NULL;
     return s->even ? even_of(s, c) : uneven_of(c);

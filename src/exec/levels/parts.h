@@ -53,6 +53,7 @@ kolo_status_t kolo_levels_reduce(const kolo_levels_t *s, const kolo_exec_call_t 
  * host. */
 kolo_status_t kolo_levels_all_gather(const kolo_levels_t *s, const kolo_exec_call_t *c);
 kolo_status_t kolo_levels_reduce_scatter(const kolo_levels_t *s, const kolo_exec_call_t *c);
+kolo_status_t kolo_levels_all_to_all(const kolo_levels_t *s, const kolo_exec_call_t *c);
 kolo_status_t kolo_levels_gather(const kolo_levels_t *s, const kolo_exec_call_t *c);
 kolo_status_t kolo_levels_scatter(const kolo_levels_t *s, const kolo_exec_call_t *c);
 /* uneven.c: where they do not. */

@@ -65,6 +65,7 @@ kolo_status_t kolo_levels_all_gather_uneven(const kolo_levels_t *s, const kolo_e
     near.dst = block_at(s, c, c->dst, s->host, 0);
     KOLO_TRY(kolo_levels_launch_inside(s, &near));
     lane.dst = s->scratch.address;
+    lane.others = true;
     for (int turn = 0; turn * s->lanes < s->most; turn++) {
         int block = turn * s->lanes + s->local;
         const char *src = block < s->here ? kolo_levels_at(near.dst, (uint64_t)block * c->count, c->elem) : c->src;

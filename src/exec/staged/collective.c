@@ -16,6 +16,7 @@ static shape_t shape_of(const kolo_staged_t *s, const kolo_exec_call_t *c)
 {
     uint32_t n = (uint32_t)s->nranks, me = (uint32_t)s->rank;
     bool root = c->root == s->rank;
+    uint32_t swapped = n - c->others; /* by all_to_all */
     switch (c->coll) {
     case KOLO_COLL_REDUCE:
         return (shape_t){.in = 1, .out = root, .parts = 1, .receives = root};
@@ -26,7 +27,7 @@ static shape_t shape_of(const kolo_staged_t *s, const kolo_exec_call_t *c)
     case KOLO_COLL_REDUCE_SCATTER:
         return (shape_t){.in = n, .out = 1, .out_at = me, .parts = n, .receives = true};
     case KOLO_COLL_ALL_TO_ALL:
-        return (shape_t){.in = n, .out = n, .out_at = n, .parts = 2 * n, .receives = true};
+        return (shape_t){.in = swapped, .out = swapped, .out_at = swapped, .parts = 2 * swapped, .receives = true};
     case KOLO_COLL_GATHER:
         return (shape_t){.in = 1, .in_at = root ? me : 0, .out = root ? n : 0, .parts = n, .receives = root};
     case KOLO_COLL_SCATTER:
@@ -63,6 +64,13 @@ static char *base_of(const kolo_staged_t *s, const kolo_staged_op_t *op, uint32_
     return op->room + piece % KOLO_STAGED_DEPTH * s->slot_bytes;
 }
 
+/* Whose part is part p of the slot? */
+static uint32_t rank_of(const kolo_staged_t *s, const kolo_exec_call_t *c, uint32_t p)
+{
+    bool behind = c->coll == KOLO_COLL_ALL_TO_ALL && c->others && p >= (uint32_t)s->rank;
+    return p + behind;
+}
+
 /* Parts one by one: on the device they lie as far apart as the whole ones. */
 kolo_status_t kolo_staged_collective_copy(kolo_staged_t *s, const kolo_staged_op_t *op, uint32_t piece,
                                           bool from_device, kolo_cu_stream_t stream)
@@ -74,11 +82,12 @@ kolo_status_t kolo_staged_collective_copy(kolo_staged_t *s, const kolo_staged_op
     uint64_t from = c->src_stride ? c->src_stride : whole, to = c->dst_stride ? c->dst_stride : whole;
     uint32_t parts = from_device ? shape.in : shape.out, first = from_device ? shape.in_at : shape.out_at;
     for (uint32_t p = 0; p < parts; p++) {
+        uint32_t r = rank_of(s, c, p);
         char *host = base_of(s, op, piece) + (first + p) * bytes;
         if (from_device)
-            KOLO_TRY(kolo_staged_copy(s, stream, host, (const char *)c->src + p * from + offset, bytes));
-        else
-            KOLO_TRY(kolo_staged_copy(s, stream, (char *)c->dst + p * to + offset, host, bytes));
+            KOLO_TRY(kolo_staged_copy(s, stream, host, (const char *)c->src + r * from + offset, bytes));
+        else if (!c->others || r != (uint32_t)s->rank)
+            KOLO_TRY(kolo_staged_copy(s, stream, (char *)c->dst + r * to + offset, host, bytes));
     }
     return KOLO_OK;
 }
@@ -92,6 +101,10 @@ kolo_status_t kolo_staged_collective_run(kolo_staged_t *s, const kolo_staged_op_
         uint64_t bytes = call.count * call.elem;
         call.src = shape.in ? base_of(s, op, piece) + shape.in_at * bytes : NULL;
         call.dst = shape.receives ? base_of(s, op, piece) + shape.out_at * bytes : NULL;
+    }
+    if (call.coll == KOLO_COLL_ALL_TO_ALL && call.others) {
+        for (int r = 0; r < s->nranks; r++) s->counts[r] = r == s->rank ? 0 : call.count;
+        call.send_counts = call.recv_counts = s->counts;
     }
     return s->env.host->run(s->env.host_arg, &call);
 }

@@ -74,6 +74,8 @@ static kolo_status_t open_entered(kolo_staged_t *s)
             KOLO_ERR_UNSUPPORTED,
             "the driver of GPU %d has no stream memory operations: one of CUDA 11.7 or newer is needed",
             s->device->ordinal);
+    s->counts = calloc((size_t)s->nranks, sizeof *s->counts);
+    if (!s->counts) return kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for %d ranks", s->nranks);
     KOLO_TRY(make_memory(s));
     KOLO_TRY(failed(s, s->api->event_create(&s->order, KOLO_CU_EVENT_NO_TIMING), "make an event"));
     KOLO_TRY(failed(s, s->api->event_create(&s->end, KOLO_CU_EVENT_NO_TIMING), "make an event"));
@@ -116,6 +118,7 @@ static void close_state(void *state)
         free(p);
     }
     pthread_mutex_destroy(&s->lock);
+    free(s->counts);
     free(s);
 }
 

@@ -84,6 +84,7 @@ typedef struct kolo_staged {
     bool running;
     _Atomic uint32_t cancelled, stopping;
     kolo_gate_t gate;
+    size_t *counts; /* by rank; of the thread */
     pthread_t thread;
     bool started;
 } kolo_staged_t;
