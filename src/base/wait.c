@@ -89,11 +89,15 @@ void kolo_wait_init(kolo_wait_t *wait, const _Atomic uint32_t *abort, uint64_t d
                     kolo_describe_fn_t describe, void *arg, int ranks_here)
 {
     bool crowded = ranks_here > kolo_cores();
-    memset(wait, 0, sizeof *wait);
     wait->abort = abort;
     wait->deadline_ns = deadline_ns;
     wait->describe = describe;
     wait->arg = arg;
+    wait->nwakers = 0; /* of wakers[] only so many are ever read */
+    wait->look = NULL;
+    wait->polls = 0;
+    wait->armed = false;
+    wait->since_ns = wait->stall_ns = 0;
     wait->spins = param_spins >= 0 ? (uint32_t)param_spins : crowded ? 4 : 2000;
     wait->yields = param_yields >= 0 ? (uint32_t)param_yields : YIELDS;
 }
