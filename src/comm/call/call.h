@@ -145,6 +145,8 @@ void kolo_p2p_forget(kolo_body_t *body);
 kolo_status_t kolo_p2p_start(const kolo_call_t *call, kolo_part_t *part, kolo_task_t *task);
 /* Where a group notes which lane is that of a peer; zero when none is being taken in. */
 kolo_status_t kolo_p2p_lane_of(kolo_body_t *body, uint32_t peer, bool send, uint32_t **lane);
+/* How so many bytes go between this rank and a peer that kolo_p2p_lane_of() was asked about. */
+kolo_p2p_way_t kolo_p2p_way(const kolo_body_t *body, uint32_t peer, uint64_t bytes);
 /* Are the connections of messages to or from this peer made? */
 bool kolo_p2p_pair_is_up(kolo_body_t *body, uint32_t peer, bool send);
 

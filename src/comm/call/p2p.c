@@ -119,9 +119,7 @@ static kolo_status_t show_all(kolo_p2p_t *p)
     for (size_t i = 0; i < p->count; i++) {
         const kolo_call_t *call = &p->calls[i];
         if ((int)call->root == body->rank) continue;
-        kolo_mismatch_begin_pair(body, call,
-                                 kolo_tune_p2p(&body->sizes, bytes_of(call), kolo_body_pair_ll(body, call->root),
-                                               kolo_body_pair_refs(body, call->root)));
+        kolo_mismatch_begin_pair(body, call, kolo_p2p_way(body, call->root, bytes_of(call)));
     }
     return KOLO_OK;
 }
@@ -129,12 +127,10 @@ static kolo_status_t show_all(kolo_p2p_t *p)
 kolo_status_t kolo_p2p_begin(kolo_body_t *body, const kolo_call_t *calls, size_t count, kolo_p2p_t *p)
 {
     *p = (kolo_p2p_t){.body = body, .calls = calls, .count = count};
-    p->lanes = calloc(count, sizeof *p->lanes);
-    p->next = calloc(count, sizeof *p->next);
-    kolo_status_t status = KOLO_OK;
-    if (!p->lanes || !p->next)
-        status = kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for %zu sends and receives", count);
-    if (status == KOLO_OK) status = run_self(p);
+    p->lanes = calloc(count, sizeof *p->lanes + sizeof *p->next);
+    if (!p->lanes) return kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for %zu sends and receives", count);
+    p->next = (size_t *)(p->lanes + count);
+    kolo_status_t status = run_self(p);
     if (status == KOLO_OK) status = take_all_in(p);
     if (status == KOLO_OK) status = show_all(p);
     for (size_t i = 0; i < p->nlanes; i++) p->connecting |= !p->lanes[i].up;
@@ -219,10 +215,7 @@ static kolo_status_t connect_lane(kolo_p2p_t *p, kolo_p2p_lane_t *lane)
 
 static bool goes_by_slots(const kolo_p2p_t *p, size_t i)
 {
-    kolo_body_t *body = p->body;
-    uint32_t peer = p->calls[i].root;
-    return kolo_tune_p2p(&body->sizes, bytes_of(&p->calls[i]), kolo_body_pair_ll(body, peer),
-                         kolo_body_pair_refs(body, peer)) == KOLO_P2P_SLOTS;
+    return kolo_p2p_way(p->body, p->calls[i].root, bytes_of(&p->calls[i])) == KOLO_P2P_SLOTS;
 }
 
 /* Where the messages after the one that is awaited will go, so that its sender need not wait for each; half a queue
@@ -345,6 +338,5 @@ void kolo_p2p_end(kolo_p2p_t *p)
         kolo_making_end(p->lanes[i].making, KOLO_ERR_ABORTED);
     }
     free(p->lanes);
-    free(p->next);
     memset(p, 0, sizeof *p);
 }

@@ -42,6 +42,12 @@ kolo_status_t kolo_p2p_lane_of(kolo_body_t *body, uint32_t peer, bool send, uint
     return KOLO_OK;
 }
 
+kolo_p2p_way_t kolo_p2p_way(const kolo_body_t *body, uint32_t peer, uint64_t bytes)
+{
+    const struct kolo_lane_to *to = &body->lanes_to[peer];
+    return kolo_tune_p2p(&body->sizes, bytes, to->ll, to->refs);
+}
+
 static kolo_status_t connect_pair(kolo_body_t *body, uint32_t peer, bool send)
 {
     if (kolo_p2p_pair_is_up(body, peer, send)) return KOLO_OK;
@@ -145,7 +151,7 @@ kolo_status_t kolo_p2p_start(const kolo_call_t *call, kolo_part_t *part, kolo_ta
     kolo_body_t *body = call->comm->body;
     struct kolo_lane_to *to = NULL;
     KOLO_TRY(lane_to(body, call->root, &to));
-    kolo_p2p_way_t way = kolo_tune_p2p(&body->sizes, call->count * call->elem, to->ll, to->refs);
+    kolo_p2p_way_t way = kolo_p2p_way(body, call->root, call->count * call->elem);
     return way == KOLO_P2P_LL ? start_ll(body, call, to, task) : start_plan(body, call, to, way, false, part, task);
 }
 
@@ -159,8 +165,8 @@ kolo_status_t kolo_p2p_run_single(const kolo_call_t *call)
     bool moved = false;
     KOLO_FAIL_POINT_TRY("comm.message.start");
     KOLO_TRY(lane_to(body, call->root, &to));
-    kolo_p2p_way_t way = kolo_tune_p2p(&body->sizes, call->count * call->elem, to->ll, to->refs);
     uint64_t word = kolo_mismatch_word(call), bytes = call->count * call->elem;
+    kolo_p2p_way_t way = kolo_p2p_way(body, call->root, bytes);
     bool lines_are_open = way == KOLO_P2P_LL && to->ll_tx != NULL;
     bool firm =
         call->kind == KOLO_CALL_SEND && !lines_are_open && kolo_mismatch_is_firm(body, (int)call->root, way, bytes);

@@ -150,14 +150,14 @@ static kolo_status_t step(kolo_share_t *s, bool *moved)
 static void end(kolo_share_t *s, kolo_status_t status)
 {
     kolo_body_t *body = s->comm->body;
+    s->status = status;
+    if (status == KOLO_OK) return;    /* each part has ended */
     char text[KOLO_ERROR_TEXT_BYTES]; /* giving up what runs says things of its own */
     snprintf(text, sizeof text, "%s", kolo_error_text());
     if (s->colling) kolo_coll_end(&s->coll, status);
     end_messages(s, status);
     end_windows(s, status);
     s->colling = false;
-    s->status = status;
-    if (status == KOLO_OK) return;
     (void)kolo_fail(status, "%s", text);
     if (!s->refused) s->status = kolo_body_fail_operation(body, status, s->calls, s->count);
     snprintf(s->text, sizeof s->text, "%s", kolo_error_text());
@@ -179,6 +179,7 @@ typedef struct {
     kolo_share_t **shares;
     size_t count, open;
     kolo_wait_t wait;
+    bool wait_set; /* for those that are open and have their turn now */
 } run_t;
 
 static void describe_share(kolo_share_t *s, char *buf, size_t bytes)
@@ -279,11 +280,19 @@ static void set_wait(run_t *run)
         n++;
         crowded |= body->tune.max_node_size > body->tune.cores;
     }
+    run->wait_set = true;
     kolo_wait_init(&run->wait, NULL, 0, describe, run, crowded ? INT_MAX : 1);
     run->wait.look = look;
     if (n > KOLO_WAIT_MAX_WAKERS) return;
     run->wait.nwakers = n;
     memcpy(run->wait.wakers, wakers, n * sizeof(kolo_waker_t *));
+}
+
+/* The shares that may sleep are others from now on. */
+static void end_wait(run_t *run)
+{
+    kolo_wait_end(&run->wait);
+    run->wait_set = false;
 }
 
 static bool step_all(run_t *run, void (*ended)(kolo_share_t *share, void *arg), void *arg)
@@ -294,18 +303,14 @@ static bool step_all(run_t *run, void (*ended)(kolo_share_t *share, void *arg), 
         if (s->over) continue;
         bool had_turn = s->turn;
         kolo_status_t status = step(s, &moved);
-        if (had_turn != s->turn) {
-            kolo_wait_end(&run->wait);
-            set_wait(run);
-        }
+        if (had_turn != s->turn) end_wait(run);
         if (status == KOLO_IN_PROGRESS) continue;
         end(s, status);
-        kolo_wait_end(&run->wait); /* with the turn may go the communicator, and its waker */
+        end_wait(run); /* with the turn may go the communicator, and its waker */
         s->over = true;
         kolo_ticket_end(s->comm, s->ticket);
         run->open--;
         if (ended) ended(s, arg);
-        set_wait(run);
         moved = true;
     }
     return moved;
@@ -316,7 +321,6 @@ void kolo_shares_run(kolo_share_t **shares, size_t count, void (*ended)(kolo_sha
     run_t run = {.shares = shares, .count = count, .open = count};
     uint64_t polls = 0;
     if (count == 1) kolo_ticket_wait(shares[0]->comm, shares[0]->ticket); /* sleeps until the one before is over */
-    set_wait(&run);
     for (;;) {
         bool moved = step_all(&run, ended, arg);
         if (run.open == 0) break;
@@ -324,6 +328,7 @@ void kolo_shares_run(kolo_share_t **shares, size_t count, void (*ended)(kolo_sha
             kolo_wait_end(&run.wait);
             continue;
         }
+        if (!run.wait_set) set_wait(&run);
         if (++polls % POLLS_PER_CHECK == 0 || run.wait.armed) check_peers(&run);
         (void)kolo_wait_pause(&run.wait); /* cannot fail: limits and flags are each share's own */
     }
