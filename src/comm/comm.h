@@ -110,10 +110,12 @@ typedef struct { /* how to run calls of one signature; the signature has root an
                     both are here, too */
     uint64_t signature, count;
     uint32_t root;
-    bool v;
-    kolo_way_t way;
+    bool v, reduces;
+    uint8_t way; /* kolo_way_number() */
     uint32_t piece_bytes;
-    kolo_bound_t *bound; /* NULL: by lines */
+    kolo_bound_t *bound;      /* the plan; NULL: by lines */
+    kolo_task_step_fn_t loop; /* over lines; NULL: by the plan */
+    kolo_reducer_t reducer;   /* unless the operator is a user's: words have no number for those */
 } kolo_memo_t;
 
 #define KOLO_MAX_USER_OPS 64
@@ -222,6 +224,7 @@ typedef struct kolo_body {
     kolo_part_t *src_parts, *dst_parts;
     size_t parts_capacity;
     kolo_user_op_t ops[KOLO_MAX_USER_OPS];
+    kolo_reducer_t user_reducer; /* of the collective that runs; its operator may be destroyed meanwhile */
     struct kolo_registration *registrations;
     struct kolo_windows *_Atomic windows; /* window/; NULL: none so far */
 
@@ -299,8 +302,19 @@ kolo_status_t kolo_handle_quiet(kolo_comm_t comm, const _Atomic uint32_t *abort,
 /* The error of a call that this state does not allow: not ready, finalized, failed. */
 kolo_status_t kolo_handle_refuse(kolo_comm_t comm, int state);
 
+/* The end of a ticket that was drawn while the communicator was aborted or destroyed; the error. */
+kolo_status_t kolo_ticket_refuse(kolo_comm_t comm, uint64_t ticket);
 /* Draws the next ticket; fails if the communicator is being aborted or destroyed. */
-kolo_status_t kolo_ticket_draw(kolo_comm_t comm, uint64_t *ticket);
+static inline kolo_status_t kolo_ticket_draw(kolo_comm_t comm, uint64_t *ticket)
+{
+    uint64_t t = *ticket = atomic_load_explicit(&comm->tickets, memory_order_relaxed);
+    if (KOLO_UNLIKELY(atomic_load_explicit(&comm->state, memory_order_acquire) == KOLO_COMM_CONNECTING))
+        return kolo_handle_refuse(comm, KOLO_COMM_CONNECTING);
+    atomic_store_explicit(&comm->tickets, t + 1, memory_order_release);
+    kolo_fence_light(); /* the other half is kolo_fence_cores() in kolo_handle_retire() */
+    bool live = atomic_load_explicit(&comm->magic, memory_order_acquire) == KOLO_COMM_MAGIC;
+    return KOLO_LIKELY(live) ? KOLO_OK : kolo_ticket_refuse(comm, t);
+}
 /* Waits for the ticket's turn. Fails if the communicator cannot run operations; kolo_ticket_end() is still due.
  * Until then this thread owns the communicator. */
 kolo_status_t kolo_ticket_wait_slow(kolo_comm_t comm, uint64_t ticket);

@@ -256,17 +256,10 @@ kolo_status_t kolo_handle_retire(kolo_comm_t comm, const char *what, bool abort)
 
 /* ---- turns ---- */
 
-kolo_status_t kolo_ticket_draw(kolo_comm_t comm, uint64_t *ticket)
+kolo_status_t kolo_ticket_refuse(kolo_comm_t comm, uint64_t ticket)
 {
-    if (KOLO_UNLIKELY(atomic_load_explicit(&comm->state, memory_order_acquire) == KOLO_COMM_CONNECTING))
-        return kolo_handle_refuse(comm, KOLO_COMM_CONNECTING);
-    uint64_t t = atomic_load_explicit(&comm->tickets, memory_order_relaxed);
-    atomic_store_explicit(&comm->tickets, t + 1, memory_order_release);
-    kolo_fence_light(); /* the other half is kolo_fence_cores() in kolo_handle_retire() */
-    *ticket = t;
-    if (KOLO_LIKELY(atomic_load_explicit(&comm->magic, memory_order_acquire) == KOLO_COMM_MAGIC)) return KOLO_OK;
-    kolo_ticket_wait(comm, t);
-    kolo_ticket_end(comm, t);
+    kolo_ticket_wait(comm, ticket);
+    kolo_ticket_end(comm, ticket);
     return kolo_fail(KOLO_ERR_ABORTED, "%s rank %d was aborted", comm->name, comm->rank);
 }
 

@@ -70,20 +70,44 @@ bool kolo_call_connected(const kolo_call_t *call)
                             : known_bound(body, call->coll, choice.way.algo, plan_root(call)) != NULL;
 }
 
-kolo_status_t kolo_bind_memo(kolo_body_t *body, const kolo_call_t *call, uint64_t signature, kolo_memo_t *memo)
+static bool has_user_op(const kolo_call_t *call)
+{
+    return call->op >= KOLO_OP_BUILTIN_COUNT && kolo_coll_reduces(call->coll);
+}
+
+kolo_status_t kolo_call_reducer(const kolo_call_t *call, kolo_reducer_t *r)
+{
+    const kolo_body_t *body = call->comm->body;
+    if (!has_user_op(call))
+        return kolo_reducer_init(r, call->type, kolo_coll_reduces(call->coll) ? call->op : KOLO_SUM,
+                                 body->emit.nranks);
+    *r = call->reducer ? *call->reducer : body->ops[call->op - KOLO_OP_BUILTIN_COUNT].reducer;
+    return KOLO_OK;
+}
+
+/* Chooses how calls of this signature run, and makes the plan and its connections. Waits for peers. */
+static kolo_status_t fill_memo(kolo_body_t *body, const kolo_call_t *call, uint64_t signature, kolo_memo_t *memo)
 {
     kolo_tune_choice_t choice;
-    kolo_bound_t *bound = NULL;
-    bool v = call->send_counts || call->recv_counts;
+    kolo_memo_t m = {.signature = signature,
+                     .count = call->count,
+                     .root = call->root,
+                     .v = call->send_counts || call->recv_counts,
+                     .reduces = kolo_coll_reduces(call->coll)};
     KOLO_TRY(choose(body, call, &choice));
-    if (choice.way.lines)
+    KOLO_TRY(kolo_call_reducer(call, &m.reducer));
+    if (choice.way.lines) {
+        KOLO_TRY(kolo_flat_loop(choice.way.algo, call->coll, &m.loop));
         KOLO_TRY(kolo_body_connect_flat(body));
-    else
-        KOLO_TRY(find_bound(body, call, choice.way.algo, &bound));
+    } else {
+        KOLO_TRY(find_bound(body, call, choice.way.algo, &m.bound));
+    }
     kolo_debug("comm", "%s rank %d: %s of %llu elements of %zu bytes: %s in pieces of %u bytes (%s)", body->name,
                body->rank, kolo_coll_name(call->coll), (unsigned long long)call->count, call->elem,
                kolo_way_name(call->coll, choice.way), choice.piece_bytes, choice.reason);
-    *memo = (kolo_memo_t){signature, call->count, call->root, v, choice.way, choice.piece_bytes, bound};
+    m.way = (uint8_t)kolo_way_number(choice.way);
+    m.piece_bytes = choice.piece_bytes;
+    *memo = m;
     return KOLO_OK;
 }
 
@@ -199,7 +223,7 @@ static kolo_status_t prepare_plan(const kolo_call_t *call, kolo_task_t *task, co
     return kolo_task_start_plan(task, b->state);
 }
 
-static kolo_status_t prepare_flat(const kolo_call_t *call, kolo_task_t *task, kolo_algo_t algo)
+static void prepare_loop(const kolo_call_t *call, kolo_task_t *task, const kolo_memo_t *memo)
 {
     const kolo_body_t *body = call->comm->body;
     kolo_flat_t *flat = &task->flat;
@@ -211,11 +235,36 @@ static kolo_status_t prepare_flat(const kolo_call_t *call, kolo_task_t *task, ko
     flat->ll_tx = body->ll_tx;
     flat->ll_rx = body->ll_rx;
     flat->ll_temp = body->ll_temp;
-    KOLO_FAIL_POINT_TRY("exec.flat.start");
-    return kolo_flat_start(task, algo, call->coll);
+    kolo_flat_start(task, memo->loop);
 }
 
-kolo_status_t kolo_bind_task(const kolo_call_t *call, kolo_task_t *task, const kolo_memo_t *memo)
+/* For the first call of a signature. */
+static kolo_status_t bind_memo(const kolo_call_t *call, uint64_t operation, uint64_t signature, kolo_memo_t *memo)
 {
-    return memo->bound ? prepare_plan(call, task, memo) : prepare_flat(call, task, memo->way.algo);
+    kolo_body_t *body = call->comm->body;
+    kolo_record_waits(&body->record); /* a rank that does not come is first missed here */
+    atomic_store_explicit(&body->board.connecting, operation, memory_order_relaxed);
+    kolo_status_t status = fill_memo(body, call, signature, memo);
+    atomic_store_explicit(&body->board.connecting, KOLO_BOARD_NONE, memory_order_relaxed);
+    KOLO_TRY(status);
+    kolo_record_state(&body->record, KOLO_RECORD_RUNNING, memo->way);
+    return KOLO_OK;
+}
+
+kolo_status_t kolo_bind_task(const kolo_call_t *call, kolo_task_t *task, kolo_memo_t *memo, bool known)
+{
+    kolo_body_t *body = call->comm->body;
+    if (KOLO_UNLIKELY(!known)) KOLO_TRY(bind_memo(call, task->operation, task->signature, memo));
+    task->reducer = &memo->reducer;
+    if (KOLO_UNLIKELY(has_user_op(call))) {
+        KOLO_TRY(kolo_call_reducer(call, &body->user_reducer));
+        task->reducer = &body->user_reducer;
+    }
+    task->reducing = memo->reduces;
+    task->trace = NULL;
+    task->met = false;
+    if (!memo->loop) return prepare_plan(call, task, memo);
+    KOLO_FAIL_POINT_TRY("exec.flat.start");
+    prepare_loop(call, task, memo);
+    return KOLO_OK;
 }

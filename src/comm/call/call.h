@@ -64,13 +64,13 @@ kolo_status_t kolo_call_run(const kolo_call_t *call);
 /* ---- bind.c ---- */
 /* Are all connections of the call made? It must be its turn. */
 bool kolo_call_connected(const kolo_call_t *call);
-/* Chooses how calls of this signature run, makes the plan and its connections, and fills the memo. Waits for peers.
- */
-kolo_status_t kolo_bind_memo(kolo_body_t *body, const kolo_call_t *call, uint64_t signature, kolo_memo_t *memo);
+/* What the call reduces by; elem is set for all collectives. */
+kolo_status_t kolo_call_reducer(const kolo_call_t *call, kolo_reducer_t *r);
 /* Makes the missing connections of the run's collective, in steps that do not wait. */
 kolo_status_t kolo_bind_in_steps(kolo_coll_run_t *run);
-/* Starts the task as the memo says. The caller has filled the fields that all kinds of tasks share. */
-kolo_status_t kolo_bind_task(const kolo_call_t *call, kolo_task_t *task, const kolo_memo_t *memo);
+/* Starts the task as the memo says. The caller has filled in what the task is (ctx, rank, signature, operation).
+ * Not `known`: the memo is filled first, which makes plan and connections, and waits for peers. */
+kolo_status_t kolo_bind_task(const kolo_call_t *call, kolo_task_t *task, kolo_memo_t *memo, bool known);
 
 /* ---- on_device.c ---- */
 /* What KOLO_ALGO means on GPUs: the plan of that algorithm. For the CPU's loops over lines it is the plan that

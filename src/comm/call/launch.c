@@ -7,16 +7,6 @@
 #include "comm/call/call.h"
 #include "comm/window/window.h"
 
-static kolo_status_t fill_reducer(const kolo_call_t *call, kolo_reducer_t *r)
-{
-    kolo_body_t *body = call->comm->body;
-    if (call->op >= KOLO_OP_BUILTIN_COUNT && kolo_coll_reduces(call->coll)) {
-        *r = call->reducer ? *call->reducer : body->ops[call->op - KOLO_OP_BUILTIN_COUNT].reducer;
-        return KOLO_OK;
-    }
-    return kolo_reducer_init(r, call->type, kolo_coll_reduces(call->coll) ? call->op : KOLO_SUM, body->emit.nranks);
-}
-
 static inline bool memo_is(const kolo_memo_t *memo, const kolo_call_t *call, uint64_t signature, bool v)
 {
     return memo->signature == signature && memo->v == v && memo->count == call->count && memo->root == call->root;
@@ -50,33 +40,15 @@ static kolo_memo_t *begin(const kolo_call_t *call, kolo_task_t *task, bool *know
     *known = memo_is(memo, call, signature, v);
     kolo_record_begin(&body->record, call, task->operation, signature,
                       KOLO_LIKELY(*known) ? KOLO_RECORD_RUNNING : KOLO_RECORD_CONNECTING,
-                      KOLO_LIKELY(*known) ? kolo_way_number(memo->way) : KOLO_RECORD_NO_ALGO);
+                      KOLO_LIKELY(*known) ? memo->way : KOLO_RECORD_NO_ALGO);
     return memo;
-}
-
-static kolo_status_t bind(const kolo_call_t *call, kolo_task_t *task, kolo_memo_t *memo, bool known)
-{
-    kolo_body_t *body = call->comm->body;
-    if (KOLO_UNLIKELY(!known)) {
-        kolo_record_waits(&body->record); /* a rank that does not come is first missed here */
-        atomic_store_explicit(&body->board.connecting, task->operation, memory_order_relaxed);
-        kolo_status_t status = kolo_bind_memo(body, call, task->signature, memo);
-        atomic_store_explicit(&body->board.connecting, KOLO_BOARD_NONE, memory_order_relaxed);
-        KOLO_TRY(status);
-        kolo_record_state(&body->record, KOLO_RECORD_RUNNING, kolo_way_number(memo->way));
-    }
-    task->reducing = kolo_coll_reduces(call->coll);
-    task->trace = NULL;
-    task->met = false;
-    KOLO_TRY(fill_reducer(call, &task->reducer));
-    return kolo_bind_task(call, task, memo);
 }
 
 static inline kolo_status_t prepare(const kolo_call_t *call, kolo_task_t *task)
 {
     bool known;
     kolo_memo_t *memo = begin(call, task, &known);
-    return bind(call, task, memo, known);
+    return kolo_bind_task(call, task, memo, known);
 }
 
 /* One rank: the definition itself. */
@@ -87,7 +59,7 @@ static kolo_status_t run_alone(const kolo_call_t *call)
     kolo_record_begin(&body->record, call, body->operation++,
                       kolo_signature(call->coll, (int)call->type, (int)call->op, call->root, call->count),
                       KOLO_RECORD_RUNNING, KOLO_RECORD_NO_ALGO);
-    KOLO_TRY(fill_reducer(call, &r));
+    KOLO_TRY(kolo_call_reducer(call, &r));
     uint64_t count = call->coll == KOLO_COLL_ALL_TO_ALL && call->send_counts ? call->send_counts[0] : call->count;
     if (call->coll == KOLO_COLL_BARRIER || count == 0) return KOLO_OK;
     const char *src = call->src;
@@ -137,13 +109,13 @@ kolo_status_t kolo_coll_step(kolo_coll_run_t *run, bool *moved)
         run->memo = begin(call, &run->task, &known);
         run->connecting = !known;
         run->begun = true;
-        if (known) KOLO_TRY(bind(call, &run->task, run->memo, true));
+        if (known) KOLO_TRY(kolo_bind_task(call, &run->task, run->memo, true));
         run->running = known;
     }
     if (run->connecting) {
         KOLO_TRY(kolo_bind_in_steps(run));
         run->connecting = false;
-        KOLO_TRY(bind(call, &run->task, run->memo, false));
+        KOLO_TRY(kolo_bind_task(call, &run->task, run->memo, false));
         run->running = *moved = true;
     }
     kolo_status_t status = run->task.step(&run->task, moved);

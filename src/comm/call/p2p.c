@@ -140,12 +140,15 @@ kolo_status_t kolo_p2p_begin(kolo_body_t *body, const kolo_call_t *calls, size_t
 
 /* ---- one message ---- */
 
+static const kolo_reducer_t plain_bytes = {.type = KOLO_INT8, .op = KOLO_SUM, .elem = 1, .pre_int = 1};
+
 static inline void begin(kolo_body_t *body, kolo_task_t *task, uint64_t signature)
 {
     task->ctx = &body->ctx;
     task->rank = (uint32_t)body->rank;
     task->operation = 0; /* pairs of ranks count for themselves */
     task->signature = signature;
+    task->reducer = &plain_bytes;
     task->reducing = false;
     task->trace = NULL;
 }
@@ -154,10 +157,6 @@ bool kolo_p2p_start_message(kolo_body_t *body, kolo_bound_t *b, const kolo_part_
                             kolo_task_t *task)
 {
     begin(body, task, signature);
-    task->reducer.type = KOLO_INT8;
-    task->reducer.elem = 1;
-    task->reducer.pre = false;
-    task->reducer.user = NULL;
     return kolo_pair_start_message(task, b->plan, b->tx[0], b->rx[0], part,
                                    kolo_tune_p2p_piece(&body->tune, &body->sizes, part->count));
 }
@@ -175,7 +174,6 @@ kolo_status_t kolo_p2p_start_plan(kolo_body_t *body, kolo_bound_t *b, const kolo
     task->interp.piece_bytes = kolo_tune_p2p_piece(&body->tune, &body->sizes, src->count);
     task->interp.tile_bytes = b->ref_tile;
     task->interp.stream_out = false;
-    KOLO_TRY(kolo_reducer_init(&task->reducer, KOLO_INT8, KOLO_SUM, body->emit.nranks));
     return kolo_task_start_plan(task, b->state);
 }
 
@@ -189,10 +187,6 @@ void kolo_p2p_fill_small(kolo_body_t *body, kolo_task_t *task, uint64_t bytes, u
     task->flat.ll_rx = NULL;
     task->flat.ll_one = NULL;
     task->flat.ll_temp = NULL;
-    task->reducer.type = KOLO_INT8;
-    task->reducer.elem = 1;
-    task->reducer.pre = false;
-    task->reducer.user = NULL;
 }
 
 /* ---- steps ---- */

@@ -15,15 +15,15 @@ static inline uint32_t chunk_of(const kolo_segment_t *s, const kolo_lane_state_t
 static inline uint64_t chunk_bytes(const kolo_task_t *task, const kolo_part_t *parts, uint32_t chunk)
 {
     uint32_t nsubs = task->interp.plan->nsubs;
-    if (KOLO_LIKELY(nsubs == 1)) return parts[chunk].count * task->reducer.elem;
-    return kolo_part_count(parts[chunk / nsubs].count, nsubs, chunk % nsubs) * task->reducer.elem;
+    if (KOLO_LIKELY(nsubs == 1)) return parts[chunk].count * task->reducer->elem;
+    return kolo_part_count(parts[chunk / nsubs].count, nsubs, chunk % nsubs) * task->reducer->elem;
 }
 
 /* Length of a chunk of the grid, which is that of the larger buffer. */
 static uint64_t grid_bytes(const kolo_task_t *task, uint32_t chunk)
 {
     const kolo_plan_t *p = task->interp.plan;
-    if (p->coll == KOLO_COLL_BARRIER) return task->reducer.elem;
+    if (p->coll == KOLO_COLL_BARRIER) return task->reducer->elem;
     return chunk_bytes(task, p->dst_parts == p->nparts ? task->interp.dst_parts : task->interp.src_parts, chunk);
 }
 
@@ -55,7 +55,7 @@ char *kolo_row_address(const kolo_task_t *task, const kolo_lane_state_t *lane, c
     uint64_t from = lane->tile * task->interp.tile_bytes;
     if (KOLO_LIKELY(nsubs == 1)) return (char *)parts[c].base + from;
     const kolo_part_t *part = &parts[c / nsubs];
-    return (char *)part->base + kolo_part_offset(part->count, nsubs, c % nsubs) * task->reducer.elem + from;
+    return (char *)part->base + kolo_part_offset(part->count, nsubs, c % nsubs) * task->reducer->elem + from;
 }
 
 void kolo_row_begin(const kolo_task_t *task, kolo_lane_state_t *lane, const kolo_insn_t *in)

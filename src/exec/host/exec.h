@@ -114,7 +114,7 @@ typedef struct kolo_task {
     /* filled by the caller */
     kolo_wire_ctx_t *ctx;
     uint64_t signature, operation;
-    kolo_reducer_t reducer; /* reducer.elem is set for all collectives */
+    const kolo_reducer_t *reducer; /* of all collectives: its elem is theirs. Must stay while the task runs */
     uint32_t rank;
     bool reducing;            /* SRC is raw input */
     kolo_exec_trace_t *trace; /* NULL: none */
@@ -165,16 +165,17 @@ bool kolo_pair_is(const kolo_plan_t *plan);
 /* Such a plan, for parts that fit a slot each; false: they do not, and it has to be interpreted. */
 bool kolo_pair_start(kolo_task_t *task, const kolo_plan_t *plan, kolo_tx_t *const *tx, kolo_rx_t *const *rx,
                      const kolo_part_t *src_parts, const kolo_part_t *dst_parts, uint32_t piece_bytes);
-/* The same for a message from or to one peer, whose plan has one connection; task->reducer.elem is 1. */
+/* The same for a message from or to one peer, whose plan has one connection; task->reducer->elem is 1. */
 bool kolo_pair_start_message(kolo_task_t *task, const kolo_plan_t *plan, kolo_tx_t *tx, kolo_rx_t *rx,
                              const kolo_part_t *part, uint32_t piece_bytes);
 
 /* ---- flat tasks (flat_*.c) ---- */
 
 #define KOLO_FLAT_MAX 8192 /* most data bytes of one LL slot */
-/* task->flat is filled. algo: whose plan it follows, of a row with `lines` (algo/table.c). What one rank puts
- * must fit a slot: wire/ll.h lays parts out, kolo_tune_fits() asks. */
-kolo_status_t kolo_flat_start(kolo_task_t *task, kolo_algo_t algo, kolo_coll_t coll);
+/* The loop that runs `coll`. algo: whose plan it follows, of a row with `lines` (algo/table.c). */
+kolo_status_t kolo_flat_loop(kolo_algo_t algo, kolo_coll_t coll, kolo_task_step_fn_t *loop);
+/* task->flat is filled. What one rank puts must fit a slot: wire/ll.h lays parts out, kolo_tune_fits() asks. */
+void kolo_flat_start(kolo_task_t *task, kolo_task_step_fn_t loop);
 kolo_status_t kolo_flat_start_send(kolo_task_t *task);
 kolo_status_t kolo_flat_start_recv(kolo_task_t *task);
 

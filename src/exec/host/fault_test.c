@@ -171,7 +171,8 @@ static void a_full_queue_is_named_when_the_deadline_passes(void **state)
     fixture_init(&f, 2, 2, 1024, 5, false);
     for (; sent < 10 && status == KOLO_OK; sent++) {
         fixture_task_t t = {.task = {.signature = 1, .flat = {.src = "1234", .count = 1, .nranks = 2}}};
-        assert_int_equal(kolo_reducer_init(&t.task.reducer, KOLO_UINT32, KOLO_SUM, 1), KOLO_OK);
+        assert_int_equal(kolo_reducer_init(&t.reducer, KOLO_UINT32, KOLO_SUM, 1), KOLO_OK);
+        t.task.reducer = &t.reducer;
         t.task.flat.ll_tx = fixture_tx(&f, 0, 1, 0, KOLO_PROTO_LL);
         assert_int_equal(kolo_flat_start_send(&t.task), KOLO_OK);
         status = fixture_run(&f, &t, 1);
@@ -230,9 +231,11 @@ static void message(void *arg, uint32_t rank)
     fixture_t *f = arg;
     for (uint64_t count = 0; count < 300; count = count * 2 + 1) {
         uint32_t data[300];
+        kolo_reducer_t words;
         kolo_task_t t = {.signature = kolo_signature(KOLO_COLL_P2P, KOLO_UINT32, 0, 0, count),
-                         .operation = count + 1};
-        assert_int_equal(kolo_reducer_init(&t.reducer, KOLO_UINT32, KOLO_SUM, 1), KOLO_OK);
+                         .operation = count + 1,
+                         .reducer = &words};
+        assert_int_equal(kolo_reducer_init(&words, KOLO_UINT32, KOLO_SUM, 1), KOLO_OK);
         t.flat.count = count;
         t.rank = rank;
         t.flat.nranks = 2;

@@ -247,7 +247,8 @@ static kolo_status_t fill(fixture_t *f, fixture_task_t *t, const fixture_call_t 
 {
     kolo_task_t *task = &t->task;
     memset(t, 0, sizeof(*t));
-    KOLO_TRY(kolo_reducer_init(&task->reducer, call->type, call->op, f->nranks));
+    KOLO_TRY(kolo_reducer_init(&t->reducer, call->type, call->op, f->nranks));
+    task->reducer = &t->reducer;
     task->signature = kolo_signature(call->coll, (int)call->type, (int)call->op, call->root, call->count);
     task->operation = call->operation;
     task->reducing = kolo_coll_reduces(call->coll);
@@ -270,7 +271,7 @@ kolo_status_t fixture_bind_plan(fixture_t *f, fixture_task_t *t, kolo_plan_t *pl
 {
     KOLO_TRY(fill(f, t, call));
     kolo_task_t *task = &t->task;
-    size_t elem = task->reducer.elem;
+    size_t elem = t->reducer.elem;
     t->plan = plan;
     kolo_interp_t *in = &task->interp;
     task->rank = plan->rank;
@@ -318,7 +319,10 @@ kolo_status_t fixture_bind_flat(fixture_t *f, fixture_task_t *t, uint32_t rank, 
     task->flat.ll_temp = zeroed((size_t)f->nranks * KOLO_FLAT_MAX);
     t->rx = task->flat.ll_rx;
     t->scratch = task->flat.ll_temp;
-    return kolo_flat_start(task, algo, call->coll);
+    kolo_task_step_fn_t loop;
+    KOLO_TRY(kolo_flat_loop(algo, call->coll, &loop));
+    kolo_flat_start(task, loop);
+    return KOLO_OK;
 }
 
 void fixture_release(fixture_task_t *t)

@@ -59,6 +59,7 @@ kolo_rx_t *fixture_rx(fixture_t *f, int rank, int writer, bool node, uint32_t la
 /* A task over this fixture's queues and the memory it needs. */
 typedef struct {
     kolo_task_t task;
+    kolo_reducer_t reducer; /* of the task */
     kolo_plan_t *plan;
     void *state;
     kolo_part_t *src_parts, *dst_parts;

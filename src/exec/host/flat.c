@@ -5,19 +5,24 @@
  */
 #include "exec/host/flat.h"
 
-kolo_status_t kolo_flat_start(kolo_task_t *task, kolo_algo_t algo, kolo_coll_t coll)
+kolo_status_t kolo_flat_loop(kolo_algo_t algo, kolo_coll_t coll, kolo_task_step_fn_t *loop)
 {
     kolo_task_step_fn_t step = algo == KOLO_ALGO_DIRECT ? kolo_flat_two_step(coll) : NULL;
     if (!step) step = kolo_flat_step(coll);
     if (!step)
         return kolo_fail(KOLO_ERR_INTERNAL, "there is no loop over lines for %s by %s", kolo_coll_name(coll),
                          kolo_algo_name(algo));
-    task->step = step;
+    *loop = step;
+    return KOLO_OK;
+}
+
+void kolo_flat_start(kolo_task_t *task, kolo_task_step_fn_t loop)
+{
+    task->step = loop;
     task->way = &kolo_flat_way;
     task->flat.state = KOLO_FLAT_PUT;
     task->flat.at = 0;
     task->flat.done = 0;
-    return KOLO_OK;
 }
 
 static void trace_message(kolo_task_t *t, const kolo_conn_spec_t *spec, kolo_dir_t dir)
@@ -33,7 +38,8 @@ static kolo_status_t step_send(kolo_task_t *t, bool *moved)
     kolo_tx_t *tx = t->flat.ll_tx;
     if (!kolo_tx_ready(tx)) return KOLO_IN_PROGRESS;
     kolo_ll_begin(tx, t->signature, t->operation);
-    kolo_ll_put(tx, 0, t->flat.src, t->flat.count * t->reducer.elem, kolo_ll_signature(t->signature, t->operation));
+    kolo_ll_put(tx, 0, t->flat.src, t->flat.count * t->reducer->elem,
+                kolo_ll_signature(t->signature, t->operation));
     kolo_ll_post(tx);
     trace_message(t, &tx->spec, KOLO_DIR_TX);
     *moved = true;
@@ -44,7 +50,7 @@ static kolo_status_t step_recv(kolo_task_t *t, bool *moved)
 {
     kolo_rx_t *rx = t->flat.ll_rx[0];
     size_t before = t->flat.done;
-    kolo_status_t status = kolo_flat_get(t, rx, 0, t->flat.dst, t->flat.count * t->reducer.elem,
+    kolo_status_t status = kolo_flat_get(t, rx, 0, t->flat.dst, t->flat.count * t->reducer->elem,
                                          kolo_ll_signature(t->signature, t->operation));
     *moved |= t->flat.done != before;
     if (status != KOLO_OK) return status;

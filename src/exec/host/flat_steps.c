@@ -63,9 +63,9 @@ FLAT_INLINE void put_parts(kolo_task_t *t, shape_t shape, uint32_t first, uint32
                            uint32_t sign)
 {
     const char *from = (const char *)t->flat.src + first * bytes;
-    if (shape.reduces && KOLO_UNLIKELY(t->reducer.pre)) {
+    if (shape.reduces && KOLO_UNLIKELY(t->reducer->pre)) {
         void *scaled = t->flat.ll_temp;
-        kolo_reduce_load(&t->reducer, scaled, from, t->flat.count * parts, true, false);
+        kolo_reduce_load(t->reducer, scaled, from, t->flat.count * parts, true, false);
         from = scaled;
     }
     kolo_ll_put(t->flat.ll_tx, line, from, bytes * parts, sign);
@@ -124,7 +124,7 @@ FLAT_INLINE void reduce(kolo_task_t *t, shape_t shape, place_t at, size_t bytes)
     }
     kolo_reduce_many_t what = {
         .dst = t->flat.dst, .srcs = srcs, .nsrcs = (int)t->flat.nranks, .raw = (int)t->rank, .final = true};
-    kolo_reduce_many(&t->reducer, &what, t->flat.count);
+    kolo_reduce_many(t->reducer, &what, t->flat.count);
 }
 
 FLAT_INLINE kolo_status_t get_from(kolo_task_t *t, shape_t shape, uint32_t r, place_t at, size_t bytes,
@@ -150,7 +150,7 @@ FLAT_INLINE kolo_status_t get_from(kolo_task_t *t, shape_t shape, uint32_t r, pl
 
 FLAT_INLINE kolo_status_t flat_step(kolo_task_t *t, bool *moved, shape_t shape)
 {
-    size_t bytes = shape.coll == KOLO_COLL_BARRIER ? 0 : t->flat.count * t->reducer.elem;
+    size_t bytes = shape.coll == KOLO_COLL_BARRIER ? 0 : t->flat.count * t->reducer->elem;
     uint32_t sign = kolo_ll_signature(t->signature, t->operation);
     if (t->flat.state == KOLO_FLAT_PUT) {
         if (is_one(t, shape.puts, t->rank)) {

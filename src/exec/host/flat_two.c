@@ -16,7 +16,7 @@ typedef struct {
 static inline cut_t cut(const kolo_task_t *t)
 {
     cut_t c = {.elems = KOLO_DIV_UP(t->flat.count, t->flat.nranks)};
-    c.bytes = c.elems * t->reducer.elem;
+    c.bytes = c.elems * t->reducer->elem;
     c.fit = kolo_ll_parts_per_line(c.bytes, t->flat.nranks);
     return c;
 }
@@ -33,7 +33,7 @@ static inline uint64_t part_elems(const kolo_task_t *t, const cut_t *c, uint32_t
 
 static inline void *part_of(const kolo_task_t *t, const cut_t *c, const void *base, uint32_t p)
 {
-    return (char *)(uintptr_t)base + part_start(t, c, p) * t->reducer.elem;
+    return (char *)(uintptr_t)base + part_start(t, c, p) * t->reducer->elem;
 }
 
 /* ---- traces ---- */
@@ -53,8 +53,8 @@ static void put_inputs(kolo_task_t *t, const cut_t *c, uint32_t sign)
 {
     const char *src = t->flat.src;
     size_t line = 0, lines = kolo_ll_lines(c->bytes);
-    if (KOLO_UNLIKELY(t->reducer.pre) && t->flat.count) {
-        kolo_reduce_load(&t->reducer, t->flat.ll_temp, src, t->flat.count, true, false);
+    if (KOLO_UNLIKELY(t->reducer->pre) && t->flat.count) {
+        kolo_reduce_load(t->reducer, t->flat.ll_temp, src, t->flat.count, true, false);
         src = (const char *)t->flat.ll_temp;
     }
     kolo_ll_begin(t->flat.ll_tx, t->signature, t->operation);
@@ -63,7 +63,7 @@ static void put_inputs(kolo_task_t *t, const cut_t *c, uint32_t sign)
         if (!left) break; /* who has an empty part reads nothing */
         uint64_t n = KOLO_MIN(c->elems * c->fit, left);
         if (c->fit == 1 && p == t->rank) continue;
-        kolo_ll_put(t->flat.ll_tx, line, src + start * t->reducer.elem, n * t->reducer.elem, sign);
+        kolo_ll_put(t->flat.ll_tx, line, src + start * t->reducer->elem, n * t->reducer->elem, sign);
     }
     kolo_ll_post(t->flat.ll_tx);
     for (uint32_t p = 0; KOLO_UNLIKELY(t->trace != NULL) && p < t->flat.nranks; p++)
@@ -85,12 +85,12 @@ static void reduce_mine(kolo_task_t *t, const cut_t *c, size_t line, size_t offs
                                .nsrcs = (int)t->flat.nranks,
                                .raw = (int)t->rank,
                                .final = true};
-    kolo_reduce_many(&t->reducer, &what, part_elems(t, c, t->rank));
+    kolo_reduce_many(t->reducer, &what, part_elems(t, c, t->rank));
 }
 
 static kolo_status_t get_inputs(kolo_task_t *t, bool *moved, const cut_t *c, uint32_t sign)
 {
-    size_t bytes = part_elems(t, c, t->rank) * t->reducer.elem;
+    size_t bytes = part_elems(t, c, t->rank) * t->reducer->elem;
     size_t line = t->rank / c->fit * kolo_ll_lines(c->bytes), offset = t->rank % c->fit * c->bytes;
     for (; bytes && t->flat.at + 1 < t->flat.nranks; t->flat.at++) {
         uint32_t r = kolo_flat_turn(t, t->flat.at);
@@ -117,7 +117,7 @@ static kolo_status_t get_inputs(kolo_task_t *t, bool *moved, const cut_t *c, uin
 static void put_result(kolo_task_t *t, const cut_t *c, uint32_t sign)
 {
     kolo_ll_begin(t->flat.ll_tx, t->signature, t->operation);
-    kolo_ll_put(t->flat.ll_tx, 0, part_of(t, c, t->flat.dst, t->rank), part_elems(t, c, t->rank) * t->reducer.elem,
+    kolo_ll_put(t->flat.ll_tx, 0, part_of(t, c, t->flat.dst, t->rank), part_elems(t, c, t->rank) * t->reducer->elem,
                 sign);
     kolo_ll_post(t->flat.ll_tx);
     trace(t, KOLO_DIR_TX, t->flat.root, t->rank, KOLO_BUF_DST, true);
@@ -127,7 +127,7 @@ static kolo_status_t get_results(kolo_task_t *t, bool *moved, const cut_t *c, ui
 {
     for (; t->flat.at + 1 < t->flat.nranks; t->flat.at++) {
         uint32_t r = kolo_flat_turn(t, t->flat.at);
-        size_t bytes = part_elems(t, c, r) * t->reducer.elem;
+        size_t bytes = part_elems(t, c, r) * t->reducer->elem;
         kolo_rx_t *rx = t->flat.ll_rx[r];
         if (t->flat.at + KOLO_FLAT_AHEAD + 1 < t->flat.nranks)
             __builtin_prefetch(kolo_ll_rx_line(t->flat.ll_rx[kolo_flat_turn(t, t->flat.at + KOLO_FLAT_AHEAD)], 0));

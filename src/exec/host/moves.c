@@ -62,7 +62,7 @@ static inline kolo_status_t post(const kolo_slot_t *s, const char *data)
 
 static kolo_status_t do_send(const kolo_slot_t *s)
 {
-    const kolo_reducer_t *r = &s->task->reducer;
+    const kolo_reducer_t *r = s->task->reducer;
     bool scale = kolo_slot_raw(s) && r->pre;
     char *data = scale ? NULL : post_from(s, &s->in->src, false), *to = kolo_tx_payload(s->tx);
     for (uint32_t done = 0; done < s->bytes;) {
@@ -110,7 +110,7 @@ static kolo_status_t do_recv_send(const kolo_slot_t *s)
 /* RECV_REDUCE, RECV_REDUCE_SEND, RECV_REDUCE_COPY_SEND. */
 static kolo_status_t do_recv_reduce(const kolo_slot_t *s)
 {
-    const kolo_reducer_t *r = &s->task->reducer;
+    const kolo_reducer_t *r = s->task->reducer;
     bool rx_first = s->in->flags & KOLO_FLAG_RX_FIRST, store = s->in->op != KOLO_OP_RECV_REDUCE_SEND;
     const char *from = kolo_rx_payload(s->rx);
     char *data = s->tx && store ? post_from(s, &s->in->dst, kolo_slot_final(s)) : NULL;
@@ -135,7 +135,7 @@ static kolo_status_t do_recv_reduce(const kolo_slot_t *s)
 
 static kolo_status_t do_reduce_many(const kolo_slot_t *s)
 {
-    const kolo_reducer_t *r = &s->task->reducer;
+    const kolo_reducer_t *r = s->task->reducer;
     const kolo_insn_t *in = s->in;
     const uint16_t *list = s->task->interp.plan->list + in->list_first;
     const void *srcs[KOLO_REDUCE_MAX];
@@ -168,7 +168,7 @@ static kolo_status_t do_reduce_many(const kolo_slot_t *s)
 
 static kolo_status_t do_local(const kolo_slot_t *s)
 {
-    const kolo_reducer_t *r = &s->task->reducer;
+    const kolo_reducer_t *r = s->task->reducer;
     bool raw = kolo_slot_raw(s), dst_first = s->in->flags & KOLO_FLAG_DST_FIRST;
     for (uint32_t done = 0; done < s->bytes;) {
         kolo_fragment_t f = kolo_slot_fragment(s, done);

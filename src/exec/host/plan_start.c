@@ -27,7 +27,7 @@ static uint64_t longest_chunk(const kolo_task_t *task)
     uint64_t most = p->coll == KOLO_COLL_BARRIER ? 1 : 0;
     for (uint32_t i = 0; i < p->src_parts; i++) most = KOLO_MAX(most, task->interp.src_parts[i].count);
     for (uint32_t i = 0; i < p->dst_parts; i++) most = KOLO_MAX(most, task->interp.dst_parts[i].count);
-    return kolo_part_count(most, p->nsubs, 0) * task->reducer.elem;
+    return kolo_part_count(most, p->nsubs, 0) * task->reducer->elem;
 }
 
 /* Does any part of SRC overlap any part of DST? */
@@ -36,10 +36,10 @@ static bool is_in_place(const kolo_task_t *task)
     const kolo_plan_t *p = task->interp.plan;
     for (uint32_t i = 0; i < p->src_parts; i++) {
         uintptr_t a = (uintptr_t)task->interp.src_parts[i].base,
-                  a_end = a + task->interp.src_parts[i].count * task->reducer.elem;
+                  a_end = a + task->interp.src_parts[i].count * task->reducer->elem;
         for (uint32_t k = 0; a && k < p->dst_parts; k++) {
             uintptr_t b = (uintptr_t)task->interp.dst_parts[k].base,
-                      b_end = b + task->interp.dst_parts[k].count * task->reducer.elem;
+                      b_end = b + task->interp.dst_parts[k].count * task->reducer->elem;
             if (b && a < b_end && b < a_end) return true;
         }
     }
@@ -63,13 +63,13 @@ static bool may_be_long(const kolo_plan_t *p)
 kolo_status_t kolo_task_start_plan(kolo_task_t *task, void *state)
 {
     const kolo_plan_t *p = task->interp.plan;
-    size_t odd = task->reducer.elem - 1; /* a power of two, so what is no multiple has bits in it */
+    size_t odd = task->reducer->elem - 1; /* a power of two, so what is no multiple has bits in it */
     bool too_long = task->interp.tile_bytes > (uint64_t)p->slices * task->interp.piece_bytes && !may_be_long(p);
-    if (!task->reducer.elem || (task->reducer.elem & odd) || !task->interp.piece_bytes ||
+    if (!task->reducer->elem || (task->reducer->elem & odd) || !task->interp.piece_bytes ||
         (task->interp.piece_bytes & odd) || !task->interp.tile_bytes || (task->interp.tile_bytes & odd) || too_long)
         return kolo_fail(KOLO_ERR_INTERNAL,
                          "rank %u: %s with elements of %zu bytes in slots of %u and tiles of %" PRIu64, p->rank,
-                         kolo_coll_name(p->coll), task->reducer.elem, task->interp.piece_bytes,
+                         kolo_coll_name(p->coll), task->reducer->elem, task->interp.piece_bytes,
                          task->interp.tile_bytes);
     memset(state, 0, kolo_task_plan_state_bytes(p));
     task->interp.bouncing = NULL;

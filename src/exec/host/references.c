@@ -12,7 +12,7 @@
 
 kolo_status_t kolo_slot_expose(const kolo_slot_t *s)
 {
-    const kolo_reducer_t *r = &s->task->reducer;
+    const kolo_reducer_t *r = s->task->reducer;
     kolo_fragment_t f = kolo_slot_fragment(s, 0);
     kolo_exposed_t e = {.pre_float = r->pre_float, .pre_int = r->pre_int};
     KOLO_TRY(s->tx->ops->ref_make(s->tx, f.src, f.bytes, &e.ref));
@@ -25,7 +25,7 @@ kolo_status_t kolo_slot_expose(const kolo_slot_t *s)
 /* Multiplies what was got of the peer's raw input by the peer's scalar. */
 static void scale_got(const kolo_slot_t *s, const kolo_exposed_t *e, char *got, size_t bytes)
 {
-    kolo_reducer_t theirs = s->task->reducer;
+    kolo_reducer_t theirs = *s->task->reducer;
     if (!(s->in->flags & KOLO_FLAG_RAW) || !theirs.pre) return;
     theirs.pre_float = e->pre_float;
     theirs.pre_int = e->pre_int;
@@ -58,7 +58,7 @@ static kolo_status_t get_reduce(const kolo_slot_t *s, const kolo_fragment_t *f)
 {
     kolo_interp_t *task = &s->task->interp;
     kolo_lane_state_t *lane = s->lane;
-    const kolo_reducer_t *r = &s->task->reducer;
+    const kolo_reducer_t *r = s->task->reducer;
     bool first = s->in->flags & KOLO_FLAG_RX_FIRST, own = f->dst == f->src;
     unsigned flags =
         (kolo_slot_raw(s) ? first ? KOLO_RAW_B : KOLO_RAW_A : 0u) | (kolo_slot_final(s) ? KOLO_FINAL : 0u);
@@ -76,7 +76,7 @@ static kolo_status_t get_reduce(const kolo_slot_t *s, const kolo_fragment_t *f)
 /* What is scaled on the way goes in short blocks, each of which is waited for. */
 static kolo_status_t put(const kolo_slot_t *s, const kolo_fragment_t *f)
 {
-    const kolo_reducer_t *r = &s->task->reducer;
+    const kolo_reducer_t *r = s->task->reducer;
     kolo_status_t status;
     char temp[4096];
     if (!kolo_slot_raw(s) || !r->pre) return copy(s, f->src, f->bytes, true);
