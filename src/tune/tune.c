@@ -66,7 +66,8 @@ uint32_t kolo_tune_p2p_piece(const kolo_tune_env_t *env, const kolo_tune_sizes_t
 static uint64_t lines_of(uint64_t bytes, uint64_t parts)
 {
     uint64_t fit = bytes == 0 ? parts : bytes * 2 > 56 ? 1 : 56 / bytes;
-    return KOLO_DIV_UP(parts, fit) * (bytes ? KOLO_DIV_UP(bytes, 56) : 1);
+    uint64_t lines = bytes ? KOLO_DIV_UP(bytes, 56) : 1;
+    return fit > 1 || parts == 1 ? KOLO_DIV_UP(parts, fit) * lines : 1 + parts * (lines + lines % 2);
 }
 
 bool kolo_tune_fits(const kolo_tune_env_t *env, const kolo_tune_sizes_t *sizes, kolo_algo_t algo, kolo_coll_t coll,

@@ -33,9 +33,13 @@ static inline uint32_t kolo_ll_parts_per_line(size_t bytes, uint32_t parts)
     if (bytes == 0) return parts;
     return bytes * 2 > KOLO_LL_DATA ? 1 : KOLO_LL_DATA / (uint32_t)bytes;
 }
-static inline size_t kolo_ll_part_lines(size_t bytes, uint32_t parts)
+/* The first line of what is in line group `i` of them: part i, or short parts that share a line. Parts on lines of
+ * their own begin at even addresses of 128 bytes, behind the header: processors fetch lines in pairs, and would
+ * take a line of another reader along while it is being written. */
+static inline size_t kolo_ll_part_line(size_t bytes, uint32_t fit, uint32_t i)
 {
-    return KOLO_DIV_UP(parts, kolo_ll_parts_per_line(bytes, parts)) * kolo_ll_lines(bytes);
+    size_t lines = kolo_ll_lines(bytes);
+    return fit > 1 ? i : 1 + i * (lines + lines % 2);
 }
 /* Most data bytes of a slot with this payload size. */
 static inline size_t kolo_ll_capacity(size_t slot_bytes)

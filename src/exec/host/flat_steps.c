@@ -76,10 +76,10 @@ FLAT_INLINE void put(kolo_task_t *t, shape_t shape, size_t bytes, uint32_t sign)
     kolo_ll_begin(t->flat.ll_tx, t->signature, t->operation);
     if (shape.parted) {
         uint32_t fit = kolo_ll_parts_per_line(bytes, t->flat.nranks);
-        size_t line = 0, lines = kolo_ll_lines(bytes);
-        for (uint32_t p = 0; p < t->flat.nranks; p += fit, line += lines)
+        for (uint32_t p = 0; p < t->flat.nranks; p += fit)
             if (fit > 1 || p != t->rank)
-                put_parts(t, shape, p, KOLO_MIN(fit, t->flat.nranks - p), line, bytes, sign);
+                put_parts(t, shape, p, KOLO_MIN(fit, t->flat.nranks - p), kolo_ll_part_line(bytes, fit, p / fit),
+                          bytes, sign);
     } else {
         put_parts(t, shape, 0, 1, 0, bytes, sign);
     }
@@ -107,8 +107,7 @@ FLAT_INLINE place_t my_place(const kolo_task_t *t, shape_t shape, size_t bytes)
 {
     if (!shape.parted) return (place_t){0, 0};
     uint32_t fit = kolo_ll_parts_per_line(bytes, t->flat.nranks);
-    if (fit == 1) return (place_t){t->rank * kolo_ll_lines(bytes), 0};
-    return (place_t){t->rank / fit, t->rank % fit * bytes};
+    return (place_t){kolo_ll_part_line(bytes, fit, t->rank / fit), t->rank % fit * bytes};
 }
 
 FLAT_INLINE void reduce(kolo_task_t *t, shape_t shape, place_t at, size_t bytes)

@@ -52,18 +52,18 @@ static void trace(kolo_task_t *t, kolo_dir_t dir, uint32_t rank, uint32_t chunk,
 static void put_inputs(kolo_task_t *t, const cut_t *c, uint32_t sign)
 {
     const char *src = t->flat.src;
-    size_t line = 0, lines = kolo_ll_lines(c->bytes);
     if (KOLO_UNLIKELY(t->reducer->pre) && t->flat.count) {
         kolo_reduce_load(t->reducer, t->flat.ll_temp, src, t->flat.count, true, false);
         src = (const char *)t->flat.ll_temp;
     }
     kolo_ll_begin(t->flat.ll_tx, t->signature, t->operation);
-    for (uint32_t p = 0; p < t->flat.nranks; p += c->fit, line += lines) {
+    for (uint32_t p = 0; p < t->flat.nranks; p += c->fit) {
         uint64_t start = part_start(t, c, p), left = t->flat.count - start;
         if (!left) break; /* who has an empty part reads nothing */
         uint64_t n = KOLO_MIN(c->elems * c->fit, left);
         if (c->fit == 1 && p == t->rank) continue;
-        kolo_ll_put(t->flat.ll_tx, line, src + start * t->reducer->elem, n * t->reducer->elem, sign);
+        kolo_ll_put(t->flat.ll_tx, kolo_ll_part_line(c->bytes, c->fit, p / c->fit), src + start * t->reducer->elem,
+                    n * t->reducer->elem, sign);
     }
     kolo_ll_post(t->flat.ll_tx);
     for (uint32_t p = 0; KOLO_UNLIKELY(t->trace != NULL) && p < t->flat.nranks; p++)
@@ -91,7 +91,7 @@ static void reduce_mine(kolo_task_t *t, const cut_t *c, size_t line, size_t offs
 static kolo_status_t get_inputs(kolo_task_t *t, bool *moved, const cut_t *c, uint32_t sign)
 {
     size_t bytes = part_elems(t, c, t->rank) * t->reducer->elem;
-    size_t line = t->rank / c->fit * kolo_ll_lines(c->bytes), offset = t->rank % c->fit * c->bytes;
+    size_t line = kolo_ll_part_line(c->bytes, c->fit, t->rank / c->fit), offset = t->rank % c->fit * c->bytes;
     for (; bytes && t->flat.at + 1 < t->flat.nranks; t->flat.at++) {
         uint32_t r = kolo_flat_turn(t, t->flat.at);
         kolo_rx_t *rx = t->flat.ll_rx[r];
