@@ -243,8 +243,7 @@ kolo_status_t kolo_comm_revoke(kolo_comm_t comm);
 kolo_status_t kolo_comm_lost(kolo_comm_t comm, int *ranks, int *count);
 
 /* Waits until all operations of this rank are complete, and says goodbye to the other ranks. Collective. Afterwards
- * only queries, destroy and abort are allowed. A process must not end before kolo_comm_destroy(): ranks that are
- * still in this call would take it for lost. */
+ * only queries, destroy and abort are allowed, and the process may end. */
 kolo_status_t kolo_comm_finalize(kolo_comm_t comm);
 /* Frees the communicator once this rank's operations are complete; a call that returned KOLO_IN_PROGRESS and is not
  * complete is ended. Does not wait for other ranks, except inside operations on streams that wait for one

@@ -150,13 +150,25 @@ void kolo_oob_close(kolo_oob_t *oob)
     pthread_mutex_unlock(&oob->lock);
 }
 
+static void say_farewells(const kolo_oob_t *oob)
+{
+    for (int i = 0; i < KOLO_PEER_BUCKETS; i++)
+        for (kolo_peer_t *peer = oob->peers[i]; peer != NULL; peer = peer->next)
+            for (kolo_conn_t *conn = peer->conns; conn != NULL; conn = conn->next) kolo_farewell_say(oob, conn);
+}
+
+void kolo_oob_take_leave(kolo_oob_t *oob)
+{
+    pthread_mutex_lock(&oob->lock);
+    say_farewells(oob);
+    pthread_mutex_unlock(&oob->lock);
+}
+
 void kolo_oob_give_notice(kolo_oob_t *oob)
 {
     pthread_mutex_lock(&oob->lock);
     oob->failed = oob->leaving = oob->closed = true;
-    for (int i = 0; i < KOLO_PEER_BUCKETS; i++)
-        for (kolo_peer_t *peer = oob->peers[i]; peer != NULL; peer = peer->next)
-            for (kolo_conn_t *conn = peer->conns; conn != NULL; conn = conn->next) kolo_farewell_say(oob, conn);
+    say_farewells(oob);
     kolo_gate_open(&oob->gate);
     pthread_mutex_unlock(&oob->lock);
 }

@@ -237,6 +237,49 @@ static void a_rank_that_just_exits_is_named(void **state)
     }
 }
 
+/* ---- programs that end after finalize ---- */
+
+#define ENDS 12
+
+/* Who has met all others in finalize may end, as a program with MPI does, though others are still in it. */
+static void exit_after_finalize(proc_t *p)
+{
+    works(p->r.comm);
+    EXPECT_OK(kolo_comm_finalize(p->r.comm));
+    exit(expect_failures() ? 1 : 0);
+}
+
+static void who_exits_after_finalize_is_not_lost(void **state)
+{
+    static const char *const hosts[] = {"HOSTS=3", NULL};
+    (void)state;
+    for (int i = 0; i < ENDS; i++) {
+        job_t job;
+        job_start(&job, 3 + i % 3, i % 2 ? hosts : NULL, exit_after_finalize, NULL);
+        assert_int_equal(job_finish(&job, -1), 0);
+    }
+}
+
+static void die_before_finalize(proc_t *p)
+{
+    rank_t *r = &p->r;
+    works(r->comm);
+    proc_meet(p, 0);
+    if (r->rank == VICTIM) {
+        nap_ms(200); /* the others are in it */
+        raise(SIGKILL);
+    }
+    EXPECT_ERROR(KOLO_ERR_REMOTE, kolo_comm_finalize(r->comm), "comm_finalize", "rank 2 was lost");
+}
+
+static void who_dies_before_finalize_is_named(void **state)
+{
+    (void)state;
+    job_t job;
+    job_start(&job, RANKS, NULL, die_before_finalize, NULL);
+    assert_int_equal(job_finish(&job, VICTIM), 0);
+}
+
 /* ---- idle ranks ---- */
 
 static uint64_t cpu_us(void)
@@ -342,6 +385,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_killed_rank_is_named_within_a_second),
         cmocka_unit_test(a_rank_that_just_exits_is_named),
+        cmocka_unit_test(who_exits_after_finalize_is_not_lost),
+        cmocka_unit_test(who_dies_before_finalize_is_named),
         cmocka_unit_test(who_has_left_keeps_nobody_waiting),
         cmocka_unit_test(what_was_sent_arrives_though_the_sender_has_left),
         cmocka_unit_test(idle_ranks_use_no_core),

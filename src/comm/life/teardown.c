@@ -82,6 +82,7 @@ static kolo_status_t finalize(kolo_body_t *body)
         if (status != KOLO_OK) kolo_fail_prefix(status, "comm_finalize: ");
     }
     KOLO_FAIL_POINT("comm.finalize.met");
+    if (status == KOLO_OK) kolo_oob_take_leave(body->oob); /* a program may end now, as after MPI_Finalize */
     if (status == KOLO_OK)
         atomic_compare_exchange_strong(&h->state, &finalizing, KOLO_COMM_FINALIZED);
     else
