@@ -243,7 +243,8 @@ kolo_status_t kolo_comm_revoke(kolo_comm_t comm);
 kolo_status_t kolo_comm_lost(kolo_comm_t comm, int *ranks, int *count);
 
 /* Waits until all operations of this rank are complete, and says goodbye to the other ranks. Collective. Afterwards
- * only queries, destroy and abort are allowed, and the process may end. */
+ * only queries, destroy and abort are allowed, and the process may end. KOLO_ERR_MISMATCH: the ranks have not called
+ * the same collectives, and results may be wrong. */
 kolo_status_t kolo_comm_finalize(kolo_comm_t comm);
 /* Frees the communicator once this rank's operations are complete; a call that returned KOLO_IN_PROGRESS and is not
  * complete is ended. Does not wait for other ranks, except inside operations on streams that wait for one
@@ -281,7 +282,8 @@ const char *kolo_get_last_error(kolo_comm_t comm);
  * (kolo_stream_wait_event).
  *
  * Mistakes: ranks whose calls differ get KOLO_ERR_MISMATCH, as a rule. Not always: with different roots a small
- * broadcast may return KOLO_OK, and each rank has the data of the root that it named. KOLO_CHECK=deep finds all.
+ * broadcast may return KOLO_OK, and each rank has the data of the root that it named; kolo_comm_finalize() says so
+ * at the end. KOLO_CHECK=deep finds all at once.
  *
  * First use: connections are made by the first operation that needs them. With config.blocking 0 such an operation
  * without a stream (or the group that holds it) returns KOLO_IN_PROGRESS and goes on in the background. Its buffers

@@ -2,7 +2,7 @@
  *
  * A broadcast with another root on one rank, or with each rank as its root, in which nobody waits: what was sent
  * lies in queues. Ranks go on with operations that use other queues, and hear of it at the first long wait, however
- * many operations later that is. No time limit is set.
+ * many operations later that is; where nobody ever waits long, finalize says it. No time limit is set.
  */
 #include "kit/ranks.h"
 
@@ -114,12 +114,61 @@ static void each_rank_is_a_root(void **state)
         }
 }
 
+/* ---- ranks that never wait ---- */
+
+typedef struct {
+    bool all_roots, once_more; /* once_more: the odd rank makes a call that the others do not make */
+    int calls;                 /* after the one that differs, over other queues */
+    const char *says;
+} end_t;
+
+static void part_and_end(rank_t *r)
+{
+    const end_t *e = r->arg;
+    float *x = calloc((size_t)COUNT * 2, sizeof *x);
+    bool odd = r->rank == r->nranks - 1;
+    int root = e->all_roots ? r->rank : odd && !e->once_more ? r->rank : 0;
+    kolo_status_t status = KOLO_OK;
+    for (int i = 0; i < r->nranks; i++) EXPECT_OK(kolo_broadcast(x, x, 1024, KOLO_FLOAT32, i, r->comm, NULL));
+    EXPECT_OK(kolo_all_gather(x, x + COUNT, FEW, KOLO_FLOAT64, r->comm, NULL));
+    EXPECT_OK(kolo_barrier(r->comm, NULL));
+    EXPECT_OK(kolo_broadcast(x, x, 1024, KOLO_FLOAT32, root, r->comm, NULL));
+    if (e->once_more && odd) EXPECT_OK(kolo_broadcast(x, x, 1024, KOLO_FLOAT32, r->rank, r->comm, NULL));
+    for (int i = 0; i < e->calls && status == KOLO_OK; i++) /* on a busy machine one may wait long */
+        status = kolo_all_gather(x, x + COUNT, FEW, KOLO_FLOAT64, r->comm, NULL);
+    const char *who = e->all_roots ? "rank 0" : r->nranks == 3 ? "rank 2 differs from most others" : "rank 1";
+    if (status == KOLO_OK)
+        EXPECT_ERROR(KOLO_ERR_MISMATCH, kolo_comm_finalize(r->comm), "comm_finalize", e->says, who);
+    else
+        EXPECT(status == KOLO_ERR_MISMATCH);
+    EXPECT_OK(kolo_comm_destroy(r->comm));
+    r->comm = NULL;
+    free(x);
+}
+
+/* Finalize compares what all have called, once. */
+static void finalize_tells_who_has_parted(void **state)
+{
+    static const end_t ends[] = {
+        {.says = "broadcast"},
+        {.calls = 100, .says = "broadcast"},
+        {.calls = 1100, .says = "different places"},
+        {.all_roots = true, .says = "broadcast"},
+        {.once_more = true, .says = "broadcast"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof ends / sizeof ends[0]; i++)
+        for (int ranks = 2; ranks < 4; ranks++)
+            assert_int_equal(run_ranks(ranks, part_and_end, (void *)(uintptr_t)&ends[i]), 0);
+}
+
 int main(void)
 {
     limit_s(100);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_root_differs),
         cmocka_unit_test(each_rank_is_a_root),
+        cmocka_unit_test(finalize_tells_who_has_parted),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

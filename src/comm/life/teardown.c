@@ -8,6 +8,7 @@
 #include "comm/life/life.h"
 #include "comm/window/window.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 void kolo_body_unset(kolo_body_t *body)
@@ -67,6 +68,86 @@ static void show_end(kolo_body_t *body)
     kolo_board_publish(&body->board, body->operation++, word);
 }
 
+/* ---- have all called the same? ---- */
+
+#define DIFFERENCE_MS 2000 /* for the ranks to find out where they have parted */
+#define ASK_EACH_MS   50
+
+/* Of all operations of a rank, as on its board (decision 0054). */
+typedef struct {
+    uint64_t last, sum;
+} calls_t;
+
+/* Kernels' operations are not counted alike where only some ranks have captured them into a graph. */
+static calls_t my_calls(const kolo_body_t *body)
+{
+    bool kernels = atomic_load(&body->exec_state) && !body->exec->by_host;
+    uint64_t last = kolo_board_last(&body->board);
+    if (kernels || body->inside || last == KOLO_BOARD_NONE) return (calls_t){0, 0};
+    return (calls_t){last, atomic_load(&body->board.sums[last % KOLO_BOARD_SUMS])};
+}
+
+static bool alike(const calls_t *a, const calls_t *b)
+{
+    return a->last == b->last && a->sum == b->sum;
+}
+
+static int first_unlike(const calls_t *all, int nranks, int rank)
+{
+    int r = 0;
+    while (r < nranks && alike(&all[r], &all[rank])) r++;
+    return r;
+}
+
+/* A rank that has called what most have, -1 if there is no majority. */
+static int find_usual(const calls_t *all, int nranks)
+{
+    int usual = 0, votes = 0, same = 0;
+    for (int r = 0; r < nranks; r++) {
+        if (votes == 0) usual = r;
+        votes += alike(&all[r], &all[usual]) ? 1 : -1;
+    }
+    for (int r = 0; r < nranks; r++) same += alike(&all[r], &all[usual]);
+    return 2 * same > nranks ? usual : -1;
+}
+
+/* All ranks are here and know that `odd` has called something else than `usual` (-1: than rank 0). It shows that
+ * one its sums, which finds the operation, and all ranks are told. */
+static kolo_status_t tell_difference(kolo_body_t *body, int usual, int odd)
+{
+    char seen[KOLO_ERROR_TEXT_BYTES], why[8];
+    uint64_t end = kolo_deadline_ms(DIFFERENCE_MS);
+    kolo_status_t status = kolo_oob_difference(body->oob);
+    while (status != KOLO_ERR_MISMATCH && !atomic_load(&body->abort) && kolo_now_ns() < end) {
+        if (body->rank == odd) kolo_oob_ask(body->oob, KOLO_MAX(usual, 0), kolo_board_last(&body->board));
+        if (kolo_oob_first_lost(body->oob, ASK_EACH_MS, why, sizeof why) >= 0) break;
+        status = kolo_oob_difference(body->oob);
+    }
+    if (kolo_oob_difference(body->oob) != KOLO_ERR_MISMATCH)
+        (void)kolo_fail(KOLO_ERR_MISMATCH, "which operation is not known");
+    snprintf(seen, sizeof seen, "%s", kolo_error_text());
+    return kolo_fail(KOLO_ERR_MISMATCH,
+                     "%s rank %d: rank %d differs from %s in what it has called, so results may be wrong: %.600s",
+                     body->name, body->rank, odd, usual >= 0 ? "most others" : "rank 0", seen);
+}
+
+/* A barrier that also compares what the ranks have called: where a broadcast with another root fits into the queues
+ * nobody waits, and nobody would be told. */
+static kolo_status_t meet_all(kolo_body_t *body)
+{
+    int n = body->nranks;
+    calls_t *all = malloc((size_t)n * sizeof *all);
+    if (!all) return kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for %d ranks", n);
+    all[body->rank] = my_calls(body);
+    kolo_status_t status = kolo_oob_all_gather(body->oob, all, sizeof *all);
+    int usual = status == KOLO_OK ? find_usual(all, n) : -1;
+    int odd = status == KOLO_OK ? first_unlike(all, n, KOLO_MAX(usual, 0)) : n;
+    free(all);
+    if (status != KOLO_OK || odd == n) return status;
+    (void)kolo_oob_barrier(body->oob); /* all know who it is before anybody is told what it is */
+    return tell_difference(body, usual, odd);
+}
+
 static kolo_status_t finalize(kolo_body_t *body)
 {
     kolo_comm_t h = body->handle;
@@ -78,7 +159,7 @@ static kolo_status_t finalize(kolo_body_t *body)
     kolo_status_t status = kolo_device_drain(body);
     if (status == KOLO_OK) {
         show_end(body);
-        status = kolo_oob_barrier(body->oob);
+        status = meet_all(body);
         if (status != KOLO_OK) kolo_fail_prefix(status, "comm_finalize: ");
     }
     KOLO_FAIL_POINT("comm.finalize.met");
