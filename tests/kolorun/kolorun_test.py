@@ -357,6 +357,7 @@ def test_time_limit():
     status, _, err = run("-n", "2", "--timeout", "0.3", "sleep", "60")
     same(status, 124)
     matches(r"time limit of 0.3 s passed; ending ranks 0, 1", err)
+    matches(r"kolo-top --dump.*-x KOLO_OP_TIMEOUT_MS=150", err)
 
 
 def test_environment_of_ranks():
@@ -512,19 +513,29 @@ def test_output_without_room_is_named():
         p = subprocess.run([KOLORUN, "-n", "2", "echo", "y"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=LIMIT_S)
     same(p.returncode, 1)
     matches("the output cannot be written: No space left on device", p.stderr)
+    for program, want in (("echo y", (1, "the output cannot be written: Bad file descriptor")), ("true", (0, "^$"))):  # closed
+        p = subprocess.run(f"{KOLORUN} -n 2 {program} >&-", shell=True, stderr=subprocess.PIPE, text=True, timeout=LIMIT_S)
+        same(p.returncode, want[0])
+        matches(want[1], p.stderr)
+
+
+def test_words_of_mpirun():
+    matches('several programs, separated by ":", are not possible', run("-n", "1", "echo", "a", ":", "-n", "1", "echo", "b")[2])
+    same(run("-n", "1", "--oversubscribe", "--allow-run-as-root", "sh", "-c", ":"), (0, "", ""))
+    same(run("-n", "1", "echo", ":", "x"), (0, "[0] : x\n", ""))  # a colon alone is a word like others
 
 
 def test_folder_that_cannot_be_made_is_named():
     p = start("-n", "1", "true", env={**os.environ, "TMPDIR": str(TMP / "none")})
     err = p.communicate(timeout=LIMIT_S)[1].decode()
     assert p.returncode != 0
-    matches(r"cannot make the job's folder .*/none/kolorun-\w+ \(TMPDIR chooses where\): No such file", err)
+    matches(r"cannot make the job's directory .*/none/kolorun-\w+ \(TMPDIR chooses where\): No such file", err)
 
 
 def test_programs_and_host_files_that_are_none():
     (TMP / "text").write_text("no program\n")
     (TMP / "hosts").write_text("# nobody\n")
-    for args, want in ((["-n", "1", str(TMP)], "it is a folder"),
+    for args, want in ((["-n", "1", str(TMP)], "it is a directory"),
                        (["-n", "1", str(TMP / "text")], r"it may not be executed \(chmod"),
                        (["-n", "1", "sh", "-c", "exit 127"], "status 127 .*LD_LIBRARY_PATH"),
                        (["--hostfile", str(TMP / "hosts"), "true"], "names no host")):

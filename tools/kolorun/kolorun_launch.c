@@ -44,7 +44,7 @@ static bool make_dir(kolorun_group_t *group)
     }
     if (mkdtemp(group->dir) == NULL) { /* mode 0700 */
         char what[sizeof group->dir + 64];
-        snprintf(what, sizeof what, "cannot make the job's folder %s (TMPDIR chooses where)", group->dir);
+        snprintf(what, sizeof what, "cannot make the job's directory %s (TMPDIR chooses where)", group->dir);
         complain(group, what);
         group->dir[0] = '\0';
         return false;

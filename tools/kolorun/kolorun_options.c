@@ -25,6 +25,7 @@ static const char more[] =
     "The first rank that fails is reported and the rest are ended; the exit status is that rank's, 128 + number\n"
     "for a signal. SIGINT, SIGTERM, SIGHUP and SIGQUIT are passed on to all processes of the job, SIGUSR1 and\n"
     "SIGUSR2 to the ranks; a second SIGINT or SIGTERM kills the job.\n"
+    "--oversubscribe and --allow-run-as-root of mpirun are accepted and not needed.\n"
     "Each finds KOLO_RANK, KOLO_NRANKS, KOLO_LOCAL_RANK, KOLO_LOCAL_SIZE and KOLO_ID_FILE in its environment.\n"
     "With --min, for programs on kolo/state.h, processes come and go: one that fails is started anew.\n";
 
@@ -174,6 +175,8 @@ static const row_t rows[] = {
      "seconds that a host rests after a failure, doubled each time up to MAX" CONTINUED "(1:600)"},
     {"reset-limit", 0, "N", COUNT, AT(elastic.reset_limit), 0, NULL,
      "end the job when the ranks change more than N times (default: no limit)"},
+    {"oversubscribe", 0, NULL, FLAG, AT(needless), 0, NULL, NULL},
+    {"allow-run-as-root", 0, NULL, FLAG, AT(needless), 0, NULL, NULL},
     {"check-build", 0, NULL, FLAG, AT(check_build), 0, NULL,
      "say what is compiled in and what is found on this machine"},
 };
@@ -259,6 +262,16 @@ static const char *check_elastic(const kolorun_options_t *o)
     return NULL;
 }
 
+/* A colon may be an argument; before an option of mpirun's it begins another program. */
+static bool has_programs(char *const *argv)
+{
+    static const char *const options[] = {"-n", "-np", "--np", "-x", "-H", "-host", "--host", "-wdir", "--wdir"};
+    for (; *argv != NULL && argv[1] != NULL; argv++)
+        for (size_t i = 0; strcmp(*argv, ":") == 0 && i < sizeof options / sizeof *options; i++)
+            if (strcmp(argv[1], options[i]) == 0) return true;
+    return false;
+}
+
 static int check(kolorun_options_t *o)
 {
     const char *wrong = check_elastic(o);
@@ -274,6 +287,10 @@ static int check(kolorun_options_t *o)
     if (o->elastic.min == 0 && o->nranks == 0) o->nranks = o->hosts.slots;
     if (o->elastic.min == 0 && o->nranks == 0) return wrong_usage("-n N or -H is missing");
     if (o->argv[0] == NULL) return wrong_usage("the program is missing");
+    if (has_programs(o->argv))
+        return wrong_usage(
+            "several programs, separated by \":\", are not possible: start one that chooses by its rank, "
+            "as sh -c 'if [ $KOLO_RANK = 0 ]; then exec a; else exec b; fi'");
     if (o->elastic.min > 0) return -1;
     if (o->input >= o->nranks) {
         fprintf(stderr, "kolorun: --stdin %d: the ranks are 0 to %d\n", o->input, o->nranks - 1);

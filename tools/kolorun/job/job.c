@@ -102,6 +102,11 @@ static void on_time(job_t *job)
         job->end_at = 0;
         job_end(job, KOLORUN_STATUS_TIMEOUT, "time limit of %g s passed; ending %s", job->options->timeout_s,
                 job_names(job, NULL, names));
+        kolorun_sink_printf(
+            &job->err,
+            "if they wait for each other: kolo-top --dump, before the limit, says for whom; or give "
+            "operations a limit that is shorter, -x KOLO_OP_TIMEOUT_MS=%.0f, and they say it themselves",
+            job->options->timeout_s * 500);
     }
     if (job->kill_at == 0 || t < job->kill_at) return;
     job_names(job, NULL, names);

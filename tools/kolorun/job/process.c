@@ -165,7 +165,7 @@ static void print_not_started(process_t *p, const kolorun_host_t *agent, int num
     struct stat file;
     const char *why = strerror(number);
     if (number == EACCES && kolorun_host_is_local(agent) && stat(program, &file) == 0)
-        why = S_ISDIR(file.st_mode) ? "it is a folder" : "it may not be executed (chmod +x?)";
+        why = S_ISDIR(file.st_mode) ? "it is a directory" : "it may not be executed (chmod +x?)";
     if (number == EMFILE) why = "too many open files (ulimit -n)";
     snprintf(p->how, sizeof p->how, "cannot start %.60s: %s%s%s%.60s", program, why, in_path ? " in PATH" : "",
              here ? "; try ./" : "", here ? program : "");
