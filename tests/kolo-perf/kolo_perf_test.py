@@ -113,6 +113,8 @@ def case_wrong_arguments_are_named():
                       (["run", "--every-algorithm", "--both"], "--every-algorithm"), (["run", "--type", "int7"], "int7"),
                       (["run", "--bogus"], "--bogus"), (["run", "-x"], "-x"), (["run", "-n"], "-n"), (["run", "-c", "2"], "-c"),
                       (["run", "--op", "land"], "land"), (["run", "-n", "0"], "from 1 on"),
+                      (["run", "-g", "2"], "kolorun -n says how many ranks"), (["run", "-t", "2"], "kolorun -n says how many ranks"),
+                      (["run", "-i", "1M"], "times -f"), (["run", "-m", "4"], "-m needs 1"), (["run", "-z", "1"], "-z needs 0"),
                       (["allreduce", "-r", "3"], "--root 3, the ranks are 0 to 0"), (["run", "-b", "2K", "-e", "1K"], "--min is above")):
         p = subprocess.run([KOLO_PERF, *args], capture_output=True, timeout=30)
         err = p.stderr.decode()
@@ -137,7 +139,7 @@ def case_options_of_nccl_tests():
         assert any(h[1:6] == ["(B)", "(elements)", "(us)", "(GB/s)", "(GB/s)"] for h in head), out
         last = re.fullmatch(r"# out of bounds values: 0 OK, average busbw: (\d+\.\d+) GB/s", out.splitlines()[-1])
         assert last and abs(float(last[1]) - sum(float(r[7]) for r in rows) / 3) < 0.002, out
-    out = good(2, "broadcast", *"-b 64 -e 64 -n 3 -c 0 -r 1".split())
+    out = good(2, "broadcast", *"-b 64 -e 64 -n 3 -c 0 -r 1 -g 1 -t 1 -m 1 -z 0".split())
     assert [l.split()[2:5] for l in out.splitlines() if l.startswith("  ")] == [["float32", "none", "1"]], out
     assert out.splitlines()[-1].startswith("# out of bounds values: not checked, average"), out
 

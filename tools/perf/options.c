@@ -134,6 +134,20 @@ static int take_number(perf_options_t *o, int c, const char *text, bool *max_giv
     return -1;
 }
 
+/* Of nccl-tests: what says how many GPUs a rank has, and what there is nothing for here. -1: go on. */
+static int take_theirs(int c, const char *text)
+{
+    static const char *const words[] = {
+        ['g'] = "-g needs 1, since a rank has one GPU and kolorun -n says how many ranks there are, not",
+        ['t'] = "-t needs 1, since a rank has one thread and kolorun -n says how many ranks there are, not",
+        ['i'] = "-i is not possible: each size is the one before it times -f, and not by steps of",
+        ['m'] = "-m needs 1, since calls are not timed in groups, not",
+        ['z'] = "-z needs 0: how calls wait is not chosen, not",
+    };
+    if (c != 'i' && strcmp(text, c == 'z' ? "0" : "1") == 0) return -1;
+    return perf_bad(words[c], text);
+}
+
 /* One option; -1: go on. */
 static int take(perf_options_t *o, int c, const char *text, bool *max_given, bool *factor_given)
 {
@@ -147,6 +161,12 @@ static int take(perf_options_t *o, int c, const char *text, bool *max_given, boo
         if ((i = find(perf_op_names, KOLO_OP_BUILTIN_COUNT, text)) < 0) return perf_bad("unknown operator", text);
         o->op = (kolo_op_t)i;
         return -1;
+    case 'g':
+    case 't':
+    case 'i':
+    case 'm':
+    case 'z':
+        return take_theirs(c, text);
     case 'J':
         o->json = text;
         return -1;
@@ -234,7 +254,7 @@ int perf_options_parse(int argc, char **argv, perf_options_t *o)
     bool max_given = false, factor_given = false, run = false;
     int status = -1, c;
     opterr = 0;
-    while (status < 0 && (c = getopt_long(argc, argv, ":b:e:f:n:w:c:d:o:r:h", longs, NULL)) != -1) {
+    while (status < 0 && (c = getopt_long(argc, argv, ":b:e:f:n:w:c:d:o:r:g:t:i:m:z:h", longs, NULL)) != -1) {
         const char *word = argv[optind - 1];
         if (c == ':') return perf_bad("a value is missing after", word);
         if (c == '?') return perf_bad("unknown option", word);
