@@ -70,7 +70,7 @@ static const kolo_param_t rows[] = {
      "else the only one that libkolo was built for",
      &kolo_mpi_which},
     {"KOLO_MPI_MODULES", KOLO_PARAM_STR, NULL, 0, 0, NULL, false,
-     "engine: folder of the modules kolo-mpi-*.so; not set: the folder kolo beside libkolo.so", &kolo_mpi_modules},
+     "engine: directory of the modules kolo-mpi-*.so; not set: kolo beside libkolo.so", &kolo_mpi_modules},
     {"KOLO_MPI_CHUNK", KOLO_PARAM_INT, "2147483647", 1, INT32_MAX, NULL, true,
      "engine: most elements that one call of MPI gets, whose counts are int; more are cut into pieces",
      &kolo_mpi_chunk},

@@ -214,7 +214,9 @@ kolo_status_t kolo_tune_table_parse(const char *text, size_t bytes, const char *
         memcpy(r.text, text + at, n);
         r.text[n] = '\0';
         if (n && r.text[n - 1] == '\r') r.text[n - 1] = '\0';
-        KOLO_TRY(read_line(&r));
+        kolo_status_t status = read_line(&r);
+        if (status != KOLO_OK && !end) return kolo_fail_prefix(status, "the table was cut off in its last line: ");
+        if (status != KOLO_OK) return status;
         at += n + 1;
     }
     if (r.ended) return KOLO_OK;

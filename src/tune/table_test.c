@@ -93,6 +93,7 @@ static void test_refuses(void **s)
     refused("kolo-tune 1\ngpu ranks=33 ll_all_reduce=1\nend 1\n", "ranks=");
     refused("kolo-tune 1\ngpu ranks=2 ll_all_reduce=9999999\nend 1\n", "ll_all_reduce=");
     refused("kolo-tune 1\nmachine launch_ns=1\nend 1\n", "gap_ns=");
+    refused("kolo-tune 1\ncpu all_reduce ranks=2 fr", "cut off in its last line");
     char line[KOLO_TUNE_TABLE_LINE + 2];
     memset(line, '#', sizeof line);
     line[sizeof line - 1] = '\0';

@@ -6,6 +6,7 @@
  */
 #include "kit/ranks.h"
 
+#include <kolo/engine.h>
 #include <kolo/job.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -143,6 +144,9 @@ static void wrong_scalars(size_t f, const args_t *good)
         a.type = KOLO_BOOL;
         a.op = KOLO_AVG;
         refused(f, &a, "operator avg is not for bool");
+        a = *good;
+        a.op = KOLO_ADASUM;
+        refused(f, &a, "for the engine only");
     }
     for (int i = 0; i < 4 && (takes & (ROOT | PEER)); i++) {
         a = *good;

@@ -5,6 +5,8 @@
  */
 #include "comm/call/call.h"
 
+#include <kolo/engine.h>
+
 #include <inttypes.h>
 #include <string.h>
 
@@ -31,6 +33,9 @@ kolo_status_t kolo_check_op(const kolo_call_t *call, const char *what)
 {
     int op = (int)call->op, user = op < 0 ? -1 : op - KOLO_OP_BUILTIN_COUNT;
     if (KOLO_LIKELY(kolo_op_fits(call->op, call->type))) return KOLO_OK;
+    if (call->op == KOLO_ADASUM)
+        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
+                         "%s: KOLO_ADASUM is for the engine only: kolo_engine_all_reduce() takes it", what);
     if (op >= 0 && user < 0)
         return kolo_fail(
             KOLO_ERR_INVALID_ARGUMENT,
