@@ -130,6 +130,7 @@ static const char *const how_texts[KOLO_LOSS_KINDS] = {
         "it has not acknowledged data for KOLO_VERDICT_MS though its heartbeats come: the path loses long packets "
         "(another MTU on the way?)",
     [KOLO_LOSS_GAVE_UP] = "it gave up",
+    [KOLO_LOSS_LEFT] = "it closed its communicator while other ranks still needed it",
 };
 
 static void loss_text(const kolo_oob_t *oob, const kolo_peer_t *peer, char *buf, size_t bytes)

@@ -9,6 +9,8 @@
 #include <string.h>
 #include <sys/socket.h>
 
+#define HAS_LEFT (UINT64_C(1) << 32) /* in the tag of a farewell, above the rank */
+
 void kolo_oob_give_reason(kolo_oob_t *oob, const char *words)
 {
     if (oob == NULL) return;
@@ -24,11 +26,22 @@ static int blamed_by(const kolo_oob_t *oob)
     return rank >= 0 ? rank : oob->blames >= 0 ? oob->blames : oob->rank;
 }
 
+/* Who is blamed, and whether it has left in order: then it was not lost in another way. */
+static uint64_t farewell_tag(const kolo_oob_t *oob)
+{
+    int rank = blamed_by(oob);
+    uint64_t tag = (uint32_t)rank;
+    if (rank == KOLO_BLAMES_NOBODY) return tag;
+    for (const kolo_peer_t *p = oob->peers[(unsigned)rank % KOLO_PEER_BUCKETS]; p != NULL; p = p->next)
+        if (p->rank == rank && p->farewell && p->words[0] == '\0') tag |= HAS_LEFT;
+    return tag;
+}
+
 /* The frames of a farewell; returns how many bytes. */
 static size_t farewell_frames(const kolo_oob_t *oob, uint8_t bytes[2 * KOLO_HEAD_BYTES + KOLO_WORDS_FRAME_MAX])
 {
     size_t used = 0, length = strlen(oob->reason);
-    kolo_head_t head = {KOLO_FRAME_FAREWELL, 0, (uint32_t)blamed_by(oob)};
+    kolo_head_t head = {KOLO_FRAME_FAREWELL, 0, farewell_tag(oob)};
     if (blamed_by(oob) == oob->rank && length > 0) {
         kolo_head_t words = {KOLO_FRAME_WORDS, (uint32_t)length, 0};
         kolo_head_encode(&words, bytes);
@@ -83,7 +96,9 @@ const char *kolo_farewell_arrived(kolo_conn_t *conn)
     conn->peer->farewell = true;
     if (blamed == KOLO_BLAMES_NOBODY || blamed == oob->rank) return NULL;
     if (blamed < 0 || blamed >= oob->nranks) blamed = conn->peer->rank;
-    kolo_rooms_lost(oob, blamed, blamed == conn->peer->rank ? KOLO_LOSS_GAVE_UP : KOLO_LOSS_BROKEN,
-                    conn->peer->rank);
+    kolo_loss_how_t how = blamed == conn->peer->rank          ? KOLO_LOSS_GAVE_UP
+                          : (conn->frame.tag & HAS_LEFT) != 0 ? KOLO_LOSS_LEFT
+                                                              : KOLO_LOSS_BROKEN;
+    kolo_rooms_lost(oob, blamed, how, conn->peer->rank);
     return NULL;
 }

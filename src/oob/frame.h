@@ -15,7 +15,7 @@ typedef enum {
     KOLO_FRAME_MESSAGE = 1,   /* the user's tag */
     KOLO_FRAME_GATHER = 2,    /* tag: call number and round */
     KOLO_FRAME_BROADCAST = 3, /* tag: call number and part */
-    KOLO_FRAME_FAREWELL = 4,  /* tag: the rank that the sender blames, or its own if it just closed */
+    KOLO_FRAME_FAREWELL = 4,  /* tag: the rank that the sender blames, and whether that one has left (farewell.c) */
     KOLO_FRAME_BOARD = 5,     /* tag: number of the operation that is asked about (board.c) */
     KOLO_FRAME_PAIR = 6,   /* tag: number of the sender's next operation; what it has sent and received (board.c) */
     KOLO_FRAME_NEWS = 7,   /* tag: 0; who is lost, or that all is revoked (news.c) */

@@ -173,17 +173,20 @@ void kolo_oob_give_notice(kolo_oob_t *oob)
     pthread_mutex_unlock(&oob->lock);
 }
 
+/* A farewell may tell of another peer: all are said before any of them is freed. */
 static void free_peers(kolo_oob_t *oob)
 {
+    say_farewells(oob);
+    for (int i = 0; i < KOLO_PEER_BUCKETS; i++)
+        for (kolo_peer_t *peer = oob->peers[i]; peer != NULL; peer = peer->next)
+            kolo_farewell_call(oob, peer->dial);
     for (int i = 0; i < KOLO_PEER_BUCKETS; i++)
         for (kolo_peer_t *peer = oob->peers[i], *next; peer != NULL; peer = next) {
             next = peer->next;
-            kolo_farewell_call(oob, peer->dial);
             kolo_dial_cancel(oob->progress, &peer->dial);
             while (peer->conns != NULL) {
                 kolo_conn_t *conn = peer->conns;
                 peer->conns = conn->next;
-                kolo_farewell_say(oob, conn);
                 kolo_conn_free(conn);
             }
             free(peer->dial_text);

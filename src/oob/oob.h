@@ -122,6 +122,7 @@ typedef enum {
     KOLO_LOSS_ALTERED, /* bytes on its connection were changed (found by KOLO_TCP_SECURITY) */
     KOLO_LOSS_UNHEARD, /* what was sent to it was not acknowledged for the verdict time */
     KOLO_LOSS_GAVE_UP, /* it said itself that it failed, and left */
+    KOLO_LOSS_LEFT,    /* it left in order while others needed it */
     KOLO_LOSS_KINDS
 } kolo_loss_how_t;
 /* KOLO_ERR_REMOTE if this rank has left, or if any rank is lost; else KOLO_OK. `doing`: what the caller was doing,

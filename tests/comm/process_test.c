@@ -379,6 +379,30 @@ static void a_rank_of_four_needs_less_than_8_MB(void **state)
     }
 }
 
+/* ---- a rank leaves that another one still needs ---- */
+
+/* Rank 0 waits for rank 1, which has left, and gives up; rank 2 waits for rank 0. */
+static void leave_in_turn(proc_t *p)
+{
+    rank_t *r = &p->r;
+    int32_t x = 0;
+    works(r->comm);
+    proc_meet(p, 0);
+    if (r->rank == 0) EXPECT_IS(KOLO_ERR_REMOTE, kolo_recv(&x, 1, KOLO_INT32, 1, r->comm, NULL));
+    if (r->rank == 2)
+        EXPECT_ERROR(KOLO_ERR_REMOTE, kolo_recv(&x, 1, KOLO_INT32, 0, r->comm, NULL), "rank 1", "closed");
+    EXPECT_OK(kolo_comm_destroy(r->comm));
+    r->comm = NULL;
+}
+
+static void who_left_is_not_said_to_have_died(void **state)
+{
+    (void)state;
+    job_t job;
+    job_start(&job, 3, NULL, leave_in_turn, NULL);
+    assert_int_equal(job_finish(&job, -1), 0);
+}
+
 int main(void)
 {
     limit_s(200);
@@ -387,6 +411,7 @@ int main(void)
         cmocka_unit_test(a_rank_that_just_exits_is_named),
         cmocka_unit_test(who_exits_after_finalize_is_not_lost),
         cmocka_unit_test(who_dies_before_finalize_is_named),
+        cmocka_unit_test(who_left_is_not_said_to_have_died),
         cmocka_unit_test(who_has_left_keeps_nobody_waiting),
         cmocka_unit_test(what_was_sent_arrives_though_the_sender_has_left),
         cmocka_unit_test(idle_ranks_use_no_core),
