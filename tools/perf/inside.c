@@ -65,7 +65,7 @@ kolo_status_t perf_inside_ran(const perf_job_t *job, perf_coll_t coll, uint64_t 
     const kolo_memo_t *memo = memo_of(job, coll, count);
     kolo_tune_choice_t choice;
     if (memo) {
-        choice = (kolo_tune_choice_t){.way = memo->way, .piece_bytes = memo->piece_bytes};
+        choice = (kolo_tune_choice_t){.way = kolo_way_of_number(memo->way), .piece_bytes = memo->piece_bytes};
     } else {
         KOLO_TRY(perf_inside_choose(job, coll, count, &choice));
     }

@@ -78,8 +78,11 @@ static kolo_status_t choose(const gpu_machine_t *m, const gpu_call_t *call, kolo
         *way = (way_t){.family = lines ? KOLO_CUDA_LL128 : KOLO_CUDA_STAGED, .message = true};
         return KOLO_OK;
     }
+    kolo_cuda_grid_t grid;
     *way = (way_t){.family = KOLO_CUDA_LL};
-    return kolo_cuda_choose(s, &c, &args, &way->family, &way->blocks);
+    KOLO_TRY(kolo_cuda_choose(s, &c, &args, &way->family, &grid));
+    way->blocks = grid.blocks;
+    return KOLO_OK;
 }
 
 /* Rates of the way: of all blocks together, or of the links. */
