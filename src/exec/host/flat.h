@@ -55,7 +55,7 @@ static inline kolo_status_t kolo_flat_line(kolo_task_t *task, const kolo_rx_t *r
     return KOLO_OK;
 }
 
-/* Where the operand from rank r is copied to when it is longer than a line. */
+/* Where the operand from rank r is copied to. */
 static inline void *kolo_flat_operand(const kolo_task_t *task, uint32_t r)
 {
     return task->flat.ll_temp + (size_t)r * KOLO_FLAT_MAX;

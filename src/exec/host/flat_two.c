@@ -70,16 +70,22 @@ static void put_inputs(kolo_task_t *t, const cut_t *c, uint32_t sign)
         if (p != t->rank) trace(t, KOLO_DIR_TX, p, p, KOLO_BUF_SRC, false);
 }
 
-static void reduce_mine(kolo_task_t *t, const cut_t *c, size_t line, size_t offset)
+/* Copies the line in which my part lies as soon as it is there. Reading it again later, where it lies, is slow with
+ * many ranks: 1000 bytes between 32 ranks took 8.4 us so, 4.0 with the copy; up to 16 ranks it makes no difference. */
+static inline kolo_status_t take_line(kolo_task_t *t, uint32_t r, size_t line, size_t bytes, uint32_t sign)
+{
+    const kolo_rx_t *rx = t->flat.ll_rx[r];
+    KOLO_TRY(kolo_flat_line(t, rx, line, bytes, sign));
+    memcpy(kolo_flat_operand(t, r), kolo_ll_rx_line(rx, line)->data, KOLO_LL_DATA);
+    return KOLO_OK;
+}
+
+/* `offset` is that of my part in what was copied of each rank. */
+static void reduce_mine(kolo_task_t *t, const cut_t *c, size_t offset)
 {
     const void *srcs[KOLO_REDUCE_MAX];
-    for (uint32_t r = 0; r < t->flat.nranks; r++) {
-        if (r == t->rank)
-            srcs[r] = part_of(t, c, t->flat.src, r);
-        else
-            srcs[r] = c->bytes <= KOLO_LL_DATA ? kolo_ll_rx_line(t->flat.ll_rx[r], line)->data + offset
-                                               : kolo_flat_operand(t, r);
-    }
+    for (uint32_t r = 0; r < t->flat.nranks; r++)
+        srcs[r] = r == t->rank ? part_of(t, c, t->flat.src, r) : (const char *)kolo_flat_operand(t, r) + offset;
     kolo_reduce_many_t what = {.dst = part_of(t, c, t->flat.dst, t->rank),
                                .srcs = srcs,
                                .nsrcs = (int)t->flat.nranks,
@@ -99,13 +105,13 @@ static kolo_status_t get_inputs(kolo_task_t *t, bool *moved, const cut_t *c, uin
             __builtin_prefetch(
                 kolo_ll_rx_line(t->flat.ll_rx[kolo_flat_turn(t, t->flat.at + KOLO_FLAT_AHEAD)], line));
         if (c->bytes <= KOLO_LL_DATA)
-            KOLO_TRY(kolo_flat_line(t, rx, line, bytes, sign));
+            KOLO_TRY(take_line(t, r, line, bytes, sign));
         else
             KOLO_TRY(kolo_flat_get(t, rx, line, kolo_flat_operand(t, r), bytes, sign));
         trace(t, KOLO_DIR_RX, r, t->rank, KOLO_BUF_DST, false);
         *moved = true;
     }
-    if (bytes) reduce_mine(t, c, line, offset);
+    if (bytes) reduce_mine(t, c, offset);
     for (uint32_t r = 0; r < t->flat.nranks; r++)
         if (r != t->rank) kolo_rx_release(t->flat.ll_rx[r]);
     t->flat.at = 0;
