@@ -60,7 +60,7 @@ test:
 	@$(MAKE) --no-print-directory look-again
 	@scripts/run-tests $(ARGS)
 
-# What needs RDMA, in virtual machines with RoCE devices (tests/vm). Last line: N passed, N failed.
+# What needs RDMA, or settings of a kernel of its own, in virtual machines with RoCE devices (tests/vm). Last line: N passed, N failed.
 test-vm:
 	@scripts/install-deps build test vm
 	@$(MAKE) --no-print-directory look-again

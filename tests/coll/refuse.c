@@ -37,10 +37,21 @@ static bool filter_copies(void)
     return perror("seccomp"), false;
 }
 
+/* Yama decides, for the whole machine. */
+static bool scope_is_set(void)
+{
+    FILE *f = fopen("/proc/sys/kernel/yama/ptrace_scope", "r");
+    int scope = 0, found = f ? fscanf(f, "%d", &scope) : 0;
+    if (f) fclose(f);
+    if (found == 1 && scope > 0) return true;
+    return fprintf(stderr, "--refuse ptrace_scope: /proc/sys/kernel/yama/ptrace_scope is not above 0\n"), false;
+}
+
 bool test_refuse(const char *how)
 {
     if (strcmp(how, "dump") == 0) return prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) == 0;
     if (strcmp(how, "seccomp") == 0) return filter_copies();
+    if (strcmp(how, "ptrace_scope") == 0) return scope_is_set();
     fprintf(stderr, "--refuse %s: no such way\n", how);
     return false;
 }

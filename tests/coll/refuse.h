@@ -9,8 +9,8 @@
 
 /* A privileged process may read what others may not; a no-op for everybody else. */
 bool test_drop_privileges(void);
-/* "dump": others may not read this process, as it may not be dumped; "seccomp": this process may not read others.
- */
+/* "dump": others may not read this process, as it may not be dumped; "seccomp": this process may not read others;
+ * "ptrace_scope": nothing is done, but Yama's must be set already (tests/vm/inside). */
 bool test_refuse(const char *how);
 
 #endif
