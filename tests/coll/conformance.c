@@ -191,7 +191,8 @@ int main(int argc, char **argv)
             processes = atoi(argv[++i]);
         else
             return fprintf(stderr,
-                           "usage: %s [--quick | --brief] [--stream] [--refuse[-one] dump|seccomp|ptrace_scope] [--threads N | "
+                           "usage: %s [--quick | --brief] [--stream] [--refuse[-one] dump|seccomp|ptrace_scope] "
+                           "[--threads N | "
                            "--procs N]\n",
                            argv[0]),
                    2;
