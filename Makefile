@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # A thin coat over Meson for people: each target installs the Debian packages it misses, then calls one command.
-# BUILD= another build folder, PREFIX= where `make install` goes, J= jobs.
+# BUILD= another build folder, PREFIX= where `make install` goes, J= jobs; GPU_ARCHS=80,90 when a build folder is set up:
+# the architectures that kernels are compiled for.
 BUILD ?= build
 PREFIX ?= /usr/local
 J ?= $(shell nproc)
@@ -16,7 +17,7 @@ all: $(BUILD)/build.ninja
 	ninja -C $(BUILD) -j $(J)
 
 $(BUILD)/build.ninja: | deps
-	meson setup $(BUILD) --prefix=$(PREFIX)
+	meson setup $(BUILD) --prefix=$(PREFIX) $(if $(GPU_ARCHS),-Dgpu_archs=$(GPU_ARCHS))
 
 # The folder remembers what was missing when it was set up (tests, peers); what came since is found by looking again.
 look-again: $(BUILD)/build.ninja
