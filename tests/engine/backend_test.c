@@ -57,7 +57,7 @@ static void ranks_with_different_orders_are_refused_alike(void **state)
     assert_int_equal(run_ranks(3, differ, NULL), 0);
 }
 
-/* Also on a machine with GPUs and NCCL: nothing would come to it. */
+/* It needs a driver for GPUs; the test's environment hides one that is there. */
 static void ask_for_nccl(rank_t *r)
 {
     kolo_engine_config_t config = with_order("nccl");
