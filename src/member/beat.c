@@ -207,6 +207,10 @@ static void tick(void *arg)
     uint64_t now = kolo_now_ns();
     kolo_timer_cancel(b->timer);
     b->timer = NULL;
+    if (oob->left) { /* nobody listens any more, and it judges nobody */
+        pthread_mutex_unlock(&oob->lock);
+        return;
+    }
     bool late = now > b->due_ns + b->tick_ns;
     /* What has come meanwhile is read before the next tick, which then judges. */
     b->spares = late && !forgive(oob, now - b->due_ns) && !b->spared;

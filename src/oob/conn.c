@@ -392,6 +392,7 @@ kolo_status_t kolo_conn_add(kolo_oob_t *oob, int rank, kolo_socket_t socket)
     peer->live++;
     peer->gone = false;
     kolo_rooms_connected(conn);
+    if (oob->left) kolo_farewell_queue(conn);
     kolo_oob_wake(oob);
     return KOLO_OK;
 }

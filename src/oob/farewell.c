@@ -61,6 +61,14 @@ void kolo_farewell_say(const kolo_oob_t *oob, kolo_conn_t *conn)
     (void)n;
 }
 
+void kolo_farewell_queue(kolo_conn_t *conn)
+{
+    if (conn->dead || conn->farewell) return;
+    conn->farewell = true;
+    kolo_outbound_init(&conn->leave, KOLO_FRAME_FAREWELL, farewell_tag(conn->oob));
+    kolo_conn_send(conn, &conn->leave);
+}
+
 /* To one that was called and may have let us in, while its verdict is on the way: the end of this connection would
  * be the end of our process to it. It has not proven yet who it is, but the words are no secret (nothing behind a
  * handshake is, see auth.h), and without them it would blame us for what we have met. */

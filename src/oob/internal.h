@@ -85,6 +85,7 @@ struct kolo_conn {
     kolo_head_t frame;
     kolo_inbound_t *in; /* being read */
     kolo_outbound_t *out, **out_tail;
+    kolo_outbound_t leave; /* the farewell of a rank that has left and still answers */
     uint8_t *stash; /* bytes read behind a stalled head */
     size_t stash_bytes;
     kolo_inbound_t small; /* what a room takes at once always has a place: */
@@ -143,6 +144,7 @@ struct kolo_oob {
     kolo_waker_t *bell;       /* rung with each; NULL: none */
     bool closed;
     bool failed;                           /* a call failed: peers must not take our leaving for an orderly one */
+    bool left;                             /* in order: whoever calls now hears so */
     bool leaving;                          /* that has been said: what peers do about it is no loss of theirs */
     int blames;                            /* the rank that a failure of ours was put down to, -1 none */
     char reason[KOLO_WORDS_FRAME_MAX + 1]; /* why this rank gives up */
@@ -242,6 +244,8 @@ const char *kolo_notify_arrived(kolo_conn_t *conn); /* notify.c */
  * peer sees the end. */
 void kolo_farewell_call(const kolo_oob_t *oob, const kolo_dial_t *dial);
 void kolo_farewell_say(const kolo_oob_t *oob, kolo_conn_t *conn);
+/* The same of a rank that goes on answering: whole, and behind what is still to be written. */
+void kolo_farewell_queue(kolo_conn_t *conn);
 const char *kolo_farewell_arrived(kolo_conn_t *conn);
 const char *kolo_words_arrived(kolo_conn_t *conn);
 

@@ -157,11 +157,23 @@ static void say_farewells(const kolo_oob_t *oob)
             for (kolo_conn_t *conn = peer->conns; conn != NULL; conn = conn->next) kolo_farewell_say(oob, conn);
 }
 
+/* The process may end at any time from now on: a call that is under way has its last word, too. */
+static void leave(void *arg)
+{
+    kolo_oob_t *oob = arg;
+    pthread_mutex_lock(&oob->lock);
+    oob->left = true;
+    for (int i = 0; i < KOLO_PEER_BUCKETS; i++)
+        for (kolo_peer_t *peer = oob->peers[i]; peer != NULL; peer = peer->next) {
+            for (kolo_conn_t *conn = peer->conns; conn != NULL; conn = conn->next) kolo_farewell_queue(conn);
+            kolo_farewell_call(oob, peer->dial);
+        }
+    pthread_mutex_unlock(&oob->lock);
+}
+
 void kolo_oob_take_leave(kolo_oob_t *oob)
 {
-    pthread_mutex_lock(&oob->lock);
-    say_farewells(oob);
-    pthread_mutex_unlock(&oob->lock);
+    kolo_progress_call(oob->progress, leave, oob);
 }
 
 void kolo_oob_give_notice(kolo_oob_t *oob)
