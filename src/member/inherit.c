@@ -5,9 +5,9 @@
  * the set-up lasts:
  *
  *   - A member that the parent knows to be lost is lost to the child, too, by the same evidence. Ranks that are no
- *     members do not matter: a shrink is made because they are lost. A member that only gave the parent up is not
- *     lost: it may have the child's start behind it as far as the parent is concerned. (If it gave up the child as
- *     well its socket is closed, which is seen at once.)
+ *     members do not matter: a shrink is made because they are lost. A member that only gave the parent up, or
+ *     left it, is not lost: it may have the child's start behind it as far as the parent is concerned. (If it gave
+ * up the child as well its socket is closed, which is seen at once.)
  *   - A partition of the parent that cuts this rank off from a member is the child's. The parent's quorum decides:
  *     who goes on, and who does not, is the same in both. Ranks that are cut off but no members do not matter.
  *   - That the parent is revoked ends the set-up of a split or grow, which are operations of it: some ranks may
@@ -38,11 +38,18 @@ static int rank_in(const kolo_oob_t *child, int parent_rank)
 
 /* ---- passing on; with the parent's lock held, and the child's ---- */
 
+/* Who gave up, or left, may be well. */
+static bool is_gone(const kolo_peer_t *peer)
+{
+    kolo_loss_how_t how = kolo_peer_life(peer)->loss.how;
+    return how != KOLO_LOSS_GAVE_UP && how != KOLO_LOSS_LEFT;
+}
+
 /* A real loss explains more than that somebody gave up. */
 static void keep_word(const kolo_oob_t *parent, kolo_inherited_t *child, const kolo_peer_t *peer)
 {
     char who[KOLO_INHERITED_WHO_BYTES / 2] = "";
-    bool is_loss = kolo_peer_life(peer)->loss.how != KOLO_LOSS_GAVE_UP;
+    bool is_loss = is_gone(peer);
     if (child->word[0] != '\0' && (child->word_is_loss || !is_loss)) return;
     if (kolo_life(parent)->who_fn != NULL)
         kolo_life(parent)->who_fn(kolo_life(parent)->who_arg, peer->rank, who, sizeof(who));
@@ -58,7 +65,7 @@ static void pass_loss(const kolo_oob_t *parent, kolo_oob_t *child, const kolo_pe
     char who[KOLO_INHERITED_WHO_BYTES / 2] = "";
     keep_word(parent, kolo_inherited(child), peer);
     kolo_oob_wake(child); /* it may wait for just that */
-    if (rank < 0 || rank == child->rank || kolo_peer_life(peer)->loss.how == KOLO_LOSS_GAVE_UP) return;
+    if (rank < 0 || rank == child->rank || !is_gone(peer)) return;
     if (kolo_inherited(child)->lost < 0) {
         if (kolo_life(parent)->who_fn != NULL)
             kolo_life(parent)->who_fn(kolo_life(parent)->who_arg, peer->rank, who, sizeof(who));
