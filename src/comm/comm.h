@@ -212,7 +212,7 @@ typedef struct kolo_body {
     kolo_rx_t **ll_rx; /* by rank */
     uint8_t *ll_temp;
     uint64_t operation; /* collectives run so far */
-    uint64_t splits;    /* splits so far, where operations run beside calls */
+    uint64_t apart;     /* calls that no plan runs so far, where operations run beside calls */
     kolo_recording_t record;
     kolo_memo_t memo[KOLO_MEMO_SLOTS]; /* sets: launch.c */
     kolo_bound_t *bounds;

@@ -213,6 +213,8 @@ void kolo_plan_print(const kolo_plan_t *plan, void *file)
 static const char *const type_names[] = {"int8",        "uint8",       "int32",    "uint32",  "int64",
                                          "uint64",      "float16",     "bfloat16", "float32", "float64",
                                          "float8_e4m3", "float8_e5m2", "int16",    "uint16",  "bool"};
+static const char *const call_names[KOLO_CALL_WORDS] = {"comm_finalize", "comm_split or comm_dup", "comm_grow",
+                                                        "window_register", "window_deregister"};
 static const char *const op_names[] = {"sum", "prod", "min",  "max", "avg", "band",
                                        "bor", "bxor", "land", "lor", "lxor"};
 
@@ -259,8 +261,8 @@ void kolo_signature_print(uint64_t signature, char *buf, size_t bytes)
                  f.op == KOLO_P2P_WORD_RECV ? "from" : "to", f.root);
         return;
     }
-    if (f.coll == KOLO_COLL_BARRIER && f.op == KOLO_SIGNATURE_V) { /* comm/life/teardown.c */
-        snprintf(buf, bytes, "comm_finalize");
+    if (f.coll == KOLO_COLL_BARRIER && f.op == KOLO_SIGNATURE_V) {
+        snprintf(buf, bytes, "%s", name_of(call_names, KOLO_CALL_WORDS, f.root));
         return;
     }
     if (f.coll == KOLO_COLL_P2P && f.op == KOLO_P2P_WORD_NONE) { /* what both ends name */

@@ -225,6 +225,19 @@ static inline uint64_t kolo_signature(kolo_coll_t coll, int type, int op, uint32
     v = v << KOLO_SIGNATURE_ROOT_BITS | root % 8191;
     return v << KOLO_SIGNATURE_COUNT_BITS | (count & (((uint64_t)1 << KOLO_SIGNATURE_COUNT_BITS) - 1));
 }
+/* Calls of all ranks that no plan runs: a barrier's word with V as operator, and one of these as root. */
+typedef enum {
+    KOLO_CALL_WORD_FINALIZE,
+    KOLO_CALL_WORD_SPLIT,
+    KOLO_CALL_WORD_GROW,
+    KOLO_CALL_WORD_REGISTER,
+    KOLO_CALL_WORD_DEREGISTER,
+    KOLO_CALL_WORDS
+} kolo_call_word_t;
+static inline uint64_t kolo_signature_of_call(kolo_call_word_t which)
+{
+    return kolo_signature(KOLO_COLL_BARRIER, 0, KOLO_SIGNATURE_V, which, 0);
+}
 const char *kolo_plan_type_name(int type);                              /* "float32" */
 const char *kolo_plan_op_name(int op);                                  /* "sum" */
 void kolo_signature_print(uint64_t signature, char *buf, size_t bytes); /* "all_reduce 1024 float32 sum root 0" */

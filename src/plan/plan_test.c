@@ -76,6 +76,12 @@ static void signatures_differ_and_print(void **state)
     kolo_signature_print(s, text, 1);
     kolo_signature_print(kolo_signature(KOLO_COLL_ALL_GATHER, KOLO_INT8, 77, 9, 5), text, sizeof(text));
     assert_string_equal(text, "all_gather 5 int8");
+    kolo_signature_print(kolo_signature_of_call(KOLO_CALL_WORD_SPLIT), text, sizeof(text));
+    assert_string_equal(text, "comm_split or comm_dup");
+    kolo_signature_print(kolo_signature_of_call(KOLO_CALL_WORDS), text, sizeof(text));
+    assert_string_equal(text, "unknown");
+    kolo_signature_print(kolo_signature_of_call(KOLO_CALL_WORD_FINALIZE), text, sizeof(text));
+    assert_string_equal(text, "comm_finalize");
 }
 
 static void equal_connections_have_one_index(void **state)

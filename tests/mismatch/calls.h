@@ -41,6 +41,20 @@ static inline kolo_status_t meet_all(kolo_comm_t comm, int32_t *x)
     (void)x;
     return kolo_barrier(comm, NULL);
 }
+static inline kolo_status_t split_all(kolo_comm_t comm, int32_t *x)
+{
+    kolo_comm_t child = NULL;
+    (void)x;
+    kolo_status_t status = kolo_comm_split(comm, 0, 0, &child, NULL);
+    kolo_comm_destroy(child);
+    return status;
+}
+static inline kolo_status_t open_window(kolo_comm_t comm, int32_t *x)
+{
+    kolo_window_t window = NULL;
+    kolo_status_t status = kolo_window_register(comm, x, 1024, &window);
+    return status == KOLO_OK ? kolo_window_deregister(comm, window) : status;
+}
 static inline kolo_status_t recv_few(kolo_comm_t comm, int32_t *x)
 {
     return kolo_recv(x, 10, KOLO_INT32, 0, comm, NULL);

@@ -118,6 +118,7 @@ static void each_rank_is_a_root(void **state)
 
 typedef struct {
     bool all_roots, once_more; /* once_more: the odd rank makes a call that the others do not make */
+    bool dup;                  /* before the end */
     int calls;                 /* after the one that differs, over other queues */
     const char *says;
 } end_t;
@@ -134,6 +135,9 @@ static void part_and_end(rank_t *r)
     EXPECT_OK(kolo_broadcast(x, x, 1024, KOLO_FLOAT32, root, r->comm, NULL));
     if (e->once_more && odd) EXPECT_OK(kolo_broadcast(x, x, 1024, KOLO_FLOAT32, r->rank, r->comm, NULL));
     for (int i = 0; i < e->calls; i++) EXPECT_OK(kolo_all_gather(x, x + COUNT, FEW, KOLO_FLOAT64, r->comm, NULL));
+    kolo_comm_t copy = NULL;
+    if (e->dup) EXPECT_OK(kolo_comm_dup(r->comm, &copy, NULL));
+    EXPECT_OK(kolo_comm_destroy(copy));
     const char *who = e->all_roots ? "rank 0" : r->nranks == 3 ? "rank 2 differs from most others" : "rank 1";
     EXPECT_ERROR(KOLO_ERR_MISMATCH, kolo_comm_finalize(r->comm), "comm_finalize", e->says, who);
     EXPECT_OK(kolo_comm_destroy(r->comm));
@@ -150,6 +154,7 @@ static void finalize_tells_who_has_parted(void **state)
         {.calls = 1100, .says = "different places"},
         {.all_roots = true, .says = "broadcast"},
         {.once_more = true, .says = "broadcast"},
+        {.dup = true, .says = "broadcast"},
     };
     (void)state;
     for (size_t i = 0; i < sizeof ends / sizeof ends[0]; i++)

@@ -180,6 +180,10 @@ void kolo_share_skip(kolo_share_t *share, kolo_status_t status);
 /* ---- mismatch.c ---- */
 /* After body->oob is open: from now on peers may ask what this rank is in. */
 void kolo_mismatch_open(kolo_body_t *body);
+/* A call of all ranks that no plan runs takes a number among the operations and is shown, so that who calls
+ * something else is told. Returns its number. In its turn; where operations run beside calls it is counted apart
+ * and not shown. */
+uint64_t kolo_mismatch_count(kolo_body_t *body, kolo_call_word_t which);
 /* A wait for `task`, with the time limit of operations; `look` is for the caller to set. */
 void kolo_body_wait_init(kolo_body_t *body, kolo_wait_t *wait, kolo_task_t *task);
 /* The `look` of a collective's wait (arg: its task): has a peer turned out to be in another operation? After

@@ -85,6 +85,13 @@ void kolo_mismatch_open(kolo_body_t *body)
     kolo_oob_set_board(body->oob, &body->board, (int)kolo_comm_options.mismatch_ms, tell, needs);
 }
 
+uint64_t kolo_mismatch_count(kolo_body_t *body, kolo_call_word_t which)
+{
+    if (body->exec && body->exec->by_host) return body->apart++;
+    kolo_board_publish(&body->board, body->operation, kolo_signature_of_call(which));
+    return body->operation++;
+}
+
 /* Who waits for room in a queue with many readers does not know which of them is late: asks the ranks in turn. */
 static size_t next_in_turn(kolo_body_t *body, kolo_stalled_t *stalled, int *ranks, size_t most)
 {

@@ -30,6 +30,7 @@ static kolo_status_t make(job_t *job)
     bool agreed = false;
     uint64_t handle = 0;
     kolo_status_t status = body->device >= 0 ? kolo_window_device_able(body) : KOLO_OK;
+    if (status == KOLO_OK) (void)kolo_mismatch_count(body, KOLO_CALL_WORD_REGISTER);
     if (status == KOLO_OK)
         status = kolo_window_make(body, job->buf, job->bytes, &handle, &agreed);
     else
@@ -49,6 +50,7 @@ static kolo_status_t unmake(const job_t *job)
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
                          "window_deregister: this is not a window of %s rank %d, or one that was deregistered",
                          body->name, body->rank);
+    (void)kolo_mismatch_count(body, KOLO_CALL_WORD_DEREGISTER);
     kolo_status_t status = kolo_window_unmake(body, job->handle);
     if (status == KOLO_OK) return KOLO_OK;
     kolo_fail_prefix(status, "window_deregister: %s rank %d: ", body->name, body->rank);

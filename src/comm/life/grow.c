@@ -19,6 +19,7 @@
 
 #include "base/clock.h"
 #include "base/failpoint.h"
+#include "comm/call/call.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -154,6 +155,7 @@ static kolo_status_t take_turn(kolo_grow_t *g)
     kolo_grow_row_t *rows = calloc((size_t)g->old, sizeof *rows);
     kolo_status_t status = kolo_ticket_wait(g->start.parent, g->start.ticket);
     if (status == KOLO_OK && !rows) status = kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for %d ranks", g->old);
+    if (status == KOLO_OK) (void)kolo_mismatch_count(g->start.parent->body, KOLO_CALL_WORD_GROW);
     if (status == KOLO_OK) status = open_staff(g, rows, &child, g->table);
     if (status == KOLO_OK) status = inherit(g, g->staff, g->start.parent->body->oob);
     if (child) kolo_oob_discard_child(child);

@@ -6,6 +6,7 @@
  * the child is ready, what the parent comes to know of its members (lost, cut off, revoked) ends the start on all.
  */
 #include "base/failpoint.h"
+#include "comm/call/call.h"
 #include "comm/life/life.h"
 
 #include <stdlib.h>
@@ -89,8 +90,7 @@ static kolo_status_t split(kolo_start_t *start)
     if (status == KOLO_OK) {
         kolo_body_t *parent = start->parent->body;
         /* the same on all members, new for each split */
-        uint64_t *counter = parent->exec && parent->exec->by_host ? &parent->splits : &parent->operation;
-        uint64_t label = (*counter)++ << 24 ^ (uint64_t)(uint32_t)s->color;
+        uint64_t label = kolo_mismatch_count(parent, KOLO_CALL_WORD_SPLIT) << 24 ^ (uint64_t)(uint32_t)s->color;
         status = exchange(s, &oob_child, &addresses);
         if (status != KOLO_OK) kolo_body_fail(parent, status);
         if (status == KOLO_OK && child) {

@@ -60,12 +60,12 @@ void kolo_body_free(kolo_body_t *body)
 }
 
 /* To the other ranks the end is one more operation, which waits for all as a barrier does: who calls something else
- * is told. The operator sets it apart from a barrier. */
+ * is told. */
 static void show_end(kolo_body_t *body)
 {
-    uint64_t word = kolo_signature(KOLO_COLL_BARRIER, 0, KOLO_SIGNATURE_V, 0, 0);
+    uint64_t word = kolo_signature_of_call(KOLO_CALL_WORD_FINALIZE);
     kolo_device_show_end(body, word);
-    kolo_board_publish(&body->board, body->operation++, word);
+    kolo_board_publish(&body->board, body->operation++, word); /* drained: nothing runs beside it */
 }
 
 /* ---- have all called the same? ---- */
@@ -148,6 +148,14 @@ static kolo_status_t meet_all(kolo_body_t *body)
     return tell_difference(body, usual, odd);
 }
 
+/* A program may end now, as after MPI_Finalize. */
+static void take_leave(kolo_body_t *body)
+{
+    if (body->inside) kolo_oob_take_leave(body->inside->oob);
+    if (body->across) kolo_oob_take_leave(body->across->oob);
+    kolo_oob_take_leave(body->oob);
+}
+
 static kolo_status_t finalize(kolo_body_t *body)
 {
     kolo_comm_t h = body->handle;
@@ -163,7 +171,7 @@ static kolo_status_t finalize(kolo_body_t *body)
         if (status != KOLO_OK) kolo_fail_prefix(status, "comm_finalize: ");
     }
     KOLO_FAIL_POINT("comm.finalize.met");
-    if (status == KOLO_OK) kolo_oob_take_leave(body->oob); /* a program may end now, as after MPI_Finalize */
+    if (status == KOLO_OK) take_leave(body);
     if (status == KOLO_OK)
         atomic_compare_exchange_strong(&h->state, &finalizing, KOLO_COMM_FINALIZED);
     else
