@@ -117,11 +117,10 @@ static kolo_status_t tell_difference(kolo_body_t *body, int usual, int odd)
 {
     char seen[KOLO_ERROR_TEXT_BYTES], why[8];
     uint64_t end = kolo_deadline_ms(DIFFERENCE_MS);
-    kolo_status_t status = kolo_oob_difference(body->oob);
-    while (status != KOLO_ERR_MISMATCH && !atomic_load(&body->abort) && kolo_now_ns() < end) {
+    while (kolo_oob_check_peer(body->oob, body->rank, "comparing calls") == KOLO_OK && !atomic_load(&body->abort) &&
+           kolo_now_ns() < end) {
         if (body->rank == odd) kolo_oob_ask(body->oob, KOLO_MAX(usual, 0), kolo_board_last(&body->board));
-        if (kolo_oob_first_lost(body->oob, ASK_EACH_MS, why, sizeof why) >= 0) break;
-        status = kolo_oob_difference(body->oob);
+        (void)kolo_oob_first_lost(body->oob, ASK_EACH_MS, why, sizeof why);
     }
     if (kolo_oob_difference(body->oob) != KOLO_ERR_MISMATCH)
         (void)kolo_fail(KOLO_ERR_MISMATCH, "which operation is not known");
