@@ -64,10 +64,10 @@ def case_version_and_help():
 def case_wrong_arguments_are_named():
     for args, why in (
         (["--bogus"], "bogus"),
-        (["word"], "unexpected argument"),
+        (["word"], "unexpected argument: word"),
         (["--json"], "--json goes with --params"),
         (["--params", "--topo"], "exclude each other"),
-        (["--topo", "word"], "unexpected argument"),
+        (["--topo", "word"], "unexpected argument: word"),
         (["--nodes", "2"], "--nodes goes with"),
         (["--nodes"], "requires an argument"),
         (["--memory"], "--memory needs"),
