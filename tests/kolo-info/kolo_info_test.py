@@ -81,6 +81,12 @@ def case_wrong_arguments_are_named():
         assert out == "" and why in err, f"{args}: stdout {out!r}, stderr {err!r}"
 
 
+def case_unknown_variables_are_warned_of():
+    for args in (("--params",), ("--explain", "all_reduce", "1M", "4")):
+        status, _, err = run(*args, KOLO_ALOG="ring", KOLO_RANK="0")
+        assert status == 0 and "unknown parameter KOLO_ALOG" in err and "KOLO_RANK" not in err, (status, err)
+
+
 def case_params_as_json_and_text_agree():
     rows = json.loads(good("--params", "--json"))
     text = good("--params")

@@ -187,6 +187,7 @@ int main(int argc, char **argv)
     bool good = kolo_params_load(tables, ntables, NULL, NULL) == KOLO_OK;
     good = good && kolo_tune_load() == KOLO_OK;
     if (!good) fprintf(stderr, "kolo-info: %s\n", kolo_error_text()); /* go on: defaults stand in */
+    if (good) kolo_params_warn_unknown(tables, ntables);
     char **rest = argv + optind;
     switch (options.mode) {
     case MODE_OVERVIEW:
