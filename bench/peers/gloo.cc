@@ -116,7 +116,9 @@ int main(int argc, char **argv)
     auto device = gloo::transport::tcp::CreateDevice(attr);
     context->connectFullMesh(store, device);
     int status = peers_run(&peer, comm, job.rank, job.nranks, argc, argv);
-    kolo_comm_finalize(comm);
-    kolo_comm_destroy(comm);
+    if (kolo_comm_finalize(comm) != KOLO_OK || kolo_comm_destroy(comm) != KOLO_OK) {
+        std::fprintf(stderr, "end: %s\n", kolo_get_last_error(nullptr));
+        return 1;
+    }
     return status;
 }

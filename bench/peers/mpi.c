@@ -57,8 +57,10 @@ int main(int argc, char **argv)
         MPI_Abort(MPI_COMM_WORLD, 1);
     }
     int status = peers_run(&peer, comm, rank, nranks, argc, argv);
-    kolo_comm_finalize(comm);
-    kolo_comm_destroy(comm);
+    if (kolo_comm_finalize(comm) != KOLO_OK || kolo_comm_destroy(comm) != KOLO_OK) {
+        fprintf(stderr, "end: %s\n", kolo_get_last_error(NULL));
+        MPI_Abort(MPI_COMM_WORLD, 1);
+    }
     MPI_Finalize();
     return status;
 }

@@ -78,7 +78,8 @@ kolo_status_t kolo_state_destroy(kolo_state_t state);
  * communicator (an engine with kolo_engine_abort() after an error), since that communicator is not used again.
  *
  * Returns KOLO_OK when all is done; KOLO_IN_PROGRESS when the launcher removed this process and the job goes on
- * without it; KOLO_ERR_REMOTE when fewer than min_ranks are left and none can be added. */
+ * without it; KOLO_ERR_REMOTE when fewer than min_ranks are left and none can be added; KOLO_ERR_MISMATCH, also
+ * after the last step, when the ranks have called different collectives, and results may be wrong. */
 kolo_status_t kolo_state_run(kolo_state_t state, kolo_status_t (*fn)(kolo_state_t state, void *arg), void *arg);
 
 /* Saves the present content of the buffers as the newest commit. Collective, only from the function of

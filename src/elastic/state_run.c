@@ -53,14 +53,15 @@ kolo_status_t kolo_state_commit(kolo_state_t s)
 
 /* ---- the loop ---- */
 
-/* All is done where all say so: a rank that misses this does its last steps again, alone if it must. */
+/* All is done where all say so: a rank that misses this does its last steps again, alone if it must. Who is lost
+ * from here on changes nothing, but what the ranks have called differently does. */
 static kolo_status_t finish(kolo_state_t s)
 {
     KOLO_TRY(agree(s, AT_END, s->number));
     s->plan_source = -1;
     s->running = false;
     kolo_status_t status = kolo_state_link_say(&s->link, "done");
-    kolo_comm_finalize(s->comm);
+    if (kolo_comm_finalize(s->comm) == KOLO_ERR_MISMATCH) status = kolo_fail_prefix(KOLO_ERR_MISMATCH, "state: ");
     kolo_comm_destroy(s->comm);
     s->comm = NULL;
     return status;

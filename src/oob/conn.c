@@ -317,10 +317,9 @@ static bool conn_read_once(kolo_conn_t *conn, uint8_t *scratch)
     if (n < 0 && errno == EINTR) return true;
     if (n < 0 && errno == EAGAIN) return false;
     if (n <= 0) {
-        const char *end =
-            conn->peer->farewell
-                ? "closed its side"
-                : "was closed by its end: the process was killed, or left without kolo_comm_destroy()";
+        const char *end = conn->peer->farewell ? "closed its side"
+                                               : "was closed: the process was killed, or ended without "
+                                                 "kolo_comm_finalize() or kolo_comm_destroy()";
         if (n == 0)
             conn_kill(conn, end, KOLO_LOSS_CLOSED);
         else if (errno == EBADMSG)

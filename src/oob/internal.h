@@ -99,7 +99,7 @@ struct kolo_peer {
     int live;      /* connections */
     bool farewell; /* it said that it leaves: what follows is no surprise */
     bool gone;
-    char why[96];                         /* when gone */
+    char why[128];                        /* when gone */
     char words[KOLO_WORDS_FRAME_MAX + 1]; /* its own, when it gave up */
     uint64_t heard_ns;                    /* 0: never */
     kolo_conn_t *conns;

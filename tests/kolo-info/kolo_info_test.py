@@ -64,10 +64,10 @@ def case_version_and_help():
 def case_wrong_arguments_are_named():
     for args, why in (
         (["--bogus"], "bogus"),
-        (["word"], "unexpected argument"),
+        (["word"], "unexpected argument: word"),
         (["--json"], "--json goes with --params"),
         (["--params", "--topo"], "exclude each other"),
-        (["--topo", "word"], "unexpected argument"),
+        (["--topo", "word"], "unexpected argument: word"),
         (["--nodes", "2"], "--nodes goes with"),
         (["--nodes"], "requires an argument"),
         (["--memory"], "--memory needs"),
@@ -79,6 +79,12 @@ def case_wrong_arguments_are_named():
         status, out, err = run(*args)
         assert status == 2, f"{args}: status {status}"
         assert out == "" and why in err, f"{args}: stdout {out!r}, stderr {err!r}"
+
+
+def case_unknown_variables_are_warned_of():
+    for args in (("--params",), ("--explain", "all_reduce", "1M", "4")):
+        status, _, err = run(*args, KOLO_ALOG="ring", KOLO_RANK="0")
+        assert status == 0 and "unknown parameter KOLO_ALOG" in err and "KOLO_RANK" not in err, (status, err)
 
 
 def case_params_as_json_and_text_agree():

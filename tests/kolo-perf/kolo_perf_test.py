@@ -74,10 +74,16 @@ def case_keyed_tensors_are_counted():
         assert line.startswith("count rendezvous") and counts["bytes"] == "65536", line
         # one request and its answer; what is beyond are the words between the two processes, a few for 600 values
         assert abs(float(counts["copies"]) - copies) < 0.05 and abs(float(counts["trips"]) - 1) < 0.05, line
-    p = subprocess.run([KOLO_PERF, "rendezvous", "--bogus"], stdin=subprocess.DEVNULL, capture_output=True, timeout=100)
-    assert p.returncode == 2 and p.stderr.startswith(b"kolo-perf rendezvous: "), p
-    p = subprocess.run([KOLO_PERF, "rendezvous", "--min", "x"], stdin=subprocess.DEVNULL, capture_output=True, timeout=100)
-    assert p.returncode == 2 and b"no number" in p.stderr, p.stderr
+
+
+def case_keyed_tensors_refuse_wrong_arguments():
+    for args, env, why in ((["--bogus"], {}, "'--bogus'"), (["--min", "x"], {}, "--min (-b) needs a number from 1 on, not: x"),
+                           (["-n", "0"], {}, "--values (-n) needs a number from 1 on, not: 0"), (["x"], {}, "unexpected argument: x"),
+                           ([], {"KOLO_RANK": "0", "KOLO_NRANKS": "2"}, "run it without kolorun")):
+        p = subprocess.run([KOLO_PERF, "rendezvous", *args], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=100,
+                           env={**os.environ, **env})
+        assert p.returncode == 2 and p.stderr.startswith("kolo-perf rendezvous: ") and why in p.stderr, p
+        assert "try 'kolo-perf rendezvous --help'" in p.stderr and len(p.stderr.splitlines()) <= 2, p.stderr
 
 
 def case_one_rank_predicts_nothing():

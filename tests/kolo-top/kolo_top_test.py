@@ -249,7 +249,8 @@ def case_without_a_recorder_there_is_nothing_to_see():
 
 def case_wrong_arguments_are_named():
     for args, why in ((["--json"], "--json goes with"), (["--dump", "--once"], "exclude"), (["--join"], "--join needs"),
-                      (["x"], "files are for --join"), (["--job", "x"], "hexadecimal"), (["--last", "0"], "--last"),
+                      (["x"], "unexpected argument: x (files go with --join)"), (["--join"], "--join needs files"),
+                      (["--job", "x"], "hexadecimal"), (["--last", "0"], "--last"),
                       (["--dump", "--last", "2000"], "--last"), (["--pid", "-3"], "--pid"), (["--what"], "try")):
         assert why in top(*args, status=2), args
     assert "usage:" in top("--help") and re.fullmatch(r"kolo-top \d+\.\d+\.\d+\n", top("--version"))

@@ -210,6 +210,7 @@ def compressed_ones_say_the_same(folder):
     trace("--merge", folder / "all.json", *files)
     trace("--merge", folder / "all.json.gz", *files)
     assert strict(folder / "all.json") == strict(folder / "all.json.gz")
+    trace("--merge", folder / "all.json.gz", *files)  # a merged one may be written again
     for f in files:
         unpacked = f.with_suffix("")
         unpacked.write_bytes(text_of(f))
@@ -331,7 +332,22 @@ def damage_is_bounded_and_told(folder):
         trace(bad, status=None)
 
 
-CASES = [compressed_ones_say_the_same, every_nth_operation_is_there_on_all_ranks, full_disk_ends_it_early_and_whole,
+def merge_without_a_name_for_it_keeps_the_first_file(folder):
+    """kolo-trace --merge t.*.json: the first of them is the name of what is written."""
+    for end in ("", ".gz"):
+        files = run_job(folder, "steps", 1, end=end)
+        before = files[0].read_bytes()
+        for args in (files, [files[0], *files]):
+            assert f"{files[0]}: there is another file already" in trace("--merge", *args, status=1)
+            assert files[0].read_bytes() == before
+    (folder / "text").write_text("hello\n")
+    assert "another file already" in trace("--merge", folder / "text", *files, status=1)
+    (folder / "empty").write_text("")
+    trace("--merge", folder / "empty", *files)
+
+
+CASES = [merge_without_a_name_for_it_keeps_the_first_file, compressed_ones_say_the_same,
+         every_nth_operation_is_there_on_all_ranks, full_disk_ends_it_early_and_whole,
          one_that_cannot_begin_is_said_once,
          killed_in_the_middle_of_a_compressed_one, valid_whenever_a_compressed_one_is_stopped,
          summary_names_the_slowest_rank, merged_by_clock_offset, engines_of_one_job_become_one_timeline,

@@ -453,37 +453,6 @@ def test_job_whose_ranks_share_cores_is_warned_once():
     matches(r"^\[0\] kolo warn \S+ \[comm\] 3 ranks share 1 core of host ", warned)
 
 
-def test_number_of_ranks_as_mpirun_has_it():
-    for option in ("-np", "--np"):
-        same(sorted(run(option, "2", "sh", "-c", "echo $KOLO_NRANKS")[1].splitlines()), ["[0] 2", "[1] 2"])
-
-
-def test_hosts_as_mpirun_has_them():
-    (TMP / "one_dash").write_text("localhost slots=2\n")
-    for option, value in (("-host", "localhost:2"), ("-hosts", "localhost:2"), ("-hostfile", str(TMP / "one_dash"))):
-        same(sorted(run(option, value, "sh", "-c", "echo $KOLO_NRANKS")[1].splitlines()), ["[0] 2", "[1] 2"])
-
-
-def test_missing_program_is_said_once():
-    status, _, err = run("-n", "3", "no-such-program")
-    same(status, 127)
-    # whichever rank comes to it first
-    same(re.sub("rank [012] ", "rank R ", err), "kolorun: rank R cannot start no-such-program: No such file or directory in PATH\n")
-    (TMP / "beside").write_text("#!/bin/sh\n")
-    (TMP / "beside").chmod(0o755)
-    p = start("-n", "1", "beside", cwd=TMP)
-    same(p.communicate(timeout=LIMIT_S)[1].decode(),
-         "kolorun: rank 0 cannot start beside: No such file or directory in PATH; try ./beside\n")
-
-
-def test_bad_options_are_refused():
-    for args in ((), ("-n", "2"), ("-n", "0", "true"), ("-n", "2x", "true"), ("-n", "1", "-x", "novalue", "true"),
-                 ("-n", "1", "--timeout", "-1", "true"), ("-n", "1", "--bind-to", "sockets", "true"), ("-n", "1", "--nonsense", "true")):
-        status, out, err = run(*args)
-        assert status == 2 and out == "" and err, f"{args}: status {status}, {err!r}"
-        assert len(err.splitlines()) <= 2, f"{args}: more than the mistake and where help is: {err!r}"
-
-
 def test_version_and_help_of_every_tool():
     folder = pathlib.Path(KOLORUN).parent
     for tool in ("kolorun", "kolo-perf", "kolo-info", "kolo-top", "kolo-trace", "kolo-tune", "../examples/digits/digits", "../examples/elastic/elastic"):
@@ -518,29 +487,11 @@ def test_output_without_room_is_named():
         assert p.returncode == want[0] and re.search(want[1], p.stderr), p
 
 
-def test_words_of_mpirun():
-    matches('several programs, separated by ":", are not possible', run("-n", "1", "echo", "a", ":", "-n", "1", "echo", "b")[2])
-    same(run("-n", "1", "--oversubscribe", "--allow-run-as-root", "sh", "-c", ":"), (0, "", ""))
-    same(run("-n", "1", "echo", ":", "x"), (0, "[0] : x\n", ""))  # a colon alone is a word like others
-
-
 def test_folder_that_cannot_be_made_is_named():
     p = start("-n", "1", "true", env={**os.environ, "TMPDIR": str(TMP / "none")})
     err = p.communicate(timeout=LIMIT_S)[1].decode()
     assert p.returncode != 0
     matches(r"cannot make the job's directory .*/none/kolorun-\w+ \(TMPDIR chooses where\): No such file", err)
-
-
-def test_programs_and_host_files_that_are_none():
-    (TMP / "text").write_text("no program\n")
-    (TMP / "hosts").write_text("# nobody\n")
-    for args, want in ((["-n", "1", str(TMP)], "it is a directory"),
-                       (["-n", "1", str(TMP / "text")], r"it may not be executed \(chmod"),
-                       (["-n", "1", "sh", "-c", "exit 127"], "status 127 .*LD_LIBRARY_PATH"),
-                       (["--hostfile", str(TMP / "hosts"), "true"], "names no host")):
-        p = subprocess.run([KOLORUN, *args], capture_output=True, text=True, timeout=LIMIT_S)
-        assert p.returncode != 0
-        matches(want, p.stderr)
 
 
 def test_reader_that_does_not_read_does_not_block_signals():

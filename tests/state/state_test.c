@@ -229,6 +229,29 @@ static void end_at_different_points(proc_t *p)
     EXPECT_OK(kolo_state_destroy(state));
 }
 
+/* Each rank is the root of a broadcast: it fits into the queues, and nobody waits until the end. */
+static kolo_status_t name_other_roots(kolo_state_t state, void *arg)
+{
+    float x[8192] = {0};
+    kolo_comm_t comm;
+    kolo_state_info_t info;
+    (void)arg;
+    if (kolo_state_comm(state, &comm) != KOLO_OK || kolo_state_get_info(state, &info) != KOLO_OK)
+        return KOLO_ERR_INTERNAL;
+    for (int r = 0; r < info.nranks; r++) EXPECT_OK(kolo_broadcast(x, x, 8192, KOLO_FLOAT32, r, comm, NULL));
+    EXPECT_OK(kolo_barrier(comm, NULL));
+    return kolo_broadcast(x, x, 8192, KOLO_FLOAT32, info.rank, comm, NULL);
+}
+
+static void part_from_each_other(proc_t *p)
+{
+    trainer_t t = {.p = p, .place = NOWHERE};
+    kolo_state_t state;
+    if (!set_up(&t, &state)) return;
+    EXPECT_ERROR(KOLO_ERR_MISMATCH, kolo_state_run(state, name_other_roots, &t), "broadcast 8192 float32");
+    EXPECT_OK(kolo_state_destroy(state));
+}
+
 static kolo_status_t always_lost(kolo_state_t state, void *arg)
 {
     (void)state;
@@ -359,6 +382,7 @@ static void ranks_that_disagree_are_told(void **state)
     (void)state;
     assert_int_equal(run_job(4, register_otherwise), 0);
     assert_int_equal(run_job(3, end_at_different_points), 0);
+    assert_int_equal(run_job(3, part_from_each_other), 0);
     assert_int_equal(run_job(2, change_on_my_own), 0);
     assert_int_equal(run_job(4, ask_for_more), 0);
 }

@@ -154,7 +154,7 @@ static int parse_options(int argc, char **argv, info_options_t *options)
     return -1;
 }
 
-static int check_options(const info_options_t *options, int rest)
+static int check_options(const info_options_t *options, int rest, char *const *words)
 {
     bool nodes = options->mode == MODE_EXPLAIN || options->mode == MODE_MEMORY;
     if (options->json && options->mode != MODE_PARAMS) return wrong_usage("--json goes with --params");
@@ -168,8 +168,9 @@ static int check_options(const info_options_t *options, int rest)
     if (options->mode == MODE_MODEL && rest != 2) return wrong_usage("--model needs COLL GPUS");
     if (options->mode == MODE_EXPLAIN && rest != 3) return wrong_usage("--explain needs COLL SIZE RANKS");
     if (options->mode == MODE_MEMORY && rest != 1) return wrong_usage("--memory needs a number of RANKS");
-    if (!nodes && options->mode != MODE_MODEL && rest != 0) return wrong_usage("unexpected argument");
-    return INFO_OK;
+    if (nodes || options->mode == MODE_MODEL || rest == 0) return INFO_OK;
+    fprintf(stderr, "kolo-info: unexpected argument: %s\n", words[0]);
+    return wrong_usage(NULL);
 }
 
 int main(int argc, char **argv)
@@ -178,7 +179,7 @@ int main(int argc, char **argv)
     kolo_tool_output("kolo-info");
     int status = parse_options(argc, argv, &options);
     if (status >= 0) return status;
-    status = check_options(&options, argc - optind);
+    status = check_options(&options, argc - optind, argv + optind);
     if (status != INFO_OK) return status;
 
     size_t ntables;
@@ -186,6 +187,7 @@ int main(int argc, char **argv)
     bool good = kolo_params_load(tables, ntables, NULL, NULL) == KOLO_OK;
     good = good && kolo_tune_load() == KOLO_OK;
     if (!good) fprintf(stderr, "kolo-info: %s\n", kolo_error_text()); /* go on: defaults stand in */
+    if (good) kolo_params_warn_unknown(tables, ntables);
     char **rest = argv + optind;
     switch (options.mode) {
     case MODE_OVERVIEW:

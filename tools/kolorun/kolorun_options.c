@@ -287,10 +287,12 @@ static int check(kolorun_options_t *o)
     if (o->elastic.min == 0 && o->nranks == 0) o->nranks = o->hosts.slots;
     if (o->elastic.min == 0 && o->nranks == 0) return wrong_usage("-n N or -H is missing");
     if (o->argv[0] == NULL) return wrong_usage("the program is missing");
-    if (has_programs(o->argv))
+    if (!o->literal && has_programs(o->argv))
         return wrong_usage(
             "several programs, separated by \":\", are not possible: start one that chooses by its rank, "
-            "as sh -c 'if [ $KOLO_RANK = 0 ]; then exec a; else exec b; fi'");
+            "as sh -c 'if [ $KOLO_RANK = 0 ]; then exec a; else exec b; fi'; if the \":\" is a word for the "
+            "program, "
+            "put -- before the program");
     if (o->elastic.min > 0) return -1;
     if (o->input >= o->nranks) {
         fprintf(stderr, "kolorun: --stdin %d: the ranks are 0 to %d\n", o->input, o->nranks - 1);
@@ -335,8 +337,12 @@ static int take_all(kolorun_options_t *o, int argc, char **argv)
             longs[n++] = (struct option){r->name, r->value ? required_argument : no_argument, NULL,
                                          FIRST_ROW + (int)(r - rows)};
     while (status < 0) {
+        const int next = optind;
         if (optind < argc) argv[optind] = with_two_dashes(argv[optind]);
-        if ((c = getopt_long(argc, argv, "+n:H:x:h", longs, NULL)) == -1) break;
+        if ((c = getopt_long(argc, argv, "+n:H:x:h", longs, NULL)) == -1) {
+            o->literal = optind > next; /* getopt has gone past -- */
+            break;
+        }
         const row_t *r = row_of(c);
         if (c == 'n' && strcmp(optarg, "p") == 0 && optind < argc)
             optarg = argv[optind++]; /* -np N, as of mpirun */

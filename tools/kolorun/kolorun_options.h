@@ -40,7 +40,8 @@ typedef struct {
     elastic_options_t elastic;
     char **env; /* K=V texts of -x */
     size_t nenv;
-    char **argv; /* the program */
+    char **argv;  /* the program */
+    bool literal; /* it came after --: its words are never looked at */
 } kolorun_options_t;
 
 int kolorun_check_build(void); /* --check-build; returns the exit status */

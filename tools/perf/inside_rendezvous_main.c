@@ -7,6 +7,7 @@
 #include "base/status.h"
 
 #include <getopt.h>
+#include <kolo/job.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -35,6 +36,22 @@ typedef struct {
     const char *protocol;
 } options_t;
 
+static int bad(const char *what, const char *text)
+{
+    fprintf(stderr, "kolo-perf rendezvous: %s%s%s; try 'kolo-perf rendezvous --help'\n", what, text ? ": " : "",
+            text ? text : "");
+    return 2;
+}
+
+static const char *need_of(int c)
+{
+    return c == 'b'   ? "--min (-b) needs a number from 1 on, not"
+           : c == 'e' ? "--max (-e) needs a number from 1 on, not"
+           : c == 'f' ? "--factor (-f) needs a number from 1 on, not"
+           : c == 'n' ? "--values (-n) needs a number from 1 on, not"
+                      : "--depth needs a number from 1 on, not";
+}
+
 static int parse(int argc, char **argv, options_t *o)
 {
     enum { DEPTH = 256, PROTOCOL, INTO, HELP };
@@ -45,21 +62,26 @@ static int parse(int argc, char **argv, options_t *o)
     uint64_t number = 0;
     for (int c; (c = getopt_long(argc, argv, "b:e:f:n:", rows, NULL)) != -1;) {
         bool sized = c != PROTOCOL && c != INTO && c != HELP && c != '?';
-        if (c == '?') return 2;
-        if (sized && (!perf_parse_size(optarg, &number) || number == 0))
-            return perf_bad("this is no number", optarg);
+        if (c == '?') { /* getopt has said what is wrong */
+            fprintf(stderr, "try 'kolo-perf rendezvous --help'\n");
+            return 2;
+        }
+        if (sized && (!perf_parse_size(optarg, &number) || number == 0)) return bad(need_of(c), optarg);
         if (c == HELP) return fputs(usage, stdout) < 0;
         if (c == 'b') o->min = number;
         if (c == 'e') o->max = number;
         if (c == 'f') o->factor = number;
         if (c == 'n') o->values = number;
         if (c == DEPTH) o->depth = number < 16384 ? (int)number : 0;
-        if (c == DEPTH && o->depth == 0) return perf_bad("--depth is at most 16383", optarg);
+        if (c == DEPTH && o->depth == 0) return bad("--depth is at most 16383", optarg);
         if (c == PROTOCOL) o->protocol = optarg;
         if (c == INTO) o->own = true;
     }
-    if (optind < argc) return perf_bad("what is this", argv[optind]);
-    if (o->factor < 2 || o->min > o->max) return perf_bad("--factor is at least 2, and --min at most --max", NULL);
+    if (optind < argc) return bad("unexpected argument", argv[optind]);
+    if (o->factor < 2 || o->min > o->max) return bad("--factor is at least 2, and --min at most --max", NULL);
+    kolo_job_place_t job;
+    if (kolo_job_get_place(&job) == KOLO_OK && job.nranks > 1)
+        return bad("this starts both processes itself: run it without kolorun", NULL);
     return -1;
 }
 

@@ -116,7 +116,11 @@ static int parse_options(int argc, char **argv, top_options_t *o)
     if (o->dump + o->join + o->once > 1) return wrong_usage("--once, --dump and --join exclude each other");
     if (o->json && !table) return wrong_usage("--json goes with --dump and --join");
     if (o->save && !o->dump) return wrong_usage("--save goes with --dump");
-    if (o->join != (optind < argc)) return wrong_usage("files are for --join, and --join needs some");
+    if (o->join && optind == argc) return wrong_usage("--join needs files");
+    if (!o->join && optind < argc) {
+        fprintf(stderr, "kolo-top: unexpected argument: %s (files go with --join)\n", argv[optind]);
+        return wrong_usage(NULL);
+    }
     if (o->join && o->npids) return wrong_usage("--pid cannot be used with --join");
     return -1;
 }

@@ -136,6 +136,8 @@ static void reap(discovery_t *d, int *status)
 static bool judge(discovery_t *d, int status)
 {
     char why[300];
+    while (d->complaint_used && d->complaint[d->complaint_used - 1] == ' ')
+        d->complaint[--d->complaint_used] = '\0';
     const char *colon = d->complaint_used ? ": " : "";
     kolorun_hostlist_t list = {0};
     if (WIFSIGNALED(status)) {

@@ -1,0 +1,75 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+#
+# kolorun's command line, right and wrong, and what it says of programs that cannot run. usage: options_test.py KOLORUN CASE
+import pathlib
+import re
+import subprocess
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+from cases import matches, run_case, same
+
+KOLORUN = pathlib.Path(sys.argv[1]).absolute()
+TMP = None  # a directory of this test's own; its TMPDIR, too
+LIMIT_S = 30
+
+
+def run(*args, **kwargs):
+    p = subprocess.run([KOLORUN, *args], capture_output=True, text=True, timeout=LIMIT_S, stdin=subprocess.DEVNULL, **kwargs)
+    assert not list(TMP.glob("kolorun-*")), "the directory of the id was left behind"
+    return p.returncode, p.stdout, p.stderr
+
+
+def test_number_of_ranks_as_mpirun_has_it():
+    for option in ("-np", "--np"):
+        same(sorted(run(option, "2", "sh", "-c", "echo $KOLO_NRANKS")[1].splitlines()), ["[0] 2", "[1] 2"])
+
+
+def test_hosts_as_mpirun_has_them():
+    (TMP / "one_dash").write_text("localhost slots=2\n")
+    for option, value in (("-host", "localhost:2"), ("-hosts", "localhost:2"), ("-hostfile", str(TMP / "one_dash"))):
+        same(sorted(run(option, value, "sh", "-c", "echo $KOLO_NRANKS")[1].splitlines()), ["[0] 2", "[1] 2"])
+
+
+def test_missing_program_is_said_once():
+    status, _, err = run("-n", "3", "no-such-program")
+    same(status, 127)
+    # whichever rank comes to it first
+    same(re.sub("rank [012] ", "rank R ", err), "kolorun: rank R cannot start no-such-program: No such file or directory in PATH\n")
+    (TMP / "beside").write_text("#!/bin/sh\n")
+    (TMP / "beside").chmod(0o755)
+    same(run("-n", "1", "beside", cwd=TMP)[2],
+         "kolorun: rank 0 cannot start beside: No such file or directory in PATH; try ./beside\n")
+
+
+def test_bad_options_are_refused():
+    for args in ((), ("-n", "2"), ("-n", "0", "true"), ("-n", "2x", "true"), ("-n", "1", "-x", "novalue", "true"),
+                 ("-n", "1", "--timeout", "-1", "true"), ("-n", "1", "--bind-to", "sockets", "true"), ("-n", "1", "--nonsense", "true")):
+        status, out, err = run(*args)
+        assert status == 2 and out == "" and err, f"{args}: status {status}, {err!r}"
+        assert len(err.splitlines()) <= 2, f"{args}: more than the mistake and where help is: {err!r}"
+
+
+def test_words_of_mpirun():
+    matches('several programs, separated by ":", are not possible', run("-n", "1", "echo", "a", ":", "-n", "1", "echo", "b")[2])
+    same(run("-n", "1", "--oversubscribe", "--allow-run-as-root", "sh", "-c", ":"), (0, "", ""))
+    same(run("-n", "1", "echo", ":", "x"), (0, "[0] : x\n", ""))  # a colon alone is a word like others
+    same(run("-n", "1", "--", "echo", ":", "-n", "1"), (0, "[0] : -n 1\n", ""))  # after -- all words are the program's
+    status, _, err = run("-n", "1", "--ssh", "--", "echo", ":", "-n", "1")  # this -- is the value of --ssh
+    assert status == 2 and "is a word for the program, put -- before the program" in err, (status, err)
+
+
+def test_programs_and_host_files_that_are_none():
+    (TMP / "text").write_text("no program\n")
+    (TMP / "hosts").write_text("# nobody\n")
+    for args, want in ((["-n", "1", str(TMP)], "it is a directory"),
+                       (["-n", "1", str(TMP / "text")], r"it may not be executed \(chmod"),
+                       (["-n", "1", "sh", "-c", "exit 127"], "status 127 .*LD_LIBRARY_PATH"),
+                       (["--hostfile", str(TMP / "hosts"), "true"], "names no host")):
+        status, _, err = run(*args)
+        assert status != 0
+        matches(want, err)
+
+
+run_case(globals(), sys.argv[2])
