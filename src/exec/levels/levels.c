@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * See levels.h. The three executors order what they get by the caller's stream, so a collective is a few launches
- * on it. What does not divide by the lanes, short collectives, messages and the collectives that are not here go
- * through host memory as a whole.
+ * See levels.h. A collective is a few launches on the caller's stream, of which each of the three executors gets
+ * some or none, so all three are told of each stream that comes. What does not divide by the lanes, short
+ * collectives, messages and the collectives that are not here go through host memory as a whole.
  */
 #include "base/log.h"
 #include "exec/levels/parts.h"
@@ -82,6 +82,25 @@ static kolo_levels_fn_t collective_of(const kolo_levels_t *s, const kolo_exec_ca
     return s->even ? even_of(s, c) : uneven_of(c);
 }
 
+/* Those that there are; returns how many. */
+static int parts_of(const kolo_levels_t *s, const kolo_exec_part_t *parts[3])
+{
+    const kolo_exec_part_t *all[] = {&s->env.inside, &s->env.across, &s->env.whole};
+    int n = 0;
+    for (int i = 0; i < 3; i++)
+        if (all[i]->ops) parts[n++] = all[i];
+    return n;
+}
+
+/* A call comes behind those before it, whichever parts they went to. */
+static kolo_status_t follow(const kolo_levels_t *s, void *stream)
+{
+    const kolo_exec_part_t *parts[3];
+    int n = parts_of(s, parts);
+    for (int i = 0; i < n; i++) KOLO_TRY(parts[i]->ops->follow(parts[i]->state, stream));
+    return KOLO_OK;
+}
+
 static kolo_status_t launch(void *state, const kolo_exec_call_t *calls, size_t n)
 {
     const kolo_levels_t *s = state;
@@ -90,6 +109,7 @@ static kolo_status_t launch(void *state, const kolo_exec_call_t *calls, size_t n
     for (size_t i = 0; i < n;) {
         size_t end = i;
         kolo_levels_fn_t collective = collective_of(s, &calls[i]);
+        KOLO_TRY(follow(s, calls[i].stream));
         if (collective) {
             KOLO_TRY(collective(s, &calls[i++]));
             continue;
@@ -99,16 +119,6 @@ static kolo_status_t launch(void *state, const kolo_exec_call_t *calls, size_t n
         i = end;
     }
     return KOLO_OK;
-}
-
-/* Those that there are; returns how many. */
-static int parts_of(const kolo_levels_t *s, const kolo_exec_part_t *parts[3])
-{
-    const kolo_exec_part_t *all[] = {&s->env.inside, &s->env.across, &s->env.whole};
-    int n = 0;
-    for (int i = 0; i < 3; i++)
-        if (all[i]->ops) parts[n++] = all[i];
-    return n;
 }
 
 static kolo_status_t poll(void *state)

@@ -116,12 +116,20 @@ static kolo_status_t put_captured(kolo_staged_t *s, kolo_staged_op_t *op, kolo_c
     return put_pieces(s, op, stream);
 }
 
+static kolo_status_t ask_capture(const kolo_staged_t *s, kolo_cu_stream_t stream, bool *captured)
+{
+    int now = KOLO_CU_CAPTURE_NONE;
+    kolo_cu_result_t r = s->api->stream_capturing(stream, &now);
+    *captured = now != KOLO_CU_CAPTURE_NONE;
+    return failed(s, r, "ask a stream");
+}
+
 /* Takes the operation, also on failure. It is listed before its marks are queued: they are never reached else. */
 static kolo_status_t put(kolo_staged_t *s, kolo_staged_op_t *op, kolo_cu_stream_t stream)
 {
-    int capture = KOLO_CU_CAPTURE_NONE;
-    kolo_status_t status = failed(s, s->api->stream_capturing(stream, &capture), "ask a stream");
-    if (status == KOLO_OK && capture != KOLO_CU_CAPTURE_NONE) return put_captured(s, op, stream);
+    bool captured;
+    kolo_status_t status = ask_capture(s, stream, &captured);
+    if (status == KOLO_OK && captured) return put_captured(s, op, stream);
     if (status == KOLO_OK) status = follow(s, stream);
     if (status != KOLO_OK) {
         free(op);
@@ -204,6 +212,17 @@ kolo_status_t kolo_staged_launch(void *state, const kolo_exec_call_t *calls, siz
     bool pushed;
     KOLO_TRY(kolo_cuda_enter(s->device, &pushed));
     kolo_status_t status = launch_entered(s, calls, n);
+    kolo_cuda_leave(pushed);
+    return status;
+}
+
+kolo_status_t kolo_staged_follow(void *state, void *stream)
+{
+    kolo_staged_t *s = state;
+    bool captured, pushed;
+    KOLO_TRY(kolo_cuda_enter(s->device, &pushed));
+    kolo_status_t status = ask_capture(s, stream, &captured);
+    if (status == KOLO_OK && !captured) status = follow(s, stream);
     kolo_cuda_leave(pushed);
     return status;
 }

@@ -107,6 +107,7 @@ kolo_status_t kolo_staged_messages_run(kolo_staged_t *s, const kolo_staged_op_t 
 
 /* queue.c */
 kolo_status_t kolo_staged_launch(void *state, const kolo_exec_call_t *calls, size_t n);
+kolo_status_t kolo_staged_follow(void *state, void *stream);
 kolo_status_t kolo_staged_poll(void *state);
 kolo_status_t kolo_staged_copy(kolo_staged_t *s, kolo_cu_stream_t stream, void *to, const void *from, size_t bytes);
 void kolo_staged_push(kolo_staged_queue_t *queue, kolo_staged_op_t *op);
