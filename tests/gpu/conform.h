@@ -7,7 +7,7 @@
 
 #include "kit.h"
 
-/* The default streams, two communicators, and one communicator's calls on two streams. */
+/* The default streams, two communicators, one communicator's calls on two streams, captured ones. */
 bool conform_streams(kit_team_t *t);
 /* Random calls, several under way on several streams, for options->stress_s seconds; all values checked. */
 bool conform_stress(kit_team_t *t);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Conformance of calls on streams: the default ones, those of two communicators, and one communicator's calls on
- * several. See conform.h.
+ * Conformance of calls on streams: the default ones, those of two communicators, one communicator's calls on
+ * several, and streams that are captured. See conform.h.
  */
 #include "conform.h"
 
@@ -132,7 +132,68 @@ static bool in_order(kit_team_t *t)
     return good && follows(t, LONG, SHORT, streams) && follows(t, SHORT, LONG, streams);
 }
 
+/* ---- graphs over several hosts ---- */
+
+/* A captured call takes a place of its own in host memory, however many steps it has: of those there are 2047. */
+enum { PLACES = 2047, CALLS = 12, BLOCK = 1400 << 10 };
+
+static bool exchanged(kit_rank_t *r, size_t block, void *stream)
+{
+    size_t n = (size_t)r->nranks, to = n * block;
+    if (!kit_download(r, to, n * block, stream) || !kit_sync(r, stream)) return false;
+    for (size_t i = 0; i < n * block; i++)
+        if ((uint8_t)r->back[to + i] != i / block * n + (size_t)r->rank)
+            return KIT_FAIL("rank %d: byte %zu is wrong", r->rank, i);
+    return true;
+}
+
+/* What is captured runs once: here and now on the fake, else by a replay. */
+static bool replay(const kit_rank_t *r, void *stream)
+{
+    void *plan = NULL, *graph = NULL;
+    bool good = kit_captured(r, stream, &plan);
+    if (good && plan) good = kit_graph(r, plan, &graph) && kit_replay(r, graph, stream) && kit_sync(r, stream);
+    kit_graph_end(graph);
+    return good;
+}
+
+/* Each block holds who sends it to whom. */
+static bool captured(kit_team_t *t)
+{
+    kit_rank_t *r = &t->ranks[0];
+    void *stream = r->streams[0];
+    size_t n = (size_t)r->nranks, most = r->room / 2 / n, block = most < BLOCK ? most : BLOCK;
+    for (size_t p = 0; p < n; p++) memset(r->image + p * block, (int)((size_t)r->rank * n + p), block);
+    bool good = kit_upload(r, 0, n * block, stream) && kit_sync(r, stream) && kit_capture(r, stream);
+    for (int i = 0; i < CALLS && good; i++)
+        good = KIT_OK(kolo_all_to_all(r->buffer, r->buffer + n * block, block, KOLO_UINT8, r->comm, stream));
+    good = replay(r, stream) && good && exchanged(r, block, stream);
+    return kit_case_end(t, good, "captured calls of many steps");
+}
+
+/* Nothing of a call runs that does not find a place. */
+static bool refused(kit_team_t *t)
+{
+    kit_rank_t *r = &t->ranks[0];
+    void *stream = r->streams[0];
+    memset(r->image + FIRST, 0xff, sizeof(int32_t) * LONG);
+    bool good =
+        kit_upload(r, FIRST, sizeof(int32_t) * LONG, stream) && kit_sync(r, stream) && kit_capture(r, stream);
+    kolo_status_t status = KOLO_OK;
+    for (int i = 0; i <= PLACES && good && status == KOLO_OK; i++)
+        status = kolo_all_reduce(r->buffer, r->buffer + SECOND, 1, KOLO_INT32, KOLO_SUM, r->comm, stream);
+    if (status != KOLO_ERR_UNSUPPORTED) good = KIT_FAIL("rank %d: %s", r->rank, kolo_status_string(status));
+    status = kolo_all_reduce(r->buffer, r->buffer + FIRST, LONG - 1, KOLO_INT32, KOLO_SUM, r->comm, stream);
+    if (status != KOLO_ERR_UNSUPPORTED) good = KIT_FAIL("rank %d: %s", r->rank, kolo_status_string(status));
+    good =
+        replay(r, stream) && good && kit_download(r, FIRST, sizeof(int32_t) * LONG, stream) && kit_sync(r, stream);
+    for (size_t i = 0; i < sizeof(int32_t) * LONG && good; i++)
+        if (r->back[FIRST + i] != (char)0xff) good = KIT_FAIL("rank %d: a refused call has run", r->rank);
+    return kit_case_end(t, good, "captured calls that find no place");
+}
+
 bool conform_streams(kit_team_t *t)
 {
-    return default_streams(t) && two_communicators(t) && in_order(t);
+    bool good = default_streams(t) && two_communicators(t) && in_order(t);
+    return t->options->hosts && !t->options->host ? good && captured(t) && refused(t) : good;
 }

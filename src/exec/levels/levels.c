@@ -101,9 +101,18 @@ static kolo_status_t follow(const kolo_levels_t *s, void *stream)
     return KOLO_OK;
 }
 
+/* Others wait in what was queued of a call: then the communicator has to fail, so that they hear of it. */
+static kolo_status_t in_levels(kolo_levels_t *s, kolo_levels_fn_t collective, const kolo_exec_call_t *c)
+{
+    s->begun = false;
+    kolo_status_t status = collective(s, c);
+    if (status == KOLO_OK || status == KOLO_ERR_ABORTED || !s->begun) return status;
+    return kolo_fail_prefix(KOLO_ERR_SYSTEM, "rank %d has queued a part of a collective only: ", s->env.rank);
+}
+
 static kolo_status_t launch(void *state, const kolo_exec_call_t *calls, size_t n)
 {
-    const kolo_levels_t *s = state;
+    kolo_levels_t *s = state;
     int last = s->env.hosts - 1, ranks = s->env.first[last] + s->env.size[last];
     for (size_t i = 0; i < n; i++) KOLO_TRY(kolo_exec_check(&calls[i], s->env.rank, ranks, s->env.device));
     for (size_t i = 0; i < n;) {
@@ -111,7 +120,7 @@ static kolo_status_t launch(void *state, const kolo_exec_call_t *calls, size_t n
         kolo_levels_fn_t collective = collective_of(s, &calls[i]);
         KOLO_TRY(follow(s, calls[i].stream));
         if (collective) {
-            KOLO_TRY(collective(s, &calls[i++]));
+            KOLO_TRY(in_levels(s, collective, &calls[i++]));
             continue;
         }
         while (end < n && !collective_of(s, &calls[end])) end++;
