@@ -2,8 +2,8 @@
  *
  * The flat loops in two steps, for more ranks or bytes than the one-step loops suit: rank r reduces part r of all
  * inputs, then sends it to all (all_reduce) or to the root (reduce). Two slots of every queue, 2n lines read per
- * rank where the one-step loop reads n times the message. They follow the plan of direct
- * (algo/direct.c); parts are blocks of ceil(count / nranks) elements, the last ones short or empty.
+ * rank where the one-step loop reads n times the message. They follow the plan of algo/direct.c; parts are
+ * blocks of ceil(count / nranks) elements, the last ones short or empty.
  */
 #include "exec/host/flat.h"
 
