@@ -27,7 +27,9 @@ static kolo_call_t call_of(kolo_body_t *body, const kolo_exec_call_t *c)
                         .dst = c->dst,
                         .count = c->count,
                         .send_counts = c->send_counts,
+                        .send_displs = c->send_displs,
                         .recv_counts = c->recv_counts,
+                        .recv_displs = c->recv_displs,
                         .elem = c->elem,
                         .comm = body->handle};
     return call;

@@ -142,8 +142,13 @@ typedef struct kolo_exec_ops {
     /* Collective over the communicator; blocking within the context's deadline. */
     kolo_status_t (*open)(const kolo_exec_env_t *env, void **state);
     /* Queues operations, in order; sends and receives that stand side by side run together. One thread at a time.
-     * On failure nothing of the call that failed, and of those behind it, was queued. */
+     * On failure nothing of the call that failed, and of those behind it, was queued; KOLO_ERR_SYSTEM: a part of it
+     * may be, and the communicator fails. */
     kolo_status_t (*launch)(void *state, const kolo_exec_call_t *calls, size_t n);
+    /* What is queued on this stream from now on comes behind all that this executor has queued on others, whether
+     * it is given any of it or not. A stream that is being captured has its order from the program that replays it;
+     * there it fails if no call could be queued. NULL: it is never a part of another executor. */
+    kolo_status_t (*follow)(void *state, void *stream);
     /* Queues them, in order, as launch() does. Source and word have been checked when the first one is queued.
      * NULL: this executor cannot. */
     kolo_status_t (*move)(void *state, const kolo_exec_move_t *moves, size_t n);

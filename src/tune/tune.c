@@ -27,7 +27,7 @@ void kolo_tune_sizes(const kolo_tune_env_t *env, kolo_tune_sizes_t *sizes)
     sizes->remote_depth = 4;
     sizes->remote_slot_bytes = (uint32_t)kolo_tune_config.net_slot_bytes / 64 * 64;
     sizes->ll_depth = 16;
-    sizes->ll_slot_bytes = 9408; /* 147 lines of 56 bytes: 8192 and a line for each part's rounding */
+    sizes->ll_slot_bytes = 9408; /* 147 lines of 56 bytes: 8192 in one part */
 }
 
 kolo_p2p_way_t kolo_tune_p2p(const kolo_tune_sizes_t *sizes, uint64_t bytes, bool ll, bool refs)
@@ -62,12 +62,11 @@ uint32_t kolo_tune_p2p_piece(const kolo_tune_env_t *env, const kolo_tune_sizes_t
     return long_ones ? slot : KOLO_MIN(slot, 8192u);
 }
 
-/* Lines for `parts` parts of `bytes` each in one slot: the layout of wire/ll.h. */
+/* Lines for `parts` parts of `bytes` each in one slot, as close as they may lie there (wire/ll.h). */
 static uint64_t lines_of(uint64_t bytes, uint64_t parts)
 {
     uint64_t fit = bytes == 0 ? parts : bytes * 2 > 56 ? 1 : 56 / bytes;
-    uint64_t lines = bytes ? KOLO_DIV_UP(bytes, 56) : 1;
-    return fit > 1 || parts == 1 ? KOLO_DIV_UP(parts, fit) * lines : 1 + parts * (lines + lines % 2);
+    return KOLO_DIV_UP(parts, fit) * (bytes ? KOLO_DIV_UP(bytes, 56) : 1);
 }
 
 bool kolo_tune_fits(const kolo_tune_env_t *env, const kolo_tune_sizes_t *sizes, kolo_algo_t algo, kolo_coll_t coll,

@@ -28,18 +28,25 @@ static inline size_t kolo_ll_lines(size_t bytes)
 }
 /* A message with a part for each reader: as many whole short parts to a line as fit (none straddles two, so a
  * reader waits for one line), a longer part on lines of its own. Parts are of equal length, 0 too. */
-static inline uint32_t kolo_ll_parts_per_line(size_t bytes, uint32_t parts)
+typedef struct {
+    uint32_t fit;         /* parts that share a line */
+    uint32_t first, each; /* the line of the first ones; from there to the next ones */
+} kolo_ll_layout_t;
+/* Parts on lines of their own begin at even addresses of 128 bytes, behind the header, if the slot has room for
+ * that: processors fetch lines in pairs, and would take a line of another reader along while it is being written.
+ */
+static inline kolo_ll_layout_t kolo_ll_layout(size_t bytes, uint32_t parts, uint32_t slot_bytes)
 {
-    if (bytes == 0) return parts;
-    return bytes * 2 > KOLO_LL_DATA ? 1 : KOLO_LL_DATA / (uint32_t)bytes;
+    uint32_t lines = (uint32_t)kolo_ll_lines(bytes), pairs = lines + lines % 2;
+    uint32_t fit = bytes == 0 ? parts : bytes * 2 > KOLO_LL_DATA ? 1 : KOLO_LL_DATA / (uint32_t)bytes;
+    if (fit > 1 || (1 + (uint64_t)parts * pairs) * sizeof(kolo_ll_line_t) > slot_bytes)
+        return (kolo_ll_layout_t){fit, 0, lines};
+    return (kolo_ll_layout_t){fit, 1, pairs};
 }
-/* The first line of what is in line group `i` of them: part i, or short parts that share a line. Parts on lines of
- * their own begin at even addresses of 128 bytes, behind the header: processors fetch lines in pairs, and would
- * take a line of another reader along while it is being written. */
-static inline size_t kolo_ll_part_line(size_t bytes, uint32_t fit, uint32_t i)
+/* The first line of part `i`. */
+static inline size_t kolo_ll_part_line(const kolo_ll_layout_t *l, uint32_t i)
 {
-    size_t lines = kolo_ll_lines(bytes);
-    return fit > 1 ? i : 1 + i * (lines + lines % 2);
+    return l->first + (size_t)(i / l->fit) * l->each;
 }
 /* Most data bytes of a slot with this payload size. */
 static inline size_t kolo_ll_capacity(size_t slot_bytes)

@@ -7,6 +7,8 @@
 
 #include "kit.h"
 
+/* The default streams, two communicators, one communicator's calls on two streams, captured ones. */
+bool conform_streams(kit_team_t *t);
 /* Random calls, several under way on several streams, for options->stress_s seconds; all values checked. */
 bool conform_stress(kit_team_t *t);
 /* options->calls small calls on the same memory, one behind the other, checked every few. */

@@ -2,8 +2,9 @@
  *
  * Conformance of the public API on GPUs (or, for comparison, on the CPU): every collective, type and operator,
  * lengths from nothing to more than one tile, in and out of place, off alignment, every root, several streams;
- * ranks as threads, as processes, or all driven by one thread. --stress, --calls, --fresh, --soak, --windows, --vmm
- * and --faults are in files of their own.
+ * ranks as threads, as processes, or all driven by one thread. Which streams calls may be made on, --stress,
+ * --calls,
+ * --fresh, --soak, --windows, --vmm and --faults are in files of their own.
  */
 #include "cases.h"
 #include "conform.h"
@@ -149,92 +150,6 @@ static bool devices_are_told(kit_team_t *t)
     return kit_case_end(t, good, "kolo_comm_device() tells the device");
 }
 
-/* Each rank's sum over `count` elements at `from`, to `to`; no context is current. */
-static bool sums(kit_team_t *t, size_t from, size_t to, size_t count, void *const *streams)
-{
-    bool good = true;
-    if (t->n > 1) good = KIT_OK(kolo_group_start());
-    for (int i = 0; i < t->n; i++) {
-        kit_rank_t *r = &t->ranks[i];
-        kit_leave(r);
-        good = KIT_OK(kolo_all_reduce(r->buffer + from, r->buffer + to, count, KOLO_INT32, KOLO_SUM, r->comm,
-                                      streams[i])) &&
-               good;
-    }
-    if (t->n > 1) good = KIT_OK(kolo_group_end()) && good;
-    return good;
-}
-
-static void fill(kit_rank_t *r, size_t count)
-{
-    for (size_t k = 0; k < count; k++) ((int32_t *)(void *)r->image)[k] = (int32_t)k + r->rank;
-}
-
-/* After `sums` sums, each over the last one's result. */
-static bool holds(kit_rank_t *r, size_t at, size_t count, int sums, void *stream)
-{
-    const int32_t *back = (const int32_t *)(const void *)(r->back + at);
-    int32_t n = r->nranks, times = 1;
-    for (int i = 1; i < sums; i++) times *= n;
-    if (!kit_download(r, at, 4 * count, stream) || !kit_sync(r, stream)) return false;
-    for (size_t k = 0; k < count; k++)
-        if (back[k] != times * (n * (int32_t)k + n * (n - 1) / 2))
-            return KIT_FAIL("rank %d: element %zu is %d", r->rank, k, (int)back[k]);
-    return true;
-}
-
-/* The default streams by their three names, and a thread without a context. */
-static bool default_streams(kit_team_t *t)
-{
-    void *const names[] = {NULL, (void *)(uintptr_t)1, (void *)(uintptr_t)2}; /* NOLINT: a driver's numbers */
-    const size_t count = 5000;
-    bool good = true;
-    if (t->options->host || t->ranks[0].streams[3] != names[2]) return true; /* ranks that share a context */
-    for (int s = 0; s < 3; s++) {
-        void *streams[KIT_RANKS];
-        for (int i = 0; i < t->n; i++) {
-            fill(&t->ranks[i], count);
-            streams[i] = names[s];
-            good = kit_upload(&t->ranks[i], 0, 4 * count, names[s]) && good;
-        }
-        good = sums(t, 0, 65536, count, streams) && good;
-        for (int i = 0; i < t->n && good; i++) good = holds(&t->ranks[i], 65536, count, 1, names[s]);
-    }
-    return kit_case_end(t, good, "the default streams, without a current context");
-}
-
-/* Two on each device, whose calls alternate on two streams, and wait for each other by the data alone. */
-static bool two_communicators(kit_team_t *t)
-{
-    const size_t count = 20000;
-    kolo_config_t config = KOLO_CONFIG_INITIALIZER;
-    kolo_comm_t first[KIT_RANKS], second[KIT_RANKS];
-    void *streams[2][KIT_RANKS];
-    bool good = true;
-    if (t->options->host) return true;
-    for (int i = 0; i < t->n; i++) first[i] = t->ranks[i].comm;
-    if (!kit_comms_make(t, &config)) return false;
-    for (int i = 0; i < t->n; i++) {
-        second[i] = t->ranks[i].comm;
-        for (int s = 0; s < 2; s++) streams[s][i] = t->ranks[i].streams[s];
-        fill(&t->ranks[i], count);
-        good =
-            kit_upload(&t->ranks[i], 0, 4 * count, streams[0][i]) && kit_sync(&t->ranks[i], streams[0][i]) && good;
-    }
-    for (int round = 0; round < 6; round++)
-        for (int s = 0; s < 2; s++) {
-            for (int i = 0; i < t->n; i++) t->ranks[i].comm = s ? second[i] : first[i];
-            size_t place = 100000 * (1 + (size_t)s);
-            good = sums(t, round % 3 ? place : 0, place, count, streams[s]) && good;
-        }
-    for (int i = 0; i < t->n; i++)
-        for (int s = 0; s < 2 && good; s++)
-            good = holds(&t->ranks[i], 100000 * (1 + (size_t)s), count, 3, streams[s][i]);
-    for (int i = 0; i < t->n; i++) good = KIT_OK(kolo_comm_destroy(second[i])) && good;
-    for (int i = 0; i < t->n; i++) t->ranks[i].comm = first[i];
-    return kit_case_end(t, good, "two communicators on each device");
-}
-
 /* Device memory is given back and got again: operations before, refused ones between, and after. */
 static bool suspended(kit_team_t *t)
 {
@@ -289,8 +204,8 @@ static void conform(kit_team_t *t)
     else if (t->options->windows)
         good = good && conform_windows(t);
     else
-        good = good && default_streams(t) && two_communicators(t) && suspended(t) && types_and_operators(t) &&
-               long_operators(t) && lengths(t) && roots(t);
+        good = good && conform_streams(t) && suspended(t) && types_and_operators(t) && long_operators(t) &&
+               lengths(t) && roots(t);
     if (good) kit_comms_end(t);
 }
 

@@ -6,8 +6,7 @@
  * blocks together must move each byte of each chunk once, from where its taker expects it. Ranks are streams of the
  * fake driver. Values are compared by gpu_conform.
  */
-#include "algo/algo.h"
-#include "algo/emit.h"
+#include "../../tools/tuning/gpu_spread.h"
 #include "algo/test_shapes.h"
 #include "base/test.h"
 #include "exec/cuda/cuda.h"
@@ -39,37 +38,9 @@ typedef struct {
     kolo_algo_t algo; /* whose plan it follows */
 } row_t;
 
-/* A broadcast in the buffers of the receivers: each owns a part, takes it from the root and hands it to the other
- * receivers. To one receiver that is one step. */
-static kolo_status_t emit_spread(const kolo_emit_env_t *env, kolo_plan_t **plan)
-{
-    uint32_t n = env->nranks, root = env->root, me = env->rank;
-    kolo_builder_t *b;
-    KOLO_TRY(kolo_emit_open(KOLO_COLL_BROADCAST, KOLO_ALGO_DIRECT, env, &b));
-    kolo_builder_grid(b, n - 1, 1, n - 1, n - 1);
-    for (uint32_t p = 0, part = 0; p < n && me == root; p++) {
-        kolo_segment_t src = kolo_seg(KOLO_BUF_SRC, (int32_t)part, 1);
-        if (p == root) continue;
-        kolo_builder_send(b, kolo_builder_tx(b, p, 0), src);
-        kolo_builder_copy(b, kolo_seg(KOLO_BUF_DST, (int32_t)part++, 1), src);
-    }
-    if (me == root) return kolo_builder_finish(b, plan);
-    kolo_segment_t mine = kolo_seg(KOLO_BUF_DST, (int32_t)(me > root ? me - 1 : me), 1);
-    kolo_builder_lane(b);
-    kolo_builder_recv(b, kolo_builder_rx(b, root, 0), mine);
-    for (uint32_t p = 0; p < n; p++)
-        if (p != root && p != me) kolo_builder_send(b, kolo_builder_tx(b, p, 1), mine);
-    kolo_builder_lane(b);
-    for (uint32_t p = 0; p < n; p++)
-        if (p != root && p != me)
-            kolo_builder_recv(b, kolo_builder_rx(b, p, 1),
-                              kolo_seg(KOLO_BUF_DST, (int32_t)(p > root ? p - 1 : p), 1));
-    return kolo_builder_finish(b, plan);
-}
-
 static kolo_status_t emit(const row_t *row, const kolo_emit_env_t *env, kolo_plan_t **plan)
 {
-    if (row->coll == KOLO_COLL_BROADCAST && row->way == WAY_REACHED) return emit_spread(env, plan);
+    if (row->coll == KOLO_COLL_BROADCAST && row->way == WAY_REACHED) return gpu_emit_spread(env, plan);
     return kolo_algo_emit(row->coll, row->algo, env, plan);
 }
 
@@ -99,7 +70,7 @@ static const row_t rows[] = {
     {KOLO_COLL_ALL_REDUCE, WAY_REACHED, KOLO_ALGO_DIRECT},
     {KOLO_COLL_ALL_REDUCE, WAY_GIVEN, KOLO_ALGO_DIRECT},
     {KOLO_COLL_REDUCE, WAY_REACHED, KOLO_ALGO_DIRECT},
-    {KOLO_COLL_BROADCAST, WAY_REACHED, KOLO_ALGO_DIRECT}, /* emit_spread() */
+    {KOLO_COLL_BROADCAST, WAY_REACHED, KOLO_ALGO_DIRECT}, /* gpu_emit_spread() */
     {KOLO_COLL_ALL_GATHER, WAY_REACHED, KOLO_ALGO_ONE_STEP},
     {KOLO_COLL_REDUCE_SCATTER, WAY_REACHED, KOLO_ALGO_ONE_STEP},
     {KOLO_COLL_ALL_TO_ALL, WAY_REACHED, KOLO_ALGO_DIRECT},

@@ -176,6 +176,22 @@ def case_a_fabric_without_sense_is_an_error():
     has(err, "not spread evenly")
 
 
+def explain_gpu(*call):
+    out = good("--explain", *call, "--gpu")
+    return out, float(re.search(r"predicted: ([\d.]+) us", out)[1])
+
+
+def case_a_broadcast_leaves_a_gpu_once():
+    two, four = explain_gpu("broadcast", "1G", "2")[1], explain_gpu("broadcast", "1G", "4")[1]
+    assert two < four < 1.2 * two, (two, four)  # loads are slower than stores
+    assert explain_gpu("broadcast", "1G", "8")[1] < 1.05 * four
+
+
+def case_short_operations_on_gpus_start_few_threads():
+    has(explain_gpu("all_reduce", "8", "2")[0], "lines, 1 blocks of 32 threads")
+    has(explain_gpu("all_reduce", "1G", "2")[0], " blocks of 512 threads")
+
+
 def eight_gpus():
     if not os.environ.get("FAKE_NVML"):
         sys.exit(77)

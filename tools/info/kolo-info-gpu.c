@@ -89,7 +89,7 @@ int kolo_info_explain_gpu(const char *name, const char *size, const char *ranks,
     printf("%s of %" PRId64 " bytes on %" PRId64 " GPUs of one host, each rank with one\n", kolo_coll_name(coll),
            bytes, n);
     printf("chosen: %s", p.way);
-    if (p.blocks) printf(", %u blocks of %d threads", p.blocks, KOLO_CUDA_THREADS);
+    if (p.blocks) printf(", %u blocks of %u threads", p.blocks, p.threads);
     printf("\n");
     print_source(measured, &gpu);
     printf("  predicted: %.2f us %s, by the plan of %s\n", p.us, graph ? "in a CUDA graph" : "on a stream",

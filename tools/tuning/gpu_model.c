@@ -2,12 +2,13 @@
  *
  * See gpu_model.h. The executor's own function says which way a call goes (exec/cuda/choose.c); the plan of that
  * way is emitted for all ranks and simulated. A GPU is a rank that sends one thing at a time, since all that it
- * sends goes over the same links; a slot holds a whole part, since blocks work on all of it at once. A short
- * operation has one step behind its launch; a long one meets before, between and after its steps.
+ * sends goes over the same links; a slot holds a whole part, since blocks work on all of it at once, but for a
+ * broadcast, whose receivers hand on what they load as it comes. A short operation has one step behind its launch;
+ * a long one meets before, between and after its steps.
  */
 #include "gpu_model.h"
 
-#include "algo/algo.h"
+#include "gpu_spread.h"
 #include "plan/verify/verify.h"
 
 #include <stdlib.h>
@@ -29,8 +30,9 @@ const gpu_machine_t gpu_machine_h200 = {.launch_us = 3.6,
                                         .memory_gbps = 40000,
                                         .multiprocessors = 132};
 
-#define SLOT_MOST (1u << 30)
-#define ONE_WAY   1.4 /* by lines, a GPU that only sends is so much faster: it has no lines to look for */
+#define SLOT_MOST   (1u << 30)
+#define SLOT_PASSED (1u << 20) /* of what is handed on */
+#define ONE_WAY     1.4        /* by lines, a GPU that only sends is so much faster: it has no lines to look for */
 
 gpu_machine_t gpu_machine_of(const kolo_tune_machine_t *t)
 {
@@ -53,9 +55,15 @@ typedef struct {
     kolo_cuda_family_t family;
     bool message;
     int meetings; /* before, between and behind the steps */
-    uint32_t blocks;
+    uint32_t blocks, threads, slot_bytes;
     double gbps, memory_gbps, latency_us;
 } way_t;
+
+/* A long broadcast to several receivers. */
+static bool spreads(const gpu_call_t *call, const way_t *way)
+{
+    return call->coll == KOLO_COLL_BROADCAST && way->family == KOLO_CUDA_TWO_STEP && call->nranks > 2;
+}
 
 static double least(double a, double b)
 {
@@ -82,6 +90,7 @@ static kolo_status_t choose(const gpu_machine_t *m, const gpu_call_t *call, kolo
     *way = (way_t){.family = KOLO_CUDA_LL};
     KOLO_TRY(kolo_cuda_choose(s, &c, &args, &way->family, &grid));
     way->blocks = grid.blocks;
+    way->threads = grid.threads;
     return KOLO_OK;
 }
 
@@ -95,6 +104,7 @@ static void rate(const gpu_machine_t *m, const gpu_call_t *call, const kolo_cuda
     bool gives = call->coll == KOLO_COLL_ALL_REDUCE && bytes >= limits->give;
     way->latency_us = m->hop_us;
     way->memory_gbps = m->memory_gbps;
+    way->slot_bytes = spreads(call, way) ? SLOT_PASSED : SLOT_MOST;
     if (way->family == KOLO_CUDA_LL || way->family == KOLO_CUDA_LL128) {
         way->gbps = way->family == KOLO_CUDA_LL ? m->ll_gbps : m->ll128_gbps;
         if (kolo_coll_rooted(call->coll)) way->gbps *= ONE_WAY;
@@ -103,21 +113,23 @@ static void rate(const gpu_machine_t *m, const gpu_call_t *call, const kolo_cuda
     }
     way->meetings = gives ? 3 : 2;
     way->latency_us = m->meet_us;
-    if (reduces && !gives)
+    if ((reduces && !gives) || spreads(call, way))
         way->gbps = least(m->load_gbps, blocks * m->load_block_gbps);
     else
         way->gbps = least(m->store_gbps, blocks * m->store_block_gbps);
     way->memory_gbps = least(m->memory_gbps, blocks * m->memory_block_gbps);
 }
 
-static kolo_algo_t algorithm(kolo_coll_t coll, const way_t *way)
+static kolo_algo_t algorithm(const gpu_call_t *call, const way_t *way)
 {
-    if (coll == KOLO_COLL_P2P) return KOLO_ALGO_P2P;
-    if (way->family != KOLO_CUDA_TWO_STEP && kolo_algo_find(coll, KOLO_ALGO_ONE_STEP)) return KOLO_ALGO_ONE_STEP;
-    return KOLO_ALGO_DIRECT;
+    bool two = way->family == KOLO_CUDA_TWO_STEP;
+    if (call->coll == KOLO_COLL_P2P) return KOLO_ALGO_P2P;
+    if (call->coll == KOLO_COLL_BROADCAST) two = spreads(call, way); /* the root stores all to one receiver */
+    return !two && kolo_algo_find(call->coll, KOLO_ALGO_ONE_STEP) ? KOLO_ALGO_ONE_STEP : KOLO_ALGO_DIRECT;
 }
 
-static kolo_status_t emit(const gpu_call_t *call, kolo_algo_t algo, const int *nodes, kolo_plan_t **plans)
+static kolo_status_t emit(const gpu_call_t *call, const way_t *way, kolo_algo_t algo, const int *nodes,
+                          kolo_plan_t **plans)
 {
     const int first = 0, size = (int)call->nranks;
     bool no = false;
@@ -137,7 +149,8 @@ static kolo_status_t emit(const gpu_call_t *call, kolo_algo_t algo, const int *n
             env.recv_peers = &prev;
             env.send_refs = env.recv_refs = env.send_halves = env.recv_halves = &no;
         }
-        KOLO_TRY(kolo_algo_emit(call->coll, algo, &env, &plans[r]));
+        KOLO_TRY(spreads(call, way) ? gpu_emit_spread(&env, &plans[r])
+                                    : kolo_algo_emit(call->coll, algo, &env, &plans[r]));
     }
     return KOLO_OK;
 }
@@ -150,13 +163,13 @@ static kolo_status_t simulate(const gpu_call_t *call, const way_t *way, kolo_alg
                                   .remote = {1, 1},
                                   .copy_gbps = way->memory_gbps,
                                   .cores = n,
-                                  .slot_bytes = SLOT_MOST};
+                                  .slot_bytes = way->slot_bytes};
     kolo_plan_t **plans = calloc(n, sizeof *plans);
     int *nodes = calloc((size_t)2 * n, sizeof *nodes);
     kolo_status_t status =
         plans && nodes ? KOLO_OK : kolo_fail(KOLO_ERR_NO_MEMORY, "no memory for the plans of %u GPUs", n);
     for (uint32_t r = 0; r < n && nodes; r++) nodes[n + r] = (int)r;
-    if (status == KOLO_OK) status = emit(call, algo, nodes, plans);
+    if (status == KOLO_OK) status = emit(call, way, algo, nodes, plans);
     if (status == KOLO_OK)
         status = kolo_plan_simulate((const kolo_plan_t *const *)plans, n, nodes, call->count,
                                     call->coll == KOLO_COLL_BARRIER ? 1 : (uint32_t)kolo_type_size(call->type),
@@ -179,10 +192,11 @@ kolo_status_t gpu_predict(const gpu_machine_t *m, const gpu_call_t *call, gpu_pr
     double us = 0;
     KOLO_TRY(choose(m, call, &s, &way));
     rate(m, call, &s.limits, &way);
-    kolo_algo_t algo = algorithm(call->coll, &way);
+    kolo_algo_t algo = algorithm(call, &way);
     if (call->nranks > 1) KOLO_TRY(simulate(call, &way, algo, &us));
     us += m->begin_us + way.meetings * m->meet_us + (way.message ? m->message_us : 0);
     if (!call->graph) us = us + m->gap_us > m->launch_us ? us + m->gap_us : m->launch_us;
-    *out = (gpu_prediction_t){.us = us, .way = ways[way.family], .algo = algo, .blocks = way.blocks};
+    *out = (gpu_prediction_t){
+        .us = us, .way = ways[way.family], .algo = algo, .blocks = way.blocks, .threads = way.threads};
     return KOLO_OK;
 }

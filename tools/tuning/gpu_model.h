@@ -39,6 +39,7 @@ typedef struct {
     const char *way;  /* static: how the kernels do it */
     kolo_algo_t algo; /* whose plan they follow */
     uint32_t blocks;  /* 0: of messages */
+    uint32_t threads; /* of each block */
 } gpu_prediction_t;
 kolo_status_t gpu_predict(const gpu_machine_t *machine, const gpu_call_t *call, gpu_prediction_t *out);
 

@@ -238,7 +238,8 @@ KOLO_DEV void kolo_direct_hand(const kolo_cuda_args_t &c, const kolo_buffers_t *
     }
     for (; v < nv; v += step) {
         kolo_vec_t x = kolo_user_load<T>(src + 16 * v, bytes - 16 * v, aligned);
-        for (uint32_t p = 0; p < n; p++) {
+        for (uint32_t j = 1; j <= n; j++) {
+            uint32_t p = c.rank + j < n ? c.rank + j : c.rank + j - n;
             char *to = (char *)b->dst[p] + at;
             if (p == skip || to == src || !kolo_takes_part(c.receivers, p)) continue;
             kolo_user_store<T>(to + 16 * v, x, bytes - 16 * v, aligned);

@@ -277,6 +277,16 @@ static kolo_status_t launch(void *state, const kolo_exec_call_t *calls, size_t n
     return status;
 }
 
+static kolo_status_t follow(void *state, void *stream)
+{
+    kolo_cuda_state_t *s = state;
+    bool pushed;
+    KOLO_TRY(kolo_cuda_enter(s->device, &pushed));
+    kolo_status_t status = kolo_cuda_follow(s, stream);
+    kolo_cuda_leave(pushed);
+    return status;
+}
+
 /* Asks at the end of the last stream; work of the program that is queued there is waited for, too. */
 static kolo_status_t poll(void *state)
 {
@@ -317,6 +327,7 @@ const kolo_exec_ops_t kolo_exec_cuda = {.name = "cuda",
                                         .serves = serves,
                                         .open = open_state,
                                         .launch = launch,
+                                        .follow = follow,
                                         .move = kolo_cuda_move,
                                         .poll = poll,
                                         .cancel = cancel,

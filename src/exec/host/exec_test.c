@@ -9,6 +9,7 @@
 #include "exec/host/conformance.h"
 #include "exec/host/task.h"
 #include "plan/verify/verify.h"
+#include "wire/ll.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,6 +26,7 @@ typedef struct {
     fixture_t *fixture;
     case_t c;
     bool flat;  /* by the loops, not by the plan */
+    bool tight; /* in slots that just have room for the lines */
     bool mixed; /* rank 0 as an exchange of two ranks, rank 1 by the interpreter */
     kolo_algo_t algo;
     bool fanout;
@@ -120,6 +122,17 @@ static void run_rank(void *arg, uint32_t rank)
     }
 }
 
+/* The lines of the longest message, side by side. */
+static uint32_t least_slot(const run_t *r)
+{
+    uint64_t n = r->c.nranks, elem = kolo_type_size(r->c.call.type), bytes = r->c.call.count * elem;
+    if (r->algo == KOLO_ALGO_DIRECT && r->c.call.coll == KOLO_COLL_ALL_REDUCE)
+        bytes = KOLO_DIV_UP(r->c.call.count, n) * elem;
+    else if (!kolo_coll_traits(r->c.call.coll)->src_by_rank)
+        n = 1;
+    return (uint32_t)(n * kolo_ll_lines(bytes) * sizeof(kolo_ll_line_t));
+}
+
 static void run_case(run_t *r, uint32_t depth)
 {
     fixture_t f;
@@ -128,6 +141,7 @@ static void run_case(run_t *r, uint32_t depth)
     static const uint64_t starts[] = {0, (1ull << 32) - 4, UINT64_MAX - 3, 77};
     fixture_init(&f, r->c.nranks, depth, KOLO_ROUND_UP(r->piece_bytes ? r->piece_bytes : 64, 64u),
                  starts[r->c.seed % 4], !r->flat && !r->mixed && r->c.seed % 3 == 1);
+    if (r->tight) f.ll_slot_bytes = least_slot(r);
     if (r->mixed) f.interprets = 1;
     if (r->mixed) f.pumped = (int)(r->c.seed % 3) - 1;
     r->fixture = &f;
@@ -182,7 +196,10 @@ static void flat_loops_give_right_answers(void **state)
                 for (size_t row = 0; row < kolo_algo_rows; row++) {
                     if (!kolo_algos[row].lines || kolo_algos[row].coll != (kolo_coll_t)coll) continue;
                     r.algo = kolo_algos[row].algo;
-                    run_case(&r, 4);
+                    for (int tight = 0; tight < 2; tight++) {
+                        r.tight = tight;
+                        run_case(&r, 4);
+                    }
                 }
             }
     assert_true(atomic_exchange(&traced, 0) > 300);

@@ -113,6 +113,7 @@ void fixture_init(fixture_t *f, uint32_t nranks, uint32_t depth, uint32_t slot_b
     f->nranks = nranks;
     f->depth = depth;
     f->slot_bytes = slot_bytes;
+    f->ll_slot_bytes = 16384;
     f->start = start;
     f->posting = posting;
     f->pumped = f->interprets = -1;
@@ -217,7 +218,7 @@ static kolo_conn_spec_t spec_of(const fixture_t *f, int writer, int reader, uint
     s.reader = reader;
     s.lane = lane;
     s.depth = proto == KOLO_PROTO_LL ? 4 : f->depth;
-    s.slot_bytes = proto == KOLO_PROTO_LL ? 16384 : f->slot_bytes;
+    s.slot_bytes = proto == KOLO_PROTO_LL ? f->ll_slot_bytes : f->slot_bytes;
     s.start = f->start;
     return s;
 }

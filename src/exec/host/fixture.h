@@ -37,6 +37,7 @@ typedef struct fixture_queue {
 typedef struct {
     uint32_t nranks;
     uint32_t depth, slot_bytes; /* of SIMPLE queues */
+    uint32_t ll_slot_bytes;     /* of queues of lines */
     uint64_t start;             /* number of every first slot */
     bool posting;
     int pumped;     /* rank whose wires seem to need pumping; -1: none */

@@ -45,7 +45,7 @@ static inline kolo_status_t kolo_flat_get(kolo_task_t *task, const kolo_rx_t *rx
     return KOLO_OK;
 }
 
-/* Line `line` of the message in `rx`, if it is there: what fits one line is used where it lies. */
+/* Is line `line` of the message in `rx` there? For `bytes` that fit one line: the caller uses or copies them. */
 static inline kolo_status_t kolo_flat_line(kolo_task_t *task, const kolo_rx_t *rx, size_t line, size_t bytes,
                                            uint32_t signature)
 {

@@ -75,11 +75,11 @@ FLAT_INLINE void put(kolo_task_t *t, shape_t shape, size_t bytes, uint32_t sign)
 {
     kolo_ll_begin(t->flat.ll_tx, t->signature, t->operation);
     if (shape.parted) {
-        uint32_t fit = kolo_ll_parts_per_line(bytes, t->flat.nranks);
-        for (uint32_t p = 0; p < t->flat.nranks; p += fit)
-            if (fit > 1 || p != t->rank)
-                put_parts(t, shape, p, KOLO_MIN(fit, t->flat.nranks - p), kolo_ll_part_line(bytes, fit, p / fit),
-                          bytes, sign);
+        const kolo_ll_layout_t lie = kolo_ll_layout(bytes, t->flat.nranks, t->flat.ll_tx->end.slot_bytes);
+        for (uint32_t p = 0; p < t->flat.nranks; p += lie.fit)
+            if (lie.fit > 1 || p != t->rank)
+                put_parts(t, shape, p, KOLO_MIN(lie.fit, t->flat.nranks - p), kolo_ll_part_line(&lie, p), bytes,
+                          sign);
     } else {
         put_parts(t, shape, 0, 1, 0, bytes, sign);
     }
@@ -106,8 +106,8 @@ typedef struct {
 FLAT_INLINE place_t my_place(const kolo_task_t *t, shape_t shape, size_t bytes)
 {
     if (!shape.parted) return (place_t){0, 0};
-    uint32_t fit = kolo_ll_parts_per_line(bytes, t->flat.nranks);
-    return (place_t){kolo_ll_part_line(bytes, fit, t->rank / fit), t->rank % fit * bytes};
+    const kolo_ll_layout_t lie = kolo_ll_layout(bytes, t->flat.nranks, t->flat.ll_tx->end.slot_bytes);
+    return (place_t){kolo_ll_part_line(&lie, t->rank), t->rank % lie.fit * bytes};
 }
 
 FLAT_INLINE void reduce(kolo_task_t *t, shape_t shape, place_t at, size_t bytes)

@@ -2,22 +2,22 @@
  *
  * The flat loops in two steps, for more ranks or bytes than the one-step loops suit: rank r reduces part r of all
  * inputs, then sends it to all (all_reduce) or to the root (reduce). Two slots of every queue, 2n lines read per
- * rank where the one-step loop reads n times the message. They follow the plans of kolo_flat_two_step_emit_*();
- * parts are blocks of ceil(count / nranks) elements, the last ones short or empty.
+ * rank where the one-step loop reads n times the message. They follow the plan of algo/direct.c; parts are
+ * blocks of ceil(count / nranks) elements, the last ones short or empty.
  */
 #include "exec/host/flat.h"
 
 typedef struct {
     uint64_t elems; /* of a full part */
     size_t bytes;
-    uint32_t fit; /* parts per line */
+    kolo_ll_layout_t lie; /* how parts lie in a slot */
 } cut_t;
 
 static inline cut_t cut(const kolo_task_t *t)
 {
     cut_t c = {.elems = KOLO_DIV_UP(t->flat.count, t->flat.nranks)};
     c.bytes = c.elems * t->reducer->elem;
-    c.fit = kolo_ll_parts_per_line(c.bytes, t->flat.nranks);
+    c.lie = kolo_ll_layout(c.bytes, t->flat.nranks, t->flat.ll_tx->end.slot_bytes);
     return c;
 }
 
@@ -57,12 +57,12 @@ static void put_inputs(kolo_task_t *t, const cut_t *c, uint32_t sign)
         src = (const char *)t->flat.ll_temp;
     }
     kolo_ll_begin(t->flat.ll_tx, t->signature, t->operation);
-    for (uint32_t p = 0; p < t->flat.nranks; p += c->fit) {
+    for (uint32_t p = 0; p < t->flat.nranks; p += c->lie.fit) {
         uint64_t start = part_start(t, c, p), left = t->flat.count - start;
         if (!left) break; /* who has an empty part reads nothing */
-        uint64_t n = KOLO_MIN(c->elems * c->fit, left);
-        if (c->fit == 1 && p == t->rank) continue;
-        kolo_ll_put(t->flat.ll_tx, kolo_ll_part_line(c->bytes, c->fit, p / c->fit), src + start * t->reducer->elem,
+        uint64_t n = KOLO_MIN(c->elems * c->lie.fit, left);
+        if (c->lie.fit == 1 && p == t->rank) continue;
+        kolo_ll_put(t->flat.ll_tx, kolo_ll_part_line(&c->lie, p), src + start * t->reducer->elem,
                     n * t->reducer->elem, sign);
     }
     kolo_ll_post(t->flat.ll_tx);
@@ -98,7 +98,7 @@ static void reduce_mine(kolo_task_t *t, const cut_t *c, size_t offset)
 static kolo_status_t get_inputs(kolo_task_t *t, bool *moved, const cut_t *c, uint32_t sign)
 {
     size_t bytes = part_elems(t, c, t->rank) * t->reducer->elem;
-    size_t line = kolo_ll_part_line(c->bytes, c->fit, t->rank / c->fit), offset = t->rank % c->fit * c->bytes;
+    size_t line = kolo_ll_part_line(&c->lie, t->rank), offset = t->rank % c->lie.fit * c->bytes;
     for (; bytes && t->flat.at + 1 < t->flat.nranks; t->flat.at++) {
         uint32_t r = kolo_flat_turn(t, t->flat.at);
         kolo_rx_t *rx = t->flat.ll_rx[r];

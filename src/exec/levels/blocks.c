@@ -7,7 +7,7 @@
 #include "exec/levels/parts.h"
 
 /* Each rank gets what its lane has, then the ranks of a host exchange it, host by host. */
-kolo_status_t kolo_levels_all_gather(const kolo_levels_t *s, const kolo_exec_call_t *c)
+kolo_status_t kolo_levels_all_gather(kolo_levels_t *s, const kolo_exec_call_t *c)
 {
     uint64_t n = (uint64_t)s->lanes, me = (uint64_t)s->local;
     kolo_exec_call_t lane = kolo_levels_across(c, KOLO_COLL_ALL_GATHER);
@@ -26,7 +26,7 @@ kolo_status_t kolo_levels_all_gather(const kolo_levels_t *s, const kolo_exec_cal
 
 /* What the ranks of this host have for this rank's place on each host is reduced to scratch memory, then over the
  * lane. */
-kolo_status_t kolo_levels_reduce_scatter(const kolo_levels_t *s, const kolo_exec_call_t *c)
+kolo_status_t kolo_levels_reduce_scatter(kolo_levels_t *s, const kolo_exec_call_t *c)
 {
     uint64_t n = (uint64_t)s->lanes, hosts = (uint64_t)s->env.hosts, most = kolo_levels_room(s, c, hosts);
     for (uint64_t done = 0; done < c->count; done += most) {
@@ -50,7 +50,7 @@ kolo_status_t kolo_levels_reduce_scatter(const kolo_levels_t *s, const kolo_exec
 
 /* From scratch memory, where the blocks for a host lie one behind the other, by the place of their senders. Whole
  * blocks lie like that where they go to, too; parts of blocks go to each place by themselves. */
-static kolo_status_t exchange(const kolo_levels_t *s, const kolo_exec_call_t *c, uint64_t done, uint64_t part)
+static kolo_status_t exchange(kolo_levels_t *s, const kolo_exec_call_t *c, uint64_t done, uint64_t part)
 {
     uint64_t n = (uint64_t)s->lanes;
     kolo_exec_call_t lane = kolo_levels_across(c, KOLO_COLL_ALL_TO_ALL);
@@ -73,7 +73,7 @@ static kolo_status_t exchange(const kolo_levels_t *s, const kolo_exec_call_t *c,
 
 /* Inside a host each rank gets what its ranks have for its place on each host; its lane takes that there. What
  * stays on this host has come to its place with that. */
-kolo_status_t kolo_levels_all_to_all(const kolo_levels_t *s, const kolo_exec_call_t *c)
+kolo_status_t kolo_levels_all_to_all(kolo_levels_t *s, const kolo_exec_call_t *c)
 {
     uint64_t n = (uint64_t)s->lanes, hosts = (uint64_t)s->env.hosts, host = (uint64_t)s->host;
     uint64_t most = kolo_levels_room(s, c, hosts * n);
@@ -99,7 +99,7 @@ kolo_status_t kolo_levels_all_to_all(const kolo_levels_t *s, const kolo_exec_cal
 
 /* What the hosts' ranks have comes over their lanes to the root's host, so all GPUs there take a share, and from
  * there to the root, host by host. */
-kolo_status_t kolo_levels_gather(const kolo_levels_t *s, const kolo_exec_call_t *c)
+kolo_status_t kolo_levels_gather(kolo_levels_t *s, const kolo_exec_call_t *c)
 {
     uint64_t n = (uint64_t)s->lanes;
     kolo_exec_call_t lane = kolo_levels_across(c, KOLO_COLL_GATHER), near = kolo_levels_inside(c, KOLO_COLL_GATHER);
@@ -116,7 +116,7 @@ kolo_status_t kolo_levels_gather(const kolo_levels_t *s, const kolo_exec_call_t 
 }
 
 /* The other way round. */
-kolo_status_t kolo_levels_scatter(const kolo_levels_t *s, const kolo_exec_call_t *c)
+kolo_status_t kolo_levels_scatter(kolo_levels_t *s, const kolo_exec_call_t *c)
 {
     uint64_t n = (uint64_t)s->lanes;
     kolo_exec_call_t lane = kolo_levels_across(c, KOLO_COLL_SCATTER);

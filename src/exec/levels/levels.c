@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * See levels.h. The three executors order what they get by the caller's stream, so a collective is a few launches
- * on it. What does not divide by the lanes, short collectives, messages and the collectives that are not here go
- * through host memory as a whole.
+ * See levels.h. A collective is a few launches on the caller's stream, of which each of the three executors gets
+ * some or none, so all three are told of each stream that comes. What does not divide by the lanes, short
+ * collectives, messages and the collectives that are not here go through host memory as a whole.
  */
 #include "base/log.h"
 #include "exec/levels/parts.h"
@@ -82,25 +82,6 @@ static kolo_levels_fn_t collective_of(const kolo_levels_t *s, const kolo_exec_ca
     return s->even ? even_of(s, c) : uneven_of(c);
 }
 
-static kolo_status_t launch(void *state, const kolo_exec_call_t *calls, size_t n)
-{
-    const kolo_levels_t *s = state;
-    int last = s->env.hosts - 1, ranks = s->env.first[last] + s->env.size[last];
-    for (size_t i = 0; i < n; i++) KOLO_TRY(kolo_exec_check(&calls[i], s->env.rank, ranks, s->env.device));
-    for (size_t i = 0; i < n;) {
-        size_t end = i;
-        kolo_levels_fn_t collective = collective_of(s, &calls[i]);
-        if (collective) {
-            KOLO_TRY(collective(s, &calls[i++]));
-            continue;
-        }
-        while (end < n && !collective_of(s, &calls[end])) end++;
-        KOLO_TRY(kolo_levels_launch_whole(s, &calls[i], end - i));
-        i = end;
-    }
-    return KOLO_OK;
-}
-
 /* Those that there are; returns how many. */
 static int parts_of(const kolo_levels_t *s, const kolo_exec_part_t *parts[3])
 {
@@ -109,6 +90,44 @@ static int parts_of(const kolo_levels_t *s, const kolo_exec_part_t *parts[3])
     for (int i = 0; i < 3; i++)
         if (all[i]->ops) parts[n++] = all[i];
     return n;
+}
+
+/* A call comes behind those before it, whichever parts they went to. */
+static kolo_status_t follow(const kolo_levels_t *s, void *stream)
+{
+    const kolo_exec_part_t *parts[3];
+    int n = parts_of(s, parts);
+    for (int i = 0; i < n; i++) KOLO_TRY(parts[i]->ops->follow(parts[i]->state, stream));
+    return KOLO_OK;
+}
+
+/* Others wait in what was queued of a call: then the communicator has to fail, so that they hear of it. */
+static kolo_status_t in_levels(kolo_levels_t *s, kolo_levels_fn_t collective, const kolo_exec_call_t *c)
+{
+    s->begun = false;
+    kolo_status_t status = collective(s, c);
+    if (status == KOLO_OK || status == KOLO_ERR_ABORTED || !s->begun) return status;
+    return kolo_fail_prefix(KOLO_ERR_SYSTEM, "rank %d has queued a part of a collective only: ", s->env.rank);
+}
+
+static kolo_status_t launch(void *state, const kolo_exec_call_t *calls, size_t n)
+{
+    kolo_levels_t *s = state;
+    int last = s->env.hosts - 1, ranks = s->env.first[last] + s->env.size[last];
+    for (size_t i = 0; i < n; i++) KOLO_TRY(kolo_exec_check(&calls[i], s->env.rank, ranks, s->env.device));
+    for (size_t i = 0; i < n;) {
+        size_t end = i;
+        kolo_levels_fn_t collective = collective_of(s, &calls[i]);
+        KOLO_TRY(follow(s, calls[i].stream));
+        if (collective) {
+            KOLO_TRY(in_levels(s, collective, &calls[i++]));
+            continue;
+        }
+        while (end < n && !collective_of(s, &calls[end])) end++;
+        KOLO_TRY(kolo_levels_launch_whole(s, &calls[i], end - i));
+        i = end;
+    }
+    return KOLO_OK;
 }
 
 static kolo_status_t poll(void *state)

@@ -34,20 +34,27 @@ kolo_exec_call_t kolo_levels_across(const kolo_exec_call_t *c, kolo_coll_t coll)
     return call;
 }
 
-kolo_status_t kolo_levels_launch_inside(const kolo_levels_t *s, const kolo_exec_call_t *c)
+static kolo_status_t queue(kolo_levels_t *s, const kolo_exec_part_t *part, const kolo_exec_call_t *calls, size_t n)
+{
+    kolo_status_t status = part->ops->launch(part->state, calls, n);
+    s->begun = s->begun || status == KOLO_OK;
+    return status;
+}
+
+kolo_status_t kolo_levels_launch_inside(kolo_levels_t *s, const kolo_exec_call_t *c)
 {
     kolo_exec_call_t call = *c;
     call.number = s->env.enter(s->env.enter_arg, c->number, call.word);
-    return s->env.inside.ops->launch(s->env.inside.state, &call, 1);
+    return queue(s, &s->env.inside, &call, 1);
 }
 
-kolo_status_t kolo_levels_launch_across(const kolo_levels_t *s, const kolo_exec_call_t *call)
+kolo_status_t kolo_levels_launch_across(kolo_levels_t *s, const kolo_exec_call_t *call)
 {
     if (!s->env.across.ops) return KOLO_OK;
-    return s->env.across.ops->launch(s->env.across.state, call, 1);
+    return queue(s, &s->env.across, call, 1);
 }
 
-kolo_status_t kolo_levels_launch_whole(const kolo_levels_t *s, const kolo_exec_call_t *calls, size_t n)
+kolo_status_t kolo_levels_launch_whole(kolo_levels_t *s, const kolo_exec_call_t *calls, size_t n)
 {
-    return s->env.whole.ops->launch(s->env.whole.state, calls, n);
+    return queue(s, &s->env.whole, calls, n);
 }

@@ -18,6 +18,7 @@ typedef struct {
     bool even;          /* all hosts have equally many ranks: each rank has a lane */
     kolo_mem_t scratch; /* between what is done inside and what is done across */
     size_t room_bytes;  /* as much of it as all ranks use; a device may have given more */
+    bool begun;         /* something of the call that is being queued is */
 } kolo_levels_t;
 
 /* Does each rank of this host have a lane? */
@@ -40,24 +41,24 @@ uint64_t kolo_levels_room(const kolo_levels_t *s, const kolo_exec_call_t *c, uin
 kolo_exec_call_t kolo_levels_inside(const kolo_exec_call_t *c, kolo_coll_t coll);
 kolo_exec_call_t kolo_levels_across(const kolo_exec_call_t *c, kolo_coll_t coll);
 /* Launches such a call. A rank without a lane does nothing across. */
-kolo_status_t kolo_levels_launch_inside(const kolo_levels_t *s, const kolo_exec_call_t *call);
-kolo_status_t kolo_levels_launch_across(const kolo_levels_t *s, const kolo_exec_call_t *call);
-kolo_status_t kolo_levels_launch_whole(const kolo_levels_t *s, const kolo_exec_call_t *calls, size_t n);
+kolo_status_t kolo_levels_launch_inside(kolo_levels_t *s, const kolo_exec_call_t *call);
+kolo_status_t kolo_levels_launch_across(kolo_levels_t *s, const kolo_exec_call_t *call);
+kolo_status_t kolo_levels_launch_whole(kolo_levels_t *s, const kolo_exec_call_t *calls, size_t n);
 
-typedef kolo_status_t (*kolo_levels_fn_t)(const kolo_levels_t *s, const kolo_exec_call_t *c);
+typedef kolo_status_t (*kolo_levels_fn_t)(kolo_levels_t *s, const kolo_exec_call_t *c);
 /* vectors.c: at least as many elements as there are lanes. What does not divide by the lanes goes whole. */
-kolo_status_t kolo_levels_all_reduce(const kolo_levels_t *s, const kolo_exec_call_t *c);
-kolo_status_t kolo_levels_broadcast(const kolo_levels_t *s, const kolo_exec_call_t *c);
-kolo_status_t kolo_levels_reduce(const kolo_levels_t *s, const kolo_exec_call_t *c);
+kolo_status_t kolo_levels_all_reduce(kolo_levels_t *s, const kolo_exec_call_t *c);
+kolo_status_t kolo_levels_broadcast(kolo_levels_t *s, const kolo_exec_call_t *c);
+kolo_status_t kolo_levels_reduce(kolo_levels_t *s, const kolo_exec_call_t *c);
 /* blocks.c: where hosts have equally many ranks. gather, scatter: the scratch memory has room for a block of each
  * host. */
-kolo_status_t kolo_levels_all_gather(const kolo_levels_t *s, const kolo_exec_call_t *c);
-kolo_status_t kolo_levels_reduce_scatter(const kolo_levels_t *s, const kolo_exec_call_t *c);
-kolo_status_t kolo_levels_all_to_all(const kolo_levels_t *s, const kolo_exec_call_t *c);
-kolo_status_t kolo_levels_gather(const kolo_levels_t *s, const kolo_exec_call_t *c);
-kolo_status_t kolo_levels_scatter(const kolo_levels_t *s, const kolo_exec_call_t *c);
+kolo_status_t kolo_levels_all_gather(kolo_levels_t *s, const kolo_exec_call_t *c);
+kolo_status_t kolo_levels_reduce_scatter(kolo_levels_t *s, const kolo_exec_call_t *c);
+kolo_status_t kolo_levels_all_to_all(kolo_levels_t *s, const kolo_exec_call_t *c);
+kolo_status_t kolo_levels_gather(kolo_levels_t *s, const kolo_exec_call_t *c);
+kolo_status_t kolo_levels_scatter(kolo_levels_t *s, const kolo_exec_call_t *c);
 /* uneven.c: where they do not. */
-kolo_status_t kolo_levels_all_gather_uneven(const kolo_levels_t *s, const kolo_exec_call_t *c);
-kolo_status_t kolo_levels_reduce_scatter_uneven(const kolo_levels_t *s, const kolo_exec_call_t *c);
+kolo_status_t kolo_levels_all_gather_uneven(kolo_levels_t *s, const kolo_exec_call_t *c);
+kolo_status_t kolo_levels_reduce_scatter_uneven(kolo_levels_t *s, const kolo_exec_call_t *c);
 
 #endif

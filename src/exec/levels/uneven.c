@@ -33,7 +33,7 @@ static char *block_at(const kolo_levels_t *s, const kolo_exec_call_t *c, const v
 
 /* The lanes have brought `part` elements of the blocks of each host to scratch memory: those of host h go to all
  * ranks of this one. */
-static kolo_status_t spread_turn(const kolo_levels_t *s, const kolo_exec_call_t *c, int h, int turn, uint64_t done,
+static kolo_status_t spread_turn(kolo_levels_t *s, const kolo_exec_call_t *c, int h, int turn, uint64_t done,
                                  uint64_t part)
 {
     kolo_exec_call_t gather = kolo_levels_inside(c, KOLO_COLL_ALL_GATHER);
@@ -57,7 +57,7 @@ static kolo_status_t spread_turn(const kolo_levels_t *s, const kolo_exec_call_t 
 }
 
 /* The ranks of a host gather its blocks, then the lanes bring those of the others. */
-kolo_status_t kolo_levels_all_gather_uneven(const kolo_levels_t *s, const kolo_exec_call_t *c)
+kolo_status_t kolo_levels_all_gather_uneven(kolo_levels_t *s, const kolo_exec_call_t *c)
 {
     uint64_t most = kolo_levels_room(s, c, (uint64_t)s->env.hosts);
     kolo_exec_call_t near = kolo_levels_inside(c, KOLO_COLL_ALL_GATHER);
@@ -84,7 +84,7 @@ kolo_status_t kolo_levels_all_gather_uneven(const kolo_levels_t *s, const kolo_e
 
 /* What this host's ranks have for the ranks of host h at this turn is reduced, to the ranks whose lanes go there.
  */
-static kolo_status_t sum_turn(const kolo_levels_t *s, const kolo_exec_call_t *c, int h, int turn, uint64_t done,
+static kolo_status_t sum_turn(kolo_levels_t *s, const kolo_exec_call_t *c, int h, int turn, uint64_t done,
                               uint64_t part)
 {
     kolo_exec_call_t scatter = kolo_levels_inside(c, KOLO_COLL_REDUCE_SCATTER);
@@ -109,8 +109,8 @@ static kolo_status_t sum_turn(const kolo_levels_t *s, const kolo_exec_call_t *c,
 
 /* Results that lanes have brought for ranks without a lane, from `brought` to dst. A broadcast brings each; ranks
  * that do not need it have it behind there. */
-static kolo_status_t hand_over(const kolo_levels_t *s, const kolo_exec_call_t *c, int turn, char *brought,
-                               char *dst, uint64_t part)
+static kolo_status_t hand_over(kolo_levels_t *s, const kolo_exec_call_t *c, int turn, char *brought, char *dst,
+                               uint64_t part)
 {
     kolo_exec_call_t bring = kolo_levels_inside(c, KOLO_COLL_BROADCAST);
     bring.count = part;
@@ -126,7 +126,7 @@ static kolo_status_t hand_over(const kolo_levels_t *s, const kolo_exec_call_t *c
 }
 
 /* The scratch memory has a part of each host, the result, and the results of others. */
-kolo_status_t kolo_levels_reduce_scatter_uneven(const kolo_levels_t *s, const kolo_exec_call_t *c)
+kolo_status_t kolo_levels_reduce_scatter_uneven(kolo_levels_t *s, const kolo_exec_call_t *c)
 {
     uint64_t hosts = (uint64_t)s->env.hosts, most = kolo_levels_room(s, c, hosts + 2);
     kolo_exec_call_t lane = kolo_levels_across(c, KOLO_COLL_REDUCE_SCATTER);

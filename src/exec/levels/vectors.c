@@ -7,7 +7,7 @@
 #include "exec/levels/parts.h"
 
 /* What does not divide by the lanes. */
-static kolo_status_t launch_rest(const kolo_levels_t *s, const kolo_exec_call_t *c, uint64_t done)
+static kolo_status_t launch_rest(kolo_levels_t *s, const kolo_exec_call_t *c, uint64_t done)
 {
     kolo_exec_call_t rest = *c;
     if (done == c->count) return KOLO_OK;
@@ -18,7 +18,7 @@ static kolo_status_t launch_rest(const kolo_levels_t *s, const kolo_exec_call_t 
 }
 
 /* The parts of dst, which the ranks with lanes have, go to all ranks of this host. */
-static kolo_status_t spread_parts(const kolo_levels_t *s, const kolo_exec_call_t *c, uint64_t part)
+static kolo_status_t spread_parts(kolo_levels_t *s, const kolo_exec_call_t *c, uint64_t part)
 {
     kolo_exec_call_t gather = kolo_levels_inside(c, KOLO_COLL_ALL_GATHER);
     kolo_exec_call_t spread = kolo_levels_inside(c, KOLO_COLL_BROADCAST);
@@ -36,7 +36,7 @@ static kolo_status_t spread_parts(const kolo_levels_t *s, const kolo_exec_call_t
     return KOLO_OK;
 }
 
-kolo_status_t kolo_levels_all_reduce(const kolo_levels_t *s, const kolo_exec_call_t *c)
+kolo_status_t kolo_levels_all_reduce(kolo_levels_t *s, const kolo_exec_call_t *c)
 {
     uint64_t part = c->count / (uint64_t)s->lanes, whole = part * (uint64_t)s->lanes;
     bool scatters = kolo_levels_all_lead(s);
@@ -54,7 +54,7 @@ kolo_status_t kolo_levels_all_reduce(const kolo_levels_t *s, const kolo_exec_cal
 }
 
 /* The root's host has all of it first, and needs nothing from the lanes. */
-kolo_status_t kolo_levels_broadcast(const kolo_levels_t *s, const kolo_exec_call_t *c)
+kolo_status_t kolo_levels_broadcast(kolo_levels_t *s, const kolo_exec_call_t *c)
 {
     uint64_t part = c->count / (uint64_t)s->lanes, whole = part * (uint64_t)s->lanes;
     kolo_exec_call_t near = kolo_levels_inside(c, KOLO_COLL_BROADCAST);
@@ -74,7 +74,7 @@ kolo_status_t kolo_levels_broadcast(const kolo_levels_t *s, const kolo_exec_call
 /* ---- reduce ---- */
 
 /* Each rank with a lane gets the host's sum of its part, in the scratch memory. */
-static kolo_status_t sum_parts(const kolo_levels_t *s, const kolo_exec_call_t *c, uint64_t done, uint64_t part)
+static kolo_status_t sum_parts(kolo_levels_t *s, const kolo_exec_call_t *c, uint64_t done, uint64_t part)
 {
     kolo_exec_call_t scatter = kolo_levels_inside(c, KOLO_COLL_REDUCE_SCATTER);
     kolo_exec_call_t sum = kolo_levels_inside(c, KOLO_COLL_REDUCE);
@@ -95,7 +95,7 @@ static kolo_status_t sum_parts(const kolo_levels_t *s, const kolo_exec_call_t *c
 
 /* The root gets the parts from the ranks of its host that have lanes. Where others have none, a broadcast brings
  * each part; ranks that do not need it have it in the second half of the scratch memory. */
-static kolo_status_t collect_parts(const kolo_levels_t *s, const kolo_exec_call_t *c, uint64_t done, uint64_t part)
+static kolo_status_t collect_parts(kolo_levels_t *s, const kolo_exec_call_t *c, uint64_t done, uint64_t part)
 {
     kolo_exec_call_t gather = kolo_levels_inside(c, KOLO_COLL_GATHER);
     kolo_exec_call_t bring = kolo_levels_inside(c, KOLO_COLL_BROADCAST);
@@ -120,7 +120,7 @@ static kolo_status_t collect_parts(const kolo_levels_t *s, const kolo_exec_call_
 }
 
 /* Each lane takes a part to the root's host. As much at a time as there is scratch memory. */
-kolo_status_t kolo_levels_reduce(const kolo_levels_t *s, const kolo_exec_call_t *c)
+kolo_status_t kolo_levels_reduce(kolo_levels_t *s, const kolo_exec_call_t *c)
 {
     uint64_t lanes = (uint64_t)s->lanes, most = kolo_levels_room(s, c, s->even ? 1 : 2);
     uint64_t whole = c->count / lanes * lanes;

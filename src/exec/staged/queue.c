@@ -99,29 +99,52 @@ static void replay(void *arg)
     kolo_gate_open(&s->gate);
 }
 
+static kolo_status_t has_pair(const kolo_staged_t *s)
+{
+    if (s->pairs_used < KOLO_STAGED_PAIRS) return KOLO_OK;
+    return kolo_fail(KOLO_ERR_UNSUPPORTED,
+                     "rank %d: %u operations of this communicator are captured in graphs, which is all there is "
+                     "room for",
+                     s->rank, s->pairs_used - 1);
+}
+
+/* Parts of one call on one stream: each begins behind the end of the one before it, so one pair does for all. */
+static bool goes_on(const kolo_staged_t *s, const kolo_staged_op_t *op)
+{
+    const kolo_staged_op_t *last = s->captured;
+    const kolo_exec_call_t *c = op->calls;
+    return last && c->number && last->calls->number == c->number && last->calls->stream == c->stream;
+}
+
 static kolo_status_t put_captured(kolo_staged_t *s, kolo_staged_op_t *op, kolo_cu_stream_t stream)
 {
-    if (s->pairs_used == KOLO_STAGED_PAIRS) {
+    bool more = goes_on(s, op);
+    kolo_status_t status = more ? KOLO_OK : has_pair(s);
+    if (status != KOLO_OK) {
         free(op);
-        return kolo_fail(
-            KOLO_ERR_UNSUPPORTED,
-            "rank %d: %u operations of this communicator are captured in graphs, which is all there is "
-            "room for",
-            s->rank, s->pairs_used - 1);
+        return status;
     }
-    op->pair = s->pairs_used++;
+    op->pair = more ? s->captured->pair : s->pairs_used++;
     op->next_captured = s->captured;
     s->captured = op;
     KOLO_TRY(failed(s, s->api->stream_host_call(stream, replay, op), "capture an operation"));
     return put_pieces(s, op, stream);
 }
 
+static kolo_status_t ask_capture(const kolo_staged_t *s, kolo_cu_stream_t stream, bool *captured)
+{
+    int now = KOLO_CU_CAPTURE_NONE;
+    kolo_cu_result_t r = s->api->stream_capturing(stream, &now);
+    *captured = now != KOLO_CU_CAPTURE_NONE;
+    return failed(s, r, "ask a stream");
+}
+
 /* Takes the operation, also on failure. It is listed before its marks are queued: they are never reached else. */
 static kolo_status_t put(kolo_staged_t *s, kolo_staged_op_t *op, kolo_cu_stream_t stream)
 {
-    int capture = KOLO_CU_CAPTURE_NONE;
-    kolo_status_t status = failed(s, s->api->stream_capturing(stream, &capture), "ask a stream");
-    if (status == KOLO_OK && capture != KOLO_CU_CAPTURE_NONE) return put_captured(s, op, stream);
+    bool captured;
+    kolo_status_t status = ask_capture(s, stream, &captured);
+    if (status == KOLO_OK && captured) return put_captured(s, op, stream);
     if (status == KOLO_OK) status = follow(s, stream);
     if (status != KOLO_OK) {
         free(op);
@@ -204,6 +227,17 @@ kolo_status_t kolo_staged_launch(void *state, const kolo_exec_call_t *calls, siz
     bool pushed;
     KOLO_TRY(kolo_cuda_enter(s->device, &pushed));
     kolo_status_t status = launch_entered(s, calls, n);
+    kolo_cuda_leave(pushed);
+    return status;
+}
+
+kolo_status_t kolo_staged_follow(void *state, void *stream)
+{
+    kolo_staged_t *s = state;
+    bool captured, pushed;
+    KOLO_TRY(kolo_cuda_enter(s->device, &pushed));
+    kolo_status_t status = ask_capture(s, stream, &captured);
+    if (status == KOLO_OK) status = captured ? has_pair(s) : follow(s, stream);
     kolo_cuda_leave(pushed);
     return status;
 }

@@ -24,8 +24,8 @@ extern const kolo_param_table_t kolo_exec_staged_params; /* KOLO_GPU_STAGING_SIZ
 
 #define KOLO_STAGED_DEPTH 4u /* pieces under way */
 /* The words that streams and host share, in pairs: up to which piece streams have come, up to which the host is
- * through. The first pair is of all operations; then one for each operation of a captured graph, which a replay
- * begins anew. */
+ * through. The first pair is of all operations; then one for each call of a captured graph, whose operations begin
+ * it anew. */
 #define KOLO_STAGED_WORDS_BYTES 16384u
 #define KOLO_STAGED_PAIRS       (KOLO_STAGED_WORDS_BYTES / 2 / sizeof(uint32_t))
 
@@ -107,6 +107,7 @@ kolo_status_t kolo_staged_messages_run(kolo_staged_t *s, const kolo_staged_op_t 
 
 /* queue.c */
 kolo_status_t kolo_staged_launch(void *state, const kolo_exec_call_t *calls, size_t n);
+kolo_status_t kolo_staged_follow(void *state, void *stream);
 kolo_status_t kolo_staged_poll(void *state);
 kolo_status_t kolo_staged_copy(kolo_staged_t *s, kolo_cu_stream_t stream, void *to, const void *from, size_t bytes);
 void kolo_staged_push(kolo_staged_queue_t *queue, kolo_staged_op_t *op);

@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * See gpu_spread.h.
+ */
+#include "gpu_spread.h"
+
+#include "algo/emit.h"
+
+kolo_status_t gpu_emit_spread(const kolo_emit_env_t *env, kolo_plan_t **plan)
+{
+    uint32_t n = env->nranks, root = env->root, me = env->rank;
+    kolo_builder_t *b;
+    KOLO_TRY(kolo_emit_open(KOLO_COLL_BROADCAST, KOLO_ALGO_DIRECT, env, &b));
+    kolo_builder_grid(b, n - 1, 1, n - 1, n - 1);
+    for (uint32_t p = 0, part = 0; p < n && me == root; p++) {
+        kolo_segment_t src = kolo_seg(KOLO_BUF_SRC, (int32_t)part, 1);
+        if (p == root) continue;
+        kolo_builder_send(b, kolo_builder_tx(b, p, 0), src);
+        kolo_builder_copy(b, kolo_seg(KOLO_BUF_DST, (int32_t)part++, 1), src);
+    }
+    if (me == root) return kolo_builder_finish(b, plan);
+    kolo_segment_t mine = kolo_seg(KOLO_BUF_DST, (int32_t)(me > root ? me - 1 : me), 1);
+    kolo_builder_lane(b);
+    kolo_builder_recv(b, kolo_builder_rx(b, root, 0), mine);
+    for (uint32_t p = 0; p < n; p++)
+        if (p != root && p != me) kolo_builder_send(b, kolo_builder_tx(b, p, 1), mine);
+    kolo_builder_lane(b);
+    for (uint32_t p = 0; p < n; p++)
+        if (p != root && p != me)
+            kolo_builder_recv(b, kolo_builder_rx(b, p, 1),
+                              kolo_seg(KOLO_BUF_DST, (int32_t)(p > root ? p - 1 : p), 1));
+    return kolo_builder_finish(b, plan);
+}

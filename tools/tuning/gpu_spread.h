@@ -1,0 +1,15 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The plan of a long broadcast by kernels (kolo_direct_spread() in exec/cuda/direct.cuh), which no other executor
+ * runs: for the simulator, and for the test that holds the kernels against it.
+ */
+#ifndef KOLO_TOOLS_TUNING_GPU_SPREAD_H
+#define KOLO_TOOLS_TUNING_GPU_SPREAD_H
+
+#include "algo/algo.h"
+
+/* Each receiver owns a part, takes it from the root and hands it to the other receivers. To one receiver that is
+ * one step. */
+kolo_status_t gpu_emit_spread(const kolo_emit_env_t *env, kolo_plan_t **plan);
+
+#endif
