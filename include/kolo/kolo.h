@@ -245,8 +245,8 @@ kolo_status_t kolo_comm_lost(kolo_comm_t comm, int *ranks, int *count);
 /* Waits until all operations of this rank are complete, and says goodbye to the other ranks. Collective.
  * Afterwards only queries, destroy and abort are allowed, and the process may end. KOLO_ERR_MISMATCH: the ranks
  * have not called the same collectives, and results may be wrong. Compared are the order of the calls, types,
- * roots, counts and operators. Not compared: sends, receives, puts, signals and waits; counts per rank (only their
- * sum is, and not that of kolo_all_to_allv()); which created operator it was. On GPUs nothing is compared, unless
+ * roots, counts and operators. Not compared: sends, receives, puts, signals and waits; the counts of
+ * kolo_all_to_allv(); which created operator it was. On GPUs nothing is compared, unless
  * all data goes through host memory. */
 kolo_status_t kolo_comm_finalize(kolo_comm_t comm);
 /* Frees the communicator once this rank's operations are complete; a call that returned KOLO_IN_PROGRESS and is not

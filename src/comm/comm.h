@@ -62,7 +62,9 @@ typedef struct kolo_call {
     uint64_t count; /* per part for all_gather and its like; the sum for v forms */
     size_t elem;
     bool in_place;
-    /* v forms: tables of nranks, else NULL. Owned by the call when `owned`. */
+    /* v forms: tables of nranks, else NULL. Owned by the call when `owned`. `table` tells those apart that have to
+     * be the same on all ranks; 0: there is none. */
+    uint32_t table;
     const size_t *send_counts, *send_displs, *recv_counts, *recv_displs;
     void *owned;
     const kolo_window_call_t *window; /* of a one-sided call; owned likewise */
@@ -397,10 +399,14 @@ bool kolo_body_pair_ll(const kolo_body_t *body, uint32_t peer);
 /* ---- words ---- */
 
 /* Kind, type, operator, root and count of a call as one word, for comparison between ranks. */
+static inline uint64_t kolo_call_signature(const kolo_call_t *call)
+{
+    uint64_t count = KOLO_UNLIKELY(call->table) ? kolo_signature_table(call->count, call->table) : call->count;
+    return kolo_signature(call->coll, (int)call->type, (int)call->op, call->root, count);
+}
 static inline uint64_t kolo_mismatch_word(const kolo_call_t *call)
 {
-    if (call->kind == KOLO_CALL_COLL)
-        return kolo_signature(call->coll, (int)call->type, (int)call->op, call->root, call->count);
+    if (call->kind == KOLO_CALL_COLL) return kolo_call_signature(call);
     static const int ways[] = {[KOLO_CALL_SEND] = KOLO_P2P_WORD_SEND,
                                [KOLO_CALL_RECV] = KOLO_P2P_WORD_RECV,
                                [KOLO_CALL_PUT] = KOLO_P2P_WORD_PUT,

@@ -79,9 +79,7 @@ static bool is_open(const kolo_record_entry_t *e)
 
 static uint64_t word_of(const kolo_call_t *call)
 {
-    return call->kind == KOLO_CALL_COLL
-               ? kolo_signature(call->coll, (int)call->type, (int)call->op, call->root, call->count)
-               : kolo_mismatch_word(call);
+    return kolo_mismatch_word(call);
 }
 
 void kolo_record_queued(kolo_body_t *body, kolo_call_t *call)

@@ -86,7 +86,7 @@ struct kolo_conn {
     kolo_inbound_t *in; /* being read */
     kolo_outbound_t *out, **out_tail;
     kolo_outbound_t leave; /* the farewell of a rank that has left and still answers */
-    uint8_t *stash; /* bytes read behind a stalled head */
+    uint8_t *stash;        /* bytes read behind a stalled head */
     size_t stash_bytes;
     kolo_inbound_t small; /* what a room takes at once always has a place: */
     uint8_t body[KOLO_FRAME_BODY_MAX];

@@ -57,8 +57,8 @@ kolo_status_t kolo_oob_open_child(kolo_oob_child_t *child, const kolo_oob_config
 void kolo_oob_close(kolo_oob_t *oob);
 /* close, of a rank that gives up: first notifies its peers, before anything else of this rank ends. */
 void kolo_oob_give_notice(kolo_oob_t *oob);
-/* Tells the peers, those that connect later, too, that this rank is done: that its connections end from now on is no
- * loss. It sends nothing more of its own. */
+/* Tells the peers, those that connect later, too, that this rank is done: that its connections end from now on is
+ * no loss. It sends nothing more of its own. */
 void kolo_oob_take_leave(kolo_oob_t *oob);
 /* Sets the reason that the peers get if this rank gives up. The first call counts.
  */

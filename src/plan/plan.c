@@ -240,6 +240,13 @@ kolo_signature_fields_t kolo_signature_fields(uint64_t signature)
     };
 }
 
+static bool has_parts(const kolo_signature_fields_t *f)
+{
+    if (kolo_coll_rooted(f->coll))
+        return f->op == KOLO_SIGNATURE_V && (f->coll == KOLO_COLL_GATHER || f->coll == KOLO_COLL_SCATTER);
+    return kolo_coll_by_rank(f->coll) && f->root == KOLO_SIGNATURE_V_ROOT;
+}
+
 void kolo_signature_print(uint64_t signature, char *buf, size_t bytes)
 {
     kolo_signature_fields_t f = kolo_signature_fields(signature);
@@ -269,11 +276,19 @@ void kolo_signature_print(uint64_t signature, char *buf, size_t bytes)
         snprintf(buf, bytes, "message of %" PRIu64 " %s", f.count, f.type == KOLO_INT8 ? "bytes" : type_name);
         return;
     }
-    bool uneven = f.op == KOLO_SIGNATURE_V && (f.coll == KOLO_COLL_GATHER || f.coll == KOLO_COLL_SCATTER);
+    bool uneven = has_parts(&f), table = uneven && f.coll != KOLO_COLL_ALL_TO_ALL;
+    uint64_t most = table ? ((uint64_t)1 << KOLO_SIGNATURE_SUM_BITS) - 1 : UINT64_MAX, count = f.count & most;
     int at = snprintf(buf, bytes, "%s%s", kolo_coll_name(f.coll), uneven ? "v" : "");
     if (f.coll == KOLO_COLL_BARRIER || at < 0 || (size_t)at >= bytes) return;
-    at += snprintf(buf + at, bytes - (size_t)at, " %" PRIu64 " %s", f.count, type_name);
+    if (uneven && !table)
+        at += snprintf(buf + at, bytes - (size_t)at, " %s", type_name);
+    else
+        at +=
+            snprintf(buf + at, bytes - (size_t)at, " %" PRIu64 "%s %s", count, count == most ? "+" : "", type_name);
     if (kolo_coll_reduces(f.coll) && (size_t)at < bytes)
         at += snprintf(buf + at, bytes - (size_t)at, " %s", op_name);
-    if (kolo_coll_rooted(f.coll) && (size_t)at < bytes) snprintf(buf + at, bytes - (size_t)at, " root %u", f.root);
+    if (kolo_coll_rooted(f.coll) && (size_t)at < bytes)
+        at += snprintf(buf + at, bytes - (size_t)at, " root %u", f.root);
+    if (table && (size_t)at < bytes)
+        snprintf(buf + at, bytes - (size_t)at, " counts #%" PRIx64, f.count >> KOLO_SIGNATURE_SUM_BITS);
 }

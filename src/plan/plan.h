@@ -216,6 +216,16 @@ static inline uint64_t kolo_part_count(uint64_t count, uint32_t n, uint32_t p)
 #define KOLO_SIGNATURE_ROOT_BITS  13
 /* In the place of the operator of a gather or scatter: its parts are of unequal length. */
 #define KOLO_SIGNATURE_V 30
+/* In the place of the root of the others with such parts. */
+#define KOLO_SIGNATURE_V_ROOT 8000
+/* The count where parts are of unequal length and all ranks have the same table of lengths: table:14, which differs
+ * for nearly all others, and sum:22, or the most that fits. The others have 0. */
+#define KOLO_SIGNATURE_SUM_BITS 22
+static inline uint64_t kolo_signature_table(uint64_t sum, uint32_t table)
+{
+    const uint64_t most = ((uint64_t)1 << KOLO_SIGNATURE_SUM_BITS) - 1;
+    return sum == 0 ? 0 : (uint64_t)(table & 0x3fff) << KOLO_SIGNATURE_SUM_BITS | (sum < most ? sum : most);
+}
 static inline uint64_t kolo_signature(kolo_coll_t coll, int type, int op, uint32_t root, uint64_t count)
 {
     /* The collective is stored plus one, so that no operation is 0. Created operators all count as one. */

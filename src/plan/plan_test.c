@@ -76,6 +76,17 @@ static void signatures_differ_and_print(void **state)
     kolo_signature_print(s, text, 1);
     kolo_signature_print(kolo_signature(KOLO_COLL_ALL_GATHER, KOLO_INT8, 77, 9, 5), text, sizeof(text));
     assert_string_equal(text, "all_gather 5 int8");
+    uint64_t sum = kolo_signature_table(30, 0x1a2b);
+    kolo_signature_print(kolo_signature(KOLO_COLL_ALL_GATHER, KOLO_INT8, 0, KOLO_SIGNATURE_V_ROOT, sum), text,
+                         sizeof(text));
+    assert_string_equal(text, "all_gatherv 30 int8 counts #1a2b");
+    sum = kolo_signature_table(UINT64_C(1) << 40, 3);
+    kolo_signature_print(kolo_signature(KOLO_COLL_SCATTER, KOLO_INT8, KOLO_SIGNATURE_V, 2, sum), text,
+                         sizeof(text));
+    assert_string_equal(text, "scatterv 4194303+ int8 root 2 counts #3");
+    kolo_signature_print(kolo_signature(KOLO_COLL_ALL_TO_ALL, KOLO_INT8, 0, KOLO_SIGNATURE_V_ROOT, 0), text,
+                         sizeof(text));
+    assert_string_equal(text, "all_to_allv int8");
     kolo_signature_print(kolo_signature_of_call(KOLO_CALL_WORD_SPLIT), text, sizeof(text));
     assert_string_equal(text, "comm_split or comm_dup");
     kolo_signature_print(kolo_signature_of_call(KOLO_CALL_WORDS), text, sizeof(text));

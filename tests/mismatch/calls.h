@@ -41,6 +41,26 @@ static inline kolo_status_t meet_all(kolo_comm_t comm, int32_t *x)
     (void)x;
     return kolo_barrier(comm, NULL);
 }
+/* Tables with one sum, the same parts in another order. */
+static inline kolo_status_t gather_parts(kolo_comm_t comm, int32_t *x, int first)
+{
+    size_t counts[MAX_RANKS], displs[MAX_RANKS], at = 0;
+    int n = 0;
+    kolo_comm_count(comm, &n);
+    for (int r = 0; r < n; at += counts[r++]) {
+        counts[r] = r % 2 == first ? 10 : 0;
+        displs[r] = at;
+    }
+    return kolo_all_gatherv(x, x + MANY, counts, displs, KOLO_INT32, comm, NULL);
+}
+static inline kolo_status_t gather_even_parts(kolo_comm_t comm, int32_t *x)
+{
+    return gather_parts(comm, x, 0);
+}
+static inline kolo_status_t gather_odd_parts(kolo_comm_t comm, int32_t *x)
+{
+    return gather_parts(comm, x, 1);
+}
 static inline kolo_status_t split_all(kolo_comm_t comm, int32_t *x)
 {
     kolo_comm_t child = NULL;

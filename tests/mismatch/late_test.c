@@ -119,26 +119,37 @@ static void each_rank_is_a_root(void **state)
 typedef struct {
     bool all_roots, once_more; /* once_more: the odd rank makes a call that the others do not make */
     bool dup;                  /* before the end */
+    bool tables;               /* parts from each, as each sees it: nobody waits for any */
     int calls;                 /* after the one that differs, over other queues */
     const char *says;
 } end_t;
+
+static kolo_status_t gather_mine(const rank_t *r, float *x)
+{
+    size_t counts[RANKS] = {0}, displs[RANKS] = {0};
+    counts[r->rank] = 10;
+    return kolo_all_gatherv(x, x + COUNT, counts, displs, KOLO_FLOAT32, r->comm, NULL);
+}
 
 static void part_and_end(rank_t *r)
 {
     const end_t *e = r->arg;
     float *x = calloc((size_t)COUNT * 2, sizeof *x);
     bool odd = r->rank == r->nranks - 1;
-    int root = e->all_roots ? r->rank : odd && !e->once_more ? r->rank : 0;
+    int root = e->all_roots ? r->rank : odd && !e->once_more && !e->tables ? r->rank : 0;
     for (int i = 0; i < r->nranks; i++) EXPECT_OK(kolo_broadcast(x, x, 1024, KOLO_FLOAT32, i, r->comm, NULL));
     EXPECT_OK(kolo_all_gather(x, x + COUNT, FEW, KOLO_FLOAT64, r->comm, NULL));
     EXPECT_OK(kolo_barrier(r->comm, NULL));
     EXPECT_OK(kolo_broadcast(x, x, 1024, KOLO_FLOAT32, root, r->comm, NULL));
+    if (e->tables) EXPECT_OK(gather_mine(r, x));
     if (e->once_more && odd) EXPECT_OK(kolo_broadcast(x, x, 1024, KOLO_FLOAT32, r->rank, r->comm, NULL));
     for (int i = 0; i < e->calls; i++) EXPECT_OK(kolo_all_gather(x, x + COUNT, FEW, KOLO_FLOAT64, r->comm, NULL));
     kolo_comm_t copy = NULL;
     if (e->dup) EXPECT_OK(kolo_comm_dup(r->comm, &copy, NULL));
     EXPECT_OK(kolo_comm_destroy(copy));
-    const char *who = e->all_roots ? "rank 0" : r->nranks == 3 ? "rank 2 differs from most others" : "rank 1";
+    const char *who = e->all_roots || e->tables ? "rank 0"
+                      : r->nranks == 3          ? "rank 2 differs from most others"
+                                                : "rank 1";
     EXPECT_ERROR(KOLO_ERR_MISMATCH, kolo_comm_finalize(r->comm), "comm_finalize", e->says, who);
     EXPECT_OK(kolo_comm_destroy(r->comm));
     r->comm = NULL;
@@ -155,6 +166,7 @@ static void finalize_tells_who_has_parted(void **state)
         {.all_roots = true, .says = "broadcast"},
         {.once_more = true, .says = "broadcast"},
         {.dup = true, .says = "broadcast"},
+        {.tables = true, .says = "all_gatherv 10 float32 counts #"},
     };
     (void)state;
     for (size_t i = 0; i < sizeof ends / sizeof ends[0]; i++)

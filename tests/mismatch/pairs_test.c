@@ -33,6 +33,7 @@ static const case_t cases[] = {
     {"all_reduce and split", {sum_many, split_all}, .words = {"all_reduce", "comm_split"}},
     {"all_to_all and a window", {exchange_many, open_window}, .words = {"all_to_all", "window_register"}},
     {"split and barrier", {split_all, meet_all}, .words = {"comm_split", "barrier"}},
+    {"two tables of counts", {gather_odd_parts, gather_even_parts}, .words = {"counts #", "counts #"}},
     {"two roots", {broadcast_many, broadcast_other}, .words = {"root 0", "root 1"}},
     {"small all_reduce and small recv", {sum_few, recv_few}, {"all_reduce 10 ", "recv 10 "}, .messages = true},
     {"large all_reduce and large recv", {sum_many, recv_many}, {"all_reduce", "recv 300000"}, .messages = true},

@@ -116,9 +116,11 @@ static void fill_row(const kolo_call_t *call, uint64_t row[FIELDS])
 static void print_field(int field, const uint64_t *row, char *text, size_t bytes)
 {
     char words[160];
+    bool table = row[ROOT] == KOLO_SIGNATURE_V_ROOT && row[COLL] != KOLO_COLL_ALL_TO_ALL;
+    uint64_t count = table ? kolo_signature_table(row[COUNT], (uint32_t)row[TABLES]) : row[COUNT];
     kolo_signature_print(
-        kolo_signature((kolo_coll_t)row[COLL], (int)row[TYPE], (int)row[OP], (uint32_t)row[ROOT], row[COUNT]),
-        words, sizeof words);
+        kolo_signature((kolo_coll_t)row[COLL], (int)row[TYPE], (int)row[OP], (uint32_t)row[ROOT], count), words,
+        sizeof words);
     if (field == TABLES)
         snprintf(text, bytes, "others");
     else
@@ -174,8 +176,7 @@ kolo_status_t kolo_deep_check_ranks(const kolo_call_t *call)
     if (!rows) return kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for the arguments of %d ranks", body->nranks);
     fill_row(call, rows[body->rank]);
     /* ranks that are in something else do not come to this: they find out as from any other wait for connections */
-    kolo_board_publish(&body->board, number,
-                       kolo_signature(call->coll, (int)call->type, (int)call->op, call->root, call->count));
+    kolo_board_publish(&body->board, number, kolo_call_signature(call));
     atomic_store_explicit(&body->board.connecting, number, memory_order_relaxed);
     kolo_status_t status = kolo_oob_all_gather(body->oob, rows, sizeof rows[0]);
     if (status == KOLO_OK) status = compare_rows(body, number, (const uint64_t(*)[FIELDS])rows);

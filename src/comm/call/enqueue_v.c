@@ -9,7 +9,6 @@
 #include <stdlib.h>
 
 #define BYTES_MAX ((uint64_t)1 << 47)
-#define V_ROOT    8000 /* tells the v forms apart from the even ones in the signature */
 
 static kolo_status_t check(kolo_call_t *call, const size_t *counts, const size_t *displs, uint64_t *end,
                            uint64_t *total, const char *what)
@@ -61,6 +60,14 @@ static kolo_status_t check_apart(const kolo_call_t *call, const size_t *counts, 
     return status;
 }
 
+/* A number for the lengths, which all ranks have to give alike; never 0. */
+static void take_table(kolo_call_t *call, const size_t *counts)
+{
+    uint64_t hash = 1;
+    for (int r = 0; r < call->comm->nranks; r++) hash = kolo_board_mixed(hash) + counts[r];
+    call->table = (uint32_t)kolo_board_mixed(hash) | UINT32_C(1) << 31;
+}
+
 /* A rank without elements of its own may pass NULL for them. */
 static kolo_status_t check_null(const void *src, uint64_t src_count, const void *dst, uint64_t dst_count,
                                 const char *what)
@@ -79,7 +86,7 @@ static kolo_status_t check_start(kolo_call_t *call, bool tables, const char *wha
 {
     KOLO_TRY(kolo_handle_check(call->comm, what));
     call->elem = kolo_type_size(call->type);
-    call->root = V_ROOT;
+    call->root = KOLO_SIGNATURE_V_ROOT;
     if (!call->elem) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: unknown type %d", what, (int)call->type);
     if (!tables)
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: a table of counts or displacements is NULL", what);
@@ -104,6 +111,7 @@ kolo_status_t kolo_all_gatherv(const void *src, void *dst, const size_t *counts,
     KOLO_TRY(check_start(&call, counts && displs, "all_gatherv"));
     KOLO_TRY(check(&call, counts, displs, &end, &call.count, "all_gatherv"));
     KOLO_TRY(check_apart(&call, counts, displs, "all_gatherv"));
+    take_table(&call, counts);
     size_t mine = counts[comm->rank];
     KOLO_TRY(check_null(src, mine, dst, call.count, "all_gatherv"));
     call.in_place = (uintptr_t)src == (uintptr_t)dst + displs[comm->rank] * call.elem;
@@ -128,6 +136,7 @@ kolo_status_t kolo_reduce_scatterv(const void *src, void *dst, const size_t *cou
     KOLO_TRY(check_start(&call, counts != NULL, "reduce_scatterv"));
     KOLO_TRY(kolo_check_op(&call, "reduce_scatterv"));
     KOLO_TRY(check(&call, counts, NULL, &end, &call.count, "reduce_scatterv"));
+    take_table(&call, counts);
     size_t mine = counts[comm->rank];
     for (int r = 0; r < comm->rank; r++) before += counts[r];
     KOLO_TRY(check_null(src, call.count, dst, mine, "reduce_scatterv"));
@@ -182,6 +191,7 @@ static kolo_status_t check_rooted(kolo_call_t *call, const size_t *counts, const
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: the displacements are NULL on the root", what);
     call->root = (uint32_t)root;
     call->op = (kolo_op_t)KOLO_SIGNATURE_V;
+    take_table(call, counts);
     return check(call, counts, comm->rank == root ? displs : NULL, end, &call->count, what);
 }
 

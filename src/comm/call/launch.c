@@ -29,7 +29,7 @@ static kolo_memo_t *find_memo(kolo_body_t *body, const kolo_call_t *call, uint64
 static kolo_memo_t *begin(const kolo_call_t *call, kolo_task_t *task, bool *known)
 {
     kolo_body_t *body = call->comm->body;
-    uint64_t signature = kolo_signature(call->coll, (int)call->type, (int)call->op, call->root, call->count);
+    uint64_t signature = kolo_call_signature(call);
     bool v = call->send_counts || call->recv_counts;
     kolo_memo_t *memo = find_memo(body, call, signature, v);
     task->ctx = &body->ctx;
@@ -56,9 +56,8 @@ static kolo_status_t run_alone(const kolo_call_t *call)
 {
     kolo_reducer_t r;
     kolo_body_t *body = call->comm->body;
-    kolo_record_begin(&body->record, call, body->operation++,
-                      kolo_signature(call->coll, (int)call->type, (int)call->op, call->root, call->count),
-                      KOLO_RECORD_RUNNING, KOLO_RECORD_NO_ALGO);
+    kolo_record_begin(&body->record, call, body->operation++, kolo_call_signature(call), KOLO_RECORD_RUNNING,
+                      KOLO_RECORD_NO_ALGO);
     KOLO_TRY(kolo_call_reducer(call, &r));
     uint64_t count = call->coll == KOLO_COLL_ALL_TO_ALL && call->send_counts ? call->send_counts[0] : call->count;
     if (call->coll == KOLO_COLL_BARRIER || count == 0) return KOLO_OK;
