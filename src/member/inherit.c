@@ -227,6 +227,15 @@ bool kolo_oob_inherited_failure(kolo_oob_t *oob, int wait_ms, char *word, size_t
     return told;
 }
 
+bool kolo_oob_names_inherited(kolo_oob_t *oob, const char *text)
+{
+    pthread_mutex_lock(&oob->lock);
+    const char *who = kolo_inherited(oob)->who;
+    bool names = who[0] != '\0' && strstr(text, who) != NULL;
+    pthread_mutex_unlock(&oob->lock);
+    return names;
+}
+
 bool kolo_oob_setup_failed(kolo_oob_t *oob)
 {
     pthread_mutex_lock(&oob->lock);

@@ -126,6 +126,8 @@ kolo_status_t kolo_oob_setup_done(kolo_oob_t *oob);
 /* For a set-up that failed because a member left, perhaps because the parent lost a rank: waits up to wait_ms for
  * such news of the parent. False: no news. */
 bool kolo_oob_inherited_failure(kolo_oob_t *oob, int wait_ms, char *word, size_t bytes);
+/* Does this text say which rank of the parent was lost? */
+bool kolo_oob_names_inherited(kolo_oob_t *oob, const char *text);
 /* Have the parent's news (other than a loss) ended the set-up? */
 bool kolo_oob_setup_failed(kolo_oob_t *oob);
 /* Writes which rank of the parent it is: " (host a, process 12)". Called with locks held. */

@@ -97,34 +97,42 @@ static void a_split_ends_when_the_parent_knows_of_a_death(void **state)
     assert_true(named > 0); /* whoever heard of it by the parent first says who that was there */
 }
 
-/* Ranks 0 and 1 make a child. Rank 0 fails and leaves; what rank 1 sees is that it is not there. */
+/* All but the last make a child. Rank 0 fails and leaves; what rank 1 sees is that it is not there, and what those
+ * behind it see is that rank 1 says so. */
 static void split_without_the_last(proc_t *p)
 {
     kolo_comm_t child = NULL;
-    note(p, kolo_comm_split(p->r.comm, p->r.rank == 2, p->r.rank, &child, NULL));
+    note(p, kolo_comm_split(p->r.comm, p->r.rank == p->r.nranks - 1, p->r.rank, &child, NULL));
     EXPECT(!child);
     leave(p, 3);
 }
 
-static void a_split_names_the_rank_whose_loss_made_a_member_leave(void **state)
+static void lose_the_last(int n)
 {
     job_t job;
-    char process[48];
-    (void)state;
+    char process[48], dies[64], early[64], who[32];
+    int last = n - 1, told = n - 2; /* told: the last member */
+    snprintf(dies, sizeof dies, "@%d:KOLO_FAIL_POINT=comm.split.open:1:kill", last);
+    snprintf(early, sizeof early, "was in an all-gather when rank %d was lost", last);
     for (int tries = 0; tries < 20; tries++) {
-        job_start(&job, 3,
-                  (const char *const[]){"@0:KOLO_FAIL_POINT=comm.setup.card:2:error",
-                                        "@2:KOLO_FAIL_POINT=comm.split.open:1:kill", NULL},
+        job_start(&job, n, (const char *const[]){"@0:KOLO_FAIL_POINT=comm.setup.card:2:error", dies, NULL},
                   split_without_the_last, NULL);
-        assert_int_equal(job_finish(&job, 2), 0);
-        assert_int_equal(waitpid(job.pids[2], NULL, 0), job.pids[2]);
-        /* Unless rank 1 was not through with the colors yet, and saw the death there. */
-        if (!strstr(job.shared->found[1].text, "was in an all-gather when rank 2 was lost")) break;
+        assert_int_equal(job_finish(&job, last), 0);
+        assert_int_equal(waitpid(job.pids[last], NULL, 0), job.pids[last]);
+        /* Unless it was not through with the colors yet, and saw the death there. */
+        if (!strstr(job.shared->found[told].text, early)) break;
     }
-    snprintf(process, sizeof process, "process %d)", (int)job.pids[2]);
-    check_told(
-        &job, 1, KOLO_ERR_REMOTE,
-        (const char *const[]){"rank 2 of comm (host", process, "was lost: ", "was being made: ", "rank 0", NULL});
+    snprintf(process, sizeof process, "process %d)", (int)job.pids[last]);
+    snprintf(who, sizeof who, "rank %d of comm (host", last);
+    check_told(&job, told, KOLO_ERR_REMOTE,
+               (const char *const[]){who, process, "was lost: ", "was being made: ", "rank 0", NULL});
+}
+
+static void a_split_names_the_rank_whose_loss_made_a_member_leave(void **state)
+{
+    (void)state;
+    lose_the_last(3);
+    lose_the_last(5);
 }
 
 /* Ranks 0 and 1 have a child, which knows nothing of rank 2. Rank 0 sees the parent fail, by asking for its state,

@@ -178,11 +178,12 @@ kolo_status_t kolo_child_open(kolo_body_t *child, int rank, int nranks, kolo_oob
 
 #define WORD_MS 250 /* how long the name of a lost rank may take to go round */
 
+/* Another member may only have left because the parent has lost a rank, member or not. */
 kolo_status_t kolo_child_blame(kolo_body_t *child, kolo_status_t status)
 {
     char seen[KOLO_ERROR_TEXT_BYTES], word[400];
-    if (status != KOLO_ERR_REMOTE || !child->oob || kolo_oob_get_lost(child->oob, NULL) > 0) return status;
     snprintf(seen, sizeof seen, "%s", kolo_error_text());
+    if (status != KOLO_ERR_REMOTE || !child->oob || kolo_oob_names_inherited(child->oob, seen)) return status;
     if (!kolo_oob_inherited_failure(child->oob, WORD_MS, word, sizeof word)) return kolo_fail(status, "%s", seen);
     return kolo_fail(status, "%s; while %s was being made: %.500s", word, child->name, seen);
 }
