@@ -157,6 +157,7 @@ struct kolo_oob {
     kolo_peer_t *peers[KOLO_PEER_BUCKETS];
     kolo_inbound_t *posted, *early, **early_tail;
     kolo_early_stream_t *streams, **streams_tail;
+    kolo_early_stream_t *next_stream; /* memory for the next one */
     size_t nstreams;
     uint64_t gathers, broadcasts;
 

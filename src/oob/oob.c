@@ -219,6 +219,7 @@ static void take_down(void *arg)
         oob->early = in->next;
         free(in);
     }
+    free(oob->next_stream);
     while (oob->streams != NULL) {
         kolo_early_stream_t *stream = oob->streams;
         oob->streams = stream->next;

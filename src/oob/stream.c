@@ -21,19 +21,18 @@ static size_t early_of(const kolo_oob_t *oob, int peer)
     return n;
 }
 
+/* Who is let in takes it that its stream is there, and may wait for what we do with it: so the memory comes first. */
 kolo_verdict_t kolo_stream_admit(kolo_oob_t *oob, int peer)
 {
     bool room = oob->nstreams < (size_t)kolo_oob_values.early_max || early_of(oob, peer) < EARLY_OF_EACH;
-    return room ? KOLO_VERDICT_OK : KOLO_VERDICT_BUSY;
+    if (room && oob->next_stream == NULL) oob->next_stream = malloc(sizeof(*oob->next_stream));
+    return room && oob->next_stream != NULL ? KOLO_VERDICT_OK : KOLO_VERDICT_BUSY;
 }
 
 void kolo_stream_accepted(kolo_oob_t *oob, const kolo_claim_t *claim, kolo_socket_t socket)
 {
-    kolo_early_stream_t *stream = malloc(sizeof(*stream));
-    if (stream == NULL) {
-        kolo_socket_close(&socket); /* its owner sees it closed */
-        return;
-    }
+    kolo_early_stream_t *stream = oob->next_stream;
+    oob->next_stream = NULL;
     *stream = (kolo_early_stream_t){.peer = claim->from, .socket = socket, .tag = claim->tag};
     *oob->streams_tail = stream;
     oob->streams_tail = &stream->next;
