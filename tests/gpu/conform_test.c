@@ -2,9 +2,8 @@
  *
  * Conformance of the public API on GPUs (or, for comparison, on the CPU): every collective, type and operator,
  * lengths from nothing to more than one tile, in and out of place, off alignment, every root, several streams;
- * ranks as threads, as processes, or all driven by one thread. Which streams calls may be made on, --stress,
- * --calls,
- * --fresh, --soak, --windows, --vmm and --faults are in files of their own.
+ * ranks as threads, as processes, or all driven by one thread. Streams, --stress, --calls, --fresh, --soak,
+ * --windows, --vmm and --faults are in files of their own.
  */
 #include "cases.h"
 #include "conform.h"

@@ -14,12 +14,10 @@
  * Nothing but the first step needs the parent, which serves meanwhile. Each step of the gateway carries its status,
  * so what goes wrong on one side is told on the other.
  */
-#include "comm/call/call.h"
-#include "comm/life/life.h"
-
 #include "base/clock.h"
 #include "base/failpoint.h"
 #include "comm/call/call.h"
+#include "comm/life/life.h"
 
 #include <stdio.h>
 #include <stdlib.h>
