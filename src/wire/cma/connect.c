@@ -12,12 +12,13 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-/* A process that was killed has no memory any more long before the system says that it has ended. */
+/* A process that was killed has no memory any more long before the system says that it has ended, by whatever sign
+ * there is; and nothing else makes ESRCH of a process that was met at set-up. */
 static kolo_status_t say_refused(kolo_wire_ctx_t *ctx, kolo_control_peer_t *peer, size_t bytes, bool write, int err)
 {
-    kolo_process_end_t fate = kolo_control_look(peer);
+    (void)kolo_control_look(peer);
     KOLO_TRY(kolo_control_check(ctx, peer));
-    if (err == ESRCH && !(peer->visible && fate == KOLO_PROCESS_LIVES)) {
+    if (err == ESRCH) {
         kolo_oob_report_lost(ctx->oob, peer->rank, KOLO_LOSS_PROCESS);
         return kolo_fail(KOLO_ERR_REMOTE, "rank %d (host %.32s, pid %d) has died: its memory is gone", peer->rank,
                          ctx->member->peers[peer->rank].host_name, peer->pid);
