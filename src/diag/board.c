@@ -268,13 +268,25 @@ static bool is_held_by(const kolo_oob_t *oob, int rank, uint64_t *number, uint64
     return false;
 }
 
+/* Do I wait for `rank` to connect, for an operation not before `number`? It comes to that by its own call alone,
+ * whatever the operation then needs from it. */
+static bool connects_with(const kolo_oob_t *oob, int rank, uint64_t *number, uint64_t *word)
+{
+    const kolo_board_t *board = kolo_diag(oob)->board;
+    uint64_t n = load(&board->connecting);
+    if (n == KOLO_BOARD_NONE || oob->ready == NULL || oob->awaits != rank || is_before(n, *number)) return false;
+    if (!look_up(board, n, word)) return false;
+    *number = n;
+    return true;
+}
+
 /* The asker waits for messages that I have not begun, and comes to no further operation before that. If I am in one
  * that I cannot leave without it, neither of us ever goes on. The operation is looked at first: it is published
  * after the messages before it were counted, and those behind it cannot be begun, so the counts are final. */
 static bool answer_pair(kolo_oob_t *oob, kolo_peer_t *peer, const kolo_question_t *q)
 {
     uint64_t number = q->number, word = 0;
-    bool held = is_held_by(oob, peer->rank, &number, &word);
+    bool held = is_held_by(oob, peer->rank, &number, &word) || connects_with(oob, peer->rank, &number, &word);
     int in = missing(oob, peer->rank, &q->pair);
     if (in < 0) return false;
     if (goes_apart(oob, peer->rank, &q->pair)) {

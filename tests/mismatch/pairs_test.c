@@ -22,8 +22,8 @@ typedef struct {
     call_t call[2];       /* of most ranks; of the last one */
     const char *words[2]; /* that stand for them in the text */
     bool messages;        /* the last one's is a send or receive: nothing to be called by all before */
-    bool unlinked;        /* only where no send or receive was connected before: else the message is under way */
-    bool sends;           /* its data may leave for the queue, where the others find it and know only what it is */
+    bool unlinked; /* only first calls: else the message is under way, or what is needed of whom is not known */
+    bool sends;    /* its data may leave for the queue, where the others find it and know only what it is */
 } case_t;
 
 static const case_t cases[] = {
@@ -38,6 +38,11 @@ static const case_t cases[] = {
     {"small all_reduce and small recv", {sum_few, recv_few}, {"all_reduce 10 ", "recv 10 "}, .messages = true},
     {"large all_reduce and large recv", {sum_many, recv_many}, {"all_reduce", "recv 300000"}, .messages = true},
     {"split and small recv", {split_all, recv_few}, {"comm_split", "recv 10 "}, .messages = true},
+    {"all_gatherv and small recv",
+     {gather_odd_parts, recv_few},
+     {"all_gatherv", "recv 10 "},
+     .messages = true,
+     .unlinked = true},
     {"barrier and large recv", {meet_all, recv_many}, {"barrier", "recv 300000"}, .messages = true},
     {"small all_reduce and large send",
      {sum_few, send_many},
