@@ -4,6 +4,7 @@
  */
 #include "base/clock.h"
 #include "base/params.h"
+#include "base/process.h"
 #include "base/test.h"
 #include "base/test_time.h"
 #include "base/wait.h"
@@ -13,6 +14,7 @@
 #include <linux/seccomp.h>
 #include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
@@ -365,6 +367,31 @@ static void fences_hold_without_membarrier(void **state)
     assert_int_equal(WEXITSTATUS(status), 0);
 }
 
+static void *tell_mask(void *arg)
+{
+    pthread_sigmask(SIG_BLOCK, NULL, arg);
+    return NULL;
+}
+
+static void threads_leave_signals_to_the_program_but_for_their_own_faults(void **state)
+{
+    (void)state;
+    sigset_t before, in_thread, after;
+    pthread_t thread;
+    pthread_sigmask(SIG_BLOCK, NULL, &before);
+    assert_int_equal(kolo_thread_start(&thread, 512 * 1024, tell_mask, &in_thread), 0);
+    pthread_join(thread, NULL);
+    pthread_sigmask(SIG_BLOCK, NULL, &after);
+    static const int for_the_program[] = {SIGINT, SIGTERM, SIGCHLD, SIGALRM, SIGUSR1, SIGPROF, SIGHUP};
+    for (size_t i = 0; i < KOLO_COUNTOF(for_the_program); i++) {
+        assert_true(sigismember(&in_thread, for_the_program[i]));
+        assert_int_equal(sigismember(&after, for_the_program[i]), sigismember(&before, for_the_program[i]));
+    }
+    assert_false(sigismember(&in_thread, SIGSEGV));
+    assert_false(sigismember(&in_thread, SIGBUS));
+    assert_false(sigismember(&in_thread, SIGABRT));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -381,6 +408,7 @@ int main(void)
         cmocka_unit_test(a_parked_wait_returns_only_to_look),
         cmocka_unit_test(gate_lets_a_ticket_through_once_opened),
         cmocka_unit_test(error_text_keeps_prefix_and_reason),
+        cmocka_unit_test(threads_leave_signals_to_the_program_but_for_their_own_faults),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

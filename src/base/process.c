@@ -45,6 +45,31 @@ kolo_status_t kolo_process_check_own(uint32_t made, const char *call, const char
         call, what);
 }
 
+static void block_signals(sigset_t *before)
+{
+    static const int own[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS, SIGABRT};
+    sigset_t all;
+    sigfillset(&all);
+    for (size_t i = 0; i < sizeof own / sizeof own[0]; i++) sigdelset(&all, own[i]);
+    pthread_sigmask(SIG_BLOCK, &all, before);
+}
+
+int kolo_thread_start(pthread_t *thread, size_t stack_bytes, void *(*fn)(void *), void *arg)
+{
+    pthread_attr_t attr;
+    pthread_t unjoined;
+    sigset_t before;
+    int error = pthread_attr_init(&attr);
+    if (error) return error;
+    if (stack_bytes > 0) error = pthread_attr_setstacksize(&attr, stack_bytes);
+    if (!error && !thread) error = pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
+    block_signals(&before);
+    if (!error) error = pthread_create(thread ? thread : &unjoined, &attr, fn, arg);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    pthread_attr_destroy(&attr);
+    return error;
+}
+
 const char *kolo_descriptors_print(char *buf, size_t bytes)
 {
     struct rlimit limit = {0};

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the system knows about another process of this host.
+ * What the system knows about another process of this host; how this one starts threads.
  */
 #ifndef KOLO_BASE_PROCESS_H
 #define KOLO_BASE_PROCESS_H
 
 #include "base/status.h"
 
+#include <pthread.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -43,6 +44,11 @@ uint32_t kolo_process_forks(void);
 /* Was it made in this process, when kolo_process_forks() was `forks`? Else what waits for a thread of it would wait
  * for ever: KOLO_ERR_INVALID_USAGE with the names of the call and the thing. */
 kolo_status_t kolo_process_check_own(uint32_t forks, const char *call, const char *what);
+
+/* Starts fn(arg) in a thread of Kolo's own. Signals are for the program's threads: all but those that a thread's
+ * own instruction brings (SIGSEGV and its like) are blocked in it. stack_bytes 0: what the system gives. *thread is
+ * the caller's to join; NULL: nobody joins it. Returns 0 or the error number of pthread_create(3). Any thread. */
+int kolo_thread_start(pthread_t *thread, size_t stack_bytes, void *(*fn)(void *), void *arg);
 
 /* Its parent, and when it was started, in clock ticks since the system was. false: it is gone. */
 bool kolo_process_origin(int pid, int *parent, uint64_t *start_ticks);

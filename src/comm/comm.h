@@ -62,9 +62,8 @@ typedef struct kolo_call {
     uint64_t count; /* per part for all_gather and its like; the sum for v forms */
     size_t elem;
     bool in_place;
-    /* v forms: tables of nranks, else NULL. Owned by the call when `owned`. `table` tells those apart that have to
-     * be the same on all ranks; 0: there is none. */
-    uint32_t table;
+    uint32_t table; /* v forms: tells the tables apart that have to be the same on all ranks; 0: there is none */
+    /* v forms: tables of nranks, else NULL. Owned by the call when `owned`. */
     const size_t *send_counts, *send_displs, *recv_counts, *recv_displs;
     void *owned;
     const kolo_window_call_t *window; /* of a one-sided call; owned likewise */

@@ -5,12 +5,16 @@
  */
 #include "comm/life/life.h"
 
+#include "base/process.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define BLOCK_HANDLES 64
 #define QUARANTINE    64 /* handles kept unused before one is given out again */
+
+#define BACKGROUND_STACK_BYTES (512u * 1024) /* thousands of ranks may start in one process */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct kolo_comm *free_head, *free_tail;
@@ -147,14 +151,8 @@ static const char in_background[] = "goes on in the background until kolo_comm_g
 
 kolo_status_t kolo_body_background(kolo_body_t *body, void *(*fn)(void *), void *arg)
 {
-    pthread_attr_t attr;
-    pthread_t thread;
-    pthread_attr_init(&attr);
-    pthread_attr_setstacksize(&attr, 512 * 1024); /* thousands of ranks may start in one process */
-    pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
     atomic_fetch_add(&body->handle->visitors, 1);
-    int err = pthread_create(&thread, &attr, fn, arg);
-    pthread_attr_destroy(&attr);
+    int err = kolo_thread_start(NULL, BACKGROUND_STACK_BYTES, fn, arg);
     if (err == 0 && !body->blocking)
         kolo_fail(KOLO_IN_PROGRESS, "blocking is 0 for %s: the call %s", body->name, in_background);
     if (err == 0) return KOLO_OK;

@@ -13,7 +13,6 @@
 
 #include <kolo/job.h>
 
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -99,11 +98,7 @@ static kolo_status_t allocate(kolo_tensor_engine_t e)
 
 static kolo_status_t start_thread(kolo_tensor_engine_t e)
 {
-    sigset_t all, old;
-    sigfillset(&all); /* the user's signals are for the user's threads */
-    pthread_sigmask(SIG_SETMASK, &all, &old);
-    int error = pthread_create(&e->thread, NULL, kolo_engine_loop, e);
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    int error = kolo_thread_start(&e->thread, 0, kolo_engine_loop, e);
     return error ? kolo_fail_errno(KOLO_ERR_SYSTEM, error, "engine_init: cannot start a thread") : KOLO_OK;
 }
 

@@ -4,12 +4,12 @@
  */
 #include "mem/watch.h"
 #include "base/log.h"
+#include "base/process.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/userfaultfd.h>
 #include <poll.h>
-#include <signal.h>
 #include <stdbool.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -66,16 +66,6 @@ static int open_watch(void)
     return fd;
 }
 
-static int start_thread(void)
-{
-    sigset_t all, before;
-    sigfillset(&all); /* signals are for the program's threads */
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int err = pthread_create(&thread, NULL, listen_for_news, NULL);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return err;
-}
-
 static void close_both(void)
 {
     if (watch_fd >= 0) close(watch_fd);
@@ -91,7 +81,7 @@ kolo_status_t kolo_mem_watch_start(const kolo_mem_watch_hooks_t *h)
         return kolo_fail_errno(KOLO_ERR_UNSUPPORTED, errno,
                                "this kernel does not report memory that goes away (userfaultfd)");
     stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    int err = stop_fd < 0 ? errno : start_thread();
+    int err = stop_fd < 0 ? errno : kolo_thread_start(&thread, 0, listen_for_news, NULL);
     if (err == 0) return KOLO_OK;
     close_both();
     return kolo_fail_errno(KOLO_ERR_SYSTEM, err, "no thread can watch registered memory");

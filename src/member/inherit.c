@@ -7,7 +7,7 @@
  *   - A member that the parent knows to be lost is lost to the child, too, by the same evidence. Ranks that are no
  *     members do not matter: a shrink is made because they are lost. A member that only gave the parent up, or
  *     left it, is not lost: it may have the child's start behind it as far as the parent is concerned. (If it gave
- * up the child as well its socket is closed, which is seen at once.)
+ *     up the child as well its socket is closed, which is seen at once.)
  *   - A partition of the parent that cuts this rank off from a member is the child's. The parent's quorum decides:
  *     who goes on, and who does not, is the same in both. Ranks that are cut off but no members do not matter.
  *   - That the parent is revoked ends the set-up of a split or grow, which are operations of it: some ranks may

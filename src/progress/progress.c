@@ -8,12 +8,12 @@
  */
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/process.h"
 #include "progress/internal.h"
 
 #include <errno.h>
 #include <limits.h>
 #include <semaphore.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -221,15 +221,7 @@ static void *progress_main(void *arg)
 
 static kolo_status_t progress_start_thread(kolo_progress_t *progress)
 {
-    pthread_attr_t attr;
-    sigset_t all, before;
-    pthread_attr_init(&attr);
-    pthread_attr_setstacksize(&attr, STACK_BYTES);
-    sigfillset(&all);
-    pthread_sigmask(SIG_BLOCK, &all, &before); /* signals belong to the program's threads */
-    int err = pthread_create(&progress->thread, &attr, progress_main, progress);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    pthread_attr_destroy(&attr);
+    int err = kolo_thread_start(&progress->thread, STACK_BYTES, progress_main, progress);
     if (err != 0) return kolo_fail_errno(KOLO_ERR_SYSTEM, err, "cannot start the progress thread");
     return KOLO_OK;
 }

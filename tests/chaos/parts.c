@@ -105,14 +105,22 @@ static kolo_status_t shrink_and_move(chaos_life_t *l, int out, int flags, uint64
     return status;
 }
 
+/* All meet before they leave comm in one way. If some are in trouble already, they leave it in another one, as all
+ * have to: a call finds the trouble. */
+static kolo_status_t meet(chaos_life_t *l, _Atomic int *met, const char *why)
+{
+    chaos_doing(l, why);
+    if (chaos_meet(l, met)) return KOLO_OK;
+    return chaos_settle(l->comm, kolo_barrier(l->comm, NULL));
+}
+
 /* A rank revokes what the others are in. All that are left go on together; who is lost is not an error here. */
 kolo_status_t chaos_revoke(chaos_life_t *l, uint64_t seed)
 {
     int revoker = (int)(chaos_mix(seed + 1) % (uint64_t)l->n), flags = seed & 16 ? KOLO_SHRINK_ABORT : 0;
-    kolo_status_t status = KOLO_OK;
     /* A revoke ends what others still are in, also the step before, of which some ranks may have got a child. */
-    chaos_doing(l, "meeting before the revoke");
-    chaos_meet(l, &l->shared->met_to_revoke);
+    kolo_status_t status = meet(l, &l->shared->met_to_revoke, "meeting before the revoke");
+    if (status != KOLO_OK) return status;
     if (l->rank == revoker && seed & 32) chaos_nap_us((long)(seed >> 8) % 2000);
     if (l->rank == revoker) {
         chaos_doing(l, "revoke");
@@ -130,10 +138,9 @@ kolo_status_t chaos_revoke(chaos_life_t *l, uint64_t seed)
 kolo_status_t chaos_exclude(chaos_life_t *l, uint64_t seed)
 {
     int out = (int)(chaos_mix(seed + 3) % (uint64_t)l->n), flags = seed & 16 ? KOLO_SHRINK_ABORT : 0, all = l->n;
-    kolo_status_t status = KOLO_OK;
     /* In abort mode others must not still be in the step before. */
-    chaos_doing(l, "meeting before one leaves");
-    chaos_meet(l, &l->shared->met_to_exclude);
+    kolo_status_t status = meet(l, &l->shared->met_to_exclude, "meeting before one leaves");
+    if (status != KOLO_OK) return status;
     if (l->rank != out) {
         status = shrink_and_move(l, out, flags, seed + 4);
         atomic_fetch_add(&l->shared->through, 1);

@@ -7,6 +7,8 @@
  */
 #include "comm/call/call.h"
 
+#include "base/process.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -257,7 +259,7 @@ static void run_apart(kolo_share_t **shares, size_t count, void (*ended)(kolo_sh
     alone_t *all = calloc(count, sizeof *all);
     for (size_t i = 0; all && i < count; i++) {
         all[i] = (alone_t){.share = shares[i], .ended = ended, .arg = arg};
-        all[i].started = pthread_create(&all[i].thread, NULL, run_alone, &all[i]) == 0;
+        all[i].started = kolo_thread_start(&all[i].thread, 0, run_alone, &all[i]) == 0;
     }
     for (size_t i = 0; i < count; i++) {
         if (!all || !all[i].started)

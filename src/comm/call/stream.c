@@ -156,7 +156,7 @@ kolo_status_t kolo_stream_create(kolo_stream_t *stream)
     }
     s->forks = kolo_process_forks();
     pthread_mutex_init(&s->lock, NULL);
-    int err = pthread_create(&s->thread, NULL, stream_main, s);
+    int err = kolo_thread_start(&s->thread, 0, stream_main, s);
     if (err) {
         leave_stream(s);
         pthread_mutex_destroy(&s->lock);

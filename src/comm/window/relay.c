@@ -5,6 +5,7 @@
  * sends what did not fit into the socket. One lock makes both a single user of the ends (wire/onesided.h).
  */
 #include "base/log.h"
+#include "base/process.h"
 #include "comm/window/window.h"
 
 #include <errno.h>
@@ -134,7 +135,7 @@ static kolo_status_t start(kolo_relay_t *relay)
     uint8_t key[32];
     kolo_oob_derive_key(body->oob, "windows", key);
     KOLO_TRY(kolo_onesided_domain_create(key, &relay->domain));
-    int err = pthread_create(&relay->thread, NULL, run, relay);
+    int err = kolo_thread_start(&relay->thread, 0, run, relay);
     if (err) return kolo_fail_errno(KOLO_ERR_SYSTEM, err, "cannot start a thread for windows");
     relay->running = true;
     return KOLO_OK;

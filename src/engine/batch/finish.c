@@ -9,11 +9,11 @@
  * is no input; afterwards it fails the tensors of this rank alone.
  */
 #include "base/log.h"
+#include "base/process.h"
 #include "engine/batch/device.h"
 #include "engine/batch/perform.h"
 #include "engine/timeline/timeline.h"
 
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -141,14 +141,10 @@ static void *finisher_main(void *arg)
 kolo_status_t kolo_finisher_start(struct kolo_tensor_engine *e)
 {
     kolo_devices_t *d = e->devices;
-    sigset_t all, old;
     int error = 0;
     pthread_mutex_lock(&d->lock);
     if (!d->started && !atomic_load(&d->end_ns)) {
-        sigfillset(&all); /* the user's signals are for the user's threads */
-        pthread_sigmask(SIG_SETMASK, &all, &old);
-        error = pthread_create(&d->finisher, NULL, finisher_main, e);
-        pthread_sigmask(SIG_SETMASK, &old, NULL);
+        error = kolo_thread_start(&d->finisher, 0, finisher_main, e);
         d->started = !error;
     }
     pthread_mutex_unlock(&d->lock);

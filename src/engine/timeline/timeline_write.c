@@ -10,11 +10,11 @@
 #include "engine/timeline/timeline.h"
 
 #include "base/log.h"
+#include "base/process.h"
 #include "engine/backends/backend.h"
 #include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -395,7 +395,6 @@ static void put_head(kolo_timeline_t *t, const kolo_engine_place_t *place, const
 
 kolo_status_t kolo_timeline_open(kolo_timeline_t *t, const kolo_engine_place_t *place, const char *host)
 {
-    sigset_t all, old;
     t->text = malloc(BLOCK_BYTES + RECORD_BYTES);
     if (!t->text) return kolo_fail(KOLO_ERR_NO_MEMORY, "engine: out of memory for a timeline");
     size_t n = strlen(t->path);
@@ -405,10 +404,7 @@ kolo_status_t kolo_timeline_open(kolo_timeline_t *t, const kolo_engine_place_t *
     put_head(t, place, host);
     kolo_status_t status = KOLO_OK;
     if (!flush(t)) status = KOLO_ERR_SYSTEM;
-    sigfillset(&all); /* the user's signals are for the user's threads */
-    pthread_sigmask(SIG_SETMASK, &all, &old);
-    int error = status == KOLO_OK ? pthread_create(&t->writer, NULL, write_all, t) : 0;
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    int error = status == KOLO_OK ? kolo_thread_start(&t->writer, 0, write_all, t) : 0;
     if (error) status = kolo_fail_errno(KOLO_ERR_SYSTEM, error, "engine: cannot start a thread for a timeline");
     if (status != KOLO_OK) close(t->fd);
     return status;

@@ -4,6 +4,7 @@
  * the whole device when it allocates, and a stream that waits for this thread would never let it go on.
  */
 #include "base/log.h"
+#include "base/process.h"
 #include "exec/staged/staged.h"
 
 #include <errno.h>
@@ -79,7 +80,7 @@ static kolo_status_t open_entered(kolo_staged_t *s)
     KOLO_TRY(make_memory(s));
     KOLO_TRY(failed(s, s->api->event_create(&s->order, KOLO_CU_EVENT_NO_TIMING), "make an event"));
     KOLO_TRY(failed(s, s->api->event_create(&s->end, KOLO_CU_EVENT_NO_TIMING), "make an event"));
-    int err = pthread_create(&s->thread, NULL, kolo_staged_work, s);
+    int err = kolo_thread_start(&s->thread, 0, kolo_staged_work, s);
     if (err) return kolo_fail_errno(KOLO_ERR_SYSTEM, err, "cannot start a thread for GPU %d", s->device->ordinal);
     s->started = true;
     return KOLO_OK;

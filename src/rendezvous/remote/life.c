@@ -2,6 +2,7 @@
  *
  * The beginning and the end of an adapter.
  */
+#include "base/process.h"
 #include "rendezvous/remote/adapter.h"
 #include "rendezvous/watch.h"
 
@@ -44,7 +45,7 @@ kolo_status_t kolo_adapter_start(kolo_adapter_t *adapter)
     adapter->manager->watch =
         kolo_watch_create(adapter->tasks[adapter->me].name, adapter->incarnation, &adapter->watch_fd);
     KOLO_TRY(kolo_callback_pool_create((int)kolo_rendezvous_param_threads, &adapter->pool));
-    int err = pthread_create(&adapter->thread, NULL, kolo_adapter_run, adapter);
+    int err = kolo_thread_start(&adapter->thread, 0, kolo_adapter_run, adapter);
     if (err) return kolo_fail_errno(KOLO_ERR_SYSTEM, err, "rendezvous: cannot start a thread");
     adapter->running = true;
     kolo_trace("rendezvous", "set-up: thread of %s", adapter->tasks[adapter->me].name);

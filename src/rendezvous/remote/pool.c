@@ -5,6 +5,8 @@
  */
 #include "rendezvous/remote/channel.h"
 
+#include "base/process.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -67,7 +69,7 @@ kolo_status_t kolo_callback_pool_create(int threads, kolo_callback_pool_t **out)
     pthread_mutex_init(&pool->lock, NULL);
     pthread_cond_init(&pool->more, NULL);
     for (int err = 0; pool->nthreads < KOLO_MIN(threads, MOST_THREADS); pool->nthreads++) {
-        err = pthread_create(&pool->threads[pool->nthreads], NULL, serve, pool);
+        err = kolo_thread_start(&pool->threads[pool->nthreads], 0, serve, pool);
         if (err == 0) continue;
         kolo_callback_pool_destroy(pool);
         return kolo_fail_errno(KOLO_ERR_SYSTEM, err, "rendezvous: cannot start a thread for callbacks");

@@ -6,6 +6,8 @@
  */
 #include "wire/onesided/internal.h"
 
+#include "base/process.h"
+
 #include <errno.h>
 #include <string.h>
 #include <sys/uio.h>
@@ -111,7 +113,7 @@ bool kolo_copy_start(kolo_copy_t *copy)
 {
     pthread_mutex_lock(&pool.lock);
     while ((int64_t)pool.nthreads < KOLO_MIN(kolo_onesided_param_copiers, (int64_t)MOST) &&
-           pthread_create(&pool.threads[pool.nthreads], NULL, serve, NULL) == 0)
+           kolo_thread_start(&pool.threads[pool.nthreads], 0, serve, NULL) == 0)
         pool.nthreads++;
     bool served = pool.nthreads > 0;
     if (served) {

@@ -5,6 +5,8 @@
  */
 #include "wire/onesided/lanes.h"
 
+#include "base/process.h"
+
 #include <errno.h>
 #include <sched.h>
 #include <stdlib.h>
@@ -113,7 +115,7 @@ static kolo_status_t start(kolo_mover_t *mover)
     if (mover->epoll_fd < 0 || mover->event_fd < 0 ||
         epoll_ctl(mover->epoll_fd, EPOLL_CTL_ADD, mover->event_fd, &event) != 0)
         return kolo_fail_errno(KOLO_ERR_SYSTEM, errno, "onesided: no descriptors for a thread that moves lanes");
-    int err = pthread_create(&mover->thread, NULL, serve, mover);
+    int err = kolo_thread_start(&mover->thread, 0, serve, mover);
     if (err) return kolo_fail_errno(KOLO_ERR_SYSTEM, err, "onesided: cannot start a thread that moves lanes");
     mover->running = true;
     return KOLO_OK;

@@ -70,10 +70,7 @@ static void leave_reader(kolo_tcp_conn_t *carrier, kolo_tcp_conn_t *mate)
 {
     kolo_tcp_stream_t *stream = &carrier->streams[0];
     bool within = stream->in_payload || (!stream->bye && stream->begin != stream->end);
-    if (stream->waiting) mate->sink.waiting--;
-    mate->sink.nstreams--;
-    stream->sink = NULL;
-    stream->waiting = stream->in_payload = false;
+    kolo_tcp_stream_detach(stream);
     if (!within) return;
     if (carrier->status == KOLO_OK && !carrier->closed)
         kolo_tcp_conn_fail(carrier, KOLO_ERR_INTERNAL, "the connection that it carried ends within a frame");

@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/process.h"
 
 #include <ctype.h>
 #include <dlfcn.h>
@@ -217,7 +218,7 @@ static kolo_status_t ask_within(kolo_plugin_t *plugin, int64_t timeout_ms)
     uint64_t until = kolo_deadline_ms(timeout_ms);
     const struct timespec limit = {.tv_sec = (time_t)(until / KOLO_NS_PER_S),
                                    .tv_nsec = (long)(until % KOLO_NS_PER_S)};
-    int err = pthread_create(&thread, NULL, ask_in_thread, a);
+    int err = kolo_thread_start(&thread, 0, ask_in_thread, a);
     pthread_mutex_lock(&a->lock);
     if (err) {
         a->parties = 1;
