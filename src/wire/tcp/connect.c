@@ -158,7 +158,6 @@ static kolo_status_t attach(kolo_tcp_conn_t *conn, kolo_wire_ctx_t *ctx, const k
         if (conn->tx) conn->outs[at] = (kolo_tcp_out_t){.sock = &conn->socks[at], .slot = spec->start};
     }
     conn->nouts = conn->tx ? nsocks : 0;
-    conn->sink.nstreams = nsocks;
     name_peer(conn, sockets[0].fd);
     for (uint32_t i = 0; i < nsocks; i++) KOLO_TRY(set_options(sockets[i].fd));
     KOLO_TRY(state_get(ctx, &state));

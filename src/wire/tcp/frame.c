@@ -43,14 +43,11 @@ static uint64_t consumed(const kolo_rx_t *rx)
     return atomic_load_explicit(&rx->end.head->consumed, memory_order_acquire);
 }
 
-static bool slot_free(const kolo_rx_t *rx, uint64_t slot, uint64_t oldest)
+static bool slot_free(const kolo_tcp_stream_t *s, uint64_t slot)
 {
-    return (int64_t)(oldest + rx->end.depth - slot) > 0;
-}
-
-static bool next_free(const kolo_tcp_stream_t *s)
-{
-    return !s->sink || slot_free(s->sink->rx, s->slot, consumed(s->sink->rx));
+    if (!s->sink) return true;
+    const kolo_rx_t *rx = s->sink->rx;
+    return (int64_t)(consumed(rx) + rx->end.depth - slot) > 0;
 }
 
 /* A patient reader will name an address for this payload once it gets to the slot. */
@@ -79,53 +76,14 @@ static kolo_status_t check_frame(const kolo_tcp_stream_t *s, const kolo_tcp_fram
     return KOLO_OK;
 }
 
-/* It counts no longer among those that wait or have ended. */
-static void count_out(kolo_tcp_stream_t *s)
-{
-    kolo_tcp_sink_t *sink = s->sink;
-    if (!s->counted) return;
-    if (s->bye)
-        sink->ended--;
-    else if (s->waits_at == sink->waits_at)
-        sink->waiting--;
-    s->counted = false;
-}
-
-/* The stream's next frame is for a slot that is not free while slot `oldest` is the oldest one not released.
- * Streams count together if that is true of them for the same `oldest`: what was said of an earlier one may not
- * hold any more. If no stream is left that could bring the slot that the reader is at, it never comes. */
-static kolo_status_t set_waiting(kolo_tcp_stream_t *s, uint64_t oldest)
-{
-    kolo_tcp_sink_t *sink = s->sink;
-    const kolo_rx_t *rx = sink->rx;
-    if (sink->waits_at != oldest) sink->waiting = 0;
-    sink->waits_at = oldest;
-    if (!s->counted || s->waits_at != oldest) sink->waiting++;
-    s->counted = true;
-    s->waits_at = oldest;
-    bool missing = rx->end.next - oldest < rx->end.depth && !kolo_rx_ready(rx);
-    if (sink->waiting + sink->ended < sink->nstreams || !missing) return KOLO_OK;
-    return kolo_fail(KOLO_ERR_PROTOCOL, "later frames on every socket, but none for slot %llu",
-                     (unsigned long long)rx->end.next);
-}
-
-void kolo_tcp_stream_detach(kolo_tcp_stream_t *s)
-{
-    count_out(s);
-    s->sink->nstreams--;
-    s->sink = NULL;
-    s->in_payload = false;
-}
-
 /* Mixed streams: may the frame's slot be filled now? */
 static kolo_status_t place_mixed(kolo_tcp_stream_t *s, const kolo_tcp_frame_t *f, bool *now)
 {
     const kolo_rx_t *rx = s->sink->rx;
-    uint64_t oldest = consumed(rx);
-    *now = slot_free(rx, f->slot, oldest);
-    if (!*now) return set_waiting(s, oldest);
-    count_out(s);
-    if ((int64_t)(f->slot - oldest) >= 0 &&
+    s->slot = f->slot; /* nothing before it comes on this stream */
+    *now = slot_free(s, f->slot);
+    if (!*now) return KOLO_OK;
+    if ((int64_t)(f->slot - consumed(rx)) >= 0 &&
         atomic_load_explicit(&slot_header(rx, f->slot)->seq, memory_order_relaxed) != f->slot + 1)
         return KOLO_OK;
     return kolo_fail(KOLO_ERR_PROTOCOL, "a second frame for slot %llu", (unsigned long long)f->slot);
@@ -133,13 +91,8 @@ static kolo_status_t place_mixed(kolo_tcp_stream_t *s, const kolo_tcp_frame_t *f
 
 static void begin_farewell(kolo_tcp_stream_t *s, const kolo_tcp_frame_t *f)
 {
-    if (s->sink) {
-        count_out(s);
-        if (!s->back) s->sink->final = f->slot;
-        s->sink->ended++;
-        s->counted = true;
-    }
     s->bye = true;
+    if (s->sink && !s->back) s->sink->final = f->slot;
 }
 
 /* Sets *now to false when the frame must wait for its slot. */
@@ -187,16 +140,6 @@ static void end_frame(kolo_tcp_stream_t *s)
     sink->arrived++;
 }
 
-/* May the next frame be taken? It is for slot s->slot or a later one. */
-static kolo_status_t may_begin(kolo_tcp_stream_t *s, bool *may)
-{
-    *may = true;
-    if (!s->sink) return KOLO_OK;
-    uint64_t oldest = consumed(s->sink->rx);
-    *may = slot_free(s->sink->rx, s->slot, oldest);
-    return *may || !s->sink->mixed ? KOLO_OK : set_waiting(s, oldest);
-}
-
 kolo_status_t kolo_tcp_stream_parse(kolo_tcp_stream_t *s)
 {
     for (;;) {
@@ -204,10 +147,9 @@ kolo_status_t kolo_tcp_stream_parse(kolo_tcp_stream_t *s)
         if (!s->in_payload) {
             kolo_tcp_frame_t frame;
             bool now;
+            if (there == 0 && !s->bye) return KOLO_OK;
             if (s->bye && there > 0) return kolo_fail(KOLO_ERR_PROTOCOL, "%u bytes after the last frame", there);
-            if (s->bye) return KOLO_OK;
-            KOLO_TRY(may_begin(s, &now));
-            if (!now || there < KOLO_TCP_FRAME_BYTES) return KOLO_OK;
+            if (there < KOLO_TCP_FRAME_BYTES || !slot_free(s, s->slot)) return KOLO_OK;
             kolo_tcp_frame_decode(&frame, (const uint8_t *)s->buffer + s->begin);
             KOLO_TRY(begin_frame(s, &frame, &now));
             if (!now) return KOLO_OK;
@@ -237,7 +179,7 @@ int kolo_tcp_stream_want(kolo_tcp_stream_t *s, struct iovec iov[2])
         s->begin = s->end = 0;
         if (s->large) tail = KOLO_TCP_FRAME_BYTES;
     } else {
-        if (s->end - s->begin >= KOLO_TCP_FRAME_BYTES || (!s->bye && !next_free(s))) return 0;
+        if (s->end - s->begin >= KOLO_TCP_FRAME_BYTES || (!s->bye && !slot_free(s, s->slot))) return 0;
         if (s->begin > 0) memmove(s->buffer, s->buffer + s->begin, s->end - s->begin);
         s->end -= s->begin;
         s->begin = 0;

@@ -41,11 +41,8 @@ typedef struct {
     bool patient; /* the reader has used rx_expect: a large payload is left in the kernel until its slot is current
                    */
     bool mixed;   /* has or had a carrier: any slot may come on any stream */
-    uint32_t nstreams, ended;
-    uint32_t waiting; /* mixed: how many stand at a frame for a slot that is not free before waits_at is released */
-    uint64_t waits_at; /* what was the oldest slot when the last of them was looked at */
-    uint64_t arrived;  /* slots filled, counted from the first slot's number */
-    uint64_t final;    /* number after the last slot, as the farewell tells */
+    uint64_t arrived; /* slots filled, counted from the first slot's number */
+    uint64_t final;   /* number after the last slot, as the farewell tells */
 } kolo_tcp_sink_t;
 
 typedef struct {
@@ -54,8 +51,6 @@ typedef struct {
     uint64_t step;         /* to the next slot on this socket: sockets of the connection */
     bool back;             /* from the reader of the socket's connection: the farewell is the reader's */
     bool in_payload, large, bye;
-    bool counted; /* in the sink's `ended` if bye, else in its `waiting` as long as waits_at is the sink's */
-    uint64_t waits_at;
     kolo_tcp_frame_t frame; /* while in_payload */
     char *to;               /* where its payload goes */
     uint32_t done;          /* payload bytes already there */
@@ -74,7 +69,5 @@ bool kolo_tcp_stream_idle(const kolo_tcp_stream_t *stream);
 /* The reader names, or takes back, the address for the payload of slot rx->end.next. */
 void kolo_tcp_stream_expect(kolo_tcp_stream_t *stream, void *data, uint32_t bytes);
 void kolo_tcp_stream_unexpect(kolo_tcp_stream_t *stream);
-/* The stream brings no more frames to its sink. */
-void kolo_tcp_stream_detach(kolo_tcp_stream_t *stream);
 
 #endif

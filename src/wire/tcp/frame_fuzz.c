@@ -31,7 +31,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     rx.end.slots = slots;
     rx.end.head = &head;
     bool mixed = habit & 16;
-    kolo_tcp_sink_t sink = {.rx = &rx, .mixed = mixed, .nstreams = 1, .arrived = start};
+    kolo_tcp_sink_t sink = {.rx = &rx, .mixed = mixed, .arrived = start};
     if (!slots || !user || !s) abort();
     for (uint32_t i = 0; i < DEPTH; i++) ((kolo_slot_header_t *)(void *)(slots + i * stride))->seq = start - 1;
     *s = (kolo_tcp_stream_t){.sink = &sink, .slot = start, .step = 1};

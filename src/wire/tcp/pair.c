@@ -48,7 +48,6 @@ static void join(kolo_tcp_conn_t *carrier, kolo_tcp_conn_t *mate)
         return;
     }
     mate->sink.mixed = true;
-    mate->sink.nstreams = mate->nsocks + 1;
     carrier->streams[0].sink = &mate->sink;
     carrier->streams[0].slot = mate->rx->end.next;
 }
@@ -70,7 +69,8 @@ static void leave_reader(kolo_tcp_conn_t *carrier, kolo_tcp_conn_t *mate)
 {
     kolo_tcp_stream_t *stream = &carrier->streams[0];
     bool within = stream->in_payload || (!stream->bye && stream->begin != stream->end);
-    kolo_tcp_stream_detach(stream);
+    stream->sink = NULL;
+    stream->in_payload = false;
     if (!within) return;
     if (carrier->status == KOLO_OK && !carrier->closed)
         kolo_tcp_conn_fail(carrier, KOLO_ERR_INTERNAL, "the connection that it carried ends within a frame");
@@ -93,4 +93,22 @@ void kolo_tcp_unpair(kolo_tcp_conn_t *conn)
     mate->carried_bytes = 0;
     mate->by_carrier = false;
     carrier->mate = mate->mate = NULL;
+}
+
+/* Slots ascend on each socket, so one that stands at a later slot than the reader does not bring the reader's. */
+kolo_status_t kolo_tcp_check_order(const kolo_tcp_conn_t *conn)
+{
+    const kolo_tcp_conn_t *carrier = conn->carried_bytes > 0 ? conn->mate : NULL;
+    uint64_t next = conn->rx->end.next;
+    uint32_t later = 0;
+    if (!conn->sink.mixed || kolo_rx_ready(conn->rx)) return KOLO_OK;
+    for (uint32_t i = 0; i < conn->nsocks + (carrier != NULL); i++) {
+        const kolo_tcp_stream_t *s = i < conn->nsocks ? &conn->streams[i] : &carrier->streams[0];
+        bool over = s->bye || (i == conn->nsocks && (carrier->closed || carrier->status != KOLO_OK));
+        if (!over && (int64_t)(s->slot - next) <= 0) return KOLO_OK;
+        later += !over;
+    }
+    if (later == 0) return KOLO_OK; /* all have ended: perhaps as they should */
+    return kolo_fail(KOLO_ERR_PROTOCOL, "later frames on every socket that has not ended, but none for slot %llu",
+                     (unsigned long long)next);
 }

@@ -266,6 +266,70 @@ static void wrong_slot_numbers_are_protocol_errors(void **state)
     run_nonsense(1, 0, UINT64_MAX, "where slot 2 was awaited");
     run_nonsense(0, 1, 1, "a second frame for slot 1");
     run_nonsense(7, 8, 9, "none for slot 0");
+    run_nonsense(1, 2, 3, "none for slot 0");
+}
+
+/* Rank 1 writes to rank 0, on the carrier and on its own socket. */
+static void open_reader_of_two(fix_t *f, int *carrier_fd, int *own_fd)
+{
+    open_mates(f, 256, 0, 1, 0);
+    *carrier_fd = ((const kolo_tcp_conn_t *)f->rx[0].priv)->socks[0].socket.fd;
+    *own_fd = ((const kolo_tcp_conn_t *)f->tx[1].priv)->socks[0].socket.fd;
+}
+
+static void pump_reader(fix_t *f, int times)
+{
+    while (times-- > 0)
+        if (kolo_wire_pump(&f->p.w.ctx) != KOLO_OK) fail_msg("%s", kolo_error_text());
+}
+
+static void read_slots(fix_t *f, int count)
+{
+    for (int i = 0; count > 0; i++) {
+        assert_true(i < PUMPS);
+        pump_reader(f, 1);
+        if (!kolo_rx_ready(&f->rx[1])) continue;
+        kolo_rx_release(&f->rx[1]);
+        count--;
+    }
+}
+
+/* Of depth 4: slot 4 comes before it is free, and so does slot 8. */
+static void sockets_may_stand_at_later_slots_as_long_as_one_does_not(void **state)
+{
+    (void)state;
+    fix_t f;
+    int carrier, own;
+    open_reader_of_two(&f, &carrier, &own);
+    send_frame(own, 0, 4);
+    pump_reader(&f, 1000);
+    for (uint64_t slot = 0; slot < 4; slot++) send_frame(carrier, 0, slot);
+    send_frame(carrier, 0, 8);
+    read_slots(&f, 5);
+    pump_reader(&f, 1000);
+    for (uint64_t slot = 5; slot < 8; slot++) send_frame(own, 0, slot);
+    read_slots(&f, 4);
+    close_mates(&f);
+}
+
+static void a_later_slot_on_its_way_does_not_bring_an_earlier_one(void **state)
+{
+    (void)state;
+    fix_t f;
+    int carrier, own;
+    kolo_status_t st = KOLO_OK;
+    uint64_t until = kolo_deadline_ms(30000);
+    uint8_t out[KOLO_TCP_FRAME_BYTES];
+    const kolo_tcp_frame_t half = {.magic = KOLO_TCP_FRAME_MAGIC, .bytes = 100, .slot = 2};
+    open_reader_of_two(&f, &carrier, &own);
+    kolo_tcp_frame_encode(out, &half);
+    assert_int_equal(send(own, out, sizeof out, MSG_NOSIGNAL), sizeof out);
+    pump_reader(&f, 1000);
+    send_frame(carrier, 0, 1);
+    while (st == KOLO_OK && kolo_now_ns() < until) st = kolo_wire_pump(&f.p.w.ctx);
+    assert_int_equal(st, KOLO_ERR_PROTOCOL);
+    assert_non_null(strstr(kolo_error_text(), "none for slot 0"));
+    close_mates(&f);
 }
 
 int main(void)
@@ -278,6 +342,8 @@ int main(void)
         cmocka_unit_test(a_farewell_behind_unread_messages_is_seen),
         cmocka_unit_test(one_may_go_and_the_other_stays),
         cmocka_unit_test(wrong_slot_numbers_are_protocol_errors),
+        cmocka_unit_test(sockets_may_stand_at_later_slots_as_long_as_one_does_not),
+        cmocka_unit_test(a_later_slot_on_its_way_does_not_bring_an_earlier_one),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

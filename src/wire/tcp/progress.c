@@ -216,7 +216,10 @@ static kolo_status_t read_all(kolo_tcp_conn_t *conn)
         if (conn->state->epoll_fd < 0) conn->socks[i].readable = true;
         KOLO_TRY(read_frames(conn, i));
     }
-    return conn->rx && all_ended(conn) ? writer_gone(conn) : KOLO_OK;
+    if (!conn->rx) return KOLO_OK;
+    if (kolo_tcp_check_order(conn) != KOLO_OK)
+        return kolo_tcp_conn_fail(conn, KOLO_ERR_PROTOCOL, "%s", kolo_error_text());
+    return all_ended(conn) ? writer_gone(conn) : KOLO_OK;
 }
 
 static void pump_in(kolo_tcp_conn_t *conn)

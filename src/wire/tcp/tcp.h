@@ -117,6 +117,8 @@ const char *kolo_tcp_host_name(const kolo_wire_ctx_t *ctx, int rank);
 /* Finds the connection's mate among those of its context, if it is there already. */
 void kolo_tcp_pair(kolo_tcp_conn_t *conn);
 void kolo_tcp_unpair(kolo_tcp_conn_t *conn);
+/* KOLO_ERR_PROTOCOL if no socket can bring the slot that the reader is at any more. */
+kolo_status_t kolo_tcp_check_order(const kolo_tcp_conn_t *conn);
 /* Does `conn` carry small frames of its mate? */
 static inline bool kolo_tcp_is_carrier(const kolo_tcp_conn_t *conn)
 {
