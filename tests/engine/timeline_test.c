@@ -4,8 +4,11 @@
  * whole whenever they are stopped; a queue that is too small. What a JSON parser says of such files, and
  * kolo-trace, is tests/kolo-trace's.
  */
+#include "base/clock.h"
+#include "engine/engine.h"
 #include "engine/kit/engines.h"
 
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -295,6 +298,71 @@ static void a_timeline_may_stop_while_tensors_are_in_flight(void **state)
     assert_int_equal(run_engines(2, NULL, in_flight, NULL), 0);
 }
 
+/* ---- a start while the loop waits for another rank ---- */
+
+static _Atomic int held; /* 1: a loop is in its callback; 2: it may go on */
+
+static void await_held(int value)
+{
+    uint64_t end = kolo_deadline_ms(WAIT_MS);
+    while (atomic_load(&held) != value && kolo_now_ns() < end) sched_yield();
+    EXPECT(atomic_load(&held) == value);
+}
+
+static void hold(void *arg, const kolo_completion_t *completion)
+{
+    (void)arg;
+    (void)completion;
+    atomic_store(&held, 1);
+    await_held(2);
+}
+
+/* Rank 0's loop is in a cycle, in which rank 2's is missing, when the timeline is started. */
+static void start_in_a_cycle(erank_t *r)
+{
+    static const int64_t one = 1;
+    float x[3] = {1, 1, 1};
+    char path[128], got[500];
+    int64_t first, own, late;
+    kolo_tensor_t t[3] = {float_tensor("first", &x[0], &one), float_tensor("own", &x[1], &one),
+                          float_tensor("late", &x[2], &one)};
+    const kolo_submission_t how = {.done = r->rank == 2 ? hold : NULL};
+    if (r->rank == 0) atomic_store(&held, 0);
+    meet();
+    EXPECT_OK(kolo_engine_all_reduce(r->engine, &t[0], KOLO_SUM, 1, 1, &how, &first));
+    if (r->rank != 2)
+        await(r, first);
+    else
+        await_held(1);
+    meet();
+    if (r->rank == 0) {
+        EXPECT_OK(kolo_engine_all_reduce(r->engine, &t[1], KOLO_SUM, 1, 1, NULL, &own));
+        /* Its loop takes this and waits for rank 2, unless it came there before; then this stays. */
+        for (uint64_t end = kolo_deadline_ms(100); kolo_now_ns() < end; sched_yield())
+            if (atomic_load(&r->engine->all->lane.nfresh) == 0) break;
+        EXPECT_OK(kolo_engine_timeline_start(r->engine, path_of("late.json", path, sizeof path), 0));
+    }
+    meet();
+    EXPECT_OK(kolo_engine_all_reduce(r->engine, &t[2], KOLO_SUM, 1, 1, NULL, &late));
+    if (r->rank == 2) atomic_store(&held, 2);
+    if (r->rank > 0) EXPECT_OK(kolo_engine_all_reduce(r->engine, &t[1], KOLO_SUM, 1, 1, NULL, &own));
+    if (r->rank == 2) await(r, first);
+    await(r, own);
+    await(r, late);
+    if (r->rank > 0) return;
+    EXPECT_OK(kolo_engine_timeline_stop(r->engine));
+    char *text = read_whole("late.json");
+    events_of(text, "late", got, sizeof got);
+    if (!EXPECT(strncmp(got, "B:NEGOTIATE_ALLREDUCE X:0 X:1 X:2 E:", 36) == 0)) fprintf(stderr, "has: %s\n", got);
+    free(text);
+}
+
+static void what_others_send_after_a_start_is_in_the_timeline(void **state)
+{
+    (void)state;
+    assert_int_equal(run_engines(3, NULL, start_in_a_cycle, NULL), 0);
+}
+
 static void odd_calls(erank_t *r)
 {
     char path[128], other[128];
@@ -401,6 +469,7 @@ int main(void)
         cmocka_unit_test(tensors_of_sets_have_rows_of_their_own),
         cmocka_unit_test(changes_of_the_sets_have_rows_too),
         cmocka_unit_test(a_timeline_may_stop_while_tensors_are_in_flight),
+        cmocka_unit_test(what_others_send_after_a_start_is_in_the_timeline),
         cmocka_unit_test(paths_without_a_rank_are_written_by_rank_0),
         cmocka_unit_test(timelines_start_and_stop_at_any_time),
     };

@@ -33,9 +33,16 @@ static kolo_status_t conclude(kolo_set_t *s)
     return KOLO_OK;
 }
 
+/* A timeline that was started while this rank waited for the others tells of what they have sent since. */
+static void look_for_timeline(struct kolo_tensor_engine *e)
+{
+    if (KOLO_UNLIKELY(atomic_load(&e->timeline_changed))) kolo_timeline_adopt(e);
+}
+
 static kolo_status_t coordinate(kolo_set_t *s, const uint64_t *lengths)
 {
     source_t source = {s, 0};
+    look_for_timeline(s->engine);
     KOLO_TRY(kolo_requests_decode(s->engine->out.bytes, s->engine->out.length, s->size, hand_in, &source));
     for (size_t at = 0; ++source.rank < s->size; at += lengths[source.rank])
         if (lengths[source.rank] > 0)
@@ -105,6 +112,7 @@ static kolo_status_t coordinate_tree(kolo_set_t *s, size_t nrequests, const fami
 {
     const kolo_bytes_t *in = &s->engine->in;
     size_t at = 0;
+    look_for_timeline(s->engine);
     for (size_t i = 0; i < nrequests; i++)
         KOLO_TRY(kolo_controller_request(&s->controller, 0, s->engine->requests[i]));
     for (int i = 0; i < f->place.nchildren; at += f->lengths[i++])
