@@ -44,7 +44,8 @@ def start_sshd(host, extra=""):
     config = TMP / f"sshd_config.{host}"
     config.write_text(f"Port {PORT}\nListenAddress {HOSTS[host]}\nHostKey {TMP}/host_key\nPidFile none\nUsePAM no\n"
                       f"AuthorizedKeysFile {TMP}/user_key.pub\nStrictModes no\nPermitRootLogin prohibit-password\n"
-                      f"PasswordAuthentication no\nKbdInteractiveAuthentication no\nMaxStartups 2:90:3\n{extra}")
+                      f"PasswordAuthentication no\nKbdInteractiveAuthentication no\nMaxStartups 2:90:3\n"
+                      f"SetEnv HOME={TMP}\n{extra}")  # what the user's shell starts with may print what it likes
     os.makedirs("/run/sshd", 0o755, exist_ok=True)
     sshd = shutil.which("sshd") or "/usr/sbin/sshd"
     log = open(TMP / f"sshd.{host}.log", "wb")
