@@ -8,7 +8,9 @@
  *
  * Threads: a communicator is used by one thread at a time; kolo_comm_abort(), kolo_comm_get_async_error() and the
  * kolo_comm_* queries may be called from any thread at any time. Different communicators are independent. Streams
- * and events may be used by several threads. A group belongs to the thread that started it.
+ * and events may be used by several threads. A group belongs to the thread that started it. The library's own
+ * threads block signals, also while they run functions of the program (callbacks, kolo_stream_call(), operators on
+ * a stream); threads and processes that such a function starts inherit that.
  *
  * Errors: every function returns a status. kolo_get_last_error(NULL) is the message of the calling thread's last
  * failure, kolo_get_last_error(comm) that of a communicator. Output arguments are set on success only.

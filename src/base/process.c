@@ -47,7 +47,7 @@ kolo_status_t kolo_process_check_own(uint32_t made, const char *call, const char
 
 static void block_signals(sigset_t *before)
 {
-    static const int own[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS, SIGABRT};
+    static const int own[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS, SIGPROF};
     sigset_t all;
     sigfillset(&all);
     for (size_t i = 0; i < sizeof own / sizeof own[0]; i++) sigdelset(&all, own[i]);
