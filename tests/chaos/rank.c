@@ -34,17 +34,23 @@ void chaos_note_error(chaos_life_t *l, kolo_status_t status, kolo_comm_t comm)
     atomic_store(&l->shared->broken, 1);
 }
 
+#define CALLED_OFF (1 << 16)
+
+/* All of comm hear the same: either each of them came, or the first who did not wait any longer called it off. */
 bool chaos_meet(chaos_life_t *l, _Atomic int *met)
 {
     uint64_t end = chaos_now_ns() + chaos_wait_ns();
-    atomic_fetch_add(met, 1);
-    while (atomic_load(met) < l->n) {
+    int there = atomic_fetch_add(met, 1) + 1;
+    while (there < l->n) {
         bool trouble = atomic_load(&l->shared->broken) && l->victim_at >= 0; /* who is out of comm is not missed */
-        /* It may be of a rank that has met all others, and went on. */
-        if (trouble || chaos_now_ns() > end) return atomic_load(met) >= l->n;
-        chaos_nap_us(200);
+        if (!trouble && chaos_now_ns() <= end) {
+            chaos_nap_us(200);
+            there = atomic_load(met);
+        } else if (atomic_compare_exchange_weak(met, &there, there | CALLED_OFF)) {
+            return false;
+        }
     }
-    return true;
+    return !(there & CALLED_OFF);
 }
 
 /* ---- joining ---- */
