@@ -302,6 +302,15 @@ static int usage(const char *name)
     return 2;
 }
 
+static bool is_possible(void)
+{
+    if (options.hosts && options.mode != KIT_PROCESSES) {
+        fprintf(stderr, "--hosts needs --processes: ranks of one process are on one host\n");
+        return false;
+    }
+    return options.ranks >= 1 && options.ranks <= KIT_RANKS && options.devices >= 0;
+}
+
 static bool parse(int argc, char **argv, int *child, int *fd)
 {
     static const struct option longs[] = {
@@ -383,7 +392,7 @@ static bool parse(int argc, char **argv, int *child, int *fd)
             return false;
         }
     }
-    return optind == argc && options.ranks >= 1 && options.ranks <= KIT_RANKS && options.devices >= 0;
+    return optind == argc && is_possible();
 }
 
 /* SIGALRM: nothing here needs a lock. */
