@@ -4,6 +4,7 @@
  * cut connection then needs no thought.
  */
 #include "store.h"
+#include "base/private.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -16,7 +17,6 @@
 #include <string.h>
 #include <sys/random.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
@@ -81,13 +81,14 @@ static uint64_t clock_us(void)
 
 static bool read_key(const char *path, uint8_t key[KOLO_STORE_KEY_BYTES], char *why, size_t why_bytes)
 {
-    struct stat st;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    bool ok = fd >= 0 && fstat(fd, &st) == 0 && (st.st_mode & 077) == 0 &&
-              read(fd, key, KOLO_STORE_KEY_BYTES) == KOLO_STORE_KEY_BYTES;
+    char wrong[4096 + 200];
+    int fd = kolo_private_open(path, wrong, sizeof wrong);
+    bool ok = fd >= 0 && read(fd, key, KOLO_STORE_KEY_BYTES) == KOLO_STORE_KEY_BYTES;
+    if (fd < 0)
+        snprintf(why, why_bytes, "the store's key (KOLO_STORE_KEY_FILE): %s", wrong);
+    else if (!ok)
+        snprintf(why, why_bytes, "%s (KOLO_STORE_KEY_FILE) holds no key of a store", path);
     if (fd >= 0) close(fd);
-    if (!ok)
-        snprintf(why, why_bytes, "the store's key cannot be read from %s, of mode 0600, or it is not one", path);
     return ok;
 }
 
