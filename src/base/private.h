@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Files that must be this user's alone: they hold a secret, or an id, which brings a process into the job of
- * whoever wrote it. Depends on nothing, so that tools that are not linked with the library compile it too.
+ * whoever wrote it.
  */
 #ifndef KOLO_BASE_PRIVATE_H
 #define KOLO_BASE_PRIVATE_H
