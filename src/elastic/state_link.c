@@ -3,7 +3,7 @@
  * The words between a process and the launcher, and the directory through which they go. See state.h.
  */
 #include "base/clock.h"
-#include "base/private.h"
+#include "base/file/private.h"
 #include "base/status.h"
 #include "elastic/state.h"
 

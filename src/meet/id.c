@@ -9,7 +9,7 @@
 #include "meet/id.h"
 #include "base/bytes.h"
 #include "base/log.h"
-#include "base/private.h"
+#include "base/file/private.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -3,7 +3,7 @@
  * The job's secret for KOLO_COMM_ID: from a file or from a descriptor, never from the environment, where every
  * other process of the user and many a log could see it.
  */
-#include "base/private.h"
+#include "base/file/private.h"
 #include "meet/id.h"
 
 #include <ctype.h>

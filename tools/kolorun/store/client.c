@@ -79,7 +79,7 @@ static uint64_t clock_us(void)
     return (uint64_t)ts.tv_sec * 1000000 + (uint64_t)ts.tv_nsec / 1000;
 }
 
-/* The rules of the library's base/private.h. */
+/* The rules of the library's base/file/private.h. */
 static bool read_key(const char *path, uint8_t key[KOLO_STORE_KEY_BYTES], char *why, size_t why_bytes)
 {
     struct stat st;

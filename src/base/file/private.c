@@ -2,7 +2,7 @@
  *
  * See private.h. What is checked is the file that was opened, not its name: a name may be changed in between.
  */
-#include "base/private.h"
+#include "base/file/private.h"
 
 #include <errno.h>
 #include <fcntl.h>
