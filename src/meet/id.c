@@ -8,8 +8,8 @@
  */
 #include "meet/id.h"
 #include "base/bytes.h"
-#include "base/log.h"
 #include "base/file/private.h"
+#include "base/log.h"
 
 #include <errno.h>
 #include <fcntl.h>
