@@ -3,7 +3,7 @@
  * The kernel of the soak test, see soak.h. Compiled by nvcc, and for the fake driver by a C++ compiler.
  */
 #include "soak.h"
-#include "exec/cuda/device.cuh"
+#include "gpu/cuda/device.cuh"
 
 KOLO_DEV uint64_t soak_mix(uint64_t z)
 {
