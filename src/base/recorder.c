@@ -7,7 +7,7 @@
  * child gets private memory in the same place, and a file of its own when it makes communicators.
  */
 #include "base/recorder.h"
-#include "base/fds.h"
+#include "base/file/fds.h"
 
 #include "base/clock.h"
 #include "base/log.h"

@@ -3,7 +3,8 @@
  * The words between a process and the launcher, and the directory through which they go. See state.h.
  */
 #include "base/clock.h"
-#include "base/fds.h"
+#include "base/file/fds.h"
+#include "base/file/private.h"
 #include "base/status.h"
 #include "elastic/state.h"
 
@@ -220,12 +221,13 @@ static kolo_status_t take(kolo_state_link_t *link, kolo_word_t *word, bool *got)
     char name[LINK_PATH];
     if (!link->maybe) return KOLO_OK;
     snprintf(name, sizeof name, "%s/to.%u.%u", link->dir, link->worker, link->heard);
-    int fd = open(name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    char why[LINK_PATH + 200];
+    int fd = kolo_private_open(name, why, sizeof why);
     if (fd < 0 && errno == ENOENT) {
         link->maybe = false;
         return KOLO_OK;
     }
-    if (fd < 0) return kolo_fail_errno(KOLO_ERR_SYSTEM, errno, "%s, a file of the launcher", name);
+    if (fd < 0) return kolo_fail(KOLO_ERR_SYSTEM, "a file of the launcher: %s", why);
     ssize_t n = read(fd, link->line, sizeof link->line);
     kolo_fd_close(fd);
     unlink(name);

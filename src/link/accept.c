@@ -9,7 +9,7 @@
  * So strangers that connect and send nothing delay others by at most GRACE_MS a turn.
  */
 #include "base/failpoint.h"
-#include "base/fds.h"
+#include "base/file/fds.h"
 #include "base/log.h"
 #include "link/listener.h"
 

@@ -3,7 +3,7 @@
  * Addresses as they travel (address.h): conversion, checking, printing, parsing of host:port.
  */
 #include "link/address.h"
-#include "base/fds.h"
+#include "base/file/fds.h"
 
 #include "base/bytes.h"
 

@@ -6,7 +6,7 @@
  * with growing pauses until the deadline.
  */
 #include "base/failpoint.h"
-#include "base/fds.h"
+#include "base/file/fds.h"
 #include "base/log.h"
 #include "base/process.h"
 #include "link/link.h"

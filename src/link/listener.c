@@ -5,7 +5,7 @@
  */
 #include "link/listener.h"
 #include "base/failpoint.h"
-#include "base/fds.h"
+#include "base/file/fds.h"
 #include "base/log.h"
 #include "base/process.h"
 

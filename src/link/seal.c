@@ -3,7 +3,7 @@
  * Records of KOLO_TCP_SECURITY with libsodium; see seal.h.
  */
 #include "link/seal.h"
-#include "base/fds.h"
+#include "base/file/fds.h"
 
 #include "base/bytes.h"
 #include "link/link.h"

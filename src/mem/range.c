@@ -6,7 +6,7 @@
  * it, for the thread that listens to the kernel takes it. `pins` guards what devices hold, and is taken first.
  */
 #include "mem/range.h"
-#include "base/fds.h"
+#include "base/file/fds.h"
 #include "base/log.h"
 #include "mem/watch.h"
 

@@ -3,7 +3,7 @@
  * The watch over registered pages (watch.h).
  */
 #include "mem/watch.h"
-#include "base/fds.h"
+#include "base/file/fds.h"
 #include "base/log.h"
 #include "base/process.h"
 

@@ -7,7 +7,7 @@
  * A process with gigabytes of memory is dead long before the kernel says so: it frees the memory first. While
  * somebody waits, /proc is looked at as well (base/process.h).
  */
-#include "base/fds.h"
+#include "base/file/fds.h"
 #include "base/log.h"
 #include "base/process.h"
 #include "member/life.h"

@@ -7,7 +7,7 @@
  * removed by then cannot be in the next batch.
  */
 #include "base/clock.h"
-#include "base/fds.h"
+#include "base/file/fds.h"
 #include "base/log.h"
 #include "base/process.h"
 #include "progress/internal.h"

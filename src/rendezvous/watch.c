@@ -3,7 +3,7 @@
  * Writing of the flight record of keyed tensors. See watch.h.
  */
 #include "rendezvous/watch.h"
-#include "base/fds.h"
+#include "base/file/fds.h"
 #include "wire/memfd.h"
 
 #include <stdio.h>

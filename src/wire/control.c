@@ -5,7 +5,7 @@
  */
 #include "wire/control.h"
 #include "base/failpoint.h"
-#include "base/fds.h"
+#include "base/file/fds.h"
 #include "base/log.h"
 #include "wire/fdpass.h"
 #include "wire/memfd.h"

@@ -5,7 +5,7 @@
  * time: more wait in the kernel's backlog. An answered caller may keep its connection open (it tells it when this
  * process dies) but has nothing more to say. See fdpass.h.
  */
-#include "base/fds.h"
+#include "base/file/fds.h"
 #include "wire/fdpass_frame.h"
 
 #include "base/failpoint.h"

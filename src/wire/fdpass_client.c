@@ -3,7 +3,7 @@
  * The asking side of descriptor passing, on the caller's thread, and the proofs that both sides use. See fdpass.h.
  */
 #include "base/failpoint.h"
-#include "base/fds.h"
+#include "base/file/fds.h"
 #include "base/process.h"
 #include "wire/fdpass_frame.h"
 

@@ -4,7 +4,7 @@
  */
 #include "wire/memfd.h"
 #include "base/failpoint.h"
-#include "base/fds.h"
+#include "base/file/fds.h"
 #include "wire/fdpass.h"
 
 #include <errno.h>

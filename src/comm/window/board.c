@@ -4,7 +4,7 @@
  * makes its board, all tell each other where it is, each tries what it may do with the others, and all learn the
  * answers: both ends of a pair have to know whether something travels between them.
  */
-#include "base/fds.h"
+#include "base/file/fds.h"
 #include "base/log.h"
 #include "comm/window/window.h"
 #include "wire/cma/cma.h"

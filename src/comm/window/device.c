@@ -7,7 +7,7 @@
  * go on.
  */
 #include "base/clock.h"
-#include "base/fds.h"
+#include "base/file/fds.h"
 #include "base/log.h"
 #include "comm/window/window.h"
 #include "mem/cuda/cuda.h"

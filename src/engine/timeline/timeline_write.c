@@ -7,7 +7,7 @@
  *
  * A process of the viewer is a rank, a thread of it a tensor. Names of events are those of Horovod's timeline.
  */
-#include "base/fds.h"
+#include "base/file/fds.h"
 #include "engine/timeline/timeline.h"
 
 #include "base/log.h"

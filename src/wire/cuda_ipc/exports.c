@@ -9,7 +9,7 @@
  * pages with other memory of the same owner that it still has mapped, by whichever communicator.
  */
 #include "wire/cuda_ipc/exports.h"
-#include "base/fds.h"
+#include "base/file/fds.h"
 #include "base/log.h"
 #include "wire/cuda_ipc/pieces.h"
 #include "wire/mapped.h"

@@ -5,7 +5,7 @@
  */
 #include "wire/cuda_ipc/pieces.h"
 #include "base/clock.h"
-#include "base/fds.h"
+#include "base/file/fds.h"
 #include "base/log.h"
 #include "wire/mapped.h"
 

@@ -3,7 +3,7 @@
  * Regions: cards with each GPU's identity go round, then each rank makes its region, offers it, and maps the
  * others'.
  */
-#include "base/fds.h"
+#include "base/file/fds.h"
 #include "base/log.h"
 #include "wire/cuda_ipc/cuda_ipc.h"
 #include "wire/fdpass.h"

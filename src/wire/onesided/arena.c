@@ -6,7 +6,7 @@
  *
  * Free blocks are kept by address, so that neighbours join; the first that is large enough is taken.
  */
-#include "base/fds.h"
+#include "base/file/fds.h"
 #include "wire/onesided/internal.h"
 
 #include <errno.h>

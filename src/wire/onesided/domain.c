@@ -3,7 +3,7 @@
  * Domains of one-sided transfers: what all ends of one owner share. The asleep word of the waker is in a page that
  * peers of this host map, so that they ring only when the thread sleeps.
  */
-#include "base/fds.h"
+#include "base/file/fds.h"
 #include "mem/admit.h"
 #include "wire/fdpass.h"
 #include "wire/memfd.h"

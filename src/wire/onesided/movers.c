@@ -3,7 +3,7 @@
  * Movers: the threads of a domain that move the lanes of its ends (lanes.h). As many as a large write has
  * lanes, for all ends together; they start with the first lane and end with the domain.
  */
-#include "base/fds.h"
+#include "base/file/fds.h"
 #include "wire/onesided/lanes.h"
 
 #include "base/process.h"

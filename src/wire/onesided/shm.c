@@ -5,7 +5,7 @@
  * only what it sends. The socket stays open: its end shows that the peer has gone. Memory that lies elsewhere in
  * the peer's process is written by process_vm_writev(), where the kernel permits it (decision 0023).
  */
-#include "base/fds.h"
+#include "base/file/fds.h"
 #include "base/log.h"
 #include "wire/fdpass.h"
 #include "wire/memfd.h"

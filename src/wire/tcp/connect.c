@@ -4,7 +4,7 @@
  * is), and at the end each side sends a farewell, which distinguishes an orderly end from a death.
  */
 #include "base/failpoint.h"
-#include "base/fds.h"
+#include "base/file/fds.h"
 #include "base/log.h"
 #include "wire/tcp/tcp.h"
 

@@ -8,7 +8,7 @@
  *     connect: read and check them, make the end's connection, send one byte: ready
  *                                              accept: read it, and take up the connection
  */
-#include "base/fds.h"
+#include "base/file/fds.h"
 #include "wire/net/export/export.h"
 
 #include "base/clock.h"

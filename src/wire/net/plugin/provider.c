@@ -3,7 +3,7 @@
  * The provider's table, its devices and parameters. A plug-in is loaded once, when a job first asks for devices,
  * and stays: its threads may be anywhere.
  */
-#include "base/fds.h"
+#include "base/file/fds.h"
 #include "wire/net/plugin/plugin.h"
 
 #include "base/clock.h"

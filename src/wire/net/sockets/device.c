@@ -2,7 +2,7 @@
  *
  * Devices of the sockets provider: network interfaces, and what is open on one of them. And the provider's table.
  */
-#include "base/fds.h"
+#include "base/file/fds.h"
 #include "wire/net/sockets/sockets.h"
 
 #include "base/clock.h"

@@ -4,7 +4,7 @@
  * end knows the job's secret, and says in its claim which end (tag) and which of its sockets (from) it is for. All
  * steps are taken by whoever calls the ends of the device next; none waits.
  */
-#include "base/fds.h"
+#include "base/file/fds.h"
 #include "wire/net/sockets/sockets.h"
 
 #include "base/clock.h"

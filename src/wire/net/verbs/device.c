@@ -3,7 +3,7 @@
  * Devices: which ports there are (looked up once per process), and opening one for a communicator, with the address
  * that its connections use.
  */
-#include "base/fds.h"
+#include "base/file/fds.h"
 #include "base/log.h"
 #include "wire/net/verbs/verbs.h"
 

@@ -2,7 +2,7 @@
  *
  * Registered memory, of this host and of devices beside the card, and the provider's table.
  */
-#include "base/fds.h"
+#include "base/file/fds.h"
 #include "base/log.h"
 #include "mem/mem.h"
 #include "wire/net/verbs/verbs.h"

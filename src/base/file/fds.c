@@ -6,7 +6,7 @@
  * The child does not close: objects that it has from its parent still hold the numbers, and would close whatever
  * the child had opened under them since. Each number gets a copy of one socket that leads nowhere instead.
  */
-#include "base/fds.h"
+#include "base/file/fds.h"
 
 #include <errno.h>
 #include <fcntl.h>

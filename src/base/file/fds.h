@@ -8,8 +8,8 @@
  * None has a number from 0 to 2: in a program that was started without a standard output, what it prints must not
  * go into a socket.
  */
-#ifndef KOLO_BASE_FDS_H
-#define KOLO_BASE_FDS_H
+#ifndef KOLO_BASE_FILE_FDS_H
+#define KOLO_BASE_FILE_FDS_H
 
 #include <sys/socket.h>
 

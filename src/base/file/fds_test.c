@@ -2,7 +2,7 @@
  *
  * Tests of the library's own descriptors: what a child of fork() has of them, and which numbers they get.
  */
-#include "base/fds.h"
+#include "base/file/fds.h"
 #include "base/test.h"
 
 #include <errno.h>
