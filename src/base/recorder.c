@@ -162,3 +162,42 @@ void kolo_record_head_end(kolo_record_t *record)
 {
     atomic_fetch_add_explicit(&record->head.seq, 1, memory_order_release);
 }
+
+static void note_begin(kolo_record_t *record)
+{
+    atomic_fetch_add_explicit(&record->head.note_seq, 1, memory_order_relaxed);
+    atomic_thread_fence(memory_order_release);
+}
+
+static void note_end(kolo_record_t *record)
+{
+    atomic_fetch_add_explicit(&record->head.note_seq, 1, memory_order_release);
+}
+
+/* Copies as much as fits. */
+static void put_text(char *to, size_t bytes, const char *from)
+{
+    size_t n = strnlen(from, bytes - 1);
+    memcpy(to, from, n);
+    to[n] = '\0';
+}
+
+void kolo_record_note_wait(kolo_record_t *record, uint64_t since_ns, bool blames, const char *text)
+{
+    if (!record) return;
+    kolo_record_note_t *note = &record->head.note;
+    note_begin(record);
+    note->since_ns = since_ns;
+    note->blames = blames;
+    put_text(note->text, sizeof note->text, text);
+    note_end(record);
+}
+
+void kolo_record_note_last(kolo_record_t *record, const char *last)
+{
+    if (!record) return;
+    note_begin(record);
+    record->head.note.since_ns = 0;
+    put_text(record->head.note.last, sizeof record->head.note.last, last);
+    note_end(record);
+}
