@@ -97,6 +97,7 @@ static void die(const char *how, int children, kolo_comm_t comm, int32_t *data)
         if (fork() != 0) continue;
         setsid(); /* who started the rank ends its process group with it */
         alarm(CHILD_S);
+        for (int fd = 0; fd < 3; fd++) close(fd); /* who reads the test's output waits for their end */
         if (strcmp(how, "daemon") == 0) child_of_daemon(comm, data);
         for (;;) pause();
     }
