@@ -9,6 +9,7 @@
  * pages with other memory of the same owner that it still has mapped, by whichever communicator.
  */
 #include "gpu/peers/exports.h"
+#include "base/file/fds.h"
 #include "base/log.h"
 #include "gpu/peers/pieces.h"
 #include "wire/mapped.h"
@@ -90,7 +91,7 @@ static kolo_status_t make_board(kolo_exports_t *e, kolo_wire_ctx_t *ctx, board_c
         e->mine = map;
         status = kolo_fdpass_offer(card->name, ctx->key, &fd, 1, 0);
     }
-    close(fd);
+    kolo_fd_close(fd);
     return status;
 }
 
@@ -108,7 +109,7 @@ static kolo_status_t map_board(kolo_exports_t *e, kolo_wire_ctx_t *ctx, int peer
             e->peers[peer].board = map;
         e->peers[peer].process = owner->process_hash;
     }
-    close(fd);
+    kolo_fd_close(fd);
     return status;
 }
 

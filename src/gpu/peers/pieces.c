@@ -5,6 +5,7 @@
  */
 #include "gpu/peers/pieces.h"
 #include "base/clock.h"
+#include "base/file/fds.h"
 #include "base/log.h"
 #include "wire/mapped.h"
 
@@ -36,7 +37,7 @@ static uint32_t part_of(uint32_t n, uint32_t first)
 
 static void close_all(const int *fds, uint32_t n)
 {
-    for (uint32_t i = 0; i < n; i++) close(fds[i]);
+    for (uint32_t i = 0; i < n; i++) kolo_fd_close(fds[i]);
 }
 
 /* ---- the owner ---- */

@@ -3,6 +3,7 @@
  * Regions: cards with each GPU's identity go round, then each rank makes its region, offers it, and maps the
  * others'.
  */
+#include "base/file/fds.h"
 #include "base/log.h"
 #include "gpu/peers/peers.h"
 #include "wire/fdpass.h"
@@ -144,7 +145,7 @@ static kolo_status_t map_other(kolo_wire_ctx_t *ctx, const kolo_cuda_device_t *d
     kolo_mem_t mem;
     KOLO_TRY(kolo_fdpass_fetch(ctx, &ctx->member->peers[peer], card->name, KOLO_FDPASS_MAY_COME, &fd, 1, NULL));
     kolo_status_t status = kolo_mem_cuda.map(fd, card->bytes, device->ordinal, &mem);
-    close(fd);
+    kolo_fd_close(fd);
     if (status != KOLO_OK) return status;
     out->refs[peer].region = region_add(card->name, &mem, false);
     if (!out->refs[peer].region) {
@@ -189,7 +190,7 @@ static kolo_status_t make_own(kolo_wire_ctx_t *ctx, const kolo_cuda_device_t *de
     out->address[out->rank] = mem.address;
     KOLO_TRY(kolo_mem_cuda.share(&mem, &fd));
     kolo_status_t status = kolo_fdpass_offer(name, ctx->key, &fd, 1, 0);
-    close(fd);
+    kolo_fd_close(fd);
     return status;
 }
 
