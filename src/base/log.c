@@ -3,6 +3,7 @@
  * Log lines, each written by one write(2) so that lines of several ranks do not mix. See log.h.
  */
 #include "base/log.h"
+#include "base/file/fds.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -58,9 +59,9 @@ static kolo_status_t open_file(const char *path)
         }
     }
     name[at] = '\0';
-    int fd = open(name, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+    int fd = kolo_fd_above(open(name, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
     if (fd < 0) return kolo_fail_errno(KOLO_ERR_SYSTEM, errno, "cannot open log file %s (KOLO_LOG_FILE)", name);
-    if (log_fd > STDERR_FILENO) close(log_fd);
+    if (log_fd > STDERR_FILENO) kolo_fd_close(log_fd);
     log_fd = fd;
     return KOLO_OK;
 }
