@@ -265,6 +265,18 @@ void bind_life(nb::class_<Comm> &c)
             run(handle, [&] { return kolo_comm_finalize(handle); });
         },
         "Waits until this rank's operations are complete and says goodbye to the others. Collective.");
+    c.def(
+        "leave",
+        [](Comm &c) {
+            kolo_comm_t handle = c.get("leave");
+            if (!kolo_comm_leave) refuse(KOLO_ERR_UNSUPPORTED, "leave: this libkolo has no kolo_comm_leave()");
+            if (c.borrowed)
+                refuse(KOLO_ERR_INVALID_USAGE, "leave: the communicator belongs to its state, which ends it");
+            Turn turn(c, "leave");
+            run(handle, [&] { return kolo_comm_leave(handle); });
+        },
+        "Waits until this rank's operations are complete and tells the others that it leaves, without meeting "
+        "them; destroy() follows.");
     c.def("destroy", destroy,
           "Frees the communicator, without waiting for other ranks. A second call does nothing.");
     c.def(

@@ -111,6 +111,7 @@ class CommLane
     ~CommLane()
     {
         lane_.reset(); // what is queued ends first
+        if (comm_ && kolo_comm_leave) leave();
         if (comm_) kolo_comm_destroy(comm_);
     }
     void run(const c10::intrusive_ptr<Work> &work, Call call, bool wait)
@@ -137,6 +138,11 @@ class CommLane
     void drain()
     {
         if (lane_) lane_->drain();
+    }
+    void leave()
+    {
+        kolo_comm_t comm = comm_;
+        if (comm) kolo_comm_leave(comm);
     }
     void revoke()
     {
