@@ -104,6 +104,7 @@ def run_case(module, cls, name, rank, ranks, backend, folder):
     try:
         dist.init_process_group(backend, init_method=f"file://{case.file_name}", world_size=ranks, rank=rank,
                                 timeout=datetime.timedelta(seconds=module.CUSTOM_PG_TIMEOUT.get(name, TIMEOUT_S)))
+        module.Barrier.sync()  # all have begun, before one skips the case and leaves
         with contextlib.redirect_stdout(out):
             common.set_rng_seed(1234)
             getattr(case, name)()
