@@ -2,12 +2,18 @@
  *
  * The card of a rank: who and where it is. Hashes instead of names, because all that anybody does with them is to
  * compare: same host, same process, can hand descriptors to each other.
+ *
+ * And which ranks live in this process. Between those, memory is handed over by plain addresses: who is believed to
+ * be one of them can make this process write anywhere in its own memory. A rank's card says in which process it is,
+ * but each task of the job has seen all cards and can show another's. So ranks are listed here before they show a
+ * card.
  */
 #include "base/clock.h"
 #include "base/wait.h"
 #include "member/member.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -83,4 +89,45 @@ kolo_status_t kolo_member_fill_card(kolo_peer_card_t *card, int rank, int device
     snprintf(made.host_name, sizeof(made.host_name), "%.31s", name);
     *card = made;
     return KOLO_OK;
+}
+
+/* ---- the ranks of this process ---- */
+
+typedef struct own {
+    struct own *next;
+    uint64_t job;
+    int rank;
+} own_t;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static own_t *owns;
+
+kolo_status_t kolo_member_own_add(uint64_t job, int rank)
+{
+    own_t *own = malloc(sizeof *own);
+    if (own == NULL) return kolo_fail(KOLO_ERR_NO_MEMORY, "no memory to list rank %d", rank);
+    pthread_mutex_lock(&lock);
+    *own = (own_t){.next = owns, .job = job, .rank = rank};
+    owns = own;
+    pthread_mutex_unlock(&lock);
+    return KOLO_OK;
+}
+
+void kolo_member_own_remove(uint64_t job, int rank)
+{
+    pthread_mutex_lock(&lock);
+    own_t **at = &owns, *own;
+    while ((own = *at) != NULL && (own->job != job || own->rank != rank)) at = &own->next;
+    if (own != NULL) *at = own->next;
+    pthread_mutex_unlock(&lock);
+    free(own);
+}
+
+bool kolo_member_own_has(uint64_t job, int rank)
+{
+    pthread_mutex_lock(&lock);
+    const own_t *own = owns;
+    while (own != NULL && (own->job != job || own->rank != rank)) own = own->next;
+    pthread_mutex_unlock(&lock);
+    return own != NULL;
 }
