@@ -6,6 +6,7 @@
 #include "kolo-top.h"
 
 #include "base/clock.h"
+#include "base/file/output.h"
 #include "base/process.h"
 
 #include <dirent.h>
@@ -232,7 +233,8 @@ bool top_save(const char *path, const top_set_t *set)
     if (!is_one_users(set)) return false;
     uint32_t slots = (uint32_t)KOLO_MIN(set->count, (size_t)KOLO_RECORDER_SLOTS);
     kolo_recorder_t *head = calloc(1, sizeof *head);
-    FILE *f = head ? fopen(path, "wbe") : NULL;
+    char wrong[4096 + 100] = "";
+    FILE *f = head ? kolo_output_fopen(path, wrong, sizeof wrong) : NULL;
     bool good = f != NULL;
     struct timespec wall;
     clock_gettime(CLOCK_REALTIME, &wall);
@@ -254,7 +256,10 @@ bool top_save(const char *path, const top_set_t *set)
         good = fwrite(set->ranks[i].raw, sizeof(kolo_record_t), 1, f) == 1;
     }
     if (f && fclose(f) != 0) good = false;
-    if (!good) fprintf(stderr, "kolo-top: %s: %s\n", path, strerror(errno));
+    if (!good && wrong[0])
+        fprintf(stderr, "kolo-top: %s\n", wrong);
+    else if (!good)
+        fprintf(stderr, "kolo-top: %s: %s\n", path, strerror(errno));
     free(head);
     return good;
 }
