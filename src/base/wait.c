@@ -151,7 +151,9 @@ static void describe(const kolo_wait_t *wait, char *text, size_t bytes)
     }
     n += (size_t)snprintf(text + n, bytes - n, " (");
     wait->describe(wait->arg, text + n, bytes - n - 1);
-    strcat(text, ")");
+    n += strlen(text + n);
+    text[n++] = ')';
+    text[n] = '\0';
 }
 
 void kolo_wait_words(const char *description, uint64_t waited_ns, char *buf, size_t bytes)
