@@ -6,8 +6,8 @@
  * A connection begins with a socket over which both ends exchange their hellos, each with a proof that it knows the
  * key in the listener's handle, and at the end of which the death of the peer's process is seen.
  */
-#ifndef KOLO_WIRE_NET_EXPORT_EXPORT_H
-#define KOLO_WIRE_NET_EXPORT_EXPORT_H
+#ifndef KOLO_NCCL_NET_EXPORT_H
+#define KOLO_NCCL_NET_EXPORT_H
 
 #include "remote/plugin/abi.h"
 

@@ -4,8 +4,8 @@
  * way up, carries one thing after the other, in each direction; what goes through several of them goes through all
  * at once, behind what each of them has to carry before.
  */
-#ifndef KOLO_PLAN_VERIFY_FABRIC_H
-#define KOLO_PLAN_VERIFY_FABRIC_H
+#ifndef KOLO_PROVE_FABRIC_H
+#define KOLO_PROVE_FABRIC_H
 
 #include "prove/verify.h"
 

@@ -12,8 +12,8 @@
  * read, reader done to RELEASE, signal to wait, end of a call to the start of the next on the same rank. That a
  * full queue holds back a writer is no edge: a deeper queue would not.
  */
-#ifndef KOLO_PLAN_VERIFY_MODEL_H
-#define KOLO_PLAN_VERIFY_MODEL_H
+#ifndef KOLO_PROVE_MODEL_H
+#define KOLO_PROVE_MODEL_H
 
 #include "prove/verify.h"
 #include "prove/walk.h"

@@ -2,8 +2,8 @@
  *
  * What the files of the simulator share.
  */
-#ifndef KOLO_PLAN_VERIFY_SIM_H
-#define KOLO_PLAN_VERIFY_SIM_H
+#ifndef KOLO_PROVE_SIM_H
+#define KOLO_PROVE_SIM_H
 
 #include "prove/fabric.h"
 #include "prove/model.h"

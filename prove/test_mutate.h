@@ -3,8 +3,8 @@
  * Damage for the verifier's own test: each function changes one thing in the plan of one rank (or, for queues, of
  * all), and says whether it found something to change. Included by mutate_test.c only.
  */
-#ifndef KOLO_PLAN_VERIFY_TEST_MUTATE_H
-#define KOLO_PLAN_VERIFY_TEST_MUTATE_H
+#ifndef KOLO_PROVE_TEST_MUTATE_H
+#define KOLO_PROVE_TEST_MUTATE_H
 
 #include "plan/plan.h"
 

@@ -13,8 +13,8 @@
  * that do nothing: a COPY of what was just copied there, a RELEASE with nothing posted since the last one, in place
  * a COPY onto itself; what a barrier's messages hold; and, where operands may come in any order, their order.
  */
-#ifndef KOLO_PLAN_VERIFY_TEST_ORDER_H
-#define KOLO_PLAN_VERIFY_TEST_ORDER_H
+#ifndef KOLO_PROVE_TEST_ORDER_H
+#define KOLO_PROVE_TEST_ORDER_H
 
 #include "prove/walk.h"
 

@@ -4,8 +4,8 @@
  * all_reduce on two lanes over node fan-out, broadcast along a chain, all_gather by reference, a dissemination
  * barrier. Included by the tests only.
  */
-#ifndef KOLO_PLAN_VERIFY_TEST_PLANS_H
-#define KOLO_PLAN_VERIFY_TEST_PLANS_H
+#ifndef KOLO_PROVE_TEST_PLANS_H
+#define KOLO_PROVE_TEST_PLANS_H
 
 #include "plan/builder.h"
 

@@ -8,8 +8,8 @@
  * collective says so; (4) nothing is read while it may be written: across depth + 2 tiles, in place and out of
  * place, and across the border to the next plan on the same connections; (5) a trace is the plan's trace.
  */
-#ifndef KOLO_PLAN_VERIFY_VERIFY_H
-#define KOLO_PLAN_VERIFY_VERIFY_H
+#ifndef KOLO_PROVE_VERIFY_H
+#define KOLO_PROVE_VERIFY_H
 
 #include "plan/trace.h"
 

@@ -3,8 +3,8 @@
  * Walking a lane of a checked plan: loops unrolled one instruction at a time. Used by the readers of this room that
  * are not executors (verifier, trace check, simulator, mutation tests).
  */
-#ifndef KOLO_PLAN_VERIFY_WALK_H
-#define KOLO_PLAN_VERIFY_WALK_H
+#ifndef KOLO_PROVE_WALK_H
+#define KOLO_PROVE_WALK_H
 
 #include "plan/plan.h"
 

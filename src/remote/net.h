@@ -12,8 +12,8 @@
  * All calls of one opened device and its ends come from one thread at a time. None blocks; those that set up take a
  * few system calls.
  */
-#ifndef KOLO_WIRE_NET_NET_H
-#define KOLO_WIRE_NET_NET_H
+#ifndef KOLO_REMOTE_NET_H
+#define KOLO_REMOTE_NET_H
 
 #include "base/params.h"
 #include "base/status.h"

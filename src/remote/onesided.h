@@ -14,8 +14,8 @@
  * memory fetches descriptors from the peer's process, whose progress thread answers (at most
  * KOLO_ONESIDED_FETCH_MS). To wait, sleep on the domain's waker and call kolo_onesided_progress() for each end.
  */
-#ifndef KOLO_WIRE_ONESIDED_H
-#define KOLO_WIRE_ONESIDED_H
+#ifndef KOLO_REMOTE_ONESIDED_H
+#define KOLO_REMOTE_ONESIDED_H
 
 #include "base/params.h"
 #include "base/wait.h"

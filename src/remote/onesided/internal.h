@@ -2,8 +2,8 @@
  *
  * Inside of one-sided transfers: the end and its queue of writes, arenas, cards, and what a kind has to offer.
  */
-#ifndef KOLO_WIRE_ONESIDED_INTERNAL_H
-#define KOLO_WIRE_ONESIDED_INTERNAL_H
+#ifndef KOLO_REMOTE_ONESIDED_INTERNAL_H
+#define KOLO_REMOTE_ONESIDED_INTERNAL_H
 
 #include "base/clock.h"
 #include "remote/onesided.h"

@@ -5,8 +5,8 @@
  * say which announced write they are of, and where in it they lie. One thread is as fast as the kernel copies, so
  * several threads of the domain (movers.c) move the pieces, those of a write side by side.
  */
-#ifndef KOLO_WIRE_ONESIDED_LANES_H
-#define KOLO_WIRE_ONESIDED_LANES_H
+#ifndef KOLO_REMOTE_ONESIDED_LANES_H
+#define KOLO_REMOTE_ONESIDED_LANES_H
 
 #include "remote/onesided/internal.h"
 

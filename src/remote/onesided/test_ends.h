@@ -3,8 +3,8 @@
  * Two ends of one process, driven by one thread, so that each test decides who moves when; and how the tests of
  * one-sided transfers are run for each kind.
  */
-#ifndef KOLO_WIRE_ONESIDED_TEST_ENDS_H
-#define KOLO_WIRE_ONESIDED_TEST_ENDS_H
+#ifndef KOLO_REMOTE_ONESIDED_TEST_ENDS_H
+#define KOLO_REMOTE_ONESIDED_TEST_ENDS_H
 
 #include "base/test.h"
 #include "remote/net.h"

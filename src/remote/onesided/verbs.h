@@ -4,8 +4,8 @@
  * connected queue pair for each end with a completion queue of its own, on a device that the domain has opened
  * once.
  */
-#ifndef KOLO_WIRE_ONESIDED_VERBS_H
-#define KOLO_WIRE_ONESIDED_VERBS_H
+#ifndef KOLO_REMOTE_ONESIDED_VERBS_H
+#define KOLO_REMOTE_ONESIDED_VERBS_H
 
 #include "mem/range.h"
 #include "remote/onesided/internal.h"

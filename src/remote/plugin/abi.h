@@ -5,8 +5,8 @@
  * (this folder) and is one (nccl_net). A plug-in is a shared object with a symbol ncclNetPlugin_vN that
  * is such a table. All functions return 0, or the number of an error.
  */
-#ifndef KOLO_WIRE_NET_PLUGIN_ABI_H
-#define KOLO_WIRE_NET_PLUGIN_ABI_H
+#ifndef KOLO_REMOTE_PLUGIN_ABI_H
+#define KOLO_REMOTE_PLUGIN_ABI_H
 
 #include <stddef.h>
 #include <stdint.h>

@@ -7,8 +7,8 @@
  * connection of the wire is one end at each side, and messages match by their order. The two ends may come up long
  * after set-up: what is not there yet is asked for again by every later call, until KOLO_NET_PLUGIN_TIMEOUT_MS.
  */
-#ifndef KOLO_WIRE_NET_PLUGIN_PLUGIN_H
-#define KOLO_WIRE_NET_PLUGIN_PLUGIN_H
+#ifndef KOLO_REMOTE_PLUGIN_PLUGIN_H
+#define KOLO_REMOTE_PLUGIN_PLUGIN_H
 
 #include "remote/net.h"
 #include "remote/plugin/abi.h"

@@ -8,8 +8,8 @@
  * other end knows the job's secret (link/auth.h) go on with every later call (meet.c). Until then there are no
  * offers.
  */
-#ifndef KOLO_WIRE_NET_SOCKETS_SOCKETS_H
-#define KOLO_WIRE_NET_SOCKETS_SOCKETS_H
+#ifndef KOLO_REMOTE_SOCKETS_SOCKETS_H
+#define KOLO_REMOTE_SOCKETS_SOCKETS_H
 
 #include "link/link.h"
 #include "remote/net.h"

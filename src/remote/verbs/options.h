@@ -2,8 +2,8 @@
  *
  * Values of the verbs provider's parameters (params.c).
  */
-#ifndef KOLO_WIRE_NET_VERBS_OPTIONS_H
-#define KOLO_WIRE_NET_VERBS_OPTIONS_H
+#ifndef KOLO_REMOTE_VERBS_OPTIONS_H
+#define KOLO_REMOTE_VERBS_OPTIONS_H
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -9,8 +9,8 @@
  * the request plus one, is there. Short messages are written into lines of the reader's (line.c), where it finds
  * them before their completion.
  */
-#ifndef KOLO_WIRE_NET_VERBS_VERBS_H
-#define KOLO_WIRE_NET_VERBS_VERBS_H
+#ifndef KOLO_REMOTE_VERBS_VERBS_H
+#define KOLO_REMOTE_VERBS_VERBS_H
 
 #include "remote/net.h"
 #include "remote/verbs/options.h"
