@@ -28,7 +28,7 @@ static const char *param_log_file, *param_fail_point;
 static const kolo_param_t rows[] = {
     {"KOLO_LOG", KOLO_PARAM_ENUM, "warn", 0, 0, "none|error|warn|info|debug|trace", false,
      "log level: messages of this importance and of every higher one are printed", &param_log_level},
-    {"KOLO_LOG_FILE", KOLO_PARAM_STR, NULL, 0, 0, NULL, false,
+    {"KOLO_LOG_FILE", KOLO_PARAM_FILE, NULL, 0, 0, NULL, false,
      "file for log lines instead of stderr; %p becomes the process id", &param_log_file},
     {"KOLO_SPINS", KOLO_PARAM_INT, "-1", -1, 1 << 30, NULL, false,
      "polls of a wait before it gives the core away; -1: 2000, or 4 with more ranks than cores", &param_spins},

@@ -34,7 +34,7 @@ static kolo_status_t job_dir(char *dir, size_t bytes)
         return kolo_fail(
             KOLO_ERR_INVALID_USAGE,
             "job: there is neither HOME nor KOLO_JOB_DIR, so ranks have no place to meet; set KOLO_JOB_DIR "
-            "to a directory that all hosts share");
+            "to a directory that all hosts share (a set-user-id program does not read them)");
     int n = given ? snprintf(dir, bytes, "%s", kolo_job_values.dir)
                   : snprintf(dir, bytes, "%s/.kolo", kolo_job_values.home);
     if (n < 0 || (size_t)n >= bytes) return kolo_fail(KOLO_ERR_INVALID_USAGE, "job: KOLO_JOB_DIR is too long");
