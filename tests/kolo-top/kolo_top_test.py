@@ -246,6 +246,13 @@ def case_a_call_that_waits_in_a_queue_is_told():
         job.verdict(r"rank 1 \(.*\) did not enter operation 20 .*: it has queued all_reduce 4 float32 sum on a stream")
 
 
+def case_calls_of_all_ranks_that_are_no_collectives_are_told():
+    for how, words in (("deregister", "window_deregister"), ("register", "window_register"), ("split", "comm_split or comm_dup"),
+                       ("finalize", "comm_finalize")):
+        with Job(how) as job:
+            job.verdict(rf"ranks 0, 2 have been in operation 2\d \({words}\) for", rf"rank 1 \(.*\) did not enter operation 2\d \({words}\)")
+
+
 def case_a_job_that_runs_is_listed_with_its_rate():
     with Job("run") as job:
         once = top("--once", *job.only())
