@@ -3,10 +3,8 @@
  * See limit.h. The signal is the thread's own, so it is blocked around the call and taken back if it came.
  */
 #include "base/file/limit.h"
-#include "base/file/fds.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
@@ -62,9 +60,4 @@ ssize_t kolo_file_write(int fd, const void *data, size_t bytes)
     ssize_t n = write(fd, data, bytes);
     kolo_file_loud(&quiet);
     return n;
-}
-
-int kolo_file_open(const char *path, int flags, mode_t mode)
-{
-    return kolo_fd_above(open(path, flags | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, mode));
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Files that are a convenience (a log, a timeline, a flight record) end no job and hold none up. A process may have
+ * Files that are a convenience (a log, a timeline, a flight record) end no job. A process may have
  * a limit on the size of what it writes (RLIMIT_FSIZE, ulimit -f): beyond it the system sends SIGXFSZ, which ends
  * the process, also for memory that processes share. And the name of a file may be that of a pipe which nobody
  * reads.
@@ -19,9 +19,6 @@ bool kolo_file_fits(uint64_t bytes);
 /* ftruncate(2) and write(2), without the signal: EFBIG where the limit does not permit it. */
 int kolo_file_resize(int fd, uint64_t bytes);
 ssize_t kolo_file_write(int fd, const void *data, size_t bytes);
-/* open(2) that does not wait (a pipe without a reader: ENXIO), with close-on-exec and a number above 2. */
-int kolo_file_open(const char *path, int flags, mode_t mode);
-
 /* Between the two this thread gets no SIGXFSZ: for what writes through a stream. */
 typedef struct {
     sigset_t before;

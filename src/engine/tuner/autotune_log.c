@@ -3,13 +3,12 @@
  * KOLO_AUTOTUNE_LOG: a line of comma-separated values per setting, on rank 0 with its score. The other ranks write
  * their own if the path has a place for the rank; the lines of all must then be the same but for the score.
  */
-#include "base/file/fds.h"
 #include "base/file/limit.h"
+#include "base/file/output.h"
 #include "base/log.h"
 #include "engine/tuner/autotune.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <string.h>
@@ -18,7 +17,7 @@ const char *kolo_autotune_log_path;
 
 void kolo_autotune_log_open(kolo_autotune_log_t *log, int rank)
 {
-    char path[PATH_MAX];
+    char path[PATH_MAX], why[PATH_MAX + 100] = "the path is too long";
     size_t at = 0;
     const char *p = kolo_autotune_log_path;
     *log = (kolo_autotune_log_t){NULL, 0};
@@ -32,12 +31,9 @@ void kolo_autotune_log_open(kolo_autotune_log_t *log, int rank)
         p += here;
     }
     path[at] = '\0';
-    int fd = *p ? -1 : kolo_file_open(path, O_WRONLY | O_CREAT | O_TRUNC, 0644);
-    log->file = fd >= 0 ? fdopen(fd, "we") : NULL;
-    if (fd >= 0 && !log->file) kolo_fd_close(fd);
+    log->file = *p ? NULL : kolo_output_fopen(path, why, sizeof why);
     if (!log->file) {
-        kolo_warn("engine", "rank %d tunes without a log (KOLO_AUTOTUNE_LOG): cannot write %.200s: %s", rank, path,
-                  *p ? "the path is too long" : strerror(errno));
+        kolo_warn("engine", "rank %d tunes without a log (KOLO_AUTOTUNE_LOG): cannot write %.300s", rank, why);
         return;
     }
     kolo_file_quiet_t quiet;
