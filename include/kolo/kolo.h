@@ -429,8 +429,10 @@ kolo_status_t kolo_wait_signal(const kolo_signal_wait_t *waits, int nwaits, kolo
 
 /* Runs several calls together. Calls of a thread between the outermost start and end are collected and run at the
  * end: messages, puts, signals and collectives in any mix, on any number of communicators. Each call checks its own
- * arguments; one that fails there is not part of the group, and the rest runs. kolo_group_end() returns the first
- * later error; calls on other communicators still run to their end. Groups nest; an inner pair does nothing.
+ * arguments; if one is refused nothing of the group runs, and kolo_group_end() returns its error, too. On GPUs all
+ * communicators' calls are looked at before the first is queued. kolo_group_end() returns the first later error; calls
+ * on other communicators still run to their end. Groups nest; an inner pair does nothing. kolo_group_drop() ends the
+ * group, however deep, and nothing of it runs.
  *
  * The collectives of a communicator run in the order of their calls, as do its messages to or from one peer, its
  * puts and signals to one peer, and its waits. Beyond that the calls of a group have no order: none may read what
@@ -438,10 +440,12 @@ kolo_status_t kolo_wait_signal(const kolo_signal_wait_t *waits, int nwaits, kolo
  *
  * Calls without a stream are complete when kolo_group_end() returns. Calls with one are queued: communicators that
  * share a stream in this group run together, once all their streams have reached it, and all of these streams wait
- * for them. KOLO_CHECK=deep compares each collective among all ranks before anything else of its communicator goes
+ * for them. On GPUs too: a communicator's calls of one group, on several streams, wait for all of them, and all wait
+ * for the calls; either all of these streams are being captured, or none. KOLO_CHECK=deep compares each collective among all ranks before anything else of its communicator goes
  * on: with it, groups that mix messages and collectives must be the same on all ranks. */
 kolo_status_t kolo_group_start(void);
 kolo_status_t kolo_group_end(void);
+kolo_status_t kolo_group_drop(void);
 
 /* ---- user operators ---------------------------------------------------------------------------------------- */
 

@@ -75,3 +75,34 @@ kolo_status_t kolo_exec_check(const kolo_exec_call_t *c, int rank, int nranks, i
     KOLO_TRY(check_memory(c->src, src, rank, device, "the source"));
     return check_memory(c->dst, dst, rank, device, "the destination");
 }
+
+static kolo_status_t check_own(const kolo_exec_call_t *calls, size_t n, int rank)
+{
+    size_t r = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (calls[i].kind != KOLO_EXEC_SEND || calls[i].root != rank) continue;
+        while (r < n && !(calls[r].kind == KOLO_EXEC_RECV && calls[r].root == rank)) r++;
+        if (r == n)
+            return kolo_fail(KOLO_ERR_INVALID_USAGE, "rank %d sends to itself in a group that does not receive it",
+                             rank);
+        uint64_t bytes = calls[i].count * calls[i].elem, room = calls[r].count * calls[r].elem;
+        if (bytes != room)
+            return kolo_fail(KOLO_ERR_MISMATCH, "rank %d sends %llu bytes to itself and receives %llu", rank,
+                             (unsigned long long)bytes, (unsigned long long)room);
+        r++;
+    }
+    while (r < n && !(calls[r].kind == KOLO_EXEC_RECV && calls[r].root == rank)) r++;
+    if (r == n) return KOLO_OK;
+    return kolo_fail(KOLO_ERR_INVALID_USAGE, "rank %d receives from itself in a group that does not send it", rank);
+}
+
+kolo_status_t kolo_exec_check_own(const kolo_exec_call_t *calls, size_t n, int rank)
+{
+    for (size_t i = 0; i < n; i++) {
+        size_t end = i;
+        while (end < n && calls[end].kind != KOLO_EXEC_COLL) end++;
+        if (end > i) KOLO_TRY(check_own(&calls[i], end - i, rank));
+        i = end;
+    }
+    return KOLO_OK;
+}

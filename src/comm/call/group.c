@@ -23,7 +23,8 @@ static _Thread_local struct {
     kolo_body_t **inits;
     size_t ninits, init_capacity;
     struct kolo_batch *spare;
-    kolo_status_t error; /* of collecting: out of memory */
+    kolo_status_t error; /* of collecting: a call was refused, or memory is short */
+    char text[KOLO_ERROR_TEXT_BYTES];
 } group;
 
 bool kolo_group_open(void)
@@ -34,6 +35,14 @@ bool kolo_group_open(void)
 bool kolo_group_has_calls(void)
 {
     return group.count > 0;
+}
+
+kolo_status_t kolo_call_refused(kolo_status_t status)
+{
+    if (status == KOLO_OK || !group.depth || group.error != KOLO_OK) return status;
+    group.error = status;
+    snprintf(group.text, sizeof group.text, "%s", kolo_error_text());
+    return status;
 }
 
 static pthread_key_t at_exit;
@@ -70,7 +79,7 @@ static kolo_status_t grow(void **array, size_t *capacity, size_t count, size_t e
     if (count < *capacity) return KOLO_OK;
     size_t n = *capacity ? *capacity * 2 : 16;
     void *p = realloc(*array, n * elem);
-    if (!p) return group.error = kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for a group of %zu calls", n);
+    if (!p) return kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for a group of %zu calls", n);
     *array = p;
     *capacity = n;
     return KOLO_OK;
@@ -91,7 +100,7 @@ static kolo_status_t find_share(kolo_call_t *call)
     return KOLO_OK;
 }
 
-kolo_status_t kolo_group_add(kolo_call_t *call)
+static kolo_status_t add(kolo_call_t *call)
 {
     if (group.ninits)
         return kolo_fail(KOLO_ERR_INVALID_USAGE, "a group cannot hold both initialisations and operations");
@@ -116,9 +125,14 @@ kolo_status_t kolo_group_add(kolo_call_t *call)
     return KOLO_OK;
 }
 
+kolo_status_t kolo_group_add(kolo_call_t *call)
+{
+    return kolo_call_refused(add(call));
+}
+
 kolo_status_t kolo_group_add_init(kolo_body_t *body)
 {
-    KOLO_TRY(grow((void **)&group.inits, &group.init_capacity, group.ninits, sizeof *group.inits));
+    KOLO_CALL_TRY(grow((void **)&group.inits, &group.init_capacity, group.ninits, sizeof *group.inits));
     group.inits[group.ninits++] = body;
     return KOLO_OK;
 }
@@ -464,16 +478,20 @@ static void run_here(ending_t *e)
     if (n) run_shares(mine, n, NULL, NULL);
 }
 
+static void drop_calls(void)
+{
+    for (size_t i = 0; i < group.count; i++) kolo_call_disown(&group.calls[i]);
+}
+
 static kolo_status_t end_calls(void)
 {
-    ending_t e = {.first = group.error, .text = "group_end: out of memory while the group was collected"};
-    e.batch = group.count && e.first == KOLO_OK ? batch_new() : NULL;
-    if (!e.batch) {
-        for (size_t i = 0; i < group.count; i++) kolo_call_disown(&group.calls[i]);
-        if (group.count && e.first == KOLO_OK) return KOLO_ERR_NO_MEMORY;
-        return e.first == KOLO_OK ? KOLO_OK : kolo_fail(e.first, "%s", e.text);
+    ending_t e = {.first = KOLO_OK};
+    if (!group.count) return KOLO_OK;
+    batch_t *b = e.batch = batch_new();
+    if (!b) {
+        drop_calls();
+        return KOLO_ERR_NO_MEMORY;
     }
-    batch_t *b = e.batch;
     fill(b);
     draw_tickets(&e);
     start_first_uses(&e);
@@ -510,16 +528,41 @@ static kolo_status_t end_inits(void)
     return pending ? KOLO_IN_PROGRESS : KOLO_OK;
 }
 
+/* Initialisations have begun; they end before it does. */
+static kolo_status_t end_refused(void)
+{
+    drop_calls();
+    if (group.ninits) end_inits();
+    return kolo_fail(group.error, "group_end: nothing of the group has run, since a call in it was refused: %.900s",
+                     group.text);
+}
+
+static void close_group(void)
+{
+    group.count = group.ncomms = group.ninits = 0;
+    group.error = KOLO_OK;
+}
+
 kolo_status_t kolo_group_end(void)
 {
     if (group.depth == 0) return kolo_fail(KOLO_ERR_INVALID_USAGE, "group_end without group_start");
     if (--group.depth > 0) return KOLO_OK;
     kolo_status_t status;
-    if (group.count && group.error == KOLO_OK && group.calls[0].comm->on_device)
+    if (group.error != KOLO_OK)
+        status = end_refused();
+    else if (group.count && group.calls[0].comm->on_device)
         status = kolo_device_submit_group(group.calls, group.count);
     else
         status = group.ninits ? end_inits() : end_calls();
-    group.count = group.ncomms = group.ninits = 0;
-    group.error = KOLO_OK;
+    close_group();
     return status;
+}
+
+kolo_status_t kolo_group_drop(void)
+{
+    if (group.depth == 0) return kolo_fail(KOLO_ERR_INVALID_USAGE, "group_drop without group_start");
+    group.depth = 0;
+    drop_calls();
+    close_group();
+    return KOLO_OK;
 }

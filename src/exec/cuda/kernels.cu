@@ -78,3 +78,5 @@ KOLO_KERNEL kolo_cuda_plan_e5m2(KOLO_PARAM kolo_cuda_plan_args_t a) { kolo_plan_
 KOLO_KERNEL kolo_cuda_lift(KOLO_PARAM kolo_cuda_lift_args_t c) { kolo_lift(c); }
 KOLO_KERNEL kolo_cuda_messages_few(KOLO_PARAM kolo_cuda_p2p_args_t c) { kolo_messages(c, NULL); }
 KOLO_KERNEL kolo_cuda_messages(KOLO_PARAM kolo_cuda_p2p_many_t c) { kolo_messages(c.head, c.more); }
+KOLO_KERNEL kolo_cuda_messages_table(KOLO_PARAM kolo_cuda_p2p_args_t c) { kolo_messages_table(c); }
+KOLO_KERNEL kolo_cuda_table(KOLO_PARAM kolo_cuda_table_args_t c) { kolo_table(c); }

@@ -266,6 +266,28 @@ KOLO_DEV bool kolo_message(const kolo_cuda_p2p_args_t &c, const kolo_cuda_messag
     return m.send ? kolo_message_send_long(c, m, block, cut) : kolo_message_receive_long(c, m, block, cut);
 }
 
+/* A group whose messages stand in a table: each is copied before it is used, since what is stored elsewhere might be
+ * the table as far as a compiler knows. */
+KOLO_DEV void kolo_messages_table(const kolo_cuda_p2p_args_t &c)
+{
+    kolo_begin(c.blocks == 1);
+    const kolo_cuda_message_t *table = (const kolo_cuda_message_t *)c.table;
+    uint32_t chain = kolo_bid() / c.blocks, block = kolo_bid() % c.blocks;
+    for (int32_t i = c.chains[chain]; i >= 0;) {
+        const kolo_cuda_message_t m = table[i];
+        i = m.next;
+        kolo_sync();
+        if (!kolo_message(c, m, block)) return;
+        kolo_sync();
+    }
+}
+KOLO_DEV void kolo_table(const kolo_cuda_table_args_t &c)
+{
+    kolo_begin(true);
+    kolo_cuda_message_t *to = (kolo_cuda_message_t *)c.to;
+    for (uint32_t i = kolo_tid(); i < c.n; i += kolo_nthreads()) to[i] = c.rows[i];
+}
+
 /* more: what goes beyond KOLO_CUDA_MESSAGES_FEW, or NULL. */
 KOLO_DEV void kolo_messages(const kolo_cuda_p2p_args_t &c, const kolo_cuda_message_t *more)
 {
