@@ -3,21 +3,32 @@
  * Does what a call names fit its communicator? For executors that have no faster way to know it.
  */
 #include "exec/exec.h"
-#include "mem/mem.h"
+#include "mem/cuda/cuda.h"
+
+static void reach_other(int ordinal, const void *p, kolo_mem_place_t *place)
+{
+    const kolo_cuda_device_t *device;
+    bool pushed;
+    if (kolo_cuda_device(ordinal, &device) != KOLO_OK || kolo_cuda_enter(device, &pushed) != KOLO_OK) return;
+    kolo_cuda_find_other(device, p, place);
+    kolo_cuda_leave(pushed);
+}
 
 static kolo_status_t check_memory(const void *p, uint64_t bytes, int rank, int device, const char *what)
 {
     kolo_mem_place_t place;
     if (!p || !bytes) return KOLO_OK;
     kolo_mem_find(p, &place);
+    if (place.ops != &kolo_mem_cuda || place.device != device) reach_other(device, p, &place);
     if (place.ops != &kolo_mem_cuda)
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
-                         "%s %p is not memory of a GPU: the communicator of rank %d works on GPU %d", what, p, rank,
-                         device);
+                         "%s %p is memory that the GPU does not reach: the communicator of rank %d works on GPU %d",
+                         what, p, rank, device);
     if (place.device != device)
-        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
-                         "%s %p lies on GPU %d: the communicator of rank %d works on GPU %d", what, p, place.device,
-                         rank, device);
+        return kolo_fail(
+            KOLO_ERR_INVALID_ARGUMENT,
+            "%s %p lies on GPU %d, and the communicator of rank %d works on GPU %d, which does not reach it", what,
+            p, place.device, rank, device);
     uint64_t left = kolo_mem_length(&place, (uintptr_t)p, bytes);
     if (left >= bytes) return KOLO_OK;
     return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,

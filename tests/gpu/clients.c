@@ -107,7 +107,8 @@ static bool group_meets(kit_team_t *t, bool messages)
     for (int i = 0; i < t->n; i++) {
         kit_rank_t *r = &t->ranks[i];
         good = put(r, A, COUNT, 2, r->streams[0]) && put(r, B, COUNT, 3, r->streams[0]) &&
-               kit_sync(r, r->streams[0]) && kit_hold(r, r->streams[1]) && put(r, A, COUNT, 4, r->streams[1]) && good;
+               kit_sync(r, r->streams[0]) && kit_hold(r, r->streams[1]) && put(r, A, COUNT, 4, r->streams[1]) &&
+               good;
     }
     good = good && KIT_OK(kolo_group_start());
     for (int i = 0; i < t->n && good; i++) {
@@ -231,7 +232,8 @@ static bool refuse(kit_team_t *t, const kolo_comm_t *second, way_t way)
             status = kolo_all_reduce(NULL, r->buffer + C, COUNT, KOLO_INT32, KOLO_SUM, second[i], r->streams[1]);
         else
             good = KIT_OK(kolo_all_reduce(way == BAD_MEMORY ? (void *)mine : r->buffer + A, r->buffer + C, COUNT,
-                                          KOLO_INT32, KOLO_SUM, second[i], r->streams[1])) && good;
+                                          KOLO_INT32, KOLO_SUM, second[i], r->streams[1])) &&
+                   good;
         if (way == BAD_ARGUMENT && status != KOLO_ERR_INVALID_ARGUMENT)
             good = KIT_FAIL("rank %d: a bad call in a group: %s", r->rank, kolo_status_string(status));
     }
@@ -294,8 +296,7 @@ static bool exchange_many(kit_rank_t *r, cut_t cut, void *stream)
     for (int i = 0; i < MESSAGES && good && cut == RECEIVES_FIRST; from += 4 * length(i++))
         good = KIT_OK(kolo_recv(r->buffer + from, length(i), KOLO_INT32, last, r->comm, stream));
     for (int i = 0; i < MESSAGES && good; i++) {
-        if (cut == IN_PIECES && i % 130 == 129)
-            good = KIT_OK(kolo_group_end()) && KIT_OK(kolo_group_start());
+        if (cut == IN_PIECES && i % 130 == 129) good = KIT_OK(kolo_group_end()) && KIT_OK(kolo_group_start());
         good = KIT_OK(kolo_send(r->buffer + to, length(i), KOLO_INT32, next, r->comm, stream)) && good;
         if (cut != RECEIVES_FIRST)
             good = KIT_OK(kolo_recv(r->buffer + from, length(i), KOLO_INT32, last, r->comm, stream)) && good;
@@ -338,11 +339,91 @@ static bool long_captured(kit_team_t *t)
     good = kit_captured(r, r->streams[0], &plan) && good && kit_graph(r, plan, &graph);
     for (int round = 0; round < 3 && good; round++) {
         good = put(r, A, all_lengths(), 20 + round, r->streams[0]) && kit_replay(r, graph, r->streams[0]) &&
-               is_from(r, (r->rank + r->nranks - 1) % r->nranks, C, all_lengths(), 20 + round, r->streams[0], "many") &&
+               is_from(r, (r->rank + r->nranks - 1) % r->nranks, C, all_lengths(), 20 + round, r->streams[0],
+                       "many") &&
                exchange_many(r, IN_A_GROUP, r->streams[1]); /* with a table of its own, or the same */
     }
     kit_graph_end(graph);
     return kit_case_end(t, good, "a captured group of many messages");
+}
+
+/* ---- buffers ---- */
+
+/* Block p of rank r's buffer is for rank p. */
+static bool swapped_in_place(kit_team_t *t, size_t count)
+{
+    bool good = true;
+    if (t->n > 1) good = KIT_OK(kolo_group_start());
+    for (int i = 0; i < t->n && good; i++) {
+        kit_rank_t *r = &t->ranks[i];
+        for (int p = 0; p < r->nranks; p++)
+            for (size_t k = 0; k < count; k++)
+                ((int32_t *)(void *)r->image)[(size_t)p * count + k] = number(r->rank, k, p);
+        good = kit_upload(r, A, 4 * count * (size_t)r->nranks, r->streams[0]) &&
+               KIT_OK(kolo_all_to_all(r->buffer, r->buffer, count, KOLO_INT32, r->comm, r->streams[0]));
+    }
+    if (t->n > 1) good = KIT_OK(kolo_group_end()) && good;
+    for (int i = 0; i < t->n && good; i++)
+        for (int p = 0; p < t->ranks[i].nranks && good; p++)
+            good = is_from(&t->ranks[i], p, 4 * count * (size_t)p, count, t->ranks[i].rank, t->ranks[i].streams[0],
+                           "in place");
+    return kit_case_end(t, good, "all_to_all in place");
+}
+
+/* Pinned host memory, and that of the next rank's GPU. */
+static bool other_memory(kit_team_t *t, size_t count, bool pinned)
+{
+    bool good = true;
+    if (!pinned && t->n == 1) return true;
+    for (int i = 0; i < t->n && good; i++) good = put(&t->ranks[i], A, count, 7, t->ranks[i].streams[0]);
+    for (int i = 0; i < t->n && good; i++) good = kit_sync(&t->ranks[i], t->ranks[i].streams[0]);
+    good = good && begin(t);
+    for (int i = 0; i < t->n && good; i++) {
+        kit_rank_t *r = &t->ranks[i], *next = &t->ranks[(i + 1) % t->n];
+        const char *src = pinned ? r->image : r->buffer;
+        char *dst = (pinned ? r->back : next->buffer) + (size_t)E;
+        good = KIT_OK(kolo_all_reduce(src, dst, count, KOLO_INT32, KOLO_SUM, r->comm, r->streams[0])) &&
+               KIT_OK(kolo_all_reduce(dst, r->buffer + C, count, KOLO_INT32, KOLO_SUM, r->comm, r->streams[0]));
+    }
+    good = good && end(t);
+    for (int i = 0; i < t->n && good; i++)
+        good = is_sum(&t->ranks[i], C, count, 7, 2, t->ranks[i].streams[0], pinned ? "pinned" : "of another GPU");
+    return kit_case_end(t, good, pinned ? "pinned host memory" : "memory of another GPU");
+}
+
+/* All ranks of a thread by one call, each with its device. */
+static bool by_devices(kit_team_t *t)
+{
+    int devices[KIT_RANKS];
+    kolo_comm_t first[KIT_RANKS], made[KIT_RANKS];
+    kolo_config_t config = KOLO_CONFIG_INITIALIZER;
+    if (t->n == 1) return true;
+    for (int i = 0; i < t->n; i++) devices[i] = t->ranks[i].device, first[i] = t->ranks[i].comm;
+    config.init_timeout_ms = 2147483647; /* whoever sets no limit */
+    bool good = KIT_OK(kolo_comm_init_devices(made, t->n, devices, &config)) && begin(t);
+    for (int i = 0; i < t->n && good; i++) {
+        int device = -2;
+        t->ranks[i].comm = made[i];
+        good = put(&t->ranks[i], A, COUNT, 8, t->ranks[i].streams[0]) &&
+               sum(&t->ranks[i], A, B, t->ranks[i].streams[0]) && KIT_OK(kolo_comm_device(made[i], &device)) &&
+               good;
+        if (device != devices[i]) good = KIT_FAIL("rank %d works on GPU %d, not %d", i, device, devices[i]);
+    }
+    good = good && end(t);
+    for (int i = 0; i < t->n && good; i++)
+        good = is_sum(&t->ranks[i], B, COUNT, 8, 1, t->ranks[i].streams[0], "by devices");
+    for (int i = 0; i < t->n; i++) {
+        good = KIT_OK(kolo_comm_destroy(made[i])) && good;
+        t->ranks[i].comm = first[i];
+    }
+    return kit_case_end(t, good, "all ranks of a process by one call, a device each");
+}
+
+static bool buffers(kit_team_t *t)
+{
+    return swapped_in_place(t, 50) && swapped_in_place(t, 7001) && swapped_in_place(t, 200001) &&
+           other_memory(t, 100, true) && other_memory(t, 60000, true) && other_memory(t, 100, false) &&
+           other_memory(t, 60000, false);
 }
 
 bool conform_clients(kit_team_t *t)
@@ -352,5 +433,5 @@ bool conform_clients(kit_team_t *t)
     if (!long_group(t, IN_A_GROUP, 10) || !long_group(t, ONE_BY_ONE, 11) || !long_group(t, RECEIVES_FIRST, 12) ||
         !long_group(t, IN_PIECES, 13))
         return false;
-    return captures(t) && long_captured(t);
+    return buffers(t) && by_devices(t) && captures(t) && long_captured(t);
 }

@@ -294,7 +294,8 @@ static int usage(const char *name)
 {
     fprintf(stderr,
             "usage: %s [--ranks N] [--devices D] [--one-thread | --processes] [--host] [--quick] [--faults]\n"
-            "       [--stress SECONDS] [--calls N] [--fresh N] [--soak N [--graph]] [--windows] [--clients] [--vmm] [--seed S] "
+            "       [--stress SECONDS] [--calls N] [--fresh N] [--soak N [--graph]] [--windows] [--clients] "
+            "[--vmm] [--seed S] "
             "[--limit SECONDS] [--hosts H | --hosts N+N...] [--twice] "
             "[-v]\n"
             "KOLO_CUDA_LIBRARY names the driver; with more ranks than devices KOLO_GPU_SHARED=1 is set.\n",
@@ -320,8 +321,8 @@ static bool parse(int argc, char **argv, int *child, int *fd)
         {"seed", 1, NULL, 'S'},      {"limit", 1, NULL, 'l'},   {"child", 1, NULL, 'C'},
         {"shared", 1, NULL, 'F'},    {"verbose", 0, NULL, 'v'}, {"hosts", 1, NULL, 'H'},
         {"twice", 0, NULL, 'T'},     {"fresh", 1, NULL, 'r'},   {"windows", 0, NULL, 'w'},
-        {"soak", 1, NULL, 'k'},      {"graph", 0, NULL, 'g'},   {"vmm", 0, NULL, 'V'}, {"clients", 0, NULL, 'O'},
-        {NULL, 0, NULL, 0}};
+        {"soak", 1, NULL, 'k'},      {"graph", 0, NULL, 'g'},   {"vmm", 0, NULL, 'V'},
+        {"clients", 0, NULL, 'O'},   {NULL, 0, NULL, 0}};
     for (int c; (c = getopt_long(argc, argv, "v", longs, NULL)) != -1;) {
         long long number = optarg ? atoll(optarg) : 0;
         switch (c) {

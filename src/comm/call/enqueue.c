@@ -94,7 +94,8 @@ static kolo_status_t submit(kolo_call_t *call, unsigned src_parts, unsigned dst_
     bool on_device = call->comm->on_device;
     if (src_parts) KOLO_CALL_TRY(kolo_check_buffer(call->src, bytes, on_device, "the source", what));
     if (dst_parts) KOLO_CALL_TRY(kolo_check_buffer(call->dst, bytes, on_device, "the destination", what));
-    if (src_parts && dst_parts) KOLO_CALL_TRY(check_overlap(call, bytes * src_parts, bytes * dst_parts, in_place, what));
+    if (src_parts && dst_parts)
+        KOLO_CALL_TRY(check_overlap(call, bytes * src_parts, bytes * dst_parts, in_place, what));
     if (kolo_deep() && !on_device) KOLO_CALL_TRY(kolo_deep_check(call, bytes * src_parts, bytes * dst_parts, what));
     call->in_place = in_place && bytes;
     return kolo_call_submit(call);
@@ -163,7 +164,9 @@ kolo_status_t kolo_all_to_all(const void *src, void *dst, size_t count, kolo_typ
 {
     kolo_call_t call = CALL(.coll = KOLO_COLL_ALL_TO_ALL);
     KOLO_CALL_TRY(kolo_check_call(&call, "all_to_all"));
-    return submit(&call, (unsigned)comm->nranks, (unsigned)comm->nranks, false, "all_to_all");
+    bool in_place = src == dst && comm->on_device;
+    call.root = in_place; /* it goes another way: who mixes both on one call hears of it */
+    return submit(&call, (unsigned)comm->nranks, (unsigned)comm->nranks, in_place, "all_to_all");
 }
 
 kolo_status_t kolo_gather(const void *src, void *dst, size_t count, kolo_type_t type, int root, kolo_comm_t comm,

@@ -116,7 +116,8 @@ kolo_status_t kolo_all_gatherv(const void *src, void *dst, const size_t *counts,
     KOLO_CALL_TRY(check_null(src, mine, dst, call.count, "all_gatherv"));
     call.in_place = (uintptr_t)src == (uintptr_t)dst + displs[comm->rank] * call.elem;
     if (!call.in_place && overlap(src, mine * call.elem, dst, end * call.elem))
-        return kolo_call_refused(kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "all_gatherv: source and destination overlap"));
+        return kolo_call_refused(
+            kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "all_gatherv: source and destination overlap"));
     if (kolo_deep()) KOLO_CALL_TRY(kolo_deep_check(&call, mine * call.elem, 0, "all_gatherv"));
     return kolo_call_submit(&call);
 }
@@ -142,7 +143,8 @@ kolo_status_t kolo_reduce_scatterv(const void *src, void *dst, const size_t *cou
     KOLO_CALL_TRY(check_null(src, call.count, dst, mine, "reduce_scatterv"));
     call.in_place = (uintptr_t)dst == (uintptr_t)src + before * call.elem;
     if (!call.in_place && overlap(src, end * call.elem, dst, mine * call.elem))
-        return kolo_call_refused(kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "reduce_scatterv: source and destination overlap"));
+        return kolo_call_refused(
+            kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "reduce_scatterv: source and destination overlap"));
     if (kolo_deep()) KOLO_CALL_TRY(kolo_deep_check(&call, 0, mine * call.elem, "reduce_scatterv"));
     return kolo_call_submit(&call);
 }
@@ -168,11 +170,12 @@ kolo_status_t kolo_all_to_allv(const void *src, const size_t *send_counts, const
     KOLO_CALL_TRY(check_apart(&call, recv_counts, recv_displs, "all_to_allv"));
     KOLO_CALL_TRY(check_null(src, send_total, dst, recv_total, "all_to_allv"));
     if (overlap(src, send_end * call.elem, dst, recv_end * call.elem))
-        return kolo_call_refused(kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "all_to_allv: source and destination overlap"));
+        return kolo_call_refused(
+            kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "all_to_allv: source and destination overlap"));
     if (send_counts[comm->rank] != recv_counts[comm->rank])
         return kolo_call_refused(kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
-                         "all_to_allv: rank %d sends itself %zu elements but receives %zu", comm->rank,
-                         send_counts[comm->rank], recv_counts[comm->rank]));
+                                           "all_to_allv: rank %d sends itself %zu elements but receives %zu",
+                                           comm->rank, send_counts[comm->rank], recv_counts[comm->rank]));
     if (kolo_deep()) KOLO_CALL_TRY(kolo_deep_check(&call, 0, 0, "all_to_allv"));
     call.count = 0; /* ranks see different totals: only type and collective are in the signature */
     return kolo_call_submit(&call);
@@ -185,10 +188,12 @@ static kolo_status_t check_rooted(kolo_call_t *call, const size_t *counts, const
     kolo_comm_t comm = call->comm;
     KOLO_CALL_TRY(check_start(call, counts != NULL, what));
     if (root < 0 || root >= comm->nranks)
-        return kolo_call_refused(kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: root %d is out of range, the communicator has %d ranks",
-                         what, root, comm->nranks));
+        return kolo_call_refused(kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
+                                           "%s: root %d is out of range, the communicator has %d ranks", what, root,
+                                           comm->nranks));
     if (comm->rank == root && !displs)
-        return kolo_call_refused(kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: the displacements are NULL on the root", what));
+        return kolo_call_refused(
+            kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: the displacements are NULL on the root", what));
     call->root = (uint32_t)root;
     call->op = (kolo_op_t)KOLO_SIGNATURE_V;
     take_table(call, counts);
@@ -211,7 +216,8 @@ kolo_status_t kolo_gatherv(const void *src, void *dst, const size_t *counts, con
         call.recv_displs = displs;
         call.in_place = (uintptr_t)src == (uintptr_t)dst + displs[root] * call.elem;
         if (!call.in_place && overlap(src, mine * call.elem, dst, end * call.elem))
-            return kolo_call_refused(kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "gatherv: source and destination overlap"));
+            return kolo_call_refused(
+                kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "gatherv: source and destination overlap"));
     }
     if (kolo_deep()) KOLO_CALL_TRY(kolo_deep_check(&call, mine * call.elem, 0, "gatherv"));
     return kolo_call_submit(&call);
@@ -232,7 +238,8 @@ kolo_status_t kolo_scatterv(const void *src, const size_t *counts, const size_t 
         call.send_displs = displs;
         call.in_place = (uintptr_t)dst == (uintptr_t)src + displs[root] * call.elem;
         if (!call.in_place && overlap(src, end * call.elem, dst, mine * call.elem))
-            return kolo_call_refused(kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "scatterv: source and destination overlap"));
+            return kolo_call_refused(
+                kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "scatterv: source and destination overlap"));
     }
     if (kolo_deep()) KOLO_CALL_TRY(kolo_deep_check(&call, 0, mine * call.elem, "scatterv"));
     return kolo_call_submit(&call);

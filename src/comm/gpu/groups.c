@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A group of calls on devices. Each communicator's calls are a share, which takes one turn. All shares are looked at
- * before the first is queued: kernels of a share whose group was refused elsewhere would wait for ever. Shares that
- * have a stream in common, and all their streams, meet before and after the group.
+ * A group of calls on devices. Each communicator's calls are a share, which takes one turn. All shares are looked
+ * at before the first is queued: kernels of a share whose group was refused elsewhere would wait for ever. Shares
+ * that have a stream in common, and all their streams, meet before and after the group.
  */
 #include "comm/call/call.h"
 #include "mem/cuda/order.h"
@@ -133,10 +133,11 @@ static kolo_status_t check_captures(const lot_t *g)
         kolo_cuda_leave(pushed);
         if (r) return kolo_cuda_fail(r, device->ordinal, "ask a stream");
         if (!here != !there)
-            return kolo_fail(KOLO_ERR_INVALID_USAGE,
-                             "group_end: of the streams of a group on %s rank %d some are being captured and some are "
-                             "not; they meet, so all of them have to be",
-                             mine->body->name, mine->body->rank);
+            return kolo_fail(
+                KOLO_ERR_INVALID_USAGE,
+                "group_end: of the streams of a group on %s rank %d some are being captured and some are "
+                "not; they meet, so all of them have to be",
+                mine->body->name, mine->body->rank);
     }
     return KOLO_OK;
 }

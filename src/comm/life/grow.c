@@ -19,6 +19,7 @@
 #include "comm/call/call.h"
 #include "comm/life/life.h"
 
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -127,7 +128,7 @@ static kolo_status_t open_staff(kolo_grow_t *g, kolo_grow_row_t *rows, kolo_oob_
         memcpy(addresses + (size_t)r * KOLO_OOB_ADDRESS_BYTES, rows[r].address, KOLO_OOB_ADDRESS_BYTES);
     kolo_oob_config_t config = {.rank = g->rank,
                                 .nranks = g->old,
-                                .timeout_ms = made->init_timeout_ms + MARGIN_MS,
+                                .timeout_ms = KOLO_MIN(made->init_timeout_ms, INT_MAX - MARGIN_MS) + MARGIN_MS,
                                 .abort = &made->abort,
                                 .name = made->name};
     kolo_oob_child_t *taken = *child;

@@ -323,10 +323,11 @@ static kolo_status_t check_window(const kolo_body_t *body, const kolo_call_t *ca
     kolo_cuda_leave(pushed);
     if (r) return kolo_cuda_fail(r, body->device, "ask a stream");
     if (now == KOLO_CU_CAPTURE_NONE) return KOLO_OK;
-    return kolo_fail(KOLO_ERR_UNSUPPORTED,
-                     "rank %d: signals, and waits for them, cannot be captured in a graph: a replay would repeat the "
-                     "counts of its capture (a put without a signal can)",
-                     body->rank);
+    return kolo_fail(
+        KOLO_ERR_UNSUPPORTED,
+        "rank %d: signals, and waits for them, cannot be captured in a graph: a replay would repeat the "
+        "counts of its capture (a put without a signal can)",
+        body->rank);
 }
 
 kolo_status_t kolo_window_device_check(kolo_body_t *body, const kolo_call_t *calls, size_t count)

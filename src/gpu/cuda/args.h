@@ -173,8 +173,8 @@ typedef struct {
     kolo_cuda_message_t more[KOLO_CUDA_MESSAGES - KOLO_CUDA_MESSAGES_FEW];
 } kolo_cuda_p2p_many_t;
 
-/* The messages of a group that are more than a launch holds are written to memory of the GPU ahead of it, so many at a
- * time: nothing of the host is needed when a captured group is replayed. */
+/* The messages of a group that are more than a launch holds are written to memory of the GPU ahead of it, so many
+ * at a time: nothing of the host is needed when a captured group is replayed. */
 #define KOLO_CUDA_TABLE_ROWS 96
 typedef struct {
     uint64_t to;

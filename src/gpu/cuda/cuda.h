@@ -62,6 +62,7 @@ typedef struct {
     uintptr_t base;
     size_t bytes;
     uint64_t id;          /* kolo_cuda_buffer_id(), or the number of a run; by which others get it: 0 they do not */
+    bool here;            /* not this GPU's own memory: only it is known to reach it */
     uint64_t seen;        /* by bit: ranks whose GPUs reach it, at the same address */
     kolo_cuda_run_t *run; /* its pieces; NULL: it is one allocation */
 } kolo_cuda_known_t;
@@ -103,9 +104,9 @@ typedef struct kolo_cuda_state {
     kolo_cuda_known_t known[KOLO_CUDA_KNOWN];
     uint32_t next_known;
     struct {
-        kolo_cu_ptr_t all[32]; /* each at least twice as long as the one before */
-        size_t n, rows;        /* rows: of the last */
-    } table;                   /* of groups with many messages */
+        kolo_cu_ptr_t all[32];  /* each at least twice as long as the one before */
+        size_t n, rows;         /* rows: of the last */
+    } table;                    /* of groups with many messages */
     kolo_cuda_long_args_t args; /* what all calls have in common is filled in; short ones take args.c alone */
     kolo_cuda_p2p_many_t p2p;
 } kolo_cuda_state_t;
@@ -118,6 +119,10 @@ typedef struct {
 kolo_status_t kolo_cuda_fill(const kolo_exec_call_t *call, kolo_cuda_args_t *args);
 kolo_status_t kolo_cuda_choose(const kolo_cuda_state_t *s, const kolo_exec_call_t *call, kolo_cuda_args_t *args,
                                kolo_cuda_family_t *family, kolo_cuda_grid_t *grid);
+/* By lines, whatever limits say; bytes of a part that go at once. */
+uint64_t kolo_cuda_lines_most(const kolo_cuda_state_t *s);
+kolo_status_t kolo_cuda_choose_lines(const kolo_cuda_state_t *s, const kolo_exec_call_t *call,
+                                     kolo_cuda_args_t *args, kolo_cuda_family_t *family, kolo_cuda_grid_t *grid);
 /* expose.c: the ranks of this process whose GPUs reach memory at `p`. `legacy`: as in kolo_cuda_reaches(). */
 uint64_t kolo_cuda_seen_here(const kolo_cuda_state_t *s, const void *p, bool legacy);
 /* Before a long operation on `stream`: what others have offered is mapped, `p` is offered to them. */

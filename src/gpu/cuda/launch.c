@@ -209,12 +209,35 @@ static kolo_status_t launch_alone(kolo_cuda_state_t *s, const kolo_exec_call_t *
     return kolo_cuda_put_copy(s, c->dst, c->src, c->count * c->elem, c->stream);
 }
 
+/* An all_to_all in place, a stretch of each part at a time: by lines a thread has loaded what it sends before it
+ * stores what comes in its place. */
+static kolo_status_t launch_in_place(kolo_cuda_state_t *s, const kolo_exec_call_t *c, kolo_type_t type)
+{
+    uint64_t each = KOLO_MAX(kolo_cuda_lines_most(s) / c->elem, (uint64_t)1), whole = c->count * c->elem;
+    for (uint64_t at = 0; at < c->count; at += each) {
+        kolo_exec_call_t piece = *c;
+        kolo_cuda_family_t family;
+        kolo_cuda_grid_t grid;
+        piece.count = KOLO_MIN(each, c->count - at);
+        piece.src = (const char *)c->src + at * c->elem;
+        piece.dst = (char *)c->dst + at * c->elem;
+        piece.src_stride = c->src_stride ? c->src_stride : whole;
+        piece.dst_stride = c->dst_stride ? c->dst_stride : whole;
+        KOLO_TRY(kolo_cuda_choose_lines(s, &piece, &s->args.c, &family, &grid));
+        KOLO_TRY(kolo_cuda_put(s, s->kernels->collective[family][type], grid, &s->args, c->stream));
+    }
+    return KOLO_OK;
+}
+
 static kolo_status_t launch_collective(kolo_cuda_state_t *s, const kolo_exec_call_t *c)
 {
     kolo_cuda_family_t family;
     kolo_cuda_grid_t grid;
     kolo_type_t type = c->reducer.type < KOLO_EXEC_DEVICE_TYPES ? c->reducer.type : KOLO_UINT8; /* only moved */
     bool planned;
+    if (KOLO_UNLIKELY(c->coll == KOLO_COLL_ALL_TO_ALL && c->src == c->dst && c->count && s->regions.nranks > 1 &&
+                      !c->send_counts))
+        return launch_in_place(s, c, type);
     KOLO_TRY(kolo_cuda_plans_launch(s, c, &planned));
     if (planned) return KOLO_OK;
     if (s->regions.nranks == 1) {

@@ -35,6 +35,8 @@ enum {
     KOLO_CU_ATTR_POSIX_FD = 103,
 
     KOLO_CU_POINTER_MEMORY_TYPE = 2,
+    KOLO_CU_POINTER_DEVICE_POINTER = 3,
+    KOLO_CU_POINTER_MANAGED = 8,
     KOLO_CU_POINTER_BUFFER_ID = 7,
     KOLO_CU_POINTER_DEVICE = 9,
     KOLO_CU_POINTER_RANGE_START = 11,
@@ -60,7 +62,7 @@ enum {
     KOLO_CU_EVENT_NO_TIMING = 2,
     KOLO_CU_CAPTURE_NONE = 0,
     KOLO_CU_CAPTURE_ACTIVE = 1,
-    KOLO_CU_CAPTURE_ADD = 0,    /* of nodes that a stream's next one comes behind */
+    KOLO_CU_CAPTURE_ADD = 0, /* of nodes that a stream's next one comes behind */
     KOLO_CU_CAPTURE_RELAXED = 2,
     KOLO_CU_EVENT_EXTERNAL = 1, /* of a wait in a stream that is captured: a node that waits, at each replay */
 };
@@ -193,8 +195,8 @@ typedef struct kolo_cuda_api {
     kolo_cu_result_t (*capture_depend)(kolo_cu_stream_t stream, kolo_cu_node_t *nodes, size_t n, unsigned flags);
     kolo_cu_result_t (*graph_add_record)(kolo_cu_node_t *node, kolo_cu_graph_t graph, const kolo_cu_node_t *behind,
                                          size_t n, kolo_cu_event_t event);
-    kolo_cu_result_t (*graph_add_edges)(kolo_cu_graph_t graph, const kolo_cu_node_t *from,
-                                        const kolo_cu_node_t *to, size_t n);
+    kolo_cu_result_t (*graph_add_edges)(kolo_cu_graph_t graph, const kolo_cu_node_t *from, const kolo_cu_node_t *to,
+                                        size_t n);
     kolo_cu_result_t (*graph_remove_edges)(kolo_cu_graph_t graph, const kolo_cu_node_t *from,
                                            const kolo_cu_node_t *to, size_t n);
     /* What this thread may do while a stream is captured; gives back what held. */

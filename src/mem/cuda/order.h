@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The order of what a communicator queues on a program's streams: one piece behind the other, on whatever streams,
- * in and out of graphs. An event stands behind the last piece, so that no stream need be asked about that the program
- * may have destroyed since. A graph in which pieces are captured waits for that event where its first piece is, and
- * records it behind its last one: so replays and calls follow each other in the order in which the program queues
- * them, too. Pieces of one graph, on whatever branches, hang together by edges.
+ * in and out of graphs. An event stands behind the last piece, so that no stream need be asked about that the
+ * program may have destroyed since. A graph in which pieces are captured waits for that event where its first piece
+ * is, and records it behind its last one: so replays and calls follow each other in the order in which the program
+ * queues them, too. Pieces of one graph, on whatever branches, hang together by edges.
  *
  * One thread at a time; the device's context is current.
  */
@@ -17,11 +17,11 @@
 
 typedef struct {
     const kolo_cuda_device_t *device;
-    kolo_cu_event_t event;    /* behind the last piece */
-    kolo_cu_stream_t last;    /* where that is */
+    kolo_cu_event_t event; /* behind the last piece */
+    kolo_cu_stream_t last; /* where that is */
     bool any;
-    bool capturing, alone;    /* the stream of the piece that is being queued; alone: no kernel is right ahead of it */
-    bool captured;            /* pieces ever were: then replays may have come, too */
+    bool capturing, alone; /* the stream of the piece that is being queued; alone: no kernel is right ahead of it */
+    bool captured;         /* pieces ever were: then replays may have come, too */
     unsigned long long graph; /* the capture of the last captured piece, by its number; 0: none */
     kolo_cu_node_t record;    /* there: the node that records the event, and what it comes behind */
     kolo_cu_node_t tails[KOLO_CUDA_TAILS];

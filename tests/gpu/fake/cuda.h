@@ -85,13 +85,14 @@ kolo_cu_result_t cuStreamGetCaptureInfo_v2(kolo_cu_stream_t stream, int *status,
 kolo_cu_result_t cuStreamUpdateCaptureDependencies(kolo_cu_stream_t stream, kolo_cu_node_t *nodes, size_t n,
                                                    unsigned flags);
 kolo_cu_result_t cuThreadExchangeStreamCaptureMode(int *mode);
-kolo_cu_result_t cuGraphAddEventRecordNode(kolo_cu_node_t *node, kolo_cu_graph_t graph, const kolo_cu_node_t *behind,
-                                           size_t n, kolo_cu_event_t event);
+kolo_cu_result_t cuGraphAddEventRecordNode(kolo_cu_node_t *node, kolo_cu_graph_t graph,
+                                           const kolo_cu_node_t *behind, size_t n, kolo_cu_event_t event);
 kolo_cu_result_t cuGraphAddDependencies(kolo_cu_graph_t graph, const kolo_cu_node_t *from, const kolo_cu_node_t *to,
                                         size_t n);
 kolo_cu_result_t cuGraphRemoveDependencies(kolo_cu_graph_t graph, const kolo_cu_node_t *from,
                                            const kolo_cu_node_t *to, size_t n);
-kolo_cu_result_t cuGraphInstantiateWithFlags(kolo_cu_graph_t *exec, kolo_cu_graph_t graph, unsigned long long flags);
+kolo_cu_result_t cuGraphInstantiateWithFlags(kolo_cu_graph_t *exec, kolo_cu_graph_t graph,
+                                             unsigned long long flags);
 kolo_cu_result_t cuGraphLaunch(kolo_cu_graph_t exec, kolo_cu_stream_t stream);
 kolo_cu_result_t cuGraphExecDestroy(kolo_cu_graph_t exec);
 kolo_cu_result_t cuGraphDestroy(kolo_cu_graph_t graph);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The fake driver's graphs: what is queued on a stream that is being captured becomes a node behind those before it,
- * and an event carries a capture from one stream to another. A replay runs the nodes on streams of its own, each
- * behind those that it depends on, and branches side by side.
+ * The fake driver's graphs: what is queued on a stream that is being captured becomes a node behind those before
+ * it, and an event carries a capture from one stream to another. A replay runs the nodes on streams of its own,
+ * each behind those that it depends on, and branches side by side.
  */
 #include "stream.h"
 
@@ -106,7 +106,8 @@ kolo_cu_result_t fake_capture_wait(struct CUstream_st *s, struct CUevent_st *e, 
         return KOLO_CU_SUCCESS;
     }
     if (!e->capture.graph || (s->capture.graph && s->capture.graph != e->capture.graph))
-        return fake_wrong(FAKE_CAPTURE_ISOLATION, "cuStreamWaitEvent: a captured stream and work that is not captured");
+        return fake_wrong(FAKE_CAPTURE_ISOLATION,
+                          "cuStreamWaitEvent: a captured stream and work that is not captured");
     if (!e->capture.graph->open)
         return fake_wrong(FAKE_CAPTURE_ISOLATION, "cuStreamWaitEvent: the event's capture is over");
     if (!s->capture.graph) s->capture = (fake_capture_t){.graph = e->capture.graph};
@@ -132,7 +133,8 @@ kolo_cu_result_t cuStreamBeginCapture_v2(kolo_cu_stream_t stream, int mode)
     FAKE_CONTEXT(ctx);
     kolo_cu_result_t why = KOLO_CU_SUCCESS;
     (void)mode;
-    if ((uintptr_t)stream <= 1) return fake_wrong(FAKE_CAPTURE_UNSUPPORTED, "the default stream cannot be captured");
+    if ((uintptr_t)stream <= 1)
+        return fake_wrong(FAKE_CAPTURE_UNSUPPORTED, "the default stream cannot be captured");
     pthread_mutex_lock(&fake_lock);
     struct CUstream_st *s = fake_stream_locked(stream, ctx, "cuStreamBeginCapture", &why);
     if (s && s->capture.graph) why = fake_wrong(FAKE_INVALID_VALUE, "cuStreamBeginCapture: it is being captured");
@@ -225,8 +227,8 @@ kolo_cu_result_t cuThreadExchangeStreamCaptureMode(int *mode)
 
 /* ---- exported: graphs ---- */
 
-kolo_cu_result_t cuGraphAddEventRecordNode(kolo_cu_node_t *node, kolo_cu_graph_t graph, const kolo_cu_node_t *behind,
-                                           size_t n, kolo_cu_event_t event)
+kolo_cu_result_t cuGraphAddEventRecordNode(kolo_cu_node_t *node, kolo_cu_graph_t graph,
+                                           const kolo_cu_node_t *behind, size_t n, kolo_cu_event_t event)
 {
     FAKE_CONTEXT(ctx);
     pthread_mutex_lock(&fake_lock);

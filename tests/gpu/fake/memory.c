@@ -197,6 +197,12 @@ kolo_cu_result_t cuPointerGetAttributes(unsigned n, int *attributes, void **data
         case KOLO_CU_POINTER_LEGACY_IPC:
             memcpy(data[i], &(int){r->kind == PLAIN}, sizeof(int));
             break;
+        case KOLO_CU_POINTER_DEVICE_POINTER:
+            memcpy(data[i], &p, sizeof p);
+            break;
+        case KOLO_CU_POINTER_MANAGED:
+            memcpy(data[i], &(unsigned){0}, sizeof(unsigned));
+            break;
         case KOLO_CU_POINTER_HANDLE_TYPES:
             memcpy(data[i], &(uint64_t){r->kind == MAPPED && r->physical->shared ? KOLO_CU_HANDLE_FD : 0}, 8);
             break;

@@ -190,7 +190,7 @@ static struct CUstream_st *own_stream_locked(struct CUctx_st *ctx)
 
 /* The stream behind a handle, of the current context; NULL with the result in *why. Lock held. */
 struct CUstream_st *fake_stream_locked(kolo_cu_stream_t handle, struct CUctx_st *ctx, const char *what,
-                                         kolo_cu_result_t *why)
+                                       kolo_cu_result_t *why)
 {
     if ((uintptr_t)handle <= 1) {
         if (!ctx->legacy) ctx->legacy = fake_new_stream_locked(ctx, false);
@@ -493,9 +493,10 @@ kolo_cu_result_t cuEventQuery(kolo_cu_event_t event)
     FAKE_READY();
     pthread_mutex_lock(&fake_lock);
     struct CUevent_st *e = fake_event_locked(event, "cuEventQuery");
-    kolo_cu_result_t r = !e                ? FAKE_INVALID_HANDLE
+    kolo_cu_result_t r = !e                 ? FAKE_INVALID_HANDLE
                          : e->capture.graph ? fake_wrong(FAKE_CAPTURED_EVENT, "cuEventQuery: recorded in a capture")
-                         : e->mark && !e->mark->done ? KOLO_CU_NOT_READY : KOLO_CU_SUCCESS;
+                         : e->mark && !e->mark->done ? KOLO_CU_NOT_READY
+                                                     : KOLO_CU_SUCCESS;
     pthread_mutex_unlock(&fake_lock);
     return r;
 }
@@ -515,7 +516,8 @@ kolo_cu_result_t cuEventElapsedTime_v2(float *ms, kolo_cu_event_t start, kolo_cu
     FAKE_READY();
     kolo_cu_result_t r = FAKE_INVALID_HANDLE;
     pthread_mutex_lock(&fake_lock);
-    struct CUevent_st *a = fake_event_locked(start, "cuEventElapsedTime"), *b = fake_event_locked(end, "cuEventElapsedTime");
+    struct CUevent_st *a = fake_event_locked(start, "cuEventElapsedTime"),
+                      *b = fake_event_locked(end, "cuEventElapsedTime");
     if (a && b && a->timing && b->timing && a->mark && b->mark) {
         r = a->mark->done && b->mark->done ? KOLO_CU_SUCCESS : KOLO_CU_NOT_READY;
         if (!r) *ms = (float)(((double)b->mark->ns - (double)a->mark->ns) / 1e6);

@@ -19,7 +19,8 @@ typedef struct {
     int refs;
     bool done;
     uint64_t ns;
-    pthread_cond_t over; /* of its own: a graph that is replayed again and again has hundreds of threads that wait */
+    pthread_cond_t
+        over; /* of its own: a graph that is replayed again and again has hundreds of threads that wait */
 } mark_t;
 
 typedef enum { WAIT, RECORD, SET, COPY, LAUNCH, AWAIT_WORD, WRITE_WORD, CALL } work_kind_t;
@@ -69,8 +70,8 @@ struct CUstream_st *fake_streams_locked(void); /* the first of all */
 
 /* graph.c: work for a stream that is being captured becomes a node. */
 void fake_capture_work(struct CUstream_st *s, const work_t *work);
-/* A stream that is captured, or is from now on, waits for an event that was recorded in the capture; or another one,
- * which is an error. */
+/* A stream that is captured, or is from now on, waits for an event that was recorded in the capture; or another
+ * one, which is an error. */
 kolo_cu_result_t fake_capture_wait(struct CUstream_st *s, struct CUevent_st *e, bool external);
 
 #endif
