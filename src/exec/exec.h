@@ -50,8 +50,8 @@ void kolo_exec_reach(const kolo_exec_call_t *call, int rank, int nranks, uint64_
 /* Are the buffers of a call memory of this device, and long enough? */
 kolo_status_t kolo_exec_check(const kolo_exec_call_t *call, int rank, int nranks, int device);
 
-/* The n-th send of this rank to itself goes to its n-th receive, among messages that stand side by side: are all there,
- * and equally long? */
+/* The n-th send of this rank to itself goes to its n-th receive, among messages that stand side by side: are all
+ * there, and equally long? */
 kolo_status_t kolo_exec_check_own(const kolo_exec_call_t *calls, size_t n, int rank);
 
 /* What an executor that works through host memory asks of the communicator: to run operations there, as those of a

@@ -3,7 +3,7 @@
  * What clients do that a benchmark does not: streams that come and go, groups on several streams, groups of which a
  * part is refused, groups of many messages, captures with branches, replays beside calls. See conform.h.
  */
-#include "conform.h"
+#include "gpu/conform.h"
 
 #include <stdlib.h>
 #include <string.h>
