@@ -22,7 +22,8 @@ static kolo_status_t check_memory(const void *p, uint64_t bytes, int rank, int d
     if (place.ops != &kolo_mem_cuda || place.device != device) reach_other(device, p, &place);
     if (place.ops != &kolo_mem_cuda)
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
-                         "%s %p is memory that the GPU does not reach: the communicator of rank %d works on GPU %d",
+                         "%s %p is not memory of a GPU, nor other memory that it reaches: the communicator of rank "
+                         "%d works on GPU %d",
                          what, p, rank, device);
     if (place.device != device)
         return kolo_fail(

@@ -77,7 +77,8 @@ kolo_status_t kolo_cuda_check_memory(kolo_cuda_state_t *s, const void *p, uint64
     bool other = !own && kolo_cuda_find_other(s->device, p, &place);
     if (place.ops != &kolo_mem_cuda)
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
-                         "%s %p is memory that the GPU does not reach: the communicator of rank %d works on GPU %d",
+                         "%s %p is not memory of a GPU, nor other memory that it reaches: the communicator of rank "
+                         "%d works on GPU %d",
                          what, p, s->regions.rank, s->device->ordinal);
     if (place.device != s->device->ordinal)
         return kolo_fail(
