@@ -36,6 +36,7 @@ typedef struct {
     bool windows;
     bool clients;
     bool vmm;   /* buffers over pieces that were mapped beside each other */
+    bool alone; /* each process sees a GPU of its own, and no other */
     bool twice; /* all processes see one GPU alone, the same */
     uint64_t seed;
     int limit_s; /* of the whole run */

@@ -426,6 +426,30 @@ static bool buffers(kit_team_t *t)
            other_memory(t, 60000, false);
 }
 
+/* Each fills much of a GPU; which comes first differs by rank, and both have a stream. */
+static bool opposite_orders(kit_team_t *t)
+{
+    enum { MB2 = 2 << 20, ROUNDS = 20 };
+    kit_rank_t *r = &t->ranks[0];
+    kolo_config_t config = KOLO_CONFIG_INITIALIZER;
+    kolo_comm_t comms[2] = {r->comm, NULL};
+    if (t->n > 1) return true;
+    if (!kit_comms_make(t, &config)) return false;
+    comms[1] = r->comm;
+    bool good = put(r, 0, MB2 / 4, 30, r->streams[0]) && put(r, MB2, MB2 / 4, 31, r->streams[0]) &&
+                kit_sync(r, r->streams[0]);
+    for (int i = 0; i < 2 * ROUNDS && good; i++) {
+        size_t which = (size_t)((i + r->rank) & 1), from = which * MB2;
+        good = KIT_OK(kolo_all_reduce(r->buffer + from, r->buffer + from + 2 * (size_t)MB2, MB2 / 4, KOLO_INT32,
+                                      KOLO_SUM, comms[which], r->streams[which]));
+    }
+    r->comm = comms[0];
+    for (size_t which = 0; which < 2 && good; which++)
+        good = is_sum(r, (which + 2) * MB2, MB2 / 4, 30 + (int)which, 1, r->streams[which], "two communicators");
+    good = KIT_OK(kolo_comm_destroy(comms[1])) && good;
+    return kit_case_end(t, good, "two communicators, in another order on each rank");
+}
+
 bool conform_clients(kit_team_t *t)
 {
     if (t->ranks[0].nranks < 2 || t->options->host) return true;
@@ -433,5 +457,5 @@ bool conform_clients(kit_team_t *t)
     if (!long_group(t, IN_A_GROUP, 10) || !long_group(t, ONE_BY_ONE, 11) || !long_group(t, RECEIVES_FIRST, 12) ||
         !long_group(t, IN_PIECES, 13))
         return false;
-    return buffers(t) && by_devices(t) && captures(t) && long_captured(t);
+    return buffers(t) && by_devices(t) && captures(t) && long_captured(t) && opposite_orders(t);
 }
