@@ -46,8 +46,11 @@ kolo_status_t kolo_staged_pin(kolo_staged_t *s, size_t bytes, char **at)
     }
     *pinned = (kolo_staged_pinned_t){.next = s->pinned, .at = p, .bytes = bytes};
     s->pinned = pinned;
-    KOLO_TRY(
-        failed(s, s->api->host_register(p, bytes, KOLO_CU_HOST_PORTABLE | KOLO_CU_HOST_MAPPED), "pin host memory"));
+    int mode = KOLO_CU_CAPTURE_RELAXED; /* the program may be capturing */
+    s->api->capture_mode(&mode);
+    kolo_cu_result_t r = s->api->host_register(p, bytes, KOLO_CU_HOST_PORTABLE | KOLO_CU_HOST_MAPPED);
+    s->api->capture_mode(&mode);
+    KOLO_TRY(failed(s, r, "pin host memory"));
     pinned->registered = true;
     *at = p;
     return KOLO_OK;

@@ -4,6 +4,7 @@
  * it, and an event carries a capture from one stream to another. A replay runs the nodes on streams of its own,
  * each behind those that it depends on, and branches side by side.
  */
+#include "memory.h"
 #include "stream.h"
 
 #include <stdlib.h>
@@ -32,6 +33,14 @@ struct CUgraph_st {
 };
 
 static unsigned long long last_graph;
+static _Thread_local int capture_mode, captures; /* captures: that this thread has begun */
+
+bool fake_capture_forbids(const char *function)
+{
+    if (!captures || capture_mode == KOLO_CU_CAPTURE_RELAXED) return false;
+    fake_wrong(0, "%s while this thread captures a stream", function);
+    return true;
+}
 
 /* ---- nodes ---- */
 
@@ -143,6 +152,7 @@ kolo_cu_result_t cuStreamBeginCapture_v2(kolo_cu_stream_t stream, int mode)
         if (!graph) abort();
         *graph = (struct CUgraph_st){.id = ++last_graph, .refs = 1, .open = true, .tail = &graph->head};
         s->capture = (fake_capture_t){.graph = graph, .origin = true};
+        captures++;
     }
     pthread_mutex_unlock(&fake_lock);
     return why;
@@ -177,6 +187,7 @@ kolo_cu_result_t cuStreamEndCapture(kolo_cu_stream_t stream, kolo_cu_graph_t *gr
             o->capture = (fake_capture_t){0};
         }
         s->capture = (fake_capture_t){0};
+        captures--;
         (*graph)->open = false;
     }
     pthread_mutex_unlock(&fake_lock);
@@ -217,10 +228,9 @@ kolo_cu_result_t cuStreamUpdateCaptureDependencies(kolo_cu_stream_t stream, kolo
 
 kolo_cu_result_t cuThreadExchangeStreamCaptureMode(int *mode)
 {
-    static _Thread_local int now;
-    int old = now;
+    int old = capture_mode;
     FAKE_READY();
-    now = *mode;
+    capture_mode = *mode;
     *mode = old;
     return KOLO_CU_SUCCESS;
 }

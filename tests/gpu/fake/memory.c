@@ -508,6 +508,7 @@ kolo_cu_result_t cuMemAlloc_v2(kolo_cu_ptr_t *p, size_t bytes)
     uintptr_t at = 0;
     FAKE_CONTEXT(ctx);
     if (!bytes) return fake_wrong(FAKE_INVALID_VALUE, "cuMemAlloc of nothing");
+    if (fake_capture_forbids(__func__)) return FAKE_CAPTURE_UNSUPPORTED;
     kolo_cu_result_t r = map_new(PLAIN, bytes, ctx->device, 0, &at);
     if (!r) *p = at;
     return r;
@@ -530,6 +531,7 @@ kolo_cu_result_t cuMemHostAlloc(void **p, size_t bytes, unsigned flags)
     FAKE_CONTEXT(ctx);
     (void)ctx;
     if (!bytes || flags > 7) return fake_wrong(FAKE_INVALID_VALUE, "cuMemHostAlloc(%zu, flags %u)", bytes, flags);
+    if (fake_capture_forbids(__func__)) return FAKE_CAPTURE_UNSUPPORTED;
     kolo_cu_result_t r = map_new(PINNED, bytes, -1, flags, &at);
     if (!r) *p = (void *)at; /* NOLINT */
     return r;
@@ -564,6 +566,7 @@ kolo_cu_result_t cuMemHostRegister_v2(void *p, size_t bytes, unsigned flags)
     (void)ctx;
     if (!p || !bytes || flags > 7)
         return fake_wrong(FAKE_INVALID_VALUE, "cuMemHostRegister(%p, %zu, flags %u)", p, bytes, flags);
+    if (fake_capture_forbids(__func__)) return FAKE_CAPTURE_UNSUPPORTED;
     pthread_mutex_lock(&fake_lock);
     bool again = find_locked((uintptr_t)p, true) || find_locked((uintptr_t)p + bytes - 1, true);
     if (!again) fake_add_locked(REGISTERED, (uintptr_t)p, bytes)->flags = flags;
