@@ -199,6 +199,8 @@ typedef struct kolo_cuda_api {
                                         size_t n);
     kolo_cu_result_t (*graph_remove_edges)(kolo_cu_graph_t graph, const kolo_cu_node_t *from,
                                            const kolo_cu_node_t *to, size_t n);
+    /* NULL before CUDA 12: another number than any stream had before, while handles come again. */
+    kolo_cu_result_t (*stream_id)(kolo_cu_stream_t stream, unsigned long long *id);
     /* What this thread may do while a stream is captured; gives back what held. */
     kolo_cu_result_t (*capture_mode)(int *mode);
     kolo_cu_result_t (*mem_alloc)(kolo_cu_ptr_t *p, size_t bytes);

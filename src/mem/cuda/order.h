@@ -17,8 +17,9 @@
 
 typedef struct {
     const kolo_cuda_device_t *device;
-    kolo_cu_event_t event; /* behind the last piece */
-    kolo_cu_stream_t last; /* where that is */
+    kolo_cu_event_t event;   /* behind the last piece */
+    unsigned long long last; /* the number of its stream; 0: not known, or there is none */
+    unsigned long long now;  /* that of the piece that is being queued */
     bool any;
     bool capturing, alone; /* the stream of the piece that is being queued; alone: no kernel is right ahead of it */
     bool captured;         /* pieces ever were: then replays may have come, too */

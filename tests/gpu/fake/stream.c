@@ -137,13 +137,29 @@ static void *serve(void *arg)
     return NULL;
 }
 
+/* Handles come again at once, as a driver's may, also while work of the stream that had one is queued. */
+static struct {
+    char places[4096];
+    kolo_cu_stream_t spare[4096];
+    size_t used, nspare;
+} handles;
+
+static kolo_cu_stream_t new_handle_locked(void)
+{
+    if (handles.nspare) return handles.spare[--handles.nspare];
+    if (handles.used == sizeof handles.places) fake_abort("too many streams");
+    return (kolo_cu_stream_t)(void *)&handles.places[handles.used++];
+}
+
 struct CUstream_st *fake_new_stream_locked(struct CUctx_st *ctx, bool blocking)
 {
+    static unsigned long long last_id;
     struct CUstream_st *s = calloc(1, sizeof *s);
     pthread_attr_t attr;
     pthread_t thread;
     if (!s) abort();
     s->ctx = ctx;
+    s->id = ++last_id;
     s->blocking = blocking;
     s->tail = &s->head;
     pthread_cond_init(&s->more, NULL);
@@ -198,7 +214,7 @@ struct CUstream_st *fake_stream_locked(kolo_cu_stream_t handle, struct CUctx_st 
     }
     if ((uintptr_t)handle == 2) return own_stream_locked(ctx);
     for (struct CUstream_st *s = streams; s; s = s->next) {
-        if (s != handle || s->destroyed) continue;
+        if (s->handle != handle || s->destroyed) continue;
         if (s->ctx == ctx) return s;
         *why = FAKE_INVALID_HANDLE;
         fake_wrong(0, "%s: the stream belongs to device %d, the current context to device %d", what, s->ctx->device,
@@ -315,7 +331,8 @@ kolo_cu_result_t cuStreamCreate(kolo_cu_stream_t *stream, unsigned flags)
     FAKE_CONTEXT(ctx);
     if (flags > KOLO_CU_STREAM_NON_BLOCKING) return fake_wrong(FAKE_INVALID_VALUE, "cuStreamCreate(%u)", flags);
     pthread_mutex_lock(&fake_lock);
-    *stream = fake_new_stream_locked(ctx, flags != KOLO_CU_STREAM_NON_BLOCKING);
+    struct CUstream_st *s = fake_new_stream_locked(ctx, flags != KOLO_CU_STREAM_NON_BLOCKING);
+    *stream = s->handle = new_handle_locked();
     pthread_mutex_unlock(&fake_lock);
     return KOLO_CU_SUCCESS;
 }
@@ -345,8 +362,20 @@ kolo_cu_result_t cuStreamDestroy_v2(kolo_cu_stream_t stream)
     struct CUstream_st *s = fake_stream_locked(stream, ctx, "cuStreamDestroy", &why);
     if (s) {
         s->destroyed = true;
+        handles.spare[handles.nspare++] = s->handle;
         pthread_cond_signal(&s->more);
     }
+    pthread_mutex_unlock(&fake_lock);
+    return why;
+}
+
+kolo_cu_result_t cuStreamGetId(kolo_cu_stream_t stream, unsigned long long *id)
+{
+    FAKE_CONTEXT(ctx);
+    kolo_cu_result_t why = KOLO_CU_SUCCESS;
+    pthread_mutex_lock(&fake_lock);
+    const struct CUstream_st *s = fake_stream_locked(stream, ctx, "cuStreamGetId", &why);
+    if (s) *id = s->id;
     pthread_mutex_unlock(&fake_lock);
     return why;
 }

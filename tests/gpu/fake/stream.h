@@ -42,6 +42,8 @@ typedef struct work {
 struct CUstream_st {
     struct CUstream_st *next;
     struct CUctx_st *ctx;
+    kolo_cu_stream_t handle; /* that the program has; given out again when the stream is destroyed */
+    unsigned long long id;
     bool blocking, destroyed;
     fake_capture_t capture; /* graph NULL: none */
     work_t *head, **tail;
