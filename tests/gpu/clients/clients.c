@@ -284,7 +284,7 @@ enum { MESSAGES = 1000, LONGEST = 120 }; /* numbers in a message; every 97th is 
 
 static size_t length(int i)
 {
-    return i % 97 == 5 ? 3000 : (size_t)(i * 7 % LONGEST);
+    return i % 97 == 5 ? 12000 : (size_t)(i * 7 % LONGEST);
 }
 
 typedef enum { IN_A_GROUP, ONE_BY_ONE, RECEIVES_FIRST, IN_PIECES } cut_t;

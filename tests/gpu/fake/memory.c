@@ -404,12 +404,16 @@ kolo_cu_result_t cuMemSetAccess(kolo_cu_ptr_t p, size_t bytes, const kolo_cu_acc
     bool good = bytes && mappings_locked((uintptr_t)p, (uintptr_t)p + bytes);
     for (uintptr_t at = (uintptr_t)p; good && at < (uintptr_t)p + bytes;) {
         range_t *r = fake_exact_locked(MAPPED, at);
+        for (size_t i = 0; i < n && fake_apart(); i++)
+            good = good && r->physical->device == fake_device_of_machine(who[i].location.id);
+        if (!good) break;
         open_locked(r, who, n);
         at += r->bytes;
     }
     pthread_mutex_unlock(&fake_lock);
     return good ? KOLO_CU_SUCCESS
-                : fake_wrong(FAKE_INVALID_VALUE, "cuMemSetAccess: %zu bytes at %#llx are no mappings", bytes, p);
+                : fake_wrong(FAKE_INVALID_VALUE,
+                             "cuMemSetAccess: %zu bytes at %#llx are no mappings, or of a device apart", bytes, p);
 }
 
 kolo_cu_result_t cuMemGetAccess(unsigned long long *flags, const kolo_cu_location_t *who, kolo_cu_ptr_t p)
