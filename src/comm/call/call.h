@@ -125,7 +125,8 @@ kolo_status_t kolo_group_add(kolo_call_t *call);
 /* ---- group_life.c ---- */
 /* MAKES: its making has begun in the background. ENDS, DESTROYS: at the end of the group. */
 typedef enum { KOLO_GROUP_MAKES, KOLO_GROUP_ENDS, KOLO_GROUP_DESTROYS } kolo_group_life_t;
-kolo_status_t kolo_group_add_life(kolo_comm_t comm, kolo_group_life_t what);
+kolo_status_t kolo_group_add_life(kolo_comm_t comm, kolo_group_life_t what,
+                                  kolo_status_t (*begin)(kolo_comm_t comm));
 bool kolo_group_has_life(void);
 kolo_status_t kolo_group_end_life(void);
 void kolo_group_drop_life(void);

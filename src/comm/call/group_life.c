@@ -4,7 +4,7 @@
  * communicator's kind; ending begins when the group ends, all side by side, so that one thread may drive all ranks.
  * The end of the group waits for those that block.
  */
-#include "comm/life/life.h"
+#include "comm/call/call.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,6 +12,7 @@
 typedef struct {
     kolo_comm_t comm;
     kolo_group_life_t what;
+    kolo_status_t (*begin)(kolo_comm_t comm);
     kolo_status_t status; /* of the beginning */
 } entry_t;
 
@@ -37,7 +38,8 @@ void kolo_group_drop_life(void)
     clear();
 }
 
-kolo_status_t kolo_group_add_life(kolo_comm_t comm, kolo_group_life_t what)
+kolo_status_t kolo_group_add_life(kolo_comm_t comm, kolo_group_life_t what,
+                                  kolo_status_t (*begin)(kolo_comm_t comm))
 {
     static const char *const names[] = {"a communicator that is made", "comm_finalize", "comm_destroy"};
     if (kolo_group_has_calls())
@@ -52,7 +54,7 @@ kolo_status_t kolo_group_add_life(kolo_comm_t comm, kolo_group_life_t what)
         life.list = list;
         life.room = room;
     }
-    life.list[life.n++] = (entry_t){comm, what, KOLO_OK};
+    life.list[life.n++] = (entry_t){comm, what, begin, KOLO_OK};
     return KOLO_OK;
 }
 
@@ -86,7 +88,7 @@ static kolo_status_t outcome(kolo_comm_t comm)
 
 static kolo_status_t end_one(entry_t *e)
 {
-    if (e->what == KOLO_GROUP_DESTROYS) return kolo_comm_destroy(e->comm);
+    if (e->what == KOLO_GROUP_DESTROYS) return e->begin(e->comm);
     if (e->status != KOLO_OK && e->status != KOLO_IN_PROGRESS) return e->status;
     if (!e->comm->blocking) return KOLO_IN_PROGRESS;
     if (e->what == KOLO_GROUP_MAKES)
@@ -102,7 +104,7 @@ kolo_status_t kolo_group_end_life(void)
     char text[KOLO_ERROR_TEXT_BYTES];
     bool pending = false;
     for (size_t i = 0; i < life.n; i++)
-        if (life.list[i].what == KOLO_GROUP_ENDS) life.list[i].status = kolo_finalize_begin(life.list[i].comm);
+        if (life.list[i].what == KOLO_GROUP_ENDS) life.list[i].status = life.list[i].begin(life.list[i].comm);
     for (int turn = 0; turn < 2; turn++) { /* what is destroyed may have been finalized here */
         for (size_t i = 0; i < life.n; i++) {
             if ((life.list[i].what == KOLO_GROUP_DESTROYS) != turn) continue;

@@ -154,7 +154,7 @@ kolo_status_t kolo_start(kolo_start_t *s, bool has_child, bool ticket, kolo_comm
     if (status == KOLO_OK) status = start(s, ticket, blocking && !grouped);
     if (status != KOLO_IN_PROGRESS) free(s); /* else it is the background thread's */
     if (status == KOLO_IN_PROGRESS && grouped && child)
-        status = kolo_group_add_life(child->handle, KOLO_GROUP_MAKES);
+        status = kolo_group_add_life(child->handle, KOLO_GROUP_MAKES, NULL);
     if (status == KOLO_IN_PROGRESS && grouped) status = KOLO_OK; /* this rank's part: its next call waits for it */
     if (status == KOLO_OK || status == KOLO_IN_PROGRESS)
         *newcomm = child ? child->handle : NULL;

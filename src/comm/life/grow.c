@@ -407,7 +407,8 @@ static kolo_status_t join(kolo_grow_t *g, const kolo_config_t *config, kolo_comm
         status = kolo_body_background(child, join_in_background, g);
         if (status == KOLO_OK) {
             *newcomm = child->handle;
-            return kolo_group_open() ? kolo_group_add_life(child->handle, KOLO_GROUP_MAKES) : KOLO_IN_PROGRESS;
+            return kolo_group_open() ? kolo_group_add_life(child->handle, KOLO_GROUP_MAKES, NULL)
+                                     : KOLO_IN_PROGRESS;
         }
     }
     free(g);

@@ -27,10 +27,6 @@ kolo_status_t kolo_body_made(const kolo_body_t *body, kolo_status_t status);
 void kolo_body_free(kolo_body_t *body);
 kolo_status_t kolo_config_check(const kolo_config_t *config, const char *what);
 
-/* ---- teardown.c ---- */
-/* Finalizes in the background. KOLO_IN_PROGRESS, or it cannot. */
-kolo_status_t kolo_finalize_begin(kolo_comm_t comm);
-
 /* ---- child.c ---- */
 /* Making a communicator from another; the first member of what split, shrink and grow keep. Allocated; kolo_start()
  * frees it, at the latest when run() has returned. */

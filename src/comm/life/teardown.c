@@ -203,6 +203,16 @@ static kolo_status_t visit_finalize(kolo_body_t *body, bool here)
     return status == KOLO_OK ? KOLO_IN_PROGRESS : kolo_body_fail(body, status);
 }
 
+/* In the background, at the end of a group. */
+static kolo_status_t begin_finalize(kolo_comm_t comm)
+{
+    kolo_body_t *body = kolo_handle_visit(comm, "comm_finalize");
+    if (!body) return KOLO_ERR_INVALID_ARGUMENT;
+    kolo_status_t status = visit_finalize(body, false);
+    kolo_handle_leave(comm);
+    return status;
+}
+
 kolo_status_t kolo_comm_finalize(kolo_comm_t comm)
 {
     if (!comm) return KOLO_OK;
@@ -213,19 +223,10 @@ kolo_status_t kolo_comm_finalize(kolo_comm_t comm)
             "comm_finalize: %s rank %d has messages that nobody has waited for: kolo_pending_wait() comes "
             "first",
             comm->name, comm->rank);
-    if (kolo_group_open()) return kolo_group_add_life(comm, KOLO_GROUP_ENDS);
+    if (kolo_group_open()) return kolo_group_add_life(comm, KOLO_GROUP_ENDS, begin_finalize);
     kolo_body_t *body = kolo_handle_visit(comm, "comm_finalize");
     if (!body) return KOLO_ERR_INVALID_ARGUMENT;
     kolo_status_t status = visit_finalize(body, body->blocking);
-    kolo_handle_leave(comm);
-    return status;
-}
-
-kolo_status_t kolo_finalize_begin(kolo_comm_t comm)
-{
-    kolo_body_t *body = kolo_handle_visit(comm, "comm_finalize");
-    if (!body) return KOLO_ERR_INVALID_ARGUMENT;
-    kolo_status_t status = visit_finalize(body, false);
     kolo_handle_leave(comm);
     return status;
 }
@@ -234,7 +235,7 @@ kolo_status_t kolo_comm_destroy(kolo_comm_t comm)
 {
     if (!comm) return KOLO_OK;
     KOLO_TRY(kolo_handle_check(comm, "comm_destroy"));
-    if (kolo_group_open()) return kolo_group_add_life(comm, KOLO_GROUP_DESTROYS);
+    if (kolo_group_open()) return kolo_group_add_life(comm, KOLO_GROUP_DESTROYS, kolo_comm_destroy);
     /* a start or first use that nobody wants any more must not run to its time limit */
     int state = atomic_load(&comm->state);
     bool unwanted = state == KOLO_COMM_STARTING || state == KOLO_COMM_CONNECTING;
