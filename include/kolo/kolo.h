@@ -438,10 +438,6 @@ kolo_status_t kolo_wait_signal(const kolo_signal_wait_t *waits, int nwaits, kolo
  * calls on other communicators still run to their end. Groups nest; an inner pair does nothing. kolo_group_drop()
  * ends the group, however deep, and nothing of it runs.
  *
- * A group may instead hold calls that make or end communicators: init, split, dup, shrink and grow, which begin at once, so
- * that one thread may make several; finalize and destroy, which begin at the end of the group, finalize first. Those of
- * communicators that block are complete when kolo_group_end() returns; a handle that failed has to be destroyed.
- *
  * The collectives of a communicator run in the order of their calls, as do its messages to or from one peer, its
  * puts and signals to one peer, and its waits. Beyond that the calls of a group have no order: none may read what
  * another one writes. Ranks may group the same calls differently, or not at all.
