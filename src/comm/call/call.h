@@ -122,7 +122,14 @@ kolo_status_t kolo_call_refused(kolo_status_t status);
 bool kolo_group_open(void);
 bool kolo_group_has_calls(void);
 kolo_status_t kolo_group_add(kolo_call_t *call);
-kolo_status_t kolo_group_add_init(kolo_body_t *body); /* an init whose background thread group_end waits for */
+/* ---- group_life.c ---- */
+/* MAKES: its making has begun in the background. ENDS, DESTROYS: at the end of the group. */
+typedef enum { KOLO_GROUP_MAKES, KOLO_GROUP_ENDS, KOLO_GROUP_DESTROYS } kolo_group_life_t;
+kolo_status_t kolo_group_add_life(kolo_comm_t comm, kolo_group_life_t what,
+                                  kolo_status_t (*begin)(kolo_comm_t comm));
+bool kolo_group_has_life(void);
+kolo_status_t kolo_group_end_life(void);
+void kolo_group_drop_life(void);
 
 /* ---- p2p.c ---- */
 /* Sends and receives of one communicator that run together, in lanes: one per peer and direction, in which the

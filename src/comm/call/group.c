@@ -20,8 +20,6 @@ static _Thread_local struct {
     size_t count, capacity;
     kolo_comm_t *comms; /* by share */
     size_t ncomms, comm_capacity;
-    kolo_body_t **inits;
-    size_t ninits, init_capacity;
     struct kolo_batch *spare;
     kolo_status_t error; /* of collecting: a call was refused, or memory is short */
     char text[KOLO_ERROR_TEXT_BYTES];
@@ -53,7 +51,7 @@ static void forget(void *unused)
     (void)unused;
     free(group.calls);
     free(group.comms);
-    free(group.inits);
+    kolo_group_drop_life();
     free(group.spare);
     memset(&group, 0, sizeof group);
 }
@@ -102,8 +100,9 @@ static kolo_status_t find_share(kolo_call_t *call)
 
 static kolo_status_t add(kolo_call_t *call)
 {
-    if (group.ninits)
-        return kolo_fail(KOLO_ERR_INVALID_USAGE, "a group cannot hold both initialisations and operations");
+    if (kolo_group_has_life())
+        return kolo_fail(KOLO_ERR_INVALID_USAGE,
+                         "a group cannot hold both operations and calls that make or end communicators");
     if (group.count && group.calls[0].comm->blocking != call->comm->blocking)
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
                          "%s blocks and %s does not: a group holds communicators of one kind",
@@ -128,13 +127,6 @@ static kolo_status_t add(kolo_call_t *call)
 kolo_status_t kolo_group_add(kolo_call_t *call)
 {
     return kolo_call_refused(add(call));
-}
-
-kolo_status_t kolo_group_add_init(kolo_body_t *body)
-{
-    KOLO_CALL_TRY(grow((void **)&group.inits, &group.init_capacity, group.ninits, sizeof *group.inits));
-    group.inits[group.ninits++] = body;
-    return KOLO_OK;
 }
 
 /* ---- one group_end ---- */
@@ -508,38 +500,18 @@ static kolo_status_t end_calls(void)
     return e.background ? KOLO_IN_PROGRESS : KOLO_OK;
 }
 
-static kolo_status_t end_inits(void)
-{
-    ending_t e = {.first = KOLO_OK};
-    bool pending = false;
-    for (size_t i = 0; i < group.ninits; i++) {
-        kolo_body_t *body = group.inits[i];
-        if (!body->blocking) {
-            pending = true;
-            continue;
-        }
-        kolo_handle_started(body->handle);
-        if (body->handle->error != KOLO_OK) {
-            kolo_fail(body->handle->error, "%s", body->handle->error_text);
-            note_first(&e, body->handle->error);
-        }
-    }
-    if (e.first != KOLO_OK) return kolo_fail(e.first, "%s", e.text);
-    return pending ? KOLO_IN_PROGRESS : KOLO_OK;
-}
-
-/* Initialisations have begun; they end before it does. */
+/* What is being made has begun; it ends before the group does. */
 static kolo_status_t end_refused(void)
 {
     drop_calls();
-    if (group.ninits) end_inits();
+    if (kolo_group_has_life()) kolo_group_end_life();
     return kolo_fail(group.error, "group_end: nothing of the group has run, since a call in it was refused: %.900s",
                      group.text);
 }
 
 static void close_group(void)
 {
-    group.count = group.ncomms = group.ninits = 0;
+    group.count = group.ncomms = 0;
     group.error = KOLO_OK;
 }
 
@@ -553,7 +525,7 @@ kolo_status_t kolo_group_end(void)
     else if (group.count && group.calls[0].comm->on_device)
         status = kolo_device_submit_group(group.calls, group.count);
     else
-        status = group.ninits ? end_inits() : end_calls();
+        status = kolo_group_has_life() ? kolo_group_end_life() : end_calls();
     close_group();
     return status;
 }
@@ -563,6 +535,7 @@ kolo_status_t kolo_group_drop(void)
     if (group.depth == 0) return kolo_fail(KOLO_ERR_INVALID_USAGE, "group_drop without group_start");
     group.depth = 0;
     drop_calls();
+    kolo_group_drop_life();
     close_group();
     return KOLO_OK;
 }

@@ -399,7 +399,7 @@ static kolo_status_t join(kolo_grow_t *g, const kolo_config_t *config, kolo_comm
         return status;
     }
     g->start.child = child;
-    if (child->blocking) {
+    if (child->blocking && !kolo_group_open()) {
         status = grow(&g->start);
         kolo_body_started(child, status, "comm_grow", NULL);
         status = kolo_body_made(child, status);
@@ -407,7 +407,8 @@ static kolo_status_t join(kolo_grow_t *g, const kolo_config_t *config, kolo_comm
         status = kolo_body_background(child, join_in_background, g);
         if (status == KOLO_OK) {
             *newcomm = child->handle;
-            return KOLO_IN_PROGRESS;
+            return kolo_group_open() ? kolo_group_add_life(child->handle, KOLO_GROUP_MAKES, NULL)
+                                     : KOLO_IN_PROGRESS;
         }
     }
     free(g);
@@ -424,8 +425,6 @@ static kolo_status_t grow_as_new(int nranks, const kolo_unique_id_t *id, int ran
     kolo_grow_t *g = NULL;
     if (!id) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "comm_grow: a new rank (comm is NULL) needs the id");
     if (!newcomm) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "comm_grow: the output handle is NULL");
-    if (kolo_group_open())
-        return kolo_fail(KOLO_ERR_INVALID_USAGE, "comm_grow: not allowed between group_start and group_end");
     KOLO_TRY(kolo_library_init());
     KOLO_TRY(kolo_config_check(config, "comm_grow"));
     kolo_status_t status = kolo_oob_check_id(id);

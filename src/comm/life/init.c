@@ -298,7 +298,7 @@ kolo_status_t kolo_comm_init_rank_scalable(kolo_comm_t *comm, int nranks, int ra
         status = kolo_body_background(body, start_in_background, body);
         if (status == KOLO_OK) {
             *comm = body->handle;
-            return grouped ? kolo_group_add_init(body) : KOLO_IN_PROGRESS;
+            return grouped ? kolo_group_add_life(body->handle, KOLO_GROUP_MAKES, NULL) : KOLO_IN_PROGRESS;
         }
     }
     if (status == KOLO_OK)
