@@ -10,7 +10,7 @@
 #include "gpu/cuda/messages.cuh"
 #include "gpu/cuda/plan/interp.cuh"
 
-/* clang-format off: a line each */
+// clang-format off
 KOLO_KERNEL kolo_cuda_ll_int8(KOLO_PARAM kolo_cuda_args_t c) { kolo_ll<int8_t>(c); }
 KOLO_KERNEL kolo_cuda_ll_uint8(KOLO_PARAM kolo_cuda_args_t c) { kolo_ll<uint8_t>(c); }
 KOLO_KERNEL kolo_cuda_ll_int32(KOLO_PARAM kolo_cuda_args_t c) { kolo_ll<int32_t>(c); }
