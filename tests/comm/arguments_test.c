@@ -8,6 +8,7 @@
 
 #include <kolo/engine.h>
 #include <kolo/job.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -81,7 +81,8 @@ static void print_rank(const top_rank_t *r, size_t last)
         printf("  its GPU waits for %s rank %d in operation %" PRIu64 " (block %u, step %u)\n",
                r->view.waits.on[i].room ? "room at" : "data from", r->view.waits.on[i].rank, r->view.waits.number,
                r->view.waits.on[i].block, r->view.waits.on[i].step);
-    for (size_t i = r->nops > last ? r->nops - last : 0; i < r->nops; i++) print_op(&r->ops[i], r->now_ns, about_ns(r, i));
+    for (size_t i = r->nops > last ? r->nops - last : 0; i < r->nops; i++)
+        print_op(&r->ops[i], r->now_ns, about_ns(r, i));
 }
 
 static void print_job(const top_set_t *set, size_t first, size_t count, size_t last, const char *verdict)

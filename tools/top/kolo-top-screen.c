@@ -84,7 +84,8 @@ void top_key(top_view_t *view, char c)
 }
 
 static const char help[] =
-    "Each line is a communicator: the number of its job, its name, its ranks and how many of them are on this host,\n"
+    "Each line is a communicator: the number of its job, its name, its ranks and how many of them are on this "
+    "host,\n"
     "operations and bytes per second of the busiest rank, the program, process and user of the lowest rank here,\n"
     "and the last operation.\n"
     "Where a rank has waited for a second, the line below says how long, and for whom. Tasks that wait for keyed\n"
@@ -166,8 +167,8 @@ void top_fit(FILE *out, const char *text, size_t rows, size_t columns, const top
     else if (view->typing)
         snprintf(keys, sizeof keys, "only jobs with: %s_", view->filter);
     else
-        snprintf(keys, sizeof keys, "%sq: quit  ?: help  s: order (%s)  /: only some%s%s", more, orders[view->order],
-                 view->filter[0] ? ": " : "", view->filter);
+        snprintf(keys, sizeof keys, "%sq: quit  ?: help  s: order (%s)  /: only some%s%s", more,
+                 orders[view->order], view->filter[0] ? ": " : "", view->filter);
     fprintf(out, "%.*s", (int)fitting(keys, strlen(keys), columns), keys);
 }
 
