@@ -99,14 +99,40 @@ const char *kolo_peer_card_print(const kolo_peer_card_t *card, char text[KOLO_WH
 
 /* ---- the ranks of this process ---- */
 
+#define KEPT 1024 /* that have ended: others of their job may look at their cards only now */
+
 typedef struct own {
-    struct own *next;
+    struct own *next; /* the newest first */
     uint64_t job;
     int rank;
+    bool ended;
 } own_t;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static own_t *owns;
+
+static own_t *find_own(uint64_t job, int rank)
+{
+    own_t *own = owns;
+    while (own != NULL && (own->job != job || own->rank != rank)) own = own->next;
+    return own;
+}
+
+/* The oldest of more than KEPT. */
+static void forget_one(void)
+{
+    own_t **last = NULL;
+    int ended = 0;
+    for (own_t **at = &owns; *at != NULL; at = &(*at)->next) {
+        if (!(*at)->ended) continue;
+        last = at;
+        ended++;
+    }
+    if (ended <= KEPT) return;
+    own_t *own = *last;
+    *last = own->next;
+    free(own);
+}
 
 kolo_status_t kolo_member_own_add(uint64_t job, int rank)
 {
@@ -122,18 +148,16 @@ kolo_status_t kolo_member_own_add(uint64_t job, int rank)
 void kolo_member_own_remove(uint64_t job, int rank)
 {
     pthread_mutex_lock(&lock);
-    own_t **at = &owns, *own;
-    while ((own = *at) != NULL && (own->job != job || own->rank != rank)) at = &own->next;
-    if (own != NULL) *at = own->next;
+    own_t *own = find_own(job, rank);
+    if (own != NULL) own->ended = true;
+    forget_one();
     pthread_mutex_unlock(&lock);
-    free(own);
 }
 
 bool kolo_member_own_has(uint64_t job, int rank)
 {
     pthread_mutex_lock(&lock);
-    const own_t *own = owns;
-    while (own != NULL && (own->job != job || own->rank != rank)) own = own->next;
+    bool has = find_own(job, rank) != NULL;
     pthread_mutex_unlock(&lock);
-    return own != NULL;
+    return has;
 }
