@@ -5,6 +5,7 @@
  * not survive fork(); GPUs are seen on the PCI bus.
  */
 #include "base/clock.h"
+#include "base/file/limit.h"
 #include "base/file/output.h"
 #include "base/wait.h"
 #include "topo/nvml.h"
@@ -29,12 +30,15 @@ static kolo_status_t write_file(const char *path, const char *data, size_t bytes
     char why[sizeof temp + 100];
     FILE *file = kolo_output_fopen(temp, why, sizeof why);
     if (!file) return kolo_fail(KOLO_ERR_SYSTEM, "topology cannot be written to %s", why);
+    kolo_file_quiet_t quiet;
+    kolo_file_quiet(&quiet);
     bool good = fwrite(data, 1, bytes, file) == bytes;
     int err = errno;
     if (fclose(file) != 0 && good) {
         good = false;
         err = errno;
     }
+    kolo_file_loud(&quiet);
     if (good && rename(temp, path) != 0) {
         good = false;
         err = errno;
