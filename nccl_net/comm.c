@@ -27,6 +27,8 @@
 #define MAGIC     0x6b6f6c6f6e657431ull
 #define READY     0x72
 #define DEPTH     KOLO_NCCL_REQUESTS
+#define CALLERS   16  /* of a listener, whose proof is not there yet; when there is no room, ... */
+#define GRACE_MS  250 /* ... who has had this makes place */
 #define ALIVE_ASK 256 /* tests in vain between two looks at the peer */
 
 typedef struct comm comm_t;
@@ -66,10 +68,18 @@ struct comm {
     uint64_t next, completed; /* by request */
     uint32_t in_vain;
 };
+typedef struct { /* one that has not proven itself */
+    int socket;
+    uint32_t got;
+    uint64_t since_ns;
+    introduction_t theirs;
+} caller_t;
 typedef struct {
     int device, socket;
     uint8_t key[32];
     comm_t *half;
+    caller_t callers[CALLERS];
+    uint32_t ncallers;
 } listener_t;
 
 /* ---- the socket beside it ---- */
@@ -95,31 +105,37 @@ static kolo_status_t say(int fd, const void *bytes, size_t n)
     return sent == (ssize_t)n ? KOLO_OK : kolo_fail_errno(KOLO_ERR_REMOTE, errno, "the peer has gone");
 }
 
-static void prove(const comm_t *c, bool reader, const kolo_net_hello_t *hello, kolo_key_t *proof)
+static void prove(const uint8_t of[32], bool reader, const kolo_net_hello_t *hello, kolo_key_t *proof)
 {
     kolo_key_t key;
-    memcpy(key.bytes, c->key, sizeof key.bytes);
+    memcpy(key.bytes, of, sizeof key.bytes);
     kolo_auth_derive(&key, reader ? "export reader" : "export writer", hello, sizeof *hello, proof);
 }
 
 static kolo_status_t introduce(comm_t *c)
 {
     introduction_t mine = {.hello = c->mine};
-    prove(c, c->reads, &mine.hello, &mine.proof);
+    prove(c->key, c->reads, &mine.hello, &mine.proof);
     return say(c->socket, &mine, sizeof mine);
+}
+
+static bool is_proven(const uint8_t key[32], bool reader, const introduction_t *theirs)
+{
+    kolo_key_t proof;
+    uint8_t difference = 0;
+    prove(key, reader, &theirs->hello, &proof);
+    for (size_t i = 0; i < sizeof proof.bytes; i++) difference |= proof.bytes[i] ^ theirs->proof.bytes[i];
+    return difference == 0;
 }
 
 /* KOLO_IN_PROGRESS until the peer's introduction is there. */
 static kolo_status_t meet(comm_t *c)
 {
-    kolo_key_t proof;
-    uint8_t difference = 0;
     int there = read_up_to(c->socket, &c->theirs, &c->got, sizeof c->theirs);
     if (there == 0) return KOLO_IN_PROGRESS;
     if (there < 0) return kolo_fail(KOLO_ERR_REMOTE, "the peer has gone while the connection was made");
-    prove(c, !c->reads, &c->theirs.hello, &proof);
-    for (size_t i = 0; i < sizeof proof.bytes; i++) difference |= proof.bytes[i] ^ c->theirs.proof.bytes[i];
-    if (difference) return kolo_fail(KOLO_ERR_AUTH, "who answers does not know the key of the connection");
+    if (!is_proven(c->key, !c->reads, &c->theirs))
+        return kolo_fail(KOLO_ERR_AUTH, "who answers does not know the key of the connection");
     c->got = 0;
     return KOLO_OK;
 }
@@ -200,6 +216,7 @@ int kolo_export_close_listener(void *listener)
 {
     listener_t *l = listener;
     if (l->half) comm_free(l->half);
+    while (l->ncallers > 0) kolo_fd_close(l->callers[--l->ncallers].socket);
     if (l->socket >= 0) kolo_fd_close(l->socket);
     free(l);
     return KOLO_NCCL_SUCCESS;
@@ -253,9 +270,7 @@ static kolo_status_t step_writer(comm_t *c)
 static kolo_status_t step_reader(comm_t *c)
 {
     uint8_t ready = 0;
-    if (c->stage == DIALLED) {
-        kolo_status_t status = meet(c);
-        if (status != KOLO_OK) return status;
+    if (c->stage == DIALLED) { /* its introduction was read, and is right */
         KOLO_TRY(introduce(c));
         c->stage = MET;
     }
@@ -296,16 +311,63 @@ int kolo_export_connect(int device, void *handle, void **sender)
     return result;
 }
 
+/* Where the next caller goes: where the one was that has been silent longest, if there is no room. */
+static caller_t *find_room(listener_t *l)
+{
+    if (l->ncallers < CALLERS) return &l->callers[l->ncallers];
+    caller_t *oldest = &l->callers[0];
+    for (uint32_t i = 1; i < l->ncallers; i++)
+        if (l->callers[i].since_ns < oldest->since_ns) oldest = &l->callers[i];
+    return kolo_now_ns() - oldest->since_ns >= GRACE_MS * KOLO_NS_PER_MS ? oldest : NULL;
+}
+
+/* Takes callers in. Strangers hold nobody up, and end nothing: they are closed. */
+static int take_callers(listener_t *l)
+{
+    for (caller_t *room; (room = find_room(l)) != NULL;) {
+        int fd = kolo_fd_accept(l->socket, NULL, NULL);
+        if (fd < 0) return errno == EAGAIN || errno == EINTR ? KOLO_NCCL_SUCCESS : KOLO_NCCL_SYSTEM_ERROR;
+        if (room < l->callers + l->ncallers)
+            kolo_fd_close(room->socket);
+        else
+            l->ncallers++;
+        *room = (caller_t){.socket = fd, .since_ns = kolo_now_ns()};
+    }
+    return KOLO_NCCL_SUCCESS;
+}
+
+/* The first caller that has proven itself becomes the half-made connection. */
+static kolo_status_t choose_caller(listener_t *l)
+{
+    for (uint32_t i = 0; i < l->ncallers && !l->half;) {
+        caller_t c = l->callers[i];
+        int there = read_up_to(c.socket, &c.theirs, &c.got, sizeof c.theirs);
+        if (there == 0) {
+            l->callers[i++] = c;
+            continue;
+        }
+        l->callers[i] = l->callers[--l->ncallers];
+        if (there < 0 || !is_proven(l->key, false, &c.theirs)) {
+            kolo_fd_close(c.socket);
+            continue;
+        }
+        KOLO_TRY(comm_new(l->device, true, c.socket, l->key, &l->half));
+        l->half->theirs = c.theirs;
+    }
+    return KOLO_OK;
+}
+
 int kolo_export_accept(void *listener, void **receiver, void **offload)
 {
     listener_t *l = listener;
     (void)offload;
     *receiver = NULL;
     if (!l->half) {
-        int fd = kolo_fd_accept(l->socket, NULL, NULL);
-        if (fd < 0) return errno == EAGAIN || errno == EINTR ? KOLO_NCCL_SUCCESS : KOLO_NCCL_SYSTEM_ERROR;
-        kolo_status_t status = comm_new(l->device, true, fd, l->key, &l->half);
+        int result = take_callers(l);
+        if (result != KOLO_NCCL_SUCCESS) return result;
+        kolo_status_t status = choose_caller(l);
         if (status != KOLO_OK) return kolo_export_fail(status);
+        if (!l->half) return KOLO_NCCL_SUCCESS;
     }
     return advance(&l->half, receiver);
 }

@@ -13,7 +13,8 @@
  * a stream); threads and processes that such a function starts inherit that.
  *
  * Errors: every function returns a status. kolo_get_last_error(NULL) is the message of the calling thread's last
- * failure, kolo_get_last_error(comm) that of a communicator. Output arguments are set on success only.
+ * failure, kolo_get_last_error(comm) that of a communicator's, if it has had one. Output arguments are set on
+ * success only.
  *
  * Networks: the two ends of a TCP connection prove to each other that they know the job's secret. After that the
  * bytes are plain by default. With KOLO_TCP_SECURITY=mac changed bytes end the connection with an error; with
@@ -273,8 +274,9 @@ kolo_status_t kolo_comm_device(kolo_comm_t comm, int *device);
 /* Returns the state: KOLO_OK, KOLO_IN_PROGRESS, or the first error that made this communicator unusable. Never
  * waits. Any thread. */
 kolo_status_t kolo_comm_get_async_error(kolo_comm_t comm, kolo_status_t *async_error);
-/* Returns the text of the last error of `comm`, or of the calling thread for NULL. Valid until the next call on
- * that communicator or thread; never NULL. */
+/* Returns the text of the error that `comm` has had; while it has had none, and for NULL, that of the calling
+ * thread's last failure: a call that was refused for its arguments leaves the communicator as it was. Never NULL.
+ * Valid until the next call of this thread. Any thread. */
 const char *kolo_get_last_error(kolo_comm_t comm);
 
 /* ---- collectives -------------------------------------------------------------------------------------------

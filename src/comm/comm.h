@@ -269,7 +269,6 @@ struct kolo_comm {
     struct kolo_pending *aside, *aside_last; /* call/request.c: messages that run with the next call */
     kolo_stream_t own_stream;                /* runs messages that kolo_pending_test() has started */
     char error_text[KOLO_ERROR_TEXT_BYTES];
-    char last_text[KOLO_ERROR_TEXT_BYTES]; /* copy handed out by kolo_get_last_error */
     struct kolo_comm *next_free;
 };
 #define KOLO_COMM_MAGIC   0x6b6f6c6f636f6d6dull /* "kolocomm" */

@@ -87,7 +87,7 @@ kolo_status_t kolo_handle_new(kolo_body_t *body, kolo_comm_t *comm)
     h->own_stream = NULL;
     h->revoked_here = false;
     h->error_is_news = false;
-    h->error_text[0] = h->last_text[0] = '\0';
+    h->error_text[0] = '\0';
     atomic_store(&h->tickets, 0);
     atomic_store(&h->done, 0);
     atomic_store(&h->last_ticket, 0);

@@ -43,11 +43,12 @@ kolo_status_t kolo_comm_get_async_error(kolo_comm_t comm, kolo_status_t *async_e
 
 const char *kolo_get_last_error(kolo_comm_t comm)
 {
+    static _Thread_local char text[KOLO_ERROR_TEXT_BYTES]; /* each reader has its own */
     if (!comm || kolo_handle_check(comm, "get_last_error") != KOLO_OK) return kolo_error_text();
     pthread_mutex_lock(&comm->error_lock);
-    memcpy(comm->last_text, comm->error_text, sizeof comm->last_text);
+    memcpy(text, comm->error_text, sizeof text);
     pthread_mutex_unlock(&comm->error_lock);
-    return comm->last_text;
+    return text[0] ? text : kolo_error_text(); /* a call that was refused has done nothing to the communicator */
 }
 
 /* Queries need a communicator that is ready or was. */

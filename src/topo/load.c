@@ -6,6 +6,7 @@
  */
 #include "base/clock.h"
 #include "base/file/limit.h"
+#include "base/file/output.h"
 #include "base/wait.h"
 #include "topo/nvml.h"
 #include "topo/params.h"
@@ -26,8 +27,9 @@ static kolo_status_t write_file(const char *path, const char *data, size_t bytes
     char temp[4200];
     if (snprintf(temp, sizeof temp, "%s.%d.tmp", path, (int)getpid()) >= (int)sizeof temp)
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "topology: the path %.64s... is too long", path);
-    FILE *file = fopen(temp, "we");
-    if (!file) return kolo_fail_errno(KOLO_ERR_SYSTEM, errno, "topology cannot be written to %s", temp);
+    char why[sizeof temp + 100];
+    FILE *file = kolo_output_fopen(temp, why, sizeof why);
+    if (!file) return kolo_fail(KOLO_ERR_SYSTEM, "topology cannot be written to %s", why);
     kolo_file_quiet_t quiet;
     kolo_file_quiet(&quiet);
     bool good = fwrite(data, 1, bytes, file) == bytes;

@@ -8,6 +8,7 @@
 
 #include <kolo/engine.h>
 #include <kolo/job.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -336,6 +337,30 @@ static void messages_to_oneself_are_checked(void **state)
     assert_int_equal(run_ranks(RANKS, self_counts_must_agree, NULL), 0);
 }
 
+static void *read_last_error(void *comm)
+{
+    return (void *)(uintptr_t)kolo_get_last_error(comm);
+}
+
+static void a_refusal_can_be_read(rank_t *r)
+{
+    int32_t buffer[1] = {0};
+    pthread_t other;
+    void *there;
+    kolo_status_t status = kolo_broadcast(buffer, buffer, 1, KOLO_INT32, RANKS, r->comm, NULL);
+    const char *here = kolo_get_last_error(r->comm);
+    EXPECT(status == KOLO_ERR_INVALID_ARGUMENT && strstr(here, "root 3 is out of range"));
+    EXPECT(pthread_create(&other, NULL, read_last_error, r->comm) == 0 && pthread_join(other, &there) == 0);
+    EXPECT(there != here); /* or one would change while the other is read */
+    works(r->comm);
+}
+
+static void refusals_can_be_read_by_the_communicator(void **state)
+{
+    (void)state;
+    assert_int_equal(run_ranks(RANKS, a_refusal_can_be_read, NULL), 0);
+}
+
 /* Before anybody is waited for: of a job's ranks only one might have it wrong. */
 static void a_job_is_not_joined_with_a_wrong_config(void **state)
 {
@@ -356,6 +381,7 @@ int main(void)
         cmocka_unit_test(a_refused_call_ends_its_group),
         cmocka_unit_test(unused_buffers_may_be_null),
         cmocka_unit_test(messages_to_oneself_are_checked),
+        cmocka_unit_test(refusals_can_be_read_by_the_communicator),
         cmocka_unit_test(a_job_is_not_joined_with_a_wrong_config),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -166,7 +166,7 @@ class Terminal:
             if select.select([self.fd], [], [], 0.1)[0]:
                 seen += os.read(self.fd, 65536).decode()
             for text in seen.split("\033[H\033[2J")[1:]:
-                if "q: quit" in text or "only jobs with: " in text:
+                if "q: quit" in text or "only jobs with: " in text or "any key: back" in text:
                     if part in text:
                         return text.replace("\r", "").split("\n")
         raise AssertionError(f"no page with {part}: {seen}")
@@ -206,6 +206,43 @@ def case_the_screen_fits_and_keys_work():
                 assert wide.end() == 0
         finally:
             assert top.end() == 0
+
+
+def case_verdicts_are_wrapped_and_a_key_explains():
+    with Job("stop") as job:
+        job.verdict("its process is stopped")
+        t = Terminal(40, 60, *job.only())
+        try:
+            page = t.page("stuck for")
+            at = next(i for i, line in enumerate(page) if "stuck for" in line)
+            sentence = page[at].strip()
+            for line in page[at + 1:]:
+                if not line.startswith(" " * 8):
+                    break
+                sentence += " " + line.strip()
+            once = top("--once", *job.only())
+            words = re.search(r"did not enter operation 20 .*", once)[0].split()[-3:]  # the end of the sentence
+            assert sentence.split()[-3:] == words, (sentence, once)
+            assert all(len(line) <= 60 for line in page), page
+            t.type("?")
+            assert any(line.startswith("q ") for line in t.page("any key: back"))
+            t.type("x")
+            t.page("?: help")
+        finally:
+            t.end()
+
+
+def case_short_calls_have_a_time_too():
+    with Job("run") as job:
+        job.verdict("Nobody waits|has been in|waits")
+        for _ in range(100):
+            out = top("--dump", "--last", "200", *job.only())
+            if re.search(r"all_reduce 4 float32 sum +done +about [0-9.]+ [mu]s a call", out):
+                break
+            time.sleep(0.05)
+        assert re.search(r"all_reduce 4 float32 sum +done +about [0-9.]+ [mu]s a call", out), out
+        ops = json.loads(top("--dump", "--json", "--last", "200", *job.only()))[0]["ranks"][0]["operations"]
+        assert any(0 < o.get("about_ns", 0) < 10**9 for o in ops), ops
 
 
 def case_a_rank_in_another_collective_is_named():

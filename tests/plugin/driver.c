@@ -6,12 +6,15 @@
  */
 #include "base/clock.h"
 #include "base/test.h"
+#include "link/address.h"
 #include "remote/plugin/plugin.h"
 
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #define LIMIT_MS 30000
 enum { UNDER_WAY = 8, ROOM = 3 << 20 };
@@ -46,6 +49,24 @@ static void begin(const kolo_plugin_abi_t *abi)
     assert_true(p.ndevices > 0);
 }
 
+enum { STRANGERS = 24 };
+static int strangers[STRANGERS], nstrangers;
+
+static void call_as_strangers(const char *handle)
+{
+    kolo_address_t address;
+    struct sockaddr_storage sa;
+    char noise[200];
+    memcpy(&address, handle + sizeof(uint64_t), sizeof address); /* behind its magic */
+    socklen_t length = kolo_address_to_sockaddr(&address, &sa);
+    memset(noise, 7, sizeof noise);
+    for (int i = 0; i < nstrangers; i++) {
+        strangers[i] = socket(sa.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        assert_int_equal(connect(strangers[i], (struct sockaddr *)&sa, length), 0);
+        if (i % 4 == 0) assert_int_equal(send(strangers[i], noise, sizeof noise, MSG_NOSIGNAL), sizeof noise);
+    }
+}
+
 static void join(int device)
 {
     _Alignas(64) char handle[KOLO_NCCL_HANDLE_BYTES] = {0}, copy[KOLO_NCCL_HANDLE_BYTES];
@@ -54,6 +75,7 @@ static void join(int device)
     sender = receiver = NULL;
     assert_int_equal(p.abi->listen(&p, device, handle, &listener), KOLO_NCCL_SUCCESS);
     memcpy(copy, handle, sizeof copy); /* as it travels */
+    call_as_strangers(handle);
     while (!sender || !receiver) {
         if (!sender) assert_int_equal(p.abi->connect(&p, device, copy, &sender), KOLO_NCCL_SUCCESS);
         if (!receiver) assert_int_equal(p.accept(listener, &receiver, &offload), KOLO_NCCL_SUCCESS);
@@ -175,6 +197,18 @@ static void a_peer_that_has_gone_is_an_error(void **state)
     assert_int_equal(p.close_receive(receiver), KOLO_NCCL_SUCCESS);
 }
 
+/* Silent ones, more than are listened to at a time, and some that say what proves nothing. */
+static void strangers_do_not_hold_a_listener_up(void **state)
+{
+    (void)state;
+    begin(versions[0]);
+    nstrangers = STRANGERS;
+    join(0);
+    carry(4096, 10);
+    leave();
+    while (nstrangers > 0) close(strangers[--nstrangers]);
+}
+
 static void a_handle_of_somebody_else_is_refused(void **state)
 {
     char handle[KOLO_NCCL_HANDLE_BYTES];
@@ -193,6 +227,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(every_version_says_what_it_has),
         cmocka_unit_test(messages_come_whole_in_every_version),
         cmocka_unit_test(a_peer_that_has_gone_is_an_error),
+        cmocka_unit_test(strangers_do_not_hold_a_listener_up),
         cmocka_unit_test(a_handle_of_somebody_else_is_refused),
     };
     library = argc > 1 ? dlopen(argv[1], RTLD_NOW | RTLD_LOCAL) : NULL;

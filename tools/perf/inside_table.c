@@ -3,6 +3,7 @@
  * See inside_table.h.
  */
 #include "inside_table.h"
+#include "base/file/output.h"
 
 #include <errno.h>
 #include <string.h>
@@ -57,8 +58,9 @@ kolo_status_t perf_table_save(const kolo_tune_table_t *t, const char *path)
     if (gmtime_r(&now, &tm)) strftime(day, sizeof day, "%Y-%m-%d", &tm);
     snprintf(comment, sizeof comment, "measured on %s, %s, by Kolo %d.%d.%d", host, day, KOLO_VERSION_MAJOR,
              KOLO_VERSION_MINOR, KOLO_VERSION_PATCH);
-    FILE *out = fopen(temp, "we");
-    if (!out) return kolo_fail(KOLO_ERR_SYSTEM, "cannot write %s: %s", temp, strerror(errno));
+    char why[sizeof temp + 100];
+    FILE *out = kolo_output_fopen(temp, why, sizeof why);
+    if (!out) return kolo_fail(KOLO_ERR_SYSTEM, "cannot write %s", why);
     kolo_tune_table_write(t, comment, out);
     if (fclose(out) == 0 && rename(temp, path) == 0) return KOLO_OK;
     kolo_fail(KOLO_ERR_SYSTEM, "cannot write %s: %s", path, strerror(errno));

@@ -22,7 +22,7 @@
 static const char usage[] =
     "usage: kolo-top [--job ID] [--pid PID]... [--once]\n"
     "                              the jobs of this host, each second: rates, last operation, who is stuck; in a\n"
-    "                              terminal q quits, s changes the order, / shows some jobs only\n"
+    "                              terminal ? says what the keys do\n"
     "       kolo-top --dump [--job ID] [--pid PID]... [--last N] [--json] [--save FILE]\n"
     "                              the last N operations (8) of each rank and a verdict, or all for --join\n"
     "       kolo-top --join [--job ID] [--last N] [--json] FILE...\n"

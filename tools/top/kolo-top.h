@@ -76,6 +76,7 @@ typedef struct { /* what is on the screen */
     top_order_t order;
     char filter[64]; /* only jobs that have this in a column; "": all */
     bool typing;     /* the filter, just now */
+    bool help;       /* instead of the list */
     bool quit;
 } top_view_t;
 

@@ -45,7 +45,8 @@ static const kolo_param_t rows[] = {
     {"KOLO_CMA_DISABLE", KOLO_PARAM_BOOL, "0", 0, 0, NULL, false,
      "1: no single copies between processes by process_vm_readv(2)", &disabled},
     {"KOLO_CMA_PTRACER", KOLO_PARAM_ENUM, "parent", 0, 0, "none|parent|any", false,
-     "whose descendants may copy from and to this process where Yama's ptrace_scope is 1 (PR_SET_PTRACER)",
+     "whose descendants may copy from and to this process where Yama's ptrace_scope is 1 (PR_SET_PTRACER); parent: "
+     "never process 1",
      &kolo_mem_ptracer},
 };
 static const kolo_param_table_t params = {"cma", rows, KOLO_COUNTOF(rows), NULL};
