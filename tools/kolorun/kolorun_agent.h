@@ -32,7 +32,7 @@ typedef struct {
     char dir[256];               /* private, for the files of the processes */
     int dir_lock;                /* of its .lock, locked for as long as agent or guard lives */
     char error[512];             /* why a function returned false */
-    mode_t old_umask; /* ours gives the owner all rights, whatever the user's takes away */
+    mode_t old_umask;            /* ours gives the owner all rights, whatever the user's takes away */
     sigset_t old_mask;
     struct rlimit old_files;
     kolorun_places_t *places; /* NULL: not looked at */
