@@ -38,10 +38,11 @@ static kolo_status_t job_dir(char *dir, size_t bytes)
     int n = given ? snprintf(dir, bytes, "%s", kolo_job_values.dir)
                   : snprintf(dir, bytes, "%s/.kolo", kolo_job_values.home);
     if (n < 0 || (size_t)n >= bytes) return kolo_fail(KOLO_ERR_INVALID_USAGE, "job: KOLO_JOB_DIR is too long");
-    const bool made = mkdir(dir, 0700) == 0;
-    if (made) (void)chmod(dir, 0700); /* whatever the umask takes away */
-    if (!made && errno != EEXIST)
+    if (mkdir(dir, 0700) != 0 && errno != EEXIST)
         return kolo_fail_errno(KOLO_ERR_SYSTEM, errno, "job: cannot make %s, where ranks meet (KOLO_JOB_DIR)", dir);
+    /* The umask may have taken our own rights away, here or in the rank that was first. */
+    if (stat(dir, &st) == 0 && S_ISDIR(st.st_mode) && st.st_uid == geteuid() && (st.st_mode & 0700) != 0700)
+        (void)chmod(dir, (st.st_mode & 07777) | 0700);
     if (stat(dir, &st) != 0 || !S_ISDIR(st.st_mode) || st.st_uid != geteuid() || (st.st_mode & 022) != 0)
         return kolo_fail(
             KOLO_ERR_INVALID_USAGE,

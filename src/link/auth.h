@@ -41,7 +41,8 @@ typedef enum {
     KOLO_PURPOSE_CHECKIN = 1, /* rank -> root: a check-in frame follows */
     KOLO_PURPOSE_REPLY = 2,   /* root -> rank: a reply frame follows */
     KOLO_PURPOSE_MESSAGE = 3, /* rank -> rank: message frames, both ways */
-    KOLO_PURPOSE_STREAM = 4   /* rank -> rank: handed over to a wire */
+    KOLO_PURPOSE_STREAM = 4,  /* rank -> rank: handed over to a wire */
+    KOLO_PURPOSE_PROBE = 5    /* rank -> rank: a long frame, to see whether it arrives */
 } kolo_purpose_t;
 
 #define KOLO_RANK_ROOT (-1)

@@ -16,11 +16,13 @@
  * taken off, and the sockets are read before it judges. But a host that is starved has late ticks all the time, so
  * no silence is forgiven more than verdict_ns in all.
  *
- * Beats are short, and a path may lose what is longer: a tick looks at the acknowledgements, too (acks.c).
+ * Beats are short, and a path may lose what is longer: a tick looks at the acknowledgements, too (acks.c), and
+ * before it gives somebody up for them, whether the fault is its own (probe.c).
  */
 #include "base/failpoint.h"
 #include "base/log.h"
 #include "member/life.h"
+#include "member/news_frame.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -35,8 +37,9 @@ typedef struct kolo_beats {
     unsigned ticks;
     bool *remote; /* by rank */
     bool sample;
-    bool spares; /* this tick was late and judges nobody */
-    bool spared; /* so was one of those right before it */
+    bool overdue; /* some data was, at this tick */
+    bool spares;  /* this tick was late and judges nobody */
+    bool spared;  /* so was one of those right before it */
 } kolo_beats_t;
 
 static void send_beat(kolo_oob_t *oob, kolo_peer_t *peer)
@@ -157,13 +160,31 @@ bool kolo_beat_cut_off(const kolo_oob_t *oob, int rank)
            (peer == NULL || !kolo_peer_life(peer)->watched); /* nobody knows */
 }
 
+/* Nothing that this rank sends arrives anywhere: it goes, and not those who do not hear it. */
+static void give_up_self(kolo_oob_t *oob)
+{
+    uint8_t bytes[KOLO_NEWS_FRAME_BYTES];
+    kolo_news_encode(&(kolo_news_frame_t){KOLO_NEWS_LOST, oob->rank, KOLO_LOSS_UNHEARD, oob->rank}, bytes);
+    kolo_news_flood(oob, KOLO_FRAME_NEWS, bytes, sizeof(bytes));
+    kolo_news_partition(oob,
+                        "no other host acknowledges data of this rank, though heartbeats pass: its own link loses "
+                        "long packets (another MTU on the way?); the others go on without it");
+}
+
 /* Both ends of a path may find this at the same time: the lower rank speaks first, so that all hear one story. */
 static void look_at_acks(kolo_oob_t *oob, kolo_peer_t *peer, uint64_t now)
 {
     const kolo_beats_t *b = kolo_life(oob)->beats;
     uint64_t limit = b->verdict_ns + (oob->rank > peer->rank ? b->settle_ns : 0);
     if (kolo_peer_is_lost(peer) || kolo_peer_life(peer)->silent || peer->farewell) return;
-    if (kolo_acks_missing(peer, now, limit)) kolo_news_lost(oob, peer->rank, KOLO_LOSS_UNHEARD, oob->rank);
+    if (!kolo_acks_missing(peer, now, limit / 2)) return;
+    kolo_life(oob)->beats->overdue = true;
+    kolo_probes_start(oob, peer->rank, b->remote, now + limit);
+    if (!kolo_acks_missing(peer, now, limit)) return;
+    if (kolo_probes_blame_us(oob))
+        give_up_self(oob);
+    else
+        kolo_news_lost(oob, peer->rank, KOLO_LOSS_UNHEARD, oob->rank);
 }
 
 /* ---- the clock ---- */
@@ -216,6 +237,7 @@ static void tick(void *arg)
     b->spares = late && !forgive(oob, now - b->due_ns) && !b->spared;
     b->spared = late && (b->spared || b->spares);
     bool send = b->ticks++ % 2 == 0;
+    b->overdue = false;
     for (int i = 0; i < KOLO_PEER_BUCKETS; i++)
         for (kolo_peer_t *peer = oob->peers[i]; peer != NULL; peer = peer->next) {
             if (kolo_peer_life(peer)->watched && !b->spares) listen_to(oob, peer, now);
@@ -223,6 +245,7 @@ static void tick(void *arg)
             if (send && kolo_peer_life(peer)->beaten && kolo_peer_life(peer)->loss.order == 0 && !peer->farewell)
                 send_beat(oob, peer);
         }
+    if (!b->overdue && !b->spares) kolo_probes_stop(oob);
     if (b->decide_ns != 0 && now >= b->decide_ns && !b->spares) decide(oob);
     if (!oob->closed) arm(oob);
     pthread_mutex_unlock(&oob->lock);
@@ -231,6 +254,7 @@ static void tick(void *arg)
 void kolo_beat_stop(kolo_oob_t *oob)
 {
     if (kolo_life(oob)->beats == NULL) return;
+    kolo_probes_stop(oob);
     kolo_timer_cancel(kolo_life(oob)->beats->timer);
     free(kolo_life(oob)->beats->remote);
     free(kolo_life(oob)->beats);

@@ -56,8 +56,9 @@ typedef struct {
     kolo_news_fn_t news_fn;
     void *news_arg;
     struct kolo_pidwatch *pidwatches;
-    _Atomic uint64_t look_ns; /* when to check their processes again */
-    struct kolo_beats *beats; /* NULL: no heartbeats */
+    _Atomic uint64_t look_ns;   /* when to check their processes again */
+    struct kolo_beats *beats;   /* NULL: no heartbeats */
+    struct kolo_probes *probes; /* NULL: no data is overdue (probe.c) */
 
     kolo_series_t *series;
 
@@ -122,6 +123,11 @@ void kolo_beat_stop(kolo_oob_t *oob);
 /* acks.c: have bytes sent to this rank waited longer than limit_ns for an acknowledgement? */
 bool kolo_acks_missing(kolo_peer_t *peer, uint64_t now, uint64_t limit_ns);
 void kolo_acks_forgive(kolo_peer_t *peer, uint64_t late_ns);
+/* probe.c, on the progress thread: long packets to one rank of each host other than the suspect's, once; did none
+ * arrive, though there were some? The end, also without the lock. */
+void kolo_probes_start(kolo_oob_t *oob, int suspect, const bool *remote, uint64_t deadline_ns);
+bool kolo_probes_blame_us(const kolo_oob_t *oob);
+void kolo_probes_stop(kolo_oob_t *oob);
 void kolo_pidwatch_stop(kolo_oob_t *oob);
 /* ---- children (inherit.c) ---- */
 

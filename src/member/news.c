@@ -137,7 +137,12 @@ static void loss_text(const kolo_oob_t *oob, const kolo_peer_t *peer, char *buf,
 {
     const kolo_loss_t *loss = &kolo_peer_life(peer)->loss;
     bool told = loss->how == KOLO_LOSS_GAVE_UP && peer->words[0] != '\0';
-    int n = snprintf(buf, bytes, "%s%s%s", how_texts[loss->how], told ? ": " : "", told ? peer->words : "");
+    const char *how =
+        loss->how == KOLO_LOSS_UNHEARD && loss->noticed_by == peer->rank
+            ? "no other host acknowledges its data, as it says itself: its link loses long packets (another "
+              "MTU on the way?)"
+            : how_texts[loss->how];
+    int n = snprintf(buf, bytes, "%s%s%s", how, told ? ": " : "", told ? peer->words : "");
     if (loss->noticed_by != oob->rank && loss->noticed_by != peer->rank && n > 0 && (size_t)n < bytes)
         n += snprintf(buf + n, bytes - (size_t)n, " (noticed by rank %d)", loss->noticed_by);
     if (kolo_inherited(oob)->who[0] != '\0' && peer->rank == kolo_inherited(oob)->lost && n > 0 &&

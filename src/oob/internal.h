@@ -29,7 +29,10 @@ extern kolo_oob_values_t kolo_oob_values;
 
 /* ---- the object ---- */
 
-/* How far the other end of a socket has acknowledged what was sent (member/acks.c). */
+/* Of the frame of a KOLO_PURPOSE_PROBE: several packets of any usual length. */
+#define KOLO_PROBE_BYTES 4096
+
+/* How far the other end of a socket has acknowledged what was sent (member/paths/acks.c). */
 typedef struct {
     uint64_t acked, since_ns; /* since when no more was, though more was sent; 0: nothing is outstanding */
 } kolo_acks_t;

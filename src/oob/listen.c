@@ -24,6 +24,8 @@ static kolo_verdict_t peer_admit(void *owner, const kolo_claim_t *claim, size_t 
         verdict = KOLO_VERDICT_REFUSED;
     else if (claim->purpose == KOLO_PURPOSE_MESSAGE)
         verdict = claim->tag == (uint64_t)oob->nranks ? KOLO_VERDICT_OK : KOLO_VERDICT_REFUSED;
+    else if (claim->purpose == KOLO_PURPOSE_PROBE)
+        *frame_bytes = KOLO_PROBE_BYTES;
     else
         verdict =
             claim->purpose == KOLO_PURPOSE_STREAM ? kolo_stream_admit(oob, claim->from) : KOLO_VERDICT_REFUSED;
@@ -34,7 +36,7 @@ static kolo_verdict_t peer_admit(void *owner, const kolo_claim_t *claim, size_t 
 static void peer_accepted(void *owner, const kolo_claim_t *claim, kolo_socket_t socket, const uint8_t *frame)
 {
     kolo_oob_t *oob = owner;
-    (void)frame;
+    if (frame != NULL) return; /* a probe: it has arrived, which is all that it is for */
     pthread_mutex_lock(&oob->lock);
     if (claim->purpose == KOLO_PURPOSE_STREAM)
         kolo_stream_accepted(oob, claim, socket);

@@ -233,6 +233,19 @@ def test_kill_9_of_the_agent_ends_the_job():
     until(lambda: not list(TMP.glob("kolorun-*")), "the directory to be gone")
 
 
+def test_kill_9_of_agent_and_guard_leaves_nothing():
+    p = start("-n", "3", "sh", "-c", f"sleep 300 & echo $! > {TMP}/pid.helper.$KOLO_RANK; "
+              f"echo $$ > {TMP}/pid.$KOLO_RANK; exec sleep 300")
+    pids = pids_of(TMP, 6)
+    those = [pid for pid, name in descendants(p.pid) if name in ("kolorun", "kolorun-guard")]
+    same(len(those), 2)
+    for sig in (signal.SIGSTOP, signal.SIGKILL):  # neither notices the other's end
+        for pid in those:
+            os.kill(pid, sig)
+    p.communicate(timeout=LIMIT_S)
+    same([pid for pid in pids if alive(pid)], [])
+
+
 def test_directory_left_when_agent_and_guard_die_together_is_removed_by_the_next():
     p = start("-n", "1", "sh", "-c", f"echo $$ > {TMP}/pid.$KOLO_RANK; exec sleep 300")
     pids = pids_of(TMP, 1)

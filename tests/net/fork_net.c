@@ -3,19 +3,26 @@
  * A rank that has forked a child, which sleeps and never calls exec, dies: run by `hosts`, one rank a host, so that
  * only connections can tell of it. The child has copies of all sockets, and must not keep them alive.
  *
- *     hosts -q 2 1 fork_net HOW [CHILDREN]     HOW: kill (SIGKILL), exit (_exit(0)), daemon, or meet (nobody dies)
+ *     hosts -q 2 1 fork_net HOW [CHILDREN]     HOW: kill (SIGKILL), exit (_exit(0)), daemon, or meet (nobody dies),
+ * or hole (the uplink of the last rank loses long packets: it is the one to go)
  *
  * With `daemon` the parent ends and the child goes on with the communicator: it is told that it must not.
  */
 #include <kolo/kolo.h>
 
+#include <linux/ethtool.h>
+#include <linux/sockios.h>
+#include <net/if.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -101,7 +108,8 @@ static void die(const char *how, int children, kolo_comm_t comm, int32_t *data)
 {
     char text[32];
     for (int i = 0; i < children; i++) {
-        if (fork() != 0) continue;
+        const bool raw = strcmp(how, "clone") == 0; /* no handler of fork() runs */
+        if ((raw ? (pid_t)syscall(SYS_clone, SIGCHLD, NULL, NULL, NULL, NULL) : fork()) != 0) continue;
         setsid(); /* who started the rank ends its process group with it */
         alarm(CHILD_S);
         for (int fd = 0; fd < 3; fd++) close(fd); /* who reads the test's output waits for their end */
@@ -110,7 +118,7 @@ static void die(const char *how, int children, kolo_comm_t comm, int32_t *data)
     }
     snprintf(text, sizeof text, "%.3f", now_ms());
     if (strcmp(how, "daemon") != 0) note(text);
-    if (strcmp(how, "kill") == 0) kill(getpid(), SIGKILL);
+    if (strcmp(how, "kill") == 0 || strcmp(how, "clone") == 0) kill(getpid(), SIGKILL);
     _exit(0);
 }
 
@@ -118,6 +126,42 @@ static int leave(kolo_comm_t comm)
 {
     CHECK(kolo_comm_finalize(comm) == KOLO_OK);
     CHECK(kolo_comm_destroy(comm) == KOLO_OK);
+    return 0;
+}
+
+/* From now on packets of over 600 bytes that leave this host are lost in the bridge, and nobody is told. The
+ * interface has to cut its packets by itself, for the bridge lets long ones pass that are still to be cut. */
+static int dig_hole(void)
+{
+    static const uint32_t off[] = {ETHTOOL_STSO, ETHTOOL_SGSO};
+    char command[200];
+    int fd = socket(AF_INET, SOCK_DGRAM, 0);
+    CHECK(fd >= 0 && getenv("HOSTS_BRIDGE_PID"));
+    for (int i = 0; i < 2; i++) {
+        struct ethtool_value value = {.cmd = off[i], .data = 0};
+        struct ifreq request = {.ifr_data = (void *)&value};
+        snprintf(request.ifr_name, sizeof request.ifr_name, "eth0");
+        CHECK(ioctl(fd, SIOCETHTOOL, &request) == 0);
+    }
+    close(fd);
+    snprintf(command, sizeof command, "nsenter -t %s -n ip link set host%d mtu 600", getenv("HOSTS_BRIDGE_PID"),
+             rank);
+    CHECK(system(command) == 0);
+    return 0;
+}
+
+static int judge_hole(kolo_comm_t comm, kolo_status_t status)
+{
+    const char *why = kolo_get_last_error(comm);
+    printf("rank %d: %s\n", rank, why);
+    if (rank == nranks - 1) {
+        CHECK(status == KOLO_ERR_PARTITION);
+    } else {
+        char who[32];
+        snprintf(who, sizeof who, "rank %d (", nranks - 1);
+        CHECK(status == KOLO_ERR_REMOTE && strstr(why, who) && strstr(why, "was lost"));
+    }
+    CHECK(kolo_comm_abort(comm) == KOLO_OK);
     return 0;
 }
 
@@ -134,8 +178,13 @@ int main(int argc, char **argv)
     for (int i = 0; status == KOLO_OK; i++) {
         status = kolo_all_reduce(data, data, COUNT, KOLO_INT32, KOLO_SUM, comm, NULL);
         if (strcmp(how, "meet") == 0 && i == OPERATION) return leave(comm);
+        if (strcmp(how, "hole") == 0) {
+            if (rank == nranks - 1 && i == OPERATION && dig_hole()) return 1;
+            continue;
+        }
         if (rank == VICTIM && i == OPERATION) die(how, children, comm, data);
     }
+    if (strcmp(how, "hole") == 0) return judge_hole(comm, status);
     double told = now_ms();
     const char *why = kolo_get_last_error(comm);
     printf("rank %d: %s\n", rank, why);

@@ -9,6 +9,7 @@
 #include "output.h"
 
 #include <string.h>
+#include <sys/prctl.h>
 
 int main(int argc, char **argv)
 {
@@ -17,7 +18,9 @@ int main(int argc, char **argv)
     kolo_tool_output("kolorun");
     int status = kolorun_options_parse(argc, argv, &options);
     if (status < 0 && options.check_build) status = kolorun_check_build();
+    prctl(PR_SET_CHILD_SUBREAPER, 1); /* what loses its agent and its guard comes to us */
     if (status < 0) status = options.elastic.min > 0 ? elastic_run(&options) : job_run_fixed(&options);
     kolorun_options_fini(&options);
+    kolorun_end_orphans();
     return status;
 }

@@ -32,6 +32,7 @@ typedef struct {
     char dir[256];               /* private, for the files of the processes */
     int dir_lock;                /* of its .lock, locked for as long as agent or guard lives */
     char error[512];             /* why a function returned false */
+    mode_t old_umask;            /* ours gives the owner all rights, whatever the user's takes away */
     sigset_t old_mask;
     struct rlimit old_files;
     kolorun_places_t *places; /* NULL: not looked at */
@@ -58,6 +59,8 @@ void kolorun_group_fini(kolorun_group_t *group);
 /* ---- kolorun_leftover.c ---- */
 /* Kills and reaps all children of this process until none is left. */
 void kolorun_kill_children(void);
+/* kolorun's own last act: who came to it because agent and guard were killed has a moment, then ends. */
+void kolorun_end_orphans(void);
 /* Kills every process of ours with this variable, a text KEY=VALUE, in its environment. */
 void kolorun_kill_marked(const char *mark);
 /* Is its end under way, although it may take seconds (the memory of a large process)? */

@@ -168,6 +168,7 @@ bool kolorun_group_init(kolorun_group_t *group)
     sigset_t mask, child;
     sigfillset(&mask); /* what the agent is to do comes by its input */
     sigprocmask(SIG_SETMASK, &mask, &group->old_mask);
+    group->old_umask = umask(077);
     signal(SIGPIPE, SIG_IGN);
     signal(SIGCHLD, SIG_DFL);         /* ignored by whoever started us, there would be nothing to wait for */
     prctl(PR_SET_CHILD_SUBREAPER, 1); /* processes that lose their parents become ours */
@@ -230,6 +231,7 @@ static _Noreturn void child_main(const kolorun_group_t *group, int id, const kol
         kolorun_bind_self(group->places, STDERR_FILENO);
         signal(SIGPIPE, SIG_DFL);
         sigprocmask(SIG_SETMASK, &group->old_mask, NULL);
+        umask(group->old_umask);
         setrlimit(RLIMIT_NOFILE, &group->old_files);
         execvp(spec->argv[0], spec->argv);
     }

@@ -11,6 +11,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,6 +19,7 @@
 #include <unistd.h>
 
 #define ROUNDS        20 /* of looking for what was forked meanwhile */
+#define ORPHANS_S     3
 #define ENVIRON_BYTES (4u << 20)
 #define PF_EXITING    0x4u /* linux/sched.h: what it holds is being given back */
 
@@ -70,6 +72,15 @@ void kolorun_kill_children(void)
         while (waitpid(-1, NULL, 0) < 0 && errno == EINTR) {
         }
     }
+}
+
+void kolorun_end_orphans(void)
+{
+    double until = kolorun_now() + ORPHANS_S;
+    pid_t pid;
+    while ((pid = waitpid(-1, NULL, WNOHANG)) > 0 || (pid == 0 && kolorun_now() < until))
+        if (pid == 0) poll(NULL, 0, 10); /* a guard may be at its work */
+    if (pid == 0) kolorun_kill_children();
 }
 
 /* Has it this variable? The text is "KEY=VALUE". */
