@@ -97,12 +97,12 @@ kolo_status_t kolo_cuda_order_before(kolo_cuda_order_t *o, kolo_cu_stream_t stre
     const kolo_cuda_api_t *api = kolo_cuda_loaded();
     int now = KOLO_CU_CAPTURE_NONE;
     kolo_cu_result_t r = api->stream_capturing(stream, &now);
-    o->now = 0; /* a handle may be that of another stream than it was at the last call */
-    if (KOLO_LIKELY(!r && api->stream_id != NULL)) r = api->stream_id(stream, &o->now);
     o->capturing = now != KOLO_CU_CAPTURE_NONE;
     o->alone = false;
     if (KOLO_UNLIKELY(r)) return failed(o->device, r);
     if (KOLO_UNLIKELY(o->capturing)) return failed(o->device, api->capture_info ? before_captured(o, stream) : r);
+    o->now = 0; /* a handle may be that of another stream than it was at the last call; 0: nobody knows */
+    if (KOLO_LIKELY(api->stream_id != NULL) && api->stream_id(stream, &o->now)) o->now = 0;
     if (KOLO_UNLIKELY(o->captured || (o->any && (!o->now || o->last != o->now)))) {
         r = api->stream_wait(stream, o->event, 0);
         o->alone = true;
