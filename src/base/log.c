@@ -4,6 +4,7 @@
  */
 #include "base/log.h"
 #include "base/file/fds.h"
+#include "base/file/output.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -59,8 +60,9 @@ static kolo_status_t open_file(const char *path)
         }
     }
     name[at] = '\0';
-    int fd = kolo_fd_above(open(name, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
-    if (fd < 0) return kolo_fail_errno(KOLO_ERR_SYSTEM, errno, "cannot open log file %s (KOLO_LOG_FILE)", name);
+    char why[sizeof name + 100];
+    int fd = kolo_output_open(name, O_APPEND, why, sizeof why);
+    if (fd < 0) return kolo_fail(KOLO_ERR_SYSTEM, "cannot open log file %s (KOLO_LOG_FILE)", why);
     if (log_fd > STDERR_FILENO) kolo_fd_close(log_fd);
     log_fd = fd;
     return KOLO_OK;

@@ -30,6 +30,9 @@ void kolo_id_encode(const kolo_id_t *id, kolo_unique_id_t *out);
 /* NULL when fine, else what is wrong. Pure; fuzzed. */
 const char *kolo_id_decode(const kolo_unique_id_t *in, kolo_id_t *id);
 kolo_status_t kolo_oob_read_secret(const char *scope, kolo_key_t *secret); /* secret.c */
+/* *key has been made from this secret: a text that a person may have thought of is made costly to guess. Any
+ * thread. */
+kolo_status_t kolo_oob_stretch_secret(const void *data, size_t bytes, kolo_key_t *key);
 
 /* Starts a root on id->address (port 0: any; the port is filled in). KOLO_ERR_INVALID_USAGE with *taken set when
  * the address is somebody else's. */

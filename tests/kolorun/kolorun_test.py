@@ -228,6 +228,37 @@ def test_kill_9_of_the_agent_ends_the_job():
     until(lambda: not list(TMP.glob("kolorun-*")), "the directory to be gone")
 
 
+def test_directory_left_when_agent_and_guard_die_together_is_removed_by_the_next():
+    p = start("-n", "1", "sh", "-c", f"echo $$ > {TMP}/pid.$KOLO_RANK; exec sleep 300")
+    pids = pids_of(TMP, 1)
+    those = [pid for pid, name in descendants(p.pid) if name in ("kolorun", "kolorun-guard")]
+    same(len(those), 2)
+    left, = TMP.glob("kolorun-*")
+    same(start("-n", "1", "true").wait(LIMIT_S), 0)  # the lock is held: not this one
+    assert (left / ".lock").exists()
+    for pid in those:  # neither notices the other's end
+        os.kill(pid, signal.SIGSTOP)
+    for pid in those:
+        os.kill(pid, signal.SIGKILL)
+    p.communicate(timeout=LIMIT_S)
+    for pid in pids:
+        if alive(pid):
+            os.kill(pid, signal.SIGKILL)
+    assert left.exists()
+    os.utime(left / ".lock", (0, 0))  # as if it were old
+    run("-n", "1", "true")
+
+
+def test_words_of_ssh_do_not_lead_the_terminal():
+    ssh = TMP / "ssh"
+    ssh.write_text("#!/bin/sh\nprintf 'no\\033]0;title\\007 \\302\\2330m route\\n' >&2\nexit 255\n")
+    ssh.chmod(0o755)
+    p = start("-H", "elsewhere", "-n", "1", "--ssh", str(ssh), "true")
+    _, err = p.communicate(timeout=LIMIT_S)
+    assert b"no?]0;title? ??0m route" in err, err
+    assert b"\033" not in err and b"\302\233" not in err, err
+
+
 def test_sigterm_and_sighup_kill_after_the_grace():
     for sig in (signal.SIGTERM, signal.SIGHUP):
         for old in TMP.glob("pid.*"):

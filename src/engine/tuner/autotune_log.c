@@ -3,6 +3,7 @@
  * KOLO_AUTOTUNE_LOG: a line of comma-separated values per setting, on rank 0 with its score. The other ranks write
  * their own if the path has a place for the rank; the lines of all must then be the same but for the score.
  */
+#include "base/file/output.h"
 #include "base/log.h"
 #include "engine/tuner/autotune.h"
 
@@ -15,7 +16,7 @@ const char *kolo_autotune_log_path;
 
 void kolo_autotune_log_open(kolo_autotune_log_t *log, int rank)
 {
-    char path[PATH_MAX];
+    char path[PATH_MAX], why[PATH_MAX + 100] = "the path is too long";
     size_t at = 0;
     const char *p = kolo_autotune_log_path;
     *log = (kolo_autotune_log_t){NULL, 0};
@@ -29,10 +30,9 @@ void kolo_autotune_log_open(kolo_autotune_log_t *log, int rank)
         p += here;
     }
     path[at] = '\0';
-    log->file = *p ? NULL : fopen(path, "we");
+    log->file = *p ? NULL : kolo_output_fopen(path, why, sizeof why);
     if (!log->file) {
-        kolo_warn("engine", "rank %d tunes without a log (KOLO_AUTOTUNE_LOG): cannot write %.200s: %s", rank, path,
-                  *p ? "the path is too long" : strerror(errno));
+        kolo_warn("engine", "rank %d tunes without a log (KOLO_AUTOTUNE_LOG): cannot write %.300s", rank, why);
         return;
     }
     fprintf(log->file, "phase,from_cycle,to_cycle,fusion_threshold,cycle_time_us");

@@ -9,6 +9,7 @@
 #include "base/process.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <string.h>
 #include <sys/uio.h>
 #ifdef __SSE2__
@@ -61,6 +62,12 @@ static void copy_past_cache(char *to, const char *from, size_t bytes)
 }
 #endif
 
+static bool has_ended(const kolo_copy_t *copy)
+{
+    struct pollfd pfd = {.fd = copy->alive_fd, .events = POLLIN};
+    return copy->alive_fd >= 0 && poll(&pfd, 1, 0) != 0;
+}
+
 int kolo_copy_piece(const kolo_copy_t *copy, uint64_t at, uint64_t bytes)
 {
     if (copy->pid == 0 && copy->bytes >= PAST_CACHE) {
@@ -70,6 +77,7 @@ int kolo_copy_piece(const kolo_copy_t *copy, uint64_t at, uint64_t bytes)
     }
     for (ssize_t n = 0; copy->pid && bytes > 0; at += (uint64_t)n, bytes -= (uint64_t)n) {
         if (atomic_load_explicit(copy->closed, memory_order_acquire)) return ECANCELED;
+        if (has_ended(copy)) return ESRCH;
         struct iovec here = {(char *)(uintptr_t)copy->from + at, (size_t)KOLO_MIN(bytes, (uint64_t)PIECE)};
         struct iovec there = {copy->to + at, here.iov_len};
         n = process_vm_writev(copy->pid, &here, 1, &there, 1, 0);

@@ -44,7 +44,7 @@ typedef struct {
     uint8_t fd_address[16], segment[16];
     uint64_t mailbox_bytes, mailbox_key, mailbox_at; /* at: in the segment's arena */
     uint64_t mailbox_address, mailbox_rkey;          /* as a network card knows it */
-    uint64_t probe; /* address of `segment` in the process of pid: who reads it there may copy */
+    uint64_t probe; /* address of `segment` in the process that serves it: who reads it there may copy */
     uint8_t verbs[KOLO_ONESIDED_HELLO_BYTES]; /* zeros where it is not offered */
 } kolo_onesided_card_t;
 void kolo_onesided_card_encode(const kolo_onesided_card_t *card, uint8_t bytes[KOLO_ONESIDED_CARD_BYTES]);
@@ -72,6 +72,7 @@ typedef struct kolo_copy {
     const char *from;
     char *to;
     int pid;                        /* 0: `to` is ours; else in that process, by process_vm_writev() */
+    int alive_fd;                   /* pid: readable once that process has ended; -1: it is this one */
     const _Atomic uint32_t *closed; /* pid: nothing more is written once this is set */
     _Atomic int failed;             /* an errno; then nothing more of it is done */
     uint64_t bytes, taken;
@@ -82,7 +83,8 @@ void kolo_copiers_get(void); /* each domain, for its life; after all its copies:
 void kolo_copiers_put(void);
 bool kolo_copy_start(kolo_copy_t *copy); /* false: there are no copiers */
 void kolo_copy_wait(kolo_copy_t *copy);
-/* A piece of it, by the caller; 0, or an errno. ECANCELED: *closed is set. */
+/* A piece of it, by the caller; 0, or an errno. ECANCELED: *closed is set. ESRCH: the process has ended; its number
+ * may be another's by now. */
 int kolo_copy_piece(const kolo_copy_t *copy, uint64_t at, uint64_t bytes);
 
 /* ---- an end ---- */
@@ -189,6 +191,17 @@ kolo_status_t kolo_onesided_exchange(kolo_onesided_t *end);
 bool kolo_onesided_hung_up(const kolo_onesided_t *end);
 /* Is the other end of the socket on this host, as far as its addresses tell? */
 bool kolo_onesided_is_near(const kolo_onesided_t *end);
+
+/* ---- route.c ---- */
+
+typedef struct { /* lies in a segment */
+    uint8_t from[16], to[16];
+    uint16_t from_port, to_port;
+    uint32_t known; /* 0: the system did not say */
+} kolo_onesided_route_t;
+void kolo_onesided_route(const kolo_onesided_t *end, kolo_onesided_route_t *route);
+/* Is the end that has left `theirs` the other end of this end's connection? */
+bool kolo_onesided_joined(const kolo_onesided_t *end, const kolo_onesided_route_t *theirs);
 
 /* ---- windows.c ---- */
 

@@ -4,10 +4,14 @@
  * domains move. What the conformance kit asks of writes must hold for these, too.
  */
 #include "base/bytes.h"
+#include "link/link.h"
 #include "wire/onesided/lanes.h"
 #include "wire/onesided/test_ends.h"
 
 #include <dirent.h>
+#ifdef KOLO_HAVE_SODIUM
+#include <sodium.h>
+#endif
 
 #define SPLIT (64u << 10)
 
@@ -51,6 +55,42 @@ static void every_size_comes_whole(void **state)
         }
     }
 }
+
+#ifdef KOLO_HAVE_SODIUM
+/* A write whose first record has gone out in part when the lanes come: it goes on as it began. */
+static void lanes_that_come_within_a_sealed_record_split_nothing(void **state)
+{
+    static const kolo_key_t session = {{7}};
+    uint8_t greeting[KOLO_GREETING_BYTES], hello[KOLO_HELLO_BYTES];
+    kolo_claim_t claim = {.purpose = KOLO_PURPOSE_STREAM, .from = 1};
+    kolo_onesided_event_t event, events[3];
+    pair_t *p = *state;
+    int small = 4096, n;
+    assert_true(sodium_init() >= 0);
+    kolo_link_values.security = KOLO_SECURITY_ENCRYPT;
+    assert_int_equal(kolo_auth_greeting(kolo_seal_offer(), greeting), KOLO_OK);
+    assert_true(kolo_seal_answer(kolo_auth_greeting_security(greeting), &claim.security));
+    assert_int_equal(kolo_auth_hello(&session, 0, greeting, &claim, hello), KOLO_OK);
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(kolo_seal_create(&session, greeting, hello, i == 0, &p->end[i]->socket.seal), KOLO_OK);
+    kolo_link_values.security = KOLO_SECURITY_NONE;
+    setsockopt(p->end[0]->socket.fd, SOL_SOCKET, SO_SNDBUF, &small, sizeof small);
+    uint64_t before = parted();
+    for (uint32_t i = 0; i < 3; i++)
+        write_at(p, data + 77 * i, 2u << 20, (uint64_t)i * (2u << 20), KOLO_ONESIDED_NOTIFY, i, i + 1);
+    assert_int_equal(kolo_onesided_progress(p->end[0], &event, 1, &n),
+                     KOLO_OK); /* until the socket takes no more */
+    assert_int_equal(n, 0);
+    assert_true(kolo_socket_within(&p->end[0]->socket));
+    add_lanes(p, 2);
+    expect(p, 3, 3, events);
+    for (uint32_t i = 0; i < 3; i++) {
+        assert_int_equal(events[i].number, i);
+        assert_memory_equal((char *)p->memory.base + (size_t)i * (2u << 20), data + 77 * i, 2u << 20);
+    }
+    assert_true(parted() - before < 3);
+}
+#endif
 
 static void order_is_that_of_the_writes(void **state)
 {
@@ -332,6 +372,9 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         TEST(every_size_comes_whole),
+#ifdef KOLO_HAVE_SODIUM
+        TEST(lanes_that_come_within_a_sealed_record_split_nothing),
+#endif
         TEST(order_is_that_of_the_writes),
         TEST(both_directions_go_by_the_same_lanes),
         TEST(a_slow_receiver_gets_all_in_the_end),

@@ -38,6 +38,7 @@ typedef struct { /* at the beginning of a segment */
     uint64_t arena_bytes;
     _Atomic uint32_t permitted;             /* says the peer: it may copy into the owner's process */
     _Atomic uint32_t closed;                /* says the owner: nothing is to be written any more */
+    kolo_onesided_route_t route;            /* of the owner's connection */
     _Alignas(64) _Atomic uint64_t consumed; /* by the owner */
     _Alignas(64) notice_t notices[];
 } segment_t;
@@ -55,6 +56,7 @@ typedef struct {
     void *their_page; /* asleep word */
     int their_bell;
     int their_pid; /* 0: this process may not copy into theirs */
+    int alive_fd;  /* readable once that process has ended; -1: it is this one */
     bool hung_up;  /* the socket has ended; what lies in the ring comes first */
     unsigned looks;
 } shm_t;
@@ -83,6 +85,7 @@ static kolo_status_t make_segment(kolo_onesided_t *end, shm_t *shm, kolo_oneside
         shm->mine->magic = SEGMENT_MAGIC;
         shm->mine->ring = ring;
         shm->mine->arena_bytes = bytes;
+        kolo_onesided_route(end, &shm->mine->route);
         card->ring = ring;
         card->segment_bytes = head + bytes;
         memcpy(card->segment, shm->id, sizeof shm->id);
@@ -101,7 +104,7 @@ static kolo_status_t offer(kolo_onesided_t *end, kolo_onesided_card_t *card)
     shm_t *shm = calloc(1, sizeof *shm);
     if (shm == NULL)
         return kolo_fail(KOLO_ERR_NO_MEMORY, "onesided: no memory for the connection with %s", end->who);
-    shm->their_bell = -1;
+    shm->their_bell = shm->alive_fd = -1;
     end->state[KOLO_ONESIDED_SHM] = shm;
     card->shm_hash = end->domain->shm_hash;
     memcpy(card->fd_address, end->domain->fd_address, sizeof card->fd_address);
@@ -133,21 +136,30 @@ static kolo_status_t map_theirs(kolo_onesided_t *end, shm_t *shm, const int fds[
     return KOLO_OK;
 }
 
-/* May this process copy into the peer's? The one whose memory holds the number of the peer's segment where the card
- * says is the peer. */
-static void probe(kolo_onesided_t *end, shm_t *shm, const kolo_onesided_card_t *peer)
+/* May this process copy into the one that serves the peer's segment, which the kernel names? It has to be the other
+ * end of this connection, and to hold the segment's number where the card says. */
+static void probe(kolo_onesided_t *end, shm_t *shm, const kolo_onesided_card_t *peer, int pid)
 {
     uint8_t id[16] = {0};
     struct iovec here = {id, sizeof id}, there = {(void *)(uintptr_t)peer->probe, sizeof id};
-    if (kolo_onesided_param_direct == 0 || peer->pid <= 0) return;
-    ssize_t n = process_vm_readv(peer->pid, &here, 1, &there, 1, 0);
-    bool may = n == (ssize_t)sizeof id && memcmp(id, peer->segment, sizeof id) == 0 &&
-               process_vm_writev(peer->pid, NULL, 0, NULL, 0, 0) == 0;
-    if (!may)
+    const char *why = NULL;
+    if (kolo_onesided_param_direct == 0) return;
+    if (pid <= 0)
+        why = "it is not visible from here";
+    else if (!kolo_onesided_joined(end, &shm->theirs->route))
+        why = "it is not the other end of this connection, as far as the system tells";
+    else if (process_vm_readv(pid, &here, 1, &there, 1, 0) != (ssize_t)sizeof id)
+        why = strerror(errno);
+    else if (memcmp(id, peer->segment, sizeof id) != 0)
+        why = "it is another one here";
+    else if (process_vm_writev(pid, NULL, 0, NULL, 0, 0) != 0)
+        why = strerror(errno);
+    if (why)
         kolo_debug("onesided", "this process may not copy into that of %s (%s): destinations cost a copy more",
-                   end->who, n < 0 ? strerror(errno) : "it is another one here");
-    if (may) shm->their_pid = peer->pid;
-    atomic_store_explicit(&shm->theirs->permitted, may, memory_order_release);
+                   end->who, why);
+    else
+        shm->their_pid = pid;
+    atomic_store_explicit(&shm->theirs->permitted, why == NULL, memory_order_release);
 }
 
 static kolo_status_t connect_end(kolo_onesided_t *end, const kolo_onesided_card_t *peer)
@@ -161,13 +173,15 @@ static kolo_status_t connect_end(kolo_onesided_t *end, const kolo_onesided_card_
     int fds[3];
     if (peer->segment_bytes <= head_bytes(peer->ring))
         return kolo_fail(KOLO_ERR_PROTOCOL, "the card of %s: its segment has no room", end->who);
-    kolo_status_t status = kolo_fdpass_fetch(&call, peer->segment, KOLO_FDPASS_MUST_BE_THERE, fds, 3, NULL);
+    kolo_fdpass_peer_t process = {.alive_fd = -1};
+    kolo_status_t status = kolo_fdpass_fetch(&call, peer->segment, KOLO_FDPASS_MUST_BE_THERE, fds, 3, &process);
     if (status != KOLO_OK) return kolo_fail_prefix(status, "shared memory of %s: ", end->who);
     status = map_theirs(end, shm, fds, peer);
     kolo_fd_close(fds[0]);
     kolo_fd_close(fds[1]);
     shm->their_bell = fds[2];
-    if (status == KOLO_OK) probe(end, shm, peer);
+    shm->alive_fd = process.alive_fd;
+    if (status == KOLO_OK) probe(end, shm, peer, process.pid);
     return status;
 }
 
@@ -222,6 +236,7 @@ static kolo_copy_t copy_of(kolo_onesided_t *end, const kolo_pending_write_t *wri
     return (kolo_copy_t){.from = write->w.data,
                          .to = to,
                          .pid = is_in_process(shm, write) ? shm->their_pid : 0,
+                         .alive_fd = shm->alive_fd,
                          .closed = &shm->theirs->closed,
                          .bytes = write->w.bytes,
                          .waker = &end->domain->waker};
@@ -321,6 +336,7 @@ static void close_end(kolo_onesided_t *end)
     if (shm->theirs) munmap(shm->theirs, shm->their_bytes);
     if (shm->their_page) munmap(shm->their_page, page_bytes());
     if (shm->their_bell >= 0) kolo_fd_close(shm->their_bell);
+    if (shm->alive_fd >= 0) kolo_fd_close(shm->alive_fd);
     free(shm);
     end->state[KOLO_ONESIDED_SHM] = NULL;
 }

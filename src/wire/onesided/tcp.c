@@ -110,8 +110,11 @@ static size_t gather(kolo_onesided_t *end, kolo_pending_write_t *write, uint8_t 
                      struct iovec *iov)
 {
     size_t n = 0, bytes = 0;
+    /* What a record holds that has gone out in part is settled: the next call counts by what the last one gathered.
+     */
+    bool settled = kolo_socket_within(&end->socket);
     for (int i = 0; write && i < TOGETHER && bytes < AT_ONCE; write = write->next, i++) {
-        part(end, write);
+        if (!settled) part(end, write);
         encode_head(write, heads[i]);
         if (write->head < KOLO_ONESIDED_FRAME_BYTES)
             iov[n++] = (struct iovec){heads[i] + write->head, KOLO_ONESIDED_FRAME_BYTES - write->head};

@@ -181,6 +181,34 @@ static void noise_at_the_listener_does_no_harm(void **state)
     drop(&r);
 }
 
+/* As many as are listened to at a time, and half as many again: they delay the writer, but not for their ten
+ * seconds. */
+static void silent_callers_make_room(void **state)
+{
+    static const uint8_t key[32] = {1};
+    side_t w, r;
+    kolo_sockets_hello_t hello;
+    struct sockaddr_storage sa;
+    int fds[KOLO_SOCKETS_PENDING * 3 / 2];
+    (void)state;
+    make(&r, true, key);
+    make(&w, false, key);
+    assert_int_equal(kolo_sockets_hello_decode(&r.hello, true, &hello), KOLO_OK);
+    socklen_t length = kolo_address_to_sockaddr(&hello.address, &sa);
+    for (size_t i = 0; i < KOLO_COUNTOF(fds); i++) {
+        fds[i] = socket(sa.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        assert_int_equal(connect(fds[i], (struct sockaddr *)&sa, length), 0);
+    }
+    uint64_t begun = kolo_now_ns();
+    assert_int_equal(ops->connect(w.end, &r.hello), KOLO_OK);
+    assert_int_equal(ops->accept(r.end, &w.hello), KOLO_OK);
+    assert_int_equal(exchange(&w, &r), KOLO_OK);
+    assert_true(kolo_now_ns() - begun < (uint64_t)LIMIT / 2 * KOLO_NS_PER_MS);
+    for (size_t i = 0; i < KOLO_COUNTOF(fds); i++) close(fds[i]);
+    drop(&w);
+    drop(&r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -189,6 +217,7 @@ int main(void)
         cmocka_unit_test(a_damaged_hello_is_refused_or_fails),
         cmocka_unit_test(who_does_not_know_the_key_is_not_let_in),
         cmocka_unit_test(noise_at_the_listener_does_no_harm),
+        cmocka_unit_test(silent_callers_make_room),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

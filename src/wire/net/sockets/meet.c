@@ -19,7 +19,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define OFFERS_SOCKET 0 /* in claims; data socket i is i + 1 */
+#define GRACE_MS      250 /* where there is no room, callers that have had this make place */
+#define OFFERS_SOCKET 0   /* in claims; data socket i is i + 1 */
 
 static void tune(int fd)
 {
@@ -190,20 +191,39 @@ static void judge(kolo_net_open_t *open, kolo_sockets_caller_t *caller)
 
 static bool begin(kolo_sockets_caller_t *caller, int fd)
 {
-    *caller = (kolo_sockets_caller_t){.fd = fd, .until_ns = kolo_deadline_ms(kolo_link_values.handshake_ms)};
+    *caller = (kolo_sockets_caller_t){
+        .fd = fd, .since_ns = kolo_now_ns(), .until_ns = kolo_deadline_ms(kolo_link_values.handshake_ms)};
     return kolo_auth_greeting(KOLO_SECURITY_NONE, caller->greeting) == KOLO_OK &&
            say(fd, caller->greeting, sizeof caller->greeting);
 }
 
+/* Where the next caller goes: where the one was that has been silent longest, if there is no room. */
+static kolo_sockets_caller_t *find_room(kolo_net_open_t *open)
+{
+    if (open->ncallers < KOLO_SOCKETS_PENDING) return &open->callers[open->ncallers];
+    kolo_sockets_caller_t *oldest = &open->callers[0];
+    for (uint32_t i = 1; i < open->ncallers; i++)
+        if (open->callers[i].since_ns < oldest->since_ns) oldest = &open->callers[i];
+    return kolo_now_ns() - oldest->since_ns >= GRACE_MS * KOLO_NS_PER_MS ? oldest : NULL;
+}
+
 static kolo_status_t let_in(kolo_net_open_t *open)
 {
-    while (open->ncallers < KOLO_SOCKETS_PENDING) {
+    for (kolo_sockets_caller_t *room; (room = find_room(open)) != NULL;) {
         int fd = kolo_fd_accept(open->listener, NULL, NULL);
         if (fd < 0) break;
-        if (kolo_sockets_watch(open, fd) == KOLO_OK && begin(&open->callers[open->ncallers], fd))
-            open->ncallers++;
-        else
+        kolo_sockets_caller_t caller;
+        if (kolo_sockets_watch(open, fd) != KOLO_OK || !begin(&caller, fd)) {
             kolo_fd_close(fd);
+            continue;
+        }
+        if (room < open->callers + open->ncallers) {
+            kolo_oob_count(KOLO_COUNT_FULL);
+            kolo_fd_close(room->fd);
+        } else {
+            open->ncallers++;
+        }
+        *room = caller;
     }
     uint64_t now = open->ncallers ? kolo_now_ns() : 0;
     for (uint32_t i = 0; i < open->ncallers;) {

@@ -109,7 +109,7 @@ struct kolo_net_end {
 typedef struct { /* a caller whose proof is not there yet */
     int fd;
     uint32_t got;
-    uint64_t until_ns;
+    uint64_t since_ns, until_ns;
     uint8_t greeting[KOLO_GREETING_BYTES], hello[KOLO_HELLO_BYTES];
 } kolo_sockets_caller_t;
 
