@@ -4,6 +4,7 @@
  */
 #include "base/log.h"
 #include "base/file/fds.h"
+#include "base/file/limit.h"
 #include "base/file/output.h"
 
 #include <ctype.h>
@@ -231,7 +232,7 @@ void kolo_log_write(kolo_log_level_t level, const char *room, const char *fmt, .
         n += length;
     }
     line[n++] = '\n';
-    ssize_t written = write(log_fd, line, n);
+    ssize_t written = kolo_file_write(log_fd, line, n);
     (void)written; /* a log that cannot be written must not fail the job */
     errno = saved;
 }

@@ -75,6 +75,11 @@ def test_no_tag_leaves_lines_as_they_are():
     same(run("-n", "2", "--no-tag", "echo", "x y")[1], "x y\nx y\n")
 
 
+def test_no_tag_cuts_no_long_line():
+    status, out, _ = run("-n", "1", "--no-tag", "sh", "-c", "head -c 2500000 /dev/zero | tr '\\0' x; echo; echo y")
+    same((status, out == "x" * 2500000 + "\ny\n"), (0, True))
+
+
 def test_stderr_stays_apart():
     same(run("-n", "1", "sh", "-c", "echo out; echo err >&2")[1:], ("[0] out\n", "[0] err\n"))
 

@@ -138,13 +138,16 @@ static void split_lines(kolorun_stream_t *stream, size_t seen)
     while ((end = memchr(stream->buf + seen, '\n', stream->used - seen)) != NULL) {
         size_t stop = (size_t)(end - stream->buf);
         /* The end of a line that was cut exactly there ends nothing. */
-        if (!(stream->cut && stop == start))
+        if (!(stream->cut && stop == start) || stream->tag[0] == '\0')
             sink_line(stream->sink, stream->tag, stream->buf + start, stop - start);
         stream->cut = false;
         start = seen = stop + 1;
     }
     while (stream->used - start >= KOLORUN_LINE_MAX) {
-        sink_line(stream->sink, stream->tag, stream->buf + start, KOLORUN_LINE_MAX);
+        if (stream->tag[0] == '\0') /* as it is: no line end where there was none */
+            kolorun_sink_bytes(stream->sink, stream->buf + start, KOLORUN_LINE_MAX);
+        else
+            sink_line(stream->sink, stream->tag, stream->buf + start, KOLORUN_LINE_MAX);
         stream->cut = true;
         start += KOLORUN_LINE_MAX;
     }

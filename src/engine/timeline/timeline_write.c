@@ -8,6 +8,7 @@
  * A process of the viewer is a rank, a thread of it a tensor. Names of events are those of Horovod's timeline.
  */
 #include "base/file/fds.h"
+#include "base/file/limit.h"
 #include "base/file/output.h"
 #include "engine/timeline/timeline.h"
 
@@ -251,15 +252,18 @@ static const char closing[] = "\n]\n";
 
 static bool write_at(int fd, const char *text, size_t bytes, uint64_t at)
 {
+    kolo_file_quiet_t quiet;
+    kolo_file_quiet(&quiet);
     while (bytes > 0) {
         ssize_t n = pwrite(fd, text, bytes, (off_t)at);
         if (n < 0 && errno == EINTR) continue;
-        if (n <= 0) return false;
+        if (n <= 0) break;
         text += n;
         bytes -= (size_t)n;
         at += (uint64_t)n;
     }
-    return true;
+    kolo_file_loud(&quiet);
+    return bytes == 0;
 }
 
 /* A full disk: what is there is made a whole, and stays. If nothing is there, the caller has the error. */
@@ -273,7 +277,7 @@ static void end_early(kolo_timeline_t *t, const char *why)
         bytes = sizeof tail;
     }
     t->broken = true;
-    if (write_at(t->fd, tail, bytes, t->end) && ftruncate(t->fd, (off_t)(t->end + bytes))) why = strerror(errno);
+    if (write_at(t->fd, tail, bytes, t->end) && kolo_file_resize(t->fd, t->end + bytes)) why = strerror(errno);
     if (t->end == 0)
         kolo_fail(KOLO_ERR_SYSTEM, "engine: the timeline %s cannot be written: %s", t->path, why);
     else

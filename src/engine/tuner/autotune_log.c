@@ -3,6 +3,7 @@
  * KOLO_AUTOTUNE_LOG: a line of comma-separated values per setting, on rank 0 with its score. The other ranks write
  * their own if the path has a place for the rank; the lines of all must then be the same but for the score.
  */
+#include "base/file/limit.h"
 #include "base/file/output.h"
 #include "base/log.h"
 #include "engine/tuner/autotune.h"
@@ -35,10 +36,13 @@ void kolo_autotune_log_open(kolo_autotune_log_t *log, int rank)
         kolo_warn("engine", "rank %d tunes without a log (KOLO_AUTOTUNE_LOG): cannot write %.300s", rank, why);
         return;
     }
+    kolo_file_quiet_t quiet;
+    kolo_file_quiet(&quiet);
     fprintf(log->file, "phase,from_cycle,to_cycle,fusion_threshold,cycle_time_us");
     for (int c = 0; c < KOLO_CHOICES; c++) fprintf(log->file, ",%s", kolo_choice_name((kolo_choice_t)c));
     fprintf(log->file, ",bytes_per_s\n");
     fflush(log->file);
+    kolo_file_loud(&quiet);
 }
 
 void kolo_autotune_log_write(kolo_autotune_log_t *log, const kolo_tuned_t *tuned, uint64_t to_cycle, double score)
@@ -46,6 +50,8 @@ void kolo_autotune_log_write(kolo_autotune_log_t *log, const kolo_tuned_t *tuned
     const kolo_tuning_t *t = &tuned->tuning;
     if (!log->file) return;
     bool last = tuned->phase == KOLO_TUNE_OVER;
+    kolo_file_quiet_t quiet;
+    kolo_file_quiet(&quiet);
     fprintf(log->file, "%s,%" PRIu64 ",", last ? "best" : kolo_tune_phase_name(tuned->phase), log->from_cycle);
     if (!last) fprintf(log->file, "%" PRIu64, to_cycle);
     fprintf(log->file, ",%" PRId64 ",%" PRId64, t->fusion_threshold, t->cycle_time_us);
@@ -55,6 +61,7 @@ void kolo_autotune_log_write(kolo_autotune_log_t *log, const kolo_tuned_t *tuned
     else
         fprintf(log->file, ",\n");
     fflush(log->file);
+    kolo_file_loud(&quiet);
     log->from_cycle = to_cycle;
 }
 

@@ -6,6 +6,7 @@
  * the peer's process is written by process_vm_writev(), where the kernel permits it (decision 0023).
  */
 #include "base/file/fds.h"
+#include "base/file/limit.h"
 #include "base/log.h"
 #include "base/process.h"
 #include "share/fdpass.h"
@@ -61,6 +62,9 @@ typedef struct {
     unsigned looks;
 } shm_t;
 
+/* What a segment has besides its arena, at most. */
+#define ROOM_BYTES (64u << 20)
+
 static size_t page_bytes(void)
 {
     return (size_t)sysconf(_SC_PAGESIZE);
@@ -100,7 +104,8 @@ static kolo_status_t make_segment(kolo_onesided_t *end, shm_t *shm, kolo_oneside
 
 static kolo_status_t offer(kolo_onesided_t *end, kolo_onesided_card_t *card)
 {
-    if (end->domain->page_fd < 0) return KOLO_ERR_UNSUPPORTED;
+    if (end->domain->page_fd < 0 || !kolo_file_fits((uint64_t)kolo_onesided_param_arena + ROOM_BYTES))
+        return KOLO_ERR_UNSUPPORTED;
     shm_t *shm = calloc(1, sizeof *shm);
     if (shm == NULL)
         return kolo_fail(KOLO_ERR_NO_MEMORY, "onesided: no memory for the connection with %s", end->who);

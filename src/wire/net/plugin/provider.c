@@ -159,7 +159,7 @@ kolo_net_ops_t kolo_net_plugin = {
 };
 
 static const kolo_param_t rows[] = {
-    {"KOLO_NET_PLUGIN", KOLO_PARAM_STR, NULL, 0, 0, NULL, false,
+    {"KOLO_NET_PLUGIN", KOLO_PARAM_FILE, NULL, 0, 0, NULL, false,
      "network plug-in made for NCCL (versions 8 to 11) that the net wire works by: a path, or NAME for "
      "libnccl-net-NAME.so; all ranks need the same; unset: none",
      &kolo_plugin_options.file},
