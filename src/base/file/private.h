@@ -3,8 +3,8 @@
  * What must be this user's alone. Memory that holds keys; and files: they hold a secret, or an id, which brings a
  * process into the job of whoever wrote it.
  */
-#ifndef KOLO_BASE_PRIVATE_H
-#define KOLO_BASE_PRIVATE_H
+#ifndef KOLO_BASE_FILE_PRIVATE_H
+#define KOLO_BASE_FILE_PRIVATE_H
 
 #include <stddef.h>
 

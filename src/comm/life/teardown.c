@@ -251,42 +251,57 @@ static void *leave_in_background(void *arg)
 }
 
 /* The caller is a visitor: an abort on another thread ends the wait here and frees nothing before we have left. */
-static kolo_status_t visit_end(kolo_body_t *body, bool meet, const char *what)
+static kolo_status_t visit_end(kolo_body_t *body, bool meet, bool here)
 {
     kolo_comm_t h = body->handle;
     int state = atomic_load(&h->state);
     /* what was queued before still runs; only this thread draws tickets */
     if (state == KOLO_COMM_READY) atomic_store(&h->last_ticket, atomic_load(&h->tickets));
     if (state != KOLO_COMM_READY || !atomic_compare_exchange_strong(&h->state, &state, KOLO_COMM_FINALIZING))
-        return kolo_fail_prefix(kolo_handle_refuse(h, state), "%s: ", what);
-    if (body->blocking) return meet ? finalize(body) : leave(body);
+        return kolo_fail_prefix(kolo_handle_refuse(h, state), meet ? "comm_finalize: " : "comm_leave: ");
+    if (here) return meet ? finalize(body) : leave(body);
     kolo_status_t status = kolo_body_background(body, meet ? finalize_in_background : leave_in_background, body);
     return status == KOLO_OK ? KOLO_IN_PROGRESS : kolo_body_fail(body, status);
+}
+
+/* in_group: in the background, at its end. */
+static kolo_status_t begin_end(kolo_comm_t comm, bool meet, bool in_group)
+{
+    kolo_status_t status;
+    kolo_body_t *body = kolo_handle_visit(comm, meet ? "comm_finalize" : "comm_leave");
+    if (!body) return KOLO_ERR_INVALID_ARGUMENT;
+    kolo_windows_t *windows = atomic_load(&body->windows);
+    if (!meet && windows && kolo_windows_any(windows))
+        status = kolo_fail(KOLO_ERR_INVALID_USAGE,
+                           "comm_leave: %s rank %d has windows, into which others may still write: "
+                           "kolo_window_deregister() comes first",
+                           comm->name, comm->rank);
+    else
+        status = visit_end(body, meet, body->blocking && !in_group);
+    kolo_handle_leave(comm);
+    return status;
+}
+
+static kolo_status_t begin_finalize(kolo_comm_t comm)
+{
+    return begin_end(comm, true, true);
+}
+
+static kolo_status_t begin_leave(kolo_comm_t comm)
+{
+    return begin_end(comm, false, true);
 }
 
 static kolo_status_t end_comm(kolo_comm_t comm, bool meet, const char *what)
 {
     if (!comm) return KOLO_OK;
-    if (kolo_group_open())
-        return kolo_fail(KOLO_ERR_INVALID_USAGE, "%s: not allowed between group_start and group_end", what);
     KOLO_TRY(kolo_handle_check(comm, what));
     if (comm->aside)
         return kolo_fail(KOLO_ERR_INVALID_USAGE,
                          "%s: %s rank %d has messages that nobody has waited for: kolo_pending_wait() comes first",
                          what, comm->name, comm->rank);
-    kolo_body_t *body = kolo_handle_visit(comm, what);
-    if (!body) return KOLO_ERR_INVALID_ARGUMENT;
-    kolo_windows_t *windows = atomic_load(&body->windows);
-    kolo_status_t status;
-    if (!meet && windows && kolo_windows_any(windows))
-        status = kolo_fail(KOLO_ERR_INVALID_USAGE,
-                           "%s: %s rank %d has windows, into which others may still write: "
-                           "kolo_window_deregister() comes first",
-                           what, comm->name, comm->rank);
-    else
-        status = visit_end(body, meet, what);
-    kolo_handle_leave(comm);
-    return status;
+    if (kolo_group_open()) return kolo_group_add_life(comm, KOLO_GROUP_ENDS, meet ? begin_finalize : begin_leave);
+    return begin_end(comm, meet, false);
 }
 
 kolo_status_t kolo_comm_finalize(kolo_comm_t comm)
@@ -310,10 +325,9 @@ static void free_body(kolo_body_t *body)
 kolo_status_t kolo_comm_destroy(kolo_comm_t comm)
 {
     if (!comm) return KOLO_OK;
-    if (kolo_group_open())
-        return kolo_fail(KOLO_ERR_INVALID_USAGE, "comm_destroy: not allowed between group_start and group_end");
-    /* a start or first use that nobody wants any more must not run to its time limit */
     KOLO_TRY(kolo_handle_check(comm, "comm_destroy"));
+    if (kolo_group_open()) return kolo_group_add_life(comm, KOLO_GROUP_DESTROYS, kolo_comm_destroy);
+    /* a start or first use that nobody wants any more must not run to its time limit */
     int state = atomic_load(&comm->state);
     bool unwanted = state == KOLO_COMM_STARTING || state == KOLO_COMM_CONNECTING;
     KOLO_TRY(kolo_handle_retire(comm, "comm_destroy", unwanted));

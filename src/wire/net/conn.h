@@ -19,7 +19,7 @@
 #define KOLO_WIRE_NET_CONN_H
 
 #include "mem/range.h"
-#include "wire/net/net.h"
+#include "remote/net.h"
 #include "wire/wire.h"
 
 #include <sched.h>
