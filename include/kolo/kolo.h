@@ -255,6 +255,21 @@ kolo_status_t kolo_comm_lost(kolo_comm_t comm, int *ranks, int *count);
  * kolo_all_to_allv(); which created operator it was. On GPUs nothing is compared, unless
  * all data goes through host memory. */
 kolo_status_t kolo_comm_finalize(kolo_comm_t comm);
+/* Leaves the communicator without meeting the others: waits until all operations of this rank are complete, and
+ * tells them that it leaves in order. So communicators may be left in an order that differs by rank, and while
+ * others are late or still in operations that this rank has completed. Deregister windows first. Afterwards only
+ * queries, destroy and abort are allowed, and the process may end. What others need of this rank stays until all
+ * have left, finalized or destroyed the communicator, or are lost, even when it is destroyed here. A rank that has
+ * called something else than one that left before it, or that calls a collective, finalize, split or grow
+ * afterwards, gets KOLO_ERR_MISMATCH, with what kolo_comm_finalize() compares; the rank that left first is told of
+ * nothing. Sends and puts between the other ranks go on. With blocking 0 it returns KOLO_IN_PROGRESS. NULL is fine.
+ */
+kolo_status_t kolo_comm_leave(kolo_comm_t comm);
+/* Waits until the operations that this rank has called on `comm`, on whatever stream, are complete, messages that
+ * were only asked for (kolo_isend(), kolo_irecv()) included; on a GPU until the GPU is through with them. The
+ * communicator goes on. Returns the error of an operation that has failed. Not in a group. Any thread. NULL is
+ * fine. */
+kolo_status_t kolo_comm_synchronize(kolo_comm_t comm);
 /* Frees the communicator once this rank's operations are complete; a call that returned KOLO_IN_PROGRESS and is not
  * complete is ended. Does not wait for other ranks, except inside operations on streams that wait for one
  * (kolo_comm_abort() ends those). Ranks that still need this one get KOLO_ERR_REMOTE, so ranks that leave together

@@ -186,6 +186,7 @@ typedef struct kolo_body {
         kolo_stalled_t stalled;        /* the call that takes long */
     } levels;                          /* of a hierarchical one */
     _Atomic uint32_t device_cancelled; /* its kernels must end */
+    bool went;                         /* this rank has left; others may not have */
     bool suspended;                    /* has no device memory now; used by the operation whose turn it is */
     kolo_device_watch_t watch;
 

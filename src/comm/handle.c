@@ -173,8 +173,8 @@ kolo_status_t kolo_handle_refuse(kolo_comm_t comm, int state)
             "wait until kolo_comm_get_async_error reports KOLO_OK",
             comm->name, comm->rank);
     if (state == KOLO_COMM_FINALIZING || state == KOLO_COMM_FINALIZED)
-        return kolo_fail(KOLO_ERR_INVALID_USAGE, "%s rank %d was finalized: no more operations", comm->name,
-                         comm->rank);
+        return kolo_fail(KOLO_ERR_INVALID_USAGE, "%s rank %d was finalized, or has left: no more operations",
+                         comm->name, comm->rank);
     char text[KOLO_ERROR_TEXT_BYTES];
     pthread_mutex_lock(&comm->error_lock);
     kolo_status_t status = comm->error;

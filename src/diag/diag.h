@@ -139,6 +139,20 @@ void kolo_oob_give_up_pair(kolo_oob_t *oob, uint64_t number, uint64_t word);
  * Any thread; two loads while there is nothing. */
 kolo_status_t kolo_oob_difference(kolo_oob_t *oob);
 
+/* ---- ranks that leave without meeting the others (left.c) ---- */
+
+/* The word of that call, for differences. Before set_board. */
+void kolo_oob_set_leave_word(kolo_oob_t *oob, uint64_t word);
+/* This rank leaves after operation `last`, KOLO_BOARD_NONE: it has called none; all ranks are told. !counts:
+ * operations are not counted alike on all ranks. Does not wait. */
+void kolo_oob_leave_at(kolo_oob_t *oob, uint64_t last, uint64_t sum, bool counts);
+/* Has this rank called what those did that have left? If not, all are told of it (kolo_oob_difference()). */
+void kolo_oob_look_left(kolo_oob_t *oob);
+/* The same of a rank that is about to leave. false: they differ, and in what is not known yet; again. */
+bool kolo_oob_compare_left(kolo_oob_t *oob);
+/* Have all others left, in any way? */
+bool kolo_oob_all_left(kolo_oob_t *oob);
+
 /* ---- surveys: what do the others do? (survey.c) ---- */
 
 #define KOLO_SURVEY_OPS   4

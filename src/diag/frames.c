@@ -92,6 +92,23 @@ const char *kolo_difference_decode(const uint8_t *bytes, size_t length, int nran
     return NULL;
 }
 
+void kolo_left_encode(const kolo_left_frame_t *left, uint8_t bytes[KOLO_LEFT_FRAME_BYTES])
+{
+    kolo_put64(bytes, left->last);
+    kolo_put64(bytes + 8, left->sum);
+    kolo_put32(bytes + 16, (uint32_t)left->rank);
+    kolo_put32(bytes + 20, left->counts);
+}
+
+const char *kolo_left_decode(const uint8_t *bytes, size_t length, int nranks, kolo_left_frame_t *left)
+{
+    if (length != KOLO_LEFT_FRAME_BYTES) return "a leaving of the wrong length";
+    uint32_t rank = kolo_get32(bytes + 16), counts = kolo_get32(bytes + 20);
+    if (rank >= (uint32_t)nranks || counts > 1) return "a leaving out of range";
+    *left = (kolo_left_frame_t){kolo_get64(bytes), kolo_get64(bytes + 8), (int)rank, counts != 0};
+    return NULL;
+}
+
 void kolo_findings_encode(const kolo_finding_t *f, uint8_t bytes[KOLO_FINDINGS_FRAME_BYTES])
 {
     memset(bytes, 0, KOLO_FINDINGS_FRAME_BYTES);

@@ -40,6 +40,14 @@ typedef struct {
 /* 0 word, 8 number, 16 the other's word, 24 its number, 32 rank, 36 the other */
 #define KOLO_DIFFERENCE_FRAME_BYTES 40
 
+/* 0 the last operation, 8 the sum, 16 rank, 20 whether these count */
+#define KOLO_LEFT_FRAME_BYTES 24
+typedef struct {
+    uint64_t last, sum;
+    int rank;
+    bool counts;
+} kolo_left_frame_t;
+
 /* 0 number of operations | recorded << 8, 4 status, 8 operations: 0 number, 8 word, 16 age, 24 peer, 28 kind |
  * state << 8; those that are not there are zero */
 #define KOLO_FINDINGS_FRAME_BYTES (8 + 32 * KOLO_SURVEY_OPS)
@@ -48,12 +56,14 @@ void kolo_board_encode(const kolo_board_frame_t *board, uint8_t bytes[KOLO_BOARD
 void kolo_sums_encode(const kolo_sums_frame_t *sums, uint8_t bytes[KOLO_SUMS_FRAME_MOST]);
 void kolo_pair_encode(const kolo_pair_frame_t *pair, uint8_t bytes[KOLO_PAIR_FRAME_BYTES]);
 void kolo_difference_encode(const kolo_difference_t *d, uint8_t bytes[KOLO_DIFFERENCE_FRAME_BYTES]);
+void kolo_left_encode(const kolo_left_frame_t *left, uint8_t bytes[KOLO_LEFT_FRAME_BYTES]);
 void kolo_findings_encode(const kolo_finding_t *finding, uint8_t bytes[KOLO_FINDINGS_FRAME_BYTES]);
 /* NULL when fine, else what is wrong. */
 const char *kolo_board_decode(const uint8_t *bytes, size_t length, int nranks, kolo_board_frame_t *board);
 const char *kolo_sums_decode(const uint8_t *bytes, size_t length, kolo_sums_frame_t *sums);
 const char *kolo_pair_decode(const uint8_t *bytes, size_t length, kolo_pair_frame_t *pair);
 const char *kolo_difference_decode(const uint8_t *bytes, size_t length, int nranks, kolo_difference_t *d);
+const char *kolo_left_decode(const uint8_t *bytes, size_t length, int nranks, kolo_left_frame_t *left);
 /* Keeps finding->rank. */
 const char *kolo_findings_decode(const uint8_t *bytes, size_t length, kolo_finding_t *finding);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Fuzzer of the decoders of boards, counts of messages, differences and findings. What is accepted must come out of
- * the encoder as it went in.
+ * Fuzzer of the decoders of boards, counts of messages, differences, leavings and findings. What is accepted must
+ * come out of the encoder as it went in.
  */
 #include "diag/frames.h"
 
@@ -51,6 +51,16 @@ static void differences(const uint8_t *data, size_t size)
     require(memcmp(data, again, sizeof(again)) == 0);
 }
 
+static void leavings(const uint8_t *data, size_t size)
+{
+    kolo_left_frame_t l;
+    uint8_t again[KOLO_LEFT_FRAME_BYTES];
+    if (kolo_left_decode(data, size, 5, &l) != NULL) return;
+    require(l.rank >= 0 && l.rank < 5);
+    kolo_left_encode(&l, again);
+    require(memcmp(data, again, sizeof(again)) == 0);
+}
+
 static void findings(const uint8_t *data, size_t size)
 {
     kolo_finding_t f = {.rank = 3};
@@ -68,6 +78,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     boards(data, size);
     sums(data, size);
     differences(data, size);
+    leavings(data, size);
     findings(data, size);
     return 0;
 }

@@ -29,6 +29,13 @@ typedef struct {
     bool asked[KOLO_SURVEY_RANKS];
 } kolo_survey_t;
 
+/* A rank that has left in order, and up to where it had come (left.c). */
+typedef struct {
+    bool known, counts; /* counts: operations are counted alike on all ranks */
+    uint64_t last, sum;
+    uint64_t asked_ns; /* it was asked in what we differ */
+} kolo_left_t;
+
 /* Of an oob. */
 typedef struct {
     const kolo_board_t *board; /* NULL: none yet */
@@ -44,6 +51,10 @@ typedef struct {
     void *survey_arg;
     kolo_survey_t *survey; /* ours, while it lasts */
     uint64_t surveys;
+
+    kolo_left_t *left; /* by rank; NULL: nobody has left */
+    uint64_t leave_word;
+    bool went; /* this rank has left */
 } kolo_diag_t;
 
 /* Of a peer. */
@@ -95,6 +106,12 @@ void kolo_difference_note(kolo_oob_t *oob, const kolo_difference_t *found);
 /* Tells the rank at the other end, if there is something to tell. */
 void kolo_difference_tell(kolo_conn_t *conn);
 const char *kolo_difference_arrived(kolo_conn_t *conn);
+
+/* ---- ranks that have left (left.c); with the lock held ---- */
+
+const char *kolo_left_arrived(kolo_conn_t *conn);
+/* Tells the rank at the other end who has left. */
+void kolo_left_tell(kolo_conn_t *conn);
 
 const char *kolo_survey_asked(kolo_conn_t *conn);
 const char *kolo_findings_arrived(kolo_conn_t *conn);

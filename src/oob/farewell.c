@@ -102,6 +102,7 @@ const char *kolo_farewell_arrived(kolo_conn_t *conn)
     kolo_oob_t *oob = conn->oob;
     int blamed = (int)(uint32_t)conn->frame.tag;
     conn->peer->farewell = true;
+    kolo_oob_wake(oob);
     if (blamed == KOLO_BLAMES_NOBODY || blamed == oob->rank) return NULL;
     if (blamed < 0 || blamed >= oob->nranks) blamed = conn->peer->rank;
     kolo_loss_how_t how = blamed == conn->peer->rank          ? KOLO_LOSS_GAVE_UP

@@ -28,6 +28,7 @@ typedef enum {
                              1: rank r, of which news follow (news.c) */
     KOLO_FRAME_DIFFERENCE = 14, /* tag: 0; two ranks that called different things (difference.c) */
     KOLO_FRAME_SUMS = 15,       /* tag: number of the operation that the last sum is of (diag/sums.c) */
+    KOLO_FRAME_LEFT = 16,       /* tag: 0; a rank that has left, and how far it had come (diag/left.c) */
     KOLO_FRAME_KINDS
 } kolo_frame_kind_t;
 typedef struct {

@@ -213,8 +213,8 @@ void kolo_plan_print(const kolo_plan_t *plan, void *file)
 static const char *const type_names[] = {"int8",        "uint8",       "int32",    "uint32",  "int64",
                                          "uint64",      "float16",     "bfloat16", "float32", "float64",
                                          "float8_e4m3", "float8_e5m2", "int16",    "uint16",  "bool"};
-static const char *const call_names[KOLO_CALL_WORDS] = {"comm_finalize", "comm_split or comm_dup", "comm_grow",
-                                                        "window_register", "window_deregister"};
+static const char *const call_names[KOLO_CALL_WORDS] = {"comm_finalize",   "comm_split or comm_dup", "comm_grow",
+                                                        "window_register", "window_deregister",      "comm_leave"};
 static const char *const op_names[] = {"sum", "prod", "min",  "max", "avg", "band",
                                        "bor", "bxor", "land", "lor", "lxor"};
 

@@ -242,6 +242,7 @@ typedef enum {
     KOLO_CALL_WORD_GROW,
     KOLO_CALL_WORD_REGISTER,
     KOLO_CALL_WORD_DEREGISTER,
+    KOLO_CALL_WORD_LEAVE, /* of one rank: behind its last operation */
     KOLO_CALL_WORDS
 } kolo_call_word_t;
 static inline uint64_t kolo_signature_of_call(kolo_call_word_t which)

@@ -82,6 +82,7 @@ void kolo_mismatch_open(kolo_body_t *body)
 {
     kolo_board_init(&body->board, body->operation);
     body->stalled.operation = body->stalled_pairs.operation = KOLO_BOARD_NONE;
+    kolo_oob_set_leave_word(body->oob, kolo_signature_of_call(KOLO_CALL_WORD_LEAVE));
     kolo_oob_set_board(body->oob, &body->board, (int)kolo_comm_options.mismatch_ms, tell, needs);
 }
 
@@ -91,6 +92,7 @@ uint64_t kolo_mismatch_count(kolo_body_t *body, kolo_call_word_t which)
     if (body->exec && body->exec->by_host) return body->apart++;
     kolo_board_publish(&body->board, body->operation, word);
     kolo_record_begin_whole(body, body->operation, word);
+    kolo_oob_look_left(body->oob); /* who has left does not come to it */
     return body->operation++;
 }
 
@@ -152,6 +154,7 @@ kolo_status_t kolo_mismatch_look_connecting(kolo_body_t *body, uint64_t operatio
     kolo_record_waits(&body->record);
     KOLO_TRY(kolo_oob_difference(body->oob));
     if (!is_due(&body->stalled, operation)) return KOLO_OK;
+    kolo_oob_look_left(body->oob);
     if (rank >= 0) kolo_oob_ask(body->oob, rank, operation);
     ask_neighbour(body, operation);
     return KOLO_OK;
@@ -167,6 +170,7 @@ kolo_status_t kolo_mismatch_look(void *arg)
     kolo_oob_look_out(body->oob);
     KOLO_TRY(kolo_oob_difference(body->oob));
     if (!is_due(&body->stalled, task->operation)) return KOLO_OK;
+    kolo_oob_look_left(body->oob);
     KOLO_TRY(kolo_leftover_look(body, task->operation, task->signature));
     size_t n = kolo_task_awaited(task, ranks, ASKED_AT_ONCE);
     if (n == 0 || n == ASKED_AT_ONCE) n = next_in_turn(body, &body->stalled, ranks, ASKED_AT_ONCE);

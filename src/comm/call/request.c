@@ -88,6 +88,40 @@ void kolo_requests_drop(kolo_comm_t comm)
     comm->own_stream = NULL;
 }
 
+/* A turn of its own: what was called before is over when it comes, and what was queued on a GPU is waited for. */
+static kolo_status_t drain_in_turn(kolo_comm_t comm)
+{
+    uint64_t ticket;
+    KOLO_TRY(kolo_ticket_draw(comm, &ticket));
+    kolo_status_t status = kolo_ticket_wait(comm, ticket);
+    if (status == KOLO_OK) status = kolo_device_drain(comm->body);
+    kolo_ticket_end(comm, ticket);
+    return status;
+}
+
+/* While it connects in the background no ticket is given. */
+static kolo_status_t drain(kolo_body_t *body)
+{
+    if (atomic_load(&body->handle->state) == KOLO_COMM_CONNECTING)
+        KOLO_TRY(kolo_handle_quiet(body->handle, &body->abort, false));
+    return drain_in_turn(body->handle);
+}
+
+kolo_status_t kolo_comm_synchronize(kolo_comm_t comm)
+{
+    if (!comm) return KOLO_OK;
+    if (kolo_group_open())
+        return kolo_fail(KOLO_ERR_INVALID_USAGE, "comm_synchronize: not allowed between group_start and group_end");
+    kolo_body_t *body = kolo_handle_visit(comm, "comm_synchronize");
+    if (!body) return KOLO_ERR_INVALID_ARGUMENT;
+    kolo_status_t status = KOLO_OK;
+    if (comm->aside) status = comm->blocking ? run(comm, NULL, NULL) : begin(comm);
+    if (status == KOLO_OK) status = drain(body);
+    kolo_handle_leave(comm);
+    if (status != KOLO_OK) kolo_fail_prefix(status, "comm_synchronize: ");
+    return status;
+}
+
 /* ---- the public calls ---- */
 
 static kolo_status_t ask(const kolo_call_t *call, const void *buf, kolo_pending_t *request, const char *what)

@@ -25,6 +25,8 @@ void kolo_body_started(kolo_body_t *body, kolo_status_t status, const char *what
 kolo_status_t kolo_body_made(const kolo_body_t *body, kolo_status_t status);
 /* Nobody is inside any more: frees everything and gives the handle back. Never waits for a peer. */
 void kolo_body_free(kolo_body_t *body);
+/* The same of a rank that has left (kolo_comm_leave()): once all others have left, or are lost. linger.c */
+void kolo_body_linger(kolo_body_t *body);
 kolo_status_t kolo_config_check(const kolo_config_t *config, const char *what);
 
 /* ---- child.c ---- */

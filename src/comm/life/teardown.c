@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How a communicator ends: finalize, destroy, abort.
+ * How a communicator ends: finalize, where all meet; leave, where nobody does; destroy, abort.
  */
 #include "base/failpoint.h"
 #include "base/log.h"
@@ -67,6 +67,7 @@ static void show_end(kolo_body_t *body)
     kolo_device_show_end(body, word);
     kolo_board_publish(&body->board, body->operation, word); /* drained: nothing runs beside it */
     kolo_record_begin_whole(body, body->operation++, word);
+    kolo_oob_look_left(body->oob); /* who has left does not come to it */
 }
 
 /* ---- have all called the same? ---- */
@@ -148,6 +149,35 @@ static kolo_status_t meet_all(kolo_body_t *body)
     return tell_difference(body, usual, odd);
 }
 
+/* ---- leaving ---- */
+
+#define LEFT_MS 1000 /* for one that has left before to say in what this rank differs from it */
+
+/* With those that have left before: the others will compare with this one. */
+static kolo_status_t compare_with_left(kolo_body_t *body)
+{
+    char why[8];
+    uint64_t end = kolo_deadline_ms(LEFT_MS);
+    while (!kolo_oob_compare_left(body->oob) && !atomic_load(&body->abort) && kolo_now_ns() < end)
+        (void)kolo_oob_first_lost(body->oob, ASK_EACH_MS, why, sizeof why);
+    kolo_status_t status = kolo_oob_difference(body->oob);
+    return status == KOLO_ERR_MISMATCH ? status : KOLO_OK; /* this rank is done, whoever has failed meanwhile */
+}
+
+/* Leaving has no number: the board gets one behind the last, so that who asks about it learns that nothing comes.
+ */
+static void show_leaving(kolo_body_t *body)
+{
+    uint64_t word = kolo_signature_of_call(KOLO_CALL_WORD_LEAVE);
+    calls_t mine = my_calls(body);
+    bool counts = !body->inside && !(atomic_load(&body->exec_state) && !body->exec->by_host);
+    kolo_oob_leave_at(body->oob, mine.sum || mine.last ? mine.last : KOLO_BOARD_NONE, mine.sum, counts);
+    kolo_device_show_end(body, word);
+    kolo_board_publish(&body->board, body->operation, word);
+    kolo_record_begin_whole(body, body->operation++, word);
+    kolo_record_end(&body->record, KOLO_OK);
+}
+
 /* A program may end now, as after MPI_Finalize. */
 static void take_leave(kolo_body_t *body)
 {
@@ -180,6 +210,28 @@ static kolo_status_t finalize(kolo_body_t *body)
     return status;
 }
 
+static kolo_status_t leave(kolo_body_t *body)
+{
+    kolo_comm_t h = body->handle;
+    int finalizing = KOLO_COMM_FINALIZING;
+    KOLO_FAIL_POINT("comm.leave.start");
+    KOLO_TRY(kolo_handle_quiet(h, &body->abort, false));
+    int state = atomic_load(&h->state);
+    if (state != KOLO_COMM_FINALIZING) return kolo_handle_refuse(h, state);
+    kolo_status_t status = kolo_device_drain(body);
+    if (status == KOLO_OK) status = compare_with_left(body);
+    if (status != KOLO_OK) {
+        kolo_fail_prefix(status, "comm_leave: %s rank %d: ", body->name, body->rank);
+        return kolo_body_fail(body, status);
+    }
+    show_leaving(body);
+    KOLO_FAIL_POINT("comm.leave.told");
+    take_leave(body);
+    body->went = true;
+    atomic_compare_exchange_strong(&h->state, &finalizing, KOLO_COMM_FINALIZED);
+    return KOLO_OK;
+}
+
 static void *finalize_in_background(void *arg)
 {
     kolo_body_t *body = arg;
@@ -189,46 +241,85 @@ static void *finalize_in_background(void *arg)
     return NULL;
 }
 
+static void *leave_in_background(void *arg)
+{
+    kolo_body_t *body = arg;
+    kolo_comm_t h = body->handle;
+    leave(body);
+    kolo_handle_leave(h);
+    return NULL;
+}
+
 /* The caller is a visitor: an abort on another thread ends the wait here and frees nothing before we have left. */
-static kolo_status_t visit_finalize(kolo_body_t *body, bool here)
+static kolo_status_t visit_end(kolo_body_t *body, bool meet, bool here)
 {
     kolo_comm_t h = body->handle;
     int state = atomic_load(&h->state);
     /* what was queued before still runs; only this thread draws tickets */
     if (state == KOLO_COMM_READY) atomic_store(&h->last_ticket, atomic_load(&h->tickets));
     if (state != KOLO_COMM_READY || !atomic_compare_exchange_strong(&h->state, &state, KOLO_COMM_FINALIZING))
-        return kolo_fail_prefix(kolo_handle_refuse(h, state), "comm_finalize: ");
-    if (here) return finalize(body);
-    kolo_status_t status = kolo_body_background(body, finalize_in_background, body);
+        return kolo_fail_prefix(kolo_handle_refuse(h, state), meet ? "comm_finalize: " : "comm_leave: ");
+    if (here) return meet ? finalize(body) : leave(body);
+    kolo_status_t status = kolo_body_background(body, meet ? finalize_in_background : leave_in_background, body);
     return status == KOLO_OK ? KOLO_IN_PROGRESS : kolo_body_fail(body, status);
 }
 
-/* In the background, at the end of a group. */
-static kolo_status_t begin_finalize(kolo_comm_t comm)
+/* in_group: in the background, at its end. */
+static kolo_status_t begin_end(kolo_comm_t comm, bool meet, bool in_group)
 {
-    kolo_body_t *body = kolo_handle_visit(comm, "comm_finalize");
+    kolo_status_t status;
+    kolo_body_t *body = kolo_handle_visit(comm, meet ? "comm_finalize" : "comm_leave");
     if (!body) return KOLO_ERR_INVALID_ARGUMENT;
-    kolo_status_t status = visit_finalize(body, false);
+    kolo_windows_t *windows = atomic_load(&body->windows);
+    if (!meet && windows && kolo_windows_any(windows))
+        status = kolo_fail(KOLO_ERR_INVALID_USAGE,
+                           "comm_leave: %s rank %d has windows, into which others may still write: "
+                           "kolo_window_deregister() comes first",
+                           comm->name, comm->rank);
+    else
+        status = visit_end(body, meet, body->blocking && !in_group);
     kolo_handle_leave(comm);
     return status;
+}
+
+static kolo_status_t begin_finalize(kolo_comm_t comm)
+{
+    return begin_end(comm, true, true);
+}
+
+static kolo_status_t begin_leave(kolo_comm_t comm)
+{
+    return begin_end(comm, false, true);
+}
+
+static kolo_status_t end_comm(kolo_comm_t comm, bool meet, const char *what)
+{
+    if (!comm) return KOLO_OK;
+    KOLO_TRY(kolo_handle_check(comm, what));
+    if (comm->aside)
+        return kolo_fail(KOLO_ERR_INVALID_USAGE,
+                         "%s: %s rank %d has messages that nobody has waited for: kolo_pending_wait() comes first",
+                         what, comm->name, comm->rank);
+    if (kolo_group_open()) return kolo_group_add_life(comm, KOLO_GROUP_ENDS, meet ? begin_finalize : begin_leave);
+    return begin_end(comm, meet, false);
 }
 
 kolo_status_t kolo_comm_finalize(kolo_comm_t comm)
 {
-    if (!comm) return KOLO_OK;
-    KOLO_TRY(kolo_handle_check(comm, "comm_finalize"));
-    if (comm->aside)
-        return kolo_fail(
-            KOLO_ERR_INVALID_USAGE,
-            "comm_finalize: %s rank %d has messages that nobody has waited for: kolo_pending_wait() comes "
-            "first",
-            comm->name, comm->rank);
-    if (kolo_group_open()) return kolo_group_add_life(comm, KOLO_GROUP_ENDS, begin_finalize);
-    kolo_body_t *body = kolo_handle_visit(comm, "comm_finalize");
-    if (!body) return KOLO_ERR_INVALID_ARGUMENT;
-    kolo_status_t status = visit_finalize(body, body->blocking);
-    kolo_handle_leave(comm);
-    return status;
+    return end_comm(comm, true, "comm_finalize");
+}
+
+kolo_status_t kolo_comm_leave(kolo_comm_t comm)
+{
+    return end_comm(comm, false, "comm_leave");
+}
+
+static void free_body(kolo_body_t *body)
+{
+    if (body->went)
+        kolo_body_linger(body);
+    else
+        kolo_body_free(body);
 }
 
 kolo_status_t kolo_comm_destroy(kolo_comm_t comm)
@@ -241,7 +332,7 @@ kolo_status_t kolo_comm_destroy(kolo_comm_t comm)
     bool unwanted = state == KOLO_COMM_STARTING || state == KOLO_COMM_CONNECTING;
     KOLO_TRY(kolo_handle_retire(comm, "comm_destroy", unwanted));
     kolo_requests_drop(comm);
-    kolo_body_free(comm->body);
+    free_body(comm->body);
     return KOLO_OK;
 }
 
@@ -251,6 +342,6 @@ kolo_status_t kolo_comm_abort(kolo_comm_t comm)
     KOLO_FAIL_POINT("comm.abort");
     KOLO_TRY(kolo_handle_retire(comm, "comm_abort", true));
     kolo_requests_drop(comm);
-    kolo_body_free(comm->body);
+    free_body(comm->body);
     return KOLO_OK;
 }

@@ -287,6 +287,14 @@ kolo_window_peers_t *kolo_window_find(kolo_windows_t *w, uint64_t handle)
     return window;
 }
 
+bool kolo_windows_any(kolo_windows_t *w)
+{
+    pthread_mutex_lock(&w->lock);
+    bool any = w->first != NULL;
+    pthread_mutex_unlock(&w->lock);
+    return any;
+}
+
 void kolo_window_free(kolo_windows_t *w, kolo_window_peers_t *window)
 {
     kolo_window_device_free(w->body, window);

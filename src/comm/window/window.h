@@ -96,6 +96,7 @@ kolo_reach_t kolo_windows_reach(const kolo_windows_t *w, int from, int to);
 size_t kolo_windows_memory(kolo_body_t *body);
 /* NULL: there is no such window (any more). Valid in one's turn; outside of it only under the lock. */
 kolo_window_peers_t *kolo_window_find(kolo_windows_t *windows, uint64_t handle);
+bool kolo_windows_any(kolo_windows_t *windows); /* is any registered? Any thread */
 /* Out of the list, or never in it. */
 void kolo_window_free(kolo_windows_t *windows, kolo_window_peers_t *window);
 /* Memory that peers of this host can map. */
