@@ -33,6 +33,10 @@ static kolo_status_t open_file(const char *path)
         if (p[0] == '%' && p[1] == 'p') {
             at += (size_t)snprintf(name + at, sizeof name - at, "%d", (int)getpid());
             p++;
+        } else if (p[0] == '%' && p[1] == 'h' && at + sizeof host_name < sizeof name - 16) {
+            pthread_once(&host_once, find_host);
+            at += (size_t)snprintf(name + at, sizeof name - at, "%s", host_name);
+            p++;
         } else {
             name[at++] = *p;
         }
@@ -51,15 +55,26 @@ kolo_status_t kolo_log_open(kolo_log_level_t level, const char *path)
     return path ? open_file(path) : KOLO_OK;
 }
 
+static int head(char *line, size_t bytes, kolo_log_level_t level, const char *host, const char *subsystem)
+{
+    return snprintf(line, bytes, "kolo %s %s:%d [%s] ", level_names[level], host, (int)getpid(), subsystem);
+}
+static kolo_log_head_t log_head = head;
+
+void kolo_log_set_head(kolo_log_head_t fn)
+{
+    log_head = fn;
+}
+
 void kolo_log_write(kolo_log_level_t level, const char *subsystem, const char *fmt, ...)
 {
     char line[KOLO_ERROR_TEXT_BYTES + 256];
     va_list args;
     int saved = errno;
     pthread_once(&host_once, find_host);
-    int n =
-        snprintf(line, sizeof line, "kolo %s %s:%d [%s] ", level_names[level], host_name, (int)getpid(), subsystem);
+    int n = log_head(line, 256, level, host_name, subsystem);
     if (n < 0) return;
+    if (n > 255) n = 255;
     va_start(args, fmt);
     int m = vsnprintf(line + n, sizeof line - (size_t)n - 1, fmt, args);
     va_end(args);

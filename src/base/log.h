@@ -20,8 +20,12 @@ typedef enum {
 
 extern int kolo_log_level; /* set by kolo_log_open(); read without a lock */
 
-/* path NULL = stderr ("%p" in it becomes the pid). */
+/* path NULL = stderr ("%p" in it becomes the pid, "%h" the host's name). */
 kolo_status_t kolo_log_open(kolo_log_level_t level, const char *path);
+/* Writes what stands before the text of a line, in another form (libnccl.so.2). Before the first line. */
+typedef int (*kolo_log_head_t)(char *line, size_t bytes, kolo_log_level_t level, const char *host,
+                               const char *subsystem);
+void kolo_log_set_head(kolo_log_head_t fn);
 void kolo_log_write(kolo_log_level_t level, const char *subsystem, const char *fmt, ...) KOLO_PRINTF(3, 4);
 
 #define KOLO_LOG(level, subsystem, ...)                                                                            \

@@ -180,6 +180,12 @@ typedef struct kolo_cuda_api {
     kolo_cu_result_t (*func_attribute)(int *value, int attribute, kolo_cu_func_t function);
     /* NULL where the driver has none: the handle behind an address, held once more */
     kolo_cu_result_t (*mem_retain)(kolo_cu_mem_t *handle, void *p);
+    /* Of libnccl.so.2 alone, which looks whether they are there. */
+    kolo_cu_result_t (*ctx_device)(kolo_cu_device_t *device);
+    kolo_cu_result_t (*ctx_sync)(void);
+    kolo_cu_result_t (*mem_alloc)(kolo_cu_ptr_t *p, size_t bytes);
+    kolo_cu_result_t (*mem_free)(kolo_cu_ptr_t p);
+    kolo_cu_result_t (*capture_mode)(int *mode);
     /* NULL before CUDA 11.8 */
     kolo_cu_result_t (*launch_ex)(const kolo_cu_launch_t *launch, kolo_cu_func_t function, void **params,
                                   void **extra);

@@ -103,6 +103,11 @@ static const struct {
     {"cuStreamWriteValue32_v2", offsetof(kolo_cuda_api_t, stream_write_word)},
     {"cuMemGetHandleForAddressRange", offsetof(kolo_cuda_api_t, mem_range_handle)},
     {"cuMemRetainAllocationHandle", offsetof(kolo_cuda_api_t, mem_retain)},
+    {"cuCtxGetDevice", offsetof(kolo_cuda_api_t, ctx_device)},
+    {"cuCtxSynchronize", offsetof(kolo_cuda_api_t, ctx_sync)},
+    {"cuMemAlloc_v2", offsetof(kolo_cuda_api_t, mem_alloc)},
+    {"cuMemFree_v2", offsetof(kolo_cuda_api_t, mem_free)},
+    {"cuThreadExchangeStreamCaptureMode", offsetof(kolo_cuda_api_t, capture_mode)},
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
