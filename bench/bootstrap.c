@@ -332,7 +332,7 @@ int main(int argc, char **argv)
             return 2;
         }
     }
-    kolo_log_open(KOLO_LOG_ERROR, NULL);
+    kolo_log_open("error", KOLO_LOG_TEXT, NULL);
     kolo_oob_process_init();
     uname(&system);
     printf("# bench-bootstrap -f %d -t %d -p %d -s %d -k %d -r %d\n", from, to, processes, straggler_ms,

@@ -7,6 +7,7 @@
  * child gets private memory in the same place, and a file of its own when it makes communicators.
  */
 #include "base/recorder.h"
+#include "base/file/fds.h"
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -50,7 +51,7 @@ static void after_fork_child(void)
         void *at = mmap(recorder.all, kolo_recorder_bytes(KOLO_RECORDER_SLOTS), PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
         if (at == MAP_FAILED) mprotect(recorder.all, kolo_recorder_bytes(KOLO_RECORDER_SLOTS), PROT_READ);
-        close(recorder.fd);
+        kolo_fd_close(recorder.fd);
     }
     recorder.all = NULL;
     recorder.fd = -1;
@@ -70,15 +71,16 @@ static uint64_t wall_ns(void)
 static bool open_file(void)
 {
     size_t bytes = kolo_recorder_bytes(KOLO_RECORDER_SLOTS);
-    int fd = memfd_create(KOLO_RECORDER_NAME, MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
-    if (fd < 0 && errno == EINVAL) fd = memfd_create(KOLO_RECORDER_NAME, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    int fd = kolo_fd_own(memfd_create(KOLO_RECORDER_NAME, MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL));
+    if (fd < 0 && errno == EINVAL)
+        fd = kolo_fd_own(memfd_create(KOLO_RECORDER_NAME, MFD_CLOEXEC | MFD_ALLOW_SEALING));
     if (fd < 0) return false;
     void *at = MAP_FAILED;
     /* a reader must be able to rely on the size: what is mapped stays there */
     if (ftruncate(fd, (off_t)bytes) == 0 && fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0)
         at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
     if (at == MAP_FAILED) {
-        close(fd);
+        kolo_fd_close(fd);
         return false;
     }
     recorder.fd = fd;
@@ -101,13 +103,14 @@ static bool open_file(void)
 static void close_file(void)
 {
     munmap(recorder.all, kolo_recorder_bytes(KOLO_RECORDER_SLOTS));
-    close(recorder.fd);
+    kolo_fd_close(recorder.fd);
     recorder.all = NULL;
     recorder.fd = -1;
 }
 
 static bool ready(void)
 {
+    kolo_fds_watch_forks(); /* first: its lock is taken last */
     if (!recorder.fork_handled && pthread_atfork(before_fork, after_fork_parent, after_fork_child) != 0)
         return false;
     recorder.fork_handled = true;
@@ -158,4 +161,43 @@ void kolo_record_head_begin(kolo_record_t *record)
 void kolo_record_head_end(kolo_record_t *record)
 {
     atomic_fetch_add_explicit(&record->head.seq, 1, memory_order_release);
+}
+
+static void note_begin(kolo_record_t *record)
+{
+    atomic_fetch_add_explicit(&record->head.note_seq, 1, memory_order_relaxed);
+    atomic_thread_fence(memory_order_release);
+}
+
+static void note_end(kolo_record_t *record)
+{
+    atomic_fetch_add_explicit(&record->head.note_seq, 1, memory_order_release);
+}
+
+/* Copies as much as fits. */
+static void put_text(char *to, size_t bytes, const char *from)
+{
+    size_t n = strnlen(from, bytes - 1);
+    memcpy(to, from, n);
+    to[n] = '\0';
+}
+
+void kolo_record_note_wait(kolo_record_t *record, uint64_t since_ns, bool blames, const char *text)
+{
+    if (!record) return;
+    kolo_record_note_t *note = &record->head.note;
+    note_begin(record);
+    note->since_ns = since_ns;
+    note->blames = blames;
+    put_text(note->text, sizeof note->text, text);
+    note_end(record);
+}
+
+void kolo_record_note_last(kolo_record_t *record, const char *last)
+{
+    if (!record) return;
+    note_begin(record);
+    record->head.note.since_ns = 0;
+    put_text(record->head.note.last, sizeof record->head.note.last, last);
+    note_end(record);
 }

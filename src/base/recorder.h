@@ -62,6 +62,17 @@ typedef struct {
     } on[KOLO_RECORD_WAITS];
 } kolo_record_waits_t;
 
+/* What named tensors do that use this communicator: its own operations do not tell who has not submitted one. */
+#define KOLO_RECORD_NOTE_TEXT 400
+#define KOLO_RECORD_NOTE_LAST 120
+typedef struct {
+    uint64_t since_ns; /* when the wait began, CLOCK_MONOTONIC; 0: nothing is waited for */
+    uint32_t blames;   /* 1: `text` is a sentence that says who is missing; 0: it is what this rank waits for */
+    uint32_t spare;
+    char text[KOLO_RECORD_NOTE_TEXT];
+    char last[KOLO_RECORD_NOTE_LAST]; /* the tensor that was agreed on last; "": none yet */
+} kolo_record_note_t;
+
 /* ---- the layout ---- */
 
 typedef struct {          /* one cache line */
@@ -94,6 +105,9 @@ typedef struct {
     char name[64], host[64];
     char error[1024]; /* the message of `status` */
     kolo_record_peer_t peers[KOLO_RECORD_PEERS];
+    _Atomic uint32_t note_seq; /* odd while the note is written, whose writer is another thread than the head's */
+    uint32_t spare;
+    kolo_record_note_t note;
 } kolo_record_head_t;
 _Static_assert(sizeof(kolo_record_head_t) <= KOLO_RECORD_HEAD, "the head has its place before the entries");
 
@@ -140,6 +154,10 @@ void kolo_recorder_release(kolo_record_t *record);
 void kolo_record_head_begin(kolo_record_t *record);
 void kolo_record_head_end(kolo_record_t *record);
 
+/* Writes the note, or one part of it. One thread at a time, whoever writes the head. NULL as record is fine. */
+void kolo_record_note_wait(kolo_record_t *record, uint64_t since_ns, bool blames, const char *text);
+void kolo_record_note_last(kolo_record_t *record, const char *last); /* ends the wait, too */
+
 /* Starts to write entry `index`, whatever was there; the caller fills it and ends. */
 static inline kolo_record_entry_t *kolo_record_entry_begin(kolo_record_t *record, uint64_t index)
 {
@@ -174,6 +192,7 @@ typedef struct {
     char name[64], host[64], error[1024]; /* terminated, printable */
     uint32_t npeers;
     kolo_record_peer_t peers[KOLO_RECORD_PEERS];
+    kolo_record_note_t note; /* likewise; nothing if it was being written */
 } kolo_record_view_t;
 
 /* NULL and the head, its numbers in range and its strings printable; else what is wrong. */

@@ -44,6 +44,21 @@ static kolo_record_waits_t bounded(const kolo_record_waits_t *from, int nranks)
     return w;
 }
 
+/* Copies the note as text that can be shown; leaves it empty if it was being written. */
+static void read_note(const kolo_record_head_t *from, kolo_record_note_t *to)
+{
+    kolo_record_note_t note;
+    uint32_t seq = atomic_load_explicit(&from->note_seq, memory_order_acquire);
+    memcpy(&note, &from->note, sizeof note);
+    atomic_thread_fence(memory_order_acquire);
+    *to = (kolo_record_note_t){0};
+    if (seq % 2 || atomic_load_explicit(&from->note_seq, memory_order_relaxed) != seq) return;
+    to->since_ns = note.since_ns;
+    to->blames = note.blames == 1;
+    copy_text(to->text, sizeof to->text, note.text);
+    copy_text(to->last, sizeof to->last, note.last);
+}
+
 static const kolo_record_t *record_of(const void *bytes, uint32_t slot)
 {
     return &((const kolo_recorder_t *)bytes)->records[slot];
@@ -77,6 +92,7 @@ bool kolo_recorder_view(const void *bytes, const kolo_recorder_info_t *info, uin
     copy_text(view->name, sizeof view->name, h.name);
     copy_text(view->host, sizeof view->host, h.host);
     copy_text(view->error, sizeof view->error, h.error);
+    read_note(from, &view->note);
     return true;
 }
 

@@ -63,7 +63,9 @@ const char *kolo_status_string(kolo_status_t status)
 static kolo_status_t store(kolo_status_t status, const char *text)
 {
     snprintf(last_error, sizeof last_error, "%s", text);
-    kolo_info("error", "%s: %s", kolo_status_string(status), last_error);
+    /* What is unsupported is mostly asked for to choose something else. */
+    KOLO_LOG(status == KOLO_ERR_UNSUPPORTED ? KOLO_LOG_DEBUG : KOLO_LOG_INFO, "error", "%s: %s",
+             kolo_status_string(status), last_error);
     return status;
 }
 

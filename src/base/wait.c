@@ -22,12 +22,18 @@
  * fall asleep at every step once one of them has, and each step costs a wake-up from then on. */
 #define YIELDS 10000
 
-static int64_t param_spins = -1, param_yields = -1, param_stall_ms, param_log_level = KOLO_LOG_WARN;
-static const char *param_log_file, *param_fail_point;
+static int64_t param_spins = -1, param_yields = -1, param_stall_ms, param_log_format;
+static const char *param_log, *param_log_file, *param_fail_point;
 
 static const kolo_param_t rows[] = {
-    {"KOLO_LOG", KOLO_PARAM_ENUM, "warn", 0, 0, "none|error|warn|info|debug|trace", false,
-     "log level: messages of this importance and of every higher one are printed", &param_log_level},
+    {"KOLO_LOG", KOLO_PARAM_STR, "warn", 0, 0, NULL, false,
+     "log level none, error, warn, info, debug or trace: messages of this importance and of every higher one are "
+     "printed; "
+     "then levels of single rooms, as in info,wire=debug (the name in brackets in each line)",
+     &param_log},
+    {"KOLO_LOG_FORMAT", KOLO_PARAM_ENUM, "text", 0, 0, "text|long|json", false,
+     "long: log lines begin with time, version, rank and job; json: an object a line with all of these",
+     &param_log_format},
     {"KOLO_LOG_FILE", KOLO_PARAM_STR, NULL, 0, 0, NULL, false,
      "file for log lines instead of stderr; %p becomes the process id", &param_log_file},
     {"KOLO_SPINS", KOLO_PARAM_INT, "-1", -1, 1 << 30, NULL, false,
@@ -41,11 +47,17 @@ static const kolo_param_t rows[] = {
      "tests: faults at named places, name:hit:action[:number][,...]; kolo-info --fail-points lists the names",
      &param_fail_point},
 };
-const kolo_param_table_t kolo_base_params = {"base", rows, KOLO_COUNTOF(rows), NULL};
+static kolo_status_t check(const kolo_param_t *row, const char *text)
+{
+    bool bad = strcmp(row->key, "KOLO_LOG") == 0 && !kolo_log_levels_good(text);
+    return bad ? kolo_param_refuse(row, text, KOLO_LOG_GRAMMAR) : KOLO_OK;
+}
+
+const kolo_param_table_t kolo_base_params = {"base", rows, KOLO_COUNTOF(rows), check};
 
 kolo_status_t kolo_base_params_apply(void)
 {
-    KOLO_TRY(kolo_log_open((kolo_log_level_t)param_log_level, param_log_file));
+    KOLO_TRY(kolo_log_open(param_log, (kolo_log_format_t)param_log_format, param_log_file));
     return kolo_fail_points_arm(param_fail_point);
 }
 

@@ -2,6 +2,7 @@
  *
  * What a sleeper sleeps on: epoll over a doorbell eventfd and sockets. See wait.h.
  */
+#include "base/file/fds.h"
 #include "base/wait.h"
 
 #include <errno.h>
@@ -16,8 +17,8 @@ kolo_status_t kolo_waker_init(kolo_waker_t *waker, _Atomic uint32_t *asleep)
     waker->asleep = asleep ? asleep : &waker->own_asleep;
     waker->arm = NULL;
     waker->arm_arg = NULL;
-    waker->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
-    waker->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    waker->epoll_fd = kolo_fd_own(epoll_create1(EPOLL_CLOEXEC));
+    waker->event_fd = kolo_fd_own(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     struct epoll_event ev = {.events = EPOLLIN};
     if (waker->epoll_fd < 0 || waker->event_fd < 0 ||
         epoll_ctl(waker->epoll_fd, EPOLL_CTL_ADD, waker->event_fd, &ev) != 0) {
@@ -30,8 +31,8 @@ kolo_status_t kolo_waker_init(kolo_waker_t *waker, _Atomic uint32_t *asleep)
 
 void kolo_waker_fini(kolo_waker_t *waker)
 {
-    if (waker->epoll_fd >= 0) close(waker->epoll_fd);
-    if (waker->event_fd >= 0) close(waker->event_fd);
+    if (waker->epoll_fd >= 0) kolo_fd_close(waker->epoll_fd);
+    if (waker->event_fd >= 0) kolo_fd_close(waker->event_fd);
     waker->epoll_fd = waker->event_fd = -1;
 }
 

@@ -12,7 +12,7 @@
 
 #include "algo/algo.h"
 #include "base/type.h"
-#include "comm/device.h"
+#include "comm/gpu/device.h"
 #include "comm/params.h"
 #include "comm/record.h"
 #include "diag/diag.h"

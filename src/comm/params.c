@@ -3,8 +3,7 @@
  * All parameter tables of the library in one list, parsed once. See params.h.
  */
 #include "comm/params.h"
-#include "comm/device.h"
-#include "exec/exec.h"
+#include "comm/gpu/device.h"
 #include "exec/host/reduce.h"
 #include "link/link.h"
 #include "mem/cuda/cuda.h"

@@ -122,6 +122,14 @@ void kolo_record_resume(kolo_recording_t *r, const kolo_call_t *call, uint64_t n
     kolo_record_state(r, state, algo);
 }
 
+void kolo_record_begin_whole(kolo_body_t *body, uint64_t number, uint64_t word)
+{
+    kolo_recording_t *r = &body->record;
+    const kolo_call_t call = {.kind = KOLO_CALL_COLL};
+    kolo_record_begin(r, &call, number, word, KOLO_RECORD_RUNNING, KOLO_RECORD_NO_ALGO);
+    if (r->now) kolo_record_waits_slow(r);
+}
+
 static void end_entry(kolo_record_entry_t *e, uint64_t now, kolo_status_t status)
 {
     atomic_store_explicit(&e->ended_ns, now, memory_order_relaxed);

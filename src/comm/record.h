@@ -38,6 +38,8 @@ void kolo_record_resume(kolo_recording_t *r, const struct kolo_call *call, uint6
                         kolo_record_state_t state, uint32_t algo);
 /* It does not come to that. */
 void kolo_record_drop(struct kolo_body *body, const struct kolo_call *call, kolo_status_t status);
+/* A call of all ranks that no plan runs: by its number and word. kolo_record_end() ends it. */
+void kolo_record_begin_whole(struct kolo_body *body, uint64_t number, uint64_t word);
 /* The operation waits longer than one spins. */
 void kolo_record_waits_slow(kolo_recording_t *r);
 /* A call was given to a device. */

@@ -25,7 +25,7 @@ typedef struct {
     _Atomic uint64_t firm[2];     /* by way: the last send that cannot end before its receive has begun */
     _Atomic uint64_t word[2];     /* by direction: what the last one is */
 } kolo_board_pair_t;
-/* Where parts of a communicator run its operations, each under numbers of its own (comm/device_levels.c), the calls
+/* Where parts of a communicator run its operations, each under numbers of its own (comm/gpu/levels.c), the calls
  * of the user have a row for themselves. Their numbers begin at KOLO_BOARD_CALLS, where no operation's number comes
  * to, and are KOLO_BOARD_STEPS apart: a call may run in steps. */
 #define KOLO_BOARD_CALLS (UINT64_C(1) << 62)

@@ -3,6 +3,8 @@
  * The words between a process and the launcher, and the directory through which they go. See state.h.
  */
 #include "base/clock.h"
+#include "base/file/fds.h"
+#include "base/file/private.h"
 #include "base/status.h"
 #include "elastic/state.h"
 
@@ -150,7 +152,7 @@ kolo_status_t kolo_state_link_open(kolo_state_link_t *link, const char *id_file,
     link->dir[bytes] = '\0';
     link->worker = worker;
     link->maybe = true;
-    link->watch = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
+    link->watch = kolo_fd_own(inotify_init1(IN_CLOEXEC | IN_NONBLOCK));
     if (link->watch < 0 || inotify_add_watch(link->watch, link->dir, IN_CREATE | IN_MOVED_TO | IN_ONLYDIR) < 0)
         return kolo_fail_errno(KOLO_ERR_SYSTEM, errno, "inotify on the directory of the job, %s", link->dir);
     return KOLO_OK;
@@ -158,7 +160,7 @@ kolo_status_t kolo_state_link_open(kolo_state_link_t *link, const char *id_file,
 
 void kolo_state_link_close(kolo_state_link_t *link)
 {
-    if (link->watch >= 0) close(link->watch);
+    if (link->watch >= 0) kolo_fd_close(link->watch);
     link->watch = -1;
 }
 
@@ -171,7 +173,7 @@ static kolo_status_t put(kolo_state_link_t *link, const char *line, size_t bytes
     if (fd < 0) return kolo_fail_errno(KOLO_ERR_SYSTEM, errno, "a file for the launcher, %s", first);
     ssize_t n = write(fd, line, bytes);
     int why = n < 0 ? errno : ENOSPC;
-    close(fd);
+    kolo_fd_close(fd);
     if (n != (ssize_t)bytes) return kolo_fail_errno(KOLO_ERR_SYSTEM, why, "a file for the launcher, %s", first);
     if (rename(first, name) != 0)
         return kolo_fail_errno(KOLO_ERR_SYSTEM, errno, "a file for the launcher, %s", name);
@@ -219,14 +221,15 @@ static kolo_status_t take(kolo_state_link_t *link, kolo_word_t *word, bool *got)
     char name[LINK_PATH];
     if (!link->maybe) return KOLO_OK;
     snprintf(name, sizeof name, "%s/to.%u.%u", link->dir, link->worker, link->heard);
-    int fd = open(name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    char why[LINK_PATH + 200];
+    int fd = kolo_private_open(name, why, sizeof why);
     if (fd < 0 && errno == ENOENT) {
         link->maybe = false;
         return KOLO_OK;
     }
-    if (fd < 0) return kolo_fail_errno(KOLO_ERR_SYSTEM, errno, "%s, a file of the launcher", name);
+    if (fd < 0) return kolo_fail(KOLO_ERR_SYSTEM, "a file of the launcher: %s", why);
     ssize_t n = read(fd, link->line, sizeof link->line);
-    close(fd);
+    kolo_fd_close(fd);
     unlink(name);
     if (n < 0 || n == (ssize_t)sizeof link->line)
         return kolo_fail(KOLO_ERR_PROTOCOL, "%s, a file of the launcher, cannot be read or is too long", name);

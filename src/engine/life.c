@@ -91,8 +91,8 @@ static kolo_status_t allocate(kolo_tensor_engine_t e)
     e->agreed = e->bits + words;
     e->invalid = e->agreed + words;
     e->erased = e->invalid + words;
-    e->patience_ns = e->all->controller.stall.patience_ns;
-    if (e->patience_ns == 0) e->patience_ns = UINT64_MAX;
+    uint64_t patience = e->all->controller.stall.patience_ns;
+    e->patience_ns = patience ? KOLO_MIN(patience, KOLO_STALL_SHOWN_NS) : KOLO_STALL_SHOWN_NS;
     return KOLO_OK;
 }
 

@@ -210,6 +210,33 @@ kolo_entry_t *kolo_lane_find(kolo_lane_t *lane, const kolo_name_t *name)
     return (kolo_entry_t *)found;
 }
 
+size_t kolo_lane_count(kolo_lane_t *lane)
+{
+    pthread_mutex_lock(&lane->queue->lock);
+    size_t count = lane->names.count;
+    pthread_mutex_unlock(&lane->queue->lock);
+    return count;
+}
+
+void kolo_lane_oldest(kolo_lane_t *lane, kolo_lane_oldest_t *oldest)
+{
+    const kolo_entry_t *found = NULL;
+    *oldest = (kolo_lane_oldest_t){0};
+    pthread_mutex_lock(&lane->queue->lock);
+    for (size_t i = 0; i < lane->names.nbuckets; i++)
+        for (const kolo_name_t *name = lane->names.buckets[i]; name; name = name->next) {
+            const kolo_entry_t *entry = (const kolo_entry_t *)name;
+            if (entry->taken_ns == 0 || entry->event) continue; /* not the loop's yet, or given to a device */
+            oldest->count++;
+            if (!found || entry->taken_ns < found->taken_ns) found = entry;
+        }
+    if (found) {
+        oldest->taken_ns = found->taken_ns;
+        kolo_request_title(&found->request, oldest->title, sizeof oldest->title);
+    }
+    pthread_mutex_unlock(&lane->queue->lock);
+}
+
 static void describe(const kolo_entry_t *e, kolo_completion_t *c)
 {
     *c = (kolo_completion_t){.name = e->request.name.text,

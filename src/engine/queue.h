@@ -104,6 +104,15 @@ kolo_entry_t *kolo_queue_take_held(kolo_queue_t *queue);
 void kolo_lane_release(kolo_entry_t *entry);
 /* The outstanding entry with this name, NULL: none. */
 kolo_entry_t *kolo_lane_find(kolo_lane_t *lane, const kolo_name_t *name);
+/* How many are outstanding. */
+size_t kolo_lane_count(kolo_lane_t *lane);
+typedef struct {
+    size_t count;      /* of entries that wait for other ranks, as far as the loop has them */
+    uint64_t taken_ns; /* the oldest of them: when the loop took it, and what it is */
+    char title[KOLO_TENSOR_NAME_MAX + 16];
+} kolo_lane_oldest_t;
+/* Called by the loop. */
+void kolo_lane_oldest(kolo_lane_t *lane, kolo_lane_oldest_t *oldest);
 /* Completes entries whose results are filled in: frees their names, calls back, wakes waiters. */
 void kolo_lane_finish(kolo_lane_t *lane, kolo_entry_t *const *entries, size_t count);
 /* Takes out any one that is outstanding, new ones too; NULL: none is left. After kolo_queue_close(). */

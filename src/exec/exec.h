@@ -86,7 +86,7 @@ typedef struct kolo_exec_env {
      * NULL. The same on all ranks. NULL: none is forced for any. The executor frees them. */
     kolo_status_t (*plan)(void *arg, const kolo_exec_plan_ask_t *ask, kolo_plan_t **plan);
     void *plan_arg;
-    /* For an executor made of others: opens them, over communicators of their own (exec/levels). Collective. */
+    /* For an executor made of others: opens them, over communicators of their own (gpu/levels). Collective. */
     kolo_status_t (*levels)(void *arg, const struct kolo_exec_env *env, void **state);
     void *levels_arg;
 } kolo_exec_env_t;
@@ -169,21 +169,5 @@ typedef struct kolo_exec_ops {
     /* Everything is complete or was cancelled. Does not wait for peers. NULL is fine. */
     void (*close)(void *state);
 } kolo_exec_ops_t;
-
-extern const kolo_exec_ops_t kolo_exec_cuda;   /* kernels that reach all peers' memory */
-extern const kolo_exec_ops_t kolo_exec_staged; /* copies to pinned memory, and the CPU's algorithms there */
-/* executors.c: all of them, in order of preference; ends with NULL. */
-#define KOLO_EXECUTORS_MAX 8
-extern const kolo_exec_ops_t *const kolo_executors[];
-/* choose.c: "auto", or the name of one of the list? */
-kolo_status_t kolo_exec_check_name(const kolo_param_t *row, const char *name);
-/* May the executor of this name (or "auto") need kernels? */
-bool kolo_exec_may_need_kernels(const char *name);
-/* The one of that name, or the first of the list that can serve. `why` is for the log. KOLO_ERR_UNSUPPORTED with
- * the reasons of those that were asked. */
-kolo_status_t kolo_exec_choose(const char *name, const kolo_exec_gpus_t *gpus, const kolo_exec_ops_t **exec,
-                               char why[KOLO_EXEC_WHY]);
-/* Enters what rooms below reach by tables of functions. When the library is first used. */
-void kolo_exec_cuda_init(void);
 
 #endif

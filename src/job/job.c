@@ -3,6 +3,7 @@
  * The job for programs (kolo/job.h): the place of this process and a communicator of all ranks.
  */
 #include "job/job.h"
+#include "base/log.h"
 
 #include "comm/life/life.h"
 
@@ -17,7 +18,9 @@ kolo_status_t kolo_job_get_place(kolo_job_place_t *place)
 {
     if (!place) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "job_get_place: the place is NULL");
     KOLO_TRY(kolo_library_init());
-    return kolo_job_place_from(&kolo_job_values, place);
+    KOLO_TRY(kolo_job_place_from(&kolo_job_values, place));
+    kolo_log_identify(place->rank, NULL);
+    return KOLO_OK;
 }
 
 static kolo_status_t connect_by(kolo_job_meeting_t *m, kolo_comm_t *comm, const kolo_config_t *config)

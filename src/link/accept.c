@@ -9,6 +9,7 @@
  * So strangers that connect and send nothing delay others by at most GRACE_MS a turn.
  */
 #include "base/failpoint.h"
+#include "base/file/fds.h"
 #include "base/log.h"
 #include "link/listener.h"
 
@@ -310,7 +311,7 @@ void kolo_caller_greet(kolo_listener_t *listener, int fd, const struct sockaddr 
         send(fd, caller->greeting, KOLO_GREETING_BYTES, MSG_NOSIGNAL | MSG_DONTWAIT) != KOLO_GREETING_BYTES ||
         kolo_watch_add(listener->progress, fd, EPOLLIN, caller_readable, caller, &caller->watch) != KOLO_OK) {
         kolo_oob_count(KOLO_COUNT_FULL);
-        close(fd);
+        kolo_fd_close(fd);
         free(caller);
         return;
     }

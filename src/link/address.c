@@ -3,6 +3,7 @@
  * Addresses as they travel (address.h): conversion, checking, printing, parsing of host:port.
  */
 #include "link/address.h"
+#include "base/file/fds.h"
 
 #include "base/bytes.h"
 
@@ -159,7 +160,7 @@ void kolo_socket_hang_up(int fd)
     int unacknowledged = 1;
     if (is_within_machine(fd) && ioctl(fd, SIOCOUTQ, &unacknowledged) == 0 && unacknowledged == 0)
         setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once));
-    close(fd);
+    kolo_fd_close(fd);
 }
 
 uint16_t kolo_address_port(const kolo_address_t *address)

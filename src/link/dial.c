@@ -6,6 +6,7 @@
  * with growing pauses until the deadline.
  */
 #include "base/failpoint.h"
+#include "base/file/fds.h"
 #include "base/log.h"
 #include "base/process.h"
 #include "link/link.h"
@@ -106,7 +107,7 @@ static int dial_attempt(kolo_dial_t *dial)
     dial->stage = WAITS_GREETING;
     dial->got = 0;
     KOLO_FAIL_POINT("oob.dial.attempt");
-    dial->fd = socket(sa.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    dial->fd = kolo_fd_socket(sa.ss_family, SOCK_STREAM);
     if (dial->fd < 0) return errno;
     setsockopt(dial->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
     if (connect(dial->fd, (struct sockaddr *)&sa, bytes) != 0 && errno != EINPROGRESS) err = errno;
@@ -115,7 +116,7 @@ static int dial_attempt(kolo_dial_t *dial)
     if (err == 0 && kolo_watch_add(dial->progress, dial->fd, EPOLLIN, dial_readable, dial, &dial->watch) != KOLO_OK)
         err = ENOMEM;
     if (err != 0) {
-        close(dial->fd);
+        kolo_fd_close(dial->fd);
         dial->fd = -1;
     }
     return err;

@@ -5,6 +5,7 @@
  */
 #include "link/listener.h"
 #include "base/failpoint.h"
+#include "base/file/fds.h"
 #include "base/log.h"
 #include "base/process.h"
 
@@ -50,7 +51,7 @@ static void listener_readable(void *arg, int fd, uint32_t events)
         }
         struct sockaddr_storage from = {0};
         socklen_t bytes = sizeof(from);
-        int caller = accept4(fd, (struct sockaddr *)&from, &bytes, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        int caller = kolo_fd_accept(fd, (struct sockaddr *)&from, &bytes);
         if (caller >= 0) {
             KOLO_FAIL_POINT("oob.accept.caller");
             listener->starved_ns = 0;
@@ -91,12 +92,12 @@ static int bound_socket(const kolo_address_t *address)
 {
     struct sockaddr_storage sa;
     socklen_t bytes = kolo_address_to_sockaddr(address, &sa);
-    int one = 1, fd = socket(sa.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    int one = 1, fd = kolo_fd_socket(sa.ss_family, SOCK_STREAM);
     if (fd < 0) return -1;
     if (kolo_address_port(address) != 0) setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
     if (bind(fd, (struct sockaddr *)&sa, bytes) == 0) return fd;
     int err = errno;
-    close(fd);
+    kolo_fd_close(fd);
     errno = err;
     return -1;
 }
@@ -109,7 +110,7 @@ static kolo_status_t listener_bind(const kolo_address_t *address, bool quiet, in
         int held = fd; /* else the system may offer the same one again */
         fd = bound_socket(address);
         err = errno;
-        close(held);
+        kolo_fd_close(held);
         errno = err;
     }
     if (fd >= 0 && listen(fd, BACKLOG) == 0) {
@@ -117,7 +118,7 @@ static kolo_status_t listener_bind(const kolo_address_t *address, bool quiet, in
         return KOLO_OK;
     }
     err = errno;
-    if (fd >= 0) close(fd);
+    if (fd >= 0) kolo_fd_close(fd);
     errno = err;
     if (quiet && (err == EADDRINUSE || err == EADDRNOTAVAIL)) return KOLO_ERR_INVALID_USAGE;
     char open[128] = "";
@@ -137,7 +138,7 @@ kolo_status_t kolo_listener_open(kolo_progress_t *progress, const kolo_address_t
     KOLO_TRY(listener_bind(address, quiet, &fd));
     kolo_listener_t *listener = calloc(1, sizeof(*listener));
     if (listener == NULL || getsockname(fd, (struct sockaddr *)&sa, &bytes) != 0) {
-        close(fd);
+        kolo_fd_close(fd);
         free(listener);
         return kolo_fail(KOLO_ERR_NO_MEMORY, "no memory for a listening socket");
     }
@@ -148,7 +149,7 @@ kolo_status_t kolo_listener_open(kolo_progress_t *progress, const kolo_address_t
     kolo_status_t status = kolo_watch_add(progress, fd, EPOLLIN, listener_readable, listener, &listener->watch);
     if (status != KOLO_OK) {
         *out = NULL;
-        close(fd);
+        kolo_fd_close(fd);
         free(listener);
     }
     return status;
@@ -164,7 +165,7 @@ void kolo_listener_close(kolo_listener_t *listener)
     if (listener == NULL) return;
     kolo_watch_del(listener->watch);
     kolo_callers_drop(listener);
-    close(listener->fd);
+    kolo_fd_close(listener->fd);
     kolo_auth_wipe(&listener->key, sizeof(listener->key));
     free(listener);
 }

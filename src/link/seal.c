@@ -3,6 +3,7 @@
  * Records of KOLO_TCP_SECURITY with libsodium; see seal.h.
  */
 #include "link/seal.h"
+#include "base/file/fds.h"
 
 #include "base/bytes.h"
 #include "link/link.h"
@@ -381,7 +382,7 @@ static void forget(kolo_socket_t *socket)
 
 void kolo_socket_close(kolo_socket_t *socket)
 {
-    if (socket->fd >= 0) close(socket->fd);
+    if (socket->fd >= 0) kolo_fd_close(socket->fd);
     forget(socket);
 }
 

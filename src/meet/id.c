@@ -8,6 +8,7 @@
  */
 #include "meet/id.h"
 #include "base/bytes.h"
+#include "base/file/private.h"
 #include "base/log.h"
 
 #include <errno.h>
@@ -203,10 +204,10 @@ kolo_status_t kolo_oob_save_id(const kolo_unique_id_t *id, const char *path)
 static kolo_status_t try_load(kolo_unique_id_t *id, const char *path, bool *found)
 {
     kolo_unique_id_t read_id;
-    char more;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    char more, why[4096 + 200];
+    int fd = kolo_private_open(path, why, sizeof why);
     if (fd < 0 && errno == ENOENT) return KOLO_OK;
-    if (fd < 0) return kolo_fail_errno(KOLO_ERR_SYSTEM, errno, "cannot open the id file %s", path);
+    if (fd < 0) return kolo_fail(errno == EPERM ? KOLO_ERR_INVALID_USAGE : KOLO_ERR_SYSTEM, "the id file %s", why);
     ssize_t n = read(fd, read_id.bytes, sizeof(read_id.bytes));
     ssize_t rest = n == (ssize_t)sizeof(read_id.bytes) ? read(fd, &more, 1) : 0;
     close(fd);

@@ -3,15 +3,13 @@
  * The job's secret for KOLO_COMM_ID: from a file or from a descriptor, never from the environment, where every
  * other process of the user and many a log could see it.
  */
-#include "base/log.h"
+#include "base/file/private.h"
 #include "meet/id.h"
 
 #include <ctype.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <pthread.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 #ifdef KOLO_HAVE_SODIUM
 #include <sodium.h>
@@ -43,11 +41,9 @@ static kolo_status_t read_all(int fd, const char *what, uint8_t *data, size_t *b
 
 static kolo_status_t read_from_file(const char *path, uint8_t *data, size_t *bytes)
 {
-    struct stat info;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return kolo_fail_errno(KOLO_ERR_INVALID_USAGE, errno, "cannot open KOLO_COMM_SECRET_FILE=%s", path);
-    if (fstat(fd, &info) == 0 && (info.st_mode & (S_IRWXG | S_IRWXO)) != 0)
-        kolo_warn("oob", "others may read the job's secret: chmod 600 %s", path);
+    char why[4096 + 200];
+    int fd = kolo_private_open(path, why, sizeof why);
+    if (fd < 0) return kolo_fail(KOLO_ERR_INVALID_USAGE, "KOLO_COMM_SECRET_FILE: %s", why);
     kolo_status_t status = read_all(fd, path, data, bytes);
     close(fd);
     return status;

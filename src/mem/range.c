@@ -6,6 +6,7 @@
  * it, for the thread that listens to the kernel takes it. `pins` guards what devices hold, and is taken first.
  */
 #include "mem/range.h"
+#include "base/file/fds.h"
 #include "base/log.h"
 #include "mem/watch.h"
 
@@ -76,6 +77,7 @@ static void forget(void)
 }
 static void watch_forks(void)
 {
+    kolo_fds_watch_forks(); /* first: its lock is taken last */
     pthread_atfork(lock_both, unlock_both, forget);
 }
 

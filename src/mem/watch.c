@@ -3,6 +3,7 @@
  * The watch over registered pages (watch.h).
  */
 #include "mem/watch.h"
+#include "base/file/fds.h"
 #include "base/log.h"
 #include "base/process.h"
 
@@ -59,17 +60,17 @@ static int open_watch(void)
     if (fd < 0 && errno == EINVAL) fd = (int)syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK);
     if (fd >= 0 && ioctl(fd, UFFDIO_API, &api) != 0) {
         int err = errno;
-        close(fd);
+        kolo_fd_close(fd);
         errno = err;
         return -1;
     }
-    return fd;
+    return kolo_fd_own(fd);
 }
 
 static void close_both(void)
 {
-    if (watch_fd >= 0) close(watch_fd);
-    if (stop_fd >= 0) close(stop_fd);
+    if (watch_fd >= 0) kolo_fd_close(watch_fd);
+    if (stop_fd >= 0) kolo_fd_close(stop_fd);
     watch_fd = stop_fd = -1;
 }
 
@@ -80,7 +81,7 @@ kolo_status_t kolo_mem_watch_start(const kolo_mem_watch_hooks_t *h)
     if (watch_fd < 0)
         return kolo_fail_errno(KOLO_ERR_UNSUPPORTED, errno,
                                "this kernel does not report memory that goes away (userfaultfd)");
-    stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    stop_fd = kolo_fd_own(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     int err = stop_fd < 0 ? errno : kolo_thread_start(&thread, 0, listen_for_news, NULL);
     if (err == 0) return KOLO_OK;
     close_both();

@@ -131,7 +131,7 @@ static kolo_status_t check_cards(const kolo_peer_card_t *mine, kolo_peer_card_t 
 }
 
 /* All have a device or none has. Whether two have the same one is seen where devices are known by their identity
- * (wire/cuda_ipc): numbers differ between processes. */
+ * (gpu/peers): numbers differ between processes. */
 static kolo_status_t check_devices(const kolo_peer_card_t *peers, int nranks)
 {
     for (int r = 1; r < nranks; r++) {

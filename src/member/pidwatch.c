@@ -7,6 +7,7 @@
  * A process with gigabytes of memory is dead long before the kernel says so: it frees the memory first. While
  * somebody waits, /proc is looked at as well (base/process.h).
  */
+#include "base/file/fds.h"
 #include "base/log.h"
 #include "base/process.h"
 #include "member/life.h"
@@ -70,19 +71,19 @@ void kolo_oob_look_out(kolo_oob_t *oob)
 
 kolo_status_t kolo_oob_watch_process(kolo_oob_t *oob, int rank, int pid)
 {
-    int fd = (int)syscall(SYS_pidfd_open, pid, 0);
+    int fd = kolo_fd_own((int)syscall(SYS_pidfd_open, pid, 0));
     if (fd < 0)
         return kolo_fail_errno(errno == ENOSYS ? KOLO_ERR_UNSUPPORTED : KOLO_ERR_SYSTEM, errno,
                                "cannot watch process %d of rank %d", pid, rank);
     kolo_pidwatch_t *w = malloc(sizeof(*w));
     if (w == NULL) {
-        close(fd);
+        kolo_fd_close(fd);
         return kolo_fail(KOLO_ERR_NO_MEMORY, "no memory to watch process %d", pid);
     }
     *w = (kolo_pidwatch_t){.oob = oob, .rank = rank, .fd = fd, .pid = pid};
     kolo_status_t status = kolo_watch_add(oob->progress, fd, EPOLLIN, process_ended, w, &w->watch);
     if (status != KOLO_OK) {
-        close(fd);
+        kolo_fd_close(fd);
         free(w);
         return status;
     }
@@ -100,7 +101,7 @@ void kolo_pidwatch_stop(kolo_oob_t *oob)
         kolo_life(oob)->pidwatches = w->next;
         kolo_watch_del(w->watch);
         kolo_timer_cancel(w->timer);
-        close(w->fd);
+        kolo_fd_close(w->fd);
         free(w);
     }
 }

@@ -234,6 +234,35 @@ static void an_id_travels_as_a_file(void **state)
     unlink(id_file);
 }
 
+/* Whoever has written an id brings its readers into his job. */
+static void an_id_file_of_another_user_is_not_believed(void **state)
+{
+    kolo_unique_id_t id, read_back;
+    char link_file[sizeof id_file + 8];
+    (void)state;
+    snprintf(link_file, sizeof link_file, "%s.link", id_file);
+    test_ok(kolo_oob_create_id(&id));
+    test_ok(kolo_oob_save_id(&id, id_file));
+    assert_int_equal(symlink(id_file, link_file), 0);
+    kolo_status_t status = kolo_oob_load_id(&read_back, link_file, 20);
+    unlink(link_file);
+    assert_int_equal(status, KOLO_ERR_SYSTEM);
+    assert_says(kolo_error_text(), "symbolic link");
+    assert_int_equal(chmod(id_file, 0622), 0);
+    assert_int_equal(kolo_oob_load_id(&read_back, id_file, 20), KOLO_ERR_INVALID_USAGE);
+    assert_says(kolo_error_text(), "others may read or change");
+    if (geteuid() == 0) { /* only root can give a file away */
+        assert_int_equal(chmod(id_file, 0600), 0);
+        assert_int_equal(chown(id_file, 12345, 12345), 0);
+        assert_int_equal(kolo_oob_load_id(&read_back, id_file, 20), KOLO_ERR_INVALID_USAGE);
+        assert_says(kolo_error_text(), "belongs to user 12345");
+    }
+    unlink(id_file);
+    assert_int_equal(mkfifo(id_file, 0600), 0); /* nor does one hold us up */
+    assert_int_equal(kolo_oob_load_id(&read_back, id_file, 20), KOLO_ERR_INVALID_USAGE);
+    unlink(id_file);
+}
+
 /* ---- KOLO_COMM_ID ---- */
 
 static void write_secret(const char *text)
@@ -288,6 +317,27 @@ static void a_password_costs_more_than_a_hash_to_guess(void **state)
     kolo_meet_values.secret_file = NULL;
 }
 #endif
+
+static void a_secret_that_others_can_read_or_write_is_refused(void **state)
+{
+    kolo_key_t key;
+    (void)state;
+    kolo_oob_process_init();
+    kolo_meet_values.secret_file = secret_file;
+    write_secret("a secret that is long enough\n");
+    assert_int_equal(chmod(secret_file, 0644), 0);
+    assert_int_equal(kolo_oob_read_secret("here:1", &key), KOLO_ERR_INVALID_USAGE);
+    assert_says(kolo_error_text(), "chmod 600");
+    assert_int_equal(chmod(secret_file, 0600), 0);
+    test_ok(kolo_oob_read_secret("here:1", &key));
+    if (geteuid() == 0) {
+        assert_int_equal(chown(secret_file, 12345, 12345), 0);
+        assert_int_equal(kolo_oob_read_secret("here:1", &key), KOLO_ERR_INVALID_USAGE);
+        assert_says(kolo_error_text(), "belongs to user 12345");
+    }
+    unlink(secret_file);
+    kolo_meet_values.secret_file = NULL;
+}
 
 static void every_rank_can_make_a_fixed_id(void **state)
 {
@@ -355,9 +405,11 @@ int main(void)
         cmocka_unit_test_setup_teardown(another_secret_is_refused, test_before, test_after),
         cmocka_unit_test_setup_teardown(bytes_that_are_no_id_are_refused, test_before, test_after),
         cmocka_unit_test_setup_teardown(an_id_travels_as_a_file, test_before, test_after),
+        cmocka_unit_test_setup_teardown(an_id_file_of_another_user_is_not_believed, test_before, test_after),
 #ifdef KOLO_HAVE_SODIUM
         cmocka_unit_test_setup_teardown(a_password_costs_more_than_a_hash_to_guess, test_before, test_after),
 #endif
+        cmocka_unit_test_setup_teardown(a_secret_that_others_can_read_or_write_is_refused, test_before, test_after),
         cmocka_unit_test_setup_teardown(every_rank_can_make_a_fixed_id, test_before, test_after),
         cmocka_unit_test_setup_teardown(a_fixed_id_waits_for_a_root_that_comes_late, test_before, test_after),
     };

@@ -7,6 +7,7 @@
  * removed by then cannot be in the next batch.
  */
 #include "base/clock.h"
+#include "base/file/fds.h"
 #include "base/log.h"
 #include "base/process.h"
 #include "progress/internal.h"
@@ -179,8 +180,8 @@ static void free_garbage_locked(kolo_progress_t *progress)
 static void progress_free(kolo_progress_t *progress)
 {
     free_garbage_locked(progress);
-    if (progress->epoll_fd >= 0) close(progress->epoll_fd);
-    if (progress->event_fd >= 0) close(progress->event_fd);
+    if (progress->epoll_fd >= 0) kolo_fd_close(progress->epoll_fd);
+    if (progress->event_fd >= 0) kolo_fd_close(progress->event_fd);
     pthread_mutex_destroy(&progress->lock);
     pthread_cond_destroy(&progress->handler_ended);
     free(progress->heap);
@@ -234,8 +235,8 @@ static kolo_status_t progress_new(kolo_progress_t **out)
     pthread_cond_init(&progress->handler_ended, NULL);
     progress->pid = getpid();
     progress->jobs_tail = &progress->jobs;
-    progress->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
-    progress->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    progress->epoll_fd = kolo_fd_own(epoll_create1(EPOLL_CLOEXEC));
+    progress->event_fd = kolo_fd_own(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = NULL};
     kolo_status_t status = KOLO_OK;
     if (progress->epoll_fd < 0 || progress->event_fd < 0 ||
@@ -268,8 +269,8 @@ static void after_fork_in_parent(void)
 static void after_fork_in_child(void)
 {
     if (singleton != NULL) {
-        close(singleton->epoll_fd);
-        close(singleton->event_fd);
+        kolo_fd_close(singleton->epoll_fd);
+        kolo_fd_close(singleton->event_fd);
         singleton = NULL;
     }
     pthread_mutex_unlock(&singleton_lock);
@@ -277,6 +278,7 @@ static void after_fork_in_child(void)
 
 static void register_fork_handlers(void)
 {
+    kolo_fds_watch_forks(); /* first: its lock is taken last */
     pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
 }
 

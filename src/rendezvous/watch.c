@@ -3,6 +3,7 @@
  * Writing of the flight record of keyed tensors. See watch.h.
  */
 #include "rendezvous/watch.h"
+#include "base/file/fds.h"
 #include "wire/memfd.h"
 
 #include <stdio.h>
@@ -18,7 +19,7 @@ kolo_watch_t *kolo_watch_create(const char *task, uint64_t incarnation, int *fd)
     if (kolo_memfd_make(KOLO_WATCH_NAME, sizeof(kolo_watch_t), fd) != KOLO_OK) return NULL;
     kolo_watch_t *watch = mmap(NULL, sizeof *watch, PROT_READ | PROT_WRITE, MAP_SHARED, *fd, 0);
     if (watch == MAP_FAILED) {
-        close(*fd);
+        kolo_fd_close(*fd);
         *fd = -1;
         return NULL;
     }
@@ -34,7 +35,7 @@ void kolo_watch_destroy(kolo_watch_t *watch, int fd)
 {
     if (watch == NULL) return;
     munmap(watch, sizeof *watch);
-    close(fd);
+    kolo_fd_close(fd);
 }
 
 static void name_edge(kolo_watch_edge_t *edge, const kolo_tensor_key_t *key)

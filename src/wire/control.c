@@ -5,6 +5,7 @@
  */
 #include "wire/control.h"
 #include "base/failpoint.h"
+#include "base/file/fds.h"
 #include "base/log.h"
 #include "wire/fdpass.h"
 #include "wire/memfd.h"
@@ -87,7 +88,7 @@ kolo_status_t kolo_control_open(kolo_wire_ctx_t *ctx)
     (void)kolo_cores(); /* registers the process for the barriers of sleeping peers before any of them can sleep */
     ctx->control = control;
     kolo_status_t status = open_parts(ctx, control, &fd);
-    if (fd >= 0) close(fd);
+    if (fd >= 0) kolo_fd_close(fd);
     if (status != KOLO_OK) kolo_control_fini(ctx);
     return status;
 }
@@ -215,8 +216,8 @@ void kolo_control_close(kolo_wire_ctx_t *ctx)
 static void free_peer(kolo_control_peer_t *peer)
 {
     if (peer->page) munmap((void *)(uintptr_t)peer->page, PAGE_BYTES);
-    if (peer->event_fd >= 0) close(peer->event_fd);
-    if (peer->alive_fd >= 0) close(peer->alive_fd);
+    if (peer->event_fd >= 0) kolo_fd_close(peer->event_fd);
+    if (peer->alive_fd >= 0) kolo_fd_close(peer->alive_fd);
     free(peer);
 }
 
@@ -265,7 +266,7 @@ static kolo_status_t meet_peer(kolo_wire_ctx_t *ctx, int rank, kolo_control_peer
         if (base == MAP_FAILED)
             status = kolo_fail_errno(KOLO_ERR_SYSTEM, errno, "cannot map the control page of rank %d", rank);
     }
-    close(fds[0]);
+    kolo_fd_close(fds[0]);
     KOLO_TRY(status);
     peer->page = (const kolo_control_page_t *)base;
     return check_page(ctx, peer->page, rank);

@@ -5,6 +5,7 @@
  * time: more wait in the kernel's backlog. An answered caller may keep its connection open (it tells it when this
  * process dies) but has nothing more to say. See fdpass.h.
  */
+#include "base/file/fds.h"
 #include "wire/fdpass_frame.h"
 
 #include "base/failpoint.h"
@@ -81,7 +82,7 @@ static void after_fork_parent(void)
 
 static void free_offer(offer_t *offer)
 {
-    for (int i = 0; i < offer->nfds; i++) close(offer->fds[i]);
+    for (int i = 0; i < offer->nfds; i++) kolo_fd_close(offer->fds[i]);
     free(offer);
 }
 
@@ -95,10 +96,10 @@ static void after_fork_child(void)
     while (server.callers) {
         caller_t *caller = server.callers;
         server.callers = caller->next;
-        close(caller->fd);
+        kolo_fd_close(caller->fd);
         free(caller);
     }
-    if (server.listen_fd >= 0) close(server.listen_fd);
+    if (server.listen_fd >= 0) kolo_fd_close(server.listen_fd);
     server.users = 0;
     server.progress = NULL;
     server.listen_fd = -1;
@@ -147,7 +148,7 @@ static void drop(caller_t *caller)
     }
     server.counters.connections--;
     if (!caller->answered) server.counters.pending--;
-    close(caller->fd);
+    kolo_fd_close(caller->fd);
     pthread_mutex_unlock(&server.lock);
     free(caller);
 }
@@ -271,7 +272,7 @@ static void welcome(int fd)
     return;
 fail:
     free(caller);
-    close(fd);
+    kolo_fd_close(fd);
 }
 
 static void on_listener(void *arg, int listen_fd, uint32_t events)
@@ -287,7 +288,7 @@ static void on_listener(void *arg, int listen_fd, uint32_t events)
             keep_ticking();
             return;
         }
-        int fd = accept4(listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        int fd = kolo_fd_accept(listen_fd, NULL, NULL);
         if (fd < 0) return;
         KOLO_FAIL_POINT("wire.fdpass.caller");
         if (same_user(fd)) {
@@ -297,7 +298,7 @@ static void on_listener(void *arg, int listen_fd, uint32_t events)
         pthread_mutex_lock(&server.lock);
         uint64_t refused = ++server.counters.refused_user;
         pthread_mutex_unlock(&server.lock);
-        close(fd);                          /* once it is counted: who sees the end may ask for the count */
+        kolo_fd_close(fd);                  /* once it is counted: who sees the end may ask for the count */
         if ((refused & (refused - 1)) == 0) /* whoever calls must not fill the log */
             kolo_warn("wire", "descriptor server: a process of another user called and was refused (%llu so far)",
                       (unsigned long long)refused);
@@ -331,11 +332,11 @@ static kolo_status_t listen_at(const uint8_t address[16], int *out)
 {
     struct sockaddr_un sun;
     socklen_t size = kolo_fdpass_sockaddr(address, &sun);
-    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    int fd = kolo_fd_socket(AF_UNIX, SOCK_SEQPACKET);
     if (fd < 0) return kolo_fail_errno(KOLO_ERR_SYSTEM, errno, "no Unix socket for descriptor passing");
     if (bind(fd, (struct sockaddr *)&sun, size) != 0 || listen(fd, 4096) != 0) {
         int err = errno;
-        close(fd);
+        kolo_fd_close(fd);
         return kolo_fail_errno(KOLO_ERR_SYSTEM, err, "cannot listen on an abstract Unix socket");
     }
     *out = fd;
@@ -351,7 +352,7 @@ static void shut_on_progress_thread(void *arg)
     server.timer = NULL;
     server.paused = false;
     while (server.callers) drop(server.callers);
-    if (server.listen_fd >= 0) close(server.listen_fd);
+    if (server.listen_fd >= 0) kolo_fd_close(server.listen_fd);
     server.listen_fd = -1;
 }
 
@@ -403,7 +404,7 @@ kolo_status_t kolo_fdpass_offer(const uint8_t name[KOLO_FDPASS_NAME_BYTES],
     offer_t *offer = (offer_t *)calloc(1, sizeof *offer);
     if (!offer) return kolo_fail(KOLO_ERR_NO_MEMORY, "no memory to offer descriptors");
     for (; offer->nfds < nfds; offer->nfds++) {
-        int fd = fcntl(fds[offer->nfds], F_DUPFD_CLOEXEC, 0);
+        int fd = kolo_fd_copy(fds[offer->nfds]);
         if (fd < 0) {
             int err = errno;
             free_offer(offer);
@@ -450,11 +451,11 @@ bool kolo_fdpass_fetch_own(const uint8_t address[16], const uint8_t name[KOLO_FD
         bool good = nfds == offer->nfds && kolo_fdpass_equal(key, offer->key);
         int done = 0;
         while (good && done < nfds) {
-            fds[done] = fcntl(offer->fds[done], F_DUPFD_CLOEXEC, 0);
+            fds[done] = kolo_fd_copy(offer->fds[done]);
             good = fds[done] >= 0;
             done += good;
         }
-        while (!good && done > 0) close(fds[--done]);
+        while (!good && done > 0) kolo_fd_close(fds[--done]);
         *result = good ? KOLO_FDPASS_SERVED : KOLO_FDPASS_WRONG_KEY;
         if (good && offer->uses && --offer->uses == 0) {
             *at = offer->next;

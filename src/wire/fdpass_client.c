@@ -3,6 +3,7 @@
  * The asking side of descriptor passing, on the caller's thread, and the proofs that both sides use. See fdpass.h.
  */
 #include "base/failpoint.h"
+#include "base/file/fds.h"
 #include "base/process.h"
 #include "wire/fdpass_frame.h"
 
@@ -114,10 +115,11 @@ static kolo_status_t receive(fetch_t *f, void *record, size_t size, ssize_t *byt
         for (int i = 0; i < n; i++) {
             int fd;
             memcpy(&fd, CMSG_DATA(c) + (size_t)i * sizeof fd, sizeof fd);
-            if (*nfds < KOLO_FDPASS_MAX)
+            fd = kolo_fd_own(fd);
+            if (*nfds < KOLO_FDPASS_MAX && fd >= 0)
                 fds[(*nfds)++] = fd;
             else
-                close(fd);
+                kolo_fd_close(fd);
         }
     }
     return KOLO_OK;
@@ -188,8 +190,8 @@ static int alive_descriptor(int *sock, int pid)
 {
     int fd = -1;
     socklen_t size = sizeof fd;
-    if (getsockopt(*sock, SOL_SOCKET, SO_PEERPIDFD, &fd, &size) == 0 && fd >= 0) return fd;
-    fd = pid > 0 ? (int)syscall(SYS_pidfd_open, pid, 0) : -1;
+    if (getsockopt(*sock, SOL_SOCKET, SO_PEERPIDFD, &fd, &size) == 0 && fd >= 0) return kolo_fd_own(fd);
+    fd = pid > 0 ? kolo_fd_own((int)syscall(SYS_pidfd_open, pid, 0)) : -1;
     if (fd < 0) {
         fd = *sock;
         *sock = -1;
@@ -216,14 +218,14 @@ static kolo_status_t fetch_once(fetch_t *f, kolo_fdpass_peer_t *peer)
         if (peer) *peer = (kolo_fdpass_peer_t){.pid = pid, .alive_fd = alive_descriptor(&f->sock, pid)};
         return KOLO_OK;
     }
-    for (int i = 0; i < nfds; i++) close(fds[i]);
+    for (int i = 0; i < nfds; i++) kolo_fd_close(fds[i]);
     return status;
 }
 
 static kolo_status_t fetch_by_socket(fetch_t *f, kolo_fdpass_peer_t *peer)
 {
     bool watched = false;
-    f->sock = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    f->sock = kolo_fd_socket(AF_UNIX, SOCK_SEQPACKET);
     if (f->sock < 0)
         return kolo_fail_errno(KOLO_ERR_SYSTEM, errno, "no socket to call rank %d (raise the limit of open files?)",
                                f->card->rank);
@@ -231,7 +233,7 @@ static kolo_status_t fetch_by_socket(fetch_t *f, kolo_fdpass_peer_t *peer)
     if (f->wait.nwakers) {
         kolo_status_t status = kolo_waker_add_fd(&f->ctx->waker, sock);
         if (status != KOLO_OK) {
-            close(sock);
+            kolo_fd_close(sock);
             return status;
         }
         watched = true;
@@ -239,7 +241,7 @@ static kolo_status_t fetch_by_socket(fetch_t *f, kolo_fdpass_peer_t *peer)
     kolo_status_t status = fetch_once(f, peer);
     kolo_wait_end(&f->wait);
     if (watched) kolo_waker_del_fd(&f->ctx->waker, sock);
-    if (f->sock >= 0) close(f->sock);
+    if (f->sock >= 0) kolo_fd_close(f->sock);
     return status;
 }
 

@@ -2,6 +2,7 @@
  *
  * Descriptor passing between two processes: the child serves, the parent asks, strangers knock.
  */
+#include "base/file/fds.h"
 #include "progress/test_fork.h"
 #include "wire/fdpass_frame.h"
 #include "wire/testkit.h"
@@ -83,12 +84,12 @@ static int start_service(void **state)
     fflush(NULL);
     service.pid = fork();
     if (service.pid == 0) {
-        close(down[1]);
-        close(up[0]);
+        kolo_fd_close(down[1]);
+        kolo_fd_close(up[0]);
         serve(down[0], up[1]);
     }
-    close(down[0]);
-    close(up[1]);
+    kolo_fd_close(down[0]);
+    kolo_fd_close(up[1]);
     service.command = down[1];
     service.answer = up[0];
     memset(&service.card, 0, sizeof service.card);
@@ -103,8 +104,8 @@ static int stop_service(void **state)
 {
     service_t *service = (service_t *)*state;
     int status;
-    close(service->command);
-    close(service->answer);
+    kolo_fd_close(service->command);
+    kolo_fd_close(service->answer);
     if (waitpid(service->pid, &status, 0) != service->pid) return -1;
     return WIFEXITED(status) && WEXITSTATUS(status) == 0 ? 0 : -1;
 }
@@ -132,7 +133,7 @@ static void assert_text(int fd, const char *text)
     char buf[16] = {0};
     assert_true(pread(fd, buf, sizeof buf - 1, 0) >= 0);
     assert_string_equal(buf, text);
-    close(fd);
+    kolo_fd_close(fd);
 }
 
 static void descriptors_arrive(void **state)
@@ -147,7 +148,7 @@ static void descriptors_arrive(void **state)
     assert_text(fds[1], "second");
     assert_int_equal(peer.pid, service->pid);
     assert_true(peer.alive_fd >= 0);
-    close(peer.alive_fd);
+    kolo_fd_close(peer.alive_fd);
     /* an offer may end by itself */
     assert_int_equal(kolo_fdpass_fetch(&ctx, &service->card, name_once, KOLO_FDPASS_MAY_COME, fds, 1, NULL),
                      KOLO_OK);
@@ -169,7 +170,7 @@ static void a_full_table_of_descriptors_is_named(void **state)
     kolo_wire_ctx_t ctx = caller(3000);
     struct rlimit limit, small;
     int fds[2], next = dup(0);
-    close(next);
+    kolo_fd_close(next);
     assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
     small = (struct rlimit){(rlim_t)next + 1, limit.rlim_max};
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &small), 0);
@@ -191,7 +192,7 @@ static void call_as_another_user(const service_t *service)
         int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
         if (fd < 0 || connect(fd, (struct sockaddr *)&sun, size) != 0) _exit(1);
         if (recv(fd, &byte, 1, 0) > 0) _exit(2); /* until it has hung up */
-        close(fd);
+        kolo_fd_close(fd);
     }
     _exit(0);
 }
@@ -205,7 +206,7 @@ static void another_user_cannot_fill_the_log(void **unused)
     assert_int_equal(dup2(log, 2), 2);
     int started = start_service(&state);
     dup2(own, 2);
-    close(own);
+    kolo_fd_close(own);
     assert_int_equal(started, 0);
     service_t *service = (service_t *)state;
     pid_t stranger = fork();
@@ -217,7 +218,7 @@ static void another_user_cannot_fill_the_log(void **unused)
     assert_int_equal(stop_service(&state), 0);
     ssize_t n = pread(log, text, sizeof text, 0);
     for (ssize_t i = 0; i < n; i++) lines += text[i] == '\n';
-    close(log);
+    kolo_fd_close(log);
     if (!is_root) skip(); /* there is no other user to be */
     assert_true(lines > 0 && lines < 20);
 }
@@ -230,7 +231,7 @@ static void an_offer_may_come_later(void **state)
     assert_int_equal(write(service->command, "l", 1), 1);
     assert_int_equal(kolo_fdpass_fetch(&ctx, &service->card, name_late, KOLO_FDPASS_MAY_COME, &fd, 1, NULL),
                      KOLO_OK);
-    close(fd);
+    kolo_fd_close(fd);
     assert_true(counters_of(service).refused_name > 0);
 }
 
@@ -269,11 +270,11 @@ static void silent_callers_do_not_stop_others(void **state)
     kolo_wire_ctx_t ctx = caller(10000);
     assert_int_equal(kolo_fdpass_fetch(&ctx, &service->card, name_often, KOLO_FDPASS_MAY_COME, fds, 2, NULL),
                      KOLO_OK);
-    close(fds[0]);
-    close(fds[1]);
+    kolo_fd_close(fds[0]);
+    kolo_fd_close(fds[1]);
     kolo_fdpass_counters_t counters = counters_of(service);
     assert_true(counters.refused_timeout > 0 && counters.refused_full > 0);
-    for (int i = 0; i < SILENT; i++) close(silent[i]);
+    for (int i = 0; i < SILENT; i++) kolo_fd_close(silent[i]);
 }
 
 static void noise_is_refused(void **state)
@@ -298,7 +299,7 @@ static void noise_is_refused(void **state)
         assert_int_equal(recv(fd, byte, sizeof byte, 0), sizeof(kolo_fdpass_hello_t));
         assert_int_equal(send(fd, frames[i].data, frames[i].bytes, MSG_NOSIGNAL), frames[i].bytes);
         while (recv(fd, byte, sizeof byte, 0) > 0) assert_int_equal(((kolo_fdpass_answer_t *)byte)->result, 2);
-        close(fd);
+        kolo_fd_close(fd);
     }
     kolo_fdpass_counters_t counters = counters_of(service);
     assert_int_equal(counters.refused_frame, 4);
@@ -315,21 +316,21 @@ static void death_of_the_server_is_seen(void **state)
     int fds[2];
     assert_int_equal(kolo_fdpass_fetch(&ctx, &service->card, name_often, KOLO_FDPASS_MAY_COME, fds, 2, &peer),
                      KOLO_OK);
-    close(fds[0]);
-    close(fds[1]);
+    kolo_fd_close(fds[0]);
+    kolo_fd_close(fds[1]);
     struct pollfd pfd = {.fd = peer.alive_fd, .events = POLLIN};
     assert_int_equal(poll(&pfd, 1, 20), 0);
     kill(service->pid, SIGKILL);
     assert_int_equal(poll(&pfd, 1, 1000), 1);
-    close(peer.alive_fd);
+    kolo_fd_close(peer.alive_fd);
     /* and it cannot be reached any more */
     ctx = caller(50);
     assert_int_equal(kolo_fdpass_fetch(&ctx, &service->card, name_often, KOLO_FDPASS_MAY_COME, fds, 2, NULL),
                      KOLO_ERR_TIMEOUT);
     int status;
     waitpid(service->pid, &status, 0);
-    close(service->command);
-    close(service->answer);
+    kolo_fd_close(service->command);
+    kolo_fd_close(service->answer);
 }
 
 /* A child of fork() inherits neither the address nor the offers. */
@@ -366,9 +367,9 @@ static void a_forked_child_starts_afresh(void **state)
     kolo_fdpass_withdraw(name_often);
     kolo_fdpass_stop();
     kolo_progress_put(progress);
-    close(fd);
-    close(pipes[0]);
-    close(pipes[1]);
+    kolo_fd_close(fd);
+    kolo_fd_close(pipes[0]);
+    kolo_fd_close(pipes[1]);
 }
 
 int main(void)

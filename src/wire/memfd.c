@@ -4,6 +4,7 @@
  */
 #include "wire/memfd.h"
 #include "base/failpoint.h"
+#include "base/file/fds.h"
 #include "wire/fdpass.h"
 
 #include <errno.h>
@@ -19,14 +20,15 @@
 
 kolo_status_t kolo_memfd_make(const char *name, size_t bytes, int *fd)
 {
-    int f = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
-    if (f < 0 && errno == EINVAL) f = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING); /* before Linux 6.3 */
+    int f = kolo_fd_own(memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL));
+    if (f < 0 && errno == EINVAL)
+        f = kolo_fd_own(memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING)); /* before Linux 6.3 */
     if (f < 0)
         return kolo_fail_errno(errno == EMFILE || errno == ENFILE ? KOLO_ERR_SYSTEM : KOLO_ERR_UNSUPPORTED, errno,
                                "cannot make a memfd for shared memory (KOLO_SHM_DISABLE=1 goes without)");
     if (ftruncate(f, (off_t)bytes) != 0 || fcntl(f, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) {
         int err = errno;
-        close(f);
+        kolo_fd_close(f);
         return kolo_fail_errno(KOLO_ERR_SYSTEM, err, "cannot size and seal a memfd of %zu bytes", bytes);
     }
     *fd = f;
@@ -63,7 +65,7 @@ static kolo_status_t memfd_make_queue(kolo_wire_ctx_t *ctx, uint32_t readers, ko
     kolo_status_t status = map_fd(fd, map);
     /* Each reader fetches once; then the memory lives by its mappings alone and the descriptor is closed. */
     if (status == KOLO_OK) status = kolo_fdpass_offer(map->id, ctx->key, &fd, 1, readers);
-    close(fd);
+    kolo_fd_close(fd);
     if (status != KOLO_OK && map->base) {
         munmap(map->base, map->bytes);
         map->base = NULL;
@@ -79,7 +81,7 @@ static kolo_status_t memfd_open_queue(kolo_wire_ctx_t *ctx, const kolo_peer_card
     KOLO_TRY(kolo_fdpass_fetch(ctx, writer, map->id, KOLO_FDPASS_MUST_BE_THERE, &fd, 1, NULL));
     kolo_status_t status = kolo_memfd_check(fd, map->bytes, writer);
     if (status == KOLO_OK) status = map_fd(fd, map);
-    close(fd);
+    kolo_fd_close(fd);
     return status;
 }
 

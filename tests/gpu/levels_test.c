@@ -4,7 +4,7 @@
  * The parts are made here, and queue nothing.
  */
 #include "base/test.h"
-#include "exec/levels/levels.h"
+#include "gpu/levels/levels.h"
 #include "mem/cuda/cuda.h"
 
 #define MANY 100001 /* bytes: in levels, with a rest for the whole */

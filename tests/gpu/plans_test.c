@@ -6,9 +6,9 @@
  */
 #include "algo/test_shapes.h"
 #include "base/test.h"
-#include "exec/cuda/cuda.h"
-#include "exec/cuda/plan/plan.h"
 #include "exec/host/conformance.h"
+#include "gpu/cuda/cuda.h"
+#include "gpu/cuda/plan/plan.h"
 #include "plan/verify/verify.h"
 
 #include <stdio.h>

@@ -2,8 +2,8 @@
  *
  * The kernel of the soak test, see soak.h. Compiled by nvcc, and for the fake driver by a C++ compiler.
  */
+#include "gpu/cuda/device.cuh"
 #include "soak.h"
-#include "exec/cuda/device.cuh"
 
 KOLO_DEV uint64_t soak_mix(uint64_t z)
 {
@@ -16,9 +16,10 @@ KOLO_DEV uint64_t soak_mix(uint64_t z)
 KOLO_DEV uint64_t soak_value(const soak_call_t &c, uint64_t round, uint32_t rank, uint64_t i)
 {
     uint64_t bits = soak_mix(c.seed + round * 0x9e3779b97f4a7c15ull + ((uint64_t)rank << 48) + i);
-    return c.type == SOAK_UINT8 ? bits & 0xff : c.type == SOAK_UINT32 ? bits & 0xffffffffu
-           : c.type == SOAK_FLOAT32                                   ? bits & 0xffff
-                                                                      : bits;
+    return c.type == SOAK_UINT8     ? bits & 0xff
+           : c.type == SOAK_UINT32  ? bits & 0xffffffffu
+           : c.type == SOAK_FLOAT32 ? bits & 0xffff
+                                    : bits;
 }
 KOLO_DEV uint64_t soak_bits(const soak_call_t &c, uint64_t value)
 {
@@ -37,7 +38,8 @@ KOLO_DEV uint64_t soak_result(const soak_call_t &c, uint64_t round, uint32_t nra
 {
     uint64_t in = c.base + i % c.count, all = 0;
     if (c.op == SOAK_COPY)
-        return soak_bits(c, soak_value(c, round, c.from == SOAK_BY_BLOCK ? (uint32_t)(i / c.count) : (uint32_t)c.from, in));
+        return soak_bits(
+            c, soak_value(c, round, c.from == SOAK_BY_BLOCK ? (uint32_t)(i / c.count) : (uint32_t)c.from, in));
     for (uint32_t r = 0; r < nranks; r++) {
         uint64_t v = soak_value(c, round, r, in);
         all = c.op == SOAK_SUM ? all + v : v > all ? v : all;
@@ -72,13 +74,19 @@ KOLO_DEV uint32_t soak_elem(const soak_call_t &c)
 }
 
 #ifdef __CUDACC__
-KOLO_DEV uint32_t soak_add(uint32_t *p) { return atomicAdd(p, 1u); }
+KOLO_DEV uint32_t soak_add(uint32_t *p)
+{
+    return atomicAdd(p, 1u);
+}
 KOLO_DEV void soak_be_late(uint32_t ns)
 {
     for (; ns > 1000; ns -= 1000) __nanosleep(1000);
 }
 #else
-KOLO_DEV uint32_t soak_add(uint32_t *p) { return __atomic_fetch_add(p, 1u, __ATOMIC_RELAXED); }
+KOLO_DEV uint32_t soak_add(uint32_t *p)
+{
+    return __atomic_fetch_add(p, 1u, __ATOMIC_RELAXED);
+}
 KOLO_DEV void soak_be_late(uint32_t ns)
 {
     for (; ns > 1000; ns -= 1000) kolo_pause();
@@ -86,7 +94,10 @@ KOLO_DEV void soak_be_late(uint32_t ns)
 #endif
 
 /* The guards stand before and behind the destination. */
-KOLO_DEV uint64_t soak_before(const soak_call_t &c) { return c.dst - SOAK_GUARD * soak_elem(c); }
+KOLO_DEV uint64_t soak_before(const soak_call_t &c)
+{
+    return c.dst - SOAK_GUARD * soak_elem(c);
+}
 
 KOLO_DEV void soak_check(const soak_args_t &a, uint64_t round, uint64_t first, uint64_t step)
 {

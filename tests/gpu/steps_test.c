@@ -2,15 +2,15 @@
  *
  * The kernels made for their collectives follow verified plans: one step by lines, lines of 128 bytes and stages;
  * two steps by stages; and the same without stages, by stores and loads in the peers' buffers. Each block tells its
- * steps (exec/cuda/steps.h); a block is held against the plan of the same algorithm as a replica of it, and all
+ * steps (gpu/cuda/steps.h); a block is held against the plan of the same algorithm as a replica of it, and all
  * blocks together must move each byte of each chunk once, from where its taker expects it. Ranks are streams of the
  * fake driver. Values are compared by gpu_conform.
  */
 #include "../../tools/tuning/gpu_spread.h"
 #include "algo/test_shapes.h"
 #include "base/test.h"
-#include "exec/cuda/cuda.h"
-#include "exec/cuda/steps.h"
+#include "gpu/cuda/cuda.h"
+#include "gpu/cuda/steps.h"
 #include "plan/verify/verify.h"
 
 #include <dlfcn.h>

@@ -125,6 +125,7 @@ def case_misspelt_names_are_errors():
         ("KOLO_ALGO", "allreduce=ring", "all_reduce"),
         ("KOLO_ALGO", "all_reduce=", "ring"),
         ("KOLO_LOG", "verbose", "none|error|warn|info|debug|trace"),
+        ("KOLO_LOG", "info,wire=loud", "ROOM=LEVEL"),
         ("KOLO_ENGINE_BACKENDS", "nosuch", "hierarchical"),
         ("KOLO_ENGINE_BACKENDS", "kolo;all_gather=nosuch", "hierarchical"),
         ("KOLO_SPINS", "-2", "-1"),
@@ -134,7 +135,7 @@ def case_misspelt_names_are_errors():
         has(err, key, value, allowed)
         row = {r["key"]: r for r in json.loads(out)}[key]
         assert row["value"] == row["default"] or (row["value"], row["default"]) == (None, None), row
-    for key, value in (("KOLO_ALGO", ""), ("KOLO_ALGO", "bruck"), ("KOLO_ALGO", "ring,broadcast=tree"), ("KOLO_LOG", "DEBUG"),
+    for key, value in (("KOLO_ALGO", ""), ("KOLO_ALGO", "bruck"), ("KOLO_ALGO", "ring,broadcast=tree"), ("KOLO_LOG", "DEBUG"), ("KOLO_LOG", "info,wire=debug"),
                        ("KOLO_ENGINE_BACKENDS", "mpi,kolo;broadcast=kolo"), ("KOLO_SPINS", "0")):
         good("--params", **{key: value})
 

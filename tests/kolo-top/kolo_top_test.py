@@ -110,6 +110,37 @@ def case_a_stopped_rank_is_named_with_what_it_did_not_enter():
         job.verdict("Nobody waits", "Complete on all ranks: all up to operation 20")
 
 
+def missed_tensor(how, of_set, waiting):
+    with Job(how) as job:
+        sentence = (rf"rank 1 has not submitted tensor layer/bias{of_set}, for which {waiting} waited [0-9.]+ s; "
+                    rf"rank 1 is process {job.pids[1]} on host ")
+        out = job.verdict(sentence)
+        assert "Nobody waits" not in out[out.index(" has not submitted"):].split("job ")[0], out
+        for _ in range(100):
+            once = top("--once", *job.only())
+            if re.search(rf"stuck for [0-9.]+ s: {sentence}", once):
+                break
+            time.sleep(0.05)
+        assert re.search(rf"stuck for [0-9.]+ s: {sentence}", once), once
+        # on another host than rank 0's
+        there = top("--once", "--pid", str(job.pids[2]))
+        return once, there
+
+
+def case_who_lacks_a_named_tensor_is_told():
+    once, there = missed_tensor("tensor", "", "2 ranks have")
+    assert "tensor layer/kernel\n" in once, once  # the last one
+    assert re.search(r"rank 2 waits for tensor layer/bias; kolo-top on the host of rank 0 tells who", there), there
+
+
+def case_who_lacks_a_cached_tensor_is_told():
+    missed_tensor("cached", "", "2 ranks have")
+
+
+def case_who_lacks_a_tensor_of_a_process_set_is_told():
+    missed_tensor("set", " of process set 1", "1 rank has")
+
+
 def case_a_rank_that_is_missed_while_connections_are_made_is_named():
     with Job("connect") as job:
         job.verdict(rf"rank 1 \(process {job.pids[1]} on .*\) did not enter operation 20",
@@ -213,6 +244,13 @@ def case_who_waits_for_whose_signals_is_told():
 def case_a_call_that_waits_in_a_queue_is_told():
     with Job("queue") as job:
         job.verdict(r"rank 1 \(.*\) did not enter operation 20 .*: it has queued all_reduce 4 float32 sum on a stream")
+
+
+def case_calls_of_all_ranks_that_are_no_collectives_are_told():
+    for how, words in (("deregister", "window_deregister"), ("register", "window_register"), ("split", "comm_split or comm_dup"),
+                       ("finalize", "comm_finalize")):
+        with Job(how) as job:
+            job.verdict(rf"ranks 0, 2 have been in operation 2\d \({words}\) for", rf"rank 1 \(.*\) did not enter operation 2\d \({words}\)")
 
 
 def case_a_job_that_runs_is_listed_with_its_rate():

@@ -2,10 +2,11 @@
  *
  * One rank of a job that gets stuck in the way that its last argument names, for kolo_top_test.py. It says "ready"
  * before it does, and stays until it is killed.
- * usage: stuck_rank RANK NRANKS ID_FILE stop|other|kill|recv|signal|queue|connect|run
+ * usage: stuck_rank RANK NRANKS ID_FILE stop|other|kill|recv|signal|queue|connect|run|tensor|cached|set
  */
-#include <kolo/kolo.h>
+#include <kolo/engine.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,10 +22,60 @@ static void must(kolo_status_t status)
     exit(1);
 }
 
+/* Calls of all ranks that are no collectives; the odd one does not make them. Did it? */
+static int call_whole(kolo_comm_t comm, int rank, const char *how)
+{
+    static float data[4];
+    kolo_window_t window = NULL;
+    kolo_comm_t child;
+    if (strcmp(how, "deregister") == 0) {
+        must(kolo_window_register(comm, data, sizeof data, &window));
+        if (rank != ODD) kolo_window_deregister(comm, window);
+    } else if (strcmp(how, "register") == 0) {
+        if (rank != ODD) kolo_window_register(comm, data, sizeof data, &window);
+    } else if (strcmp(how, "split") == 0) {
+        if (rank != ODD) kolo_comm_split(comm, 0, 0, &child, NULL);
+    } else if (strcmp(how, "finalize") == 0) {
+        if (rank != ODD) kolo_comm_finalize(comm);
+    } else {
+        return 0;
+    }
+    return 1;
+}
+
+/* The odd rank never submits "layer/bias"; with "cached" it did so before, and with "set" it waits in a process
+ * set. */
+static void lack_a_tensor(kolo_comm_t comm, int rank, const char *how)
+{
+    static float data[4];
+    int64_t shape[1] = {4}, handle;
+    const int members[2] = {0, ODD};
+    const kolo_rank_list_t set = {members, 2};
+    kolo_engine_config_t config = KOLO_ENGINE_CONFIG_INITIALIZER;
+    kolo_tensor_t kernel = {"layer/kernel", KOLO_FLOAT32, 1, shape, data, data}, bias = kernel;
+    kolo_tensor_engine_t engine;
+    bool in_set = strcmp(how, "set") == 0;
+    bias.name = "layer/bias";
+    config.sets = &set;
+    config.nsets = 1;
+    must(kolo_engine_init(&engine, comm, &config));
+    kolo_submission_t where = {.set = in_set ? 1 : 0};
+    for (int i = 0; i < (strcmp(how, "cached") == 0 ? 3 : 0); i++) {
+        must(kolo_engine_all_reduce(engine, &bias, KOLO_SUM, 1, 1, NULL, &handle));
+        must(kolo_engine_wait(engine, handle, 0, NULL));
+    }
+    must(kolo_engine_all_reduce(engine, &kernel, KOLO_SUM, 1, 1, NULL, &handle));
+    must(kolo_engine_wait(engine, handle, 0, NULL));
+    if (rank == ODD || (in_set && rank > ODD)) return;
+    must(kolo_engine_all_reduce(engine, &bias, KOLO_SUM, 1, 1, &where, &handle));
+    must(kolo_engine_wait(engine, handle, 0, NULL));
+}
+
 static void get_stuck(kolo_comm_t comm, int rank, int nranks, const char *how)
 {
     static float data[4], more[1000];
     kolo_stream_t stream;
+    if (call_whole(comm, rank, how)) return;
     if (strcmp(how, "recv") == 0) { /* each waits for the next */
         kolo_recv(data, 4, KOLO_FLOAT32, (rank + 1) % nranks, comm, NULL);
         return;
@@ -37,6 +88,10 @@ static void get_stuck(kolo_comm_t comm, int rank, int nranks, const char *how)
         if (rank == ODD) return;
         must(kolo_signal(rank, 0, comm, NULL));
         must(kolo_wait_signal(waits, 2, comm, NULL));
+    }
+    if (strcmp(how, "tensor") == 0 || strcmp(how, "cached") == 0 || strcmp(how, "set") == 0) {
+        lack_a_tensor(comm, rank, how);
+        return;
     }
     if (rank == ODD && strcmp(how, "stop") == 0) raise(SIGSTOP);
     if (rank == ODD && strcmp(how, "queue") == 0) { /* behind a call that does not return */

@@ -17,6 +17,7 @@
 #define MOST_ELEMENTS 70000
 #define AFTERWARDS    40 /* calls that follow; the last ones are barriers */
 #define BARRIERS      2
+#define LATE_MS       300
 
 typedef enum { ROOT, COUNT, TYPE, OPERATOR, OPERATION, ORDER, KINDS } kind_t;
 static const char *const kind_names[] = {"root", "count", "type", "operator", "operation", "order"};
@@ -46,6 +47,9 @@ typedef struct {
 typedef struct {
     unsigned long seed;
     int ranks, odd, warm; /* warm: calls before it */
+    int ahead;            /* small calls of one kind that follow it, of which the others may make thousands */
+    int late;             /* this rank comes later to the odd call, -1: none */
+    plan_call_t small;
     size_t wire;
     kind_t kind;
     plan_call_t right, wrong;
@@ -137,6 +141,10 @@ static program_t draw_program(unsigned long seed)
         if (p.kind == OPERATION) p.wrong.what = (int)draw(&s, OPERATIONS);
         if (p.kind == ORDER) p.wrong = draw_call(&s, p.ranks);
     } while (!differ(&p.right, &p.wrong));
+    static const int rooted[] = {BROADCAST, SCATTER, REDUCE, GATHER};
+    p.ahead = draw(&s, 4) == 0 ? 1500 + (int)draw(&s, 3000) : 0;
+    p.late = draw(&s, 4) == 0 ? (int)draw(&s, (unsigned)p.ranks) : -1;
+    p.small = (plan_call_t){rooted[draw(&s, 4)], (int)draw(&s, (unsigned)p.ranks), 256, KOLO_FLOAT32, KOLO_SUM};
     return p;
 }
 
@@ -163,9 +171,11 @@ static void run_program(proc_t *proc)
     if (!x) abort();
     EXPECT_OK(warm_up(p, comm, x, &s));
     proc_meet(proc, 0);
+    if (proc->r.rank == p->late) nap_ms(LATE_MS);
     uint64_t start = now_ms();
     f->status = make_call(comm, odd ? &p->wrong : &p->right, x);
     if (p->kind == ORDER && f->status == KOLO_OK) f->status = make_call(comm, odd ? &p->right : &p->wrong, x);
+    for (int i = 0; i < p->ahead && f->status == KOLO_OK; i++) f->status = make_call(comm, &p->small, x);
     for (int i = 0; i < AFTERWARDS && f->status == KOLO_OK; i++) {
         plan_call_t c = draw_call(&s, p->ranks);
         if (i >= AFTERWARDS - BARRIERS) c.what = BARRIER;

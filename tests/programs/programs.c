@@ -2,14 +2,15 @@
  *
  * Random programs on the public interface: a list of events (collectives and messages on several communicators)
  * that all ranks draw alike, and for each rank by itself how it calls its share of them: cut into groups or not, on
- * streams or not. Run in the order of the list such a program never blocks, so it may not hang however it is cut.
- * Every result is compared with a scalar reference, bytes around the buffers are looked at, and what the programs
- * leave behind is counted.
+ * streams or not, and when it is late. Windows come and go between them. Run in the order of the list such a
+ * program never blocks, so it may not hang however it is cut. Every result is compared with a scalar reference,
+ * bytes around the buffers are looked at, and what the programs leave behind is counted.
  *
  *     comm_programs [RUNS [SEED [-v]]]    SEED and one run repeat what failed
  */
 #include "coll/values.h"
 #include "kit/ranks.h"
+#include "programs/windows.h"
 
 #include <malloc.h>
 #include <signal.h>
@@ -25,6 +26,8 @@ enum {
     STREAMS = 2,
     GUARD = 64,
     LIMIT_S = 120,
+    LATE_EACH = 48, /* events, of which one is called late by a rank */
+    LATE_MS = 20,
     KEPT_BYTES = 4096 /* what one program may leave behind on average: nothing but noise of the heap */
 };
 
@@ -260,6 +263,7 @@ static void do_event(run_t *run, const event_t *e)
     bool message = e->kind == MESSAGE;
     if (mine < 0 || (message && (from < 0 || to < 0 || (from != mine && to != mine)))) return;
     bool to_myself = message && from == to;
+    if (draw(&run->own) % LATE_EACH == 0) nap_ms(1 + (int)(draw(&run->own) % LATE_MS));
     if (!run->cut_left && (to_myself || draw(&run->own) % 2)) {
         run->cut_left = 1 + (int)(draw(&run->own) % 6);
         EXPECT_OK(kolo_group_start());
@@ -291,7 +295,10 @@ static void run_program(rank_t *r)
     for (int i = 0; i < STREAMS; i++) EXPECT_OK(kolo_stream_create(&run->streams[i]));
     for (int i = 0; i < EVENTS; i++) {
         do_event(run, &events[i]);
-        if (i % FLUSH == FLUSH - 1) flush(run);
+        if (i % FLUSH != FLUSH - 1) continue;
+        flush(run);
+        int c = events[i].comm;
+        if (run->ranks[c] >= 0) program_windows(run->comms[c], run->ranks[c], run->sizes[c], events[i].seed);
     }
     for (int i = 0; i < STREAMS; i++) EXPECT_OK(kolo_stream_destroy(run->streams[i]));
     for (int c = 1; c < COMMS; c++) end_comm(&run->comms[c]);
@@ -322,6 +329,7 @@ static size_t bytes_held(void)
 int main(int argc, char **argv)
 {
     signal(SIGALRM, say_late);
+    setenv("KOLO_MISMATCH_MS", "1", 0); /* right calls meet as many questions as can be */
     long runs = argc > 1 ? atol(argv[1]) : 25;
     uint64_t seed = argc > 2 ? strtoull(argv[2], NULL, 0) : 1;
     size_t kept = 0;

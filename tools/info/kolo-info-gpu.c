@@ -4,7 +4,7 @@
  * predicts for it, from the constants that kolo-tune has measured (KOLO_TUNE_FILE) or else those of two H200.
  */
 #include "../tuning/gpu_model.h"
-#include "comm/device.h"
+#include "comm/gpu/device.h"
 #include "kolo-info.h"
 #include "tune/tune.h"
 

@@ -252,7 +252,8 @@ static void pass_on_file(agent_t *a, const char *name)
     int fd = open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     if (fd < 0) return; /* gone again */
     memcpy(data, name, n);
-    if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_size <= (off_t)KOLORUN_FILE_MAX) {
+    if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_uid == geteuid() &&
+        st.st_size <= (off_t)KOLORUN_FILE_MAX) {
         ssize_t got = read(fd, data + n, KOLORUN_FILE_MAX);
         if (got >= 0) send_frame(a, KOLORUN_FILE, 0, data, n + (size_t)got);
     }

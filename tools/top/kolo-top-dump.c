@@ -138,6 +138,22 @@ static void json_job(const top_set_t *set, size_t first, size_t count, size_t la
     printf("    ]}%s\n", first + count < set->count ? "," : "");
 }
 
+/* Fills in what keeps the ranks of a communicator; false: nothing does. A tensor that somebody has not submitted
+ * comes first: the operations of the ranks that wait for it are over. */
+static bool judge(const top_set_t *set, size_t first, const kolo_verdict_rank_t *ranks, int n, char *text,
+                  size_t bytes)
+{
+    size_t count = top_job_size(set, first), at = 0;
+    if (top_tensor_wait(set, first, count, text, bytes - 1)) {
+        at = strlen(text);
+        text[at++] = '\n';
+        text[at] = '\0';
+    }
+    bool wrong = kolo_verdict_print(ranks, n, set->ranks[first].view.nranks, text + at, bytes - at);
+    if (at && !wrong) text[at] = '\0'; /* "Nobody waits." */
+    return wrong || at;
+}
+
 int top_dump(const top_options_t *options, const top_set_t *set)
 {
     if (options->json) printf("[\n");
@@ -147,7 +163,7 @@ int top_dump(const top_options_t *options, const top_set_t *set)
         count = top_job_size(set, first);
         int n = top_verdict_ranks(set, first, count, &ranks);
         if (!ranks) return TOP_FAILED;
-        bool wrong = kolo_verdict_print(ranks, n, set->ranks[first].view.nranks, verdict, sizeof verdict);
+        bool wrong = judge(set, first, ranks, n, verdict, sizeof verdict);
         free(ranks);
         if (options->json)
             json_job(set, first, count, (size_t)options->last, verdict, wrong);

@@ -121,6 +121,10 @@ static void fill_line(line_t *line, const top_set_t *set, const top_set_t *befor
     if (kolo_verdict_brief(ranks, n, view->nranks, line->stuck, sizeof line->stuck) && wait >= STUCK_NS)
         line->wait_ns = wait;
     free(ranks);
+    const char *tensor = top_tensor_last(set, line->first, line->count);
+    if (tensor) snprintf(line->operation, sizeof line->operation, "%s", tensor);
+    if (line->wait_ns == 0)
+        line->wait_ns = top_tensor_wait(set, line->first, line->count, line->stuck, sizeof line->stuck);
 }
 
 static bool is_wanted(const line_t *line, const kolo_record_view_t *view, const char *filter)

@@ -50,6 +50,12 @@ size_t top_job_size(const top_set_t *set, size_t first);
 /* Fills `out` for each rank of the communicator that something can be said of; returns how many. Allocated. */
 int top_verdict_ranks(const top_set_t *set, size_t first, size_t count, kolo_verdict_rank_t **out);
 
+/* kolo-top-tensors.c: who has not submitted a named tensor, in one sentence that ends with '.'; returns for how
+ * long the others have waited for it, 0: for nothing, and the text is "". */
+uint64_t top_tensor_wait(const top_set_t *set, size_t first, size_t count, char *text, size_t bytes);
+/* The tensor that the ranks agreed on last; NULL: there are none. */
+const char *top_tensor_last(const top_set_t *set, size_t first, size_t count);
+
 /* kolo-top-keys.c: keyed tensors that tasks of this host wait for, a line each; returns how many. */
 int top_show_keys(FILE *out, const top_options_t *options);
 

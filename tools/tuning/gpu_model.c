@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * See gpu_model.h. The executor's own function says which way a call goes (exec/cuda/choose.c); the plan of that
+ * See gpu_model.h. The executor's own function says which way a call goes (gpu/cuda/choose.c); the plan of that
  * way is emitted for all ranks and simulated. A GPU is a rank that sends one thing at a time, since all that it
  * sends goes over the same links; a slot holds a whole part, since blocks work on all of it at once, but for a
  * broadcast, whose receivers hand on what they load as it comes. A short operation has one step behind its launch;

@@ -6,7 +6,7 @@
 #ifndef KOLO_TOOLS_TUNING_GPU_MODEL_H
 #define KOLO_TOOLS_TUNING_GPU_MODEL_H
 
-#include "exec/cuda/cuda.h"
+#include "gpu/cuda/cuda.h"
 #include "tune/tune.h"
 
 typedef struct {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The plan of a long broadcast by kernels (kolo_direct_spread() in exec/cuda/direct.cuh), which no other executor
+ * The plan of a long broadcast by kernels (kolo_direct_spread() in gpu/cuda/direct.cuh), which no other executor
  * runs: for the simulator, and for the test that holds the kernels against it.
  */
 #ifndef KOLO_TOOLS_TUNING_GPU_SPREAD_H

@@ -2,7 +2,8 @@
  *
  * A call, from its arguments to its end: its checks (enqueue.c, deep_check.c), its path (submit.c; group.c,
  * stream.c and on_device.c put it aside), its turn (launch.c), its plan and connections (bind.c, p2p*.c), running
- * alone or beside others (share.c), and questions to peers when it takes long (mismatch.c, ask_around.c).
+ * alone or beside others (share.c), and questions to peers when it takes long (mismatch.c, leftover.c,
+ * ask_around.c).
  */
 #ifndef KOLO_COMM_CALL_CALL_H
 #define KOLO_COMM_CALL_CALL_H
@@ -182,7 +183,7 @@ void kolo_share_skip(kolo_share_t *share, kolo_status_t status);
 void kolo_mismatch_open(kolo_body_t *body);
 /* A call of all ranks that no plan runs takes a number among the operations and is shown, so that who calls
  * something else is told. Returns its number. In its turn; where operations run beside calls it is counted apart
- * and not shown. */
+ * and not shown. Its entry in the flight record is for kolo_record_end(). */
 uint64_t kolo_mismatch_count(kolo_body_t *body, kolo_call_word_t which);
 /* A wait for `task`, with the time limit of operations; `look` is for the caller to set. */
 void kolo_body_wait_init(kolo_body_t *body, kolo_wait_t *wait, kolo_task_t *task);
@@ -193,9 +194,10 @@ kolo_status_t kolo_mismatch_look(void *arg);
 kolo_status_t kolo_mismatch_look_connecting(kolo_body_t *body, uint64_t operation, int rank);
 /* A collective has failed by what a slot brought: others may wait for this rank, and are told. */
 void kolo_mismatch_met(const kolo_task_t *task);
-/* The `look` of a send or receive (arg: its task), and of those of a group (arg: the kolo_p2p_t). */
+/* The `look` of a send or receive (arg: its task), and of those of a group. behind: collectives of the group that
+ * have no number yet. */
 kolo_status_t kolo_mismatch_look_pair(void *arg);
-kolo_status_t kolo_mismatch_look_pairs(void *arg);
+kolo_status_t kolo_mismatch_look_pairs(kolo_p2p_t *p2p, uint64_t behind);
 /* The kernels of operation `number` wait for these ranks: asks them, when it is time to (KOLO_MISMATCH_MS). Not
  * KOLO_OK: the operation will not end. */
 kolo_status_t kolo_mismatch_look_device(kolo_body_t *body, uint64_t number, const int *ranks, int count);
@@ -219,6 +221,11 @@ static inline void kolo_mismatch_show_pair(kolo_body_t *body, const kolo_call_t 
     kolo_board_begin(&body->pairs[call->root], send ? KOLO_BOARD_SEND : KOLO_BOARD_RECV,
                      way == KOLO_P2P_LL ? KOLO_BOARD_LINES : KOLO_BOARD_SLOTS, word, firm);
 }
+
+/* ---- leftover.c ---- */
+/* The caller waits in operation `number`, or before it (word 0): is there anything in its queues that proves that
+ * another rank has called something else? KOLO_ERR_MISMATCH, and all ranks are told. */
+kolo_status_t kolo_leftover_look(kolo_body_t *body, uint64_t number, uint64_t word);
 
 /* ---- ask_around.c ---- */
 /* From now on peers who ask are told what is in the flight record; until it goes. */

@@ -87,8 +87,10 @@ void kolo_mismatch_open(kolo_body_t *body)
 
 uint64_t kolo_mismatch_count(kolo_body_t *body, kolo_call_word_t which)
 {
+    uint64_t word = kolo_signature_of_call(which);
     if (body->exec && body->exec->by_host) return body->apart++;
-    kolo_board_publish(&body->board, body->operation, kolo_signature_of_call(which));
+    kolo_board_publish(&body->board, body->operation, word);
+    kolo_record_begin_whole(body, body->operation, word);
     return body->operation++;
 }
 
@@ -165,6 +167,7 @@ kolo_status_t kolo_mismatch_look(void *arg)
     kolo_oob_look_out(body->oob);
     KOLO_TRY(kolo_oob_difference(body->oob));
     if (!is_due(&body->stalled, task->operation)) return KOLO_OK;
+    KOLO_TRY(kolo_leftover_look(body, task->operation, task->signature));
     size_t n = kolo_task_awaited(task, ranks, ASKED_AT_ONCE);
     if (n == 0 || n == ASKED_AT_ONCE) n = next_in_turn(body, &body->stalled, ranks, ASKED_AT_ONCE);
     for (size_t i = 0; i < n; i++) kolo_oob_ask(body->oob, ranks[i], task->operation);
@@ -284,9 +287,11 @@ static kolo_status_t look(kolo_body_t *body, bool *due)
     return KOLO_OK;
 }
 
-static void ask_pairs(kolo_body_t *body, const int *ranks, size_t n)
+/* `behind`: collectives that go on beside the messages and have no number yet. This rank comes to them whatever
+ * becomes of the messages, so a peer that is in one of them does not wait in vain. */
+static void ask_pairs(kolo_body_t *body, const int *ranks, size_t n, uint64_t behind)
 {
-    uint64_t next = body->levels.next ? body->levels.next : body->operation;
+    uint64_t next = body->levels.next ? body->levels.next : body->operation + behind;
     for (size_t i = 0; i < n; i++) kolo_oob_ask_pair(body->oob, ranks[i], next);
 }
 
@@ -297,16 +302,17 @@ kolo_status_t kolo_mismatch_look_pair(void *arg)
     int ranks[PAIRS_AT_ONCE];
     bool due;
     KOLO_TRY(look(body, &due));
-    if (due) ask_pairs(body, ranks, kolo_task_awaited(task, ranks, PAIRS_AT_ONCE));
+    if (!due) return KOLO_OK;
+    KOLO_TRY(kolo_leftover_look(body, body->operation, 0));
+    ask_pairs(body, ranks, kolo_task_awaited(task, ranks, PAIRS_AT_ONCE), 0);
     return KOLO_OK;
 }
 
-kolo_status_t kolo_mismatch_look_pairs(void *arg)
+kolo_status_t kolo_mismatch_look_pairs(kolo_p2p_t *p2p, uint64_t behind)
 {
-    kolo_p2p_t *p2p = arg;
     int ranks[PAIRS_AT_ONCE];
     bool due;
     KOLO_TRY(look(p2p->body, &due));
-    if (due) ask_pairs(p2p->body, ranks, kolo_p2p_awaited(p2p, ranks, PAIRS_AT_ONCE));
+    if (due) ask_pairs(p2p->body, ranks, kolo_p2p_awaited(p2p, ranks, PAIRS_AT_ONCE), behind);
     return KOLO_OK;
 }

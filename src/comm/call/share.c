@@ -208,6 +208,14 @@ static void describe(void *arg, char *buf, size_t bytes)
     snprintf(buf, bytes, "a group that is over");
 }
 
+/* Collectives that this rank comes to without another call. */
+static uint64_t behind(const kolo_share_t *s)
+{
+    uint64_t n = 0;
+    for (size_t i = s->at; i < s->count; i++) n += s->calls[i].kind == KOLO_CALL_COLL;
+    return s->colling && s->coll.begun ? n - 1 : n;
+}
+
 static kolo_status_t look_at(kolo_share_t *s, uint64_t now)
 {
     kolo_body_t *body = s->comm->body;
@@ -222,7 +230,8 @@ static kolo_status_t look_at(kolo_share_t *s, uint64_t now)
     if (s->colling && s->coll.running) KOLO_TRY(kolo_mismatch_look(&s->coll.task));
     if (s->colling && s->coll.making)
         KOLO_TRY(kolo_mismatch_look_connecting(body, s->coll.task.operation, kolo_making_awaits(s->coll.making)));
-    if (s->pairing) KOLO_TRY(kolo_mismatch_end_pairs(s->messages, s->nmessages, kolo_mismatch_look_pairs(&s->p2p)));
+    if (s->pairing)
+        KOLO_TRY(kolo_mismatch_end_pairs(s->messages, s->nmessages, kolo_mismatch_look_pairs(&s->p2p, behind(s))));
     if (!late) return KOLO_OK;
     kolo_wait_words(text, (uint64_t)body->op_timeout_ms * KOLO_NS_PER_MS, words, sizeof words);
     return kolo_fail(KOLO_ERR_TIMEOUT, "time-out: %s", words);

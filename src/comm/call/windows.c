@@ -35,6 +35,7 @@ static kolo_status_t make(job_t *job)
         status = kolo_window_make(body, job->buf, job->bytes, &handle, &agreed);
     else
         agreed = true; /* the same on all ranks */
+    kolo_record_end(&body->record, status);
     if (status == KOLO_OK) {
         *job->made = (kolo_window_t)(uintptr_t)handle; /* NOLINT: a number, which nobody follows */
         return KOLO_OK;
@@ -52,6 +53,7 @@ static kolo_status_t unmake(const job_t *job)
                          body->name, body->rank);
     (void)kolo_mismatch_count(body, KOLO_CALL_WORD_DEREGISTER);
     kolo_status_t status = kolo_window_unmake(body, job->handle);
+    kolo_record_end(&body->record, status);
     if (status == KOLO_OK) return KOLO_OK;
     kolo_fail_prefix(status, "window_deregister: %s rank %d: ", body->name, body->rank);
     return kolo_body_fail(body, status);

@@ -156,6 +156,7 @@ static kolo_status_t take_turn(kolo_grow_t *g)
     if (status == KOLO_OK) (void)kolo_mismatch_count(g->start.parent->body, KOLO_CALL_WORD_GROW);
     if (status == KOLO_OK) status = open_staff(g, rows, &child, g->table);
     if (status == KOLO_OK) status = inherit(g, g->staff, g->start.parent->body->oob);
+    kolo_record_end(&g->start.parent->body->record, status);
     if (child) kolo_oob_discard_child(child);
     free(rows);
     return status;

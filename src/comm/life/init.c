@@ -158,6 +158,15 @@ static kolo_status_t find_topology(kolo_body_t *body)
     return status;
 }
 
+/* Long log lines name the job by the number that kolo-top shows. */
+static void identify(const kolo_body_t *body)
+{
+    char job[20];
+    if (body->nranks == 1) return;
+    snprintf(job, sizeof job, "%016llx", (unsigned long long)kolo_oob_job(body->oob));
+    kolo_log_identify(body->rank, job);
+}
+
 kolo_status_t kolo_body_setup(kolo_body_t *body)
 {
     size_t n = (size_t)body->nranks;
@@ -182,6 +191,7 @@ kolo_status_t kolo_body_setup(kolo_body_t *body)
     KOLO_TRY(kolo_device_open(body));
     KOLO_TRY(kolo_lost_watch(body));
     kolo_record_open(body);
+    identify(body);
     kolo_cores_warn(body);
     kolo_info("comm", "%s rank %d of %d is ready: %d host(s), fan-out %s, references %s, slots of %u bytes",
               body->name, body->rank, body->nranks, body->member.nnodes, body->emit.fanout ? "yes" : "no",

@@ -92,6 +92,7 @@ static kolo_status_t split(kolo_start_t *start)
         /* the same on all members, new for each split */
         uint64_t label = kolo_mismatch_count(parent, KOLO_CALL_WORD_SPLIT) << 24 ^ (uint64_t)(uint32_t)s->color;
         status = exchange(s, &oob_child, &addresses);
+        kolo_record_end(&parent->record, status);
         if (status != KOLO_OK) kolo_body_fail(parent, status);
         if (status == KOLO_OK && child) {
             status = kolo_child_open(child, child->rank, child->nranks, oob_child, label, addresses);

@@ -65,7 +65,8 @@ static void show_end(kolo_body_t *body)
 {
     uint64_t word = kolo_signature_of_call(KOLO_CALL_WORD_FINALIZE);
     kolo_device_show_end(body, word);
-    kolo_board_publish(&body->board, body->operation++, word); /* drained: nothing runs beside it */
+    kolo_board_publish(&body->board, body->operation, word); /* drained: nothing runs beside it */
+    kolo_record_begin_whole(body, body->operation++, word);
 }
 
 /* ---- have all called the same? ---- */
@@ -167,6 +168,7 @@ static kolo_status_t finalize(kolo_body_t *body)
     if (status == KOLO_OK) {
         show_end(body);
         status = meet_all(body);
+        kolo_record_end(&body->record, status);
         if (status != KOLO_OK) kolo_fail_prefix(status, "comm_finalize: ");
     }
     KOLO_FAIL_POINT("comm.finalize.met");

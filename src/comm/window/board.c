@@ -4,6 +4,7 @@
  * makes its board, all tell each other where it is, each tries what it may do with the others, and all learn the
  * answers: both ends of a pair have to know whether something travels between them.
  */
+#include "base/file/fds.h"
 #include "base/log.h"
 #include "comm/window/window.h"
 #include "wire/cma/cma.h"
@@ -89,7 +90,7 @@ kolo_status_t kolo_window_memory_make(const char *name, size_t bytes, int *fd, v
     void *map = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, f, 0);
     if (map == MAP_FAILED) {
         int err = errno;
-        close(f);
+        kolo_fd_close(f);
         return kolo_fail_errno(KOLO_ERR_NO_MEMORY, err, "cannot map %zu bytes of shared memory", bytes);
     }
     *fd = f;
@@ -108,7 +109,7 @@ kolo_status_t kolo_window_memory_fetch(kolo_body_t *body, int owner, const uint8
     if (status == KOLO_OK && map == MAP_FAILED)
         status =
             kolo_fail_errno(KOLO_ERR_NO_MEMORY, errno, "cannot map %zu bytes that rank %d shares", bytes, owner);
-    close(fd);
+    kolo_fd_close(fd);
     if (status == KOLO_OK) *base = map;
     return status;
 }
@@ -267,7 +268,7 @@ kolo_status_t kolo_windows_open(kolo_body_t *body)
         w->ranks && w->reach ? KOLO_OK : kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for windows of %zu ranks", n);
     if (status == KOLO_OK) status = meet(w, cards);
     kolo_fdpass_withdraw(w->name); /* all have it, or will not get it */
-    if (w->fd >= 0) close(w->fd);
+    if (w->fd >= 0) kolo_fd_close(w->fd);
     w->fd = -1;
     free(cards);
     if (status == KOLO_OK)
@@ -291,7 +292,7 @@ void kolo_window_free(kolo_windows_t *w, kolo_window_peers_t *window)
         if (window->peers[r].mapped) munmap(window->peers[r].at, window->peers[r].bytes);
     if (window->fd >= 0) {
         munmap(window->base, window->bytes);
-        close(window->fd);
+        kolo_fd_close(window->fd);
     }
     free(window);
 }

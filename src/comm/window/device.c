@@ -7,6 +7,7 @@
  * go on.
  */
 #include "base/clock.h"
+#include "base/file/fds.h"
 #include "base/log.h"
 #include "comm/window/window.h"
 #include "mem/cuda/cuda.h"
@@ -128,7 +129,7 @@ static kolo_status_t offer(kolo_body_t *body, kolo_window_peers_t *window, kolo_
     card->way = BY_DESCRIPTOR;
     kolo_status_t status = kolo_mapped_random(name, 16);
     if (status == KOLO_OK) status = kolo_fdpass_offer(name, body->ctx.key, &fd, 1, 0);
-    close(fd);
+    kolo_fd_close(fd);
     return status;
 }
 
@@ -182,7 +183,7 @@ static kolo_status_t take_other(kolo_body_t *body, int peer, const kolo_window_d
     KOLO_TRY(
         kolo_fdpass_fetch(&body->ctx, &body->member.peers[peer], name, KOLO_FDPASS_MUST_BE_THERE, &fd, 1, NULL));
     kolo_status_t status = kolo_mem_cuda.map(fd, card->allocation, body->device, &to->mapped);
-    close(fd);
+    kolo_fd_close(fd);
     if (status == KOLO_OK) *address = (uint64_t)(uintptr_t)to->mapped.address + card->offset;
     return status;
 }

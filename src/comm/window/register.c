@@ -70,23 +70,21 @@ static kolo_status_t open_end(kolo_windows_t *w, int peer, bool dial)
 }
 
 /* Who dials does not wait for who accepts, so all are dialled first. */
-static kolo_status_t connect_ends(kolo_windows_t *w, const window_card_t *cards)
+static kolo_status_t connect_ends(kolo_windows_t *w, kolo_window_peers_t *window, const window_card_t *cards)
 {
     kolo_body_t *body = w->body;
-    bool *fresh = calloc((size_t)body->nranks, sizeof *fresh), any = false;
-    kolo_status_t status = fresh ? KOLO_OK : kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for connections");
-    for (int r = 0; status == KOLO_OK && r < body->nranks; r++) any |= fresh[r] = needs_end(w, cards, r);
-    if (any && status == KOLO_OK) status = kolo_relay_create(w);
+    bool any = false;
+    for (int r = 0; r < body->nranks; r++) any |= window->peers[r].connects = needs_end(w, cards, r);
+    kolo_status_t status = any ? kolo_relay_create(w) : KOLO_OK;
     for (int dial = 1; any && dial >= 0; dial--)
         for (int r = 0; status == KOLO_OK && r < body->nranks; r++)
-            if (fresh[r] && (r > body->rank) == dial) status = open_end(w, r, dial);
+            if (window->peers[r].connects && (r > body->rank) == dial) status = open_end(w, r, dial);
     kolo_wait_t wait;
     kolo_wait_init(&wait, &body->stop, body->ctx.deadline_ns, describe_opening, w, 1);
     wait.wakers[wait.nwakers++] = &body->ctx.waker;
     for (int r = 0; any && status == KOLO_OK && r < body->nranks; r++)
-        if (fresh[r]) status = await_open(w, r, &wait);
+        if (window->peers[r].connects) status = await_open(w, r, &wait);
     kolo_wait_end(&wait);
-    free(fresh);
     return status;
 }
 
@@ -133,7 +131,7 @@ static kolo_status_t take_window(kolo_windows_t *w, kolo_window_peers_t *window,
 static kolo_status_t exchange(kolo_windows_t *w, kolo_window_peers_t *window, const window_card_t *cards)
 {
     int n = w->body->nranks, rank = w->body->rank;
-    KOLO_TRY(connect_ends(w, cards));
+    KOLO_TRY(connect_ends(w, window, cards));
     for (int r = 0; r < n; r++) KOLO_TRY(take_window(w, window, &cards[r], r));
     for (int r = 0; r < n; r++)
         if (r != rank && window->bytes && travels(w, cards, r, rank)) KOLO_TRY(expose_to(w, window, r));
@@ -205,6 +203,13 @@ static void hide_all(kolo_windows_t *w, kolo_window_peers_t *window)
         if (window->peers[r].mine.bytes) kolo_relay_hide(w->relay, r, &window->peers[r].mine);
 }
 
+/* One end may be there and the other not. The next window makes them anew, on all ranks. */
+static void give_up_ends(kolo_windows_t *w, kolo_window_peers_t *window)
+{
+    for (int r = 0; r < w->body->nranks && w->relay; r++)
+        if (window->peers[r].connects) kolo_relay_give_up(w->relay, r);
+}
+
 kolo_status_t kolo_window_make(kolo_body_t *body, void *buf, size_t bytes, uint64_t *handle, bool *agreed)
 {
     size_t n = (size_t)body->nranks;
@@ -225,6 +230,7 @@ kolo_status_t kolo_window_make(kolo_body_t *body, void *buf, size_t bytes, uint6
     free(cards);
     if (status != KOLO_OK) {
         hide_all(w, window);
+        give_up_ends(w, window);
         kolo_window_free(w, window);
         return status;
     }
@@ -250,14 +256,13 @@ static kolo_status_t fence(kolo_windows_t *w)
     kolo_body_t *body = w->body;
     kolo_status_t status = KOLO_OK;
     kolo_wait_t wait;
-    w->fences++;
     for (int r = 0; r < body->nranks; r++)
         if (kolo_relay_has(w->relay, r)) KOLO_TRY(kolo_relay_fence(w->relay, r));
     kolo_wait_init(&wait, &body->stop, body->ctx.deadline_ns, describe_fence, w, 1);
     wait.wakers[wait.nwakers++] = &body->ctx.waker;
     for (int r = 0; r < body->nranks && status == KOLO_OK; r++) {
         if (!kolo_relay_has(w->relay, r)) continue;
-        while (status == KOLO_OK && (int32_t)(kolo_relay_fences(w->relay, r) - w->fences) < 0) {
+        while (status == KOLO_OK && !kolo_relay_fence_passed(w->relay, r)) {
             status = kolo_relay_check(w->relay, r);
             if (status == KOLO_OK) status = kolo_wait_pause(&wait);
         }

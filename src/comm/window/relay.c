@@ -21,9 +21,10 @@ typedef struct {
     kolo_onesided_t *end;   /* NULL: none, or it was dropped */
     _Atomic bool connected; /* there is or was one */
     _Atomic bool open;
-    uint64_t writing; /* data of writes that is still needed; under the lock */
-    _Atomic uint32_t fences;
-    kolo_status_t failed; /* under the lock */
+    uint64_t writing;        /* data of writes that is still needed; under the lock */
+    _Atomic uint32_t fences; /* that came */
+    uint32_t fenced;         /* that were sent; by whose turn it is */
+    kolo_status_t failed;    /* under the lock */
     char why[300];
 } peer_t;
 
@@ -264,12 +265,29 @@ kolo_status_t kolo_relay_signal(kolo_relay_t *relay, int peer, uint32_t number)
 kolo_status_t kolo_relay_fence(kolo_relay_t *relay, int peer)
 {
     kolo_onesided_write_t write = {.flags = KOLO_ONESIDED_NOTIFY, .number = FENCE};
-    return put_out(relay, peer, &write);
+    KOLO_TRY(put_out(relay, peer, &write));
+    relay->peers[peer].fenced++;
+    return KOLO_OK;
 }
 
-uint32_t kolo_relay_fences(const kolo_relay_t *relay, int peer)
+bool kolo_relay_fence_passed(const kolo_relay_t *relay, int peer)
 {
-    return atomic_load_explicit(&relay->peers[peer].fences, memory_order_acquire);
+    const peer_t *p = &relay->peers[peer];
+    return (int32_t)(atomic_load_explicit(&p->fences, memory_order_acquire) - p->fenced) >= 0;
+}
+
+void kolo_relay_give_up(kolo_relay_t *relay, int peer)
+{
+    peer_t *p = &relay->peers[peer];
+    pthread_mutex_lock(&relay->lock);
+    kolo_onesided_close(p->end);
+    p->end = NULL;
+    p->failed = KOLO_OK;
+    atomic_store(&p->connected, false);
+    atomic_store(&p->open, false);
+    atomic_store(&p->fences, 0);
+    p->fenced = 0;
+    pthread_mutex_unlock(&relay->lock);
 }
 
 uint64_t kolo_relay_pending(const kolo_relay_t *relay)

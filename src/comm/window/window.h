@@ -61,6 +61,7 @@ typedef struct kolo_window_peers {
         uint64_t address, bytes; /* as the owner sees it */
         char *at;                /* where this process stores; NULL: it does not */
         bool mapped, relayed;
+        bool connects;                      /* the connection was made with this window */
         kolo_onesided_window_t there, mine; /* through the relay: to it; from it */
     } peers[];
 } kolo_window_peers_t;
@@ -73,7 +74,6 @@ typedef struct kolo_windows {
     kolo_window_rank_t *ranks;
     uint8_t *reach; /* kolo_reach_t, [from * nranks + to] */
     kolo_relay_t *relay;
-    uint32_t fences;       /* that this rank has sent to each rank of the relay */
     uint64_t device_lines; /* GPUs: my board as mapped for mine */
     _Atomic uint32_t *due; /* GPUs: [rank * KOLO_SIGNALS + number] that streams wait for, at most */
     struct {               /* GPUs, where calls have a time limit: the wait that a stream has come to */
@@ -127,9 +127,12 @@ bool kolo_relay_move(kolo_relay_t *relay, int peer);
 kolo_status_t kolo_relay_check(kolo_relay_t *relay, int peer);
 /* Ends connections on which something is still to be written: its data is not needed from here on. */
 void kolo_relay_drop(kolo_relay_t *relay);
-/* All that the peer wrote ahead of its n-th fence is there. */
+/* Sends the peer a fence, as it does to this rank: both send as many, from the birth of their connection on.
+ * Passed: as many have come as were sent, and all that the peer wrote ahead of the last one is there. */
 kolo_status_t kolo_relay_fence(kolo_relay_t *relay, int peer);
-uint32_t kolo_relay_fences(const kolo_relay_t *relay, int peer);
+bool kolo_relay_fence_passed(const kolo_relay_t *relay, int peer);
+/* The connections that a failed set-up has made; all ranks give them up, since not all may have them. */
+void kolo_relay_give_up(kolo_relay_t *relay, int peer);
 size_t kolo_relay_memory(kolo_relay_t *relay);
 
 /* ---- register.c: whose turn it is; collective ---- */

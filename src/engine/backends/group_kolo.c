@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Groups of Kolo (levels.h): communicators that are split off the set's; in host memory, or of the GPUs that the
- * ranks work on. GPUs of several hosts reach each other through host memory (exec/staged), queued like all else.
+ * ranks work on. GPUs of several hosts reach each other through host memory (gpu/staged), queued like all else.
  */
 #include "engine/backends/levels.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * A lane of MPI between GPUs of several hosts (levels.h). MPI gets host memory: what the lane moves goes through
- * exec/staged, in pieces, on the engine's stream, and the thread that runs the pieces there calls MPI. So no other
+ * gpu/staged, in pieces, on the engine's stream, and the thread that runs the pieces there calls MPI. So no other
  * thread waits for MPI. Where MPI fails or a rank is lost, the stream is let go and status() says so.
  */
 #include "base/log.h"

@@ -6,6 +6,7 @@
 #ifndef KOLO_ENGINE_CONTROLLER_CONTROLLER_H
 #define KOLO_ENGINE_CONTROLLER_CONTROLLER_H
 
+#include "base/recorder.h"
 #include "engine/controller/ranks.h"
 #include "engine/request.h"
 #include "member/member.h"
@@ -37,7 +38,11 @@ typedef struct {
     uint64_t patience_ns;          /* the shorter of both; 0: no checks */
     uint64_t next_ns;              /* when the next row is due; UINT64_MAX: none */
     const kolo_peer_card_t *peers; /* cards by rank of the set; NULL: not known */
+    kolo_record_t *record;         /* where kolo-top finds who is missing; NULL: nowhere */
 } kolo_stall_t;
+
+/* From then on kolo-top is told who has not submitted a tensor, long before a warning. */
+#define KOLO_STALL_SHOWN_NS KOLO_NS_PER_S
 
 typedef struct {
     int nranks, njoined, last_joined;
@@ -69,8 +74,8 @@ kolo_status_t kolo_row_check(const kolo_controller_t *c, const kolo_row_t *row, 
 void kolo_stall_init(kolo_stall_t *stall, int64_t warn_ms, int64_t limit_ms);
 void kolo_stall_new_row(kolo_stall_t *stall, kolo_row_t *row);
 void kolo_stall_waited(kolo_stall_t *stall, kolo_row_t *row, uint32_t waited_ms);
-/* Logs warnings that are due. True: a row has reached the limit, and text names it and the ranks that lack it.
- * ranks: the set's ranks in the job. */
+/* Logs warnings that are due and writes down for kolo-top who is missing. True: a row has reached the limit, and
+ * text names it and the ranks that lack it. ranks: the set's ranks in the job. */
 bool kolo_stall_look(kolo_controller_t *c, const int *ranks, char *text, size_t bytes);
 
 #endif

@@ -6,6 +6,9 @@
  * Cached tensors never reach the coordinator's table, so every rank removes tensors that have waited that long from
  * the cache, as it removes a changed tensor; the request then says how long the tensor has waited.
  *
+ * From one second on the coordinator's flight record says who is missing, for kolo-top. It is written anew each
+ * second.
+ *
  * Rows that lack the same ranks are reported in one line: if a rank hangs, all tensors of a step wait for it.
  */
 #include "base/log.h"
@@ -34,19 +37,27 @@ void kolo_stall_init(kolo_stall_t *stall, int64_t warn_ms, int64_t limit_ms)
     stall->patience_ns = shorter(stall->warn_ns, stall->limit_ns);
     stall->next_ns = UINT64_MAX;
     stall->peers = NULL;
+    stall->record = NULL;
 }
 
-static uint64_t due_at(const kolo_stall_t *stall, const kolo_row_t *row)
+static bool is_shown(const kolo_stall_t *stall, const kolo_row_t *row, uint64_t now)
+{
+    return stall->record && now >= row->since_ns + KOLO_STALL_SHOWN_NS;
+}
+
+/* When a row is to be looked at: to warn, to end the engine, to show it, or to show it anew. */
+static uint64_t due_at(const kolo_stall_t *stall, const kolo_row_t *row, uint64_t now)
 {
     uint64_t warn = stall->warn_ns ? row->since_ns + (row->warnings + 1) * stall->warn_ns : UINT64_MAX;
-    uint64_t limit = stall->limit_ns ? row->since_ns + stall->limit_ns : UINT64_MAX;
-    return KOLO_MIN(warn, limit);
+    uint64_t limit = stall->limit_ns ? row->since_ns + stall->limit_ns : UINT64_MAX, show = UINT64_MAX;
+    if (stall->record) show = (is_shown(stall, row, now) ? now : row->since_ns) + KOLO_STALL_SHOWN_NS;
+    return KOLO_MIN(KOLO_MIN(warn, limit), show);
 }
 
 void kolo_stall_new_row(kolo_stall_t *stall, kolo_row_t *row)
 {
     row->since_ns = kolo_now_ns();
-    stall->next_ns = KOLO_MIN(stall->next_ns, due_at(stall, row));
+    stall->next_ns = KOLO_MIN(stall->next_ns, due_at(stall, row, row->since_ns));
 }
 
 /* Some rank has waited for that long before it sent its request; who has waited longest counts. */
@@ -54,7 +65,7 @@ void kolo_stall_waited(kolo_stall_t *stall, kolo_row_t *row, uint32_t waited_ms)
 {
     uint64_t now = kolo_now_ns(), waited = waited_ms * KOLO_NS_PER_MS;
     row->since_ns = KOLO_MIN(row->since_ns, now > waited ? now - waited : 1);
-    stall->next_ns = KOLO_MIN(stall->next_ns, due_at(stall, row));
+    stall->next_ns = KOLO_MIN(stall->next_ns, is_shown(stall, row, now) ? now : due_at(stall, row, now));
 }
 
 /* ---- words ---- */
@@ -153,14 +164,15 @@ static bool at_limit(const kolo_stall_t *stall, const kolo_row_t *row, uint64_t 
 
 /* Rows that have waited nearly as long as the one whose turn it is are told with it: a step's tensors do not come
  * in the same moment. */
-static size_t collect(const kolo_controller_t *c, uint64_t now, overdue_t *rows)
+static size_t collect(const kolo_controller_t *c, uint64_t now, bool shown, overdue_t *rows)
 {
     size_t n = 0;
     uint64_t soon = now + c->stall.patience_ns / 8;
     for (size_t i = 0; i < c->rows.nbuckets; i++) {
         for (kolo_name_t *name = c->rows.buckets[i]; name; name = name->next) {
             kolo_row_t *row = (kolo_row_t *)name;
-            if (!warn_due(&c->stall, row, soon) && !at_limit(&c->stall, row, soon)) continue;
+            bool due = warn_due(&c->stall, row, soon) || at_limit(&c->stall, row, soon);
+            if (shown ? !is_shown(&c->stall, row, now + KOLO_STALL_SHOWN_NS / 8) : !due) continue;
             uint64_t hash = KOLO_HASH_INIT;
             for (int r = 0; r < c->nranks; r++)
                 if (kolo_row_lacks(c, row, r)) hash = kolo_hash_bytes(hash, &r, sizeof r);
@@ -171,12 +183,28 @@ static size_t collect(const kolo_controller_t *c, uint64_t now, overdue_t *rows)
     return n;
 }
 
-static void find_next(kolo_controller_t *c)
+static void find_next(kolo_controller_t *c, uint64_t now)
 {
     c->stall.next_ns = UINT64_MAX;
     for (size_t i = 0; i < c->rows.nbuckets; i++)
         for (const kolo_name_t *name = c->rows.buckets[i]; name; name = name->next)
-            c->stall.next_ns = KOLO_MIN(c->stall.next_ns, due_at(&c->stall, (const kolo_row_t *)name));
+            c->stall.next_ns = KOLO_MIN(c->stall.next_ns, due_at(&c->stall, (const kolo_row_t *)name, now));
+}
+
+/* Writes down the sentence on the rows among which the oldest is; an empty one when all are young. */
+static void show(const kolo_controller_t *c, const int *ranks, overdue_t *rows, uint64_t now)
+{
+    char text[KOLO_RECORD_NOTE_TEXT] = "";
+    size_t from = 0, to = 0, count = collect(c, now, true, rows);
+    uint64_t since = now;
+    for (size_t i = 0; i < count; i++) {
+        if (rows[i].row->since_ns >= since) continue;
+        since = rows[i].row->since_ns;
+        for (from = i; from > 0 && rows[from - 1].lacking == rows[i].lacking;) from--;
+        for (to = i; to < count && rows[to].lacking == rows[i].lacking;) to++;
+    }
+    if (to > from) say_all(c, ranks, rows + from, to - from, now, text, sizeof text);
+    kolo_record_note_wait(c->stall.record, to > from ? since : 0, true, text);
 }
 
 /* One line for rows that lack the same ranks; true: one of them has reached the limit, and `text` says so. */
@@ -211,12 +239,13 @@ bool kolo_stall_look(kolo_controller_t *c, const int *ranks, char *text, size_t 
         c->stall.next_ns = now + KOLO_NS_PER_S;
         return false;
     }
-    size_t n = collect(c, now, rows);
+    if (c->stall.record) show(c, ranks, rows, now);
+    size_t n = collect(c, now, false, rows);
     for (size_t from = 0, to; from < n && !over; from = to) {
         for (to = from; to < n && rows[to].lacking == rows[from].lacking;) to++;
         over = tell(c, ranks, rows + from, to - from, now, text, bytes);
     }
     free(rows);
-    find_next(c);
+    find_next(c, now);
     return over;
 }

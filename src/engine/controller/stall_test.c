@@ -87,6 +87,35 @@ static void looks_only_when_something_is_due(void **state)
     kolo_controller_fini(&c);
 }
 
+static void who_is_missing_is_in_the_flight_record_after_a_second(void **state)
+{
+    kolo_controller_t c;
+    char text[KOLO_ERROR_TEXT_BYTES] = "";
+    kolo_record_t *record = kolo_recorder_take();
+    (void)state;
+    assert_non_null(record);
+    const kolo_record_note_t *note = &record->head.note;
+    assert_int_equal(kolo_controller_init(&c, 3), KOLO_OK);
+    kolo_stall_init(&c.stall, 0, 0); /* nothing is logged, and nothing ends */
+    c.stall.record = record;
+    submit(&c, "young", 100, "x--");
+    submit(&c, "old", 3000, "x-x");
+    assert_false(kolo_stall_look(&c, job, text, sizeof text));
+    assert_non_null(strstr(note->text, "rank 1 has not submitted tensor old, for which 2 ranks have waited 3.0 s"));
+    assert_null(strstr(note->text, "young"));
+    assert_true(note->blames == 1 && note->since_ns > 0 && note->since_ns < kolo_now_ns());
+    assert_true(c.stall.next_ns < kolo_now_ns() + KOLO_STALL_SHOWN_NS); /* of the young one */
+    submit(&c, "old", 0, "-x-");
+    kolo_record_note_last(record, "tensor old");
+    assert_true(note->since_ns == 0);
+    assert_string_equal(note->last, "tensor old");
+    c.stall.next_ns = 0;
+    assert_false(kolo_stall_look(&c, job, text, sizeof text));
+    assert_true(note->since_ns == 0);
+    kolo_controller_fini(&c);
+    kolo_recorder_release(record);
+}
+
 static int number_ranks(void **state)
 {
     (void)state;
@@ -115,6 +144,7 @@ int main(void)
         cmocka_unit_test(rows_that_lack_the_same_ranks_are_one_sentence),
         cmocka_unit_test(long_names_and_many_runs_are_cut),
         cmocka_unit_test(looks_only_when_something_is_due),
+        cmocka_unit_test(who_is_missing_is_in_the_flight_record_after_a_second),
     };
     return cmocka_run_group_tests(tests, number_ranks, NULL);
 }

@@ -78,8 +78,19 @@ static kolo_status_t remember(kolo_set_t *s, const kolo_responses_t *fresh)
     return KOLO_OK;
 }
 
+/* kolo-top shows it as the last operation; who was missing has come. */
+static void note_last(kolo_set_t *s, size_t count)
+{
+    char title[KOLO_TENSOR_NAME_MAX + 16];
+    kolo_record_t *record = s->comm->body->record.at;
+    if (!record) return;
+    kolo_request_title(&s->engine->ordered[count - 1]->request, title, sizeof title);
+    kolo_record_note_last(record, title);
+}
+
 static kolo_status_t work(kolo_set_t *s, size_t count)
 {
+    note_last(s, count);
     kolo_fuse_rules_t rules = {s->engine->tuned.tuning.fusion_threshold, s->engine->config.fusion_tensor_max,
                                s->size};
     if (KOLO_UNLIKELY(s->engine->timeline != NULL)) kolo_trace_agreed(s, s->engine->ordered, count);

@@ -56,6 +56,29 @@ void kolo_engine_look_for_stalls(struct kolo_tensor_engine *e)
     }
 }
 
+/* Writes down for kolo-top what this rank has waited for, for long. On rank 0 the coordinator says more (stall.c).
+ */
+static void note_waits(kolo_set_t *s)
+{
+    char text[KOLO_RECORD_NOTE_TEXT];
+    kolo_lane_oldest_t oldest;
+    if (!takes_part(s) || s->rank == 0) return;
+    kolo_record_t *record = s->comm->body->record.at;
+    if (!record) return;
+    kolo_lane_oldest(&s->lane, &oldest);
+    if (oldest.count == 0 || kolo_now_ns() < oldest.taken_ns + KOLO_STALL_SHOWN_NS) return;
+    snprintf(text, sizeof text, oldest.count > 1 ? "%.300s and %zu more" : "%.300s", oldest.title,
+             oldest.count - 1);
+    kolo_record_note_wait(record, oldest.taken_ns, false, text);
+}
+
+/* Until this rank looks again whether it has waited for long. */
+static uint64_t note_at(kolo_set_t *s)
+{
+    bool noted = takes_part(s) && s->rank > 0 && s->comm->body->record.at && kolo_lane_count(&s->lane) > 0;
+    return noted ? kolo_now_ns() + KOLO_STALL_SHOWN_NS : UINT64_MAX;
+}
+
 static void describe_sleep(void *arg, char *buf, size_t bytes)
 {
     (void)arg;
@@ -83,8 +106,10 @@ static kolo_status_t sleep_until_called(struct kolo_tensor_engine *e)
         kolo_finisher_publish(e);
         uint64_t stale = stale_at(e->all), look = KOLO_MIN(stale, e->all->controller.stall.next_ns);
         if (has_new(e->all) || kolo_wake_called(e, e->all->cycle) || kolo_now_ns() >= stale) break;
+        look = KOLO_MIN(look, note_at(e->all));
         wait.deadline_ns = look == UINT64_MAX ? 0 : look;
         kolo_status_t status = kolo_gate_wait(e->gate, ticket, &wait);
+        if (status == KOLO_ERR_TIMEOUT) note_waits(e->all);
         if (status != KOLO_OK && status != KOLO_ERR_TIMEOUT) return status;
         slept = true;
     }
@@ -102,7 +127,7 @@ static kolo_status_t call_sets(struct kolo_tensor_engine *e, uint64_t *until)
     for (int id = 0; id < e->nsets; id++) {
         kolo_set_t *s = e->sets[id];
         if (!takes_part(s)) continue;
-        *until = KOLO_MIN(*until, s->controller.stall.next_ns);
+        *until = KOLO_MIN(*until, KOLO_MIN(s->controller.stall.next_ns, note_at(s)));
         if (s->called >= s->cycle) continue;
         if (has_new(s) || now >= stale_at(s))
             KOLO_TRY(kolo_order_call(s));
@@ -146,6 +171,7 @@ static kolo_status_t sleep_until_turn(struct kolo_tensor_engine *e, kolo_set_t *
         if (*set) break;
         wait.deadline_ns = until == UINT64_MAX ? 0 : until;
         kolo_status_t status = kolo_gate_wait(e->gate, ticket, &wait);
+        for (int id = 0; status == KOLO_ERR_TIMEOUT && id < e->nsets; id++) note_waits(e->sets[id]);
         if (status != KOLO_OK && status != KOLO_ERR_TIMEOUT) return status;
     }
     if (slept) KOLO_TALLY(e->tally.sleeps, 1);

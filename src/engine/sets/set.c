@@ -59,6 +59,7 @@ kolo_status_t kolo_set_open(kolo_set_t *s, kolo_comm_t comm)
     s->controller.set = s->id;
     s->controller.ranks = s->ranks;
     s->controller.stall.peers = comm->body->member.peers;
+    s->controller.stall.record = s->rank == 0 ? comm->body->record.at : NULL;
     KOLO_TRY(kolo_op_create_callback(&s->and_op, and_words, NULL, KOLO_UINT64, comm));
     KOLO_TRY(kolo_op_create_callback(&s->or_op, or_words, NULL, KOLO_UINT64, comm));
     return kolo_talk_meet(s);

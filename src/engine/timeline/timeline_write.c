@@ -7,6 +7,7 @@
  *
  * A process of the viewer is a rank, a thread of it a tensor. Names of events are those of Horovod's timeline.
  */
+#include "base/file/fds.h"
 #include "engine/timeline/timeline.h"
 
 #include "base/log.h"
@@ -399,7 +400,7 @@ kolo_status_t kolo_timeline_open(kolo_timeline_t *t, const kolo_engine_place_t *
     if (!t->text) return kolo_fail(KOLO_ERR_NO_MEMORY, "engine: out of memory for a timeline");
     size_t n = strlen(t->path);
     if (n > 3 && strcmp(t->path + n - 3, ".gz") == 0) KOLO_TRY(kolo_gzip_open(&t->gzip));
-    t->fd = open(t->path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    t->fd = kolo_fd_above(open(t->path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
     if (t->fd < 0) return kolo_fail_errno(KOLO_ERR_SYSTEM, errno, "engine: cannot write the timeline %s", t->path);
     put_head(t, place, host);
     kolo_status_t status = KOLO_OK;

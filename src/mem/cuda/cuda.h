@@ -69,7 +69,7 @@ bool kolo_cuda_run_same(const kolo_cuda_run_t *run, uintptr_t at, size_t bytes);
 
 /* queue.c */
 extern const kolo_mem_queue_ops_t kolo_cuda_queues;
-/* Packing by a kernel, put on a stream whose device's context is current. Kernels live above this room (exec/cuda),
+/* Packing by a kernel, put on a stream whose device's context is current. Kernels live above this room (gpu/cuda),
  * which enters its function here. */
 typedef kolo_status_t (*kolo_cuda_lift_fn_t)(const kolo_cuda_device_t *device, const kolo_lift_t *list, size_t n,
                                              kolo_cu_stream_t stream);

@@ -6,6 +6,7 @@
  *
  * Free blocks are kept by address, so that neighbours join; the first that is large enough is taken.
  */
+#include "base/file/fds.h"
 #include "wire/onesided/internal.h"
 
 #include <errno.h>
@@ -41,13 +42,13 @@ kolo_status_t kolo_arena_create(int fd, size_t skip, size_t bytes, kolo_onesided
     kolo_onesided_arena_t *arena = calloc(1, sizeof *arena);
     if (arena == NULL) return kolo_fail(KOLO_ERR_NO_MEMORY, "onesided: no memory for an arena");
     arena->fd = -1;
-    if (fd >= 0) arena->fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+    if (fd >= 0) arena->fd = kolo_fd_copy(fd);
     int flags = MAP_NORESERVE | (fd >= 0 ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS);
     void *map = fd >= 0 && arena->fd < 0 ? MAP_FAILED
                                          : mmap(NULL, skip + bytes, PROT_READ | PROT_WRITE, flags, arena->fd, 0);
     if (map == MAP_FAILED) {
         int err = errno;
-        if (arena->fd >= 0) close(arena->fd);
+        if (arena->fd >= 0) kolo_fd_close(arena->fd);
         free(arena);
         return kolo_fail_errno(KOLO_ERR_NO_MEMORY, err,
                                "onesided: cannot map %zu bytes of address space (KOLO_ONESIDED_ARENA)",
@@ -70,7 +71,7 @@ static void destroy(kolo_onesided_arena_t *arena)
         free(block);
     }
     munmap(arena->map, arena->skip + arena->bytes);
-    if (arena->fd >= 0) close(arena->fd);
+    if (arena->fd >= 0) kolo_fd_close(arena->fd);
     pthread_mutex_destroy(&arena->lock);
     free(arena);
 }

@@ -3,6 +3,7 @@
  * Domains of one-sided transfers: what all ends of one owner share. The asleep word of the waker is in a page that
  * peers of this host map, so that they ring only when the thread sleeps.
  */
+#include "base/file/fds.h"
 #include "mem/admit.h"
 #include "wire/fdpass.h"
 #include "wire/memfd.h"
@@ -108,7 +109,7 @@ void kolo_onesided_domain_destroy(kolo_onesided_domain_t *domain)
     kolo_movers_destroy(domain);
     kolo_waker_fini(&domain->waker);
     if (domain->page) munmap(domain->page, (size_t)sysconf(_SC_PAGESIZE));
-    if (domain->page_fd >= 0) close(domain->page_fd);
+    if (domain->page_fd >= 0) kolo_fd_close(domain->page_fd);
     if (domain->serving) kolo_fdpass_stop();
     free(domain);
 }

@@ -3,6 +3,7 @@
  * Movers: the threads of a domain that move the lanes of its ends (lanes.h). As many as a large write has
  * lanes, for all ends together; they start with the first lane and end with the domain.
  */
+#include "base/file/fds.h"
 #include "wire/onesided/lanes.h"
 
 #include "base/process.h"
@@ -110,8 +111,8 @@ static kolo_status_t start(kolo_mover_t *mover)
     struct epoll_event event = {.events = EPOLLIN};
     pthread_mutex_init(&mover->gate, NULL);
     pthread_mutex_init(&mover->lock, NULL);
-    mover->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
-    mover->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    mover->epoll_fd = kolo_fd_own(epoll_create1(EPOLL_CLOEXEC));
+    mover->event_fd = kolo_fd_own(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     if (mover->epoll_fd < 0 || mover->event_fd < 0 ||
         epoll_ctl(mover->epoll_fd, EPOLL_CTL_ADD, mover->event_fd, &event) != 0)
         return kolo_fail_errno(KOLO_ERR_SYSTEM, errno, "onesided: no descriptors for a thread that moves lanes");
@@ -130,8 +131,8 @@ static void stop(kolo_mover_t *mover)
         kolo_mover_kick(mover);
         pthread_join(mover->thread, NULL);
     }
-    if (mover->epoll_fd >= 0) close(mover->epoll_fd);
-    if (mover->event_fd >= 0) close(mover->event_fd);
+    if (mover->epoll_fd >= 0) kolo_fd_close(mover->epoll_fd);
+    if (mover->event_fd >= 0) kolo_fd_close(mover->event_fd);
     pthread_mutex_destroy(&mover->gate);
     pthread_mutex_destroy(&mover->lock);
 }

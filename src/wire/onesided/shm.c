@@ -5,6 +5,7 @@
  * only what it sends. The socket stays open: its end shows that the peer has gone. Memory that lies elsewhere in
  * the peer's process is written by process_vm_writev(), where the kernel permits it (decision 0023).
  */
+#include "base/file/fds.h"
 #include "base/log.h"
 #include "wire/fdpass.h"
 #include "wire/memfd.h"
@@ -89,7 +90,7 @@ static kolo_status_t make_segment(kolo_onesided_t *end, shm_t *shm, kolo_oneside
         status = kolo_fdpass_offer(shm->id, end->domain->key, fds, 3, 1);
         shm->offered = status == KOLO_OK;
     }
-    close(fd);
+    kolo_fd_close(fd);
     return status;
 }
 
@@ -164,8 +165,8 @@ static kolo_status_t connect_end(kolo_onesided_t *end, const kolo_onesided_card_
     kolo_status_t status = kolo_fdpass_fetch(&ctx, &owner, peer->segment, KOLO_FDPASS_MUST_BE_THERE, fds, 3, NULL);
     if (status != KOLO_OK) return kolo_fail_prefix(status, "shared memory of %s: ", end->who);
     status = map_theirs(end, shm, fds, &owner, peer);
-    close(fds[0]);
-    close(fds[1]);
+    kolo_fd_close(fds[0]);
+    kolo_fd_close(fds[1]);
     shm->their_bell = fds[2];
     if (status == KOLO_OK) probe(end, shm, peer);
     return status;
@@ -320,7 +321,7 @@ static void close_end(kolo_onesided_t *end)
     if (shm->mine) atomic_store_explicit(&shm->mine->closed, 1, memory_order_release);
     if (shm->theirs) munmap(shm->theirs, shm->their_bytes);
     if (shm->their_page) munmap(shm->their_page, page_bytes());
-    if (shm->their_bell >= 0) close(shm->their_bell);
+    if (shm->their_bell >= 0) kolo_fd_close(shm->their_bell);
     free(shm);
     end->state[KOLO_ONESIDED_SHM] = NULL;
 }

@@ -4,6 +4,7 @@
  * is), and at the end each side sends a farewell, which distinguishes an orderly end from a death.
  */
 #include "base/failpoint.h"
+#include "base/file/fds.h"
 #include "base/log.h"
 #include "wire/tcp/tcp.h"
 
@@ -53,7 +54,7 @@ static void state_put(kolo_tcp_state_t *state)
         break;
     }
     *kolo_wire_state(ctx, &kolo_wire_tcp) = NULL;
-    if (state->epoll_fd >= 0) close(state->epoll_fd);
+    if (state->epoll_fd >= 0) kolo_fd_close(state->epoll_fd);
     free(state);
 }
 
@@ -68,7 +69,7 @@ static kolo_status_t epoll_add(kolo_tcp_state_t *state, kolo_tcp_sock_t *sock)
 /* Many sockets: from now on epoll says which of them are worth a system call. */
 static kolo_status_t epoll_start(kolo_tcp_state_t *state)
 {
-    state->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    state->epoll_fd = kolo_fd_own(epoll_create1(EPOLL_CLOEXEC));
     if (state->epoll_fd < 0) return kolo_fail_errno(KOLO_ERR_SYSTEM, errno, "tcp: epoll; descriptor limit?");
     for (kolo_tcp_conn_t *c = state->first; c; c = c->next)
         for (uint32_t i = 0; i < c->nsocks; i++) KOLO_TRY(epoll_add(state, &c->socks[i]));

@@ -20,7 +20,7 @@
 #define KOLO_TESTS_GPU_FAKE_FAKE_H
 
 #include "cuda.h"
-#include "exec/cuda/steps.h"
+#include "gpu/cuda/steps.h"
 
 #include <pthread.h>
 #include <stdbool.h>

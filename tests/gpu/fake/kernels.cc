@@ -4,7 +4,7 @@
 // ones by which the fake itself is tested. A block is one thread.
 #include "fake.h"
 
-#include "exec/cuda/kernels.cu"
+#include "gpu/cuda/kernels.cu"
 #include "soak.cu"
 
 #include <sched.h>

@@ -79,16 +79,25 @@ static uint64_t clock_us(void)
     return (uint64_t)ts.tv_sec * 1000000 + (uint64_t)ts.tv_nsec / 1000;
 }
 
+/* The rules of the library's base/file/private.h. */
 static bool read_key(const char *path, uint8_t key[KOLO_STORE_KEY_BYTES], char *why, size_t why_bytes)
 {
     struct stat st;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    bool ok = fd >= 0 && fstat(fd, &st) == 0 && (st.st_mode & 077) == 0 &&
-              read(fd, key, KOLO_STORE_KEY_BYTES) == KOLO_STORE_KEY_BYTES;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY);
+    const char *wrong = NULL;
+    if (fd < 0 || fstat(fd, &st) != 0)
+        wrong = errno == ELOOP ? "it is a symbolic link: name the file itself" : strerror(errno);
+    else if (!S_ISREG(st.st_mode))
+        wrong = "it is not a regular file";
+    else if (st.st_uid != geteuid() && st.st_uid != 0)
+        wrong = "it belongs to another user";
+    else if (st.st_mode & (st.st_uid == geteuid() ? 077 : 037))
+        wrong = "others may read or change it: chmod 600 it";
+    else if (read(fd, key, KOLO_STORE_KEY_BYTES) != KOLO_STORE_KEY_BYTES)
+        wrong = "it holds no key of a store";
+    if (wrong != NULL) snprintf(why, why_bytes, "the store's key (KOLO_STORE_KEY_FILE), %s: %s", path, wrong);
     if (fd >= 0) close(fd);
-    if (!ok)
-        snprintf(why, why_bytes, "the store's key cannot be read from %s, of mode 0600, or it is not one", path);
-    return ok;
+    return wrong == NULL;
 }
 
 kolo_store_t *kolo_store_open(const char *address, const char *key_file, char *why, size_t why_bytes)

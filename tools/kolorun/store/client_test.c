@@ -138,7 +138,23 @@ static void a_key_that_others_can_read_is_not_taken(void **state)
     (void)state;
     assert_int_equal(chmod(key_file, 0644), 0);
     assert_null(kolo_store_open("127.0.0.1:1", key_file, why, sizeof why));
-    assert_non_null(strstr(why, "mode 0600"));
+    assert_non_null(strstr(why, "chmod 600"));
+}
+
+static void a_key_behind_a_link_or_of_another_user_is_not_taken(void **state)
+{
+    char why[300] = "", link_file[sizeof key_file + 8];
+    (void)state;
+    snprintf(link_file, sizeof link_file, "%s.link", key_file);
+    assert_int_equal(symlink(key_file, link_file), 0);
+    kolo_store_t *s = kolo_store_open("127.0.0.1:1", link_file, why, sizeof why);
+    unlink(link_file);
+    assert_null(s);
+    assert_non_null(strstr(why, "symbolic link"));
+    if (geteuid() != 0) return; /* only root can give a file away */
+    assert_int_equal(chown(key_file, 12345, 12345), 0);
+    assert_null(kolo_store_open("127.0.0.1:1", key_file, why, sizeof why));
+    assert_non_null(strstr(why, "belongs to another user"));
 }
 
 int main(void)
@@ -149,6 +165,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_connection_that_does_not_come_about_is_not_called_refused, set_up,
                                         tear_down),
         cmocka_unit_test_setup_teardown(an_ipv6_address_stands_in_brackets, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_key_behind_a_link_or_of_another_user_is_not_taken, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_key_that_others_can_read_is_not_taken, set_up, tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

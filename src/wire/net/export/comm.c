@@ -8,6 +8,7 @@
  *     connect: read and check them, make the end's connection, send one byte: ready
  *                                              accept: read it, and take up the connection
  */
+#include "base/file/fds.h"
 #include "wire/net/export/export.h"
 
 #include "base/clock.h"
@@ -128,7 +129,7 @@ static void comm_free(comm_t *c)
 {
     if (c->end) c->ops->shut(c->end);
     if (c->open) c->ops->close(c->open);
-    if (c->socket >= 0) close(c->socket);
+    if (c->socket >= 0) kolo_fd_close(c->socket);
     pthread_mutex_destroy(&c->lock);
     free(c);
 }
@@ -137,7 +138,7 @@ static kolo_status_t comm_new(int device, bool reads, int fd, const uint8_t key[
 {
     comm_t *c = calloc(1, sizeof *c);
     if (!c) {
-        close(fd);
+        kolo_fd_close(fd);
         return kolo_fail(KOLO_ERR_NO_MEMORY, "no memory for a connection");
     }
     c->ops = kolo_export_provider();
@@ -165,7 +166,7 @@ static kolo_status_t listen_on(listener_t *l, handle_t *h)
     struct sockaddr_storage sa;
     KOLO_TRY(kolo_address_choose_local(NULL, &h->address));
     socklen_t length = kolo_address_to_sockaddr(&h->address, &sa);
-    l->socket = socket(sa.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    l->socket = kolo_fd_socket(sa.ss_family, SOCK_STREAM);
     if (l->socket < 0 || bind(l->socket, (struct sockaddr *)&sa, length) != 0 || listen(l->socket, 64) != 0 ||
         getsockname(l->socket, (struct sockaddr *)&sa, &length) != 0)
         return kolo_fail_errno(KOLO_ERR_SYSTEM, errno, "cannot listen");
@@ -198,7 +199,7 @@ int kolo_export_close_listener(void *listener)
 {
     listener_t *l = listener;
     if (l->half) comm_free(l->half);
-    if (l->socket >= 0) close(l->socket);
+    if (l->socket >= 0) kolo_fd_close(l->socket);
     free(l);
     return KOLO_NCCL_SUCCESS;
 }
@@ -209,11 +210,11 @@ static kolo_status_t dial(int device, handle_t *h)
     const char *why = h->magic == MAGIC ? kolo_address_check(&h->address) : "it is not of this plug-in";
     if (why) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "the handle cannot be used: %s", why);
     socklen_t length = kolo_address_to_sockaddr(&h->address, &sa);
-    int fd = socket(sa.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    int fd = kolo_fd_socket(sa.ss_family, SOCK_STREAM);
     if (fd < 0) return kolo_fail_errno(KOLO_ERR_SYSTEM, errno, "no socket; descriptor limit?");
     if (connect(fd, (struct sockaddr *)&sa, length) != 0 && errno != EINPROGRESS) {
         int err = errno;
-        close(fd);
+        kolo_fd_close(fd);
         return kolo_fail_errno(KOLO_ERR_REMOTE, err, "the peer cannot be reached");
     }
     return comm_new(device, false, fd, h->key, &h->half);
@@ -300,7 +301,7 @@ int kolo_export_accept(void *listener, void **receiver, void **offload)
     (void)offload;
     *receiver = NULL;
     if (!l->half) {
-        int fd = accept4(l->socket, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        int fd = kolo_fd_accept(l->socket, NULL, NULL);
         if (fd < 0) return errno == EAGAIN || errno == EINTR ? KOLO_NCCL_SUCCESS : KOLO_NCCL_SYSTEM_ERROR;
         kolo_status_t status = comm_new(l->device, true, fd, l->key, &l->half);
         if (status != KOLO_OK) return kolo_export_fail(status);

@@ -3,6 +3,7 @@
  * The provider's table, its devices and parameters. A plug-in is loaded once, when a job first asks for devices,
  * and stays: its threads may be anywhere.
  */
+#include "base/file/fds.h"
 #include "wire/net/plugin/plugin.h"
 
 #include "base/clock.h"
@@ -56,7 +57,7 @@ static kolo_status_t open_device(int device, kolo_net_open_t **result)
     if (!open) return kolo_fail(KOLO_ERR_NO_MEMORY, "plug-in: no memory for a device");
     open->device = device;
     open->wait_us = FIRST_WAIT_US;
-    open->timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+    open->timer_fd = kolo_fd_own(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
     if (open->timer_fd < 0) {
         int err = errno;
         free(open);
@@ -68,7 +69,7 @@ static kolo_status_t open_device(int device, kolo_net_open_t **result)
 
 static void close_device(kolo_net_open_t *open)
 {
-    close(open->timer_fd);
+    kolo_fd_close(open->timer_fd);
     free(open);
 }
 

@@ -2,6 +2,7 @@
  *
  * Devices of the sockets provider: network interfaces, and what is open on one of them. And the provider's table.
  */
+#include "base/file/fds.h"
 #include "wire/net/sockets/sockets.h"
 
 #include "base/clock.h"
@@ -86,8 +87,8 @@ static kolo_status_t listen_on(kolo_net_open_t *open)
     char text[KOLO_ADDRESS_TEXT_BYTES];
     uint64_t cookie;
     socklen_t length = kolo_address_to_sockaddr(&interfaces[open->device].address, &sa);
-    open->listener = socket(sa.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    open->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    open->listener = kolo_fd_socket(sa.ss_family, SOCK_STREAM);
+    open->epoll_fd = kolo_fd_own(epoll_create1(EPOLL_CLOEXEC));
     if (open->listener < 0 || open->epoll_fd < 0)
         return kolo_fail_errno(KOLO_ERR_SYSTEM, errno, "sockets: no socket; descriptor limit?");
     if (bind(open->listener, (struct sockaddr *)&sa, length) != 0 || listen(open->listener, 1024) != 0 ||
@@ -103,9 +104,9 @@ static kolo_status_t listen_on(kolo_net_open_t *open)
 
 static void close_device(kolo_net_open_t *open)
 {
-    for (uint32_t i = 0; i < open->ncallers; i++) close(open->callers[i].fd);
-    if (open->listener >= 0) close(open->listener);
-    if (open->epoll_fd >= 0) close(open->epoll_fd);
+    for (uint32_t i = 0; i < open->ncallers; i++) kolo_fd_close(open->callers[i].fd);
+    if (open->listener >= 0) kolo_fd_close(open->listener);
+    if (open->epoll_fd >= 0) kolo_fd_close(open->epoll_fd);
     kolo_auth_wipe(&open->key, sizeof open->key);
     free(open);
 }

@@ -4,6 +4,7 @@
  * end knows the job's secret, and says in its claim which end (tag) and which of its sockets (from) it is for. All
  * steps are taken by whoever calls the ends of the device next; none waits.
  */
+#include "base/file/fds.h"
 #include "wire/net/sockets/sockets.h"
 
 #include "base/clock.h"
@@ -75,7 +76,7 @@ kolo_status_t kolo_sockets_dial(kolo_net_end_t *end, kolo_sockets_sock_t *sock)
     kolo_address_t mine = end->open->address;
     kolo_address_set_port(&mine, 0);
     socklen_t length = kolo_address_to_sockaddr(&end->peer.address, &there);
-    sock->fd = socket(there.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    sock->fd = kolo_fd_socket(there.ss_family, SOCK_STREAM);
     if (sock->fd < 0) return kolo_fail_errno(KOLO_ERR_SYSTEM, errno, "sockets: no socket; descriptor limit?");
     tune(sock->fd);
     socklen_t mine_length = kolo_address_to_sockaddr(&mine, &here);
@@ -179,7 +180,7 @@ static void judge(kolo_net_open_t *open, kolo_sockets_caller_t *caller)
                           sock ? KOLO_VERDICT_OK : KOLO_VERDICT_REFUSED, verdict);
     }
     if (!say(caller->fd, verdict, sizeof verdict) || !sock) {
-        close(caller->fd);
+        kolo_fd_close(caller->fd);
         return;
     }
     tune(caller->fd);
@@ -197,12 +198,12 @@ static bool begin(kolo_sockets_caller_t *caller, int fd)
 static kolo_status_t let_in(kolo_net_open_t *open)
 {
     while (open->ncallers < KOLO_SOCKETS_PENDING) {
-        int fd = accept4(open->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        int fd = kolo_fd_accept(open->listener, NULL, NULL);
         if (fd < 0) break;
         if (kolo_sockets_watch(open, fd) == KOLO_OK && begin(&open->callers[open->ncallers], fd))
             open->ncallers++;
         else
-            close(fd);
+            kolo_fd_close(fd);
     }
     uint64_t now = open->ncallers ? kolo_now_ns() : 0;
     for (uint32_t i = 0; i < open->ncallers;) {
@@ -215,7 +216,7 @@ static kolo_status_t let_in(kolo_net_open_t *open)
         if (there > 0)
             judge(open, c);
         else
-            close(c->fd);
+            kolo_fd_close(c->fd);
         *c = open->callers[--open->ncallers];
     }
     return KOLO_OK;

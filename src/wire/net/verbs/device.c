@@ -3,6 +3,7 @@
  * Devices: which ports there are (looked up once per process), and opening one for a communicator, with the address
  * that its connections use.
  */
+#include "base/file/fds.h"
 #include "base/log.h"
 #include "wire/net/verbs/verbs.h"
 
@@ -170,6 +171,8 @@ static kolo_status_t fill(kolo_net_open_t *o, const kolo_verbs_port_t *p)
     memcpy(o->name, p->name, sizeof o->name);
     o->context = open_by_name(p->device);
     if (!o->context) return kolo_fail_errno(KOLO_ERR_SYSTEM, errno, "verbs: cannot open %s", p->device);
+    kolo_fd_mark(o->context->cmd_fd); /* a child's copies would keep the queue pairs, and the memory of the dead */
+    kolo_fd_mark(o->context->async_fd);
     if (query_port(o->context, o->port, &attr) != 0 || attr.state != IBV_PORT_ACTIVE)
         return kolo_fail(KOLO_ERR_SYSTEM, "verbs: port %u of %s is not active any more", o->port, p->device);
     o->link = attr.link_layer == IBV_LINK_LAYER_ETHERNET ? IBV_LINK_LAYER_ETHERNET : IBV_LINK_LAYER_INFINIBAND;
@@ -180,6 +183,7 @@ static kolo_status_t fill(kolo_net_open_t *o, const kolo_verbs_port_t *p)
     if (o->pd) o->channel = kolo_verbs.create_comp_channel(o->context);
     if (!o->channel)
         return kolo_fail_errno(KOLO_ERR_SYSTEM, errno, "verbs: %s gives no protection domain or channel", o->name);
+    kolo_fd_mark(o->channel->fd);
     o->usable = true;
     KOLO_TRY(unblock(o->channel->fd));
     return unblock(o->context->async_fd);
@@ -200,6 +204,11 @@ kolo_status_t kolo_verbs_open(int device, kolo_net_open_t **open)
 
 void kolo_verbs_close(kolo_net_open_t *o)
 {
+    if (o->channel) kolo_fd_unmark(o->channel->fd);
+    if (o->context) {
+        kolo_fd_unmark(o->context->cmd_fd);
+        kolo_fd_unmark(o->context->async_fd);
+    }
     if (o->channel) kolo_verbs.destroy_comp_channel(o->channel);
     if (o->pd) kolo_verbs.dealloc_pd(o->pd);
     if (o->context) kolo_verbs.close_device(o->context);

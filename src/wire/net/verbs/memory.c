@@ -2,6 +2,7 @@
  *
  * Registered memory, of this host and of devices beside the card, and the provider's table.
  */
+#include "base/file/fds.h"
 #include "base/log.h"
 #include "mem/mem.h"
 #include "wire/net/verbs/verbs.h"
@@ -38,7 +39,7 @@ static struct ibv_mr *register_device(kolo_net_open_t *open, const kolo_mem_plac
         place->ops->dmabuf(memory, bytes, &fd, &offset) == KOLO_OK) {
         mr = kolo_verbs.reg_dmabuf_mr(open->pd, offset, bytes, (uint64_t)(uintptr_t)memory, fd, access);
         int err = errno;
-        close(fd);
+        kolo_fd_close(fd);
         if (mr) return mr;
         kolo_debug("verbs", "device %s: no memory of %s by DMA-BUF: %s", open->name, place->ops->name,
                    strerror(err));

@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Files that must be this user's alone: they hold a secret, or an id, which brings a process into the job of
+ * whoever wrote it.
+ */
+#ifndef KOLO_BASE_PRIVATE_H
+#define KOLO_BASE_PRIVATE_H
+
+#include <stddef.h>
+
+/* Opens such a file for reading. It has to be a regular file, not behind a symbolic link, that belongs to this
+ * process's user and that nobody else may touch; or to root, whose files others may not write and only its group
+ * may read (a secret that was mounted into a container). Returns the descriptor; -1: errno says why (EPERM: it is
+ * somebody else's, or open to others), and `why` in words. Never waits. Any thread. */
+int kolo_private_open(const char *path, char *why, size_t bytes);
+
+#endif

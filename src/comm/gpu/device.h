@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Communicators on devices: the calls of kolo.h go to an executor that queues them on the caller's stream
+ * (exec/exec.h). Tickets, life cycle and news of other ranks work as on the CPU.
+ */
+#ifndef KOLO_COMM_GPU_DEVICE_H
+#define KOLO_COMM_GPU_DEVICE_H
+
+#include "base/recorder.h"
+#include "gpu/gpu.h"
+#include "progress/progress.h"
+
+struct kolo_body;
+struct kolo_call;
+
+extern const kolo_param_table_t kolo_gpus_params; /* KOLO_GPU_EXECUTOR, ... */
+extern int64_t kolo_gpus_profile;                 /* KOLO_GPU_PROFILE */
+/* host.c: the argument of its functions is a kolo_host_side_t. */
+extern const kolo_exec_host_t kolo_device_host;
+typedef struct {
+    struct kolo_body *body;  /* runs the operations */
+    struct kolo_body *owner; /* made the calls, and fails if they fail */
+} kolo_host_side_t;
+
+/* gpus.c: exchanges the ranks' GPUs and chooses the executor. Collective. */
+kolo_status_t kolo_gpus_meet(struct kolo_body *body, const kolo_exec_ops_t **exec);
+
+/* levels.c: the communicators of the hierarchical executor. open: collective. stop: ends their operations;
+ * any thread. close: after the executor. */
+kolo_status_t kolo_levels_open(void *body, const kolo_exec_env_t *env, void **state); /* env->levels */
+void kolo_levels_stop(struct kolo_body *body);
+void kolo_levels_look_away(
+    struct kolo_body *body); /* stops the watch of its kernels, before the executor is closed */
+/* Passes a mismatch that a part has found to all ranks of its owner. Not with locks held. */
+void kolo_levels_tell(struct kolo_body *part);
+/* The owner's number of a rank of a part; of another communicator the rank itself. */
+int kolo_levels_rank(const struct kolo_body *body, int rank);
+void kolo_levels_close(struct kolo_body *body);
+
+/* The last operation, or call, and how often it was shown to the next rank. */
+typedef struct {
+    uint64_t last;
+    int times;
+} kolo_device_shown_t;
+
+/* The operation whose kernels wait, as the progress thread last saw it (watch.c). */
+typedef struct {
+    kolo_progress_t *progress;
+    kolo_timer_t *timer;
+    bool waits, told; /* told: its failure was reported, or is about to be */
+    bool shows;       /* ranks may differ although none waits */
+    kolo_device_shown_t operations, calls;
+    _Atomic bool alone; /* the communicator is being closed: start no more threads that ask peers */
+    _Atomic int sent;   /* threads that ask peers */
+    uint64_t number, word, since_ns;
+    kolo_exec_waits_t last;
+    kolo_record_waits_t recorded;
+} kolo_device_watch_t;
+
+/* The executor's settings: those of the communicator and those of the table file for this number of GPUs. */
+kolo_exec_tuned_t kolo_device_tuned(const struct kolo_body *body);
+/* Counts of sends and receives on a device, for peers that ask (pairs.c). open: before the first one is
+ * queued. count: after one is queued, before operation `number` is. ask: the peers that `waits` waits for. */
+typedef struct kolo_device_pairs kolo_device_pairs_t;
+kolo_status_t kolo_device_pairs_open(struct kolo_body *body);
+void kolo_device_pairs_free(struct kolo_body *body);
+void kolo_device_pairs_count(struct kolo_body *body, const struct kolo_call *call, uint64_t number);
+void kolo_device_pairs_ask(struct kolo_body *body, const kolo_exec_waits_t *waits);
+
+/* device.c. After the ranks have met: opens the executor if this communicator has a device. Collective. */
+kolo_status_t kolo_device_open(struct kolo_body *body);
+/* Ends what runs and frees. Safe without a device, and twice. Does not wait for peers. */
+void kolo_device_close(struct kolo_body *body);
+/* Waits until all queued operations are complete or the communicator has failed, at most init_timeout_ms. */
+kolo_status_t kolo_device_drain(struct kolo_body *body);
+/* stop.c: ends kernels after the communicator has failed. Any thread. */
+void kolo_device_cancel(struct kolo_body *body);
+/* Starts to check on the progress thread what kernels wait for: time limits, mismatches, ranks that have given up.
+ * Costs nothing on the path of a call. stop: before the executor is closed; safe without start. */
+kolo_status_t kolo_device_watch_start(struct kolo_body *body);
+bool kolo_device_forces_plans(void); /* KOLO_ALGO names one for some collective */
+void kolo_device_watch_alone(struct kolo_body *body);
+void kolo_device_watch_stop(struct kolo_body *body);
+/* on_device.c: a call outside a group, and the calls of a group. They are queued when this returns. */
+kolo_status_t kolo_device_submit(struct kolo_call *call);
+kolo_status_t kolo_device_submit_group(struct kolo_call *calls, size_t count);
+/* The end of a hierarchical communicator is one more call, in which this rank is from now on. */
+void kolo_device_show_end(struct kolo_body *body, uint64_t word);
+
+#endif

@@ -1,0 +1,282 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Which GPUs a communicator has, and which executor runs its operations. Each rank says who its GPU is; then, with
+ * all of them known, whether its GPU reaches those of the ranks on its host. Both go round, so every rank comes to
+ * the same executor for the same reason.
+ */
+#include "base/log.h"
+#include "comm/comm.h"
+#include "gpu/cuda/cuda.h"
+#include "gpu/gpu.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char *forced;
+static int64_t level;
+int64_t kolo_gpus_profile;
+static bool gpu_shared;
+
+static const kolo_param_t rows[] = {
+    {.key = "KOLO_GPU_EXECUTOR",
+     .kind = KOLO_PARAM_STR,
+     .def = "auto",
+     .must_agree = true,
+     .help = "What runs the operations of GPU communicators. cuda: kernels that reach all peers' memory; "
+             "hierarchical: kernels inside each host, staged between them; staged: copies to host memory and the "
+             "CPU's algorithms there; auto: the first of these that can",
+     .value = &forced},
+    {.key = "KOLO_P2P_LEVEL",
+     .kind = KOLO_PARAM_ENUM,
+     .def = "socket",
+     .choices = "off|nvlink|pci|hostbridge|socket",
+     .must_agree = true,
+     .help =
+         "How far apart two GPUs of a host may be for kernels to use the access that they have to each other: not "
+         "at all, over NVLink, below one PCI switch, in one socket, anywhere; farther ones go through host memory",
+     .value = &level},
+    {.key = "KOLO_GPU_PROFILE",
+     .kind = KOLO_PARAM_ENUM,
+     .def = "latency",
+     .choices = "latency|compute",
+     .must_agree = true,
+     .help = "What operations on GPUs are made for, where config.gpu_profile does not say it. latency: to be done "
+             "soon, "
+             "with most of a GPU's multiprocessors; compute: to leave them to what the program computes meanwhile",
+     .value = &kolo_gpus_profile},
+    {.key = "KOLO_GPU_SHARED",
+     .kind = KOLO_PARAM_BOOL,
+     .def = "0",
+     .must_agree = true,
+     .help = "1: several ranks of a communicator may use one GPU (for tests; they take turns on it)",
+     .value = &gpu_shared},
+};
+const kolo_param_table_t kolo_gpus_params = {
+    .module = "gpus", .rows = rows, .count = KOLO_COUNTOF(rows), .check = kolo_exec_check_name};
+
+typedef struct { /* travels; fixed layout */
+    uint8_t uuid[16];
+    char bus_id[20];
+    int32_t ordinal, major, minor, multiprocessors;
+    uint32_t kernels;   /* there are some for it */
+    uint32_t shareable; /* its memory goes to other processes by descriptor */
+    int32_t profile;    /* KOLO_GPU_LATENCY, KOLO_GPU_COMPUTE */
+    int32_t queues;     /* of the hardware, that the streams of its process share */
+} gpu_card_t;
+
+enum { FEW_QUEUES = 8, MOST_QUEUES = 32 }; /* of the hardware: what the driver takes, and can take */
+enum { REACH_ALL, REACH_HOSTS, REACH_KERNELS, REACH_MEMORY, REACH_PEER, REACH_FAR, REACH_RANKS };
+typedef struct { /* travels: what keeps this rank from using kernels, with all ranks or with those of its host, and
+                    which rank is the other one */
+    int32_t why, rank;
+    int32_t why_inside;
+} gpu_reach_t;
+
+/* Two ranks with one GPU hinder each other, and mostly were not meant. By UUID alone: ordinals repeat under
+ * CUDA_VISIBLE_DEVICES, and containers of one machine look like several hosts. */
+static kolo_status_t check_shared(const kolo_body_t *body, const gpu_card_t *cards)
+{
+    const kolo_peer_card_t *peers = body->member.peers;
+    for (int a = 0; a < body->nranks && !gpu_shared; a++)
+        for (int b = 0; b < a; b++)
+            if (memcmp(cards[a].uuid, cards[b].uuid, sizeof cards[a].uuid) == 0)
+                return kolo_fail(
+                    KOLO_ERR_INVALID_USAGE,
+                    "rank %d (host %s, process %d) and rank %d (host %s, process %d) both use the GPU at "
+                    "%.19s: each rank needs its own (KOLO_GPU_SHARED=1 allows it)",
+                    b, peers[b].host_name, (int)peers[b].pid, a, peers[a].host_name, (int)peers[a].pid,
+                    cards[a].bus_id);
+    return KOLO_OK;
+}
+
+/* Blocks of the same number work together, so there must be as many on all ranks. */
+static kolo_status_t check_profiles(const kolo_body_t *body, const gpu_card_t *cards)
+{
+    static const char *const names[] = {[KOLO_GPU_LATENCY] = "latency", [KOLO_GPU_COMPUTE] = "compute"};
+    for (int r = 0; r < body->nranks; r++)
+        if (cards[r].profile != body->gpu_profile)
+            return kolo_fail(
+                KOLO_ERR_MISMATCH,
+                "rank %d has the GPU profile %s, rank %d %s: config.gpu_profile must be the same on all "
+                "ranks",
+                body->rank, names[body->gpu_profile], r, names[body->gpu_profile == KOLO_GPU_LATENCY]);
+    return KOLO_OK;
+}
+
+/* A stream that waits holds up what is behind it in its queue of the hardware, also what it waits for. With too few
+ * of them both hang, and no order of ours prevents it: the streams are the program's. */
+static kolo_status_t check_queues(const gpu_card_t *cards, int rank, const char *crowded)
+{
+    int queues = cards[rank].queues;
+    if (!*crowded || queues >= MOST_QUEUES) return KOLO_OK;
+    return kolo_fail(
+        KOLO_ERR_INVALID_USAGE,
+        "%s: their streams share %d queues of the hardware, so one that waits may hold up what it waits "
+        "for, and both hang: set CUDA_DEVICE_MAX_CONNECTIONS=%d before the process first uses a GPU, or "
+        "start a process for each rank",
+        crowded, queues, MOST_QUEUES);
+}
+
+/* Are the two near enough, by the topology? Of what it does not know, as far as can be. */
+static bool is_near(const kolo_topo_t *topo, const char *a, const char *b)
+{
+    static const kolo_distance_t most[] = {KOLO_DISTANCE_SELF, KOLO_DISTANCE_NVLINK, KOLO_DISTANCE_PCI,
+                                           KOLO_DISTANCE_HOSTBRIDGE, KOLO_DISTANCE_SOCKET};
+    int from = kolo_topo_find_bus(topo, a), to = kolo_topo_find_bus(topo, b);
+    kolo_distance_t apart = strcmp(a, b) == 0    ? KOLO_DISTANCE_SELF
+                            : from < 0 || to < 0 ? KOLO_DISTANCE_SOCKET
+                                                 : kolo_topo_distance(topo, from, to);
+    return apart <= most[level];
+}
+
+/* By the driver, for a GPU that this process sees; of others on this host nothing is known, and they mostly do. */
+static bool has_access(const kolo_cuda_device_t *device, const gpu_card_t *peer)
+{
+    const kolo_cuda_api_t *api = kolo_cuda_loaded();
+    int count = 0, can = 1;
+    if (memcmp(device->uuid.bytes, peer->uuid, sizeof peer->uuid) == 0) return true;
+    if (api->device_count(&count) != KOLO_CU_SUCCESS) return true;
+    for (int i = 0; i < count; i++) {
+        kolo_cu_uuid_t uuid;
+        kolo_cu_device_t number;
+        if (api->device_get(&number, i) != KOLO_CU_SUCCESS || api->device_uuid(&uuid, number) != KOLO_CU_SUCCESS)
+            continue;
+        if (memcmp(uuid.bytes, peer->uuid, sizeof peer->uuid) != 0) continue;
+        /* by its number: a record would open a context there, which takes half a gigabyte of that GPU */
+        return api->can_access_peer(&can, device->device, number) != KOLO_CU_SUCCESS || can;
+    }
+    return true;
+}
+
+static gpu_reach_t reach_of(const kolo_body_t *body, const kolo_cuda_device_t *device, const gpu_card_t *cards)
+{
+    const kolo_member_t *m = &body->member;
+    int me = body->rank;
+    kolo_topo_t topo = {0};
+    bool known = kolo_topo_load_gpus(&topo) == KOLO_OK;
+    gpu_reach_t reach = {.why = REACH_ALL, .rank = me};
+    for (int r = 0; r < body->nranks && reach.why == REACH_ALL; r++)
+        if (m->node_of[r] == m->my_node && !has_access(device, &cards[r]))
+            reach = (gpu_reach_t){.why = REACH_PEER, .rank = r};
+    for (int r = 0; r < body->nranks && reach.why == REACH_ALL && known; r++)
+        if (m->node_of[r] == m->my_node && !is_near(&topo, cards[me].bus_id, cards[r].bus_id))
+            reach = (gpu_reach_t){.why = REACH_FAR, .rank = r};
+    kolo_topo_fini(&topo);
+    if (m->node_size[m->my_node] > KOLO_CUDA_RANKS) reach = (gpu_reach_t){.why = REACH_RANKS, .rank = me};
+    if (!cards[me].shareable) reach = (gpu_reach_t){.why = REACH_MEMORY, .rank = me};
+    if (!cards[me].kernels) reach = (gpu_reach_t){.why = REACH_KERNELS, .rank = me};
+    reach.why_inside = reach.why;
+    for (int r = 0; r < body->nranks && reach.why == REACH_ALL; r++)
+        if (m->node_of[r] != m->my_node) reach = (gpu_reach_t){.why = REACH_HOSTS, .rank = r};
+    return reach;
+}
+
+/* The first rank that is kept from it, in words. */
+static void put_reason(const kolo_body_t *body, const gpu_card_t *cards, const gpu_reach_t *reach, char *buf,
+                       size_t bytes)
+{
+    const kolo_peer_card_t *peers = body->member.peers;
+    int a = 0;
+    while (a < body->nranks && reach[a].why == REACH_ALL) a++;
+    if (a == body->nranks) {
+        snprintf(buf, bytes, "all GPUs reach each other");
+        return;
+    }
+    int b = reach[a].rank >= 0 && reach[a].rank < body->nranks ? reach[a].rank : a;
+    if (reach[a].why == REACH_HOSTS)
+        snprintf(buf, bytes, "rank %d is on host %s, rank %d on %s", a, peers[a].host_name, b, peers[b].host_name);
+    else if (reach[a].why == REACH_KERNELS)
+        snprintf(buf, bytes, "there are no kernels for the GPU of rank %d (%.19s, compute capability %d.%d)", a,
+                 cards[a].bus_id, cards[a].major, cards[a].minor);
+    else if (reach[a].why == REACH_MEMORY)
+        snprintf(buf, bytes, "the GPU of rank %d (%.19s) cannot share memory by descriptor", a, cards[a].bus_id);
+    else if (reach[a].why == REACH_FAR)
+        snprintf(buf, bytes,
+                 "the GPU of rank %d (%.19s) is farther from that of rank %d (%.19s) than KOLO_P2P_LEVEL", a,
+                 cards[a].bus_id, b, cards[b].bus_id);
+    else if (reach[a].why == REACH_RANKS)
+        snprintf(buf, bytes, "there are more than %d ranks", KOLO_CUDA_RANKS);
+    else
+        snprintf(buf, bytes, "the GPU of rank %d (%.19s) has no access to that of rank %d (%.19s)", a,
+                 cards[a].bus_id, b, cards[b].bus_id);
+}
+
+/* Two ranks of one process that use one GPU, in words; those with the fewest queues. One of them, or 0. */
+static int put_crowded(const kolo_body_t *body, const gpu_card_t *cards, char *buf, size_t bytes)
+{
+    const kolo_peer_card_t *peers = body->member.peers;
+    int rank = 0;
+    for (int a = 0; a < body->nranks; a++)
+        for (int b = 0; b < a; b++) {
+            if (peers[a].process_hash != peers[b].process_hash ||
+                memcmp(cards[a].uuid, cards[b].uuid, sizeof cards[a].uuid) != 0 ||
+                (*buf && cards[a].queues >= cards[rank].queues))
+                continue;
+            rank = a;
+            snprintf(buf, bytes, "ranks %d and %d are in one process (host %s, %d) and use one GPU, at %.19s", b, a,
+                     peers[a].host_name, (int)peers[a].pid, cards[a].bus_id);
+        }
+    return rank;
+}
+
+static kolo_status_t choose(const kolo_body_t *body, const gpu_card_t *cards, const gpu_reach_t *reach,
+                            const kolo_exec_ops_t **exec)
+{
+    char why[KOLO_EXEC_WHY];
+    kolo_exec_gpus_t gpus = {.nranks = body->nranks,
+                             .hosts = body->member.nnodes,
+                             .host_of = body->member.node_of,
+                             .inside = true,
+                             .all = true};
+    for (int r = 0; r < body->nranks; r++) {
+        gpus.inside = gpus.inside && reach[r].why_inside == REACH_ALL;
+        gpus.all = gpus.all && reach[r].why == REACH_ALL;
+    }
+    put_reason(body, cards, reach, gpus.reach, sizeof gpus.reach);
+    int rank = put_crowded(body, cards, gpus.crowded, sizeof gpus.crowded);
+    KOLO_TRY(kolo_exec_choose(forced, &gpus, exec, why));
+    if ((*exec)->by_kernels) KOLO_TRY(check_queues(cards, rank, gpus.crowded));
+    kolo_info("comm", "%s rank %d of %d: GPU %d at %.19s: %s executor (%s)", body->name, body->rank, body->nranks,
+              body->device, cards[body->rank].bus_id, (*exec)->name, why);
+    return KOLO_OK;
+}
+
+static void fill_card(const kolo_body_t *body, const kolo_cuda_device_t *device, gpu_card_t *card)
+{
+    const kolo_cuda_kernels_t *kernels;
+    card->profile = body->gpu_profile;
+    memcpy(card->uuid, device->uuid.bytes, sizeof card->uuid);
+    memcpy(card->bus_id, device->bus_id, sizeof card->bus_id);
+    card->ordinal = device->ordinal;
+    card->major = device->major;
+    card->minor = device->minor;
+    card->multiprocessors = device->multiprocessors;
+    card->shareable = device->shareable;
+    card->queues = kolo_cuda_connections ? atoi(kolo_cuda_connections) : FEW_QUEUES;
+    card->kernels = !kolo_exec_may_need_kernels(forced) || kolo_cuda_kernels(device, &kernels) == KOLO_OK;
+}
+
+kolo_status_t kolo_gpus_meet(kolo_body_t *body, const kolo_exec_ops_t **exec)
+{
+    const kolo_cuda_device_t *device = NULL;
+    gpu_card_t *cards = calloc((size_t)body->nranks, sizeof *cards);
+    gpu_reach_t *reach = calloc((size_t)body->nranks, sizeof *reach);
+    kolo_status_t status = KOLO_OK;
+    if (!cards || !reach) status = kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for %d GPUs", body->nranks);
+    if (status == KOLO_OK) status = kolo_cuda_device(body->device, &device);
+    if (status == KOLO_OK) {
+        fill_card(body, device, &cards[body->rank]);
+        status = kolo_oob_all_gather(body->oob, cards, sizeof *cards);
+    }
+    if (status == KOLO_OK) status = check_shared(body, cards);
+    if (status == KOLO_OK) status = check_profiles(body, cards);
+    if (status == KOLO_OK) {
+        reach[body->rank] = reach_of(body, device, cards);
+        status = kolo_oob_all_gather(body->oob, reach, sizeof *reach);
+    }
+    if (status == KOLO_OK) status = choose(body, cards, reach, exec);
+    free(cards);
+    free(reach);
+    return status;
+}

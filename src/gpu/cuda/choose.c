@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * From an operation to a launch: what goes where, which family, how many blocks. A pure function of what all ranks
+ * pass alike, so all come to the same.
+ */
+#include "gpu/cuda/cuda.h"
+
+#include <string.h>
+
+#define TILE_USUAL 8192u /* 16 bytes for each thread */
+
+static void fill_reducer(const kolo_exec_call_t *call, kolo_cuda_args_t *a)
+{
+    const kolo_reducer_t *r = &call->reducer;
+    static const uint32_t ops[] = {[KOLO_SUM] = KOLO_CUDA_SUM,
+                                   [KOLO_PROD] = KOLO_CUDA_PROD,
+                                   [KOLO_MIN] = KOLO_CUDA_MIN,
+                                   [KOLO_MAX] = KOLO_CUDA_MAX};
+    a->op = r->op <= KOLO_MAX ? ops[r->op] : KOLO_CUDA_SUM; /* others do not come here to be reduced */
+    a->scale = !r->pre ? KOLO_CUDA_SCALE_NONE : r->pre_own ? KOLO_CUDA_SCALE_OWN : KOLO_CUDA_SCALE_COMMON;
+    a->divide = r->post_div > 1;
+    if (kolo_type_is_float(r->type))
+        memcpy(&a->factor, &r->pre_float, sizeof a->factor);
+    else
+        a->factor = (uint64_t)r->pre_int;
+}
+
+/* Who sends what to whom; bytes is what one rank sends to one other, or the whole vector. */
+static kolo_status_t fill_shape(const kolo_exec_call_t *call, kolo_cuda_args_t *a)
+{
+    const kolo_coll_traits_t *t = kolo_coll_traits(call->coll);
+    uint64_t bytes = call->coll == KOLO_COLL_BARRIER ? 0 : call->count * call->elem;
+    if (!t->whole && !kolo_coll_by_rank(call->coll) && call->coll != KOLO_COLL_BARRIER)
+        return kolo_fail(KOLO_ERR_UNSUPPORTED, "collective %s is not there on GPUs", t->name);
+    a->src = (uint64_t)(uintptr_t)call->src;
+    a->dst = (uint64_t)(uintptr_t)call->dst;
+    a->bytes = bytes;
+    a->part_bytes = 0;
+    a->src_stride = !t->src_by_rank ? 0 : call->src_stride ? call->src_stride : bytes;
+    a->dst_stride = !t->dst_by_rank ? 0 : call->dst_stride ? call->dst_stride : bytes;
+    a->senders = t->src_at_root ? call->root : KOLO_CUDA_ALL;
+    a->receivers = t->dst_at_root ? call->root : KOLO_CUDA_ALL;
+    a->reduce = t->reduces;
+    return KOLO_OK;
+}
+
+kolo_status_t kolo_cuda_fill(const kolo_exec_call_t *call, kolo_cuda_args_t *a)
+{
+    KOLO_TRY(fill_shape(call, a));
+    fill_reducer(call, a);
+    a->number = call->number;
+    a->word = call->word;
+    a->mark = (uint32_t)((call->word ^ call->word >> 32) * UINT64_C(0x9e3779b97f4a7c15) >> 32);
+    return KOLO_OK;
+}
+
+static uint64_t lines_up_to(const kolo_cuda_state_t *s, const kolo_exec_call_t *call)
+{
+    uint64_t room = (uint64_t)s->layout.ll_blocks * KOLO_CUDA_LL_BLOCK_BYTES;
+    uint64_t most = call->coll == KOLO_COLL_ALL_REDUCE ? s->limits.ll_all_reduce : s->limits.ll_others;
+    most /= s->layout.nranks > 2 ? s->layout.nranks - 1 : 1;
+    return most < room ? most : room;
+}
+
+static uint64_t lines128_up_to(const kolo_cuda_state_t *s, const kolo_exec_call_t *call)
+{
+    uint64_t room = (uint64_t)s->layout.ll128_blocks * (s->layout.ll128_bytes / 128 * 120);
+    uint64_t most = call->coll == KOLO_COLL_ALL_REDUCE ? s->limits.ll128_all_reduce : s->limits.ll128_others;
+    most /= s->layout.nranks > 2 ? s->layout.nranks - 1 : 1;
+    return most < room ? most : room;
+}
+
+/* Pieces of at least TILE_USUAL, at most what a stage holds; as many blocks as there are pieces. */
+static uint32_t cut(const kolo_cuda_layout_t *l, uint64_t bytes, uint32_t *tile)
+{
+    uint64_t each = ((bytes + l->blocks - 1) / l->blocks + 127) / 128 * 128;
+    if (each < TILE_USUAL) each = TILE_USUAL;
+    *tile = each > l->tile_bytes ? l->tile_bytes : (uint32_t)each;
+    uint64_t blocks = (bytes + *tile - 1) / *tile;
+    return (uint32_t)(blocks > l->blocks ? l->blocks : blocks);
+}
+
+kolo_status_t kolo_cuda_choose(const kolo_cuda_state_t *s, const kolo_exec_call_t *call, kolo_cuda_args_t *a,
+                               kolo_cuda_family_t *family, kolo_cuda_grid_t *grid)
+{
+    const kolo_cuda_layout_t *l = &s->layout;
+    bool vector =
+        call->coll == KOLO_COLL_ALL_REDUCE || call->coll == KOLO_COLL_REDUCE || call->coll == KOLO_COLL_BROADCAST;
+    KOLO_TRY(kolo_cuda_fill(call, a));
+    grid->threads = KOLO_CUDA_THREADS;
+    if (a->bytes <= lines_up_to(s, call)) {
+        uint64_t threads = (a->bytes + 7) / 8;
+        *family = KOLO_CUDA_LL;
+        grid->blocks = (uint32_t)((threads + KOLO_CUDA_THREADS - 1) / KOLO_CUDA_THREADS);
+        if (grid->blocks > l->ll_blocks) grid->blocks = l->ll_blocks;
+        if (grid->blocks == 0) grid->blocks = 1;
+        if (threads < KOLO_CUDA_THREADS) /* no warps without work: 0.08 us of 3 */
+            grid->threads = (uint32_t)KOLO_ROUND_UP(threads ? threads : 1, (uint64_t)32);
+        return KOLO_OK;
+    }
+    if (a->bytes <= lines128_up_to(s, call)) {
+        uint64_t lines = (a->bytes + 119) / 120, groups = KOLO_CUDA_THREADS / 8;
+        *family = KOLO_CUDA_LL128;
+        grid->blocks = (uint32_t)((lines + groups - 1) / groups);
+        if (grid->blocks > l->ll128_blocks) grid->blocks = l->ll128_blocks;
+        return KOLO_OK;
+    }
+    if (vector) {
+        *family = KOLO_CUDA_TWO_STEP;
+        a->part_bytes = ((a->bytes + l->nranks - 1) / l->nranks + 127) / 128 * 128;
+        grid->blocks = KOLO_CUDA_TWO_STEP_ROLES * cut(l, a->part_bytes, &a->tile_bytes);
+        return KOLO_OK;
+    }
+    *family = KOLO_CUDA_STAGED;
+    grid->blocks = KOLO_CUDA_STAGED_ROLES * cut(l, a->bytes, &a->tile_bytes);
+    return KOLO_OK;
+}

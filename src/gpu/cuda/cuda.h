@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The executor of GPU communicators, for its own files. limits.c: what goes which way; layout.c: the region;
+ * kernels.c: modules and functions; choose.c: which family, which grid; expose.c: which buffers others reach;
+ * memory.c: which buffers are good; launch.c: the operations of exec.h; messages.c: groups of sends and receives;
+ * moves.c: puts and signals; waits.c: what kernels wait for; plan/: plans by a kernel that interprets them.
+ */
+#ifndef KOLO_GPU_CUDA_CUDA_H
+#define KOLO_GPU_CUDA_CUDA_H
+
+#include "gpu/cuda/args.h"
+#include "gpu/gpu.h"
+#include "gpu/peers/exports.h"
+
+typedef enum {
+    KOLO_CUDA_LL,
+    KOLO_CUDA_LL128,
+    KOLO_CUDA_STAGED,
+    KOLO_CUDA_TWO_STEP,
+    KOLO_CUDA_PLAN, /* the interpreter of plan/ */
+    KOLO_CUDA_FAMILIES
+} kolo_cuda_family_t;
+
+/* The kernels of one device; made at first use, kept for the life of the process. */
+typedef struct {
+    kolo_cu_module_t module;
+    kolo_cu_func_t collective[KOLO_CUDA_FAMILIES][KOLO_EXEC_DEVICE_TYPES];
+    kolo_cu_func_t messages, messages_few, lift;
+    bool early; /* they wait by themselves for the kernel before them */
+} kolo_cuda_kernels_t;
+kolo_status_t kolo_cuda_kernels(const kolo_cuda_device_t *device, const kolo_cuda_kernels_t **kernels);
+/* Were kernels compiled in? */
+bool kolo_cuda_built(void);
+
+typedef struct {
+    int64_t blocks, stage_bytes, ll_bytes, ll128_bytes, message_lines_bytes, give_bytes; /* 0: automatic */
+    int64_t poison;
+    bool early;
+} kolo_cuda_options_t;
+extern kolo_cuda_options_t kolo_cuda_options;
+extern const kolo_param_table_t kolo_exec_cuda_params;
+
+/* Up to how many bytes an operation goes which way, and how many blocks it takes at most (limits.c). */
+typedef struct {
+    uint64_t ll_all_reduce, ll_others;                      /* longest by lines */
+    uint64_t ll128_all_reduce, ll128_others, message_lines; /* by lines of 128 bytes */
+    uint64_t give;                                          /* shortest all_reduce by stores alone */
+    uint32_t blocks, ll_blocks, ll128_blocks;               /* blocks: of a role */
+} kolo_cuda_limits_t;
+void kolo_cuda_limits(const kolo_exec_tuned_t *tuned, kolo_cuda_limits_t *limits);
+
+/* resident: blocks that a rank may have on its GPU at the same time, since they wait for each other. */
+/* shared: ranks share a GPU, where lines of 128 bytes do not come whole. */
+void kolo_cuda_layout(uint32_t nranks, uint32_t resident, bool shared, const kolo_cuda_limits_t *limits,
+                      kolo_cuda_layout_t *layout);
+
+/* Addresses that were found to be memory of the right GPU: so that a call need only ask the driver whether it is
+ * still the same allocation. */
+#define KOLO_CUDA_KNOWN 16
+typedef struct {
+    uintptr_t base;
+    size_t bytes;
+    uint64_t id;          /* kolo_cuda_buffer_id(), or the number of a run; by which others get it: 0 they do not */
+    uint64_t seen;        /* by bit: ranks whose GPUs reach it, at the same address */
+    kolo_cuda_run_t *run; /* its pieces; NULL: it is one allocation */
+} kolo_cuda_known_t;
+
+/* plan/programs.c: collectives that a plan is forced for. NULL: none is. */
+typedef struct kolo_cuda_plans kolo_cuda_plans_t;
+struct kolo_cuda_state;
+kolo_status_t kolo_cuda_plans_open(const kolo_exec_env_t *env, kolo_cuda_plans_t **plans);
+void kolo_cuda_plans_close(kolo_cuda_plans_t *plans);
+/* How long a region of `bytes` bytes gets by what plans need. */
+uint64_t kolo_cuda_plans_room(kolo_cuda_plans_t *plans, uint32_t nranks, uint64_t bytes);
+/* Runs the call by its plan. *launched: there is one for it. */
+kolo_status_t kolo_cuda_plans_launch(struct kolo_cuda_state *s, const kolo_exec_call_t *call, bool *launched);
+
+typedef struct kolo_cuda_state {
+    const kolo_cuda_api_t *api;
+    const kolo_cuda_device_t *device;
+    const kolo_cuda_kernels_t *kernels;
+    kolo_regions_t regions;
+    kolo_exports_t *exports; /* to and from other processes; NULL: there are none */
+    kolo_cuda_limits_t limits;
+    kolo_cuda_layout_t layout;
+    uint32_t start;        /* what counters begin at */
+    uint64_t region_bytes; /* of all of it: layout, and what plans need */
+    uint32_t resident;     /* blocks that this rank may have on its GPU at the same time */
+    kolo_cuda_plans_t *plans;
+    kolo_cuda_mailbox_t *mailbox; /* pinned */
+    struct kolo_cuda_watched {
+        uint64_t beat, seen_ns;
+    } watched[KOLO_CUDA_RANKS]; /* the lines of `waiting` as they were last, and when they changed */
+    kolo_cu_stream_t last;      /* the stream of the last launch */
+    bool launched, asked;       /* asked: for the end of all that was launched */
+    kolo_cu_event_t order, end;
+    uint32_t launches; /* that were asked for, see kolo_cuda_tidy() */
+    /* Places of `exports` change hands when what used them is complete: an event behind a launch tells, which is
+     * recorded only while somebody waits for that. Clocks are those of kolo_exports_clock(). */
+    kolo_cu_event_t mark;
+    bool wants_mark, marked;
+    uint64_t mark_clock, complete;
+    bool capturing; /* the stream of the long operation that is being queued */
+    kolo_cuda_known_t known[KOLO_CUDA_KNOWN];
+    uint32_t next_known;
+    kolo_cuda_long_args_t args; /* what all calls have in common is filled in; short ones take args.c alone */
+    kolo_cuda_p2p_many_t p2p;
+} kolo_cuda_state_t;
+
+typedef struct {
+    uint32_t blocks, threads; /* of a launch; threads of each block */
+} kolo_cuda_grid_t;
+
+/* choose.c: what a call says, without a family; fills the arguments of a collective; the family and the grid. */
+kolo_status_t kolo_cuda_fill(const kolo_exec_call_t *call, kolo_cuda_args_t *args);
+kolo_status_t kolo_cuda_choose(const kolo_cuda_state_t *s, const kolo_exec_call_t *call, kolo_cuda_args_t *args,
+                               kolo_cuda_family_t *family, kolo_cuda_grid_t *grid);
+/* expose.c: the ranks of this process whose GPUs reach memory at `p`. `legacy`: as in kolo_cuda_reaches(). */
+uint64_t kolo_cuda_seen_here(const kolo_cuda_state_t *s, const void *p, bool legacy);
+/* Before a long operation on `stream`: what others have offered is mapped, `p` is offered to them. */
+void kolo_cuda_offer(kolo_cuda_state_t *s, const void *p, uint64_t bytes, kolo_cu_stream_t stream);
+/* Now and then, before any launch: what was freed is given up, by its owner and by those who have it mapped. */
+#define KOLO_CUDA_TIDY_EACH 64 /* launches */
+void kolo_cuda_tidy(kolo_cuda_state_t *s, kolo_cu_stream_t stream);
+/* Behind a launch on `stream`, if s->wants_mark. */
+void kolo_cuda_mark(kolo_cuda_state_t *s, kolo_cu_stream_t stream);
+/* Memory of this rank as the GPU of rank `peer` sees it; 0: it does not. */
+uint64_t kolo_cuda_seen_by(const kolo_cuda_state_t *s, const void *p, uint64_t bytes, int peer);
+/* The part of the arguments that tells where this rank's buffers are to others. */
+void kolo_cuda_expose(kolo_cuda_state_t *s, const kolo_exec_call_t *call, kolo_cuda_long_args_t *args);
+/* launch.c: puts a kernel on a stream, behind what this communicator put on another one. */
+kolo_status_t kolo_cuda_put(kolo_cuda_state_t *s, kolo_cu_func_t function, kolo_cuda_grid_t grid, void *args,
+                            kolo_cu_stream_t stream);
+kolo_status_t kolo_cuda_put_copy(kolo_cuda_state_t *s, void *dst, const void *src, size_t bytes,
+                                 kolo_cu_stream_t stream);
+/* Work of this communicator on another stream comes first. */
+kolo_status_t kolo_cuda_follow(kolo_cuda_state_t *s, kolo_cu_stream_t stream);
+/* memory.c: is it memory of this rank's GPU, and so long? */
+kolo_status_t kolo_cuda_check_memory(kolo_cuda_state_t *s, const void *p, uint64_t bytes, const char *what);
+void kolo_cuda_forget_memory(kolo_cuda_state_t *s);
+/* moves.c: exec.h's move(). */
+kolo_status_t kolo_cuda_move(void *state, const kolo_exec_move_t *moves, size_t n);
+/* waits.c: exec.h's waits() and awaited(). */
+void kolo_cuda_waits(void *state, kolo_exec_waits_t *waits);
+void kolo_cuda_awaited(void *state, char *buf, size_t bytes);
+/* messages.c: sends and receives side by side. */
+kolo_status_t kolo_cuda_messages(kolo_cuda_state_t *s, const kolo_exec_call_t *calls, size_t n);
+
+#endif

@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The kernels' module: compiled by nvcc and embedded (embed.S), loaded once per device with all its functions,
+ * before anything runs: a driver that loads a function later waits for kernels that wait for each other.
+ */
+#include "gpu/cuda/cuda.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+extern const unsigned char kolo_cuda_image[], kolo_cuda_image_end[];
+
+static const char *const names[KOLO_CUDA_FAMILIES][KOLO_EXEC_DEVICE_TYPES] = {
+    [KOLO_CUDA_LL] = {[KOLO_INT8] = "kolo_cuda_ll_int8",
+                      [KOLO_UINT8] = "kolo_cuda_ll_uint8",
+                      [KOLO_INT32] = "kolo_cuda_ll_int32",
+                      [KOLO_UINT32] = "kolo_cuda_ll_uint32",
+                      [KOLO_INT64] = "kolo_cuda_ll_int64",
+                      [KOLO_UINT64] = "kolo_cuda_ll_uint64",
+                      [KOLO_FLOAT16] = "kolo_cuda_ll_float16",
+                      [KOLO_BFLOAT16] = "kolo_cuda_ll_bfloat16",
+                      [KOLO_FLOAT32] = "kolo_cuda_ll_float32",
+                      [KOLO_FLOAT64] = "kolo_cuda_ll_float64",
+                      [KOLO_FLOAT8_E4M3] = "kolo_cuda_ll_e4m3",
+                      [KOLO_FLOAT8_E5M2] = "kolo_cuda_ll_e5m2"},
+    [KOLO_CUDA_LL128] = {[KOLO_INT8] = "kolo_cuda_ll128_int8",
+                         [KOLO_UINT8] = "kolo_cuda_ll128_uint8",
+                         [KOLO_INT32] = "kolo_cuda_ll128_int32",
+                         [KOLO_UINT32] = "kolo_cuda_ll128_uint32",
+                         [KOLO_INT64] = "kolo_cuda_ll128_int64",
+                         [KOLO_UINT64] = "kolo_cuda_ll128_uint64",
+                         [KOLO_FLOAT16] = "kolo_cuda_ll128_float16",
+                         [KOLO_BFLOAT16] = "kolo_cuda_ll128_bfloat16",
+                         [KOLO_FLOAT32] = "kolo_cuda_ll128_float32",
+                         [KOLO_FLOAT64] = "kolo_cuda_ll128_float64",
+                         [KOLO_FLOAT8_E4M3] = "kolo_cuda_ll128_e4m3",
+                         [KOLO_FLOAT8_E5M2] = "kolo_cuda_ll128_e5m2"},
+    [KOLO_CUDA_STAGED] = {[KOLO_INT8] = "kolo_cuda_staged_int8",
+                          [KOLO_UINT8] = "kolo_cuda_staged_uint8",
+                          [KOLO_INT32] = "kolo_cuda_staged_int32",
+                          [KOLO_UINT32] = "kolo_cuda_staged_uint32",
+                          [KOLO_INT64] = "kolo_cuda_staged_int64",
+                          [KOLO_UINT64] = "kolo_cuda_staged_uint64",
+                          [KOLO_FLOAT16] = "kolo_cuda_staged_float16",
+                          [KOLO_BFLOAT16] = "kolo_cuda_staged_bfloat16",
+                          [KOLO_FLOAT32] = "kolo_cuda_staged_float32",
+                          [KOLO_FLOAT64] = "kolo_cuda_staged_float64",
+                          [KOLO_FLOAT8_E4M3] = "kolo_cuda_staged_e4m3",
+                          [KOLO_FLOAT8_E5M2] = "kolo_cuda_staged_e5m2"},
+    [KOLO_CUDA_TWO_STEP] = {[KOLO_INT8] = "kolo_cuda_two_step_int8",
+                            [KOLO_UINT8] = "kolo_cuda_two_step_uint8",
+                            [KOLO_INT32] = "kolo_cuda_two_step_int32",
+                            [KOLO_UINT32] = "kolo_cuda_two_step_uint32",
+                            [KOLO_INT64] = "kolo_cuda_two_step_int64",
+                            [KOLO_UINT64] = "kolo_cuda_two_step_uint64",
+                            [KOLO_FLOAT16] = "kolo_cuda_two_step_float16",
+                            [KOLO_BFLOAT16] = "kolo_cuda_two_step_bfloat16",
+                            [KOLO_FLOAT32] = "kolo_cuda_two_step_float32",
+                            [KOLO_FLOAT64] = "kolo_cuda_two_step_float64",
+                            [KOLO_FLOAT8_E4M3] = "kolo_cuda_two_step_e4m3",
+                            [KOLO_FLOAT8_E5M2] = "kolo_cuda_two_step_e5m2"},
+    [KOLO_CUDA_PLAN] = {[KOLO_INT8] = "kolo_cuda_plan_int8",
+                        [KOLO_UINT8] = "kolo_cuda_plan_uint8",
+                        [KOLO_INT32] = "kolo_cuda_plan_int32",
+                        [KOLO_UINT32] = "kolo_cuda_plan_uint32",
+                        [KOLO_INT64] = "kolo_cuda_plan_int64",
+                        [KOLO_UINT64] = "kolo_cuda_plan_uint64",
+                        [KOLO_FLOAT16] = "kolo_cuda_plan_float16",
+                        [KOLO_BFLOAT16] = "kolo_cuda_plan_bfloat16",
+                        [KOLO_FLOAT32] = "kolo_cuda_plan_float32",
+                        [KOLO_FLOAT64] = "kolo_cuda_plan_float64",
+                        [KOLO_FLOAT8_E4M3] = "kolo_cuda_plan_e4m3",
+                        [KOLO_FLOAT8_E5M2] = "kolo_cuda_plan_e5m2"},
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static kolo_cuda_kernels_t loaded[KOLO_CUDA_DEVICES];
+static _Atomic bool known[KOLO_CUDA_DEVICES];
+
+bool kolo_cuda_built(void)
+{
+    return kolo_cuda_image_end - kolo_cuda_image > 64; /* without nvcc embed.S has only a mark */
+}
+
+static kolo_status_t load_locked(const kolo_cuda_device_t *device, kolo_cuda_kernels_t *k)
+{
+    const kolo_cuda_api_t *api = kolo_cuda_loaded();
+    bool pushed;
+    KOLO_TRY(kolo_cuda_enter(device, &pushed));
+    kolo_cu_result_t r = api->module_load(&k->module, kolo_cuda_image);
+    for (int f = 0; !r && f < KOLO_CUDA_FAMILIES; f++)
+        for (int t = 0; !r && t < KOLO_EXEC_DEVICE_TYPES; t++)
+            r = api->module_function(&k->collective[f][t], k->module, names[f][t]);
+    if (!r) r = api->module_function(&k->messages, k->module, "kolo_cuda_messages");
+    if (!r) r = api->module_function(&k->lift, k->module, "kolo_cuda_lift");
+    if (!r) r = api->module_function(&k->messages_few, k->module, "kolo_cuda_messages_few");
+    int ptx = 0; /* kolo_begin() waits from compute capability 9.0 on */
+    if (!r) r = api->func_attribute(&ptx, KOLO_CU_FUNC_PTX_VERSION, k->messages);
+    k->early = api->launch_ex && ptx >= 90;
+    kolo_cuda_leave(pushed);
+    if (!r) return KOLO_OK;
+    kolo_cuda_fail(r, device->ordinal, "load the kernels");
+    if (!kolo_cuda_built())
+        return kolo_fail_prefix(KOLO_ERR_UNSUPPORTED, "this library was built without nvcc, so without kernels: ");
+    return KOLO_ERR_SYSTEM;
+}
+
+kolo_status_t kolo_cuda_kernels(const kolo_cuda_device_t *device, const kolo_cuda_kernels_t **kernels)
+{
+    int i = device->ordinal;
+    kolo_status_t status = KOLO_OK;
+    if (!atomic_load_explicit(&known[i], memory_order_acquire)) {
+        pthread_mutex_lock(&lock);
+        if (!atomic_load(&known[i])) status = load_locked(device, &loaded[i]);
+        if (status == KOLO_OK) atomic_store_explicit(&known[i], true, memory_order_release);
+        pthread_mutex_unlock(&lock);
+    }
+    if (status == KOLO_OK) *kernels = &loaded[i];
+    return status;
+}

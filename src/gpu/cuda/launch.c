@@ -1,0 +1,339 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The executor of GPU communicators (exec.h): a launch per collective, nothing else on the way of a call. Kernels
+ * of one communicator follow each other, on whatever streams they were queued.
+ */
+#include "base/log.h"
+#include "gpu/cuda/cuda.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static size_t region_bytes(void *arg, const kolo_regions_t *regions)
+{
+    kolo_cuda_state_t *s = arg;
+    s->resident = (uint32_t)(2 * regions->min_multiprocessors / regions->ranks_per_gpu);
+    kolo_cuda_layout((uint32_t)regions->nranks, s->resident, regions->ranks_per_gpu > 1, &s->limits, &s->layout);
+    s->region_bytes = kolo_cuda_plans_room(s->plans, (uint32_t)regions->nranks, s->layout.bytes);
+    return s->region_bytes;
+}
+
+static kolo_status_t make_mailbox(kolo_cuda_state_t *s)
+{
+    void *host = NULL;
+    kolo_cu_ptr_t device = 0;
+    kolo_cu_result_t r = s->api->host_alloc(&host, sizeof *s->mailbox, KOLO_CU_HOST_PORTABLE | KOLO_CU_HOST_MAPPED);
+    if (r) return kolo_cuda_fail(r, s->device->ordinal, "get pinned host memory");
+    s->mailbox = host;
+    memset(host, 0, sizeof *s->mailbox);
+    r = s->api->host_device_pointer(&device, host, 0);
+    if (r) return kolo_cuda_fail(r, s->device->ordinal, "map pinned host memory");
+    s->args.c.mailbox = s->p2p.head.mailbox = device;
+    return KOLO_OK;
+}
+
+/* Tests: all counters and flags begin at `start`, just below wrap-around, and what is only written before it is
+ * read holds some byte. Then all ranks wait for each other, since others write there as soon as they may. */
+static kolo_status_t prepare_region(kolo_cuda_state_t *s, kolo_wire_ctx_t *ctx)
+{
+    kolo_cu_ptr_t own = (kolo_cu_ptr_t)(uintptr_t)s->regions.address[s->regions.rank];
+    uint64_t counted = s->layout.lines;
+    if (!s->start && kolo_cuda_options.poison < 0) return KOLO_OK;
+    uint32_t *words = malloc(counted);
+    if (!words) return kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for %llu bytes", (unsigned long long)counted);
+    for (uint64_t i = 0; i < counted / sizeof *words; i++) words[i] = s->start;
+    kolo_status_t status =
+        kolo_mem_cuda.write(s->device->ordinal, (void *)(uintptr_t)own, words, counted); /* NOLINT */
+    free(words);
+    KOLO_TRY(status);
+    kolo_cu_result_t r = KOLO_CU_SUCCESS;
+    if (kolo_cuda_options.poison >= 0) {
+        r = s->api->memset8(own + counted, (unsigned char)kolo_cuda_options.poison, s->layout.bytes - counted,
+                            NULL);
+        if (!r) r = s->api->stream_sync(NULL);
+    }
+    if (r) return kolo_cuda_fail(r, s->device->ordinal, "fill memory");
+    return kolo_oob_barrier(ctx->oob);
+}
+
+static kolo_status_t open_regions(kolo_cuda_state_t *s, kolo_wire_ctx_t *ctx)
+{
+    KOLO_TRY(kolo_regions_open(ctx, s->device, region_bytes, s, &s->regions));
+    KOLO_TRY(prepare_region(s, ctx));
+    KOLO_TRY(kolo_exports_open(ctx, s->device, s->regions.nranks, &s->exports));
+    s->args.c.layout = s->p2p.head.layout = s->layout;
+    s->args.c.rank = s->p2p.head.rank = (uint32_t)s->regions.rank;
+    for (int i = 0; i < s->regions.nranks; i++)
+        s->args.c.regions[i] = s->p2p.head.regions[i] = (uint64_t)(uintptr_t)s->regions.address[i];
+    return KOLO_OK;
+}
+
+static kolo_status_t open_entered(kolo_cuda_state_t *s, kolo_wire_ctx_t *ctx)
+{
+    KOLO_TRY(kolo_cuda_kernels(s->device, &s->kernels));
+    KOLO_TRY(open_regions(s, ctx));
+    KOLO_TRY(make_mailbox(s));
+    kolo_cu_result_t r = s->api->event_create(&s->order, KOLO_CU_EVENT_NO_TIMING);
+    if (!r) r = s->api->event_create(&s->end, KOLO_CU_EVENT_NO_TIMING);
+    if (!r) r = s->api->event_create(&s->mark, KOLO_CU_EVENT_NO_TIMING);
+    return r ? kolo_cuda_fail(r, s->device->ordinal, "make an event") : KOLO_OK;
+}
+
+static void close_regions(kolo_cuda_state_t *s)
+{
+    kolo_exports_close(s->exports);
+    s->exports = NULL;
+    s->marked = s->wants_mark = false;
+    s->complete = 0;
+    kolo_regions_close(&s->regions);
+}
+
+static void suspend_state(void *state)
+{
+    kolo_cuda_state_t *s = state;
+    bool pushed;
+    if (kolo_cuda_enter(s->device, &pushed) != KOLO_OK) return;
+    close_regions(s);
+    kolo_cuda_leave(pushed);
+}
+
+static kolo_status_t resume_state(void *state, kolo_wire_ctx_t *ctx)
+{
+    kolo_cuda_state_t *s = state;
+    bool pushed;
+    KOLO_TRY(kolo_cuda_enter(s->device, &pushed));
+    kolo_status_t status = open_regions(s, ctx);
+    kolo_cuda_leave(pushed);
+    return status;
+}
+
+static void close_state(void *state)
+{
+    kolo_cuda_state_t *s = state;
+    bool pushed = false;
+    if (!s) return;
+    if (s->api && s->device && kolo_cuda_enter(s->device, &pushed) == KOLO_OK) {
+        if (s->order) s->api->event_destroy(s->order);
+        if (s->end) s->api->event_destroy(s->end);
+        if (s->mark) s->api->event_destroy(s->mark);
+        close_regions(s);
+        if (s->mailbox) s->api->host_free(s->mailbox);
+        kolo_cuda_leave(pushed);
+    }
+    kolo_cuda_plans_close(s->plans);
+    kolo_cuda_forget_memory(s);
+    free(s);
+}
+
+static kolo_status_t open_state(const kolo_exec_env_t *env, void **state)
+{
+    int n = kolo_oob_nranks(env->ctx->oob), device = env->device;
+    bool pushed;
+    if (n > KOLO_CUDA_RANKS)
+        return kolo_fail(KOLO_ERR_UNSUPPORTED, "a GPU communicator has at most %d ranks here, not %d",
+                         KOLO_CUDA_RANKS, n);
+    kolo_cuda_state_t *s = calloc(1, sizeof *s);
+    if (!s) return kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for a GPU communicator");
+    kolo_cuda_limits(&env->tuned, &s->limits);
+    s->start = env->start;
+    kolo_status_t status = kolo_cuda_plans_open(env, &s->plans);
+    if (status == KOLO_OK) status = kolo_cuda_load(&s->api);
+    if (status == KOLO_OK) status = kolo_cuda_device(device, &s->device);
+    if (status == KOLO_OK) status = kolo_cuda_enter(s->device, &pushed);
+    if (status == KOLO_OK) {
+        status = open_entered(s, env->ctx);
+        kolo_cuda_leave(pushed);
+    }
+    if (status != KOLO_OK) {
+        close_state(s);
+        return status;
+    }
+    *state = s;
+    kolo_info("exec", "rank %d: GPU %d (%s, %s), %u blocks, tiles of %u bytes, %.1f MB on the device",
+              s->regions.rank, device, s->device->name, s->device->bus_id, s->layout.blocks, s->layout.tile_bytes,
+              (double)s->region_bytes / (1 << 20));
+    return KOLO_OK;
+}
+
+/* ---- putting work on a stream ---- */
+
+/* Work of this communicator on another stream comes first. A stream that is being captured has its order from the
+ * program that replays it. */
+kolo_status_t kolo_cuda_follow(kolo_cuda_state_t *s, kolo_cu_stream_t stream)
+{
+    int now = KOLO_CU_CAPTURE_NONE;
+    if (!s->launched || s->last == stream) {
+        s->last = stream;
+        return KOLO_OK;
+    }
+    kolo_cu_result_t r = s->api->stream_capturing(stream, &now);
+    if (!r && now != KOLO_CU_CAPTURE_NONE) return KOLO_OK;
+    if (!r) r = s->api->event_record(s->order, s->last);
+    if (!r) r = s->api->stream_wait(stream, s->order, 0);
+    if (r) return kolo_cuda_fail(r, s->device->ordinal, "order two streams of a communicator");
+    s->last = stream;
+    return KOLO_OK;
+}
+
+kolo_status_t kolo_cuda_put(kolo_cuda_state_t *s, kolo_cu_func_t function, kolo_cuda_grid_t grid, void *args,
+                            kolo_cu_stream_t stream)
+{
+    void *params[] = {args};
+    KOLO_TRY(kolo_cuda_follow(s, stream));
+    kolo_cu_result_t r;
+    if (s->kernels->early && kolo_cuda_options.early) {
+        kolo_cu_launch_attribute_t early = {.id = KOLO_CU_LAUNCH_EARLY, .value.flag = 1};
+        kolo_cu_launch_t how = {grid.blocks, 1, 1, grid.threads, 1, 1, 0, stream, &early, 1};
+        r = s->api->launch_ex(&how, function, params, NULL);
+    } else {
+        r = s->api->launch(function, grid.blocks, 1, 1, grid.threads, 1, 1, 0, stream, params, NULL);
+    }
+    if (r) return kolo_cuda_fail(r, s->device->ordinal, "launch a kernel");
+    if (KOLO_UNLIKELY(s->wants_mark)) kolo_cuda_mark(s, stream);
+    s->launched = true;
+    s->asked = false;
+    return KOLO_OK;
+}
+
+kolo_status_t kolo_cuda_put_copy(kolo_cuda_state_t *s, void *dst, const void *src, size_t bytes,
+                                 kolo_cu_stream_t stream)
+{
+    if (dst == src || !bytes) return KOLO_OK;
+    KOLO_TRY(kolo_cuda_follow(s, stream));
+    kolo_cu_result_t r =
+        s->api->memcpy_async((kolo_cu_ptr_t)(uintptr_t)dst, (kolo_cu_ptr_t)(uintptr_t)src, bytes, stream);
+    if (r) return kolo_cuda_fail(r, s->device->ordinal, "queue a copy");
+    s->launched = true;
+    s->asked = false;
+    return KOLO_OK;
+}
+
+/* ---- arguments ---- */
+
+static kolo_status_t check_call(kolo_cuda_state_t *s, const kolo_exec_call_t *c)
+{
+    uint64_t src, dst;
+    kolo_exec_reach(c, s->regions.rank, s->regions.nranks, &src, &dst);
+    if (c->kind == KOLO_EXEC_COLL && kolo_coll_reduces(c->coll) && !kolo_exec_device_reduces(&c->reducer))
+        return kolo_exec_refuse_reducer(&c->reducer);
+    if (c->src) KOLO_TRY(kolo_cuda_check_memory(s, c->src, src, "the source"));
+    if (c->dst) KOLO_TRY(kolo_cuda_check_memory(s, c->dst, dst, "the destination"));
+    return KOLO_OK;
+}
+
+/* ---- the operations ---- */
+
+/* One rank: the definition itself, but for a scale, which the reduction kernel applies. */
+static kolo_status_t launch_alone(kolo_cuda_state_t *s, const kolo_exec_call_t *c)
+{
+    if (c->coll == KOLO_COLL_BARRIER) return KOLO_OK;
+    if (kolo_coll_reduces(c->coll) && c->reducer.pre) return KOLO_IN_PROGRESS; /* by the kernel */
+    return kolo_cuda_put_copy(s, c->dst, c->src, c->count * c->elem, c->stream);
+}
+
+static kolo_status_t launch_collective(kolo_cuda_state_t *s, const kolo_exec_call_t *c)
+{
+    kolo_cuda_family_t family;
+    kolo_cuda_grid_t grid;
+    kolo_type_t type = c->reducer.type < KOLO_EXEC_DEVICE_TYPES ? c->reducer.type : KOLO_UINT8; /* only moved */
+    bool planned;
+    KOLO_TRY(kolo_cuda_plans_launch(s, c, &planned));
+    if (planned) return KOLO_OK;
+    if (s->regions.nranks == 1) {
+        kolo_status_t status = launch_alone(s, c);
+        if (status != KOLO_IN_PROGRESS) return status;
+    }
+    KOLO_TRY(kolo_cuda_choose(s, c, &s->args.c, &family, &grid));
+    if (family == KOLO_CUDA_STAGED || family == KOLO_CUDA_TWO_STEP) kolo_cuda_expose(s, c, &s->args);
+    return kolo_cuda_put(s, s->kernels->collective[family][type], grid, &s->args, c->stream);
+}
+
+static kolo_status_t launch_entered(kolo_cuda_state_t *s, const kolo_exec_call_t *calls, size_t n)
+{
+    for (size_t i = 0; i < n; i++) KOLO_TRY(check_call(s, &calls[i]));
+    if (KOLO_UNLIKELY(s->exports && (++s->launches % KOLO_CUDA_TIDY_EACH == 0 || s->marked)))
+        kolo_cuda_tidy(s, calls->stream);
+    for (size_t i = 0; i < n;) {
+        size_t end = i;
+        if (calls[i].kind == KOLO_EXEC_COLL) {
+            KOLO_TRY(launch_collective(s, &calls[i++]));
+            continue;
+        }
+        while (end < n && calls[end].kind != KOLO_EXEC_COLL) end++;
+        KOLO_TRY(kolo_cuda_messages(s, &calls[i], end - i));
+        i = end;
+    }
+    return KOLO_OK;
+}
+
+static kolo_status_t launch(void *state, const kolo_exec_call_t *calls, size_t n)
+{
+    kolo_cuda_state_t *s = state;
+    bool pushed;
+    KOLO_TRY(kolo_cuda_enter(s->device, &pushed));
+    kolo_status_t status = launch_entered(s, calls, n);
+    kolo_cuda_leave(pushed);
+    return status;
+}
+
+static kolo_status_t follow(void *state, void *stream)
+{
+    kolo_cuda_state_t *s = state;
+    bool pushed;
+    KOLO_TRY(kolo_cuda_enter(s->device, &pushed));
+    kolo_status_t status = kolo_cuda_follow(s, stream);
+    kolo_cuda_leave(pushed);
+    return status;
+}
+
+/* Asks at the end of the last stream; work of the program that is queued there is waited for, too. */
+static kolo_status_t poll(void *state)
+{
+    kolo_cuda_state_t *s = state;
+    bool pushed;
+    if (!s->launched) return KOLO_OK;
+    KOLO_TRY(kolo_cuda_enter(s->device, &pushed));
+    kolo_cu_result_t r = s->asked ? KOLO_CU_SUCCESS : s->api->event_record(s->end, s->last);
+    s->asked = r == KOLO_CU_SUCCESS;
+    if (!r) r = s->api->event_query(s->end);
+    kolo_cuda_leave(pushed);
+    if (r == KOLO_CU_NOT_READY) return KOLO_IN_PROGRESS;
+    return r ? kolo_cuda_fail(r, s->device->ordinal, "ask for the end of the operations") : KOLO_OK;
+}
+
+static void cancel(void *state)
+{
+    kolo_cuda_state_t *s = state;
+    __atomic_store_n(&s->mailbox->abort, 1, __ATOMIC_RELEASE);
+}
+
+static size_t memory(const void *state)
+{
+    return ((const kolo_cuda_state_t *)state)->region_bytes;
+}
+
+static bool serves(const kolo_exec_gpus_t *gpus, char why[KOLO_EXEC_WHY])
+{
+    memcpy(why, gpus->reach, KOLO_EXEC_WHY);
+    return gpus->all;
+}
+
+const kolo_exec_ops_t kolo_exec_cuda = {.name = "cuda",
+                                        .needs = "kernels for all GPUs, that reach each other's memory",
+                                        .by_kernels = true,
+                                        .by_plans = true,
+                                        .params = &kolo_exec_cuda_params,
+                                        .serves = serves,
+                                        .open = open_state,
+                                        .launch = launch,
+                                        .follow = follow,
+                                        .move = kolo_cuda_move,
+                                        .poll = poll,
+                                        .cancel = cancel,
+                                        .waits = kolo_cuda_waits,
+                                        .awaited = kolo_cuda_awaited,
+                                        .memory = memory,
+                                        .suspend = suspend_state,
+                                        .resume = resume_state,
+                                        .close = close_state};

@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * How a rank's region is cut. All ranks come to the same.
+ */
+#include "gpu/cuda/cuda.h"
+
+#define LINE_ROOM    (8u << 20) /* bytes for lines */
+#define LINE128_ROOM (16u << 20)
+#define STAGE_ROOM   (16u << 20) /* for the stages of one phase */
+#define TILE_MOST    (64u << 10)
+#define TILE_LEAST   1024u
+
+static uint32_t clamp(uint64_t x, uint32_t low, uint32_t high)
+{
+    return (uint32_t)(x < low ? low : x > high ? high : x);
+}
+
+void kolo_cuda_layout(uint32_t nranks, uint32_t resident, bool shared, const kolo_cuda_limits_t *limits,
+                      kolo_cuda_layout_t *l)
+{
+    uint64_t room = kolo_cuda_options.stage_bytes ? (uint64_t)kolo_cuda_options.stage_bytes : STAGE_ROOM;
+    uint32_t peers = nranks > 1 ? nranks - 1 : 1, roles = resident / KOLO_CUDA_TWO_STEP_ROLES;
+    *l = (kolo_cuda_layout_t){.nranks = nranks};
+    l->blocks = clamp(limits->blocks, 1, clamp(roles, 1, KOLO_CUDA_BLOCKS));
+    l->ll_blocks =
+        clamp(LINE_ROOM / (4ull * nranks * KOLO_CUDA_LL_BLOCK_BYTES), 1, clamp(resident, 1, limits->ll_blocks));
+    l->ll128_blocks = clamp(limits->ll128_blocks, 1, clamp(resident, 1, KOLO_CUDA_BLOCKS));
+    l->ll128_bytes = clamp(LINE128_ROOM / (2ull * nranks * l->ll128_blocks) / 128 * 128, 1024, 65536);
+    if (shared) l->ll128_blocks = 0;
+    /* A launch of messages holds a chain to and one from each peer at the same time. */
+    l->message_blocks = clamp(resident / (2 * peers), 1, l->blocks);
+    l->tile_bytes =
+        clamp(room / ((uint64_t)nranks * l->blocks * KOLO_CUDA_DEPTH) / 128 * 128, TILE_LEAST, TILE_MOST);
+    uint64_t flags = (uint64_t)KOLO_CUDA_PHASES * nranks * l->blocks * KOLO_CUDA_FLAG, at = 0;
+    l->counters = at;
+    at += (KOLO_CUDA_COUNTERS + (uint64_t)KOLO_CUDA_MESSAGE_WAYS * nranks) * KOLO_CUDA_GRID * sizeof(uint32_t);
+    at = (at + 4095) / 4096 * 4096;
+    l->ready = at;
+    at += flags;
+    l->credit = at;
+    at += flags;
+    l->message_credit = at;
+    at += (uint64_t)nranks * l->message_blocks * KOLO_CUDA_FLAG;
+    l->message_meetings = at;
+    at += (uint64_t)nranks * l->message_blocks * KOLO_CUDA_FLAG;
+    at = (at + 4095) / 4096 * 4096;
+    l->meetings = at;
+    at += (uint64_t)nranks * KOLO_CUDA_GRID * KOLO_CUDA_FLAG;
+    l->lines = at;
+    at += 4ull * nranks * l->ll_blocks * KOLO_CUDA_LL_BLOCK_BYTES;
+    l->lines128 = at;
+    at += 2ull * nranks * l->ll128_blocks * l->ll128_bytes;
+    l->stages = at;
+    at += (uint64_t)KOLO_CUDA_PHASES * nranks * l->blocks * KOLO_CUDA_DEPTH * l->tile_bytes;
+    l->message_lines = at;
+    at += (uint64_t)nranks * l->message_blocks * KOLO_CUDA_DEPTH * KOLO_CUDA_MESSAGE_SLOT_BYTES;
+    l->message_lines_most = shared ? 0 : limits->message_lines;
+    l->bytes = at;
+}

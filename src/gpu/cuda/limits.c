@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Up to where each way of an operation goes, and with how many blocks: a profile's figures, over them what was
+ * measured on this machine (the tuner's table file), over that the parameters. Fixed when a communicator is opened.
+ */
+#include "gpu/cuda/cuda.h"
+
+kolo_cuda_options_t kolo_cuda_options;
+
+static const kolo_param_t rows[] = {
+    {.key = "KOLO_GPU_BLOCKS",
+     .kind = KOLO_PARAM_INT,
+     .def = "0",
+     .max = KOLO_CUDA_BLOCKS,
+     .must_agree = true,
+     .help = "Most thread blocks of a collective's kernel; 0: by the number of ranks",
+     .value = &kolo_cuda_options.blocks},
+    {.key = "KOLO_GPU_STAGE_SIZE",
+     .kind = KOLO_PARAM_SIZE,
+     .def = "0",
+     .max = 1 << 30,
+     .must_agree = true,
+     .help = "Device memory for each of the three groups of stages of a communicator, in bytes; 0: 16M",
+     .value = &kolo_cuda_options.stage_bytes},
+    {.key = "KOLO_GPU_LL_SIZE",
+     .kind = KOLO_PARAM_SIZE,
+     .def = "0",
+     .max = 1 << 20,
+     .must_agree = true,
+     .help = "Largest operation between two GPUs, in bytes, that goes in one step as lines, and longest "
+             "chunk of a plan that KOLO_ALGO forces; 0: as measured",
+     .value = &kolo_cuda_options.ll_bytes},
+    {.key = "KOLO_GPU_LL128_SIZE",
+     .kind = KOLO_PARAM_SIZE,
+     .def = "0",
+     .max = 1 << 30,
+     .must_agree = true,
+     .help =
+         "Largest operation, in bytes, that goes in one step as lines of 128 bytes, and longest chunk of a plan "
+         "that KOLO_ALGO forces; 0: as measured",
+     .value = &kolo_cuda_options.ll128_bytes},
+    {.key = "KOLO_GPU_MESSAGE_LINES_SIZE",
+     .kind = KOLO_PARAM_SIZE,
+     .def = "0",
+     .max = (1 << 27) - 1, /* kolo_message_flag() */
+     .must_agree = true,
+     .help = "Largest message, in bytes, that goes as lines of 128 bytes; 0: as measured",
+     .value = &kolo_cuda_options.message_lines_bytes},
+    {.key = "KOLO_GPU_GIVE_SIZE",
+     .kind = KOLO_PARAM_SIZE,
+     .def = "0",
+     .max = (int64_t)1 << 50,
+     .must_agree = true,
+     .help = "Smallest all_reduce out of place, in bytes, that loads nothing from other GPUs; 0: as measured",
+     .value = &kolo_cuda_options.give_bytes},
+    {.key = "KOLO_GPU_POISON",
+     .kind = KOLO_PARAM_INT,
+     .def = "-1",
+     .min = -1,
+     .max = 255,
+     .must_agree = true,
+     .help =
+         "tests: the byte that a communicator's lines and stages on the GPU are filled with at first; -1: zero, "
+         "as memory comes",
+     .value = &kolo_cuda_options.poison},
+    {.key = "KOLO_GPU_EARLY_LAUNCH",
+     .kind = KOLO_PARAM_BOOL,
+     .def = "1",
+     .help = "1: kernels may be launched beside the end of the one before them, for which they wait by themselves",
+     .value = &kolo_cuda_options.early},
+};
+const kolo_param_table_t kolo_exec_cuda_params = {.module = "exec_cuda", .rows = rows, .count = KOLO_COUNTOF(rows)};
+
+/* Measured on two H200 (bench/results/gpu-2.txt). Between two GPUs one step by lines wins up to ll_*; it sends the
+ * whole vector to each rank, so with more ranks two steps win sooner (choose.c). `give`: from here on an all_reduce
+ * without loads from other GPUs wins, though its blocks meet once more. */
+static const kolo_cuda_limits_t latency = {.ll_all_reduce = 384u << 10,
+                                           .ll_others = 384u << 10,
+                                           .ll128_all_reduce = 3u << 20,
+                                           .ll128_others = 3u << 20,
+                                           .message_lines = 1536u << 10,
+                                           .give = 12u << 20,
+                                           .blocks = 64,
+                                           .ll_blocks = 64,
+                                           .ll128_blocks = 128};
+/* Beside a program's own kernels, which keep most multiprocessors (decision 0035). With few blocks loads from other
+ * GPUs are no bound, and going twice over the vector, as stores alone do, takes longer. */
+static const kolo_cuda_limits_t compute = {.ll_all_reduce = 256u << 10,
+                                           .ll_others = 256u << 10,
+                                           .ll128_all_reduce = 512u << 10,
+                                           .ll128_others = 512u << 10,
+                                           .message_lines = 1u << 20,
+                                           .give = UINT64_C(1) << 50,
+                                           .blocks = 10,
+                                           .ll_blocks = 30,
+                                           .ll128_blocks = 30};
+
+static void take(uint64_t *to, uint64_t value)
+{
+    if (value) *to = value;
+}
+
+void kolo_cuda_limits(const kolo_exec_tuned_t *tuned, kolo_cuda_limits_t *limits)
+{
+    const kolo_cuda_options_t *o = &kolo_cuda_options;
+    uint64_t blocks = (uint64_t)o->blocks;
+    *limits = tuned->profile == KOLO_GPU_COMPUTE ? compute : latency;
+    if (tuned->profile == KOLO_GPU_LATENCY) { /* what is measured is how fast it goes */
+        take(&limits->ll_all_reduce, tuned->ll_all_reduce);
+        take(&limits->ll_others, tuned->ll_others);
+        take(&limits->ll128_all_reduce, tuned->ll128_all_reduce);
+        take(&limits->ll128_others, tuned->ll128_others);
+        take(&limits->message_lines, tuned->message_lines);
+        take(&limits->give, tuned->give);
+    }
+    take(&limits->ll_all_reduce, (uint64_t)o->ll_bytes);
+    take(&limits->ll_others, (uint64_t)o->ll_bytes);
+    take(&limits->ll128_all_reduce, (uint64_t)o->ll128_bytes);
+    take(&limits->ll128_others, (uint64_t)o->ll128_bytes);
+    take(&limits->message_lines, (uint64_t)o->message_lines_bytes);
+    take(&limits->give, (uint64_t)o->give_bytes);
+    if (blocks) limits->blocks = (uint32_t)blocks;
+}

@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What decides the way and the blocks of an operation on GPUs: the profile, what was measured, the parameters, and
+ * which of them comes first.
+ */
+#include "base/test.h"
+#include "gpu/cuda/cuda.h"
+
+#include <stdio.h>
+
+#define MULTIPROCESSORS 132
+
+static kolo_cuda_state_t state; /* of it, what choosing needs */
+
+static void make(const kolo_exec_tuned_t *tuned, uint32_t nranks)
+{
+    kolo_cuda_limits(tuned, &state.limits);
+    kolo_cuda_layout(nranks, 2 * MULTIPROCESSORS, false, &state.limits, &state.layout);
+}
+
+static kolo_cuda_family_t choose(kolo_coll_t coll, uint64_t bytes, uint32_t *blocks)
+{
+    kolo_cuda_args_t args;
+    kolo_cuda_family_t family;
+    kolo_cuda_grid_t grid;
+    kolo_exec_call_t call = {.kind = KOLO_EXEC_COLL, .coll = coll, .count = bytes, .elem = 1};
+    assert_int_equal(kolo_reducer_init(&call.reducer, KOLO_UINT8, KOLO_SUM, state.layout.nranks), KOLO_OK);
+    assert_int_equal(kolo_cuda_choose(&state, &call, &args, &family, &grid), KOLO_OK);
+    *blocks = grid.blocks;
+    /* Whole warps, and one thread for each 8 bytes of a short operation, as far as a block has them. */
+    assert_int_equal(grid.threads % 32, 0);
+    assert_in_range(grid.threads, KOLO_MIN(KOLO_DIV_UP(args.bytes, 8), KOLO_CUDA_THREADS), KOLO_CUDA_THREADS);
+    if (family != KOLO_CUDA_LL || grid.blocks > 1) assert_int_equal(grid.threads, KOLO_CUDA_THREADS);
+    return family;
+}
+
+/* The most blocks of any collective at any length. */
+static uint32_t most_blocks(int profile, uint32_t nranks)
+{
+    uint32_t most = 0, blocks;
+    make(&(kolo_exec_tuned_t){.profile = profile}, nranks);
+    for (int coll = 0; coll < KOLO_COLL_P2P; coll++) {
+        for (uint64_t bytes = 1; bytes <= UINT64_C(1) << 33; bytes *= 2) {
+            choose((kolo_coll_t)coll, bytes, &blocks);
+            assert_in_range(blocks, 1, KOLO_CUDA_GRID);
+            if (blocks > most) most = blocks;
+        }
+    }
+    return most;
+}
+
+static void test_compute_leaves_multiprocessors(void **s)
+{
+    (void)s;
+    for (uint32_t n = 2; n <= 8; n *= 2) {
+        assert_in_range(most_blocks(KOLO_GPU_COMPUTE, n), 16, MULTIPROCESSORS / 4);
+        assert_true(most_blocks(KOLO_GPU_LATENCY, n) >= MULTIPROCESSORS);
+    }
+}
+
+static void test_measured_before_built_in(void **s)
+{
+    (void)s;
+    uint32_t blocks;
+    const kolo_exec_tuned_t tuned = {.ll_all_reduce = 1000, .ll128_all_reduce = 5000, .ll128_others = 9000};
+    make(&(kolo_exec_tuned_t){0}, 2);
+    assert_int_equal(choose(KOLO_COLL_ALL_REDUCE, 2000, &blocks), KOLO_CUDA_LL);
+    make(&tuned, 2);
+    assert_int_equal(choose(KOLO_COLL_ALL_REDUCE, 1000, &blocks), KOLO_CUDA_LL);
+    assert_int_equal(choose(KOLO_COLL_ALL_REDUCE, 1001, &blocks), KOLO_CUDA_LL128);
+    assert_int_equal(choose(KOLO_COLL_ALL_REDUCE, 5001, &blocks), KOLO_CUDA_TWO_STEP);
+    assert_int_equal(choose(KOLO_COLL_ALL_GATHER, 5001, &blocks), KOLO_CUDA_LL); /* not measured: as built in */
+    assert_int_equal(choose(KOLO_COLL_ALL_GATHER, 1 << 20, &blocks), KOLO_CUDA_STAGED);
+}
+
+static void test_measured_is_of_the_latency_profile(void **s)
+{
+    (void)s;
+    kolo_cuda_limits_t alone, with;
+    kolo_cuda_limits(&(kolo_exec_tuned_t){.profile = KOLO_GPU_COMPUTE}, &alone);
+    kolo_cuda_limits(&(kolo_exec_tuned_t){.profile = KOLO_GPU_COMPUTE, .ll128_others = 9000, .give = 7}, &with);
+    assert_int_equal(alone.ll128_others, with.ll128_others);
+    assert_int_equal(alone.give, with.give);
+}
+
+static void test_parameters_come_first(void **s)
+{
+    (void)s;
+    uint32_t blocks;
+    kolo_cuda_options_t before = kolo_cuda_options;
+    kolo_cuda_options.ll_bytes = 50;
+    kolo_cuda_options.ll128_bytes = 60;
+    kolo_cuda_options.blocks = 3;
+    kolo_cuda_options.give_bytes = 70;
+    kolo_cuda_options.message_lines_bytes = 80;
+    make(&(kolo_exec_tuned_t){.ll_all_reduce = 1000, .ll128_all_reduce = 2000, .give = 9, .message_lines = 9}, 2);
+    assert_int_equal(choose(KOLO_COLL_ALL_REDUCE, 51, &blocks), KOLO_CUDA_LL128);
+    assert_int_equal(choose(KOLO_COLL_ALL_REDUCE, 1 << 30, &blocks), KOLO_CUDA_TWO_STEP);
+    assert_int_equal(blocks, 3 * KOLO_CUDA_TWO_STEP_ROLES);
+    assert_int_equal(state.limits.give, 70);
+    assert_int_equal(state.layout.message_lines_most, 80);
+    kolo_cuda_options = before;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_compute_leaves_multiprocessors),
+        cmocka_unit_test(test_measured_before_built_in),
+        cmocka_unit_test(test_measured_is_of_the_latency_profile),
+        cmocka_unit_test(test_parameters_come_first),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

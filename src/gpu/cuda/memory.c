@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Is what a call names memory of this rank's GPU? What was found is kept, so that a call need only ask the driver
+ * whether the same allocation is still there, or the same pieces of a run.
+ */
+#include "gpu/cuda/cuda.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+
+/* Numbers of runs: no allocation's, and each only once. */
+#define RUNS (UINT64_C(1) << 63)
+static _Atomic uint64_t last_run;
+
+static void forget(kolo_cuda_known_t *k)
+{
+    free(k->run);
+    *k = (kolo_cuda_known_t){0};
+}
+
+void kolo_cuda_forget_memory(kolo_cuda_state_t *s)
+{
+    for (int i = 0; i < KOLO_CUDA_KNOWN; i++) forget(&s->known[i]);
+}
+
+/* Memory may have been freed since, and other memory may be there now. */
+static bool find_known(kolo_cuda_state_t *s, uintptr_t at, uint64_t bytes)
+{
+    for (int i = 0; i < KOLO_CUDA_KNOWN; i++) {
+        kolo_cuda_known_t *k = &s->known[i];
+        if (at - k->base >= k->bytes || bytes > k->bytes - (at - k->base)) continue;
+        if (KOLO_UNLIKELY(k->run != NULL)) {
+            if (kolo_cuda_run_same(k->run, at, bytes)) return true;
+        } else if (KOLO_LIKELY(k->id && k->id == kolo_cuda_buffer_id((const void *)at))) { /* NOLINT */
+            return true;
+        }
+        forget(k);
+    }
+    return false;
+}
+
+/* What was known of memory that was there before, longer or shorter, is no longer true; but runs may share pieces,
+ * where there are more than one takes. */
+static void keep(kolo_cuda_state_t *s, kolo_cuda_known_t new)
+{
+    for (int i = 0; i < KOLO_CUDA_KNOWN; i++) {
+        kolo_cuda_known_t *k = &s->known[i];
+        if (k->base >= new.base + new.bytes || new.base >= k->base + k->bytes) continue;
+        bool both = new.run != NULL && k->run != NULL;
+        if (!both || !kolo_cuda_run_same(k->run, k->base, k->bytes)) forget(k);
+    }
+    kolo_cuda_known_t *k = &s->known[s->next_known++ % KOLO_CUDA_KNOWN];
+    forget(k);
+    *k = new;
+}
+
+static void keep_run(kolo_cuda_state_t *s, const kolo_mem_place_t *place, uintptr_t at, uint64_t bytes)
+{
+    kolo_cuda_run_t *run = kolo_cuda_run_find(place, at, bytes);
+    if (!run) return; /* by stages, and looked at again the next time */
+    kolo_cuda_known_t new = {.base = run->base, .bytes = run->bytes, .run = run, .seen = UINT64_MAX};
+    uintptr_t piece = run->base;
+    for (uint32_t i = 0; i < run->n; piece += run->pieces[i++].bytes)
+        new.seen &= kolo_cuda_seen_here(s, (const void *)piece, false); /* NOLINT: device memory */
+    if (run->shareable) new.id = RUNS | (atomic_fetch_add(&last_run, 1) + 1);
+    keep(s, new);
+}
+
+kolo_status_t kolo_cuda_check_memory(kolo_cuda_state_t *s, const void *p, uint64_t bytes, const char *what)
+{
+    uintptr_t at = (uintptr_t)p;
+    kolo_mem_place_t place;
+    if (!bytes) return KOLO_OK;
+    if (KOLO_LIKELY(find_known(s, at, bytes))) return KOLO_OK;
+    kolo_mem_find(p, &place);
+    if (place.ops != &kolo_mem_cuda)
+        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
+                         "%s %p is not memory of a GPU: the communicator of rank %d works on GPU %d", what, p,
+                         s->regions.rank, s->device->ordinal);
+    if (place.device != s->device->ordinal)
+        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
+                         "%s %p lies on GPU %d: the communicator of rank %d works on GPU %d", what, p, place.device,
+                         s->regions.rank, s->device->ordinal);
+    size_t left = at < place.base ? 0 : kolo_mem_length(&place, at, bytes);
+    if (left < bytes)
+        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
+                         "%s %p has %llu bytes to the end of its allocation, %llu are needed", what, p,
+                         (unsigned long long)left, (unsigned long long)bytes);
+    if (place.joins)
+        keep_run(s, &place, at, bytes);
+    else
+        keep(s, (kolo_cuda_known_t){.base = place.base,
+                                    .bytes = place.bytes,
+                                    .id = kolo_cuda_buffer_id(p),
+                                    .seen = kolo_cuda_seen_here(s, p, place.peers)});
+    return KOLO_OK;
+}

@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A rank that has forked a child, which sleeps and never calls exec, dies: run by `hosts`, one rank a host, so that
+ * only connections can tell of it. The child has copies of all sockets, and must not keep them alive.
+ *
+ *     hosts -q 2 1 fork_net HOW [CHILDREN]     HOW: kill (SIGKILL), exit (_exit(0)) or daemon
+ *
+ * With `daemon` the parent ends and the child goes on with the communicator: it is told that it must not.
+ */
+#include <kolo/kolo.h>
+
+#include <signal.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#define COUNT     1000
+#define CHILD_S   20
+#define TOLD_MS   1000 /* by silence it takes ten times as long */
+#define VICTIM    1
+#define TEXT_MAX  512
+#define OPERATION 50
+
+static int rank, nranks;
+static char id_file[400], note_file[420];
+
+static double now_ms(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t); /* one clock for all hosts of this machine */
+    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
+}
+
+static int fail(const char *what)
+{
+    fprintf(stderr, "rank %d: %s (%s)\n", rank, what, kolo_get_last_error(NULL));
+    return 1;
+}
+#define CHECK(cond)                                                                                                \
+    do {                                                                                                           \
+        if (!(cond)) return fail(#cond);                                                                           \
+    } while (0)
+
+static int start(kolo_comm_t *comm)
+{
+    kolo_unique_id_t id;
+    const char *me = getenv("KOLO_RANK"), *all = getenv("KOLO_NRANKS"), *file = getenv("KOLO_ID_FILE");
+    CHECK(me && all && file);
+    rank = atoi(me);
+    nranks = atoi(all);
+    snprintf(id_file, sizeof id_file, "%s", file);
+    snprintf(note_file, sizeof note_file, "%s.note", file);
+    if (rank == 0) {
+        CHECK(kolo_get_unique_id(&id) == KOLO_OK);
+        CHECK(kolo_unique_id_save(&id, id_file) == KOLO_OK);
+    }
+    CHECK(rank == 0 || kolo_unique_id_load(&id, id_file, 20000) == KOLO_OK);
+    CHECK(kolo_comm_init_rank(comm, nranks, id, rank, NULL) == KOLO_OK);
+    return 0;
+}
+
+/* Appears whole, or not at all. */
+static void note(const char *text)
+{
+    char temp[440];
+    snprintf(temp, sizeof temp, "%s.%d", note_file, (int)getpid());
+    FILE *f = fopen(temp, "w");
+    if (!f || fprintf(f, "%s\n", text) < 0 || fclose(f) != 0 || rename(temp, note_file) != 0) abort();
+}
+
+static bool read_note(char text[TEXT_MAX])
+{
+    FILE *f = fopen(note_file, "r");
+    bool read = f && fgets(text, TEXT_MAX, f);
+    if (f) fclose(f);
+    return read;
+}
+
+static void child_of_daemon(kolo_comm_t comm, int32_t *data)
+{
+    char text[TEXT_MAX];
+    kolo_status_t status = kolo_all_reduce(data, data, COUNT, KOLO_INT32, KOLO_SUM, comm, NULL);
+    snprintf(text, sizeof text, "%d %.400s", (int)status, kolo_get_last_error(NULL));
+    note(text);
+    _exit(0);
+}
+
+static void die(const char *how, int children, kolo_comm_t comm, int32_t *data)
+{
+    char text[32];
+    for (int i = 0; i < children; i++) {
+        if (fork() != 0) continue;
+        setsid(); /* who started the rank ends its process group with it */
+        alarm(CHILD_S);
+        for (int fd = 0; fd < 3; fd++) close(fd); /* who reads the test's output waits for their end */
+        if (strcmp(how, "daemon") == 0) child_of_daemon(comm, data);
+        for (;;) pause();
+    }
+    snprintf(text, sizeof text, "%.3f", now_ms());
+    if (strcmp(how, "daemon") != 0) note(text);
+    if (strcmp(how, "kill") == 0) kill(getpid(), SIGKILL);
+    _exit(0);
+}
+
+int main(int argc, char **argv)
+{
+    kolo_comm_t comm;
+    static int32_t data[COUNT];
+    char text[TEXT_MAX] = "";
+    kolo_status_t status = KOLO_OK;
+    const char *how = argc > 1 ? argv[1] : "kill";
+    int children = argc > 2 ? atoi(argv[2]) : 1;
+    if (start(&comm)) return 1;
+    for (int i = 0; status == KOLO_OK; i++) {
+        status = kolo_all_reduce(data, data, COUNT, KOLO_INT32, KOLO_SUM, comm, NULL);
+        if (rank == VICTIM && i == OPERATION) die(how, children, comm, data);
+    }
+    double told = now_ms();
+    const char *why = kolo_get_last_error(comm);
+    printf("rank %d: %s\n", rank, why);
+    CHECK(status == KOLO_ERR_REMOTE);
+    CHECK(strstr(why, "rank 1") && !strstr(why, "silent") && !strstr(why, "network"));
+    CHECK(kolo_comm_abort(comm) == KOLO_OK);
+    for (double end = told + 10000; !read_note(text) && now_ms() < end;) continue;
+    if (strcmp(how, "daemon") == 0) {
+        printf("rank %d: the child was told: %s", rank, text);
+        CHECK(atoi(text) == KOLO_ERR_INVALID_USAGE && strstr(text, "forked from"));
+        return 0;
+    }
+    printf("rank %d: %.1f ms after the death\n", rank, told - atof(text));
+    CHECK(atof(text) > 0 && told - atof(text) < TOLD_MS);
+    return 0;
+}
