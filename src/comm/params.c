@@ -55,12 +55,12 @@ kolo_nccl_options_t kolo_nccl_options;
 /* Here, not in room nccl, so that one list of parameters serves both libraries. */
 static const kolo_param_t nccl_rows[] = {
     {"KOLO_NCCL_CPU", KOLO_PARAM_BOOL, "0", 0, 0, NULL, true,
-     "1: buffers are ordinary memory, streams are ignored and calls are complete when they return (libnccl.so.2 for "
+     "1: buffers are ordinary memory, streams are ignored and calls are complete when they return (libnccl.so.2 "
+     "for "
      "tests of programs without a GPU)",
      &kolo_nccl_options.cpu},
     {"KOLO_NCCL_VERSION", KOLO_PARAM_INT, "23007", 22000, 29999, NULL, false,
-     "the version that libnccl.so.2 says it has: 10000 * major + 100 * minor + patch",
-     &kolo_nccl_options.version},
+     "the version that libnccl.so.2 says it has: 10000 * major + 100 * minor + patch", &kolo_nccl_options.version},
     {"KOLO_NCCL_WAIT_MS", KOLO_PARAM_INT, "0", 0, INT64_C(86400000), NULL, false,
      "libnccl.so.2: an operation that waits so many milliseconds for another rank becomes an asynchronous error "
      "that names it; 0: it waits as long as it takes",

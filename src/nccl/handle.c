@@ -74,7 +74,7 @@ ncclComm_t kolo_nccl_handle_new(const ncclConfig_t *config, int nranks, int rank
     comm->config.commName = config->commName ? comm->name : NULL;
     atomic_store(&comm->finalized, false);
     atomic_store(&comm->stopped, false);
-    atomic_store(&comm->suspended, false);
+    atomic_store(&comm->suspended, 0);
     atomic_store(&comm->failed, ncclSuccess);
     comm->child = NULL;
     comm->child_out = NULL;

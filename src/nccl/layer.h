@@ -53,9 +53,10 @@ struct ncclComm {
     int blocking; /* as the client sees it */
     ncclConfig_t config;
     char name[KOLO_NCCL_NAME_BYTES]; /* config.commName is a copy here */
-    _Atomic bool finalized, suspended;
-    _Atomic bool stopped; /* revoked, or shrunk in abort mode: what it then reports was asked for */
-    _Atomic int failed;   /* a ncclResult_t: making it failed in a group */
+    _Atomic bool finalized;
+    _Atomic int suspended; /* 0: not; else what Kolo has freed is 2, if there was nothing to free 1 */
+    _Atomic bool stopped;  /* revoked, or shrunk in abort mode: what it then reports was asked for */
+    _Atomic int failed;    /* a ncclResult_t: making it failed in a group */
     pthread_mutex_t lock;
     ncclComm_t child, *child_out; /* a split or shrink that goes on in the background, under the lock */
     kolo_nccl_window_t *windows;  /* under the lock */

@@ -198,7 +198,7 @@ ncclResult_t ncclCommSuspend(ncclComm_t comm, int flags)
         kolo_info("nccl", "%s frees nothing: %s", call, kolo_error_text());
     else
         r = kolo_nccl_result(status);
-    if (r == ncclSuccess) atomic_store(&comm->suspended, true);
+    if (r == ncclSuccess) atomic_store(&comm->suspended, status == KOLO_OK ? 2 : 1);
     return r;
 }
 KOLO_NCCL_TWIN(ncclCommSuspend, pncclCommSuspend);
@@ -210,9 +210,8 @@ ncclResult_t ncclCommResume(ncclComm_t comm)
     if (r != ncclSuccess) return r;
     if (!atomic_load(&comm->suspended))
         return kolo_nccl_fail(ncclInvalidUsage, "%s: communicator %p is not suspended", call, (void *)comm);
-    kolo_status_t status = kolo_comm_resume(comm->kolo);
-    if (status != KOLO_ERR_UNSUPPORTED) r = kolo_nccl_result(status);
-    if (r == ncclSuccess) atomic_store(&comm->suspended, false);
+    if (atomic_load(&comm->suspended) == 2) r = kolo_nccl_result(kolo_comm_resume(comm->kolo));
+    if (r == ncclSuccess) atomic_store(&comm->suspended, 0);
     return r;
 }
 KOLO_NCCL_TWIN(ncclCommResume, pncclCommResume);
@@ -229,7 +228,7 @@ ncclResult_t ncclCommMemStats(ncclComm_t comm, ncclCommMemStat_t stat, uint64_t 
     if (r != ncclSuccess) return r;
     switch (stat) {
     case ncclStatGpuMemSuspended:
-        *value = atomic_load(&comm->suspended);
+        *value = atomic_load(&comm->suspended) != 0;
         return ncclSuccess;
     case ncclStatGpuMemSuspend:
     case ncclStatGpuMemTotal:

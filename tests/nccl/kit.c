@@ -69,14 +69,10 @@ static void load_driver(void)
     const struct {
         const char *name;
         void *at;
-    } list[] = {{"cuInit", &cu.init},
-                {"cuDeviceGetCount", &cu.count},
-                {"cuDevicePrimaryCtxRetain", &cu.retain},
-                {"cuCtxSetCurrent", &cu.set},
-                {"cuMemAlloc_v2", &cu.alloc},
-                {"cuMemcpyAsync", &cu.copy},
-                {"cuStreamCreate", &cu.stream},
-                {"cuStreamSynchronize", &cu.sync}};
+    } list[] = {
+        {"cuInit", &cu.init},           {"cuDeviceGetCount", &cu.count},  {"cuDevicePrimaryCtxRetain", &cu.retain},
+        {"cuCtxSetCurrent", &cu.set},   {"cuMemAlloc_v2", &cu.alloc},     {"cuMemcpyAsync", &cu.copy},
+        {"cuStreamCreate", &cu.stream}, {"cuStreamSynchronize", &cu.sync}};
     for (size_t i = 0; lib && i < sizeof list / sizeof list[0]; i++)
         *(void **)list[i].at = dlsym(lib, list[i].name);
     if (!lib || !cu.init || cu.init(0) || cu.count(&ndevices)) {

@@ -56,7 +56,11 @@ ncclConfig_t new_config(void);
 typedef struct {
     const char *name;
     void (*fn)(me_t *me);
-    enum { EACH, FIRST, PROCESSES } who; /* each rank; rank 0 alone, without communicator; each rank, processes only */
+    enum {
+        EACH,
+        FIRST,
+        PROCESSES
+    } who; /* each rank; rank 0 alone, without communicator; each rank, processes only */
 } case_t;
 extern const case_t base_cases[], life_cases[], more_cases[];
 int run_cases(int argc, char **argv, const case_t *const *lists);
