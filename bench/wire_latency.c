@@ -10,7 +10,7 @@
 #include "wire/conformance.h"
 #include "wire/ll.h"
 #include "wire/local/local.h"
-#include "wire/memfd.h"
+#include "wire/mapped.h"
 
 #include <sched.h>
 #include <stdlib.h>

@@ -1,17 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One call of either library, and whether both come to the same. See peers_gpu.h.
+ * One call of either library, in place or not. See peers_gpu.h.
  */
-#include "exec/host/reduce_types.h"
 #include "peers_gpu.h"
 
-#include <stdlib.h>
-#include <string.h>
-
-#define COMPARED ((size_t)4 << 20) /* bytes from the beginning of a buffer */
-
-const char *const op_names[OPS] = {"all_reduce", "all_gather", "reduce_scatter",
-                                   "all_to_all", "broadcast",  "sendrecv"};
+const char *const op_names[OPS] = {"all_reduce", "all_gather", "reduce_scatter", "all_to_all",
+                                   "broadcast",  "reduce",     "gather",         "scatter",
+                                   "sendrecv",   "mixed",      "alternate"};
+const char *const place_names[PLACES] = {"out", "in"};
 
 /* NCCL's numbers of our types. */
 static const int nccl_types[KOLO_TYPE_COUNT] = {
@@ -19,171 +15,208 @@ static const int nccl_types[KOLO_TYPE_COUNT] = {
     [KOLO_INT64] = 4,   [KOLO_UINT64] = 5,   [KOLO_FLOAT16] = 6,      [KOLO_FLOAT32] = 7,
     [KOLO_FLOAT64] = 8, [KOLO_BFLOAT16] = 9, [KOLO_FLOAT8_E4M3] = 10, [KOLO_FLOAT8_E5M2] = 11};
 #define NCCL_SUM 0
+#define ROOT     0
 
 /* Is the larger buffer made of one part per rank? */
 static bool has_parts(op_t op)
 {
-    return op == ALL_GATHER || op == REDUCE_SCATTER || op == ALL_TO_ALL;
+    return op == ALL_GATHER || op == REDUCE_SCATTER || op == ALL_TO_ALL || op == GATHER || op == SCATTER ||
+           op == ALTERNATE;
 }
 
 size_t count_of(const options_t *o, op_t op, uint64_t *bytes)
 {
     size_t parts = has_parts(op) ? (size_t)o->gpus : 1, elem = kolo_type_size(o->type);
     size_t count = *bytes / elem / parts;
+    if (o->odd && count > 3) count -= 3 - count % 2; /* odd, and below what was asked for */
     if (!count) count = 1;
     *bytes = (uint64_t)count * elem * parts;
     return count;
 }
 
-size_t src_bytes_of(const options_t *o, op_t op, uint64_t bytes)
+uint64_t room_of(const options_t *o, op_t op, uint64_t bytes)
 {
-    return op == ALL_GATHER ? bytes / (uint64_t)o->gpus : bytes;
+    return op == MIXED ? 2 * bytes + 64 * (uint64_t)o->gpus : bytes;
 }
 
-size_t dst_bytes_of(const options_t *o, op_t op, uint64_t bytes)
+double share_of(const options_t *o, op_t op)
 {
-    return op == REDUCE_SCATTER ? bytes / (uint64_t)o->gpus : bytes;
+    double n = o->gpus, part = (n - 1) / n, mixed = part * n / 64, length = 1;
+    if (op == ALL_REDUCE) return 2 * part;
+    if (op == ALTERNATE) return 4 * part + 1;
+    if (op != MIXED) return op == BROADCAST || op == REDUCE || op == SENDRECV ? 1 : part;
+    for (int d = 1; d < o->gpus; d++, length /= 4) mixed += length;
+    return mixed;
 }
 
-static void nccl_exchange(const rank_t *r, op_t op, size_t count)
+bool has_place(op_t op, place_t place)
 {
-    int type = nccl_types[r->o->type], n = r->o->gpus;
-    size_t bytes = count * kolo_type_size(r->o->type);
-    NCCL_MUST(nccl.group_start());
+    return place == OUT_OF_PLACE || (op != ALL_TO_ALL && op != SENDRECV && op != MIXED);
+}
+
+/* ---- where ---- */
+
+typedef struct {
+    const char *src;
+    char *dst;
+} buffers_t;
+
+static buffers_t buffers_of(const rank_t *r, op_t op, place_t place, size_t count)
+{
+    size_t own = (size_t)r->rank * count * kolo_type_size(r->o->type);
+    buffers_t b = {r->src, r->dst};
+    if (place == OUT_OF_PLACE) return b;
+    if (op == ALL_GATHER || (op == GATHER && r->rank == ROOT))
+        b.src = r->dst + own;
+    else if (op == REDUCE_SCATTER || (op == SCATTER && r->rank == ROOT))
+        b.dst = r->src + own;
+    else if (op == ALL_REDUCE || op == BROADCAST || op == REDUCE || op == ALTERNATE)
+        b.dst = r->src;
+    return b;
+}
+
+/* Elements of the longer message to the d-th rank behind, of the shorter one to each. */
+static size_t mixed_long(size_t count, int d)
+{
+    size_t n = count >> 2 * (d - 1);
+    return n ? n : 1;
+}
+static size_t mixed_short(size_t count)
+{
+    return count / 64 ? count / 64 : 1;
+}
+
+char *result_of(const rank_t *r, op_t op, place_t place, size_t count, size_t *bytes)
+{
+    size_t elem = kolo_type_size(r->o->type), n = (size_t)r->o->gpus, elems = count;
+    if (op == ALL_GATHER || op == ALL_TO_ALL || op == GATHER || op == ALTERNATE) elems = count * n;
+    if ((op == REDUCE || op == GATHER) && r->rank != ROOT) elems = 0;
+    if (op == MIXED) {
+        elems = (n - 1) * mixed_short(count);
+        for (int d = 1; d < r->o->gpus; d++) elems += mixed_long(count, d);
+    }
+    *bytes = elems * elem;
+    return buffers_of(r, op, place, count).dst;
+}
+
+/* ---- messages: group_start(), send(), recv(), group_end() of either library ---- */
+
+static void send_to(const rank_t *r, library_t library, size_t from, size_t count, int peer)
+{
+    const char *src = r->src + from * kolo_type_size(r->o->type);
+    if (library == NCCL)
+        NCCL_MUST(nccl.send(src, count, nccl_types[r->o->type], peer, r->nccl, r->stream));
+    else
+        KOLO_MUST(kolo_send(src, count, r->o->type, peer, r->kolo, r->stream));
+}
+static void recv_from(const rank_t *r, library_t library, char *buffer, size_t to, size_t count, int peer)
+{
+    char *dst = buffer + to * kolo_type_size(r->o->type);
+    if (library == NCCL)
+        NCCL_MUST(nccl.recv(dst, count, nccl_types[r->o->type], peer, r->nccl, r->stream));
+    else
+        KOLO_MUST(kolo_recv(dst, count, r->o->type, peer, r->kolo, r->stream));
+}
+
+static void mixed(const rank_t *r, library_t library, size_t count)
+{
+    int n = r->o->gpus;
+    size_t sent = 0, received = 0, few = mixed_short(count);
+    for (int d = 1; d < n; d++) {
+        size_t many = mixed_long(count, d);
+        int to = (r->rank + d) % n, from = (r->rank + n - d) % n;
+        send_to(r, library, sent, many, to);
+        send_to(r, library, sent + many, few, to);
+        recv_from(r, library, r->dst, received, many, from);
+        recv_from(r, library, r->dst, received + many, few, from);
+        sent += many + few;
+        received += many + few;
+    }
+}
+
+static void exchange(const rank_t *r, library_t library, op_t op, place_t place, size_t count)
+{
+    int n = r->o->gpus;
+    buffers_t b = buffers_of(r, op, place, count);
+    if (library == NCCL)
+        NCCL_MUST(nccl.group_start());
+    else
+        KOLO_MUST(kolo_group_start());
     if (op == SENDRECV) {
-        NCCL_MUST(nccl.send(r->src, count, type, (r->rank + 1) % n, r->nccl, r->stream));
-        NCCL_MUST(nccl.recv(r->dst, count, type, (r->rank + n - 1) % n, r->nccl, r->stream));
+        send_to(r, library, 0, count, (r->rank + 1) % n);
+        recv_from(r, library, r->dst, 0, count, (r->rank + n - 1) % n);
     }
-    for (int p = 0; p < n && op == ALL_TO_ALL; p++) {
-        NCCL_MUST(nccl.send(r->src + (size_t)p * bytes, count, type, p, r->nccl, r->stream));
-        NCCL_MUST(nccl.recv(r->dst + (size_t)p * bytes, count, type, p, r->nccl, r->stream));
+    if (op == MIXED) mixed(r, library, count);
+    for (int p = 0; p < n; p++) {
+        size_t at = (size_t)p * count, own = (size_t)(b.src - r->src) / kolo_type_size(r->o->type);
+        if (op == ALL_TO_ALL || (op == SCATTER && r->rank == ROOT)) send_to(r, library, at, count, p);
+        if (op == ALL_TO_ALL || (op == GATHER && r->rank == ROOT)) recv_from(r, library, b.dst, at, count, p);
+        if (op == GATHER && p == ROOT) send_to(r, library, own, count, p);
+        if (op == SCATTER && p == ROOT) recv_from(r, library, b.dst, 0, count, p);
     }
-    NCCL_MUST(nccl.group_end());
+    if (library == NCCL)
+        NCCL_MUST(nccl.group_end());
+    else
+        KOLO_MUST(kolo_group_end());
 }
 
-static void call_nccl(const rank_t *r, op_t op, size_t count)
+/* ---- collectives ---- */
+
+static void call_nccl(const rank_t *r, op_t op, place_t place, size_t count)
 {
     int type = nccl_types[r->o->type];
-    switch (op) {
-    case ALL_REDUCE:
-        NCCL_MUST(nccl.all_reduce(r->src, r->dst, count, type, NCCL_SUM, r->nccl, r->stream));
-        return;
-    case ALL_GATHER:
-        NCCL_MUST(nccl.all_gather(r->src, r->dst, count, type, r->nccl, r->stream));
-        return;
-    case REDUCE_SCATTER:
-        NCCL_MUST(nccl.reduce_scatter(r->src, r->dst, count, type, NCCL_SUM, r->nccl, r->stream));
-        return;
-    case BROADCAST:
-        NCCL_MUST(nccl.broadcast(r->src, r->dst, count, type, 0, r->nccl, r->stream));
-        return;
-    case ALL_TO_ALL:
-        if (nccl.all_to_all) {
-            NCCL_MUST(nccl.all_to_all(r->src, r->dst, count, type, r->nccl, r->stream));
-            return;
-        }
-        break;
-    default:
-        break;
-    }
-    nccl_exchange(r, op, count);
+    buffers_t b = buffers_of(r, op, place, count);
+    if (op == ALL_REDUCE)
+        NCCL_MUST(nccl.all_reduce(b.src, b.dst, count, type, NCCL_SUM, r->nccl, r->stream));
+    else if (op == ALL_GATHER)
+        NCCL_MUST(nccl.all_gather(b.src, b.dst, count, type, r->nccl, r->stream));
+    else if (op == REDUCE_SCATTER)
+        NCCL_MUST(nccl.reduce_scatter(b.src, b.dst, count, type, NCCL_SUM, r->nccl, r->stream));
+    else if (op == BROADCAST)
+        NCCL_MUST(nccl.broadcast(b.src, b.dst, count, type, ROOT, r->nccl, r->stream));
+    else if (op == REDUCE)
+        NCCL_MUST(nccl.reduce(b.src, b.dst, count, type, NCCL_SUM, ROOT, r->nccl, r->stream));
+    else if (op == ALL_TO_ALL && nccl.all_to_all)
+        NCCL_MUST(nccl.all_to_all(b.src, b.dst, count, type, r->nccl, r->stream));
+    else if (op == GATHER && nccl.gather)
+        NCCL_MUST(nccl.gather(b.src, b.dst, count, type, ROOT, r->nccl, r->stream));
+    else if (op == SCATTER && nccl.scatter)
+        NCCL_MUST(nccl.scatter(b.src, b.dst, count, type, ROOT, r->nccl, r->stream));
+    else
+        exchange(r, NCCL, op, place, count);
 }
 
-static void call_kolo(const rank_t *r, op_t op, size_t count)
+static void call_kolo(const rank_t *r, op_t op, place_t place, size_t count)
 {
     kolo_type_t type = r->o->type;
-    int n = r->o->gpus;
-    switch (op) {
-    case ALL_REDUCE:
-        KOLO_MUST(kolo_all_reduce(r->src, r->dst, count, type, KOLO_SUM, r->kolo, r->stream));
-        return;
-    case ALL_GATHER:
-        KOLO_MUST(kolo_all_gather(r->src, r->dst, count, type, r->kolo, r->stream));
-        return;
-    case REDUCE_SCATTER:
-        KOLO_MUST(kolo_reduce_scatter(r->src, r->dst, count, type, KOLO_SUM, r->kolo, r->stream));
-        return;
-    case ALL_TO_ALL:
-        KOLO_MUST(kolo_all_to_all(r->src, r->dst, count, type, r->kolo, r->stream));
-        return;
-    case BROADCAST:
-        KOLO_MUST(kolo_broadcast(r->src, r->dst, count, type, 0, r->kolo, r->stream));
-        return;
-    default:
-        KOLO_MUST(kolo_group_start());
-        KOLO_MUST(kolo_send(r->src, count, type, (r->rank + 1) % n, r->kolo, r->stream));
-        KOLO_MUST(kolo_recv(r->dst, count, type, (r->rank + n - 1) % n, r->kolo, r->stream));
-        KOLO_MUST(kolo_group_end());
-    }
-}
-
-void call(const rank_t *r, library_t library, op_t op, size_t count)
-{
-    if (library == NCCL)
-        call_nccl(r, op, count);
+    buffers_t b = buffers_of(r, op, place, count);
+    if (op == ALL_REDUCE)
+        KOLO_MUST(kolo_all_reduce(b.src, b.dst, count, type, KOLO_SUM, r->kolo, r->stream));
+    else if (op == ALL_GATHER)
+        KOLO_MUST(kolo_all_gather(b.src, b.dst, count, type, r->kolo, r->stream));
+    else if (op == REDUCE_SCATTER)
+        KOLO_MUST(kolo_reduce_scatter(b.src, b.dst, count, type, KOLO_SUM, r->kolo, r->stream));
+    else if (op == BROADCAST)
+        KOLO_MUST(kolo_broadcast(b.src, b.dst, count, type, ROOT, r->kolo, r->stream));
+    else if (op == REDUCE)
+        KOLO_MUST(kolo_reduce(b.src, b.dst, count, type, KOLO_SUM, ROOT, r->kolo, r->stream));
+    else if (op == ALL_TO_ALL)
+        KOLO_MUST(kolo_all_to_all(b.src, b.dst, count, type, r->kolo, r->stream));
+    else if (op == GATHER)
+        KOLO_MUST(kolo_gather(b.src, b.dst, count, type, ROOT, r->kolo, r->stream));
+    else if (op == SCATTER)
+        KOLO_MUST(kolo_scatter(b.src, b.dst, count, type, ROOT, r->kolo, r->stream));
     else
-        call_kolo(r, op, count);
+        exchange(r, KOLO, op, place, count);
 }
 
-/* ---- values ---- */
-
-static uint64_t small_integer(kolo_type_t type, int value)
+void call(const rank_t *r, library_t library, op_t op, place_t place, size_t count)
 {
-    float f = (float)value;
-    double d = value;
-    uint64_t bits = 0;
-    switch (type) {
-    case KOLO_FLOAT16:
-        return store_f16(f);
-    case KOLO_BFLOAT16:
-        return store_bf16(f);
-    case KOLO_FLOAT8_E4M3:
-        return store_e4m3(f);
-    case KOLO_FLOAT8_E5M2:
-        return store_e5m2(f);
-    case KOLO_FLOAT32:
-        memcpy(&bits, &f, 4);
-        return bits;
-    case KOLO_FLOAT64:
-        memcpy(&bits, &d, 8);
-        return bits;
-    default:
-        return (uint64_t)value;
+    static const op_t turns[] = {BROADCAST, REDUCE_SCATTER, ALL_GATHER, ALL_REDUCE};
+    void (*one)(const rank_t *, op_t, place_t, size_t) = library == NCCL ? call_nccl : call_kolo;
+    if (op != ALTERNATE) {
+        one(r, op, place, count);
+        return;
     }
-}
-
-void fill_source(const rank_t *r)
-{
-    size_t elem = kolo_type_size(r->o->type), bytes = r->src_bytes < COMPARED ? r->src_bytes : COMPARED;
-    char *host = malloc(COMPARED);
-    if (!host) die("out of memory");
-    for (size_t i = 0; i < bytes / elem; i++) {
-        uint64_t v = small_integer(r->o->type, (int)((i + (size_t)r->rank * 3) % 4)); /* exact in each type */
-        memcpy(host + i * elem, &v, elem);
-    }
-    CUDA_MUST(cuda.memset8((uintptr_t)r->src, 0, r->src_bytes, r->stream));
-    CUDA_MUST(cuda.memcpy((uintptr_t)r->src, (uintptr_t)host, bytes / elem * elem, r->stream));
-    CUDA_MUST(cuda.stream_sync(r->stream));
-    free(host);
-}
-
-void compare(rank_t *r, op_t op, size_t count, uint64_t bytes)
-{
-    size_t n = dst_bytes_of(r->o, op, bytes) < COMPARED ? dst_bytes_of(r->o, op, bytes) : COMPARED;
-    char *host[LIBRARIES] = {malloc(COMPARED), malloc(COMPARED)};
-    if (!host[NCCL] || !host[KOLO]) die("out of memory");
-    for (int l = 0; l < LIBRARIES; l++) {
-        CUDA_MUST(cuda.memset8((uintptr_t)r->dst, 0xa5, n, r->stream));
-        call(r, (library_t)l, op, count);
-        CUDA_MUST(cuda.memcpy((uintptr_t)host[l], (uintptr_t)r->dst, n, r->stream));
-        CUDA_MUST(cuda.stream_sync(r->stream));
-        meet(r);
-    }
-    size_t i = 0;
-    while (i < n && host[NCCL][i] == host[KOLO][i]) i++;
-    if (i < n)
-        die("rank %d: %s of %llu bytes: NCCL and Kolo differ from byte %zu on", r->rank, op_names[op],
-            (unsigned long long)bytes, i);
-    free(host[NCCL]);
-    free(host[KOLO]);
+    for (int i = 0; i < 4; i++) one(r, turns[i], place, has_parts(turns[i]) ? count : count * (size_t)r->o->gpus);
 }

@@ -25,6 +25,7 @@ static options_t options = {.gpus = 2,
                             .max = (uint64_t)8 << 30,
                             .factor = 4,
                             .type = KOLO_FLOAT32,
+                            .places = {true, true},
                             .rounds = 7,
                             .budget_s = 0.25,
                             .limit_s = 300,
@@ -91,27 +92,32 @@ static void *allocate_pieces(const rank_t *r, size_t bytes)
 static void allocate(rank_t *r)
 {
     const options_t *o = r->o;
+    size_t offset = (size_t)o->offset * kolo_type_size(o->type);
     unsigned long long p;
+    r->bytes = 0;
     for (int op = 0; op < OPS; op++) {
-        uint64_t bytes = o->max;
+        uint64_t bytes = o->max, room;
         if (!o->ops[op]) continue;
         count_of(o, (op_t)op, &bytes);
-        if (src_bytes_of(o, (op_t)op, bytes) > r->src_bytes) r->src_bytes = src_bytes_of(o, (op_t)op, bytes);
-        if (dst_bytes_of(o, (op_t)op, bytes) > r->dst_bytes) r->dst_bytes = dst_bytes_of(o, (op_t)op, bytes);
+        room = room_of(o, (op_t)op, bytes) + offset;
+        if (room > r->bytes) r->bytes = room;
     }
-    void **buffers[] = {(void **)&r->src, (void **)&r->dst}, **windows[] = {&r->src_window, &r->dst_window};
-    size_t sizes[] = {r->src_bytes, r->dst_bytes};
+    void **windows[] = {&r->src_window, &r->dst_window};
     for (int i = 0; i < 2; i++) {
+        void *memory;
         if (o->windows) {
-            NCCL_MUST(nccl.mem_alloc(buffers[i], sizes[i]));
-            NCCL_MUST(nccl.window_register(r->nccl, *buffers[i], sizes[i], windows[i], WINDOW_SYMMETRIC));
+            NCCL_MUST(nccl.mem_alloc(&memory, r->bytes));
+            NCCL_MUST(nccl.window_register(r->nccl, memory, r->bytes, windows[i], WINDOW_SYMMETRIC));
         } else if (o->piece) {
-            *buffers[i] = allocate_pieces(r, sizes[i]);
+            memory = allocate_pieces(r, r->bytes);
         } else {
-            CUDA_MUST(cuda.mem_alloc(&p, sizes[i]));
-            *buffers[i] = (void *)(uintptr_t)p; /* NOLINT: a driver's address */
+            CUDA_MUST(cuda.mem_alloc(&p, r->bytes));
+            memory = (void *)(uintptr_t)p; /* NOLINT: a driver's address */
         }
+        r->memory[i] = memory;
     }
+    r->src = r->memory[0] + offset;
+    r->dst = r->memory[1] + offset;
 }
 
 static void give_back(rank_t *r)
@@ -119,11 +125,11 @@ static void give_back(rank_t *r)
     if (r->o->windows) {
         NCCL_MUST(nccl.window_deregister(r->nccl, r->src_window));
         NCCL_MUST(nccl.window_deregister(r->nccl, r->dst_window));
-        NCCL_MUST(nccl.mem_free(r->src));
-        NCCL_MUST(nccl.mem_free(r->dst));
+        NCCL_MUST(nccl.mem_free(r->memory[0]));
+        NCCL_MUST(nccl.mem_free(r->memory[1]));
     } else if (!r->o->piece) {
-        CUDA_MUST(cuda.mem_free((uintptr_t)r->src));
-        CUDA_MUST(cuda.mem_free((uintptr_t)r->dst));
+        CUDA_MUST(cuda.mem_free((uintptr_t)r->memory[0]));
+        CUDA_MUST(cuda.mem_free((uintptr_t)r->memory[1]));
     }
     meet(r);
     KOLO_MUST(kolo_comm_finalize(r->kolo));
@@ -290,9 +296,9 @@ static void usage(void)
     die("usage: peers-gpu [OP...] [--gpus N] [--processes] [--graph] [--windows] [--min B] [--max B] [--factor N]\n"
         "  [--type T] [--rounds N] [--budget SECONDS] [--limit SECONDS] [--nccl PATH] [--driver PATH] [--init "
         "ROUNDS] [--json "
-        "FILE] [--product ORDER [--cublas PATH]] [--piece B]\n"
-        "OP: all_reduce all_gather reduce_scatter all_to_all broadcast sendrecv; none: all of them. B: 8, 64K, "
-        "8G.\n"
+        "FILE] [--product ORDER [--cublas PATH]] [--piece B] [--place in|out] [--odd] [--offset ELEMENTS]\n"
+        "OP: all_reduce all_gather reduce_scatter all_to_all broadcast reduce gather scatter sendrecv mixed "
+        "alternate; none: all of them. B: 8, 64K, 8G.\n"
         "Prints NCCL's time and Kolo's for each size and their ratio; NVLink multicast is off "
         "(NCCL_NVLS_ENABLE=0).\n"
         "--product: a product of square bfloat16 matrices (cuBLAS) beside an all_reduce of --max bytes.\n"
@@ -307,7 +313,7 @@ static void parse(int argc, char **argv, int *child, int *fd)
         {"rounds", 1, NULL, 'r'}, {"budget", 1, NULL, 'B'},    {"limit", 1, NULL, 'l'},  {"nccl", 1, NULL, 'N'},
         {"json", 1, NULL, 'j'},   {"driver", 1, NULL, 'D'},    {"child", 1, NULL, 'C'},  {"shared", 1, NULL, 'F'},
         {"init", 1, NULL, 'I'},   {"product", 1, NULL, 'P'},   {"cublas", 1, NULL, 'L'}, {"piece", 1, NULL, 'V'},
-        {NULL, 0, NULL, 0}};
+        {"place", 1, NULL, 'O'},  {"odd", 0, NULL, 'd'},       {"offset", 1, NULL, 'o'}, {NULL, 0, NULL, 0}};
     for (int c; (c = getopt_long(argc, argv, "", longs, NULL)) != -1;) {
         switch (c) {
         case 'n':
@@ -345,6 +351,16 @@ static void parse(int argc, char **argv, int *child, int *fd)
             break;
         case 'V':
             options.piece = size_of(optarg);
+            break;
+        case 'O':
+            if (strcmp(optarg, "in") != 0 && strcmp(optarg, "out") != 0) usage();
+            options.places[strcmp(optarg, "in") == 0 ? OUT_OF_PLACE : IN_PLACE] = false;
+            break;
+        case 'd':
+            options.odd = true;
+            break;
+        case 'o':
+            options.offset = atoi(optarg);
             break;
         case 'L':
             options.cublas_path = optarg;
@@ -384,8 +400,8 @@ static void parse(int argc, char **argv, int *child, int *fd)
     }
     for (int op = 0; op < OPS && optind == argc && !options.product; op++) options.ops[op] = true;
     if (options.gpus < 1 || options.gpus > MOST_RANKS || options.min < 1 || options.max < options.min ||
-        options.factor < 2 || options.product < 0 || options.product % 8 || options.rounds < 1 ||
-        options.rounds > 100 || options.limit_s < 1)
+        options.factor < 2 || options.offset < 0 || options.offset > 1024 || options.product < 0 ||
+        options.product % 8 || options.rounds < 1 || options.rounds > 100 || options.limit_s < 1)
         usage();
 }
 

@@ -41,16 +41,16 @@ static double median(double *v, int n)
     return n % 2 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2;
 }
 
-static void capture(const rank_t *r, library_t library, op_t op, size_t count, int calls, graph_t *g)
+static void capture(const rank_t *r, library_t library, op_t op, place_t place, size_t count, int calls, graph_t *g)
 {
     CUDA_MUST(cuda.capture_begin(r->stream, THREAD_LOCAL));
-    for (int i = 0; i < calls; i++) call(r, library, op, count);
+    for (int i = 0; i < calls; i++) call(r, library, op, place, count);
     CUDA_MUST(cuda.capture_end(r->stream, &g->graph));
     CUDA_MUST(cuda.graph_instantiate(&g->exec, g->graph, 0));
 }
 
 /* The slowest rank's time for one call, on rank 0; 0 elsewhere. */
-static double once(rank_t *r, library_t library, op_t op, size_t count, int calls, const graph_t *g)
+static double once(rank_t *r, library_t library, op_t op, place_t place, size_t count, int calls, const graph_t *g)
 {
     double worst = 0, *us = r->shared->us[r->turn++ & 1];
     meet(r);
@@ -58,7 +58,7 @@ static double once(rank_t *r, library_t library, op_t op, size_t count, int call
     if (g)
         CUDA_MUST(cuda.graph_launch(g->exec, r->stream));
     else
-        for (int i = 0; i < calls; i++) call(r, library, op, count);
+        for (int i = 0; i < calls; i++) call(r, library, op, place, count);
     CUDA_MUST(cuda.stream_sync(r->stream));
     us[r->rank] = (now_us() - start) / calls;
     meet(r);
@@ -68,12 +68,12 @@ static double once(rank_t *r, library_t library, op_t op, size_t count, int call
 }
 
 /* Rank 0 decides by how long the slower of both takes at its best, and all ranks get the same. */
-static void decide(rank_t *r, op_t op, size_t count)
+static void decide(rank_t *r, op_t op, place_t place, size_t count)
 {
     double best[LIBRARIES] = {0}, slow;
     for (int i = 0; i < 4 * LIBRARIES; i++) {
         int l = i % LIBRARIES;
-        double us = once(r, (library_t)l, op, count, CALLS_LEAST, NULL);
+        double us = once(r, (library_t)l, op, place, count, CALLS_LEAST, NULL);
         if (i < LIBRARIES || us < best[l]) best[l] = us;
     }
     slow = best[NCCL] > best[KOLO] ? best[NCCL] : best[KOLO];
@@ -90,37 +90,45 @@ static void decide(rank_t *r, op_t op, size_t count)
     meet(r);
 }
 
-void measure(rank_t *r, op_t op, uint64_t bytes, row_t *row)
+static void measure_place(rank_t *r, op_t op, place_t place, size_t count, row_t *row)
 {
     double us[LIBRARIES][ROUNDS_MOST + 1];
     graph_t graphs[LIBRARIES];
-    size_t count = count_of(r->o, op, &bytes);
     if (r->rank == 0)
-        snprintf(r->shared->doing, sizeof r->shared->doing, "%s of %llu bytes", op_names[op],
-                 (unsigned long long)bytes);
+        snprintf(r->shared->doing, sizeof r->shared->doing, "%s of %llu bytes, %s", op_names[op],
+                 (unsigned long long)row->bytes, place_names[place]);
     for (int l = 0; l < LIBRARIES; l++) {
-        for (int i = 0; i < WARM_UPS; i++) call(r, (library_t)l, op, count);
+        for (int i = 0; i < WARM_UPS; i++) call(r, (library_t)l, op, place, count);
         CUDA_MUST(cuda.stream_sync(r->stream));
         meet(r);
     }
-    compare(r, op, count, bytes);
-    decide(r, op, count);
+    compare(r, op, place, count, row->bytes);
+    decide(r, op, place, count);
     int calls = atomic_load(&r->shared->calls), rounds = atomic_load(&r->shared->rounds);
     if (rounds > ROUNDS_MOST) rounds = ROUNDS_MOST;
     for (int l = 0; l < LIBRARIES && r->o->graph; l++) {
-        capture(r, (library_t)l, op, count, calls, &graphs[l]);
-        once(r, (library_t)l, op, count, calls, &graphs[l]); /* the first launch uploads it */
+        capture(r, (library_t)l, op, place, count, calls, &graphs[l]);
+        once(r, (library_t)l, op, place, count, calls, &graphs[l]); /* the first launch uploads it */
     }
     for (int i = 0; i < rounds; i++) {
         for (int k = 0; k < LIBRARIES; k++) {
             library_t l = (library_t)((i + k) % LIBRARIES); /* each is first as often as the other */
-            us[l][i] = once(r, l, op, count, calls, r->o->graph ? &graphs[l] : NULL);
+            us[l][i] = once(r, l, op, place, count, calls, r->o->graph ? &graphs[l] : NULL);
         }
     }
     for (int l = 0; l < LIBRARIES && r->o->graph; l++) {
         CUDA_MUST(cuda.graph_exec_destroy(graphs[l].exec));
         CUDA_MUST(cuda.graph_destroy(graphs[l].graph));
     }
-    *row = (row_t){.op = op, .bytes = bytes, .calls = calls, .rounds = rounds};
-    for (int l = 0; l < LIBRARIES && r->rank == 0; l++) row->us[l] = median(us[l], rounds);
+    row->calls = calls;
+    row->rounds = rounds;
+    for (int l = 0; l < LIBRARIES && r->rank == 0; l++) row->us[place][l] = median(us[l], rounds);
+}
+
+void measure(rank_t *r, op_t op, uint64_t bytes, row_t *row)
+{
+    size_t count = count_of(r->o, op, &bytes);
+    *row = (row_t){.op = op, .bytes = bytes};
+    for (int place = 0; place < PLACES; place++)
+        if (r->o->places[place] && has_place(op, (place_t)place)) measure_place(r, op, (place_t)place, count, row);
 }

@@ -16,8 +16,27 @@
 #define MOST_RANKS 16
 #define MOST_SIZES 64
 
-typedef enum { ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL, BROADCAST, SENDRECV, OPS } op_t;
+/* MIXED: a group of messages of many lengths between all pairs. ALTERNATE: a broadcast, a reduce_scatter, an
+ * all_gather and an all_reduce of the same buffer, as one call. */
+typedef enum {
+    ALL_REDUCE,
+    ALL_GATHER,
+    REDUCE_SCATTER,
+    ALL_TO_ALL,
+    BROADCAST,
+    REDUCE,
+    GATHER,
+    SCATTER,
+    SENDRECV,
+    MIXED,
+    ALTERNATE,
+    OPS
+} op_t;
 extern const char *const op_names[OPS];
+
+/* In place as NCCL defines it: no all_to_all, no messages. */
+typedef enum { OUT_OF_PLACE, IN_PLACE, PLACES } place_t;
+extern const char *const place_names[PLACES];
 
 typedef enum { NCCL, KOLO, LIBRARIES } library_t;
 
@@ -25,7 +44,9 @@ typedef struct {
     int gpus;
     bool processes, graph, windows;
     size_t piece; /* not 0: buffers of pieces of so many bytes, mapped beside each other */
-    bool ops[OPS];
+    bool ops[OPS], places[PLACES];
+    bool odd;   /* counts that are no multiple of anything */
+    int offset; /* elements from an aligned address to where buffers begin */
     uint64_t min, max, factor;
     kolo_type_t type;
     int rounds;      /* least, of each library at each size */
@@ -89,6 +110,8 @@ typedef struct {
     int (*group_end)(void);
     int (*all_reduce)(const void *src, void *dst, size_t count, int type, int op, nccl_comm_t comm, void *stream);
     int (*broadcast)(const void *src, void *dst, size_t count, int type, int root, nccl_comm_t comm, void *stream);
+    int (*reduce)(const void *src, void *dst, size_t count, int type, int op, int root, nccl_comm_t comm,
+                  void *stream);
     int (*all_gather)(const void *src, void *dst, size_t count, int type, nccl_comm_t comm, void *stream);
     int (*reduce_scatter)(const void *src, void *dst, size_t count, int type, int op, nccl_comm_t comm,
                           void *stream);
@@ -96,6 +119,8 @@ typedef struct {
     int (*recv)(void *buf, size_t count, int type, int peer, nccl_comm_t comm, void *stream);
     /* NULL in older versions */
     int (*all_to_all)(const void *src, void *dst, size_t count, int type, nccl_comm_t comm, void *stream);
+    int (*gather)(const void *src, void *dst, size_t count, int type, int root, nccl_comm_t comm, void *stream);
+    int (*scatter)(const void *src, void *dst, size_t count, int type, int root, nccl_comm_t comm, void *stream);
     int (*mem_alloc)(void **p, size_t bytes);
     int (*mem_free)(void *p);
     int (*window_register)(nccl_comm_t comm, void *p, size_t bytes, void **window, int flags);
@@ -142,7 +167,8 @@ typedef struct {
     nccl_comm_t nccl;
     kolo_comm_t kolo;
     char *src, *dst; /* device */
-    size_t src_bytes, dst_bytes;
+    char *memory[2]; /* what they lie in */
+    size_t bytes;    /* of each, from there */
     void *src_window, *dst_window;
 } rank_t;
 
@@ -153,21 +179,29 @@ void meet(rank_t *r);
 
 /* Elements of a call whose larger buffer has about `bytes`; *bytes becomes what it is. */
 size_t count_of(const options_t *o, op_t op, uint64_t *bytes);
-size_t src_bytes_of(const options_t *o, op_t op, uint64_t bytes);
-size_t dst_bytes_of(const options_t *o, op_t op, uint64_t bytes);
-void call(const rank_t *r, library_t library, op_t op, size_t count);
-/* Small integers in the first bytes of the source. */
+/* Of the longer one of its buffers. */
+uint64_t room_of(const options_t *o, op_t op, uint64_t bytes);
+/* Bytes that must cross a GPU's link over bytes of the call. */
+double share_of(const options_t *o, op_t op);
+bool has_place(op_t op, place_t place);
+void call(const rank_t *r, library_t library, op_t op, place_t place, size_t count);
+/* Where the call leaves its result on this rank, and how many bytes; none: 0. */
+char *result_of(const rank_t *r, op_t op, place_t place, size_t count, size_t *bytes);
+
+/* ---- values.c ---- */
+
+/* Small integers, other ones on each rank. */
 void fill_source(const rank_t *r);
-/* Runs both and compares what they leave in the first bytes of the destination. */
-void compare(rank_t *r, op_t op, size_t count, uint64_t bytes);
+/* Runs both and compares what they leave in the first and the last bytes of the result. */
+void compare(rank_t *r, op_t op, place_t place, size_t count, uint64_t bytes);
 
 /* ---- measure.c ---- */
 
 typedef struct {
     op_t op;
     uint64_t bytes;
-    double us[LIBRARIES]; /* medians of the slowest rank's time for one call */
-    int calls, rounds;
+    double us[PLACES][LIBRARIES]; /* medians of the slowest rank's time for one call; 0: not asked for */
+    int calls, rounds;            /* of the last place */
 } row_t;
 /* Collective; the row is filled in on rank 0. */
 void measure(rank_t *r, op_t op, uint64_t bytes, row_t *row);

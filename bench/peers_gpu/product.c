@@ -50,7 +50,7 @@ static void reduce(const rank_t *r, const bench_t *b, int way, size_t count)
 {
     rank_t as = *r;
     if (way == BESIDE_COMPUTE) as.kolo = b->compute;
-    call(&as, way == BESIDE_NCCL ? NCCL : KOLO, ALL_REDUCE, count);
+    call(&as, way == BESIDE_NCCL ? NCCL : KOLO, ALL_REDUCE, OUT_OF_PLACE, count);
 }
 
 static void open_bench(rank_t *r, bench_t *b)

@@ -5,6 +5,7 @@
 #include "base/process.h"
 
 #include <dirent.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <pthread.h>
@@ -13,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -168,4 +170,17 @@ kolo_process_end_t kolo_process_end(int pid)
         if (e->d_name[0] != '.' && thread_end(pid, atoi(e->d_name), &one) && one < least) least = one;
     closedir(threads);
     return least;
+}
+
+kolo_status_t kolo_random(void *data, size_t bytes)
+{
+    uint8_t *p = data;
+    while (bytes > 0) {
+        ssize_t n = getrandom(p, bytes, 0);
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) return kolo_fail_errno(KOLO_ERR_SYSTEM, errno, "no random bytes from the kernel");
+        p += n;
+        bytes -= (size_t)n;
+    }
+    return KOLO_OK;
 }

@@ -54,4 +54,7 @@ int kolo_thread_start(pthread_t *thread, size_t stack_bytes, void *(*fn)(void *)
 /* Its parent, and when it was started, in clock ticks since the system was. false: it is gone. */
 bool kolo_process_origin(int pid, int *parent, uint64_t *start_ticks);
 
+/* Fills it with random bytes of the kernel. */
+kolo_status_t kolo_random(void *data, size_t bytes);
+
 #endif

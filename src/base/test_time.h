@@ -25,4 +25,16 @@ static inline int kolo_test_steps(int all)
 
 #define IN_TIME(fact) (!kolo_test_times() || (fact))
 
+/* Is this the thread sanitizer's build? */
+#if defined(__SANITIZE_THREAD__)
+#define KOLO_KIT_TSAN 1
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define KOLO_KIT_TSAN 1
+#endif
+#endif
+#ifndef KOLO_KIT_TSAN
+#define KOLO_KIT_TSAN 0
+#endif
+
 #endif

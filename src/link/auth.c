@@ -6,10 +6,10 @@
 #include "link/auth.h"
 
 #include "base/bytes.h"
+#include "base/process.h"
 
 #include <errno.h>
 #include <string.h>
-#include <sys/random.h>
 
 #ifdef KOLO_HAVE_SODIUM
 #include <sodium.h>
@@ -95,19 +95,6 @@ static bool equal(const uint8_t *a, const uint8_t *b)
 
 #endif
 
-kolo_status_t kolo_auth_random(void *data, size_t bytes)
-{
-    uint8_t *p = data;
-    while (bytes > 0) {
-        ssize_t n = getrandom(p, bytes, 0);
-        if (n < 0 && errno == EINTR) continue;
-        if (n <= 0) return kolo_fail_errno(KOLO_ERR_SYSTEM, errno, "no random bytes from the kernel");
-        p += n;
-        bytes -= (size_t)n;
-    }
-    return KOLO_OK;
-}
-
 void kolo_auth_wipe(void *data, size_t bytes)
 {
     explicit_bzero(data, bytes);
@@ -146,7 +133,7 @@ kolo_status_t kolo_auth_greeting(uint8_t security, uint8_t greeting[KOLO_GREETIN
     kolo_put32(greeting, GREETING_MAGIC);
     kolo_put16(greeting + 4, KOLO_PROTOCOL_VERSION);
     greeting[GREETING_SECURITY] = security;
-    return kolo_auth_random(greeting + GREETING_NONCE, NONCE_BYTES);
+    return kolo_random(greeting + GREETING_NONCE, NONCE_BYTES);
 }
 
 bool kolo_auth_greeting_fits(const uint8_t greeting[KOLO_GREETING_BYTES], unsigned *version)
@@ -175,7 +162,7 @@ kolo_status_t kolo_auth_hello(const kolo_key_t *key, uint64_t cookie, const uint
     kolo_put32(hello + HELLO_FROM, (uint32_t)claim->from);
     kolo_put32(hello + HELLO_TO, (uint32_t)claim->to);
     kolo_put64(hello + HELLO_TAG, claim->tag);
-    KOLO_TRY(kolo_auth_random(hello + HELLO_NONCE, NONCE_BYTES));
+    KOLO_TRY(kolo_random(hello + HELLO_NONCE, NONCE_BYTES));
     prove(key, role_dial, cookie, greeting, hello, 0, hello + HELLO_PROOF);
     return KOLO_OK;
 }
@@ -235,7 +222,7 @@ _Static_assert(sizeof(kolo_key_t) == crypto_secretbox_KEYBYTES, "our keys are th
 
 kolo_status_t kolo_auth_seal(const kolo_key_t *key, const uint8_t secret[32], uint8_t sealed[KOLO_SEALED_BYTES])
 {
-    KOLO_TRY(kolo_auth_random(sealed, crypto_secretbox_NONCEBYTES));
+    KOLO_TRY(kolo_random(sealed, crypto_secretbox_NONCEBYTES));
     crypto_secretbox_easy(sealed + crypto_secretbox_NONCEBYTES, secret, 32, sealed, key->bytes);
     return KOLO_OK;
 }

@@ -102,7 +102,6 @@ void kolo_auth_derive(const kolo_key_t *key, const char *purpose, const void *da
 #define KOLO_SEALED_BYTES 72
 kolo_status_t kolo_auth_seal(const kolo_key_t *key, const uint8_t secret[32], uint8_t sealed[KOLO_SEALED_BYTES]);
 kolo_status_t kolo_auth_unseal(const kolo_key_t *key, const uint8_t sealed[KOLO_SEALED_BYTES], uint8_t secret[32]);
-kolo_status_t kolo_auth_random(void *data, size_t bytes);
 void kolo_auth_wipe(void *data, size_t bytes);
 
 #endif

@@ -10,6 +10,7 @@
 #include "base/bytes.h"
 #include "base/file/private.h"
 #include "base/log.h"
+#include "base/process.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -131,7 +132,7 @@ static kolo_status_t create_fresh(kolo_id_t *id, const kolo_address_t *near)
 {
     bool taken;
     KOLO_TRY(kolo_address_choose_local(near, &id->address));
-    KOLO_TRY(kolo_auth_random(id->secret.bytes, sizeof(id->secret.bytes)));
+    KOLO_TRY(kolo_random(id->secret.bytes, sizeof(id->secret.bytes)));
     return kolo_root_start(id, &taken);
 }
 

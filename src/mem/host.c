@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The row of ordinary memory. Segments that processes share are wire/memfd.h's.
+ * The row of ordinary memory. Segments that processes share are share/memfd.h's.
  */
 #include "mem/mem.h"
 

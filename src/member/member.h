@@ -39,12 +39,16 @@ typedef struct {
     uint32_t cores;         /* cores its process may use */
     uint32_t nwires;        /* of `wires` below */
     uint64_t probe_address; /* of a word in its memory that holds process_hash (wire/cma); 0: none */
-    uint8_t fd_address[16]; /* name of the process's descriptor-passing socket (wire/fdpass.h) */
+    uint8_t fd_address[16]; /* name of the process's descriptor-passing socket (share/fdpass.h) */
     char host_name[32];     /* truncated, always terminated */
     uint8_t core_mask[16];  /* these cores (kolo_core_mask); the ranks of a host may share them or not */
     kolo_wire_id_t wires[KOLO_CARD_WIRES]; /* what this rank can use */
 } kolo_peer_card_t;
 _Static_assert(sizeof(kolo_peer_card_t) == 192, "a peer card travels: its size is part of the protocol");
+/* Whose card it is, for messages: "rank 3 (host a, pid 7)". */
+#define KOLO_WHO_BYTES 80
+#define KOLO_WHO(card) kolo_peer_card_print(card, (char[KOLO_WHO_BYTES]){0})
+const char *kolo_peer_card_print(const kolo_peer_card_t *card, char text[KOLO_WHO_BYTES]);
 
 typedef struct {
     int rank, nranks;

@@ -102,7 +102,7 @@ static kolo_status_t listen_one(kolo_oob_t *oob, const kolo_address_t *address, 
 {
     kolo_address_t mine = *address;
     uint64_t cookie;
-    KOLO_TRY(kolo_auth_random(&cookie, sizeof(cookie)));
+    KOLO_TRY(kolo_random(&cookie, sizeof(cookie)));
     kolo_address_set_cookie(&mine, cookie);
     return kolo_listener_open(oob->progress, &mine, key, ops, oob, false, listener);
 }

@@ -4,6 +4,7 @@
  * announced where the tasks meet) and its adapter. A restarted task has a new incarnation.
  */
 #include "base/clock.h"
+#include "base/process.h"
 #include "meet/id.h"
 #include "rendezvous/cluster.h"
 #include "rendezvous/params.h"
@@ -143,7 +144,7 @@ static kolo_status_t start(kolo_server_t server)
     kolo_adapter_t *adapter = &server->adapter;
     const char *task = server->cluster.tasks[adapter->me].name;
     do {
-        KOLO_TRY(kolo_auth_random(&adapter->incarnation, sizeof adapter->incarnation));
+        KOLO_TRY(kolo_random(&adapter->incarnation, sizeof adapter->incarnation));
     } while (adapter->incarnation == 0);
     server->begun = true;
     KOLO_TRY(kolo_adapter_start(adapter));

@@ -4,7 +4,7 @@
  */
 #include "rendezvous/watch.h"
 #include "base/file/fds.h"
-#include "wire/memfd.h"
+#include "share/memfd.h"
 
 #include <stdio.h>
 #include <string.h>

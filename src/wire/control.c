@@ -7,8 +7,8 @@
 #include "base/failpoint.h"
 #include "base/file/fds.h"
 #include "base/log.h"
-#include "wire/fdpass.h"
-#include "wire/memfd.h"
+#include "share/fdpass.h"
+#include "share/memfd.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -252,14 +252,14 @@ static kolo_status_t meet_peer(kolo_wire_ctx_t *ctx, int rank, kolo_control_peer
     kolo_fdpass_peer_t process;
     int fds[2];
     control_name(ctx->job, rank, name);
-    KOLO_TRY(kolo_fdpass_fetch(ctx, card, name, KOLO_FDPASS_MAY_COME, fds, 2, &process));
+    KOLO_TRY(kolo_wire_fetch(ctx, card, name, KOLO_FDPASS_MAY_COME, fds, 2, &process));
     peer->event_fd = fds[1];
     peer->alive_fd = process.alive_fd;
     peer->pid = process.pid;
     peer->visible =
         process.pid == card->pid && kolo_member_process_hash(card->host_hash, process.pid) == card->process_hash;
     KOLO_FAIL_POINT("wire.control.met");
-    kolo_status_t status = kolo_memfd_check(fds[0], PAGE_BYTES, card);
+    kolo_status_t status = kolo_memfd_check(fds[0], PAGE_BYTES, KOLO_WHO(card));
     void *base = MAP_FAILED;
     if (status == KOLO_OK) {
         base = mmap(NULL, PAGE_BYTES, PROT_READ, MAP_SHARED, fds[0], 0);

@@ -2,7 +2,7 @@
  *
  * What same-host wires share: a control page per rank and communicator, one memfd page that peers map read-only.
  * Its asleep word and a doorbell eventfd wake the rank, its closed word says that the rank has gone in good order,
- * and a descriptor of the peer's process tells its death. Pages and doorbells travel by wire/fdpass.h.
+ * and a descriptor of the peer's process tells its death. Pages and doorbells travel by share/fdpass.h.
  */
 #ifndef KOLO_WIRE_CONTROL_H
 #define KOLO_WIRE_CONTROL_H

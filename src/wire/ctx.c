@@ -2,8 +2,8 @@
  *
  * The wires' share of a communicator (kolo_wire_ctx_t), and what a card says of them.
  */
+#include "share/fdpass.h"
 #include "wire/control.h"
-#include "wire/fdpass.h"
 
 #include <string.h>
 
@@ -54,6 +54,36 @@ kolo_status_t kolo_wire_fill_card(kolo_peer_card_t *card)
         if (status != KOLO_OK && status != KOLO_ERR_UNSUPPORTED) return status;
     }
     return KOLO_OK;
+}
+
+typedef struct {
+    const kolo_wire_ctx_t *ctx;
+    int rank;
+} owner_t;
+
+/* One that has left offers nothing any more. */
+static kolo_status_t check_owner(void *arg)
+{
+    const owner_t *owner = arg;
+    return kolo_oob_check_peer(owner->ctx->oob, owner->rank, "asking for shared memory");
+}
+
+kolo_status_t kolo_wire_fetch(kolo_wire_ctx_t *ctx, const kolo_peer_card_t *card, const uint8_t name[16],
+                              kolo_fdpass_patience_t patience, int *fds, int nfds, kolo_fdpass_peer_t *peer)
+{
+    owner_t owner = {ctx, card->rank};
+    kolo_fdpass_call_t call = {
+        .address = card->fd_address,
+        .key = ctx->key,
+        .who = KOLO_WHO(card),
+        .deadline_ns = ctx->oob ? kolo_oob_deadline(ctx->oob, ctx->deadline_ns) : ctx->deadline_ns,
+        .abort = ctx->abort,
+        .waker = ctx->waker.epoll_fd >= 0 ? &ctx->waker : NULL,
+        .ranks_here = ctx->member && ctx->member->node_size ? ctx->member->node_size[ctx->member->my_node] : 1,
+        .there = ctx->oob ? check_owner : NULL,
+        .arg = &owner,
+    };
+    return kolo_fdpass_fetch(&call, name, patience, fds, nfds, peer);
 }
 
 void **kolo_wire_state(kolo_wire_ctx_t *ctx, const kolo_wire_ops_t *wire)

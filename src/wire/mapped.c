@@ -5,11 +5,11 @@
 #include "wire/mapped.h"
 
 #include "base/log.h"
+#include "base/process.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 
 #define CARD_MAGIC   0x70616d6bu /* "kmap" */
 #define CARD_VERSION 1u
@@ -29,13 +29,6 @@ typedef struct { /* on the wire card of the writer; the reader's says nothing bu
     uint8_t id[KOLO_MAPPED_ID_BYTES];
 } mapped_card_t;
 _Static_assert(sizeof(mapped_card_t) <= KOLO_WIRE_CARD_BYTES, "fits a card");
-
-kolo_status_t kolo_mapped_random(void *bytes, size_t n)
-{
-    ssize_t got = getrandom(bytes, n, 0);
-    if (got == (ssize_t)n) return KOLO_OK;
-    return kolo_fail_errno(KOLO_ERR_SYSTEM, got < 0 ? errno : EIO, "no random bytes for a segment's id");
-}
 
 bool kolo_mapped_same_host(const kolo_peer_card_t *a, const kolo_peer_card_t *b, const kolo_wire_ops_t *wire)
 {
@@ -118,7 +111,7 @@ kolo_status_t kolo_mapped_tx_setup(kolo_wire_ctx_t *ctx, kolo_tx_t *tx, const ko
     tx->priv = end;
     tx->bells = end->bells;
     end->map.bytes = kolo_queue_bytes(&tx->spec, tx->end.nreaders);
-    KOLO_TRY(kolo_mapped_random(end->map.id, sizeof end->map.id));
+    KOLO_TRY(kolo_random(end->map.id, sizeof end->map.id));
     KOLO_TRY(memory->create(ctx, tx->end.nreaders, &end->map));
     end->queue = (kolo_queue_header_t *)end->map.base;
     kolo_queue_format(end->map.base, &tx->spec, tx->end.nreaders, ctx->job);

@@ -6,20 +6,10 @@
 #ifndef KOLO_WIRE_TESTKIT_H
 #define KOLO_WIRE_TESTKIT_H
 
+#include "base/test_time.h"
 #include "wire/wire.h"
 
 #include <stdio.h>
-
-#if defined(__SANITIZE_THREAD__)
-#define KOLO_KIT_TSAN 1
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define KOLO_KIT_TSAN 1
-#endif
-#endif
-#ifndef KOLO_KIT_TSAN
-#define KOLO_KIT_TSAN 0
-#endif
 
 struct kolo_kit_job;
 

@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/wait.h"
 #include "member/member.h"
+#include "share/fdpass.h"
 #include "wire/end.h"
 
 #include <string.h>
@@ -315,6 +316,10 @@ kolo_status_t kolo_wire_ctx_init(kolo_wire_ctx_t *ctx, kolo_oob_t *oob, const ko
                                  const _Atomic uint32_t *abort);
 void kolo_wire_ctx_close(kolo_wire_ctx_t *ctx); /* peers see that this rank has gone */
 void kolo_wire_ctx_fini(kolo_wire_ctx_t *ctx);
+
+/* Descriptors that the process of `card` offers to this job (share/fdpass.h), within the context's deadline. */
+kolo_status_t kolo_wire_fetch(kolo_wire_ctx_t *ctx, const kolo_peer_card_t *card, const uint8_t name[16],
+                              kolo_fdpass_patience_t patience, int *fds, int nfds, kolo_fdpass_peer_t *peer);
 
 static inline kolo_status_t kolo_wire_pump(kolo_wire_ctx_t *ctx)
 {

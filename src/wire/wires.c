@@ -5,7 +5,7 @@
  */
 #include "wire/cma/cma.h"
 #include "wire/local/local.h"
-#include "wire/memfd.h"
+#include "wire/mapped.h"
 #include "wire/net/conn.h"
 #include "wire/tcp/tcp.h"
 

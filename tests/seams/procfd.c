@@ -5,7 +5,8 @@
  */
 #include "procfd.h"
 
-#include "wire/memfd.h"
+#include "share/memfd.h"
+#include "wire/mapped.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -78,7 +79,7 @@ static kolo_status_t open_theirs(kolo_wire_ctx_t *ctx, const kolo_peer_card_t *w
     int fd = find(writer->pid, &name);
     (void)ctx;
     if (fd < 0) return kolo_fail(KOLO_ERR_REMOTE, "rank %d's queue is not there; it may have failed", writer->rank);
-    kolo_status_t status = kolo_memfd_check(fd, map->bytes, writer);
+    kolo_status_t status = kolo_memfd_check(fd, map->bytes, KOLO_WHO(writer));
     if (status == KOLO_OK) status = map_fd(fd, map);
     close(fd);
     return status;

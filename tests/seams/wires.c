@@ -5,7 +5,7 @@
 #include "procfd.h"
 
 #include "wire/local/local.h"
-#include "wire/memfd.h"
+#include "wire/mapped.h"
 #include "wire/tcp/tcp.h"
 
 const kolo_wire_ops_t *const kolo_wires[] = {&kolo_wire_local, &seam_wire_procfd, &kolo_wire_shm, &kolo_wire_tcp,

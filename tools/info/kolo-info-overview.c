@@ -10,7 +10,7 @@
 #include "gpu/cuda/cuda.h"
 #include "kolo-info.h"
 #include "topo/topo.h"
-#include "wire/memfd.h"
+#include "wire/mapped.h"
 #include "wire/net/net.h"
 
 #if defined(KOLO_HAVE_HWLOC)

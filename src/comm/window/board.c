@@ -6,11 +6,13 @@
  */
 #include "base/file/fds.h"
 #include "base/log.h"
+#include "base/process.h"
 #include "comm/window/window.h"
+#include "share/fdpass.h"
+#include "share/memfd.h"
 #include "wire/cma/cma.h"
-#include "wire/fdpass.h"
 #include "wire/local/local.h"
-#include "wire/memfd.h"
+#include "wire/mapped.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -103,8 +105,8 @@ kolo_status_t kolo_window_memory_fetch(kolo_body_t *body, int owner, const uint8
 {
     const kolo_peer_card_t *card = &body->member.peers[owner];
     int fd;
-    KOLO_TRY(kolo_fdpass_fetch(&body->ctx, card, name, KOLO_FDPASS_MUST_BE_THERE, &fd, 1, NULL));
-    kolo_status_t status = kolo_memfd_check(fd, bytes, card);
+    KOLO_TRY(kolo_wire_fetch(&body->ctx, card, name, KOLO_FDPASS_MUST_BE_THERE, &fd, 1, NULL));
+    kolo_status_t status = kolo_memfd_check(fd, bytes, KOLO_WHO(card));
     void *map = status == KOLO_OK ? mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) : MAP_FAILED;
     if (status == KOLO_OK && map == MAP_FAILED)
         status =
@@ -172,7 +174,7 @@ static kolo_status_t make_board(kolo_windows_t *w, board_card_t *card)
 {
     kolo_body_t *body = w->body;
     void *base = NULL;
-    KOLO_TRY(kolo_mapped_random(w->name, sizeof w->name));
+    KOLO_TRY(kolo_random(w->name, sizeof w->name));
     KOLO_TRY(kolo_window_memory_make("kolo-signals", board_bytes(body), &w->fd, &base));
     kolo_status_t status = board_add(w->name, base, board_bytes(body), &w->ranks[body->rank].board);
     if (status != KOLO_OK) {

@@ -9,9 +9,10 @@
 #include "base/clock.h"
 #include "base/file/fds.h"
 #include "base/log.h"
+#include "base/process.h"
 #include "comm/window/window.h"
 #include "mem/cuda/cuda.h"
-#include "wire/fdpass.h"
+#include "share/fdpass.h"
 #include "wire/mapped.h"
 
 #include <stdlib.h>
@@ -127,7 +128,7 @@ static kolo_status_t offer(kolo_body_t *body, kolo_window_peers_t *window, kolo_
     }
     KOLO_TRY(export_virtual(body, window, &fd));
     card->way = BY_DESCRIPTOR;
-    kolo_status_t status = kolo_mapped_random(name, 16);
+    kolo_status_t status = kolo_random(name, 16);
     if (status == KOLO_OK) status = kolo_fdpass_offer(name, body->ctx.key, &fd, 1, 0);
     kolo_fd_close(fd);
     return status;
@@ -180,8 +181,7 @@ static kolo_status_t take_other(kolo_body_t *body, int peer, const kolo_window_d
     }
     if (card->way != BY_DESCRIPTOR)
         return kolo_fail(KOLO_ERR_PROTOCOL, "rank %d does not say how to reach its window", peer);
-    KOLO_TRY(
-        kolo_fdpass_fetch(&body->ctx, &body->member.peers[peer], name, KOLO_FDPASS_MUST_BE_THERE, &fd, 1, NULL));
+    KOLO_TRY(kolo_wire_fetch(&body->ctx, &body->member.peers[peer], name, KOLO_FDPASS_MUST_BE_THERE, &fd, 1, NULL));
     kolo_status_t status = kolo_mem_cuda.map(fd, card->allocation, body->device, &to->mapped);
     kolo_fd_close(fd);
     if (status == KOLO_OK) *address = (uint64_t)(uintptr_t)to->mapped.address + card->offset;

@@ -5,8 +5,9 @@
  * them cannot do is an error of all.
  */
 #include "base/clock.h"
+#include "base/process.h"
 #include "comm/window/window.h"
-#include "wire/fdpass.h"
+#include "share/fdpass.h"
 #include "wire/mapped.h"
 
 #include <stdio.h>
@@ -152,7 +153,7 @@ static kolo_status_t fill_card(kolo_window_peers_t *window, kolo_body_t *body, v
     if (body->device >= 0) {
         KOLO_TRY(kolo_window_device_make(body, window, &card->device, card->name));
     } else if (!buf && bytes) {
-        KOLO_TRY(kolo_mapped_random(card->name, sizeof card->name));
+        KOLO_TRY(kolo_random(card->name, sizeof card->name));
         KOLO_TRY(kolo_window_memory_make("kolo-window", window->bytes, &window->fd, &window->base));
         card->shared = 1;
         if (body->nranks > 1) KOLO_TRY(kolo_fdpass_offer(card->name, body->ctx.key, &window->fd, 1, 0));

@@ -11,9 +11,10 @@
 #include "gpu/peers/exports.h"
 #include "base/file/fds.h"
 #include "base/log.h"
+#include "base/process.h"
 #include "gpu/peers/pieces.h"
+#include "share/memfd.h"
 #include "wire/mapped.h"
-#include "wire/memfd.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -81,7 +82,7 @@ typedef struct {
 static kolo_status_t make_board(kolo_exports_t *e, kolo_wire_ctx_t *ctx, board_card_t *card)
 {
     int fd = -1;
-    KOLO_TRY(kolo_mapped_random(card->name, sizeof card->name));
+    KOLO_TRY(kolo_random(card->name, sizeof card->name));
     KOLO_TRY(kolo_memfd_make("kolo-gpu-exports", sizeof(board_t), &fd));
     void *map = mmap(NULL, sizeof(board_t), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     kolo_status_t status;
@@ -99,8 +100,8 @@ static kolo_status_t map_board(kolo_exports_t *e, kolo_wire_ctx_t *ctx, int peer
 {
     const kolo_peer_card_t *owner = &ctx->member->peers[peer];
     int fd = -1;
-    KOLO_TRY(kolo_fdpass_fetch(ctx, owner, card->name, KOLO_FDPASS_MAY_COME, &fd, 1, NULL));
-    kolo_status_t status = kolo_memfd_check(fd, sizeof(board_t), owner);
+    KOLO_TRY(kolo_wire_fetch(ctx, owner, card->name, KOLO_FDPASS_MAY_COME, &fd, 1, NULL));
+    kolo_status_t status = kolo_memfd_check(fd, sizeof(board_t), KOLO_WHO(owner));
     if (status == KOLO_OK) {
         void *map = mmap(NULL, sizeof(board_t), PROT_READ, MAP_SHARED, fd, 0);
         if (map == MAP_FAILED)

@@ -2,8 +2,8 @@
  *
  * GPUs that reach each other's memory: every rank of a communicator makes a region in its GPU's memory, and maps
  * the regions of all others. Ranks of one process use one address and allow each other's device; other processes of
- * the host get a descriptor (wire/fdpass.h). A region lives until the last rank of its process has left it, and its
- * memory until the last process has.
+ * the host get a descriptor (share/fdpass.h). A region lives until the last rank of its process has left it, and
+ * its memory until the last process has.
  */
 #ifndef KOLO_GPU_PEERS_PEERS_H
 #define KOLO_GPU_PEERS_PEERS_H

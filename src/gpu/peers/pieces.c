@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/file/fds.h"
 #include "base/log.h"
+#include "base/process.h"
 #include "wire/mapped.h"
 
 #include <stdlib.h>
@@ -81,7 +82,7 @@ kolo_status_t kolo_pieces_offer(kolo_wire_ctx_t *ctx, const kolo_cuda_run_t *run
 {
     uintptr_t at = run->base;
     card->n = 0;
-    kolo_status_t status = kolo_mapped_random(card->name, sizeof card->name);
+    kolo_status_t status = kolo_random(card->name, sizeof card->name);
     for (uint32_t first = 0; first < run->n && status == KOLO_OK; first += KOLO_FDPASS_MAX) {
         status = offer_part(ctx, run, card, first, &at);
         if (status == KOLO_OK) card->n = first + part_of(run->n, first);
@@ -129,8 +130,7 @@ static kolo_status_t map_part(kolo_wire_ctx_t *ctx, int owner, const kolo_pieces
     uint32_t n = part_of(card->n, first);
     kolo_cu_result_t r = KOLO_CU_SUCCESS;
     name_of(card, first, name);
-    KOLO_TRY(
-        kolo_fdpass_fetch(ctx, &ctx->member->peers[owner], name, KOLO_FDPASS_MUST_BE_THERE, fds, (int)n, NULL));
+    KOLO_TRY(kolo_wire_fetch(ctx, &ctx->member->peers[owner], name, KOLO_FDPASS_MUST_BE_THERE, fds, (int)n, NULL));
     for (uint32_t i = 0; i < n && !r; i++) {
         uint64_t bytes = card->units[first + i] * KOLO_PIECES_UNIT;
         r = map_one(p, *offset, bytes, fds[i]);

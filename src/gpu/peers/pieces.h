@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Runs of memory of the virtual kind (mem/cuda/cuda.h) that processes of one host map from each other: a descriptor
- * for each piece, passed by wire/fdpass.h, and one range of addresses at the receiver in which the pieces lie as at
- * their owner. A descriptor holds the memory, so an offer lasts until all have fetched it.
+ * for each piece, passed by share/fdpass.h, and one range of addresses at the receiver in which the pieces lie as
+ * at their owner. A descriptor holds the memory, so an offer lasts until all have fetched it.
  */
 #ifndef KOLO_GPU_PEERS_PIECES_H
 #define KOLO_GPU_PEERS_PIECES_H
 
 #include "mem/cuda/cuda.h"
-#include "wire/fdpass.h"
+#include "share/fdpass.h"
+#include "wire/wire.h"
 
 #define KOLO_PIECES_UNIT ((uint64_t)65536) /* lengths of pieces are multiples */
 

@@ -5,14 +5,14 @@
  */
 #include "base/file/fds.h"
 #include "base/log.h"
+#include "base/process.h"
 #include "gpu/peers/peers.h"
-#include "wire/fdpass.h"
+#include "share/fdpass.h"
 
 #include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <unistd.h>
 
 /* Travels; fixed layout. */
@@ -143,7 +143,7 @@ static kolo_status_t map_other(kolo_wire_ctx_t *ctx, const kolo_cuda_device_t *d
 {
     int fd = -1;
     kolo_mem_t mem;
-    KOLO_TRY(kolo_fdpass_fetch(ctx, &ctx->member->peers[peer], card->name, KOLO_FDPASS_MAY_COME, &fd, 1, NULL));
+    KOLO_TRY(kolo_wire_fetch(ctx, &ctx->member->peers[peer], card->name, KOLO_FDPASS_MAY_COME, &fd, 1, NULL));
     kolo_status_t status = kolo_mem_cuda.map(fd, card->bytes, device->ordinal, &mem);
     kolo_fd_close(fd);
     if (status != KOLO_OK) return status;
@@ -215,8 +215,7 @@ kolo_status_t kolo_regions_open(kolo_wire_ctx_t *ctx, const kolo_cuda_device_t *
         mine->major = device->major;
         mine->minor = device->minor;
         mine->multiprocessors = device->multiprocessors;
-        if (getrandom(mine->name, sizeof mine->name, 0) != (ssize_t)sizeof mine->name)
-            status = kolo_fail_errno(KOLO_ERR_SYSTEM, errno, "cannot get random bytes for a region's name");
+        status = kolo_random(mine->name, sizeof mine->name);
     }
     if (status == KOLO_OK) status = kolo_oob_all_gather(ctx->oob, cards, sizeof *cards);
     if (status == KOLO_OK) status = check_cards(ctx, cards, out);

@@ -4,6 +4,7 @@
  * that wait for a channel. The progress thread makes the sockets (link/) and passes them to the adapter's thread as
  * commands.
  */
+#include "base/process.h"
 #include "rendezvous/remote/adapter.h"
 
 #include "base/log.h"
@@ -113,7 +114,7 @@ void kolo_adapter_dial(kolo_adapter_t *adapter, int task)
     /* A listed address may be refused now and served later; a refused address from the meeting is out of date. */
     config.retry_refused = memcmp(&config.address, &adapter->tasks[task].address, sizeof config.address) == 0;
     snprintf(config.who, sizeof config.who, "%.63s", adapter->tasks[task].name);
-    if (kolo_auth_random(&peer->tag, sizeof peer->tag) != KOLO_OK) peer->tag = 0; /* such a channel has no lanes */
+    if (kolo_random(&peer->tag, sizeof peer->tag) != KOLO_OK) peer->tag = 0; /* such a channel has no lanes */
     peer->tag &= ~UINT64_C(1);
     config.claim.tag = peer->tag;
     peer->address = config.address;

@@ -9,6 +9,7 @@
  *
  * All on the adapter's thread, but for kolo_meeting_create().
  */
+#include "base/process.h"
 #include "rendezvous/remote/channel.h"
 
 #include "base/bytes.h"
@@ -77,7 +78,7 @@ kolo_status_t kolo_meeting_choose_door(const kolo_adapter_t *adapter, kolo_addre
     *address = adapter->tasks[adapter->me].address;
     if (adapter->meeting == NULL || adapter->me == KEEPER) return KOLO_OK;
     KOLO_TRY(kolo_address_choose_local(&adapter->tasks[KEEPER].address, address));
-    KOLO_TRY(kolo_auth_random(&cookie, sizeof cookie));
+    KOLO_TRY(kolo_random(&cookie, sizeof cookie));
     kolo_address_set_cookie(address,
                             cookie); /* a later owner of the port can refuse callers that meant this task */
     return KOLO_OK;

@@ -4,7 +4,7 @@
  */
 #include "wire/cma/cma.h"
 #include "wire/conformance.h"
-#include "wire/memfd.h"
+#include "wire/mapped.h"
 
 #include <sys/prctl.h>
 #include <sys/wait.h>

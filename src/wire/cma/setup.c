@@ -8,7 +8,7 @@
 #include "wire/cma/cma.h"
 
 #include "base/log.h"
-#include "wire/memfd.h"
+#include "wire/mapped.h"
 
 /* The cards cannot tell whether copies are permitted; rx_setup does. */
 static bool can_connect(const struct kolo_wire_ctx *ctx, const kolo_peer_card_t *a, const kolo_peer_card_t *b)

@@ -4,6 +4,7 @@
  * provider that is ready to be found, and the card that says how. connect.c does the second half.
  */
 #include "base/log.h"
+#include "base/process.h"
 #include "wire/net/conn.h"
 #include "wire/queue.h"
 
@@ -12,7 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/random.h>
 #include <unistd.h>
 
 /* Devices are looked for once, when a card is filled in. */
@@ -160,9 +160,7 @@ static kolo_status_t conn_new(kolo_wire_ctx_t *ctx, kolo_tx_t *tx, kolo_rx_t *rx
     *conn = (kolo_net_conn_t){.tx = tx, .rx = rx, .peer = peer, .socket = {.fd = -1}};
     conn->bell = (kolo_bell_t){.asleep = NULL, .event_fd = -1};
     conn->handed = conn->arrived = conn->shown = conn->freed = conn->invited = spec->start;
-    kolo_status_t status = KOLO_OK;
-    if (getrandom(&conn->nonce, sizeof conn->nonce, 0) != (ssize_t)sizeof conn->nonce)
-        status = kolo_fail_errno(KOLO_ERR_SYSTEM, errno, "net: no random bytes");
+    kolo_status_t status = kolo_random(&conn->nonce, sizeof conn->nonce);
     if (status == KOLO_OK) status = kolo_net_state_join(ctx, conn);
     if (status == KOLO_OK) status = make_slots(conn, spec);
     if (status == KOLO_OK) status = make_rails(conn, spec, card);

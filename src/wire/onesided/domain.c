@@ -5,8 +5,8 @@
  */
 #include "base/file/fds.h"
 #include "mem/admit.h"
-#include "wire/fdpass.h"
-#include "wire/memfd.h"
+#include "share/fdpass.h"
+#include "share/memfd.h"
 #include "wire/onesided/lanes.h"
 
 #include <errno.h>

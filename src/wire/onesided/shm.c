@@ -7,8 +7,9 @@
  */
 #include "base/file/fds.h"
 #include "base/log.h"
-#include "wire/fdpass.h"
-#include "wire/memfd.h"
+#include "base/process.h"
+#include "share/fdpass.h"
+#include "share/memfd.h"
 #include "wire/onesided/internal.h"
 
 #include <errno.h>
@@ -104,15 +105,15 @@ static kolo_status_t offer(kolo_onesided_t *end, kolo_onesided_card_t *card)
     end->state[KOLO_ONESIDED_SHM] = shm;
     card->shm_hash = end->domain->shm_hash;
     memcpy(card->fd_address, end->domain->fd_address, sizeof card->fd_address);
-    KOLO_TRY(kolo_mapped_random(shm->id, sizeof shm->id));
+    KOLO_TRY(kolo_random(shm->id, sizeof shm->id));
     return make_segment(end, shm, card);
 }
 
-static kolo_status_t map_theirs(kolo_onesided_t *end, shm_t *shm, const int fds[3], const kolo_peer_card_t *owner,
+static kolo_status_t map_theirs(kolo_onesided_t *end, shm_t *shm, const int fds[3],
                                 const kolo_onesided_card_t *peer)
 {
-    KOLO_TRY(kolo_memfd_check(fds[0], (size_t)peer->segment_bytes, owner));
-    KOLO_TRY(kolo_memfd_check(fds[1], page_bytes(), owner));
+    KOLO_TRY(kolo_memfd_check(fds[0], (size_t)peer->segment_bytes, end->who));
+    KOLO_TRY(kolo_memfd_check(fds[1], page_bytes(), end->who));
     void *map =
         mmap(NULL, (size_t)peer->segment_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fds[0], 0);
     if (map == MAP_FAILED)
@@ -152,19 +153,17 @@ static void probe(kolo_onesided_t *end, shm_t *shm, const kolo_onesided_card_t *
 static kolo_status_t connect_end(kolo_onesided_t *end, const kolo_onesided_card_t *peer)
 {
     shm_t *shm = end->state[KOLO_ONESIDED_SHM];
-    kolo_wire_ctx_t ctx;
-    kolo_peer_card_t owner = {.rank = -1, .pid = peer->pid};
+    kolo_fdpass_call_t call = {.address = peer->fd_address,
+                               .key = end->domain->key,
+                               .who = end->who,
+                               .deadline_ns = kolo_deadline_ms(FETCH_MS),
+                               .ranks_here = 1};
     int fds[3];
     if (peer->segment_bytes <= head_bytes(peer->ring))
         return kolo_fail(KOLO_ERR_PROTOCOL, "the card of %s: its segment has no room", end->who);
-    memset(&ctx, 0, sizeof ctx);
-    ctx.waker.epoll_fd = ctx.waker.event_fd = -1;
-    ctx.deadline_ns = kolo_deadline_ms(FETCH_MS);
-    memcpy(ctx.key, end->domain->key, sizeof ctx.key);
-    memcpy(owner.fd_address, peer->fd_address, sizeof owner.fd_address);
-    kolo_status_t status = kolo_fdpass_fetch(&ctx, &owner, peer->segment, KOLO_FDPASS_MUST_BE_THERE, fds, 3, NULL);
+    kolo_status_t status = kolo_fdpass_fetch(&call, peer->segment, KOLO_FDPASS_MUST_BE_THERE, fds, 3, NULL);
     if (status != KOLO_OK) return kolo_fail_prefix(status, "shared memory of %s: ", end->who);
-    status = map_theirs(end, shm, fds, &owner, peer);
+    status = map_theirs(end, shm, fds, peer);
     kolo_fd_close(fds[0]);
     kolo_fd_close(fds[1]);
     shm->their_bell = fds[2];

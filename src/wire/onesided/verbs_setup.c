@@ -5,6 +5,7 @@
  * does it takes the channel's events, acknowledges them, asks for the next ones (kolo_waker_t.arm), and polls once
  * more.
  */
+#include "base/process.h"
 #include "wire/onesided/verbs.h"
 
 #include "base/failpoint.h"
@@ -14,7 +15,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 
 #define INLINE_BYTES 128u /* asked for; so short a write goes with its request */
 
@@ -117,8 +117,7 @@ static kolo_status_t fill_hello(kolo_net_end_t *link, uint8_t bytes[KOLO_ONESIDE
     const kolo_net_open_t *open = link->open;
     kolo_net_hello_t hello;
     _Static_assert(KOLO_VERBS_HELLO_BYTES <= KOLO_ONESIDED_HELLO_BYTES, "it travels on the card");
-    if (getrandom(&link->mine.psn, sizeof link->mine.psn, 0) != (ssize_t)sizeof link->mine.psn)
-        return kolo_fail_errno(KOLO_ERR_SYSTEM, errno, "onesided: no random bytes");
+    KOLO_TRY(kolo_random(&link->mine.psn, sizeof link->mine.psn));
     link->mine.psn &= 0xffffff;
     link->mine.lid = open->lid;
     link->mine.mtu = open->mtu;

@@ -3,12 +3,12 @@
  * Memory of one end that the peer may write to: the mailbox, and windows that the owner exposes and hides. A
  * window's key holds its number and a random salt, so that a peer cannot write through a key that it was not told.
  */
+#include "base/process.h"
 #include "wire/onesided/internal.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 
 kolo_status_t kolo_onesided_need_arena(kolo_onesided_t *end)
 {
@@ -36,8 +36,7 @@ static kolo_status_t more_windows(kolo_onesided_t *end)
 static kolo_status_t choose_salt(kolo_onesided_domain_t *domain, uint32_t *salt)
 {
     if (domain->nsalts == 0) {
-        if (getrandom(domain->salts, sizeof domain->salts, 0) != (ssize_t)sizeof domain->salts)
-            return kolo_fail_errno(KOLO_ERR_SYSTEM, errno, "onesided: no random bytes for a window");
+        KOLO_TRY(kolo_random(domain->salts, sizeof domain->salts));
         domain->nsalts = KOLO_COUNTOF(domain->salts);
     }
     *salt = domain->salts[--domain->nsalts];

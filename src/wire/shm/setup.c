@@ -4,7 +4,7 @@
  * descriptor; it has no name in any file system, so nothing is left behind and the size of /dev/shm does not
  * matter.
  */
-#include "wire/memfd.h"
+#include "wire/mapped.h"
 
 static bool can_connect(const struct kolo_wire_ctx *ctx, const kolo_peer_card_t *a, const kolo_peer_card_t *b)
 {

@@ -3,7 +3,7 @@
  * The conformance kit on wire "shm", once more where /dev/shm is full and cannot be written.
  */
 #include "wire/conformance.h"
-#include "wire/memfd.h"
+#include "wire/mapped.h"
 
 #include <errno.h>
 #include <sched.h>

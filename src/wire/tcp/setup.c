@@ -4,6 +4,7 @@
  * the other end how many sockets there may be. connect.c adds the sockets.
  */
 #include "base/log.h"
+#include "base/process.h"
 #include "wire/queue.h"
 #include "wire/tcp/tcp.h"
 
@@ -13,7 +14,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/random.h>
 #include <sys/resource.h>
 
 #define CARD_MAGIC   0x50435431u /* "1TCP" */
@@ -132,8 +132,7 @@ kolo_status_t kolo_tcp_tx_setup(kolo_wire_ctx_t *ctx, kolo_tx_t *tx, kolo_wire_c
     kolo_tcp_conn_t *conn;
     uint64_t nonce;
     (void)ctx;
-    if (getrandom(&nonce, sizeof nonce, 0) != (ssize_t)sizeof nonce)
-        return kolo_fail_errno(KOLO_ERR_SYSTEM, errno, "tcp: no random bytes");
+    KOLO_TRY(kolo_random(&nonce, sizeof nonce));
     KOLO_TRY(conn_new(&tx->spec, tx->spec.reader, &conn));
     conn->tx = tx;
     conn->nonce = nonce;

@@ -9,6 +9,7 @@
  *                                              accept: read it, and take up the connection
  */
 #include "base/file/fds.h"
+#include "base/process.h"
 #include "wire/net/export/export.h"
 
 #include "base/clock.h"
@@ -172,7 +173,7 @@ static kolo_status_t listen_on(listener_t *l, handle_t *h)
         return kolo_fail_errno(KOLO_ERR_SYSTEM, errno, "cannot listen");
     kolo_address_from_sockaddr(&h->address, (struct sockaddr *)&sa);
     h->magic = MAGIC;
-    KOLO_TRY(kolo_auth_random(l->key, sizeof l->key));
+    KOLO_TRY(kolo_random(l->key, sizeof l->key));
     memcpy(h->key, l->key, sizeof h->key);
     return KOLO_OK;
 }

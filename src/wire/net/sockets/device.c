@@ -3,6 +3,7 @@
  * Devices of the sockets provider: network interfaces, and what is open on one of them. And the provider's table.
  */
 #include "base/file/fds.h"
+#include "base/process.h"
 #include "wire/net/sockets/sockets.h"
 
 #include "base/clock.h"
@@ -97,7 +98,7 @@ static kolo_status_t listen_on(kolo_net_open_t *open)
                                kolo_address_print(&interfaces[open->device].address, text),
                                interfaces[open->device].name);
     kolo_address_from_sockaddr(&open->address, (struct sockaddr *)&sa);
-    KOLO_TRY(kolo_auth_random(&cookie, sizeof cookie));
+    KOLO_TRY(kolo_random(&cookie, sizeof cookie));
     kolo_address_set_cookie(&open->address, cookie);
     return kolo_sockets_watch(open, open->listener);
 }

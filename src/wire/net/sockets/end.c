@@ -2,6 +2,7 @@
  *
  * The life of a connection's end: what both sides say of themselves, and how it ends.
  */
+#include "base/process.h"
 #include "wire/net/sockets/sockets.h"
 
 #include "base/clock.h"
@@ -31,7 +32,7 @@ static kolo_status_t fill(kolo_net_end_t *end, kolo_net_hello_t *hello)
     end->nsockets = end->mine.sockets;
     if (end->reads) {
         end->mine.address = end->open->address;
-        KOLO_TRY(kolo_auth_random(&end->mine.token, sizeof end->mine.token));
+        KOLO_TRY(kolo_random(&end->mine.token, sizeof end->mine.token));
     }
     kolo_sockets_hello_encode(&end->mine, end->reads, hello);
     return KOLO_OK;

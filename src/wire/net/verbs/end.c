@@ -6,13 +6,13 @@
 #include "base/clock.h"
 #include "base/failpoint.h"
 #include "base/log.h"
+#include "base/process.h"
 #include "wire/net/verbs/verbs.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 
 #define RING_ALIGN   4096 /* a peer's ring that begins elsewhere is not one */
 #define INLINE_BYTES 128  /* asked for; a message this short goes with its request */
@@ -157,8 +157,7 @@ static kolo_status_t fill(kolo_net_end_t *end, kolo_net_hello_t *hello)
     KOLO_TRY(allocate(end));
     KOLO_TRY(make_qp(end));
     KOLO_TRY(kolo_verbs_qp_init(end, end->qp, IBV_ACCESS_REMOTE_WRITE));
-    if (getrandom(&end->mine.psn, sizeof end->mine.psn, 0) != (ssize_t)sizeof end->mine.psn)
-        return kolo_fail_errno(KOLO_ERR_SYSTEM, errno, "verbs: no random bytes");
+    KOLO_TRY(kolo_random(&end->mine.psn, sizeof end->mine.psn));
     end->mine.psn &= 0xffffff;
     end->mine.lid = open->lid;
     end->mine.mtu = open->mtu;

@@ -6,12 +6,13 @@
  * process dies) but has nothing more to say. See fdpass.h.
  */
 #include "base/file/fds.h"
-#include "wire/fdpass_frame.h"
+#include "base/process.h"
+#include "share/fdpass_frame.h"
 
+#include "base/clock.h"
 #include "base/failpoint.h"
 #include "base/log.h"
 #include "progress/progress.h"
-#include "wire/mapped.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -127,7 +128,7 @@ kolo_status_t kolo_fdpass_address(uint8_t address[16])
     kolo_status_t status = KOLO_OK;
     pthread_mutex_lock(&server.lock);
     if (server.address_of != getpid()) {
-        status = kolo_mapped_random(server.address, sizeof server.address);
+        status = kolo_random(server.address, sizeof server.address);
         if (status == KOLO_OK) server.address_of = getpid();
     }
     if (status == KOLO_OK) memcpy(address, server.address, sizeof server.address);
@@ -253,7 +254,7 @@ static void welcome(int fd)
 {
     kolo_fdpass_hello_t hello = {.magic = KOLO_FDPASS_MAGIC, .version = KOLO_FDPASS_VERSION};
     caller_t *caller = (caller_t *)calloc(1, sizeof *caller);
-    if (!caller || kolo_mapped_random(caller->nonce, sizeof caller->nonce) != KOLO_OK) goto fail;
+    if (!caller || kolo_random(caller->nonce, sizeof caller->nonce) != KOLO_OK) goto fail;
     caller->fd = fd;
     caller->deadline_ns = kolo_deadline_ms(LIMIT_MS);
     memcpy(hello.nonce, caller->nonce, sizeof hello.nonce);

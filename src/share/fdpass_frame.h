@@ -2,10 +2,10 @@
  *
  * Inside of descriptor passing: the three messages (one SOCK_SEQPACKET record each) and what proves a key.
  */
-#ifndef KOLO_WIRE_FDPASS_FRAME_H
-#define KOLO_WIRE_FDPASS_FRAME_H
+#ifndef KOLO_SHARE_FDPASS_FRAME_H
+#define KOLO_SHARE_FDPASS_FRAME_H
 
-#include "wire/fdpass.h"
+#include "share/fdpass.h"
 
 #include <sys/socket.h>
 #include <sys/un.h>

@@ -2,12 +2,12 @@
  *
  * The asking side of descriptor passing, on the caller's thread, and the proofs that both sides use. See fdpass.h.
  */
+#include "base/bytes.h"
+#include "base/clock.h"
 #include "base/failpoint.h"
 #include "base/file/fds.h"
 #include "base/process.h"
-#include "wire/fdpass_frame.h"
-
-#include "wire/mapped.h"
+#include "share/fdpass_frame.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -64,8 +64,7 @@ socklen_t kolo_fdpass_sockaddr(const uint8_t address[16], struct sockaddr_un *su
 }
 
 typedef struct {
-    kolo_wire_ctx_t *ctx;
-    const kolo_peer_card_t *card;
+    const kolo_fdpass_call_t *call;
     const uint8_t *name;
     int *fds;
     int nfds;
@@ -78,8 +77,7 @@ typedef struct {
 static void describe(void *arg, char *buf, size_t bytes)
 {
     const fetch_t *f = (const fetch_t *)arg;
-    snprintf(buf, bytes, "a shared segment or control page of rank %d (host %.32s, pid %d)%s", f->card->rank,
-             f->card->host_name, f->card->pid,
+    snprintf(buf, bytes, "a shared segment or control page of %s%s", f->call->who,
              f->again ? "; it has not offered it, it may have failed or be elsewhere in its program" : "");
 }
 
@@ -102,8 +100,7 @@ static kolo_status_t receive(fetch_t *f, void *record, size_t size, ssize_t *byt
             return KOLO_OK;
         }
         if (errno != EAGAIN && errno != EINTR)
-            return kolo_fail_errno(KOLO_ERR_SYSTEM, errno, "cannot receive descriptors from rank %d",
-                                   f->card->rank);
+            return kolo_fail_errno(KOLO_ERR_SYSTEM, errno, "cannot receive descriptors from %s", f->call->who);
         KOLO_TRY(kolo_wait_pause(&f->wait));
     }
     kolo_wait_end(&f->wait);
@@ -130,11 +127,10 @@ static kolo_status_t check_user(fetch_t *f, int *pid)
     struct ucred cred;
     socklen_t size = sizeof cred;
     if (getsockopt(f->sock, SOL_SOCKET, SO_PEERCRED, &cred, &size) != 0)
-        return kolo_fail_errno(KOLO_ERR_SYSTEM, errno, "cannot ask who serves the address of rank %d",
-                               f->card->rank);
+        return kolo_fail_errno(KOLO_ERR_SYSTEM, errno, "cannot ask who serves the address of %s", f->call->who);
     if (cred.uid != geteuid())
-        return kolo_fail(KOLO_ERR_AUTH, "the address of rank %d is served by user %u, expected user %u",
-                         f->card->rank, (unsigned)cred.uid, (unsigned)geteuid());
+        return kolo_fail(KOLO_ERR_AUTH, "the address of %s is served by user %u, expected user %u", f->call->who,
+                         (unsigned)cred.uid, (unsigned)geteuid());
     *pid = cred.pid;
     return KOLO_OK;
 }
@@ -150,12 +146,11 @@ static kolo_status_t converse(fetch_t *f, int *fds, int *nfds)
     f->again = bytes == 0; /* it had too many callers */
     if (f->again) return KOLO_OK;
     if (bytes != (ssize_t)sizeof hello || hello.magic != KOLO_FDPASS_MAGIC || hello.version != KOLO_FDPASS_VERSION)
-        return kolo_fail(KOLO_ERR_PROTOCOL, "the server of rank %d (pid %d) greets with something else",
-                         f->card->rank, f->card->pid);
+        return kolo_fail(KOLO_ERR_PROTOCOL, "the server of %s greets with something else", f->call->who);
     kolo_fdpass_request_t request = {.magic = KOLO_FDPASS_MAGIC, .nfds = (uint32_t)f->nfds};
     memcpy(request.name, f->name, sizeof request.name);
-    KOLO_TRY(kolo_mapped_random(request.nonce, sizeof request.nonce));
-    kolo_fdpass_prove(request.proof, KOLO_FDPASS_OF_CLIENT, f->ctx->key, hello.nonce, request.nonce, f->name);
+    KOLO_TRY(kolo_random(request.nonce, sizeof request.nonce));
+    kolo_fdpass_prove(request.proof, KOLO_FDPASS_OF_CLIENT, f->call->key, hello.nonce, request.nonce, f->name);
     f->again = send(f->sock, &request, sizeof request, MSG_NOSIGNAL | MSG_DONTWAIT) != (ssize_t)sizeof request;
     if (f->again) return KOLO_OK; /* it hung up meanwhile */
     KOLO_FAIL_POINT_TRY("wire.fdpass.asked");
@@ -163,24 +158,21 @@ static kolo_status_t converse(fetch_t *f, int *fds, int *nfds)
     f->again = bytes == 0;
     if (f->again) return KOLO_OK;
     if (bytes != (ssize_t)sizeof answer || answer.magic != KOLO_FDPASS_MAGIC)
-        return kolo_fail(KOLO_ERR_PROTOCOL, "the server of rank %d (pid %d) answers something else", f->card->rank,
-                         f->card->pid);
+        return kolo_fail(KOLO_ERR_PROTOCOL, "the server of %s answers something else", f->call->who);
     if (answer.result == KOLO_FDPASS_NO_SUCH_NAME) {
         f->again = f->missing = true;
         return KOLO_OK;
     }
     uint8_t proof[KOLO_FDPASS_PROOF_BYTES];
-    kolo_fdpass_prove(proof, KOLO_FDPASS_OF_SERVER, f->ctx->key, hello.nonce, request.nonce, f->name);
+    kolo_fdpass_prove(proof, KOLO_FDPASS_OF_SERVER, f->call->key, hello.nonce, request.nonce, f->name);
     if (answer.result != KOLO_FDPASS_SERVED || !kolo_fdpass_equal(proof, answer.proof))
-        return kolo_fail(KOLO_ERR_AUTH, "rank %d (host %.32s, pid %d) and this process hold different job keys",
-                         f->card->rank, f->card->host_name, f->card->pid);
+        return kolo_fail(KOLO_ERR_AUTH, "%s and this process hold different job keys", f->call->who);
     char buf[128];
     if (*nfds < f->nfds) /* the kernel leaves out those that there is no room for */
-        return kolo_fail(KOLO_ERR_SYSTEM, "%d of %d descriptors that rank %d has passed came: %s", *nfds, f->nfds,
-                         f->card->rank, kolo_descriptors_print(buf, sizeof buf));
+        return kolo_fail(KOLO_ERR_SYSTEM, "%d of %d descriptors that %s has passed came: %s", *nfds, f->nfds,
+                         f->call->who, kolo_descriptors_print(buf, sizeof buf));
     if (*nfds != f->nfds)
-        return kolo_fail(KOLO_ERR_PROTOCOL, "rank %d passed %d descriptors, expected %d", f->card->rank, *nfds,
-                         f->nfds);
+        return kolo_fail(KOLO_ERR_PROTOCOL, "%s passed %d descriptors, expected %d", f->call->who, *nfds, f->nfds);
     return KOLO_OK;
 }
 
@@ -202,14 +194,13 @@ static int alive_descriptor(int *sock, int pid)
 static kolo_status_t fetch_once(fetch_t *f, kolo_fdpass_peer_t *peer)
 {
     struct sockaddr_un sun;
-    socklen_t size = kolo_fdpass_sockaddr(f->card->fd_address, &sun);
+    socklen_t size = kolo_fdpass_sockaddr(f->call->address, &sun);
     int fds[KOLO_FDPASS_MAX], nfds = 0, pid = 0;
     if (connect(f->sock, (struct sockaddr *)&sun, size) != 0) {
         f->again = errno == ECONNREFUSED || errno == EAGAIN || errno == EINTR;
         f->missing = errno == ECONNREFUSED;
         if (f->again) return KOLO_OK;
-        return kolo_fail_errno(KOLO_ERR_SYSTEM, errno, "cannot call the descriptor server of rank %d (pid %d)",
-                               f->card->rank, f->card->pid);
+        return kolo_fail_errno(KOLO_ERR_SYSTEM, errno, "cannot call the descriptor server of %s", f->call->who);
     }
     kolo_status_t status = check_user(f, &pid);
     if (status == KOLO_OK) status = converse(f, fds, &nfds);
@@ -227,11 +218,11 @@ static kolo_status_t fetch_by_socket(fetch_t *f, kolo_fdpass_peer_t *peer)
     bool watched = false;
     f->sock = kolo_fd_socket(AF_UNIX, SOCK_SEQPACKET);
     if (f->sock < 0)
-        return kolo_fail_errno(KOLO_ERR_SYSTEM, errno, "no socket to call rank %d (raise the limit of open files?)",
-                               f->card->rank);
+        return kolo_fail_errno(KOLO_ERR_SYSTEM, errno, "no socket to call %s (raise the limit of open files?)",
+                               f->call->who);
     int sock = f->sock;
     if (f->wait.nwakers) {
-        kolo_status_t status = kolo_waker_add_fd(&f->ctx->waker, sock);
+        kolo_status_t status = kolo_waker_add_fd(f->call->waker, sock);
         if (status != KOLO_OK) {
             kolo_fd_close(sock);
             return status;
@@ -240,7 +231,7 @@ static kolo_status_t fetch_by_socket(fetch_t *f, kolo_fdpass_peer_t *peer)
     }
     kolo_status_t status = fetch_once(f, peer);
     kolo_wait_end(&f->wait);
-    if (watched) kolo_waker_del_fd(&f->ctx->waker, sock);
+    if (watched) kolo_waker_del_fd(f->call->waker, sock);
     if (f->sock >= 0) kolo_fd_close(f->sock);
     return status;
 }
@@ -248,28 +239,25 @@ static kolo_status_t fetch_by_socket(fetch_t *f, kolo_fdpass_peer_t *peer)
 static kolo_status_t fetch_here(fetch_t *f, kolo_fdpass_peer_t *peer, bool *own)
 {
     kolo_fdpass_result_t result;
-    *own = kolo_fdpass_fetch_own(f->card->fd_address, f->name, f->ctx->key, f->fds, f->nfds, &result);
+    *own = kolo_fdpass_fetch_own(f->call->address, f->name, f->call->key, f->fds, f->nfds, &result);
     if (!*own) return KOLO_OK;
     if (result == KOLO_FDPASS_WRONG_KEY)
-        return kolo_fail(KOLO_ERR_AUTH, "rank %d of this process holds another job key, or no descriptor is free",
-                         f->card->rank);
+        return kolo_fail(KOLO_ERR_AUTH, "%s, of this process, holds another job key, or no descriptor is free",
+                         f->call->who);
     f->again = f->missing = result == KOLO_FDPASS_NO_SUCH_NAME;
     if (peer) *peer = (kolo_fdpass_peer_t){.pid = (int)getpid(), .alive_fd = -1};
     return KOLO_OK;
 }
 
-kolo_status_t kolo_fdpass_fetch(kolo_wire_ctx_t *ctx, const kolo_peer_card_t *card,
-                                const uint8_t name[KOLO_FDPASS_NAME_BYTES], kolo_fdpass_patience_t patience,
-                                int *fds, int nfds, kolo_fdpass_peer_t *peer)
+kolo_status_t kolo_fdpass_fetch(const kolo_fdpass_call_t *call, const uint8_t name[KOLO_FDPASS_NAME_BYTES],
+                                kolo_fdpass_patience_t patience, int *fds, int nfds, kolo_fdpass_peer_t *peer)
 {
-    fetch_t f = {.ctx = ctx, .card = card, .name = name, .fds = fds, .nfds = nfds, .sock = -1};
-    uint64_t deadline = ctx->oob ? kolo_oob_deadline(ctx->oob, ctx->deadline_ns) : ctx->deadline_ns;
-    if (!deadline) deadline = kolo_deadline_ms(DEFAULT_LIMIT_MS);
-    int ranks_here = ctx->member && ctx->member->node_size ? ctx->member->node_size[ctx->member->my_node] : 1;
+    fetch_t f = {.call = call, .name = name, .fds = fds, .nfds = nfds, .sock = -1};
+    uint64_t deadline = call->deadline_ns ? call->deadline_ns : kolo_deadline_ms(DEFAULT_LIMIT_MS);
     kolo_wait_t retry;
-    kolo_wait_init(&f.wait, ctx->abort, deadline, describe, &f, ranks_here);
-    if (ctx->waker.epoll_fd >= 0) f.wait.wakers[f.wait.nwakers++] = &ctx->waker;
-    kolo_wait_init(&retry, ctx->abort, deadline, describe, &f, ranks_here);
+    kolo_wait_init(&f.wait, call->abort, deadline, describe, &f, call->ranks_here);
+    if (call->waker) f.wait.wakers[f.wait.nwakers++] = call->waker;
+    kolo_wait_init(&retry, call->abort, deadline, describe, &f, call->ranks_here);
     retry.spins = retry.yields = 0; /* each pause sleeps 50 us */
     for (int pauses = 1;; pauses = KOLO_MIN(2 * pauses, 64)) {
         bool own;
@@ -277,13 +265,10 @@ kolo_status_t kolo_fdpass_fetch(kolo_wire_ctx_t *ctx, const kolo_peer_card_t *ca
         if (!own) KOLO_TRY(fetch_by_socket(&f, peer));
         if (!f.again) return KOLO_OK;
         if (f.missing && patience == KOLO_FDPASS_MUST_BE_THERE)
-            return kolo_fail(
-                KOLO_ERR_REMOTE,
-                "rank %d (host %.32s, pid %d) has taken back its side of a connection, or is gone; its "
-                "own message says why",
-                card->rank, card->host_name, card->pid);
-        if (f.missing && ctx->oob) /* one that has left offers nothing any more */
-            KOLO_TRY(kolo_oob_check_peer(ctx->oob, card->rank, "asking for shared memory"));
+            return kolo_fail(KOLO_ERR_REMOTE,
+                             "%s has taken back its side of a connection, or is gone; its own message says why",
+                             call->who);
+        if (f.missing && call->there) KOLO_TRY(call->there(call->arg));
         f.missing = false;
         for (int i = 0; i < pauses; i++) KOLO_TRY(kolo_wait_pause(&retry));
     }

@@ -11,10 +11,11 @@
  * An answer that the key does not cover ("no such offer") is a hint only: the client asks again until its deadline.
  * Built without libsodium the hash is none and the equal user id is all that protects an offer.
  */
-#ifndef KOLO_WIRE_FDPASS_H
-#define KOLO_WIRE_FDPASS_H
+#ifndef KOLO_SHARE_FDPASS_H
+#define KOLO_SHARE_FDPASS_H
 
-#include "wire/wire.h"
+#include "base/status.h"
+#include "base/wait.h"
 
 #define KOLO_FDPASS_NAME_BYTES 16
 #define KOLO_FDPASS_KEY_BYTES  32
@@ -41,13 +42,24 @@ typedef struct {
 /* May the offer still be on its way, or was it made before the caller heard of it? */
 typedef enum { KOLO_FDPASS_MAY_COME, KOLO_FDPASS_MUST_BE_THERE } kolo_fdpass_patience_t;
 
-/* Fetches an offer of exactly nfds descriptors (close-on-exec, owned by the caller) from the process of `card`,
- * until ctx->deadline_ns (none: 30 s). Uses ctx->key, abort, waker. peer may be NULL. KOLO_ERR_AUTH when the server
- * refused the key; when there is no such offer, KOLO_ERR_REMOTE at once if it must be there, else KOLO_ERR_TIMEOUT.
- */
-kolo_status_t kolo_fdpass_fetch(kolo_wire_ctx_t *ctx, const kolo_peer_card_t *card,
-                                const uint8_t name[KOLO_FDPASS_NAME_BYTES], kolo_fdpass_patience_t patience,
-                                int *fds, int nfds, kolo_fdpass_peer_t *peer);
+/* Whose server is asked, and for how long. */
+typedef struct {
+    const uint8_t *address;            /* 16 bytes: of the server */
+    const uint8_t *key;                /* of the offer */
+    const char *who;                   /* in messages: "rank 3 (host a, pid 7)" */
+    uint64_t deadline_ns;              /* none: 30 s */
+    const _Atomic uint32_t *abort;     /* or NULL */
+    kolo_waker_t *waker;               /* ends a sleep, too; or NULL */
+    int ranks_here;                    /* that share the processors */
+    kolo_status_t (*there)(void *arg); /* asked while the offer is missing: is the other still there? or NULL */
+    void *arg;
+} kolo_fdpass_call_t;
+
+/* Fetches an offer of exactly nfds descriptors (close-on-exec, owned by the caller). peer may be NULL.
+ * KOLO_ERR_AUTH when the server refused the key; when there is no such offer, KOLO_ERR_REMOTE at once if it must be
+ * there, else KOLO_ERR_TIMEOUT. */
+kolo_status_t kolo_fdpass_fetch(const kolo_fdpass_call_t *call, const uint8_t name[KOLO_FDPASS_NAME_BYTES],
+                                kolo_fdpass_patience_t patience, int *fds, int nfds, kolo_fdpass_peer_t *peer);
 
 /* Process-wide, for tests and kolo-info. */
 typedef struct {

@@ -2,10 +2,12 @@
  *
  * Descriptor passing between two processes: the child serves, the parent asks, strangers knock.
  */
+#include "base/clock.h"
 #include "base/file/fds.h"
+#include "base/params.h"
+#include "base/test_time.h"
 #include "progress/test_fork.h"
-#include "wire/fdpass_frame.h"
-#include "wire/testkit.h"
+#include "share/fdpass_frame.h"
 
 #include <poll.h>
 #include <setjmp.h>
@@ -25,10 +27,10 @@
 
 static const uint8_t name_often[16] = "often", name_once[16] = "once", name_missing[16] = "missing";
 static const uint8_t name_late[16] = "late";
-static const uint8_t key[32] = "the key of the job";
+static const uint8_t key[32] = "the key of the job", other_key[32] = "the key of another job";
 
 typedef struct {
-    kolo_peer_card_t card;
+    uint8_t address[16];
     pid_t pid;
     int command, answer; /* pipes to and from the child */
 } service_t;
@@ -92,12 +94,8 @@ static int start_service(void **state)
     kolo_fd_close(up[1]);
     service.command = down[1];
     service.answer = up[0];
-    memset(&service.card, 0, sizeof service.card);
-    service.card.rank = 5;
-    service.card.pid = service.pid;
-    strcpy(service.card.host_name, "here");
     *state = &service;
-    return read(up[0], service.card.fd_address, 16) == 16 ? 0 : -1;
+    return read(up[0], service.address, 16) == 16 ? 0 : -1;
 }
 
 static int stop_service(void **state)
@@ -118,14 +116,13 @@ static kolo_fdpass_counters_t counters_of(service_t *service)
     return counters;
 }
 
-static kolo_wire_ctx_t caller(int64_t limit_ms)
+static kolo_fdpass_call_t caller(const service_t *service, int64_t limit_ms)
 {
-    kolo_wire_ctx_t ctx;
-    memset(&ctx, 0, sizeof ctx);
-    memcpy(ctx.key, key, sizeof key);
-    ctx.waker.epoll_fd = ctx.waker.event_fd = -1;
-    ctx.deadline_ns = kolo_deadline_ms(limit_ms);
-    return ctx;
+    return (kolo_fdpass_call_t){.address = service->address,
+                                .key = key,
+                                .who = "rank 5",
+                                .deadline_ns = kolo_deadline_ms(limit_ms),
+                                .ranks_here = 1};
 }
 
 static void assert_text(int fd, const char *text)
@@ -139,27 +136,23 @@ static void assert_text(int fd, const char *text)
 static void descriptors_arrive(void **state)
 {
     service_t *service = (service_t *)*state;
-    kolo_wire_ctx_t ctx = caller(3000);
+    kolo_fdpass_call_t call = caller(service, 3000);
     kolo_fdpass_peer_t peer;
     int fds[2];
-    assert_int_equal(kolo_fdpass_fetch(&ctx, &service->card, name_often, KOLO_FDPASS_MAY_COME, fds, 2, &peer),
-                     KOLO_OK);
+    assert_int_equal(kolo_fdpass_fetch(&call, name_often, KOLO_FDPASS_MAY_COME, fds, 2, &peer), KOLO_OK);
     assert_text(fds[0], "first");
     assert_text(fds[1], "second");
     assert_int_equal(peer.pid, service->pid);
     assert_true(peer.alive_fd >= 0);
     kolo_fd_close(peer.alive_fd);
     /* an offer may end by itself */
-    assert_int_equal(kolo_fdpass_fetch(&ctx, &service->card, name_once, KOLO_FDPASS_MAY_COME, fds, 1, NULL),
-                     KOLO_OK);
+    assert_int_equal(kolo_fdpass_fetch(&call, name_once, KOLO_FDPASS_MAY_COME, fds, 1, NULL), KOLO_OK);
     assert_text(fds[0], "first");
-    ctx = caller(50);
-    assert_int_equal(kolo_fdpass_fetch(&ctx, &service->card, name_once, KOLO_FDPASS_MAY_COME, fds, 1, NULL),
-                     KOLO_ERR_TIMEOUT);
+    call = caller(service, 50);
+    assert_int_equal(kolo_fdpass_fetch(&call, name_once, KOLO_FDPASS_MAY_COME, fds, 1, NULL), KOLO_ERR_TIMEOUT);
     assert_non_null(strstr(kolo_error_text(), "rank 5"));
-    ctx = caller(3000);
-    assert_int_equal(kolo_fdpass_fetch(&ctx, &service->card, name_once, KOLO_FDPASS_MUST_BE_THERE, fds, 1, NULL),
-                     KOLO_ERR_REMOTE);
+    call = caller(service, 3000);
+    assert_int_equal(kolo_fdpass_fetch(&call, name_once, KOLO_FDPASS_MUST_BE_THERE, fds, 1, NULL), KOLO_ERR_REMOTE);
     assert_int_equal(counters_of(service).offers, 1);
 }
 
@@ -167,14 +160,14 @@ static void descriptors_arrive(void **state)
 static void a_full_table_of_descriptors_is_named(void **state)
 {
     service_t *service = (service_t *)*state;
-    kolo_wire_ctx_t ctx = caller(3000);
+    kolo_fdpass_call_t call = caller(service, 3000);
     struct rlimit limit, small;
     int fds[2], next = dup(0);
     kolo_fd_close(next);
     assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
     small = (struct rlimit){(rlim_t)next + 1, limit.rlim_max};
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &small), 0);
-    kolo_status_t status = kolo_fdpass_fetch(&ctx, &service->card, name_often, KOLO_FDPASS_MAY_COME, fds, 2, NULL);
+    kolo_status_t status = kolo_fdpass_fetch(&call, name_often, KOLO_FDPASS_MAY_COME, fds, 2, NULL);
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
     assert_int_equal(status, KOLO_ERR_SYSTEM);
     assert_non_null(strstr(kolo_error_text(), "0 of 2 descriptors that rank 5 has passed"));
@@ -185,7 +178,7 @@ static void a_full_table_of_descriptors_is_named(void **state)
 static void call_as_another_user(const service_t *service)
 {
     struct sockaddr_un sun;
-    socklen_t size = kolo_fdpass_sockaddr(service->card.fd_address, &sun);
+    socklen_t size = kolo_fdpass_sockaddr(service->address, &sun);
     char byte;
     if (setuid(65534) != 0) _exit(77);
     for (int i = 0; i < CALLS; i++) {
@@ -226,11 +219,10 @@ static void another_user_cannot_fill_the_log(void **unused)
 static void an_offer_may_come_later(void **state)
 {
     service_t *service = (service_t *)*state;
-    kolo_wire_ctx_t ctx = caller(3000);
+    kolo_fdpass_call_t call = caller(service, 3000);
     int fd;
     assert_int_equal(write(service->command, "l", 1), 1);
-    assert_int_equal(kolo_fdpass_fetch(&ctx, &service->card, name_late, KOLO_FDPASS_MAY_COME, &fd, 1, NULL),
-                     KOLO_OK);
+    assert_int_equal(kolo_fdpass_fetch(&call, name_late, KOLO_FDPASS_MAY_COME, &fd, 1, NULL), KOLO_OK);
     kolo_fd_close(fd);
     assert_true(counters_of(service).refused_name > 0);
 }
@@ -238,22 +230,20 @@ static void an_offer_may_come_later(void **state)
 static void a_wrong_key_gets_nothing(void **state)
 {
     service_t *service = (service_t *)*state;
-    kolo_wire_ctx_t ctx = caller(3000);
+    kolo_fdpass_call_t call = caller(service, 3000);
     int fds[2];
-    ctx.key[0] ^= 1;
-    assert_int_equal(kolo_fdpass_fetch(&ctx, &service->card, name_often, KOLO_FDPASS_MAY_COME, fds, 2, NULL),
-                     KOLO_ERR_AUTH);
+    call.key = other_key;
+    assert_int_equal(kolo_fdpass_fetch(&call, name_often, KOLO_FDPASS_MAY_COME, fds, 2, NULL), KOLO_ERR_AUTH);
     assert_int_equal(counters_of(service).refused_key, 1);
     assert_int_equal(counters_of(service).served, 0);
-    ctx = caller(30);
-    assert_int_equal(kolo_fdpass_fetch(&ctx, &service->card, name_missing, KOLO_FDPASS_MAY_COME, fds, 2, NULL),
-                     KOLO_ERR_TIMEOUT);
+    call = caller(service, 30);
+    assert_int_equal(kolo_fdpass_fetch(&call, name_missing, KOLO_FDPASS_MAY_COME, fds, 2, NULL), KOLO_ERR_TIMEOUT);
 }
 
 static int knock(const service_t *service)
 {
     struct sockaddr_un sun;
-    socklen_t size = kolo_fdpass_sockaddr(service->card.fd_address, &sun);
+    socklen_t size = kolo_fdpass_sockaddr(service->address, &sun);
     int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
     if (fd < 0 || connect(fd, (struct sockaddr *)&sun, size) != 0) return -1;
     return fd;
@@ -267,9 +257,8 @@ static void silent_callers_do_not_stop_others(void **state)
     service_t *service = (service_t *)*state;
     int silent[SILENT], fds[2];
     for (int i = 0; i < SILENT; i++) assert_true((silent[i] = knock(service)) >= 0);
-    kolo_wire_ctx_t ctx = caller(10000);
-    assert_int_equal(kolo_fdpass_fetch(&ctx, &service->card, name_often, KOLO_FDPASS_MAY_COME, fds, 2, NULL),
-                     KOLO_OK);
+    kolo_fdpass_call_t call = caller(service, 10000);
+    assert_int_equal(kolo_fdpass_fetch(&call, name_often, KOLO_FDPASS_MAY_COME, fds, 2, NULL), KOLO_OK);
     kolo_fd_close(fds[0]);
     kolo_fd_close(fds[1]);
     kolo_fdpass_counters_t counters = counters_of(service);
@@ -311,11 +300,10 @@ static void noise_is_refused(void **state)
 static void death_of_the_server_is_seen(void **state)
 {
     service_t *service = (service_t *)*state;
-    kolo_wire_ctx_t ctx = caller(3000);
+    kolo_fdpass_call_t call = caller(service, 3000);
     kolo_fdpass_peer_t peer;
     int fds[2];
-    assert_int_equal(kolo_fdpass_fetch(&ctx, &service->card, name_often, KOLO_FDPASS_MAY_COME, fds, 2, &peer),
-                     KOLO_OK);
+    assert_int_equal(kolo_fdpass_fetch(&call, name_often, KOLO_FDPASS_MAY_COME, fds, 2, &peer), KOLO_OK);
     kolo_fd_close(fds[0]);
     kolo_fd_close(fds[1]);
     struct pollfd pfd = {.fd = peer.alive_fd, .events = POLLIN};
@@ -324,9 +312,8 @@ static void death_of_the_server_is_seen(void **state)
     assert_int_equal(poll(&pfd, 1, 1000), 1);
     kolo_fd_close(peer.alive_fd);
     /* and it cannot be reached any more */
-    ctx = caller(50);
-    assert_int_equal(kolo_fdpass_fetch(&ctx, &service->card, name_often, KOLO_FDPASS_MAY_COME, fds, 2, NULL),
-                     KOLO_ERR_TIMEOUT);
+    call = caller(service, 50);
+    assert_int_equal(kolo_fdpass_fetch(&call, name_often, KOLO_FDPASS_MAY_COME, fds, 2, NULL), KOLO_ERR_TIMEOUT);
     int status;
     waitpid(service->pid, &status, 0);
     kolo_fd_close(service->command);

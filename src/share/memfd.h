@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Memory shared between processes: memfds that their maker seals and hands to others by descriptor (fdpass.h). They
+ * have no name in any file system.
+ */
+#ifndef KOLO_SHARE_MEMFD_H
+#define KOLO_SHARE_MEMFD_H
+
+#include "base/status.h"
+
+/* A zeroed memfd of exactly `bytes` that can neither shrink nor grow; the caller closes it. */
+kolo_status_t kolo_memfd_make(const char *name, size_t bytes, int *fd);
+/* Is this descriptor from `who` such a memfd? Otherwise they could cut it short under us (SIGBUS). */
+kolo_status_t kolo_memfd_check(int fd, size_t bytes, const char *who);
+
+#endif
