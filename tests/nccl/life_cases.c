@@ -163,6 +163,41 @@ static void a_child_that_blocks_of_a_parent_that_does_not(me_t *me)
     OK(ncclCommDestroy(comm));
 }
 
+/* What an elastic program does: it waits for the old communicator, then for the new one, ends the old one, and asks
+ * it once more after an abort. Both modes, one rank less each time. */
+static void shrunk_twice_without_blocking(me_t *me)
+{
+    ncclConfig_t config = new_config();
+    ncclComm_t comm, old;
+    ncclUniqueId id = shared_id(me);
+    config.blocking = 0;
+    ncclResult_t r = ncclCommInitRankConfig(&comm, me->n, id, me->rank, &config);
+    FACT(r == ncclSuccess || r == ncclInProgress);
+    IS(ncclSuccess, settled(comm));
+    works(me, comm, me->n);
+    for (int n = me->n; n > 1; n--) {
+        int last = n - 1, flags = n % 2 ? NCCL_SHRINK_ABORT : NCCL_SHRINK_DEFAULT;
+        old = comm;
+        if (me->rank < last) {
+            ncclComm_t made = (ncclComm_t)(void *)me; /* as a variable that nobody has set */
+            r = ncclCommShrink(old, &last, 1, &made, &config, flags);
+            FACT(r == ncclSuccess || r == ncclInProgress);
+            IS(ncclSuccess, settled(old));
+            IS(ncclSuccess, settled(made));
+            works(me, made, n - 1);
+            comm = made;
+        }
+        if (flags == NCCL_SHRINK_ABORT) {
+            OK(ncclCommAbort(old));
+            IS(ncclSuccess, settled(old));
+        } else {
+            OK(ncclCommDestroy(old));
+        }
+        if (me->rank == last) return;
+    }
+    OK(ncclCommDestroy(comm));
+}
+
 static void grow_takes_in_a_new_rank(me_t *me)
 {
     ncclComm_t less = NULL, more = NULL;
@@ -326,6 +361,7 @@ const case_t life_cases[] = {
     {"what_has_ended_is_told_from_what_lives", what_has_ended_is_told_from_what_lives, EACH},
     {"one_that_does_not_block", one_that_does_not_block, EACH},
     {"a_child_that_blocks_of_a_parent_that_does_not", a_child_that_blocks_of_a_parent_that_does_not, EACH},
+    {"shrunk_twice_without_blocking", shrunk_twice_without_blocking, EACH},
     {"grow_takes_in_a_new_rank", grow_takes_in_a_new_rank, EACH},
     {"a_revoked_one_can_only_be_shrunk_or_ended", a_revoked_one_can_only_be_shrunk_or_ended, EACH},
     {"configurations_of_all_versions", configurations_of_all_versions, EACH},
