@@ -61,6 +61,14 @@ test:
 	@$(MAKE) --no-print-directory look-again
 	@scripts/run-tests $(ARGS)
 
+# The package kolocomm alone: builds it in an environment of its own and runs its tests.
+.PHONY: python
+python:
+	@scripts/install-deps build test
+	@$(MAKE) --no-print-directory look-again
+	@ninja -C $(BUILD) -j $(J) kolocomm tools/kolorun
+	@meson test -C $(BUILD) --no-rebuild --suite python --print-errorlogs
+
 # What needs RDMA, or settings of a kernel of its own, in virtual machines with RoCE devices (tests/vm). Last line: N passed, N failed.
 test-vm:
 	@scripts/install-deps build test vm
@@ -203,6 +211,7 @@ help:
 	@echo 'make elastic       a service whose workers are killed, stopped and cut off while it runs'
 	@echo 'make param-server  the same model by keyed tensors; a server is killed and started anew'
 	@echo 'make test          checks and tests, minutes; make test-all: everything'
+	@echo 'make python        builds the Python package and runs its tests; pip install . installs it'
 	@echo 'make bench         times all_reduce; bench-engine, bench-peers (other libraries), bench-rdma'
 	@echo 'make install       into PREFIX=$(PREFIX); make uninstall takes it back'
 	@echo 'make format        lays out the C files; make clean removes the build folders'
@@ -219,4 +228,4 @@ fuzz:
 	scripts/run-tests --only fuzz --fuzz-seconds $(SECONDS)
 
 clean:
-	rm -rf build build-asan build-tsan build-clang build-fuzz
+	rm -rf build build-python build-asan build-tsan build-clang build-fuzz

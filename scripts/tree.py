@@ -34,9 +34,9 @@ def is_test(name):
 
 
 def language(name):
-    """c, python, shell, meson, make or None, by name or by first line."""
+    """c, cpp, python, shell, meson, make or None, by name or by first line."""
     base = name.rsplit("/", 1)[-1]
-    for suffix, lang in ((".c", "c"), (".h", "c"), (".py", "python"), (".sh", "shell"), (".map", "map")):
+    for suffix, lang in ((".c", "c"), (".h", "c"), (".cpp", "cpp"), (".hpp", "cpp"), (".py", "python"), (".sh", "shell"), (".map", "map")):
         if base.endswith(suffix):
             return lang
     if base in ("meson.build", "meson_options.txt"):

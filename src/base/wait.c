@@ -114,10 +114,46 @@ void kolo_wait_init(kolo_wait_t *wait, const _Atomic uint32_t *abort, uint64_t d
     wait->yields = param_yields >= 0 ? (uint32_t)param_yields : YIELDS;
 }
 
+static _Thread_local kolo_wait_purpose_t purpose;
+
+kolo_wait_purpose_t kolo_wait_set_purpose(kolo_wait_purpose_t now)
+{
+    kolo_wait_purpose_t before = purpose;
+    purpose = now;
+    return before;
+}
+
+bool kolo_wait_purpose_words(char *buf, size_t bytes)
+{
+    char text[500];
+    if (!purpose.describe) return false;
+    purpose.describe(purpose.arg, text, sizeof text);
+    const char *what = strstr(text, KOLO_WAIT_FOR);
+    if (what)
+        snprintf(buf, bytes, "%.*s, which waits for %s", (int)(what - text), text, what + sizeof KOLO_WAIT_FOR - 1);
+    else
+        snprintf(buf, bytes, "%s", text);
+    return true;
+}
+
 static void describe(const kolo_wait_t *wait, char *text, size_t bytes)
 {
+    size_t n = 0;
     snprintf(text, bytes, "something unnamed");
-    if (wait->describe) wait->describe(wait->arg, text, bytes);
+    if (purpose.describe) {
+        purpose.describe(purpose.arg, text, bytes);
+        n = strlen(text);
+    }
+    if (!wait->describe || bytes - n < 4) return;
+    if (n == 0) {
+        wait->describe(wait->arg, text, bytes);
+        return;
+    }
+    n += (size_t)snprintf(text + n, bytes - n, " (");
+    wait->describe(wait->arg, text + n, bytes - n - 1);
+    n += strlen(text + n);
+    text[n++] = ')';
+    text[n] = '\0';
 }
 
 void kolo_wait_words(const char *description, uint64_t waited_ns, char *buf, size_t bytes)
@@ -133,14 +169,14 @@ void kolo_wait_words(const char *description, uint64_t waited_ns, char *buf, siz
 
 static void describe_until(const kolo_wait_t *wait, uint64_t now, char *text, size_t bytes)
 {
-    char what[512];
+    char what[700];
     describe(wait, what, sizeof what);
     kolo_wait_words(what, now - wait->since_ns, text, bytes);
 }
 
 kolo_status_t kolo_wait_check(kolo_wait_t *wait)
 {
-    char text[600];
+    char text[800];
     if (wait->abort && atomic_load_explicit(wait->abort, memory_order_acquire)) {
         describe(wait, text, sizeof text);
         return kolo_fail(KOLO_ERR_ABORTED, "aborted while waiting for %s", text);

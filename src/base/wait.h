@@ -72,6 +72,17 @@ typedef void (*kolo_describe_fn_t)(void *arg, char *buf, size_t bytes);
 /* "rank 2, in operation 1, waited 3.0 s for data from rank 1". */
 void kolo_wait_words(const char *description, uint64_t waited_ns, char *buf, size_t bytes);
 
+/* What this thread waits for, in words of the call that its user made: rooms below know messages and sockets only.
+ * While one is set it comes first in what waits tell, and what they know themselves in parentheses. */
+typedef struct {
+    kolo_describe_fn_t describe; /* NULL: none */
+    void *arg;
+} kolo_wait_purpose_t;
+/* Sets it and returns what was set before, to be set again. */
+kolo_wait_purpose_t kolo_wait_set_purpose(kolo_wait_purpose_t purpose);
+/* Its words without KOLO_WAIT_FOR, for errors of waits that have none of these; false: none is set. */
+bool kolo_wait_purpose_words(char *buf, size_t bytes);
+
 typedef struct kolo_wait {
     const _Atomic uint32_t *abort; /* non-zero ends the wait with KOLO_ERR_ABORTED; may be NULL */
     uint64_t deadline_ns;          /* monotonic; 0 = none */

@@ -199,9 +199,10 @@ static void describe_receive(void *arg, char *buf, size_t bytes)
 {
     transfer_t *t = arg;
     pthread_mutex_lock(&t->oob->lock);
-    snprintf(buf, bytes, "the %s from rank %d to rank %d (%s, %u of %u bytes came; %s, tag %#llx)",
-             kind_name(t->in->kind), t->in->peer, t->oob->rank, t->peer->live > 0 ? "connected" : "not connected",
-             t->in->got, t->in->bytes, t->oob->name, (unsigned long long)t->in->tag);
+    char got[48] = "nothing came yet";
+    if (t->in->got > 0) snprintf(got, sizeof got, "%u of %u bytes came", t->in->got, t->in->bytes);
+    snprintf(buf, bytes, "the %s from rank %d to rank %d of %s: %s, %s", kind_name(t->in->kind), t->in->peer,
+             t->oob->rank, t->oob->name, t->peer->live > 0 ? "connected" : "not connected", got);
     pthread_mutex_unlock(&t->oob->lock);
 }
 

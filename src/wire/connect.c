@@ -123,6 +123,9 @@ static uint64_t patience(const kolo_connecting_t *c)
 
 static kolo_status_t late(const kolo_connecting_t *c, int rank)
 {
+    char purpose[400];
+    if (kolo_wait_purpose_words(purpose, sizeof purpose))
+        return kolo_fail(KOLO_ERR_TIMEOUT, "time-out: rank %d has not come to connect: %s", rank, purpose);
     return kolo_fail(KOLO_ERR_TIMEOUT,
                      "time-out while waiting for rank %d, which has not come to connect with rank %d", rank,
                      c->ctx->member->rank);

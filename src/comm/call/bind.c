@@ -238,13 +238,30 @@ static void prepare_loop(const kolo_call_t *call, kolo_task_t *task, const kolo_
     kolo_flat_start(task, memo->loop);
 }
 
+typedef struct {
+    const kolo_body_t *body;
+    uint64_t operation, signature;
+} first_use_t;
+
+static void describe_first_use(void *arg, char *buf, size_t bytes)
+{
+    const first_use_t *f = arg;
+    char words[160];
+    kolo_signature_print(f->signature, words, sizeof words);
+    snprintf(buf, bytes, "rank %d, in operation %llu (%s)" KOLO_WAIT_FOR "the others to come to it and connect",
+             f->body->rank, (unsigned long long)f->operation, words);
+}
+
 /* For the first call of a signature. */
 static kolo_status_t bind_memo(const kolo_call_t *call, uint64_t operation, uint64_t signature, kolo_memo_t *memo)
 {
     kolo_body_t *body = call->comm->body;
     kolo_record_waits(&body->record); /* a rank that does not come is first missed here */
     atomic_store_explicit(&body->board.connecting, operation, memory_order_relaxed);
+    first_use_t first = {body, operation, signature};
+    kolo_wait_purpose_t before = kolo_wait_set_purpose((kolo_wait_purpose_t){describe_first_use, &first});
     kolo_status_t status = fill_memo(body, call, signature, memo);
+    kolo_wait_set_purpose(before);
     atomic_store_explicit(&body->board.connecting, KOLO_BOARD_NONE, memory_order_relaxed);
     KOLO_TRY(status);
     kolo_record_state(&body->record, KOLO_RECORD_RUNNING, memo->way);

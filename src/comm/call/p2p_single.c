@@ -48,6 +48,28 @@ kolo_p2p_way_t kolo_p2p_way(const kolo_body_t *body, uint32_t peer, uint64_t byt
     return kolo_tune_p2p(&body->sizes, bytes, to->ll, to->refs);
 }
 
+typedef struct {
+    const kolo_body_t *body;
+    uint32_t peer;
+    bool send;
+} pairing_t;
+
+/* The commonest hang of all: two ranks that first send to each other. */
+static void describe_pairing(void *arg, char *buf, size_t bytes)
+{
+    const pairing_t *p = arg;
+    if (p->send)
+        snprintf(
+            buf, bytes,
+            "rank %d, in its first send to rank %u" KOLO_WAIT_FOR
+            "rank %u to call the receive, and if it is in a send to this rank, that is a circle: put the two calls "
+            "into a group, or use kolo_isend()",
+            p->body->rank, p->peer, p->peer);
+    else
+        snprintf(buf, bytes, "rank %d, in its first receive from rank %u" KOLO_WAIT_FOR "rank %u to call the send",
+                 p->body->rank, p->peer, p->peer);
+}
+
 static kolo_status_t connect_pair(kolo_body_t *body, uint32_t peer, bool send)
 {
     if (kolo_p2p_pair_is_up(body, peer, send)) return KOLO_OK;
@@ -57,7 +79,10 @@ static kolo_status_t connect_pair(kolo_body_t *body, uint32_t peer, bool send)
     atomic_store_explicit(&body->board.pairing, body->operation, memory_order_relaxed);
     kolo_record_state(&body->record, KOLO_RECORD_CONNECTING, KOLO_RECORD_NO_ALGO);
     kolo_record_waits(&body->record);
+    pairing_t pairing = {body, peer, send};
+    kolo_wait_purpose_t before = kolo_wait_set_purpose((kolo_wait_purpose_t){describe_pairing, &pairing});
     kolo_status_t status = kolo_body_connect(body, keys, protos, n);
+    kolo_wait_set_purpose(before);
     atomic_store_explicit(&body->board.pairing, KOLO_BOARD_NONE, memory_order_relaxed);
     KOLO_TRY(status);
     kolo_record_state(&body->record, KOLO_RECORD_RUNNING, KOLO_RECORD_NO_ALGO);

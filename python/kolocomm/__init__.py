@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kolo: collectives, messages, keyed tensors and elastic jobs between processes, on arrays of numpy, torch, JAX and CuPy.
+
+    import kolocomm, numpy
+    with kolocomm.connect() as c:                  # kolorun -n 4 python3 program.py
+        x = numpy.full(1000, c.rank + 1.0)
+        c.all_reduce(x)                            # in place; or c.all_reduce(src, dst, op="max")
+
+Arrays are used where they lie: nothing is copied, so they must be contiguous. Counts are elements, times are milliseconds where a
+name ends in _ms and seconds elsewhere. A call waits until it is complete, without the interpreter's lock; with wait=False it
+returns a Request, which can be waited for or awaited. A failure is an exception of kolocomm.errors: its message says who waited
+for whom, err.ranks names the ranks that are to blame. Ctrl-C ends a call.
+
+After fork() a communicator stays with the parent; a child makes its own, or is started with multiprocessing's "spawn".
+"""
+import atexit as _atexit
+import contextlib as _contextlib
+from typing import NamedTuple as _NamedTuple
+
+from . import _native, errors
+from ._native import (Comm, Event, Message, Op, Registration, Request, Stream, Window, connect, get_unique_id, get_version, group_end,
+                      group_start, init_all, join, op_takes, status_string, type_size, unique_id_load, unique_id_save)
+from .errors import Error
+
+__version__ = "0.1.0"
+
+
+class JobPlace(_NamedTuple):
+    """This process's place in the job, as its launcher's variables say."""
+
+    rank: int
+    size: int
+    local_rank: int  # among the ranks of this host; -1 and 0 if the launcher does not say
+    local_size: int
+    launcher: str  # "kolorun", "torchrun", "openmpi", "mpich", "slurm" or "none"
+
+
+def job_place():
+    """This process's place in the job (kolo_job_get_place)."""
+    return JobPlace(*_native._job_place())
+
+
+@_contextlib.contextmanager
+def group():
+    """Calls inside run together when the block ends; an exception inside ends the block without its message lost."""
+    group_start()
+    try:
+        yield
+    except BaseException:
+        with _contextlib.suppress(Error):
+            group_end()
+        raise
+    group_end()
+
+
+def _enter(self):
+    return self
+
+
+def _exit(self, kind, value, trace):
+    """Leaves with the others: finalize and destroy; after an exception without waiting for them."""
+    if self.ended:
+        return
+    if kind is None:
+        try:
+            self.finalize()
+        finally:
+            self.destroy()
+    else:
+        self._abort(f"its with block was left by {kind.__name__}")
+
+
+def _await(request):
+    """Lets an event loop go on until the operation is complete."""
+    import asyncio
+    loop = asyncio.get_running_loop()
+    future = loop.create_future()
+
+    def wake():
+        if not future.done():
+            future.set_result(None)
+
+    request._add_done_callback(lambda _: loop.call_soon_threadsafe(wake))
+    yield from future.__await__()
+    request.wait()
+
+
+def _comm_repr(self):
+    return "<kolocomm.Comm, ended>" if self.ended else f"<kolocomm.Comm, rank {self.rank} of {self.size}>"
+
+
+Comm.__enter__, Comm.__exit__, Comm.__repr__ = _enter, _exit, _comm_repr
+Request.__await__ = _await
+_native._set_make_error(errors.make)
+
+
+def _at_exit():
+    """Calls that other threads are in are ended, so that these threads do not meet an interpreter that is gone."""
+    with _contextlib.suppress(Error):
+        _native._end_all()
+    _native._leave(5.0)
+
+
+_atexit.register(_at_exit)
+
+__all__ = ["Comm", "Error", "Event", "JobPlace", "Message", "Op", "Registration", "Request", "Stream", "Window", "connect", "errors",
+           "get_unique_id", "get_version", "group", "group_end", "group_start", "init_all", "job_place", "join", "op_takes", "status_string",
+           "type_size", "unique_id_load", "unique_id_save"]

@@ -1,0 +1,302 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+#
+# What programs do wrong: no crash, no hang, an exception that says what to do. Those that stay on their rank first, then
+# jobs that are started for one mistake each.
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import kit
+import kolocomm
+import numpy as np
+from kolocomm import errors
+from kit import raises
+
+
+def one_rank(c):
+    """Mistakes that are refused before anything is sent; the communicator can be used afterwards."""
+    x, y = np.ones(4), np.ones(4, "float32")
+    with raises(errors.InvalidArgument, "float64", "float32", "same type"):
+        c.all_reduce(x, y)
+    with raises(errors.InvalidArgument, "not contiguous", "ascontiguousarray"):
+        c.all_reduce(np.ones((4, 4))[:, 1])
+    with raises(errors.InvalidArgument, "dst has 3 elements, needed are 4"):
+        c.all_reduce(x, np.ones(3))
+    with raises(errors.InvalidArgument, "complex", "x.real.dtype"):
+        c.all_reduce(np.ones(3, "complex64"))
+    with raises(errors.InvalidArgument, "other order", "newbyteorder"):
+        c.all_reduce(np.ones(3, ">f4"))
+    with raises(errors.InvalidArgument, "elements of type"):
+        c.all_reduce(np.array(["text"]))
+    frozen = np.ones(3)
+    frozen.flags.writeable = False
+    with raises(errors.InvalidArgument, "read-only", "writable"):
+        c.all_reduce(frozen)
+    with raises(errors.InvalidArgument, "is a list", "numpy"):
+        c.all_reduce([1.0, 2.0])
+    with raises(errors.InvalidArgument, 'no operator "mean"', "avg"):
+        c.all_reduce(x, op="mean")
+    with raises(errors.InvalidArgument, "root 7", "0 to"):
+        c.broadcast(x, root=7)
+    with raises(errors.InvalidArgument, "there is no option timeout", "op_timeout_ms"):
+        c.dup(timeout=3)
+    with raises(errors.InvalidArgument, "counts has 1 numbers"):
+        c.all_gatherv(x, np.ones(9), [4])
+    with raises(errors.InvalidArgument, "not inside the array"):
+        c.all_gatherv(x[:1], x, [1] * c.size, displs=[9] * c.size)
+    with raises(errors.InvalidArgument, "get_unique_id"):
+        kolocomm.Comm(b"short", 0, 1)
+    with raises(errors.InvalidUsage, "without group_start"):
+        kolocomm.group_end()
+    with raises(errors.InvalidUsage, "in a group"), kolocomm.group():
+        c.all_reduce(x, wait=False)
+    with raises(errors.InvalidArgument, "stream"):
+        c.all_reduce(x, stream="mine")
+    with raises(TypeError, "incompatible function arguments"):
+        c.all_reduce()
+    d = c.dup()
+    d.destroy()
+    d.destroy()
+    with raises(errors.InvalidUsage, "it was destroyed"):
+        d.all_reduce(x)
+    with raises(errors.InvalidArgument):
+        c.all_reduce(Gpu())
+    assert isinstance(raised(c), ValueError) and raised(c).status == "INVALID_ARGUMENT" and raised(c).ranks == ()
+    c.all_reduce(x)
+    assert (x == c.size).all()
+
+
+class Gpu:
+    """As numba's arrays are."""
+
+    __cuda_array_interface__ = {"shape": (4,), "typestr": "<f4", "data": (4096, False), "version": 3}
+
+
+def raised(c):
+    try:
+        c.all_reduce(None)
+    except errors.Error as e:
+        return e
+
+
+JOBS = {}
+
+
+def mistake(ranks, status, *words, limit_s=20, **env):
+    """A job of so many ranks that runs the function's body: its status is 0 or another (1), its output has the words."""
+    def add(fn):
+        import inspect
+        import textwrap
+        body = inspect.getsource(fn).split("\n", 1)[1]
+        while body.lstrip().startswith(("@", "def ", '"')):
+            body = body.split("\n", 1)[1]
+        JOBS[fn.__name__] = (ranks, status, words, limit_s, env, textwrap.dedent(body))
+        return fn
+    return add
+
+
+HEAD = """
+import os, signal, sys, threading, time
+import numpy as np
+import kolocomm
+from kolocomm import errors
+"""
+
+
+@mistake(2, 0, "said: True", "ranks: (1,)")
+def a_killed_rank_is_named():
+    c = kolocomm.connect()
+    c.barrier()
+    if c.rank == 1:
+        os._exit(0)
+    try:
+        c.all_reduce(np.ones(1 << 20))
+        c.all_reduce(np.ones(1 << 20))
+    except errors.Remote as e:
+        print("said:", "rank 1" in str(e), "ranks:", e.ranks, flush=True)
+
+
+@mistake(2, 0, "ranks: (1,)", "rank 1")
+def a_late_rank_is_named():
+    c = kolocomm.connect(op_timeout_ms=500)
+    c.barrier()
+    if c.rank == 1:
+        time.sleep(2)
+        os._exit(0)
+    try:
+        c.all_reduce(np.ones(3))
+    except errors.Timeout as e:
+        print("ranks:", e.ranks, e, flush=True)
+
+
+@mistake(2, 0, "Mismatch")
+def ranks_that_differ_in_counts():
+    c = kolocomm.connect(op_timeout_ms=10000)
+    try:
+        c.all_reduce(np.ones(3 + c.rank))
+        c.barrier()
+    except errors.Error as e:
+        print(type(e).__name__, e.ranks, e, flush=True)
+    c.abort()
+
+
+@mistake(2, 1, "ValueError: mine", "left by ValueError|was lost")
+def an_exception_on_one_rank():
+    with kolocomm.connect() as c:
+        c.barrier()
+        if c.rank == 1:
+            raise ValueError("mine")
+        c.barrier()
+
+
+@mistake(2, 0, "freed without destroy", limit_s=20, PYTHONWARNINGS="always")
+def a_forgotten_destroy():
+    c = kolocomm.connect()
+    c.barrier()
+    c.finalize()
+    del c
+
+
+@mistake(2, 0, "done")
+def an_end_without_finalize():
+    c = kolocomm.connect()
+    x = np.ones(1000)
+    c.all_reduce(x)
+    c.barrier()
+    print("done", flush=True)
+
+
+@mistake(2, 0, "child said: True", "and the parent goes on")
+def a_fork():
+    c = kolocomm.connect()
+    c.barrier()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            c.barrier()
+        except errors.InvalidUsage as e:
+            print("child said:", "fork()" in str(e) and "spawn" in str(e), flush=True)
+        os._exit(0)
+    os.waitpid(pid, 0)
+    c.barrier()
+    print("and the parent goes on", flush=True)
+    c.finalize()
+    c.destroy()
+
+
+@mistake(1, 0, "one thread at a time")
+def two_threads_in_one_communicator():
+    a, b = kolocomm.init_all(2)
+    waits = threading.Thread(target=lambda: a.barrier())
+    waits.start()
+    while True:
+        try:
+            a.get_async_error()
+            time.sleep(0.05)
+            a.barrier()
+        except errors.InvalidUsage as e:
+            print(e, flush=True)
+            break
+    b.barrier()
+    waits.join()
+    a.destroy(), b.destroy()
+
+
+@mistake(1, 0, "ended: Aborted")
+def an_abort_from_another_thread():
+    a, b = kolocomm.init_all(2)
+
+    def wait():
+        try:
+            a.barrier()
+        except errors.Error as e:
+            print("ended:", type(e).__name__, flush=True)
+
+    waits = threading.Thread(target=wait)
+    waits.start()
+    time.sleep(0.1)
+    a.abort()
+    waits.join()
+    b.abort()
+
+
+@mistake(1, 0, "the end")
+def an_interpreter_that_ends_in_mid_call():
+    a, b = kolocomm.init_all(2)
+    threading.Thread(target=a.barrier, daemon=True).start()
+    time.sleep(0.1)
+    print("the end", flush=True)
+
+
+@mistake(1, 0, "the end")
+def an_interpreter_that_ends_before_its_requests():
+    a, b = kolocomm.init_all(2)
+    r = a.all_reduce(np.ones(5), wait=False)
+    print("the end", flush=True)
+
+
+@mistake(1, 0, "not complete after 0.2 s", "then: 2.0")
+def a_request_that_is_not_complete():
+    a, b = kolocomm.init_all(2)
+    x = np.ones(5)
+    r = a.all_reduce(x, wait=False)
+    try:
+        r.wait(timeout=0.2)
+    except errors.Timeout as e:
+        print(e, flush=True)
+    b.all_reduce(np.ones(5))
+    r.wait()
+    print("then:", x[0], flush=True)
+    a.destroy(), b.destroy()
+
+
+@mistake(1, 0, "ZeroDivisionError")
+def an_operator_that_raises():
+    a, b = kolocomm.init_all(2)
+    x = np.ones(5)
+    op, other = (c.create_callback(lambda i, o: 1 / 0, like=x) for c in (a, b))
+    t = threading.Thread(target=lambda: b.all_reduce(np.ones(5), op=other))
+    t.start()
+    try:
+        a.all_reduce(x, op=op)
+    except ZeroDivisionError as e:
+        print(type(e).__name__, flush=True)
+    t.join()
+    a.abort(), b.abort()
+
+
+@mistake(1, 1, "KOLO_RANK", KOLO_JOB_LAUNCHER="kolorun", KOLO_RANK="seven")
+def a_rank_that_is_no_number():
+    os.environ["KOLO_RANK"] = "seven"
+    kolocomm.connect()
+
+
+def main():
+    if "KOLO_RANK" in os.environ:
+        with kolocomm.connect(op_timeout_ms=20000) as c:
+            one_rank(c)
+        return 0
+    names = sys.argv[1:] or list(JOBS)
+    status = subprocess.run([kit.KOLORUN, "-n", "2", sys.executable, __file__]).returncode if not sys.argv[1:] else 0
+    failed = [] if status == 0 else ["one_rank"]
+    for name in names:
+        ranks, want, words, limit_s, env, body = JOBS[name]
+        began = time.monotonic()
+        try:
+            status, out = kit.job(ranks, HEAD + body, limit_s, env)
+        except subprocess.TimeoutExpired as e:
+            status, out = 124, f"hangs after {limit_s} s: {(e.stdout or b'').decode()}"
+        right = (status != 0) == (want != 0) and status < 124 and all(any(w in out for w in word.split("|")) for word in words)
+        print(f"{'right ' if right else 'FAILED'} {name} ({time.monotonic() - began:.1f} s)", flush=True)
+        if not right:
+            failed.append(name)
+            print(f"status {status}, wanted {want} and {words}:\n{out}", flush=True)
+    print(f"{len(names) + 1 - len(failed)} right, {len(failed)} wrong")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
