@@ -232,8 +232,16 @@ static void *run_rank(void *arg)
     return NULL;
 }
 
+static double now_s(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
 static void run_case(const case_t *test)
 {
+    double began = now_s();
     start_t starts[RANKS_MAX];
     pthread_t threads[RANKS_MAX];
     pid_t pids[RANKS_MAX];
@@ -258,7 +266,7 @@ static void run_case(const case_t *test)
             pthread_join(threads[i], NULL);
         else if (waitpid(pids[i], &status, 0) == pids[i] && status != 0 && test->who != PROCESSES)
             fact(__FILE__, __LINE__, "the process ends by itself", false);
-    printf("%s: %d wrong so far\n", test->name, atomic_load(&shared->failures));
+    printf("%s: %d wrong so far, %.2f s\n", test->name, atomic_load(&shared->failures), now_s() - began);
 }
 
 int run_cases(int argc, char **argv, const case_t *const *lists)

@@ -327,6 +327,48 @@ static void many_communicators_in_turn(me_t *me)
     }
 }
 
+static void a_different_call_is_named(me_t *me)
+{
+    ncclResult_t now = ncclSuccess;
+    float *a = floats(me, 1000, 1);
+    works(me, me->comm, me->n);
+    size_t count = me->rank == 1 ? 500 : 1000;
+    ncclResult_t r = ncclAllReduce(a, a, count, ncclFloat32, ncclSum, me->comm, me->stream);
+    if (on_gpu() && r == ncclSuccess)
+        while (OK(ncclCommGetAsyncError(me->comm, &now)) && now == ncclSuccess) {
+        }
+    else
+        now = r;
+    IS(ncclInvalidUsage, now);
+    FACT(strstr(ncclGetLastError(NULL), "500") && strstr(ncclGetLastError(NULL), "1000"));
+    meet(me);
+    OK(ncclCommAbort(me->comm));
+    me->comm = NULL;
+}
+
+/* With KOLO_NCCL_WAIT_MS, which the test sets: a rank that does not come is an error that names it. */
+static void a_late_rank_is_named(me_t *me)
+{
+    ncclResult_t now = ncclSuccess, r = ncclSuccess;
+    float *a = floats(me, 1000, 1);
+    if (!getenv("KOLO_NCCL_WAIT_MS")) return;
+    works(me, me->comm, me->n);
+    meet(me);
+    if (me->rank != 1) {
+        r = ncclAllReduce(a, a, 1000, ncclFloat32, ncclSum, me->comm, me->stream);
+        if (on_gpu() && r == ncclSuccess)
+            while (OK(ncclCommGetAsyncError(me->comm, &now)) && now == ncclSuccess) {
+            }
+        else
+            now = r;
+        IS(ncclRemoteError, now);
+        FACT(strstr(ncclGetLastError(NULL), "rank 1") != NULL);
+    }
+    meet(me);
+    OK(ncclCommAbort(me->comm));
+    me->comm = NULL;
+}
+
 /* In its own process each: one is killed, the others hear of it with its number. */
 static void a_killed_rank_is_named(me_t *me)
 {
@@ -367,6 +409,8 @@ const case_t life_cases[] = {
     {"configurations_of_all_versions", configurations_of_all_versions, EACH},
     {"one_thread_has_all_ranks", one_thread_has_all_ranks, FIRST},
     {"many_communicators_in_turn", many_communicators_in_turn, EACH},
+    {"a_different_call_is_named", a_different_call_is_named, EACH},
+    {"a_late_rank_is_named", a_late_rank_is_named, EACH},
     {"a_killed_rank_is_named", a_killed_rank_is_named, PROCESSES},
     {NULL, NULL, EACH},
 };
