@@ -177,7 +177,10 @@ static void shrunk_twice_without_blocking(me_t *me)
     works(me, comm, me->n);
     for (int n = me->n; n > 1; n--) {
         int last = n - 1, flags = n % 2 ? NCCL_SHRINK_ABORT : NCCL_SHRINK_DEFAULT;
+        me_t left = *me;
         old = comm;
+        left.n = n;
+        meet(&left); /* an abort ends what others are in */
         if (me->rank < last) {
             ncclComm_t made = (ncclComm_t)(void *)me; /* as a variable that nobody has set */
             r = ncclCommShrink(old, &last, 1, &made, &config, flags);
