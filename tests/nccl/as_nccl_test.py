@@ -24,7 +24,7 @@ def check(what, fact, seen):
 
 
 # Address sanitizers want to be first among the libraries: then nothing can be preloaded.
-if b"libasan" in subprocess.run(["ldd", LIBRARY], capture_output=True).stdout:
+if b"san.so" in subprocess.run(["ldd", LIBRARY], capture_output=True).stdout:
     print("built with a sanitizer")
     sys.exit(77)
 seen = run(["--as-nccl", sys.executable, "-c", ASK])
