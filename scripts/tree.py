@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 TOP = pathlib.Path(__file__).resolve().parent.parent
-C_DIRS = ("include", "src", "tools", "tests", "bench", "examples")
+C_DIRS = ("include", "src", "prove", "nccl_net", "tools", "tests", "bench", "examples")
 
 
 def files():

@@ -6,7 +6,7 @@
  */
 #include "algo/test_shapes.h"
 #include "base/test.h"
-#include "plan/verify/verify.h"
+#include "prove/verify.h"
 
 #define UNIT 5040u /* elements of a part; divides evenly for the grids below */
 

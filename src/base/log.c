@@ -4,6 +4,8 @@
  */
 #include "base/log.h"
 #include "base/file/fds.h"
+#include "base/file/limit.h"
+#include "base/file/output.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -63,8 +65,9 @@ static kolo_status_t open_file(const char *path)
         }
     }
     name[at] = '\0';
-    int fd = kolo_fd_above(open(name, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
-    if (fd < 0) return kolo_fail_errno(KOLO_ERR_SYSTEM, errno, "cannot open log file %s (KOLO_LOG_FILE)", name);
+    char why[sizeof name + 100];
+    int fd = kolo_output_open(name, O_APPEND, why, sizeof why);
+    if (fd < 0) return kolo_fail(KOLO_ERR_SYSTEM, "cannot open log file %s (KOLO_LOG_FILE)", why);
     if (log_fd > STDERR_FILENO) kolo_fd_close(log_fd);
     log_fd = fd;
     return KOLO_OK;
@@ -242,7 +245,7 @@ void kolo_log_write(kolo_log_level_t level, const char *room, const char *fmt, .
         n += length;
     }
     line[n++] = '\n';
-    ssize_t written = write(log_fd, line, n);
+    ssize_t written = kolo_file_write(log_fd, line, n);
     (void)written; /* a log that cannot be written must not fail the job */
     errno = saved;
 }

@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/auxv.h>
 
 extern char **environ;
 
@@ -83,6 +84,7 @@ kolo_status_t kolo_param_parse(const kolo_param_t *row, const char *text)
     case KOLO_PARAM_ENUM:
         return parse_enum(row, text);
     case KOLO_PARAM_STR:
+    case KOLO_PARAM_FILE:
         break;
     }
     if (strlen(text) > 4096) return kolo_param_refuse(row, text, "at most 4096 characters");
@@ -118,9 +120,20 @@ static const char *lookup_environment(const char *key, void *arg)
     return text || !instead ? text : instead(key);
 }
 
+/* It is the caller's environment, and the caller may do less than the program. */
+static bool must_not_be_read(const kolo_param_t *row)
+{
+    return row->kind == KOLO_PARAM_FILE && getauxval(AT_SECURE) != 0;
+}
+
 bool kolo_param_in_environment(const kolo_param_t *row)
 {
-    return lookup_environment(row->key, NULL) != NULL;
+    return !must_not_be_read(row) && lookup_environment(row->key, NULL) != NULL;
+}
+
+static bool is_text(const kolo_param_t *row)
+{
+    return row->kind == KOLO_PARAM_STR || row->kind == KOLO_PARAM_FILE;
 }
 
 kolo_status_t kolo_params_load(const kolo_param_table_t *const *tables, size_t ntables, kolo_param_lookup_t lookup,
@@ -128,19 +141,20 @@ kolo_status_t kolo_params_load(const kolo_param_table_t *const *tables, size_t n
 {
     kolo_status_t first = KOLO_OK;
     char message[KOLO_ERROR_TEXT_BYTES] = "";
+    const bool environment = !lookup;
     if (!lookup) lookup = lookup_environment;
     for (size_t t = 0; t < ntables; t++) {
         for (size_t i = 0; i < tables[t]->count; i++) {
             const kolo_param_t *row = &tables[t]->rows[i];
-            const char *text = first == KOLO_OK ? lookup(row->key, arg) : NULL;
+            const bool reads = first == KOLO_OK && !(environment && must_not_be_read(row));
+            const char *text = reads ? lookup(row->key, arg) : NULL;
             if (text) {
                 first = kolo_param_parse(row, text);
-                if (first == KOLO_OK && tables[t]->check && row->kind == KOLO_PARAM_STR)
-                    first = tables[t]->check(row, text);
+                if (first == KOLO_OK && tables[t]->check && is_text(row)) first = tables[t]->check(row, text);
                 if (first == KOLO_OK) continue;
                 snprintf(message, sizeof message, "%s", kolo_error_text());
             }
-            if (row->kind == KOLO_PARAM_STR && !row->def)
+            if (is_text(row) && !row->def)
                 *(const char **)row->value = NULL;
             else
                 KOLO_TRY(kolo_param_parse(row, row->def));
@@ -198,8 +212,20 @@ static const char *meant(const kolo_param_table_t *const *tables, size_t ntables
     return best;
 }
 
+static void warn_unread(const kolo_param_t *row)
+{
+    if (strncmp(row->key, "KOLO_", 5) != 0 || !must_not_be_read(row) || !lookup_environment(row->key, NULL)) return;
+    kolo_warn(
+        "params",
+        "%s is ignored: this program has other rights than its caller (set-user-id or the like), who must not "
+        "choose which files it reads and writes or which libraries it loads",
+        row->key);
+}
+
 void kolo_params_warn_unknown(const kolo_param_table_t *const *tables, size_t ntables)
 {
+    for (size_t t = 0; t < ntables; t++)
+        for (size_t i = 0; i < tables[t]->count; i++) warn_unread(&tables[t]->rows[i]);
     for (char **e = environ; e && *e; e++) {
         size_t n = strcspn(*e, "=");
         if (strncmp(*e, "KOLO_", 5) != 0 || known(tables, ntables, *e, n)) continue;
@@ -225,6 +251,7 @@ void kolo_param_print(const kolo_param_t *row, char *buf, size_t bytes)
         snprintf(buf, bytes, "%.*s", (int)strcspn(p, "|"), p);
         return;
     case KOLO_PARAM_STR:
+    case KOLO_PARAM_FILE:
         break;
     }
     const char *text = *(const char *const *)row->value;

@@ -16,7 +16,12 @@ typedef enum {
     KOLO_PARAM_SIZE, /* int64_t, with suffix K, M, G (powers of 1024) */
     KOLO_PARAM_BOOL, /* bool: 0/1, false/true, no/yes, off/on */
     KOLO_PARAM_STR,  /* const char *; NULL when the default is NULL and nothing was set */
-    KOLO_PARAM_ENUM  /* int64_t: index into `choices` */
+    KOLO_PARAM_ENUM, /* int64_t: index into `choices` */
+    /* As STR, and it names a file, a directory or a library that is read, written or loaded. In a program that has
+     * other rights than its caller (set-user-id: AT_SECURE) the environment, which is the caller's, decides on
+     * none.
+     */
+    KOLO_PARAM_FILE
 } kolo_param_kind_t;
 
 typedef struct {
@@ -51,11 +56,12 @@ void kolo_params_set_fallback(const char *(*lookup)(const char *key));
 /* The text of a variable, NULL if it is not set or empty; and each one whose name begins so. */
 const char *kolo_environment(const char *key);
 void kolo_environment_each(const char *prefix, void (*fn)(const char *key, size_t length));
-/* Warns about each KOLO_ variable in the environment that no table knows. */
+/* Warns about each KOLO_ variable in the environment that no table knows, or that is not read because the program
+ * has other rights than its caller. */
 void kolo_params_warn_unknown(const kolo_param_table_t *const *tables, size_t ntables);
 /* The current value as text (into buf), for kolo-info and for must-agree checks. */
 void kolo_param_print(const kolo_param_t *row, char *buf, size_t bytes);
-/* Is the row's key in the environment? For kolo-info, which says where each value came from. */
+/* Does its value come from the environment? For kolo-info, which says where each value came from. */
 bool kolo_param_in_environment(const kolo_param_t *row);
 /* The error of an invalid text: names the key, the text and what is allowed. */
 kolo_status_t kolo_param_refuse(const kolo_param_t *row, const char *text, const char *allowed);

@@ -24,7 +24,7 @@ static const kolo_param_t rows[] = {
     {"KOLO_D", KOLO_PARAM_BOOL, "1", 0, 0, NULL, true, "a switch", &flag},
     {"KOLO_E", KOLO_PARAM_ENUM, "auto", 0, 0, "auto|ring|tree|halving_doubling", true, "a choice", &choice},
     {"KOLO_F", KOLO_PARAM_STR, NULL, 0, 0, NULL, false, "a text", &text_value},
-    {"KOLO_G", KOLO_PARAM_STR, "x", 0, 0, NULL, true, "a text with a default", &text_set},
+    {"KOLO_G", KOLO_PARAM_FILE, "x", 0, 0, NULL, true, "a text with a default", &text_set},
 };
 static const kolo_param_table_t table = {"fuzz", rows, KOLO_COUNTOF(rows), NULL};
 static const kolo_param_table_t *const tables[] = {&table};
@@ -58,7 +58,7 @@ static void parse_one(const kolo_param_t *row, const char *text)
 {
     char printed[TEXT_BYTES];
     forget_texts();
-    if (row->kind == KOLO_PARAM_STR) {
+    if (row->kind == KOLO_PARAM_STR || row->kind == KOLO_PARAM_FILE) {
         const char *const *value = row->value;
         kolo_status_t status = kolo_param_parse(row, text);
         if ((status == KOLO_OK) != (strlen(text) <= 4096)) abort();
@@ -99,7 +99,7 @@ static void load_all(char *environment)
     forget_texts();
     kolo_status_t status = kolo_params_load(tables, 1, look_up, environment);
     for (size_t i = 0; i < KOLO_COUNTOF(rows); i++) /* also after an error every row has a value of its own */
-        if (rows[i].kind != KOLO_PARAM_STR && !in_domain(&rows[i])) abort();
+        if (rows[i].kind != KOLO_PARAM_STR && rows[i].kind != KOLO_PARAM_FILE && !in_domain(&rows[i])) abort();
     uint64_t hash = kolo_params_agree_hash(tables, 1);
     forget_texts();
     if (kolo_params_load(tables, 1, look_up, environment) != status) abort();

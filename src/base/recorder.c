@@ -8,6 +8,7 @@
  */
 #include "base/recorder.h"
 #include "base/file/fds.h"
+#include "base/file/limit.h"
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -77,7 +78,7 @@ static bool open_file(void)
     if (fd < 0) return false;
     void *at = MAP_FAILED;
     /* a reader must be able to rely on the size: what is mapped stays there */
-    if (ftruncate(fd, (off_t)bytes) == 0 && fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0)
+    if (kolo_file_resize(fd, bytes) == 0 && fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0)
         at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
     if (at == MAP_FAILED) {
         kolo_fd_close(fd);

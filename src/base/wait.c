@@ -34,7 +34,7 @@ static const kolo_param_t rows[] = {
     {"KOLO_LOG_FORMAT", KOLO_PARAM_ENUM, "text", 0, 0, "text|long|json", false,
      "long: log lines begin with time, version, rank and job; json: an object a line with all of these",
      &param_log_format},
-    {"KOLO_LOG_FILE", KOLO_PARAM_STR, NULL, 0, 0, NULL, false,
+    {"KOLO_LOG_FILE", KOLO_PARAM_FILE, NULL, 0, 0, NULL, false,
      "file for log lines instead of stderr; %p becomes the process id", &param_log_file},
     {"KOLO_SPINS", KOLO_PARAM_INT, "-1", -1, 1 << 30, NULL, false,
      "polls of a wait before it gives the core away; -1: 2000, or 4 with more ranks than cores", &param_spins},

@@ -10,10 +10,11 @@
 #include "mem/range.h"
 #include "member/member.h"
 #include "oob/oob.h"
+#include "remote/net.h"
+#include "remote/onesided.h"
 #include "rendezvous/params.h"
 #include "topo/topo.h"
 #include "tune/tune.h"
-#include "wire/onesided.h"
 #include "wire/wire.h"
 
 #include <pthread.h>
@@ -76,7 +77,7 @@ static const kolo_param_table_t *const fixed[] = {
     &kolo_topo_params,    &kolo_wire_params,   &kolo_ib_params,   &kolo_onesided_params, &kolo_rendezvous_params,
     &kolo_tune_params,    &kolo_reduce_params, &comm_table,       &kolo_job_params,      &kolo_engine_params,
     &kolo_elastic_params, &kolo_cuda_params,   &kolo_gpus_params, &kolo_mem_params,      &kolo_sockets_params,
-    &kolo_plugin_params,  &nccl_table,
+    &kolo_plugin_params,  &kolo_net_params,    &nccl_table,
 };
 /* And those of the wires and the executors. */
 static const kolo_param_table_t *tables[KOLO_COUNTOF(fixed) + KOLO_WIRES_MAX + KOLO_EXECUTORS_MAX];

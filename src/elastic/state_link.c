@@ -4,6 +4,7 @@
  */
 #include "base/clock.h"
 #include "base/file/fds.h"
+#include "base/file/limit.h"
 #include "base/file/private.h"
 #include "base/status.h"
 #include "elastic/state.h"
@@ -17,6 +18,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/inotify.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define LINK_PATH (PATH_MAX + 64)
@@ -171,7 +173,8 @@ static kolo_status_t put(kolo_state_link_t *link, const char *line, size_t bytes
     snprintf(name, sizeof name, "%s/from.%u.%u", link->dir, link->worker, link->said);
     int fd = open(first, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (fd < 0) return kolo_fail_errno(KOLO_ERR_SYSTEM, errno, "a file for the launcher, %s", first);
-    ssize_t n = write(fd, line, bytes);
+    (void)fchmod(fd, 0600); /* whatever the umask takes away */
+    ssize_t n = kolo_file_write(fd, line, bytes);
     int why = n < 0 ? errno : ENOSPC;
     kolo_fd_close(fd);
     if (n != (ssize_t)bytes) return kolo_fail_errno(KOLO_ERR_SYSTEM, why, "a file for the launcher, %s", first);

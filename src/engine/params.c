@@ -69,7 +69,7 @@ static const kolo_param_t rows[] = {
      "loaded, "
      "else the only one that libkolo was built for",
      &kolo_mpi_which},
-    {"KOLO_MPI_MODULES", KOLO_PARAM_STR, NULL, 0, 0, NULL, false,
+    {"KOLO_MPI_MODULES", KOLO_PARAM_FILE, NULL, 0, 0, NULL, false,
      "engine: directory of the modules kolo-mpi-*.so; not set: kolo beside libkolo.so", &kolo_mpi_modules},
     {"KOLO_MPI_CHUNK", KOLO_PARAM_INT, "2147483647", 1, INT32_MAX, NULL, true,
      "engine: most elements that one call of MPI gets, whose counts are int; more are cut into pieces",
@@ -78,7 +78,7 @@ static const kolo_param_t rows[] = {
      "engine: 1: fusion threshold, cycle time, cache and hierarchical backends, as far as no parameter or config "
      "fixes them, are tried out while the job runs, and the best stay",
      &autotune},
-    {"KOLO_AUTOTUNE_LOG", KOLO_PARAM_STR, NULL, 0, 0, NULL, false,
+    {"KOLO_AUTOTUNE_LOG", KOLO_PARAM_FILE, NULL, 0, 0, NULL, false,
      "engine: file for what autotune tries and how fast it was (comma-separated values); %r in it becomes the "
      "rank, "
      "without it rank 0 alone writes",
@@ -92,7 +92,7 @@ static const kolo_param_t rows[] = {
      "engine: samples of each setting; their median is its score (rank 0's counts)", &kolo_autotune_samples},
     {"KOLO_AUTOTUNE_SETTINGS", KOLO_PARAM_INT, "46", 1, KOLO_TUNE_SETTINGS_MAX, NULL, false,
      "engine: settings that autotune tries at most (rank 0's counts)", &kolo_autotune_settings},
-    {"KOLO_TIMELINE", KOLO_PARAM_STR, NULL, 0, 0, NULL, false,
+    {"KOLO_TIMELINE", KOLO_PARAM_FILE, NULL, 0, 0, NULL, false,
      "engine: file for the timeline of every engine, from its start on; %r in it becomes the rank, without it rank "
      "0 alone writes; .gz at its end: compressed by zlib",
      &kolo_timeline_path},

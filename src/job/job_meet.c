@@ -34,11 +34,13 @@ static kolo_status_t job_dir(char *dir, size_t bytes)
         return kolo_fail(
             KOLO_ERR_INVALID_USAGE,
             "job: there is neither HOME nor KOLO_JOB_DIR, so ranks have no place to meet; set KOLO_JOB_DIR "
-            "to a directory that all hosts share");
+            "to a directory that all hosts share (a set-user-id program does not read them)");
     int n = given ? snprintf(dir, bytes, "%s", kolo_job_values.dir)
                   : snprintf(dir, bytes, "%s/.kolo", kolo_job_values.home);
     if (n < 0 || (size_t)n >= bytes) return kolo_fail(KOLO_ERR_INVALID_USAGE, "job: KOLO_JOB_DIR is too long");
-    if (mkdir(dir, 0700) != 0 && errno != EEXIST)
+    const bool made = mkdir(dir, 0700) == 0;
+    if (made) (void)chmod(dir, 0700); /* whatever the umask takes away */
+    if (!made && errno != EEXIST)
         return kolo_fail_errno(KOLO_ERR_SYSTEM, errno, "job: cannot make %s, where ranks meet (KOLO_JOB_DIR)", dir);
     if (stat(dir, &st) != 0 || !S_ISDIR(st.st_mode) || st.st_uid != geteuid() || (st.st_mode & 022) != 0)
         return kolo_fail(
@@ -161,13 +163,29 @@ static kolo_status_t meet_at(kolo_job_meeting_t *m, const char *address)
     char name[KOLO_JOB_NAME_BYTES], scope[400];
     KOLO_TRY(kolo_job_name(&kolo_job_values, &m->place, name));
     snprintf(scope, sizeof scope, "%s %s.%u", address, name, m->number);
-    return kolo_oob_create_id_at(address, scope, &m->id);
+    return kolo_oob_create_computed_id(address, scope, m->place.rank == 0, &m->id);
+}
+
+/* What the launcher says of the host of rank 0, against what this host knows of itself. */
+static void look_at_address(const kolo_job_meeting_t *m)
+{
+    char text[300];
+    if (!kolo_job_address(&kolo_job_values, &m->place, m->number, text, sizeof text) || kolo_oob_hint(text)) return;
+    if (m->place.local_size != m->place.nranks) return;
+    kolo_warn(
+        "job",
+        "rank %d: the launcher says that all %d ranks are on this host (LOCAL_WORLD_SIZE is WORLD_SIZE), but the "
+        "address of rank 0's host, %s, is none of this host's. Set LOCAL_WORLD_SIZE to the ranks of each host",
+        m->place.rank, m->place.nranks, text);
 }
 
 kolo_status_t kolo_job_meet(kolo_job_meeting_t *m)
 {
     char address[300];
     if (m->place.nranks == 1) return kolo_oob_create_local_id(&m->id);
+    if (m->place.local_size != m->place.nranks) /* each says what is wrong with its own, at once */
+        KOLO_TRY(kolo_oob_check_interfaces());
+    look_at_address(m);
     if (kolo_job_is_set(kolo_job_values.id_file)) return meet_by_file(m);
     if (kolo_oob_has_address()) return kolo_oob_create_id(&m->id);
     if (!kolo_oob_has_secret() ||

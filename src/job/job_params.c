@@ -10,12 +10,13 @@
 
 kolo_job_values_t kolo_job_values;
 
-#define TEXT KOLO_PARAM_STR, NULL, 0, 0, NULL, false
+#define TEXT      KOLO_PARAM_STR, NULL, 0, 0, NULL, false
+#define FILE_NAME KOLO_PARAM_FILE, NULL, 0, 0, NULL, false
 static const kolo_param_t rows[] = {
     {"KOLO_JOB_LAUNCHER", KOLO_PARAM_ENUM, "auto", 0, 0, "auto|kolorun|torchrun|openmpi|mpich|slurm|none", false,
      "job: whose variables give rank and size; auto: the first in this order that are all there; none: rank 0 of 1",
      &kolo_job_values.launcher},
-    {"KOLO_JOB_DIR", TEXT,
+    {"KOLO_JOB_DIR", FILE_NAME,
      "job: directory, shared by all hosts, in which ranks find each other under other launchers than kolorun; not "
      "set: $HOME/.kolo",
      &kolo_job_values.dir},
@@ -23,18 +24,18 @@ static const kolo_param_t rows[] = {
      "job: a text that all ranks of a job share and other jobs do not, where the launcher's variables are not "
      "enough",
      &kolo_job_values.name},
-    {"HOME", TEXT, "job: where KOLO_JOB_DIR is if it is not set", &kolo_job_values.home},
+    {"HOME", FILE_NAME, "job: where KOLO_JOB_DIR is if it is not set", &kolo_job_values.home},
     {"KOLO_RANK", TEXT, "job: rank, as kolorun sets it", &kolo_job_values.rank},
     {"KOLO_NRANKS", TEXT, "job: number of ranks, as kolorun sets it", &kolo_job_values.size},
     {"KOLO_LOCAL_RANK", TEXT, "job: rank among those of this host, as kolorun sets it",
      &kolo_job_values.local_rank},
     {"KOLO_LOCAL_SIZE", TEXT, "job: number of ranks on this host, as kolorun sets it", &kolo_job_values.local_size},
-    {"KOLO_ID_FILE", TEXT, "job: where rank 0 leaves the unique id for the others, as kolorun sets it",
+    {"KOLO_ID_FILE", FILE_NAME, "job: where rank 0 leaves the unique id for the others, as kolorun sets it",
      &kolo_job_values.id_file},
     {"KOLO_ELASTIC_WORKER", TEXT, "job: the number of this process in a job of kolorun --min, as kolorun sets it",
      &kolo_job_values.worker},
     {"KOLO_STORE", TEXT, "job: host:port of the store of kolorun, as kolorun sets it", &kolo_job_values.store},
-    {"KOLO_STORE_KEY_FILE", TEXT, "job: file with the store's key, as kolorun sets it",
+    {"KOLO_STORE_KEY_FILE", FILE_NAME, "job: file with the store's key, as kolorun sets it",
      &kolo_job_values.store_key_file},
     {"RANK", TEXT, "job: rank, as torchrun sets it", &kolo_job_values.torch_rank},
     {"WORLD_SIZE", TEXT, "job: number of ranks, as torchrun sets it", &kolo_job_values.torch_size},

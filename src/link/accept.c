@@ -20,6 +20,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #define GRACE_MS         250
@@ -50,6 +51,16 @@ static struct {
     kolo_timer_t *timer;
     uint64_t timer_due_ns;
 } callers;
+
+/* Strangers take no more than a quarter of the descriptors that this process may have. */
+static int64_t most_pending(void)
+{
+    struct rlimit limit;
+    int64_t most = kolo_link_values.pending_max;
+    if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur / 4 < (rlim_t)most)
+        most = (int64_t)(limit.rlim_cur / 4);
+    return KOLO_MAX(most, (int64_t)1);
+}
 
 static _Atomic uint64_t counts[KOLO_COUNT_KINDS];
 
@@ -135,7 +146,7 @@ static void caller_unlink(caller_t *caller)
 {
     queue_remove(caller);
     kolo_watch_del(caller->watch);
-    if (callers.count < kolo_link_values.pending_max) resume_listeners();
+    if (callers.count < most_pending()) resume_listeners();
     if (callers.first == NULL) arm_timer(caller->listener->progress);
 }
 
@@ -174,7 +185,7 @@ static void serve_queue(void *arg)
     kolo_timer_cancel(callers.timer);
     callers.timer = NULL;
     uint64_t now = kolo_now_ns();
-    bool full = callers.count >= kolo_link_values.pending_max;
+    bool full = callers.count >= most_pending();
     if (!full) resume_listeners(); /* they had run out of descriptors */
     while (callers.first != NULL) {
         uint64_t age_ms = (now - callers.first->since_ns) / KOLO_NS_PER_MS;
@@ -328,7 +339,7 @@ void kolo_caller_greet(kolo_listener_t *listener, int fd, const struct sockaddr 
 
 bool kolo_callers_full(void)
 {
-    return callers.count >= kolo_link_values.pending_max;
+    return callers.count >= most_pending();
 }
 
 void kolo_callers_drop(kolo_listener_t *listener)

@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/process.h"
 #include "link/link.h"
+#include "link/route.h"
 
 #include <errno.h>
 #include <netinet/in.h>
@@ -23,6 +24,7 @@
 
 #define RETRY_FIRST_MS 2
 #define RETRY_MAX_MS   300
+#define GREETING_MS    1000 /* then we look elsewhere, if we can: a listener of another kind may wait for our word */
 
 struct kolo_dial {
     kolo_progress_t *progress;
@@ -148,16 +150,53 @@ static void tell_of_shortage(const kolo_dial_t *dial, int err)
               buf, how);
 }
 
+static void dial_found_nobody(kolo_dial_t *dial)
+{
+    char name[16];
+    if (kolo_address_is_own(&dial->config.address, name))
+        dial_fail(
+            dial, KOLO_ERR_REMOTE,
+            "nobody listens there. It is also an address of this host (interface %s): if %s runs on another "
+            "host, both hosts have this address and it joins them not: KOLO_SOCKET_IFNAME, on all ranks, names "
+            "the interface that does. Else its process has ended",
+            name, dial->config.who);
+    else
+        dial_fail(dial, KOLO_ERR_REMOTE, "nobody listens there: the process has ended%s",
+                  kolo_address_is_unix(&dial->config.address) ? ", or it is in another network namespace" : "");
+}
+
+/* Of IPv6, which may be off: then a connection ends as if no port were free. */
+static bool has_family(const kolo_address_t *address)
+{
+    struct sockaddr_storage sa;
+    socklen_t bytes = kolo_address_to_sockaddr(address, &sa);
+    if (sa.ss_family != AF_INET6) return true;
+    ((struct sockaddr_in6 *)&sa)->sin6_port = 0;
+    ((struct sockaddr_in6 *)&sa)->sin6_addr = in6addr_any;
+    ((struct sockaddr_in6 *)&sa)->sin6_scope_id = 0;
+    int fd = kolo_fd_socket(AF_INET6, SOCK_DGRAM);
+    struct sockaddr_storage source;
+    bool has = fd >= 0 && bind(fd, (struct sockaddr *)&sa, bytes) == 0;
+    if (fd >= 0) kolo_fd_close(fd);
+    ((struct sockaddr_in6 *)&sa)->sin6_addr = in6addr_loopback;
+    return has && kolo_route_source((struct sockaddr *)&sa, &source);
+}
+
 /* An attempt failed: another one later, or the end. */
 static void dial_attempt_failed(kolo_dial_t *dial, int err)
 {
     dial_hang_up(dial);
     uint64_t deadline = dial->config.deadline_ns;
     bool refused = err == ECONNREFUSED;
-    tell_of_shortage(dial, err);
+    if (err != EADDRNOTAVAIL || has_family(&dial->config.address)) tell_of_shortage(dial, err);
     if (refused && !dial->config.retry_refused) {
-        dial_fail(dial, KOLO_ERR_REMOTE, "nobody listens there: the process has ended%s",
-                  kolo_address_is_unix(&dial->config.address) ? ", or it is in another network namespace" : "");
+        dial_found_nobody(dial);
+        return;
+    }
+    if (err == EADDRNOTAVAIL && !has_family(&dial->config.address)) {
+        dial_fail(dial, KOLO_ERR_SYSTEM,
+                  "cannot connect: this host has no IPv6 address, not even [::1] (IPv6 is off): use "
+                  "an IPv4 address");
         return;
     }
     if (err != EMFILE) dial->starved_ns = 0;
@@ -171,6 +210,8 @@ static void dial_attempt_failed(kolo_dial_t *dial, int err)
         dial_fail(dial, KOLO_ERR_SYSTEM, "cannot connect: %s", strerror(err));
         return;
     }
+    if (dial->config.elsewhere != NULL && (refused || err == EADDRINUSE))
+        dial->config.elsewhere(dial->config.arg, err == EADDRINUSE, &dial->config.address);
     uint64_t now = kolo_now_ns();
     if (deadline != 0 && now >= deadline) {
         dial_fail(dial, KOLO_ERR_TIMEOUT, "cannot connect in time: %s", strerror(err));
@@ -185,12 +226,38 @@ static void dial_attempt_failed(kolo_dial_t *dial, int err)
         dial_fail(dial, KOLO_ERR_NO_MEMORY, "no memory to call again");
 }
 
+/* Nothing was heard: whoever took the call, if anybody did, speaks another language. */
+static void dial_unanswered(void *arg)
+{
+    kolo_dial_t *dial = arg;
+    struct sockaddr_storage sa;
+    socklen_t bytes = sizeof(sa);
+    if (dial->stage != WAITS_GREETING || dial->fd < 0) return;
+    bool taken = getpeername(dial->fd, (struct sockaddr *)&sa, &bytes) == 0;
+    dial_attempt_failed(dial, taken ? EADDRINUSE : ETIMEDOUT);
+}
+
 static void dial_again(void *arg)
 {
     kolo_dial_t *dial = arg;
     int err = dial->first_err != 0 ? dial->first_err : dial_attempt(dial);
     dial->first_err = 0;
+    if (err == 0 && dial->config.elsewhere != NULL) {
+        kolo_timer_cancel(dial->timer);
+        dial->timer = NULL;
+        if (kolo_timer_add(dial->progress, GREETING_MS, dial_unanswered, dial, &dial->timer) != KOLO_OK)
+            err = ENOMEM;
+    }
     if (err != 0) dial_attempt_failed(dial, err);
+}
+
+/* Somebody else listens there. */
+static void dial_met_stranger(kolo_dial_t *dial, kolo_status_t status, const char *text)
+{
+    if (dial->config.elsewhere != NULL)
+        dial_attempt_failed(dial, EADDRINUSE);
+    else
+        dial_fail(dial, status, "%s", text);
 }
 
 static void dial_got_greeting(kolo_dial_t *dial)
@@ -202,7 +269,7 @@ static void dial_got_greeting(kolo_dial_t *dial)
             dial_fail(dial, KOLO_ERR_PROTOCOL, "it speaks version %u of the protocol, we speak %d", version,
                       KOLO_PROTOCOL_VERSION);
         else
-            dial_fail(dial, KOLO_ERR_PROTOCOL, "somebody else listens there");
+            dial_met_stranger(dial, KOLO_ERR_PROTOCOL, "somebody else listens there");
         return;
     }
     uint64_t cookie = kolo_address_cookie(&dial->config.address);
@@ -248,10 +315,11 @@ static void dial_got_verdict(kolo_dial_t *dial)
                                           dial->greeting, dial->hello, dial->verdict, &code);
     KOLO_FAIL_POINT("oob.dial.proven");
     if (!proven) {
-        dial_fail(dial, KOLO_ERR_AUTH,
-                  code == KOLO_VERDICT_REFUSED
-                      ? "it refused our proof: the secrets differ (another job's id, or another secret file)"
-                      : "it did not prove that it knows the job's secret");
+        dial_met_stranger(
+            dial, KOLO_ERR_AUTH,
+            code == KOLO_VERDICT_REFUSED
+                ? "it refused our proof: the secrets differ (another job's id, or another secret file)"
+                : "it did not prove that it knows the job's secret");
     } else if (code == KOLO_VERDICT_BUSY) {
         dial_attempt_failed(dial, EBUSY);
     } else if (code == KOLO_VERDICT_GONE) {
@@ -317,8 +385,8 @@ kolo_status_t kolo_dial_start(kolo_progress_t *progress, const kolo_dial_config_
     dial->fd = -1;
     dial->retry_ms = RETRY_FIRST_MS;
     *slot = dial; /* the call may end before we return */
-    int err = dial_attempt(dial);
-    if (err == 0) return KOLO_OK;
+    int err = config->elsewhere == NULL ? dial_attempt(dial) : 0;
+    if (err == 0 && config->elsewhere == NULL) return KOLO_OK;
     /* Whatever comes of it is decided on the progress thread, like later attempts. */
     dial->first_err = err;
     kolo_status_t status = kolo_timer_add(progress, 0, dial_again, dial, &dial->timer);

@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Which local address to listen on: KOLO_SOCKET_IFNAME (prefixes, "=" exact names, "^" all but),
- * KOLO_SOCKET_FAMILY, and among what they permit the interface on the root's subnet. Without KOLO_SOCKET_IFNAME
- * loopback and container bridges are taken only when there is nothing else, or when the root is there. Where
+ * KOLO_SOCKET_FAMILY, and among what they permit the interface that has or reaches the root's address, or one that
+ * the other ranks know (route.h), or that has the default route. Else the first one, but loopback, bridges and
+ * tunnels only when there is nothing else: two hosts may have the same address there, and it joins them not. Where
  * nothing at all is up (a fresh network namespace), a Unix socket serves: only ranks of this namespace could come
  * anyway.
  */
 #include "base/log.h"
 #include "link/address.h"
 #include "link/link.h"
+#include "link/route.h"
 
 #include <errno.h>
 #include <ifaddrs.h>
@@ -33,22 +35,6 @@ bool kolo_ifname_matches(const char *list, const char *name)
     return found != invert;
 }
 
-/* Lower is better; negative: not permitted. */
-static int interface_class(const struct ifaddrs *ifa)
-{
-    static const char second_class[] = "docker,veth,virbr,br-,cni,flannel";
-    if (kolo_link_values.socket_ifname != NULL && kolo_link_values.socket_ifname[0] != '\0')
-        return kolo_ifname_matches(kolo_link_values.socket_ifname, ifa->ifa_name) ? 0 : -1;
-    if (ifa->ifa_flags & IFF_LOOPBACK) return 2;
-    return kolo_ifname_matches(second_class, ifa->ifa_name) ? 1 : 0;
-}
-
-static bool is_link_local(const struct sockaddr *sa)
-{
-    return sa->sa_family == AF_INET6 &&
-           IN6_IS_ADDR_LINKLOCAL(&((const struct sockaddr_in6 *)(const void *)sa)->sin6_addr);
-}
-
 static const uint8_t *address_bytes(const struct sockaddr *sa, size_t *bytes)
 {
     if (sa->sa_family == AF_INET) {
@@ -57,6 +43,41 @@ static const uint8_t *address_bytes(const struct sockaddr *sa, size_t *bytes)
     }
     *bytes = 16;
     return (const uint8_t *)&((const struct sockaddr_in6 *)(const void *)sa)->sin6_addr;
+}
+
+/* From where the system would call those whom we are to reach. */
+typedef struct {
+    const struct sockaddr *root; /* NULL: not known */
+    struct sockaddr_storage reaches, way_out, way_out6;
+} view_t;
+
+static bool is_same_address(const struct sockaddr *a, const struct sockaddr *b)
+{
+    size_t bytes;
+    if (a->sa_family != b->sa_family || (a->sa_family != AF_INET && a->sa_family != AF_INET6)) return false;
+    const uint8_t *first = address_bytes(a, &bytes);
+    return memcmp(first, address_bytes(b, &bytes), bytes) == 0;
+}
+
+static bool has_way_out(const view_t *view, const struct ifaddrs *ifa)
+{
+    return is_same_address(ifa->ifa_addr, (const struct sockaddr *)&view->way_out) ||
+           is_same_address(ifa->ifa_addr, (const struct sockaddr *)&view->way_out6);
+}
+
+/* Lower is better; negative: not permitted. */
+static int interface_class(const view_t *view, const struct ifaddrs *ifa)
+{
+    if (kolo_link_values.socket_ifname != NULL && kolo_link_values.socket_ifname[0] != '\0')
+        return kolo_ifname_matches(kolo_link_values.socket_ifname, ifa->ifa_name) ? 0 : -1;
+    if (ifa->ifa_flags & IFF_LOOPBACK) return 2;
+    return !has_way_out(view, ifa) && kolo_interface_is_virtual(ifa->ifa_name) ? 1 : 0;
+}
+
+static bool is_link_local(const struct sockaddr *sa)
+{
+    return sa->sa_family == AF_INET6 &&
+           IN6_IS_ADDR_LINKLOCAL(&((const struct sockaddr_in6 *)(const void *)sa)->sin6_addr);
 }
 
 static bool same_subnet(const struct ifaddrs *ifa, const struct sockaddr *root)
@@ -82,16 +103,19 @@ static bool family_permitted(int family)
 }
 
 /* Lower is better; negative: not permitted. */
-static int score(const struct ifaddrs *ifa, const struct sockaddr *root)
+static int score(const view_t *view, const struct ifaddrs *ifa)
 {
+    const struct sockaddr *root = view->root;
     if (ifa->ifa_addr == NULL || !(ifa->ifa_flags & IFF_UP) || !family_permitted(ifa->ifa_addr->sa_family))
         return -1;
-    int class = interface_class(ifa);
+    int class = interface_class(view, ifa);
     if (class < 0) return -1;
 #ifndef KOLO_HAVE_SODIUM
     if (!(ifa->ifa_flags & IFF_LOOPBACK)) return -1; /* cannot authenticate: this machine only */
 #endif
-    int value = class * 8;
+    int value = class * 8 + 200;
+    if (is_same_address(ifa->ifa_addr, (const struct sockaddr *)&view->reaches)) value -= 200;
+    if (has_way_out(view, ifa)) value -= 6;
     if (is_link_local(ifa->ifa_addr)) value += 4;
     if (root != NULL && root->sa_family != ifa->ifa_addr->sa_family) value += 100; /* could not reach the root */
     if (root == NULL && ifa->ifa_addr->sa_family == AF_INET6) value += 2;
@@ -117,19 +141,33 @@ bool kolo_address_has_network(void)
     return up;
 }
 
+/* What stays unknown has family 0. */
+static void look_around(view_t *view, const struct sockaddr *root)
+{
+    kolo_address_t known;
+    struct sockaddr_storage to = {0};
+    *view = (view_t){.root = root};
+    if (root == NULL && kolo_address_hint(&known)) kolo_address_to_sockaddr(&known, &to);
+    if (root != NULL || to.ss_family != 0)
+        (void)kolo_route_source(root != NULL ? root : (const struct sockaddr *)&to, &view->reaches);
+    (void)kolo_route_default_source(AF_INET, &view->way_out);
+    (void)kolo_route_default_source(AF_INET6, &view->way_out6);
+}
+
 static kolo_status_t choose(const kolo_address_t *root, kolo_address_t *address)
 {
     struct sockaddr_storage root_sa = {0};
-    const struct sockaddr *root_ptr = NULL;
-    if (root != NULL) {
-        kolo_address_to_sockaddr(root, &root_sa);
-        root_ptr = (const struct sockaddr *)&root_sa;
-    }
+    view_t view;
+    int least = 0;
+    if (root != NULL) kolo_address_to_sockaddr(root, &root_sa);
+    look_around(&view, root != NULL ? (const struct sockaddr *)&root_sa : NULL);
     struct ifaddrs *all, *best = NULL;
     if (getifaddrs(&all) != 0) return kolo_fail_errno(KOLO_ERR_SYSTEM, errno, "cannot list the network interfaces");
     for (struct ifaddrs *ifa = all; ifa != NULL; ifa = ifa->ifa_next) {
-        int mine = score(ifa, root_ptr);
-        if (mine >= 0 && (best == NULL || mine < score(best, root_ptr))) best = ifa;
+        int mine = score(&view, ifa);
+        if (mine < 0 || (best != NULL && mine >= least)) continue;
+        best = ifa;
+        least = mine;
     }
     kolo_status_t status = KOLO_OK;
     const bool up = is_anything_up(all),
@@ -162,13 +200,15 @@ static kolo_status_t choose(const kolo_address_t *root, kolo_address_t *address)
 int kolo_address_list_local(kolo_interface_t *out, int most)
 {
     struct ifaddrs *all;
+    view_t view;
     int scores[64], n = 0, best = INT_MAX;
     if (getifaddrs(&all) != 0) return 0;
+    look_around(&view, NULL);
     for (struct ifaddrs *ifa = all; ifa != NULL; ifa = ifa->ifa_next)
-        if (score(ifa, NULL) >= 0) best = KOLO_MIN(best, interface_class(ifa));
+        if (score(&view, ifa) >= 0) best = KOLO_MIN(best, interface_class(&view, ifa));
     for (struct ifaddrs *ifa = all; ifa != NULL; ifa = ifa->ifa_next) {
-        int mine = score(ifa, NULL), i = 0;
-        if (mine < 0 || interface_class(ifa) != best || strlen(ifa->ifa_name) >= sizeof out->name) continue;
+        int mine = score(&view, ifa), i = 0;
+        if (mine < 0 || interface_class(&view, ifa) != best || strlen(ifa->ifa_name) >= sizeof out->name) continue;
         while (i < n && strcmp(out[i].name, ifa->ifa_name) != 0) i++;
         if (i == KOLO_MIN(most, (int)KOLO_COUNTOF(scores)) || (i < n && scores[i] <= mine)) continue;
         if (i == n) n++;

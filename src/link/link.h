@@ -86,6 +86,9 @@ typedef struct {
     uint64_t deadline_ns;
     bool retry_refused;         /* nobody may be listening yet */
     void (*refused)(void *arg); /* before each retry of a refused connection; may be NULL */
+    /* Whom we call may be at one of several addresses: nobody, or somebody else (strangers), is at the one that was
+     * tried, which becomes the one to be tried next. NULL: there is one address, and strangers end the call. */
+    void (*elsewhere)(void *arg, bool strangers, kolo_address_t *address);
     kolo_dial_done_t done;
     void *arg;
     const uint8_t *frame; /* to be delivered, stays until done; the connection then ends and done's fd is -1, unless

@@ -102,6 +102,17 @@ static int bound_socket(const kolo_address_t *address)
     return -1;
 }
 
+static void print_port_range(char *text, size_t bytes)
+{
+    int from = 0, to = 0;
+    FILE *f = fopen("/proc/sys/net/ipv4/ip_local_port_range", "re");
+    if (f == NULL || fscanf(f, "%d %d", &from, &to) != 2) from = to = 0;
+    if (f != NULL) fclose(f);
+    snprintf(text, bytes,
+             "none of the %d ports %d to %d (net.ipv4.ip_local_port_range) is free; a rank needs several",
+             to - from + 1, from, to);
+}
+
 static kolo_status_t listener_bind(const kolo_address_t *address, bool quiet, int *out)
 {
     char buf[KOLO_ADDRESS_TEXT_BYTES];
@@ -121,8 +132,9 @@ static kolo_status_t listener_bind(const kolo_address_t *address, bool quiet, in
     if (fd >= 0) kolo_fd_close(fd);
     errno = err;
     if (quiet && (err == EADDRINUSE || err == EADDRNOTAVAIL)) return KOLO_ERR_INVALID_USAGE;
-    char open[128] = "";
+    char open[160] = "";
     if (err == EMFILE) kolo_descriptors_print(open, sizeof(open));
+    if (err == EADDRINUSE && kolo_address_port(address) == 0) print_port_range(open, sizeof(open));
     return kolo_fail_errno(KOLO_ERR_SYSTEM, err, "cannot listen on %s%s%s", kolo_address_print(address, buf),
                            open[0] != '\0' ? "; " : "", open);
 }

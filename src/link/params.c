@@ -35,7 +35,8 @@ static const kolo_param_t rows[] = {
      .def = "1024",
      .min = 1,
      .max = 1 << 20,
-     .help = "connections per process that may be unproven at a time",
+     .help = "connections per process that may be unproven at a time; never more than a quarter of its descriptors "
+             "(ulimit -n)",
      .value = &kolo_link_values.pending_max},
     {.key = "KOLO_OOB_HANDSHAKE_MS",
      .kind = KOLO_PARAM_INT,

@@ -4,6 +4,7 @@
  */
 #include "link/seal.h"
 #include "base/file/fds.h"
+#include "base/file/private.h"
 
 #include "base/bytes.h"
 #include "link/link.h"
@@ -71,10 +72,8 @@ kolo_status_t kolo_seal_create(const kolo_key_t *key, const uint8_t greeting[KOL
     kolo_key_t session;
     *out = NULL;
     if ((word & MODE_MASK) == KOLO_SECURITY_NONE) return KOLO_OK;
-    kolo_seal_t *seal = NULL; /* AES's state wants more than malloc's alignment */
-    if (posix_memalign((void **)&seal, 64, sizeof *seal) != 0)
-        return kolo_fail(KOLO_ERR_NO_MEMORY, "no memory for KOLO_TCP_SECURITY of a connection");
-    memset(seal, 0, sizeof *seal);
+    kolo_seal_t *seal = kolo_private_alloc(sizeof *seal);
+    if (seal == NULL) return kolo_fail(KOLO_ERR_NO_MEMORY, "no memory for KOLO_TCP_SECURITY of a connection");
     memcpy(text, greeting, KOLO_GREETING_BYTES);
     memcpy(text + KOLO_GREETING_BYTES, hello, KOLO_HELLO_BYTES);
     kolo_auth_derive(key, "session", text, sizeof text, &session);
@@ -89,9 +88,7 @@ kolo_status_t kolo_seal_create(const kolo_key_t *key, const uint8_t greeting[KOL
 
 void kolo_seal_destroy(kolo_seal_t *seal)
 {
-    if (seal == NULL) return;
-    kolo_auth_wipe(seal, sizeof *seal);
-    free(seal);
+    kolo_private_free(seal, sizeof *seal);
 }
 
 size_t kolo_seal_memory(const kolo_seal_t *seal)

@@ -8,9 +8,11 @@
  */
 #include "meet/id.h"
 #include "base/bytes.h"
+#include "base/file/limit.h"
 #include "base/file/private.h"
 #include "base/log.h"
 #include "base/process.h"
+#include "link/route.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -29,7 +31,10 @@
 
 #define ID_VERSION    1
 #define ID_FLAG_FIXED 1
+#define ID_COMPUTED   2
 #define ID_CHECKSUM   120
+#define PORT_FIRST    21000 /* below the ones that the system gives out */
+#define PORT_COUNT    10000
 
 static const uint8_t id_magic[8] = {'k', 'o', 'l', 'o', '-', 'i', 'd', '\n'};
 
@@ -59,7 +64,7 @@ void kolo_id_encode(const kolo_id_t *id, kolo_unique_id_t *out)
     memset(b, 0, KOLO_UNIQUE_ID_BYTES);
     memcpy(b, id_magic, 8);
     kolo_put16(b + 8, ID_VERSION);
-    kolo_put16(b + 10, id->fixed ? ID_FLAG_FIXED : 0);
+    kolo_put16(b + 10, (uint16_t)((id->fixed ? ID_FLAG_FIXED : 0) | (id->computed ? ID_COMPUTED : 0)));
     memcpy(b + 16, id->address.bytes, 32);
     memcpy(b + 48, id->secret.bytes, 32);
     kolo_put32(b + 80, (uint32_t)id->first_rank);
@@ -73,11 +78,15 @@ const char *kolo_id_decode(const kolo_unique_id_t *in, kolo_id_t *id)
     if (kolo_get16(b + 8) != ID_VERSION) return "it was made by an incompatible version of Kolo";
     if (kolo_get64(b + ID_CHECKSUM) != kolo_hash_bytes(KOLO_HASH_INIT, b, ID_CHECKSUM))
         return "it is damaged (cut or changed on its way?)";
-    if (kolo_get16(b + 10) > ID_FLAG_FIXED || kolo_get32(b + 12) != 0) return "it has unknown flags";
+    const uint16_t flags = kolo_get16(b + 10);
+    if (flags > (ID_FLAG_FIXED | ID_COMPUTED) || flags == ID_COMPUTED || kolo_get32(b + 12) != 0)
+        return "it has unknown flags";
     for (int i = 84; i < ID_CHECKSUM; i++)
         if (b[i] != 0) return "it has unknown fields";
     if (kolo_get32(b + 80) >= KOLO_NRANKS_MAX) return "it is for more ranks than there can be";
-    kolo_id_t parsed = {.first_rank = (int)kolo_get32(b + 80), .fixed = (kolo_get16(b + 10) & ID_FLAG_FIXED) != 0};
+    kolo_id_t parsed = {.first_rank = (int)kolo_get32(b + 80),
+                        .fixed = (flags & ID_FLAG_FIXED) != 0,
+                        .computed = (flags & ID_COMPUTED) != 0};
     memcpy(parsed.address.bytes, b + 16, 32);
     memcpy(parsed.secret.bytes, b + 48, 32);
     const char *wrong = kolo_address_check(&parsed.address);
@@ -122,6 +131,67 @@ kolo_status_t kolo_oob_create_id_at(const char *address, const char *scope, kolo
     kolo_listener_reserve(kolo_address_port(&id.address));
     kolo_status_t status = kolo_root_start(&id, &taken);
     if (taken) status = KOLO_OK; /* another rank or host serves it */
+    if (status == KOLO_OK) kolo_id_encode(&id, out);
+    kolo_auth_wipe(&id, sizeof(id));
+    return status;
+}
+
+kolo_status_t kolo_oob_check_interfaces(void)
+{
+    kolo_address_t own;
+    return kolo_address_choose_local(NULL, &own);
+}
+
+bool kolo_oob_hint(const char *text)
+{
+    kolo_address_t address;
+    char name[16];
+    if (kolo_address_parse(text, &address) != KOLO_OK) return true;
+    kolo_address_set_hint(&address);
+    return kolo_address_is_loopback(&address) || kolo_address_is_own(&address, name);
+}
+
+void kolo_id_address(const kolo_id_t *id, unsigned number, kolo_address_t *address)
+{
+    kolo_key_t hash;
+    *address = id->address;
+    if (number == 0) return;
+    kolo_auth_derive(&id->secret, "port", &number, sizeof(number), &hash);
+    kolo_address_set_port(address, (uint16_t)(PORT_FIRST + kolo_get32(hash.bytes) % PORT_COUNT));
+}
+
+static kolo_status_t start_computed_root(const kolo_id_t *id)
+{
+    char first[KOLO_ADDRESS_TEXT_BYTES];
+    for (unsigned i = 0; i < KOLO_ID_ADDRESSES; i++) {
+        kolo_id_t own = *id;
+        bool taken = false;
+        kolo_id_address(id, i, &own.address);
+        kolo_status_t status = kolo_root_start(&own, &taken);
+        const int err = errno;
+        const unsigned port = kolo_address_port(&own.address);
+        kolo_auth_wipe(&own, sizeof(own));
+        if (!taken) return status;
+        if (err == EADDRNOTAVAIL)
+            return kolo_fail(KOLO_ERR_INVALID_USAGE,
+                             "rank 0 has to be on the host with that address, and it is none of this host's: %s",
+                             kolo_address_print(&id->address, first));
+        kolo_info("oob", "another program has port %u, where this job's root would be: the next one is tried",
+                  port);
+    }
+    return kolo_fail(KOLO_ERR_SYSTEM, "other programs have all %d ports that this job could have, from %s on",
+                     KOLO_ID_ADDRESSES, kolo_address_print(&id->address, first));
+}
+
+kolo_status_t kolo_oob_create_computed_id(const char *address, const char *scope, bool is_root,
+                                          kolo_unique_id_t *out)
+{
+    kolo_id_t id = {.fixed = true, .computed = true};
+    kolo_oob_process_init();
+    KOLO_TRY(kolo_address_parse(address, &id.address));
+    KOLO_TRY(kolo_oob_read_secret(scope, &id.secret));
+    kolo_listener_reserve(kolo_address_port(&id.address));
+    kolo_status_t status = is_root ? start_computed_root(&id) : KOLO_OK;
     if (status == KOLO_OK) kolo_id_encode(&id, out);
     kolo_auth_wipe(&id, sizeof(id));
     return status;
@@ -179,7 +249,7 @@ kolo_status_t kolo_oob_create_id(kolo_unique_id_t *out)
 
 static kolo_status_t write_file(int fd, const char *path, const void *data, size_t bytes)
 {
-    ssize_t n = write(fd, data, bytes);
+    ssize_t n = kolo_file_write(fd, data, bytes);
     if (n == (ssize_t)bytes && fsync(fd) == 0) return KOLO_OK;
     return kolo_fail_errno(KOLO_ERR_SYSTEM, n < 0 ? errno : EIO, "cannot write the id to %s", path);
 }
@@ -193,6 +263,7 @@ kolo_status_t kolo_oob_save_id(const kolo_unique_id_t *id, const char *path)
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "path is too long");
     int fd = mkostemp(temp, O_CLOEXEC); /* mode 0600 */
     if (fd < 0) return kolo_fail_errno(KOLO_ERR_SYSTEM, errno, "cannot create a file beside %s", path);
+    (void)fchmod(fd, 0600); /* whatever the umask takes away */
     kolo_status_t status = write_file(fd, path, id->bytes, sizeof(id->bytes));
     close(fd);
     if (status == KOLO_OK && rename(temp, path) != 0)

@@ -24,15 +24,24 @@ typedef struct {
     kolo_address_t address;
     kolo_key_t secret;
     bool fixed;     /* made from KOLO_COMM_ID: the root may come up later than its callers */
+    bool computed;  /* its port follows from a launcher's variables: another job may have it */
     int first_rank; /* to grow a communicator of so many ranks; 0: an ordinary id */
 } kolo_id_t;
 void kolo_id_encode(const kolo_id_t *id, kolo_unique_id_t *out);
 /* NULL when fine, else what is wrong. Pure; fuzzed. */
 const char *kolo_id_decode(const kolo_unique_id_t *in, kolo_id_t *id);
 kolo_status_t kolo_oob_read_secret(const char *scope, kolo_key_t *secret); /* secret.c */
+/* *key has been made from this secret: a text that a person may have thought of is made costly to guess. Any
+ * thread. */
+kolo_status_t kolo_oob_stretch_secret(const void *data, size_t bytes, kolo_key_t *key);
 
-/* Starts a root on id->address (port 0: any; the port is filled in). KOLO_ERR_INVALID_USAGE with *taken set when
- * the address is somebody else's. */
+/* The addresses at which a computed id's root may be, from 0 on: its own, then ports that follow from the job's
+ * secret, so that all ranks know them and another job has others. */
+#define KOLO_ID_ADDRESSES 4
+void kolo_id_address(const kolo_id_t *id, unsigned number, kolo_address_t *address);
+
+/* Starts a root on id->address (port 0: any; the port is filled in). KOLO_ERR_INVALID_USAGE with *taken set, and
+ * errno, when the address is somebody else's. */
 kolo_status_t kolo_root_start(kolo_id_t *id, bool *taken);
 
 #endif

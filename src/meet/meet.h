@@ -21,6 +21,15 @@ bool kolo_oob_has_secret(void);
  * secret of its own is derived for each, so those of another scope are refused. Whoever is first there and owns the
  * address starts the root. */
 kolo_status_t kolo_oob_create_id_at(const char *address, const char *scope, kolo_unique_id_t *id);
+/* Is there a network interface that the parameters permit? A rank that will need one can say so before it waits. */
+kolo_status_t kolo_oob_check_interfaces(void);
+/* An address (host:port) that the other ranks know: where nothing better is known, this process listens on the
+ * interface that has it or reaches it. Returns false if it is an address of another host. */
+bool kolo_oob_hint(const char *address);
+/* The same for an address whose port was computed and which another job may hold: then the root, which rank 0 alone
+ * becomes (is_root), goes to another port that all ranks compute. */
+kolo_status_t kolo_oob_create_computed_id(const char *address, const char *scope, bool is_root,
+                                          kolo_unique_id_t *id);
 /* A fresh one to grow a communicator of `nranks` ranks: messages of its root count new ranks from there. */
 kolo_status_t kolo_oob_create_grow_id(int nranks, kolo_unique_id_t *id);
 /* The nranks of the above; 0: an ordinary id. */

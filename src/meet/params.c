@@ -17,7 +17,7 @@ static const kolo_param_t rows[] = {
      .help = "host:port of the root; every rank can then make the id itself (needs KOLO_COMM_SECRET_FILE or _FD)",
      .value = &kolo_meet_values.comm_id},
     {.key = "KOLO_COMM_SECRET_FILE",
-     .kind = KOLO_PARAM_STR,
+     .kind = KOLO_PARAM_FILE,
      .help = "file with the job's secret for KOLO_COMM_ID, at least 16 bytes, equal on all ranks; a text of less "
              "than 64 "
              "characters is taken for a password and hashed with Argon2id (0.1 s and 64 MB per process)",

@@ -17,6 +17,7 @@
 #include "base/failpoint.h"
 #include "base/log.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -222,6 +223,7 @@ kolo_status_t kolo_root_start(kolo_id_t *id, bool *taken)
 {
     kolo_progress_t *progress;
     char buf[KOLO_ADDRESS_TEXT_BYTES];
+    int err = 0;
     *taken = false;
     KOLO_FAIL_POINT_TRY("oob.root.start");
     KOLO_TRY(kolo_progress_get(&progress));
@@ -239,6 +241,7 @@ kolo_status_t kolo_root_start(kolo_id_t *id, bool *taken)
         pthread_mutex_lock(&roots_lock);
         status = kolo_listener_open(progress, &id->address, &id->secret, &kolo_root_ops, root, id->fixed,
                                     &root->listener);
+        err = errno;
         if (status == KOLO_OK) {
             id->address = kolo_listener_address(root->listener);
             root->next = roots;
@@ -252,6 +255,7 @@ kolo_status_t kolo_root_start(kolo_id_t *id, bool *taken)
         if (root != NULL) kolo_timer_cancel(root->timer);
         free(root);
         kolo_progress_put(progress);
+        errno = err;
     }
     return status;
 }

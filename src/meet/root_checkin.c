@@ -82,16 +82,23 @@ static void root_rank(root_t *root, const kolo_checkin_t *c)
             kolo_reply_t reply = {.status = KOLO_ERR_INVALID_USAGE};
             snprintf(reply.text, sizeof(reply.text),
                      "all %d ranks of this id have checked in already, rank %d from "
-                     "%s: an id is good for one job, make a new one",
-                     root->nranks, c->rank, kolo_address_print(&entry->peer, a));
+                     "%s: %s",
+                     root->nranks, c->rank, kolo_address_print(&entry->peer, a),
+                     root->id.computed
+                         ? "is this another job with the same MASTER_ADDR and MASTER_PORT (or Slurm job)? "
+                           "Give each its own KOLO_JOB_NAME"
+                         : "an id is good for one job, make a new one");
             kolo_root_call(root, c->rank, &c->root_only, false, &reply);
             return;
         }
-        kolo_root_fail(root, KOLO_ERR_MISMATCH,
-                       "rank %d checked in twice, from %s and from %s: two processes have the same "
-                       "rank, or the id is used for two jobs",
-                       kolo_root_shown(root, c->rank), kolo_address_print(&entry->peer, a),
-                       kolo_address_print(&c->peer, b));
+        kolo_root_fail(
+            root, KOLO_ERR_MISMATCH,
+            "rank %d checked in twice, from %s and from %s: two processes have the same "
+            "rank, or %s",
+            kolo_root_shown(root, c->rank), kolo_address_print(&entry->peer, a), kolo_address_print(&c->peer, b),
+            root->id.computed ? "two jobs the same MASTER_ADDR and MASTER_PORT (or Slurm job): give each its "
+                                "own KOLO_JOB_NAME"
+                              : "the id is used for two jobs");
         kolo_root_tell_failure(root, c->rank, &c->root_only, false);
         return;
     }

@@ -56,20 +56,22 @@ static kolo_status_t read_from_file(const char *path, uint8_t *data, size_t *byt
 static kolo_status_t stretch(const uint8_t *data, size_t bytes, kolo_key_t *base)
 {
     static const uint8_t salt[crypto_pwhash_SALTBYTES] = "kolo job secret";
-    static kolo_key_t known, stretched; /* ids may be made often */
-    static bool knows;
+    static struct { /* ids may be made often */
+        kolo_key_t known, stretched;
+    } * kept;
+    if (kept == NULL && (kept = kolo_private_alloc(sizeof *kept)) == NULL)
+        return kolo_fail(KOLO_ERR_NO_MEMORY, "no memory for the hash of the job's secret");
     bool text = bytes < TEXT_MAX;
     for (size_t i = 0; i < bytes && text; i++) text = isprint(data[i]) || isspace(data[i]);
     if (!text) return KOLO_OK;
-    if (!knows || sodium_memcmp(&known, base, sizeof(known)) != 0) {
-        if (crypto_pwhash(stretched.bytes, sizeof(stretched.bytes), (const char *)data, bytes, salt,
+    if (sodium_memcmp(&kept->known, base, sizeof(kept->known)) != 0) {
+        if (crypto_pwhash(kept->stretched.bytes, sizeof(kept->stretched.bytes), (const char *)data, bytes, salt,
                           crypto_pwhash_OPSLIMIT_INTERACTIVE, crypto_pwhash_MEMLIMIT_INTERACTIVE,
                           crypto_pwhash_ALG_ARGON2ID13) != 0)
             return kolo_fail(KOLO_ERR_NO_MEMORY, "no memory (64 MB) for the hash of the job's secret");
-        known = *base;
-        knows = true;
+        kept->known = *base;
     }
-    *base = stretched;
+    *base = kept->stretched;
     return KOLO_OK;
 }
 #else
@@ -113,9 +115,19 @@ static kolo_status_t read_base(kolo_key_t *base)
     return KOLO_OK;
 }
 
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of what is kept above */
+
+kolo_status_t kolo_oob_stretch_secret(const void *data, size_t bytes, kolo_key_t *key)
+{
+    kolo_oob_process_init();
+    pthread_mutex_lock(&lock);
+    kolo_status_t status = stretch(data, bytes, key);
+    pthread_mutex_unlock(&lock);
+    return status;
+}
+
 kolo_status_t kolo_oob_read_secret(const char *scope, kolo_key_t *secret)
 {
-    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     kolo_key_t base;
     pthread_mutex_lock(&lock);
     kolo_status_t status = read_base(&base);

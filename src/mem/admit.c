@@ -25,12 +25,23 @@ static int yama_scope(void)
     return scope;
 }
 
+unsigned long kolo_mem_admitted(int64_t ptracer, int parent)
+{
+    if (ptracer == KOLO_PTRACER_ANY) return PR_SET_PTRACER_ANY;
+    return ptracer == KOLO_PTRACER_NONE || parent <= 1 ? 0 : (unsigned long)parent;
+}
+
 /* There is one such exception per process, and a debugger's helper may have made it: ours only where it is needed.
  */
 void kolo_mem_admit_siblings(void)
 {
-    unsigned long who = kolo_mem_ptracer == KOLO_PTRACER_ANY ? PR_SET_PTRACER_ANY : (unsigned long)getppid();
-    if (kolo_mem_ptracer == KOLO_PTRACER_NONE || who == 0 || yama_scope() != 1) return;
+    unsigned long who = kolo_mem_admitted(kolo_mem_ptracer, (int)getppid());
+    if (who == 0 && kolo_mem_ptracer != KOLO_PTRACER_NONE && getppid() == 1 && yama_scope() == 1)
+        kolo_info("wire",
+                  "process %d admits no copies by its siblings: its parent is process 1, whose descendants all "
+                  "processes are (KOLO_CMA_PTRACER=any admits them)",
+                  (int)getpid());
+    if (who == 0 || yama_scope() != 1) return;
     if (prctl(PR_SET_PTRACER, who, 0, 0, 0) != 0)
         kolo_info("wire", "process %d cannot admit copies by its siblings (ptrace_scope 1): %s", (int)getpid(),
                   strerror(errno));

@@ -2,12 +2,18 @@
  *
  * The card of a rank: who and where it is. Hashes instead of names, because all that anybody does with them is to
  * compare: same host, same process, can hand descriptors to each other.
+ *
+ * And which ranks live in this process. Between those, memory is handed over by plain addresses: who is believed to
+ * be one of them can make this process write anywhere in its own memory. A rank's card says in which process it is,
+ * but each task of the job has seen all cards and can show another's. So ranks are listed here before they show a
+ * card.
  */
 #include "base/clock.h"
 #include "base/wait.h"
 #include "member/member.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -89,4 +95,69 @@ const char *kolo_peer_card_print(const kolo_peer_card_t *card, char text[KOLO_WH
 {
     snprintf(text, KOLO_WHO_BYTES, "rank %d (host %.32s, pid %d)", card->rank, card->host_name, card->pid);
     return text;
+}
+
+/* ---- the ranks of this process ---- */
+
+#define KEPT 1024 /* that have ended: others of their job may look at their cards only now */
+
+typedef struct own {
+    struct own *next; /* the newest first */
+    uint64_t job;
+    int rank;
+    bool ended;
+} own_t;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static own_t *owns;
+
+static own_t *find_own(uint64_t job, int rank)
+{
+    own_t *own = owns;
+    while (own != NULL && (own->job != job || own->rank != rank)) own = own->next;
+    return own;
+}
+
+/* The oldest of more than KEPT. */
+static void forget_one(void)
+{
+    own_t **last = NULL;
+    int ended = 0;
+    for (own_t **at = &owns; *at != NULL; at = &(*at)->next) {
+        if (!(*at)->ended) continue;
+        last = at;
+        ended++;
+    }
+    if (ended <= KEPT) return;
+    own_t *own = *last;
+    *last = own->next;
+    free(own);
+}
+
+kolo_status_t kolo_member_own_add(uint64_t job, int rank)
+{
+    own_t *own = malloc(sizeof *own);
+    if (own == NULL) return kolo_fail(KOLO_ERR_NO_MEMORY, "no memory to list rank %d", rank);
+    pthread_mutex_lock(&lock);
+    *own = (own_t){.next = owns, .job = job, .rank = rank};
+    owns = own;
+    pthread_mutex_unlock(&lock);
+    return KOLO_OK;
+}
+
+void kolo_member_own_remove(uint64_t job, int rank)
+{
+    pthread_mutex_lock(&lock);
+    own_t *own = find_own(job, rank);
+    if (own != NULL) own->ended = true;
+    forget_one();
+    pthread_mutex_unlock(&lock);
+}
+
+bool kolo_member_own_has(uint64_t job, int rank)
+{
+    pthread_mutex_lock(&lock);
+    bool has = find_own(job, rank) != NULL;
+    pthread_mutex_unlock(&lock);
+    return has;
 }

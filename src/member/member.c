@@ -101,6 +101,7 @@ kolo_status_t kolo_member_build(kolo_member_t *member, int rank, int nranks, con
 void kolo_member_fini(kolo_member_t *member)
 {
     if (member == NULL) return;
+    if (member->job) kolo_member_own_remove(member->job, member->rank);
     free(member->peers);
     free(member->node_of);
     *member = (kolo_member_t){0};
@@ -146,21 +147,46 @@ static kolo_status_t check_devices(const kolo_peer_card_t *peers, int nranks)
     return KOLO_OK;
 }
 
+/* After the checks that all ranks fail alike: who has failed one of them is not here any more. */
+static kolo_status_t check_own(uint64_t job, const kolo_peer_card_t *mine, const kolo_peer_card_t *peers,
+                               int nranks)
+{
+    for (int r = 0; r < nranks; r++)
+        if (peers[r].process_hash == mine->process_hash && !kolo_member_own_has(job, r))
+            return kolo_fail(
+                KOLO_ERR_AUTH,
+                "the card of rank %d says that it is in process %d, with rank %d, and it is not: it shows "
+                "the card of another rank, or has ended already",
+                r, mine->pid, mine->rank);
+    return KOLO_OK;
+}
+
 kolo_status_t kolo_member_gather(kolo_oob_t *oob, const kolo_peer_card_t *mine, kolo_member_t *member)
 {
     if (oob == NULL || mine == NULL || member == NULL)
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "oob, card or member is NULL");
     int rank = kolo_oob_rank(oob), nranks = kolo_oob_nranks(oob);
+    uint64_t job = kolo_oob_job(oob);
     kolo_peer_card_t *peers = malloc((size_t)nranks * sizeof(*peers));
     if (peers == NULL) return kolo_fail(KOLO_ERR_NO_MEMORY, "no memory for the cards of %d ranks", nranks);
     peers[rank] = *mine;
-    kolo_status_t status = kolo_oob_all_gather(oob, peers, sizeof(*peers));
-    KOLO_FAIL_POINT("member.cards");
-    if (status == KOLO_OK) status = check_cards(mine, peers, nranks);
-    if (status == KOLO_OK) status = check_devices(peers, nranks);
+    kolo_status_t status = kolo_member_own_add(job, rank);
     if (status != KOLO_OK) {
         free(peers);
         return status;
     }
-    return build(member, rank, nranks, peers);
+    status = kolo_oob_all_gather(oob, peers, sizeof(*peers));
+    KOLO_FAIL_POINT("member.cards");
+    if (status == KOLO_OK) status = check_cards(mine, peers, nranks);
+    if (status == KOLO_OK) status = check_devices(peers, nranks);
+    if (status == KOLO_OK) status = check_own(job, mine, peers, nranks);
+    if (status == KOLO_OK)
+        status = build(member, rank, nranks, peers);
+    else
+        free(peers);
+    if (status == KOLO_OK)
+        member->job = job;
+    else
+        kolo_member_own_remove(job, rank);
+    return status;
 }

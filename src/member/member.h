@@ -60,12 +60,18 @@ typedef struct {
     int *node_first;         /* node -> index into node_ranks */
     int *node_ranks;         /* ranks grouped by node */
     int my_node;
+    uint64_t job; /* as whose rank this one is listed (card.c); 0: it is not */
 } kolo_member_t;
 
 /* Fills the card of this rank (fd_address and wires are the caller's). */
 kolo_status_t kolo_member_fill_card(kolo_peer_card_t *card, int rank, int device);
 /* process_hash of process `pid` of this host; a later process with the same number has another hash. */
 uint64_t kolo_member_process_hash(uint64_t host_hash, int pid);
+/* The ranks of this process (card.c): a card may say anything, but which ranks of which job are here, this process
+ * knows itself. add: before the card is shown to anybody. Any thread. */
+kolo_status_t kolo_member_own_add(uint64_t job, int rank);
+void kolo_member_own_remove(uint64_t job, int rank);
+bool kolo_member_own_has(uint64_t job, int rank);
 /* All-gathers cards, checks them, builds the node map. Collective. */
 kolo_status_t kolo_member_gather(kolo_oob_t *oob, const kolo_peer_card_t *mine, kolo_member_t *member);
 /* Builds only the node map, from given cards (tests, plans for other machines). */

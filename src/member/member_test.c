@@ -19,6 +19,7 @@ typedef struct {
     kolo_agree_row_t rows[3];
     uint64_t values[3];
     size_t nrows;
+    bool elsewhere; /* as a task of another process would: shows its card, and is not listed in this one */
     kolo_status_t status;
     char text[KOLO_ERROR_TEXT_BYTES];
     kolo_member_t member;
@@ -34,8 +35,13 @@ static void *rank_main(void *arg)
     kolo_oob_config_t config = {me->rank, me->nranks, 1, me->id, 20000, NULL, "test"};
     me->status = kolo_oob_open(&config, &oob);
     if (me->status != KOLO_OK) abort();
-    me->status = me->nrows > 0 ? kolo_member_agree(oob, me->rows, me->nrows)
-                               : kolo_member_gather(oob, &me->card, &me->member);
+    kolo_peer_card_t cards[MAX] = {0};
+    cards[me->rank] = me->card;
+    if (me->elsewhere)
+        me->status = kolo_oob_all_gather(oob, cards, sizeof(cards[0]));
+    else
+        me->status = me->nrows > 0 ? kolo_member_agree(oob, me->rows, me->nrows)
+                                   : kolo_member_gather(oob, &me->card, &me->member);
     if (me->status != KOLO_OK) snprintf(me->text, sizeof(me->text), "%s", kolo_error_text());
     kolo_oob_fini(oob);
     return NULL;
@@ -199,6 +205,23 @@ static void set_row(rank_t *rank, int i, const char *key, kolo_agree_kind_t kind
     rank->nrows = (size_t)i + 1;
 }
 
+/* Who is believed to be in this process is given plain addresses of its memory. */
+static void who_shows_the_card_of_another_process_is_not_believed_to_be_in_it(void **state)
+{
+    (void)state;
+    prepare(3);
+    ranks[1].elsewhere = true; /* with a card that says "in the process of ranks 0 and 2" */
+    run(3);
+    for (int r = 0; r < 3; r += 2) {
+        assert_int_equal(ranks[r].status, KOLO_ERR_AUTH);
+        assert_non_null(strstr(ranks[r].text, "rank 1 says that it is in process"));
+    }
+    prepare(3); /* the honest way, afterwards */
+    run(3);
+    assert_all(3, KOLO_OK, "", "");
+    for (int r = 0; r < 3; r++) kolo_member_fini(&ranks[r].member);
+}
+
 static void ranks_adopt_common_values(void **state)
 {
     (void)state;
@@ -243,6 +266,7 @@ int main(void)
         cmocka_unit_test(all_ranks_see_all_cards),
         cmocka_unit_test(devices_on_some_ranks_alone_are_refused_with_both_names),
         cmocka_unit_test(another_version_is_refused_with_both_versions),
+        cmocka_unit_test(who_shows_the_card_of_another_process_is_not_believed_to_be_in_it),
         cmocka_unit_test(ranks_adopt_common_values),
         cmocka_unit_test(what_cannot_be_agreed_names_rank_key_and_both_values),
     };

@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/auxv.h>
 
 #define FILE_LINES 4096 /* of a configuration file at most */
 #define LINE_BYTES 4096
@@ -82,6 +83,7 @@ kolo_status_t kolo_nccl_env_load(void)
     if (!from_file) return kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for NCCL's variables");
     const char *path = kolo_environment("NCCL_CONF_FILE"), *home = kolo_environment("HOME");
     char name[1024];
+    if (getauxval(AT_SECURE)) path = home = NULL; /* they are the caller's, who may do less than the program */
     if (path) {
         take_file(path);
     } else if (home && strlen(home) < sizeof name - 16) {

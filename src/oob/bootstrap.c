@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "oob/internal.h"
 
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,6 +28,8 @@ typedef struct {
     uint8_t frame[KOLO_CHECKIN_BYTES];
     bool tried_root;
     bool sent;
+    unsigned tries;            /* of a computed id's addresses */
+    atomic_bool met_strangers; /* at one of them */
 } checkin_t;
 
 struct kolo_bootstrap {
@@ -165,6 +168,22 @@ static void become_root(void *arg)
         call->tried_root = true; /* it will not work next time either */
 }
 
+/* Every other time the first one: there it mostly is. */
+static void try_elsewhere(void *arg, bool strangers, kolo_address_t *address)
+{
+    checkin_t *call = arg;
+    const kolo_oob_t *oob = call->boot->oob;
+    char at[KOLO_ADDRESS_TEXT_BYTES];
+    if (strangers && !atomic_exchange(&call->met_strangers, true))
+        kolo_warn(
+            "oob",
+            "%s: rank %d: who listens at %s does not know this job's secret: another job with this MASTER_PORT or "
+            "KOLO_JOB_NAME, another program, or the secrets differ. The root is looked for at other ports",
+            oob->name, oob->rank, kolo_address_print(address, at));
+    unsigned n = ++call->tries;
+    kolo_id_address(&call->id, n % 2 == 0 ? 0 : 1 + n / 2 % (KOLO_ID_ADDRESSES - 1), address);
+}
+
 static kolo_status_t call_root(kolo_bootstrap_t *boot, const kolo_id_t *id, int nids, int index, bool neighbour)
 {
     kolo_oob_t *oob = boot->oob;
@@ -186,7 +205,8 @@ static kolo_status_t call_root(kolo_bootstrap_t *boot, const kolo_id_t *id, int 
         .claim = {.purpose = KOLO_PURPOSE_CHECKIN, .from = oob->rank, .to = KOLO_RANK_ROOT},
         .deadline_ns = boot->deadline_ns,
         .retry_refused = id->fixed,
-        .refused = id->fixed ? become_root : NULL,
+        .refused = id->fixed && !id->computed ? become_root : NULL,
+        .elsewhere = id->computed ? try_elsewhere : NULL,
         .done = checked_in,
         .arg = call,
         .frame = call->frame,
@@ -249,11 +269,16 @@ static void describe_checkin(void *arg, char *buf, size_t bytes)
         snprintf(buf, bytes, "the address of rank %d from the root at %s (%s, rank %d of %d has checked in)",
                  (oob->rank + 1) % oob->nranks, address, oob->name, oob->rank, oob->nranks);
     else
-        snprintf(buf, bytes,
-                 "the root at %s, which has not answered a call yet (%s, rank %d of %d; if rank 0 runs, see "
-                 "whether another "
-                 "program listens there: ss -ltnp)",
-                 address, oob->name, oob->rank, oob->nranks);
+        snprintf(
+            buf, bytes,
+            "the root at %s, which has not answered a call yet (%s, rank %d of %d; if rank 0 runs, see "
+            "whether another "
+            "program listens there: ss -ltnp)%s",
+            address, oob->name, oob->rank, oob->nranks,
+            atomic_load(&boot->calls[0].met_strangers)
+                ? "; who did answer refused our proof: another job has this MASTER_PORT or KOLO_JOB_NAME and our "
+                  "rank 0 has not come, or the secrets differ"
+                : "");
     pthread_mutex_unlock(&oob->lock);
 }
 

@@ -5,8 +5,10 @@
  */
 #include "oob/oob_test_util.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -213,6 +215,37 @@ static void a_flood_of_half_open_callers_delays_nobody_for_long(void **state)
     for (int i = 0; i < FLOOD; i++) close(fds[i]);
 }
 
+static int open_descriptors(void)
+{
+    int n = 0;
+    for (int fd = 0; fd < 512; fd++) n += fcntl(fd, F_GETFD) >= 0;
+    return n;
+}
+
+/* With 1,024 that may be pending, and 80 descriptors: a process whose descriptors strangers take can do nothing
+ * more. */
+static void silent_callers_leave_most_descriptors_alone(void **state)
+{
+    enum { CALLERS = 60, LIMIT = 160 };
+    struct rlimit before, few;
+    int fds[CALLERS];
+    int64_t pending = kolo_link_values.pending_max;
+    (void)state;
+    kolo_link_values.pending_max = 1024;
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+    few = (struct rlimit){LIMIT, before.rlim_max};
+    int own = open_descriptors();
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &few), 0);
+    for (int i = 0; i < CALLERS; i++) fds[i] = stranger();
+    poll(NULL, 0, 100); /* all that are accepted are by now */
+    int taken = open_descriptors() - own - CALLERS;
+    setrlimit(RLIMIT_NOFILE, &before);
+    the_job_still_forms();
+    for (int i = 0; i < CALLERS; i++) close(fds[i]);
+    kolo_link_values.pending_max = pending;
+    assert_true(taken <= LIMIT / 4);
+}
+
 /* ---- between ranks ---- */
 
 static void send_to_peer(const test_rank_t *me, const uint8_t *bytes, size_t n)
@@ -291,6 +324,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_wrong_proof_learns_nothing, setup, test_after),
         cmocka_unit_test_setup_teardown(a_recorded_hello_does_not_open_a_second_session, setup, test_after),
         cmocka_unit_test_setup_teardown(a_proven_caller_with_a_bad_frame_is_refused, setup, test_after),
+        cmocka_unit_test_setup_teardown(silent_callers_leave_most_descriptors_alone, setup, test_after),
         cmocka_unit_test_setup_teardown(a_flood_of_half_open_callers_delays_nobody_for_long, narrow_setup,
                                         values_after),
         cmocka_unit_test_setup_teardown(an_oversized_message_ends_the_connection, setup, test_after),

@@ -65,12 +65,12 @@ static kolo_status_t check_config(const kolo_server_config_t *config)
     return KOLO_OK;
 }
 
-static kolo_status_t read_secret(const kolo_server_config_t *config, kolo_key_t *key)
+kolo_status_t kolo_server_read_secret(const kolo_server_config_t *config, kolo_key_t *key)
 {
     static const kolo_key_t zero;
     if (config->secret == NULL) return kolo_oob_read_secret("rendezvous", key);
     kolo_auth_derive(&zero, "rendezvous", config->secret, config->secret_bytes, key);
-    return KOLO_OK;
+    return kolo_oob_stretch_secret(config->secret, config->secret_bytes, key);
 }
 
 /* A cluster without addresses: its first task has its door at KOLO_COMM_ID. */
@@ -97,7 +97,7 @@ static kolo_status_t set_up(kolo_server_t server, const kolo_server_config_t *co
     if (adapter->me < 0)
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "server_create: the cluster has no task \"%.95s\"",
                          config->task);
-    KOLO_TRY(read_secret(config, &adapter->key));
+    KOLO_TRY(kolo_server_read_secret(config, &adapter->key));
     KOLO_TRY(kolo_rendezvous_manager_create(&server->manager));
     kolo_rendezvous_manager_set_remote(server->manager, &kolo_adapter_remote, adapter);
     adapter->manager = server->manager;

@@ -4,6 +4,7 @@
  */
 #include "share/memfd.h"
 #include "base/file/fds.h"
+#include "base/file/limit.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -23,10 +24,11 @@ kolo_status_t kolo_memfd_make(const char *name, size_t bytes, int *fd)
     if (f < 0)
         return kolo_fail_errno(errno == EMFILE || errno == ENFILE ? KOLO_ERR_SYSTEM : KOLO_ERR_UNSUPPORTED, errno,
                                "cannot make a memfd for shared memory (KOLO_SHM_DISABLE=1 goes without)");
-    if (ftruncate(f, (off_t)bytes) != 0 || fcntl(f, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) {
+    if (kolo_file_resize(f, bytes) != 0 || fcntl(f, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) {
         int err = errno;
         kolo_fd_close(f);
-        return kolo_fail_errno(KOLO_ERR_SYSTEM, err, "cannot size and seal a memfd of %zu bytes", bytes);
+        return kolo_fail_errno(KOLO_ERR_SYSTEM, err, "cannot size and seal a memfd of %zu bytes%s", bytes,
+                               err == EFBIG ? " (ulimit -f, RLIMIT_FSIZE, holds for shared memory too)" : "");
     }
     *fd = f;
     return KOLO_OK;

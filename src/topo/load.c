@@ -5,6 +5,7 @@
  * not survive fork(); GPUs are seen on the PCI bus.
  */
 #include "base/clock.h"
+#include "base/file/limit.h"
 #include "base/wait.h"
 #include "topo/nvml.h"
 #include "topo/params.h"
@@ -27,12 +28,15 @@ static kolo_status_t write_file(const char *path, const char *data, size_t bytes
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "topology: the path %.64s... is too long", path);
     FILE *file = fopen(temp, "we");
     if (!file) return kolo_fail_errno(KOLO_ERR_SYSTEM, errno, "topology cannot be written to %s", temp);
+    kolo_file_quiet_t quiet;
+    kolo_file_quiet(&quiet);
     bool good = fwrite(data, 1, bytes, file) == bytes;
     int err = errno;
     if (fclose(file) != 0 && good) {
         good = false;
         err = errno;
     }
+    kolo_file_loud(&quiet);
     if (good && rename(temp, path) != 0) {
         good = false;
         err = errno;

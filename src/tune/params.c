@@ -11,7 +11,7 @@ static const kolo_param_t rows[] = {
      "forced algorithms, as \"ring\" for all collectives or \"all_reduce=ring,broadcast=tree\"; where one cannot "
      "run, the tuner chooses",
      &kolo_tune_config.algo},
-    {"KOLO_TUNE_FILE", KOLO_PARAM_STR, NULL, 0, 0, NULL, false,
+    {"KOLO_TUNE_FILE", KOLO_PARAM_FILE, NULL, 0, 0, NULL, false,
      "table of what kolo-tune has measured on this machine, taken instead of the built-in rules; the same file on "
      "all "
      "ranks",

@@ -3,6 +3,7 @@
  * Runs the conformance cases on one wire. See conformance.h.
  */
 #include "wire/conformance.h"
+#include "remote/net.h"
 
 #include "base/log.h"
 #include "link/link.h"
@@ -16,9 +17,9 @@ const kolo_wire_ops_t *kolo_conformance_wire;
 
 kolo_status_t kolo_conformance_force(const kolo_wire_ops_t *wire)
 {
-    static const kolo_param_table_t *const tables[] = {&kolo_base_params, &kolo_oob_params,   &kolo_member_params,
-                                                       &kolo_wire_params, &kolo_ib_params,    &kolo_sockets_params,
-                                                       &kolo_link_params, &kolo_plugin_params};
+    static const kolo_param_table_t *const tables[] = {&kolo_base_params, &kolo_oob_params,    &kolo_member_params,
+                                                       &kolo_wire_params, &kolo_ib_params,     &kolo_sockets_params,
+                                                       &kolo_link_params, &kolo_plugin_params, &kolo_net_params};
     bool before = true;
     kolo_conformance_wire = wire;
     KOLO_TRY(kolo_params_load(tables, KOLO_COUNTOF(tables), NULL, NULL)); /* a failing test: KOLO_LOG=debug */

@@ -6,6 +6,7 @@
 #include "wire/control.h"
 #include "base/failpoint.h"
 #include "base/file/fds.h"
+#include "base/file/limit.h"
 #include "base/log.h"
 #include "share/fdpass.h"
 #include "share/memfd.h"
@@ -19,7 +20,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#define PAGE_BYTES   4096
+#define PAGE_BYTES   KOLO_CONTROL_BYTES
 #define COPY_ENDS_MS 1000
 #define LOOK_EACH_MS 5
 
@@ -43,14 +44,21 @@ static void control_name(uint64_t job, int rank, uint8_t name[KOLO_FDPASS_NAME_B
     memcpy(name, words, KOLO_FDPASS_NAME_BYTES);
 }
 
+/* Where the process may have no memory with a descriptor it meets nobody there: wire/memfd.c keeps it off the
+ * cards.
+ */
 static kolo_status_t make_page(kolo_wire_ctx_t *ctx, kolo_control_t *control, int *fd)
 {
-    KOLO_TRY(kolo_memfd_make("kolo-control", PAGE_BYTES, fd));
-    void *base = mmap(NULL, PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, *fd, 0);
+    const bool alone = !kolo_file_fits(PAGE_BYTES);
+    if (!alone) KOLO_TRY(kolo_memfd_make("kolo-control", PAGE_BYTES, fd));
+    void *base =
+        mmap(NULL, PAGE_BYTES, PROT_READ | PROT_WRITE, alone ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED, *fd, 0);
     if (base == MAP_FAILED) return kolo_fail_errno(KOLO_ERR_SYSTEM, errno, "cannot map a control page");
     control->page = (kolo_control_page_t *)base;
 #ifdef F_SEAL_FUTURE_WRITE
-    (void)fcntl(*fd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE); /* peers only read it; older kernels: they could write */
+    if (!alone)
+        (void)fcntl(*fd, F_ADD_SEALS,
+                    F_SEAL_FUTURE_WRITE); /* peers only read it; older kernels: they could write */
 #endif
     *control->page = (kolo_control_page_t){
         .magic = KOLO_CONTROL_MAGIC,
@@ -74,6 +82,7 @@ static kolo_status_t open_parts(kolo_wire_ctx_t *ctx, kolo_control_t *control, i
     KOLO_TRY(kolo_waker_init(&ctx->waker, &control->page->asleep));
     control->waking = true;
     control_name(ctx->job, ctx->member->rank, control->name);
+    if (*fd < 0) return KOLO_OK;
     int fds[2] = {*fd, ctx->waker.event_fd};
     KOLO_TRY(kolo_fdpass_offer(control->name, ctx->key, fds, 2, 0));
     control->offered = true;

@@ -10,6 +10,7 @@
 #include "base/process.h"
 #include "wire/wire.h"
 
+#define KOLO_CONTROL_BYTES   4096        /* of a page */
 #define KOLO_CONTROL_MAGIC   0x6c74636bu /* "kctl" */
 #define KOLO_CONTROL_VERSION 4u
 

@@ -75,7 +75,9 @@ static inline kolo_status_t kolo_mapped_ref_copied(kolo_ref_copy_t *copy, size_t
 }
 /* Can a and b use `wire`, and do they see the same abstract sockets under the same user? */
 bool kolo_mapped_same_host(const kolo_peer_card_t *a, const kolo_peer_card_t *b, const kolo_wire_ops_t *wire);
-extern bool kolo_mapped_huge_pages;                  /* KOLO_SHM_HUGE_PAGES */
+extern bool kolo_mapped_huge_pages; /* KOLO_SHM_HUGE_PAGES */
+/* For their cards: KOLO_ERR_UNSUPPORTED where the process may not have as much shared memory (RLIMIT_FSIZE). */
+kolo_status_t kolo_memfd_card(kolo_peer_card_t *card);
 extern const kolo_mapped_memory_t kolo_memfd_memory; /* sealed memfds (memfd.c), for the wires "shm" and "cma" */
 extern const kolo_wire_ops_t kolo_wire_shm;          /* wire/shm, which is little more than that */
 

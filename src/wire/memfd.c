@@ -5,11 +5,16 @@
 #include "share/memfd.h"
 #include "base/failpoint.h"
 #include "base/file/fds.h"
+#include "base/file/limit.h"
+#include "base/log.h"
 #include "wire/mapped.h"
 
 #include <errno.h>
+#include <stdatomic.h>
 #include <string.h>
 #include <sys/mman.h>
+
+#define LEAST_LIMIT (64u << 20) /* queues are smaller */
 
 static kolo_status_t map_fd(int fd, kolo_mapping_t *map)
 {
@@ -55,6 +60,19 @@ static void memfd_release(kolo_mapping_t *map)
     if (map->owner) kolo_fdpass_withdraw(map->id);
     munmap(map->base, map->bytes);
     memset(map, 0, sizeof *map);
+}
+
+kolo_status_t kolo_memfd_card(kolo_peer_card_t *card)
+{
+    static atomic_bool told;
+    (void)card;
+    if (kolo_file_fits(LEAST_LIMIT)) return KOLO_OK;
+    if (!atomic_exchange(&told, true))
+        kolo_warn("wire",
+                  "ulimit -f (RLIMIT_FSIZE) leaves no room for memory shared between processes: ranks of this host "
+                  "exchange data over TCP; raise it above %u MB",
+                  LEAST_LIMIT >> 20);
+    return KOLO_ERR_UNSUPPORTED;
 }
 
 const kolo_mapped_memory_t kolo_memfd_memory = {

@@ -281,7 +281,6 @@ kolo_wire_id_t kolo_wire_id(const kolo_wire_ops_t *wire);
 bool kolo_wire_on_card(const kolo_peer_card_t *card, const kolo_wire_ops_t *wire);
 
 extern const kolo_param_table_t kolo_wire_params; /* of several wires (mapped.c) */
-extern const kolo_param_table_t kolo_ib_params, kolo_sockets_params, kolo_plugin_params;
 
 /* ---- context: what the wires of one communicator share ---- */
 

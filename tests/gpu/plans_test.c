@@ -9,7 +9,7 @@
 #include "exec/host/conformance.h"
 #include "gpu/cuda/cuda.h"
 #include "gpu/cuda/plan/plan.h"
-#include "plan/verify/verify.h"
+#include "prove/verify.h"
 
 #include <stdio.h>
 #include <stdlib.h>

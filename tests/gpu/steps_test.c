@@ -11,7 +11,7 @@
 #include "base/test.h"
 #include "gpu/cuda/cuda.h"
 #include "gpu/cuda/steps.h"
-#include "plan/verify/verify.h"
+#include "prove/verify.h"
 
 #include <dlfcn.h>
 #include <pthread.h>

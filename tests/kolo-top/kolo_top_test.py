@@ -241,6 +241,100 @@ def case_who_waits_for_whose_signals_is_told():
                     r"signal to rank 2", r"rank 2 \(.*\) has waited in wait for 2 signals from rank 1")
 
 
+def case_every_kind_of_operation_has_a_name_in_json():
+    with Job("signal") as job:
+        job.verdict("rank 1")
+        kinds = {o["kind"] for j in json.loads(top("--dump", "--json", *job.only())) for r in j["ranks"] for o in r["operations"]}
+        assert {"signal", "wait"} <= kinds <= {"collective", "send", "recv", "put", "signal", "wait"}, kinds
+
+
+def record_of(pid, slots=1):
+    """The record of a rank's first communicator, as a memory file of one slot."""
+    for fd in os.listdir(f"/proc/{pid}/fd"):
+        if os.readlink(f"/proc/{pid}/fd/{fd}").startswith("/memfd:kolo-recorder"):
+            with open(f"/proc/{pid}/fd/{fd}", "rb") as f:
+                data = bytearray(f.read(4096 + 4096 + 1024 * 64))
+            struct.pack_into("<I", data, 12, slots)
+            return bytes(data)
+    raise AssertionError("no record")
+
+
+def holder(code, *args, before=()):
+    """A process of a stranger, which runs this Python and keeps what it has opened."""
+    p = subprocess.Popen([*before, sys.executable, "-c", "import os, sys, fcntl, time\n" + code + "\nprint('ready', flush=True)\n"
+                          "time.sleep(100)", *args], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+    assert p.stdout.readline() == b"ready\n"
+    return p
+
+
+def needs_root():
+    if os.geteuid() != 0:
+        print("skipped: only root can be shown another user's files")
+        sys.exit(77)
+
+
+def case_what_is_no_memory_file_is_left_alone():
+    """Files on a file system that is nowhere to be seen look like memory files; they can be cut, or be pipes."""
+    needs_root()
+    with Job("stop") as job, tempfile.TemporaryDirectory() as folder:
+        job.verdict("its process is stopped")
+        with open(folder + "/record", "wb") as f:
+            f.write(record_of(job.pids[0]))
+        for kind in ("plain", "pipe"):
+            os.mkdir(f"{folder}/{kind}")
+            name = f"{folder}/{kind}/memfd:kolo-recorder (deleted)"
+            made = f"open({name!r}, 'wb').write(open({folder + '/record'!r}, 'rb').read())" if kind == "plain" else f"os.mkfifo({name!r})"
+            p = holder(f"os.system('mount -t tmpfs none {folder}/{kind}')\n{made}\nfd = os.open({name!r}, os.O_RDONLY | os.O_NONBLOCK)\n"
+                       f"os.system('umount -l {folder}/{kind}')", before=("unshare", "-m"))
+            try:
+                links = [os.readlink(f"/proc/{p.pid}/fd/{fd}") for fd in os.listdir(f"/proc/{p.pid}/fd")]
+                assert "/memfd:kolo-recorder (deleted)" in links, links
+                assert "no job" in top("--dump", "--pid", str(p.pid), status=1)
+            finally:
+                p.kill()
+                p.wait()
+                p.stdout.close()
+
+
+def case_another_user_does_not_take_the_place_of_a_rank():
+    needs_root()
+    with Job("stop") as job, tempfile.TemporaryDirectory() as folder:
+        job.verdict("its process is stopped")
+        with open(folder + "/record", "wb") as f:
+            f.write(record_of(job.pids[0]))
+        os.chmod(folder, 0o755)
+        p = holder(f"data = open({folder + '/record'!r}, 'rb').read()\nos.setuid(12345)\n"
+                   "fd = os.memfd_create('kolo-recorder', os.MFD_ALLOW_SEALING)\nos.write(fd, data)\n"
+                   "fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)")
+        try:
+            jobs = json.loads(top("--dump", "--json", "--pid", str(p.pid), *job.only()))
+            assert sorted([r["pid"] for r in j["ranks"]] for j in jobs) == sorted([[p.pid], job.pids]), jobs
+            assert "users" in top("--dump", "--save", folder + "/saved", "--pid", str(p.pid), *job.only(), status=1)
+        finally:
+            p.kill()
+            p.wait()
+            p.stdout.close()
+
+
+def case_a_user_with_too_many_records_does_not_fill_memory():
+    """6,000 of them, of which only the heads have memory."""
+    with Job("stop") as job, tempfile.TemporaryDirectory() as folder:
+        job.verdict("its process is stopped")
+        with open(folder + "/record", "wb") as f:
+            f.write(record_of(job.pids[0], 1000))
+        p = holder(f"data = open({folder + '/record'!r}, 'rb').read()\nfor i in range(6):\n"
+                   " fd = os.memfd_create('kolo-recorder', os.MFD_ALLOW_SEALING)\n os.ftruncate(fd, 4096 + 1000 * (4096 + 65536))\n"
+                   " os.pwrite(fd, data[:4096], 0)\n"
+                   " for s in range(1000): os.pwrite(fd, data[4096:8192], 4096 + s * 69632)\n"
+                   " fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)")
+        try:
+            assert "left out" in top("--once", "--pid", str(p.pid)), "all 6,000 are looked at"
+        finally:
+            p.kill()
+            p.wait()
+            p.stdout.close()
+
+
 def case_a_call_that_waits_in_a_queue_is_told():
     with Job("queue") as job:
         job.verdict(r"rank 1 \(.*\) did not enter operation 20 .*: it has queued all_reduce 4 float32 sum on a stream")

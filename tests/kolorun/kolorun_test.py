@@ -75,6 +75,11 @@ def test_no_tag_leaves_lines_as_they_are():
     same(run("-n", "2", "--no-tag", "echo", "x y")[1], "x y\nx y\n")
 
 
+def test_no_tag_cuts_no_long_line():
+    status, out, _ = run("-n", "1", "--no-tag", "sh", "-c", "head -c 2500000 /dev/zero | tr '\\0' x; echo; echo y")
+    same((status, out == "x" * 2500000 + "\ny\n"), (0, True))
+
+
 def test_stderr_stays_apart():
     same(run("-n", "1", "sh", "-c", "echo out; echo err >&2")[1:], ("[0] out\n", "[0] err\n"))
 
@@ -226,6 +231,37 @@ def test_kill_9_of_the_agent_ends_the_job():
     matches("host localhost is lost with ranks 0, 1: its agent was killed by signal 9", err.decode())
     until(lambda: not any(alive(pid) for pid in pids), f"{pids} to be gone")
     until(lambda: not list(TMP.glob("kolorun-*")), "the directory to be gone")
+
+
+def test_directory_left_when_agent_and_guard_die_together_is_removed_by_the_next():
+    p = start("-n", "1", "sh", "-c", f"echo $$ > {TMP}/pid.$KOLO_RANK; exec sleep 300")
+    pids = pids_of(TMP, 1)
+    those = [pid for pid, name in descendants(p.pid) if name in ("kolorun", "kolorun-guard")]
+    same(len(those), 2)
+    left, = TMP.glob("kolorun-*")
+    same(start("-n", "1", "true").wait(LIMIT_S), 0)  # the lock is held: not this one
+    assert (left / ".lock").exists()
+    for pid in those:  # neither notices the other's end
+        os.kill(pid, signal.SIGSTOP)
+    for pid in those:
+        os.kill(pid, signal.SIGKILL)
+    p.communicate(timeout=LIMIT_S)
+    for pid in pids:
+        if alive(pid):
+            os.kill(pid, signal.SIGKILL)
+    assert left.exists()
+    os.utime(left / ".lock", (0, 0))  # as if it were old
+    run("-n", "1", "true")
+
+
+def test_words_of_ssh_do_not_lead_the_terminal():
+    ssh = TMP / "ssh"
+    ssh.write_text("#!/bin/sh\nprintf 'no\\033]0;title\\007 \\302\\2330m route\\n' >&2\nexit 255\n")
+    ssh.chmod(0o755)
+    p = start("-H", "elsewhere", "-n", "1", "--ssh", str(ssh), "true")
+    _, err = p.communicate(timeout=LIMIT_S)
+    assert b"no?]0;title? ??0m route" in err, err
+    assert b"\033" not in err and b"\302\233" not in err, err
 
 
 def test_sigterm_and_sighup_kill_after_the_grace():

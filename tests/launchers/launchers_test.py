@@ -174,12 +174,49 @@ def test_torchrun_variables_and_a_secret_need_no_directory():
         results(*[torch(r, 3, ENGINE, **env) for r in range(3)], want=[])
 
 
+def test_neighbours_with_one_secret():
+    # The first port of one is the second of the other; and one has the ports of both.
+    port = free_ports()
+    quiet = {"KOLO_LOG": "error", **secret()}
+    others = ({"MASTER_PORT": str(port)}, {"MASTER_PORT": str(port + 1)},
+              {"MASTER_PORT": str(port), "TORCHELASTIC_RUN_ID": "7"}, {"MASTER_PORT": str(port), "KOLO_JOB_NAME": "mine"})
+    ranks = [torch(r, **quiet, **env) for r in range(4) for env in others]
+    for i in range(len(others)):
+        results(*ranks[i::len(others)])
+
+
+def test_a_program_that_says_nothing_at_the_port():
+    port = free_ports()
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", port + 1))
+        silent.listen()
+        env = {"MASTER_PORT": str(port), "KOLO_LOG": "error", **secret()}
+        results(*[torch(r, **env) for r in range(4)])
+
+
+def test_no_such_interface_is_said_by_each_rank():
+    env = {"KOLO_SOCKET_IFNAME": "nosuch", "MASTER_PORT": str(free_ports())}
+    ranks = [start(EXAMPLE, RANK=str(r), WORLD_SIZE="2", LOCAL_RANK="0", LOCAL_WORLD_SIZE="1", MASTER_ADDR="127.0.0.1", **env)
+             for r in range(2)]
+    for p in ranks:
+        fails(p, "KOLO_SOCKET_IFNAME=nosuch")
+
+
+def test_a_local_size_that_cannot_be_is_told():
+    # 192.0.2.1 is nobody's address.
+    rank = start(EXAMPLE, RANK="1", WORLD_SIZE="2", LOCAL_RANK="1", LOCAL_WORLD_SIZE="2", MASTER_ADDR="192.0.2.1",
+                 MASTER_PORT="29500", KOLO_INIT_TIMEOUT_MS="1000", KOLO_LOG="warn")
+    out, err = rank.communicate(timeout=LIMIT_S)
+    same("LOCAL_WORLD_SIZE is WORLD_SIZE" in err, True)
+
+
 def test_secrets_that_differ():
     env = {"MASTER_PORT": str(free_ports()), **secret()}
     torch(0, 2, **env)
     until(lambda: not is_free(int(env["MASTER_PORT"]) + 1), "the root")
     (TMP / "secret").write_bytes(os.urandom(32))
-    fails(torch(1, 2, **env), "the secrets differ")
+    # Another job may have the port: it looks at others, too, for as long as it may.
+    fails(torch(1, 2, **env, KOLO_INIT_TIMEOUT_MS="2000"), "the secrets differ")
 
 
 def left_file():

@@ -3,7 +3,7 @@
  * A rank that has forked a child, which sleeps and never calls exec, dies: run by `hosts`, one rank a host, so that
  * only connections can tell of it. The child has copies of all sockets, and must not keep them alive.
  *
- *     hosts -q 2 1 fork_net HOW [CHILDREN]     HOW: kill (SIGKILL), exit (_exit(0)) or daemon
+ *     hosts -q 2 1 fork_net HOW [CHILDREN]     HOW: kill (SIGKILL), exit (_exit(0)), daemon, or meet (nobody dies)
  *
  * With `daemon` the parent ends and the child goes on with the communicator: it is told that it must not.
  */
@@ -27,6 +27,7 @@
 #define OPERATION 50
 
 static int rank, nranks;
+static bool own_address; /* the one that the other host has, too, is all there is */
 static char id_file[400], note_file[420];
 
 static double now_ms(void)
@@ -60,7 +61,13 @@ static int start(kolo_comm_t *comm)
         CHECK(kolo_unique_id_save(&id, id_file) == KOLO_OK);
     }
     CHECK(rank == 0 || kolo_unique_id_load(&id, id_file, 20000) == KOLO_OK);
-    CHECK(kolo_comm_init_rank(comm, nranks, id, rank, NULL) == KOLO_OK);
+    kolo_status_t status = kolo_comm_init_rank(comm, nranks, id, rank, NULL);
+    if (own_address) {
+        CHECK(status != KOLO_OK);
+        CHECK(rank == 0 || strstr(kolo_get_last_error(NULL), "also an address of this host (interface zz9)"));
+        exit(0);
+    }
+    CHECK(status == KOLO_OK);
     return 0;
 }
 
@@ -107,6 +114,13 @@ static void die(const char *how, int children, kolo_comm_t comm, int32_t *data)
     _exit(0);
 }
 
+static int leave(kolo_comm_t comm)
+{
+    CHECK(kolo_comm_finalize(comm) == KOLO_OK);
+    CHECK(kolo_comm_destroy(comm) == KOLO_OK);
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
     kolo_comm_t comm;
@@ -114,10 +128,12 @@ int main(int argc, char **argv)
     char text[TEXT_MAX] = "";
     kolo_status_t status = KOLO_OK;
     const char *how = argc > 1 ? argv[1] : "kill";
+    own_address = strcmp(how, "own_address") == 0;
     int children = argc > 2 ? atoi(argv[2]) : 1;
     if (start(&comm)) return 1;
     for (int i = 0; status == KOLO_OK; i++) {
         status = kolo_all_reduce(data, data, COUNT, KOLO_INT32, KOLO_SUM, comm, NULL);
+        if (strcmp(how, "meet") == 0 && i == OPERATION) return leave(comm);
         if (rank == VICTIM && i == OPERATION) die(how, children, comm, data);
     }
     double told = now_ms();

@@ -4,7 +4,7 @@
  * small_v8.so to small_v11.so and small_lies.so (small.c).
  */
 #include "base/test.h"
-#include "wire/net/plugin/plugin.h"
+#include "remote/plugin/plugin.h"
 #include "wire/wire.h"
 
 #include <stdio.h>

@@ -6,7 +6,7 @@
  */
 #include "base/clock.h"
 #include "base/test.h"
-#include "wire/net/plugin/plugin.h"
+#include "remote/plugin/plugin.h"
 
 #include <dlfcn.h>
 #include <stdio.h>

@@ -5,7 +5,7 @@
  * LIES puts a table of version 8 under the symbol of version 11, and the others are chosen by SMALL_DOES:
  * init-hangs, init-fails, nonsense-devices, no-name, connect-hangs, bytes-nonsense, isend-fails.
  */
-#include "wire/net/plugin/abi.h"
+#include "remote/plugin/abi.h"
 
 #include <arpa/inet.h>
 #include <errno.h>

@@ -14,7 +14,7 @@
  */
 #include "algo/algo.h"
 #include "algo/test_shapes.h"
-#include "plan/verify/verify.h"
+#include "prove/verify.h"
 
 #include <stdio.h>
 #include <time.h>

@@ -2,14 +2,14 @@
  *
  * kolo-info --explain --fabric: what a collective would take on many machines of a kind, joined by switches. Every
  * algorithm that can run there is emitted for all ranks, on one lane and on as many as a machine has cards, and
- * simulated (plan/verify); the fastest is named, and what the others have too much of.
+ * simulated (prove); the fastest is named, and what the others have too much of.
  */
 #include "algo/algo.h"
 #include "base/clock.h"
 #include "kolo-info-machine.h"
 #include "kolo-info.h"
-#include "plan/verify/verify.h"
-#include "plan/verify/walk.h"
+#include "prove/verify.h"
+#include "prove/walk.h"
 
 #include <inttypes.h>
 #include <stdio.h>

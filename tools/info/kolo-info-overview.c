@@ -9,9 +9,9 @@
 #include "exec/host/reduce.h"
 #include "gpu/cuda/cuda.h"
 #include "kolo-info.h"
+#include "remote/net.h"
 #include "topo/topo.h"
 #include "wire/mapped.h"
-#include "wire/net/net.h"
 
 #if defined(KOLO_HAVE_HWLOC)
 #include <hwloc.h>

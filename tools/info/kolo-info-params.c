@@ -16,7 +16,7 @@ const kolo_param_table_t *const *kolo_info_tables(size_t *count)
 
 static const char *kind_name(kolo_param_kind_t kind)
 {
-    static const char *const names[] = {"int", "size", "bool", "text", "enum"};
+    static const char *const names[] = {"int", "size", "bool", "text", "enum", "file"};
     return (unsigned)kind < KOLO_COUNTOF(names) ? names[kind] : "?";
 }
 

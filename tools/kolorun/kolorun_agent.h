@@ -30,6 +30,7 @@ typedef struct {
     int nreaped;
     int start_read, start_write; /* children that cannot start their program say so here */
     char dir[256];               /* private, for the files of the processes */
+    int dir_lock;                /* of its .lock, locked for as long as agent or guard lives */
     char error[512];             /* why a function returned false */
     sigset_t old_mask;
     struct rlimit old_files;

@@ -6,9 +6,12 @@
 #include "kolorun_host.h"
 #include "kolorun.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <ifaddrs.h>
 #include <netdb.h>
+#include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -50,12 +53,34 @@ bool kolorun_way_init(kolorun_way_t *way)
     return n > 0 && sigprocmask(SIG_SETMASK, NULL, &way->mask) == 0 && getrlimit(RLIMIT_NOFILE, &way->files) == 0;
 }
 
+/* An address, not a name, which an entry of ssh's configuration may lead elsewhere. */
+static bool is_own_address(const char *name)
+{
+    struct in_addr four;
+    struct in6_addr six;
+    struct ifaddrs *all;
+    bool own = false;
+    const int family = inet_pton(AF_INET, name, &four) == 1   ? AF_INET
+                       : inet_pton(AF_INET6, name, &six) == 1 ? AF_INET6
+                                                              : AF_UNSPEC;
+    if (family == AF_UNSPEC || getifaddrs(&all) != 0) return false;
+    for (const struct ifaddrs *i = all; i != NULL && !own; i = i->ifa_next) {
+        if (i->ifa_addr == NULL || i->ifa_addr->sa_family != family) continue;
+        own = family == AF_INET ? memcmp(&((const struct sockaddr_in *)(const void *)i->ifa_addr)->sin_addr, &four,
+                                         sizeof four) == 0
+                                : memcmp(&((const struct sockaddr_in6 *)(const void *)i->ifa_addr)->sin6_addr, &six,
+                                         sizeof six) == 0;
+    }
+    freeifaddrs(all);
+    return own;
+}
+
 bool kolorun_host_is_here(const char *name)
 {
     char own[256] = "";
     gethostname(own, sizeof own - 1);
-    return strcmp(name, "localhost") == 0 || strcmp(name, "127.0.0.1") == 0 || strcmp(name, "::1") == 0 ||
-           (own[0] != '\0' && strcmp(name, own) == 0);
+    return is_own_address(name) || strcmp(name, "localhost") == 0 || strcmp(name, "127.0.0.1") == 0 ||
+           strcmp(name, "::1") == 0 || (own[0] != '\0' && strcmp(name, own) == 0);
 }
 
 /* 'it'\''s' for the shell of the other side. */

@@ -14,10 +14,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 static int pidfd_open_of(pid_t pid)
@@ -32,6 +35,48 @@ static bool complain(kolorun_group_t *group, const char *what)
 }
 
 /* ---- the directory ---- */
+
+#define LOCK_FILE   ".lock"
+#define STALE_AGE_S 10 /* between the making of a lock and the locking of it lies less */
+
+static void remove_files(int fd)
+{
+    int again = dup(fd);
+    DIR *dir = again >= 0 ? fdopendir(again) : NULL;
+    if (dir == NULL) {
+        if (again >= 0) close(again);
+        return;
+    }
+    for (struct dirent *e; (e = readdir(dir)) != NULL;)
+        if (strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0) unlinkat(fd, e->d_name, 0);
+    closedir(dir);
+}
+
+/* Where agent and guard have both died at once, nobody else removes their directory: nobody holds its lock. */
+static void remove_if_stale(int tmp, const char *name)
+{
+    struct stat st;
+    int fd = openat(tmp, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC), lock = -1;
+    if (fd >= 0 && fstat(fd, &st) == 0 && st.st_uid == geteuid())
+        lock = openat(fd, LOCK_FILE, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    if (lock >= 0 && fstat(lock, &st) == 0 && S_ISREG(st.st_mode) && st.st_mtime + STALE_AGE_S < time(NULL) &&
+        flock(lock, LOCK_EX | LOCK_NB) == 0) {
+        remove_files(fd);
+        unlinkat(tmp, name, AT_REMOVEDIR);
+    }
+    if (lock >= 0) close(lock);
+    if (fd >= 0) close(fd);
+}
+
+static void remove_stale_dirs(const char *tmp)
+{
+    DIR *dir = opendir(tmp);
+    if (dir == NULL) return;
+    for (struct dirent *e; (e = readdir(dir)) != NULL;)
+        if (strncmp(e->d_name, "kolorun-", 8) == 0 && strlen(e->d_name) == 14)
+            remove_if_stale(dirfd(dir), e->d_name);
+    closedir(dir);
+}
 
 static bool make_dir(kolorun_group_t *group)
 {
@@ -49,6 +94,11 @@ static bool make_dir(kolorun_group_t *group)
         group->dir[0] = '\0';
         return false;
     }
+    char path[sizeof group->dir + 16];
+    snprintf(path, sizeof path, "%s/" LOCK_FILE, group->dir);
+    group->dir_lock = open(path, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    if (group->dir_lock < 0 || flock(group->dir_lock, LOCK_SH | LOCK_NB) != 0) return complain(group, path);
+    remove_stale_dirs(tmp != NULL && *tmp ? tmp : "/tmp");
     return true;
 }
 
@@ -70,10 +120,11 @@ static _Noreturn void guard_main(const kolorun_group_t *group, int pipe_end)
 {
     setpgid(0, 0);
     prctl(PR_SET_NAME, "kolorun-guard");
-    if (dup2(pipe_end, 0) < 0) _exit(1);
+    if (dup2(pipe_end, 0) < 0 || dup2(group->dir_lock, 1) < 0)
+        _exit(1); /* the lock lives as long as one of the two */
     /* Holds nothing of the user's: neither the connection to kolorun nor what whoever started it left open. */
-    if (syscall(SYS_close_range, 1u, ~0u, 0u) != 0)
-        for (int fd = 1; fd < 1024; fd++) close(fd);
+    if (syscall(SYS_close_range, 2u, ~0u, 0u) != 0)
+        for (int fd = 2; fd < 1024; fd++) close(fd);
     char c;
     while (read(0, &c, 1) < 0 && errno == EINTR) {
     }
@@ -107,8 +158,8 @@ bool kolorun_group_init(kolorun_group_t *group)
 {
     struct rlimit files;
     int ends[2];
-    *group =
-        (kolorun_group_t){.guard_pidfd = -1, .guard_pipe = -1, .child_fd = -1, .start_read = -1, .start_write = -1};
+    *group = (kolorun_group_t){
+        .guard_pidfd = -1, .guard_pipe = -1, .child_fd = -1, .start_read = -1, .start_write = -1, .dir_lock = -1};
     if (getrlimit(RLIMIT_NOFILE, &group->old_files) == 0) {
         files = group->old_files;
         files.rlim_cur = files.rlim_max;
@@ -303,8 +354,9 @@ void kolorun_group_fini(kolorun_group_t *group)
     if (group->start_read >= 0) close(group->start_read);
     if (group->start_write >= 0) close(group->start_write);
     remove_dir(group->dir);
+    if (group->dir_lock >= 0) close(group->dir_lock);
     kolorun_places_free(group->places);
     free(group->children);
-    *group =
-        (kolorun_group_t){.guard_pidfd = -1, .guard_pipe = -1, .child_fd = -1, .start_read = -1, .start_write = -1};
+    *group = (kolorun_group_t){
+        .guard_pidfd = -1, .guard_pipe = -1, .child_fd = -1, .start_read = -1, .start_write = -1, .dir_lock = -1};
 }

@@ -73,6 +73,17 @@ static void sink_line(kolorun_sink_t *sink, const char *tag, const char *line, s
     at[tag_bytes + bytes] = '\n';
 }
 
+/* What an agent, an ssh or a host's name brings into our own words must not lead the terminal: no control
+ * characters, of one byte or of two (U+0080 to U+009F). */
+static void tame(char *text)
+{
+    for (unsigned char *c = (unsigned char *)text; *c; c++) {
+        bool pair = c[0] == 0xc2 && c[1] >= 0x80 && c[1] < 0xa0;
+        if (pair) *c++ = '?';
+        if (pair || *c < 32 || *c == 127) *c = '?';
+    }
+}
+
 void kolorun_sink_printf(kolorun_sink_t *sink, const char *fmt, ...)
 {
     char text[1024];
@@ -80,7 +91,9 @@ void kolorun_sink_printf(kolorun_sink_t *sink, const char *fmt, ...)
     va_start(args, fmt);
     int n = vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
-    if (n > 0) sink_line(sink, "kolorun: ", text, (size_t)n < sizeof text ? (size_t)n : sizeof text - 1);
+    if (n <= 0) return;
+    tame(text);
+    sink_line(sink, "kolorun: ", text, strlen(text));
 }
 
 void kolorun_sink_flush(kolorun_sink_t *sink)
@@ -125,13 +138,16 @@ static void split_lines(kolorun_stream_t *stream, size_t seen)
     while ((end = memchr(stream->buf + seen, '\n', stream->used - seen)) != NULL) {
         size_t stop = (size_t)(end - stream->buf);
         /* The end of a line that was cut exactly there ends nothing. */
-        if (!(stream->cut && stop == start))
+        if (!(stream->cut && stop == start) || stream->tag[0] == '\0')
             sink_line(stream->sink, stream->tag, stream->buf + start, stop - start);
         stream->cut = false;
         start = seen = stop + 1;
     }
     while (stream->used - start >= KOLORUN_LINE_MAX) {
-        sink_line(stream->sink, stream->tag, stream->buf + start, KOLORUN_LINE_MAX);
+        if (stream->tag[0] == '\0') /* as it is: no line end where there was none */
+            kolorun_sink_bytes(stream->sink, stream->buf + start, KOLORUN_LINE_MAX);
+        else
+            sink_line(stream->sink, stream->tag, stream->buf + start, KOLORUN_LINE_MAX);
         stream->cut = true;
         start += KOLORUN_LINE_MAX;
     }

@@ -6,7 +6,7 @@
  * makes the simulated barriers take as long as the measured ones.
  */
 #include "inside.h"
-#include "plan/verify/verify.h"
+#include "prove/verify.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -96,7 +96,10 @@ static void json_text(const char *key, const char *text, const char *end)
 
 static void json_op(const kolo_record_op_t *op, const char *end)
 {
-    static const char *const kinds[] = {"collective", "send", "recv"};
+    static const char *const kinds[] = {
+        [KOLO_RECORD_COLL] = "collective", [KOLO_RECORD_SEND] = "send",     [KOLO_RECORD_RECV] = "recv",
+        [KOLO_RECORD_PUT] = "put",         [KOLO_RECORD_SIGNAL] = "signal", [KOLO_RECORD_WAIT] = "wait"};
+    _Static_assert(sizeof kinds / sizeof kinds[0] == KOLO_RECORD_KINDS, "each kind has a name");
     char words[160];
     words_of(op, words, sizeof words);
     printf("        {\"index\": %" PRIu64 ", \"number\": %" PRIu64 ", \"count\": %" PRIu64 ", \"bytes\": %" PRIu64

@@ -9,69 +9,78 @@
 #include "rendezvous/watch.h"
 
 #include <dirent.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
-#define LINK        "/memfd:" KOLO_WATCH_NAME
-#define MOST_TASKS  4096
+#define MOST_TASKS  1024  /* of one user */
 #define SHOWN_ENDED 8     /* of each task: receives that ended after a long wait, or failed, ... */
 #define ENDED_MS    60000 /* ... within this time */
 
 typedef struct {
-    kolo_watch_view_t **views;
-    ino_t *inodes;
-    size_t count;
+    kolo_watch_view_t *view;
+    ino_t inode;
+    dev_t fs;
+    uid_t uid;
+} task_t;
+
+typedef struct {
+    task_t *all;
+    size_t count, room, left_out;
 } tasks_t;
 
-/* Only a file that cannot shrink may be mapped: it is another process's. */
-static void take_memory(int fd, tasks_t *tasks)
+static bool is_known(tasks_t *tasks, const struct stat *st)
 {
-    struct stat st;
-    if (fstat(fd, &st) != 0 || !(fcntl(fd, F_GET_SEALS) & F_SEAL_SHRINK)) return;
-    if (st.st_size < (off_t)sizeof(kolo_watch_t) || tasks->count == MOST_TASKS) return;
-    for (size_t i = 0; i < tasks->count; i++)
-        if (tasks->inodes[i] == st.st_ino) return;
+    size_t of_user = 0;
+    for (size_t i = 0; i < tasks->count; i++) {
+        if (tasks->all[i].inode == st->st_ino && tasks->all[i].fs == st->st_dev) return true;
+        of_user += tasks->all[i].uid == st->st_uid;
+    }
+    tasks->left_out += of_user >= MOST_TASKS;
+    return of_user >= MOST_TASKS;
+}
+
+static bool make_room(tasks_t *tasks)
+{
+    if (tasks->count < tasks->room) return true;
+    size_t room = tasks->room ? 2 * tasks->room : 16;
+    task_t *all = realloc(tasks->all, room * sizeof *all);
+    if (!all) return false;
+    tasks->all = all;
+    tasks->room = room;
+    return true;
+}
+
+static bool take_memory(void *arg, int pid, int fd, const struct stat *st)
+{
+    tasks_t *tasks = arg;
+    (void)pid;
+    if (st->st_size < (off_t)sizeof(kolo_watch_t) || is_known(tasks, st) || !make_room(tasks)) return true;
     void *bytes = mmap(NULL, sizeof(kolo_watch_t), PROT_READ, MAP_SHARED, fd, 0);
-    if (bytes == MAP_FAILED) return;
+    if (bytes == MAP_FAILED) return true;
     kolo_watch_view_t *view = malloc(sizeof *view);
     bool there = false;
     for (int again = 0; view && again < 10 && !there; again++)
         there = kolo_watch_view(bytes, sizeof(kolo_watch_t), view);
     munmap(bytes, sizeof(kolo_watch_t));
-    if (!there) {
+    if (there)
+        tasks->all[tasks->count++] = (task_t){view, st->st_ino, st->st_dev, st->st_uid};
+    else
         free(view);
-        return;
-    }
-    tasks->inodes[tasks->count] = st.st_ino;
-    tasks->views[tasks->count++] = view;
+    return true;
 }
 
 static void take_process(int pid, tasks_t *tasks)
 {
-    char path[300], link[64];
-    snprintf(path, sizeof path, "/proc/%d/fd", pid);
-    DIR *dir = opendir(path);
-    if (!dir) return; /* somebody else's, or gone */
-    for (struct dirent *d; (d = readdir(dir));) {
-        snprintf(path, sizeof path, "/proc/%d/fd/%s", pid, d->d_name);
-        ssize_t n = readlink(path, link, sizeof link - 1);
-        if (n < (ssize_t)strlen(LINK) || strncmp(link, LINK, strlen(LINK)) != 0) continue;
-        int fd = open(path, O_RDONLY | O_CLOEXEC);
-        if (fd < 0) continue;
-        take_memory(fd, tasks);
-        close(fd);
-    }
-    closedir(dir);
+    top_each_memory(pid, KOLO_WATCH_NAME, take_memory, tasks);
 }
 
-static const kolo_watch_view_t *find_task(const tasks_t *tasks, const char *name)
+/* Of the same user: who else calls a task like that has nothing to say of it. */
+static const kolo_watch_view_t *find_task(const tasks_t *tasks, uid_t uid, const char *name)
 {
     for (size_t i = 0; i < tasks->count; i++)
-        if (strcmp(tasks->views[i]->task, name) == 0) return tasks->views[i];
+        if (tasks->all[i].uid == uid && strcmp(tasks->all[i].view->task, name) == 0) return tasks->all[i].view;
     return NULL;
 }
 
@@ -80,11 +89,11 @@ static int print(FILE *out, const tasks_t *tasks)
     uint64_t now = kolo_now_ns();
     int lines = 0;
     for (size_t i = 0; i < tasks->count; i++) {
-        const kolo_watch_view_t *task = tasks->views[i];
+        const kolo_watch_view_t *task = tasks->all[i].view;
         for (size_t w = 0; w < task->nwaits; w++) {
             char words[800];
-            kolo_watch_words(task, &task->waits[w], now, find_task(tasks, task->waits[w].from), words,
-                             sizeof words);
+            kolo_watch_words(task, &task->waits[w], now, find_task(tasks, tasks->all[i].uid, task->waits[w].from),
+                             words, sizeof words);
             fprintf(out, "%s\n", words);
             lines++;
         }
@@ -102,19 +111,17 @@ static int print(FILE *out, const tasks_t *tasks)
 
 int top_show_keys(FILE *out, const top_options_t *options)
 {
-    tasks_t tasks = {.views = calloc(MOST_TASKS, sizeof *tasks.views),
-                     .inodes = calloc(MOST_TASKS, sizeof *tasks.inodes)};
+    tasks_t tasks = {0};
     DIR *dir = options->npids ? NULL : opendir("/proc");
-    int lines = 0;
-    if (tasks.views && tasks.inodes) {
-        for (int i = 0; i < options->npids; i++) take_process(options->pids[i], &tasks);
-        for (struct dirent *d; dir && (d = readdir(dir));)
-            if (d->d_name[0] >= '1' && d->d_name[0] <= '9') take_process(atoi(d->d_name), &tasks);
-        lines = print(out, &tasks);
-    }
+    int lines;
+    for (int i = 0; i < options->npids; i++) take_process(options->pids[i], &tasks);
+    for (struct dirent *d; dir && (d = readdir(dir));)
+        if (d->d_name[0] >= '1' && d->d_name[0] <= '9') take_process(atoi(d->d_name), &tasks);
+    lines = print(out, &tasks);
+    if (tasks.left_out)
+        fprintf(out, "%zu tasks of users with more than %d are left out\n", tasks.left_out, MOST_TASKS);
     if (dir) closedir(dir);
-    while (tasks.count) free(tasks.views[--tasks.count]);
-    free(tasks.views);
-    free(tasks.inodes);
+    while (tasks.count) free(tasks.all[--tasks.count].view);
+    free(tasks.all);
     return lines;
 }

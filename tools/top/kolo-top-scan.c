@@ -6,6 +6,7 @@
 #include "kolo-top.h"
 
 #include "base/clock.h"
+#include "base/file/output.h"
 #include "base/process.h"
 
 #include <dirent.h>
@@ -17,8 +18,6 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#define LINK "/memfd:" KOLO_RECORDER_NAME
 
 static top_rank_t *add_rank(top_set_t *set)
 {
@@ -71,6 +70,8 @@ static bool take_records(const top_options_t *options, int fd, const void *bytes
         r->stopped = common->stopped || view.stopped;
         if (!r->pid && (uint32_t)view.rank < view.npeers) r->pid = view.peers[view.rank].pid;
         r->nops = kolo_recorder_ops(bytes, info, slot, ops, KOLO_RECORD_ENTRIES);
+        ops = realloc(r->ops, KOLO_MAX(r->nops, (size_t)1) * sizeof *ops); /* many have done little */
+        if (ops) r->ops = ops;
         if (!options->save) continue;
         r->raw = malloc(sizeof *r->raw);
         if (!r->raw) return false;
@@ -79,22 +80,45 @@ static bool take_records(const top_options_t *options, int fd, const void *bytes
     return true;
 }
 
-/* Only a file that cannot shrink may be mapped: it is another process's. */
-static bool take_memory(const top_options_t *options, int fd, int pid, top_set_t *set)
+typedef struct {
+    const top_options_t *options;
+    top_set_t *set;
+} scan_t;
+
+/* Is it there, by another descriptor? And has this user more than is looked at? */
+static bool is_known(const top_set_t *set, const struct stat *st, bool *full)
 {
-    struct stat st;
+    size_t of_user = 0;
+    for (size_t i = 0; i < set->count; i++) {
+        if (set->ranks[i].inode == st->st_ino && set->ranks[i].fs == st->st_dev) return true;
+        of_user += set->ranks[i].uid == st->st_uid;
+    }
+    *full = of_user >= TOP_MOST_RANKS;
+    return false;
+}
+
+static bool take_memory(void *arg, int pid, int fd, const struct stat *st)
+{
+    const scan_t *scan = arg;
     kolo_recorder_info_t info;
-    if (fstat(fd, &st) != 0 || !(fcntl(fd, F_GET_SEALS) & F_SEAL_SHRINK) || st.st_size <= 0) return true;
-    for (size_t i = 0; i < set->count; i++)
-        if (set->ranks[i].inode == st.st_ino) return true; /* a descriptor that was passed on */
-    size_t size = (size_t)st.st_size;
+    bool full;
+    if (is_known(scan->set, st, &full)) return true;
+    if (full) {
+        scan->set->left_out++;
+        return true;
+    }
+    size_t size = (size_t)st->st_size;
     void *bytes = mmap(NULL, size, PROT_READ, MAP_SHARED, fd, 0);
     if (bytes == MAP_FAILED) return true;
     bool good = true;
     if (kolo_recorder_check(bytes, size, &info) == NULL) {
-        top_rank_t common = {
-            .pid = pid, .stopped = kolo_process_stopped(pid), .now_ns = kolo_now_ns(), .inode = st.st_ino};
-        good = take_records(options, fd, bytes, &info, &common, set);
+        top_rank_t common = {.pid = pid,
+                             .stopped = kolo_process_stopped(pid),
+                             .now_ns = kolo_now_ns(),
+                             .inode = st->st_ino,
+                             .fs = st->st_dev,
+                             .uid = st->st_uid};
+        good = take_records(scan->options, fd, bytes, &info, &common, scan->set);
     }
     munmap(bytes, size);
     return good;
@@ -102,29 +126,15 @@ static bool take_memory(const top_options_t *options, int fd, int pid, top_set_t
 
 static bool take_process(const top_options_t *options, int pid, top_set_t *set)
 {
-    char path[300], link[64];
-    bool good = true;
-    snprintf(path, sizeof path, "/proc/%d/fd", pid);
-    DIR *dir = opendir(path);
-    if (!dir) return true; /* somebody else's, or gone */
-    for (struct dirent *d; good && (d = readdir(dir));) {
-        snprintf(path, sizeof path, "/proc/%d/fd/%s", pid, d->d_name);
-        ssize_t n = readlink(path, link, sizeof link - 1);
-        if (n < (ssize_t)strlen(LINK) || strncmp(link, LINK, strlen(LINK)) != 0) continue;
-        int fd = open(path, O_RDONLY | O_CLOEXEC);
-        if (fd < 0) continue;
-        good = take_memory(options, fd, pid, set);
-        close(fd);
-    }
-    closedir(dir);
-    return good;
+    return top_each_memory(pid, KOLO_RECORDER_NAME, take_memory, &(scan_t){options, set});
 }
 
 static int by_job_and_rank(const void *a, const void *b)
 {
-    const kolo_record_view_t *x = &((const top_rank_t *)a)->view, *y = &((const top_rank_t *)b)->view;
-    if (x->job != y->job) return x->job < y->job ? -1 : 1;
-    return x->rank - y->rank;
+    const top_rank_t *x = a, *y = b;
+    if (x->view.job != y->view.job) return x->view.job < y->view.job ? -1 : 1;
+    if (x->uid != y->uid) return x->uid < y->uid ? -1 : 1;
+    return x->view.rank - y->view.rank;
 }
 
 /* Each rank of a job once. */
@@ -163,9 +173,11 @@ static void *read_file(const char *path, size_t *size)
 {
     size_t most = kolo_recorder_bytes(KOLO_RECORDER_SLOTS);
     struct stat st;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
     void *bytes = NULL;
-    if (fd >= 0 && fstat(fd, &st) == 0 && st.st_size >= 0 && (uint64_t)st.st_size <= most) {
+    if (fd >= 0 && fstat(fd, &st) == 0 && !S_ISREG(st.st_mode)) {
+        errno = ESPIPE;
+    } else if (fd >= 0 && st.st_size >= 0 && (uint64_t)st.st_size <= most) {
         *size = (size_t)st.st_size;
         bytes = aligned_alloc(64, KOLO_ROUND_UP(*size + 1, (size_t)64));
         size_t at = 0;
@@ -202,11 +214,27 @@ bool top_read_files(const top_options_t *options, char **paths, int count, top_s
     return good;
 }
 
+/* A dump does not say whose a record was. */
+static bool is_one_users(const top_set_t *set)
+{
+    for (size_t i = 1; i < set->count; i++) {
+        const top_rank_t *r = &set->ranks[i - 1];
+        if (r->view.job != r[1].view.job || r->uid == r[1].uid) continue;
+        fprintf(stderr,
+                "kolo-top: users %u and %u both have records of job %016" PRIx64 ": choose processes by --pid\n",
+                r->uid, r[1].uid, r->view.job);
+        return false;
+    }
+    return true;
+}
+
 bool top_save(const char *path, const top_set_t *set)
 {
+    if (!is_one_users(set)) return false;
     uint32_t slots = (uint32_t)KOLO_MIN(set->count, (size_t)KOLO_RECORDER_SLOTS);
     kolo_recorder_t *head = calloc(1, sizeof *head);
-    FILE *f = head ? fopen(path, "wbe") : NULL;
+    char wrong[4096 + 100] = "";
+    FILE *f = head ? kolo_output_fopen(path, wrong, sizeof wrong) : NULL;
     bool good = f != NULL;
     struct timespec wall;
     clock_gettime(CLOCK_REALTIME, &wall);
@@ -228,7 +256,10 @@ bool top_save(const char *path, const top_set_t *set)
         good = fwrite(set->ranks[i].raw, sizeof(kolo_record_t), 1, f) == 1;
     }
     if (f && fclose(f) != 0) good = false;
-    if (!good) fprintf(stderr, "kolo-top: %s: %s\n", path, strerror(errno));
+    if (!good && wrong[0])
+        fprintf(stderr, "kolo-top: %s\n", wrong);
+    else if (!good)
+        fprintf(stderr, "kolo-top: %s: %s\n", path, strerror(errno));
     free(head);
     return good;
 }
@@ -245,7 +276,8 @@ void top_free(top_set_t *set)
 size_t top_job_size(const top_set_t *set, size_t first)
 {
     size_t n = 1;
-    while (first + n < set->count && set->ranks[first + n].view.job == set->ranks[first].view.job) n++;
+    const top_rank_t *r = &set->ranks[first];
+    while (first + n < set->count && r[n].view.job == r->view.job && r[n].uid == r->uid) n++;
     return n;
 }
 

@@ -29,7 +29,7 @@ static void count_since(const top_rank_t *r, const top_set_t *before, double *op
     bool known = false;
     for (size_t i = 0; before && i < before->count; i++) {
         const top_rank_t *b = &before->ranks[i];
-        if (b->inode != r->inode || b->slot != r->slot || b->view.job != r->view.job) continue;
+        if (b->inode != r->inode || b->fs != r->fs || b->slot != r->slot || b->view.job != r->view.job) continue;
         known = true;
         from = b->nops ? b->ops[b->nops - 1].index + 1 : 0;
     }
@@ -79,6 +79,8 @@ static void find_process(line_t *line, bool here)
     if (!f) return;
     if (fgets(program, sizeof program, f)) {
         program[strcspn(program, "\n")] = '\0';
+        for (char *c = program; *c; c++) /* a process may call itself anything */
+            if ((unsigned char)*c < 32 || (unsigned char)*c > 126) *c = '?';
         snprintf(line->program, sizeof line->program, "%s", program);
     }
     if (fstat(fileno(f), &st) == 0) {
@@ -195,5 +197,8 @@ void top_show(FILE *out, const top_set_t *set, const top_set_t *before, double s
             "BYTES/S", "PROGRAM", "PID", "USER", "LAST OPERATION");
     for (size_t i = 0; i < n; i++)
         if (is_wanted(&lines[i], &set->ranks[lines[i].first].view, view->filter)) show_line(out, set, &lines[i]);
+    if (set->left_out)
+        fprintf(out, "%zu memory files of users with more than %u records are left out\n", set->left_out,
+                TOP_MOST_RANKS);
     free(lines);
 }

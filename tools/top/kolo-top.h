@@ -8,11 +8,13 @@
 #include "diag/verdict.h"
 
 #include <stdio.h>
+#include <sys/stat.h>
 
 enum { TOP_OK = 0, TOP_FAILED = 1, TOP_USAGE = 2 };
 
-#define TOP_NO_JOB "found no job of Kolo here (of other users only root can read them)"
-#define TOP_PIDS   256
+#define TOP_NO_JOB     "found no job of Kolo here (of other users only root can read them)"
+#define TOP_PIDS       256
+#define TOP_MOST_RANKS 4096u /* of one user; a record takes some 100 KB */
 typedef struct {
     bool once, dump, json, join;
     bool has_job;
@@ -28,6 +30,8 @@ typedef struct { /* one rank of one communicator */
     bool stopped;
     uint64_t now_ns; /* when it was read, by the clock of its host */
     uint64_t inode;  /* of the memory file, and which slot: the same record again next time */
+    uint64_t fs;     /* the file system of the inode */
+    uint32_t uid;    /* whose it is: of two users' records with one job's number, only one says the truth */
     uint32_t slot;
     kolo_record_op_t *ops; /* KOLO_RECORD_ENTRIES at most */
     size_t nops;
@@ -35,9 +39,10 @@ typedef struct { /* one rank of one communicator */
 } top_rank_t;
 
 typedef struct {
-    top_rank_t *ranks; /* by job, then by rank; each once */
+    top_rank_t *ranks; /* by job, then by user, then by rank; each once */
     size_t count, capacity;
-    bool here; /* of this host, now: whether a process lives can be asked */
+    size_t left_out; /* of users who have more than TOP_MOST_RANKS */
+    bool here;       /* of this host, now: whether a process lives can be asked */
 } top_set_t;
 
 /* kolo-top-scan.c: false: out of memory, or a file is bad, which is printed. */
@@ -45,6 +50,10 @@ bool top_scan(const top_options_t *options, top_set_t *set);
 bool top_read_files(const top_options_t *options, char **paths, int count, top_set_t *set);
 bool top_save(const char *path, const top_set_t *set);
 void top_free(top_set_t *set);
+/* Calls `fn` for each memory file of that name among the descriptors of a process, until it returns false: what
+ * that returned last. The file cannot shrink. */
+typedef bool (*top_memory_fn_t)(void *arg, int pid, int fd, const struct stat *st);
+bool top_each_memory(int pid, const char *name, top_memory_fn_t fn, void *arg);
 /* How many ranks from `first` on belong to one communicator. */
 size_t top_job_size(const top_set_t *set, size_t first);
 /* Fills `out` for each rank of the communicator that something can be said of; returns how many. Allocated. */

@@ -9,7 +9,7 @@
 #include "gpu_model.h"
 
 #include "gpu_spread.h"
-#include "plan/verify/verify.h"
+#include "prove/verify.h"
 
 #include <stdlib.h>
 

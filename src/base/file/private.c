@@ -7,7 +7,9 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -47,4 +49,27 @@ int kolo_private_open(const char *path, char *why, size_t bytes)
     if (fd >= 0) close(fd);
     errno = err;
     return -1;
+}
+
+static size_t whole_pages(size_t bytes)
+{
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    return (bytes + page - 1) / page * page;
+}
+
+void *kolo_private_alloc(size_t bytes)
+{
+    void *memory;
+    if (posix_memalign(&memory, (size_t)sysconf(_SC_PAGESIZE), whole_pages(bytes)) != 0) return NULL;
+    memset(memory, 0, whole_pages(bytes));
+    madvise(memory, whole_pages(bytes), MADV_DONTDUMP);
+    return memory;
+}
+
+void kolo_private_free(void *memory, size_t bytes)
+{
+    if (!memory) return;
+    explicit_bzero(memory, bytes);
+    madvise(memory, whole_pages(bytes), MADV_DODUMP); /* it becomes somebody else's */
+    free(memory);
 }

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Files that must be this user's alone: they hold a secret, or an id, which brings a process into the job of
- * whoever wrote it.
+ * What must be this user's alone. Memory that holds keys; and files: they hold a secret, or an id, which brings a
+ * process into the job of whoever wrote it.
  */
-#ifndef KOLO_BASE_PRIVATE_H
-#define KOLO_BASE_PRIVATE_H
+#ifndef KOLO_BASE_FILE_PRIVATE_H
+#define KOLO_BASE_FILE_PRIVATE_H
 
 #include <stddef.h>
 
@@ -13,5 +13,9 @@
  * may read (a secret that was mounted into a container). Returns the descriptor; -1: errno says why (EPERM: it is
  * somebody else's, or open to others), and `why` in words. Never waits. Any thread. */
 int kolo_private_open(const char *path, char *why, size_t bytes);
+
+/* Memory for keys, zeroed: core files leave it out. NULL: there is none. free: wipes it; NULL is fine. */
+void *kolo_private_alloc(size_t bytes);
+void kolo_private_free(void *memory, size_t bytes);
 
 #endif

@@ -2,7 +2,7 @@
  *
  * The relay: connections to the ranks that cannot write to this rank's memory directly, or to whose memory this
  * rank cannot, and a thread that stores what arrives. A caller writes at once on its own thread; the relay's thread
- * sends what did not fit into the socket. One lock makes both a single user of the ends (wire/onesided.h).
+ * sends what did not fit into the socket. One lock makes both a single user of the ends (remote/onesided.h).
  */
 #include "base/log.h"
 #include "base/process.h"

@@ -16,7 +16,7 @@
 
 #include "comm/comm.h"
 #include "mem/cuda/cuda.h"
-#include "wire/onesided.h"
+#include "remote/onesided.h"
 
 typedef enum { KOLO_REACH_HERE, KOLO_REACH_COPY, KOLO_REACH_MAP, KOLO_REACH_FAR } kolo_reach_t;
 

@@ -8,6 +8,8 @@
  * A process of the viewer is a rank, a thread of it a tensor. Names of events are those of Horovod's timeline.
  */
 #include "base/file/fds.h"
+#include "base/file/limit.h"
+#include "base/file/output.h"
 #include "engine/timeline/timeline.h"
 
 #include "base/log.h"
@@ -250,15 +252,18 @@ static const char closing[] = "\n]\n";
 
 static bool write_at(int fd, const char *text, size_t bytes, uint64_t at)
 {
+    kolo_file_quiet_t quiet;
+    kolo_file_quiet(&quiet);
     while (bytes > 0) {
         ssize_t n = pwrite(fd, text, bytes, (off_t)at);
         if (n < 0 && errno == EINTR) continue;
-        if (n <= 0) return false;
+        if (n <= 0) break;
         text += n;
         bytes -= (size_t)n;
         at += (uint64_t)n;
     }
-    return true;
+    kolo_file_loud(&quiet);
+    return bytes == 0;
 }
 
 /* A full disk: what is there is made a whole, and stays. If nothing is there, the caller has the error. */
@@ -272,7 +277,7 @@ static void end_early(kolo_timeline_t *t, const char *why)
         bytes = sizeof tail;
     }
     t->broken = true;
-    if (write_at(t->fd, tail, bytes, t->end) && ftruncate(t->fd, (off_t)(t->end + bytes))) why = strerror(errno);
+    if (write_at(t->fd, tail, bytes, t->end) && kolo_file_resize(t->fd, t->end + bytes)) why = strerror(errno);
     if (t->end == 0)
         kolo_fail(KOLO_ERR_SYSTEM, "engine: the timeline %s cannot be written: %s", t->path, why);
     else
@@ -400,8 +405,9 @@ kolo_status_t kolo_timeline_open(kolo_timeline_t *t, const kolo_engine_place_t *
     if (!t->text) return kolo_fail(KOLO_ERR_NO_MEMORY, "engine: out of memory for a timeline");
     size_t n = strlen(t->path);
     if (n > 3 && strcmp(t->path + n - 3, ".gz") == 0) KOLO_TRY(kolo_gzip_open(&t->gzip));
-    t->fd = kolo_fd_above(open(t->path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
-    if (t->fd < 0) return kolo_fail_errno(KOLO_ERR_SYSTEM, errno, "engine: cannot write the timeline %s", t->path);
+    char why[4096 + 100];
+    t->fd = kolo_output_open(t->path, O_TRUNC, why, sizeof why);
+    if (t->fd < 0) return kolo_fail(KOLO_ERR_SYSTEM, "engine: cannot write the timeline %s", why);
     put_head(t, place, host);
     kolo_status_t status = KOLO_OK;
     if (!flush(t)) status = KOLO_ERR_SYSTEM;

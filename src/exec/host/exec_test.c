@@ -8,7 +8,7 @@
 #include "base/test_time.h"
 #include "exec/host/conformance.h"
 #include "exec/host/task.h"
-#include "plan/verify/verify.h"
+#include "prove/verify.h"
 #include "wire/ll.h"
 
 #include <stdio.h>

@@ -88,6 +88,10 @@ kolo_status_t kolo_reducer_init(kolo_reducer_t *r, kolo_type_t type, kolo_op_t o
     if (!nranks) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "a reduction over 0 ranks");
     *r = (kolo_reducer_t){.type = type, .op = op == KOLO_AVG ? KOLO_SUM : op, .elem = bytes[type], .pre_int = 1};
     r->truth = type == KOLO_BOOL || op >= KOLO_LAND;
+    if (nranks == 1 && kolo_type_is_float(type)) { /* nothing is folded, which would make each NaN the one NaN */
+        r->pre = true;
+        r->pre_float = 1;
+    }
     if (op != KOLO_AVG || nranks == 1) return KOLO_OK;
     if (kolo_type_is_float(type)) {
         r->pre = true;

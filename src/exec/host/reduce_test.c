@@ -350,6 +350,21 @@ static void a_single_operand_becomes_a_truth_value(void **state)
     for (int i = 0; i < 4; i++) assert_int_equal(truths[i], bools[i] != 0);
 }
 
+static void a_nan_of_a_single_operand_becomes_the_one_nan(void **state)
+{
+    (void)state;
+    const uint32_t in[6] = {0xffc00001, 0x7f800001, 0x7fc00000, 0x80000000, 0x00000001, 0x3f800000};
+    const uint32_t want[6] = {0x7fc00000, 0x7fc00000, 0x7fc00000, 0x80000000, 0x00000001, 0x3f800000};
+    static const kolo_op_t ops[] = {KOLO_MIN, KOLO_MAX, KOLO_SUM, KOLO_PROD, KOLO_AVG};
+    uint32_t out[6];
+    kolo_reducer_t r;
+    for (size_t i = 0; i < KOLO_COUNTOF(ops); i++) {
+        assert_int_equal(kolo_reducer_init(&r, KOLO_FLOAT32, ops[i], 1), KOLO_OK);
+        kolo_reduce_load(&r, out, in, 6, true, true);
+        assert_memory_equal(out, want, sizeof want);
+    }
+}
+
 static void a_parameter_forces_a_lower_instruction_set(void **state)
 {
     (void)state;
@@ -364,6 +379,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(all_builds_give_the_bits_of_the_reference),
+        cmocka_unit_test(a_nan_of_a_single_operand_becomes_the_one_nan),
         cmocka_unit_test(eight_bit_floats_are_right_for_every_pair),
         cmocka_unit_test(sixteen_bit_floats_are_right_for_every_value),
         cmocka_unit_test(raw_operands_are_scaled_and_rounded_to_their_type_first),

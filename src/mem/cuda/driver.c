@@ -16,7 +16,7 @@ const char *kolo_cuda_connections;
 
 static const kolo_param_t rows[] = {
     {.key = "KOLO_CUDA_LIBRARY",
-     .kind = KOLO_PARAM_STR,
+     .kind = KOLO_PARAM_FILE,
      .def = "libcuda.so.1",
      .help = "The CUDA driver's library, loaded when the first GPU communicator is made",
      .value = &library_name},

@@ -170,6 +170,13 @@ kolo_status_t kolo_buffer_wanted(kolo_channel_t *channel, const kolo_message_t *
     return kolo_channel_send(channel, &made);
 }
 
+static kolo_status_t say_idle(kolo_channel_t *channel, const kolo_tensor_buffer_t *buffer)
+{
+    kolo_message_t idle = {.kind = KOLO_MESSAGE_BUFFER_IDLE};
+    memcpy(idle.name, buffer->name, sizeof idle.name);
+    return kolo_channel_send(channel, &idle);
+}
+
 kolo_status_t kolo_buffer_filled(kolo_channel_t *channel, uint32_t number, uint64_t bytes)
 {
     kolo_tensor_buffer_t *buffer = find_number(channel, number);
@@ -192,6 +199,16 @@ kolo_status_t kolo_buffer_filled(kolo_channel_t *channel, uint32_t number, uint6
     kolo_onesided_memory_t memory = {0};
     kolo_status_t status = KOLO_OK;
     void *to = kolo_fetch_into(request);
+    if (head.shape.element == KOLO_ELEMENT_STRING && head.shape.bytes > 0 && to == NULL) {
+        kolo_value_t strings = {.element = KOLO_ELEMENT_STRING,
+                                .ndims = head.shape.ndims,
+                                .data = (char *)buffer->memory.base + HEAD_BYTES,
+                                .bytes = head.shape.bytes,
+                                .dead = head.shape.dead};
+        memcpy(strings.dims, head.shape.dims, sizeof strings.dims);
+        KOLO_TRY(kolo_fetch_strings(channel, request, &strings));
+        return say_idle(channel, buffer);
+    }
     if (head.shape.bytes > 0 && to == NULL) {
         status = kolo_onesided_alloc(channel->end, (size_t)head.shape.bytes, &memory);
         to = memory.base;
@@ -213,9 +230,7 @@ kolo_status_t kolo_buffer_filled(kolo_channel_t *channel, uint32_t number, uint6
         return kolo_channel_bad_message(channel, "a value", wrong);
     }
     kolo_fetch_end(channel, request, status, kolo_error_text(), &head.shape, memory.base ? &memory : NULL);
-    kolo_message_t idle = {.kind = KOLO_MESSAGE_BUFFER_IDLE};
-    memcpy(idle.name, buffer->name, sizeof idle.name);
-    return kolo_channel_send(channel, &idle);
+    return say_idle(channel, buffer);
 }
 
 void kolo_buffers_close(kolo_channel_t *channel)

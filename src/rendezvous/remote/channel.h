@@ -303,6 +303,8 @@ kolo_status_t kolo_fetches_poll(kolo_channel_t *channel);
 /* bytes: the value behind a final message, in memory that the peer can still change. */
 kolo_status_t kolo_fetch_meta(kolo_channel_t *channel, const kolo_message_t *message, const uint8_t *bytes);
 kolo_status_t kolo_fetch_error(kolo_channel_t *channel, const kolo_message_t *message);
+/* The value of strings has come; value->data: where the peer may still write. */
+kolo_status_t kolo_fetch_strings(kolo_channel_t *channel, kolo_fetch_t *request, kolo_value_t *value);
 kolo_status_t kolo_fetch_complete(kolo_channel_t *channel, uint32_t index);
 kolo_fetch_t *kolo_fetch_find(kolo_channel_t *channel, uint32_t index);
 /* The destination of a value from a message or a buffer. NULL: allocate. */
@@ -356,5 +358,8 @@ typedef struct {
 } kolo_rendezvous_counters_t;
 extern kolo_rendezvous_counters_t kolo_rendezvous_counters;
 #define KOLO_RDV_COUNT(what, n) atomic_fetch_add_explicit(&kolo_rendezvous_counters.what, (n), memory_order_relaxed)
+
+/* server.c: the key of the cluster, from the configuration or KOLO_COMM_SECRET_FILE. */
+kolo_status_t kolo_server_read_secret(const kolo_server_config_t *config, kolo_key_t *key);
 
 #endif

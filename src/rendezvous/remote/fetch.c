@@ -296,6 +296,34 @@ kolo_status_t kolo_fetch_error(kolo_channel_t *channel, const kolo_message_t *m)
     return KOLO_OK;
 }
 
+/* Strings say themselves where each of them ends, and the peer may still write to where they came: they are
+ * checked, and handed out, where it cannot. (Into a destination of the caller's own, which is this process's, it
+ * copies only by the leave of the kernel, which lets it write anywhere.) */
+kolo_status_t kolo_fetch_strings(kolo_channel_t *channel, kolo_fetch_t *request, kolo_value_t *value)
+{
+    kolo_adapter_t *adapter = channel->adapter;
+    kolo_receive_t receive = request->receive;
+    void *own = malloc(value->bytes);
+    if (own == NULL) {
+        kolo_fetch_end(channel, request, KOLO_ERR_NO_MEMORY, "no memory for a received value", NULL, NULL);
+        return KOLO_OK;
+    }
+    memcpy(own, value->data, value->bytes);
+    value->data = value->arg = own;
+    value->release = free;
+    const char *wrong = kolo_value_check(value);
+    if (wrong) {
+        free(own);
+        return kolo_channel_bad_message(channel, "a value", wrong);
+    }
+    KOLO_RDV_COUNT(copies, 1);
+    KOLO_RDV_COUNT(copied_bytes, value->bytes);
+    receive->remote = NULL;
+    free_request(channel, request);
+    kolo_adapter_deliver(adapter, receive, KOLO_OK, NULL, value);
+    return KOLO_OK;
+}
+
 kolo_status_t kolo_fetch_complete(kolo_channel_t *channel, uint32_t index)
 {
     kolo_fetch_t *request = kolo_fetch_find(channel, index);
@@ -305,6 +333,8 @@ kolo_status_t kolo_fetch_complete(kolo_channel_t *channel, uint32_t index)
     void *data = request->direct ? request->receive->args.into : request->memory.base;
     kolo_value_t value = {.element = shape.element, .ndims = shape.ndims, .data = data, .bytes = shape.bytes};
     memcpy(value.dims, shape.dims, sizeof value.dims);
+    if (shape.element == KOLO_ELEMENT_STRING && !request->direct)
+        return kolo_fetch_strings(channel, request, &value);
     const char *wrong = shape.element == KOLO_ELEMENT_STRING ? kolo_value_check(&value) : NULL;
     if (wrong) return kolo_channel_bad_message(channel, "a value", wrong);
     kolo_fetch_end(channel, request, KOLO_OK, NULL, &shape, request->direct ? NULL : &request->memory);

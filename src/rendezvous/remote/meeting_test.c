@@ -228,6 +228,29 @@ static void a_cluster_has_addresses_or_numbers(void **state)
     }
 }
 
+#ifdef KOLO_HAVE_SODIUM
+/* What whoever calls a task would try for each word of a list, if it came cheap. */
+static void a_password_costs_more_than_a_hash_to_guess(void **state)
+{
+    static const char *const secrets[] = {
+        "correct horse battery", /* and 32 bytes of /dev/urandom in hexadecimal: */
+        "8d1f0f2cb2a96e0d5e3b7c4a9f86d1e2038495a6b7c8d9eaf1b2c3d4e5f60718"};
+    static const kolo_key_t zero;
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        kolo_server_config_t config = KOLO_SERVER_CONFIG_INITIALIZER;
+        kolo_key_t key, again, hash;
+        config.secret = secrets[i];
+        config.secret_bytes = strlen(secrets[i]);
+        assert_int_equal(kolo_server_read_secret(&config, &key), KOLO_OK);
+        assert_int_equal(kolo_server_read_secret(&config, &again), KOLO_OK);
+        assert_memory_equal(&key, &again, sizeof key);
+        kolo_auth_derive(&zero, "rendezvous", config.secret, config.secret_bytes, &hash);
+        assert_int_equal(memcmp(&key, &hash, sizeof key) == 0, i == 1);
+    }
+}
+#endif
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
@@ -236,6 +259,9 @@ int main(int argc, char **argv)
         cmocka_unit_test(the_keeper_of_the_book_may_be_started_again),
         cmocka_unit_test(who_does_not_come_in_time_is_an_error_with_his_name),
         cmocka_unit_test(a_cluster_has_addresses_or_numbers),
+#ifdef KOLO_HAVE_SODIUM
+        cmocka_unit_test(a_password_costs_more_than_a_hash_to_guess),
+#endif
     };
     program = argv[0];
     if (argc > 1) return be_task(argv[1]);

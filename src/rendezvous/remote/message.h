@@ -24,8 +24,8 @@
 #ifndef KOLO_RENDEZVOUS_MESSAGE_H
 #define KOLO_RENDEZVOUS_MESSAGE_H
 
+#include "remote/onesided.h"
 #include "rendezvous/internal.h"
-#include "wire/onesided.h"
 
 typedef enum {
     KOLO_MESSAGE_HELLO = 1,

@@ -131,6 +131,37 @@ static void dead_values_and_strings_cross(void **state)
     kolo_value_release(&got);
 }
 
+/* Where the sender can still write to them, strings would not stay what they were when they were checked. */
+static void strings_are_handed_out_where_the_sender_cannot_write(void **state)
+{
+    enum { COUNT = 9000 }; /* more than goes with a message */
+    fixture_t *f = *state;
+    kolo_value_t got;
+    char *key = make_key(f->worker, PS, WORKER, "s"), line[400];
+    uint64_t *strings = calloc(COUNT, 9);
+    for (int i = 0; i < COUNT; i++) strings[i] = (uint64_t)i + 1;
+    kolo_value_t text = {.element = KOLO_ELEMENT_STRING,
+                         .ndims = 1,
+                         .dims = {COUNT},
+                         .data = strings,
+                         .bytes = COUNT * 9,
+                         .release = release,
+                         .arg = strings};
+    atomic_fetch_add(&made, 1);
+    assert_int_equal(kolo_rendezvous_send(f->at_ps, key, &text, NULL), KOLO_OK);
+    assert_int_equal(kolo_rendezvous_receive(f->at_worker, key, NULL, 30000, &got), KOLO_OK);
+    assert_int_equal(got.bytes, COUNT * 9);
+    FILE *maps = fopen("/proc/self/maps", "re");
+    assert_non_null(maps);
+    while (fgets(line, sizeof line, maps)) {
+        unsigned long from, to;
+        assert_int_equal(sscanf(line, "%lx-%lx", &from, &to), 2);
+        if ((uintptr_t)got.data >= from && (uintptr_t)got.data < to) assert_null(strstr(line, "/memfd:"));
+    }
+    fclose(maps);
+    kolo_value_release(&got);
+}
+
 static void callbacks_run_on_threads_of_the_pool(void **state)
 {
     fixture_t *f = *state;
@@ -367,6 +398,7 @@ static int run(const char *name)
         TEST(many_receives_are_under_way_at_once),
         TEST(steps_are_apart_and_a_key_may_be_in_many),
         TEST(dead_values_and_strings_cross),
+        TEST(strings_are_handed_out_where_the_sender_cannot_write),
         TEST(callbacks_run_on_threads_of_the_pool),
         TEST(an_abort_at_either_end_reaches_the_receiver),
         TEST(a_time_out_leaves_the_value_to_the_next_receive),

@@ -8,8 +8,8 @@
 #define KOLO_RENDEZVOUS_TEST_TASKS_H
 
 #include "base/test.h"
+#include "remote/net.h"
 #include "rendezvous/remote/channel.h"
-#include "wire/net/net.h"
 
 #include <stdio.h>
 #include <stdlib.h>

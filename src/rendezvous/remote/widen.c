@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Lanes of a channel over TCP (wire/onesided/lanes.h). The receiving task dials them when it first expects a large
- * value, at the address of the channel and with its tag. Until they are there, values use the first connection. A
- * lane belongs to its channel: if a lane ends, the channel ends.
+ * Lanes of a channel over TCP (remote/onesided/lanes.h). The receiving task dials them when it first expects a
+ * large value, at the address of the channel and with its tag. Until they are there, values use the first
+ * connection. A lane belongs to its channel: if a lane ends, the channel ends.
  */
 #include "rendezvous/remote/channel.h"
 

@@ -50,8 +50,8 @@ kolo_status_t kolo_cma_put(kolo_wire_ctx_t *ctx, kolo_control_peer_t *peer, uint
 {
     kolo_ref_copy_t copy = {theirs, (char *)(uintptr_t)mine, bytes, true};
     kolo_status_t status = KOLO_OK;
-    if (kolo_control_gone(peer)) KOLO_TRY(kolo_control_check(ctx, peer));
     while (copy.left) {
+        if (kolo_control_gone(peer)) KOLO_TRY(kolo_control_check(ctx, peer));
         status = copy_some(ctx, peer, &copy);
         if (status != KOLO_OK && status != KOLO_IN_PROGRESS) return status;
     }

@@ -3,6 +3,7 @@
  * Wire "local": both ranks are threads of one process. The queue is ordinary memory, found by the random id on the
  * writer's card in a registry of this process; references are plain addresses.
  */
+#include "base/file/limit.h"
 #include "wire/local/local.h"
 
 static bool can_connect(const struct kolo_wire_ctx *ctx, const kolo_peer_card_t *a, const kolo_peer_card_t *b)
@@ -29,6 +30,13 @@ static kolo_status_t tx_setup(kolo_wire_ctx_t *ctx, kolo_tx_t *tx, kolo_wire_car
     return kolo_mapped_tx_setup(ctx, tx, &kolo_local_memory, card);
 }
 
+/* The ranks of a process meet by control pages as well. */
+static kolo_status_t fill_card(kolo_peer_card_t *card)
+{
+    (void)card;
+    return kolo_file_fits(KOLO_CONTROL_BYTES) ? KOLO_OK : KOLO_ERR_UNSUPPORTED;
+}
+
 static bool disabled;
 static const kolo_param_t rows[] = {
     {"KOLO_LOCAL_DISABLE", KOLO_PARAM_BOOL, "0", 0, 0, NULL, false,
@@ -43,7 +51,7 @@ const kolo_wire_ops_t kolo_wire_local = {
     .params = &params,
     .caps = KOLO_CAP_REF | KOLO_CAP_FANOUT,
     .can_connect = can_connect,
-    .fill_card = kolo_wire_no_card,
+    .fill_card = fill_card,
     .may_copy = may_copy,
     .rx_setup = rx_setup,
     .tx_setup = tx_setup,

@@ -2,9 +2,9 @@
  *
  * The conformance kit on wire "net". Where no provider has a device it says so and is skipped; tests/vm has some.
  */
+#include "remote/net.h"
 #include "wire/conformance.h"
 #include "wire/net/conn.h"
-#include "wire/net/net.h"
 
 int main(int argc, char **argv)
 {

@@ -19,7 +19,7 @@
 #define KOLO_WIRE_NET_CONN_H
 
 #include "mem/range.h"
-#include "wire/net/net.h"
+#include "remote/net.h"
 #include "wire/wire.h"
 
 #include <sched.h>
@@ -176,6 +176,7 @@ struct kolo_net_conn {
     uint64_t freed;               /* writer: slots below are done */
     uint64_t invited;             /* reader: slots below have invitations */
     bool invites;                 /* the reader sends invitations */
+    uint32_t direct_bytes;        /* of rx->direct; the header lies where the peer can write */
     kolo_net_place_t *places;     /* by slot & mask; NULL: the provider has no such thing */
     uint64_t bytes, placed_bytes; /* payloads so far; those that were not in slots of this end */
     kolo_socket_t socket;         /* its descriptor -1: none yet */

@@ -148,7 +148,7 @@ void kolo_net_rx_unexpect(kolo_rx_t *rx)
     kolo_net_conn_t *conn = rx->priv;
     bool open = false;
     if (!conn || !conn->places) return;
-    if (rx->direct) memcpy(kolo_rx_header(rx) + 1, rx->direct, kolo_rx_header(rx)->bytes);
+    if (rx->direct) memcpy(kolo_rx_header(rx) + 1, rx->direct, conn->direct_bytes);
     rx->direct = NULL;
     for (uint32_t i = 0; i < rx->end.depth; i++) {
         kolo_net_place_t *place = &conn->places[i];

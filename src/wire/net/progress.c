@@ -186,6 +186,7 @@ static void show(kolo_net_conn_t *conn)
         if (place && place->came) {
             if (conn->shown != rx->end.next) return;
             rx->direct = place->data;
+            conn->direct_bytes = place->bytes;
             kolo_net_place_clear(place);
         }
         kolo_slot_header_t *h = slot_at(rx->end.slots, conn->shown, rx->end.mask, rx->end.stride);

@@ -233,20 +233,10 @@ static size_t rx_memory(const kolo_rx_t *rx)
 }
 
 static bool disabled;
-static const char *provider_name;
-const char *kolo_net_provider_name(void)
-{
-    return provider_name;
-}
 kolo_net_options_t kolo_net_options = {.nics = 1, .queue_pairs = 1};
 static const kolo_param_t rows[] = {
     {"KOLO_NET_DISABLE", KOLO_PARAM_BOOL, "0", 0, 0, NULL, false, "1: no network cards between ranks, but tcp",
      &disabled},
-    {"KOLO_NET_PROVIDER", KOLO_PARAM_STR, NULL, 0, 0, NULL, false,
-     "what the net wire works by: verbs, sockets or plugin (KOLO_NET_PLUGIN); unset: the first of plugin and verbs "
-     "that "
-     "has a device",
-     &provider_name},
     {"KOLO_NET_NICS", KOLO_PARAM_INT, "2", 1, KOLO_NET_MAX_RAILS, NULL, false,
      "network cards that one connection uses at most: one that fails is left out as long as another works",
      &kolo_net_options.nics},

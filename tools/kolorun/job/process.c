@@ -74,7 +74,7 @@ bool job_open_files(process_t *p)
     bool ok = n > 0 && (size_t)n + 8 < sizeof path && (mkdir(path, 0777) == 0 || errno == EEXIST);
     for (int k = 0; k < 2 && ok; k++) {
         snprintf(path + n, sizeof path - (size_t)n, k == 0 ? "/stdout" : "/stderr");
-        int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+        int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666);
         if (!(ok = fd >= 0)) break;
         kolorun_sink_init(&p->files[k], fd);
         p->files[k].is_file = true;
@@ -161,14 +161,17 @@ static void print_not_started(process_t *p, const kolorun_host_t *agent, int num
 {
     const char *program = p->host->job->options->argv[0];
     const bool in_path = number == ENOENT && strchr(program, '/') == NULL;
-    const bool here = in_path && kolorun_host_is_local(agent) && access(program, X_OK) == 0;
+    const bool here = in_path && kolorun_host_is_local(agent) && access(program, R_OK) == 0;
+    const char *try = here && access(program, X_OK) != 0
+                          ? "; it lies here and may not be executed: chmod +x, then ./"
+                          : "; try ./";
     struct stat file;
     const char *why = strerror(number);
     if (number == EACCES && kolorun_host_is_local(agent) && stat(program, &file) == 0)
         why = S_ISDIR(file.st_mode) ? "it is a directory" : "it may not be executed (chmod +x?)";
     if (number == EMFILE) why = "too many open files (ulimit -n)";
     snprintf(p->how, sizeof p->how, "cannot start %.60s: %s%s%s%.60s", program, why, in_path ? " in PATH" : "",
-             here ? "; try ./" : "", here ? program : "");
+             here ? try : "", here ? program : "");
 }
 
 static void on_not_started(void *arg, kolorun_host_t *agent, int id, int error)

@@ -55,6 +55,7 @@ typedef struct {
     char *why;
     size_t why_bytes;
     int64_t deadline; /* by now_ms(); run() sets it */
+    bool cut;         /* the connection ended before the answer did: it is asked again until the deadline */
     reply_t reply;    /* its text is the caller's to free */
 } call_t;
 
@@ -287,6 +288,7 @@ static int ask(call_t *call, client_t *client, const char *what)
     if (sent) error = errno;
     close(fd);
     if (done < 0) return fail_with(call, "what answers there is not the job's store", NULL);
+    call->cut = done == 0 && (error == ECONNRESET || error == EPIPE);
     if (done == 0) return fail_with(call, "no answer", strerror(error));
     if (!is_proved(s, client, &call->reply)) {
         if (call->reply.answer.status == 403) return fail_with(call, "it refused the request's signature", NULL);
@@ -299,7 +301,7 @@ static int ask(call_t *call, client_t *client, const char *what)
 static int run(call_t *call)
 {
     char what[KOLO_STORE_PATH_BYTES + 16];
-    bool missing = false;
+    bool missing = false, again = false;
     call->deadline = now_ms() + call->timeout_ms;
     if (!kolo_store_name_ok(call->scope) || !kolo_store_name_ok(call->key) || call->bytes > KOLO_STORE_VALUE_MAX)
         return fail_with(call, "the scope, key or value cannot be one", NULL);
@@ -307,11 +309,15 @@ static int run(call_t *call)
     if (client == NULL) return fail_with(call, "no memory or no random bytes", NULL);
     snprintf(what, sizeof what, "%s /%s/%s", call->method, call->scope, call->key);
     for (;;) {
+        call->cut = false;
         int status = ask(call, client, what);
         int64_t left = call->deadline - now_ms();
+        if (status == 404 && again && strcmp(call->method, "DELETE") == 0)
+            status = 200; /* the one that was cut did it */
+        again |= call->cut;
         if (status == 404) missing = true;
         if (status == -1 && missing && left <= 0) status = 404; /* the last look was cut short */
-        if (status != 404 || strcmp(call->method, "GET") != 0 || left <= 0) {
+        if (left <= 0 || !(call->cut || (status == 404 && strcmp(call->method, "GET") == 0))) {
             give_client(call->store, client);
             return status;
         }

@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * See route.h. A datagram socket that is connected asks the routing tables, in this network namespace and without a
+ * packet.
+ */
+#include "link/route.h"
+#include "base/file/fds.h"
+
+#include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <linux/ethtool.h>
+#include <linux/sockios.h>
+#include <net/if.h>
+#include <netinet/in.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/ioctl.h>
+
+static pthread_mutex_t hint_lock = PTHREAD_MUTEX_INITIALIZER;
+static kolo_address_t hint;
+static bool has_hint;
+
+void kolo_address_set_hint(const kolo_address_t *address)
+{
+    pthread_mutex_lock(&hint_lock);
+    has_hint = !kolo_address_is_loopback(address);
+    hint = *address;
+    pthread_mutex_unlock(&hint_lock);
+}
+
+bool kolo_address_hint(kolo_address_t *address)
+{
+    pthread_mutex_lock(&hint_lock);
+    bool has = has_hint;
+    if (has) *address = hint;
+    pthread_mutex_unlock(&hint_lock);
+    return has;
+}
+
+bool kolo_route_source(const struct sockaddr *to, struct sockaddr_storage *source)
+{
+    const bool six = to->sa_family == AF_INET6;
+    struct sockaddr_storage there = {0};
+    socklen_t bytes = six ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in), length = sizeof *source;
+    if (!six && to->sa_family != AF_INET) return false;
+    memcpy(&there, to, bytes);
+    *(six ? &((struct sockaddr_in6 *)&there)->sin6_port : &((struct sockaddr_in *)&there)->sin_port) = htons(9);
+    int fd = kolo_fd_socket(to->sa_family, SOCK_DGRAM);
+    if (fd < 0) return false;
+    bool found = connect(fd, (const struct sockaddr *)&there, bytes) == 0 &&
+                 getsockname(fd, (struct sockaddr *)source, &length) == 0;
+    kolo_fd_close(fd);
+    return found;
+}
+
+bool kolo_route_default_source(int family, struct sockaddr_storage *source)
+{
+    struct sockaddr_in four = {.sin_family = AF_INET};
+    struct sockaddr_in6 six = {.sin6_family = AF_INET6};
+    inet_pton(AF_INET, "192.0.2.1", &four.sin_addr); /* of the networks that are nobody's (documentation) */
+    inet_pton(AF_INET6, "2001:db8::1", &six.sin6_addr);
+    return kolo_route_source(family == AF_INET6 ? (const struct sockaddr *)&six : (const struct sockaddr *)&four,
+                             source);
+}
+
+bool kolo_interface_is_virtual(const char *name)
+{
+    static const char *const drivers[] = {"bridge", "tun", "vxlan", "dummy", "ipip", "wireguard"};
+    struct ethtool_drvinfo info = {.cmd = ETHTOOL_GDRVINFO};
+    struct ifreq request = {.ifr_data = (void *)&info};
+    bool is = false;
+    snprintf(request.ifr_name, sizeof request.ifr_name, "%s", name);
+    int fd = kolo_fd_socket(AF_INET, SOCK_DGRAM);
+    if (fd < 0) fd = kolo_fd_socket(AF_INET6, SOCK_DGRAM);
+    if (fd < 0) return false;
+    if (ioctl(fd, SIOCETHTOOL, &request) == 0)
+        for (size_t i = 0; i < sizeof drivers / sizeof drivers[0]; i++) is |= strcmp(info.driver, drivers[i]) == 0;
+    kolo_fd_close(fd);
+    return is;
+}
+
+bool kolo_address_is_own(const kolo_address_t *address, char name[16])
+{
+    struct ifaddrs *all;
+    bool own = false;
+    if (kolo_address_is_unix(address) || kolo_address_is_loopback(address) || getifaddrs(&all) != 0) return false;
+    for (const struct ifaddrs *ifa = all; ifa != NULL && !own; ifa = ifa->ifa_next) {
+        kolo_address_t one;
+        int family = ifa->ifa_addr != NULL ? ifa->ifa_addr->sa_family : AF_UNSPEC;
+        if (family != AF_INET && family != AF_INET6) continue;
+        kolo_address_from_sockaddr(&one, ifa->ifa_addr);
+        kolo_address_set_port(&one, kolo_address_port(address));
+        kolo_address_set_cookie(&one, kolo_address_cookie(address));
+        own = memcmp(&one, address, sizeof one) == 0;
+        if (own) snprintf(name, 16, "%.15s", ifa->ifa_name);
+    }
+    freeifaddrs(all);
+    return own;
+}

@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Ranks under RLIMIT_FSIZE, with and without a log and a timeline: the system sends SIGXFSZ to who would make a
+ * file, or shared memory, larger than that. What is a convenience goes without; the job ends right. Also a log and
+ * a timeline whose name is a pipe that nobody reads.
+ */
+#include <kolo/engine.h>
+#include <kolo/kolo.h>
+
+#include <fcntl.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define RANKS 3
+#define COUNT 300000
+
+static char dir[] = "/tmp/kolo-fsize.XXXXXX";
+static char id_file[64], log_file[64], timeline[64], autotune[64];
+
+static int fail(int rank, const char *what)
+{
+    fprintf(stderr, "rank %d: %s (%s)\n", rank, what, kolo_get_last_error(NULL));
+    return 1;
+}
+#define CHECK(cond)                                                                                                \
+    do {                                                                                                           \
+        if (!(cond)) return fail(rank, #cond);                                                                     \
+    } while (0)
+
+static int use_engine(int rank, kolo_comm_t comm)
+{
+    kolo_tensor_engine_t engine;
+    int64_t shape[1] = {1000}, handle;
+    static float data[1000];
+    CHECK(kolo_engine_init(&engine, comm, NULL) == KOLO_OK);
+    for (int i = 0; i < 300; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "tensor/%d", i);
+        kolo_tensor_t tensor = {name, KOLO_FLOAT32, 1, shape, data, data};
+        CHECK(kolo_engine_all_reduce(engine, &tensor, KOLO_SUM, 1, 1, NULL, &handle) == KOLO_OK);
+        CHECK(kolo_engine_wait(engine, handle, 0, NULL) == KOLO_OK);
+    }
+    CHECK(kolo_engine_shutdown(engine) == KOLO_OK);
+    return 0;
+}
+
+static int be_rank(int rank, bool engine)
+{
+    kolo_unique_id_t id;
+    kolo_comm_t comm;
+    static int32_t data[COUNT];
+    if (rank == 0) CHECK(kolo_get_unique_id(&id) == KOLO_OK && kolo_unique_id_save(&id, id_file) == KOLO_OK);
+    if (rank != 0) CHECK(kolo_unique_id_load(&id, id_file, 20000) == KOLO_OK);
+    CHECK(kolo_comm_init_rank(&comm, RANKS, id, rank, NULL) == KOLO_OK);
+    for (int i = 0; i < COUNT; i++) data[i] = rank + 1;
+    CHECK(kolo_all_reduce(data, data, COUNT, KOLO_INT32, KOLO_SUM, comm, NULL) == KOLO_OK);
+    for (int i = 0; i < COUNT; i++) CHECK(data[i] == RANKS * (RANKS + 1) / 2);
+    if (engine && use_engine(rank, comm)) return 1;
+    CHECK(kolo_comm_finalize(comm) == KOLO_OK);
+    CHECK(kolo_comm_destroy(comm) == KOLO_OK);
+    return 0;
+}
+
+static void limit_to(rlim_t bytes)
+{
+    struct rlimit limit = {bytes, bytes};
+    if (setrlimit(RLIMIT_FSIZE, &limit) != 0) abort();
+}
+
+/* Returns how many ranks did not end right. */
+static int run(rlim_t bytes, bool files, int (*fn)(int rank, bool engine))
+{
+    pid_t pids[RANKS];
+    int wrong = 0, status;
+    unlink(id_file);
+    for (int r = 0; r < RANKS; r++) {
+        pids[r] = fork();
+        if (pids[r] < 0) abort();
+        if (pids[r] > 0) continue;
+        alarm(60);
+        if (files) {
+            setenv("KOLO_LOG", "debug", 1);
+            setenv("KOLO_LOG_FILE", log_file, 1);
+            setenv("KOLO_TIMELINE", timeline, 1);
+            setenv("KOLO_AUTOTUNE", "1", 1);
+            setenv("KOLO_AUTOTUNE_LOG", autotune, 1);
+        }
+        if (bytes > 0) limit_to(bytes);
+        _exit(fn(r, files));
+    }
+    for (int r = 0; r < RANKS; r++) {
+        if (waitpid(pids[r], &status, 0) != pids[r]) abort();
+        if (WIFEXITED(status) && WEXITSTATUS(status) == 0) continue;
+        fprintf(stderr, "rank %d: %s %d\n", r, WIFSIGNALED(status) ? "signal" : "status",
+                WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
+        wrong++;
+    }
+    return wrong;
+}
+
+/* The call fails at once, with the name of the file. */
+static int be_refused(int rank, bool engine)
+{
+    kolo_unique_id_t id;
+    (void)engine;
+    CHECK(kolo_get_unique_id(&id) != KOLO_OK && strstr(kolo_get_last_error(NULL), "pipe"));
+    return 0;
+}
+
+static int be_without_timeline(int rank, bool engine)
+{
+    kolo_tensor_engine_t one;
+    (void)engine;
+    kolo_status_t status = kolo_engine_init(&one, NULL, NULL); /* one without a timeline, or none */
+    CHECK(strstr(kolo_get_last_error(NULL), "pipe"));
+    CHECK(status != KOLO_OK || kolo_engine_shutdown(one) == KOLO_OK);
+    return 0;
+}
+
+static int report(const char *name, int wrong)
+{
+    printf("%s %s\n", wrong ? "FAIL" : "ok  ", name);
+    fflush(stdout);
+    return wrong != 0;
+}
+
+int main(void)
+{
+    int failed = 0;
+    if (!mkdtemp(dir)) return 1;
+    snprintf(id_file, sizeof id_file, "%s/id", dir);
+    snprintf(log_file, sizeof log_file, "%s/log", dir);
+    snprintf(timeline, sizeof timeline, "%s/timeline", dir);
+    snprintf(autotune, sizeof autotune, "%s/autotune", dir);
+    failed += report("a megabyte: no flight record, right sums", run(1000000, false, be_rank));
+    failed += report("a page", run(4096, false, be_rank));
+    failed += report("two hundred bytes: an id, and no page", run(200, false, be_rank));
+    failed += report("log, timeline and autotune's log end early, the ranks do not", run(5000, true, be_rank));
+    unlink(log_file);
+    unlink(timeline);
+    unlink(autotune);
+    if (mkfifo(log_file, 0600) != 0) return 1;
+    failed += report("a log that is a pipe without a reader holds nobody up", run(0, true, be_refused));
+    unlink(log_file);
+    if (mkfifo(timeline, 0600) != 0) return 1;
+    failed +=
+        report("a timeline that is a pipe without a reader holds nobody up", run(0, true, be_without_timeline));
+    unlink(timeline);
+    unlink(log_file);
+    unlink(autotune);
+    unlink(id_file);
+    rmdir(dir);
+    return failed > 0;
+}
