@@ -174,6 +174,11 @@ const kolo_nccl_env_t kolo_nccl_env_table[] = {
     NONE("NCCL_RAS_TIMEOUT_FACTOR", "kolo-top shows which rank the others wait for"),
     NONE("NCCL_NVTX_DISABLE", "there are no such marks"),
     NONE("NCCL_PARAM_DUMP_ALL", ITS_OWN),
+    NONE("NCCL_VERSION", "images and packages set it; KOLO_NCCL_VERSION is what this library claims"),
+    NONE("NCCL_HOME", "for builds of programs"),
+    NONE("NCCL_ROOT", "for builds of programs"),
+    NONE("NCCL_INCLUDE_DIR", "for builds of programs"),
+    NONE("NCCL_LIB_DIR", "for builds of programs"),
 };
 const size_t kolo_nccl_env_count = sizeof kolo_nccl_env_table / sizeof kolo_nccl_env_table[0];
 

@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "comm/params.h"
 
+#include <dlfcn.h>
 #include <link.h>
 #include <stdio.h>
 #include <string.h>
@@ -51,18 +52,26 @@ static int look_at(struct dl_phdr_info *info, size_t bytes, void *arg)
     return 0;
 }
 
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+/* Programs load NVIDIA's by its path although ours is there; what counts is whose functions they then find. */
 static void look_for_copies(void)
 {
     copies_t c = {.count = 0};
     dl_iterate_phdr(look_at, &c);
-    if (c.count > 1)
-        kolo_warn("nccl",
-                  "two NCCL libraries are loaded, %s and %s: communicators of one must not be given to the other "
-                  "(docs/nccl.md tells how to have one)",
-                  c.names[0], c.names[1]);
+    if (c.count < 2) return;
+    Dl_info found = {.dli_fbase = NULL}, own = {.dli_fbase = NULL};
+    void *at = dlsym(RTLD_DEFAULT, "ncclGetVersion");
+    if (at && dladdr(at, &found) && dladdr(&once, &own) && found.dli_fbase == own.dli_fbase)
+        kolo_info("nccl", "%s and %s are loaded; names lead to this one", c.names[0], c.names[1]);
+    else
+        kolo_warn(
+            "nccl",
+            "two NCCL libraries are loaded, %s and %s, and names lead to the other one: communicators of one must "
+            "not be given to the other (docs/nccl.md tells how to have one)",
+            c.names[0], c.names[1]);
 }
 
-static pthread_once_t once = PTHREAD_ONCE_INIT;
 static kolo_status_t result;
 static char message[KOLO_ERROR_TEXT_BYTES];
 
