@@ -56,6 +56,10 @@ static kolo_status_t open_file(const char *path)
         if (p[0] == '%' && p[1] == 'p') {
             at += (size_t)snprintf(name + at, sizeof name - at, "%d", (int)getpid());
             p++;
+        } else if (p[0] == '%' && p[1] == 'h' && at + sizeof host_name < sizeof name - 16) {
+            pthread_once(&host_once, find_host);
+            at += (size_t)snprintf(name + at, sizeof name - at, "%s", host_name);
+            p++;
         } else {
             name[at++] = *p;
         }
@@ -175,6 +179,13 @@ static void print_identity(char *buf, size_t bytes)
     pthread_mutex_unlock(&identity.lock);
 }
 
+static kolo_log_head_t other_head;
+
+void kolo_log_set_head(kolo_log_head_t fn)
+{
+    other_head = fn;
+}
+
 /* Writes what comes before the text; returns its bytes. */
 static size_t print_head(kolo_log_level_t level, const char *room, char *line, size_t bytes)
 {
@@ -185,7 +196,9 @@ static size_t print_head(kolo_log_level_t level, const char *room, char *line, s
     };
     char when[40], who[120];
     int n;
-    if (log_format == KOLO_LOG_TEXT) {
+    if (log_format == KOLO_LOG_TEXT && other_head) {
+        n = other_head(line, bytes, level, host_name, room);
+    } else if (log_format == KOLO_LOG_TEXT) {
         n = snprintf(line, bytes, "kolo %s %s:%d [%s] ", level_names[level], host_name, (int)getpid(), room);
     } else {
         print_time(when, sizeof when);

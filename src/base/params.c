@@ -94,11 +94,30 @@ kolo_status_t kolo_param_parse(const kolo_param_t *row, const char *text)
     return KOLO_OK;
 }
 
+static const char *(*instead)(const char *key);
+
+void kolo_params_set_fallback(const char *(*lookup)(const char *key))
+{
+    instead = lookup;
+}
+
+const char *kolo_environment(const char *key)
+{
+    const char *text = getenv(key);
+    return text && *text ? text : NULL; /* `KEY= program` takes a setting away */
+}
+
+void kolo_environment_each(const char *prefix, void (*fn)(const char *key, size_t length))
+{
+    for (char **e = environ; e && *e; e++)
+        if (strncmp(*e, prefix, strlen(prefix)) == 0) fn(*e, strcspn(*e, "="));
+}
+
 static const char *lookup_environment(const char *key, void *arg)
 {
     (void)arg;
-    const char *text = getenv(key);
-    return text && *text ? text : NULL; /* `KEY= program` takes a setting away */
+    const char *text = kolo_environment(key);
+    return text || !instead ? text : instead(key);
 }
 
 /* It is the caller's environment, and the caller may do less than the program. */

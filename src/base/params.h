@@ -50,6 +50,12 @@ typedef const char *(*kolo_param_lookup_t)(const char *key, void *arg);
  * have their defaults. */
 kolo_status_t kolo_params_load(const kolo_param_table_t *const *tables, size_t ntables, kolo_param_lookup_t lookup,
                                void *arg);
+/* Where the text of a parameter comes from that the environment does not have: of libnccl.so.2, whose users set
+ * NCCL's variables. Before the first load. */
+void kolo_params_set_fallback(const char *(*lookup)(const char *key));
+/* The text of a variable, NULL if it is not set or empty; and each one whose name begins so. */
+const char *kolo_environment(const char *key);
+void kolo_environment_each(const char *prefix, void (*fn)(const char *key, size_t length));
 /* Warns about each KOLO_ variable in the environment that no table knows, or that is not read because the program
  * has other rights than its caller. */
 void kolo_params_warn_unknown(const kolo_param_table_t *const *tables, size_t ntables);

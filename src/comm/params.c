@@ -51,12 +51,33 @@ static const kolo_param_t rows[] = {
 };
 static const kolo_param_table_t comm_table = {"comm", rows, KOLO_COUNTOF(rows), NULL};
 
+kolo_nccl_options_t kolo_nccl_options;
+
+/* Here, not in room nccl, so that one list of parameters serves both libraries. */
+static const kolo_param_t nccl_rows[] = {
+    {"KOLO_NCCL_CPU", KOLO_PARAM_BOOL, "0", 0, 0, NULL, true,
+     "1: buffers are ordinary memory, streams are ignored and calls are complete when they return (libnccl.so.2 "
+     "for "
+     "tests of programs without a GPU)",
+     &kolo_nccl_options.cpu},
+    {"KOLO_NCCL_VERSION", KOLO_PARAM_INT, "23007", 22000, 29999, NULL, false,
+     "the version that libnccl.so.2 says it has: 10000 * major + 100 * minor + patch", &kolo_nccl_options.version},
+    {"KOLO_NCCL_WAIT_MS", KOLO_PARAM_INT, "0", 0, INT64_C(86400000), NULL, false,
+     "libnccl.so.2: an operation that waits so many milliseconds for another rank becomes an asynchronous error "
+     "that names it; 0: it waits as long as it takes",
+     &kolo_nccl_options.wait_ms},
+    {"KOLO_NCCL_WINDOWS", KOLO_PARAM_BOOL, "1", 0, 0, NULL, true,
+     "libnccl.so.2: 0: ncclCommWindowRegister() answers as NCCL does where there is no symmetric memory",
+     &kolo_nccl_options.windows},
+};
+static const kolo_param_table_t nccl_table = {"nccl", nccl_rows, KOLO_COUNTOF(nccl_rows), NULL};
+
 static const kolo_param_table_t *const fixed[] = {
     &kolo_base_params,    &kolo_link_params,   &kolo_meet_params, &kolo_oob_params,      &kolo_member_params,
     &kolo_topo_params,    &kolo_wire_params,   &kolo_ib_params,   &kolo_onesided_params, &kolo_rendezvous_params,
     &kolo_tune_params,    &kolo_reduce_params, &comm_table,       &kolo_job_params,      &kolo_engine_params,
     &kolo_elastic_params, &kolo_cuda_params,   &kolo_gpus_params, &kolo_mem_params,      &kolo_sockets_params,
-    &kolo_plugin_params,  &kolo_net_params,
+    &kolo_plugin_params,  &kolo_net_params,    &nccl_table,
 };
 /* And those of the wires and the executors. */
 static const kolo_param_table_t *tables[KOLO_COUNTOF(fixed) + KOLO_WIRES_MAX + KOLO_EXECUTORS_MAX];

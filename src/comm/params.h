@@ -24,4 +24,10 @@ typedef struct {
 } kolo_comm_options_t;
 extern kolo_comm_options_t kolo_comm_options;
 
+typedef struct { /* of libnccl.so.2 */
+    bool cpu, windows;
+    int64_t version, wait_ms;
+} kolo_nccl_options_t;
+extern kolo_nccl_options_t kolo_nccl_options;
+
 #endif

@@ -4,12 +4,14 @@
  */
 #include "kolorun_options.h"
 #include "kolorun.h"
+#include "kolorun_nccl.h"
 #include "output.h"
 
 #include <kolo/kolo.h>
 
 #include <errno.h>
 #include <getopt.h>
+#include <limits.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -116,6 +118,24 @@ static bool take_variable(kolorun_options_t *o, const char *arg, char want[WANT_
     return true;
 }
 
+/* Behind what the user preloads; other hosts have the library at the same path. */
+static bool add_nccl(kolorun_options_t *o)
+{
+    char path[PATH_MAX], why[2 * PATH_MAX + 200], *text = NULL;
+    const char *first = getenv("LD_PRELOAD");
+    if (!kolorun_nccl_find(path, sizeof path, why, sizeof why)) {
+        fprintf(stderr, "kolorun: --as-nccl: %s\n", why);
+        return false;
+    }
+    for (size_t i = 0; i < o->nenv; i++)
+        if (strncmp(o->env[i], "LD_PRELOAD=", 11) == 0) first = o->env[i] + 11;
+    if (asprintf(&text, "LD_PRELOAD=%s%s%s", first ? first : "", first && *first ? ":" : "", path) < 0)
+        return false;
+    o->env = kolorun_grow(o->env, sizeof *o->env * (o->nenv + 1));
+    o->env[o->nenv++] = text;
+    return true;
+}
+
 /* ---- the options ---- */
 
 typedef enum { FLAG, NO_FLAG, COUNT, SECONDS, TEXT, OWN } kind_t; /* NO_FLAG clears one; OWN: by `take` */
@@ -146,6 +166,8 @@ static const row_t rows[] = {
      "seconds until kolorun must run on all hosts (default 60)"},
     {NULL, 'x', "KEY=VALUE", OWN, 0, 0, take_variable,
      "set a variable for the ranks (repeatable); -x KEY: with the value it has here"},
+    {"as-nccl", 0, NULL, FLAG, AT(as_nccl), 0, NULL,
+     "programs that use NCCL (PyTorch, JAX, CuPy) use Kolo: preload its" CONTINUED "libnccl.so.2"},
     {"no-tag", 0, NULL, NO_FLAG, AT(tagged), 0, NULL,
      "do not put [rank] in front of each line (--tag is the default)"},
     {"tag", 0, NULL, FLAG, AT(tagged), 0, NULL, NULL},
@@ -280,6 +302,7 @@ static int check(kolorun_options_t *o)
         fprintf(stderr, "kolorun: %s\n", wrong);
         return KOLORUN_STATUS_USAGE;
     }
+    if (o->as_nccl && !add_nccl(o)) return 1;
     if (o->elastic.min == 0 && o->hosts.count == 0 && o->nranks > 0) {
         char here[32], why[100];
         snprintf(here, sizeof here, "localhost:%d", o->nranks);

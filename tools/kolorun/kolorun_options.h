@@ -28,6 +28,7 @@ typedef struct {
     kolorun_hostlist_t hosts; /* at least one; without -H this machine with as many slots as ranks */
     bool tagged, check_build;
     bool needless;             /* an option of mpirun that says what is so anyway */
+    bool as_nccl;              /* the ranks' NCCL is Kolo's libnccl.so.2 */
     bool store;                /* a store for the ranks */
     const char *store_at;      /* for ranks on this host; NULL: none runs */
     int store_port;            /* for others */

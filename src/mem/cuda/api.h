@@ -205,6 +205,9 @@ typedef struct kolo_cuda_api {
     kolo_cu_result_t (*capture_mode)(int *mode);
     kolo_cu_result_t (*mem_alloc)(kolo_cu_ptr_t *p, size_t bytes);
     kolo_cu_result_t (*mem_free)(kolo_cu_ptr_t p);
+    /* Of libnccl.so.2 alone, which looks whether they are there. */
+    kolo_cu_result_t (*ctx_device)(kolo_cu_device_t *device);
+    kolo_cu_result_t (*ctx_sync)(void);
     /* NULL before CUDA 11.8 */
     kolo_cu_result_t (*launch_ex)(const kolo_cu_launch_t *launch, kolo_cu_func_t function, void **params,
                                   void **extra);

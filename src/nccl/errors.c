@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Errors as NCCL has them: few codes, and one text for the whole process, that of the last failure of any thread.
+ */
+#include "nccl/layer.h"
+
+#include "base/log.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static char last[KOLO_ERROR_TEXT_BYTES], shown[KOLO_ERROR_TEXT_BYTES];
+
+/* Kolo's texts name Kolo's calls; who reads them here has called NCCL's. */
+static const struct {
+    const char *kolo, *nccl;
+} names[] = {
+    {"kolo_comm_get_async_error", "ncclCommGetAsyncError"},
+    {"kolo_comm_finalize", "ncclCommFinalize"},
+    {"kolo_comm_destroy", "ncclCommDestroy"},
+    {"kolo_comm_abort", "ncclCommAbort"},
+    {"kolo_comm_revoke", "ncclCommRevoke"},
+    {"kolo_comm_shrink", "ncclCommShrink"},
+    {"kolo_comm_resume", "ncclCommResume"},
+    {"kolo_comm_grow", "ncclCommGrow"},
+    {"kolo_comm_split", "ncclCommSplit"},
+    {"kolo_comm_init_rank", "ncclCommInitRank"},
+    {"kolo_get_unique_id", "ncclGetUniqueId"},
+    {"kolo_window_register", "ncclCommWindowRegister"},
+    {"kolo_group_start", "ncclGroupStart"},
+    {"kolo_group_end", "ncclGroupEnd"},
+    {"KOLO_OK", "ncclSuccess"},
+    {"KOLO_IN_PROGRESS", "ncclInProgress"},
+};
+
+static void translate(const char *from, char *to, size_t bytes)
+{
+    size_t at = 0;
+    while (*from && at + 1 < bytes) {
+        size_t i = 0;
+        while (i < KOLO_COUNTOF(names) && strncmp(from, names[i].kolo, strlen(names[i].kolo)) != 0) i++;
+        if (i == KOLO_COUNTOF(names)) {
+            to[at++] = *from++;
+            continue;
+        }
+        int n = snprintf(to + at, bytes - at, "%s", names[i].nccl);
+        at += (size_t)n < bytes - at ? (size_t)n : bytes - at - 1;
+        from += strlen(names[i].kolo);
+    }
+    to[at] = '\0';
+}
+
+static void keep(const char *text)
+{
+    pthread_mutex_lock(&lock);
+    bool again = strcmp(last, text) == 0; /* clients poll */
+    snprintf(last, sizeof last, "%s", text);
+    pthread_mutex_unlock(&lock);
+    if (!again) kolo_warn("nccl", "%s", text);
+}
+
+ncclResult_t kolo_nccl_fail(ncclResult_t result, const char *fmt, ...)
+{
+    char text[KOLO_ERROR_TEXT_BYTES];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    keep(text);
+    return result;
+}
+
+/* One row per status, in its order. */
+static const ncclResult_t results[] = {
+    [KOLO_OK] = ncclSuccess,
+    [KOLO_IN_PROGRESS] = ncclInProgress,
+    [KOLO_ERR_INVALID_ARGUMENT] = ncclInvalidArgument,
+    [KOLO_ERR_INVALID_USAGE] = ncclInvalidUsage,
+    [KOLO_ERR_UNSUPPORTED] = ncclInvalidUsage,
+    [KOLO_ERR_NO_MEMORY] = ncclSystemError,
+    [KOLO_ERR_SYSTEM] = ncclSystemError,
+    [KOLO_ERR_TIMEOUT] = ncclRemoteError, /* ncclTimeout is NCCL's for kernels of the device API */
+    [KOLO_ERR_REMOTE] = ncclRemoteError,
+    [KOLO_ERR_MISMATCH] = ncclInvalidUsage,
+    [KOLO_ERR_ABORTED] = ncclInternalError,
+    [KOLO_ERR_AUTH] = ncclRemoteError,
+    [KOLO_ERR_PROTOCOL] = ncclRemoteError,
+    [KOLO_ERR_INTERNAL] = ncclInternalError,
+    [KOLO_ERR_PARTITION] = ncclRemoteError,
+    [KOLO_ERR_REVOKED] = ncclInvalidUsage,
+};
+
+ncclResult_t kolo_nccl_result_text(kolo_status_t status, const char *text)
+{
+    char words[KOLO_ERROR_TEXT_BYTES];
+    if (status == KOLO_OK || status == KOLO_IN_PROGRESS) return results[status];
+    translate(text, words, sizeof words);
+    keep(words);
+    return (size_t)status < KOLO_COUNTOF(results) ? results[status] : ncclInternalError;
+}
+
+ncclResult_t kolo_nccl_result(kolo_status_t status)
+{
+    if (KOLO_LIKELY(status == KOLO_OK)) return ncclSuccess;
+    return kolo_nccl_result_text(status, kolo_error_text());
+}
+
+/* What clients know and some compare. */
+static const char *const strings[ncclNumResults] = {
+    [ncclSuccess] = "no error",
+    [ncclUnhandledCudaError] = "unhandled cuda error (run with NCCL_DEBUG=INFO for details)",
+    [ncclSystemError] = "unhandled system error (run with NCCL_DEBUG=INFO for details)",
+    [ncclInternalError] =
+        "internal error (of Kolo, which stands in for NCCL here; ncclGetLastError() has the reason)",
+    [ncclInvalidArgument] = "invalid argument (run with NCCL_DEBUG=WARN for details)",
+    [ncclInvalidUsage] = "invalid usage (run with NCCL_DEBUG=WARN for details)",
+    [ncclRemoteError] = "remote process exited or there was a network error",
+    [ncclInProgress] = "NCCL operation in progress",
+    [ncclTimeout] = "timeout",
+};
+
+const char *ncclGetErrorString(ncclResult_t result)
+{
+    return (unsigned)result < ncclNumResults ? strings[result] : "unknown result code";
+}
+KOLO_NCCL_TWIN(ncclGetErrorString, pncclGetErrorString);
+
+const char *ncclGetLastError(ncclComm_t comm)
+{
+    (void)comm;
+    pthread_mutex_lock(&lock);
+    memcpy(shown, last, sizeof shown);
+    pthread_mutex_unlock(&lock);
+    return shown;
+}
+KOLO_NCCL_TWIN(ncclGetLastError, pncclGetLastError);

@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The room that is libnccl.so.2: NCCL's functions on kolo.h. It has a handle per communicator, the calls of an open
+ * group, and NCCL's rules where they differ from Kolo's (the table in docs/nccl.md). All communication is Kolo's.
+ */
+#ifndef KOLO_NCCL_LAYER_H
+#define KOLO_NCCL_LAYER_H
+
+#include "base/params.h"
+#include "base/status.h"
+#include "mem/cuda/cuda.h"
+#include "nccl/abi.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+/* ---- errors.c ---- */
+/* Stores the text as the process's last error, logs it as NCCL logs a warning, returns `result`. */
+ncclResult_t kolo_nccl_fail(ncclResult_t result, const char *fmt, ...) KOLO_PRINTF(2, 3);
+/* What a status of Kolo's is here. Of a failure the calling thread's text becomes the last error. */
+ncclResult_t kolo_nccl_result(kolo_status_t status);
+/* The same with another text, Kolo's names of calls replaced by NCCL's. */
+ncclResult_t kolo_nccl_result_text(kolo_status_t status, const char *text);
+
+/* ---- start.c ---- */
+/* Of the environment, see comm/params.c. */
+bool kolo_nccl_on_cpu(void);
+int kolo_nccl_version(void);
+/* Every function that can be a process's first call comes here. */
+ncclResult_t kolo_nccl_start(void);
+/* The GPU of the calling thread's context; -1 in CPU mode. */
+int kolo_nccl_current_device(void);
+
+/* ---- config.c ---- */
+/* Fills *out with what the client has set of `config`, the rest undefined. NULL: all undefined. */
+ncclResult_t kolo_nccl_config_read(const ncclConfig_t *config, const char *call, ncclConfig_t *out);
+/* 0 or 1, as the config, the environment and the default say. */
+int kolo_nccl_config_blocks(const ncclConfig_t *config);
+/* What of it Kolo has, too; `device` and whether the call blocks are the caller's. */
+kolo_config_t kolo_nccl_config_kolo(const ncclConfig_t *config, int blocking);
+ncclResult_t kolo_nccl_call_config_read(const ncclCollConfig_t *config, const char *call, cudaEvent_t *event);
+
+/* ---- handle.c ---- */
+#define KOLO_NCCL_NAME_BYTES 64
+typedef struct kolo_nccl_window kolo_nccl_window_t;
+enum { KOLO_NCCL_LIVE = 1, KOLO_NCCL_ABORTED = 2 }; /* 0: none, or destroyed */
+
+struct ncclComm {
+    _Atomic int life;
+    _Atomic(kolo_comm_t) kolo; /* NULL: a group that makes it is still open */
+    int nranks, rank;          /* of children: -1 until asked */
+    int device;
+    int blocking; /* as the client sees it */
+    ncclConfig_t config;
+    char name[KOLO_NCCL_NAME_BYTES]; /* config.commName is a copy here */
+    _Atomic bool finalized;
+    _Atomic int suspended; /* 0: not; else what Kolo has freed is 2, if there was nothing to free 1 */
+    _Atomic bool stopped;  /* revoked, or shrunk in abort mode: what it then reports was asked for */
+    _Atomic int failed;    /* a ncclResult_t: making it failed in a group */
+    pthread_mutex_t lock;
+    ncclComm_t child, *child_out; /* a split or shrink that goes on in the background, under the lock */
+    kolo_nccl_window_t *windows;  /* under the lock */
+    ncclComm_t next_free;
+};
+/* A handle for a communicator that is about to be made, or NULL: out of memory. */
+ncclComm_t kolo_nccl_handle_new(const ncclConfig_t *config, int nranks, int rank, int device);
+/* Gives it back; from now on it is recognised as one that has ended, for as long as possible. */
+void kolo_nccl_handle_drop(ncclComm_t comm, int life);
+/* ncclInvalidArgument, with a text, for anything but a live handle. `call`: the client's, for the text. */
+ncclResult_t kolo_nccl_check(ncclComm_t comm, const char *call);
+/* The same, and the communicator is there (no group that makes it is open, it did not fail). */
+ncclResult_t kolo_nccl_check_made(ncclComm_t comm, const char *call);
+/* Was it aborted? */
+bool kolo_nccl_was_aborted(ncclComm_t comm);
+/* Of children the numbers are asked when they are first needed. */
+ncclResult_t kolo_nccl_place(ncclComm_t comm, int *rank, int *nranks);
+/* Waits until Kolo's communicator no longer works in the background; returns what it then is. */
+ncclResult_t kolo_nccl_settle(ncclComm_t comm);
+
+/* ---- groups.c ---- */
+typedef enum {
+    KOLO_NCCL_ALL_REDUCE,
+    KOLO_NCCL_REDUCE,
+    KOLO_NCCL_BROADCAST,
+    KOLO_NCCL_ALL_GATHER,
+    KOLO_NCCL_REDUCE_SCATTER,
+    KOLO_NCCL_ALL_TO_ALL,
+    KOLO_NCCL_GATHER,
+    KOLO_NCCL_SCATTER,
+    KOLO_NCCL_SEND,
+    KOLO_NCCL_RECV,
+    KOLO_NCCL_PUT_SIGNAL,
+    KOLO_NCCL_SIGNAL,
+    KOLO_NCCL_WAIT_SIGNAL
+} kolo_nccl_kind_t;
+
+typedef struct {
+    kolo_nccl_kind_t kind;
+    const char *name; /* the client's function */
+    ncclComm_t comm;
+    const void *src;
+    void *dst;
+    size_t count;
+    kolo_type_t type;
+    kolo_op_t op;
+    int root; /* or the peer */
+    void *stream;
+    kolo_window_t window;
+    size_t offset;
+    int signal;
+    kolo_signal_wait_t *waits; /* on the heap, the group's */
+    int nwaits;
+    cudaEvent_t event; /* recorded on the stream before the launch */
+} kolo_nccl_call_t;
+/* Runs a call whose arguments are right, or keeps it for the end of the open group. */
+ncclResult_t kolo_nccl_submit(const kolo_nccl_call_t *call);
+/* Is a group open on this thread? */
+bool kolo_nccl_grouped(void);
+/* An error inside a group ends it: nothing of it runs, and ncclGroupEnd() returns the first. Returns `result`. */
+ncclResult_t kolo_nccl_noted(ncclResult_t result);
+/* At the end of the open group, when all calls have run. */
+ncclResult_t kolo_nccl_group_destroys(kolo_op_t op, ncclComm_t comm);
+
+/* ---- jobs.c: what makes or ends communicators; in a group it is done at its end, side by side ---- */
+typedef enum {
+    KOLO_NCCL_INIT,
+    KOLO_NCCL_SPLIT,
+    KOLO_NCCL_SHRINK,
+    KOLO_NCCL_GROW,
+    KOLO_NCCL_FINALIZE,
+    KOLO_NCCL_DESTROY
+} kolo_nccl_job_kind_t;
+
+typedef struct kolo_nccl_job {
+    kolo_nccl_job_kind_t kind;
+    const char *name;
+    ncclComm_t comm, *out; /* comm: the parent, or what is finalized or destroyed; of an init: what is made */
+    int color, key, nranks, rank, nids, flags, count, device;
+    int *excluded;
+    ncclUniqueId *ids;
+    bool has_config;
+    ncclConfig_t config;
+    /* of a job that runs beside others */
+    pthread_t thread;
+    bool started;
+    ncclResult_t result;
+    char text[KOLO_ERROR_TEXT_BYTES];
+    struct kolo_nccl_job *next;
+} kolo_nccl_job_t;
+/* A copy of `job` with copies of its lists, or NULL. */
+kolo_nccl_job_t *kolo_nccl_job_copy(const kolo_nccl_job_t *job);
+void kolo_nccl_job_free(kolo_nccl_job_t *job);
+ncclResult_t kolo_nccl_job_run(kolo_nccl_job_t *job);
+/* Runs it, or keeps a copy for the end of the open group. */
+ncclResult_t kolo_nccl_job_submit(const kolo_nccl_job_t *job);
+/* Runs a list side by side, frees it, and returns the first error, or ncclInProgress. */
+ncclResult_t kolo_nccl_jobs_run(kolo_nccl_job_t *list);
+/* Drops it: what would have been made is not. */
+void kolo_nccl_jobs_drop(kolo_nccl_job_t *list);
+
+/* ---- init.c, child.c, life.c: one job each ---- */
+ncclResult_t kolo_nccl_run_init(kolo_nccl_job_t *job);
+ncclResult_t kolo_nccl_run_child(kolo_nccl_job_t *job);
+ncclResult_t kolo_nccl_run_finalize(kolo_nccl_job_t *job);
+ncclResult_t kolo_nccl_run_destroy(kolo_nccl_job_t *job);
+/* A child that was made in the background: looks how far it is. Returns ncclInProgress, its error or ncclSuccess;
+ * from then on the client has it. */
+ncclResult_t kolo_nccl_poll_child(ncclComm_t comm);
+
+/* ---- operators.c ---- */
+/* -1: there is none. */
+int kolo_nccl_type(ncclDataType_t type);
+int kolo_nccl_op(ncclRedOp_t op);
+
+/* ---- windows.c ---- */
+/* The windows that are left when a communicator ends. */
+void kolo_nccl_windows_drop(ncclComm_t comm);
+
+/* ---- env.c ---- */
+/* Reads the NCCL_ variables and the configuration files, once, before Kolo's parameters are loaded. */
+kolo_status_t kolo_nccl_env_load(void);
+/* Warns about unknown ones, and logs what those that are set do. */
+void kolo_nccl_env_report(void);
+/* NCCL's value of a variable as text, NULL: not set. */
+const char *kolo_nccl_env(const char *key);
+
+#endif

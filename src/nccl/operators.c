@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * NCCL's types and operators in Kolo's numbers, and operators that multiply first.
+ */
+#include "nccl/layer.h"
+
+#include <string.h>
+
+static const kolo_type_t types[ncclNumTypes] = {
+    [ncclInt8] = KOLO_INT8,
+    [ncclUint8] = KOLO_UINT8,
+    [ncclInt32] = KOLO_INT32,
+    [ncclUint32] = KOLO_UINT32,
+    [ncclInt64] = KOLO_INT64,
+    [ncclUint64] = KOLO_UINT64,
+    [ncclFloat16] = KOLO_FLOAT16,
+    [ncclFloat32] = KOLO_FLOAT32,
+    [ncclFloat64] = KOLO_FLOAT64,
+    [ncclBfloat16] = KOLO_BFLOAT16,
+    [ncclFloat8e4m3] = KOLO_FLOAT8_E4M3,
+    [ncclFloat8e5m2] = KOLO_FLOAT8_E5M2,
+};
+
+static const kolo_op_t ops[ncclNumOps] = {
+    [ncclSum] = KOLO_SUM, [ncclProd] = KOLO_PROD, [ncclMax] = KOLO_MAX, [ncclMin] = KOLO_MIN, [ncclAvg] = KOLO_AVG,
+};
+
+int kolo_nccl_type(ncclDataType_t type)
+{
+    return (unsigned)type < ncclNumTypes ? (int)types[type] : -1;
+}
+
+/* Created ones are counted on from the built-in ones, there and here. */
+int kolo_nccl_op(ncclRedOp_t op)
+{
+    if ((int)op < 0 || (int)op >= INT_MAX - KOLO_OP_BUILTIN_COUNT) return -1;
+    if (op < ncclNumOps) return (int)ops[op];
+    return (int)op - ncclNumOps + KOLO_OP_BUILTIN_COUNT;
+}
+
+/* Kolo reads the scalar now; NCCL, if it lies on the device, when an operation runs. What the stream before has
+ * still to write is waited for. */
+static ncclResult_t read_scalar(ncclComm_t comm, const void *scalar, size_t bytes, void *value)
+{
+    const kolo_cuda_device_t *device;
+    const kolo_cuda_api_t *api;
+    bool pushed;
+    kolo_status_t status = kolo_cuda_load(&api);
+    if (status == KOLO_OK) status = kolo_cuda_device(comm->device, &device);
+    if (status == KOLO_OK) status = kolo_cuda_enter(device, &pushed);
+    if (status != KOLO_OK) return kolo_nccl_result(status);
+    kolo_cu_result_t r = api->ctx_sync ? api->ctx_sync() : KOLO_CU_SUCCESS;
+    if (!r) r = api->memcpy_async((kolo_cu_ptr_t)(uintptr_t)value, (kolo_cu_ptr_t)(uintptr_t)scalar, bytes, NULL);
+    if (!r) r = api->stream_sync(NULL);
+    kolo_cuda_leave(pushed);
+    if (!r) return ncclSuccess;
+    kolo_nccl_result(kolo_cuda_fail(r, comm->device, "read the scalar of ncclRedOpCreatePreMulSum"));
+    return ncclUnhandledCudaError;
+}
+
+ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t *op, void *scalar, ncclDataType_t type,
+                                      ncclScalarResidence_t residence, ncclComm_t comm)
+{
+    static const char call[] = "ncclRedOpCreatePreMulSum";
+    char value[16];
+    kolo_op_t made;
+    ncclResult_t r = kolo_nccl_check_made(comm, call);
+    if (r != ncclSuccess) return r;
+    int t = kolo_nccl_type(type);
+    if (t < 0) return kolo_nccl_fail(ncclInvalidArgument, "%s: there is no type %d", call, (int)type);
+    if (!op || !scalar) return kolo_nccl_fail(ncclInvalidArgument, "%s: the output or the scalar is NULL", call);
+    if (residence != ncclScalarDevice && residence != ncclScalarHostImmediate)
+        return kolo_nccl_fail(ncclInvalidArgument, "%s: there is no residence %d", call, (int)residence);
+    if (residence == ncclScalarDevice && comm->device >= 0) {
+        r = read_scalar(comm, scalar, kolo_type_size((kolo_type_t)t), value);
+        if (r != ncclSuccess) return r;
+        scalar = value;
+    }
+    r = kolo_nccl_settle(comm);
+    if (r == ncclSuccess)
+        r = kolo_nccl_result(kolo_op_create_premul_sum(&made, scalar, (kolo_type_t)t, comm->kolo));
+    if (r == ncclSuccess) *op = (ncclRedOp_t)((int)made - KOLO_OP_BUILTIN_COUNT + ncclNumOps);
+    return r;
+}
+KOLO_NCCL_TWIN(ncclRedOpCreatePreMulSum, pncclRedOpCreatePreMulSum);
+
+ncclResult_t ncclRedOpDestroy(ncclRedOp_t op, ncclComm_t comm)
+{
+    ncclResult_t r = kolo_nccl_check_made(comm, "ncclRedOpDestroy");
+    if (r != ncclSuccess) return r;
+    int number = kolo_nccl_op(op);
+    if (op < ncclNumOps || number < 0)
+        return kolo_nccl_fail(ncclInvalidArgument, "ncclRedOpDestroy: %d is no operator that was created", (int)op);
+    if (kolo_nccl_grouped())
+        return kolo_nccl_group_destroys((kolo_op_t)number, comm); /* its calls run at the end */
+    return kolo_nccl_result(kolo_op_destroy((kolo_op_t)number, comm->kolo));
+}
+KOLO_NCCL_TWIN(ncclRedOpDestroy, pncclRedOpDestroy);

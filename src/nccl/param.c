@@ -1,0 +1,213 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * NCCL's functions that read its parameters, over the table of variables; and the switch for encryption.
+ */
+#include "nccl/env.h"
+#include "nccl/layer.h"
+
+#include "link/link.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+ncclResult_t ncclParamBind(ncclParamHandle_t *handle, const char *key)
+{
+    ncclResult_t r = kolo_nccl_start();
+    if (r != ncclSuccess) return r;
+    if (!handle || !key) return kolo_nccl_fail(ncclInvalidArgument, "ncclParamBind: the output or the key is NULL");
+    const kolo_nccl_env_t *row = kolo_nccl_env_find(key, strlen(key));
+    if (!row) return kolo_nccl_fail(ncclInvalidArgument, "ncclParamBind: there is no parameter %.64s", key);
+    *handle = row;
+    return ncclSuccess;
+}
+KOLO_NCCL_TWIN(ncclParamBind, pncclParamBind);
+
+static bool is_row(ncclParamHandle_t handle)
+{
+    return handle >= kolo_nccl_env_table && handle < kolo_nccl_env_table + kolo_nccl_env_count;
+}
+
+/* A variable that is not set, or is no number in the range, is none: Kolo's defaults are Kolo's. */
+static ncclResult_t number(ncclParamHandle_t handle, const void *out, long long min, unsigned long long max,
+                           long long *value)
+{
+    char *end;
+    if (!out || !is_row(handle))
+        return kolo_nccl_fail(ncclInvalidArgument, "ncclParamGet: the output is NULL, or the handle is none");
+    const char *text = kolo_nccl_env(handle->key);
+    errno = 0;
+    *value = text ? strtoll(text, &end, 0) : 0;
+    if (!text || errno || end == text || *end || *value < min || (*value > 0 && (unsigned long long)*value > max))
+        return kolo_nccl_fail(ncclInvalidArgument, "ncclParamGet: %s is %.64s, no number of that type", handle->key,
+                              text ? text : "not set");
+    return ncclSuccess;
+}
+
+ncclResult_t ncclParamGetI8(ncclParamHandle_t handle, int8_t *value)
+{
+    long long v = 0;
+    ncclResult_t r = number(handle, value, INT8_MIN, INT8_MAX, &v);
+    if (r == ncclSuccess) *value = (int8_t)v;
+    return r;
+}
+KOLO_NCCL_TWIN(ncclParamGetI8, pncclParamGetI8);
+
+ncclResult_t ncclParamGetI16(ncclParamHandle_t handle, int16_t *value)
+{
+    long long v = 0;
+    ncclResult_t r = number(handle, value, INT16_MIN, INT16_MAX, &v);
+    if (r == ncclSuccess) *value = (int16_t)v;
+    return r;
+}
+KOLO_NCCL_TWIN(ncclParamGetI16, pncclParamGetI16);
+
+ncclResult_t ncclParamGetI32(ncclParamHandle_t handle, int32_t *value)
+{
+    long long v = 0;
+    ncclResult_t r = number(handle, value, INT32_MIN, INT32_MAX, &v);
+    if (r == ncclSuccess) *value = (int32_t)v;
+    return r;
+}
+KOLO_NCCL_TWIN(ncclParamGetI32, pncclParamGetI32);
+
+ncclResult_t ncclParamGetI64(ncclParamHandle_t handle, int64_t *value)
+{
+    long long v = 0;
+    ncclResult_t r = number(handle, value, INT64_MIN, INT64_MAX, &v);
+    if (r == ncclSuccess) *value = (int64_t)v;
+    return r;
+}
+KOLO_NCCL_TWIN(ncclParamGetI64, pncclParamGetI64);
+
+ncclResult_t ncclParamGetU8(ncclParamHandle_t handle, uint8_t *value)
+{
+    long long v = 0;
+    ncclResult_t r = number(handle, value, 0, UINT8_MAX, &v);
+    if (r == ncclSuccess) *value = (uint8_t)v;
+    return r;
+}
+KOLO_NCCL_TWIN(ncclParamGetU8, pncclParamGetU8);
+
+ncclResult_t ncclParamGetU16(ncclParamHandle_t handle, uint16_t *value)
+{
+    long long v = 0;
+    ncclResult_t r = number(handle, value, 0, UINT16_MAX, &v);
+    if (r == ncclSuccess) *value = (uint16_t)v;
+    return r;
+}
+KOLO_NCCL_TWIN(ncclParamGetU16, pncclParamGetU16);
+
+ncclResult_t ncclParamGetU32(ncclParamHandle_t handle, uint32_t *value)
+{
+    long long v = 0;
+    ncclResult_t r = number(handle, value, 0, UINT32_MAX, &v);
+    if (r == ncclSuccess) *value = (uint32_t)v;
+    return r;
+}
+KOLO_NCCL_TWIN(ncclParamGetU32, pncclParamGetU32);
+
+ncclResult_t ncclParamGetU64(ncclParamHandle_t handle, uint64_t *value)
+{
+    long long v = 0;
+    ncclResult_t r = number(handle, value, 0, UINT64_MAX, &v);
+    if (r == ncclSuccess) *value = (uint64_t)v;
+    return r;
+}
+KOLO_NCCL_TWIN(ncclParamGetU64, pncclParamGetU64);
+
+ncclResult_t ncclParamGetStr(ncclParamHandle_t handle, const char **value)
+{
+    if (!value || !is_row(handle))
+        return kolo_nccl_fail(ncclInvalidArgument, "ncclParamGetStr: the output is NULL, or the handle is none");
+    const char *text = kolo_nccl_env(handle->key);
+    *value = text ? text : "";
+    return ncclSuccess;
+}
+KOLO_NCCL_TWIN(ncclParamGetStr, pncclParamGetStr);
+
+ncclResult_t ncclParamGet(ncclParamHandle_t handle, void *out, int room, int *bytes)
+{
+    const char *text;
+    if (!out || !bytes || room < 0)
+        return kolo_nccl_fail(ncclInvalidArgument, "ncclParamGet: an output is NULL, or its room is %d", room);
+    ncclResult_t r = pncclParamGetStr(handle, &text);
+    if (r != ncclSuccess) return r;
+    size_t n = strlen(text) + 1;
+    if (n > (size_t)room)
+        return kolo_nccl_fail(ncclInvalidArgument, "ncclParamGet: %s has %zu bytes, the room is %d", handle->key, n,
+                              room);
+    memcpy(out, text, n);
+    *bytes = (int)n;
+    return ncclSuccess;
+}
+KOLO_NCCL_TWIN(ncclParamGet, pncclParamGet);
+
+ncclResult_t ncclParamGetParameter(const char *key, const char **value, int *length)
+{
+    ncclParamHandle_t handle;
+    if (!value || !length) return kolo_nccl_fail(ncclInvalidArgument, "ncclParamGetParameter: an output is NULL");
+    *value = NULL;
+    *length = 0;
+    ncclResult_t r = pncclParamBind(&handle, key);
+    if (r == ncclSuccess) r = pncclParamGetStr(handle, value);
+    if (r == ncclSuccess) *length = (int)strlen(*value);
+    return r;
+}
+KOLO_NCCL_TWIN(ncclParamGetParameter, pncclParamGetParameter);
+
+static const char *keys[512];
+static pthread_once_t listed = PTHREAD_ONCE_INIT;
+
+static void list_keys(void)
+{
+    for (size_t i = 0; i < kolo_nccl_env_count && i < KOLO_COUNTOF(keys); i++) keys[i] = kolo_nccl_env_table[i].key;
+}
+
+ncclResult_t ncclParamGetAllParameterKeys(const char ***table, int *count)
+{
+    ncclResult_t r = kolo_nccl_start();
+    if (r != ncclSuccess) return r;
+    if (!table || !count)
+        return kolo_nccl_fail(ncclInvalidArgument, "ncclParamGetAllParameterKeys: an output is NULL");
+    pthread_once(&listed, list_keys);
+    *table = keys;
+    *count = (int)(kolo_nccl_env_count < KOLO_COUNTOF(keys) ? kolo_nccl_env_count : KOLO_COUNTOF(keys));
+    return ncclSuccess;
+}
+KOLO_NCCL_TWIN(ncclParamGetAllParameterKeys, pncclParamGetAllParameterKeys);
+
+void ncclParamDumpAll(void)
+{
+    if (kolo_nccl_start() != ncclSuccess) return;
+    printf("Kolo's table of NCCL's variables: name, value, what it is here\n");
+    for (size_t i = 0; i < kolo_nccl_env_count; i++) {
+        const kolo_nccl_env_t *row = &kolo_nccl_env_table[i];
+        const char *text = kolo_nccl_env(row->key);
+        printf("%s=%s  %s%s%s\n", row->key, text ? text : "", row->kolo ? row->kolo : "", row->kolo ? ": " : "",
+               row->help);
+    }
+}
+KOLO_NCCL_TWIN(ncclParamDumpAll, pncclParamDumpAll);
+
+/* Kolo's connections are proved with the secret in the id; with this their bytes are encrypted with it, too. A key
+ * that the client brings is not needed for that. */
+ncclResult_t ncclSetEncryption(const ncclEncryptionConfig_t *config)
+{
+    static const char call[] = "ncclSetEncryption";
+    ncclResult_t r = kolo_nccl_start();
+    if (r != ncclSuccess) return r;
+    if (!config || config->head.magic != NCCL_API_MAGIC ||
+        config->head.size < offsetof(ncclEncryptionConfig_t, mode) + sizeof config->mode)
+        return kolo_nccl_fail(
+            ncclInvalidArgument,
+            "%s: the configuration was not initialised: begin with NCCL_ENCRYPTION_CONFIG_INITIALIZER", call);
+    if (config->mode != 0 && config->mode != 1)
+        return kolo_nccl_fail(ncclInvalidArgument, "%s: there is no mode %d", call, config->mode);
+    if (config->mode == 1 && kolo_link_values.security != KOLO_SECURITY_ENCRYPT)
+        return kolo_nccl_fail(ncclInvalidUsage, "%s: set KOLO_TCP_SECURITY=encrypt in the environment of all ranks",
+                              call);
+    return ncclSuccess;
+}
+KOLO_NCCL_TWIN(ncclSetEncryption, pncclSetEncryption);

@@ -1,0 +1,10 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The conformance of libnccl.so.2: nccl_conform [--processes] [--gpu] [--ranks N] [--only CASE].
+ */
+#include "kit.h"
+
+int main(int argc, char **argv)
+{
+    return run_cases(argc, argv, (const case_t *const[]){base_cases, life_cases, more_cases, NULL});
+}
