@@ -24,9 +24,12 @@ static const field_t gpu_keys[] = {
     {"ll128_others", offsetof(kolo_tune_gpu_t, ll128_others), 1 << 30},
     {"message_lines", offsetof(kolo_tune_gpu_t, message_lines), (1 << 27) - 1},
     {"give", offsetof(kolo_tune_gpu_t, give), UINT64_C(1) << 50},
+    {"ll128_two", offsetof(kolo_tune_gpu_t, ll128_two), 1 << 30}, /* from here on older files have none */
+    {"pipe", offsetof(kolo_tune_gpu_t, pipe), UINT64_C(1) << 50},
 };
-#define MOST_NS   1000000000
-#define MOST_MBPS 100000000
+#define GPU_KEYS_FIRST 6
+#define MOST_NS        1000000000
+#define MOST_MBPS      100000000
 static const field_t machine_keys[] = {
     {"launch_ns", offsetof(kolo_tune_machine_t, launch_ns), MOST_NS},
     {"gap_ns", offsetof(kolo_tune_machine_t, gap_ns), MOST_NS},
@@ -137,7 +140,9 @@ static kolo_status_t read_gpu(reader_t *r)
     uint64_t ranks;
     KOLO_TRY(next_number(r, "ranks", 2, KOLO_TUNE_TABLE_GPUS, &ranks));
     gpu.ranks = (uint32_t)ranks;
-    KOLO_TRY(read_keys(r, gpu_keys, KOLO_COUNTOF(gpu_keys), &gpu));
+    KOLO_TRY(read_keys(r, gpu_keys, GPU_KEYS_FIRST, &gpu));
+    if (r->at[strspn(r->at, " \t")])
+        KOLO_TRY(read_keys(r, gpu_keys + GPU_KEYS_FIRST, KOLO_COUNTOF(gpu_keys) - GPU_KEYS_FIRST, &gpu));
     for (uint32_t i = 0; i < t->ngpus; i++)
         if (t->gpus[i].ranks == gpu.ranks) return bad(r, "this number of GPUs has a line already", NULL);
     t->gpus[t->ngpus++] = gpu; /* there is room for every number of ranks */

@@ -20,18 +20,23 @@ static const char whole[] = "kolo-tune 1\n"
                             "cpu broadcast ranks=2 from=0 algo=tree\r\n"
                             "gpu ranks=2 ll_all_reduce=1 ll_others=2 ll128_all_reduce=3 ll128_others=4 "
                             "message_lines=5 give=6\n"
+                            "gpu ranks=8 ll_all_reduce=1 ll_others=2 ll128_all_reduce=3 ll128_others=4 "
+                            "message_lines=5 give=6 ll128_two=7 pipe=8\n"
                             "machine launch_ns=1 gap_ns=2 begin_ns=3 hop_ns=4 meet_ns=5 message_ns=6 ll_mbps=7 "
                             "ll128_mbps=8 store_mbps=9 load_mbps=10\n"
-                            "end 5\n";
+                            "end 6\n";
 
 static void test_reads(void **s)
 {
     (void)s;
     assert_int_equal(kolo_tune_table_parse(whole, strlen(whole), "t", &table), KOLO_OK);
     assert_int_equal(table.nrows, 3);
-    assert_int_equal(table.ngpus, 1);
+    assert_int_equal(table.ngpus, 2);
     assert_true(table.has_machine);
     assert_int_equal(table.gpus[0].give, 6);
+    assert_int_equal(table.gpus[0].pipe, 0); /* a file of before */
+    assert_int_equal(table.gpus[1].ll128_two, 7);
+    assert_int_equal(table.gpus[1].pipe, 8);
     assert_int_equal(table.machine.load_mbps, 10);
     assert_int_equal(kolo_tune_table_find(&table, KOLO_COLL_ALL_REDUCE, 4, 999)->way.algo, KOLO_ALGO_RING);
     assert_int_equal(kolo_tune_table_find(&table, KOLO_COLL_ALL_REDUCE, 4, 1000)->way.algo, KOLO_ALGO_TREE);
@@ -58,7 +63,7 @@ static void test_written_is_read(void **s)
     char *text = text_of(&table, "a comment", &bytes);
     assert_int_equal(kolo_tune_table_parse(text, bytes, "t", &table), KOLO_OK);
     assert_int_not_equal(table.hash, hash); /* of the bytes */
-    assert_int_equal(table.nrows + table.ngpus + table.has_machine, 5);
+    assert_int_equal(table.nrows + table.ngpus + table.has_machine, 6);
     char *again = text_of(&table, "a comment", &more);
     assert_string_equal(text, again);
     free(again);

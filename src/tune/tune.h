@@ -70,7 +70,8 @@ void kolo_tune_unload(void);
 /* What was measured with this number of GPUs: limits in bytes; 0: nothing. */
 typedef struct {
     uint32_t ranks;
-    uint64_t ll_all_reduce, ll_others, ll128_all_reduce, ll128_others, message_lines, give;
+    uint64_t ll_all_reduce, ll_others, ll128_all_reduce, ll128_others, message_lines;
+    uint64_t ll128_two, give, pipe;
 } kolo_tune_gpu_t;
 void kolo_tune_gpu(uint32_t nranks, kolo_tune_gpu_t *gpu);
 /* Constants of the GPUs, from which the simulator predicts; mbps: 10^6 bytes a second. NULL: not measured. */

@@ -29,7 +29,9 @@ static kolo_exec_tuned_t tuned_of(uint32_t nranks, kolo_tune_gpu_t *gpu)
                                .ll128_all_reduce = gpu->ll128_all_reduce,
                                .ll128_others = gpu->ll128_others,
                                .message_lines = gpu->message_lines,
-                               .give = gpu->give};
+                               .ll128_two = gpu->ll128_two,
+                               .give = gpu->give,
+                               .pipe = gpu->pipe};
 }
 
 /* A call with about `bytes` in its larger buffer; all types of one length take the same time. */
@@ -62,12 +64,13 @@ static int failed(void)
     return INFO_FAILED;
 }
 
-static void print_source(bool measured, const kolo_tune_gpu_t *gpu)
+static void print_source(bool measured, uint32_t ranks, const kolo_tune_gpu_t *gpu)
 {
     bool table = gpu->ll_all_reduce || gpu->ll_others || gpu->ll128_all_reduce || gpu->ll128_others ||
-                 gpu->message_lines || gpu->give;
+                 gpu->message_lines || gpu->ll128_two || gpu->give || gpu->pipe;
     printf("  limits: %s\n", kolo_gpus_profile != KOLO_GPU_LATENCY ? "built in, of the profile compute"
                              : table                               ? "from the table file (KOLO_TUNE_FILE)"
+                             : ranks > 2                           ? "built in, measured on four H200"
                                                                    : "built in, measured on two H200");
     printf("  constants of the prediction: %s\n",
            measured ? "from the table file (KOLO_TUNE_FILE)" : "built in, measured on two H200");
@@ -91,7 +94,7 @@ int kolo_info_explain_gpu(const char *name, const char *size, const char *ranks,
     printf("chosen: %s", p.way);
     if (p.blocks) printf(", %u blocks of %u threads", p.blocks, p.threads);
     printf("\n");
-    print_source(measured, &gpu);
+    print_source(measured, (uint32_t)n, &gpu);
     printf("  predicted: %.2f us %s, by the plan of %s\n", p.us, graph ? "in a CUDA graph" : "on a stream",
            kolo_algo_name(p.algo));
     return INFO_OK;
@@ -108,7 +111,7 @@ int kolo_info_model(const char *name, const char *ranks, bool graph)
     kolo_exec_tuned_t tuned = tuned_of((uint32_t)n, &gpu);
     printf("%s on %" PRId64 " GPUs of one host, %s\n", kolo_coll_name(coll), n,
            graph ? "in a CUDA graph" : "calls on a stream");
-    print_source(measured, &gpu);
+    print_source(measured, (uint32_t)n, &gpu);
     printf("%12s %14s  %s\n", "bytes", "predicted us", "way");
     for (uint64_t bytes = 8; bytes <= (uint64_t)8 << 30; bytes *= 2) {
         gpu_prediction_t p;

@@ -12,8 +12,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { WAY_LL, WAY_LL128, WAY_LONG, WAY_GIVE, WAYS }; /* GIVE: an all_reduce by stores alone */
-static const char *const way_names[WAYS] = {"lines", "lines of 128 bytes", "long", "long, by stores"};
+/* Of an all_reduce alone: TWO: two steps by lines of 128 bytes; GIVE: by stores alone; PIPE: by tiles. */
+enum { WAY_LL, WAY_LL128, WAY_LONG, WAY_TWO, WAY_GIVE, WAY_PIPE, WAYS };
+static const char *const way_names[WAYS] = {"lines",           "lines of 128 bytes", "long", "lines, two steps",
+                                            "long, by stores", "long, by tiles"};
 
 #define FIRST      4096u /* bytes that a rank puts in */
 #define POINTS     20    /* each twice as long as the one before, at most */
@@ -35,8 +37,11 @@ static void force(bench_t *b, int way)
     kolo_cuda_state_t *s = b->state;
     s->limits = b->limits;
     s->limits.ll_all_reduce = s->limits.ll_others = way == WAY_LL ? NEVER : 0;
-    s->limits.ll128_all_reduce = s->limits.ll128_others = way == WAY_LL128 ? NEVER : 0;
+    s->limits.ll128_all_reduce = s->limits.ll128_others = s->limits.ll128_handed = way == WAY_LL128 ? NEVER : 0;
+    s->limits.ll128_two = way == WAY_TWO ? NEVER : 0;
     s->limits.give = way == WAY_GIVE ? 0 : NEVER;
+    s->limits.give_most = NEVER;
+    s->limits.pipe = way == WAY_PIPE ? 0 : NEVER;
     s->layout.message_lines_most = way == WAY_LL128 ? b->message_lines : 0;
     s->args.c.layout = s->p2p.head.layout = s->layout;
 }
@@ -52,7 +57,8 @@ static void restore(bench_t *b)
 static bool fits(const bench_t *b, perf_coll_t coll, int way, uint64_t bytes)
 {
     const kolo_cuda_layout_t *l = &b->state->layout;
-    if (way == WAY_GIVE) return coll == PERF_ALL_REDUCE;
+    if (way == WAY_GIVE || way == WAY_PIPE) return coll == PERF_ALL_REDUCE;
+    if (way == WAY_TWO) return coll == PERF_ALL_REDUCE && bytes <= kolo_cuda_lines128_two_room(l);
     if (coll == PERF_SENDRECV)
         return way == WAY_LONG || (way == WAY_LL128 && l->ll128_blocks && bytes <= LINES_MOST);
     if (way == WAY_LL) return bytes <= (uint64_t)l->ll_blocks * KOLO_CUDA_LL_BLOCK_BYTES;
@@ -123,8 +129,11 @@ static kolo_status_t measure_limits(bench_t *b, kolo_tune_gpu_t *gpu)
     *gpu = (kolo_tune_gpu_t){.ranks = (uint32_t)b->job.nranks};
     KOLO_TRY(measure_ways(b, PERF_ALL_REDUCE, us));
     gpu->ll_all_reduce = at_most(limit_of(b, us, WAY_LL, WAY_LONG, WAY_LL128) * peers, 1 << 20);
-    gpu->ll128_all_reduce = at_most(limit_of(b, us, WAY_LL128, WAY_LONG, WAY_GIVE) * peers, 1 << 30);
+    gpu->ll128_all_reduce =
+        at_most(limit_of(b, us, WAY_LL128, WAY_LONG, b->job.nranks > 2 ? WAY_TWO : WAY_GIVE) * peers, 1 << 30);
+    gpu->ll128_two = at_most(limit_of(b, us, WAY_TWO, WAY_LONG, WAY_GIVE), 1 << 30);
     gpu->give = limit_of(b, us, WAY_LONG, WAY_GIVE, -1);
+    gpu->pipe = limit_of(b, us, WAY_LONG, WAY_PIPE, -1);
     KOLO_TRY(measure_ways(b, PERF_ALL_GATHER, us));
     gpu->ll_others = at_most(limit_of(b, us, WAY_LL, WAY_LONG, WAY_LL128) * peers, 1 << 20);
     gpu->ll128_others = at_most(limit_of(b, us, WAY_LL128, WAY_LONG, -1) * peers, 1 << 30);
@@ -181,11 +190,12 @@ static kolo_status_t save(const bench_t *b, const kolo_tune_gpu_t *gpu, const ko
     static kolo_tune_table_t table;
     const char *path = b->job.options->table;
     if (b->job.rank) return KOLO_OK;
-    printf(
-        "ll_all_reduce %llu ll_others %llu ll128_all_reduce %llu ll128_others %llu message_lines %llu give %llu\n",
-        (unsigned long long)gpu->ll_all_reduce, (unsigned long long)gpu->ll_others,
-        (unsigned long long)gpu->ll128_all_reduce, (unsigned long long)gpu->ll128_others,
-        (unsigned long long)gpu->message_lines, (unsigned long long)gpu->give);
+    printf("ll_all_reduce %llu ll_others %llu ll128_all_reduce %llu ll128_others %llu message_lines %llu give %llu "
+           "ll128_two %llu pipe %llu\n",
+           (unsigned long long)gpu->ll_all_reduce, (unsigned long long)gpu->ll_others,
+           (unsigned long long)gpu->ll128_all_reduce, (unsigned long long)gpu->ll128_others,
+           (unsigned long long)gpu->message_lines, (unsigned long long)gpu->give,
+           (unsigned long long)gpu->ll128_two, (unsigned long long)gpu->pipe);
     if (!path) return KOLO_OK;
     KOLO_TRY(perf_table_open(path, &table));
     perf_table_drop_gpu(&table, gpu->ranks);

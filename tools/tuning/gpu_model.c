@@ -32,6 +32,9 @@ const gpu_machine_t gpu_machine_h200 = {.launch_us = 3.6,
 
 #define SLOT_MOST   (1u << 30)
 #define SLOT_PASSED (1u << 20) /* of what is handed on */
+#define AT_ONCE     1.6        /* by lines in two steps: those to all others are under way at once, */
+#define STEP_US     1.2        /* and a step reads, sums and stores them */
+#define TO_MANY     0.95       /* of stores that go to several GPUs in no order */
 #define ONE_WAY     1.4        /* by lines, a GPU that only sends is so much faster: it has no lines to look for */
 
 gpu_machine_t gpu_machine_of(const kolo_tune_machine_t *t)
@@ -53,7 +56,7 @@ gpu_machine_t gpu_machine_of(const kolo_tune_machine_t *t)
 /* How a call goes: the executor's choice, and what of the machine it uses. */
 typedef struct {
     kolo_cuda_family_t family;
-    bool message;
+    bool message, two_lines, piped;
     int meetings; /* before, between and behind the steps */
     uint32_t blocks, threads, slot_bytes;
     double gbps, memory_gbps, latency_us;
@@ -78,7 +81,7 @@ static kolo_status_t choose(const gpu_machine_t *m, const gpu_call_t *call, kolo
                           .op = KOLO_SUM,
                           .count = call->count,
                           .elem = call->coll == KOLO_COLL_BARRIER ? 1 : kolo_type_size(call->type)};
-    kolo_cuda_limits(&call->tuned, &s->limits);
+    kolo_cuda_limits(&call->tuned, call->nranks, &s->limits);
     kolo_cuda_layout(call->nranks, 2 * m->multiprocessors, false, &s->limits, &s->layout);
     KOLO_TRY(kolo_reducer_init(&c.reducer, call->type, KOLO_SUM, call->nranks));
     if (call->coll == KOLO_COLL_P2P) {
@@ -89,6 +92,8 @@ static kolo_status_t choose(const gpu_machine_t *m, const gpu_call_t *call, kolo
     kolo_cuda_grid_t grid;
     *way = (way_t){.family = KOLO_CUDA_LL};
     KOLO_TRY(kolo_cuda_choose(s, &c, &args, &way->family, &grid));
+    way->two_lines = way->family == KOLO_CUDA_LL128 && args.part_bytes;
+    way->piped = way->family == KOLO_CUDA_TWO_STEP && args.piped;
     way->blocks = grid.blocks;
     way->threads = grid.threads;
     return KOLO_OK;
@@ -101,28 +106,32 @@ static void rate(const gpu_machine_t *m, const gpu_call_t *call, const kolo_cuda
     double blocks = way->blocks ? way->blocks : m->multiprocessors;
     bool reduces = call->coll == KOLO_COLL_ALL_REDUCE || call->coll == KOLO_COLL_REDUCE ||
                    call->coll == KOLO_COLL_REDUCE_SCATTER;
-    bool gives = call->coll == KOLO_COLL_ALL_REDUCE && bytes >= limits->give;
+    bool gives = call->coll == KOLO_COLL_ALL_REDUCE && bytes >= limits->give && bytes <= limits->give_most;
+    if (gives) way->piped = false; /* predicted are buffers that are apart */
     way->latency_us = m->hop_us;
     way->memory_gbps = m->memory_gbps;
-    way->slot_bytes = spreads(call, way) ? SLOT_PASSED : SLOT_MOST;
+    way->slot_bytes = spreads(call, way) || way->piped ? SLOT_PASSED : SLOT_MOST;
     if (way->family == KOLO_CUDA_LL || way->family == KOLO_CUDA_LL128) {
         way->gbps = way->family == KOLO_CUDA_LL ? m->ll_gbps : m->ll128_gbps;
         if (kolo_coll_rooted(call->coll)) way->gbps *= ONE_WAY;
+        if (way->two_lines) way->gbps *= AT_ONCE;
+        if (way->two_lines) way->latency_us += STEP_US;
         way->gbps = least(way->gbps, blocks * m->store_block_gbps);
         return;
     }
     way->meetings = gives ? 3 : 2;
     way->latency_us = m->meet_us;
-    if ((reduces && !gives) || spreads(call, way))
+    if ((reduces && !gives && !way->piped) || spreads(call, way))
         way->gbps = least(m->load_gbps, blocks * m->load_block_gbps);
     else
         way->gbps = least(m->store_gbps, blocks * m->store_block_gbps);
+    if (way->piped && call->nranks > 2) way->gbps *= TO_MANY;
     way->memory_gbps = least(m->memory_gbps, blocks * m->memory_block_gbps);
 }
 
 static kolo_algo_t algorithm(const gpu_call_t *call, const way_t *way)
 {
-    bool two = way->family == KOLO_CUDA_TWO_STEP;
+    bool two = way->family == KOLO_CUDA_TWO_STEP || way->two_lines;
     if (call->coll == KOLO_COLL_P2P) return KOLO_ALGO_P2P;
     if (call->coll == KOLO_COLL_BROADCAST) two = spreads(call, way); /* the root stores all to one receiver */
     return !two && kolo_algo_find(call->coll, KOLO_ALGO_ONE_STEP) ? KOLO_ALGO_ONE_STEP : KOLO_ALGO_DIRECT;
@@ -149,8 +158,12 @@ static kolo_status_t emit(const gpu_call_t *call, const way_t *way, kolo_algo_t 
             env.recv_peers = &prev;
             env.send_refs = env.recv_refs = env.send_halves = env.recv_halves = &no;
         }
-        KOLO_TRY(spreads(call, way) ? gpu_emit_spread(&env, &plans[r])
-                                    : kolo_algo_emit(call->coll, algo, &env, &plans[r]));
+        if (spreads(call, way))
+            KOLO_TRY(gpu_emit_spread(&env, &plans[r]));
+        else if (way->piped && call->coll == KOLO_COLL_REDUCE)
+            KOLO_TRY(gpu_emit_owned_reduce(&env, &plans[r]));
+        else
+            KOLO_TRY(kolo_algo_emit(call->coll, algo, &env, &plans[r]));
     }
     return KOLO_OK;
 }

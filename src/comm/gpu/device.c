@@ -23,7 +23,9 @@ kolo_exec_tuned_t kolo_device_tuned(const kolo_body_t *body)
                                .ll128_all_reduce = gpu.ll128_all_reduce,
                                .ll128_others = gpu.ll128_others,
                                .message_lines = gpu.message_lines,
-                               .give = gpu.give};
+                               .ll128_two = gpu.ll128_two,
+                               .give = gpu.give,
+                               .pipe = gpu.pipe};
 }
 
 static kolo_status_t forced_plan(void *arg, const kolo_exec_plan_ask_t *ask, kolo_plan_t **plan)

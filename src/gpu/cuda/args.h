@@ -129,7 +129,7 @@ typedef struct {
     uint32_t reachable;    /* KOLO_CUDA_REACHABLE, KOLO_CUDA_APART: what holds for this rank's buffers */
     uint64_t number, word; /* of the operation; word: equal on all ranks, or they never meet */
     uint32_t mark;         /* bits of the word, for flags */
-    uint32_t pad;
+    uint32_t piped;        /* two steps: by tiles, where buffers are reached (piped.cuh) */
     kolo_cuda_layout_t layout;
     uint64_t mailbox; /* device address */
     uint64_t regions[KOLO_CUDA_RANKS];

@@ -65,9 +65,24 @@ static uint64_t lines_up_to(const kolo_cuda_state_t *s, const kolo_exec_call_t *
 static uint64_t lines128_up_to(const kolo_cuda_state_t *s, const kolo_exec_call_t *call)
 {
     uint64_t room = (uint64_t)s->layout.ll128_blocks * (s->layout.ll128_bytes / 128 * 120);
-    uint64_t most = call->coll == KOLO_COLL_ALL_REDUCE ? s->limits.ll128_all_reduce : s->limits.ll128_others;
+    bool handed = call->coll == KOLO_COLL_BROADCAST || call->coll == KOLO_COLL_ALL_GATHER ||
+                  call->coll == KOLO_COLL_ALL_TO_ALL;
+    uint64_t most = call->coll == KOLO_COLL_ALL_REDUCE ? s->limits.ll128_all_reduce
+                    : handed                           ? s->limits.ll128_handed
+                                                       : s->limits.ll128_others;
     most /= s->layout.nranks > 2 ? s->layout.nranks - 1 : 1;
     return most < room ? most : room;
+}
+
+uint64_t kolo_cuda_lines128_two_room(const kolo_cuda_layout_t *l)
+{
+    return l->nranks < 3 ? 0 : (uint64_t)l->ll128_blocks * (l->ll128_bytes / 256 * 120) * l->nranks;
+}
+static uint64_t lines128_two_up_to(const kolo_cuda_state_t *s, const kolo_exec_call_t *call)
+{
+    uint64_t room = kolo_cuda_lines128_two_room(&s->layout);
+    if (call->coll != KOLO_COLL_ALL_REDUCE) return 0;
+    return s->limits.ll128_two < room ? s->limits.ll128_two : room;
 }
 
 /* Pieces of at least TILE_USUAL, at most what a stage holds; as many blocks as there are pieces. */
@@ -140,10 +155,20 @@ kolo_status_t kolo_cuda_choose(const kolo_cuda_state_t *s, const kolo_exec_call_
         by_lines128(l, a->bytes, family, grid);
         return KOLO_OK;
     }
+    if (a->bytes <= lines128_two_up_to(s, call)) {
+        uint64_t lines = ((a->bytes + 119) / 120 + l->nranks - 1) / l->nranks, groups = KOLO_CUDA_THREADS / 8;
+        *family = KOLO_CUDA_LL128;
+        a->part_bytes = lines * 120;
+        grid->blocks = (uint32_t)((lines + groups - 1) / groups);
+        if (grid->blocks > l->ll128_blocks) grid->blocks = l->ll128_blocks;
+        return KOLO_OK;
+    }
     if (vector) {
         *family = KOLO_CUDA_TWO_STEP;
         a->part_bytes = ((a->bytes + l->nranks - 1) / l->nranks + 127) / 128 * 128;
         grid->blocks = KOLO_CUDA_TWO_STEP_ROLES * cut(l, a->part_bytes, &a->tile_bytes);
+        bool all = call->coll == KOLO_COLL_ALL_REDUCE; /* a reduce between two is not faster by tiles */
+        a->piped = a->bytes >= s->limits.pipe && a->reduce && l->nranks > (all ? 1 : 2);
         return KOLO_OK;
     }
     *family = KOLO_CUDA_STAGED;

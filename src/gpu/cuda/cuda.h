@@ -34,7 +34,8 @@ kolo_status_t kolo_cuda_kernels(const kolo_cuda_device_t *device, const kolo_cud
 bool kolo_cuda_built(void);
 
 typedef struct {
-    int64_t blocks, stage_bytes, ll_bytes, ll128_bytes, message_lines_bytes, give_bytes; /* 0: automatic */
+    int64_t blocks, stage_bytes, ll_bytes, ll128_bytes, two_bytes; /* 0: automatic */
+    int64_t message_lines_bytes, give_bytes, pipe_bytes;
     int64_t poison;
     bool early;
 } kolo_cuda_options_t;
@@ -45,10 +46,13 @@ extern const kolo_param_table_t kolo_exec_cuda_params;
 typedef struct {
     uint64_t ll_all_reduce, ll_others;                      /* longest by lines */
     uint64_t ll128_all_reduce, ll128_others, message_lines; /* by lines of 128 bytes */
-    uint64_t give;                                          /* shortest all_reduce by stores alone */
-    uint32_t blocks, ll_blocks, ll128_blocks;               /* blocks: of a role */
+    uint64_t ll128_handed;                                  /* the same of a broadcast, all_gather, all_to_all */
+    uint64_t ll128_two;                                     /* all_reduce in two steps by lines of 128 bytes */
+    uint64_t give, give_most; /* all_reduces by stores alone in three phases, where buffers are apart */
+    uint64_t pipe;            /* shortest of two steps by tiles (piped.cuh) */
+    uint32_t blocks, ll_blocks, ll128_blocks; /* blocks: of a role */
 } kolo_cuda_limits_t;
-void kolo_cuda_limits(const kolo_exec_tuned_t *tuned, kolo_cuda_limits_t *limits);
+void kolo_cuda_limits(const kolo_exec_tuned_t *tuned, uint32_t nranks, kolo_cuda_limits_t *limits);
 
 /* resident: blocks that a rank may have on its GPU at the same time, since they wait for each other. */
 /* shared: ranks share a GPU, where lines of 128 bytes do not come whole. */
@@ -119,6 +123,8 @@ typedef struct {
 kolo_status_t kolo_cuda_fill(const kolo_exec_call_t *call, kolo_cuda_args_t *args);
 kolo_status_t kolo_cuda_choose(const kolo_cuda_state_t *s, const kolo_exec_call_t *call, kolo_cuda_args_t *args,
                                kolo_cuda_family_t *family, kolo_cuda_grid_t *grid);
+/* The longest all_reduce that can go in two steps by lines of 128 bytes: they share the room of one step. */
+uint64_t kolo_cuda_lines128_two_room(const kolo_cuda_layout_t *l);
 /* By lines, whatever limits say; bytes of a part that go at once. */
 uint64_t kolo_cuda_lines_most(const kolo_cuda_state_t *s);
 kolo_status_t kolo_cuda_choose_lines(const kolo_cuda_state_t *s, const kolo_exec_call_t *call,

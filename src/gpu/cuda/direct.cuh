@@ -2,114 +2,21 @@
  *
  * The way without stages, for long operations of ranks that reach each other's buffers: the kernels exchange the
  * addresses when they meet, each as the other sees them. Whether it is taken travels with the addresses: if one
- * rank's buffers cannot be reached, all go by stages.
+ * rank's buffers cannot be reached, or do not begin at a multiple of 16, all go by stages: elements that cross a
+ * link one by one take five times as long.
  *
  * Blocks of the same number meet at the begin, so the buffers are ready, and at the end, so they are the caller's
- * again. What is copied is stored by who has it. What is reduced is loaded by the owner of a part from all others, and
- * the result stored to all: only the owner of a part reads and writes it, so in place is safe. Where no rank works in
- * place, an all_reduce does without loads from other GPUs, which cost the links more than stores do (between two H200
- * stores alone carry 364 GB/s, loads 335, both 340): what a rank gives to a part is stored in the owner's
- * destination, which is not needed yet. The same block works on a vector at each step and on each rank, so blocks of
- * the same number meet each other alone.
+ * again. What is copied is stored by who has it. What is reduced is loaded by the owner of a part from all others,
+ * and the result stored to all: only the owner of a part reads and writes it, so in place is safe. Where no rank
+ * works in place, an all_reduce does without loads from other GPUs, which cost the links more than stores do
+ * (between two H200 stores alone carry 364 GB/s, loads 335, both 340): what a rank gives to a part is stored in the
+ * owner's destination, which is not needed yet. The same block works on a vector at each step and on each rank, so
+ * blocks of the same number meet each other alone.
  */
 #ifndef KOLO_GPU_CUDA_DIRECT_CUH
 #define KOLO_GPU_CUDA_DIRECT_CUH
 
-#include "gpu/cuda/staged.cuh"
-
-/* What the kernel of one rank tells that of another; one for each pair and block. */
-typedef struct {
-    uint64_t src, dst;
-    uint64_t word; /* of the operation: those of others never meet */
-    uint32_t reachable, pad;
-    uint32_t begin, given, summed, end; /* flags: numbers of operations */
-} kolo_meeting_t;
-
-typedef struct {
-    uint64_t src[KOLO_CUDA_RANKS], dst[KOLO_CUDA_RANKS];
-    uint32_t reachable, ended;
-} kolo_buffers_t;
-
-/* Two in turn: a block that needs nothing from its peer may come to its next operation before the peer has looked. */
-KOLO_DEV kolo_meeting_t *kolo_meeting(const kolo_cuda_layout_t *l, char *region, uint32_t from, uint32_t block,
-                                      uint32_t number)
-{
-    uint64_t at = (uint64_t)(from * KOLO_CUDA_GRID + block) * KOLO_CUDA_FLAG + number % 2 * (KOLO_CUDA_FLAG / 2);
-    return (kolo_meeting_t *)(region + l->meetings + at);
-}
-
-typedef enum { KOLO_BEGIN, KOLO_GIVEN, KOLO_SUMMED, KOLO_END } kolo_stop_t;
-KOLO_DEV uint32_t *kolo_meeting_flag(kolo_meeting_t *m, kolo_stop_t stop)
-{
-    return stop == KOLO_BEGIN    ? &m->begin
-           : stop == KOLO_GIVEN  ? &m->given
-           : stop == KOLO_SUMMED ? &m->summed
-                                 : &m->end;
-}
-
-/* Waits for a flag of each other rank's block; the same answer for the whole block. */
-KOLO_DEV bool kolo_meet_wait(const kolo_cuda_args_t &c, kolo_buffers_t *b, kolo_stop_t stop, uint32_t number)
-{
-    char *own = kolo_region(c.regions, c.rank);
-    for (uint32_t r = kolo_tid(); r < c.layout.nranks; r += kolo_nthreads()) {
-        kolo_meeting_t *m = kolo_meeting(&c.layout, own, r, kolo_bid(), number);
-        uint32_t spins = 0;
-        if (r == c.rank) continue;
-        while ((int32_t)(kolo_flag_load(kolo_meeting_flag(m, stop)) - number) < 0 ||
-               (stop == KOLO_BEGIN && m->word != c.word)) {
-            if (!kolo_give_up(&spins, c, KOLO_CUDA_WAITS_TILE, r, number)) continue;
-            b->ended = 1;
-            break;
-        }
-        if (stop != KOLO_BEGIN || b->ended) continue;
-        b->src[r] = m->src;
-        b->dst[r] = m->dst;
-        kolo_bits_keep(&b->reachable, m->reachable);
-    }
-    kolo_sync();
-    return !b->ended;
-}
-
-/* Meets the blocks of the same number. false: the host wants the kernel to end. */
-KOLO_DEV bool kolo_meet(const kolo_cuda_long_args_t &l, kolo_buffers_t *b, uint32_t number)
-{
-    const kolo_cuda_args_t &c = l.c;
-    if (kolo_tid() == 0) {
-        b->ended = 0;
-        b->reachable = c.reachable;
-        b->src[c.rank] = c.src;
-        b->dst[c.rank] = c.dst;
-    }
-    kolo_sync();
-    for (uint32_t r = kolo_tid(); r < c.layout.nranks; r += kolo_nthreads()) {
-        kolo_meeting_t *m = kolo_meeting(&c.layout, kolo_region(c.regions, r), c.rank, kolo_bid(), number);
-        if (r == c.rank) continue;
-        m->src = l.src[r];
-        m->dst = l.dst[r];
-        m->word = c.word;
-        m->reachable = c.reachable;
-        kolo_flag_store(&m->begin, number);
-    }
-    return kolo_meet_wait(c, b, KOLO_BEGIN, number);
-}
-
-/* All blocks of this number have come here, and what they have read and written before is behind them. */
-KOLO_DEV bool kolo_meet_again(const kolo_cuda_args_t &c, kolo_buffers_t *b, kolo_stop_t stop, uint32_t number)
-{
-    kolo_sync();
-    for (uint32_t r = kolo_tid(); r < c.layout.nranks; r += kolo_nthreads()) {
-        kolo_meeting_t *m = kolo_meeting(&c.layout, kolo_region(c.regions, r), c.rank, kolo_bid(), number);
-        if (r != c.rank) kolo_flag_store(kolo_meeting_flag(m, stop), number);
-    }
-    return kolo_meet_wait(c, b, stop, number);
-}
-
-KOLO_DEV bool kolo_buffers_aligned(const kolo_cuda_args_t &c, const kolo_buffers_t *b)
-{
-    uint64_t bits = c.src_stride | c.dst_stride;
-    for (uint32_t r = 0; r < c.layout.nranks; r++) bits |= b->src[r] | b->dst[r];
-    return (bits & 15) == 0;
-}
+#include "gpu/cuda/piped.cuh"
 
 /* Who stores into a peer's buffer, or loads from it, tells that peer's step, too (steps.h): nothing runs there. */
 #ifdef __CUDACC__
@@ -133,28 +40,95 @@ KOLO_DEV void kolo_step_stores(const kolo_cuda_args_t &c, const kolo_buffers_t *
 #define KOLO_STEP_STORES(...) kolo_step_stores(__VA_ARGS__)
 #endif
 
-/* The reduction of `bytes` at `from` in all ranks' sources, to `to` in the destinations: of all receivers, or, without
- * to_all, of this rank if it is one. */
-template <typename T, int U>
-KOLO_DEV void kolo_direct_reduce(const kolo_cuda_args_t &c, const kolo_buffers_t *b, uint64_t from, uint64_t to,
-                                 uint64_t bytes, bool to_all)
+/* One vector of each of R ranks, in their order. What is asked for first differs from rank to rank, so that no link
+ * has all readers at the same time, and all is asked for before anything is waited for. */
+template <typename T, int R>
+KOLO_DEV void kolo_direct_load(const kolo_cuda_args_t &c, const kolo_buffers_t *b, uint64_t at, uint64_t left,
+                               kolo_vec_t x[R])
 {
-    const int N = 16 / sizeof(T);
-    bool aligned = kolo_buffers_aligned(c, b);
+    uint32_t first = c.rank + 1 < R ? c.rank + 1 : 0;
+#pragma unroll
+    for (uint32_t j = 0; j < R; j++)
+        x[j] = kolo_user_load<T>((const char *)b->src[first + j < R ? first + j : first + j - R] + at, left, true);
+#pragma unroll
+    for (uint32_t bit = 1; bit < R; bit *= 2) { /* x[j] is of rank first + j: turned, so that x[r] is of rank r */
+        kolo_vec_t y[R];
+#pragma unroll
+        for (uint32_t j = 0; j < R; j++) y[j] = x[j];
+#pragma unroll
+        for (uint32_t j = 0; j < R; j++)
+            if (first & bit) x[(j + bit) % R] = y[j];
+    }
+}
+
+/* The sum of vector `v`, stored to those that receive it. */
+template <typename T>
+KOLO_DEV void kolo_direct_result(const kolo_cuda_args_t &c, const kolo_buffers_t *b, kolo_vec_t x, uint64_t to,
+                                 uint64_t at, uint64_t bytes, bool to_all)
+{
+    for (uint32_t j = 1; j <= c.layout.nranks; j++) {
+        uint32_t p = c.rank + j < c.layout.nranks ? c.rank + j : c.rank + j - c.layout.nranks;
+        if (!kolo_takes_part(c.receivers, p) || (p != c.rank && !to_all)) continue;
+        kolo_user_store<T>((char *)b->dst[p] + to + at, x, bytes - at, true);
+    }
+}
+
+KOLO_DEV void kolo_direct_tell(const kolo_cuda_args_t &c, const kolo_buffers_t *b, uint64_t to, uint64_t bytes,
+                               bool to_all)
+{
+    const char *kept = kolo_takes_part(c.receivers, c.rank) ? (const char *)b->dst[c.rank] + to : NULL;
+    for (uint32_t r = 0; r < c.layout.nranks; r++) KOLO_STEP(c.rank, 0, 0, 0, r, kept, 0, bytes, bytes);
+    for (uint32_t p = 0; p < c.layout.nranks && to_all; p++) {
+        if (p == c.rank || !kolo_takes_part(c.receivers, p)) continue;
+        KOLO_STEP(c.rank, 0, 1, 1, p, kept, 0, bytes, bytes);
+        KOLO_STEP(p, 0, 0, 1, c.rank, (const char *)b->dst[p] + to, 0, bytes, bytes);
+    }
+    (void)kept;
+}
+
+/* The reduction of `bytes` at `from` in all ranks' sources, to `to` in the destinations: of all receivers, or,
+ * without to_all, of this rank if it is one. Of R ranks; 0: of however many there are. */
+template <typename T, int R>
+KOLO_DEV void kolo_direct_reduce_of(const kolo_cuda_args_t &c, const kolo_buffers_t *b, uint64_t from, uint64_t to,
+                                    uint64_t bytes, bool to_all)
+{
+    const int N = 16 / sizeof(T), U = R == 2 && sizeof(T) > 1 ? 2 : 1;
+    uint64_t nv = (bytes + 15) / 16, step = (uint64_t)kolo_nblocks() * kolo_nthreads();
+    for (uint64_t v = (uint64_t)kolo_bid() * kolo_nthreads() + kolo_tid(); v < nv; v += U * step) {
+        kolo_vec_t x[U][R];
+#pragma unroll
+        for (int u = 0; u < U; u++) {
+            uint64_t at = 16 * (v + u * step);
+            if (at < bytes) kolo_direct_load<T, R>(c, b, from + at, bytes - at, x[u]);
+        }
+#pragma unroll
+        for (int u = 0; u < U; u++) {
+            uint64_t at = 16 * (v + u * step);
+            kolo_sum<T, N> sum;
+            if (at >= bytes) break;
+            kolo_sum_begin(&sum, x[u][0], c);
+#pragma unroll
+            for (int r = 1; r < R; r++) kolo_sum_add(&sum, x[u][r], c);
+            kolo_direct_result<T>(c, b, kolo_sum_end(&sum, c), to, at, bytes, to_all);
+        }
+    }
+}
+/* However many ranks there are: one behind the other. */
+template <typename T>
+KOLO_DEV void kolo_direct_reduce_any(const kolo_cuda_args_t &c, const kolo_buffers_t *b, uint64_t from, uint64_t to,
+                                     uint64_t bytes, bool to_all)
+{
+    const int N = 16 / sizeof(T), U = kolo_reduce_unroll<T>::value;
     uint64_t nv = (bytes + 15) / 16, step = (uint64_t)kolo_nblocks() * kolo_nthreads();
     for (uint64_t v = (uint64_t)kolo_bid() * kolo_nthreads() + kolo_tid(); v < nv; v += U * step) {
         kolo_sum<T, N> sum[U];
         for (uint32_t r = 0; r < c.layout.nranks; r++) {
             kolo_vec_t x[U];
             const char *src = (const char *)b->src[r] + from;
-            if (v == kolo_tid())
-                KOLO_STEP(c.rank, 0, 0, 0, r,
-                          kolo_takes_part(c.receivers, c.rank) ? (const char *)b->dst[c.rank] + to : NULL, 0, bytes,
-                          bytes);
 #pragma unroll
             for (int u = 0; u < U; u++) {
                 uint64_t at = 16 * (v + u * step);
-                if (at < bytes) x[u] = kolo_user_load<T>(src + at, bytes - at, aligned);
+                if (at < bytes) x[u] = kolo_user_load<T>(src + at, bytes - at, true);
             }
 #pragma unroll
             for (int u = 0; u < U; u++) {
@@ -169,43 +143,28 @@ KOLO_DEV void kolo_direct_reduce(const kolo_cuda_args_t &c, const kolo_buffers_t
         for (int u = 0; u < U; u++) {
             uint64_t at = 16 * (v + u * step);
             if (at >= bytes) break;
-            kolo_vec_t x = kolo_sum_end(&sum[u], c);
-            for (uint32_t j = 0; j < c.layout.nranks; j++) {
-                uint32_t p = c.rank + j < c.layout.nranks ? c.rank + j : c.rank + j - c.layout.nranks;
-                if (!kolo_takes_part(c.receivers, p) || (p != c.rank && !to_all)) continue;
-                if (p != c.rank && at == 16ull * kolo_tid()) {
-                    KOLO_STEP(c.rank, 0, 1, 1, p,
-                              kolo_takes_part(c.receivers, c.rank) ? (const char *)b->dst[c.rank] + to : NULL, 0,
-                              bytes, bytes);
-                    KOLO_STEP(p, 0, 0, 1, c.rank, (const char *)b->dst[p] + to, 0, bytes, bytes);
-                }
-                kolo_user_store<T>((char *)b->dst[p] + to + at, x, bytes - at, aligned);
-            }
+            kolo_direct_result<T>(c, b, kolo_sum_end(&sum[u], c), to, at, bytes, to_all);
         }
     }
 }
-
-/* The share of block `block` of `blocks` in a copy of `bytes`: the same vectors as in kolo_direct_reduce(). */
 template <typename T>
-KOLO_DEV void kolo_direct_copy(char *dst, const char *src, uint64_t bytes, uint32_t block, uint32_t blocks)
+KOLO_DEV void kolo_direct_reduce(const kolo_cuda_args_t &c, const kolo_buffers_t *b, uint64_t from, uint64_t to,
+                                 uint64_t bytes, bool to_all)
 {
-    bool aligned = kolo_aligned((uint64_t)dst, (uint64_t)src);
-    uint64_t whole = aligned ? bytes / 16 : 0, nv = (bytes + 15) / 16;
-    uint64_t step = (uint64_t)blocks * kolo_nthreads(), v = (uint64_t)block * kolo_nthreads() + kolo_tid();
-    if (dst == src) return;
-    for (; v + (KOLO_UNROLL - 1) * step < whole; v += KOLO_UNROLL * step) {
-        kolo_vec_t x[KOLO_UNROLL];
-#pragma unroll
-        for (int u = 0; u < KOLO_UNROLL; u++) x[u] = ((const kolo_vec_t *)src)[v + u * step];
-#pragma unroll
-        for (int u = 0; u < KOLO_UNROLL; u++) ((kolo_vec_t *)dst)[v + u * step] = x[u];
+    if (kolo_bid() == 0) kolo_direct_tell(c, b, to, bytes, to_all);
+    switch (c.layout.nranks) {
+    case 2:
+        return kolo_direct_reduce_of<T, 2>(c, b, from, to, bytes, to_all);
+    case 3:
+        return kolo_direct_reduce_of<T, 3>(c, b, from, to, bytes, to_all);
+    case 4:
+        return kolo_direct_reduce_of<T, 4>(c, b, from, to, bytes, to_all);
+    default:
+        return kolo_direct_reduce_any<T>(c, b, from, to, bytes, to_all);
     }
-    for (; v < nv; v += step)
-        kolo_user_store<T>(dst + 16 * v, kolo_user_load<T>(src + 16 * v, bytes - 16 * v, aligned), bytes - 16 * v,
-                           aligned);
 }
-template <typename T>
-KOLO_DEV void kolo_direct_share(uint64_t dst, uint64_t src, uint64_t bytes)
+
+template <typename T> KOLO_DEV void kolo_direct_share(uint64_t dst, uint64_t src, uint64_t bytes)
 {
     kolo_direct_copy<T>((char *)dst, (const char *)src, bytes, kolo_bid(), kolo_nblocks());
 }
@@ -217,11 +176,7 @@ KOLO_DEV void kolo_direct_hand(const kolo_cuda_args_t &c, const kolo_buffers_t *
                                uint64_t bytes, uint32_t skip)
 {
     uint32_t n = c.layout.nranks;
-    uint64_t bits = (uint64_t)src | at;
-    for (uint32_t r = 0; r < n; r++)
-        if (kolo_takes_part(c.receivers, r)) bits |= b->dst[r];
-    bool aligned = (bits & 15) == 0;
-    uint64_t whole = aligned ? bytes / 16 : 0, nv = (bytes + 15) / 16;
+    uint64_t whole = bytes / 16, nv = (bytes + 15) / 16;
     uint64_t step = (uint64_t)kolo_nblocks() * kolo_nthreads(),
              v = (uint64_t)kolo_bid() * kolo_nthreads() + kolo_tid();
     for (; v + (KOLO_UNROLL - 1) * step < whole; v += KOLO_UNROLL * step) {
@@ -237,12 +192,12 @@ KOLO_DEV void kolo_direct_hand(const kolo_cuda_args_t &c, const kolo_buffers_t *
         }
     }
     for (; v < nv; v += step) {
-        kolo_vec_t x = kolo_user_load<T>(src + 16 * v, bytes - 16 * v, aligned);
+        kolo_vec_t x = kolo_user_load<T>(src + 16 * v, bytes - 16 * v, true);
         for (uint32_t j = 1; j <= n; j++) {
             uint32_t p = c.rank + j < n ? c.rank + j : c.rank + j - n;
             char *to = (char *)b->dst[p] + at;
             if (p == skip || to == src || !kolo_takes_part(c.receivers, p)) continue;
-            kolo_user_store<T>(to + 16 * v, x, bytes - 16 * v, aligned);
+            kolo_user_store<T>(to + 16 * v, x, bytes - 16 * v, true);
         }
     }
 }
@@ -252,7 +207,7 @@ template <typename T> KOLO_DEV void kolo_direct_one(const kolo_cuda_args_t &c, c
 {
     if (c.reduce) {
         KOLO_STEP_LOADS(c, b, c.rank * c.src_stride, c.bytes);
-        kolo_direct_reduce<T, kolo_reduce_unroll<T>::value>(c, b, c.rank * c.src_stride, 0, c.bytes, false);
+        kolo_direct_reduce<T>(c, b, c.rank * c.src_stride, 0, c.bytes, false);
         return;
     }
     if (!kolo_takes_part(c.senders, c.rank)) return;
@@ -289,11 +244,10 @@ KOLO_DEV uint64_t kolo_given_at(const kolo_cuda_args_t &c, uint32_t from, uint32
     return c.part_bytes * (c.layout.nranks == 2 || from == c.layout.nranks - 1 ? to : from);
 }
 
-/* An all_reduce by stores alone. */
+/* An all_reduce by stores alone: what this rank gives to the parts of others. */
 template <typename T> KOLO_DEV bool kolo_direct_give(const kolo_cuda_args_t &c, kolo_buffers_t *b, uint32_t number)
 {
     uint32_t n = c.layout.nranks;
-    uint64_t from = c.rank * c.part_bytes, len = kolo_part_length(c, c.rank);
     for (uint32_t j = 1; j < n; j++) {
         uint32_t p = c.rank + j < n ? c.rank + j : c.rank + j - n;
         KOLO_STEP(c.rank, kolo_bid(), 1, 0, p, (const char *)c.src, p * c.part_bytes, kolo_part_length(c, p),
@@ -303,11 +257,17 @@ template <typename T> KOLO_DEV bool kolo_direct_give(const kolo_cuda_args_t &c, 
     }
     if (!kolo_meet_again(c, b, KOLO_GIVEN, number)) return false;
     for (uint32_t r = kolo_tid(); r < n; r += kolo_nthreads()) /* the sources are what the others have left here */
-        if (r != c.rank) b->src[r] = c.dst + kolo_given_at(c, r, c.rank) - from;
+        if (r != c.rank) b->src[r] = c.dst + kolo_given_at(c, r, c.rank) - c.rank * c.part_bytes;
     kolo_sync();
-    kolo_direct_reduce<T, kolo_reduce_unroll<T>::value>(c, b, from, from, len, n == 2);
-    if (n == 2) return true;
-    if (!kolo_meet_again(c, b, KOLO_SUMMED, number)) return false; /* all have read what the results are put upon */
+    return true;
+}
+/* When all have read what the results are put upon: this rank's sum to the others. */
+template <typename T>
+KOLO_DEV bool kolo_direct_hand_out(const kolo_cuda_args_t &c, kolo_buffers_t *b, uint32_t number)
+{
+    uint32_t n = c.layout.nranks;
+    uint64_t from = c.rank * c.part_bytes, len = kolo_part_length(c, c.rank);
+    if (!kolo_meet_again(c, b, KOLO_SUMMED, number)) return false;
     for (uint32_t j = 1; j < n; j++) {
         uint32_t p = c.rank + j < n ? c.rank + j : c.rank + j - n;
         KOLO_STEP(c.rank, kolo_bid(), 1, 1, p, (const char *)c.dst, from, len, c.bytes);
@@ -342,15 +302,22 @@ template <typename T> KOLO_DEV void kolo_direct_spread(const kolo_cuda_args_t &c
 template <typename T> KOLO_DEV bool kolo_direct_two(const kolo_cuda_args_t &c, kolo_buffers_t *b, uint32_t number)
 {
     uint64_t from = c.rank * c.part_bytes, len = kolo_part_length(c, c.rank);
-    if (c.reduce && b->reachable & KOLO_CUDA_APART) return kolo_direct_give<T>(c, b, number);
+    bool gives = b->reachable & KOLO_CUDA_APART;
+    if (c.piped && !gives) return kolo_piped<T>(c, b);
     if (c.reduce) {
-        KOLO_STEP_LOADS(c, b, from, len);
-        kolo_direct_reduce<T, kolo_reduce_unroll<T>::value>(c, b, from, from, len, true);
-    } else if (c.layout.nranks == 2) { /* the root stores all of it: loads carry less */
-        kolo_direct_one<T>(c, b);
-    } else {
-        kolo_direct_spread<T>(c, b);
+        bool at_once = !gives || c.layout.nranks == 2;
+        if (gives) {
+            if (!kolo_direct_give<T>(c, b, number)) return false;
+        } else {
+            KOLO_STEP_LOADS(c, b, from, len);
+        }
+        kolo_direct_reduce<T>(c, b, from, from, len, at_once);
+        return at_once || kolo_direct_hand_out<T>(c, b, number);
     }
+    if (c.layout.nranks == 2) /* the root stores all of it: loads carry less */
+        kolo_direct_one<T>(c, b);
+    else
+        kolo_direct_spread<T>(c, b);
     return true;
 }
 
@@ -367,7 +334,7 @@ template <typename T, bool two_steps> KOLO_DEV void kolo_long(const kolo_cuda_lo
     kolo_sync();
     if (kolo_tid() == 0) *counter = number;
     if (!ok) return;
-    if (!(buffers.reachable & KOLO_CUDA_REACHABLE)) {
+    if (!(buffers.reachable & KOLO_CUDA_REACHABLE) || !kolo_buffers_aligned(c, &buffers)) {
         two_steps ? kolo_two_step<T>(c) : kolo_staged<T>(c);
         return;
     }

@@ -134,7 +134,7 @@ static kolo_status_t open_state(const kolo_exec_env_t *env, void **state)
                          KOLO_CUDA_RANKS, n);
     kolo_cuda_state_t *s = calloc(1, sizeof *s);
     if (!s) return kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for a GPU communicator");
-    kolo_cuda_limits(&env->tuned, &s->limits);
+    kolo_cuda_limits(&env->tuned, (uint32_t)n, &s->limits);
     s->start = env->start;
     kolo_status_t status = kolo_cuda_plans_open(env, &s->plans);
     if (status == KOLO_OK) status = kolo_cuda_load(&s->api);

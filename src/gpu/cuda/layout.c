@@ -4,8 +4,8 @@
  */
 #include "gpu/cuda/cuda.h"
 
-#define LINE_ROOM    (8u << 20) /* bytes for lines */
-#define LINE128_ROOM (16u << 20)
+#define LINE_ROOM    (8u << 20)  /* bytes for lines */
+#define LINE128_ROOM (16u << 20) /* twice among more than two, who go in two steps by it, too */
 #define STAGE_ROOM   (16u << 20) /* for the stages of one phase */
 #define TILE_MOST    (64u << 10)
 #define TILE_LEAST   1024u
@@ -25,7 +25,8 @@ void kolo_cuda_layout(uint32_t nranks, uint32_t resident, bool shared, const kol
     l->ll_blocks =
         clamp(LINE_ROOM / (4ull * nranks * KOLO_CUDA_LL_BLOCK_BYTES), 1, clamp(resident, 1, limits->ll_blocks));
     l->ll128_blocks = clamp(limits->ll128_blocks, 1, clamp(resident, 1, KOLO_CUDA_BLOCKS));
-    l->ll128_bytes = clamp(LINE128_ROOM / (2ull * nranks * l->ll128_blocks) / 128 * 128, 1024, 65536);
+    l->ll128_bytes =
+        clamp((nranks > 2 ? 2 : 1) * LINE128_ROOM / (2ull * nranks * l->ll128_blocks) / 128 * 128, 1024, 65536);
     if (shared) l->ll128_blocks = 0;
     /* A launch of messages holds a chain to and one from each peer at the same time. */
     l->message_blocks = clamp(resident / (2 * peers), 1, l->blocks);

@@ -5,6 +5,8 @@
  */
 #include "gpu/cuda/cuda.h"
 
+#define NEVER (UINT64_C(1) << 50)
+
 kolo_cuda_options_t kolo_cuda_options;
 
 static const kolo_param_t rows[] = {
@@ -39,6 +41,15 @@ static const kolo_param_t rows[] = {
          "Largest operation, in bytes, that goes in one step as lines of 128 bytes, and longest chunk of a plan "
          "that KOLO_ALGO forces; 0: as measured",
      .value = &kolo_cuda_options.ll128_bytes},
+    {.key = "KOLO_GPU_LL128_TWO_SIZE",
+     .kind = KOLO_PARAM_SIZE,
+     .def = "0",
+     .max = 1 << 30,
+     .must_agree = true,
+     .help =
+         "Largest all_reduce of more than two GPUs, in bytes, that goes in two steps as lines of 128 bytes; 0: as "
+         "measured",
+     .value = &kolo_cuda_options.two_bytes},
     {.key = "KOLO_GPU_MESSAGE_LINES_SIZE",
      .kind = KOLO_PARAM_SIZE,
      .def = "0",
@@ -53,6 +64,14 @@ static const kolo_param_t rows[] = {
      .must_agree = true,
      .help = "Smallest all_reduce out of place, in bytes, that loads nothing from other GPUs; 0: as measured",
      .value = &kolo_cuda_options.give_bytes},
+    {.key = "KOLO_GPU_PIPE_SIZE",
+     .kind = KOLO_PARAM_SIZE,
+     .def = "0",
+     .max = (int64_t)1 << 50,
+     .must_agree = true,
+     .help = "Smallest all_reduce or reduce, in bytes, whose tiles are given to the owner of a part; 0: "
+             "as measured",
+     .value = &kolo_cuda_options.pipe_bytes},
     {.key = "KOLO_GPU_POISON",
      .kind = KOLO_PARAM_INT,
      .def = "-1",
@@ -71,26 +90,46 @@ static const kolo_param_t rows[] = {
 };
 const kolo_param_table_t kolo_exec_cuda_params = {.module = "exec_cuda", .rows = rows, .count = KOLO_COUNTOF(rows)};
 
-/* Measured on two H200 (bench/results/gpu-2.txt). Between two GPUs one step by lines wins up to ll_*; it sends the
- * whole vector to each rank, so with more ranks two steps win sooner (choose.c). `give`: from here on an all_reduce
- * without loads from other GPUs wins, though its blocks meet once more. */
-static const kolo_cuda_limits_t latency = {.ll_all_reduce = 384u << 10,
-                                           .ll_others = 384u << 10,
-                                           .ll128_all_reduce = 3u << 20,
-                                           .ll128_others = 3u << 20,
-                                           .message_lines = 1536u << 10,
-                                           .give = 12u << 20,
-                                           .blocks = 64,
-                                           .ll_blocks = 64,
-                                           .ll128_blocks = 128};
+/* Measured on two H200 (bench/results/gpu-2.txt). Between two GPUs one step by lines wins up to ll_*. `give`: from
+ * here on an all_reduce without loads from other GPUs wins, though its blocks meet once more. */
+static const kolo_cuda_limits_t between_two = {.ll_all_reduce = 384u << 10,
+                                               .ll_others = 384u << 10,
+                                               .ll128_all_reduce = 3u << 20,
+                                               .ll128_others = 3u << 20,
+                                               .ll128_handed = 3u << 20,
+                                               .message_lines = 1536u << 10,
+                                               .give = 12u << 20,
+                                               .give_most = 128u << 20,
+                                               .pipe = 96u << 20,
+                                               .blocks = 64,
+                                               .ll_blocks = 64,
+                                               .ll128_blocks = 128};
+/* Measured on four H200 (bench/results/gpu-4.txt). One step by lines sends the whole vector to each rank, so
+ * choose.c divides its limits by the number of others; from there on an all_reduce goes in two steps by lines. */
+static const kolo_cuda_limits_t among_more = {.ll_all_reduce = 384u << 10,
+                                              .ll_others = 384u << 10,
+                                              .ll128_all_reduce = 1152u << 10,
+                                              .ll128_others = 3u << 20,
+                                              .ll128_handed = 2304u << 10,
+                                              .ll128_two = 5u << 20,
+                                              .message_lines = 1536u << 10,
+                                              .give = 12u << 20,
+                                              .give_most = 128u << 20,
+                                              .pipe = 12u << 20,
+                                              .blocks = 64,
+                                              .ll_blocks = 64,
+                                              .ll128_blocks = 128};
 /* Beside a program's own kernels, which keep most multiprocessors (decision 0035). With few blocks loads from other
  * GPUs are no bound, and going twice over the vector, as stores alone do, takes longer. */
 static const kolo_cuda_limits_t compute = {.ll_all_reduce = 256u << 10,
                                            .ll_others = 256u << 10,
                                            .ll128_all_reduce = 512u << 10,
                                            .ll128_others = 512u << 10,
+                                           .ll128_handed = 512u << 10,
                                            .message_lines = 1u << 20,
-                                           .give = UINT64_C(1) << 50,
+                                           .give = NEVER,
+                                           .give_most = NEVER,
+                                           .pipe = NEVER,
                                            .blocks = 10,
                                            .ll_blocks = 30,
                                            .ll128_blocks = 30};
@@ -100,24 +139,30 @@ static void take(uint64_t *to, uint64_t value)
     if (value) *to = value;
 }
 
-void kolo_cuda_limits(const kolo_exec_tuned_t *tuned, kolo_cuda_limits_t *limits)
+void kolo_cuda_limits(const kolo_exec_tuned_t *tuned, uint32_t nranks, kolo_cuda_limits_t *limits)
 {
     const kolo_cuda_options_t *o = &kolo_cuda_options;
     uint64_t blocks = (uint64_t)o->blocks;
-    *limits = tuned->profile == KOLO_GPU_COMPUTE ? compute : latency;
+    *limits = tuned->profile == KOLO_GPU_COMPUTE ? compute : nranks > 2 ? among_more : between_two;
     if (tuned->profile == KOLO_GPU_LATENCY) { /* what is measured is how fast it goes */
         take(&limits->ll_all_reduce, tuned->ll_all_reduce);
         take(&limits->ll_others, tuned->ll_others);
         take(&limits->ll128_all_reduce, tuned->ll128_all_reduce);
         take(&limits->ll128_others, tuned->ll128_others);
+        take(&limits->ll128_handed, tuned->ll128_others);
         take(&limits->message_lines, tuned->message_lines);
+        take(&limits->ll128_two, tuned->ll128_two);
         take(&limits->give, tuned->give);
+        take(&limits->pipe, tuned->pipe);
     }
     take(&limits->ll_all_reduce, (uint64_t)o->ll_bytes);
     take(&limits->ll_others, (uint64_t)o->ll_bytes);
     take(&limits->ll128_all_reduce, (uint64_t)o->ll128_bytes);
     take(&limits->ll128_others, (uint64_t)o->ll128_bytes);
+    take(&limits->ll128_handed, (uint64_t)o->ll128_bytes);
+    take(&limits->ll128_two, (uint64_t)o->two_bytes);
     take(&limits->message_lines, (uint64_t)o->message_lines_bytes);
     take(&limits->give, (uint64_t)o->give_bytes);
+    take(&limits->pipe, (uint64_t)o->pipe_bytes);
     if (blocks) limits->blocks = (uint32_t)blocks;
 }

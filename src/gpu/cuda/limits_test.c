@@ -14,13 +14,14 @@ static kolo_cuda_state_t state; /* of it, what choosing needs */
 
 static void make(const kolo_exec_tuned_t *tuned, uint32_t nranks)
 {
-    kolo_cuda_limits(tuned, &state.limits);
+    kolo_cuda_limits(tuned, nranks, &state.limits);
     kolo_cuda_layout(nranks, 2 * MULTIPROCESSORS, false, &state.limits, &state.layout);
 }
 
+static kolo_cuda_args_t args; /* of the last choice */
+
 static kolo_cuda_family_t choose(kolo_coll_t coll, uint64_t bytes, uint32_t *blocks)
 {
-    kolo_cuda_args_t args;
     kolo_cuda_family_t family;
     kolo_cuda_grid_t grid;
     kolo_exec_call_t call = {.kind = KOLO_EXEC_COLL, .coll = coll, .count = bytes, .elem = 1};
@@ -73,12 +74,32 @@ static void test_measured_before_built_in(void **s)
     assert_int_equal(choose(KOLO_COLL_ALL_GATHER, 1 << 20, &blocks), KOLO_CUDA_STAGED);
 }
 
+static void test_more_gpus_have_limits_of_their_own(void **s)
+{
+    (void)s;
+    uint32_t blocks;
+    make(&(kolo_exec_tuned_t){0}, 2);
+    assert_int_equal(choose(KOLO_COLL_ALL_REDUCE, 1 << 20, &blocks), KOLO_CUDA_LL128);
+    assert_int_equal(args.part_bytes, 0);
+    make(&(kolo_exec_tuned_t){0}, 4);
+    assert_int_equal(choose(KOLO_COLL_ALL_REDUCE, 1 << 20, &blocks), KOLO_CUDA_LL128);
+    assert_int_equal(args.part_bytes, ((1 << 20) / 120 + 4) / 4 * 120); /* two steps */
+    assert_int_equal(choose(KOLO_COLL_ALL_REDUCE, 64 << 20, &blocks), KOLO_CUDA_TWO_STEP);
+    assert_true(args.piped);
+    assert_int_equal(choose(KOLO_COLL_BROADCAST, 64 << 20, &blocks), KOLO_CUDA_TWO_STEP);
+    assert_false(args.piped);
+    make(&(kolo_exec_tuned_t){.ll128_two = 1000, .pipe = 1 << 30}, 4);
+    assert_int_equal(choose(KOLO_COLL_ALL_REDUCE, 1 << 20, &blocks), KOLO_CUDA_TWO_STEP);
+    assert_int_equal(choose(KOLO_COLL_ALL_REDUCE, 64 << 20, &blocks), KOLO_CUDA_TWO_STEP);
+    assert_false(args.piped);
+}
+
 static void test_measured_is_of_the_latency_profile(void **s)
 {
     (void)s;
     kolo_cuda_limits_t alone, with;
-    kolo_cuda_limits(&(kolo_exec_tuned_t){.profile = KOLO_GPU_COMPUTE}, &alone);
-    kolo_cuda_limits(&(kolo_exec_tuned_t){.profile = KOLO_GPU_COMPUTE, .ll128_others = 9000, .give = 7}, &with);
+    kolo_cuda_limits(&(kolo_exec_tuned_t){.profile = KOLO_GPU_COMPUTE}, 2, &alone);
+    kolo_cuda_limits(&(kolo_exec_tuned_t){.profile = KOLO_GPU_COMPUTE, .ll128_others = 9000, .give = 7}, 2, &with);
     assert_int_equal(alone.ll128_others, with.ll128_others);
     assert_int_equal(alone.give, with.give);
 }
@@ -107,6 +128,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_compute_leaves_multiprocessors),
         cmocka_unit_test(test_measured_before_built_in),
+        cmocka_unit_test(test_more_gpus_have_limits_of_their_own),
         cmocka_unit_test(test_measured_is_of_the_latency_profile),
         cmocka_unit_test(test_parameters_come_first),
     };
