@@ -375,6 +375,7 @@ kolo_cu_result_t cuStreamGetId(kolo_cu_stream_t stream, unsigned long long *id)
     kolo_cu_result_t why = KOLO_CU_SUCCESS;
     pthread_mutex_lock(&fake_lock);
     const struct CUstream_st *s = fake_stream_locked(stream, ctx, "cuStreamGetId", &why);
+    if (s && s->capture.graph) why = fake_wrong(FAKE_CAPTURE_UNSUPPORTED, "cuStreamGetId of a captured stream");
     if (s) *id = s->id;
     pthread_mutex_unlock(&fake_lock);
     return why;
