@@ -83,8 +83,21 @@ ncclComm_t kolo_nccl_handle_new(const ncclConfig_t *config, int nranks, int rank
     return comm;
 }
 
+static void drop_windows(ncclComm_t comm)
+{
+    pthread_mutex_lock(&comm->lock);
+    kolo_nccl_window_t *list = comm->windows;
+    comm->windows = NULL;
+    pthread_mutex_unlock(&comm->lock);
+    for (kolo_nccl_window_t *w = list, *next; w; w = next) {
+        next = w->next;
+        free(w);
+    }
+}
+
 void kolo_nccl_handle_drop(ncclComm_t comm, int life)
 {
+    drop_windows(comm);
     atomic_store_explicit(&comm->life, life, memory_order_release);
     pthread_mutex_lock(&lock);
     push_free(comm);

@@ -42,7 +42,13 @@ ncclResult_t kolo_nccl_call_config_read(const ncclCollConfig_t *config, const ch
 
 /* ---- handle.c ---- */
 #define KOLO_NCCL_NAME_BYTES 64
-typedef struct kolo_nccl_window kolo_nccl_window_t;
+typedef struct kolo_nccl_window { /* windows.c */
+    struct kolo_nccl_window *next;
+    bool live; /* false: deregistered */
+    kolo_window_t kolo;
+    void *buf;
+    size_t bytes;
+} kolo_nccl_window_t;
 enum { KOLO_NCCL_LIVE = 1, KOLO_NCCL_ABORTED = 2 }; /* 0: none, or destroyed */
 
 struct ncclComm {
@@ -171,10 +177,6 @@ ncclResult_t kolo_nccl_poll_child(ncclComm_t comm);
 /* -1: there is none. */
 int kolo_nccl_type(ncclDataType_t type);
 int kolo_nccl_op(ncclRedOp_t op);
-
-/* ---- windows.c ---- */
-/* The windows that are left when a communicator ends. */
-void kolo_nccl_windows_drop(ncclComm_t comm);
 
 /* ---- env.c ---- */
 /* Reads the NCCL_ variables and the configuration files, once, before Kolo's parameters are loaded. */

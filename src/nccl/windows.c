@@ -13,36 +13,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAGIC UINT64_C(0x6b6f6c6f77696e64)
-
-struct kolo_nccl_window {
-    uint64_t magic; /* 0: deregistered */
-    ncclComm_t comm;
-    kolo_window_t kolo;
-    void *buf;
-    size_t bytes;
-    struct kolo_nccl_window *next;
-};
-
-void kolo_nccl_windows_drop(ncclComm_t comm)
-{
-    pthread_mutex_lock(&comm->lock);
-    kolo_nccl_window_t *list = comm->windows;
-    comm->windows = NULL;
-    pthread_mutex_unlock(&comm->lock);
-    for (kolo_nccl_window_t *w = list, *next; w; w = next) {
-        next = w->next;
-        free(w);
-    }
-}
-
 static kolo_nccl_window_t *find(ncclComm_t comm, ncclWindow_t window)
 {
     pthread_mutex_lock(&comm->lock);
     kolo_nccl_window_t *w = comm->windows;
     while (w && (void *)w != (void *)window) w = w->next;
     pthread_mutex_unlock(&comm->lock);
-    return w && w->magic == MAGIC ? w : NULL;
+    return w && w->live ? w : NULL;
 }
 
 ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *buf, size_t bytes, ncclWindow_t *window, int flags)
@@ -75,7 +52,7 @@ ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *buf, size_t bytes, nc
         free(w);
         return r;
     }
-    *w = (kolo_nccl_window_t){.magic = MAGIC, .comm = comm, .kolo = made, .buf = buf, .bytes = bytes};
+    *w = (kolo_nccl_window_t){.live = true, .kolo = made, .buf = buf, .bytes = bytes};
     pthread_mutex_lock(&comm->lock);
     w->next = comm->windows;
     comm->windows = w;
@@ -94,7 +71,7 @@ ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t window)
     if (!w)
         return kolo_nccl_fail(ncclInvalidArgument, "%s: %p is no window of communicator %p", call, (void *)window,
                               (void *)comm);
-    w->magic = 0;
+    w->live = false;
     return ncclSuccess;
 }
 KOLO_NCCL_TWIN(ncclCommWindowDeregister, pncclCommWindowDeregister);
