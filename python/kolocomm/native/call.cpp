@@ -183,14 +183,14 @@ void fail(kolo_status_t status, kolo_comm_t comm, const char *text)
     if (message.empty() && comm) message = kolo_get_last_error(comm);
     std::vector<int> lost;
     int count = 0;
-    if (comm && !text && kolo_comm_lost(comm, nullptr, &count) == KOLO_OK && count > 0) {
+    if (comm && kolo_comm_lost(comm, nullptr, &count) == KOLO_OK && count > 0) {
         lost.resize(count);
         if (kolo_comm_lost(comm, lost.data(), &count) != KOLO_OK) lost.clear();
     }
     nb::list ranks;
     for (int rank : lost) ranks.append(rank);
     int me = -1;
-    if (comm && !text) kolo_comm_user_rank(comm, &me);
+    if (comm) kolo_comm_user_rank(comm, &me);
     nb::object error = (*make_error)((int)status, message, nb::tuple(ranks), me);
     PyErr_SetObject((PyObject *)Py_TYPE(error.ptr()), error.ptr());
     throw nb::python_error();
