@@ -84,6 +84,9 @@ test-gpu: all
 	$(GPU_CONFORM) --ranks $(GPUS) --processes
 	$(GPU_CONFORM) --ranks $(GPUS) --one-thread
 	$(GPU_CONFORM) --ranks 4 --quick
+	$(GPU_CONFORM) --ranks $(GPUS) --quick --clients
+	$(GPU_CONFORM) --ranks $(GPUS) --quick --clients --processes
+	$(GPU_CONFORM) --ranks $(GPUS) --quick --clients --one-thread
 	$(BUILD)/tests/gpu/gpu_keyed
 	$(BUILD)/tests/seams/gpu_queue_end
 	@if python3 -c 'import torch'; then python3 tests/gpu/torch_test.py $(BUILD)/libkolo.so; else echo "torch is not there: its tensors were not tried"; fi

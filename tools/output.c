@@ -5,6 +5,7 @@
 #include "output.h"
 
 #include <errno.h>
+#include <getopt.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdio_ext.h>
@@ -28,4 +29,43 @@ void kolo_tool_output(const char *tool)
 {
     name = tool;
     if (atexit(close_output) != 0) fprintf(stderr, "%s: out of memory\n", tool);
+}
+
+/* ---- options ---- */
+
+#define WORD_MOST 40
+
+/* The least number of letters put in, left out, or changed that make one word of the other. */
+static int distance(const char *a, const char *b)
+{
+    int row[WORD_MOST + 1];
+    size_t m = strlen(a), n = strlen(b);
+    if (m > WORD_MOST || n > WORD_MOST) return WORD_MOST;
+    for (size_t j = 0; j <= n; j++) row[j] = (int)j;
+    for (size_t i = 1; i <= m; i++) {
+        int before = row[0];
+        row[0] = (int)i;
+        for (size_t j = 1; j <= n; j++) {
+            int same = before + (a[i - 1] != b[j - 1]), more = (row[j] < row[j - 1] ? row[j] : row[j - 1]) + 1;
+            before = row[j];
+            row[j] = same < more ? same : more;
+        }
+    }
+    return row[n];
+}
+
+void kolo_tool_suggest(const struct option *options, const char *word)
+{
+    char typed[WORD_MOST + 1];
+    const struct option *best = NULL;
+    int least = 3;
+    if (strncmp(word, "--", 2) != 0) return;
+    snprintf(typed, sizeof typed, "%.*s", (int)strcspn(word + 2, "="), word + 2);
+    for (const struct option *o = options; o->name; o++) {
+        int d = distance(typed, o->name);
+        if (d >= least || d * 2 >= (int)strlen(o->name)) continue;
+        least = d;
+        best = o;
+    }
+    if (best) fprintf(stderr, "did you mean --%s?\n", best->name);
 }

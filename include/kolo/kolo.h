@@ -188,6 +188,9 @@ kolo_status_t kolo_comm_init_rank_scalable(kolo_comm_t *comm, int nranks, int ra
 /* All ranks of a communicator in this process: comms[0..nranks) is filled with one handle per rank. To call a
  * collective on several of them from one thread, put the calls between kolo_group_start() and kolo_group_end(). */
 kolo_status_t kolo_comm_init_all(kolo_comm_t *comms, int nranks, const kolo_config_t *config);
+/* The same with a device for each rank: devices[i] takes the place of config->device for rank i; -1: the CPU. */
+kolo_status_t kolo_comm_init_devices(kolo_comm_t *comms, int nranks, const int *devices,
+                                     const kolo_config_t *config);
 
 #define KOLO_SPLIT_NOCOLOR (-1)
 /* Splits a communicator into new ones. Collective over `comm`: ranks of equal color (>= 0) form a new communicator,
@@ -321,8 +324,9 @@ kolo_status_t kolo_reduce_scatter(const void *src, void *dst, size_t count, kolo
  * in src. */
 kolo_status_t kolo_reduce_scatterv(const void *src, void *dst, const size_t *counts, kolo_type_t type, kolo_op_t op,
                                    kolo_comm_t comm, void *stream);
-/* Every rank sends a part to every rank. Part i of src (count elements) goes to part `rank` of rank i's dst. No
- * in-place form. */
+/* Every rank sends a part to every rank. Part i of src (count elements) goes to part `rank` of rank i's dst. In
+ * place, on GPUs only, and on all ranks or none: dst == src; part i is replaced by what comes from rank i. It is
+ * slower where parts are long. */
 kolo_status_t kolo_all_to_all(const void *src, void *dst, size_t count, kolo_type_t type, kolo_comm_t comm,
                               void *stream);
 /* Every rank sends a part to every rank, of different lengths. send_counts[i] elements at src + send_displs[i] go
@@ -429,8 +433,10 @@ kolo_status_t kolo_wait_signal(const kolo_signal_wait_t *waits, int nwaits, kolo
 
 /* Runs several calls together. Calls of a thread between the outermost start and end are collected and run at the
  * end: messages, puts, signals and collectives in any mix, on any number of communicators. Each call checks its own
- * arguments; one that fails there is not part of the group, and the rest runs. kolo_group_end() returns the first
- * later error; calls on other communicators still run to their end. Groups nest; an inner pair does nothing.
+ * arguments; if one is refused nothing of the group runs, and kolo_group_end() returns its error, too. On GPUs all
+ * communicators' calls are looked at before the first is queued. kolo_group_end() returns the first later error;
+ * calls on other communicators still run to their end. Groups nest; an inner pair does nothing. kolo_group_drop()
+ * ends the group, however deep, and nothing of it runs.
  *
  * The collectives of a communicator run in the order of their calls, as do its messages to or from one peer, its
  * puts and signals to one peer, and its waits. Beyond that the calls of a group have no order: none may read what
@@ -438,10 +444,13 @@ kolo_status_t kolo_wait_signal(const kolo_signal_wait_t *waits, int nwaits, kolo
  *
  * Calls without a stream are complete when kolo_group_end() returns. Calls with one are queued: communicators that
  * share a stream in this group run together, once all their streams have reached it, and all of these streams wait
- * for them. KOLO_CHECK=deep compares each collective among all ranks before anything else of its communicator goes
- * on: with it, groups that mix messages and collectives must be the same on all ranks. */
+ * for them. On GPUs too: a communicator's calls of one group, on several streams, wait for all of them, and all
+ * wait for the calls; either all of these streams are being captured, or none. KOLO_CHECK=deep compares each
+ * collective among all ranks before anything else of its communicator goes on: with it, groups that mix messages
+ * and collectives must be the same on all ranks. */
 kolo_status_t kolo_group_start(void);
 kolo_status_t kolo_group_end(void);
+kolo_status_t kolo_group_drop(void);
 
 /* ---- user operators ---------------------------------------------------------------------------------------- */
 

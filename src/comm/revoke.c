@@ -24,8 +24,6 @@ static kolo_status_t revoke(kolo_body_t *body)
 kolo_status_t kolo_comm_revoke(kolo_comm_t comm)
 {
     if (!comm) return KOLO_OK;
-    if (kolo_group_open())
-        return kolo_fail(KOLO_ERR_INVALID_USAGE, "comm_revoke: not allowed between group_start and group_end");
     kolo_body_t *body = kolo_handle_visit(comm, "comm_revoke");
     if (!body) return KOLO_ERR_INVALID_ARGUMENT;
     kolo_status_t status = revoke(body);

@@ -3,21 +3,33 @@
  * Does what a call names fit its communicator? For executors that have no faster way to know it.
  */
 #include "exec/exec.h"
-#include "mem/mem.h"
+#include "mem/cuda/cuda.h"
+
+static void reach_other(int ordinal, const void *p, kolo_mem_place_t *place)
+{
+    const kolo_cuda_device_t *device;
+    bool pushed;
+    if (kolo_cuda_device(ordinal, &device) != KOLO_OK || kolo_cuda_enter(device, &pushed) != KOLO_OK) return;
+    kolo_cuda_find_other(device, p, place);
+    kolo_cuda_leave(pushed);
+}
 
 static kolo_status_t check_memory(const void *p, uint64_t bytes, int rank, int device, const char *what)
 {
     kolo_mem_place_t place;
     if (!p || !bytes) return KOLO_OK;
     kolo_mem_find(p, &place);
+    if (place.ops != &kolo_mem_cuda || place.device != device) reach_other(device, p, &place);
     if (place.ops != &kolo_mem_cuda)
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
-                         "%s %p is not memory of a GPU: the communicator of rank %d works on GPU %d", what, p, rank,
-                         device);
+                         "%s %p is not memory of a GPU, nor other memory that it reaches: the communicator of rank "
+                         "%d works on GPU %d",
+                         what, p, rank, device);
     if (place.device != device)
-        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
-                         "%s %p lies on GPU %d: the communicator of rank %d works on GPU %d", what, p, place.device,
-                         rank, device);
+        return kolo_fail(
+            KOLO_ERR_INVALID_ARGUMENT,
+            "%s %p lies on GPU %d, and the communicator of rank %d works on GPU %d, which does not reach it", what,
+            p, place.device, rank, device);
     uint64_t left = kolo_mem_length(&place, (uintptr_t)p, bytes);
     if (left >= bytes) return KOLO_OK;
     return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
@@ -74,4 +86,35 @@ kolo_status_t kolo_exec_check(const kolo_exec_call_t *c, int rank, int nranks, i
         return kolo_exec_refuse_reducer(&c->reducer);
     KOLO_TRY(check_memory(c->src, src, rank, device, "the source"));
     return check_memory(c->dst, dst, rank, device, "the destination");
+}
+
+static kolo_status_t check_own(const kolo_exec_call_t *calls, size_t n, int rank)
+{
+    size_t r = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (calls[i].kind != KOLO_EXEC_SEND || calls[i].root != rank) continue;
+        while (r < n && !(calls[r].kind == KOLO_EXEC_RECV && calls[r].root == rank)) r++;
+        if (r == n)
+            return kolo_fail(KOLO_ERR_INVALID_USAGE, "rank %d sends to itself in a group that does not receive it",
+                             rank);
+        uint64_t bytes = calls[i].count * calls[i].elem, room = calls[r].count * calls[r].elem;
+        if (bytes != room)
+            return kolo_fail(KOLO_ERR_MISMATCH, "rank %d sends %llu bytes to itself and receives %llu", rank,
+                             (unsigned long long)bytes, (unsigned long long)room);
+        r++;
+    }
+    while (r < n && !(calls[r].kind == KOLO_EXEC_RECV && calls[r].root == rank)) r++;
+    if (r == n) return KOLO_OK;
+    return kolo_fail(KOLO_ERR_INVALID_USAGE, "rank %d receives from itself in a group that does not send it", rank);
+}
+
+kolo_status_t kolo_exec_check_own(const kolo_exec_call_t *calls, size_t n, int rank)
+{
+    for (size_t i = 0; i < n; i++) {
+        size_t end = i;
+        while (end < n && calls[end].kind != KOLO_EXEC_COLL) end++;
+        if (end > i) KOLO_TRY(check_own(&calls[i], end - i, rank));
+        i = end;
+    }
+    return KOLO_OK;
 }

@@ -50,6 +50,10 @@ void kolo_exec_reach(const kolo_exec_call_t *call, int rank, int nranks, uint64_
 /* Are the buffers of a call memory of this device, and long enough? */
 kolo_status_t kolo_exec_check(const kolo_exec_call_t *call, int rank, int nranks, int device);
 
+/* The n-th send of this rank to itself goes to its n-th receive, among messages that stand side by side: are all
+ * there, and equally long? */
+kolo_status_t kolo_exec_check_own(const kolo_exec_call_t *calls, size_t n, int rank);
+
 /* What an executor that works through host memory asks of the communicator: to run operations there, as those of a
  * CPU communicator. One thread at a time, which waits for their end; addresses are of host memory, streams are not
  * looked at. */
@@ -145,6 +149,8 @@ typedef struct kolo_exec_ops {
      * On failure nothing of the call that failed, and of those behind it, was queued; KOLO_ERR_SYSTEM: a part of it
      * may be, and the communicator fails. */
     kolo_status_t (*launch)(void *state, const kolo_exec_call_t *calls, size_t n);
+    /* Would launch() take these? Nothing is queued. NULL: it takes all. */
+    kolo_status_t (*check)(void *state, const kolo_exec_call_t *calls, size_t n);
     /* What is queued on this stream from now on comes behind all that this executor has queued on others, whether
      * it is given any of it or not. A stream that is being captured has its order from the program that replays it;
      * there it fails if no call could be queued. NULL: it is never a part of another executor. */

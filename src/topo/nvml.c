@@ -18,6 +18,7 @@ typedef struct {
     unsigned domain, bus, device, vendor, subsystem;
     char bus_id[32];
 } nvml_pci_t;
+enum { NVML_P2P_READ = 0, NVML_P2P_WRITE = 1, NVML_P2P_OK = 0, NVML_P2P_UNKNOWN = 6 };
 enum { NVML_OK = 0, NVML_ENABLED = 1, NVML_LINKS = 18, NVML_REMOTE_GPU = 0, NVML_REMOTE_SWITCH = 2 };
 
 static struct {
@@ -29,7 +30,9 @@ static struct {
     int (*name)(nvml_device_t device, char *name, unsigned bytes);
     int (*link_state)(nvml_device_t device, unsigned link, int *active);
     int (*link_remote)(nvml_device_t device, unsigned link, nvml_pci_t *pci);
-    int (*link_remote_type)(nvml_device_t device, unsigned link, int *type); /* NULL in old libraries */
+    int (*link_remote_type)(nvml_device_t device, unsigned link, int *type); /* NULL in old libraries, as these: */
+    int (*by_bus)(const char *bus_id, nvml_device_t *device);
+    int (*peers)(nvml_device_t device, nvml_device_t peer, int what, int *status);
 } nvml;
 
 static const struct {
@@ -46,6 +49,8 @@ static const struct {
     {"nvmlDeviceGetNvLinkState", (void **)&nvml.link_state, false},
     {"nvmlDeviceGetNvLinkRemotePciInfo_v2", (void **)&nvml.link_remote, false},
     {"nvmlDeviceGetNvLinkRemoteDeviceType", (void **)&nvml.link_remote_type, true},
+    {"nvmlDeviceGetHandleByPciBusId_v2", (void **)&nvml.by_bus, true},
+    {"nvmlDeviceGetP2PStatus", (void **)&nvml.peers, true},
 };
 
 static bool complete;
@@ -118,4 +123,20 @@ void kolo_nvml_fill(kolo_topo_t *topo)
     if (kolo_topo_find(topo, KOLO_TOPO_GPU, 0) < 0 || !start()) return;
     add_devices(topo);
     nvml.shutdown();
+}
+
+int kolo_nvml_reaches(const char *a, const char *b)
+{
+    nvml_device_t from, to;
+    int answer = -1;
+    if (!start()) return -1;
+    if (nvml.by_bus && nvml.peers && nvml.by_bus(a, &from) == NVML_OK && nvml.by_bus(b, &to) == NVML_OK) {
+        int reads = NVML_P2P_UNKNOWN, writes = NVML_P2P_UNKNOWN;
+        bool said = nvml.peers(from, to, NVML_P2P_READ, &reads) == NVML_OK &&
+                    nvml.peers(from, to, NVML_P2P_WRITE, &writes) == NVML_OK;
+        if (said && reads != NVML_P2P_UNKNOWN && writes != NVML_P2P_UNKNOWN)
+            answer = reads == NVML_P2P_OK && writes == NVML_P2P_OK;
+    }
+    nvml.shutdown();
+    return answer;
 }

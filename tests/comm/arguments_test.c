@@ -253,7 +253,7 @@ static void wrong_arguments_are_named_and_harm_nothing(void **state)
     assert_true(census_no_more_than(before));
 }
 
-/* A refused call is no part of the group that it was made in. */
+/* A refused call ends the group that it was made in, and nothing of it runs; so does group_drop. */
 static void call_wrongly_in_group(rank_t *r)
 {
     int32_t in[4] = {r->rank, 1, 2, 3}, out[4] = {0};
@@ -263,13 +263,20 @@ static void call_wrongly_in_group(rank_t *r)
     EXPECT_OK(kolo_all_reduce(in, out, 4, KOLO_INT32, KOLO_SUM, r->comm, NULL));
     EXPECT_ERROR(KOLO_ERR_INVALID_USAGE, kolo_comm_finalize(r->comm), "finalize", "group");
     EXPECT_ERROR(KOLO_ERR_INVALID_USAGE, kolo_comm_destroy(r->comm), "destroy", "group");
-    EXPECT_OK(kolo_group_end());
-    EXPECT(out[0] == RANKS * (RANKS - 1) / 2 && out[3] == 3 * RANKS);
+    EXPECT_ERROR(KOLO_ERR_INVALID_ARGUMENT, kolo_group_end(), "nothing of the group has run", "peer 3");
+    EXPECT(out[0] == 0 && out[3] == 0);
+    EXPECT_ERROR(KOLO_ERR_INVALID_USAGE, kolo_group_end(), "group_end without group_start");
+    EXPECT_OK(kolo_group_start());
+    EXPECT_OK(kolo_group_start());
+    EXPECT_OK(kolo_all_reduce(in, out, 4, KOLO_INT32, KOLO_SUM, r->comm, NULL));
+    EXPECT_OK(kolo_group_drop());
+    EXPECT(out[0] == 0 && out[3] == 0);
+    EXPECT_ERROR(KOLO_ERR_INVALID_USAGE, kolo_group_drop(), "group_drop without group_start");
     EXPECT_ERROR(KOLO_ERR_INVALID_USAGE, kolo_group_end(), "group_end without group_start");
     works(r->comm);
 }
 
-static void refused_calls_are_not_in_the_group(void **state)
+static void a_refused_call_ends_its_group(void **state)
 {
     (void)state;
     assert_int_equal(run_ranks(RANKS, call_wrongly_in_group, NULL), 0);
@@ -346,7 +353,7 @@ int main(void)
     limit_s(110);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(wrong_arguments_are_named_and_harm_nothing),
-        cmocka_unit_test(refused_calls_are_not_in_the_group),
+        cmocka_unit_test(a_refused_call_ends_its_group),
         cmocka_unit_test(unused_buffers_may_be_null),
         cmocka_unit_test(messages_to_oneself_are_checked),
         cmocka_unit_test(a_job_is_not_joined_with_a_wrong_config),

@@ -211,6 +211,49 @@ static void groups_without_calls_do_nothing(void **state)
     assert_int_equal(expect_failures() - before, 0);
 }
 
+/* One thread makes, divides, uses and ends the communicators of all ranks, each step in one group. */
+static void one_thread_drives_whole_lives(void **state)
+{
+    (void)state;
+    enum { N = 4 };
+    kolo_comm_t all[N], half[N], fewer[N];
+    int32_t sums[N] = {0};
+    int before = expect_failures();
+    EXPECT_OK(kolo_comm_init_all(all, N, NULL));
+    EXPECT_OK(kolo_group_start());
+    for (int i = 0; i < N; i++) EXPECT_OK(kolo_comm_split(all[i], i % 2, -i, &half[i], NULL));
+    EXPECT_OK(kolo_group_end());
+    EXPECT_OK(kolo_group_start());
+    for (int i = 0; i < N; i++)
+        EXPECT_OK(kolo_all_reduce(&(int32_t){i}, &sums[i], 1, KOLO_INT32, KOLO_SUM, half[i], NULL));
+    EXPECT_ERROR(KOLO_ERR_INVALID_USAGE, kolo_comm_split(all[0], 0, 0, &fewer[0], NULL), "comm_split", "group");
+    EXPECT_OK(kolo_group_drop());
+    int32_t in[N] = {0, 1, 2, 3};
+    EXPECT_OK(kolo_group_start());
+    for (int i = 0; i < N; i++)
+        EXPECT_OK(kolo_all_reduce(&in[i], &sums[i], 1, KOLO_INT32, KOLO_SUM, half[i], NULL));
+    EXPECT_OK(kolo_group_end());
+    for (int i = 0; i < N; i++) EXPECT(sums[i] == (i % 2 ? 4 : 2));
+    EXPECT_OK(kolo_group_start()); /* rank 3 is left out */
+    for (int i = 0; i < N - 1; i++)
+        EXPECT_OK(kolo_comm_shrink(all[i], &(int){3}, 1, KOLO_SHRINK_DEFAULT, &fewer[i], NULL));
+    EXPECT_OK(kolo_group_end());
+    EXPECT_OK(kolo_group_start()); /* a dropped group ends nothing */
+    for (int i = 0; i < N; i++) EXPECT_OK(kolo_comm_destroy(half[i]));
+    EXPECT_OK(kolo_group_drop());
+    EXPECT_OK(kolo_group_start());
+    for (int i = 0; i < N; i++) EXPECT_OK(kolo_comm_finalize(half[i]));
+    for (int i = 0; i < N - 1; i++) EXPECT_OK(kolo_comm_finalize(fewer[i]));
+    EXPECT_OK(kolo_group_end());
+    EXPECT_OK(kolo_group_start());
+    for (int i = 0; i < N; i++) EXPECT_OK(kolo_comm_destroy(half[i]));
+    for (int i = 0; i < N - 1; i++) EXPECT_OK(kolo_comm_destroy(fewer[i]));
+    for (int i = 0; i < N; i++) EXPECT_OK(kolo_comm_finalize(all[i]));
+    for (int i = 0; i < N; i++) EXPECT_OK(kolo_comm_destroy(all[i]));
+    EXPECT_OK(kolo_group_end());
+    assert_int_equal(expect_failures() - before, 0);
+}
+
 static void everything_in_one(rank_t *r)
 {
     size_t n = (size_t)r->nranks, counts[MAX_RANKS], places[MAX_RANKS];
@@ -348,6 +391,7 @@ int main(void)
         cmocka_unit_test(messages_to_oneself_pair_up),
         cmocka_unit_test(a_group_orders_with_all_its_streams),
         cmocka_unit_test(groups_without_calls_do_nothing),
+        cmocka_unit_test(one_thread_drives_whole_lives),
         cmocka_unit_test(all_collectives_fit_in_a_group),
         cmocka_unit_test(groups_of_the_two_ends_need_not_be_alike),
         cmocka_unit_test(groups_keep_nothing),

@@ -22,6 +22,9 @@ bool conform_soak(kit_team_t *t);
 void conform_faults(kit_team_t *t);
 /* Buffers over pieces that the program has mapped beside each other. */
 bool conform_vmm(kit_team_t *t);
+/* Streams that come and go, groups on several of them, refused ones, ones of many messages; captures and replays.
+ */
+bool conform_clients(kit_team_t *t);
 /* Windows: puts, signals, waits. Ends with communicators that were aborted. */
 bool conform_windows(kit_team_t *t);
 /* Two processes with one GPU each, which is the same. */

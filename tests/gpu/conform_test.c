@@ -200,6 +200,8 @@ static void conform(kit_team_t *t)
         good = good && conform_chain(t);
     else if (t->options->vmm)
         good = good && conform_vmm(t);
+    else if (t->options->clients)
+        good = good && conform_clients(t);
     else if (t->options->windows)
         good = good && conform_windows(t);
     else

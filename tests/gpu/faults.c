@@ -65,7 +65,6 @@ static bool works(kit_team_t *t)
 static bool fits_no_pointer(kit_rank_t *r)
 {
     int32_t host[100] = {0};
-    kit_rank_t other = {.rank = r->rank};
     bool good =
         refused(r, KOLO_ERR_INVALID_ARGUMENT, sum(r, host, r->buffer, 100), "not memory of a GPU", "host source");
     good = refused(r, KOLO_ERR_INVALID_ARGUMENT, sum(r, r->buffer, host, 100), "not memory of a GPU",
@@ -74,14 +73,6 @@ static bool fits_no_pointer(kit_rank_t *r)
     good = refused(r, KOLO_ERR_INVALID_ARGUMENT, sum(r, r->buffer, r->buffer + r->room - 40, 100), "allocation",
                    "past the end") &&
            good;
-    int devices = kit_devices();
-    if (devices < 2) return good;
-    good = kit_rank_open(&other, (r->device + 1) % devices, 4096) && good;
-    good = refused(r, KOLO_ERR_INVALID_ARGUMENT, sum(r, other.buffer, r->buffer, 100), "lies on GPU",
-                   "memory of another GPU") &&
-           good;
-    kit_rank_close(&other);
-    kit_enter(r);
     return good;
 }
 

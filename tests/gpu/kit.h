@@ -34,7 +34,9 @@ typedef struct {
     int fresh;      /* calls of the test with memory that comes and goes */
     bool faults;
     bool windows;
+    bool clients;
     bool vmm;   /* buffers over pieces that were mapped beside each other */
+    bool alone; /* each process sees a GPU of its own, and no other */
     bool twice; /* all processes see one GPU alone, the same */
     uint64_t seed;
     int limit_s; /* of the whole run */
@@ -109,6 +111,10 @@ bool kit_fetch(kit_rank_t *r, kolo_cu_ptr_t p, size_t bytes, void *stream);
 /* A kernel of the tests, with one struct of arguments. */
 bool kit_kernel(const kit_rank_t *r, const void *image, const char *name, kolo_cu_func_t *function);
 bool kit_launch(const kit_rank_t *r, kolo_cu_func_t function, unsigned blocks, void *args, void *stream);
+/* NULL: it could not be made. */
+void *kit_stream_new(const kit_rank_t *r);
+void kit_stream_end(const kit_rank_t *r, void *stream);
+bool kit_stream_wait(const kit_rank_t *r, void *stream, kolo_cu_event_t event);
 /* What is queued on the stream from here to there becomes the plan of a graph. */
 bool kit_capture(const kit_rank_t *r, void *stream);
 bool kit_captured(const kit_rank_t *r, void *stream, void **plan);

@@ -58,6 +58,7 @@ static const struct {
     F(api.stream_create, "cuStreamCreate"),
     F(api.stream_destroy, "cuStreamDestroy_v2"),
     F(api.stream_sync, "cuStreamSynchronize"),
+    F(api.stream_wait, "cuStreamWaitEvent"),
     F(api.event_create, "cuEventCreate"),
     F(api.event_record, "cuEventRecord"),
     F(api.event_destroy, "cuEventDestroy_v2"),
@@ -281,6 +282,25 @@ bool kit_launch(const kit_rank_t *r, kolo_cu_func_t function, unsigned blocks, v
     void *params[] = {args};
     kit_enter(r);
     return CU(driver.api.launch(function, blocks, 1, 1, 512, 1, 1, 0, stream, params, NULL));
+}
+
+void *kit_stream_new(const kit_rank_t *r)
+{
+    kolo_cu_stream_t stream = NULL;
+    kit_enter(r);
+    return CU(driver.api.stream_create(&stream, KOLO_CU_STREAM_NON_BLOCKING)) ? stream : NULL;
+}
+
+void kit_stream_end(const kit_rank_t *r, void *stream)
+{
+    kit_enter(r);
+    if (stream) CU(driver.api.stream_destroy(stream));
+}
+
+bool kit_stream_wait(const kit_rank_t *r, void *stream, kolo_cu_event_t event)
+{
+    kit_enter(r);
+    return CU(driver.api.stream_wait(stream, event, 0));
 }
 
 bool kit_capture(const kit_rank_t *r, void *stream)

@@ -198,7 +198,7 @@ static bool open_driver(void)
            0); /* else threads that share a GPU hang in --stress on a real one */
     if (!kit_open(options.host, &devices)) return false;
     if (!options.devices || options.devices > devices) options.devices = devices;
-    if (options.ranks > options.devices && !options.twice) setenv("KOLO_GPU_SHARED", "1", 0);
+    if (options.ranks > options.devices && !options.twice && !options.alone) setenv("KOLO_GPU_SHARED", "1", 0);
     return options.devices > 0;
 }
 
@@ -247,6 +247,11 @@ static void run_child(int rank)
     kit_rank_t r;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (options.twice) setenv("CUDA_VISIBLE_DEVICES", "0", 1);
+    if (options.alone) {
+        char device[16];
+        snprintf(device, sizeof device, "%d", rank);
+        setenv("CUDA_VISIBLE_DEVICES", device, 1);
+    }
     if (options.hosts) {
         char host[32];
         snprintf(host, sizeof host, "host %d", kit_host_of(rank));
@@ -294,8 +299,9 @@ static int usage(const char *name)
 {
     fprintf(stderr,
             "usage: %s [--ranks N] [--devices D] [--one-thread | --processes] [--host] [--quick] [--faults]\n"
-            "       [--stress SECONDS] [--calls N] [--fresh N] [--soak N [--graph]] [--windows] [--vmm] [--seed S] "
-            "[--limit SECONDS] [--hosts H | --hosts N+N...] [--twice] "
+            "       [--stress SECONDS] [--calls N] [--fresh N] [--soak N [--graph]] [--windows] [--clients] "
+            "[--vmm] [--seed S] "
+            "[--limit SECONDS] [--hosts H | --hosts N+N...] [--twice] [--alone] "
             "[-v]\n"
             "KOLO_CUDA_LIBRARY names the driver; with more ranks than devices KOLO_GPU_SHARED=1 is set.\n",
             name);
@@ -319,9 +325,9 @@ static bool parse(int argc, char **argv, int *child, int *fd)
         {"faults", 0, NULL, 'f'},    {"stress", 1, NULL, 's'},  {"calls", 1, NULL, 'c'},
         {"seed", 1, NULL, 'S'},      {"limit", 1, NULL, 'l'},   {"child", 1, NULL, 'C'},
         {"shared", 1, NULL, 'F'},    {"verbose", 0, NULL, 'v'}, {"hosts", 1, NULL, 'H'},
-        {"twice", 0, NULL, 'T'},     {"fresh", 1, NULL, 'r'},   {"windows", 0, NULL, 'w'},
-        {"soak", 1, NULL, 'k'},      {"graph", 0, NULL, 'g'},   {"vmm", 0, NULL, 'V'},
-        {NULL, 0, NULL, 0}};
+        {"twice", 0, NULL, 'T'},     {"alone", 0, NULL, 'A'},   {"fresh", 1, NULL, 'r'},
+        {"windows", 0, NULL, 'w'},   {"soak", 1, NULL, 'k'},    {"graph", 0, NULL, 'g'},
+        {"vmm", 0, NULL, 'V'},       {"clients", 0, NULL, 'O'}, {NULL, 0, NULL, 0}};
     for (int c; (c = getopt_long(argc, argv, "v", longs, NULL)) != -1;) {
         long long number = optarg ? atoll(optarg) : 0;
         switch (c) {
@@ -376,11 +382,17 @@ static bool parse(int argc, char **argv, int *child, int *fd)
         case 'T':
             options.twice = true;
             break;
+        case 'A':
+            options.alone = true;
+            break;
         case 'H':
             if (!parse_hosts(optarg)) return false;
             break;
         case 'w':
             options.windows = true;
+            break;
+        case 'O':
+            options.clients = true;
             break;
         case 'V':
             options.vmm = true;

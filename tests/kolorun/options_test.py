@@ -43,6 +43,30 @@ def test_missing_program_is_said_once():
          "kolorun: rank 0 cannot start beside: No such file or directory in PATH; try ./beside\n")
 
 
+def test_a_script_that_lies_here_is_offered():
+    (TMP / "here.py").write_text("#!/usr/bin/env python3\n")
+    err = run("-n", "1", "here.py", cwd=TMP)[2]
+    assert "it lies here and may not be executed: chmod +x, then ./here.py" in err, err
+
+
+def test_mistyped_options_are_guessed():
+    for args, want in ((["--output-dri", "x", "true"], "did you mean --output-dir?"), (["--hostflie=x", "true"], "did you mean --hostfile?")):
+        status, _, err = run(*args)
+        assert status == 2 and want in err.splitlines(), (args, err)
+    assert "did you mean" not in run("--nonsense", "true")[2]
+
+
+def test_a_wrong_line_of_a_host_file_is_numbered():
+    (TMP / "wrong").write_text("# two hosts\nlocalhost:2\nb ad:x\n")
+    status, _, err = run("--hostfile", str(TMP / "wrong"), "true")
+    assert status == 2 and 'line 3: "b ad:x"' in err, err
+
+
+def test_two_numbers_of_slots_are_no_address():
+    status, _, err = run("-H", "localhost:2:3", "true")
+    assert status == 2 and '"localhost:2:3" is neither host:slots nor an address of IPv6' in err, (status, err)
+
+
 def test_bad_options_are_refused():
     for args in ((), ("-n", "2"), ("-n", "0", "true"), ("-n", "2x", "true"), ("-n", "1", "-x", "novalue", "true"),
                  ("-n", "1", "--timeout", "-1", "true"), ("-n", "1", "--bind-to", "sockets", "true"), ("-n", "1", "--nonsense", "true")):

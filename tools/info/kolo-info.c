@@ -125,6 +125,7 @@ static int parse_options(int argc, char **argv, info_options_t *options)
     argv[0] = own_name; /* in the messages of getopt */
     for (int c; (c = getopt_long(argc, argv, "h", longs, NULL)) != -1;) {
         const char *letter = strchr(letters, c);
+        if (c == '?' && optopt == 0) kolo_tool_suggest(longs, argv[optind - 1]);
         if (letter && options->mode != MODE_OVERVIEW)
             return wrong_usage(
                 "--params, --topo, --explain, --model, --memory and --fail-points exclude each other");

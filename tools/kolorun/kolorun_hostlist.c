@@ -4,6 +4,7 @@
  */
 #include "kolorun_hostlist.h"
 
+#include <arpa/inet.h>
 #include <ctype.h>
 #include <errno.h>
 #include <stdio.h>
@@ -86,6 +87,19 @@ static bool read_words(const char *at, const char *end, int *slots)
     return true;
 }
 
+/* An address of IPv6, maybe with its interface: "fe80::1%eth0". */
+static bool is_address(const char *text, size_t bytes)
+{
+    char name[INET6_ADDRSTRLEN];
+    struct in6_addr address;
+    const char *zone = memchr(text, '%', bytes);
+    size_t n = zone != NULL ? (size_t)(zone - text) : bytes;
+    if (n >= sizeof name) return false;
+    memcpy(name, text, n);
+    name[n] = '\0';
+    return inet_pton(AF_INET6, name, &address) == 1;
+}
+
 /* One item without blanks around it. */
 static bool add_item(kolorun_hostlist_t *list, const char *text, size_t bytes, char *why, size_t why_bytes)
 {
@@ -103,6 +117,8 @@ static bool add_item(kolorun_hostlist_t *list, const char *text, size_t bytes, c
         /* One colon ends the name; with more it is an address of IPv6 and holds no number. */
         const char *colon = memchr(text, ':', (size_t)(blank - text));
         bool address = colon != NULL && memchr(colon + 1, ':', (size_t)(blank - colon - 1)) != NULL;
+        if (address && !is_address(text, (size_t)(blank - text)))
+            return complain(why, why_bytes, text, bytes, "is neither host:slots nor an address of IPv6");
         after = colon != NULL && !address ? colon : blank;
         length = (size_t)(after - name);
     }
@@ -118,10 +134,18 @@ static bool add_item(kolorun_hostlist_t *list, const char *text, size_t bytes, c
     return put(list, name, length, slots) || complain(why, why_bytes, text, bytes, "makes more than 65536 slots");
 }
 
+static void put_line(int line, char *why, size_t why_bytes)
+{
+    char text[200];
+    snprintf(text, sizeof text, "%s", why);
+    snprintf(why, why_bytes, "line %d: %s", line, text);
+}
+
 bool kolorun_hostlist_add(kolorun_hostlist_t *list, const char *text, size_t bytes, char *why, size_t why_bytes)
 {
     const char *end = text + bytes;
-    while (text < end) {
+    const bool lines = memchr(text, '\n', bytes) != NULL;
+    for (int line = 1; text < end; line++) {
         const char *line_end = memchr(text, '\n', (size_t)(end - text));
         if (line_end == NULL) line_end = end;
         const char *stop = memchr(text, '#', (size_t)(line_end - text));
@@ -132,7 +156,9 @@ bool kolorun_hostlist_add(kolorun_hostlist_t *list, const char *text, size_t byt
             text = b + 1;
             while (a < b && isspace((unsigned char)*a)) a++;
             while (a < b && isspace((unsigned char)b[-1])) b--;
-            if (a < b && !add_item(list, a, (size_t)(b - a), why, why_bytes)) return false;
+            if (a >= b || add_item(list, a, (size_t)(b - a), why, why_bytes)) continue;
+            if (lines) put_line(line, why, why_bytes);
+            return false;
         }
         text = line_end + 1;
     }

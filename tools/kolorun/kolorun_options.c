@@ -4,6 +4,7 @@
  */
 #include "kolorun_options.h"
 #include "kolorun.h"
+#include "output.h"
 
 #include <kolo/kolo.h>
 
@@ -351,6 +352,7 @@ static int take_all(kolorun_options_t *o, int argc, char **argv)
             printf("kolorun %d.%d.%d\n", KOLO_VERSION_MAJOR, KOLO_VERSION_MINOR, KOLO_VERSION_PATCH);
             return 0;
         }
+        if (!r && optopt == 0) kolo_tool_suggest(longs, argv[optind - 1]);
         status = r ? take(o, r, optarg) : wrong_usage(NULL); /* getopt has said what is wrong */
     }
     return status;

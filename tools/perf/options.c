@@ -3,6 +3,7 @@
  * kolo-perf's command line. The short options, and the other spellings of names, are those of nccl-tests, so that a
  * line that measured NCCL measures Kolo.
  */
+#include "output.h"
 #include "perf.h"
 
 #include <ctype.h>
@@ -257,7 +258,11 @@ int perf_options_parse(int argc, char **argv, perf_options_t *o)
     while (status < 0 && (c = getopt_long(argc, argv, ":b:e:f:n:w:c:d:o:r:g:t:i:m:z:h", longs, NULL)) != -1) {
         const char *word = argv[optind - 1];
         if (c == ':') return perf_bad("a value is missing after", word);
-        if (c == '?') return perf_bad("unknown option", word);
+        if (c == '?') {
+            status = perf_bad("unknown option", word);
+            kolo_tool_suggest(longs, word);
+            return status;
+        }
         status = take(o, c, optarg, &max_given, &factor_given);
     }
     if (status < 0) status = take_collectives(o, argv + optind, &run);

@@ -110,6 +110,7 @@ static int parse_options(int argc, char **argv, top_options_t *o)
             printf("kolo-top %d.%d.%d\n", KOLO_VERSION_MAJOR, KOLO_VERSION_MINOR, KOLO_VERSION_PATCH);
             return TOP_OK;
         }
+        if (c == '?' && optopt == 0) kolo_tool_suggest(longs, argv[optind - 1]);
         if (!take_option(o, c)) return wrong_usage(NULL);
     }
     bool table = o->dump || o->join;

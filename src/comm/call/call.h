@@ -79,6 +79,20 @@ kolo_status_t kolo_bind_task(const kolo_call_t *call, kolo_task_t *task, kolo_me
  */
 kolo_way_t kolo_device_way(kolo_coll_t coll, bool uneven);
 
+/* Calls of one communicator whose turn it is, in the executor's words. */
+typedef struct {
+    kolo_body_t *body;
+    const kolo_call_t *calls;
+    size_t count;
+    kolo_exec_call_t one, *list;
+    size_t n;
+} kolo_device_work_t;
+/* prepare: fills the list. check: will queue() take all of them? Nothing is queued by either. */
+kolo_status_t kolo_device_prepare(kolo_device_work_t *work);
+kolo_status_t kolo_device_check(const kolo_device_work_t *work);
+kolo_status_t kolo_device_queue(const kolo_device_work_t *work);
+void kolo_device_work_end(kolo_device_work_t *work);
+
 /* ---- queued.c ---- */
 /* Queues a call on its stream. */
 kolo_status_t kolo_call_queue(kolo_call_t *call);
@@ -98,10 +112,24 @@ void kolo_first_use_over(kolo_comm_t comm);
 kolo_status_t kolo_first_use_submit(const kolo_call_t *call, uint64_t ticket);
 
 /* ---- group.c: collecting ---- */
+/* A call is refused: the group that is open, if one is, will not run. Returns the status. */
+kolo_status_t kolo_call_refused(kolo_status_t status);
+#define KOLO_CALL_TRY(expr)                                                                                        \
+    do {                                                                                                           \
+        kolo_status_t call_try_status = (expr);                                                                    \
+        if (KOLO_UNLIKELY(call_try_status != KOLO_OK)) return kolo_call_refused(call_try_status);                  \
+    } while (0)
 bool kolo_group_open(void);
 bool kolo_group_has_calls(void);
 kolo_status_t kolo_group_add(kolo_call_t *call);
-kolo_status_t kolo_group_add_init(kolo_body_t *body); /* an init whose background thread group_end waits for */
+/* ---- group_life.c ---- */
+/* MAKES: its making has begun in the background. ENDS, DESTROYS: at the end of the group. */
+typedef enum { KOLO_GROUP_MAKES, KOLO_GROUP_ENDS, KOLO_GROUP_DESTROYS } kolo_group_life_t;
+kolo_status_t kolo_group_add_life(kolo_comm_t comm, kolo_group_life_t what,
+                                  kolo_status_t (*begin)(kolo_comm_t comm));
+bool kolo_group_has_life(void);
+kolo_status_t kolo_group_end_life(void);
+void kolo_group_drop_life(void);
 
 /* ---- p2p.c ---- */
 /* Sends and receives of one communicator that run together, in lanes: one per peer and direction, in which the

@@ -14,7 +14,7 @@
 
 kolo_status_t kolo_check_call(kolo_call_t *call, const char *what)
 {
-    KOLO_TRY(kolo_handle_check(call->comm, what));
+    KOLO_CALL_TRY(kolo_handle_check(call->comm, what));
     call->elem = kolo_type_bytes(call->type);
     if (KOLO_UNLIKELY(call->elem == 0))
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: unknown type %d", what, (int)call->type);
@@ -92,10 +92,11 @@ static kolo_status_t submit(kolo_call_t *call, unsigned src_parts, unsigned dst_
 {
     uint64_t bytes = call->count * call->elem;
     bool on_device = call->comm->on_device;
-    if (src_parts) KOLO_TRY(kolo_check_buffer(call->src, bytes, on_device, "the source", what));
-    if (dst_parts) KOLO_TRY(kolo_check_buffer(call->dst, bytes, on_device, "the destination", what));
-    if (src_parts && dst_parts) KOLO_TRY(check_overlap(call, bytes * src_parts, bytes * dst_parts, in_place, what));
-    if (kolo_deep() && !on_device) KOLO_TRY(kolo_deep_check(call, bytes * src_parts, bytes * dst_parts, what));
+    if (src_parts) KOLO_CALL_TRY(kolo_check_buffer(call->src, bytes, on_device, "the source", what));
+    if (dst_parts) KOLO_CALL_TRY(kolo_check_buffer(call->dst, bytes, on_device, "the destination", what));
+    if (src_parts && dst_parts)
+        KOLO_CALL_TRY(check_overlap(call, bytes * src_parts, bytes * dst_parts, in_place, what));
+    if (kolo_deep() && !on_device) KOLO_CALL_TRY(kolo_deep_check(call, bytes * src_parts, bytes * dst_parts, what));
     call->in_place = in_place && bytes;
     return kolo_call_submit(call);
 }
@@ -110,8 +111,8 @@ kolo_status_t kolo_all_reduce(const void *src, void *dst, size_t count, kolo_typ
                               kolo_comm_t comm, void *stream)
 {
     kolo_call_t call = CALL(.coll = KOLO_COLL_ALL_REDUCE, .op = op);
-    KOLO_TRY(kolo_check_call(&call, "all_reduce"));
-    KOLO_TRY(kolo_check_op(&call, "all_reduce"));
+    KOLO_CALL_TRY(kolo_check_call(&call, "all_reduce"));
+    KOLO_CALL_TRY(kolo_check_op(&call, "all_reduce"));
     return submit(&call, 1, 1, src == dst, "all_reduce");
 }
 
@@ -119,9 +120,9 @@ kolo_status_t kolo_reduce(const void *src, void *dst, size_t count, kolo_type_t 
                           kolo_comm_t comm, void *stream)
 {
     kolo_call_t call = CALL(.coll = KOLO_COLL_REDUCE, .op = op, .root = (uint32_t)root);
-    KOLO_TRY(kolo_check_call(&call, "reduce"));
-    KOLO_TRY(kolo_check_op(&call, "reduce"));
-    KOLO_TRY(check_root(&call, root, "reduce"));
+    KOLO_CALL_TRY(kolo_check_call(&call, "reduce"));
+    KOLO_CALL_TRY(kolo_check_op(&call, "reduce"));
+    KOLO_CALL_TRY(check_root(&call, root, "reduce"));
     if (comm->rank != root) call.dst = NULL;
     return submit(&call, 1, comm->rank == root, src == dst, "reduce");
 }
@@ -130,8 +131,8 @@ kolo_status_t kolo_broadcast(const void *src, void *dst, size_t count, kolo_type
                              void *stream)
 {
     kolo_call_t call = CALL(.coll = KOLO_COLL_BROADCAST, .root = (uint32_t)root);
-    KOLO_TRY(kolo_check_call(&call, "broadcast"));
-    KOLO_TRY(check_root(&call, root, "broadcast"));
+    KOLO_CALL_TRY(kolo_check_call(&call, "broadcast"));
+    KOLO_CALL_TRY(check_root(&call, root, "broadcast"));
     if (comm->rank != root) call.src = NULL;
     return submit(&call, comm->rank == root, 1, src == dst, "broadcast");
 }
@@ -145,7 +146,7 @@ kolo_status_t kolo_all_gather(const void *src, void *dst, size_t count, kolo_typ
                               void *stream)
 {
     kolo_call_t call = CALL(.coll = KOLO_COLL_ALL_GATHER);
-    KOLO_TRY(kolo_check_call(&call, "all_gather"));
+    KOLO_CALL_TRY(kolo_check_call(&call, "all_gather"));
     return submit(&call, 1, (unsigned)comm->nranks, at_part(src, dst, &call, comm->rank), "all_gather");
 }
 
@@ -153,8 +154,8 @@ kolo_status_t kolo_reduce_scatter(const void *src, void *dst, size_t count, kolo
                                   kolo_comm_t comm, void *stream)
 {
     kolo_call_t call = CALL(.coll = KOLO_COLL_REDUCE_SCATTER, .op = op);
-    KOLO_TRY(kolo_check_call(&call, "reduce_scatter"));
-    KOLO_TRY(kolo_check_op(&call, "reduce_scatter"));
+    KOLO_CALL_TRY(kolo_check_call(&call, "reduce_scatter"));
+    KOLO_CALL_TRY(kolo_check_op(&call, "reduce_scatter"));
     return submit(&call, (unsigned)comm->nranks, 1, at_part(dst, src, &call, comm->rank), "reduce_scatter");
 }
 
@@ -162,16 +163,18 @@ kolo_status_t kolo_all_to_all(const void *src, void *dst, size_t count, kolo_typ
                               void *stream)
 {
     kolo_call_t call = CALL(.coll = KOLO_COLL_ALL_TO_ALL);
-    KOLO_TRY(kolo_check_call(&call, "all_to_all"));
-    return submit(&call, (unsigned)comm->nranks, (unsigned)comm->nranks, false, "all_to_all");
+    KOLO_CALL_TRY(kolo_check_call(&call, "all_to_all"));
+    bool in_place = src == dst && comm->on_device;
+    call.root = in_place; /* it goes another way: who mixes both on one call hears of it */
+    return submit(&call, (unsigned)comm->nranks, (unsigned)comm->nranks, in_place, "all_to_all");
 }
 
 kolo_status_t kolo_gather(const void *src, void *dst, size_t count, kolo_type_t type, int root, kolo_comm_t comm,
                           void *stream)
 {
     kolo_call_t call = CALL(.coll = KOLO_COLL_GATHER, .root = (uint32_t)root);
-    KOLO_TRY(kolo_check_call(&call, "gather"));
-    KOLO_TRY(check_root(&call, root, "gather"));
+    KOLO_CALL_TRY(kolo_check_call(&call, "gather"));
+    KOLO_CALL_TRY(check_root(&call, root, "gather"));
     if (comm->rank != root) call.dst = NULL;
     return submit(&call, 1, comm->rank == root ? (unsigned)comm->nranks : 0, at_part(src, dst, &call, root),
                   "gather");
@@ -181,8 +184,8 @@ kolo_status_t kolo_scatter(const void *src, void *dst, size_t count, kolo_type_t
                            void *stream)
 {
     kolo_call_t call = CALL(.coll = KOLO_COLL_SCATTER, .root = (uint32_t)root);
-    KOLO_TRY(kolo_check_call(&call, "scatter"));
-    KOLO_TRY(check_root(&call, root, "scatter"));
+    KOLO_CALL_TRY(kolo_check_call(&call, "scatter"));
+    KOLO_CALL_TRY(check_root(&call, root, "scatter"));
     if (comm->rank != root) call.src = NULL;
     return submit(&call, comm->rank == root ? (unsigned)comm->nranks : 0, 1, at_part(dst, src, &call, root),
                   "scatter");
@@ -191,26 +194,26 @@ kolo_status_t kolo_scatter(const void *src, void *dst, size_t count, kolo_type_t
 kolo_status_t kolo_barrier(kolo_comm_t comm, void *stream)
 {
     kolo_call_t call = {.coll = KOLO_COLL_BARRIER, .type = KOLO_UINT8, .comm = comm, .stream = stream};
-    KOLO_TRY(kolo_check_call(&call, "barrier"));
+    KOLO_CALL_TRY(kolo_check_call(&call, "barrier"));
     return kolo_call_submit(&call);
 }
 
 kolo_status_t kolo_p2p_check_call(kolo_call_t *call, const void *buf, const char *what)
 {
     int peer = (int)call->root;
-    KOLO_TRY(kolo_check_call(call, what));
+    KOLO_CALL_TRY(kolo_check_call(call, what));
     if (peer < 0 || peer >= call->comm->nranks)
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: peer %d is out of range, the communicator has %d ranks",
                          what, peer, call->comm->nranks);
     uint64_t bytes = call->count * call->elem;
-    KOLO_TRY(kolo_check_buffer(buf, bytes, call->comm->on_device, "the buffer", what));
+    KOLO_CALL_TRY(kolo_check_buffer(buf, bytes, call->comm->on_device, "the buffer", what));
     if (kolo_deep() && !call->comm->on_device) return kolo_deep_check(call, bytes, bytes, what);
     return KOLO_OK;
 }
 
 static kolo_status_t submit_p2p(kolo_call_t *call, const void *buf, const char *what)
 {
-    KOLO_TRY(kolo_p2p_check_call(call, buf, what));
+    KOLO_CALL_TRY(kolo_p2p_check_call(call, buf, what));
     if ((int)call->root == call->comm->rank && !kolo_group_open() && !call->comm->aside)
         return kolo_fail(KOLO_ERR_INVALID_USAGE, "%s: rank %u to itself needs a group with both calls in it", what,
                          call->root);

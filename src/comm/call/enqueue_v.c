@@ -84,7 +84,7 @@ static bool overlap(const void *a, uint64_t na, const void *b, uint64_t nb)
 
 static kolo_status_t check_start(kolo_call_t *call, bool tables, const char *what)
 {
-    KOLO_TRY(kolo_handle_check(call->comm, what));
+    KOLO_CALL_TRY(kolo_handle_check(call->comm, what));
     call->elem = kolo_type_size(call->type);
     call->root = KOLO_SIGNATURE_V_ROOT;
     if (!call->elem) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: unknown type %d", what, (int)call->type);
@@ -108,16 +108,17 @@ kolo_status_t kolo_all_gatherv(const void *src, void *dst, const size_t *counts,
                         .comm = comm,
                         .stream = stream};
     uint64_t end;
-    KOLO_TRY(check_start(&call, counts && displs, "all_gatherv"));
-    KOLO_TRY(check(&call, counts, displs, &end, &call.count, "all_gatherv"));
-    KOLO_TRY(check_apart(&call, counts, displs, "all_gatherv"));
+    KOLO_CALL_TRY(check_start(&call, counts && displs, "all_gatherv"));
+    KOLO_CALL_TRY(check(&call, counts, displs, &end, &call.count, "all_gatherv"));
+    KOLO_CALL_TRY(check_apart(&call, counts, displs, "all_gatherv"));
     take_table(&call, counts);
     size_t mine = counts[comm->rank];
-    KOLO_TRY(check_null(src, mine, dst, call.count, "all_gatherv"));
+    KOLO_CALL_TRY(check_null(src, mine, dst, call.count, "all_gatherv"));
     call.in_place = (uintptr_t)src == (uintptr_t)dst + displs[comm->rank] * call.elem;
     if (!call.in_place && overlap(src, mine * call.elem, dst, end * call.elem))
-        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "all_gatherv: source and destination overlap");
-    if (kolo_deep()) KOLO_TRY(kolo_deep_check(&call, mine * call.elem, 0, "all_gatherv"));
+        return kolo_call_refused(
+            kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "all_gatherv: source and destination overlap"));
+    if (kolo_deep()) KOLO_CALL_TRY(kolo_deep_check(&call, mine * call.elem, 0, "all_gatherv"));
     return kolo_call_submit(&call);
 }
 
@@ -133,17 +134,18 @@ kolo_status_t kolo_reduce_scatterv(const void *src, void *dst, const size_t *cou
                         .comm = comm,
                         .stream = stream};
     uint64_t end, before = 0;
-    KOLO_TRY(check_start(&call, counts != NULL, "reduce_scatterv"));
-    KOLO_TRY(kolo_check_op(&call, "reduce_scatterv"));
-    KOLO_TRY(check(&call, counts, NULL, &end, &call.count, "reduce_scatterv"));
+    KOLO_CALL_TRY(check_start(&call, counts != NULL, "reduce_scatterv"));
+    KOLO_CALL_TRY(kolo_check_op(&call, "reduce_scatterv"));
+    KOLO_CALL_TRY(check(&call, counts, NULL, &end, &call.count, "reduce_scatterv"));
     take_table(&call, counts);
     size_t mine = counts[comm->rank];
     for (int r = 0; r < comm->rank; r++) before += counts[r];
-    KOLO_TRY(check_null(src, call.count, dst, mine, "reduce_scatterv"));
+    KOLO_CALL_TRY(check_null(src, call.count, dst, mine, "reduce_scatterv"));
     call.in_place = (uintptr_t)dst == (uintptr_t)src + before * call.elem;
     if (!call.in_place && overlap(src, end * call.elem, dst, mine * call.elem))
-        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "reduce_scatterv: source and destination overlap");
-    if (kolo_deep()) KOLO_TRY(kolo_deep_check(&call, 0, mine * call.elem, "reduce_scatterv"));
+        return kolo_call_refused(
+            kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "reduce_scatterv: source and destination overlap"));
+    if (kolo_deep()) KOLO_CALL_TRY(kolo_deep_check(&call, 0, mine * call.elem, "reduce_scatterv"));
     return kolo_call_submit(&call);
 }
 
@@ -162,18 +164,19 @@ kolo_status_t kolo_all_to_allv(const void *src, const size_t *send_counts, const
                         .comm = comm,
                         .stream = stream};
     uint64_t send_end, recv_end, send_total, recv_total;
-    KOLO_TRY(check_start(&call, send_counts && send_displs && recv_counts && recv_displs, "all_to_allv"));
-    KOLO_TRY(check(&call, send_counts, send_displs, &send_end, &send_total, "all_to_allv"));
-    KOLO_TRY(check(&call, recv_counts, recv_displs, &recv_end, &recv_total, "all_to_allv"));
-    KOLO_TRY(check_apart(&call, recv_counts, recv_displs, "all_to_allv"));
-    KOLO_TRY(check_null(src, send_total, dst, recv_total, "all_to_allv"));
+    KOLO_CALL_TRY(check_start(&call, send_counts && send_displs && recv_counts && recv_displs, "all_to_allv"));
+    KOLO_CALL_TRY(check(&call, send_counts, send_displs, &send_end, &send_total, "all_to_allv"));
+    KOLO_CALL_TRY(check(&call, recv_counts, recv_displs, &recv_end, &recv_total, "all_to_allv"));
+    KOLO_CALL_TRY(check_apart(&call, recv_counts, recv_displs, "all_to_allv"));
+    KOLO_CALL_TRY(check_null(src, send_total, dst, recv_total, "all_to_allv"));
     if (overlap(src, send_end * call.elem, dst, recv_end * call.elem))
-        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "all_to_allv: source and destination overlap");
+        return kolo_call_refused(
+            kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "all_to_allv: source and destination overlap"));
     if (send_counts[comm->rank] != recv_counts[comm->rank])
-        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
-                         "all_to_allv: rank %d sends itself %zu elements but receives %zu", comm->rank,
-                         send_counts[comm->rank], recv_counts[comm->rank]);
-    if (kolo_deep()) KOLO_TRY(kolo_deep_check(&call, 0, 0, "all_to_allv"));
+        return kolo_call_refused(kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
+                                           "all_to_allv: rank %d sends itself %zu elements but receives %zu",
+                                           comm->rank, send_counts[comm->rank], recv_counts[comm->rank]));
+    if (kolo_deep()) KOLO_CALL_TRY(kolo_deep_check(&call, 0, 0, "all_to_allv"));
     call.count = 0; /* ranks see different totals: only type and collective are in the signature */
     return kolo_call_submit(&call);
 }
@@ -183,12 +186,14 @@ static kolo_status_t check_rooted(kolo_call_t *call, const size_t *counts, const
                                   uint64_t *end, const char *what)
 {
     kolo_comm_t comm = call->comm;
-    KOLO_TRY(check_start(call, counts != NULL, what));
+    KOLO_CALL_TRY(check_start(call, counts != NULL, what));
     if (root < 0 || root >= comm->nranks)
-        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: root %d is out of range, the communicator has %d ranks",
-                         what, root, comm->nranks);
+        return kolo_call_refused(kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
+                                           "%s: root %d is out of range, the communicator has %d ranks", what, root,
+                                           comm->nranks));
     if (comm->rank == root && !displs)
-        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: the displacements are NULL on the root", what);
+        return kolo_call_refused(
+            kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: the displacements are NULL on the root", what));
     call->root = (uint32_t)root;
     call->op = (kolo_op_t)KOLO_SIGNATURE_V;
     take_table(call, counts);
@@ -201,19 +206,20 @@ kolo_status_t kolo_gatherv(const void *src, void *dst, const size_t *counts, con
     kolo_call_t call = {
         .coll = KOLO_COLL_GATHER, .type = type, .src = src, .recv_counts = counts, .comm = comm, .stream = stream};
     uint64_t end;
-    KOLO_TRY(check_rooted(&call, counts, displs, root, &end, "gatherv"));
+    KOLO_CALL_TRY(check_rooted(&call, counts, displs, root, &end, "gatherv"));
     size_t mine = counts[comm->rank];
     bool here = comm->rank == root;
-    if (here) KOLO_TRY(check_apart(&call, counts, displs, "gatherv"));
-    KOLO_TRY(check_null(src, mine, dst, here ? call.count : 0, "gatherv"));
+    if (here) KOLO_CALL_TRY(check_apart(&call, counts, displs, "gatherv"));
+    KOLO_CALL_TRY(check_null(src, mine, dst, here ? call.count : 0, "gatherv"));
     if (here) {
         call.dst = dst;
         call.recv_displs = displs;
         call.in_place = (uintptr_t)src == (uintptr_t)dst + displs[root] * call.elem;
         if (!call.in_place && overlap(src, mine * call.elem, dst, end * call.elem))
-            return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "gatherv: source and destination overlap");
+            return kolo_call_refused(
+                kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "gatherv: source and destination overlap"));
     }
-    if (kolo_deep()) KOLO_TRY(kolo_deep_check(&call, mine * call.elem, 0, "gatherv"));
+    if (kolo_deep()) KOLO_CALL_TRY(kolo_deep_check(&call, mine * call.elem, 0, "gatherv"));
     return kolo_call_submit(&call);
 }
 
@@ -223,17 +229,18 @@ kolo_status_t kolo_scatterv(const void *src, const size_t *counts, const size_t 
     kolo_call_t call = {
         .coll = KOLO_COLL_SCATTER, .type = type, .dst = dst, .send_counts = counts, .comm = comm, .stream = stream};
     uint64_t end;
-    KOLO_TRY(check_rooted(&call, counts, displs, root, &end, "scatterv"));
+    KOLO_CALL_TRY(check_rooted(&call, counts, displs, root, &end, "scatterv"));
     size_t mine = counts[comm->rank];
     bool here = comm->rank == root;
-    KOLO_TRY(check_null(src, here ? call.count : 0, dst, mine, "scatterv"));
+    KOLO_CALL_TRY(check_null(src, here ? call.count : 0, dst, mine, "scatterv"));
     if (here) {
         call.src = src;
         call.send_displs = displs;
         call.in_place = (uintptr_t)dst == (uintptr_t)src + displs[root] * call.elem;
         if (!call.in_place && overlap(src, end * call.elem, dst, mine * call.elem))
-            return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "scatterv: source and destination overlap");
+            return kolo_call_refused(
+                kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "scatterv: source and destination overlap"));
     }
-    if (kolo_deep()) KOLO_TRY(kolo_deep_check(&call, 0, mine * call.elem, "scatterv"));
+    if (kolo_deep()) KOLO_CALL_TRY(kolo_deep_check(&call, 0, mine * call.elem, "scatterv"));
     return kolo_call_submit(&call);
 }

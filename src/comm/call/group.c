@@ -20,10 +20,9 @@ static _Thread_local struct {
     size_t count, capacity;
     kolo_comm_t *comms; /* by share */
     size_t ncomms, comm_capacity;
-    kolo_body_t **inits;
-    size_t ninits, init_capacity;
     struct kolo_batch *spare;
-    kolo_status_t error; /* of collecting: out of memory */
+    kolo_status_t error; /* of collecting: a call was refused, or memory is short */
+    char text[KOLO_ERROR_TEXT_BYTES];
 } group;
 
 bool kolo_group_open(void)
@@ -36,6 +35,14 @@ bool kolo_group_has_calls(void)
     return group.count > 0;
 }
 
+kolo_status_t kolo_call_refused(kolo_status_t status)
+{
+    if (status == KOLO_OK || !group.depth || group.error != KOLO_OK) return status;
+    group.error = status;
+    snprintf(group.text, sizeof group.text, "%s", kolo_error_text());
+    return status;
+}
+
 static pthread_key_t at_exit;
 static pthread_once_t at_exit_once = PTHREAD_ONCE_INIT;
 
@@ -44,7 +51,7 @@ static void forget(void *unused)
     (void)unused;
     free(group.calls);
     free(group.comms);
-    free(group.inits);
+    kolo_group_drop_life();
     free(group.spare);
     memset(&group, 0, sizeof group);
 }
@@ -70,7 +77,7 @@ static kolo_status_t grow(void **array, size_t *capacity, size_t count, size_t e
     if (count < *capacity) return KOLO_OK;
     size_t n = *capacity ? *capacity * 2 : 16;
     void *p = realloc(*array, n * elem);
-    if (!p) return group.error = kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for a group of %zu calls", n);
+    if (!p) return kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for a group of %zu calls", n);
     *array = p;
     *capacity = n;
     return KOLO_OK;
@@ -91,10 +98,11 @@ static kolo_status_t find_share(kolo_call_t *call)
     return KOLO_OK;
 }
 
-kolo_status_t kolo_group_add(kolo_call_t *call)
+static kolo_status_t add(kolo_call_t *call)
 {
-    if (group.ninits)
-        return kolo_fail(KOLO_ERR_INVALID_USAGE, "a group cannot hold both initialisations and operations");
+    if (kolo_group_has_life())
+        return kolo_fail(KOLO_ERR_INVALID_USAGE,
+                         "a group cannot hold both operations and calls that make or end communicators");
     if (group.count && group.calls[0].comm->blocking != call->comm->blocking)
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
                          "%s blocks and %s does not: a group holds communicators of one kind",
@@ -116,11 +124,9 @@ kolo_status_t kolo_group_add(kolo_call_t *call)
     return KOLO_OK;
 }
 
-kolo_status_t kolo_group_add_init(kolo_body_t *body)
+kolo_status_t kolo_group_add(kolo_call_t *call)
 {
-    KOLO_TRY(grow((void **)&group.inits, &group.init_capacity, group.ninits, sizeof *group.inits));
-    group.inits[group.ninits++] = body;
-    return KOLO_OK;
+    return kolo_call_refused(add(call));
 }
 
 /* ---- one group_end ---- */
@@ -464,16 +470,20 @@ static void run_here(ending_t *e)
     if (n) run_shares(mine, n, NULL, NULL);
 }
 
+static void drop_calls(void)
+{
+    for (size_t i = 0; i < group.count; i++) kolo_call_disown(&group.calls[i]);
+}
+
 static kolo_status_t end_calls(void)
 {
-    ending_t e = {.first = group.error, .text = "group_end: out of memory while the group was collected"};
-    e.batch = group.count && e.first == KOLO_OK ? batch_new() : NULL;
-    if (!e.batch) {
-        for (size_t i = 0; i < group.count; i++) kolo_call_disown(&group.calls[i]);
-        if (group.count && e.first == KOLO_OK) return KOLO_ERR_NO_MEMORY;
-        return e.first == KOLO_OK ? KOLO_OK : kolo_fail(e.first, "%s", e.text);
+    ending_t e = {.first = KOLO_OK};
+    if (!group.count) return KOLO_OK;
+    batch_t *b = e.batch = batch_new();
+    if (!b) {
+        drop_calls();
+        return KOLO_ERR_NO_MEMORY;
     }
-    batch_t *b = e.batch;
     fill(b);
     draw_tickets(&e);
     start_first_uses(&e);
@@ -490,24 +500,19 @@ static kolo_status_t end_calls(void)
     return e.background ? KOLO_IN_PROGRESS : KOLO_OK;
 }
 
-static kolo_status_t end_inits(void)
+/* What is being made has begun; it ends before the group does. */
+static kolo_status_t end_refused(void)
 {
-    ending_t e = {.first = KOLO_OK};
-    bool pending = false;
-    for (size_t i = 0; i < group.ninits; i++) {
-        kolo_body_t *body = group.inits[i];
-        if (!body->blocking) {
-            pending = true;
-            continue;
-        }
-        kolo_handle_started(body->handle);
-        if (body->handle->error != KOLO_OK) {
-            kolo_fail(body->handle->error, "%s", body->handle->error_text);
-            note_first(&e, body->handle->error);
-        }
-    }
-    if (e.first != KOLO_OK) return kolo_fail(e.first, "%s", e.text);
-    return pending ? KOLO_IN_PROGRESS : KOLO_OK;
+    drop_calls();
+    if (kolo_group_has_life()) kolo_group_end_life();
+    return kolo_fail(group.error, "group_end: nothing of the group has run, since a call in it was refused: %.900s",
+                     group.text);
+}
+
+static void close_group(void)
+{
+    group.count = group.ncomms = 0;
+    group.error = KOLO_OK;
 }
 
 kolo_status_t kolo_group_end(void)
@@ -515,11 +520,22 @@ kolo_status_t kolo_group_end(void)
     if (group.depth == 0) return kolo_fail(KOLO_ERR_INVALID_USAGE, "group_end without group_start");
     if (--group.depth > 0) return KOLO_OK;
     kolo_status_t status;
-    if (group.count && group.error == KOLO_OK && group.calls[0].comm->on_device)
+    if (group.error != KOLO_OK)
+        status = end_refused();
+    else if (group.count && group.calls[0].comm->on_device)
         status = kolo_device_submit_group(group.calls, group.count);
     else
-        status = group.ninits ? end_inits() : end_calls();
-    group.count = group.ncomms = group.ninits = 0;
-    group.error = KOLO_OK;
+        status = kolo_group_has_life() ? kolo_group_end_life() : end_calls();
+    close_group();
     return status;
+}
+
+kolo_status_t kolo_group_drop(void)
+{
+    if (group.depth == 0) return kolo_fail(KOLO_ERR_INVALID_USAGE, "group_drop without group_start");
+    group.depth = 0;
+    drop_calls();
+    kolo_group_drop_life();
+    close_group();
+    return KOLO_OK;
 }

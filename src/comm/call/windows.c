@@ -177,17 +177,17 @@ static kolo_status_t submit_put(kolo_call_t *call, kolo_window_call_t *more, kol
     call->coll = KOLO_COLL_P2P;
     call->root = (uint32_t)peer;
     call->window = more;
-    KOLO_TRY(kolo_check_call(call, what));
-    KOLO_TRY(check_peer(call, peer, more->signal, more->signal != -1, what));
-    KOLO_TRY(look_up(call->comm, window, peer, what, &base, &room));
+    KOLO_CALL_TRY(kolo_check_call(call, what));
+    KOLO_CALL_TRY(check_peer(call, peer, more->signal, more->signal != -1, what));
+    KOLO_CALL_TRY(look_up(call->comm, window, peer, what, &base, &room));
     uint64_t bytes = call->count * call->elem;
     if (more->offset > room || bytes > room - more->offset)
-        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
-                         "%s: %llu bytes at offset %llu do not fit into the window of rank %d, which has %llu",
-                         what, (unsigned long long)bytes, (unsigned long long)more->offset, peer,
-                         (unsigned long long)room);
-    KOLO_TRY(kolo_check_buffer(call->src, bytes, call->comm->on_device, "the source", what));
-    if (kolo_deep() && !call->comm->on_device) KOLO_TRY(kolo_deep_check(call, bytes, 0, what));
+        return kolo_call_refused(
+            kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
+                      "%s: %llu bytes at offset %llu do not fit into the window of rank %d, which has %llu", what,
+                      (unsigned long long)bytes, (unsigned long long)more->offset, peer, (unsigned long long)room));
+    KOLO_CALL_TRY(kolo_check_buffer(call->src, bytes, call->comm->on_device, "the source", what));
+    if (kolo_deep() && !call->comm->on_device) KOLO_CALL_TRY(kolo_deep_check(call, bytes, 0, what));
     return kolo_call_submit(call);
 }
 
@@ -212,12 +212,13 @@ kolo_status_t kolo_put_signal(const void *src, size_t count, kolo_type_t type, i
 static kolo_status_t check_windows(kolo_comm_t comm, const char *what)
 {
     kolo_body_t *body = kolo_handle_visit(comm, what);
-    if (!body) return KOLO_ERR_INVALID_ARGUMENT;
+    if (!body) return kolo_call_refused(KOLO_ERR_INVALID_ARGUMENT);
     bool any = atomic_load_explicit(&body->windows, memory_order_acquire) != NULL;
     kolo_handle_leave(comm);
     if (any) return KOLO_OK;
-    return kolo_fail(KOLO_ERR_INVALID_USAGE, "%s: %s rank %d has never had a window: register one first", what,
-                     comm->name, comm->rank);
+    return kolo_call_refused(kolo_fail(KOLO_ERR_INVALID_USAGE,
+                                       "%s: %s rank %d has never had a window: register one first", what,
+                                       comm->name, comm->rank));
 }
 
 kolo_status_t kolo_signal(int peer, int signal, kolo_comm_t comm, void *stream)
@@ -230,9 +231,9 @@ kolo_status_t kolo_signal(int peer, int signal, kolo_comm_t comm, void *stream)
                         .window = &more,
                         .comm = comm,
                         .stream = stream};
-    KOLO_TRY(kolo_check_call(&call, "signal"));
-    KOLO_TRY(check_peer(&call, peer, signal, true, "signal"));
-    KOLO_TRY(check_windows(comm, "signal"));
+    KOLO_CALL_TRY(kolo_check_call(&call, "signal"));
+    KOLO_CALL_TRY(check_peer(&call, peer, signal, true, "signal"));
+    KOLO_CALL_TRY(check_windows(comm, "signal"));
     return kolo_call_submit(&call);
 }
 
@@ -245,18 +246,19 @@ kolo_status_t kolo_wait_signal(const kolo_signal_wait_t *waits, int nwaits, kolo
                         .window = &more,
                         .comm = comm,
                         .stream = stream};
-    KOLO_TRY(kolo_check_call(&call, "wait_signal"));
+    KOLO_CALL_TRY(kolo_check_call(&call, "wait_signal"));
     if (nwaits < 0 || (nwaits > 0 && !waits))
-        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "wait_signal: %s",
-                         waits ? "the length of the list is negative" : "the list is NULL");
+        return kolo_call_refused(kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "wait_signal: %s",
+                                           waits ? "the length of the list is negative" : "the list is NULL"));
     for (int i = 0; i < nwaits; i++) {
-        KOLO_TRY(check_peer(&call, waits[i].peer, waits[i].signal, true, "wait_signal"));
+        KOLO_CALL_TRY(check_peer(&call, waits[i].peer, waits[i].signal, true, "wait_signal"));
         if (waits[i].count > KOLO_SIGNALS_MOST)
-            return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
-                             "wait_signal: %u signals of rank %d are more than can be waited for at once, %u",
-                             waits[i].count, waits[i].peer, KOLO_SIGNALS_MOST);
+            return kolo_call_refused(
+                kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
+                          "wait_signal: %u signals of rank %d are more than can be waited for at once, %u",
+                          waits[i].count, waits[i].peer, KOLO_SIGNALS_MOST));
     }
-    KOLO_TRY(check_windows(comm, "wait_signal"));
+    KOLO_CALL_TRY(check_windows(comm, "wait_signal"));
     if (nwaits == 0) return KOLO_OK;
     call.root = (uint32_t)waits[0].peer;
     call.count = waits[0].count;

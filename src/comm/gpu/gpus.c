@@ -8,6 +8,7 @@
 #include "comm/comm.h"
 #include "gpu/cuda/cuda.h"
 #include "gpu/gpu.h"
+#include "topo/nvml.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -130,7 +131,8 @@ static bool is_near(const kolo_topo_t *topo, const char *a, const char *b)
     return apart <= most[level];
 }
 
-/* By the driver, for a GPU that this process sees; of others on this host nothing is known, and they mostly do. */
+/* By the driver, for a GPU that this process sees; for others on this host by NVML. What nobody says is mostly so.
+ */
 static bool has_access(const kolo_cuda_device_t *device, const gpu_card_t *peer)
 {
     const kolo_cuda_api_t *api = kolo_cuda_loaded();
@@ -146,7 +148,7 @@ static bool has_access(const kolo_cuda_device_t *device, const gpu_card_t *peer)
         /* by its number: a record would open a context there, which takes half a gigabyte of that GPU */
         return api->can_access_peer(&can, device->device, number) != KOLO_CU_SUCCESS || can;
     }
-    return true;
+    return kolo_nvml_reaches(device->bus_id, peer->bus_id) != 0;
 }
 
 static gpu_reach_t reach_of(const kolo_body_t *body, const kolo_cuda_device_t *device, const gpu_card_t *cards)

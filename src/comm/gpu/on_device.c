@@ -5,7 +5,6 @@
  */
 #include "comm/call/call.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 
 static kolo_status_t fill(const kolo_call_t *call, uint64_t number, kolo_exec_call_t *e)
@@ -134,93 +133,86 @@ static void publish_calls(kolo_body_t *body, const kolo_call_t *calls, size_t co
         if (calls[i].kind == KOLO_CALL_COLL) show_call(body, kolo_mismatch_word(&calls[i]));
 }
 
-/* The calls get their numbers by which the ranks compare them, if all are queued. */
-static kolo_status_t launch(kolo_body_t *body, const kolo_call_t *calls, size_t count)
+/* ---- calls of one communicator, in its turn ---- */
+
+kolo_status_t kolo_device_prepare(kolo_device_work_t *w)
 {
+    kolo_body_t *body = w->body;
+    uint64_t number = next_number(body), each = body->inside ? KOLO_BOARD_STEPS : 1;
+    size_t room = 0;
     if (KOLO_UNLIKELY(body->suspended))
         return kolo_fail(KOLO_ERR_INVALID_USAGE, "%s rank %d is suspended: kolo_comm_resume() comes first",
                          body->name, body->rank);
-    uint64_t number = next_number(body), each = body->inside ? KOLO_BOARD_STEPS : 1;
-    kolo_exec_call_t one = {0}, *list = &one;
-    size_t room = 0, n = 0;
-    KOLO_TRY(kolo_window_device_launch(body, calls, count, false)); /* puts and signals; those of a group first */
-    for (size_t i = 0; i < count; i++)
-        room += calls[i].send_counts || calls[i].recv_counts ? 2 * (size_t)body->nranks : 1;
-    if (room > 1) list = malloc(room * sizeof *list);
-    if (!list) return kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for %zu operations on a GPU", room);
-    kolo_status_t status = KOLO_OK;
-    for (size_t i = 0; i < count && status == KOLO_OK; i++) {
+    for (size_t i = 0; i < w->count; i++)
+        room += w->calls[i].send_counts || w->calls[i].recv_counts ? 2 * (size_t)body->nranks : 1;
+    w->n = 0;
+    w->list = room > 1 ? malloc(room * sizeof *w->list) : &w->one;
+    if (!w->list) return kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for %zu operations on a GPU", room);
+    for (size_t i = 0; i < w->count; i++) {
+        const kolo_call_t *call = &w->calls[i];
         kolo_exec_call_t base;
-        if (calls[i].window) continue;
-        status = fill(&calls[i], number, &base);
-        if (status == KOLO_OK && calls[i].kind != KOLO_CALL_COLL && !body->exec->by_host)
-            status = kolo_device_pairs_open(body);
-        if (calls[i].kind == KOLO_CALL_COLL) number += each;
-        bool uneven = calls[i].send_counts || calls[i].recv_counts;
-        if (uneven && forced_way(body, &calls[i]).algo == KOLO_ALGO_COUNT)
-            n += unfold(&calls[i], &base, list + n);
+        if (call->window) continue;
+        KOLO_TRY(fill(call, number, &base));
+        if (call->kind != KOLO_CALL_COLL && !body->exec->by_host) KOLO_TRY(kolo_device_pairs_open(body));
+        if (call->kind == KOLO_CALL_COLL) number += each;
+        bool uneven = call->send_counts || call->recv_counts;
+        if (uneven && forced_way(body, call).algo == KOLO_ALGO_COUNT)
+            w->n += unfold(call, &base, w->list + w->n);
         else
-            list[n++] = base;
+            w->list[w->n++] = base;
     }
-    if (status == KOLO_OK && n) status = body->exec->launch(atomic_load(&body->exec_state), list, n);
-    if (status == KOLO_OK) status = kolo_window_device_launch(body, calls, count, true); /* waits come last */
-    if (list != &one) free(list);
-    if (status == KOLO_OK) publish_calls(body, calls, count);
-    for (size_t i = 0; i < count && status == KOLO_OK && !body->exec->by_host; i++) {
-        kolo_record_launched(body, &calls[i], body->operation, recorded_algo(body, &calls[i]));
-        if (calls[i].kind == KOLO_CALL_COLL)
-            kolo_board_publish(&body->board, body->operation++, kolo_mismatch_word(&calls[i]));
-        else
-            kolo_device_pairs_count(body, &calls[i], body->operation);
-    }
-    return status;
+    return KOLO_OK;
 }
 
-/* The calls of one communicator take one turn. Bad arguments leave the communicator as it was. */
-static kolo_status_t take_turn(const kolo_call_t *calls, size_t count)
+/* Everything that can be refused is, before anything is queued. */
+kolo_status_t kolo_device_check(const kolo_device_work_t *w)
 {
-    kolo_comm_t comm = calls->comm;
+    const kolo_body_t *body = w->body;
+    void *state = atomic_load(&body->exec_state);
+    if (w->n && body->exec->check) KOLO_TRY(body->exec->check(state, w->list, w->n));
+    return kolo_window_device_check(w->body, w->calls, w->count);
+}
+
+/* The calls get their numbers by which the ranks compare them, if all are queued. */
+kolo_status_t kolo_device_queue(const kolo_device_work_t *w)
+{
+    kolo_body_t *body = w->body;
+    KOLO_TRY(kolo_window_device_launch(body, w->calls, w->count, false)); /* puts and signals go first */
+    if (w->n) KOLO_TRY(body->exec->launch(atomic_load(&body->exec_state), w->list, w->n));
+    KOLO_TRY(kolo_window_device_launch(body, w->calls, w->count, true)); /* waits come last */
+    publish_calls(body, w->calls, w->count);
+    for (size_t i = 0; i < w->count && !body->exec->by_host; i++) {
+        kolo_record_launched(body, &w->calls[i], body->operation, recorded_algo(body, &w->calls[i]));
+        if (w->calls[i].kind == KOLO_CALL_COLL)
+            kolo_board_publish(&body->board, body->operation++, kolo_mismatch_word(&w->calls[i]));
+        else
+            kolo_device_pairs_count(body, &w->calls[i], body->operation);
+    }
+    return KOLO_OK;
+}
+
+void kolo_device_work_end(kolo_device_work_t *w)
+{
+    if (w->list != &w->one) free(w->list);
+    w->list = NULL;
+}
+
+/* A call takes a turn. Bad arguments leave the communicator as it was. */
+kolo_status_t kolo_device_submit(kolo_call_t *call)
+{
+    kolo_comm_t comm = call->comm;
     uint64_t ticket;
     KOLO_TRY(kolo_ticket_draw(comm, &ticket));
     kolo_status_t status = kolo_ticket_wait(comm, ticket);
     if (status == KOLO_OK) {
-        kolo_body_t *body = comm->body;
-        status = launch(body, calls, count);
-        if (status == KOLO_ERR_SYSTEM) status = kolo_body_fail_operation(body, status, calls, count);
+        kolo_device_work_t w = {.body = comm->body, .calls = call, .count = 1};
+        status = kolo_device_prepare(&w);
+        if (status == KOLO_OK) status = kolo_device_queue(&w); /* which looks at all that it has first */
+        kolo_device_work_end(&w);
+        if (status == KOLO_ERR_SYSTEM) status = kolo_body_fail_operation(comm->body, status, call, 1);
     } else if (comm->error_is_news) {
-        kolo_lost_refused(comm->body, calls, count);
+        kolo_lost_refused(comm->body, call, 1);
     }
     kolo_ticket_end(comm, ticket);
     return status;
-}
-
-kolo_status_t kolo_device_submit(kolo_call_t *call)
-{
-    return take_turn(call, 1);
-}
-
-kolo_status_t kolo_device_submit_group(kolo_call_t *calls, size_t count)
-{
-    kolo_status_t first = KOLO_OK;
-    char text[KOLO_ERROR_TEXT_BYTES];
-    kolo_call_t *share = malloc(count * sizeof *share);
-    if (!share) return kolo_fail(KOLO_ERR_NO_MEMORY, "group_end: out of memory for %zu calls", count);
-    while (count) {
-        kolo_comm_t comm = calls[0].comm;
-        size_t n = 0, left = 0;
-        for (size_t i = 0; i < count; i++) {
-            if (calls[i].comm == comm)
-                share[n++] = calls[i];
-            else
-                calls[left++] = calls[i];
-        }
-        count = left;
-        kolo_status_t status = take_turn(share, n);
-        for (size_t i = 0; i < n; i++) kolo_call_disown(&share[i]);
-        if (status == KOLO_OK || first != KOLO_OK) continue;
-        first = status;
-        snprintf(text, sizeof text, "%s", kolo_error_text());
-    }
-    free(share);
-    return first == KOLO_OK ? KOLO_OK : kolo_fail(first, "%s", text);
 }

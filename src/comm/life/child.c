@@ -34,8 +34,9 @@ kolo_status_t kolo_start_check(kolo_comm_t parent, kolo_comm_t *newcomm, const k
     KOLO_TRY(kolo_handle_check(parent, what));
     if (!newcomm) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: the output handle is NULL", what);
     KOLO_TRY(kolo_config_check(config, what));
-    if (kolo_group_open())
-        return kolo_fail(KOLO_ERR_INVALID_USAGE, "%s: not allowed between group_start and group_end", what);
+    if (kolo_group_has_calls())
+        return kolo_call_refused(
+            kolo_fail(KOLO_ERR_INVALID_USAGE, "%s: a group cannot hold both this and operations", what));
     if (atomic_load(&parent->state) == KOLO_COMM_STARTING)
         return kolo_fail_prefix(kolo_handle_refuse(parent, KOLO_COMM_STARTING), "%s: ", what);
     return KOLO_OK;
@@ -149,8 +150,12 @@ kolo_status_t kolo_start(kolo_start_t *s, bool has_child, bool ticket, kolo_comm
     kolo_status_t status = KOLO_OK;
     if (has_child) status = kolo_body_new(0, 1, config, parent, s->what, &child);
     s->child = child;
-    if (status == KOLO_OK) status = start(s, ticket, child ? child->blocking : parent->blocking);
+    bool grouped = kolo_group_open(), blocking = child ? child->blocking : parent->blocking;
+    if (status == KOLO_OK) status = start(s, ticket, blocking && !grouped);
     if (status != KOLO_IN_PROGRESS) free(s); /* else it is the background thread's */
+    if (status == KOLO_IN_PROGRESS && grouped && child)
+        status = kolo_group_add_life(child->handle, KOLO_GROUP_MAKES, NULL);
+    if (status == KOLO_IN_PROGRESS && grouped) status = KOLO_OK; /* this rank's part: its next call waits for it */
     if (status == KOLO_OK || status == KOLO_IN_PROGRESS)
         *newcomm = child ? child->handle : NULL;
     else if (child)

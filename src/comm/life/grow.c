@@ -19,6 +19,7 @@
 #include "comm/call/call.h"
 #include "comm/life/life.h"
 
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -127,7 +128,7 @@ static kolo_status_t open_staff(kolo_grow_t *g, kolo_grow_row_t *rows, kolo_oob_
         memcpy(addresses + (size_t)r * KOLO_OOB_ADDRESS_BYTES, rows[r].address, KOLO_OOB_ADDRESS_BYTES);
     kolo_oob_config_t config = {.rank = g->rank,
                                 .nranks = g->old,
-                                .timeout_ms = made->init_timeout_ms + MARGIN_MS,
+                                .timeout_ms = KOLO_MIN(made->init_timeout_ms, INT_MAX - MARGIN_MS) + MARGIN_MS,
                                 .abort = &made->abort,
                                 .name = made->name};
     kolo_oob_child_t *taken = *child;
@@ -398,7 +399,7 @@ static kolo_status_t join(kolo_grow_t *g, const kolo_config_t *config, kolo_comm
         return status;
     }
     g->start.child = child;
-    if (child->blocking) {
+    if (child->blocking && !kolo_group_open()) {
         status = grow(&g->start);
         kolo_body_started(child, status, "comm_grow", NULL);
         status = kolo_body_made(child, status);
@@ -406,7 +407,8 @@ static kolo_status_t join(kolo_grow_t *g, const kolo_config_t *config, kolo_comm
         status = kolo_body_background(child, join_in_background, g);
         if (status == KOLO_OK) {
             *newcomm = child->handle;
-            return KOLO_IN_PROGRESS;
+            return kolo_group_open() ? kolo_group_add_life(child->handle, KOLO_GROUP_MAKES, NULL)
+                                     : KOLO_IN_PROGRESS;
         }
     }
     free(g);
@@ -423,8 +425,6 @@ static kolo_status_t grow_as_new(int nranks, const kolo_unique_id_t *id, int ran
     kolo_grow_t *g = NULL;
     if (!id) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "comm_grow: a new rank (comm is NULL) needs the id");
     if (!newcomm) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "comm_grow: the output handle is NULL");
-    if (kolo_group_open())
-        return kolo_fail(KOLO_ERR_INVALID_USAGE, "comm_grow: not allowed between group_start and group_end");
     KOLO_TRY(kolo_library_init());
     KOLO_TRY(kolo_config_check(config, "comm_grow"));
     kolo_status_t status = kolo_oob_check_id(id);

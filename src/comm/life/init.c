@@ -298,7 +298,7 @@ kolo_status_t kolo_comm_init_rank_scalable(kolo_comm_t *comm, int nranks, int ra
         status = kolo_body_background(body, start_in_background, body);
         if (status == KOLO_OK) {
             *comm = body->handle;
-            return grouped ? kolo_group_add_init(body) : KOLO_IN_PROGRESS;
+            return grouped ? kolo_group_add_life(body->handle, KOLO_GROUP_MAKES, NULL) : KOLO_IN_PROGRESS;
         }
     }
     if (status == KOLO_OK)
@@ -314,10 +314,15 @@ kolo_status_t kolo_comm_init_rank(kolo_comm_t *comm, int nranks, kolo_unique_id_
     return kolo_comm_init_rank_scalable(comm, nranks, rank, 1, &id, config);
 }
 
-kolo_status_t kolo_comm_init_all(kolo_comm_t *comms, int nranks, const kolo_config_t *config)
+/* devices: by rank; NULL: what `config` says. */
+static kolo_status_t init_all(kolo_comm_t *comms, int nranks, const int *devices, const kolo_config_t *config)
 {
+    kolo_config_t each = KOLO_CONFIG_INITIALIZER;
     kolo_unique_id_t id;
     if (!comms) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "init_all: the handle array is NULL");
+    KOLO_TRY(kolo_config_check(config, "init_all"));
+    copy_config(&each, config);
+    each.size = sizeof each; /* the device's place may be behind what the caller's has */
     if (nranks < 1 || nranks > 4096)
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "init_all: nranks is %d, expected 1 to 4096", nranks);
     kolo_comm_t *made = calloc((size_t)nranks, sizeof *made);
@@ -326,7 +331,11 @@ kolo_status_t kolo_comm_init_all(kolo_comm_t *comms, int nranks, const kolo_conf
     if (status == KOLO_OK) status = kolo_group_start();
     if (status == KOLO_OK) {
         int r = 0;
-        while (r < nranks && (status = kolo_comm_init_rank(&made[r], nranks, id, r, config)) == KOLO_OK) r++;
+        for (; r < nranks; r++) {
+            if (devices) each.device = devices[r];
+            status = kolo_comm_init_rank(&made[r], nranks, id, r, devices ? &each : config);
+            if (status != KOLO_OK) break;
+        }
         for (int i = 0; status != KOLO_OK && i < r; i++) atomic_store(&made[i]->body->abort, 1);
         kolo_status_t ended = kolo_group_end();
         if (status == KOLO_OK) status = ended;
@@ -339,4 +348,16 @@ kolo_status_t kolo_comm_init_all(kolo_comm_t *comms, int nranks, const kolo_conf
     }
     free(made);
     return status;
+}
+
+kolo_status_t kolo_comm_init_all(kolo_comm_t *comms, int nranks, const kolo_config_t *config)
+{
+    return init_all(comms, nranks, NULL, config);
+}
+
+kolo_status_t kolo_comm_init_devices(kolo_comm_t *comms, int nranks, const int *devices,
+                                     const kolo_config_t *config)
+{
+    if (!devices) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "init_devices: the list of devices is NULL");
+    return init_all(comms, nranks, devices, config);
 }

@@ -190,7 +190,7 @@ static void *finalize_in_background(void *arg)
 }
 
 /* The caller is a visitor: an abort on another thread ends the wait here and frees nothing before we have left. */
-static kolo_status_t visit_finalize(kolo_body_t *body)
+static kolo_status_t visit_finalize(kolo_body_t *body, bool here)
 {
     kolo_comm_t h = body->handle;
     int state = atomic_load(&h->state);
@@ -198,16 +198,24 @@ static kolo_status_t visit_finalize(kolo_body_t *body)
     if (state == KOLO_COMM_READY) atomic_store(&h->last_ticket, atomic_load(&h->tickets));
     if (state != KOLO_COMM_READY || !atomic_compare_exchange_strong(&h->state, &state, KOLO_COMM_FINALIZING))
         return kolo_fail_prefix(kolo_handle_refuse(h, state), "comm_finalize: ");
-    if (body->blocking) return finalize(body);
+    if (here) return finalize(body);
     kolo_status_t status = kolo_body_background(body, finalize_in_background, body);
     return status == KOLO_OK ? KOLO_IN_PROGRESS : kolo_body_fail(body, status);
+}
+
+/* In the background, at the end of a group. */
+static kolo_status_t begin_finalize(kolo_comm_t comm)
+{
+    kolo_body_t *body = kolo_handle_visit(comm, "comm_finalize");
+    if (!body) return KOLO_ERR_INVALID_ARGUMENT;
+    kolo_status_t status = visit_finalize(body, false);
+    kolo_handle_leave(comm);
+    return status;
 }
 
 kolo_status_t kolo_comm_finalize(kolo_comm_t comm)
 {
     if (!comm) return KOLO_OK;
-    if (kolo_group_open())
-        return kolo_fail(KOLO_ERR_INVALID_USAGE, "comm_finalize: not allowed between group_start and group_end");
     KOLO_TRY(kolo_handle_check(comm, "comm_finalize"));
     if (comm->aside)
         return kolo_fail(
@@ -215,9 +223,10 @@ kolo_status_t kolo_comm_finalize(kolo_comm_t comm)
             "comm_finalize: %s rank %d has messages that nobody has waited for: kolo_pending_wait() comes "
             "first",
             comm->name, comm->rank);
+    if (kolo_group_open()) return kolo_group_add_life(comm, KOLO_GROUP_ENDS, begin_finalize);
     kolo_body_t *body = kolo_handle_visit(comm, "comm_finalize");
     if (!body) return KOLO_ERR_INVALID_ARGUMENT;
-    kolo_status_t status = visit_finalize(body);
+    kolo_status_t status = visit_finalize(body, body->blocking);
     kolo_handle_leave(comm);
     return status;
 }
@@ -225,10 +234,9 @@ kolo_status_t kolo_comm_finalize(kolo_comm_t comm)
 kolo_status_t kolo_comm_destroy(kolo_comm_t comm)
 {
     if (!comm) return KOLO_OK;
-    if (kolo_group_open())
-        return kolo_fail(KOLO_ERR_INVALID_USAGE, "comm_destroy: not allowed between group_start and group_end");
-    /* a start or first use that nobody wants any more must not run to its time limit */
     KOLO_TRY(kolo_handle_check(comm, "comm_destroy"));
+    if (kolo_group_open()) return kolo_group_add_life(comm, KOLO_GROUP_DESTROYS, kolo_comm_destroy);
+    /* a start or first use that nobody wants any more must not run to its time limit */
     int state = atomic_load(&comm->state);
     bool unwanted = state == KOLO_COMM_STARTING || state == KOLO_COMM_CONNECTING;
     KOLO_TRY(kolo_handle_retire(comm, "comm_destroy", unwanted));

@@ -305,6 +305,38 @@ static void note_due(kolo_windows_t *w, const kolo_call_t *calls, size_t count)
     }
 }
 
+static kolo_status_t check_window(const kolo_body_t *body, const kolo_call_t *call)
+{
+    kolo_exec_call_t put = {.kind = KOLO_EXEC_SEND, .root = -1, .src = call->src, .count = call->count};
+    int now = KOLO_CU_CAPTURE_NONE;
+    const kolo_cuda_device_t *device;
+    bool pushed, signals = call->kind != KOLO_CALL_PUT || call->window->signal >= 0;
+    put.elem = call->elem;
+    if (call->kind == KOLO_CALL_PUT && call->count && !kolo_window_find(body->windows, call->window->handle))
+        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "the window of a put to rank %u is gone", call->root);
+    if (call->kind == KOLO_CALL_PUT && call->count && body->exec->check)
+        KOLO_TRY(body->exec->check(atomic_load(&body->exec_state), &put, 1));
+    if (!signals) return KOLO_OK;
+    KOLO_TRY(kolo_cuda_device(body->device, &device));
+    KOLO_TRY(kolo_cuda_enter(device, &pushed));
+    kolo_cu_result_t r = kolo_cuda_loaded()->stream_capturing(call->stream, &now);
+    kolo_cuda_leave(pushed);
+    if (r) return kolo_cuda_fail(r, body->device, "ask a stream");
+    if (now == KOLO_CU_CAPTURE_NONE) return KOLO_OK;
+    return kolo_fail(
+        KOLO_ERR_UNSUPPORTED,
+        "rank %d: signals, and waits for them, cannot be captured in a graph: a replay would repeat the "
+        "counts of its capture (a put without a signal can)",
+        body->rank);
+}
+
+kolo_status_t kolo_window_device_check(kolo_body_t *body, const kolo_call_t *calls, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        if (calls[i].window) KOLO_TRY(check_window(body, &calls[i]));
+    return KOLO_OK;
+}
+
 kolo_status_t kolo_window_device_launch(kolo_body_t *body, const kolo_call_t *calls, size_t count, bool waits)
 {
     size_t n = 0, room = 0;

@@ -154,6 +154,8 @@ kolo_status_t kolo_window_device_make(kolo_body_t *body, kolo_window_peers_t *wi
 kolo_status_t kolo_window_device_take(kolo_body_t *body, kolo_window_peers_t *window, int peer,
                                       const kolo_window_device_card_t *card, const uint8_t name[16]);
 void kolo_window_device_free(kolo_body_t *body, kolo_window_peers_t *window);
+/* Can their puts, signals and waits be queued? */
+kolo_status_t kolo_window_device_check(kolo_body_t *body, const kolo_call_t *calls, size_t count);
 /* Queues the puts and signals of these calls, or their waits. */
 kolo_status_t kolo_window_device_launch(kolo_body_t *body, const kolo_call_t *calls, size_t count, bool waits);
 /* The communicator has failed: what streams wait for is written, again and again until they are through, since

@@ -161,6 +161,7 @@ typedef struct {
     uint32_t rank, nchains, blocks; /* blocks per chain; grid = nchains * blocks */
     uint32_t pad;
     uint64_t number, word;
+    uint64_t table; /* device address of a long group's messages, which stand there; else 0 */
     kolo_cuda_layout_t layout;
     uint64_t mailbox;
     uint64_t regions[KOLO_CUDA_RANKS];
@@ -171,6 +172,15 @@ typedef struct {
     kolo_cuda_p2p_args_t head;
     kolo_cuda_message_t more[KOLO_CUDA_MESSAGES - KOLO_CUDA_MESSAGES_FEW];
 } kolo_cuda_p2p_many_t;
+
+/* The messages of a group that are more than a launch holds are written to memory of the GPU ahead of it, so many
+ * at a time: nothing of the host is needed when a captured group is replayed. */
+#define KOLO_CUDA_TABLE_ROWS 96
+typedef struct {
+    uint64_t to;
+    uint32_t n, pad;
+    kolo_cuda_message_t rows[KOLO_CUDA_TABLE_ROWS];
+} kolo_cuda_table_args_t;
 
 /* Packing and unpacking: items of at most so many bytes a chunk, which a block works off. */
 #define KOLO_CUDA_LIFTS      96 /* per launch */

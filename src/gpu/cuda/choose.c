@@ -80,6 +80,50 @@ static uint32_t cut(const kolo_cuda_layout_t *l, uint64_t bytes, uint32_t *tile)
     return (uint32_t)(blocks > l->blocks ? l->blocks : blocks);
 }
 
+static void by_lines(const kolo_cuda_layout_t *l, uint64_t bytes, kolo_cuda_family_t *family,
+                     kolo_cuda_grid_t *grid)
+{
+    uint64_t threads = (bytes + 7) / 8;
+    *family = KOLO_CUDA_LL;
+    grid->blocks = (uint32_t)((threads + KOLO_CUDA_THREADS - 1) / KOLO_CUDA_THREADS);
+    if (grid->blocks > l->ll_blocks) grid->blocks = l->ll_blocks;
+    if (grid->blocks == 0) grid->blocks = 1;
+    if (threads < KOLO_CUDA_THREADS) /* no warps without work: 0.08 us of 3 */
+        grid->threads = (uint32_t)KOLO_ROUND_UP(threads ? threads : 1, (uint64_t)32);
+}
+
+static void by_lines128(const kolo_cuda_layout_t *l, uint64_t bytes, kolo_cuda_family_t *family,
+                        kolo_cuda_grid_t *grid)
+{
+    uint64_t lines = (bytes + 119) / 120, groups = KOLO_CUDA_THREADS / 8;
+    *family = KOLO_CUDA_LL128;
+    grid->blocks = (uint32_t)((lines + groups - 1) / groups);
+    if (grid->blocks > l->ll128_blocks) grid->blocks = l->ll128_blocks;
+}
+
+static uint64_t room128(const kolo_cuda_state_t *s)
+{
+    return (uint64_t)s->layout.ll128_blocks * (s->layout.ll128_bytes / 128 * 120);
+}
+
+uint64_t kolo_cuda_lines_most(const kolo_cuda_state_t *s)
+{
+    uint64_t room = (uint64_t)s->layout.ll_blocks * KOLO_CUDA_LL_BLOCK_BYTES;
+    return KOLO_MAX(room, room128(s)) / 256 * 256;
+}
+
+kolo_status_t kolo_cuda_choose_lines(const kolo_cuda_state_t *s, const kolo_exec_call_t *call, kolo_cuda_args_t *a,
+                                     kolo_cuda_family_t *family, kolo_cuda_grid_t *grid)
+{
+    KOLO_TRY(kolo_cuda_fill(call, a));
+    grid->threads = KOLO_CUDA_THREADS;
+    if (a->bytes <= lines_up_to(s, call) || a->bytes > room128(s))
+        by_lines(&s->layout, a->bytes, family, grid);
+    else
+        by_lines128(&s->layout, a->bytes, family, grid);
+    return KOLO_OK;
+}
+
 kolo_status_t kolo_cuda_choose(const kolo_cuda_state_t *s, const kolo_exec_call_t *call, kolo_cuda_args_t *a,
                                kolo_cuda_family_t *family, kolo_cuda_grid_t *grid)
 {
@@ -89,20 +133,11 @@ kolo_status_t kolo_cuda_choose(const kolo_cuda_state_t *s, const kolo_exec_call_
     KOLO_TRY(kolo_cuda_fill(call, a));
     grid->threads = KOLO_CUDA_THREADS;
     if (a->bytes <= lines_up_to(s, call)) {
-        uint64_t threads = (a->bytes + 7) / 8;
-        *family = KOLO_CUDA_LL;
-        grid->blocks = (uint32_t)((threads + KOLO_CUDA_THREADS - 1) / KOLO_CUDA_THREADS);
-        if (grid->blocks > l->ll_blocks) grid->blocks = l->ll_blocks;
-        if (grid->blocks == 0) grid->blocks = 1;
-        if (threads < KOLO_CUDA_THREADS) /* no warps without work: 0.08 us of 3 */
-            grid->threads = (uint32_t)KOLO_ROUND_UP(threads ? threads : 1, (uint64_t)32);
+        by_lines(l, a->bytes, family, grid);
         return KOLO_OK;
     }
     if (a->bytes <= lines128_up_to(s, call)) {
-        uint64_t lines = (a->bytes + 119) / 120, groups = KOLO_CUDA_THREADS / 8;
-        *family = KOLO_CUDA_LL128;
-        grid->blocks = (uint32_t)((lines + groups - 1) / groups);
-        if (grid->blocks > l->ll128_blocks) grid->blocks = l->ll128_blocks;
+        by_lines128(l, a->bytes, family, grid);
         return KOLO_OK;
     }
     if (vector) {

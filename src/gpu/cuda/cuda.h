@@ -11,6 +11,7 @@
 #include "gpu/cuda/args.h"
 #include "gpu/gpu.h"
 #include "gpu/peers/exports.h"
+#include "mem/cuda/order.h"
 
 typedef enum {
     KOLO_CUDA_LL,
@@ -25,7 +26,7 @@ typedef enum {
 typedef struct {
     kolo_cu_module_t module;
     kolo_cu_func_t collective[KOLO_CUDA_FAMILIES][KOLO_EXEC_DEVICE_TYPES];
-    kolo_cu_func_t messages, messages_few, lift;
+    kolo_cu_func_t messages, messages_few, messages_table, table, lift;
     bool early; /* they wait by themselves for the kernel before them */
 } kolo_cuda_kernels_t;
 kolo_status_t kolo_cuda_kernels(const kolo_cuda_device_t *device, const kolo_cuda_kernels_t **kernels);
@@ -61,6 +62,7 @@ typedef struct {
     uintptr_t base;
     size_t bytes;
     uint64_t id;          /* kolo_cuda_buffer_id(), or the number of a run; by which others get it: 0 they do not */
+    bool here;            /* not this GPU's own memory: only it is known to reach it */
     uint64_t seen;        /* by bit: ranks whose GPUs reach it, at the same address */
     kolo_cuda_run_t *run; /* its pieces; NULL: it is one allocation */
 } kolo_cuda_known_t;
@@ -91,9 +93,7 @@ typedef struct kolo_cuda_state {
     struct kolo_cuda_watched {
         uint64_t beat, seen_ns;
     } watched[KOLO_CUDA_RANKS]; /* the lines of `waiting` as they were last, and when they changed */
-    kolo_cu_stream_t last;      /* the stream of the last launch */
-    bool launched, asked;       /* asked: for the end of all that was launched */
-    kolo_cu_event_t order, end;
+    kolo_cuda_order_t order;
     uint32_t launches; /* that were asked for, see kolo_cuda_tidy() */
     /* Places of `exports` change hands when what used them is complete: an event behind a launch tells, which is
      * recorded only while somebody waits for that. Clocks are those of kolo_exports_clock(). */
@@ -103,6 +103,10 @@ typedef struct kolo_cuda_state {
     bool capturing; /* the stream of the long operation that is being queued */
     kolo_cuda_known_t known[KOLO_CUDA_KNOWN];
     uint32_t next_known;
+    struct {
+        kolo_cu_ptr_t all[32];  /* each at least twice as long as the one before */
+        size_t n, rows;         /* rows: of the last */
+    } table;                    /* of groups with many messages */
     kolo_cuda_long_args_t args; /* what all calls have in common is filled in; short ones take args.c alone */
     kolo_cuda_p2p_many_t p2p;
 } kolo_cuda_state_t;
@@ -115,6 +119,10 @@ typedef struct {
 kolo_status_t kolo_cuda_fill(const kolo_exec_call_t *call, kolo_cuda_args_t *args);
 kolo_status_t kolo_cuda_choose(const kolo_cuda_state_t *s, const kolo_exec_call_t *call, kolo_cuda_args_t *args,
                                kolo_cuda_family_t *family, kolo_cuda_grid_t *grid);
+/* By lines, whatever limits say; bytes of a part that go at once. */
+uint64_t kolo_cuda_lines_most(const kolo_cuda_state_t *s);
+kolo_status_t kolo_cuda_choose_lines(const kolo_cuda_state_t *s, const kolo_exec_call_t *call,
+                                     kolo_cuda_args_t *args, kolo_cuda_family_t *family, kolo_cuda_grid_t *grid);
 /* expose.c: the ranks of this process whose GPUs reach memory at `p`. `legacy`: as in kolo_cuda_reaches(). */
 uint64_t kolo_cuda_seen_here(const kolo_cuda_state_t *s, const void *p, bool legacy);
 /* Before a long operation on `stream`: what others have offered is mapped, `p` is offered to them. */
@@ -133,8 +141,6 @@ kolo_status_t kolo_cuda_put(kolo_cuda_state_t *s, kolo_cu_func_t function, kolo_
                             kolo_cu_stream_t stream);
 kolo_status_t kolo_cuda_put_copy(kolo_cuda_state_t *s, void *dst, const void *src, size_t bytes,
                                  kolo_cu_stream_t stream);
-/* Work of this communicator on another stream comes first. */
-kolo_status_t kolo_cuda_follow(kolo_cuda_state_t *s, kolo_cu_stream_t stream);
 /* memory.c: is it memory of this rank's GPU, and so long? */
 kolo_status_t kolo_cuda_check_memory(kolo_cuda_state_t *s, const void *p, uint64_t bytes, const char *what);
 void kolo_cuda_forget_memory(kolo_cuda_state_t *s);
@@ -143,7 +149,8 @@ kolo_status_t kolo_cuda_move(void *state, const kolo_exec_move_t *moves, size_t 
 /* waits.c: exec.h's waits() and awaited(). */
 void kolo_cuda_waits(void *state, kolo_exec_waits_t *waits);
 void kolo_cuda_awaited(void *state, char *buf, size_t bytes);
-/* messages.c: sends and receives side by side. */
+/* messages.c: sends and receives side by side, which have been checked. */
 kolo_status_t kolo_cuda_messages(kolo_cuda_state_t *s, const kolo_exec_call_t *calls, size_t n);
+void kolo_cuda_tables_free(kolo_cuda_state_t *s);
 
 #endif

@@ -52,7 +52,7 @@ void kolo_cuda_offer(kolo_cuda_state_t *s, const void *p, uint64_t bytes, kolo_c
 {
     const kolo_cuda_known_t *known = find(s, p, bytes);
     int now = KOLO_CU_CAPTURE_NONE;
-    if (!s->exports || !known) return;
+    if (!s->exports || !known || known->here) return;
     s->capturing = s->api->stream_capturing(stream, &now) || now != KOLO_CU_CAPTURE_NONE;
     if (s->capturing) return; /* nothing but the operation itself is to happen now */
     kolo_exports_look(s->exports);

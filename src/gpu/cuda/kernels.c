@@ -94,6 +94,8 @@ static kolo_status_t load_locked(const kolo_cuda_device_t *device, kolo_cuda_ker
     if (!r) r = api->module_function(&k->messages, k->module, "kolo_cuda_messages");
     if (!r) r = api->module_function(&k->lift, k->module, "kolo_cuda_lift");
     if (!r) r = api->module_function(&k->messages_few, k->module, "kolo_cuda_messages_few");
+    if (!r) r = api->module_function(&k->messages_table, k->module, "kolo_cuda_messages_table");
+    if (!r) r = api->module_function(&k->table, k->module, "kolo_cuda_table");
     int ptx = 0; /* kolo_begin() waits from compute capability 9.0 on */
     if (!r) r = api->func_attribute(&ptx, KOLO_CU_FUNC_PTX_VERSION, k->messages);
     k->early = api->launch_ex && ptx >= 90;

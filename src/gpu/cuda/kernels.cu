@@ -10,6 +10,7 @@
 #include "gpu/cuda/messages.cuh"
 #include "gpu/cuda/plan/interp.cuh"
 
+// clang-format off
 KOLO_KERNEL kolo_cuda_ll_int8(KOLO_PARAM kolo_cuda_args_t c) { kolo_ll<int8_t>(c); }
 KOLO_KERNEL kolo_cuda_ll_uint8(KOLO_PARAM kolo_cuda_args_t c) { kolo_ll<uint8_t>(c); }
 KOLO_KERNEL kolo_cuda_ll_int32(KOLO_PARAM kolo_cuda_args_t c) { kolo_ll<int32_t>(c); }
@@ -78,3 +79,5 @@ KOLO_KERNEL kolo_cuda_plan_e5m2(KOLO_PARAM kolo_cuda_plan_args_t a) { kolo_plan_
 KOLO_KERNEL kolo_cuda_lift(KOLO_PARAM kolo_cuda_lift_args_t c) { kolo_lift(c); }
 KOLO_KERNEL kolo_cuda_messages_few(KOLO_PARAM kolo_cuda_p2p_args_t c) { kolo_messages(c, NULL); }
 KOLO_KERNEL kolo_cuda_messages(KOLO_PARAM kolo_cuda_p2p_many_t c) { kolo_messages(c.head, c.more); }
+KOLO_KERNEL kolo_cuda_messages_table(KOLO_PARAM kolo_cuda_p2p_args_t c) { kolo_messages_table(c); }
+KOLO_KERNEL kolo_cuda_table(KOLO_PARAM kolo_cuda_table_args_t c) { kolo_table(c); }

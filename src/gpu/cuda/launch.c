@@ -74,9 +74,8 @@ static kolo_status_t open_entered(kolo_cuda_state_t *s, kolo_wire_ctx_t *ctx)
     KOLO_TRY(kolo_cuda_kernels(s->device, &s->kernels));
     KOLO_TRY(open_regions(s, ctx));
     KOLO_TRY(make_mailbox(s));
-    kolo_cu_result_t r = s->api->event_create(&s->order, KOLO_CU_EVENT_NO_TIMING);
-    if (!r) r = s->api->event_create(&s->end, KOLO_CU_EVENT_NO_TIMING);
-    if (!r) r = s->api->event_create(&s->mark, KOLO_CU_EVENT_NO_TIMING);
+    KOLO_TRY(kolo_cuda_order_open(&s->order, s->device));
+    kolo_cu_result_t r = s->api->event_create(&s->mark, KOLO_CU_EVENT_NO_TIMING);
     return r ? kolo_cuda_fail(r, s->device->ordinal, "make an event") : KOLO_OK;
 }
 
@@ -114,10 +113,10 @@ static void close_state(void *state)
     bool pushed = false;
     if (!s) return;
     if (s->api && s->device && kolo_cuda_enter(s->device, &pushed) == KOLO_OK) {
-        if (s->order) s->api->event_destroy(s->order);
-        if (s->end) s->api->event_destroy(s->end);
+        kolo_cuda_order_close(&s->order);
         if (s->mark) s->api->event_destroy(s->mark);
         close_regions(s);
+        kolo_cuda_tables_free(s);
         if (s->mailbox) s->api->host_free(s->mailbox);
         kolo_cuda_leave(pushed);
     }
@@ -158,31 +157,13 @@ static kolo_status_t open_state(const kolo_exec_env_t *env, void **state)
 
 /* ---- putting work on a stream ---- */
 
-/* Work of this communicator on another stream comes first. A stream that is being captured has its order from the
- * program that replays it. */
-kolo_status_t kolo_cuda_follow(kolo_cuda_state_t *s, kolo_cu_stream_t stream)
-{
-    int now = KOLO_CU_CAPTURE_NONE;
-    if (!s->launched || s->last == stream) {
-        s->last = stream;
-        return KOLO_OK;
-    }
-    kolo_cu_result_t r = s->api->stream_capturing(stream, &now);
-    if (!r && now != KOLO_CU_CAPTURE_NONE) return KOLO_OK;
-    if (!r) r = s->api->event_record(s->order, s->last);
-    if (!r) r = s->api->stream_wait(stream, s->order, 0);
-    if (r) return kolo_cuda_fail(r, s->device->ordinal, "order two streams of a communicator");
-    s->last = stream;
-    return KOLO_OK;
-}
-
 kolo_status_t kolo_cuda_put(kolo_cuda_state_t *s, kolo_cu_func_t function, kolo_cuda_grid_t grid, void *args,
                             kolo_cu_stream_t stream)
 {
     void *params[] = {args};
-    KOLO_TRY(kolo_cuda_follow(s, stream));
+    KOLO_TRY(kolo_cuda_order_before(&s->order, stream));
     kolo_cu_result_t r;
-    if (s->kernels->early && kolo_cuda_options.early) {
+    if (s->kernels->early && kolo_cuda_options.early && !s->order.alone) {
         kolo_cu_launch_attribute_t early = {.id = KOLO_CU_LAUNCH_EARLY, .value.flag = 1};
         kolo_cu_launch_t how = {grid.blocks, 1, 1, grid.threads, 1, 1, 0, stream, &early, 1};
         r = s->api->launch_ex(&how, function, params, NULL);
@@ -191,22 +172,18 @@ kolo_status_t kolo_cuda_put(kolo_cuda_state_t *s, kolo_cu_func_t function, kolo_
     }
     if (r) return kolo_cuda_fail(r, s->device->ordinal, "launch a kernel");
     if (KOLO_UNLIKELY(s->wants_mark)) kolo_cuda_mark(s, stream);
-    s->launched = true;
-    s->asked = false;
-    return KOLO_OK;
+    return kolo_cuda_order_behind(&s->order, stream);
 }
 
 kolo_status_t kolo_cuda_put_copy(kolo_cuda_state_t *s, void *dst, const void *src, size_t bytes,
                                  kolo_cu_stream_t stream)
 {
     if (dst == src || !bytes) return KOLO_OK;
-    KOLO_TRY(kolo_cuda_follow(s, stream));
+    KOLO_TRY(kolo_cuda_order_before(&s->order, stream));
     kolo_cu_result_t r =
         s->api->memcpy_async((kolo_cu_ptr_t)(uintptr_t)dst, (kolo_cu_ptr_t)(uintptr_t)src, bytes, stream);
     if (r) return kolo_cuda_fail(r, s->device->ordinal, "queue a copy");
-    s->launched = true;
-    s->asked = false;
-    return KOLO_OK;
+    return kolo_cuda_order_behind(&s->order, stream);
 }
 
 /* ---- arguments ---- */
@@ -232,12 +209,35 @@ static kolo_status_t launch_alone(kolo_cuda_state_t *s, const kolo_exec_call_t *
     return kolo_cuda_put_copy(s, c->dst, c->src, c->count * c->elem, c->stream);
 }
 
+/* An all_to_all in place, a stretch of each part at a time: by lines a thread has loaded what it sends before it
+ * stores what comes in its place. */
+static kolo_status_t launch_in_place(kolo_cuda_state_t *s, const kolo_exec_call_t *c, kolo_type_t type)
+{
+    uint64_t each = KOLO_MAX(kolo_cuda_lines_most(s) / c->elem, (uint64_t)1), whole = c->count * c->elem;
+    for (uint64_t at = 0; at < c->count; at += each) {
+        kolo_exec_call_t piece = *c;
+        kolo_cuda_family_t family;
+        kolo_cuda_grid_t grid;
+        piece.count = KOLO_MIN(each, c->count - at);
+        piece.src = (const char *)c->src + at * c->elem;
+        piece.dst = (char *)c->dst + at * c->elem;
+        piece.src_stride = c->src_stride ? c->src_stride : whole;
+        piece.dst_stride = c->dst_stride ? c->dst_stride : whole;
+        KOLO_TRY(kolo_cuda_choose_lines(s, &piece, &s->args.c, &family, &grid));
+        KOLO_TRY(kolo_cuda_put(s, s->kernels->collective[family][type], grid, &s->args, c->stream));
+    }
+    return KOLO_OK;
+}
+
 static kolo_status_t launch_collective(kolo_cuda_state_t *s, const kolo_exec_call_t *c)
 {
     kolo_cuda_family_t family;
     kolo_cuda_grid_t grid;
     kolo_type_t type = c->reducer.type < KOLO_EXEC_DEVICE_TYPES ? c->reducer.type : KOLO_UINT8; /* only moved */
     bool planned;
+    if (KOLO_UNLIKELY(c->coll == KOLO_COLL_ALL_TO_ALL && c->src == c->dst && c->count && s->regions.nranks > 1 &&
+                      !c->send_counts))
+        return launch_in_place(s, c, type);
     KOLO_TRY(kolo_cuda_plans_launch(s, c, &planned));
     if (planned) return KOLO_OK;
     if (s->regions.nranks == 1) {
@@ -249,9 +249,25 @@ static kolo_status_t launch_collective(kolo_cuda_state_t *s, const kolo_exec_cal
     return kolo_cuda_put(s, s->kernels->collective[family][type], grid, &s->args, c->stream);
 }
 
-static kolo_status_t launch_entered(kolo_cuda_state_t *s, const kolo_exec_call_t *calls, size_t n)
+static kolo_status_t check_entered(kolo_cuda_state_t *s, const kolo_exec_call_t *calls, size_t n)
 {
     for (size_t i = 0; i < n; i++) KOLO_TRY(check_call(s, &calls[i]));
+    return calls->kind == KOLO_EXEC_COLL && n == 1 ? KOLO_OK : kolo_exec_check_own(calls, n, s->regions.rank);
+}
+
+static kolo_status_t check(void *state, const kolo_exec_call_t *calls, size_t n)
+{
+    kolo_cuda_state_t *s = state;
+    bool pushed;
+    KOLO_TRY(kolo_cuda_enter(s->device, &pushed));
+    kolo_status_t status = check_entered(s, calls, n);
+    kolo_cuda_leave(pushed);
+    return status;
+}
+
+static kolo_status_t launch_entered(kolo_cuda_state_t *s, const kolo_exec_call_t *calls, size_t n)
+{
+    KOLO_TRY(check_entered(s, calls, n));
     if (KOLO_UNLIKELY(s->exports && (++s->launches % KOLO_CUDA_TIDY_EACH == 0 || s->marked)))
         kolo_cuda_tidy(s, calls->stream);
     for (size_t i = 0; i < n;) {
@@ -282,24 +298,19 @@ static kolo_status_t follow(void *state, void *stream)
     kolo_cuda_state_t *s = state;
     bool pushed;
     KOLO_TRY(kolo_cuda_enter(s->device, &pushed));
-    kolo_status_t status = kolo_cuda_follow(s, stream);
+    kolo_status_t status = kolo_cuda_order_before(&s->order, stream);
     kolo_cuda_leave(pushed);
     return status;
 }
 
-/* Asks at the end of the last stream; work of the program that is queued there is waited for, too. */
 static kolo_status_t poll(void *state)
 {
     kolo_cuda_state_t *s = state;
     bool pushed;
-    if (!s->launched) return KOLO_OK;
     KOLO_TRY(kolo_cuda_enter(s->device, &pushed));
-    kolo_cu_result_t r = s->asked ? KOLO_CU_SUCCESS : s->api->event_record(s->end, s->last);
-    s->asked = r == KOLO_CU_SUCCESS;
-    if (!r) r = s->api->event_query(s->end);
+    kolo_status_t status = kolo_cuda_order_poll(&s->order);
     kolo_cuda_leave(pushed);
-    if (r == KOLO_CU_NOT_READY) return KOLO_IN_PROGRESS;
-    return r ? kolo_cuda_fail(r, s->device->ordinal, "ask for the end of the operations") : KOLO_OK;
+    return status;
 }
 
 static void cancel(void *state)
@@ -327,6 +338,7 @@ const kolo_exec_ops_t kolo_exec_cuda = {.name = "cuda",
                                         .serves = serves,
                                         .open = open_state,
                                         .launch = launch,
+                                        .check = check,
                                         .follow = follow,
                                         .move = kolo_cuda_move,
                                         .poll = poll,

@@ -73,20 +73,27 @@ kolo_status_t kolo_cuda_check_memory(kolo_cuda_state_t *s, const void *p, uint64
     if (!bytes) return KOLO_OK;
     if (KOLO_LIKELY(find_known(s, at, bytes))) return KOLO_OK;
     kolo_mem_find(p, &place);
+    bool own = place.ops == &kolo_mem_cuda && place.device == s->device->ordinal;
+    bool other = !own && kolo_cuda_find_other(s->device, p, &place);
     if (place.ops != &kolo_mem_cuda)
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
-                         "%s %p is not memory of a GPU: the communicator of rank %d works on GPU %d", what, p,
-                         s->regions.rank, s->device->ordinal);
+                         "%s %p is not memory of a GPU, nor other memory that it reaches: the communicator of rank "
+                         "%d works on GPU %d",
+                         what, p, s->regions.rank, s->device->ordinal);
     if (place.device != s->device->ordinal)
-        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
-                         "%s %p lies on GPU %d: the communicator of rank %d works on GPU %d", what, p, place.device,
-                         s->regions.rank, s->device->ordinal);
+        return kolo_fail(
+            KOLO_ERR_INVALID_ARGUMENT,
+            "%s %p lies on GPU %d, and the communicator of rank %d works on GPU %d, which does not reach it", what,
+            p, place.device, s->regions.rank, s->device->ordinal);
     size_t left = at < place.base ? 0 : kolo_mem_length(&place, at, bytes);
     if (left < bytes)
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
                          "%s %p has %llu bytes to the end of its allocation, %llu are needed", what, p,
                          (unsigned long long)left, (unsigned long long)bytes);
-    if (place.joins)
+    if (other) /* by lines and stages */
+        keep(s, (kolo_cuda_known_t){
+                    .base = place.base, .bytes = place.bytes, .id = kolo_cuda_buffer_id(p), .here = true});
+    else if (place.joins)
         keep_run(s, &place, at, bytes);
     else
         keep(s, (kolo_cuda_known_t){.base = place.base,

@@ -21,7 +21,7 @@ static kolo_status_t refuse_capture(const kolo_cuda_state_t *s, const kolo_exec_
 static kolo_status_t move(kolo_cuda_state_t *s, const kolo_exec_move_t *m)
 {
     kolo_cu_result_t r = KOLO_CU_SUCCESS;
-    KOLO_TRY(kolo_cuda_follow(s, m->stream));
+    KOLO_TRY(kolo_cuda_order_before(&s->order, m->stream));
     if (m->bytes && m->dst != m->src)
         r = s->api->memcpy_async((kolo_cu_ptr_t)(uintptr_t)m->dst, (kolo_cu_ptr_t)(uintptr_t)m->src, m->bytes,
                                  m->stream);
@@ -31,9 +31,7 @@ static kolo_status_t move(kolo_cuda_state_t *s, const kolo_exec_move_t *m)
     else if (m->word)
         r = s->api->stream_write_word(m->stream, m->word, m->value, 0);
     if (r) return kolo_cuda_fail(r, s->device->ordinal, m->wait ? "queue a wait for a signal" : "queue a signal");
-    s->launched = true;
-    s->asked = false;
-    return KOLO_OK;
+    return kolo_cuda_order_behind(&s->order, m->stream);
 }
 
 kolo_status_t kolo_cuda_move(void *state, const kolo_exec_move_t *moves, size_t n)

@@ -110,11 +110,18 @@ static kolo_status_t in_levels(kolo_levels_t *s, kolo_levels_fn_t collective, co
     return kolo_fail_prefix(KOLO_ERR_SYSTEM, "rank %d has queued a part of a collective only: ", s->env.rank);
 }
 
+static kolo_status_t check(void *state, const kolo_exec_call_t *calls, size_t n)
+{
+    const kolo_levels_t *s = state;
+    int last = s->env.hosts - 1, ranks = s->env.first[last] + s->env.size[last];
+    for (size_t i = 0; i < n; i++) KOLO_TRY(kolo_exec_check(&calls[i], s->env.rank, ranks, s->env.device));
+    return kolo_exec_check_own(calls, n, s->env.rank);
+}
+
 static kolo_status_t launch(void *state, const kolo_exec_call_t *calls, size_t n)
 {
     kolo_levels_t *s = state;
-    int last = s->env.hosts - 1, ranks = s->env.first[last] + s->env.size[last];
-    for (size_t i = 0; i < n; i++) KOLO_TRY(kolo_exec_check(&calls[i], s->env.rank, ranks, s->env.device));
+    KOLO_TRY(check(state, calls, n));
     for (size_t i = 0; i < n;) {
         size_t end = i;
         kolo_levels_fn_t collective = collective_of(s, &calls[i]);
@@ -227,6 +234,7 @@ const kolo_exec_ops_t kolo_exec_levels = {.name = "hierarchical",
                                           .serves = serves,
                                           .open = open_state,
                                           .launch = launch,
+                                          .check = check,
                                           .poll = poll,
                                           .cancel = cancel,
                                           .awaited = awaited,

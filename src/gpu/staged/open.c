@@ -46,8 +46,11 @@ kolo_status_t kolo_staged_pin(kolo_staged_t *s, size_t bytes, char **at)
     }
     *pinned = (kolo_staged_pinned_t){.next = s->pinned, .at = p, .bytes = bytes};
     s->pinned = pinned;
-    KOLO_TRY(
-        failed(s, s->api->host_register(p, bytes, KOLO_CU_HOST_PORTABLE | KOLO_CU_HOST_MAPPED), "pin host memory"));
+    int mode = KOLO_CU_CAPTURE_RELAXED; /* the program may be capturing */
+    s->api->capture_mode(&mode);
+    kolo_cu_result_t r = s->api->host_register(p, bytes, KOLO_CU_HOST_PORTABLE | KOLO_CU_HOST_MAPPED);
+    s->api->capture_mode(&mode);
+    KOLO_TRY(failed(s, r, "pin host memory"));
     pinned->registered = true;
     *at = p;
     return KOLO_OK;
@@ -78,8 +81,7 @@ static kolo_status_t open_entered(kolo_staged_t *s)
     s->counts = calloc((size_t)s->nranks, sizeof *s->counts);
     if (!s->counts) return kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for %d ranks", s->nranks);
     KOLO_TRY(make_memory(s));
-    KOLO_TRY(failed(s, s->api->event_create(&s->order, KOLO_CU_EVENT_NO_TIMING), "make an event"));
-    KOLO_TRY(failed(s, s->api->event_create(&s->end, KOLO_CU_EVENT_NO_TIMING), "make an event"));
+    KOLO_TRY(kolo_cuda_order_open(&s->order, s->device));
     int err = kolo_thread_start(&s->thread, 0, kolo_staged_work, s);
     if (err) return kolo_fail_errno(KOLO_ERR_SYSTEM, err, "cannot start a thread for GPU %d", s->device->ordinal);
     s->started = true;
@@ -88,8 +90,7 @@ static kolo_status_t open_entered(kolo_staged_t *s)
 
 static void free_device_side(kolo_staged_t *s)
 {
-    if (s->order) s->api->event_destroy(s->order);
-    if (s->end) s->api->event_destroy(s->end);
+    kolo_cuda_order_close(&s->order);
     for (kolo_staged_pinned_t *p = s->pinned; p; p = p->next)
         if (p->registered) s->api->host_unregister(p->at);
 }
@@ -191,6 +192,7 @@ const kolo_exec_ops_t kolo_exec_staged = {.name = "staged",
                                           .serves = serves,
                                           .open = open_state,
                                           .launch = kolo_staged_launch,
+                                          .check = kolo_staged_check,
                                           .follow = kolo_staged_follow,
                                           .poll = kolo_staged_poll,
                                           .cancel = cancel,

@@ -36,20 +36,6 @@ kolo_status_t kolo_staged_copy(kolo_staged_t *s, kolo_cu_stream_t stream, void *
     return failed(s, s->api->memcpy_async((uintptr_t)to, (uintptr_t)from, bytes, stream), "queue a copy");
 }
 
-/* Work of this communicator on another stream comes first. */
-static kolo_status_t follow(kolo_staged_t *s, kolo_cu_stream_t stream)
-{
-    if (s->launched && s->last != stream) {
-        kolo_cu_result_t r = s->api->event_record(s->order, s->last);
-        if (!r) r = s->api->stream_wait(stream, s->order, 0);
-        KOLO_TRY(failed(s, r, "order two streams of a communicator"));
-    }
-    s->last = stream;
-    s->launched = true;
-    s->asked = false;
-    return KOLO_OK;
-}
-
 /* ---- onto the stream ---- */
 
 static kolo_status_t copy(kolo_staged_t *s, const kolo_staged_op_t *op, uint32_t piece, bool from_device,
@@ -128,24 +114,15 @@ static kolo_status_t put_captured(kolo_staged_t *s, kolo_staged_op_t *op, kolo_c
     op->next_captured = s->captured;
     s->captured = op;
     KOLO_TRY(failed(s, s->api->stream_host_call(stream, replay, op), "capture an operation"));
-    return put_pieces(s, op, stream);
-}
-
-static kolo_status_t ask_capture(const kolo_staged_t *s, kolo_cu_stream_t stream, bool *captured)
-{
-    int now = KOLO_CU_CAPTURE_NONE;
-    kolo_cu_result_t r = s->api->stream_capturing(stream, &now);
-    *captured = now != KOLO_CU_CAPTURE_NONE;
-    return failed(s, r, "ask a stream");
+    KOLO_TRY(put_pieces(s, op, stream));
+    return kolo_cuda_order_behind(&s->order, stream);
 }
 
 /* Takes the operation, also on failure. It is listed before its marks are queued: they are never reached else. */
 static kolo_status_t put(kolo_staged_t *s, kolo_staged_op_t *op, kolo_cu_stream_t stream)
 {
-    bool captured;
-    kolo_status_t status = ask_capture(s, stream, &captured);
-    if (status == KOLO_OK && captured) return put_captured(s, op, stream);
-    if (status == KOLO_OK) status = follow(s, stream);
+    kolo_status_t status = kolo_cuda_order_before(&s->order, stream);
+    if (status == KOLO_OK && s->order.capturing) return put_captured(s, op, stream);
     if (status != KOLO_OK) {
         free(op);
         return status;
@@ -164,30 +141,25 @@ static kolo_status_t put(kolo_staged_t *s, kolo_staged_op_t *op, kolo_cu_stream_
     pthread_mutex_unlock(&s->lock);
     status = put_pieces(s, mine, stream);
     free(mine);
+    if (status == KOLO_OK) status = kolo_cuda_order_behind(&s->order, stream);
     kolo_gate_open(&s->gate);
     return status;
 }
 
 /* ---- operations ---- */
 
-/* The n-th send of this rank to itself goes to its n-th receive: a copy on the device. */
+/* What this rank sends to itself is a copy on the device. They have been checked. */
 static kolo_status_t copy_own(kolo_staged_t *s, const kolo_exec_call_t *calls, size_t n)
 {
     size_t r = 0;
+    KOLO_TRY(kolo_cuda_order_before(&s->order, calls->stream));
     for (size_t i = 0; i < n; i++) {
         if (calls[i].kind != KOLO_EXEC_SEND || calls[i].root != s->rank) continue;
-        while (r < n && !(calls[r].kind == KOLO_EXEC_RECV && calls[r].root == s->rank)) r++;
-        if (r == n)
-            return kolo_fail(KOLO_ERR_INVALID_USAGE, "rank %d sends to itself in a group that does not receive it",
-                             s->rank);
-        uint64_t bytes = calls[i].count * calls[i].elem, room = calls[r].count * calls[r].elem;
-        if (bytes != room)
-            return kolo_fail(KOLO_ERR_MISMATCH, "rank %d sends %llu bytes to itself and receives %llu", s->rank,
-                             (unsigned long long)bytes, (unsigned long long)room);
-        KOLO_TRY(kolo_staged_copy(s, calls[i].stream, calls[r].dst, calls[i].src, bytes));
+        while (!(calls[r].kind == KOLO_EXEC_RECV && calls[r].root == s->rank)) r++;
+        KOLO_TRY(kolo_staged_copy(s, calls->stream, calls[r].dst, calls[i].src, calls[i].count * calls[i].elem));
         r++;
     }
-    return KOLO_OK;
+    return kolo_cuda_order_behind(&s->order, calls->stream);
 }
 
 static kolo_status_t put_calls(kolo_staged_t *s, const kolo_exec_call_t *calls, size_t n)
@@ -207,11 +179,19 @@ static kolo_status_t put_calls(kolo_staged_t *s, const kolo_exec_call_t *calls, 
     return status;
 }
 
-static kolo_status_t launch_entered(kolo_staged_t *s, const kolo_exec_call_t *calls, size_t n)
+kolo_status_t kolo_staged_check(void *state, const kolo_exec_call_t *calls, size_t n)
 {
+    kolo_staged_t *s = state;
     for (size_t i = 0; i < n; i++) KOLO_TRY(kolo_exec_check(&calls[i], s->rank, s->nranks, s->device->ordinal));
+    KOLO_TRY(kolo_exec_check_own(calls, n, s->rank));
     if (atomic_load(&s->cancelled))
         return kolo_fail(KOLO_ERR_ABORTED, "rank %d: the communicator's operations were ended", s->rank);
+    return KOLO_OK;
+}
+
+static kolo_status_t launch_entered(kolo_staged_t *s, const kolo_exec_call_t *calls, size_t n)
+{
+    KOLO_TRY(kolo_staged_check(s, calls, n));
     for (size_t i = 0; i < n;) {
         size_t end = i + 1;
         while (calls[i].kind != KOLO_EXEC_COLL && end < n && calls[end].kind != KOLO_EXEC_COLL) end++;
@@ -234,10 +214,10 @@ kolo_status_t kolo_staged_launch(void *state, const kolo_exec_call_t *calls, siz
 kolo_status_t kolo_staged_follow(void *state, void *stream)
 {
     kolo_staged_t *s = state;
-    bool captured, pushed;
+    bool pushed;
     KOLO_TRY(kolo_cuda_enter(s->device, &pushed));
-    kolo_status_t status = ask_capture(s, stream, &captured);
-    if (status == KOLO_OK) status = captured ? has_pair(s) : follow(s, stream);
+    kolo_status_t status = kolo_cuda_order_before(&s->order, stream);
+    if (status == KOLO_OK && s->order.capturing) status = has_pair(s);
     kolo_cuda_leave(pushed);
     return status;
 }
@@ -252,12 +232,8 @@ kolo_status_t kolo_staged_poll(void *state)
     bool busy = s->running || s->queue.head || s->replays.head;
     pthread_mutex_unlock(&s->lock);
     if (busy) return KOLO_IN_PROGRESS;
-    if (!s->launched) return KOLO_OK;
     KOLO_TRY(kolo_cuda_enter(s->device, &pushed));
-    kolo_cu_result_t r = s->asked ? KOLO_CU_SUCCESS : s->api->event_record(s->end, s->last);
-    s->asked = r == KOLO_CU_SUCCESS;
-    if (!r) r = s->api->event_query(s->end);
+    kolo_status_t status = kolo_cuda_order_poll(&s->order);
     kolo_cuda_leave(pushed);
-    if (r == KOLO_CU_NOT_READY) return KOLO_IN_PROGRESS;
-    return failed(s, r, "ask for the end of the operations");
+    return status;
 }

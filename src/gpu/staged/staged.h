@@ -16,7 +16,7 @@
 
 #include "base/wait.h"
 #include "gpu/gpu.h"
-#include "mem/cuda/cuda.h"
+#include "mem/cuda/order.h"
 
 #include <pthread.h>
 
@@ -71,9 +71,7 @@ typedef struct kolo_staged {
     size_t message_bytes;
 
     /* the caller's side */
-    kolo_cu_stream_t last; /* of the last launch */
-    bool launched, asked;  /* asked: for the end of all that was launched */
-    kolo_cu_event_t order, end;
+    kolo_cuda_order_t order;
     uint32_t pairs_used;
     kolo_staged_op_t *captured; /* all of them */
 
@@ -106,6 +104,7 @@ kolo_status_t kolo_staged_messages_copy(kolo_staged_t *s, const kolo_staged_op_t
 kolo_status_t kolo_staged_messages_run(kolo_staged_t *s, const kolo_staged_op_t *op);
 
 /* queue.c */
+kolo_status_t kolo_staged_check(void *state, const kolo_exec_call_t *calls, size_t n);
 kolo_status_t kolo_staged_launch(void *state, const kolo_exec_call_t *calls, size_t n);
 kolo_status_t kolo_staged_follow(void *state, void *stream);
 kolo_status_t kolo_staged_poll(void *state);

@@ -19,6 +19,8 @@ typedef struct CUstream_st *kolo_cu_stream_t;
 typedef struct CUevent_st *kolo_cu_event_t;
 typedef struct CUmod_st *kolo_cu_module_t;
 typedef struct CUfunc_st *kolo_cu_func_t;
+typedef struct CUgraph_st *kolo_cu_graph_t;
+typedef struct CUgraphNode_st *kolo_cu_node_t;
 
 enum {
     KOLO_CU_SUCCESS = 0,
@@ -33,6 +35,8 @@ enum {
     KOLO_CU_ATTR_POSIX_FD = 103,
 
     KOLO_CU_POINTER_MEMORY_TYPE = 2,
+    KOLO_CU_POINTER_DEVICE_POINTER = 3,
+    KOLO_CU_POINTER_MANAGED = 8,
     KOLO_CU_POINTER_BUFFER_ID = 7,
     KOLO_CU_POINTER_DEVICE = 9,
     KOLO_CU_POINTER_RANGE_START = 11,
@@ -56,7 +60,11 @@ enum {
     KOLO_CU_HOST_MAPPED = 2,
     KOLO_CU_STREAM_NON_BLOCKING = 1,
     KOLO_CU_EVENT_NO_TIMING = 2,
-    KOLO_CU_CAPTURE_NONE = 0
+    KOLO_CU_CAPTURE_NONE = 0,
+    KOLO_CU_CAPTURE_ACTIVE = 1,
+    KOLO_CU_CAPTURE_ADD = 0, /* of nodes that a stream's next one comes behind */
+    KOLO_CU_CAPTURE_RELAXED = 2,
+    KOLO_CU_EVENT_EXTERNAL = 1, /* of a wait in a stream that is captured: a node that waits, at each replay */
 };
 
 typedef struct {
@@ -180,6 +188,23 @@ typedef struct kolo_cuda_api {
     kolo_cu_result_t (*func_attribute)(int *value, int attribute, kolo_cu_func_t function);
     /* NULL where the driver has none: the handle behind an address, held once more */
     kolo_cu_result_t (*mem_retain)(kolo_cu_mem_t *handle, void *p);
+    /* NULL before CUDA 11.3: what a stream that is captured goes into, and its next node comes behind; more of
+     * that; a node beside it that records an event; edges. */
+    kolo_cu_result_t (*capture_info)(kolo_cu_stream_t stream, int *status, unsigned long long *id,
+                                     kolo_cu_graph_t *graph, const kolo_cu_node_t **nodes, size_t *n);
+    kolo_cu_result_t (*capture_depend)(kolo_cu_stream_t stream, kolo_cu_node_t *nodes, size_t n, unsigned flags);
+    kolo_cu_result_t (*graph_add_record)(kolo_cu_node_t *node, kolo_cu_graph_t graph, const kolo_cu_node_t *behind,
+                                         size_t n, kolo_cu_event_t event);
+    kolo_cu_result_t (*graph_add_edges)(kolo_cu_graph_t graph, const kolo_cu_node_t *from, const kolo_cu_node_t *to,
+                                        size_t n);
+    kolo_cu_result_t (*graph_remove_edges)(kolo_cu_graph_t graph, const kolo_cu_node_t *from,
+                                           const kolo_cu_node_t *to, size_t n);
+    /* NULL before CUDA 12: another number than any stream had before, while handles come again. */
+    kolo_cu_result_t (*stream_id)(kolo_cu_stream_t stream, unsigned long long *id);
+    /* What this thread may do while a stream is captured; gives back what held. */
+    kolo_cu_result_t (*capture_mode)(int *mode);
+    kolo_cu_result_t (*mem_alloc)(kolo_cu_ptr_t *p, size_t bytes);
+    kolo_cu_result_t (*mem_free)(kolo_cu_ptr_t p);
     /* NULL before CUDA 11.8 */
     kolo_cu_result_t (*launch_ex)(const kolo_cu_launch_t *launch, kolo_cu_func_t function, void **params,
                                   void **extra);

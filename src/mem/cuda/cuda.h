@@ -42,6 +42,9 @@ uint64_t kolo_cuda_buffer_id(const void *p);
 /* May this device load from and store to memory that another one of this process has at `p`? `legacy`: it came from
  * cudaMalloc(), which every device with peer access has mapped. */
 bool kolo_cuda_reaches(kolo_cu_device_t device, const void *p, bool legacy);
+/* Memory that is not this device's own, but that it and its copy engines reach: pinned host memory, that of another
+ * device of this process with peer access, managed, or from a graph. The device's context is current. */
+bool kolo_cuda_find_other(const kolo_cuda_device_t *device, const void *p, kolo_mem_place_t *place);
 /* The device's context is current on this thread until _leave(), which takes what enter returned. */
 kolo_status_t kolo_cuda_enter(const kolo_cuda_device_t *device, bool *pushed);
 void kolo_cuda_leave(bool pushed);

@@ -91,6 +91,9 @@ static const struct {
     {"cuModuleUnload", offsetof(kolo_cuda_api_t, module_unload)},
     {"cuModuleGetFunction", offsetof(kolo_cuda_api_t, module_function)},
     {"cuLaunchKernel", offsetof(kolo_cuda_api_t, launch)},
+    {"cuThreadExchangeStreamCaptureMode", offsetof(kolo_cuda_api_t, capture_mode)},
+    {"cuMemAlloc_v2", offsetof(kolo_cuda_api_t, mem_alloc)},
+    {"cuMemFree_v2", offsetof(kolo_cuda_api_t, mem_free)},
     {"cuFuncGetAttribute", offsetof(kolo_cuda_api_t, func_attribute)},
     {"cuLaunchKernelEx", offsetof(kolo_cuda_api_t, launch_ex)},
 };
@@ -103,6 +106,12 @@ static const struct {
     {"cuStreamWriteValue32_v2", offsetof(kolo_cuda_api_t, stream_write_word)},
     {"cuMemGetHandleForAddressRange", offsetof(kolo_cuda_api_t, mem_range_handle)},
     {"cuMemRetainAllocationHandle", offsetof(kolo_cuda_api_t, mem_retain)},
+    {"cuStreamGetId", offsetof(kolo_cuda_api_t, stream_id)},
+    {"cuStreamGetCaptureInfo_v2", offsetof(kolo_cuda_api_t, capture_info)},
+    {"cuStreamUpdateCaptureDependencies", offsetof(kolo_cuda_api_t, capture_depend)},
+    {"cuGraphAddEventRecordNode", offsetof(kolo_cuda_api_t, graph_add_record)},
+    {"cuGraphAddDependencies", offsetof(kolo_cuda_api_t, graph_add_edges)},
+    {"cuGraphRemoveDependencies", offsetof(kolo_cuda_api_t, graph_remove_edges)},
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;

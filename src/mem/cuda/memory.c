@@ -35,6 +35,42 @@ static bool classify(const void *p, kolo_mem_place_t *place)
     return true;
 }
 
+static bool reaches_device(const kolo_cuda_device_t *device, int ordinal, const void *p, bool legacy)
+{
+    const kolo_cuda_device_t *owner;
+    int can = 0;
+    if (ordinal == device->ordinal) return true;
+    if (kolo_cuda_device(ordinal, &owner) != KOLO_OK) return false;
+    if (!legacy) return kolo_cuda_reaches(device->device, p, false);
+    if (kolo_cuda_loaded()->can_access_peer(&can, device->device, owner->device) || !can) return false;
+    kolo_cu_result_t r = kolo_cuda_loaded()->enable_peer(owner->ctx, 0);
+    return r == KOLO_CU_SUCCESS || r == KOLO_CU_PEER_ALREADY;
+}
+
+bool kolo_cuda_find_other(const kolo_cuda_device_t *device, const void *p, kolo_mem_place_t *place)
+{
+    int attributes[] = {KOLO_CU_POINTER_MEMORY_TYPE, KOLO_CU_POINTER_DEVICE,     KOLO_CU_POINTER_RANGE_START,
+                        KOLO_CU_POINTER_RANGE_SIZE,  KOLO_CU_POINTER_LEGACY_IPC, KOLO_CU_POINTER_DEVICE_POINTER,
+                        KOLO_CU_POINTER_MANAGED};
+    unsigned type = 0, managed = 0;
+    int ordinal = -1, legacy = 0;
+    kolo_cu_ptr_t start = 0, seen = 0;
+    size_t bytes = 0;
+    void *data[] = {&type, &ordinal, &start, &bytes, &legacy, &seen, &managed};
+    kolo_cu_ptr_t at = (kolo_cu_ptr_t)(uintptr_t)p;
+    if (kolo_cuda_loaded()->pointer_attributes(KOLO_COUNTOF(attributes), attributes, data, at)) return false;
+    bool host = type == KOLO_CU_MEMORY_HOST && seen == at;
+    bool there = type == KOLO_CU_MEMORY_DEVICE && reaches_device(device, ordinal, p, legacy != 0);
+    if (!host && !managed && !there) return false;
+    if (!bytes) { /* the driver does not say where it begins */
+        start = at;
+        bytes = SIZE_MAX - (size_t)at;
+    }
+    *place = (kolo_mem_place_t){
+        .ops = &kolo_mem_cuda, .device = device->ordinal, .base = (uintptr_t)start, .bytes = bytes};
+    return true;
+}
+
 uint64_t kolo_cuda_buffer_id(const void *p)
 {
     int attribute = KOLO_CU_POINTER_BUFFER_ID;

@@ -77,9 +77,26 @@ kolo_cu_result_t cuStreamWaitValue32_v2(kolo_cu_stream_t stream, kolo_cu_ptr_t w
 kolo_cu_result_t cuStreamWriteValue32_v2(kolo_cu_stream_t stream, kolo_cu_ptr_t word, uint32_t value,
                                          unsigned flags);
 kolo_cu_result_t cuLaunchHostFunc(kolo_cu_stream_t stream, void (*fn)(void *arg), void *arg);
+kolo_cu_result_t cuStreamGetId(kolo_cu_stream_t stream, unsigned long long *id);
 kolo_cu_result_t cuStreamIsCapturing(kolo_cu_stream_t stream, int *status);
 kolo_cu_result_t cuStreamBeginCapture_v2(kolo_cu_stream_t stream, int mode);
-kolo_cu_result_t cuStreamEndCapture(kolo_cu_stream_t stream, void **graph);
+kolo_cu_result_t cuStreamEndCapture(kolo_cu_stream_t stream, kolo_cu_graph_t *graph);
+kolo_cu_result_t cuStreamGetCaptureInfo_v2(kolo_cu_stream_t stream, int *status, unsigned long long *id,
+                                           kolo_cu_graph_t *graph, const kolo_cu_node_t **nodes, size_t *n);
+kolo_cu_result_t cuStreamUpdateCaptureDependencies(kolo_cu_stream_t stream, kolo_cu_node_t *nodes, size_t n,
+                                                   unsigned flags);
+kolo_cu_result_t cuThreadExchangeStreamCaptureMode(int *mode);
+kolo_cu_result_t cuGraphAddEventRecordNode(kolo_cu_node_t *node, kolo_cu_graph_t graph,
+                                           const kolo_cu_node_t *behind, size_t n, kolo_cu_event_t event);
+kolo_cu_result_t cuGraphAddDependencies(kolo_cu_graph_t graph, const kolo_cu_node_t *from, const kolo_cu_node_t *to,
+                                        size_t n);
+kolo_cu_result_t cuGraphRemoveDependencies(kolo_cu_graph_t graph, const kolo_cu_node_t *from,
+                                           const kolo_cu_node_t *to, size_t n);
+kolo_cu_result_t cuGraphInstantiateWithFlags(kolo_cu_graph_t *exec, kolo_cu_graph_t graph,
+                                             unsigned long long flags);
+kolo_cu_result_t cuGraphLaunch(kolo_cu_graph_t exec, kolo_cu_stream_t stream);
+kolo_cu_result_t cuGraphExecDestroy(kolo_cu_graph_t exec);
+kolo_cu_result_t cuGraphDestroy(kolo_cu_graph_t graph);
 kolo_cu_result_t cuEventCreate(kolo_cu_event_t *event, unsigned flags);
 kolo_cu_result_t cuEventRecord(kolo_cu_event_t event, kolo_cu_stream_t stream);
 kolo_cu_result_t cuEventQuery(kolo_cu_event_t event);

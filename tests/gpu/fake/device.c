@@ -3,7 +3,7 @@
  * The fake driver's devices and contexts. Only primary contexts exist, one per device; each thread has a stack of
  * current ones.
  */
-#include "fake.h"
+#include "memory.h"
 
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -290,6 +290,11 @@ kolo_cu_result_t cuDeviceGetAttribute(int *value, int attribute, kolo_cu_device_
     default:
         return fake_wrong(FAKE_INVALID_VALUE, "device attribute %d is not known here", attribute);
     }
+}
+
+bool fake_apart(void)
+{
+    return apart;
 }
 
 kolo_cu_result_t cuDeviceCanAccessPeer(int *can, kolo_cu_device_t device, kolo_cu_device_t peer)

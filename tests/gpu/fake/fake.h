@@ -42,7 +42,10 @@ enum { /* results beyond those of mem/cuda/api.h */
        FAKE_ALREADY_REGISTERED = 712,
        FAKE_NOT_REGISTERED = 713,
        FAKE_LAUNCH_FAILED = 719,
-       FAKE_TOO_LARGE = 720
+       FAKE_TOO_LARGE = 720,
+       FAKE_CAPTURE_UNSUPPORTED = 900,
+       FAKE_CAPTURE_ISOLATION = 905,
+       FAKE_CAPTURED_EVENT = 907
 };
 
 #define FAKE_MAX_DEVICES 16
@@ -113,6 +116,7 @@ kolo_cu_result_t fake_stream_launch(kolo_cu_stream_t stream, struct CUctx_st *ct
 
 void fake_launch_run(fake_launch_t *launch);
 void fake_launch_free(fake_launch_t *launch);
+fake_launch_t *fake_launch_again(const fake_launch_t *launch); /* a copy, for a replay */
 
 /* A kernel of the table in kernels.cc: its parameters and the code of one block. */
 #define FAKE_MAX_PARAMS 8

@@ -145,5 +145,7 @@ const fake_kernel_t fake_kernels[] = {
     ROW1(kolo_cuda_lift, kolo_cuda_lift_args_t),
     ROW1(kolo_cuda_messages_few, kolo_cuda_p2p_args_t),
     ROW1(kolo_cuda_messages, kolo_cuda_p2p_many_t),
+    ROW1(kolo_cuda_messages_table, kolo_cuda_p2p_args_t),
+    ROW1(kolo_cuda_table, kolo_cuda_table_args_t),
     {nullptr, 0, {}, nullptr},
 };

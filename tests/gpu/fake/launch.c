@@ -27,6 +27,7 @@ struct fake_launch {
     const fake_kernel_t *kernel;
     unsigned grid, threads;
     unsigned taken, running; /* blocks */
+    size_t room;             /* of bytes */
     pthread_cond_t over;
     void *params[FAKE_MAX_PARAMS];
     _Alignas(16) unsigned char bytes[];
@@ -107,6 +108,17 @@ void fake_launch_free(fake_launch_t *l)
 {
     pthread_cond_destroy(&l->over);
     free(l);
+}
+
+fake_launch_t *fake_launch_again(const fake_launch_t *launch)
+{
+    fake_launch_t *l = calloc(1, sizeof *l + launch->room);
+    if (!l) abort();
+    memcpy(l, launch, sizeof *l + launch->room);
+    pthread_cond_init(&l->over, NULL);
+    for (int i = 0; i < l->kernel->count; i++)
+        l->params[i] = l->bytes + ((unsigned char *)launch->params[i] - launch->bytes);
+    return l;
 }
 
 /* ---- exported ---- */
@@ -215,6 +227,7 @@ kolo_cu_result_t cuLaunchKernel(kolo_cu_func_t function, unsigned grid_x, unsign
     for (int i = 0; i < kernel->count; i++) bytes += (kernel->bytes[i] + 15) / 16 * 16;
     fake_launch_t *l = calloc(1, sizeof *l + bytes);
     if (!l) abort();
+    l->room = bytes;
     l->kernel = kernel;
     l->grid = grid_x;
     l->threads = block_x;

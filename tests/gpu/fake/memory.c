@@ -197,6 +197,12 @@ kolo_cu_result_t cuPointerGetAttributes(unsigned n, int *attributes, void **data
         case KOLO_CU_POINTER_LEGACY_IPC:
             memcpy(data[i], &(int){r->kind == PLAIN}, sizeof(int));
             break;
+        case KOLO_CU_POINTER_DEVICE_POINTER:
+            memcpy(data[i], &p, sizeof p);
+            break;
+        case KOLO_CU_POINTER_MANAGED:
+            memcpy(data[i], &(unsigned){0}, sizeof(unsigned));
+            break;
         case KOLO_CU_POINTER_HANDLE_TYPES:
             memcpy(data[i], &(uint64_t){r->kind == MAPPED && r->physical->shared ? KOLO_CU_HANDLE_FD : 0}, 8);
             break;
@@ -398,12 +404,16 @@ kolo_cu_result_t cuMemSetAccess(kolo_cu_ptr_t p, size_t bytes, const kolo_cu_acc
     bool good = bytes && mappings_locked((uintptr_t)p, (uintptr_t)p + bytes);
     for (uintptr_t at = (uintptr_t)p; good && at < (uintptr_t)p + bytes;) {
         range_t *r = fake_exact_locked(MAPPED, at);
+        for (size_t i = 0; i < n && fake_apart(); i++)
+            good = good && r->physical->device == fake_device_of_machine(who[i].location.id);
+        if (!good) break;
         open_locked(r, who, n);
         at += r->bytes;
     }
     pthread_mutex_unlock(&fake_lock);
     return good ? KOLO_CU_SUCCESS
-                : fake_wrong(FAKE_INVALID_VALUE, "cuMemSetAccess: %zu bytes at %#llx are no mappings", bytes, p);
+                : fake_wrong(FAKE_INVALID_VALUE,
+                             "cuMemSetAccess: %zu bytes at %#llx are no mappings, or of a device apart", bytes, p);
 }
 
 kolo_cu_result_t cuMemGetAccess(unsigned long long *flags, const kolo_cu_location_t *who, kolo_cu_ptr_t p)
@@ -502,6 +512,7 @@ kolo_cu_result_t cuMemAlloc_v2(kolo_cu_ptr_t *p, size_t bytes)
     uintptr_t at = 0;
     FAKE_CONTEXT(ctx);
     if (!bytes) return fake_wrong(FAKE_INVALID_VALUE, "cuMemAlloc of nothing");
+    if (fake_capture_forbids(__func__)) return FAKE_CAPTURE_UNSUPPORTED;
     kolo_cu_result_t r = map_new(PLAIN, bytes, ctx->device, 0, &at);
     if (!r) *p = at;
     return r;
@@ -524,6 +535,7 @@ kolo_cu_result_t cuMemHostAlloc(void **p, size_t bytes, unsigned flags)
     FAKE_CONTEXT(ctx);
     (void)ctx;
     if (!bytes || flags > 7) return fake_wrong(FAKE_INVALID_VALUE, "cuMemHostAlloc(%zu, flags %u)", bytes, flags);
+    if (fake_capture_forbids(__func__)) return FAKE_CAPTURE_UNSUPPORTED;
     kolo_cu_result_t r = map_new(PINNED, bytes, -1, flags, &at);
     if (!r) *p = (void *)at; /* NOLINT */
     return r;
@@ -558,6 +570,7 @@ kolo_cu_result_t cuMemHostRegister_v2(void *p, size_t bytes, unsigned flags)
     (void)ctx;
     if (!p || !bytes || flags > 7)
         return fake_wrong(FAKE_INVALID_VALUE, "cuMemHostRegister(%p, %zu, flags %u)", p, bytes, flags);
+    if (fake_capture_forbids(__func__)) return FAKE_CAPTURE_UNSUPPORTED;
     pthread_mutex_lock(&fake_lock);
     bool again = find_locked((uintptr_t)p, true) || find_locked((uintptr_t)p + bytes - 1, true);
     if (!again) fake_add_locked(REGISTERED, (uintptr_t)p, bytes)->flags = flags;

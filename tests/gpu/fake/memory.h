@@ -34,6 +34,10 @@ typedef struct range {
     int fd; /* PLAIN: the memory, for other processes */
 } range_t;
 
+/* device.c: devices do not reach each other. */
+bool fake_apart(void);
+/* graph.c: this thread captures a stream, and has not said that it may allocate meanwhile. */
+bool fake_capture_forbids(const char *function);
 range_t *fake_add_locked(kind_t kind, uintptr_t start, size_t bytes);
 range_t *fake_exact_locked(kind_t kind, uintptr_t start);
 /* Unmaps it; false: there is nothing of that kind. Takes the lock. */

@@ -2,6 +2,7 @@
  *
  * A fake of NVIDIA's management library: the GPUs whose bus ids FAKE_NVML_GPUS lists ("0000:13:00.0,..."), and
  * their NVLinks: FAKE_NVML_LINKS=switch: 18 of each to switches; =pairs: 4 between the first two, the next two, ...
+ * FAKE_NVML_APART=1: none reaches another's memory.
  * FAKE_NVML_LOG names a file that gets a line for each start and end; between an end and a start it knows no GPUs.
  */
 #include <stdio.h>
@@ -110,5 +111,22 @@ EXPORT int nvmlDeviceGetNvLinkRemoteDeviceType(const gpu_t *device, unsigned lin
     (void)device;
     (void)link;
     *type = by_switch() ? 2 : 0;
+    return 0;
+}
+
+EXPORT int nvmlDeviceGetHandleByPciBusId_v2(const char *bus_id, gpu_t **device)
+{
+    for (unsigned i = 0; i < n; i++) {
+        if (!strstr(gpus[i].bus_id, bus_id)) continue;
+        *device = &gpus[i];
+        return 0;
+    }
+    return INVALID;
+}
+
+EXPORT int nvmlDeviceGetP2PStatus(const gpu_t *device, const gpu_t *peer, int what, int *status)
+{
+    if (what > 1) return INVALID;
+    *status = device != peer && getenv("FAKE_NVML_APART") ? 1 : 0;
     return 0;
 }

@@ -4,76 +4,38 @@
  * when it is done, and an event, a wait or the next piece holds on to marks. The legacy default stream waits for
  * the blocking streams of its context and they for it, as the driver has it.
  */
-#include "fake.h"
+#include "stream.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-typedef struct {
-    int refs;
-    bool done;
-    uint64_t ns;
-} mark_t;
-
-typedef enum { WAIT, RECORD, SET, COPY, LAUNCH, AWAIT_WORD, WRITE_WORD, CALL } work_kind_t;
-typedef struct work {
-    struct work *next;
-    mark_t *mark;
-    work_kind_t kind;
-    mark_t *awaited;
-    uintptr_t to, from;
-    size_t bytes;
-    unsigned char value;
-    uint32_t word;
-    bool equal; /* AWAIT_WORD: else at least */
-    void (*fn)(void *arg);
-    void *arg;
-    fake_launch_t *launch;
-} work_t;
-
-struct CUstream_st {
-    struct CUstream_st *next;
-    struct CUctx_st *ctx;
-    bool blocking, destroyed;
-    work_t *head, **tail;
-    mark_t *last;
-    pthread_cond_t more;
-};
-
-struct CUevent_st {
-    struct CUevent_st *next;
-    struct CUctx_st *ctx;
-    bool timing;
-    mark_t *mark;
-};
-
 static struct CUstream_st *streams;
 static struct CUevent_st *events;
-static const struct CUstream_st *capturing;
-static pthread_cond_t some_done = PTHREAD_COND_INITIALIZER;
 static pthread_key_t own_key; /* per-thread default streams */
 static pthread_once_t own_once = PTHREAD_ONCE_INIT;
 
 /* ---- marks; lock held ---- */
 
-static mark_t *hold(mark_t *m)
+mark_t *fake_hold(mark_t *m)
 {
     if (m) m->refs++;
     return m;
 }
 
-static void drop(mark_t *m)
+void fake_drop(mark_t *m)
 {
-    if (m && --m->refs == 0) free(m);
+    if (!m || --m->refs) return;
+    pthread_cond_destroy(&m->over);
+    free(m);
 }
 
 /* Takes over a hold. */
 static void await(mark_t *m)
 {
     if (!m) return;
-    while (!m->done) pthread_cond_wait(&some_done, &fake_lock);
-    drop(m);
+    while (!m->done) pthread_cond_wait(&m->over, &fake_lock);
+    fake_drop(m);
 }
 
 /* ---- the stream's thread ---- */
@@ -104,7 +66,7 @@ static void run(const work_t *w, int device)
     switch (w->kind) {
     case WAIT:
         pthread_mutex_lock(&fake_lock);
-        await(hold(w->awaited));
+        await(fake_hold(w->awaited));
         pthread_mutex_unlock(&fake_lock);
         break;
     case RECORD:
@@ -141,7 +103,7 @@ static void free_stream_locked(struct CUstream_st *s)
         *p = s->next;
         break;
     }
-    drop(s->last);
+    fake_drop(s->last);
     pthread_cond_destroy(&s->more);
     free(s);
 }
@@ -165,9 +127,9 @@ static void *serve(void *arg)
         if (!s->head) s->tail = &s->head;
         w->mark->done = true;
         w->mark->ns = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-        pthread_cond_broadcast(&some_done);
-        drop(w->mark);
-        drop(w->awaited);
+        pthread_cond_broadcast(&w->mark->over);
+        fake_drop(w->mark);
+        fake_drop(w->awaited);
         free(w);
     }
     free_stream_locked(s);
@@ -175,13 +137,29 @@ static void *serve(void *arg)
     return NULL;
 }
 
-static struct CUstream_st *new_stream_locked(struct CUctx_st *ctx, bool blocking)
+/* Handles come again at once, as a driver's may, also while work of the stream that had one is queued. */
+static struct {
+    char places[4096];
+    kolo_cu_stream_t spare[4096];
+    size_t used, nspare;
+} handles;
+
+static kolo_cu_stream_t new_handle_locked(void)
 {
+    if (handles.nspare) return handles.spare[--handles.nspare];
+    if (handles.used == sizeof handles.places) fake_abort("too many streams");
+    return (kolo_cu_stream_t)(void *)&handles.places[handles.used++];
+}
+
+struct CUstream_st *fake_new_stream_locked(struct CUctx_st *ctx, bool blocking)
+{
+    static unsigned long long last_id;
     struct CUstream_st *s = calloc(1, sizeof *s);
     pthread_attr_t attr;
     pthread_t thread;
     if (!s) abort();
     s->ctx = ctx;
+    s->id = ++last_id;
     s->blocking = blocking;
     s->tail = &s->head;
     pthread_cond_init(&s->more, NULL);
@@ -222,21 +200,21 @@ static struct CUstream_st *own_stream_locked(struct CUctx_st *ctx)
         own = calloc(FAKE_MAX_DEVICES, sizeof(struct CUstream_st *));
         if (!own || pthread_setspecific(own_key, own)) abort();
     }
-    if (!own[ctx->device]) own[ctx->device] = new_stream_locked(ctx, true);
+    if (!own[ctx->device]) own[ctx->device] = fake_new_stream_locked(ctx, true);
     return own[ctx->device];
 }
 
 /* The stream behind a handle, of the current context; NULL with the result in *why. Lock held. */
-static struct CUstream_st *stream_locked(kolo_cu_stream_t handle, struct CUctx_st *ctx, const char *what,
-                                         kolo_cu_result_t *why)
+struct CUstream_st *fake_stream_locked(kolo_cu_stream_t handle, struct CUctx_st *ctx, const char *what,
+                                       kolo_cu_result_t *why)
 {
     if ((uintptr_t)handle <= 1) {
-        if (!ctx->legacy) ctx->legacy = new_stream_locked(ctx, false);
+        if (!ctx->legacy) ctx->legacy = fake_new_stream_locked(ctx, false);
         return ctx->legacy;
     }
     if ((uintptr_t)handle == 2) return own_stream_locked(ctx);
     for (struct CUstream_st *s = streams; s; s = s->next) {
-        if (s != handle || s->destroyed) continue;
+        if (s->handle != handle || s->destroyed) continue;
         if (s->ctx == ctx) return s;
         *why = FAKE_INVALID_HANDLE;
         fake_wrong(0, "%s: the stream belongs to device %d, the current context to device %d", what, s->ctx->device,
@@ -248,7 +226,7 @@ static struct CUstream_st *stream_locked(kolo_cu_stream_t handle, struct CUctx_s
     return NULL;
 }
 
-static struct CUevent_st *event_locked(kolo_cu_event_t handle, const char *what)
+struct CUevent_st *fake_event_locked(kolo_cu_event_t handle, const char *what)
 {
     for (struct CUevent_st *e = events; e; e = e->next)
         if (e == handle) return e;
@@ -258,7 +236,7 @@ static struct CUevent_st *event_locked(kolo_cu_event_t handle, const char *what)
 
 /* ---- queueing; lock held ---- */
 
-static mark_t *push_one(struct CUstream_st *s, work_t work)
+mark_t *fake_push_one(struct CUstream_st *s, work_t work)
 {
     work_t *w = malloc(sizeof *w);
     mark_t *m = calloc(1, sizeof *m);
@@ -266,36 +244,47 @@ static mark_t *push_one(struct CUstream_st *s, work_t work)
     *w = work;
     w->next = NULL;
     w->mark = m;
+    pthread_cond_init(&m->over, NULL);
     m->refs = 2; /* the work's and the stream's */
     *s->tail = w;
     s->tail = &w->next;
-    drop(s->last);
+    fake_drop(s->last);
     s->last = m;
     pthread_cond_signal(&s->more);
     return m;
 }
 
-static void push_wait(struct CUstream_st *s, mark_t *m)
+void fake_push_wait(struct CUstream_st *s, mark_t *m)
 {
-    if (m && !m->done) push_one(s, (work_t){.kind = WAIT, .awaited = hold(m)});
+    if (m && !m->done) fake_push_one(s, (work_t){.kind = WAIT, .awaited = fake_hold(m)});
 }
 
+struct CUstream_st *fake_streams_locked(void)
+{
+    return streams;
+}
+
+/* NULL: it was captured. */
 static mark_t *push(struct CUstream_st *s, work_t work)
 {
+    if (s->capture.graph) {
+        fake_capture_work(s, &work);
+        return NULL;
+    }
     if (s == s->ctx->legacy) {
         for (struct CUstream_st *o = streams; o; o = o->next)
-            if (o->ctx == s->ctx && o->blocking) push_wait(s, o->last);
+            if (o->ctx == s->ctx && o->blocking) fake_push_wait(s, o->last);
     } else if (s->blocking && s->ctx->legacy) {
-        push_wait(s, s->ctx->legacy->last);
+        fake_push_wait(s, s->ctx->legacy->last);
     }
-    return push_one(s, work);
+    return fake_push_one(s, work);
 }
 
 kolo_cu_result_t fake_stream_launch(kolo_cu_stream_t stream, struct CUctx_st *ctx, fake_launch_t *launch)
 {
     kolo_cu_result_t why = KOLO_CU_SUCCESS;
     pthread_mutex_lock(&fake_lock);
-    struct CUstream_st *s = stream_locked(stream, ctx, "launch", &why);
+    struct CUstream_st *s = fake_stream_locked(stream, ctx, "launch", &why);
     if (s) push(s, (work_t){.kind = LAUNCH, .launch = launch});
     pthread_mutex_unlock(&fake_lock);
     return why;
@@ -310,7 +299,7 @@ kolo_cu_result_t cuMemsetD8Async(kolo_cu_ptr_t p, unsigned char value, size_t n,
     pthread_mutex_lock(&fake_lock);
     if (fake_usable_locked((uintptr_t)p, n, ctx->device, NULL, "memset")) {
         why = KOLO_CU_SUCCESS;
-        struct CUstream_st *s = stream_locked(stream, ctx, "memset", &why);
+        struct CUstream_st *s = fake_stream_locked(stream, ctx, "memset", &why);
         if (s) push(s, (work_t){.kind = SET, .to = (uintptr_t)p, .bytes = n, .value = value});
     }
     pthread_mutex_unlock(&fake_lock);
@@ -326,10 +315,10 @@ kolo_cu_result_t cuMemcpyAsync(kolo_cu_ptr_t to, kolo_cu_ptr_t from, size_t byte
     if (fake_usable_locked((uintptr_t)to, bytes, ctx->device, &pageable_to, "copy") &&
         fake_usable_locked((uintptr_t)from, bytes, ctx->device, &pageable_from, "copy")) {
         why = KOLO_CU_SUCCESS;
-        struct CUstream_st *s = stream_locked(stream, ctx, "copy", &why);
+        struct CUstream_st *s = fake_stream_locked(stream, ctx, "copy", &why);
         mark_t *m = NULL;
         if (s) m = push(s, (work_t){.kind = COPY, .to = (uintptr_t)to, .from = (uintptr_t)from, .bytes = bytes});
-        if (pageable_to || pageable_from) await(hold(m)); /* the driver waits there, too */
+        if (pageable_to || pageable_from) await(fake_hold(m)); /* the driver waits there, too */
     }
     pthread_mutex_unlock(&fake_lock);
     return why;
@@ -342,7 +331,8 @@ kolo_cu_result_t cuStreamCreate(kolo_cu_stream_t *stream, unsigned flags)
     FAKE_CONTEXT(ctx);
     if (flags > KOLO_CU_STREAM_NON_BLOCKING) return fake_wrong(FAKE_INVALID_VALUE, "cuStreamCreate(%u)", flags);
     pthread_mutex_lock(&fake_lock);
-    *stream = new_stream_locked(ctx, flags != KOLO_CU_STREAM_NON_BLOCKING);
+    struct CUstream_st *s = fake_new_stream_locked(ctx, flags != KOLO_CU_STREAM_NON_BLOCKING);
+    *stream = s->handle = new_handle_locked();
     pthread_mutex_unlock(&fake_lock);
     return KOLO_CU_SUCCESS;
 }
@@ -369,11 +359,23 @@ kolo_cu_result_t cuStreamDestroy_v2(kolo_cu_stream_t stream)
     kolo_cu_result_t why = KOLO_CU_SUCCESS;
     if ((uintptr_t)stream <= 2) return fake_wrong(FAKE_INVALID_HANDLE, "a default stream cannot be destroyed");
     pthread_mutex_lock(&fake_lock);
-    struct CUstream_st *s = stream_locked(stream, ctx, "cuStreamDestroy", &why);
+    struct CUstream_st *s = fake_stream_locked(stream, ctx, "cuStreamDestroy", &why);
     if (s) {
         s->destroyed = true;
+        handles.spare[handles.nspare++] = s->handle;
         pthread_cond_signal(&s->more);
     }
+    pthread_mutex_unlock(&fake_lock);
+    return why;
+}
+
+kolo_cu_result_t cuStreamGetId(kolo_cu_stream_t stream, unsigned long long *id)
+{
+    FAKE_CONTEXT(ctx);
+    kolo_cu_result_t why = KOLO_CU_SUCCESS;
+    pthread_mutex_lock(&fake_lock);
+    const struct CUstream_st *s = fake_stream_locked(stream, ctx, "cuStreamGetId", &why);
+    if (s) *id = s->id;
     pthread_mutex_unlock(&fake_lock);
     return why;
 }
@@ -383,8 +385,9 @@ kolo_cu_result_t cuStreamSynchronize(kolo_cu_stream_t stream)
     FAKE_CONTEXT(ctx);
     kolo_cu_result_t why = KOLO_CU_SUCCESS;
     pthread_mutex_lock(&fake_lock);
-    struct CUstream_st *s = stream_locked(stream, ctx, "cuStreamSynchronize", &why);
-    if (s) await(hold(s->last));
+    struct CUstream_st *s = fake_stream_locked(stream, ctx, "cuStreamSynchronize", &why);
+    if (s && s->capture.graph) why = FAKE_CAPTURE_UNSUPPORTED;
+    if (s) await(fake_hold(s->last));
     pthread_mutex_unlock(&fake_lock);
     /* It fails behind the work: nothing is queued any more that uses memory which the caller now frees. */
     return why || !fake_fails(__func__) ? why : FAKE_LAUNCH_FAILED;
@@ -395,8 +398,9 @@ kolo_cu_result_t cuStreamQuery(kolo_cu_stream_t stream)
     FAKE_CONTEXT(ctx);
     kolo_cu_result_t why = KOLO_CU_SUCCESS;
     pthread_mutex_lock(&fake_lock);
-    struct CUstream_st *s = stream_locked(stream, ctx, "cuStreamQuery", &why);
+    struct CUstream_st *s = fake_stream_locked(stream, ctx, "cuStreamQuery", &why);
     if (s && s->last && !s->last->done) why = KOLO_CU_NOT_READY;
+    if (s && s->capture.graph) why = FAKE_CAPTURE_UNSUPPORTED;
     pthread_mutex_unlock(&fake_lock);
     return why;
 }
@@ -405,13 +409,16 @@ kolo_cu_result_t cuStreamWaitEvent(kolo_cu_stream_t stream, kolo_cu_event_t even
 {
     FAKE_CONTEXT(ctx);
     kolo_cu_result_t why = FAKE_INVALID_HANDLE;
-    if (flags) return fake_wrong(FAKE_INVALID_VALUE, "cuStreamWaitEvent with flags %u", flags);
+    if (flags & ~1u) return fake_wrong(FAKE_INVALID_VALUE, "cuStreamWaitEvent with flags %u", flags);
     pthread_mutex_lock(&fake_lock);
-    struct CUevent_st *e = event_locked(event, "cuStreamWaitEvent");
+    struct CUevent_st *e = fake_event_locked(event, "cuStreamWaitEvent");
     if (e) {
         why = KOLO_CU_SUCCESS;
-        struct CUstream_st *s = stream_locked(stream, ctx, "cuStreamWaitEvent", &why);
-        if (s) push_wait(s, e->mark);
+        struct CUstream_st *s = fake_stream_locked(stream, ctx, "cuStreamWaitEvent", &why);
+        if (s && (s->capture.graph || e->capture.graph))
+            why = fake_capture_wait(s, e, flags == KOLO_CU_EVENT_EXTERNAL);
+        else if (s)
+            fake_push_wait(s, e->mark);
     }
     pthread_mutex_unlock(&fake_lock);
     return why;
@@ -423,7 +430,7 @@ static kolo_cu_result_t push_word(kolo_cu_stream_t stream, struct CUctx_st *ctx,
     pthread_mutex_lock(&fake_lock);
     if (work->kind == CALL || fake_usable_locked(work->to, work->bytes, ctx->device, NULL, "a word")) {
         why = KOLO_CU_SUCCESS;
-        struct CUstream_st *s = stream_locked(stream, ctx, "a word or a call", &why);
+        struct CUstream_st *s = fake_stream_locked(stream, ctx, "a word or a call", &why);
         if (s) push(s, *work);
     }
     pthread_mutex_unlock(&fake_lock);
@@ -456,41 +463,6 @@ kolo_cu_result_t cuLaunchHostFunc(kolo_cu_stream_t stream, void (*fn)(void *arg)
     return push_word(stream, ctx, &(work_t){.kind = CALL, .fn = fn, .arg = arg});
 }
 
-kolo_cu_result_t cuStreamIsCapturing(kolo_cu_stream_t stream, int *status)
-{
-    FAKE_CONTEXT(ctx);
-    kolo_cu_result_t why = KOLO_CU_SUCCESS;
-    pthread_mutex_lock(&fake_lock);
-    if (stream_locked(stream, ctx, "cuStreamIsCapturing", &why)) *status = stream && stream == capturing;
-    pthread_mutex_unlock(&fake_lock);
-    return why;
-}
-
-/* One stream at a time; what is queued meanwhile just runs, and there are no graphs. */
-kolo_cu_result_t cuStreamBeginCapture_v2(kolo_cu_stream_t stream, int mode)
-{
-    FAKE_CONTEXT(ctx);
-    (void)ctx, (void)mode;
-    pthread_mutex_lock(&fake_lock);
-    bool busy = capturing != NULL;
-    if (!busy) capturing = stream;
-    pthread_mutex_unlock(&fake_lock);
-    return busy ? fake_wrong(FAKE_INVALID_VALUE, "cuStreamBeginCapture: another stream is being captured")
-                : KOLO_CU_SUCCESS;
-}
-
-kolo_cu_result_t cuStreamEndCapture(kolo_cu_stream_t stream, void **graph)
-{
-    FAKE_CONTEXT(ctx);
-    (void)ctx;
-    pthread_mutex_lock(&fake_lock);
-    bool mine = stream && stream == capturing;
-    if (mine) capturing = NULL;
-    pthread_mutex_unlock(&fake_lock);
-    *graph = NULL;
-    return mine ? KOLO_CU_SUCCESS : fake_wrong(FAKE_INVALID_VALUE, "cuStreamEndCapture: it is not being captured");
-}
-
 kolo_cu_result_t cuCtxSynchronize(void)
 {
     FAKE_CONTEXT(ctx);
@@ -498,7 +470,7 @@ kolo_cu_result_t cuCtxSynchronize(void)
     mark_t *marks[1024];
     int n = 0;
     for (struct CUstream_st *s = streams; s && n < 1024; s = s->next)
-        if (s->ctx == ctx && s->last) marks[n++] = hold(s->last);
+        if (s->ctx == ctx && s->last) marks[n++] = fake_hold(s->last);
     for (int i = 0; i < n; i++) await(marks[i]);
     pthread_mutex_unlock(&fake_lock);
     return KOLO_CU_SUCCESS;
@@ -527,16 +499,18 @@ kolo_cu_result_t cuEventRecord(kolo_cu_event_t event, kolo_cu_stream_t stream)
     FAKE_CONTEXT(ctx);
     kolo_cu_result_t why = FAKE_INVALID_HANDLE;
     pthread_mutex_lock(&fake_lock);
-    struct CUevent_st *e = event_locked(event, "cuEventRecord");
+    struct CUevent_st *e = fake_event_locked(event, "cuEventRecord");
     if (e && e->ctx != ctx) {
         fake_wrong(0, "cuEventRecord: the event belongs to device %d, the stream to %d", e->ctx->device,
                    ctx->device);
     } else if (e) {
         why = KOLO_CU_SUCCESS;
-        struct CUstream_st *s = stream_locked(stream, ctx, "cuEventRecord", &why);
+        struct CUstream_st *s = fake_stream_locked(stream, ctx, "cuEventRecord", &why);
         if (s) {
-            drop(e->mark);
-            e->mark = hold(push(s, (work_t){.kind = RECORD}));
+            e->capture = s->capture;
+            mark_t *mark = s->capture.graph ? NULL : fake_hold(push(s, (work_t){.kind = RECORD}));
+            fake_drop(e->mark);
+            e->mark = mark;
         }
     }
     pthread_mutex_unlock(&fake_lock);
@@ -547,8 +521,11 @@ kolo_cu_result_t cuEventQuery(kolo_cu_event_t event)
 {
     FAKE_READY();
     pthread_mutex_lock(&fake_lock);
-    struct CUevent_st *e = event_locked(event, "cuEventQuery");
-    kolo_cu_result_t r = !e ? FAKE_INVALID_HANDLE : e->mark && !e->mark->done ? KOLO_CU_NOT_READY : KOLO_CU_SUCCESS;
+    struct CUevent_st *e = fake_event_locked(event, "cuEventQuery");
+    kolo_cu_result_t r = !e                 ? FAKE_INVALID_HANDLE
+                         : e->capture.graph ? fake_wrong(FAKE_CAPTURED_EVENT, "cuEventQuery: recorded in a capture")
+                         : e->mark && !e->mark->done ? KOLO_CU_NOT_READY
+                                                     : KOLO_CU_SUCCESS;
     pthread_mutex_unlock(&fake_lock);
     return r;
 }
@@ -557,8 +534,8 @@ kolo_cu_result_t cuEventSynchronize(kolo_cu_event_t event)
 {
     FAKE_READY();
     pthread_mutex_lock(&fake_lock);
-    struct CUevent_st *e = event_locked(event, "cuEventSynchronize");
-    if (e) await(hold(e->mark));
+    struct CUevent_st *e = fake_event_locked(event, "cuEventSynchronize");
+    if (e) await(fake_hold(e->mark));
     pthread_mutex_unlock(&fake_lock);
     return e ? KOLO_CU_SUCCESS : FAKE_INVALID_HANDLE;
 }
@@ -568,7 +545,8 @@ kolo_cu_result_t cuEventElapsedTime_v2(float *ms, kolo_cu_event_t start, kolo_cu
     FAKE_READY();
     kolo_cu_result_t r = FAKE_INVALID_HANDLE;
     pthread_mutex_lock(&fake_lock);
-    struct CUevent_st *a = event_locked(start, "cuEventElapsedTime"), *b = event_locked(end, "cuEventElapsedTime");
+    struct CUevent_st *a = fake_event_locked(start, "cuEventElapsedTime"),
+                      *b = fake_event_locked(end, "cuEventElapsedTime");
     if (a && b && a->timing && b->timing && a->mark && b->mark) {
         r = a->mark->done && b->mark->done ? KOLO_CU_SUCCESS : KOLO_CU_NOT_READY;
         if (!r) *ms = (float)(((double)b->mark->ns - (double)a->mark->ns) / 1e6);
@@ -587,11 +565,11 @@ kolo_cu_result_t cuEventDestroy_v2(kolo_cu_event_t event)
     FAKE_CONTEXT(ctx);
     (void)ctx;
     pthread_mutex_lock(&fake_lock);
-    struct CUevent_st *e = event_locked(event, "cuEventDestroy");
+    struct CUevent_st *e = fake_event_locked(event, "cuEventDestroy");
     for (struct CUevent_st **p = &events; e && *p; p = &(*p)->next) {
         if (*p != e) continue;
         *p = e->next;
-        drop(e->mark);
+        fake_drop(e->mark);
         free(e);
         break;
     }

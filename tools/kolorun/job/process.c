@@ -161,14 +161,17 @@ static void print_not_started(process_t *p, const kolorun_host_t *agent, int num
 {
     const char *program = p->host->job->options->argv[0];
     const bool in_path = number == ENOENT && strchr(program, '/') == NULL;
-    const bool here = in_path && kolorun_host_is_local(agent) && access(program, X_OK) == 0;
+    const bool here = in_path && kolorun_host_is_local(agent) && access(program, R_OK) == 0;
+    const char *try = here && access(program, X_OK) != 0
+                          ? "; it lies here and may not be executed: chmod +x, then ./"
+                          : "; try ./";
     struct stat file;
     const char *why = strerror(number);
     if (number == EACCES && kolorun_host_is_local(agent) && stat(program, &file) == 0)
         why = S_ISDIR(file.st_mode) ? "it is a directory" : "it may not be executed (chmod +x?)";
     if (number == EMFILE) why = "too many open files (ulimit -n)";
     snprintf(p->how, sizeof p->how, "cannot start %.60s: %s%s%s%.60s", program, why, in_path ? " in PATH" : "",
-             here ? "; try ./" : "", here ? program : "");
+             here ? try : "", here ? program : "");
 }
 
 static void on_not_started(void *arg, kolorun_host_t *agent, int id, int error)
