@@ -119,7 +119,7 @@ tidy:
 	@scripts/run-tests --only clang
 	@scripts/check-tidy --all
 
-# Random programs, one random fault each, N times from SEED on (default: from the clock), JOBS side by side; the last
+# Random programs, one random fault each, RUNS times from SEED on (default: from the clock), JOBS side by side; the last
 # line sums up. NET=1: on namespaces, with links that are cut. chaos-points: every fail point with every fault TIMES
 # times, the table goes to bench/results. More by ARGS=, see tests/chaos/chaos --help.
 CHAOS = $(BUILD)/tests/chaos/chaos
@@ -127,26 +127,26 @@ CHAOS_ARGS = --jobs $(JOBS) $(if $(SEED),--seed $(SEED)) $(ARGS)
 JOBS ?= 1
 TIMES ?= 10
 chaos: look-again all
-	@$(CHAOS) --runs $(if $(filter file,$(origin N)),1000,$(N)) $(if $(NET),--net) $(CHAOS_ARGS)
+	@$(CHAOS) --runs $(or $(RUNS),1000) $(if $(NET),--net) $(CHAOS_ARGS)
 
-# Kills while large copies run, N of them (500 is a good number): make kills N=500 SEED=1
+# Kills while large copies run, RUNS of them (500 is a good number): make kills RUNS=500 SEED=1
 kills: look-again all
-	$(BUILD)/tests/comm/comm_kills_test $(N) $(SEED)
+	$(BUILD)/tests/comm/comm_kills_test $(or $(RUNS),4) $(SEED)
 
-# Random programs with one odd call, N of them: who is odd, told to all within two seconds: make mismatches N=1000 SEED=1
+# Random programs with one odd call, RUNS of them: all are told who is odd within two seconds: make mismatches RUNS=1000 SEED=1
 .PHONY: mismatches
 mismatches: look-again all
-	$(BUILD)/tests/mismatch/mismatch_random_test $(N) $(SEED) 2000
+	$(BUILD)/tests/mismatch/mismatch_random_test $(or $(RUNS),4) $(or $(SEED),1) 2000
 
 chaos-points: look-again all
 	@$(CHAOS) --points $(TIMES) --out bench/results/chaos-points.txt $(CHAOS_ARGS)
 
-# Random programs for the engine against a sequential reference, N of each kind from SEED on: ranks as threads (on
+# Random programs for the engine against a sequential reference, RUNS of each kind from SEED on: ranks as threads (on
 # devices, with autotune, see the test), process sets that overlap, agreed on through a tree, and in levels over
-# hosts. What fails prints its seed; SEED=that N=1 repeats it.
+# hosts. What fails prints its seed; SEED=that RUNS=1 repeats it.
 RANDOM = $(BUILD)/tests/engine/engine_random_test
 RANDOM_SETS = $(BUILD)/tests/engine/engine_sets_random_test
-property: RUNS = $(if $(filter file,$(origin N)),1000,$(N))
+property: RUNS ?= 1000
 property: SEED ?= 1
 property: look-again all
 	$(RANDOM) threads $(RUNS) $(SEED)
@@ -155,10 +155,10 @@ property: look-again all
 	$(RANDOM_SETS) $(RUNS) $(SEED)
 	KOLO_ENGINE_TREE_RANKS=1 KOLO_ENGINE_TREE_FAN_IN=2 $(RANDOM_SETS) $(RUNS) $(SEED)
 
-# Random programs on kolo.h, N on each wire from SEED on: groups cut differently on each rank, several communicators
+# Random programs on kolo.h, RUNS on each wire from SEED on: groups cut differently on each rank, several communicators
 # and streams, against a scalar reference. What fails prints its seed.
 PROGRAMS = $(BUILD)/tests/programs/comm_programs
-programs: RUNS = $(if $(filter file,$(origin N)),1000,$(N))
+programs: RUNS ?= 1000
 programs: SEED ?= 1
 programs: look-again all
 	$(PROGRAMS) $(RUNS) $(SEED)
@@ -166,12 +166,12 @@ programs: look-again all
 	KOLO_LOCAL_DISABLE=1 KOLO_CMA_DISABLE=1 $(PROGRAMS) $(RUNS) $(SEED)
 	KOLO_LOCAL_DISABLE=1 KOLO_CMA_DISABLE=1 KOLO_SHM_DISABLE=1 $(PROGRAMS) $(RUNS) $(SEED)
 
-# Keyed tensors with random faults, N runs from SEED on: aborts, restarts, cut connections, receivers that go.
-# What fails prints its seed; SEED=that N=1 repeats it.
+# Keyed tensors with random faults, RUNS of them from SEED on: aborts, restarts, cut connections, receivers that go.
+# What fails prints its seed; SEED=that RUNS=1 repeats it.
 .PHONY: tensors
 tensors: SEED ?= 1
 tensors: look-again all
-	$(BUILD)/tests/rendezvous/rendezvous_random $(if $(filter file,$(origin N)),2000,$(N)) $(SEED)
+	$(BUILD)/tests/rendezvous/rendezvous_random $(or $(RUNS),2000) $(SEED)
 
 bench: all
 	$(KOLORUN) -n $(N) $(PERF) all_reduce --min 8 --max 64M
@@ -227,7 +227,8 @@ help:
 	@echo 'make bench         times all_reduce; bench-engine, bench-peers (other libraries), bench-rdma'
 	@echo 'make install       into PREFIX=$(PREFIX); make uninstall takes it back'
 	@echo 'make format        lays out the C files; make clean removes the build folders'
-	@echo 'N= ranks, BUILD= folder, PREFIX= where to, J= jobs; see README.md and CONTRIBUTING.md'
+	@echo 'N= ranks, RUNS= runs of what is drawn at random (make chaos, kills, mismatches, property, programs, tensors),'
+	@echo 'BUILD= folder, PREFIX= where to, J= jobs; see README.md and CONTRIBUTING.md'
 
 format:
 	@scripts/install-deps build test

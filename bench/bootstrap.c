@@ -178,10 +178,10 @@ static void strangers_main(const kolo_unique_id_t *unique_id)
 
 /* ---- one run ---- */
 
-/* A run leaves ten closed connections per rank in TIME_WAIT, each of them a local port less for the next minute: a
- * few runs of 2,048 ranks use them up. So each gets a network of its own, where that is allowed, with all ports
- * from 1024 on: in the default range the last of 25,000 connections from one address would search long for theirs.
- */
+/* A run leaves ten closed connections per rank in TIME_WAIT, each of them a local port less for the next
+ * minute: a few runs of 2,048 ranks use them up. So each gets a network of its own, where that is allowed,
+ * with all ports from 1024 on: in the default range the last of 25,000 connections from one address would
+ * search long for theirs. */
 static void new_network(void)
 {
     struct ifreq request = {.ifr_name = "lo", .ifr_flags = IFF_UP | IFF_RUNNING};

@@ -13,8 +13,8 @@
 
 #include "plan/trace.h"
 
-/* P2P: what one rank sends and receives, in call order. The k-th send to a peer goes to its k-th receive from me.
- */
+/* P2P: what one rank sends and receives, in call order. The k-th send to a peer goes to its k-th receive from
+ * me. */
 typedef struct {
     uint32_t nsends, nrecvs;
     const int *send_peers, *recv_peers;

@@ -16,8 +16,8 @@ bool gpu_open(int worker);
 const char *gpu_error(void);
 /* Its number; -1: none is used. */
 int gpu_number(void);
-/* Queues a copy of the tensor to the GPU: where it lies there, and an event behind the copy. NULL: the GPU fails.
- */
+/* Queues a copy of the tensor to the GPU: where it lies there, and an event behind the copy. NULL: the GPU
+ * fails. */
 void *gpu_take(int slot, const void *data, size_t bytes, void **ready);
 /* Copies it back, and waits. */
 bool gpu_give(int slot, void *data, size_t bytes);

@@ -102,8 +102,8 @@ void launch_read(job_t *job);
 void launch_end(job_t *job);
 void job_hear(job_t *job, char *line);
 
-/* plot.c: loss over steps, throughput and ranks over time of two runs. False: the file cannot be written (errno).
- */
+/* plot.c: loss over steps, throughput and ranks over time of two runs. False: the file cannot be written
+ * (errno). */
 bool plot_write(const char *path, const job_t *disturbed, const job_t *undisturbed);
 
 /* timeline.c: a folder for the workers' timelines. False: errno. */

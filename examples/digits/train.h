@@ -46,8 +46,8 @@ int train_samples(const train_t *t);
  * of the gradient as soon as it is complete, while those of the layers below are still to be computed. */
 typedef void (*train_ready_fn)(void *arg, const net_tensor_t *tensor);
 void train_compute(train_t *t, int rank, int nranks, train_ready_fn ready, void *arg);
-/* Moves the state on by what was summed. False, with the reason, and nothing done, when the sums cannot be right.
- */
+/* Moves the state on by what was summed. False, with the reason, and nothing done, when the sums cannot be
+ * right. */
 bool train_update(train_t *t, const char **why);
 uint64_t train_hash(const state_t *state);
 

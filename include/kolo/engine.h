@@ -238,8 +238,7 @@ typedef struct kolo_submission {
               */
     /* NULL: the input is ready, and the engine finds out whose memory it is. Copied by the call; its event must
      * live until the tensor is complete. The same for all tensors of a group. Ranks may keep a tensor in different
-     * kinds of memory.
-     */
+     * kinds of memory. */
     const kolo_tensor_memory_t *memory;
 } kolo_submission_t;
 

@@ -199,8 +199,7 @@ kolo_status_t kolo_rendezvous_abort(kolo_rendezvous_t rendezvous, kolo_status_t 
 /* ---- sets of tensors ---------------------------------------------------------------------------------------- */
 
 /* Sends `count` values under `count` keys. On failure the values before the one that failed (*sent of them) are
- * given away.
- */
+ * given away. */
 kolo_status_t kolo_rendezvous_send_set(kolo_rendezvous_t rendezvous, const char *const *keys,
                                        const kolo_value_t *values, int count, int *sent);
 /* Receives one value of each of `count` keys, at the same time, within timeout_ms for all (0: no limit). All or

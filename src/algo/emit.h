@@ -22,8 +22,8 @@ uint32_t kolo_emit_rank_at(const kolo_emit_env_t *env, uint32_t lane, int64_t po
 /* 0, 1, ..., n-1? Then chunks that are numbered by rank are affine in the step. */
 bool kolo_emit_ring_is_plain(const kolo_emit_env_t *env, uint32_t lane);
 
-/* To all other ranks of the communicator: one NODE connection where fan-out reaches all of them, else a PAIR each.
- */
+/* To all other ranks of the communicator: one NODE connection where fan-out reaches all of them, else a PAIR
+ * each. */
 bool kolo_emit_has_fan(const kolo_emit_env_t *env);
 void kolo_emit_spread(kolo_builder_t *b, const kolo_emit_env_t *env, uint32_t lane, kolo_segment_t src);
 uint16_t kolo_emit_spread_rx(kolo_builder_t *b, const kolo_emit_env_t *env, uint32_t writer, uint32_t lane);
@@ -33,8 +33,8 @@ void kolo_emit_recv_reduce(kolo_builder_t *b, uint16_t rx, kolo_segment_t dst, k
 void kolo_emit_recv_reduce_send(kolo_builder_t *b, uint16_t rx, uint16_t tx, kolo_segment_t src);
 void kolo_emit_recv_reduce_copy_send(kolo_builder_t *b, uint16_t rx, uint16_t tx, kolo_segment_t dst,
                                      kolo_segment_t src, uint8_t flags);
-/* dst = reduction of list[first..first+count) in that order with src after `own_place` of them; tx may be NO_CONN.
- */
+/* dst = reduction of list[first..first+count) in that order with src after `own_place` of them; tx may be
+ * NO_CONN. */
 void kolo_emit_reduce_many(kolo_builder_t *b, uint16_t first, uint32_t count, uint32_t own_place, uint16_t tx,
                            kolo_segment_t dst, kolo_segment_t src, uint8_t flags);
 /* A list of one connection from every other rank in rank order. */

@@ -46,8 +46,8 @@ typedef struct {
     uint32_t base, size; /* the block: distances base .. base + size - 1 */
 } block_t;
 
-/* My sums of the parts at the distances base + first, base + first + stride, ...: SRC as long as nothing was added.
- */
+/* My sums of the parts at the distances base + first, base + first + stride, ...: SRC as long as nothing was
+ * added. */
 static kolo_segment_t sums(const block_t *k, bool raw, uint32_t first, uint32_t stride)
 {
     int32_t part = (int32_t)k->me - (int32_t)(k->base + first);

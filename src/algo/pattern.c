@@ -15,8 +15,8 @@ static uint32_t low_bit(uint32_t u)
 }
 
 /* In-order tree over 1..m: a node whose lowest set bit is b covers u - b + 1 .. u + b - 1. Its parent has the next
- * higher bit lowest; parents beyond m are skipped, which hands their left part to the next one up. 0: u is the top.
- */
+ * higher bit lowest; parents beyond m are skipped, which hands their left part to the next one up. 0: u is the
+ * top. */
 static uint32_t in_order_parent(uint32_t m, uint32_t u)
 {
     if (u == kolo_pattern_floor_power(m)) return 0;

@@ -47,8 +47,8 @@ static void count_insn(const kolo_plan_t *plan, const int *node_of, const kolo_i
     if (!c->node && node_of[c->peer] != node_of[plan->rank]) t->remote += chunks * chunk;
 }
 
-/* What a rank sends in one call whose larger buffer has `total` elements. No algorithm nests loops around a send.
- */
+/* What a rank sends in one call whose larger buffer has `total` elements. No algorithm nests loops around a
+ * send. */
 static traffic_t traffic(const kolo_emit_env_t *env, kolo_coll_t coll, kolo_algo_t algo, uint32_t rank,
                          uint64_t total)
 {

@@ -46,9 +46,9 @@ uint32_t kolo_process_forks(void);
 kolo_status_t kolo_process_check_own(uint32_t forks, const char *call, const char *what);
 
 /* Starts fn(arg) in a thread of Kolo's own. Signals are for the program's threads: all are blocked in it but those
- * that a thread's own instructions bring (SIGSEGV and its like) and the profilers' SIGPROF. stack_bytes 0: what the
- * system gives. *thread is the caller's to join; NULL: nobody joins it. Returns 0 or an error number. Any thread.
- */
+ * that a thread's own instructions bring (SIGSEGV and its like) and the profilers' SIGPROF. stack_bytes 0: what
+ * the system gives. *thread is the caller's to join; NULL: nobody joins it. Returns 0 or an error number. Any
+ * thread. */
 int kolo_thread_start(pthread_t *thread, size_t stack_bytes, void *(*fn)(void *), void *arg);
 
 /* Its parent, and when it was started, in clock ticks since the system was. false: it is gone. */

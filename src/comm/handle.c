@@ -270,7 +270,7 @@ static void describe_turn(void *arg, char *buf, size_t bytes)
 kolo_status_t kolo_ticket_wait_slow(kolo_comm_t comm, uint64_t ticket)
 {
     if (KOLO_UNLIKELY(atomic_load_explicit(&comm->done, memory_order_acquire) != ticket)) {
-        /* no abort flag: those before us have it, and turns must end in order */
+        /* no abort flag: an abort ends the calls before this one, and turns must end in order */
         kolo_wait_t wait;
         kolo_wait_init(&wait, NULL, 0, describe_turn, comm, 1);
         kolo_gate_join(&comm->gate);

@@ -58,8 +58,8 @@ static void who(void *arg, int rank, char *buf, size_t bytes)
     snprintf(buf, bytes, " (host %s, process %d)", card->host_name, (int)card->pid);
 }
 
-/* On the progress thread, with locks of the out-of-band room held. While init runs, its own waits end by the news.
- */
+/* On the progress thread, with locks of the out-of-band room held. While init runs, its own waits end by the
+ * news. */
 static void on_news(void *arg, kolo_news_kind_t kind, int rank, const char *why)
 {
     static const uint32_t stops[] = {[KOLO_NEWS_LOST] = KOLO_STOP_LOST,
@@ -111,8 +111,8 @@ static void describe_calls(uint64_t number, const kolo_call_t *calls, size_t cou
                  size, c->kind == KOLO_CALL_RECV ? "from" : "to", c->root, count > 1 ? " and more" : "");
 }
 
-/* What went wrong as the one who waited saw it: a wire names the neighbour that went, which may only have given up.
- */
+/* What went wrong as the one who waited saw it: a wire names the neighbour that went, which may only have given
+ * up. */
 static void say(kolo_body_t *body, kolo_status_t status, const kolo_call_t *calls, size_t count)
 {
     static const char ended[] = "aborted while waiting for ";
@@ -173,8 +173,8 @@ void kolo_lost_refused(kolo_body_t *body, const kolo_call_t *calls, size_t count
 
 /* ---- start ---- */
 
-/* The processes of neighbours on this host; their pids say nothing in another pid namespace, and the hash differs.
- */
+/* The processes of neighbours on this host; their pids say nothing in another pid namespace, and the hash
+ * differs. */
 static void watch_processes(kolo_body_t *body)
 {
     const kolo_member_t *m = &body->member;

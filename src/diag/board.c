@@ -29,8 +29,8 @@ void kolo_oob_set_board(kolo_oob_t *oob, const kolo_board_t *board, int stalled_
     pthread_mutex_unlock(&oob->lock);
 }
 
-/* A writer makes the number invalid, writes the word, then the number; so equal numbers around the word prove it.
- */
+/* A writer makes the number invalid, writes the word, then the number; so equal numbers around the word prove
+ * it. */
 static bool look_up_call(const kolo_board_t *board, uint64_t number, uint64_t *word)
 {
     const kolo_board_entry_t *e = &board->calls[number / KOLO_BOARD_STEPS % KOLO_BOARD_CALLS_KEPT];
@@ -333,7 +333,7 @@ void kolo_board_note(kolo_oob_t *oob, uint64_t number, uint64_t mine, int rank, 
     answer_all(oob);
 }
 
-/* Of an operation that both know, and that is alike: has the one who shows it come to it in another way? */
+/* Tells whether the rank that shows operation f->number, which both know alike, made other calls before it. */
 static bool parted_before(const kolo_oob_t *oob, const kolo_board_frame_t *f)
 {
     uint64_t mine;

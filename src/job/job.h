@@ -77,8 +77,8 @@ typedef struct {
 
 /* Makes the id on rank 0, and finds it on the others. */
 kolo_status_t kolo_job_meet(kolo_job_meeting_t *meeting);
-/* No communicator came of the id, as the thread's error says. true: perhaps another job had left it, so meet again.
- */
+/* No communicator came of the id, as the thread's error says. true: perhaps another job had left it, so meet
+ * again. */
 bool kolo_job_meet_again(kolo_job_meeting_t *meeting, kolo_status_t status);
 /* All have read the file, or nobody is to find it any more. */
 void kolo_job_clear(const kolo_job_meeting_t *meeting);

@@ -24,9 +24,9 @@ typedef struct {
     size_t local_rank, local_size;
 } source_t;
 
-/* torchrun and mpirun may have been started by srun, once a host, so what they tell comes first. srun, too, sets
- * PMI_RANK for an MPI that it starts, but not how many ranks this host has; who sets only these two is asked last.
- */
+/* torchrun and mpirun may have been started by srun, once a host, so what they tell comes first. srun, too,
+ * sets PMI_RANK for an MPI that it starts, but not how many ranks this host has; who sets only these two is
+ * asked last. */
 static const source_t sources[] = {
     {KOLO_JOB_KOLORUN, AT(rank), AT(size), NOTHING, AT(local_rank), AT(local_size)},
     {KOLO_JOB_TORCHRUN, AT(torch_rank), AT(torch_size), AT(torch_address), AT(torch_local_rank),
@@ -117,8 +117,8 @@ static kolo_status_t find(const kolo_job_values_t *v, const source_t **found)
 
 /* ---- what they say ---- */
 
-/* How many ranks host number `node` has: "2(x3),1" is two on each of the first three, then one. 0: not to be read.
- */
+/* How many ranks host number `node` has: "2(x3),1" is two on each of the first three, then one. 0: not to be
+ * read. */
 static int slurm_local_size(const char *text, int node)
 {
     while (*text) {

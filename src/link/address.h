@@ -59,8 +59,8 @@ typedef struct {
     kolo_address_t address;
 } kolo_interface_t;
 int kolo_address_list_local(kolo_interface_t *out, int most);
-/* Whether an interface name matches a list in NCCL's syntax: "eth,ib" prefixes, "=eth0" exact, "^docker" all but.
- */
+/* Whether an interface name matches a list in NCCL's syntax: "eth,ib" prefixes, "=eth0" exact, "^docker" all
+ * but. */
 bool kolo_ifname_matches(const char *list, const char *name);
 /* host:port (host a name or an address, [v6]:port) as an address with cookie 0. */
 kolo_status_t kolo_address_parse(const char *text, kolo_address_t *address);

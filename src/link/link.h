@@ -48,16 +48,15 @@ typedef struct {
     /* How many bytes of frame follow the hello (0: the descriptor is handed over); KOLO_VERDICT_OK to let it in. */
     kolo_verdict_t (*admit)(void *owner, const kolo_claim_t *claim, size_t *frame_bytes);
     /* frame_bytes 0: takes the socket (or closes it); else the frame is complete and the socket stays the
-     * listener's.
-     */
+     * listener's. */
     void (*accepted)(void *owner, const kolo_claim_t *claim, kolo_socket_t socket, const uint8_t *frame);
     bool keeps; /* accepted() takes the socket also with a frame, and acknowledges it itself, in plain */
     /* A caller was refused (for the root's report); may be NULL. */
     void (*refused)(void *owner, const kolo_address_t *caller, kolo_count_t why);
     /* Whose listener it is, for messages: "rank 3 of 24 (comm)", and how many ranks there are; may be NULL. */
     int (*who)(void *owner, char *text, size_t bytes);
-    /* No caller can be accepted for want of descriptors, since then; again and again while it lasts; may be NULL.
-     */
+    /* No caller can be accepted for want of descriptors, since then; again and again while it lasts; may be
+     * NULL. */
     void (*starved)(void *owner, uint64_t since_ns);
 } kolo_listener_ops_t;
 /* A set-up that waits while this process has had no descriptor for so long fails. */
@@ -97,8 +96,7 @@ typedef struct {
     char who[64];         /* whom we call, for messages: "rank 3", "the root" */
 } kolo_dial_config_t;
 /* *slot is the call while it lasts and belongs to the progress thread from here on. done is never called from
- * within.
- */
+ * within. */
 kolo_status_t kolo_dial_start(kolo_progress_t *progress, const kolo_dial_config_t *config, kolo_dial_t **slot);
 /* Any thread that holds no lock which done takes. Afterwards done is not running and will not be called. */
 void kolo_dial_cancel(kolo_progress_t *progress, kolo_dial_t **slot);

@@ -253,8 +253,8 @@ static bool is_foreign(const kolo_agree_run_t *x, const kolo_inbound_t *in)
     return (in->tag ^ x->tag) >> KOLO_SERIES_SHIFT != 0 && in->status == KOLO_OK;
 }
 
-/* Ranks that were in time for an agreement and ranks that heard of a loss before it must not wait for each other.
- */
+/* Ranks that were in time for an agreement and ranks that heard of a loss before it must not wait for each
+ * other. */
 static void take_given_up(kolo_agree_run_t *x, int from, const kolo_ballot_t *b)
 {
     int lost = 0;

@@ -106,13 +106,11 @@ static void pass_revoke(const kolo_oob_t *parent, kolo_oob_t *child)
 static void pass_on(const kolo_oob_t *parent, kolo_oob_t *child, kolo_news_kind_t kind, const kolo_peer_t *peer)
 {
     pthread_mutex_lock(&child->lock);
-    if (child->closed)
-        ;
-    else if (kind == KOLO_NEWS_LOST)
+    if (!child->closed && kind == KOLO_NEWS_LOST)
         pass_loss(parent, child, peer);
-    else if (kind == KOLO_NEWS_PARTITION)
+    else if (!child->closed && kind == KOLO_NEWS_PARTITION)
         pass_partition(parent, child);
-    else
+    else if (!child->closed)
         pass_revoke(parent, child);
     pthread_mutex_unlock(&child->lock);
 }

@@ -117,8 +117,7 @@ int kolo_oob_first_lost(kolo_oob_t *oob, int wait_ms, char *why, size_t bytes);
  * descriptor. KOLO_ERR_UNSUPPORTED without pidfd_open(2). */
 kolo_status_t kolo_oob_watch_process(kolo_oob_t *oob, int rank, int pid);
 /* For a rank that waits: finds watched processes that were killed but have not ended yet. Never blocks; may be
- * called often.
- */
+ * called often. */
 void kolo_oob_look_out(kolo_oob_t *oob);
 /* Starts heartbeats with the ranks that `remote` marks (those on other hosts; consistent on all ranks). Silence for
  * KOLO_SUSPECT_MS is logged; silence for KOLO_VERDICT_MS is a loss, or a partition on the smaller side. */

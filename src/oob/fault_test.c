@@ -15,8 +15,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* 100 ms is the promise; here it is only told from waiting until the limit of 20 s, whatever else the machine does.
- */
+/* 100 ms is the promise; here it is only told from waiting until the limit of 20 s, whatever else the machine
+ * does. */
 #define ABORT_WITHIN_MS 5000u
 
 static _Atomic uint32_t abort_flag;

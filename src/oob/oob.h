@@ -60,8 +60,7 @@ void kolo_oob_give_notice(kolo_oob_t *oob);
 /* Tells the peers, those that connect later, too, that this rank is done: that its connections end from now on is
  * no loss. It sends nothing more of its own. */
 void kolo_oob_take_leave(kolo_oob_t *oob);
-/* Sets the reason that the peers get if this rank gives up. The first call counts.
- */
+/* Sets the reason that the peers get if this rank gives up. The first call counts. */
 void kolo_oob_give_reason(kolo_oob_t *oob, const char *words);
 void kolo_oob_fini(kolo_oob_t *oob);
 
@@ -83,12 +82,12 @@ size_t kolo_oob_memory(const kolo_oob_t *oob);
 
 #define KOLO_OOB_MESSAGE_MAX (1u << 20)
 
-/* The caller's deadline; for 0 that of the job, its time limit from now on, as wherever a deadline of 0 is passed.
- */
+/* The caller's deadline; for 0 that of the job, its time limit from now on, as wherever a deadline of 0 is
+ * passed. */
 uint64_t kolo_oob_deadline(const kolo_oob_t *oob, uint64_t deadline_ns);
 
-/* Sends a tagged message to one rank. Returns once the bytes are on their way; never waits for the peer's receive.
- */
+/* Sends a tagged message to one rank. Returns once the bytes are on their way; never waits for the peer's
+ * receive. */
 kolo_status_t kolo_oob_send(kolo_oob_t *oob, int peer, uint64_t tag, const void *data, size_t bytes);
 /* Waits for the message with this tag from this peer; its length must be exactly `bytes`. Messages that arrive
  * before their receive wait in a queue (bounded per peer). */
@@ -132,8 +131,7 @@ kolo_status_t kolo_oob_check_peer(kolo_oob_t *oob, int rank, const char *doing);
 bool kolo_oob_connected(kolo_oob_t *oob, int rank);
 /* ---- notifications: numbers, sent without waiting (notify.c) ---- */
 
-/* Called on the progress thread with locks of this room held: must not wait; may call kolo_oob_notify_more().
- */
+/* Called on the progress thread with locks of this room held: must not wait; may call kolo_oob_notify_more(). */
 typedef void (*kolo_notify_fn_t)(void *arg, int from, uint64_t number);
 void kolo_oob_set_notify(kolo_oob_t *oob, kolo_notify_fn_t fn,
                          void *arg); /* NULL: none; when this returns fn is not running */
@@ -148,8 +146,7 @@ kolo_status_t kolo_oob_notify_more(kolo_oob_t *oob, int rank,
 
 /* Opens an authenticated TCP connection to `peer` and returns it: non-blocking, TCP_NODELAY, owned by the caller.
  * Use kolo_socket_send() and _recv() on it, because its bytes may be protected. The other side calls
- * kolo_oob_accept() with the same tag; early connections wait in a bounded queue.
- */
+ * kolo_oob_accept() with the same tag; early connections wait in a bounded queue. */
 kolo_status_t kolo_oob_dial(kolo_oob_t *oob, int peer, uint64_t tag, uint64_t deadline_ns, kolo_socket_t *socket);
 kolo_status_t kolo_oob_accept(kolo_oob_t *oob, int peer, uint64_t tag, uint64_t deadline_ns, kolo_socket_t *socket);
 /* Watches the stream until it is closed: if its peer does not acknowledge bytes for the verdict time, that rank is

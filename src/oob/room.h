@@ -45,8 +45,7 @@ typedef struct {
     kolo_status_t (*why)(kolo_oob_t *oob, const char *doing);
     /* On the progress thread, without the lock, now and then while the rank's thread waits. */
     void (*look)(kolo_oob_t *oob, uint64_t now_ns);
-    /* The end. leave: first, without the lock. stop: on the progress thread, without the lock. fini: frees.
-     */
+    /* The end. leave: first, without the lock. stop: on the progress thread, without the lock. fini: frees. */
     void (*leave)(kolo_oob_t *oob);
     void (*stop)(kolo_oob_t *oob);
     void (*fini)(kolo_oob_t *oob);

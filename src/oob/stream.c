@@ -21,8 +21,8 @@ static size_t early_of(const kolo_oob_t *oob, int peer)
     return n;
 }
 
-/* Who is let in takes it that its stream is there, and may wait for what we do with it: so the memory comes first.
- */
+/* Decides whether a stream from rank `peer` is let in, and takes the memory for it first: once let in, the peer
+ * uses the stream. */
 kolo_verdict_t kolo_stream_admit(kolo_oob_t *oob, int peer)
 {
     bool room = oob->nstreams < (size_t)kolo_oob_values.early_max || early_of(oob, peer) < EARLY_OF_EACH;

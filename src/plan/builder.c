@@ -266,8 +266,8 @@ static bool renumber_fits(const kolo_plan_t *plan, const uint16_t *to, uint16_t 
     return true;
 }
 
-/* Drops connections that nothing uses (made for a loop that runs no turn, say): comm would set them up at one end.
- */
+/* Drops connections that nothing uses (made for a loop that runs no turn, say): comm would set them up at one
+ * end. */
 static void drop_unused_conns(kolo_builder_t *b)
 {
     kolo_plan_t *plan = b->plan;

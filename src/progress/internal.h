@@ -37,8 +37,8 @@ bool kolo_progress_is_self(const kolo_progress_t *progress);
 /* True in a process that inherited the progress thread by fork(): nothing of it may be touched but memory. */
 bool kolo_progress_is_stale(const kolo_progress_t *progress);
 void kolo_progress_wake_locked(kolo_progress_t *progress);
-/* Waits, with the lock held, until the handler of `object` is not running (returns at once on the progress thread).
- */
+/* Waits, with the lock held, until the handler of `object` is not running (returns at once on the progress
+ * thread). */
 void kolo_progress_wait_handler_locked(kolo_progress_t *progress, const void *object);
 
 /* Timers, with the lock held. next: milliseconds until the first is due, -1 if there is none. */

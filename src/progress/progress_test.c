@@ -165,8 +165,8 @@ static void note_order(void *arg)
 
 enum { COUNT = 40 };
 
-/* Each second of them is cancelled. False if that took so long that the times are not in the order of the places.
- */
+/* Each second of them is cancelled. False if that took so long that the times are not in the order of the
+ * places. */
 static bool add_timers(kolo_progress_t *progress, kolo_timer_t **timers)
 {
     uint64_t start = kolo_now_ns();

@@ -81,8 +81,7 @@ typedef struct { /* travels to the peer, which needs it to write there */
 } kolo_onesided_window_t;
 void kolo_onesided_window_encode(const kolo_onesided_window_t *window, uint8_t bytes[KOLO_WINDOW_BYTES]);
 void kolo_onesided_window_decode(const uint8_t bytes[KOLO_WINDOW_BYTES], kolo_onesided_window_t *window);
-/* The mailboxes of the two ends, zeroed at first; NULL, or bytes 0, without one. Only once the end is open.
- */
+/* The mailboxes of the two ends, zeroed at first; NULL, or bytes 0, without one. Only once the end is open. */
 void *kolo_onesided_mailbox(kolo_onesided_t *end);
 const kolo_onesided_window_t *kolo_onesided_peer_mailbox(const kolo_onesided_t *end);
 /* Lets the peer write to this memory from now on. KOLO_ERR_UNSUPPORTED: this connection can only expose memory from

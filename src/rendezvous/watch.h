@@ -65,8 +65,8 @@ kolo_watch_t *kolo_watch_create(const char *task, uint64_t incarnation, int *fd)
 void kolo_watch_destroy(kolo_watch_t *watch, int fd); /* NULL is fine */
 /* Any thread: this edge was sent in this step. */
 void kolo_watch_sent(kolo_watch_t *watch, const kolo_tensor_key_t *key, uint64_t step);
-/* Any thread: the last step in which the edge of this key was sent to its destination; false: never, or not known.
- */
+/* Any thread: the last step in which the edge of this key was sent to its destination; false: never, or not
+ * known. */
 bool kolo_watch_last_sent(kolo_watch_t *watch, const kolo_tensor_key_t *key, uint64_t *step);
 /* Any thread: a receive has ended. It is kept if it waited for long or failed. NULL is fine. */
 void kolo_watch_ended(kolo_watch_t *watch, const kolo_receive_t receive, kolo_status_t status);

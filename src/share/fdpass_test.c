@@ -249,8 +249,8 @@ static int knock(const service_t *service)
     return fd;
 }
 
-/* More silent callers than the server listens to at a time: the others still get through, the silent are dropped.
- */
+/* More silent callers than the server listens to at a time: the others still get through, the silent are
+ * dropped. */
 static void silent_callers_do_not_stop_others(void **state)
 {
     enum { SILENT = 300 };

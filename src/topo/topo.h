@@ -78,8 +78,8 @@ typedef struct kolo_topo {
  * is written there as XML. Any thread. */
 kolo_status_t kolo_topo_load(kolo_topo_t *topo);
 
-/* The same with the GPUs' names and NVLinks, which costs a start of NVML once per process: for those who use GPUs.
- */
+/* The same with the GPUs' names and NVLinks, which costs a start of NVML once per process: for those who use
+ * GPUs. */
 kolo_status_t kolo_topo_load_gpus(kolo_topo_t *topo);
 /* hwloc XML (version 2) in and out; bytes from outside: bounded and fuzzed. `origin` becomes source. The bytes need
  * no terminating zero. */
@@ -92,8 +92,7 @@ void kolo_topo_fini(kolo_topo_t *topo); /* safe on a zeroed struct and twice */
 void kolo_topo_print(const kolo_topo_t *topo, FILE *out);
 kolo_distance_t kolo_topo_distance(const kolo_topo_t *topo, int a, int b);
 /* One more NVLink from GPU `a` to GPU `b`; each end tells of it, and it is counted for the one with the smaller
- * number.
- */
+ * number. */
 void kolo_topo_add_link(kolo_topo_t *topo, int a, int b);
 /* How many NVLinks lead from one to the other, directly or by switches. */
 int kolo_topo_nvlinks(const kolo_topo_t *topo, int a, int b);

@@ -45,8 +45,7 @@ static void control_name(uint64_t job, int rank, uint8_t name[KOLO_FDPASS_NAME_B
 }
 
 /* Where the process may have no memory with a descriptor it meets nobody there: wire/memfd.c keeps it off the
- * cards.
- */
+ * cards. */
 static kolo_status_t make_page(kolo_wire_ctx_t *ctx, kolo_control_t *control, int *fd)
 {
     const bool alone = !kolo_file_fits(PAGE_BYTES);

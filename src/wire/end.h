@@ -83,8 +83,8 @@ KOLO_END_FN uint64_t kolo_end_load(const KOLO_END_WORD(uint64_t) * word)
     return atomic_load_explicit(word, memory_order_acquire);
 #endif
 }
-/* What the caller has read and written comes before it; in a kernel, what its block has before a __syncthreads().
- */
+/* What the caller has read and written comes before it; in a kernel, what its block has before a
+ * __syncthreads(). */
 KOLO_END_FN void kolo_end_store(KOLO_END_WORD(uint64_t) * word, uint64_t value)
 {
 #if defined __CUDA_ARCH__

@@ -32,9 +32,9 @@ typedef struct {
     uint32_t fit;         /* parts that share a line */
     uint32_t first, each; /* the line of the first ones; from there to the next ones */
 } kolo_ll_layout_t;
-/* Parts on lines of their own begin at even addresses of 128 bytes, behind the header, if the slot has room for
- * that: processors fetch lines in pairs, and would take a line of another reader along while it is being written.
- */
+/* Parts on lines of their own begin at even addresses of 128 bytes, behind the header, if the slot has room
+ * for that: processors fetch lines in pairs, and would take a line of another reader along while it is being
+ * written. */
 static inline kolo_ll_layout_t kolo_ll_layout(size_t bytes, uint32_t parts, uint32_t slot_bytes)
 {
     uint32_t lines = (uint32_t)kolo_ll_lines(bytes), pairs = lines + lines % 2;

@@ -198,8 +198,8 @@ typedef struct kolo_wire_ops {
      * (cma without permission becomes shm). It must accept this wire's priv and cards. rx_setup requests it by
      * setting rx->ops. NULL: none. */
     const struct kolo_wire_ops *fallback;
-    /* Can this wire connect `a` and `b` (cards of the job)? false: disabled by a parameter, or not possible. Pure.
-     */
+    /* Can this wire connect `a` and `b` (cards of the job)? false: disabled by a parameter, or not possible.
+     * Pure. */
     bool (*can_connect)(const struct kolo_wire_ctx *ctx, const kolo_peer_card_t *a, const kolo_peer_card_t *b);
     /* Can this rank use it? KOLO_ERR_UNSUPPORTED: it is left off the card; another error ends the set-up of the
      * communicator. Adds to the card what peers need for may_copy, and permits them to copy, as far as this process

@@ -66,8 +66,8 @@ static bool names_the_missing(const chaos_scenario_t *s, const chaos_shared_t *s
     char number[12];
     snprintf(number, sizeof number, "%d", p->victim_as);
     if (strcmp(p->where, "get_unique_id") == 0) return true;
-    /* A revoke of the program may be the first that a rank hears: its revoker does not wait for who is in trouble.
-     */
+    /* A revoke of the program may be the first that a rank hears: its revoker does not wait for who is in
+     * trouble. */
     if (s->revoke_at >= 0 && p->status == KOLO_ERR_REVOKED && strstr(p->text, " revoked ")) return true;
     /* Some shrink without the last rank, some without the lost one, some without a list. */
     bool of_all = strncmp(p->where, "shrink of all", 13) == 0, shrinks = strncmp(p->where, "shrink", 6) == 0;

@@ -10,8 +10,8 @@
 
 #include <stdbool.h>
 
-/* Any bits for integers; floats between -2 and 2 that the type can hold, close to 1 when they are to be multiplied.
- */
+/* Any bits for integers; floats between -2 and 2 that the type can hold, close to 1 when they are to be
+ * multiplied. */
 void test_fill(void *buf, size_t count, kolo_type_t type, kolo_op_t op, uint64_t seed, int rank, size_t first);
 /* Is `got` (element i of a result) the reduction of all ranks' values? Integers, MIN and MAX exactly, float sums
  * and products within the rounding of nranks steps. Prints the first difference. */

@@ -3,7 +3,7 @@
  * Processes that are killed while large copies run, some of them with so much memory that their end takes a while:
  * all survivors get the loss of that rank, and hear of it before the system has taken the process apart.
  *
- *     comm_kills_test [RUNS [SEED]]     by default a few runs; `make kills N=500`
+ *     comm_kills_test [RUNS [SEED]]     by default a few runs; `make kills RUNS=500`
  */
 #include "kit/procs.h"
 

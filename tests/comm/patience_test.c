@@ -31,7 +31,7 @@ static void now_and_then(proc_t *p)
         nap_ms(500);
         go = !atomic_load(&p->shared->arrived[1]);
         f->status = kolo_all_reduce(&go, &all, 1, KOLO_INT32, KOLO_MIN, p->r.comm, NULL);
-        f->bytes++;
+        f->rounds++;
     }
     snprintf(f->text, sizeof f->text, "%s", kolo_get_last_error(p->r.comm));
 }
@@ -75,7 +75,7 @@ static void stops_and_load_bring_no_verdict(void **state)
     }
     assert_int_equal(bad, 0);
     print_message("%d s, %u times two of %d ranks were stopped for up to 3 s, load %d: no verdict, %llu rounds\n",
-                  seconds, stops, RANKS, LOAD, (unsigned long long)job.shared->found[0].bytes);
+                  seconds, stops, RANKS, LOAD, (unsigned long long)job.shared->found[0].rounds);
 }
 
 int main(void)

@@ -111,8 +111,8 @@ static void work_goes_on_meanwhile(void **state)
 
 /* ---- a parent that is stuck or broken ---- */
 
-/* Rank 2 never calls the collective that the others are in. Another thread of each survivor shrinks in abort mode.
- */
+/* Rank 2 never calls the collective that the others are in. Another thread of each survivor shrinks in abort
+ * mode. */
 typedef struct {
     rank_t *r;
     kolo_comm_t child;

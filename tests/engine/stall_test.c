@@ -167,8 +167,8 @@ static void groups_and_barriers_are_told(void **state)
     assert_int_equal(run(3, WARN_MS, 0, groups_are_lacked), 0);
 }
 
-/* Each rank waits for what another has not come to; and work goes on meanwhile, so that no engine ever sleeps long.
- */
+/* Each rank waits for what another has not come to; and work goes on meanwhile, so that no engine ever sleeps
+ * long. */
 static void each_lacks_another(erank_t *r)
 {
     static _Atomic bool told;

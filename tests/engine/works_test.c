@@ -67,8 +67,7 @@ static void all_reduce_gives_each_operator(void **state)
 }
 
 /* All but one have said what they have and sleep; the last one wakes them all, in jobs of more than eight by a
- * tree.
- */
+ * tree. */
 static void wake_in_turn(erank_t *r)
 {
     for (int i = 0; i < r->size; i++) {

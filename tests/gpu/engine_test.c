@@ -450,8 +450,8 @@ static uint64_t operations_of(const char *name)
     return 0;
 }
 
-/* The backend that was named has run each kind of operation once that it takes: of all_reduces most were its own.
- */
+/* The backend that was named has run each kind of operation once that it takes: of all_reduces most were its
+ * own. */
 static void look_who_ran(void)
 {
     uint64_t before = operations_of(wanted_backend);

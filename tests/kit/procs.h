@@ -12,7 +12,7 @@
 
 typedef struct { /* what a rank leaves for the parent */
     kolo_status_t status;
-    uint64_t at_ms, cpu_us, bytes;
+    uint64_t at_ms, cpu_us, bytes, rounds;
     char text[1024];
 } finding_t;
 

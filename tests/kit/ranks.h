@@ -28,8 +28,8 @@ bool expect_error(const char *file, int line, const char *text, kolo_status_t wa
     expect_error(__FILE__, __LINE__, #call, (want), (call), (const char *const[]){__VA_ARGS__, NULL})
 int expect_failures(void); /* so far */
 
-/* Of functions that work out which values are right: most of the work under sanitizers, and not what those are for.
- */
+/* Of functions that work out which values are right: most of the work under sanitizers, and not what those are
+ * for. */
 #define TEST_PLAIN __attribute__((no_sanitize("thread", "address", "undefined")))
 
 /* ---- ranks as threads ---- */

@@ -181,8 +181,7 @@ static void a_chain_of_receives_is_told(void **state)
 }
 
 /* Rank 2 waits for 1, which is in an operation that 2 has not called but is not needed for: it ends, and 2 is
- * served.
- */
+ * served. */
 static void serve_later(rank_t *r)
 {
     int32_t x[20] = {0};

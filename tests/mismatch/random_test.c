@@ -4,7 +4,7 @@
  * type, operator, operation or place in the order: at first use or later, on every wire and on two hosts. No time
  * limit is set. Every rank must end with KOLO_ERR_MISMATCH and the name of that rank, and soon.
  *
- *     mismatch_random_test [RUNS [SEED [LIMIT_MS]]]     `make mismatches N=1000 SEED=1`
+ *     mismatch_random_test [RUNS [SEED [LIMIT_MS]]]     `make mismatches RUNS=1000 SEED=1`
  */
 #include "kit/procs.h"
 

@@ -315,8 +315,8 @@ static void say_late(int signal)
     _exit(1);
 }
 
-/* Bytes that the C library has handed out. A sanitizer has an allocator of its own, and looks for leaks at the end.
- */
+/* Bytes that the C library has handed out. A sanitizer has an allocator of its own, and looks for leaks at the
+ * end. */
 static size_t bytes_held(void)
 {
 #if defined(KOLO_SANITIZED)

@@ -19,8 +19,7 @@ typedef struct {
 } info_machine_t;
 
 /* Finds cards, and places for this many ranks; 0: one for each GPU, else for each NUMA node. The topology is
- * loaded.
- */
+ * loaded. */
 void kolo_info_machine_place(info_machine_t *machine, int nlocal);
 kolo_topo_place_t kolo_info_rank_place(const info_machine_t *machine, int local, int node);
 /* The cards (by number in `cards`) that are closest to a rank; how many. */

@@ -34,8 +34,7 @@ typedef struct kolorun_places kolorun_places_t;
 void kolorun_places_need(kolorun_places_t **places, char *const *env);
 void kolorun_places_free(kolorun_places_t *places);
 /* In the process, whose environment is set: takes the variable out, binds, and says where to `fd` if that is
- * wanted.
- */
+ * wanted. */
 void kolorun_bind_self(const kolorun_places_t *places, int fd);
 
 #endif

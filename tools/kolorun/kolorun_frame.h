@@ -50,8 +50,8 @@ typedef struct {
     uint32_t bytes;
 } kolorun_frame_t;
 
-/* Looks at the first frame in buf. Returns its whole size, 0 when it is not complete yet, -1 when this is no frame.
- */
+/* Looks at the first frame in buf. Returns its whole size, 0 when it is not complete yet, -1 when this is no
+ * frame. */
 int64_t kolorun_frame_parse(const uint8_t *buf, size_t bytes, kolorun_frame_t *frame);
 void kolorun_frame_header(uint8_t header[KOLORUN_FRAME_HEADER], kolorun_frame_type_t type, int32_t id,
                           uint32_t bytes);

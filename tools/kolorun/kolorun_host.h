@@ -77,8 +77,8 @@ void kolorun_host_put_file(kolorun_host_t *host, const char *name, const void *d
 #define KOLORUN_HOST_POLLS 4
 /* Fills KOLORUN_HOST_POLLS entries (fd -1: not used). */
 void kolorun_host_polls(const kolorun_host_t *host, struct pollfd polls[KOLORUN_HOST_POLLS]);
-/* Takes what came and calls events. Call it when any of the entries has an event, and when the time below is over.
- */
+/* Takes what came and calls events. Call it when any of the entries has an event, and when the time below is
+ * over. */
 void kolorun_host_progress(kolorun_host_t *host);
 /* Seconds of the monotonic clock at which progress must be called next; 0: only when something comes. */
 double kolorun_host_next_s(const kolorun_host_t *host);

@@ -114,8 +114,8 @@ static void remove_dir(const char *path)
 
 /* ---- the guard ---- */
 
-/* Runs in the guard; its signals are still blocked as in the agent, so what the group gets does not end it early.
- */
+/* Runs in the guard; its signals are still blocked as in the agent, so what the group gets does not end it
+ * early. */
 static _Noreturn void guard_main(const kolorun_group_t *group, int pipe_end)
 {
     setpgid(0, 0);

@@ -56,8 +56,8 @@ typedef struct kolo_backend {
     void (*free)(void *here); /* no move is under way, and none will be */
     bool (*takes)(const kolo_set_t *s, const kolo_need_t *need);
     kolo_status_t (*run)(kolo_set_t *s, void *here, const kolo_move_t *move);
-    /* Of what was queued on a stream and has come to its end: did it end well? Any thread. NULL: who ends it early
-     * has failed the engine before. */
+    /* Tells whether work that was queued on a stream, and is over, ended well. Any thread. NULL: it did, or the
+     * engine has failed by then. */
     kolo_status_t (*status)(void *here);
 } kolo_backend_t;
 
@@ -84,8 +84,8 @@ typedef struct kolo_backends {
     int norder[KOLO_MOVES];
 } kolo_backends_t;
 
-/* Reads an order such as "hierarchical,mpi;broadcast=kolo": a list for all operations, then lists for single ones.
- */
+/* Reads an order such as "hierarchical,mpi;broadcast=kolo": a list for all operations, then lists for single
+ * ones. */
 kolo_status_t kolo_backends_parse(kolo_backends_t *b, const char *text);
 /* The same for KOLO_ENGINE_BACKENDS, when the parameters are loaded. */
 kolo_status_t kolo_backends_check_param(const kolo_param_t *row, const char *text);

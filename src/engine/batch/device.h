@@ -115,7 +115,7 @@ typedef struct kolo_devices {
 } kolo_devices_t;
 
 extern int64_t kolo_engine_overlap; /* parameter */
-extern int kolo_finisher_end_ms;    /* that the end of an engine grants its devices; tests have less time */
+extern int kolo_finisher_end_ms;    /* the end of an engine waits so long for its devices; less in tests */
 enum { KOLO_OVERLAP_AUTO, KOLO_OVERLAP_OFF, KOLO_OVERLAP_ON };
 
 /* device.c */

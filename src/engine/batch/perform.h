@@ -40,9 +40,9 @@ void kolo_output_examine(kolo_entry_t *entry, void *memory, size_t bytes);
 kolo_status_t kolo_output_apart(kolo_set_t *s, kolo_entry_t *entry, const void *in, size_t in_bytes, bool in_place,
                                 kolo_output_t *output);
 
-/* failed.c: a batch whose operation has failed with the status and the words of this thread. KOLO_OK: its tensors
- * are kept until all ranks have said what failed; else the engine cannot go on, with that status and those words.
- */
+/* failed.c: a batch whose operation has failed with the status and the words of this thread. KOLO_OK: its
+ * tensors are kept until all ranks have said what failed; else the engine cannot go on, with that status and
+ * those words. */
 kolo_status_t kolo_failed_keep(kolo_set_t *s, kolo_response_t *const *batch, size_t n, kolo_status_t status);
 
 #endif

@@ -30,8 +30,8 @@ static bool takes_part(const kolo_set_t *s)
     return s->rank >= 0 && !s->removed;
 }
 
-/* When a cached tensor has waited long enough that the coordinator should hear of it; the first one is the oldest.
- */
+/* When a cached tensor has waited long enough that the coordinator should hear of it; the first one is the
+ * oldest. */
 static uint64_t stale_at(const kolo_set_t *s)
 {
     uint64_t patience = s->engine->patience_ns;
@@ -56,8 +56,8 @@ void kolo_engine_look_for_stalls(struct kolo_tensor_engine *e)
     }
 }
 
-/* Writes down for kolo-top what this rank has waited for, for long. On rank 0 the coordinator says more (stall.c).
- */
+/* Writes down for kolo-top what this rank has waited for, for long. On rank 0 the coordinator says more
+ * (stall.c). */
 static void note_waits(kolo_set_t *s)
 {
     char text[KOLO_RECORD_NOTE_TEXT];

@@ -331,8 +331,8 @@ static void describe_late(void *arg, char *buf, size_t bytes)
     snprintf(buf, bytes, "the engine to write down what GPUs have done");
 }
 
-/* What is complete has its times, which the loop, as soon as it wakes, puts. It may be in an operation with others.
- */
+/* What is complete has its times, which the loop, as soon as it wakes, puts. It may be in an operation with
+ * others. */
 static void await_late(kolo_tensor_engine_t e)
 {
     kolo_wait_t wait;

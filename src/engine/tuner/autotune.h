@@ -26,8 +26,8 @@ typedef struct {
 
 /* KOLO_AUTOTUNE_LOG of this rank, if it is to write one; without it, it goes on with a warning. */
 void kolo_autotune_log_open(kolo_autotune_log_t *log, int rank);
-/* The setting was in force up to, not including, the cycle. score: bytes per second, < 0: not known on this rank.
- */
+/* The setting was in force up to, not including, the cycle. score: bytes per second, < 0: not known on this
+ * rank. */
 void kolo_autotune_log_write(kolo_autotune_log_t *log, const kolo_tuned_t *tuned, uint64_t to_cycle, double score);
 void kolo_autotune_log_close(kolo_autotune_log_t *log);
 

@@ -31,8 +31,8 @@ typedef struct {
 /* numeric: open, and stays so. Lengths 0.3, height 1, noise 0.1. */
 void kolo_gaussian_init(kolo_gaussian_t *g, kolo_numeric_t *numeric, int dims, int switches);
 kolo_status_t kolo_gaussian_add(kolo_gaussian_t *g, const double *x, double y);
-/* Makes ready to predict, with the kernel as it is; likelihood is then the logarithm of how likely the values are.
- */
+/* Makes ready to predict, with the kernel as it is; likelihood is then the logarithm of how likely the values
+ * are. */
 kolo_status_t kolo_gaussian_solve(kolo_gaussian_t *g);
 /* The same with the likeliest kernel. */
 kolo_status_t kolo_gaussian_fit(kolo_gaussian_t *g);

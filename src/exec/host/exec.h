@@ -25,8 +25,8 @@ typedef struct {
 } kolo_exec_trace_t;
 
 struct kolo_task;
-/* One attempt. KOLO_OK: complete. KOLO_IN_PROGRESS: call again (*moved is set if anything was done). Else failed.
- */
+/* One attempt. KOLO_OK: complete. KOLO_IN_PROGRESS: call again (*moved is set if anything was done). Else
+ * failed. */
 typedef kolo_status_t (*kolo_task_step_fn_t)(struct kolo_task *task, bool *moved);
 
 /* Payload of the slots of EXPOSE, GET, GET_REDUCE and PUT: one slot per chunk piece. */

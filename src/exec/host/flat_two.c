@@ -70,9 +70,9 @@ static void put_inputs(kolo_task_t *t, const cut_t *c, uint32_t sign)
         if (p != t->rank) trace(t, KOLO_DIR_TX, p, p, KOLO_BUF_SRC, false);
 }
 
-/* Copies the line in which my part lies as soon as it is there. Reading it again later, where it lies, is slow with
- * many ranks: 1000 bytes between 32 ranks took 8.4 us so, 4.0 with the copy; up to 16 ranks it makes no difference.
- */
+/* Copies the line in which my part lies as soon as it is there. Reading it again later, where it lies, is slow
+ * with many ranks: 1000 bytes between 32 ranks took 8.4 us so, 4.0 with the copy; up to 16 ranks it makes no
+ * difference. */
 static inline kolo_status_t take_line(kolo_task_t *t, uint32_t r, size_t line, size_t bytes, uint32_t sign)
 {
     const kolo_rx_t *rx = t->flat.ll_rx[r];

@@ -113,8 +113,8 @@ size_t kolo_task_awaited(kolo_task_t *task, int *ranks, size_t most)
 static kolo_status_t ask(kolo_tx_t *tx, kolo_rx_t *rx, const char *what, void *arg)
 {
     (void)what;
-    /* A line that does not come may belong to another operation, whose message has fewer of them: the header tells.
-     */
+    /* A line that does not come may belong to another operation, whose message has fewer of them: the header
+     * tells. */
     if (rx && rx->spec.proto == KOLO_PROTO_LL && kolo_rx_ready(rx)) {
         kolo_task_t *task = arg;
         const kolo_slot_header_t *h = kolo_rx_header(rx);

@@ -22,8 +22,8 @@ typedef struct {
     int rank, hosts, device;
     const int *first, *size;                /* live as long as the executor */
     kolo_exec_part_t inside, across, whole; /* across: ops is NULL on a rank without a lane */
-    /* A kernel of an operation, `number` and `word` as in exec.h, is about to be launched inside: its number there.
-     */
+    /* A kernel of an operation, `number` and `word` as in exec.h, is about to be launched inside: its number
+     * there. */
     uint64_t (*enter)(void *arg, uint64_t number, uint64_t word);
     void *enter_arg;
 } kolo_levels_env_t;

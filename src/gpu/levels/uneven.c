@@ -82,8 +82,8 @@ kolo_status_t kolo_levels_all_gather_uneven(kolo_levels_t *s, const kolo_exec_ca
 
 /* ---- reduce_scatter ---- */
 
-/* What this host's ranks have for the ranks of host h at this turn is reduced, to the ranks whose lanes go there.
- */
+/* What this host's ranks have for the ranks of host h at this turn is reduced, to the ranks whose lanes go
+ * there. */
 static kolo_status_t sum_turn(kolo_levels_t *s, const kolo_exec_call_t *c, int h, int turn, uint64_t done,
                               uint64_t part)
 {

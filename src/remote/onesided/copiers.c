@@ -106,8 +106,8 @@ static void *serve(void *arg)
         int failed = kolo_copy_piece(copy, at, n);
         if (failed) atomic_store_explicit(&copy->failed, failed, memory_order_relaxed);
         pthread_mutex_lock(&pool.lock);
-        /* The owner may be gone as soon as all is done, its waker not before the lock is free (kolo_copiers_put).
-         */
+        /* The owner may be gone as soon as all is done, its waker not before the lock is free
+         * (kolo_copiers_put). */
         kolo_waker_t *waker = copy->waker;
         if (atomic_fetch_add_explicit(&copy->done, n, memory_order_release) + n < bytes) continue;
         pthread_cond_broadcast(&pool.done);

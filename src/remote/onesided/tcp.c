@@ -110,8 +110,8 @@ static size_t gather(kolo_onesided_t *end, kolo_pending_write_t *write, uint8_t 
                      struct iovec *iov)
 {
     size_t n = 0, bytes = 0;
-    /* What a record holds that has gone out in part is settled: the next call counts by what the last one gathered.
-     */
+    /* What a record holds that has gone out in part is settled: the next call counts by what the last one
+     * gathered. */
     bool settled = kolo_socket_within(&end->socket);
     for (int i = 0; write && i < TOGETHER && bytes < AT_ONCE; write = write->next, i++) {
         if (!settled) part(end, write);

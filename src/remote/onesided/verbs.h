@@ -15,8 +15,8 @@
 #define KOLO_ONESIDED_SPARE    16u  /* receives for news of receives */
 #define KOLO_ONESIDED_SENDS    128u
 
-/* Registered memory of an end: whole grains of its arena, what was kept, or a window of the program's own memory.
- */
+/* Registered memory of an end: whole grains of its arena, what was kept, or a window of the program's own
+ * memory. */
 typedef struct kolo_verbs_region {
     struct kolo_verbs_region *next;
     char *base;
@@ -45,8 +45,8 @@ kolo_status_t kolo_verbs_memory_keep(kolo_verbs_memory_t *m, void *base, size_t 
 /* What is known of it, for a write; NULL: nothing. */
 struct ibv_mr *kolo_verbs_memory_find(kolo_verbs_memory_t *m, const void *base, size_t bytes);
 
-/* Memory of the program that writes under way come from: theirs together, since whoever writes keeps it until then.
- */
+/* Memory of the program that writes under way come from: theirs together, since whoever writes keeps it until
+ * then. */
 typedef struct kolo_verbs_source {
     struct kolo_verbs_source *next;
     const char *base;

@@ -205,8 +205,8 @@ static void a_line_counts_for_its_own_request_only(void **state)
         }
 }
 
-/* Cards may write the words of a line in any order: until all are there, over what was there before, none counts.
- */
+/* Cards may write the words of a line in any order: until all are there, over what was there before, none
+ * counts. */
 static void a_line_counts_as_a_whole(void **state)
 {
     (void)state;

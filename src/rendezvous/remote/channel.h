@@ -205,8 +205,7 @@ void kolo_adapter_deliver(kolo_adapter_t *adapter, kolo_receive_t receive, kolo_
 void kolo_adapter_wake_settled(kolo_adapter_t *adapter);
 /* No task writes to the receive's destination any more; drops the reference to the receive. */
 void kolo_adapter_part(kolo_adapter_t *adapter, kolo_receive_t receive);
-/* Adds or removes a channel; makes it hot (looked at in each round) or cold.
- */
+/* Adds or removes a channel; makes it hot (looked at in each round) or cold. */
 kolo_status_t kolo_adapter_add_channel(kolo_adapter_t *adapter, kolo_channel_t *channel);
 void kolo_adapter_remove_channel(kolo_adapter_t *adapter, kolo_channel_t *channel);
 void kolo_adapter_heat(kolo_channel_t *channel);
@@ -253,8 +252,7 @@ void kolo_meeting_destroy(kolo_adapter_t *adapter);
 kolo_status_t kolo_meeting_choose_door(const kolo_adapter_t *adapter, kolo_address_t *address);
 void kolo_meeting_opened(kolo_adapter_t *adapter, const kolo_address_t *address);
 /* The address of a task, and the deadline of this dial in *deadline_ns. False: the address is being asked for; the
- * task is dialled when it is known.
- */
+ * task is dialled when it is known. */
 bool kolo_meeting_find(kolo_adapter_t *adapter, int task, kolo_address_t *address, uint64_t *deadline_ns);
 /* A dial has failed. True: a newer address is asked for. */
 bool kolo_meeting_shut(kolo_adapter_t *adapter, int task, kolo_status_t status);

@@ -268,8 +268,8 @@ static void settle(kolo_net_conn_t *conn, const kolo_net_note_t *note)
     kolo_net_free_slots(conn);
 }
 
-/* Lazy writer: the reader has lost the rail before this end was ready. Nothing has gone by it; it may be made anew.
- */
+/* Lazy writer: the reader has lost the rail before this end was ready. Nothing has gone by it; it may be made
+ * anew. */
 static void not_used(kolo_net_conn_t *conn, uint32_t index)
 {
     conn->ops->revoke(conn->rails[index].end);

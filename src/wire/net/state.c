@@ -115,8 +115,8 @@ static void choose_devices(const kolo_net_state_t *state, kolo_net_conn_t *conn,
         conn->rails[i].weight = known ? state->devices[conn->rails[i].device].gbps : 1;
 }
 
-/* Writers first: what is posted leaves before free slots are offered, which somebody else may wait for, but later.
- */
+/* Writers first: what is posted leaves before free slots are offered, which somebody else may wait for, but
+ * later. */
 static void enlist(kolo_net_state_t *state, kolo_net_conn_t *conn)
 {
     kolo_net_conn_t *before = NULL, *behind = state->first;

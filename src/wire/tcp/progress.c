@@ -179,8 +179,8 @@ static void collect_events(kolo_tcp_state_t *state)
     }
 }
 
-/* Is this a turn to look at what the sockets have brought? A look at an empty one costs as much as a small message.
- */
+/* Is this a turn to look at what the sockets have brought? A look at an empty one costs as much as a small
+ * message. */
 static bool is_turn(const kolo_tcp_conn_t *conn)
 {
     uint32_t calls = conn->state->calls;

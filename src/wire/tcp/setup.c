@@ -64,8 +64,7 @@ static kolo_status_t check_spec(const kolo_conn_spec_t *spec)
 
 /* Several sockets are for speed. Where those of all connections would take more than half of the descriptors that
  * the process may have, one has to do: so that further communicators find room. The smaller offer of the two ends
- * counts.
- */
+ * counts. */
 static _Atomic uint32_t offered;
 
 static uint32_t offer(void)

@@ -97,8 +97,8 @@ typedef struct {
 /* An answer of HTTP/1.1 with Content-Length. 1: complete; 0: more is to come; -1: not what our server sends. */
 int kolo_store_answer_parse(const char *text, size_t bytes, kolo_store_answer_t *answer);
 
-/* The signature of a request (what: "PUT /scope/key") or an answer (what: "200"). Needs libsodium: false without.
- */
+/* The signature of a request (what: "PUT /scope/key") or an answer (what: "200"). Needs libsodium: false
+ * without. */
 bool kolo_store_sign(const uint8_t key[KOLO_STORE_KEY_BYTES], const char *what, const char *client, uint64_t count,
                      const char *body_hash, char signature[KOLO_STORE_HEX]);
 bool kolo_store_hash(const void *body, size_t bytes, char hash[KOLO_STORE_HEX]);

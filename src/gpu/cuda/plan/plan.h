@@ -21,8 +21,8 @@ typedef struct {
     bool refs;                       /* any rank passes references to its memory */
     bool lines;                      /* on all ranks pieces may go by lines */
 } kolo_cuda_lowered_t;
-/* `plans`: of all ranks. KOLO_ERR_UNSUPPORTED where an instruction has no form on GPUs, or the plan is too large.
- */
+/* `plans`: of all ranks. KOLO_ERR_UNSUPPORTED where an instruction has no form on GPUs, or the plan is too
+ * large. */
 kolo_status_t kolo_cuda_lower(const kolo_plan_t *const *plans, uint32_t nranks, uint32_t rank,
                               kolo_cuda_lowered_t *lowered);
 
