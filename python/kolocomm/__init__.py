@@ -18,8 +18,9 @@ import contextlib as _contextlib
 from typing import NamedTuple as _NamedTuple
 
 from . import _native, errors
-from ._native import (Comm, Event, Message, Op, Registration, Request, Stream, Window, connect, get_unique_id, get_version, group_end,
-                      group_start, init_all, join, op_takes, status_string, type_size, unique_id_load, unique_id_save)
+from ._native import (Comm, Engine, Event, Message, Op, Registration, Rendezvous, Request, Server, State, Stream, Submission, Window, connect,
+                      get_unique_id, get_version, group_end, group_start, init_all, join, op_takes, status_string, tensor_key, type_size,
+                      unique_id_load, unique_id_save)
 from .errors import Error
 
 __version__ = "0.1.0"
@@ -59,7 +60,7 @@ def _enter(self):
 
 def _exit(self, kind, value, trace):
     """Leaves with the others: finalize and destroy; after an exception without waiting for them."""
-    if self.ended:
+    if self.ended or self._borrowed:
         return
     if kind is None:
         try:
@@ -89,6 +90,49 @@ def _comm_repr(self):
     return "<kolocomm.Comm, ended>" if self.ended else f"<kolocomm.Comm, rank {self.rank} of {self.size}>"
 
 
+def _as_array(memory):
+    """A numpy array on memory that the library gave, where there is numpy; else the memoryview."""
+    try:
+        import numpy
+    except ImportError:
+        return memory
+    return numpy.asarray(memory)
+
+
+def _submission_wait(self, timeout=None):
+    """Waits until the tensor is complete and returns its output; raises its error. timeout: seconds; then Timeout, and it goes on."""
+    out = self._wait(timeout)
+    if not isinstance(out, tuple):
+        return out
+    memory, dtype, shape = out
+    try:
+        import numpy
+    except ImportError:
+        return memory
+    return numpy.frombuffer(memory, "uint16" if dtype == "bfloat16" else "uint8" if dtype.startswith("float8") else dtype).reshape(shape)
+
+
+def _receive(self, key, into=None, timeout=None):
+    """Receives the next value of a key: an array, or None for a dead one. into: the array where it goes; timeout: seconds."""
+    out = self._receive(key, into, timeout)
+    return out if into is not None or out is None else _as_array(out)
+
+
+def _rendezvous_exit(self, *_):
+    self.close()
+
+
+def _engine_exit(self, kind, *_):
+    self.abort() if kind else self.shutdown()
+
+
+def _server_exit(self, *_):
+    self.destroy()
+
+
+Submission.wait, Rendezvous.receive = _submission_wait, _receive
+for _kind, _end in ((Rendezvous, _rendezvous_exit), (Engine, _engine_exit), (Server, _server_exit)):
+    _kind.__enter__, _kind.__exit__ = _enter, _end
 Comm.__enter__, Comm.__exit__, Comm.__repr__ = _enter, _exit, _comm_repr
 Request.__await__ = _await
 _native._set_make_error(errors.make)
@@ -103,6 +147,6 @@ def _at_exit():
 
 _atexit.register(_at_exit)
 
-__all__ = ["Comm", "Error", "Event", "JobPlace", "Message", "Op", "Registration", "Request", "Stream", "Window", "connect", "errors",
-           "get_unique_id", "get_version", "group", "group_end", "group_start", "init_all", "job_place", "join", "op_takes", "status_string",
-           "type_size", "unique_id_load", "unique_id_save"]
+__all__ = ["Comm", "Engine", "Error", "Event", "JobPlace", "Message", "Op", "Registration", "Rendezvous", "Request", "Server", "State", "Stream",
+           "Submission", "Window", "connect", "errors", "get_unique_id", "get_version", "group", "group_end", "group_start", "init_all",
+           "job_place", "join", "op_takes", "status_string", "tensor_key", "type_size", "unique_id_load", "unique_id_save"]

@@ -79,6 +79,10 @@ class Revoked(Error):
     """A rank called revoke(): the communicator can only be shrunk."""
 
 
+class RanksChange(Exception):
+    """Raised by State.commit(), after it has succeeded, when ranks are to be added or removed: the function of State.run() lets it pass."""
+
+
 KINDS = (InvalidArgument, InvalidUsage, Unsupported, NoMemory, SystemCall, Timeout, Remote, Mismatch, Aborted, Auth, Protocol,
          Internal, Partition, Revoked)
 NAMES = ("INVALID_ARGUMENT", "INVALID_USAGE", "UNSUPPORTED", "NO_MEMORY", "SYSTEM", "TIMEOUT", "REMOTE", "MISMATCH", "ABORTED", "AUTH",

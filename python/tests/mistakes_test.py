@@ -238,6 +238,39 @@ def an_interpreter_that_ends_before_its_requests():
     print("the end", flush=True)
 
 
+@mistake(1, 0, "ended by Ctrl-C: True", "then ended: ")
+def ctrl_c_in_a_call():
+    a, b = kolocomm.init_all(2)
+    signal.signal(signal.SIGALRM, lambda *_: None)
+    threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+    began = time.monotonic()
+    try:
+        a.barrier()
+    except KeyboardInterrupt:
+        print("ended by Ctrl-C:", time.monotonic() - began < 3, flush=True)
+    try:
+        a.barrier()
+    except errors.Error as e:
+        print("then ended:", e, flush=True)
+    b.abort()
+
+
+@mistake(1, 0, "Ctrl-C while it waits", "then: 2.0")
+def ctrl_c_while_a_request_is_waited_for():
+    a, b = kolocomm.init_all(2)
+    x = np.ones(5)
+    r = a.all_reduce(x, wait=False)
+    threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+    try:
+        r.wait()
+    except KeyboardInterrupt:
+        print("Ctrl-C while it waits", flush=True)
+    b.all_reduce(np.ones(5))
+    r.wait()
+    print("then:", x[0], flush=True)
+    a.destroy(), b.destroy()
+
+
 @mistake(1, 0, "not complete after 0.2 s", "then: 2.0")
 def a_request_that_is_not_complete():
     a, b = kolocomm.init_all(2)

@@ -5,16 +5,19 @@
 
 #include <chrono>
 #include <condition_variable>
+#include <csignal>
 #include <cstdarg>
 #include <mutex>
 #include <pthread.h>
+#include <semaphore.h>
+#include <thread>
+#include <unistd.h>
 
 namespace kolocomm
 {
 namespace
 {
 
-thread_local PyThreadState *saved; // while this thread is without the lock
 std::atomic<int> inside{0}, generation{0};
 std::atomic<bool> leaving{false}, gone{false};
 thread_local PyObject *raised;
@@ -30,8 +33,57 @@ void leave_inside()
     }
 }
 
+// Ctrl-C: Python's own handler notes it, and is seen when the main thread is back. So that it comes back, a thread
+// that the handler wakes aborts the communicator that the main thread waits in. A program with a handler of its own
+// for SIGINT has the signal when the call is complete, as in other extensions.
+std::atomic<kolo_comm_t> waited_in{nullptr};
+thread_local bool is_main;
+struct sigaction python_handler;
+sem_t interrupts;
+bool watching;
+
+extern "C" void on_interrupt(int number)
+{
+    if (python_handler.sa_handler && python_handler.sa_handler != SIG_IGN) python_handler.sa_handler(number);
+    sem_post(&interrupts);
+}
+
+void abort_interrupted()
+{
+    for (;;) {
+        while (sem_wait(&interrupts) != 0) {
+        }
+        kolo_comm_t comm = waited_in.load();
+        if (comm) kolo_comm_abort(comm);
+    }
+}
+
+} // namespace
+
+void start_watching()
+{
+    nb::object signals = nb::module_::import_("signal");
+    sigset_t all, old;
+    struct sigaction mine = {};
+    if (watching || !signals.attr("getsignal")(SIGINT).is(signals.attr("default_int_handler"))) return;
+    watching = true;
+    sem_init(&interrupts, 0, 0);
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    std::thread(abort_interrupted).detach();
+    pthread_sigmask(SIG_SETMASK, &old, nullptr);
+    mine.sa_handler = on_interrupt, mine.sa_flags = SA_ONSTACK;
+    sigaction(SIGINT, nullptr, &python_handler);
+    if (!(python_handler.sa_flags & SA_SIGINFO)) sigaction(SIGINT, &mine, nullptr);
+}
+
+namespace
+{
+
 void in_child()
 {
+    watching = false; // the next communicator starts a thread of this process
+    if (python_handler.sa_handler) sigaction(SIGINT, &python_handler, nullptr);
     generation.fetch_add(1);
     inside.store(0);
 }
@@ -43,14 +95,12 @@ Unlocked::Unlocked()
     if (leaving.load(std::memory_order_relaxed))
         refuse(KOLO_ERR_INVALID_USAGE, "the interpreter is ending: no call of Kolo can begin any more");
     inside.fetch_add(1, std::memory_order_relaxed);
-    saved = PyEval_SaveThread();
+    state_ = PyEval_SaveThread();
 }
 
 Unlocked::~Unlocked()
 {
-    PyThreadState *mine = saved;
-    saved = nullptr;
-    PyEval_RestoreThread(mine);
+    PyEval_RestoreThread(state_);
     leave_inside();
 }
 
@@ -101,6 +151,16 @@ void raise_remembered()
     throw nb::python_error();
 }
 
+void watch(kolo_comm_t comm)
+{
+    if (is_main) waited_in.store(comm, std::memory_order_relaxed);
+}
+
+void unwatch()
+{
+    if (is_main) waited_in.store(nullptr, std::memory_order_relaxed);
+}
+
 std::string words(const char *format, ...)
 {
     char text[1024];
@@ -118,19 +178,19 @@ void refuse(kolo_status_t status, const std::string &text)
 
 void fail(kolo_status_t status, kolo_comm_t comm, const char *text)
 {
-    if (PyErr_Occurred()) throw nb::python_error(); // of a signal handler: KeyboardInterrupt
+    if (is_main && PyErr_CheckSignals() != 0) throw nb::python_error(); // Ctrl-C has ended the call
     std::string message = text ? text : kolo_get_last_error(nullptr);
     if (message.empty() && comm) message = kolo_get_last_error(comm);
     std::vector<int> lost;
     int count = 0;
-    if (comm && !text && kolo_comm_lost(comm, nullptr, &count) == KOLO_OK && count > 0) {
+    if (comm && kolo_comm_lost(comm, nullptr, &count) == KOLO_OK && count > 0) {
         lost.resize(count);
         if (kolo_comm_lost(comm, lost.data(), &count) != KOLO_OK) lost.clear();
     }
     nb::list ranks;
     for (int rank : lost) ranks.append(rank);
     int me = -1;
-    if (comm && !text) kolo_comm_user_rank(comm, &me);
+    if (comm) kolo_comm_user_rank(comm, &me);
     nb::object error = (*make_error)((int)status, message, nb::tuple(ranks), me);
     PyErr_SetObject((PyObject *)Py_TYPE(error.ptr()), error.ptr());
     throw nb::python_error();
@@ -144,6 +204,7 @@ int forks()
 void bind_calls(nb::module_ &m)
 {
     pthread_atfork(nullptr, nullptr, in_child);
+    is_main = gettid() == getpid();
     m.def("_set_make_error", [](nb::object fn) { make_error = new nb::object(fn); });
     // At exit: no call begins any more, and those under way have so long to come back. False: some have not.
     m.def("_leave", [](double seconds) {

@@ -146,6 +146,11 @@ void destroy(Comm &c)
     if (!c.handle) return;
     kolo_comm_t handle = c.get("destroy");
     Turn turn(c, "destroy");
+    if (c.borrowed) {
+        c.lane.reset();
+        c.handle = nullptr, c.why = "it belongs to the state, and this object was destroyed";
+        return;
+    }
     c.handle = nullptr, c.why = "it was destroyed";
     run(nullptr, [&] { return kolo_comm_destroy(handle); });
     c.lane.reset();
@@ -156,7 +161,8 @@ void abort(Comm &c, const std::string &why)
     kolo_comm_t handle = c.handle;
     if (!handle || c.born != forks()) return;
     c.handle = nullptr, c.why = why;
-    run(nullptr, [&] { return kolo_comm_abort(handle); });
+    kolo_status_t status = unlocked([&] { return kolo_comm_abort(handle); });
+    if (status != KOLO_ERR_INVALID_ARGUMENT) check(status); // that is one which Ctrl-C has ended
     if (!c.lane) return;
     Unlocked here;
     c.lane->drain();
@@ -253,22 +259,38 @@ void bind_life(nb::class_<Comm> &c)
         "finalize",
         [](Comm &c) {
             kolo_comm_t handle = c.get("finalize");
+            if (c.borrowed)
+                refuse(KOLO_ERR_INVALID_USAGE, "finalize: the communicator belongs to its state, which ends it");
             Turn turn(c, "finalize");
             run(handle, [&] { return kolo_comm_finalize(handle); });
         },
         "Waits until this rank's operations are complete and says goodbye to the others. Collective.");
+    c.def(
+        "leave",
+        [](Comm &c) {
+            kolo_comm_t handle = c.get("leave");
+            if (!kolo_comm_leave) refuse(KOLO_ERR_UNSUPPORTED, "leave: this libkolo has no kolo_comm_leave()");
+            if (c.borrowed)
+                refuse(KOLO_ERR_INVALID_USAGE, "leave: the communicator belongs to its state, which ends it");
+            Turn turn(c, "leave");
+            run(handle, [&] { return kolo_comm_leave(handle); });
+        },
+        "Waits until this rank's operations are complete and tells the others that it leaves, without meeting "
+        "them; destroy() follows.");
     c.def("destroy", destroy,
           "Frees the communicator, without waiting for other ranks. A second call does nothing.");
     c.def(
         "abort", [](Comm &c) { abort(c, "it was aborted"); },
         "Ends every wait of this communicator on this rank, from any thread, and frees it.");
     c.def("_abort", abort);
+    c.def_prop_ro("_borrowed", [](Comm &c) { return c.borrowed; });
 }
 
 } // namespace
 
 Comm::Comm()
 {
+    start_watching();
     live().insert(this);
 }
 
@@ -281,6 +303,7 @@ Comm::~Comm()
     }
     kolo_comm_t mine = handle;
     handle = nullptr;
+    if (borrowed) return;
     PyErr_WarnEx(PyExc_ResourceWarning,
                  "a kolocomm.Comm was freed without destroy(): use `with`, or call finalize() and destroy()", 1);
     PyErr_Clear();

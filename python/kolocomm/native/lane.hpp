@@ -13,6 +13,9 @@
 #include <string>
 #include <thread>
 
+// Of a libkolo that has it: leaves without meeting the others.
+extern "C" kolo_status_t kolo_comm_leave(kolo_comm_t comm) __attribute__((weak, visibility("default")));
+
 namespace kolocomm
 {
 
@@ -39,6 +42,22 @@ class Lane
         queue_.push_back({std::move(call), std::move(then)});
         if (!thread_.joinable()) start();
         changed_.notify_all();
+    }
+    // A call that the caller's thread makes in its turn: true if nothing is before it, and then leave() ends it.
+    bool enter()
+    {
+        std::lock_guard<std::mutex> lock(mutex_);
+        if (busy_ || !queue_.empty()) return false;
+        return busy_ = true;
+    }
+    void leave()
+    {
+        std::lock_guard<std::mutex> lock(mutex_);
+        busy_ = false;
+        if (queue_.empty())
+            idle_.notify_all();
+        else
+            changed_.notify_all();
     }
     bool idle()
     {
@@ -68,7 +87,7 @@ class Lane
     {
         std::unique_lock<std::mutex> lock(mutex_);
         for (;;) {
-            changed_.wait(lock, [this] { return stop_ || !queue_.empty(); });
+            changed_.wait(lock, [this] { return !busy_ && (stop_ || !queue_.empty()); });
             if (queue_.empty()) return;
             Job job = std::move(queue_.front());
             queue_.pop_front();

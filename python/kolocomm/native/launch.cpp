@@ -127,6 +127,15 @@ bool query(nb::handle self)
 
 } // namespace
 
+Stream::~Stream()
+{
+    if (!handle) return;
+    if (born == forks() && kolo_stream_query(handle) != KOLO_IN_PROGRESS)
+        kolo_stream_destroy(handle);
+    else
+        new std::vector<Buffer>(std::move(kept));
+}
+
 bool in_group()
 {
     return depth > 0;

@@ -29,6 +29,7 @@ bool in_group();
 struct Stream {
     Stream() = default;
     Stream(const Stream &) = delete;
+    ~Stream(); // what is still queued, and its arrays, stay for good
     kolo_stream_t handle = nullptr;
     int born = forks();
     std::vector<Buffer> kept;

@@ -22,7 +22,9 @@ struct Op {
     Op() = default;
     Op(const Op &) = delete;
     kolo_op_t op = KOLO_SUM;
-    nb::object comm, fn;
+    nb::object comm;
+    nb::object *fn =
+        nullptr; // until destroy(): a call in the background may use it longer than the program has this object
     kolo_type_t type = KOLO_FLOAT32;
     bool there = false;
 };
@@ -48,7 +50,7 @@ void call_fn(const void *in, void *inout, size_t count, kolo_type_t type, void *
     if (!here) return;
     size_t bytes = count * kolo_type_size(type);
     try {
-        ((Op *)arg)->fn(view_of(in, bytes, type, false), view_of(inout, bytes, type, true));
+        (*(nb::object *)arg)(view_of(in, bytes, type, false), view_of(inout, bytes, type, true));
     } catch (nb::python_error &e) {
         e.restore();
         remember_raised();
@@ -61,8 +63,8 @@ nb::object create_callback(nb::handle comm, nb::object fn, nb::handle like)
     kolo_comm_t handle = c.get("create_callback");
     nb::object self = nb::cast(new Op, nb::rv_policy::take_ownership);
     Op &op = *nb::inst_ptr<Op>(self);
-    op.comm = nb::borrow(comm), op.fn = fn, op.type = Buffer(like, "like", false).type;
-    check(kolo_op_create_callback(&op.op, call_fn, &op, op.type, handle), handle);
+    op.comm = nb::borrow(comm), op.fn = new nb::object(fn), op.type = Buffer(like, "like", false).type;
+    check(kolo_op_create_callback(&op.op, call_fn, op.fn, op.type, handle), handle);
     op.there = true;
     return self;
 }
@@ -86,11 +88,17 @@ void destroy_op(Op &op)
     Comm *c = op.comm.is_valid() && !op.comm.is_none() ? nb::inst_ptr<Comm>(op.comm) : nullptr;
     if (op.there && c && c->handle && c->born == forks()) kolo_op_destroy(op.op, c->handle);
     op.there = false;
+    delete op.fn;
+    op.fn = nullptr;
 }
 
 // ---- messages ------------------------------------------------------------------------------------------------
 
 struct Message {
+    ~Message() // that nobody waited for: it may still be under way, so its array stays
+    {
+        if (pending && !done) new Buffer(std::move(buffer));
+    }
     kolo_pending_t pending = nullptr;
     kolo_comm_t comm = nullptr;
     nb::object owner;
@@ -166,6 +174,11 @@ bool test_message(Message &m)
 }
 
 struct Registration {
+    ~Registration()
+    {
+        Comm *c = comm.is_valid() ? nb::inst_ptr<Comm>(comm) : nullptr;
+        if (handle && c && c->handle && c->born == forks()) kolo_comm_deregister(c->handle, handle);
+    }
     nb::object comm;
     Buffer buffer;
     kolo_registration_t handle = nullptr;

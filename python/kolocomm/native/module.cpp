@@ -17,4 +17,7 @@ NB_MODULE(_native, m)
     bind_ops(m, comm);
     bind_messages(m, comm);
     bind_windows(m, comm);
+    bind_engine(m);
+    bind_keyed(m);
+    bind_state(m);
 }

@@ -29,6 +29,9 @@ class Unlocked
     Unlocked();
     ~Unlocked();
     Unlocked(const Unlocked &) = delete;
+
+  private:
+    PyThreadState *state_; // of a function of the program that the library calls, too: they nest
 };
 
 // A thread of the library, or of a Lane, with the interpreter's lock. False where the interpreter has ended.
@@ -66,9 +69,15 @@ inline void check(kolo_status_t status, kolo_comm_t comm = nullptr)
     if (status != KOLO_OK) fail(status, comm);
 }
 void raise_remembered();
+// What the main thread is in: Ctrl-C ends it, and then the communicator (call.cpp).
+void watch(kolo_comm_t comm);
+void unwatch();
+void start_watching();
 template <class F> void run(kolo_comm_t comm, F &&f)
 {
+    watch(comm);
     kolo_status_t status = unlocked(f);
+    unwatch();
     raise_remembered();
     check(status, comm);
 }
@@ -133,6 +142,7 @@ struct Comm {
     kolo_comm_t handle = nullptr;
     int rank = -1, size = 0, device = -1;
     int born = forks();
+    bool borrowed = false;         // the handle belongs to a State
     std::atomic<bool> busy{false}; // a thread is inside a call
     std::unique_ptr<Lane> lane;    // of operations in the background
     Comm();
@@ -149,5 +159,8 @@ void bind_collectives(nb::class_<Comm> &c);
 void bind_messages(nb::module_ &m, nb::class_<Comm> &c);
 void bind_windows(nb::module_ &m, nb::class_<Comm> &c);
 void bind_launch(nb::module_ &m);
+void bind_engine(nb::module_ &m);
+void bind_keyed(nb::module_ &m);
+void bind_state(nb::module_ &m);
 
 } // namespace kolocomm

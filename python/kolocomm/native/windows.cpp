@@ -11,6 +11,10 @@ namespace
 {
 
 struct Window {
+    ~Window() // that was not deregistered: others may write there until the communicator ends, so its array stays
+    {
+        if (handle) new Buffer(std::move(buffer));
+    }
     nb::object comm;
     Buffer buffer;
     kolo_window_t handle = nullptr;
