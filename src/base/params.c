@@ -88,6 +88,10 @@ kolo_status_t kolo_param_parse(const kolo_param_t *row, const char *text)
         break;
     }
     if (strlen(text) > 4096) return kolo_param_refuse(row, text, "at most 4096 characters");
+    if (text == row->def) { /* it lives as long as the table */
+        *(const char **)row->value = text;
+        return KOLO_OK;
+    }
     char *copy = strdup(text);
     if (!copy) return kolo_fail(KOLO_ERR_NO_MEMORY, "parameter %s: out of memory", row->key);
     *(const char **)row->value = copy; /* parsed once: lives as long as the process */

@@ -349,7 +349,7 @@ static void a_group_holds_communicators_of_one_kind(void **state)
     EXPECT_OK(kolo_group_start());
     EXPECT_OK(kolo_barrier(one[0], NULL));
     EXPECT_ERROR(KOLO_ERR_INVALID_ARGUMENT, kolo_barrier(other[0], NULL), "eager does not");
-    EXPECT_OK(kolo_group_end());
+    EXPECT_ERROR(KOLO_ERR_INVALID_ARGUMENT, kolo_group_end(), "nothing of the group has run", "eager does not");
     EXPECT_OK(kolo_comm_destroy(one[0]));
     EXPECT_OK(kolo_comm_destroy(other[0]));
     assert_int_equal(expect_failures() - before, 0);

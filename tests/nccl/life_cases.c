@@ -353,12 +353,12 @@ static void a_different_call_is_named(me_t *me)
 static void a_late_rank_is_named(me_t *me)
 {
     ncclResult_t now = ncclSuccess, r = ncclSuccess;
-    float *a = floats(me, 1000, 1);
+    float *a = floats(me, 10, 1);
     if (!getenv("KOLO_NCCL_WAIT_MS")) return;
-    works(me, me->comm, me->n);
+    works(me, me->comm, me->n); /* of this size: connections have a limit of their own */
     meet(me);
     if (me->rank != 1) {
-        r = ncclAllReduce(a, a, 1000, ncclFloat32, ncclSum, me->comm, me->stream);
+        r = ncclAllReduce(a, a, 10, ncclFloat32, ncclSum, me->comm, me->stream);
         if (on_gpu() && r == ncclSuccess)
             while (OK(ncclCommGetAsyncError(me->comm, &now)) && now == ncclSuccess) {
             }
