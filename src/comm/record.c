@@ -126,6 +126,8 @@ void kolo_record_begin_whole(kolo_body_t *body, uint64_t number, uint64_t word)
 {
     kolo_recording_t *r = &body->record;
     const kolo_call_t call = {.kind = KOLO_CALL_COLL};
+    r->now = NULL;
+    if (!body->blocking) return; /* it runs in the background, and the record belongs to the callers' threads */
     kolo_record_begin(r, &call, number, word, KOLO_RECORD_RUNNING, KOLO_RECORD_NO_ALGO);
     if (r->now) kolo_record_waits_slow(r);
 }

@@ -56,7 +56,7 @@ static struct {
 static int64_t most_pending(void)
 {
     struct rlimit limit;
-    int64_t most = kolo_link_values.pending_max;
+    int64_t most = __atomic_load_n(&kolo_link_values.pending_max, __ATOMIC_RELAXED); /* tests change it */
     if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur / 4 < (rlim_t)most)
         most = (int64_t)(limit.rlim_cur / 4);
     return KOLO_MAX(most, (int64_t)1);

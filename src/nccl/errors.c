@@ -11,7 +11,8 @@
 #include <string.h>
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static char last[KOLO_ERROR_TEXT_BYTES], shown[KOLO_ERROR_TEXT_BYTES];
+static char last[KOLO_ERROR_TEXT_BYTES];
+static _Thread_local char shown[KOLO_ERROR_TEXT_BYTES]; /* what this thread was given last */
 
 /* Kolo's texts name Kolo's calls; who reads them here has called NCCL's. */
 static const struct {

@@ -231,7 +231,7 @@ static void silent_callers_leave_most_descriptors_alone(void **state)
     int fds[CALLERS];
     int64_t pending = kolo_link_values.pending_max;
     (void)state;
-    kolo_link_values.pending_max = 1024;
+    __atomic_store_n(&kolo_link_values.pending_max, 1024, __ATOMIC_RELAXED);
     assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
     few = (struct rlimit){LIMIT, before.rlim_max};
     int own = open_descriptors();
@@ -242,7 +242,7 @@ static void silent_callers_leave_most_descriptors_alone(void **state)
     setrlimit(RLIMIT_NOFILE, &before);
     the_job_still_forms();
     for (int i = 0; i < CALLERS; i++) close(fds[i]);
-    kolo_link_values.pending_max = pending;
+    __atomic_store_n(&kolo_link_values.pending_max, pending, __ATOMIC_RELAXED);
     assert_true(taken <= LIMIT / 4);
 }
 

@@ -11,6 +11,8 @@
 #include "engine/request.h"
 #include "member/member.h"
 
+#include <pthread.h>
+
 typedef struct {             /* equal requests of some ranks for a name */
     kolo_request_t *request; /* of the lowest rank among the first senders */
     uint64_t hash, cycle;    /* the cycle in which the first of them sent it */
@@ -33,12 +35,22 @@ typedef struct kolo_row_group { /* rows of a group that are ready */
     kolo_row_t *first, **tail;
 } kolo_row_group_t;
 
+/* Where kolo-top finds what tensors wait for: the flight record of the set's communicator, which another thread may
+ * end while the loop runs. */
+typedef struct {
+    pthread_mutex_t lock;
+    kolo_record_t *record; /* NULL: nowhere, or not any more */
+} kolo_note_t;
+void kolo_note_wait(kolo_note_t *note, uint64_t since_ns, bool blames, const char *text);
+void kolo_note_last(kolo_note_t *note, const char *last);
+void kolo_note_close(kolo_note_t *note); /* before the communicator ends */
+
 typedef struct {
     uint64_t warn_ns, limit_ns;    /* 0: never */
     uint64_t patience_ns;          /* the shorter of both; 0: no checks */
     uint64_t next_ns;              /* when the next row is due; UINT64_MAX: none */
     const kolo_peer_card_t *peers; /* cards by rank of the set; NULL: not known */
-    kolo_record_t *record;         /* where kolo-top finds who is missing; NULL: nowhere */
+    kolo_note_t *note;             /* who is missing is written there; NULL: nowhere */
 } kolo_stall_t;
 
 /* From then on kolo-top is told who has not submitted a tensor, long before a warning. */

@@ -37,12 +37,35 @@ void kolo_stall_init(kolo_stall_t *stall, int64_t warn_ms, int64_t limit_ms)
     stall->patience_ns = shorter(stall->warn_ns, stall->limit_ns);
     stall->next_ns = UINT64_MAX;
     stall->peers = NULL;
-    stall->record = NULL;
+    stall->note = NULL;
+}
+
+/* ---- notes for kolo-top ---- */
+
+void kolo_note_wait(kolo_note_t *note, uint64_t since_ns, bool blames, const char *text)
+{
+    pthread_mutex_lock(&note->lock);
+    kolo_record_note_wait(note->record, since_ns, blames, text);
+    pthread_mutex_unlock(&note->lock);
+}
+
+void kolo_note_last(kolo_note_t *note, const char *last)
+{
+    pthread_mutex_lock(&note->lock);
+    kolo_record_note_last(note->record, last);
+    pthread_mutex_unlock(&note->lock);
+}
+
+void kolo_note_close(kolo_note_t *note)
+{
+    pthread_mutex_lock(&note->lock);
+    note->record = NULL;
+    pthread_mutex_unlock(&note->lock);
 }
 
 static bool is_shown(const kolo_stall_t *stall, const kolo_row_t *row, uint64_t now)
 {
-    return stall->record && now >= row->since_ns + KOLO_STALL_SHOWN_NS;
+    return stall->note && now >= row->since_ns + KOLO_STALL_SHOWN_NS;
 }
 
 /* When a row is to be looked at: to warn, to end the engine, to show it, or to show it anew. */
@@ -50,7 +73,7 @@ static uint64_t due_at(const kolo_stall_t *stall, const kolo_row_t *row, uint64_
 {
     uint64_t warn = stall->warn_ns ? row->since_ns + (row->warnings + 1) * stall->warn_ns : UINT64_MAX;
     uint64_t limit = stall->limit_ns ? row->since_ns + stall->limit_ns : UINT64_MAX, show = UINT64_MAX;
-    if (stall->record) show = (is_shown(stall, row, now) ? now : row->since_ns) + KOLO_STALL_SHOWN_NS;
+    if (stall->note) show = (is_shown(stall, row, now) ? now : row->since_ns) + KOLO_STALL_SHOWN_NS;
     return KOLO_MIN(KOLO_MIN(warn, limit), show);
 }
 
@@ -204,7 +227,7 @@ static void show(const kolo_controller_t *c, const int *ranks, overdue_t *rows, 
         for (to = i; to < count && rows[to].lacking == rows[i].lacking;) to++;
     }
     if (to > from) say_all(c, ranks, rows + from, to - from, now, text, sizeof text);
-    kolo_record_note_wait(c->stall.record, to > from ? since : 0, true, text);
+    kolo_note_wait(c->stall.note, to > from ? since : 0, true, text);
 }
 
 /* One line for rows that lack the same ranks; true: one of them has reached the limit, and `text` says so. */
@@ -239,7 +262,7 @@ bool kolo_stall_look(kolo_controller_t *c, const int *ranks, char *text, size_t 
         c->stall.next_ns = now + KOLO_NS_PER_S;
         return false;
     }
-    if (c->stall.record) show(c, ranks, rows, now);
+    if (c->stall.note) show(c, ranks, rows, now);
     size_t n = collect(c, now, false, rows);
     for (size_t from = 0, to; from < n && !over; from = to) {
         for (to = from; to < n && rows[to].lacking == rows[from].lacking;) to++;

@@ -95,9 +95,10 @@ static void who_is_missing_is_in_the_flight_record_after_a_second(void **state)
     (void)state;
     assert_non_null(record);
     const kolo_record_note_t *note = &record->head.note;
+    kolo_note_t where = {PTHREAD_MUTEX_INITIALIZER, record};
     assert_int_equal(kolo_controller_init(&c, 3), KOLO_OK);
     kolo_stall_init(&c.stall, 0, 0); /* nothing is logged, and nothing ends */
-    c.stall.record = record;
+    c.stall.note = &where;
     submit(&c, "young", 100, "x--");
     submit(&c, "old", 3000, "x-x");
     assert_false(kolo_stall_look(&c, job, text, sizeof text));
@@ -112,6 +113,9 @@ static void who_is_missing_is_in_the_flight_record_after_a_second(void **state)
     c.stall.next_ns = 0;
     assert_false(kolo_stall_look(&c, job, text, sizeof text));
     assert_true(note->since_ns == 0);
+    kolo_note_close(&where);
+    kolo_note_last(&where, "too late");
+    assert_string_equal(note->last, "tensor old");
     kolo_controller_fini(&c);
     kolo_recorder_release(record);
 }

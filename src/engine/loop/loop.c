@@ -82,10 +82,8 @@ static kolo_status_t remember(kolo_set_t *s, const kolo_responses_t *fresh)
 static void note_last(kolo_set_t *s, size_t count)
 {
     char title[KOLO_TENSOR_NAME_MAX + 16];
-    kolo_record_t *record = s->comm->body->record.at;
-    if (!record) return;
     kolo_request_title(&s->engine->ordered[count - 1]->request, title, sizeof title);
-    kolo_record_note_last(record, title);
+    kolo_note_last(&s->note, title);
 }
 
 static kolo_status_t work(kolo_set_t *s, size_t count)

@@ -40,6 +40,7 @@ kolo_status_t kolo_set_new(struct kolo_tensor_engine *e, int id, const int *rank
     memcpy(s->ranks, ranks, (size_t)count * sizeof *ranks);
     for (int i = 0; i < count; i++)
         if (ranks[i] == e->rank) s->rank = i;
+    pthread_mutex_init(&s->note.lock, NULL);
     s->cycle = 1;
     s->pending_tail = &s->pending;
     s->failed_tail = &s->failed;
@@ -59,7 +60,8 @@ kolo_status_t kolo_set_open(kolo_set_t *s, kolo_comm_t comm)
     s->controller.set = s->id;
     s->controller.ranks = s->ranks;
     s->controller.stall.peers = comm->body->member.peers;
-    s->controller.stall.record = s->rank == 0 ? comm->body->record.at : NULL;
+    s->note.record = comm->body->record.at;
+    s->controller.stall.note = s->rank == 0 && s->note.record ? &s->note : NULL;
     KOLO_TRY(kolo_op_create_callback(&s->and_op, and_words, NULL, KOLO_UINT64, comm));
     KOLO_TRY(kolo_op_create_callback(&s->or_op, or_words, NULL, KOLO_UINT64, comm));
     return kolo_talk_meet(s);
@@ -84,6 +86,7 @@ void kolo_set_finalize_gpu(kolo_set_t *s)
 void kolo_set_leave(kolo_set_t *s, bool abort)
 {
     if (!s->comm || atomic_exchange(&s->comm_ended, true)) return;
+    kolo_note_close(&s->note);
     if (abort) {
         kolo_backends_leave(s, true);
         kolo_talk_leave(s, true);
@@ -119,6 +122,7 @@ void kolo_set_free(kolo_set_t *s)
     kolo_cache_fini(&s->cache);
     kolo_controller_fini(&s->controller);
     kolo_failed_free(s);
+    pthread_mutex_destroy(&s->note.lock);
     free(s->ranks);
     free(s);
 }

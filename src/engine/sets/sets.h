@@ -20,6 +20,7 @@ typedef struct kolo_set {
     int id, rank, size; /* rank within the set; -1: not in it, and the rest is unused */
     int *ranks;         /* of the job, ascending */
     kolo_comm_t comm;   /* its own */
+    kolo_note_t note;   /* for kolo-top, in its record */
     _Atomic bool comm_ended;
     /* native.c: a communicator of the ranks' GPUs, made at first need */
     _Atomic(kolo_comm_t) gpu;
