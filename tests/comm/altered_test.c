@@ -81,7 +81,10 @@ __attribute__((visibility("default"))) int connect(int fd, const struct sockaddr
     struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t at_bytes = sizeof at;
     pthread_t thread;
-    if (to->sa_family != AF_INET) return (int)syscall(SYS_connect, fd, to, bytes);
+    int type = 0; /* datagrams only ask the system for a route */
+    socklen_t type_bytes = sizeof type;
+    getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &type_bytes);
+    if (to->sa_family != AF_INET || type != SOCK_STREAM) return (int)syscall(SYS_connect, fd, to, bytes);
     relay_t *relay = calloc(1, sizeof *relay);
     if (!relay) abort();
     relay->far = socket(to->sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);

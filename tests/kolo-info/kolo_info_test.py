@@ -94,7 +94,7 @@ def case_params_as_json_and_text_agree():
     for row in rows:
         own = row["key"].startswith("KOLO_")  # the others are what launchers and the driver read, perhaps set around this test
         assert (own or row["module"] in ("job", "cuda")) and row["help"] and row["module"], row
-        assert (row["source"] == "default" or not own) and row["kind"] in ("int", "size", "bool", "text", "enum"), row
+        assert (row["source"] == "default" or not own) and row["kind"] in ("int", "size", "bool", "text", "file", "enum"), row
         assert ("min" in row) == (row["kind"] in ("int", "size")), row
         assert ("choices" in row) == (row["kind"] == "enum"), row
         has(text, row["key"] + " = ", row["help"])
