@@ -47,7 +47,7 @@ static void average_of_floats(me_t *me)
 {
     float *a = floats(me, 4, (float)(me->n * me->rank));
     OK(ncclAllReduce(a, a, 4, ncclFloat32, ncclAvg, me->comm, me->stream));
-    EQ(at(me, a, 3), me->n * (me->n - 1) / 2);
+    EQ(at(me, a, 3), 0.5F * (float)(me->n * (me->n - 1)));
 }
 
 static void a_collective_of_nothing_needs_no_other_rank(me_t *me)
@@ -89,7 +89,7 @@ static void an_operator_may_be_destroyed_inside_the_group_that_uses_it(me_t *me)
     OK(ncclAllReduce(a, b, 10, ncclFloat32, op, me->comm, me->stream));
     OK(ncclRedOpDestroy(op, me->comm));
     OK(ncclGroupEnd());
-    EQ(at(me, b, 9), me->n * (me->n + 1) / 2);
+    EQ(at(me, b, 9), 0.5F * (float)(me->n * (me->n + 1)));
     IS(ncclInvalidArgument, ncclRedOpDestroy(ncclSum, me->comm));
 }
 
@@ -100,7 +100,7 @@ static void a_scalar_on_the_device(me_t *me)
     OK(ncclRedOpCreatePreMulSum(&op, scalar, ncclFloat32, ncclScalarDevice, me->comm));
     OK(ncclAllReduce(a, a, 10, ncclFloat32, op, me->comm, me->stream));
     OK(ncclRedOpDestroy(op, me->comm));
-    EQ(at(me, a, 9), me->n * (me->n + 1) / 2);
+    EQ(at(me, a, 9), 0.5F * (float)(me->n * (me->n + 1)));
 }
 
 static void a_wrong_call_ends_its_group_and_nothing_of_it_runs(me_t *me)

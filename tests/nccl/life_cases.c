@@ -309,7 +309,7 @@ static void one_thread_has_all_ranks(me_t *me)
     OK(ncclGroupStart());
     for (int i = 0; i < n; i++) OK(ncclAllReduce(a[i], a[i], 100, ncclFloat32, ncclSum, comms[i], each[i].stream));
     OK(ncclGroupEnd());
-    for (int i = 0; i < n; i++) EQ(at(&each[i], a[i], 99), n * (n - 1) / 2);
+    for (int i = 0; i < n; i++) EQ(at(&each[i], a[i], 99), 0.5F * (float)(n * (n - 1)));
     OK(ncclGroupStart());
     for (int i = 0; i < n; i++) OK(ncclCommFinalize(comms[i]));
     OK(ncclGroupEnd());
