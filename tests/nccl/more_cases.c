@@ -9,10 +9,13 @@
 
 static void put_signal_and_wait(me_t *me)
 {
+    /* A window's memory is there as long as the communicator: it is not given back. */
+    static _Atomic(void *) windows[RANKS_MAX];
     void *buf = NULL, *user = NULL;
     ncclWindow_t window = NULL;
     int next = (me->rank + 1) % me->n, before = (me->rank + me->n - 1) % me->n;
     OK(ncclMemAlloc(&buf, 8192));
+    atomic_store(&windows[me->rank], buf);
     float *mine = buf, *a = floats(me, 10, (float)me->rank);
     put(me, mine, 25, -1);
     OK(ncclCommWindowRegister(me->comm, buf, 8192, &window, 1));
