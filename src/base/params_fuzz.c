@@ -29,11 +29,19 @@ static const kolo_param_t rows[] = {
 static const kolo_param_table_t table = {"fuzz", rows, KOLO_COUNTOF(rows), NULL};
 static const kolo_param_table_t *const tables[] = {&table};
 
+/* A default is the table's. */
+static void forget_text(const char **text)
+{
+    bool lent = false;
+    for (size_t i = 0; i < KOLO_COUNTOF(rows); i++) lent |= *text == rows[i].def;
+    if (!lent) free((char *)(uintptr_t)*text);
+    *text = NULL;
+}
+
 static void forget_texts(void)
 {
-    free((char *)(uintptr_t)text_value);
-    free((char *)(uintptr_t)text_set);
-    text_value = text_set = NULL;
+    forget_text(&text_value);
+    forget_text(&text_set);
 }
 
 static int64_t value_of(const kolo_param_t *row)
