@@ -251,7 +251,7 @@ static bool run(int nranks, result_t *result)
     new_network();
     for (int i = 0; i < processes; i++)
         if ((children[i] = fork()) == 0) process_main(i, nranks, shared, go[0], out[1]);
-    if (kolo_oob_create_id(&shared->id) != KOLO_OK) {
+    if (kolo_id_create(&shared->id) != KOLO_OK) {
         fprintf(stderr, "%s\n", kolo_error_text());
         exit(1);
     }
@@ -264,7 +264,7 @@ static bool run(int nranks, result_t *result)
     waitpid(strangers, NULL, 0);
     write_all(go[1], processes);
     for (int i = 0; i < processes; i++) waitpid(children[i], NULL, 0);
-    kolo_oob_stop_roots();
+    kolo_root_stop_all();
     bool good = collect(shared, nranks, start, result);
     result->cpu_seconds = children_cpu() - cpu;
     for (int i = 0; i < 2; i++) {
@@ -333,7 +333,7 @@ int main(int argc, char **argv)
         }
     }
     kolo_log_open("error", KOLO_LOG_TEXT, NULL);
-    kolo_oob_process_init();
+    kolo_meet_process_init();
     uname(&system);
     printf("# bench-bootstrap -f %d -t %d -p %d -s %d -k %d -r %d\n", from, to, processes, straggler_ms,
            knocks_per_s, repeats);

@@ -106,7 +106,7 @@ static void seal_sockets(kolo_socket_t *sockets, const int *fds, int n, bool dia
     const kolo_key_t key = {{1}};
     uint8_t greeting[KOLO_GREETING_BYTES], hello[KOLO_HELLO_BYTES];
     kolo_claim_t claim = {.purpose = KOLO_PURPOSE_STREAM};
-    kolo_oob_process_init();
+    kolo_meet_process_init();
     if (!kolo_seal_answer(kolo_seal_offer(), &claim.security)) die("seal");
     memset(greeting, 0, sizeof greeting);
     need(kolo_auth_hello(&key, 0, greeting, &claim, hello));
@@ -157,7 +157,7 @@ static void link_close(link_t *l)
         w.wakers[0] = &(link)->ctx.waker;                                                                          \
         w.nwakers = 1;                                                                                             \
         while (!(condition)) {                                                                                     \
-            need(kolo_wire_pump(&(link)->ctx));                                                                    \
+            need(kolo_wire_step(&(link)->ctx));                                                                    \
             if (condition) break;                                                                                  \
             need(kolo_wait_pause(&w));                                                                             \
         }                                                                                                          \
@@ -173,7 +173,7 @@ static void send_slot(link_t *l, const char *from, uint32_t bytes, uint64_t oper
     } else {
         need(kolo_wire_tcp.tx_post_from(&l->tx, from, bytes, 0, operation));
     }
-    need(kolo_wire_pump(&l->ctx));
+    need(kolo_wire_step(&l->ctx));
 }
 
 /* Gigabits per second as the reader counts them. */

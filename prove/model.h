@@ -133,7 +133,7 @@ typedef struct {
     uint32_t unreleased; /* references since the last RELEASE */
     uint64_t posted, freed;
     kolo_vslot_t *slots;
-} kolo_channel_t;
+} kolo_prove_channel_t;
 
 typedef struct {              /* a connection of a plan */
     uint32_t channel, reader; /* reader: index into model->readers; unused for tx */
@@ -190,7 +190,7 @@ typedef struct {
     kolo_vlane_t *lanes;
     uint32_t nlanes;
     uint32_t *waits;
-    kolo_channel_t *channels;
+    kolo_prove_channel_t *channels;
     kolo_reader_t *readers;
     kolo_end_t *ends;
     uint32_t nchannels, nreaders;
@@ -250,7 +250,7 @@ kolo_status_t kolo_model_run(kolo_model_t *m, kolo_order_t order, uint64_t seed)
 void kolo_model_wake(kolo_model_t *m, uint32_t lane);
 void kolo_model_wake_rank_lane(kolo_model_t *m, uint32_t rank, const uint32_t lane[2]);
 
-static inline kolo_channel_t *kolo_model_tx(const kolo_actor_t *a, uint32_t conn)
+static inline kolo_prove_channel_t *kolo_model_tx(const kolo_actor_t *a, uint32_t conn)
 {
     return &a->m->channels[a->r->ends[a->set][conn].channel];
 }

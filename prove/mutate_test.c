@@ -41,16 +41,16 @@ static kolo_status_t verify(const original_t *o, kolo_plan_t *const *plans)
     kolo_verify_options_t v = {
         .rank_order = !o->any_order && kolo_coll_reduces(plans[0]->coll), .schedules = 1, .node_of = o->node_of};
     const kolo_plan_t *const *p = (const kolo_plan_t *const *)plans;
-    KOLO_TRY(kolo_plan_verify(p, o->n, &v));
+    KOLO_TRY(kolo_prove_verify(p, o->n, &v));
     if (plans[0]->coll == KOLO_COLL_BARRIER) return KOLO_OK;
     v.empty_parts = empty;
-    KOLO_TRY(kolo_plan_verify(p, o->n, &v));
+    KOLO_TRY(kolo_prove_verify(p, o->n, &v));
     v.empty_parts = NULL;
     v.tiles = 1;
-    KOLO_TRY(kolo_plan_verify(p, o->n, &v));
+    KOLO_TRY(kolo_prove_verify(p, o->n, &v));
     v.in_place = o->in_place;
     v.tiles = 0;
-    return o->in_place ? kolo_plan_verify(p, o->n, &v) : KOLO_OK;
+    return o->in_place ? kolo_prove_verify(p, o->n, &v) : KOLO_OK;
 }
 
 static void set_depth(original_t *o, uint32_t depth)
@@ -100,7 +100,7 @@ static bool table_original(original_t *o)
         .n = n, .in_place = row->in_place, .any_order = row->commutative || !kolo_coll_reduces(row->coll)};
     memcpy(o->node_of, s.node_of, n * sizeof(*o->node_of));
     snprintf(o->name, sizeof(o->name), "%s/%s, %u ranks on %u nodes, root %u%s", kolo_coll_name(row->coll),
-             kolo_algo_name(row->algo), n, s.env.nnodes, s.env.root, s.env.fanout ? ", fanout" : "");
+             kolo_plan_algo_name(row->algo), n, s.env.nnodes, s.env.root, s.env.fanout ? ", fanout" : "");
     for (uint32_t r = 0; r < n; r++) {
         s.env.rank = r;
         assert_int_equal(kolo_algo_emit(row->coll, row->algo, &s.env, &o->plans[r]), KOLO_OK);

@@ -78,8 +78,8 @@ static kolo_status_t add_tx(kolo_model_t *m, table_t *t, kolo_vrank_t *r, uint32
     uint32_t rank = r->plans[set]->rank;
     entry_t *e = lookup(t, rank, k->node, k->lane, k->peer);
     if (!e->channel) {
-        kolo_channel_t *c = &m->channels[m->nchannels];
-        *c = (kolo_channel_t){.writer = rank, .lane = k->lane, .node = k->node, .first_reader = m->nreaders};
+        kolo_prove_channel_t *c = &m->channels[m->nchannels];
+        *c = (kolo_prove_channel_t){.writer = rank, .lane = k->lane, .node = k->node, .first_reader = m->nreaders};
         c->writer_lane[0] = c->writer_lane[1] = KOLO_NO_LANE;
         for (uint32_t q = 0; q < m->nranks; q++) {
             if (k->node ? q == rank || !same_node(m, rank, q) : q != (uint32_t)k->peer) continue;
@@ -102,12 +102,12 @@ static kolo_status_t add_rx(kolo_model_t *m, table_t *t, kolo_vrank_t *r, uint32
     const kolo_plan_conn_t *k = &r->plans[set]->conns[conn];
     uint32_t rank = r->plans[set]->rank;
     entry_t *e = lookup(t, (uint32_t)k->peer, k->node, k->lane, (int32_t)rank);
-    kolo_channel_t *c = e->channel ? &m->channels[e->channel - 1] : NULL;
+    kolo_prove_channel_t *c = e->channel ? &m->channels[e->channel - 1] : NULL;
     if (!c || c->writer_lane[set] == KOLO_NO_LANE)
         return kolo_fail(KOLO_ERR_INTERNAL,
                          "%s by %s: rank %" PRIu32 " reads from %s connection %u of rank %" PRId32
                          ", which that rank's plan does not have",
-                         kolo_coll_name(r->plans[set]->coll), kolo_algo_name(r->plans[set]->algo), rank,
+                         kolo_coll_name(r->plans[set]->coll), kolo_plan_algo_name(r->plans[set]->algo), rank,
                          k->node ? "node" : "pair", k->lane, k->peer);
     for (uint32_t i = 0; i < c->nreaders; i++) {
         kolo_reader_t *reader = &m->readers[c->first_reader + i];
@@ -150,7 +150,7 @@ static kolo_status_t add_ends(kolo_model_t *m, table_t *t, kolo_dir_t dir)
 static kolo_status_t all_have_readers(const kolo_model_t *m)
 {
     for (uint32_t i = 0; i < m->nchannels; i++) {
-        const kolo_channel_t *c = &m->channels[i];
+        const kolo_prove_channel_t *c = &m->channels[i];
         for (uint32_t set = 0; set < 2; set++)
             for (uint32_t k = 0; k < c->nreaders && c->writer_lane[set] != KOLO_NO_LANE; k++) {
                 const kolo_reader_t *r = &m->readers[c->first_reader + k];

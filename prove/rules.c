@@ -160,7 +160,7 @@ kolo_status_t kolo_model_outputs(const kolo_actor_t *a)
     const kolo_vrank_t *r = a->r;
     const kolo_plan_t *p = r->plans[a->set];
     for (uint32_t c = 0; c < p->nconns; c++) {
-        const kolo_channel_t *ch = &a->m->channels[r->ends[a->set][c].channel];
+        const kolo_prove_channel_t *ch = &a->m->channels[r->ends[a->set][c].channel];
         if (p->conns[c].dir == KOLO_DIR_TX && ch->unreleased)
             return kolo_model_fail(a,
                                    "the call completes, but %" PRIu32

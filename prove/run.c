@@ -135,13 +135,13 @@ static kolo_status_t deadlock(kolo_model_t *m)
 static kolo_status_t check_empty(const kolo_model_t *m)
 {
     for (uint32_t i = 0; i < m->nchannels; i++) {
-        const kolo_channel_t *c = &m->channels[i];
+        const kolo_prove_channel_t *c = &m->channels[i];
         if (c->posted == c->freed) continue;
         const kolo_plan_t *p = m->ranks[c->writer].plans[0];
         return kolo_fail(KOLO_ERR_INTERNAL,
                          "%s by %s, %" PRIu32 " ranks: %" PRIu64 " slots that rank %" PRIu32
                          " posted on connection lane %u (first reader rank %" PRIu32 ") are never read",
-                         kolo_coll_name(p->coll), kolo_algo_name(p->algo), m->nranks, c->posted - c->freed,
+                         kolo_coll_name(p->coll), kolo_plan_algo_name(p->algo), m->nranks, c->posted - c->freed,
                          c->writer, c->lane, m->readers[c->first_reader].rank);
     }
     return KOLO_OK;

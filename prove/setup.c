@@ -162,7 +162,7 @@ static kolo_status_t check_set(kolo_model_t *m, uint32_t set)
             return kolo_fail(KOLO_ERR_INTERNAL,
                              "the plans of ranks 0 and %u (%s by %s) do not go together: collective, root, grid, "
                              "slices or depth differ",
-                             q, kolo_coll_name(p->coll), kolo_algo_name(p->algo));
+                             q, kolo_coll_name(p->coll), kolo_plan_algo_name(p->algo));
         bool by_rank = kolo_coll_by_rank(p->coll);
         uint32_t src = one_part_src(p->coll) ? 1 : p->nparts, dst = one_part_dst(p->coll) ? 1 : p->nparts;
         if ((by_rank && p->nparts != m->nranks) ||

@@ -81,7 +81,7 @@ static uint32_t conn_at(const sim_step_t *x, uint16_t conn, int16_t stride)
     return (uint32_t)(conn + stride * (int)kolo_cursor_i(&x->l->at));
 }
 
-static kolo_channel_t *channel_of(const sim_step_t *x, uint32_t conn)
+static kolo_prove_channel_t *channel_of(const sim_step_t *x, uint32_t conn)
 {
     return &x->s->model.channels[x->s->model.ranks[x->l->rank].ends[0][conn].channel];
 }
@@ -94,7 +94,7 @@ static uint32_t reader_of(const sim_step_t *x, uint32_t conn)
 /* Can it be read? Then *time is not before its arrival. */
 static bool rx_due(const sim_step_t *x, uint32_t conn, double *time)
 {
-    const kolo_channel_t *c = channel_of(x, conn);
+    const kolo_prove_channel_t *c = channel_of(x, conn);
     uint32_t reader = reader_of(x, conn);
     uint64_t taken = x->s->model.readers[reader].taken;
     if (c->posted <= taken) return false;
@@ -105,7 +105,7 @@ static bool rx_due(const sim_step_t *x, uint32_t conn, double *time)
 
 static bool tx_free(const sim_step_t *x, uint32_t conn, double *time)
 {
-    const kolo_channel_t *c = channel_of(x, conn);
+    const kolo_prove_channel_t *c = channel_of(x, conn);
     if (c->posted - c->freed >= x->s->depth) return false;
     double t = x->s->freed[(size_t)(c - x->s->model.channels) * x->s->depth + c->posted % x->s->depth];
     if (t > *time) *time = t;
@@ -115,7 +115,7 @@ static bool tx_free(const sim_step_t *x, uint32_t conn, double *time)
 static void post(const sim_step_t *x, uint32_t conn, uint64_t bytes, double now)
 {
     kolo_sim_t *s = x->s;
-    kolo_channel_t *c = channel_of(x, conn);
+    kolo_prove_channel_t *c = channel_of(x, conn);
     uint64_t slot = c->posted++ % s->depth;
     s->left[(size_t)(c - s->model.channels) * s->depth + slot] = c->nreaders;
     for (uint32_t k = 0; k < c->nreaders; k++) {
@@ -145,7 +145,7 @@ static void post(const sim_step_t *x, uint32_t conn, uint64_t bytes, double now)
 static void take(const sim_step_t *x, uint32_t conn, double now)
 {
     kolo_sim_t *s = x->s;
-    kolo_channel_t *c = channel_of(x, conn);
+    kolo_prove_channel_t *c = channel_of(x, conn);
     uint64_t slot = s->model.readers[reader_of(x, conn)].taken++ % s->depth;
     size_t at = (size_t)(c - s->model.channels) * s->depth + slot;
     if (now > s->freed[at]) s->freed[at] = now;
@@ -228,7 +228,7 @@ static bool do_order(const sim_step_t *x)
         x->l->waits[in->event]++;
         if (x->r->signal_time[in->event] > x->l->time) x->l->time = x->r->signal_time[in->event];
     } else {
-        const kolo_channel_t *c = channel_of(x, conn_at(x, in->tx, in->tx_stride));
+        const kolo_prove_channel_t *c = channel_of(x, conn_at(x, in->tx, in->tx_stride));
         if (c->freed != c->posted) return false;
         double t =
             c->posted ? s->freed[(size_t)(c - s->model.channels) * s->depth + (c->posted - 1) % s->depth] : 0;

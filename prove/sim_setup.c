@@ -94,9 +94,9 @@ static kolo_status_t start(kolo_sim_t *s, const kolo_plan_t *const *plans, uint3
     return KOLO_OK;
 }
 
-kolo_status_t kolo_plan_simulate(const kolo_plan_t *const *plans, uint32_t nranks, const int *node_of,
-                                 uint64_t count, uint32_t type_bytes, const kolo_sim_machine_t *machine,
-                                 kolo_sim_result_t *result)
+kolo_status_t kolo_prove_simulate(const kolo_plan_t *const *plans, uint32_t nranks, const int *node_of,
+                                  uint64_t count, uint32_t type_bytes, const kolo_sim_machine_t *machine,
+                                  kolo_sim_result_t *result)
 {
     kolo_sim_result_t out = {0};
     kolo_verify_options_t options = {.node_of = node_of};
@@ -137,7 +137,7 @@ static kolo_status_t pair_with_itself(kolo_model_t *m, const kolo_plan_t *p)
             return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
                              "one rank cannot represent all: its connections do not come in pairs");
         uint32_t i = m->nchannels++;
-        m->channels[i] = (kolo_channel_t){.nreaders = 1, .first_reader = i};
+        m->channels[i] = (kolo_prove_channel_t){.nreaders = 1, .first_reader = i};
         m->nreaders++;
         r->ends[0][c] = r->ends[0][x] = (kolo_end_t){.channel = i, .reader = i};
     }
@@ -146,8 +146,8 @@ static kolo_status_t pair_with_itself(kolo_model_t *m, const kolo_plan_t *p)
                : kolo_fail(KOLO_ERR_UNSUPPORTED, "one rank can represent all only with a plan of one lane");
 }
 
-kolo_status_t kolo_plan_simulate_alike(const kolo_plan_t *plan, uint64_t count, uint32_t type_bytes,
-                                       const kolo_sim_machine_t *machine, kolo_sim_result_t *result)
+kolo_status_t kolo_prove_simulate_alike(const kolo_plan_t *plan, uint64_t count, uint32_t type_bytes,
+                                        const kolo_sim_machine_t *machine, kolo_sim_result_t *result)
 {
     kolo_sim_result_t out = {0};
     kolo_sim_t s = {.machine = machine, .count = count, .type_bytes = type_bytes, .result = &out, .apart = true};

@@ -37,7 +37,7 @@ static kolo_sim_result_t simulate(test_emit_fn_t emit, uint32_t n, const int *no
     kolo_plan_t *plans[64];
     kolo_sim_result_t r;
     emit_all(plans, emit, n, 0);
-    if (kolo_plan_simulate((const kolo_plan_t *const *)plans, n, node_of, count, 1, m, &r) != KOLO_OK)
+    if (kolo_prove_simulate((const kolo_plan_t *const *)plans, n, node_of, count, 1, m, &r) != KOLO_OK)
         fail_msg("%s", kolo_error_text());
     for (uint32_t k = 0; k < n; k++) kolo_plan_free(plans[k]);
     return r;
@@ -137,13 +137,13 @@ static void one_rank_stands_for_a_large_ring(void **state)
     kolo_plan_t *plan;
     kolo_sim_result_t alike, all = simulate(emit_ring, 32, apart, 320000, &m);
     assert_int_equal(emit_ring(&env, &plan), KOLO_OK);
-    assert_int_equal(kolo_plan_simulate_alike(plan, 320000, 1, &m, &alike), KOLO_OK);
+    assert_int_equal(kolo_prove_simulate_alike(plan, 320000, 1, &m, &alike), KOLO_OK);
     assert_near(alike.time_us, all.time_us, 0.01);
     assert_int_equal(alike.remote_bytes, all.remote_bytes);
     kolo_plan_free(plan);
     env.nranks = 100000;
     assert_int_equal(emit_ring(&env, &plan), KOLO_OK);
-    assert_int_equal(kolo_plan_simulate_alike(plan, 100000000, 1, &m, &alike), KOLO_OK);
+    assert_int_equal(kolo_prove_simulate_alike(plan, 100000000, 1, &m, &alike), KOLO_OK);
     assert_true(alike.time_us > 2.0 * 99998 * 2 && alike.time_us < 2.0 * 99999 * 10);
     kolo_plan_free(plan);
 }
@@ -157,10 +157,10 @@ static void mistakes_are_refused(void **state)
     emit_all(plans, emit_ring, 3, 0);
     const kolo_plan_t *const *p = (const kolo_plan_t *const *)plans;
     for (int i = 0; i < 3; i++) plans[i]->depth = 2; /* two slices a chunk: no room to forward into */
-    assert_int_equal(kolo_plan_simulate(p, 3, NULL, 1 << 20, 1, &m, &r), KOLO_ERR_INTERNAL);
+    assert_int_equal(kolo_prove_simulate(p, 3, NULL, 1 << 20, 1, &m, &r), KOLO_ERR_INTERNAL);
     assert_non_null(strstr(kolo_error_text(), "do not complete"));
     m.copy_gbps = 0;
-    assert_int_equal(kolo_plan_simulate(p, 3, NULL, 1, 1, &m, &r), KOLO_ERR_INVALID_ARGUMENT);
+    assert_int_equal(kolo_prove_simulate(p, 3, NULL, 1, 1, &m, &r), KOLO_ERR_INVALID_ARGUMENT);
     for (int i = 0; i < 3; i++) kolo_plan_free(plans[i]);
 }
 
@@ -201,21 +201,21 @@ static void a_trace_is_the_plans_or_not(void **state)
         assert_int_equal(emits[e](&env, &plan), KOLO_OK);
         size_t n = record(plan, 3, steps);
         assert_in_range(n, 20, 256);
-        if (kolo_plan_verify_trace(plan, 3, steps, n) != KOLO_OK) fail_msg("%s", kolo_error_text());
-        assert_int_equal(kolo_plan_verify_trace(plan, 2, steps, n), KOLO_ERR_INTERNAL);
-        assert_int_equal(kolo_plan_verify_trace(plan, 4, steps, n), KOLO_ERR_INTERNAL);
+        if (kolo_prove_verify_trace(plan, 3, steps, n) != KOLO_OK) fail_msg("%s", kolo_error_text());
+        assert_int_equal(kolo_prove_verify_trace(plan, 2, steps, n), KOLO_ERR_INTERNAL);
+        assert_int_equal(kolo_prove_verify_trace(plan, 4, steps, n), KOLO_ERR_INTERNAL);
         for (size_t i = 0; i < n; i++) {
             t = steps[i];
             steps[i].chunk ^= 1;
-            assert_int_equal(kolo_plan_verify_trace(plan, 3, steps, n), KOLO_ERR_INTERNAL);
+            assert_int_equal(kolo_prove_verify_trace(plan, 3, steps, n), KOLO_ERR_INTERNAL);
             steps[i] = t;
             steps[i].buf = KOLO_BUF_NONE;
-            assert_int_equal(kolo_plan_verify_trace(plan, 3, steps, n), KOLO_ERR_INTERNAL);
+            assert_int_equal(kolo_prove_verify_trace(plan, 3, steps, n), KOLO_ERR_INTERNAL);
             steps[i] = t;
             steps[i].peer = 4 - t.peer;
-            assert_int_equal(kolo_plan_verify_trace(plan, 3, steps, n), KOLO_ERR_INTERNAL);
+            assert_int_equal(kolo_prove_verify_trace(plan, 3, steps, n), KOLO_ERR_INTERNAL);
             steps[i] = steps[n - 1]; /* one is missing */
-            if (i < n - 1) assert_int_equal(kolo_plan_verify_trace(plan, 3, steps, n - 1), KOLO_ERR_INTERNAL);
+            if (i < n - 1) assert_int_equal(kolo_prove_verify_trace(plan, 3, steps, n - 1), KOLO_ERR_INTERNAL);
             steps[i] = t;
         }
         kolo_plan_free(plan);
@@ -339,7 +339,7 @@ static void a_network_without_sense_is_refused(void **state)
         if (bad == 2) net.nclose[0] = 0;
         if (bad == 3) net.fabric.oversubscription = 0.5;
         assert_int_equal(
-            kolo_plan_simulate((const kolo_plan_t *const *)plans, 2, (const int[]){0, 1}, 1000, 1, &m, &r),
+            kolo_prove_simulate((const kolo_plan_t *const *)plans, 2, (const int[]){0, 1}, 1000, 1, &m, &r),
             KOLO_ERR_INVALID_ARGUMENT);
     }
     for (int k = 0; k < 2; k++) kolo_plan_free(plans[k]);

@@ -21,7 +21,7 @@ static bool rx_ready(const kolo_actor_t *a, uint32_t conn)
 
 static bool tx_room(const kolo_actor_t *a, uint32_t conn)
 {
-    const kolo_channel_t *c = kolo_model_tx(a, conn);
+    const kolo_prove_channel_t *c = kolo_model_tx(a, conn);
     return c->posted - c->freed < a->m->depth[a->set];
 }
 
@@ -39,7 +39,7 @@ static uint32_t rx_conn(const kolo_actor_t *a)
 static kolo_status_t expect_slot(const kolo_actor_t *a, uint32_t conn, uint64_t shape, bool ref,
                                  kolo_vslot_t **slot)
 {
-    kolo_channel_t *c = kolo_model_tx(a, conn);
+    kolo_prove_channel_t *c = kolo_model_tx(a, conn);
     kolo_vslot_t *s = &c->slots[rx_reader(a, conn)->taken % c->cap];
     if (s->call != a->r->call)
         return kolo_model_fail(a, "the slot from rank %" PRIu32 " is of call %" PRIu32, c->writer, s->call);
@@ -67,7 +67,7 @@ static kolo_status_t expect_slot(const kolo_actor_t *a, uint32_t conn, uint64_t 
 static void take_slot(const kolo_actor_t *a, uint32_t conn)
 {
     kolo_model_t *m = a->m;
-    kolo_channel_t *c = kolo_model_tx(a, conn);
+    kolo_prove_channel_t *c = kolo_model_tx(a, conn);
     kolo_reader_t *r = rx_reader(a, conn);
     kolo_vslot_t *s = &c->slots[r->taken++ % c->cap];
     if (c->releases) {
@@ -82,7 +82,7 @@ static void take_slot(const kolo_actor_t *a, uint32_t conn)
 static kolo_vslot_t *post(const kolo_actor_t *a, uint32_t conn, uint64_t shape, uint32_t value)
 {
     kolo_model_t *m = a->m;
-    kolo_channel_t *c = kolo_model_tx(a, conn);
+    kolo_prove_channel_t *c = kolo_model_tx(a, conn);
     kolo_vslot_t *s = &c->slots[c->posted++ % c->cap];
     kolo_stamp_drop(&m->clocks, &s->stamp);
     *s = (kolo_vslot_t){.shape = shape,
@@ -259,7 +259,7 @@ static kolo_status_t do_chunk(const kolo_actor_t *a, uint64_t shape, kolo_step_t
 
 static kolo_status_t do_release(const kolo_actor_t *a, kolo_step_t *step)
 {
-    kolo_channel_t *c = kolo_model_tx(a, tx_conn(a));
+    kolo_prove_channel_t *c = kolo_model_tx(a, tx_conn(a));
     if (c->freed != c->posted) return KOLO_OK;
     for (uint32_t i = 0; i < c->nreaders; i++)
         KOLO_TRY(kolo_clock_join(&a->m->clocks, a->l->thread, &a->m->readers[c->first_reader + i].stamp));

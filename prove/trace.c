@@ -40,7 +40,7 @@ static kolo_status_t sort_steps(trace_t *t, size_t count)
                              "trace of rank %" PRIu32
                              ", step %zu: the %s plan for %s has no %s %s connection %u with "
                              "rank %" PRId32,
-                             t->plan->rank, i, kolo_algo_name(t->plan->algo), kolo_coll_name(t->plan->coll),
+                             t->plan->rank, i, kolo_plan_algo_name(t->plan->algo), kolo_coll_name(t->plan->coll),
                              s->node ? "node" : "pair", s->dir == KOLO_DIR_TX ? "tx" : "rx", s->lane, s->peer);
         }
         *(last[c] ? &t->after[last[c] - 1] : &t->next[c]) = i + 1;
@@ -60,8 +60,8 @@ static kolo_status_t expect(trace_t *t, uint32_t conn, const kolo_segment_t *seg
         return kolo_fail(KOLO_ERR_INTERNAL,
                          "trace of rank %" PRIu32 " (%s by %s): %s rank %" PRId32 " ends before chunk %" PRIu32
                          " of buffer %u, tile %" PRIu32,
-                         p->rank, kolo_coll_name(p->coll), kolo_algo_name(p->algo), dir, c->peer, chunk, seg->buf,
-                         tile);
+                         p->rank, kolo_coll_name(p->coll), kolo_plan_algo_name(p->algo), dir, c->peer, chunk,
+                         seg->buf, tile);
     const kolo_trace_step_t *s = &t->steps[at - 1];
     t->next[conn] = t->after[at - 1];
     if (s->buf == seg->buf && s->tile == tile && (s->chunk == chunk || seg->buf == KOLO_BUF_NONE)) return KOLO_OK;
@@ -69,7 +69,7 @@ static kolo_status_t expect(trace_t *t, uint32_t conn, const kolo_segment_t *seg
                      "trace of rank %" PRIu32 " (%s by %s), step %zu, %s rank %" PRId32 ": chunk %" PRIu32
                      " of buffer %u, tile %" PRIu32 ", but the plan has chunk %" PRIu32
                      " of buffer %u, tile %" PRIu32,
-                     p->rank, kolo_coll_name(p->coll), kolo_algo_name(p->algo), at - 1, dir, c->peer, s->chunk,
+                     p->rank, kolo_coll_name(p->coll), kolo_plan_algo_name(p->algo), at - 1, dir, c->peer, s->chunk,
                      s->buf, s->tile, chunk, seg->buf, tile);
 }
 
@@ -106,8 +106,8 @@ static kolo_status_t walk(trace_t *t, uint32_t tiles)
     return KOLO_OK;
 }
 
-kolo_status_t kolo_plan_verify_trace(const kolo_plan_t *plan, uint32_t tiles, const kolo_trace_step_t *steps,
-                                     size_t count)
+kolo_status_t kolo_prove_verify_trace(const kolo_plan_t *plan, uint32_t tiles, const kolo_trace_step_t *steps,
+                                      size_t count)
 {
     KOLO_TRY(kolo_plan_check(plan));
     trace_t t = {.plan = plan, .steps = steps};

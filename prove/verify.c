@@ -15,8 +15,8 @@ static kolo_status_t run_once(const kolo_plan_t *const *plans, const kolo_plan_t
     return status;
 }
 
-kolo_status_t kolo_plan_verify(const kolo_plan_t *const *plans, uint32_t nranks,
-                               const kolo_verify_options_t *options)
+kolo_status_t kolo_prove_verify(const kolo_plan_t *const *plans, uint32_t nranks,
+                                const kolo_verify_options_t *options)
 {
     static const kolo_verify_options_t defaults;
     if (!options) options = &defaults;

@@ -36,7 +36,7 @@ static void free_all(set_t *s)
 static kolo_status_t verify(const set_t *s, bool in_place)
 {
     kolo_verify_options_t o = {.in_place = in_place, .random_seeds = 2};
-    return kolo_plan_verify((const kolo_plan_t *const *)s->plans, s->n, &o);
+    return kolo_prove_verify((const kolo_plan_t *const *)s->plans, s->n, &o);
 }
 
 static void expect_ok(const set_t *s, bool in_place)
@@ -74,7 +74,7 @@ static void different_plans_may_follow_each_other(void **state)
             emit_all(&s, emits[e], 5, 0);
             emit_all(&t, emits[f], 5, 3);
             kolo_verify_options_t o = {.next = (const kolo_plan_t *const *)t.plans};
-            if (kolo_plan_verify((const kolo_plan_t *const *)s.plans, 5, &o) != KOLO_OK)
+            if (kolo_prove_verify((const kolo_plan_t *const *)s.plans, 5, &o) != KOLO_OK)
                 fail_msg("%zu then %zu: %s", e, f, kolo_error_text());
             free_all(&s);
             free_all(&t);
@@ -232,9 +232,9 @@ static void rank_order_is_asked_for(void **state)
     kolo_verify_options_t o = {.rank_order = true};
     set_t s;
     emit_all(&s, emit_direct, 5, 0);
-    assert_int_equal(kolo_plan_verify((const kolo_plan_t *const *)s.plans, 5, &o), KOLO_OK);
+    assert_int_equal(kolo_prove_verify((const kolo_plan_t *const *)s.plans, 5, &o), KOLO_OK);
     wrong_list_order(&s);
-    assert_int_equal(kolo_plan_verify((const kolo_plan_t *const *)s.plans, 5, &o), KOLO_ERR_INTERNAL);
+    assert_int_equal(kolo_prove_verify((const kolo_plan_t *const *)s.plans, 5, &o), KOLO_ERR_INTERNAL);
     assert_non_null(strstr(kolo_error_text(), "not reduced in rank order"));
     free_all(&s);
     emit_all(&s, emit_ring, 5, 0);
@@ -280,11 +280,11 @@ static void empty_parts_are_skipped_at_both_ends(void **state)
         kolo_verify_options_t o = {.empty_parts = &empty, .schedules = 1, .seed = bits};
         set_t s;
         emit_all(&s, emit_references, 5, 0);
-        if (kolo_plan_verify((const kolo_plan_t *const *)s.plans, 5, &o) != KOLO_OK)
+        if (kolo_prove_verify((const kolo_plan_t *const *)s.plans, 5, &o) != KOLO_OK)
             fail_msg("%s", kolo_error_text());
         free_all(&s);
         emit_all(&s, emit_ring, 5, 0);
-        if (kolo_plan_verify((const kolo_plan_t *const *)s.plans, 5, &o) != KOLO_OK)
+        if (kolo_prove_verify((const kolo_plan_t *const *)s.plans, 5, &o) != KOLO_OK)
             fail_msg("%s", kolo_error_text());
         free_all(&s);
     }
@@ -296,11 +296,11 @@ static void large_rank_counts_are_quick(void **state)
     kolo_verify_options_t o = {.schedules = 1, .tiles = 2};
     set_t s;
     emit_all(&s, emit_ring, 255, 0);
-    if (kolo_plan_verify((const kolo_plan_t *const *)s.plans, 255, &o) != KOLO_OK)
+    if (kolo_prove_verify((const kolo_plan_t *const *)s.plans, 255, &o) != KOLO_OK)
         fail_msg("%s", kolo_error_text());
     free_all(&s);
     emit_all(&s, emit_direct, 128, 0);
-    if (kolo_plan_verify((const kolo_plan_t *const *)s.plans, 128, &o) != KOLO_OK)
+    if (kolo_prove_verify((const kolo_plan_t *const *)s.plans, 128, &o) != KOLO_OK)
         fail_msg("%s", kolo_error_text());
     free_all(&s);
 }

@@ -8,7 +8,7 @@ kolo_status_t kolo_emit_open(kolo_coll_t coll, kolo_algo_t algo, const kolo_emit
 {
     kolo_builder_t *builder = kolo_builder_open(coll, algo, env);
     if (!builder)
-        return kolo_fail(KOLO_ERR_NO_MEMORY, "no memory to build the %s plan for %s", kolo_algo_name(algo),
+        return kolo_fail(KOLO_ERR_NO_MEMORY, "no memory to build the %s plan for %s", kolo_plan_algo_name(algo),
                          kolo_coll_name(coll));
     if (env->nnodes > 1)
         kolo_builder_queue(builder, 2, 4);

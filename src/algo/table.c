@@ -158,13 +158,13 @@ kolo_status_t kolo_algo_emit(kolo_coll_t coll, kolo_algo_t algo, const kolo_emit
 {
     const kolo_algo_row_t *row = kolo_algo_find(coll, algo);
     if (!row)
-        return kolo_fail(KOLO_ERR_UNSUPPORTED, "there is no %s algorithm for %s", kolo_algo_name(algo),
+        return kolo_fail(KOLO_ERR_UNSUPPORTED, "there is no %s algorithm for %s", kolo_plan_algo_name(algo),
                          kolo_coll_name(coll));
     if (!row->usable(env))
         return kolo_fail(KOLO_ERR_UNSUPPORTED,
                          "the %s algorithm for %s cannot be used with %u ranks on %u nodes (fan-out %s, references "
                          "%s)",
-                         kolo_algo_name(algo), kolo_coll_name(coll), env->nranks, env->nnodes,
+                         kolo_plan_algo_name(algo), kolo_coll_name(coll), env->nranks, env->nnodes,
                          env->fanout ? "yes" : "no", env->refs ? "yes" : "no");
     if (env->nranks == 1 && coll != KOLO_COLL_P2P) return emit_alone(coll, algo, env, plan);
     return row->emit(env, plan);

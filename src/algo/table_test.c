@@ -65,7 +65,7 @@ static void what_is_not_usable_is_refused_with_a_reason(void **state)
     for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
         assert_int_equal(kolo_algo_emit(wrong[i].coll, wrong[i].algo, &s.env, &plan), KOLO_ERR_UNSUPPORTED);
         assert_null(plan);
-        assert_non_null(strstr(kolo_error_text(), kolo_algo_name(wrong[i].algo)));
+        assert_non_null(strstr(kolo_error_text(), kolo_plan_algo_name(wrong[i].algo)));
     }
 }
 

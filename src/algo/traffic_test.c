@@ -209,9 +209,10 @@ static void verify_form(const kolo_algo_row_t *row, const kolo_emit_env_t *env)
                                      .schedules = 2,
                                      .node_of = env->node_of};
     for (uint32_t r = 0; r < env->nranks; r++) plans[r] = emit(env, row->coll, row->algo, r);
-    if (kolo_plan_verify((const kolo_plan_t *const *)plans, env->nranks, &options) != KOLO_OK)
+    if (kolo_prove_verify((const kolo_plan_t *const *)plans, env->nranks, &options) != KOLO_OK)
         fail_msg("%s by %s, %u ranks, %u nodes, root %u, lanes %u: %s", kolo_coll_name(row->coll),
-                 kolo_algo_name(row->algo), env->nranks, env->nnodes, env->root, env->lanes, kolo_error_text());
+                 kolo_plan_algo_name(row->algo), env->nranks, env->nnodes, env->root, env->lanes,
+                 kolo_error_text());
     for (uint32_t r = 0; r < env->nranks; r++) kolo_plan_free(plans[r]);
 }
 

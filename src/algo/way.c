@@ -25,7 +25,7 @@ size_t kolo_ways(kolo_coll_t coll, kolo_way_t list[KOLO_WAYS_MAX])
 
 const char *kolo_way_name(kolo_coll_t coll, kolo_way_t way)
 {
-    if (!way.lines) return kolo_algo_name(way.algo);
+    if (!way.lines) return kolo_plan_algo_name(way.algo);
     return coll == KOLO_COLL_ALL_REDUCE && way.algo == KOLO_ALGO_DIRECT ? "flat_two_step" : "flat";
 }
 

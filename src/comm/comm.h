@@ -76,15 +76,15 @@ typedef struct kolo_call {
 
 /* ---- connections and bound plans ---- */
 
-typedef struct kolo_conn {
+typedef struct kolo_comm_conn {
     kolo_plan_conn_t key; /* dir, node, lane, peer */
     kolo_proto_t proto;
     union {
         kolo_tx_t tx;
         kolo_rx_t rx;
     } u;
-    struct kolo_conn *next;
-} kolo_conn_t;
+    struct kolo_comm_conn *next;
+} kolo_comm_conn_t;
 
 /* A plan with its connections: made once per (collective, algorithm, root), found by the memo. */
 typedef struct kolo_bound {
@@ -219,7 +219,7 @@ typedef struct kolo_body {
     kolo_memo_t memo[KOLO_MEMO_SLOTS]; /* sets: launch.c */
     kolo_bound_t *bounds;
     struct kolo_lane_to *lanes_to; /* single sends and receives, by peer */
-    kolo_conn_t **conns;           /* lists by peer; [nranks]: my NODE tx */
+    kolo_comm_conn_t **conns;      /* lists by peer; [nranks]: my NODE tx */
     size_t conn_bytes;
     void *scratch;
     size_t scratch_bytes;
@@ -389,7 +389,7 @@ kolo_status_t kolo_making_begin_flat(kolo_body_t *body, kolo_making_t **making);
 kolo_status_t kolo_making_step(kolo_making_t *making);
 void kolo_making_end(kolo_making_t *making, kolo_status_t status);
 int kolo_making_awaits(const kolo_making_t *making); /* the rank that it waits for next, -1: none */
-kolo_conn_t *kolo_body_find_conn(kolo_body_t *body, const kolo_plan_conn_t *key, kolo_proto_t proto);
+kolo_comm_conn_t *kolo_body_find_conn(kolo_body_t *body, const kolo_plan_conn_t *key, kolo_proto_t proto);
 void kolo_body_disconnect(kolo_body_t *body);
 /* Can both ends of a pair use references (KOLO_CAP_REF)? Lines (LL)? */
 bool kolo_body_pair_refs(const kolo_body_t *body, uint32_t peer);

@@ -16,21 +16,21 @@ static bool is_remote(const kolo_body_t *body, const kolo_plan_conn_t *key)
     return !key->node && body->member.node_of[key->peer] != body->member.my_node;
 }
 
-static kolo_conn_t **list_of(kolo_body_t *body, const kolo_plan_conn_t *key)
+static kolo_comm_conn_t **list_of(kolo_body_t *body, const kolo_plan_conn_t *key)
 {
     return &body->conns[key->peer < 0 ? body->nranks : key->peer];
 }
 
-kolo_conn_t *kolo_body_find_conn(kolo_body_t *body, const kolo_plan_conn_t *key, kolo_proto_t proto)
+kolo_comm_conn_t *kolo_body_find_conn(kolo_body_t *body, const kolo_plan_conn_t *key, kolo_proto_t proto)
 {
-    kolo_conn_t *c = *list_of(body, key);
+    kolo_comm_conn_t *c = *list_of(body, key);
     while (c &&
            (c->key.dir != key->dir || c->key.node != key->node || c->key.lane != key->lane || c->proto != proto))
         c = c->next;
     return c;
 }
 
-static void conn_close(kolo_conn_t *c)
+static void conn_close(kolo_comm_conn_t *c)
 {
     if (c->key.dir == KOLO_DIR_TX)
         kolo_tx_close(&c->u.tx);
@@ -38,7 +38,7 @@ static void conn_close(kolo_conn_t *c)
         kolo_rx_close(&c->u.rx);
 }
 
-static void conn_free(kolo_conn_t *c)
+static void conn_free(kolo_comm_conn_t *c)
 {
     if (c->key.dir == KOLO_DIR_TX)
         kolo_tx_fini(&c->u.tx);
@@ -70,7 +70,7 @@ static kolo_conn_spec_t spec_of(const kolo_body_t *body, const kolo_plan_conn_t 
 struct kolo_making {
     kolo_body_t *body;
     kolo_conn_request_t *requests;
-    kolo_conn_t **fresh;
+    kolo_comm_conn_t **fresh;
     int n, skipped;                /* skipped: those that there are already */
     kolo_connecting_t *connecting; /* of who does not wait */
 };
@@ -87,7 +87,7 @@ static kolo_status_t make_list(kolo_making_t *m, const kolo_plan_conn_t *keys, c
 {
     kolo_body_t *body = m->body;
     m->requests = calloc(count ? count : 1, sizeof *m->requests);
-    m->fresh = calloc(count ? count : 1, sizeof(kolo_conn_t *));
+    m->fresh = calloc(count ? count : 1, sizeof(kolo_comm_conn_t *));
     if (!m->requests || !m->fresh) return kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for %u connections", count);
     for (uint32_t i = 0; i < count; i++) {
         kolo_proto_t proto = protos ? protos[i] : KOLO_PROTO_SIMPLE;
@@ -95,7 +95,7 @@ static kolo_status_t make_list(kolo_making_t *m, const kolo_plan_conn_t *keys, c
             m->skipped++;
             continue;
         }
-        kolo_conn_t *c = calloc(1, sizeof *c);
+        kolo_comm_conn_t *c = calloc(1, sizeof *c);
         if (!c) return kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for a connection");
         c->key = keys[i];
         c->proto = proto;
@@ -112,7 +112,7 @@ static kolo_status_t make_list(kolo_making_t *m, const kolo_plan_conn_t *keys, c
     return KOLO_OK;
 }
 
-static size_t conn_memory(const kolo_conn_t *c)
+static size_t conn_memory(const kolo_comm_conn_t *c)
 {
     bool sends = c->key.dir == KOLO_DIR_TX;
     return sizeof *c + (sends ? c->u.tx.ops->tx_memory(&c->u.tx) : c->u.rx.ops->rx_memory(&c->u.rx));
@@ -122,7 +122,7 @@ size_t kolo_body_conn_memory(const kolo_body_t *body)
 {
     size_t bytes = 0;
     for (int i = 0; body->conns && i <= body->nranks; i++)
-        for (const kolo_conn_t *c = body->conns[i]; c; c = c->next) bytes += conn_memory(c);
+        for (const kolo_comm_conn_t *c = body->conns[i]; c; c = c->next) bytes += conn_memory(c);
     return bytes;
 }
 
@@ -132,12 +132,12 @@ static void finish_list(kolo_making_t *m, kolo_status_t status)
     kolo_body_t *body = m->body;
     KOLO_FAIL_POINT("comm.connect.done");
     for (int i = 0; i < m->n; i++) {
-        kolo_conn_t *c = m->fresh[i];
+        kolo_comm_conn_t *c = m->fresh[i];
         if (status != KOLO_OK) {
             free(c);
             continue;
         }
-        kolo_conn_t **list = list_of(body, &c->key);
+        kolo_comm_conn_t **list = list_of(body, &c->key);
         c->next = *list;
         *list = c;
         body->conn_bytes += conn_memory(c);
@@ -227,7 +227,7 @@ static kolo_status_t check_depth(const kolo_plan_t *plan, const kolo_conn_spec_t
 {
     if (plan->depth <= spec->depth) return KOLO_OK;
     return kolo_fail(KOLO_ERR_INTERNAL, "%s by %s needs queues of %u slots, the connection has %u",
-                     kolo_coll_name(plan->coll), kolo_algo_name(plan->algo), plan->depth, spec->depth);
+                     kolo_coll_name(plan->coll), kolo_plan_algo_name(plan->algo), plan->depth, spec->depth);
 }
 
 kolo_status_t kolo_body_bind(kolo_body_t *body, kolo_plan_t *plan, kolo_bound_t **out)
@@ -248,7 +248,7 @@ kolo_status_t kolo_body_bind(kolo_body_t *body, kolo_plan_t *plan, kolo_bound_t 
     if (status == KOLO_OK) status = kolo_plan_check(plan);
     if (status == KOLO_OK) status = kolo_body_connect(body, plan->conns, NULL, plan->nconns);
     for (uint32_t i = 0; i < plan->nconns && status == KOLO_OK; i++) {
-        kolo_conn_t *c = kolo_body_find_conn(body, &plan->conns[i], KOLO_PROTO_SIMPLE);
+        kolo_comm_conn_t *c = kolo_body_find_conn(body, &plan->conns[i], KOLO_PROTO_SIMPLE);
         bool tx = plan->conns[i].dir == KOLO_DIR_TX;
         status = check_depth(plan, tx ? &c->u.tx.spec : &c->u.rx.spec);
         if (tx)
@@ -343,7 +343,7 @@ void kolo_body_disconnect(kolo_body_t *body)
 {
     /* in good order: peers that still read what was sent must not take the end for a death */
     for (int r = 0; body->conns && r <= body->nranks; r++)
-        for (kolo_conn_t *c = body->conns[r]; c; c = c->next) conn_close(c);
+        for (kolo_comm_conn_t *c = body->conns[r]; c; c = c->next) conn_close(c);
     while (body->bounds) {
         kolo_bound_t *next = body->bounds->next;
         kolo_bound_free(body->bounds);
@@ -351,7 +351,7 @@ void kolo_body_disconnect(kolo_body_t *body)
     }
     for (int r = 0; body->conns && r <= body->nranks; r++) {
         while (body->conns[r]) {
-            kolo_conn_t *next = body->conns[r]->next;
+            kolo_comm_conn_t *next = body->conns[r]->next;
             conn_free(body->conns[r]);
             body->conns[r] = next;
         }

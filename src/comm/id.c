@@ -25,14 +25,14 @@ kolo_status_t kolo_get_unique_id(kolo_unique_id_t *id)
 {
     if (!id) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "get_unique_id: the id is NULL");
     KOLO_TRY(kolo_library_init());
-    return kolo_oob_create_id(id);
+    return kolo_id_create(id);
 }
 
 kolo_status_t kolo_unique_id_save(const kolo_unique_id_t *id, const char *path)
 {
     if (!id || !path) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "unique_id_save: the id or the path is NULL");
     KOLO_TRY(kolo_library_init());
-    kolo_status_t status = kolo_oob_save_id(id, path);
+    kolo_status_t status = kolo_id_save(id, path);
     return status == KOLO_OK ? KOLO_OK : kolo_fail_prefix(status, "unique_id_save: ");
 }
 
@@ -43,6 +43,6 @@ kolo_status_t kolo_unique_id_load(kolo_unique_id_t *id, const char *path, int ti
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "unique_id_load: timeout_ms is %d, expected 0 or more",
                          timeout_ms);
     KOLO_TRY(kolo_library_init());
-    kolo_status_t status = kolo_oob_load_id(id, path, timeout_ms);
+    kolo_status_t status = kolo_id_load(id, path, timeout_ms);
     return status == KOLO_OK ? KOLO_OK : kolo_fail_prefix(status, "unique_id_load: ");
 }

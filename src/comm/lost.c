@@ -27,9 +27,9 @@ static kolo_status_t status_of(uint32_t stop)
 /* Why operations end: word of a rank that was lost, if it comes in time, or of two that differ. */
 static int ask_why(kolo_body_t *body, int wait_ms, char *why, size_t bytes)
 {
-    int rank = kolo_oob_first_lost(body->oob, wait_ms, why, bytes);
+    int rank = kolo_member_first_lost(body->oob, wait_ms, why, bytes);
     if (atomic_load(&body->stop) != KOLO_STOP_MISMATCH) return rank;
-    (void)kolo_oob_difference(body->oob);
+    (void)kolo_diag_difference(body->oob);
     snprintf(why, bytes, "%s", kolo_error_text());
     return rank;
 }
@@ -153,7 +153,7 @@ kolo_status_t kolo_body_fail_operation(kolo_body_t *body, kolo_status_t status, 
         if (stop > KOLO_STOP_ABORT) status = status_of(stop);
     }
     if (status == KOLO_ERR_MISMATCH && atomic_load(&body->stop) == KOLO_STOP_MISMATCH) add_own(body, calls);
-    if (status == KOLO_ERR_TIMEOUT) kolo_survey_time_out(body);
+    if (status == KOLO_ERR_TIMEOUT) kolo_ask_around_time_out(body);
     kolo_fail_prefix(status, "%s rank %d: ", body->name, body->rank);
     return kolo_body_fail(body, status);
 }
@@ -184,7 +184,7 @@ static void watch_processes(kolo_body_t *body)
         if (card->host_hash != mine->host_hash || card->process_hash == mine->process_hash) continue;
         if (!kolo_oob_connected(body->oob, r)) continue;
         if (kolo_member_process_hash(card->host_hash, card->pid) != card->process_hash) continue;
-        if (kolo_oob_watch_process(body->oob, r, card->pid) != KOLO_OK) /* closed connections tell as well */
+        if (kolo_pidwatch_add(body->oob, r, card->pid) != KOLO_OK) /* closed connections tell as well */
             kolo_debug("comm", "%s rank %d: %s", body->name, body->rank, kolo_error_text());
     }
     kolo_error_clear();
@@ -198,12 +198,12 @@ kolo_status_t kolo_lost_watch(kolo_body_t *body)
         bool *remote = calloc((size_t)body->nranks, sizeof *remote);
         if (!remote) return kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for heartbeats of %d ranks", body->nranks);
         for (int r = 0; r < body->nranks; r++) remote[r] = m->node_of[r] != m->my_node;
-        status = kolo_oob_start_beats(body->oob, remote);
+        status = kolo_beat_start(body->oob, remote);
         free(remote);
     }
     watch_processes(body);
-    kolo_oob_set_news(body->oob, on_news, body);
-    kolo_oob_set_who(body->oob, who, body);
+    kolo_news_set_handler(body->oob, on_news, body);
+    kolo_inherit_set_who(body->oob, who, body);
     return status;
 }
 

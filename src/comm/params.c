@@ -107,7 +107,7 @@ static void load(void)
 {
     size_t count;
     const kolo_param_table_t *const *all = kolo_param_tables(&count);
-    kolo_exec_cuda_init();
+    kolo_gpu_init();
     result = kolo_params_load(all, count, NULL, NULL);
     if (result == KOLO_OK) result = kolo_base_params_apply();
     if (result == KOLO_OK) result = kolo_tune_load();

@@ -33,13 +33,13 @@ void kolo_record_open(kolo_body_t *body)
     body->record = (kolo_recording_t){.at = record};
     if (body->handle->error != KOLO_OK) kolo_record_failed(body);
     pthread_mutex_unlock(&body->handle->error_lock);
-    kolo_survey_open(body);
+    kolo_ask_around_open(body);
 }
 
 void kolo_record_close(kolo_body_t *body)
 {
     if (!body->record.at) return;
-    kolo_survey_close(body);
+    kolo_ask_around_close(body);
     kolo_recorder_release(body->record.at);
     body->record = (kolo_recording_t){0};
 }

@@ -17,7 +17,7 @@ static kolo_status_t revoke(kolo_body_t *body)
     if (atomic_exchange(&h->revoked_here, true))
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "comm_revoke: rank %d has revoked %s already", h->rank,
                          h->name);
-    kolo_oob_revoke(body->oob);
+    kolo_news_revoke(body->oob);
     return KOLO_OK;
 }
 
@@ -50,7 +50,7 @@ static kolo_status_t list_lost(kolo_body_t *body, int *ranks, int *count)
     int room = ranks ? *count : 0, n = 0;
     uint8_t *map = calloc(1, map_bytes(body));
     if (!map) return kolo_fail(KOLO_ERR_NO_MEMORY, "comm_lost: out of memory for %d ranks", body->nranks);
-    kolo_oob_get_lost(body->oob, map);
+    kolo_news_get_lost(body->oob, map);
     pthread_mutex_lock(&body->handle->error_lock);
     for (size_t i = 0; body->agreed_lost && i < map_bytes(body); i++) map[i] |= body->agreed_lost[i];
     pthread_mutex_unlock(&body->handle->error_lock);

@@ -76,7 +76,7 @@ kolo_status_t kolo_body_fail_as(kolo_body_t *body, kolo_status_t status, const c
     /* while init runs only init ends STARTING, so that nothing is freed that it still uses */
     if (atomic_load(&h->state) != KOLO_COMM_STARTING)
         atomic_store(&h->state, atomic_load(&body->abort) ? KOLO_COMM_ABORTED : KOLO_COMM_FAILED);
-    if (body->oob) kolo_oob_give_up(body->oob);
+    if (body->oob) kolo_diag_give_up(body->oob);
     kolo_device_cancel(body);
     if (body->ctx_open) kolo_control_fail(&body->ctx); /* before the caller has its buffers back */
     kolo_gate_open(&h->gate);
@@ -89,7 +89,7 @@ static void give_reason(kolo_oob_t *oob, const char *last_error)
 {
     char words[512] = "its program aborted the communicator", word[400];
     const size_t used = strlen(words);
-    if (kolo_oob_inherited_failure(oob, 0, word, sizeof word)) {
+    if (kolo_inherit_failure(oob, 0, word, sizeof word)) {
         snprintf(words + used, sizeof words - used, "; before that, %s", word);
     } else {
         int64_t age_ms = recent_failure(word, sizeof word);
@@ -125,7 +125,7 @@ void kolo_start_abort_all(kolo_comm_t parent)
 
 /* ---- devices ---- */
 
-void kolo_levels_stop(kolo_body_t *body)
+void kolo_device_levels_stop(kolo_body_t *body)
 {
     kolo_body_t *children[] = {body->inside, body->across};
     for (int i = 0; i < 2; i++) {
@@ -142,7 +142,7 @@ void kolo_device_cancel(kolo_body_t *body)
     void *state = atomic_load(&body->exec_state);
     if (!state) return;
     atomic_store(&body->device_cancelled, 1);
-    kolo_levels_stop(body);
+    kolo_device_levels_stop(body);
     body->exec->cancel(state);
     kolo_window_device_release(body);
 }

@@ -18,8 +18,8 @@
 
 #include <stdio.h>
 
-void kolo_oob_set_board(kolo_oob_t *oob, const kolo_board_t *board, int stalled_ms, kolo_board_tell_fn_t tell,
-                        kolo_board_needs_fn_t needs)
+void kolo_diag_set_board(kolo_oob_t *oob, const kolo_board_t *board, int stalled_ms, kolo_board_tell_fn_t tell,
+                         kolo_board_needs_fn_t needs)
 {
     pthread_mutex_lock(&oob->lock);
     kolo_diag(oob)->board = board;
@@ -50,7 +50,7 @@ static bool look_back(const kolo_oob_t *oob, uint64_t number, uint64_t *word)
     return board != NULL && look_up(board, number, word);
 }
 
-bool kolo_oob_look_back(kolo_oob_t *oob, uint64_t number, uint64_t *word)
+bool kolo_diag_look_back(kolo_oob_t *oob, uint64_t number, uint64_t *word)
 {
     pthread_mutex_lock(&oob->lock);
     bool found = look_back(oob, number, word);
@@ -151,28 +151,28 @@ static void ask_pair(kolo_oob_t *oob, int rank, uint64_t number)
     if (peer != NULL) show_pair(oob, peer, number);
 }
 
-void kolo_oob_ask(kolo_oob_t *oob, int peer, uint64_t number)
+void kolo_diag_ask(kolo_oob_t *oob, int peer, uint64_t number)
 {
     pthread_mutex_lock(&oob->lock);
     kolo_board_ask(oob, peer, number);
     pthread_mutex_unlock(&oob->lock);
 }
 
-void kolo_oob_ask_pair(kolo_oob_t *oob, int peer, uint64_t number)
+void kolo_diag_ask_pair(kolo_oob_t *oob, int peer, uint64_t number)
 {
     pthread_mutex_lock(&oob->lock);
     ask_pair(oob, peer, number);
     pthread_mutex_unlock(&oob->lock);
 }
 
-void kolo_oob_give_up(kolo_oob_t *oob)
+void kolo_diag_give_up(kolo_oob_t *oob)
 {
     pthread_mutex_lock(&oob->lock);
     kolo_diag(oob)->gave_up = true;
     pthread_mutex_unlock(&oob->lock);
 }
 
-void kolo_oob_give_up_pair(kolo_oob_t *oob, uint64_t number, uint64_t word)
+void kolo_diag_give_up_pair(kolo_oob_t *oob, uint64_t number, uint64_t word)
 {
     pthread_mutex_lock(&oob->lock);
     kolo_diag(oob)->gave_up_number = number;

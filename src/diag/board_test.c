@@ -39,8 +39,8 @@ static void clear(uint64_t first)
 static kolo_status_t found(test_rank_t *me, int ms)
 {
     for (uint64_t end = kolo_now_ns() + (uint64_t)ms * KOLO_NS_PER_MS; kolo_now_ns() < end; poll(NULL, 0, 1))
-        if (kolo_oob_difference(me->oob) != KOLO_OK) break;
-    return kolo_oob_difference(me->oob);
+        if (kolo_diag_difference(me->oob) != KOLO_OK) break;
+    return kolo_diag_difference(me->oob);
 }
 
 /* Rank 1 waits for rank 0 in its first receive and calls operation `next` afterwards. Rank 0 is in `number`. */
@@ -57,15 +57,15 @@ static const state_t *now;
 static void ask(test_rank_t *me)
 {
     int mine = now->is_send ? KOLO_BOARD_SEND : KOLO_BOARD_RECV;
-    kolo_oob_set_board(me->oob, &boards[me->rank], 1000, tell, needs);
+    kolo_diag_set_board(me->oob, &boards[me->rank], 1000, tell, needs);
     if (me->rank == 0 && now->begun) kolo_board_begin(&pairs[0][1], !mine, KOLO_BOARD_SLOTS, MESSAGE, false);
     if (me->rank == 0) kolo_board_publish(&boards[0], now->number, now->word);
-    if (me->rank == 0 && now->gave_up) kolo_oob_give_up(me->oob);
+    if (me->rank == 0 && now->gave_up) kolo_diag_give_up(me->oob);
     if (me->rank == 1)
         kolo_board_begin(&pairs[1][0], mine, KOLO_BOARD_SLOTS, MESSAGE, now->is_send && !now->is_loose);
     test_ok(kolo_oob_barrier(me->oob));
     for (int i = 0; me->rank == 1 && i < 20; i++) { /* the first may only bring a connection about */
-        kolo_oob_ask_pair(me->oob, 0, now->next);
+        kolo_diag_ask_pair(me->oob, 0, now->next);
         if (found(me, now->want == KOLO_OK ? LONG_MS / 20 : 100) != KOLO_OK) break;
     }
     kolo_status_t want = me->rank == 0 && now->gave_up ? KOLO_OK : now->want; /* who failed knows already */
@@ -106,17 +106,17 @@ static void what_is_proven(void **state)
 /* Rank 2 is in the same operation as rank 0 and has asked rank 1, which had nothing to say then. */
 static void hear(test_rank_t *me)
 {
-    kolo_oob_set_board(me->oob, &boards[me->rank], 1000, tell, needs);
+    kolo_diag_set_board(me->oob, &boards[me->rank], 1000, tell, needs);
     if (me->rank != 1) kolo_board_publish(&boards[me->rank], 5, COLLECTIVE);
     if (me->rank == 1) kolo_board_begin(&pairs[1][0], KOLO_BOARD_RECV, KOLO_BOARD_LINES, MESSAGE, false);
     test_ok(kolo_oob_barrier(me->oob));
     for (int i = 0; me->rank == 2 && i < 10; i++) {
-        kolo_oob_ask(me->oob, 1, 5);
-        kolo_oob_ask(me->oob, 0, 5); /* in the same one: nothing to say either */
+        kolo_diag_ask(me->oob, 1, 5);
+        kolo_diag_ask(me->oob, 0, 5); /* in the same one: nothing to say either */
         test_equal(KOLO_OK, found(me, 20));
     }
     pthread_barrier_wait(&barrier);
-    for (int i = 0; me->rank == 1 && i < 50 && found(me, 100) == KOLO_OK; i++) kolo_oob_ask_pair(me->oob, 0, 5);
+    for (int i = 0; me->rank == 1 && i < 50 && found(me, 100) == KOLO_OK; i++) kolo_diag_ask_pair(me->oob, 0, 5);
     test_equal(KOLO_ERR_MISMATCH, found(me, 30000)); /* rank 2 without asking again */
     test_says(kolo_error_text(), "1:500");
     pthread_barrier_wait(&barrier);
@@ -135,12 +135,12 @@ static void who_asked_too_early_is_told(void **state)
 static uint64_t word_of_1;
 static void give_up(test_rank_t *me)
 {
-    kolo_oob_set_board(me->oob, &boards[me->rank], 1000, tell, needs);
+    kolo_diag_set_board(me->oob, &boards[me->rank], 1000, tell, needs);
     kolo_board_publish(&boards[me->rank], 3, me->rank == 0 ? COLLECTIVE : word_of_1);
     if (me->rank == 1) kolo_board_publish(&boards[1], 4, COLLECTIVE + 7);
-    if (me->rank == 0) kolo_oob_give_up(me->oob);
+    if (me->rank == 0) kolo_diag_give_up(me->oob);
     test_ok(kolo_oob_barrier(me->oob));
-    for (int i = 0; me->rank == 1 && i < 50 && found(me, 100) == KOLO_OK; i++) kolo_oob_ask(me->oob, 0, 4);
+    for (int i = 0; me->rank == 1 && i < 50 && found(me, 100) == KOLO_OK; i++) kolo_diag_ask(me->oob, 0, 4);
     if (me->rank == 1) test_equal(word_of_1 == COLLECTIVE ? KOLO_ERR_REMOTE : KOLO_ERR_MISMATCH, found(me, 1));
     pthread_barrier_wait(&barrier);
 }
@@ -167,14 +167,14 @@ static const history_t *history;
 static void call_all(test_rank_t *me)
 {
     uint64_t first = history->first, calls = history->calls - (me->rank == 0 ? history->behind : 0);
-    kolo_oob_set_board(me->oob, &boards[me->rank], 1000, tell, needs);
+    kolo_diag_set_board(me->oob, &boards[me->rank], 1000, tell, needs);
     for (uint64_t i = 0; i < calls; i++)
         kolo_board_publish(&boards[me->rank], first + i,
                            COLLECTIVE + i % 7 + (i == history->odd && me->rank == 0 ? 100 : 0));
     test_ok(kolo_oob_barrier(me->oob));
     kolo_status_t want = history->says ? KOLO_ERR_MISMATCH : KOLO_OK;
     for (int i = 0; me->rank == 1 && i < 20; i++) {
-        kolo_oob_ask(me->oob, 0, first + calls - 1); /* the last one */
+        kolo_diag_ask(me->oob, 0, first + calls - 1); /* the last one */
         if (found(me, want == KOLO_OK ? LONG_MS / 20 : 100) != KOLO_OK) break;
     }
     test_equal(want, found(me, want == KOLO_OK ? 1 : 5000));

@@ -116,42 +116,42 @@ typedef void (*kolo_board_tell_fn_t)(const kolo_difference_t *difference, char *
 typedef bool (*kolo_board_needs_fn_t)(uint64_t word, int rank, int other, int nranks);
 /* The board must outlive the oob. From now on peers' questions are answered, and waits of this room that last
  * longer than stalled_ms ask on behalf of board->connecting, or board->pairing. */
-void kolo_oob_set_board(kolo_oob_t *oob, const kolo_board_t *board, int stalled_ms, kolo_board_tell_fn_t tell,
-                        kolo_board_needs_fn_t needs);
+void kolo_diag_set_board(kolo_oob_t *oob, const kolo_board_t *board, int stalled_ms, kolo_board_tell_fn_t tell,
+                         kolo_board_needs_fn_t needs);
 /* I wait for `peer` in operation `number`, and have for long: shows it my entry. Never blocks; an answer that
- * differs is found by kolo_oob_difference(). */
-void kolo_oob_ask(kolo_oob_t *oob, int peer, uint64_t number);
+ * differs is found by kolo_diag_difference(). */
+void kolo_diag_ask(kolo_oob_t *oob, int peer, uint64_t number);
 /* I wait for `peer` in a send or receive; my next operation, or call, has this number. What comes of it shows
  * likewise. */
-void kolo_oob_ask_pair(kolo_oob_t *oob, int peer, uint64_t number);
+void kolo_diag_ask_pair(kolo_oob_t *oob, int peer, uint64_t number);
 /* What this rank was in under that number, if it is still known. */
-bool kolo_oob_look_back(kolo_oob_t *oob, uint64_t number, uint64_t *word);
+bool kolo_diag_look_back(kolo_oob_t *oob, uint64_t number, uint64_t *word);
 /* Data has shown that two ranks differ: all ranks are told. */
-void kolo_oob_note_difference(kolo_oob_t *oob, const kolo_difference_t *difference);
+void kolo_diag_note_difference(kolo_oob_t *oob, const kolo_difference_t *difference);
 /* What two ranks are known to differ in, if any are. */
-bool kolo_oob_found_difference(kolo_oob_t *oob, kolo_difference_t *difference);
+bool kolo_diag_found_difference(kolo_oob_t *oob, kolo_difference_t *difference);
 /* This rank has failed: from now on who asks is told so. */
-void kolo_oob_give_up(kolo_oob_t *oob);
+void kolo_diag_give_up(kolo_oob_t *oob);
 /* It is about to fail because a send or receive, `word`, met something else. Who asks about its next operation,
  * which has this number, or a later one, is told of that. */
-void kolo_oob_give_up_pair(kolo_oob_t *oob, uint64_t number, uint64_t word);
+void kolo_diag_give_up_pair(kolo_oob_t *oob, uint64_t number, uint64_t word);
 /* KOLO_ERR_MISMATCH, with its message, once two ranks are known to differ; KOLO_ERR_REMOTE when a peer has failed.
  * Any thread; two loads while there is nothing. */
-kolo_status_t kolo_oob_difference(kolo_oob_t *oob);
+kolo_status_t kolo_diag_difference(kolo_oob_t *oob);
 
 /* ---- ranks that leave without meeting the others (left.c) ---- */
 
 /* The word of that call, for differences. Before set_board. */
-void kolo_oob_set_leave_word(kolo_oob_t *oob, uint64_t word);
+void kolo_diag_set_leave_word(kolo_oob_t *oob, uint64_t word);
 /* This rank leaves after operation `last`, KOLO_BOARD_NONE: it has called none; all ranks are told. !counts:
  * operations are not counted alike on all ranks. Does not wait. */
-void kolo_oob_leave_at(kolo_oob_t *oob, uint64_t last, uint64_t sum, bool counts);
-/* Has this rank called what those did that have left? If not, all are told of it (kolo_oob_difference()). */
-void kolo_oob_look_left(kolo_oob_t *oob);
+void kolo_diag_leave_at(kolo_oob_t *oob, uint64_t last, uint64_t sum, bool counts);
+/* Has this rank called what those did that have left? If not, all are told of it (kolo_diag_difference()). */
+void kolo_diag_look_left(kolo_oob_t *oob);
 /* The same of a rank that is about to leave. false: they differ, and in what is not known yet; again. */
-bool kolo_oob_compare_left(kolo_oob_t *oob);
+bool kolo_diag_compare_left(kolo_oob_t *oob);
 /* Have all others left, in any way? */
-bool kolo_oob_all_left(kolo_oob_t *oob);
+bool kolo_diag_all_left(kolo_oob_t *oob);
 
 /* ---- surveys: what do the others do? (survey.c) ---- */
 
@@ -174,9 +174,9 @@ typedef struct {
 /* Fills in what this rank answers to others. Called on the progress thread with locks held: it does not wait and
  * calls nothing of this room. */
 typedef void (*kolo_survey_fn_t)(void *arg, kolo_finding_t *mine);
-void kolo_oob_set_survey(kolo_oob_t *oob, kolo_survey_fn_t fn, void *arg); /* NULL: none; it is not running then */
+void kolo_diag_set_survey(kolo_oob_t *oob, kolo_survey_fn_t fn, void *arg); /* NULL: none; it is not running then */
 /* Asks the ranks findings[i].rank and waits wait_ms at most for those that may still answer. Sets the thread's
  * error text. */
-void kolo_oob_survey(kolo_oob_t *oob, kolo_finding_t *findings, int count, int wait_ms);
+void kolo_diag_survey(kolo_oob_t *oob, kolo_finding_t *findings, int count, int wait_ms);
 
 #endif

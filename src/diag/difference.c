@@ -47,21 +47,21 @@ const char *kolo_difference_arrived(kolo_conn_t *conn)
     return NULL;
 }
 
-void kolo_oob_note_difference(kolo_oob_t *oob, const kolo_difference_t *difference)
+void kolo_diag_note_difference(kolo_oob_t *oob, const kolo_difference_t *difference)
 {
     pthread_mutex_lock(&oob->lock);
     kolo_difference_note(oob, difference);
     pthread_mutex_unlock(&oob->lock);
 }
 
-bool kolo_oob_found_difference(kolo_oob_t *oob, kolo_difference_t *difference)
+bool kolo_diag_found_difference(kolo_oob_t *oob, kolo_difference_t *difference)
 {
     if (!is_known(oob)) return false;
     *difference = kolo_diag(oob)->difference.what;
     return true;
 }
 
-kolo_status_t kolo_oob_difference(kolo_oob_t *oob)
+kolo_status_t kolo_diag_difference(kolo_oob_t *oob)
 {
     const kolo_diag_t *d = kolo_diag(oob);
     char text[KOLO_NEWS_WORDS];

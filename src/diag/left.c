@@ -95,19 +95,19 @@ void kolo_left_tell(kolo_conn_t *conn)
 
 /* ---- for the rooms above ---- */
 
-void kolo_oob_set_leave_word(kolo_oob_t *oob, uint64_t word)
+void kolo_diag_set_leave_word(kolo_oob_t *oob, uint64_t word)
 {
     kolo_diag(oob)->leave_word = word; /* before anybody is called */
 }
 
-void kolo_oob_look_left(kolo_oob_t *oob)
+void kolo_diag_look_left(kolo_oob_t *oob)
 {
     pthread_mutex_lock(&oob->lock);
     compare_all(oob, false);
     pthread_mutex_unlock(&oob->lock);
 }
 
-bool kolo_oob_compare_left(kolo_oob_t *oob)
+bool kolo_diag_compare_left(kolo_oob_t *oob)
 {
     bool pending = false;
     pthread_mutex_lock(&oob->lock);
@@ -119,7 +119,7 @@ bool kolo_oob_compare_left(kolo_oob_t *oob)
     return !pending;
 }
 
-void kolo_oob_leave_at(kolo_oob_t *oob, uint64_t last, uint64_t sum, bool counts)
+void kolo_diag_leave_at(kolo_oob_t *oob, uint64_t last, uint64_t sum, bool counts)
 {
     uint8_t bytes[KOLO_LEFT_FRAME_BYTES];
     pthread_mutex_lock(&oob->lock);
@@ -134,7 +134,7 @@ void kolo_oob_leave_at(kolo_oob_t *oob, uint64_t last, uint64_t sum, bool counts
     pthread_mutex_unlock(&oob->lock);
 }
 
-bool kolo_oob_all_left(kolo_oob_t *oob)
+bool kolo_diag_all_left(kolo_oob_t *oob)
 {
     bool all = true;
     pthread_mutex_lock(&oob->lock);

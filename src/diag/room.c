@@ -17,7 +17,7 @@ static kolo_status_t why(kolo_oob_t *oob, const char *doing)
     (void)doing;
     if (!ends_waits(oob)) return KOLO_OK;
     oob->failed = true;
-    return kolo_oob_difference(oob);
+    return kolo_diag_difference(oob);
 }
 
 static void connected(kolo_conn_t *conn)

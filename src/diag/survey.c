@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 
-void kolo_oob_set_survey(kolo_oob_t *oob, kolo_survey_fn_t fn, void *arg)
+void kolo_diag_set_survey(kolo_oob_t *oob, kolo_survey_fn_t fn, void *arg)
 {
     pthread_mutex_lock(&oob->lock);
     kolo_diag(oob)->survey_fn = fn;
@@ -88,7 +88,7 @@ static void describe(void *arg, char *buf, size_t bytes)
     snprintf(buf, bytes, "what the other ranks do, as %s rank %d", oob->name, oob->rank);
 }
 
-void kolo_oob_survey(kolo_oob_t *oob, kolo_finding_t *findings, int count, int wait_ms)
+void kolo_diag_survey(kolo_oob_t *oob, kolo_finding_t *findings, int count, int wait_ms)
 {
     kolo_survey_t s = {.findings = findings, .count = KOLO_MIN(count, KOLO_SURVEY_RANKS)};
     pthread_mutex_lock(&oob->lock);

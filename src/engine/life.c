@@ -112,7 +112,7 @@ static kolo_status_t build(kolo_tensor_engine_t e, kolo_comm_t comm)
     KOLO_TRY(kolo_sets_make_all(e, comm));
     KOLO_TRY(agree(e, comm));
     KOLO_TRY(allocate(e));
-    KOLO_TRY(kolo_devices_init(e, comm));
+    KOLO_TRY(kolo_engine_devices_init(e, comm));
     KOLO_TRY(kolo_talk_open(e));
     KOLO_TRY(kolo_backends_open(e));
     KOLO_TRY(kolo_wake_init(e));
@@ -125,7 +125,7 @@ static kolo_status_t build(kolo_tensor_engine_t e, kolo_comm_t comm)
 static void free_all(kolo_tensor_engine_t e)
 {
     kolo_timeline_end(e);
-    kolo_devices_fini(e);
+    kolo_engine_devices_fini(e);
     pthread_mutex_destroy(&e->timeline_lock);
     kolo_autotune_end(e);
     kolo_sets_fini(e);

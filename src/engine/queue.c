@@ -31,7 +31,7 @@ void kolo_queue_fini(kolo_queue_t *queue)
     pthread_mutex_destroy(&queue->lock);
 }
 
-void kolo_lane_init(kolo_lane_t *lane, kolo_queue_t *queue, int set)
+void kolo_tensors_init(kolo_tensors_t *lane, kolo_queue_t *queue, int set)
 {
     memset(lane, 0, sizeof *lane);
     lane->queue = queue;
@@ -39,7 +39,7 @@ void kolo_lane_init(kolo_lane_t *lane, kolo_queue_t *queue, int set)
     lane->fresh_tail = &lane->fresh;
 }
 
-void kolo_lane_fini(kolo_lane_t *lane)
+void kolo_tensors_fini(kolo_tensors_t *lane)
 {
     kolo_names_fini(&lane->names);
 }
@@ -90,7 +90,7 @@ static kolo_status_t find_handle(const kolo_queue_t *queue, int64_t handle, kolo
 
 /* ---- submitting ---- */
 
-static kolo_status_t refuse(const kolo_lane_t *lane, const kolo_entry_t *entry)
+static kolo_status_t refuse(const kolo_tensors_t *lane, const kolo_entry_t *entry)
 {
     char title[KOLO_TENSOR_NAME_MAX + 16];
     kolo_request_title(&entry->request, title, sizeof title);
@@ -108,14 +108,14 @@ static kolo_status_t refuse(const kolo_lane_t *lane, const kolo_entry_t *entry)
                      title);
 }
 
-static void append(kolo_lane_t *lane, kolo_entry_t *entry)
+static void append(kolo_tensors_t *lane, kolo_entry_t *entry)
 {
     entry->next = NULL;
     *lane->fresh_tail = entry;
     lane->fresh_tail = &entry->next;
 }
 
-static kolo_status_t push(kolo_lane_t *lane, kolo_entry_t *const *entries, int count, int64_t *handles)
+static kolo_status_t push(kolo_tensors_t *lane, kolo_entry_t *const *entries, int count, int64_t *handles)
 {
     int i = 0;
     size_t nfresh = 0;
@@ -157,7 +157,7 @@ static void stamp(kolo_entry_t *const *entries, int count)
     for (int i = 0; i < count; i++) entries[i]->submitted_ns = now;
 }
 
-kolo_status_t kolo_lane_push(kolo_lane_t *lane, kolo_entry_t *const *entries, int count, int64_t *handles)
+kolo_status_t kolo_tensors_push(kolo_tensors_t *lane, kolo_entry_t *const *entries, int count, int64_t *handles)
 {
     if (KOLO_UNLIKELY(atomic_load_explicit(&lane->queue->stamping, memory_order_relaxed))) stamp(entries, count);
     pthread_mutex_lock(&lane->queue->lock);
@@ -168,7 +168,7 @@ kolo_status_t kolo_lane_push(kolo_lane_t *lane, kolo_entry_t *const *entries, in
 
 /* ---- the loop's side ---- */
 
-kolo_entry_t *kolo_lane_take(kolo_lane_t *lane)
+kolo_entry_t *kolo_tensors_take(kolo_tensors_t *lane)
 {
     if (atomic_load(&lane->nfresh) == 0) return NULL;
     pthread_mutex_lock(&lane->queue->lock);
@@ -192,9 +192,9 @@ kolo_entry_t *kolo_queue_take_held(kolo_queue_t *queue)
     return first;
 }
 
-void kolo_lane_release(kolo_entry_t *entry)
+void kolo_tensors_release(kolo_entry_t *entry)
 {
-    kolo_lane_t *lane = entry->lane;
+    kolo_tensors_t *lane = entry->lane;
     pthread_mutex_lock(&lane->queue->lock);
     append(lane, entry);
     atomic_fetch_add(&lane->nfresh, 1);
@@ -202,7 +202,7 @@ void kolo_lane_release(kolo_entry_t *entry)
     pthread_mutex_unlock(&lane->queue->lock);
 }
 
-kolo_entry_t *kolo_lane_find(kolo_lane_t *lane, const kolo_name_t *name)
+kolo_entry_t *kolo_tensors_find(kolo_tensors_t *lane, const kolo_name_t *name)
 {
     pthread_mutex_lock(&lane->queue->lock);
     kolo_name_t *found = kolo_names_find(&lane->names, name);
@@ -210,7 +210,7 @@ kolo_entry_t *kolo_lane_find(kolo_lane_t *lane, const kolo_name_t *name)
     return (kolo_entry_t *)found;
 }
 
-size_t kolo_lane_count(kolo_lane_t *lane)
+size_t kolo_tensors_count(kolo_tensors_t *lane)
 {
     pthread_mutex_lock(&lane->queue->lock);
     size_t count = lane->names.count;
@@ -218,10 +218,10 @@ size_t kolo_lane_count(kolo_lane_t *lane)
     return count;
 }
 
-void kolo_lane_oldest(kolo_lane_t *lane, kolo_lane_oldest_t *oldest)
+void kolo_tensors_oldest(kolo_tensors_t *lane, kolo_tensors_oldest_t *oldest)
 {
     const kolo_entry_t *found = NULL;
-    *oldest = (kolo_lane_oldest_t){0};
+    *oldest = (kolo_tensors_oldest_t){0};
     pthread_mutex_lock(&lane->queue->lock);
     for (size_t i = 0; i < lane->names.nbuckets; i++)
         for (const kolo_name_t *name = lane->names.buckets[i]; name; name = name->next) {
@@ -254,7 +254,7 @@ static void describe(const kolo_entry_t *e, kolo_completion_t *c)
 
 /* Names first, so that a callback may submit the same name again; then callbacks, without the lock; then those who
  * wait, for whom everything has happened by then. */
-void kolo_lane_finish(kolo_lane_t *lane, kolo_entry_t *const *entries, size_t count)
+void kolo_tensors_finish(kolo_tensors_t *lane, kolo_entry_t *const *entries, size_t count)
 {
     kolo_completion_t completion;
     bool awaited = false;
@@ -291,7 +291,7 @@ void kolo_queue_close(kolo_queue_t *queue, kolo_status_t status, const char *tex
     pthread_mutex_unlock(&queue->lock);
 }
 
-kolo_entry_t *kolo_lane_drain(kolo_lane_t *lane)
+kolo_entry_t *kolo_tensors_drain(kolo_tensors_t *lane)
 {
     kolo_name_t *found = NULL;
     pthread_mutex_lock(&lane->queue->lock);

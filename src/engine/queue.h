@@ -12,7 +12,7 @@
 #include <kolo/engine.h>
 #include <pthread.h>
 
-typedef struct kolo_lane kolo_lane_t;
+typedef struct kolo_lane kolo_tensors_t;
 
 typedef struct kolo_entry {
     kolo_request_t request; /* its first member is the name; the queue finds entries with it */
@@ -24,7 +24,7 @@ typedef struct kolo_entry {
     int index;
     int64_t handle; /* -1: none */
     bool reported;  /* the coordinator has it, or the cache has answered */
-    kolo_lane_t *lane;
+    kolo_tensors_t *lane;
     struct kolo_use *use;            /* the device of its memory (device.h); NULL: the CPU */
     void *ready;                     /* an event that has not passed; until then the finisher has the entry */
     void *after, *note;              /* events that the device's queue waits for; the queue owns the second */
@@ -93,30 +93,30 @@ struct kolo_lane {
 
 kolo_status_t kolo_queue_init(kolo_queue_t *queue);
 void kolo_queue_fini(kolo_queue_t *queue); /* when it is closed and drained, and its lanes have ended */
-void kolo_lane_init(kolo_lane_t *lane, kolo_queue_t *queue, int set);
-void kolo_lane_fini(kolo_lane_t *lane); /* drained */
+void kolo_tensors_init(kolo_tensors_t *lane, kolo_queue_t *queue, int set);
+void kolo_tensors_fini(kolo_tensors_t *lane); /* drained */
 /* Adds all entries or none. Owns them on success only. handles: `count` of them, or NULL. */
-kolo_status_t kolo_lane_push(kolo_lane_t *lane, kolo_entry_t *const *entries, int count, int64_t *handles);
+kolo_status_t kolo_tensors_push(kolo_tensors_t *lane, kolo_entry_t *const *entries, int count, int64_t *handles);
 /* Takes the new entries, in order; the loop owns them then. */
-kolo_entry_t *kolo_lane_take(kolo_lane_t *lane);
-/* Takes the entries that were held. kolo_lane_release() passes each to the loop. */
+kolo_entry_t *kolo_tensors_take(kolo_tensors_t *lane);
+/* Takes the entries that were held. kolo_tensors_release() passes each to the loop. */
 kolo_entry_t *kolo_queue_take_held(kolo_queue_t *queue);
-void kolo_lane_release(kolo_entry_t *entry);
+void kolo_tensors_release(kolo_entry_t *entry);
 /* The outstanding entry with this name, NULL: none. */
-kolo_entry_t *kolo_lane_find(kolo_lane_t *lane, const kolo_name_t *name);
+kolo_entry_t *kolo_tensors_find(kolo_tensors_t *lane, const kolo_name_t *name);
 /* How many are outstanding. */
-size_t kolo_lane_count(kolo_lane_t *lane);
+size_t kolo_tensors_count(kolo_tensors_t *lane);
 typedef struct {
     size_t count;      /* of entries that wait for other ranks, as far as the loop has them */
     uint64_t taken_ns; /* the oldest of them: when the loop took it, and what it is */
     char title[KOLO_TENSOR_NAME_MAX + 16];
-} kolo_lane_oldest_t;
+} kolo_tensors_oldest_t;
 /* Called by the loop. */
-void kolo_lane_oldest(kolo_lane_t *lane, kolo_lane_oldest_t *oldest);
+void kolo_tensors_oldest(kolo_tensors_t *lane, kolo_tensors_oldest_t *oldest);
 /* Completes entries whose results are filled in: frees their names, calls back, wakes waiters. */
-void kolo_lane_finish(kolo_lane_t *lane, kolo_entry_t *const *entries, size_t count);
+void kolo_tensors_finish(kolo_tensors_t *lane, kolo_entry_t *const *entries, size_t count);
 /* Takes out any one that is outstanding, new ones too; NULL: none is left. After kolo_queue_close(). */
-kolo_entry_t *kolo_lane_drain(kolo_lane_t *lane);
+kolo_entry_t *kolo_tensors_drain(kolo_tensors_t *lane);
 /* Later pushes into any lane fail with this. */
 void kolo_queue_close(kolo_queue_t *queue, kolo_status_t status, const char *text);
 kolo_status_t kolo_queue_poll(kolo_queue_t *queue, int64_t handle, int *complete);

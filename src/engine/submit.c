@@ -182,7 +182,7 @@ static kolo_status_t rows_entry(const kolo_set_t *set, const kolo_tensor_t *t, c
 static kolo_status_t place(const kolo_set_t *set, const kolo_submission_t *how, const char *what,
                            kolo_entry_t *entry)
 {
-    kolo_status_t status = kolo_devices_place(set->engine, how ? how->memory : NULL, entry, what);
+    kolo_status_t status = kolo_engine_devices_place(set->engine, how ? how->memory : NULL, entry, what);
     if (status != KOLO_OK) kolo_entry_free(entry);
     return status;
 }
@@ -214,7 +214,7 @@ static kolo_status_t push(kolo_set_t *s, kolo_entry_t *const *entries, int count
 {
     int held = 0; /* entries are others' from the push on */
     for (int i = 0; i < count; i++) held += entries[i]->ready != NULL;
-    kolo_status_t status = kolo_lane_push(&s->lane, entries, count, handles);
+    kolo_status_t status = kolo_tensors_push(&s->lane, entries, count, handles);
     if (status != KOLO_OK) return kolo_fail_prefix(status, "%s: ", what);
     if (held > 0) kolo_finisher_wake(s->engine);
     if (held < count || count > 1) kolo_engine_kick(s->engine);

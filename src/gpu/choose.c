@@ -14,7 +14,7 @@ static bool is(const kolo_exec_ops_t *row, const char *name)
     return strcasecmp(name, AUTO) == 0 || strcasecmp(name, row->name) == 0;
 }
 
-kolo_status_t kolo_exec_check_name(const kolo_param_t *row, const char *name)
+kolo_status_t kolo_gpu_check_name(const kolo_param_t *row, const char *name)
 {
     char names[128] = AUTO;
     for (int i = 0; kolo_executors[i]; i++) {
@@ -25,7 +25,7 @@ kolo_status_t kolo_exec_check_name(const kolo_param_t *row, const char *name)
     return kolo_param_refuse(row, name, names);
 }
 
-bool kolo_exec_may_need_kernels(const char *name)
+bool kolo_gpu_may_need_kernels(const char *name)
 {
     bool any = false;
     for (int i = 0; kolo_executors[i]; i++)
@@ -33,8 +33,8 @@ bool kolo_exec_may_need_kernels(const char *name)
     return any;
 }
 
-kolo_status_t kolo_exec_choose(const char *name, const kolo_exec_gpus_t *gpus, const kolo_exec_ops_t **exec,
-                               char why[KOLO_EXEC_WHY])
+kolo_status_t kolo_gpu_choose(const char *name, const kolo_exec_gpus_t *gpus, const kolo_exec_ops_t **exec,
+                              char why[KOLO_EXEC_WHY])
 {
     char refused[2 * KOLO_EXEC_WHY] = "", text[KOLO_EXEC_WHY];
     for (int i = 0; kolo_executors[i]; i++) {

@@ -20,7 +20,7 @@ static void expect(const char *name, const kolo_exec_gpus_t *gpus, const char *w
 {
     const kolo_exec_ops_t *exec = NULL;
     char why[KOLO_EXEC_WHY];
-    assert_int_equal(kolo_exec_choose(name, gpus, &exec, why), KOLO_OK);
+    assert_int_equal(kolo_gpu_choose(name, gpus, &exec, why), KOLO_OK);
     assert_string_equal(exec->name, want);
     assert_non_null(strstr(why, words));
 }
@@ -54,8 +54,8 @@ static void a_name_forces_one(void **state)
     (void)state;
     expect("staged", &all, "staged", "");
     expect("Hierarchical", &two_hosts, "hierarchical", "");
-    assert_false(kolo_exec_may_need_kernels("staged"));
-    assert_true(kolo_exec_may_need_kernels("auto"));
+    assert_false(kolo_gpu_may_need_kernels("staged"));
+    assert_true(kolo_gpu_may_need_kernels("auto"));
 }
 
 static void refusals_are_told_with_their_reasons(void **state)
@@ -63,10 +63,10 @@ static void refusals_are_told_with_their_reasons(void **state)
     const kolo_exec_ops_t *exec = NULL;
     char why[KOLO_EXEC_WHY];
     (void)state;
-    assert_int_equal(kolo_exec_choose("cuda", &two_hosts, &exec, why), KOLO_ERR_UNSUPPORTED);
+    assert_int_equal(kolo_gpu_choose("cuda", &two_hosts, &exec, why), KOLO_ERR_UNSUPPORTED);
     assert_non_null(strstr(kolo_error_text(), "KOLO_GPU_EXECUTOR=cuda"));
     assert_non_null(strstr(kolo_error_text(), "rank 2 is on another host"));
-    assert_int_equal(kolo_exec_choose("auto", &crowded, &exec, why), KOLO_ERR_UNSUPPORTED);
+    assert_int_equal(kolo_gpu_choose("auto", &crowded, &exec, why), KOLO_ERR_UNSUPPORTED);
     assert_non_null(strstr(kolo_error_text(), "GPUs are apart"));
     assert_non_null(strstr(kolo_error_text(), "ranks 0 and 1 share one"));
 }
@@ -75,9 +75,9 @@ static void a_name_that_is_not_in_the_list_is_refused(void **state)
 {
     const kolo_param_t row = {.key = "KOLO_GPU_EXECUTOR", .kind = KOLO_PARAM_STR, .help = "which one"};
     (void)state;
-    assert_int_equal(kolo_exec_check_name(&row, "Auto"), KOLO_OK);
-    assert_int_equal(kolo_exec_check_name(&row, "hierarchical"), KOLO_OK);
-    assert_int_equal(kolo_exec_check_name(&row, "stage"), KOLO_ERR_INVALID_ARGUMENT);
+    assert_int_equal(kolo_gpu_check_name(&row, "Auto"), KOLO_OK);
+    assert_int_equal(kolo_gpu_check_name(&row, "hierarchical"), KOLO_OK);
+    assert_int_equal(kolo_gpu_check_name(&row, "stage"), KOLO_ERR_INVALID_ARGUMENT);
     assert_non_null(strstr(kolo_error_text(), "auto|cuda|hierarchical|staged"));
 }
 

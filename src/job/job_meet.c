@@ -99,7 +99,7 @@ static bool can_be_ours(const char *path, int timeout_ms)
 
 static bool load(const char *path, int timeout_ms, kolo_unique_id_t *id)
 {
-    return can_be_ours(path, timeout_ms) && kolo_oob_load_id(id, path, 0) == KOLO_OK;
+    return can_be_ours(path, timeout_ms) && kolo_id_load(id, path, 0) == KOLO_OK;
 }
 
 static kolo_status_t wait_for_file(kolo_job_meeting_t *m)
@@ -127,10 +127,10 @@ static kolo_status_t wait_for_file(kolo_job_meeting_t *m)
 static kolo_status_t meet_by_file(kolo_job_meeting_t *m)
 {
     if (m->path[0] == '\0') KOLO_TRY(choose_path(m));
-    if (m->place.rank > 0) return m->shared ? wait_for_file(m) : kolo_oob_load_id(&m->id, m->path, m->timeout_ms);
+    if (m->place.rank > 0) return m->shared ? wait_for_file(m) : kolo_id_load(&m->id, m->path, m->timeout_ms);
     const bool one_host = m->place.local_size == m->place.nranks;
-    KOLO_TRY(one_host ? kolo_oob_create_local_id(&m->id) : kolo_oob_create_id(&m->id));
-    return kolo_oob_save_id(&m->id, m->path);
+    KOLO_TRY(one_host ? kolo_id_create_local(&m->id) : kolo_id_create(&m->id));
+    return kolo_id_save(&m->id, m->path);
 }
 
 void kolo_job_clear(const kolo_job_meeting_t *m)
@@ -138,8 +138,7 @@ void kolo_job_clear(const kolo_job_meeting_t *m)
     kolo_unique_id_t there;
     if (m->path[0] == '\0' || m->place.rank > 0) return;
     /* By now the next job of the name may have put its own there. */
-    if (kolo_oob_load_id(&there, m->path, 0) == KOLO_OK && memcmp(&there, &m->id, sizeof there) == 0)
-        unlink(m->path);
+    if (kolo_id_load(&there, m->path, 0) == KOLO_OK && memcmp(&there, &m->id, sizeof there) == 0) unlink(m->path);
     explicit_bzero(&there, sizeof there);
 }
 
@@ -164,14 +163,14 @@ static kolo_status_t meet_at(kolo_job_meeting_t *m, const char *address)
     char name[KOLO_JOB_NAME_BYTES], scope[400];
     KOLO_TRY(kolo_job_name(&kolo_job_values, &m->place, name));
     snprintf(scope, sizeof scope, "%s %s.%u", address, name, m->number);
-    return kolo_oob_create_computed_id(address, scope, m->place.rank == 0, &m->id);
+    return kolo_id_create_computed(address, scope, m->place.rank == 0, &m->id);
 }
 
 /* What the launcher says of the host of rank 0, against what this host knows of itself. */
 static void look_at_address(const kolo_job_meeting_t *m)
 {
     char text[300];
-    if (!kolo_job_address(&kolo_job_values, &m->place, m->number, text, sizeof text) || kolo_oob_hint(text)) return;
+    if (!kolo_job_address(&kolo_job_values, &m->place, m->number, text, sizeof text) || kolo_id_hint(text)) return;
     if (m->place.local_size != m->place.nranks) return;
     kolo_warn(
         "job",
@@ -183,14 +182,13 @@ static void look_at_address(const kolo_job_meeting_t *m)
 kolo_status_t kolo_job_meet(kolo_job_meeting_t *m)
 {
     char address[300];
-    if (m->place.nranks == 1) return kolo_oob_create_local_id(&m->id);
+    if (m->place.nranks == 1) return kolo_id_create_local(&m->id);
     if (m->place.local_size != m->place.nranks) /* each says what is wrong with its own, at once */
-        KOLO_TRY(kolo_oob_check_interfaces());
+        KOLO_TRY(kolo_id_check_interfaces());
     look_at_address(m);
     if (kolo_job_is_set(kolo_job_values.id_file)) return meet_by_file(m);
-    if (kolo_oob_has_address()) return kolo_oob_create_id(&m->id);
-    if (!kolo_oob_has_secret() ||
-        !kolo_job_address(&kolo_job_values, &m->place, m->number, address, sizeof address))
+    if (kolo_id_has_address()) return kolo_id_create(&m->id);
+    if (!kolo_id_has_secret() || !kolo_job_address(&kolo_job_values, &m->place, m->number, address, sizeof address))
         return meet_by_file(m);
     kolo_status_t status = meet_at(m, address);
     return status == KOLO_OK ? KOLO_OK : kolo_fail_prefix(status, "job: ranks were to meet at %s: ", address);

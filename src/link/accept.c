@@ -64,12 +64,12 @@ static int64_t most_pending(void)
 
 static _Atomic uint64_t counts[KOLO_COUNT_KINDS];
 
-void kolo_oob_count(kolo_count_t what)
+void kolo_link_count(kolo_count_t what)
 {
     atomic_fetch_add_explicit(&counts[what], 1, memory_order_relaxed);
 }
 
-void kolo_oob_get_counters(kolo_oob_counters_t *counters)
+void kolo_link_get_counters(kolo_link_counters_t *counters)
 {
     uint64_t now[KOLO_COUNT_KINDS];
     for (int i = 0; i < KOLO_COUNT_KINDS; i++) now[i] = atomic_load_explicit(&counts[i], memory_order_relaxed);
@@ -169,7 +169,7 @@ static void caller_refuse(caller_t *caller, kolo_count_t why, const char *text)
     static uint64_t refusals; /* progress thread only */
     kolo_address_t address = caller->address;
     char buf[KOLO_ADDRESS_TEXT_BYTES];
-    kolo_oob_count(why);
+    kolo_link_count(why);
     refusals++;
     if (refusals <= 10 || (refusals & (refusals - 1)) == 0)
         kolo_warn("oob", "refused a caller from %s: %s (%llu refused so far)", kolo_address_print(&address, buf),
@@ -210,7 +210,7 @@ static kolo_socket_t caller_take_socket(caller_t *caller)
 
 static void caller_let_in(caller_t *caller, size_t frame_bytes)
 {
-    kolo_oob_count(KOLO_COUNT_ACCEPTED);
+    kolo_link_count(KOLO_COUNT_ACCEPTED);
     KOLO_FAIL_POINT("oob.accept.proven");
     if (frame_bytes > 0) {
         caller->frame = malloc(frame_bytes);
@@ -255,7 +255,7 @@ static void caller_said_hello(caller_t *caller)
         return;
     }
     size_t frame_bytes = 0;
-    kolo_verdict_t code = listener->ops->admit(listener->owner, &caller->claim, &frame_bytes);
+    kolo_auth_verdict_t code = listener->ops->admit(listener->owner, &caller->claim, &frame_bytes);
     bool fits = kolo_seal_fits(caller->claim.security);
     if (!fits && code == KOLO_VERDICT_OK) code = KOLO_VERDICT_REFUSED;
     if (code == KOLO_VERDICT_OK &&
@@ -321,7 +321,7 @@ void kolo_caller_greet(kolo_listener_t *listener, int fd, const struct sockaddr 
     if (caller == NULL || kolo_auth_greeting(kolo_seal_offer(), caller->greeting) != KOLO_OK ||
         send(fd, caller->greeting, KOLO_GREETING_BYTES, MSG_NOSIGNAL | MSG_DONTWAIT) != KOLO_GREETING_BYTES ||
         kolo_watch_add(listener->progress, fd, EPOLLIN, caller_readable, caller, &caller->watch) != KOLO_OK) {
-        kolo_oob_count(KOLO_COUNT_FULL);
+        kolo_link_count(KOLO_COUNT_FULL);
         kolo_fd_close(fd);
         free(caller);
         return;

@@ -185,7 +185,7 @@ kolo_hello_result_t kolo_auth_check_hello(const kolo_key_t *key, uint64_t cookie
 }
 
 void kolo_auth_verdict(const kolo_key_t *key, uint64_t cookie, const uint8_t greeting[KOLO_GREETING_BYTES],
-                       const uint8_t hello[KOLO_HELLO_BYTES], kolo_verdict_t code,
+                       const uint8_t hello[KOLO_HELLO_BYTES], kolo_auth_verdict_t code,
                        uint8_t verdict[KOLO_VERDICT_BYTES])
 {
     kolo_put32(verdict, VERDICT_MAGIC);
@@ -202,13 +202,13 @@ void kolo_auth_unproven_refusal(uint8_t verdict[KOLO_VERDICT_BYTES])
 
 bool kolo_auth_check_verdict(const kolo_key_t *key, uint64_t cookie, const uint8_t greeting[KOLO_GREETING_BYTES],
                              const uint8_t hello[KOLO_HELLO_BYTES], const uint8_t verdict[KOLO_VERDICT_BYTES],
-                             kolo_verdict_t *code)
+                             kolo_auth_verdict_t *code)
 {
     uint8_t proof[PROOF_BYTES];
     *code = KOLO_VERDICT_REFUSED;
     if (kolo_get32(verdict) != VERDICT_MAGIC || kolo_get32(verdict + VERDICT_CODE) > KOLO_VERDICT_GONE)
         return false;
-    *code = (kolo_verdict_t)kolo_get32(verdict + VERDICT_CODE);
+    *code = (kolo_auth_verdict_t)kolo_get32(verdict + VERDICT_CODE);
     prove(key, role_accept, cookie, greeting, hello, *code, proof);
     return equal(proof, verdict + VERDICT_PROOF);
 }

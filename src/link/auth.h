@@ -59,7 +59,7 @@ typedef enum {
     KOLO_VERDICT_BUSY = 1,    /* a queue is full: try again later */
     KOLO_VERDICT_REFUSED = 2, /* the claim makes no sense here, or the proof is wrong */
     KOLO_VERDICT_GONE = 3     /* it was right once, but who is called has left, and only its socket still stands */
-} kolo_verdict_t;
+} kolo_auth_verdict_t;
 
 #define KOLO_GREETING_BYTES 40
 #define KOLO_HELLO_BYTES    88
@@ -79,7 +79,7 @@ kolo_hello_result_t kolo_auth_check_hello(const kolo_key_t *key, uint64_t cookie
                                           const uint8_t greeting[KOLO_GREETING_BYTES],
                                           const uint8_t hello[KOLO_HELLO_BYTES], kolo_claim_t *claim);
 void kolo_auth_verdict(const kolo_key_t *key, uint64_t cookie, const uint8_t greeting[KOLO_GREETING_BYTES],
-                       const uint8_t hello[KOLO_HELLO_BYTES], kolo_verdict_t code,
+                       const uint8_t hello[KOLO_HELLO_BYTES], kolo_auth_verdict_t code,
                        uint8_t verdict[KOLO_VERDICT_BYTES]);
 /* For a hello whose proof failed: no proof of our own goes with it. */
 void kolo_auth_unproven_refusal(uint8_t verdict[KOLO_VERDICT_BYTES]);
@@ -92,7 +92,7 @@ kolo_status_t kolo_auth_hello(const kolo_key_t *key, uint64_t cookie, const uint
 /* Returns whether the acceptor proved itself; *code is its verdict (unproven if false). */
 bool kolo_auth_check_verdict(const kolo_key_t *key, uint64_t cookie, const uint8_t greeting[KOLO_GREETING_BYTES],
                              const uint8_t hello[KOLO_HELLO_BYTES], const uint8_t verdict[KOLO_VERDICT_BYTES],
-                             kolo_verdict_t *code);
+                             kolo_auth_verdict_t *code);
 
 uint8_t kolo_auth_greeting_security(const uint8_t greeting[KOLO_GREETING_BYTES]);
 uint8_t kolo_auth_hello_security(const uint8_t hello[KOLO_HELLO_BYTES]);

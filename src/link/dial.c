@@ -310,7 +310,7 @@ static void dial_hand_over(kolo_dial_t *dial)
 
 static void dial_got_verdict(kolo_dial_t *dial)
 {
-    kolo_verdict_t code;
+    kolo_auth_verdict_t code;
     bool proven = kolo_auth_check_verdict(&dial->config.key, kolo_address_cookie(&dial->config.address),
                                           dial->greeting, dial->hello, dial->verdict, &code);
     KOLO_FAIL_POINT("oob.dial.proven");

@@ -38,7 +38,7 @@ typedef enum {
     KOLO_COUNT_FULL,
     KOLO_COUNT_KINDS
 } kolo_count_t;
-void kolo_oob_count(kolo_count_t what);
+void kolo_link_count(kolo_count_t what);
 
 /* ---- listener (listener.c, accept.c) ---- */
 
@@ -46,7 +46,7 @@ typedef struct kolo_listener kolo_listener_t;
 /* Both are called on the progress thread, with a claim that is proven. */
 typedef struct {
     /* How many bytes of frame follow the hello (0: the descriptor is handed over); KOLO_VERDICT_OK to let it in. */
-    kolo_verdict_t (*admit)(void *owner, const kolo_claim_t *claim, size_t *frame_bytes);
+    kolo_auth_verdict_t (*admit)(void *owner, const kolo_claim_t *claim, size_t *frame_bytes);
     /* frame_bytes 0: takes the socket (or closes it); else the frame is complete and the socket stays the
      * listener's. */
     void (*accepted)(void *owner, const kolo_claim_t *claim, kolo_socket_t socket, const uint8_t *frame);
@@ -106,7 +106,7 @@ void kolo_dial_last_word(const kolo_dial_t *dial, const void *bytes, size_t n);
 /* The same counts, for tests. */
 typedef struct {
     uint64_t accepted, refused_magic, refused_auth, refused_frame, refused_timeout, refused_full;
-} kolo_oob_counters_t;
-void kolo_oob_get_counters(kolo_oob_counters_t *counters); /* process-wide */
+} kolo_link_counters_t;
+void kolo_link_get_counters(kolo_link_counters_t *counters); /* process-wide */
 
 #endif

@@ -52,7 +52,7 @@ static void process_init_once(void)
     }
 }
 
-void kolo_oob_process_init(void)
+void kolo_meet_process_init(void)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, process_init_once);
@@ -95,7 +95,7 @@ const char *kolo_id_decode(const kolo_unique_id_t *in, kolo_id_t *id)
     return NULL;
 }
 
-kolo_status_t kolo_oob_check_id(const kolo_unique_id_t *id)
+kolo_status_t kolo_id_check(const kolo_unique_id_t *id)
 {
     kolo_id_t parsed;
     if (id == NULL) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "id is NULL");
@@ -109,25 +109,25 @@ static bool is_set(const char *text)
     return text != NULL && text[0] != '\0';
 }
 
-bool kolo_oob_has_address(void)
+bool kolo_id_has_address(void)
 {
-    kolo_oob_process_init();
+    kolo_meet_process_init();
     return is_set(kolo_meet_values.comm_id);
 }
 
-bool kolo_oob_has_secret(void)
+bool kolo_id_has_secret(void)
 {
-    kolo_oob_process_init();
+    kolo_meet_process_init();
     return is_set(kolo_meet_values.secret_file) || kolo_meet_values.secret_fd >= 0;
 }
 
-kolo_status_t kolo_oob_create_id_at(const char *address, const char *scope, kolo_unique_id_t *out)
+kolo_status_t kolo_id_create_at(const char *address, const char *scope, kolo_unique_id_t *out)
 {
     kolo_id_t id = {.fixed = true};
     bool taken = false;
-    kolo_oob_process_init();
+    kolo_meet_process_init();
     KOLO_TRY(kolo_address_parse(address, &id.address));
-    KOLO_TRY(kolo_oob_read_secret(scope, &id.secret));
+    KOLO_TRY(kolo_secret_read(scope, &id.secret));
     kolo_listener_reserve(kolo_address_port(&id.address));
     kolo_status_t status = kolo_root_start(&id, &taken);
     if (taken) status = KOLO_OK; /* another rank or host serves it */
@@ -136,13 +136,13 @@ kolo_status_t kolo_oob_create_id_at(const char *address, const char *scope, kolo
     return status;
 }
 
-kolo_status_t kolo_oob_check_interfaces(void)
+kolo_status_t kolo_id_check_interfaces(void)
 {
     kolo_address_t own;
     return kolo_address_choose_local(NULL, &own);
 }
 
-bool kolo_oob_hint(const char *text)
+bool kolo_id_hint(const char *text)
 {
     kolo_address_t address;
     char name[16];
@@ -183,13 +183,12 @@ static kolo_status_t start_computed_root(const kolo_id_t *id)
                      KOLO_ID_ADDRESSES, kolo_address_print(&id->address, first));
 }
 
-kolo_status_t kolo_oob_create_computed_id(const char *address, const char *scope, bool is_root,
-                                          kolo_unique_id_t *out)
+kolo_status_t kolo_id_create_computed(const char *address, const char *scope, bool is_root, kolo_unique_id_t *out)
 {
     kolo_id_t id = {.fixed = true, .computed = true};
-    kolo_oob_process_init();
+    kolo_meet_process_init();
     KOLO_TRY(kolo_address_parse(address, &id.address));
-    KOLO_TRY(kolo_oob_read_secret(scope, &id.secret));
+    KOLO_TRY(kolo_secret_read(scope, &id.secret));
     kolo_listener_reserve(kolo_address_port(&id.address));
     kolo_status_t status = is_root ? start_computed_root(&id) : KOLO_OK;
     if (status == KOLO_OK) kolo_id_encode(&id, out);
@@ -206,22 +205,22 @@ static kolo_status_t create_fresh(kolo_id_t *id, const kolo_address_t *near)
     return kolo_root_start(id, &taken);
 }
 
-kolo_status_t kolo_oob_create_grow_id(int nranks, kolo_unique_id_t *out)
+kolo_status_t kolo_id_create_grow(int nranks, kolo_unique_id_t *out)
 {
     kolo_id_t id = {.first_rank = nranks};
-    kolo_oob_process_init();
+    kolo_meet_process_init();
     KOLO_TRY(create_fresh(&id, NULL));
     kolo_id_encode(&id, out);
     kolo_auth_wipe(&id, sizeof(id));
     return KOLO_OK;
 }
 
-kolo_status_t kolo_oob_create_local_id(kolo_unique_id_t *out)
+kolo_status_t kolo_id_create_local(kolo_unique_id_t *out)
 {
     kolo_id_t id = {.first_rank = 0};
     kolo_address_t loopback;
-    if (kolo_oob_has_address()) return kolo_oob_create_id(out);
-    kolo_oob_process_init();
+    if (kolo_id_has_address()) return kolo_id_create(out);
+    kolo_meet_process_init();
     KOLO_TRY(kolo_address_parse("127.0.0.1:1", &loopback)); /* of the port nothing is asked */
     KOLO_TRY(create_fresh(&id, kolo_address_has_network() ? &loopback : NULL));
     kolo_id_encode(&id, out);
@@ -229,7 +228,7 @@ kolo_status_t kolo_oob_create_local_id(kolo_unique_id_t *out)
     return KOLO_OK;
 }
 
-int kolo_oob_grows_from(const kolo_unique_id_t *id)
+int kolo_id_grows_from(const kolo_unique_id_t *id)
 {
     kolo_id_t parsed;
     int first = kolo_id_decode(id, &parsed) == NULL ? parsed.first_rank : 0;
@@ -237,11 +236,11 @@ int kolo_oob_grows_from(const kolo_unique_id_t *id)
     return first;
 }
 
-kolo_status_t kolo_oob_create_id(kolo_unique_id_t *out)
+kolo_status_t kolo_id_create(kolo_unique_id_t *out)
 {
     if (out == NULL) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "id is NULL");
-    if (!kolo_oob_has_address()) return kolo_oob_create_grow_id(0, out);
-    kolo_status_t status = kolo_oob_create_id_at(kolo_meet_values.comm_id, kolo_meet_values.comm_id, out);
+    if (!kolo_id_has_address()) return kolo_id_create_grow(0, out);
+    kolo_status_t status = kolo_id_create_at(kolo_meet_values.comm_id, kolo_meet_values.comm_id, out);
     return status == KOLO_OK ? KOLO_OK : kolo_fail_prefix(status, "KOLO_COMM_ID: ");
 }
 
@@ -254,11 +253,11 @@ static kolo_status_t write_file(int fd, const char *path, const void *data, size
     return kolo_fail_errno(KOLO_ERR_SYSTEM, n < 0 ? errno : EIO, "cannot write the id to %s", path);
 }
 
-kolo_status_t kolo_oob_save_id(const kolo_unique_id_t *id, const char *path)
+kolo_status_t kolo_id_save(const kolo_unique_id_t *id, const char *path)
 {
     char temp[4096];
     if (path == NULL) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "path is NULL");
-    KOLO_TRY(kolo_oob_check_id(id));
+    KOLO_TRY(kolo_id_check(id));
     if (snprintf(temp, sizeof(temp), "%s.XXXXXX", path) >= (int)sizeof(temp))
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "path is too long");
     int fd = mkostemp(temp, O_CLOEXEC); /* mode 0600 */
@@ -286,14 +285,14 @@ static kolo_status_t try_load(kolo_unique_id_t *id, const char *path, bool *foun
     if (n != (ssize_t)sizeof(read_id.bytes) || rest != 0)
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s is not an id file: it must hold %d bytes", path,
                          KOLO_UNIQUE_ID_BYTES);
-    kolo_status_t status = kolo_oob_check_id(&read_id);
+    kolo_status_t status = kolo_id_check(&read_id);
     if (status != KOLO_OK) return kolo_fail_prefix(status, "id file %s: ", path);
     *id = read_id;
     *found = true;
     return KOLO_OK;
 }
 
-kolo_status_t kolo_oob_load_id(kolo_unique_id_t *id, const char *path, int timeout_ms)
+kolo_status_t kolo_id_load(kolo_unique_id_t *id, const char *path, int timeout_ms)
 {
     bool found = false;
     if (id == NULL || path == NULL) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "id or path is NULL");

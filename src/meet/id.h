@@ -18,7 +18,7 @@ typedef struct {
 extern kolo_meet_values_t kolo_meet_values;
 
 /* Once per process: crypto, descriptor limit. */
-void kolo_oob_process_init(void);
+void kolo_meet_process_init(void);
 
 typedef struct {
     kolo_address_t address;
@@ -30,10 +30,10 @@ typedef struct {
 void kolo_id_encode(const kolo_id_t *id, kolo_unique_id_t *out);
 /* NULL when fine, else what is wrong. Pure; fuzzed. */
 const char *kolo_id_decode(const kolo_unique_id_t *in, kolo_id_t *id);
-kolo_status_t kolo_oob_read_secret(const char *scope, kolo_key_t *secret); /* secret.c */
+kolo_status_t kolo_secret_read(const char *scope, kolo_key_t *secret); /* secret.c */
 /* *key has been made from this secret: a text that a person may have thought of is made costly to guess. Any
  * thread. */
-kolo_status_t kolo_oob_stretch_secret(const void *data, size_t bytes, kolo_key_t *key);
+kolo_status_t kolo_secret_stretch(const void *data, size_t bytes, kolo_key_t *key);
 
 /* The addresses at which a computed id's root may be, from 0 on: its own, then ports that follow from the job's
  * secret, so that all ranks know them and another job has others. */

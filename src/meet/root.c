@@ -77,7 +77,7 @@ static void root_finish(root_t *root)
 {
     kolo_progress_t *progress = root->progress;
     kolo_debug("oob", "the root has told its %d ranks and leaves", root->told);
-    if (!root_unlist(root)) return; /* kolo_oob_stop_roots() is about to free it */
+    if (!root_unlist(root)) return; /* kolo_root_stop_all() is about to free it */
     root_close_lines(root, root->failure, root->failure_text);
     root_free(root);
     kolo_progress_put(progress);
@@ -115,7 +115,7 @@ static void dismiss_here(void *arg)
     if (root != NULL) kolo_root_fail(root, d->status, "%s", d->text);
 }
 
-void kolo_oob_dismiss_root(const kolo_unique_id_t *id, kolo_status_t status, const char *text)
+void kolo_root_dismiss(const kolo_unique_id_t *id, kolo_status_t status, const char *text)
 {
     kolo_id_t known;
     kolo_progress_t *progress;
@@ -126,7 +126,7 @@ void kolo_oob_dismiss_root(const kolo_unique_id_t *id, kolo_status_t status, con
     kolo_auth_wipe(&known, sizeof(known));
 }
 
-void kolo_oob_stop_roots(void)
+void kolo_root_stop_all(void)
 {
     for (;;) {
         pthread_mutex_lock(&roots_lock);

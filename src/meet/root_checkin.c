@@ -145,7 +145,7 @@ static void root_checkin(root_t *root, const kolo_checkin_t *c)
 
 /* ---- listener ---- */
 
-static kolo_verdict_t root_admit(void *owner, const kolo_claim_t *claim, size_t *frame_bytes)
+static kolo_auth_verdict_t root_admit(void *owner, const kolo_claim_t *claim, size_t *frame_bytes)
 {
     root_t *root = owner;
     if (claim->purpose != KOLO_PURPOSE_CHECKIN || claim->to != KOLO_RANK_ROOT) return KOLO_VERDICT_REFUSED;
@@ -209,7 +209,7 @@ static void root_accepted(void *owner, const kolo_claim_t *claim, kolo_socket_t 
     const char *wrong = kolo_checkin_decode(frame, KOLO_CHECKIN_BYTES, &checkin);
     if (wrong == NULL && checkin.rank != claim->from) wrong = "a check-in for another rank than its caller's";
     if (wrong != NULL) {
-        kolo_oob_count(KOLO_COUNT_FRAME);
+        kolo_link_count(KOLO_COUNT_FRAME);
         kolo_warn("oob", "the root refused %s (claimed rank %d)", wrong, claim->from);
         kolo_socket_leave(&socket);
         return;

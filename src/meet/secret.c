@@ -117,16 +117,16 @@ static kolo_status_t read_base(kolo_key_t *base)
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of what is kept above */
 
-kolo_status_t kolo_oob_stretch_secret(const void *data, size_t bytes, kolo_key_t *key)
+kolo_status_t kolo_secret_stretch(const void *data, size_t bytes, kolo_key_t *key)
 {
-    kolo_oob_process_init();
+    kolo_meet_process_init();
     pthread_mutex_lock(&lock);
     kolo_status_t status = stretch(data, bytes, key);
     pthread_mutex_unlock(&lock);
     return status;
 }
 
-kolo_status_t kolo_oob_read_secret(const char *scope, kolo_key_t *secret)
+kolo_status_t kolo_secret_read(const char *scope, kolo_key_t *secret)
 {
     kolo_key_t base;
     pthread_mutex_lock(&lock);

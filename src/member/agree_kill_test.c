@@ -43,7 +43,7 @@ static void be_rank(shared_t *s, int rank, const char *rule, int kill_after_us)
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     alarm(LIMIT_S);
     if (rank == 0) {
-        test_ok(kolo_oob_create_id(&s->id));
+        test_ok(kolo_id_create(&s->id));
         atomic_store(&s->id_there, 1);
     }
     wait_for(&s->id_there, 1);
@@ -53,15 +53,15 @@ static void be_rank(shared_t *s, int rank, const char *rule, int kill_after_us)
     wait_for(&s->met, RANKS);
     test_ok(kolo_fail_points_arm(rule));
     if (kill_after_us > 0) ualarm((unsigned)kill_after_us, 0); /* SIGALRM ends the process */
-    kolo_oob_agreement_t a = {.key = 5,
-                              .flags = ~(1u << rank),
-                              .out = res->map,
-                              .rows = res->rows,
-                              .row_bytes = 4,
-                              .deadline_ns = kolo_deadline_ms(20000),
-                              .what = "a test"};
+    kolo_agreement_t a = {.key = 5,
+                          .flags = ~(1u << rank),
+                          .out = res->map,
+                          .rows = res->rows,
+                          .row_bytes = 4,
+                          .deadline_ns = kolo_deadline_ms(20000),
+                          .what = "a test"};
     memset(res->rows + rank * 4, rank + 1, 4);
-    res->status = kolo_oob_agree(oob, &a);
+    res->status = kolo_agree_survivors(oob, &a);
     res->flags = a.flags;
     snprintf(res->text, sizeof(res->text), "%s", kolo_error_text());
     atomic_store(&res->there, res->status == KOLO_OK ? 1 : 2);

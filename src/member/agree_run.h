@@ -20,7 +20,7 @@ typedef struct kolo_agree_post {
 
 typedef struct {
     kolo_oob_t *oob;
-    kolo_oob_agreement_t *a;
+    kolo_agreement_t *a;
     kolo_series_t *series;
     uint64_t tag, deadline_ns, repeat_ns;
     size_t map_bytes, value_bytes;

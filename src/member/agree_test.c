@@ -11,19 +11,19 @@
 
 typedef struct {
     uint8_t map[8], rows[64 * ROW];
-    kolo_oob_agreement_t a;
+    kolo_agreement_t a;
 } vote_t;
 
 static vote_t *vote_new(const test_rank_t *me, uint64_t key)
 {
     vote_t *v = calloc(1, sizeof(*v));
-    v->a = (kolo_oob_agreement_t){.key = key,
-                                  .flags = ~0u,
-                                  .out = v->map,
-                                  .rows = v->rows,
-                                  .row_bytes = ROW,
-                                  .deadline_ns = kolo_deadline_ms(20000),
-                                  .what = "a vote"};
+    v->a = (kolo_agreement_t){.key = key,
+                              .flags = ~0u,
+                              .out = v->map,
+                              .rows = v->rows,
+                              .row_bytes = ROW,
+                              .deadline_ns = kolo_deadline_ms(20000),
+                              .what = "a vote"};
     memset(v->rows + me->rank * ROW, me->rank + 1, ROW);
     return v;
 }
@@ -40,7 +40,7 @@ static void all_vote(test_rank_t *me)
     for (int round = 0; round < 5; round++) {
         vote_t *v = vote_new(me, 7);
         v->a.flags = ~(1u << me->rank);
-        test_ok(kolo_oob_agree(me->oob, &v->a));
+        test_ok(kolo_agree_survivors(me->oob, &v->a));
         test_equal(v->a.flags, (uint32_t)(~0ull << me->nranks));
         for (int r = 0; r < me->nranks; r++) test_true(!kolo_map_has(v->map, r) && row_is(v, r, r + 1));
         free(v);
@@ -62,7 +62,7 @@ static void leave_two_out(test_rank_t *me)
         vote_t *v = vote_new(me, 9);
         kolo_map_add(v->map, 0);
         kolo_map_add(v->map, 3);
-        test_ok(kolo_oob_agree(me->oob, &v->a));
+        test_ok(kolo_agree_survivors(me->oob, &v->a));
         test_equal(v->map[0], 9);
         for (int r = 0; r < me->nranks; r++) test_true(row_is(v, r, r == 0 || r == 3 ? 0 : r + 1));
         free(v);
@@ -92,9 +92,9 @@ static void some_leave(test_rank_t *me)
     if (me->rank == 2) poll(NULL, 0, 60);
     if (leaves) return;
     vote_t *v = vote_new(me, 1);
-    test_ok(kolo_oob_agree(me->oob, &v->a));
+    test_ok(kolo_agree_survivors(me->oob, &v->a));
     test_equal(v->map[0], 5);
-    test_ok(kolo_oob_agree(me->oob, &v->a)); /* again, with the lost named */
+    test_ok(kolo_agree_survivors(me->oob, &v->a)); /* again, with the lost named */
     test_equal(v->map[0], 5);
     free(v);
 }
@@ -114,7 +114,7 @@ static void one_has_closed(test_rank_t *me)
     meet_all(me, 1);
     if (me->rank != 3) {
         vote_t *v = vote_new(me, 1);
-        test_ok(kolo_oob_agree(me->oob, &v->a));
+        test_ok(kolo_agree_survivors(me->oob, &v->a));
         test_equal(v->map[0], 8);
         free(v);
     }
@@ -133,7 +133,7 @@ static void other_keys(test_rank_t *me)
     for (int odd = 0; odd < me->nranks; odd++) {
         vote_t *v = vote_new(me, me->rank == odd);
         if (odd == me->nranks - 1) v->a.row_bytes = me->rank == odd ? 8 : ROW;
-        test_equal(kolo_oob_agree(me->oob, &v->a), KOLO_ERR_MISMATCH);
+        test_equal(kolo_agree_survivors(me->oob, &v->a), KOLO_ERR_MISMATCH);
         test_says(kolo_error_text(), "must name the same");
         free(v);
         meet_all(me, odd + 1);
@@ -153,7 +153,7 @@ static void name_each_other(test_rank_t *me)
     vote_t *v = vote_new(me, (uint64_t)me->rank);
     v->a.series = (uint64_t)me->rank; /* counted apart, and noticed all the same */
     kolo_map_add(v->map, me->rank == 0 ? 2 : 3);
-    test_equal(kolo_oob_agree(me->oob, &v->a), KOLO_ERR_MISMATCH);
+    test_equal(kolo_agree_survivors(me->oob, &v->a), KOLO_ERR_MISMATCH);
     free(v);
 }
 
@@ -163,7 +163,7 @@ static void go_separate_ways(test_rank_t *me)
     vote_t *v = vote_new(me, 1);
     v->a.series = me->rank == 2;
     if (me->rank == 2) kolo_map_add(v->map, 0);
-    test_equal(kolo_oob_agree(me->oob, &v->a), KOLO_ERR_MISMATCH);
+    test_equal(kolo_agree_survivors(me->oob, &v->a), KOLO_ERR_MISMATCH);
     free(v);
     meet_all(me, 1);
 }
@@ -184,7 +184,7 @@ static void take_turns(test_rank_t *me)
         vote_t *v = vote_new(me, (uint64_t)idle);
         v->a.series = (uint64_t)idle;
         kolo_map_add(v->map, idle);
-        test_ok(kolo_oob_agree(me->oob, &v->a));
+        test_ok(kolo_agree_survivors(me->oob, &v->a));
         test_equal(v->map[0], 1 << idle);
         free(v);
     }
@@ -207,13 +207,13 @@ static void follow_those_who_gave_up(test_rank_t *me)
     vote_t *v = vote_new(me, 3);
     if (me->rank % 2) {
         v->a.series = 5;
-        test_equal(kolo_oob_agree(me->oob, &v->a), KOLO_ERR_REMOTE);
+        test_equal(kolo_agree_survivors(me->oob, &v->a), KOLO_ERR_REMOTE);
         free(v);
         v = vote_new(me, 4);
     }
     v->a.key = 4;
     v->a.series = KOLO_OOB_SERIES_LAST;
-    test_ok(kolo_oob_agree(me->oob, &v->a));
+    test_ok(kolo_agree_survivors(me->oob, &v->a));
     for (int r = 0; r < me->nranks; r++) test_true(!kolo_map_has(v->map, r) && row_is(v, r, r + 1));
     free(v);
     meet_all(me, 1);
@@ -239,7 +239,7 @@ static void come_uninvited(test_rank_t *me)
 {
     vote_t *v = vote_new(me, me->rank == 1);
     kolo_map_add(v->map, me->rank == 1 ? 2 : 1);
-    kolo_status_t status = kolo_oob_agree(me->oob, &v->a);
+    kolo_status_t status = kolo_agree_survivors(me->oob, &v->a);
     test_equal(status, me->rank == 1 ? KOLO_ERR_MISMATCH : KOLO_OK);
     meet_all(me, 1);
     free(v);
@@ -259,7 +259,7 @@ static void one_is_late(test_rank_t *me)
         uint64_t start = kolo_now_ns();
         vote_t *v = vote_new(me, 3);
         v->a.deadline_ns = kolo_deadline_ms(300);
-        test_equal(kolo_oob_agree(me->oob, &v->a), KOLO_ERR_TIMEOUT);
+        test_equal(kolo_agree_survivors(me->oob, &v->a), KOLO_ERR_TIMEOUT);
         if (me->rank == 0) test_says(kolo_error_text(), "rank(s) 2");
         if (me->rank != 0) test_says(kolo_error_text(), "rank 2");
         test_true(IN_TIME(kolo_now_ns() - start < 5000 * KOLO_NS_PER_MS));
@@ -268,12 +268,12 @@ static void one_is_late(test_rank_t *me)
     } else {
         meet_all(me, 1);
         vote_t *v = vote_new(me, 3); /* it comes when all is over, and is told so */
-        test_equal(kolo_oob_agree(me->oob, &v->a), KOLO_ERR_TIMEOUT);
+        test_equal(kolo_agree_survivors(me->oob, &v->a), KOLO_ERR_TIMEOUT);
         free(v);
     }
     meet_all(me, 2);
     vote_t *v = vote_new(me, 4); /* all are in step again */
-    test_ok(kolo_oob_agree(me->oob, &v->a));
+    test_ok(kolo_agree_survivors(me->oob, &v->a));
     free(v);
 }
 
@@ -297,7 +297,7 @@ static void stop_waiting(test_rank_t *me)
     }
     vote_t *v = vote_new(me, 3);
     me->oob->abort = &stop_word;
-    test_equal(kolo_oob_agree(me->oob, &v->a), KOLO_ERR_ABORTED);
+    test_equal(kolo_agree_survivors(me->oob, &v->a), KOLO_ERR_ABORTED);
     me->oob->abort = NULL;
     meet_all(me, 1);
     free(v);
@@ -319,7 +319,7 @@ static void one_gives_up(test_rank_t *me)
         kolo_oob_give_reason(me->oob, "its program saw\nrank 9 fail");
         v->a.cancel = &cancelled;
     }
-    test_equal(kolo_oob_agree(me->oob, &v->a), KOLO_ERR_ABORTED);
+    test_equal(kolo_agree_survivors(me->oob, &v->a), KOLO_ERR_ABORTED);
     if (me->rank != 1) test_says(kolo_error_text(), "rank 1 gave up: its program saw?rank 9 fail");
     meet_all(me, 1);
     free(v);

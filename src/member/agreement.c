@@ -270,7 +270,7 @@ static void remember(kolo_agree_run_t *x, kolo_status_t status)
 static kolo_status_t take_result(kolo_agree_run_t *x)
 {
     kolo_oob_t *oob = x->oob;
-    kolo_oob_agreement_t *a = x->a;
+    kolo_agreement_t *a = x->a;
     kolo_status_t status = (kolo_status_t)kolo_get32(x->value);
     int about = (int)kolo_get32(x->value + 4);
     if (status == KOLO_ERR_MISMATCH) {
@@ -308,7 +308,7 @@ static void free_run(kolo_agree_run_t *x)
     free(x->value);
 }
 
-kolo_status_t kolo_oob_agree(kolo_oob_t *oob, kolo_oob_agreement_t *a)
+kolo_status_t kolo_agree_survivors(kolo_oob_t *oob, kolo_agreement_t *a)
 {
     pthread_mutex_lock(&oob->lock);
     kolo_series_t *series = kolo_agree_series(oob, a->series << KOLO_SERIES_SHIFT, true);

@@ -285,7 +285,7 @@ static uint64_t clamp(uint64_t value, uint64_t low, uint64_t high)
     return value < low ? low : value > high ? high : value;
 }
 
-kolo_status_t kolo_oob_start_beats(kolo_oob_t *oob, const bool *remote)
+kolo_status_t kolo_beat_start(kolo_oob_t *oob, const bool *remote)
 {
     int count = 0;
     if (kolo_member_values.verdict_ms == 0) return KOLO_OK;

@@ -20,7 +20,7 @@ static void leave_and_tick(test_rank_t *me)
     if (me->rank == 0) {
         for (int r = 0; r < 6; r++) remote[r] = r != 0;
         kolo_oob_take_leave(me->oob);
-        test_ok(kolo_oob_start_beats(me->oob, remote));
+        test_ok(kolo_beat_start(me->oob, remote));
         poll(NULL, 0, TICKS_MS);
         test_false(kolo_oob_connected(me->oob, 3));
         atomic_store(&over, 1);

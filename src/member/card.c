@@ -91,7 +91,7 @@ kolo_status_t kolo_member_fill_card(kolo_peer_card_t *card, int rank, int device
     return KOLO_OK;
 }
 
-const char *kolo_peer_card_print(const kolo_peer_card_t *card, char text[KOLO_WHO_BYTES])
+const char *kolo_card_print(const kolo_peer_card_t *card, char text[KOLO_WHO_BYTES])
 {
     snprintf(text, KOLO_WHO_BYTES, "rank %d (host %.32s, pid %d)", card->rank, card->host_name, card->pid);
     return text;

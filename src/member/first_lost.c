@@ -21,7 +21,7 @@ static void describe(void *arg, char *buf, size_t bytes)
     snprintf(buf, bytes, "word of who was lost, as %s rank %d", oob->name, oob->rank);
 }
 
-int kolo_oob_first_lost(kolo_oob_t *oob, int wait_ms, char *why, size_t bytes)
+int kolo_member_first_lost(kolo_oob_t *oob, int wait_ms, char *why, size_t bytes)
 {
     pthread_mutex_lock(&oob->lock);
     kolo_status_t status = KOLO_OK;

@@ -159,7 +159,7 @@ void kolo_inherit_end(kolo_oob_t *oob)
     pthread_mutex_unlock(&tree);
 }
 
-kolo_status_t kolo_oob_inherit_failures(kolo_oob_t *oob, kolo_oob_t *from, const int *members, bool revokes)
+kolo_status_t kolo_inherit_failures(kolo_oob_t *oob, kolo_oob_t *from, const int *members, bool revokes)
 {
     int *own = malloc((size_t)oob->nranks * sizeof(*own));
     if (own == NULL) return kolo_fail(KOLO_ERR_NO_MEMORY, "%s: no memory for %d ranks", oob->name, oob->nranks);
@@ -184,7 +184,7 @@ kolo_status_t kolo_oob_inherit_failures(kolo_oob_t *oob, kolo_oob_t *from, const
     return KOLO_OK;
 }
 
-kolo_status_t kolo_oob_setup_done(kolo_oob_t *oob)
+kolo_status_t kolo_inherit_setup_done(kolo_oob_t *oob)
 {
     kolo_status_t status = KOLO_OK;
     pthread_mutex_lock(&tree);
@@ -214,7 +214,7 @@ static void describe_word(void *arg, char *buf, size_t bytes)
     snprintf(buf, bytes, "the parent's word of who was lost, as %s rank %d", oob->name, oob->rank);
 }
 
-bool kolo_oob_inherited_failure(kolo_oob_t *oob, int wait_ms, char *word, size_t bytes)
+bool kolo_inherit_failure(kolo_oob_t *oob, int wait_ms, char *word, size_t bytes)
 {
     pthread_mutex_lock(&oob->lock);
     if (kolo_inherited(oob)->members != NULL && !oob->closed && wait_ms > 0)
@@ -225,7 +225,7 @@ bool kolo_oob_inherited_failure(kolo_oob_t *oob, int wait_ms, char *word, size_t
     return told;
 }
 
-bool kolo_oob_names_inherited(kolo_oob_t *oob, const char *text)
+bool kolo_inherit_names(kolo_oob_t *oob, const char *text)
 {
     pthread_mutex_lock(&oob->lock);
     const char *who = kolo_inherited(oob)->who;
@@ -234,7 +234,7 @@ bool kolo_oob_names_inherited(kolo_oob_t *oob, const char *text)
     return names;
 }
 
-bool kolo_oob_setup_failed(kolo_oob_t *oob)
+bool kolo_inherit_setup_failed(kolo_oob_t *oob)
 {
     pthread_mutex_lock(&oob->lock);
     bool failed = oob->setup_failure != NULL;
@@ -242,7 +242,7 @@ bool kolo_oob_setup_failed(kolo_oob_t *oob)
     return failed;
 }
 
-void kolo_oob_set_who(kolo_oob_t *oob, kolo_oob_who_fn_t fn, void *arg)
+void kolo_inherit_set_who(kolo_oob_t *oob, kolo_inherit_who_fn_t fn, void *arg)
 {
     pthread_mutex_lock(&oob->lock);
     kolo_life(oob)->who_fn = fn;

@@ -19,7 +19,7 @@ static void open_child(test_rank_t *me, kolo_oob_t **child)
     test_ok(kolo_oob_prepare_child(me->oob, &prepared, addresses[me->rank]));
     test_ok(kolo_oob_all_gather(me->oob, addresses, sizeof(addresses[0])));
     test_ok(kolo_oob_open_child(prepared, &config, LABEL, addresses[0], child));
-    test_ok(kolo_oob_inherit_failures(*child, me->oob, members, true));
+    test_ok(kolo_inherit_failures(*child, me->oob, members, true));
 }
 
 static int lost_in_child(kolo_oob_t *parent, kolo_oob_t *child, int rank, kolo_loss_how_t how)
@@ -28,7 +28,7 @@ static int lost_in_child(kolo_oob_t *parent, kolo_oob_t *child, int rank, kolo_l
     pthread_mutex_lock(&parent->lock);
     kolo_news_lost(parent, rank, how, parent->rank);
     pthread_mutex_unlock(&parent->lock);
-    return kolo_oob_first_lost(child, 1, why, sizeof(why));
+    return kolo_member_first_lost(child, 1, why, sizeof(why));
 }
 
 static void set_up_a_child(test_rank_t *me)

@@ -64,7 +64,7 @@ typedef struct {
 
     kolo_oob_t *children;       /* children that are being set up (inherit.c) */
     kolo_inherited_t inherited; /* while this one is being set up */
-    kolo_oob_who_fn_t who_fn;
+    kolo_inherit_who_fn_t who_fn;
     void *who_arg;
 } kolo_life_t;
 

@@ -47,8 +47,8 @@ typedef struct {
 _Static_assert(sizeof(kolo_peer_card_t) == 192, "a peer card travels: its size is part of the protocol");
 /* Whose card it is, for messages: "rank 3 (host a, pid 7)". */
 #define KOLO_WHO_BYTES 80
-#define KOLO_WHO(card) kolo_peer_card_print(card, (char[KOLO_WHO_BYTES]){0})
-const char *kolo_peer_card_print(const kolo_peer_card_t *card, char text[KOLO_WHO_BYTES]);
+#define KOLO_WHO(card) kolo_card_print(card, (char[KOLO_WHO_BYTES]){0})
+const char *kolo_card_print(const kolo_peer_card_t *card, char text[KOLO_WHO_BYTES]);
 
 typedef struct {
     int rank, nranks;
@@ -96,32 +96,33 @@ typedef enum {
     KOLO_NEWS_PARTITION,
     KOLO_NEWS_MISMATCH /* two ranks have made different calls: no rank goes on */
 } kolo_news_kind_t;
-/* Called on the progress thread, and for earlier news by kolo_oob_set_news(), with locks of this room held: must
- * not call into this room. Once per lost rank. rank: the lost one, the one that revoked, or this one. */
+/* Called on the progress thread, and for earlier news by kolo_news_set_handler(), with locks of this room held:
+ * must not call into this room. Once per lost rank. rank: the lost one, the one that revoked, or this one. */
 typedef void (*kolo_news_fn_t)(void *arg, kolo_news_kind_t kind, int rank, const char *why);
-void kolo_oob_set_news(kolo_oob_t *oob, kolo_news_fn_t fn, void *arg); /* fn NULL: none; it is not running then */
+void kolo_news_set_handler(kolo_oob_t *oob, kolo_news_fn_t fn,
+                           void *arg); /* fn NULL: none; it is not running then */
 /* Revokes the communicator on all ranks: waits of this room end with KOLO_ERR_REVOKED, except those of a shrink.
  * Never blocks. Any thread. */
-void kolo_oob_revoke(kolo_oob_t *oob);
+void kolo_news_revoke(kolo_oob_t *oob);
 /* Reports a loss that another room has noticed. Any thread. */
-void kolo_oob_report_lost(kolo_oob_t *oob, int rank, kolo_loss_how_t how);
+void kolo_news_report_lost(kolo_oob_t *oob, int rank, kolo_loss_how_t how);
 /* The known losses: bit r % 8 of byte r / 8 for rank r (bitmap may be NULL). Returns how many. Any thread. */
-int kolo_oob_get_lost(kolo_oob_t *oob, uint8_t *bitmap);
-bool kolo_oob_rank_lost(kolo_oob_t *oob, int rank, char *why /* or NULL */, size_t bytes);
+int kolo_news_get_lost(kolo_oob_t *oob, uint8_t *bitmap);
+bool kolo_news_rank_lost(kolo_oob_t *oob, int rank, char *why /* or NULL */, size_t bytes);
 /* For an operation on a wire that failed because a peer went away: waits up to wait_ms for the news which rank was
  * lost first or has revoked. Returns it, or -1; `why` says more, also about a partition. From now on this rank's
  * farewells name that rank, too. */
-int kolo_oob_first_lost(kolo_oob_t *oob, int wait_ms, char *why, size_t bytes);
+int kolo_member_first_lost(kolo_oob_t *oob, int wait_ms, char *why, size_t bytes);
 
 /* Watches process `pid` of `rank`: if it ends before the rank has sent a farewell, the rank is lost. Uses one
  * descriptor. KOLO_ERR_UNSUPPORTED without pidfd_open(2). */
-kolo_status_t kolo_oob_watch_process(kolo_oob_t *oob, int rank, int pid);
+kolo_status_t kolo_pidwatch_add(kolo_oob_t *oob, int rank, int pid);
 /* For a rank that waits: finds watched processes that were killed but have not ended yet. Never blocks; may be
  * called often. */
-void kolo_oob_look_out(kolo_oob_t *oob);
+void kolo_pidwatch_look_out(kolo_oob_t *oob);
 /* Starts heartbeats with the ranks that `remote` marks (those on other hosts; consistent on all ranks). Silence for
  * KOLO_SUSPECT_MS is logged; silence for KOLO_VERDICT_MS is a loss, or a partition on the smaller side. */
-kolo_status_t kolo_oob_start_beats(kolo_oob_t *oob, const bool *remote);
+kolo_status_t kolo_beat_start(kolo_oob_t *oob, const bool *remote);
 
 /* ---- news of the parent while a child is set up (inherit.c) ---- */
 
@@ -129,19 +130,20 @@ kolo_status_t kolo_oob_start_beats(kolo_oob_t *oob, const bool *remote);
  * gets the parent's news: losses of members, a partition between members, with `revokes` a revoke (inherit.c has
  * the rules). members[r]: rank r's rank in `from`, -1: none. `from` may be a child that was never set up; its
  * parent is used then. Call it right after kolo_oob_open_child(). The parent may end meanwhile. */
-kolo_status_t kolo_oob_inherit_failures(kolo_oob_t *oob, kolo_oob_t *from, const int *members, bool revokes);
+kolo_status_t kolo_inherit_failures(kolo_oob_t *oob, kolo_oob_t *from, const int *members, bool revokes);
 /* The set-up is complete; the parent is not used any more. KOLO_ERR_REVOKED: it was revoked before. */
-kolo_status_t kolo_oob_setup_done(kolo_oob_t *oob);
+kolo_status_t kolo_inherit_setup_done(kolo_oob_t *oob);
 /* For a set-up that failed because a member left, perhaps because the parent lost a rank: waits up to wait_ms for
  * such news of the parent. False: no news. */
-bool kolo_oob_inherited_failure(kolo_oob_t *oob, int wait_ms, char *word, size_t bytes);
+bool kolo_inherit_failure(kolo_oob_t *oob, int wait_ms, char *word, size_t bytes);
 /* Does this text say which rank of the parent was lost? */
-bool kolo_oob_names_inherited(kolo_oob_t *oob, const char *text);
+bool kolo_inherit_names(kolo_oob_t *oob, const char *text);
 /* Have the parent's news (other than a loss) ended the set-up? */
-bool kolo_oob_setup_failed(kolo_oob_t *oob);
+bool kolo_inherit_setup_failed(kolo_oob_t *oob);
 /* Writes which rank of the parent it is: " (host a, process 12)". Called with locks held. */
-typedef void (*kolo_oob_who_fn_t)(void *arg, int rank, char *buf, size_t bytes);
-void kolo_oob_set_who(kolo_oob_t *oob, kolo_oob_who_fn_t fn, void *arg); /* NULL: none; it is not running then */
+typedef void (*kolo_inherit_who_fn_t)(void *arg, int rank, char *buf, size_t bytes);
+void kolo_inherit_set_who(kolo_oob_t *oob, kolo_inherit_who_fn_t fn,
+                          void *arg); /* NULL: none; it is not running then */
 
 /* ---- agreement (agreement.c) ---- */
 
@@ -159,10 +161,10 @@ typedef struct {
     const _Atomic uint32_t
         *cancel;      /* non-zero ends it on this rank (KOLO_ERR_ABORTED), like the abort flag; may be NULL */
     const char *what; /* for messages */
-} kolo_oob_agreement_t;
+} kolo_agreement_t;
 /* All ranks that are left call it, equally often in each series. All ranks that get KOLO_OK have the same result,
  * whichever ranks are lost meanwhile. KOLO_ERR_PARTITION: the others consider this rank lost. Losses and revokes do
  * not end it. */
-kolo_status_t kolo_oob_agree(kolo_oob_t *oob, kolo_oob_agreement_t *agreement);
+kolo_status_t kolo_agree_survivors(kolo_oob_t *oob, kolo_agreement_t *agreement);
 
 #endif

@@ -60,13 +60,13 @@ static void prepare(int nranks)
 static void run(int nranks)
 {
     kolo_unique_id_t id;
-    assert_int_equal(kolo_oob_create_id(&id), KOLO_OK);
+    assert_int_equal(kolo_id_create(&id), KOLO_OK);
     for (int r = 0; r < nranks; r++) {
         ranks[r].id = &id;
         assert_int_equal(pthread_create(&ranks[r].thread, NULL, rank_main, &ranks[r]), 0);
     }
     for (int r = 0; r < nranks; r++) pthread_join(ranks[r].thread, NULL);
-    kolo_oob_stop_roots();
+    kolo_root_stop_all();
 }
 
 static void assert_all(int nranks, kolo_status_t status, const char *a, const char *b)

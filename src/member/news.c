@@ -250,7 +250,7 @@ void kolo_news_silent(kolo_oob_t *oob, int rank, int noticed_by)
 
 /* ---- for the rooms above ---- */
 
-void kolo_oob_set_news(kolo_oob_t *oob, kolo_news_fn_t fn, void *arg)
+void kolo_news_set_handler(kolo_oob_t *oob, kolo_news_fn_t fn, void *arg)
 {
     pthread_mutex_lock(&oob->lock);
     kolo_life(oob)->news_fn = fn;
@@ -264,21 +264,21 @@ void kolo_oob_set_news(kolo_oob_t *oob, kolo_news_fn_t fn, void *arg)
     pthread_mutex_unlock(&oob->lock);
 }
 
-void kolo_oob_revoke(kolo_oob_t *oob)
+void kolo_news_revoke(kolo_oob_t *oob)
 {
     pthread_mutex_lock(&oob->lock);
     if (!oob->closed) revoked(oob, oob->rank);
     pthread_mutex_unlock(&oob->lock);
 }
 
-void kolo_oob_report_lost(kolo_oob_t *oob, int rank, kolo_loss_how_t how)
+void kolo_news_report_lost(kolo_oob_t *oob, int rank, kolo_loss_how_t how)
 {
     pthread_mutex_lock(&oob->lock);
     if (!oob->closed && rank != oob->rank) kolo_news_lost(oob, rank, how, oob->rank);
     pthread_mutex_unlock(&oob->lock);
 }
 
-int kolo_oob_get_lost(kolo_oob_t *oob, uint8_t *bitmap)
+int kolo_news_get_lost(kolo_oob_t *oob, uint8_t *bitmap)
 {
     int count = 0;
     if (bitmap != NULL) memset(bitmap, 0, ((size_t)oob->nranks + 7) / 8);
@@ -293,7 +293,7 @@ int kolo_oob_get_lost(kolo_oob_t *oob, uint8_t *bitmap)
     return count;
 }
 
-bool kolo_oob_rank_lost(kolo_oob_t *oob, int rank, char *why, size_t bytes)
+bool kolo_news_rank_lost(kolo_oob_t *oob, int rank, char *why, size_t bytes)
 {
     pthread_mutex_lock(&oob->lock);
     const kolo_peer_t *peer = kolo_peer_find(oob, rank);

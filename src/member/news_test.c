@@ -42,10 +42,10 @@ static void survive(const death_t *d, int rank, int id_pipe, int ready)
     if (kolo_oob_open(&config, &oob) != KOLO_OK || kolo_oob_barrier(oob) != KOLO_OK) _exit(10);
     if (write(ready, "r", 1) != 1) _exit(11);
     uint64_t start = kolo_now_ns();
-    while (kolo_oob_get_lost(oob, bits) < d->nvictims && in_time(start)) continue;
-    int bad = kolo_oob_get_lost(oob, bits) != d->nvictims;
+    while (kolo_news_get_lost(oob, bits) < d->nvictims && in_time(start)) continue;
+    int bad = kolo_news_get_lost(oob, bits) != d->nvictims;
     for (int r = 0; r < d->nranks; r++) bad += (bits[r / 8] >> (r % 8) & 1) != is_victim(d, r);
-    if (bad) fprintf(stderr, "rank %d knows of %d\n", rank, kolo_oob_get_lost(oob, bits));
+    if (bad) fprintf(stderr, "rank %d knows of %d\n", rank, kolo_news_get_lost(oob, bits));
     if (write(ready, "d", 1) != 1) _exit(12);
     pause(); /* until the parent has seen all: leaving is news too */
     _exit(13);
@@ -72,7 +72,7 @@ static void all_survivors_know_all_the_dead(void **state)
         test_true(pipe(id_pipe) == 0 && pipe(ready) == 0);
         for (int r = 0; r < d->nranks; r++)
             if ((children[r] = fork()) == 0) survive(d, r, id_pipe[0], ready[1]);
-        test_ok(kolo_oob_create_id(&id));
+        test_ok(kolo_id_create(&id));
         for (int r = 0; r < d->nranks; r++) test_equal(write(id_pipe[1], &id, sizeof(id)), sizeof(id));
         await_letters(ready[0], d->nranks);
         uint64_t start = kolo_now_ns();
@@ -85,7 +85,7 @@ static void all_survivors_know_all_the_dead(void **state)
         for (int r = 0; r < d->nranks; r++) kill(children[r], SIGKILL);
         for (int r = 0; r < d->nranks; r++) waitpid(children[r], NULL, 0);
         for (int i = 0; i < 2; i++) close(id_pipe[i]), close(ready[i]);
-        kolo_oob_stop_roots();
+        kolo_root_stop_all();
     }
 }
 
@@ -116,20 +116,20 @@ static void forget(void)
 static void revoke_in_the_middle(test_rank_t *me)
 {
     test_ok(kolo_oob_barrier(me->oob));
-    kolo_oob_set_news(me->oob, count_news, NULL);
+    kolo_news_set_handler(me->oob, count_news, NULL);
     meet(me->nranks); /* none is in the barrier above any more */
     if (me->rank == 3) {
         poll(NULL, 0, 30);
-        kolo_oob_revoke(me->oob);
+        kolo_news_revoke(me->oob);
     }
     test_equal(me->rank == 3 ? KOLO_ERR_REVOKED : kolo_oob_barrier(me->oob), KOLO_ERR_REVOKED);
     if (me->rank != 3) test_says(kolo_error_text(), "rank 3 revoked");
     meet(2 * me->nranks);
     uint8_t out[8] = {0}; /* they can still agree */
-    kolo_oob_agreement_t a = {.key = 1, .flags = 3, .out = out, .what = "what comes after"};
-    test_ok(kolo_oob_agree(me->oob, &a));
+    kolo_agreement_t a = {.key = 1, .flags = 3, .out = out, .what = "what comes after"};
+    test_ok(kolo_agree_survivors(me->oob, &a));
     test_equal(a.flags, 3);
-    kolo_oob_set_news(me->oob, NULL, NULL);
+    kolo_news_set_handler(me->oob, NULL, NULL);
     meet(3 * me->nranks);
 }
 
@@ -149,16 +149,16 @@ static void one_is_reported(test_rank_t *me)
     uint64_t word = 0;
     char why[128];
     test_ok(kolo_oob_barrier(me->oob));
-    kolo_oob_set_news(me->oob, count_news, NULL);
+    kolo_news_set_handler(me->oob, count_news, NULL);
     meet(me->nranks);
-    if (me->rank == 0) kolo_oob_report_lost(me->oob, 2, KOLO_LOSS_PROCESS);
+    if (me->rank == 0) kolo_news_report_lost(me->oob, 2, KOLO_LOSS_PROCESS);
     kolo_status_t status = kolo_oob_recv(me->oob, (me->rank + 1) % me->nranks, 9, &word, sizeof(word), 0);
     test_equal(status, me->rank == 2 ? KOLO_ERR_PARTITION : KOLO_ERR_REMOTE);
     if (me->rank == 2) {
         test_says(kolo_error_text(), "this rank was given up");
     } else {
         test_says(kolo_error_text(), "rank 2 was lost");
-        test_true(kolo_oob_rank_lost(me->oob, 2, why, sizeof(why)));
+        test_true(kolo_news_rank_lost(me->oob, 2, why, sizeof(why)));
         test_says(why, "its process ended");
     }
     meet(2 * me->nranks);
@@ -197,12 +197,12 @@ static void why_a_rank_gave_up_travels_with_the_news(void **state)
 static void late_listener(test_rank_t *me)
 {
     meet(me->nranks); /* joining would fail by it */
-    if (me->rank == 0) kolo_oob_report_lost(me->oob, 1, KOLO_LOSS_PROCESS);
-    for (uint64_t start = kolo_now_ns(); me->rank != 1 && kolo_oob_get_lost(me->oob, NULL) == 0 && in_time(start);)
+    if (me->rank == 0) kolo_news_report_lost(me->oob, 1, KOLO_LOSS_PROCESS);
+    for (uint64_t start = kolo_now_ns(); me->rank != 1 && kolo_news_get_lost(me->oob, NULL) == 0 && in_time(start);)
         continue;
-    if (me->rank != 1) kolo_oob_set_news(me->oob, count_news, NULL);
+    if (me->rank != 1) kolo_news_set_handler(me->oob, count_news, NULL);
     meet(2 * me->nranks);
-    kolo_oob_set_news(me->oob, NULL, NULL);
+    kolo_news_set_handler(me->oob, NULL, NULL);
 }
 
 static void who_asks_late_hears_what_came_before(void **state)

@@ -53,7 +53,7 @@ static void process_ends(void *arg)
     note_end(arg);
 }
 
-void kolo_oob_look_out(kolo_oob_t *oob)
+void kolo_pidwatch_look_out(kolo_oob_t *oob)
 {
     uint64_t now = kolo_now_ns();
     if (now < atomic_load_explicit(&kolo_life(oob)->look_ns, memory_order_relaxed)) return;
@@ -69,7 +69,7 @@ void kolo_oob_look_out(kolo_oob_t *oob)
     pthread_mutex_unlock(&oob->lock);
 }
 
-kolo_status_t kolo_oob_watch_process(kolo_oob_t *oob, int rank, int pid)
+kolo_status_t kolo_pidwatch_add(kolo_oob_t *oob, int rank, int pid)
 {
     int fd = kolo_fd_own((int)syscall(SYS_pidfd_open, pid, 0));
     if (fd < 0)

@@ -47,7 +47,7 @@ static kolo_status_t why(kolo_oob_t *oob, const char *doing)
 static void look(kolo_oob_t *oob, uint64_t now_ns)
 {
     (void)now_ns;
-    kolo_oob_look_out(oob);
+    kolo_pidwatch_look_out(oob);
 }
 
 static void stop(kolo_oob_t *oob)

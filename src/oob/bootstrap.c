@@ -48,7 +48,7 @@ static void read_reply(const uint8_t *frame, kolo_reply_t *reply)
 {
     const char *wrong = kolo_reply_decode(frame, KOLO_REPLY_BYTES, reply);
     if (wrong == NULL) return;
-    kolo_oob_count(KOLO_COUNT_FRAME);
+    kolo_link_count(KOLO_COUNT_FRAME);
     reply->status = KOLO_ERR_PROTOCOL;
     snprintf(reply->text, sizeof(reply->text), "the root sent %s", wrong);
 }

@@ -195,7 +195,7 @@ void kolo_conn_send(kolo_conn_t *conn, kolo_outbound_t *out)
 
 static void conn_refuse(kolo_conn_t *conn, const char *wrong)
 {
-    kolo_oob_count(KOLO_COUNT_FRAME);
+    kolo_link_count(KOLO_COUNT_FRAME);
     kolo_warn("oob", "%s: rank %d refused %s from rank %d", conn->oob->name, conn->oob->rank, wrong,
               conn->peer->rank);
     kolo_conn_condemn(conn, "carried bytes that are no message");
@@ -298,7 +298,7 @@ void kolo_conn_resume(kolo_conn_t *conn)
 
 static void conn_altered(kolo_conn_t *conn)
 {
-    kolo_oob_count(KOLO_COUNT_FRAME);
+    kolo_link_count(KOLO_COUNT_FRAME);
     kolo_warn("oob", "%s: rank %d: connection with rank %d: %s", conn->oob->name, conn->oob->rank, conn->peer->rank,
               KOLO_SEAL_ALTERED);
     conn_kill(conn, "carried " KOLO_SEAL_ALTERED, KOLO_LOSS_ALTERED);

@@ -95,7 +95,7 @@ static void abort_one(blocking_call_t call, bool close_it)
     atomic_store(&inside, 0);
     atomic_store(&done, 0);
     blocking_call = call;
-    test_ok(kolo_oob_create_id(&id));
+    test_ok(kolo_id_create(&id));
     for (int r = 0; r < 2; r++) {
         ranks[r] = (test_rank_t){.rank = r,
                                  .nranks = 2,
@@ -137,7 +137,7 @@ static void the_abort_flag_ends_every_step_of_joining(void **state)
     for (int present = 1; present < 6; present += 2) {
         test_rank_t ranks[6];
         atomic_store(&abort_flag, 0);
-        test_ok(kolo_oob_create_id(&id));
+        test_ok(kolo_id_create(&id));
         for (int r = 0; r < present; r++) {
             ranks[r] = (test_rank_t){
                 .rank = r, .nranks = 6, .nids = 1, .ids = &id, .timeout_ms = 20000, .abort = &abort_flag};
@@ -150,7 +150,7 @@ static void the_abort_flag_ends_every_step_of_joining(void **state)
         test_true(IN_TIME((kolo_now_ns() - start) / KOLO_NS_PER_MS <= ABORT_WITHIN_MS));
         for (int r = 0; r < present; r++)
             test_true(ranks[r].status == KOLO_ERR_ABORTED || ranks[r].status == KOLO_ERR_REMOTE);
-        kolo_oob_stop_roots();
+        kolo_root_stop_all();
     }
 }
 
@@ -195,7 +195,7 @@ static void a_rank_that_dies_is_named_by_all_survivors(void **state)
         test_equal(pipe(id_pipe), 0);
         for (int r = 0; r < RANKS; r++) /* before the root's thread allocates: progress/test_fork.h says why */
             if ((children[r] = fork()) == 0) die_process(id_pipe[0], r, how);
-        test_ok(kolo_oob_create_id(&id));
+        test_ok(kolo_id_create(&id));
         for (int r = 0; r < RANKS; r++) test_equal(write(id_pipe[1], &id, sizeof(id)), sizeof(id));
         uint64_t start = kolo_now_ns();
         for (int r = 0; r < RANKS; r++) {
@@ -207,7 +207,7 @@ static void a_rank_that_dies_is_named_by_all_survivors(void **state)
         test_true(IN_TIME(kolo_now_ns() - start < 10 * KOLO_NS_PER_S));
         close(id_pipe[0]);
         close(id_pipe[1]);
-        kolo_oob_stop_roots();
+        kolo_root_stop_all();
     }
 }
 
@@ -252,7 +252,7 @@ static void a_child_of_fork_can_let_go(void **state)
 #ifdef __SANITIZE_THREAD__
     skip(); /* as above */
 #endif
-    test_ok(kolo_oob_create_id(&id));
+    test_ok(kolo_id_create(&id));
     kolo_oob_config_t config = {0, 1, 1, &id, 5000, NULL, "test"};
     test_ok(kolo_oob_open(&config, &oob));
     kolo_progress_t *progress;
@@ -262,11 +262,11 @@ static void a_child_of_fork_can_let_go(void **state)
         kolo_oob_fini(oob); /* the progress thread's thread is not here */
         kolo_oob_t *own;
         kolo_unique_id_t own_id;
-        if (kolo_oob_create_id(&own_id) != KOLO_OK) _exit(1);
+        if (kolo_id_create(&own_id) != KOLO_OK) _exit(1);
         config.ids = &own_id;
         if (kolo_oob_open(&config, &own) != KOLO_OK) _exit(2);
         kolo_oob_fini(own);
-        kolo_oob_stop_roots();
+        kolo_root_stop_all();
         _exit(0);
     }
     test_equal(waitpid(child, &result, 0), child);

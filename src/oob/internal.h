@@ -269,8 +269,8 @@ kolo_status_t kolo_oob_hear_root(kolo_oob_t *oob, kolo_status_t status, uint64_t
 /* The bootstrap is over, with this status and, if it failed, the thread's last error: the root hears of it. */
 void kolo_oob_leave_root(kolo_oob_t *oob, kolo_status_t status);
 kolo_status_t kolo_oob_gather_addresses(kolo_oob_t *oob, uint64_t deadline_ns); /* gather.c */
-kolo_verdict_t kolo_stream_admit(kolo_oob_t *oob, int peer);                    /* stream.c */
+kolo_auth_verdict_t kolo_oob_stream_admit(kolo_oob_t *oob, int peer);           /* stream.c */
 void kolo_watched_free(kolo_peer_t *peer);
-void kolo_stream_accepted(kolo_oob_t *oob, const kolo_claim_t *claim, kolo_socket_t socket);
+void kolo_oob_stream_accepted(kolo_oob_t *oob, const kolo_claim_t *claim, kolo_socket_t socket);
 
 #endif

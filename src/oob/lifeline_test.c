@@ -43,7 +43,7 @@ static void serve_root(int out)
 {
     kolo_unique_id_t id;
     alarm(40);
-    if (kolo_oob_create_id(&id) != KOLO_OK) _exit(9);
+    if (kolo_id_create(&id) != KOLO_OK) _exit(9);
     for (int i = 0; i < 3; i++)
         if (write(out, &id, sizeof(id)) != sizeof(id)) _exit(10);
     for (;;) pause();
@@ -133,7 +133,7 @@ static void ranks_hear_why_another_gave_up(void **state)
     pthread_t thread;
     (void)state;
     atomic_store(&checked_in, 0);
-    test_ok(kolo_oob_create_id(&id));
+    test_ok(kolo_id_create(&id));
     kolo_oob_config_t config = {3, 4, 1, &id, FAR_MS, &stop, "test"};
     test_equal(pthread_create(&thread, NULL, give_up, &config), 0);
     for (int r = 0; r < 2; r++) {
@@ -167,7 +167,7 @@ static void a_root_that_nobody_calls_ends(void **state)
     int64_t before = kolo_meet_values.root_idle_ms;
     (void)state;
     kolo_meet_values.root_idle_ms = 400;
-    test_ok(kolo_oob_create_id(&id));
+    test_ok(kolo_id_create(&id));
     test_true(test_count_entries("/proc/self/fd") > test_fds);
     test_true(roots_end(test_fds));
     test_rank_t late = {.rank = 0, .nranks = 2, .nids = 1, .ids = &id, .timeout_ms = FAR_MS};
@@ -175,7 +175,7 @@ static void a_root_that_nobody_calls_ends(void **state)
     pthread_join(late.thread, NULL);
     test_equal(late.status, KOLO_ERR_REMOTE);
     kolo_meet_values.root_idle_ms = 0; /* never */
-    test_ok(kolo_oob_create_id(&id));
+    test_ok(kolo_id_create(&id));
     poll(NULL, 0, 50);
     test_run_ids(2, 1, &id, NULL);
     kolo_meet_values.root_idle_ms = before;

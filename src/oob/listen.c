@@ -10,10 +10,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-static kolo_verdict_t peer_admit(void *owner, const kolo_claim_t *claim, size_t *frame_bytes)
+static kolo_auth_verdict_t peer_admit(void *owner, const kolo_claim_t *claim, size_t *frame_bytes)
 {
     kolo_oob_t *oob = owner;
-    kolo_verdict_t verdict = KOLO_VERDICT_OK;
+    kolo_auth_verdict_t verdict = KOLO_VERDICT_OK;
     *frame_bytes = 0;
     pthread_mutex_lock(&oob->lock);
     if (!oob->open)
@@ -28,7 +28,7 @@ static kolo_verdict_t peer_admit(void *owner, const kolo_claim_t *claim, size_t 
         *frame_bytes = KOLO_PROBE_BYTES;
     else
         verdict =
-            claim->purpose == KOLO_PURPOSE_STREAM ? kolo_stream_admit(oob, claim->from) : KOLO_VERDICT_REFUSED;
+            claim->purpose == KOLO_PURPOSE_STREAM ? kolo_oob_stream_admit(oob, claim->from) : KOLO_VERDICT_REFUSED;
     pthread_mutex_unlock(&oob->lock);
     return verdict;
 }
@@ -39,7 +39,7 @@ static void peer_accepted(void *owner, const kolo_claim_t *claim, kolo_socket_t 
     if (frame != NULL) return; /* a probe: it has arrived, which is all that it is for */
     pthread_mutex_lock(&oob->lock);
     if (claim->purpose == KOLO_PURPOSE_STREAM)
-        kolo_stream_accepted(oob, claim, socket);
+        kolo_oob_stream_accepted(oob, claim, socket);
     else if (kolo_conn_add(oob, claim->from, socket) != KOLO_OK)
         kolo_warn("oob", "%s: rank %d cannot keep a connection from rank %d: %s", oob->name, oob->rank, claim->from,
                   kolo_error_text());
@@ -81,7 +81,7 @@ static void oob_starved(void *owner, uint64_t since_ns)
 static const kolo_listener_ops_t peer_ops = {
     .admit = peer_admit, .accepted = peer_accepted, .who = oob_who, .starved = oob_starved};
 
-static kolo_verdict_t reply_admit(void *owner, const kolo_claim_t *claim, size_t *frame_bytes)
+static kolo_auth_verdict_t reply_admit(void *owner, const kolo_claim_t *claim, size_t *frame_bytes)
 {
     kolo_oob_t *oob = owner;
     if (claim->purpose != KOLO_PURPOSE_REPLY || claim->from != KOLO_RANK_ROOT || claim->to != oob->rank)

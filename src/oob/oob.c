@@ -14,7 +14,7 @@
 
 kolo_status_t kolo_oob_new(const char *name, const _Atomic uint32_t *abort, int timeout_ms, kolo_oob_t **out)
 {
-    kolo_oob_process_init();
+    kolo_meet_process_init();
     kolo_oob_t *oob = kolo_rooms_new_oob(sizeof(*oob));
     if (oob == NULL) return kolo_fail(KOLO_ERR_NO_MEMORY, "no memory for out-of-band connections");
     kolo_status_t status = kolo_progress_get(&oob->progress);

@@ -275,8 +275,8 @@ static void ranks_join_over_ipv6(void **state)
     kolo_link_values.socket_family = KOLO_FAMILY_IPV6;
     kolo_link_values.socket_ifname = "=lo";
     kolo_unique_id_t id;
-    bool possible = kolo_oob_create_id(&id) == KOLO_OK;
-    kolo_oob_stop_roots();
+    bool possible = kolo_id_create(&id) == KOLO_OK;
+    kolo_root_stop_all();
     if (possible) test_run(9, use_everything);
     kolo_link_values.socket_family = KOLO_FAMILY_AUTO;
     kolo_link_values.socket_ifname = NULL;

@@ -98,7 +98,7 @@ static inline int test_take_progress(void)
 static inline int test_after(void **state)
 {
     (void)state;
-    kolo_oob_stop_roots();
+    kolo_root_stop_all();
     int fds = 0, threads = 0;
     for (int i = 0; i < 200; i++) { /* a detached progress thread may be on its last instructions */
         fds = test_count_entries("/proc/self/fd");
@@ -155,7 +155,7 @@ static inline void test_run_ids(int nranks, int nids, const kolo_unique_id_t *id
 static inline void test_run_roots(int nranks, int nids, void (*body)(test_rank_t *me))
 {
     kolo_unique_id_t ids[8];
-    for (int i = 0; i < nids; i++) test_ok(kolo_oob_create_id(&ids[i]));
+    for (int i = 0; i < nids; i++) test_ok(kolo_id_create(&ids[i]));
     test_run_ids(nranks, nids, ids, body);
 }
 

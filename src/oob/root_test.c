@@ -70,7 +70,7 @@ static void ranks_of_one_host_meet_on_loopback(void **state)
     kolo_unique_id_t id;
     kolo_id_t known;
     (void)state;
-    test_ok(kolo_oob_create_local_id(&id));
+    test_ok(kolo_id_create_local(&id));
     assert_null(kolo_id_decode(&id, &known));
     assert_true(kolo_address_is_loopback(&known.address));
     test_run_ids(2, 1, &id, can_be_called_from_elsewhere);
@@ -80,7 +80,7 @@ static void a_different_rank_count_is_told_to_every_rank(void **state)
 {
     kolo_unique_id_t id;
     (void)state;
-    test_ok(kolo_oob_create_id(&id));
+    test_ok(kolo_id_create(&id));
     open_ranks(&id, 3, (int[]){0, 1, 2}, (int[]){4, 4, 5}, 20000);
     for (int i = 0; i < 3; i++) {
         assert_int_equal(ranks[i].status, KOLO_ERR_MISMATCH);
@@ -95,7 +95,7 @@ static void a_rank_that_comes_twice_is_told_to_every_rank(void **state)
 {
     kolo_unique_id_t id;
     (void)state;
-    test_ok(kolo_oob_create_id(&id));
+    test_ok(kolo_id_create(&id));
     open_ranks(&id, 3, (int[]){0, 1, 1}, (int[]){4, 4, 4}, 20000);
     for (int i = 0; i < 3; i++) {
         assert_int_equal(ranks[i].status, KOLO_ERR_MISMATCH);
@@ -108,7 +108,7 @@ static void missing_ranks_are_named_after_the_time_out(void **state)
 {
     kolo_unique_id_t id;
     (void)state;
-    test_ok(kolo_oob_create_id(&id));
+    test_ok(kolo_id_create(&id));
     open_ranks(&id, 3, (int[]){0, 2, 5}, (int[]){8, 8, 8}, SHORT_MS);
     uint64_t longest_ms = 0;
     for (int i = 0; i < 3; i++) {
@@ -126,7 +126,7 @@ static void a_rank_that_dies_after_its_check_in_is_named(void **state)
     kolo_unique_id_t id;
     _Atomic uint32_t abort_flag = 0;
     (void)state;
-    test_ok(kolo_oob_create_id(&id));
+    test_ok(kolo_id_create(&id));
     test_rank_t gone = {.rank = 1, .nranks = 3, .nids = 1, .ids = &id, .timeout_ms = 20000, .abort = &abort_flag};
     atomic_store(&checked_in, 0);
     test_start(&gone);
@@ -148,7 +148,7 @@ static void an_id_is_good_for_one_job(void **state)
 {
     kolo_unique_id_t id;
     (void)state;
-    test_ok(kolo_oob_create_id(&id));
+    test_ok(kolo_id_create(&id));
     test_run_ids(2, 1, &id, NULL);
     open_ranks(&id, 2, (int[]){0, 1}, (int[]){2, 2}, 20000);
     for (int i = 0; i < 2; i++) {
@@ -162,15 +162,15 @@ static void another_secret_is_refused(void **state)
 {
     kolo_unique_id_t id, other;
     kolo_id_t parsed;
-    kolo_oob_counters_t before, after;
+    kolo_link_counters_t before, after;
     (void)state;
-    test_ok(kolo_oob_create_id(&id));
+    test_ok(kolo_id_create(&id));
     assert_null(kolo_id_decode(&id, &parsed));
     parsed.secret.bytes[31] ^= 1;
     kolo_id_encode(&parsed, &other);
-    kolo_oob_get_counters(&before);
+    kolo_link_get_counters(&before);
     open_ranks(&other, 1, (int[]){0}, (int[]){1}, 20000);
-    kolo_oob_get_counters(&after);
+    kolo_link_get_counters(&after);
     assert_int_equal(ranks[0].status, KOLO_ERR_AUTH);
     assert_says(ranks[0].text, "secret");
     assert_int_equal(after.refused_auth, before.refused_auth + 1);
@@ -183,13 +183,13 @@ static void bytes_that_are_no_id_are_refused(void **state)
     kolo_oob_t *oob = NULL;
     (void)state;
     memset(&bad, 0, sizeof(bad));
-    assert_int_equal(kolo_oob_check_id(&bad), KOLO_ERR_INVALID_ARGUMENT);
-    assert_int_equal(kolo_oob_check_id(NULL), KOLO_ERR_INVALID_ARGUMENT);
-    test_ok(kolo_oob_create_id(&id));
+    assert_int_equal(kolo_id_check(&bad), KOLO_ERR_INVALID_ARGUMENT);
+    assert_int_equal(kolo_id_check(NULL), KOLO_ERR_INVALID_ARGUMENT);
+    test_ok(kolo_id_create(&id));
     for (int i = 0; i < KOLO_UNIQUE_ID_BYTES; i++) {
         bad = id;
         bad.bytes[i] ^= 0x40;
-        assert_int_equal(kolo_oob_check_id(&bad), KOLO_ERR_INVALID_ARGUMENT);
+        assert_int_equal(kolo_id_check(&bad), KOLO_ERR_INVALID_ARGUMENT);
     }
     kolo_oob_config_t config = {0, 1, 1, &bad, 1000, NULL, "test"};
     assert_int_equal(kolo_oob_open(&config, &oob), KOLO_ERR_INVALID_ARGUMENT);
@@ -210,7 +210,7 @@ static void bytes_that_are_no_id_are_refused(void **state)
 static void *save_later(void *arg)
 {
     poll(NULL, 0, 60);
-    test_ok(kolo_oob_save_id(arg, id_file));
+    test_ok(kolo_id_save(arg, id_file));
     return NULL;
 }
 
@@ -221,16 +221,16 @@ static void an_id_travels_as_a_file(void **state)
     pthread_t thread;
     (void)state;
     unlink(id_file);
-    assert_int_equal(kolo_oob_load_id(&read_back, id_file, 20), KOLO_ERR_TIMEOUT);
-    test_ok(kolo_oob_create_id(&id));
+    assert_int_equal(kolo_id_load(&read_back, id_file, 20), KOLO_ERR_TIMEOUT);
+    test_ok(kolo_id_create(&id));
     assert_int_equal(pthread_create(&thread, NULL, save_later, &id), 0);
-    test_ok(kolo_oob_load_id(&read_back, id_file, 5000));
+    test_ok(kolo_id_load(&read_back, id_file, 5000));
     pthread_join(thread, NULL);
     assert_memory_equal(&id, &read_back, sizeof(id));
     assert_int_equal(stat(id_file, &info), 0);
     assert_int_equal(info.st_mode & 0777, 0600);
     assert_int_equal(truncate(id_file, 100), 0);
-    assert_int_equal(kolo_oob_load_id(&read_back, id_file, 20), KOLO_ERR_INVALID_ARGUMENT);
+    assert_int_equal(kolo_id_load(&read_back, id_file, 20), KOLO_ERR_INVALID_ARGUMENT);
     unlink(id_file);
 }
 
@@ -241,25 +241,25 @@ static void an_id_file_of_another_user_is_not_believed(void **state)
     char link_file[sizeof id_file + 8];
     (void)state;
     snprintf(link_file, sizeof link_file, "%s.link", id_file);
-    test_ok(kolo_oob_create_id(&id));
-    test_ok(kolo_oob_save_id(&id, id_file));
+    test_ok(kolo_id_create(&id));
+    test_ok(kolo_id_save(&id, id_file));
     assert_int_equal(symlink(id_file, link_file), 0);
-    kolo_status_t status = kolo_oob_load_id(&read_back, link_file, 20);
+    kolo_status_t status = kolo_id_load(&read_back, link_file, 20);
     unlink(link_file);
     assert_int_equal(status, KOLO_ERR_SYSTEM);
     assert_says(kolo_error_text(), "symbolic link");
     assert_int_equal(chmod(id_file, 0622), 0);
-    assert_int_equal(kolo_oob_load_id(&read_back, id_file, 20), KOLO_ERR_INVALID_USAGE);
+    assert_int_equal(kolo_id_load(&read_back, id_file, 20), KOLO_ERR_INVALID_USAGE);
     assert_says(kolo_error_text(), "others may read or change");
     if (geteuid() == 0) { /* only root can give a file away */
         assert_int_equal(chmod(id_file, 0600), 0);
         assert_int_equal(chown(id_file, 12345, 12345), 0);
-        assert_int_equal(kolo_oob_load_id(&read_back, id_file, 20), KOLO_ERR_INVALID_USAGE);
+        assert_int_equal(kolo_id_load(&read_back, id_file, 20), KOLO_ERR_INVALID_USAGE);
         assert_says(kolo_error_text(), "belongs to user 12345");
     }
     unlink(id_file);
     assert_int_equal(mkfifo(id_file, 0600), 0); /* nor does one hold us up */
-    assert_int_equal(kolo_oob_load_id(&read_back, id_file, 20), KOLO_ERR_INVALID_USAGE);
+    assert_int_equal(kolo_id_load(&read_back, id_file, 20), KOLO_ERR_INVALID_USAGE);
     unlink(id_file);
 }
 
@@ -279,10 +279,10 @@ static uint16_t free_port(void)
     kolo_address_t address;
     kolo_unique_id_t id;
     kolo_id_t parsed;
-    test_ok(kolo_oob_create_id(&id));
+    test_ok(kolo_id_create(&id));
     assert_null(kolo_id_decode(&id, &parsed));
     address = parsed.address;
-    kolo_oob_stop_roots();
+    kolo_root_stop_all();
     return kolo_address_port(&address);
 }
 
@@ -304,12 +304,12 @@ static void a_password_costs_more_than_a_hash_to_guess(void **state)
         "8d1f0f2cb2a96e0d5e3b7c4a9f86d1e2038495a6b7c8d9eaf1b2c3d4e5f60718"};
     kolo_key_t key, again;
     (void)state;
-    kolo_oob_process_init();
+    kolo_meet_process_init();
     kolo_meet_values.secret_file = secret_file;
     for (int i = 0; i < 2; i++) {
         write_secret(secrets[i]);
-        test_ok(kolo_oob_read_secret("here:1", &key));
-        test_ok(kolo_oob_read_secret("here:1", &again));
+        test_ok(kolo_secret_read("here:1", &key));
+        test_ok(kolo_secret_read("here:1", &again));
         assert_memory_equal(&key, &again, sizeof(key));
         assert_int_equal(one_hash_gives(secrets[i], "here:1", &key), i == 1);
     }
@@ -322,17 +322,17 @@ static void a_secret_that_others_can_read_or_write_is_refused(void **state)
 {
     kolo_key_t key;
     (void)state;
-    kolo_oob_process_init();
+    kolo_meet_process_init();
     kolo_meet_values.secret_file = secret_file;
     write_secret("a secret that is long enough\n");
     assert_int_equal(chmod(secret_file, 0644), 0);
-    assert_int_equal(kolo_oob_read_secret("here:1", &key), KOLO_ERR_INVALID_USAGE);
+    assert_int_equal(kolo_secret_read("here:1", &key), KOLO_ERR_INVALID_USAGE);
     assert_says(kolo_error_text(), "chmod 600");
     assert_int_equal(chmod(secret_file, 0600), 0);
-    test_ok(kolo_oob_read_secret("here:1", &key));
+    test_ok(kolo_secret_read("here:1", &key));
     if (geteuid() == 0) {
         assert_int_equal(chown(secret_file, 12345, 12345), 0);
-        assert_int_equal(kolo_oob_read_secret("here:1", &key), KOLO_ERR_INVALID_USAGE);
+        assert_int_equal(kolo_secret_read("here:1", &key), KOLO_ERR_INVALID_USAGE);
         assert_says(kolo_error_text(), "belongs to user 12345");
     }
     unlink(secret_file);
@@ -346,23 +346,23 @@ static void every_rank_can_make_a_fixed_id(void **state)
     (void)state;
     snprintf(text, sizeof(text), "127.0.0.1:%u", free_port());
     kolo_meet_values.comm_id = text;
-    assert_int_equal(kolo_oob_create_id(&id), KOLO_ERR_INVALID_USAGE); /* no secret */
+    assert_int_equal(kolo_id_create(&id), KOLO_ERR_INVALID_USAGE); /* no secret */
     assert_says(kolo_error_text(), "KOLO_COMM_SECRET_FILE");
     kolo_meet_values.secret_file = secret_file;
     write_secret("short");
-    assert_int_equal(kolo_oob_create_id(&id), KOLO_ERR_INVALID_USAGE);
+    assert_int_equal(kolo_id_create(&id), KOLO_ERR_INVALID_USAGE);
     write_secret("a secret that is long enough\n");
     for (int job = 0; job < 3; job++) { /* one after the other, whoever is there first is the root */
-        test_ok(kolo_oob_create_id(&id));
-        test_ok(kolo_oob_create_id(&again));
+        test_ok(kolo_id_create(&id));
+        test_ok(kolo_id_create(&again));
         assert_memory_equal(&id, &again, sizeof(id));
-        if (job == 2) kolo_oob_stop_roots(); /* nobody serves it: a rank becomes the root */
+        if (job == 2) kolo_root_stop_all(); /* nobody serves it: a rank becomes the root */
         test_run_ids(5, 1, &id, NULL);
     }
     write_secret("another secret, just as long\n");
-    test_ok(kolo_oob_create_id(&again));
+    test_ok(kolo_id_create(&again));
     assert_memory_not_equal(&id, &again, sizeof(id));
-    kolo_oob_stop_roots();
+    kolo_root_stop_all();
     unlink(secret_file);
     kolo_meet_values.secret_file = NULL;
     int fds[2];
@@ -370,13 +370,13 @@ static void every_rank_can_make_a_fixed_id(void **state)
     assert_int_equal(write(fds[1], "a secret from a descriptor", 26), 26);
     close(fds[1]);
     kolo_meet_values.secret_fd = fds[0];
-    test_ok(kolo_oob_create_id(&id));
-    test_ok(kolo_oob_create_id(&again)); /* the pipe is empty by now */
+    test_ok(kolo_id_create(&id));
+    test_ok(kolo_id_create(&again)); /* the pipe is empty by now */
     assert_memory_equal(&id, &again, sizeof(id));
     close(fds[0]);
     kolo_meet_values.secret_fd = -1;
     kolo_meet_values.comm_id = NULL;
-    kolo_oob_stop_roots();
+    kolo_root_stop_all();
 }
 
 static void a_fixed_id_waits_for_a_root_that_comes_late(void **state)

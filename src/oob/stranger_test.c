@@ -18,7 +18,7 @@ static kolo_id_t parsed;
 static int setup(void **state)
 {
     if (test_before(state) != 0) return -1;
-    test_ok(kolo_oob_create_id(&id));
+    test_ok(kolo_id_create(&id));
     return kolo_id_decode(&id, &parsed) == NULL ? 0 : -1;
 }
 
@@ -57,28 +57,28 @@ static void the_job_still_forms(void)
 static void garbage_is_refused_at_its_first_bytes(void **state)
 {
     uint8_t greeting[KOLO_GREETING_BYTES];
-    kolo_oob_counters_t before, after;
+    kolo_link_counters_t before, after;
     (void)state;
-    kolo_oob_get_counters(&before);
+    kolo_link_get_counters(&before);
     for (int i = 0; i < 20; i++) {
         int fd = stranger();
         read_exactly(fd, greeting, sizeof(greeting));
         assert_int_equal(send(fd, "GET / HTTP/1.0\r\n\r\n", 18, 0), 18);
         assert_hung_up(fd);
     }
-    kolo_oob_get_counters(&after);
+    kolo_link_get_counters(&after);
     assert_int_equal(after.refused_magic, before.refused_magic + 20);
     the_job_still_forms();
 }
 
 static void a_port_scan_is_counted(void **state)
 {
-    kolo_oob_counters_t before, after;
+    kolo_link_counters_t before, after;
     (void)state;
-    kolo_oob_get_counters(&before);
+    kolo_link_get_counters(&before);
     for (int i = 0; i < 20; i++) close(stranger());
     the_job_still_forms();
-    kolo_oob_get_counters(&after);
+    kolo_link_get_counters(&after);
     assert_true(after.refused_magic + after.refused_full >= before.refused_magic + before.refused_full + 15);
 }
 
@@ -106,9 +106,9 @@ static int values_after(void **state)
 static void silence_ends_after_the_handshake_time(void **state)
 {
     uint8_t greeting[KOLO_GREETING_BYTES];
-    kolo_oob_counters_t before, after;
+    kolo_link_counters_t before, after;
     (void)state;
-    kolo_oob_get_counters(&before);
+    kolo_link_get_counters(&before);
     int silent = stranger(), half = stranger();
     read_exactly(silent, greeting, sizeof(greeting));
     read_exactly(half, greeting, sizeof(greeting));
@@ -117,7 +117,7 @@ static void silence_ends_after_the_handshake_time(void **state)
     assert_hung_up(silent);
     assert_hung_up(half);
     assert_true(IN_TIME(kolo_now_ns() - start < 5 * KOLO_NS_PER_S));
-    kolo_oob_get_counters(&after);
+    kolo_link_get_counters(&after);
     assert_int_equal(after.refused_timeout, before.refused_timeout + 2);
     the_job_still_forms();
 }
@@ -127,11 +127,11 @@ static void a_wrong_proof_learns_nothing(void **state)
     uint8_t greeting[KOLO_GREETING_BYTES], hello[KOLO_HELLO_BYTES], verdict[KOLO_VERDICT_BYTES];
     kolo_key_t wrong = parsed.secret;
     kolo_claim_t claim = {KOLO_PURPOSE_CHECKIN, 0, KOLO_RANK_ROOT, 0, KOLO_SECURITY_NONE};
-    kolo_oob_counters_t before, after;
-    kolo_verdict_t code;
+    kolo_link_counters_t before, after;
+    kolo_auth_verdict_t code;
     (void)state;
     wrong.bytes[0] ^= 1;
-    kolo_oob_get_counters(&before);
+    kolo_link_get_counters(&before);
     int fd = stranger();
     read_exactly(fd, greeting, sizeof(greeting));
     test_ok(kolo_auth_hello(&wrong, 0, greeting, &claim, hello));
@@ -141,16 +141,16 @@ static void a_wrong_proof_learns_nothing(void **state)
     assert_int_equal(code, KOLO_VERDICT_REFUSED);
     for (int i = 8; i < KOLO_VERDICT_BYTES; i++) assert_int_equal(verdict[i], 0);
     assert_hung_up(fd);
-    kolo_oob_get_counters(&after);
+    kolo_link_get_counters(&after);
     assert_int_equal(after.refused_auth, before.refused_auth + 1);
     the_job_still_forms();
 }
 
 /* A caller that knows the secret, up to and with the verdict. */
-static int proven_caller(const kolo_claim_t *claim, uint8_t hello[KOLO_HELLO_BYTES], kolo_verdict_t expected)
+static int proven_caller(const kolo_claim_t *claim, uint8_t hello[KOLO_HELLO_BYTES], kolo_auth_verdict_t expected)
 {
     uint8_t greeting[KOLO_GREETING_BYTES], verdict[KOLO_VERDICT_BYTES];
-    kolo_verdict_t code;
+    kolo_auth_verdict_t code;
     int fd = stranger();
     read_exactly(fd, greeting, sizeof(greeting));
     test_ok(kolo_auth_hello(&parsed.secret, kolo_address_cookie(&parsed.address), greeting, claim, hello));
@@ -166,16 +166,16 @@ static void a_recorded_hello_does_not_open_a_second_session(void **state)
 {
     uint8_t greeting[KOLO_GREETING_BYTES], hello[KOLO_HELLO_BYTES], verdict[KOLO_VERDICT_BYTES];
     kolo_claim_t claim = {KOLO_PURPOSE_CHECKIN, 0, KOLO_RANK_ROOT, 0, KOLO_SECURITY_NONE};
-    kolo_oob_counters_t before, after;
+    kolo_link_counters_t before, after;
     (void)state;
     int first = proven_caller(&claim, hello, KOLO_VERDICT_OK);
-    kolo_oob_get_counters(&before);
+    kolo_link_get_counters(&before);
     int second = stranger();
     read_exactly(second, greeting, sizeof(greeting));
     assert_int_equal(send(second, hello, sizeof(hello), 0), (ssize_t)sizeof(hello));
     read_exactly(second, verdict, sizeof(verdict));
     assert_hung_up(second);
-    kolo_oob_get_counters(&after);
+    kolo_link_get_counters(&after);
     assert_int_equal(after.refused_auth, before.refused_auth + 1);
     close(first);
     the_job_still_forms();
@@ -185,9 +185,9 @@ static void a_proven_caller_with_a_bad_frame_is_refused(void **state)
 {
     uint8_t hello[KOLO_HELLO_BYTES], frame[KOLO_CHECKIN_BYTES];
     kolo_claim_t claim = {KOLO_PURPOSE_CHECKIN, 0, KOLO_RANK_ROOT, 0, KOLO_SECURITY_NONE};
-    kolo_oob_counters_t before, after;
+    kolo_link_counters_t before, after;
     (void)state;
-    kolo_oob_get_counters(&before);
+    kolo_link_get_counters(&before);
     memset(frame, 0xff, sizeof(frame));
     int fd = proven_caller(&claim, hello, KOLO_VERDICT_OK);
     assert_int_equal(send(fd, frame, sizeof(frame), 0), (ssize_t)sizeof(frame));
@@ -196,7 +196,7 @@ static void a_proven_caller_with_a_bad_frame_is_refused(void **state)
     assert_hung_up(fd);
     claim.purpose = KOLO_PURPOSE_MESSAGE; /* the root takes check-ins only */
     assert_hung_up(proven_caller(&claim, hello, KOLO_VERDICT_REFUSED));
-    kolo_oob_get_counters(&after);
+    kolo_link_get_counters(&after);
     assert_int_equal(after.refused_frame, before.refused_frame + 2);
     the_job_still_forms();
 }
@@ -205,12 +205,12 @@ static void a_flood_of_half_open_callers_delays_nobody_for_long(void **state)
 {
     enum { FLOOD = 300 };
     int fds[FLOOD];
-    kolo_oob_counters_t before, after;
+    kolo_link_counters_t before, after;
     (void)state;
-    kolo_oob_get_counters(&before);
+    kolo_link_get_counters(&before);
     for (int i = 0; i < FLOOD; i++) fds[i] = stranger();
     the_job_still_forms();
-    kolo_oob_get_counters(&after);
+    kolo_link_get_counters(&after);
     assert_true(after.refused_full > before.refused_full);
     for (int i = 0; i < FLOOD; i++) close(fds[i]);
 }
@@ -273,11 +273,11 @@ static void oversized(test_rank_t *me)
 
 static void an_oversized_message_ends_the_connection(void **state)
 {
-    kolo_oob_counters_t before, after;
+    kolo_link_counters_t before, after;
     (void)state;
-    kolo_oob_get_counters(&before);
+    kolo_link_get_counters(&before);
     test_run_ids(2, 1, &id, oversized);
-    kolo_oob_get_counters(&after);
+    kolo_link_get_counters(&after);
     assert_int_equal(after.refused_frame, before.refused_frame + 1);
 }
 
@@ -288,7 +288,7 @@ static void a_proof_covers_every_bit(void **state)
     kolo_key_t key = {{1, 2, 3}};
     kolo_claim_t claim = {KOLO_PURPOSE_STREAM, 3, 4, 99, KOLO_SECURITY_NONE}, got;
     uint8_t greeting[KOLO_GREETING_BYTES], hello[KOLO_HELLO_BYTES], verdict[KOLO_VERDICT_BYTES];
-    kolo_verdict_t code;
+    kolo_auth_verdict_t code;
     unsigned version;
     (void)state;
     test_ok(kolo_auth_greeting(0, greeting));

@@ -23,14 +23,14 @@ static size_t early_of(const kolo_oob_t *oob, int peer)
 
 /* Decides whether a stream from rank `peer` is let in, and takes the memory for it first: once let in, the peer
  * uses the stream. */
-kolo_verdict_t kolo_stream_admit(kolo_oob_t *oob, int peer)
+kolo_auth_verdict_t kolo_oob_stream_admit(kolo_oob_t *oob, int peer)
 {
     bool room = oob->nstreams < (size_t)kolo_oob_values.early_max || early_of(oob, peer) < EARLY_OF_EACH;
     if (room && oob->next_stream == NULL) oob->next_stream = malloc(sizeof(*oob->next_stream));
     return room && oob->next_stream != NULL ? KOLO_VERDICT_OK : KOLO_VERDICT_BUSY;
 }
 
-void kolo_stream_accepted(kolo_oob_t *oob, const kolo_claim_t *claim, kolo_socket_t socket)
+void kolo_oob_stream_accepted(kolo_oob_t *oob, const kolo_claim_t *claim, kolo_socket_t socket)
 {
     kolo_early_stream_t *stream = oob->next_stream;
     oob->next_stream = NULL;

@@ -26,8 +26,9 @@ struct kolo_builder {
 static void fail(kolo_builder_t *b, kolo_status_t status, const char *what)
 {
     if (b->status != KOLO_OK) return;
-    b->status = kolo_fail(status, "building the %s plan for %s, rank %u of %u: %s", kolo_algo_name(b->plan->algo),
-                          kolo_coll_name(b->plan->coll), b->plan->rank, b->plan->nranks, what);
+    b->status =
+        kolo_fail(status, "building the %s plan for %s, rank %u of %u: %s", kolo_plan_algo_name(b->plan->algo),
+                  kolo_coll_name(b->plan->coll), b->plan->rank, b->plan->nranks, what);
 }
 
 /* Makes room for `more` elements; NULL (and a sticky error) when there is none. */

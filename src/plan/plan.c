@@ -52,7 +52,7 @@ static const char *name_of(const char *const *names, unsigned count, unsigned in
     return index < count ? names[index] : "unknown";
 }
 
-const char *kolo_algo_name(kolo_algo_t algo)
+const char *kolo_plan_algo_name(kolo_algo_t algo)
 {
     return name_of(algo_names, KOLO_ALGO_COUNT, (unsigned)algo);
 }
@@ -77,7 +77,7 @@ static void list_names(const char *const *names, int count, char *buf, size_t by
         at += (size_t)snprintf(buf + at, bytes - at, "%s%s", i ? ", " : "", names[i]);
 }
 
-kolo_status_t kolo_algo_parse(const char *name, kolo_algo_t *algo)
+kolo_status_t kolo_plan_algo_parse(const char *name, kolo_algo_t *algo)
 {
     int i = find_name(algo_names, KOLO_ALGO_COUNT, name);
     if (i < 0) {
@@ -190,7 +190,7 @@ void kolo_plan_print(const kolo_plan_t *plan, void *file)
             "%s by %s, rank %" PRIu32 " of %" PRIu32 ", root %" PRIu32 ": %" PRIu32 " parts of %" PRIu32
             " (src %" PRIu32 ", dst %" PRIu32 "), scratch %" PRIu32 ", slices %" PRIu32 ", depth %" PRIu32
             ", events %" PRIu32 "\n",
-            kolo_coll_name(plan->coll), kolo_algo_name(plan->algo), plan->rank, plan->nranks, plan->root,
+            kolo_coll_name(plan->coll), kolo_plan_algo_name(plan->algo), plan->rank, plan->nranks, plan->root,
             plan->nparts, plan->nsubs, plan->src_parts, plan->dst_parts, plan->nscratch, plan->slices, plan->depth,
             plan->nevents);
     for (uint32_t l = 0; l < plan->nlanes; l++) {

@@ -55,8 +55,8 @@ typedef enum {
     KOLO_ALGO_P2P,
     KOLO_ALGO_COUNT
 } kolo_algo_t;
-const char *kolo_algo_name(kolo_algo_t algo);
-kolo_status_t kolo_algo_parse(const char *name, kolo_algo_t *algo);
+const char *kolo_plan_algo_name(kolo_algo_t algo);
+kolo_status_t kolo_plan_algo_parse(const char *name, kolo_algo_t *algo);
 
 typedef enum { KOLO_BUF_NONE, KOLO_BUF_SRC, KOLO_BUF_DST, KOLO_BUF_SCRATCH } kolo_buf_t;
 

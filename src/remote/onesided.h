@@ -12,7 +12,7 @@
  * earlier ones. Different ends have no order. Threads: a domain and its ends belong to one thread at a time, but
  * memory may be freed by any thread. Waiting: no function waits, with one exception: opening an end over shared
  * memory fetches descriptors from the peer's process, whose progress thread answers (at most
- * KOLO_ONESIDED_FETCH_MS). To wait, sleep on the domain's waker and call kolo_onesided_progress() for each end.
+ * KOLO_ONESIDED_FETCH_MS). To wait, sleep on the domain's waker and call kolo_onesided_step() for each end.
  */
 #ifndef KOLO_REMOTE_ONESIDED_H
 #define KOLO_REMOTE_ONESIDED_H
@@ -128,7 +128,7 @@ typedef struct {
 /* Moves what can be moved and returns up to `max` events; if *count == max there may be more. Returns KOLO_OK, or,
  * after all earlier events, why the connection has ended: KOLO_ERR_REMOTE (the peer has closed or died),
  * KOLO_ERR_PROTOCOL (it sent a malformed frame, or wrote where it may not), ... */
-kolo_status_t kolo_onesided_progress(kolo_onesided_t *end, kolo_onesided_event_t *events, int max, int *count);
+kolo_status_t kolo_onesided_step(kolo_onesided_t *end, kolo_onesided_event_t *events, int max, int *count);
 
 /* Process-wide, for tests and benchmarks. */
 typedef struct {

@@ -9,7 +9,7 @@
 
 #include <stdlib.h>
 
-kolo_status_t kolo_device_memory_check(const void *memory, const char *what)
+kolo_status_t kolo_rendezvous_device_check(const void *memory, const char *what)
 {
     kolo_mem_place_t place = {.device = -1};
     kolo_cuda_load_if_used();
@@ -18,7 +18,7 @@ kolo_status_t kolo_device_memory_check(const void *memory, const char *what)
     return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s is to be memory of a device, but %p is none", what, memory);
 }
 
-kolo_status_t kolo_device_copy(void *to, const void *from, size_t bytes)
+kolo_status_t kolo_rendezvous_device_copy(void *to, const void *from, size_t bytes)
 {
     kolo_mem_place_t here, there;
     kolo_mem_find(from, &here);
@@ -33,12 +33,12 @@ kolo_status_t kolo_device_copy(void *to, const void *from, size_t bytes)
     return status;
 }
 
-kolo_status_t kolo_device_bring(kolo_value_t *value)
+kolo_status_t kolo_rendezvous_device_bring(kolo_value_t *value)
 {
     kolo_value_t theirs = *value;
     void *memory = malloc(value->bytes);
     if (memory == NULL) return kolo_fail(KOLO_ERR_NO_MEMORY, "rendezvous: no memory for %zu bytes", value->bytes);
-    kolo_status_t status = kolo_device_copy(memory, value->data, value->bytes);
+    kolo_status_t status = kolo_rendezvous_device_copy(memory, value->data, value->bytes);
     if (status != KOLO_OK) {
         free(memory);
         return status;

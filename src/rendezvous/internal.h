@@ -126,11 +126,11 @@ void kolo_receive_end_late(kolo_receive_t receive);
 /* ---- memory of devices (device.c) ---- */
 
 /* Is it memory of a device? KOLO_OK, or why not. */
-kolo_status_t kolo_device_memory_check(const void *memory, const char *what);
+kolo_status_t kolo_rendezvous_device_check(const void *memory, const char *what);
 /* Copies within and between host memory and devices; complete when it returns. */
-kolo_status_t kolo_device_copy(void *to, const void *from, size_t bytes);
+kolo_status_t kolo_rendezvous_device_copy(void *to, const void *from, size_t bytes);
 /* Replaces a value on a device with one in host memory, which is released as usual. */
-kolo_status_t kolo_device_bring(kolo_value_t *value);
+kolo_status_t kolo_rendezvous_device_bring(kolo_value_t *value);
 
 /* ---- the table of one step (table.c); with the rendezvous' lock held ---- */
 
@@ -222,7 +222,7 @@ struct kolo_rendezvous_manager {
     uint32_t forks;                  /* kolo_process_forks() where it was made */
     const kolo_remote_ops_t *remote; /* NULL: no other tasks */
     void *remote_arg;
-    struct kolo_watch *_Atomic watch; /* watch.h; NULL: no flight record */
+    struct kolo_rendezvous_watch *_Atomic watch; /* watch.h; NULL: no flight record */
 };
 /* Call before the first step is made. */
 void kolo_rendezvous_manager_set_remote(kolo_rendezvous_manager_t manager, const kolo_remote_ops_t *ops, void *arg);

@@ -24,7 +24,7 @@ kolo_status_t kolo_transfer_args_check(const kolo_transfer_args_t *args, bool re
     if ((args->into != NULL) != (args->into_bytes > 0))
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "receive: a destination without bytes, or bytes without one");
     if (args->memory == KOLO_MEMORY_DEVICE && args->into)
-        return kolo_device_memory_check(args->into, "receive: its destination");
+        return kolo_rendezvous_device_check(args->into, "receive: its destination");
     return KOLO_OK;
 }
 
@@ -54,13 +54,13 @@ kolo_status_t kolo_receive_land(kolo_receive_t receive, const kolo_transfer_args
     kolo_status_t status = KOLO_OK;
     if (value->bytes == 0 || value->data == args->into) return KOLO_OK;
     if (args->into == NULL) {
-        if (from_device && !to_device) status = kolo_device_bring(value);
+        if (from_device && !to_device) status = kolo_rendezvous_device_bring(value);
         if (status != KOLO_OK) kolo_value_release(value);
         return status;
     }
     kolo_value_t theirs = *value;
     if (from_device || to_device)
-        status = kolo_device_copy(args->into, theirs.data, theirs.bytes);
+        status = kolo_rendezvous_device_copy(args->into, theirs.data, theirs.bytes);
     else
         memcpy(args->into, theirs.data, theirs.bytes);
     value->data = args->into;

@@ -123,7 +123,7 @@ static kolo_status_t check_place(const kolo_value_t *value, const kolo_transfer_
     if (args == NULL || args->memory != KOLO_MEMORY_DEVICE || value->bytes == 0) return KOLO_OK;
     if (value->element == KOLO_ELEMENT_STRING)
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "send: strings lie in host memory only");
-    return kolo_device_memory_check(value->data, "send: the data");
+    return kolo_rendezvous_device_check(value->data, "send: the data");
 }
 
 kolo_status_t kolo_rendezvous_send(kolo_rendezvous_t rendezvous, const char *text, const kolo_value_t *value,

@@ -68,16 +68,16 @@ static kolo_status_t check_config(const kolo_server_config_t *config)
 kolo_status_t kolo_server_read_secret(const kolo_server_config_t *config, kolo_key_t *key)
 {
     static const kolo_key_t zero;
-    if (config->secret == NULL) return kolo_oob_read_secret("rendezvous", key);
+    if (config->secret == NULL) return kolo_secret_read("rendezvous", key);
     kolo_auth_derive(&zero, "rendezvous", config->secret, config->secret_bytes, key);
-    return kolo_oob_stretch_secret(config->secret, config->secret_bytes, key);
+    return kolo_secret_stretch(config->secret, config->secret_bytes, key);
 }
 
 /* A cluster without addresses: its first task has its door at KOLO_COMM_ID. */
 static kolo_status_t set_up_meeting(kolo_cluster_t *cluster, kolo_adapter_t *adapter)
 {
     if (!cluster->meets) return KOLO_OK;
-    if (!kolo_oob_has_address())
+    if (!kolo_id_has_address())
         return kolo_fail(
             KOLO_ERR_INVALID_USAGE,
             "server_create: the cluster names no addresses, so its tasks meet at KOLO_COMM_ID, which is not set");
@@ -116,7 +116,7 @@ kolo_status_t kolo_server_create(kolo_server_t *out, const kolo_server_config_t 
     KOLO_TRY(kolo_library_init());
     KOLO_TRY(kolo_rendezvous_check_given("server_create", "result", out));
     KOLO_TRY(check_config(config));
-    kolo_oob_process_init();
+    kolo_meet_process_init();
     kolo_server_t server = kolo_slots_take(&servers);
     if (server == NULL) return kolo_fail(KOLO_ERR_NO_MEMORY, "server_create: no memory");
     pthread_mutex_init(&server->lock, NULL);
@@ -211,7 +211,7 @@ kolo_status_t kolo_server_destroy(kolo_server_t server)
     KOLO_TRY(kolo_rendezvous_check_handle("server_destroy", "server", server));
     if (server->manager) {
         KOLO_TRY(kolo_server_stop(server));
-        kolo_watch_t *watch = server->manager->watch;
+        kolo_rendezvous_watch_t *watch = server->manager->watch;
         kolo_rendezvous_manager_end(server->manager);
         kolo_watch_destroy(watch, server->adapter.watch_fd);
         kolo_adapter_fini(&server->adapter);

@@ -13,11 +13,11 @@
 
 #define PROBES 16
 
-kolo_watch_t *kolo_watch_create(const char *task, uint64_t incarnation, int *fd)
+kolo_rendezvous_watch_t *kolo_watch_create(const char *task, uint64_t incarnation, int *fd)
 {
     *fd = -1;
-    if (kolo_memfd_make(KOLO_WATCH_NAME, sizeof(kolo_watch_t), fd) != KOLO_OK) return NULL;
-    kolo_watch_t *watch = mmap(NULL, sizeof *watch, PROT_READ | PROT_WRITE, MAP_SHARED, *fd, 0);
+    if (kolo_memfd_make(KOLO_WATCH_NAME, sizeof(kolo_rendezvous_watch_t), fd) != KOLO_OK) return NULL;
+    kolo_rendezvous_watch_t *watch = mmap(NULL, sizeof *watch, PROT_READ | PROT_WRITE, MAP_SHARED, *fd, 0);
     if (watch == MAP_FAILED) {
         kolo_fd_close(*fd);
         *fd = -1;
@@ -31,7 +31,7 @@ kolo_watch_t *kolo_watch_create(const char *task, uint64_t incarnation, int *fd)
     return watch;
 }
 
-void kolo_watch_destroy(kolo_watch_t *watch, int fd)
+void kolo_watch_destroy(kolo_rendezvous_watch_t *watch, int fd)
 {
     if (watch == NULL) return;
     munmap(watch, sizeof *watch);
@@ -50,7 +50,7 @@ static uint64_t hash_edge(const kolo_tensor_key_t *key)
     return (kolo_key_hash(key->edge_name) * 31 + kolo_key_hash(key->dst_device)) | 1;
 }
 
-bool kolo_watch_last_sent(kolo_watch_t *watch, const kolo_tensor_key_t *key, uint64_t *step)
+bool kolo_watch_last_sent(kolo_rendezvous_watch_t *watch, const kolo_tensor_key_t *key, uint64_t *step)
 {
     uint64_t hash = hash_edge(key);
     for (uint64_t i = 0; i < PROBES; i++) {
@@ -62,7 +62,7 @@ bool kolo_watch_last_sent(kolo_watch_t *watch, const kolo_tensor_key_t *key, uin
     return false;
 }
 
-void kolo_watch_ended(kolo_watch_t *watch, const kolo_receive_t receive, kolo_status_t status)
+void kolo_watch_ended(kolo_rendezvous_watch_t *watch, const kolo_receive_t receive, kolo_status_t status)
 {
     if (watch == NULL || receive->serves) return;
     uint64_t now = kolo_about_now_ns();
@@ -81,7 +81,7 @@ void kolo_watch_ended(kolo_watch_t *watch, const kolo_receive_t receive, kolo_st
     atomic_store_explicit(&ended->number, number, memory_order_release);
 }
 
-void kolo_watch_sent(kolo_watch_t *watch, const kolo_tensor_key_t *key, uint64_t step)
+void kolo_watch_sent(kolo_rendezvous_watch_t *watch, const kolo_tensor_key_t *key, uint64_t step)
 {
     uint64_t hash = hash_edge(key);
     for (uint64_t i = 0; i < PROBES; i++) {
@@ -100,7 +100,7 @@ void kolo_watch_sent(kolo_watch_t *watch, const kolo_tensor_key_t *key, uint64_t
 }
 
 typedef struct {
-    kolo_watch_t *watch;
+    kolo_rendezvous_watch_t *watch;
     uint64_t now_ns;
     uint32_t n, more;
 } look_t;
@@ -134,7 +134,7 @@ static void look_at_step(look_t *look, kolo_rendezvous_t rendezvous)
     pthread_mutex_unlock(&rendezvous->lock);
 }
 
-void kolo_watch_look(kolo_watch_t *watch, kolo_rendezvous_manager_t manager)
+void kolo_watch_look(kolo_rendezvous_watch_t *watch, kolo_rendezvous_manager_t manager)
 {
     look_t look = {.watch = watch, .now_ns = kolo_now_ns()};
     atomic_fetch_add_explicit(&watch->seq, 1, memory_order_relaxed);

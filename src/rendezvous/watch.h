@@ -45,7 +45,7 @@ typedef struct {             /* a receive that has ended */
     char from[KOLO_TASK_NAME_MAX + 1], edge[KOLO_EDGE_NAME_MAX + 1];
 } kolo_watch_ended_t;
 
-typedef struct kolo_watch {
+typedef struct kolo_rendezvous_watch {
     uint64_t magic, incarnation;
     int32_t pid;
     uint32_t reserved;
@@ -56,22 +56,22 @@ typedef struct kolo_watch {
     kolo_watch_edge_t edges[KOLO_WATCH_EDGES];
     _Atomic uint64_t nended; /* so far; the last ones are kept */
     kolo_watch_ended_t ended[KOLO_WATCH_ENDED];
-} kolo_watch_t;
+} kolo_rendezvous_watch_t;
 
 /* ---- writing (watch.c) ---- */
 
 /* NULL: the system gives no memory; nothing is written down then. */
-kolo_watch_t *kolo_watch_create(const char *task, uint64_t incarnation, int *fd);
-void kolo_watch_destroy(kolo_watch_t *watch, int fd); /* NULL is fine */
+kolo_rendezvous_watch_t *kolo_watch_create(const char *task, uint64_t incarnation, int *fd);
+void kolo_watch_destroy(kolo_rendezvous_watch_t *watch, int fd); /* NULL is fine */
 /* Any thread: this edge was sent in this step. */
-void kolo_watch_sent(kolo_watch_t *watch, const kolo_tensor_key_t *key, uint64_t step);
+void kolo_watch_sent(kolo_rendezvous_watch_t *watch, const kolo_tensor_key_t *key, uint64_t step);
 /* Any thread: the last step in which the edge of this key was sent to its destination; false: never, or not
  * known. */
-bool kolo_watch_last_sent(kolo_watch_t *watch, const kolo_tensor_key_t *key, uint64_t *step);
+bool kolo_watch_last_sent(kolo_rendezvous_watch_t *watch, const kolo_tensor_key_t *key, uint64_t *step);
 /* Any thread: a receive has ended. It is kept if it waited for long or failed. NULL is fine. */
-void kolo_watch_ended(kolo_watch_t *watch, const kolo_receive_t receive, kolo_status_t status);
+void kolo_watch_ended(kolo_rendezvous_watch_t *watch, const kolo_receive_t receive, kolo_status_t status);
 /* One thread at a time: writes down what has waited for long. */
-void kolo_watch_look(kolo_watch_t *watch, kolo_rendezvous_manager_t manager);
+void kolo_watch_look(kolo_rendezvous_watch_t *watch, kolo_rendezvous_manager_t manager);
 
 /* ---- reading (watch_read.c): pure, over bytes of unknown origin ---- */
 

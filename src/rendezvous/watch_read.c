@@ -16,7 +16,7 @@ static void copy_name(char *to, const char *from, size_t room)
     to[i] = '\0';
 }
 
-static void take_sent(const kolo_watch_t *watch, kolo_watch_view_t *view)
+static void take_sent(const kolo_rendezvous_watch_t *watch, kolo_watch_view_t *view)
 {
     for (int i = 0; i < KOLO_WATCH_EDGES; i++) {
         const kolo_watch_edge_t *edge = &watch->edges[i];
@@ -28,7 +28,7 @@ static void take_sent(const kolo_watch_t *watch, kolo_watch_view_t *view)
     }
 }
 
-static void take_ended(const kolo_watch_t *watch, kolo_watch_view_t *view)
+static void take_ended(const kolo_rendezvous_watch_t *watch, kolo_watch_view_t *view)
 {
     uint64_t last = atomic_load_explicit(&watch->nended, memory_order_acquire);
     for (uint64_t i = 0; i < KOLO_WATCH_ENDED && i < last; i++) {
@@ -47,7 +47,7 @@ static void take_ended(const kolo_watch_t *watch, kolo_watch_view_t *view)
 
 bool kolo_watch_view(const void *bytes, size_t size, kolo_watch_view_t *view)
 {
-    const kolo_watch_t *watch = bytes;
+    const kolo_rendezvous_watch_t *watch = bytes;
     memset(view, 0, sizeof *view);
     if (size < sizeof *watch || watch->magic != KOLO_WATCH_MAGIC) return false;
     uint64_t seq = atomic_load_explicit(&watch->seq, memory_order_acquire);

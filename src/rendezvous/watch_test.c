@@ -30,7 +30,7 @@ static void open_task(task_t *t, const char *name, uint64_t step)
 
 static void close_task(task_t *t)
 {
-    kolo_watch_t *watch = t->manager->watch;
+    kolo_rendezvous_watch_t *watch = t->manager->watch;
     kolo_rendezvous_close(t->step);
     kolo_rendezvous_manager_end(t->manager);
     kolo_watch_destroy(watch, t->fd);
@@ -67,13 +67,13 @@ static void who_waits_for_what_is_told_in_a_sentence(void **state)
     assert_int_equal(kolo_rendezvous_receive_begin(at_worker.step, KEY("grad_3"), NULL, &receives[0]), KOLO_OK);
     assert_int_equal(kolo_rendezvous_receive_begin(at_worker.step, KEY("bias"), NULL, &receives[1]), KOLO_OK);
     kolo_watch_look(at_worker.manager->watch, at_worker.manager);
-    assert_true(kolo_watch_view(at_worker.manager->watch, sizeof(kolo_watch_t), &worker));
+    assert_true(kolo_watch_view(at_worker.manager->watch, sizeof(kolo_rendezvous_watch_t), &worker));
     assert_int_equal(worker.nwaits, 0); /* not for long yet */
     uint64_t now = kolo_now_ns();
     receives[0]->since_ns = receives[1]->since_ns = now - 31 * KOLO_NS_PER_S;
     kolo_watch_look(at_worker.manager->watch, at_worker.manager);
-    assert_true(kolo_watch_view(at_worker.manager->watch, sizeof(kolo_watch_t), &worker));
-    assert_true(kolo_watch_view(at_ps.manager->watch, sizeof(kolo_watch_t), &ps));
+    assert_true(kolo_watch_view(at_worker.manager->watch, sizeof(kolo_rendezvous_watch_t), &worker));
+    assert_true(kolo_watch_view(at_ps.manager->watch, sizeof(kolo_rendezvous_watch_t), &ps));
     assert_int_equal(worker.nwaits, 2);
     bool first = strcmp(worker.waits[0].edge, "grad_3") == 0;
     kolo_watch_words(&worker, &worker.waits[!first], now, &ps, words, sizeof words);
@@ -88,7 +88,7 @@ static void who_waits_for_what_is_told_in_a_sentence(void **state)
     assert_string_equal(words, "task worker:1 waits 31 s for edge bias of ps:0, which has sent steps up to 40");
     for (int i = 0; i < 2; i++) kolo_receive_discard(receives[i]);
     kolo_watch_look(at_worker.manager->watch, at_worker.manager);
-    assert_true(kolo_watch_view(at_worker.manager->watch, sizeof(kolo_watch_t), &worker));
+    assert_true(kolo_watch_view(at_worker.manager->watch, sizeof(kolo_rendezvous_watch_t), &worker));
     assert_int_equal(worker.nwaits, 0); /* given up */
     close_task(&at_worker);
     close_task(&at_ps);
@@ -113,13 +113,13 @@ static void how_slow_receives_ended_is_kept(void **state)
         assert_int_equal(kolo_rendezvous_send(t.step, key, &value, NULL), KOLO_OK);
         assert_int_equal(kolo_receive_wait(receive, 30000, &got), KOLO_OK);
         if (i > 0) continue;
-        assert_true(kolo_watch_view(t.manager->watch, sizeof(kolo_watch_t), &view));
+        assert_true(kolo_watch_view(t.manager->watch, sizeof(kolo_rendezvous_watch_t), &view));
         assert_int_equal(view.nended, 0);
     }
     assert_int_equal(kolo_rendezvous_receive_begin(t.step, key, NULL, &receive), KOLO_OK);
     assert_int_equal(kolo_rendezvous_abort(t.step, KOLO_ERR_SYSTEM, "enough"), KOLO_OK);
     assert_int_equal(kolo_receive_wait(receive, 30000, &got), KOLO_ERR_SYSTEM);
-    assert_true(kolo_watch_view(t.manager->watch, sizeof(kolo_watch_t), &view));
+    assert_true(kolo_watch_view(t.manager->watch, sizeof(kolo_rendezvous_watch_t), &view));
     assert_int_equal(view.nended, KOLO_WATCH_ENDED); /* the last ones */
     assert_int_equal(view.ended[0].status, KOLO_ERR_SYSTEM);
     assert_int_equal(view.ended[1].status, KOLO_OK);
@@ -136,7 +136,7 @@ static void how_slow_receives_ended_is_kept(void **state)
 static void bytes_of_strangers_do_no_harm(void **state)
 {
     static kolo_watch_view_t view;
-    kolo_watch_t *watch = aligned_alloc(64, KOLO_ROUND_UP(sizeof *watch, (size_t)64));
+    kolo_rendezvous_watch_t *watch = aligned_alloc(64, KOLO_ROUND_UP(sizeof *watch, (size_t)64));
     char words[300];
     (void)state;
     assert_non_null(watch);

@@ -184,13 +184,13 @@ static void explain_choice(const ask_t *q, const kolo_tune_choice_t *choice, FIL
     else if (best != KOLO_ALGO_COUNT && choice->way.lines)
         fprintf(out,
                 "  the cost model does not know the loops over lines; of the others it would choose %s (%.1f us)\n",
-                kolo_algo_name(best), best_us);
+                kolo_plan_algo_name(best), best_us);
     else if (best != KOLO_ALGO_COUNT)
         fprintf(out,
                 "  the cost model would choose %s (%.1f us, against %.1f us for %s); a measured rule comes before "
                 "it, since "
                 "it knows neither caches nor the scheduler\n",
-                kolo_algo_name(best), best_us, us, kolo_way_name(q->coll, choice->way));
+                kolo_plan_algo_name(best), best_us, us, kolo_way_name(q->coll, choice->way));
 }
 
 kolo_status_t kolo_tune_explain(const kolo_tune_env_t *env, const kolo_emit_env_t *emit,

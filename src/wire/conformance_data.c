@@ -99,7 +99,7 @@ static int messages_keep_their_order(kolo_kit_t *kit)
             KIT_TRY(receive_one(kit, &rx, (uint32_t)(received * 37 % (SLOT + 1)), received));
             received++;
         }
-        KIT_CHECK(kolo_wire_pump(&kit->ctx) == KOLO_OK);
+        KIT_CHECK(kolo_wire_step(&kit->ctx) == KOLO_OK);
     }
     while (sent < MESSAGES) {
         KIT_TRY(send_one(kit, &tx, (uint32_t)(sent * 37 % (SLOT + 1)), sent));
@@ -118,9 +118,9 @@ static int the_queue_is_bounded(kolo_kit_t *kit)
     uint64_t sent = 0;
     if (kit->rank == 0) {
         /* A wire that moves bytes itself has buffers of its own, but they are bounded too. */
-        bool moves = tx.caps & KOLO_CAP_PUMP;
+        bool moves = tx.caps & KOLO_CAP_STEP;
         for (int idle = 0; sent < MOST && idle < 200;) {
-            KIT_CHECK(kolo_wire_pump(&kit->ctx) == KOLO_OK);
+            KIT_CHECK(kolo_wire_step(&kit->ctx) == KOLO_OK);
             if (!kolo_tx_ready(&tx)) {
                 idle++;
                 if (moves) kolo_kit_sleep_ms(1);

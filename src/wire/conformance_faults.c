@@ -133,7 +133,7 @@ static int a_closed_peer_is_seen_after_its_data(kolo_kit_t *kit)
     KIT_TRY(meet(kit));
     if (kit->rank == 1) {
         for (uint64_t i = 0; i < 3; i++) kolo_tx_post(&tx, 0, 0, 1, i);
-        if (tx.caps & KOLO_CAP_PUMP) KIT_CHECK(kolo_kit_wait_released(kit, &tx, WAIT_MS) == KOLO_OK);
+        if (tx.caps & KOLO_CAP_STEP) KIT_CHECK(kolo_kit_wait_released(kit, &tx, WAIT_MS) == KOLO_OK);
         kolo_tx_close(&tx);
         kolo_rx_close(&rx);
         kolo_wire_ctx_close(&kit->ctx);
@@ -141,7 +141,7 @@ static int a_closed_peer_is_seen_after_its_data(kolo_kit_t *kit)
         return close_both(&tx, &rx);
     }
     /* A waiter whose poll came just too early looks after the peer before it polls again. */
-    if (!(rx.caps & KOLO_CAP_PUMP)) {
+    if (!(rx.caps & KOLO_CAP_STEP)) {
         KIT_TRY(meet(kit));
         KIT_CHECK(rx.ops->rx_check(&rx) == KOLO_OK);
     }
@@ -159,7 +159,7 @@ static int a_closed_peer_is_seen_after_its_data(kolo_kit_t *kit)
     }
     KIT_CHECK(status == KOLO_ERR_REMOTE);
     KIT_CHECK(IN_TIME(ms_since(t) < 1000));
-    if (rx.caps & KOLO_CAP_PUMP) KIT_TRY(meet(kit));
+    if (rx.caps & KOLO_CAP_STEP) KIT_TRY(meet(kit));
     return close_both(&tx, &rx);
 }
 
@@ -310,7 +310,7 @@ static int an_idle_waiter_sleeps_and_is_woken(kolo_kit_t *kit)
             KIT_CHECK(kolo_kit_wait_tx(kit, &tx, WAIT_MS) == KOLO_OK);
             *(uint64_t *)kolo_tx_payload(&tx) = kolo_now_ns();
             kolo_tx_post(&tx, 8, 0, 1, i);
-            KIT_CHECK(kolo_wire_pump(&kit->ctx) == KOLO_OK);
+            KIT_CHECK(kolo_wire_step(&kit->ctx) == KOLO_OK);
         } else {
             KIT_CHECK(kolo_kit_wait_rx(kit, &rx, WAIT_MS) == KOLO_OK);
             late[n++] = ms_since(*(const uint64_t *)kolo_rx_payload(&rx));
@@ -369,7 +369,7 @@ static int a_failed_rank_has_its_memory_to_itself(kolo_kit_t *kit)
 #define BOTH (KOLO_CONFORM_THREADS | KOLO_CONFORM_PROCESSES)
 const kolo_conformance_case_t kolo_conformance_faults[] = {
     {"no_wire_is_an_error_that_names_both", 2, BOTH, no_wire_is_an_error_that_names_both, 0, 0, -1},
-    {"a_wrong_key_is_refused", 2, BOTH, a_wrong_key_is_refused, 0, KOLO_CAP_PUMP, -1},
+    {"a_wrong_key_is_refused", 2, BOTH, a_wrong_key_is_refused, 0, KOLO_CAP_STEP, -1},
     {"different_specs_are_an_error_on_both", 2, BOTH, different_specs_are_an_error_on_both, 0, 0, -1},
     {"failure_of_one_side_reaches_the_other", 2, BOTH, failure_of_one_side_reaches_the_other, 0, 0, -1},
     {"cards_of_noise_are_refused", 2, BOTH, cards_of_noise_are_refused, 0, 0, -1},

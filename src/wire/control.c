@@ -315,7 +315,7 @@ kolo_status_t kolo_control_check(kolo_wire_ctx_t *ctx, kolo_control_peer_t *peer
     bool closed = atomic_load_explicit(&peer->page->closed, memory_order_acquire) != 0;
     /* Died is the graver word: a process that was killed while it closed is dead. */
     if (has_died(peer)) {
-        if (!closed) kolo_oob_report_lost(ctx->oob, peer->rank, KOLO_LOSS_PROCESS);
+        if (!closed) kolo_news_report_lost(ctx->oob, peer->rank, KOLO_LOSS_PROCESS);
         return kolo_fail(KOLO_ERR_REMOTE, "rank %d (host %.32s, pid %d) has died; rank %d shared memory with it",
                          peer->rank, card->host_name, card->pid, ctx->member->rank);
     }

@@ -105,7 +105,7 @@ static int run_threads(const kolo_kit_job_t *job)
     struct timespec limit;
     kolo_unique_id_t id;
     int failed = 0;
-    if (!kits || !threads || kolo_oob_create_id(&id) != KOLO_OK) abort();
+    if (!kits || !threads || kolo_id_create(&id) != KOLO_OK) abort();
     clock_gettime(CLOCK_REALTIME, &limit);
     limit.tv_sec += job->limit_s;
     for (int i = 0; i < job->nranks; i++) {
@@ -120,7 +120,7 @@ static int run_threads(const kolo_kit_job_t *job)
         }
         failed += kits[i].result != 0;
     }
-    kolo_oob_stop_roots();
+    kolo_root_stop_all();
     free(kits);
     free(threads);
     return failed;
@@ -176,7 +176,7 @@ static int run_processes(const kolo_kit_job_t *job)
             child_main(job, i, pipes[0]);
         }
     }
-    if (kolo_oob_create_id(&id) != KOLO_OK) abort();
+    if (kolo_id_create(&id) != KOLO_OK) abort();
     for (int i = 0; i < job->nranks; i++)
         if (write(pipes[1], &id, sizeof id) != (ssize_t)sizeof id) abort();
     close(pipes[0]);
@@ -187,7 +187,7 @@ static int run_processes(const kolo_kit_job_t *job)
         }
         failed += !passed(job, i, status);
     }
-    kolo_oob_stop_roots();
+    kolo_root_stop_all();
     return failed;
 }
 
@@ -237,7 +237,7 @@ static kolo_status_t await(awaited_t *a, int limit_ms)
     kolo_wait_init(&wait, &kit->abort, kolo_deadline_ms(limit_ms), describe, a, kit->nranks);
     wait.wakers[wait.nwakers++] = &kit->ctx.waker;
     for (uint32_t polls = 1; status == KOLO_OK; polls++) {
-        status = kolo_wire_pump(&kit->ctx);
+        status = kolo_wire_step(&kit->ctx);
         if (has_come(a)) {
             status = KOLO_OK;
             break;

@@ -49,7 +49,7 @@ int kolo_kit_report(const kolo_kit_t *kit, const char *file, int line, const cha
         if (kit_line) return kit_line;                                                                             \
     } while (0)
 
-/* Waits as executors do: poll, pump, pause, look after the peer. Within limit_ms. */
+/* Waits as executors do: poll, step, pause, look after the peer. Within limit_ms. */
 kolo_status_t kolo_kit_wait_rx(kolo_kit_t *kit, kolo_rx_t *rx, int limit_ms);
 kolo_status_t kolo_kit_wait_line(kolo_kit_t *kit, kolo_rx_t *rx, size_t line, int limit_ms);
 kolo_status_t kolo_kit_wait_tx(kolo_kit_t *kit, kolo_tx_t *tx, int limit_ms);

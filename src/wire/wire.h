@@ -4,7 +4,7 @@
  * to all other ranks of the writer's host (NODE). Whatever moves the bytes (a pointer, a shared segment, a socket),
  * both ends see slots with a header line and a payload, a number that says "slot n is full" and a count that says
  * "slot n is free again". The hot path below is inline and makes no call; a wire that has to move bytes itself
- * (tcp) does so in pump(), which waiters call. end.h has the part of an end that does not depend on a process.
+ * (tcp) does so in step(), which waiters call. end.h has the part of an end that does not depend on a process.
  */
 #ifndef KOLO_WIRE_WIRE_H
 #define KOLO_WIRE_WIRE_H
@@ -32,8 +32,8 @@ typedef enum {
 enum { /* capabilities of a connection */
        KOLO_CAP_REF =
            1u << 0, /* slots may carry references to the writer's memory; reader may copy from and to it */
-       KOLO_CAP_PUMP =
-           1u << 1, /* pump() must be called for bytes to move; kolo_tx_sent() must be awaited before returning */
+       KOLO_CAP_STEP =
+           1u << 1, /* step() must be called for bytes to move; kolo_tx_sent() must be awaited before returning */
        KOLO_CAP_POST_FROM = 1u << 2, /* tx_post_from and rx_expect: payload outside the slots */
        KOLO_CAP_FANOUT = 1u << 3,    /* NODE connections possible */
        KOLO_CAP_AHEAD = 1u << 4      /* rx_expect for slots ahead saves time, and must be called for each slot */
@@ -122,7 +122,7 @@ static inline bool kolo_tx_released(const kolo_tx_t *tx)
 {
     return kolo_tx_end_consumed(&tx->end) == tx->end.next;
 }
-/* Is the memory of all posted slots free, with nothing left for pump()? Where both ends share memory this is true
+/* Is the memory of all posted slots free, with nothing left for step()? Where both ends share memory this is true
  * long before the readers give the slots back. */
 static inline bool kolo_tx_sent(const kolo_tx_t *tx)
 {
@@ -285,8 +285,8 @@ extern const kolo_param_table_t kolo_wire_params; /* of several wires (mapped.c)
 /* ---- context: what the wires of one communicator share ---- */
 
 struct kolo_control; /* control.h: my control page and descriptor-passing entry */
-typedef kolo_status_t (*kolo_pump_fn_t)(void *arg);
-#define KOLO_WIRE_MAX_PUMPS 4
+typedef kolo_status_t (*kolo_wire_step_fn_t)(void *arg);
+#define KOLO_WIRE_MAX_STEPS 4
 
 typedef struct kolo_wire_ctx {
     kolo_oob_t *oob;
@@ -298,10 +298,10 @@ typedef struct kolo_wire_ctx {
     kolo_waker_t waker;   /* waits of this communicator sleep on it; its asleep word is in the control page */
     struct kolo_control *control;
     struct {
-        kolo_pump_fn_t fn;
+        kolo_wire_step_fn_t fn;
         void *arg;
-    } pumps[KOLO_WIRE_MAX_PUMPS]; /* registered by wires with KOLO_CAP_PUMP on first use */
-    uint32_t npumps;
+    } steps[KOLO_WIRE_MAX_STEPS]; /* registered by wires with KOLO_CAP_STEP on first use */
+    uint32_t nsteps;
     void *wire_state[KOLO_WIRES_MAX + 1]; /* kolo_wire_state() */
 } kolo_wire_ctx_t;
 
@@ -320,9 +320,9 @@ void kolo_wire_ctx_fini(kolo_wire_ctx_t *ctx);
 kolo_status_t kolo_wire_fetch(kolo_wire_ctx_t *ctx, const kolo_peer_card_t *card, const uint8_t name[16],
                               kolo_fdpass_patience_t patience, int *fds, int nfds, kolo_fdpass_peer_t *peer);
 
-static inline kolo_status_t kolo_wire_pump(kolo_wire_ctx_t *ctx)
+static inline kolo_status_t kolo_wire_step(kolo_wire_ctx_t *ctx)
 {
-    for (uint32_t i = 0; i < ctx->npumps; i++) KOLO_TRY(ctx->pumps[i].fn(ctx->pumps[i].arg));
+    for (uint32_t i = 0; i < ctx->nsteps; i++) KOLO_TRY(ctx->steps[i].fn(ctx->steps[i].arg));
     return KOLO_OK;
 }
 

@@ -29,7 +29,7 @@ static void broadcast_sizes(rank_t *r)
     char data[1000];
     kolo_task_t task = {.ctx = &r->comm->body->ctx};
     kolo_wait_t wait;
-    kolo_body_wait_init(r->comm->body, &wait, &task);
+    kolo_mismatch_wait_init(r->comm->body, &wait, &task);
     EXPECT(wait.spins <= MOST_POLLS);
     for (size_t i = 0; i < 4; i++) {
         uint64_t before = yields;

@@ -105,7 +105,7 @@ static void form_make(form_t *p, const kolo_algo_row_t *row, const shape_env_t *
         assert_int_equal(kolo_algo_emit(row->coll, row->algo, &env, &p->plan[env.rank]), KOLO_OK);
         assert_int_equal(kolo_plan_check(p->plan[env.rank]), KOLO_OK);
     }
-    if (kolo_plan_verify((const kolo_plan_t *const *)p->plan, env.nranks, &options) != KOLO_OK)
+    if (kolo_prove_verify((const kolo_plan_t *const *)p->plan, env.nranks, &options) != KOLO_OK)
         fail_msg("%s", kolo_error_text());
     for (uint32_t r = 0; r < env.nranks; r++)
         if (kolo_cuda_lower((const kolo_plan_t *const *)p->plan, env.nranks, r, &p->lowered[r]) != KOLO_OK)
@@ -215,7 +215,7 @@ static void compare_steps(const form_t *p, uint32_t rank, const kolo_cuda_plan_r
     for (uint32_t k = 0; k < run->replicas; k++) {
         uint32_t tiles = run->tiles > k ? (run->tiles - k - 1) / run->replicas + 1 : 0;
         size_t n = steps_of(me, k, run->replicas, steps);
-        if (kolo_plan_verify_trace(p->plan[rank], tiles, steps, n) != KOLO_OK)
+        if (kolo_prove_verify_trace(p->plan[rank], tiles, steps, n) != KOLO_OK)
             fail_msg("replica %u of %u: %s", k, run->replicas, kolo_error_text());
         compared++;
     }
@@ -308,11 +308,11 @@ static void run_row(const kolo_algo_row_t *row, const shape_env_t *shape)
     c.call.count = row->coll == KOLO_COLL_BARRIER
                        ? 0
                        : whole * p.forms[0].plan[0]->nsubs * (17000 / kolo_type_size(c.call.type) + draw() % 64);
-    run_case(&p, &c, kolo_algo_name(row->algo));
+    run_case(&p, &c, kolo_plan_algo_name(row->algo));
     static const uint64_t odd[] = {0, 1, 7, 1003};
     for (size_t i = 0; i < KOLO_COUNTOF(odd); i++) {
         c = next_case(row, n, root, odd[i]);
-        run_case(&p, &c, kolo_algo_name(row->algo));
+        run_case(&p, &c, kolo_plan_algo_name(row->algo));
     }
     plans_free(&p);
 }
@@ -344,7 +344,7 @@ static void run_all(shape_t first, shape_t last, bool fanout)
         }
     for (size_t i = 0; i < kolo_algo_rows && first == SHAPE_ONE_NODE; i++)
         if (!was_run[i] && kolo_algos[i].coll != KOLO_COLL_P2P && kolo_algos[i].algo != KOLO_ALGO_HIERARCHICAL)
-            fail_msg("%s for %s was never run", kolo_algo_name(kolo_algos[i].algo),
+            fail_msg("%s for %s was never run", kolo_plan_algo_name(kolo_algos[i].algo),
                      kolo_coll_name(kolo_algos[i].coll));
     free(was_run);
 }

@@ -355,7 +355,7 @@ static void compare(const case_t *c)
             uint32_t tiles;
             size_t n = steps_of(c, rank, block, steps, &tiles);
             if (!n && block) continue;
-            if (kolo_plan_verify_trace(c->plan[rank], n ? tiles : 0, steps, n) != KOLO_OK)
+            if (kolo_prove_verify_trace(c->plan[rank], n ? tiles : 0, steps, n) != KOLO_OK)
                 fail_msg("%s, block %u: %s", name_of(c), block, kolo_error_text());
             check_order(c, rank, block);
             compared++;
@@ -375,7 +375,7 @@ static void run_case(const row_t *row, uint32_t n, uint32_t root, uint64_t elems
     env.fanout = env.refs = false;
     env.root = root;
     for (env.rank = 0; env.rank < n; env.rank++) assert_int_equal(emit(row, &env, &c.plan[env.rank]), KOLO_OK);
-    if (kolo_plan_verify((const kolo_plan_t *const *)c.plan, n, &options) != KOLO_OK)
+    if (kolo_prove_verify((const kolo_plan_t *const *)c.plan, n, &options) != KOLO_OK)
         fail_msg("%s", kolo_error_text());
     c.count = elems * (kolo_coll_traits(row->coll)->whole ? c.plan[0]->nparts : 1); /* all parts are equal */
     run(&c);

@@ -36,10 +36,10 @@ static int open_rank(kolo_kit_t *kit, const char *name)
                                 .name = name};
     snprintf(path, sizeof path, "%s.%s", id_file, name);
     if (rank == 0) {
-        KIT_CHECK(kolo_oob_create_id(&kit->id) == KOLO_OK);
-        KIT_CHECK(kolo_oob_save_id(&kit->id, path) == KOLO_OK);
+        KIT_CHECK(kolo_id_create(&kit->id) == KOLO_OK);
+        KIT_CHECK(kolo_id_save(&kit->id, path) == KOLO_OK);
     } else {
-        KIT_CHECK(kolo_oob_load_id(&kit->id, path, SETUP_MS) == KOLO_OK);
+        KIT_CHECK(kolo_id_load(&kit->id, path, SETUP_MS) == KOLO_OK);
     }
     KIT_CHECK(kolo_oob_open(&config, &kit->oob) == KOLO_OK);
     KIT_CHECK(kolo_member_fill_card(&card, rank, -1) == KOLO_OK);
@@ -71,7 +71,7 @@ static int run_case(const char *name, int (*run)(kolo_kit_t *kit))
         kolo_oob_close(kit.oob);
         kolo_oob_fini(kit.oob);
     }
-    kolo_oob_stop_roots();
+    kolo_root_stop_all();
     if (kolo_now_ns() - t > KOLO_NS_PER_S)
         result = kolo_kit_report(&kit, __FILE__, __LINE__, "the end in a second");
     if (!kolo_kit_no_more_than(&before, &after)) {
@@ -109,7 +109,7 @@ static int cut_link(kolo_kit_t *kit)
         kolo_kit_sleep_ms(100);
         KIT_CHECK(system("ip link set eth0 down") == 0);
         kolo_tx_post(&tx, 65536, 0, 0, 0);
-        KIT_CHECK(kolo_wire_pump(&kit->ctx) == KOLO_OK);
+        KIT_CHECK(kolo_wire_step(&kit->ctx) == KOLO_OK);
         kolo_kit_sleep_ms(600);
     } else {
         kolo_wait_t w;
@@ -123,7 +123,7 @@ static int cut_link(kolo_kit_t *kit)
         kolo_wait_init(&w, &kit->abort, kolo_deadline_ms(500), describe_slot, kit, 1);
         w.wakers[w.nwakers++] = &kit->ctx.waker;
         while (st == KOLO_OK && !kolo_rx_ready(&rx)) {
-            st = kolo_wire_pump(&kit->ctx);
+            st = kolo_wire_step(&kit->ctx);
             if (st == KOLO_OK) st = kolo_wait_pause(&w);
         }
         kolo_wait_end(&w);

@@ -62,8 +62,9 @@ static void complain(tally_t *t, const kolo_algo_row_t *row, const kolo_emit_env
 {
     t->failed++;
     printf("FAILED %s/%s ranks=%u root=%u nodes=%u (map %d)%s%s tiles=%u%s: %s\n", kolo_coll_name(row->coll),
-           kolo_algo_name(row->algo), env->nranks, env->root, env->nnodes, (int)shape, env->fanout ? " fanout" : "",
-           o->in_place ? " in place" : "", o->tiles, o->empty_parts ? " empty parts" : "", kolo_error_text());
+           kolo_plan_algo_name(row->algo), env->nranks, env->root, env->nnodes, (int)shape,
+           env->fanout ? " fanout" : "", o->in_place ? " in place" : "", o->tiles,
+           o->empty_parts ? " empty parts" : "", kolo_error_text());
 }
 
 static void free_plans(kolo_plan_t **plans, uint32_t n)
@@ -151,19 +152,19 @@ static void verify_case(tally_t *t, const kolo_algo_row_t *row, kolo_emit_env_t 
     for (int in_place = 0; in_place <= (int)row->in_place; in_place++) {
         o.in_place = in_place;
         t->cases++;
-        if (kolo_plan_verify(p, env->nranks, &o) != KOLO_OK) complain(t, row, env, shape, &o);
+        if (kolo_prove_verify(p, env->nranks, &o) != KOLO_OK) complain(t, row, env, shape, &o);
         if (l.one_tile) {
             kolo_verify_options_t one = o;
             one.tiles = 1;
             t->cases++;
-            if (kolo_plan_verify(p, env->nranks, &one) != KOLO_OK) complain(t, row, env, shape, &one);
+            if (kolo_prove_verify(p, env->nranks, &one) != KOLO_OK) complain(t, row, env, shape, &one);
         }
     }
     if (!l.empty || row->coll == KOLO_COLL_BARRIER) return;
     o.in_place = false;
     o.empty_parts = random_empty(env->nranks);
     t->cases++;
-    if (kolo_plan_verify(p, env->nranks, &o) != KOLO_OK) complain(t, row, env, shape, &o);
+    if (kolo_prove_verify(p, env->nranks, &o) != KOLO_OK) complain(t, row, env, shape, &o);
 }
 
 static void one_root(tally_t *t, const kolo_algo_row_t *row, kolo_emit_env_t *env, shape_t shape)
@@ -304,7 +305,7 @@ static void random_p2p(tally_t *t, const kolo_algo_row_t *row, uint32_t n, uint3
             if (!emit_group(plans[made], g[made], &s, groups[made])) break;
         }
         t->cases++;
-        if (made < 2 || kolo_plan_verify((const kolo_plan_t *const *)plans[0], n, &o) != KOLO_OK)
+        if (made < 2 || kolo_prove_verify((const kolo_plan_t *const *)plans[0], n, &o) != KOLO_OK)
             complain(t, row, &s.env, SHAPE_ONE_NODE, &o);
         while (made--) free_plans(plans[made], n);
     }
@@ -337,8 +338,8 @@ static void random_pairs(tally_t *t, uint32_t n, uint32_t rounds)
                                    .tiles = 1 + random_below(4),
                                    .next = (const kolo_plan_t *const *)plans[1]};
         t->cases++;
-        if (kolo_plan_verify((const kolo_plan_t *const *)plans[0], n, &o) != KOLO_OK) {
-            printf("then %s/%s: ", kolo_coll_name(rows[1]->coll), kolo_algo_name(rows[1]->algo));
+        if (kolo_prove_verify((const kolo_plan_t *const *)plans[0], n, &o) != KOLO_OK) {
+            printf("then %s/%s: ", kolo_coll_name(rows[1]->coll), kolo_plan_algo_name(rows[1]->algo));
             complain(t, rows[0], &s.env, SHAPE_UNEVEN, &o);
         }
         free_plans(plans[0], n);
@@ -358,7 +359,7 @@ static void run_row(const kolo_algo_row_t *row, uint32_t from, uint32_t to, uint
     }
     t.seconds = seconds_now() - start;
     printf("%-15s %-17s %8llu cases %6llu equal %4llu failed %7.2f s\n", kolo_coll_name(row->coll),
-           kolo_algo_name(row->algo), (unsigned long long)t.cases, (unsigned long long)t.equal,
+           kolo_plan_algo_name(row->algo), (unsigned long long)t.cases, (unsigned long long)t.equal,
            (unsigned long long)t.failed, t.seconds);
     fflush(stdout);
     all->cases += t.cases;
@@ -382,7 +383,8 @@ int main(int argc, char **argv)
             step = (uint32_t)strtoul(argv[i + 1], NULL, 10);
         } else if (strcmp(argv[i], "--only") == 0 && (slash = strchr(argv[i + 1], '/'))) {
             snprintf(name, sizeof(name), "%.*s", (int)(slash - argv[i + 1]), argv[i + 1]);
-            if (kolo_coll_parse(name, &coll) != KOLO_OK || kolo_algo_parse(slash + 1, &algo) != KOLO_OK) return 2;
+            if (kolo_coll_parse(name, &coll) != KOLO_OK || kolo_plan_algo_parse(slash + 1, &algo) != KOLO_OK)
+                return 2;
         }
     }
     if (from == 0 || step == 0 || to >= SHAPE_MOST_RANKS) return 2;

@@ -156,8 +156,8 @@ static kolo_status_t predict(const world_t *w, const kolo_emit_env_t *env, kolo_
     if (!plans) return kolo_fail(KOLO_ERR_NO_MEMORY, "no memory for the plans of %u ranks", env->nranks);
     kolo_status_t status = emit_all(w, env, coll, p, count * elem_bytes, slot_bytes, plans);
     if (status == KOLO_OK && !p->left_out)
-        status = kolo_plan_simulate((const kolo_plan_t *const *)plans, env->nranks, env->node_of, count, elem_bytes,
-                                    &machine, &p->result);
+        status = kolo_prove_simulate((const kolo_plan_t *const *)plans, env->nranks, env->node_of, count,
+                                     elem_bytes, &machine, &p->result);
     for (uint32_t r = 0; r < env->nranks; r++)
         if (plans[r]) kolo_plan_free(plans[r]);
     free(plans);
@@ -174,8 +174,9 @@ static int by_time(const void *a, const void *b)
 /* Rings take the lanes that they are given, the others have what they need. */
 static int name_of(const prediction_t *p, char *text, size_t bytes)
 {
-    if (p->algo != KOLO_ALGO_RING) return snprintf(text, bytes, "%s", kolo_algo_name(p->algo));
-    return snprintf(text, bytes, "%s on %u lane%s", kolo_algo_name(p->algo), p->lanes, p->lanes == 1 ? "" : "s");
+    if (p->algo != KOLO_ALGO_RING) return snprintf(text, bytes, "%s", kolo_plan_algo_name(p->algo));
+    return snprintf(text, bytes, "%s on %u lane%s", kolo_plan_algo_name(p->algo), p->lanes,
+                    p->lanes == 1 ? "" : "s");
 }
 
 /* Why the second is not the first: more through the busiest card, more between switches, or else more steps. */

@@ -96,7 +96,7 @@ int kolo_info_explain_gpu(const char *name, const char *size, const char *ranks,
     printf("\n");
     print_source(measured, (uint32_t)n, &gpu);
     printf("  predicted: %.2f us %s, by the plan of %s\n", p.us, graph ? "in a CUDA graph" : "on a stream",
-           kolo_algo_name(p.algo));
+           kolo_plan_algo_name(p.algo));
     return INFO_OK;
 }
 

@@ -266,7 +266,7 @@ static bool add_algorithm(const job_t *job, kolo_coll_t coll, kolo_algo_t algo, 
     if (kolo_algo_emit(coll, algo, &job->emit, &plan) != KOLO_OK) return false;
     uint64_t sum = 0;
     for (uint32_t i = 0; i < plan->nconns; i++) sum += conn_bytes(job, &plan->conns[i], false);
-    print_line(kolo_coll_name(coll), kolo_algo_name(algo), plan->nconns, sum);
+    print_line(kolo_coll_name(coll), kolo_plan_algo_name(algo), plan->nconns, sum);
     uint64_t slot = KOLO_MIN(job->sizes.local_slot_bytes, bytes);
     all->scratch = KOLO_MAX(all->scratch, plan->nscratch * plan->slices * slot);
     bool added = set_add(all, plan, bytes);

@@ -56,14 +56,15 @@ static bool take_memory(void *arg, int pid, int fd, const struct stat *st)
 {
     tasks_t *tasks = arg;
     (void)pid;
-    if (st->st_size < (off_t)sizeof(kolo_watch_t) || is_known(tasks, st) || !make_room(tasks)) return true;
-    void *bytes = mmap(NULL, sizeof(kolo_watch_t), PROT_READ, MAP_SHARED, fd, 0);
+    if (st->st_size < (off_t)sizeof(kolo_rendezvous_watch_t) || is_known(tasks, st) || !make_room(tasks))
+        return true;
+    void *bytes = mmap(NULL, sizeof(kolo_rendezvous_watch_t), PROT_READ, MAP_SHARED, fd, 0);
     if (bytes == MAP_FAILED) return true;
     kolo_watch_view_t *view = malloc(sizeof *view);
     bool there = false;
     for (int again = 0; view && again < 10 && !there; again++)
-        there = kolo_watch_view(bytes, sizeof(kolo_watch_t), view);
-    munmap(bytes, sizeof(kolo_watch_t));
+        there = kolo_watch_view(bytes, sizeof(kolo_rendezvous_watch_t), view);
+    munmap(bytes, sizeof(kolo_rendezvous_watch_t));
     if (there)
         tasks->all[tasks->count++] = (task_t){view, st->st_ino, st->st_dev, st->st_uid};
     else

@@ -35,23 +35,23 @@ static void answer(void *arg, kolo_finding_t *mine)
     }
 }
 
-void kolo_survey_open(kolo_body_t *body)
+void kolo_ask_around_open(kolo_body_t *body)
 {
     if (!body->record.at) return;
-    kolo_oob_set_survey(body->oob, answer, body);
+    kolo_diag_set_survey(body->oob, answer, body);
 }
 
-void kolo_survey_close(kolo_body_t *body)
+void kolo_ask_around_close(kolo_body_t *body)
 {
     if (!body->oob) return;
-    kolo_oob_set_survey(body->oob, NULL, NULL);
+    kolo_diag_set_survey(body->oob, NULL, NULL);
 }
 
 /* What is known of a rank that did not answer. */
 static void look_for(const kolo_body_t *body, kolo_verdict_rank_t *v)
 {
     const kolo_peer_card_t *card = &body->member.peers[v->rank], *mine = &body->member.peers[body->rank];
-    v->presence = kolo_oob_rank_lost(body->oob, v->rank, NULL, 0) ? KOLO_RANK_GONE : KOLO_RANK_SILENT;
+    v->presence = kolo_news_rank_lost(body->oob, v->rank, NULL, 0) ? KOLO_RANK_GONE : KOLO_RANK_SILENT;
     if (card->host_hash != mine->host_hash) return;
     if (kolo_member_process_hash(card->host_hash, card->pid) == card->process_hash)
         v->stopped = kolo_process_stopped(card->pid);
@@ -91,7 +91,7 @@ static void log_lines(const kolo_body_t *body, const char *text)
     }
 }
 
-void kolo_survey_time_out(kolo_body_t *body)
+void kolo_ask_around_time_out(kolo_body_t *body)
 {
     char seen[KOLO_ERROR_TEXT_BYTES], brief[400];
     const size_t text_bytes = KOLO_VERDICT_TEXT;
@@ -103,7 +103,7 @@ void kolo_survey_time_out(kolo_body_t *body)
         kolo_finding_t mine = {.rank = body->rank, .heard = true};
         int asked = whom_to_ask(body, findings), n = 0;
         bool in = false;
-        kolo_oob_survey(body->oob, findings, asked, WAIT_MS);
+        kolo_diag_survey(body->oob, findings, asked, WAIT_MS);
         answer(body, &mine);
         kolo_record_waits_t waits;
         kolo_record_waits_read(body->record.at, &waits);

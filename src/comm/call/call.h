@@ -184,13 +184,13 @@ bool kolo_p2p_pair_is_up(kolo_body_t *body, uint32_t peer, bool send);
 typedef struct kolo_share {
     kolo_comm_t comm;
     uint64_t ticket;
-    kolo_call_t *calls, *messages;            /* all of them, in order; copies of the others than collectives */
-    size_t count, nmessages, nones, capacity; /* one-sided calls stand behind the messages */
-    bool sync;                                /* group_end waits for it */
+    kolo_call_t *calls, *messages;                /* all of them, in order; copies of the others than collectives */
+    size_t count, nmessages, nonesided, capacity; /* one-sided calls stand behind the messages */
+    bool sync;                                    /* group_end waits for it */
     bool first_use; /* of a communicator that does not block: it connects, and tells so itself */
     int stream;     /* index of one of its streams among those of the group, -1: none */
     /* while it runs */
-    bool drawn, turn, refused, pairing, colling, windowing;
+    bool drawn, turn, refused, pairing, in_collective, in_onesided;
     size_t at; /* the collective that runs, or is next */
     kolo_coll_run_t coll;
     kolo_p2p_t p2p;
@@ -202,9 +202,10 @@ typedef struct kolo_share {
     char text[KOLO_ERROR_TEXT_BYTES];
 } kolo_share_t;
 /* Runs them side by side until all are over; `ended` is called for each that is. */
-void kolo_shares_run(kolo_share_t **shares, size_t count, void (*ended)(kolo_share_t *share, void *arg), void *arg);
+void kolo_call_shares_run(kolo_share_t **shares, size_t count, void (*ended)(kolo_share_t *share, void *arg),
+                          void *arg);
 /* A share with a ticket that will not run, by the thread's last error: its turn passes. */
-void kolo_share_skip(kolo_share_t *share, kolo_status_t status);
+void kolo_call_share_skip(kolo_share_t *share, kolo_status_t status);
 
 /* ---- mismatch.c ---- */
 /* After body->oob is open: from now on peers may ask what this rank is in. */
@@ -214,7 +215,7 @@ void kolo_mismatch_open(kolo_body_t *body);
  * and not shown. Its entry in the flight record is for kolo_record_end(). */
 uint64_t kolo_mismatch_count(kolo_body_t *body, kolo_call_word_t which);
 /* A wait for `task`, with the time limit of operations; `look` is for the caller to set. */
-void kolo_body_wait_init(kolo_body_t *body, kolo_wait_t *wait, kolo_task_t *task);
+void kolo_mismatch_wait_init(kolo_body_t *body, kolo_wait_t *wait, kolo_task_t *task);
 /* The `look` of a collective's wait (arg: its task): has a peer turned out to be in another operation? After
  * KOLO_MISMATCH_MS, and then at growing intervals, asks the ranks that the task waits for. */
 kolo_status_t kolo_mismatch_look(void *arg);
@@ -257,11 +258,11 @@ kolo_status_t kolo_leftover_look(kolo_body_t *body, uint64_t number, uint64_t wo
 
 /* ---- ask_around.c ---- */
 /* From now on peers who ask are told what is in the flight record; until it goes. */
-void kolo_survey_open(kolo_body_t *body);
-void kolo_survey_close(kolo_body_t *body);
+void kolo_ask_around_open(kolo_body_t *body);
+void kolo_ask_around_close(kolo_body_t *body);
 /* An operation ran into its time limit: asks the others and adds to the thread's error text who keeps it waiting.
  */
-void kolo_survey_time_out(kolo_body_t *body);
+void kolo_ask_around_time_out(kolo_body_t *body);
 
 /* ---- userop.c ---- */
 void kolo_registrations_free(kolo_body_t *body);

@@ -255,7 +255,7 @@ typedef struct {
 static void *run_alone(void *arg)
 {
     alone_t *a = arg;
-    kolo_shares_run(&a->share, 1, a->ended, a->arg);
+    kolo_call_shares_run(&a->share, 1, a->ended, a->arg);
     return NULL;
 }
 
@@ -269,7 +269,7 @@ static void run_apart(kolo_share_t **shares, size_t count, void (*ended)(kolo_sh
     }
     for (size_t i = 0; i < count; i++) {
         if (!all || !all[i].started)
-            kolo_shares_run(&shares[i], 1, ended, arg);
+            kolo_call_shares_run(&shares[i], 1, ended, arg);
         else
             pthread_join(all[i].thread, NULL);
     }
@@ -282,7 +282,7 @@ static void run_shares(kolo_share_t **shares, size_t count, void (*ended)(kolo_s
     if (kolo_deep() && count > 1)
         run_apart(shares, count, ended, arg);
     else
-        kolo_shares_run(shares, count, ended, arg);
+        kolo_call_shares_run(shares, count, ended, arg);
 }
 
 static void share_ended(kolo_share_t *s, void *arg)
@@ -331,7 +331,7 @@ static void skip_part(const part_t *part, kolo_status_t status)
 {
     for (size_t i = 0; i < part->count; i++) {
         kolo_share_t *s = part->shares[i];
-        kolo_share_skip(s, status);
+        kolo_call_share_skip(s, status);
         if (s->first_use) {
             kolo_first_use_over(s->comm);
             kolo_handle_leave(s->comm);
@@ -408,7 +408,7 @@ static void start_first_use(ending_t *e, kolo_share_t *s)
         atomic_fetch_sub(&b->users, 1);
     }
     note_first(e, status);
-    kolo_share_skip(s, status);
+    kolo_call_share_skip(s, status);
     if (s->first_use) kolo_first_use_over(s->comm);
     s->first_use = false;
     s->drawn = false;

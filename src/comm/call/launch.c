@@ -84,7 +84,7 @@ static inline kolo_status_t run_coll(const kolo_call_t *call)
     if (KOLO_LIKELY(status == KOLO_OK)) return KOLO_OK;
     if (status == KOLO_IN_PROGRESS) {
         KOLO_FAIL_POINT("comm.call.wait");
-        kolo_body_wait_init(body, &wait, &task);
+        kolo_mismatch_wait_init(body, &wait, &task);
         wait.look = kolo_mismatch_look;
         status = kolo_task_run(&task, &wait);
     } else {

@@ -12,7 +12,7 @@
 /* Is there one from `rank`? Queues of messages carry no numbers, and lines of a host have many readers. */
 static const kolo_slot_header_t *find_from(const kolo_body_t *body, int rank, uint64_t number, uint64_t word)
 {
-    for (kolo_conn_t *c = body->conns[rank]; c; c = c->next) {
+    for (kolo_comm_conn_t *c = body->conns[rank]; c; c = c->next) {
         if (c->key.dir != KOLO_DIR_RX || c->key.node || c->key.lane >= KOLO_P2P_LANE ||
             c->proto != KOLO_PROTO_SIMPLE || !kolo_rx_ready(&c->u.rx))
             continue;
@@ -34,10 +34,10 @@ kolo_status_t kolo_leftover_look(kolo_body_t *body, uint64_t number, uint64_t wo
                                .word = word,
                                .other_number = h->operation,
                                .other_word = h->signature};
-        bool known = d.number == number || kolo_oob_look_back(body->oob, d.number, &d.word);
+        bool known = d.number == number || kolo_diag_look_back(body->oob, d.number, &d.word);
         if (!known || d.word == d.other_word) d.word = d.other_word = 0; /* before it, and which one is not known */
-        kolo_oob_note_difference(body->oob, &d);
-        return kolo_oob_difference(body->oob);
+        kolo_diag_note_difference(body->oob, &d);
+        return kolo_diag_difference(body->oob);
     }
     return KOLO_OK;
 }

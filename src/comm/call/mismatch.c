@@ -82,8 +82,8 @@ void kolo_mismatch_open(kolo_body_t *body)
 {
     kolo_board_init(&body->board, body->operation);
     body->stalled.operation = body->stalled_pairs.operation = KOLO_BOARD_NONE;
-    kolo_oob_set_leave_word(body->oob, kolo_signature_of_call(KOLO_CALL_WORD_LEAVE));
-    kolo_oob_set_board(body->oob, &body->board, (int)kolo_comm_options.mismatch_ms, tell, needs);
+    kolo_diag_set_leave_word(body->oob, kolo_signature_of_call(KOLO_CALL_WORD_LEAVE));
+    kolo_diag_set_board(body->oob, &body->board, (int)kolo_comm_options.mismatch_ms, tell, needs);
 }
 
 uint64_t kolo_mismatch_count(kolo_body_t *body, kolo_call_word_t which)
@@ -92,7 +92,7 @@ uint64_t kolo_mismatch_count(kolo_body_t *body, kolo_call_word_t which)
     if (body->exec && body->exec->by_host) return body->apart++;
     kolo_board_publish(&body->board, body->operation, word);
     kolo_record_begin_whole(body, body->operation, word);
-    kolo_oob_look_left(body->oob); /* who has left does not come to it */
+    kolo_diag_look_left(body->oob); /* who has left does not come to it */
     return body->operation++;
 }
 
@@ -136,10 +136,10 @@ static bool is_due(kolo_stalled_t *stalled, uint64_t operation)
 static void ask_neighbour(kolo_body_t *body, uint64_t operation)
 {
     if (body->stalled.asked % NEIGHBOUR_EACH == 0)
-        kolo_oob_ask(body->oob, (body->rank + 1) % body->nranks, operation);
+        kolo_diag_ask(body->oob, (body->rank + 1) % body->nranks, operation);
 }
 
-void kolo_body_wait_init(kolo_body_t *body, kolo_wait_t *wait, kolo_task_t *task)
+void kolo_mismatch_wait_init(kolo_body_t *body, kolo_wait_t *wait, kolo_task_t *task)
 {
     uint64_t deadline = KOLO_UNLIKELY(body->op_timeout_ms) ? kolo_deadline_ms(body->op_timeout_ms) : 0;
     bool crowded = body->tune.max_node_size > body->tune.cores;
@@ -152,10 +152,10 @@ void kolo_body_wait_init(kolo_body_t *body, kolo_wait_t *wait, kolo_task_t *task
 kolo_status_t kolo_mismatch_look_connecting(kolo_body_t *body, uint64_t operation, int rank)
 {
     kolo_record_waits(&body->record);
-    KOLO_TRY(kolo_oob_difference(body->oob));
+    KOLO_TRY(kolo_diag_difference(body->oob));
     if (!is_due(&body->stalled, operation)) return KOLO_OK;
-    kolo_oob_look_left(body->oob);
-    if (rank >= 0) kolo_oob_ask(body->oob, rank, operation);
+    kolo_diag_look_left(body->oob);
+    if (rank >= 0) kolo_diag_ask(body->oob, rank, operation);
     ask_neighbour(body, operation);
     return KOLO_OK;
 }
@@ -167,23 +167,23 @@ kolo_status_t kolo_mismatch_look(void *arg)
     int ranks[ASKED_AT_ONCE];
     kolo_record_waits(&body->record);
     if (body->on_wait) KOLO_TRY(body->on_wait(body->on_wait_arg));
-    kolo_oob_look_out(body->oob);
-    KOLO_TRY(kolo_oob_difference(body->oob));
+    kolo_pidwatch_look_out(body->oob);
+    KOLO_TRY(kolo_diag_difference(body->oob));
     if (!is_due(&body->stalled, task->operation)) return KOLO_OK;
-    kolo_oob_look_left(body->oob);
+    kolo_diag_look_left(body->oob);
     KOLO_TRY(kolo_leftover_look(body, task->operation, task->signature));
     size_t n = kolo_task_awaited(task, ranks, ASKED_AT_ONCE);
     if (n == 0 || n == ASKED_AT_ONCE) n = next_in_turn(body, &body->stalled, ranks, ASKED_AT_ONCE);
-    for (size_t i = 0; i < n; i++) kolo_oob_ask(body->oob, ranks[i], task->operation);
+    for (size_t i = 0; i < n; i++) kolo_diag_ask(body->oob, ranks[i], task->operation);
     ask_neighbour(body, task->operation);
     return KOLO_OK;
 }
 
 kolo_status_t kolo_mismatch_look_device(kolo_body_t *body, uint64_t number, const int *ranks, int count)
 {
-    KOLO_TRY(kolo_oob_difference(body->oob));
+    KOLO_TRY(kolo_diag_difference(body->oob));
     if (!is_due(&body->stalled, number)) return KOLO_OK;
-    for (int i = 0; i < count; i++) kolo_oob_ask(body->oob, ranks[i], number);
+    for (int i = 0; i < count; i++) kolo_diag_ask(body->oob, ranks[i], number);
     return KOLO_OK;
 }
 
@@ -192,13 +192,13 @@ void kolo_mismatch_look_call(kolo_body_t *body, uint64_t call)
     int ranks[ASKED_AT_ONCE];
     if (!is_due(&body->levels.stalled, call)) return;
     size_t n = next_in_turn(body, &body->levels.stalled, ranks, ASKED_AT_ONCE);
-    for (size_t i = 0; i < n; i++) kolo_oob_ask(body->oob, ranks[i], call);
+    for (size_t i = 0; i < n; i++) kolo_diag_ask(body->oob, ranks[i], call);
 }
 
 kolo_status_t kolo_mismatch_look_device_pairs(kolo_body_t *body, const kolo_exec_waits_t *waits, bool anew)
 {
     if (anew) body->stalled_pairs.operation = KOLO_BOARD_NONE;
-    KOLO_TRY(kolo_oob_difference(body->oob));
+    KOLO_TRY(kolo_diag_difference(body->oob));
     if (is_due(&body->stalled_pairs, PAIRS)) kolo_device_pairs_ask(body, waits);
     return KOLO_OK;
 }
@@ -208,9 +208,9 @@ static void ask_writer(kolo_body_t *body, const kolo_task_t *task)
 {
     char why[8];
     uint64_t end = kolo_deadline_ms(ANSWER_MS);
-    while (kolo_oob_difference(body->oob) != KOLO_ERR_MISMATCH && kolo_now_ns() < end) {
-        kolo_oob_ask(body->oob, task->met_rank, task->operation);
-        (void)kolo_oob_first_lost(body->oob, ANSWER_MS / 4, why, sizeof why);
+    while (kolo_diag_difference(body->oob) != KOLO_ERR_MISMATCH && kolo_now_ns() < end) {
+        kolo_diag_ask(body->oob, task->met_rank, task->operation);
+        (void)kolo_member_first_lost(body->oob, ANSWER_MS / 4, why, sizeof why);
     }
 }
 
@@ -229,16 +229,16 @@ void kolo_mismatch_met(const kolo_task_t *task)
     bool message = kolo_signature_fields(d.other_word).coll == KOLO_COLL_P2P;
     bool behind = (int64_t)(task->met_operation - task->operation) < 0;
     snprintf(seen, sizeof seen, "%s", kolo_error_text());
-    if (behind && kolo_oob_look_back(body->oob, task->met_operation, &then) && then != task->met_signature) {
+    if (behind && kolo_diag_look_back(body->oob, task->met_operation, &then) && then != task->met_signature) {
         d.number = task->met_operation;
         d.word = then;
     } else if (!behind && !message && d.number != d.other_number) {
         ask_writer(body, task);
     }
-    kolo_oob_note_difference(body->oob, &d);
+    kolo_diag_note_difference(body->oob, &d);
     /* Of a message in the way, or counts that differ by too little for words to tell, the executor has said more.
      */
-    if (message || d.word == d.other_word || kolo_oob_difference(body->oob) != KOLO_ERR_MISMATCH)
+    if (message || d.word == d.other_word || kolo_diag_difference(body->oob) != KOLO_ERR_MISMATCH)
         (void)kolo_fail(KOLO_ERR_MISMATCH, "%s", seen);
 }
 
@@ -276,7 +276,7 @@ kolo_status_t kolo_mismatch_end_pairs(const kolo_call_t *calls, size_t count, ko
     kolo_body_t *body = calls[0].comm->body;
     char words[160];
     if (KOLO_LIKELY(status != KOLO_ERR_MISMATCH)) return status;
-    kolo_oob_give_up_pair(body->oob, body->operation, kolo_mismatch_word(&calls[0]));
+    kolo_diag_give_up_pair(body->oob, body->operation, kolo_mismatch_word(&calls[0]));
     kolo_signature_print(kolo_mismatch_word(&calls[0]), words, sizeof words);
     if (strstr(kolo_error_text(), words)) return status; /* peers were asked, and it is said */
     return kolo_fail_prefix(status, "in %s%s: ", words, count > 1 ? " and others of its group" : "");
@@ -285,8 +285,8 @@ kolo_status_t kolo_mismatch_end_pairs(const kolo_call_t *calls, size_t count, ko
 static kolo_status_t look(kolo_body_t *body, bool *due)
 {
     kolo_record_waits(&body->record);
-    kolo_oob_look_out(body->oob);
-    KOLO_TRY(kolo_oob_difference(body->oob));
+    kolo_pidwatch_look_out(body->oob);
+    KOLO_TRY(kolo_diag_difference(body->oob));
     *due = is_due(&body->stalled_pairs, PAIRS);
     return KOLO_OK;
 }
@@ -296,7 +296,7 @@ static kolo_status_t look(kolo_body_t *body, bool *due)
 static void ask_pairs(kolo_body_t *body, const int *ranks, size_t n, uint64_t behind)
 {
     uint64_t next = body->levels.next ? body->levels.next : body->operation + behind;
-    for (size_t i = 0; i < n; i++) kolo_oob_ask_pair(body->oob, ranks[i], next);
+    for (size_t i = 0; i < n; i++) kolo_diag_ask_pair(body->oob, ranks[i], next);
 }
 
 kolo_status_t kolo_mismatch_look_pair(void *arg)

@@ -106,7 +106,7 @@ static kolo_status_t connect_ll(kolo_body_t *body, struct kolo_lane_to *to, uint
 {
     kolo_plan_conn_t key = {send ? KOLO_DIR_TX : KOLO_DIR_RX, false, KOLO_P2P_LANE, (int32_t)peer};
     KOLO_TRY(connect_pair(body, peer, send));
-    kolo_conn_t *c = kolo_body_find_conn(body, &key, KOLO_PROTO_LL);
+    kolo_comm_conn_t *c = kolo_body_find_conn(body, &key, KOLO_PROTO_LL);
     if (send)
         to->ll_tx = &c->u.tx;
     else
@@ -203,11 +203,11 @@ kolo_status_t kolo_p2p_run_single(const kolo_call_t *call)
         KOLO_TRY(start_plan(body, call, to, way, true, &part, &task));
     kolo_status_t status = task.step(&task, &moved);
     if (status == KOLO_OK) return KOLO_OK;
-    kolo_status_t pumped = moved ? kolo_wire_pump(&body->ctx) : KOLO_OK; /* it leaves before the wait is prepared */
+    kolo_status_t pumped = moved ? kolo_wire_step(&body->ctx) : KOLO_OK; /* it leaves before the wait is prepared */
     if (status == KOLO_IN_PROGRESS && pumped != KOLO_OK) status = pumped;
     if (status == KOLO_IN_PROGRESS) {
         KOLO_FAIL_POINT("comm.message.wait");
-        kolo_body_wait_init(body, &wait, &task);
+        kolo_mismatch_wait_init(body, &wait, &task);
         wait.look = kolo_mismatch_look_pair;
         status = kolo_task_run(&task, &wait);
     } else {

@@ -66,21 +66,21 @@ static kolo_status_t begin_windows(kolo_share_t *s)
 {
     kolo_body_t *body = s->comm->body;
     kolo_call_t *ones = s->messages + s->nmessages;
-    s->nones = 0;
+    s->nonesided = 0;
     for (size_t i = 0; i < s->count; i++)
-        if (s->calls[i].window) ones[s->nones++] = s->calls[i];
-    if (s->nones == 0) return KOLO_OK;
-    kolo_record_begin_pairs(body, ones, s->nones);
-    s->windowing = true;
-    return kolo_window_begin(&s->ones, body, ones, s->nones);
+        if (s->calls[i].window) ones[s->nonesided++] = s->calls[i];
+    if (s->nonesided == 0) return KOLO_OK;
+    kolo_record_begin_pairs(body, ones, s->nonesided);
+    s->in_onesided = true;
+    return kolo_window_begin(&s->ones, body, ones, s->nonesided);
 }
 
 static void end_windows(kolo_share_t *s, kolo_status_t status)
 {
-    if (!s->windowing) return;
+    if (!s->in_onesided) return;
     kolo_window_end(&s->ones, status);
-    kolo_record_end_pairs(s->comm->body, s->messages + s->nmessages, s->nones, status);
-    s->windowing = false;
+    kolo_record_end_pairs(s->comm->body, s->messages + s->nmessages, s->nonesided, status);
+    s->in_onesided = false;
 }
 
 static kolo_status_t step_windows(kolo_share_t *s, bool *moved)
@@ -97,8 +97,8 @@ static kolo_status_t step_collectives(kolo_share_t *s, bool *moved)
 {
     for (; s->at < s->count; s->at++) {
         if (s->calls[s->at].kind != KOLO_CALL_COLL) continue;
-        if (!s->colling) s->coll = (kolo_coll_run_t){.call = &s->calls[s->at]};
-        s->colling = true;
+        if (!s->in_collective) s->coll = (kolo_coll_run_t){.call = &s->calls[s->at]};
+        s->in_collective = true;
         kolo_status_t status = kolo_coll_step(&s->coll, moved);
         if (status == KOLO_IN_PROGRESS) {
             if (!s->coll_deadline_ns && !s->coll.connecting)
@@ -107,7 +107,7 @@ static kolo_status_t step_collectives(kolo_share_t *s, bool *moved)
         }
         if (status != KOLO_OK) return status;
         kolo_coll_end(&s->coll, KOLO_OK);
-        s->colling = false;
+        s->in_collective = false;
         s->coll_deadline_ns = 0;
         *moved = true;
     }
@@ -138,11 +138,11 @@ static kolo_status_t step(kolo_share_t *s, bool *moved)
     }
     kolo_status_t messages = s->pairing ? step_messages(s, moved) : KOLO_OK;
     if (messages != KOLO_OK && messages != KOLO_IN_PROGRESS) return messages;
-    kolo_status_t windows = s->windowing ? step_windows(s, moved) : KOLO_OK;
+    kolo_status_t windows = s->in_onesided ? step_windows(s, moved) : KOLO_OK;
     if (windows != KOLO_OK && windows != KOLO_IN_PROGRESS) return windows;
     kolo_status_t collectives = step_collectives(s, moved);
     if (collectives != KOLO_OK && collectives != KOLO_IN_PROGRESS) return collectives;
-    KOLO_TRY(kolo_wire_pump(&s->comm->body->ctx));
+    KOLO_TRY(kolo_wire_step(&s->comm->body->ctx));
     return messages != KOLO_OK ? messages : windows != KOLO_OK ? windows : collectives;
 }
 
@@ -154,17 +154,17 @@ static void end(kolo_share_t *s, kolo_status_t status)
     if (status == KOLO_OK) return;    /* each part has ended */
     char text[KOLO_ERROR_TEXT_BYTES]; /* giving up what runs says things of its own */
     snprintf(text, sizeof text, "%s", kolo_error_text());
-    if (s->colling) kolo_coll_end(&s->coll, status);
+    if (s->in_collective) kolo_coll_end(&s->coll, status);
     end_messages(s, status);
     end_windows(s, status);
-    s->colling = false;
+    s->in_collective = false;
     (void)kolo_fail(status, "%s", text);
     if (!s->refused) s->status = kolo_body_fail_operation(body, status, s->calls, s->count);
     snprintf(s->text, sizeof s->text, "%s", kolo_error_text());
     for (size_t i = 0; i < s->count; i++) kolo_record_drop(body, &s->calls[i], s->status);
 }
 
-void kolo_share_skip(kolo_share_t *s, kolo_status_t status)
+void kolo_call_share_skip(kolo_share_t *s, kolo_status_t status)
 {
     s->status = status;
     snprintf(s->text, sizeof s->text, "%s", kolo_error_text());
@@ -186,12 +186,12 @@ static void describe_share(kolo_share_t *s, char *buf, size_t bytes)
 {
     if (!s->turn)
         snprintf(buf, bytes, "the operations called before a group on %s rank %d", s->comm->name, s->comm->rank);
-    else if (s->colling && s->coll.running)
+    else if (s->in_collective && s->coll.running)
         kolo_task_describe(&s->coll.task, buf, bytes);
-    else if (s->colling && s->coll.making)
+    else if (s->in_collective && s->coll.making)
         snprintf(buf, bytes, "rank %d, in operation %llu" KOLO_WAIT_FOR "rank %d to come and connect",
                  s->comm->rank, (unsigned long long)s->coll.task.operation, kolo_making_awaits(s->coll.making));
-    else if (!s->pairing && s->windowing)
+    else if (!s->pairing && s->in_onesided)
         kolo_window_describe(&s->ones, buf, bytes);
     else
         kolo_p2p_describe(&s->p2p, buf, bytes);
@@ -213,7 +213,7 @@ static uint64_t behind(const kolo_share_t *s)
 {
     uint64_t n = 0;
     for (size_t i = s->at; i < s->count; i++) n += s->calls[i].kind == KOLO_CALL_COLL;
-    return s->colling && s->coll.begun ? n - 1 : n;
+    return s->in_collective && s->coll.begun ? n - 1 : n;
 }
 
 static kolo_status_t look_at(kolo_share_t *s, uint64_t now)
@@ -223,12 +223,12 @@ static kolo_status_t look_at(kolo_share_t *s, uint64_t now)
     if (!s->turn) return KOLO_OK; /* those before it have flags and limits of their own, and end in order */
     bool late = (s->coll_deadline_ns && now >= s->coll_deadline_ns) ||
                 (s->pairing && s->pairs_deadline_ns && now >= s->pairs_deadline_ns) ||
-                (s->windowing && s->ones_deadline_ns && now >= s->ones_deadline_ns);
+                (s->in_onesided && s->ones_deadline_ns && now >= s->ones_deadline_ns);
     bool stopped = atomic_load_explicit(&body->stop, memory_order_acquire) != 0;
     if (late || stopped) describe_share(s, text, sizeof text);
     if (stopped) return kolo_fail(KOLO_ERR_ABORTED, "aborted while waiting for %s", text);
-    if (s->colling && s->coll.running) KOLO_TRY(kolo_mismatch_look(&s->coll.task));
-    if (s->colling && s->coll.making)
+    if (s->in_collective && s->coll.running) KOLO_TRY(kolo_mismatch_look(&s->coll.task));
+    if (s->in_collective && s->coll.making)
         KOLO_TRY(kolo_mismatch_look_connecting(body, s->coll.task.operation, kolo_making_awaits(s->coll.making)));
     if (s->pairing)
         KOLO_TRY(kolo_mismatch_end_pairs(s->messages, s->nmessages, kolo_mismatch_look_pairs(&s->p2p, behind(s))));
@@ -268,8 +268,8 @@ static void check_peers(const run_t *run)
     for (size_t i = 0; i < run->count; i++) {
         kolo_share_t *s = run->shares[i];
         if (s->over || s->status != KOLO_OK) continue;
-        if (s->colling && s->coll.running) note(s, check_collective(&s->coll.task));
-        if (s->status == KOLO_OK && s->windowing) note(s, kolo_window_check(&s->ones));
+        if (s->in_collective && s->coll.running) note(s, check_collective(&s->coll.task));
+        if (s->status == KOLO_OK && s->in_onesided) note(s, kolo_window_check(&s->ones));
         if (s->status == KOLO_OK && s->pairing)
             note(s, kolo_mismatch_end_pairs(s->messages, s->nmessages, kolo_p2p_check(&s->p2p)));
     }
@@ -325,7 +325,8 @@ static bool step_all(run_t *run, void (*ended)(kolo_share_t *share, void *arg), 
     return moved;
 }
 
-void kolo_shares_run(kolo_share_t **shares, size_t count, void (*ended)(kolo_share_t *share, void *arg), void *arg)
+void kolo_call_shares_run(kolo_share_t **shares, size_t count, void (*ended)(kolo_share_t *share, void *arg),
+                          void *arg)
 {
     run_t run = {.shares = shares, .count = count, .open = count};
     uint64_t polls = 0;

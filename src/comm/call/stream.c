@@ -12,19 +12,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct kolo_item {
+typedef struct kolo_stream_item {
     void (*fn)(void *);
     void *arg;
-    struct kolo_item *next;
+    struct kolo_stream_item *next;
     _Alignas(16) unsigned char room[KOLO_STREAM_ROOM]; /* of what was pushed by copy */
-} kolo_item_t;
+} kolo_stream_item_t;
 
 #define SPARE_MAX 256 /* items that a stream keeps for later calls */
 
 struct kolo_cpu_stream {
     pthread_t thread;
     pthread_mutex_t lock;
-    kolo_item_t *head, *tail, *spare;
+    kolo_stream_item_t *head, *tail, *spare;
     uint32_t nspare;
     uint64_t pushed, ended; /* items */
     uint32_t forks;         /* kolo_process_forks() where it was made */
@@ -105,14 +105,14 @@ static void describe_item(void *arg, char *buf, size_t bytes)
 }
 
 /* Takes the next item, or waits for one; NULL when the stream ends. */
-static kolo_item_t *next_item(struct kolo_cpu_stream *s)
+static kolo_stream_item_t *next_item(struct kolo_cpu_stream *s)
 {
     kolo_wait_t wait;
     kolo_wait_init(&wait, NULL, 0, describe_item, s, 1);
     for (;;) {
         uint32_t ticket = kolo_gate_ticket(&s->gate);
         pthread_mutex_lock(&s->lock);
-        kolo_item_t *item = s->head;
+        kolo_stream_item_t *item = s->head;
         bool stop = s->stop;
         if (item) {
             s->head = item->next;
@@ -127,7 +127,7 @@ static kolo_item_t *next_item(struct kolo_cpu_stream *s)
 static void *stream_main(void *arg)
 {
     struct kolo_cpu_stream *s = arg;
-    for (kolo_item_t *item; (item = next_item(s));) {
+    for (kolo_stream_item_t *item; (item = next_item(s));) {
         item->fn(item->arg);
         pthread_mutex_lock(&s->lock);
         s->ended++;
@@ -168,9 +168,9 @@ kolo_status_t kolo_stream_create(kolo_stream_t *stream)
 }
 
 /* With the lock held. */
-static kolo_item_t *take_spare(struct kolo_cpu_stream *s)
+static kolo_stream_item_t *take_spare(struct kolo_cpu_stream *s)
 {
-    kolo_item_t *item = s->spare;
+    kolo_stream_item_t *item = s->spare;
     if (!item) return malloc(sizeof *item);
     s->spare = item->next;
     s->nspare--;
@@ -182,7 +182,7 @@ static kolo_status_t push(struct kolo_cpu_stream *s, void (*fn)(void *), void *a
 {
     KOLO_TRY(kolo_process_check_own(s->forks, "an operation on a stream", "stream"));
     pthread_mutex_lock(&s->lock);
-    kolo_item_t *item = take_spare(s);
+    kolo_stream_item_t *item = take_spare(s);
     if (!item) {
         pthread_mutex_unlock(&s->lock);
         return kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for a stream's queue");
@@ -290,7 +290,7 @@ kolo_status_t kolo_stream_destroy(kolo_stream_t stream)
     kolo_gate_open(&stream->gate);
     pthread_join(stream->thread, NULL);
     pthread_mutex_destroy(&stream->lock);
-    for (kolo_item_t *item; (item = stream->spare) != NULL; free(item)) stream->spare = item->next;
+    for (kolo_stream_item_t *item; (item = stream->spare) != NULL; free(item)) stream->spare = item->next;
     free(stream);
     return KOLO_OK;
 }

@@ -66,7 +66,7 @@ kolo_status_t kolo_device_open(kolo_body_t *body)
                            .start = (uint32_t)kolo_comm_options.counter_start,
                            .plan = kolo_device_forces_plans() ? forced_plan : NULL,
                            .plan_arg = body,
-                           .levels = kolo_levels_open,
+                           .levels = kolo_device_levels_open,
                            .levels_arg = body};
     body->host_side = (kolo_host_side_t){body, body};
     kolo_status_t status = exec->open(&env, &state);
@@ -112,7 +112,7 @@ static void stop_host(kolo_body_t *body)
     if (!body->exec->by_host) return;
     atomic_compare_exchange_strong(&body->stop, &none, KOLO_STOP_ABORT);
     kolo_waker_wake(&body->ctx.waker);
-    kolo_levels_stop(body);
+    kolo_device_levels_stop(body);
 }
 
 void kolo_device_close(kolo_body_t *body)
@@ -130,7 +130,7 @@ void kolo_device_close(kolo_body_t *body)
         if (*awaited) kolo_info("comm", "%s rank %d: %s", body->name, body->rank, awaited);
     }
     kolo_device_watch_stop(body);
-    kolo_levels_look_away(body);
+    kolo_device_levels_look_away(body);
     atomic_store(&body->exec_state, NULL);
     if (status != KOLO_OK) { /* what a kernel may still write to is not given back */
         body->windows = NULL;
@@ -139,5 +139,5 @@ void kolo_device_close(kolo_body_t *body)
         return;
     }
     body->exec->close(state);
-    kolo_levels_close(body);
+    kolo_device_levels_close(body);
 }

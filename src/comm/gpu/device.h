@@ -27,15 +27,15 @@ kolo_status_t kolo_gpus_meet(struct kolo_body *body, const kolo_exec_ops_t **exe
 
 /* levels.c: the communicators of the hierarchical executor. open: collective. stop: ends their operations;
  * any thread. close: after the executor. */
-kolo_status_t kolo_levels_open(void *body, const kolo_exec_env_t *env, void **state); /* env->levels */
-void kolo_levels_stop(struct kolo_body *body);
-void kolo_levels_look_away(
+kolo_status_t kolo_device_levels_open(void *body, const kolo_exec_env_t *env, void **state); /* env->levels */
+void kolo_device_levels_stop(struct kolo_body *body);
+void kolo_device_levels_look_away(
     struct kolo_body *body); /* stops the watch of its kernels, before the executor is closed */
 /* Passes a mismatch that a part has found to all ranks of its owner. Not with locks held. */
-void kolo_levels_tell(struct kolo_body *part);
+void kolo_device_levels_tell(struct kolo_body *part);
 /* The owner's number of a rank of a part; of another communicator the rank itself. */
-int kolo_levels_rank(const struct kolo_body *body, int rank);
-void kolo_levels_close(struct kolo_body *body);
+int kolo_device_levels_rank(const struct kolo_body *body, int rank);
+void kolo_device_levels_close(struct kolo_body *body);
 
 /* The last operation, or call, and how often it was shown to the next rank. */
 typedef struct {

@@ -54,7 +54,7 @@ static const kolo_param_t rows[] = {
      .value = &gpu_shared},
 };
 const kolo_param_table_t kolo_gpus_params = {
-    .module = "gpus", .rows = rows, .count = KOLO_COUNTOF(rows), .check = kolo_exec_check_name};
+    .module = "gpus", .rows = rows, .count = KOLO_COUNTOF(rows), .check = kolo_gpu_check_name};
 
 typedef struct { /* travels; fixed layout */
     uint8_t uuid[16];
@@ -237,7 +237,7 @@ static kolo_status_t choose(const kolo_body_t *body, const gpu_card_t *cards, co
     }
     put_reason(body, cards, reach, gpus.reach, sizeof gpus.reach);
     int rank = put_crowded(body, cards, gpus.crowded, sizeof gpus.crowded);
-    KOLO_TRY(kolo_exec_choose(forced, &gpus, exec, why));
+    KOLO_TRY(kolo_gpu_choose(forced, &gpus, exec, why));
     if ((*exec)->by_kernels) KOLO_TRY(check_queues(cards, rank, gpus.crowded));
     kolo_info("comm", "%s rank %d of %d: GPU %d at %.19s: %s executor (%s)", body->name, body->rank, body->nranks,
               body->device, cards[body->rank].bus_id, (*exec)->name, why);
@@ -256,7 +256,7 @@ static void fill_card(const kolo_body_t *body, const kolo_cuda_device_t *device,
     card->multiprocessors = device->multiprocessors;
     card->shareable = device->shareable;
     card->queues = kolo_cuda_connections ? atoi(kolo_cuda_connections) : FEW_QUEUES;
-    card->kernels = !kolo_exec_may_need_kernels(forced) || kolo_cuda_kernels(device, &kernels) == KOLO_OK;
+    card->kernels = !kolo_gpu_may_need_kernels(forced) || kolo_cuda_kernels(device, &kernels) == KOLO_OK;
 }
 
 kolo_status_t kolo_gpus_meet(kolo_body_t *body, const kolo_exec_ops_t **exec)

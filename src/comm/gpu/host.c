@@ -59,7 +59,7 @@ static kolo_status_t step(kolo_p2p_t *p2p, kolo_wait_t *wait)
     if (!wait->deadline_ns &&
         body->op_timeout_ms) /* also while it connects: nothing else tells who does not come */
         wait->deadline_ns = kolo_deadline_ms(body->op_timeout_ms);
-    KOLO_TRY(kolo_wire_pump(&body->ctx));
+    KOLO_TRY(kolo_wire_step(&body->ctx));
     if (moved) {
         kolo_wait_end(wait);
         return KOLO_IN_PROGRESS;
@@ -78,12 +78,12 @@ static void tell_both(kolo_body_t *body, const kolo_p2p_t *p2p)
     kolo_signature_fields_t f = kolo_signature_fields(task->met_signature);
     int way = call->kind == KOLO_CALL_SEND ? KOLO_P2P_WORD_RECV : KOLO_P2P_WORD_SEND;
     uint64_t theirs = kolo_signature(KOLO_COLL_P2P, (int)f.type, way, (uint32_t)body->rank, f.count);
-    kolo_oob_note_difference(body->oob, &(kolo_difference_t){.rank = body->rank,
-                                                             .other = (int)call->root,
-                                                             .number = body->operation,
-                                                             .word = kolo_mismatch_word(call),
-                                                             .other_number = body->operation,
-                                                             .other_word = theirs});
+    kolo_diag_note_difference(body->oob, &(kolo_difference_t){.rank = body->rank,
+                                                              .other = (int)call->root,
+                                                              .number = body->operation,
+                                                              .word = kolo_mismatch_word(call),
+                                                              .other_number = body->operation,
+                                                              .other_word = theirs});
 }
 
 /* Pieces of collectives are not run beside messages here. */
@@ -133,8 +133,8 @@ static void translate(kolo_body_t *part, kolo_status_t status)
 {
     char ranks[64] = "";
     if (status == KOLO_ERR_MISMATCH) {
-        kolo_levels_tell(part);
-        (void)kolo_oob_difference(part->owner->oob);
+        kolo_device_levels_tell(part);
+        (void)kolo_diag_difference(part->owner->oob);
         return;
     }
     for (int r = 0; r < part->nranks; r++) {
@@ -143,7 +143,7 @@ static void translate(kolo_body_t *part, kolo_status_t status)
             snprintf(ranks + at, sizeof ranks - at, ", ...");
             break;
         }
-        snprintf(ranks + at, sizeof ranks - at, "%s%d", r ? ", " : "", kolo_levels_rank(part, r));
+        snprintf(ranks + at, sizeof ranks - at, "%s%d", r ? ", " : "", kolo_device_levels_rank(part, r));
     }
     if (status == KOLO_ERR_TIMEOUT)
         kolo_fail_prefix(status, "in the lane of ranks %s, which it counts from 0 on: ", ranks);

@@ -67,9 +67,9 @@ static kolo_status_t open_child(kolo_body_t *body, kolo_oob_child_t *oob_child, 
     child->owner_ranks = t->members;
     t->members = NULL;
     KOLO_TRY(kolo_child_open(child, t->mine, t->n, oob_child, label, t->addresses));
-    KOLO_TRY(kolo_oob_inherit_failures(child->oob, body->oob, child->owner_ranks, true));
+    KOLO_TRY(kolo_inherit_failures(child->oob, body->oob, child->owner_ranks, true));
     KOLO_TRY(kolo_body_setup(child));
-    return kolo_oob_setup_done(child->oob);
+    return kolo_inherit_setup_done(child->oob);
 }
 
 /* Addresses of fresh listeners go round, then each rank opens its child; a rank without a lane has none. */
@@ -144,21 +144,21 @@ static kolo_status_t watch_inside(kolo_body_t *inside, void *state)
     return kolo_device_watch_start(inside);
 }
 
-int kolo_levels_rank(const kolo_body_t *body, int rank)
+int kolo_device_levels_rank(const kolo_body_t *body, int rank)
 {
     return body->owner ? body->owner_ranks[rank] : rank;
 }
 
-void kolo_levels_tell(kolo_body_t *part)
+void kolo_device_levels_tell(kolo_body_t *part)
 {
     kolo_difference_t d;
-    if (!part->owner || !kolo_oob_found_difference(part->oob, &d)) return;
-    d.rank = kolo_levels_rank(part, d.rank);
-    d.other = kolo_levels_rank(part, d.other);
-    kolo_oob_note_difference(part->owner->oob, &d);
+    if (!part->owner || !kolo_diag_found_difference(part->oob, &d)) return;
+    d.rank = kolo_device_levels_rank(part, d.rank);
+    d.other = kolo_device_levels_rank(part, d.other);
+    kolo_diag_note_difference(part->owner->oob, &d);
 }
 
-kolo_status_t kolo_levels_open(void *arg, const kolo_exec_env_t *env, void **state)
+kolo_status_t kolo_device_levels_open(void *arg, const kolo_exec_env_t *env, void **state)
 {
     kolo_body_t *body = arg;
     kolo_levels_env_t levels = {.rank = body->rank,
@@ -175,14 +175,14 @@ kolo_status_t kolo_levels_open(void *arg, const kolo_exec_env_t *env, void **sta
     char text[KOLO_ERROR_TEXT_BYTES];
     snprintf(text, sizeof text, "%s", kolo_error_text());
     const kolo_exec_part_t *parts[] = {&levels.inside, &levels.across, &levels.whole};
-    kolo_levels_look_away(body);
+    kolo_device_levels_look_away(body);
     for (int i = 0; i < 3; i++)
         if (parts[i]->ops) parts[i]->ops->close(parts[i]->state);
-    kolo_levels_close(body);
+    kolo_device_levels_close(body);
     return kolo_fail(status, "%s", text);
 }
 
-void kolo_levels_look_away(kolo_body_t *body)
+void kolo_device_levels_look_away(kolo_body_t *body)
 {
     kolo_body_t *inside = body->inside;
     if (!inside) return;
@@ -191,7 +191,7 @@ void kolo_levels_look_away(kolo_body_t *body)
     atomic_store(&inside->exec_state, NULL); /* which the hierarchical executor closes */
 }
 
-void kolo_levels_close(kolo_body_t *body)
+void kolo_device_levels_close(kolo_body_t *body)
 {
     kolo_body_t **children[] = {&body->inside, &body->across};
     for (int i = 0; i < 2; i++) {

@@ -107,5 +107,5 @@ void kolo_device_pairs_ask(kolo_body_t *body, const kolo_exec_waits_t *w)
     kolo_device_pairs_t *p = atomic_load(&body->device_pairs);
     for (int i = 0; i < w->count && p; i++)
         if (show(p, w->on[i].rank, w->number, w->on[i].room))
-            kolo_oob_ask_pair(body->oob, w->on[i].rank, w->number);
+            kolo_diag_ask_pair(body->oob, w->on[i].rank, w->number);
 }

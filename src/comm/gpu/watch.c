@@ -34,14 +34,14 @@ typedef struct {
 static void describe(const kolo_body_t *body, const kolo_exec_waits_t *w, char *buf, size_t bytes)
 {
     char words[160];
-    int me = kolo_levels_rank(body, body->rank);
+    int me = kolo_device_levels_rank(body, body->rank);
     kolo_signature_print(w->word, words, sizeof words);
     int n = kolo_signature_fields(w->word).coll == KOLO_COLL_P2P || body->owner
                 ? snprintf(buf, bytes, "rank %d, in %s", me, words)
                 : snprintf(buf, bytes, "rank %d, in operation %" PRIu64 " (%s)", me, w->number, words);
     for (int i = 0; i < w->count && n > 0 && (size_t)n < bytes; i++)
         n += snprintf(buf + n, bytes - (size_t)n, "%s%s rank %d", i ? ", " : KOLO_WAIT_FOR,
-                      w->on[i].room ? "room at" : "data from", kolo_levels_rank(body, w->on[i].rank));
+                      w->on[i].room ? "room at" : "data from", kolo_device_levels_rank(body, w->on[i].rank));
 }
 
 /* Asks around as the rank's own thread would, if that is not inside: both would wait for answers. */
@@ -55,7 +55,7 @@ static void ask_around(kolo_body_t *body)
     bool drawn = kolo_ticket_draw(h, &ticket) == KOLO_OK;
     bool turn = drawn && kolo_ticket_wait(h, ticket) == KOLO_OK;
     kolo_fail(KOLO_ERR_TIMEOUT, "%s", text);
-    if (turn) kolo_survey_time_out(body);
+    if (turn) kolo_ask_around_time_out(body);
     if (drawn) kolo_ticket_end(h, ticket);
 }
 
@@ -109,8 +109,8 @@ static void tell_unfit(kolo_body_t *body, const kolo_exec_waits_t *w)
                                   elem ? w->unfit_bytes[i] / elem : 0);
     }
     body->watch.told = true;
-    kolo_oob_note_difference(body->oob,
-                             &(kolo_difference_t){body->rank, w->unfit, w->number, words[0], w->number, words[1]});
+    kolo_diag_note_difference(body->oob,
+                              &(kolo_difference_t){body->rank, w->unfit, w->number, words[0], w->number, words[1]});
 }
 
 static void time_out(kolo_body_t *body, const kolo_exec_waits_t *w, uint64_t waited_ns)
@@ -155,9 +155,9 @@ static void look(kolo_body_t *body)
     record(body, w);
     if (body->owner)
         atomic_store(&body->owner->board.in[KOLO_BOARD_KERNELS], watch->waits ? kolo_board_call_of(w->number) : 0);
-    if (body->owner && !watch->told && kolo_oob_difference(body->oob) == KOLO_ERR_MISMATCH) {
+    if (body->owner && !watch->told && kolo_diag_difference(body->oob) == KOLO_ERR_MISMATCH) {
         watch->told = true;
-        kolo_levels_tell(body);
+        kolo_device_levels_tell(body);
     }
     if (watch->told || atomic_load(&body->stop) || atomic_load(&body->device_cancelled)) return;
     if (w->unfit >= 0) {
@@ -194,7 +194,7 @@ static void show(kolo_body_t *body, kolo_device_shown_t *shown, uint64_t last)
     if (last == KOLO_BOARD_NONE || atomic_load(&body->stop)) return;
     if (last != shown->last) shown->times = 0;
     shown->last = last;
-    if (shown->times++ < SHOWN_MOST) kolo_oob_ask(body->oob, (body->rank + 1) % body->nranks, last);
+    if (shown->times++ < SHOWN_MOST) kolo_diag_ask(body->oob, (body->rank + 1) % body->nranks, last);
     if (shown->times > SHOWN_MOST) shown->times = SHOWN_MOST;
 }
 

@@ -188,8 +188,8 @@ kolo_status_t kolo_child_blame(kolo_body_t *child, kolo_status_t status)
 {
     char seen[KOLO_ERROR_TEXT_BYTES], word[400];
     snprintf(seen, sizeof seen, "%s", kolo_error_text());
-    if (status != KOLO_ERR_REMOTE || !child->oob || kolo_oob_names_inherited(child->oob, seen)) return status;
-    if (!kolo_oob_inherited_failure(child->oob, WORD_MS, word, sizeof word)) return kolo_fail(status, "%s", seen);
+    if (status != KOLO_ERR_REMOTE || !child->oob || kolo_inherit_names(child->oob, seen)) return status;
+    if (!kolo_inherit_failure(child->oob, WORD_MS, word, sizeof word)) return kolo_fail(status, "%s", seen);
     return kolo_fail(status, "%s; while %s was being made: %.500s", word, child->name, seen);
 }
 
@@ -225,7 +225,7 @@ static kolo_status_t tell_lost(const kolo_body_t *child, const uint8_t *out)
         char why[160] = "";
         size_t used = strlen(list);
         if (!(out[r / 8] >> (r % 8) & 1)) continue;
-        bool known = kolo_oob_rank_lost(child->oob, r, why, sizeof why);
+        bool known = kolo_news_rank_lost(child->oob, r, why, sizeof why);
         snprintf(list + used, sizeof list - used, "%srank %d%s%s%s", used ? ", " : "", r, known ? " (" : "", why,
                  known ? ")" : "");
     }
@@ -236,7 +236,7 @@ static kolo_status_t tell_lost(const kolo_body_t *child, const uint8_t *out)
 static void forget_parent(kolo_body_t *child)
 {
     uint32_t revoked = KOLO_STOP_REVOKED;
-    if (kolo_oob_setup_done(child->oob) == KOLO_OK) return;
+    if (kolo_inherit_setup_done(child->oob) == KOLO_OK) return;
     atomic_compare_exchange_strong(&child->stop, &revoked, KOLO_STOP_NONE);
     kolo_error_clear();
 }
@@ -244,7 +244,7 @@ static void forget_parent(kolo_body_t *child)
 kolo_status_t kolo_child_settle(kolo_body_t *child, uint64_t deadline_ns, bool *again, uint8_t *out)
 {
     uint32_t lost = KOLO_STOP_LOST, revoked = KOLO_STOP_REVOKED;
-    kolo_oob_agreement_t a = {
+    kolo_agreement_t a = {
         .key = 1, .out = out, .row_bytes = sizeof(outcome_t), .deadline_ns = deadline_ns, .what = "set-up"};
     outcome_t *rows = calloc((size_t)child->nranks, sizeof *rows);
     kolo_status_t status = rows ? kolo_body_setup(child) : kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for rows");
@@ -252,14 +252,14 @@ kolo_status_t kolo_child_settle(kolo_body_t *child, uint64_t deadline_ns, bool *
     *again = false;
     memset(out, 0, ((size_t)child->nranks + 63) / 64 * 8);
     bool follows =
-        status == KOLO_ERR_REVOKED && !kolo_oob_setup_failed(child->oob); /* it is another rank's failure */
-    if (status != KOLO_OK) kolo_oob_revoke(child->oob);                   /* who waits for me in the set-up stops */
+        status == KOLO_ERR_REVOKED && !kolo_inherit_setup_failed(child->oob); /* it is another rank's failure */
+    if (status != KOLO_OK) kolo_news_revoke(child->oob); /* who waits for me in the set-up stops */
     if (!rows) return status;
     rows[child->rank].status = follows ? KOLO_IN_PROGRESS : (int32_t)status;
     if (status != KOLO_OK) snprintf(rows[child->rank].text, TEXT_BYTES, "%s", kolo_error_text());
     a.flags = status == KOLO_OK;
     a.rows = (uint8_t *)rows;
-    status = kolo_oob_agree(child->oob, &a);
+    status = kolo_agree_survivors(child->oob, &a);
     if (status == KOLO_OK && any_out(out, child->nranks)) {
         *again = true;
         status = tell_lost(child, out);

@@ -109,18 +109,18 @@ static kolo_status_t open_staff(kolo_grow_t *g, kolo_grow_row_t *rows, kolo_oob_
     size_t map_bytes = ((size_t)g->old + 63) / 64 * 8;
     uint8_t *map = calloc(1, map_bytes);
     if (!map) return kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for %d ranks", g->old);
-    kolo_oob_agreement_t a = {.series = GROW_SERIES,
-                              .key = GROW_LABEL ^ (uint64_t)g->nranks,
-                              .out = map,
-                              .rows = (uint8_t *)rows,
-                              .row_bytes = sizeof *rows,
-                              .deadline_ns = kolo_deadline_ms(made->init_timeout_ms),
-                              .cancel = &made->abort,
-                              .what = "comm_grow"};
+    kolo_agreement_t a = {.series = GROW_SERIES,
+                          .key = GROW_LABEL ^ (uint64_t)g->nranks,
+                          .out = map,
+                          .rows = (uint8_t *)rows,
+                          .row_bytes = sizeof *rows,
+                          .deadline_ns = kolo_deadline_ms(made->init_timeout_ms),
+                          .cancel = &made->abort,
+                          .what = "comm_grow"};
     rows[g->rank].gateway = g->gateway;
     KOLO_FAIL_POINT("comm.grow.agree");
     kolo_status_t status = kolo_oob_prepare_child(parent, child, rows[g->rank].address);
-    if (status == KOLO_OK) status = kolo_oob_agree(parent, &a);
+    if (status == KOLO_OK) status = kolo_agree_survivors(parent, &a);
     if (status == KOLO_OK) status = check_rows(g, map, rows);
     free(map);
     KOLO_TRY(status);
@@ -143,7 +143,7 @@ static kolo_status_t inherit(const kolo_grow_t *g, kolo_oob_t *oob, kolo_oob_t *
     int *members = malloc((size_t)n * sizeof *members);
     if (!members) return kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for %d ranks", n);
     for (int r = 0; r < n; r++) members[r] = r < g->old ? r : -1;
-    kolo_status_t status = kolo_oob_inherit_failures(oob, from, members, true);
+    kolo_status_t status = kolo_inherit_failures(oob, from, members, true);
     free(members);
     return status;
 }
@@ -180,7 +180,7 @@ static kolo_status_t why_no_door(void *arg)
     kolo_grow_t *g = arg;
     char word[400];
     if (atomic_load(&g->start.child->stop) != KOLO_STOP_LOST) {
-        if (!kolo_oob_inherited_failure(g->staff, 0, word, sizeof word)) return KOLO_ERR_ABORTED;
+        if (!kolo_inherit_failure(g->staff, 0, word, sizeof word)) return KOLO_ERR_ABORTED;
         return kolo_fail(KOLO_ERR_ABORTED, "the grow was aborted; before that, %s", word);
     }
     kolo_status_t status = kolo_oob_barrier(g->staff); /* it fails at once, and says why */
@@ -202,9 +202,9 @@ static kolo_status_t open_door(kolo_grow_t *g)
                                 .name = name};
     uint32_t lost = KOLO_STOP_LOST;
     KOLO_FAIL_POINT("comm.grow.door");
-    if (g->gateway) kolo_oob_set_news(g->staff, on_staff_news, child);
+    if (g->gateway) kolo_news_set_handler(g->staff, on_staff_news, child);
     kolo_status_t status = kolo_oob_open_for(&config, g->gateway ? why_no_door : NULL, g, &g->door);
-    if (g->gateway) kolo_oob_set_news(g->staff, NULL, NULL);
+    if (g->gateway) kolo_news_set_handler(g->staff, NULL, NULL);
     atomic_compare_exchange_strong(&child->stop, &lost, KOLO_STOP_NONE);
     KOLO_TRY(status);
     kolo_oob_derive_key(g->door, DOOR_PURPOSE, g->key);
@@ -340,7 +340,7 @@ static kolo_status_t grow(kolo_start_t *start)
     if (status == KOLO_OK) status = is_new ? join_as_new(g) : g->gateway ? join_as_gateway(g) : join_as_staff(g);
     if (status == KOLO_OK) status = make_child(g);
     if (g->oob_child) kolo_oob_discard_child(g->oob_child);
-    if (g->gateway && status != KOLO_OK) kolo_oob_dismiss_root(&g->id, status, kolo_error_text());
+    if (g->gateway && status != KOLO_OK) kolo_root_dismiss(&g->id, status, kolo_error_text());
     end(g->door, status);
     end(g->staff, status);
     free(g->table);
@@ -358,7 +358,7 @@ kolo_status_t kolo_comm_get_grow_id(kolo_comm_t comm, kolo_unique_id_t *id)
     if (!body) return KOLO_ERR_INVALID_ARGUMENT;
     int state = atomic_load(&comm->state);
     kolo_status_t status = state == KOLO_COMM_READY
-                               ? kolo_oob_create_grow_id(comm->nranks, id)
+                               ? kolo_id_create_grow(comm->nranks, id)
                                : kolo_fail_prefix(kolo_handle_refuse(comm, state), "comm_get_grow_id: ");
     kolo_handle_leave(comm);
     return status;
@@ -427,9 +427,9 @@ static kolo_status_t grow_as_new(int nranks, const kolo_unique_id_t *id, int ran
     if (!newcomm) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "comm_grow: the output handle is NULL");
     KOLO_TRY(kolo_library_init());
     KOLO_TRY(kolo_config_check(config, "comm_grow"));
-    kolo_status_t status = kolo_oob_check_id(id);
+    kolo_status_t status = kolo_id_check(id);
     if (status != KOLO_OK) return kolo_fail_prefix(status, "comm_grow: ");
-    int old = kolo_oob_grows_from(id);
+    int old = kolo_id_grows_from(id);
     if (old == 0)
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "comm_grow: the id was not made by kolo_comm_get_grow_id()");
     if (rank < old || rank >= nranks)
@@ -448,7 +448,7 @@ kolo_status_t kolo_comm_grow(kolo_comm_t comm, int nranks, const kolo_unique_id_
     if (rank != -1)
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
                          "comm_grow: rank is %d, an old rank keeps its own and passes -1", rank);
-    if (id && kolo_oob_grows_from(id) != comm->nranks)
+    if (id && kolo_id_grows_from(id) != comm->nranks)
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
                          "comm_grow: the id was not made by kolo_comm_get_grow_id() for a communicator of %d ranks",
                          comm->nranks);

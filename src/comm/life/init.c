@@ -185,7 +185,7 @@ kolo_status_t kolo_body_setup(kolo_body_t *body)
     KOLO_TRY(kolo_body_agree(body));
     KOLO_FAIL_POINT_TRY("comm.setup.agreed");
     body->ll_rx = calloc(n, sizeof(kolo_rx_t *));
-    body->conns = calloc(n + 1, sizeof(kolo_conn_t *));
+    body->conns = calloc(n + 1, sizeof(kolo_comm_conn_t *));
     if (!body->ll_rx || !body->conns)
         return kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for the connection tables of %d ranks", body->nranks);
     KOLO_TRY(kolo_device_open(body));
@@ -263,9 +263,9 @@ static kolo_status_t check_init(int nranks, int rank, int nids, const kolo_uniqu
                          nranks, nranks);
     if (!ids) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "init: the unique ids are NULL");
     for (int i = 0; i < nids; i++) {
-        kolo_status_t status = kolo_oob_check_id(&ids[i]);
+        kolo_status_t status = kolo_id_check(&ids[i]);
         if (status != KOLO_OK) return kolo_fail_prefix(status, "init: ids[%d]: ", i);
-        if (kolo_oob_grows_from(&ids[i]))
+        if (kolo_id_grows_from(&ids[i]))
             return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
                              "init: ids[%d] was made by kolo_comm_get_grow_id(): it is for kolo_comm_grow()", i);
     }

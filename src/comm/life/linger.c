@@ -53,7 +53,7 @@ static void watch_ends(void)
 
 static bool is_over(const kolo_body_t *body)
 {
-    return body->nranks == 1 || kolo_oob_all_left(body->oob);
+    return body->nranks == 1 || kolo_diag_all_left(body->oob);
 }
 
 /* Takes one that is over out of the list; NULL: there is none. */

@@ -59,7 +59,7 @@ static kolo_status_t open_rest(kolo_shrink_t *s, kolo_oob_t *channel, const uint
     }
     uint64_t label = SHRINK_LABEL ^ kolo_hash_bytes(s->key, out, ((size_t)n + 63) / 64 * 8);
     kolo_status_t status = kolo_child_open(child, rank, left, oob_child, label, addresses);
-    if (status == KOLO_OK) status = kolo_oob_inherit_failures(child->oob, channel, members, false);
+    if (status == KOLO_OK) status = kolo_inherit_failures(child->oob, channel, members, false);
     if (!cards) { /* the first time: `channel` is the parent's */
         cards = s->start.parent->body->member.peers;
         agreed = &s->start.parent->body->agreed;
@@ -75,20 +75,20 @@ static kolo_status_t agree_on_rest(kolo_shrink_t *s, kolo_oob_t *channel, uint8_
 {
     int n = kolo_oob_nranks(channel);
     kolo_oob_child_t *oob_child = NULL;
-    kolo_oob_agreement_t a = {.series = s->series,
-                              .key = s->key,
-                              .out = out,
-                              .rows = calloc((size_t)n, KOLO_OOB_ADDRESS_BYTES),
-                              .row_bytes = KOLO_OOB_ADDRESS_BYTES,
-                              .deadline_ns = deadline_ns,
-                              .cancel = &s->start.child->abort,
-                              .what = "comm_shrink"};
+    kolo_agreement_t a = {.series = s->series,
+                          .key = s->key,
+                          .out = out,
+                          .rows = calloc((size_t)n, KOLO_OOB_ADDRESS_BYTES),
+                          .row_bytes = KOLO_OOB_ADDRESS_BYTES,
+                          .deadline_ns = deadline_ns,
+                          .cancel = &s->start.child->abort,
+                          .what = "comm_shrink"};
     if (!a.rows) return kolo_fail(KOLO_ERR_NO_MEMORY, "comm_shrink: out of memory for %d ranks", n);
     KOLO_FAIL_POINT("comm.shrink.listen");
     kolo_status_t status = kolo_oob_prepare_child(channel, &oob_child,
                                                   a.rows + (size_t)kolo_oob_rank(channel) * KOLO_OOB_ADDRESS_BYTES);
     if (status == KOLO_OK) {
-        status = kolo_oob_agree(channel, &a);
+        status = kolo_agree_survivors(channel, &a);
         KOLO_FAIL_POINT("comm.shrink.gathered");
         if (status != KOLO_OK) kolo_oob_discard_child(oob_child);
     }

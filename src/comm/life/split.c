@@ -98,8 +98,7 @@ static kolo_status_t split(kolo_start_t *start)
             status = kolo_child_open(child, child->rank, child->nranks, oob_child, label, addresses);
             oob_child = NULL; /* consumed either way */
         }
-        if (status == KOLO_OK && child)
-            status = kolo_oob_inherit_failures(child->oob, parent->oob, s->members, true);
+        if (status == KOLO_OK && child) status = kolo_inherit_failures(child->oob, parent->oob, s->members, true);
     }
     KOLO_FAIL_POINT("comm.split.open");
     kolo_start_leave(start);
@@ -108,7 +107,7 @@ static kolo_status_t split(kolo_start_t *start)
     free(s->members);
     if (status != KOLO_OK || !child) return status;
     status = kolo_body_setup(child);
-    return status == KOLO_OK ? kolo_oob_setup_done(child->oob) : kolo_child_blame(child, status);
+    return status == KOLO_OK ? kolo_inherit_setup_done(child->oob) : kolo_child_blame(child, status);
 }
 
 kolo_status_t kolo_comm_split(kolo_comm_t comm, int color, int key, kolo_comm_t *newcomm,

@@ -13,8 +13,8 @@
 
 void kolo_body_unset(kolo_body_t *body)
 {
-    if (body->oob) kolo_oob_set_news(body->oob, NULL, NULL);
-    if (body->oob) kolo_oob_set_who(body->oob, NULL, NULL);
+    if (body->oob) kolo_news_set_handler(body->oob, NULL, NULL);
+    if (body->oob) kolo_inherit_set_who(body->oob, NULL, NULL);
     kolo_device_close(body);
     kolo_windows_close(body);
     kolo_p2p_forget(body);
@@ -67,7 +67,7 @@ static void show_end(kolo_body_t *body)
     kolo_device_show_end(body, word);
     kolo_board_publish(&body->board, body->operation, word); /* drained: nothing runs beside it */
     kolo_record_begin_whole(body, body->operation++, word);
-    kolo_oob_look_left(body->oob); /* who has left does not come to it */
+    kolo_diag_look_left(body->oob); /* who has left does not come to it */
 }
 
 /* ---- have all called the same? ---- */
@@ -121,10 +121,10 @@ static kolo_status_t tell_difference(kolo_body_t *body, int usual, int odd)
     uint64_t end = kolo_deadline_ms(DIFFERENCE_MS);
     while (kolo_oob_check_peer(body->oob, body->rank, "comparing calls") == KOLO_OK && !atomic_load(&body->abort) &&
            kolo_now_ns() < end) {
-        if (body->rank == odd) kolo_oob_ask(body->oob, KOLO_MAX(usual, 0), kolo_board_last(&body->board));
-        (void)kolo_oob_first_lost(body->oob, ASK_EACH_MS, why, sizeof why);
+        if (body->rank == odd) kolo_diag_ask(body->oob, KOLO_MAX(usual, 0), kolo_board_last(&body->board));
+        (void)kolo_member_first_lost(body->oob, ASK_EACH_MS, why, sizeof why);
     }
-    if (kolo_oob_difference(body->oob) != KOLO_ERR_MISMATCH)
+    if (kolo_diag_difference(body->oob) != KOLO_ERR_MISMATCH)
         (void)kolo_fail(KOLO_ERR_MISMATCH, "which operation is not known");
     snprintf(seen, sizeof seen, "%s", kolo_error_text());
     return kolo_fail(KOLO_ERR_MISMATCH,
@@ -158,9 +158,9 @@ static kolo_status_t compare_with_left(kolo_body_t *body)
 {
     char why[8];
     uint64_t end = kolo_deadline_ms(LEFT_MS);
-    while (!kolo_oob_compare_left(body->oob) && !atomic_load(&body->abort) && kolo_now_ns() < end)
-        (void)kolo_oob_first_lost(body->oob, ASK_EACH_MS, why, sizeof why);
-    kolo_status_t status = kolo_oob_difference(body->oob);
+    while (!kolo_diag_compare_left(body->oob) && !atomic_load(&body->abort) && kolo_now_ns() < end)
+        (void)kolo_member_first_lost(body->oob, ASK_EACH_MS, why, sizeof why);
+    kolo_status_t status = kolo_diag_difference(body->oob);
     return status == KOLO_ERR_MISMATCH ? status : KOLO_OK; /* this rank is done, whoever has failed meanwhile */
 }
 
@@ -171,7 +171,7 @@ static void show_leaving(kolo_body_t *body)
     uint64_t word = kolo_signature_of_call(KOLO_CALL_WORD_LEAVE);
     calls_t mine = my_calls(body);
     bool counts = !body->inside && !(atomic_load(&body->exec_state) && !body->exec->by_host);
-    kolo_oob_leave_at(body->oob, mine.sum || mine.last ? mine.last : KOLO_BOARD_NONE, mine.sum, counts);
+    kolo_diag_leave_at(body->oob, mine.sum || mine.last ? mine.last : KOLO_BOARD_NONE, mine.sum, counts);
     kolo_device_show_end(body, word);
     kolo_board_publish(&body->board, body->operation, word);
     kolo_record_begin_whole(body, body->operation++, word);

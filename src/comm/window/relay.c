@@ -65,7 +65,7 @@ static bool move(kolo_relay_t *relay, int rank)
     kolo_onesided_event_t events[EVENTS];
     int n = 0;
     if (!p->end || p->failed != KOLO_OK) return false;
-    kolo_status_t status = kolo_onesided_progress(p->end, events, EVENTS, &n);
+    kolo_status_t status = kolo_onesided_step(p->end, events, EVENTS, &n);
     for (int i = 0; i < n; i++) {
         if (events[i].kind == KOLO_ONESIDED_OPENED) atomic_store_explicit(&p->open, true, memory_order_release);
         if (events[i].kind == KOLO_ONESIDED_WRITTEN) {
@@ -118,7 +118,7 @@ static void *run(void *arg)
     return NULL;
 }
 
-bool kolo_relay_move(kolo_relay_t *relay, int peer)
+bool kolo_relay_step(kolo_relay_t *relay, int peer)
 {
     bool moved = false;
     if (pthread_mutex_trylock(&relay->lock) != 0) return false; /* another thread is moving the ends */

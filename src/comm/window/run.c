@@ -139,8 +139,8 @@ kolo_status_t kolo_window_step(kolo_window_run_t *run, bool *moved)
     bool sent = !run->issued || !relay || kolo_relay_pending(relay) == 0;
     if (status == KOLO_OK && sent) return KOLO_OK;
     if (relay && status == KOLO_IN_PROGRESS && kolo_relay_has(relay, awaited(run)->peer))
-        *moved |= kolo_relay_move(relay, awaited(run)->peer);
-    if (relay && !sent) *moved |= kolo_relay_move(relay, -1);
+        *moved |= kolo_relay_step(relay, awaited(run)->peer);
+    if (relay && !sent) *moved |= kolo_relay_step(relay, -1);
     return KOLO_IN_PROGRESS;
 }
 
@@ -189,7 +189,7 @@ static kolo_status_t look(void *arg)
         kolo_record_awaits(
             &run->body->record, (uint32_t)wait->peer,
             kolo_signature(KOLO_COLL_P2P, KOLO_UINT8, KOLO_P2P_WORD_WAIT, (uint32_t)wait->peer, wait->count));
-    kolo_oob_look_out(run->body->oob);
+    kolo_pidwatch_look_out(run->body->oob);
     return KOLO_OK;
 }
 

@@ -123,7 +123,7 @@ kolo_status_t kolo_relay_signal(kolo_relay_t *relay, int peer, uint32_t number);
 uint64_t kolo_relay_pending(const kolo_relay_t *relay);
 /* Moves what that rank sends, or what is still to be written to any (-1), so that who waits need not be woken. Did
  * anything move? */
-bool kolo_relay_move(kolo_relay_t *relay, int peer);
+bool kolo_relay_step(kolo_relay_t *relay, int peer);
 /* Why the end of that rank, or of any rank that something is still to be written to (-1), has ended. */
 kolo_status_t kolo_relay_check(kolo_relay_t *relay, int peer);
 /* Ends connections on which something is still to be written: its data is not needed from here on. */

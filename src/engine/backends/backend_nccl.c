@@ -13,7 +13,7 @@ static kolo_status_t meet(kolo_set_t *s, void *state, void **here)
     kolo_nccl_t *c = NULL;
     if (!ranks) return kolo_fail(KOLO_ERR_NO_MEMORY, "engine: out of memory for %d ranks", s->size);
     for (int r = 0; r < s->size; r++) ranks[r] = r;
-    kolo_status_t status = kolo_nccl_meet(s, state, ranks, s->size, s->rank, &c);
+    kolo_status_t status = kolo_engine_nccl_meet(s, state, ranks, s->size, s->rank, &c);
     free(ranks);
     if (status == KOLO_OK) *here = c;
     return status;
@@ -22,7 +22,7 @@ static kolo_status_t meet(kolo_set_t *s, void *state, void **here)
 static bool takes(const kolo_set_t *s, const kolo_need_t *need)
 {
     (void)s;
-    return kolo_nccl_knows(need);
+    return kolo_engine_nccl_knows(need);
 }
 
 static kolo_status_t run(kolo_set_t *s, void *here, const kolo_move_t *m)
@@ -31,25 +31,25 @@ static kolo_status_t run(kolo_set_t *s, void *here, const kolo_move_t *m)
     (void)s;
     switch (n->work) {
     case KOLO_WORK_ALL_REDUCE:
-        return kolo_nccl_all_reduce(here, m->in, m->out, m->count, n->type, n->op, m->stream);
+        return kolo_engine_nccl_all_reduce(here, m->in, m->out, m->count, n->type, n->op, m->stream);
     case KOLO_WORK_ALL_GATHER:
-        return kolo_nccl_all_gather(here, m->in, m->out, m->counts, m->displs, n->type, m->stream);
+        return kolo_engine_nccl_all_gather(here, m->in, m->out, m->counts, m->displs, n->type, m->stream);
     case KOLO_WORK_BROADCAST:
-        return kolo_nccl_broadcast(here, m->in, m->out, m->count, n->type, m->root, m->stream);
+        return kolo_engine_nccl_broadcast(here, m->in, m->out, m->count, n->type, m->root, m->stream);
     case KOLO_WORK_ALL_TO_ALL:
-        return kolo_nccl_all_to_all(here, m);
+        return kolo_engine_nccl_all_to_all(here, m);
     case KOLO_WORK_REDUCE_SCATTER:
-        return kolo_nccl_reduce_scatter(here, m->in, m->out, m->counts, n->type, n->op, m->stream);
+        return kolo_engine_nccl_reduce_scatter(here, m->in, m->out, m->counts, n->type, n->op, m->stream);
     default:
         return kolo_fail(KOLO_ERR_INTERNAL, "engine: a %s moves no data", kolo_work_name(n->work));
     }
 }
 
 const kolo_backend_t kolo_backend_nccl = {.name = "nccl",
-                                          .open = kolo_nccl_open_backend,
-                                          .close = kolo_nccl_close_backend,
+                                          .open = kolo_engine_nccl_open_backend,
+                                          .close = kolo_engine_nccl_close_backend,
                                           .meet = meet,
-                                          .leave = kolo_nccl_leave,
-                                          .free = kolo_nccl_free,
+                                          .leave = kolo_engine_nccl_leave,
+                                          .free = kolo_engine_nccl_free,
                                           .takes = takes,
                                           .run = run};

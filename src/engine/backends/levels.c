@@ -18,7 +18,7 @@
 #include <string.h>
 
 typedef struct {
-    const kolo_levels_t *levels;
+    const kolo_backend_levels_t *levels;
     const kolo_group_ops_t *inside, *across; /* of the levels */
     void *local, *cross;                     /* cross NULL: this rank holds no piece */
     int pieces;                              /* local ranks that hold one: the smallest number of ranks on a host */
@@ -50,13 +50,13 @@ static bool is_integer(kolo_type_t type)
     return !kolo_type_is_float(type);
 }
 
-bool kolo_levels_have_some(const kolo_set_t *s)
+bool kolo_backend_levels_have_some(const kolo_set_t *s)
 {
     const kolo_member_t *m = member_of(s);
     return m->nnodes > 1 && m->nnodes < m->nranks;
 }
 
-bool kolo_levels_fit(const kolo_set_t *s, const kolo_levels_t *levels, const kolo_need_t *need)
+bool kolo_backend_levels_fit(const kolo_set_t *s, const kolo_backend_levels_t *levels, const kolo_need_t *need)
 {
     const kolo_member_t *m = member_of(s);
     if (m->nnodes < 2) return false;
@@ -68,21 +68,21 @@ bool kolo_levels_fit(const kolo_set_t *s, const kolo_levels_t *levels, const kol
 
 /* ---- groups ---- */
 
-void kolo_levels_leave(void *here, bool abort)
+void kolo_backend_levels_leave(void *here, bool abort)
 {
     moves_t *l = here;
     if (l->cross) l->across->leave(l->cross, abort);
     if (l->local) l->inside->leave(l->local, abort);
 }
 
-kolo_status_t kolo_levels_status(void *here)
+kolo_status_t kolo_backend_levels_status(void *here)
 {
     const moves_t *l = here;
     if (l->cross && l->across->status) KOLO_TRY(l->across->status(l->cross));
     return l->local && l->inside->status ? l->inside->status(l->local) : KOLO_OK;
 }
 
-void kolo_levels_free(void *here)
+void kolo_backend_levels_free(void *here)
 {
     moves_t *l = here;
     if (l->cross && l->across->free) l->across->free(l->cross);
@@ -117,7 +117,7 @@ static kolo_status_t meet_levels(kolo_set_t *s, void *state, moves_t *l, int *pa
     return l->across->meet(s, state, &cross, &l->cross);
 }
 
-kolo_status_t kolo_levels_meet(kolo_set_t *s, void *state, const kolo_levels_t *levels, void **here)
+kolo_status_t kolo_backend_levels_meet(kolo_set_t *s, void *state, const kolo_backend_levels_t *levels, void **here)
 {
     const kolo_member_t *m = member_of(s);
     size_t room = (size_t)KOLO_MAX(m->nnodes, m->nranks);
@@ -145,8 +145,8 @@ kolo_status_t kolo_levels_meet(kolo_set_t *s, void *state, const kolo_levels_t *
     }
     char text[KOLO_ERROR_TEXT_BYTES]; /* leaving has words of its own */
     snprintf(text, sizeof text, "%s", kolo_error_text());
-    kolo_levels_leave(l, true);
-    kolo_levels_free(l);
+    kolo_backend_levels_leave(l, true);
+    kolo_backend_levels_free(l);
     return kolo_fail(status, "%s", text);
 }
 
@@ -228,7 +228,7 @@ static kolo_status_t broadcast(const kolo_set_t *s, const moves_t *l, const kolo
     return l->inside->broadcast(l->local, m->out, m->out, m->count, type, place, m->stream);
 }
 
-kolo_status_t kolo_levels_run(kolo_set_t *s, void *here, const kolo_move_t *move)
+kolo_status_t kolo_backend_levels_run(kolo_set_t *s, void *here, const kolo_move_t *move)
 {
     switch (move->need.work) {
     case KOLO_WORK_ALL_REDUCE:

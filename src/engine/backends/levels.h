@@ -47,16 +47,17 @@ typedef struct {
     bool on_gpus;    /* moves are of memory of GPUs */
     bool apart;      /* input and output, in host memory, must not overlap */
     bool no_average; /* KOLO_AVG is no operator of theirs, whose memory is the host's */
-} kolo_levels_t;
+} kolo_backend_levels_t;
 
 /* Are there several hosts, with several ranks on one of them? Else flat is as good. */
-bool kolo_levels_have_some(const kolo_set_t *s);
+bool kolo_backend_levels_have_some(const kolo_set_t *s);
 /* Does the set have hosts among which this can be done? Equal on all ranks. */
-bool kolo_levels_fit(const kolo_set_t *s, const kolo_levels_t *levels, const kolo_need_t *need);
-kolo_status_t kolo_levels_meet(kolo_set_t *s, void *state, const kolo_levels_t *levels, void **here);
-void kolo_levels_leave(void *here, bool abort);
-void kolo_levels_free(void *here);
-kolo_status_t kolo_levels_status(void *here);
-kolo_status_t kolo_levels_run(kolo_set_t *s, void *here, const kolo_move_t *move);
+bool kolo_backend_levels_fit(const kolo_set_t *s, const kolo_backend_levels_t *levels, const kolo_need_t *need);
+kolo_status_t kolo_backend_levels_meet(kolo_set_t *s, void *state, const kolo_backend_levels_t *levels,
+                                       void **here);
+void kolo_backend_levels_leave(void *here, bool abort);
+void kolo_backend_levels_free(void *here);
+kolo_status_t kolo_backend_levels_status(void *here);
+kolo_status_t kolo_backend_levels_run(kolo_set_t *s, void *here, const kolo_move_t *move);
 
 #endif

@@ -46,13 +46,13 @@ static kolo_status_t find_all(nccl_functions_t *n)
     return KOLO_OK;
 }
 
-void kolo_nccl_close_backend(struct kolo_tensor_engine *e, void *state)
+void kolo_engine_nccl_close_backend(struct kolo_tensor_engine *e, void *state)
 {
     (void)e;
     free(state); /* the library stays loaded: it does not like to go */
 }
 
-kolo_status_t kolo_nccl_open_backend(struct kolo_tensor_engine *e, void **state)
+kolo_status_t kolo_engine_nccl_open_backend(struct kolo_tensor_engine *e, void **state)
 {
     const kolo_cuda_api_t *api;
     int gpus = 0;
@@ -68,11 +68,11 @@ kolo_status_t kolo_nccl_open_backend(struct kolo_tensor_engine *e, void **state)
     if (status == KOLO_OK)
         *state = n;
     else
-        kolo_nccl_close_backend(e, n);
+        kolo_engine_nccl_close_backend(e, n);
     return status;
 }
 
-bool kolo_nccl_knows(const kolo_need_t *need)
+bool kolo_engine_nccl_knows(const kolo_need_t *need)
 {
     if (need->memory != KOLO_MEMORY_DEVICE) return false;
     bool reduces = need->work == KOLO_WORK_ALL_REDUCE || need->work == KOLO_WORK_REDUCE_SCATTER;
@@ -102,8 +102,8 @@ static kolo_status_t share_id(kolo_set_t *s, const nccl_functions_t *n, const in
     return status; /* of one rank alone: the others learn it when it leaves */
 }
 
-kolo_status_t kolo_nccl_meet(kolo_set_t *s, const nccl_functions_t *n, const int *ranks, int size, int rank,
-                             kolo_nccl_t **nccl)
+kolo_status_t kolo_engine_nccl_meet(kolo_set_t *s, const nccl_functions_t *n, const int *ranks, int size, int rank,
+                                    kolo_nccl_t **nccl)
 {
     nccl_id_t id;
     bool pushed;
@@ -124,7 +124,7 @@ kolo_status_t kolo_nccl_meet(kolo_set_t *s, const nccl_functions_t *n, const int
     return status;
 }
 
-void kolo_nccl_leave(void *nccl, bool abort)
+void kolo_engine_nccl_leave(void *nccl, bool abort)
 {
     const kolo_nccl_t *c = nccl;
     if (abort)
@@ -133,7 +133,7 @@ void kolo_nccl_leave(void *nccl, bool abort)
         c->n->comm_destroy(c->comm);
 }
 
-void kolo_nccl_free(void *nccl)
+void kolo_engine_nccl_free(void *nccl)
 {
     free(nccl);
 }
@@ -147,8 +147,8 @@ static bool is_even(const size_t *counts, const size_t *displs, int n)
     return true;
 }
 
-kolo_status_t kolo_nccl_all_reduce(void *nccl, const void *in, void *out, size_t count, kolo_type_t type,
-                                   kolo_op_t op, void *stream)
+kolo_status_t kolo_engine_nccl_all_reduce(void *nccl, const void *in, void *out, size_t count, kolo_type_t type,
+                                          kolo_op_t op, void *stream)
 {
     const kolo_nccl_t *c = nccl;
     bool pushed;
@@ -158,8 +158,8 @@ kolo_status_t kolo_nccl_all_reduce(void *nccl, const void *in, void *out, size_t
     return check(c->n, result, "ncclAllReduce");
 }
 
-kolo_status_t kolo_nccl_broadcast(void *nccl, const void *in, void *out, size_t count, kolo_type_t type, int root,
-                                  void *stream)
+kolo_status_t kolo_engine_nccl_broadcast(void *nccl, const void *in, void *out, size_t count, kolo_type_t type,
+                                         int root, void *stream)
 {
     const kolo_nccl_t *c = nccl;
     bool pushed;
@@ -182,8 +182,8 @@ static int gather_pieces(const kolo_nccl_t *c, const void *in, char *out, const 
     return result == NCCL_SUCCESS ? ended : result;
 }
 
-kolo_status_t kolo_nccl_all_gather(void *nccl, const void *in, void *out, const size_t *counts,
-                                   const size_t *displs, kolo_type_t type, void *stream)
+kolo_status_t kolo_engine_nccl_all_gather(void *nccl, const void *in, void *out, const size_t *counts,
+                                          const size_t *displs, kolo_type_t type, void *stream)
 {
     const kolo_nccl_t *c = nccl;
     char *first = (char *)out + displs[0] * kolo_type_size(type);
@@ -205,8 +205,8 @@ static int reduce_pieces(const kolo_nccl_t *c, const char *in, void *out, const 
     return result == NCCL_SUCCESS ? ended : result;
 }
 
-kolo_status_t kolo_nccl_reduce_scatter(void *nccl, const void *in, void *out, const size_t *counts,
-                                       kolo_type_t type, kolo_op_t op, void *stream)
+kolo_status_t kolo_engine_nccl_reduce_scatter(void *nccl, const void *in, void *out, const size_t *counts,
+                                              kolo_type_t type, kolo_op_t op, void *stream)
 {
     const kolo_nccl_t *c = nccl;
     bool even = is_even(counts, NULL, c->size), pushed;
@@ -233,7 +233,7 @@ static int exchange(const kolo_nccl_t *c, const kolo_move_t *m)
     return result == NCCL_SUCCESS ? ended : result;
 }
 
-kolo_status_t kolo_nccl_all_to_all(void *nccl, const kolo_move_t *move)
+kolo_status_t kolo_engine_nccl_all_to_all(void *nccl, const kolo_move_t *move)
 {
     const kolo_nccl_t *c = nccl;
     bool pushed;
@@ -246,15 +246,15 @@ kolo_status_t kolo_nccl_all_to_all(void *nccl, const kolo_move_t *move)
 static kolo_status_t meet_group(kolo_set_t *s, void *state, const kolo_level_t *level, void **group)
 {
     kolo_nccl_t *c = NULL;
-    KOLO_TRY(kolo_nccl_meet(s, state, level->ranks, level->nranks, level->rank, &c));
+    KOLO_TRY(kolo_engine_nccl_meet(s, state, level->ranks, level->nranks, level->rank, &c));
     *group = c;
     return KOLO_OK;
 }
 
 const kolo_group_ops_t kolo_group_nccl = {.meet = meet_group,
-                                          .leave = kolo_nccl_leave,
-                                          .free = kolo_nccl_free,
-                                          .reduce_scatter = kolo_nccl_reduce_scatter,
-                                          .all_reduce = kolo_nccl_all_reduce,
-                                          .all_gather = kolo_nccl_all_gather,
-                                          .broadcast = kolo_nccl_broadcast};
+                                          .leave = kolo_engine_nccl_leave,
+                                          .free = kolo_engine_nccl_free,
+                                          .reduce_scatter = kolo_engine_nccl_reduce_scatter,
+                                          .all_reduce = kolo_engine_nccl_all_reduce,
+                                          .all_gather = kolo_engine_nccl_all_gather,
+                                          .broadcast = kolo_engine_nccl_broadcast};

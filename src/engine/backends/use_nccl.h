@@ -44,27 +44,27 @@ typedef struct {
 } kolo_nccl_t;
 
 /* As backends have it. */
-kolo_status_t kolo_nccl_open_backend(struct kolo_tensor_engine *e, void **state);
-void kolo_nccl_close_backend(struct kolo_tensor_engine *e, void *state);
+kolo_status_t kolo_engine_nccl_open_backend(struct kolo_tensor_engine *e, void **state);
+void kolo_engine_nccl_close_backend(struct kolo_tensor_engine *e, void *state);
 /* Does NCCL know memory, type and operator of this? */
-bool kolo_nccl_knows(const kolo_need_t *need);
+bool kolo_engine_nccl_knows(const kolo_need_t *need);
 
 /* A communicator over `ranks` of the set, which this rank is one of, the `rank`-th. Collective over the set, whose
  * ranks may be of several such groups. */
-kolo_status_t kolo_nccl_meet(kolo_set_t *s, const nccl_functions_t *n, const int *ranks, int size, int rank,
-                             kolo_nccl_t **nccl);
-void kolo_nccl_leave(void *nccl, bool abort);
-void kolo_nccl_free(void *nccl);
+kolo_status_t kolo_engine_nccl_meet(kolo_set_t *s, const nccl_functions_t *n, const int *ranks, int size, int rank,
+                                    kolo_nccl_t **nccl);
+void kolo_engine_nccl_leave(void *nccl, bool abort);
+void kolo_engine_nccl_free(void *nccl);
 
 /* As Kolo's own of those names, queued on `stream`; they are those of a group (levels.h), too. */
-kolo_status_t kolo_nccl_all_reduce(void *nccl, const void *in, void *out, size_t count, kolo_type_t type,
-                                   kolo_op_t op, void *stream);
-kolo_status_t kolo_nccl_broadcast(void *nccl, const void *in, void *out, size_t count, kolo_type_t type, int root,
-                                  void *stream);
-kolo_status_t kolo_nccl_all_gather(void *nccl, const void *in, void *out, const size_t *counts,
-                                   const size_t *displs, kolo_type_t type, void *stream);
-kolo_status_t kolo_nccl_reduce_scatter(void *nccl, const void *in, void *out, const size_t *counts,
-                                       kolo_type_t type, kolo_op_t op, void *stream);
-kolo_status_t kolo_nccl_all_to_all(void *nccl, const kolo_move_t *move);
+kolo_status_t kolo_engine_nccl_all_reduce(void *nccl, const void *in, void *out, size_t count, kolo_type_t type,
+                                          kolo_op_t op, void *stream);
+kolo_status_t kolo_engine_nccl_broadcast(void *nccl, const void *in, void *out, size_t count, kolo_type_t type,
+                                         int root, void *stream);
+kolo_status_t kolo_engine_nccl_all_gather(void *nccl, const void *in, void *out, const size_t *counts,
+                                          const size_t *displs, kolo_type_t type, void *stream);
+kolo_status_t kolo_engine_nccl_reduce_scatter(void *nccl, const void *in, void *out, const size_t *counts,
+                                              kolo_type_t type, kolo_op_t op, void *stream);
+kolo_status_t kolo_engine_nccl_all_to_all(void *nccl, const kolo_move_t *move);
 
 #endif

@@ -61,7 +61,7 @@ static kolo_status_t open_use(struct kolo_tensor_engine *e, int number, kolo_use
     return status;
 }
 
-kolo_status_t kolo_devices_open(struct kolo_tensor_engine *e, int number, kolo_use_t **use)
+kolo_status_t kolo_engine_devices_open(struct kolo_tensor_engine *e, int number, kolo_use_t **use)
 {
     kolo_devices_t *d = e->devices;
     *use = atomic_load(&d->uses[number]);
@@ -74,7 +74,7 @@ kolo_status_t kolo_devices_open(struct kolo_tensor_engine *e, int number, kolo_u
     return status;
 }
 
-kolo_status_t kolo_devices_init(struct kolo_tensor_engine *e, kolo_comm_t comm)
+kolo_status_t kolo_engine_devices_init(struct kolo_tensor_engine *e, kolo_comm_t comm)
 {
     const kolo_member_t *m = &comm->body->member;
     /* Bound or not, two threads of each rank can run at once. */
@@ -100,7 +100,7 @@ static void keep(kolo_devices_t *d)
     pthread_mutex_unlock(&lock);
 }
 
-void kolo_devices_fini(struct kolo_tensor_engine *e)
+void kolo_engine_devices_fini(struct kolo_tensor_engine *e)
 {
     kolo_devices_t *d = e->devices;
     bool stuck = false;
@@ -183,8 +183,8 @@ static kolo_status_t place_on_gpu(struct kolo_tensor_engine *e, const kolo_tenso
     return status == KOLO_OK ? KOLO_OK : kolo_fail_prefix(status, "%s: tensor %s: ", what, q->name.text);
 }
 
-kolo_status_t kolo_devices_place(struct kolo_tensor_engine *e, const kolo_tensor_memory_t *memory,
-                                 kolo_entry_t *entry, const char *what)
+kolo_status_t kolo_engine_devices_place(struct kolo_tensor_engine *e, const kolo_tensor_memory_t *memory,
+                                        kolo_entry_t *entry, const char *what)
 {
     if (!memory && KOLO_LIKELY(!kolo_mem_has_devices())) return KOLO_OK;
     int device = memory ? memory->device : owner_of(entry->input ? entry->input : entry->output);
@@ -192,7 +192,7 @@ kolo_status_t kolo_devices_place(struct kolo_tensor_engine *e, const kolo_tensor
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: tensor %s: there is no device %d", what,
                          entry->request.name.text, device);
     if (device != KOLO_DEVICE_CPU) {
-        kolo_status_t status = kolo_devices_open(e, device, &entry->use);
+        kolo_status_t status = kolo_engine_devices_open(e, device, &entry->use);
         if (status != KOLO_OK) return kolo_fail_prefix(status, "%s: tensor %s: ", what, entry->request.name.text);
     }
     KOLO_TRY(check_owner(entry, entry->input, device, "input", what));

@@ -61,7 +61,7 @@ typedef struct {
 /* Tensors on their way through a fusion buffer, a single one that is staged, or what runs on a GPU. */
 typedef struct kolo_flight {
     _Atomic int state; /* kolo_flight_state_t */
-    kolo_lane_t *lane;
+    kolo_tensors_t *lane;
     int buffer;    /* -1: none */
     uint32_t uses; /* bits: whose queues have a part in it */
     bool now;      /* what is the CPU's is done on the spot */
@@ -119,13 +119,13 @@ extern int kolo_finisher_end_ms;    /* the end of an engine waits so long for it
 enum { KOLO_OVERLAP_AUTO, KOLO_OVERLAP_OFF, KOLO_OVERLAP_ON };
 
 /* device.c */
-kolo_status_t kolo_devices_init(struct kolo_tensor_engine *e, kolo_comm_t comm);
+kolo_status_t kolo_engine_devices_init(struct kolo_tensor_engine *e, kolo_comm_t comm);
 /* Where a submission's memory is: fills in the entry's `use` and `ready`, opens what is needed. */
-kolo_status_t kolo_devices_place(struct kolo_tensor_engine *e, const kolo_tensor_memory_t *memory,
-                                 kolo_entry_t *entry, const char *what);
+kolo_status_t kolo_engine_devices_place(struct kolo_tensor_engine *e, const kolo_tensor_memory_t *memory,
+                                        kolo_entry_t *entry, const char *what);
 /* The engine's use of a device, opened if it is not. */
-kolo_status_t kolo_devices_open(struct kolo_tensor_engine *e, int number, kolo_use_t **use);
-void kolo_devices_fini(struct kolo_tensor_engine *e); /* after kolo_finisher_stop() */
+kolo_status_t kolo_engine_devices_open(struct kolo_tensor_engine *e, int number, kolo_use_t **use);
+void kolo_engine_devices_fini(struct kolo_tensor_engine *e); /* after kolo_finisher_stop() */
 /* Its functions, by one thread at a time. */
 const char *kolo_use_name(const kolo_use_t *use);
 kolo_status_t kolo_use_pin(kolo_use_t *use, void *host, size_t bytes);
@@ -189,7 +189,7 @@ kolo_status_t kolo_fusion_settle(struct kolo_tensor_engine *e);
 /* What no stuck device may still read or write is freed; the rest stays. */
 void kolo_fusion_fini(struct kolo_tensor_engine *e);
 /* For n entries and this number of copies, in or out. */
-kolo_status_t kolo_flight_take(struct kolo_tensor_engine *e, kolo_lane_t *lane, size_t n, size_t nlifts,
+kolo_status_t kolo_flight_take(struct kolo_tensor_engine *e, kolo_tensors_t *lane, size_t n, size_t nlifts,
                                kolo_flight_t **flight);
 /* From here on its entries, and itself, are the finisher's, or the loop's that settles: it ends when its marks are
  * reached. How many entries these are. */

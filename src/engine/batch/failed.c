@@ -85,7 +85,7 @@ static void complete_first(kolo_set_t *s, const words_t *words)
     if (!s->failed) s->failed_tail = &s->failed;
     for (size_t i = 0; i < failed->n; i++)
         kolo_entry_fail(failed->entries[i], (kolo_status_t)words->status, words->text);
-    if (failed->n > 0) kolo_lane_finish(&s->lane, failed->entries, failed->n);
+    if (failed->n > 0) kolo_tensors_finish(&s->lane, failed->entries, failed->n);
     free(failed);
 }
 

@@ -52,7 +52,7 @@ static bool look_at_events(struct kolo_tensor_engine *e, bool *poll)
             continue;
         }
         *at = entry->next;
-        kolo_lane_release(entry);
+        kolo_tensors_release(entry);
         moved = true;
     }
     if (moved) kolo_engine_kick(e);

@@ -60,7 +60,7 @@ static void leave_times(struct kolo_tensor_engine *e, kolo_flight_t *flight)
 
 void kolo_flight_finish(struct kolo_tensor_engine *e, kolo_flight_t *flight, kolo_status_t status)
 {
-    kolo_lane_t *lane = flight->lane;
+    kolo_tensors_t *lane = flight->lane;
     size_t n = flight->nentries;
     char text[KOLO_ERROR_TEXT_BYTES];
     for (size_t i = 0; i < n && status != KOLO_OK; i++) {
@@ -72,7 +72,7 @@ void kolo_flight_finish(struct kolo_tensor_engine *e, kolo_flight_t *flight, kol
         kolo_late_ended(flight->late, status);
         leave_times(e, flight);
     }
-    kolo_lane_finish(lane, flight->entries, n);
+    kolo_tensors_finish(lane, flight->entries, n);
     atomic_fetch_sub(&lane->nelsewhere, n);
     kolo_flight_free(flight);
     kolo_engine_kick(e); /* the loop may wait for the flight, or to send a join */
@@ -119,7 +119,7 @@ static kolo_status_t grow(kolo_flight_t *flight, size_t nentries, size_t nlifts)
     return KOLO_OK;
 }
 
-kolo_status_t kolo_flight_take(struct kolo_tensor_engine *e, kolo_lane_t *lane, size_t n, size_t nlifts,
+kolo_status_t kolo_flight_take(struct kolo_tensor_engine *e, kolo_tensors_t *lane, size_t n, size_t nlifts,
                                kolo_flight_t **out)
 {
     kolo_devices_t *d = e->devices;

@@ -99,7 +99,7 @@ kolo_status_t kolo_fusion_room(struct kolo_tensor_engine *e, size_t bytes, void 
 
 /* One tensor's pieces between its memory, where they follow each other, and the buffer. memory NULL: there is none,
  * and the buffer gets what changes nothing. */
-static void add_lifts(kolo_flight_t *flight, const kolo_response_t *r, const kolo_pieces_t *pieces,
+static void add_lifts(kolo_flight_t *flight, const kolo_response_t *r, const kolo_backend_pieces_t *pieces,
                       const size_t *places, char *buffer, char *memory, bool out, kolo_lift_t like)
 {
     size_t elem = kolo_type_size(r->request.type);
@@ -130,7 +130,7 @@ static kolo_status_t cross(kolo_set_t *s, kolo_use_t *use, int b, kolo_response_
         if (!mine) from = at;
         mine = is;
         if (i == npieces) break;
-        kolo_pieces_t pieces = kolo_pieces_of(s, r, out);
+        kolo_backend_pieces_t pieces = kolo_pieces_of(s, r, out);
         at += kolo_piece_room(&pieces, (int)(i / n)) * elem;
     }
     return KOLO_OK;
@@ -145,7 +145,7 @@ kolo_status_t kolo_fusion_pack(kolo_set_t *s, kolo_use_t *use, kolo_flight_t *fl
     size_t *places = kolo_places_of(s, batch, n, false);
     for (size_t i = 0; i < n; i++) {
         kolo_entry_t *entry = batch[i]->entry;
-        kolo_pieces_t pieces = kolo_pieces_of(s, batch[i], false);
+        kolo_backend_pieces_t pieces = kolo_pieces_of(s, batch[i], false);
         bool waited;
         if (!entry && s->engine->native) /* this rank has joined */
             add_lifts(flight, batch[i], &pieces, places, packed, NULL, false,
@@ -175,7 +175,7 @@ static void pack_cpu(kolo_set_t *s, kolo_flight_t *flight, char *host, kolo_resp
     size_t elem = kolo_type_size(batch[0]->request.type), *places = kolo_places_of(s, batch, n, false);
     for (size_t i = 0; i < n; i++) {
         const kolo_response_t *r = batch[i];
-        kolo_pieces_t pieces = kolo_pieces_of(s, r, false);
+        kolo_backend_pieces_t pieces = kolo_pieces_of(s, r, false);
         if (use_of(r) == KOLO_USE_CPU)
             add_lifts(flight, r, &pieces, places, host, r->entry ? (char *)r->entry->input : NULL, false,
                       (kolo_lift_t){.op = op, .factor = r->entry ? r->request.prescale : 1.0});
@@ -192,7 +192,7 @@ static kolo_status_t lift_cpu(struct kolo_tensor_engine *e, kolo_flight_t *fligh
         return KOLO_OK;
     }
     kolo_use_t *use;
-    KOLO_TRY(kolo_devices_open(e, KOLO_USE_CPU, &use));
+    KOLO_TRY(kolo_engine_devices_open(e, KOLO_USE_CPU, &use));
     KOLO_TRY(kolo_use_lift(use, list, flight->nlifts - first));
     return kolo_use_mark(use, &flight->marks[KOLO_USE_CPU]);
 }
@@ -270,7 +270,7 @@ static size_t unpack(kolo_set_t *s, kolo_flight_t *flight, char *packed, int of,
     int64_t shape[KOLO_TENSOR_DIMS_MAX];
     for (size_t i = 0; i < n; i++) {
         const kolo_response_t *r = batch[i];
-        kolo_pieces_t pieces = kolo_pieces_of(s, r, true);
+        kolo_backend_pieces_t pieces = kolo_pieces_of(s, r, true);
         double factor = r->request.postscale;
         if (r->entry && use_of(r) == of) {
             entries[nentries++] = r->entry;

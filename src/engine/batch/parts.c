@@ -20,10 +20,10 @@ static size_t align_of(const kolo_set_t *s, const kolo_request_t *q)
 }
 
 /* One piece in each rank's part, whoever's buffer it is. */
-static kolo_pieces_t pieces_of_all(const kolo_set_t *s, const kolo_response_t *response)
+static kolo_backend_pieces_t pieces_of_all(const kolo_set_t *s, const kolo_response_t *response)
 {
     const kolo_request_t *q = &response->request;
-    kolo_pieces_t p = {.n = s->size, .rows = response->rows, .align = align_of(s, q)};
+    kolo_backend_pieces_t p = {.n = s->size, .rows = response->rows, .align = align_of(s, q)};
     p.row = (size_t)kolo_shape_elements(q->shape, q->ndims, 1, kolo_type_size(q->type));
     p.least = q->shape[0] / s->size;
     p.longer = (int)(q->shape[0] % s->size);
@@ -31,22 +31,22 @@ static kolo_pieces_t pieces_of_all(const kolo_set_t *s, const kolo_response_t *r
     return p;
 }
 
-kolo_pieces_t kolo_pieces_of(const kolo_set_t *s, const kolo_response_t *response, bool out)
+kolo_backend_pieces_t kolo_pieces_of(const kolo_set_t *s, const kolo_response_t *response, bool out)
 {
     const kolo_request_t *q = &response->request;
-    kolo_pieces_t one = {.n = 1, .least = 1, .align = align_of(s, q)};
+    kolo_backend_pieces_t one = {.n = 1, .least = 1, .align = align_of(s, q)};
     if (q->work == KOLO_WORK_ALL_REDUCE) {
         one.row = (size_t)kolo_shape_elements(q->shape, q->ndims, 0, kolo_type_size(q->type));
         return one;
     }
-    kolo_pieces_t all = pieces_of_all(s, response);
+    kolo_backend_pieces_t all = pieces_of_all(s, response);
     if (out == (q->work == KOLO_WORK_ALL_GATHER)) return all;
     one.row = kolo_piece_elements(&all, s->rank);
     one.room = all.room;
     return one;
 }
 
-static void add(size_t *sums, const kolo_pieces_t *p, size_t unit)
+static void add(size_t *sums, const kolo_backend_pieces_t *p, size_t unit)
 {
     for (int i = 0; i < p->n; i++) sums[i] += kolo_piece_room(p, i) * unit;
 }
@@ -60,7 +60,7 @@ kolo_layout_t kolo_layout_of(const kolo_set_t *s, kolo_response_t *const *batch,
     int nparts = parts ? s->size : 1;
     memset(l.counts, 0, (size_t)nparts * sizeof *l.counts);
     for (size_t i = 0; i < n; i++) {
-        kolo_pieces_t p = parts ? pieces_of_all(s, batch[i]) : kolo_pieces_of(s, batch[i], false);
+        kolo_backend_pieces_t p = parts ? pieces_of_all(s, batch[i]) : kolo_pieces_of(s, batch[i], false);
         add(l.counts, &p, 1);
     }
     for (int i = 0; i < nparts; i++) {
@@ -86,7 +86,7 @@ size_t *kolo_places_of(const kolo_set_t *s, kolo_response_t *const *batch, size_
     return places;
 }
 
-void kolo_places_pass(size_t *places, const kolo_pieces_t *p, size_t elem)
+void kolo_places_pass(size_t *places, const kolo_backend_pieces_t *p, size_t elem)
 {
     add(places, p, elem);
 }

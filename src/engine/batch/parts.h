@@ -31,25 +31,25 @@ typedef struct {
     int64_t least;       /* this number of rows, */
     int longer;          /* and one more in this many pieces, the first ones */
     size_t align, room;  /* elements: the room of a piece is a multiple of `align`, and `room` at least */
-} kolo_pieces_t;
+} kolo_backend_pieces_t;
 
-static inline size_t kolo_piece_elements(const kolo_pieces_t *p, int i)
+static inline size_t kolo_piece_elements(const kolo_backend_pieces_t *p, int i)
 {
     return (size_t)(p->rows ? p->rows[i] : p->least + (i < p->longer)) * p->row;
 }
 
 /* Elements from the begin of a piece to where the next one may begin. */
-static inline size_t kolo_piece_room(const kolo_pieces_t *p, int i)
+static inline size_t kolo_piece_room(const kolo_backend_pieces_t *p, int i)
 {
     return KOLO_ROUND_UP(KOLO_MAX(kolo_piece_elements(p, i), p->room), p->align);
 }
 
 /* As this rank puts the tensor in; or, out, as it takes the result. */
-kolo_pieces_t kolo_pieces_of(const kolo_set_t *s, const kolo_response_t *response, bool out);
+kolo_backend_pieces_t kolo_pieces_of(const kolo_set_t *s, const kolo_response_t *response, bool out);
 /* Where the first tensor's pieces lie, in bytes; the table is the engine's, until the next call. */
 size_t *kolo_places_of(const kolo_set_t *s, kolo_response_t *const *batch, size_t n, bool out);
 /* Moves the places on by the pieces of a tensor. */
-void kolo_places_pass(size_t *places, const kolo_pieces_t *p, size_t elem);
+void kolo_places_pass(size_t *places, const kolo_backend_pieces_t *p, size_t elem);
 /* Of this rank's result. */
 void kolo_result_shape(const kolo_set_t *s, const kolo_response_t *response, int64_t *shape);
 

@@ -391,7 +391,7 @@ static kolo_status_t perform(kolo_set_t *s, batch_t *b)
     size_t n = b->done.n;
     if (b->done.later) n += kolo_flight_hand_over(e, b->done.later);
     KOLO_TALLY(e->tally.tensors, n);
-    if (b->done.n > 0) kolo_lane_finish(&s->lane, e->entries, b->done.n);
+    if (b->done.n > 0) kolo_tensors_finish(&s->lane, e->entries, b->done.n);
     timed(&e->tally.complete_ns, &since);
     return KOLO_OK;
 }

@@ -204,7 +204,7 @@ static kolo_status_t match_fresh(kolo_set_t *s, const kolo_responses_t *fresh, s
 {
     KOLO_TRY(room_for(s, *count + fresh->count));
     for (kolo_response_t *r = fresh->first; r; r = r->next) {
-        r->entry = kolo_lane_find(&s->lane, &r->request.name);
+        r->entry = kolo_tensors_find(&s->lane, &r->request.name);
         if (!r->entry && !s->joined)
             return kolo_fail(KOLO_ERR_PROTOCOL,
                              "engine: the coordinator asks rank %d for %s, which it has not submitted", s->rank,

@@ -46,7 +46,7 @@ static void take_fresh(kolo_set_t *s)
 {
     struct kolo_tensor_engine *e = s->engine;
     s->all_here = atomic_load(&s->lane.nelsewhere) == 0; /* before what was elsewhere is taken */
-    kolo_entry_t *first = kolo_lane_take(&s->lane);
+    kolo_entry_t *first = kolo_tensors_take(&s->lane);
     kolo_finisher_publish(e);
     if (KOLO_UNLIKELY(atomic_load(&e->timeline_changed))) kolo_timeline_adopt(e);
     if (KOLO_UNLIKELY(e->timeline != NULL)) kolo_trace_cycle(e);
@@ -175,11 +175,11 @@ static void drain(kolo_set_t *s, kolo_status_t status, const char *text)
 {
     kolo_entry_t *entry;
     char why[KOLO_ERROR_TEXT_BYTES + KOLO_TENSOR_NAME_MAX + 64], title[KOLO_TENSOR_NAME_MAX + 16];
-    while ((entry = kolo_lane_drain(&s->lane)) != NULL) {
+    while ((entry = kolo_tensors_drain(&s->lane)) != NULL) {
         kolo_request_title(&entry->request, title, sizeof title);
         snprintf(why, sizeof why, "%s was outstanding: %.1000s", title, text);
         kolo_entry_fail(entry, status, why);
-        kolo_lane_finish(&s->lane, &entry, 1);
+        kolo_tensors_finish(&s->lane, &entry, 1);
     }
 }
 

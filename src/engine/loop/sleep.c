@@ -61,9 +61,9 @@ void kolo_engine_look_for_stalls(struct kolo_tensor_engine *e)
 static void note_waits(kolo_set_t *s)
 {
     char text[KOLO_RECORD_NOTE_TEXT];
-    kolo_lane_oldest_t oldest;
+    kolo_tensors_oldest_t oldest;
     if (!takes_part(s) || s->rank == 0) return;
-    kolo_lane_oldest(&s->lane, &oldest);
+    kolo_tensors_oldest(&s->lane, &oldest);
     if (oldest.count == 0 || kolo_now_ns() < oldest.taken_ns + KOLO_STALL_SHOWN_NS) return;
     snprintf(text, sizeof text, oldest.count > 1 ? "%.300s and %zu more" : "%.300s", oldest.title,
              oldest.count - 1);
@@ -73,7 +73,7 @@ static void note_waits(kolo_set_t *s)
 /* Until this rank looks again whether it has waited for long. */
 static uint64_t note_at(kolo_set_t *s)
 {
-    bool noted = takes_part(s) && s->rank > 0 && kolo_lane_count(&s->lane) > 0;
+    bool noted = takes_part(s) && s->rank > 0 && kolo_tensors_count(&s->lane) > 0;
     return noted ? kolo_now_ns() + KOLO_STALL_SHOWN_NS : UINT64_MAX;
 }
 

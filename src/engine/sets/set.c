@@ -44,7 +44,7 @@ kolo_status_t kolo_set_new(struct kolo_tensor_engine *e, int id, const int *rank
     s->cycle = 1;
     s->pending_tail = &s->pending;
     s->failed_tail = &s->failed;
-    kolo_lane_init(&s->lane, &e->queue, id);
+    kolo_tensors_init(&s->lane, &e->queue, id);
     *out = s;
     return KOLO_OK;
 }
@@ -116,7 +116,7 @@ void kolo_set_close(kolo_set_t *s)
 void kolo_set_free(kolo_set_t *s)
 {
     if (!s) return;
-    kolo_lane_fini(&s->lane);
+    kolo_tensors_fini(&s->lane);
     kolo_backends_free(s);
     kolo_talk_free(s);
     kolo_cache_fini(&s->cache);

@@ -67,7 +67,7 @@ kolo_status_t kolo_sets_change(struct kolo_tensor_engine *e, const kolo_response
 
 static kolo_status_t submit(struct kolo_tensor_engine *e, kolo_entry_t *entry, const char *what, int64_t *handle)
 {
-    kolo_status_t status = kolo_lane_push(&e->all->lane, &entry, 1, handle);
+    kolo_status_t status = kolo_tensors_push(&e->all->lane, &entry, 1, handle);
     if (status == KOLO_OK) {
         kolo_engine_kick(e);
         return KOLO_OK;

@@ -29,7 +29,7 @@ typedef struct kolo_set {
     bool ran_native;             /* the loop's: an operation ran on GPUs, so all ranks have one */
     bool removed;                /* under the queue's lock */
     kolo_op_t and_op, or_op;
-    kolo_lane_t lane;
+    kolo_tensors_t lane;
 
     /* the loop's */
     uint64_t cycle, called;                /* the next cycle's number; the latest that this rank has asked for */

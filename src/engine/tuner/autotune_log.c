@@ -52,7 +52,8 @@ void kolo_autotune_log_write(kolo_autotune_log_t *log, const kolo_tuned_t *tuned
     bool last = tuned->phase == KOLO_TUNE_OVER;
     kolo_file_quiet_t quiet;
     kolo_file_quiet(&quiet);
-    fprintf(log->file, "%s,%" PRIu64 ",", last ? "best" : kolo_tune_phase_name(tuned->phase), log->from_cycle);
+    fprintf(log->file, "%s,%" PRIu64 ",", last ? "best" : kolo_engine_tune_phase_name(tuned->phase),
+            log->from_cycle);
     if (!last) fprintf(log->file, "%" PRIu64, to_cycle);
     fprintf(log->file, ",%" PRId64 ",%" PRId64, t->fusion_threshold, t->cycle_time_us);
     for (int c = 0; c < KOLO_CHOICES; c++) fprintf(log->file, ",%d", (int)(t->choices >> c & 1));

@@ -21,7 +21,7 @@ const char *kolo_choice_name(kolo_choice_t choice)
     return names[choice];
 }
 
-const char *kolo_tune_phase_name(kolo_tune_phase_t phase)
+const char *kolo_engine_tune_phase_name(kolo_tune_phase_t phase)
 {
     static const char *const names[] = {"warm_up", "search", "final", "over"};
     return names[phase];

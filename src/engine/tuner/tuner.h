@@ -46,7 +46,7 @@ typedef enum {
     KOLO_TUNE_OVER,
     KOLO_TUNE_PHASES
 } kolo_tune_phase_t;
-const char *kolo_tune_phase_name(kolo_tune_phase_t phase);
+const char *kolo_engine_tune_phase_name(kolo_tune_phase_t phase);
 
 #define KOLO_TUNE_SAMPLES_MAX  100
 #define KOLO_TUNE_SETTINGS_MAX 100

@@ -82,7 +82,7 @@ static const char *check_steps(run_t *r, uint32_t rank, const kolo_exec_trace_t 
     plan_env(&env, zeros, ranks, r, rank);
     if (r->flat) env.fanout = true;
     if (kolo_algo_emit(r->c.call.coll, r->algo, &env, &plan) != KOLO_OK) return kolo_error_text();
-    kolo_status_t status = kolo_plan_verify_trace(plan, 1, trace->steps, trace->count);
+    kolo_status_t status = kolo_prove_verify_trace(plan, 1, trace->steps, trace->count);
     kolo_plan_free(plan);
     if (status != KOLO_OK) return kolo_error_text();
     atomic_fetch_add(&traced, 1);
@@ -150,7 +150,7 @@ static void run_case(run_t *r, uint32_t depth)
     for (uint32_t k = 0; k < r->c.nranks; k++)
         if (r->failure[k][0])
             fail_msg("%s %s, %u ranks, count %llu, type %d, op %d, root %u, %s, seed %u: %s",
-                     kolo_algo_name(r->algo), kolo_coll_name(r->c.call.coll), r->c.nranks,
+                     kolo_plan_algo_name(r->algo), kolo_coll_name(r->c.call.coll), r->c.nranks,
                      (unsigned long long)r->c.call.count, (int)r->c.call.type, (int)r->c.call.op, r->c.call.root,
                      r->c.in_place ? "in place" : "out of place", r->c.seed, r->failure[k]);
 }

@@ -176,7 +176,7 @@ static fixture_queue_t *queue_of(fixture_t *f, const kolo_conn_spec_t *spec)
 static fixture_end_t *end_of(fixture_t *f, int rank, bool is_tx, const kolo_conn_spec_t *spec)
 {
     fixture_end_t *e;
-    uint32_t caps = KOLO_CAP_REF | (rank == f->pumped ? KOLO_CAP_PUMP : 0) |
+    uint32_t caps = KOLO_CAP_REF | (rank == f->pumped ? KOLO_CAP_STEP : 0) |
                     (f->posting && spec->kind == KOLO_CONN_PAIR ? KOLO_CAP_POST_FROM : 0);
     pthread_mutex_lock(&f->lock);
     fixture_queue_t *q = queue_of(f, spec);
@@ -200,7 +200,7 @@ static fixture_end_t *end_of(fixture_t *f, int rank, bool is_tx, const kolo_conn
             kolo_queue_bind_tx(q->memory, &e->tx);
         else
             kolo_queue_bind_rx(q->memory, &e->rx, n, mine);
-        if (is_tx && caps & (KOLO_CAP_PUMP | KOLO_CAP_POST_FROM)) e->tx.sent = &e->tx.end.heads[0].consumed;
+        if (is_tx && caps & (KOLO_CAP_STEP | KOLO_CAP_POST_FROM)) e->tx.sent = &e->tx.end.heads[0].consumed;
         e->next = f->ends;
         f->ends = e;
     }

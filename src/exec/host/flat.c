@@ -11,7 +11,7 @@ kolo_status_t kolo_flat_loop(kolo_algo_t algo, kolo_coll_t coll, kolo_task_step_
     if (!step) step = kolo_flat_step(coll);
     if (!step)
         return kolo_fail(KOLO_ERR_INTERNAL, "there is no loop over lines for %s by %s", kolo_coll_name(coll),
-                         kolo_algo_name(algo));
+                         kolo_plan_algo_name(algo));
     *loop = step;
     return KOLO_OK;
 }

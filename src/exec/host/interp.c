@@ -14,7 +14,7 @@
 /* ---- waiting for slots ---- */
 
 /* The slot that `rx` shows must be the one this task expects. */
-static inline kolo_status_t check_slot(const kolo_slot_t *s, const kolo_rx_t *rx)
+static inline kolo_status_t check_slot(const kolo_interp_slot_t *s, const kolo_rx_t *rx)
 {
     const kolo_slot_header_t *h = kolo_rx_header(rx);
     bool refs = kolo_insn_is_reference(s->in);
@@ -26,7 +26,7 @@ static inline kolo_status_t check_slot(const kolo_slot_t *s, const kolo_rx_t *rx
 }
 
 /* Tells the wire how long the next payload is, and where it belongs, so that it need not be copied there. */
-static void expect(const kolo_slot_t *s)
+static void expect(const kolo_interp_slot_t *s)
 {
     s->lane->expected = true;
     bool whole = s->in->op == KOLO_OP_RECV || s->in->op == KOLO_OP_RECV_SEND;
@@ -35,7 +35,7 @@ static void expect(const kolo_slot_t *s)
 }
 
 /* The same for all slots of the instruction that fit the queue, when half of those announced have come. */
-static void expect_ahead(const kolo_slot_t *s)
+static void expect_ahead(const kolo_interp_slot_t *s)
 {
     kolo_lane_state_t *lane = s->lane, walk = *lane;
     bool whole = s->in->op == KOLO_OP_RECV || s->in->op == KOLO_OP_RECV_SEND;
@@ -55,7 +55,7 @@ static void expect_ahead(const kolo_slot_t *s)
     }
 }
 
-static kolo_status_t await_list(const kolo_slot_t *s)
+static kolo_status_t await_list(const kolo_interp_slot_t *s)
 {
     const uint16_t *list = s->task->interp.plan->list + s->in->list_first;
     for (; s->lane->list_at < s->in->list_count; s->lane->list_at++) {
@@ -69,7 +69,7 @@ static kolo_status_t await_list(const kolo_slot_t *s)
     return KOLO_OK;
 }
 
-static kolo_status_t await_slots(const kolo_slot_t *s)
+static kolo_status_t await_slots(const kolo_interp_slot_t *s)
 {
     if (s->in->op == KOLO_OP_REDUCE_MANY) {
         KOLO_TRY(await_list(s));
@@ -89,7 +89,7 @@ static kolo_status_t data_insn(kolo_task_t *task, kolo_lane_state_t *lane, const
 {
     if (!lane->begun) kolo_row_begin(task, lane, in);
     lane->begun = true;
-    kolo_slot_t s = {.task = task, .lane = lane, .in = in};
+    kolo_interp_slot_t s = {.task = task, .lane = lane, .in = in};
     if (in->tx != KOLO_NO_CONN) {
         s.tx_index = (uint16_t)(in->tx + in->tx_stride * (int)lane->i);
         s.tx = task->interp.tx[s.tx_index];
@@ -291,7 +291,7 @@ static kolo_status_t visit_waits(kolo_task_t *task, kolo_task_visit_fn_t visit, 
 
 static const char *algorithm(const kolo_task_t *task)
 {
-    return kolo_algo_name(task->interp.plan->algo);
+    return kolo_plan_algo_name(task->interp.plan->algo);
 }
 
 const kolo_task_way_t kolo_interp_way = {visit_waits, cancel, algorithm};

@@ -9,7 +9,7 @@
 
 #include <string.h>
 
-static void trace_conn(const kolo_slot_t *s, uint16_t conn, const kolo_segment_t *seg, uint32_t k)
+static void trace_conn(const kolo_interp_slot_t *s, uint16_t conn, const kolo_segment_t *seg, uint32_t k)
 {
     const kolo_plan_conn_t *c = &s->task->interp.plan->conns[conn];
     kolo_trace_step_t step = {.peer = c->peer,
@@ -22,7 +22,7 @@ static void trace_conn(const kolo_slot_t *s, uint16_t conn, const kolo_segment_t
     kolo_task_trace_step(s->task, &step);
 }
 
-void kolo_slot_trace(const kolo_slot_t *s, uint32_t chunk)
+void kolo_slot_trace(const kolo_interp_slot_t *s, uint32_t chunk)
 {
     bool from_src = s->in->op == KOLO_OP_SEND || s->in->op == KOLO_OP_RECV_REDUCE_SEND ||
                     s->in->op == KOLO_OP_EXPOSE || s->in->op == KOLO_OP_PUT;
@@ -33,7 +33,7 @@ void kolo_slot_trace(const kolo_slot_t *s, uint32_t chunk)
     if (s->tx) trace_conn(s, s->tx_index, payload, chunk);
 }
 
-static inline bool past_cache(const kolo_slot_t *s)
+static inline bool past_cache(const kolo_interp_slot_t *s)
 {
     return s->task->interp.stream_out && s->in->dst.buf == KOLO_BUF_DST;
 }
@@ -41,7 +41,7 @@ static inline bool past_cache(const kolo_slot_t *s)
 /* Where the slot may be posted from in place: memory that stays as it is until its wires have sent all. In a
  * collective that only moves data every chunk of SRC and DST does. In a reducing one SRC does unless the call is in
  * place (the result may be written while the wire still reads), and DST once it holds a finished value. */
-static char *post_from(const kolo_slot_t *s, const kolo_segment_t *seg, bool finished)
+static char *post_from(const kolo_interp_slot_t *s, const kolo_segment_t *seg, bool finished)
 {
     if (KOLO_LIKELY(!(s->tx->caps & KOLO_CAP_POST_FROM)) || s->bytes < KOLO_POST_FROM_LEAST) return NULL;
     if (seg->buf != KOLO_BUF_SRC && seg->buf != KOLO_BUF_DST) return NULL;
@@ -50,7 +50,7 @@ static char *post_from(const kolo_slot_t *s, const kolo_segment_t *seg, bool fin
 }
 
 /* Posts the slot whose payload is in the slot (data NULL) or at `data`. */
-static inline kolo_status_t post(const kolo_slot_t *s, const char *data)
+static inline kolo_status_t post(const kolo_interp_slot_t *s, const char *data)
 {
     if (KOLO_UNLIKELY(data != NULL))
         return s->tx->ops->tx_post_from(s->tx, data, s->bytes, s->task->signature, s->task->operation);
@@ -60,7 +60,7 @@ static inline kolo_status_t post(const kolo_slot_t *s, const char *data)
 
 /* ---- handlers: everything the slot needs is there ---- */
 
-static kolo_status_t do_send(const kolo_slot_t *s)
+static kolo_status_t do_send(const kolo_interp_slot_t *s)
 {
     const kolo_reducer_t *r = s->task->reducer;
     bool scale = kolo_slot_raw(s) && r->pre;
@@ -77,7 +77,7 @@ static kolo_status_t do_send(const kolo_slot_t *s)
     return post(s, data);
 }
 
-static kolo_status_t do_recv(const kolo_slot_t *s)
+static kolo_status_t do_recv(const kolo_interp_slot_t *s)
 {
     const char *from = kolo_rx_payload(s->rx);
     bool direct = s->rx->direct != NULL; /* the wire put it where it belongs */
@@ -91,7 +91,7 @@ static kolo_status_t do_recv(const kolo_slot_t *s)
     return KOLO_OK;
 }
 
-static kolo_status_t do_recv_send(const kolo_slot_t *s)
+static kolo_status_t do_recv_send(const kolo_interp_slot_t *s)
 {
     const char *from = kolo_rx_payload(s->rx);
     char *data = s->in->dst.buf == KOLO_BUF_NONE ? NULL : post_from(s, &s->in->dst, true),
@@ -108,7 +108,7 @@ static kolo_status_t do_recv_send(const kolo_slot_t *s)
 }
 
 /* RECV_REDUCE, RECV_REDUCE_SEND, RECV_REDUCE_COPY_SEND. */
-static kolo_status_t do_recv_reduce(const kolo_slot_t *s)
+static kolo_status_t do_recv_reduce(const kolo_interp_slot_t *s)
 {
     const kolo_reducer_t *r = s->task->reducer;
     bool rx_first = s->in->flags & KOLO_FLAG_RX_FIRST, store = s->in->op != KOLO_OP_RECV_REDUCE_SEND;
@@ -133,7 +133,7 @@ static kolo_status_t do_recv_reduce(const kolo_slot_t *s)
     return s->tx ? post(s, data) : KOLO_OK;
 }
 
-static kolo_status_t do_reduce_many(const kolo_slot_t *s)
+static kolo_status_t do_reduce_many(const kolo_interp_slot_t *s)
 {
     const kolo_reducer_t *r = s->task->reducer;
     const kolo_insn_t *in = s->in;
@@ -166,7 +166,7 @@ static kolo_status_t do_reduce_many(const kolo_slot_t *s)
     return s->tx ? post(s, data) : KOLO_OK;
 }
 
-static kolo_status_t do_local(const kolo_slot_t *s)
+static kolo_status_t do_local(const kolo_interp_slot_t *s)
 {
     const kolo_reducer_t *r = s->task->reducer;
     bool raw = kolo_slot_raw(s), dst_first = s->in->flags & KOLO_FLAG_DST_FIRST;

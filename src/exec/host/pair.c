@@ -143,7 +143,7 @@ static void cancel(kolo_task_t *task)
 
 static const char *algorithm(const kolo_task_t *task)
 {
-    return kolo_algo_name(task->pair.plan->algo);
+    return kolo_plan_algo_name(task->pair.plan->algo);
 }
 
 static const kolo_task_way_t exchange = {visit_waits, cancel, algorithm};
@@ -159,7 +159,7 @@ static void start(kolo_task_t *t)
 {
     kolo_pair_t *x = &t->pair;
     uint32_t caps = (x->tx ? x->tx->caps : 0) | (x->rx ? x->rx->caps : 0);
-    t->step = caps & (KOLO_CAP_PUMP | KOLO_CAP_AHEAD) ? wire_step : pair_step;
+    t->step = caps & (KOLO_CAP_STEP | KOLO_CAP_AHEAD) ? wire_step : pair_step;
     t->way = &exchange;
 }
 

@@ -10,7 +10,7 @@
 
 #define GET_BLOCK_BYTES (256u << 10)
 
-kolo_status_t kolo_slot_expose(const kolo_slot_t *s)
+kolo_status_t kolo_slot_expose(const kolo_interp_slot_t *s)
 {
     const kolo_reducer_t *r = s->task->reducer;
     kolo_fragment_t f = kolo_slot_fragment(s, 0);
@@ -23,7 +23,7 @@ kolo_status_t kolo_slot_expose(const kolo_slot_t *s)
 }
 
 /* Multiplies what was got of the peer's raw input by the peer's scalar. */
-static void scale_got(const kolo_slot_t *s, const kolo_exposed_t *e, char *got, size_t bytes)
+static void scale_got(const kolo_interp_slot_t *s, const kolo_exposed_t *e, char *got, size_t bytes)
 {
     kolo_reducer_t theirs = *s->task->reducer;
     if (!(s->in->flags & KOLO_FLAG_RAW) || !theirs.pre) return;
@@ -33,7 +33,7 @@ static void scale_got(const kolo_slot_t *s, const kolo_exposed_t *e, char *got, 
 }
 
 /* Copies `bytes` from where the lane stands; starts that if it has not been. */
-static kolo_status_t copy(const kolo_slot_t *s, void *mine, uint32_t bytes, bool write)
+static kolo_status_t copy(const kolo_interp_slot_t *s, void *mine, uint32_t bytes, bool write)
 {
     kolo_lane_state_t *lane = s->lane;
     if (!lane->copying)
@@ -45,7 +45,7 @@ static kolo_status_t copy(const kolo_slot_t *s, void *mine, uint32_t bytes, bool
     return KOLO_OK;
 }
 
-static kolo_status_t get(const kolo_slot_t *s, const kolo_fragment_t *f)
+static kolo_status_t get(const kolo_interp_slot_t *s, const kolo_fragment_t *f)
 {
     KOLO_TRY(copy(s, f->dst, f->bytes, false));
     scale_got(s, &s->lane->exposed, f->dst, f->bytes);
@@ -54,7 +54,7 @@ static kolo_status_t get(const kolo_slot_t *s, const kolo_fragment_t *f)
 
 /* One block, which is in cache still when it is reduced: in dst itself, or, where that is src, in the bounce buffer
  * (a third buffer costs cache; at 256 KB it made the call a quarter slower). */
-static kolo_status_t get_reduce(const kolo_slot_t *s, const kolo_fragment_t *f)
+static kolo_status_t get_reduce(const kolo_interp_slot_t *s, const kolo_fragment_t *f)
 {
     kolo_interp_t *task = &s->task->interp;
     kolo_lane_state_t *lane = s->lane;
@@ -74,7 +74,7 @@ static kolo_status_t get_reduce(const kolo_slot_t *s, const kolo_fragment_t *f)
 }
 
 /* What is scaled on the way goes in short blocks, each of which is waited for. */
-static kolo_status_t put(const kolo_slot_t *s, const kolo_fragment_t *f)
+static kolo_status_t put(const kolo_interp_slot_t *s, const kolo_fragment_t *f)
 {
     const kolo_reducer_t *r = s->task->reducer;
     kolo_status_t status;
@@ -89,7 +89,7 @@ static kolo_status_t put(const kolo_slot_t *s, const kolo_fragment_t *f)
 }
 
 /* Block by block, as far as one turn goes. */
-static kolo_status_t move(const kolo_slot_t *s, const kolo_fragment_t *f)
+static kolo_status_t move(const kolo_interp_slot_t *s, const kolo_fragment_t *f)
 {
     uint32_t before = s->lane->copied;
     do {
@@ -101,7 +101,7 @@ static kolo_status_t move(const kolo_slot_t *s, const kolo_fragment_t *f)
     return KOLO_IN_PROGRESS;
 }
 
-kolo_status_t kolo_slot_get_put(const kolo_slot_t *s)
+kolo_status_t kolo_slot_get_put(const kolo_interp_slot_t *s)
 {
     kolo_lane_state_t *lane = s->lane;
     kolo_fragment_t f;

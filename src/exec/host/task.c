@@ -153,7 +153,7 @@ kolo_status_t kolo_task_run(kolo_task_t *task, kolo_wait_t *wait)
             kolo_wait_end(wait);
             polls = 0;
         }
-        if (task->ctx && (status = kolo_wire_pump(task->ctx)) != KOLO_OK) break;
+        if (task->ctx && (status = kolo_wire_step(task->ctx)) != KOLO_OK) break;
         if (moved) { /* a long copy goes on in pieces, none of which waits */
             if (KOLO_UNLIKELY(kolo_wait_is_aborted(wait)) && (status = kolo_wait_check(wait)) != KOLO_OK) break;
             continue;

@@ -61,7 +61,7 @@ static kolo_status_t lift(const kolo_cuda_device_t *device, const kolo_lift_t *l
     return put(device, kernels, &args, stream);
 }
 
-void kolo_exec_cuda_init(void)
+void kolo_gpu_init(void)
 {
     kolo_cuda_set_lift(lift);
 }

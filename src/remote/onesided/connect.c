@@ -26,7 +26,7 @@ static kolo_status_t offer_mailbox(kolo_onesided_t *end, size_t bytes, kolo_ones
     KOLO_TRY(kolo_onesided_alloc(end, bytes, &end->mailbox));
     card->mailbox_bytes = bytes;
     card->mailbox_at = (uint64_t)((char *)end->mailbox.base - kolo_arena_base(end->arena));
-    kolo_exposed_t exposed = {.base = end->mailbox.base, .bytes = bytes};
+    kolo_onesided_exposed_t exposed = {.base = end->mailbox.base, .bytes = bytes};
     KOLO_TRY(kolo_onesided_add_window(end, &exposed, &card->mailbox_key));
     for (int i = 0; i < KOLO_ONESIDED_KINDS; i++)
         if ((end->kinds & 1u << i) && kolo_onesided_kinds[i]->offer_mailbox)

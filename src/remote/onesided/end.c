@@ -184,7 +184,7 @@ static kolo_status_t next_event(kolo_onesided_t *end, kolo_onesided_event_t *eve
     return status;
 }
 
-kolo_status_t kolo_onesided_progress(kolo_onesided_t *end, kolo_onesided_event_t *events, int max, int *count)
+kolo_status_t kolo_onesided_step(kolo_onesided_t *end, kolo_onesided_event_t *events, int max, int *count)
 {
     kolo_status_t status = end->failed, pushed = KOLO_OK;
     *count = 0;

@@ -106,7 +106,7 @@ typedef struct { /* a window of mine; its number stands in the low half of its k
     uint64_t bytes;
     uint32_t salt;
     void *pin; /* of the kind */
-} kolo_exposed_t;
+} kolo_onesided_exposed_t;
 
 typedef struct {
     kolo_onesided_kind_t kind;
@@ -173,7 +173,7 @@ struct kolo_onesided {
     kolo_pending_write_t *writes, **last_write, *spare_writes;
     uint64_t *cookies; /* of writes that are done and not told yet, a ring */
     size_t ncookies, first_cookie, cookie_room;
-    kolo_exposed_t *exposed;
+    kolo_onesided_exposed_t *exposed;
     uint32_t nexposed, free_exposed; /* below free_exposed none is free */
     kolo_status_t failed;            /* why it has ended */
     char why[300];
@@ -205,7 +205,7 @@ bool kolo_onesided_joined(const kolo_onesided_t *end, const kolo_onesided_route_
 /* ---- windows.c ---- */
 
 /* Makes a window; *key is what the peer writes with. */
-kolo_status_t kolo_onesided_add_window(kolo_onesided_t *end, const kolo_exposed_t *exposed, uint64_t *key);
+kolo_status_t kolo_onesided_add_window(kolo_onesided_t *end, const kolo_onesided_exposed_t *exposed, uint64_t *key);
 /* Where (address, bytes) lies in a window of mine; NULL: nowhere. */
 char *kolo_onesided_find(kolo_onesided_t *end, uint64_t key, uint64_t address, uint64_t bytes);
 /* Makes the end's arena, of private memory, if there is none yet. */

@@ -55,7 +55,7 @@ void kolo_lanes_destroy(kolo_lanes_t *lanes)
 
 kolo_status_t kolo_lanes_add(kolo_lanes_t *lanes, kolo_socket_t socket)
 {
-    kolo_lane_t *lane = lanes->n < KOLO_LANES_MAX ? calloc(1, sizeof *lane) : NULL;
+    kolo_onesided_lane_t *lane = lanes->n < KOLO_LANES_MAX ? calloc(1, sizeof *lane) : NULL;
     if (lane == NULL) {
         kolo_socket_close(&socket);
         return kolo_fail(KOLO_ERR_NO_MEMORY, "onesided: no room for one more lane of %s", lanes->who);
@@ -79,7 +79,7 @@ kolo_status_t kolo_lanes_add(kolo_lanes_t *lanes, kolo_socket_t socket)
 
 size_t kolo_lanes_memory(const kolo_lanes_t *lanes)
 {
-    return lanes ? sizeof *lanes + lanes->n * sizeof(kolo_lane_t) : 0;
+    return lanes ? sizeof *lanes + lanes->n * sizeof(kolo_onesided_lane_t) : 0;
 }
 
 static void kick_all(kolo_lanes_t *lanes)
@@ -89,7 +89,7 @@ static void kick_all(kolo_lanes_t *lanes)
 
 /* On a mover: a lane has ended, and with it the connection. The first reason counts. What the peer has written to
  * other lanes before it left is read all the same. */
-static void fail(kolo_lane_t *lane, kolo_status_t status)
+static void fail(kolo_onesided_lane_t *lane, kolo_status_t status)
 {
     kolo_lanes_t *lanes = lane->of;
     lane->ended = true;
@@ -166,7 +166,7 @@ bool kolo_lanes_sent(kolo_lanes_t *lanes, uint64_t *cookie)
     return false;
 }
 
-static bool begin_piece(kolo_lane_t *lane)
+static bool begin_piece(kolo_onesided_lane_t *lane)
 {
     kolo_lanes_t *lanes = lane->of;
     pthread_mutex_lock(&lanes->lock);
@@ -188,7 +188,7 @@ static bool begin_piece(kolo_lane_t *lane)
 }
 
 /* KOLO_OK: its turn is over. KOLO_IN_PROGRESS: nothing can be done now. */
-static kolo_status_t push(kolo_lane_t *lane)
+static kolo_status_t push(kolo_onesided_lane_t *lane)
 {
     for (size_t moved = 0; moved < AT_ONCE;) {
         if (lane->from == NULL && !begin_piece(lane)) return KOLO_IN_PROGRESS;
@@ -269,7 +269,7 @@ void kolo_lanes_forget(kolo_lanes_t *lanes, uint64_t key)
 }
 
 /* The place of the piece whose head has arrived. KOLO_IN_PROGRESS: its write is not announced yet. */
-static kolo_status_t look_up(kolo_lane_t *lane)
+static kolo_status_t look_up(kolo_onesided_lane_t *lane)
 {
     kolo_lanes_t *lanes = lane->of;
     const char *wrong = kolo_onesided_frame_decode(lane->head, sizeof lane->head, &lane->frame);
@@ -298,7 +298,7 @@ static kolo_status_t look_up(kolo_lane_t *lane)
 }
 
 /* What is left of the piece, and the next head. */
-static kolo_status_t read_on(kolo_lane_t *lane, size_t *moved)
+static kolo_status_t read_on(kolo_onesided_lane_t *lane, size_t *moved)
 {
     const kolo_lanes_t *lanes = lane->of;
     uint64_t left = lane->to ? lane->frame.bytes - lane->in_done : 0;
@@ -319,7 +319,7 @@ static kolo_status_t read_on(kolo_lane_t *lane, size_t *moved)
     return KOLO_OK;
 }
 
-static kolo_status_t pull(kolo_lane_t *lane)
+static kolo_status_t pull(kolo_onesided_lane_t *lane)
 {
     for (size_t moved = 0; moved < AT_ONCE;) {
         if (lane->to == NULL && lane->head_got == sizeof lane->head) {
@@ -335,7 +335,7 @@ static kolo_status_t pull(kolo_lane_t *lane)
     return KOLO_OK;
 }
 
-bool kolo_lane_move(kolo_lane_t *lane)
+bool kolo_lanes_step(kolo_onesided_lane_t *lane)
 {
     if (lane->ended) return false;
     kolo_status_t out = atomic_load(&lane->of->failed) == KOLO_OK ? push(lane) : KOLO_IN_PROGRESS;

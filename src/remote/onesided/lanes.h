@@ -41,7 +41,7 @@ typedef struct kolo_lane {
     uint64_t in_done;
     uint8_t head[KOLO_ONESIDED_FRAME_BYTES];
     kolo_onesided_frame_t frame;
-} kolo_lane_t;
+} kolo_onesided_lane_t;
 
 struct kolo_lanes {
     kolo_onesided_domain_t *domain;
@@ -51,7 +51,7 @@ struct kolo_lanes {
     uint32_t nin;
     uint64_t next_out, next_in;
     uint32_t waiting; /* pieces that have come ahead of their announcement */
-    kolo_lane_t *all[KOLO_LANES_MAX];
+    kolo_onesided_lane_t *all[KOLO_LANES_MAX];
     uint32_t n;
     _Atomic int failed;    /* a kolo_status_t, of the first lane that has ended; `why` is set before */
     _Atomic bool hopeless; /* all have, or one for another reason than that the peer has gone */
@@ -81,7 +81,7 @@ void kolo_lanes_forget(kolo_lanes_t *lanes, uint64_t key); /* of a window that i
 
 /* ---- lanes.c: on a mover's thread ---- */
 
-bool kolo_lane_move(kolo_lane_t *lane); /* true: there is more to do */
+bool kolo_lanes_step(kolo_onesided_lane_t *lane); /* true: there is more to do */
 
 /* ---- movers.c ---- */
 
@@ -92,14 +92,14 @@ typedef struct kolo_mover {
     pthread_mutex_t gate, lock;
     int epoll_fd, event_fd;
     _Atomic uint32_t asleep, kicks;
-    kolo_lane_t *lanes;
+    kolo_onesided_lane_t *lanes;
     bool stop, running;
 } kolo_mover_t;
 
-kolo_status_t kolo_movers_add(kolo_onesided_domain_t *domain, kolo_lane_t *lane);
-void kolo_movers_remove(kolo_lane_t *lane); /* it is not being moved any more */
-void kolo_mover_kick(kolo_mover_t *mover);  /* its lanes may have something to do; any thread */
-void kolo_mover_pass(kolo_mover_t *mover);  /* returns when it has left off what it was at */
+kolo_status_t kolo_movers_add(kolo_onesided_domain_t *domain, kolo_onesided_lane_t *lane);
+void kolo_movers_remove(kolo_onesided_lane_t *lane); /* it is not being moved any more */
+void kolo_mover_kick(kolo_mover_t *mover);           /* its lanes may have something to do; any thread */
+void kolo_mover_pass(kolo_mover_t *mover);           /* returns when it has left off what it was at */
 void kolo_movers_destroy(kolo_onesided_domain_t *domain);
 int kolo_movers_wanted(void); /* KOLO_ONESIDED_LANES */
 

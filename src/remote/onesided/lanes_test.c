@@ -78,8 +78,7 @@ static void lanes_that_come_within_a_sealed_record_split_nothing(void **state)
     uint64_t before = parted();
     for (uint32_t i = 0; i < 3; i++)
         write_at(p, data + 77 * i, 2u << 20, (uint64_t)i * (2u << 20), KOLO_ONESIDED_NOTIFY, i, i + 1);
-    assert_int_equal(kolo_onesided_progress(p->end[0], &event, 1, &n),
-                     KOLO_OK); /* until the socket takes no more */
+    assert_int_equal(kolo_onesided_step(p->end[0], &event, 1, &n), KOLO_OK); /* until the socket takes no more */
     assert_int_equal(n, 0);
     assert_true(kolo_socket_within(&p->end[0]->socket));
     add_lanes(p, 2);
@@ -108,9 +107,9 @@ static void order_is_that_of_the_writes(void **state)
     }
     while (seen < MANY || written < 2 * MANY) {
         assert_true(kolo_now_ns() < deadline);
-        assert_int_equal(kolo_onesided_progress(p->end[0], &event, 1, &n), KOLO_OK);
+        assert_int_equal(kolo_onesided_step(p->end[0], &event, 1, &n), KOLO_OK);
         written += n;
-        assert_int_equal(kolo_onesided_progress(p->end[1], &event, 1, &n), KOLO_OK);
+        assert_int_equal(kolo_onesided_step(p->end[1], &event, 1, &n), KOLO_OK);
         if (n == 0) continue;
         uint64_t large = SPLIT + 4099 * (seen % 7);
         const char *at = (const char *)p->memory.base + (uint64_t)seen * 131072;
@@ -142,7 +141,7 @@ static void both_directions_go_by_the_same_lanes(void **state)
     while (heard[0] < 4 || heard[1] < 4) {
         assert_true(kolo_now_ns() < deadline);
         for (int k = 0; k < 2; k++) {
-            assert_int_equal(kolo_onesided_progress(p->end[k], &event, 1, &n), KOLO_OK);
+            assert_int_equal(kolo_onesided_step(p->end[k], &event, 1, &n), KOLO_OK);
             if (n) assert_int_equal(event.number, heard[k]++);
         }
     }
@@ -163,7 +162,7 @@ static void a_slow_receiver_gets_all_in_the_end(void **state)
         write_at(p, data + i, 3u << 20, (uint64_t)i * (3u << 20), KOLO_ONESIDED_NOTIFY, i, i + 1);
     until = kolo_deadline_ms(50);
     while (kolo_now_ns() < until) {
-        assert_int_equal(kolo_onesided_progress(p->end[0], &event, 1, &n), KOLO_OK);
+        assert_int_equal(kolo_onesided_step(p->end[0], &event, 1, &n), KOLO_OK);
         assert_int_equal(n, 0); /* no socket takes 3 MB */
     }
     assert_true(kolo_onesided_is_writing(p->end[0]));
@@ -187,7 +186,7 @@ static void one_lane_alone_is_cut(void **state, int which, uint64_t cut_at)
         assert_true(kolo_now_ns() < deadline);
         if (turn == cut_at) assert_int_equal(shutdown(lane_fds[which][turn % 2], SHUT_RDWR), 0);
         for (int k = 0; k < 2; k++)
-            if (status[k] == KOLO_OK) status[k] = kolo_onesided_progress(p->end[k], &event, 1, &n);
+            if (status[k] == KOLO_OK) status[k] = kolo_onesided_step(p->end[k], &event, 1, &n);
     }
     assert_int_equal(status[0], KOLO_ERR_REMOTE);
     assert_int_equal(status[1], KOLO_ERR_REMOTE);
@@ -223,7 +222,7 @@ static void what_came_before_the_end_is_seen_before_it(void **state)
     write_at(p, data, SPLIT, 0, KOLO_ONESIDED_NOTIFY, 5, 1); /* fits into the sockets */
     write_at(p, "last", 5, SPLIT, KOLO_ONESIDED_NOTIFY, 6, 0);
     do {
-        assert_int_equal(kolo_onesided_progress(p->end[0], &event, 1, &n), KOLO_OK);
+        assert_int_equal(kolo_onesided_step(p->end[0], &event, 1, &n), KOLO_OK);
     } while (n == 0);
     kolo_onesided_close(p->end[0]);
     p->end[0] = NULL;
@@ -246,7 +245,7 @@ static bool begin_large(pair_t *p)
     until = kolo_now_ns() + 500000;
     while (kolo_now_ns() < until)
         for (int k = 0; k < 2; k++) {
-            assert_int_equal(kolo_onesided_progress(p->end[k], &event, 1, &n), KOLO_OK);
+            assert_int_equal(kolo_onesided_step(p->end[k], &event, 1, &n), KOLO_OK);
             if (n) return false;
         }
     return true;
@@ -266,8 +265,8 @@ static void a_window_that_is_hidden_is_left_alone(void **state)
     memset(p->memory.base, 1, 20u << 20);
     while (status == KOLO_OK) {
         assert_true(kolo_now_ns() < deadline);
-        (void)kolo_onesided_progress(p->end[0], &event, 1, &n);
-        status = kolo_onesided_progress(p->end[1], &event, 1, &n);
+        (void)kolo_onesided_step(p->end[0], &event, 1, &n);
+        status = kolo_onesided_step(p->end[1], &event, 1, &n);
     }
     assert_int_equal(status, KOLO_ERR_PROTOCOL);
     assert_non_null(strstr(kolo_error_text(), "hidden"));
@@ -293,8 +292,8 @@ static void refuses(void **state, const kolo_onesided_frame_t *frame, const char
     write_at(p, data, SPLIT, 0, KOLO_ONESIDED_NOTIFY, 1, 0);
     do {
         assert_true(kolo_now_ns() < deadline);
-        (void)kolo_onesided_progress(p->end[0], &event, 1, &n);
-        status = kolo_onesided_progress(p->end[1], &event, 1, &n);
+        (void)kolo_onesided_step(p->end[0], &event, 1, &n);
+        status = kolo_onesided_step(p->end[1], &event, 1, &n);
         assert_int_equal(n, 0);
     } while (status == KOLO_OK);
     assert_int_equal(status, KOLO_ERR_PROTOCOL);

@@ -46,7 +46,7 @@ static void note(kolo_mover_t *mover, const struct epoll_event *events, int n)
     uint64_t word;
     for (int i = 0; i < n; i++) {
         if (events[i].data.ptr == NULL && read(mover->event_fd, &word, sizeof word) < 0) continue;
-        for (kolo_lane_t *lane = mover->lanes; lane; lane = lane->next)
+        for (kolo_onesided_lane_t *lane = mover->lanes; lane; lane = lane->next)
             if (lane == events[i].data.ptr) lane->ready = true;
     }
 }
@@ -54,9 +54,9 @@ static void note(kolo_mover_t *mover, const struct epoll_event *events, int n)
 static bool move_all(kolo_mover_t *mover, bool kicked)
 {
     bool more = false;
-    for (kolo_lane_t *lane = mover->lanes; lane; lane = lane->next) {
+    for (kolo_onesided_lane_t *lane = mover->lanes; lane; lane = lane->next) {
         if (!lane->ready && !kicked) continue;
-        lane->ready = kolo_lane_move(lane);
+        lane->ready = kolo_lanes_step(lane);
         more |= lane->ready;
     }
     return more;
@@ -155,7 +155,7 @@ static kolo_status_t create(kolo_onesided_domain_t *domain)
     return status;
 }
 
-kolo_status_t kolo_movers_add(kolo_onesided_domain_t *domain, kolo_lane_t *lane)
+kolo_status_t kolo_movers_add(kolo_onesided_domain_t *domain, kolo_onesided_lane_t *lane)
 {
     if (domain->movers == NULL) KOLO_TRY(create(domain));
     struct kolo_movers *movers = domain->movers;
@@ -176,12 +176,12 @@ kolo_status_t kolo_movers_add(kolo_onesided_domain_t *domain, kolo_lane_t *lane)
     return KOLO_OK;
 }
 
-void kolo_movers_remove(kolo_lane_t *lane)
+void kolo_movers_remove(kolo_onesided_lane_t *lane)
 {
     kolo_mover_t *mover = lane->mover;
     if (mover == NULL) return;
     enter(mover);
-    kolo_lane_t **at = &mover->lanes;
+    kolo_onesided_lane_t **at = &mover->lanes;
     while (*at != lane) at = &(*at)->next;
     *at = lane->next;
     (void)epoll_ctl(mover->epoll_fd, EPOLL_CTL_DEL, lane->socket.fd, NULL);

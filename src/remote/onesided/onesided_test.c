@@ -54,7 +54,7 @@ static void notices_wait_for_a_reader_and_keep_their_order(void **state)
     int n;
     for (uint32_t i = 0; i < MANY; i++) write_at(p, bytes, sizeof bytes, 0, KOLO_ONESIDED_NOTIFY, i, 0);
     for (int i = 0; i < 100; i++) { /* nobody reads: nothing is lost, nothing goes wrong */
-        assert_int_equal(kolo_onesided_progress(p->end[0], &none, 1, &n), KOLO_OK);
+        assert_int_equal(kolo_onesided_step(p->end[0], &none, 1, &n), KOLO_OK);
         assert_int_equal(n, 0);
     }
     expect(p, 0, MANY, events);
@@ -81,7 +81,7 @@ static void both_directions_are_independent(void **state)
     while (heard[0] + heard[1] < 2) {
         assert_true(kolo_now_ns() < deadline);
         for (int i = 0; i < 2; i++) {
-            assert_int_equal(kolo_onesided_progress(p->end[i], &event, 1, &n), KOLO_OK);
+            assert_int_equal(kolo_onesided_step(p->end[i], &event, 1, &n), KOLO_OK);
             if (n) assert_int_equal(event.number, i ? 8 : 9);
             heard[i] += n;
         }
@@ -148,7 +148,7 @@ static void what_came_before_the_end_is_seen_before_it(void **state)
     int n;
     write_at(p, "last", 5, 0, KOLO_ONESIDED_NOTIFY, 5, 1);
     do {
-        assert_int_equal(kolo_onesided_progress(p->end[0], &event, 1, &n), KOLO_OK);
+        assert_int_equal(kolo_onesided_step(p->end[0], &event, 1, &n), KOLO_OK);
     } while (n == 0);
     kolo_onesided_close(p->end[0]);
     p->end[0] = NULL;
@@ -157,7 +157,7 @@ static void what_came_before_the_end_is_seen_before_it(void **state)
     assert_string_equal(p->memory.base, "last");
     assert_int_equal(wait_event(p->domain[1], p->end[1], &event), KOLO_ERR_REMOTE);
     assert_non_null(strstr(kolo_error_text(), "end 0"));
-    assert_int_equal(kolo_onesided_progress(p->end[1], &event, 1, &n), KOLO_ERR_REMOTE);
+    assert_int_equal(kolo_onesided_step(p->end[1], &event, 1, &n), KOLO_ERR_REMOTE);
     kolo_onesided_write_t w = {.flags = KOLO_ONESIDED_NOTIFY};
     assert_int_equal(kolo_onesided_write(p->end[1], &w), KOLO_ERR_REMOTE);
 }
@@ -398,7 +398,7 @@ static void sleepers_are_woken(void **state)
         kolo_onesided_write_t w = {.flags = KOLO_ONESIDED_NOTIFY, .number = event.number + 1};
         assert_int_equal(kolo_onesided_write(p->end[1], &w), KOLO_OK);
         int n;
-        assert_int_equal(kolo_onesided_progress(p->end[1], &event, 0, &n), KOLO_OK);
+        assert_int_equal(kolo_onesided_step(p->end[1], &event, 0, &n), KOLO_OK);
     }
     pthread_join(thread, &failed);
     assert_null(failed);

@@ -68,7 +68,7 @@ static void who_is_shown_its_own_card_does_not_copy_into_itself(void **state)
     kolo_onesided_t *end = open_end(domain, fds[0], "the hostile task");
     int n;
     kolo_onesided_event_t event;
-    assert_int_equal(kolo_onesided_progress(end, &event, 1, &n), KOLO_OK); /* sends its card */
+    assert_int_equal(kolo_onesided_step(end, &event, 1, &n), KOLO_OK); /* sends its card */
     read_card(fds[1], card);
     assert_int_equal(send(fds[1], card, sizeof card, 0), (ssize_t)sizeof card);
     open_up(domain, end);
@@ -92,7 +92,7 @@ static void two_tasks_with_a_third_between_them_do_not_copy_into_each_other(void
         assert_int_equal(kolo_onesided_domain_create(key, &domain[i]), KOLO_OK);
         connect_by_tcp(fds[i]);
         end[i] = open_end(domain[i], fds[i][0], "the task between");
-        assert_int_equal(kolo_onesided_progress(end[i], &event, 1, &n), KOLO_OK);
+        assert_int_equal(kolo_onesided_step(end[i], &event, 1, &n), KOLO_OK);
         read_card(fds[i][1], card[i]);
     }
     for (int i = 0; i < 2; i++)
@@ -122,7 +122,7 @@ static void two_tasks_joined_by_tcp_copy_into_each_other(void **state)
     }
     for (bool open[2] = {false, false}; !open[0] || !open[1];)
         for (int i = 0; i < 2; i++) {
-            assert_int_equal(kolo_onesided_progress(end[i], &event, 1, &n), KOLO_OK);
+            assert_int_equal(kolo_onesided_step(end[i], &event, 1, &n), KOLO_OK);
             open[i] |= n == 1;
         }
     for (int i = 0; i < 2; i++) assert_true(kolo_onesided_pays(end[i], 1 << 20));

@@ -44,7 +44,7 @@ static inline kolo_status_t wait_event(kolo_onesided_domain_t *domain, kolo_ones
     int n = 0;
     kolo_wait_init(&wait, NULL, kolo_deadline_ms(20000), NULL, NULL, 8);
     wait.wakers[wait.nwakers++] = kolo_onesided_domain_waker(domain);
-    while ((status = kolo_onesided_progress(end, event, 1, &n)) == KOLO_OK && n == 0)
+    while ((status = kolo_onesided_step(end, event, 1, &n)) == KOLO_OK && n == 0)
         if ((status = kolo_wait_pause(&wait)) != KOLO_OK) break;
     kolo_wait_end(&wait);
     return status;
@@ -63,7 +63,7 @@ static inline int set_up(void **state)
     }
     while (!told[0] || !told[1])
         for (int i = 0; i < 2; i++) {
-            assert_int_equal(kolo_onesided_progress(p->end[i], &event, 1, &n), KOLO_OK);
+            assert_int_equal(kolo_onesided_step(p->end[i], &event, 1, &n), KOLO_OK);
             if (n == 1) {
                 assert_int_equal(event.kind, KOLO_ONESIDED_OPENED);
                 told[i]++;
@@ -103,10 +103,10 @@ static inline void expect(pair_t *p, int written, int notified, kolo_onesided_ev
     int n;
     while (written > 0 || notified > 0) {
         assert_true(kolo_now_ns() < deadline);
-        assert_int_equal(kolo_onesided_progress(p->end[0], &event, 1, &n), KOLO_OK);
+        assert_int_equal(kolo_onesided_step(p->end[0], &event, 1, &n), KOLO_OK);
         if (n) assert_int_equal(event.kind, KOLO_ONESIDED_WRITTEN);
         if (n) assert_true(written-- > 0);
-        assert_int_equal(kolo_onesided_progress(p->end[1], &event, 1, &n), KOLO_OK);
+        assert_int_equal(kolo_onesided_step(p->end[1], &event, 1, &n), KOLO_OK);
         if (n) assert_int_equal(event.kind, KOLO_ONESIDED_NOTIFIED);
         if (n) assert_true(notified-- > 0);
         if (n) *events++ = event;
@@ -126,7 +126,7 @@ static inline void forge(pair_t *p, kolo_onesided_window_t window)
     while (status[0] == KOLO_OK && status[1] == KOLO_OK) {
         assert_true(kolo_now_ns() < deadline);
         for (int i = 0; i < 2; i++) {
-            status[i] = kolo_onesided_progress(p->end[i], &event, 1, &n);
+            status[i] = kolo_onesided_step(p->end[i], &event, 1, &n);
             assert_int_equal(n, 0);
         }
     }

@@ -25,7 +25,7 @@ kolo_status_t kolo_onesided_alloc(kolo_onesided_t *end, size_t bytes, kolo_onesi
 static kolo_status_t more_windows(kolo_onesided_t *end)
 {
     uint32_t n = end->nexposed ? 2 * end->nexposed : 16;
-    kolo_exposed_t *more = n <= 1u << 24 ? realloc(end->exposed, n * sizeof *more) : NULL;
+    kolo_onesided_exposed_t *more = n <= 1u << 24 ? realloc(end->exposed, n * sizeof *more) : NULL;
     if (more == NULL) return kolo_fail(KOLO_ERR_NO_MEMORY, "onesided: no memory for %u windows to %s", n, end->who);
     memset(more + end->nexposed, 0, (n - end->nexposed) * sizeof *more);
     end->exposed = more;
@@ -43,7 +43,7 @@ static kolo_status_t choose_salt(kolo_onesided_domain_t *domain, uint32_t *salt)
     return KOLO_OK;
 }
 
-kolo_status_t kolo_onesided_add_window(kolo_onesided_t *end, const kolo_exposed_t *exposed, uint64_t *key)
+kolo_status_t kolo_onesided_add_window(kolo_onesided_t *end, const kolo_onesided_exposed_t *exposed, uint64_t *key)
 {
     uint32_t i = end->free_exposed, salt = exposed->salt;
     while (i < end->nexposed && end->exposed[i].base) i++;
@@ -58,7 +58,7 @@ kolo_status_t kolo_onesided_add_window(kolo_onesided_t *end, const kolo_exposed_
 
 kolo_status_t kolo_onesided_expose(kolo_onesided_t *end, void *base, size_t bytes, kolo_onesided_window_t *window)
 {
-    kolo_exposed_t exposed = {.base = base, .bytes = bytes};
+    kolo_onesided_exposed_t exposed = {.base = base, .bytes = bytes};
     uint64_t address, key;
     if (end->ops == NULL) return kolo_fail(KOLO_ERR_INVALID_USAGE, "onesided: %s is not connected yet", end->who);
     if (base == NULL || bytes == 0) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "onesided: nothing to expose");
@@ -106,6 +106,6 @@ char *kolo_onesided_find(kolo_onesided_t *end, uint64_t key, uint64_t address, u
     uint32_t i = (uint32_t)key;
     if (i >= end->nexposed || end->exposed[i].base == NULL || end->exposed[i].salt != (uint32_t)(key >> 32))
         return NULL;
-    const kolo_exposed_t *e = &end->exposed[i];
+    const kolo_onesided_exposed_t *e = &end->exposed[i];
     return address <= e->bytes && bytes <= e->bytes - address ? e->base + address : NULL;
 }

@@ -122,7 +122,7 @@ static kolo_status_t greeted(kolo_net_end_t *end, kolo_sockets_sock_t *sock, int
 
 static kolo_status_t judged(kolo_net_end_t *end, kolo_sockets_sock_t *sock)
 {
-    kolo_verdict_t code;
+    kolo_auth_verdict_t code;
     bool proven = kolo_auth_check_verdict(&end->open->key, kolo_address_cookie(&end->peer.address), sock->greeting,
                                           sock->hello, sock->verdict, &code);
     if (!proven || code != KOLO_VERDICT_OK)
@@ -173,7 +173,7 @@ static void judge(kolo_net_open_t *open, kolo_sockets_caller_t *caller)
     kolo_sockets_sock_t *sock = NULL;
     uint64_t cookie = kolo_address_cookie(&open->address);
     if (kolo_auth_check_hello(&open->key, cookie, caller->greeting, caller->hello, &claim) != KOLO_HELLO_OK) {
-        kolo_oob_count(KOLO_COUNT_AUTH);
+        kolo_link_count(KOLO_COUNT_AUTH);
         kolo_auth_unproven_refusal(verdict);
     } else {
         sock = claimed(open, &claim, &end);
@@ -218,7 +218,7 @@ static kolo_status_t let_in(kolo_net_open_t *open)
             continue;
         }
         if (room < open->callers + open->ncallers) {
-            kolo_oob_count(KOLO_COUNT_FULL);
+            kolo_link_count(KOLO_COUNT_FULL);
             kolo_fd_close(room->fd);
         } else {
             open->ncallers++;

@@ -91,7 +91,7 @@ static bool move_one(kolo_channel_t *channel)
     int task = channel->peer;
     uint32_t place = channel->place;
     bool caller = channel->caller, busy = false;
-    kolo_adapter_check(channel, kolo_channel_progress(channel, &busy));
+    kolo_adapter_check(channel, kolo_channel_step(channel, &busy));
     if (caller) kolo_adapter_begin_pending(adapter, task);
     if (place >= adapter->nchannels || adapter->channels[place] != channel)
         return busy; /* it has ended, or moved */

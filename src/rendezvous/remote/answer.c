@@ -162,13 +162,13 @@ kolo_status_t kolo_answer_ready(kolo_answer_t *answer)
 }
 
 /* Only for keys whose destination is the task that asks. */
-kolo_status_t kolo_answer_progress(kolo_channel_t *channel, const kolo_message_t *m, const kolo_tensor_key_t *key)
+kolo_status_t kolo_answer_step(kolo_channel_t *channel, const kolo_message_t *m, const kolo_tensor_key_t *key)
 {
     kolo_adapter_t *adapter = channel->adapter;
     kolo_message_t sent = {.kind = KOLO_MESSAGE_SENT, .index = m->index};
     if (!kolo_device_is_of(key->dst_device, adapter->tasks[channel->peer].name))
         return kolo_channel_bad_message(channel, "HOW_FAR", "the key's destination is another task");
-    kolo_watch_t *watch = adapter->manager->watch;
+    kolo_rendezvous_watch_t *watch = adapter->manager->watch;
     sent.shape.bytes = watch && kolo_watch_last_sent(watch, key, &sent.step);
     return kolo_channel_send(channel, &sent);
 }

@@ -240,7 +240,7 @@ static kolo_status_t handle(kolo_channel_t *channel, const kolo_message_t *m, co
     case KOLO_MESSAGE_WHERE:
         return kolo_meeting_asked(channel, m);
     case KOLO_MESSAGE_HOW_FAR:
-        return kolo_answer_progress(channel, m, key);
+        return kolo_answer_step(channel, m, key);
     case KOLO_MESSAGE_TENSOR_REQUEST:
         return kolo_answer_request(channel, m, key);
     case KOLO_MESSAGE_TENSOR_REREQUEST:
@@ -337,12 +337,12 @@ static kolo_status_t take_event(kolo_channel_t *channel, const kolo_onesided_eve
     return KOLO_OK;
 }
 
-kolo_status_t kolo_channel_progress(kolo_channel_t *channel, bool *busy)
+kolo_status_t kolo_channel_step(kolo_channel_t *channel, bool *busy)
 {
     kolo_onesided_event_t events[EVENTS];
     int n;
     KOLO_RDV_COUNT(looks, 1);
-    KOLO_TRY(kolo_onesided_progress(channel->end, events, EVENTS, &n));
+    KOLO_TRY(kolo_onesided_step(channel->end, events, EVENTS, &n));
     for (int i = 0; i < n; i++) KOLO_TRY(take_event(channel, &events[i]));
     if (n > 0) *busy = true;
     if (channel->patience_ns) KOLO_TRY(kolo_fetches_poll(channel));

@@ -277,7 +277,7 @@ size_t kolo_channel_memory(const kolo_channel_t *channel);
 /* Ends its requests and answers with this status and frees it. */
 void kolo_channel_close(kolo_channel_t *channel, kolo_status_t status, const char *why);
 /* Moves what can be moved; *busy becomes true if anything happened. */
-kolo_status_t kolo_channel_progress(kolo_channel_t *channel, bool *busy);
+kolo_status_t kolo_channel_step(kolo_channel_t *channel, bool *busy);
 kolo_status_t kolo_channel_send(kolo_channel_t *channel, kolo_message_t *message);
 /* Sends a message followed by n bytes (at most KOLO_MESSAGE_VALUE_MAX; such a message has no name). */
 kolo_status_t kolo_channel_send_with(kolo_channel_t *channel, kolo_message_t *message, const void *bytes, size_t n);
@@ -320,8 +320,8 @@ void kolo_fetches_close(kolo_channel_t *channel, kolo_status_t status, const cha
 
 kolo_status_t kolo_answer_request(kolo_channel_t *channel, const kolo_message_t *message,
                                   const kolo_tensor_key_t *key);
-kolo_status_t kolo_answer_progress(kolo_channel_t *channel, const kolo_message_t *message,
-                                   const kolo_tensor_key_t *key);
+kolo_status_t kolo_answer_step(kolo_channel_t *channel, const kolo_message_t *message,
+                               const kolo_tensor_key_t *key);
 kolo_status_t kolo_answer_memory(kolo_channel_t *channel, const kolo_message_t *message);
 kolo_status_t kolo_answer_cancel(kolo_channel_t *channel, const kolo_message_t *message);
 kolo_status_t kolo_answer_ready(kolo_answer_t *answer);

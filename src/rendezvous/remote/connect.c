@@ -14,7 +14,7 @@
 
 /* ---- incoming: on the progress thread ---- */
 
-static kolo_verdict_t admit(void *owner, const kolo_claim_t *claim, size_t *frame_bytes)
+static kolo_auth_verdict_t admit(void *owner, const kolo_claim_t *claim, size_t *frame_bytes)
 {
     const kolo_adapter_t *adapter = owner;
     *frame_bytes = 0;

@@ -62,7 +62,7 @@ static kolo_status_t next_event(peer_t *p, kolo_onesided_event_t *event)
     int n = 0;
     kolo_wait_init(&wait, NULL, kolo_deadline_ms(30000), NULL, NULL, 8);
     wait.wakers[wait.nwakers++] = kolo_onesided_domain_waker(p->domain);
-    while ((status = kolo_onesided_progress(p->end, event, 1, &n)) == KOLO_OK && n == 0)
+    while ((status = kolo_onesided_step(p->end, event, 1, &n)) == KOLO_OK && n == 0)
         if ((status = kolo_wait_pause(&wait)) != KOLO_OK) break;
     kolo_wait_end(&wait);
     return status;
@@ -403,7 +403,7 @@ static void a_thousand_channels_are_small_and_quiet_ones_cost_little(void **stat
         int n = 0;
         assert_true(kolo_now_ns() < limit);
         notice(&peers[0], KOLO_NOTICE_ACK + 1); /* the least that can be said */
-        assert_int_equal(kolo_onesided_progress(peers[0].end, &event, 1, &n), KOLO_OK);
+        assert_int_equal(kolo_onesided_step(peers[0].end, &event, 1, &n), KOLO_OK);
     }
     rounds = atomic_load(&c->rounds) - rounds;
     looks = atomic_load(&c->round_looks) - looks;

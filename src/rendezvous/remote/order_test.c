@@ -174,7 +174,7 @@ static void who_waits_for_long_knows_how_far_the_sender_is(void **state)
     assert_int_equal(kolo_rendezvous_receive_begin(next, text, NULL, &receive), KOLO_OK);
     while (strstr(words, "for edge grad of ps:0, which has sent steps up to 1") == NULL) {
         if (kolo_now_ns() > deadline) fail_msg("the last words: %s", words);
-        if (!kolo_watch_view(manager->watch, sizeof(kolo_watch_t), &view) || view.nwaits == 0) continue;
+        if (!kolo_watch_view(manager->watch, sizeof(kolo_rendezvous_watch_t), &view) || view.nwaits == 0) continue;
         kolo_watch_words(&view, &view.waits[0], kolo_now_ns(), NULL, words, sizeof words);
     }
     kolo_receive_discard(receive);

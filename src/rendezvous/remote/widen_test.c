@@ -18,8 +18,8 @@ static uint64_t parted(void)
 
 static uint64_t accepted(void)
 {
-    kolo_oob_counters_t counters;
-    kolo_oob_get_counters(&counters);
+    kolo_link_counters_t counters;
+    kolo_link_get_counters(&counters);
     return counters.accepted;
 }
 

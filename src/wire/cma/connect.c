@@ -19,7 +19,7 @@ static kolo_status_t say_refused(kolo_wire_ctx_t *ctx, kolo_control_peer_t *peer
     (void)kolo_control_look(peer);
     KOLO_TRY(kolo_control_check(ctx, peer));
     if (err == ESRCH) {
-        kolo_oob_report_lost(ctx->oob, peer->rank, KOLO_LOSS_PROCESS);
+        kolo_news_report_lost(ctx->oob, peer->rank, KOLO_LOSS_PROCESS);
         return kolo_fail(KOLO_ERR_REMOTE, "rank %d (host %.32s, pid %d) has died: its memory is gone", peer->rank,
                          ctx->member->peers[peer->rank].host_name, peer->pid);
     }

@@ -31,7 +31,7 @@ extern const kolo_wire_ops_t kolo_wire_net;
 #define KOLO_NET_MAX_DEPTH  4096u
 #define KOLO_NET_MAX_RAILS  4u
 #define KOLO_NET_DONE_BATCH 16
-#define KOLO_NET_IDLE       1024 /* pumps without news, or before a sleep, after which all free slots are offered */
+#define KOLO_NET_IDLE       1024 /* steps without news, or before a sleep, after which all free slots are offered */
 #define KOLO_NET_SHORT      4096 /* a payload up to this is a short message: an offer costs as much as it */
 
 #define KOLO_NET_PLACED (1u << 31) /* of a tail's flags: the payload is where the reader wanted it */
@@ -160,7 +160,7 @@ struct kolo_net_conn {
     kolo_net_hello_t *hellos; /* lazy writer: the reader's, until then */
     kolo_net_rail_t rails[KOLO_NET_MAX_RAILS];
     uint32_t nrails, turns;
-    uint32_t idle;       /* reader: pumps since something came */
+    uint32_t idle;       /* reader: steps since something came */
     uint32_t last_bytes; /* reader: payload of what came last */
     uint8_t *states;     /* by slot & mask */
     uint64_t *requests;  /* reader: of the slot on its rail */
@@ -185,7 +185,7 @@ struct kolo_net_conn {
     bool bye, ended;      /* the peer's farewell; the end of its stream */
     uint64_t last;        /* number after the last slot, from the farewell */
     kolo_status_t status; /* first failure; its text in `error` */
-    bool orderly;         /* it is a farewell: reported by check, not by pump */
+    bool orderly;         /* it is a farewell: reported by check, not by step */
     bool closed;          /* here */
     char error[1024];
 };
@@ -262,7 +262,7 @@ void kolo_net_offer_again(kolo_net_conn_t *conn, uint64_t slot);
 /* Reader: takes what the rail has brought. Writer: what it is done with. */
 kolo_status_t kolo_net_harvest(kolo_net_conn_t *conn, uint32_t index, bool *any);
 void kolo_net_free_slots(kolo_net_conn_t *conn);
-kolo_status_t kolo_net_pump(void *state);
+kolo_status_t kolo_net_step(void *state);
 /* Moves what can be moved on one connection and looks after its peer. */
 kolo_status_t kolo_net_conn_check(kolo_net_conn_t *conn);
 kolo_status_t kolo_net_tx_check(kolo_tx_t *tx);

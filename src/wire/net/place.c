@@ -117,7 +117,7 @@ static bool announce(kolo_net_conn_t *conn, uint64_t slot, kolo_net_place_t *fou
     bool waits = (int64_t)(slot - conn->handed) < 0 && (int64_t)(slot - conn->arrived) >= 0 &&
                  state != KOLO_NET_SLOT_IDLE && state != KOLO_NET_SLOT_DONE;
     if (waits) conn->places[slot & rx->end.mask] = *found;
-    if (!waits || kolo_net_invite(conn, slot) != KOLO_OK) { /* a failure is found by the next pump as well */
+    if (!waits || kolo_net_invite(conn, slot) != KOLO_OK) { /* a failure is found by the next step as well */
         kolo_net_place_clear(waits ? &conn->places[slot & rx->end.mask] : found);
         return state == KOLO_NET_SLOT_DONE; /* it has come without */
     }

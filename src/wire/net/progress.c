@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The net wire at work: posted slots become messages, free ones offers, and what has come is published. pump() does
+ * The net wire at work: posted slots become messages, free ones offers, and what has come is published. step() does
  * what can be done on all connections of a context; it runs on the thread that waits, never blocks, and remembers
  * the first failure of each connection so that every later call reports it again.
  */
@@ -12,9 +12,9 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-/* pumps of a connection with several rails between two looks for notes of the peer, and of a writer that rests */
+/* steps of a connection with several rails between two looks for notes of the peer, and of a writer that rests */
 #define NOTES_EACH 64
-/* pumps of which one goes through all connections, whatever comes, and looks for what nobody seems to be sending */
+/* steps of which one goes through all connections, whatever comes, and looks for what nobody seems to be sending */
 #define ALL_EACH 4
 /* How long a reader's word that it has lost a rail may take. */
 #define LEFT_OVER_MS 10000
@@ -356,7 +356,7 @@ static kolo_status_t look_at_devices(kolo_net_conn_t *conn)
     return KOLO_OK;
 }
 
-/* How many pumps may pass between two looks at a connection. A writer whose messages are all done has nothing to
+/* How many steps may pass between two looks at a connection. A writer whose messages are all done has nothing to
  * hear but bad news, which can wait for a moment; so can, for a shorter one, what comes to a reader that has not
  * had anything for long. */
 static uint32_t looks_each(const kolo_net_conn_t *conn)
@@ -365,7 +365,7 @@ static uint32_t looks_each(const kolo_net_conn_t *conn)
     return conn->idle > KOLO_NET_IDLE ? ALL_EACH : 1;
 }
 
-kolo_status_t kolo_net_pump(void *arg)
+kolo_status_t kolo_net_step(void *arg)
 {
     kolo_net_state_t *state = arg;
     const kolo_net_conn_t *failed = NULL;

@@ -23,15 +23,15 @@ static kolo_status_t state_get(kolo_wire_ctx_t *ctx, kolo_net_state_t **result)
     if (!state) {
         const kolo_net_ops_t *ops = kolo_net_provider(&why, &demanded);
         if (!ops) return kolo_fail(KOLO_ERR_UNSUPPORTED, "net: no device: %s", why);
-        if (ctx->npumps == KOLO_WIRE_MAX_PUMPS) return kolo_fail(KOLO_ERR_INTERNAL, "net: no room for a pump");
+        if (ctx->nsteps == KOLO_WIRE_MAX_STEPS) return kolo_fail(KOLO_ERR_INTERNAL, "net: no room for a step");
         state = calloc(1, sizeof *state);
         if (!state) return kolo_fail(KOLO_ERR_NO_MEMORY, "net: no memory for the connection list");
         state->ctx = ctx;
         state->ops = ops;
         state->ndevices = ops->count(&why);
         kolo_net_look_around(state);
-        ctx->pumps[ctx->npumps].fn = kolo_net_pump;
-        ctx->pumps[ctx->npumps++].arg = state;
+        ctx->steps[ctx->nsteps].fn = kolo_net_step;
+        ctx->steps[ctx->nsteps++].arg = state;
         *kolo_wire_state(ctx, &kolo_wire_net) = state;
         ctx->waker.arm = arm;
         ctx->waker.arm_arg = state;
@@ -74,9 +74,9 @@ static void state_put(kolo_net_state_t *state)
     if (state->first) return;
     for (int i = 0; i < state->ndevices; i++)
         if (state->devices[i].open) close_device(state, i);
-    for (uint32_t i = 0; i < ctx->npumps; i++) {
-        if (ctx->pumps[i].arg != state) continue;
-        ctx->pumps[i] = ctx->pumps[--ctx->npumps];
+    for (uint32_t i = 0; i < ctx->nsteps; i++) {
+        if (ctx->steps[i].arg != state) continue;
+        ctx->steps[i] = ctx->steps[--ctx->nsteps];
         break;
     }
     ctx->waker.arm = NULL;

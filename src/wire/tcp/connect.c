@@ -30,27 +30,27 @@ static kolo_status_t state_get(kolo_wire_ctx_t *ctx, kolo_tcp_state_t **result)
 {
     kolo_tcp_state_t *state = *kolo_wire_state(ctx, &kolo_wire_tcp);
     if (!state) {
-        if (ctx->npumps == KOLO_WIRE_MAX_PUMPS) return kolo_fail(KOLO_ERR_INTERNAL, "tcp: no room for a pump");
+        if (ctx->nsteps == KOLO_WIRE_MAX_STEPS) return kolo_fail(KOLO_ERR_INTERNAL, "tcp: no room for a step");
         state = calloc(1, sizeof *state);
         if (!state) return kolo_fail(KOLO_ERR_NO_MEMORY, "tcp: no memory for the connection list");
         state->ctx = ctx;
         state->epoll_fd = -1;
-        ctx->pumps[ctx->npumps].fn = kolo_tcp_pump;
-        ctx->pumps[ctx->npumps++].arg = state;
+        ctx->steps[ctx->nsteps].fn = kolo_tcp_step;
+        ctx->steps[ctx->nsteps++].arg = state;
         *kolo_wire_state(ctx, &kolo_wire_tcp) = state;
     }
     *result = state;
     return KOLO_OK;
 }
 
-/* The last connection frees it; a context without connections has no pump. */
+/* The last connection frees it; a context without connections has no step. */
 static void state_put(kolo_tcp_state_t *state)
 {
     kolo_wire_ctx_t *ctx = state->ctx;
     if (state->first) return;
-    for (uint32_t i = 0; i < ctx->npumps; i++) {
-        if (ctx->pumps[i].arg != state) continue;
-        ctx->pumps[i] = ctx->pumps[--ctx->npumps];
+    for (uint32_t i = 0; i < ctx->nsteps; i++) {
+        if (ctx->steps[i].arg != state) continue;
+        ctx->steps[i] = ctx->steps[--ctx->nsteps];
         break;
     }
     *kolo_wire_state(ctx, &kolo_wire_tcp) = NULL;

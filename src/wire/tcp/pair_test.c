@@ -55,7 +55,7 @@ static void close_mates(fix_t *f)
 
 static void pump_both(fix_t *f)
 {
-    if (kolo_wire_pump(&f->p.w.ctx) != KOLO_OK || kolo_wire_pump(&f->p.r.ctx) != KOLO_OK)
+    if (kolo_wire_step(&f->p.w.ctx) != KOLO_OK || kolo_wire_step(&f->p.r.ctx) != KOLO_OK)
         fail_msg("%s", kolo_error_text());
 }
 
@@ -125,7 +125,7 @@ static void small_frames_take_the_lower_ranks_socket(void **state)
     assert_true(mate->carried_bytes >= 500 && mate->carried_bytes < 32768);
     kolo_tx_post(&f.tx[1], mate->carried_bytes, 0, 1, 1);
     kolo_tx_post(&f.tx[1], mate->carried_bytes + 1, 0, 1, 1);
-    while (!kolo_tx_sent(&f.tx[1])) assert_int_equal(kolo_wire_pump(&f.p.r.ctx), KOLO_OK);
+    while (!kolo_tx_sent(&f.tx[1])) assert_int_equal(kolo_wire_step(&f.p.r.ctx), KOLO_OK);
     const kolo_tcp_conn_t *carrier = f.tx[0].priv, *reader = f.rx[1].priv;
     await_bytes(carrier->socks[0].socket.fd);
     await_bytes(reader->socks[0].socket.fd);
@@ -179,13 +179,13 @@ static void small_frames_arrive_before_the_farewell_counts(void **state)
         uint64_t until = kolo_deadline_ms(30000);
         open_mates(&f, 32768, 0, 1, 0);
         for (int i = 0; i < 3; i++) kolo_tx_post(&f.tx[1], 16, 0, 1, 1);
-        while (!kolo_tx_sent(&f.tx[1])) assert_int_equal(kolo_wire_pump(&f.p.r.ctx), KOLO_OK);
+        while (!kolo_tx_sent(&f.tx[1])) assert_int_equal(kolo_wire_step(&f.p.r.ctx), KOLO_OK);
         kolo_wire_tcp.tx_close(&f.tx[1]);
         kolo_wire_tcp.rx_close(&f.rx[0]);
         for (int i = 0; i < 3; i++) {
             while (!kolo_rx_ready(&f.rx[1])) {
                 assert_true(kolo_now_ns() < until);
-                if (delay) assert_int_equal(kolo_wire_pump(&f.p.w.ctx), KOLO_OK);
+                if (delay) assert_int_equal(kolo_wire_step(&f.p.w.ctx), KOLO_OK);
                 if (kolo_rx_ready(&f.rx[1])) break;
                 assert_int_equal(kolo_wire_tcp.rx_check(&f.rx[1]), KOLO_OK);
             }
@@ -254,7 +254,7 @@ static void run_nonsense(uint64_t first, uint64_t second, uint64_t own, const ch
     send_frame(carrier->socks[0].socket.fd, 0, first);
     send_frame(carrier->socks[0].socket.fd, 0, second);
     if (own != UINT64_MAX) send_frame(mate->socks[0].socket.fd, 0, own);
-    while (st == KOLO_OK && kolo_now_ns() < until) st = kolo_wire_pump(&f.p.w.ctx);
+    while (st == KOLO_OK && kolo_now_ns() < until) st = kolo_wire_step(&f.p.w.ctx);
     assert_int_equal(st, KOLO_ERR_PROTOCOL);
     if (!strstr(kolo_error_text(), text)) fail_msg("\"%s\" lacks \"%s\"", kolo_error_text(), text);
     close_mates(&f);
@@ -280,7 +280,7 @@ static void open_reader_of_two(fix_t *f, int *carrier_fd, int *own_fd)
 static void pump_reader(fix_t *f, int times)
 {
     while (times-- > 0)
-        if (kolo_wire_pump(&f->p.w.ctx) != KOLO_OK) fail_msg("%s", kolo_error_text());
+        if (kolo_wire_step(&f->p.w.ctx) != KOLO_OK) fail_msg("%s", kolo_error_text());
 }
 
 static void read_slots(fix_t *f, int count)
@@ -326,7 +326,7 @@ static void a_later_slot_on_its_way_does_not_bring_an_earlier_one(void **state)
     assert_int_equal(send(own, out, sizeof out, MSG_NOSIGNAL), sizeof out);
     pump_reader(&f, 1000);
     send_frame(carrier, 0, 1);
-    while (st == KOLO_OK && kolo_now_ns() < until) st = kolo_wire_pump(&f.p.w.ctx);
+    while (st == KOLO_OK && kolo_now_ns() < until) st = kolo_wire_step(&f.p.w.ctx);
     assert_int_equal(st, KOLO_ERR_PROTOCOL);
     assert_non_null(strstr(kolo_error_text(), "none for slot 0"));
     close_mates(&f);

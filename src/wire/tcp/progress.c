@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The tcp wire at work: posted slots go out (write.c), what has come is taken apart into free slots. One pump makes
+ * The tcp wire at work: posted slots go out (write.c), what has come is taken apart into free slots. One step makes
  * at most one sendmsg and one receive per socket, so that a waiter on another connection is soon back at its own
  * condition.
  */
@@ -16,9 +16,9 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
-/* pumps between two looks for the reader's farewell or death on an otherwise idle writer */
+/* steps between two looks for the reader's farewell or death on an otherwise idle writer */
 #define FAREWELL_EACH 16
-/* pumps between two looks at a socket from which the next slot is not expected */
+/* steps between two looks at a socket from which the next slot is not expected */
 #define COLD_EACH 4
 /* payloads up to which a message that comes after silence is peeked at */
 #define PEEK_BYTES 1448
@@ -227,9 +227,9 @@ static void pump_in(kolo_tcp_conn_t *conn)
     if (is_alive(conn) && read_all(conn) != KOLO_OK) note_failure(conn);
 }
 
-/* What is posted goes out before anything else. A pump that has written does not read as well: who waits for the
+/* What is posted goes out before anything else. A step that has written does not read as well: who waits for the
  * writing alone goes on at once, who waits for an answer comes again. */
-kolo_status_t kolo_tcp_pump(void *arg)
+kolo_status_t kolo_tcp_step(void *arg)
 {
     kolo_tcp_state_t *state = arg;
     const kolo_tcp_conn_t *failed = NULL;

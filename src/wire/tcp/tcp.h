@@ -2,7 +2,7 @@
  *
  * Inside of the tcp wire. A connection is the slot queue of every wire, kept in private memory at each end, and a
  * few sockets between them; slot n travels as one frame (frame.h) on socket n % sockets. At the writer a slot is
- * free again, and counts as drained, when the kernel has taken all bytes of its frame. pump() moves whatever can be
+ * free again, and counts as drained, when the kernel has taken all bytes of its frame. step() moves whatever can be
  * moved on all connections of a context; it runs on the thread that waits, never blocks, and remembers the first
  * failure of each connection so that every later call reports it again.
  *
@@ -18,7 +18,7 @@
 
 #define KOLO_TCP_MAX_SOCKETS 16
 #define KOLO_TCP_WRITTEN     0xff
-/* Up to this many sockets each is tried on every pump; with more, epoll says which are worth a system call. */
+/* Up to this many sockets each is tried on every step; with more, epoll says which are worth a system call. */
 #define KOLO_TCP_TRY_SOCKETS 4
 
 typedef struct kolo_tcp_conn kolo_tcp_conn_t;
@@ -62,7 +62,7 @@ struct kolo_tcp_conn {
     kolo_head_line_t *head;
     kolo_tcp_sock_t *socks;
     kolo_status_t status;  /* first failure; its text in `error` */
-    bool orderly;          /* it is a farewell: reported by check, not by pump */
+    bool orderly;          /* it is a farewell: reported by check, not by step */
     bool closed;           /* here */
     const void **external; /* writer: per slot, payload outside the slot, or NULL */
     uint8_t *routes;       /* writer: per slot, index in outs; KOLO_TCP_WRITTEN: the kernel has it */
@@ -136,7 +136,7 @@ kolo_status_t kolo_tcp_conn_fail(kolo_tcp_conn_t *conn, kolo_status_t status, co
     KOLO_PRINTF(3, 4);
 /* A call on a socket has failed with this errno. */
 kolo_status_t kolo_tcp_conn_lost(kolo_tcp_conn_t *conn, int err, const char *what, uint64_t slot);
-kolo_status_t kolo_tcp_pump(void *state);
+kolo_status_t kolo_tcp_step(void *state);
 /* Takes out of the kernel what was peeked at. false: it is not there, the connection is broken. */
 bool kolo_tcp_take_peeked(kolo_tcp_sock_t *sock);
 kolo_status_t kolo_tcp_tx_check(kolo_tx_t *tx);

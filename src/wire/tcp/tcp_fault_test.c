@@ -60,7 +60,7 @@ static kolo_status_t pump_until_failure(test_side_t *side)
 {
     uint64_t until = kolo_deadline_ms(30000);
     kolo_status_t st = KOLO_OK;
-    while (st == KOLO_OK && kolo_now_ns() < until) st = kolo_wire_pump(&side->ctx);
+    while (st == KOLO_OK && kolo_now_ns() < until) st = kolo_wire_step(&side->ctx);
     return st;
 }
 static void expect_text(const char *word)
@@ -98,7 +98,7 @@ static void garbage_is_a_protocol_error(void **state)
         assert_int_equal(pump_until_failure(&f.p.r), KOLO_ERR_PROTOCOL);
         expect_text("rank 0 on host0 (pid 0, 127.0.0.1:");
         assert_false(kolo_rx_ready(&f.rx));
-        assert_int_equal(kolo_wire_pump(&f.p.r.ctx), KOLO_ERR_PROTOCOL); /* and stays one */
+        assert_int_equal(kolo_wire_step(&f.p.r.ctx), KOLO_ERR_PROTOCOL); /* and stays one */
         close_reader(&f);
     }
 }
@@ -171,13 +171,13 @@ static void what_was_sent_before_closing_still_arrives(void **state)
             test_put(kolo_tx_payload(&f.tx), n, 32768);
             kolo_tx_post(&f.tx, 32768, 0, 0, 0);
         }
-        while (!kolo_tx_sent(&f.tx)) assert_int_equal(kolo_wire_pump(&f.p.w.ctx), KOLO_OK);
+        while (!kolo_tx_sent(&f.tx)) assert_int_equal(kolo_wire_step(&f.p.w.ctx), KOLO_OK);
         kolo_wire_tcp.tx_close(&f.tx);
         kolo_wire_tcp.tx_fini(&f.tx);
         for (uint64_t n = 0; n < 4; n++) {
             while (!kolo_rx_ready(&f.rx)) {
                 assert_true(kolo_now_ns() < until);
-                assert_int_equal(kolo_wire_pump(&f.p.r.ctx), KOLO_OK);
+                assert_int_equal(kolo_wire_step(&f.p.r.ctx), KOLO_OK);
                 if (kolo_rx_ready(&f.rx)) break;
                 assert_int_equal(kolo_wire_tcp.rx_check(&f.rx), KOLO_OK);
             }
@@ -188,7 +188,7 @@ static void what_was_sent_before_closing_still_arrives(void **state)
         assert_int_equal(st, KOLO_ERR_REMOTE);
         expect_text("has closed the connection");
         /* A farewell concerns this connection only: waiters on others go on. */
-        assert_int_equal(kolo_wire_pump(&f.p.r.ctx), KOLO_OK);
+        assert_int_equal(kolo_wire_step(&f.p.r.ctx), KOLO_OK);
         kolo_wire_tcp.rx_fini(&f.rx);
         pair_fini(&f.p);
     }
@@ -210,7 +210,7 @@ static void a_farewell_counts_when_every_socket_has_brought_it(void **state)
         send_frame(raw[n], KOLO_TCP_FRAME_MAGIC, KOLO_TCP_FRAME_BYE, 0, n + 2);
         shutdown(raw[n], SHUT_WR);
         while (!kolo_rx_ready(&f.rx) && kolo_now_ns() < until)
-            assert_int_equal(kolo_wire_pump(&f.p.r.ctx), KOLO_OK);
+            assert_int_equal(kolo_wire_step(&f.p.r.ctx), KOLO_OK);
         assert_true(kolo_rx_ready(&f.rx));
         kolo_rx_release(&f.rx);
         for (int i = 0; n == 0 && i < 1000; i++) assert_int_equal(kolo_wire_tcp.rx_check(&f.rx), KOLO_OK);
@@ -236,7 +236,7 @@ static void a_writer_learns_that_its_reader_has_closed(void **state)
     while (st == KOLO_OK && kolo_now_ns() < until) st = kolo_wire_tcp.tx_check(&f.tx);
     assert_int_equal(st, KOLO_ERR_REMOTE);
     expect_text("has closed the connection");
-    assert_int_equal(kolo_wire_pump(&f.p.w.ctx), KOLO_OK);
+    assert_int_equal(kolo_wire_step(&f.p.w.ctx), KOLO_OK);
     kolo_wire_tcp.rx_fini(&f.rx);
     kolo_wire_tcp.tx_fini(&f.tx);
     pair_fini(&f.p);
@@ -273,7 +273,7 @@ static kolo_status_t wait_for_slot(fix_t *f, uint64_t deadline, bool park_at_onc
     w.wakers[0] = &f->p.r.ctx.waker;
     w.nwakers = 1;
     while (!kolo_rx_ready(&f->rx)) {
-        if ((st = kolo_wire_pump(&f->p.r.ctx)) != KOLO_OK) break;
+        if ((st = kolo_wire_step(&f->p.r.ctx)) != KOLO_OK) break;
         if (kolo_rx_ready(&f->rx)) break;
         if ((st = kolo_wait_pause(&w)) != KOLO_OK) break;
     }
@@ -343,7 +343,7 @@ static void *post_later(void *arg)
         }
         kolo_tx_post(&f->tx, 8, 0, 0, 0);
         while (!kolo_tx_sent(&f->tx))
-            if (kolo_wire_pump(&f->p.w.ctx) != KOLO_OK) return NULL;
+            if (kolo_wire_step(&f->p.w.ctx) != KOLO_OK) return NULL;
     }
     return NULL;
 }
@@ -414,7 +414,7 @@ static void a_killed_writer_is_noticed_at_once(void **state)
         tx_open(&f.p.w, &f.tx, &spec, &a, 1);
         for (;;) {
             if (kolo_tx_ready(&f.tx)) kolo_tx_post(&f.tx, 65536, 0, 0, 0);
-            if (kolo_wire_pump(&f.p.w.ctx) != KOLO_OK) _exit(1);
+            if (kolo_wire_step(&f.p.w.ctx) != KOLO_OK) _exit(1);
         }
     }
     close(a);
@@ -454,7 +454,7 @@ static void a_killed_reader_is_noticed_at_once(void **state)
         tx_open(&f.p.w, &f.tx, &spec, &a, 1);
         for (int i = 0; i < 100; i++) {
             if (busy && kolo_tx_ready(&f.tx)) kolo_tx_post(&f.tx, 65536, 0, 0, 0);
-            assert_int_equal(kolo_wire_pump(&f.p.w.ctx), KOLO_OK);
+            assert_int_equal(kolo_wire_step(&f.p.w.ctx), KOLO_OK);
         }
         kill(child, SIGKILL);
         assert_int_equal(pump_until_failure(&f.p.w), KOLO_ERR_REMOTE);

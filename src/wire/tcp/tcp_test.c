@@ -10,8 +10,8 @@
 
 static void pump_both(test_pair_t *p)
 {
-    assert_int_equal(kolo_wire_pump(&p->w.ctx), KOLO_OK);
-    assert_int_equal(kolo_wire_pump(&p->r.ctx), KOLO_OK);
+    assert_int_equal(kolo_wire_step(&p->w.ctx), KOLO_OK);
+    assert_int_equal(kolo_wire_step(&p->r.ctx), KOLO_OK);
 }
 
 static uint32_t test_length(uint64_t n, uint32_t slot_bytes)
@@ -231,7 +231,7 @@ static void run_change_of_mind(bool withdraw)
     memset(to, 0, sizeof to);
     if (withdraw) kolo_wire_tcp.rx_expect(&rx, 0, to, 32768);
     assert_int_equal(send(a, frame, 20000, 0), 20000);
-    for (int i = 0; i < 1000; i++) assert_int_equal(kolo_wire_pump(&p.r.ctx), KOLO_OK);
+    for (int i = 0; i < 1000; i++) assert_int_equal(kolo_wire_step(&p.r.ctx), KOLO_OK);
     assert_int_equal(to[0], withdraw ? frame[KOLO_TCP_FRAME_BYTES] : 0);
     if (withdraw)
         kolo_wire_tcp.rx_unexpect(&rx);
@@ -241,7 +241,7 @@ static void run_change_of_mind(bool withdraw)
     assert_int_equal(send(a, frame + 20000, sizeof frame - 20000, 0), sizeof frame - 20000);
     for (int i = 0; !kolo_rx_ready(&rx); i++) {
         assert_true(i < PUMPS);
-        assert_int_equal(kolo_wire_pump(&p.r.ctx), KOLO_OK);
+        assert_int_equal(kolo_wire_step(&p.r.ctx), KOLO_OK);
     }
     assert_ptr_equal(rx.direct, withdraw ? NULL : to);
     test_verify(kolo_rx_payload(&rx), 9, 32768);

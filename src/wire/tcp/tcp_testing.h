@@ -61,7 +61,7 @@ static inline void pair_fini(test_pair_t *p)
 {
     assert_null(*kolo_wire_state(&p->w.ctx, &kolo_wire_tcp));
     assert_null(*kolo_wire_state(&p->r.ctx, &kolo_wire_tcp));
-    assert_int_equal(p->w.ctx.npumps + p->r.ctx.npumps, 0);
+    assert_int_equal(p->w.ctx.nsteps + p->r.ctx.nsteps, 0);
     kolo_waker_fini(&p->w.ctx.waker);
     kolo_waker_fini(&p->r.ctx.waker);
 }

@@ -98,7 +98,7 @@ static kolo_status_t check(const kolo_plan_t *p)
         return kolo_fail(KOLO_ERR_UNSUPPORTED,
                          "the %s plan for %s of %u ranks has %u connections, %u events and queues of %u slots; a "
                          "kernel has room for %u, %u and %u",
-                         kolo_algo_name(p->algo), kolo_coll_name(p->coll), p->nranks, p->nconns, p->nevents,
+                         kolo_plan_algo_name(p->algo), kolo_coll_name(p->coll), p->nranks, p->nconns, p->nevents,
                          p->depth, KOLO_CUDA_PLAN_CONNS, KOLO_CUDA_PLAN_EVENTS, KOLO_CUDA_PLAN_DEPTH);
     return KOLO_OK;
 }
@@ -339,7 +339,7 @@ static kolo_status_t cut_tiles(const kolo_cuda_lowered_t *l, const kolo_plan_t *
     tile = KOLO_MIN(KOLO_MAX(tile, 128u), room);
     if (replicas * l->scratch * tile > a->plan.scratch_bytes)
         return kolo_fail(KOLO_ERR_UNSUPPORTED, "the %s plan for %s of %u ranks needs %u chunks of scratch",
-                         kolo_algo_name(p->algo), kolo_coll_name(p->coll), p->nranks, l->scratch);
+                         kolo_plan_algo_name(p->algo), kolo_coll_name(p->coll), p->nranks, l->scratch);
     uint64_t tiles = KOLO_MAX(KOLO_DIV_UP(longest, tile), 1u);
     if (tiles > UINT32_MAX) return kolo_fail(KOLO_ERR_UNSUPPORTED, "an operation of too many tiles");
     run->replicas = (uint32_t)replicas;
@@ -363,7 +363,7 @@ kolo_status_t kolo_cuda_plan_cut(const kolo_cuda_lowered_t *l, const kolo_plan_t
         return kolo_fail(KOLO_ERR_UNSUPPORTED,
                          "the %s plan for %s of %u ranks has %u lanes and %u queues to a rank: a GPU holds %u "
                          "blocks of a rank at once, and there are %u such queues",
-                         kolo_algo_name(p->algo), kolo_coll_name(p->coll), p->nranks, l->lanes, l->pairs + l->nodes,
-                         resident, KOLO_CUDA_PLAN_QUEUES);
+                         kolo_plan_algo_name(p->algo), kolo_coll_name(p->coll), p->nranks, l->lanes,
+                         l->pairs + l->nodes, resident, KOLO_CUDA_PLAN_QUEUES);
     return cut_tiles(l, p, longest, most, a, run);
 }

@@ -118,7 +118,8 @@ static void tell(const kolo_cuda_state_t *s, const program_t *g)
         kolo_info("exec",
                   "rank %d: %s by the %s plan: %u lanes, %u instructions, run by the kernel that interprets "
                   "plans (forced by KOLO_ALGO)",
-                  s->regions.rank, kolo_coll_name(g->coll), kolo_algo_name(plan->algo), plan->nlanes, plan->ninsns);
+                  s->regions.rank, kolo_coll_name(g->coll), kolo_plan_algo_name(plan->algo), plan->nlanes,
+                  plan->ninsns);
     else
         kolo_info("exec", "rank %d: %s by the kernels made for it: KOLO_ALGO names no algorithm that it has",
                   s->regions.rank, kolo_coll_name(g->coll));
