@@ -17,6 +17,38 @@ import sys
 import time
 
 
+def gpt(torch, dev, ddp, scale):
+    """A step of a decoder of 8 layers, in mixed precision."""
+    nn = torch.nn
+    width, layers, seq = 1024 // scale, 8, 512 // scale
+    torch.manual_seed(3)
+
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.LayerNorm(width), nn.LayerNorm(width)
+            self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+            self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+        def forward(self, x):
+            q, k, v = (t.view(*t.shape[:2], 16, -1).transpose(1, 2) for t in self.qkv(self.a(x)).chunk(3, -1))
+            h = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+            x = x + self.out(h.transpose(1, 2).reshape(x.shape))
+            return x + self.down(nn.functional.gelu(self.up(self.b(x))))
+
+    m = ddp(nn.Sequential(nn.Embedding(16384 // scale, width), *[Block() for _ in range(layers)], nn.Linear(width, 16384 // scale)).to(dev))
+    opt = torch.optim.AdamW(m.parameters(), 1e-4)
+    ids = torch.randint(0, 16384 // scale, (4, seq), device=dev)
+
+    def one():
+        opt.zero_grad()
+        with torch.autocast(dev.type, dtype=torch.bfloat16):
+            logits = m(ids)
+        nn.functional.cross_entropy(logits.float().flatten(0, 1), ids.flatten()).backward()
+        opt.step()
+    return one
+
+
 def work(o):
     import datetime
     import torch
@@ -62,35 +94,6 @@ def work(o):
         m = ddp(nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 10)).to(dev))
         return steps(m, torch.randn(32, 64, device=dev), torch.optim.SGD(m.parameters(), 1e-3))
 
-    def gpt():
-        width, layers, seq = 1024 // scale, 8, 512 // scale
-        torch.manual_seed(3)
-
-        class Block(nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.a, self.b = nn.LayerNorm(width), nn.LayerNorm(width)
-                self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-                self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-
-            def forward(self, x):
-                q, k, v = (t.view(*t.shape[:2], 16, -1).transpose(1, 2) for t in self.qkv(self.a(x)).chunk(3, -1))
-                h = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-                x = x + self.out(h.transpose(1, 2).reshape(x.shape))
-                return x + self.down(nn.functional.gelu(self.up(self.b(x))))
-
-        m = ddp(nn.Sequential(nn.Embedding(16384 // scale, width), *[Block() for _ in range(layers)], nn.Linear(width, 16384 // scale)).to(dev))
-        opt = torch.optim.AdamW(m.parameters(), 1e-4)
-        ids = torch.randint(0, 16384 // scale, (4, seq), device=dev)
-
-        def one():
-            opt.zero_grad()
-            with torch.autocast(dev.type, dtype=torch.bfloat16):
-                logits = m(ids)
-            nn.functional.cross_entropy(logits.float().flatten(0, 1), ids.flatten()).backward()
-            opt.step()
-        return one
-
     def reduce(nbytes):
         x = torch.ones(nbytes // 4 // scale, device=dev)
         return lambda: dist.all_reduce(x, dist.ReduceOp.MAX)
@@ -108,7 +111,7 @@ def work(o):
         return g.replay
 
     cases = {"DDP 0.3 MB": (small, 60), "DDP 134 MB": (lambda: linear(8, 2048, 64), 20), "DDP 1000 MB": (lambda: linear(15, 4096, 64), 8),
-             "FSDP2 134 MB": (lambda: linear(8, 2048, 64, True), 20), "GPT-like, 117 million": (gpt, 6),
+             "FSDP2 134 MB": (lambda: linear(8, 2048, 64, True), 20), "GPT-like, 117 million": (lambda: gpt(torch, dev, ddp, scale), 6),
              "all_reduce 26 MB": (lambda: reduce(26 << 20), 40), "all_reduce 1 GB": (lambda: reduce(1 << 30), 4),
              "20 all_reduce 8 B, graph": (lambda: graph(8), 30), "20 all_reduce 32 KB, graph": (lambda: graph(32768), 30)}
     made = {}
