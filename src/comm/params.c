@@ -12,7 +12,6 @@
 #include "oob/oob.h"
 #include "remote/net.h"
 #include "remote/onesided.h"
-#include "rendezvous/params.h"
 #include "topo/topo.h"
 #include "tune/tune.h"
 #include "wire/wire.h"

@@ -9,7 +9,7 @@
 
 const kolo_param_table_t *const *kolo_param_tables(size_t *count);
 /* Of rooms above, which include this header and define them. */
-extern const kolo_param_table_t kolo_job_params, kolo_engine_params, kolo_elastic_params;
+extern const kolo_param_table_t kolo_rendezvous_params, kolo_job_params, kolo_engine_params, kolo_elastic_params;
 
 /* Of arguments: what costs nothing; the ends of buffers are touched; all that can be found out (deep_check.c). */
 enum { KOLO_CHECK_OFF, KOLO_CHECK_BASIC, KOLO_CHECK_DEEP };
