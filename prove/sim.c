@@ -127,9 +127,8 @@ static void post(const sim_step_t *x, uint32_t conn, uint64_t bytes, double now)
         } else if (s->fabric.of) {
             uint32_t lane = x->p->conns[conn].lane;
             s->result->remote_bytes += bytes;
-            arrive =
-                s->machine->remote.latency_us +
-                kolo_fabric_send(&s->fabric, from, x->r->local, to, s->ranks[reader->rank].local, lane, bytes, now);
+            kolo_fabric_place_t here = {from, x->r->local}, there = {to, s->ranks[reader->rank].local};
+            arrive = s->machine->remote.latency_us + kolo_fabric_send(&s->fabric, here, there, lane, bytes, now);
         } else {
             double start = s->uplink[from] > now ? s->uplink[from] : now;
             s->uplink[from] = start + (double)bytes / s->machine->remote.gbps / 1000;
