@@ -236,6 +236,8 @@ typedef struct kolo_body {
     kolo_reducer_t user_reducer; /* of the collective that runs; its operator may be destroyed meanwhile */
     struct kolo_registration *registrations;
     struct kolo_windows *_Atomic windows; /* window/; NULL: none so far */
+    struct kolo_tagged *_Atomic tagged;   /* tagged/; the same */
+    kolo_waker_t *_Atomic bell;           /* of the thread that moves those; the same */
 
     kolo_board_t board;       /* the last operations, for peers that ask */
     kolo_board_pair_t *pairs; /* the same as on the board */
@@ -336,6 +338,14 @@ static inline void kolo_ticket_end(kolo_comm_t comm, uint64_t ticket)
 {
     atomic_store_explicit(&comm->done, ticket + 1, memory_order_release);
     kolo_gate_open_if_joined(&comm->gate);
+}
+
+/* Something has ended the communicator: for those of its threads that wait neither for its wires nor at its gate.
+ */
+static inline void kolo_body_ring(kolo_body_t *body)
+{
+    kolo_waker_t *bell = atomic_load(&body->bell);
+    if (bell) kolo_waker_wake(bell);
 }
 
 /* ---- stop.c ---- */

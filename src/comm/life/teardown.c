@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "comm/call/call.h"
 #include "comm/life/life.h"
+#include "comm/tagged/tagged.h"
 #include "comm/window/window.h"
 
 #include <stdio.h>
@@ -178,6 +179,7 @@ static kolo_status_t leave(kolo_body_t *body)
     }
     show_leaving(body);
     KOLO_FAIL_POINT("comm.leave.told");
+    kolo_tagged_leave(body);
     take_leave(body);
     body->went = true;
     atomic_compare_exchange_strong(&h->state, &finalizing, KOLO_COMM_FINALIZED);
@@ -223,7 +225,13 @@ static kolo_status_t begin_end(kolo_comm_t comm, bool meet, bool in_group)
     kolo_body_t *body = kolo_handle_visit(comm, meet ? "comm_finalize" : "comm_leave");
     if (!body) return KOLO_ERR_INVALID_ARGUMENT;
     kolo_windows_t *windows = atomic_load(&body->windows);
-    if (!meet && windows && kolo_windows_any(windows))
+    size_t requests = kolo_tagged_open(body);
+    if (requests > 0)
+        status = kolo_fail(KOLO_ERR_INVALID_USAGE,
+                           "%s: %s rank %d has %zu requests that are not complete: kolo_request_wait() or "
+                           "kolo_request_cancel() comes first",
+                           meet ? "comm_finalize" : "comm_leave", comm->name, comm->rank, requests);
+    else if (!meet && windows && kolo_windows_any(windows))
         status = kolo_fail(KOLO_ERR_INVALID_USAGE,
                            "comm_leave: %s rank %d has windows, into which others may still write: "
                            "kolo_window_deregister() comes first",
