@@ -246,26 +246,6 @@ def test_kill_9_of_agent_and_guard_leaves_nothing():
     same([pid for pid in pids if alive(pid)], [])
 
 
-def test_kill_9_of_the_shell_above_leaves_nothing():
-    program = f"sleep 300 & echo $! > {TMP}/pid.helper.$KOLO_RANK; echo $$ > {TMP}/pid.$KOLO_RANK; exec sleep 300"
-    shell = subprocess.Popen(["sh", "-c", f"'{KOLORUN}' -n 2 sh -c '{program}'; echo after"], stdin=subprocess.DEVNULL,
-                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, "TMPDIR": str(TMP)})
-    pids = pids_of(TMP, 4) + [pid for pid, _ in descendants(shell.pid)]
-    shell.kill()
-    _, err = shell.communicate(timeout=LIMIT_S)  # whoever held these has ended
-    matches("the process that started kolorun has ended", err.decode())
-    until(lambda: not any(alive(pid) for pid in pids), f"{pids} to be gone")
-    until(lambda: not list(TMP.glob("kolorun-*")), "the directory to be gone")
-
-
-def test_a_job_in_the_background_of_a_script_outlives_it():
-    subprocess.run(["sh", "-c", f"'{KOLORUN}' -n 1 sh -c 'until [ -e {TMP}/go ]; do sleep 0.02; done; touch {TMP}/done' & exit"],
-                   env={**os.environ, "TMPDIR": str(TMP)}, timeout=LIMIT_S, check=True)
-    (TMP / "go").touch()
-    until((TMP / "done").exists, "the program to go on")
-    until(lambda: not list(TMP.glob("kolorun-*")), "the job to end")
-
-
 def test_directory_left_when_agent_and_guard_die_together_is_removed_by_the_next():
     p = start("-n", "1", "sh", "-c", f"echo $$ > {TMP}/pid.$KOLO_RANK; exec sleep 300")
     pids = pids_of(TMP, 1)
