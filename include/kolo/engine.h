@@ -76,8 +76,8 @@ typedef struct kolo_engine_config {
      * outstanding tensors and the shutdown get KOLO_ERR_TIMEOUT with the same text. The same limit applies to a
      * single operation of the engine, for instance when another rank hangs in a callback. */
     int64_t stall_warn_ms, stall_limit_ms;
-    int nsets; /* process sets that exist from the start, with ids 1 to nsets. 0 */
-    const kolo_rank_list_t *sets;
+    int nsets;                    /* process sets that exist from the start, with ids 1 to nsets. 0 */
+    const kolo_rank_list_t *sets; /* `nsets` lists */
     /* KOLO_ENGINE_BACKENDS: which backends move the data; the first that can is taken. A list for all operations,
      * then lists for single ones: "mpi,kolo;all_gather=hierarchical". Kolo itself is always last. "kolo" */
     const char *backends;
