@@ -14,12 +14,13 @@
 
 /* To the other ranks the end is one more operation, which waits for all as a barrier does: who calls something else
  * is told. */
-static void show_end(kolo_body_t *body)
+static void show_end(kolo_whole_t *whole, kolo_body_t *body)
 {
     uint64_t word = kolo_signature_of_call(KOLO_CALL_WORD_FINALIZE);
     kolo_device_show_end(body, word);
     kolo_board_publish(&body->board, body->operation, word); /* drained: nothing runs beside it */
-    kolo_record_begin_whole(body, body->operation++, word);
+    kolo_record_begin_whole(body, body->operation, word);
+    kolo_whole_name(whole, body, KOLO_CALL_WORD_FINALIZE, body->operation++);
     kolo_diag_look_left(body->oob); /* who has left does not come to it */
 }
 
@@ -149,9 +150,10 @@ static kolo_status_t finalize(kolo_body_t *body)
     if (state != KOLO_COMM_FINALIZING) return kolo_handle_refuse(h, state); /* a queued operation failed */
     kolo_status_t status = kolo_device_drain(body);
     if (status == KOLO_OK) {
-        show_end(body);
+        kolo_whole_t whole;
+        show_end(&whole, body);
         status = meet_all(body);
-        kolo_record_end(&body->record, status);
+        kolo_whole_end(&whole, status);
         if (status != KOLO_OK) kolo_fail_prefix(status, "comm_finalize: ");
     }
     KOLO_FAIL_POINT("comm.finalize.met");
