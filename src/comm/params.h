@@ -9,7 +9,7 @@
 
 const kolo_param_table_t *const *kolo_param_tables(size_t *count);
 /* Of rooms above, which include this header and define them. */
-extern const kolo_param_table_t kolo_job_params, kolo_engine_params, kolo_elastic_params;
+extern const kolo_param_table_t kolo_rendezvous_params, kolo_job_params, kolo_engine_params, kolo_elastic_params;
 
 /* Of arguments: what costs nothing; the ends of buffers are touched; all that can be found out (deep_check.c). */
 enum { KOLO_CHECK_OFF, KOLO_CHECK_BASIC, KOLO_CHECK_DEEP };
@@ -17,7 +17,6 @@ enum { KOLO_CHECK_OFF, KOLO_CHECK_BASIC, KOLO_CHECK_DEEP };
 typedef struct {
     bool blocking;
     int64_t check; /* KOLO_CHECK_... */
-    bool recorder;
     int64_t init_timeout_ms, op_timeout_ms;
     int64_t mismatch_ms;   /* a wait this long asks the peers what they are in */
     int64_t counter_start; /* tests: slot and operation numbers start here */

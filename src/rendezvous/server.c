@@ -5,9 +5,9 @@
  */
 #include "base/clock.h"
 #include "base/process.h"
+#include "comm/params.h"
 #include "meet/id.h"
 #include "rendezvous/cluster.h"
-#include "rendezvous/params.h"
 #include "rendezvous/watch.h"
 
 #include <stdio.h>

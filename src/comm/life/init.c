@@ -23,8 +23,7 @@ kolo_status_t kolo_config_check(const kolo_config_t *config, const char *what)
     return KOLO_OK;
 }
 
-/* The caller's struct may be older and shorter than ours. */
-static void copy_config(kolo_config_t *to, const kolo_config_t *from)
+void kolo_config_copy(kolo_config_t *to, const kolo_config_t *from)
 {
     static const kolo_config_t defaults = KOLO_CONFIG_INITIALIZER;
     *to = defaults;
@@ -40,7 +39,7 @@ kolo_status_t kolo_body_new(int rank, int nranks, const kolo_config_t *config, c
                             const char *what, kolo_body_t **out)
 {
     kolo_config_t c;
-    copy_config(&c, config);
+    kolo_config_copy(&c, config);
     int blocking = pick(c.blocking, parent ? parent->blocking : kolo_comm_options.blocking);
     int init_ms =
         pick(c.init_timeout_ms, parent ? parent->init_timeout_ms : (int)kolo_comm_options.init_timeout_ms);
@@ -312,52 +311,4 @@ kolo_status_t kolo_comm_init_rank(kolo_comm_t *comm, int nranks, kolo_unique_id_
                                   const kolo_config_t *config)
 {
     return kolo_comm_init_rank_scalable(comm, nranks, rank, 1, &id, config);
-}
-
-/* devices: by rank; NULL: what `config` says. */
-static kolo_status_t init_all(kolo_comm_t *comms, int nranks, const int *devices, const kolo_config_t *config)
-{
-    kolo_config_t each = KOLO_CONFIG_INITIALIZER;
-    kolo_unique_id_t id;
-    if (!comms) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "init_all: the handle array is NULL");
-    KOLO_TRY(kolo_config_check(config, "init_all"));
-    copy_config(&each, config);
-    each.size = sizeof each; /* the device's place may be behind what the caller's has */
-    if (nranks < 1 || nranks > 4096)
-        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "init_all: nranks is %d, expected 1 to 4096", nranks);
-    kolo_comm_t *made = calloc((size_t)nranks, sizeof *made);
-    if (!made) return kolo_fail(KOLO_ERR_NO_MEMORY, "init_all: out of memory for %d handles", nranks);
-    kolo_status_t status = kolo_get_unique_id(&id);
-    if (status == KOLO_OK) status = kolo_group_start();
-    if (status == KOLO_OK) {
-        int r = 0;
-        for (; r < nranks; r++) {
-            if (devices) each.device = devices[r];
-            status = kolo_comm_init_rank(&made[r], nranks, id, r, devices ? &each : config);
-            if (status != KOLO_OK) break;
-        }
-        for (int i = 0; status != KOLO_OK && i < r; i++) atomic_store(&made[i]->body->abort, 1);
-        kolo_status_t ended = kolo_group_end();
-        if (status == KOLO_OK) status = ended;
-    }
-    if (status == KOLO_OK || status == KOLO_IN_PROGRESS) {
-        memcpy(comms, made, (size_t)nranks * sizeof *made);
-    } else {
-        for (int r = 0; r < nranks; r++)
-            if (made[r]) kolo_comm_abort(made[r]);
-    }
-    free(made);
-    return status;
-}
-
-kolo_status_t kolo_comm_init_all(kolo_comm_t *comms, int nranks, const kolo_config_t *config)
-{
-    return init_all(comms, nranks, NULL, config);
-}
-
-kolo_status_t kolo_comm_init_devices(kolo_comm_t *comms, int nranks, const int *devices,
-                                     const kolo_config_t *config)
-{
-    if (!devices) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "init_devices: the list of devices is NULL");
-    return init_all(comms, nranks, devices, config);
 }

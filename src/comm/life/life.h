@@ -8,7 +8,7 @@
 
 #include "comm/comm.h"
 
-/* ---- init.c, teardown.c ---- */
+/* ---- init.c, free.c ---- */
 /* `what` names the function whose config it is. */
 kolo_status_t kolo_body_new(int rank, int nranks, const kolo_config_t *config, const kolo_body_t *parent,
                             const char *what, kolo_body_t **body);
@@ -28,6 +28,8 @@ void kolo_body_free(kolo_body_t *body);
 /* The same of a rank that has left (kolo_comm_leave()): once all others have left, or are lost. linger.c */
 void kolo_body_linger(kolo_body_t *body);
 kolo_status_t kolo_config_check(const kolo_config_t *config, const char *what);
+/* The caller's struct may be older and shorter than ours; NULL: what is usual. */
+void kolo_config_copy(kolo_config_t *to, const kolo_config_t *from);
 
 /* ---- child.c ---- */
 /* Making a communicator from another; the first member of what split, shrink and grow keep. Allocated; kolo_start()

@@ -6,67 +6,21 @@
 #include "base/log.h"
 #include "comm/call/call.h"
 #include "comm/life/life.h"
+#include "comm/tagged/tagged.h"
 #include "comm/window/window.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
-void kolo_body_unset(kolo_body_t *body)
-{
-    if (body->oob) kolo_news_set_handler(body->oob, NULL, NULL);
-    if (body->oob) kolo_inherit_set_who(body->oob, NULL, NULL);
-    kolo_device_close(body);
-    kolo_windows_close(body);
-    kolo_p2p_forget(body);
-    kolo_body_disconnect(body);
-    kolo_record_close(body);
-    if (body->ctx_open) {
-        kolo_wire_ctx_close(&body->ctx);
-        kolo_wire_ctx_fini(&body->ctx);
-    }
-    body->ctx_open = false;
-    kolo_member_fini(&body->member);
-    free(body->ring);
-    free(body->ll_rx);
-    free(body->conns);
-    body->ring = NULL;
-    body->ll_rx = NULL;
-    body->conns = NULL;
-}
-
-void kolo_body_free(kolo_body_t *body)
-{
-    KOLO_FAIL_POINT("comm.free.start");
-    kolo_body_unset(body);
-    KOLO_FAIL_POINT("comm.free.wires_closed");
-    if (body->oob) {
-        kolo_oob_close(body->oob);
-        kolo_oob_fini(body->oob);
-    }
-    KOLO_FAIL_POINT("comm.free.oob_closed");
-    free(body->ids);
-    kolo_body_borrow_end(body);
-    free(body->ll_temp);
-    free(body->pairs);
-    kolo_device_pairs_free(body);
-    free(body->agreed_lost);
-    free(body->owner_ranks);
-    free(body->scratch);
-    free(body->src_parts);
-    free(body->dst_parts);
-    kolo_registrations_free(body);
-    kolo_handle_drop(body->handle);
-    free(body);
-}
-
 /* To the other ranks the end is one more operation, which waits for all as a barrier does: who calls something else
  * is told. */
-static void show_end(kolo_body_t *body)
+static void show_end(kolo_whole_t *whole, kolo_body_t *body)
 {
     uint64_t word = kolo_signature_of_call(KOLO_CALL_WORD_FINALIZE);
     kolo_device_show_end(body, word);
     kolo_board_publish(&body->board, body->operation, word); /* drained: nothing runs beside it */
-    kolo_record_begin_whole(body, body->operation++, word);
+    kolo_record_begin_whole(body, body->operation, word);
+    kolo_whole_name(whole, body, KOLO_CALL_WORD_FINALIZE, body->operation++);
     kolo_diag_look_left(body->oob); /* who has left does not come to it */
 }
 
@@ -196,9 +150,10 @@ static kolo_status_t finalize(kolo_body_t *body)
     if (state != KOLO_COMM_FINALIZING) return kolo_handle_refuse(h, state); /* a queued operation failed */
     kolo_status_t status = kolo_device_drain(body);
     if (status == KOLO_OK) {
-        show_end(body);
+        kolo_whole_t whole;
+        show_end(&whole, body);
         status = meet_all(body);
-        kolo_record_end(&body->record, status);
+        kolo_whole_end(&whole, status);
         if (status != KOLO_OK) kolo_fail_prefix(status, "comm_finalize: ");
     }
     KOLO_FAIL_POINT("comm.finalize.met");
@@ -226,6 +181,7 @@ static kolo_status_t leave(kolo_body_t *body)
     }
     show_leaving(body);
     KOLO_FAIL_POINT("comm.leave.told");
+    kolo_tagged_leave(body);
     take_leave(body);
     body->went = true;
     atomic_compare_exchange_strong(&h->state, &finalizing, KOLO_COMM_FINALIZED);
@@ -271,7 +227,13 @@ static kolo_status_t begin_end(kolo_comm_t comm, bool meet, bool in_group)
     kolo_body_t *body = kolo_handle_visit(comm, meet ? "comm_finalize" : "comm_leave");
     if (!body) return KOLO_ERR_INVALID_ARGUMENT;
     kolo_windows_t *windows = atomic_load(&body->windows);
-    if (!meet && windows && kolo_windows_any(windows))
+    size_t requests = kolo_tagged_open(body);
+    if (requests > 0)
+        status = kolo_fail(KOLO_ERR_INVALID_USAGE,
+                           "%s: %s rank %d has %zu requests that are not complete: kolo_request_wait() or "
+                           "kolo_request_cancel() comes first",
+                           meet ? "comm_finalize" : "comm_leave", comm->name, comm->rank, requests);
+    else if (!meet && windows && kolo_windows_any(windows))
         status = kolo_fail(KOLO_ERR_INVALID_USAGE,
                            "comm_leave: %s rank %d has windows, into which others may still write: "
                            "kolo_window_deregister() comes first",
