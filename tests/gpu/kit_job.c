@@ -5,6 +5,8 @@
  */
 #include "kit.h"
 
+#include <dirent.h>
+#include <execinfo.h>
 #include <getopt.h>
 #include <pthread.h>
 #include <sched.h>
@@ -15,6 +17,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -25,6 +28,7 @@ static kit_options_t options = {.ranks = 2, .devices = 0, .seed = 1, .limit_s = 
 static kit_shared_t *shared;
 static size_t (*room_of)(const kit_options_t *);
 static void (*run_team)(kit_team_t *);
+static uint64_t begun_ms;
 static _Atomic bool quiet; /* after somebody has given up, what follows is noise */
 
 /* ---- expectations, time ---- */
@@ -112,7 +116,7 @@ bool kit_case_end(kit_team_t *t, bool good, const char *name)
         atomic_fetch_add(&s->failed, 1);
     else
         atomic_fetch_add(&s->passed, 1);
-    if (t->options->verbose) fprintf(stderr, "%s\n", name);
+    if (t->options->verbose) fprintf(stderr, "%6llu ms %s\n", (unsigned long long)(kit_now_ms() - begun_ms), name);
     return go_on;
 }
 
@@ -407,23 +411,43 @@ static bool parse(int argc, char **argv, int *child, int *fd)
     return optind == argc && is_possible();
 }
 
-/* SIGALRM: nothing here needs a lock. */
-static void too_late(int signal)
+static void show_stack(int signal)
 {
-    static const char text[] = "the run has taken longer than --limit allows\n";
+    void *frames[64];
     (void)signal;
-    if (write(2, text, sizeof text - 1) < 0) _exit(124);
+    backtrace_symbols_fd(frames, backtrace(frames, 64), 2);
+}
+
+/* Shows where each thread is, and ends the process. The threads of the library let SIGPROF in, and no other. */
+static void *too_late(void *arg)
+{
+    struct timespec limit = {options.limit_s, 0}, moment = {0, 20000000};
+    void *frame;
+    (void)arg;
+    backtrace(&frame, 1); /* loads what it needs */
+    signal(SIGPROF, show_stack);
+    nanosleep(&limit, NULL);
+    fprintf(stderr, "the run has taken longer than --limit allows\n");
+    alarm(5); /* should this hang, too */
+    DIR *threads = opendir("/proc/self/task");
+    for (struct dirent *e; threads && (e = readdir(threads));) {
+        if (e->d_name[0] == '.' || atoi(e->d_name) == gettid()) continue;
+        fprintf(stderr, "process %d, thread %s\n", (int)getpid(), e->d_name);
+        syscall(SYS_tgkill, getpid(), atoi(e->d_name), SIGPROF);
+        nanosleep(&moment, NULL);
+    }
     _exit(124);
 }
 
 int kit_main(int argc, char **argv, size_t (*room)(const kit_options_t *), void (*fn)(kit_team_t *))
 {
     int child = -1, fd = -1;
+    pthread_t watchdog;
     room_of = room;
     run_team = fn;
+    begun_ms = kit_now_ms();
     if (!parse(argc, argv, &child, &fd)) return usage(argv[0]);
-    signal(SIGALRM, too_late);
-    alarm((unsigned)options.limit_s);
+    if (pthread_create(&watchdog, NULL, too_late, NULL)) abort();
     if (fd < 0) {
         fd = memfd_create("kolo-gpu-test", 0);
         if (fd < 0 || ftruncate(fd, sizeof *shared) != 0) abort();

@@ -119,6 +119,7 @@ static void close_state(void *state)
         munmap(p->at, p->bytes);
         free(p);
     }
+    kolo_staged_free_copies(s);
     pthread_mutex_destroy(&s->lock);
     free(s->counts);
     free(s);

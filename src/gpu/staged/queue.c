@@ -30,12 +30,6 @@ static kolo_status_t failed(const kolo_staged_t *s, kolo_cu_result_t r, const ch
     return r ? kolo_cuda_fail(r, s->device->ordinal, what) : KOLO_OK;
 }
 
-kolo_status_t kolo_staged_copy(kolo_staged_t *s, kolo_cu_stream_t stream, void *to, const void *from, size_t bytes)
-{
-    if (!bytes || to == from) return KOLO_OK;
-    return failed(s, s->api->memcpy_async((uintptr_t)to, (uintptr_t)from, bytes, stream), "queue a copy");
-}
-
 /* ---- onto the stream ---- */
 
 static kolo_status_t copy(kolo_staged_t *s, const kolo_staged_op_t *op, uint32_t piece, bool from_device,
@@ -139,11 +133,11 @@ static kolo_status_t put(kolo_staged_t *s, kolo_staged_op_t *op, kolo_cu_stream_
     memcpy(mine, op, bytes);
     kolo_staged_push(&s->queue, op);
     pthread_mutex_unlock(&s->lock);
+    kolo_gate_open(
+        &s->gate); /* now: a driver whose queue is full waits until the thread has let the stream go on */
     status = put_pieces(s, mine, stream);
     free(mine);
-    if (status == KOLO_OK) status = kolo_cuda_order_behind(&s->order, stream);
-    kolo_gate_open(&s->gate);
-    return status;
+    return status == KOLO_OK ? kolo_cuda_order_behind(&s->order, stream) : status;
 }
 
 /* ---- operations ---- */

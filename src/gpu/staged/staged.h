@@ -53,6 +53,8 @@ typedef struct kolo_staged_op {
     kolo_exec_call_t calls[]; /* addresses: of the device */
 } kolo_staged_op_t;
 
+typedef struct kolo_staged_host_copy kolo_staged_host_copy_t;
+
 typedef struct {
     kolo_staged_op_t *head, **tail;
 } kolo_staged_queue_t;
@@ -73,7 +75,8 @@ typedef struct kolo_staged {
     /* the caller's side */
     kolo_cuda_order_t order;
     uint32_t pairs_used;
-    kolo_staged_op_t *captured; /* all of them */
+    kolo_staged_op_t *captured;           /* all of them */
+    kolo_staged_host_copy_t *host_copies; /* captured */
 
     /* between both */
     pthread_mutex_t lock;
@@ -103,12 +106,15 @@ kolo_status_t kolo_staged_messages_copy(kolo_staged_t *s, const kolo_staged_op_t
                                         kolo_cu_stream_t stream);
 kolo_status_t kolo_staged_messages_run(kolo_staged_t *s, const kolo_staged_op_t *op);
 
+/* copies.c: in the stream's order; never waits for it. */
+kolo_status_t kolo_staged_copy(kolo_staged_t *s, kolo_cu_stream_t stream, void *to, const void *from, size_t bytes);
+void kolo_staged_free_copies(kolo_staged_t *s);
+
 /* queue.c */
 kolo_status_t kolo_staged_check(void *state, const kolo_exec_call_t *calls, size_t n);
 kolo_status_t kolo_staged_launch(void *state, const kolo_exec_call_t *calls, size_t n);
 kolo_status_t kolo_staged_follow(void *state, void *stream);
 kolo_status_t kolo_staged_poll(void *state);
-kolo_status_t kolo_staged_copy(kolo_staged_t *s, kolo_cu_stream_t stream, void *to, const void *from, size_t bytes);
 void kolo_staged_push(kolo_staged_queue_t *queue, kolo_staged_op_t *op);
 kolo_staged_op_t *kolo_staged_pop(kolo_staged_queue_t *queue);
 

@@ -3,28 +3,23 @@
  * What clients do that a benchmark does not: streams that come and go, groups on several streams, groups of which a
  * part is refused, groups of many messages, captures with branches, replays beside calls. See conform.h.
  */
-#include "gpu/conform.h"
+#include "clients.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { A = 0, B = 1 << 19, C = 2 << 19, D = 3 << 19, E = 4 << 19 }; /* places in a rank's buffer */
-enum { COUNT = 20000 };
-
-/* int32 numbers that differ by rank and `salt`. */
 static int32_t number(int rank, size_t k, int salt)
 {
     return (int32_t)(k * 3 + (size_t)rank * 7 + (size_t)salt * 11);
 }
 
-static bool put(kit_rank_t *r, size_t at, size_t count, int salt, void *stream)
+bool clients_put(kit_rank_t *r, size_t at, size_t count, int salt, void *stream)
 {
     for (size_t k = 0; k < count; k++) ((int32_t *)(void *)(r->image + at))[k] = number(r->rank, k, salt);
     return kit_upload(r, at, 4 * count, stream);
 }
 
-/* What a sum over all ranks' numbers gives, summed `times` times in all. */
-static bool is_sum(kit_rank_t *r, size_t at, size_t count, int salt, int times, void *stream, const char *what)
+bool clients_is_sum(kit_rank_t *r, size_t at, size_t count, int salt, int times, void *stream, const char *what)
 {
     const int32_t *back = (const int32_t *)(const void *)(r->back + at);
     if (!kit_download(r, at, 4 * count, stream) || !kit_sync(r, stream)) return false;
@@ -38,7 +33,7 @@ static bool is_sum(kit_rank_t *r, size_t at, size_t count, int salt, int times, 
     return true;
 }
 
-static bool is_from(kit_rank_t *r, int rank, size_t at, size_t count, int salt, void *stream, const char *what)
+bool clients_is_from(kit_rank_t *r, int rank, size_t at, size_t count, int salt, void *stream, const char *what)
 {
     const int32_t *back = (const int32_t *)(const void *)(r->back + at);
     if (!kit_download(r, at, 4 * count, stream) || !kit_sync(r, stream)) return false;
@@ -49,16 +44,16 @@ static bool is_from(kit_rank_t *r, int rank, size_t at, size_t count, int salt, 
     return true;
 }
 
-static bool sum(const kit_rank_t *r, size_t from, size_t to, void *stream)
+bool clients_sum(const kit_rank_t *r, size_t from, size_t to, void *stream)
 {
     return KIT_OK(kolo_all_reduce(r->buffer + from, r->buffer + to, COUNT, KOLO_INT32, KOLO_SUM, r->comm, stream));
 }
 
-static bool begin(const kit_team_t *t)
+bool clients_begin(const kit_team_t *t)
 {
     return t->n == 1 || KIT_OK(kolo_group_start());
 }
-static bool end(const kit_team_t *t)
+bool clients_end(const kit_team_t *t)
 {
     return t->n == 1 || KIT_OK(kolo_group_end());
 }
@@ -73,10 +68,10 @@ static bool on_short_streams(kit_team_t *t, int calls)
     for (int c = 0; c < calls && good; c++) {
         for (int i = 0; i < t->n; i++) good = (streams[i] = kit_stream_new(&t->ranks[i])) && good;
         for (int i = 0; i < t->n && good && !c; i++)
-            good = kit_hold(&t->ranks[i], streams[i]) && put(&t->ranks[i], A, COUNT, 1, streams[i]);
-        good = good && begin(t);
-        for (int i = 0; i < t->n && good; i++) good = sum(&t->ranks[i], c ? B : A, B, streams[i]);
-        good = good && end(t);
+            good = kit_hold(&t->ranks[i], streams[i]) && clients_put(&t->ranks[i], A, COUNT, 1, streams[i]);
+        good = good && clients_begin(t);
+        for (int i = 0; i < t->n && good; i++) good = clients_sum(&t->ranks[i], c ? B : A, B, streams[i]);
+        good = good && clients_end(t);
         for (int i = 0; i < t->n; i++) kit_stream_end(&t->ranks[i], streams[i]);
     }
     for (int k = 0; k < 20; k++) kit_nap(); /* handles come again while the first stream is held */
@@ -89,11 +84,11 @@ static bool streams_go(kit_team_t *t)
     kolo_config_t config = KOLO_CONFIG_INITIALIZER;
     kolo_comm_t first[KIT_RANKS];
     bool good = on_short_streams(t, 3);
-    if (good) good = begin(t); /* behind them, on a stream that stays */
-    for (int i = 0; i < t->n && good; i++) good = sum(&t->ranks[i], B, C, t->ranks[i].streams[1]);
-    good = good && end(t);
+    if (good) good = clients_begin(t); /* behind them, on a stream that stays */
+    for (int i = 0; i < t->n && good; i++) good = clients_sum(&t->ranks[i], B, C, t->ranks[i].streams[1]);
+    good = good && clients_end(t);
     for (int i = 0; i < t->n && good; i++)
-        good = is_sum(&t->ranks[i], C, COUNT, 1, 4, t->ranks[i].streams[1], "streams that go");
+        good = clients_is_sum(&t->ranks[i], C, COUNT, 1, 4, t->ranks[i].streams[1], "streams that go");
     if (!kit_case_end(t, good, "streams that are destroyed behind their call")) return false;
     for (int i = 0; i < t->n; i++) first[i] = t->ranks[i].comm;
     if (!kit_comms_make(t, &config)) return false;
@@ -109,9 +104,9 @@ static bool group_meets(kit_team_t *t, bool messages)
     bool good = true;
     for (int i = 0; i < t->n; i++) {
         kit_rank_t *r = &t->ranks[i];
-        good = put(r, A, COUNT, 2, r->streams[0]) && put(r, B, COUNT, 3, r->streams[0]) &&
-               kit_sync(r, r->streams[0]) && kit_hold(r, r->streams[1]) && put(r, A, COUNT, 4, r->streams[1]) &&
-               good;
+        good = clients_put(r, A, COUNT, 2, r->streams[0]) && clients_put(r, B, COUNT, 3, r->streams[0]) &&
+               kit_sync(r, r->streams[0]) && kit_hold(r, r->streams[1]) &&
+               clients_put(r, A, COUNT, 4, r->streams[1]) && good;
     }
     good = good && KIT_OK(kolo_group_start());
     for (int i = 0; i < t->n && good; i++) {
@@ -121,7 +116,7 @@ static bool group_meets(kit_team_t *t, bool messages)
             good = KIT_OK(kolo_send(r->buffer + A, COUNT, KOLO_INT32, next, r->comm, r->streams[0])) &&
                    KIT_OK(kolo_recv(r->buffer + C, COUNT, KOLO_INT32, last, r->comm, r->streams[1]));
         else
-            good = sum(r, A, C, r->streams[0]) && sum(r, B, D, r->streams[1]);
+            good = clients_sum(r, A, C, r->streams[0]) && clients_sum(r, B, D, r->streams[1]);
     }
     good = KIT_OK(kolo_group_end()) && good;
     for (int k = 0; k < 100; k++) kit_nap();
@@ -129,10 +124,11 @@ static bool group_meets(kit_team_t *t, bool messages)
     for (int i = 0; i < t->n && good; i++) {
         kit_rank_t *r = &t->ranks[i];
         if (messages)
-            good = is_from(r, (r->rank + r->nranks - 1) % r->nranks, C, COUNT, 4, r->streams[0], "messages");
+            good =
+                clients_is_from(r, (r->rank + r->nranks - 1) % r->nranks, C, COUNT, 4, r->streams[0], "messages");
         else
-            good = is_sum(r, D, COUNT, 3, 1, r->streams[0], "on the other stream") &&
-                   is_sum(r, C, COUNT, 4, 1, r->streams[1], "behind the other stream");
+            good = clients_is_sum(r, D, COUNT, 3, 1, r->streams[0], "on the other stream") &&
+                   clients_is_sum(r, C, COUNT, 4, 1, r->streams[1], "behind the other stream");
         good = kit_sync(r, r->streams[1]) && good;
     }
     return kit_case_end(t, good, messages ? "messages of a group on two streams" : "a group on two streams");
@@ -147,7 +143,8 @@ static bool capture_branches(kit_rank_t *r, void **graph)
     void *plan = NULL;
     bool good = kit_event_new(&fork) && kit_event_new(&join) && kit_capture(r, r->streams[0]);
     good = good && kit_event_record(fork, r->streams[0]) && kit_stream_wait(r, r->streams[1], fork);
-    good = good && sum(r, A, B, r->streams[0]) && sum(r, B, C, r->streams[1]) && sum(r, C, D, r->streams[0]);
+    good = good && clients_sum(r, A, B, r->streams[0]) && clients_sum(r, B, C, r->streams[1]) &&
+           clients_sum(r, C, D, r->streams[0]);
     good = good && kit_event_record(join, r->streams[1]) && kit_stream_wait(r, r->streams[0], join);
     good = kit_captured(r, r->streams[0], &plan) && good;
     kit_event_end(fork);
@@ -160,18 +157,18 @@ static bool replays_in_order(kit_rank_t *r, void *graph)
     bool held = r->rank % 2 == 0, good = true;
     for (int round = 0; round < 4 && good; round++) {
         void *first = r->streams[round % 2], *second = r->streams[1 - round % 2];
-        good = put(r, A, COUNT, 5 + round, first) && kit_sync(r, first);
+        good = clients_put(r, A, COUNT, 5 + round, first) && kit_sync(r, first);
         if (held) good = kit_hold(r, first) && good; /* on some ranks only: others are ahead */
-        good = good && kit_replay(r, graph, first) && sum(r, D, E, second); /* behind the replay */
+        good = good && kit_replay(r, graph, first) && clients_sum(r, D, E, second); /* behind the replay */
         for (int k = 0; k < 20; k++) kit_nap();
         kit_let_go(r);
-        good = good && is_sum(r, E, COUNT, 5 + round, 4, second, "behind a replay") && kit_sync(r, first);
+        good = good && clients_is_sum(r, E, COUNT, 5 + round, 4, second, "behind a replay") && kit_sync(r, first);
         if (held) good = good && kit_hold(r, first);
-        good = good && sum(r, A, E, first) && kit_replay(r, graph, second); /* ahead of it */
+        good = good && clients_sum(r, A, E, first) && kit_replay(r, graph, second); /* ahead of it */
         for (int k = 0; k < 20; k++) kit_nap();
         kit_let_go(r);
-        good = good && is_sum(r, D, COUNT, 5 + round, 3, second, "a replay behind a call") &&
-               is_sum(r, E, COUNT, 5 + round, 1, first, "a call ahead of a replay");
+        good = good && clients_is_sum(r, D, COUNT, 5 + round, 3, second, "a replay behind a call") &&
+               clients_is_sum(r, E, COUNT, 5 + round, 1, first, "a call ahead of a replay");
     }
     return good;
 }
@@ -180,14 +177,15 @@ static bool replays_in_order(kit_rank_t *r, void *graph)
 static bool beside_a_capture(kit_rank_t *r)
 {
     void *plan = NULL, *graph = NULL;
-    bool good = put(r, A, COUNT, 9, r->streams[1]) && sum(r, A, B, r->streams[0]) && kit_sync(r, r->streams[0]);
-    good = good && kit_capture(r, r->streams[0]) && sum(r, A, C, r->streams[0]);
-    good = good && sum(r, A, B, r->streams[1]) && sum(r, C, D, r->streams[0]);
+    bool good = clients_put(r, A, COUNT, 9, r->streams[1]) && clients_sum(r, A, B, r->streams[0]) &&
+                kit_sync(r, r->streams[0]);
+    good = good && kit_capture(r, r->streams[0]) && clients_sum(r, A, C, r->streams[0]);
+    good = good && clients_sum(r, A, B, r->streams[1]) && clients_sum(r, C, D, r->streams[0]);
     good = kit_captured(r, r->streams[0], &plan) && good && kit_graph(r, plan, &graph);
-    good = good && is_sum(r, B, COUNT, 9, 1, r->streams[1], "beside a capture");
-    good = good && sum(r, A, E, r->streams[1]) && kit_replay(r, graph, r->streams[0]);
-    good = good && is_sum(r, D, COUNT, 9, 2, r->streams[0], "the capture") &&
-           is_sum(r, E, COUNT, 9, 1, r->streams[1], "ahead of the replay");
+    good = good && clients_is_sum(r, B, COUNT, 9, 1, r->streams[1], "beside a capture");
+    good = good && clients_sum(r, A, E, r->streams[1]) && kit_replay(r, graph, r->streams[0]);
+    good = good && clients_is_sum(r, D, COUNT, 9, 2, r->streams[0], "the capture") &&
+           clients_is_sum(r, E, COUNT, 9, 1, r->streams[1], "ahead of the replay");
     kit_graph_end(graph);
     return good;
 }
@@ -224,13 +222,13 @@ static bool refuse(kit_team_t *t, const kolo_comm_t *second, way_t way)
     for (int i = 0; i < t->n; i++) {
         kit_rank_t *r = &t->ranks[i];
         memset(r->image + B, 0x55, sizeof mine);
-        good = kit_upload(r, B, sizeof mine, r->streams[0]) && put(r, A, COUNT, 6, r->streams[0]) && good;
+        good = kit_upload(r, B, sizeof mine, r->streams[0]) && clients_put(r, A, COUNT, 6, r->streams[0]) && good;
     }
     good = good && KIT_OK(kolo_group_start()) && KIT_OK(kolo_group_start());
     for (int i = 0; i < t->n && good; i++) {
         kit_rank_t *r = &t->ranks[i];
         kolo_status_t status = KOLO_OK;
-        good = sum(r, A, B, r->streams[0]);
+        good = clients_sum(r, A, B, r->streams[0]);
         if (way == BAD_ARGUMENT)
             status = kolo_all_reduce(NULL, r->buffer + C, COUNT, KOLO_INT32, KOLO_SUM, second[i], r->streams[1]);
         else
@@ -265,15 +263,15 @@ static bool all_or_nothing(kit_team_t *t)
     good = good && KIT_OK(kolo_group_start()); /* both are as they were */
     for (int i = 0; i < t->n && good; i++) {
         kit_rank_t *r = &t->ranks[i];
-        good = sum(r, A, B, r->streams[0]);
+        good = clients_sum(r, A, B, r->streams[0]);
         r->comm = second[i];
-        good = sum(r, A, C, r->streams[1]) && good;
+        good = clients_sum(r, A, C, r->streams[1]) && good;
         r->comm = first[i];
     }
     good = KIT_OK(kolo_group_end()) && good;
     for (int i = 0; i < t->n && good; i++)
-        good = is_sum(&t->ranks[i], B, COUNT, 6, 1, t->ranks[i].streams[0], "after a refused group") &&
-               is_sum(&t->ranks[i], C, COUNT, 6, 1, t->ranks[i].streams[1], "after a refused group");
+        good = clients_is_sum(&t->ranks[i], B, COUNT, 6, 1, t->ranks[i].streams[0], "after a refused group") &&
+               clients_is_sum(&t->ranks[i], C, COUNT, 6, 1, t->ranks[i].streams[1], "after a refused group");
     for (int i = 0; i < t->n; i++) good = KIT_OK(kolo_comm_destroy(second[i])) && good;
     return kit_case_end(t, good, "a group of which a part is refused does not run");
 }
@@ -322,13 +320,14 @@ static bool long_group(kit_team_t *t, cut_t odd, int salt)
     if (t->n > 1) good = KIT_OK(kolo_group_start());
     for (int i = 0; i < t->n && good; i++) {
         kit_rank_t *r = &t->ranks[i];
-        good = put(r, A, all_lengths(), salt, r->streams[0]) &&
+        good = clients_put(r, A, all_lengths(), salt, r->streams[0]) &&
                exchange_many(r, t->n == 1 && r->rank % 2 ? odd : IN_A_GROUP, r->streams[0]);
     }
     if (t->n > 1) good = KIT_OK(kolo_group_end()) && good;
     for (int i = 0; i < t->n && good; i++) {
         kit_rank_t *r = &t->ranks[i];
-        good = is_from(r, (r->rank + r->nranks - 1) % r->nranks, C, all_lengths(), salt, r->streams[0], "many");
+        good = clients_is_from(r, (r->rank + r->nranks - 1) % r->nranks, C, all_lengths(), salt, r->streams[0],
+                               "many");
     }
     return kit_case_end(t, good, "a group of many messages, which the peer may cut");
 }
@@ -345,9 +344,9 @@ static bool long_captured(kit_team_t *t)
     bool good = kit_capture(r, r->streams[0]) && exchange_many(r, IN_A_GROUP, r->streams[0]);
     good = kit_captured(r, r->streams[0], &plan) && good && kit_graph(r, plan, &graph);
     for (int round = 0; round < 3 && good; round++) {
-        good = put(r, A, all_lengths(), 20 + round, r->streams[0]) && kit_replay(r, graph, r->streams[0]) &&
-               is_from(r, (r->rank + r->nranks - 1) % r->nranks, C, all_lengths(), 20 + round, r->streams[0],
-                       "many") &&
+        good = clients_put(r, A, all_lengths(), 20 + round, r->streams[0]) && kit_replay(r, graph, r->streams[0]) &&
+               clients_is_from(r, (r->rank + r->nranks - 1) % r->nranks, C, all_lengths(), 20 + round,
+                               r->streams[0], "many") &&
                exchange_many(r, IN_A_GROUP, r->streams[1]); /* with a table of its own, or the same */
     }
     r->comm = first;
@@ -374,8 +373,8 @@ static bool swapped_in_place(kit_team_t *t, size_t count)
     if (t->n > 1) good = KIT_OK(kolo_group_end()) && good;
     for (int i = 0; i < t->n && good; i++)
         for (int p = 0; p < t->ranks[i].nranks && good; p++)
-            good = is_from(&t->ranks[i], p, 4 * count * (size_t)p, count, t->ranks[i].rank, t->ranks[i].streams[0],
-                           "in place");
+            good = clients_is_from(&t->ranks[i], p, 4 * count * (size_t)p, count, t->ranks[i].rank,
+                                   t->ranks[i].streams[0], "in place");
     return kit_case_end(t, good, "all_to_all in place");
 }
 
@@ -384,9 +383,9 @@ static bool other_memory(kit_team_t *t, size_t count, bool pinned)
 {
     bool good = true;
     if (!pinned && t->n == 1) return true;
-    for (int i = 0; i < t->n && good; i++) good = put(&t->ranks[i], A, count, 7, t->ranks[i].streams[0]);
+    for (int i = 0; i < t->n && good; i++) good = clients_put(&t->ranks[i], A, count, 7, t->ranks[i].streams[0]);
     for (int i = 0; i < t->n && good; i++) good = kit_sync(&t->ranks[i], t->ranks[i].streams[0]);
-    good = good && begin(t);
+    good = good && clients_begin(t);
     for (int i = 0; i < t->n && good; i++) {
         kit_rank_t *r = &t->ranks[i], *next = &t->ranks[(i + 1) % t->n];
         const char *src = pinned ? r->image : r->buffer;
@@ -394,9 +393,10 @@ static bool other_memory(kit_team_t *t, size_t count, bool pinned)
         good = KIT_OK(kolo_all_reduce(src, dst, count, KOLO_INT32, KOLO_SUM, r->comm, r->streams[0])) &&
                KIT_OK(kolo_all_reduce(dst, r->buffer + C, count, KOLO_INT32, KOLO_SUM, r->comm, r->streams[0]));
     }
-    good = good && end(t);
+    good = good && clients_end(t);
     for (int i = 0; i < t->n && good; i++)
-        good = is_sum(&t->ranks[i], C, count, 7, 2, t->ranks[i].streams[0], pinned ? "pinned" : "of another GPU");
+        good = clients_is_sum(&t->ranks[i], C, count, 7, 2, t->ranks[i].streams[0],
+                              pinned ? "pinned" : "of another GPU");
     return kit_case_end(t, good, pinned ? "pinned host memory" : "memory of another GPU");
 }
 
@@ -409,18 +409,18 @@ static bool by_devices(kit_team_t *t)
     if (t->n == 1) return true;
     for (int i = 0; i < t->n; i++) devices[i] = t->ranks[i].device, first[i] = t->ranks[i].comm;
     config.init_timeout_ms = 2147483647; /* whoever sets no limit */
-    bool good = KIT_OK(kolo_comm_init_devices(made, t->n, devices, &config)) && begin(t);
+    bool good = KIT_OK(kolo_comm_init_devices(made, t->n, devices, &config)) && clients_begin(t);
     for (int i = 0; i < t->n && good; i++) {
         int device = -2;
         t->ranks[i].comm = made[i];
-        good = put(&t->ranks[i], A, COUNT, 8, t->ranks[i].streams[0]) &&
-               sum(&t->ranks[i], A, B, t->ranks[i].streams[0]) && KIT_OK(kolo_comm_device(made[i], &device)) &&
-               good;
+        good = clients_put(&t->ranks[i], A, COUNT, 8, t->ranks[i].streams[0]) &&
+               clients_sum(&t->ranks[i], A, B, t->ranks[i].streams[0]) &&
+               KIT_OK(kolo_comm_device(made[i], &device)) && good;
         if (device != devices[i]) good = KIT_FAIL("rank %d works on GPU %d, not %d", i, device, devices[i]);
     }
-    good = good && end(t);
+    good = good && clients_end(t);
     for (int i = 0; i < t->n && good; i++)
-        good = is_sum(&t->ranks[i], B, COUNT, 8, 1, t->ranks[i].streams[0], "by devices");
+        good = clients_is_sum(&t->ranks[i], B, COUNT, 8, 1, t->ranks[i].streams[0], "by devices");
     for (int i = 0; i < t->n; i++) {
         good = KIT_OK(kolo_comm_destroy(made[i])) && good;
         t->ranks[i].comm = first[i];
@@ -445,7 +445,7 @@ static bool opposite_orders(kit_team_t *t)
     if (t->n > 1) return true;
     if (!kit_comms_make(t, &config)) return false;
     comms[1] = r->comm;
-    bool good = put(r, 0, MB2 / 4, 30, r->streams[0]) && put(r, MB2, MB2 / 4, 31, r->streams[0]) &&
+    bool good = clients_put(r, 0, MB2 / 4, 30, r->streams[0]) && clients_put(r, MB2, MB2 / 4, 31, r->streams[0]) &&
                 kit_sync(r, r->streams[0]);
     for (int i = 0; i < 2 * ROUNDS && good; i++) {
         size_t which = (size_t)((i + r->rank) & 1), from = which * MB2;
@@ -454,7 +454,8 @@ static bool opposite_orders(kit_team_t *t)
     }
     r->comm = comms[0];
     for (size_t which = 0; which < 2 && good; which++)
-        good = is_sum(r, (which + 2) * MB2, MB2 / 4, 30 + (int)which, 1, r->streams[which], "two communicators");
+        good = clients_is_sum(r, (which + 2) * MB2, MB2 / 4, 30 + (int)which, 1, r->streams[which],
+                              "two communicators");
     good = KIT_OK(kolo_comm_destroy(comms[1])) && good;
     return kit_case_end(t, good, "two communicators, in another order on each rank");
 }
@@ -466,5 +467,6 @@ bool conform_clients(kit_team_t *t)
     if (!long_group(t, IN_A_GROUP, 10) || !long_group(t, ONE_BY_ONE, 11) || !long_group(t, RECEIVES_FIRST, 12) ||
         !long_group(t, IN_PIECES, 13))
         return false;
-    return buffers(t) && by_devices(t) && captures(t) && long_captured(t) && opposite_orders(t);
+    return buffers(t) && by_devices(t) && captures(t) && long_captured(t) && opposite_orders(t) &&
+           clients_leaving(t);
 }

@@ -97,6 +97,7 @@ bool fake_tears(void); /* FAKE_CUDA_TEARS */
 /* May work on a stream of `device` use [p, p + bytes)? Says why not. `pageable`: may be plain host memory, which is
  * told in *pageable. Lock held. */
 bool fake_usable_locked(uintptr_t p, size_t bytes, int device, bool *pageable, const char *what);
+bool fake_is_host_locked(uintptr_t p); /* pinned, registered, or unknown to the driver */
 
 /* ---- keys.c ---- */
 

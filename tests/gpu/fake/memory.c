@@ -145,6 +145,12 @@ bool fake_usable_locked(uintptr_t p, size_t bytes, int device, bool *pageable, c
     return true;
 }
 
+bool fake_is_host_locked(uintptr_t p)
+{
+    const range_t *r = find_locked(p, false);
+    return !r || r->kind == PINNED || r->kind == REGISTERED;
+}
+
 static const range_t *reserved_locked(uintptr_t p)
 {
     for (const range_t *r = ranges; r; r = r->next)

@@ -318,7 +318,8 @@ kolo_cu_result_t cuMemcpyAsync(kolo_cu_ptr_t to, kolo_cu_ptr_t from, size_t byte
         struct CUstream_st *s = fake_stream_locked(stream, ctx, "copy", &why);
         mark_t *m = NULL;
         if (s) m = push(s, (work_t){.kind = COPY, .to = (uintptr_t)to, .from = (uintptr_t)from, .bytes = bytes});
-        if (pageable_to || pageable_from) await(fake_hold(m)); /* the driver waits there, too */
+        bool host = fake_is_host_locked((uintptr_t)to) && fake_is_host_locked((uintptr_t)from);
+        if (pageable_to || pageable_from || host) await(fake_hold(m)); /* the driver waits there, too */
     }
     pthread_mutex_unlock(&fake_lock);
     return why;
