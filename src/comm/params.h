@@ -17,7 +17,6 @@ enum { KOLO_CHECK_OFF, KOLO_CHECK_BASIC, KOLO_CHECK_DEEP };
 typedef struct {
     bool blocking;
     int64_t check; /* KOLO_CHECK_... */
-    bool recorder;
     int64_t init_timeout_ms, op_timeout_ms;
     int64_t mismatch_ms;   /* a wait this long asks the peers what they are in */
     int64_t counter_start; /* tests: slot and operation numbers start here */
