@@ -6,5 +6,5 @@
 
 int main(int argc, char **argv)
 {
-    return run_cases(argc, argv, (const case_t *const[]){base_cases, life_cases, more_cases, NULL});
+    return run_cases(argc, argv, (const case_t *const[]){base_cases, life_cases, more_cases, many_cases, NULL});
 }

@@ -175,7 +175,7 @@ def main():
         return subprocess.call([sys.executable, *sys.argv], env={**os.environ, "LD_PRELOAD": os.path.abspath(o.library)})
     end = time.time() + o.seconds
     env = {**os.environ, "BACKEND": BACKEND, "WORLD_SIZE": str(o.ranks), "TEMP_DIR": tempfile.gettempdir(), "LD_PRELOAD": ""}
-    listed = subprocess.run([sys.executable, "-c", LIST], env=env, capture_output=True, text=True, check=True).stdout.split()
+    listed = subprocess.run([sys.executable, "-c", LIST], env=env, stdout=subprocess.PIPE, text=True, check=True).stdout.split()
     import torch.distributed  # noqa: F401  the ranks are forks, and need not import it; nothing here may start the driver
     left_out = harness().LEFT_OUT
     done = {}
