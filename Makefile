@@ -69,6 +69,11 @@ python:
 	@ninja -C $(BUILD) -j $(J) kolocomm tools/kolorun
 	@meson test -C $(BUILD) --no-rebuild --suite python --print-errorlogs
 
+# A wheel with its libraries inside, installed into an empty environment and run there by four ranks. PYTHON names the python3.
+.PHONY: wheel
+wheel:
+	@scripts/make-wheel --try $(or $(PYTHON),python3)
+
 # torch.distributed on Kolo: torch comes from PyPI (4.5 GB with its needs) into a cache outside the tree, once; skipped, which is
 # said, where it cannot be had. Last line: N passed, N failed.
 .PHONY: test-python
@@ -224,6 +229,7 @@ help:
 	@echo 'make param-server  the same model by keyed tensors; a server is killed and started anew'
 	@echo 'make test          checks and tests, minutes; make test-all: everything'
 	@echo 'make python        builds the Python package and runs its tests; pip install . installs it'
+	@echo 'make wheel         a wheel of the Python package with its libraries inside, tried in an empty environment'
 	@echo 'make bench         times all_reduce; bench-engine, bench-peers (other libraries), bench-rdma'
 	@echo 'make install       into PREFIX=$(PREFIX); make uninstall takes it back'
 	@echo 'make format        lays out the C files; make clean removes the build folders'

@@ -120,9 +120,12 @@ static bool ready(void)
 
 /* ---- slots ---- */
 
+bool kolo_recorder_wanted = true;
+
 kolo_record_t *kolo_recorder_take(void)
 {
     kolo_record_t *record = NULL;
+    if (!kolo_recorder_wanted) return NULL;
     pthread_mutex_lock(&recorder.lock);
     if (recorder.used < KOLO_RECORDER_SLOTS && ready()) {
         record = recorder.all->records;

@@ -147,6 +147,7 @@ static inline size_t kolo_recorder_bytes(uint32_t slots)
 
 /* A record for a communicator rank, empty; NULL when there is no more room or the system gives none (a communicator
  * does not fail for that). Any thread. */
+extern bool kolo_recorder_wanted; /* KOLO_RECORDER; false: nothing is recorded */
 kolo_record_t *kolo_recorder_take(void);
 /* Frees its memory. NULL is fine. */
 void kolo_recorder_release(kolo_record_t *record);

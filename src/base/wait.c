@@ -123,6 +123,11 @@ kolo_wait_purpose_t kolo_wait_set_purpose(kolo_wait_purpose_t now)
     return before;
 }
 
+const char *kolo_wait_purpose_call(const char *what)
+{
+    return purpose.call ? purpose.call : what;
+}
+
 bool kolo_wait_purpose_words(char *buf, size_t bytes)
 {
     char text[500];
@@ -147,6 +152,12 @@ static void describe(const kolo_wait_t *wait, char *text, size_t bytes)
     if (!wait->describe || bytes - n < 4) return;
     if (n == 0) {
         wait->describe(wait->arg, text, bytes);
+        return;
+    }
+    if (!strstr(text, KOLO_WAIT_FOR) && bytes - n > sizeof KOLO_WAIT_FOR) {
+        memcpy(text + n, KOLO_WAIT_FOR, sizeof KOLO_WAIT_FOR);
+        n += sizeof KOLO_WAIT_FOR - 1;
+        wait->describe(wait->arg, text + n, bytes - n);
         return;
     }
     n += (size_t)snprintf(text + n, bytes - n, " (");

@@ -73,13 +73,18 @@ typedef void (*kolo_describe_fn_t)(void *arg, char *buf, size_t bytes);
 void kolo_wait_words(const char *description, uint64_t waited_ns, char *buf, size_t bytes);
 
 /* What this thread waits for, in words of the call that its user made: rooms below know messages and sockets only.
- * While one is set it comes first in what waits tell, and what they know themselves in parentheses. */
+ * While one is set it comes first in what waits tell. What they know themselves stands behind KOLO_WAIT_FOR if the
+ * purpose does not say what it waits for, and else in parentheses. */
 typedef struct {
     kolo_describe_fn_t describe; /* NULL: none */
     void *arg;
+    const char
+        *call; /* "in comm_split", for errors of rooms below; NULL: they say what they are doing themselves */
 } kolo_wait_purpose_t;
 /* Sets it and returns what was set before, to be set again. */
 kolo_wait_purpose_t kolo_wait_set_purpose(kolo_wait_purpose_t purpose);
+/* `what`, or the call of the purpose that is set. */
+const char *kolo_wait_purpose_call(const char *what);
 /* Its words without KOLO_WAIT_FOR, for errors of waits that have none of these; false: none is set. */
 bool kolo_wait_purpose_words(char *buf, size_t bytes);
 

@@ -62,6 +62,7 @@ typedef struct kolo_call {
     uint64_t count; /* per part for all_gather and its like; the sum for v forms */
     size_t elem;
     bool in_place;
+    uint32_t as;    /* 1 + the kolo_call_word_t of the call that its user made, whose part it is; 0: this one */
     uint32_t table; /* v forms: tells the tables apart that have to be the same on all ranks; 0: there is none */
     /* v forms: tables of nranks, else NULL. Owned by the call when `owned`. */
     const size_t *send_counts, *send_displs, *recv_counts, *recv_displs;
@@ -230,6 +231,8 @@ typedef struct kolo_body {
     kolo_reducer_t user_reducer; /* of the collective that runs; its operator may be destroyed meanwhile */
     struct kolo_registration *registrations;
     struct kolo_windows *_Atomic windows; /* window/; NULL: none so far */
+    struct kolo_tagged *_Atomic tagged;   /* tagged/; the same */
+    kolo_waker_t *_Atomic bell;           /* of the thread that moves those; the same */
 
     kolo_board_t board;       /* the last operations, for peers that ask */
     kolo_board_pair_t *pairs; /* the same as on the board */
@@ -332,6 +335,14 @@ static inline void kolo_ticket_end(kolo_comm_t comm, uint64_t ticket)
     kolo_gate_open_if_joined(&comm->gate);
 }
 
+/* Something has ended the communicator: for those of its threads that wait neither for its wires nor at its gate.
+ */
+static inline void kolo_body_ring(kolo_body_t *body)
+{
+    kolo_waker_t *bell = atomic_load(&body->bell);
+    if (bell) kolo_waker_wake(bell);
+}
+
 /* ---- stop.c ---- */
 /* Wakes all waits after the abort flag was set. last_error not NULL: also notifies the peers that this rank gave
  * up, with this error before it (may be empty). */
@@ -396,11 +407,20 @@ void kolo_body_disconnect(kolo_body_t *body);
 bool kolo_body_pair_refs(const kolo_body_t *body, uint32_t peer);
 bool kolo_body_pair_ll(const kolo_body_t *body, uint32_t peer);
 
+/* ---- parts of other calls ---- */
+
+/* kolo_all_reduce() and kolo_comm_split() as a part of another public call, which messages then name. */
+kolo_status_t kolo_call_all_reduce(kolo_call_word_t as, const void *src, void *dst, size_t count, kolo_type_t type,
+                                   kolo_op_t op, kolo_comm_t comm);
+kolo_status_t kolo_call_split(kolo_call_word_t as, kolo_comm_t comm, int color, int key, kolo_comm_t *newcomm,
+                              const kolo_config_t *config);
+
 /* ---- words ---- */
 
 /* Kind, type, operator, root and count of a call as one word, for comparison between ranks. */
 static inline uint64_t kolo_call_signature(const kolo_call_t *call)
 {
+    if (KOLO_UNLIKELY(call->as)) return kolo_signature_of_call((kolo_call_word_t)(call->as - 1));
     uint64_t count = KOLO_UNLIKELY(call->table) ? kolo_signature_table(call->count, call->table) : call->count;
     return kolo_signature(call->coll, (int)call->type, (int)call->op, call->root, count);
 }

@@ -76,9 +76,11 @@ struct kolo_making {
 };
 
 /* Peers come when their programs call: to wait for that has the limit of operations, if they have one. An operation
- * that finds its connections may need less than one that makes them. */
+ * that finds its connections may need less than one that makes them; who has set KOLO_NCCL_WAIT_MS asks who does
+ * not come, connected or not. */
 static uint64_t peers_deadline(const kolo_body_t *body)
 {
+    if (kolo_nccl_options.wait_ms && body->op_timeout_ms) return kolo_deadline_ms(body->op_timeout_ms);
     return body->op_timeout_ms ? kolo_deadline_ms(KOLO_MAX(body->op_timeout_ms, body->init_timeout_ms)) : 0;
 }
 

@@ -85,6 +85,7 @@ static void on_news(void *arg, kolo_news_kind_t kind, int rank, const char *why)
     kolo_device_cancel(body); /* whoever sees its kernels end finds the reason */
     kolo_waker_wake(&body->ctx.waker);
     kolo_gate_open(&h->gate);
+    kolo_body_ring(body);
 }
 
 /* ---- words for an operation that failed ---- */

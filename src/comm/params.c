@@ -48,8 +48,7 @@ static const kolo_param_t rows[] = {
      "an operation that waits this many milliseconds asks its peers which operation they are in",
      &kolo_comm_options.mismatch_ms},
     {"KOLO_RECORDER", KOLO_PARAM_BOOL, "1", 0, 0, NULL, false,
-     "1: keep the last 1024 operations of each communicator where kolo-top can read them",
-     &kolo_comm_options.recorder},
+     "1: keep the last 1024 operations of each communicator where kolo-top can read them", &kolo_recorder_wanted},
     {"KOLO_COUNTER_START", KOLO_PARAM_INT, "0", INT64_MIN, INT64_MAX, NULL, true,
      "first number of slots and operations (tests start just below wrap-around)", &kolo_comm_options.counter_start},
 };

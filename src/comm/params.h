@@ -18,7 +18,6 @@ typedef struct {
     bool blocking;
     int64_t check; /* KOLO_CHECK_... */
     int64_t order; /* KOLO_ORDER_... */
-    bool recorder;
     int64_t init_timeout_ms, op_timeout_ms;
     int64_t mismatch_ms;   /* a wait this long asks the peers what they are in */
     int64_t counter_start; /* tests: slot and operation numbers start here */

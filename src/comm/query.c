@@ -2,6 +2,7 @@
  *
  * What a program may ask of a communicator in every state: its error, its place, its memory.
  */
+#include "comm/tagged/tagged.h"
 #include "comm/window/window.h"
 
 #include <string.h>
@@ -101,7 +102,7 @@ kolo_status_t kolo_comm_memory(kolo_comm_t comm, size_t *bytes)
     *bytes = sizeof *body + (body->oob ? kolo_oob_memory(body->oob) : 0) + conn_memory(body) + body->scratch_bytes +
              body->parts_capacity * 2 * sizeof(kolo_part_t) + (size_t)body->nranks * sizeof(kolo_peer_card_t) +
              (body->ll_temp ? (size_t)body->nranks * KOLO_FLAT_MAX : 0) +
-             (body->record.at ? sizeof(kolo_record_t) : 0) + kolo_windows_memory(body);
+             (body->record.at ? sizeof(kolo_record_t) : 0) + kolo_windows_memory(body) + kolo_tagged_memory(body);
     kolo_handle_leave(comm);
     return KOLO_OK;
 }

@@ -15,7 +15,7 @@ _Static_assert((int)KOLO_CALL_COLL == KOLO_RECORD_COLL && (int)KOLO_CALL_SEND ==
 void kolo_record_open(kolo_body_t *body)
 {
     const kolo_member_t *m = &body->member;
-    kolo_record_t *record = kolo_comm_options.recorder ? kolo_recorder_take() : NULL;
+    kolo_record_t *record = kolo_recorder_take();
     if (!record) return;
     pthread_mutex_lock(&body->handle->error_lock); /* an abort may come now */
     kolo_record_head_begin(record);

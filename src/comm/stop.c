@@ -80,6 +80,7 @@ kolo_status_t kolo_body_fail_as(kolo_body_t *body, kolo_status_t status, const c
     kolo_device_cancel(body);
     if (body->ctx_open) kolo_control_fail(&body->ctx); /* before the caller has its buffers back */
     kolo_gate_open(&h->gate);
+    kolo_body_ring(body);
     return status;
 }
 
@@ -110,6 +111,7 @@ void kolo_body_interrupt(kolo_body_t *body, const char *last_error)
     }
     if (body->oob) kolo_oob_close(body->oob);
     kolo_gate_open(&body->handle->gate);
+    kolo_body_ring(body);
 }
 
 /* Their waits look at the flags at least every 50 ms. */

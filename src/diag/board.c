@@ -3,9 +3,9 @@
  * Boards: which of its numbered operations a rank is in, for peers who wait for it and wonder. A rank that has
  * waited too long shows its peer the entry of the operation it is in. The peer's progress thread compares it with
  * the entry that it has under the same number, whatever its own thread does, and answers with that one, so that
- * both sides learn of a difference; difference.c tells everybody else. A number that the peer has left a thousand
- * operations ago proves nothing and gets no answer; for one that it has not reached it shows what it is in.
- * If it has failed, it says so.
+ * both sides learn of a difference; difference.c tells everybody else. Of a number that the peer has left more than
+ * a thousand operations ago it knows no more than whether they have parted up to it; for one that it has not
+ * reached it shows what it is in. If it has failed, it says so.
  *
  * With each entry goes a sum of all operations up to it. Where entries are alike and sums are not, something before
  * them differs: sums.c finds out what.
@@ -333,11 +333,14 @@ void kolo_board_note(kolo_oob_t *oob, uint64_t number, uint64_t mine, int rank, 
     answer_all(oob);
 }
 
-/* Tells whether the rank that shows operation f->number, which both know alike, made other calls before it. */
-static bool parted_before(const kolo_oob_t *oob, const kolo_board_frame_t *f)
+/* The rank that shows operation f->number made other calls up to it. */
+static void tell_parted(kolo_oob_t *oob, kolo_peer_t *peer, const kolo_board_frame_t *f)
 {
     uint64_t mine;
-    return f->sum != 0 && kolo_sums_at(kolo_diag(oob)->board, f->number, &mine) && mine != f->sum;
+    if (kolo_sums_at(kolo_diag(oob)->board, f->number, &mine))
+        kolo_sums_show(peer, f->number, KOLO_SUMS_STEP);
+    else
+        kolo_board_note(oob, f->number, 0, f->rank, 0); /* too far behind me to find out which */
 }
 
 static const char *board_arrived(kolo_conn_t *conn, kolo_question_t *q)
@@ -363,8 +366,8 @@ static const char *board_arrived(kolo_conn_t *conn, kolo_question_t *q)
             kolo_board_note(oob, q->number, load(&pair->word[in]), f.rank, f.word);
     } else if (gave_up && look_back(oob, q->number, &mine)) {
         note_quitter(oob, f.rank, q->number);
-    } else if (!gave_up && parted_before(oob, &f)) {
-        kolo_sums_show(conn->peer, f.number, KOLO_SUMS_STEP);
+    } else if (!gave_up && f.sum != 0 && kolo_sums_parted(kolo_diag(oob)->board, f.number, f.sum)) {
+        tell_parted(oob, conn->peer, &f);
     }
     return NULL;
 }

@@ -11,7 +11,8 @@
 
 /* ---- boards: who is in which operation ---- */
 
-#define KOLO_BOARD_SUMS 1024 /* about as many operations can still be looked up */
+#define KOLO_BOARD_SUMS 1024  /* about as many operations can still be looked up */
+#define KOLO_BOARD_PAST 65536 /* of so many it is known whether they were called alike */
 #define KOLO_BOARD_NONE UINT64_MAX
 typedef struct {
     _Atomic uint64_t number, word; /* word: what the operation is; equal on all ranks if all call the same */
@@ -48,6 +49,8 @@ static inline uint64_t kolo_board_shown(uint64_t number)
 typedef struct {
     /* Of the words of all operations up to this one, by number modulo: equal on two ranks if all were (sums.c). */
     _Atomic uint64_t sums[KOLO_BOARD_SUMS];
+    /* A few bits of more of them: a rank may be as far ahead as the kernels' buffers take what it sends. */
+    _Atomic uint16_t past[KOLO_BOARD_PAST];
     _Atomic uint64_t last;                           /* the newest operation, or KOLO_BOARD_NONE */
     uint64_t first;                                  /* the number that operations begin with */
     kolo_board_entry_t calls[KOLO_BOARD_CALLS_KEPT]; /* by number / KOLO_BOARD_STEPS modulo; zero at first */
@@ -82,12 +85,17 @@ static inline uint64_t kolo_board_mixed(uint64_t sum)
     sum *= UINT64_C(0x9e3779b97f4a7c15);
     return sum ^ sum >> 32;
 }
+static inline uint16_t kolo_board_short(uint64_t sum)
+{
+    return (uint16_t)(kolo_board_mixed(sum) >> 48); /* the last word is in its lower bits */
+}
 /* One thread at a time writes; any reads. Release, so that who sees a sum sees the numbers before it. */
 static inline void kolo_board_publish(kolo_board_t *board, uint64_t number, uint64_t word)
 {
     uint64_t sum = atomic_load_explicit(&board->sums[(number - 1) % KOLO_BOARD_SUMS], memory_order_relaxed);
-    atomic_store_explicit(&board->sums[number % KOLO_BOARD_SUMS], kolo_board_mixed(sum) + word,
-                          memory_order_release);
+    sum = kolo_board_mixed(sum) + word;
+    atomic_store_explicit(&board->past[number % KOLO_BOARD_PAST], kolo_board_short(sum), memory_order_release);
+    atomic_store_explicit(&board->sums[number % KOLO_BOARD_SUMS], sum, memory_order_release);
     atomic_store_explicit(&board->last, number, memory_order_release);
 }
 /* A call, or a step of one. */

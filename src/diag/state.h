@@ -90,11 +90,13 @@ const char *kolo_board_arrived(kolo_conn_t *conn);
 /* On the progress thread, without the lock, now and then while the rank's thread waits. */
 void kolo_board_look(kolo_oob_t *oob, uint64_t now_ns);
 
-/* ---- sums (sums.c); with the lock held, but for the first two ---- */
+/* ---- sums (sums.c); with the lock held, but for the first three ---- */
 
 /* Of all operations up to this one; 0 before the first. false: it is not known, or not any more. */
 bool kolo_sums_at(const kolo_board_t *board, uint64_t number, uint64_t *sum);
 bool kolo_sums_word(const kolo_board_t *board, uint64_t number, uint64_t *word);
+/* Is it certain that a rank whose sum this is made other calls up to this one? */
+bool kolo_sums_parted(const kolo_board_t *board, uint64_t number, uint64_t sum);
 /* The peer's sum of this number is another one: shows it mine, by which it finds the first that differs. */
 bool kolo_sums_show(kolo_peer_t *peer, uint64_t number, uint32_t step);
 const char *kolo_sums_arrived(kolo_conn_t *conn);

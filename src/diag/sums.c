@@ -28,6 +28,16 @@ bool kolo_sums_at(const kolo_board_t *board, uint64_t number, uint64_t *sum)
     return kolo_board_last(board) - number < KOLO_BOARD_SUMS - 1;
 }
 
+bool kolo_sums_parted(const kolo_board_t *board, uint64_t number, uint64_t sum)
+{
+    uint64_t last = kolo_board_last(board), mine;
+    if (kolo_sums_at(board, number, &mine)) return mine != sum;
+    if (last == KOLO_BOARD_NONE || kolo_board_is_call(number) || (int64_t)(number - board->first) < 0) return false;
+    if ((int64_t)(last - number) < 0 || last - number >= KOLO_BOARD_PAST - 1) return false;
+    uint16_t past = atomic_load_explicit(&board->past[number % KOLO_BOARD_PAST], memory_order_acquire);
+    return kolo_board_last(board) - number < KOLO_BOARD_PAST - 1 && past != kolo_board_short(sum);
+}
+
 bool kolo_sums_word(const kolo_board_t *board, uint64_t number, uint64_t *word)
 {
     uint64_t before, sum;

@@ -164,7 +164,9 @@ static int tell_pairs(kolo_verdict_t *v, int most)
         }
         kolo_verdict_say(v, ".\n");
     }
-    if (n > most) kolo_verdict_say(v, "%d more ranks wait in messages, or for signals.\n", n - most);
+    if (n > most)
+        kolo_verdict_say(v, "%d more rank%s in a message, or for signals.\n", n - most,
+                         n - most == 1 ? " waits" : "s wait");
     return n + circles;
 }
 

@@ -159,7 +159,7 @@ static kolo_status_t start(kolo_tensor_engine_t e, kolo_comm_t comm)
     config.name = "engine";
     config.device = -1; /* ranks agree on the CPU, whatever the tensors lie on */
     kolo_comm_t own = NULL;
-    KOLO_TRY(kolo_comm_split(comm, 0, 0, &own, &config));
+    KOLO_TRY(kolo_call_split(KOLO_CALL_WORD_ENGINE, comm, 0, 0, &own, &config));
     kolo_status_t status = build(e, own);
     if (status == KOLO_OK) return KOLO_OK;
     char text[KOLO_ERROR_TEXT_BYTES]; /* leaving has words of its own */

@@ -49,6 +49,7 @@ static bool root_told_all(const root_t *root)
 /* On the progress thread; the root is no longer in the list. */
 static void root_free(root_t *root)
 {
+    kolo_recorder_release(root->record);
     root_close_lines(root, root_told_all(root) ? KOLO_OK : KOLO_ERR_REMOTE, root_told_all(root) ? "" : NULL);
     kolo_root_free_calls(root);
     kolo_timer_cancel(root->timer);

@@ -6,6 +6,7 @@
 #ifndef KOLO_MEET_ROOT_H
 #define KOLO_MEET_ROOT_H
 
+#include "base/recorder.h"
 #include "meet/checkin.h"
 #include "meet/id.h"
 #include "meet/lifeline.h"
@@ -47,6 +48,7 @@ struct root {
     int lingers;
     char failure_text[KOLO_REPLY_TEXT_BYTES];
     uint64_t deadline_ns;
+    kolo_record_t *record; /* for kolo-top: who has not called; NULL: nowhere */
     kolo_timer_t *timer;
     call_t *waiting, **waiting_tail, *active;
     int nactive;
@@ -83,5 +85,7 @@ int kolo_root_shown(const root_t *root, int rank);
 
 /* Who has not come, as ranges of ranks and how far they got. */
 void kolo_root_missing(const root_t *root, char *text, size_t bytes);
+/* Writes into the flight record who has not called, after each call; ends the record when all have. */
+void kolo_root_show(root_t *root);
 
 #endif

@@ -106,6 +106,7 @@ static void root_rank(root_t *root, const kolo_checkin_t *c)
     entry->root_only = c->root_only;
     entry->step = STEP_CHECKED_IN;
     root->seen++;
+    kolo_root_show(root);
     if (root->failure != KOLO_OK) {
         kolo_root_tell_failure(root, c->rank, &c->root_only, true);
         return;

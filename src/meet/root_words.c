@@ -1,10 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The error text of a root whose time is over: which ranks have checked in and which have not.
+ * Which ranks have checked in and which have not: the error text of a root whose time is over, and what kolo-top
+ * shows before that.
  */
 #include "meet/root.h"
 
+#include "base/clock.h"
+
 #include <stdio.h>
+#include <unistd.h>
 
 int kolo_root_shown(const root_t *root, int rank)
 {
@@ -53,4 +57,43 @@ void kolo_root_missing(const root_t *root, char *text, size_t bytes)
     }
     if (root->nids > 1 && root->seen == root->count && !root->neighbour_seen)
         snprintf(text, bytes, "%d (first rank of the next root)", (root->first + root->count) % root->nranks);
+}
+
+#define NAMED_MISSING 16 /* with more than that they are only counted: 2,048 ranks may come in one second */
+
+static void open_record(root_t *root)
+{
+    root->record = kolo_recorder_take();
+    if (root->record == NULL) return;
+    kolo_record_head_begin(root->record);
+    kolo_record_head_t *h = &root->record->head;
+    h->job = kolo_hash_bytes(KOLO_HASH_INIT, &root->id.address, sizeof(root->id.address));
+    h->rank = root->first;
+    h->nranks = root->nranks;
+    h->since_ns = kolo_now_ns();
+    snprintf(h->name, sizeof(h->name), "init");
+    gethostname(h->host, sizeof(h->host) - 1);
+    kolo_record_head_end(root->record);
+}
+
+void kolo_root_show(root_t *root)
+{
+    char text[KOLO_RECORD_NOTE_TEXT], who[160] = "";
+    int missing = root->count - root->seen;
+    if (root->record == NULL && missing > 0 && root->seen == 1) open_record(root);
+    if (root->record == NULL) return;
+    if (missing == 0) {
+        kolo_recorder_release(root->record);
+        root->record = NULL;
+        return;
+    }
+    if (missing <= NAMED_MISSING) kolo_root_missing(root, who, sizeof(who));
+    snprintf(text, sizeof(text),
+             "%s%s%s missing: %d of %d ranks have called kolo_comm_init_rank() or kolo_job_connect()",
+             missing == 1 ? "rank " : "ranks ", who[0] != '\0' ? who : "are",
+             missing == 1     ? " is"
+             : who[0] != '\0' ? " are"
+                              : "",
+             root->seen, root->count);
+    kolo_record_note_wait(root->record, kolo_now_ns(), true, text);
 }

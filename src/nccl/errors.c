@@ -30,6 +30,7 @@ static const struct {
     {"kolo_comm_init_rank", "ncclCommInitRank"},
     {"kolo_get_unique_id", "ncclGetUniqueId"},
     {"kolo_window_register", "ncclCommWindowRegister"},
+    {"comm_leave", "ncclCommDestroy"},
     {"kolo_group_start", "ncclGroupStart"},
     {"kolo_group_end", "ncclGroupEnd"},
     {"KOLO_OK", "ncclSuccess"},

@@ -145,40 +145,49 @@ ncclResult_t kolo_nccl_check_made(ncclComm_t comm, const char *call)
                           call, (void *)comm);
 }
 
-ncclResult_t kolo_nccl_place(ncclComm_t comm, int *rank, int *nranks)
-{
-    if (comm->rank < 0) {
-        int r = -1, n = 0;
-        ncclResult_t result = kolo_nccl_settle(comm);
-        if (result == ncclSuccess) result = kolo_nccl_result(kolo_comm_user_rank(comm->kolo, &r));
-        if (result == ncclSuccess) result = kolo_nccl_result(kolo_comm_count(comm->kolo, &n));
-        if (result != ncclSuccess) return result;
-        comm->nranks = n;
-        comm->rank = r;
-    }
-    *rank = comm->rank;
-    *nranks = comm->nranks;
-    return ncclSuccess;
-}
-
 static void describe(void *arg, char *buf, size_t bytes)
 {
     const struct ncclComm *comm = arg;
     snprintf(buf, bytes, "the start of communicator %p rank %d", arg, comm->rank);
 }
 
-ncclResult_t kolo_nccl_settle(ncclComm_t comm)
+/* Until it no longer works in the background. *now is what it then is; an error: who waits was ended. */
+static kolo_status_t await_rest(ncclComm_t comm, kolo_status_t *now)
 {
     kolo_wait_t wait; /* what works in the background has its own deadline, and ends when it is aborted */
-    kolo_status_t status = KOLO_OK, now = KOLO_OK;
+    kolo_status_t status;
     kolo_wait_init(&wait, NULL, 0, describe, comm, 1);
     for (;;) {
-        status = kolo_comm_get_async_error(comm->kolo, &now);
-        if (status != KOLO_OK || now != KOLO_IN_PROGRESS) break;
+        status = kolo_comm_get_async_error(comm->kolo, now);
+        if (status != KOLO_OK || *now != KOLO_IN_PROGRESS) break;
         status = kolo_wait_pause(&wait);
         if (status != KOLO_OK) break;
     }
     kolo_wait_end(&wait);
+    return status;
+}
+
+ncclResult_t kolo_nccl_settle(ncclComm_t comm)
+{
+    kolo_status_t now = KOLO_OK, status = await_rest(comm, &now);
     if (status != KOLO_OK) return kolo_nccl_result(status);
     return kolo_nccl_result_text(now, now == KOLO_OK ? "" : kolo_get_last_error(comm->kolo));
+}
+
+ncclResult_t kolo_nccl_place(ncclComm_t comm, int *rank, int *nranks)
+{
+    if (comm->rank < 0) {
+        int r = -1, n = 0;
+        kolo_status_t now = KOLO_OK, status = await_rest(comm, &now);
+        /* one that has failed since it was made still has a place: a shrink needs it */
+        if (status == KOLO_OK) status = kolo_comm_user_rank(comm->kolo, &r);
+        if (status == KOLO_OK) status = kolo_comm_count(comm->kolo, &n);
+        if (status != KOLO_OK) return kolo_nccl_result(status);
+        if (n < 1) return kolo_nccl_result_text(now, kolo_get_last_error(comm->kolo)); /* it was never made */
+        comm->nranks = n;
+        comm->rank = r;
+    }
+    *rank = comm->rank;
+    *nranks = comm->nranks;
+    return ncclSuccess;
 }

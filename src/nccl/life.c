@@ -7,14 +7,24 @@
 
 #include <string.h>
 
+/* Others may be late, and still need what this rank has done: it leaves in order, and what they need stays. Whoever
+ * has windows cannot leave, others may still write into them; nor can one that was stopped. */
+static bool can_leave(ncclComm_t comm)
+{
+    pthread_mutex_lock(&comm->lock);
+    bool windows = comm->windows != NULL;
+    pthread_mutex_unlock(&comm->lock);
+    return !windows && !atomic_load(&comm->stopped);
+}
+
 ncclResult_t kolo_nccl_run_finalize(kolo_nccl_job_t *job)
 {
     ncclComm_t comm = job->comm;
-    kolo_status_t now = KOLO_OK;
-    kolo_status_t status = kolo_comm_get_async_error(comm->kolo, &now);
-    if (status == KOLO_OK && now == KOLO_IN_PROGRESS) return kolo_nccl_settle(comm);
-    if (status != KOLO_OK) return kolo_nccl_result(status);
-    return kolo_nccl_result_text(now, now == KOLO_OK ? "" : kolo_get_last_error(comm->kolo));
+    ncclResult_t r = kolo_nccl_settle(comm);
+    if (r != ncclSuccess || !can_leave(comm)) return r;
+    kolo_status_t status = kolo_comm_leave(comm->kolo);
+    if (status != KOLO_IN_PROGRESS) return kolo_nccl_result(status);
+    return comm->blocking ? kolo_nccl_settle(comm) : ncclInProgress;
 }
 
 static ncclResult_t end_job(ncclComm_t comm, kolo_nccl_job_kind_t kind, const char *call)
@@ -56,13 +66,32 @@ static ncclResult_t retire(ncclComm_t comm, int life, const char *call)
     return kolo_nccl_fail(ncclInvalidArgument, "%s: another thread has ended communicator %p", call, (void *)comm);
 }
 
+/* A start that nobody wants any more, and what has failed, is only freed. */
+static ncclResult_t leave_and_destroy(ncclComm_t comm)
+{
+    ncclResult_t left = ncclSuccess;
+    kolo_status_t now = KOLO_OK;
+    int n;
+    bool made = kolo_comm_get_async_error(comm->kolo, &now) == KOLO_OK &&
+                (now == KOLO_OK || (now == KOLO_IN_PROGRESS && kolo_comm_count(comm->kolo, &n) == KOLO_OK));
+    if (made && kolo_nccl_settle(comm) == ncclSuccess && !atomic_load(&comm->finalized) && can_leave(comm)) {
+        kolo_status_t status = kolo_comm_leave(comm->kolo);
+        if (status == KOLO_IN_PROGRESS)
+            left = kolo_nccl_settle(comm);
+        else
+            left = kolo_nccl_result(status);
+    }
+    ncclResult_t r = kolo_nccl_result(kolo_comm_destroy(comm->kolo));
+    return r == ncclSuccess ? left : r;
+}
+
 ncclResult_t kolo_nccl_run_destroy(kolo_nccl_job_t *job)
 {
     ncclComm_t comm = job->comm;
     ncclResult_t r = retire(comm, 0, job->name);
     if (r != ncclSuccess) return r;
     drop_child(comm);
-    if (comm->kolo) r = kolo_nccl_result(kolo_comm_destroy(comm->kolo));
+    if (comm->kolo) r = leave_and_destroy(comm);
     kolo_nccl_handle_drop(comm, 0);
     return r;
 }

@@ -91,6 +91,7 @@ void kolo_oob_wake(kolo_oob_t *oob)
 {
     atomic_fetch_add_explicit(&oob->changes, 1, memory_order_release);
     if (oob->bell != NULL) kolo_waker_wake(oob->bell);
+    if (oob->stream_bell != NULL) kolo_waker_wake(oob->stream_bell);
     if (oob->ready != NULL && oob->ready(oob, oob->ready_arg)) kolo_gate_open(&oob->gate);
 }
 
@@ -103,6 +104,13 @@ void kolo_oob_set_bell(kolo_oob_t *oob, kolo_waker_t *waker)
 {
     pthread_mutex_lock(&oob->lock);
     oob->bell = waker;
+    pthread_mutex_unlock(&oob->lock);
+}
+
+void kolo_oob_set_stream_bell(kolo_oob_t *oob, kolo_waker_t *waker)
+{
+    pthread_mutex_lock(&oob->lock);
+    oob->stream_bell = waker;
     pthread_mutex_unlock(&oob->lock);
 }
 

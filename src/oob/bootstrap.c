@@ -266,8 +266,11 @@ static void describe_checkin(void *arg, char *buf, size_t bytes)
     pthread_mutex_lock(&oob->lock);
     kolo_address_print(&boot->calls[0].id.address, address);
     if (boot->calls[0].sent)
-        snprintf(buf, bytes, "the address of rank %d from the root at %s (%s, rank %d of %d has checked in)",
-                 (oob->rank + 1) % oob->nranks, address, oob->name, oob->rank, oob->nranks);
+        snprintf(
+            buf, bytes,
+            "rank %d to call kolo_comm_init_rank() (the root at %s has no address of it yet; %s, rank %d of %d has "
+            "checked in)",
+            (oob->rank + 1) % oob->nranks, address, oob->name, oob->rank, oob->nranks);
     else
         snprintf(
             buf, bytes,

@@ -120,6 +120,8 @@ static bool sends_over(kolo_oob_t *oob, void *arg)
     return kolo_oob_is_lost(oob) || sends_done(arg);
 }
 
+static const char addresses[] = "exchanging addresses";
+
 static void describe_step(void *arg, char *buf, size_t bytes)
 {
     gather_t *g = arg;
@@ -133,6 +135,14 @@ static void describe_step(void *arg, char *buf, size_t bytes)
     if (!step->out.done)
         snprintf(to, sizeof to, "; what goes to rank %d is not sent yet (%s)", step->to,
                  g->to->live > 0 ? "connected" : "it has not called yet");
+    if (!step->out.done && g->to->live == 0 && g->what == addresses) { /* who waits for nobody holds nobody up */
+        snprintf(buf, bytes,
+                 "rank %d to call kolo_comm_init_rank() (its address is known, it has not called; %s, "
+                 "rank %d of %d)",
+                 step->to, oob->name, oob->rank, oob->nranks);
+        pthread_mutex_unlock(&oob->lock);
+        return;
+    }
     snprintf(buf, bytes, "rank %d to come to the same call (%s, %s; step %d of %d, %s%s; %s, rank %d of %d)",
              step->from, state, got, at + 1, g->nsteps, g->what, to, oob->name, oob->rank, oob->nranks);
     pthread_mutex_unlock(&oob->lock);
@@ -205,7 +215,7 @@ kolo_status_t kolo_oob_gather_addresses(kolo_oob_t *oob, uint64_t deadline_ns)
 {
     kolo_address_t mine = oob->table[oob->rank];
     KOLO_FAIL_POINT_TRY("oob.addresses.start");
-    KOLO_TRY(gather(oob, oob->table, sizeof(kolo_address_t), 1, deadline_ns, "exchanging addresses"));
+    KOLO_TRY(gather(oob, oob->table, sizeof(kolo_address_t), 1, deadline_ns, addresses));
     for (int i = 0; i < oob->nranks; i++) {
         const char *wrong = kolo_address_check(&oob->table[i]);
         if (wrong == NULL && i == oob->rank && memcmp(&mine, &oob->table[i], sizeof(mine)) != 0) wrong = "not ours";
@@ -223,13 +233,13 @@ kolo_status_t kolo_oob_all_gather(kolo_oob_t *oob, void *table, size_t bytes)
     if (bytes > KOLO_GATHER_FRAME_MAX / (size_t)oob->nranks)
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: rows of %zu bytes are too large for %d ranks", oob->name,
                          bytes, oob->nranks);
-    return gather(oob, table, bytes, 0, kolo_oob_deadline(oob, 0), "in an all-gather");
+    return gather(oob, table, bytes, 0, kolo_oob_deadline(oob, 0), kolo_wait_purpose_call("in an all-gather"));
 }
 
 kolo_status_t kolo_oob_barrier(kolo_oob_t *oob)
 {
     if (oob == NULL) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "barrier: oob is NULL");
-    return gather(oob, NULL, 0, 0, kolo_oob_deadline(oob, 0), "in a barrier");
+    return gather(oob, NULL, 0, 0, kolo_oob_deadline(oob, 0), kolo_wait_purpose_call("in a barrier"));
 }
 
 /* Binomial tree over ranks counted from the root: rank v gets from v without its highest bit. */

@@ -145,6 +145,7 @@ struct kolo_oob {
     uint64_t waits_since_ns;
     _Atomic uint64_t changes; /* times that something has come or gone */
     kolo_waker_t *bell;       /* rung with each; NULL: none */
+    kolo_waker_t *stream_bell;
     bool closed;
     bool failed;                           /* a call failed: peers must not take our leaving for an orderly one */
     bool left;                             /* in order: whoever calls now hears so */

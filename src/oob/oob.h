@@ -149,6 +149,17 @@ kolo_status_t kolo_oob_notify_more(kolo_oob_t *oob, int rank,
  * kolo_oob_accept() with the same tag; early connections wait in a bounded queue. */
 kolo_status_t kolo_oob_dial(kolo_oob_t *oob, int peer, uint64_t tag, uint64_t deadline_ns, kolo_socket_t *socket);
 kolo_status_t kolo_oob_accept(kolo_oob_t *oob, int peer, uint64_t tag, uint64_t deadline_ns, kolo_socket_t *socket);
+/* The same without waiting. begin: the waker of kolo_oob_set_stream_bell() is rung when it is over. poll:
+ * KOLO_IN_PROGRESS, or the result, once. end: at any time, also on NULL. */
+typedef struct kolo_oob_dialling kolo_oob_dialling_t;
+kolo_status_t kolo_oob_dial_begin(kolo_oob_t *oob, int peer, uint64_t tag, uint64_t deadline_ns,
+                                  kolo_oob_dialling_t **dialling);
+kolo_status_t kolo_oob_dial_poll(kolo_oob_dialling_t *dialling, kolo_socket_t *socket);
+void kolo_oob_dial_end(kolo_oob_dialling_t *dialling);
+/* Takes a stream with this tag that has come, from whatever peer. false: there is none. Any thread. */
+bool kolo_oob_take_stream(kolo_oob_t *oob, uint64_t tag, int *peer, kolo_socket_t *socket);
+/* A second bell, rung like the first, for a thread that waits for streams (NULL: none). Any thread. */
+void kolo_oob_set_stream_bell(kolo_oob_t *oob, kolo_waker_t *waker);
 /* Watches the stream until it is closed: if its peer does not acknowledge bytes for the verdict time, that rank is
  * lost. Not for ranks of the same host. Any thread. */
 kolo_status_t kolo_oob_watch_stream(kolo_oob_t *oob, int peer, int fd);

@@ -85,6 +85,16 @@ void kolo_watched_free(kolo_peer_t *peer)
 
 /* ---- accept ---- */
 
+static void remove_stream(kolo_oob_t *oob, kolo_early_stream_t **at, kolo_socket_t *socket)
+{
+    kolo_early_stream_t *stream = *at;
+    *at = stream->next;
+    if (oob->streams_tail == &stream->next) oob->streams_tail = at;
+    oob->nstreams--;
+    *socket = stream->socket;
+    free(stream);
+}
+
 typedef struct {
     kolo_oob_t *oob;
     int rank;
@@ -145,20 +155,29 @@ kolo_status_t kolo_oob_accept(kolo_oob_t *oob, int peer, uint64_t tag, uint64_t 
         status = a.peer != NULL ? kolo_peer_check(oob, a.peer, "waiting for a stream")
                                 : kolo_oob_lost(oob, "waiting for a stream");
     } else if (status == KOLO_OK) {
-        kolo_early_stream_t *stream = *a.found;
-        *a.found = stream->next;
-        if (oob->streams_tail == &stream->next) oob->streams_tail = a.found;
-        oob->nstreams--;
-        *socket = stream->socket;
-        free(stream);
+        remove_stream(oob, a.found, socket);
     }
     pthread_mutex_unlock(&oob->lock);
     return status;
 }
 
+bool kolo_oob_take_stream(kolo_oob_t *oob, uint64_t tag, int *peer, kolo_socket_t *socket)
+{
+    pthread_mutex_lock(&oob->lock);
+    kolo_early_stream_t **at = &oob->streams;
+    while (*at != NULL && (*at)->tag != tag) at = &(*at)->next;
+    bool found = *at != NULL;
+    if (found) {
+        *peer = (*at)->peer;
+        remove_stream(oob, at, socket);
+    }
+    pthread_mutex_unlock(&oob->lock);
+    return found;
+}
+
 /* ---- dial ---- */
 
-typedef struct {
+struct kolo_oob_dialling {
     kolo_oob_t *oob;
     int rank;
     uint64_t tag;
@@ -167,11 +186,11 @@ typedef struct {
     kolo_status_t status;
     kolo_socket_t socket;
     char text[400];
-} stream_dial_t;
+};
 
 static void stream_dialled(void *arg, kolo_status_t status, kolo_socket_t socket, const char *text)
 {
-    stream_dial_t *d = arg;
+    kolo_oob_dialling_t *d = arg;
     KOLO_FAIL_POINT("oob.stream.dialled");
     pthread_mutex_lock(&d->oob->lock);
     d->status = status;
@@ -184,16 +203,41 @@ static void stream_dialled(void *arg, kolo_status_t status, kolo_socket_t socket
 
 static bool stream_dial_over(kolo_oob_t *oob, void *arg)
 {
-    return ((stream_dial_t *)arg)->over || kolo_oob_is_lost(oob);
+    return ((kolo_oob_dialling_t *)arg)->over || kolo_oob_is_lost(oob);
 }
 
 static void describe_dial(void *arg, char *buf, size_t bytes)
 {
-    stream_dial_t *d = arg;
+    kolo_oob_dialling_t *d = arg;
     char address[KOLO_ADDRESS_TEXT_BYTES];
     snprintf(buf, bytes, "rank %d at %s to take stream %#llx (%s, rank %d)", d->rank,
              kolo_address_print(&d->oob->table[d->rank], address), (unsigned long long)d->tag, d->oob->name,
              d->oob->rank);
+}
+
+/* `d` stays where it is until the dial is over or cancelled. */
+static kolo_status_t start_dial(kolo_oob_dialling_t *d, uint64_t deadline_ns)
+{
+    kolo_oob_t *oob = d->oob;
+    kolo_dial_config_t config = {
+        .address = oob->table[d->rank],
+        .key = oob->key,
+        .claim = {.purpose = KOLO_PURPOSE_STREAM, .from = oob->rank, .to = d->rank, .tag = d->tag},
+        .deadline_ns = deadline_ns,
+        .done = stream_dialled,
+        .arg = d};
+    snprintf(config.who, sizeof(config.who), "rank %d", d->rank);
+    return kolo_dial_start(oob->progress, &config, &d->dial);
+}
+
+static kolo_status_t dial_result(kolo_oob_dialling_t *d, kolo_socket_t *socket)
+{
+    kolo_oob_t *oob = d->oob;
+    if (d->status != KOLO_OK)
+        return kolo_fail(d->status, "%s: rank %d cannot open a stream to %s", oob->name, oob->rank, d->text);
+    *socket = d->socket;
+    d->socket = (kolo_socket_t){.fd = -1};
+    return KOLO_OK;
 }
 
 kolo_status_t kolo_oob_dial(kolo_oob_t *oob, int peer, uint64_t tag, uint64_t deadline_ns, kolo_socket_t *socket)
@@ -201,16 +245,8 @@ kolo_status_t kolo_oob_dial(kolo_oob_t *oob, int peer, uint64_t tag, uint64_t de
     KOLO_TRY(check_stream(oob, peer, socket));
     KOLO_FAIL_POINT_TRY("oob.stream.dial");
     deadline_ns = kolo_oob_deadline(oob, deadline_ns);
-    stream_dial_t d = {.oob = oob, .rank = peer, .tag = tag, .socket = {.fd = -1}};
-    kolo_dial_config_t config = {
-        .address = oob->table[peer],
-        .key = oob->key,
-        .claim = {.purpose = KOLO_PURPOSE_STREAM, .from = oob->rank, .to = peer, .tag = tag},
-        .deadline_ns = deadline_ns,
-        .done = stream_dialled,
-        .arg = &d};
-    snprintf(config.who, sizeof(config.who), "rank %d", peer);
-    KOLO_TRY(kolo_dial_start(oob->progress, &config, &d.dial));
+    kolo_oob_dialling_t d = {.oob = oob, .rank = peer, .tag = tag, .socket = {.fd = -1}};
+    KOLO_TRY(start_dial(&d, deadline_ns));
     pthread_mutex_lock(&oob->lock);
     kolo_status_t status = kolo_oob_await(oob, stream_dial_over, &d, deadline_ns, describe_dial, &d);
     bool over = d.over;
@@ -220,13 +256,41 @@ kolo_status_t kolo_oob_dial(kolo_oob_t *oob, int peer, uint64_t tag, uint64_t de
         pthread_mutex_lock(&oob->lock);
         status = kolo_oob_lost(oob, "opening a stream");
         pthread_mutex_unlock(&oob->lock);
-    } else if (status == KOLO_OK && d.status != KOLO_OK) {
-        status = kolo_fail(d.status, "%s: rank %d cannot open a stream to %s", oob->name, oob->rank, d.text);
+    } else if (status == KOLO_OK) {
+        status = dial_result(&d, socket);
     }
-    if (status != KOLO_OK) {
-        kolo_socket_close(&d.socket);
-        return status;
-    }
-    *socket = d.socket;
-    return KOLO_OK;
+    if (status != KOLO_OK) kolo_socket_close(&d.socket);
+    return status;
+}
+
+kolo_status_t kolo_oob_dial_begin(kolo_oob_t *oob, int peer, uint64_t tag, uint64_t deadline_ns,
+                                  kolo_oob_dialling_t **dialling)
+{
+    kolo_socket_t unused;
+    KOLO_TRY(check_stream(oob, peer, &unused));
+    kolo_oob_dialling_t *d = malloc(sizeof *d);
+    if (d == NULL) return kolo_fail(KOLO_ERR_NO_MEMORY, "no memory to call rank %d", peer);
+    *d = (kolo_oob_dialling_t){.oob = oob, .rank = peer, .tag = tag, .socket = {.fd = -1}};
+    kolo_status_t status = start_dial(d, kolo_oob_deadline(oob, deadline_ns));
+    if (status != KOLO_OK)
+        free(d);
+    else
+        *dialling = d;
+    return status;
+}
+
+kolo_status_t kolo_oob_dial_poll(kolo_oob_dialling_t *d, kolo_socket_t *socket)
+{
+    pthread_mutex_lock(&d->oob->lock);
+    bool over = d->over;
+    pthread_mutex_unlock(&d->oob->lock);
+    return over ? dial_result(d, socket) : KOLO_IN_PROGRESS;
+}
+
+void kolo_oob_dial_end(kolo_oob_dialling_t *d)
+{
+    if (d == NULL) return;
+    kolo_dial_cancel(d->oob->progress, &d->dial);
+    kolo_socket_close(&d->socket);
+    free(d);
 }

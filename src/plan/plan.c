@@ -213,8 +213,10 @@ void kolo_plan_print(const kolo_plan_t *plan, void *file)
 static const char *const type_names[] = {"int8",        "uint8",       "int32",    "uint32",  "int64",
                                          "uint64",      "float16",     "bfloat16", "float32", "float64",
                                          "float8_e4m3", "float8_e5m2", "int16",    "uint16",  "bool"};
-static const char *const call_names[KOLO_CALL_WORDS] = {"comm_finalize",   "comm_split or comm_dup", "comm_grow",
-                                                        "window_register", "window_deregister",      "comm_leave"};
+static const char *const call_names[KOLO_CALL_WORDS] = {
+    "comm_finalize",     "comm_split", "comm_grow", "window_register",
+    "window_deregister", "comm_leave", "comm_dup",  "state_commit or the end of state_run",
+    "engine_init"};
 static const char *const op_names[] = {"sum", "prod", "min",  "max", "avg", "band",
                                        "bor", "bxor", "land", "lor", "lxor"};
 
@@ -226,6 +228,11 @@ const char *kolo_plan_type_name(int type)
 const char *kolo_plan_op_name(int op)
 {
     return (unsigned)op < sizeof(op_names) / sizeof(op_names[0]) ? op_names[op] : "user operator";
+}
+
+const char *kolo_plan_call_name(kolo_call_word_t which)
+{
+    return name_of(call_names, KOLO_CALL_WORDS, which);
 }
 
 kolo_signature_fields_t kolo_signature_fields(uint64_t signature)
@@ -269,7 +276,7 @@ void kolo_signature_print(uint64_t signature, char *buf, size_t bytes)
         return;
     }
     if (f.coll == KOLO_COLL_BARRIER && f.op == KOLO_SIGNATURE_V) {
-        snprintf(buf, bytes, "%s", name_of(call_names, KOLO_CALL_WORDS, f.root));
+        snprintf(buf, bytes, "%s", kolo_plan_call_name((kolo_call_word_t)f.root));
         return;
     }
     if (f.coll == KOLO_COLL_P2P && f.op == KOLO_P2P_WORD_NONE) { /* what both ends name */

@@ -235,7 +235,8 @@ static inline uint64_t kolo_signature(kolo_coll_t coll, int type, int op, uint32
     v = v << KOLO_SIGNATURE_ROOT_BITS | root % 8191;
     return v << KOLO_SIGNATURE_COUNT_BITS | (count & (((uint64_t)1 << KOLO_SIGNATURE_COUNT_BITS) - 1));
 }
-/* Calls of all ranks that no plan runs: a barrier's word with V as operator, and one of these as root. */
+/* Calls of all ranks that are no collectives to their user: a barrier's word with V as operator, and one of these
+ * as root. */
 typedef enum {
     KOLO_CALL_WORD_FINALIZE,
     KOLO_CALL_WORD_SPLIT,
@@ -243,6 +244,9 @@ typedef enum {
     KOLO_CALL_WORD_REGISTER,
     KOLO_CALL_WORD_DEREGISTER,
     KOLO_CALL_WORD_LEAVE, /* of one rank: behind its last operation */
+    KOLO_CALL_WORD_DUP,
+    KOLO_CALL_WORD_COMMIT, /* of kolo_state_t */
+    KOLO_CALL_WORD_ENGINE, /* the start of an engine */
     KOLO_CALL_WORDS
 } kolo_call_word_t;
 static inline uint64_t kolo_signature_of_call(kolo_call_word_t which)
@@ -251,6 +255,7 @@ static inline uint64_t kolo_signature_of_call(kolo_call_word_t which)
 }
 const char *kolo_plan_type_name(int type);                              /* "float32" */
 const char *kolo_plan_op_name(int op);                                  /* "sum" */
+const char *kolo_plan_call_name(kolo_call_word_t which);                /* "comm_split" */
 void kolo_signature_print(uint64_t signature, char *buf, size_t bytes); /* "all_reduce 1024 float32 sum root 0" */
 typedef struct {
     kolo_coll_t coll; /* KOLO_COLL_COUNT: none that exists */

@@ -122,6 +122,7 @@ kolo_status_t kolo_receive_await(kolo_receive_t receive, int timeout_ms, kolo_va
         if (atomic_load_explicit(&receive->ended, memory_order_acquire)) break;
         if (!begun) kolo_wait_init(&wait, NULL, kolo_deadline_ms(timeout_ms), describe, receive, 1);
         begun = true;
+        KOLO_TRY(kolo_wait_check(&wait)); /* sets when to warn first */
         KOLO_TRY(kolo_gate_wait(&receive->gate, ticket, &wait));
     }
     kolo_status_t status = receive->status;

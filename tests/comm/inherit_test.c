@@ -113,7 +113,7 @@ static void lose_the_last(int n)
     char process[48], dies[64], early[64], who[32];
     int last = n - 1, told = n - 2; /* told: the last member */
     snprintf(dies, sizeof dies, "@%d:KOLO_FAIL_POINT=comm.split.open:1:kill", last);
-    snprintf(early, sizeof early, "was in an all-gather when rank %d was lost", last);
+    snprintf(early, sizeof early, "was in comm_split when rank %d was lost", last);
     for (int tries = 0; tries < 20; tries++) {
         job_start(&job, n, (const char *const[]){"@0:KOLO_FAIL_POINT=comm.setup.card:2:error", dies, NULL},
                   split_without_the_last, NULL);

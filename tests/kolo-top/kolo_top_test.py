@@ -378,7 +378,7 @@ def case_a_call_that_waits_in_a_queue_is_told():
 
 
 def case_calls_of_all_ranks_that_are_no_collectives_are_told():
-    for how, words in (("deregister", "window_deregister"), ("register", "window_register"), ("split", "comm_split or comm_dup"),
+    for how, words in (("deregister", "window_deregister"), ("register", "window_register"), ("split", "comm_split"),
                        ("finalize", "comm_finalize")):
         with Job(how) as job:
             job.verdict(rf"ranks 0, 2 have been in operation 2\d \({words}\) for", rf"rank 1 \(.*\) did not enter operation 2\d \({words}\)")

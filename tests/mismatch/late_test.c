@@ -167,6 +167,47 @@ static void the_others_may_be_far_ahead(void **state)
     }
 }
 
+/* The others go on without the odd rank, which is in a broadcast from one of them that sends nothing: no queue has
+ * anything of it. */
+static void part_silently_and_run_ahead(rank_t *r)
+{
+    ahead_t *a = r->arg;
+    float *x = calloc((size_t)COUNT * 2, sizeof *x);
+    int odd = r->nranks - 1;
+    for (int root = 0; root < r->nranks; root++) EXPECT_OK(small_call(0, x, root, r->comm));
+    EXPECT_OK(small_call(3, x, 0, r->comm));
+    meet();
+    uint64_t start = now_ms();
+    kolo_status_t status =
+        kolo_broadcast(x, x, r->rank == odd ? 256 : 0, KOLO_FLOAT32, r->rank == odd ? 1 : 0, r->comm, NULL);
+    for (int i = 0; i < a->run.calls && status == KOLO_OK; i++)
+        status = kolo_broadcast(x, x, 1, KOLO_FLOAT32, 0, r->comm, NULL);
+    if (status == KOLO_OK) status = small_call(3, x, 0, r->comm); /* rank 1 never sends to the odd rank */
+    if (status == KOLO_OK) status = small_call(0, x, 0, r->comm);
+    a->run.took_ms[r->rank] = (int)(now_ms() - start);
+    a->run.status[r->rank] = status;
+    snprintf(a->run.text[r->rank], sizeof a->run.text[0], "%s", kolo_get_last_error(r->comm));
+    EXPECT_OK(kolo_comm_destroy(r->comm));
+    r->comm = NULL;
+    free(x);
+}
+
+static void no_queue_need_have_anything_of_it(void **state)
+{
+    static const int calls[] = {900, 6000};
+    (void)state;
+    for (size_t i = 0; i < sizeof calls / sizeof calls[0]; i++) {
+        ahead_t a = {.run = {.calls = calls[i]}};
+        assert_int_equal(run_ranks(3, part_silently_and_run_ahead, &a), 0);
+        for (int r = 0; r < 3; r++) {
+            bool fine = a.run.status[r] == KOLO_ERR_MISMATCH && IN_TIME(a.run.took_ms[r] < SOON_MS);
+            if (!fine || !strstr(a.run.text[r], "rank 2"))
+                fail_msg("%d calls later, rank %d: %d after %d ms: %s", calls[i], r, (int)a.run.status[r],
+                         a.run.took_ms[r], a.run.text[r]);
+        }
+    }
+}
+
 /* ---- ranks that never wait ---- */
 
 typedef struct {
@@ -234,6 +275,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(one_root_differs),
         cmocka_unit_test(each_rank_is_a_root),
         cmocka_unit_test(the_others_may_be_far_ahead),
+        cmocka_unit_test(no_queue_need_have_anything_of_it),
     };
     const struct CMUnitTest end[] = {cmocka_unit_test(finalize_tells_who_has_parted)};
     limit_s(100);

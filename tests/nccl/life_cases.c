@@ -97,6 +97,49 @@ static void communicators_are_destroyed_in_another_order_on_each_rank(me_t *me)
     }
 }
 
+/* Rank 0 is through with its broadcast, and destroys the communicator, before the others have begun; they go on. */
+static void a_late_rank_gets_what_one_that_destroyed_has_sent(me_t *me)
+{
+    if (on_gpu()) return; /* there the root's kernel waits for the others */
+    for (int finalizes = 0; finalizes < 2; finalizes++) {
+        ncclComm_t child;
+        float *a = floats(me, 10, me->rank == 0 ? 7 : -1);
+        OK(ncclCommSplit(me->comm, 0, me->rank, &child, NULL));
+        works(me, child, me->n);
+        meet(me);
+        if (me->rank != 0) meet(me); /* only when rank 0 has destroyed it */
+        OK(ncclBroadcast(a, a, 10, ncclFloat32, 0, child, me->stream));
+        if (me->rank == 0 && finalizes) OK(ncclCommFinalize(child));
+        if (me->rank == 0) OK(ncclCommDestroy(child));
+        if (me->rank == 0) meet(me);
+        sync_stream(me);
+        EQ(at(me, a, 9), 7);
+        if (me->rank == me->n - 1) OK(ncclSend(a, 10, ncclFloat32, 1, child, me->stream));
+        if (me->rank == 1) OK(ncclRecv(a, 10, ncclFloat32, me->n - 1, child, me->stream));
+        sync_stream(me);
+        if (me->rank != 0) OK(ncclCommDestroy(child));
+    }
+}
+
+/* The one that destroyed it is not lost: who needs it afterwards has called something that it has not. */
+static void a_call_that_one_who_destroyed_has_not_made_says_so(me_t *me)
+{
+    ncclComm_t child;
+    float *a = floats(me, 10, 1);
+    if (on_gpu()) return; /* kernels that count themselves compare nothing */
+    OK(ncclCommSplit(me->comm, 0, me->rank, &child, NULL));
+    works(me, child, me->n);
+    meet(me);
+    if (me->rank == 0) OK(ncclCommDestroy(child));
+    meet(me);
+    if (me->rank != 0) {
+        IS(ncclInvalidUsage, ncclAllReduce(a, a, 10, ncclFloat32, ncclSum, child, me->stream));
+        FACT(strstr(ncclGetLastError(NULL), "rank 0") != NULL);
+    }
+    meet(me);
+    if (me->rank != 0) OK(ncclCommDestroy(child));
+}
+
 static void what_has_ended_is_told_from_what_lives(me_t *me)
 {
     ncclComm_t child;
@@ -169,7 +212,6 @@ static void shrunk_twice_without_blocking(me_t *me)
 {
     ncclConfig_t config = new_config();
     ncclComm_t comm, old;
-    if (!getenv("NCCL_CONFORM_NIGHT")) return; /* by processes half of its runs are wrong: docs/progress.md */
     ncclUniqueId id = shared_id(me);
     config.blocking = 0;
     ncclResult_t r = ncclCommInitRankConfig(&comm, me->n, id, me->rank, &config);
@@ -350,27 +392,35 @@ static void a_different_call_is_named(me_t *me)
     me->comm = NULL;
 }
 
-/* With KOLO_NCCL_WAIT_MS, which the test sets: a rank that does not come is an error that names it. */
+/* The error of a call that rank 1 does not make. */
+static ncclResult_t waited_for_rank_1(me_t *me, ncclComm_t comm)
+{
+    ncclResult_t now = ncclSuccess;
+    float *a = floats(me, 10, 1);
+    ncclResult_t r = ncclAllReduce(a, a, 10, ncclFloat32, ncclSum, comm, me->stream);
+    if (!on_gpu() || r != ncclSuccess) return r;
+    while (OK(ncclCommGetAsyncError(comm, &now)) && now == ncclSuccess) continue;
+    return now;
+}
+
+/* With KOLO_NCCL_WAIT_MS, which the test sets: a rank that does not come is an error that names it, also in the
+ * first call, which connects. */
 static void a_late_rank_is_named(me_t *me)
 {
-    ncclResult_t now = ncclSuccess, r = ncclSuccess;
-    float *a = floats(me, 10, 1);
     if (!getenv("KOLO_NCCL_WAIT_MS")) return;
-    works(me, me->comm, me->n); /* of this size: connections have a limit of their own */
-    meet(me);
-    if (me->rank != 1) {
-        r = ncclAllReduce(a, a, 10, ncclFloat32, ncclSum, me->comm, me->stream);
-        if (on_gpu() && r == ncclSuccess)
-            while (OK(ncclCommGetAsyncError(me->comm, &now)) && now == ncclSuccess) {
-            }
-        else
-            now = r;
-        IS(ncclRemoteError, now);
-        FACT(strstr(ncclGetLastError(NULL), "rank 1") != NULL);
+    for (int connected = 0; connected < 2; connected++) {
+        ncclComm_t comm;
+        ncclUniqueId id = shared_id(me);
+        OK(ncclCommInitRank(&comm, me->n, id, me->rank));
+        if (connected) works(me, comm, me->n);
+        meet(me);
+        if (me->rank != 1) {
+            IS(ncclRemoteError, waited_for_rank_1(me, comm));
+            FACT(strstr(ncclGetLastError(NULL), "rank 1") != NULL);
+        }
+        meet(me);
+        OK(ncclCommAbort(comm));
     }
-    meet(me);
-    OK(ncclCommAbort(me->comm));
-    me->comm = NULL;
 }
 
 /* In its own process each: one is killed, the others hear of it with its number. */
@@ -404,6 +454,9 @@ const case_t life_cases[] = {
     {"shrink_in_abort_mode_ends_what_waits", shrink_in_abort_mode_ends_what_waits, EACH},
     {"communicators_are_destroyed_in_another_order_on_each_rank",
      communicators_are_destroyed_in_another_order_on_each_rank, EACH},
+    {"a_call_that_one_who_destroyed_has_not_made_says_so", a_call_that_one_who_destroyed_has_not_made_says_so,
+     EACH},
+    {"a_late_rank_gets_what_one_that_destroyed_has_sent", a_late_rank_gets_what_one_that_destroyed_has_sent, EACH},
     {"what_has_ended_is_told_from_what_lives", what_has_ended_is_told_from_what_lives, EACH},
     {"one_that_does_not_block", one_that_does_not_block, EACH},
     {"a_child_that_blocks_of_a_parent_that_does_not", a_child_that_blocks_of_a_parent_that_does_not, EACH},

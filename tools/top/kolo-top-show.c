@@ -127,6 +127,7 @@ static void fill_line(line_t *line, const top_set_t *set, const top_set_t *befor
     if (tensor) snprintf(line->operation, sizeof line->operation, "%s", tensor);
     if (line->wait_ns == 0)
         line->wait_ns = top_tensor_wait(set, line->first, line->count, line->stuck, sizeof line->stuck);
+    if (line->wait_ns < STUCK_NS) line->wait_ns = 0;
 }
 
 static bool is_wanted(const line_t *line, const kolo_record_view_t *view, const char *filter)

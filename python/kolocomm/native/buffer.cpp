@@ -221,7 +221,7 @@ Buffer::Buffer(nb::handle array, const char *what, bool writable)
     refuse(words(
         "%s is a %s, which has no memory that Kolo can use: pass an array (numpy, torch, or anything with the "
         "buffer protocol, DLPack or __cuda_array_interface__)",
-        what, Py_TYPE(array.ptr())->tp_name));
+        what, nb::cast<std::string>(array.type().attr("__name__")).c_str()));
 }
 
 Buffer Buffer::maybe(nb::handle array, const char *what, bool writable)

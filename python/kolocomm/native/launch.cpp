@@ -43,7 +43,7 @@ void finish(const std::shared_ptr<Request> &r, kolo_status_t status, std::string
     r->ended.notify_all();
     r->kept.clear();
     for (nb::object &fn : callbacks) {
-        PyObject *out = PyObject_CallOneArg(fn.ptr(), r->self.ptr());
+        PyObject *out = PyObject_CallFunctionObjArgs(fn.ptr(), r->self.ptr(), nullptr);
         if (!out) PyErr_WriteUnraisable(fn.ptr());
         Py_XDECREF(out);
     }

@@ -264,7 +264,8 @@ static kolo_status_t bind_memo(const kolo_call_t *call, uint64_t operation, uint
     kolo_record_waits(&body->record); /* a rank that does not come is first missed here */
     atomic_store_explicit(&body->board.connecting, operation, memory_order_relaxed);
     first_use_t first = {body, operation, signature};
-    kolo_wait_purpose_t before = kolo_wait_set_purpose((kolo_wait_purpose_t){describe_first_use, &first});
+    kolo_wait_purpose_t before =
+        kolo_wait_set_purpose((kolo_wait_purpose_t){.describe = describe_first_use, .arg = &first});
     kolo_status_t status = fill_memo(body, call, signature, memo);
     kolo_wait_set_purpose(before);
     atomic_store_explicit(&body->board.connecting, KOLO_BOARD_NONE, memory_order_relaxed);

@@ -148,6 +148,8 @@ kolo_status_t kolo_p2p_begin(kolo_body_t *body, const kolo_call_t *calls, size_t
 kolo_status_t kolo_p2p_step(kolo_p2p_t *p2p, bool *moved);
 /* Checks, while it waits, that the peers live. */
 kolo_status_t kolo_p2p_check(kolo_p2p_t *p2p);
+/* "rank 0, in recv 4 float32 from rank 1, for rank 1 to send it" */
+void kolo_p2p_describe_call(int rank, const kolo_call_t *call, char *buf, size_t bytes);
 void kolo_p2p_describe(void *p2p, char *buf, size_t bytes);
 /* The message that has met one with another signature; NULL: none. */
 const kolo_task_t *kolo_p2p_met(const kolo_p2p_t *p2p, const kolo_call_t **call);
@@ -214,6 +216,18 @@ void kolo_mismatch_open(kolo_body_t *body);
  * something else is told. Returns its number. In its turn; where operations run beside calls it is counted apart
  * and not shown. Its entry in the flight record is for kolo_record_end(). */
 uint64_t kolo_mismatch_count(kolo_body_t *body, kolo_call_word_t which);
+/* Such a call while it runs: its waits tell of it (kolo_wait_set_purpose). _begin counts it as above; _name is for
+ * one that has its number. */
+typedef struct {
+    kolo_body_t *body;
+    kolo_call_word_t which;
+    uint64_t number;
+    char in[64];
+    kolo_wait_purpose_t before;
+} kolo_whole_t;
+uint64_t kolo_whole_begin(kolo_whole_t *whole, kolo_body_t *body, kolo_call_word_t which);
+void kolo_whole_name(kolo_whole_t *whole, kolo_body_t *body, kolo_call_word_t which, uint64_t number);
+void kolo_whole_end(kolo_whole_t *whole, kolo_status_t status);
 /* A wait for `task`, with the time limit of operations; `look` is for the caller to set. */
 void kolo_mismatch_wait_init(kolo_body_t *body, kolo_wait_t *wait, kolo_task_t *task);
 /* The `look` of a collective's wait (arg: its task): has a peer turned out to be in another operation? After

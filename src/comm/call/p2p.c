@@ -294,7 +294,7 @@ void kolo_p2p_describe(void *arg, char *buf, size_t bytes)
     if (lane == p->lanes + p->nlanes)
         snprintf(buf, bytes, "messages that are over");
     else if (lane->running)
-        kolo_task_describe(&lane->task, buf, bytes);
+        kolo_p2p_describe_call(p->body->rank, &p->calls[lane->first], buf, bytes);
     else
         snprintf(buf, bytes, "rank %d, in a %s rank %u" KOLO_WAIT_FOR "rank %u to come and connect", p->body->rank,
                  lane->send ? "send to" : "receive from", lane->peer, lane->peer);

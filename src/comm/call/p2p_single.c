@@ -80,7 +80,8 @@ static kolo_status_t connect_pair(kolo_body_t *body, uint32_t peer, bool send)
     kolo_record_state(&body->record, KOLO_RECORD_CONNECTING, KOLO_RECORD_NO_ALGO);
     kolo_record_waits(&body->record);
     pairing_t pairing = {body, peer, send};
-    kolo_wait_purpose_t before = kolo_wait_set_purpose((kolo_wait_purpose_t){describe_pairing, &pairing});
+    kolo_wait_purpose_t before =
+        kolo_wait_set_purpose((kolo_wait_purpose_t){.describe = describe_pairing, .arg = &pairing});
     kolo_status_t status = kolo_body_connect(body, keys, protos, n);
     kolo_wait_set_purpose(before);
     atomic_store_explicit(&body->board.pairing, KOLO_BOARD_NONE, memory_order_relaxed);
@@ -180,11 +181,31 @@ kolo_status_t kolo_p2p_start(const kolo_call_t *call, kolo_part_t *part, kolo_ta
     return way == KOLO_P2P_LL ? start_ll(body, call, to, task) : start_plan(body, call, to, way, false, part, task);
 }
 
+typedef struct {
+    kolo_task_t task; /* first: the wait looks at the task, too */
+    const kolo_call_t *call;
+} single_t;
+
+void kolo_p2p_describe_call(int rank, const kolo_call_t *call, char *buf, size_t bytes)
+{
+    char words[160];
+    kolo_signature_print(kolo_mismatch_word(call), words, sizeof words);
+    snprintf(buf, bytes, "rank %d, in %s" KOLO_WAIT_FOR "rank %u to %s", rank, words, call->root,
+             call->kind == KOLO_CALL_SEND ? "receive it" : "send it");
+}
+
+static void describe_single(void *arg, char *buf, size_t bytes)
+{
+    const single_t *single = arg;
+    kolo_p2p_describe_call(single->call->comm->rank, single->call, buf, bytes);
+}
+
 kolo_status_t kolo_p2p_run_single(const kolo_call_t *call)
 {
     kolo_body_t *body = call->comm->body;
     struct kolo_lane_to *to = NULL;
-    kolo_task_t task;
+    single_t single = {.call = call};
+    kolo_task_t *task = &single.task;
     kolo_part_t part;
     kolo_wait_t wait;
     bool moved = false;
@@ -198,20 +219,21 @@ kolo_status_t kolo_p2p_run_single(const kolo_call_t *call)
     kolo_mismatch_show_pair(body, call, way, word, firm);
     kolo_record_begin(&body->record, call, body->operation, word, KOLO_RECORD_RUNNING, KOLO_RECORD_NO_ALGO);
     if (KOLO_LIKELY(way == KOLO_P2P_LL))
-        KOLO_TRY(start_ll(body, call, to, &task));
+        KOLO_TRY(start_ll(body, call, to, task));
     else
-        KOLO_TRY(start_plan(body, call, to, way, true, &part, &task));
-    kolo_status_t status = task.step(&task, &moved);
+        KOLO_TRY(start_plan(body, call, to, way, true, &part, task));
+    kolo_status_t status = task->step(task, &moved);
     if (status == KOLO_OK) return KOLO_OK;
     kolo_status_t pumped = moved ? kolo_wire_step(&body->ctx) : KOLO_OK; /* it leaves before the wait is prepared */
     if (status == KOLO_IN_PROGRESS && pumped != KOLO_OK) status = pumped;
     if (status == KOLO_IN_PROGRESS) {
         KOLO_FAIL_POINT("comm.message.wait");
-        kolo_mismatch_wait_init(body, &wait, &task);
+        kolo_mismatch_wait_init(body, &wait, task);
+        wait.describe = describe_single;
         wait.look = kolo_mismatch_look_pair;
-        status = kolo_task_run(&task, &wait);
+        status = kolo_task_run(task, &wait);
     } else {
-        kolo_task_cancel(&task);
+        kolo_task_cancel(task);
     }
     return kolo_mismatch_end_pairs(call, 1, status);
 }

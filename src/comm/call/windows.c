@@ -27,15 +27,17 @@ static uint64_t number_of(kolo_window_t window)
 static kolo_status_t make(job_t *job)
 {
     kolo_body_t *body = job->comm->body;
-    bool agreed = false;
+    bool agreed = false, begun;
+    kolo_whole_t whole;
     uint64_t handle = 0;
     kolo_status_t status = body->device >= 0 ? kolo_window_device_able(body) : KOLO_OK;
-    if (status == KOLO_OK) (void)kolo_mismatch_count(body, KOLO_CALL_WORD_REGISTER);
-    if (status == KOLO_OK)
+    begun = status == KOLO_OK;
+    if (begun) (void)kolo_whole_begin(&whole, body, KOLO_CALL_WORD_REGISTER);
+    if (begun)
         status = kolo_window_make(body, job->buf, job->bytes, &handle, &agreed);
     else
         agreed = true; /* the same on all ranks */
-    kolo_record_end(&body->record, status);
+    if (begun) kolo_whole_end(&whole, status);
     if (status == KOLO_OK) {
         *job->made = (kolo_window_t)(uintptr_t)handle; /* NOLINT: a number, which nobody follows */
         return KOLO_OK;
@@ -51,9 +53,10 @@ static kolo_status_t unmake(const job_t *job)
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
                          "window_deregister: this is not a window of %s rank %d, or one that was deregistered",
                          body->name, body->rank);
-    (void)kolo_mismatch_count(body, KOLO_CALL_WORD_DEREGISTER);
+    kolo_whole_t whole;
+    (void)kolo_whole_begin(&whole, body, KOLO_CALL_WORD_DEREGISTER);
     kolo_status_t status = kolo_window_unmake(body, job->handle);
-    kolo_record_end(&body->record, status);
+    kolo_whole_end(&whole, status);
     if (status == KOLO_OK) return KOLO_OK;
     kolo_fail_prefix(status, "window_deregister: %s rank %d: ", body->name, body->rank);
     return kolo_body_fail(body, status);

@@ -5,6 +5,7 @@
 #include "base/failpoint.h"
 #include "comm/call/call.h"
 #include "comm/life/life.h"
+#include "comm/tagged/tagged.h"
 #include "comm/window/window.h"
 
 #include <stdlib.h>
@@ -13,6 +14,7 @@ void kolo_body_unset(kolo_body_t *body)
 {
     if (body->oob) kolo_news_set_handler(body->oob, NULL, NULL);
     if (body->oob) kolo_inherit_set_who(body->oob, NULL, NULL);
+    kolo_tagged_close(body);
     kolo_device_close(body);
     kolo_windows_close(body);
     kolo_p2p_forget(body);

@@ -154,10 +154,12 @@ static kolo_status_t take_turn(kolo_grow_t *g)
     kolo_grow_row_t *rows = calloc((size_t)g->old, sizeof *rows);
     kolo_status_t status = kolo_ticket_wait(g->start.parent, g->start.ticket);
     if (status == KOLO_OK && !rows) status = kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for %d ranks", g->old);
-    if (status == KOLO_OK) (void)kolo_mismatch_count(g->start.parent->body, KOLO_CALL_WORD_GROW);
+    kolo_whole_t whole;
+    bool begun = status == KOLO_OK;
+    if (begun) (void)kolo_whole_begin(&whole, g->start.parent->body, KOLO_CALL_WORD_GROW);
     if (status == KOLO_OK) status = open_staff(g, rows, &child, g->table);
     if (status == KOLO_OK) status = inherit(g, g->staff, g->start.parent->body->oob);
-    kolo_record_end(&g->start.parent->body->record, status);
+    if (begun) kolo_whole_end(&whole, status);
     if (child) kolo_oob_discard_child(child);
     free(rows);
     return status;

@@ -19,7 +19,8 @@ typedef struct {
 } kolo_split_row_t;
 
 typedef struct {
-    kolo_start_t start; /* its child: NULL for KOLO_SPLIT_NOCOLOR */
+    kolo_start_t start;  /* its child: NULL for KOLO_SPLIT_NOCOLOR */
+    kolo_call_word_t as; /* what its user has called */
     int color, key;
     int *members; /* of the child: their ranks in the parent */
 } kolo_split_t;
@@ -90,9 +91,10 @@ static kolo_status_t split(kolo_start_t *start)
     if (status == KOLO_OK) {
         kolo_body_t *parent = start->parent->body;
         /* the same on all members, new for each split */
-        uint64_t label = kolo_mismatch_count(parent, KOLO_CALL_WORD_SPLIT) << 24 ^ (uint64_t)(uint32_t)s->color;
+        kolo_whole_t whole;
+        uint64_t label = kolo_whole_begin(&whole, parent, s->as) << 24 ^ (uint64_t)(uint32_t)s->color;
         status = exchange(s, &oob_child, &addresses);
-        kolo_record_end(&parent->record, status);
+        kolo_whole_end(&whole, status);
         if (status != KOLO_OK) kolo_body_fail(parent, status);
         if (status == KOLO_OK && child) {
             status = kolo_child_open(child, child->rank, child->nranks, oob_child, label, addresses);
@@ -110,27 +112,35 @@ static kolo_status_t split(kolo_start_t *start)
     return status == KOLO_OK ? kolo_inherit_setup_done(child->oob) : kolo_child_blame(child, status);
 }
 
-kolo_status_t kolo_comm_split(kolo_comm_t comm, int color, int key, kolo_comm_t *newcomm,
+kolo_status_t kolo_call_split(kolo_call_word_t as, kolo_comm_t comm, int color, int key, kolo_comm_t *newcomm,
                               const kolo_config_t *config)
 {
-    KOLO_TRY(kolo_start_check(comm, newcomm, config, "comm_split"));
+    const char *what = kolo_plan_call_name(as);
+    KOLO_TRY(kolo_start_check(comm, newcomm, config, what));
     if (color < 0 && color != KOLO_SPLIT_NOCOLOR)
-        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
-                         "comm_split: color is %d, expected 0 or more, or KOLO_SPLIT_NOCOLOR", color);
+        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: color is %d, expected 0 or more, or KOLO_SPLIT_NOCOLOR",
+                         what, color);
     kolo_split_t *s = calloc(1, sizeof *s);
-    if (!s) return kolo_fail(KOLO_ERR_NO_MEMORY, "comm_split: out of memory");
-    s->start = (kolo_start_t){.parent = comm, .run = split, .what = "comm_split"};
+    if (!s) return kolo_fail(KOLO_ERR_NO_MEMORY, "%s: out of memory", what);
+    s->start = (kolo_start_t){.parent = comm, .run = split, .what = what};
+    s->as = as;
     s->color = color;
     s->key = key;
     return kolo_start(&s->start, color != KOLO_SPLIT_NOCOLOR, true, newcomm, config);
 }
 
+kolo_status_t kolo_comm_split(kolo_comm_t comm, int color, int key, kolo_comm_t *newcomm,
+                              const kolo_config_t *config)
+{
+    return kolo_call_split(KOLO_CALL_WORD_SPLIT, comm, color, key, newcomm, config);
+}
+
 kolo_status_t kolo_comm_dup(kolo_comm_t comm, kolo_comm_t *newcomm, const kolo_config_t *config)
 {
     kolo_config_t shared = KOLO_CONFIG_INITIALIZER;
-    if (config) return kolo_comm_split(comm, 0, 0, newcomm, config);
+    if (config) return kolo_call_split(KOLO_CALL_WORD_DUP, comm, 0, 0, newcomm, config);
     KOLO_TRY(kolo_start_check(comm, newcomm, NULL, "comm_dup"));
     shared.blocking = comm->blocking;
     shared.split_share = 1;
-    return kolo_comm_split(comm, 0, 0, newcomm, &shared);
+    return kolo_call_split(KOLO_CALL_WORD_DUP, comm, 0, 0, newcomm, &shared);
 }

@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "comm/call/call.h"
 #include "comm/life/life.h"
+#include "comm/tagged/tagged.h"
 #include "comm/window/window.h"
 
 #include <stdio.h>
@@ -13,12 +14,13 @@
 
 /* To the other ranks the end is one more operation, which waits for all as a barrier does: who calls something else
  * is told. */
-static void show_end(kolo_body_t *body)
+static void show_end(kolo_whole_t *whole, kolo_body_t *body)
 {
     uint64_t word = kolo_signature_of_call(KOLO_CALL_WORD_FINALIZE);
     kolo_device_show_end(body, word);
     kolo_board_publish(&body->board, body->operation, word); /* drained: nothing runs beside it */
-    kolo_record_begin_whole(body, body->operation++, word);
+    kolo_record_begin_whole(body, body->operation, word);
+    kolo_whole_name(whole, body, KOLO_CALL_WORD_FINALIZE, body->operation++);
     kolo_diag_look_left(body->oob); /* who has left does not come to it */
 }
 
@@ -148,9 +150,10 @@ static kolo_status_t finalize(kolo_body_t *body)
     if (state != KOLO_COMM_FINALIZING) return kolo_handle_refuse(h, state); /* a queued operation failed */
     kolo_status_t status = kolo_device_drain(body);
     if (status == KOLO_OK) {
-        show_end(body);
+        kolo_whole_t whole;
+        show_end(&whole, body);
         status = meet_all(body);
-        kolo_record_end(&body->record, status);
+        kolo_whole_end(&whole, status);
         if (status != KOLO_OK) kolo_fail_prefix(status, "comm_finalize: ");
     }
     KOLO_FAIL_POINT("comm.finalize.met");
@@ -178,6 +181,7 @@ static kolo_status_t leave(kolo_body_t *body)
     }
     show_leaving(body);
     KOLO_FAIL_POINT("comm.leave.told");
+    kolo_tagged_leave(body);
     take_leave(body);
     body->went = true;
     atomic_compare_exchange_strong(&h->state, &finalizing, KOLO_COMM_FINALIZED);
@@ -223,7 +227,13 @@ static kolo_status_t begin_end(kolo_comm_t comm, bool meet, bool in_group)
     kolo_body_t *body = kolo_handle_visit(comm, meet ? "comm_finalize" : "comm_leave");
     if (!body) return KOLO_ERR_INVALID_ARGUMENT;
     kolo_windows_t *windows = atomic_load(&body->windows);
-    if (!meet && windows && kolo_windows_any(windows))
+    size_t requests = kolo_tagged_open(body);
+    if (requests > 0)
+        status = kolo_fail(KOLO_ERR_INVALID_USAGE,
+                           "%s: %s rank %d has %zu requests that are not complete: kolo_request_wait() or "
+                           "kolo_request_cancel() comes first",
+                           meet ? "comm_finalize" : "comm_leave", comm->name, comm->rank, requests);
+    else if (!meet && windows && kolo_windows_any(windows))
         status = kolo_fail(KOLO_ERR_INVALID_USAGE,
                            "comm_leave: %s rank %d has windows, into which others may still write: "
                            "kolo_window_deregister() comes first",

@@ -14,6 +14,12 @@ kolo_status_t kolo_controller_init(kolo_controller_t *c, int nranks)
     *c = (kolo_controller_t){.nranks = nranks, .last_joined = -1};
     kolo_responses_init(&c->out);
     kolo_stall_init(&c->stall, 0, 0);
+    c->join_request.work = KOLO_WORK_JOIN;
+    kolo_name_init(&c->join_request.name, KOLO_JOIN_NAME, (uint32_t)strlen(KOLO_JOIN_NAME));
+    c->join_kind.request = &c->join_request;
+    c->join_row.kinds = &c->join_kind;
+    c->join_row.nkinds = 1;
+    c->join_row.name = c->join_request.name;
     c->joined = calloc((size_t)nranks, sizeof *c->joined);
     if (!c->joined) return kolo_fail(KOLO_ERR_NO_MEMORY, "engine: out of memory for %d ranks", nranks);
     return KOLO_OK;
@@ -255,7 +261,11 @@ static kolo_status_t join(kolo_controller_t *c, int rank)
     if (c->joined[rank]) return kolo_fail(KOLO_ERR_PROTOCOL, "engine: rank %d has joined twice", rank);
     c->joined[rank] = true;
     c->last_joined = rank;
-    c->njoined++;
+    if (c->njoined++ == 0) {
+        c->join_row.warnings = 0;
+        kolo_stall_new_row(&c->stall, &c->join_row);
+    }
+    c->join_row.sent.total = c->njoined;
     return KOLO_OK;
 }
 
@@ -264,6 +274,13 @@ static kolo_status_t join_all(kolo_controller_t *c, const kolo_ranks_t *ranks)
     for (int i = 0; i < ranks->count; i++)
         for (int r = ranks->runs[i].first; r < ranks->runs[i].end; r++) KOLO_TRY(join(c, r));
     return KOLO_OK;
+}
+
+void kolo_controller_worked(kolo_controller_t *c)
+{
+    if (c->njoined == 0) return;
+    c->join_row.warnings = 0;
+    c->join_row.since_ns = kolo_now_ns();
 }
 
 /* None of them may have sent it. */

@@ -65,12 +65,19 @@ typedef struct {
     kolo_names_t rows, groups;
     kolo_responses_t out;
     kolo_stall_t stall;
+    /* The join, as a row that lacks who has not joined, for the stall inspector; it is in no table. It waits from
+     * the first join on, anew after each operation: the others may have more input. */
+    kolo_row_t join_row;
+    kolo_kind_t join_kind;
+    kolo_request_t join_request;
 } kolo_controller_t;
 
 kolo_status_t kolo_controller_init(kolo_controller_t *c, int nranks);
 void kolo_controller_fini(kolo_controller_t *c);
 /* Takes a request of a rank. Answers are appended to c->out when they become ready. */
 kolo_status_t kolo_controller_request(kolo_controller_t *c, int rank, const kolo_request_t *request);
+/* Operations have been agreed on: who has joined does not wait for a rank that is stuck. */
+void kolo_controller_worked(kolo_controller_t *c);
 /* Takes the same request of several ranks. Equal to single calls if calls come in the order of their last ranks
  * (tree.h). */
 kolo_status_t kolo_controller_shared(kolo_controller_t *c, const kolo_request_t *request,

@@ -185,37 +185,40 @@ static bool at_limit(const kolo_stall_t *stall, const kolo_row_t *row, uint64_t 
     return stall->limit_ns && now >= row->since_ns + stall->limit_ns;
 }
 
+static size_t collect_row(kolo_controller_t *c, kolo_row_t *row, uint64_t now, bool shown, overdue_t *out)
+{
+    uint64_t soon = now + c->stall.patience_ns / 8, hash = KOLO_HASH_INIT;
+    bool due = warn_due(&c->stall, row, soon) || at_limit(&c->stall, row, soon);
+    if (shown ? !is_shown(&c->stall, row, now + KOLO_STALL_SHOWN_NS / 8) : !due) return 0;
+    for (int r = 0; r < c->nranks; r++)
+        if (kolo_row_lacks(c, row, r)) hash = kolo_hash_bytes(hash, &r, sizeof r);
+    *out = (overdue_t){row, hash};
+    return 1;
+}
+
 /* Rows that have waited nearly as long as the one whose turn it is are told with it: a step's tensors do not come
  * in the same moment. */
-static size_t collect(const kolo_controller_t *c, uint64_t now, bool shown, overdue_t *rows)
+static size_t collect(kolo_controller_t *c, uint64_t now, bool shown, overdue_t *rows)
 {
     size_t n = 0;
-    uint64_t soon = now + c->stall.patience_ns / 8;
-    for (size_t i = 0; i < c->rows.nbuckets; i++) {
-        for (kolo_name_t *name = c->rows.buckets[i]; name; name = name->next) {
-            kolo_row_t *row = (kolo_row_t *)name;
-            bool due = warn_due(&c->stall, row, soon) || at_limit(&c->stall, row, soon);
-            if (shown ? !is_shown(&c->stall, row, now + KOLO_STALL_SHOWN_NS / 8) : !due) continue;
-            uint64_t hash = KOLO_HASH_INIT;
-            for (int r = 0; r < c->nranks; r++)
-                if (kolo_row_lacks(c, row, r)) hash = kolo_hash_bytes(hash, &r, sizeof r);
-            rows[n++] = (overdue_t){row, hash};
-        }
-    }
+    for (size_t i = 0; i < c->rows.nbuckets; i++)
+        for (kolo_name_t *name = c->rows.buckets[i]; name; name = name->next)
+            n += collect_row(c, (kolo_row_t *)name, now, shown, &rows[n]);
+    if (c->njoined > 0) n += collect_row(c, &c->join_row, now, shown, &rows[n]);
     qsort(rows, n, sizeof *rows, in_order);
     return n;
 }
 
 static void find_next(kolo_controller_t *c, uint64_t now)
 {
-    c->stall.next_ns = UINT64_MAX;
+    c->stall.next_ns = c->njoined > 0 ? due_at(&c->stall, &c->join_row, now) : UINT64_MAX;
     for (size_t i = 0; i < c->rows.nbuckets; i++)
         for (const kolo_name_t *name = c->rows.buckets[i]; name; name = name->next)
             c->stall.next_ns = KOLO_MIN(c->stall.next_ns, due_at(&c->stall, (const kolo_row_t *)name, now));
 }
 
 /* Writes down the sentence on the rows among which the oldest is; an empty one when all are young. */
-static void show(const kolo_controller_t *c, const int *ranks, overdue_t *rows, uint64_t now)
+static void show(kolo_controller_t *c, const int *ranks, overdue_t *rows, uint64_t now)
 {
     char text[KOLO_RECORD_NOTE_TEXT] = "";
     size_t from = 0, to = 0, count = collect(c, now, true, rows);
@@ -257,7 +260,7 @@ bool kolo_stall_look(kolo_controller_t *c, const int *ranks, char *text, size_t 
     uint64_t now = kolo_now_ns();
     bool over = false;
     if (now < c->stall.next_ns) return false;
-    overdue_t *rows = malloc((c->rows.count + 1) * sizeof *rows);
+    overdue_t *rows = malloc((c->rows.count + 2) * sizeof *rows);
     if (!rows) { /* then later */
         c->stall.next_ns = now + KOLO_NS_PER_S;
         return false;

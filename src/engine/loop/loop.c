@@ -89,6 +89,7 @@ static void note_last(kolo_set_t *s, size_t count)
 static kolo_status_t work(kolo_set_t *s, size_t count)
 {
     note_last(s, count);
+    kolo_controller_worked(&s->controller);
     kolo_fuse_rules_t rules = {s->engine->tuned.tuning.fusion_threshold, s->engine->config.fusion_tensor_max,
                                s->size};
     if (KOLO_UNLIKELY(s->engine->timeline != NULL)) kolo_trace_agreed(s, s->engine->ordered, count);
