@@ -102,7 +102,6 @@ test-gpu: all
 	$(GPU_CONFORM) --ranks $(GPUS) --quick --clients --processes
 	$(GPU_CONFORM) --ranks $(GPUS) --quick --clients --one-thread
 	$(BUILD)/tests/gpu/gpu_keyed
-	$(BUILD)/tests/seams/gpu_queue_end
 	@if python3 -c 'import torch'; then python3 tests/gpu/torch_test.py $(BUILD)/libkolo.so; else echo "torch is not there: its tensors were not tried"; fi
 	$(GPU_CONFORM) --ranks $(GPUS) --stress 30
 	KOLO_COUNTER_START=-100000 KOLO_GPU_POISON=165 $(GPU_CONFORM) --ranks $(GPUS) --soak 1000000

@@ -53,7 +53,7 @@ static uint32_t new_node(kolo_clocks_t *c, const uint32_t *at, uint32_t level)
     return node;
 }
 
-kolo_status_t kolo_clocks_init(kolo_clocks_t *c, uint32_t nthreads)
+kolo_status_t kolo_clock_init(kolo_clocks_t *c, uint32_t nthreads)
 {
     *c = (kolo_clocks_t){.nthreads = nthreads, .count = 1, .cap = 256};
     if (!nthreads) return KOLO_OK;
@@ -62,7 +62,7 @@ kolo_status_t kolo_clocks_init(kolo_clocks_t *c, uint32_t nthreads)
     c->time = malloc(nthreads * sizeof(*c->time));
     c->nodes = malloc(c->cap * sizeof(*c->nodes));
     if (!c->root || !c->time || !c->nodes) {
-        kolo_clocks_fini(c);
+        kolo_clock_fini(c);
         return no_memory();
     }
     c->nodes[0] = (kolo_clock_node_t){0};
@@ -70,7 +70,7 @@ kolo_status_t kolo_clocks_init(kolo_clocks_t *c, uint32_t nthreads)
     return KOLO_OK;
 }
 
-void kolo_clocks_fini(kolo_clocks_t *c)
+void kolo_clock_fini(kolo_clocks_t *c)
 {
     free(c->root);
     free(c->time);
@@ -90,7 +90,7 @@ kolo_stamp_t kolo_clock_stamp(kolo_clocks_t *c, uint32_t thread)
     return (kolo_stamp_t){.root = c->root[thread], .epoch = {.thread = thread, .time = c->time[thread]++}};
 }
 
-void kolo_stamp_drop(kolo_clocks_t *c, kolo_stamp_t *stamp)
+void kolo_clock_drop_stamp(kolo_clocks_t *c, kolo_stamp_t *stamp)
 {
     if (stamp->root) drop(c, stamp->root, c->top);
     *stamp = (kolo_stamp_t){0};

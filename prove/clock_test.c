@@ -38,14 +38,14 @@ static void stamps_and_joins(uint32_t n, uint32_t rounds)
     held_t held[STAMPS] = {0};
     uint32_t *known = calloc((size_t)n * n, sizeof(*known));
     assert_non_null(known);
-    assert_int_equal(kolo_clocks_init(&c, n), KOLO_OK);
+    assert_int_equal(kolo_clock_init(&c, n), KOLO_OK);
     for (uint32_t k = 0; k < STAMPS; k++) assert_non_null(held[k].known = calloc(n, sizeof(uint32_t)));
     for (uint32_t round = 0; round < rounds; round++) {
         held_t *h = &held[below(STAMPS)];
         uint32_t t = below(n), u = below(n);
         uint32_t *mine = known + (size_t)t * n;
         if (below(2)) {
-            kolo_stamp_drop(&c, &h->stamp);
+            kolo_clock_drop_stamp(&c, &h->stamp);
             h->stamp = kolo_clock_stamp(&c, t);
             memcpy(h->known, mine, n * sizeof(*mine));
         } else if (h->stamp.epoch.time && h->stamp.epoch.thread != t) {
@@ -61,12 +61,12 @@ static void stamps_and_joins(uint32_t n, uint32_t rounds)
         assert_int_equal(kolo_clock_after(&c, t, (kolo_epoch_t){u, known[i] + 1}), t == u);
     }
     for (uint32_t k = 0; k < STAMPS; k++) {
-        kolo_stamp_drop(&c, &held[k].stamp);
+        kolo_clock_drop_stamp(&c, &held[k].stamp);
         free(held[k].known);
     }
     /* What nobody holds any more is used again. */
     assert_true(c.count <= (n + STAMPS) * (n / 8 + 8));
-    kolo_clocks_fini(&c);
+    kolo_clock_fini(&c);
     free(known);
 }
 
@@ -82,12 +82,12 @@ static void without_threads_all_is_ordered(void **unused)
 {
     kolo_clocks_t c;
     (void)unused;
-    assert_int_equal(kolo_clocks_init(&c, 0), KOLO_OK);
+    assert_int_equal(kolo_clock_init(&c, 0), KOLO_OK);
     kolo_stamp_t s = kolo_clock_stamp(&c, 3);
     assert_int_equal(kolo_clock_join(&c, 5, &s), KOLO_OK);
     assert_true(kolo_clock_after(&c, 5, (kolo_epoch_t){7, 9}));
-    kolo_stamp_drop(&c, &s);
-    kolo_clocks_fini(&c);
+    kolo_clock_drop_stamp(&c, &s);
+    kolo_clock_fini(&c);
 }
 
 int main(void)

@@ -71,20 +71,20 @@ static double through(kolo_fabric_port_t *port, int way, double gbps, uint64_t b
     return port->busy[way];
 }
 
-double kolo_fabric_send(kolo_fabric_t *f, uint32_t from, uint32_t from_local, uint32_t to, uint32_t to_local,
-                        uint32_t lane, uint64_t bytes, double now)
+double kolo_fabric_send(kolo_fabric_t *f, kolo_fabric_place_t from, kolo_fabric_place_t to, uint32_t lane,
+                        uint64_t bytes, double now)
 {
     const kolo_sim_fabric_t *of = f->of;
-    uint32_t a = card_for(of, from_local, lane), b = card_for(of, to_local, lane);
-    uint32_t leaf_a = leaf_of(of, from, a), leaf_b = leaf_of(of, to, b);
-    double begin = now, end = through(&f->cards[from * of->cards + a], 0, of->card_gbps[a], bytes, &begin), t;
+    uint32_t a = card_for(of, from.local, lane), b = card_for(of, to.local, lane);
+    uint32_t leaf_a = leaf_of(of, from.node, a), leaf_b = leaf_of(of, to.node, b);
+    double begin = now, end = through(&f->cards[from.node * of->cards + a], 0, of->card_gbps[a], bytes, &begin), t;
     if (leaf_a != leaf_b) {
         t = through(&f->leaves[leaf_a], 0, leaf_gbps(of, f->nnodes, a), bytes, &begin);
         if (t > end) end = t;
         t = through(&f->leaves[leaf_b], 1, leaf_gbps(of, f->nnodes, b), bytes, &begin);
         if (t > end) end = t;
     }
-    t = through(&f->cards[to * of->cards + b], 1, of->card_gbps[b], bytes, &begin);
+    t = through(&f->cards[to.node * of->cards + b], 1, of->card_gbps[b], bytes, &begin);
     if (t > end) end = t;
     return end + of->switch_us * (leaf_a != leaf_b ? 3 : 1);
 }

@@ -23,10 +23,13 @@ typedef struct {
 
 kolo_status_t kolo_fabric_init(kolo_fabric_t *f, const kolo_sim_fabric_t *of, uint32_t nnodes);
 void kolo_fabric_fini(kolo_fabric_t *f);
-/* Sends `bytes` at `now` from one node to another by lane `lane` of ranks with these numbers on their nodes; when
- * its last byte is there, without the latency of the ends. */
-double kolo_fabric_send(kolo_fabric_t *f, uint32_t from, uint32_t from_local, uint32_t to, uint32_t to_local,
-                        uint32_t lane, uint64_t bytes, double now);
+typedef struct {
+    uint32_t node, local; /* local: the rank's number on its node */
+} kolo_fabric_place_t;
+/* Sends `bytes` at `now` from one rank to another, by lane `lane`; when its last byte is there, without the latency
+ * of the ends. */
+double kolo_fabric_send(kolo_fabric_t *f, kolo_fabric_place_t from, kolo_fabric_place_t to, uint32_t lane,
+                        uint64_t bytes, double now);
 /* What the busiest card has carried in one direction, and what has gone up from leaf switches. */
 void kolo_fabric_count(const kolo_fabric_t *f, uint64_t *busiest, uint64_t *up);
 

@@ -28,8 +28,8 @@ kolo_status_t kolo_model_fail(const kolo_actor_t *a, const char *fmt, ...)
         snprintf(where, sizeof(where),
                  ", lane %" PRIu32 ", instruction %td (%s), chunk %" PRIu32 " of it, call %" PRIu32
                  ", tile %" PRIu32 ", piece %" PRIu32,
-                 a->l->lane, a->in - p->insns, kolo_opcode_name((kolo_opcode_t)a->in->op), a->l->chunk, a->r->call,
-                 a->l->tile, a->l->piece);
+                 a->l->lane, a->in - p->insns, kolo_plan_opcode_name((kolo_opcode_t)a->in->op), a->l->chunk,
+                 a->r->call, a->l->tile, a->l->piece);
     return kolo_fail(KOLO_ERR_INTERNAL, "%s by %s, %" PRIu32 " ranks, root %" PRIu32 ": rank %" PRIu32 "%s: %s",
                      kolo_coll_name(p->coll), kolo_plan_algo_name(p->algo), p->nranks, p->root, p->rank, where,
                      what);

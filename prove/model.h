@@ -78,11 +78,11 @@ typedef struct {
     bool failed; /* no memory */
 } kolo_clocks_t;
 
-kolo_status_t kolo_clocks_init(kolo_clocks_t *c, uint32_t nthreads);
-void kolo_clocks_fini(kolo_clocks_t *c);
+kolo_status_t kolo_clock_init(kolo_clocks_t *c, uint32_t nthreads);
+void kolo_clock_fini(kolo_clocks_t *c);
 kolo_epoch_t kolo_clock_now(const kolo_clocks_t *c, uint32_t thread);
 kolo_stamp_t kolo_clock_stamp(kolo_clocks_t *c, uint32_t thread);
-void kolo_stamp_drop(kolo_clocks_t *c, kolo_stamp_t *stamp);
+void kolo_clock_drop_stamp(kolo_clocks_t *c, kolo_stamp_t *stamp);
 kolo_status_t kolo_clock_join(kolo_clocks_t *c, uint32_t thread, const kolo_stamp_t *stamp);
 /* Is what e stands for known to have happened before what the thread does now? */
 bool kolo_clock_after(const kolo_clocks_t *c, uint32_t thread, kolo_epoch_t e);

@@ -138,7 +138,7 @@ static kolo_status_t run_without_clocks(const original_t *o, kolo_verify_options
     const kolo_plan_t *const *p = (const kolo_plan_t *const *)o->plans;
     kolo_model_t m;
     KOLO_TRY(kolo_model_init(&m, p, p, o->n, v));
-    kolo_clocks_fini(&m.clocks);
+    kolo_clock_fini(&m.clocks);
     kolo_status_t status = kolo_model_run(&m, KOLO_ORDER_RANDOM, seed);
     kolo_model_fini(&m);
     return status;

@@ -218,8 +218,9 @@ void kolo_model_unpair(kolo_model_t *m)
 {
     for (uint32_t i = 0; m->slots && i < m->nchannels; i++)
         for (uint32_t s = 0; s < m->channels[i].cap; s++)
-            kolo_stamp_drop(&m->clocks, &m->channels[i].slots[s].stamp);
-    for (uint32_t i = 0; m->readers && i < m->nreaders; i++) kolo_stamp_drop(&m->clocks, &m->readers[i].stamp);
+            kolo_clock_drop_stamp(&m->clocks, &m->channels[i].slots[s].stamp);
+    for (uint32_t i = 0; m->readers && i < m->nreaders; i++)
+        kolo_clock_drop_stamp(&m->clocks, &m->readers[i].stamp);
     free(m->slots);
     free(m->channels);
     free(m->readers);

@@ -40,7 +40,7 @@ static kolo_status_t start_call(kolo_model_t *m, kolo_vrank_t *r)
         status = kolo_clock_join(&m->clocks, l->thread, &stamp);
         kolo_model_wake(m, r->first_lane + k);
     }
-    kolo_stamp_drop(&m->clocks, &stamp);
+    kolo_clock_drop_stamp(&m->clocks, &stamp);
     return status;
 }
 
@@ -52,11 +52,12 @@ static kolo_status_t end_call(kolo_model_t *m, kolo_vrank_t *r)
     for (uint32_t k = 1; k < p->nlanes; k++) {
         kolo_stamp_t stamp = kolo_clock_stamp(&m->clocks, r->first_thread + k);
         kolo_status_t status = kolo_clock_join(&m->clocks, r->first_thread, &stamp);
-        kolo_stamp_drop(&m->clocks, &stamp);
+        kolo_clock_drop_stamp(&m->clocks, &stamp);
         KOLO_TRY(status);
     }
     for (uint32_t e = 0; e < p->nevents; e++) {
-        for (uint32_t i = 0; i < r->events[e].count; i++) kolo_stamp_drop(&m->clocks, &r->events[e].stamps[i]);
+        for (uint32_t i = 0; i < r->events[e].count; i++)
+            kolo_clock_drop_stamp(&m->clocks, &r->events[e].stamps[i]);
         r->events[e].count = 0;
     }
     KOLO_TRY(kolo_model_outputs(&a));

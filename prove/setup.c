@@ -96,7 +96,7 @@ static kolo_status_t init_lanes(kolo_model_t *m)
         }
     }
     if (m->options->skip_races && m->coll[0] != KOLO_COLL_BARRIER && m->coll[1] != KOLO_COLL_BARRIER) clock = false;
-    return kolo_clocks_init(&m->clocks, clock ? lanes : 0);
+    return kolo_clock_init(&m->clocks, clock ? lanes : 0);
 }
 
 /* ---- groups of sends and receives ---- */
@@ -230,7 +230,8 @@ void kolo_model_fini(kolo_model_t *m)
     for (uint32_t q = 0; m->ranks && q < m->nranks; q++) {
         kolo_vrank_t *r = &m->ranks[q];
         for (uint32_t e = 0; r->events && e < max32(r->plans[0]->nevents, r->plans[1]->nevents); e++) {
-            for (uint32_t i = 0; i < r->events[e].count; i++) kolo_stamp_drop(&m->clocks, &r->events[e].stamps[i]);
+            for (uint32_t i = 0; i < r->events[e].count; i++)
+                kolo_clock_drop_stamp(&m->clocks, &r->events[e].stamps[i]);
             free(r->events[e].stamps);
         }
         free(r->user);
@@ -243,7 +244,7 @@ void kolo_model_fini(kolo_model_t *m)
         free(m->result[set]);
     }
     kolo_values_fini(&m->values);
-    kolo_clocks_fini(&m->clocks);
+    kolo_clock_fini(&m->clocks);
     free(m->ranks);
     free(m->lanes);
     free(m->ready);

@@ -43,7 +43,7 @@ static void wake(kolo_sim_t *s, uint32_t rank, uint32_t lane, double time)
 
 /* ---- lengths ---- */
 
-uint64_t kolo_sim_chunk_bytes(const kolo_sim_t *s, const kolo_plan_t *p, uint32_t chunk)
+uint64_t kolo_prove_chunk_bytes(const kolo_sim_t *s, const kolo_plan_t *p, uint32_t chunk)
 {
     bool equal_parts = kolo_coll_traits(p->coll)->whole;
     if (p->coll == KOLO_COLL_BARRIER) return s->type_bytes;
@@ -60,7 +60,7 @@ static uint64_t row_bytes(const kolo_sim_t *s, const kolo_plan_t *p, const kolo_
     bool grid = g->buf == KOLO_BUF_SCRATCH || g->buf == KOLO_BUF_NONE;
     for (uint32_t k = 0; k < g->n; k++) {
         uint32_t c = grid ? kolo_segment_shape(g, i, j, k, p->nparts * p->nsubs) : kolo_segment_chunk(g, i, j, k);
-        uint64_t bytes = kolo_sim_chunk_bytes(s, p, c);
+        uint64_t bytes = kolo_prove_chunk_bytes(s, p, c);
         if (bytes > from) sum += bytes - from < s->tile_bytes ? bytes - from : s->tile_bytes;
     }
     return sum;
@@ -127,9 +127,8 @@ static void post(const sim_step_t *x, uint32_t conn, uint64_t bytes, double now)
         } else if (s->fabric.of) {
             uint32_t lane = x->p->conns[conn].lane;
             s->result->remote_bytes += bytes;
-            arrive =
-                s->machine->remote.latency_us +
-                kolo_fabric_send(&s->fabric, from, x->r->local, to, s->ranks[reader->rank].local, lane, bytes, now);
+            kolo_fabric_place_t here = {from, x->r->local}, there = {to, s->ranks[reader->rank].local};
+            arrive = s->machine->remote.latency_us + kolo_fabric_send(&s->fabric, here, there, lane, bytes, now);
         } else {
             double start = s->uplink[from] > now ? s->uplink[from] : now;
             s->uplink[from] = start + (double)bytes / s->machine->remote.gbps / 1000;
@@ -264,7 +263,7 @@ static bool step(kolo_sim_t *s, kolo_sim_lane_t *l)
 
 /* ---- all of it ---- */
 
-kolo_status_t kolo_sim_run(kolo_sim_t *s, uint32_t nranks)
+kolo_status_t kolo_prove_run_sim(kolo_sim_t *s, uint32_t nranks)
 {
     double end = 0;
     for (uint32_t l = 0; l < s->nlanes; l++) push(s, l, 0);

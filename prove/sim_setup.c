@@ -85,7 +85,7 @@ static kolo_status_t start(kolo_sim_t *s, const kolo_plan_t *const *plans, uint3
     for (uint32_t q = 0; q < nranks; q++) {
         KOLO_TRY(kolo_plan_check(plans[q]));
         s->model.ranks[q].plans[0] = s->model.ranks[q].plans[1] = plans[q];
-        uint64_t bytes = kolo_sim_chunk_bytes(s, plans[q], 0);
+        uint64_t bytes = kolo_prove_chunk_bytes(s, plans[q], 0);
         if (bytes > longest) longest = bytes;
     }
     s->depth = s->model.depth[0] = s->model.depth[1] = plans[0]->depth;
@@ -110,7 +110,7 @@ kolo_status_t kolo_prove_simulate(const kolo_plan_t *const *plans, uint32_t nran
     for (uint32_t q = 0; status == KOLO_OK && q < nranks; q++)
         if (s.ranks[q].node >= nnodes) nnodes = s.ranks[q].node + 1;
     if (status == KOLO_OK && machine->fabric) status = kolo_fabric_init(&s.fabric, machine->fabric, nnodes);
-    if (status == KOLO_OK) status = kolo_sim_run(&s, nranks);
+    if (status == KOLO_OK) status = kolo_prove_run_sim(&s, nranks);
     finish(&s);
     if (status == KOLO_OK) *result = out;
     return status;
@@ -156,7 +156,7 @@ kolo_status_t kolo_prove_simulate_alike(const kolo_plan_t *plan, uint64_t count,
     if (status == KOLO_OK) status = allocate(&s, 1);
     if (status == KOLO_OK) {
         s.ranks[0].factor = 1;
-        status = kolo_sim_run(&s, 1);
+        status = kolo_prove_run_sim(&s, 1);
     }
     finish(&s);
     if (status != KOLO_OK) return status;

@@ -71,7 +71,7 @@ static void take_slot(const kolo_actor_t *a, uint32_t conn)
     kolo_reader_t *r = rx_reader(a, conn);
     kolo_vslot_t *s = &c->slots[r->taken++ % c->cap];
     if (c->releases) {
-        kolo_stamp_drop(&m->clocks, &r->stamp);
+        kolo_clock_drop_stamp(&m->clocks, &r->stamp);
         r->stamp = kolo_clock_stamp(&m->clocks, a->l->thread);
     }
     if (--s->left) return;
@@ -84,7 +84,7 @@ static kolo_vslot_t *post(const kolo_actor_t *a, uint32_t conn, uint64_t shape, 
     kolo_model_t *m = a->m;
     kolo_prove_channel_t *c = kolo_model_tx(a, conn);
     kolo_vslot_t *s = &c->slots[c->posted++ % c->cap];
-    kolo_stamp_drop(&m->clocks, &s->stamp);
+    kolo_clock_drop_stamp(&m->clocks, &s->stamp);
     *s = (kolo_vslot_t){.shape = shape,
                         .value = value,
                         .call = a->r->call,

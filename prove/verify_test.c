@@ -85,7 +85,7 @@ static kolo_insn_t *find(kolo_plan_t *p, kolo_opcode_t op)
 {
     for (uint32_t i = 0; i < p->ninsns; i++)
         if (p->insns[i].op == op) return &p->insns[i];
-    fail_msg("no %s in the plan", kolo_opcode_name(op));
+    fail_msg("no %s in the plan", kolo_plan_opcode_name(op));
     return NULL;
 }
 

@@ -235,8 +235,7 @@ typedef struct kolo_submission {
      * fails with KOLO_ERR_NO_MEMORY. */
     void *(*allocate)(void *arg, int index, size_t bytes, int ndims, const int64_t *shape);
     void *arg;
-    int set; /* the process set, whose ranks are "all ranks" of the operation; the same for all tensors of a group
-              */
+    int set; /* the process set, whose ranks are "all ranks" of the operation; equal for all tensors of a group */
     /* NULL: the input is ready, and the engine finds out whose memory it is. Copied by the call; its event must
      * live until the tensor is complete. The same for all tensors of a group. Ranks may keep a tensor in different
      * kinds of memory. */

@@ -211,8 +211,8 @@ kolo_status_t kolo_comm_split(kolo_comm_t comm, int color, int key, kolo_comm_t 
                               const kolo_config_t *config);
 
 /* Makes another communicator of the same ranks, whose calls have no order with those of `comm`: a kolo_comm_split()
- * with one color, the rank as key, and config.split_share 1 unless config sets it.
- */
+ * with one color, the rank as key, and config.split_share 1 unless config sets
+ * it. */
 kolo_status_t kolo_comm_dup(kolo_comm_t comm, kolo_comm_t *newcomm, const kolo_config_t *config);
 
 #define KOLO_SHRINK_DEFAULT 0
@@ -232,8 +232,8 @@ kolo_status_t kolo_comm_shrink(kolo_comm_t comm, const int *excluded, int count,
                                const kolo_config_t *config);
 
 /* Makes an id with which new processes join `comm`, for one grow. One rank of `comm` calls it, any of them, and
- * passes the id to its own kolo_comm_grow(). The id is a secret, like those of kolo_get_unique_id(). Any thread.
- */
+ * passes the id to its own kolo_comm_grow(). The id is a secret, like those of kolo_get_unique_id(). Any
+ * thread. */
 kolo_status_t kolo_comm_get_grow_id(kolo_comm_t comm, kolo_unique_id_t *id);
 /* Makes a communicator of all ranks of `comm`, with their old numbers, and new ones. Collective over both. An old
  * rank passes comm, rank -1 and id NULL, except the one that made the id, which passes it; a new rank passes comm
@@ -269,8 +269,8 @@ kolo_status_t kolo_comm_finalize(kolo_comm_t comm);
  * have left, finalized or destroyed the communicator, or are lost, even when it is destroyed here. A rank that has
  * called something else than one that left before it, or that calls a collective, finalize, split or grow
  * afterwards, gets KOLO_ERR_MISMATCH, with what kolo_comm_finalize() compares; the rank that left first is told of
- * nothing. Sends and puts between the other ranks go on. With blocking 0 it returns KOLO_IN_PROGRESS. NULL is fine.
- */
+ * nothing. Sends and puts between the other ranks go on. With blocking 0 it returns KOLO_IN_PROGRESS. NULL is
+ * fine. */
 kolo_status_t kolo_comm_leave(kolo_comm_t comm);
 /* Waits until the operations that this rank has called on `comm`, on whatever stream, are complete, messages that
  * were only asked for (kolo_isend(), kolo_irecv()) included; on a GPU until the GPU is through with them. The
@@ -362,8 +362,8 @@ kolo_status_t kolo_all_to_allv(const void *src, const size_t *send_counts, const
  * elsewhere. */
 kolo_status_t kolo_gather(const void *src, void *dst, size_t count, kolo_type_t type, int root, kolo_comm_t comm,
                           void *stream);
-/* Rank i gets part i of the root's src. In place on the root: dst == src + root * count. src may be NULL elsewhere.
- */
+/* Rank i gets part i of the root's src. In place on the root: dst == src + root * count. src may be NULL
+ * elsewhere. */
 kolo_status_t kolo_scatter(const void *src, void *dst, size_t count, kolo_type_t type, int root, kolo_comm_t comm,
                            void *stream);
 /* The root gets every rank's src, of different lengths. counts[i]: elements from rank i, the same array on all

@@ -28,7 +28,7 @@ static void send_parts(kolo_builder_t *b, const kolo_emit_env_t *env)
 static void reduce_mine(kolo_builder_t *b, const kolo_emit_env_t *env, uint16_t tx, kolo_segment_t dst)
 {
     uint16_t first = kolo_emit_list_pairs(b, env, 0);
-    kolo_emit_reduce_many(b, first, env->nranks - 1, env->rank, tx, dst,
+    kolo_emit_reduce_many(b, (kolo_rx_list_t){first, env->nranks - 1, env->rank}, tx, dst,
                           kolo_seg(KOLO_BUF_SRC, (int32_t)env->rank, 1), KOLO_FLAG_FINAL);
 }
 

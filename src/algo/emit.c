@@ -103,13 +103,13 @@ void kolo_emit_recv_reduce_copy_send(kolo_builder_t *b, uint16_t rx, uint16_t tx
     in->flags = flags;
 }
 
-void kolo_emit_reduce_many(kolo_builder_t *b, uint16_t first, uint32_t count, uint32_t own_place, uint16_t tx,
-                           kolo_segment_t dst, kolo_segment_t src, uint8_t flags)
+void kolo_emit_reduce_many(kolo_builder_t *b, kolo_rx_list_t list, uint16_t tx, kolo_segment_t dst,
+                           kolo_segment_t src, uint8_t flags)
 {
     kolo_insn_t *in = kolo_builder_insn(b, KOLO_OP_REDUCE_MANY);
-    in->list_first = first;
-    in->list_count = (uint16_t)count;
-    in->own_place = (uint16_t)own_place;
+    in->list_first = list.first;
+    in->list_count = (uint16_t)list.count;
+    in->own_place = (uint16_t)list.own_place;
     in->tx = tx;
     in->dst = dst;
     in->src = src;

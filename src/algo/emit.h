@@ -33,10 +33,14 @@ void kolo_emit_recv_reduce(kolo_builder_t *b, uint16_t rx, kolo_segment_t dst, k
 void kolo_emit_recv_reduce_send(kolo_builder_t *b, uint16_t rx, uint16_t tx, kolo_segment_t src);
 void kolo_emit_recv_reduce_copy_send(kolo_builder_t *b, uint16_t rx, uint16_t tx, kolo_segment_t dst,
                                      kolo_segment_t src, uint8_t flags);
-/* dst = reduction of list[first..first+count) in that order with src after `own_place` of them; tx may be
- * NO_CONN. */
-void kolo_emit_reduce_many(kolo_builder_t *b, uint16_t first, uint32_t count, uint32_t own_place, uint16_t tx,
-                           kolo_segment_t dst, kolo_segment_t src, uint8_t flags);
+typedef struct {
+    uint16_t first; /* of kolo_builder_list() */
+    uint32_t count;
+    uint32_t own_place; /* so many of them come before this rank's own operand */
+} kolo_rx_list_t;
+/* Reduces what the list brings, in its order, with src in its place, to dst; tx may be NO_CONN. */
+void kolo_emit_reduce_many(kolo_builder_t *b, kolo_rx_list_t list, uint16_t tx, kolo_segment_t dst,
+                           kolo_segment_t src, uint8_t flags);
 /* A list of one connection from every other rank in rank order. */
 uint16_t kolo_emit_list_pairs(kolo_builder_t *b, const kolo_emit_env_t *env, uint32_t lane);
 uint16_t kolo_emit_list_spread(kolo_builder_t *b, const kolo_emit_env_t *env, uint32_t lane);

@@ -102,8 +102,8 @@ static void reduce_local(kolo_builder_t *b, const here_t *h, const rail_t *r, ui
                          int64_t back)
 {
     if (h->size > 1)
-        kolo_emit_reduce_many(b, list, h->size - 1, h->local, tx, rail_walk(r, KOLO_BUF_DST, back),
-                              rail_walk(r, KOLO_BUF_SRC, back), 0);
+        kolo_emit_reduce_many(b, (kolo_rx_list_t){list, h->size - 1, h->local}, tx,
+                              rail_walk(r, KOLO_BUF_DST, back), rail_walk(r, KOLO_BUF_SRC, back), 0);
     else if (tx != KOLO_NO_CONN)
         kolo_builder_send(b, tx, rail_walk(r, KOLO_BUF_SRC, back));
 }
@@ -239,8 +239,8 @@ static void add_for_others(kolo_builder_t *b, const here_t *h, uint16_t list)
             if (h->size == 1)
                 kolo_builder_send(b, tx, src);
             else
-                kolo_emit_reduce_many(b, list, h->size - 1, h->local, tx, kolo_seg_scratch(0, 1, (int32_t)part),
-                                      src, 0);
+                kolo_emit_reduce_many(b, (kolo_rx_list_t){list, h->size - 1, h->local}, tx,
+                                      kolo_seg_scratch(0, 1, (int32_t)part), src, 0);
         }
     }
 }
@@ -262,8 +262,9 @@ kolo_status_t kolo_hierarchical_reduce_scatter(const kolo_emit_env_t *env, kolo_
         uint16_t at = kolo_builder_list(b, &rx, 1);
         if (h.size == 1 && k == 1) all = at;
     }
-    kolo_emit_reduce_many(b, all, h.size - 1 + env->nnodes - 1, h.local, KOLO_NO_CONN, kolo_seg(KOLO_BUF_DST, 0, 1),
-                          kolo_seg(KOLO_BUF_SRC, (int32_t)env->rank, 1), KOLO_FLAG_FINAL);
+    kolo_emit_reduce_many(b, (kolo_rx_list_t){all, h.size - 1 + env->nnodes - 1, h.local}, KOLO_NO_CONN,
+                          kolo_seg(KOLO_BUF_DST, 0, 1), kolo_seg(KOLO_BUF_SRC, (int32_t)env->rank, 1),
+                          KOLO_FLAG_FINAL);
     return kolo_builder_finish(b, plan);
 }
 

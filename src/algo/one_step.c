@@ -15,8 +15,8 @@ kolo_status_t kolo_one_step_all_reduce(const kolo_emit_env_t *env, kolo_plan_t *
     kolo_builder_lane(b);
     kolo_emit_spread(b, env, 0, src);
     uint16_t first = kolo_emit_list_spread(b, env, 0);
-    kolo_emit_reduce_many(b, first, env->nranks - 1, env->rank, KOLO_NO_CONN, kolo_seg(KOLO_BUF_DST, 0, 1), src,
-                          KOLO_FLAG_FINAL);
+    kolo_emit_reduce_many(b, (kolo_rx_list_t){first, env->nranks - 1, env->rank}, KOLO_NO_CONN,
+                          kolo_seg(KOLO_BUF_DST, 0, 1), src, KOLO_FLAG_FINAL);
     return kolo_builder_finish(b, plan);
 }
 
@@ -60,8 +60,8 @@ kolo_status_t kolo_one_step_reduce(const kolo_emit_env_t *env, kolo_plan_t **pla
     kolo_builder_lane(b);
     if (env->rank == env->root) {
         uint16_t first = kolo_emit_list_pairs(b, env, 0);
-        kolo_emit_reduce_many(b, first, env->nranks - 1, env->rank, KOLO_NO_CONN, kolo_seg(KOLO_BUF_DST, 0, 1), src,
-                              KOLO_FLAG_FINAL);
+        kolo_emit_reduce_many(b, (kolo_rx_list_t){first, env->nranks - 1, env->rank}, KOLO_NO_CONN,
+                              kolo_seg(KOLO_BUF_DST, 0, 1), src, KOLO_FLAG_FINAL);
     } else {
         kolo_builder_send(b, kolo_builder_tx(b, env->root, 0), src);
     }
@@ -81,7 +81,7 @@ kolo_status_t kolo_one_step_reduce_scatter(const kolo_emit_env_t *env, kolo_plan
         kolo_builder_send(b, kolo_builder_tx(b, p, 0), kolo_seg(KOLO_BUF_SRC, (int32_t)p, 1));
     }
     uint16_t first = kolo_emit_list_pairs(b, env, 0);
-    kolo_emit_reduce_many(b, first, n - 1, me, KOLO_NO_CONN, kolo_seg(KOLO_BUF_DST, 0, 1),
+    kolo_emit_reduce_many(b, (kolo_rx_list_t){first, n - 1, me}, KOLO_NO_CONN, kolo_seg(KOLO_BUF_DST, 0, 1),
                           kolo_seg(KOLO_BUF_SRC, (int32_t)me, 1), KOLO_FLAG_FINAL);
     return kolo_builder_finish(b, plan);
 }

@@ -238,8 +238,8 @@ kolo_status_t kolo_single_copy_all_reduce(const kolo_emit_env_t *env, kolo_plan_
     kolo_builder_lane(b);
     expose_parts(b, env, KOLO_BUF_DST, 1);
     uint16_t first = kolo_emit_list_pairs(b, env, 0);
-    kolo_emit_reduce_many(b, first, n - 1, me, KOLO_NO_CONN, mine, kolo_seg(KOLO_BUF_SRC, (int32_t)me, 1),
-                          KOLO_FLAG_FINAL);
+    kolo_emit_reduce_many(b, (kolo_rx_list_t){first, n - 1, me}, KOLO_NO_CONN, mine,
+                          kolo_seg(KOLO_BUF_SRC, (int32_t)me, 1), KOLO_FLAG_FINAL);
     for (uint32_t k = 1; k < n; k++) put(b, kolo_builder_rx(b, after(env, k), 1), mine);
     wait_released(b, env, 1);
     return kolo_builder_finish(b, plan);

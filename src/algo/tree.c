@@ -44,8 +44,8 @@ static void up(kolo_builder_t *b, const node_t *node)
         rx[count] = kolo_builder_rx(b, (uint32_t)node->child[count], node->which);
     if (node->parent < 0) {
         uint16_t first = kolo_builder_list(b, rx, count);
-        kolo_emit_reduce_many(b, first, count, 0, tx, part(node, KOLO_BUF_DST), part(node, KOLO_BUF_SRC),
-                              KOLO_FLAG_FINAL);
+        kolo_emit_reduce_many(b, (kolo_rx_list_t){first, count, 0}, tx, part(node, KOLO_BUF_DST),
+                              part(node, KOLO_BUF_SRC), KOLO_FLAG_FINAL);
     } else if (count == 0) {
         kolo_builder_send(b, tx, part(node, KOLO_BUF_SRC));
     } else if (count == 1) {
@@ -53,7 +53,7 @@ static void up(kolo_builder_t *b, const node_t *node)
     } else {
         uint16_t first = kolo_builder_list(b, rx, count);
         kolo_segment_t sum = kolo_seg_scratch((int32_t)node->which, 1, (int32_t)node->which);
-        kolo_emit_reduce_many(b, first, count, 1, tx, sum, part(node, KOLO_BUF_SRC), 0);
+        kolo_emit_reduce_many(b, (kolo_rx_list_t){first, count, 1}, tx, sum, part(node, KOLO_BUF_SRC), 0);
     }
 }
 

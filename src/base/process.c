@@ -72,7 +72,7 @@ int kolo_thread_start(pthread_t *thread, size_t stack_bytes, void *(*fn)(void *)
     return error;
 }
 
-const char *kolo_descriptors_print(char *buf, size_t bytes)
+const char *kolo_fd_print_all(char *buf, size_t bytes)
 {
     struct rlimit limit = {0};
     int open = 0;

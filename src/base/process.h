@@ -36,7 +36,7 @@ typedef enum {
 kolo_process_end_t kolo_process_end(int pid);
 
 /* "this process has 1024 of at most 1024 descriptors open (ulimit -n, RLIMIT_NOFILE)", into buf; returns it. */
-const char *kolo_descriptors_print(char *buf, size_t bytes);
+const char *kolo_fd_print_all(char *buf, size_t bytes);
 
 /* How many fork()s lie between this process and the first one that asked: another number in each child, which has
  * its parent's memory but none of its threads. Any thread. */

@@ -111,7 +111,7 @@ static void close_file(void)
 
 static bool ready(void)
 {
-    kolo_fds_watch_forks(); /* first: its lock is taken last */
+    kolo_fd_watch_forks(); /* first: its lock is taken last */
     if (!recorder.fork_handled && pthread_atfork(before_fork, after_fork_parent, after_fork_child) != 0)
         return false;
     recorder.fork_handled = true;

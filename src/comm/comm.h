@@ -149,8 +149,15 @@ static inline void kolo_record_begin(kolo_recording_t *r, const kolo_call_t *cal
     kolo_record_entry_t *e = kolo_record_entry_begin(r->at, index);
     r->timed = call->count * call->elem >= KOLO_RECORD_TIMED_BYTES;
     if (KOLO_UNLIKELY(r->timed || index % KOLO_RECORD_TIMED_EACH == 0)) now = kolo_now_ns();
-    kolo_record_fill(e, number, word, call->count, now, call->root,
-                     kolo_record_what((kolo_record_kind_t)call->kind, call->elem, algo), state);
+    kolo_record_fill(e, (kolo_record_first_t){
+                            .number = number,
+                            .word = word,
+                            .count = call->count,
+                            .begun_ns = now,
+                            .root = call->root,
+                            .what = kolo_record_what((kolo_record_kind_t)call->kind, call->elem, algo),
+                            .state = state,
+                        });
     kolo_record_entry_end(e, index);
     r->now = e;
 }
@@ -301,8 +308,8 @@ kolo_status_t kolo_handle_retire(kolo_comm_t comm, const char *what, bool abort)
 /* Waits until init or split is over. */
 void kolo_handle_started(kolo_comm_t comm);
 /* Waits until init or split is over and no operation is inside or queued; with `visitors` until no call at all is
- * inside.
- */
+ *
+ * inside. */
 kolo_status_t kolo_handle_quiet(kolo_comm_t comm, const _Atomic uint32_t *abort, bool visitors);
 /* The error of a call that this state does not allow: not ready, finalized, failed. */
 kolo_status_t kolo_handle_refuse(kolo_comm_t comm, int state);

@@ -92,9 +92,13 @@ void kolo_record_queued(kolo_body_t *body, kolo_call_t *call)
     /* A queue longer than the record: what still waits keeps its place, and this one goes unrecorded. */
     if (is_open(&r->at->entries[index % KOLO_RECORD_ENTRIES])) return;
     kolo_record_entry_t *e = kolo_record_entry_begin(r->at, index);
-    kolo_record_fill(e, 0, word_of(call), call->count, kolo_now_ns(), call->root,
-                     kolo_record_what((kolo_record_kind_t)call->kind, call->elem, KOLO_RECORD_NO_ALGO),
-                     KOLO_RECORD_QUEUED);
+    uint32_t what = kolo_record_what((kolo_record_kind_t)call->kind, call->elem, KOLO_RECORD_NO_ALGO);
+    kolo_record_fill(e, (kolo_record_first_t){.word = word_of(call),
+                                              .count = call->count,
+                                              .begun_ns = kolo_now_ns(),
+                                              .root = call->root,
+                                              .what = what,
+                                              .state = KOLO_RECORD_QUEUED});
     kolo_record_entry_end(e, index);
     r->next = index + 1;
     call->record = index + 1;

@@ -51,18 +51,23 @@ void kolo_record_begin_pairs(struct kolo_body *body, struct kolo_call *calls, si
 void kolo_record_end_pairs(struct kolo_body *body, const struct kolo_call *calls, size_t count,
                            kolo_status_t status);
 
-static inline void kolo_record_fill(kolo_record_entry_t *e, uint64_t number, uint64_t word, uint64_t count,
-                                    uint64_t begun_ns, uint32_t root, uint32_t what, kolo_record_state_t state)
+typedef struct { /* what an entry begins with */
+    uint64_t number, word, count, begun_ns;
+    uint32_t root, what; /* what: kolo_record_what() */
+    kolo_record_state_t state;
+} kolo_record_first_t;
+
+static inline void kolo_record_fill(kolo_record_entry_t *e, kolo_record_first_t first)
 {
-    atomic_store_explicit(&e->number, number, memory_order_relaxed);
-    atomic_store_explicit(&e->word, word, memory_order_relaxed);
-    atomic_store_explicit(&e->count, count, memory_order_relaxed);
-    atomic_store_explicit(&e->begun_ns, begun_ns, memory_order_relaxed);
+    atomic_store_explicit(&e->number, first.number, memory_order_relaxed);
+    atomic_store_explicit(&e->word, first.word, memory_order_relaxed);
+    atomic_store_explicit(&e->count, first.count, memory_order_relaxed);
+    atomic_store_explicit(&e->begun_ns, first.begun_ns, memory_order_relaxed);
     atomic_store_explicit(&e->ended_ns, 0, memory_order_relaxed);
-    atomic_store_explicit(&e->root, root, memory_order_relaxed);
+    atomic_store_explicit(&e->root, first.root, memory_order_relaxed);
     atomic_store_explicit(&e->queued_us, 0, memory_order_relaxed);
-    atomic_store_explicit(&e->what, what, memory_order_relaxed);
-    atomic_store_explicit(&e->state, (uint32_t)state, memory_order_relaxed);
+    atomic_store_explicit(&e->what, first.what, memory_order_relaxed);
+    atomic_store_explicit(&e->state, (uint32_t)first.state, memory_order_relaxed);
 }
 
 static inline uint32_t kolo_record_what(kolo_record_kind_t kind, size_t elem, uint32_t algo)

@@ -40,7 +40,7 @@ static const kolo_frame_rule_t frames[] = {
      .arrived = kolo_difference_arrived},
     {KOLO_FRAME_SUMS, KOLO_SUMS_FRAME_BYTES(1), KOLO_SUMS_FRAME_MOST, .arrived = kolo_sums_arrived},
     {KOLO_FRAME_LEFT, KOLO_LEFT_FRAME_BYTES, KOLO_LEFT_FRAME_BYTES, .arrived = kolo_left_arrived},
-    {KOLO_FRAME_SURVEY, 0, 0, .arrived = kolo_survey_asked},
+    {KOLO_FRAME_SURVEY, 0, 0, .arrived = kolo_diag_survey_asked},
     {KOLO_FRAME_FINDINGS, KOLO_FINDINGS_FRAME_BYTES, KOLO_FINDINGS_FRAME_BYTES, .arrived = kolo_findings_arrived},
 };
 
@@ -56,5 +56,5 @@ static const kolo_room_t room = {.frames = frames,
 
 __attribute__((constructor)) static void enter(void)
 {
-    kolo_room_register(KOLO_ROOM_DIAG, &room);
+    kolo_rooms_register(KOLO_ROOM_DIAG, &room);
 }

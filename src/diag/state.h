@@ -115,7 +115,7 @@ const char *kolo_left_arrived(kolo_conn_t *conn);
 /* Tells the rank at the other end who has left. */
 void kolo_left_tell(kolo_conn_t *conn);
 
-const char *kolo_survey_asked(kolo_conn_t *conn);
+const char *kolo_diag_survey_asked(kolo_conn_t *conn);
 const char *kolo_findings_arrived(kolo_conn_t *conn);
 
 #endif

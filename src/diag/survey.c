@@ -21,7 +21,7 @@ void kolo_diag_set_survey(kolo_oob_t *oob, kolo_survey_fn_t fn, void *arg)
 
 /* ---- answering; on the progress thread, with the lock held ---- */
 
-const char *kolo_survey_asked(kolo_conn_t *conn)
+const char *kolo_diag_survey_asked(kolo_conn_t *conn)
 {
     kolo_oob_t *oob = conn->oob;
     kolo_peer_t *peer = conn->peer;

@@ -42,7 +42,7 @@ static bool refuses(kolo_request_t *q, kolo_refuses_t what, const void *memory, 
 {
     kolo_accessed_t found;
     if (!memory || bytes == 0) return false;
-    kolo_access_find(memory, bytes, what == KOLO_REFUSES_OUTPUT, &found);
+    kolo_mem_access_find(memory, bytes, what == KOLO_REFUSES_OUTPUT, &found);
     if (found.access == KOLO_ACCESS_FULL) return false;
     q->refusal = (kolo_refusal_t){what, found.access, found.at};
     return true;

@@ -53,7 +53,7 @@ void kolo_fill_identity(void *dst, size_t count, kolo_type_t type, kolo_op_t op)
 {
     if (count == 0) return; /* then there need be no memory either */
     size_t elem = kolo_type_size(type);
-    uint64_t bits = kolo_identity_word(type, op);
+    uint64_t bits = kolo_mem_identity_word(type, op);
     if (elem == 1 || bits == 0) {
         memset(dst, (int)(bits & 0xff), count * elem);
         return;

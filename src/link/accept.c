@@ -337,12 +337,12 @@ void kolo_caller_greet(kolo_listener_t *listener, int fd, const struct sockaddr 
 
 /* ---- for the listeners ---- */
 
-bool kolo_callers_full(void)
+bool kolo_caller_full(void)
 {
     return callers.count >= most_pending();
 }
 
-void kolo_callers_drop(kolo_listener_t *listener)
+void kolo_caller_drop_all(kolo_listener_t *listener)
 {
     for (kolo_listener_t **at = &callers.paused; *at != NULL; at = &(*at)->next_paused)
         if (*at == listener) {

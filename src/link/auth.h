@@ -84,8 +84,8 @@ void kolo_auth_verdict(const kolo_key_t *key, uint64_t cookie, const uint8_t gre
 /* For a hello whose proof failed: no proof of our own goes with it. */
 void kolo_auth_unproven_refusal(uint8_t verdict[KOLO_VERDICT_BYTES]);
 
-/* Dialling side. false: the greeting is not of this protocol and version (*version is what it said, 0 if nothing).
- */
+/* Dialling side. false: the greeting is not of this protocol and version (*version is what it said, 0 if
+ * nothing). */
 bool kolo_auth_greeting_fits(const uint8_t greeting[KOLO_GREETING_BYTES], unsigned *version);
 kolo_status_t kolo_auth_hello(const kolo_key_t *key, uint64_t cookie, const uint8_t greeting[KOLO_GREETING_BYTES],
                               const kolo_claim_t *claim, uint8_t hello[KOLO_HELLO_BYTES]);

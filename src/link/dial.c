@@ -143,7 +143,7 @@ static void tell_of_shortage(const kolo_dial_t *dial, int err)
     if (err == EADDRNOTAVAIL)
         how = ": no local port is free (connections in TIME_WAIT? see ss -s and net.ipv4.ip_local_port_range)";
     if (err == EMFILE) {
-        kolo_descriptors_print(buf, sizeof(buf));
+        kolo_fd_print_all(buf, sizeof(buf));
         how = "; kolo-info --memory RANKS says how many a communicator needs";
     }
     kolo_warn("oob", "%s cannot call %s yet: %s%s%s%s", me, dial->config.who, strerror(err), buf[0] ? ": " : "",
@@ -203,7 +203,7 @@ static void dial_attempt_failed(kolo_dial_t *dial, int err)
     if (err == EMFILE && dial->starved_ns == 0) dial->starved_ns = kolo_now_ns();
     if (err == EMFILE && kolo_now_ns() - dial->starved_ns >= KOLO_STARVED_MS * KOLO_NS_PER_MS) {
         char buf[128];
-        dial_fail(dial, KOLO_ERR_SYSTEM, "%s: %s", strerror(err), kolo_descriptors_print(buf, sizeof(buf)));
+        dial_fail(dial, KOLO_ERR_SYSTEM, "%s: %s", strerror(err), kolo_fd_print_all(buf, sizeof(buf)));
         return;
     }
     if (err == EAFNOSUPPORT || err == EINVAL || err == EACCES || err == EPERM) {

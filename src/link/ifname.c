@@ -71,7 +71,7 @@ static int interface_class(const view_t *view, const struct ifaddrs *ifa)
     if (kolo_link_values.socket_ifname != NULL && kolo_link_values.socket_ifname[0] != '\0')
         return kolo_ifname_matches(kolo_link_values.socket_ifname, ifa->ifa_name) ? 0 : -1;
     if (ifa->ifa_flags & IFF_LOOPBACK) return 2;
-    return !has_way_out(view, ifa) && kolo_interface_is_virtual(ifa->ifa_name) ? 1 : 0;
+    return !has_way_out(view, ifa) && kolo_route_is_virtual(ifa->ifa_name) ? 1 : 0;
 }
 
 static bool is_link_local(const struct sockaddr *sa)

@@ -36,8 +36,7 @@ static void tell_of_shortage(const kolo_listener_t *listener, int err)
                  nranks);
     kolo_warn("oob", "%s cannot accept a caller now: %s: %s. Other ranks wait for it until descriptors are free%s",
               who, strerror(err),
-              err == EMFILE ? kolo_descriptors_print(buf, sizeof(buf)) : "the system as a whole is short of them",
-              need);
+              err == EMFILE ? kolo_fd_print_all(buf, sizeof(buf)) : "the system as a whole is short of them", need);
 }
 
 static void listener_readable(void *arg, int fd, uint32_t events)
@@ -45,7 +44,7 @@ static void listener_readable(void *arg, int fd, uint32_t events)
     kolo_listener_t *listener = arg;
     (void)events;
     for (int i = 0; i < ACCEPTS_AT_ONCE; i++) {
-        if (kolo_callers_full()) {
+        if (kolo_caller_full()) {
             kolo_listener_pause(listener);
             return;
         }
@@ -133,7 +132,7 @@ static kolo_status_t listener_bind(const kolo_address_t *address, bool quiet, in
     errno = err;
     if (quiet && (err == EADDRINUSE || err == EADDRNOTAVAIL)) return KOLO_ERR_INVALID_USAGE;
     char open[160] = "";
-    if (err == EMFILE) kolo_descriptors_print(open, sizeof(open));
+    if (err == EMFILE) kolo_fd_print_all(open, sizeof(open));
     if (err == EADDRINUSE && kolo_address_port(address) == 0) print_port_range(open, sizeof(open));
     return kolo_fail_errno(KOLO_ERR_SYSTEM, err, "cannot listen on %s%s%s", kolo_address_print(address, buf),
                            open[0] != '\0' ? "; " : "", open);
@@ -176,7 +175,7 @@ void kolo_listener_close(kolo_listener_t *listener)
 {
     if (listener == NULL) return;
     kolo_watch_del(listener->watch);
-    kolo_callers_drop(listener);
+    kolo_caller_drop_all(listener);
     kolo_fd_close(listener->fd);
     kolo_auth_wipe(&listener->key, sizeof(listener->key));
     free(listener);

@@ -23,13 +23,13 @@ struct kolo_listener {
 /* ---- accept.c ---- */
 
 /* As many callers wait as may. */
-bool kolo_callers_full(void);
+bool kolo_caller_full(void);
 /* Greets a new caller; takes the descriptor. */
 struct sockaddr;
 void kolo_caller_greet(kolo_listener_t *listener, int fd, const struct sockaddr *from);
 /* Accepts nobody until there is room for callers, or descriptors may be free again. */
 void kolo_listener_pause(kolo_listener_t *listener);
 /* Drops all callers of a listener that is being closed, and never resumes it. */
-void kolo_callers_drop(kolo_listener_t *listener);
+void kolo_caller_drop_all(kolo_listener_t *listener);
 
 #endif

@@ -64,7 +64,7 @@ bool kolo_route_default_source(int family, struct sockaddr_storage *source)
                              source);
 }
 
-bool kolo_interface_is_virtual(const char *name)
+bool kolo_route_is_virtual(const char *name)
 {
     static const char *const drivers[] = {"bridge", "tun", "vxlan", "dummy", "ipip", "wireguard"};
     struct ethtool_drvinfo info = {.cmd = ETHTOOL_GDRVINFO};

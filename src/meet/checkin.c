@@ -19,7 +19,7 @@ static bool all_zero(const uint8_t *bytes, size_t length)
     return any == 0;
 }
 
-void kolo_checkin_encode(const kolo_checkin_t *checkin, uint8_t bytes[KOLO_CHECKIN_BYTES])
+void kolo_meet_checkin_encode(const kolo_checkin_t *checkin, uint8_t bytes[KOLO_CHECKIN_BYTES])
 {
     memset(bytes, 0, KOLO_CHECKIN_BYTES);
     kolo_put32(bytes, CHECKIN_MAGIC);
@@ -34,7 +34,7 @@ void kolo_checkin_encode(const kolo_checkin_t *checkin, uint8_t bytes[KOLO_CHECK
     memcpy(bytes + 64, checkin->root_only.bytes, 32);
 }
 
-const char *kolo_checkin_decode(const uint8_t *bytes, size_t length, kolo_checkin_t *checkin)
+const char *kolo_meet_checkin_decode(const uint8_t *bytes, size_t length, kolo_checkin_t *checkin)
 {
     if (length != KOLO_CHECKIN_BYTES) return "a check-in of the wrong length";
     if (kolo_get32(bytes) != CHECKIN_MAGIC) return "not a check-in";
@@ -60,7 +60,7 @@ const char *kolo_checkin_decode(const uint8_t *bytes, size_t length, kolo_checki
     return NULL;
 }
 
-void kolo_reply_encode(const kolo_reply_t *reply, uint8_t bytes[KOLO_REPLY_BYTES])
+void kolo_meet_reply_encode(const kolo_reply_t *reply, uint8_t bytes[KOLO_REPLY_BYTES])
 {
     size_t length = strnlen(reply->text, KOLO_REPLY_TEXT_BYTES);
     memset(bytes, 0, KOLO_REPLY_BYTES);
@@ -72,7 +72,7 @@ void kolo_reply_encode(const kolo_reply_t *reply, uint8_t bytes[KOLO_REPLY_BYTES
     memcpy(bytes + 64, reply->text, length);
 }
 
-const char *kolo_reply_decode(const uint8_t *bytes, size_t length, kolo_reply_t *reply)
+const char *kolo_meet_reply_decode(const uint8_t *bytes, size_t length, kolo_reply_t *reply)
 {
     if (length != KOLO_REPLY_BYTES) return "a reply of the wrong length";
     if (kolo_get32(bytes) != REPLY_MAGIC) return "not a reply";

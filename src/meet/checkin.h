@@ -30,11 +30,11 @@ typedef struct {
     char text[KOLO_REPLY_TEXT_BYTES + 1];
 } kolo_reply_t;
 
-void kolo_checkin_encode(const kolo_checkin_t *checkin, uint8_t bytes[KOLO_CHECKIN_BYTES]);
-void kolo_reply_encode(const kolo_reply_t *reply, uint8_t bytes[KOLO_REPLY_BYTES]);
+void kolo_meet_checkin_encode(const kolo_checkin_t *checkin, uint8_t bytes[KOLO_CHECKIN_BYTES]);
+void kolo_meet_reply_encode(const kolo_reply_t *reply, uint8_t bytes[KOLO_REPLY_BYTES]);
 /* NULL when fine, else what is wrong. */
-const char *kolo_checkin_decode(const uint8_t *bytes, size_t length, kolo_checkin_t *checkin);
-const char *kolo_reply_decode(const uint8_t *bytes, size_t length, kolo_reply_t *reply);
+const char *kolo_meet_checkin_decode(const uint8_t *bytes, size_t length, kolo_checkin_t *checkin);
+const char *kolo_meet_reply_decode(const uint8_t *bytes, size_t length, kolo_reply_t *reply);
 
 /* The ranks [first, first + count) that call id `index`: even shares. */
 void kolo_root_share(int nranks, int nids, int index, int *first, int *count);

@@ -19,9 +19,9 @@ static void checkin(const uint8_t *data, size_t size)
 {
     kolo_checkin_t c;
     uint8_t again[KOLO_CHECKIN_BYTES];
-    if (kolo_checkin_decode(data, size, &c) != NULL) return;
+    if (kolo_meet_checkin_decode(data, size, &c) != NULL) return;
     require(c.rank >= 0 && c.rank < c.nranks && c.nranks <= KOLO_NRANKS_MAX && c.nids <= c.nranks);
-    kolo_checkin_encode(&c, again);
+    kolo_meet_checkin_encode(&c, again);
     require(memcmp(data, again, sizeof(again)) == 0);
     int first, count;
     kolo_root_share(c.nranks, c.nids, c.id_index, &first, &count);
@@ -33,7 +33,7 @@ static void checkin(const uint8_t *data, size_t size)
 static void reply(const uint8_t *data, size_t size)
 {
     kolo_reply_t r;
-    if (kolo_reply_decode(data, size, &r) != NULL) return;
+    if (kolo_meet_reply_decode(data, size, &r) != NULL) return;
     require(memchr(r.text, '\0', sizeof(r.text)) != NULL);
     for (const char *c = r.text; *c != '\0'; c++) require((unsigned char)*c >= 32 && *c != 127);
     require(r.status != KOLO_OK || kolo_address_check(&r.next) == NULL);

@@ -44,7 +44,7 @@ static void line_readable(void *arg, int fd, uint32_t events)
     kolo_watch_del(line->watch); /* one word is all */
     line->watch = NULL;
     bool fine = n == 1 && bytes[0] == KOLO_FRAME_ACK;
-    if (n == KOLO_REPLY_BYTES && kolo_reply_decode(bytes, KOLO_REPLY_BYTES, &word) != NULL)
+    if (n == KOLO_REPLY_BYTES && kolo_meet_reply_decode(bytes, KOLO_REPLY_BYTES, &word) != NULL)
         word = (kolo_reply_t){.status = KOLO_ERR_PROTOCOL, .text = "it sent bytes that are no word"};
     line->fn(line->arg, line->tag,
              fine                     ? KOLO_OK
@@ -94,7 +94,7 @@ static void close_here(void *arg)
     size_t length = 1;
     if (last->status != KOLO_OK && last->text != NULL) {
         snprintf(word.text, sizeof(word.text), "%s", last->text);
-        kolo_reply_encode(&word, bytes);
+        kolo_meet_reply_encode(&word, bytes);
         length = sizeof(bytes);
     }
     kolo_watch_del(line->watch);

@@ -83,7 +83,7 @@ void kolo_root_call(root_t *root, int rank, const kolo_address_t *address, bool 
     call->rank = rank;
     call->counts = counts;
     call->address = *address;
-    kolo_reply_encode(reply, call->reply);
+    kolo_meet_reply_encode(reply, call->reply);
     *root->waiting_tail = call;
     root->waiting_tail = &call->next;
     call_more(root);

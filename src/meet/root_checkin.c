@@ -207,7 +207,7 @@ static void root_acknowledge(root_t *root, const kolo_checkin_t *c, kolo_socket_
 static void root_accepted(void *owner, const kolo_claim_t *claim, kolo_socket_t socket, const uint8_t *frame)
 {
     kolo_checkin_t checkin;
-    const char *wrong = kolo_checkin_decode(frame, KOLO_CHECKIN_BYTES, &checkin);
+    const char *wrong = kolo_meet_checkin_decode(frame, KOLO_CHECKIN_BYTES, &checkin);
     if (wrong == NULL && checkin.rank != claim->from) wrong = "a check-in for another rank than its caller's";
     if (wrong != NULL) {
         kolo_link_count(KOLO_COUNT_FRAME);

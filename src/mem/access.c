@@ -19,7 +19,7 @@ typedef struct { /* a line of /proc/self/maps */
     char perms[8], path[96];
 } mapping_t;
 
-const char *kolo_access_why(kolo_access_t access)
+const char *kolo_mem_access_why(kolo_access_t access)
 {
     static const char *const why[KOLO_ACCESS_COUNT] = {
         [KOLO_ACCESS_FULL] = "it can be used",
@@ -70,7 +70,7 @@ static bool read_mapping(FILE *f, mapping_t *m)
     return fields >= 3;
 }
 
-void kolo_access_find(const void *memory, size_t bytes, bool write, kolo_accessed_t *found)
+void kolo_mem_access_find(const void *memory, size_t bytes, bool write, kolo_accessed_t *found)
 {
     uintptr_t at = (uintptr_t)memory, to = at + bytes;
     mapping_t m;

@@ -25,8 +25,8 @@ typedef struct {
 } kolo_accessed_t;
 
 /* Any thread. */
-void kolo_access_find(const void *memory, size_t bytes, bool write, kolo_accessed_t *found);
+void kolo_mem_access_find(const void *memory, size_t bytes, bool write, kolo_accessed_t *found);
 /* Half a sentence: "it is protected". */
-const char *kolo_access_why(kolo_access_t access);
+const char *kolo_mem_access_why(kolo_access_t access);
 
 #endif

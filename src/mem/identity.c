@@ -40,7 +40,7 @@ static uint64_t bits_of(kolo_type_t type, kolo_op_t op)
     }
 }
 
-uint64_t kolo_identity_word(kolo_type_t type, kolo_op_t op)
+uint64_t kolo_mem_identity_word(kolo_type_t type, kolo_op_t op)
 {
     uint64_t word = bits_of(type, op);
     for (size_t bits = 8 * kolo_type_bytes(type); bits < 64; bits *= 2)

@@ -9,6 +9,6 @@
 #include <stdint.h>
 
 /* The identity of a built-in operator, as 64 bits: the element again and again. */
-uint64_t kolo_identity_word(kolo_type_t type, kolo_op_t op);
+uint64_t kolo_mem_identity_word(kolo_type_t type, kolo_op_t op);
 
 #endif

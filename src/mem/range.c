@@ -77,7 +77,7 @@ static void forget(void)
 }
 static void watch_forks(void)
 {
-    kolo_fds_watch_forks(); /* first: its lock is taken last */
+    kolo_fd_watch_forks(); /* first: its lock is taken last */
     pthread_atfork(lock_both, unlock_both, forget);
 }
 

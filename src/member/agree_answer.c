@@ -68,7 +68,7 @@ const char *kolo_agree_arrived(kolo_oob_t *oob, kolo_inbound_t *in)
     kolo_peer_t *peer = kolo_peer_find(oob, in->peer);
     uint64_t tag = in->tag;
     bool asks = wrong == NULL && wants_answer(&b);
-    kolo_early_remove(oob, in);
+    kolo_oob_early_remove(oob, in);
     if (asks && peer != NULL) answer(s, peer, tag);
     return wrong;
 }

@@ -286,7 +286,7 @@ static void take_foreign(kolo_agree_run_t *x, kolo_inbound_t *in)
         kolo_agree_refuse(x, c, KOLO_ERR_MISMATCH, c == from ? x->oob->rank : from);
         if (refuses || c == from) kolo_agree_fail_mismatch(x, from);
     }
-    if (refuses) kolo_early_remove(x->oob, in);
+    if (refuses) kolo_oob_early_remove(x->oob, in);
 }
 
 static kolo_inbound_t *find_message(const kolo_agree_run_t *x, bool foreign)
@@ -308,7 +308,7 @@ void kolo_agree_take_messages(kolo_agree_run_t *x)
     kolo_ballot_t b;
     while (!x->decided && x->failed == KOLO_OK && (in = find_message(x, false)) != NULL) {
         if (kolo_ballot_decode(in->part[0], in->bytes, x->oob->nranks, &b) == NULL) take(x, in->peer, &b);
-        kolo_early_remove(x->oob, in);
+        kolo_oob_early_remove(x->oob, in);
     }
     while (!x->decided && x->failed == KOLO_OK && (in = find_message(x, true)) != NULL) take_foreign(x, in);
 }

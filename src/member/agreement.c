@@ -112,7 +112,7 @@ static void coordinate(kolo_agree_run_t *x)
 
 /* ---- one rank's part ---- */
 
-static void move(kolo_agree_run_t *x)
+static void step(kolo_agree_run_t *x)
 {
     kolo_agree_take_messages(x);
     if (x->decided || x->failed != KOLO_OK) return;
@@ -197,7 +197,7 @@ static kolo_status_t run(kolo_agree_run_t *x)
         if (kolo_life(oob)->partition) /* before anything else: alone it would agree with itself */
             return kolo_fail(KOLO_ERR_PARTITION, "%s: rank %d was in %s when it was cut off: %s", oob->name,
                              oob->rank, x->a->what, kolo_life(oob)->partition_why);
-        move(x);
+        step(x);
         if (x->failed != KOLO_OK) return x->failed;
         if (x->decided) return KOLO_OK;
         uint64_t mine =

@@ -115,7 +115,7 @@ static void pass_on(const kolo_oob_t *parent, kolo_oob_t *child, kolo_news_kind_
     pthread_mutex_unlock(&child->lock);
 }
 
-void kolo_children_tell(kolo_oob_t *parent, kolo_news_kind_t kind, int rank)
+void kolo_inherit_tell(kolo_oob_t *parent, kolo_news_kind_t kind, int rank)
 {
     const kolo_peer_t *peer = kind == KOLO_NEWS_LOST ? kolo_peer_find(parent, rank) : NULL;
     if (kind == KOLO_NEWS_LOST && peer == NULL) return;

@@ -132,7 +132,7 @@ void kolo_pidwatch_stop(kolo_oob_t *oob);
 /* ---- children (inherit.c) ---- */
 
 /* Passes news of the parent to its children, with the parent's lock held. */
-void kolo_children_tell(kolo_oob_t *parent, kolo_news_kind_t kind, int rank);
+void kolo_inherit_tell(kolo_oob_t *parent, kolo_news_kind_t kind, int rank);
 /* Before the object is freed: unlinks it from its parent and its children. Without a lock. */
 void kolo_inherit_end(kolo_oob_t *oob);
 

@@ -111,7 +111,7 @@ void kolo_news_flood(kolo_oob_t *oob, kolo_frame_kind_t kind, const void *bytes,
 static void announce(kolo_oob_t *oob, kolo_news_kind_t kind, int rank, const char *why)
 {
     if (kolo_life(oob)->news_fn != NULL) kolo_life(oob)->news_fn(kolo_life(oob)->news_arg, kind, rank, why);
-    kolo_children_tell(oob, kind, rank);
+    kolo_inherit_tell(oob, kind, rank);
     kolo_oob_wake(oob);
 }
 

@@ -91,5 +91,5 @@ static const kolo_room_t room = {.frames = frames,
 
 __attribute__((constructor)) static void enter(void)
 {
-    kolo_room_register(KOLO_ROOM_MEMBER, &room);
+    kolo_rooms_register(KOLO_ROOM_MEMBER, &room);
 }

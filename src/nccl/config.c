@@ -112,8 +112,8 @@ static void say_chosen(void)
                       "forces one for all calls");
 }
 
-/* The profile of a communicator is Kolo's measure of how much of a GPU a call may take; it is not changed by call.
- */
+/* The profile of a communicator is Kolo's measure of how much of a GPU a call may take; it is not changed by
+ * call. */
 ncclResult_t kolo_nccl_call_config_read(const ncclCollConfig_t *config, const char *call, cudaEvent_t *event)
 {
     *event = NULL;

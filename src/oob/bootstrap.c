@@ -46,7 +46,7 @@ struct kolo_bootstrap {
 
 static void read_reply(const uint8_t *frame, kolo_reply_t *reply)
 {
-    const char *wrong = kolo_reply_decode(frame, KOLO_REPLY_BYTES, reply);
+    const char *wrong = kolo_meet_reply_decode(frame, KOLO_REPLY_BYTES, reply);
     if (wrong == NULL) return;
     kolo_link_count(KOLO_COUNT_FRAME);
     reply->status = KOLO_ERR_PROTOCOL;
@@ -198,7 +198,7 @@ static kolo_status_t call_root(kolo_bootstrap_t *boot, const kolo_id_t *id, int 
     if (!neighbour) oob->root_at = id->address;
     checkin.peer = oob->table[oob->rank];
     checkin.root_only = boot->root_only;
-    kolo_checkin_encode(&checkin, call->frame);
+    kolo_meet_checkin_encode(&checkin, call->frame);
     kolo_dial_config_t config = {
         .address = id->address,
         .key = id->secret,

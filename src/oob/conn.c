@@ -68,7 +68,7 @@ static void conn_drop_in(kolo_conn_t *conn)
     in->conn = NULL;
     in->started = false;
     in->got = 0;
-    if (in->early) kolo_early_remove(conn->oob, in);
+    if (in->early) kolo_oob_early_remove(conn->oob, in);
 }
 
 static void conn_mark_dead(kolo_conn_t *conn, const char *why, kolo_loss_how_t how)
@@ -176,7 +176,7 @@ static void conn_flush(kolo_conn_t *conn)
 void kolo_conn_send(kolo_conn_t *conn, kolo_outbound_t *out)
 {
     kolo_head_t head = {out->kind, (uint32_t)(out->part_bytes[0] + out->part_bytes[1]), out->tag};
-    kolo_head_encode(&head, out->head);
+    kolo_oob_head_encode(&head, out->head);
     out->total = KOLO_HEAD_BYTES + head.bytes;
     out->next = NULL;
     if (conn->dead) {
@@ -208,7 +208,7 @@ static void conn_finish_in(kolo_conn_t *conn)
     conn->head_got = 0;
     in->conn = NULL;
     in->done = true;
-    const kolo_frame_rule_t *rule = kolo_frame_rule(in->kind);
+    const kolo_frame_rule_t *rule = kolo_rooms_frame_rule(in->kind);
     const char *wrong = NULL;
     if (in == &conn->small)
         wrong = rule->arrived(conn);
@@ -222,7 +222,7 @@ static void conn_finish_in(kolo_conn_t *conn)
 /* A head is complete: finds a place for the message. false: it has none yet. */
 static bool conn_begin_in(kolo_conn_t *conn)
 {
-    const kolo_frame_rule_t *rule = kolo_frame_rule(conn->frame.kind);
+    const kolo_frame_rule_t *rule = kolo_rooms_frame_rule(conn->frame.kind);
     kolo_inbound_t *in = &conn->small;
     if (rule->arrived != NULL) {
         *in = (kolo_inbound_t){.kind = conn->frame.kind, .peer = conn->peer->rank, .bytes = conn->frame.bytes};
@@ -273,7 +273,7 @@ static void conn_feed(kolo_conn_t *conn, const uint8_t *bytes, size_t n)
         bytes += take;
         n -= take;
         if (conn->head_got < KOLO_HEAD_BYTES) return;
-        const char *wrong = kolo_head_decode(conn->head, KOLO_HEAD_BYTES, &conn->frame);
+        const char *wrong = kolo_oob_head_decode(conn->head, KOLO_HEAD_BYTES, &conn->frame);
         if (wrong != NULL) {
             conn_refuse(conn, wrong);
         } else if (!conn_begin_in(conn)) {

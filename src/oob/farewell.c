@@ -44,11 +44,11 @@ static size_t farewell_frames(const kolo_oob_t *oob, uint8_t bytes[2 * KOLO_HEAD
     kolo_head_t head = {KOLO_FRAME_FAREWELL, 0, farewell_tag(oob)};
     if (blamed_by(oob) == oob->rank && length > 0) {
         kolo_head_t words = {KOLO_FRAME_WORDS, (uint32_t)length, 0};
-        kolo_head_encode(&words, bytes);
+        kolo_oob_head_encode(&words, bytes);
         memcpy(bytes + KOLO_HEAD_BYTES, oob->reason, length);
         used = KOLO_HEAD_BYTES + length;
     }
-    kolo_head_encode(&head, bytes + used);
+    kolo_oob_head_encode(&head, bytes + used);
     return used + KOLO_HEAD_BYTES;
 }
 
@@ -78,7 +78,7 @@ void kolo_farewell_call(const kolo_oob_t *oob, const kolo_dial_t *dial)
     kolo_dial_last_word(dial, bytes, farewell_frames(oob, bytes));
 }
 
-const char *kolo_words_arrived(kolo_conn_t *conn)
+const char *kolo_farewell_words_arrived(kolo_conn_t *conn)
 {
     kolo_peer_t *about = conn->peer;
     uint64_t tag = conn->frame.tag;
@@ -90,7 +90,7 @@ const char *kolo_words_arrived(kolo_conn_t *conn)
         if (about == NULL || about->words[0] != '\0') return NULL;
     }
     char *words = about->words;
-    memcpy(words, conn->body, length); /* kolo_head_decode() has bounded it */
+    memcpy(words, conn->body, length); /* kolo_oob_head_decode() has bounded it */
     words[length] = '\0';
     for (uint32_t i = 0; i < length; i++)
         if ((unsigned char)words[i] < 32 || words[i] == 127) words[i] = '?';

@@ -320,13 +320,13 @@ static void who_leaves_in_the_middle_of_a_call_says_so_and_why(void **state)
     atomic_store(&met, 0);
     test_run(6, call_and_leave);
     assert_int_equal(recv(called_fd, bytes, sizeof(bytes), MSG_WAITALL), sizeof(bytes));
-    assert_null(kolo_head_decode(bytes, sizeof(bytes), &head));
+    assert_null(kolo_oob_head_decode(bytes, sizeof(bytes), &head));
     assert_int_equal(head.kind, KOLO_FRAME_WORDS);
     assert_in_range(head.bytes, 1, sizeof(words) - 1);
     assert_int_equal(recv(called_fd, words, head.bytes, MSG_WAITALL), head.bytes);
     assert_string_equal(words, "rank 5 has died");
     assert_int_equal(recv(called_fd, bytes, sizeof(bytes), MSG_WAITALL), sizeof(bytes));
-    assert_null(kolo_head_decode(bytes, sizeof(bytes), &head));
+    assert_null(kolo_oob_head_decode(bytes, sizeof(bytes), &head));
     assert_int_equal(head.kind, KOLO_FRAME_FAREWELL);
     assert_true(recv(called_fd, &more, 1, 0) <= 0);
     close(called_fd);

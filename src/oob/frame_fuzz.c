@@ -18,9 +18,9 @@ static void head(const uint8_t *data, size_t size)
 {
     kolo_head_t h;
     uint8_t again[KOLO_HEAD_BYTES];
-    if (kolo_head_decode(data, size, &h) != NULL) return;
+    if (kolo_oob_head_decode(data, size, &h) != NULL) return;
     require(h.bytes <= KOLO_GATHER_FRAME_MAX);
-    kolo_head_encode(&h, again);
+    kolo_oob_head_encode(&h, again);
     require(memcmp(data, again, sizeof(again)) == 0);
 }
 

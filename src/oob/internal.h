@@ -44,8 +44,8 @@ typedef struct kolo_watched_stream {
     kolo_acks_t acks;
 } kolo_watched_stream_t;
 
-/* A message that is awaited (on the waiter's stack, pointing into its memory) or one that came early (own memory).
- */
+/* A message that is awaited (on the waiter's stack, pointing into its memory) or one that came early (own
+ * memory). */
 typedef struct kolo_inbound {
     struct kolo_inbound *next;
     kolo_frame_kind_t kind;
@@ -232,7 +232,7 @@ kolo_status_t kolo_inbound_result(kolo_oob_t *oob, kolo_peer_t *peer, const kolo
 void kolo_inbound_copy(kolo_inbound_t *to, uint32_t at, const uint8_t *bytes, uint32_t n);
 struct iovec;
 int kolo_inbound_iov(const kolo_inbound_t *in, struct iovec iov[2], size_t *bytes);
-void kolo_early_remove(kolo_oob_t *oob, kolo_inbound_t *in);
+void kolo_oob_early_remove(kolo_oob_t *oob, kolo_inbound_t *in);
 
 /* Without the lock. A send returns when the bytes are with the system. */
 kolo_status_t kolo_oob_send_kind(kolo_oob_t *oob, kolo_frame_kind_t kind, int rank, uint64_t tag, const void *data,
@@ -241,7 +241,7 @@ kolo_status_t kolo_oob_recv_kind(kolo_oob_t *oob, kolo_frame_kind_t kind, int ra
                                  size_t bytes, uint64_t deadline_ns);
 
 /* A notification has come. On the progress thread, with the lock held. */
-const char *kolo_notify_arrived(kolo_conn_t *conn); /* notify.c */
+const char *kolo_oob_notify_arrived(kolo_conn_t *conn); /* notify.c */
 
 /* ---- farewell.c, with the lock held ---- */
 
@@ -252,7 +252,7 @@ void kolo_farewell_say(const kolo_oob_t *oob, kolo_conn_t *conn);
 /* The same of a rank that goes on answering: whole, and behind what is still to be written. */
 void kolo_farewell_queue(kolo_conn_t *conn);
 const char *kolo_farewell_arrived(kolo_conn_t *conn);
-const char *kolo_words_arrived(kolo_conn_t *conn);
+const char *kolo_farewell_words_arrived(kolo_conn_t *conn);
 
 /* ---- the rest ---- */
 
@@ -271,7 +271,7 @@ kolo_status_t kolo_oob_hear_root(kolo_oob_t *oob, kolo_status_t status, uint64_t
 void kolo_oob_leave_root(kolo_oob_t *oob, kolo_status_t status);
 kolo_status_t kolo_oob_gather_addresses(kolo_oob_t *oob, uint64_t deadline_ns); /* gather.c */
 kolo_auth_verdict_t kolo_oob_stream_admit(kolo_oob_t *oob, int peer);           /* stream.c */
-void kolo_watched_free(kolo_peer_t *peer);
+void kolo_oob_watched_free(kolo_peer_t *peer);
 void kolo_oob_stream_accepted(kolo_oob_t *oob, const kolo_claim_t *claim, kolo_socket_t socket);
 
 #endif

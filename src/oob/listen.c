@@ -72,7 +72,7 @@ static void oob_starved(void *owner, uint64_t since_ns)
         oob->setup_failure->status = KOLO_ERR_SYSTEM;
         snprintf(oob->setup_failure->text, sizeof(oob->setup_failure->text),
                  "%s has had no descriptor for callers for %d s: %s; kolo-info --memory %d", who,
-                 KOLO_STARVED_MS / 1000, kolo_descriptors_print(open, sizeof(open)), nranks);
+                 KOLO_STARVED_MS / 1000, kolo_fd_print_all(open, sizeof(open)), nranks);
         kolo_oob_wake(oob);
     }
     pthread_mutex_unlock(&oob->lock);

@@ -60,7 +60,7 @@ static kolo_inbound_t *early_new(kolo_oob_t *oob, kolo_peer_t *peer, const kolo_
     return in;
 }
 
-void kolo_early_remove(kolo_oob_t *oob, kolo_inbound_t *in)
+void kolo_oob_early_remove(kolo_oob_t *oob, kolo_inbound_t *in)
 {
     kolo_inbound_t **at = &oob->early;
     while (*at != in) at = &(*at)->next;
@@ -116,7 +116,7 @@ static void take_early(kolo_oob_t *oob, kolo_inbound_t *in, kolo_inbound_t *earl
     in->started = true;
     in->conn = early->conn;
     if (in->conn != NULL) in->conn->in = in;
-    kolo_early_remove(oob, early);
+    kolo_oob_early_remove(oob, early);
 }
 
 void kolo_inbound_post(kolo_oob_t *oob, kolo_inbound_t *in)

@@ -15,7 +15,7 @@ void kolo_oob_set_notify(kolo_oob_t *oob, kolo_notify_fn_t fn, void *arg)
     pthread_mutex_unlock(&oob->lock);
 }
 
-const char *kolo_notify_arrived(kolo_conn_t *conn)
+const char *kolo_oob_notify_arrived(kolo_conn_t *conn)
 {
     kolo_oob_t *oob = conn->oob;
     if (oob->notify_fn != NULL) oob->notify_fn(oob->notify_arg, conn->peer->rank, conn->frame.tag);

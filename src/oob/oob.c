@@ -202,7 +202,7 @@ static void free_peers(kolo_oob_t *oob)
                 kolo_conn_free(conn);
             }
             free(peer->dial_text);
-            kolo_watched_free(peer);
+            kolo_oob_watched_free(peer);
             free(peer);
         }
 }

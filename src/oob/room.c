@@ -11,18 +11,18 @@ static const kolo_room_t *rooms[KOLO_ROOM_COUNT];
 
 static const kolo_frame_rule_t *rules[KOLO_FRAME_KINDS];
 
-void kolo_frames_register(const kolo_frame_rule_t *list, size_t n)
+void kolo_rooms_register_frames(const kolo_frame_rule_t *list, size_t n)
 {
     for (size_t i = 0; i < n; i++) rules[list[i].kind] = &list[i];
 }
 
-void kolo_room_register(kolo_room_id_t id, const kolo_room_t *room)
+void kolo_rooms_register(kolo_room_id_t id, const kolo_room_t *room)
 {
     rooms[id] = room;
-    kolo_frames_register(room->frames, room->nframes);
+    kolo_rooms_register_frames(room->frames, room->nframes);
 }
 
-const kolo_frame_rule_t *kolo_frame_rule(uint32_t kind)
+const kolo_frame_rule_t *kolo_rooms_frame_rule(uint32_t kind)
 {
     return kind < KOLO_FRAME_KINDS ? rules[kind] : NULL;
 }

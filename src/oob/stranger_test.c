@@ -262,7 +262,7 @@ static void oversized(test_rank_t *me)
     kolo_head_t wrong = {KOLO_FRAME_MESSAGE, KOLO_OOB_MESSAGE_MAX + 1, 5};
     uint64_t word;
     if (me->rank == 0) {
-        kolo_head_encode(&wrong, head);
+        kolo_oob_head_encode(&wrong, head);
         send_to_peer(me, head, sizeof(head));
         test_equal(kolo_oob_recv(me->oob, 1, 6, &word, sizeof(word), 0), KOLO_ERR_REMOTE);
     } else {

@@ -75,7 +75,7 @@ void kolo_oob_unwatch_stream(kolo_oob_t *oob, int rank, int fd)
     free(found);
 }
 
-void kolo_watched_free(kolo_peer_t *peer)
+void kolo_oob_watched_free(kolo_peer_t *peer)
 {
     for (kolo_watched_stream_t *next; peer->watched != NULL; peer->watched = next) {
         next = peer->watched->next;

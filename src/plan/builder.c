@@ -31,27 +31,34 @@ static void fail(kolo_builder_t *b, kolo_status_t status, const char *what)
                   kolo_coll_name(b->plan->coll), b->plan->rank, b->plan->nranks, what);
 }
 
+/* An array of the plan. */
+typedef struct {
+    void **array;
+    uint32_t *cap, used, max;
+    size_t size; /* of an element */
+    const char *too_many;
+} growing_t;
+
 /* Makes room for `more` elements; NULL (and a sticky error) when there is none. */
-static void *grow(kolo_builder_t *b, void **array, uint32_t *cap, uint32_t used, uint32_t more, size_t size,
-                  uint32_t max, const char *too_many)
+static void *grow(kolo_builder_t *b, const growing_t *g, uint32_t more)
 {
     if (b->status != KOLO_OK) return NULL;
-    if (more > max - used) {
-        fail(b, KOLO_ERR_INTERNAL, too_many);
+    if (more > g->max - g->used) {
+        fail(b, KOLO_ERR_INTERNAL, g->too_many);
         return NULL;
     }
-    if (used + more > *cap) {
-        uint32_t next = *cap ? *cap * 2 : 16;
-        while (next < used + more) next *= 2;
-        void *p = realloc(*array, next * size);
+    if (g->used + more > *g->cap) {
+        uint32_t next = *g->cap ? *g->cap * 2 : 16;
+        while (next < g->used + more) next *= 2;
+        void *p = realloc(*g->array, next * g->size);
         if (!p) {
             fail(b, KOLO_ERR_NO_MEMORY, "no memory for its instructions");
             return NULL;
         }
-        *array = p;
-        *cap = next;
+        *g->array = p;
+        *g->cap = next;
     }
-    return (char *)*array + used * size;
+    return (char *)*g->array + g->used * g->size;
 }
 
 kolo_builder_t *kolo_builder_open(kolo_coll_t coll, kolo_algo_t algo, const kolo_emit_env_t *env)
@@ -118,8 +125,10 @@ static uint16_t add_conn(kolo_builder_t *b, kolo_dir_t dir, bool node, int32_t p
         const kolo_plan_conn_t *c = &plan->conns[i];
         if (c->dir == dir && c->node == node && c->peer == peer && c->lane == lane) return (uint16_t)i;
     }
-    kolo_plan_conn_t *c = grow(b, (void **)&plan->conns, &b->cap_conns, plan->nconns, 1, sizeof(*c), MAX_CONNS,
-                               "more than 65534 connections");
+    const growing_t g = {
+        (void **)&plan->conns,        &b->cap_conns, plan->nconns, MAX_CONNS, sizeof(kolo_plan_conn_t),
+        "more than 65534 connections"};
+    kolo_plan_conn_t *c = grow(b, &g, 1);
     if (!c) return 0;
     *c = (kolo_plan_conn_t){.dir = (uint8_t)dir, .node = node, .lane = (uint16_t)lane, .peer = peer};
     return (uint16_t)plan->nconns++;
@@ -150,8 +159,9 @@ void kolo_builder_lane(kolo_builder_t *b)
     kolo_plan_t *plan = b->plan;
     if (b->nopen) fail(b, KOLO_ERR_INTERNAL, "a lane ends inside a loop");
     if (plan->nlanes && plan->lanes[plan->nlanes - 1].count == 0) return; /* an empty lane is no lane */
-    kolo_plan_lane_t *l = grow(b, (void **)&plan->lanes, &b->cap_lanes, plan->nlanes, 1, sizeof(*l), MAX_LANES,
-                               "more than 4096 lanes");
+    const growing_t g = {(void **)&plan->lanes,    &b->cap_lanes,         plan->nlanes, MAX_LANES,
+                         sizeof(kolo_plan_lane_t), "more than 4096 lanes"};
+    kolo_plan_lane_t *l = grow(b, &g, 1);
     if (!l) return;
     *l = (kolo_plan_lane_t){.first = plan->ninsns};
     plan->nlanes++;
@@ -161,8 +171,10 @@ kolo_insn_t *kolo_builder_insn(kolo_builder_t *b, kolo_opcode_t op)
 {
     kolo_plan_t *plan = b->plan;
     if (plan->nlanes == 0) kolo_builder_lane(b);
-    kolo_insn_t *in = grow(b, (void **)&plan->insns, &b->cap_insns, plan->ninsns, 1, sizeof(*in), MAX_INSNS,
-                           "more than a million instructions");
+    const growing_t g = {(void **)&plan->insns, &b->cap_insns,
+                         plan->ninsns,          MAX_INSNS,
+                         sizeof(kolo_insn_t),   "more than a million instructions"};
+    kolo_insn_t *in = grow(b, &g, 1);
     if (!in) in = &b->dummy;
     *in = (kolo_insn_t){.op = (uint8_t)op, .tx = KOLO_NO_CONN, .rx = KOLO_NO_CONN, .own_place = 0xffff};
     if (in != &b->dummy) {
@@ -224,8 +236,9 @@ void kolo_builder_end(kolo_builder_t *b)
 uint16_t kolo_builder_list(kolo_builder_t *b, const uint16_t *rx, uint32_t count)
 {
     kolo_plan_t *plan = b->plan;
-    uint16_t *at = grow(b, (void **)&plan->list, &b->cap_list, plan->nlist, count, sizeof(*at), MAX_LIST,
-                        "more than 65535 list entries");
+    const growing_t g = {(void **)&plan->list,          &b->cap_list, plan->nlist, MAX_LIST, sizeof(uint16_t),
+                         "more than 65535 list entries"};
+    uint16_t *at = grow(b, &g, count);
     if (!at) return 0;
     if (count) memcpy(at, rx, count * sizeof(*at));
     plan->nlist += count;

@@ -70,7 +70,7 @@ static kolo_status_t bad(const check_t *c, const char *fmt, ...)
     va_end(args);
     if (c->at != NO_LANE)
         snprintf(where, sizeof(where), ", lane %" PRIu32 ", instruction %" PRIu32 " (%s)", c->lane, c->at,
-                 kolo_opcode_name((kolo_opcode_t)c->plan->insns[c->at].op));
+                 kolo_plan_opcode_name((kolo_opcode_t)c->plan->insns[c->at].op));
     return kolo_fail(KOLO_ERR_INTERNAL, "the %s plan for %s of rank %" PRIu32 " of %" PRIu32 " is malformed%s: %s",
                      kolo_plan_algo_name(c->plan->algo), kolo_coll_name(c->plan->coll), c->plan->rank,
                      c->plan->nranks, where, what);

@@ -57,7 +57,7 @@ const char *kolo_plan_algo_name(kolo_algo_t algo)
     return name_of(algo_names, KOLO_ALGO_COUNT, (unsigned)algo);
 }
 
-const char *kolo_opcode_name(kolo_opcode_t op)
+const char *kolo_plan_opcode_name(kolo_opcode_t op)
 {
     return name_of(opcode_names, KOLO_OP_COUNT, (unsigned)op);
 }
@@ -155,7 +155,7 @@ static void print_conn(FILE *f, const kolo_plan_t *plan, const char *label, uint
 
 static void print_insn(FILE *f, const kolo_plan_t *plan, const kolo_insn_t *in)
 {
-    fprintf(f, "%s", kolo_opcode_name((kolo_opcode_t)in->op));
+    fprintf(f, "%s", kolo_plan_opcode_name((kolo_opcode_t)in->op));
     if (in->op == KOLO_OP_LOOP) fprintf(f, " %" PRIu32, in->count);
     if (in->op == KOLO_OP_SIGNAL || in->op == KOLO_OP_WAIT) fprintf(f, " event %u", in->event);
     print_segment(f, "dst", &in->dst);

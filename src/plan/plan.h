@@ -96,11 +96,10 @@ typedef enum {
     KOLO_OP_END,
     KOLO_OP_COUNT
 } kolo_opcode_t;
-const char *kolo_opcode_name(kolo_opcode_t op);
+const char *kolo_plan_opcode_name(kolo_opcode_t op);
 
 enum {
-    KOLO_FLAG_FINAL =
-        1u << 0, /* dst of this instruction is a finished result: apply the post-scale (integer AVG) */
+    KOLO_FLAG_FINAL = 1u << 0,     /* dst is a finished result: apply the post-scale (integer AVG) */
     KOLO_FLAG_DST_FIRST = 1u << 1, /* REDUCE: operand order is dst, src */
     KOLO_FLAG_RX_FIRST = 1u << 2,  /* RECV_REDUCE*, GET_REDUCE: operand order is rx, src (default src, rx) */
     KOLO_FLAG_RAW = 1u << 3 /* GET, GET_REDUCE in a reducing collective: the memory is the peer's raw SRC; apply

@@ -34,7 +34,8 @@ static void names_parse_back_to_their_values(void **state)
         assert_int_equal(kolo_plan_algo_parse(kolo_plan_algo_name((kolo_algo_t)i), &a), KOLO_OK);
         assert_int_equal(a, i);
     }
-    for (int i = 0; i < KOLO_OP_COUNT; i++) assert_string_not_equal(kolo_opcode_name((kolo_opcode_t)i), "unknown");
+    for (int i = 0; i < KOLO_OP_COUNT; i++)
+        assert_string_not_equal(kolo_plan_opcode_name((kolo_opcode_t)i), "unknown");
     kolo_algo_t a = KOLO_ALGO_TREE;
     assert_int_equal(kolo_plan_algo_parse("rings", &a), KOLO_ERR_INVALID_ARGUMENT);
     assert_int_equal(a, KOLO_ALGO_TREE);

@@ -278,7 +278,7 @@ static void after_fork_in_child(void)
 
 static void register_fork_handlers(void)
 {
-    kolo_fds_watch_forks(); /* first: its lock is taken last */
+    kolo_fd_watch_forks(); /* first: its lock is taken last */
     pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
 }
 

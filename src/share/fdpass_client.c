@@ -170,7 +170,7 @@ static kolo_status_t converse(fetch_t *f, int *fds, int *nfds)
     char buf[128];
     if (*nfds < f->nfds) /* the kernel leaves out those that there is no room for */
         return kolo_fail(KOLO_ERR_SYSTEM, "%d of %d descriptors that %s has passed came: %s", *nfds, f->nfds,
-                         f->call->who, kolo_descriptors_print(buf, sizeof buf));
+                         f->call->who, kolo_fd_print_all(buf, sizeof buf));
     if (*nfds != f->nfds)
         return kolo_fail(KOLO_ERR_PROTOCOL, "%s passed %d descriptors, expected %d", f->call->who, *nfds, f->nfds);
     return KOLO_OK;

@@ -23,7 +23,7 @@ const char *kolo_topo_kind_name(kolo_topo_kind_t kind)
     return (unsigned)kind < KOLO_TOPO_KIND_COUNT ? kind_names[kind] : "?";
 }
 
-const char *kolo_distance_name(kolo_distance_t distance)
+const char *kolo_topo_distance_name(kolo_distance_t distance)
 {
     static const char *const names[] = {"self", "nvlink", "l3", "numa", "pci", "hostbridge", "socket", "network"};
     return (unsigned)distance < KOLO_COUNTOF(names) ? names[distance] : "?";

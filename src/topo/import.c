@@ -175,9 +175,9 @@ kolo_status_t kolo_topo_import(kolo_topo_t *topo, const char *xml, size_t bytes,
     memset(&made, 0, sizeof made);
     snprintf(made.source, sizeof made.source, "%s", origin);
     kolo_xml_init(&reader, xml, bytes, made.source);
-    KOLO_TRY(kolo_raw_read(&raw, &reader));
+    KOLO_TRY(kolo_topo_raw_read(&raw, &reader));
     kolo_status_t status = build(&made, &raw);
-    kolo_raw_fini(&raw);
+    kolo_topo_raw_fini(&raw);
     if (status != KOLO_OK) {
         kolo_topo_fini(&made);
         return status;

@@ -195,14 +195,14 @@ static kolo_status_t load_tree(kolo_topo_t *topo, bool links)
     static bool linked;
     if (kolo_topo_param_file) {
         KOLO_TRY(kolo_topo_import_file(topo, kolo_topo_param_file));
-        if (links && kolo_topo_nvml_named()) kolo_nvml_fill(topo);
+        if (links && kolo_topo_nvml_named()) kolo_topo_nvml_fill(topo);
         return KOLO_OK;
     }
     kolo_status_t status = KOLO_OK;
     pthread_mutex_lock(&lock);
     if (!machine.nodes) status = load_machine(&machine);
     if (status == KOLO_OK && links && !linked) {
-        kolo_nvml_fill(&machine);
+        kolo_topo_nvml_fill(&machine);
         linked = true;
     }
     if (status == KOLO_OK) status = copy_tree(topo, &machine);

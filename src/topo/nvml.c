@@ -118,14 +118,14 @@ static void add_devices(kolo_topo_t *topo)
     }
 }
 
-void kolo_nvml_fill(kolo_topo_t *topo)
+void kolo_topo_nvml_fill(kolo_topo_t *topo)
 {
     if (kolo_topo_find(topo, KOLO_TOPO_GPU, 0) < 0 || !start()) return;
     add_devices(topo);
     nvml.shutdown();
 }
 
-int kolo_nvml_reaches(const char *a, const char *b)
+int kolo_topo_nvml_reaches(const char *a, const char *b)
 {
     nvml_device_t from, to;
     int answer = -1;

@@ -10,9 +10,9 @@
 #include "topo/topo.h"
 
 /* Puts names, NVLinks and switches into the GPUs of a tree, by their bus ids. Any thread. */
-void kolo_nvml_fill(kolo_topo_t *topo);
+void kolo_topo_nvml_fill(kolo_topo_t *topo);
 /* May the GPU with the first bus id load from and store to the memory of the other one? 0: no; 1: yes; -1: NVML
  * does not say. Also of GPUs that this process does not see. Any thread. */
-int kolo_nvml_reaches(const char *a, const char *b);
+int kolo_topo_nvml_reaches(const char *a, const char *b);
 
 #endif

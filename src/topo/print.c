@@ -175,7 +175,8 @@ static void print_distances(const kolo_topo_t *topo, FILE *out)
         for (int i = 0; i < count; i++) {
             const kolo_topo_node_t *column = &topo->nodes[devices[i]];
             if (row)
-                fprintf(out, " %-10s", kolo_distance_name(kolo_topo_distance(topo, devices[pass], devices[i])));
+                fprintf(out, " %-10s",
+                        kolo_topo_distance_name(kolo_topo_distance(topo, devices[pass], devices[i])));
             else
                 fprintf(out, " %s%-7d", column->kind == KOLO_TOPO_GPU ? "GPU" : "NIC", column->index);
         }

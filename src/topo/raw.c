@@ -212,15 +212,15 @@ static kolo_status_t read_all(kolo_raw_t *raw, kolo_xml_t *xml)
     return KOLO_OK;
 }
 
-kolo_status_t kolo_raw_read(kolo_raw_t *raw, kolo_xml_t *xml)
+kolo_status_t kolo_topo_raw_read(kolo_raw_t *raw, kolo_xml_t *xml)
 {
     memset(raw, 0, sizeof *raw);
     kolo_status_t status = read_all(raw, xml);
-    if (status != KOLO_OK) kolo_raw_fini(raw);
+    if (status != KOLO_OK) kolo_topo_raw_fini(raw);
     return status;
 }
 
-void kolo_raw_fini(kolo_raw_t *raw)
+void kolo_topo_raw_fini(kolo_raw_t *raw)
 {
     free(raw->objects);
     memset(raw, 0, sizeof *raw);

@@ -50,7 +50,7 @@ typedef struct {
 } kolo_raw_t;
 
 /* Reads all objects; the texts point into the XML's bytes. On failure nothing is left to free. */
-kolo_status_t kolo_raw_read(kolo_raw_t *raw, kolo_xml_t *xml);
-void kolo_raw_fini(kolo_raw_t *raw);
+kolo_status_t kolo_topo_raw_read(kolo_raw_t *raw, kolo_xml_t *xml);
+void kolo_topo_raw_fini(kolo_raw_t *raw);
 
 #endif

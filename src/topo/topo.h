@@ -40,7 +40,7 @@ typedef enum {
     KOLO_DISTANCE_SOCKET,     /* across sockets */
     KOLO_DISTANCE_NETWORK     /* another machine */
 } kolo_distance_t;
-const char *kolo_distance_name(kolo_distance_t distance);
+const char *kolo_topo_distance_name(kolo_distance_t distance);
 
 typedef struct {
     kolo_topo_kind_t kind;

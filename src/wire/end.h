@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The two ends of a queue of slots as plain memory: numbers, and addresses as they are for whoever advances the
- * end. An end may lie anywhere, in the memory of a GPU too, and this file, which holds all that an end does, is
- * read by C and by nvcc: a kernel fills and empties a queue by the same functions as the host
- * (tests/seams/queue_end.cu).
+ * end. All that an end does is here.
  *
  * Slot n (n counts from the connection's start, 64 bit, never reset) lies at slots + (n & mask) * stride. It is
  * full for the reader when its header's seq equals n + 1, and free for the writer when every reader's `consumed`
@@ -11,43 +9,28 @@
  *
  * Who checks. The wire fills an end in from what both sides have agreed on and it has checked (kolo_queue_check),
  * so nothing of an end was written by a peer. What a peer does write, seq, consumed and the rest of a header, is
- * compared with what is expected and never used as an address, an index or a length. Who hands an end to a kernel
- * copies it, puts that GPU's addresses into `slots` and `heads` or `head`, and advances one of the two only. A
- * kernel rings no bell: the host at the other end polls, or looks again by itself (KOLO_PARK_MAX_MS).
+ * compared with what is expected and never used as an address, an index or a length.
  */
 #ifndef KOLO_WIRE_END_H
 #define KOLO_WIRE_END_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-#ifdef __CUDACC__
-#define KOLO_END_FN static inline __host__ __device__
-#else
-#define KOLO_END_FN static inline
-#endif
-#ifdef __cplusplus
-#define KOLO_END_LINE       alignas(64)
-#define KOLO_END_WORD(type) type
-#else
-#include <stdatomic.h>
-#define KOLO_END_LINE       _Alignas(64)
-#define KOLO_END_WORD(type) _Atomic type
-#endif
-
 typedef struct {
-    KOLO_END_LINE KOLO_END_WORD(uint64_t) seq; /* slot number + 1 when full */
-    uint32_t bytes;     /* payload bytes; untrusted: the reader compares with what it expects */
-    uint32_t flags;     /* KOLO_SLOT_REF */
-    uint64_t signature; /* what operation the writer is in (plan/plan.h) */
-    uint64_t operation; /* its sequence number on the communicator */
+    _Alignas(64) _Atomic uint64_t seq; /* slot number + 1 when full */
+    uint32_t bytes;                    /* payload bytes; untrusted: the reader compares with what it expects */
+    uint32_t flags;                    /* KOLO_SLOT_REF */
+    uint64_t signature;                /* what operation the writer is in (plan/plan.h) */
+    uint64_t operation;                /* its sequence number on the communicator */
     uint8_t pad[32];
 } kolo_slot_header_t;
 
 typedef struct {
-    KOLO_END_LINE KOLO_END_WORD(uint64_t) consumed; /* slots below this number have been released by this reader */
-    KOLO_END_WORD(uint32_t) closed;                 /* this reader has closed the connection */
+    _Alignas(64) _Atomic uint64_t consumed; /* slots below this number have been released by this reader */
+    _Atomic uint32_t closed;                /* this reader has closed the connection */
 } kolo_head_line_t;
 
 typedef struct {
@@ -71,39 +54,24 @@ typedef struct {
 
 /* ---- the words that both sides see ---- */
 
-KOLO_END_FN uint64_t kolo_end_load(const KOLO_END_WORD(uint64_t) * word)
+static inline uint64_t kolo_end_load(const _Atomic uint64_t *word)
 {
-#if defined __CUDA_ARCH__
-    uint64_t value;
-    asm volatile("ld.acquire.sys.u64 %0, [%1];" : "=l"(value) : "l"(word) : "memory");
-    return value;
-#elif defined __cplusplus
-    return __atomic_load_n(word, __ATOMIC_ACQUIRE);
-#else
     return atomic_load_explicit(word, memory_order_acquire);
-#endif
 }
-/* What the caller has read and written comes before it; in a kernel, what its block has before a
- * __syncthreads(). */
-KOLO_END_FN void kolo_end_store(KOLO_END_WORD(uint64_t) * word, uint64_t value)
+/* What the caller has read and written comes before it. */
+static inline void kolo_end_store(_Atomic uint64_t *word, uint64_t value)
 {
-#if defined __CUDA_ARCH__
-    asm volatile("fence.acq_rel.sys; st.relaxed.sys.u64 [%0], %1;" ::"l"(word), "l"(value) : "memory");
-#elif defined __cplusplus
-    __atomic_store_n(word, value, __ATOMIC_RELEASE);
-#else
     atomic_store_explicit(word, value, memory_order_release);
-#endif
 }
 
 /* ---- writer ---- */
 
-KOLO_END_FN kolo_slot_header_t *kolo_tx_end_header(const kolo_tx_end_t *tx)
+static inline kolo_slot_header_t *kolo_tx_end_header(const kolo_tx_end_t *tx)
 {
     return (kolo_slot_header_t *)(void *)(tx->slots + (tx->next & tx->mask) * tx->stride);
 }
 /* Lowest `consumed` of all readers. */
-KOLO_END_FN uint64_t kolo_tx_end_consumed(const kolo_tx_end_t *tx)
+static inline uint64_t kolo_tx_end_consumed(const kolo_tx_end_t *tx)
 {
     uint64_t low = kolo_end_load(&tx->heads[0].consumed);
     for (uint32_t i = 1; i < tx->nreaders; i++) {
@@ -113,15 +81,15 @@ KOLO_END_FN uint64_t kolo_tx_end_consumed(const kolo_tx_end_t *tx)
     return low;
 }
 /* Is slot `next` free? */
-KOLO_END_FN bool kolo_tx_end_ready(kolo_tx_end_t *tx)
+static inline bool kolo_tx_end_ready(kolo_tx_end_t *tx)
 {
     if (__builtin_expect((int64_t)(tx->room - tx->next) > 0, 1)) return true;
     tx->room = kolo_tx_end_consumed(tx) + tx->depth;
     return (int64_t)(tx->room - tx->next) > 0;
 }
 /* Publishes slot `next` whose payload is written. The slot must have been ready. */
-KOLO_END_FN void kolo_tx_end_post(kolo_tx_end_t *tx, uint32_t bytes, uint32_t flags, uint64_t signature,
-                                  uint64_t operation)
+static inline void kolo_tx_end_post(kolo_tx_end_t *tx, uint32_t bytes, uint32_t flags, uint64_t signature,
+                                    uint64_t operation)
 {
     kolo_slot_header_t *h = kolo_tx_end_header(tx);
     h->bytes = bytes;
@@ -134,16 +102,16 @@ KOLO_END_FN void kolo_tx_end_post(kolo_tx_end_t *tx, uint32_t bytes, uint32_t fl
 
 /* ---- reader ---- */
 
-KOLO_END_FN kolo_slot_header_t *kolo_rx_end_header(const kolo_rx_end_t *rx)
+static inline kolo_slot_header_t *kolo_rx_end_header(const kolo_rx_end_t *rx)
 {
     return (kolo_slot_header_t *)(void *)(rx->slots + (rx->next & rx->mask) * rx->stride);
 }
-KOLO_END_FN bool kolo_rx_end_ready(const kolo_rx_end_t *rx)
+static inline bool kolo_rx_end_ready(const kolo_rx_end_t *rx)
 {
     return kolo_end_load(&kolo_rx_end_header(rx)->seq) == rx->next + 1;
 }
 /* Gives slot `next` back to the writer. */
-KOLO_END_FN void kolo_rx_end_release(kolo_rx_end_t *rx)
+static inline void kolo_rx_end_release(kolo_rx_end_t *rx)
 {
     rx->next++;
     kolo_end_store(&rx->head->consumed, rx->next);

@@ -147,8 +147,8 @@ static inline void kolo_ll_release(kolo_rx_t *rx)
  *
  * A reader on the writer's heels takes every line away while it is being written, and each then travels twice; so
  * lines are read in groups whose last line is there (4 KB between two ranks: 0.9 to 1.5 us instead of 0.9 to 2.4).
- * Each line is asked all the same: that the last one is seen says nothing of the others on every processor.
- */
+ * Each line is asked all the same: that the last one is seen says nothing of the others on every
+ * processor. */
 static inline size_t kolo_ll_get(const kolo_rx_t *rx, size_t first_line, void *dst, size_t bytes, size_t done,
                                  uint32_t signature, bool *mismatch)
 {

@@ -25,18 +25,17 @@ typedef enum {
 } kolo_conn_kind_t;
 typedef enum {
     KOLO_PROTO_SIMPLE, /* header line, then payload */
-    KOLO_PROTO_LL /* 64-byte lines of 56 data bytes, signature and sequence number: arrival is in each line (ll.h)
-                   */
+    /* Lines of 64 bytes with signature and sequence number: arrival is in each line (ll.h). */
+    KOLO_PROTO_LL
 } kolo_proto_t;
 
-enum { /* capabilities of a connection */
-       KOLO_CAP_REF =
-           1u << 0, /* slots may carry references to the writer's memory; reader may copy from and to it */
-       KOLO_CAP_STEP =
-           1u << 1, /* step() must be called for bytes to move; kolo_tx_sent() must be awaited before returning */
-       KOLO_CAP_POST_FROM = 1u << 2, /* tx_post_from and rx_expect: payload outside the slots */
-       KOLO_CAP_FANOUT = 1u << 3,    /* NODE connections possible */
-       KOLO_CAP_AHEAD = 1u << 4      /* rx_expect for slots ahead saves time, and must be called for each slot */
+/* Capabilities of a connection. */
+enum {
+    KOLO_CAP_REF = 1u << 0,       /* slots may carry references, which the reader may copy from and to */
+    KOLO_CAP_STEP = 1u << 1,      /* bytes move in step() only; kolo_tx_sent() must be awaited before returning */
+    KOLO_CAP_POST_FROM = 1u << 2, /* tx_post_from and rx_expect: payload outside the slots */
+    KOLO_CAP_FANOUT = 1u << 3,    /* NODE connections possible */
+    KOLO_CAP_AHEAD = 1u << 4      /* rx_expect for slots ahead saves time, and must be called for each slot */
 };
 
 /* The description of a connection; both ends build the same one. */

@@ -52,8 +52,8 @@ typedef struct {
 
 bool kolorun_way_init(kolorun_way_t *way);
 
-/* Is this name ours ("localhost", "127.0.0.1", "::1", the host's own name, an address of it)? Then no ssh is used.
- */
+/* Is this name ours ("localhost", "127.0.0.1", "::1", the host's own name, an address of it)? Then no ssh is
+ * used. */
 bool kolorun_host_is_here(const char *name);
 
 /* Starts the agent and returns at once; processes may be given to it at once too. name, events and way must stay.

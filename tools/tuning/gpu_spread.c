@@ -36,8 +36,8 @@ kolo_status_t gpu_emit_owned_reduce(const kolo_emit_env_t *env, kolo_plan_t **pl
             kolo_builder_scratch(b, 1);
             sum = kolo_seg_scratch(0, 1, owned(env, me));
         }
-        kolo_emit_reduce_many(b, first, n - 1, me, me == root ? KOLO_NO_CONN : kolo_builder_tx(b, root, 1), sum,
-                              own, KOLO_FLAG_FINAL);
+        kolo_emit_reduce_many(b, (kolo_rx_list_t){first, n - 1, me},
+                              me == root ? KOLO_NO_CONN : kolo_builder_tx(b, root, 1), sum, own, KOLO_FLAG_FINAL);
     }
     for (uint32_t p = 0; p < n && me == root && n > 2; p++)
         if (p != root) kolo_builder_recv(b, kolo_builder_rx(b, p, 1), kolo_seg(KOLO_BUF_DST, owned(env, p), 1));

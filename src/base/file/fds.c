@@ -71,7 +71,7 @@ static void register_handlers(void)
     pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
 }
 
-void kolo_fds_watch_forks(void)
+void kolo_fd_watch_forks(void)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, register_handlers);
@@ -97,7 +97,7 @@ static int own_locked(int fd)
 
 static void enter(void)
 {
-    kolo_fds_watch_forks();
+    kolo_fd_watch_forks();
     pthread_mutex_lock(&lock);
 }
 

@@ -33,6 +33,6 @@ void kolo_fd_unmark(int fd);
 void kolo_fd_close(int fd);
 /* Has handlers of fork() registered. The ones of whoever calls this before it registers its own may hold their
  * locks while they call the functions above. */
-void kolo_fds_watch_forks(void);
+void kolo_fd_watch_forks(void);
 
 #endif

@@ -75,8 +75,8 @@ kolo_status_t kolo_bind_task(const kolo_call_t *call, kolo_task_t *task, kolo_me
 
 /* ---- on_device.c ---- */
 /* What KOLO_ALGO means on GPUs: the plan of that algorithm. For the CPU's loops over lines it is the plan that
- * spreads.
- */
+ *
+ * spreads. */
 kolo_way_t kolo_device_way(kolo_coll_t coll, bool uneven);
 
 /* Calls of one communicator whose turn it is, in the executor's words. */
@@ -274,8 +274,8 @@ kolo_status_t kolo_leftover_look(kolo_body_t *body, uint64_t number, uint64_t wo
 /* From now on peers who ask are told what is in the flight record; until it goes. */
 void kolo_ask_around_open(kolo_body_t *body);
 void kolo_ask_around_close(kolo_body_t *body);
-/* An operation ran into its time limit: asks the others and adds to the thread's error text who keeps it waiting.
- */
+/* An operation ran into its time limit: asks the others and adds to the thread's error text who keeps it
+ * waiting. */
 void kolo_ask_around_time_out(kolo_body_t *body);
 
 /* ---- userop.c ---- */

@@ -25,13 +25,13 @@ typedef struct { /* one buffer of a call */
 static kolo_status_t check_range(const kolo_range_t *r)
 {
     kolo_accessed_t found;
-    kolo_access_find((const void *)r->from, r->to - r->from, r->write, &found);
+    kolo_mem_access_find((const void *)r->from, r->to - r->from, r->write, &found);
     if (found.access == KOLO_ACCESS_FULL) return KOLO_OK;
     return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
                      "%s: %s of %s rank %d, 0x%" PRIxPTR " to 0x%" PRIxPTR " (%" PRIuPTR
                      " bytes), cannot be %s from 0x%" PRIxPTR " on: %s%s%s",
                      r->what, r->name, r->call->comm->name, r->call->comm->rank, r->from, r->to, r->to - r->from,
-                     r->write ? "written" : "read", found.at, kolo_access_why(found.access),
+                     r->write ? "written" : "read", found.at, kolo_mem_access_why(found.access),
                      found.path[0] ? ": " : "", found.path);
 }
 

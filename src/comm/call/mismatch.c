@@ -236,8 +236,8 @@ void kolo_mismatch_met(const kolo_task_t *task)
         ask_writer(body, task);
     }
     kolo_diag_note_difference(body->oob, &d);
-    /* Of a message in the way, or counts that differ by too little for words to tell, the executor has said more.
-     */
+    /* Of a message in the way, or counts that differ by too little for words to tell, the executor has said
+     * more. */
     if (message || d.word == d.other_word || kolo_diag_difference(body->oob) != KOLO_ERR_MISMATCH)
         (void)kolo_fail(KOLO_ERR_MISMATCH, "%s", seen);
 }

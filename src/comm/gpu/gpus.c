@@ -131,8 +131,8 @@ static bool is_near(const kolo_topo_t *topo, const char *a, const char *b)
     return apart <= most[level];
 }
 
-/* By the driver, for a GPU that this process sees; for others on this host by NVML. What nobody says is mostly so.
- */
+/* By the driver, for a GPU that this process sees; for others on this host by NVML. What nobody says is mostly
+ * so. */
 static bool has_access(const kolo_cuda_device_t *device, const gpu_card_t *peer)
 {
     const kolo_cuda_api_t *api = kolo_cuda_loaded();
@@ -148,7 +148,7 @@ static bool has_access(const kolo_cuda_device_t *device, const gpu_card_t *peer)
         /* by its number: a record would open a context there, which takes half a gigabyte of that GPU */
         return api->can_access_peer(&can, device->device, number) != KOLO_CU_SUCCESS || can;
     }
-    return kolo_nvml_reaches(device->bus_id, peer->bus_id) != 0;
+    return kolo_topo_nvml_reaches(device->bus_id, peer->bus_id) != 0;
 }
 
 static gpu_reach_t reach_of(const kolo_body_t *body, const kolo_cuda_device_t *device, const gpu_card_t *cards)

@@ -118,8 +118,8 @@ static kolo_status_t compare_with_left(kolo_body_t *body)
     return status == KOLO_ERR_MISMATCH ? status : KOLO_OK; /* this rank is done, whoever has failed meanwhile */
 }
 
-/* Leaving has no number: the board gets one behind the last, so that who asks about it learns that nothing comes.
- */
+/* Leaving has no number: the board gets one behind the last, so that who asks about it learns that nothing
+ * comes. */
 static void show_leaving(kolo_body_t *body)
 {
     uint64_t word = kolo_signature_of_call(KOLO_CALL_WORD_LEAVE);

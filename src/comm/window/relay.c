@@ -19,7 +19,7 @@
 
 typedef struct {
     kolo_onesided_t *end;   /* NULL: none, or it was dropped */
-    _Atomic bool connected; /* there is or was one */
+    _Atomic bool connected; /* there is an end, or was one */
     _Atomic bool open;
     uint64_t writing;        /* data of writes that is still needed; under the lock */
     _Atomic uint32_t fences; /* that came */
@@ -58,8 +58,8 @@ static kolo_status_t take_notice(kolo_relay_t *relay, int from, uint32_t number)
     return KOLO_OK;
 }
 
-/* Moves what can be moved, and wakes who waits. Did anything? The lock is held. */
-static bool move(kolo_relay_t *relay, int rank)
+/* Does what can be done now and wakes who waits; true: something was. The lock is held. */
+static bool step(kolo_relay_t *relay, int rank)
 {
     peer_t *p = &relay->peers[rank];
     kolo_onesided_event_t events[EVENTS];
@@ -80,13 +80,13 @@ static bool move(kolo_relay_t *relay, int rank)
     return n > 0;
 }
 
-static bool move_all(kolo_relay_t *relay)
+static bool step_all(kolo_relay_t *relay)
 {
     bool moved = false;
     for (int r = 0; r < relay->windows->body->nranks; r++) {
         if (!relay->peers[r].connected) continue; /* set before the thread could be told */
         pthread_mutex_lock(&relay->lock);
-        moved |= move(relay, r);
+        moved |= step(relay, r);
         pthread_mutex_unlock(&relay->lock);
     }
     return moved;
@@ -107,7 +107,7 @@ static void *run(void *arg)
     wait.spins = wait.yields = 0; /* it is not to take a core from those who compute */
     wait.wakers[wait.nwakers++] = kolo_onesided_domain_waker(relay->domain);
     while (!atomic_load_explicit(&relay->stop, memory_order_acquire)) {
-        if (move_all(relay)) {
+        if (step_all(relay)) {
             kolo_wait_end(&wait);
             continue;
         }
@@ -123,7 +123,7 @@ bool kolo_relay_step(kolo_relay_t *relay, int peer)
     bool moved = false;
     if (pthread_mutex_trylock(&relay->lock) != 0) return false; /* another thread is moving the ends */
     for (int r = 0; r < relay->windows->body->nranks; r++)
-        if (r == peer || (peer < 0 && relay->peers[r].writing > 0)) moved |= move(relay, r);
+        if (r == peer || (peer < 0 && relay->peers[r].writing > 0)) moved |= step(relay, r);
     pthread_mutex_unlock(&relay->lock);
     return moved;
 }
@@ -243,7 +243,7 @@ static kolo_status_t put_out(kolo_relay_t *relay, int peer, kolo_onesided_write_
     if (status == KOLO_OK) {
         p->writing += write->cookie;
         atomic_fetch_add_explicit(&relay->pending, write->cookie, memory_order_relaxed);
-        (void)move(relay, peer);
+        (void)step(relay, peer);
     }
     pthread_mutex_unlock(&relay->lock);
     return status;

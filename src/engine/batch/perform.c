@@ -52,10 +52,10 @@ static bool is_out_of_reach(const kolo_entry_t *entry, const kolo_output_t *outp
     kolo_accessed_t found;
     if (kolo_comm_options.check != KOLO_CHECK_DEEP || entry->use || output->scratch || output->bytes == 0)
         return false;
-    kolo_access_find(output->data, output->bytes, true, &found);
+    kolo_mem_access_find(output->data, output->bytes, true, &found);
     if (found.access == KOLO_ACCESS_FULL) return false;
     snprintf(text, bytes, "tensor %s: its output cannot be written from 0x%" PRIxPTR " on: %s",
-             entry->request.name.text, found.at, kolo_access_why(found.access));
+             entry->request.name.text, found.at, kolo_mem_access_why(found.access));
     return true;
 }
 

@@ -300,7 +300,7 @@ static bool is_refused(const kolo_controller_t *c, const kolo_row_t *row, char *
     snprintf(text, bytes, "%s of %s failed on rank %d: its %s cannot be %s from 0x%" PRIx64 " on: %s",
              kolo_work_name(lowest->request->work), title_of(c, row, title, sizeof title),
              job_rank(c, lowest->ranks.runs[0].first), input ? "input" : "output", input ? "read" : "written",
-             r->at, kolo_access_why(r->why));
+             r->at, kolo_mem_access_why(r->why));
     return true;
 }
 

@@ -39,7 +39,7 @@ void kolo_autotune_log_open(kolo_autotune_log_t *log, int rank)
     kolo_file_quiet_t quiet;
     kolo_file_quiet(&quiet);
     fprintf(log->file, "phase,from_cycle,to_cycle,fusion_threshold,cycle_time_us");
-    for (int c = 0; c < KOLO_CHOICES; c++) fprintf(log->file, ",%s", kolo_choice_name((kolo_choice_t)c));
+    for (int c = 0; c < KOLO_CHOICES; c++) fprintf(log->file, ",%s", kolo_autotune_choice_name((kolo_choice_t)c));
     fprintf(log->file, ",bytes_per_s\n");
     fflush(log->file);
     kolo_file_loud(&quiet);

@@ -13,7 +13,7 @@
 #define FIXED_POINTS   20
 #define CYCLE_SCALE_US 50.0 /* cycle times much below are about evenly spaced, those above by their logarithm */
 
-const char *kolo_choice_name(kolo_choice_t choice)
+const char *kolo_autotune_choice_name(kolo_choice_t choice)
 {
     static const char *const names[] = {[KOLO_CHOOSE_HIER_ALL_REDUCE] = "hierarchical_all_reduce",
                                         [KOLO_CHOOSE_HIER_ALL_GATHER] = "hierarchical_all_gather",
@@ -45,7 +45,7 @@ static double cycle_to_unit(int64_t us)
     return clamp(log1p((double)us / CYCLE_SCALE_US) / log1p(KOLO_TUNE_CYCLE_MAX_US / CYCLE_SCALE_US));
 }
 
-void kolo_tuning_to_point(const kolo_tuner_rules_t *rules, const kolo_tuning_t *tuning, double *x)
+void kolo_autotune_to_point(const kolo_tuner_rules_t *rules, const kolo_tuning_t *tuning, double *x)
 {
     int d = 0;
     if (rules->threshold) x[d++] = threshold_to_unit(tuning->fusion_threshold);
@@ -54,7 +54,7 @@ void kolo_tuning_to_point(const kolo_tuner_rules_t *rules, const kolo_tuning_t *
         if (rules->choices >> c & 1) x[d++] = tuning->choices >> c & 1;
 }
 
-void kolo_tuning_from_point(const kolo_tuner_rules_t *rules, const double *x, kolo_tuning_t *tuning)
+void kolo_autotune_from_point(const kolo_tuner_rules_t *rules, const double *x, kolo_tuning_t *tuning)
 {
     double low = log2((double)KOLO_TUNE_THRESHOLD_MIN), high = log2((double)KOLO_TUNE_THRESHOLD_MAX);
     int d = 0;
@@ -139,7 +139,7 @@ static bool fixed_point(const kolo_tuner_t *t, double *x)
 {
     int i = t->tried, d = 0;
     if (smooth_of(&t->rules) == 0) { /* all there are */
-        kolo_tuning_to_point(&t->rules, &t->start, x);
+        kolo_autotune_to_point(&t->rules, &t->start, x);
         for (; d < t->gaussian.dims; d++) x[d] = (x[d] > 0.5) ^ (i >> d & 1);
         return true;
     }
@@ -201,20 +201,20 @@ static kolo_status_t search(kolo_tuner_t *t, double score)
 {
     double x[KOLO_GAUSSIAN_DIMS] = {0}, best, improvement;
     int settings = settings_of(&t->rules);
-    kolo_tuning_to_point(&t->rules, &t->now, x);
+    kolo_autotune_to_point(&t->rules, &t->now, x);
     t->settings[t->gaussian.n] = t->now;
     /* by logarithms: what costs a part of the speed does so anywhere, and noise is a part of it, too */
     KOLO_TRY(kolo_gaussian_add(&t->gaussian, x, log(fmax(score, 1e-3))));
     t->tried++;
     if (t->tried < settings && fixed_point(t, x)) {
-        kolo_tuning_from_point(&t->rules, x, &t->now);
+        kolo_autotune_from_point(&t->rules, x, &t->now);
         return KOLO_OK;
     }
     KOLO_TRY(learn(t));
     KOLO_TRY(pick_best(t, &best));
     if (t->tried < settings) {
         KOLO_TRY(kolo_gaussian_propose(&t->gaussian, best, x, &improvement));
-        kolo_tuning_from_point(&t->rules, x, &t->now);
+        kolo_autotune_from_point(&t->rules, x, &t->now);
         return KOLO_OK;
     }
     t->phase = KOLO_TUNE_FINAL;

@@ -25,7 +25,7 @@ typedef enum {
     KOLO_CHOOSE_CACHE,
     KOLO_CHOICES
 } kolo_choice_t;
-const char *kolo_choice_name(kolo_choice_t choice);
+const char *kolo_autotune_choice_name(kolo_choice_t choice);
 
 #define KOLO_TUNE_THRESHOLD_MIN (INT64_C(1) << 16)
 #define KOLO_TUNE_THRESHOLD_MAX (INT64_C(1) << 28)
@@ -76,7 +76,7 @@ int kolo_tuner_samples_max(const kolo_tuner_rules_t *rules);
 
 /* Settings as points of the unit cube, and back: the threshold by its logarithm, the cycle time nearly so, and each
  * choice as 0 or 1. */
-void kolo_tuning_to_point(const kolo_tuner_rules_t *rules, const kolo_tuning_t *tuning, double *x);
-void kolo_tuning_from_point(const kolo_tuner_rules_t *rules, const double *x, kolo_tuning_t *tuning);
+void kolo_autotune_to_point(const kolo_tuner_rules_t *rules, const kolo_tuning_t *tuning, double *x);
+void kolo_autotune_from_point(const kolo_tuner_rules_t *rules, const double *x, kolo_tuning_t *tuning);
 
 #endif

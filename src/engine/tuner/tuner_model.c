@@ -186,7 +186,7 @@ double model_best_of_grid(const workload_t *w, const machine_t *m, kolo_tuning_t
     for (int i = 0; i < SIDE * SIDE * 4; i++) {
         double x[2] = {(double)(i % SIDE) / (SIDE - 1), (double)(i / SIDE % SIDE) / (SIDE - 1)};
         kolo_tuning_t t = {.choices = 0};
-        kolo_tuning_from_point(&rules, x, &t);
+        kolo_autotune_from_point(&rules, x, &t);
         if (i / (SIDE * SIDE) & 1) t.choices |= 1u << KOLO_CHOOSE_CACHE;
         if (i / (SIDE * SIDE) & 2) t.choices |= 1u << KOLO_CHOOSE_HIER_ALL_REDUCE;
         double score = model_bytes_per_s(w, m, &t, batches);

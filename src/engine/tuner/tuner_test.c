@@ -130,9 +130,9 @@ static void points_and_settings_are_inverse(void **state)
         for (int64_t us = 0; us <= KOLO_TUNE_CYCLE_MAX_US; us += 500) {
             kolo_tuning_t in = {threshold, us, 5}, out = {0, 0, 5};
             double x[2];
-            kolo_tuning_to_point(&rules, &in, x);
+            kolo_autotune_to_point(&rules, &in, x);
             assert_true(x[0] >= 0 && x[0] <= 1 && x[1] >= 0 && x[1] <= 1);
-            kolo_tuning_from_point(&rules, x, &out);
+            kolo_autotune_from_point(&rules, x, &out);
             assert_true(out.fusion_threshold == threshold && out.cycle_time_us == us && out.choices == 5);
         }
     }

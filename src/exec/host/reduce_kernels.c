@@ -75,11 +75,10 @@ KOLO_INLINE void prefetch(const void *p, size_t bytes)
 #define SAME(x)   (x)
 #define ADD(a, b) ((a) + (b))
 #define MUL(a, b) ((a) * (b))
-#define MUL_WIDE(a, b)                                                                                             \
-    ((uint32_t)(a) * (uint32_t)(b)) /* 16 bits would be multiplied as int, which may overflow                      \
-                                     */
-#define LESS(a, b) ((a) < (b) ? (a) : (b))
-#define MORE(a, b) ((a) > (b) ? (a) : (b))
+/* 16 bits would be multiplied as int, which may overflow. */
+#define MUL_WIDE(a, b) ((uint32_t)(a) * (uint32_t)(b))
+#define LESS(a, b)     ((a) < (b) ? (a) : (b))
+#define MORE(a, b)     ((a) > (b) ? (a) : (b))
 /* Operands that are expressions are evaluated once. */
 #define PICKER(name, T, PICK)                                                                                      \
     KOLO_INLINE T name(T a, T b)                                                                                   \

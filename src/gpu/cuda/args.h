@@ -107,8 +107,8 @@ enum {
 
 enum { KOLO_CUDA_SUM, KOLO_CUDA_PROD, KOLO_CUDA_MIN, KOLO_CUDA_MAX };
 #define KOLO_CUDA_ALL (-1)
-/* By one factor that all ranks have, where inputs meet; or by this rank's own, before its input is seen by others.
- */
+/* By one factor that all ranks have, where inputs meet; or by this rank's own, before its input is seen by
+ * others. */
 enum { KOLO_CUDA_SCALE_NONE, KOLO_CUDA_SCALE_COMMON, KOLO_CUDA_SCALE_OWN };
 
 /* One collective. In the first step each sender sends `bytes` to each receiver, from src + receiver * src_stride,

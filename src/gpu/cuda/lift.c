@@ -53,7 +53,7 @@ static kolo_status_t lift(const kolo_cuda_device_t *device, const kolo_lift_t *l
             (kolo_cuda_lift_item_t){.to = (uint64_t)(uintptr_t)l->to,
                                     .from = (uint64_t)(uintptr_t)l->from,
                                     .bytes = bytes,
-                                    .factor = l->from ? bits_of(l->factor) : kolo_identity_word(l->type, l->op),
+                                    .factor = l->from ? bits_of(l->factor) : kolo_mem_identity_word(l->type, l->op),
                                     .first = args.chunks,
                                     .what = what_of(l)};
         args.chunks += (uint32_t)((bytes + KOLO_CUDA_LIFT_CHUNK - 1) / KOLO_CUDA_LIFT_CHUNK);

@@ -73,8 +73,8 @@ static void add(kolo_cuda_state_t *s, list_t *list, const kolo_exec_call_t *call
 }
 
 /* Chains in one order on all ranks, by sender, then by receiver. If not all blocks of a launch find room on the
- * GPU, because something else runs there, those of the first chain that is not through are there at both its ends.
- */
+ * GPU, because something else runs there, those of the first chain that is not through are there at both its
+ * ends. */
 static void sort_chains(kolo_cuda_state_t *s, const list_t *list)
 {
     kolo_cuda_p2p_args_t *args = &s->p2p.head;

@@ -36,8 +36,8 @@ typedef struct {
 } kolo_cuda_device_t;
 /* The record of a device, made at first use. Any thread. */
 kolo_status_t kolo_cuda_device(int ordinal, const kolo_cuda_device_t **device);
-/* Which allocation `p` lies in: another number than any that was there before. 0: none, or the driver does not say.
- */
+/* Which allocation `p` lies in: another number than any that was there before. 0: none, or the driver does not
+ * say. */
 uint64_t kolo_cuda_buffer_id(const void *p);
 /* May this device load from and store to memory that another one of this process has at `p`? `legacy`: it came from
  * cudaMalloc(), which every device with peer access has mapped. */

@@ -107,7 +107,7 @@ static void *serve(void *arg)
         if (failed) atomic_store_explicit(&copy->failed, failed, memory_order_relaxed);
         pthread_mutex_lock(&pool.lock);
         /* The owner may be gone as soon as all is done, its waker not before the lock is free
-         * (kolo_copiers_put). */
+         * (kolo_copy_pool_put). */
         kolo_waker_t *waker = copy->waker;
         if (atomic_fetch_add_explicit(&copy->done, n, memory_order_release) + n < bytes) continue;
         pthread_cond_broadcast(&pool.done);
@@ -142,7 +142,7 @@ void kolo_copy_wait(kolo_copy_t *copy)
     pthread_mutex_unlock(&pool.lock);
 }
 
-void kolo_copiers_get(void)
+void kolo_copy_pool_get(void)
 {
     pthread_mutex_lock(&pool.lock);
     pool.users++;
@@ -150,7 +150,7 @@ void kolo_copiers_get(void)
 }
 
 /* The last user ends the threads. No copy is under way, and none will start. */
-void kolo_copiers_put(void)
+void kolo_copy_pool_put(void)
 {
     static pthread_mutex_t ending = PTHREAD_MUTEX_INITIALIZER;
     pthread_t threads[MOST];

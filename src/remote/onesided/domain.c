@@ -87,7 +87,7 @@ kolo_status_t kolo_onesided_domain_create(const uint8_t key[32], kolo_onesided_d
     if (domain == NULL) return kolo_fail(KOLO_ERR_NO_MEMORY, "onesided: no memory for a domain");
     memcpy(domain->key, key, sizeof domain->key);
     domain->page_fd = domain->waker.epoll_fd = domain->waker.event_fd = -1;
-    kolo_copiers_get();
+    kolo_copy_pool_get();
     kolo_status_t status = kolo_onesided_param_shm ? share(domain) : KOLO_OK;
     if (status == KOLO_OK) status = kolo_waker_init(&domain->waker, domain->page);
     if (status == KOLO_OK)
@@ -105,7 +105,7 @@ kolo_waker_t *kolo_onesided_domain_waker(kolo_onesided_domain_t *domain)
 void kolo_onesided_domain_destroy(kolo_onesided_domain_t *domain)
 {
     if (domain == NULL) return;
-    kolo_copiers_put();
+    kolo_copy_pool_put();
 #if defined(KOLO_HAVE_VERBS)
     kolo_onesided_verbs_leave(domain);
 #endif

@@ -78,8 +78,8 @@ typedef struct kolo_copy {
     _Atomic uint64_t done;
     kolo_waker_t *waker; /* woken when all is done */
 } kolo_copy_t;
-void kolo_copiers_get(void); /* each domain, for its life; after all its copies: */
-void kolo_copiers_put(void);
+void kolo_copy_pool_get(void); /* each domain, for its life; after all its copies: */
+void kolo_copy_pool_put(void);
 bool kolo_copy_start(kolo_copy_t *copy); /* false: there are no copiers */
 void kolo_copy_wait(kolo_copy_t *copy);
 /* A piece of it, by the caller; 0, or an errno. ECANCELED: *closed is set. ESRCH: the process has ended; its number

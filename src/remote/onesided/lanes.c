@@ -84,7 +84,7 @@ size_t kolo_lanes_memory(const kolo_lanes_t *lanes)
 
 static void kick_all(kolo_lanes_t *lanes)
 {
-    for (uint32_t i = 0; i < lanes->n; i++) kolo_mover_kick(lanes->all[i]->mover);
+    for (uint32_t i = 0; i < lanes->n; i++) kolo_movers_kick(lanes->all[i]->mover);
 }
 
 /* On a mover: a lane has ended, and with it the connection. The first reason counts. What the peer has written to
@@ -265,7 +265,7 @@ void kolo_lanes_forget(kolo_lanes_t *lanes, uint64_t key)
         atomic_store(&transfer->cancelled, true);
         any = true;
     }
-    for (uint32_t i = 0; any && i < lanes->n; i++) kolo_mover_pass(lanes->all[i]->mover);
+    for (uint32_t i = 0; any && i < lanes->n; i++) kolo_movers_pass(lanes->all[i]->mover);
 }
 
 /* The place of the piece whose head has arrived. KOLO_IN_PROGRESS: its write is not announced yet. */

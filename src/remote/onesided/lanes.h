@@ -98,8 +98,8 @@ typedef struct kolo_mover {
 
 kolo_status_t kolo_movers_add(kolo_onesided_domain_t *domain, kolo_onesided_lane_t *lane);
 void kolo_movers_remove(kolo_onesided_lane_t *lane); /* it is not being moved any more */
-void kolo_mover_kick(kolo_mover_t *mover);           /* its lanes may have something to do; any thread */
-void kolo_mover_pass(kolo_mover_t *mover);           /* returns when it has left off what it was at */
+void kolo_movers_kick(kolo_mover_t *mover);          /* its lanes may have something to do; any thread */
+void kolo_movers_pass(kolo_mover_t *mover);          /* returns when it has left off what it was at */
 void kolo_movers_destroy(kolo_onesided_domain_t *domain);
 int kolo_movers_wanted(void); /* KOLO_ONESIDED_LANES */
 

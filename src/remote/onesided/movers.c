@@ -92,13 +92,13 @@ static void *serve(void *arg)
     return NULL;
 }
 
-void kolo_mover_kick(kolo_mover_t *mover)
+void kolo_movers_kick(kolo_mover_t *mover)
 {
     atomic_fetch_add(&mover->kicks, 1);
     if (atomic_load(&mover->asleep)) kolo_doorbell_write(mover->event_fd);
 }
 
-void kolo_mover_pass(kolo_mover_t *mover)
+void kolo_movers_pass(kolo_mover_t *mover)
 {
     enter(mover);
     pthread_mutex_unlock(&mover->lock);
@@ -128,7 +128,7 @@ static void stop(kolo_mover_t *mover)
         enter(mover);
         mover->stop = true;
         pthread_mutex_unlock(&mover->lock);
-        kolo_mover_kick(mover);
+        kolo_movers_kick(mover);
         pthread_join(mover->thread, NULL);
     }
     if (mover->epoll_fd >= 0) kolo_fd_close(mover->epoll_fd);
@@ -172,7 +172,7 @@ kolo_status_t kolo_movers_add(kolo_onesided_domain_t *domain, kolo_onesided_lane
     }
     pthread_mutex_unlock(&mover->lock);
     if (failed) return kolo_fail_errno(KOLO_ERR_SYSTEM, err, "onesided: a connection cannot be watched");
-    kolo_mover_kick(mover);
+    kolo_movers_kick(mover);
     return KOLO_OK;
 }
 

@@ -5,15 +5,9 @@
 #include "base/process.h"
 #include "remote/sockets/sockets.h"
 
-#include "base/clock.h"
-
-#include <errno.h>
-#include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 kolo_status_t kolo_sockets_fail(const kolo_net_end_t *end, int err, const char *what)
 {

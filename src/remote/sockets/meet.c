@@ -17,7 +17,6 @@
 #include <netinet/tcp.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #define GRACE_MS      250 /* where there is no room, callers that have had this make place */
 #define OFFERS_SOCKET 0   /* in claims; data socket i is i + 1 */

@@ -6,12 +6,10 @@
  */
 #include "remote/sockets/sockets.h"
 
-#include "base/clock.h"
 #include "base/failpoint.h"
 
 #include <errno.h>
 #include <linux/sockios.h>
-#include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <stdio.h>
 #include <string.h>
@@ -314,7 +312,7 @@ kolo_status_t kolo_sockets_receive(kolo_net_end_t *end)
 
 /* ---- both ---- */
 
-static kolo_status_t move(kolo_net_end_t *end)
+static kolo_status_t step(kolo_net_end_t *end)
 {
     KOLO_TRY(kolo_sockets_meet(end));
     if (end->reads) return kolo_sockets_receive(end);
@@ -334,7 +332,7 @@ kolo_status_t kolo_sockets_push(kolo_net_end_t *end)
 kolo_status_t kolo_sockets_test(kolo_net_end_t *end, kolo_net_done_t *done, int most, int *n)
 {
     if (!end->revoked && end->status == KOLO_OK) {
-        end->status = move(end);
+        end->status = step(end);
         if (end->status != KOLO_OK) snprintf(end->error, sizeof end->error, "%s", kolo_error_text());
     }
     for (*n = 0; *n < most && end->completed != end->next; ++*n, end->completed++) {

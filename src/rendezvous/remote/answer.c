@@ -201,7 +201,7 @@ kolo_status_t kolo_answer_written(kolo_channel_t *channel, kolo_answer_t *answer
     return KOLO_OK;
 }
 
-void kolo_answers_close(kolo_channel_t *channel)
+void kolo_answer_close_all(kolo_channel_t *channel)
 {
     for (int i = 0; i < KOLO_CHANNEL_BUCKETS; i++) {
         for (kolo_answer_t *answer = channel->answers[i], *next; answer; answer = next) {

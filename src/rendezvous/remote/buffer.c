@@ -233,7 +233,7 @@ kolo_status_t kolo_buffer_filled(kolo_channel_t *channel, uint32_t number, uint6
     return say_idle(channel, buffer);
 }
 
-void kolo_buffers_close(kolo_channel_t *channel)
+void kolo_buffer_close_all(kolo_channel_t *channel)
 {
     for (int i = 0; i < KOLO_CHANNEL_BUCKETS; i++) {
         while (channel->buffers[i]) {

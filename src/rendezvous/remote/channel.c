@@ -61,8 +61,8 @@ void kolo_channel_close(kolo_channel_t *channel, kolo_status_t status, const cha
     kolo_onesided_close(channel->end); /* first: nothing of ours is read or written any more */
     channel->end = NULL;
     kolo_fetches_close(channel, status, why);
-    kolo_answers_close(channel);
-    kolo_buffers_close(channel);
+    kolo_answer_close_all(channel);
+    kolo_buffer_close_all(channel);
     for (int i = 0; i < KOLO_CHANNEL_BUCKETS; i++) {
         while (channel->shapes[i]) {
             kolo_known_shape_t *known = channel->shapes[i];

@@ -327,7 +327,7 @@ kolo_status_t kolo_answer_cancel(kolo_channel_t *channel, const kolo_message_t *
 kolo_status_t kolo_answer_ready(kolo_answer_t *answer);
 kolo_status_t kolo_answer_written(kolo_channel_t *channel, kolo_answer_t *answer);
 void kolo_answer_free(kolo_answer_t *answer); /* releases its value, removes it from its channel */
-void kolo_answers_close(kolo_channel_t *channel);
+void kolo_answer_close_all(kolo_channel_t *channel);
 
 /* ---- buffer.c: buffered mode ---- */
 
@@ -337,7 +337,7 @@ kolo_status_t kolo_buffer_wanted(kolo_channel_t *channel, const kolo_message_t *
 kolo_status_t kolo_buffer_made(kolo_channel_t *channel, const kolo_message_t *message);
 kolo_status_t kolo_buffer_idle(kolo_channel_t *channel, const kolo_message_t *message);
 kolo_status_t kolo_buffer_filled(kolo_channel_t *channel, uint32_t number, uint64_t bytes);
-void kolo_buffers_close(kolo_channel_t *channel);
+void kolo_buffer_close_all(kolo_channel_t *channel);
 
 /* ---- pool.c: the threads on which callbacks of users run ---- */
 

@@ -38,9 +38,8 @@ typedef struct {
     void *expect; /* for slot rx->end.next; NULL: none */
     uint32_t expect_bytes;
     uint32_t awaited; /* payload bytes of slot rx->end.next as the reader knows them; 0: it has not told */
-    bool patient; /* the reader has used rx_expect: a large payload is left in the kernel until its slot is current
-                   */
-    bool mixed;   /* has or had a carrier: any slot may come on any stream */
+    bool patient;     /* the reader has used rx_expect: large payloads stay in the kernel until their slot is due */
+    bool mixed;       /* has or had a carrier: any slot may come on any stream */
     uint64_t arrived; /* slots filled, counted from the first slot's number */
     uint64_t final;   /* number after the last slot, as the farewell tells */
 } kolo_tcp_sink_t;

@@ -23,11 +23,9 @@
 
 #include "gpu/cuda/args.h"
 
-#define KOLO_CUDA_PLAN_DEPTH 4u  /* slots of a queue */
-#define KOLO_CUDA_PLAN_PAIRS 64u /* queues from one rank to another that have one reader */
-#define KOLO_CUDA_PLAN_NODES                                                                                       \
-    16u /* and those whose slots go to all ranks: what is posted there is equal for all                            \
-         */
+#define KOLO_CUDA_PLAN_DEPTH  4u  /* slots of a queue */
+#define KOLO_CUDA_PLAN_PAIRS  64u /* queues from one rank to another that have one reader */
+#define KOLO_CUDA_PLAN_NODES  16u /* and those whose slots go to all ranks, with equal contents */
 #define KOLO_CUDA_PLAN_QUEUES (KOLO_CUDA_PLAN_PAIRS + KOLO_CUDA_PLAN_NODES)
 enum { KOLO_CUDA_BY_SLOTS, KOLO_CUDA_BY_LINES, KOLO_CUDA_BY_LINES_128, KOLO_CUDA_PLAN_WAYS };
 #define KOLO_CUDA_PLAN_CONNS  256u /* ends of connections that one rank has in one plan */
