@@ -35,7 +35,7 @@ extern "C" {
 typedef struct kolo_tensor_engine *kolo_tensor_engine_t;
 
 #define KOLO_TENSOR_NAME_MAX 511 /* bytes of a name */
-#define KOLO_TENSOR_DIMS_MAX 16
+#define KOLO_TENSOR_DIMS_MAX 16  /* dimensions of a tensor */
 
 /* ---- options ----------------------------------------------------------------------------------------------- */
 
@@ -45,11 +45,11 @@ typedef struct kolo_tensor_engine *kolo_tensor_engine_t;
 
 /* The ranks of a process set: `count` of them, each once, in any order. */
 typedef struct kolo_rank_list {
-    const int *ranks;
-    int count;
+    const int *ranks; /* in the job */
+    int count;        /* of ranks */
 } kolo_rank_list_t;
 
-#define KOLO_UNDEFINED_INT64     INT64_MIN
+#define KOLO_UNDEFINED_INT64     INT64_MIN   /* a field that takes its default */
 #define KOLO_ENGINE_CONFIG_MAGIC 0x6b6f656eu /* "koen" */
 
 /* Options of one engine. Start from KOLO_ENGINE_CONFIG_INITIALIZER; a field left undefined takes the parameter
@@ -76,8 +76,8 @@ typedef struct kolo_engine_config {
      * outstanding tensors and the shutdown get KOLO_ERR_TIMEOUT with the same text. The same limit applies to a
      * single operation of the engine, for instance when another rank hangs in a callback. */
     int64_t stall_warn_ms, stall_limit_ms;
-    int nsets; /* process sets that exist from the start, with ids 1 to nsets. 0 */
-    const kolo_rank_list_t *sets;
+    int nsets;                    /* process sets that exist from the start, with ids 1 to nsets. 0 */
+    const kolo_rank_list_t *sets; /* `nsets` lists */
     /* KOLO_ENGINE_BACKENDS: which backends move the data; the first that can is taken. A list for all operations,
      * then lists for single ones: "mpi,kolo;all_gather=hierarchical". Kolo itself is always last. "kolo" */
     const char *backends;
@@ -137,9 +137,9 @@ kolo_status_t kolo_engine_get_counters(kolo_tensor_engine_t engine, kolo_engine_
 /* A backend moves the data of operations: Kolo's own collectives, or another library if
  * kolo_engine_config_t.backends lists it first and it can do the operation. */
 typedef struct kolo_backend_info {
-    const char *name;
-    int available;   /* 1: on all ranks, and this engine may choose it */
-    const char *why; /* why it is not available; "" if it is */
+    const char *name; /* as in kolo_engine_config_t.backends */
+    int available;    /* 1: on all ranks, and this engine may choose it */
+    const char *why;  /* why it is not available; "" if it is */
     uint64_t operations,
         bytes; /* operations it has run on this rank; bytes of their inputs (of a gather: all ranks' inputs) */
 } kolo_backend_info_t;
@@ -167,7 +167,7 @@ kolo_status_t kolo_engine_add_set(kolo_tensor_engine_t engine, const int *ranks,
 kolo_status_t kolo_engine_remove_set(kolo_tensor_engine_t engine, int set);
 
 typedef struct kolo_set_info {
-    int id, size;
+    int id, size;       /* the set's id; how many ranks it has */
     int included, rank; /* 1 and this rank's number in the set, or 0 and -1 */
 } kolo_set_info_t;
 
@@ -183,24 +183,24 @@ kolo_status_t kolo_engine_get_set_ids(kolo_tensor_engine_t engine, int *ids, int
 /* A tensor: dense, row by row. The call copies name and shape. The buffers belong to the caller and must not be
  * touched or freed until the tensor is complete. Then its name may be used again. */
 typedef struct kolo_tensor {
-    const char *name; /* 1 to KOLO_TENSOR_NAME_MAX bytes, no control characters; the same on all ranks */
-    kolo_type_t type; /* the same on all ranks */
-    int ndims;        /* 0 to KOLO_TENSOR_DIMS_MAX; 0: a scalar */
-    const int64_t *shape;
-    const void *input;
+    const char *name;     /* 1 to KOLO_TENSOR_NAME_MAX bytes, no control characters; the same on all ranks */
+    kolo_type_t type;     /* the same on all ranks */
+    int ndims;            /* 0 to KOLO_TENSOR_DIMS_MAX; 0: a scalar */
+    const int64_t *shape; /* of ndims dimensions */
+    const void *input;    /* this rank's part */
     void *output; /* may be `input` for all_reduce and broadcast; NULL: kolo_submission_t.allocate makes it */
 } kolo_tensor_t;
 
 /* How a tensor ended. The pointers are the engine's and valid until the callback returns, or until the next
  * kolo_engine_wait() of the same thread. */
 typedef struct kolo_completion {
-    const char *name;
-    int index;            /* place in its group, 0 outside groups */
-    kolo_status_t status; /* KOLO_OK, or why there is no output */
-    const char *text;     /* the error message, "" for KOLO_OK */
-    void *output;         /* the tensor's, or what allocate returned */
-    int ndims;            /* shape of the output */
-    const int64_t *shape;
+    const char *name;         /* of the tensor */
+    int index;                /* place in its group, 0 outside groups */
+    kolo_status_t status;     /* KOLO_OK, or why there is no output */
+    const char *text;         /* the error message, "" for KOLO_OK */
+    void *output;             /* the tensor's, or what allocate returned */
+    int ndims;                /* shape of the output */
+    const int64_t *shape;     /* of the output */
     int parts;                /* number of ranks for all_gather and all_to_all, else 0 */
     const int64_t *part_rows; /* rows that came from each rank */
     int last_joined;          /* of join: the rank that joined last, else -1 */

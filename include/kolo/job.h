@@ -36,7 +36,7 @@ extern "C" {
 #pragma GCC visibility push(default)
 
 typedef struct kolo_job_place {
-    int rank, nranks;
+    int rank, nranks; /* this process's, and how many there are */
     /* Among the ranks of this host, as the launcher counts; -1 and 0 if it does not say. kolo_engine_get_place()
      * counts without the launcher. */
     int local_rank, local_size;

@@ -34,30 +34,30 @@ extern "C" {
 
 #pragma GCC visibility push(default)
 
-#define KOLO_VERSION_MAJOR 0
-#define KOLO_VERSION_MINOR 1
-#define KOLO_VERSION_PATCH 0
-#define KOLO_VERSION       (KOLO_VERSION_MAJOR * 10000 + KOLO_VERSION_MINOR * 100 + KOLO_VERSION_PATCH)
+#define KOLO_VERSION_MAJOR 0 /* of these headers */
+#define KOLO_VERSION_MINOR 1 /* of these headers */
+#define KOLO_VERSION_PATCH 0 /* of these headers */
+#define KOLO_VERSION       (KOLO_VERSION_MAJOR * 10000 + KOLO_VERSION_MINOR * 100 + KOLO_VERSION_PATCH) /* as one */
 
 /* ---- status ------------------------------------------------------------------------------------------------ */
 
 typedef enum kolo_status {
-    KOLO_OK = 0,
+    KOLO_OK = 0,                   /* success */
     KOLO_IN_PROGRESS = 1,          /* non-blocking call accepted; ask kolo_comm_get_async_error() */
     KOLO_ERR_INVALID_ARGUMENT = 2, /* an argument is out of its domain; nothing was done */
     KOLO_ERR_INVALID_USAGE = 3,    /* a call that is not allowed now (group misuse, communicator not ready) */
     KOLO_ERR_UNSUPPORTED = 4,      /* known, but not built in or not possible on this machine */
-    KOLO_ERR_NO_MEMORY = 5,
-    KOLO_ERR_SYSTEM = 6,     /* a system call failed; the message holds its error */
-    KOLO_ERR_TIMEOUT = 7,    /* a deadline passed; the message says what was awaited */
-    KOLO_ERR_REMOTE = 8,     /* a peer died or closed its connection */
-    KOLO_ERR_MISMATCH = 9,   /* ranks called different operations, counts or types */
-    KOLO_ERR_ABORTED = 10,   /* kolo_comm_abort() was called */
-    KOLO_ERR_AUTH = 11,      /* a peer could not prove knowledge of the job's secret */
-    KOLO_ERR_PROTOCOL = 12,  /* bytes from outside that are malformed or were changed */
-    KOLO_ERR_INTERNAL = 13,  /* a bug in Kolo; please report the message */
-    KOLO_ERR_PARTITION = 14, /* the network has split and this rank is on the side that does not go on */
-    KOLO_ERR_REVOKED = 15    /* some rank called kolo_comm_revoke(): the communicator can only be shrunk */
+    KOLO_ERR_NO_MEMORY = 5,        /* memory could not be had */
+    KOLO_ERR_SYSTEM = 6,           /* a system call failed; the message holds its error */
+    KOLO_ERR_TIMEOUT = 7,          /* a deadline passed; the message says what was awaited */
+    KOLO_ERR_REMOTE = 8,           /* a peer died or closed its connection */
+    KOLO_ERR_MISMATCH = 9,         /* ranks called different operations, counts or types */
+    KOLO_ERR_ABORTED = 10,         /* kolo_comm_abort() was called */
+    KOLO_ERR_AUTH = 11,            /* a peer could not prove knowledge of the job's secret */
+    KOLO_ERR_PROTOCOL = 12,        /* bytes from outside that are malformed or were changed */
+    KOLO_ERR_INTERNAL = 13,        /* a bug in Kolo; please report the message */
+    KOLO_ERR_PARTITION = 14,       /* the network has split and this rank is on the side that does not go on */
+    KOLO_ERR_REVOKED = 15          /* some rank called kolo_comm_revoke(): the communicator can only be shrunk */
 } kolo_status_t;
 
 /* Returns the name of a status and one sentence about it: never NULL, static storage. Any thread. */
@@ -69,22 +69,22 @@ kolo_status_t kolo_get_version(int *version);
 /* ---- types and operators ----------------------------------------------------------------------------------- */
 
 typedef enum kolo_type {
-    KOLO_INT8 = 0,
-    KOLO_UINT8 = 1,
-    KOLO_INT32 = 2,
-    KOLO_UINT32 = 3,
-    KOLO_INT64 = 4,
-    KOLO_UINT64 = 5,
-    KOLO_FLOAT16 = 6,
-    KOLO_BFLOAT16 = 7,
-    KOLO_FLOAT32 = 8,
-    KOLO_FLOAT64 = 9,
+    KOLO_INT8 = 0,         /* 1 byte */
+    KOLO_UINT8 = 1,        /* 1 byte, without a sign */
+    KOLO_INT32 = 2,        /* 4 bytes */
+    KOLO_UINT32 = 3,       /* 4 bytes, without a sign */
+    KOLO_INT64 = 4,        /* 8 bytes */
+    KOLO_UINT64 = 5,       /* 8 bytes, without a sign */
+    KOLO_FLOAT16 = 6,      /* IEEE binary16 */
+    KOLO_BFLOAT16 = 7,     /* the upper half of a float32 */
+    KOLO_FLOAT32 = 8,      /* IEEE binary32 */
+    KOLO_FLOAT64 = 9,      /* IEEE binary64 */
     KOLO_FLOAT8_E4M3 = 10, /* OCP e4m3fn: no infinities, saturates to NaN */
     KOLO_FLOAT8_E5M2 = 11, /* OCP e5m2 */
-    KOLO_INT16 = 12,
-    KOLO_UINT16 = 13,
-    KOLO_BOOL = 14, /* one byte: 0 is false, all other values are true; results are 0 and 1 */
-    KOLO_TYPE_COUNT = 15
+    KOLO_INT16 = 12,       /* 2 bytes */
+    KOLO_UINT16 = 13,      /* 2 bytes, without a sign */
+    KOLO_BOOL = 14,        /* one byte: 0 is false, all other values are true; results are 0 and 1 */
+    KOLO_TYPE_COUNT = 15   /* the number of types */
 } kolo_type_t;
 
 /* Integer arithmetic wraps. Floats of 8 and 16 bits are reduced in float32 inside one step and rounded to nearest
@@ -95,17 +95,17 @@ typedef enum kolo_type {
  * KOLO_INT16 on, and have no bitwise or logical operators (KOLO_ERR_UNSUPPORTED). All ranks get the same bits, and
  * the same call on the same ranks gives the same bits again; docs/reductions.md has all rules. */
 typedef enum kolo_op {
-    KOLO_SUM = 0,
-    KOLO_PROD = 1,
-    KOLO_MIN = 2,
-    KOLO_MAX = 3,
-    KOLO_AVG = 4,
-    KOLO_BAND = 5, /* bitwise and, or, exclusive or */
-    KOLO_BOR = 6,
-    KOLO_BXOR = 7,
-    KOLO_LAND = 8, /* logical and, or, exclusive or */
-    KOLO_LOR = 9,
-    KOLO_LXOR = 10,
+    KOLO_SUM = 0,              /* the sum */
+    KOLO_PROD = 1,             /* the product */
+    KOLO_MIN = 2,              /* the least */
+    KOLO_MAX = 3,              /* the greatest */
+    KOLO_AVG = 4,              /* the sum divided by the number of ranks */
+    KOLO_BAND = 5,             /* bitwise and, or, exclusive or */
+    KOLO_BOR = 6,              /* bitwise or */
+    KOLO_BXOR = 7,             /* bitwise exclusive or */
+    KOLO_LAND = 8,             /* logical and, or, exclusive or */
+    KOLO_LOR = 9,              /* logical or */
+    KOLO_LXOR = 10,            /* logical exclusive or */
     KOLO_OP_BUILTIN_COUNT = 11 /* values from here on come from kolo_op_create_*() */
 } kolo_op_t;
 
@@ -122,13 +122,13 @@ typedef struct kolo_cpu_event *kolo_event_t;
 typedef struct kolo_registration *kolo_registration_t;
 typedef struct kolo_window *kolo_window_t;
 
-#define KOLO_UNIQUE_ID_BYTES 128
+#define KOLO_UNIQUE_ID_BYTES 128 /* of an id */
 /* Holds the root's address and the job's secret: send it only over channels you trust. */
 typedef struct kolo_unique_id {
-    char bytes[KOLO_UNIQUE_ID_BYTES];
+    char bytes[KOLO_UNIQUE_ID_BYTES]; /* to be copied as they are */
 } kolo_unique_id_t;
 
-#define KOLO_UNDEFINED_INT INT32_MIN
+#define KOLO_UNDEFINED_INT INT32_MIN   /* a field that takes its default */
 #define KOLO_CONFIG_MAGIC  0x6b6f6c6fu /* "kolo" */
 
 /* Options of one communicator. Start from KOLO_CONFIG_INITIALIZER; a field left undefined takes the parameter of
@@ -157,10 +157,10 @@ typedef struct kolo_config {
                         16 bits are summed in float32 over all ranks and rounded once, and KOLO_AVG divides last.
                         docs/reductions.md. The same on all ranks. Default KOLO_REDUCE_ORDER, or the parent's */
 } kolo_config_t;
-#define KOLO_GPU_LATENCY 0
-#define KOLO_GPU_COMPUTE 1
-#define KOLO_ORDER_FREE  0
-#define KOLO_ORDER_RANKS 1
+#define KOLO_GPU_LATENCY 0 /* see kolo_config_t.gpu_profile */
+#define KOLO_GPU_COMPUTE 1 /* see kolo_config_t.gpu_profile */
+#define KOLO_ORDER_FREE  0 /* see kolo_config_t.order */
+#define KOLO_ORDER_RANKS 1 /* see kolo_config_t.order */
 #define KOLO_CONFIG_INITIALIZER                                                                                    \
     {                                                                                                              \
         sizeof(kolo_config_t), KOLO_CONFIG_MAGIC, KOLO_UNDEFINED_INT, KOLO_UNDEFINED_INT, KOLO_UNDEFINED_INT,      \
@@ -200,7 +200,7 @@ kolo_status_t kolo_comm_init_all(kolo_comm_t *comms, int nranks, const kolo_conf
 kolo_status_t kolo_comm_init_devices(kolo_comm_t *comms, int nranks, const int *devices,
                                      const kolo_config_t *config);
 
-#define KOLO_SPLIT_NOCOLOR (-1)
+#define KOLO_SPLIT_NOCOLOR (-1) /* the color of a rank that gets no communicator */
 /* Splits a communicator into new ones. Collective over `comm`: ranks of equal color (>= 0) form a new communicator,
  * ordered by key, then by old rank. A rank with KOLO_SPLIT_NOCOLOR takes part and gets *newcomm = NULL. config
  * NULL: the parent's. With blocking 0 (in config; in `comm` for a rank that gets none) it returns KOLO_IN_PROGRESS:
@@ -215,8 +215,8 @@ kolo_status_t kolo_comm_split(kolo_comm_t comm, int color, int key, kolo_comm_t 
  * it. */
 kolo_status_t kolo_comm_dup(kolo_comm_t comm, kolo_comm_t *newcomm, const kolo_config_t *config);
 
-#define KOLO_SHRINK_DEFAULT 0
-#define KOLO_SHRINK_ABORT   1
+#define KOLO_SHRINK_DEFAULT 0 /* operations under way are waited for */
+#define KOLO_SHRINK_ABORT   1 /* operations under way are ended first */
 /* Makes a communicator of the ranks that are left, in their old order. No new id is needed. It leaves out
  * excluded[0..count) (the same list on all callers; NULL and 0: none) and all lost ranks. The callers first agree
  * on who is lost, and again if one more is lost meanwhile, so all that return KOLO_OK have the same communicator.

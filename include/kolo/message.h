@@ -32,7 +32,7 @@ extern "C" {
 
 /* ---- sending and receiving --------------------------------------------------------------------------------- */
 
-#define KOLO_ANY_SOURCE (-1)
+#define KOLO_ANY_SOURCE (-1) /* a receive takes the next message, whoever sent it */
 
 typedef struct kolo_request *kolo_request_t;
 
@@ -48,8 +48,8 @@ typedef struct kolo_call_opts {
 
 /* What has been received. */
 typedef struct kolo_received {
-    int source; /* the rank that sent it */
-    uint64_t tag;
+    int source;   /* the rank that sent it */
+    uint64_t tag; /* its tag */
     size_t bytes; /* its length, which may be less than there was room for */
 } kolo_received_t;
 

@@ -47,11 +47,11 @@ extern "C" {
  * 16 hexadecimal digits, the last two as decimal numbers. A device is
  * `/job:NAME[/replica:N]/task:N/device:TYPE:N`. */
 typedef struct kolo_tensor_key {
-    char src_device[KOLO_DEVICE_NAME_MAX + 1];
-    uint64_t src_incarnation; /* the number of this start of the source's task */
-    char dst_device[KOLO_DEVICE_NAME_MAX + 1];
-    char edge_name[KOLO_EDGE_NAME_MAX + 1]; /* without ';' and control characters */
-    uint64_t frame, iteration;              /* of a loop; 0 and 0 outside of one */
+    char src_device[KOLO_DEVICE_NAME_MAX + 1]; /* where the value is sent */
+    uint64_t src_incarnation;                  /* the number of this start of the source's task */
+    char dst_device[KOLO_DEVICE_NAME_MAX + 1]; /* where it is received */
+    char edge_name[KOLO_EDGE_NAME_MAX + 1];    /* without ';' and control characters */
+    uint64_t frame, iteration;                 /* of a loop; 0 and 0 outside of one */
 } kolo_tensor_key_t;
 
 /* Writes a key as text into a buffer of `bytes` bytes (KOLO_TENSOR_KEY_MAX + 1 are enough for any key).
@@ -66,9 +66,9 @@ kolo_status_t kolo_tensor_key_parse(const char *text, kolo_tensor_key_t *key);
 
 /* Types of elements: those of kolo_type_t with their numbers, and these further ones. */
 typedef enum kolo_element {
-    KOLO_ELEMENT_BOOL = 32, /* one byte, 0 or 1 */
-    KOLO_ELEMENT_INT16 = 33,
-    KOLO_ELEMENT_UINT16 = 34,
+    KOLO_ELEMENT_BOOL = 32,       /* one byte, 0 or 1 */
+    KOLO_ELEMENT_INT16 = 33,      /* 2 bytes */
+    KOLO_ELEMENT_UINT16 = 34,     /* 2 bytes, without a sign */
     KOLO_ELEMENT_COMPLEX64 = 35,  /* two float32 */
     KOLO_ELEMENT_COMPLEX128 = 36, /* two float64 */
     /* Strings of any length. The data of n strings is n numbers of 64 bits, the offset at which each string ends,
@@ -79,18 +79,18 @@ typedef enum kolo_element {
 /* Returns the size of one element in bytes, 8 for a string (its offset), 0 for an unknown type. */
 size_t kolo_element_size(int element);
 
-#define KOLO_VALUE_DIMS_MAX 16
+#define KOLO_VALUE_DIMS_MAX 16 /* dimensions of a value */
 
 /* A tensor and its memory. Values change their owner: the sender gives its memory away, the receiver owns it and
  * frees it with kolo_value_release(). Between tasks of one process nothing is copied: the receiver gets the
  * sender's memory. */
 typedef struct kolo_value {
-    int element; /* a kolo_type_t or kolo_element_t */
-    int ndims;   /* 0: a single element */
-    int64_t dims[KOLO_VALUE_DIMS_MAX];
-    void *data;
-    size_t bytes; /* of data: number of elements times their size, except for strings */
-    int dead;     /* 1: the branch that should have made it was not taken; data may be missing (bytes 0) */
+    int element;                       /* a kolo_type_t or kolo_element_t */
+    int ndims;                         /* 0: a single element */
+    int64_t dims[KOLO_VALUE_DIMS_MAX]; /* the first `ndims` count */
+    void *data;                        /* the elements, row by row */
+    size_t bytes;                      /* of data: number of elements times their size, except for strings */
+    int dead; /* 1: the branch that should have made it was not taken; data may be missing (bytes 0) */
     /* Frees the data. Called once, on any thread, when it is not used any more. NULL: nothing to free. */
     void (*release)(void *arg);
     void *arg;
@@ -101,7 +101,7 @@ kolo_status_t kolo_value_release(kolo_value_t *value);
 
 /* Kinds of memory of values. */
 typedef enum kolo_memory {
-    KOLO_MEMORY_HOST = 0,
+    KOLO_MEMORY_HOST = 0,  /* ordinary memory */
     KOLO_MEMORY_DEVICE = 1 /* of a GPU, from cudaMalloc(); the work that makes the value must be complete */
 } kolo_memory_t;
 

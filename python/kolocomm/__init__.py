@@ -18,9 +18,9 @@ import contextlib as _contextlib
 from typing import NamedTuple as _NamedTuple
 
 from . import _native, errors
-from ._native import (Comm, Engine, Event, Message, Op, Registration, Rendezvous, Request, Server, State, Stream, Submission, Window, connect,
+from ._native import (Comm, Engine, Event, Message, Op, Registration, Rendezvous, Request, Server, State, Stream, Submission, TaggedMessage, Window, connect,
                       get_unique_id, get_version, group_end, group_start, init_all, join, op_takes, status_string, tensor_key, type_size,
-                      unique_id_load, unique_id_save)
+                      unique_id_load, unique_id_save, wait_any)
 from .errors import Error
 
 __version__ = "0.1.0"
@@ -148,5 +148,5 @@ def _at_exit():
 _atexit.register(_at_exit)
 
 __all__ = ["Comm", "Engine", "Error", "Event", "JobPlace", "Message", "Op", "Registration", "Rendezvous", "Request", "Server", "State", "Stream",
-           "Submission", "Window", "connect", "errors", "get_unique_id", "get_version", "group", "group_end", "group_start", "init_all",
-           "job_place", "join", "op_takes", "status_string", "tensor_key", "type_size", "unique_id_load", "unique_id_save"]
+           "Submission", "TaggedMessage", "Window", "connect", "errors", "get_unique_id", "get_version", "group", "group_end", "group_start", "init_all",
+           "job_place", "join", "op_takes", "status_string", "tensor_key", "type_size", "unique_id_load", "unique_id_save", "wait_any"]

@@ -8,6 +8,8 @@ import asyncio
 import kit
 import kolocomm
 import numpy as np
+from kit import raises
+from kolocomm import errors
 
 
 def test_operators_by_name(c):
@@ -110,6 +112,31 @@ def test_messages_to_wait_for(c):
     received.wait()
     sent.wait()
     assert (out == source).all()
+
+
+def test_messages_with_tags(c):
+    to, source = (c.rank + 1) % c.size, (c.rank - 1) % c.size
+    c.send_tag(np.full(5, c.rank, "float64"), to, 7)  # nobody receives yet
+    sent = c.isend_tag(np.full(1 << 17, c.rank, "float64"), to, tag=1 << 63)
+    out, long, never = np.zeros(9), np.zeros(1 << 17), np.zeros(1)
+    waits = [c.irecv_tag(never, tag=8, timeout=0.05), c.irecv_tag(long, source, 1 << 63)]
+    assert c.recv_tag(out, tag=7) == source and (out[:5] == source).all() and (out[5:] == 0).all()
+    seen = set()
+    while len(seen) < 2:
+        seen.add(kolocomm.wait_any([None if i in seen else m for i, m in enumerate(waits)]))
+    with raises(errors.Timeout, "tag 8 from any rank"):
+        waits[0].wait()
+    waits[1].wait()
+    sent.wait()
+    assert (long == source).all() and (waits[1].source, waits[1].nbytes) == (source, 8 << 17)
+    unwanted = c.irecv_tag(never, tag=9)
+    with raises(errors.Timeout, "goes on"):
+        unwanted.wait(0.01)
+    unwanted.cancel()
+    with raises(errors.Aborted, "cancelled"):
+        unwanted.wait()
+    assert kolocomm.wait_any([None]) is None and not c.irecv_tag(never, tag=9).done()
+    c.barrier()
 
 
 def test_windows(c):

@@ -265,6 +265,65 @@ static void a_parked_wait_returns_only_to_look(void **state)
     kolo_waker_fini(&waker);
 }
 
+/* Milliseconds until a wait that nobody ends goes to sleep for the first time. */
+static double awake_ms(bool outlasts, bool quiet)
+{
+    kolo_waker_t waker;
+    kolo_wait_t wait;
+    assert_int_equal(kolo_waker_init(&waker, NULL), KOLO_OK);
+    waker.outlasts = outlasts;
+    waker.quiet = quiet;
+    kolo_wait_init(&wait, NULL, 0, NULL, NULL, 1);
+    wait.wakers[wait.nwakers++] = &waker;
+    wait.spins = wait.yields = 1;
+    uint64_t begun = kolo_now_ns();
+    while (!wait.armed) assert_int_equal(kolo_wait_pause(&wait), KOLO_OK);
+    while (wait.armed) assert_int_equal(kolo_wait_pause(&wait), KOLO_OK);
+    kolo_waker_fini(&waker);
+    return (double)(kolo_now_ns() - begun) / 1e6 - KOLO_PARK_MAX_MS;
+}
+
+static void a_wait_for_ranks_with_cores_of_their_own_outlasts_a_gap(void **state)
+{
+    (void)state;
+    assert_true(awake_ms(true, false) >= 20);
+    assert_true(awake_ms(true, true) >= 20);
+}
+
+static void what_arrives_while_a_quiet_sleeper_settles_is_seen(void **state)
+{
+    (void)state;
+    kolo_waker_t waker;
+    kolo_wait_t wait;
+    int polls = 0;
+    assert_int_equal(kolo_waker_init(&waker, NULL), KOLO_OK);
+    waker.quiet = true;
+    kolo_wait_init(&wait, NULL, kolo_deadline_ms(20000), NULL, NULL, 1);
+    wait.wakers[wait.nwakers++] = &waker;
+    wait.spins = wait.yields = 1;
+    while (!wait.armed) assert_int_equal(kolo_wait_pause(&wait), KOLO_OK);
+    uint64_t settles = wait.settle_ns;
+    for (; wait.armed; polls++) assert_int_equal(kolo_wait_pause(&wait), KOLO_OK);
+    assert_true(kolo_fence_is_full || (settles != 0 && kolo_now_ns() >= settles && polls > 0));
+    kolo_doorbell_write(waker.event_fd); /* rung: the next sleep is none */
+    while (!wait.armed) assert_int_equal(kolo_wait_pause(&wait), KOLO_OK);
+    kolo_wait_end(&wait);
+    kolo_waker_fini(&waker);
+}
+
+static void a_quota_is_so_many_cores(void **state)
+{
+    (void)state;
+    assert_int_equal(kolo_cores_of_quota("max 100000"), 0);
+    assert_int_equal(kolo_cores_of_quota("400000 100000\n"), 4);
+    assert_int_equal(kolo_cores_of_quota("450000 100000\n"), 5);
+    assert_int_equal(kolo_cores_of_quota("1000 100000\n"), 1);
+    assert_int_equal(kolo_cores_of_quota("0 0"), 0);
+    assert_int_equal(kolo_cores_of_quota("9223372036854775807 1"), 0);
+    assert_int_equal(kolo_cores_of_quota(""), 0);
+    assert_true(kolo_cores_quota() > 0);
+}
+
 static void *opener(void *arg)
 {
     kolo_gate_open(arg);
@@ -466,6 +525,9 @@ int main(void)
         cmocka_unit_test(a_sleeper_asks_for_news_before_its_last_poll),
         cmocka_unit_test(a_parked_wait_returns_only_to_look),
         cmocka_unit_test(gate_lets_a_ticket_through_once_opened),
+        cmocka_unit_test(a_wait_for_ranks_with_cores_of_their_own_outlasts_a_gap),
+        cmocka_unit_test(what_arrives_while_a_quiet_sleeper_settles_is_seen),
+        cmocka_unit_test(a_quota_is_so_many_cores),
         cmocka_unit_test(error_text_keeps_prefix_and_reason),
         cmocka_unit_test(levels_of_the_log_are_chosen_by_room),
         cmocka_unit_test(long_log_lines_have_time_version_rank_and_job),

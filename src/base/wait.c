@@ -21,6 +21,12 @@
 /* Longer than a sleeper takes to wake (50 to 200 us on virtual machines): else ranks that pass data on in a ring
  * fall asleep at every step once one of them has, and each step costs a wake-up from then on. */
 #define YIELDS 10000
+/* A rank with a core of its own goes on yielding for so long after that: longer than a neighbour is away when the
+ * scheduler of the machine, or of the machine below it, takes its core. If all sleep meanwhile, all come late to
+ * the next operation. */
+#define OUTLAST_NS (25 * KOLO_NS_PER_MS)
+/* Stores leave a core within less than a microsecond; this is a hundred times that. */
+#define SETTLE_NS 100000
 
 static int64_t param_spins = -1, param_yields = -1, param_stall_ms, param_log_format;
 static const char *param_log, *param_log_file, *param_fail_point;
@@ -109,7 +115,8 @@ void kolo_wait_init(kolo_wait_t *wait, const _Atomic uint32_t *abort, uint64_t d
     wait->look = NULL;
     wait->polls = 0;
     wait->armed = false;
-    wait->since_ns = wait->stall_ns = 0;
+    wait->since_ns = wait->stall_ns = wait->yield_ns = wait->settle_ns = 0;
+    wait->outlasts = !crowded && param_yields < 0;
     wait->spins = param_spins >= 0 ? (uint32_t)param_spins : crowded ? 4 : 2000;
     wait->yields = param_yields >= 0 ? (uint32_t)param_yields : YIELDS;
 }
@@ -211,12 +218,24 @@ kolo_status_t kolo_wait_check(kolo_wait_t *wait)
 
 static void arm(kolo_wait_t *wait)
 {
+    bool quiet = have_membarrier && wait->nwakers > 0;
     for (uint32_t i = 0; i < wait->nwakers; i++) {
         kolo_waker_t *waker = wait->wakers[i];
         atomic_store_explicit(waker->asleep, 1, memory_order_relaxed);
         if (waker->arm) waker->arm(waker->arm_arg);
+        quiet &= waker->quiet;
     }
-    kolo_fence_cores(); /* a peer either sees asleep or we see its data */
+    /* A peer either sees asleep or we see its data, in the poll before we sleep. A barrier on all cores makes sure
+     * of that. It interrupts whoever runs, so where 64 ranks go to sleep each is interrupted 63 times and comes
+     * late itself. There that poll comes later instead, when what was stored before a peer looked has long left its
+     * core; and should it not have, the sleep has its limit. */
+    if (quiet) {
+        atomic_thread_fence(memory_order_seq_cst);
+        wait->settle_ns = kolo_now_ns() + SETTLE_NS;
+    } else {
+        kolo_fence_cores();
+        wait->settle_ns = 0;
+    }
     wait->armed = true;
 }
 
@@ -253,10 +272,29 @@ static void park(kolo_wait_t *wait)
     }
 }
 
+static bool all_outlast(const kolo_wait_t *wait)
+{
+    bool all = wait->outlasts && wait->nwakers > 0;
+    for (uint32_t i = 0; i < wait->nwakers; i++) all &= wait->wakers[i]->outlasts;
+    return all;
+}
+
+/* By their number, and then by time where all whom it waits for have a core of their own. */
+static bool still_yields(kolo_wait_t *wait)
+{
+    uint32_t yields = wait->polls - wait->spins;
+    if (yields <= wait->yields) return true;
+    if (yields == wait->yields + 1)
+        wait->yield_ns = all_outlast(wait) ? kolo_now_ns() + OUTLAST_NS : 0;
+    else if (wait->yield_ns != 0 && (yields & 15) == 0 && kolo_now_ns() >= wait->yield_ns)
+        wait->yield_ns = 0;
+    return wait->yield_ns != 0;
+}
+
 kolo_status_t kolo_wait_pause_slow(kolo_wait_t *wait)
 {
     wait->polls++;
-    if (wait->polls - wait->spins <= wait->yields) {
+    if (!wait->armed && still_yields(wait)) {
         if ((wait->polls & 15) == 0) KOLO_TRY(kolo_wait_check(wait));
         sched_yield();
         return KOLO_OK;
@@ -271,6 +309,8 @@ kolo_status_t kolo_wait_pause_slow(kolo_wait_t *wait)
         nanosleep(&ts, NULL);
     } else if (!wait->armed) {
         arm(wait);
+    } else if (wait->settle_ns != 0 && kolo_now_ns() < wait->settle_ns) {
+        sched_yield();
     } else {
         park(wait);
         disarm(wait);

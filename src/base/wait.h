@@ -10,7 +10,8 @@
  * Parking takes two pauses: the first arms the waker (asleep = 1, then a barrier that peers' cores take part in)
  * and returns so that the caller polls once more; the second sleeps, at most KOLO_PARK_MAX_MS, and disarms. So a
  * peer's fast path is: store the data, compiler barrier, load `asleep`; only if set, one write to the doorbell. The
- * full fence that this needs is paid by the sleeper (membarrier(2), global expedited). Where membarrier is missing
+ * full fence that this needs is paid by the sleeper (membarrier(2), global expedited; with many ranks it waits for
+ * their stores to arrive instead). Where membarrier is missing
  * both sides pay for a fence, and the sleep is bounded to KOLO_PARK_BLIND_MS.
  */
 #ifndef KOLO_BASE_WAIT_H
@@ -34,6 +35,9 @@ typedef struct kolo_waker {
     int event_fd;
     _Atomic uint32_t *asleep;
     _Atomic uint32_t own_asleep;
+    bool outlasts; /* those who ring it have cores of their own: a wait for them polls for longer than short
+                      absences */
+    bool quiet;    /* they are many: who goes to sleep must not interrupt them all */
     void (*arm)(void *arg); /* on the sleeper's thread; NULL: not needed */
     void *arm_arg;
 } kolo_waker_t;
@@ -104,8 +108,11 @@ typedef struct kolo_wait {
     /* private */
     uint32_t polls;
     bool armed;
-    uint64_t since_ns; /* the first reading of the clock: about when the wait began */
-    uint64_t stall_ns; /* when the next "still waiting" warning is due */
+    uint64_t since_ns;  /* the first reading of the clock: about when the wait began */
+    uint64_t stall_ns;  /* when the next "still waiting" warning is due */
+    uint64_t yield_ns;  /* until when it yields, once their number is over */
+    uint64_t settle_ns; /* when it may sleep once it is armed; 0: at once */
+    bool outlasts;
 } kolo_wait_t;
 
 /* Fills in defaults: spins and yields from the number of cores and `ranks_here`, the ranks that share this machine
@@ -165,6 +172,10 @@ void kolo_fence_cores(void);
 
 /* Number of cores this process may run on, and which (bit c mod 128 for core c). */
 int kolo_cores(void);
+/* As many as the quota of its cgroups lets it use at once, INT_MAX: there is none. Of the text of a file cpu.max,
+ * 0: none. */
+int kolo_cores_quota(void);
+int kolo_cores_of_quota(const char *text);
 #define KOLO_CORE_MASK_BYTES 16
 void kolo_core_mask(uint8_t mask[KOLO_CORE_MASK_BYTES]);
 

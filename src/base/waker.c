@@ -17,6 +17,7 @@ kolo_status_t kolo_waker_init(kolo_waker_t *waker, _Atomic uint32_t *asleep)
     waker->asleep = asleep ? asleep : &waker->own_asleep;
     waker->arm = NULL;
     waker->arm_arg = NULL;
+    waker->outlasts = waker->quiet = false;
     waker->epoll_fd = kolo_fd_own(epoll_create1(EPOLL_CLOEXEC));
     waker->event_fd = kolo_fd_own(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     struct epoll_event ev = {.events = EPOLLIN};

@@ -23,6 +23,18 @@ kolo_status_t kolo_job_get_place(kolo_job_place_t *place)
     return KOLO_OK;
 }
 
+/* What the launcher says of this host, against where the ranks are. */
+static void look_at_hosts(const kolo_job_place_t *place, const kolo_member_t *m)
+{
+    if (place->local_size != place->nranks || m->nnodes == 1 || m->local_of[place->rank] != 0) return;
+    int other = 0;
+    while (m->node_of[other] == m->my_node) other++;
+    kolo_warn("job",
+              "rank %d: the launcher says that all %d ranks are on this host (LOCAL_WORLD_SIZE is WORLD_SIZE), but "
+              "rank %d is on host %s. Set LOCAL_WORLD_SIZE to the ranks of each host",
+              place->rank, place->nranks, other, m->peers[other].host_name);
+}
+
 static kolo_status_t connect_by(kolo_job_meeting_t *m, kolo_comm_t *comm, const kolo_config_t *config)
 {
     kolo_status_t status;
@@ -35,6 +47,7 @@ static kolo_status_t connect_by(kolo_job_meeting_t *m, kolo_comm_t *comm, const 
     } while (status != KOLO_OK && kolo_job_meet_again(m, status));
     snprintf(text, sizeof text, "%s", kolo_error_text()); /* clearing may have words of its own */
     kolo_job_clear(m);
+    if (status == KOLO_OK) look_at_hosts(&m->place, &(*comm)->body->member);
     return status == KOLO_OK ? KOLO_OK : kolo_fail(status, "%s", text);
 }
 

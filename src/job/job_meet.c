@@ -124,12 +124,20 @@ static kolo_status_t wait_for_file(kolo_job_meeting_t *m)
     }
 }
 
+/* Where rank 0 is to be reached by others than this host's, whatever the launcher says of how many are here. */
+static bool is_for_one_host(const kolo_job_meeting_t *m)
+{
+    char text[300];
+    if (m->place.local_size != m->place.nranks) return false;
+    return !kolo_job_address(&kolo_job_values, &m->place, m->number, text, sizeof text) ||
+           kolo_id_is_loopback(text);
+}
+
 static kolo_status_t meet_by_file(kolo_job_meeting_t *m)
 {
     if (m->path[0] == '\0') KOLO_TRY(choose_path(m));
     if (m->place.rank > 0) return m->shared ? wait_for_file(m) : kolo_id_load(&m->id, m->path, m->timeout_ms);
-    const bool one_host = m->place.local_size == m->place.nranks;
-    KOLO_TRY(one_host ? kolo_id_create_local(&m->id) : kolo_id_create(&m->id));
+    KOLO_TRY(is_for_one_host(m) ? kolo_id_create_local(&m->id) : kolo_id_create(&m->id));
     return kolo_id_save(&m->id, m->path);
 }
 

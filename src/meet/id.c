@@ -151,6 +151,12 @@ bool kolo_id_hint(const char *text)
     return kolo_address_is_loopback(&address) || kolo_address_is_own(&address, name);
 }
 
+bool kolo_id_is_loopback(const char *text)
+{
+    kolo_address_t address;
+    return kolo_address_parse(text, &address) != KOLO_OK || kolo_address_is_loopback(&address);
+}
+
 void kolo_id_address(const kolo_id_t *id, unsigned number, kolo_address_t *address)
 {
     kolo_key_t hash;

@@ -26,6 +26,8 @@ kolo_status_t kolo_id_check_interfaces(void);
 /* An address (host:port) that the other ranks know: where nothing better is known, this process listens on the
  * interface that has it or reaches it. Returns false if it is an address of another host. */
 bool kolo_id_hint(const char *address);
+/* Does it lead to this host alone, or is it none? */
+bool kolo_id_is_loopback(const char *address);
 /* The same for an address whose port was computed and which another job may hold: then the root, which rank 0 alone
  * becomes (is_root), goes to another port that all ranks compute. */
 kolo_status_t kolo_id_create_computed(const char *address, const char *scope, bool is_root, kolo_unique_id_t *id);

@@ -23,6 +23,7 @@
 #define PAGE_BYTES   KOLO_CONTROL_BYTES
 #define COPY_ENDS_MS 1000
 #define LOOK_EACH_MS 5
+#define QUIET_RANKS  8
 
 struct kolo_control {
     kolo_control_page_t *page;
@@ -80,6 +81,8 @@ static kolo_status_t open_parts(kolo_wire_ctx_t *ctx, kolo_control_t *control, i
     KOLO_TRY(make_page(ctx, control, fd));
     KOLO_TRY(kolo_waker_init(&ctx->waker, &control->page->asleep));
     control->waking = true;
+    ctx->waker.outlasts = control->npeers <= kolo_cores_quota();
+    ctx->waker.quiet = control->npeers > QUIET_RANKS;
     control_name(ctx->job, ctx->member->rank, control->name);
     if (*fd < 0) return KOLO_OK;
     int fds[2] = {*fd, ctx->waker.event_fd};

@@ -60,6 +60,9 @@ void kolorun_stream_fini(kolorun_stream_t *stream);
 /* The two outputs, and a descriptor of the signals that are for the job; -1: they cannot be had, which is printed
  * on err. */
 int kolorun_begin(kolorun_sink_t *out, kolorun_sink_t *err);
+/* A descriptor that becomes readable when the process that started this one, and waits for it, ends; -1: there is
+ * none such. Waits for nothing. */
+int kolorun_open_starter(void);
 #define KOLORUN_USER_POLLS 3
 /* The signals first, then what the outputs wait for. */
 void kolorun_user_polls(const kolorun_sink_t *out, const kolorun_sink_t *err, int signal_fd,

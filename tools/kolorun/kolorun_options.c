@@ -27,7 +27,9 @@ static const char usage[] =
 static const char more[] =
     "The first rank that fails is reported and the rest are ended; the exit status is that rank's, 128 + number\n"
     "for a signal. SIGINT, SIGTERM, SIGHUP and SIGQUIT are passed on to all processes of the job, SIGUSR1 and\n"
-    "SIGUSR2 to the ranks; a second SIGINT or SIGTERM kills the job.\n"
+    "SIGUSR2 to the ranks; a second SIGINT or SIGTERM kills the job. The end of the process that started kolorun "
+    "and\n"
+    "waits for it is taken as SIGHUP.\n"
     "--oversubscribe and --allow-run-as-root of mpirun are accepted and not needed.\n"
     "Each finds KOLO_RANK, KOLO_NRANKS, KOLO_LOCAL_RANK, KOLO_LOCAL_SIZE and KOLO_ID_FILE in its environment.\n"
     "With --min, for programs on kolo/state.h, processes come and go: one that fails is started anew.\n";

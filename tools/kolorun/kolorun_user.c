@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * kolorun and who started it: what it takes over at its begin (descriptors, signals) and how it hands over the last
- * of the output.
+ * of the output; and whether whoever started it is still there.
  */
 #include "kolorun.h"
 
@@ -10,6 +10,7 @@
 #include <poll.h>
 #include <string.h>
 #include <sys/signalfd.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 int kolorun_begin(kolorun_sink_t *out, kolorun_sink_t *err)
@@ -41,6 +42,25 @@ int kolorun_begin(kolorun_sink_t *out, kolorun_sink_t *err)
     int signal_fd = signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK);
     if (signal_fd < 0) kolorun_sink_printf(err, "signalfd: %s", strerror(errno));
     return signal_fd;
+}
+
+static bool is_ignored(int sig)
+{
+    struct sigaction now;
+    return sigaction(sig, NULL, &now) == 0 && now.sa_handler == SIG_IGN;
+}
+
+int kolorun_open_starter(void)
+{
+    const pid_t parent = getppid();
+    /* nohup, a script's background, setsid, a shell with job control: it was meant to outlive that. */
+    if (is_ignored(SIGHUP) || is_ignored(SIGINT) || getsid(0) == getpid() || parent <= 1 ||
+        getpgid(parent) != getpgrp())
+        return -1;
+    int fd = (int)syscall(SYS_pidfd_open, parent, 0u);
+    if (fd >= 0 && getppid() == parent) return fd;
+    if (fd >= 0) close(fd);
+    return -1;
 }
 
 void kolorun_user_polls(const kolorun_sink_t *out, const kolorun_sink_t *err, int signal_fd,

@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * An SVG plot without a library: median time and bus bandwidth over bytes, all axes logarithmic, a line per
- * collective.
+ * collective, with its name at its end. Points are the sizes that were measured; under the times lies a band down
+ * to the least one. Where the algorithm changes, the new one is named.
  */
 #include "perf.h"
 
 #include <math.h>
+#include <stdlib.h>
+#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -16,11 +19,12 @@ enum {
     TOP = 66,
     PANEL = 380,
     BETWEEN = 90,
-    HEIGHT = TOP + 2 * (PANEL + BETWEEN)
+    HEIGHT = TOP + 2 * (PANEL + BETWEEN),
+    NAME_HEIGHT = 14
 };
 
-static const char *const colors[PERF_COUNT] = {"#1b6ca8", "#d1495b", "#2e8b57", "#8e5ea2", "#e08e0b", "#00798c",
-                                               "#6a4c93", "#a05195", "#444444", "#999999", "#2f4858"};
+static const char *const colors[PERF_COUNT] = {"#1b6ca8", "#d1495b", "#2e8b57", "#e08e0b", "#8e5ea2", "#00a3a3",
+                                               "#8c5a2b", "#e377c2", "#444444", "#999999", "#9aa51b"};
 
 /* One of the two panels. */
 typedef struct {
@@ -60,7 +64,7 @@ static void axes(FILE *f, const panel_t *p)
 {
     char label[32];
     int bottom = p->top + PANEL;
-    for (int e = (int)p->x0; e <= (int)p->x1; e += 2) {
+    for (int e = (int)p->x0 + (int)(p->x1 - p->x0) % 2; e <= (int)p->x1; e += 2) { /* the last one, too */
         double x = to_x(p, e);
         size_label(label, sizeof label, e);
         fprintf(f, "<line x1='%.1f' y1='%d' x2='%.1f' y2='%d' stroke='#ddd'/>", x, p->top, x, bottom);
@@ -93,36 +97,128 @@ static bool set_range(panel_t *p, const perf_row_t *rows, size_t count)
     return true;
 }
 
-static bool curve(FILE *f, const panel_t *p, const perf_row_t *rows, size_t count, int coll, bool in_place)
+/* A line of a collective, as it is drawn. */
+typedef struct {
+    const perf_row_t *rows;
+    size_t count;
+    int coll;
+    bool in_place;
+} line_t;
+
+/* The next row of the line from `at` on that has a place in the panel; count: none. A barrier has no bytes. */
+static size_t next_row(const panel_t *p, const line_t *l, size_t at)
 {
-    bool open = false;
-    for (size_t i = 0; i < count; i++) {
-        double value = p->value(&rows[i]);
-        if ((int)rows[i].coll != coll || rows[i].in_place != in_place || value <= 0) continue;
-        if (!open) fprintf(f, "<polyline fill='none' stroke-width='2' points='");
-        fprintf(f, "%.1f,%.1f ", to_x(p, log2((double)(rows[i].bytes ? rows[i].bytes : 1))), to_y(p, log10(value)));
-        open = true;
+    while (at < l->count && ((int)l->rows[at].coll != l->coll || l->rows[at].in_place != l->in_place ||
+                             l->rows[at].bytes == 0 || p->value(&l->rows[at]) <= 0))
+        at++;
+    return at;
+}
+
+static double x_of(const panel_t *p, const perf_row_t *row)
+{
+    return to_x(p, log2((double)row->bytes));
+}
+
+static double y_of(const panel_t *p, double value)
+{
+    return fmin(to_y(p, log10(value)), p->top + PANEL);
+}
+
+/* From the medians down to the least times. */
+static void band(FILE *f, const panel_t *p, const line_t *l)
+{
+    size_t rows[PERF_MAX_ROWS], n = 0;
+    for (size_t i = next_row(p, l, 0); i < l->count && n < PERF_MAX_ROWS; i = next_row(p, l, i + 1))
+        if (l->rows[i].min_us > 0) rows[n++] = i;
+    if (p->value != time_of || n < 2) return;
+    fprintf(f, "<polygon stroke='none' fill='%s' fill-opacity='0.15' points='", colors[l->coll]);
+    for (size_t i = 0; i < n; i++)
+        fprintf(f, "%.1f,%.1f ", x_of(p, &l->rows[rows[i]]), y_of(p, l->rows[rows[i]].median_us));
+    for (size_t i = n; i-- > 0;)
+        fprintf(f, "%.1f,%.1f ", x_of(p, &l->rows[rows[i]]), y_of(p, l->rows[rows[i]].min_us));
+    fprintf(f, "'/>\n");
+}
+
+static void points(FILE *f, const panel_t *p, const line_t *l)
+{
+    const char *before = NULL;
+    for (size_t i = next_row(p, l, 0); i < l->count; i = next_row(p, l, i + 1)) {
+        double x = x_of(p, &l->rows[i]), y = y_of(p, p->value(&l->rows[i]));
+        const char *algo = l->rows[i].algo;
+        fprintf(f, "<circle cx='%.1f' cy='%.1f' r='2.5' fill='%s'/>", x, y, colors[l->coll]);
+        if (p->value == time_of && !l->in_place && before && algo && strcmp(before, algo) != 0)
+            fprintf(f, "<text x='%.1f' y='%.1f' font-size='9' text-anchor='end' fill='%s'>%s</text>", x - 4, y - 4,
+                    colors[l->coll], algo);
+        before = algo;
     }
-    if (open) fprintf(f, "' stroke='%s'%s/>\n", colors[coll], in_place ? " stroke-dasharray='5 4'" : "");
-    return open;
+    fprintf(f, "\n");
+}
+
+/* Returns where the line ends, 0 if there is none. */
+static double curve(FILE *f, const panel_t *p, const line_t *l)
+{
+    double end = 0;
+    size_t first = next_row(p, l, 0);
+    if (first == l->count) return 0;
+    band(f, p, l);
+    fprintf(f, "<polyline fill='none' stroke-width='2' points='");
+    for (size_t i = first; i < l->count; i = next_row(p, l, i + 1)) {
+        end = y_of(p, p->value(&l->rows[i]));
+        fprintf(f, "%.1f,%.1f ", x_of(p, &l->rows[i]), end);
+    }
+    fprintf(f, "' stroke='%s'%s/>\n", colors[l->coll], l->in_place ? " stroke-dasharray='5 4'" : "");
+    points(f, p, l);
+    return end;
+}
+
+typedef struct {
+    double y;
+    int coll;
+} name_t;
+
+static int by_y(const void *a, const void *b)
+{
+    const name_t *x = a, *y = b;
+    return (x->y > y->y) - (x->y < y->y);
+}
+
+/* Beside the ends of the lines, and not over each other. */
+static void names(FILE *f, const panel_t *p, name_t *ends, int n)
+{
+    qsort(ends, (size_t)n, sizeof *ends, by_y);
+    double free_from = p->top, free_to = p->top + PANEL;
+    for (int i = 0; i < n; i++) {
+        ends[i].y = fmax(ends[i].y, free_from);
+        free_from = ends[i].y + NAME_HEIGHT;
+    }
+    for (int i = n - 1; i >= 0; i--) {
+        ends[i].y = fmin(ends[i].y, free_to);
+        free_to = ends[i].y - NAME_HEIGHT;
+    }
+    for (int i = 0; i < n; i++)
+        fprintf(f, "<text x='%d' y='%.1f' fill='%s'>%s</text>\n", WIDTH - RIGHT + 8, ends[i].y + 4,
+                colors[ends[i].coll], perf_coll_names[ends[i].coll]);
 }
 
 static void panel(FILE *f, panel_t *p, const perf_row_t *rows, size_t count)
 {
-    int legend = 0;
+    name_t ends[PERF_COUNT];
+    int n = 0;
     if (!set_range(p, rows, count)) return;
     axes(f, p);
     for (int c = 0; c < PERF_COUNT; c++) {
-        bool out = curve(f, p, rows, count, c, false), in = curve(f, p, rows, count, c, true);
-        if (out || in)
-            fprintf(f, "<text x='%d' y='%d' fill='%s'>%s</text>\n", WIDTH - RIGHT + 14, p->top + 18 * ++legend,
-                    colors[c], perf_coll_names[c]);
+        line_t out = {rows, count, c, false}, in = {rows, count, c, true};
+        double y = curve(f, p, &out), y_in = curve(f, p, &in);
+        if (y > 0 || y_in > 0) ends[n++] = (name_t){y > 0 ? y : y_in, c};
     }
+    names(f, p, ends, n);
 }
 
 /* What was measured, where and when. */
-static void head(FILE *f, const perf_job_t *job)
+static void head(FILE *f, const perf_job_t *job, const perf_row_t *rows, size_t count)
 {
+    bool dashed = false;
+    for (size_t i = 0; i < count; i++) dashed = dashed || rows[i].in_place;
     char host[65] = "?", date[32] = "?";
     time_t now = time(NULL);
     struct tm tm;
@@ -130,8 +226,8 @@ static void head(FILE *f, const perf_job_t *job)
     if (localtime_r(&now, &tm)) strftime(date, sizeof date, "%Y-%m-%d %H:%M", &tm);
     fprintf(f, "<text x='%d' y='22' font-size='15'>kolo-perf: %d ranks, %s</text>\n", LEFT, job->nranks,
             perf_type_names[job->options->type]);
-    fprintf(f, "<text x='%d' y='40'>rank 0 on %s, %s, Kolo %d.%d.%d; in place: dashed</text>\n", LEFT, host, date,
-            KOLO_VERSION_MAJOR, KOLO_VERSION_MINOR, KOLO_VERSION_PATCH);
+    fprintf(f, "<text x='%d' y='40'>rank 0 on %s, %s, Kolo %d.%d.%d%s</text>\n", LEFT, host, date,
+            KOLO_VERSION_MAJOR, KOLO_VERSION_MINOR, KOLO_VERSION_PATCH, dashed ? "; in place: dashed" : "");
 }
 
 int perf_write_plot(const perf_job_t *job, const perf_row_t *rows, size_t count, const char *path)
@@ -147,7 +243,7 @@ int perf_write_plot(const perf_job_t *job, const perf_row_t *rows, size_t count,
             "<svg xmlns='http://www.w3.org/2000/svg' width='%d' height='%d' font-family='sans-serif' "
             "font-size='12'><rect width='100%%' height='100%%' fill='white'/>\n",
             WIDTH, HEIGHT);
-    head(f, job);
+    head(f, job, rows, count);
     for (size_t i = 0; i < sizeof panels / sizeof panels[0]; i++) panel(f, &panels[i], rows, count);
     fprintf(f, "</svg>\n");
     return fclose(f);

@@ -269,7 +269,6 @@ void bind_life(nb::class_<Comm> &c)
         "leave",
         [](Comm &c) {
             kolo_comm_t handle = c.get("leave");
-            if (!kolo_comm_leave) refuse(KOLO_ERR_UNSUPPORTED, "leave: this libkolo has no kolo_comm_leave()");
             if (c.borrowed)
                 refuse(KOLO_ERR_INVALID_USAGE, "leave: the communicator belongs to its state, which ends it");
             Turn turn(c, "leave");

@@ -13,9 +13,6 @@
 #include <string>
 #include <thread>
 
-// Of a libkolo that has it: leaves without meeting the others.
-extern "C" kolo_status_t kolo_comm_leave(kolo_comm_t comm) __attribute__((weak, visibility("default")));
-
 namespace kolocomm
 {
 

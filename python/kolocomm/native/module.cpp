@@ -16,6 +16,7 @@ NB_MODULE(_native, m)
     bind_collectives(comm);
     bind_ops(m, comm);
     bind_messages(m, comm);
+    bind_tagged(m, comm);
     bind_windows(m, comm);
     bind_engine(m);
     bind_keyed(m);

@@ -157,6 +157,7 @@ void bind_comm(nb::module_ &m, nb::class_<Comm> &c);
 void bind_ops(nb::module_ &m, nb::class_<Comm> &c);
 void bind_collectives(nb::class_<Comm> &c);
 void bind_messages(nb::module_ &m, nb::class_<Comm> &c);
+void bind_tagged(nb::module_ &m, nb::class_<Comm> &c);
 void bind_windows(nb::module_ &m, nb::class_<Comm> &c);
 void bind_launch(nb::module_ &m);
 void bind_engine(nb::module_ &m);

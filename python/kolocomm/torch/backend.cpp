@@ -61,10 +61,7 @@ class Backend : public c10d::Backend
     {
         if (!main_) return;
         main_->drain();
-        if (kolo_comm_leave)
-            main_->leave(); // groups may end in an order that differs by rank, and others may be late
-        else if (!reconfigurable_)
-            kolo_comm_finalize(main_->comm());
+        main_->leave(); // groups may end in an order that differs by rank, and others may be late
     }
 #ifdef C10D_BACKEND_HAS_RECONFIGURE
     bool supportsReconfigure() const override

@@ -111,7 +111,7 @@ class CommLane
     ~CommLane()
     {
         lane_.reset(); // what is queued ends first
-        if (comm_ && kolo_comm_leave) leave();
+        if (comm_) leave();
         if (comm_) kolo_comm_destroy(comm_);
     }
     void run(const c10::intrusive_ptr<Work> &work, Call call, bool wait)

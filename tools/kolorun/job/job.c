@@ -14,9 +14,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define KILL_S      5.0 /* from SIGKILL until a host that does not tell the end is given up */
-#define FIXED_POLLS (KOLORUN_USER_POLLS + 2)
-#define INPUT_POLL  (KOLORUN_USER_POLLS + 1)
+#define KILL_S       5.0 /* from SIGKILL until a host that does not tell the end is given up */
+#define FIXED_POLLS  (KOLORUN_USER_POLLS + 3)
+#define INPUT_POLL   (KOLORUN_USER_POLLS + 1)
+#define STARTER_POLL (KOLORUN_USER_POLLS + 2)
 
 /* ---- the end of a job ---- */
 
@@ -142,6 +143,7 @@ static nfds_t fill_polls(job_t *job)
     p += KOLORUN_USER_POLLS;
     *p++ = (struct pollfd){.fd = job->store ? kolo_store_server_fd(job->store) : -1, .events = POLLIN};
     *p++ = kolorun_input_poll(&job->input);
+    *p++ = (struct pollfd){.fd = job->starter_fd, .events = POLLIN};
     if (job->policy->polls) p += job->policy->polls(job, p);
     for (int i = 0; i < job->nhosts; i++) {
         if (job->hosts[i]->agent == NULL) continue;
@@ -171,6 +173,15 @@ static void read_input(job_t *job)
     job->input.error[0] = '\0';
 }
 
+/* A shell that is killed by -9 hangs up nobody. */
+static void on_starter_gone(job_t *job)
+{
+    close(job->starter_fd);
+    job->starter_fd = -1;
+    kolorun_sink_printf(&job->err, "the process that started kolorun has ended; ending the job");
+    kill(getpid(), SIGHUP);
+}
+
 static void one_turn(job_t *job)
 {
     nfds_t n = fill_polls(job);
@@ -178,6 +189,7 @@ static void one_turn(job_t *job)
     for (int i = 0; i < job->nhosts; i++)
         if (job->hosts[i]->agent != NULL) kolorun_host_progress(job->hosts[i]->agent);
     if (job->store) kolo_store_server_run(job->store);
+    if (job->polls[STARTER_POLL].revents) on_starter_gone(job);
     if (job->polls[0].revents) on_signal(job);
     read_input(job);
     job->policy->turn(job);
@@ -234,6 +246,7 @@ static bool begin(job_t *job)
 {
     const char *dir = job->options->output_dir;
     kolorun_input_init(&job->input, job->options->input);
+    job->starter_fd = kolorun_open_starter();
     job->signal_fd = kolorun_begin(&job->out, &job->err);
     if (job->signal_fd < 0) return false;
     if (dir != NULL && mkdir(dir, 0777) != 0 && errno != EEXIST) {
@@ -264,6 +277,7 @@ int job_run(job_t *job, const policy_t *policy, kolorun_options_t *options)
     kolorun_sink_fini(&job->out);
     kolorun_sink_fini(&job->err);
     if (job->signal_fd >= 0) close(job->signal_fd);
+    if (job->starter_fd >= 0) close(job->starter_fd);
     for (int i = 0; i < job->nhosts; i++) free(job->hosts[i]);
     free(job->hosts);
     free(job->processes);

@@ -75,7 +75,7 @@ struct job {
     kolorun_input_t input;
     bool paused[2];             /* the agents were told not to read the processes' stdout, stderr */
     kolo_store_server_t *store; /* NULL: none */
-    int signal_fd;
+    int signal_fd, starter_fd;
     struct pollfd *polls;
     bool ending, killed;    /* asked the rest to end; stopped asking */
     bool interrupted;       /* the user wants the end: a second time means now */
