@@ -48,6 +48,7 @@ uint32_t kolo_values_leaf(kolo_values_t *v, uint32_t rank, uint32_t chunk, uint3
 uint32_t kolo_values_op(kolo_values_t *v, uint32_t a, uint32_t b, const char **why);
 uint32_t kolo_values_list(kolo_values_t *v, uint32_t list, uint32_t value, const char **why); /* list 0: begin */
 uint32_t kolo_values_many(kolo_values_t *v, uint32_t list, const char **why);
+bool kolo_values_one_fold(const kolo_values_t *v, uint32_t a); /* one step over all ranks' leaves, in their order */
 uint32_t kolo_values_final(kolo_values_t *v, uint32_t a, const char **why);
 
 /* ---- clocks (clock.c) ---- */

@@ -42,6 +42,8 @@ static kolo_status_t expect_reduced(const kolo_actor_t *a, uint32_t dst, uint32_
     if (!v->final) return kolo_model_fail(a, "DST chunk %" PRIu32 " is complete but was not written as FINAL", dst);
     if (m->options->rank_order && !v->ordered)
         return kolo_model_fail(a, "DST chunk %" PRIu32 " was not reduced in rank order", dst);
+    if (m->options->one_fold && !kolo_values_one_fold(&m->values, value))
+        return kolo_model_fail(a, "DST chunk %" PRIu32 " is not one fold of all ranks' inputs in their order", dst);
     if (m->coll[a->set] != KOLO_COLL_ALL_REDUCE) return KOLO_OK;
     uint32_t number = when % (m->tiles * m->max_slices);
     uint32_t *shared = &m->result[a->set][(size_t)chunk * m->tiles * m->max_slices + number];

@@ -177,6 +177,20 @@ uint32_t kolo_values_many(kolo_values_t *v, uint32_t list, const char **why)
     return v->at[list].kind == KIND_LIST ? wrap(v, KIND_MANY, list, why) : list;
 }
 
+bool kolo_values_one_fold(const kolo_values_t *v, uint32_t a)
+{
+    uint32_t left = v->nranks;
+    if (v->at[a].kind == KIND_FINAL) a = v->at[a].a;
+    if (v->at[a].kind == KIND_MANY) a = v->at[a].a;
+    if (left == 2 && v->at[a].kind == KIND_OP) /* of two ranks a step is all there is */
+        return v->at[v->at[a].a].kind == KIND_LEAF && v->at[a].ordered;
+    for (; left > 1 && v->at[a].kind == KIND_LIST; a = v->at[a].a) {
+        const kolo_value_t *last = &v->at[v->at[a].b];
+        if (last->kind != KIND_LEAF || last->low != --left) return false;
+    }
+    return left == 1 && v->at[a].kind == KIND_LEAF && v->at[a].low == 0;
+}
+
 uint32_t kolo_values_final(kolo_values_t *v, uint32_t a, const char **why)
 {
     if (v->at[a].final) *why = "FINAL is set for a value that was FINAL already";

@@ -23,6 +23,7 @@ typedef struct {
 typedef struct {
     bool in_place;
     bool rank_order;       /* reductions must take their operands in rank order (callback operators) */
+    bool one_fold;         /* each result is one REDUCE_MANY of all ranks' inputs, in rank order (config.order) */
     uint32_t schedules;    /* 0: depth-first, breadth-first and reverse; 1: only the first, and so on */
     uint32_t tiles;        /* 0: depth + 2 full ones and a ragged one */
     bool skip_races;       /* do not look for races: clocks take time and memory, by all lanes of all ranks */

@@ -17,6 +17,7 @@ typedef struct {
     bool in_place;      /* SRC == DST allowed */
     bool lines;         /* short calls can follow its plans by loops over lines (kolo_way_t) */
     bool commutative;   /* reduces in another order than the ranks': callback operators must be commutative */
+    bool one_fold;      /* each result is one step over all ranks' inputs, in rank order (config.order) */
     const char *source; /* paper, spec or system it comes from */
 } kolo_algo_row_t;
 
@@ -26,6 +27,8 @@ typedef struct {
 
 extern const kolo_algo_row_t kolo_algos[];
 extern const size_t kolo_algo_rows;
+/* Can it run in this environment, with the order of operands that is asked for there? */
+bool kolo_algo_usable(const kolo_algo_row_t *row, const kolo_emit_env_t *env);
 /* NULL if there is none. */
 const kolo_algo_row_t *kolo_algo_find(kolo_coll_t coll, kolo_algo_t algo);
 /* What a collective is run by: an algorithm, and what its connections carry. Slots, which an interpreter of the

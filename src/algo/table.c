@@ -71,17 +71,17 @@ const kolo_algo_row_t kolo_algos[] = {
     {KOLO_COLL_ALL_REDUCE, KOLO_ALGO_TREE, kolo_tree_all_reduce, always, .source = TREE_SOURCE, .in_place = true, .commutative = true},
     {KOLO_COLL_ALL_REDUCE, KOLO_ALGO_HALVING_DOUBLING, kolo_halving_doubling_all_reduce, always, .source = HALVE_SOURCE,
      .in_place = true, .commutative = true},
-    {KOLO_COLL_ALL_REDUCE, KOLO_ALGO_DIRECT, kolo_direct_all_reduce, few_operands, .source = DIRECT_SOURCE, .in_place = true, .lines = true},
-    {KOLO_COLL_ALL_REDUCE, KOLO_ALGO_ONE_STEP, kolo_one_step_all_reduce, few_operands, .source = STEP_SOURCE, .in_place = true, .lines = true},
+    {KOLO_COLL_ALL_REDUCE, KOLO_ALGO_DIRECT, kolo_direct_all_reduce, few_operands, .source = DIRECT_SOURCE, .in_place = true, .one_fold = true, .lines = true},
+    {KOLO_COLL_ALL_REDUCE, KOLO_ALGO_ONE_STEP, kolo_one_step_all_reduce, few_operands, .source = STEP_SOURCE, .in_place = true, .one_fold = true, .lines = true},
     {KOLO_COLL_ALL_REDUCE, KOLO_ALGO_HIERARCHICAL, kolo_hierarchical_all_reduce, several_nodes, .source = HIER_SOURCE,
      .in_place = true, .commutative = true},
-    {KOLO_COLL_ALL_REDUCE, KOLO_ALGO_SINGLE_COPY, kolo_single_copy_all_reduce, references, .source = COPY_SOURCE, .in_place = true},
+    {KOLO_COLL_ALL_REDUCE, KOLO_ALGO_SINGLE_COPY, kolo_single_copy_all_reduce, references, .source = COPY_SOURCE, .in_place = true, .one_fold = true},
 
     {KOLO_COLL_REDUCE, KOLO_ALGO_RING, kolo_ring_reduce, always, .source = RING_SOURCE, .in_place = true, .commutative = true},
     {KOLO_COLL_REDUCE, KOLO_ALGO_TREE, kolo_tree_reduce, always, .source = TREE_SOURCE, .in_place = true, .commutative = true},
-    {KOLO_COLL_REDUCE, KOLO_ALGO_DIRECT, kolo_direct_reduce, few_operands, .source = DIRECT_SOURCE, .in_place = true},
-    {KOLO_COLL_REDUCE, KOLO_ALGO_ONE_STEP, kolo_one_step_reduce, few_operands, .source = STEP_SOURCE, .in_place = true, .lines = true},
-    {KOLO_COLL_REDUCE, KOLO_ALGO_SINGLE_COPY, kolo_single_copy_reduce, two_references, .source = COPY_SOURCE, .in_place = true},
+    {KOLO_COLL_REDUCE, KOLO_ALGO_DIRECT, kolo_direct_reduce, few_operands, .source = DIRECT_SOURCE, .in_place = true, .one_fold = true},
+    {KOLO_COLL_REDUCE, KOLO_ALGO_ONE_STEP, kolo_one_step_reduce, few_operands, .source = STEP_SOURCE, .in_place = true, .one_fold = true, .lines = true},
+    {KOLO_COLL_REDUCE, KOLO_ALGO_SINGLE_COPY, kolo_single_copy_reduce, two_references, .source = COPY_SOURCE, .in_place = true, .one_fold = true},
 
     {KOLO_COLL_BROADCAST, KOLO_ALGO_RING, kolo_ring_broadcast, always, .source = RING_SOURCE, .in_place = true},
     {KOLO_COLL_BROADCAST, KOLO_ALGO_TREE, kolo_tree_broadcast, always, .source = TREE_SOURCE, .in_place = true},
@@ -104,13 +104,13 @@ const kolo_algo_row_t kolo_algos[] = {
      .commutative = true},
     {KOLO_COLL_REDUCE_SCATTER, KOLO_ALGO_HALVING_DOUBLING, kolo_halving_doubling_reduce_scatter, power_of_two, .source = HALVE_SOURCE,
      .in_place = true, .commutative = true},
-    {KOLO_COLL_REDUCE_SCATTER, KOLO_ALGO_DIRECT, kolo_direct_reduce_scatter, few_operands, .source = DIRECT_SOURCE, .in_place = true},
-    {KOLO_COLL_REDUCE_SCATTER, KOLO_ALGO_ONE_STEP, kolo_one_step_reduce_scatter, few_operands, .source = STEP_SOURCE, .in_place = true, .lines = true},
+    {KOLO_COLL_REDUCE_SCATTER, KOLO_ALGO_DIRECT, kolo_direct_reduce_scatter, few_operands, .source = DIRECT_SOURCE, .in_place = true, .one_fold = true},
+    {KOLO_COLL_REDUCE_SCATTER, KOLO_ALGO_ONE_STEP, kolo_one_step_reduce_scatter, few_operands, .source = STEP_SOURCE, .in_place = true, .one_fold = true, .lines = true},
     {KOLO_COLL_REDUCE_SCATTER, KOLO_ALGO_PAT, kolo_pat_reduce_scatter, always, .source = PAT_SOURCE, .in_place = true, .commutative = true},
     {KOLO_COLL_REDUCE_SCATTER, KOLO_ALGO_HIERARCHICAL, kolo_hierarchical_reduce_scatter, several_nodes, .source = HIER_SOURCE,
      .in_place = true, .commutative = true},
     {KOLO_COLL_REDUCE_SCATTER, KOLO_ALGO_SINGLE_COPY, kolo_single_copy_reduce_scatter, two_references, .source = COPY_SOURCE,
-     .in_place = true},
+     .in_place = true, .one_fold = true},
 
     {KOLO_COLL_ALL_TO_ALL, KOLO_ALGO_DIRECT, kolo_direct_all_to_all, always, .source = LINEAR_SOURCE, .lines = true},
     {KOLO_COLL_ALL_TO_ALL, KOLO_ALGO_PAIRWISE, kolo_pairwise_all_to_all, few_lanes, .source = LINEAR_SOURCE},
@@ -138,6 +138,12 @@ const kolo_algo_row_t *kolo_algo_find(kolo_coll_t coll, kolo_algo_t algo)
     return NULL;
 }
 
+bool kolo_algo_usable(const kolo_algo_row_t *row, const kolo_emit_env_t *env)
+{
+    bool folds = row->one_fold || env->nranks == 1 || !kolo_coll_reduces(row->coll);
+    return row->usable(env) && (folds || !env->one_fold);
+}
+
 /* One rank: what it puts in comes out. */
 static kolo_status_t emit_alone(kolo_coll_t coll, kolo_algo_t algo, const kolo_emit_env_t *env, kolo_plan_t **plan)
 {
@@ -160,6 +166,10 @@ kolo_status_t kolo_algo_emit(kolo_coll_t coll, kolo_algo_t algo, const kolo_emit
     if (!row)
         return kolo_fail(KOLO_ERR_UNSUPPORTED, "there is no %s algorithm for %s", kolo_plan_algo_name(algo),
                          kolo_coll_name(coll));
+    if (row->usable(env) && !kolo_algo_usable(row, env))
+        return kolo_fail(KOLO_ERR_UNSUPPORTED,
+                         "the %s algorithm for %s does not sum in rank order (config.order is KOLO_ORDER_RANKS)",
+                         kolo_plan_algo_name(algo), kolo_coll_name(coll));
     if (!row->usable(env))
         return kolo_fail(KOLO_ERR_UNSUPPORTED,
                          "the %s algorithm for %s cannot be used with %u ranks on %u nodes (fan-out %s, references "

@@ -206,6 +206,7 @@ static void verify_form(const kolo_algo_row_t *row, const kolo_emit_env_t *env)
     kolo_plan_t *plans[SHAPE_MOST_RANKS];
     kolo_verify_options_t options = {.in_place = row->in_place,
                                      .rank_order = kolo_coll_reduces(row->coll) && !row->commutative,
+                                     .one_fold = row->one_fold,
                                      .schedules = 2,
                                      .node_of = env->node_of};
     for (uint32_t r = 0; r < env->nranks; r++) plans[r] = emit(env, row->coll, row->algo, r);
@@ -232,6 +233,55 @@ static void every_row_holds_without_fan_out_on_other_rings_and_lanes(void **stat
                 if (kolo_algos[i].coll != KOLO_COLL_P2P && kolo_algos[i].usable(&s.env))
                     verify_form(&kolo_algos[i], &s.env);
         }
+    }
+}
+
+/* config.order: what may be chosen is one fold of all ranks' inputs in their order; there is something for all that
+ * reduce, and the others are refused, also when they are forced. */
+static void in_rank_order_each_result_is_one_fold(void **state)
+{
+    (void)state;
+    shape_env_t s;
+    for (uint32_t n = 1; n <= 16; n++) {
+        for (shape_t shape = 0; shape < SHAPE_COUNT; shape++) {
+            if (!shape_make(&s, shape, n)) continue;
+            uint32_t found[KOLO_COLL_COUNT] = {0};
+            s.env.one_fold = true;
+            s.env.root = n / 2;
+            for (size_t i = 0; i < kolo_algo_rows; i++) {
+                const kolo_algo_row_t *row = &kolo_algos[i];
+                kolo_plan_t *plan;
+                if (!kolo_coll_reduces(row->coll) || !row->usable(&s.env)) continue;
+                if (kolo_algo_usable(row, &s.env)) {
+                    found[row->coll]++;
+                    verify_form(row, &s.env);
+                } else {
+                    s.env.rank = 0;
+                    assert_int_equal(kolo_algo_emit(row->coll, row->algo, &s.env, &plan), KOLO_ERR_UNSUPPORTED);
+                    assert_non_null(strstr(kolo_error_text(), "rank order"));
+                }
+            }
+            for (int c = 0; c < KOLO_COLL_COUNT; c++)
+                assert_true(found[c] > 0 || !kolo_coll_reduces((kolo_coll_t)c));
+        }
+    }
+}
+
+/* Sums in orders of their own: the verifier tells them apart. */
+static void the_verifier_refuses_what_is_not_one_fold(void **state)
+{
+    (void)state;
+    shape_env_t s;
+    static const kolo_algo_t others[] = {KOLO_ALGO_RING, KOLO_ALGO_TREE, KOLO_ALGO_HALVING_DOUBLING};
+    kolo_verify_options_t options = {.one_fold = true, .schedules = 1};
+    assert_true(shape_make(&s, SHAPE_ONE_NODE, 5));
+    options.node_of = s.env.node_of;
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
+        kolo_plan_t *plans[5];
+        for (uint32_t r = 0; r < 5; r++) plans[r] = emit(&s.env, KOLO_COLL_ALL_REDUCE, others[i], r);
+        assert_int_not_equal(kolo_prove_verify((const kolo_plan_t *const *)plans, 5, &options), KOLO_OK);
+        assert_non_null(strstr(kolo_error_text(), "not one fold"));
+        for (uint32_t r = 0; r < 5; r++) kolo_plan_free(plans[r]);
     }
 }
 
@@ -263,6 +313,8 @@ int main(void)
         cmocka_unit_test(log_step_algorithms_have_few_peers),
         cmocka_unit_test(hierarchical_crosses_between_nodes_as_little_as_possible),
         cmocka_unit_test(every_row_holds_without_fan_out_on_other_rings_and_lanes),
+        cmocka_unit_test(in_rank_order_each_result_is_one_fold),
+        cmocka_unit_test(the_verifier_refuses_what_is_not_one_fold),
         cmocka_unit_test(lanes_go_by_rings_of_their_own),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -180,6 +180,7 @@ typedef struct kolo_body {
     bool blocking, split_share;
     int device;                  /* -1: the CPU */
     int gpu_profile;             /* KOLO_GPU_LATENCY, KOLO_GPU_COMPUTE */
+    int order;                   /* KOLO_ORDER_FREE, KOLO_ORDER_RANKS */
     const kolo_exec_ops_t *exec; /* of the device */
     void *_Atomic exec_state;
     kolo_host_side_t host_side, lane_side; /* what its operations on the host run on */

@@ -39,6 +39,11 @@ static const kolo_param_t rows[] = {
      "the "
      "same arguments, before anything runs (slow; a rank later than KOLO_INIT_TIMEOUT_MS is an error)",
      &kolo_comm_options.check},
+    {"KOLO_REDUCE_ORDER", KOLO_PARAM_ENUM, "free", 0, 0, "free|ranks", true,
+     "order in which a reduction combines the ranks' values, where config.order does not say it. free: as is "
+     "fastest; "
+     "ranks: ((r0 + r1) + r2) + ..., so that equal values give equal bits whatever the count and the algorithm",
+     &kolo_comm_options.order},
     {"KOLO_MISMATCH_MS", KOLO_PARAM_INT, "200", 1, INT64_C(86400000), NULL, false,
      "an operation that waits this many milliseconds asks its peers which operation they are in",
      &kolo_comm_options.mismatch_ms},

@@ -17,6 +17,7 @@ enum { KOLO_CHECK_OFF, KOLO_CHECK_BASIC, KOLO_CHECK_DEEP };
 typedef struct {
     bool blocking;
     int64_t check; /* KOLO_CHECK_... */
+    int64_t order; /* KOLO_ORDER_... */
     int64_t init_timeout_ms, op_timeout_ms;
     int64_t mismatch_ms;   /* a wait this long asks the peers what they are in */
     int64_t counter_start; /* tests: slot and operation numbers start here */

@@ -102,6 +102,7 @@ typedef struct {
     const int *host_of;          /* by rank */
     bool inside;                 /* on each host all GPUs have kernels, and they reach each other's memory */
     bool all;                    /* there is one host, and the same */
+    bool one_fold;               /* all ranks' values are to be folded at once (config.order) */
     char reach[KOLO_EXEC_WHY];   /* which of the ranks' GPUs keep `all` from being true; or that it is */
     char crowded[KOLO_EXEC_WHY]; /* which ranks are in one process and use one GPU; "": none are */
 } kolo_exec_gpus_t;

@@ -18,6 +18,7 @@ typedef struct {
     const int *node_ranks; /* ranks grouped by node, ascending */
     bool fanout;           /* NODE connections may be used inside a node */
     bool refs;             /* EXPOSE, GET, PUT may be used between any two ranks */
+    bool one_fold;         /* reductions fold the inputs of all ranks at once, in rank order (config.order) */
     const int *rings;      /* nrings x nranks: rank orders (topology search); NULL: 0..n-1 */
     uint32_t nrings;       /* at least 1 where there are any; lane l goes by number l % nrings */
     uint32_t lanes;        /* how many lanes an algorithm that can use several should use (1 on CPUs) */

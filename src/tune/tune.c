@@ -94,7 +94,8 @@ typedef struct {
 
 static bool can_run(const ask_t *q, kolo_way_t way)
 {
-    if (!kolo_way_exists(q->coll, way) || !kolo_algo_find(q->coll, way.algo)->usable(q->emit)) return false;
+    if (!kolo_way_exists(q->coll, way) || !kolo_algo_usable(kolo_algo_find(q->coll, way.algo), q->emit))
+        return false;
     return !way.lines ||
            (q->emit->fanout && kolo_tune_fits(q->env, q->sizes, way.algo, q->coll, q->count, q->elem));
 }
@@ -151,6 +152,11 @@ kolo_status_t kolo_tune_choose(const kolo_tune_env_t *env, const kolo_emit_env_t
         c.way = (kolo_way_t){cheapest(&q, &c.predicted_us), false};
         c.reason = "cheapest of the cost model";
     }
+    if (c.way.algo == KOLO_ALGO_COUNT && emit->one_fold && kolo_coll_reduces(coll))
+        return kolo_fail(KOLO_ERR_UNSUPPORTED,
+                         "%s among %u ranks: sums in rank order (config.order, KOLO_REDUCE_ORDER) are there for at "
+                         "most 256 ranks",
+                         kolo_coll_name(coll), env->nranks);
     if (c.way.algo == KOLO_ALGO_COUNT)
         return kolo_fail(KOLO_ERR_INTERNAL, "no algorithm for %s on %u ranks of %u hosts", kolo_coll_name(coll),
                          env->nranks, env->nnodes);

@@ -14,7 +14,8 @@
 
 static kolo_status_t choose_v(kolo_body_t *body, const kolo_call_t *call, kolo_tune_choice_t *choice)
 {
-    bool direct = body->emit.fanout && body->emit.nnodes == 1;
+    bool folds = body->emit.one_fold && kolo_coll_reduces(call->coll);
+    bool direct = (body->emit.fanout && body->emit.nnodes == 1) || folds;
     memset(choice, 0, sizeof *choice);
     choice->way.algo = call->coll == KOLO_COLL_ALL_TO_ALL       ? KOLO_ALGO_PAIRWISE
                        : direct || kolo_coll_rooted(call->coll) ? KOLO_ALGO_DIRECT
@@ -78,9 +79,13 @@ static bool has_user_op(const kolo_call_t *call)
 kolo_status_t kolo_call_reducer(const kolo_call_t *call, kolo_reducer_t *r)
 {
     const kolo_body_t *body = call->comm->body;
-    if (!has_user_op(call))
-        return kolo_reducer_init(r, call->type, kolo_coll_reduces(call->coll) ? call->op : KOLO_SUM,
-                                 body->emit.nranks);
+    if (!has_user_op(call)) {
+        KOLO_TRY(kolo_reducer_init(r, call->type, kolo_coll_reduces(call->coll) ? call->op : KOLO_SUM,
+                                   body->emit.nranks));
+        if (body->emit.one_fold && kolo_coll_reduces(call->coll))
+            kolo_reducer_one_fold(r, call->op, body->emit.nranks);
+        return KOLO_OK;
+    }
     *r = call->reducer ? *call->reducer : body->ops[call->op - KOLO_OP_BUILTIN_COUNT].reducer;
     return KOLO_OK;
 }

@@ -34,7 +34,7 @@ static kolo_status_t forced_plan(void *arg, const kolo_exec_plan_ask_t *ask, kol
     kolo_way_t way = kolo_device_way(ask->coll, ask->uneven);
     kolo_emit_env_t env = body->emit;
     *plan = NULL;
-    if (way.algo == KOLO_ALGO_COUNT) return KOLO_OK;
+    if (way.algo == KOLO_ALGO_COUNT || (env.one_fold && kolo_coll_reduces(ask->coll))) return KOLO_OK;
     env.rank = ask->rank;
     env.root = ask->root;
     env.fanout = way.lines;

@@ -230,7 +230,8 @@ static kolo_status_t choose(const kolo_body_t *body, const gpu_card_t *cards, co
                              .hosts = body->member.nnodes,
                              .host_of = body->member.node_of,
                              .inside = true,
-                             .all = true};
+                             .all = true,
+                             .one_fold = body->emit.one_fold};
     for (int r = 0; r < body->nranks; r++) {
         gpus.inside = gpus.inside && reach[r].why_inside == REACH_ALL;
         gpus.all = gpus.all && reach[r].why == REACH_ALL;

@@ -28,8 +28,11 @@ static kolo_status_t fill(const kolo_call_t *call, uint64_t number, kolo_exec_ca
                             .stream = call->stream,
                             .number = number,
                             .word = kolo_mismatch_word(call)};
-    if (!reduces || call->op < KOLO_OP_BUILTIN_COUNT)
-        return kolo_reducer_init(&e->reducer, call->type, reduces ? call->op : KOLO_SUM, (uint32_t)body->nranks);
+    if (!reduces || call->op < KOLO_OP_BUILTIN_COUNT) {
+        KOLO_TRY(kolo_reducer_init(&e->reducer, call->type, reduces ? call->op : KOLO_SUM, (uint32_t)body->nranks));
+        if (body->emit.one_fold && reduces) kolo_reducer_one_fold(&e->reducer, call->op, (uint32_t)body->nranks);
+        return KOLO_OK;
+    }
     e->reducer = call->reducer ? *call->reducer : body->ops[call->op - KOLO_OP_BUILTIN_COUNT].reducer;
     return KOLO_OK;
 }
@@ -97,6 +100,8 @@ kolo_way_t kolo_device_way(kolo_coll_t coll, bool uneven)
 static kolo_way_t forced_way(const kolo_body_t *body, const kolo_call_t *call)
 {
     if (call->kind != KOLO_CALL_COLL || !body->exec->by_plans || body->nranks == 1) return KOLO_WAY_NONE;
+    if (body->emit.one_fold && kolo_coll_reduces(call->coll))
+        return KOLO_WAY_NONE; /* the others fold in rank order */
     return kolo_device_way(call->coll, call->send_counts || call->recv_counts);
 }
 static uint32_t recorded_algo(const kolo_body_t *body, const kolo_call_t *call)

@@ -46,6 +46,7 @@ kolo_status_t kolo_body_new(int rank, int nranks, const kolo_config_t *config, c
     int share = pick(c.split_share, parent ? parent->split_share : 0);
     int device = pick(c.device, parent ? parent->device : -1);
     int profile = pick(c.gpu_profile, parent ? parent->gpu_profile : (int)kolo_gpus_profile);
+    int order = pick(c.order, parent ? parent->order : (int)kolo_comm_options.order);
     int op_ms = pick(c.op_timeout_ms, parent ? parent->op_timeout_ms : (int)kolo_comm_options.op_timeout_ms);
     if (blocking != 0 && blocking != 1)
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: config.blocking is %d, expected 0 or 1", what, blocking);
@@ -62,6 +63,10 @@ kolo_status_t kolo_body_new(int rank, int nranks, const kolo_config_t *config, c
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
                          "%s: config.gpu_profile is %d, expected KOLO_GPU_LATENCY (%d) or KOLO_GPU_COMPUTE (%d)",
                          what, profile, KOLO_GPU_LATENCY, KOLO_GPU_COMPUTE);
+    if (order != KOLO_ORDER_FREE && order != KOLO_ORDER_RANKS)
+        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
+                         "%s: config.order is %d, expected KOLO_ORDER_FREE (%d) or KOLO_ORDER_RANKS (%d)", what,
+                         order, KOLO_ORDER_FREE, KOLO_ORDER_RANKS);
     kolo_body_t *body = calloc(1, sizeof *body);
     if (!body) return kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for a communicator");
     body->rank = rank;
@@ -72,6 +77,7 @@ kolo_status_t kolo_body_new(int rank, int nranks, const kolo_config_t *config, c
     body->op_timeout_ms = op_ms;
     body->device = device;
     body->gpu_profile = profile;
+    body->order = order;
     body->operation = (uint64_t)kolo_comm_options.counter_start;
     kolo_comm_t handle;
     kolo_status_t status = kolo_handle_new(body, &handle);
@@ -121,6 +127,7 @@ static void fill_emit(kolo_body_t *body)
                                    .node_ranks = m->node_ranks,
                                    .fanout = fanout,
                                    .refs = refs && m->nnodes == 1,
+                                   .one_fold = body->order == KOLO_ORDER_RANKS,
                                    .lanes = 1};
     body->tune = (kolo_tune_env_t){.nranks = (uint32_t)body->nranks,
                                    .nnodes = (uint32_t)m->nnodes,

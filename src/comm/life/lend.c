@@ -82,8 +82,10 @@ static kolo_status_t ask_all(kolo_body_t *body)
     size_t ntables;
     const kolo_param_table_t *const *tables = kolo_param_tables(&ntables);
     uint64_t params = kolo_params_agree_hash(tables, ntables), table = kolo_tune_hash();
+    uint64_t order = (uint64_t)body->order;
     const kolo_agree_row_t rows[] = {
         {"must-agree parameters (hash)", KOLO_AGREE_EQUAL, &params},
+        {"config.order (KOLO_ORDER_...)", KOLO_AGREE_EQUAL, &order},
         {"tuning table: rules and KOLO_TUNE_FILE (hash)", KOLO_AGREE_EQUAL, &table},
         {"L3 cache bytes", KOLO_AGREE_MIN, &all->l3_bytes},
         {"local slot bytes", KOLO_AGREE_MIN, &all->local_slot_bytes},

@@ -102,6 +102,13 @@ kolo_status_t kolo_reducer_init(kolo_reducer_t *r, kolo_type_t type, kolo_op_t o
     return KOLO_OK;
 }
 
+void kolo_reducer_one_fold(kolo_reducer_t *r, kolo_op_t op, uint32_t nranks)
+{
+    if (op != KOLO_AVG || nranks == 1 || !kolo_type_is_float(r->type)) return;
+    r->op = KOLO_AVG;
+    r->pre = false;
+}
+
 /* ---- the post-scale: integers divided towards zero ---- */
 
 #define DIVIDE_INT(T)                                                                                              \

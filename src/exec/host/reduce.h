@@ -44,7 +44,8 @@ static inline bool kolo_op_fits(kolo_op_t op, kolo_type_t type)
 /* One operator as the executor sees it. Filled by comm from (type, op, ranks) or from a user operator. */
 typedef struct {
     kolo_type_t type;
-    kolo_op_t op;           /* not AVG: what is done between two values */
+    kolo_op_t op;           /* what is done between two values; AVG: only of floats, where all ranks' values are
+                               folded at once (kolo_reducer_one_fold) */
     size_t elem;            /* bytes of an element */
     bool pre;               /* raw inputs are multiplied by the scalar first (AVG of floats, premul-sum) */
     bool pre_own;           /* and each rank has a scalar of its own (premul-sum) */
@@ -64,6 +65,10 @@ static inline size_t kolo_reducer_elems(const kolo_reducer_t *r, size_t bytes)
 
 /* KOLO_ERR_INVALID_ARGUMENT for an op that is not built in, or not for this type. */
 kolo_status_t kolo_reducer_init(kolo_reducer_t *r, kolo_type_t type, kolo_op_t op, uint32_t nranks);
+
+/* Of a reducer just filled, where each reduction is one fold of all ranks' inputs: AVG of floats divides the sum by
+ * their number before it is rounded, instead of scaling each input. */
+void kolo_reducer_one_fold(kolo_reducer_t *r, kolo_op_t op, uint32_t nranks);
 
 enum { KOLO_RAW_A = 1, KOLO_RAW_B = 2, KOLO_FINAL = 4 };
 /* dst = a op b over n elements; dst may be a or b (not overlap otherwise). flags say which operand is raw input and

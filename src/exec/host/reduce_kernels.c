@@ -181,6 +181,18 @@ KERNEL(prod_e4m3, u8_t, float, load_e4m3, MUL, store_e4m3)
 KERNEL(sum_e5m2, u8_t, float, load_e5m2, ADD, store_e5m2)
 KERNEL(prod_e5m2, u8_t, float, load_e5m2, MUL, store_e5m2)
 
+/* Means of all operands of a fold: divided before they are rounded. */
+#define MEAN_F32(x)  store_f32((x) / (float)nsrcs)
+#define MEAN_F64(x)  store_f64((x) / (double)nsrcs)
+#define MEAN_BF16(x) store_bf16((x) / (float)nsrcs)
+#define MEAN_E4M3(x) store_e4m3((x) / (float)nsrcs)
+#define MEAN_E5M2(x) store_e5m2((x) / (float)nsrcs)
+KERNEL(mean_f32, u32_t, float, load_f32, ADD, MEAN_F32)
+KERNEL(mean_f64, u64_t, double, load_f64, ADD, MEAN_F64)
+KERNEL(mean_bf16, u16_t, float, load_bf16, ADD, MEAN_BF16)
+KERNEL(mean_e4m3, u8_t, float, load_e4m3, ADD, MEAN_E4M3)
+KERNEL(mean_e5m2, u8_t, float, load_e5m2, ADD, MEAN_E5M2)
+
 /* Floats: minimum and maximum on keys (reduce_types.h). */
 #define MIN_KEY_F64(x)  key_f64((x), INT64_MIN)
 #define MAX_KEY_F64(x)  key_f64((x), INT64_MAX)
@@ -240,6 +252,7 @@ KOLO_INLINE void half_store(void *p, __m512 v)
 }
 #define HALF_ADD     _mm512_add_ps
 #define HALF_MUL     _mm512_mul_ps
+#define HALF_DIV     _mm512_div_ps
 #define HALF_SAME(x) _mm512_set1_ps(x)
 #elif defined(__F16C__) && defined(__AVX2__)
 #define HALF_LANES   8
@@ -255,17 +268,24 @@ KOLO_INLINE void half_store(void *p, __m256 v)
 }
 #define HALF_ADD     _mm256_add_ps
 #define HALF_MUL     _mm256_mul_ps
+#define HALF_DIV     _mm256_div_ps
 #define HALF_SAME(x) _mm256_set1_ps(x)
 #endif
 
 #if defined(HALF_LANES)
-KOLO_INLINE half_acc_t half_combine(half_acc_t a, half_acc_t b, bool product)
+typedef enum { HALF_SUM, HALF_PROD, HALF_MEAN } half_kind_t;
+
+KOLO_INLINE half_acc_t half_combine(half_acc_t a, half_acc_t b, half_kind_t kind)
 {
-    return product ? HALF_MUL(a, b) : HALF_ADD(a, b);
+    return kind == HALF_PROD ? HALF_MUL(a, b) : HALF_ADD(a, b);
+}
+KOLO_INLINE half_acc_t half_end(half_acc_t a, int nsrcs, half_kind_t kind)
+{
+    return kind == HALF_MEAN ? HALF_DIV(a, HALF_SAME((float)nsrcs)) : a;
 }
 
-/* `product` is a constant where this is called, so each caller is a loop without a choice. */
-KOLO_INLINE void half_fold(u16_t *d, const u16_t *const *srcs, int nsrcs, size_t n, bool product)
+/* `kind` is a constant where this is called, so each caller is a loop without a choice. */
+KOLO_INLINE void half_fold(u16_t *d, const u16_t *const *srcs, int nsrcs, size_t n, half_kind_t kind)
 {
     uint16_t rest[HALF_LANES] = {0};
     size_t at = 0;
@@ -276,11 +296,11 @@ KOLO_INLINE void half_fold(u16_t *d, const u16_t *const *srcs, int nsrcs, size_t
         for (int k = 1; k < nsrcs; k++) {
             const u16_t *s = srcs[k] + at;
             __builtin_prefetch((const char *)s + AHEAD_BYTES, 0, 3);
-            a = half_combine(a, half_load(s), product);
-            b = half_combine(b, half_load(s + HALF_LANES), product);
+            a = half_combine(a, half_load(s), kind);
+            b = half_combine(b, half_load(s + HALF_LANES), kind);
         }
-        half_store(d + at, a);
-        half_store(d + at + HALF_LANES, b);
+        half_store(d + at, half_end(a, nsrcs, kind));
+        half_store(d + at + HALF_LANES, half_end(b, nsrcs, kind));
     }
     for (size_t m = HALF_LANES; at < n; at += m) {
         if (m > n - at) m = n - at;
@@ -288,25 +308,32 @@ KOLO_INLINE void half_fold(u16_t *d, const u16_t *const *srcs, int nsrcs, size_t
         a = half_load(rest);
         for (int k = 1; k < nsrcs; k++) {
             memcpy(rest, srcs[k] + at, m * 2);
-            a = half_combine(a, half_load(rest), product);
+            a = half_combine(a, half_load(rest), kind);
         }
-        half_store(rest, a);
+        half_store(rest, half_end(a, nsrcs, kind));
         memcpy(d + at, rest, m * 2);
     }
 }
 
 static void sum_f16(void *dst, const void *const *srcs, int nsrcs, size_t n)
 {
-    half_fold(dst, (const u16_t *const *)srcs, nsrcs, n, false);
+    half_fold(dst, (const u16_t *const *)srcs, nsrcs, n, HALF_SUM);
 }
 
 static void prod_f16(void *dst, const void *const *srcs, int nsrcs, size_t n)
 {
-    half_fold(dst, (const u16_t *const *)srcs, nsrcs, n, true);
+    half_fold(dst, (const u16_t *const *)srcs, nsrcs, n, HALF_PROD);
+}
+
+static void mean_f16(void *dst, const void *const *srcs, int nsrcs, size_t n)
+{
+    half_fold(dst, (const u16_t *const *)srcs, nsrcs, n, HALF_MEAN);
 }
 #else
 KERNEL(sum_f16, u16_t, float, load_f16, ADD, store_f16)
 KERNEL(prod_f16, u16_t, float, load_f16, MUL, store_f16)
+#define MEAN_F16(x) store_f16((x) / (float)nsrcs)
+KERNEL(mean_f16, u16_t, float, load_f16, ADD, MEAN_F16)
 #endif
 
 /* ---- scaling ---- */
@@ -386,12 +413,12 @@ const kolo_reduce_table_t KOLO_REDUCE_TABLE =
                                 lor_64, lxor_64},
                 [KOLO_UINT64] = {sum_64, prod_64, min_u64, max_u64, [KOLO_BAND] = band_64, bor_64, bxor_64, land_64,
                                  lor_64, lxor_64},
-                [KOLO_FLOAT16] = {sum_f16, prod_f16, min_f16, max_f16},
-                [KOLO_BFLOAT16] = {sum_bf16, prod_bf16, min_bf16, max_bf16},
-                [KOLO_FLOAT32] = {sum_f32, prod_f32, min_f32, max_f32},
-                [KOLO_FLOAT64] = {sum_f64, prod_f64, min_f64, max_f64},
-                [KOLO_FLOAT8_E4M3] = {sum_e4m3, prod_e4m3, min_e4m3, max_e4m3},
-                [KOLO_FLOAT8_E5M2] = {sum_e5m2, prod_e5m2, min_e5m2, max_e5m2},
+                [KOLO_FLOAT16] = {sum_f16, prod_f16, min_f16, max_f16, mean_f16},
+                [KOLO_BFLOAT16] = {sum_bf16, prod_bf16, min_bf16, max_bf16, mean_bf16},
+                [KOLO_FLOAT32] = {sum_f32, prod_f32, min_f32, max_f32, mean_f32},
+                [KOLO_FLOAT64] = {sum_f64, prod_f64, min_f64, max_f64, mean_f64},
+                [KOLO_FLOAT8_E4M3] = {sum_e4m3, prod_e4m3, min_e4m3, max_e4m3, mean_e4m3},
+                [KOLO_FLOAT8_E5M2] = {sum_e5m2, prod_e5m2, min_e5m2, max_e5m2, mean_e5m2},
                 [KOLO_INT16] = {sum_16, prod_16, min_i16, max_i16, [KOLO_BAND] = band_16, bor_16, bxor_16, land_16,
                                 lor_16, lxor_16},
                 [KOLO_UINT16] = {sum_16, prod_16, min_u16, max_u16, [KOLO_BAND] = band_16, bor_16, bxor_16, land_16,

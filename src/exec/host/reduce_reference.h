@@ -140,12 +140,14 @@ static inline uint64_t ref_fold(kolo_type_t type, kolo_op_t op, size_t elem, con
     if (type == KOLO_FLOAT64) {
         volatile double acc = ref_decode(f, srcs[0]);
         for (int k = 1; k < nsrcs; k++)
-            acc = op == KOLO_SUM ? acc + ref_decode(f, srcs[k]) : acc * ref_decode(f, srcs[k]);
+            acc = op != KOLO_PROD ? acc + ref_decode(f, srcs[k]) : acc * ref_decode(f, srcs[k]);
+        if (op == KOLO_AVG) acc = acc / nsrcs; /* a fold of all ranks: docs/reductions.md */
         return ref_encode(f, acc);
     }
     volatile float acc = (float)ref_decode(f, srcs[0]);
     for (int k = 1; k < nsrcs; k++)
-        acc = op == KOLO_SUM ? acc + (float)ref_decode(f, srcs[k]) : acc * (float)ref_decode(f, srcs[k]);
+        acc = op != KOLO_PROD ? acc + (float)ref_decode(f, srcs[k]) : acc * (float)ref_decode(f, srcs[k]);
+    if (op == KOLO_AVG) acc = acc / (float)nsrcs;
     return ref_encode(f, (double)acc);
 }
 

@@ -218,6 +218,7 @@ static bool serves(const kolo_exec_gpus_t *gpus, char why[KOLO_EXEC_WHY])
     const char *lacks = NULL;
     for (int r = 1; r < gpus->nranks; r++)
         if (gpus->host_of[r] < gpus->host_of[r - 1]) lacks = "ranks are not numbered host by host";
+    if (gpus->one_fold) lacks = "it sums inside each host first (config.order is KOLO_ORDER_RANKS)";
     if (gpus->hosts == 1) lacks = "there is one host";
     if (gpus->hosts == gpus->nranks) lacks = "no host has two ranks";
     if (!lacks && !gpus->inside) lacks = "there is a host whose GPUs do not reach each other";
