@@ -96,6 +96,7 @@ static void fold_case(kolo_type_t type, kolo_op_t op, int nsrcs, size_t n, size_
     dst[n * elem] = 0x5a;
     kolo_reducer_t r;
     assert_int_equal(kolo_reducer_init(&r, type, op, 1), KOLO_OK);
+    kolo_reducer_one_fold(&r, op, (uint32_t)nsrcs);
     kolo_reduce_many_t what = {.dst = dst, .srcs = srcs, .nsrcs = nsrcs, .raw = -1};
     if (nsrcs == 2 && (n & 1))
         kolo_reduce_pair(&r, dst, srcs[0], srcs[1], n, 0);
@@ -144,6 +145,7 @@ static void pairs(kolo_type_t type, const char *a, const char *b, size_t n)
             kolo_reducer_t r;
             if (!table->fold[type][op]) continue;
             assert_int_equal(kolo_reducer_init(&r, type, (kolo_op_t)op, 1), KOLO_OK);
+            kolo_reducer_one_fold(&r, (kolo_op_t)op, 2);
             kolo_reduce_pair(&r, dst, a, b, n, 0);
             char *saved[2] = {(char *)(uintptr_t)a, (char *)(uintptr_t)b};
             check_fold(type, (kolo_op_t)op, elem, dst, saved, 2, n);
