@@ -415,7 +415,8 @@ static void show_stack(int signal)
 {
     void *frames[64];
     (void)signal;
-    backtrace_symbols_fd(frames, backtrace(frames, 64), 2);
+    int n = backtrace(frames, 64);      /* NOLINT(bugprone-signal-handler): the process ends then */
+    backtrace_symbols_fd(frames, n, 2); /* NOLINT(bugprone-signal-handler) */
 }
 
 /* Shows where each thread is, and ends the process. The threads of the library let SIGPROF in, and no other. */
