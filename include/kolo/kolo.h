@@ -154,7 +154,7 @@ typedef struct kolo_config {
     int order;       /* KOLO_ORDER_FREE: a reduction combines the ranks' values as is fastest for its count.
                         KOLO_ORDER_RANKS: each element is ((r0 + r1) + r2) + ..., whatever the count, the offset and
                         the algorithm, on CPUs and GPUs: equal values give equal bits in any batch. Floats of 8 and
-                        16 bits are summed in float32 and rounded once; KOLO_AVG divides last (refused on GPUs).
+                        16 bits are summed in float32 and rounded once; KOLO_AVG divides last.
                         docs/reductions.md. The same on all ranks. Default KOLO_REDUCE_ORDER, or the parent's */
 } kolo_config_t;
 #define KOLO_GPU_LATENCY 0 /* see kolo_config_t.gpu_profile */

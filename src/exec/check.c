@@ -41,11 +41,6 @@ kolo_status_t kolo_exec_refuse_reducer(const kolo_reducer_t *r)
 {
     if (r->user)
         return kolo_fail(KOLO_ERR_UNSUPPORTED, "an operator that is a function of the host cannot run on a GPU");
-    if (r->op == KOLO_AVG)
-        return kolo_fail(
-            KOLO_ERR_UNSUPPORTED,
-            "GPUs do not average floats in the order of ranks (config.order is KOLO_ORDER_RANKS): call "
-            "with KOLO_SUM and divide by the number of ranks, or set KOLO_GPU_EXECUTOR=staged");
     return kolo_fail(KOLO_ERR_UNSUPPORTED,
                      "GPUs do not reduce %s by operator %s: their operators are sum, prod, min, max and avg, their "
                      "types those of float8 to float64 and of integers of 8, 32 and 64 bits",

@@ -3,7 +3,7 @@
  * Conformance of the public API on GPUs (or, for comparison, on the CPU): every collective, type and operator,
  * lengths from nothing to more than one tile, in and out of place, off alignment, every root, several streams;
  * ranks as threads, as processes, or all driven by one thread. Streams, --stress, --calls, --fresh, --soak,
- * --windows, --vmm and --faults are in files of their own.
+ * --order, --windows, --vmm and --faults are in files of their own.
  */
 #include "cases.h"
 #include "conform.h"
@@ -188,6 +188,7 @@ static void conform(kit_team_t *t)
         conform_faults(t);
         return;
     }
+    if (t->options->order) config.order = KOLO_ORDER_RANKS;
     if (!kit_comms_make(t, &config)) return;
     bool good = devices_are_told(t);
     if (t->options->stress_s > 0)
@@ -196,6 +197,8 @@ static void conform(kit_team_t *t)
         good = good && conform_soak(t);
     else if (t->options->fresh)
         good = good && conform_fresh(t);
+    else if (t->options->order)
+        good = good && conform_order(t);
     else if (t->options->calls)
         good = good && conform_chain(t);
     else if (t->options->vmm)

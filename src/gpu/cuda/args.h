@@ -35,14 +35,14 @@ typedef struct {
     uint32_t ll_blocks, blocks;         /* at most: blocks by lines; blocks of a role by stages */
     uint32_t message_blocks;            /* most blocks that move one message */
     uint32_t ll128_blocks, ll128_bytes; /* lines of 128 bytes: blocks at most, and bytes of lines of each */
-    uint32_t pad;
+    uint32_t stage_blocks;   /* whose tiles the stages hold: of messages, or as a call cuts them (choose.c) */
     uint32_t tile_bytes;     /* largest tile, a multiple of 128 */
     uint64_t counters;       /* offsets in a region: uint32_t [KOLO_CUDA_COUNTERS + MESSAGE_WAYS * nranks][GRID] */
     uint64_t ready, credit;  /* flags [PHASES][nranks][blocks] */
     uint64_t meetings;       /* [nranks][GRID], see direct.cuh */
     uint64_t lines;          /* [2][nranks][ll_blocks][2 * KOLO_CUDA_LL_BLOCK_BYTES] */
     uint64_t lines128;       /* [2][nranks][ll128_blocks][ll128_bytes] */
-    uint64_t stages;         /* [PHASES][nranks][blocks][DEPTH][tile_bytes] */
+    uint64_t stages;         /* [PHASES][nranks][stage_blocks][DEPTH][tile_bytes] */
     uint64_t message_lines;  /* [nranks][message_blocks][DEPTH][MESSAGE_SLOT_BYTES] */
     uint64_t message_credit; /* flags [nranks][message_blocks] */
     uint64_t message_meetings;   /* [nranks][message_blocks], see messages.cuh */

@@ -328,7 +328,7 @@ KOLO_DEV uint32_t *kolo_flag(const kolo_cuda_layout_t *l, char *region, uint64_t
 KOLO_DEV kolo_vec_t *kolo_stage(const kolo_cuda_layout_t *l, char *region, uint32_t phase, uint32_t from,
                                 uint32_t block, uint32_t tile)
 {
-    uint64_t slot = (uint64_t)((phase * l->nranks + from) * l->blocks + block) * KOLO_CUDA_DEPTH +
+    uint64_t slot = (uint64_t)((phase * l->nranks + from) * l->stage_blocks + block) * KOLO_CUDA_DEPTH +
                     tile % KOLO_CUDA_DEPTH;
     return (kolo_vec_t *)(region + l->stages + slot * l->tile_bytes);
 }

@@ -101,9 +101,17 @@ static const kolo_cuda_limits_t between_two = {.ll_all_reduce = 384u << 10,
                                                .give = 12u << 20,
                                                .give_most = 128u << 20,
                                                .pipe = 96u << 20,
+                                               .pipe_reduce = NEVER, /* not faster by tiles */
                                                .blocks = 64,
                                                .ll_blocks = 64,
                                                .ll128_blocks = 128};
+/* More blocks keep more under way, and those of the links that all use at once get in each other's way. */
+static const kolo_cuda_blocks_t more_by_length[] = {
+    {KOLO_COLL_BROADCAST, 16u << 20, 96},
+    {KOLO_COLL_BROADCAST, 32u << 20, 32},
+    {KOLO_COLL_ALL_REDUCE, 256u << 20, 44},
+    {KOLO_COLL_REDUCE, 256u << 20, 96},
+};
 /* Measured on four H200 (bench/results/gpu-4.txt). One step by lines sends the whole vector to each rank, so
  * choose.c divides its limits by the number of others; from there on an all_reduce goes in two steps by lines. */
 static const kolo_cuda_limits_t among_more = {.ll_all_reduce = 384u << 10,
@@ -116,7 +124,11 @@ static const kolo_cuda_limits_t among_more = {.ll_all_reduce = 384u << 10,
                                               .give = 12u << 20,
                                               .give_most = 128u << 20,
                                               .pipe = 12u << 20,
+                                              .pipe_reduce = 160u << 20,
                                               .blocks = 64,
+                                              .most_blocks = 96,
+                                              .by_length = more_by_length,
+                                              .nlengths = KOLO_COUNTOF(more_by_length),
                                               .ll_blocks = 64,
                                               .ll128_blocks = 128};
 /* Beside a program's own kernels, which keep most multiprocessors (decision 0035). With few blocks loads from other
@@ -130,6 +142,7 @@ static const kolo_cuda_limits_t compute = {.ll_all_reduce = 256u << 10,
                                            .give = NEVER,
                                            .give_most = NEVER,
                                            .pipe = NEVER,
+                                           .pipe_reduce = NEVER,
                                            .blocks = 10,
                                            .ll_blocks = 30,
                                            .ll128_blocks = 30};
@@ -164,5 +177,10 @@ void kolo_cuda_limits(const kolo_exec_tuned_t *tuned, uint32_t nranks, kolo_cuda
     take(&limits->message_lines, (uint64_t)o->message_lines_bytes);
     take(&limits->give, (uint64_t)o->give_bytes);
     take(&limits->pipe, (uint64_t)o->pipe_bytes);
-    if (blocks) limits->blocks = (uint32_t)blocks;
+    if (nranks > 2) take(&limits->pipe_reduce, (uint64_t)o->pipe_bytes);
+    if (blocks) {
+        limits->blocks = limits->most_blocks = (uint32_t)blocks;
+        limits->nlengths = 0;
+    }
+    if (limits->most_blocks < limits->blocks) limits->most_blocks = limits->blocks;
 }

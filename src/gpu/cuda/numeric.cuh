@@ -112,8 +112,13 @@ template <typename A> KOLO_DEV A kolo_max(A a, A b) { return kolo_most(a, b); }
 
 /* Products and sums of integers wrap, also those of narrow ones. */
 template <typename A> KOLO_DEV A kolo_mul(A a, A b) { return (A)((uint64_t)a * (uint64_t)b); }
+#ifdef __CUDACC__ /* rounded before it is added: nvcc would make one step of the two, with other bits than a CPU's */
+KOLO_DEV float kolo_mul(float a, float b) { return __fmul_rn(a, b); }
+KOLO_DEV double kolo_mul(double a, double b) { return __dmul_rn(a, b); }
+#else
 KOLO_DEV float kolo_mul(float a, float b) { return a * b; }
 KOLO_DEV double kolo_mul(double a, double b) { return a * b; }
+#endif
 template <typename A> KOLO_DEV A kolo_add(A a, A b) { return (A)((uint64_t)a + (uint64_t)b); }
 KOLO_DEV float kolo_add(float a, float b) { return a + b; }
 KOLO_DEV double kolo_add(double a, double b) { return a + b; }
@@ -177,8 +182,13 @@ template <typename T> KOLO_DEV T kolo_divided(T a, uint32_t n)
     if ((T)-1 < (T)0) return (T)((int64_t)a / (int64_t)n);
     return (T)((uint64_t)a / n);
 }
-KOLO_DEV float kolo_divided(float a, uint32_t n) { (void)n; return a; }
-KOLO_DEV double kolo_divided(double a, uint32_t n) { (void)n; return a; }
+#ifdef __CUDACC__
+KOLO_DEV float kolo_divided(float a, uint32_t n) { return __fdiv_rn(a, (float)n); }
+KOLO_DEV double kolo_divided(double a, uint32_t n) { return __ddiv_rn(a, (double)n); }
+#else
+KOLO_DEV float kolo_divided(float a, uint32_t n) { return a / (float)n; }
+KOLO_DEV double kolo_divided(double a, uint32_t n) { return a / (double)n; }
+#endif
 template <typename T, int N>
 KOLO_DEV kolo_vec_t kolo_sum_rounded(kolo_sum<T, N> *s, const kolo_cuda_args_t &c, bool divide)
 {
