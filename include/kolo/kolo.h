@@ -91,9 +91,8 @@ typedef enum kolo_type {
  * even when a step ends. MIN and MAX return NaN when any input is NaN. AVG multiplies each float input with 1/ranks
  * before the sum; it divides an integer sum afterwards, truncating towards zero. Bitwise and logical operators are
  * for integers and KOLO_BOOL. Logical ones treat any value but 0 as true and return 0 or 1. For KOLO_BOOL, PROD and
- * MIN are "and", SUM and MAX are "or", AVG is not allowed. GPUs move all types; they cannot reduce the types from
- * KOLO_INT16 on, and have no bitwise or logical operators (KOLO_ERR_UNSUPPORTED). All ranks get the same bits, and
- * the same call on the same ranks gives the same bits again; docs/reductions.md has all rules. */
+ * MIN are "and", SUM and MAX are "or", AVG is not allowed. GPUs do all of it. All ranks get the same bits, and the
+ * same call on the same ranks gives the same bits again; docs/reductions.md has all rules. */
 typedef enum kolo_op {
     KOLO_SUM = 0,              /* the sum */
     KOLO_PROD = 1,             /* the product */
@@ -111,7 +110,7 @@ typedef enum kolo_op {
 
 /* Returns the size of one element in bytes, 0 for an unknown type. Any thread. */
 size_t kolo_type_size(kolo_type_t type);
-/* Returns 1 if a built-in operator can reduce elements of a type on CPUs, else 0. Any thread. */
+/* Returns 1 if a built-in operator can reduce elements of a type, else 0. Any thread. */
 int kolo_op_takes(kolo_op_t op, kolo_type_t type);
 
 /* ---- handles ----------------------------------------------------------------------------------------------- */

@@ -37,12 +37,12 @@ typedef struct {
                               and of its call. Parts of one call have the same */
 } kolo_exec_call_t;
 
-/* Kernels know the types before this one, and the operators up to KOLO_AVG (of floats, divided at the end); other
- * types they move as bytes. */
-#define KOLO_EXEC_DEVICE_TYPES (KOLO_FLOAT8_E5M2 + 1)
+/* Kernels have functions for the types before this one, of which KOLO_UINT8's reduce KOLO_BOOL, too; other types
+ * they move as bytes. */
+#define KOLO_EXEC_DEVICE_TYPES (KOLO_UINT16 + 1)
 static inline bool kolo_exec_device_reduces(const kolo_reducer_t *r)
 {
-    return !r->user && r->type < KOLO_EXEC_DEVICE_TYPES && r->op <= KOLO_AVG;
+    return !r->user;
 }
 kolo_status_t kolo_exec_refuse_reducer(const kolo_reducer_t *reducer); /* in words */
 

@@ -208,8 +208,8 @@ static void conform(kit_team_t *t)
     else if (t->options->windows)
         good = good && conform_windows(t);
     else
-        good = good && conform_streams(t) && suspended(t) && types_and_operators(t) && long_operators(t) &&
-               lengths(t) && roots(t);
+        good = good && conform_streams(t) && suspended(t) && types_and_operators(t) && conform_bits(t) &&
+               long_operators(t) && lengths(t) && roots(t);
     if (good) kit_comms_end(t);
 }
 

@@ -105,7 +105,20 @@ enum {
 #define KOLO_CUDA_STAGED_ROLES   2u
 #define KOLO_CUDA_TWO_STEP_ROLES 3u
 
-enum { KOLO_CUDA_SUM, KOLO_CUDA_PROD, KOLO_CUDA_MIN, KOLO_CUDA_MAX };
+enum {
+    KOLO_CUDA_SUM,
+    KOLO_CUDA_PROD,
+    KOLO_CUDA_MIN,
+    KOLO_CUDA_MAX,
+    KOLO_CUDA_BAND, /* from here on of integers alone */
+    KOLO_CUDA_BOR,
+    KOLO_CUDA_BXOR,
+    KOLO_CUDA_LAND,
+    KOLO_CUDA_LOR,
+    KOLO_CUDA_LXOR
+};
+/* What becomes of a result: it is divided by the number of ranks, or is 0 or 1. */
+enum { KOLO_CUDA_AS_IT_IS, KOLO_CUDA_DIVIDED, KOLO_CUDA_TRUTH };
 #define KOLO_CUDA_ALL (-1)
 /* By one factor that all ranks have, where inputs meet; or by this rank's own, before its input is seen by
  * others. */
@@ -122,7 +135,7 @@ typedef struct {
     uint32_t rank;
     uint32_t reduce, op;
     uint32_t scale;        /* KOLO_CUDA_SCALE_*: inputs are multiplied by `factor` first */
-    uint32_t divide;       /* results are divided by the number of ranks */
+    uint32_t finish;       /* KOLO_CUDA_DIVIDED, KOLO_CUDA_TRUTH */
     uint64_t factor;       /* bits of a double, or an integer */
     uint64_t part_bytes;   /* two steps: length of a part, a multiple of 128 */
     uint32_t tile_bytes;   /* of this call */

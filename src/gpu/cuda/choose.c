@@ -12,13 +12,22 @@
 static void fill_reducer(const kolo_exec_call_t *call, kolo_cuda_args_t *a)
 {
     const kolo_reducer_t *r = &call->reducer;
-    static const uint32_t ops[] = {[KOLO_SUM] = KOLO_CUDA_SUM,
-                                   [KOLO_PROD] = KOLO_CUDA_PROD,
-                                   [KOLO_MIN] = KOLO_CUDA_MIN,
-                                   [KOLO_MAX] = KOLO_CUDA_MAX};
-    a->op = r->op <= KOLO_MAX ? ops[r->op] : KOLO_CUDA_SUM; /* others do not come here to be reduced */
+    static const uint32_t ops[KOLO_OP_BUILTIN_COUNT] = {
+        [KOLO_SUM] = KOLO_CUDA_SUM, [KOLO_PROD] = KOLO_CUDA_PROD, [KOLO_MIN] = KOLO_CUDA_MIN,
+        [KOLO_MAX] = KOLO_CUDA_MAX, [KOLO_AVG] = KOLO_CUDA_SUM,   [KOLO_BAND] = KOLO_CUDA_BAND,
+        [KOLO_BOR] = KOLO_CUDA_BOR, [KOLO_BXOR] = KOLO_CUDA_BXOR, [KOLO_LAND] = KOLO_CUDA_LAND,
+        [KOLO_LOR] = KOLO_CUDA_LOR, [KOLO_LXOR] = KOLO_CUDA_LXOR};
+    static const uint32_t truth[KOLO_OP_BUILTIN_COUNT] = {
+        [KOLO_SUM] = KOLO_CUDA_LOR,   [KOLO_PROD] = KOLO_CUDA_LAND, [KOLO_MIN] = KOLO_CUDA_LAND,
+        [KOLO_MAX] = KOLO_CUDA_LOR,   [KOLO_BAND] = KOLO_CUDA_LAND, [KOLO_BOR] = KOLO_CUDA_LOR,
+        [KOLO_BXOR] = KOLO_CUDA_LXOR, [KOLO_LAND] = KOLO_CUDA_LAND, [KOLO_LOR] = KOLO_CUDA_LOR,
+        [KOLO_LXOR] = KOLO_CUDA_LXOR};
+    if (r->op < KOLO_OP_BUILTIN_COUNT) /* others do not come here to be reduced */
+        a->op = r->type == KOLO_BOOL ? truth[r->op] : ops[r->op];
     a->scale = !r->pre ? KOLO_CUDA_SCALE_NONE : r->pre_own ? KOLO_CUDA_SCALE_OWN : KOLO_CUDA_SCALE_COMMON;
-    a->divide = r->post_div > 1 || r->op == KOLO_AVG; /* of floats: all are folded at once, then divided */
+    a->finish = r->truth                               ? KOLO_CUDA_TRUTH
+                : r->post_div > 1 || r->op == KOLO_AVG ? KOLO_CUDA_DIVIDED /* AVG of floats: of one fold */
+                                                       : KOLO_CUDA_AS_IT_IS;
     if (kolo_type_is_float(r->type))
         memcpy(&a->factor, &r->pre_float, sizeof a->factor);
     else

@@ -146,6 +146,27 @@ KOLO_DEV void kolo_sum_scaled(kolo_sum<T, N> *s, kolo_vec_t v, const kolo_cuda_a
         for (int i = 0; i < N; i++) s->a[i] = kolo_mul(s->a[i], f);
     }
 }
+/* Bitwise and logical operators, which floats do not have. */
+template <typename A> KOLO_DEV A kolo_bits(A a, A b, uint32_t op)
+{
+    switch (op) {
+    case KOLO_CUDA_BAND:
+        return a & b;
+    case KOLO_CUDA_BOR:
+        return a | b;
+    case KOLO_CUDA_BXOR:
+        return a ^ b;
+    case KOLO_CUDA_LAND:
+        return a && b;
+    case KOLO_CUDA_LOR:
+        return a || b;
+    default:
+        return !a != !b;
+    }
+}
+KOLO_DEV float kolo_bits(float a, float, uint32_t) { return a; }
+KOLO_DEV double kolo_bits(double a, double, uint32_t) { return a; }
+
 template <typename T, int N> KOLO_DEV void kolo_sum_begin(kolo_sum<T, N> *s, kolo_vec_t v, const kolo_cuda_args_t &c)
 {
     kolo_sum_scaled(s, v, c, c.scale == KOLO_CUDA_SCALE_COMMON);
@@ -166,9 +187,13 @@ KOLO_DEV void kolo_sum_join(kolo_sum<T, N> *s, const kolo_sum<T, N> &o, const ko
 #pragma unroll
         for (int i = 0; i < N; i++) s->a[i] = kolo_min(s->a[i], o.a[i]);
         break;
-    default:
+    case KOLO_CUDA_MAX:
 #pragma unroll
         for (int i = 0; i < N; i++) s->a[i] = kolo_max(s->a[i], o.a[i]);
+        break;
+    default:
+#pragma unroll
+        for (int i = 0; i < N; i++) s->a[i] = kolo_bits(s->a[i], o.a[i], c.op);
     }
 }
 template <typename T, int N> KOLO_DEV void kolo_sum_add(kolo_sum<T, N> *s, kolo_vec_t v, const kolo_cuda_args_t &c)
@@ -189,8 +214,12 @@ KOLO_DEV double kolo_divided(double a, uint32_t n) { return __ddiv_rn(a, (double
 KOLO_DEV float kolo_divided(float a, uint32_t n) { return a / (float)n; }
 KOLO_DEV double kolo_divided(double a, uint32_t n) { return a / (double)n; }
 #endif
+template <typename A> KOLO_DEV A kolo_finished(A a, const kolo_cuda_args_t &c, uint32_t finish)
+{
+    return finish == KOLO_CUDA_TRUTH ? (A)(a != 0) : kolo_divided(a, c.layout.nranks);
+}
 template <typename T, int N>
-KOLO_DEV kolo_vec_t kolo_sum_rounded(kolo_sum<T, N> *s, const kolo_cuda_args_t &c, bool divide)
+KOLO_DEV kolo_vec_t kolo_sum_rounded(kolo_sum<T, N> *s, const kolo_cuda_args_t &c, uint32_t finish)
 {
     union {
         kolo_vec_t v;
@@ -198,12 +227,12 @@ KOLO_DEV kolo_vec_t kolo_sum_rounded(kolo_sum<T, N> *s, const kolo_cuda_args_t &
     } u;
     u.v.w[0] = u.v.w[1] = u.v.w[2] = u.v.w[3] = 0;
 #pragma unroll
-    for (int i = 0; i < N; i++) kolo_narrow(&u.e[i], divide ? kolo_divided(s->a[i], c.layout.nranks) : s->a[i]);
+    for (int i = 0; i < N; i++) kolo_narrow(&u.e[i], finish ? kolo_finished(s->a[i], c, finish) : s->a[i]);
     return u.v;
 }
 template <typename T, int N> KOLO_DEV kolo_vec_t kolo_sum_end(kolo_sum<T, N> *s, const kolo_cuda_args_t &c)
 {
-    return kolo_sum_rounded(s, c, c.divide);
+    return kolo_sum_rounded(s, c, c.finish);
 }
 /* This rank's input as the others see it. */
 template <typename T, int N> KOLO_DEV kolo_vec_t kolo_own_input(kolo_vec_t v, const kolo_cuda_args_t &c)
@@ -211,7 +240,7 @@ template <typename T, int N> KOLO_DEV kolo_vec_t kolo_own_input(kolo_vec_t v, co
     if (c.scale != KOLO_CUDA_SCALE_OWN) return v;
     kolo_sum<T, N> s;
     kolo_sum_scaled(&s, v, c, true);
-    return kolo_sum_rounded(&s, c, false);
+    return kolo_sum_rounded(&s, c, KOLO_CUDA_AS_IT_IS);
 }
 
 #endif
