@@ -88,11 +88,11 @@ KOLO_DEV void kolo_direct_tell(const kolo_cuda_args_t &c, const kolo_buffers_t *
 
 /* The reduction of `bytes` at `from` in all ranks' sources, to `to` in the destinations: of all receivers, or,
  * without to_all, of this rank if it is one. Of R ranks; 0: of however many there are. */
-template <typename T, int R>
+template <typename T, int R, int U>
 KOLO_DEV void kolo_direct_reduce_of(const kolo_cuda_args_t &c, const kolo_buffers_t *b, uint64_t from, uint64_t to,
                                     uint64_t bytes, bool to_all)
 {
-    const int N = 16 / sizeof(T), U = R == 2 && sizeof(T) > 1 ? 2 : 1;
+    const int N = 16 / sizeof(T);
     uint64_t nv = (bytes + 15) / 16, step = (uint64_t)kolo_nblocks() * kolo_nthreads();
     for (uint64_t v = (uint64_t)kolo_bid() * kolo_nthreads() + kolo_tid(); v < nv; v += U * step) {
         kolo_vec_t x[U][R];
@@ -154,11 +154,11 @@ KOLO_DEV void kolo_direct_reduce(const kolo_cuda_args_t &c, const kolo_buffers_t
     if (kolo_bid() == 0) kolo_direct_tell(c, b, to, bytes, to_all);
     switch (c.layout.nranks) {
     case 2:
-        return kolo_direct_reduce_of<T, 2>(c, b, from, to, bytes, to_all);
+        return kolo_direct_reduce_of<T, 2, sizeof(T) == 1 ? 1 : 2>(c, b, from, to, bytes, to_all);
     case 3:
-        return kolo_direct_reduce_of<T, 3>(c, b, from, to, bytes, to_all);
+        return kolo_direct_reduce_of<T, 3, 1>(c, b, from, to, bytes, to_all);
     case 4:
-        return kolo_direct_reduce_of<T, 4>(c, b, from, to, bytes, to_all);
+        return kolo_direct_reduce_of<T, 4, 1>(c, b, from, to, bytes, to_all);
     default:
         return kolo_direct_reduce_any<T>(c, b, from, to, bytes, to_all);
     }
@@ -313,6 +313,11 @@ template <typename T> KOLO_DEV void kolo_direct_gather(const kolo_cuda_args_t &c
     uint64_t len, from = kolo_part_beside(c, b, (uint32_t)c.receivers, &len);
     if (!len) return;
     KOLO_STEP_LOADS(c, b, from, len);
+    if (sizeof(T) > 2 && c.layout.nranks == 4) { /* few blocks, with more under way each: links like that better */
+        if (kolo_bid() == 0) kolo_direct_tell(c, b, from, len, true);
+        kolo_direct_reduce_of<T, 4, 2>(c, b, from, from, len, true);
+        return;
+    }
     kolo_direct_reduce<T>(c, b, from, from, len, true);
 }
 

@@ -110,7 +110,8 @@ static const kolo_cuda_blocks_t more_by_length[] = {
     {KOLO_COLL_BROADCAST, 16u << 20, 96},
     {KOLO_COLL_BROADCAST, 32u << 20, 32},
     {KOLO_COLL_ALL_REDUCE, 256u << 20, 44},
-    {KOLO_COLL_REDUCE, 256u << 20, 96},
+    {KOLO_COLL_REDUCE, 1u << 20, 24}, /* by loads */
+    {KOLO_COLL_REDUCE, 160u << 20, 96},
 };
 /* Measured on four H200 (bench/results/gpu-4.txt). One step by lines sends the whole vector to each rank, so
  * choose.c divides its limits by the number of others; from there on an all_reduce goes in two steps by lines. */

@@ -94,6 +94,35 @@ static void test_more_gpus_have_limits_of_their_own(void **s)
     assert_false(args.piped);
 }
 
+/* More of them where they pay, and where fewer do, with longer tiles: all stages together stay as large. */
+static void test_blocks_by_length(void **s)
+{
+    (void)s;
+    static const struct {
+        kolo_coll_t coll;
+        uint64_t bytes;
+        uint32_t blocks; /* of a role */
+    } rows[] = {{KOLO_COLL_BROADCAST, 8 << 20, 64},   {KOLO_COLL_BROADCAST, 16 << 20, 88},
+                {KOLO_COLL_BROADCAST, 1 << 30, 32},   {KOLO_COLL_REDUCE, 16 << 20, 24},
+                {KOLO_COLL_REDUCE, 256 << 20, 88},    {KOLO_COLL_ALL_REDUCE, 64 << 20, 64},
+                {KOLO_COLL_ALL_REDUCE, 256 << 20, 44}};
+    uint32_t blocks;
+    make(&(kolo_exec_tuned_t){0}, 4);
+    const kolo_cuda_layout_t *l = &state.layout;
+    assert_int_equal(l->blocks, 2 * MULTIPROCESSORS / KOLO_CUDA_TWO_STEP_ROLES);
+    for (size_t i = 0; i < KOLO_COUNTOF(rows); i++) {
+        assert_int_equal(choose(rows[i].coll, rows[i].bytes, &blocks), KOLO_CUDA_TWO_STEP);
+        assert_int_equal(blocks, rows[i].blocks * KOLO_CUDA_TWO_STEP_ROLES);
+        assert_int_equal(args.layout.stage_blocks, rows[i].blocks);
+        uint64_t room = (uint64_t)l->stage_blocks * l->tile_bytes;
+        assert_in_range((uint64_t)args.layout.stage_blocks * args.layout.tile_bytes, room / 4 * 3, room);
+        assert_int_equal(args.piped, rows[i].coll != KOLO_COLL_BROADCAST && rows[i].bytes > 16 << 20);
+    }
+    make(&(kolo_exec_tuned_t){0}, 2);
+    choose(KOLO_COLL_BROADCAST, 1 << 30, &blocks);
+    assert_int_equal(blocks, 64 * KOLO_CUDA_TWO_STEP_ROLES);
+}
+
 static void test_measured_is_of_the_latency_profile(void **s)
 {
     (void)s;
@@ -126,11 +155,9 @@ static void test_parameters_come_first(void **s)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_compute_leaves_multiprocessors),
-        cmocka_unit_test(test_measured_before_built_in),
-        cmocka_unit_test(test_more_gpus_have_limits_of_their_own),
-        cmocka_unit_test(test_measured_is_of_the_latency_profile),
-        cmocka_unit_test(test_parameters_come_first),
+        cmocka_unit_test(test_compute_leaves_multiprocessors),     cmocka_unit_test(test_measured_before_built_in),
+        cmocka_unit_test(test_more_gpus_have_limits_of_their_own), cmocka_unit_test(test_blocks_by_length),
+        cmocka_unit_test(test_measured_is_of_the_latency_profile), cmocka_unit_test(test_parameters_come_first),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -116,6 +116,7 @@ KOLO_DEV bool kolo_buffers_alike(const kolo_cuda_args_t &c, kolo_buffers_t *b)
     }
     uint32_t head = (uint32_t)(0 - first) & 15;
     if (bits & 15 || head >= c.bytes) return false;
+    if (!head) return true;
     kolo_sync();
     for (uint32_t r = kolo_tid(); r < c.layout.nranks; r += kolo_nthreads()) {
         b->src[r] += head;

@@ -36,10 +36,23 @@ KOLO_DEV float kolo_widen(kolo_half x) { return __half2float(__ushort_as_half(x.
 KOLO_DEV float kolo_widen(kolo_bfloat x) { return __bfloat162float(__ushort_as_bfloat16(x.bits)); }
 KOLO_DEV float kolo_widen(kolo_e4m3 x) { return __half2float(__half(__nv_cvt_fp8_to_halfraw(x.bits, __NV_E4M3))); }
 KOLO_DEV float kolo_widen(kolo_e5m2 x) { return __half2float(__half(__nv_cvt_fp8_to_halfraw(x.bits, __NV_E5M2))); }
-KOLO_DEV void kolo_narrow(kolo_half *x, float f) { x->bits = __half_as_ushort(__float2half_rn(f)); }
-KOLO_DEV void kolo_narrow(kolo_bfloat *x, float f) { x->bits = __bfloat16_as_ushort(__float2bfloat16_rn(f)); }
-KOLO_DEV void kolo_narrow(kolo_e4m3 *x, float f) { x->bits = __nv_cvt_float_to_fp8(f, __NV_NOSAT, __NV_E4M3); }
-KOLO_DEV void kolo_narrow(kolo_e5m2 *x, float f) { x->bits = __nv_cvt_float_to_fp8(f, __NV_NOSAT, __NV_E5M2); }
+/* A NaN is the one that CPUs give (exec/host/reduce_types.h), so that all have the same bits. */
+KOLO_DEV void kolo_narrow(kolo_half *x, float f) { x->bits = f != f ? 0x7e00 : __half_as_ushort(__float2half_rn(f)); }
+KOLO_DEV void kolo_narrow(kolo_bfloat *x, float f)
+{
+    x->bits = f != f ? 0x7fc0 : __bfloat16_as_ushort(__float2bfloat16_rn(f));
+}
+KOLO_DEV void kolo_narrow(kolo_e4m3 *x, float f) /* what is too large is NaN, too */
+{
+    uint8_t bits = __nv_cvt_float_to_fp8(f, __NV_NOSAT, __NV_E4M3);
+    x->bits = (bits & 0x7f) == 0x7f ? 0x7f : bits;
+}
+KOLO_DEV void kolo_narrow(kolo_e5m2 *x, float f)
+{
+    x->bits = f != f ? 0x7f : __nv_cvt_float_to_fp8(f, __NV_NOSAT, __NV_E5M2);
+}
+KOLO_DEV void kolo_narrow(float *x, float f) { *x = f != f ? __int_as_float(0x7fc00000) : f; }
+KOLO_DEV void kolo_narrow(double *x, double f) { *x = f != f ? __longlong_as_double(0x7ff8000000000000ll) : f; }
 KOLO_DEV double kolo_double_of(uint64_t bits) { return __longlong_as_double((long long)bits); }
 #else
 KOLO_DEV float kolo_widen(kolo_half x) { return load_f16(x.bits); }
@@ -50,6 +63,8 @@ KOLO_DEV void kolo_narrow(kolo_half *x, float f) { x->bits = store_f16(f); }
 KOLO_DEV void kolo_narrow(kolo_bfloat *x, float f) { x->bits = store_bf16(f); }
 KOLO_DEV void kolo_narrow(kolo_e4m3 *x, float f) { x->bits = store_e4m3(f); }
 KOLO_DEV void kolo_narrow(kolo_e5m2 *x, float f) { x->bits = store_e5m2(f); }
+KOLO_DEV void kolo_narrow(float *x, float f) { *x = f != f ? __builtin_nanf("") : f; }
+KOLO_DEV void kolo_narrow(double *x, double f) { *x = f != f ? __builtin_nan("") : f; }
 KOLO_DEV double kolo_double_of(uint64_t bits)
 {
     double d;
