@@ -24,6 +24,13 @@ kolo_status_t kolo_p2p_check_call(kolo_call_t *call, const void *buf, const char
 /* ---- request.c ---- */
 /* Runs the messages that kolo_isend() and kolo_irecv() put aside, and this call, as one group. */
 kolo_status_t kolo_requests_join(kolo_call_t *call);
+/* A call on the communicator comes into this thread's open group: what was put aside comes into it before, on the
+ * call's stream. */
+kolo_status_t kolo_requests_join_group(kolo_comm_t comm, void *stream);
+/* The group is over, or, if it has streams, queued on them. why: it did not come to its end. */
+void kolo_requests_group_over(kolo_status_t status, const char *why);
+/* Before a call that is no operation (windows, communicators): they begin, and it comes after them. */
+kolo_status_t kolo_requests_begin(kolo_comm_t comm, const char *what);
 /* Fails the messages that are still put aside when the communicator ends. Nothing of it runs. */
 void kolo_requests_drop(kolo_comm_t comm);
 

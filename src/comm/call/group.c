@@ -49,6 +49,7 @@ static pthread_once_t at_exit_once = PTHREAD_ONCE_INIT;
 static void forget(void *unused)
 {
     (void)unused;
+    kolo_requests_group_over(KOLO_ERR_ABORTED, "the thread ended before the group that this message was in");
     free(group.calls);
     free(group.comms);
     kolo_group_drop_life();
@@ -526,6 +527,7 @@ kolo_status_t kolo_group_end(void)
         status = kolo_device_submit_group(group.calls, group.count);
     else
         status = kolo_group_has_life() ? kolo_group_end_life() : end_calls();
+    kolo_requests_group_over(status, NULL);
     close_group();
     return status;
 }
@@ -536,6 +538,7 @@ kolo_status_t kolo_group_drop(void)
     group.depth = 0;
     drop_calls();
     kolo_group_drop_life();
+    kolo_requests_group_over(KOLO_ERR_ABORTED, "group_drop: the group that this message was in was dropped");
     close_group();
     return KOLO_OK;
 }

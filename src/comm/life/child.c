@@ -39,7 +39,7 @@ kolo_status_t kolo_start_check(kolo_comm_t parent, kolo_comm_t *newcomm, const k
             kolo_fail(KOLO_ERR_INVALID_USAGE, "%s: a group cannot hold both this and operations", what));
     if (atomic_load(&parent->state) == KOLO_COMM_STARTING)
         return kolo_fail_prefix(kolo_handle_refuse(parent, KOLO_COMM_STARTING), "%s: ", what);
-    return KOLO_OK;
+    return kolo_requests_begin(parent, what);
 }
 
 /* ---- the parent knows what is being made from it ---- */
