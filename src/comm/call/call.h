@@ -27,10 +27,6 @@ kolo_status_t kolo_requests_join(kolo_call_t *call);
 /* A call on the communicator comes into this thread's open group: what was put aside comes into it before, on the
  * call's stream. */
 kolo_status_t kolo_requests_join_group(kolo_comm_t comm, void *stream);
-/* The group is over, or, if it has streams, queued on them. why: it did not come to its end. */
-void kolo_requests_group_over(kolo_status_t status, const char *why);
-/* Before a call that is no operation (windows, communicators): they begin, and it comes after them. */
-kolo_status_t kolo_requests_begin(kolo_comm_t comm, const char *what);
 /* Fails the messages that are still put aside when the communicator ends. Nothing of it runs. */
 void kolo_requests_drop(kolo_comm_t comm);
 
@@ -127,6 +123,9 @@ kolo_status_t kolo_call_refused(kolo_status_t status);
         if (KOLO_UNLIKELY(call_try_status != KOLO_OK)) return kolo_call_refused(call_try_status);                  \
     } while (0)
 bool kolo_group_open(void);
+/* Called once this thread's open group is over, or, where it has streams, queued on them. why: it did not come to
+ * its end. */
+void kolo_group_when_over(void (*over)(kolo_status_t status, const char *why));
 bool kolo_group_has_calls(void);
 kolo_status_t kolo_group_add(kolo_call_t *call);
 /* ---- group_life.c ---- */

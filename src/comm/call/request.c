@@ -82,6 +82,18 @@ kolo_status_t kolo_requests_join(kolo_call_t *call)
     return run(call->comm, call, call->stream);
 }
 
+/* The group is over, or, if it has streams, queued on them. why: it did not come to its end. */
+static void group_over(kolo_status_t status, const char *why)
+{
+    if (why) kolo_fail(status, "%s", why);
+    for (struct kolo_pending *r = taken, *next; r; r = next) {
+        next = r->next;
+        r->next = NULL;
+        begun(r, status, r->call.stream);
+    }
+    taken = taken_last = NULL;
+}
+
 kolo_status_t kolo_requests_join_group(kolo_comm_t comm, void *stream)
 {
     struct kolo_pending *first = take_all(comm);
@@ -94,19 +106,8 @@ kolo_status_t kolo_requests_join_group(kolo_comm_t comm, void *stream)
         r->aside = false;
         r->taken = true;
     }
+    kolo_group_when_over(group_over);
     return collect(first, NULL, stream);
-}
-
-void kolo_requests_group_over(kolo_status_t status, const char *why)
-{
-    if (KOLO_LIKELY(!taken)) return;
-    if (why) kolo_fail(status, "%s", why);
-    for (struct kolo_pending *r = taken, *next; r; r = next) {
-        next = r->next;
-        r->next = NULL;
-        begun(r, status, r->call.stream);
-    }
-    taken = taken_last = NULL;
 }
 
 /* Lets those that are aside begin without waiting for them. */
@@ -114,19 +115,6 @@ static kolo_status_t begin(kolo_comm_t comm)
 {
     if (!comm->own_stream) KOLO_TRY(kolo_stream_create(&comm->own_stream));
     return run(comm, NULL, comm->own_stream);
-}
-
-/* What becomes of them, they say themselves. */
-kolo_status_t kolo_requests_begin(kolo_comm_t comm, const char *what)
-{
-    if (KOLO_LIKELY(!comm->aside)) return KOLO_OK;
-    if (kolo_group_open())
-        return kolo_call_refused(kolo_fail(KOLO_ERR_INVALID_USAGE,
-                                           "%s: %s rank %d has messages that nobody has waited for: "
-                                           "kolo_pending_wait() comes before the group",
-                                           what, comm->name, comm->rank));
-    (void)begin(comm);
-    return KOLO_OK;
 }
 
 void kolo_requests_drop(kolo_comm_t comm)
@@ -176,6 +164,18 @@ kolo_status_t kolo_comm_synchronize(kolo_comm_t comm)
     return status;
 }
 
+/* What becomes of them, they say themselves. */
+static kolo_status_t begin_before(kolo_comm_t comm, const char *what)
+{
+    if (kolo_group_open())
+        return kolo_call_refused(kolo_fail(KOLO_ERR_INVALID_USAGE,
+                                           "%s: %s rank %d has messages that nobody has waited for: "
+                                           "kolo_pending_wait() comes before the group",
+                                           what, comm->name, comm->rank));
+    (void)begin(comm);
+    return KOLO_OK;
+}
+
 /* ---- the public calls ---- */
 
 static kolo_status_t ask(const kolo_call_t *call, const void *buf, kolo_pending_t *request, const char *what)
@@ -206,6 +206,7 @@ static kolo_status_t ask(const kolo_call_t *call, const void *buf, kolo_pending_
     else
         comm->aside = r;
     comm->aside_last = r;
+    comm->begin_aside = begin_before;
     *request = r;
     return KOLO_OK;
 }
