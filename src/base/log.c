@@ -6,7 +6,7 @@
 #include "base/file/fds.h"
 #include "base/file/limit.h"
 #include "base/file/output.h"
-#include "base/plain.h"
+#include "base/text/plain.h"
 
 #include <ctype.h>
 #include <errno.h>

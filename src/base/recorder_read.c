@@ -6,7 +6,7 @@
 #include "base/recorder.h"
 
 #include "base/clock.h"
-#include "base/plain.h"
+#include "base/text/plain.h"
 
 #include <string.h>
 

@@ -4,7 +4,7 @@
  */
 #include "base/status.h"
 #include "base/log.h"
-#include "base/plain.h"
+#include "base/text/plain.h"
 
 #include <stdarg.h>
 #include <stdio.h>

@@ -5,7 +5,7 @@
 #include "meet/checkin.h"
 
 #include "base/bytes.h"
-#include "base/plain.h"
+#include "base/text/plain.h"
 
 #include <string.h>
 

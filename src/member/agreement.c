@@ -22,7 +22,7 @@
  */
 #include "base/bytes.h"
 #include "base/failpoint.h"
-#include "base/plain.h"
+#include "base/text/plain.h"
 #include "member/agree_run.h"
 
 #include <stdio.h>

@@ -7,7 +7,7 @@
 #include "base/clock.h"
 #include "base/failpoint.h"
 #include "base/log.h"
-#include "base/plain.h"
+#include "base/text/plain.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -3,7 +3,7 @@
  * Farewells: the last frame of a rank on a connection. It says that the rank leaves in order, or which rank it
  * blames; a rank that gives up sends its reason in a frame of words before it.
  */
-#include "base/plain.h"
+#include "base/text/plain.h"
 #include "oob/internal.h"
 
 #include <stdio.h>

@@ -3,7 +3,7 @@
  * Reading of the flight record of keyed tensors, from bytes of unknown origin, and the sentence that a person gets.
  * See watch.h.
  */
-#include "base/plain.h"
+#include "base/text/plain.h"
 #include "rendezvous/watch.h"
 
 #include <inttypes.h>

@@ -4,7 +4,7 @@
  */
 #include "kolorun_hostlist.h"
 
-#include "base/plain.h"
+#include "base/text/plain.h"
 
 #include <arpa/inet.h>
 #include <ctype.h>

@@ -8,7 +8,7 @@
  */
 #include "kolorun.h"
 
-#include "base/plain.h"
+#include "base/text/plain.h"
 
 #include <errno.h>
 #include <limits.h>

@@ -5,7 +5,7 @@
 #include "kolo-top.h"
 
 #include "base/clock.h"
-#include "base/plain.h"
+#include "base/text/plain.h"
 
 #include <inttypes.h>
 #include <pwd.h>

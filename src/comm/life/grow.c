@@ -16,7 +16,7 @@
  */
 #include "base/clock.h"
 #include "base/failpoint.h"
-#include "base/plain.h"
+#include "base/text/plain.h"
 #include "comm/call/call.h"
 #include "comm/life/life.h"
 

@@ -3,9 +3,9 @@
  * Text from outside is made fit to be printed, and no error and no log line leads a terminal.
  */
 #include "base/log.h"
-#include "base/plain.h"
 #include "base/status.h"
 #include "base/test.h"
+#include "base/text/plain.h"
 
 #include <stdio.h>
 #include <stdlib.h>

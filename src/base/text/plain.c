@@ -2,7 +2,7 @@
  *
  * Text from outside. See plain.h.
  */
-#include "base/plain.h"
+#include "base/text/plain.h"
 
 #include <stdbool.h>
 #include <stdint.h>
