@@ -298,7 +298,7 @@ static inline kolo_status_t kolo_handle_check(kolo_comm_t comm, const char *what
     bool live = comm && atomic_load_explicit(&comm->magic, memory_order_acquire) == KOLO_COMM_MAGIC;
     return KOLO_LIKELY(live) ? KOLO_OK : kolo_handle_check_slow(comm, what);
 }
-/* Before a call that is no operation (windows, communicators): messages that were put aside begin, and it comes
+/* Begins messages that were put aside, before a call that is no operation (windows, communicators), which comes
  * after them. */
 static inline kolo_status_t kolo_comm_begin_aside(kolo_comm_t comm, const char *what)
 {

@@ -8,7 +8,7 @@
 #include <stdint.h>
 #include <string.h>
 
-/* The bytes of the character at c, of which `most` may be read; 0: it is none, or must not be printed. */
+/* Returns the bytes of the character at c, of which `most` may be read; 0: it is none, or must not be printed. */
 static size_t character(const uint8_t *c, size_t most)
 {
     size_t n = *c < 0x80 ? 1 : *c < 0xc2 ? 0 : *c < 0xe0 ? 2 : *c < 0xf0 ? 3 : *c < 0xf5 ? 4 : 0;

@@ -13,7 +13,7 @@
  * control characters (U+0000 to U+001F, U+007F to U+009F) become '?'. Never splits a character. Returns `to`, which
  * may be `from`. */
 char *kolo_plain_copy(char *to, size_t room, const void *from, size_t most);
-/* The same in place, but newlines and tabs stay: for a message of our own that has others' words in it. */
+/* Does the same in place, but newlines and tabs stay: for a message of our own that has others' words in it. */
 void kolo_plain_lines(char *text);
 
 #endif

@@ -46,7 +46,7 @@ static kolo_status_t collect(struct kolo_pending *first, kolo_call_t *with, void
     return with ? kolo_group_add(with) : KOLO_OK;
 }
 
-/* They run on the stream, or, without one, have run. */
+/* Notes that they run on the stream, or, without one, have run. */
 static void begun(struct kolo_pending *first, kolo_status_t status, void *stream)
 {
     for (struct kolo_pending *r = first, *next; r; r = next) {
@@ -82,7 +82,7 @@ kolo_status_t kolo_requests_join(kolo_call_t *call)
     return run(call->comm, call, call->stream);
 }
 
-/* The group is over, or, if it has streams, queued on them. why: it did not come to its end. */
+/* Ends what the group had taken: it is over, or, if it has streams, queued. why: it did not come to its end. */
 static void group_over(kolo_status_t status, const char *why)
 {
     if (why) kolo_fail(status, "%s", why);
@@ -164,7 +164,7 @@ kolo_status_t kolo_comm_synchronize(kolo_comm_t comm)
     return status;
 }
 
-/* What becomes of them, they say themselves. */
+/* Begins what is aside; how that ends, each says itself. */
 static kolo_status_t begin_before(kolo_comm_t comm, const char *what)
 {
     if (kolo_group_open())
