@@ -260,7 +260,7 @@ KOLO_DEV void kolo_plan_move(const kolo_cuda_plan_args_t &a, const kolo_plan_at_
                      : takes                           ? (in.flags & KOLO_CUDA_FLAG_RX_FIRST) != 0
                                                        : dst_first;
     bool puts = in.op == KOLO_CUDA_OP_PUT;
-    uint32_t finish = in.flags & KOLO_CUDA_FLAG_FINAL ? a.l.c.finish : KOLO_CUDA_AS_IT_IS;
+    uint32_t finish = in.flags & KOLO_CUDA_FLAG_FINAL ? a.l.c.finish : (uint32_t)KOLO_CUDA_AS_IT_IS;
     uint32_t raw = has_src && in.src.buf == KOLO_CUDA_BUF_SRC ? 1u << place : 0;
     if (in.flags & KOLO_CUDA_FLAG_RAW) raw |= 1u << (!(in.flags & KOLO_CUDA_FLAG_RX_FIRST) && in.src.n);
     if (!a.l.c.reduce || a.l.c.scale == KOLO_CUDA_SCALE_NONE) raw = 0;
