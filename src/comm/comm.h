@@ -417,8 +417,8 @@ bool kolo_body_pair_ll(const kolo_body_t *body, uint32_t peer);
 /* ---- parts of other calls ---- */
 
 /* kolo_all_reduce() and kolo_comm_split() as a part of another public call, which messages then name. */
-kolo_status_t kolo_call_all_reduce(kolo_call_word_t as, const void *src, void *dst, size_t count, kolo_type_t type,
-                                   kolo_op_t op, kolo_comm_t comm);
+kolo_status_t kolo_call_all_reduce(kolo_call_word_t as, void *data, size_t count, kolo_type_t type, kolo_op_t op,
+                                   kolo_comm_t comm);
 kolo_status_t kolo_call_split(kolo_call_word_t as, kolo_comm_t comm, int color, int key, kolo_comm_t *newcomm,
                               const kolo_config_t *config);
 

@@ -235,10 +235,13 @@ int kolo_inbound_iov(const kolo_inbound_t *in, struct iovec iov[2], size_t *byte
 void kolo_oob_early_remove(kolo_oob_t *oob, kolo_inbound_t *in);
 
 /* Without the lock. A send returns when the bytes are with the system. */
-kolo_status_t kolo_oob_send_kind(kolo_oob_t *oob, kolo_frame_kind_t kind, int rank, uint64_t tag, const void *data,
-                                 size_t bytes, uint64_t deadline_ns);
-kolo_status_t kolo_oob_recv_kind(kolo_oob_t *oob, kolo_frame_kind_t kind, int rank, uint64_t tag, void *data,
-                                 size_t bytes, uint64_t deadline_ns);
+typedef struct {
+    kolo_frame_kind_t kind;
+    int rank; /* the other one */
+    uint64_t tag, deadline_ns;
+} kolo_message_to_t;
+kolo_status_t kolo_oob_send_kind(kolo_oob_t *oob, const kolo_message_to_t *letter, const void *data, size_t bytes);
+kolo_status_t kolo_oob_recv_kind(kolo_oob_t *oob, const kolo_message_to_t *letter, void *data, size_t bytes);
 
 /* A notification has come. On the progress thread, with the lock held. */
 const char *kolo_oob_notify_arrived(kolo_conn_t *conn); /* notify.c */

@@ -184,11 +184,17 @@ void kolo_rendezvous_unref(kolo_rendezvous_t rendezvous);
 void kolo_rendezvous_replay(kolo_receive_t receive);
 /* Removes a receive from `others`: an abort need not reach it any more. */
 void kolo_rendezvous_unlist(kolo_receive_t receive);
-/* Starts a receive for another task's request, of at most `most` bytes (0: any number), from this task's table. fn
- * as in kolo_rendezvous_receive_call(); it also gets errors. *receive holds a reference, for
+typedef struct {
+    const char *text;
+    const kolo_tensor_key_t *key;
+    uint64_t most;        /* bytes; 0: any number */
+    kolo_receive_fn_t fn; /* as in kolo_rendezvous_receive_call(); it also gets errors */
+    void *arg;
+} kolo_serve_t;
+/* Starts a receive for another task's request, from this task's table. *receive holds a reference, for
  * kolo_rendezvous_give_up(). */
-kolo_status_t kolo_rendezvous_serve(kolo_rendezvous_t rendezvous, const char *text, const kolo_tensor_key_t *key,
-                                    uint64_t most, kolo_receive_fn_t fn, void *arg, kolo_receive_t *receive);
+kolo_status_t kolo_rendezvous_serve(kolo_rendezvous_t rendezvous, const kolo_serve_t *serve,
+                                    kolo_receive_t *receive);
 /* The same without a receive: takes the first value of the key, if it is there, in host memory, and not larger than
  * `most` bytes. False: start a receive instead, also to report errors. */
 bool kolo_rendezvous_take(kolo_rendezvous_t rendezvous, const char *text, const kolo_tensor_key_t *key,

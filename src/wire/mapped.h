@@ -63,8 +63,7 @@ size_t kolo_mapped_rx_memory(const kolo_rx_t *rx);
 
 /* References of wires whose readers copy by themselves: the key is the writer's process. */
 kolo_status_t kolo_mapped_ref_make(kolo_tx_t *tx, const void *data, uint64_t bytes, kolo_ref_t *ref);
-kolo_status_t kolo_mapped_ref_start(kolo_rx_t *rx, const kolo_ref_t *ref, uint64_t offset, void *mine, size_t bytes,
-                                    bool write, kolo_ref_copy_t *copy);
+kolo_status_t kolo_mapped_ref_start(kolo_rx_t *rx, const kolo_ref_t *ref, kolo_ref_copy_t *copy);
 /* So many bytes more are copied; what ref_done comes to. */
 static inline kolo_status_t kolo_mapped_ref_copied(kolo_ref_copy_t *copy, size_t bytes)
 {

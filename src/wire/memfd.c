@@ -48,7 +48,7 @@ static kolo_status_t memfd_open_queue(kolo_wire_ctx_t *ctx, const kolo_peer_card
 {
     int fd;
     KOLO_FAIL_POINT_TRY("wire.queue.fetch");
-    KOLO_TRY(kolo_wire_fetch(ctx, writer, map->id, KOLO_FDPASS_MUST_BE_THERE, &fd, 1, NULL));
+    KOLO_TRY(kolo_wire_fetch(ctx, writer, map->id, KOLO_FDPASS_MUST_BE_THERE, &fd, 1));
     kolo_status_t status = kolo_memfd_check(fd, map->bytes, KOLO_WHO(writer));
     if (status == KOLO_OK) status = map_fd(fd, map);
     kolo_fd_close(fd);

@@ -97,16 +97,23 @@ kolo_status_t kolo_fusion_room(struct kolo_tensor_engine *e, size_t bytes, void 
 
 /* ---- in and out ---- */
 
-/* One tensor's pieces between its memory, where they follow each other, and the buffer. memory NULL: there is none,
+/* Where one tensor's pieces lie in a buffer. */
+typedef struct {
+    kolo_type_t type;
+    const kolo_backend_pieces_t *pieces;
+    const size_t *places;
+    char *buffer;
+} packed_t;
+
+/* Adds copies between its memory, where the pieces follow each other, and the buffer. memory NULL: there is none,
  * and the buffer gets what changes nothing. */
-static void add_lifts(kolo_flight_t *flight, const kolo_response_t *r, const kolo_backend_pieces_t *pieces,
-                      const size_t *places, char *buffer, char *memory, bool out, kolo_lift_t like)
+static void add_lifts(kolo_flight_t *flight, packed_t p, char *memory, bool out, kolo_lift_t like)
 {
-    size_t elem = kolo_type_size(r->request.type);
-    like.type = r->request.type;
-    for (int i = 0; i < pieces->n; i++) {
-        char *place = buffer + places[i];
-        like.count = kolo_piece_elements(pieces, i);
+    size_t elem = kolo_type_size(p.type);
+    like.type = p.type;
+    for (int i = 0; i < p.pieces->n; i++) {
+        char *place = p.buffer + p.places[i];
+        like.count = kolo_piece_elements(p.pieces, i);
         like.to = out ? memory : place;
         like.from = out ? place : memory;
         flight->lifts[flight->nlifts++] = like;
@@ -146,13 +153,13 @@ kolo_status_t kolo_fusion_pack(kolo_set_t *s, kolo_use_t *use, kolo_flight_t *fl
     for (size_t i = 0; i < n; i++) {
         kolo_entry_t *entry = batch[i]->entry;
         kolo_backend_pieces_t pieces = kolo_pieces_of(s, batch[i], false);
+        const packed_t at = {batch[i]->request.type, &pieces, places, packed};
         bool waited;
         if (!entry && s->engine->native) /* this rank has joined */
-            add_lifts(flight, batch[i], &pieces, places, packed, NULL, false,
-                      (kolo_lift_t){.op = op, .factor = 1.0});
+            add_lifts(flight, at, NULL, false, (kolo_lift_t){.op = op, .factor = 1.0});
         if (use_of(batch[i]) == use->number) {
             KOLO_TRY(kolo_use_follow(use, entry, &waited));
-            add_lifts(flight, batch[i], &pieces, places, packed, (char *)entry->input, false,
+            add_lifts(flight, at, (char *)entry->input, false,
                       (kolo_lift_t){.op = KOLO_SUM, .factor = batch[i]->request.prescale});
         }
         kolo_places_pass(places, &pieces, elem);
@@ -177,7 +184,8 @@ static void pack_cpu(kolo_set_t *s, kolo_flight_t *flight, char *host, kolo_resp
         const kolo_response_t *r = batch[i];
         kolo_backend_pieces_t pieces = kolo_pieces_of(s, r, false);
         if (use_of(r) == KOLO_USE_CPU)
-            add_lifts(flight, r, &pieces, places, host, r->entry ? (char *)r->entry->input : NULL, false,
+            add_lifts(flight, (packed_t){r->request.type, &pieces, places, host},
+                      r->entry ? (char *)r->entry->input : NULL, false,
                       (kolo_lift_t){.op = op, .factor = r->entry ? r->request.prescale : 1.0});
         kolo_places_pass(places, &pieces, elem);
     }
@@ -279,7 +287,7 @@ static size_t unpack(kolo_set_t *s, kolo_flight_t *flight, char *packed, int of,
             char *output = kolo_output_memory(r->entry, shape, r->request.ndims);
             kolo_output_examine(r->entry, output, kolo_output_bytes(r->entry, shape, r->request.ndims));
             if (r->entry->status == KOLO_OK)
-                add_lifts(flight, r, &pieces, places, packed, output, true,
+                add_lifts(flight, (packed_t){r->request.type, &pieces, places, packed}, output, true,
                           (kolo_lift_t){.op = KOLO_SUM, .factor = factor});
         }
         kolo_places_pass(places, &pieces, elem);

@@ -93,8 +93,8 @@ kolo_status_t kolo_answer_request(kolo_channel_t *channel, const kolo_message_t 
         return kolo_answer_ready(answer);
     }
     if (status == KOLO_OK)
-        status =
-            kolo_rendezvous_serve(answer->rendezvous, m->name, key, m->most, value_ready, answer, &answer->receive);
+        status = kolo_rendezvous_serve(
+            answer->rendezvous, &(kolo_serve_t){m->name, key, m->most, value_ready, answer}, &answer->receive);
     if (status == KOLO_OK) return KOLO_OK;
     kolo_answer_free(answer);
     return refuse(channel, m->index, status, kolo_error_text());
