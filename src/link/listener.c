@@ -86,7 +86,7 @@ static bool has_reserved_port(int fd)
     return !kolo_address_is_unix(&own) && kolo_address_port(&own) == reserved;
 }
 
-/* A bound socket, or -1 and an errno. */
+/* Returns a bound socket, or -1 and an errno. */
 static int bound_socket(const kolo_address_t *address)
 {
     struct sockaddr_storage sa;

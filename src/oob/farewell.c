@@ -37,7 +37,7 @@ static uint64_t farewell_tag(const kolo_oob_t *oob)
     return tag;
 }
 
-/* The frames of a farewell; returns how many bytes. */
+/* Writes the frames of a farewell; returns how many bytes. */
 static size_t farewell_frames(const kolo_oob_t *oob, uint8_t bytes[2 * KOLO_HEAD_BYTES + KOLO_WORDS_FRAME_MAX])
 {
     size_t used = 0, length = strlen(oob->reason);

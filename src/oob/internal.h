@@ -198,9 +198,10 @@ kolo_peer_t *kolo_peer_find(kolo_oob_t *oob, int rank);
 kolo_peer_t *kolo_peer_get(kolo_oob_t *oob, int rank); /* makes it; NULL: no memory, with its message */
 /* Starts calling the peer unless a connection is there or under way. Its address must be known. */
 kolo_status_t kolo_peer_dial(kolo_oob_t *oob, kolo_peer_t *peer, uint64_t deadline_ns);
-/* The connection to send on; NULL if there is none yet. */
+/* Returns the connection to send on; NULL if there is none yet. */
 kolo_conn_t *kolo_peer_out(kolo_peer_t *peer);
-/* KOLO_OK while the peer may still be reached (or: while no rank is lost), else the failure, with its message. */
+/* Returns KOLO_OK while the peer may still be reached (or: while no rank is lost), else the failure, with its
+ * message. */
 kolo_status_t kolo_peer_check(kolo_oob_t *oob, kolo_peer_t *peer, const char *doing);
 bool kolo_oob_is_lost(const kolo_oob_t *oob);
 kolo_status_t kolo_oob_lost(kolo_oob_t *oob, const char *doing);

@@ -19,7 +19,7 @@ double kolo_tune_model(const kolo_tune_ask_t *ask, kolo_algo_t algo);
 kolo_way_t kolo_tune_rule(const kolo_tune_ask_t *ask);
 /* Writes that rule in words. */
 void kolo_tune_rule_words(const kolo_tune_ask_t *ask, char *text, size_t bytes);
-/* The row of the table file for this call, or NULL (loaded.c); and the hash of its bytes, 0 without one. */
+/* Returns the row of the table file for this call, or NULL (loaded.c); and the hash of its bytes, 0 without one. */
 const kolo_tune_row_t *kolo_tune_loaded_row(const kolo_tune_env_t *env, kolo_coll_t coll, uint64_t bytes);
 uint64_t kolo_tune_loaded_hash(void);
 /* Tells whether this call fits the slots of lines, by the loops that follow this algorithm. */

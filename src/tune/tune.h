@@ -57,7 +57,7 @@ typedef enum { KOLO_P2P_LL, KOLO_P2P_SLOTS, KOLO_P2P_REF, KOLO_P2P_HALVES } kolo
 kolo_p2p_way_t kolo_tune_p2p(const kolo_tune_sizes_t *sizes, uint64_t bytes, bool ll, bool refs);
 /* Prints all candidates with their predicted times and the choice, for kolo-info --explain. */
 kolo_status_t kolo_tune_explain(const kolo_tune_ask_t *ask, FILE *out);
-/* The way that KOLO_ALGO forces for this collective, or none. It may not be usable. */
+/* Returns the way that KOLO_ALGO forces for this collective, or none. It may not be usable. */
 kolo_way_t kolo_tune_forced(kolo_coll_t coll);
 /* From now on as if KOLO_ALGO were `text` (NULL: not set), which must live on; returns what was before. For tools
  * that measure every algorithm: all ranks must do it between the same calls, and choices that were remembered

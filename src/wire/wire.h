@@ -359,7 +359,7 @@ kolo_status_t kolo_connecting_begin(kolo_wire_ctx_t *ctx, const kolo_conn_reques
                                     kolo_connecting_t **connecting);
 kolo_status_t kolo_connecting_step(kolo_connecting_t *connecting);
 void kolo_connecting_end(kolo_connecting_t *connecting);
-/* The rank that it waits for next, -1: none. */
+/* Returns the rank that it waits for next, -1: none. */
 int kolo_connecting_awaits(const kolo_connecting_t *connecting);
 /* All safe on a zeroed end, and twice. */
 void kolo_tx_close(kolo_tx_t *tx);

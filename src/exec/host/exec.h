@@ -186,7 +186,7 @@ kolo_status_t kolo_flat_start_recv(kolo_task_t *task);
 kolo_status_t kolo_task_run(kolo_task_t *task, kolo_wait_t *wait);
 /* What a task waits for now, for messages. */
 void kolo_task_describe(void *task, char *buf, size_t bytes);
-/* The ranks that it waits for, at most `most` of them; returns how many. */
+/* Lists the ranks that it waits for, at most `most` of them; returns how many. */
 size_t kolo_task_awaited(kolo_task_t *task, int *ranks, size_t most);
 /* Asks the wires of every connection the task waits on whether its peer lives. */
 kolo_status_t kolo_task_check_peers(kolo_task_t *task);

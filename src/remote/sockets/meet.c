@@ -154,7 +154,7 @@ static kolo_status_t step(kolo_net_end_t *end, kolo_sockets_sock_t *sock, int in
 
 /* ---- reader ---- */
 
-/* The socket of an end that a claim means. */
+/* Returns the socket of an end that a claim means. */
 static kolo_sockets_sock_t *claimed(kolo_net_open_t *open, const kolo_claim_t *claim, kolo_net_end_t **result)
 {
     if (claim->purpose != KOLO_PURPOSE_STREAM) return NULL;

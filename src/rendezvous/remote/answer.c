@@ -124,7 +124,8 @@ static kolo_status_t send_value(kolo_answer_t *answer)
     return KOLO_OK;
 }
 
-/* The largest value that travels inside the answer when no memory for it is known yet, which saves a round trip. */
+/* Returns the largest value that travels inside the answer when no memory for it is known yet, which saves a round
+ * trip. */
 static uint64_t most_carried(void)
 {
     return kolo_rendezvous_param_inline ? KOLO_MESSAGE_VALUE_MAX : 0;
