@@ -21,6 +21,7 @@
 #include "comm/call/call.h"
 #include "comm/life/life.h"
 
+#include "base/bytes.h"
 #include "base/clock.h"
 #include "base/failpoint.h"
 
@@ -206,13 +207,13 @@ static bool any_out(const uint8_t *out, int nranks)
     return false;
 }
 
-static kolo_status_t tell_outcome(const kolo_body_t *child, const outcome_t *rows)
+static kolo_status_t tell_outcome(const kolo_body_t *child, outcome_t *rows)
 {
     for (int r = 0; r < child->nranks; r++) {
         kolo_status_t status = (kolo_status_t)rows[r].status;
         if (status <= KOLO_IN_PROGRESS || status > KOLO_ERR_REVOKED) continue;
-        return kolo_fail(status, "rank %d of the new communicator could not set it up: %.*s", r, TEXT_BYTES - 1,
-                         rows[r].text);
+        kolo_text_clean(rows[r].text, sizeof rows[r].text);
+        return kolo_fail(status, "rank %d of the new communicator could not set it up: %s", r, rows[r].text);
     }
     return kolo_fail(KOLO_ERR_REMOTE, "the new communicator could not be set up");
 }
