@@ -103,11 +103,11 @@ typedef struct {
     const kolo_backend_pieces_t *pieces;
     const size_t *places;
     char *buffer;
-} packed_t;
+} spread_t;
 
 /* Adds copies between its memory, where the pieces follow each other, and the buffer. memory NULL: there is none,
  * and the buffer gets what changes nothing. */
-static void add_lifts(kolo_flight_t *flight, packed_t p, char *memory, bool out, kolo_lift_t like)
+static void add_lifts(kolo_flight_t *flight, spread_t p, char *memory, bool out, kolo_lift_t like)
 {
     size_t elem = kolo_type_size(p.type);
     like.type = p.type;
@@ -153,7 +153,7 @@ kolo_status_t kolo_fusion_pack(kolo_set_t *s, kolo_use_t *use, kolo_flight_t *fl
     for (size_t i = 0; i < n; i++) {
         kolo_entry_t *entry = batch[i]->entry;
         kolo_backend_pieces_t pieces = kolo_pieces_of(s, batch[i], false);
-        const packed_t at = {batch[i]->request.type, &pieces, places, packed};
+        const spread_t at = {batch[i]->request.type, &pieces, places, packed};
         bool waited;
         if (!entry && s->engine->native) /* this rank has joined */
             add_lifts(flight, at, NULL, false, (kolo_lift_t){.op = op, .factor = 1.0});
@@ -184,7 +184,7 @@ static void pack_cpu(kolo_set_t *s, kolo_flight_t *flight, char *host, kolo_resp
         const kolo_response_t *r = batch[i];
         kolo_backend_pieces_t pieces = kolo_pieces_of(s, r, false);
         if (use_of(r) == KOLO_USE_CPU)
-            add_lifts(flight, (packed_t){r->request.type, &pieces, places, host},
+            add_lifts(flight, (spread_t){r->request.type, &pieces, places, host},
                       r->entry ? (char *)r->entry->input : NULL, false,
                       (kolo_lift_t){.op = op, .factor = r->entry ? r->request.prescale : 1.0});
         kolo_places_pass(places, &pieces, elem);
@@ -289,7 +289,7 @@ static size_t unpack(kolo_set_t *s, kolo_flight_t *flight, const kolo_packed_t *
             char *output = kolo_output_memory(r->entry, shape, r->request.ndims);
             kolo_output_examine(r->entry, output, kolo_output_bytes(r->entry, shape, r->request.ndims));
             if (r->entry->status == KOLO_OK)
-                add_lifts(flight, (packed_t){r->request.type, &pieces, places, packed->packed}, output, true,
+                add_lifts(flight, (spread_t){r->request.type, &pieces, places, packed->packed}, output, true,
                           (kolo_lift_t){.op = KOLO_SUM, .factor = factor});
         }
         kolo_places_pass(places, &pieces, elem);
