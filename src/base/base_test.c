@@ -2,7 +2,6 @@
  *
  * Tests of the base room: parameters, error text, waits, gates.
  */
-#include "base/bytes.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/params.h"
@@ -533,18 +532,6 @@ static void threads_leave_signals_to_the_program_but_for_their_own_faults(void *
     assert_false(sigismember(&in_thread, SIGPROF));
 }
 
-static void a_text_of_another_process_is_printable_and_ends(void **state)
-{
-    char text[8] = "a\nb\x1b[c", full[4] = {'x', 'y', 'z', '!'}, beyond[3] = {'\x7f', (char)0xc3, '\0'};
-    (void)state;
-    kolo_text_clean(text, sizeof text);
-    assert_string_equal(text, "a?b?[c");
-    kolo_text_clean(full, sizeof full);
-    assert_string_equal(full, "xyz");
-    kolo_text_clean(beyond, sizeof beyond);
-    assert_string_equal(beyond, "?\xc3"); /* not ASCII, and no control character */
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -568,7 +555,6 @@ int main(void)
         cmocka_unit_test(levels_of_the_log_are_chosen_by_room),
         cmocka_unit_test(long_log_lines_have_time_version_rank_and_job),
         cmocka_unit_test(threads_leave_signals_to_the_program_but_for_their_own_faults),
-        cmocka_unit_test(a_text_of_another_process_is_printable_and_ends),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Little-endian integers in byte arrays, and texts, for everything that travels.
+ * Little-endian integers in byte arrays, for everything that travels.
  */
 #ifndef KOLO_BASE_BYTES_H
 #define KOLO_BASE_BYTES_H
 
-#include <stddef.h>
 #include <stdint.h>
 
 static inline void kolo_put16(uint8_t *p, uint16_t v)
@@ -34,15 +33,6 @@ static inline uint32_t kolo_get32(const uint8_t *p)
 static inline uint64_t kolo_get64(const uint8_t *p)
 {
     return kolo_get32(p) | (uint64_t)kolo_get32(p + 4) << 32;
-}
-
-/* Makes a text fit to be printed that another process wrote: it ends within `room` bytes, and control characters,
- * with which it could write anything on a terminal or into a log, are '?'. */
-static inline void kolo_text_clean(char *text, size_t room)
-{
-    text[room - 1] = '\0';
-    for (char *c = text; *c != '\0'; c++)
-        if ((unsigned char)*c < 32 || *c == 127) *c = '?';
 }
 
 #endif

@@ -4,10 +4,10 @@
  */
 #include "member/member.h"
 
-#include "base/bytes.h"
 #include "base/clock.h"
 #include "base/failpoint.h"
 #include "base/log.h"
+#include "base/text/plain.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -114,7 +114,7 @@ static kolo_status_t check_cards(const kolo_peer_card_t *mine, kolo_peer_card_t 
 {
     for (int r = 0; r < nranks; r++) {
         kolo_peer_card_t *card = &peers[r];
-        kolo_text_clean(card->host_name, sizeof(card->host_name));
+        kolo_plain_copy(card->host_name, sizeof(card->host_name), card->host_name, sizeof(card->host_name));
         if (card->version != mine->version || card->card_version != mine->card_version)
             return kolo_fail(KOLO_ERR_MISMATCH,
                              "rank %d on %s has Kolo version %u (card %u), rank %d on %s has %u "

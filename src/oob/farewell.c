@@ -3,7 +3,7 @@
  * Farewells: the last frame of a rank on a connection. It says that the rank leaves in order, or which rank it
  * blames; a rank that gives up sends its reason in a frame of words before it.
  */
-#include "base/bytes.h"
+#include "base/text/plain.h"
 #include "oob/internal.h"
 
 #include <stdio.h>
@@ -38,7 +38,7 @@ static uint64_t farewell_tag(const kolo_oob_t *oob)
     return tag;
 }
 
-/* Writes the frames of a farewell; returns how many bytes. */
+/* The frames of a farewell; returns how many bytes. */
 static size_t farewell_frames(const kolo_oob_t *oob, uint8_t bytes[2 * KOLO_HEAD_BYTES + KOLO_WORDS_FRAME_MAX])
 {
     size_t used = 0, length = strlen(oob->reason);
@@ -90,10 +90,7 @@ const char *kolo_farewell_words_arrived(kolo_conn_t *conn)
         about = kolo_peer_get(conn->oob, (int)tag - 1);
         if (about == NULL || about->words[0] != '\0') return NULL;
     }
-    char *words = about->words;
-    memcpy(words, conn->body, length); /* kolo_oob_head_decode() has bounded it */
-    words[length] = '\0';
-    kolo_text_clean(words, length + 1);
+    kolo_plain_copy(about->words, sizeof(about->words), conn->body, length);
     return NULL;
 }
 

@@ -9,7 +9,6 @@
  */
 #include "wire/queue.h"
 
-#include "base/bytes.h"
 #include "base/failpoint.h"
 #include "base/log.h"
 
@@ -161,7 +160,7 @@ static kolo_status_t hear(kolo_connecting_t *c, const pending_t *p, int from)
                          "rank %d sent a set-up message that is not one (magic %08x, version %u)", from,
                          message->magic, message->version);
     if (message->status != KOLO_OK) {
-        kolo_text_clean(message->u.reason, sizeof message->u.reason);
+        message->u.reason[sizeof message->u.reason - 1] = '\0';
         return kolo_fail(KOLO_ERR_REMOTE, "rank %d could not set up its end of the connection from rank %d: %s",
                          from, spec->writer, message->u.reason);
     }
@@ -359,7 +358,7 @@ static kolo_status_t hear_outcomes(kolo_connecting_t *c)
         if (outcome->magic != MESSAGE_MAGIC || outcome->version != MESSAGE_VERSION)
             return kolo_fail(KOLO_ERR_PROTOCOL, "rank %d sent an outcome of set-up that is not one (magic %08x)",
                              c->rank, outcome->magic);
-        kolo_text_clean(outcome->reason, sizeof outcome->reason);
+        outcome->reason[sizeof outcome->reason - 1] = '\0';
         if (outcome->status != KOLO_OK)
             return kolo_fail(KOLO_ERR_REMOTE, "rank %d could not set up its connections: %s", c->rank,
                              outcome->reason);

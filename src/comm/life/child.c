@@ -21,9 +21,9 @@
 #include "comm/call/call.h"
 #include "comm/life/life.h"
 
-#include "base/bytes.h"
 #include "base/clock.h"
 #include "base/failpoint.h"
+#include "base/text/plain.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -40,7 +40,7 @@ kolo_status_t kolo_start_check(kolo_comm_t parent, kolo_comm_t *newcomm, const k
             kolo_fail(KOLO_ERR_INVALID_USAGE, "%s: a group cannot hold both this and operations", what));
     if (atomic_load(&parent->state) == KOLO_COMM_STARTING)
         return kolo_fail_prefix(kolo_handle_refuse(parent, KOLO_COMM_STARTING), "%s: ", what);
-    return KOLO_OK;
+    return kolo_comm_begin_aside(parent, what);
 }
 
 /* ---- the parent knows what is being made from it ---- */
@@ -207,13 +207,14 @@ static bool any_out(const uint8_t *out, int nranks)
     return false;
 }
 
-static kolo_status_t tell_outcome(const kolo_body_t *child, outcome_t *rows)
+static kolo_status_t tell_outcome(const kolo_body_t *child, const outcome_t *rows)
 {
     for (int r = 0; r < child->nranks; r++) {
         kolo_status_t status = (kolo_status_t)rows[r].status;
+        char text[TEXT_BYTES];
         if (status <= KOLO_IN_PROGRESS || status > KOLO_ERR_REVOKED) continue;
-        kolo_text_clean(rows[r].text, sizeof rows[r].text);
-        return kolo_fail(status, "rank %d of the new communicator could not set it up: %s", r, rows[r].text);
+        return kolo_fail(status, "rank %d of the new communicator could not set it up: %s", r,
+                         kolo_plain_copy(text, sizeof text, rows[r].text, TEXT_BYTES));
     }
     return kolo_fail(KOLO_ERR_REMOTE, "the new communicator could not be set up");
 }
