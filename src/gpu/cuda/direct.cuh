@@ -238,8 +238,8 @@ KOLO_DEV uint64_t kolo_part_length(const kolo_cuda_args_t &c, const kolo_buffers
 {
     return kolo_tile_length(p * c.part_bytes, c.bytes - b->head, c.part_bytes);
 }
-/* Of a vector from a root, or to it, all ranks but the root own parts: where this rank's is. So no link carries more
- * than the vector. */
+/* Tells which part of a vector from a root, or to it, this rank owns: all ranks but the root own one, so that no link
+ * carries more than the vector. */
 KOLO_DEV uint64_t kolo_part_beside(const kolo_cuda_args_t &c, const kolo_buffers_t *b, uint32_t root, uint64_t *len)
 {
     uint64_t bytes = c.bytes - b->head, part = ((bytes + c.layout.nranks - 2) / (c.layout.nranks - 1) + 127) / 128 * 128;
@@ -307,7 +307,7 @@ template <typename T> KOLO_DEV void kolo_direct_spread(const kolo_cuda_args_t &c
     kolo_direct_hand<T>(c, b, (const char *)b->src[root] + from, from, len, root);
 }
 
-/* A reduction to one of more than two: the owners of parts load them and store the sums to the root. */
+/* Reduces to one of more than two: the owners of parts load them and store the sums to the root. */
 template <typename T> KOLO_DEV void kolo_direct_gather(const kolo_cuda_args_t &c, const kolo_buffers_t *b)
 {
     uint64_t len, from = kolo_part_beside(c, b, (uint32_t)c.receivers, &len);
@@ -321,7 +321,7 @@ template <typename T> KOLO_DEV void kolo_direct_gather(const kolo_cuda_args_t &c
     kolo_direct_reduce<T>(c, b, from, from, len, true);
 }
 
-/* What is before the first multiple of 16, by one rank: a thread for each element. */
+/* Does what is before the first multiple of 16, on one rank: a thread for each element. */
 template <typename T> KOLO_DEV void kolo_direct_head(const kolo_cuda_args_t &c, const kolo_buffers_t *b)
 {
     uint32_t rank = c.senders != KOLO_CUDA_ALL     ? (uint32_t)c.senders
