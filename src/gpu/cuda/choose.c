@@ -103,7 +103,7 @@ static uint32_t most_blocks(const kolo_cuda_state_t *s, kolo_coll_t coll, uint64
     return KOLO_MIN(most, s->layout.blocks);
 }
 
-/* Of `bytes` bytes, by at most `most` blocks: pieces of at least TILE_USUAL, at most what a stage holds; as many
+/* Cuts `bytes` bytes for at most `most` blocks: pieces of at least TILE_USUAL, at most what a stage holds; as many
  * blocks as there are pieces. */
 static uint32_t cut(const kolo_cuda_state_t *s, uint32_t most, uint64_t bytes, kolo_cuda_args_t *a)
 {
