@@ -69,8 +69,8 @@ void kolo_cuda_limits(const kolo_exec_tuned_t *tuned, uint32_t nranks, kolo_cuda
 void kolo_cuda_layout(uint32_t nranks, uint32_t resident, bool shared, const kolo_cuda_limits_t *limits,
                       kolo_cuda_layout_t *layout);
 
-/* Cuts the stages of the first two phases for `blocks` blocks, at most l->blocks: all of a long operation meet first,
- * so that nobody is at work on an earlier one's. */
+/* Cuts the stages of the first two phases for `blocks` blocks, at most l->blocks: all of a long operation meet
+ * first, so that nobody is at work on an earlier one's. */
 void kolo_cuda_cut_stages(const kolo_cuda_layout_t *l, uint32_t blocks, kolo_cuda_layout_t *cut);
 
 /* Addresses that were found to be memory of the right GPU: so that a call need only ask the driver whether it is
