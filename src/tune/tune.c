@@ -17,6 +17,7 @@ static uint32_t floor_power_of_two(uint64_t v)
 void kolo_tune_sizes(const kolo_tune_env_t *env, kolo_tune_sizes_t *sizes)
 {
     uint32_t peers = env->max_node_size > 1 ? env->max_node_size - 1 : 1;
+    bool many = env->max_node_size > 16; /* readers: a writer waits for the slowest of them once a queueful */
     sizes->local_depth = 4;
     sizes->local_slot_bytes = (uint32_t)kolo_tune_config.slot_bytes / 64 * 64;
     if (!sizes->local_slot_bytes) {
@@ -27,6 +28,8 @@ void kolo_tune_sizes(const kolo_tune_env_t *env, kolo_tune_sizes_t *sizes)
     sizes->remote_depth = 4;
     sizes->remote_slot_bytes = (uint32_t)kolo_tune_config.net_slot_bytes / 64 * 64;
     sizes->ll_depth = 16;
+    sizes->node_depth = many ? 32 : sizes->local_depth;
+    sizes->node_ll_depth = many ? 64 : sizes->ll_depth;
     sizes->ll_slot_bytes = 9408; /* 147 lines of 56 bytes: 8192 in one part */
 }
 

@@ -24,9 +24,10 @@ typedef struct {
 
 /* Connection sizes, fixed at init for the life of the communicator. */
 typedef struct {
-    uint32_t local_slot_bytes, local_depth;   /* PAIR and NODE inside a host */
+    uint32_t local_slot_bytes, local_depth;   /* PAIR inside a host, NODE but for its depth */
     uint32_t remote_slot_bytes, remote_depth; /* PAIR between hosts */
     uint32_t ll_slot_bytes, ll_depth;
+    uint32_t node_depth, node_ll_depth; /* NODE */
 } kolo_tune_sizes_t;
 void kolo_tune_sizes(const kolo_tune_env_t *env, kolo_tune_sizes_t *sizes);
 /* Payload that fits a slot of every SIMPLE connection of the communicator. */
