@@ -57,14 +57,13 @@ static kolo_conn_spec_t spec_of(const kolo_body_t *body, const kolo_plan_conn_t 
                              .lane = key->lane,
                              .start = (uint64_t)kolo_comm_options.counter_start};
     if (proto == KOLO_PROTO_LL) {
-        spec.depth = key->node ? body->sizes.node_ll_depth : body->sizes.ll_depth;
+        spec.depth = body->sizes.ll_depth;
         spec.slot_bytes = body->sizes.ll_slot_bytes;
     } else {
-        spec.depth = remote      ? body->sizes.remote_depth
-                     : key->node ? body->sizes.node_depth
-                                 : body->sizes.local_depth;
+        spec.depth = remote ? body->sizes.remote_depth : body->sizes.local_depth;
         spec.slot_bytes = remote ? body->sizes.remote_slot_bytes : body->sizes.local_slot_bytes;
     }
+    if (key->node) spec.depth = kolo_tune_node_depth(&body->tune, &body->sizes, proto == KOLO_PROTO_LL);
     return spec;
 }
 

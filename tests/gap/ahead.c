@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { AHEAD = 30, SHORT = 2, LONG = 192, LIMIT_MS = 20000 };
+enum { SHORT = 2, LONG = 192, AHEAD_SHORT = 40, AHEAD_LONG = 7, LIMIT_MS = 20000 };
 
 static kolo_comm_t comm;
 
@@ -20,21 +20,21 @@ static void must(kolo_status_t status)
     exit(1);
 }
 
-static void take_all(int rank, size_t count)
+static void take_all(int rank, size_t count, int calls)
 {
     int32_t data[LONG];
-    for (int i = 0; i < AHEAD; i++) {
+    for (int i = 0; i < calls; i++) {
         for (size_t k = 0; k < count; k++) data[k] = rank == 0 ? i : -1;
         must(kolo_broadcast(data, data, count, KOLO_INT32, 0, comm, NULL));
         if (data[0] != i || data[count - 1] != i) exit(2);
     }
 }
 
-static void run_ahead(int rank, int last, size_t count)
+static void run_ahead(int rank, int last, size_t count, int calls)
 {
     int32_t done = 0;
     if (rank == last) must(kolo_recv(&done, 1, KOLO_INT32, 0, comm, NULL));
-    take_all(rank, count);
+    take_all(rank, count, calls);
     if (rank == 0) must(kolo_send(&done, 1, KOLO_INT32, last, comm, NULL));
     must(kolo_barrier(comm, NULL));
 }
@@ -47,10 +47,10 @@ int main(void)
     if (kolo_job_get_place(&job) != KOLO_OK) return 2;
     must(kolo_job_connect(&comm, &config));
     int last = job.nranks - 1;
-    take_all(job.rank, LONG); /* the connections */
-    take_all(job.rank, SHORT);
-    run_ahead(job.rank, last, SHORT);
-    run_ahead(job.rank, last, LONG);
+    take_all(job.rank, LONG, AHEAD_LONG); /* the connections */
+    take_all(job.rank, SHORT, AHEAD_SHORT);
+    run_ahead(job.rank, last, SHORT, AHEAD_SHORT);
+    run_ahead(job.rank, last, LONG, AHEAD_LONG);
     must(kolo_comm_finalize(comm));
     must(kolo_comm_destroy(comm));
     return 0;

@@ -184,9 +184,8 @@ static uint64_t conn_sharers(const job_t *job, const kolo_plan_conn_t *conn)
 static uint32_t depth_of(const job_t *job, const kolo_plan_conn_t *conn, bool ll)
 {
     bool remote = !conn->node && job->node_of[conn->peer] != job->node_of[0];
-    if (ll) return conn->node ? job->sizes.node_ll_depth : job->sizes.ll_depth;
-    if (remote) return job->sizes.remote_depth;
-    return conn->node ? job->sizes.node_depth : job->sizes.local_depth;
+    if (conn->node) return kolo_tune_node_depth(&job->tune, &job->sizes, ll);
+    return ll ? job->sizes.ll_depth : remote ? job->sizes.remote_depth : job->sizes.local_depth;
 }
 
 /* Rank 0's bytes of a connection: queues are mapped by both ends (between hosts each end has its own). */
@@ -346,8 +345,9 @@ int kolo_info_memory(const char *ranks, int nodes)
     printf(
         "slots: local %u x %u bytes (to all of a host: %u), remote %u x %u, LL %u x %u (to all: %u); a connection "
         "holds depth x (64 + slot) bytes\n",
-        job.sizes.local_depth, job.sizes.local_slot_bytes, job.sizes.node_depth, job.sizes.remote_depth,
-        job.sizes.remote_slot_bytes, job.sizes.ll_depth, job.sizes.ll_slot_bytes, job.sizes.node_ll_depth);
+        job.sizes.local_depth, job.sizes.local_slot_bytes, kolo_tune_node_depth(&job.tune, &job.sizes, false),
+        job.sizes.remote_depth, job.sizes.remote_slot_bytes, job.sizes.ll_depth, job.sizes.ll_slot_bytes,
+        kolo_tune_node_depth(&job.tune, &job.sizes, true));
     uint64_t flat = flat_memory(&job), total = flat, count = flat ? (uint64_t)job.node_size[0] : 0;
     bool good = true;
     for (int coll = 0; good && job.emit.nranks > 1 && coll < KOLO_COLL_COUNT; coll++)
