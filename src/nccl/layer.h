@@ -17,6 +17,8 @@
 /* ---- errors.c ---- */
 /* Stores the text as the process's last error, logs it as NCCL logs a warning, returns `result`. */
 ncclResult_t kolo_nccl_fail(ncclResult_t result, const char *fmt, ...) KOLO_PRINTF(2, 3);
+/* Of log lines: Kolo's names of calls become NCCL's. */
+void kolo_nccl_words(const char *text, char *out, size_t bytes);
 /* What a status of Kolo's is here. Of a failure the calling thread's text becomes the last error. */
 ncclResult_t kolo_nccl_result(kolo_status_t status);
 /* The same with another text, Kolo's names of calls replaced by NCCL's. */
@@ -207,6 +209,8 @@ int kolo_nccl_op(ncclRedOp_t op);
 kolo_status_t kolo_nccl_env_load(void);
 /* Warns about unknown ones, and logs what those that are set do. */
 void kolo_nccl_env_report(void);
+/* The variable of NCCL's that has set this parameter of Kolo's, NULL: none has. */
+const char *kolo_nccl_env_behind(const char *parameter, size_t length);
 /* NCCL's value of a variable as text, NULL: not set. */
 const char *kolo_nccl_env(const char *key);
 
