@@ -37,7 +37,7 @@ static const struct {
     {"KOLO_IN_PROGRESS", "ncclInProgress"},
 };
 
-/* NCCL's word for the one of Kolo's that `from` begins with, and its length; NULL: there is none. */
+/* Finds NCCL's word for the one of Kolo's that `from` begins with, and its length; NULL: there is none. */
 static const char *word_for(const char *from, bool variables, size_t *length)
 {
     for (size_t i = 0; i < KOLO_COUNTOF(names); i++) {

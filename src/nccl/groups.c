@@ -149,7 +149,7 @@ static ncclResult_t finish(ncclComm_t comm, kolo_status_t status)
     return kolo_nccl_result(status);
 }
 
-/* A profiler hears of it. */
+/* Runs a call of which a profiler hears. */
 static ncclResult_t run_told(kolo_nccl_call_t call)
 {
     kolo_nccl_profile_call(&call, 0);

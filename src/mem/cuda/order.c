@@ -92,7 +92,7 @@ static kolo_cu_result_t behind_captured(kolo_cuda_order_t *o, kolo_cu_stream_t s
 
 /* ---- pieces ---- */
 
-/* -1: nobody knows. */
+/* Returns -1: nobody knows. */
 static int device_of(kolo_cu_ctx_t ctx)
 {
     const kolo_cuda_api_t *api = kolo_cuda_loaded();
@@ -104,7 +104,7 @@ static int device_of(kolo_cu_ctx_t ctx)
     return device;
 }
 
-/* Default streams are those of the context that is current. */
+/* Refuses one of another GPU. Default streams are those of the context that is current. */
 static kolo_status_t check_stream(kolo_cuda_order_t *o, kolo_cu_stream_t stream)
 {
     const kolo_cuda_api_t *api = kolo_cuda_loaded();
