@@ -4,6 +4,7 @@
  * The same source compiles for the host, where a block is one thread: that is how it is tested without a GPU, under
  * the sanitizers. There kolo_block and kolo_blocks are set by whoever runs a block.
  */
+// clang-format off
 #ifndef KOLO_GPU_CUDA_DEVICE_CUH
 #define KOLO_GPU_CUDA_DEVICE_CUH
 

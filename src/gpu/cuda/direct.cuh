@@ -32,7 +32,8 @@ KOLO_DEV void kolo_step_loads(const kolo_cuda_args_t &c, const kolo_buffers_t *b
 KOLO_DEV void kolo_step_stores(const kolo_cuda_args_t &c, const kolo_buffers_t *b, uint32_t p, uint64_t at,
                                uint64_t bytes)
 {
-    kolo_step(c.rank, kolo_bid(), 1, 0, p, (const char *)(b->src[c.rank] + p * c.src_stride), at, bytes, at + bytes);
+    kolo_step(c.rank, kolo_bid(), 1, 0, p, (const char *)(b->src[c.rank] + p * c.src_stride), at, bytes,
+              at + bytes);
     kolo_step(p, kolo_bid(), 0, 0, c.rank, (const char *)(b->dst[p] + c.rank * c.dst_stride), at, bytes,
               at + bytes);
 }
@@ -152,9 +153,10 @@ KOLO_DEV void kolo_direct_reduce(const kolo_cuda_args_t &c, const kolo_buffers_t
                                  uint64_t bytes, bool to_all)
 {
     if (kolo_bid() == 0) kolo_direct_tell(c, b, to, bytes, to_all);
+    const int pair = sizeof(T) == 1 ? 1 : 2;
     switch (c.layout.nranks) {
     case 2:
-        return kolo_direct_reduce_of<T, 2, sizeof(T) == 1 ? 1 : 2>(c, b, from, to, bytes, to_all);
+        return kolo_direct_reduce_of<T, 2, pair>(c, b, from, to, bytes, to_all);
     case 3:
         return kolo_direct_reduce_of<T, 3, 1>(c, b, from, to, bytes, to_all);
     case 4:
@@ -238,11 +240,12 @@ KOLO_DEV uint64_t kolo_part_length(const kolo_cuda_args_t &c, const kolo_buffers
 {
     return kolo_tile_length(p * c.part_bytes, c.bytes - b->head, c.part_bytes);
 }
-/* Tells which part of a vector from a root, or to it, this rank owns: all ranks but the root own one, so that no link
- * carries more than the vector. */
+/* Tells which part of a vector from a root, or to it, this rank owns: all ranks but the root own one, so that no
+ * link carries more than the vector. */
 KOLO_DEV uint64_t kolo_part_beside(const kolo_cuda_args_t &c, const kolo_buffers_t *b, uint32_t root, uint64_t *len)
 {
-    uint64_t bytes = c.bytes - b->head, part = ((bytes + c.layout.nranks - 2) / (c.layout.nranks - 1) + 127) / 128 * 128;
+    uint64_t bytes = c.bytes - b->head,
+             part = ((bytes + c.layout.nranks - 2) / (c.layout.nranks - 1) + 127) / 128 * 128;
     uint64_t from = (c.rank > root ? c.rank - 1 : c.rank) * part;
     *len = c.rank == root ? 0 : kolo_tile_length(from, bytes, part);
     return from;

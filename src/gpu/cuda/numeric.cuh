@@ -4,6 +4,7 @@
  * reduced in float32 over all ranks and rounded once; MIN and MAX pass a NaN on; a scale is applied to each input
  * before, integers are divided after. Vectors of 16 bytes.
  */
+// clang-format off
 #ifndef KOLO_GPU_CUDA_NUMERIC_CUH
 #define KOLO_GPU_CUDA_NUMERIC_CUH
 

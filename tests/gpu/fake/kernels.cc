@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The kernels that the fake driver knows: the product's, from the same source that nvcc reads, that of the soak test, and two small
-// ones by which the fake itself is tested. A block is one thread.
+// The kernels that the fake driver knows: the product's, from the same source that nvcc reads, that of the soak
+// test, and two small ones by which the fake itself is tested. A block is one thread.
 #include "fake.h"
 
 #include "gpu/cuda/kernels.cu"
@@ -80,7 +80,8 @@ template <auto kernel, typename A, typename B, typename C> void call(void *const
 // clang-format on
 
 const fake_kernel_t fake_kernels[] = {
-    ROW3(test_add, uint32_t *, uint64_t, uint32_t),     ROW1(test_meet, test_meet_args),
+    ROW3(test_add, uint32_t *, uint64_t, uint32_t),
+    ROW1(test_meet, test_meet_args),
     ROW1(kolo_cuda_ll_int8, kolo_cuda_args_t),
     ROW1(kolo_cuda_ll_uint8, kolo_cuda_args_t),
     ROW1(kolo_cuda_ll_int16, kolo_cuda_args_t),

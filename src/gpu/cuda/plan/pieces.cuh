@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What the interpreter (interp.cuh) does with one piece: waits for the slots that it takes and for room where it
- * posts, moves or reduces the bytes, posts and gives back. By lines a piece is its own arrival: its bytes are waited
- * for where they are used.
+ * posts, moves or reduces the bytes, posts and gives back. By lines a piece is its own arrival: its bytes are
+ * waited for where they are used.
  */
 #ifndef KOLO_GPU_CUDA_PLAN_PIECES_CUH
 #define KOLO_GPU_CUDA_PLAN_PIECES_CUH
@@ -112,7 +112,8 @@ template <typename T> KOLO_DEV void kolo_plan_copy(const kolo_plan_block_t &b, c
 }
 
 template <typename T>
-KOLO_DEV void kolo_plan_reduce(const kolo_cuda_plan_args_t &a, const kolo_plan_block_t &b, const kolo_plan_piece_t &p)
+KOLO_DEV void kolo_plan_reduce(const kolo_cuda_plan_args_t &a, const kolo_plan_block_t &b,
+                               const kolo_plan_piece_t &p)
 {
     const int N = 16 / sizeof(T);
     bool dst_aligned = ((uint64_t)p.dst & 15) == 0;
@@ -121,8 +122,7 @@ KOLO_DEV void kolo_plan_reduce(const kolo_cuda_plan_args_t &a, const kolo_plan_b
         kolo_sum<T, N> sum;
         for (uint32_t k = 0; k < p.nfrom; k++) {
             const char *from = b.from[k];
-            kolo_vec_t x =
-                kolo_user_load<T>(from + 16ull * v, p.bytes - 16ull * v, ((uint64_t)from & 15) == 0);
+            kolo_vec_t x = kolo_user_load<T>(from + 16ull * v, p.bytes - 16ull * v, ((uint64_t)from & 15) == 0);
             kolo_sum<T, N> one;
             if (p.raw >> k & 1) { /* rounded, as other ranks get it */
                 kolo_sum_scaled(&one, x, a.l.c, true);
@@ -140,8 +140,8 @@ KOLO_DEV void kolo_plan_reduce(const kolo_cuda_plan_args_t &a, const kolo_plan_b
 
 /* Operand `k` of a piece, vector `v` of 8 bytes; false: the host wants the kernel to end. */
 template <typename T>
-KOLO_DEV bool kolo_plan_line_in(const kolo_cuda_plan_args_t &a, const kolo_plan_block_t *b, const kolo_plan_piece_t &p,
-                                uint32_t k, uint32_t v, kolo_vec_t *x)
+KOLO_DEV bool kolo_plan_line_in(const kolo_cuda_plan_args_t &a, const kolo_plan_block_t *b,
+                                const kolo_plan_piece_t &p, uint32_t k, uint32_t v, kolo_vec_t *x)
 {
     const char *from = b->from[k];
     if (b->line[k]) return kolo_line_wait(a.l.c, (const kolo_vec_t *)from + v, b->line[k], v, b->peer[k], x);
@@ -186,8 +186,8 @@ KOLO_DEV void kolo_plan_lines(const kolo_cuda_plan_args_t &a, kolo_plan_block_t 
 
 /* Operand `k` of a piece, line `at` of `n`. For a whole warp. false: the host wants the kernel to end. */
 template <typename T>
-KOLO_DEV bool kolo_plan_line128_in(const kolo_cuda_args_t &c, const kolo_plan_block_t *b, const kolo_plan_piece_t &p,
-                                   uint32_t k, uint32_t at, uint32_t n, kolo_line_t *x)
+KOLO_DEV bool kolo_plan_line128_in(const kolo_cuda_args_t &c, const kolo_plan_block_t *b,
+                                   const kolo_plan_piece_t &p, uint32_t k, uint32_t at, uint32_t n, kolo_line_t *x)
 {
     const char *from = b->from[k];
     if (b->line[k])
@@ -230,7 +230,8 @@ KOLO_DEV void kolo_plan_lines128(const kolo_cuda_args_t &c, kolo_plan_block_t *b
             }
         }
 #pragma unroll
-        for (uint32_t i = 0; i < KOLO_LANES && sums; i++) kolo_words_of(x.w[i], kolo_sum_rounded(&sum[i], c, p.finish));
+        for (uint32_t i = 0; i < KOLO_LANES && sums; i++)
+            kolo_words_of(x.w[i], kolo_sum_rounded(&sum[i], c, p.finish));
         if (p.dst) kolo_words_store<T>(&x, p.dst, at, at < lines ? p.bytes : 0, aligned);
         for (uint32_t u = 0; u < p.nto; u++) kolo_line128_store(b->to[u] + 128ull * at, &x, flag, at < lines);
     }
@@ -323,8 +324,8 @@ KOLO_DEV void kolo_plan_trace_end(const kolo_cuda_plan_args_t &a, const kolo_pla
     const kolo_cuda_conn_t &c = at.conns[conn];
     uint32_t n = kolo_count_up(&trace->count);
     if (n >= trace->capacity) return;
-    ((kolo_cuda_step_t *)(trace + 1))[n] = kolo_cuda_step_t{c.peer, at.replica, kolo_plan_chunk(at, s, k), at.tile,
-                                                           c.lane, c.dir,      c.node, (uint8_t)s.buf, {0, 0, 0}};
+    ((kolo_cuda_step_t *)(trace + 1))[n] = kolo_cuda_step_t{
+        c.peer, at.replica, kolo_plan_chunk(at, s, k), at.tile, c.lane, c.dir, c.node, (uint8_t)s.buf, {0, 0, 0}};
 }
 KOLO_DEV void kolo_plan_record(const kolo_cuda_plan_args_t &a, const kolo_plan_at_t &at, const kolo_cuda_insn_t &in,
                                uint32_t k, uint32_t rx, uint32_t tx)
