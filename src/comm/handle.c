@@ -43,6 +43,7 @@ static bool add_block(void)
     blocks = b;
     for (int i = 0; i < BLOCK_HANDLES; i++) {
         pthread_mutex_init(&b->handles[i].error_lock, NULL);
+        pthread_mutex_init(&b->handles[i].queuing, NULL);
         push_free(&b->handles[i]);
     }
     return true;
@@ -87,6 +88,7 @@ kolo_status_t kolo_handle_new(kolo_body_t *body, kolo_comm_t *comm)
     h->own_stream = NULL;
     h->revoked_here = false;
     h->error_is_news = false;
+    h->inside = false;
     h->error_text[0] = '\0';
     atomic_store(&h->tickets, 0);
     atomic_store(&h->done, 0);

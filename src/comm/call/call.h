@@ -41,6 +41,20 @@ static inline bool kolo_deep(void)
 }
 
 /* ---- submit.c ---- */
+/* The error of a call that another one on the same communicator, without a stream, does not leave room for. */
+kolo_status_t kolo_call_overlaps(kolo_comm_t comm);
+/* Around a call that returns when its operations are complete. Two threads that enter in the same nanoseconds are
+ * not told of each other; their operations then follow one another. */
+static inline kolo_status_t kolo_call_enter(kolo_comm_t comm)
+{
+    if (KOLO_UNLIKELY(atomic_load_explicit(&comm->inside, memory_order_relaxed))) return kolo_call_overlaps(comm);
+    atomic_store_explicit(&comm->inside, true, memory_order_relaxed);
+    return KOLO_OK;
+}
+static inline void kolo_call_exit(kolo_comm_t comm)
+{
+    atomic_store_explicit(&comm->inside, false, memory_order_relaxed);
+}
 /* Checks done: runs the call now, queues it on its stream, or adds it to the open group. */
 kolo_status_t kolo_call_submit(kolo_call_t *call);
 
@@ -192,7 +206,7 @@ typedef struct kolo_share {
     bool first_use; /* of a communicator that does not block: it connects, and tells so itself */
     int stream;     /* index of one of its streams among those of the group, -1: none */
     /* while it runs */
-    bool drawn, turn, refused, pairing, in_collective, in_onesided;
+    bool entered, drawn, turn, refused, pairing, in_collective, in_onesided;
     size_t at; /* the collective that runs, or is next */
     kolo_coll_run_t coll;
     kolo_p2p_t p2p;
