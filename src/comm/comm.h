@@ -282,7 +282,9 @@ struct kolo_comm {
     /* The error came with news; an operation that fails because of it may add details. */
     _Atomic bool error_is_news;
     struct kolo_pending *aside, *aside_last; /* call/request.c: messages that run with the next call */
-    kolo_stream_t own_stream;                /* runs messages that kolo_pending_test() has started */
+    /* set while there are some: lets them begin */
+    kolo_status_t (*begin_aside)(struct kolo_comm *comm, const char *what);
+    kolo_stream_t own_stream; /* runs messages that kolo_pending_test() has started */
     char error_text[KOLO_ERROR_TEXT_BYTES];
     struct kolo_comm *next_free;
 };
@@ -298,6 +300,26 @@ static inline kolo_status_t kolo_handle_check(kolo_comm_t comm, const char *what
 {
     bool live = comm && atomic_load_explicit(&comm->magic, memory_order_acquire) == KOLO_COMM_MAGIC;
     return KOLO_LIKELY(live) ? KOLO_OK : kolo_handle_check_slow(comm, what);
+}
+/* Begins messages that were put aside, before a call that is no operation (windows, communicators), which comes
+ * after them. */
+static inline kolo_status_t kolo_comm_begin_aside(kolo_comm_t comm, const char *what)
+{
+    return KOLO_LIKELY(!comm->aside) ? KOLO_OK : comm->begin_aside(comm, what);
+}
+/* The error of a call that another one on the same communicator, without a stream, does not leave room for. */
+kolo_status_t kolo_handle_overlaps(kolo_comm_t comm);
+/* Around a call that returns when its operations are complete. Two threads that enter in the same nanoseconds are
+ * not told of each other; their operations then follow one another. */
+static inline kolo_status_t kolo_handle_enter(kolo_comm_t comm)
+{
+    if (KOLO_UNLIKELY(atomic_load_explicit(&comm->inside, memory_order_relaxed))) return kolo_handle_overlaps(comm);
+    atomic_store_explicit(&comm->inside, true, memory_order_relaxed);
+    return KOLO_OK;
+}
+static inline void kolo_handle_exit(kolo_comm_t comm)
+{
+    atomic_store_explicit(&comm->inside, false, memory_order_relaxed);
 }
 /* True for a handle whose communicator was or is being aborted, until the handle is reused. */
 bool kolo_handle_was_aborted(kolo_comm_t comm);

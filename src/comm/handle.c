@@ -162,6 +162,16 @@ kolo_status_t kolo_body_background(kolo_body_t *body, void *(*fn)(void *), void 
     return kolo_fail_errno(KOLO_ERR_SYSTEM, err, "cannot start a thread for %s rank %d", body->name, body->rank);
 }
 
+kolo_status_t kolo_handle_overlaps(kolo_comm_t comm)
+{
+    return kolo_fail(
+        KOLO_ERR_INVALID_USAGE,
+        "%s rank %d: another thread is in a call on this communicator, or this call was made by a "
+        "function that such a call runs; nothing was done. Use a communicator from one thread at a time, "
+        "give the other thread one of its own (kolo_comm_dup()), or pass a stream",
+        comm->name, comm->rank);
+}
+
 kolo_status_t kolo_handle_refuse(kolo_comm_t comm, int state)
 {
     if (state == KOLO_COMM_STARTING)

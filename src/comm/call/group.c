@@ -21,6 +21,7 @@ static _Thread_local struct {
     kolo_comm_t *comms; /* by share */
     size_t ncomms, comm_capacity;
     struct kolo_batch *spare;
+    void (*over)(kolo_status_t status, const char *why);
     kolo_status_t error; /* of collecting: a call was refused, or memory is short */
     char text[KOLO_ERROR_TEXT_BYTES];
 } group;
@@ -43,12 +44,24 @@ kolo_status_t kolo_call_refused(kolo_status_t status)
     return status;
 }
 
+void kolo_group_when_over(void (*over)(kolo_status_t status, const char *why))
+{
+    group.over = over;
+}
+
+static void tell_over(kolo_status_t status, const char *why)
+{
+    if (KOLO_UNLIKELY(group.over != NULL)) group.over(status, why);
+    group.over = NULL;
+}
+
 static pthread_key_t at_exit;
 static pthread_once_t at_exit_once = PTHREAD_ONCE_INIT;
 
 static void forget(void *unused)
 {
     (void)unused;
+    tell_over(KOLO_ERR_ABORTED, "the thread ended before the group that this message was in");
     free(group.calls);
     free(group.comms);
     kolo_group_drop_life();
@@ -381,7 +394,7 @@ static void draw_tickets(ending_t *e)
         kolo_share_t *s = &e->batch->shares[i];
         kolo_status_t status = kolo_deep() ? kolo_deep_check_group(s->calls, s->count) : KOLO_OK;
         if (status == KOLO_OK && s->sync) {
-            status = kolo_call_enter(s->comm);
+            status = kolo_handle_enter(s->comm);
             s->entered = status == KOLO_OK;
         }
         if (status == KOLO_OK) status = kolo_ticket_draw(s->comm, &s->ticket);
@@ -500,7 +513,7 @@ static kolo_status_t end_calls(void)
         if (s->status != KOLO_OK) note_first(&e, kolo_fail(s->status, "%s", s->text));
     }
     for (size_t i = 0; i < b->nshares; i++)
-        if (b->shares[i].entered) kolo_call_exit(b->shares[i].comm);
+        if (b->shares[i].entered) kolo_handle_exit(b->shares[i].comm);
     batch_leave(b, true);
     if (e.first != KOLO_OK) return kolo_fail(e.first, "%s", e.text);
     return e.background ? KOLO_IN_PROGRESS : KOLO_OK;
@@ -532,6 +545,7 @@ kolo_status_t kolo_group_end(void)
         status = kolo_device_submit_group(group.calls, group.count);
     else
         status = kolo_group_has_life() ? kolo_group_end_life() : end_calls();
+    tell_over(status, NULL);
     close_group();
     return status;
 }
@@ -542,6 +556,7 @@ kolo_status_t kolo_group_drop(void)
     group.depth = 0;
     drop_calls();
     kolo_group_drop_life();
+    tell_over(KOLO_ERR_ABORTED, "group_drop: the group that this message was in was dropped");
     close_group();
     return KOLO_OK;
 }

@@ -84,7 +84,7 @@ kolo_status_t kolo_call_queue(kolo_call_t *call)
 {
     kolo_queued_t q = {.call = *call};
     kolo_comm_t comm = call->comm;
-    if (KOLO_UNLIKELY(atomic_load_explicit(&comm->inside, memory_order_relaxed))) return kolo_call_overlaps(comm);
+    if (KOLO_UNLIKELY(atomic_load_explicit(&comm->inside, memory_order_relaxed))) return kolo_handle_overlaps(comm);
     kolo_status_t status = kolo_call_own(&q.call);
     pthread_mutex_lock(&comm->queuing);
     if (status == KOLO_OK) status = kolo_ticket_draw(comm, &q.ticket);
