@@ -41,9 +41,6 @@ KNOWN = {
     "test_monitored_barrier_gloo_rank_0_timeout": "Gloo's own",
     "test_monitored_barrier_gloo_subgroup": "Gloo's own",
     "test_new_subgroups_with_group_param": "wants three ranks",
-    "test_send_recv_any_source": "any source is to come",
-    "test_send_recv_any_source_autograd_profiler": "any source is to come",
-    "test_send_recv_any_source_torch_profiler": "any source is to come",
 }
 
 
