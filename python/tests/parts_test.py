@@ -91,7 +91,7 @@ def test_keyed_tensors(c):
                 with raises(errors.Timeout, "nothing came"):
                     step.receive(key, timeout=0.1)
             pair.barrier()
-        keys = [kolocomm.tensor_key(tasks[0] + "/device:cpu:0", server.incarnation(tasks[0], 20000), tasks[1] + "/device:cpu:0", f"w{i}") for i in range(4)]
+        keys = [kolocomm.tensor_key(tasks[0] + "/device:cpu:0", server.incarnation(tasks[0], 20000), tasks[1] + "/device:cpu:0", f"w{i}") for i in range(5)]
         assert kolocomm.tensor_key_parse(keys[2])["edge_name"] == "w2"
         with server.open(2) as step:
             futures_and_sets(pair, step, keys)
@@ -107,7 +107,7 @@ def futures_and_sets(pair, step, keys):
     import asyncio
     if pair.rank == 1:
         into = np.zeros(3)
-        later, awaited, dropped = step.receive_begin(keys[0]), step.receive_begin(keys[1], into=into), step.receive_begin(keys[3])
+        later, awaited, dropped = step.receive_begin(keys[0]), step.receive_begin(keys[1], into=into), step.receive_begin(keys[4])
         assert not later.done()
         with raises(errors.Timeout, "the receive goes on"):
             later.wait(0.05)
@@ -120,7 +120,7 @@ def futures_and_sets(pair, step, keys):
             return await awaited
 
         assert (later.wait(20) == 1).all() and asyncio.run(both()) is into and (into == 7).all()
-        got = step.receive_set(keys[2:], timeout=20)
+        got = step.receive_set(keys[2:4], timeout=20)
         assert got[keys[2]] is None and (got[keys[3]] == np.arange(3)).all(), got
         with raises(errors.InvalidUsage, "was waited for"):
             later.wait()
