@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Types and operators of the kernels, with the rules of the host's (exec/host/reduce.h): floats of 8 and 16 bits are
- * reduced in float32 over all ranks and rounded once; MIN and MAX pass a NaN on; a scale is applied to each input
- * before, integers are divided after. Vectors of 16 bytes.
+ * Types and operators of the kernels, with the rules of the host's (exec/host/reduce.h): floats of 8 and 16 bits
+ * are reduced in float32 over all ranks and rounded once; MIN and MAX pass a NaN on; a scale is applied to each
+ * input before, integers are divided after. Vectors of 16 bytes.
  */
 // clang-format off
 #ifndef KOLO_GPU_CUDA_NUMERIC_CUH
