@@ -135,7 +135,7 @@ template <typename T> KOLO_DEV bool kolo_piped_giver(const kolo_cuda_args_t &c, 
         uint32_t number = (i % 2 ? begin[1] : begin[0]) + i / 2;
         ok = kolo_flags_wait(c, w.s, c.layout.credit, i % 2, number + 1 - KOLO_CUDA_DEPTH, KOLO_CUDA_WAITS_CREDIT);
         if (!ok) break;
-        if (w.s.n <= 4 && c.piped == 1)
+        if (w.s.n <= 4)
             kolo_piped_give<T, 4>(c, w, i, number);
         else
             kolo_piped_give_any<T>(c, w, i, number);
