@@ -179,7 +179,7 @@ typedef struct kolo_body {
     int init_timeout_ms, op_timeout_ms;
     bool blocking, split_share;
     int device;                  /* -1: the CPU */
-    int gpu_profile;             /* KOLO_GPU_LATENCY, KOLO_GPU_COMPUTE */
+    int gpu_profile;             /* KOLO_GPU_LATENCY and others */
     int order;                   /* KOLO_ORDER_FREE, KOLO_ORDER_RANKS */
     const kolo_exec_ops_t *exec; /* of the device */
     void *_Atomic exec_state;

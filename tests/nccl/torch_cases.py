@@ -24,6 +24,8 @@ import time
 HERE = os.path.dirname(os.path.abspath(__file__))
 LIMIT_S = 40  # of one case, on all ranks
 ALONE_S = 6  # once a rank has failed, the others may wait for it in vain
+LEFT_OUT = {"test_barrier_timeout_full_group": "Gloo's: hangs with NCCL", "test_barrier_timeout_global": "makes a store at this program's port"}
+CPU = "associated with device type cpu"  # NCCL has no CPU tensors
 BACKEND = os.environ.get("TORCH_CASES_BACKEND", "nccl")  # gloo: a try of this program itself
 LIST = "from torch.testing._internal.distributed import distributed_test as m; print(*dir(m.DistributedTest._DistTestBase))"
 
@@ -127,8 +129,8 @@ def tail_of(folder, ranks):
     for r in range(ranks):
         try:
             with open(os.path.join(folder, f"err-{r}"), errors="replace", encoding="utf-8") as f:
-                lines = [l for l in f.read().splitlines()[-60:] if "rror" in l or "WARN" in l or "imeout" in l]
-                text += f"rank {r}: {' | '.join(lines[-2:])[-300:]} "
+                lines = [l for l in f.read().splitlines()[-60:] if "rror" in l or "WARN" in l or "imeout" in l or "rank " in l]
+                text += f"rank {r}: {' | '.join(lines[-2:])[-300:]} " if lines else ""
         except OSError:
             pass
     return text
@@ -144,10 +146,14 @@ def slice_of(o, names, done, end):
                 if os.waitpid(p, os.WNOHANG)[0]:
                     alive.discard(p)
             rows = read(folder, o.ranks)
-            while k < len(names) and all(names[k] in row for row in rows):
+            broken = False
+            while not broken and k < len(names) and all(names[k] in row for row in rows):
                 worst = max((row[names[k]] for row in rows), key=lambda x: ("skip", "pass", "FAIL").index(x[1]))
                 done[names[k]] = worst[1:]
+                broken = any("CUDA error" in row[names[k]][3] for row in rows)  # the context is of no use any more
                 k, began, failed = k + 1, time.time(), None
+            if broken:
+                break
             if k < len(names) and any(names[k] in row and row[names[k]][1] == "FAIL" for row in rows):
                 failed = failed or time.time()
             late = time.time() - began > LIMIT_S or failed and time.time() - failed > ALONE_S
@@ -171,19 +177,22 @@ def list_of(o):
             return [line.split()[0] for line in f if line.strip() and not line.startswith("#")]
     env = {**os.environ, "BACKEND": BACKEND, "WORLD_SIZE": str(o.ranks), "TEMP_DIR": tempfile.gettempdir(), "LD_PRELOAD": ""}
     out = subprocess.run([sys.executable, "-c", LIST], env=env, stdout=subprocess.PIPE, text=True, check=True).stdout
-    return [n for n in out.split() if n.startswith("test_") and n not in harness().LEFT_OUT]
+    return [n for n in out.split() if n.startswith("test_") and n not in LEFT_OUT and n not in harness().LEFT_OUT]
 
 
 def compare(ours, theirs):
     with open(ours, encoding="utf-8") as f, open(theirs, encoding="utf-8") as g:
         a, b = json.load(f), json.load(g)
     both = [n for n in a if n in b]
-    cpu = [n for n in both if all("associated with device type cpu" in x[n][2] for x in (a, b))]
+    cpu = [n for n in a if a[n][0] == "FAIL" and CPU in a[n][2]]
     both = [n for n in both if n not in cpu]
     count = {}
     for n in both:
         count[a[n][0], b[n][0]] = count.get((a[n][0], b[n][0]), 0) + 1
-    print(f"{len(cpu)} cases want CPU tensors, which neither has; {len(both)} others ran with both:", ", ".join(f"{k[0]}/{k[1]} {v}" for k, v in sorted(count.items())), "(Kolo/NCCL)")
+    alone = [n for n in a if n not in b and n not in cpu]
+    print(f"{len(cpu)} cases want CPU tensors, which neither has; {len(alone)} ran with Kolo alone:",
+          ", ".join(f"{sum(1 for n in alone if a[n][0] == e)} {e}" for e in ("pass", "skip", "FAIL")))
+    print(f"{len(both)} others ran with both:", ", ".join(f"{k[0]}/{k[1]} {v}" for k, v in sorted(count.items())), "(Kolo/NCCL)")
     for n in both:
         if a[n][0] != b[n][0]:
             print(f"{n}: Kolo {a[n][0]} {a[n][2][:300]}; NCCL {b[n][0]} {b[n][2][:160]}")
@@ -198,6 +207,7 @@ def main():
     parser.add_argument("--library")
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--seconds", type=float, default=540)
+    parser.add_argument("--failed-in", metavar="RESULTS", help="only cases that failed there, and not for want of a CPU backend")
     parser.add_argument("--suite", nargs=2, metavar=("FOLDER", "LIST"))
     parser.add_argument("--compare", action="store_true")
     parser.add_argument("patterns", nargs="*")
@@ -214,9 +224,15 @@ def main():
         with open(o.results, encoding="utf-8") as f:
             done = json.load(f)
     names = [n for n in listed if n not in done]
+    if o.failed_in:
+        with open(o.failed_in, encoding="utf-8") as f:
+            names = [n for n, row in json.load(f).items() if n in names and row[0] == "FAIL" and CPU not in row[2]]
     names = [n for n in names if not o.patterns or any(fnmatch.fnmatch(n, p) for p in o.patterns)]
+    before = len(done)
     while names and time.time() < end:
         names = slice_of(o, names, done, end)
+        if len(done) == before + 5 and all(why[2].startswith("a process ended") for why in list(done.values())[before:]):
+            raise SystemExit(f"five cases, and each ended its process: {list(done.values())[-1][2]}")
         with open(o.results, "w", encoding="utf-8") as f:
             json.dump(done, f, indent=0)
     counts = {e: sum(1 for row in done.values() if row[0] == e) for e in ("pass", "FAIL", "skip")}
