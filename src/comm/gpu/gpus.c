@@ -96,15 +96,16 @@ static kolo_status_t check_profiles(const kolo_body_t *body, const gpu_card_t *c
 {
     static const char *const names[] = {
         [KOLO_GPU_LATENCY] = "latency", [KOLO_GPU_COMPUTE] = "compute", [KOLO_GPU_BALANCED] = "balanced"};
-    for (int r = 0; r < body->nranks; r++)
+    for (int r = 0; r < body->nranks; r++) {
+        uint32_t theirs = (uint32_t)cards[r].profile; /* from another process, maybe of another version */
         if (cards[r].profile != body->gpu_profile)
             return kolo_fail(
                 KOLO_ERR_MISMATCH,
                 "rank %d has the GPU profile %s, rank %d %s: config.gpu_profile must be the same on all "
                 "ranks",
                 body->rank, names[body->gpu_profile], r,
-                cards[r].profile >= 0 && cards[r].profile < KOLO_COUNTOF(names) ? names[cards[r].profile]
-                                                                                : "another");
+                theirs < KOLO_COUNTOF(names) ? names[theirs] : "another one");
+    }
     return KOLO_OK;
 }
 
