@@ -61,7 +61,7 @@ class Cases:
         for _ in range(10):
             x = self.torch.randn(32, 64, generator=rows).to(self.dev)
             opt.zero_grad()
-            loss = (step or m)(x).square().mean()
+            loss = (m if step is None else step)(x).square().mean()
             loss.backward()
             opt.step()
             losses.append(loss.detach())
