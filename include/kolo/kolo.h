@@ -150,19 +150,19 @@ typedef struct kolo_config {
     int device; /* -1: buffers are ordinary memory. 0 and up: buffers are memory of the GPU with this number (CUDA's
                    numbers in this process), streams are CUDA streams, and a call returns when the operation is
                    queued. Either all ranks have a GPU or none. Default -1, or the parent's */
-    int gpu_profile; /* KOLO_GPU_LATENCY: operations may use most of the GPU to end soon. KOLO_GPU_COMPUTE: they
-                        leave most of it to what the program computes meanwhile. The same on all ranks. Default
-                        KOLO_GPU_PROFILE, or the parent's */
+    int gpu_profile; /* How much of a GPU operations take: KOLO_GPU_LATENCY most, KOLO_GPU_COMPUTE a quarter,
+                        BALANCED half if long. The same on all ranks. Default KOLO_GPU_PROFILE, or the parent's */
     int order;       /* KOLO_ORDER_FREE: a reduction combines the ranks' values as is fastest for its count.
                         KOLO_ORDER_RANKS: each element is ((r0 + r1) + r2) + ..., whatever the count, the offset and
                         the algorithm, on CPUs and GPUs: equal values give equal bits in any batch. Floats of 8 and
                         16 bits are summed in float32 and rounded once; KOLO_AVG divides last.
                         docs/reductions.md. The same on all ranks. Default KOLO_REDUCE_ORDER, or the parent's */
 } kolo_config_t;
-#define KOLO_GPU_LATENCY 0 /* see kolo_config_t.gpu_profile */
-#define KOLO_GPU_COMPUTE 1 /* see kolo_config_t.gpu_profile */
-#define KOLO_ORDER_FREE  0 /* see kolo_config_t.order */
-#define KOLO_ORDER_RANKS 1 /* see kolo_config_t.order */
+#define KOLO_GPU_LATENCY  0 /* see kolo_config_t.gpu_profile */
+#define KOLO_GPU_COMPUTE  1 /* see kolo_config_t.gpu_profile */
+#define KOLO_GPU_BALANCED 2 /* see kolo_config_t.gpu_profile */
+#define KOLO_ORDER_FREE   0 /* see kolo_config_t.order */
+#define KOLO_ORDER_RANKS  1 /* see kolo_config_t.order */
 #define KOLO_CONFIG_INITIALIZER                                                                                    \
     {                                                                                                              \
         sizeof(kolo_config_t), KOLO_CONFIG_MAGIC, KOLO_UNDEFINED_INT, KOLO_UNDEFINED_INT, KOLO_UNDEFINED_INT,      \

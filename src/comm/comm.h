@@ -180,7 +180,7 @@ typedef struct kolo_body {
     _Atomic int op_timeout_ms; /* kolo_comm_set_op_timeout() */
     bool blocking, split_share;
     int device;                  /* -1: the CPU */
-    int gpu_profile;             /* KOLO_GPU_LATENCY, KOLO_GPU_COMPUTE */
+    int gpu_profile;             /* KOLO_GPU_LATENCY and others */
     int order;                   /* KOLO_ORDER_FREE, KOLO_ORDER_RANKS */
     const kolo_exec_ops_t *exec; /* of the device */
     void *_Atomic exec_state;

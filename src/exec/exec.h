@@ -69,7 +69,7 @@ typedef struct {
 /* What a communicator asks of an executor of GPUs, and what was measured of them (the tuner's table file); 0: as
  * the executor knows it. Lengths in bytes, equal on all ranks. */
 typedef struct {
-    int profile; /* KOLO_GPU_LATENCY, KOLO_GPU_COMPUTE */
+    int profile; /* KOLO_GPU_LATENCY and others */
     uint64_t ll_all_reduce, ll_others, ll128_all_reduce, ll128_others, message_lines, ll128_two, give, pipe;
 } kolo_exec_tuned_t;
 

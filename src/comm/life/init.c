@@ -59,10 +59,11 @@ kolo_status_t kolo_body_new(int rank, int nranks, const kolo_config_t *config, c
     if (device < -1)
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: config.device is %d, expected a GPU's number or -1", what,
                          device);
-    if (profile != KOLO_GPU_LATENCY && profile != KOLO_GPU_COMPUTE)
+    if (profile != KOLO_GPU_LATENCY && profile != KOLO_GPU_COMPUTE && profile != KOLO_GPU_BALANCED)
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
-                         "%s: config.gpu_profile is %d, expected KOLO_GPU_LATENCY (%d) or KOLO_GPU_COMPUTE (%d)",
-                         what, profile, KOLO_GPU_LATENCY, KOLO_GPU_COMPUTE);
+                         "%s: config.gpu_profile is %d, expected KOLO_GPU_LATENCY (%d), KOLO_GPU_COMPUTE (%d) or "
+                         "KOLO_GPU_BALANCED (%d)",
+                         what, profile, KOLO_GPU_LATENCY, KOLO_GPU_COMPUTE, KOLO_GPU_BALANCED);
     if (order != KOLO_ORDER_FREE && order != KOLO_ORDER_RANKS)
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
                          "%s: config.order is %d, expected KOLO_ORDER_FREE (%d) or KOLO_ORDER_RANKS (%d)", what,

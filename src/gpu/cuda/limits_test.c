@@ -59,6 +59,29 @@ static void test_compute_leaves_multiprocessors(void **s)
     }
 }
 
+/* An operation too long for lines leaves half of the multiprocessors, and ways change where they do of latency. */
+static void test_balanced_leaves_half_of_long_operations(void **s)
+{
+    (void)s;
+    static const kolo_coll_t colls[] = {KOLO_COLL_ALL_REDUCE, KOLO_COLL_ALL_GATHER, KOLO_COLL_REDUCE_SCATTER};
+    for (uint32_t n = 2; n <= 8; n *= 2) {
+        for (size_t c = 0; c < KOLO_COUNTOF(colls); c++) {
+            uint64_t bytes = UINT64_C(1) << 12;
+            for (; bytes <= UINT64_C(128) << 20; bytes *= 2) {
+                uint32_t blocks, of_latency;
+                make(&(kolo_exec_tuned_t){.profile = KOLO_GPU_LATENCY}, n);
+                kolo_cuda_family_t family = choose(colls[c], bytes, &of_latency);
+                make(&(kolo_exec_tuned_t){.profile = KOLO_GPU_BALANCED}, n);
+                assert_int_equal(choose(colls[c], bytes, &blocks), family);
+                if (family == KOLO_CUDA_TWO_STEP || family == KOLO_CUDA_STAGED)
+                    assert_in_range(blocks, 1, MULTIPROCESSORS / 2);
+                else
+                    assert_int_equal(blocks, of_latency);
+            }
+        }
+    }
+}
+
 static void test_measured_before_built_in(void **s)
 {
     (void)s;
@@ -155,9 +178,13 @@ static void test_parameters_come_first(void **s)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_compute_leaves_multiprocessors),     cmocka_unit_test(test_measured_before_built_in),
-        cmocka_unit_test(test_more_gpus_have_limits_of_their_own), cmocka_unit_test(test_blocks_by_length),
-        cmocka_unit_test(test_measured_is_of_the_latency_profile), cmocka_unit_test(test_parameters_come_first),
+        cmocka_unit_test(test_compute_leaves_multiprocessors),
+        cmocka_unit_test(test_balanced_leaves_half_of_long_operations),
+        cmocka_unit_test(test_measured_before_built_in),
+        cmocka_unit_test(test_more_gpus_have_limits_of_their_own),
+        cmocka_unit_test(test_blocks_by_length),
+        cmocka_unit_test(test_measured_is_of_the_latency_profile),
+        cmocka_unit_test(test_parameters_come_first),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
