@@ -25,6 +25,13 @@
  *
  * Threads: a state is used by one thread at a time.
  * Errors: as in kolo.h; kolo_get_last_error(NULL) says why a call failed.
+ *
+ * Arguments: these names mean the same in all functions.
+ *
+ *     state  the state
+ *     arg    handed to fn as it is
+ *     info   set to what is known
+ *     comm   set to the communicator
  */
 #ifndef KOLO_STATE_H
 #define KOLO_STATE_H
