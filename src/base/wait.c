@@ -113,6 +113,7 @@ void kolo_wait_init(kolo_wait_t *wait, const _Atomic uint32_t *abort, uint64_t d
     wait->arg = arg;
     wait->nwakers = 0; /* of wakers[] only so many are ever read */
     wait->look = NULL;
+    wait->explain = NULL;
     wait->polls = 0;
     wait->armed = false;
     wait->since_ns = wait->stall_ns = wait->yield_ns = wait->settle_ns = 0;
@@ -192,6 +193,23 @@ static void describe_until(const kolo_wait_t *wait, uint64_t now, char *text, si
     kolo_wait_words(what, now - wait->since_ns, text, bytes);
 }
 
+/* Who is asked waits for answers: that wait, within this one, explains nothing. */
+static void warn(const kolo_wait_t *wait, uint64_t now)
+{
+    static _Thread_local bool explaining;
+    char text[800], why[500] = "";
+    describe_until(wait, now, text, sizeof text);
+    if (!explaining) {
+        explaining = true;
+        if (wait->explain)
+            wait->explain(wait->arg, why, sizeof why);
+        else if (purpose.explain)
+            purpose.explain(purpose.arg, why, sizeof why);
+        explaining = false;
+    }
+    kolo_warn("wait", "still waiting: %s%s%s", text, *why ? "; " : "", why);
+}
+
 kolo_status_t kolo_wait_check(kolo_wait_t *wait)
 {
     char text[800];
@@ -209,9 +227,8 @@ kolo_status_t kolo_wait_check(kolo_wait_t *wait)
     }
     if (param_stall_ms && wait->stall_ns == 0) wait->stall_ns = now + (uint64_t)param_stall_ms * KOLO_NS_PER_MS;
     if (param_stall_ms && now >= wait->stall_ns) {
-        describe_until(wait, now, text, sizeof text);
-        kolo_warn("wait", "still waiting: %s", text);
         wait->stall_ns = now + (uint64_t)param_stall_ms * KOLO_NS_PER_MS;
+        warn(wait, now);
     }
     return KOLO_OK;
 }

@@ -319,7 +319,8 @@ static bool conn_read_once(kolo_conn_t *conn, uint8_t *scratch)
     if (n <= 0) {
         const char *end = conn->peer->farewell ? "closed its side"
                                                : "was closed: the process was killed, or ended without "
-                                                 "kolo_comm_finalize() or kolo_comm_destroy()";
+                                                 "kolo_comm_finalize() or kolo_comm_destroy() (an engine: "
+                                                 "kolo_engine_shutdown())";
         if (n == 0)
             conn_kill(conn, end, KOLO_LOSS_CLOSED);
         else if (errno == EBADMSG)

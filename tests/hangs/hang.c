@@ -72,6 +72,22 @@ static void lack_first(void) /* too large for the connections that the barriers 
     must(kolo_all_reduce(large, large, 100000, KOLO_FLOAT32, KOLO_SUM, comm, NULL));
 }
 
+static void lack_in_ring(void)
+{
+    must(kolo_all_reduce(large, large, 100000, KOLO_FLOAT32, KOLO_SUM, comm, NULL));
+    lack_first();
+}
+
+static void lack_group(void)
+{
+    all_reduce();
+    leave_out();
+    must(kolo_group_start());
+    kolo_all_reduce(data, data, 4, KOLO_FLOAT32, KOLO_SUM, comm, NULL);
+    kolo_barrier(comm, NULL);
+    must(kolo_group_end());
+}
+
 static void talk(void) /* ranks 0 and 1 are connected afterwards */
 {
     if (rank == 0) must(kolo_send(data, 4, KOLO_FLOAT32, ODD, comm, NULL));
@@ -234,6 +250,32 @@ static void lack_set(void)
     must(kolo_engine_add_set(engine, members, 2, &set));
 }
 
+static void lack_shutdown(void)
+{
+    start_engine(NULL, 0);
+    submit("layer/kernel", 0);
+    if (rank == ODD) raise(SIGSTOP);
+    must(kolo_engine_shutdown(engine));
+}
+
+static void never_return(void *arg, const kolo_completion_t *completion)
+{
+    (void)arg, (void)completion;
+    stay();
+}
+
+static void lack_end_of_callback(void)
+{
+    kolo_tensor_t t = {"layer/kernel", KOLO_FLOAT32, 1, shape, data, data};
+    kolo_submission_t how = {.done = rank == ODD ? never_return : NULL};
+    int64_t handle;
+    start_engine(NULL, 0);
+    must(kolo_engine_all_reduce(engine, &t, KOLO_SUM, 1, 1, &how, &handle));
+    if (rank == ODD) stay();
+    must(kolo_engine_wait(engine, handle, 0, NULL));
+    must(kolo_engine_shutdown(engine));
+}
+
 /* ---- keyed tensors: rank 0 is a worker, rank 1 its parameter server ---- */
 
 static void receive(kolo_rendezvous_manager_t manager, const char *src, uint64_t incarnation, const char *dst)
@@ -307,6 +349,8 @@ static const struct {
     {"barrier", lack_barrier},
     {"broadcast_root", lack_root},
     {"connecting", lack_first},
+    {"ring", lack_in_ring},
+    {"group", lack_group},
     {"send", lack_send},
     {"first_send", lack_first_send},
     {"recv", lack_recv},
@@ -324,6 +368,8 @@ static const struct {
     {"join", lack_join},
     {"engine_barrier", lack_engine_barrier},
     {"add_set", lack_set},
+    {"shutdown", lack_shutdown},
+    {"callback", lack_end_of_callback},
     {"key_in_one_task", lack_key_in_one_task},
     {"key_in_two_tasks", lack_key_in_two_tasks},
     {"commit", lack_commit},

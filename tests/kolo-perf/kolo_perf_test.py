@@ -184,6 +184,18 @@ def case_a_file_that_cannot_be_written_is_an_error():
         assert out == "", "it measured before it looked whether it can write"
 
 
+def case_one_that_is_stopped_leaves_no_file():
+    with tempfile.TemporaryDirectory() as folder:
+        files = [pathlib.Path(folder, name) for name in ("rows.json", "rows.svg")]
+        files[1].write_text("of an earlier run")
+        p = subprocess.Popen([KOLORUN, "-n", "2", "--no-tag", KOLO_PERF, *f"all_reduce -b 1M -e 64M -n 100000 --json {files[0]} --plot {files[1]}".split()],
+                             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        p.stdout.readline()
+        p.terminate()
+        p.communicate(timeout=60)
+        assert not files[0].exists() and files[1].read_text() == "of an earlier run"
+
+
 CASES = {name[len("case_"):]: f for name, f in list(globals().items()) if name.startswith("case_")}
 if sys.argv[3] == "--list":
     print("\n".join(CASES))

@@ -104,9 +104,10 @@ def case_bad_output_is_refused_before_the_measuring(folder):
     status, out, err = run(PROGRAMS["KOLORUN_PROGRAM"], "-n", "1", "--no-tag", KOLO_TUNE, "-o", str(folder / "table"), "--ranks", "2")
     assert status == 2 and out == "" and "this program starts the ranks itself: run it without kolorun" in err, (status, out, err)
     for args in (("--seconds", "0"), ("--ranks", "1"), ("--ranks", "x"), ("--bogus",), ("word",), ("--max", "1X"), ("--max", "0"),
-                 ("--gpu-max", "4")):
+                 ("--gpu-max", "4"), ("--secnds", "3")):
         status, out, err = run(KOLO_TUNE, *args)
         assert status == 2 and out == "" and len(err.splitlines()) == 1 and "try 'kolo-tune --help'" in err, (status, out, err)
+    assert "did you mean --seconds?" in err, err
 
 
 @in_folder

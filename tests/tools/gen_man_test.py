@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 #
-# What has no words in the headers is an error of scripts/gen-man: a parameter, a member, a constant. Each is planted in a copy.
+# What has no words in the headers is an error of scripts/gen-man: a parameter, a member, a constant. So is a
+# function that no example calls. Each is planted in a copy.
 # usage: gen_man_test.py TOP-OF-THE-SOURCES
 import pathlib
 import shutil
@@ -20,13 +21,11 @@ def pages(change):
         (top / "man").mkdir()
         shutil.copy(TOP / "scripts/gen-man", top / "scripts")
         shutil.copytree(TOP / "include", top / "include")
-        if (TOP / "examples/pages").is_dir():
-            shutil.copytree(TOP / "examples/pages", top / "examples/pages")
+        shutil.copytree(TOP / "examples/pages", top / "examples/pages")
         if change:
-            header = top / "include/kolo/kolo.h"
-            text = header.read_text()
-            assert text.count(change[0]) == 1, change
-            header.write_text(text.replace(*change))
+            files = [f for f in (top / "include/kolo/kolo.h", top / "examples/pages/collectives.c") if change[0] in f.read_text()]
+            assert len(files) == 1 and files[0].read_text().count(change[0]) == 1, change
+            files[0].write_text(files[0].read_text().replace(*change))
         p = subprocess.run([sys.executable, top / "scripts/gen-man", "--version", "0", top / "man"], capture_output=True, text=True)
         return p.returncode, p.stderr
 
@@ -41,6 +40,7 @@ for change, said in [
         (("int peer;       /* the rank that signals */", "int peer;"), "kolo_signal_wait_t: peer has no words"),
         (("#define KOLO_SIGNALS 16 /* numbers of signals from each rank */", "#define KOLO_SIGNALS 16\n"),
          "the constant: KOLO_SIGNALS has no words"),
+        (("    TRY(kolo_all_gatherv(", "    TRY(gatherv("), "kolo_all_gatherv: no example in examples/pages calls it"),
 ]:
     code, words = pages(change)
     assert code != 0 and said in words, (change, code, words)

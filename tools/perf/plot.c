@@ -2,7 +2,8 @@
  *
  * An SVG plot without a library: median time and bus bandwidth over bytes, all axes logarithmic, a line per
  * collective, with its name at its end. Points are the sizes that were measured; under the times lies a band down
- * to the least one. Where the algorithm changes, the new one is named.
+ * to the least one. Where the algorithm changes, the new one is named. The head explains what is there, and nothing
+ * else.
  */
 #include "perf.h"
 
@@ -60,6 +61,21 @@ static void size_label(char *buf, size_t bytes, int exponent)
     snprintf(buf, bytes, "%d %s", 1 << exponent % 10, units[exponent / 10 < 4 ? exponent / 10 : 3]);
 }
 
+/* 10^exponent of a unit, with fewer zeros: 100 us, 10 ms; 0.01 GB/s is 10 MB/s. */
+static void value_label(const panel_t *p, int exponent, char *buf, size_t bytes)
+{
+    static const char *const times[] = {"ns", "us", "ms", "s"}, *const rates[] = {"B/s", "KB/s", "MB/s", "GB/s",
+                                                                                  "TB/s"};
+    bool time = p->value == time_of;
+    int all = exponent + (time ? 3 : 9), unit = all / 3, most = time ? 3 : 4;
+    if (all < 0) {
+        snprintf(buf, bytes, "%g %s", pow(10, exponent), p->unit);
+        return;
+    }
+    unit = unit > most ? most : unit;
+    snprintf(buf, bytes, "%g %s", pow(10, all - 3 * unit), (time ? times : rates)[unit]);
+}
+
 static void axes(FILE *f, const panel_t *p)
 {
     char label[32];
@@ -73,7 +89,8 @@ static void axes(FILE *f, const panel_t *p)
     for (int e = (int)p->y0; e <= (int)p->y1; e++) {
         double y = to_y(p, e);
         fprintf(f, "<line x1='%d' y1='%.1f' x2='%d' y2='%.1f' stroke='#ddd'/>", LEFT, y, WIDTH - RIGHT, y);
-        fprintf(f, "<text x='%d' y='%.1f' text-anchor='end'>%g %s</text>\n", LEFT - 8, y + 4, pow(10, e), p->unit);
+        value_label(p, e, label, sizeof label);
+        fprintf(f, "<text x='%d' y='%.1f' text-anchor='end'>%s</text>\n", LEFT - 8, y + 4, label);
     }
     fprintf(f, "<text x='%d' y='%d' font-weight='bold'>%s</text>\n", LEFT, p->top - 8, p->title);
     fprintf(f, "<text x='%d' y='%d' text-anchor='middle'>bytes</text>\n", LEFT + (WIDTH - LEFT - RIGHT) / 2,
@@ -147,8 +164,10 @@ static void points(FILE *f, const panel_t *p, const line_t *l)
         const char *algo = l->rows[i].algo;
         fprintf(f, "<circle cx='%.1f' cy='%.1f' r='2.5' fill='%s'/>", x, y, colors[l->coll]);
         if (p->value == time_of && !l->in_place && before && algo && strcmp(before, algo) != 0)
-            fprintf(f, "<text x='%.1f' y='%.1f' font-size='9' text-anchor='end' fill='%s'>%s</text>", x - 4, y - 4,
-                    colors[l->coll], algo);
+            fprintf(f,
+                    "<text x='%.1f' y='%.1f' font-size='9' text-anchor='end' fill='%s' paint-order='stroke' "
+                    "stroke='white' stroke-width='3'>%s</text>",
+                    x - 4, y - 6, colors[l->coll], algo);
         before = algo;
     }
     fprintf(f, "\n");
@@ -217,8 +236,13 @@ static void panel(FILE *f, panel_t *p, const perf_row_t *rows, size_t count)
 /* What was measured, where and when. */
 static void head(FILE *f, const perf_job_t *job, const perf_row_t *rows, size_t count)
 {
-    bool dashed = false;
-    for (size_t i = 0; i < count; i++) dashed = dashed || rows[i].in_place;
+    bool dashed = false, banded = false, named = false;
+    for (size_t i = 0; i < count; i++) {
+        dashed = dashed || rows[i].in_place;
+        banded = banded || (rows[i].bytes > 0 && rows[i].min_us > 0);
+        named = named || (i > 0 && rows[i].coll == rows[i - 1].coll && rows[i].algo && rows[i - 1].algo &&
+                          strcmp(rows[i].algo, rows[i - 1].algo) != 0);
+    }
     char host[65] = "?", date[32] = "?";
     time_t now = time(NULL);
     struct tm tm;
@@ -226,8 +250,10 @@ static void head(FILE *f, const perf_job_t *job, const perf_row_t *rows, size_t 
     if (localtime_r(&now, &tm)) strftime(date, sizeof date, "%Y-%m-%d %H:%M", &tm);
     fprintf(f, "<text x='%d' y='22' font-size='15'>kolo-perf: %d ranks, %s</text>\n", LEFT, job->nranks,
             perf_type_names[job->options->type]);
-    fprintf(f, "<text x='%d' y='40'>rank 0 on %s, %s, Kolo %d.%d.%d%s</text>\n", LEFT, host, date,
-            KOLO_VERSION_MAJOR, KOLO_VERSION_MINOR, KOLO_VERSION_PATCH, dashed ? "; in place: dashed" : "");
+    fprintf(f, "<text x='%d' y='40'>rank 0 on %s, %s, Kolo %d.%d.%d%s%s%s</text>\n", LEFT, host, date,
+            KOLO_VERSION_MAJOR, KOLO_VERSION_MINOR, KOLO_VERSION_PATCH, dashed ? "; in place: dashed" : "",
+            banded ? "; band: down to the least time" : "",
+            named ? "; small words: the algorithm from there on" : "");
 }
 
 int perf_write_plot(const perf_job_t *job, const perf_row_t *rows, size_t count, const char *path)

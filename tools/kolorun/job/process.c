@@ -74,13 +74,18 @@ bool job_open_files(process_t *p)
     bool ok = n > 0 && (size_t)n + 8 < sizeof path && (mkdir(path, 0777) == 0 || errno == EEXIST);
     for (int k = 0; k < 2 && ok; k++) {
         snprintf(path + n, sizeof path - (size_t)n, k == 0 ? "/stdout" : "/stderr");
-        int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666);
+        int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
         if (!(ok = fd >= 0)) break;
         kolorun_sink_init(&p->files[k], fd);
         p->files[k].is_file = true;
         (k == 0 ? &p->out : &p->err)->file = &p->files[k];
     }
-    if (!ok) kolorun_sink_printf(&job->err, "--output-dir: cannot write %s: %s", path, strerror(errno));
+    if (!ok && errno == EEXIST)
+        kolorun_sink_printf(&job->err,
+                            "--output-dir: %s is there already, from an earlier job: remove it, or name another folder",
+                            path);
+    else if (!ok)
+        kolorun_sink_printf(&job->err, "--output-dir: cannot write %s: %s", path, strerror(errno));
     return ok;
 }
 
