@@ -81,9 +81,9 @@ bool job_open_files(process_t *p)
         (k == 0 ? &p->out : &p->err)->file = &p->files[k];
     }
     if (!ok && errno == EEXIST)
-        kolorun_sink_printf(&job->err,
-                            "--output-dir: %s is there already, from an earlier job: remove it, or name another folder",
-                            path);
+        kolorun_sink_printf(
+            &job->err, "--output-dir: %s is there already, from an earlier job: remove it, or name another folder",
+            path);
     else if (!ok)
         kolorun_sink_printf(&job->err, "--output-dir: cannot write %s: %s", path, strerror(errno));
     return ok;
