@@ -48,7 +48,7 @@ def in_folder(test):
 def case_what_is_measured_is_chosen(folder):
     file = folder / "table"
     out = tune(file, "--ranks", "2", "--gpus", "", "--seconds", "3", "--max", "16K")
-    assert f"KOLO_TUNE_FILE={file.resolve()}" in out, out
+    assert f"KOLO_TUNE_FILE={file.resolve()}" in out and "measuring 2 ranks, 1 of 1, about 3 s" in out, out
     text = file.read_text()
     lines = [line for line in text.splitlines() if line.startswith("cpu all_reduce ")]
     assert text.startswith("kolo-tune 1\n") and lines and all(" ranks=2 " in line for line in lines), text

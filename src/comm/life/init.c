@@ -86,7 +86,7 @@ kolo_status_t kolo_body_new(int rank, int nranks, const kolo_config_t *config, c
     int order = pick(c.order, parent ? parent->order : (int)kolo_comm_options.order);
     int op_ms = pick(c.op_timeout_ms, parent ? parent->op_timeout_ms : (int)kolo_comm_options.op_timeout_ms);
     kolo_body_t *body = calloc(1, sizeof *body);
-    if (!body) return kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for a communicator");
+    if (!body) return kolo_fail(KOLO_ERR_NO_MEMORY, "%s: out of memory for a communicator", what);
     body->rank = rank;
     body->nranks = nranks;
     body->blocking = blocking;

@@ -6,6 +6,7 @@
  * Groups of Kolo (levels.h) are communicators that are split off the set's; in host memory, or of the GPUs that the
  * ranks work on. GPUs of several hosts reach each other through host memory (gpu/staged), queued like all else.
  */
+#include "comm/comm.h"
 #include "engine/backends/levels.h"
 
 #include <stdio.h>
