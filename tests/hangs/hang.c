@@ -19,6 +19,7 @@
 #define ODD 1
 
 static int rank, nranks, limit_ms;
+static const char *folder;
 static kolo_comm_t comm;
 static float data[4], large[100000];
 
@@ -250,11 +251,31 @@ static void lack_set(void)
     must(kolo_engine_add_set(engine, members, 2, &set));
 }
 
+/* Of the process whose number is in the file: it takes no part in anything from then on. */
+static void await_stop(const char *file)
+{
+    char path[64], state = 0;
+    int pid = 0;
+    while (state != 'T') {
+        FILE *f = fopen(file, "r");
+        if (f && fscanf(f, "%d", &pid) != 1) pid = 0;
+        if (f) fclose(f);
+        snprintf(path, sizeof path, "/proc/%d/stat", pid);
+        f = pid ? fopen(path, "r") : NULL;
+        if (f && fscanf(f, "%*d %*s %c", &state) != 1) state = 0;
+        if (f) fclose(f);
+        usleep(1000);
+    }
+}
+
 static void lack_shutdown(void)
 {
+    char odd[4096];
     start_engine(NULL, 0);
     submit("layer/kernel", 0);
     if (rank == ODD) raise(SIGSTOP);
+    snprintf(odd, sizeof odd, "%s/%d", folder, ODD);
+    await_stop(odd);
     must(kolo_engine_shutdown(engine));
 }
 
@@ -386,6 +407,7 @@ int main(int argc, char **argv)
     rank = place.rank;
     nranks = place.nranks;
     limit_ms = atoi(argv[3]);
+    folder = argv[2];
     snprintf(path, sizeof path, "%s/%d", argv[2], rank);
     FILE *f = fopen(path, "w");
     if (!f || fprintf(f, "%d\n", (int)getpid()) < 0 || fclose(f) != 0) return 1;
