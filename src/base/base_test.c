@@ -169,8 +169,10 @@ static void a_wait_says_that_it_stalls_at_ever_longer_times(void **state)
     static const uint64_t wanted[] = {1, 2, 4, 8, 16, 32, 64, 124, 184};
     assert_int_equal(n, KOLO_COUNTOF(wanted));
     assert_memory_equal(said, wanted, sizeof wanted);
+    next = 0; /* a wait of nothing to do */
+    for (uint64_t s = 300; s < 400; s++, next = 0)
+        assert_false(kolo_wait_stalls(began, began + s * KOLO_NS_PER_S, &next));
     assert_int_equal(kolo_params_load(base, 1, lookup, (void *)&never), KOLO_OK);
-    next = 0;
     assert_false(kolo_wait_stalls(began, began + 1000 * KOLO_NS_PER_S, &next));
     assert_int_equal(kolo_params_load(base, 1, lookup, NULL), KOLO_OK);
 }

@@ -218,7 +218,7 @@ bool kolo_wait_stalls(uint64_t since_ns, uint64_t now, uint64_t *next_ns)
 {
     uint64_t first = (uint64_t)param_stall_ms * KOLO_NS_PER_MS, lasted = now - since_ns;
     if (!first) return false;
-    if (*next_ns == 0) *next_ns = since_ns + first;
+    if (*next_ns == 0) *next_ns = now + first; /* who sets it to 0 has nothing to complain of yet */
     if (now < *next_ns) return false;
     *next_ns = now + KOLO_MAX(first, KOLO_MIN(lasted, STALL_AGAIN_NS));
     return true;

@@ -280,7 +280,9 @@ struct kolo_comm {
     /* The error came with news; an operation that fails because of it may add details. */
     _Atomic bool error_is_news;
     struct kolo_pending *aside, *aside_last; /* call/request.c: messages that run with the next call */
-    kolo_stream_t own_stream;                /* runs messages that kolo_pending_test() has started */
+    /* set while there are some: lets them begin */
+    kolo_status_t (*begin_aside)(struct kolo_comm *comm, const char *what);
+    kolo_stream_t own_stream; /* runs messages that kolo_pending_test() has started */
     char error_text[KOLO_ERROR_TEXT_BYTES];
     struct kolo_comm *next_free;
 };
@@ -296,6 +298,12 @@ static inline kolo_status_t kolo_handle_check(kolo_comm_t comm, const char *what
 {
     bool live = comm && atomic_load_explicit(&comm->magic, memory_order_acquire) == KOLO_COMM_MAGIC;
     return KOLO_LIKELY(live) ? KOLO_OK : kolo_handle_check_slow(comm, what);
+}
+/* Begins messages that were put aside, before a call that is no operation (windows, communicators), which comes
+ * after them. */
+static inline kolo_status_t kolo_comm_begin_aside(kolo_comm_t comm, const char *what)
+{
+    return KOLO_LIKELY(!comm->aside) ? KOLO_OK : comm->begin_aside(comm, what);
 }
 /* True for a handle whose communicator was or is being aborted, until the handle is reused. */
 bool kolo_handle_was_aborted(kolo_comm_t comm);

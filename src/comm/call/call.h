@@ -24,6 +24,9 @@ kolo_status_t kolo_p2p_check_call(kolo_call_t *call, const void *buf, const char
 /* ---- request.c ---- */
 /* Runs the messages that kolo_isend() and kolo_irecv() put aside, and this call, as one group. */
 kolo_status_t kolo_requests_join(kolo_call_t *call);
+/* A call on the communicator comes into this thread's open group: what was put aside comes into it before, on the
+ * call's stream. */
+kolo_status_t kolo_requests_join_group(kolo_comm_t comm, void *stream);
 /* Fails the messages that are still put aside when the communicator ends. Nothing of it runs. */
 void kolo_requests_drop(kolo_comm_t comm);
 
@@ -120,6 +123,9 @@ kolo_status_t kolo_call_refused(kolo_status_t status);
         if (KOLO_UNLIKELY(call_try_status != KOLO_OK)) return kolo_call_refused(call_try_status);                  \
     } while (0)
 bool kolo_group_open(void);
+/* Called once this thread's open group is over, or, where it has streams, queued on them. why: it did not come to
+ * its end. */
+void kolo_group_when_over(void (*over)(kolo_status_t status, const char *why));
 bool kolo_group_has_calls(void);
 kolo_status_t kolo_group_add(kolo_call_t *call);
 /* ---- group_life.c ---- */

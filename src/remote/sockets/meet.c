@@ -155,7 +155,7 @@ static kolo_sockets_sock_t *claimed(kolo_net_open_t *open, const kolo_claim_t *c
     if (claim->purpose != KOLO_PURPOSE_STREAM) return NULL;
     for (kolo_net_end_t *end = open->first; end; end = end->next_end) {
         if (!end->reads || end->mine.token != claim->tag) continue;
-        if (end->revoked || claim->from < 0 || claim->from > (int)end->mine.sockets) return NULL;
+        if (end->revoked || claim->from < 0 || claim->from > (int)end->nsockets) return NULL;
         kolo_sockets_sock_t *sock = claim->from == OFFERS_SOCKET ? &end->offers : &end->data[claim->from - 1];
         *result = end;
         return sock->state == KOLO_SOCKET_NONE ? sock : NULL;
