@@ -24,7 +24,8 @@ static void warn_inside(void)
     for (size_t i = 0; i < sizeof launchers / sizeof launchers[0]; i++) {
         const char *rank = getenv(launchers[i].rank), *size = getenv(launchers[i].size);
         if (!rank || !size || strcmp(rank, "0") != 0 || atoi(size) < 2) continue;
-        fprintf(stderr, "kolorun: %s has started %s of these, and each starts a job of its own: one launcher is enough\n",
+        fprintf(stderr,
+                "kolorun: %s has started %s of these, and each starts a job of its own: one launcher is enough\n",
                 launchers[i].name, size);
     }
 }

@@ -156,25 +156,50 @@ static void band(FILE *f, const panel_t *p, const line_t *l)
     fprintf(f, "'/>\n");
 }
 
-static void points(FILE *f, const panel_t *p, const line_t *l)
+/* Where the algorithm of a line changes. */
+typedef struct {
+    const perf_row_t *row;
+    double x, y; /* y: of the line there */
+} kink_t;
+typedef struct {
+    kink_t list[PERF_MAX_ROWS];
+    size_t n;
+} kinks_t;
+
+static void points(FILE *f, const panel_t *p, const line_t *l, kinks_t *kinks)
 {
     const char *before = NULL;
     for (size_t i = next_row(p, l, 0); i < l->count; i = next_row(p, l, i + 1)) {
         double x = x_of(p, &l->rows[i]), y = y_of(p, p->value(&l->rows[i]));
         const char *algo = l->rows[i].algo;
         fprintf(f, "<circle cx='%.1f' cy='%.1f' r='2.5' fill='%s'/>", x, y, colors[l->coll]);
-        if (p->value == time_of && !l->in_place && before && algo && strcmp(before, algo) != 0)
-            fprintf(f,
-                    "<text x='%.1f' y='%.1f' font-size='9' text-anchor='end' fill='%s' paint-order='stroke' "
-                    "stroke='white' stroke-width='3'>%s</text>",
-                    x - 4, y - 6, colors[l->coll], algo);
+        if (p->value == time_of && !l->in_place && before && algo && strcmp(before, algo) != 0 &&
+            kinks->n < PERF_MAX_ROWS)
+            kinks->list[kinks->n++] = (kink_t){&l->rows[i], x, y};
         before = algo;
     }
     fprintf(f, "\n");
 }
 
+/* The names of the new algorithms at one size stand above each other, over all lines: there they cross none. */
+static void name_kinks(FILE *f, const panel_t *p, const kinks_t *kinks, const perf_row_t *rows, size_t count)
+{
+    for (size_t i = 0; i < kinks->n; i++) {
+        const kink_t *k = &kinks->list[i];
+        double top = k->y;
+        int below = 0; /* those at this size whose lines are lower */
+        for (size_t r = 0; r < count; r++)
+            if (rows[r].bytes == k->row->bytes && rows[r].coll != PERF_BARRIER)
+                top = fmin(top, y_of(p, p->value(&rows[r])));
+        for (size_t j = 0; j < kinks->n; j++)
+            below += kinks->list[j].x == k->x && (kinks->list[j].y > k->y || (kinks->list[j].y == k->y && j < i));
+        fprintf(f, "<text x='%.1f' y='%.1f' font-size='9' text-anchor='end' fill='%s'>%s</text>\n", k->x,
+                top - 7 - 10 * below, colors[k->row->coll], k->row->algo);
+    }
+}
+
 /* Returns where the line ends, 0 if there is none. */
-static double curve(FILE *f, const panel_t *p, const line_t *l)
+static double curve(FILE *f, const panel_t *p, const line_t *l, kinks_t *kinks)
 {
     double end = 0;
     size_t first = next_row(p, l, 0);
@@ -186,7 +211,7 @@ static double curve(FILE *f, const panel_t *p, const line_t *l)
         fprintf(f, "%.1f,%.1f ", x_of(p, &l->rows[i]), end);
     }
     fprintf(f, "' stroke='%s'%s/>\n", colors[l->coll], l->in_place ? " stroke-dasharray='5 4'" : "");
-    points(f, p, l);
+    points(f, p, l, kinks);
     return end;
 }
 
@@ -222,14 +247,17 @@ static void names(FILE *f, const panel_t *p, name_t *ends, int n)
 static void panel(FILE *f, panel_t *p, const perf_row_t *rows, size_t count)
 {
     name_t ends[PERF_COUNT];
+    static kinks_t kinks;
     int n = 0;
+    kinks.n = 0;
     if (!set_range(p, rows, count)) return;
     axes(f, p);
     for (int c = 0; c < PERF_COUNT; c++) {
         line_t out = {rows, count, c, false}, in = {rows, count, c, true};
-        double y = curve(f, p, &out), y_in = curve(f, p, &in);
+        double y = curve(f, p, &out, &kinks), y_in = curve(f, p, &in, &kinks);
         if (y > 0 || y_in > 0) ends[n++] = (name_t){y > 0 ? y : y_in, c};
     }
+    name_kinks(f, p, &kinks, rows, count);
     names(f, p, ends, n);
 }
 
