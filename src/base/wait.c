@@ -197,7 +197,7 @@ static void describe_until(const kolo_wait_t *wait, uint64_t now, char *text, si
     kolo_wait_words(what, now - wait->since_ns, text, bytes);
 }
 
-/* Who is asked waits for answers: that wait, within this one, explains nothing. */
+/* Tells what is awaited, and whose fault it is. Who is asked waits for answers: that wait explains nothing. */
 static void warn(const kolo_wait_t *wait, uint64_t now)
 {
     static _Thread_local bool explaining;

@@ -84,8 +84,8 @@ static int tell_each(kolo_verdict_t *v, kolo_position_t which, int most)
     return n;
 }
 
-/* All have entered it, and still somebody is waited for: whose process is stopped inside, or who alone stays there
- * while others have gone on to the next one. */
+/* Tells, where all have entered it, for whom they still wait: whose process is stopped inside, or who alone stays
+ * there while others have gone on to the next one. */
 static int tell_held(kolo_verdict_t *v, int most)
 {
     int n = 0, on = 0, inside = 0;

@@ -92,7 +92,7 @@ static void log_lines(const kolo_body_t *body, const char *text)
     }
 }
 
-/* What the other ranks do, and this one: fills in `ranks` and returns how many. */
+/* Asks what the other ranks do, fills in `ranks`, with this one among them, and returns how many. */
 static int ask(kolo_body_t *body, kolo_finding_t *findings, kolo_verdict_rank_t *ranks)
 {
     kolo_finding_t mine = {.rank = body->rank, .heard = true};
@@ -113,7 +113,7 @@ static int ask(kolo_body_t *body, kolo_finding_t *findings, kolo_verdict_rank_t 
     return n;
 }
 
-/* The short verdict, "" if nobody is found; tell_all: the long one goes into the log. */
+/* Writes the short verdict, "" if nobody is found; tell_all: the long one goes into the log. */
 static void ask_around(kolo_body_t *body, bool tell_all, char *brief, size_t bytes)
 {
     kolo_finding_t *findings = calloc(KOLO_SURVEY_RANKS, sizeof *findings);

@@ -74,7 +74,7 @@ kolo_status_t kolo_check_buffer(const void *buf, uint64_t bytes, bool on_device,
     return KOLO_OK;
 }
 
-/* What the in-place form of a call is, in its own words. */
+/* Says what the in-place form of a call is, in its own words. */
 static const char *in_place_form(kolo_coll_t coll)
 {
     switch (coll) {

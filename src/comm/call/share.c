@@ -275,7 +275,7 @@ static void check_peers(const run_t *run)
     }
 }
 
-/* The first that is not over speaks for all, as in describe(). */
+/* Asks for the first that is not over, which speaks for all, as in describe(). */
 static void explain(void *arg, char *buf, size_t bytes)
 {
     const run_t *run = arg;

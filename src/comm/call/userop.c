@@ -20,7 +20,7 @@ static bool agrees(int number)
     return number == KOLO_SIGNATURE_AGREE || number == KOLO_SIGNATURE_AGREE + 1;
 }
 
-/* number: the one it must have; 0: any that is free. */
+/* Adds a reducer under this number, or 0: any that is free. */
 static kolo_status_t add(kolo_comm_t comm, const kolo_reducer_t *reducer, int number, kolo_op_t *op,
                          const char *what)
 {

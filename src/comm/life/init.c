@@ -25,7 +25,7 @@ static bool is_one_of(int value, int a, int b)
     return value == KOLO_UNDEFINED_INT || value == a || value == b;
 }
 
-/* Those that the caller has set. */
+/* Checks those that the caller has set. */
 static kolo_status_t check_fields(const kolo_config_t *config, const char *what)
 {
     kolo_config_t c;
