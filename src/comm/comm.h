@@ -292,7 +292,7 @@ struct kolo_comm {
 /* ---- handle.c ---- */
 kolo_status_t kolo_handle_new(kolo_body_t *body, kolo_comm_t *comm);
 void kolo_handle_drop(kolo_comm_t comm);
-/* KOLO_OK for a live communicator; else an error with a message. `what` names the function. */
+/* Returns KOLO_OK for a live communicator; else an error with a message. `what` names the function. */
 kolo_status_t kolo_handle_check_slow(kolo_comm_t comm, const char *what);
 static inline kolo_status_t kolo_handle_check(kolo_comm_t comm, const char *what)
 {
@@ -305,9 +305,9 @@ static inline kolo_status_t kolo_comm_begin_aside(kolo_comm_t comm, const char *
 {
     return KOLO_LIKELY(!comm->aside) ? KOLO_OK : comm->begin_aside(comm, what);
 }
-/* True for a handle whose communicator was or is being aborted, until the handle is reused. */
+/* Returns true for a handle whose communicator was or is being aborted, until the handle is reused. */
 bool kolo_handle_was_aborted(kolo_comm_t comm);
-/* The body, for a call that is not an operation; held until kolo_handle_leave(). NULL: an error is set. */
+/* Returns the body, for a call that is not an operation; held until kolo_handle_leave(). NULL: an error is set. */
 kolo_body_t *kolo_handle_visit(kolo_comm_t comm, const char *what);
 void kolo_handle_leave(kolo_comm_t comm);
 /* Runs fn(arg) on a detached thread that counts as a visitor: fn ends with kolo_handle_leave(body->handle). */
@@ -403,7 +403,7 @@ kolo_status_t kolo_body_bind(kolo_body_t *body, kolo_plan_t *plan, kolo_bound_t 
 void kolo_bound_free(kolo_bound_t *bound);
 /* NODE LL connections of the flat path. Collective over the node. */
 kolo_status_t kolo_body_connect_flat(kolo_body_t *body);
-/* Bytes that its connections hold; call only while no operation is under way. */
+/* Returns the bytes that its connections hold; call only while no operation is under way. */
 size_t kolo_body_conn_memory(const kolo_body_t *body);
 /* Makes the missing connections of keys[0..count); protos NULL: all SIMPLE. */
 kolo_status_t kolo_body_connect(kolo_body_t *body, const kolo_plan_conn_t *keys, const kolo_proto_t *protos,
@@ -419,15 +419,15 @@ void kolo_making_end(kolo_making_t *making, kolo_status_t status);
 int kolo_making_awaits(const kolo_making_t *making); /* the rank that it waits for next, -1: none */
 kolo_comm_conn_t *kolo_body_find_conn(kolo_body_t *body, const kolo_plan_conn_t *key, kolo_proto_t proto);
 void kolo_body_disconnect(kolo_body_t *body);
-/* Can both ends of a pair use references (KOLO_CAP_REF)? Lines (LL)? */
+/* Tells whether both ends of a pair can use references (KOLO_CAP_REF); lines (LL). */
 bool kolo_body_pair_refs(const kolo_body_t *body, uint32_t peer);
 bool kolo_body_pair_ll(const kolo_body_t *body, uint32_t peer);
 
 /* ---- parts of other calls ---- */
 
 /* kolo_all_reduce() and kolo_comm_split() as a part of another public call, which messages then name. */
-kolo_status_t kolo_call_all_reduce(kolo_call_word_t as, const void *src, void *dst, size_t count, kolo_type_t type,
-                                   kolo_op_t op, kolo_comm_t comm);
+kolo_status_t kolo_call_all_reduce(kolo_call_word_t as, void *data, size_t count, kolo_type_t type, kolo_op_t op,
+                                   kolo_comm_t comm);
 /* Makes an operator like kolo_op_create_callback(), for 64-bit words, with the number by which messages know it:
  * KOLO_SIGNATURE_AGREE or the one behind it. */
 kolo_status_t kolo_op_create_agreement(kolo_op_t *op, kolo_user_op_fn_t fn, int number, kolo_comm_t comm);

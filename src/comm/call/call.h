@@ -150,14 +150,14 @@ typedef struct kolo_p2p {
 } kolo_p2p_t;
 /* Copies messages to this rank itself and starts the rest. `calls` must not change until end. */
 kolo_status_t kolo_p2p_begin(kolo_body_t *body, const kolo_call_t *calls, size_t count, kolo_p2p_t *p2p);
-/* KOLO_OK when all are complete; KOLO_IN_PROGRESS else, with *moved set if anything was done. */
+/* Returns KOLO_OK when all are complete; KOLO_IN_PROGRESS else, with *moved set if anything was done. */
 kolo_status_t kolo_p2p_step(kolo_p2p_t *p2p, bool *moved);
 /* Checks, while it waits, that the peers live. */
 kolo_status_t kolo_p2p_check(kolo_p2p_t *p2p);
 /* "rank 0, in recv 4 float32 from rank 1, for rank 1 to send it" */
 void kolo_p2p_describe_call(int rank, const kolo_call_t *call, char *buf, size_t bytes);
 void kolo_p2p_describe(void *p2p, char *buf, size_t bytes);
-/* The message that has met one with another signature; NULL: none. */
+/* Returns the message that has met one with another signature; NULL: none. */
 const kolo_task_t *kolo_p2p_met(const kolo_p2p_t *p2p, const kolo_call_t **call);
 /* Up to `most` ranks that it waits for, other ones in turn if there are more; returns how many. */
 size_t kolo_p2p_awaited(kolo_p2p_t *p2p, int *ranks, size_t most);
