@@ -126,6 +126,14 @@ static kolo_status_t comm_synchronize(kolo_comm_t comm)
     return kolo_stream_destroy(stream);
 }
 
+static kolo_status_t comm_set_op_timeout(kolo_comm_t comm)
+{
+    int before;
+    TRY(kolo_comm_set_op_timeout(comm, 60000, &before)); /* the next call alone has a minute */
+    TRY(kolo_barrier(comm, NULL));
+    return kolo_comm_set_op_timeout(comm, before, NULL);
+}
+
 /* All ranks in one process. One thread calls for all of them, so the calls are a group. */
 static kolo_status_t comm_init_all(void)
 {
@@ -183,9 +191,15 @@ static kolo_status_t job_connect(kolo_comm_t *comm)
 
 int main(int argc, char **argv)
 {
-    static kolo_status_t (*const examples[])(kolo_comm_t) = {
-        comm_get_async_error, get_last_error, comm_split,       comm_dup,
-        comm_shrink,          comm_revoke,    comm_synchronize, comm_init_rank_scalable};
+    static kolo_status_t (*const examples[])(kolo_comm_t) = {comm_get_async_error,
+                                                             get_last_error,
+                                                             comm_split,
+                                                             comm_dup,
+                                                             comm_shrink,
+                                                             comm_revoke,
+                                                             comm_synchronize,
+                                                             comm_set_op_timeout,
+                                                             comm_init_rank_scalable};
     kolo_comm_t comm;
     if (argc != 2) return 2;
     snprintf(path, sizeof path, "%s/id", argv[1]);
