@@ -197,7 +197,8 @@ typedef struct kolo_body {
     } levels;                          /* of a hierarchical one */
     _Atomic uint32_t device_cancelled; /* its kernels must end */
     bool went;                         /* this rank has left; others may not have */
-    bool suspended;                    /* has no device memory now; used by the operation whose turn it is */
+    kolo_call_word_t ends_as; /* the call that finalizes it, as its user knows it; 0: kolo_comm_finalize() */
+    bool suspended;           /* has no device memory now; used by the operation whose turn it is */
     kolo_device_watch_t watch;
 
     kolo_oob_t *oob;
@@ -446,10 +447,18 @@ bool kolo_body_pair_ll(const kolo_body_t *body, uint32_t peer);
 /* kolo_all_reduce() and kolo_comm_split() as a part of another public call, which messages then name. */
 kolo_status_t kolo_call_all_reduce(kolo_call_word_t as, void *data, size_t count, kolo_type_t type, kolo_op_t op,
                                    kolo_comm_t comm);
+/* Makes an operator like kolo_op_create_callback(), for 64-bit words, with the number by which messages know it:
+ * KOLO_SIGNATURE_AGREE or the one behind it. */
+kolo_status_t kolo_op_create_agreement(kolo_op_t *op, kolo_user_op_fn_t fn, int number, kolo_comm_t comm);
+kolo_status_t kolo_call_finalize(kolo_call_word_t as, kolo_comm_t comm);
 kolo_status_t kolo_call_split(kolo_call_word_t as, kolo_comm_t comm, int color, int key, kolo_comm_t *newcomm,
                               const kolo_config_t *config);
 
 /* ---- words ---- */
+
+/* Writes who keeps an operation waiting that has waited for long, as the error at its time limit would say it; ""
+ * if nobody is found. Asks the other ranks, for some tenths of a second at most (call/ask_around.c). */
+void kolo_ask_around_stalled(kolo_body_t *body, char *buf, size_t bytes);
 
 /* Kind, type, operator, root and count of a call as one word, for comparison between ranks. */
 static inline uint64_t kolo_call_signature(const kolo_call_t *call)
