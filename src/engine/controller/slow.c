@@ -14,7 +14,8 @@
 static kolo_status_t hand_in(void *arg, const kolo_request_t *request, const kolo_ranks_t *ranks)
 {
     kolo_set_t *s = arg;
-    for (int r = 0; KOLO_UNLIKELY(s->engine->timeline != NULL) && r < INT_MAX;)
+    /* Rank 0's own are in its timeline since they were submitted. */
+    for (int r = 1; KOLO_UNLIKELY(s->engine->timeline != NULL) && r < INT_MAX;)
         if ((r = kolo_ranks_next(ranks, r)) < INT_MAX) kolo_trace_ready(s, request, r++);
     return kolo_controller_shared(&s->controller, request, ranks);
 }
