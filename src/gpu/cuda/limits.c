@@ -155,12 +155,19 @@ static void take(uint64_t *to, uint64_t value)
     if (value) *to = value;
 }
 
+/* The same number whatever the length. */
+static void blocks_of_a_role(kolo_cuda_limits_t *limits, uint32_t blocks)
+{
+    limits->blocks = limits->most_blocks = blocks;
+    limits->nlengths = 0;
+}
+
 void kolo_cuda_limits(const kolo_exec_tuned_t *tuned, uint32_t nranks, kolo_cuda_limits_t *limits)
 {
     const kolo_cuda_options_t *o = &kolo_cuda_options;
     uint64_t blocks = (uint64_t)o->blocks;
     *limits = tuned->profile == KOLO_GPU_COMPUTE ? compute : nranks > 2 ? among_more : between_two;
-    if (tuned->profile == KOLO_GPU_BALANCED) limits->blocks = BALANCED_BLOCKS;
+    if (tuned->profile == KOLO_GPU_BALANCED) blocks_of_a_role(limits, BALANCED_BLOCKS);
     if (tuned->profile != KOLO_GPU_COMPUTE) { /* what is measured is how fast it goes */
         take(&limits->ll_all_reduce, tuned->ll_all_reduce);
         take(&limits->ll_others, tuned->ll_others);
@@ -182,9 +189,6 @@ void kolo_cuda_limits(const kolo_exec_tuned_t *tuned, uint32_t nranks, kolo_cuda
     take(&limits->give, (uint64_t)o->give_bytes);
     take(&limits->pipe, (uint64_t)o->pipe_bytes);
     if (nranks > 2) take(&limits->pipe_reduce, (uint64_t)o->pipe_bytes);
-    if (blocks) {
-        limits->blocks = limits->most_blocks = (uint32_t)blocks;
-        limits->nlengths = 0;
-    }
+    if (blocks) blocks_of_a_role(limits, (uint32_t)blocks);
     if (limits->most_blocks < limits->blocks) limits->most_blocks = limits->blocks;
 }

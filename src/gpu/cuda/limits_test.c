@@ -63,16 +63,14 @@ static void test_compute_leaves_multiprocessors(void **s)
 static void test_balanced_leaves_half_of_long_operations(void **s)
 {
     (void)s;
-    static const kolo_coll_t colls[] = {KOLO_COLL_ALL_REDUCE, KOLO_COLL_ALL_GATHER, KOLO_COLL_REDUCE_SCATTER};
     for (uint32_t n = 2; n <= 8; n *= 2) {
-        for (size_t c = 0; c < KOLO_COUNTOF(colls); c++) {
-            uint64_t bytes = UINT64_C(1) << 12;
-            for (; bytes <= UINT64_C(128) << 20; bytes *= 2) {
+        for (int c = 0; c < KOLO_COLL_P2P; c++) {
+            for (uint64_t bytes = UINT64_C(1) << 12; bytes <= UINT64_C(1) << 33; bytes *= 2) {
                 uint32_t blocks, of_latency;
                 make(&(kolo_exec_tuned_t){.profile = KOLO_GPU_LATENCY}, n);
-                kolo_cuda_family_t family = choose(colls[c], bytes, &of_latency);
+                kolo_cuda_family_t family = choose((kolo_coll_t)c, bytes, &of_latency);
                 make(&(kolo_exec_tuned_t){.profile = KOLO_GPU_BALANCED}, n);
-                assert_int_equal(choose(colls[c], bytes, &blocks), family);
+                assert_int_equal(choose((kolo_coll_t)c, bytes, &blocks), family);
                 if (family == KOLO_CUDA_TWO_STEP || family == KOLO_CUDA_STAGED)
                     assert_in_range(blocks, 1, MULTIPROCESSORS / 2);
                 else
