@@ -391,7 +391,7 @@ kolo_status_t kolo_conn_add(kolo_oob_t *oob, int rank, kolo_socket_t socket)
     conn->next = peer->conns;
     peer->conns = conn;
     peer->live++;
-    peer->gone = false;
+    peer->gone = peer->absent = false;
     kolo_rooms_connected(conn);
     if (oob->left) kolo_farewell_queue(conn);
     kolo_oob_wake(oob);
