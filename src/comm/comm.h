@@ -241,7 +241,7 @@ typedef struct kolo_body {
     struct kolo_registration *registrations;
     struct kolo_windows *_Atomic windows; /* window/; NULL: none so far */
     struct kolo_tagged *_Atomic tagged;   /* tagged/; the same */
-    kolo_waker_t *_Atomic bell;           /* of the thread that moves those; the same */
+    kolo_waker_t *bell;                   /* of the thread that moves those; under the handle's error_lock */
 
     kolo_board_t board;       /* the last operations, for peers that ask */
     kolo_board_pair_t *pairs; /* the same as on the board */
@@ -368,15 +368,12 @@ static inline void kolo_ticket_end(kolo_comm_t comm, uint64_t ticket)
     kolo_gate_open_if_joined(&comm->gate);
 }
 
-/* Something has ended the communicator: for those of its threads that wait neither for its wires nor at its gate.
- */
-static inline void kolo_body_ring(kolo_body_t *body)
-{
-    kolo_waker_t *bell = atomic_load(&body->bell);
-    if (bell) kolo_waker_wake(bell);
-}
-
 /* ---- stop.c ---- */
+/* Rings for the thread of messages with tags: something has ended the communicator, and that thread waits neither
+ * for its wires nor at its gate. */
+void kolo_body_ring(kolo_body_t *body);
+/* Sets whom kolo_body_ring() wakes; NULL: nobody, and when this returns no ring is under way. */
+void kolo_body_set_bell(kolo_body_t *body, kolo_waker_t *bell);
 /* Wakes all waits after the abort flag was set. last_error not NULL: also notifies the peers that this rank gave
  * up, with this error before it (may be empty). */
 void kolo_body_interrupt(kolo_body_t *body, const char *last_error);
