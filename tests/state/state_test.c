@@ -99,7 +99,19 @@ typedef struct {
     unsigned victims;
     int place, step;
     kolo_status_t excuse;
+    bool loops; /* by kolo_state_enter() and kolo_state_next() */
 } plan_t;
+
+static kolo_status_t run_or_loop(kolo_state_t state, trainer_t *t, bool loops)
+{
+    int again;
+    if (!loops) return kolo_state_run(state, train, t);
+    kolo_status_t status = kolo_state_enter(state);
+    while ((status = kolo_state_next(state, status, &again)) == KOLO_OK && again) status = train(state, t);
+    EXPECT(again == 0);
+    EXPECT_IS(KOLO_ERR_INVALID_USAGE, kolo_state_next(state, KOLO_OK, &again));
+    return status;
+}
 
 static void train_and_check(proc_t *p)
 {
@@ -110,7 +122,7 @@ static void train_and_check(proc_t *p)
     t.is_victim = plan->victims >> p->r.rank & 1;
     t.m.first = t.m.second = p->r.rank == 0 ? 0 : 1000 + p->r.rank; /* that of rank 0 counts */
     if (!set_up(&t, &state)) return;
-    EXPECT_OK(kolo_state_run(state, train, &t));
+    EXPECT_OK(run_or_loop(state, &t, plan->loops));
     check_sums(&t);
     EXPECT_OK(kolo_state_get_info(state, &info));
     EXPECT(info.commits == STEPS);
@@ -161,6 +173,92 @@ static void an_error_that_nobody_died_of_costs_no_rank(void **state)
 {
     (void)state;
     assert_int_equal(run_plan(4, (plan_t){.place = NOWHERE, .step = 11, .excuse = KOLO_ERR_REMOTE}), 0);
+}
+
+static void a_loop_is_as_good_as_a_function(void **state)
+{
+    (void)state;
+    assert_int_equal(run_plan(1, (plan_t){.place = NOWHERE, .loops = true}), 0);
+    for (int place = AT_START; place <= BEFORE_COMMIT; place++)
+        assert_int_equal(run_plan(4, (plan_t){.victims = 1u << 1, .place = place, .step = 5, .loops = true}), 0);
+    assert_int_equal(run_plan(3, (plan_t){.place = NOWHERE, .step = 11, .excuse = KOLO_ERR_REVOKED, .loops = true}),
+                     0);
+}
+
+/* ---- values, whose size changes ---- */
+
+#define GROWS 700 /* bytes a step */
+
+static void fill_text(char *text, int64_t step)
+{
+    for (int64_t i = 0; i < step * GROWS; i++) text[i] = (char)('a' + (i * 31 + step) % 26);
+}
+
+static bool is_text_of(kolo_state_t state, int64_t step)
+{
+    static char want[STEPS * GROWS];
+    const void *text;
+    size_t bytes;
+    fill_text(want, step);
+    return EXPECT_OK(kolo_state_get(state, "seen", &text, &bytes)) && bytes == (size_t)(step * GROWS) &&
+           (bytes == 0 ? text == NULL : memcmp(text, want, bytes) == 0);
+}
+
+/* In each step the value is put twice: what was not committed is not there after a change. */
+static kolo_status_t write_down(kolo_state_t state, void *arg)
+{
+    static char text[STEPS * GROWS];
+    trainer_t *t = arg;
+    kolo_comm_t comm;
+    kolo_status_t status = kolo_state_comm(state, &comm);
+    EXPECT(is_text_of(state, t->m.step));
+    t->calls++;
+    while (status == KOLO_OK && t->m.step < STEPS) {
+        EXPECT_OK(kolo_state_put(state, "seen", "nonsense", 8));
+        maybe_wait_for_the_end(t, AT_START);
+        status = kolo_barrier(comm, NULL);
+        if (status != KOLO_OK) break;
+        t->m.step++;
+        fill_text(text, t->m.step);
+        EXPECT_OK(kolo_state_put(state, "seen", text, (size_t)(t->m.step * GROWS)));
+        status = kolo_state_commit(state);
+    }
+    return status;
+}
+
+static void keep_a_value(proc_t *p)
+{
+    trainer_t t = {.p = p, .place = AT_START, .step = 6, .is_victim = p->r.rank == 0};
+    kolo_state_config_t config = KOLO_STATE_CONFIG_INITIALIZER;
+    kolo_state_t state;
+    const void *data;
+    size_t bytes;
+    config.comm = p->r.comm;
+    p->r.comm = NULL;
+    if (!EXPECT_OK(kolo_state_create(&state, &config))) return;
+    EXPECT_OK(kolo_state_put(state, "seen", "xxxx", (size_t)p->r.rank)); /* that of rank 0 counts: nothing */
+    EXPECT_OK(kolo_state_register(state, "step", &t.m.step, sizeof t.m.step));
+    EXPECT_OK(kolo_state_put(state, "note", "kept", 4));
+    EXPECT_OK(kolo_state_run(state, write_down, &t));
+    EXPECT(t.calls == 2);
+    EXPECT(is_text_of(state, STEPS));
+    EXPECT_OK(kolo_state_get(state, "note", &data, &bytes));
+    EXPECT(bytes == 4 && memcmp(data, "kept", 4) == 0);
+    EXPECT_OK(kolo_state_destroy(state));
+}
+
+static void values_may_change_their_size(void **state)
+{
+    job_t job;
+    int status;
+    (void)state;
+    job_start(&job, 4, NULL, keep_a_value, NULL);
+    job_await(&job, 0, 1);
+    kill(job.pids[0], SIGKILL);
+    for (int r = 0; r < 4; r++) {
+        if (waitpid(job.pids[r], &status, 0) != job.pids[r]) abort();
+        assert_true(r == 0 || status == 0);
+    }
 }
 
 /* ---- deaths at any moment ---- */
@@ -314,6 +412,30 @@ static void lose_one_too_many(proc_t *p)
     EXPECT_OK(kolo_state_destroy(state));
 }
 
+/* A loop that is left in its middle, as by an exception: the others are told. */
+static void leave_the_loop(proc_t *p)
+{
+    trainer_t t = {.p = p, .place = NOWHERE};
+    kolo_state_t state;
+    kolo_state_info_t info;
+    int again;
+    if (!set_up(&t, &state)) return;
+    kolo_status_t status = kolo_state_enter(state);
+    EXPECT_OK(kolo_state_next(state, status, &again));
+    EXPECT(again == 1);
+    if (p->r.rank == 1) {
+        EXPECT_OK(kolo_state_destroy(state));
+        return;
+    }
+    do status = train(state, &t);
+    while ((status = kolo_state_next(state, status, &again)) == KOLO_OK && again);
+    EXPECT_OK(status);
+    check_sums(&t);
+    EXPECT_OK(kolo_state_get_info(state, &info));
+    EXPECT(info.losses == 1 && info.nranks == 2);
+    EXPECT_OK(kolo_state_destroy(state));
+}
+
 /* ---- what the communicator is like ---- */
 
 static kolo_comm_t not_blocking(proc_t *p)
@@ -387,6 +509,12 @@ static void ranks_that_disagree_are_told(void **state)
     assert_int_equal(run_job(4, ask_for_more), 0);
 }
 
+static void who_leaves_the_loop_is_a_loss_for_the_others(void **state)
+{
+    (void)state;
+    assert_int_equal(run_job(3, leave_the_loop), 0);
+}
+
 static void too_few_after_a_loss_are_an_end(void **state)
 {
     job_t job;
@@ -424,6 +552,9 @@ static kolo_status_t misuse_inside(kolo_state_t s, void *arg)
     int64_t *x = arg;
     EXPECT_IS(KOLO_ERR_INVALID_USAGE, kolo_state_register(s, "late", x, sizeof *x));
     EXPECT_IS(KOLO_ERR_INVALID_USAGE, kolo_state_destroy(s));
+    int again;
+    EXPECT_ERROR(KOLO_ERR_INVALID_USAGE, kolo_state_next(s, KOLO_OK, &again), "not from the function");
+    EXPECT_ERROR(KOLO_ERR_INVALID_USAGE, kolo_state_put(s, "late", x, sizeof *x), "new names come before");
     *x = 5;
     EXPECT_OK(kolo_state_restore(s));
     EXPECT(*x == 1);
@@ -441,6 +572,9 @@ static void arguments(proc_t *p)
     kolo_state_t s;
     kolo_comm_t comm;
     kolo_state_config_t config = {0};
+    const void *data;
+    size_t bytes;
+    int again;
     char name[KOLO_STATE_NAME_MAX + 2];
     memset(name, 'x', sizeof name);
     name[sizeof name - 1] = '\0';
@@ -463,6 +597,14 @@ static void arguments(proc_t *p)
     EXPECT_IS(KOLO_ERR_INVALID_ARGUMENT, kolo_state_register(s, "x", &x, SIZE_MAX / 2));
     EXPECT_OK(kolo_state_register(s, "x", &x, sizeof x));
     EXPECT_ERROR(KOLO_ERR_INVALID_ARGUMENT, kolo_state_register(s, "x", &x, sizeof x), "already");
+    EXPECT_ERROR(KOLO_ERR_INVALID_ARGUMENT, kolo_state_put(s, "x", &x, 1), "is a buffer");
+    EXPECT_ERROR(KOLO_ERR_INVALID_ARGUMENT, kolo_state_get(s, "y", &data, &bytes), "there is no");
+    EXPECT_IS(KOLO_ERR_INVALID_ARGUMENT, kolo_state_put(s, "y", NULL, 1));
+    EXPECT_OK(kolo_state_put(s, "y", NULL, 0));
+    EXPECT_IS(KOLO_ERR_INVALID_ARGUMENT, kolo_state_get(s, "y", NULL, &bytes));
+    EXPECT_ERROR(KOLO_ERR_INVALID_ARGUMENT, kolo_state_register(s, "y", &x, sizeof x), "already");
+    EXPECT_ERROR(KOLO_ERR_INVALID_USAGE, kolo_state_next(s, KOLO_OK, &again), "kolo_state_enter() comes before");
+    EXPECT_IS(KOLO_ERR_INVALID_ARGUMENT, kolo_state_next(s, KOLO_OK, NULL));
     EXPECT_IS(KOLO_ERR_INVALID_ARGUMENT, kolo_state_run(s, NULL, NULL));
     EXPECT_OK(kolo_state_run(s, misuse_inside, &x));
     EXPECT_IS(KOLO_ERR_INVALID_USAGE, kolo_state_run(s, misuse_inside, &x));
@@ -487,6 +629,9 @@ int main(void)
         cmocka_unit_test(a_loss_at_each_point_of_a_step_costs_no_step),
         cmocka_unit_test(rank_0_may_be_lost_and_losses_may_come_together),
         cmocka_unit_test(an_error_that_nobody_died_of_costs_no_rank),
+        cmocka_unit_test(a_loop_is_as_good_as_a_function),
+        cmocka_unit_test(who_leaves_the_loop_is_a_loss_for_the_others),
+        cmocka_unit_test(values_may_change_their_size),
         cmocka_unit_test(deaths_at_any_moment_cost_no_step),
         cmocka_unit_test(ranks_that_disagree_are_told),
         cmocka_unit_test(a_job_that_gets_nowhere_ends),
