@@ -178,6 +178,7 @@ static void look(kolo_body_t *body)
     if (signals != KOLO_OK) fail(body, signals);
     if (!watch->waits || signals != KOLO_OK) return;
     uint64_t waited = w->seen_ns - watch->since_ns;
+    kolo_lost_tell(body);
     for (int i = 0; i < w->count; i++) ranks[i] = w->on[i].rank;
     /* messages have no number that both ends share */
     kolo_status_t status = kolo_signature_fields(w->word).coll == KOLO_COLL_P2P
