@@ -401,7 +401,8 @@ kolo_status_t kolo_lost_watch(kolo_body_t *body);
 /* Makes the error of a wait that is no operation's, and that news have ended, say which. */
 kolo_status_t kolo_lost_ends(kolo_body_t *body, kolo_status_t status);
 void kolo_lost_started(kolo_body_t *body);
-/* Ends what waits for a rank that has gone quietly (KOLO_QUIET_EXIT): from now on the loss is an error. Any thread. */
+/* Ends what waits for a rank that has gone quietly (KOLO_QUIET_EXIT): from now on the loss is an error. Any thread.
+ */
 void kolo_lost_tell(kolo_body_t *body);
 
 /* ---- revoke.c ---- */
