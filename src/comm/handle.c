@@ -119,7 +119,7 @@ kolo_status_t kolo_handle_new(kolo_body_t *body, kolo_comm_t *comm)
     atomic_store(&h->state, KOLO_COMM_STARTING);
     h->rank = body->rank;
     h->nranks = body->nranks;
-    h->blocking = body->blocking;
+    h->blocking = body->life.blocking;
     body->handle = h;
     body->name = h->name;
     atomic_store_explicit(&h->magic, KOLO_COMM_MAGIC, memory_order_release);
@@ -177,7 +177,7 @@ kolo_status_t kolo_body_background(kolo_body_t *body, void *(*fn)(void *), void 
 {
     atomic_fetch_add(&body->handle->visitors, 1);
     int err = kolo_thread_start(NULL, BACKGROUND_STACK_BYTES, fn, arg);
-    if (err == 0 && !body->blocking)
+    if (err == 0 && !body->life.blocking)
         kolo_fail(KOLO_IN_PROGRESS, "blocking is 0 for %s: the call %s", body->name, in_background);
     if (err == 0) return KOLO_OK;
     kolo_handle_leave(body->handle);
@@ -276,8 +276,8 @@ kolo_status_t kolo_handle_retire(kolo_comm_t comm, const char *what, bool abort)
         if (!strstr(kolo_error_text(), in_background))
             snprintf(last_error, sizeof last_error, "%s", kolo_error_text());
         snprintf(words, sizeof words, "%s rank %d was aborted", comm->name, comm->rank);
-        atomic_store(&body->abort, 1);
-        atomic_store(&body->stop, KOLO_STOP_ABORT);
+        atomic_store(&body->stop.abort, 1);
+        atomic_store(&body->stop.reason, KOLO_STOP_ABORT);
         kolo_start_abort_all(comm);
         kolo_body_fail_as(body, KOLO_ERR_ABORTED, words);
     }
