@@ -90,7 +90,7 @@ void kolo_tagged_show(kolo_tagged_t *m, uint64_t now)
     for (const struct kolo_request *r = m->open; r; r = r->next_open)
         if (!oldest || r->since_ns < oldest->since_ns) oldest = r;
     if (!oldest || now < oldest->since_ns + SHOWN_MS * KOLO_NS_PER_MS) {
-        if (m->noted) kolo_record_note_wait(m->body->record.at, 0, false, "");
+        if (m->noted) kolo_record_note_wait(m->body->track.record.at, 0, false, "");
         m->noted = false;
         return;
     }
@@ -105,6 +105,6 @@ void kolo_tagged_show(kolo_tagged_t *m, uint64_t now)
     if (m->nopen > 1 && n > 0 && (size_t)n < sizeof text)
         n += snprintf(text + n, sizeof text - (size_t)n, ", and for %zu more", m->nopen - 1);
     if (n > 0 && (size_t)n < sizeof text) snprintf(text + n, sizeof text - (size_t)n, ": %.250s", state);
-    kolo_record_note_wait(m->body->record.at, oldest->since_ns, true, text);
+    kolo_record_note_wait(m->body->track.record.at, oldest->since_ns, true, text);
     m->noted = true;
 }
