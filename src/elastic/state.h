@@ -125,8 +125,10 @@ struct kolo_state {
 /* state.c */
 kolo_status_t kolo_state_check(kolo_state_t s, const char *what);
 
-/* state_copy.c */
-kolo_status_t kolo_state_copies_open(kolo_state_t s); /* memory for two of what is registered */
+/* ---- state_copy.c ---- */
+
+/* Makes memory for two copies of what is registered. */
+kolo_status_t kolo_state_copies_open(kolo_state_t s);
 void kolo_state_copies_close(kolo_state_t s);
 kolo_status_t kolo_state_copy_out(kolo_state_t s, kolo_state_copy_t *copy);
 kolo_status_t kolo_state_copy_in(kolo_state_t s, const kolo_state_copy_t *copy);

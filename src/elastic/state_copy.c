@@ -50,7 +50,7 @@ void kolo_state_copies_close(kolo_state_t s)
     close_one(&s->next);
 }
 
-/* The bytes of a copy whose sizes may be another rank's; false: they cannot be. */
+/* Counts the bytes of a copy, whose sizes may be another rank's; false: they cannot be. */
 static bool fits(const kolo_state_t s, const uint64_t *sizes, size_t *bytes)
 {
     *bytes = 0;
@@ -76,7 +76,7 @@ kolo_status_t kolo_state_copy_out(kolo_state_t s, kolo_state_copy_t *copy)
     return KOLO_OK;
 }
 
-/* Either all values are new, or none. */
+/* Replaces all values, or none. */
 kolo_status_t kolo_state_copy_in(kolo_state_t s, const kolo_state_copy_t *copy)
 {
     const unsigned char *from = copy->data;

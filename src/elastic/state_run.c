@@ -90,7 +90,7 @@ static kolo_status_t wait_for_more(kolo_state_t s)
     return s->plan_source < 0 ? KOLO_OK : KOLO_IN_PROGRESS;
 }
 
-/* The function's own errors have words only if a call of the library has failed. */
+/* Gives the function's own errors words, which they have only if a call of the library has failed. */
 static kolo_status_t judge(kolo_state_t s, kolo_status_t status)
 {
     if (status != KOLO_OK && status != KOLO_IN_PROGRESS && kolo_error_text()[0] == '\0')
@@ -130,7 +130,7 @@ static kolo_status_t mend(kolo_state_t s, kolo_status_t status)
     return status;
 }
 
-/* What follows a round, or getting in, up to the next round or the end. */
+/* Does what follows a round, or getting in, up to the next round or the end. */
 static kolo_status_t advance(kolo_state_t s, kolo_status_t status)
 {
     for (;;) {
@@ -145,7 +145,7 @@ static kolo_status_t advance(kolo_state_t s, kolo_status_t status)
     }
 }
 
-/* *again: a round begins. Else this is the end, whose words stay. */
+/* Sets *again when a round begins. Else this is the end, whose words stay. */
 static kolo_status_t step(kolo_state_t s, kolo_status_t result, int *again)
 {
     bool had_round = s->in_round;

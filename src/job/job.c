@@ -52,7 +52,7 @@ static kolo_status_t connect_by(kolo_job_meeting_t *m, kolo_comm_t *comm, const 
     return status == KOLO_OK ? KOLO_OK : kolo_fail(status, "%s", text);
 }
 
-/* How often a list has met: the same on all of its ranks, whatever else they have done. */
+/* Counts how often a list has met: the same on all of its ranks, whatever else they have done. */
 static kolo_status_t count_list(uint64_t list, unsigned *number)
 {
     static struct {
@@ -109,7 +109,7 @@ static kolo_status_t take_list(kolo_job_meeting_t *m, const int *ranks, int coun
     return count_list(m->list, &m->number);
 }
 
-/* ranks NULL: all. */
+/* Connects all ranks if `ranks` is NULL. */
 static kolo_status_t connect_some(kolo_comm_t *comm, const int *ranks, int count, const kolo_config_t *config)
 {
     kolo_job_meeting_t *m = calloc(1, sizeof *m);

@@ -53,7 +53,7 @@ static kolo_status_t job_dir(char *dir, size_t bytes)
     return KOLO_OK;
 }
 
-/* Which of the job's communicators this is, as the end of a file's name. */
+/* Writes which of the job's communicators this is, as the end of a file's name. */
 static void put_number(const kolo_job_meeting_t *m, char *text, size_t bytes)
 {
     if (m->list)

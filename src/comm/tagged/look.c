@@ -76,8 +76,8 @@ static bool may_have_left(const kolo_tagged_peer_t *p, bool sends)
     return sends || p->in.ended || p->in.port.socket.fd < 0;
 }
 
-/* Of a receive from any source: can somebody still send? kolo_oob_check_peer() knows of a farewell, which follows
- * all that was sent; of a rank that was never met it is only known that it leaves. */
+/* Tells for a receive from any source whether somebody can still send. kolo_oob_check_peer() knows of a farewell,
+ * which follows all that was sent; of a rank that was never met it is only known that it leaves. */
 static kolo_status_t check_all(const struct kolo_request *r, uint64_t now)
 {
     kolo_tagged_t *m = r->messages;
