@@ -21,7 +21,8 @@ bool kolo_lifeline_room(void);
 /* Takes the socket in any case. */
 kolo_status_t kolo_lifeline_open(kolo_progress_t *progress, kolo_socket_t socket, int tag, kolo_lifeline_fn_t fn,
                                  void *arg, kolo_lifeline_t **line);
-/* Sends news to the other end, which does without where its buffer is full. On the progress thread. NULL is fine. */
+/* Sends news to the other end, which does without where its buffer is full. On the progress thread. NULL is fine.
+ */
 void kolo_lifeline_tell(kolo_lifeline_t *line, const char *text);
 /* With a last word, or without one (text NULL). NULL is fine. Any thread that holds no lock which fn takes. */
 void kolo_lifeline_close(kolo_lifeline_t *line, kolo_status_t status, const char *text);
