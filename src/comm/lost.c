@@ -77,7 +77,7 @@ static void on_news(void *arg, kolo_news_kind_t kind, int rank, const char *why)
             h->error = status_of(stops[kind]);
             h->error_is_news = true;
             put_words(body, stops[kind], rank, why, h->error_text, sizeof h->error_text);
-            kolo_failure_note(h->error, h->error_text);
+            kolo_comm_failure_note(h->error, h->error_text);
         }
         pthread_mutex_unlock(&h->error_lock);
         atomic_compare_exchange_strong(&h->state, &ready, KOLO_COMM_FAILED);

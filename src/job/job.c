@@ -17,7 +17,7 @@ static _Atomic unsigned connects; /* how often; the same on all ranks */
 kolo_status_t kolo_job_get_place(kolo_job_place_t *place)
 {
     if (!place) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "job_get_place: the place is NULL");
-    KOLO_TRY(kolo_library_init());
+    KOLO_TRY(kolo_comm_library_init());
     KOLO_TRY(kolo_job_place_from(&kolo_job_values, place));
     kolo_log_identify(place->rank, NULL);
     return KOLO_OK;
@@ -54,8 +54,8 @@ static kolo_status_t connect_by(kolo_job_meeting_t *m, kolo_comm_t *comm, const 
 kolo_status_t kolo_job_connect(kolo_comm_t *comm, const kolo_config_t *config)
 {
     if (!comm) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "job_connect: the communicator is NULL");
-    KOLO_TRY(kolo_library_init());
-    KOLO_TRY(kolo_config_check(config, "job_connect")); /* before anybody is waited for */
+    KOLO_TRY(kolo_comm_library_init());
+    KOLO_TRY(kolo_comm_config_check(config, "job_connect")); /* before anybody is waited for */
     kolo_job_meeting_t *m = calloc(1, sizeof *m);
     if (!m) return kolo_fail(KOLO_ERR_NO_MEMORY, "job_connect: out of memory");
     kolo_status_t status = kolo_job_place_from(&kolo_job_values, &m->place);

@@ -76,7 +76,7 @@ static void make_key(void)
 
 kolo_status_t kolo_group_start(void)
 {
-    KOLO_TRY(kolo_library_init());
+    KOLO_TRY(kolo_comm_library_init());
     pthread_once(&at_exit_once, make_key);
     if (!group.capacity && pthread_setspecific(at_exit, &at_exit) != 0)
         return kolo_fail(KOLO_ERR_NO_MEMORY, "group_start: out of memory");

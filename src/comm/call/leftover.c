@@ -23,7 +23,7 @@ static const kolo_slot_header_t *find_from(const kolo_body_t *body, int rank, ui
     return NULL;
 }
 
-kolo_status_t kolo_leftover_look(kolo_body_t *body, uint64_t number, uint64_t word)
+kolo_status_t kolo_call_leftover_look(kolo_body_t *body, uint64_t number, uint64_t word)
 {
     for (int rank = 0; rank < body->nranks && body->conns.by_peer; rank++) {
         const kolo_slot_header_t *h = find_from(body, rank, number, word);

@@ -258,8 +258,8 @@ void kolo_p2p_forget(kolo_body_t *body)
 {
     for (int r = 0; body->lanes_to && r < body->nranks; r++) {
         for (int i = 0; i < 3; i++) {
-            kolo_bound_free(body->lanes_to[r].send[i]);
-            kolo_bound_free(body->lanes_to[r].recv[i]);
+            kolo_body_bound_free(body->lanes_to[r].send[i]);
+            kolo_body_bound_free(body->lanes_to[r].recv[i]);
         }
     }
     free(body->lanes_to);

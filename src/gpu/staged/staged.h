@@ -90,9 +90,9 @@ typedef struct kolo_staged {
     bool started;
 } kolo_staged_t;
 
-/* open.c: memory of at least `bytes`, pinned. */
+/* Pins memory of at least `bytes` (open.c). */
 kolo_status_t kolo_staged_pin(kolo_staged_t *s, size_t bytes, char **at);
-/* worker.c */
+/* Runs the worker's thread (worker.c). */
 void *kolo_staged_work(void *state);
 
 /* collective.c, messages.c. _plan: the room, and how many pieces. _copy: queues the copies of a piece from or to
