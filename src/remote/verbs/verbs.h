@@ -237,6 +237,20 @@ kolo_status_t kolo_verbs_start(kolo_net_open_t *open, const kolo_net_end_config_
                                kolo_net_end_t **end);
 kolo_status_t kolo_verbs_connect(kolo_net_end_t *end, const kolo_net_hello_t *peer);
 void kolo_verbs_shut(kolo_net_end_t *end);
+
+/* ---- end.c: what an end of queues and one of one-sided transfers have in common ---- */
+/* Makes an end, in the device's list until kolo_verbs_shut(). NULL: no memory, with its message. */
+kolo_net_end_t *kolo_verbs_end_new(kolo_net_open_t *open, const char *label);
+typedef struct {
+    uint32_t sends, receives, completions, pieces; /* requests, completions, parts of a send */
+} kolo_verbs_room_t;
+/* Makes its completion queue and its queue pair, which is in INIT then. */
+kolo_status_t kolo_verbs_end_make_queues(kolo_net_end_t *end, const kolo_verbs_room_t *room);
+/* Fills in what it says of itself; the caller has set depth and fifo. */
+kolo_status_t kolo_verbs_end_introduce(kolo_net_end_t *end, kolo_net_hello_t *hello);
+/* Takes what the other end says, which must be of the same kind of network. */
+kolo_status_t kolo_verbs_end_meet(kolo_net_end_t *end, const kolo_net_hello_t *peer);
+
 /* Brings a queue pair from INIT by RTR to RTS, with what both hellos say. */
 kolo_status_t kolo_verbs_qp_init(kolo_net_end_t *end, struct ibv_qp *qp, int access);
 kolo_status_t kolo_verbs_qp_ready(kolo_net_end_t *end, struct ibv_qp *qp, const kolo_verbs_hello_t *mine,
@@ -247,6 +261,7 @@ kolo_status_t kolo_verbs_isend(kolo_net_end_t *end, const void *data, uint32_t b
 kolo_status_t kolo_verbs_irecv(kolo_net_end_t *end, void *data, uint32_t bytes, const kolo_net_region_t *region,
                                uint64_t cookie, uint64_t tag);
 /* ---- trouble.c: errors that say whose connection it is, by which way, and what may be the cause ---- */
+#define KOLO_VERBS_WITHOUT    "do without RDMA (KOLO_NET_DISABLE=1, for keyed tensors KOLO_ONESIDED_VERBS=0)"
 #define KOLO_VERBS_PORT_CAUSE "a cable, a switch, or `ip link set down`; see `rdma link`"
 #define KOLO_VERBS_GID_CAUSE  "an address was taken from its network interface (`ip address`)"
 /* Tells whether what a failed end says about its cause is all that can be known. false: ask again, for at most 100
