@@ -130,7 +130,7 @@ size_t kolo_body_conn_memory(const kolo_body_t *body)
     return bytes;
 }
 
-/* They are up, or what was made of them goes. */
+/* Adds the connections to the body's or, where they failed, frees them. */
 static void finish_list(kolo_making_t *m, kolo_status_t status)
 {
     kolo_body_t *body = m->body;
@@ -269,7 +269,7 @@ kolo_status_t kolo_body_bind(kolo_body_t *body, kolo_plan_t *plan, kolo_bound_t 
     return KOLO_OK;
 }
 
-/* What the flat path has: I write to all of my host, and read from each. */
+/* Lists the connections of the flat path: I write to all of my host, and read from each. */
 static kolo_status_t flat_keys(const kolo_body_t *body, kolo_plan_conn_t **keys, kolo_proto_t **protos)
 {
     uint32_t n = (uint32_t)body->nranks;

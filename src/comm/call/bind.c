@@ -266,7 +266,7 @@ static void explain_first_use(void *arg, char *buf, size_t bytes)
     kolo_ask_around_stalled(((const first_use_t *)arg)->body, buf, bytes);
 }
 
-/* For the first call of a signature. */
+/* Binds the first call of a signature, which may wait for the others to connect. */
 static kolo_status_t bind_memo(const kolo_call_t *call, uint64_t operation, uint64_t signature, kolo_memo_t *memo)
 {
     kolo_body_t *body = call->comm->body;

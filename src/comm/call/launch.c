@@ -51,7 +51,7 @@ static inline kolo_status_t prepare(const kolo_call_t *call, kolo_task_t *task)
     return kolo_call_bind_task(call, task, memo, known);
 }
 
-/* One rank: the definition itself. */
+/* Does what the collective's definition says for one rank. */
 static kolo_status_t run_alone(const kolo_call_t *call)
 {
     kolo_reducer_t r;

@@ -19,7 +19,8 @@ static void forget(kolo_verbs_region_t **at)
     free(region);
 }
 
-/* The arena is about to give these pages back. False: a window lies there, so they stay. */
+/* Gives up the registrations of pages that the arena is about to return. False: a window lies there, so they
+ * stay. */
 static bool give_up(void *arg, const char *base, size_t bytes)
 {
     kolo_verbs_memory_t *m = arg;
@@ -54,7 +55,7 @@ void kolo_verbs_memory_fini(kolo_verbs_memory_t *m)
     m->device = NULL;
 }
 
-/* With the lock held. */
+/* Finds the region around some memory. With the lock held. */
 static kolo_verbs_region_t *find(kolo_verbs_memory_t *m, const char *base, size_t bytes, bool to_write)
 {
     for (kolo_verbs_region_t **at = &m->regions; *at; at = &(*at)->next) {
@@ -70,7 +71,7 @@ static kolo_verbs_region_t *find(kolo_verbs_memory_t *m, const char *base, size_
     return NULL;
 }
 
-/* With the lock held: whole grains, if it is of the arena. */
+/* Registers memory, in whole grains if it is of the arena. With the lock held. */
 static kolo_status_t add(kolo_verbs_memory_t *m, char *base, size_t bytes, int access, kolo_verbs_region_t **out)
 {
     char *first = kolo_arena_base(m->arena);

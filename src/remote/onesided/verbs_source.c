@@ -68,7 +68,7 @@ void kolo_verbs_sources_close(kolo_onesided_domain_t *domain)
     domain->sources = NULL;
 }
 
-/* Room for `bytes` more: what has gone, then what was kept first. */
+/* Makes room for `bytes` more: drops what has gone, then what was kept first. */
 static void make_room(struct kolo_verbs_sources *s, uint64_t bytes)
 {
     for (uint32_t i = s->n; i-- > 0;)

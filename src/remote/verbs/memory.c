@@ -27,7 +27,7 @@ kolo_status_t kolo_verbs_fail_register(const kolo_net_open_t *open, const char *
                            open->name, bytes, hint);
 }
 
-/* A device's memory is named by a descriptor where its row and the card can do that; else a module of the kernel
+/* Registers a device's memory: by a descriptor where its row and the card can do that; else a module of the kernel
  * may know its pages by their address (peer memory). */
 static struct ibv_mr *register_device(kolo_net_open_t *open, const kolo_mem_place_t *place, void *memory,
                                       size_t bytes, int access)
