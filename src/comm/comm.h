@@ -162,6 +162,7 @@ struct kolo_comm {
     kolo_body_t *making; /* children that are being made from this one; under error_lock */
     kolo_status_t error;
     _Atomic bool revoked_here;
+    _Atomic bool quiet; /* it has failed, and nobody is to know before it is used: lost.c */
     /* The error came with news; an operation that fails because of it may add details. */
     _Atomic bool error_is_news;
     struct kolo_pending *aside, *aside_last; /* call/request.c: messages that run with the next call */
@@ -282,6 +283,9 @@ kolo_status_t kolo_lost_watch(kolo_body_t *body);
 /* Makes the error of a wait that is no operation's, and that news have ended, say which. */
 kolo_status_t kolo_lost_ends(kolo_body_t *body, kolo_status_t status);
 void kolo_lost_started(kolo_body_t *body);
+/* Ends what waits for a rank that has gone quietly (KOLO_QUIET_EXIT): from now on the loss is an error. Any thread.
+ */
+void kolo_lost_tell(kolo_body_t *body);
 
 /* ---- revoke.c ---- */
 /* Notes that the ranks have agreed that those in `out`, but not those in `named` (maps), are lost. */

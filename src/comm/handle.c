@@ -61,15 +61,36 @@ static void disown_all(void)
                 atomic_store(&b->handles[i].magic, KOLO_COMM_FOREIGN);
 }
 
-static void watch_forks(void)
+/* Who exits without ending its communicators has not been killed: the others hear which it was. */
+static void say_exit(void)
+{
+    pthread_mutex_lock(&lock);
+    struct block *first = blocks;
+    pthread_mutex_unlock(&lock);
+    for (struct block *b = first; b; b = b->next)
+        for (int i = 0; i < BLOCK_HANDLES; i++) {
+            kolo_comm_t h = &b->handles[i];
+            kolo_body_t *body =
+                atomic_load(&h->magic) == KOLO_COMM_MAGIC ? kolo_handle_visit(h, "comm_destroy") : NULL;
+            if (!body) continue;
+            if (body->oob && atomic_load(&h->state) != KOLO_COMM_FINALIZED) {
+                kolo_oob_give_reason(body->oob, "its process exited without kolo_comm_destroy()");
+                kolo_oob_give_notice(body->oob);
+            }
+            kolo_handle_leave(h);
+        }
+}
+
+static void watch_ends(void)
 {
     pthread_atfork(NULL, NULL, disown_all);
+    if (kolo_comm_options.quiet) atexit(say_exit);
 }
 
 kolo_status_t kolo_handle_new(kolo_body_t *body, kolo_comm_t *comm)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, watch_forks);
+    pthread_once(&once, watch_ends);
     pthread_mutex_lock(&lock);
     while (free_count <= QUARANTINE && add_block()) {
     }
@@ -87,6 +108,7 @@ kolo_status_t kolo_handle_new(kolo_body_t *body, kolo_comm_t *comm)
     h->aside = h->aside_last = NULL;
     h->own_stream = NULL;
     h->revoked_here = false;
+    h->quiet = false;
     h->error_is_news = false;
     h->inside = false;
     h->error_text[0] = '\0';
@@ -188,6 +210,7 @@ kolo_status_t kolo_handle_refuse(kolo_comm_t comm, int state)
         return kolo_fail(KOLO_ERR_INVALID_USAGE, "%s rank %d was finalized, or has left: no more operations",
                          comm->name, comm->rank);
     char text[KOLO_ERROR_TEXT_BYTES];
+    kolo_lost_tell(comm->body);
     pthread_mutex_lock(&comm->error_lock);
     kolo_status_t status = comm->error;
     snprintf(text, sizeof text, "%s", comm->error_text);

@@ -58,6 +58,61 @@ static void who(void *arg, int rank, char *buf, size_t bytes)
     snprintf(buf, bytes, " (host %s, process %d)", card->host_name, (int)card->pid);
 }
 
+static void end_operations(kolo_body_t *body, uint32_t stop)
+{
+    uint32_t none = KOLO_STOP_NONE;
+    atomic_compare_exchange_strong(&body->stop.reason, &none, stop);
+    kolo_device_cancel(body); /* whoever sees its kernels end finds the reason */
+    kolo_waker_wake(&body->ctx.waker);
+    kolo_gate_open(&body->handle->gate);
+    kolo_body_ring(body);
+}
+
+static void keep_error(kolo_body_t *body, uint32_t stop, int rank, const char *why)
+{
+    kolo_comm_t h = body->handle;
+    pthread_mutex_lock(&h->error_lock);
+    if (h->error == KOLO_OK || atomic_load(&h->quiet)) {
+        h->error = status_of(stop);
+        h->error_is_news = true;
+        put_words(body, stop, rank, why, h->error_text, sizeof h->error_text);
+        kolo_comm_failure_note(h->error, h->error_text);
+    }
+    pthread_mutex_unlock(&h->error_lock);
+}
+
+/* ---- quiet ends (KOLO_QUIET_EXIT) ----
+ *
+ * Programs that end at different times, or abort on one rank, are no failure to NCCL as long as nobody needs that
+ * rank. So the communicator fails, but its error is not shown, and kernels that run are left alone, until this rank
+ * calls something (kolo_handle_refuse()) or a wait lasts (mismatch.c, gpu/watch.c). */
+
+static bool is_idle(kolo_comm_t h)
+{
+    return atomic_load(&h->done) == atomic_load(&h->tickets) && !atomic_load(&h->in_background);
+}
+
+/* False: what has begun meanwhile would not be told. */
+static bool go_quiet(kolo_body_t *body, int rank, const char *why)
+{
+    kolo_comm_t h = body->handle;
+    int ready = KOLO_COMM_READY;
+    if (!is_idle(h)) return false;
+    keep_error(body, KOLO_STOP_LOST, rank, why);
+    atomic_store(&h->quiet, true);
+    if (!atomic_compare_exchange_strong(&h->state, &ready, KOLO_COMM_FAILED) || !is_idle(h)) {
+        atomic_store(&h->quiet, false);
+        return false;
+    }
+    kolo_info("comm", "%s rank %d: %s; no error until it is needed", body->name, body->rank, why);
+    return true;
+}
+
+void kolo_lost_tell(kolo_body_t *body)
+{
+    if (atomic_exchange(&body->handle->quiet, false)) end_operations(body, KOLO_STOP_LOST);
+}
+
 /* On the progress thread, with locks of the out-of-band room held. While init runs, its own waits end by the
  * news. */
 static void on_news(void *arg, kolo_news_kind_t kind, int rank, const char *why)
@@ -68,24 +123,16 @@ static void on_news(void *arg, kolo_news_kind_t kind, int rank, const char *why)
                                      [KOLO_NEWS_MISMATCH] = KOLO_STOP_MISMATCH};
     kolo_body_t *body = arg;
     kolo_comm_t h = body->handle;
-    uint32_t none = KOLO_STOP_NONE;
     int ready = KOLO_COMM_READY;
-    atomic_compare_exchange_strong(&body->stop.reason, &none, stops[kind]);
-    if (atomic_load(&h->state) == KOLO_COMM_READY) {
-        pthread_mutex_lock(&h->error_lock);
-        if (h->error == KOLO_OK) {
-            h->error = status_of(stops[kind]);
-            h->error_is_news = true;
-            put_words(body, stops[kind], rank, why, h->error_text, sizeof h->error_text);
-            kolo_comm_failure_note(h->error, h->error_text);
-        }
-        pthread_mutex_unlock(&h->error_lock);
+    bool mild = kolo_comm_options.quiet && kind == KOLO_NEWS_LOST && kolo_news_gave_up(body->oob, rank);
+    bool quiet = atomic_load(&h->quiet);
+    if (mild && (quiet || (atomic_load(&h->state) == KOLO_COMM_READY && go_quiet(body, rank, why)))) return;
+    if (quiet || atomic_load(&h->state) == KOLO_COMM_READY) {
+        keep_error(body, stops[kind], rank, why);
+        atomic_store(&h->quiet, false);
         atomic_compare_exchange_strong(&h->state, &ready, KOLO_COMM_FAILED);
     }
-    kolo_device_cancel(body); /* whoever sees its kernels end finds the reason */
-    kolo_waker_wake(&body->ctx.waker);
-    kolo_gate_open(&h->gate);
-    kolo_body_ring(body);
+    end_operations(body, stops[kind]);
 }
 
 /* ---- words for an operation that failed ---- */

@@ -31,6 +31,8 @@ kolo_status_t kolo_comm_get_async_error(kolo_comm_t comm, kolo_status_t *async_e
         status = KOLO_IN_PROGRESS;
         break;
     case KOLO_COMM_FAILED:
+        if (atomic_load(&comm->quiet)) break;
+        /* fall through */
     case KOLO_COMM_ABORTED:
         pthread_mutex_lock(&comm->error_lock);
         status = comm->error;

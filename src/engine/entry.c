@@ -77,8 +77,11 @@ void *kolo_output_memory(kolo_entry_t *entry, const int64_t *shape, int ndims)
     char text[KOLO_TENSOR_NAME_MAX + 100];
     entry->out_ndims = ndims;
     memcpy(entry->out_shape, shape, (size_t)ndims * sizeof *shape);
-    if (!entry->output && entry->how.allocate)
+    if (!entry->output && entry->how.allocate) {
+        kolo_queue_calls(entry->lane->queue, true);
         entry->output = entry->how.allocate(entry->how.arg, entry->index, bytes, ndims, shape);
+        kolo_queue_calls(entry->lane->queue, false);
+    }
     if (entry->output || bytes == 0) return entry->output;
     snprintf(text, sizeof text, "tensor %s: its allocate function gave no memory for %zu bytes",
              entry->request.name.text, bytes);

@@ -252,25 +252,33 @@ static void describe(const kolo_entry_t *e, kolo_completion_t *c)
                              .event = e->status == KOLO_OK ? e->event : NULL};
 }
 
+void kolo_queue_calls(const kolo_queue_t *queue, bool begins)
+{
+    if (queue->calls) queue->calls(queue->calls_arg, begins);
+}
+
 /* Names first, so that a callback may submit the same name again; then callbacks, without the lock; then those who
  * wait, for whom everything has happened by then. */
 void kolo_tensors_finish(kolo_tensors_t *lane, kolo_entry_t *const *entries, size_t count)
 {
     kolo_completion_t completion;
-    bool awaited = false;
+    bool awaited = false, calls = false;
     pthread_mutex_lock(&lane->queue->lock);
     for (size_t i = 0; i < count; i++) {
         kolo_names_remove(&lane->names, &entries[i]->request.name);
         if (entries[i]->request.work == KOLO_WORK_JOIN) lane->joining = false;
         awaited |= entries[i]->handle >= 0;
+        calls |= entries[i]->how.done != NULL;
     }
     pthread_mutex_unlock(&lane->queue->lock);
+    if (calls) kolo_queue_calls(lane->queue, true);
     for (size_t i = 0; i < count; i++) {
         kolo_entry_t *e = entries[i];
         if (!e->how.done) continue;
         describe(e, &completion);
         e->how.done(e->how.arg, &completion);
     }
+    if (calls) kolo_queue_calls(lane->queue, false);
     if (awaited) pthread_mutex_lock(&lane->queue->lock);
     for (size_t i = 0; i < count; i++) {
         if (entries[i]->handle >= 0)

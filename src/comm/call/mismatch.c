@@ -176,6 +176,7 @@ kolo_status_t kolo_mismatch_look(void *arg)
     kolo_pidwatch_look_out(body->oob);
     KOLO_TRY(kolo_diag_difference(body->oob));
     if (!is_due(&body->waits.stalled, task->operation)) return KOLO_OK;
+    kolo_lost_tell(body);
     kolo_diag_look_left(body->oob);
     KOLO_TRY(kolo_call_leftover_look(body, task->operation, task->signature));
     size_t n = kolo_task_awaited(task, ranks, ASKED_AT_ONCE);
@@ -294,6 +295,7 @@ static kolo_status_t look(kolo_body_t *body, bool *due)
     kolo_pidwatch_look_out(body->oob);
     KOLO_TRY(kolo_diag_difference(body->oob));
     *due = is_due(&body->waits.stalled_pairs, PAIRS);
+    if (*due) kolo_lost_tell(body);
     return KOLO_OK;
 }
 

@@ -212,6 +212,7 @@ static kolo_status_t visit_end(kolo_body_t *body, bool meet, bool here)
     kolo_comm_t h = body->handle;
     int state = atomic_load(&h->state);
     /* what was queued before still runs; only this thread draws tickets */
+    if (!meet && state == KOLO_COMM_FAILED && atomic_load(&h->quiet)) return kolo_device_drain(body);
     if (state == KOLO_COMM_READY) atomic_store(&h->last_ticket, atomic_load(&h->tickets));
     if (state != KOLO_COMM_READY || !atomic_compare_exchange_strong(&h->state, &state, KOLO_COMM_FINALIZING))
         return kolo_fail_prefix(kolo_handle_refuse(h, state),

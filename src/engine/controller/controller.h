@@ -43,7 +43,8 @@ typedef struct {
 } kolo_note_t;
 void kolo_note_wait(kolo_note_t *note, uint64_t since_ns, bool blames, const char *text);
 void kolo_note_last(kolo_note_t *note, const char *last);
-void kolo_note_close(kolo_note_t *note); /* before the communicator ends */
+void kolo_note_callback(kolo_note_t *note, uint64_t since_ns); /* as kolo_record_callback() */
+void kolo_note_close(kolo_note_t *note);                       /* before the communicator ends */
 
 typedef struct {
     uint64_t warn_ns, limit_ns;    /* 0: never */

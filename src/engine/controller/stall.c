@@ -56,6 +56,13 @@ void kolo_note_last(kolo_note_t *note, const char *last)
     pthread_mutex_unlock(&note->lock);
 }
 
+void kolo_note_callback(kolo_note_t *note, uint64_t since_ns)
+{
+    pthread_mutex_lock(&note->lock);
+    kolo_record_callback(note->record, KOLO_CALLBACK_TENSOR, since_ns);
+    pthread_mutex_unlock(&note->lock);
+}
+
 void kolo_note_close(kolo_note_t *note)
 {
     pthread_mutex_lock(&note->lock);
