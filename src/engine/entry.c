@@ -38,7 +38,7 @@ void kolo_entry_free(kolo_entry_t *entry)
     free(entry);
 }
 
-static bool refuses(kolo_request_t *q, kolo_refuses_t what, const void *memory, size_t bytes)
+static bool refuses(kolo_tensor_request_t *q, kolo_refuses_t what, const void *memory, size_t bytes)
 {
     kolo_accessed_t found;
     if (!memory || bytes == 0) return false;
@@ -50,7 +50,7 @@ static bool refuses(kolo_request_t *q, kolo_refuses_t what, const void *memory, 
 
 void kolo_entry_examine(kolo_entry_t *entry, int rank)
 {
-    kolo_request_t *q = &entry->request;
+    kolo_tensor_request_t *q = &entry->request;
     size_t bytes = kolo_output_bytes(entry, q->shape, q->ndims);
     bool reads = q->work != KOLO_WORK_BROADCAST || q->root == rank;
     bool sized = q->work == KOLO_WORK_ALL_REDUCE || q->work == KOLO_WORK_BROADCAST;

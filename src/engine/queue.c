@@ -93,7 +93,7 @@ static kolo_status_t find_handle(const kolo_queue_t *queue, int64_t handle, kolo
 static kolo_status_t refuse(const kolo_tensors_t *lane, const kolo_entry_t *entry)
 {
     char title[KOLO_TENSOR_NAME_MAX + 16];
-    kolo_request_title(&entry->request, title, sizeof title);
+    kolo_tensor_request_title(&entry->request, title, sizeof title);
     if (lane->queue->closed != KOLO_OK)
         return kolo_fail(lane->queue->closed, "engine: %s comes too late, the engine has ended: %s", title,
                          lane->queue->closed_text);
@@ -232,7 +232,7 @@ void kolo_tensors_oldest(kolo_tensors_t *lane, kolo_tensors_oldest_t *oldest)
         }
     if (found) {
         oldest->taken_ns = found->taken_ns;
-        kolo_request_title(&found->request, oldest->title, sizeof oldest->title);
+        kolo_tensor_request_title(&found->request, oldest->title, sizeof oldest->title);
     }
     pthread_mutex_unlock(&lane->queue->lock);
 }
@@ -353,7 +353,7 @@ static bool is_over(kolo_queue_t *queue, int64_t handle, char *title, size_t byt
     pthread_mutex_lock(&queue->lock);
     *status = find_handle(queue, handle, entry);
     bool complete = *status == KOLO_OK && (*entry)->complete;
-    if (*status == KOLO_OK && !complete && title) kolo_request_title(&(*entry)->request, title, bytes);
+    if (*status == KOLO_OK && !complete && title) kolo_tensor_request_title(&(*entry)->request, title, bytes);
     if (complete) hand_over(queue, *entry);
     pthread_mutex_unlock(&queue->lock);
     return *status != KOLO_OK || complete;

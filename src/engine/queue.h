@@ -15,7 +15,7 @@
 typedef struct kolo_lane kolo_tensors_t;
 
 typedef struct kolo_entry {
-    kolo_request_t request; /* its first member is the name; the queue finds entries with it */
+    kolo_tensor_request_t request; /* its first member is the name; the queue finds entries with it */
     struct kolo_entry *next;
     const void *input;
     void *output;

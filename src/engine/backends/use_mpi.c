@@ -436,7 +436,7 @@ kolo_status_t kolo_mpi_run(void *mpi, const kolo_move_t *v)
     case KOLO_WORK_REDUCE_SCATTER:
         return reduce_scatter(m, v);
     default:
-        return kolo_fail(KOLO_ERR_INTERNAL, "engine: a %s moves no data", kolo_request_work_name(n->work));
+        return kolo_fail(KOLO_ERR_INTERNAL, "engine: a %s moves no data", kolo_tensor_request_work_name(n->work));
     }
 }
 

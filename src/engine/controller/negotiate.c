@@ -188,15 +188,16 @@ static kolo_status_t room_for(kolo_set_t *s, size_t count)
 
 static kolo_status_t fail_unlike(const kolo_set_t *s, const kolo_response_t *r)
 {
-    const kolo_request_t *mine = &r->entry->request;
+    const kolo_tensor_request_t *mine = &r->entry->request;
     char told[300], asked[300];
     kolo_shape_print(r->request.shape, r->request.ndims, told, sizeof told);
     kolo_shape_print(mine->shape, mine->ndims, asked, sizeof asked);
     return kolo_fail(KOLO_ERR_PROTOCOL,
                      "engine: the coordinator asks rank %d for %s of %s as %s %s, but it has submitted it as %s "
                      "%s, or with another operator, root, scale or rows",
-                     s->rank, kolo_request_work_name(r->request.work), r->request.name.text,
-                     kolo_request_type_name(r->request.type), told, kolo_request_type_name(mine->type), asked);
+                     s->rank, kolo_tensor_request_work_name(r->request.work), r->request.name.text,
+                     kolo_tensor_request_type_name(r->request.type), told,
+                     kolo_tensor_request_type_name(mine->type), asked);
 }
 
 /* Whose tensors they are. */

@@ -141,7 +141,7 @@ static void say_names(int set, const overdue_t *rows, size_t count, char *buf, s
     size_t at = 0;
     char title[KOLO_TENSOR_NAME_MAX + 16];
     for (size_t i = 0; i < count && i < NAMES_TOLD && at < bytes; i++) {
-        kolo_request_title(rows[i].row->kinds[0].request, title, sizeof title);
+        kolo_tensor_request_title(rows[i].row->kinds[0].request, title, sizeof title);
         bool cut = strlen(title) > NAME_SHOWN;
         at +=
             (size_t)snprintf(buf + at, bytes - at, "%s%.*s%s", i ? ", " : "", NAME_SHOWN, title, cut ? "..." : "");
