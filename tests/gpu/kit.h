@@ -31,6 +31,7 @@ typedef struct {
     uint64_t calls; /* of the chain test */
     uint64_t soak;  /* calls of the test that checks on the GPU */
     bool graph;     /* there: from graphs */
+    int programs;   /* random ones */
     int fresh;      /* calls of the test with memory that comes and goes */
     bool faults;
     bool windows;

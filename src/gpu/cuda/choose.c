@@ -19,6 +19,7 @@ static void fill_reducer(const kolo_exec_call_t *call, kolo_cuda_args_t *a)
     a->op = r->op <= KOLO_MAX ? ops[r->op] : KOLO_CUDA_SUM; /* others do not come here to be reduced */
     a->scale = !r->pre ? KOLO_CUDA_SCALE_NONE : r->pre_own ? KOLO_CUDA_SCALE_OWN : KOLO_CUDA_SCALE_COMMON;
     a->divide = r->post_div > 1;
+    a->factor_at = (uint64_t)(uintptr_t)r->pre_at;
     if (kolo_type_is_float(r->type))
         memcpy(&a->factor, &r->pre_float, sizeof a->factor);
     else
