@@ -80,7 +80,7 @@ wheel:
 test-python:
 	@scripts/install-deps build test
 	@$(MAKE) --no-print-directory look-again
-	@ninja -C $(BUILD) -j $(J) tools/kolorun kolocomm || echo 'the package kolocomm is not built here'
+	@ninja -C $(BUILD) -j $(J) tools/kolorun libnccl.so.2 kolocomm || echo 'the package kolocomm is not built here'
 	@scripts/test-python $(BUILD) $(ARGS)
 
 # What needs RDMA, or settings of a kernel of its own, in virtual machines with RoCE devices (tests/vm). Last line: N passed, N failed.

@@ -155,6 +155,28 @@ struct abort_case {
     _Atomic uint32_t flag;
 };
 
+static void a_wait_says_that_it_stalls_at_ever_longer_times(void **state)
+{
+    (void)state;
+    const kolo_param_table_t *base[] = {&kolo_base_params};
+    const struct pair p = {"KOLO_STALL_WARN_MS", "1000"}, never = {"KOLO_STALL_WARN_MS", "0"};
+    const uint64_t began = 77 * KOLO_NS_PER_S;
+    uint64_t next = 0, said[16];
+    size_t n = 0;
+    assert_int_equal(kolo_params_load(base, 1, lookup, (void *)&p), KOLO_OK);
+    for (uint64_t ms = 0; ms <= 200000 && n < KOLO_COUNTOF(said); ms += 10)
+        if (kolo_wait_stalls(began, began + ms * KOLO_NS_PER_MS, &next)) said[n++] = ms / 1000;
+    static const uint64_t wanted[] = {1, 2, 4, 8, 16, 32, 64, 124, 184};
+    assert_int_equal(n, KOLO_COUNTOF(wanted));
+    assert_memory_equal(said, wanted, sizeof wanted);
+    next = 0; /* a wait of nothing to do */
+    for (uint64_t s = 300; s < 400; s++, next = 0)
+        assert_false(kolo_wait_stalls(began, began + s * KOLO_NS_PER_S, &next));
+    assert_int_equal(kolo_params_load(base, 1, lookup, (void *)&never), KOLO_OK);
+    assert_false(kolo_wait_stalls(began, began + 1000 * KOLO_NS_PER_S, &next));
+    assert_int_equal(kolo_params_load(base, 1, lookup, NULL), KOLO_OK);
+}
+
 static void *aborter(void *arg)
 {
     struct abort_case *c = arg;
@@ -520,6 +542,7 @@ int main(void)
         cmocka_unit_test(an_empty_text_in_the_environment_is_none),
         cmocka_unit_test(agree_hash_follows_must_agree_rows_only),
         cmocka_unit_test(wait_ends_at_its_deadline_and_says_what_it_waited_for),
+        cmocka_unit_test(a_wait_says_that_it_stalls_at_ever_longer_times),
         cmocka_unit_test(abort_ends_a_parked_wait),
         cmocka_unit_test(a_parked_waiter_is_woken_by_the_doorbell),
         cmocka_unit_test(a_sleeper_asks_for_news_before_its_last_poll),

@@ -28,6 +28,8 @@
 /* Stores leave a core within less than a microsecond; this is a hundred times that. */
 #define SETTLE_NS 100000
 
+#define STALL_AGAIN_NS (60 * KOLO_NS_PER_S) /* a wait that stalls says so again after this at the latest */
+
 static int64_t param_spins = -1, param_yields = -1, param_stall_ms, param_log_format;
 static const char *param_log, *param_log_file, *param_fail_point;
 
@@ -47,7 +49,9 @@ static const kolo_param_t rows[] = {
     {"KOLO_YIELDS", KOLO_PARAM_INT, "-1", -1, 1 << 30, NULL, false,
      "times a wait gives the core away before it sleeps; -1: 10000", &param_yields},
     {"KOLO_STALL_WARN_MS", KOLO_PARAM_INT, "60000", 0, INT64_MAX / 1000000, NULL, false,
-     "a wait that lasts this many milliseconds logs a warning that says what it waits for; 0: never",
+     "a wait that lasts this many milliseconds logs a warning that says what it waits for, and later ones after "
+     "twice "
+     "as long each, until that is a minute; 0: never",
      &param_stall_ms},
     {"KOLO_FAIL_POINT", KOLO_PARAM_STR, NULL, 0, 0, NULL, false,
      "tests: faults at named places, name:hit:action[:number][,...]; kolo-info --fail-points lists the names",
@@ -192,6 +196,16 @@ static void describe_until(const kolo_wait_t *wait, uint64_t now, char *text, si
     kolo_wait_words(what, now - wait->since_ns, text, bytes);
 }
 
+bool kolo_wait_stalls(uint64_t since_ns, uint64_t now, uint64_t *next_ns)
+{
+    uint64_t first = (uint64_t)param_stall_ms * KOLO_NS_PER_MS, lasted = now - since_ns;
+    if (!first) return false;
+    if (*next_ns == 0) *next_ns = now + first; /* who sets it to 0 has nothing to complain of yet */
+    if (now < *next_ns) return false;
+    *next_ns = now + KOLO_MAX(first, KOLO_MIN(lasted, STALL_AGAIN_NS));
+    return true;
+}
+
 kolo_status_t kolo_wait_check(kolo_wait_t *wait)
 {
     char text[800];
@@ -207,11 +221,9 @@ kolo_status_t kolo_wait_check(kolo_wait_t *wait)
         describe_until(wait, now, text, sizeof text);
         return kolo_fail(KOLO_ERR_TIMEOUT, "time-out: %s", text);
     }
-    if (param_stall_ms && wait->stall_ns == 0) wait->stall_ns = now + (uint64_t)param_stall_ms * KOLO_NS_PER_MS;
-    if (param_stall_ms && now >= wait->stall_ns) {
+    if (kolo_wait_stalls(wait->since_ns, now, &wait->stall_ns)) {
         describe_until(wait, now, text, sizeof text);
         kolo_warn("wait", "still waiting: %s", text);
-        wait->stall_ns = now + (uint64_t)param_stall_ms * KOLO_NS_PER_MS;
     }
     return KOLO_OK;
 }

@@ -2,6 +2,7 @@
  *
  * What a program may ask of a communicator in every state: its error, its place, its memory.
  */
+#include "comm/identity.h"
 #include "comm/tagged/tagged.h"
 #include "comm/window/window.h"
 
@@ -82,6 +83,17 @@ kolo_status_t kolo_comm_device(kolo_comm_t comm, int *device)
 {
     KOLO_TRY(query(comm, device, "comm_device"));
     *device = comm->body->device;
+    return KOLO_OK;
+}
+
+kolo_status_t kolo_comm_identity(kolo_comm_t comm, uint64_t *id, int *nhosts)
+{
+    KOLO_TRY(query(comm, id, "comm_identity"));
+    kolo_body_t *body = kolo_handle_visit(comm, "comm_identity");
+    if (!body) return KOLO_ERR_INVALID_ARGUMENT;
+    *id = body->oob ? kolo_oob_job(body->oob) : 0;
+    *nhosts = body->member.nnodes;
+    kolo_handle_leave(comm);
     return KOLO_OK;
 }
 

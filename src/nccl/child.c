@@ -66,6 +66,7 @@ ncclResult_t kolo_nccl_run_child(kolo_nccl_job_t *job)
     ncclComm_t child = kolo_nccl_handle_new(&job->config, -1, -1, job->device);
     kolo_comm_t made = NULL;
     if (!child) return ncclSystemError;
+    kolo_nccl_profile_load(); /* of a newcomer it is the first */
     int waits = grows ? child->blocking : parent->blocking;
     kolo_config_t config = kolo_nccl_config_kolo(&job->config, waits);
     config.device = job->device;
@@ -85,6 +86,7 @@ ncclResult_t kolo_nccl_run_child(kolo_nccl_job_t *job)
         return r;
     }
     *job->out = child;
+    if (r == ncclSuccess) kolo_nccl_profile_open(child);
     return r;
 }
 

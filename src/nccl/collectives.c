@@ -20,6 +20,7 @@ static ncclResult_t check(kolo_nccl_call_t *call, ncclDataType_t type, ncclRedOp
     int t = kolo_nccl_type(type);
     if (t < 0) return kolo_nccl_fail(ncclInvalidArgument, "%s: there is no type %d", call->name, (int)type);
     call->type = (kolo_type_t)t;
+    call->client_type = type;
     if (reduces & LIST(call->kind)) {
         int o = kolo_nccl_op(op);
         if (o < 0) return kolo_nccl_fail(ncclInvalidArgument, "%s: there is no operator %d", call->name, (int)op);
@@ -46,8 +47,7 @@ static ncclResult_t submit(kolo_nccl_call_t call, ncclDataType_t type, ncclRedOp
                            const ncclCollConfig_t *config)
 {
     ncclResult_t r = check(&call, type, op);
-    if (KOLO_UNLIKELY(config != NULL) && r == ncclSuccess)
-        r = kolo_nccl_call_config_read(config, call.name, &call.event);
+    if (KOLO_UNLIKELY(config != NULL) && r == ncclSuccess) r = kolo_nccl_call_config_read(config, &call);
     if (r != ncclSuccess) return kolo_nccl_noted(r);
     if (call.count == 0 && !(messages & LIST(call.kind))) return ncclSuccess;
     call.stream = call.comm->device < 0 ? NULL : (void *)stream;

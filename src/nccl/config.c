@@ -114,9 +114,9 @@ static void say_chosen(void)
 
 /* The profile of a communicator is Kolo's measure of how much of a GPU a call may take; it is not changed by
  * call. */
-ncclResult_t kolo_nccl_call_config_read(const ncclCollConfig_t *config, const char *call, cudaEvent_t *event)
+ncclResult_t kolo_nccl_call_config_read(const ncclCollConfig_t *config, kolo_nccl_call_t *out)
 {
-    *event = NULL;
+    const char *call = out->name;
     if (!config) return ncclSuccess;
     ncclResult_t r = check_head(&config->head, call, "ncclCollConfig_t", "NCCL_COLLCONFIG_INITIALIZER");
     if (r != ncclSuccess) return r;
@@ -136,7 +136,8 @@ ncclResult_t kolo_nccl_call_config_read(const ncclCollConfig_t *config, const ch
     if (config->CTAPolicy != UNDEF && (config->CTAPolicy < 0 || config->CTAPolicy > 3))
         return kolo_nccl_fail(ncclInvalidArgument, "%s: CTAPolicy is %d, expected 0 to 3", call, config->CTAPolicy);
     if (config->algSelection && *config->algSelection) pthread_once(&once, say_chosen);
+    if (config->head.size >= offsetof(ncclCollConfig_t, launchCompletionEvent)) out->tag = config->userProfilerTag;
     if (config->head.size >= sizeof *config && config->head.version >= 23200)
-        *event = config->launchCompletionEvent;
+        out->event = config->launchCompletionEvent;
     return ncclSuccess;
 }

@@ -5,6 +5,8 @@
  */
 #include "nccl/layer.h"
 
+#include "comm/identity.h"
+
 #include <string.h>
 
 static ncclResult_t none(const char *call)
@@ -19,6 +21,7 @@ ncclResult_t ncclCommQueryProperties(ncclComm_t comm, ncclCommProperties_t *prop
 {
     static const char call[] = "ncclCommQueryProperties";
     ncclCommProperties_t p;
+    int nhosts;
     ncclResult_t r = kolo_nccl_check_made(comm, call);
     if (r != ncclSuccess) return r;
     if (!properties || properties->head.magic != NCCL_API_MAGIC || properties->head.size < sizeof properties->head)
@@ -31,6 +34,7 @@ ncclResult_t ncclCommQueryProperties(ncclComm_t comm, ncclCommProperties_t *prop
     p.head = properties->head;
     p.cudaDev = p.nvmlDev = comm->device < 0 ? 0 : comm->device;
     p.nLsaTeams = p.nRanks;
+    if (kolo_comm_identity(comm->kolo, &p.commHash, &nhosts) != KOLO_OK) p.commHash = 0;
     p.ginMinStride = 1;
     size_t bytes = properties->head.size < sizeof p ? properties->head.size : sizeof p;
     memcpy(properties, &p, bytes);

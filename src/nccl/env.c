@@ -16,6 +16,8 @@
 
 #define FILE_LINES 4096 /* of a configuration file at most */
 #define LINE_BYTES 4096
+/* Clients of NCCL do without time limits, and look into the log when a job hangs. */
+#define STALL_WARN_MS "1000"
 
 /* What the files say, by row of the table; what is in the environment goes before it. */
 static char **from_file;
@@ -67,6 +69,7 @@ static const char *for_kolo(const char *key)
         return text && strcmp(text, "0") == 0 ? text : NULL;
     }
     if (strcmp(key, "KOLO_OP_TIMEOUT_MS") == 0) return kolo_environment("KOLO_NCCL_WAIT_MS");
+    if (strcmp(key, "KOLO_STALL_WARN_MS") == 0) return STALL_WARN_MS;
     for (size_t i = 0; i < kolo_nccl_env_count; i++) {
         const kolo_nccl_env_t *row = &kolo_nccl_env_table[i];
         if (row->how != KOLO_NCCL_ENV_KOLO || strcmp(row->kolo, key) != 0) continue;

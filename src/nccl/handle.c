@@ -79,6 +79,7 @@ ncclComm_t kolo_nccl_handle_new(const ncclConfig_t *config, int nranks, int rank
     comm->child = NULL;
     comm->child_out = NULL;
     comm->windows = NULL;
+    memset(&comm->profile, 0, sizeof comm->profile);
     atomic_store_explicit(&comm->life, KOLO_NCCL_LIVE, memory_order_release);
     return comm;
 }

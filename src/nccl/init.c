@@ -21,6 +21,7 @@ KOLO_NCCL_TWIN(ncclGetUniqueId, pncclGetUniqueId);
 ncclResult_t kolo_nccl_run_init(kolo_nccl_job_t *job)
 {
     kolo_comm_t made = NULL;
+    kolo_nccl_profile_load();
     kolo_config_t config = kolo_nccl_config_kolo(&job->comm->config, job->comm->blocking);
     config.device = job->device;
     ncclResult_t r = kolo_nccl_result(kolo_comm_init_rank_scalable(
@@ -29,6 +30,7 @@ ncclResult_t kolo_nccl_run_init(kolo_nccl_job_t *job)
         atomic_store(&job->comm->kolo, made);
     else
         atomic_store(&job->comm->failed, r);
+    if (r == ncclSuccess && !kolo_nccl_grouped()) kolo_nccl_profile_open(job->comm);
     return r;
 }
 

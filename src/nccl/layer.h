@@ -38,7 +38,6 @@ ncclResult_t kolo_nccl_config_read(const ncclConfig_t *config, const char *call,
 int kolo_nccl_config_blocks(const ncclConfig_t *config);
 /* What of it Kolo has, too; `device` and whether the call blocks are the caller's. */
 kolo_config_t kolo_nccl_config_kolo(const ncclConfig_t *config, int blocking);
-ncclResult_t kolo_nccl_call_config_read(const ncclCollConfig_t *config, const char *call, cudaEvent_t *event);
 
 /* ---- handle.c ---- */
 #define KOLO_NCCL_NAME_BYTES 64
@@ -66,6 +65,11 @@ struct ncclComm {
     pthread_mutex_t lock;
     ncclComm_t child, *child_out; /* a split or shrink that goes on in the background, under the lock */
     kolo_nccl_window_t *windows;  /* under the lock */
+    struct {                      /* profile.c */
+        _Atomic bool open;        /* the plug-in knows it */
+        void *context, *group;
+        uint64_t calls[8]; /* by kind, of collectives */
+    } profile;
     ncclComm_t next_free;
 };
 /* A handle for a communicator that is about to be made, or NULL: out of memory. */
@@ -117,7 +121,14 @@ typedef struct {
     kolo_signal_wait_t *waits; /* on the heap, the group's */
     int nwaits;
     cudaEvent_t event; /* recorded on the stream before the launch */
+    /* for profilers */
+    ncclDataType_t client_type;
+    uint64_t tag;
+    bool told; /* a profiler hears of it */
+    void *call_event, *run_event;
 } kolo_nccl_call_t;
+/* config.c: takes what concerns the call, event and tag, of its configuration, NULL: none. */
+ncclResult_t kolo_nccl_call_config_read(const ncclCollConfig_t *config, kolo_nccl_call_t *call);
 /* Runs a call whose arguments are right, or keeps it for the end of the open group. */
 ncclResult_t kolo_nccl_submit(const kolo_nccl_call_t *call);
 /* Is a group open on this thread? */
@@ -172,6 +183,19 @@ ncclResult_t kolo_nccl_run_destroy(kolo_nccl_job_t *job);
 /* A child that was made in the background: looks how far it is. Returns ncclInProgress, its error or ncclSuccess;
  * from then on the client has it. */
 ncclResult_t kolo_nccl_poll_child(ncclComm_t comm);
+
+/* ---- profile.c: plug-ins that are told of calls ---- */
+extern _Atomic bool kolo_nccl_profiles; /* there is one */
+/* Looks for a plug-in, once. */
+void kolo_nccl_profile_load(void);
+/* Of a communicator that is complete; again: nothing. */
+void kolo_nccl_profile_open(ncclComm_t comm);
+void kolo_nccl_profile_close(ncclComm_t comm);
+/* A call was made, in so many groups of the program's. */
+void kolo_nccl_profile_call(kolo_nccl_call_t *call, int depth);
+/* They are handed over, then: they were. */
+void kolo_nccl_profile_begin(kolo_nccl_call_t *calls, size_t n, bool grouped);
+void kolo_nccl_profile_end(kolo_nccl_call_t *calls, size_t n);
 
 /* ---- operators.c ---- */
 /* -1: there is none. */

@@ -92,6 +92,7 @@ ncclResult_t kolo_nccl_run_destroy(kolo_nccl_job_t *job)
     if (r != ncclSuccess) return r;
     drop_child(comm);
     if (comm->kolo) r = leave_and_destroy(comm);
+    kolo_nccl_profile_close(comm);
     kolo_nccl_handle_drop(comm, 0);
     return r;
 }
@@ -115,6 +116,7 @@ ncclResult_t ncclCommAbort(ncclComm_t comm)
     if (r != ncclSuccess) return r;
     drop_child(comm);
     if (comm->kolo) r = kolo_nccl_result(kolo_comm_abort(comm->kolo));
+    kolo_nccl_profile_close(comm); /* calls of other threads have left */
     kolo_nccl_handle_drop(comm, KOLO_NCCL_ABORTED);
     return r;
 }

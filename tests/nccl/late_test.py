@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # Who the others wait for, in a job that knows only NCCL's functions: late_test.py LIBRARY KOLO_TOP. Three processes on host memory;
-# rank 1 is stopped before a call, found, and goes on; then it is killed in one.
+# rank 1 is stopped before a call, found, and goes on (after so many seconds more, if a third argument says so); then it is killed in one.
 import ctypes
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -75,19 +76,20 @@ class Rank:
             return f.read()
 
 
-def until(what, look):
-    """Seconds until look() gives a text with rank 1 and the call in it."""
+def until(what, look, wanted):
+    """Seconds until look() gives a text in which the pattern is found."""
     began = time.monotonic()
     while True:
         text = look()
-        if "rank 1 (process" in text and "all_reduce" in text:
+        if re.search(wanted, text, re.S):
             return time.monotonic() - began
         check(what, time.monotonic() - began < 30, text)
         time.sleep(0.05)
 
 
 def main():
-    library, kolo_top = (os.path.abspath(a) for a in sys.argv[1:])
+    library, kolo_top = (os.path.abspath(a) for a in sys.argv[1:3])
+    late_s = float(sys.argv[3]) if len(sys.argv) > 3 else 0
     if b"san.so" in subprocess.run(["ldd", library], capture_output=True, check=False).stdout:
         print("built with a sanitizer")
         sys.exit(77)
@@ -106,9 +108,16 @@ def main():
         r.go()
         r.says("calls")
     took = until("kolo-top names the rank that is stopped", lambda: subprocess.run(
-        [kolo_top, "--once", "--pid", str(ranks[0].process.pid)], capture_output=True, text=True, check=False).stdout)
+        [kolo_top, "--once", *[a for r in ranks for a in ("--pid", str(r.process.pid))]], capture_output=True, text=True, check=False).stdout,
+        r"rank 1 \(process[^\n]*all_reduce")
     print(f"kolo-top named it after {took:.2f} s")
     check("soon", took < SOON_S or os.getloadavg()[0] > os.cpu_count(), took)
+    took += until("the log names the rank that is stopped", ranks[0].logged,
+                  r"NCCL WARN Kolo \[wait\] still waiting: rank 0, in [^\n]*all_reduce 1000 float32[^\n]* rank 1")
+    print(f"the log named it after {took:.2f} s")
+    check("soon", took < SOON_S or os.getloadavg()[0] > os.cpu_count(), took)
+    time.sleep(late_s)
+    check("a rank that is late is no error", all(r.process.poll() is None for r in ranks), "")
     late.send_signal(signal.SIGCONT)
     ranks[1].go()
     ranks[1].says("calls")
@@ -132,7 +141,7 @@ def main():
     os.unlink(id_path)
 
 
-if len(sys.argv) > 3:
+if sys.argv[2] == "rank":
     rank_main(sys.argv[1], int(sys.argv[3]), int(sys.argv[4]), sys.argv[5])
 else:
     main()

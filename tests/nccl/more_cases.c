@@ -120,6 +120,7 @@ static void the_device_API_says_that_it_is_not_there(me_t *me)
     OK(ncclCommQueryProperties(me->comm, &p));
     EQ(p.rank, me->rank);
     EQ(p.nRanks, me->n);
+    FACT(p.commHash != 0);
     FACT(!p.deviceApiSupport && !p.multimemSupport && !p.hostRmaSupport && !p.cftSupport);
     memset(&p, 0x55, sizeof p); /* of a client of 2.29: nothing behind its end is written */
     p.head = (kolo_nccl_head_t){offsetof(ncclCommProperties_t, hostRmaSupport), NCCL_API_MAGIC, 22907};

@@ -53,6 +53,7 @@ typedef struct {
     _Atomic bool alone; /* the communicator is being closed: start no more threads that ask peers */
     _Atomic int sent;   /* threads that ask peers */
     uint64_t number, word, since_ns;
+    uint64_t stall_ns; /* when it is next warned of */
     kolo_exec_waits_t last;
     kolo_record_waits_t recorded;
 } kolo_device_watch_t;

@@ -124,6 +124,15 @@ static void time_out(kolo_body_t *body, const kolo_exec_waits_t *w, uint64_t wai
     fail(body, KOLO_ERR_TIMEOUT);
 }
 
+/* As a wait on the CPU says it. */
+static void warn(kolo_body_t *body, const kolo_exec_waits_t *w, uint64_t waited_ns)
+{
+    char text[512], words[600];
+    describe(body, w, text, sizeof text);
+    kolo_wait_words(text, waited_ns, words, sizeof words);
+    kolo_warn("wait", "still waiting: %s", words);
+}
+
 /* For kolo-top, and for ranks that ask around. */
 static void record(kolo_body_t *body, const kolo_exec_waits_t *w)
 {
@@ -152,6 +161,7 @@ static void look(kolo_body_t *body)
     watch->number = w->number;
     watch->word = w->word;
     watch->since_ns = same ? before : w->seen_ns;
+    if (!same) watch->stall_ns = 0;
     record(body, w);
     if (body->owner)
         atomic_store(&body->owner->board.in[KOLO_BOARD_KERNELS], watch->waits ? kolo_board_call_of(w->number) : 0);
@@ -177,6 +187,8 @@ static void look(kolo_body_t *body)
         fail(body, status);
     else if (body->op_timeout_ms && waited >= (uint64_t)body->op_timeout_ms * KOLO_NS_PER_MS)
         time_out(body, w, waited);
+    else if (kolo_wait_stalls(watch->since_ns, w->seen_ns, &watch->stall_ns))
+        warn(body, w, waited);
 }
 
 static int64_t pause_ms(const kolo_body_t *body)

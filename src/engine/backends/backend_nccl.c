@@ -25,24 +25,10 @@ static bool takes(const kolo_set_t *s, const kolo_need_t *need)
     return kolo_engine_nccl_knows(need);
 }
 
-static kolo_status_t run(kolo_set_t *s, void *here, const kolo_move_t *m)
+static kolo_status_t run(kolo_set_t *s, void *here, const kolo_move_t *move)
 {
-    const kolo_need_t *n = &m->need;
     (void)s;
-    switch (n->work) {
-    case KOLO_WORK_ALL_REDUCE:
-        return kolo_engine_nccl_all_reduce(here, m->in, m->out, m->count, n->type, n->op, m->stream);
-    case KOLO_WORK_ALL_GATHER:
-        return kolo_engine_nccl_all_gather(here, m->in, m->out, m->counts, m->displs, n->type, m->stream);
-    case KOLO_WORK_BROADCAST:
-        return kolo_engine_nccl_broadcast(here, m->in, m->out, m->count, n->type, m->root, m->stream);
-    case KOLO_WORK_ALL_TO_ALL:
-        return kolo_engine_nccl_all_to_all(here, m);
-    case KOLO_WORK_REDUCE_SCATTER:
-        return kolo_engine_nccl_reduce_scatter(here, m->in, m->out, m->counts, n->type, n->op, m->stream);
-    default:
-        return kolo_fail(KOLO_ERR_INTERNAL, "engine: a %s moves no data", kolo_work_name(n->work));
-    }
+    return kolo_engine_nccl_run(here, move);
 }
 
 const kolo_backend_t kolo_backend_nccl = {.name = "nccl",

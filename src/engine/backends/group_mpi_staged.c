@@ -72,53 +72,50 @@ static const kolo_exec_host_t host_side = {.run = run, .exchange = exchange, .fa
 
 /* ---- the engine's side ---- */
 
-static kolo_status_t put(void *group, kolo_coll_t coll, kolo_exec_call_t call)
+/* Queues the move; `stride`: bytes from part to part of `out`, where it has some. */
+static kolo_status_t put(const lane_t *l, kolo_coll_t coll, const kolo_move_t *m, size_t stride)
 {
-    lane_t *l = group;
-    call.kind = KOLO_EXEC_COLL;
-    call.coll = coll;
-    call.elem = kolo_type_size(call.reducer.type);
+    kolo_exec_call_t call = {.kind = KOLO_EXEC_COLL,
+                             .coll = coll,
+                             .op = m->need.op,
+                             .root = m->root,
+                             .reducer.type = m->need.type,
+                             .elem = kolo_type_size(m->need.type),
+                             .src = m->in,
+                             .dst = m->out,
+                             .dst_stride = stride,
+                             .count = m->count,
+                             .stream = m->stream};
     return kolo_exec_staged.launch(l->staged, &call, 1);
 }
 
-static kolo_status_t all_reduce(void *group, const void *in, void *out, size_t count, kolo_type_t type,
-                                kolo_op_t op, void *stream)
-{
-    return put(group, KOLO_COLL_ALL_REDUCE,
-               (kolo_exec_call_t){
-                   .op = op, .reducer.type = type, .src = in, .dst = out, .count = count, .stream = stream});
-}
-
-static kolo_status_t broadcast(void *group, const void *in, void *out, size_t count, kolo_type_t type, int root,
-                               void *stream)
-{
-    return put(group, KOLO_COLL_BROADCAST,
-               (kolo_exec_call_t){
-                   .root = root, .reducer.type = type, .src = in, .dst = out, .count = count, .stream = stream});
-}
-
 /* The parts of a lane lie equally far apart if all are equal; else each comes by a broadcast. */
-static kolo_status_t all_gather(void *group, const void *in, void *out, const size_t *counts, const size_t *displs,
-                                kolo_type_t type, void *stream)
+static kolo_status_t all_gather(const lane_t *l, const kolo_move_t *m)
 {
-    const lane_t *l = group;
-    size_t elem = kolo_type_size(type), step = displs[1] - displs[0];
+    const size_t *counts = m->counts, *displs = m->displs;
+    size_t elem = kolo_type_size(m->need.type), step = displs[1] - displs[0];
     bool even = counts[0] > 0;
+    kolo_move_t part = *m;
     for (int r = 1; r < l->mpi->size; r++)
         even = even && counts[r] == counts[0] && displs[r] - displs[r - 1] == step;
-    if (even)
-        return put(group, KOLO_COLL_ALL_GATHER,
-                   (kolo_exec_call_t){.reducer.type = type,
-                                      .src = in,
-                                      .dst = (char *)out + displs[0] * elem,
-                                      .count = counts[0],
-                                      .dst_stride = step * elem,
-                                      .stream = stream});
-    for (int r = 0; r < l->mpi->size; r++)
-        if (counts[r] > 0)
-            KOLO_TRY(broadcast(group, r == l->mpi->rank ? in : NULL, (char *)out + displs[r] * elem, counts[r],
-                               type, r, stream));
+    if (even) {
+        part.out = (char *)m->out + displs[0] * elem;
+        part.count = counts[0];
+        return put(l, KOLO_COLL_ALL_GATHER, &part, step * elem);
+    }
+    for (part.root = 0; part.root < l->mpi->size; part.root++) {
+        part.in = part.root == l->mpi->rank ? m->in : NULL;
+        part.out = (char *)m->out + displs[part.root] * elem;
+        part.count = counts[part.root];
+        if (part.count > 0) KOLO_TRY(put(l, KOLO_COLL_BROADCAST, &part, 0));
+    }
     return KOLO_OK;
+}
+
+static kolo_status_t run_move(void *group, const kolo_move_t *m)
+{
+    if (m->need.work == KOLO_WORK_ALL_GATHER) return all_gather(group, m);
+    return put(group, m->need.work == KOLO_WORK_BROADCAST ? KOLO_COLL_BROADCAST : KOLO_COLL_ALL_REDUCE, m, 0);
 }
 
 static kolo_status_t status_of(void *group)
@@ -219,10 +216,5 @@ static kolo_status_t meet(kolo_set_t *s, void *state, const kolo_level_t *level,
     return kolo_comm_destroy(meeting);
 }
 
-const kolo_group_ops_t kolo_group_mpi_staged = {.meet = meet,
-                                                .leave = leave,
-                                                .free = free_lane,
-                                                .all_reduce = all_reduce,
-                                                .all_gather = all_gather,
-                                                .broadcast = broadcast,
-                                                .status = status_of};
+const kolo_group_ops_t kolo_group_mpi_staged = {
+    .meet = meet, .leave = leave, .free = free_lane, .run = run_move, .broadcasts = true, .status = status_of};

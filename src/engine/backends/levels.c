@@ -60,7 +60,7 @@ bool kolo_backend_levels_fit(const kolo_set_t *s, const kolo_backend_levels_t *l
 {
     const kolo_member_t *m = member_of(s);
     if (m->nnodes < 2) return false;
-    bool broadcasts = levels->inside->broadcast && levels->across->broadcast;
+    bool broadcasts = levels->inside->broadcasts && levels->across->broadcasts;
     if (need->work == KOLO_WORK_ALL_GATHER || (need->work == KOLO_WORK_BROADCAST && broadcasts)) return is_even(m);
     if (need->work != KOLO_WORK_ALL_REDUCE) return false;
     return need->op != KOLO_AVG || (is_even(m) && !is_integer(need->type));
@@ -162,32 +162,47 @@ static kolo_status_t need_scratch(moves_t *l, size_t bytes)
     return KOLO_OK;
 }
 
+/* Runs the move as `work`, inside or across. */
+static kolo_status_t run_inside(const moves_t *l, kolo_work_t work, kolo_move_t *move)
+{
+    move->need.work = work;
+    return l->inside->run(l->local, move);
+}
+
+static kolo_status_t run_across(const moves_t *l, kolo_work_t work, kolo_move_t *move)
+{
+    move->need.work = work;
+    return l->across->run(l->cross, move);
+}
+
 static kolo_status_t all_reduce(moves_t *l, const kolo_move_t *m, int ranks)
 {
-    kolo_type_t type = m->need.type;
-    kolo_op_t op = m->need.op;
-    size_t at = 0, pieces = (size_t)l->pieces, elem = kolo_type_size(type);
-    const void *in = m->in;
+    kolo_move_t step = *m;
+    size_t at = 0, pieces = (size_t)l->pieces, elem = kolo_type_size(m->need.type);
     if (m->count == 0) return KOLO_OK;
     for (size_t r = 0; r < (size_t)l->local_size; r++) {
         l->counts[r] = r < pieces ? m->count / pieces + (r < m->count % pieces) : 0;
         l->displs[r] = at;
         at += l->counts[r];
     }
-    size_t mine = l->counts[l->local_rank];
-    char *piece = (char *)m->out + l->displs[l->local_rank] * elem;
+    step.counts = l->counts;
+    step.displs = l->displs;
+    step.count = l->counts[l->local_rank];
+    step.out = (char *)m->out + l->displs[l->local_rank] * elem;
     if (l->levels->apart) {
-        KOLO_TRY(need_scratch(l, mine * elem));
-        piece = l->scratch;
+        KOLO_TRY(need_scratch(l, step.count * elem));
+        step.out = l->scratch;
     }
-    if (op == KOLO_AVG && l->levels->no_average) {
-        kolo_scale(m->out, in, m->count, type, 1.0 / ranks);
-        in = m->out;
-        op = KOLO_SUM;
+    if (m->need.op == KOLO_AVG && l->levels->no_average) {
+        kolo_scale(m->out, m->in, m->count, m->need.type, 1.0 / ranks);
+        step.in = m->out;
+        step.need.op = KOLO_SUM;
     }
-    KOLO_TRY(l->inside->reduce_scatter(l->local, in, piece, l->counts, type, op, m->stream));
-    if (mine > 0) KOLO_TRY(l->across->all_reduce(l->cross, piece, piece, mine, type, op, m->stream));
-    return l->inside->all_gather(l->local, piece, m->out, l->counts, l->displs, type, m->stream);
+    KOLO_TRY(run_inside(l, KOLO_WORK_REDUCE_SCATTER, &step));
+    step.in = step.out;
+    if (step.count > 0) KOLO_TRY(run_across(l, KOLO_WORK_ALL_REDUCE, &step));
+    step.out = m->out;
+    return run_inside(l, KOLO_WORK_ALL_GATHER, &step);
 }
 
 /* Parts go where they belong in `out` at once: this rank's column comes from across, then each host's row of parts
@@ -195,14 +210,16 @@ static kolo_status_t all_reduce(moves_t *l, const kolo_move_t *m, int ranks)
 static kolo_status_t all_gather(const kolo_set_t *s, moves_t *l, const kolo_move_t *m)
 {
     const kolo_member_t *members = member_of(s);
-    kolo_type_t type = m->need.type;
-    size_t elem = kolo_type_size(type), all = 0;
+    kolo_move_t step = *m;
+    size_t elem = kolo_type_size(m->need.type), all = 0;
+    step.counts = l->counts;
+    step.displs = l->displs;
     for (int n = 0; n < members->nnodes; n++) {
         int rank = members->node_ranks[members->node_first[n] + l->local_rank];
         l->counts[n] = m->counts[rank];
         l->displs[n] = m->displs[rank];
     }
-    KOLO_TRY(l->across->all_gather(l->cross, m->in, m->out, l->counts, l->displs, type, m->stream));
+    KOLO_TRY(run_across(l, KOLO_WORK_ALL_GATHER, &step));
     for (int n = 0; n < members->nnodes; n++, all = 0) {
         const int *ranks = members->node_ranks + members->node_first[n];
         for (int r = 0; r < l->local_size; r++) {
@@ -210,8 +227,8 @@ static kolo_status_t all_gather(const kolo_set_t *s, moves_t *l, const kolo_move
             l->displs[r] = m->displs[ranks[r]];
             all += l->counts[r];
         }
-        const char *mine = (const char *)m->out + l->displs[l->local_rank] * elem;
-        if (all > 0) KOLO_TRY(l->inside->all_gather(l->local, mine, m->out, l->counts, l->displs, type, m->stream));
+        step.in = (const char *)m->out + l->displs[l->local_rank] * elem;
+        if (all > 0) KOLO_TRY(run_inside(l, KOLO_WORK_ALL_GATHER, &step));
     }
     return KOLO_OK;
 }
@@ -220,12 +237,14 @@ static kolo_status_t all_gather(const kolo_set_t *s, moves_t *l, const kolo_move
 static kolo_status_t broadcast(const kolo_set_t *s, const moves_t *l, const kolo_move_t *m)
 {
     const kolo_member_t *members = member_of(s);
-    int place = members->local_of[m->root], node = members->node_of[m->root];
-    kolo_type_t type = m->need.type;
+    kolo_move_t step = *m;
+    int place = members->local_of[m->root];
     if (m->count == 0) return KOLO_OK;
-    if (l->local_rank == place)
-        KOLO_TRY(l->across->broadcast(l->cross, m->in, m->out, m->count, type, node, m->stream));
-    return l->inside->broadcast(l->local, m->out, m->out, m->count, type, place, m->stream);
+    step.root = members->node_of[m->root];
+    if (l->local_rank == place) KOLO_TRY(run_across(l, KOLO_WORK_BROADCAST, &step));
+    step.root = place;
+    step.in = m->out;
+    return run_inside(l, KOLO_WORK_BROADCAST, &step);
 }
 
 kolo_status_t kolo_backend_levels_run(kolo_set_t *s, void *here, const kolo_move_t *move)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Moves in levels, for any libraries that have groups: the ranks of a process set on one host are one group
- * (inside), those with the same place on their hosts another (across). levels.c has the moves, group_*.c the groups
- * of Kolo and of MPI, use_nccl.c those of NCCL, backend_levels.c who is combined with whom.
+ * (inside), those with the same place on their hosts another (across). levels.c has the moves; the groups of Kolo,
+ * MPI and NCCL are beside their backends; backend_levels.c has who is combined with whom.
  */
 #ifndef KOLO_ENGINE_BACKENDS_LEVELS_H
 #define KOLO_ENGINE_BACKENDS_LEVELS_H
@@ -19,22 +19,15 @@ typedef struct {
     bool on_gpus; /* its memory is that of the GPUs that ranks work on */
 } kolo_level_t;
 
-/* A library's groups. Operations as kolo.h's of those names, queued on the move's stream if it has one. */
+/* A library's groups. */
 typedef struct {
     /* Of no group: *group stays NULL. Collective over the set. state: what the backend's open() has made. */
     kolo_status_t (*meet)(kolo_set_t *s, void *state, const kolo_level_t *level, void **group);
     void (*leave)(void *group, bool abort); /* as of backends */
     void (*free)(void *group);              /* NULL: nothing is left */
-    /* NULL: they are not for inside a host. */
-    kolo_status_t (*reduce_scatter)(void *group, const void *in, void *out, const size_t *counts, kolo_type_t type,
-                                    kolo_op_t op, void *stream);
-    kolo_status_t (*all_reduce)(void *group, const void *in, void *out, size_t count, kolo_type_t type,
-                                kolo_op_t op, void *stream);
-    kolo_status_t (*all_gather)(void *group, const void *in, void *out, const size_t *counts, const size_t *displs,
-                                kolo_type_t type, void *stream);
-    /* NULL: broadcasts are not taken. `in` is the root's alone. */
-    kolo_status_t (*broadcast)(void *group, const void *in, void *out, size_t count, kolo_type_t type, int root,
-                               void *stream);
+    /* Runs the move among the group's ranks, which its tables and its root number. need.bytes is not looked at. */
+    kolo_status_t (*run)(void *group, const kolo_move_t *move);
+    bool broadcasts;                      /* it takes them */
     kolo_status_t (*status)(void *group); /* as of backends; NULL: who ends what is queued has failed the engine */
 } kolo_group_ops_t;
 

@@ -258,37 +258,41 @@ static kolo_status_t end(kolo_mpi_t *m, int failed, char *why)
     return failed ? kolo_fail(KOLO_ERR_REMOTE, "engine: %s: %s", api->library, why) : status;
 }
 
-/* i-th piece of `count` elements, for counts that MPI takes. */
-static int piece(size_t count, size_t at)
+static kolo_status_t run(kolo_mpi_t *m, const kolo_mpi_work_t *work)
 {
-    return (int)KOLO_MIN(count - KOLO_MIN(at, count), (size_t)kolo_mpi_chunk);
+    char why[KOLO_MPI_WHY_BYTES] = "";
+    return end(m, api->begin(m->comm, work, why), why);
+}
+
+/* Runs an operation over `count` elements at w->in and w->out in pieces of as many as MPI takes. */
+static kolo_status_t run_pieces(kolo_mpi_t *m, size_t count, kolo_mpi_work_t w)
+{
+    size_t step = (size_t)kolo_mpi_chunk, bytes = step * kolo_type_size((kolo_type_t)w.type);
+    for (size_t at = 0; at < count; at += step) {
+        w.count = (int)KOLO_MIN(count - at, step);
+        KOLO_TRY(run(m, &w));
+        if (w.in) w.in = (const char *)w.in + bytes;
+        if (w.out) w.out = (char *)w.out + bytes;
+    }
+    return KOLO_OK;
 }
 
 kolo_status_t kolo_mpi_all_reduce(kolo_mpi_t *m, const void *in, void *out, size_t count, kolo_type_t type, int op)
 {
-    char why[KOLO_MPI_WHY_BYTES] = "";
-    size_t elem = kolo_type_size(type);
     if (op == KOLO_AVG && count > 0) {
         kolo_scale(out, in, count, type, 1.0 / m->size);
         in = out;
         op = KOLO_SUM;
     }
-    for (size_t at = 0; at < count; at += (size_t)kolo_mpi_chunk)
-        KOLO_TRY(end(m,
-                     api->all_reduce(m->comm, (const char *)in + at * elem, (char *)out + at * elem,
-                                     piece(count, at), type, op, why),
-                     why));
-    return KOLO_OK;
+    return run_pieces(
+        m, count,
+        (kolo_mpi_work_t){.what = KOLO_MPI_ALL_REDUCE, .in = in, .out = out, .type = (int)type, .op = op});
 }
 
 kolo_status_t kolo_mpi_broadcast(kolo_mpi_t *m, void *data, size_t count, kolo_type_t type, int root)
 {
-    char why[KOLO_MPI_WHY_BYTES] = "";
-    for (size_t at = 0; at < count; at += (size_t)kolo_mpi_chunk)
-        KOLO_TRY(end(
-            m, api->broadcast(m->comm, (char *)data + at * kolo_type_size(type), piece(count, at), type, root, why),
-            why));
-    return KOLO_OK;
+    return run_pieces(m, count,
+                      (kolo_mpi_work_t){.what = KOLO_MPI_BROADCAST, .out = data, .type = (int)type, .peer = root});
 }
 
 /* Do counts, and where their parts end, fit MPI? Then as its tables say. */
@@ -307,13 +311,17 @@ static bool fits(const size_t *counts, const size_t *displs, int size, int *narr
 kolo_status_t kolo_mpi_all_gather(kolo_mpi_t *m, const void *in, void *out, const size_t *counts,
                                   const size_t *displs, kolo_type_t type)
 {
-    char why[KOLO_MPI_WHY_BYTES] = "";
     size_t elem = kolo_type_size(type);
     int *narrow = m->tables, *at = narrow + m->size;
     char *mine = (char *)out + displs[m->rank] * elem;
     if (fits(counts, displs, m->size, narrow, at))
-        return end(m, api->all_gather(m->comm, mine == in ? NULL : in, narrow[m->rank], out, narrow, at, type, why),
-                   why);
+        return run(m, &(kolo_mpi_work_t){.what = KOLO_MPI_ALL_GATHER,
+                                         .in = mine == in ? NULL : in,
+                                         .count = narrow[m->rank],
+                                         .out = out,
+                                         .counts = narrow,
+                                         .displs = at,
+                                         .type = (int)type});
     if (mine != in && counts[m->rank] > 0) memcpy(mine, in, counts[m->rank] * elem);
     for (int r = 0; r < m->size; r++)
         KOLO_TRY(kolo_mpi_broadcast(m, (char *)out + displs[r] * elem, counts[r], type, r));
@@ -321,86 +329,137 @@ kolo_status_t kolo_mpi_all_gather(kolo_mpi_t *m, const void *in, void *out, cons
 }
 
 /* Too long a reduce_scatter is a reduction to each rank. */
-kolo_status_t kolo_mpi_reduce_scatter(kolo_mpi_t *m, const void *in, void *out, const size_t *counts,
-                                      kolo_type_t type, int op)
+static kolo_status_t reduce_scatter(kolo_mpi_t *m, const kolo_move_t *v)
 {
-    char why[KOLO_MPI_WHY_BYTES] = "";
-    size_t elem = kolo_type_size(type), total = 0;
-    for (int r = 0; r < m->size; r++) total += counts[r];
-    if (total <= (size_t)kolo_mpi_chunk && fits(counts, NULL, m->size, m->tables, NULL))
-        return end(m, api->reduce_scatter(m->comm, in, out, m->tables, type, op, why), why);
-    const char *from = in;
-    for (int r = 0; r < m->size; from += counts[r++] * elem)
-        for (size_t at = 0; at < counts[r]; at += (size_t)kolo_mpi_chunk)
-            KOLO_TRY(end(m,
-                         api->reduce(m->comm, from + at * elem, (char *)out + (r == m->rank ? at * elem : 0),
-                                     piece(counts[r], at), type, op, r, why),
-                         why));
+    kolo_type_t type = v->need.type;
+    size_t total = 0;
+    bool average = v->need.op == KOLO_AVG;
+    kolo_mpi_work_t w = {.in = v->in, .out = v->out, .type = (int)type, .op = average ? KOLO_SUM : (int)v->need.op};
+    for (int r = 0; r < m->size; r++) total += v->counts[r];
+    if (total <= (size_t)kolo_mpi_chunk && fits(v->counts, NULL, m->size, m->tables, NULL)) {
+        w.what = KOLO_MPI_REDUCE_SCATTER;
+        w.counts = m->tables;
+        KOLO_TRY(run(m, &w));
+    } else {
+        w.what = KOLO_MPI_REDUCE;
+        for (w.peer = 0; w.peer < m->size; w.peer++) {
+            KOLO_TRY(run_pieces(m, v->counts[w.peer], w));
+            w.in = (const char *)w.in + v->counts[w.peer] * kolo_type_size(type);
+        }
+    }
+    if (average && v->counts[m->rank] > 0) kolo_scale(v->out, v->out, v->counts[m->rank], type, 1.0 / m->size);
     return KOLO_OK;
 }
 
-/* A part to one rank while another comes from one, each in pieces. */
-static kolo_status_t exchange(kolo_mpi_t *m, const char *in, size_t count, int to, char *out, size_t recv_count,
-                              int from, kolo_type_t type)
+/* A part that goes to a rank while another comes from one, each in pieces. */
+typedef struct {
+    const char *in;
+    char *out;
+    size_t count, recv_count;
+    int to, from;
+    kolo_type_t type;
+} swap_t;
+
+static kolo_status_t exchange(kolo_mpi_t *m, swap_t s)
 {
     char why[KOLO_MPI_WHY_BYTES] = "";
-    size_t elem = kolo_type_size(type);
-    for (size_t at = 0; at < KOLO_MAX(count, recv_count); at += (size_t)kolo_mpi_chunk) {
+    size_t step = (size_t)kolo_mpi_chunk, elem = kolo_type_size(s.type);
+    kolo_mpi_work_t send = {.what = KOLO_MPI_SEND, .type = (int)s.type, .peer = s.to};
+    kolo_mpi_work_t receive = {.what = KOLO_MPI_RECEIVE, .type = (int)s.type, .peer = s.from};
+    for (size_t at = 0; at < KOLO_MAX(s.count, s.recv_count); at += step) {
         int failed = 0;
-        if (at < recv_count)
-            failed = api->receive(m->comm, out + at * elem, piece(recv_count, at), type, from, why);
-        m->dirty |= at < recv_count && !failed; /* a send that is refused leaves it waiting */
-        if (!failed && at < count) failed = api->send(m->comm, in + at * elem, piece(count, at), type, to, why);
+        if (at < s.recv_count) {
+            receive.out = s.out + at * elem;
+            receive.count = (int)KOLO_MIN(s.recv_count - at, step);
+            failed = api->begin(m->comm, &receive, why);
+            m->dirty |= !failed; /* a send that is refused leaves it waiting */
+        }
+        if (at < s.count && !failed) {
+            send.in = s.in + at * elem;
+            send.count = (int)KOLO_MIN(s.count - at, step);
+            failed = api->begin(m->comm, &send, why);
+        }
         KOLO_TRY(end(m, failed, why));
     }
     return KOLO_OK;
 }
 
-kolo_status_t kolo_mpi_all_to_all(kolo_mpi_t *m, const kolo_move_t *v, size_t total)
+/* total: elements of all ranks together, by which all decide alike. */
+static kolo_status_t all_to_all(kolo_mpi_t *m, const kolo_move_t *v, size_t total)
 {
-    char why[KOLO_MPI_WHY_BYTES] = "";
     kolo_type_t type = v->need.type;
     size_t elem = kolo_type_size(type), n = (size_t)m->size;
     int *narrow = m->tables;
     if (total <= (size_t)kolo_mpi_chunk && fits(v->counts, v->displs, m->size, narrow, narrow + n) &&
         fits(v->recv_counts, v->recv_displs, m->size, narrow + 2 * n, narrow + 3 * n))
-        return end(
-            m,
-            api->all_to_all(m->comm, v->in, narrow, narrow + n, v->out, narrow + 2 * n, narrow + 3 * n, type, why),
-            why);
+        return run(m, &(kolo_mpi_work_t){.what = KOLO_MPI_ALL_TO_ALL,
+                                         .in = v->in,
+                                         .counts = narrow,
+                                         .displs = narrow + n,
+                                         .out = v->out,
+                                         .recv_counts = narrow + 2 * n,
+                                         .recv_displs = narrow + 3 * n,
+                                         .type = (int)type});
     for (size_t i = 0; i < n; i++) {
         size_t to = ((size_t)m->rank + i) % n, from = ((size_t)m->rank + n - i) % n;
-        const char *in = (const char *)v->in + v->displs[to] * elem;
-        char *out = (char *)v->out + v->recv_displs[from] * elem;
+        swap_t s = {.in = (const char *)v->in + v->displs[to] * elem,
+                    .out = (char *)v->out + v->recv_displs[from] * elem,
+                    .count = v->counts[to],
+                    .recv_count = v->recv_counts[from],
+                    .to = (int)to,
+                    .from = (int)from,
+                    .type = type};
         if (i > 0)
-            KOLO_TRY(exchange(m, in, v->counts[to], (int)to, out, v->recv_counts[from], (int)from, type));
-        else if (v->counts[to] > 0)
-            memcpy(out, in, v->counts[to] * elem);
+            KOLO_TRY(exchange(m, s));
+        else if (s.count > 0)
+            memcpy(s.out, s.in, s.count * elem);
     }
     return KOLO_OK;
 }
 
+kolo_status_t kolo_mpi_run(void *mpi, const kolo_move_t *v)
+{
+    const kolo_need_t *n = &v->need;
+    kolo_mpi_t *m = mpi;
+    switch (n->work) {
+    case KOLO_WORK_ALL_REDUCE:
+        return kolo_mpi_all_reduce(m, v->in, v->out, v->count, n->type, (int)n->op);
+    case KOLO_WORK_ALL_GATHER:
+        return kolo_mpi_all_gather(m, v->in, v->out, v->counts, v->displs, n->type);
+    case KOLO_WORK_BROADCAST:
+        if (v->root == m->rank && v->in != v->out && v->count > 0)
+            memcpy(v->out, v->in, v->count * kolo_type_size(n->type));
+        return kolo_mpi_broadcast(m, v->out, v->count, n->type, v->root);
+    case KOLO_WORK_ALL_TO_ALL:
+        return all_to_all(m, v, n->bytes / kolo_type_size(n->type));
+    case KOLO_WORK_REDUCE_SCATTER:
+        return reduce_scatter(m, v);
+    default:
+        return kolo_fail(KOLO_ERR_INTERNAL, "engine: a %s moves no data", kolo_work_name(n->work));
+    }
+}
+
 kolo_status_t kolo_mpi_send(kolo_mpi_t *m, const void *in, size_t bytes, int to)
 {
-    return exchange(m, in, bytes, to, NULL, 0, to, KOLO_UINT8);
+    return run_pieces(m, bytes, (kolo_mpi_work_t){.what = KOLO_MPI_SEND, .in = in, .type = KOLO_UINT8, .peer = to});
 }
 
 kolo_status_t kolo_mpi_receive(kolo_mpi_t *m, void *out, size_t bytes, int from)
 {
-    return exchange(m, NULL, 0, from, out, bytes, from, KOLO_UINT8);
+    return run_pieces(m, bytes,
+                      (kolo_mpi_work_t){.what = KOLO_MPI_RECEIVE, .out = out, .type = KOLO_UINT8, .peer = from});
 }
 
 kolo_status_t kolo_mpi_gather(kolo_mpi_t *m, const void *in, void *out, const uint64_t *lengths)
 {
-    char why[KOLO_MPI_WHY_BYTES] = "";
     int *narrow = m->tables, *displs = narrow + m->size;
     size_t total = 0;
     for (int r = 1; r < m->size; r++) total += lengths[r];
     if (total > (size_t)kolo_mpi_chunk) {
         char *at = out;
         for (int r = 1; r < m->size; at += m->rank == 0 ? lengths[r] : 0, r++) {
-            if (m->rank == 0) KOLO_TRY(exchange(m, NULL, 0, 0, at, lengths[r], r, KOLO_UINT8));
-            if (m->rank == r) KOLO_TRY(exchange(m, in, lengths[r], 0, NULL, 0, 0, KOLO_UINT8));
+            if (m->rank == 0) KOLO_TRY(kolo_mpi_receive(m, at, lengths[r], r));
+            if (m->rank == r) KOLO_TRY(kolo_mpi_send(m, in, lengths[r], 0));
         }
         return KOLO_OK;
     }
@@ -409,5 +468,11 @@ kolo_status_t kolo_mpi_gather(kolo_mpi_t *m, const void *in, void *out, const ui
         displs[r] = displs[r - 1] + narrow[r - 1];
         narrow[r] = (int)lengths[r];
     }
-    return end(m, api->gather(m->comm, in, narrow[m->rank], out, narrow, displs, KOLO_UINT8, 0, why), why);
+    return run(m, &(kolo_mpi_work_t){.what = KOLO_MPI_GATHER,
+                                     .in = in,
+                                     .count = narrow[m->rank],
+                                     .out = out,
+                                     .counts = narrow,
+                                     .displs = displs,
+                                     .type = KOLO_UINT8});
 }

@@ -42,10 +42,8 @@ kolo_status_t kolo_mpi_all_reduce(kolo_mpi_t *m, const void *in, void *out, size
 kolo_status_t kolo_mpi_broadcast(kolo_mpi_t *m, void *data, size_t count, kolo_type_t type, int root);
 kolo_status_t kolo_mpi_all_gather(kolo_mpi_t *m, const void *in, void *out, const size_t *counts,
                                   const size_t *displs, kolo_type_t type);
-/* total: elements of all ranks together, by which all decide alike. */
-kolo_status_t kolo_mpi_all_to_all(kolo_mpi_t *m, const kolo_move_t *move, size_t total);
-kolo_status_t kolo_mpi_reduce_scatter(kolo_mpi_t *m, const void *in, void *out, const size_t *counts,
-                                      kolo_type_t type, int op);
+/* Runs a move, as backends and groups have it, over the communicator's ranks. */
+kolo_status_t kolo_mpi_run(void *mpi, const kolo_move_t *move);
 /* Bytes of all ranks but the first, one behind the other, to the first. lengths: of all, on all. */
 kolo_status_t kolo_mpi_gather(kolo_mpi_t *m, const void *in, void *out, const uint64_t *lengths);
 /* Between two ranks, each message matched by one of the same length. */

@@ -147,74 +147,28 @@ static bool is_even(const size_t *counts, const size_t *displs, int n)
     return true;
 }
 
-kolo_status_t kolo_engine_nccl_all_reduce(void *nccl, const void *in, void *out, size_t count, kolo_type_t type,
-                                          kolo_op_t op, void *stream)
-{
-    const kolo_nccl_t *c = nccl;
-    bool pushed;
-    KOLO_TRY(kolo_cuda_enter(c->device, &pushed));
-    int result = c->n->all_reduce(in, out, count, types[type], ops[op], c->comm, stream);
-    kolo_cuda_leave(pushed);
-    return check(c->n, result, "ncclAllReduce");
-}
-
-kolo_status_t kolo_engine_nccl_broadcast(void *nccl, const void *in, void *out, size_t count, kolo_type_t type,
-                                         int root, void *stream)
-{
-    const kolo_nccl_t *c = nccl;
-    bool pushed;
-    KOLO_TRY(kolo_cuda_enter(c->device, &pushed));
-    int result = c->n->broadcast(in ? in : out, out, count, types[type], root, c->comm, stream);
-    kolo_cuda_leave(pushed);
-    return check(c->n, result, "ncclBroadcast");
-}
-
 /* What NCCL has no form of for different lengths is a group of what it has. Within a group errors are its end's. */
-static int gather_pieces(const kolo_nccl_t *c, const void *in, char *out, const size_t *counts,
-                         const size_t *displs, kolo_type_t type, void *stream)
+static int gather_pieces(const kolo_nccl_t *c, const kolo_move_t *m)
 {
-    size_t elem = kolo_type_size(type);
-    int result = c->n->group_start();
+    int type = types[m->need.type], result = c->n->group_start();
+    size_t elem = kolo_type_size(m->need.type);
     for (int r = 0; r < c->size && result == NCCL_SUCCESS; r++)
-        if (counts[r] > 0)
-            result = c->n->broadcast(in, out + displs[r] * elem, counts[r], types[type], r, c->comm, stream);
+        if (m->counts[r] > 0)
+            result = c->n->broadcast(m->in, (char *)m->out + m->displs[r] * elem, m->counts[r], type, r, c->comm,
+                                     m->stream);
     int ended = c->n->group_end();
     return result == NCCL_SUCCESS ? ended : result;
 }
 
-kolo_status_t kolo_engine_nccl_all_gather(void *nccl, const void *in, void *out, const size_t *counts,
-                                          const size_t *displs, kolo_type_t type, void *stream)
+static int reduce_pieces(const kolo_nccl_t *c, const kolo_move_t *m)
 {
-    const kolo_nccl_t *c = nccl;
-    char *first = (char *)out + displs[0] * kolo_type_size(type);
-    bool even = is_even(counts, displs, c->size), pushed;
-    KOLO_TRY(kolo_cuda_enter(c->device, &pushed));
-    int result = even ? c->n->all_gather(in, first, counts[0], types[type], c->comm, stream)
-                      : gather_pieces(c, in, out, counts, displs, type, stream);
-    kolo_cuda_leave(pushed);
-    return check(c->n, result, even ? "ncclAllGather" : "ncclBroadcast");
-}
-
-static int reduce_pieces(const kolo_nccl_t *c, const char *in, void *out, const size_t *counts, kolo_type_t type,
-                         kolo_op_t op, void *stream)
-{
-    int result = c->n->group_start();
-    for (int r = 0; r < c->size && result == NCCL_SUCCESS; in += counts[r++] * kolo_type_size(type))
-        if (counts[r] > 0) result = c->n->reduce(in, out, counts[r], types[type], ops[op], r, c->comm, stream);
+    int type = types[m->need.type], op = ops[m->need.op], result = c->n->group_start();
+    size_t elem = kolo_type_size(m->need.type);
+    const char *in = m->in;
+    for (int r = 0; r < c->size && result == NCCL_SUCCESS; in += m->counts[r++] * elem)
+        if (m->counts[r] > 0) result = c->n->reduce(in, m->out, m->counts[r], type, op, r, c->comm, m->stream);
     int ended = c->n->group_end();
     return result == NCCL_SUCCESS ? ended : result;
-}
-
-kolo_status_t kolo_engine_nccl_reduce_scatter(void *nccl, const void *in, void *out, const size_t *counts,
-                                              kolo_type_t type, kolo_op_t op, void *stream)
-{
-    const kolo_nccl_t *c = nccl;
-    bool even = is_even(counts, NULL, c->size), pushed;
-    KOLO_TRY(kolo_cuda_enter(c->device, &pushed));
-    int result = even ? c->n->reduce_scatter(in, out, counts[0], types[type], ops[op], c->comm, stream)
-                      : reduce_pieces(c, in, out, counts, type, op, stream);
-    kolo_cuda_leave(pushed);
-    return check(c->n, result, even ? "ncclReduceScatter" : "ncclReduce");
 }
 
 static int exchange(const kolo_nccl_t *c, const kolo_move_t *m)
@@ -233,14 +187,42 @@ static int exchange(const kolo_nccl_t *c, const kolo_move_t *m)
     return result == NCCL_SUCCESS ? ended : result;
 }
 
-kolo_status_t kolo_engine_nccl_all_to_all(void *nccl, const kolo_move_t *move)
+/* Queues the move and returns NCCL's result; *what: the function that it is of. */
+static int queue(const kolo_nccl_t *c, const kolo_move_t *m, const char **what)
+{
+    const nccl_functions_t *n = c->n;
+    int type = types[m->need.type];
+    switch (m->need.work) {
+    case KOLO_WORK_ALL_REDUCE:
+        *what = "ncclAllReduce";
+        return n->all_reduce(m->in, m->out, m->count, type, ops[m->need.op], c->comm, m->stream);
+    case KOLO_WORK_BROADCAST:
+        *what = "ncclBroadcast";
+        return n->broadcast(m->in ? m->in : m->out, m->out, m->count, type, m->root, c->comm, m->stream);
+    case KOLO_WORK_ALL_GATHER:
+        *what = "ncclAllGather";
+        if (!is_even(m->counts, m->displs, c->size)) return gather_pieces(c, m);
+        return n->all_gather(m->in, (char *)m->out + m->displs[0] * kolo_type_size(m->need.type), m->counts[0],
+                             type, c->comm, m->stream);
+    case KOLO_WORK_REDUCE_SCATTER:
+        *what = "ncclReduceScatter";
+        if (!is_even(m->counts, NULL, c->size)) return reduce_pieces(c, m);
+        return n->reduce_scatter(m->in, m->out, m->counts[0], type, ops[m->need.op], c->comm, m->stream);
+    default:
+        *what = "ncclSend and ncclRecv";
+        return exchange(c, m);
+    }
+}
+
+kolo_status_t kolo_engine_nccl_run(void *nccl, const kolo_move_t *move)
 {
     const kolo_nccl_t *c = nccl;
+    const char *what;
     bool pushed;
     KOLO_TRY(kolo_cuda_enter(c->device, &pushed));
-    int result = exchange(c, move);
+    int result = queue(c, move, &what);
     kolo_cuda_leave(pushed);
-    return check(c->n, result, "ncclSend and ncclRecv");
+    return check(c->n, result, what);
 }
 
 static kolo_status_t meet_group(kolo_set_t *s, void *state, const kolo_level_t *level, void **group)
@@ -254,7 +236,5 @@ static kolo_status_t meet_group(kolo_set_t *s, void *state, const kolo_level_t *
 const kolo_group_ops_t kolo_group_nccl = {.meet = meet_group,
                                           .leave = kolo_engine_nccl_leave,
                                           .free = kolo_engine_nccl_free,
-                                          .reduce_scatter = kolo_engine_nccl_reduce_scatter,
-                                          .all_reduce = kolo_engine_nccl_all_reduce,
-                                          .all_gather = kolo_engine_nccl_all_gather,
-                                          .broadcast = kolo_engine_nccl_broadcast};
+                                          .run = kolo_engine_nccl_run,
+                                          .broadcasts = true};

@@ -56,15 +56,7 @@ kolo_status_t kolo_engine_nccl_meet(kolo_set_t *s, const nccl_functions_t *n, co
 void kolo_engine_nccl_leave(void *nccl, bool abort);
 void kolo_engine_nccl_free(void *nccl);
 
-/* As Kolo's own of those names, queued on `stream`; they are those of a group (levels.h), too. */
-kolo_status_t kolo_engine_nccl_all_reduce(void *nccl, const void *in, void *out, size_t count, kolo_type_t type,
-                                          kolo_op_t op, void *stream);
-kolo_status_t kolo_engine_nccl_broadcast(void *nccl, const void *in, void *out, size_t count, kolo_type_t type,
-                                         int root, void *stream);
-kolo_status_t kolo_engine_nccl_all_gather(void *nccl, const void *in, void *out, const size_t *counts,
-                                          const size_t *displs, kolo_type_t type, void *stream);
-kolo_status_t kolo_engine_nccl_reduce_scatter(void *nccl, const void *in, void *out, const size_t *counts,
-                                              kolo_type_t type, kolo_op_t op, void *stream);
-kolo_status_t kolo_engine_nccl_all_to_all(void *nccl, const kolo_move_t *move);
+/* Queues a move, as backends and groups have it, on its stream. */
+kolo_status_t kolo_engine_nccl_run(void *nccl, const kolo_move_t *move);
 
 #endif

@@ -15,7 +15,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define KOLO_MPI_API_VERSION 3
+#define KOLO_MPI_API_VERSION 4
 #define KOLO_MPI_WHY_BYTES   512
 #define KOLO_MPI_BAND        100 /* operators besides KOLO_SUM, _PROD, _MIN, _MAX; of KOLO_UINT64 */
 #define KOLO_MPI_BOR         101
@@ -24,6 +24,29 @@
 typedef void (*kolo_mpi_reduce_fn_t)(kolo_type_t type, kolo_op_t op, const void *in, void *inout, size_t count);
 
 typedef struct kolo_mpi_comm kolo_mpi_comm_t;
+
+typedef enum {
+    KOLO_MPI_ALL_REDUCE,
+    KOLO_MPI_REDUCE,
+    KOLO_MPI_REDUCE_SCATTER,
+    KOLO_MPI_BROADCAST, /* of what is at `out` */
+    KOLO_MPI_ALL_GATHER,
+    KOLO_MPI_GATHER,
+    KOLO_MPI_ALL_TO_ALL,
+    KOLO_MPI_SEND,
+    KOLO_MPI_RECEIVE
+} kolo_mpi_what_t;
+
+/* An operation; of the members those that MPI's of that name has. */
+typedef struct {
+    kolo_mpi_what_t what;
+    const void *in; /* all_gather: NULL, this rank's part is in its place */
+    void *out;
+    int count;                            /* of a gather: of this rank's part */
+    const int *counts, *displs;           /* all_to_all: of the parts of `in` */
+    const int *recv_counts, *recv_displs; /* all_to_all: of the parts of `out` */
+    int type, op, peer;                   /* peer: the root, or the other rank */
+} kolo_mpi_work_t;
 
 typedef struct {
     uint32_t version;
@@ -39,21 +62,7 @@ typedef struct {
     int (*size)(const kolo_mpi_comm_t *comm);
     void (*drop)(kolo_mpi_comm_t *comm, int collective); /* 0: MPI is not told, its memory stays */
 
-    int (*all_reduce)(kolo_mpi_comm_t *comm, const void *in, void *out, int count, int type, int op, char *why);
-    int (*reduce)(kolo_mpi_comm_t *comm, const void *in, void *out, int count, int type, int op, int root,
-                  char *why);
-    int (*reduce_scatter)(kolo_mpi_comm_t *comm, const void *in, void *out, const int *counts, int type, int op,
-                          char *why);
-    int (*broadcast)(kolo_mpi_comm_t *comm, void *data, int count, int type, int root, char *why);
-    /* in NULL: this rank's part is in its place. */
-    int (*all_gather)(kolo_mpi_comm_t *comm, const void *in, int count, void *out, const int *counts,
-                      const int *displs, int type, char *why);
-    int (*gather)(kolo_mpi_comm_t *comm, const void *in, int count, void *out, const int *counts, const int *displs,
-                  int type, int root, char *why);
-    int (*all_to_all)(kolo_mpi_comm_t *comm, const void *in, const int *counts, const int *displs, void *out,
-                      const int *recv_counts, const int *recv_displs, int type, char *why);
-    int (*send)(kolo_mpi_comm_t *comm, const void *in, int count, int type, int to, char *why);
-    int (*receive)(kolo_mpi_comm_t *comm, void *out, int count, int type, int from, char *why);
+    int (*begin)(kolo_mpi_comm_t *comm, const kolo_mpi_work_t *work, char *why);
     int (*poll)(kolo_mpi_comm_t *comm, int *done, char *why);
 } kolo_mpi_api_t;
 

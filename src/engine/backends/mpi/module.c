@@ -215,75 +215,52 @@ static void drop(kolo_mpi_comm_t *c, int collective)
 
 /* ---- operations ---- */
 
-static int begun(kolo_mpi_comm_t *c, int error, const char *what, char *why)
+static int begin(kolo_mpi_comm_t *c, const kolo_mpi_work_t *w, char *why)
 {
-    if (fail(error, what, why)) return 1;
+    static const char *const names[] = {
+        [KOLO_MPI_ALL_REDUCE] = "MPI_Iallreduce", [KOLO_MPI_REDUCE] = "MPI_Ireduce",
+        [KOLO_MPI_BROADCAST] = "MPI_Ibcast",      [KOLO_MPI_REDUCE_SCATTER] = "MPI_Ireduce_scatter",
+        [KOLO_MPI_GATHER] = "MPI_Igatherv",       [KOLO_MPI_ALL_GATHER] = "MPI_Iallgatherv",
+        [KOLO_MPI_ALL_TO_ALL] = "MPI_Ialltoallv", [KOLO_MPI_SEND] = "MPI_Isend",
+        [KOLO_MPI_RECEIVE] = "MPI_Irecv"};
+    MPI_Request *request = &c->begun[c->nbegun];
+    MPI_Datatype type = types[w->type];
+    int error = MPI_SUCCESS;
+    switch (w->what) {
+    case KOLO_MPI_ALL_REDUCE:
+        error = MPI_Iallreduce(w->in == w->out ? MPI_IN_PLACE : w->in, w->out, w->count, type,
+                               op_of(w->type, w->op), c->comm, request);
+        break;
+    case KOLO_MPI_REDUCE:
+        error = MPI_Ireduce(w->in, w->out, w->count, type, op_of(w->type, w->op), w->peer, c->comm, request);
+        break;
+    case KOLO_MPI_REDUCE_SCATTER:
+        error = MPI_Ireduce_scatter(w->in, w->out, w->counts, type, op_of(w->type, w->op), c->comm, request);
+        break;
+    case KOLO_MPI_BROADCAST:
+        error = MPI_Ibcast(w->out, w->count, type, w->peer, c->comm, request);
+        break;
+    case KOLO_MPI_ALL_GATHER:
+        error = MPI_Iallgatherv(w->in ? w->in : MPI_IN_PLACE, w->count, type, w->out, w->counts, w->displs, type,
+                                c->comm, request);
+        break;
+    case KOLO_MPI_GATHER:
+        error = MPI_Igatherv(w->in, w->count, type, w->out, w->counts, w->displs, type, w->peer, c->comm, request);
+        break;
+    case KOLO_MPI_ALL_TO_ALL:
+        error = MPI_Ialltoallv(w->in, w->counts, w->displs, type, w->out, w->recv_counts, w->recv_displs, type,
+                               c->comm, request);
+        break;
+    case KOLO_MPI_SEND:
+        error = MPI_Isend(w->in, w->count, type, w->peer, 0, c->comm, request);
+        break;
+    case KOLO_MPI_RECEIVE:
+        error = MPI_Irecv(w->out, w->count, type, w->peer, 0, c->comm, request);
+        break;
+    }
+    if (fail(error, names[w->what], why)) return 1;
     c->nbegun++;
     return 0;
-}
-
-static int all_reduce(kolo_mpi_comm_t *c, const void *in, void *out, int count, int type, int op, char *why)
-{
-    const void *from = in == out ? MPI_IN_PLACE : in;
-    return begun(c, MPI_Iallreduce(from, out, count, types[type], op_of(type, op), c->comm, &c->begun[c->nbegun]),
-                 "MPI_Iallreduce", why);
-}
-
-static int reduce(kolo_mpi_comm_t *c, const void *in, void *out, int count, int type, int op, int root, char *why)
-{
-    return begun(c, MPI_Ireduce(in, out, count, types[type], op_of(type, op), root, c->comm, &c->begun[c->nbegun]),
-                 "MPI_Ireduce", why);
-}
-
-static int reduce_scatter(kolo_mpi_comm_t *c, const void *in, void *out, const int *counts, int type, int op,
-                          char *why)
-{
-    return begun(c,
-                 MPI_Ireduce_scatter(in, out, counts, types[type], op_of(type, op), c->comm, &c->begun[c->nbegun]),
-                 "MPI_Ireduce_scatter", why);
-}
-
-static int broadcast(kolo_mpi_comm_t *c, void *data, int count, int type, int root, char *why)
-{
-    return begun(c, MPI_Ibcast(data, count, types[type], root, c->comm, &c->begun[c->nbegun]), "MPI_Ibcast", why);
-}
-
-static int all_gather(kolo_mpi_comm_t *c, const void *in, int count, void *out, const int *counts,
-                      const int *displs, int type, char *why)
-{
-    const void *from = in ? in : MPI_IN_PLACE;
-    return begun(
-        c,
-        MPI_Iallgatherv(from, count, types[type], out, counts, displs, types[type], c->comm, &c->begun[c->nbegun]),
-        "MPI_Iallgatherv", why);
-}
-
-static int gather(kolo_mpi_comm_t *c, const void *in, int count, void *out, const int *counts, const int *displs,
-                  int type, int root, char *why)
-{
-    return begun(
-        c,
-        MPI_Igatherv(in, count, types[type], out, counts, displs, types[type], root, c->comm, &c->begun[c->nbegun]),
-        "MPI_Igatherv", why);
-}
-
-static int all_to_all(kolo_mpi_comm_t *c, const void *in, const int *counts, const int *displs, void *out,
-                      const int *recv_counts, const int *recv_displs, int type, char *why)
-{
-    return begun(c,
-                 MPI_Ialltoallv(in, counts, displs, types[type], out, recv_counts, recv_displs, types[type],
-                                c->comm, &c->begun[c->nbegun]),
-                 "MPI_Ialltoallv", why);
-}
-
-static int send_to(kolo_mpi_comm_t *c, const void *in, int count, int type, int to, char *why)
-{
-    return begun(c, MPI_Isend(in, count, types[type], to, 0, c->comm, &c->begun[c->nbegun]), "MPI_Isend", why);
-}
-
-static int receive(kolo_mpi_comm_t *c, void *out, int count, int type, int from, char *why)
-{
-    return begun(c, MPI_Irecv(out, count, types[type], from, 0, c->comm, &c->begun[c->nbegun]), "MPI_Irecv", why);
 }
 
 static int poll_all(kolo_mpi_comm_t *c, int *done, char *why)
@@ -301,13 +278,5 @@ __attribute__((visibility("default"))) const kolo_mpi_api_t kolo_mpi_api = {.ver
                                                                             .make = make,
                                                                             .size = size_of,
                                                                             .drop = drop,
-                                                                            .all_reduce = all_reduce,
-                                                                            .reduce = reduce,
-                                                                            .reduce_scatter = reduce_scatter,
-                                                                            .broadcast = broadcast,
-                                                                            .all_gather = all_gather,
-                                                                            .gather = gather,
-                                                                            .all_to_all = all_to_all,
-                                                                            .send = send_to,
-                                                                            .receive = receive,
+                                                                            .begin = begin,
                                                                             .poll = poll_all};

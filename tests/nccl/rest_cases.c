@@ -1,0 +1,145 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What programs seldom call: several ids, the rest of the device API, parameters of each width.
+ */
+#include "kit.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static void ranks_meet_by_several_ids(me_t *me)
+{
+    ncclUniqueId ids[2];
+    ncclComm_t comm = NULL;
+    for (int i = 0; i < 2; i++) ids[i] = shared_id(me);
+    OK(ncclCommInitRankScalable(&comm, me->n, me->rank, 2, ids, NULL));
+    works(me, comm, me->n);
+    OK(ncclCommDestroy(comm));
+    IS(ncclInvalidArgument, ncclCommInitRankScalable(&comm, me->n, me->rank, 0, ids, NULL));
+    FACT(comm == NULL);
+    IS(ncclInvalidArgument, ncclCommInitRankScalable(&comm, me->n, me->rank, me->n + 1, ids, NULL));
+}
+
+static void teams_of_ranks_that_kernels_do_not_reach(me_t *me)
+{
+    ncclTeam_t world = ncclTeamWorld(me->comm), rail = ncclTeamRail(me->comm), alone = ncclTeamLsa(me->comm);
+    EQ(rail.nRanks, me->n);
+    EQ(rail.rank, me->rank);
+    EQ(ncclTeamCft(me->comm, 0).nRanks, 1);
+    EQ(ncclTeamCftMultimem(me->comm).nRanks, 1);
+    EQ(ncclTeamRankToWorld(me->comm, alone, 0), me->rank);
+    EQ(ncclTeamRankToWorld(me->comm, world, me->n - 1), me->n - 1);
+    EQ(ncclTeamRankToLsa(me->comm, alone, 0), 0);
+    EQ(ncclTeamWorld(NULL).nRanks, 0);
+}
+
+static void each_address_for_kernels_is_none(me_t *me)
+{
+    void *p = me;
+    uint32_t id = 7;
+    size_t at = 7;
+    ncclTeam_t team = ncclTeamLsa(me->comm);
+    OK(ncclGetMultimemDevicePointer(NULL, 0, NULL, &p));
+    FACT(p == NULL);
+    p = me;
+    IS(ncclInvalidUsage, ncclGetLsaDevicePointer(NULL, 0, 0, &p));
+    FACT(p == NULL);
+    IS(ncclInvalidUsage, ncclGetMultimemDeviceLeInfo(NULL, 0, &id, &at));
+    IS(ncclInvalidUsage, ncclGetCftDeviceLeInfo(NULL, 0, 0, team, &id, &at));
+    IS(ncclInvalidUsage, ncclGetPeerDeviceLeInfo(NULL, 0, 0, &id, &at));
+    IS(ncclInvalidArgument, ncclGetPeerDeviceLeInfo(NULL, 0, 0, NULL, &at));
+    IS(ncclInvalidArgument, ncclGetLsaMultimemDevicePointer(NULL, 0, NULL));
+    IS(ncclInvalidUsage, ncclDevCommDestroy(me->comm, NULL));
+    IS(ncclInvalidUsage, ncclLsaBarrierCreateRequirement(team, 1, NULL, NULL));
+    IS(ncclInvalidUsage, ncclGinBarrierCreateRequirement(me->comm, team, 1, NULL, NULL));
+    IS(ncclInvalidUsage, ncclCftBarrierCreateRequirement(team, 1, NULL, NULL));
+    IS(ncclInvalidUsage, ncclGinOutboxCreateRequirement(1, 10, NULL, NULL));
+    IS(ncclInvalidUsage, ncclGinInboxA2ACreateRequirement(team, 1, 10, NULL, NULL));
+    IS(ncclInvalidUsage, ncclLLA2ACreateRequirement(1, 1, NULL, NULL));
+    EQ(ncclLLA2ACalcSlots(4, 16), 8);
+    EQ(ncclLLA2ACalcSlots(-1, 16), 0);
+}
+
+#define READ(suffix, type, text, want)                                                                             \
+    do {                                                                                                           \
+        type value = 0;                                                                                            \
+        setenv("NCCL_NTHREADS", text, 1);                                                                          \
+        OK(ncclParamGet##suffix(handle, &value));                                                                  \
+        FACT(value == (type)(want));                                                                               \
+    } while (0)
+
+static void a_parameter_of_each_width(me_t *me)
+{
+    ncclParamHandle_t handle = NULL;
+    char text[8];
+    int bytes = 0;
+    uint8_t narrow = 0;
+    uint64_t wide = 0;
+    (void)me;
+    OK(ncclParamBind(&handle, "NCCL_NTHREADS"));
+    READ(I8, int8_t, "-128", -128);
+    READ(I16, int16_t, "-32768", -32768);
+    READ(I32, int32_t, "-2147483648", INT32_MIN);
+    READ(I64, int64_t, "-9223372036854775808", INT64_MIN);
+    READ(U8, uint8_t, "255", 255);
+    READ(U16, uint16_t, "65535", 65535);
+    READ(U32, uint32_t, "4294967295", 4294967295U);
+    READ(U64, uint64_t, "9223372036854775807", INT64_MAX);
+    IS(ncclInvalidArgument, ncclParamGetU8(handle, &narrow));
+    setenv("NCCL_NTHREADS", "-1", 1);
+    IS(ncclInvalidArgument, ncclParamGetU64(handle, &wide));
+    setenv("NCCL_NTHREADS", "many", 1);
+    IS(ncclInvalidArgument, ncclParamGetU64(handle, &wide));
+    OK(ncclParamGet(handle, text, sizeof text, &bytes));
+    EQ(bytes, 5);
+    FACT(strcmp(text, "many") == 0);
+    IS(ncclInvalidArgument, ncclParamGet(handle, text, 4, &bytes));
+    IS(ncclInvalidArgument, ncclParamGetI32((ncclParamHandle_t)(void *)text, NULL));
+    unsetenv("NCCL_NTHREADS");
+}
+
+static void all_parameters_are_printed(me_t *me)
+{
+    char seen[64] = "";
+    FILE *f = tmpfile();
+    int out = dup(STDOUT_FILENO);
+    (void)me;
+    if (!FACT(f != NULL && out >= 0)) return;
+    fflush(stdout);
+    dup2(fileno(f), STDOUT_FILENO);
+    ncclParamDumpAll();
+    fflush(stdout);
+    dup2(out, STDOUT_FILENO);
+    close(out);
+    rewind(f);
+    FACT(fgets(seen, sizeof seen, f) && strstr(seen, "Kolo"));
+    fclose(f);
+    ncclResetDebugInit();
+}
+
+static void encryption_is_the_job_s(me_t *me)
+{
+    ncclEncryptionConfig_t c = {.head = {sizeof c, NCCL_API_MAGIC, 23203}, .mode = 0};
+    (void)me;
+    OK(ncclSetEncryption(&c));
+    c.mode = 1; /* a key of the client's: the job's secret encrypts, if all ranks are told to */
+    IS(ncclInvalidUsage, ncclSetEncryption(&c));
+    FACT(strstr(ncclGetLastError(NULL), "KOLO_TCP_SECURITY=encrypt") != NULL);
+    c.mode = 2;
+    IS(ncclInvalidArgument, ncclSetEncryption(&c));
+    c.head.magic = 0;
+    IS(ncclInvalidArgument, ncclSetEncryption(&c));
+    IS(ncclInvalidArgument, ncclSetEncryption(NULL));
+}
+
+const case_t rest_cases[] = {
+    {"ranks_meet_by_several_ids", ranks_meet_by_several_ids, EACH},
+    {"teams_of_ranks_that_kernels_do_not_reach", teams_of_ranks_that_kernels_do_not_reach, EACH},
+    {"each_address_for_kernels_is_none", each_address_for_kernels_is_none, EACH},
+    {"a_parameter_of_each_width", a_parameter_of_each_width, FIRST},
+    {"all_parameters_are_printed", all_parameters_are_printed, FIRST},
+    {"encryption_is_the_job_s", encryption_is_the_job_s, FIRST},
+    {NULL, NULL, EACH},
+};
