@@ -35,7 +35,7 @@ typedef struct {
     int fresh;      /* calls of the test with memory that comes and goes */
     bool faults;
     bool windows;
-    bool clients;
+    bool clients, places;
     bool vmm;   /* buffers over pieces that were mapped beside each other */
     bool alone; /* each process sees a GPU of its own, and no other */
     bool twice; /* all processes see one GPU alone, the same */
