@@ -109,7 +109,7 @@ static void seal_sockets(kolo_socket_t *sockets, const int *fds, int n, bool dia
     kolo_meet_process_init();
     if (!kolo_seal_answer(kolo_seal_offer(), &claim.security)) die("seal");
     memset(greeting, 0, sizeof greeting);
-    need(kolo_auth_hello(&key, 0, greeting, &claim, hello));
+    need(kolo_auth_hello(&(kolo_shake_t){&key, 0, greeting, hello}, &claim));
     memset(hello + 24, 0, sizeof hello - 24); /* the nonce and the proof, which differ at the other end */
     for (int i = 0; i < n; i++) {
         sockets[i].fd = fds[i];

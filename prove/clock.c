@@ -104,7 +104,8 @@ static uint32_t known(const kolo_clocks_t *c, uint32_t root, uint32_t thread)
     return c->nodes[node].at[thread & (KOLO_CLOCK_FANOUT - 1)];
 }
 
-/* The later of both for every thread: one of the two where it knows all that the other does, else a new node. */
+/* Returns the later of both for every thread: one of the two where it knows all that the other does, else a new
+ * node. */
 static uint32_t join(kolo_clocks_t *c, uint32_t x, uint32_t y, uint32_t level)
 {
     uint32_t at[KOLO_CLOCK_FANOUT], not_x = 0, not_y = 0;
@@ -129,7 +130,7 @@ static uint32_t join(kolo_clocks_t *c, uint32_t x, uint32_t y, uint32_t level)
     return node;
 }
 
-/* The same with another time for one thread; changes nodes that only `node`'s holder knows in place. */
+/* Returns the same with another time for one thread; changes nodes that only `node`'s holder knows in place. */
 static uint32_t with_time(kolo_clocks_t *c, uint32_t node, kolo_epoch_t e, uint32_t level)
 {
     uint32_t k = e.thread >> FANOUT_BITS * level & (KOLO_CLOCK_FANOUT - 1), at[KOLO_CLOCK_FANOUT];

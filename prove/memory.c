@@ -45,7 +45,7 @@ static uint32_t chunk_of(const kolo_actor_t *a, const kolo_segment_t *s)
     return kolo_segment_chunk(s, kolo_cursor_i(&a->l->at), kolo_cursor_j(&a->l->at), a->l->chunk);
 }
 
-/* A number that is equal exactly for chunks that are equally long in every call. */
+/* Returns a number that is equal exactly for chunks that are equally long in every call. */
 uint64_t kolo_model_shape(const kolo_actor_t *a, const kolo_segment_t *s, uint32_t k)
 {
     const kolo_model_t *m = a->m;

@@ -224,7 +224,7 @@ typedef struct { /* who does something */
 
 kolo_status_t kolo_model_fail(const kolo_actor_t *a, const char *fmt, ...) KOLO_PRINTF(2, 3);
 uint64_t kolo_model_shape(const kolo_actor_t *a, const kolo_segment_t *s, uint32_t k);
-/* How many pieces of a chunk this tile has. */
+/* Returns how many pieces of a chunk this tile has. */
 uint32_t kolo_model_pieces(const kolo_model_t *m, uint32_t set, uint64_t shape, uint32_t tile);
 kolo_status_t kolo_model_read(const kolo_actor_t *a, const kolo_segment_t *s, uint32_t *value);
 kolo_status_t kolo_model_write(const kolo_actor_t *a, const kolo_segment_t *s, uint32_t value);

@@ -91,7 +91,7 @@ static uint32_t reader_of(const sim_step_t *x, uint32_t conn)
     return x->s->model.ranks[x->l->rank].ends[0][conn].reader;
 }
 
-/* Can it be read? Then *time is not before its arrival. */
+/* Tells whether it can be read. Then *time is not before its arrival. */
 static bool rx_due(const sim_step_t *x, uint32_t conn, double *time)
 {
     const kolo_prove_channel_t *c = channel_of(x, conn);

@@ -52,7 +52,7 @@ typedef struct {
     kolo_sim_result_t *result;
 } kolo_sim_t;
 
-/* Bytes of a chunk of the plan's grid. */
+/* Returns the bytes of a chunk of the plan's grid. */
 uint64_t kolo_prove_chunk_bytes(const kolo_sim_t *s, const kolo_plan_t *p, uint32_t chunk);
 /* Runs all lanes to their end and fills s->result. KOLO_ERR_INTERNAL: one waits for ever. */
 kolo_status_t kolo_prove_run_sim(kolo_sim_t *s, uint32_t nranks);

@@ -94,23 +94,21 @@ static kolo_status_t start(kolo_sim_t *s, const kolo_plan_t *const *plans, uint3
     return KOLO_OK;
 }
 
-kolo_status_t kolo_prove_simulate(const kolo_plan_t *const *plans, uint32_t nranks, const int *node_of,
-                                  uint64_t count, uint32_t type_bytes, const kolo_sim_machine_t *machine,
-                                  kolo_sim_result_t *result)
+kolo_status_t kolo_prove_simulate(const kolo_sim_case_t *c, kolo_sim_result_t *result)
 {
     kolo_sim_result_t out = {0};
-    kolo_verify_options_t options = {.node_of = node_of};
-    kolo_sim_t s = {.machine = machine, .count = count, .type_bytes = type_bytes, .result = &out};
+    kolo_verify_options_t options = {.node_of = c->node_of};
+    kolo_sim_t s = {.machine = c->machine, .count = c->count, .type_bytes = c->type_bytes, .result = &out};
     s.model.options = &options;
-    kolo_status_t status = start(&s, plans, nranks);
+    kolo_status_t status = start(&s, c->plans, c->nranks);
     if (status == KOLO_OK) status = kolo_model_pair(&s.model);
-    if (status == KOLO_OK) status = allocate(&s, nranks);
-    if (status == KOLO_OK) status = place_ranks(&s, nranks, node_of);
+    if (status == KOLO_OK) status = allocate(&s, c->nranks);
+    if (status == KOLO_OK) status = place_ranks(&s, c->nranks, c->node_of);
     uint32_t nnodes = 1;
-    for (uint32_t q = 0; status == KOLO_OK && q < nranks; q++)
+    for (uint32_t q = 0; status == KOLO_OK && q < c->nranks; q++)
         if (s.ranks[q].node >= nnodes) nnodes = s.ranks[q].node + 1;
-    if (status == KOLO_OK && machine->fabric) status = kolo_fabric_init(&s.fabric, machine->fabric, nnodes);
-    if (status == KOLO_OK) status = kolo_prove_run_sim(&s, nranks);
+    if (status == KOLO_OK && c->machine->fabric) status = kolo_fabric_init(&s.fabric, c->machine->fabric, nnodes);
+    if (status == KOLO_OK) status = kolo_prove_run_sim(&s, c->nranks);
     finish(&s);
     if (status == KOLO_OK) *result = out;
     return status;

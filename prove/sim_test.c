@@ -37,7 +37,8 @@ static kolo_sim_result_t simulate(test_emit_fn_t emit, uint32_t n, const int *no
     kolo_plan_t *plans[64];
     kolo_sim_result_t r;
     emit_all(plans, emit, n, 0);
-    if (kolo_prove_simulate((const kolo_plan_t *const *)plans, n, node_of, count, 1, m, &r) != KOLO_OK)
+    if (kolo_prove_simulate(&(kolo_sim_case_t){(const kolo_plan_t *const *)plans, n, node_of, count, 1, m}, &r) !=
+        KOLO_OK)
         fail_msg("%s", kolo_error_text());
     for (uint32_t k = 0; k < n; k++) kolo_plan_free(plans[k]);
     return r;
@@ -157,10 +158,10 @@ static void mistakes_are_refused(void **state)
     emit_all(plans, emit_ring, 3, 0);
     const kolo_plan_t *const *p = (const kolo_plan_t *const *)plans;
     for (int i = 0; i < 3; i++) plans[i]->depth = 2; /* two slices a chunk: no room to forward into */
-    assert_int_equal(kolo_prove_simulate(p, 3, NULL, 1 << 20, 1, &m, &r), KOLO_ERR_INTERNAL);
+    assert_int_equal(kolo_prove_simulate(&(kolo_sim_case_t){p, 3, NULL, 1 << 20, 1, &m}, &r), KOLO_ERR_INTERNAL);
     assert_non_null(strstr(kolo_error_text(), "do not complete"));
     m.copy_gbps = 0;
-    assert_int_equal(kolo_prove_simulate(p, 3, NULL, 1, 1, &m, &r), KOLO_ERR_INVALID_ARGUMENT);
+    assert_int_equal(kolo_prove_simulate(&(kolo_sim_case_t){p, 3, NULL, 1, 1, &m}, &r), KOLO_ERR_INVALID_ARGUMENT);
     for (int i = 0; i < 3; i++) kolo_plan_free(plans[i]);
 }
 
@@ -338,9 +339,8 @@ static void a_network_without_sense_is_refused(void **state)
         if (bad == 1) net.close[1] = 2;
         if (bad == 2) net.nclose[0] = 0;
         if (bad == 3) net.fabric.oversubscription = 0.5;
-        assert_int_equal(
-            kolo_prove_simulate((const kolo_plan_t *const *)plans, 2, (const int[]){0, 1}, 1000, 1, &m, &r),
-            KOLO_ERR_INVALID_ARGUMENT);
+        const kolo_sim_case_t c = {(const kolo_plan_t *const *)plans, 2, (const int[]){0, 1}, 1000, 1, &m};
+        assert_int_equal(kolo_prove_simulate(&c, &r), KOLO_ERR_INVALID_ARGUMENT);
     }
     for (int k = 0; k < 2; k++) kolo_plan_free(plans[k]);
 }

@@ -41,7 +41,7 @@ static inline bool is_control(const kolo_insn_t *in)
     return in->op == KOLO_OP_LOOP || in->op == KOLO_OP_END;
 }
 
-/* A random instruction that is no LOOP or END; NULL if there is none. */
+/* Returns a random instruction that is no LOOP or END; NULL if there is none. */
 static inline kolo_insn_t *any_insn(kolo_plan_t *p)
 {
     for (int tries = 0; p->ninsns && tries < 50; tries++) {

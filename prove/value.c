@@ -107,7 +107,7 @@ uint32_t kolo_values_leaf(kolo_values_t *v, uint32_t rank, uint32_t chunk, uint3
     return i;
 }
 
-/* A value over the inputs of both a and b, in this order. */
+/* Returns a value over the inputs of both a and b, in this order. */
 static uint32_t join(kolo_values_t *v, uint8_t kind, uint32_t a, uint32_t b, const char **why)
 {
     const kolo_value_t *x = &v->at[a], *y = &v->at[b];
@@ -139,7 +139,7 @@ static uint32_t join(kolo_values_t *v, uint8_t kind, uint32_t a, uint32_t b, con
     return i;
 }
 
-/* The same inputs as `a`, as another kind of value. */
+/* Returns the same inputs as `a`, as another kind of value. */
 static uint32_t wrap(kolo_values_t *v, uint8_t kind, uint32_t a, const char **why)
 {
     uint32_t when = v->at[a].when;

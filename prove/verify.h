@@ -84,9 +84,15 @@ typedef struct {
     uint64_t max_link_bytes;            /* most on one node's uplink, or one way of a card */
     uint64_t spine_bytes;               /* that went up from leaf switches */
 } kolo_sim_result_t;
-kolo_status_t kolo_prove_simulate(const kolo_plan_t *const *plans, uint32_t nranks, const int *node_of,
-                                  uint64_t count, uint32_t type_bytes, const kolo_sim_machine_t *machine,
-                                  kolo_sim_result_t *result);
+typedef struct {
+    const kolo_plan_t *const *plans; /* of each rank */
+    uint32_t nranks;
+    const int *node_of;
+    uint64_t count; /* as in the call, of elements of type_bytes */
+    uint32_t type_bytes;
+    const kolo_sim_machine_t *machine;
+} kolo_sim_case_t;
+kolo_status_t kolo_prove_simulate(const kolo_sim_case_t *c, kolo_sim_result_t *result);
 
 /* The same for very many ranks that all do alike, each on a node of its own (a ring): one rank's plan stands for
  * all, what it posts on a connection lane is what arrives there. One lane only, PAIR connections only. */

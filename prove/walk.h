@@ -20,7 +20,7 @@ static inline void kolo_cursor_start(kolo_cursor_t *c)
     *c = (kolo_cursor_t){0};
 }
 
-/* The instruction that comes now; passes over LOOP and END. NULL at the end of the lane. */
+/* Returns the instruction that comes now; passes over LOOP and END. NULL at the end of the lane. */
 static inline const kolo_insn_t *kolo_cursor_at(kolo_cursor_t *c, const kolo_plan_t *plan, uint32_t lane)
 {
     const kolo_plan_lane_t *l = &plan->lanes[lane];
@@ -64,7 +64,7 @@ static inline bool kolo_insn_has_chunks(const kolo_insn_t *in)
 {
     return in->op <= KOLO_OP_PUT;
 }
-/* The segment that stands for the instruction's payload in lengths and traces. */
+/* Returns the segment that stands for the instruction's payload in lengths and traces. */
 static inline const kolo_segment_t *kolo_insn_payload(const kolo_insn_t *in)
 {
     bool from_src = in->op == KOLO_OP_SEND || in->op == KOLO_OP_RECV_REDUCE_SEND || in->op == KOLO_OP_EXPOSE ||

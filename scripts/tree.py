@@ -4,6 +4,7 @@
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -31,6 +32,29 @@ def is_test(name):
     base = name.rsplit("/", 1)[-1]
     return name.startswith("tests/") or base.endswith(("_test.c", "_fuzz.c")) or base.startswith(
         ("conformance", "testkit.", "fixture."))
+
+
+# What one must read to change one wing: its own sources, and the headers of other folders that these include.
+WINGS = {
+    "RDMA": ("src/remote/verbs/", "src/wire/net/"),
+    "GPUs": ("src/gpu/", "src/comm/gpu/"),
+    "keyed tensors": ("src/rendezvous/", "src/remote/onesided/"),
+    "named tensors": ("src/engine/",),
+    "communicators on CPUs": ("src/comm/call/", "src/comm/life/", "src/exec/"),
+}
+INCLUDE = re.compile(r'^#include "([^"]+)"', re.M)
+
+
+def lines(name):
+    return len((TOP / name).read_bytes().splitlines())
+
+
+def wing(folders):
+    """(lines of the wing's own sources, lines of the headers of others that they include), without tests."""
+    mine = [n for n in files() if n.startswith(tuple(folders)) and n.endswith((".c", ".h", ".cu", ".cuh")) and not is_test(n)]
+    headers = {"src/" + h for n in mine for h in INCLUDE.findall((TOP / n).read_text())}
+    others = {h for h in headers if not h.startswith(tuple(folders)) and (TOP / h).is_file()}
+    return sum(map(lines, mine)), sum(map(lines, others))
 
 
 def language(name):

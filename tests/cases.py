@@ -5,6 +5,7 @@ import os
 import pathlib
 import re
 import shutil
+import signal
 import tempfile
 import time
 
@@ -29,6 +30,32 @@ def alive(pid):
         return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
     except (FileNotFoundError, ProcessLookupError):
         return False
+
+
+def pids_of(directory, count):
+    """Returns the pids that `count` processes wrote into files of their own (complete once the line ends)."""
+    def texts():
+        return [t for t in (f.read_text() for f in directory.glob("pid.*")) if t.endswith("\n")]
+    until(lambda: len(texts()) == count, f"{count} processes to start")
+    return [int(t) for t in texts()]
+
+
+def descendants(pid):
+    """Lists pids by name: the agent and what it started, of a kolorun that lives."""
+    found = []
+    for child in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        try:
+            found += [(int(child), pathlib.Path(f"/proc/{child}/comm").read_text().strip()), *descendants(int(child))]
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # it has ended meanwhile
+    return found
+
+
+def hear_signals():
+    """A shell cannot trap what it was started ignoring, as below nohup or in the background of a script."""
+    for ignored in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
+        if signal.getsignal(ignored) == signal.SIG_IGN:
+            signal.signal(ignored, signal.SIG_DFL)
 
 
 def run_case(test, name, prepare=None, clean_up=None):

@@ -20,6 +20,7 @@ typedef struct {
     kolo_comm_t comm;
     int rank, nranks;
     double budget;
+    int turns; /* 0: call by call */
     size_t sizes[MOST_SIZES], max_bytes;
     int nsizes;
     bool ops[OP_COUNT];
@@ -176,6 +177,65 @@ static void run_row(const bench_t *b, int op, size_t bytes)
     fflush(stdout);
 }
 
+/* ---- turns: many calls of one, then many of the other ---- */
+
+typedef struct {
+    double us, steal; /* of a call; the part of the machine's time that its host took */
+} turn_t;
+
+/* Ticks of all cores since the start: all of them, and those in which the host did something else. */
+static void read_ticks(double *all, double *stolen)
+{
+    double t[8] = {0};
+    FILE *f = fopen("/proc/stat", "r");
+    *all = *stolen = 0;
+    if (!f) return;
+    if (fscanf(f, "cpu %lf %lf %lf %lf %lf %lf %lf %lf", &t[0], &t[1], &t[2], &t[3], &t[4], &t[5], &t[6], &t[7]) ==
+        8)
+        *stolen = t[7];
+    for (int i = 0; i < 8; i++) *all += t[i];
+    fclose(f);
+}
+
+/* So many calls without a pause; the time is the slowest rank's. */
+static turn_t take_turn(const bench_t *b, bool peer, int op, size_t n, int calls)
+{
+    double all[2], stolen[2];
+    must(kolo_barrier(b->comm, NULL));
+    read_ticks(&all[0], &stolen[0]);
+    double start = now_us();
+    for (int i = 0; i < calls; i++) one_call(b, peer, op, i, n);
+    double us = agreed_max(b, now_us() - start);
+    read_ticks(&all[1], &stolen[1]);
+    double ticks = all[1] - all[0];
+    return (turn_t){us / calls, ticks > 0 ? (stolen[1] - stolen[0]) / ticks : 0};
+}
+
+/* Turns as long as fit into the budget, half of it for each; at least two of each, more only within thrice the
+ * budget. */
+static void run_turns(const bench_t *b, int op, size_t bytes)
+{
+    enum { LEAST = 2, MOST = 50000 };
+    size_t n = count_of(b, op, bytes);
+    int calls[2] = {LEAST, LEAST};
+    if (check(b, op, n)) return;
+    double begun = 0;
+    for (int t = -1; t < b->turns && (t < 2 || agreed_max(b, now_us() - begun) < 3e6 * b->budget); t++) {
+        turn_t turn[2];
+        if (t == 0) begun = now_us(); /* the first ones only find how long a call takes */
+        for (int i = 0; i < 2; i++) {
+            int who = (t ^ i) & 1; /* each goes first in turn */
+            turn[who] = take_turn(b, who == 0, op, n, calls[who]);
+            double fit = b->budget * 5e5 / b->turns / (turn[who].us + 0.01);
+            calls[who] = fit < LEAST ? LEAST : fit > MOST ? MOST : (int)fit;
+        }
+        if (b->rank || t < 0) continue;
+        printf("turn %s %d %zu %s %.3f %.3f %.4f %.4f\n", names[op], b->nranks, bytes, b->peer->name, turn[0].us,
+               turn[1].us, turn[0].steal, turn[1].steal);
+        fflush(stdout);
+    }
+}
+
 /* "8,4096,..."; 0 or -1 */
 static int parse_sizes(bench_t *b, const char *text)
 {
@@ -198,6 +258,10 @@ static int parse(bench_t *b, int argc, char **argv)
         int op = 0;
         if (strcmp(argv[i], "--budget") == 0 && i + 1 < argc) {
             b->budget = atof(argv[++i]);
+            continue;
+        }
+        if (strcmp(argv[i], "--turns") == 0 && i + 1 < argc) {
+            b->turns = atoi(argv[++i]);
             continue;
         }
         if (strcmp(argv[i], "--sizes") == 0 && i + 1 < argc) {
@@ -229,7 +293,7 @@ int peers_run(const peer_t *peer, kolo_comm_t comm, int rank, int nranks, int ar
         if (!b.src[k] || !b.dst[k] || !b.check) return 1;
     }
     for (int op = 0; op < OP_COUNT; op++)
-        for (int i = 0; i < b.nsizes && b.ops[op]; i++) run_row(&b, op, b.sizes[i]);
+        for (int i = 0; i < b.nsizes && b.ops[op]; i++) (b.turns ? run_turns : run_row)(&b, op, b.sizes[i]);
     for (int k = 0; k < 2; k++) {
         free(b.src[k]);
         free(b.dst[k]);

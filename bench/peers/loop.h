@@ -3,6 +3,8 @@
  * The measuring loop against a peer library. Peer and Kolo run in the same processes, on the same buffers, call by
  * call in turn; every timed call starts from one kolo_barrier; a call's time is its slowest rank's; a row holds the
  * medians. Values are small integers in float32, so both results must be equal to the bit.
+ * With turns: many calls of one without a pause, then many of the other, and what the machine's host took of its
+ * time meanwhile. A state that feeds itself over many calls is seen only so.
  */
 #ifndef KOLO_BENCH_PEERS_LOOP_H
 #define KOLO_BENCH_PEERS_LOOP_H
@@ -34,8 +36,11 @@ typedef struct {
     void *arg;
 } peer_t;
 
-/* Options: [--budget SECONDS per row] [--sizes B,B,...] [op...]. Prints rows on rank 0:
- * row OP RANKS BYTES PEER peer_us kolo_us. Returns the exit status. */
+/* Options: [--budget SECONDS per row] [--sizes B,B,...] [--turns N] [op...]. Prints on rank 0
+ *     row OP RANKS BYTES PEER peer_us kolo_us
+ * or, with turns, N times (fewer where they take long)
+ *     turn OP RANKS BYTES PEER peer_us kolo_us peer_steal kolo_steal      steal: parts of 1
+ * Returns the exit status. */
 int peers_run(const peer_t *peer, kolo_comm_t comm, int rank, int nranks, int argc, char **argv);
 
 #ifdef __cplusplus

@@ -387,9 +387,9 @@ kolo_status_t kolo_recv(void *buf, size_t count, kolo_type_t type, int peer, kol
 
 /* A message with a request to wait for. kolo_isend() and kolo_irecv() put a message aside and return; its buffer is
  * in use until kolo_pending_wait() has returned. Messages that were put aside run as one group, together with the
- * next call on this communicator (any call, with a stream or without), or when one of them is waited for. That call
- * or wait returns when all of them are complete. So both ends of an exchange may call kolo_isend() and then
- * kolo_recv(). Wait for all requests before the communicator is finalized or destroyed. Not in a group.
+ * next operation on this communicator (with a stream or without; in a group: with that group), or when one of them
+ * is waited for; that returns when all are complete. So both ends of an exchange may call kolo_isend() and then
+ * kolo_recv(). Making or ending windows, or making communicators, comes after them. Wait before finalize. No group.
  * KOLO_ERR_UNSUPPORTED on GPUs: use streams and events there. */
 typedef struct kolo_pending *kolo_pending_t;
 kolo_status_t kolo_isend(const void *buf, size_t count, kolo_type_t type, int peer, kolo_comm_t comm,
@@ -397,7 +397,7 @@ kolo_status_t kolo_isend(const void *buf, size_t count, kolo_type_t type, int pe
 kolo_status_t kolo_irecv(void *buf, size_t count, kolo_type_t type, int peer, kolo_comm_t comm,
                          kolo_pending_t *request);
 /* Sets *complete to 1 if the message is complete, else to 0. Starts the message if it has not started: from then on
- * it runs in the background, and later calls on this communicator come after it. The request stays valid. */
+ * it runs in the background, before later calls on this communicator. In an open group nothing starts. */
 kolo_status_t kolo_pending_test(kolo_pending_t request, int *complete);
 /* Waits until the message is complete, frees the request and returns the status of the message. NULL is fine. */
 kolo_status_t kolo_pending_wait(kolo_pending_t request);

@@ -27,9 +27,9 @@ typedef struct {
 
 extern const kolo_algo_row_t kolo_algos[];
 extern const size_t kolo_algo_rows;
-/* Can it run in this environment, with the order of operands that is asked for there? */
+/* Tells whether it can run in this environment, with the order of operands that is asked for there. */
 bool kolo_algo_usable(const kolo_algo_row_t *row, const kolo_emit_env_t *env);
-/* NULL if there is none. */
+/* Returns NULL if there is none. */
 const kolo_algo_row_t *kolo_algo_find(kolo_coll_t coll, kolo_algo_t algo);
 /* What a collective is run by: an algorithm, and what its connections carry. Slots, which an interpreter of the
  * plan fills and empties; or lines of a few bytes with their own arrival flags (wire/ll.h), for which hand-written

@@ -16,7 +16,7 @@
  * forwarding step finds room while everybody forwards. */
 kolo_status_t kolo_emit_open(kolo_coll_t coll, kolo_algo_t algo, const kolo_emit_env_t *env, kolo_builder_t **b);
 
-/* The order of ranks round the ring: position of a rank, rank at a position (any sign). */
+/* Returns the order of ranks round the ring: position of a rank, rank at a position (any sign). */
 uint32_t kolo_emit_position(const kolo_emit_env_t *env, uint32_t lane, uint32_t rank);
 uint32_t kolo_emit_rank_at(const kolo_emit_env_t *env, uint32_t lane, int64_t position);
 /* 0, 1, ..., n-1? Then chunks that are numbered by rank are affine in the step. */
@@ -41,7 +41,7 @@ typedef struct {
 /* Reduces what the list brings, in its order, with src in its place, to dst; tx may be NO_CONN. */
 void kolo_emit_reduce_many(kolo_builder_t *b, kolo_rx_list_t list, uint16_t tx, kolo_segment_t dst,
                            kolo_segment_t src, uint8_t flags);
-/* A list of one connection from every other rank in rank order. */
+/* Returns a list of one connection from every other rank in rank order. */
 uint16_t kolo_emit_list_pairs(kolo_builder_t *b, const kolo_emit_env_t *env, uint32_t lane);
 uint16_t kolo_emit_list_spread(kolo_builder_t *b, const kolo_emit_env_t *env, uint32_t lane);
 void kolo_emit_wait_released(kolo_builder_t *b, uint16_t tx);

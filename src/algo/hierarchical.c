@@ -69,7 +69,7 @@ static void recv_spread(kolo_builder_t *b, const here_t *h, uint16_t rx, uint32_
     spread(b, h, lane, dst);
 }
 
-/* One connection from every other member of my node, in rank order. */
+/* Lists one connection from every other member of my node, in rank order. */
 static uint16_t list_members(kolo_builder_t *b, const here_t *h, uint32_t lane)
 {
     uint16_t first = 0;

@@ -11,7 +11,7 @@
  */
 #include "algo/emit.h"
 
-/* How many distances 0, 2d, 4d, ... have room for one more hop of d among n ranks. */
+/* Returns how many distances 0, 2d, 4d, ... have room for one more hop of d among n ranks. */
 static uint32_t hops_over(uint32_t n, uint32_t d)
 {
     return (n - d + 2 * d - 1) / (2 * d);

@@ -24,7 +24,7 @@ static ring_t ring_of(const kolo_emit_env_t *env, uint32_t lane)
     return r;
 }
 
-/* The chunk that is `back` places behind mine, of lane `lane`, where chunks are numbered by position. */
+/* Returns the chunk that is `back` places behind mine, of lane `lane`, where chunks are numbered by position. */
 static int32_t chunk_at(const ring_t *r, uint32_t lane, int64_t back)
 {
     return (int32_t)(kolo_pattern_wrap((int64_t)r->pos - back, r->n) * r->lanes + lane);

@@ -44,7 +44,7 @@ static void put(kolo_builder_t *b, uint16_t rx, kolo_segment_t src)
     in->src = src;
 }
 
-/* The k-th rank after me, k = 1..n-1. */
+/* Returns the k-th rank after me, k = 1..n-1. */
 static uint32_t after(const kolo_emit_env_t *env, uint32_t k)
 {
     return (env->rank + k) % env->nranks;

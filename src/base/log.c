@@ -6,6 +6,7 @@
 #include "base/file/fds.h"
 #include "base/file/limit.h"
 #include "base/file/output.h"
+#include "base/text/plain.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -234,6 +235,7 @@ void kolo_log_write(kolo_log_level_t level, const char *room, const char *fmt, .
     va_start(args, fmt);
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
+    kolo_plain_lines(text);
     size_t n = print_head(level, room, line, HEAD_BYTES);
     if (log_format == KOLO_LOG_JSON) {
         n += put_json(line + n, sizeof line - n - 4, text);

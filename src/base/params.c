@@ -179,7 +179,7 @@ static bool known(const kolo_param_table_t *const *tables, size_t ntables, const
 #define KEY_MAX  64
 #define NEAR_MAX 2 /* letters that are wrong, missing or too many */
 
-/* How many letters must be changed, added or left out to make one of the other. */
+/* Returns how many letters must be changed, added or left out to make one of the other. */
 static size_t distance(const char *a, size_t na, const char *b, size_t nb)
 {
     size_t row[KEY_MAX + 1];
@@ -196,7 +196,7 @@ static size_t distance(const char *a, size_t na, const char *b, size_t nb)
     return row[nb];
 }
 
-/* The parameter that was meant: one that begins so, or is spelt nearly so; NULL: no guess. */
+/* Returns the parameter that was meant: one that begins so, or is spelt nearly so; NULL: no guess. */
 static const char *meant(const kolo_param_table_t *const *tables, size_t ntables, const char *key, size_t length)
 {
     const char *best = NULL;

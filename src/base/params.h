@@ -67,7 +67,7 @@ bool kolo_param_in_environment(const kolo_param_t *row);
 kolo_status_t kolo_param_refuse(const kolo_param_t *row, const char *text, const char *allowed);
 /* Parses one text into the row's value. */
 kolo_status_t kolo_param_parse(const kolo_param_t *row, const char *text);
-/* A hash over keys and values of all must_agree rows. */
+/* Returns a hash over keys and values of all must_agree rows. */
 uint64_t kolo_params_agree_hash(const kolo_param_table_t *const *tables, size_t ntables);
 
 /* Loads all tables of the library from the environment, opens the log, warns about unknown names, once; every

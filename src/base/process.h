@@ -12,7 +12,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The state letter of proc(5): R, S, T for stopped, Z for ended but not waited for, ...; '\0': there is none. */
+/* Returns the state letter of proc(5): R, S, T for stopped, Z for ended but not waited for, ...; '\0': there is
+ * none. */
 char kolo_process_state(int pid);
 static inline bool kolo_process_stopped(int pid)
 {
@@ -38,8 +39,8 @@ kolo_process_end_t kolo_process_end(int pid);
 /* "this process has 1024 of at most 1024 descriptors open (ulimit -n, RLIMIT_NOFILE)", into buf; returns it. */
 const char *kolo_fd_print_all(char *buf, size_t bytes);
 
-/* How many fork()s lie between this process and the first one that asked: another number in each child, which has
- * its parent's memory but none of its threads. Any thread. */
+/* Returns how many fork()s lie between this process and the first one that asked: another number in each child,
+ * which has its parent's memory but none of its threads. Any thread. */
 uint32_t kolo_process_forks(void);
 /* Was it made in this process, when kolo_process_forks() was `forks`? Else what waits for a thread of it would wait
  * for ever: KOLO_ERR_INVALID_USAGE with the names of the call and the thing. */

@@ -201,11 +201,11 @@ const char *kolo_recorder_check(const void *bytes, size_t size, kolo_recorder_in
 /* The head of record `slot` of bytes that passed the check. false: free, being written, or makes no sense. */
 bool kolo_recorder_view(const void *bytes, const kolo_recorder_info_t *info, uint32_t slot,
                         kolo_record_view_t *view);
-/* The newest operations, at most `most`, the oldest of them first. Torn entries are left out. Of those that a
- * device has got, what waits is running, and what came before it done. */
+/* Returns the newest operations, at most `most`, the oldest of them first. Torn entries are left out. Of those that
+ * a device has got, what waits is running, and what came before it done. */
 size_t kolo_recorder_ops(const void *bytes, const kolo_recorder_info_t *info, uint32_t slot, kolo_record_op_t *ops,
                          size_t most);
-/* The same for a record of our own process. */
+/* Returns the same for a record of our own process. */
 size_t kolo_record_ops(const kolo_record_t *record, kolo_record_op_t *ops, size_t most);
 /* What a device waits for, as far as it is whole; count is 0 else. For a record of our own process. */
 void kolo_record_waits_read(const kolo_record_t *record, kolo_record_waits_t *waits);

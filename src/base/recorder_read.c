@@ -6,18 +6,9 @@
 #include "base/recorder.h"
 
 #include "base/clock.h"
+#include "base/text/plain.h"
 
 #include <string.h>
-
-static void copy_text(char *to, size_t bytes, const char *from)
-{
-    size_t i = 0;
-    for (; i + 1 < bytes && from[i]; i++) {
-        unsigned char c = (unsigned char)from[i];
-        to[i] = (char)(c >= 32 && c != 127 ? c : '?');
-    }
-    to[i] = '\0';
-}
 
 const char *kolo_recorder_check(const void *bytes, size_t size, kolo_recorder_info_t *info)
 {
@@ -31,7 +22,7 @@ const char *kolo_recorder_check(const void *bytes, size_t size, kolo_recorder_in
     if (h.slots > KOLO_RECORDER_SLOTS || kolo_recorder_bytes(h.slots) > size) return "a record that was cut off";
     if (h.pid < 0) return "a record of an impossible process";
     *info = h;
-    copy_text(info->host, sizeof info->host, h.host);
+    kolo_plain_copy(info->host, sizeof info->host, h.host, sizeof h.host);
     return NULL;
 }
 
@@ -55,8 +46,8 @@ static void read_note(const kolo_record_head_t *from, kolo_record_note_t *to)
     if (seq % 2 || atomic_load_explicit(&from->note_seq, memory_order_relaxed) != seq) return;
     to->since_ns = note.since_ns;
     to->blames = note.blames == 1;
-    copy_text(to->text, sizeof to->text, note.text);
-    copy_text(to->last, sizeof to->last, note.last);
+    kolo_plain_copy(to->text, sizeof to->text, note.text, sizeof note.text);
+    kolo_plain_copy(to->last, sizeof to->last, note.last, sizeof note.last);
 }
 
 static const kolo_record_t *record_of(const void *bytes, uint32_t slot)
@@ -89,9 +80,9 @@ bool kolo_recorder_view(const void *bytes, const kolo_recorder_info_t *info, uin
     for (uint32_t i = 0; i < h.npeers; i++)
         view->peers[i] = (kolo_record_peer_t){h.peers[i].pid > 0 ? h.peers[i].pid : 0, h.peers[i].same_host != 0};
     view->waits = bounded(&h.waits, h.nranks);
-    copy_text(view->name, sizeof view->name, h.name);
-    copy_text(view->host, sizeof view->host, h.host);
-    copy_text(view->error, sizeof view->error, h.error);
+    kolo_plain_copy(view->name, sizeof view->name, h.name, sizeof h.name);
+    kolo_plain_copy(view->host, sizeof view->host, h.host, sizeof h.host);
+    kolo_plain_copy(view->error, sizeof view->error, h.error, sizeof h.error);
     read_note(from, &view->note);
     return true;
 }

@@ -30,7 +30,7 @@ typedef struct kolo_slots {
         .bytes = sizeof(type), .lock = PTHREAD_MUTEX_INITIALIZER                                                   \
     }
 
-/* A living object, all zeros but for its slot; NULL: no memory. Any thread. */
+/* Returns a living object, all zeros but for its slot; NULL: no memory. Any thread. */
 void *kolo_slots_take(kolo_slots_t *slots);
 /* Does a user's handle name a living object? */
 bool kolo_slot_lives(const void *object);

@@ -4,6 +4,7 @@
  */
 #include "base/status.h"
 #include "base/log.h"
+#include "base/text/plain.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -63,6 +64,7 @@ const char *kolo_status_string(kolo_status_t status)
 static kolo_status_t store(kolo_status_t status, const char *text)
 {
     snprintf(last_error, sizeof last_error, "%s", text);
+    kolo_plain_lines(last_error);
     /* What is unsupported is mostly asked for to choose something else. */
     KOLO_LOG(status == KOLO_ERR_UNSUPPORTED ? KOLO_LOG_DEBUG : KOLO_LOG_INFO, "error", "%s: %s",
              kolo_status_string(status), last_error);
@@ -101,5 +103,6 @@ kolo_status_t kolo_fail_prefix(kolo_status_t status, const char *fmt, ...)
     va_end(args);
     if (n >= 0 && (size_t)n < sizeof text) snprintf(text + n, sizeof text - (size_t)n, "%s", old);
     memcpy(last_error, text, sizeof last_error);
+    kolo_plain_lines(last_error);
     return status;
 }

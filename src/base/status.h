@@ -19,7 +19,7 @@ kolo_status_t kolo_fail_errno(kolo_status_t status, int err, const char *fmt, ..
 /* Puts a sentence in front of the thread's last error ("comm train rank 3: ..."); returns `status`. */
 kolo_status_t kolo_fail_prefix(kolo_status_t status, const char *fmt, ...) KOLO_PRINTF(2, 3);
 
-/* The calling thread's last error text ("" if none); valid until its next failure. */
+/* Returns the calling thread's last error text ("" if none); valid until its next failure. */
 const char *kolo_error_text(void);
 void kolo_error_clear(void);
 

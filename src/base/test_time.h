@@ -15,7 +15,7 @@ static inline bool kolo_test_times(void)
     return getenv("TEST_TIME") != NULL;
 }
 
-/* How many steps a test makes that draws them: TEST_PERCENT of them where a sanitizer makes it slow; with
+/* Returns how many steps a test makes that draws them: TEST_PERCENT of them where a sanitizer makes it slow; with
  * TEST_TIME all. */
 static inline int kolo_test_steps(int all)
 {

@@ -279,7 +279,9 @@ struct kolo_comm {
     /* The error came with news; an operation that fails because of it may add details. */
     _Atomic bool error_is_news;
     struct kolo_pending *aside, *aside_last; /* call/request.c: messages that run with the next call */
-    kolo_stream_t own_stream;                /* runs messages that kolo_pending_test() has started */
+    /* set while there are some: lets them begin */
+    kolo_status_t (*begin_aside)(struct kolo_comm *comm, const char *what);
+    kolo_stream_t own_stream; /* runs messages that kolo_pending_test() has started */
     char error_text[KOLO_ERROR_TEXT_BYTES];
     struct kolo_comm *next_free;
 };
@@ -289,16 +291,22 @@ struct kolo_comm {
 /* ---- handle.c ---- */
 kolo_status_t kolo_handle_new(kolo_body_t *body, kolo_comm_t *comm);
 void kolo_handle_drop(kolo_comm_t comm);
-/* KOLO_OK for a live communicator; else an error with a message. `what` names the function. */
+/* Returns KOLO_OK for a live communicator; else an error with a message. `what` names the function. */
 kolo_status_t kolo_handle_check_slow(kolo_comm_t comm, const char *what);
 static inline kolo_status_t kolo_handle_check(kolo_comm_t comm, const char *what)
 {
     bool live = comm && atomic_load_explicit(&comm->magic, memory_order_acquire) == KOLO_COMM_MAGIC;
     return KOLO_LIKELY(live) ? KOLO_OK : kolo_handle_check_slow(comm, what);
 }
-/* True for a handle whose communicator was or is being aborted, until the handle is reused. */
+/* Begins messages that were put aside, before a call that is no operation (windows, communicators), which comes
+ * after them. */
+static inline kolo_status_t kolo_comm_begin_aside(kolo_comm_t comm, const char *what)
+{
+    return KOLO_LIKELY(!comm->aside) ? KOLO_OK : comm->begin_aside(comm, what);
+}
+/* Returns true for a handle whose communicator was or is being aborted, until the handle is reused. */
 bool kolo_handle_was_aborted(kolo_comm_t comm);
-/* The body, for a call that is not an operation; held until kolo_handle_leave(). NULL: an error is set. */
+/* Returns the body, for a call that is not an operation; held until kolo_handle_leave(). NULL: an error is set. */
 kolo_body_t *kolo_handle_visit(kolo_comm_t comm, const char *what);
 void kolo_handle_leave(kolo_comm_t comm);
 /* Runs fn(arg) on a detached thread that counts as a visitor: fn ends with kolo_handle_leave(body->handle). */
@@ -394,7 +402,7 @@ kolo_status_t kolo_body_bind(kolo_body_t *body, kolo_plan_t *plan, kolo_bound_t 
 void kolo_bound_free(kolo_bound_t *bound);
 /* NODE LL connections of the flat path. Collective over the node. */
 kolo_status_t kolo_body_connect_flat(kolo_body_t *body);
-/* Bytes that its connections hold; call only while no operation is under way. */
+/* Returns the bytes that its connections hold; call only while no operation is under way. */
 size_t kolo_body_conn_memory(const kolo_body_t *body);
 /* Makes the missing connections of keys[0..count); protos NULL: all SIMPLE. */
 kolo_status_t kolo_body_connect(kolo_body_t *body, const kolo_plan_conn_t *keys, const kolo_proto_t *protos,
@@ -410,15 +418,15 @@ void kolo_making_end(kolo_making_t *making, kolo_status_t status);
 int kolo_making_awaits(const kolo_making_t *making); /* the rank that it waits for next, -1: none */
 kolo_comm_conn_t *kolo_body_find_conn(kolo_body_t *body, const kolo_plan_conn_t *key, kolo_proto_t proto);
 void kolo_body_disconnect(kolo_body_t *body);
-/* Can both ends of a pair use references (KOLO_CAP_REF)? Lines (LL)? */
+/* Tells whether both ends of a pair can use references (KOLO_CAP_REF); lines (LL). */
 bool kolo_body_pair_refs(const kolo_body_t *body, uint32_t peer);
 bool kolo_body_pair_ll(const kolo_body_t *body, uint32_t peer);
 
 /* ---- parts of other calls ---- */
 
 /* kolo_all_reduce() and kolo_comm_split() as a part of another public call, which messages then name. */
-kolo_status_t kolo_call_all_reduce(kolo_call_word_t as, const void *src, void *dst, size_t count, kolo_type_t type,
-                                   kolo_op_t op, kolo_comm_t comm);
+kolo_status_t kolo_call_all_reduce(kolo_call_word_t as, void *data, size_t count, kolo_type_t type, kolo_op_t op,
+                                   kolo_comm_t comm);
 kolo_status_t kolo_call_split(kolo_call_word_t as, kolo_comm_t comm, int color, int key, kolo_comm_t *newcomm,
                               const kolo_config_t *config);
 

@@ -34,7 +34,7 @@ uint32_t kolo_cores_of_node(const kolo_member_t *m, int node)
     return KOLO_MAX(cores, most);
 }
 
-/* How many ranks of the node are bound to exactly the cores of this one; `text` names some of them. */
+/* Returns how many ranks of the node are bound to exactly the cores of this one; `text` names some of them. */
 static int ranks_with(const kolo_member_t *m, int node, const uint8_t *mask, char *text, size_t bytes)
 {
     int n = 0;

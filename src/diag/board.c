@@ -60,7 +60,7 @@ bool kolo_diag_look_back(kolo_oob_t *oob, uint64_t number, uint64_t *word)
 
 /* ---- sending; with the lock held ---- */
 
-/* The connection to show something on, if that can go out now. */
+/* Returns the connection to show something on, if that can go out now. */
 kolo_conn_t *kolo_board_way_out(kolo_peer_t *peer)
 {
     const kolo_outbound_t *out = &kolo_peer_diag(peer)->board_out;
@@ -222,7 +222,7 @@ static bool answer_board(kolo_oob_t *oob, kolo_peer_t *peer, const kolo_question
     return false; /* there may be more to say later */
 }
 
-/* The direction in which the asker has begun messages that I have not, -1: none. */
+/* Returns the direction in which the asker has begun messages that I have not, -1: none. */
 static int missing(const kolo_oob_t *oob, int rank, const kolo_pair_frame_t *theirs)
 {
     const kolo_board_pair_t *mine = pair_with(oob, rank);

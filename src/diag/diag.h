@@ -106,7 +106,7 @@ static inline void kolo_board_publish_call(kolo_board_t *board, uint64_t number,
     atomic_store_explicit(&e->word, word, memory_order_release);
     atomic_store_explicit(&e->number, number, memory_order_release);
 }
-/* The newest operation, or KOLO_BOARD_NONE. */
+/* Returns the newest operation, or KOLO_BOARD_NONE. */
 static inline uint64_t kolo_board_last(const kolo_board_t *board)
 {
     return atomic_load_explicit(&board->last, memory_order_acquire);

@@ -38,9 +38,9 @@ void kolo_verdict_find_stuck(kolo_verdict_t *v);
 kolo_position_t kolo_verdict_position(const kolo_verdict_t *v, const kolo_verdict_rank_t *r);
 bool kolo_verdict_op_runs(const kolo_verdict_op_t *op); /* it connects or runs */
 bool kolo_verdict_is_before(uint64_t a, uint64_t b);    /* numbers of operations, which may wrap */
-/* The collective that runs, or the newest that was begun; NULL if there was none. */
+/* Returns the collective that runs, or the newest that was begun; NULL if there was none. */
 const kolo_verdict_op_t *kolo_verdict_last_coll(const kolo_verdict_rank_t *r);
-/* The collective of this number, NULL unless the rank has begun it. */
+/* Returns the collective of this number, NULL unless the rank has begun it. */
 const kolo_verdict_op_t *kolo_verdict_coll(const kolo_verdict_rank_t *r, uint64_t number);
 /* The message, put or wait that the rank is in, or that has just reached its time limit, which has not been
  * reported yet; else NULL. */

@@ -23,7 +23,7 @@ static kolo_status_t agree(kolo_state_t s, uint64_t at, uint64_t number)
     bool heard = s->word.plan > s->plan;
     uint64_t key = heard ? (uint64_t)s->word.plan << 32 | (UINT32_MAX - (uint32_t)s->rank) : 0;
     uint64_t x[] = {key, at, ~at, number, ~number, ~(uint64_t)s->min};
-    KOLO_TRY(kolo_call_all_reduce(KOLO_CALL_WORD_COMMIT, x, x, KOLO_COUNTOF(x), KOLO_UINT64, KOLO_MAX, s->comm));
+    KOLO_TRY(kolo_call_all_reduce(KOLO_CALL_WORD_COMMIT, x, KOLO_COUNTOF(x), KOLO_UINT64, KOLO_MAX, s->comm));
     if (x[1] != ~x[2] || x[3] != ~x[4])
         return kolo_fail(KOLO_ERR_MISMATCH,
                          "state: the ranks are not at the same point: this one is at %s %llu, others are elsewhere",

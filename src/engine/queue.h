@@ -55,8 +55,8 @@ void kolo_entry_free(kolo_entry_t *entry); /* NULL is fine */
  * Only for memory of the CPU, and only for outputs whose size is known before the ranks agree. */
 void kolo_entry_examine(kolo_entry_t *entry, int rank);
 void kolo_entry_fail(kolo_entry_t *entry, kolo_status_t status, const char *text);
-/* The memory for an entry's result: the caller's output, or allocated. NULL: none, and entry->status says why,
- * unless the result has 0 bytes. */
+/* Returns the memory for an entry's result: the caller's output, or allocated. NULL: none, and entry->status says
+ * why, unless the result has 0 bytes. */
 void *kolo_output_memory(kolo_entry_t *entry, const int64_t *shape, int ndims);
 size_t kolo_output_bytes(const kolo_entry_t *entry, const int64_t *shape, int ndims);
 
@@ -102,9 +102,9 @@ kolo_entry_t *kolo_tensors_take(kolo_tensors_t *lane);
 /* Takes the entries that were held. kolo_tensors_release() passes each to the loop. */
 kolo_entry_t *kolo_queue_take_held(kolo_queue_t *queue);
 void kolo_tensors_release(kolo_entry_t *entry);
-/* The outstanding entry with this name, NULL: none. */
+/* Returns the outstanding entry with this name, NULL: none. */
 kolo_entry_t *kolo_tensors_find(kolo_tensors_t *lane, const kolo_name_t *name);
-/* How many are outstanding. */
+/* Returns how many are outstanding. */
 size_t kolo_tensors_count(kolo_tensors_t *lane);
 typedef struct {
     size_t count;      /* of entries that wait for other ranks, as far as the loop has them */

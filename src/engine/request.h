@@ -107,7 +107,7 @@ bool kolo_request_equal(const kolo_request_t *a, const kolo_request_t *b);
 bool kolo_request_alike(const kolo_request_t *a, const kolo_request_t *b);
 int64_t kolo_request_rows(const kolo_request_t *request);
 uint64_t kolo_request_hash(const kolo_request_t *request);
-/* The name of a request in messages: "tensor x" or "the barrier". */
+/* Returns the name of a request in messages: "tensor x" or "the barrier". */
 const char *kolo_request_title(const kolo_request_t *request, char *buf, size_t bytes);
 
 /* ---- responses: what they have agreed ---- */

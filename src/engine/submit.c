@@ -91,21 +91,6 @@ static kolo_status_t check_reduction(const kolo_tensor_t *t, kolo_work_t work, k
 
 /* ---- entries ---- */
 
-static kolo_status_t make_entry(const kolo_tensor_t *t, uint32_t length, kolo_work_t work, const int64_t *splits,
-                                int nsplits, const kolo_submission_t *how, kolo_entry_t **entry)
-{
-    KOLO_TRY(kolo_entry_new(t->name, length, splits, nsplits, entry));
-    kolo_request_t *q = &(*entry)->request;
-    q->work = work;
-    q->type = t->type;
-    q->ndims = t->ndims;
-    if (t->ndims > 0) memcpy(q->shape, t->shape, (size_t)t->ndims * sizeof *t->shape);
-    (*entry)->input = t->input;
-    (*entry)->output = t->output;
-    if (how) (*entry)->how = *how;
-    return KOLO_OK;
-}
-
 /* What is asked for, of one tensor or of each of a group. */
 typedef struct {
     kolo_work_t work;
@@ -116,6 +101,21 @@ typedef struct {
     const char *what; /* the function's name, for sentences */
 } ask_t;
 
+static kolo_status_t make_entry(const kolo_tensor_t *t, uint32_t length, const ask_t *ask, const int64_t *splits,
+                                int nsplits, kolo_entry_t **entry)
+{
+    KOLO_TRY(kolo_entry_new(t->name, length, splits, nsplits, entry));
+    kolo_request_t *q = &(*entry)->request;
+    q->work = ask->work;
+    q->type = t->type;
+    q->ndims = t->ndims;
+    if (t->ndims > 0) memcpy(q->shape, t->shape, (size_t)t->ndims * sizeof *t->shape);
+    (*entry)->input = t->input;
+    (*entry)->output = t->output;
+    if (ask->how) (*entry)->how = *ask->how;
+    return KOLO_OK;
+}
+
 static kolo_status_t reduction_entry(const kolo_tensor_t *t, const ask_t *ask, kolo_entry_t **entry)
 {
     uint32_t length = 0;
@@ -123,7 +123,7 @@ static kolo_status_t reduction_entry(const kolo_tensor_t *t, const ask_t *ask, k
     KOLO_TRY(check_tensor(t, ask->work == KOLO_WORK_REDUCE_SCATTER, ask->what, &length, &count));
     KOLO_TRY(check_reduction(t, ask->work, ask->op, ask->prescale, ask->postscale, ask->what));
     KOLO_TRY(check_buffers(t, ask->how, true, true, count, ask->what));
-    KOLO_TRY(make_entry(t, length, ask->work, NULL, 0, ask->how, entry));
+    KOLO_TRY(make_entry(t, length, ask, NULL, 0, entry));
     (*entry)->request.op = ask->op;
     (*entry)->request.prescale = ask->prescale;
     (*entry)->request.postscale = ask->postscale;
@@ -140,7 +140,7 @@ static kolo_status_t broadcast_entry(const kolo_set_t *set, const kolo_tensor_t 
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: tensor %s: root %d is no rank of 0..%d", ask->what,
                          t->name, ask->root, set->size - 1);
     KOLO_TRY(check_buffers(t, ask->how, ask->root == set->rank, true, count, ask->what));
-    KOLO_TRY(make_entry(t, length, ask->work, NULL, 0, ask->how, entry));
+    KOLO_TRY(make_entry(t, length, ask, NULL, 0, entry));
     (*entry)->request.root = ask->root;
     return KOLO_OK;
 }
@@ -176,7 +176,7 @@ static kolo_status_t rows_entry(const kolo_set_t *set, const kolo_tensor_t *t, c
     if (ask->work == KOLO_WORK_ALL_TO_ALL) KOLO_TRY(check_splits(set, t, splits, ask->what));
     KOLO_TRY(check_buffers(t, ask->how, true, false, count, ask->what));
     KOLO_TRY(check_buffers(t, ask->how, false, true, 1, ask->what)); /* others may bring rows */
-    return make_entry(t, length, ask->work, splits, set->size, ask->how, entry);
+    return make_entry(t, length, ask, splits, set->size, entry);
 }
 
 static kolo_status_t place(const kolo_set_t *set, const kolo_submission_t *how, const char *what,
@@ -362,7 +362,7 @@ static kolo_status_t submit_own(kolo_tensor_engine_t e, const char *name, kolo_w
     kolo_entry_t *entry;
     KOLO_TRY(kolo_engine_check(e, what));
     KOLO_TRY(kolo_sets_pick(e, how, what, &set));
-    KOLO_TRY(make_entry(&none, (uint32_t)strlen(name), work, NULL, 0, how, &entry));
+    KOLO_TRY(make_entry(&none, (uint32_t)strlen(name), &(ask_t){.work = work, .how = how}, NULL, 0, &entry));
     KOLO_TRY(place(set, how, what, entry));
     kolo_status_t status = push(set, &entry, 1, handle, what);
     if (status != KOLO_OK) kolo_entry_free(entry);

@@ -36,7 +36,7 @@ typedef struct {
 
 extern const kolo_values_table_t kolo_values_table_baseline, kolo_values_table_avx2, kolo_values_table_avx512;
 
-/* The i-th, from 0 on; NULL: this machine has not got it, or there are no more. */
+/* Returns the i-th, from 0 on; NULL: this machine has not got it, or there are no more. */
 const kolo_values_table_t *kolo_values_table(int i);
 /* That of the same instruction set as the reductions. */
 const kolo_values_table_t *kolo_values(void);

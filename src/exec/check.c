@@ -52,7 +52,7 @@ kolo_status_t kolo_exec_refuse_reducer(const kolo_reducer_t *r)
                      kolo_plan_type_name((int)r->type), kolo_plan_op_name((int)r->op));
 }
 
-/* The end of the last part that has elements. */
+/* Returns the end of the last part that has elements. */
 static uint64_t reach_of_parts(const size_t *counts, const size_t *displs, uint64_t alone, int nranks, size_t elem)
 {
     uint64_t at = 0, end = 0;

@@ -39,7 +39,7 @@ typedef struct {
     const char *store, *store_key_file; /* for programs; the library itself has no use for it */
 } kolo_job_values_t;
 extern kolo_job_values_t kolo_job_values;
-/* The name of the variable whose text stands at this offset of the values. */
+/* Returns the name of the variable whose text stands at this offset of the values. */
 const char *kolo_job_variable(size_t at);
 
 static inline bool kolo_job_is_set(const char *text)

@@ -117,8 +117,8 @@ static kolo_status_t find(const kolo_job_values_t *v, const source_t **found)
 
 /* ---- what they say ---- */
 
-/* How many ranks host number `node` has: "2(x3),1" is two on each of the first three, then one. 0: not to be
- * read. */
+/* Returns how many ranks host number `node` has: "2(x3),1" is two on each of the first three, then one. 0: not to
+ * be read. */
 static int slurm_local_size(const char *text, int node)
 {
     while (*text) {

@@ -238,10 +238,10 @@ static void caller_said_hello(caller_t *caller)
 {
     kolo_listener_t *listener = caller->listener;
     uint8_t verdict[KOLO_VERDICT_BYTES];
-    uint64_t cookie = kolo_address_cookie(&listener->address);
+    const kolo_shake_t shake = {&listener->key, kolo_address_cookie(&listener->address), caller->greeting,
+                                caller->hello};
     KOLO_FAIL_POINT("oob.accept.hello");
-    kolo_hello_result_t result =
-        kolo_auth_check_hello(&listener->key, cookie, caller->greeting, caller->hello, &caller->claim);
+    kolo_hello_result_t result = kolo_auth_check_hello(&shake, &caller->claim);
     if (result != KOLO_HELLO_OK) {
         static const char *const texts[] = {[KOLO_HELLO_BAD_MAGIC] = "it does not speak this protocol",
                                             [KOLO_HELLO_BAD_VERSION] = "it speaks another version of the protocol",
@@ -261,7 +261,7 @@ static void caller_said_hello(caller_t *caller)
     if (code == KOLO_VERDICT_OK &&
         kolo_seal_create(&listener->key, caller->greeting, caller->hello, false, &caller->seal) != KOLO_OK)
         code = KOLO_VERDICT_BUSY;
-    kolo_auth_verdict(&listener->key, cookie, caller->greeting, caller->hello, code, verdict);
+    kolo_auth_verdict(&shake, code, verdict);
     if (send(caller->fd, verdict, sizeof(verdict), MSG_NOSIGNAL | MSG_DONTWAIT) != (ssize_t)sizeof(verdict))
         caller_refuse(caller, KOLO_COUNT_FRAME, "it went away before the verdict");
     else if (code == KOLO_VERDICT_BUSY || code == KOLO_VERDICT_GONE)

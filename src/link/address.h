@@ -24,7 +24,7 @@ typedef struct {
 #define KOLO_ADDRESS_TEXT_BYTES 80
 
 void kolo_address_from_sockaddr(kolo_address_t *address, const struct sockaddr *sa);
-/* NULL when it is one that could be dialled, else what is wrong with it. Pure; fuzzed. */
+/* Returns NULL when it is one that could be dialled, else what is wrong with it. Pure; fuzzed. */
 const char *kolo_address_check(const kolo_address_t *address);
 /* For a checked address. */
 socklen_t kolo_address_to_sockaddr(const kolo_address_t *address, struct sockaddr_storage *sa);

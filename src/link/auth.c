@@ -112,16 +112,15 @@ void kolo_auth_derive(const kolo_key_t *key, const char *purpose, const void *da
 }
 
 /* One hash for both sides: role, cookie, claim and nonce D (from the hello), nonce A, code. */
-static void prove(const kolo_key_t *key, const char role[8], uint64_t cookie, const uint8_t *greeting,
-                  const uint8_t *hello, uint32_t code, uint8_t proof[PROOF_BYTES])
+static void prove(const kolo_shake_t *s, const char role[8], uint32_t code, uint8_t proof[PROOF_BYTES])
 {
     uint8_t text[8 + 8 + KOLO_GREETING_BYTES + HELLO_PROOF + 4];
     memcpy(text, role, 8);
-    kolo_put64(text + 8, cookie);
-    memcpy(text + 16, greeting, KOLO_GREETING_BYTES);
-    memcpy(text + 16 + KOLO_GREETING_BYTES, hello, HELLO_PROOF);
+    kolo_put64(text + 8, s->cookie);
+    memcpy(text + 16, s->greeting, KOLO_GREETING_BYTES);
+    memcpy(text + 16 + KOLO_GREETING_BYTES, s->hello, HELLO_PROOF);
     kolo_put32(text + 16 + KOLO_GREETING_BYTES + HELLO_PROOF, code);
-    keyed_hash(key, text, sizeof(text), proof);
+    keyed_hash(s->key, text, sizeof(text), proof);
 }
 
 static const char role_dial[8] = {'k', 'o', 'l', 'o', 'd', 'i', 'a', 'l'};
@@ -152,9 +151,9 @@ uint8_t kolo_auth_hello_security(const uint8_t hello[KOLO_HELLO_BYTES])
     return hello[HELLO_SECURITY];
 }
 
-kolo_status_t kolo_auth_hello(const kolo_key_t *key, uint64_t cookie, const uint8_t greeting[KOLO_GREETING_BYTES],
-                              const kolo_claim_t *claim, uint8_t hello[KOLO_HELLO_BYTES])
+kolo_status_t kolo_auth_hello(const kolo_shake_t *s, const kolo_claim_t *claim)
 {
+    uint8_t *hello = s->hello;
     kolo_put32(hello, HELLO_MAGIC);
     kolo_put16(hello + 4, KOLO_PROTOCOL_VERSION);
     hello[HELLO_PURPOSE] = (uint8_t)claim->purpose;
@@ -163,18 +162,17 @@ kolo_status_t kolo_auth_hello(const kolo_key_t *key, uint64_t cookie, const uint
     kolo_put32(hello + HELLO_TO, (uint32_t)claim->to);
     kolo_put64(hello + HELLO_TAG, claim->tag);
     KOLO_TRY(kolo_random(hello + HELLO_NONCE, NONCE_BYTES));
-    prove(key, role_dial, cookie, greeting, hello, 0, hello + HELLO_PROOF);
+    prove(s, role_dial, 0, hello + HELLO_PROOF);
     return KOLO_OK;
 }
 
-kolo_hello_result_t kolo_auth_check_hello(const kolo_key_t *key, uint64_t cookie,
-                                          const uint8_t greeting[KOLO_GREETING_BYTES],
-                                          const uint8_t hello[KOLO_HELLO_BYTES], kolo_claim_t *claim)
+kolo_hello_result_t kolo_auth_check_hello(const kolo_shake_t *s, kolo_claim_t *claim)
 {
+    const uint8_t *hello = s->hello;
     uint8_t proof[PROOF_BYTES];
     if (kolo_get32(hello) != HELLO_MAGIC) return KOLO_HELLO_BAD_MAGIC;
     if (kolo_get16(hello + 4) != KOLO_PROTOCOL_VERSION) return KOLO_HELLO_BAD_VERSION;
-    prove(key, role_dial, cookie, greeting, hello, 0, proof);
+    prove(s, role_dial, 0, proof);
     if (!equal(proof, hello + HELLO_PROOF)) return KOLO_HELLO_BAD_PROOF;
     claim->purpose = (kolo_purpose_t)hello[HELLO_PURPOSE];
     claim->security = hello[HELLO_SECURITY];
@@ -184,13 +182,11 @@ kolo_hello_result_t kolo_auth_check_hello(const kolo_key_t *key, uint64_t cookie
     return KOLO_HELLO_OK;
 }
 
-void kolo_auth_verdict(const kolo_key_t *key, uint64_t cookie, const uint8_t greeting[KOLO_GREETING_BYTES],
-                       const uint8_t hello[KOLO_HELLO_BYTES], kolo_auth_verdict_t code,
-                       uint8_t verdict[KOLO_VERDICT_BYTES])
+void kolo_auth_verdict(const kolo_shake_t *s, kolo_auth_verdict_t code, uint8_t verdict[KOLO_VERDICT_BYTES])
 {
     kolo_put32(verdict, VERDICT_MAGIC);
     kolo_put32(verdict + VERDICT_CODE, code);
-    prove(key, role_accept, cookie, greeting, hello, code, verdict + VERDICT_PROOF);
+    prove(s, role_accept, code, verdict + VERDICT_PROOF);
 }
 
 void kolo_auth_unproven_refusal(uint8_t verdict[KOLO_VERDICT_BYTES])
@@ -200,8 +196,7 @@ void kolo_auth_unproven_refusal(uint8_t verdict[KOLO_VERDICT_BYTES])
     kolo_put32(verdict + VERDICT_CODE, KOLO_VERDICT_REFUSED);
 }
 
-bool kolo_auth_check_verdict(const kolo_key_t *key, uint64_t cookie, const uint8_t greeting[KOLO_GREETING_BYTES],
-                             const uint8_t hello[KOLO_HELLO_BYTES], const uint8_t verdict[KOLO_VERDICT_BYTES],
+bool kolo_auth_check_verdict(const kolo_shake_t *s, const uint8_t verdict[KOLO_VERDICT_BYTES],
                              kolo_auth_verdict_t *code)
 {
     uint8_t proof[PROOF_BYTES];
@@ -209,7 +204,7 @@ bool kolo_auth_check_verdict(const kolo_key_t *key, uint64_t cookie, const uint8
     if (kolo_get32(verdict) != VERDICT_MAGIC || kolo_get32(verdict + VERDICT_CODE) > KOLO_VERDICT_GONE)
         return false;
     *code = (kolo_auth_verdict_t)kolo_get32(verdict + VERDICT_CODE);
-    prove(key, role_accept, cookie, greeting, hello, *code, proof);
+    prove(s, role_accept, *code, proof);
     return equal(proof, verdict + VERDICT_PROOF);
 }
 

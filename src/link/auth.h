@@ -67,6 +67,14 @@ typedef enum {
 #define KOLO_FRAME_ACK      0x6b
 #define KOLO_FRAME_KEPT     0x6c /* the same, and the connection stays (lifeline.c) */
 
+/* A handshake under way, as both sides see it. */
+typedef struct {
+    const kolo_key_t *key;
+    uint64_t cookie;
+    const uint8_t *greeting; /* KOLO_GREETING_BYTES */
+    uint8_t *hello;          /* KOLO_HELLO_BYTES, which the dialling side writes */
+} kolo_shake_t;
+
 /* Accepting side. */
 kolo_status_t kolo_auth_greeting(uint8_t security, uint8_t greeting[KOLO_GREETING_BYTES]);
 typedef enum {
@@ -75,23 +83,17 @@ typedef enum {
     KOLO_HELLO_BAD_VERSION,
     KOLO_HELLO_BAD_PROOF
 } kolo_hello_result_t;
-kolo_hello_result_t kolo_auth_check_hello(const kolo_key_t *key, uint64_t cookie,
-                                          const uint8_t greeting[KOLO_GREETING_BYTES],
-                                          const uint8_t hello[KOLO_HELLO_BYTES], kolo_claim_t *claim);
-void kolo_auth_verdict(const kolo_key_t *key, uint64_t cookie, const uint8_t greeting[KOLO_GREETING_BYTES],
-                       const uint8_t hello[KOLO_HELLO_BYTES], kolo_auth_verdict_t code,
-                       uint8_t verdict[KOLO_VERDICT_BYTES]);
+kolo_hello_result_t kolo_auth_check_hello(const kolo_shake_t *s, kolo_claim_t *claim);
+void kolo_auth_verdict(const kolo_shake_t *s, kolo_auth_verdict_t code, uint8_t verdict[KOLO_VERDICT_BYTES]);
 /* For a hello whose proof failed: no proof of our own goes with it. */
 void kolo_auth_unproven_refusal(uint8_t verdict[KOLO_VERDICT_BYTES]);
 
 /* Dialling side. false: the greeting is not of this protocol and version (*version is what it said, 0 if
  * nothing). */
 bool kolo_auth_greeting_fits(const uint8_t greeting[KOLO_GREETING_BYTES], unsigned *version);
-kolo_status_t kolo_auth_hello(const kolo_key_t *key, uint64_t cookie, const uint8_t greeting[KOLO_GREETING_BYTES],
-                              const kolo_claim_t *claim, uint8_t hello[KOLO_HELLO_BYTES]);
+kolo_status_t kolo_auth_hello(const kolo_shake_t *s, const kolo_claim_t *claim);
 /* Returns whether the acceptor proved itself; *code is its verdict (unproven if false). */
-bool kolo_auth_check_verdict(const kolo_key_t *key, uint64_t cookie, const uint8_t greeting[KOLO_GREETING_BYTES],
-                             const uint8_t hello[KOLO_HELLO_BYTES], const uint8_t verdict[KOLO_VERDICT_BYTES],
+bool kolo_auth_check_verdict(const kolo_shake_t *s, const uint8_t verdict[KOLO_VERDICT_BYTES],
                              kolo_auth_verdict_t *code);
 
 uint8_t kolo_auth_greeting_security(const uint8_t greeting[KOLO_GREETING_BYTES]);

@@ -260,6 +260,12 @@ static void dial_met_stranger(kolo_dial_t *dial, kolo_status_t status, const cha
         dial_fail(dial, status, "%s", text);
 }
 
+static kolo_shake_t shake_of(kolo_dial_t *dial)
+{
+    return (kolo_shake_t){&dial->config.key, kolo_address_cookie(&dial->config.address), dial->greeting,
+                          dial->hello};
+}
+
 static void dial_got_greeting(kolo_dial_t *dial)
 {
     unsigned version;
@@ -272,10 +278,10 @@ static void dial_got_greeting(kolo_dial_t *dial)
             dial_met_stranger(dial, KOLO_ERR_PROTOCOL, "somebody else listens there");
         return;
     }
-    uint64_t cookie = kolo_address_cookie(&dial->config.address);
+    const kolo_shake_t shake = shake_of(dial);
     uint8_t offer = kolo_auth_greeting_security(dial->greeting);
     bool agrees = kolo_seal_answer(offer, &dial->config.claim.security);
-    if (kolo_auth_hello(&dial->config.key, cookie, dial->greeting, &dial->config.claim, dial->hello) != KOLO_OK) {
+    if (kolo_auth_hello(&shake, &dial->config.claim) != KOLO_OK) {
         dial_fail(dial, KOLO_ERR_SYSTEM, "no random bytes for a nonce");
         return;
     }
@@ -311,8 +317,8 @@ static void dial_hand_over(kolo_dial_t *dial)
 static void dial_got_verdict(kolo_dial_t *dial)
 {
     kolo_auth_verdict_t code;
-    bool proven = kolo_auth_check_verdict(&dial->config.key, kolo_address_cookie(&dial->config.address),
-                                          dial->greeting, dial->hello, dial->verdict, &code);
+    const kolo_shake_t shake = shake_of(dial);
+    bool proven = kolo_auth_check_verdict(&shake, dial->verdict, &code);
     KOLO_FAIL_POINT("oob.dial.proven");
     if (!proven) {
         dial_met_stranger(

@@ -196,7 +196,7 @@ static kolo_status_t choose(const kolo_address_t *root, kolo_address_t *address)
     return status;
 }
 
-/* The best address of each interface, of those whose class is the lowest one that exists. */
+/* Lists the best address of each interface, of those whose class is the lowest one that exists. */
 int kolo_address_list_local(kolo_interface_t *out, int most)
 {
     struct ifaddrs *all;

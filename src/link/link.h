@@ -63,8 +63,15 @@ typedef struct {
 #define KOLO_STARVED_MS 3000
 /* `address` with its port (0: any) is bound; KOLO_ERR_INVALID_USAGE if it is taken or not of this machine (errno is
  * kept). The text of such a failure is set only if `quiet` is false. */
-kolo_status_t kolo_listener_open(kolo_progress_t *progress, const kolo_address_t *address, const kolo_key_t *key,
-                                 const kolo_listener_ops_t *ops, void *owner, bool quiet, kolo_listener_t **out);
+typedef struct {
+    const kolo_address_t *address;
+    const kolo_key_t *key;
+    const kolo_listener_ops_t *ops;
+    void *owner;
+    bool quiet;
+} kolo_listener_config_t;
+kolo_status_t kolo_listener_open(kolo_progress_t *progress, const kolo_listener_config_t *config,
+                                 kolo_listener_t **out);
 /* Sockets of this process that may have any port do not get this one from here on (one port, the last): a root is
  * expected there that may be about to come (a fixed address) or may have left, and a rank that found its own kind
  * there would call the job's secret wrong. Any thread. */

@@ -86,7 +86,7 @@ static bool has_reserved_port(int fd)
     return !kolo_address_is_unix(&own) && kolo_address_port(&own) == reserved;
 }
 
-/* A bound socket, or -1 and an errno. */
+/* Returns a bound socket, or -1 and an errno. */
 static int bound_socket(const kolo_address_t *address)
 {
     struct sockaddr_storage sa;
@@ -138,22 +138,24 @@ static kolo_status_t listener_bind(const kolo_address_t *address, bool quiet, in
                            open[0] != '\0' ? "; " : "", open);
 }
 
-kolo_status_t kolo_listener_open(kolo_progress_t *progress, const kolo_address_t *address, const kolo_key_t *key,
-                                 const kolo_listener_ops_t *ops, void *owner, bool quiet, kolo_listener_t **out)
+kolo_status_t kolo_listener_open(kolo_progress_t *progress, const kolo_listener_config_t *config,
+                                 kolo_listener_t **out)
 {
+    const kolo_address_t *address = config->address;
     struct sockaddr_storage sa = {0};
     socklen_t bytes = sizeof(sa);
     int fd = -1;
     if (!KOLO_AUTH_STRONG && !kolo_address_is_loopback(address))
         return kolo_fail(KOLO_ERR_UNSUPPORTED, "built without libsodium, Kolo listens on loopback only");
-    KOLO_TRY(listener_bind(address, quiet, &fd));
+    KOLO_TRY(listener_bind(address, config->quiet, &fd));
     kolo_listener_t *listener = calloc(1, sizeof(*listener));
     if (listener == NULL || getsockname(fd, (struct sockaddr *)&sa, &bytes) != 0) {
         kolo_fd_close(fd);
         free(listener);
         return kolo_fail(KOLO_ERR_NO_MEMORY, "no memory for a listening socket");
     }
-    *listener = (kolo_listener_t){.progress = progress, .fd = fd, .key = *key, .ops = ops, .owner = owner};
+    *listener = (kolo_listener_t){
+        .progress = progress, .fd = fd, .key = *config->key, .ops = config->ops, .owner = config->owner};
     kolo_address_from_sockaddr(&listener->address, (const struct sockaddr *)&sa);
     kolo_address_set_cookie(&listener->address, kolo_address_cookie(address));
     *out = listener; /* before a caller can come */

@@ -15,9 +15,9 @@
 bool kolo_route_source(const struct sockaddr *to, struct sockaddr_storage *source);
 /* The same for whatever is not in a table: the default route's address. */
 bool kolo_route_default_source(int family, struct sockaddr_storage *source);
-/* Is it a bridge, a tunnel or the like, whose other end is on this machine? */
+/* Tells whether it is a bridge, a tunnel or the like, whose other end is on this machine. */
 bool kolo_route_is_virtual(const char *name);
-/* Is it an address of this host, and of which interface? Not loopback's, which every host has. */
+/* Tells whether it is an address of this host, and of which interface. Not loopback's, which every host has. */
 bool kolo_address_is_own(const kolo_address_t *address, char name[16]);
 /* An address that the other ranks know (MASTER_ADDR): where nothing better is known, this process listens on the
  * interface that has it or reaches it. */

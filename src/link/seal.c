@@ -187,7 +187,7 @@ static ssize_t sealed_send(kolo_seal_t *seal, int fd, const struct iovec *iov, i
 
 /* ---- receiving ---- */
 
-/* The payload of the complete record at in_begin; -1: there is none; -2: it was changed. */
+/* Returns the payload of the complete record at in_begin; -1: there is none; -2: it was changed. */
 static int64_t next_record(const kolo_seal_t *seal)
 {
     const uint8_t *at = seal->in_bytes + seal->in_begin;

@@ -41,7 +41,7 @@ static void path_open(path_t *p, int64_t mode, bool may_aes)
     assert_true(kolo_seal_answer(kolo_auth_greeting_security(greeting), &claim.security));
     if (!may_aes) claim.security &= 0x0f;
     assert_true(kolo_seal_fits(claim.security));
-    assert_int_equal(kolo_auth_hello(&key, 0, greeting, &claim, hello), KOLO_OK);
+    assert_int_equal(kolo_auth_hello(&(kolo_shake_t){&key, 0, greeting, hello}, &claim), KOLO_OK);
     assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, a), 0);
     assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, b), 0);
     *p = (path_t){.dialler = {.fd = a[0]}, .acceptor = {.fd = b[0]}, .from = a[1], .to = b[1]};

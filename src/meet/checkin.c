@@ -5,6 +5,7 @@
 #include "meet/checkin.h"
 
 #include "base/bytes.h"
+#include "base/text/plain.h"
 
 #include <string.h>
 
@@ -84,10 +85,7 @@ const char *kolo_meet_reply_decode(const uint8_t *bytes, size_t length, kolo_rep
     reply->status = (kolo_status_t)status;
     reply->next_rank = (int)kolo_get32(bytes + 8);
     memcpy(reply->next.bytes, bytes + 32, 32);
-    for (uint32_t i = 0; i < text_bytes; i++) { /* it is printed: no control characters */
-        uint8_t c = bytes[64 + i];
-        reply->text[i] = (char)(c >= 32 && c != 127 ? c : '?');
-    }
+    kolo_plain_copy(reply->text, sizeof(reply->text), bytes + 64, text_bytes);
     if (status == KOLO_OK) {
         if (reply->next_rank < 0 || reply->next_rank >= KOLO_NRANKS_MAX) return "a reply with a rank out of range";
         if (kolo_address_check(&reply->next) != NULL) return "a reply with an address that is none";

@@ -32,7 +32,7 @@ typedef struct {
 
 void kolo_meet_checkin_encode(const kolo_checkin_t *checkin, uint8_t bytes[KOLO_CHECKIN_BYTES]);
 void kolo_meet_reply_encode(const kolo_reply_t *reply, uint8_t bytes[KOLO_REPLY_BYTES]);
-/* NULL when fine, else what is wrong. */
+/* Returns NULL when fine, else what is wrong. */
 const char *kolo_meet_checkin_decode(const uint8_t *bytes, size_t length, kolo_checkin_t *checkin);
 const char *kolo_meet_reply_decode(const uint8_t *bytes, size_t length, kolo_reply_t *reply);
 

@@ -28,7 +28,7 @@ typedef struct {
     int first_rank; /* to grow a communicator of so many ranks; 0: an ordinary id */
 } kolo_id_t;
 void kolo_id_encode(const kolo_id_t *id, kolo_unique_id_t *out);
-/* NULL when fine, else what is wrong. Pure; fuzzed. */
+/* Returns NULL when fine, else what is wrong. Pure; fuzzed. */
 const char *kolo_id_decode(const kolo_unique_id_t *in, kolo_id_t *id);
 kolo_status_t kolo_secret_read(const char *scope, kolo_key_t *secret); /* secret.c */
 /* *key has been made from this secret: a text that a person may have thought of is made costly to guess. Any

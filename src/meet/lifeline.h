@@ -15,7 +15,7 @@ typedef struct kolo_lifeline kolo_lifeline_t;
 /* On the progress thread, once; the line is to be closed, here or later. KOLO_OK: the other end has said that all
  * is well. Else it failed, and `text` says how, or is empty: it ended without a word. */
 typedef void (*kolo_lifeline_fn_t)(void *arg, int tag, kolo_status_t status, const char *text);
-/* May this process keep one more? */
+/* Tells whether this process may keep one more. */
 bool kolo_lifeline_room(void);
 /* Takes the socket in any case. */
 kolo_status_t kolo_lifeline_open(kolo_progress_t *progress, kolo_socket_t socket, int tag, kolo_lifeline_fn_t fn,

@@ -33,7 +33,7 @@ bool kolo_id_is_loopback(const char *address);
 kolo_status_t kolo_id_create_computed(const char *address, const char *scope, bool is_root, kolo_unique_id_t *id);
 /* A fresh one to grow a communicator of `nranks` ranks: messages of its root count new ranks from there. */
 kolo_status_t kolo_id_create_grow(int nranks, kolo_unique_id_t *id);
-/* The nranks of the above; 0: an ordinary id. */
+/* Returns the nranks of the above; 0: an ordinary id. */
 int kolo_id_grows_from(const kolo_unique_id_t *id);
 /* Ends the root of `id`, if this process serves it and it is not done: whoever has called it, or calls soon, is
  * told why. */

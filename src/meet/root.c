@@ -240,8 +240,8 @@ kolo_status_t kolo_root_start(kolo_id_t *id, bool *taken)
     if (status == KOLO_OK) {
         /* Listed before it can be called, so that it is always found by those who end it. */
         pthread_mutex_lock(&roots_lock);
-        status = kolo_listener_open(progress, &id->address, &id->secret, &kolo_root_ops, root, id->fixed,
-                                    &root->listener);
+        const kolo_listener_config_t config = {&id->address, &id->secret, &kolo_root_ops, root, id->fixed};
+        status = kolo_listener_open(progress, &config, &root->listener);
         err = errno;
         if (status == KOLO_OK) {
             id->address = kolo_listener_address(root->listener);

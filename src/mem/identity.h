@@ -8,7 +8,7 @@
 #include <kolo/kolo.h>
 #include <stdint.h>
 
-/* The identity of a built-in operator, as 64 bits: the element again and again. */
+/* Returns the identity of a built-in operator, as 64 bits: the element again and again. */
 uint64_t kolo_mem_identity_word(kolo_type_t type, kolo_op_t op);
 
 #endif

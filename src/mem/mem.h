@@ -72,7 +72,7 @@ void kolo_mem_find(const void *p, kolo_mem_place_t *place);
 /* Memory of one device from `at`, which lies in *place, on: how much there is; not more is looked for than `bytes`.
  * Pieces that were mapped beside each other count as one, other allocations end where they end. */
 size_t kolo_mem_length(const kolo_mem_place_t *place, uintptr_t at, size_t bytes);
-/* Can there be memory of devices in this process? Cheap. */
+/* Tells whether there can be memory of devices in this process. Cheap. */
 bool kolo_mem_has_devices(void);
 /* The row of the device with this number, which has queues. */
 kolo_status_t kolo_mem_row(int device, const kolo_mem_ops_t **row);

@@ -32,11 +32,11 @@ kolo_status_t kolo_mem_range_register(void *memory, size_t bytes, kolo_mem_range
 /* The same for memory that nobody has registered but that is used again and again: that it goes away is no mistake
  * of the program's, so nothing is said about it. */
 kolo_status_t kolo_mem_range_keep(void *memory, size_t bytes, kolo_mem_range_t **range);
-/* May it be used; are its pages still the ones that it was made of? */
+/* Tells whether it may be used: its pages are still the ones that it was made of. */
 bool kolo_mem_range_works(const kolo_mem_range_t *range);
 /* Once for each register or keep. What is under way keeps the pages pinned until it has put them back. */
 void kolo_mem_range_deregister(kolo_mem_range_t *range);
-/* A registered range that holds all of it and may be used; the caller puts it back. NULL: none. */
+/* Returns a registered range that holds all of it and may be used; the caller puts it back. NULL: none. */
 kolo_mem_range_t *kolo_mem_range_find(const void *memory, size_t bytes);
 void kolo_mem_range_put(kolo_mem_range_t *range);
 /* The device's handle for a range that was found; pins it at the first time. KOLO_ERR_NO_MEMORY above
@@ -44,7 +44,7 @@ void kolo_mem_range_put(kolo_mem_range_t *range);
 kolo_status_t kolo_mem_range_pin(kolo_mem_range_t *range, const kolo_mem_pinner_t *pinner, void **handle);
 /* Unpins all that the device has; before it is closed. */
 void kolo_mem_pinner_leave(const kolo_mem_pinner_t *pinner);
-/* Is anything registered? Cheap. */
+/* Tells whether anything is registered. Cheap. */
 bool kolo_mem_ranges_exist(void);
 
 typedef struct {

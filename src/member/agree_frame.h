@@ -56,7 +56,7 @@ size_t kolo_ballot_value_bytes(int nranks, size_t row_bytes);
 /* How long the message is; row and value count if they are not NULL. */
 size_t kolo_ballot_bytes(const kolo_ballot_t *ballot, int nranks);
 void kolo_ballot_encode(const kolo_ballot_t *ballot, int nranks, uint8_t *bytes);
-/* NULL when fine, else what is wrong; pointers go into `bytes`. */
+/* Returns NULL when fine, else what is wrong; pointers go into `bytes`. */
 const char *kolo_ballot_decode(const uint8_t *bytes, size_t length, int nranks, kolo_ballot_t *ballot);
 
 #endif

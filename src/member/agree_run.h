@@ -39,7 +39,7 @@ typedef struct {
     kolo_agree_post_t *unsent, **unsent_tail;
 } kolo_agree_run_t;
 
-/* The coordinator, as far as this rank knows. */
+/* Returns the coordinator, as far as this rank knows. */
 int kolo_agree_lowest(const kolo_agree_run_t *x);
 
 /* Sending never waits; what has no connection yet goes out by kolo_agree_send_unsent(). */

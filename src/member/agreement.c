@@ -22,6 +22,7 @@
  */
 #include "base/bytes.h"
 #include "base/failpoint.h"
+#include "base/text/plain.h"
 #include "member/agree_run.h"
 
 #include <stdio.h>
@@ -237,10 +238,8 @@ static void add_words(kolo_agree_run_t *x)
 /* What another rank has said in that place: bytes from outside. */
 static void get_words(const kolo_agree_run_t *x, char *words, size_t bytes)
 {
-    size_t room = KOLO_MIN((size_t)x->oob->nranks * x->a->row_bytes, bytes - 1), n = 0;
     const uint8_t *at = x->value + KOLO_BALLOT_VALUE_BYTES + x->map_bytes;
-    for (; n < room && at[n] != 0; n++) words[n] = at[n] < 32 || at[n] == 127 ? '?' : (char)at[n];
-    words[n] = '\0';
+    kolo_plain_copy(words, bytes, at, (size_t)x->oob->nranks * x->a->row_bytes);
 }
 
 /* From here on the progress thread answers; what has come and was not looked at is answered now. */

@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/failpoint.h"
 #include "base/log.h"
+#include "base/text/plain.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -113,9 +114,7 @@ static kolo_status_t check_cards(const kolo_peer_card_t *mine, kolo_peer_card_t 
 {
     for (int r = 0; r < nranks; r++) {
         kolo_peer_card_t *card = &peers[r];
-        card->host_name[sizeof(card->host_name) - 1] = '\0'; /* it came over the net and is printed */
-        for (char *c = card->host_name; *c != '\0'; c++)
-            if (*c < 32 || *c == 127) *c = '?';
+        kolo_plain_copy(card->host_name, sizeof(card->host_name), card->host_name, sizeof(card->host_name));
         if (card->version != mine->version || card->card_version != mine->card_version)
             return kolo_fail(KOLO_ERR_MISMATCH,
                              "rank %d on %s has Kolo version %u (card %u), rank %d on %s has %u "

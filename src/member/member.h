@@ -106,7 +106,8 @@ void kolo_news_set_handler(kolo_oob_t *oob, kolo_news_fn_t fn,
 void kolo_news_revoke(kolo_oob_t *oob);
 /* Reports a loss that another room has noticed. Any thread. */
 void kolo_news_report_lost(kolo_oob_t *oob, int rank, kolo_loss_how_t how);
-/* The known losses: bit r % 8 of byte r / 8 for rank r (bitmap may be NULL). Returns how many. Any thread. */
+/* Gets the known losses: bit r % 8 of byte r / 8 for rank r (bitmap may be NULL). Returns how many. Any thread.
+ */
 int kolo_news_get_lost(kolo_oob_t *oob, uint8_t *bitmap);
 bool kolo_news_rank_lost(kolo_oob_t *oob, int rank, char *why /* or NULL */, size_t bytes);
 /* For an operation on a wire that failed because a peer went away: waits up to wait_ms for the news which rank was

@@ -17,7 +17,7 @@ typedef struct {
 } kolo_news_frame_t;
 
 void kolo_news_encode(const kolo_news_frame_t *news, uint8_t bytes[KOLO_NEWS_FRAME_BYTES]);
-/* NULL when fine, else what is wrong. */
+/* Returns NULL when fine, else what is wrong. */
 const char *kolo_news_decode(const uint8_t *bytes, size_t length, int nranks, kolo_news_frame_t *news);
 
 #endif

@@ -3,6 +3,7 @@
  * Farewells: the last frame of a rank on a connection. It says that the rank leaves in order, or which rank it
  * blames; a rank that gives up sends its reason in a frame of words before it.
  */
+#include "base/text/plain.h"
 #include "oob/internal.h"
 
 #include <stdio.h>
@@ -89,11 +90,7 @@ const char *kolo_farewell_words_arrived(kolo_conn_t *conn)
         about = kolo_peer_get(conn->oob, (int)tag - 1);
         if (about == NULL || about->words[0] != '\0') return NULL;
     }
-    char *words = about->words;
-    memcpy(words, conn->body, length); /* kolo_oob_head_decode() has bounded it */
-    words[length] = '\0';
-    for (uint32_t i = 0; i < length; i++)
-        if ((unsigned char)words[i] < 32 || words[i] == 127) words[i] = '?';
+    kolo_plain_copy(about->words, sizeof(about->words), conn->body, length);
     return NULL;
 }
 

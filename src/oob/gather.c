@@ -247,15 +247,17 @@ static kolo_status_t broadcast_part(kolo_oob_t *oob, int root, uint64_t tag, voi
                                     uint64_t deadline_ns)
 {
     int n = oob->nranks, v = (oob->rank - root + n) % n, bit = 1;
+    kolo_message_to_t letter = {KOLO_FRAME_BROADCAST, 0, tag, deadline_ns};
     if (v > 0) {
         while (bit * 2 <= v) bit *= 2;
-        KOLO_TRY(
-            kolo_oob_recv_kind(oob, KOLO_FRAME_BROADCAST, (v - bit + root) % n, tag, data, bytes, deadline_ns));
+        letter.rank = (v - bit + root) % n;
+        KOLO_TRY(kolo_oob_recv_kind(oob, &letter, data, bytes));
         bit *= 2;
     }
-    for (; bit < n - v; bit *= 2)
-        KOLO_TRY(
-            kolo_oob_send_kind(oob, KOLO_FRAME_BROADCAST, (v + bit + root) % n, tag, data, bytes, deadline_ns));
+    for (; bit < n - v; bit *= 2) {
+        letter.rank = (v + bit + root) % n;
+        KOLO_TRY(kolo_oob_send_kind(oob, &letter, data, bytes));
+    }
     return KOLO_OK;
 }
 

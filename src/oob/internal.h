@@ -198,9 +198,10 @@ kolo_peer_t *kolo_peer_find(kolo_oob_t *oob, int rank);
 kolo_peer_t *kolo_peer_get(kolo_oob_t *oob, int rank); /* makes it; NULL: no memory, with its message */
 /* Starts calling the peer unless a connection is there or under way. Its address must be known. */
 kolo_status_t kolo_peer_dial(kolo_oob_t *oob, kolo_peer_t *peer, uint64_t deadline_ns);
-/* The connection to send on; NULL if there is none yet. */
+/* Returns the connection to send on; NULL if there is none yet. */
 kolo_conn_t *kolo_peer_out(kolo_peer_t *peer);
-/* KOLO_OK while the peer may still be reached (or: while no rank is lost), else the failure, with its message. */
+/* Returns KOLO_OK while the peer may still be reached (or: while no rank is lost), else the failure, with its
+ * message. */
 kolo_status_t kolo_peer_check(kolo_oob_t *oob, kolo_peer_t *peer, const char *doing);
 bool kolo_oob_is_lost(const kolo_oob_t *oob);
 kolo_status_t kolo_oob_lost(kolo_oob_t *oob, const char *doing);
@@ -235,10 +236,13 @@ int kolo_inbound_iov(const kolo_inbound_t *in, struct iovec iov[2], size_t *byte
 void kolo_oob_early_remove(kolo_oob_t *oob, kolo_inbound_t *in);
 
 /* Without the lock. A send returns when the bytes are with the system. */
-kolo_status_t kolo_oob_send_kind(kolo_oob_t *oob, kolo_frame_kind_t kind, int rank, uint64_t tag, const void *data,
-                                 size_t bytes, uint64_t deadline_ns);
-kolo_status_t kolo_oob_recv_kind(kolo_oob_t *oob, kolo_frame_kind_t kind, int rank, uint64_t tag, void *data,
-                                 size_t bytes, uint64_t deadline_ns);
+typedef struct {
+    kolo_frame_kind_t kind;
+    int rank; /* the other one */
+    uint64_t tag, deadline_ns;
+} kolo_message_to_t;
+kolo_status_t kolo_oob_send_kind(kolo_oob_t *oob, const kolo_message_to_t *letter, const void *data, size_t bytes);
+kolo_status_t kolo_oob_recv_kind(kolo_oob_t *oob, const kolo_message_to_t *letter, void *data, size_t bytes);
 
 /* A notification has come. On the progress thread, with the lock held. */
 const char *kolo_oob_notify_arrived(kolo_conn_t *conn); /* notify.c */

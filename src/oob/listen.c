@@ -106,7 +106,7 @@ static kolo_status_t listen_one(kolo_oob_t *oob, const kolo_address_t *address, 
     uint64_t cookie;
     KOLO_TRY(kolo_random(&cookie, sizeof(cookie)));
     kolo_address_set_cookie(&mine, cookie);
-    return kolo_listener_open(oob->progress, &mine, key, ops, oob, false, listener);
+    return kolo_listener_open(oob->progress, &(kolo_listener_config_t){&mine, key, ops, oob, false}, listener);
 }
 
 kolo_status_t kolo_oob_listen(kolo_oob_t *oob, const kolo_address_t *address, const kolo_key_t *root_key)

@@ -224,19 +224,18 @@ kolo_status_t kolo_inbound_result(kolo_oob_t *oob, kolo_peer_t *peer, const kolo
                      (long long)kolo_oob_values.queue_bytes);
 }
 
-kolo_status_t kolo_oob_recv_kind(kolo_oob_t *oob, kolo_frame_kind_t kind, int rank, uint64_t tag, void *data,
-                                 size_t bytes, uint64_t deadline_ns)
+kolo_status_t kolo_oob_recv_kind(kolo_oob_t *oob, const kolo_message_to_t *l, void *data, size_t bytes)
 {
-    kolo_inbound_t in = {.kind = kind, .peer = rank, .tag = tag, .bytes = (uint32_t)bytes};
+    kolo_inbound_t in = {.kind = l->kind, .peer = l->rank, .tag = l->tag, .bytes = (uint32_t)bytes};
     in.part[0] = data;
     in.part_bytes[0] = (uint32_t)bytes;
     pthread_mutex_lock(&oob->lock);
-    transfer_t t = {oob, kolo_peer_get(oob, rank), &in, NULL};
+    transfer_t t = {oob, kolo_peer_get(oob, l->rank), &in, NULL};
     kolo_status_t status = t.peer != NULL ? KOLO_OK : KOLO_ERR_NO_MEMORY;
     if (status == KOLO_OK) {
         kolo_inbound_post(oob, &in);
-        oob->awaits = rank;
-        status = kolo_oob_await(oob, receive_over, &t, deadline_ns, describe_receive, &t);
+        oob->awaits = l->rank;
+        status = kolo_oob_await(oob, receive_over, &t, l->deadline_ns, describe_receive, &t);
         oob->awaits = -1;
         kolo_inbound_withdraw(oob, &in);
         if (status == KOLO_OK) status = kolo_inbound_result(oob, t.peer, &in, "receiving");
@@ -373,15 +372,14 @@ static kolo_status_t send_locked(kolo_oob_t *oob, kolo_peer_t *peer, kolo_outbou
                      oob->rank, peer->rank);
 }
 
-kolo_status_t kolo_oob_send_kind(kolo_oob_t *oob, kolo_frame_kind_t kind, int rank, uint64_t tag, const void *data,
-                                 size_t bytes, uint64_t deadline_ns)
+kolo_status_t kolo_oob_send_kind(kolo_oob_t *oob, const kolo_message_to_t *l, const void *data, size_t bytes)
 {
     kolo_outbound_t out;
-    kolo_outbound_init(&out, kind, tag);
+    kolo_outbound_init(&out, l->kind, l->tag);
     kolo_outbound_add(&out, data, bytes);
     pthread_mutex_lock(&oob->lock);
-    kolo_peer_t *peer = kolo_peer_get(oob, rank);
-    kolo_status_t status = peer != NULL ? send_locked(oob, peer, &out, deadline_ns) : KOLO_ERR_NO_MEMORY;
+    kolo_peer_t *peer = kolo_peer_get(oob, l->rank);
+    kolo_status_t status = peer != NULL ? send_locked(oob, peer, &out, l->deadline_ns) : KOLO_ERR_NO_MEMORY;
     pthread_mutex_unlock(&oob->lock);
     return status;
 }
@@ -390,15 +388,16 @@ kolo_status_t kolo_oob_send(kolo_oob_t *oob, int peer, uint64_t tag, const void 
 {
     KOLO_TRY(check_message(oob, peer, data, bytes));
     KOLO_FAIL_POINT_TRY("oob.message.send");
-    return kolo_oob_send_kind(oob, KOLO_FRAME_MESSAGE, peer, tag, data, bytes, kolo_oob_deadline(oob, 0));
+    const kolo_message_to_t letter = {KOLO_FRAME_MESSAGE, peer, tag, kolo_oob_deadline(oob, 0)};
+    return kolo_oob_send_kind(oob, &letter, data, bytes);
 }
 
 kolo_status_t kolo_oob_recv(kolo_oob_t *oob, int peer, uint64_t tag, void *data, size_t bytes, uint64_t deadline_ns)
 {
     KOLO_TRY(check_message(oob, peer, data, bytes));
     KOLO_FAIL_POINT_TRY("oob.message.recv");
-    kolo_status_t status =
-        kolo_oob_recv_kind(oob, KOLO_FRAME_MESSAGE, peer, tag, data, bytes, kolo_oob_deadline(oob, deadline_ns));
+    const kolo_message_to_t letter = {KOLO_FRAME_MESSAGE, peer, tag, kolo_oob_deadline(oob, deadline_ns)};
+    kolo_status_t status = kolo_oob_recv_kind(oob, &letter, data, bytes);
     if (status == KOLO_ERR_TIMEOUT && deadline_ns == 0) {
         pthread_mutex_lock(&oob->lock);
         oob->failed = true;

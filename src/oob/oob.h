@@ -66,7 +66,7 @@ void kolo_oob_fini(kolo_oob_t *oob);
 
 int kolo_oob_rank(const kolo_oob_t *oob);
 int kolo_oob_nranks(const kolo_oob_t *oob);
-/* An id of the job and epoch, equal on all ranks, not secret. */
+/* Returns an id of the job and epoch, equal on all ranks, not secret. */
 uint64_t kolo_oob_job(const kolo_oob_t *oob);
 /* Derives 32 bytes from the job's secret for a purpose (a label), equal on all ranks. */
 void kolo_oob_derive_key(const kolo_oob_t *oob, const char *purpose, uint8_t key[32]);
@@ -75,14 +75,14 @@ void kolo_oob_derive_key(const kolo_oob_t *oob, const char *purpose, uint8_t key
 kolo_status_t kolo_oob_seal(const kolo_oob_t *oob, const uint8_t secret[32], uint8_t sealed[KOLO_OOB_SEALED_BYTES]);
 kolo_status_t kolo_oob_unseal(const kolo_oob_t *oob, const uint8_t sealed[KOLO_OOB_SEALED_BYTES],
                               uint8_t secret[32]);
-/* The bytes that this object holds. */
+/* Returns the bytes that this object holds. */
 size_t kolo_oob_memory(const kolo_oob_t *oob);
 
 /* ---- messages ---- (one thread per oob at a time; deadline 0 = the job's default time-out) */
 
 #define KOLO_OOB_MESSAGE_MAX (1u << 20)
 
-/* The caller's deadline; for 0 that of the job, its time limit from now on, as wherever a deadline of 0 is
+/* Returns the caller's deadline; for 0 that of the job, its time limit from now on, as wherever a deadline of 0 is
  * passed. */
 uint64_t kolo_oob_deadline(const kolo_oob_t *oob, uint64_t deadline_ns);
 
@@ -101,8 +101,8 @@ kolo_status_t kolo_oob_recv_begin(kolo_oob_t *oob, int peer, uint64_t tag, void 
                                   kolo_oob_receipt_t **receipt);
 kolo_status_t kolo_oob_recv_poll(kolo_oob_receipt_t *receipt);
 void kolo_oob_recv_end(kolo_oob_receipt_t *receipt);
-/* A number that grows whenever a poll may find something new; the bell is rung then, too (NULL: none; it must stay
- * until it is replaced). Any thread. */
+/* Returns a number that grows whenever a poll may find something new; the bell is rung then, too (NULL: none; it
+ * must stay until it is replaced). Any thread. */
 uint64_t kolo_oob_changes(const kolo_oob_t *oob);
 void kolo_oob_set_bell(kolo_oob_t *oob, kolo_waker_t *waker);
 
@@ -127,7 +127,7 @@ typedef enum {
 /* KOLO_ERR_REMOTE if this rank has left, or if any rank is lost; else KOLO_OK. `doing`: what the caller was doing,
  * for the message. Any thread. */
 kolo_status_t kolo_oob_check_peer(kolo_oob_t *oob, int rank, const char *doing);
-/* Is this rank connected? Any thread. */
+/* Tells whether this rank is connected. Any thread. */
 bool kolo_oob_connected(kolo_oob_t *oob, int rank);
 /* ---- notifications: numbers, sent without waiting (notify.c) ---- */
 
@@ -164,7 +164,7 @@ void kolo_oob_set_stream_bell(kolo_oob_t *oob, kolo_waker_t *waker);
  * lost. Not for ranks of the same host. Any thread. */
 kolo_status_t kolo_oob_watch_stream(kolo_oob_t *oob, int peer, int fd);
 void kolo_oob_unwatch_stream(kolo_oob_t *oob, int peer, int fd);
-/* True if accepting the streams tag ... tag + count - 1 would return at once, with success or an error. */
+/* Returns true if accepting the streams tag ... tag + count - 1 would return at once, with success or an error. */
 bool kolo_oob_can_accept(kolo_oob_t *oob, int peer, uint64_t tag, uint32_t count);
 
 #endif

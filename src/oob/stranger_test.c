@@ -134,10 +134,10 @@ static void a_wrong_proof_learns_nothing(void **state)
     kolo_link_get_counters(&before);
     int fd = stranger();
     read_exactly(fd, greeting, sizeof(greeting));
-    test_ok(kolo_auth_hello(&wrong, 0, greeting, &claim, hello));
+    test_ok(kolo_auth_hello(&(kolo_shake_t){&wrong, 0, greeting, hello}, &claim));
     assert_int_equal(send(fd, hello, sizeof(hello), 0), (ssize_t)sizeof(hello));
     read_exactly(fd, verdict, sizeof(verdict));
-    assert_false(kolo_auth_check_verdict(&parsed.secret, 0, greeting, hello, verdict, &code));
+    assert_false(kolo_auth_check_verdict(&(kolo_shake_t){&parsed.secret, 0, greeting, hello}, verdict, &code));
     assert_int_equal(code, KOLO_VERDICT_REFUSED);
     for (int i = 8; i < KOLO_VERDICT_BYTES; i++) assert_int_equal(verdict[i], 0);
     assert_hung_up(fd);
@@ -153,11 +153,11 @@ static int proven_caller(const kolo_claim_t *claim, uint8_t hello[KOLO_HELLO_BYT
     kolo_auth_verdict_t code;
     int fd = stranger();
     read_exactly(fd, greeting, sizeof(greeting));
-    test_ok(kolo_auth_hello(&parsed.secret, kolo_address_cookie(&parsed.address), greeting, claim, hello));
+    const kolo_shake_t shake = {&parsed.secret, kolo_address_cookie(&parsed.address), greeting, hello};
+    test_ok(kolo_auth_hello(&shake, claim));
     assert_int_equal(send(fd, hello, KOLO_HELLO_BYTES, 0), KOLO_HELLO_BYTES);
     read_exactly(fd, verdict, sizeof(verdict));
-    assert_true(kolo_auth_check_verdict(&parsed.secret, kolo_address_cookie(&parsed.address), greeting, hello,
-                                        verdict, &code));
+    assert_true(kolo_auth_check_verdict(&shake, verdict, &code));
     assert_int_equal(code, expected);
     return fd;
 }
@@ -293,26 +293,27 @@ static void a_proof_covers_every_bit(void **state)
     (void)state;
     test_ok(kolo_auth_greeting(0, greeting));
     assert_true(kolo_auth_greeting_fits(greeting, &version));
-    test_ok(kolo_auth_hello(&key, 7, greeting, &claim, hello));
-    assert_int_equal(kolo_auth_check_hello(&key, 7, greeting, hello, &got), KOLO_HELLO_OK);
+    const kolo_shake_t shake = {&key, 7, greeting, hello}, elsewhere = {&key, 8, greeting, hello};
+    test_ok(kolo_auth_hello(&shake, &claim));
+    assert_int_equal(kolo_auth_check_hello(&shake, &got), KOLO_HELLO_OK);
     assert_int_equal(got.from, 3);
     assert_int_equal(got.to, 4);
     assert_int_equal(got.tag, 99);
-    assert_int_equal(kolo_auth_check_hello(&key, 8, greeting, hello, &got), KOLO_HELLO_BAD_PROOF);
+    assert_int_equal(kolo_auth_check_hello(&elsewhere, &got), KOLO_HELLO_BAD_PROOF);
     for (int i = 0; i < KOLO_HELLO_BYTES * 8; i++) {
         hello[i / 8] ^= (uint8_t)(1 << i % 8);
-        assert_int_not_equal(kolo_auth_check_hello(&key, 7, greeting, hello, &got), KOLO_HELLO_OK);
+        assert_int_not_equal(kolo_auth_check_hello(&shake, &got), KOLO_HELLO_OK);
         hello[i / 8] ^= (uint8_t)(1 << i % 8);
     }
-    kolo_auth_verdict(&key, 7, greeting, hello, KOLO_VERDICT_OK, verdict);
-    assert_true(kolo_auth_check_verdict(&key, 7, greeting, hello, verdict, &code));
+    kolo_auth_verdict(&shake, KOLO_VERDICT_OK, verdict);
+    assert_true(kolo_auth_check_verdict(&shake, verdict, &code));
     for (int i = 0; i < KOLO_VERDICT_BYTES * 8; i++) {
         verdict[i / 8] ^= (uint8_t)(1 << i % 8);
-        assert_false(kolo_auth_check_verdict(&key, 7, greeting, hello, verdict, &code));
+        assert_false(kolo_auth_check_verdict(&shake, verdict, &code));
         verdict[i / 8] ^= (uint8_t)(1 << i % 8);
     }
     memcpy(verdict + 8, hello + 56, 32); /* the caller's own proof, reflected */
-    assert_false(kolo_auth_check_verdict(&key, 7, greeting, hello, verdict, &code));
+    assert_false(kolo_auth_check_verdict(&shake, verdict, &code));
 }
 
 int main(void)

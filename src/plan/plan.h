@@ -176,7 +176,7 @@ static inline uint32_t kolo_segment_chunk(const kolo_segment_t *s, uint32_t i, u
     return (uint32_t)c;
 }
 
-/* The grid chunk whose length chunk `k` of a SCRATCH or NONE segment has; `chunks` = nparts * nsubs. */
+/* Returns the grid chunk whose length chunk `k` of a SCRATCH or NONE segment has; `chunks` = nparts * nsubs. */
 static inline uint32_t kolo_segment_shape(const kolo_segment_t *s, uint32_t i, uint32_t j, uint32_t k,
                                           uint32_t chunks)
 {

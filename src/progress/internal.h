@@ -32,7 +32,7 @@ struct kolo_progress {
     size_t timers_alive; /* also those that have fired and are not cancelled */
 };
 
-/* True when the caller is the progress thread. */
+/* Returns true when the caller is the progress thread. */
 bool kolo_progress_is_self(const kolo_progress_t *progress);
 /* True in a process that inherited the progress thread by fork(): nothing of it may be touched but memory. */
 bool kolo_progress_is_stale(const kolo_progress_t *progress);

@@ -152,8 +152,8 @@ extern const kolo_net_ops_t kolo_net_verbs, kolo_net_sockets;
 extern kolo_net_ops_t kolo_net_plugin;                   /* what travels is known when it is loaded */
 extern const kolo_net_ops_t *const kolo_net_providers[]; /* in order of preference, NULL at the end */
 
-/* The one that KOLO_NET_PROVIDER names, else the first that has a device. NULL: none, and *why says what stood in
- * the way; *demanded: somebody has asked for what cannot be had, and should hear so. */
+/* Returns the one that KOLO_NET_PROVIDER names, else the first that has a device. NULL: none, and *why says what
+ * stood in the way; *demanded: somebody has asked for what cannot be had, and should hear so. */
 const kolo_net_ops_t *kolo_net_provider(const char **why, bool *demanded);
 /* Has the provider of this name a device? */
 bool kolo_net_has(const char *name, const char **why);

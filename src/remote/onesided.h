@@ -53,7 +53,7 @@ kolo_status_t kolo_onesided_open(kolo_onesided_domain_t *domain, const kolo_ones
 void kolo_onesided_close(kolo_onesided_t *end);
 bool kolo_onesided_is_open(const kolo_onesided_t *end); /* KOLO_ONESIDED_OPENED has been seen */
 kolo_onesided_kind_t kolo_onesided_kind(const kolo_onesided_t *end);
-/* Bytes that this end holds, including memory allocated from it. */
+/* Returns the bytes that this end holds, including memory allocated from it. */
 size_t kolo_onesided_memory(const kolo_onesided_t *end);
 
 /* Large writes over TCP use several connections at once, lanes. Returns how many lanes the owner of the end should

@@ -76,7 +76,7 @@ static kolo_status_t add_task(kolo_cluster_t *cluster, const char *job, int inde
     return KOLO_OK;
 }
 
-/* A number of tasks instead of their addresses; 0: it is none. */
+/* Returns a number of tasks instead of their addresses; 0: it is none. */
 static int read_number(const char *text, size_t length)
 {
     int n = 0;

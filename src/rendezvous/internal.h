@@ -21,7 +21,7 @@
 
 #define KOLO_WHY_BYTES 400
 
-/* A cheap clock with steps of some milliseconds, for checks whether something has taken long. */
+/* Returns a cheap clock with steps of some milliseconds, for checks whether something has taken long. */
 static inline uint64_t kolo_about_now_ns(void)
 {
     struct timespec ts;
@@ -108,7 +108,8 @@ void kolo_receive_finish(kolo_receive_t receive, kolo_status_t status, const cha
 
 /* Checks the arguments of a send or a receive. */
 kolo_status_t kolo_transfer_args_check(const kolo_transfer_args_t *args, bool receives);
-/* KOLO_OK if the receive can take a value that was sent with these arguments (NULL: zeros), else why not. */
+/* Returns KOLO_OK if the receive can take a value that was sent with these arguments (NULL: zeros), else why not.
+ */
 kolo_status_t kolo_receive_takes(const kolo_receive_t receive, const kolo_value_t *value,
                                  const kolo_transfer_args_t *sender);
 /* Moves a value to the destination and the kind of memory that the receive names, unless it is there already. The
@@ -153,7 +154,7 @@ typedef struct {
 } kolo_key_table_t;
 /* Takes out the first receive of the key; NULL: none. */
 kolo_item_t *kolo_table_take_receive(kolo_key_table_t *table, const char *text);
-/* The first send of the key, which stays in the table; NULL: none. */
+/* Returns the first send of the key, which stays in the table; NULL: none. */
 kolo_item_t *kolo_table_first_send(kolo_key_table_t *table, const char *text);
 /* Puts an item at the end of its queue. KOLO_ERR_NO_MEMORY. */
 kolo_status_t kolo_table_add(kolo_key_table_t *table, const char *text, kolo_item_t *item);
@@ -184,11 +185,17 @@ void kolo_rendezvous_unref(kolo_rendezvous_t rendezvous);
 void kolo_rendezvous_replay(kolo_receive_t receive);
 /* Removes a receive from `others`: an abort need not reach it any more. */
 void kolo_rendezvous_unlist(kolo_receive_t receive);
-/* Starts a receive for another task's request, of at most `most` bytes (0: any number), from this task's table. fn
- * as in kolo_rendezvous_receive_call(); it also gets errors. *receive holds a reference, for
+typedef struct {
+    const char *text;
+    const kolo_tensor_key_t *key;
+    uint64_t most;        /* bytes; 0: any number */
+    kolo_receive_fn_t fn; /* as in kolo_rendezvous_receive_call(); it also gets errors */
+    void *arg;
+} kolo_serve_t;
+/* Starts a receive for another task's request, from this task's table. *receive holds a reference, for
  * kolo_rendezvous_give_up(). */
-kolo_status_t kolo_rendezvous_serve(kolo_rendezvous_t rendezvous, const char *text, const kolo_tensor_key_t *key,
-                                    uint64_t most, kolo_receive_fn_t fn, void *arg, kolo_receive_t *receive);
+kolo_status_t kolo_rendezvous_serve(kolo_rendezvous_t rendezvous, const kolo_serve_t *serve,
+                                    kolo_receive_t *receive);
 /* The same without a receive: takes the first value of the key, if it is there, in host memory, and not larger than
  * `most` bytes. False: start a receive instead, also to report errors. */
 bool kolo_rendezvous_take(kolo_rendezvous_t rendezvous, const char *text, const kolo_tensor_key_t *key,

@@ -397,14 +397,13 @@ kolo_status_t kolo_rendezvous_receive(kolo_rendezvous_t rendezvous, const char *
     return kolo_receive_await(receive, 0, value, &ended); /* it has ended at the last moment, or is about to */
 }
 
-kolo_status_t kolo_rendezvous_serve(kolo_rendezvous_t rendezvous, const char *text, const kolo_tensor_key_t *key,
-                                    uint64_t most, kolo_receive_fn_t fn, void *arg, kolo_receive_t *out)
+kolo_status_t kolo_rendezvous_serve(kolo_rendezvous_t rendezvous, const kolo_serve_t *serve, kolo_receive_t *out)
 {
     kolo_receive_t receive;
-    KOLO_TRY(kolo_receive_new(rendezvous, text, key, NULL, &receive));
-    if (most) receive->most = most;
-    receive->fn = fn;
-    receive->fn_arg = arg;
+    KOLO_TRY(kolo_receive_new(rendezvous, serve->text, serve->key, NULL, &receive));
+    if (serve->most) receive->most = serve->most;
+    receive->fn = serve->fn;
+    receive->fn_arg = serve->arg;
     receive->serves = true;
     kolo_status_t status = receive_begin(receive);
     if (status != KOLO_OK) kolo_receive_finish(receive, status, kolo_error_text(), NULL, NULL);

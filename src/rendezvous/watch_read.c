@@ -3,18 +3,12 @@
  * Reading of the flight record of keyed tensors, from bytes of unknown origin, and the sentence that a person gets.
  * See watch.h.
  */
+#include "base/text/plain.h"
 #include "rendezvous/watch.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-
-static void copy_name(char *to, const char *from, size_t room)
-{
-    size_t i = 0;
-    for (; i + 1 < room && from[i]; i++) to[i] = from[i] < 32 || from[i] == 127 ? '?' : from[i];
-    to[i] = '\0';
-}
 
 static void take_sent(const kolo_rendezvous_watch_t *watch, kolo_watch_view_t *view)
 {
@@ -22,8 +16,9 @@ static void take_sent(const kolo_rendezvous_watch_t *watch, kolo_watch_view_t *v
         const kolo_watch_edge_t *edge = &watch->edges[i];
         if (!atomic_load_explicit(&edge->named, memory_order_acquire)) continue;
         view->sent[view->nsent].step = atomic_load_explicit(&edge->step, memory_order_relaxed);
-        copy_name(view->sent[view->nsent].to, edge->to, sizeof edge->to);
-        copy_name(view->sent[view->nsent].edge, edge->edge, sizeof edge->edge);
+        kolo_plain_copy(view->sent[view->nsent].to, sizeof view->sent[view->nsent].to, edge->to, sizeof edge->to);
+        kolo_plain_copy(view->sent[view->nsent].edge, sizeof view->sent[view->nsent].edge, edge->edge,
+                        sizeof edge->edge);
         view->nsent++;
     }
 }
@@ -38,8 +33,10 @@ static void take_ended(const kolo_rendezvous_watch_t *watch, kolo_watch_view_t *
         view->ended[view->nended].end_ns = ended->end_ns;
         view->ended[view->nended].step = ended->step;
         view->ended[view->nended].status = (kolo_status_t)ended->status;
-        copy_name(view->ended[view->nended].from, ended->from, sizeof ended->from);
-        copy_name(view->ended[view->nended].edge, ended->edge, sizeof ended->edge);
+        kolo_plain_copy(view->ended[view->nended].from, sizeof view->ended[view->nended].from, ended->from,
+                        sizeof ended->from);
+        kolo_plain_copy(view->ended[view->nended].edge, sizeof view->ended[view->nended].edge, ended->edge,
+                        sizeof ended->edge);
         atomic_thread_fence(memory_order_acquire);
         if (atomic_load_explicit(&ended->number, memory_order_relaxed) == last - i) view->nended++;
     }
@@ -53,7 +50,7 @@ bool kolo_watch_view(const void *bytes, size_t size, kolo_watch_view_t *view)
     uint64_t seq = atomic_load_explicit(&watch->seq, memory_order_acquire);
     if (seq & 1) return false;
     view->pid = watch->pid;
-    copy_name(view->task, watch->task, sizeof view->task);
+    kolo_plain_copy(view->task, sizeof view->task, watch->task, sizeof watch->task);
     uint32_t n = atomic_load_explicit(&watch->nwaits, memory_order_relaxed);
     view->nwaits = KOLO_MIN(n, (uint32_t)KOLO_WATCH_WAITS);
     view->more = atomic_load_explicit(&watch->more, memory_order_relaxed);
@@ -63,8 +60,8 @@ bool kolo_watch_view(const void *bytes, size_t size, kolo_watch_view_t *view)
         view->waits[i].step = wait->step;
         view->waits[i].sent = wait->sent;
         view->waits[i].sent_step = wait->sent_step;
-        copy_name(view->waits[i].from, wait->from, sizeof wait->from);
-        copy_name(view->waits[i].edge, wait->edge, sizeof wait->edge);
+        kolo_plain_copy(view->waits[i].from, sizeof view->waits[i].from, wait->from, sizeof wait->from);
+        kolo_plain_copy(view->waits[i].edge, sizeof view->waits[i].edge, wait->edge, sizeof wait->edge);
     }
     take_sent(watch, view);
     take_ended(watch, view);

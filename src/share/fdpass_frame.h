@@ -47,7 +47,7 @@ void kolo_fdpass_prove(uint8_t proof[KOLO_FDPASS_PROOF_BYTES], kolo_fdpass_side_
                        const uint8_t name[KOLO_FDPASS_NAME_BYTES]);
 bool kolo_fdpass_equal(const uint8_t a[32], const uint8_t b[32]); /* in constant time */
 
-/* The abstract socket name that belongs to an address; returns its length. */
+/* Writes the abstract socket name that belongs to an address; returns its length. */
 socklen_t kolo_fdpass_sockaddr(const uint8_t address[16], struct sockaddr_un *sun);
 
 /* Serves a fetch within this process: true if `address` is its own (then *status is the outcome). */

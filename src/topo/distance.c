@@ -29,7 +29,7 @@ const char *kolo_topo_distance_name(kolo_distance_t distance)
     return (unsigned)distance < KOLO_COUNTOF(names) ? names[distance] : "?";
 }
 
-/* The nearest node of `kind` that is `at` or above it; the topmost one with `top`. -1 if none. */
+/* Returns the nearest node of `kind` that is `at` or above it; the topmost one with `top`. -1 if none. */
 static int above(const kolo_topo_t *topo, int at, kolo_topo_kind_t kind, bool top)
 {
     int found = -1;

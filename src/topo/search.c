@@ -89,7 +89,8 @@ static kolo_status_t check(const kolo_topo_place_t *places, int nranks, int nlan
     return KOLO_OK;
 }
 
-/* The lane's NIC on a host, NULL if the host has none. Equal lanes use equal places in the hosts' lists (rails). */
+/* Returns the lane's NIC on a host, NULL if the host has none. Equal lanes use equal places in the hosts' lists
+ * (rails). */
 static const kolo_topo_place_t *lane_nic(const search_t *s, int host, int lane)
 {
     int n = s->nic_first[host + 1] - s->nic_first[host];

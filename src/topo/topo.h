@@ -94,13 +94,13 @@ kolo_distance_t kolo_topo_distance(const kolo_topo_t *topo, int a, int b);
 /* One more NVLink from GPU `a` to GPU `b`; each end tells of it, and it is counted for the one with the smaller
  * number. */
 void kolo_topo_add_link(kolo_topo_t *topo, int a, int b);
-/* How many NVLinks lead from one to the other, directly or by switches. */
+/* Returns how many NVLinks lead from one to the other, directly or by switches. */
 int kolo_topo_nvlinks(const kolo_topo_t *topo, int a, int b);
-/* The GPU or NIC at a bus id, whatever way its domain is written; -1: none. */
+/* Returns the GPU or NIC at a bus id, whatever way its domain is written; -1: none. */
 int kolo_topo_find_bus(const kolo_topo_t *topo, const char *bus_id);
-/* The core's node of a CPU (by OS index), or -1. */
+/* Returns the core's node of a CPU (by OS index), or -1. */
 int kolo_topo_find_core(const kolo_topo_t *topo, int os_index);
-/* The node with this kind and index, or -1. */
+/* Returns the node with this kind and index, or -1. */
 int kolo_topo_find(const kolo_topo_t *topo, kolo_topo_kind_t kind, int index);
 
 /* ---- search ---- */
@@ -116,7 +116,7 @@ typedef struct {
     int pci;  /* devices: the topmost switch above it, else the device itself; a number unique within the host */
 } kolo_topo_place_t;
 
-/* The place of a node (core, GPU, NIC) on host `host`. */
+/* Returns the place of a node (core, GPU, NIC) on host `host`. */
 kolo_topo_place_t kolo_topo_place(const kolo_topo_t *topo, int node, int host);
 kolo_distance_t kolo_topo_place_distance(const kolo_topo_place_t *a, const kolo_topo_place_t *b);
 

@@ -45,7 +45,7 @@ int64_t kolo_xml_number(const kolo_xml_t *xml, const char *key, int64_t max, int
     return value <= max ? value : fallback;
 }
 
-/* One character of `text` at *at, entities decoded. */
+/* Returns one character of `text` at *at, entities decoded. */
 static char decode(kolo_xml_text_t text, size_t *at)
 {
     static const struct {

@@ -41,9 +41,9 @@ kolo_status_t kolo_xml_next(kolo_xml_t *xml, kolo_xml_event_t *event);
 kolo_status_t kolo_xml_fail(const kolo_xml_t *xml, const char *what);
 
 bool kolo_xml_is(kolo_xml_text_t text, const char *word);
-/* NULL when the last opened element has no such attribute. */
+/* Returns NULL when the last opened element has no such attribute. */
 const kolo_xml_text_t *kolo_xml_attr(const kolo_xml_t *xml, const char *key);
-/* The attribute as a decimal number; `fallback` when it is missing, malformed or out of [0, max]. */
+/* Returns the attribute as a decimal number; `fallback` when it is missing, malformed or out of [0, max]. */
 int64_t kolo_xml_number(const kolo_xml_t *xml, const char *key, int64_t max, int64_t fallback);
 /* Copies with entities decoded and unprintable bytes as '?', cut to fit, always terminated. */
 void kolo_xml_copy(kolo_xml_text_t text, char *out, size_t bytes);

@@ -13,21 +13,17 @@ typedef struct {
 } kolo_tune_config_t;
 extern kolo_tune_config_t kolo_tune_config;
 
-/* Predicted microseconds of one algorithm (cost model; see model.c). bytes: count * elem. */
-double kolo_tune_model(const kolo_tune_env_t *env, const kolo_tune_sizes_t *sizes, kolo_coll_t coll,
-                       kolo_algo_t algo, uint64_t bytes);
-/* Rules from measurement (rules.c): the way, or none when they have nothing to say. */
-kolo_way_t kolo_tune_rule(const kolo_tune_env_t *env, const kolo_tune_sizes_t *sizes, kolo_coll_t coll,
-                          uint64_t count, size_t elem);
-/* That rule in words. */
-void kolo_tune_rule_words(const kolo_tune_env_t *env, const kolo_tune_sizes_t *sizes, kolo_coll_t coll,
-                          uint64_t count, size_t elem, char *text, size_t bytes);
-/* The row of the table file for this call, or NULL (loaded.c); and the hash of its bytes, 0 without one. */
+/* Predicts microseconds of one algorithm (cost model; see model.c). */
+double kolo_tune_model(const kolo_tune_ask_t *ask, kolo_algo_t algo);
+/* Asks the rules from measurement (rules.c): the way, or none when they have nothing to say. */
+kolo_way_t kolo_tune_rule(const kolo_tune_ask_t *ask);
+/* Writes that rule in words. */
+void kolo_tune_rule_words(const kolo_tune_ask_t *ask, char *text, size_t bytes);
+/* Returns the row of the table file for this call, or NULL (loaded.c); and the hash of its bytes, 0 without one. */
 const kolo_tune_row_t *kolo_tune_loaded_row(const kolo_tune_env_t *env, kolo_coll_t coll, uint64_t bytes);
 uint64_t kolo_tune_loaded_hash(void);
-/* Does this call fit the slots of lines, by the loops that follow this algorithm? */
-bool kolo_tune_fits(const kolo_tune_env_t *env, const kolo_tune_sizes_t *sizes, kolo_algo_t algo, kolo_coll_t coll,
-                    uint64_t count, size_t elem);
+/* Tells whether this call fits the slots of lines, by the loops that follow this algorithm. */
+bool kolo_tune_fits(const kolo_tune_ask_t *ask, kolo_algo_t algo);
 
 /* Are the names in KOLO_ALGO known? */
 kolo_status_t kolo_tune_check_param(const kolo_param_t *row, const char *text);

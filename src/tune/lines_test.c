@@ -25,7 +25,7 @@ static bool fits(uint32_t nranks, kolo_coll_t coll, uint64_t count, size_t elem)
     kolo_tune_env_t env = env_of(nranks);
     kolo_tune_sizes_t sizes;
     kolo_tune_sizes(&env, &sizes);
-    return kolo_tune_fits(&env, &sizes, KOLO_ALGO_DIRECT, coll, count, elem);
+    return kolo_tune_fits(&(kolo_tune_ask_t){&env, NULL, &sizes, coll, count, elem}, KOLO_ALGO_DIRECT);
 }
 
 static void parts_side_by_side_fit(void **state)

@@ -66,13 +66,13 @@ static kolo_cost_t cost(const kolo_tune_env_t *env, kolo_coll_t coll, kolo_algo_
     return c;
 }
 
-double kolo_tune_model(const kolo_tune_env_t *env, const kolo_tune_sizes_t *sizes, kolo_coll_t coll,
-                       kolo_algo_t algo, uint64_t bytes)
+double kolo_tune_model(const kolo_tune_ask_t *q, kolo_algo_t algo)
 {
-    kolo_cost_t c = cost(env, coll, algo, (double)bytes);
+    const kolo_tune_env_t *env = q->env;
+    kolo_cost_t c = cost(env, q->coll, algo, (double)(q->count * q->elem));
     double crowd = env->max_node_size > env->cores ? (double)env->max_node_size / env->cores : 1;
     double round_us = crowd > 1 ? 1.5 * crowd : 0.2, message_us = 0.08, rate = 7000; /* bytes per us */
-    double slots = c.bytes / sizes->local_slot_bytes;
+    double slots = c.bytes / q->sizes->local_slot_bytes;
     double us = c.rounds * round_us + (c.messages + slots) * message_us * crowd + c.bytes / rate * crowd;
     return us + c.net_rounds * 25 + c.net_bytes / 1500;
 }

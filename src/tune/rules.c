@@ -116,40 +116,37 @@ static const kolo_rule_t rules[] = {
     {KOLO_COLL_BARRIER, 2, 256, 0, 0, ANY, LINES | KOLO_ALGO_DIRECT},
 };
 
-static bool applies(const kolo_rule_t *r, const kolo_tune_env_t *env, const kolo_tune_sizes_t *sizes,
-                    kolo_coll_t coll, uint64_t count, size_t elem)
+static bool applies(const kolo_rule_t *r, const kolo_tune_ask_t *q)
 {
+    const kolo_tune_env_t *env = q->env;
     bool crowded = env->max_node_size > env->cores;
-    uint64_t bytes = count * elem;
-    if (r->coll != coll || bytes < r->from || bytes * env->nranks < r->work) return false;
+    uint64_t bytes = q->count * q->elem;
+    if (r->coll != q->coll || bytes < r->from || bytes * env->nranks < r->work) return false;
     if (env->nranks < r->ranks_from || env->nranks > r->ranks_to) return false;
     if (r->load != ANY && (r->load == CROWDED) != crowded) return false;
     kolo_way_t way = kolo_way_of_number(r->way);
     if (way.algo == KOLO_ALGO_SINGLE_COPY) return env->refs;
-    return !way.lines || kolo_tune_fits(env, sizes, way.algo, coll, count, elem);
+    return !way.lines || kolo_tune_fits(q, way.algo);
 }
 
-static const kolo_rule_t *last_that_applies(const kolo_tune_env_t *env, const kolo_tune_sizes_t *sizes,
-                                            kolo_coll_t coll, uint64_t count, size_t elem)
+static const kolo_rule_t *last_that_applies(const kolo_tune_ask_t *q)
 {
     const kolo_rule_t *found = NULL;
-    if (env->nnodes > 1) return NULL;
+    if (q->env->nnodes > 1) return NULL;
     for (size_t i = 0; i < KOLO_COUNTOF(rules); i++)
-        if (applies(&rules[i], env, sizes, coll, count, elem)) found = &rules[i];
+        if (applies(&rules[i], q)) found = &rules[i];
     return found;
 }
 
-kolo_way_t kolo_tune_rule(const kolo_tune_env_t *env, const kolo_tune_sizes_t *sizes, kolo_coll_t coll,
-                          uint64_t count, size_t elem)
+kolo_way_t kolo_tune_rule(const kolo_tune_ask_t *q)
 {
-    const kolo_rule_t *rule = last_that_applies(env, sizes, coll, count, elem);
+    const kolo_rule_t *rule = last_that_applies(q);
     return rule ? kolo_way_of_number(rule->way) : KOLO_WAY_NONE;
 }
 
-void kolo_tune_rule_words(const kolo_tune_env_t *env, const kolo_tune_sizes_t *sizes, kolo_coll_t coll,
-                          uint64_t count, size_t elem, char *text, size_t bytes)
+void kolo_tune_rule_words(const kolo_tune_ask_t *q, char *text, size_t bytes)
 {
-    const kolo_rule_t *r = last_that_applies(env, sizes, coll, count, elem);
+    const kolo_rule_t *r = last_that_applies(q);
     char work[80] = "";
     if (!r) {
         snprintf(text, bytes, "no measured rule");
@@ -157,12 +154,12 @@ void kolo_tune_rule_words(const kolo_tune_env_t *env, const kolo_tune_sizes_t *s
     }
     if (r->work) snprintf(work, sizeof work, ", from %llu bytes over all ranks on", (unsigned long long)r->work);
     snprintf(text, bytes, "measured rule %d of %d: %s of %u to %u ranks on one host%s, from %llu bytes on%s: %s",
-             (int)(r - rules) + 1, (int)KOLO_COUNTOF(rules), kolo_coll_name(coll), (unsigned)r->ranks_from,
+             (int)(r - rules) + 1, (int)KOLO_COUNTOF(rules), kolo_coll_name(q->coll), (unsigned)r->ranks_from,
              (unsigned)r->ranks_to,
              r->load == ANY       ? ""
              : r->load == CROWDED ? ", more ranks than cores"
                                   : ", a core for each rank",
-             (unsigned long long)r->from, work, kolo_way_name(coll, kolo_way_of_number(r->way)));
+             (unsigned long long)r->from, work, kolo_way_name(q->coll, kolo_way_of_number(r->way)));
 }
 
 uint64_t kolo_tune_hash(void)

@@ -84,7 +84,7 @@ static bool parse_number(const char *text, uint64_t max, uint64_t *value)
     return v <= max;
 }
 
-/* The value of the next word, which must be KEY=VALUE; NULL: it is not. */
+/* Returns the value of the next word, which must be KEY=VALUE; NULL: it is not. */
 static const char *next_value(reader_t *r, const char *key)
 {
     char *word = next_word(r);

@@ -47,7 +47,7 @@ kolo_status_t kolo_tune_table_parse(const char *text, size_t bytes, const char *
 kolo_status_t kolo_tune_table_read(const char *path, kolo_tune_table_t *table);
 /* As text that can be read again. `comment`: one line, or NULL. */
 void kolo_tune_table_write(const kolo_tune_table_t *table, const char *comment, FILE *out);
-/* The row for a call on one host, or NULL. */
+/* Returns the row for a call on one host, or NULL. */
 const kolo_tune_row_t *kolo_tune_table_find(const kolo_tune_table_t *table, kolo_coll_t coll, uint32_t ranks,
                                             uint64_t bytes);
 

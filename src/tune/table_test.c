@@ -138,7 +138,9 @@ static kolo_algo_t chosen(uint32_t ranks, uint64_t bytes, const char **reason)
     kolo_tune_sizes_t sizes;
     kolo_tune_choice_t choice;
     kolo_tune_sizes(&env, &sizes);
-    assert_int_equal(kolo_tune_choose(&env, &emit, &sizes, KOLO_COLL_ALL_REDUCE, bytes, 1, &choice), KOLO_OK);
+    assert_int_equal(
+        kolo_tune_choose(&(kolo_tune_ask_t){&env, &emit, &sizes, KOLO_COLL_ALL_REDUCE, bytes, 1}, &choice),
+        KOLO_OK);
     *reason = choice.reason;
     return choice.way.algo;
 }

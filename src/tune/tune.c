@@ -69,35 +69,25 @@ static uint64_t lines_of(uint64_t bytes, uint64_t parts)
     return KOLO_DIV_UP(parts, fit) * (bytes ? KOLO_DIV_UP(bytes, 56) : 1);
 }
 
-bool kolo_tune_fits(const kolo_tune_env_t *env, const kolo_tune_sizes_t *sizes, kolo_algo_t algo, kolo_coll_t coll,
-                    uint64_t count, size_t elem)
+bool kolo_tune_fits(const kolo_tune_ask_t *q, kolo_algo_t algo)
 {
-    uint64_t bytes = count * elem, parts = 1, most = (uint64_t)kolo_tune_config.flat_max;
+    const kolo_tune_env_t *env = q->env;
+    uint64_t bytes = q->count * q->elem, parts = 1, most = (uint64_t)kolo_tune_config.flat_max;
     if (!env->ll || !most || env->nnodes > 1 || env->nranks > 256 || bytes > most) return false;
-    if (kolo_coll_traits(coll)->src_by_rank) parts = env->nranks;
+    if (kolo_coll_traits(q->coll)->src_by_rank) parts = env->nranks;
     if (bytes * parts > most) return false;
-    if (coll == KOLO_COLL_ALL_REDUCE && algo == KOLO_ALGO_DIRECT) {
+    if (q->coll == KOLO_COLL_ALL_REDUCE && algo == KOLO_ALGO_DIRECT) {
         parts = env->nranks;
-        bytes = KOLO_DIV_UP(count, parts) * elem;
+        bytes = KOLO_DIV_UP(q->count, parts) * q->elem;
     }
-    return lines_of(bytes, parts) * 64 <= sizes->ll_slot_bytes;
+    return lines_of(bytes, parts) * 64 <= q->sizes->ll_slot_bytes;
 }
 
-typedef struct {
-    const kolo_tune_env_t *env;
-    const kolo_emit_env_t *emit;
-    const kolo_tune_sizes_t *sizes;
-    kolo_coll_t coll;
-    uint64_t count;
-    size_t elem;
-} ask_t;
-
-static bool can_run(const ask_t *q, kolo_way_t way)
+static bool can_run(const kolo_tune_ask_t *q, kolo_way_t way)
 {
     if (!kolo_way_exists(q->coll, way) || !kolo_algo_usable(kolo_algo_find(q->coll, way.algo), q->emit))
         return false;
-    return !way.lines ||
-           (q->emit->fanout && kolo_tune_fits(q->env, q->sizes, way.algo, q->coll, q->count, q->elem));
+    return !way.lines || (q->emit->fanout && kolo_tune_fits(q, way.algo));
 }
 
 uint32_t kolo_tune_slot_bytes(const kolo_tune_env_t *env, const kolo_tune_sizes_t *sizes)
@@ -110,22 +100,21 @@ uint32_t kolo_tune_slot_bytes(const kolo_tune_env_t *env, const kolo_tune_sizes_
 /* A vector that fits few slots travels in smaller pieces where a reader can only start when a piece is complete and
  * the writer has nothing else to do meanwhile (one writer, everybody else reads). Not between hosts: there each
  * piece is a system call at the reader, and the kernel hands over what has come so far. */
-static uint32_t pick_piece(const kolo_tune_env_t *env, const kolo_tune_sizes_t *sizes, kolo_coll_t coll,
-                           kolo_algo_t algo, uint64_t bytes)
+static uint32_t pick_piece(const kolo_tune_ask_t *q, kolo_algo_t algo)
 {
-    uint32_t slot = kolo_tune_slot_bytes(env, sizes);
-    if (coll != KOLO_COLL_BROADCAST || (algo != KOLO_ALGO_DIRECT && algo != KOLO_ALGO_ONE_STEP)) return slot;
-    if (env->max_node_size == 1) return slot;
-    uint64_t piece = KOLO_ROUND_UP(KOLO_MAX(bytes / 4, (uint64_t)8192), 4096);
+    uint32_t slot = kolo_tune_slot_bytes(q->env, q->sizes);
+    if (q->coll != KOLO_COLL_BROADCAST || (algo != KOLO_ALGO_DIRECT && algo != KOLO_ALGO_ONE_STEP)) return slot;
+    if (q->env->max_node_size == 1) return slot;
+    uint64_t piece = KOLO_ROUND_UP(KOLO_MAX(q->count * q->elem / 4, (uint64_t)8192), 4096);
     return piece < slot ? (uint32_t)piece : slot;
 }
 
-static kolo_algo_t cheapest(const ask_t *q, double *best_us)
+static kolo_algo_t cheapest(const kolo_tune_ask_t *q, double *best_us)
 {
     kolo_algo_t best = KOLO_ALGO_COUNT;
     for (int a = 0; a < KOLO_ALGO_COUNT; a++) {
         if (!can_run(q, (kolo_way_t){(kolo_algo_t)a, false})) continue;
-        double us = kolo_tune_model(q->env, q->sizes, q->coll, (kolo_algo_t)a, q->count * q->elem);
+        double us = kolo_tune_model(q, (kolo_algo_t)a);
         if (best != KOLO_ALGO_COUNT && us >= *best_us) continue;
         best = (kolo_algo_t)a;
         *best_us = us;
@@ -133,46 +122,44 @@ static kolo_algo_t cheapest(const ask_t *q, double *best_us)
     return best;
 }
 
-kolo_status_t kolo_tune_choose(const kolo_tune_env_t *env, const kolo_emit_env_t *emit,
-                               const kolo_tune_sizes_t *sizes, kolo_coll_t coll, uint64_t count, size_t elem,
-                               kolo_tune_choice_t *choice)
+kolo_status_t kolo_tune_choose(const kolo_tune_ask_t *q, kolo_tune_choice_t *choice)
 {
-    const ask_t q = {env, emit, sizes, coll, count, elem};
-    kolo_tune_choice_t c = {kolo_tune_forced(coll), 0, 0, "forced by KOLO_ALGO"};
-    if (!can_run(&q, c.way)) {
-        const kolo_tune_row_t *row = kolo_tune_loaded_row(env, coll, count * elem);
+    const kolo_tune_env_t *env = q->env;
+    kolo_tune_choice_t c = {kolo_tune_forced(q->coll), 0, 0, "forced by KOLO_ALGO"};
+    if (!can_run(q, c.way)) {
+        const kolo_tune_row_t *row = kolo_tune_loaded_row(env, q->coll, q->count * q->elem);
         c.way = row ? row->way : KOLO_WAY_NONE;
         c.reason = "from the table file";
     }
-    if (!can_run(&q, c.way)) {
-        c.way = kolo_tune_rule(env, sizes, coll, count, elem);
+    if (!can_run(q, c.way)) {
+        c.way = kolo_tune_rule(q);
         c.reason = c.way.lines ? "measured rule: by lines" : "measured rule";
     }
-    if (!can_run(&q, c.way)) {
-        c.way = (kolo_way_t){cheapest(&q, &c.predicted_us), false};
+    if (!can_run(q, c.way)) {
+        c.way = (kolo_way_t){cheapest(q, &c.predicted_us), false};
         c.reason = "cheapest of the cost model";
     }
-    if (c.way.algo == KOLO_ALGO_COUNT && emit->one_fold && kolo_coll_reduces(coll))
+    if (c.way.algo == KOLO_ALGO_COUNT && q->emit->one_fold && kolo_coll_reduces(q->coll))
         return kolo_fail(KOLO_ERR_UNSUPPORTED,
                          "%s among %u ranks: sums in rank order (config.order, KOLO_REDUCE_ORDER) are there for at "
                          "most 256 ranks",
-                         kolo_coll_name(coll), env->nranks);
+                         kolo_coll_name(q->coll), env->nranks);
     if (c.way.algo == KOLO_ALGO_COUNT)
-        return kolo_fail(KOLO_ERR_INTERNAL, "no algorithm for %s on %u ranks of %u hosts", kolo_coll_name(coll),
+        return kolo_fail(KOLO_ERR_INTERNAL, "no algorithm for %s on %u ranks of %u hosts", kolo_coll_name(q->coll),
                          env->nranks, env->nnodes);
-    c.piece_bytes = pick_piece(env, sizes, coll, c.way.algo, count * elem);
+    c.piece_bytes = pick_piece(q, c.way.algo);
     *choice = c;
     return KOLO_OK;
 }
 
-/* Why this one, and what the model thinks of it. */
-static void explain_choice(const ask_t *q, const kolo_tune_choice_t *choice, FILE *out)
+/* Says why this one, and what the model thinks of it. */
+static void explain_choice(const kolo_tune_ask_t *q, const kolo_tune_choice_t *choice, FILE *out)
 {
     char rule[300];
-    double best_us = 0, us = kolo_tune_model(q->env, q->sizes, q->coll, choice->way.algo, q->count * q->elem);
+    double best_us = 0, us = kolo_tune_model(q, choice->way.algo);
     kolo_algo_t best = cheapest(q, &best_us);
     const kolo_tune_row_t *row = kolo_tune_loaded_row(q->env, q->coll, q->count * q->elem);
-    kolo_tune_rule_words(q->env, q->sizes, q->coll, q->count, q->elem, rule, sizeof rule);
+    kolo_tune_rule_words(q, rule, sizeof rule);
     fprintf(out, "chosen: %s, pieces of %u bytes (%s)\n", kolo_way_name(q->coll, choice->way), choice->piece_bytes,
             choice->reason);
     if (row && kolo_way_is(row->way, choice->way))
@@ -199,25 +186,23 @@ static void explain_choice(const ask_t *q, const kolo_tune_choice_t *choice, FIL
                 kolo_plan_algo_name(best), best_us, us, kolo_way_name(q->coll, choice->way));
 }
 
-kolo_status_t kolo_tune_explain(const kolo_tune_env_t *env, const kolo_emit_env_t *emit,
-                                const kolo_tune_sizes_t *sizes, kolo_coll_t coll, uint64_t count, size_t elem,
-                                FILE *out)
+kolo_status_t kolo_tune_explain(const kolo_tune_ask_t *q, FILE *out)
 {
-    const ask_t q = {env, emit, sizes, coll, count, elem};
     kolo_tune_choice_t choice;
-    KOLO_TRY(kolo_tune_choose(env, emit, sizes, coll, count, elem, &choice));
+    KOLO_TRY(kolo_tune_choose(q, &choice));
     fprintf(out, "%s of %llu elements of %zu bytes on %u ranks of %u host(s), %u cores each\n",
-            kolo_coll_name(coll), (unsigned long long)count, elem, env->nranks, env->nnodes, env->cores);
+            kolo_coll_name(q->coll), (unsigned long long)q->count, q->elem, q->env->nranks, q->env->nnodes,
+            q->env->cores);
     kolo_way_t list[KOLO_WAYS_MAX];
-    size_t n = kolo_ways(coll, list);
+    size_t n = kolo_ways(q->coll, list);
     for (size_t i = 0; i < n; i++) {
         const char *mark = kolo_way_is(list[i], choice.way) ? "   <- chosen" : "";
-        if (can_run(&q, list[i]))
-            fprintf(out, "  %-18s %12.1f us predicted%s\n", kolo_way_name(coll, list[i]),
-                    kolo_tune_model(env, sizes, coll, list[i].algo, count * elem), mark);
+        if (can_run(q, list[i]))
+            fprintf(out, "  %-18s %12.1f us predicted%s\n", kolo_way_name(q->coll, list[i]),
+                    kolo_tune_model(q, list[i].algo), mark);
         else
-            fprintf(out, "  %-18s not usable here\n", kolo_way_name(coll, list[i]));
+            fprintf(out, "  %-18s not usable here\n", kolo_way_name(q->coll, list[i]));
     }
-    explain_choice(&q, &choice, out);
+    explain_choice(q, &choice, out);
     return KOLO_OK;
 }

@@ -42,18 +42,22 @@ typedef struct {
     const char *reason;   /* static text */
 } kolo_tune_choice_t;
 
-/* count elements of elem bytes as in the call. `emit` says what is usable. */
-kolo_status_t kolo_tune_choose(const kolo_tune_env_t *env, const kolo_emit_env_t *emit,
-                               const kolo_tune_sizes_t *sizes, kolo_coll_t coll, uint64_t count, size_t elem,
-                               kolo_tune_choice_t *choice);
+/* What is asked of the tuner: count elements of elem bytes as in the call. `emit` says what is usable. */
+typedef struct {
+    const kolo_tune_env_t *env;
+    const kolo_emit_env_t *emit;
+    const kolo_tune_sizes_t *sizes;
+    kolo_coll_t coll;
+    uint64_t count;
+    size_t elem;
+} kolo_tune_ask_t;
+kolo_status_t kolo_tune_choose(const kolo_tune_ask_t *ask, kolo_tune_choice_t *choice);
 /* How a send of `bytes` goes to its peer: both ends know the same numbers. */
 typedef enum { KOLO_P2P_LL, KOLO_P2P_SLOTS, KOLO_P2P_REF, KOLO_P2P_HALVES } kolo_p2p_way_t;
 kolo_p2p_way_t kolo_tune_p2p(const kolo_tune_sizes_t *sizes, uint64_t bytes, bool ll, bool refs);
-/* All candidates with their predicted times and the choice, for kolo-info --explain. */
-kolo_status_t kolo_tune_explain(const kolo_tune_env_t *env, const kolo_emit_env_t *emit,
-                                const kolo_tune_sizes_t *sizes, kolo_coll_t coll, uint64_t count, size_t elem,
-                                FILE *out);
-/* The way that KOLO_ALGO forces for this collective, or none. It may not be usable. */
+/* Prints all candidates with their predicted times and the choice, for kolo-info --explain. */
+kolo_status_t kolo_tune_explain(const kolo_tune_ask_t *ask, FILE *out);
+/* Returns the way that KOLO_ALGO forces for this collective, or none. It may not be usable. */
 kolo_way_t kolo_tune_forced(kolo_coll_t coll);
 /* From now on as if KOLO_ALGO were `text` (NULL: not set), which must live on; returns what was before. For tools
  * that measure every algorithm: all ranks must do it between the same calls, and choices that were remembered

@@ -279,14 +279,14 @@ static int references_are_read_and_written(kolo_kit_t *kit)
             continue;
         }
         kolo_ref_t ref, other;
-        kolo_ref_copy_t copy;
+        kolo_ref_copy_t copy = {0, data, BYTES, false};
         uint8_t mark[2000];
         int turns = 1;
         KIT_CHECK(kolo_kit_wait_rx(kit, &rx, WAIT_MS) == KOLO_OK);
         KIT_CHECK(kolo_rx_header(&rx)->flags == KOLO_SLOT_REF && kolo_rx_header(&rx)->bytes == sizeof ref);
         memcpy(&ref, kolo_rx_payload(&rx), sizeof ref);
         KIT_CHECK(ref.bytes == BYTES);
-        KIT_CHECK(rx.ops->ref_start(&rx, &ref, 0, data, BYTES, false, &copy) == KOLO_OK);
+        KIT_CHECK(rx.ops->ref_start(&rx, &ref, &copy) == KOLO_OK);
         while ((status = rx.ops->ref_done(&rx, &copy)) == KOLO_IN_PROGRESS) turns++;
         KIT_CHECK(status == KOLO_OK && holds(data, BYTES, n) && turns >= BYTES / (int)KOLO_REF_PIECE);
         KIT_CHECK(kolo_kit_copy(&rx, &ref, 777, data, 5, false) == KOLO_OK && data[4] == pattern(n, 781));

@@ -263,7 +263,7 @@ static kolo_status_t meet_peer(kolo_wire_ctx_t *ctx, int rank, kolo_control_peer
     kolo_fdpass_peer_t process;
     int fds[2];
     control_name(ctx->job, rank, name);
-    KOLO_TRY(kolo_wire_fetch(ctx, card, name, KOLO_FDPASS_MAY_COME, fds, 2, &process));
+    KOLO_TRY(kolo_wire_fetch_peer(ctx, card, name, fds, &process));
     peer->event_fd = fds[1];
     peer->alive_fd = process.alive_fd;
     peer->pid = process.pid;

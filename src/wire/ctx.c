@@ -68,11 +68,10 @@ static kolo_status_t check_owner(void *arg)
     return kolo_oob_check_peer(owner->ctx->oob, owner->rank, "asking for shared memory");
 }
 
-kolo_status_t kolo_wire_fetch(kolo_wire_ctx_t *ctx, const kolo_peer_card_t *card, const uint8_t name[16],
-                              kolo_fdpass_patience_t patience, int *fds, int nfds, kolo_fdpass_peer_t *peer)
+static kolo_fdpass_call_t call_to(kolo_wire_ctx_t *ctx, const kolo_peer_card_t *card, owner_t *owner)
 {
-    owner_t owner = {ctx, card->rank};
-    kolo_fdpass_call_t call = {
+    *owner = (owner_t){ctx, card->rank};
+    return (kolo_fdpass_call_t){
         .address = card->fd_address,
         .key = ctx->key,
         .who = KOLO_WHO(card),
@@ -81,9 +80,24 @@ kolo_status_t kolo_wire_fetch(kolo_wire_ctx_t *ctx, const kolo_peer_card_t *card
         .waker = ctx->waker.epoll_fd >= 0 ? &ctx->waker : NULL,
         .ranks_here = ctx->member && ctx->member->node_size ? ctx->member->node_size[ctx->member->my_node] : 1,
         .there = ctx->oob ? check_owner : NULL,
-        .arg = &owner,
+        .arg = owner,
     };
-    return kolo_fdpass_fetch(&call, name, patience, fds, nfds, peer);
+}
+
+kolo_status_t kolo_wire_fetch(kolo_wire_ctx_t *ctx, const kolo_peer_card_t *card, const uint8_t name[16],
+                              kolo_fdpass_patience_t patience, int *fds, int nfds)
+{
+    owner_t owner;
+    kolo_fdpass_call_t call = call_to(ctx, card, &owner);
+    return kolo_fdpass_fetch(&call, name, patience, fds, nfds, NULL);
+}
+
+kolo_status_t kolo_wire_fetch_peer(kolo_wire_ctx_t *ctx, const kolo_peer_card_t *card, const uint8_t name[16],
+                                   int fds[2], kolo_fdpass_peer_t *peer)
+{
+    owner_t owner;
+    kolo_fdpass_call_t call = call_to(ctx, card, &owner);
+    return kolo_fdpass_fetch(&call, name, KOLO_FDPASS_MAY_COME, fds, 2, peer);
 }
 
 void **kolo_wire_state(kolo_wire_ctx_t *ctx, const kolo_wire_ops_t *wire)

@@ -43,7 +43,7 @@ static inline kolo_ll_layout_t kolo_ll_layout(size_t bytes, uint32_t parts, uint
         return (kolo_ll_layout_t){fit, 0, lines};
     return (kolo_ll_layout_t){fit, 1, pairs};
 }
-/* The first line of part `i`. */
+/* Returns the first line of part `i`. */
 static inline size_t kolo_ll_part_line(const kolo_ll_layout_t *l, uint32_t i)
 {
     return l->first + (size_t)(i / l->fit) * l->each;
@@ -59,7 +59,7 @@ static inline uint32_t kolo_ll_signature(uint64_t signature, uint64_t operation)
     return (uint32_t)(h >> 32);
 }
 
-/* The last word of a line: the number of the slot plus one modulo 2^32, and above it the signature. */
+/* Returns the last word of a line: the number of the slot plus one modulo 2^32, and above it the signature. */
 static inline uint64_t kolo_ll_mark(uint64_t seq, uint32_t signature)
 {
     return (uint32_t)seq | (uint64_t)signature << 32;

@@ -49,10 +49,10 @@ kolo_status_t kolo_mapped_ref_make(kolo_tx_t *tx, const void *data, uint64_t byt
     return KOLO_OK;
 }
 
-kolo_status_t kolo_mapped_ref_start(kolo_rx_t *rx, const kolo_ref_t *ref, uint64_t offset, void *mine, size_t bytes,
-                                    bool write, kolo_ref_copy_t *copy)
+kolo_status_t kolo_mapped_ref_start(kolo_rx_t *rx, const kolo_ref_t *ref, kolo_ref_copy_t *copy)
 {
     const kolo_mapped_t *end = kolo_mapped_of_rx(rx);
+    uint64_t offset = copy->theirs, bytes = copy->left;
     if (KOLO_UNLIKELY(ref->key != key_of(end, rx->spec.writer) || ref->generation != rx->end.next))
         return kolo_fail(
             KOLO_ERR_PROTOCOL, "rank %d: a reference of slot %llu in slot %llu of the connection from rank %d, %s",
@@ -63,7 +63,7 @@ kolo_status_t kolo_mapped_ref_start(kolo_rx_t *rx, const kolo_ref_t *ref, uint64
                          "rank %d: bytes %llu to %llu of a reference from rank %d are wanted, but it has %llu",
                          rx->spec.reader, (unsigned long long)offset, (unsigned long long)offset + bytes,
                          rx->spec.writer, (unsigned long long)ref->bytes);
-    *copy = (kolo_ref_copy_t){ref->address + offset, mine, bytes, write};
+    copy->theirs = ref->address + offset;
     return KOLO_OK;
 }
 

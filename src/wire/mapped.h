@@ -61,10 +61,18 @@ void kolo_mapped_rx_fini(kolo_rx_t *rx);
 size_t kolo_mapped_tx_memory(const kolo_tx_t *tx);
 size_t kolo_mapped_rx_memory(const kolo_rx_t *rx);
 
+/* These, and what no such wire has, in a wire's table. */
+#define KOLO_MAPPED_MEMBERS                                                                                        \
+    .tx_connect = kolo_mapped_tx_connect, .rx_connect = kolo_mapped_rx_connect,                                    \
+    .rx_can_connect = kolo_wire_no_wait, .tx_check = kolo_mapped_tx_check, .rx_check = kolo_mapped_rx_check,       \
+    .tx_post_from = kolo_wire_no_post_from, .rx_expect = kolo_wire_no_expect,                                      \
+    .rx_unexpect = kolo_wire_no_unexpect, .tx_close = kolo_mapped_tx_close, .rx_close = kolo_mapped_rx_close,      \
+    .tx_fini = kolo_mapped_tx_fini, .rx_fini = kolo_mapped_rx_fini, .tx_memory = kolo_mapped_tx_memory,            \
+    .rx_memory = kolo_mapped_rx_memory
+
 /* References of wires whose readers copy by themselves: the key is the writer's process. */
 kolo_status_t kolo_mapped_ref_make(kolo_tx_t *tx, const void *data, uint64_t bytes, kolo_ref_t *ref);
-kolo_status_t kolo_mapped_ref_start(kolo_rx_t *rx, const kolo_ref_t *ref, uint64_t offset, void *mine, size_t bytes,
-                                    bool write, kolo_ref_copy_t *copy);
+kolo_status_t kolo_mapped_ref_start(kolo_rx_t *rx, const kolo_ref_t *ref, kolo_ref_copy_t *copy);
 /* So many bytes more are copied; what ref_done comes to. */
 static inline kolo_status_t kolo_mapped_ref_copied(kolo_ref_copy_t *copy, size_t bytes)
 {
@@ -76,9 +84,11 @@ static inline kolo_status_t kolo_mapped_ref_copied(kolo_ref_copy_t *copy, size_t
 /* Can a and b use `wire`, and do they see the same abstract sockets under the same user? */
 bool kolo_mapped_same_host(const kolo_peer_card_t *a, const kolo_peer_card_t *b, const kolo_wire_ops_t *wire);
 extern bool kolo_mapped_huge_pages; /* KOLO_SHM_HUGE_PAGES */
+/* Make ends in sealed memfds (memfd.c), for the wires "shm" and "cma". */
+kolo_status_t kolo_memfd_rx_setup(kolo_wire_ctx_t *ctx, kolo_rx_t *rx, kolo_wire_card_t *card);
+kolo_status_t kolo_memfd_tx_setup(kolo_wire_ctx_t *ctx, kolo_tx_t *tx, kolo_wire_card_t *card);
 /* For their cards: KOLO_ERR_UNSUPPORTED where the process may not have as much shared memory (RLIMIT_FSIZE). */
 kolo_status_t kolo_memfd_card(kolo_peer_card_t *card);
-extern const kolo_mapped_memory_t kolo_memfd_memory; /* sealed memfds (memfd.c), for the wires "shm" and "cma" */
-extern const kolo_wire_ops_t kolo_wire_shm;          /* wire/shm, which is little more than that */
+extern const kolo_wire_ops_t kolo_wire_shm; /* wire/shm, which is little more than that */
 
 #endif

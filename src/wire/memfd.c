@@ -48,7 +48,7 @@ static kolo_status_t memfd_open_queue(kolo_wire_ctx_t *ctx, const kolo_peer_card
 {
     int fd;
     KOLO_FAIL_POINT_TRY("wire.queue.fetch");
-    KOLO_TRY(kolo_wire_fetch(ctx, writer, map->id, KOLO_FDPASS_MUST_BE_THERE, &fd, 1, NULL));
+    KOLO_TRY(kolo_wire_fetch(ctx, writer, map->id, KOLO_FDPASS_MUST_BE_THERE, &fd, 1));
     kolo_status_t status = kolo_memfd_check(fd, map->bytes, KOLO_WHO(writer));
     if (status == KOLO_OK) status = map_fd(fd, map);
     kolo_fd_close(fd);
@@ -75,8 +75,18 @@ kolo_status_t kolo_memfd_card(kolo_peer_card_t *card)
     return KOLO_ERR_UNSUPPORTED;
 }
 
-const kolo_mapped_memory_t kolo_memfd_memory = {
+static const kolo_mapped_memory_t memory = {
     .create = memfd_make_queue,
     .open = memfd_open_queue,
     .release = memfd_release,
 };
+
+kolo_status_t kolo_memfd_rx_setup(kolo_wire_ctx_t *ctx, kolo_rx_t *rx, kolo_wire_card_t *card)
+{
+    return kolo_mapped_rx_setup(ctx, rx, &memory, card);
+}
+
+kolo_status_t kolo_memfd_tx_setup(kolo_wire_ctx_t *ctx, kolo_tx_t *tx, kolo_wire_card_t *card)
+{
+    return kolo_mapped_tx_setup(ctx, tx, &memory, card);
+}

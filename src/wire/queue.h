@@ -61,7 +61,7 @@ static inline kolo_rx_t kolo_queue_rx(const kolo_conn_spec_t *spec, const kolo_w
                        .ops = ops,
                        .spec = *spec};
 }
-/* Bytes of a whole queue (the spec has been checked). */
+/* Returns the bytes of a whole queue (the spec has been checked). */
 size_t kolo_queue_bytes(const kolo_conn_spec_t *spec, uint32_t nreaders);
 
 /* Makes fresh slots (all zero) safe for numbers from spec->start on: none of them may look full before it is.

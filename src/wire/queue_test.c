@@ -238,7 +238,7 @@ static void a_wire_answers_every_call(void **state)
         if (!(w->caps & KOLO_CAP_REF)) {
             assert_int_equal(w->ref_make(&tx, NULL, 0, NULL), KOLO_ERR_UNSUPPORTED);
             assert_int_equal(w->ref_done(&rx, NULL), KOLO_ERR_UNSUPPORTED);
-            assert_int_equal(w->ref_start(&rx, NULL, 0, NULL, 0, false, NULL), KOLO_ERR_UNSUPPORTED);
+            assert_int_equal(w->ref_start(&rx, NULL, NULL), KOLO_ERR_UNSUPPORTED);
             assert_non_null(strstr(kolo_error_text(), "from rank 3 to rank 5"));
         }
         if (!(w->caps & KOLO_CAP_POST_FROM))

@@ -32,8 +32,8 @@ int kolo_kit_report(const kolo_kit_t *kit, const char *file, int line, const cha
 kolo_status_t kolo_kit_copy(kolo_rx_t *rx, const kolo_ref_t *ref, uint64_t offset, void *mine, size_t bytes,
                             bool write)
 {
-    kolo_ref_copy_t copy;
-    kolo_status_t status = rx->ops->ref_start(rx, ref, offset, mine, bytes, write, &copy);
+    kolo_ref_copy_t copy = {offset, mine, bytes, write};
+    kolo_status_t status = rx->ops->ref_start(rx, ref, &copy);
     if (status != KOLO_OK) return status;
     do {
         status = rx->ops->ref_done(rx, &copy);

@@ -35,14 +35,9 @@ kolo_status_t kolo_wire_no_ref_make(kolo_tx_t *tx, const void *data, uint64_t by
     return no_copy(&tx->spec, tx->ops);
 }
 
-kolo_status_t kolo_wire_no_ref_start(kolo_rx_t *rx, const kolo_ref_t *ref, uint64_t offset, void *mine,
-                                     size_t bytes, bool write, kolo_ref_copy_t *copy)
+kolo_status_t kolo_wire_no_ref_start(kolo_rx_t *rx, const kolo_ref_t *ref, kolo_ref_copy_t *copy)
 {
     (void)ref;
-    (void)offset;
-    (void)mine;
-    (void)bytes;
-    (void)write;
     (void)copy;
     return no_copy(&rx->spec, rx->ops);
 }

@@ -221,10 +221,9 @@ typedef struct kolo_wire_ops {
     kolo_status_t (*rx_check)(kolo_rx_t *rx);
     /* KOLO_CAP_REF. Makes a reference to memory of mine, for the slot that is posted next. */
     kolo_status_t (*ref_make)(kolo_tx_t *tx, const void *data, uint64_t bytes, kolo_ref_t *ref);
-    /* Starts a copy between `mine` and `ref` + offset in the writer's memory; `ref` is that of slot rx->end.next.
+    /* Starts a copy whose `theirs` is an offset yet, into `ref`, which is that of slot rx->end.next.
      * KOLO_ERR_PROTOCOL: it is not, or it is shorter. */
-    kolo_status_t (*ref_start)(kolo_rx_t *rx, const kolo_ref_t *ref, uint64_t offset, void *mine, size_t bytes,
-                               bool write, kolo_ref_copy_t *copy);
+    kolo_status_t (*ref_start)(kolo_rx_t *rx, const kolo_ref_t *ref, kolo_ref_copy_t *copy);
     /* KOLO_OK: all is copied. KOLO_IN_PROGRESS: call again. Does not wait; if this process itself copies, it copies
      * at most KOLO_REF_PIECE per call. After rx_unexpect an unfinished copy stops. */
     kolo_status_t (*ref_done)(kolo_rx_t *rx, kolo_ref_copy_t *copy);
@@ -255,8 +254,7 @@ bool kolo_wire_card_name(kolo_peer_card_t *card, const char *name, uint8_t versi
 bool kolo_wire_card_names(const kolo_peer_card_t *card, const char *name, uint8_t version);
 bool kolo_wire_no_copies(const struct kolo_wire_ctx *ctx, const kolo_peer_card_t *peer);
 kolo_status_t kolo_wire_no_ref_make(kolo_tx_t *tx, const void *data, uint64_t bytes, kolo_ref_t *ref);
-kolo_status_t kolo_wire_no_ref_start(kolo_rx_t *rx, const kolo_ref_t *ref, uint64_t offset, void *mine,
-                                     size_t bytes, bool write, kolo_ref_copy_t *copy);
+kolo_status_t kolo_wire_no_ref_start(kolo_rx_t *rx, const kolo_ref_t *ref, kolo_ref_copy_t *copy);
 kolo_status_t kolo_wire_no_ref_done(kolo_rx_t *rx, kolo_ref_copy_t *copy);
 kolo_status_t kolo_wire_no_post_from(kolo_tx_t *tx, const void *data, uint32_t bytes, uint64_t signature,
                                      uint64_t operation);
@@ -315,9 +313,13 @@ kolo_status_t kolo_wire_ctx_init(kolo_wire_ctx_t *ctx, kolo_oob_t *oob, const ko
 void kolo_wire_ctx_close(kolo_wire_ctx_t *ctx); /* peers see that this rank has gone */
 void kolo_wire_ctx_fini(kolo_wire_ctx_t *ctx);
 
-/* Descriptors that the process of `card` offers to this job (share/fdpass.h), within the context's deadline. */
+/* Fetches descriptors that the process of `card` offers to this job (share/fdpass.h), within the context's
+ * deadline. */
 kolo_status_t kolo_wire_fetch(kolo_wire_ctx_t *ctx, const kolo_peer_card_t *card, const uint8_t name[16],
-                              kolo_fdpass_patience_t patience, int *fds, int nfds, kolo_fdpass_peer_t *peer);
+                              kolo_fdpass_patience_t patience, int *fds, int nfds);
+/* Fetches two of a process that may still come, and who it is. */
+kolo_status_t kolo_wire_fetch_peer(kolo_wire_ctx_t *ctx, const kolo_peer_card_t *card, const uint8_t name[16],
+                                   int fds[2], kolo_fdpass_peer_t *peer);
 
 static inline kolo_status_t kolo_wire_step(kolo_wire_ctx_t *ctx)
 {
@@ -357,7 +359,7 @@ kolo_status_t kolo_connecting_begin(kolo_wire_ctx_t *ctx, const kolo_conn_reques
                                     kolo_connecting_t **connecting);
 kolo_status_t kolo_connecting_step(kolo_connecting_t *connecting);
 void kolo_connecting_end(kolo_connecting_t *connecting);
-/* The rank that it waits for next, -1: none. */
+/* Returns the rank that it waits for next, -1: none. */
 int kolo_connecting_awaits(const kolo_connecting_t *connecting);
 /* All safe on a zeroed end, and twice. */
 void kolo_tx_close(kolo_tx_t *tx);

@@ -134,7 +134,7 @@ static void what_all_mean_is_one_record(void **state)
     encode(&m, &place, &bytes);
     assert_int_equal(kolo_requests_encode(&alone, 1, &one), KOLO_OK);
     assert_true(bytes.length <= one.length + 4);
-    assert_int_equal(kolo_shared_decode(bytes.bytes, bytes.length, &place, NRANKS, see, &seen), KOLO_OK);
+    assert_int_equal(kolo_requests_decode(bytes.bytes, bytes.length, &place, NRANKS, see, &seen), KOLO_OK);
     assert_int_equal(seen.count, 1);
     assert_int_equal(seen.seen[0].first, 10);
     assert_int_equal(seen.seen[0].end, 30);
@@ -142,7 +142,7 @@ static void what_all_mean_is_one_record(void **state)
     odd.type = KOLO_INT32; /* one of them means it otherwise */
     for (int r = 10; r < 30; r++) add(&m, r == 17 ? &odd : &q, r, r + 1);
     encode(&m, &place, &bytes);
-    assert_int_equal(kolo_shared_decode(bytes.bytes, bytes.length, &place, NRANKS, see, &seen), KOLO_OK);
+    assert_int_equal(kolo_requests_decode(bytes.bytes, bytes.length, &place, NRANKS, see, &seen), KOLO_OK);
     assert_int_equal(seen.count, 3);
     assert_int_equal(seen.runs, 2);
     assert_int_equal(seen.total, 19);
@@ -164,7 +164,7 @@ static void rows_of_each_rank_come_along(void **state)
         if (r != 15) add(&m, &q, r, r + 1);
     }
     encode(&m, &place, &bytes);
-    assert_int_equal(kolo_shared_decode(bytes.bytes, bytes.length, &place, NRANKS, see, &seen), KOLO_OK);
+    assert_int_equal(kolo_requests_decode(bytes.bytes, bytes.length, &place, NRANKS, see, &seen), KOLO_OK);
     assert_int_equal(seen.count, 1);
     assert_int_equal(seen.runs, 12);
     assert_int_equal(seen.last.shape[0], 7);
@@ -181,7 +181,8 @@ static void refuse(const kolo_request_t *q, int first, int end, const kolo_tree_
     seen_t seen = {0};
     add(&m, q, first, end);
     encode(&m, sender, &bytes);
-    assert_int_equal(kolo_shared_decode(bytes.bytes, bytes.length, &place, NRANKS, see, &seen), KOLO_ERR_PROTOCOL);
+    assert_int_equal(kolo_requests_decode(bytes.bytes, bytes.length, &place, NRANKS, see, &seen),
+                     KOLO_ERR_PROTOCOL);
     assert_non_null(strstr(kolo_error_text(), why));
     assert_int_equal(seen.count, 0);
     free(bytes.bytes);
@@ -196,7 +197,7 @@ static void a_list_is_bounded_however_many_ranks_it_speaks_for(void **state)
     (void)state;
     assert_int_equal(kolo_shared_bytes_max(&two), 2 * (uint64_t)KOLO_ENGINE_MESSAGE_MAX);
     assert_int_equal(kolo_shared_bytes_max(&many), KOLO_SHARED_BYTES_MAX);
-    assert_int_equal(kolo_shared_decode(&byte, KOLO_SHARED_BYTES_MAX + 1, &many, 100000, see, &seen),
+    assert_int_equal(kolo_requests_decode(&byte, KOLO_SHARED_BYTES_MAX + 1, &many, 100000, see, &seen),
                      KOLO_ERR_PROTOCOL);
     assert_non_null(strstr(kolo_error_text(), "too long"));
 }
@@ -256,7 +257,7 @@ static void a_damaged_message_is_never_half_believed(void **state)
         memcpy(copy, bytes.bytes, bytes.length);
         copy[(s >> 33) % bytes.length] ^= (uint8_t)(1 + (s >> 20) % 255);
         size_t length = i % 3 ? bytes.length : (s >> 45) % bytes.length;
-        kolo_status_t status = kolo_shared_decode(copy, length, &place, NRANKS, see, &seen);
+        kolo_status_t status = kolo_requests_decode(copy, length, &place, NRANKS, see, &seen);
         if (status != KOLO_OK) assert_int_equal(seen.count, 0);
         assert_true(status == KOLO_OK || status == KOLO_ERR_PROTOCOL);
     }

@@ -9,35 +9,13 @@ import subprocess
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
-from cases import alive, matches, run_case, same, until
+from cases import alive, descendants, hear_signals, matches, pids_of, run_case, same, until
 
 KOLORUN = os.path.abspath(sys.argv[1])
 TMP = None  # a directory of this test's own
 LIMIT_S = 30
 os.environ.pop("KOLORUN_BIND_TO", None)
-# A shell cannot trap what it was started ignoring, as below nohup or in the background of a script.
-for ignored in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
-    if signal.getsignal(ignored) == signal.SIG_IGN:
-        signal.signal(ignored, signal.SIG_DFL)
-
-
-def pids_of(directory, count):
-    """Pids that `count` processes wrote into files of their own (complete once the line ends)."""
-    def texts():
-        return [t for t in (f.read_text() for f in directory.glob("pid.*")) if t.endswith("\n")]
-    until(lambda: len(texts()) == count, f"{count} processes to start")
-    return [int(t) for t in texts()]
-
-
-def descendants(pid):
-    """Pids by name: the agent and what it started, of a kolorun that lives."""
-    found = []
-    for child in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
-        try:
-            found += [(int(child), pathlib.Path(f"/proc/{child}/comm").read_text().strip()), *descendants(int(child))]
-        except (FileNotFoundError, ProcessLookupError):
-            continue  # it has ended meanwhile
-    return found
+hear_signals()
 
 
 def test_kill_9_of_the_shell_above_leaves_nothing():

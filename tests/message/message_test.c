@@ -127,6 +127,81 @@ static void a_rank_sends_to_itself(void **state)
     assert_int_equal(run_ranks(2, to_myself, NULL), 0);
 }
 
+/* What rank 1 does one by one, in that order, rank 0 begins with a message that it puts aside. Whatever call comes
+ * next takes it along or makes it begin: else rank 1 would wait for ever. */
+typedef enum { IN_A_GROUP, IN_A_GROUP_ON_A_STREAM, WITH_A_WINDOW, WITH_A_COPY, NEXTS } next_t;
+
+static void follow_it(rank_t *r, next_t next)
+{
+    int out = 11 + (int)next, in = 0, peer = 1 - r->rank;
+    bool stream_used = next == IN_A_GROUP_ON_A_STREAM;
+    kolo_pending_t request = NULL;
+    kolo_stream_t stream = NULL;
+    kolo_window_t window;
+    kolo_comm_t copy;
+    if (stream_used) EXPECT_OK(kolo_stream_create(&stream));
+    if (r->rank == 0) EXPECT_OK(kolo_isend(&out, 1, KOLO_INT32, peer, r->comm, &request));
+    if (r->rank == 1) EXPECT_OK(kolo_recv(&in, 1, KOLO_INT32, peer, r->comm, NULL));
+    if (next == WITH_A_WINDOW) {
+        EXPECT_OK(kolo_window_register(r->comm, NULL, 8, &window));
+        EXPECT_OK(kolo_window_deregister(r->comm, window));
+    } else if (next == WITH_A_COPY) {
+        EXPECT_OK(kolo_comm_dup(r->comm, &copy, NULL));
+        EXPECT_OK(kolo_comm_destroy(copy));
+    } else if (r->rank == 1) {
+        EXPECT_OK(kolo_send(&in, 1, KOLO_INT32, peer, r->comm, NULL));
+    } else {
+        EXPECT_OK(kolo_group_start());
+        EXPECT_OK(kolo_recv(&in, 1, KOLO_INT32, peer, r->comm, stream));
+        EXPECT_OK(kolo_group_end());
+        if (stream_used) EXPECT_OK(kolo_stream_synchronize(stream));
+    }
+    EXPECT_OK(kolo_pending_wait(request));
+    if (r->rank == 1 || next < WITH_A_WINDOW) EXPECT(in == out);
+    EXPECT_OK(kolo_stream_destroy(stream));
+}
+
+static void follow_all(rank_t *r)
+{
+    for (int next = 0; next < NEXTS; next++) follow_it(r, (next_t)next);
+    EXPECT(works(r->comm));
+}
+
+static void any_next_call_makes_it_begin(void **state)
+{
+    (void)state;
+    assert_int_equal(run_ranks(2, follow_all, NULL), 0);
+}
+
+/* A message that came into an open group is not complete before the group is, and not at all if that is dropped. */
+static void in_a_group(rank_t *r)
+{
+    kolo_pending_t request = NULL;
+    int out = 5 + r->rank, in = 0, peer = 1 - r->rank, complete = 1;
+    EXPECT_OK(kolo_isend(&out, 1, KOLO_INT32, peer, r->comm, &request));
+    EXPECT_OK(kolo_group_start());
+    EXPECT_ERROR(KOLO_ERR_INVALID_USAGE, kolo_pending_test(request, &complete), "group_start", "cannot begin");
+    EXPECT_OK(kolo_recv(&in, 1, KOLO_INT32, peer, r->comm, NULL));
+    EXPECT_OK(kolo_pending_test(request, &complete));
+    EXPECT(!complete);
+    EXPECT_OK(kolo_group_end());
+    EXPECT_OK(kolo_pending_test(request, &complete));
+    EXPECT(complete && in == 5 + peer);
+    EXPECT_OK(kolo_pending_wait(request));
+    EXPECT_OK(kolo_isend(&out, 1, KOLO_INT32, peer, r->comm, &request));
+    EXPECT_OK(kolo_group_start());
+    EXPECT_OK(kolo_barrier(r->comm, NULL));
+    EXPECT_OK(kolo_group_drop());
+    EXPECT_ERROR(KOLO_ERR_ABORTED, kolo_pending_wait(request), "group_drop");
+    EXPECT(works(r->comm));
+}
+
+static void it_is_part_of_an_open_group(void **state)
+{
+    (void)state;
+    assert_int_equal(run_ranks(2, in_a_group, NULL), 0);
+}
+
 static void misuse(rank_t *r)
 {
     kolo_pending_t request = NULL;
@@ -218,6 +293,8 @@ int main(void)
         cmocka_unit_test(an_exchange_does_not_wait_for_itself),
         cmocka_unit_test(messages_of_a_pair_keep_their_order),
         cmocka_unit_test(a_rank_sends_to_itself),
+        cmocka_unit_test(any_next_call_makes_it_begin),
+        cmocka_unit_test(it_is_part_of_an_open_group),
         cmocka_unit_test(what_is_left_over_ends_with_an_error),
         cmocka_unit_test(a_loss_ends_a_request),
         cmocka_unit_test(a_copy_has_the_same_ranks_and_an_order_of_its_own),

@@ -1,12 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Random programs in which one rank, any of them, makes one call that differs from the others' in its root, count,
- * type, operator, operation or place in the order: at first use or later, on every wire and on two hosts. No time
- * limit is set. Every rank must end with KOLO_ERR_MISMATCH and the name of that rank, and soon.
+ * type, operator, operation or place in the order: at first use or later, on every wire and on two hosts, with the
+ * others thousands of calls ahead, or late, each rank with its own groups, with messages put aside, with windows.
+ * No time limit is set. Every rank must end with KOLO_ERR_MISMATCH and the name of that rank, and soon.
  *
- *     mismatch_random_test [RUNS [SEED [LIMIT_MS]]]     `make mismatches RUNS=1000 SEED=1`
+ *     mismatch_random_test [RUNS [SEED [LIMIT_MS [plain]]]]     `make mismatches RUNS=1000 SEED=1`
+ * plain: without groups, messages and windows.
  */
 #include "kit/procs.h"
+
+#include <kolo/message.h>
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,6 +22,7 @@
 #define AFTERWARDS    40 /* calls that follow; the last ones are barriers */
 #define BARRIERS      2
 #define LATE_MS       300
+#define NEVER_MS      5000
 
 typedef enum { ROOT, COUNT, TYPE, OPERATOR, OPERATION, ORDER, KINDS } kind_t;
 static const char *const kind_names[] = {"root", "count", "type", "operator", "operation", "order"};
@@ -32,10 +37,12 @@ enum {
     SCATTER,
     ALL_TO_ALL,
     BARRIER,
-    OPERATIONS
+    OPERATIONS,
+    WINDOW /* makes one: only the odd rank does */
 };
-static const char *const names[] = {"all_reduce", "reduce",  "broadcast",  "all_gather", "reduce_scatter",
-                                    "gather",     "scatter", "all_to_all", "barrier"};
+static const char *const names[] = {"all_reduce",     "reduce", "broadcast",      "all_gather",
+                                    "reduce_scatter", "gather", "scatter",        "all_to_all",
+                                    "barrier",        "",       "window_register"};
 
 typedef struct {
     int what, root;
@@ -50,6 +57,7 @@ typedef struct {
     int ahead;            /* small calls of one kind that follow it, of which the others may make thousands */
     int late;             /* this rank comes later to the odd call, -1: none */
     plan_call_t small;
+    bool groups, messages, window;
     size_t wire;
     kind_t kind;
     plan_call_t right, wrong;
@@ -80,6 +88,14 @@ static bool reduces(int what)
     return what == ALL_REDUCE || what == REDUCE || what == REDUCE_SCATTER;
 }
 
+static bool plain;
+
+static kolo_status_t make_window(kolo_comm_t comm)
+{
+    kolo_window_t window;
+    return kolo_window_register(comm, NULL, 64, &window);
+}
+
 static kolo_status_t make_call(kolo_comm_t comm, const plan_call_t *c, char *x)
 {
     char *y = x + (size_t)MOST_ELEMENTS * MOST_RANKS * 8;
@@ -100,6 +116,8 @@ static kolo_status_t make_call(kolo_comm_t comm, const plan_call_t *c, char *x)
         return kolo_scatter(x, y, c->count, c->type, c->root, comm, NULL);
     case ALL_TO_ALL:
         return kolo_all_to_all(x, y, c->count, c->type, comm, NULL);
+    case WINDOW:
+        return make_window(comm);
     default:
         return kolo_barrier(comm, NULL);
     }
@@ -145,6 +163,11 @@ static program_t draw_program(unsigned long seed)
     p.ahead = draw(&s, 4) == 0 ? 1500 + (int)draw(&s, 3000) : 0;
     p.late = draw(&s, 4) == 0 ? (int)draw(&s, (unsigned)p.ranks) : -1;
     p.small = (plan_call_t){rooted[draw(&s, 4)], (int)draw(&s, (unsigned)p.ranks), 256, KOLO_FLOAT32, KOLO_SUM};
+    p.groups = draw(&s, 2) && !plain;
+    p.messages = draw(&s, 3) == 0 && !plain;
+    p.window = draw(&s, 3) == 0 && !plain;
+    if (p.kind == OPERATION && p.window && draw(&s, 2)) p.wrong.what = WINDOW;
+    if (p.wrong.what == WINDOW) p.groups = false; /* nor is it allowed in one */
     return p;
 }
 
@@ -155,9 +178,78 @@ static kolo_status_t warm_up(const program_t *p, kolo_comm_t comm, char *x, uint
     kolo_status_t status = KOLO_OK;
     for (int i = 0; i < p->warm && status == KOLO_OK; i++) {
         plan_call_t c = draw_call(s, p->ranks);
-        status = make_call(comm, i == 0 ? &p->right : i == 1 ? &p->wrong : &c, x);
+        status = make_call(comm, i == 0 ? &p->right : i == 1 && p->wrong.what != WINDOW ? &p->wrong : &c, x);
     }
     return status;
+}
+
+/* A window that all have, and a signal from each to the next. */
+static void use_window(kolo_comm_t comm, int rank, int ranks)
+{
+    const kolo_signal_wait_t wait = {(rank + ranks - 1) % ranks, 0, 1};
+    kolo_window_t window;
+    if (EXPECT_OK(kolo_window_register(comm, NULL, 4096, &window)) &&
+        EXPECT_OK(kolo_put_signal(&rank, 1, KOLO_INT32, (rank + 1) % ranks, window, 0, 0, comm, NULL)))
+        EXPECT_OK(kolo_wait_signal(&wait, 1, comm, NULL));
+}
+
+typedef struct { /* messages that are under way when the odd call comes */
+    int out, in, unused;
+    kolo_pending_t send, receive;
+    kolo_request_t never;
+} messages_t;
+
+/* Others may have been told already, and this rank by them. */
+static void accept(kolo_status_t status)
+{
+    if (status != KOLO_ERR_MISMATCH) EXPECT_OK(status);
+}
+
+static void put_messages_aside(messages_t *m, kolo_comm_t comm, int rank, int ranks)
+{
+    m->out = rank;
+    accept(kolo_isend(&m->out, 1, KOLO_INT32, (rank + 1) % ranks, comm, &m->send));
+    accept(kolo_irecv(&m->in, 1, KOLO_INT32, (rank + ranks - 1) % ranks, comm, &m->receive));
+    accept(kolo_irecv_tag(&m->unused, 1, KOLO_INT32, KOLO_ANY_SOURCE, 1, comm, NULL, &m->never));
+}
+
+/* They went along with the odd call, and end as it did; what nobody sends ends with the communicator. */
+static void end_messages(messages_t *m)
+{
+    (void)kolo_pending_wait(m->send);
+    (void)kolo_pending_wait(m->receive);
+    if (m->never) EXPECT_IS(KOLO_ERR_MISMATCH, kolo_request_wait(m->never, NEVER_MS));
+    EXPECT_OK(kolo_request_free(m->never));
+}
+
+/* Calls one by one, or, for `cut`, so many of them in one group. */
+static kolo_status_t make_calls(kolo_comm_t comm, const plan_call_t *const *calls, int count, int cut, char *x)
+{
+    kolo_status_t status = KOLO_OK;
+    for (int i = 0; i < count && status == KOLO_OK; i++) {
+        if (cut && i == 0) EXPECT_OK(kolo_group_start());
+        status = make_call(comm, calls[i], x);
+        if (cut && (i + 1 == cut || i + 1 == count || status != KOLO_OK)) {
+            kolo_status_t ended = kolo_group_end();
+            if (status == KOLO_OK) status = ended;
+            cut = 0;
+        }
+    }
+    return status;
+}
+
+/* The odd call and what comes behind it; each rank draws its own groups. */
+static kolo_status_t go_wrong(const program_t *p, kolo_comm_t comm, int rank, char *x)
+{
+    uint64_t own = p->seed * 1000003 + (uint64_t)rank * 7919 + 1;
+    const plan_call_t *calls[4] = {rank == p->odd ? &p->wrong : &p->right};
+    int count = 1;
+    if (p->kind == ORDER) calls[count++] = rank == p->odd ? &p->right : &p->wrong;
+    if (p->groups) {
+        calls[count++] = &p->small;
+        calls[count++] = &p->small;
+    }
+    return make_calls(comm, calls, count, p->groups ? (int)draw(&own, (unsigned)count + 1) : 0, x);
 }
 
 static void run_program(proc_t *proc)
@@ -166,15 +258,16 @@ static void run_program(proc_t *proc)
     finding_t *f = &proc->shared->found[proc->r.rank];
     kolo_comm_t comm = proc->r.comm;
     uint64_t s = p->seed;
-    bool odd = proc->r.rank == p->odd;
+    messages_t messages = {0};
     char *x = calloc((size_t)MOST_ELEMENTS * MOST_RANKS * 2, 8);
     if (!x) abort();
     EXPECT_OK(warm_up(p, comm, x, &s));
+    if (p->window) use_window(comm, proc->r.rank, p->ranks);
     proc_meet(proc, 0);
     if (proc->r.rank == p->late) nap_ms(LATE_MS);
     uint64_t start = now_ms();
-    f->status = make_call(comm, odd ? &p->wrong : &p->right, x);
-    if (p->kind == ORDER && f->status == KOLO_OK) f->status = make_call(comm, odd ? &p->right : &p->wrong, x);
+    if (p->messages) put_messages_aside(&messages, comm, proc->r.rank, p->ranks);
+    f->status = go_wrong(p, comm, proc->r.rank, x);
     for (int i = 0; i < p->ahead && f->status == KOLO_OK; i++) f->status = make_call(comm, &p->small, x);
     for (int i = 0; i < AFTERWARDS && f->status == KOLO_OK; i++) {
         plan_call_t c = draw_call(&s, p->ranks);
@@ -183,6 +276,7 @@ static void run_program(proc_t *proc)
     }
     f->at_ms = now_ms() - start;
     snprintf(f->text, sizeof f->text, "%s", kolo_get_last_error(comm));
+    end_messages(&messages);
     EXPECT_OK(kolo_comm_destroy(comm));
     proc->r.comm = NULL;
     free(x);
@@ -218,8 +312,9 @@ static bool run_one(unsigned long number, uint64_t *slowest)
         if (f->at_ms > *slowest) *slowest = f->at_ms;
     }
     if (!fine) {
-        print_message("seed %lu: %d ranks, %s, %d calls before, the %s of rank %d\n", number, p.ranks,
-                      wires[p.wire].name, p.warm, kind_names[p.kind], p.odd);
+        print_message("seed %lu: %d ranks, %s, %d calls before, the %s of rank %d, %d ahead, late %d%s%s%s\n",
+                      number, p.ranks, wires[p.wire].name, p.warm, kind_names[p.kind], p.odd, p.ahead, p.late,
+                      p.groups ? ", groups" : "", p.messages ? ", messages" : "", p.window ? ", a window" : "");
         print_call("most", &p.right);
         print_call("odd", &p.wrong);
         for (int r = 0; r < p.ranks; r++)
@@ -246,6 +341,7 @@ int main(int argc, char **argv)
     if (argc > 1) runs = strtoul(argv[1], NULL, 0);
     if (argc > 2) seed = strtoul(argv[2], NULL, 0);
     if (argc > 3) limit = strtoul(argv[3], NULL, 0);
+    plain = argc > 4;
     limit_s(60 + 12 * (unsigned)runs);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_rank_is_told_who_is_odd),

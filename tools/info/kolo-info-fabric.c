@@ -156,8 +156,9 @@ static kolo_status_t predict(const world_t *w, const kolo_emit_env_t *env, kolo_
     if (!plans) return kolo_fail(KOLO_ERR_NO_MEMORY, "no memory for the plans of %u ranks", env->nranks);
     kolo_status_t status = emit_all(w, env, coll, p, count * elem_bytes, slot_bytes, plans);
     if (status == KOLO_OK && !p->left_out)
-        status = kolo_prove_simulate((const kolo_plan_t *const *)plans, env->nranks, env->node_of, count,
-                                     elem_bytes, &machine, &p->result);
+        status = kolo_prove_simulate(&(kolo_sim_case_t){(const kolo_plan_t *const *)plans, env->nranks,
+                                                        env->node_of, count, elem_bytes, &machine},
+                                     &p->result);
     for (uint32_t r = 0; r < env->nranks; r++)
         if (plans[r]) kolo_plan_free(plans[r]);
     free(plans);

@@ -146,7 +146,8 @@ int kolo_info_explain(const char *name, const char *size, const char *ranks, int
     size_t elem = bytes % 4 ? 1 : 4;
     uint64_t count = count_of(coll, (uint64_t)bytes, elem, job.emit.nranks);
     int status = INFO_OK;
-    if (kolo_tune_explain(&job.tune, &job.emit, &job.sizes, coll, count, elem, stdout) != KOLO_OK)
+    if (kolo_tune_explain(&(kolo_tune_ask_t){&job.tune, &job.emit, &job.sizes, coll, count, elem}, stdout) !=
+        KOLO_OK)
         status = failed();
     if (status == INFO_OK && fabric)
         status = kolo_info_predict(fabric, &job.emit, coll, count, (uint32_t)elem, job.sizes.remote_slot_bytes);
@@ -281,7 +282,9 @@ static bool add_collective(const job_t *job, kolo_coll_t coll, conn_set_t *all)
     for (uint64_t bytes = 8; bytes <= (uint64_t)1 << 30; bytes *= 2) {
         kolo_tune_choice_t choice;
         uint64_t count = coll == KOLO_COLL_BARRIER ? 0 : count_of(coll, bytes, 4, job->emit.nranks);
-        if (kolo_tune_choose(&job->tune, &job->emit, &job->sizes, coll, count, 4, &choice) != KOLO_OK) return false;
+        if (kolo_tune_choose(&(kolo_tune_ask_t){&job->tune, &job->emit, &job->sizes, coll, count, 4}, &choice) !=
+            KOLO_OK)
+            return false;
         if (!choice.way.lines) longest[choice.way.algo] = bytes;
     }
     for (int a = 0; a < KOLO_ALGO_COUNT; a++) {

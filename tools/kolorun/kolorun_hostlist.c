@@ -4,6 +4,8 @@
  */
 #include "kolorun_hostlist.h"
 
+#include "base/text/plain.h"
+
 #include <arpa/inet.h>
 #include <ctype.h>
 #include <errno.h>
@@ -16,10 +18,7 @@
 static bool complain(char *why, size_t why_bytes, const char *text, size_t bytes, const char *what)
 {
     char shown[64];
-    size_t n = bytes < sizeof shown - 1 ? bytes : sizeof shown - 1;
-    for (size_t i = 0; i < n; i++) shown[i] = isprint((unsigned char)text[i]) ? text[i] : '?';
-    shown[n] = '\0';
-    snprintf(why, why_bytes, "\"%s\" %s", shown, what);
+    snprintf(why, why_bytes, "\"%s\" %s", kolo_plain_copy(shown, sizeof shown, text, bytes), what);
     return false;
 }
 

@@ -8,6 +8,8 @@
  */
 #include "kolorun.h"
 
+#include "base/text/plain.h"
+
 #include <errno.h>
 #include <limits.h>
 #include <poll.h>
@@ -73,17 +75,6 @@ static void sink_line(kolorun_sink_t *sink, const char *tag, const char *line, s
     at[tag_bytes + bytes] = '\n';
 }
 
-/* What an agent, an ssh or a host's name brings into our own words must not lead the terminal: no control
- * characters, of one byte or of two (U+0080 to U+009F). */
-static void tame(char *text)
-{
-    for (unsigned char *c = (unsigned char *)text; *c; c++) {
-        bool pair = c[0] == 0xc2 && c[1] >= 0x80 && c[1] < 0xa0;
-        if (pair) *c++ = '?';
-        if (pair || *c < 32 || *c == 127) *c = '?';
-    }
-}
-
 void kolorun_sink_printf(kolorun_sink_t *sink, const char *fmt, ...)
 {
     char text[1024];
@@ -92,7 +83,7 @@ void kolorun_sink_printf(kolorun_sink_t *sink, const char *fmt, ...)
     int n = vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
     if (n <= 0) return;
-    tame(text);
+    kolo_plain_copy(text, sizeof text, text, sizeof text); /* what an agent, an ssh or a host's name brings in */
     sink_line(sink, "kolorun: ", text, strlen(text));
 }
 

@@ -49,7 +49,8 @@ kolo_status_t perf_inside_choose(const perf_job_t *job, perf_coll_t coll, uint64
     kolo_emit_env_t env = body->emit;
     size_t elem = coll == PERF_BARRIER ? 1 : kolo_type_size(job->options->type);
     env.root = rooted(coll) ? (uint32_t)job->options->root : 0;
-    return kolo_tune_choose(&body->tune, &env, &body->sizes, perf_inside_coll(coll), count, elem, choice);
+    return kolo_tune_choose(
+        &(kolo_tune_ask_t){&body->tune, &env, &body->sizes, perf_inside_coll(coll), count, elem}, choice);
 }
 
 static bool refs_only(const kolo_body_t *body, kolo_coll_t coll, kolo_algo_t algo)

@@ -189,8 +189,9 @@ static double simulate(const perf_model_t *m, const sim_call_t *c, const way_t *
         if (c->piece_bytes) rate *= 2;
         machine.copy_gbps = machine.local.gbps = KOLO_MIN(rate, way->core_rate) / 1e3;
         machine.slot_bytes = c->piece_bytes ? c->piece_bytes : KOLO_REF_TILE / plans[0]->slices;
-        status = kolo_prove_simulate((const kolo_plan_t *const *)plans, n, body->emit.node_of, c->count,
-                                     (uint32_t)c->elem, &machine, &result);
+        status = kolo_prove_simulate(&(kolo_sim_case_t){(const kolo_plan_t *const *)plans, n, body->emit.node_of,
+                                                        c->count, (uint32_t)c->elem, &machine},
+                                     &result);
     }
     for (uint32_t r = 0; r < n; r++) kolo_plan_free(plans[r]);
     free(plans);

@@ -5,6 +5,7 @@
 #include "kolo-top.h"
 
 #include "base/clock.h"
+#include "base/text/plain.h"
 
 #include <inttypes.h>
 #include <pwd.h>
@@ -79,9 +80,8 @@ static void find_process(line_t *line, bool here)
     if (!f) return;
     if (fgets(program, sizeof program, f)) {
         program[strcspn(program, "\n")] = '\0';
-        for (char *c = program; *c; c++) /* a process may call itself anything */
-            if ((unsigned char)*c < 32 || (unsigned char)*c > 126) *c = '?';
-        snprintf(line->program, sizeof line->program, "%s", program);
+        kolo_plain_copy(line->program, sizeof line->program, program,
+                        sizeof program); /* it may be called anything */
     }
     if (fstat(fileno(f), &st) == 0) {
         struct passwd who, *found = NULL;

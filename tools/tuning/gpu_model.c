@@ -184,9 +184,11 @@ static kolo_status_t simulate(const gpu_call_t *call, const way_t *way, kolo_alg
     for (uint32_t r = 0; r < n && nodes; r++) nodes[n + r] = (int)r;
     if (status == KOLO_OK) status = emit(call, way, algo, nodes, plans);
     if (status == KOLO_OK)
-        status = kolo_prove_simulate((const kolo_plan_t *const *)plans, n, nodes, call->count,
-                                     call->coll == KOLO_COLL_BARRIER ? 1 : (uint32_t)kolo_type_size(call->type),
-                                     &machine, &result);
+        status = kolo_prove_simulate(
+            &(kolo_sim_case_t){(const kolo_plan_t *const *)plans, n, nodes, call->count,
+                               call->coll == KOLO_COLL_BARRIER ? 1 : (uint32_t)kolo_type_size(call->type),
+                               &machine},
+            &result);
     for (uint32_t r = 0; r < n && plans; r++) kolo_plan_free(plans[r]);
     free(plans);
     free(nodes);

@@ -57,7 +57,8 @@ static kolo_status_t choose(kolo_body_t *body, const kolo_call_t *call, kolo_tun
     kolo_emit_env_t env = body->emit;
     if (call->send_counts || call->recv_counts) return choose_v(body, call, choice);
     env.root = call->root;
-    return kolo_tune_choose(&body->tune, &env, &body->sizes, call->coll, call->count, call->elem, choice);
+    return kolo_tune_choose(
+        &(kolo_tune_ask_t){&body->tune, &env, &body->sizes, call->coll, call->count, call->elem}, choice);
 }
 
 bool kolo_call_connected(const kolo_call_t *call)
@@ -166,13 +167,18 @@ static kolo_status_t room_for_parts(kolo_body_t *body, size_t n)
     return KOLO_OK;
 }
 
-/* Part p of an even cut, or of rank p, or the only one. */
-static void fill_parts(kolo_part_t *parts, uint32_t n, const void *base, const kolo_call_t *call, bool split,
-                       const size_t *counts, const size_t *displs)
+typedef struct {
+    const void *base;
+    const size_t *counts, *displs; /* of v forms */
+} side_t;
+
+/* Fills in parts: p is that of an even cut, or of rank p, or the only one. */
+static void fill_parts(kolo_part_t *parts, uint32_t n, const kolo_call_t *call, side_t side)
 {
-    char *at = (char *)(uintptr_t)base;
+    char *at = (char *)(uintptr_t)side.base;
+    const size_t *counts = n > 1 ? side.counts : NULL, *displs = side.displs;
     uint64_t running = 0;
-    kolo_part_cut_t cut = kolo_part_cut(call->count, split ? n : 1);
+    kolo_part_cut_t cut = kolo_part_cut(call->count, kolo_coll_traits(call->coll)->whole ? n : 1);
     for (uint32_t p = 0; p < n; p++) {
         uint64_t offset = cut.each * p + KOLO_MIN((uint64_t)p, cut.more);
         uint64_t count = cut.each + (p < cut.more);
@@ -193,17 +199,20 @@ static kolo_status_t prepare_plan(const kolo_call_t *call, kolo_task_t *task, co
     uint32_t ns = plan->src_parts, nd = plan->dst_parts;
     bool split = kolo_coll_traits(call->coll)->whole;
     KOLO_TRY(room_for_parts(body, KOLO_MAX(ns, nd)));
-    fill_parts(body->src_parts, ns, call->src, call, split, ns > 1 ? call->send_counts : NULL,
-               ns > 1 ? call->send_displs : NULL);
-    fill_parts(body->dst_parts, nd, call->dst, call, split, nd > 1 ? call->recv_counts : NULL,
-               nd > 1 ? call->recv_displs : NULL);
+    fill_parts(body->src_parts, ns, call, (side_t){call->src, call->send_counts, call->send_displs});
+    fill_parts(body->dst_parts, nd, call, (side_t){call->dst, call->recv_counts, call->recv_displs});
     if (ns == 1 && call->recv_counts && call->coll != KOLO_COLL_ALL_TO_ALL)
         body->src_parts[0].count = call->recv_counts[body->rank];
     if (nd == 1 && call->send_counts && call->coll != KOLO_COLL_ALL_TO_ALL)
         body->dst_parts[0].count = call->send_counts[body->rank];
-    if (b->exchange &&
-        kolo_pair_start(task, plan, b->tx, b->rx, body->src_parts, body->dst_parts, memo->piece_bytes))
-        return KOLO_OK;
+    kolo_interp_t *in = &task->interp;
+    in->plan = plan;
+    in->tx = b->tx;
+    in->rx = b->rx;
+    in->src_parts = body->src_parts;
+    in->dst_parts = body->dst_parts;
+    in->piece_bytes = memo->piece_bytes;
+    if (b->exchange && kolo_pair_start(task)) return KOLO_OK;
     uint64_t tile = b->ref_tile ? b->ref_tile : plan->slices * memo->piece_bytes;
     size_t scratch = (size_t)plan->nscratch * tile + b->bounce;
     if (scratch > body->scratch_bytes) {
@@ -215,14 +224,7 @@ static kolo_status_t prepare_plan(const kolo_call_t *call, kolo_task_t *task, co
         body->scratch_bytes = scratch;
     }
     uint64_t bytes = call->count * call->elem * (split ? 1 : body->emit.nranks);
-    kolo_interp_t *in = &task->interp;
-    in->plan = plan;
-    in->tx = b->tx;
-    in->rx = b->rx;
-    in->src_parts = body->src_parts;
-    in->dst_parts = body->dst_parts;
     in->scratch = body->scratch;
-    in->piece_bytes = memo->piece_bytes;
     in->tile_bytes = tile;
     in->stream_out = body->tune.l3_bytes && bytes * 2 * body->tune.max_node_size > body->tune.l3_bytes;
     return kolo_task_start_plan(task, b->state);

@@ -24,6 +24,9 @@ kolo_status_t kolo_p2p_check_call(kolo_call_t *call, const void *buf, const char
 /* ---- request.c ---- */
 /* Runs the messages that kolo_isend() and kolo_irecv() put aside, and this call, as one group. */
 kolo_status_t kolo_requests_join(kolo_call_t *call);
+/* A call on the communicator comes into this thread's open group: what was put aside comes into it before, on the
+ * call's stream. */
+kolo_status_t kolo_requests_join_group(kolo_comm_t comm, void *stream);
 /* Fails the messages that are still put aside when the communicator ends. Nothing of it runs. */
 void kolo_requests_drop(kolo_comm_t comm);
 
@@ -120,6 +123,9 @@ kolo_status_t kolo_call_refused(kolo_status_t status);
         if (KOLO_UNLIKELY(call_try_status != KOLO_OK)) return kolo_call_refused(call_try_status);                  \
     } while (0)
 bool kolo_group_open(void);
+/* Called once this thread's open group is over, or, where it has streams, queued on them. why: it did not come to
+ * its end. */
+void kolo_group_when_over(void (*over)(kolo_status_t status, const char *why));
 bool kolo_group_has_calls(void);
 kolo_status_t kolo_group_add(kolo_call_t *call);
 /* ---- group_life.c ---- */
@@ -144,14 +150,14 @@ typedef struct kolo_p2p {
 } kolo_p2p_t;
 /* Copies messages to this rank itself and starts the rest. `calls` must not change until end. */
 kolo_status_t kolo_p2p_begin(kolo_body_t *body, const kolo_call_t *calls, size_t count, kolo_p2p_t *p2p);
-/* KOLO_OK when all are complete; KOLO_IN_PROGRESS else, with *moved set if anything was done. */
+/* Returns KOLO_OK when all are complete; KOLO_IN_PROGRESS else, with *moved set if anything was done. */
 kolo_status_t kolo_p2p_step(kolo_p2p_t *p2p, bool *moved);
 /* Checks, while it waits, that the peers live. */
 kolo_status_t kolo_p2p_check(kolo_p2p_t *p2p);
 /* "rank 0, in recv 4 float32 from rank 1, for rank 1 to send it" */
 void kolo_p2p_describe_call(int rank, const kolo_call_t *call, char *buf, size_t bytes);
 void kolo_p2p_describe(void *p2p, char *buf, size_t bytes);
-/* The message that has met one with another signature; NULL: none. */
+/* Returns the message that has met one with another signature; NULL: none. */
 const kolo_task_t *kolo_p2p_met(const kolo_p2p_t *p2p, const kolo_call_t **call);
 /* Up to `most` ranks that it waits for, other ones in turn if there are more; returns how many. */
 size_t kolo_p2p_awaited(kolo_p2p_t *p2p, int *ranks, size_t most);

@@ -116,13 +116,13 @@ kolo_status_t kolo_all_reduce(const void *src, void *dst, size_t count, kolo_typ
     return submit(&call, 1, 1, src == dst, "all_reduce");
 }
 
-kolo_status_t kolo_call_all_reduce(kolo_call_word_t as, const void *src, void *dst, size_t count, kolo_type_t type,
-                                   kolo_op_t op, kolo_comm_t comm)
+kolo_status_t kolo_call_all_reduce(kolo_call_word_t as, void *data, size_t count, kolo_type_t type, kolo_op_t op,
+                                   kolo_comm_t comm)
 {
-    void *stream = NULL;
+    void *src = data, *dst = data, *stream = NULL;
     kolo_call_t call = CALL(.coll = KOLO_COLL_ALL_REDUCE, .op = op, .as = (uint32_t)as + 1);
     KOLO_CALL_TRY(kolo_check_call(&call, kolo_plan_call_name(as)));
-    return submit(&call, 1, 1, src == dst, kolo_plan_call_name(as));
+    return submit(&call, 1, 1, true, kolo_plan_call_name(as));
 }
 
 kolo_status_t kolo_reduce(const void *src, void *dst, size_t count, kolo_type_t type, kolo_op_t op, int root,

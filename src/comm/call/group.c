@@ -21,6 +21,7 @@ static _Thread_local struct {
     kolo_comm_t *comms; /* by share */
     size_t ncomms, comm_capacity;
     struct kolo_batch *spare;
+    void (*over)(kolo_status_t status, const char *why);
     kolo_status_t error; /* of collecting: a call was refused, or memory is short */
     char text[KOLO_ERROR_TEXT_BYTES];
 } group;
@@ -43,12 +44,24 @@ kolo_status_t kolo_call_refused(kolo_status_t status)
     return status;
 }
 
+void kolo_group_when_over(void (*over)(kolo_status_t status, const char *why))
+{
+    group.over = over;
+}
+
+static void tell_over(kolo_status_t status, const char *why)
+{
+    if (KOLO_UNLIKELY(group.over != NULL)) group.over(status, why);
+    group.over = NULL;
+}
+
 static pthread_key_t at_exit;
 static pthread_once_t at_exit_once = PTHREAD_ONCE_INIT;
 
 static void forget(void *unused)
 {
     (void)unused;
+    tell_over(KOLO_ERR_ABORTED, "the thread ended before the group that this message was in");
     free(group.calls);
     free(group.comms);
     kolo_group_drop_life();
@@ -526,6 +539,7 @@ kolo_status_t kolo_group_end(void)
         status = kolo_device_submit_group(group.calls, group.count);
     else
         status = kolo_group_has_life() ? kolo_group_end_life() : end_calls();
+    tell_over(status, NULL);
     close_group();
     return status;
 }
@@ -536,6 +550,7 @@ kolo_status_t kolo_group_drop(void)
     group.depth = 0;
     drop_calls();
     kolo_group_drop_life();
+    tell_over(KOLO_ERR_ABORTED, "group_drop: the group that this message was in was dropped");
     close_group();
     return KOLO_OK;
 }

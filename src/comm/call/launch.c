@@ -12,7 +12,7 @@ static inline bool memo_is(const kolo_memo_t *memo, const kolo_call_t *call, uin
     return memo->signature == signature && memo->v == v && memo->count == call->count && memo->root == call->root;
 }
 
-/* The entry of a signature; where there is none, one of its pair, to be filled. Fibonacci hashing (Knuth,
+/* Returns the entry of a signature; where there is none, one of its pair, to be filled. Fibonacci hashing (Knuth,
  * TAOCP 6.4): counts are often multiples of a power of two, so low bits tell nothing. Two to a set: a barrier
  * between two calls of anything else must not push it out. */
 static kolo_memo_t *find_memo(kolo_body_t *body, const kolo_call_t *call, uint64_t signature, bool v)

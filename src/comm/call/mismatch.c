@@ -110,7 +110,7 @@ static kolo_body_t *body_of(const kolo_task_t *task)
     return (kolo_body_t *)((char *)task->ctx - offsetof(kolo_body_t, ctx));
 }
 
-/* Is it time to ask, again? */
+/* Tells whether it is time to ask, again. */
 static bool is_due(kolo_stalled_t *stalled, uint64_t operation)
 {
     uint64_t now = kolo_now_ns(), first = (uint64_t)kolo_comm_options.mismatch_ms * KOLO_NS_PER_MS;

@@ -29,7 +29,7 @@ static uint64_t bytes_of(const kolo_call_t *call)
     return call->count * call->elem;
 }
 
-/* The next call from `at` on that is of this kind and to oneself. */
+/* Returns the next call from `at` on that is of this kind and to oneself. */
 static size_t next_own(const kolo_p2p_t *p, size_t at, kolo_call_kind_t kind)
 {
     while (at < p->count && (p->calls[at].kind != kind || (int)p->calls[at].root != p->body->rank)) at++;

@@ -159,9 +159,10 @@ static kolo_status_t bind_one(kolo_body_t *body, uint32_t peer, bool send, kolo_
 }
 
 /* single: it is no part of a row, whose messages are announced and posted ahead of each other. */
-static kolo_status_t start_plan(kolo_body_t *body, const kolo_call_t *call, struct kolo_lane_to *to,
-                                kolo_p2p_way_t way, bool single, kolo_part_t *part, kolo_task_t *task)
+static kolo_status_t start_plan(const kolo_call_t *call, struct kolo_lane_to *to, kolo_p2p_way_t way, bool single,
+                                kolo_part_t *part, kolo_task_t *task)
 {
+    kolo_body_t *body = call->comm->body;
     bool send = call->kind == KOLO_CALL_SEND;
     kolo_bound_t **bound = send ? &to->send[way - KOLO_P2P_SLOTS] : &to->recv[way - KOLO_P2P_SLOTS];
     if (KOLO_UNLIKELY(!*bound)) KOLO_TRY(bind_one(body, call->root, send, way, bound));
@@ -178,7 +179,7 @@ kolo_status_t kolo_p2p_start(const kolo_call_t *call, kolo_part_t *part, kolo_ta
     struct kolo_lane_to *to = NULL;
     KOLO_TRY(lane_to(body, call->root, &to));
     kolo_p2p_way_t way = kolo_p2p_way(body, call->root, call->count * call->elem);
-    return way == KOLO_P2P_LL ? start_ll(body, call, to, task) : start_plan(body, call, to, way, false, part, task);
+    return way == KOLO_P2P_LL ? start_ll(body, call, to, task) : start_plan(call, to, way, false, part, task);
 }
 
 typedef struct {
@@ -221,7 +222,7 @@ kolo_status_t kolo_p2p_run_single(const kolo_call_t *call)
     if (KOLO_LIKELY(way == KOLO_P2P_LL))
         KOLO_TRY(start_ll(body, call, to, task));
     else
-        KOLO_TRY(start_plan(body, call, to, way, true, &part, task));
+        KOLO_TRY(start_plan(call, to, way, true, &part, task));
     kolo_status_t status = task->step(task, &moved);
     if (status == KOLO_OK) return KOLO_OK;
     kolo_status_t pumped = moved ? kolo_wire_step(&body->ctx) : KOLO_OK; /* it leaves before the wait is prepared */

@@ -2,8 +2,9 @@
  *
  * Messages with requests to wait for (kolo_pending_t). They are put aside by the call and run together, as a group,
  * with the next call that comes to the communicator or when one of them is waited for: so an exchange that is
- * written as two requests and a wait, or as a request and a receive, cannot wait for itself. Only who asks without
- * waiting has them run on a stream of the communicator's own.
+ * written as two requests and a wait, or as a request and a receive, cannot wait for itself. Where that call comes
+ * into an open group they come into it, too. Only who asks without waiting, or makes a window or a communicator,
+ * has them run on a stream of the communicator's own.
  */
 #include "base/slots.h"
 #include "comm/call/call.h"
@@ -14,12 +15,13 @@ struct kolo_pending {
     kolo_slot_t slot;
     struct kolo_pending *next; /* put aside behind it */
     kolo_call_t call;
-    bool aside, over;
-    kolo_event_t event; /* runs on a stream: recorded behind it */
+    bool aside, taken, over; /* taken: by a group that is open */
+    kolo_event_t event;      /* runs on a stream: recorded behind it */
     kolo_status_t status;
     char text[KOLO_ERROR_TEXT_BYTES];
 };
 static kolo_slots_t requests = KOLO_SLOTS_OF(struct kolo_pending);
+static _Thread_local struct kolo_pending *taken, *taken_last; /* by this thread's open group */
 
 static void finish(struct kolo_pending *r, kolo_status_t status)
 {
@@ -44,28 +46,68 @@ static kolo_status_t collect(struct kolo_pending *first, kolo_call_t *with, void
     return with ? kolo_group_add(with) : KOLO_OK;
 }
 
-/* Runs what was put aside, and `with` beside it unless that is NULL, on the stream or, for NULL, here. */
-static kolo_status_t run(kolo_comm_t comm, kolo_call_t *with, void *stream)
+/* Notes that they run on the stream, or, without one, have run. */
+static void begun(struct kolo_pending *first, kolo_status_t status, void *stream)
 {
-    struct kolo_pending *first = comm->aside;
-    comm->aside = comm->aside_last = NULL;
-    KOLO_TRY(kolo_group_start());
-    kolo_status_t status = collect(first, with, stream), ended = kolo_group_end();
-    if (status == KOLO_OK) status = ended;
     for (struct kolo_pending *r = first, *next; r; r = next) {
         next = r->next;
-        r->aside = false;
+        r->aside = r->taken = false;
         r->next = NULL;
         kolo_status_t own = status;
         if (own == KOLO_OK && stream) own = follow(r, stream);
         if (own != KOLO_OK || !stream) finish(r, own);
     }
+}
+
+static struct kolo_pending *take_all(kolo_comm_t comm)
+{
+    struct kolo_pending *first = comm->aside;
+    comm->aside = comm->aside_last = NULL;
+    return first;
+}
+
+/* Runs what was put aside, and `with` beside it unless that is NULL, on the stream or, for NULL, here. */
+static kolo_status_t run(kolo_comm_t comm, kolo_call_t *with, void *stream)
+{
+    struct kolo_pending *first = take_all(comm);
+    KOLO_TRY(kolo_group_start());
+    kolo_status_t status = collect(first, with, stream), ended = kolo_group_end();
+    if (status == KOLO_OK) status = ended;
+    begun(first, status, stream);
     return status;
 }
 
 kolo_status_t kolo_requests_join(kolo_call_t *call)
 {
     return run(call->comm, call, call->stream);
+}
+
+/* Ends what the group had taken: it is over, or, if it has streams, queued. why: it did not come to its end. */
+static void group_over(kolo_status_t status, const char *why)
+{
+    if (why) kolo_fail(status, "%s", why);
+    for (struct kolo_pending *r = taken, *next; r; r = next) {
+        next = r->next;
+        r->next = NULL;
+        begun(r, status, r->call.stream);
+    }
+    taken = taken_last = NULL;
+}
+
+kolo_status_t kolo_requests_join_group(kolo_comm_t comm, void *stream)
+{
+    struct kolo_pending *first = take_all(comm);
+    if (taken_last)
+        taken_last->next = first;
+    else
+        taken = first;
+    for (struct kolo_pending *r = first; r; r = r->next) {
+        taken_last = r;
+        r->aside = false;
+        r->taken = true;
+    }
+    kolo_group_when_over(group_over);
+    return collect(first, NULL, stream);
 }
 
 /* Lets those that are aside begin without waiting for them. */
@@ -122,6 +164,18 @@ kolo_status_t kolo_comm_synchronize(kolo_comm_t comm)
     return status;
 }
 
+/* Begins what is aside; how that ends, each says itself. */
+static kolo_status_t begin_before(kolo_comm_t comm, const char *what)
+{
+    if (kolo_group_open())
+        return kolo_call_refused(kolo_fail(KOLO_ERR_INVALID_USAGE,
+                                           "%s: %s rank %d has messages that nobody has waited for: "
+                                           "kolo_pending_wait() comes before the group",
+                                           what, comm->name, comm->rank));
+    (void)begin(comm);
+    return KOLO_OK;
+}
+
 /* ---- the public calls ---- */
 
 static kolo_status_t ask(const kolo_call_t *call, const void *buf, kolo_pending_t *request, const char *what)
@@ -152,6 +206,7 @@ static kolo_status_t ask(const kolo_call_t *call, const void *buf, kolo_pending_
     else
         comm->aside = r;
     comm->aside_last = r;
+    comm->begin_aside = begin_before;
     *request = r;
     return KOLO_OK;
 }
@@ -203,12 +258,15 @@ kolo_status_t kolo_pending_test(kolo_pending_t request, int *complete)
     if (!request || !complete)
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "pending_test: the request or the output is NULL");
     if (!kolo_slot_lives(request)) return refuse(request, "pending_test");
+    if (request->aside && kolo_group_open())
+        return kolo_fail(KOLO_ERR_INVALID_USAGE,
+                         "pending_test: between group_start and group_end a message cannot begin");
     if (request->aside) {
         KOLO_TRY(kolo_handle_check(request->call.comm, "pending_test"));
         kolo_status_t status = begin(request->call.comm);
         if (status != KOLO_OK && request->aside) return status;
     }
-    if (!request->over && kolo_event_query(request->event) == KOLO_OK) conclude(request);
+    if (!request->over && !request->taken && kolo_event_query(request->event) == KOLO_OK) conclude(request);
     *complete = request->over;
     return KOLO_OK;
 }
@@ -218,7 +276,7 @@ kolo_status_t kolo_pending_wait(kolo_pending_t request)
     if (!request) return KOLO_OK;
     if (!kolo_slot_lives(request)) return refuse(request, "pending_wait");
     kolo_comm_t comm = request->call.comm;
-    if (kolo_group_open())
+    if (kolo_group_open() || request->taken)
         return kolo_fail(KOLO_ERR_INVALID_USAGE, "pending_wait: not allowed between group_start and group_end");
     if (request->aside) { /* a first use of a communicator that does not block would go on behind our back */
         kolo_status_t status = comm->blocking ? run(comm, NULL, NULL) : begin(comm);

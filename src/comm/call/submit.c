@@ -5,6 +5,12 @@
  */
 #include "comm/call/call.h"
 
+static kolo_status_t add_to_group(kolo_call_t *call)
+{
+    if (call->comm->aside) KOLO_TRY(kolo_requests_join_group(call->comm, call->stream));
+    return kolo_group_add(call);
+}
+
 static kolo_status_t take_turn(const kolo_call_t *call, uint64_t ticket)
 {
     kolo_status_t status = kolo_call_turn(call, ticket);
@@ -15,7 +21,7 @@ static kolo_status_t take_turn(const kolo_call_t *call, uint64_t ticket)
 kolo_status_t kolo_call_submit(kolo_call_t *call)
 {
     uint64_t ticket;
-    if (KOLO_UNLIKELY(kolo_group_open())) return kolo_group_add(call);
+    if (KOLO_UNLIKELY(kolo_group_open())) return add_to_group(call);
     if (KOLO_UNLIKELY(call->comm->on_device)) return kolo_device_submit(call);
     if (KOLO_UNLIKELY(call->comm->aside != NULL)) return kolo_requests_join(call);
     if (KOLO_UNLIKELY(call->stream != NULL)) return kolo_call_queue(call);

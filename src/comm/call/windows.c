@@ -101,6 +101,7 @@ static kolo_status_t in_turn(job_t *job, const char *what)
     KOLO_TRY(kolo_handle_check(job->comm, what));
     if (kolo_group_open())
         return kolo_fail(KOLO_ERR_INVALID_USAGE, "%s: not allowed between group_start and group_end", what);
+    KOLO_TRY(kolo_comm_begin_aside(job->comm, what));
     KOLO_TRY(kolo_ticket_draw(job->comm, &job->ticket));
     if (job->comm->blocking) return take_turn(job);
     kolo_status_t status = start(job);

@@ -33,7 +33,7 @@ void kolo_device_levels_look_away(
     struct kolo_body *body); /* stops the watch of its kernels, before the executor is closed */
 /* Passes a mismatch that a part has found to all ranks of its owner. Not with locks held. */
 void kolo_device_levels_tell(struct kolo_body *part);
-/* The owner's number of a rank of a part; of another communicator the rank itself. */
+/* Returns the owner's number of a rank of a part; of another communicator the rank itself. */
 int kolo_device_levels_rank(const struct kolo_body *body, int rank);
 void kolo_device_levels_close(struct kolo_body *body);
 
@@ -58,7 +58,8 @@ typedef struct {
     kolo_record_waits_t recorded;
 } kolo_device_watch_t;
 
-/* The executor's settings: those of the communicator and those of the table file for this number of GPUs. */
+/* Returns the executor's settings: those of the communicator and those of the table file for this number of GPUs.
+ */
 kolo_exec_tuned_t kolo_device_tuned(const struct kolo_body *body);
 /* Counts of sends and receives on a device, for peers that ask (pairs.c). open: before the first one is
  * queued. count: after one is queued, before operation `number` is. ask: the peers that `waits` waits for. */

@@ -96,7 +96,8 @@ kolo_way_t kolo_device_way(kolo_coll_t coll, bool uneven)
     return way;
 }
 
-/* The algorithm whose plan kernels interpret for this call; none where kernels made for the collective run. */
+/* Returns the algorithm whose plan kernels interpret for this call; none where kernels made for the collective run.
+ */
 static kolo_way_t forced_way(const kolo_body_t *body, const kolo_call_t *call)
 {
     if (call->kind != KOLO_CALL_COLL || !body->exec->by_plans || body->nranks == 1) return KOLO_WAY_NONE;

@@ -23,6 +23,7 @@
 
 #include "base/clock.h"
 #include "base/failpoint.h"
+#include "base/text/plain.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -39,7 +40,7 @@ kolo_status_t kolo_start_check(kolo_comm_t parent, kolo_comm_t *newcomm, const k
             kolo_fail(KOLO_ERR_INVALID_USAGE, "%s: a group cannot hold both this and operations", what));
     if (atomic_load(&parent->state) == KOLO_COMM_STARTING)
         return kolo_fail_prefix(kolo_handle_refuse(parent, KOLO_COMM_STARTING), "%s: ", what);
-    return KOLO_OK;
+    return kolo_comm_begin_aside(parent, what);
 }
 
 /* ---- the parent knows what is being made from it ---- */
@@ -210,9 +211,10 @@ static kolo_status_t tell_outcome(const kolo_body_t *child, const outcome_t *row
 {
     for (int r = 0; r < child->nranks; r++) {
         kolo_status_t status = (kolo_status_t)rows[r].status;
+        char text[TEXT_BYTES];
         if (status <= KOLO_IN_PROGRESS || status > KOLO_ERR_REVOKED) continue;
-        return kolo_fail(status, "rank %d of the new communicator could not set it up: %.*s", r, TEXT_BYTES - 1,
-                         rows[r].text);
+        return kolo_fail(status, "rank %d of the new communicator could not set it up: %s", r,
+                         kolo_plain_copy(text, sizeof text, rows[r].text, TEXT_BYTES));
     }
     return kolo_fail(KOLO_ERR_REMOTE, "the new communicator could not be set up");
 }

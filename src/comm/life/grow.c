@@ -16,6 +16,7 @@
  */
 #include "base/clock.h"
 #include "base/failpoint.h"
+#include "base/text/plain.h"
 #include "comm/call/call.h"
 #include "comm/life/life.h"
 
@@ -57,9 +58,7 @@ static void fill_word(kolo_grow_word_t *word, kolo_status_t status)
 
 static kolo_status_t hear_word(kolo_grow_word_t *word)
 {
-    word->text[TEXT_BYTES - 1] = '\0';
-    for (char *c = word->text; *c; c++)
-        if ((unsigned char)*c < 32 || *c == 127) *c = '?';
+    kolo_plain_copy(word->text, TEXT_BYTES, word->text, TEXT_BYTES);
     if (word->status == KOLO_OK) return KOLO_OK;
     bool known = word->status > KOLO_IN_PROGRESS && word->status <= KOLO_ERR_REVOKED;
     return kolo_fail(known ? (kolo_status_t)word->status : KOLO_ERR_PROTOCOL, "%s", word->text);

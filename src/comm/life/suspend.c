@@ -48,6 +48,7 @@ static kolo_status_t in_turn(kolo_comm_t comm, const char *what, bool resumes, s
     KOLO_TRY(kolo_handle_check(comm, what));
     if (kolo_group_open())
         return kolo_fail(KOLO_ERR_INVALID_USAGE, "%s: not allowed between group_start and group_end", what);
+    KOLO_TRY(kolo_comm_begin_aside(comm, what));
     KOLO_TRY(kolo_ticket_draw(comm, &ticket));
     kolo_status_t status = kolo_ticket_wait(comm, ticket);
     if (status == KOLO_OK) status = resumes ? resume(comm->body) : suspend(comm->body, bytes);

@@ -55,7 +55,7 @@ static int first_unlike(const calls_t *all, int nranks, int rank)
     return r;
 }
 
-/* A rank that has called what most have, -1 if there is no majority. */
+/* Returns a rank that has called what most have, -1 if there is no majority. */
 static int find_usual(const calls_t *all, int nranks)
 {
     int usual = 0, votes = 0, same = 0;

@@ -105,7 +105,7 @@ kolo_status_t kolo_window_memory_fetch(kolo_body_t *body, int owner, const uint8
 {
     const kolo_peer_card_t *card = &body->member.peers[owner];
     int fd;
-    KOLO_TRY(kolo_wire_fetch(&body->ctx, card, name, KOLO_FDPASS_MUST_BE_THERE, &fd, 1, NULL));
+    KOLO_TRY(kolo_wire_fetch(&body->ctx, card, name, KOLO_FDPASS_MUST_BE_THERE, &fd, 1));
     kolo_status_t status = kolo_memfd_check(fd, bytes, KOLO_WHO(card));
     void *map = status == KOLO_OK ? mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) : MAP_FAILED;
     if (status == KOLO_OK && map == MAP_FAILED)

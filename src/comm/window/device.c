@@ -181,7 +181,7 @@ static kolo_status_t take_other(kolo_body_t *body, int peer, const kolo_window_d
     }
     if (card->way != BY_DESCRIPTOR)
         return kolo_fail(KOLO_ERR_PROTOCOL, "rank %d does not say how to reach its window", peer);
-    KOLO_TRY(kolo_wire_fetch(&body->ctx, &body->member.peers[peer], name, KOLO_FDPASS_MUST_BE_THERE, &fd, 1, NULL));
+    KOLO_TRY(kolo_wire_fetch(&body->ctx, &body->member.peers[peer], name, KOLO_FDPASS_MUST_BE_THERE, &fd, 1));
     kolo_status_t status = kolo_mem_cuda.map(fd, card->allocation, body->device, &to->mapped);
     kolo_fd_close(fd);
     if (status == KOLO_OK) *address = (uint64_t)(uintptr_t)to->mapped.address + card->offset;

@@ -99,7 +99,7 @@ void kolo_backends_close(struct kolo_tensor_engine *e);
  * ranks. false: it is not there. */
 bool kolo_backend_switch(struct kolo_tensor_engine *e, kolo_work_t work, const char *name, bool on);
 
-/* The number of the one that would run it. */
+/* Returns the number of the one that would run it. */
 int kolo_backend_choose(const kolo_set_t *s, const kolo_need_t *need);
 /* Would one run it on device memory? The first in the order that takes it at all decides: who takes host memory
  * alone gets it there. need->memory is not looked at. */

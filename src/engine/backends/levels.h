@@ -42,7 +42,7 @@ typedef struct {
     bool no_average; /* KOLO_AVG is no operator of theirs, whose memory is the host's */
 } kolo_backend_levels_t;
 
-/* Are there several hosts, with several ranks on one of them? Else flat is as good. */
+/* Tells whether there are several hosts, with several ranks on one of them. Else flat is as good. */
 bool kolo_backend_levels_have_some(const kolo_set_t *s);
 /* Does the set have hosts among which this can be done? Equal on all ranks. */
 bool kolo_backend_levels_fit(const kolo_set_t *s, const kolo_backend_levels_t *levels, const kolo_need_t *need);

@@ -75,9 +75,10 @@ static void products(const void *a, const void *b, size_t n, kolo_type_t type, d
     out[BB] = sum_of(p.bb);
 }
 
-/* dst = ca a + cb b; dst may be a or b. */
-static void combine(void *dst, const void *a, const void *b, size_t n, kolo_type_t type, double ca, double cb)
+/* Computes dst = c[0] a + c[1] b; dst may be a or b. */
+static void combine(kolo_type_t type, size_t n, void *dst, const void *a, const void *b, const double c[2])
 {
+    double ca = c[0], cb = c[1];
     float x[BLOCK], y[BLOCK];
     if (type == KOLO_FLOAT32) kolo_values()->combine_f32(dst, a, b, n, ca, cb);
     if (type == KOLO_FLOAT64) kolo_values()->combine_f64(dst, a, b, n, ca, cb);
@@ -128,28 +129,36 @@ static void merge(const adasum_t *x, piece_t piece, bool mine_is_a)
         char *mine = x->data + part.from * x->elem;
         const char *theirs = x->theirs + (part.from - piece.from) * x->elem;
         const double *p = x->sums + t * PRODUCTS;
-        combine(mine, mine_is_a ? mine : theirs, mine_is_a ? theirs : mine, part.to - part.from, x->type,
-                coefficient(p[AB], p[AA]), coefficient(p[AB], p[BB]));
+        const double c[2] = {coefficient(p[AB], p[AA]), coefficient(p[AB], p[BB])};
+        combine(x->type, part.to - part.from, mine, mine_is_a ? mine : theirs, mine_is_a ? theirs : mine, c);
     }
 }
 
 /* ---- between ranks ---- */
 
-/* Both sides know when there is nothing to send. */
-static kolo_status_t exchange(const adasum_t *x, int peer, const void *out, size_t nout, void *in, size_t nin,
-                              kolo_type_t type)
+typedef struct {
+    const void *out;
+    size_t nout;
+    void *in;
+    size_t nin;
+    kolo_type_t type;
+} swap_t;
+
+/* Sends and receives. Both sides know when there is nothing to send. */
+static kolo_status_t exchange(const adasum_t *x, int peer, const swap_t *w)
 {
     kolo_status_t status = KOLO_OK;
     KOLO_TRY(kolo_group_start());
-    if (nout > 0) status = kolo_send(out, nout, type, peer, x->s->comm, NULL);
-    if (nin > 0 && status == KOLO_OK) status = kolo_recv(in, nin, type, peer, x->s->comm, NULL);
+    if (w->nout > 0) status = kolo_send(w->out, w->nout, w->type, peer, x->s->comm, NULL);
+    if (w->nin > 0 && status == KOLO_OK) status = kolo_recv(w->in, w->nin, w->type, peer, x->s->comm, NULL);
     kolo_status_t ended = kolo_group_end();
     return status == KOLO_OK ? ended : status;
 }
 
 static kolo_status_t send_piece(const adasum_t *x, int peer, piece_t out, piece_t in, void *into)
 {
-    return exchange(x, peer, x->data + out.from * x->elem, out.to - out.from, into, in.to - in.from, x->type);
+    const swap_t w = {x->data + out.from * x->elem, out.to - out.from, into, in.to - in.from, x->type};
+    return exchange(x, peer, &w);
 }
 
 /* The ranks around this one, `group` of them, add their parts up. Partners add the same two numbers, so the sums
@@ -158,7 +167,7 @@ static kolo_status_t sum_over(const adasum_t *x, int group)
 {
     size_t n = x->ntensors * PRODUCTS;
     for (int d = 1; d < group; d *= 2) {
-        KOLO_TRY(exchange(x, x->s->rank ^ d, x->sums, n, x->others, n, KOLO_FLOAT64));
+        KOLO_TRY(exchange(x, x->s->rank ^ d, &(swap_t){x->sums, n, x->others, n, KOLO_FLOAT64}));
         for (size_t i = 0; i < n; i++) x->sums[i] += x->others[i];
     }
     return KOLO_OK;

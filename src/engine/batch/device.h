@@ -182,8 +182,13 @@ kolo_status_t kolo_fusion_end(kolo_set_t *s, kolo_flight_t *flight, kolo_respons
  * added to the flight's. */
 kolo_status_t kolo_fusion_pack(kolo_set_t *s, kolo_use_t *use, kolo_flight_t *flight, kolo_response_t *const *batch,
                                size_t n, void *packed);
-kolo_status_t kolo_fusion_unpack(kolo_set_t *s, kolo_use_t *use, kolo_flight_t *flight,
-                                 kolo_response_t *const *batch, size_t n, void *packed, size_t *nentries);
+typedef struct {
+    kolo_response_t *const *responses;
+    size_t n;
+    char *packed; /* where they lie */
+} kolo_packed_t;
+kolo_status_t kolo_fusion_unpack(kolo_set_t *s, kolo_use_t *use, kolo_flight_t *flight, const kolo_packed_t *batch,
+                                 size_t *nentries);
 /* Waits for what the CPU's thread still does, and completes it. */
 kolo_status_t kolo_fusion_settle(struct kolo_tensor_engine *e);
 /* What no stuck device may still read or write is freed; the rest stays. */

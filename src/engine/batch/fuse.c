@@ -34,7 +34,7 @@ static bool may_fuse(const kolo_fuse_rules_t *rules, const kolo_response_t *r, i
     return r->status == KOLO_OK && fused && bytes <= rules->tensor_max && bytes <= rules->threshold;
 }
 
-/* May both be in one operation? Scales and shapes are each tensor's own. */
+/* Tells whether both may be in one operation. Scales and shapes are each tensor's own. */
 static bool is_alike(const kolo_response_t *a, const kolo_response_t *b)
 {
     const kolo_request_t *x = &a->request, *y = &b->request;

@@ -97,16 +97,23 @@ kolo_status_t kolo_fusion_room(struct kolo_tensor_engine *e, size_t bytes, void 
 
 /* ---- in and out ---- */
 
-/* One tensor's pieces between its memory, where they follow each other, and the buffer. memory NULL: there is none,
+/* Where one tensor's pieces lie in a buffer. */
+typedef struct {
+    kolo_type_t type;
+    const kolo_backend_pieces_t *pieces;
+    const size_t *places;
+    char *buffer;
+} spread_t;
+
+/* Adds copies between its memory, where the pieces follow each other, and the buffer. memory NULL: there is none,
  * and the buffer gets what changes nothing. */
-static void add_lifts(kolo_flight_t *flight, const kolo_response_t *r, const kolo_backend_pieces_t *pieces,
-                      const size_t *places, char *buffer, char *memory, bool out, kolo_lift_t like)
+static void add_lifts(kolo_flight_t *flight, spread_t p, char *memory, bool out, kolo_lift_t like)
 {
-    size_t elem = kolo_type_size(r->request.type);
-    like.type = r->request.type;
-    for (int i = 0; i < pieces->n; i++) {
-        char *place = buffer + places[i];
-        like.count = kolo_piece_elements(pieces, i);
+    size_t elem = kolo_type_size(p.type);
+    like.type = p.type;
+    for (int i = 0; i < p.pieces->n; i++) {
+        char *place = p.buffer + p.places[i];
+        like.count = kolo_piece_elements(p.pieces, i);
         like.to = out ? memory : place;
         like.from = out ? place : memory;
         flight->lifts[flight->nlifts++] = like;
@@ -146,13 +153,13 @@ kolo_status_t kolo_fusion_pack(kolo_set_t *s, kolo_use_t *use, kolo_flight_t *fl
     for (size_t i = 0; i < n; i++) {
         kolo_entry_t *entry = batch[i]->entry;
         kolo_backend_pieces_t pieces = kolo_pieces_of(s, batch[i], false);
+        const spread_t at = {batch[i]->request.type, &pieces, places, packed};
         bool waited;
         if (!entry && s->engine->native) /* this rank has joined */
-            add_lifts(flight, batch[i], &pieces, places, packed, NULL, false,
-                      (kolo_lift_t){.op = op, .factor = 1.0});
+            add_lifts(flight, at, NULL, false, (kolo_lift_t){.op = op, .factor = 1.0});
         if (use_of(batch[i]) == use->number) {
             KOLO_TRY(kolo_use_follow(use, entry, &waited));
-            add_lifts(flight, batch[i], &pieces, places, packed, (char *)entry->input, false,
+            add_lifts(flight, at, (char *)entry->input, false,
                       (kolo_lift_t){.op = KOLO_SUM, .factor = batch[i]->request.prescale});
         }
         kolo_places_pass(places, &pieces, elem);
@@ -177,7 +184,8 @@ static void pack_cpu(kolo_set_t *s, kolo_flight_t *flight, char *host, kolo_resp
         const kolo_response_t *r = batch[i];
         kolo_backend_pieces_t pieces = kolo_pieces_of(s, r, false);
         if (use_of(r) == KOLO_USE_CPU)
-            add_lifts(flight, r, &pieces, places, host, r->entry ? (char *)r->entry->input : NULL, false,
+            add_lifts(flight, (spread_t){r->request.type, &pieces, places, host},
+                      r->entry ? (char *)r->entry->input : NULL, false,
                       (kolo_lift_t){.op = op, .factor = r->entry ? r->request.prescale : 1.0});
         kolo_places_pass(places, &pieces, elem);
     }
@@ -263,10 +271,12 @@ kolo_status_t kolo_fusion_await(kolo_set_t *s, kolo_flight_t *flight, void **mem
 }
 
 /* Results of those tensors that are `of` a device, from where they lie packed. Their entries go to `entries`. */
-static size_t unpack(kolo_set_t *s, kolo_flight_t *flight, char *packed, int of, kolo_response_t *const *batch,
-                     size_t n, kolo_entry_t **entries)
+static size_t unpack(kolo_set_t *s, kolo_flight_t *flight, const kolo_packed_t *packed, int of,
+                     kolo_entry_t **entries)
 {
-    size_t elem = kolo_type_size(batch[0]->request.type), nentries = 0, *places = kolo_places_of(s, batch, n, true);
+    kolo_response_t *const *batch = packed->responses;
+    size_t elem = kolo_type_size(batch[0]->request.type), nentries = 0, n = packed->n;
+    size_t *places = kolo_places_of(s, batch, n, true);
     int64_t shape[KOLO_TENSOR_DIMS_MAX];
     for (size_t i = 0; i < n; i++) {
         const kolo_response_t *r = batch[i];
@@ -279,7 +289,7 @@ static size_t unpack(kolo_set_t *s, kolo_flight_t *flight, char *packed, int of,
             char *output = kolo_output_memory(r->entry, shape, r->request.ndims);
             kolo_output_examine(r->entry, output, kolo_output_bytes(r->entry, shape, r->request.ndims));
             if (r->entry->status == KOLO_OK)
-                add_lifts(flight, r, &pieces, places, packed, output, true,
+                add_lifts(flight, (spread_t){r->request.type, &pieces, places, packed->packed}, output, true,
                           (kolo_lift_t){.op = KOLO_SUM, .factor = factor});
         }
         kolo_places_pass(places, &pieces, elem);
@@ -287,11 +297,11 @@ static size_t unpack(kolo_set_t *s, kolo_flight_t *flight, char *packed, int of,
     return nentries;
 }
 
-kolo_status_t kolo_fusion_unpack(kolo_set_t *s, kolo_use_t *use, kolo_flight_t *flight,
-                                 kolo_response_t *const *batch, size_t n, void *packed, size_t *nentries)
+kolo_status_t kolo_fusion_unpack(kolo_set_t *s, kolo_use_t *use, kolo_flight_t *flight, const kolo_packed_t *batch,
+                                 size_t *nentries)
 {
     size_t first = flight->nlifts;
-    *nentries += unpack(s, flight, packed, use->number, batch, n, flight->entries + *nentries);
+    *nentries += unpack(s, flight, batch, use->number, flight->entries + *nentries);
     return kolo_use_lift(use, flight->lifts + first, flight->nlifts - first);
 }
 
@@ -299,7 +309,8 @@ static kolo_status_t unpack_device(kolo_set_t *s, kolo_use_t *use, kolo_flight_t
                                    kolo_response_t *const *batch, size_t n)
 {
     KOLO_TRY(cross(s, use, flight->buffer, batch, n, true));
-    KOLO_TRY(kolo_fusion_unpack(s, use, flight, batch, n, use->buffers[flight->buffer].address, &flight->nentries));
+    const kolo_packed_t packed = {batch, n, use->buffers[flight->buffer].address};
+    KOLO_TRY(kolo_fusion_unpack(s, use, flight, &packed, &flight->nentries));
     return kolo_use_mark(use, &flight->marks[use->number]);
 }
 
@@ -318,7 +329,8 @@ kolo_status_t kolo_fusion_end(kolo_set_t *s, kolo_flight_t *flight, kolo_respons
     if (flight->uses & CPU_BIT) {
         size_t first = flight->nlifts;
         flight->now = does_now(e, flight->uses, more, flight->bytes);
-        done->n = unpack(s, flight, packed, KOLO_USE_CPU, batch, n, flight->now ? done->entries : flight->entries);
+        done->n = unpack(s, flight, &(kolo_packed_t){batch, n, packed}, KOLO_USE_CPU,
+                         flight->now ? done->entries : flight->entries);
         KOLO_TRY(lift_cpu(e, flight, first));
     }
     if ((flight->uses & CPU_BIT) && !flight->now) {

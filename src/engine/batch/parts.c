@@ -19,7 +19,7 @@ static size_t align_of(const kolo_set_t *s, const kolo_request_t *q)
     return s->engine->native ? NATIVE_ALIGN / kolo_type_size(q->type) : 1;
 }
 
-/* One piece in each rank's part, whoever's buffer it is. */
+/* Lists one piece in each rank's part, whoever's buffer it is. */
 static kolo_backend_pieces_t pieces_of_all(const kolo_set_t *s, const kolo_response_t *response)
 {
     const kolo_request_t *q = &response->request;

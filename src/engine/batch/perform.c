@@ -330,7 +330,7 @@ static kolo_status_t run_fused_native(kolo_set_t *s, batch_t *b)
     KOLO_TRY(run_packed(s, b, packed, bytes));
     traced(s, b->responses, b->n, operation_of(s, &b->responses[0]->request), &e->tally.operate_ns, &since);
     flight->nlifts = 0;
-    KOLO_TRY(kolo_fusion_unpack(s, use, flight, b->responses, b->n, packed, &unpacked));
+    KOLO_TRY(kolo_fusion_unpack(s, use, flight, &(kolo_packed_t){b->responses, b->n, packed}, &unpacked));
     traced(s, b->responses, b->n, KOLO_DO_COPY_OUT, &e->tally.pack_ns, &since);
     return KOLO_OK;
 }

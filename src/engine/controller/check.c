@@ -132,7 +132,7 @@ static int by_text(const void *a, const void *b)
     return x->shown < y->shown ? -1 : x->shown > y->shown;
 }
 
-/* The lowest rank of a view that is at least `from`. */
+/* Returns the lowest rank of a view that is at least `from`. */
 static int next_rank(const view_t *view, int from)
 {
     int rank = INT_MAX;
@@ -260,7 +260,7 @@ static bool too_large(const kolo_controller_t *c, const kolo_row_t *row, char *t
     return true;
 }
 
-/* The lowest rank from `from` on that has tensors outstanding. */
+/* Returns the lowest rank from `from` on that has tensors outstanding. */
 static int next_busy(const kolo_row_t *row, int from)
 {
     int rank = INT_MAX;

@@ -18,11 +18,6 @@ kolo_status_t kolo_bytes_room(kolo_bytes_t *bytes, size_t room);
 /* `out` keeps its memory from call to call. */
 kolo_status_t kolo_requests_encode(const kolo_request_t *const *requests, size_t count, kolo_bytes_t *out);
 kolo_status_t kolo_responses_encode(const kolo_responses_t *list, int nranks, int njoined, kolo_bytes_t *out);
-/* Calls fn for each request, in order; text and request only live as long as the call. Bytes that make no sense are
- * KOLO_ERR_PROTOCOL, before the first call. */
-typedef kolo_status_t (*kolo_request_fn_t)(void *arg, const kolo_request_t *request);
-kolo_status_t kolo_requests_decode(const uint8_t *bytes, size_t length, int nranks, kolo_request_fn_t fn,
-                                   void *arg);
 /* Adds to the list. */
 kolo_status_t kolo_responses_decode(const uint8_t *bytes, size_t length, int nranks, kolo_responses_t *list,
                                     int *njoined);

@@ -84,9 +84,9 @@ kolo_status_t kolo_controller_shared(kolo_controller_t *c, const kolo_request_t 
                                      const kolo_ranks_t *ranks);
 /* After all requests of a cycle: answers join if all ranks have joined. */
 kolo_status_t kolo_controller_finish(kolo_controller_t *c);
-/* True if `rank` has neither sent the request nor joined. */
+/* Returns true if `rank` has neither sent the request nor joined. */
 bool kolo_row_lacks(const kolo_controller_t *c, const kolo_row_t *row, int rank);
-/* KOLO_OK if all ranks sent equal requests; else `text` names the difference. */
+/* Returns KOLO_OK if all ranks sent equal requests; else `text` names the difference. */
 kolo_status_t kolo_row_check(const kolo_controller_t *c, const kolo_row_t *row, char *text, size_t bytes);
 
 /* warn_ms: until a tensor that some ranks lack is reported; limit_ms: until it ends the engine; 0: never. */

@@ -124,5 +124,5 @@ static kolo_status_t add(void *arg, const kolo_request_t *request, const kolo_ra
 kolo_status_t kolo_merge_child(kolo_merge_t *m, const kolo_tree_place_t *child, int nranks, const uint8_t *bytes,
                                size_t length)
 {
-    return kolo_shared_decode(bytes, length, child, nranks, add, m);
+    return kolo_requests_decode(bytes, length, child, nranks, add, m);
 }

@@ -43,9 +43,10 @@ static void arena_free(void *arg, void *p)
     (void)p;
 }
 
-kolo_status_t kolo_arena_init(kolo_arena_t *a, size_t length, size_t factor)
+kolo_status_t kolo_arena_init(kolo_arena_t *a, size_t length)
 {
-    *a = (kolo_arena_t){.allocator = {arena_alloc, arena_free, a}, .room = length * factor + KOLO_ARENA_EXTRA};
+    *a = (kolo_arena_t){.allocator = {arena_alloc, arena_free, a},
+                        .room = length * KOLO_ARENA_FACTOR + KOLO_ARENA_EXTRA};
     a->block = malloc(a->room);
     if (!a->block) return kolo_fail(KOLO_ERR_NO_MEMORY, "engine: out of memory to read %zu bytes", length);
     return KOLO_OK;
@@ -144,9 +145,19 @@ const char *kolo_message_get(const KoloWire__Request *in, int nranks, char *text
     return NULL;
 }
 
-kolo_status_t kolo_requests_encode(const kolo_request_t *const *requests, size_t count, kolo_bytes_t *out)
+kolo_status_t kolo_message_pack(KoloWire__Request **table, size_t count, kolo_bytes_t *out)
 {
     KoloWire__RequestList list = KOLO_WIRE__REQUEST_LIST__INIT;
+    list.version = VERSION;
+    list.n_requests = count;
+    list.requests = table;
+    KOLO_TRY(kolo_bytes_room(out, kolo_wire__request_list__get_packed_size(&list)));
+    out->length = kolo_wire__request_list__pack(&list, out->bytes);
+    return KOLO_OK;
+}
+
+kolo_status_t kolo_requests_encode(const kolo_request_t *const *requests, size_t count, kolo_bytes_t *out)
+{
     KoloWire__Request *rows = malloc((count + 1) * sizeof *rows);
     KoloWire__Request **table = malloc((count + 1) * sizeof *table);
     kolo_status_t status = KOLO_OK;
@@ -155,41 +166,9 @@ kolo_status_t kolo_requests_encode(const kolo_request_t *const *requests, size_t
         kolo_message_put(requests[i], &rows[i]);
         table[i] = &rows[i];
     }
-    list.version = VERSION;
-    list.n_requests = count;
-    list.requests = table;
-    if (status == KOLO_OK) status = kolo_bytes_room(out, kolo_wire__request_list__get_packed_size(&list));
-    if (status == KOLO_OK) out->length = kolo_wire__request_list__pack(&list, out->bytes);
+    if (status == KOLO_OK) status = kolo_message_pack(table, count, out);
     free(rows);
     free(table);
-    return status;
-}
-
-static kolo_status_t each_request(const KoloWire__RequestList *list, int nranks, kolo_request_fn_t fn, void *arg)
-{
-    char text[KOLO_TENSOR_NAME_MAX + 1];
-    kolo_request_t request;
-    if (list == NULL) return kolo_message_wrong("no list of requests");
-    if (list->version != VERSION) return kolo_message_wrong("requests of another version");
-    if (list->n_requests > KOLO_ENGINE_REQUESTS_MAX) return kolo_message_wrong("too many requests");
-    for (int pass = 0; pass < 2; pass++) { /* all are checked before anything is done */
-        for (size_t i = 0; i < list->n_requests; i++) {
-            const char *bad = kolo_message_get(list->requests[i], nranks, text, &request);
-            if (bad) return kolo_message_wrong(bad);
-            if (pass) KOLO_TRY(fn(arg, &request));
-        }
-    }
-    return KOLO_OK;
-}
-
-kolo_status_t kolo_requests_decode(const uint8_t *bytes, size_t length, int nranks, kolo_request_fn_t fn, void *arg)
-{
-    kolo_arena_t arena;
-    if (length > KOLO_ENGINE_MESSAGE_MAX) return kolo_message_wrong("it is too long");
-    KOLO_TRY(kolo_arena_init(&arena, length, KOLO_ARENA_FACTOR));
-    kolo_status_t status =
-        each_request(kolo_wire__request_list__unpack(&arena.allocator, length, bytes), nranks, fn, arg);
-    kolo_arena_fini(&arena);
     return status;
 }
 
@@ -333,7 +312,7 @@ kolo_status_t kolo_responses_decode(const uint8_t *bytes, size_t length, int nra
     kolo_responses_t got;
     kolo_responses_init(&got);
     if (length > KOLO_ENGINE_MESSAGE_MAX) return kolo_message_wrong("it is too long");
-    KOLO_TRY(kolo_arena_init(&arena, length, KOLO_ARENA_FACTOR));
+    KOLO_TRY(kolo_arena_init(&arena, length));
     kolo_status_t status =
         each_response(kolo_wire__response_list__unpack(&arena.allocator, length, bytes), nranks, &got, njoined);
     kolo_arena_fini(&arena);
@@ -369,12 +348,6 @@ kolo_status_t kolo_requests_encode(const kolo_request_t *const *requests, size_t
 kolo_status_t kolo_responses_encode(const kolo_responses_t *list, int nranks, int njoined, kolo_bytes_t *out)
 {
     (void)list, (void)nranks, (void)njoined, (void)out;
-    return kolo_message_absent();
-}
-
-kolo_status_t kolo_requests_decode(const uint8_t *bytes, size_t length, int nranks, kolo_request_fn_t fn, void *arg)
-{
-    (void)bytes, (void)length, (void)nranks, (void)fn, (void)arg;
     return kolo_message_absent();
 }
 

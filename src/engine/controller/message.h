@@ -22,13 +22,15 @@ typedef struct {
 } kolo_arena_t;
 /* A pointer per repeated message and a struct of about 200 bytes per 2 bytes on the wire is the worst that a parse
  * can ask for; real lists need far less. */
-#define KOLO_ARENA_FACTOR 16
+#define KOLO_ARENA_FACTOR 32
 #define KOLO_ARENA_EXTRA  (1u << 16)
-kolo_status_t kolo_arena_init(kolo_arena_t *a, size_t length, size_t factor);
+kolo_status_t kolo_arena_init(kolo_arena_t *a, size_t length);
 void kolo_arena_fini(kolo_arena_t *a);
 
 kolo_status_t kolo_message_wrong(const char *what);
 void kolo_message_put(const kolo_request_t *request, KoloWire__Request *out);
+/* Packs a list of requests. */
+kolo_status_t kolo_message_pack(KoloWire__Request **table, size_t count, kolo_bytes_t *out);
 /* NULL: *out is filled in, its name in `text`; else what is wrong. */
 const char *kolo_message_get(const KoloWire__Request *in, int nranks, char *text, kolo_request_t *out);
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Messages of the tree: requests with the ranks that send them. As in message.c, all bounds are checked before
- * anything is done: length, memory, every field, and that a rank speaks for itself and those below it only.
+ * Requests with the ranks that send them: of one rank, or of all that a rank of the tree speaks for. As in
+ * message.c, all bounds are checked before anything is done: length, memory, every field, and that a rank speaks
+ * for itself and those below it only.
  */
 #include "engine/controller/message.h"
 #include "engine/controller/tree.h"
@@ -11,9 +12,6 @@
 
 #ifdef KOLO_HAVE_PROTOBUF
 
-/* A request here is two messages in a third. */
-#define FACTOR 32
-
 /* ---- out ---- */
 
 static bool is_everybody(const kolo_ranks_t *ranks, const kolo_tree_place_t *place)
@@ -22,7 +20,7 @@ static bool is_everybody(const kolo_ranks_t *ranks, const kolo_tree_place_t *pla
 }
 
 /* numbers: two for each run; rows: one. */
-static void put_ranks(const kolo_ranks_t *ranks, const kolo_tree_place_t *place, KoloWire__Shared *out,
+static void put_ranks(const kolo_ranks_t *ranks, const kolo_tree_place_t *place, KoloWire__Request *out,
                       uint32_t *numbers, int64_t *rows)
 {
     if (is_everybody(ranks, place)) return;
@@ -40,15 +38,13 @@ static void put_ranks(const kolo_ranks_t *ranks, const kolo_tree_place_t *place,
 }
 
 typedef struct {
-    KoloWire__Shared *shared, **table;
-    KoloWire__Request *requests;
+    KoloWire__Request *requests, **table;
     uint32_t *numbers;
     int64_t *rows;
 } draft_t;
 
 static void free_draft(draft_t *d)
 {
-    free(d->shared);
     free(d->table);
     free(d->requests);
     free(d->numbers);
@@ -59,19 +55,16 @@ static kolo_status_t fill_draft(const kolo_merge_t *m, const kolo_tree_place_t *
 {
     size_t runs = 0, i = 0, at = 0;
     for (const kolo_shared_t *s = m->first; s; s = s->behind) runs += (size_t)s->ranks.count;
-    d->shared = malloc(m->count * sizeof *d->shared);
-    d->table = malloc(m->count * sizeof(KoloWire__Shared *));
+    d->table = malloc(m->count * sizeof(KoloWire__Request *));
     d->requests = malloc(m->count * sizeof *d->requests);
     d->numbers = malloc(2 * runs * sizeof *d->numbers);
     d->rows = malloc(runs * sizeof *d->rows);
-    if (!d->shared || !d->table || !d->requests || !d->numbers || !d->rows)
+    if (!d->table || !d->requests || !d->numbers || !d->rows)
         return kolo_fail(KOLO_ERR_NO_MEMORY, "engine: out of memory for %zu requests", m->count);
     for (const kolo_shared_t *s = m->first; s; s = s->behind, i++) {
-        kolo_wire__shared__init(&d->shared[i]);
         kolo_message_put(&s->request, &d->requests[i]);
-        d->shared[i].request = &d->requests[i];
-        put_ranks(&s->ranks, place, &d->shared[i], d->numbers + 2 * at, d->rows + at);
-        d->table[i] = &d->shared[i];
+        put_ranks(&s->ranks, place, &d->requests[i], d->numbers + 2 * at, d->rows + at);
+        d->table[i] = &d->requests[i];
         at += (size_t)s->ranks.count;
     }
     return KOLO_OK;
@@ -79,23 +72,17 @@ static kolo_status_t fill_draft(const kolo_merge_t *m, const kolo_tree_place_t *
 
 kolo_status_t kolo_merge_encode(const kolo_merge_t *m, const kolo_tree_place_t *place, kolo_bytes_t *out)
 {
-    KoloWire__SharedList list = KOLO_WIRE__SHARED_LIST__INIT;
-    draft_t d = {NULL, NULL, NULL, NULL, NULL};
+    draft_t d = {NULL, NULL, NULL, NULL};
     out->length = 0;
     if (m->count == 0) return KOLO_OK;
     kolo_status_t status = fill_draft(m, place, &d);
-    list.version = KOLO_MESSAGE_VERSION;
-    list.n_requests = m->count;
-    list.requests = d.table;
-    size_t length = status == KOLO_OK ? kolo_wire__shared_list__get_packed_size(&list) : 0;
-    if (length > kolo_shared_bytes_max(place))
+    if (status == KOLO_OK) status = kolo_message_pack(d.table, m->count, out);
+    if (status == KOLO_OK && out->length > kolo_shared_bytes_max(place))
         status = kolo_fail(
             KOLO_ERR_UNSUPPORTED,
             "engine: the %zu requests of ranks %d to %d are %zu bytes, at most %llu are sent at once: "
             "submit fewer tensors at a time, or the same ones on all ranks",
-            m->count, place->first, place->end - 1, length, (unsigned long long)kolo_shared_bytes_max(place));
-    if (status == KOLO_OK) status = kolo_bytes_room(out, length);
-    if (status == KOLO_OK) out->length = kolo_wire__shared_list__pack(&list, out->bytes);
+            m->count, place->first, place->end - 1, out->length, (unsigned long long)kolo_shared_bytes_max(place));
     free_draft(&d);
     return status;
 }
@@ -103,7 +90,7 @@ kolo_status_t kolo_merge_encode(const kolo_merge_t *m, const kolo_tree_place_t *
 /* ---- in ---- */
 
 /* Fills in ranks, whose memory is kept from one to the next. NULL: it makes sense. */
-static const char *get_runs(const KoloWire__Shared *in, const kolo_tree_place_t *place, int64_t rows,
+static const char *get_runs(const KoloWire__Request *in, const kolo_tree_place_t *place, int64_t rows,
                             kolo_ranks_t *ranks)
 {
     int64_t at = place->first;
@@ -118,11 +105,10 @@ static const char *get_runs(const KoloWire__Shared *in, const kolo_tree_place_t 
     return NULL;
 }
 
-static const char *get_shared(const KoloWire__Shared *in, const kolo_tree_place_t *place, int nranks, char *text,
+static const char *get_shared(const KoloWire__Request *in, const kolo_tree_place_t *place, int nranks, char *text,
                               kolo_request_t *request, kolo_ranks_t *ranks)
 {
-    if (in == NULL) return "no request";
-    const char *bad = kolo_message_get(in->request, nranks, text, request);
+    const char *bad = kolo_message_get(in, nranks, text, request);
     if (bad) return bad;
     ranks->count = ranks->total = 0;
     int64_t rows = kolo_request_rows(request);
@@ -144,8 +130,8 @@ static const char *get_shared(const KoloWire__Shared *in, const kolo_tree_place_
                : "more ranks than memory can hold";
 }
 
-static kolo_status_t each(const KoloWire__SharedList *list, const kolo_tree_place_t *place, int nranks,
-                          kolo_shared_fn_t fn, void *arg, kolo_ranks_t *ranks)
+static kolo_status_t each(const KoloWire__RequestList *list, const kolo_tree_place_t *place, int nranks,
+                          kolo_request_fn_t fn, void *arg, kolo_ranks_t *ranks)
 {
     char text[KOLO_TENSOR_NAME_MAX + 1];
     kolo_request_t request;
@@ -163,15 +149,15 @@ static kolo_status_t each(const KoloWire__SharedList *list, const kolo_tree_plac
     return KOLO_OK;
 }
 
-kolo_status_t kolo_shared_decode(const uint8_t *bytes, size_t length, const kolo_tree_place_t *place, int nranks,
-                                 kolo_shared_fn_t fn, void *arg)
+kolo_status_t kolo_requests_decode(const uint8_t *bytes, size_t length, const kolo_tree_place_t *place, int nranks,
+                                   kolo_request_fn_t fn, void *arg)
 {
     kolo_arena_t arena;
     kolo_ranks_t ranks = {NULL, 0, 0, 0};
     if (length > kolo_shared_bytes_max(place)) return kolo_message_wrong("it is too long");
-    KOLO_TRY(kolo_arena_init(&arena, length, FACTOR));
+    KOLO_TRY(kolo_arena_init(&arena, length));
     kolo_status_t status =
-        each(kolo_wire__shared_list__unpack(&arena.allocator, length, bytes), place, nranks, fn, arg, &ranks);
+        each(kolo_wire__request_list__unpack(&arena.allocator, length, bytes), place, nranks, fn, arg, &ranks);
     kolo_ranks_fini(&ranks);
     kolo_arena_fini(&arena);
     return status;
@@ -185,8 +171,8 @@ kolo_status_t kolo_merge_encode(const kolo_merge_t *m, const kolo_tree_place_t *
     return kolo_message_absent();
 }
 
-kolo_status_t kolo_shared_decode(const uint8_t *bytes, size_t length, const kolo_tree_place_t *place, int nranks,
-                                 kolo_shared_fn_t fn, void *arg)
+kolo_status_t kolo_requests_decode(const uint8_t *bytes, size_t length, const kolo_tree_place_t *place, int nranks,
+                                   kolo_request_fn_t fn, void *arg)
 {
     (void)bytes, (void)length, (void)place, (void)nranks, (void)fn, (void)arg;
     return kolo_message_absent();

@@ -3,6 +3,7 @@
  * Messages of the slow path come out as they went in; damaged ones are refused with a reason, never believed.
  */
 #include "base/test.h"
+#include "engine/controller/tree.h"
 #include "engine/engine.h"
 
 #include <stdlib.h>
@@ -16,9 +17,12 @@ typedef struct {
     char name[KOLO_TENSOR_NAME_MAX + 1];
 } seen_t;
 
-static kolo_status_t see(void *arg, const kolo_request_t *q)
+static const kolo_tree_place_t alone = {.first = 2, .end = 3};
+
+static kolo_status_t see(void *arg, const kolo_request_t *q, const kolo_ranks_t *ranks)
 {
     seen_t *s = arg;
+    assert_true(ranks->count == 1 && ranks->runs[0].first == 2 && ranks->runs[0].end == 3);
     s->count++;
     s->last = *q;
     memcpy(s->name, q->name.text, q->name.length + 1);
@@ -50,7 +54,7 @@ static void requests_come_out_as_they_went_in(void **state)
     (void)state;
     join.work = KOLO_WORK_JOIN;
     assert_int_equal(kolo_requests_encode(list, 2, &bytes), KOLO_OK);
-    assert_int_equal(kolo_requests_decode(bytes.bytes, bytes.length, RANKS, see, &seen), KOLO_OK);
+    assert_int_equal(kolo_requests_decode(bytes.bytes, bytes.length, &alone, RANKS, see, &seen), KOLO_OK);
     assert_int_equal(seen.count, 2);
     assert_string_equal(seen.name, "layer");
     assert_true(kolo_request_equal(&seen.last, &q));
@@ -95,7 +99,7 @@ static void refuse(kolo_request_t q, const char *why)
     const kolo_request_t *list[] = {&q};
     seen_t seen = {0};
     assert_int_equal(kolo_requests_encode(list, 1, &bytes), KOLO_OK);
-    assert_int_equal(kolo_requests_decode(bytes.bytes, bytes.length, RANKS, see, &seen), KOLO_ERR_PROTOCOL);
+    assert_int_equal(kolo_requests_decode(bytes.bytes, bytes.length, &alone, RANKS, see, &seen), KOLO_ERR_PROTOCOL);
     assert_non_null(strstr(kolo_error_text(), why));
     assert_int_equal(seen.count, 0);
     free(bytes.bytes);
@@ -159,7 +163,7 @@ static void changes_of_sets_that_make_no_sense_are_refused(void **state)
     seen_t seen = {0};
     (void)state;
     assert_int_equal(kolo_requests_encode(list, 2, &bytes), KOLO_OK);
-    assert_int_equal(kolo_requests_decode(bytes.bytes, bytes.length, RANKS, see, &seen), KOLO_OK);
+    assert_int_equal(kolo_requests_decode(bytes.bytes, bytes.length, &alone, RANKS, see, &seen), KOLO_OK);
     assert_int_equal(seen.count, 2);
     free(bytes.bytes);
     refuse(change(KOLO_WORK_ADD_SET, 1, 7, RANKS, 3), "change"); /* no such rank */
@@ -190,7 +194,7 @@ static void a_damaged_message_is_never_half_believed(void **state)
         memcpy(copy, bytes.bytes, bytes.length);
         copy[(s >> 33) % bytes.length] ^= (uint8_t)(1 + (s >> 20) % 255);
         size_t length = i % 3 ? bytes.length : (s >> 45) % bytes.length;
-        kolo_status_t status = kolo_requests_decode(copy, length, RANKS, see, &seen);
+        kolo_status_t status = kolo_requests_decode(copy, length, &alone, RANKS, see, &seen);
         if (status != KOLO_OK) assert_int_equal(seen.count, 0);
         assert_true(status == KOLO_OK || status == KOLO_ERR_PROTOCOL);
     }

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The first run that ends behind `rank`; count: none. Mostly ranks come in their order. */
+/* Returns the first run that ends behind `rank`; count: none. Mostly ranks come in their order. */
 static int find(const kolo_ranks_t *ranks, int rank)
 {
     int low = 0, high = ranks->count;

@@ -21,7 +21,7 @@ typedef struct {
     int count, room, total; /* total: ranks of all runs */
 } kolo_ranks_t;
 
-/* The lowest rank of it that is at least `from`; INT_MAX: none. */
+/* Returns the lowest rank of it that is at least `from`; INT_MAX: none. */
 int kolo_ranks_next(const kolo_ranks_t *ranks, int from);
 /* None of the run may be in it already. Fails only for memory. */
 kolo_status_t kolo_ranks_add(kolo_ranks_t *ranks, kolo_ranks_run_t run);

@@ -11,16 +11,12 @@
 #include <limits.h>
 #include <stdlib.h>
 
-typedef struct {
-    kolo_set_t *set;
-    int rank;
-} source_t;
-
-static kolo_status_t hand_in(void *arg, const kolo_request_t *request)
+static kolo_status_t hand_in(void *arg, const kolo_request_t *request, const kolo_ranks_t *ranks)
 {
-    const source_t *s = arg;
-    if (KOLO_UNLIKELY(s->set->engine->timeline != NULL) && s->rank > 0) kolo_trace_ready(s->set, request, s->rank);
-    return kolo_controller_request(&s->set->controller, s->rank, request);
+    kolo_set_t *s = arg;
+    for (int r = 0; KOLO_UNLIKELY(s->engine->timeline != NULL) && r < INT_MAX;)
+        if ((r = kolo_ranks_next(ranks, r)) < INT_MAX) kolo_trace_ready(s, request, r++);
+    return kolo_controller_shared(&s->controller, request, ranks);
 }
 
 /* All requests are in. */
@@ -41,13 +37,14 @@ static void look_for_timeline(struct kolo_tensor_engine *e)
 
 static kolo_status_t coordinate(kolo_set_t *s, const uint64_t *lengths)
 {
-    source_t source = {s, 0};
+    const uint8_t *in = s->engine->in.bytes;
     look_for_timeline(s->engine);
-    KOLO_TRY(kolo_requests_decode(s->engine->out.bytes, s->engine->out.length, s->size, hand_in, &source));
-    for (size_t at = 0; ++source.rank < s->size; at += lengths[source.rank])
-        if (lengths[source.rank] > 0)
-            KOLO_TRY(
-                kolo_requests_decode(s->engine->in.bytes + at, lengths[source.rank], s->size, hand_in, &source));
+    for (int r = 0; r<s->size; in += r> 0 ? lengths[r] : 0, r++) {
+        const kolo_tree_place_t place = {.first = r, .end = r + 1};
+        const uint8_t *bytes = r > 0 ? in : s->engine->out.bytes;
+        size_t length = r > 0 ? lengths[r] : s->engine->out.length;
+        if (length > 0) KOLO_TRY(kolo_requests_decode(bytes, length, &place, s->size, hand_in, s));
+    }
     return conclude(s);
 }
 
@@ -100,14 +97,6 @@ static kolo_status_t send_up(kolo_set_t *s, size_t nrequests, const family_t *f)
     return status == KOLO_OK ? e->talk->send(s, f->place.parent, &e->out) : status;
 }
 
-static kolo_status_t hand_in_shared(void *arg, const kolo_request_t *request, const kolo_ranks_t *ranks)
-{
-    kolo_set_t *s = arg;
-    for (int r = 0; KOLO_UNLIKELY(s->engine->timeline != NULL) && r < INT_MAX;)
-        if ((r = kolo_ranks_next(ranks, r)) < INT_MAX) kolo_trace_ready(s, request, r++);
-    return kolo_controller_shared(&s->controller, request, ranks);
-}
-
 static kolo_status_t coordinate_tree(kolo_set_t *s, size_t nrequests, const family_t *f)
 {
     const kolo_bytes_t *in = &s->engine->in;
@@ -117,8 +106,7 @@ static kolo_status_t coordinate_tree(kolo_set_t *s, size_t nrequests, const fami
         KOLO_TRY(kolo_controller_request(&s->controller, 0, s->engine->requests[i]));
     for (int i = 0; i < f->place.nchildren; at += f->lengths[i++])
         if (f->lengths[i] > 0)
-            KOLO_TRY(
-                kolo_shared_decode(in->bytes + at, f->lengths[i], &f->children[i], s->size, hand_in_shared, s));
+            KOLO_TRY(kolo_requests_decode(in->bytes + at, f->lengths[i], &f->children[i], s->size, hand_in, s));
     return conclude(s);
 }
 

@@ -117,6 +117,10 @@ typedef struct {
     kolo_row_t *row;
     uint64_t lacking; /* hash of the ranks that it lacks: rows of one hash are told together */
 } overdue_t;
+typedef struct {
+    const overdue_t *rows;
+    size_t count;
+} lot_t;
 
 static int in_order(const void *a, const void *b)
 {
@@ -151,9 +155,10 @@ static void say_where(const kolo_controller_t *c, const int *ranks, const kolo_r
 }
 
 /* "rank 2 has not submitted tensor x, tensor y and 3 more, for which 3 ranks have waited 61.0 s" */
-static void say_all(const kolo_controller_t *c, const int *ranks, const overdue_t *rows, size_t count, uint64_t now,
-                    char *buf, size_t bytes)
+static void say_all(const kolo_controller_t *c, const int *ranks, lot_t lot, uint64_t now, char *buf, size_t bytes)
 {
+    const overdue_t *rows = lot.rows;
+    size_t count = lot.count;
     char where[150] = "", who[160], names[NAMES_TOLD * (NAME_SHOWN + 8) + 80], duration[32];
     uint64_t since = now;
     int most = 0;
@@ -229,14 +234,16 @@ static void show(kolo_controller_t *c, const int *ranks, overdue_t *rows, uint64
         for (from = i; from > 0 && rows[from - 1].lacking == rows[i].lacking;) from--;
         for (to = i; to < count && rows[to].lacking == rows[i].lacking;) to++;
     }
-    if (to > from) say_all(c, ranks, rows + from, to - from, now, text, sizeof text);
+    if (to > from) say_all(c, ranks, (lot_t){rows + from, to - from}, now, text, sizeof text);
     kolo_note_wait(c->stall.note, to > from ? since : 0, true, text);
 }
 
-/* One line for rows that lack the same ranks; true: one of them has reached the limit, and `text` says so. */
-static bool tell(const kolo_controller_t *c, const int *ranks, const overdue_t *rows, size_t count, uint64_t now,
-                 char *text, size_t bytes)
+/* Writes one line for rows that lack the same ranks; true: one of them has reached the limit, and `text` says so.
+ */
+static bool tell(const kolo_controller_t *c, const int *ranks, lot_t lot, uint64_t now, char *text, size_t bytes)
 {
+    const overdue_t *rows = lot.rows;
+    size_t count = lot.count;
     char line[KOLO_ERROR_TEXT_BYTES - 100];
     uint64_t soon = now + c->stall.patience_ns / 8;
     bool warn = false, over = false;
@@ -245,7 +252,7 @@ static bool tell(const kolo_controller_t *c, const int *ranks, const overdue_t *
         over |= at_limit(&c->stall, rows[i].row, now);
     }
     if (!warn && !over) return false;
-    say_all(c, ranks, rows, count, now, line, sizeof line);
+    say_all(c, ranks, lot, now, line, sizeof line);
     if (over)
         snprintf(text, bytes, "%s, KOLO_ENGINE_STALL_LIMIT_MS is over", line);
     else
@@ -269,7 +276,7 @@ bool kolo_stall_look(kolo_controller_t *c, const int *ranks, char *text, size_t 
     size_t n = collect(c, now, false, rows);
     for (size_t from = 0, to; from < n && !over; from = to) {
         for (to = from; to < n && rows[to].lacking == rows[from].lacking;) to++;
-        over = tell(c, ranks, rows + from, to - from, now, text, bytes);
+        over = tell(c, ranks, (lot_t){rows + from, to - from}, now, text, bytes);
     }
     free(rows);
     find_next(c, now);

@@ -53,9 +53,9 @@ kolo_status_t kolo_merge_child(kolo_merge_t *m, const kolo_tree_place_t *child, 
 kolo_status_t kolo_merge_encode(const kolo_merge_t *m, const kolo_tree_place_t *place, kolo_bytes_t *out);
 /* Calls fn for each, in order; what it gets lives as long as the call. Bytes that make no sense, ranks that are not
  * of the place among it, are KOLO_ERR_PROTOCOL before the first call. */
-typedef kolo_status_t (*kolo_shared_fn_t)(void *arg, const kolo_request_t *request, const kolo_ranks_t *ranks);
-kolo_status_t kolo_shared_decode(const uint8_t *bytes, size_t length, const kolo_tree_place_t *place, int nranks,
-                                 kolo_shared_fn_t fn, void *arg);
+typedef kolo_status_t (*kolo_request_fn_t)(void *arg, const kolo_request_t *request, const kolo_ranks_t *ranks);
+kolo_status_t kolo_requests_decode(const uint8_t *bytes, size_t length, const kolo_tree_place_t *place, int nranks,
+                                   kolo_request_fn_t fn, void *arg);
 /* The longest list of a place, whatever its sender announces: what its ranks could send one by one, and in any case
  * no more than this, several times what 100,000 tensors in other orders need. */
 #define KOLO_SHARED_BYTES_MAX (UINT64_C(256) << 20)

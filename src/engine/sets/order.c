@@ -39,7 +39,7 @@ static int parent_of(int rank)
     return (rank - 1) / KOLO_WAKE_FAN_OUT;
 }
 
-/* The child of `above` whose part of the tree `rank` is in; -1: rank is not below it. */
+/* Returns the child of `above` whose part of the tree `rank` is in; -1: rank is not below it. */
 static int branch_of(int above, int rank)
 {
     while (rank > above) {

@@ -99,7 +99,8 @@ void kolo_trace_cycle_over(struct kolo_tensor_engine *e)
     if (parked || kolo_trace_is_filling(&t->ring)) kolo_gate_open(&t->gate);
 }
 
-/* Is this operation recorded? Ranks count the operations on a tensor, so all of them record the same ones. */
+/* Tells whether this operation is recorded. Ranks count the operations on a tensor, so all of them record the same
+ * ones. */
 static bool begin(kolo_timeline_t *t, kolo_traced_t *traced, uint16_t work, uint64_t ns, bool room)
 {
     if (!traced->negotiating) {

@@ -74,7 +74,7 @@ static void put_time(kolo_timeline_t *t, uint64_t ns)
     for (uint64_t unit = 100; unit > 0; unit /= 10) t->text[t->length++] = (char)('0' + ns / unit % 10);
 }
 
-/* Bytes of the UTF-8 character that begins here, 0: it is none. */
+/* Returns the bytes of the UTF-8 character that begins here, 0: it is none. */
 static size_t utf8_bytes(const unsigned char *p)
 {
     size_t n = p[0] < 0x80                   ? 1

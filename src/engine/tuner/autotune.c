@@ -134,7 +134,7 @@ void kolo_autotune_tell(kolo_set_t *s, kolo_responses_t *answers)
 
 /* ---- life ---- */
 
-/* Is it on? And is it there, on hosts where it makes a difference? */
+/* Tells whether it is on, and is there on hosts where it makes a difference. */
 static bool is_hierarchical(const struct kolo_tensor_engine *e, kolo_work_t work, bool *there)
 {
     *there = false;

@@ -123,7 +123,8 @@ kolo_status_t kolo_gaussian_fit(kolo_gaussian_t *g)
         for (int d = 0; d < g->dims; d++) logs[d] = log(starts[s]);
         logs[g->dims] = 0;
         logs[g->dims + 1] = log(0.1);
-        KOLO_TRY(kolo_numeric_maximize(g->numeric, n, likelihood_of, g, lower, upper, CALLS, logs));
+        KOLO_TRY(kolo_numeric_maximize(g->numeric,
+                                       &(kolo_numeric_search_t){n, likelihood_of, g, lower, upper, CALLS}, logs));
         double likelihood = likelihood_of((unsigned)n, logs, NULL, g);
         if (likelihood <= likeliest && s > 0) continue;
         likeliest = likelihood;
@@ -216,8 +217,9 @@ kolo_status_t kolo_gaussian_propose(const kolo_gaussian_t *g, double best, doubl
     for (int k = 0; k < STARTS; k++) {
         memcpy(search.at, starts[k], sizeof search.at);
         if (smooth > 0)
-            KOLO_TRY(
-                kolo_numeric_maximize(g->numeric, smooth, improvement_at, &search, zeros, ones, CALLS, starts[k]));
+            KOLO_TRY(kolo_numeric_maximize(
+                g->numeric, &(kolo_numeric_search_t){smooth, improvement_at, &search, zeros, ones, CALLS},
+                starts[k]));
         double value = improvement_at((unsigned)smooth, starts[k], NULL, &search);
         if (value <= largest) continue;
         largest = value;

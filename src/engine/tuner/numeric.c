@@ -100,14 +100,13 @@ kolo_status_t kolo_numeric_solve_half(kolo_numeric_t *numeric, int n, const doub
                                                                                         : KOLO_ERR_INTERNAL;
 }
 
-kolo_status_t kolo_numeric_maximize(kolo_numeric_t *numeric, int dims, kolo_numeric_fn_t fn, void *arg,
-                                    const double *lower, const double *upper, int calls, double *x)
+kolo_status_t kolo_numeric_maximize(kolo_numeric_t *numeric, const kolo_numeric_search_t *s, double *x)
 {
     double value = 0;
-    nlopt_opt search = numeric->create(NLOPT_LN_SBPLX, (unsigned)dims);
+    nlopt_opt search = numeric->create(NLOPT_LN_SBPLX, (unsigned)s->dims);
     if (!search) return kolo_fail(KOLO_ERR_NO_MEMORY, "autotune: NLopt makes no search");
-    bool set = numeric->set_objective(search, fn, arg) >= 0 && numeric->set_lower(search, lower) >= 0 &&
-               numeric->set_upper(search, upper) >= 0 && numeric->set_calls(search, calls) >= 0 &&
+    bool set = numeric->set_objective(search, s->fn, s->arg) >= 0 && numeric->set_lower(search, s->lower) >= 0 &&
+               numeric->set_upper(search, s->upper) >= 0 && numeric->set_calls(search, s->calls) >= 0 &&
                numeric->set_tolerance(search, 1e-4) >= 0;
     nlopt_result result = set ? numeric->optimize(search, x, &value) : NLOPT_INVALID_ARGS;
     numeric->destroy(search);
@@ -152,10 +151,9 @@ kolo_status_t kolo_numeric_solve_half(kolo_numeric_t *numeric, int n, const doub
     return absent();
 }
 
-kolo_status_t kolo_numeric_maximize(kolo_numeric_t *numeric, int dims, kolo_numeric_fn_t fn, void *arg,
-                                    const double *lower, const double *upper, int calls, double *x)
+kolo_status_t kolo_numeric_maximize(kolo_numeric_t *numeric, const kolo_numeric_search_t *s, double *x)
 {
-    (void)numeric, (void)dims, (void)fn, (void)arg, (void)lower, (void)upper, (void)calls, (void)x;
+    (void)numeric, (void)s, (void)x;
     return absent();
 }
 

@@ -23,9 +23,14 @@ kolo_status_t kolo_numeric_solve(kolo_numeric_t *numeric, int n, const double *f
 kolo_status_t kolo_numeric_solve_half(kolo_numeric_t *numeric, int n, const double *factor, double *b);
 
 typedef double (*kolo_numeric_fn_t)(unsigned dims, const double *x, double *gradient, void *arg);
-/* Moves x to where fn is largest near by, inside the bounds, with at most so many calls; fn has no gradient. The
- * same every time. */
-kolo_status_t kolo_numeric_maximize(kolo_numeric_t *numeric, int dims, kolo_numeric_fn_t fn, void *arg,
-                                    const double *lower, const double *upper, int calls, double *x);
+typedef struct {
+    int dims;
+    kolo_numeric_fn_t fn; /* has no gradient */
+    void *arg;
+    const double *lower, *upper;
+    int calls; /* at most */
+} kolo_numeric_search_t;
+/* Moves x to where fn is largest near by, inside the bounds. The same every time. */
+kolo_status_t kolo_numeric_maximize(kolo_numeric_t *numeric, const kolo_numeric_search_t *s, double *x);
 
 #endif

@@ -18,7 +18,7 @@ char *kolo_row_address(const kolo_task_t *task, const kolo_lane_state_t *lane, c
 
 /* Puts the lane at the start of the instruction's row; sets left. */
 void kolo_row_begin(const kolo_task_t *task, kolo_lane_state_t *lane, const kolo_insn_t *in);
-/* Bytes of the next slot. */
+/* Returns the bytes of the next slot. */
 static inline uint32_t kolo_row_slot(const kolo_task_t *task, const kolo_lane_state_t *lane)
 {
     return lane->left < task->interp.piece_bytes ? (uint32_t)lane->left : task->interp.piece_bytes;
@@ -36,7 +36,7 @@ static inline void kolo_row_advance(kolo_lane_state_t *lane, uint32_t bytes)
     lane->at += bytes;
     lane->left -= bytes;
 }
-/* The memory of the next `bytes` bytes of a segment when they lie in one run, else NULL. Does not move. */
+/* Returns the memory of the next `bytes` bytes of a segment when they lie in one run, else NULL. Does not move. */
 char *kolo_row_run(const kolo_task_t *task, kolo_lane_state_t *lane, const kolo_insn_t *in, const kolo_segment_t *s,
                    uint32_t bytes);
 

@@ -162,9 +162,9 @@ void kolo_task_announce(const kolo_task_t *task, uint32_t *ahead, void *data, ui
 
 /* Is the plan one that needs no interpreter? Asked once, when it is bound. */
 bool kolo_pair_is(const kolo_plan_t *plan);
-/* Such a plan, for parts that fit a slot each; false: they do not, and it has to be interpreted. */
-bool kolo_pair_start(kolo_task_t *task, const kolo_plan_t *plan, kolo_tx_t *const *tx, kolo_rx_t *const *rx,
-                     const kolo_part_t *src_parts, const kolo_part_t *dst_parts, uint32_t piece_bytes);
+/* Starts such a plan, if the parts fit a slot each; false: they do not, and it has to be interpreted. The caller
+ * has filled task->interp: plan, tx, rx, the parts and piece_bytes. */
+bool kolo_pair_start(kolo_task_t *task);
 /* The same for a message from or to one peer, whose plan has one connection; task->reducer->elem is 1. */
 bool kolo_pair_start_message(kolo_task_t *task, const kolo_plan_t *plan, kolo_tx_t *tx, kolo_rx_t *rx,
                              const kolo_part_t *part, uint32_t piece_bytes);
@@ -186,7 +186,7 @@ kolo_status_t kolo_flat_start_recv(kolo_task_t *task);
 kolo_status_t kolo_task_run(kolo_task_t *task, kolo_wait_t *wait);
 /* What a task waits for now, for messages. */
 void kolo_task_describe(void *task, char *buf, size_t bytes);
-/* The ranks that it waits for, at most `most` of them; returns how many. */
+/* Lists the ranks that it waits for, at most `most` of them; returns how many. */
 size_t kolo_task_awaited(kolo_task_t *task, int *ranks, size_t most);
 /* Asks the wires of every connection the task waits on whether its peer lives. */
 kolo_status_t kolo_task_check_peers(kolo_task_t *task);

@@ -35,11 +35,10 @@ static kolo_status_t ref_make(kolo_tx_t *tx, const void *data, uint64_t bytes, k
     return KOLO_OK;
 }
 
-static kolo_status_t ref_start(kolo_rx_t *rx, const kolo_ref_t *ref, uint64_t offset, void *mine, size_t bytes,
-                               bool write, kolo_ref_copy_t *copy)
+static kolo_status_t ref_start(kolo_rx_t *rx, const kolo_ref_t *ref, kolo_ref_copy_t *copy)
 {
     assert_true(ref->generation == rx->end.next);
-    *copy = (kolo_ref_copy_t){ref->address + offset, mine, bytes, write};
+    copy->theirs += ref->address;
     return KOLO_OK;
 }
 
@@ -296,8 +295,7 @@ kolo_status_t fixture_bind_plan(fixture_t *f, fixture_task_t *t, kolo_plan_t *pl
     t->rx = in->rx;
     t->scratch = in->scratch;
     t->state = zeroed(kolo_task_plan_state_bytes(plan));
-    t->exchanged = (int)plan->rank != f->interprets && kolo_pair_is(plan) &&
-                   kolo_pair_start(task, plan, t->tx, t->rx, t->src_parts, t->dst_parts, piece_bytes);
+    t->exchanged = (int)plan->rank != f->interprets && kolo_pair_is(plan) && kolo_pair_start(task);
     if (t->exchanged) return KOLO_OK;
     return kolo_task_start_plan(task, t->state);
 }

@@ -19,8 +19,8 @@ extern const kolo_task_way_t kolo_flat_way;
 kolo_task_step_fn_t kolo_flat_step(kolo_coll_t coll);
 kolo_task_step_fn_t kolo_flat_two_step(kolo_coll_t coll);
 
-/* The rank that is read as the i-th, 0 <= i < nranks - 1: each rank starts after itself, so that not all read the
- * same writer's lines at once. */
+/* Returns the rank that is read as the i-th, 0 <= i < nranks - 1: each rank starts after itself, so that not all
+ * read the same writer's lines at once. */
 static inline uint32_t kolo_flat_turn(const kolo_task_t *task, uint32_t i)
 {
     uint32_t r = task->rank + 1 + i;

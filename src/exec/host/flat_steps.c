@@ -58,17 +58,21 @@ static void trace_puts(kolo_task_t *t, shape_t shape)
 
 /* ---- putting ---- */
 
-/* `parts` parts of `bytes` each, from number `first` on. */
-FLAT_INLINE void put_parts(kolo_task_t *t, shape_t shape, uint32_t first, uint32_t parts, size_t line, size_t bytes,
-                           uint32_t sign)
+typedef struct {
+    uint32_t first, parts; /* so many from number `first` on */
+    size_t line;
+} lying_t;
+
+/* Puts parts of `bytes` each. */
+FLAT_INLINE void put_parts(kolo_task_t *t, shape_t shape, lying_t at, size_t bytes, uint32_t sign)
 {
-    const char *from = (const char *)t->flat.src + first * bytes;
+    const char *from = (const char *)t->flat.src + at.first * bytes;
     if (shape.reduces && KOLO_UNLIKELY(t->reducer->pre)) {
         void *scaled = t->flat.ll_temp;
-        kolo_reduce_load(t->reducer, scaled, from, t->flat.count * parts, true, false);
+        kolo_reduce_load(t->reducer, scaled, from, t->flat.count * at.parts, true, false);
         from = scaled;
     }
-    kolo_ll_put(t->flat.ll_tx, line, from, bytes * parts, sign);
+    kolo_ll_put(t->flat.ll_tx, at.line, from, bytes * at.parts, sign);
 }
 
 FLAT_INLINE void put(kolo_task_t *t, shape_t shape, size_t bytes, uint32_t sign)
@@ -78,10 +82,10 @@ FLAT_INLINE void put(kolo_task_t *t, shape_t shape, size_t bytes, uint32_t sign)
         const kolo_ll_layout_t lie = kolo_ll_layout(bytes, t->flat.nranks, t->flat.ll_tx->end.slot_bytes);
         for (uint32_t p = 0; p < t->flat.nranks; p += lie.fit)
             if (lie.fit > 1 || p != t->rank)
-                put_parts(t, shape, p, KOLO_MIN(lie.fit, t->flat.nranks - p), kolo_ll_part_line(&lie, p), bytes,
-                          sign);
+                put_parts(t, shape, (lying_t){p, KOLO_MIN(lie.fit, t->flat.nranks - p), kolo_ll_part_line(&lie, p)},
+                          bytes, sign);
     } else {
-        put_parts(t, shape, 0, 1, 0, bytes, sign);
+        put_parts(t, shape, (lying_t){0, 1, 0}, bytes, sign);
     }
     kolo_ll_post(t->flat.ll_tx);
     if (KOLO_UNLIKELY(t->trace != NULL)) trace_puts(t, shape);

@@ -33,7 +33,7 @@ extern const kolo_task_way_t kolo_interp_way;
 /* Records the steps of this fragment on all its connections (moves.c). */
 void kolo_slot_trace(const kolo_interp_slot_t *s, uint32_t chunk);
 
-/* The next fragment of the slot, traced once per chunk and connection. */
+/* Returns the next fragment of the slot, traced once per chunk and connection. */
 static inline kolo_fragment_t kolo_slot_fragment(const kolo_interp_slot_t *s, uint32_t done)
 {
     kolo_fragment_t f = kolo_row_fragment(s->task, s->lane, s->in, s->bytes - done);

@@ -163,15 +163,17 @@ static void start(kolo_task_t *t)
     t->way = &exchange;
 }
 
-bool kolo_pair_start(kolo_task_t *t, const kolo_plan_t *p, kolo_tx_t *const *tx, kolo_rx_t *const *rx,
-                     const kolo_part_t *src_parts, const kolo_part_t *dst_parts, uint32_t piece_bytes)
+bool kolo_pair_start(kolo_task_t *t)
 {
+    const kolo_interp_t *in_pieces = &t->interp; /* shares its memory with t->pair */
+    const kolo_plan_t *p = in_pieces->plan;
+    const kolo_part_t *src_parts = in_pieces->src_parts, *dst_parts = in_pieces->dst_parts;
     uint32_t me = p->rank, peer = 1 - me;
-    kolo_tx_t *to = tx[0] ? tx[0] : tx[1];
-    kolo_rx_t *from = rx[0] ? rx[0] : rx[1];
+    kolo_tx_t *to = in_pieces->tx[0] ? in_pieces->tx[0] : in_pieces->tx[1];
+    kolo_rx_t *from = in_pieces->rx[0] ? in_pieces->rx[0] : in_pieces->rx[1];
     bool sends_parts = p->src_parts == 2, gets_parts = p->dst_parts == 2;
     const kolo_part_t *out = &src_parts[sends_parts ? peer : 0], *in = &dst_parts[gets_parts ? peer : 0];
-    const uint64_t most = most_bytes(to, from, piece_bytes) >> __builtin_ctzl(t->reducer->elem);
+    const uint64_t most = most_bytes(to, from, in_pieces->piece_bytes) >> __builtin_ctzl(t->reducer->elem);
     if (out->count > most || in->count > most) return false;
     t->pair = (kolo_pair_t){.plan = p,
                             .tx = to,

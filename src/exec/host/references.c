@@ -36,8 +36,10 @@ static void scale_got(const kolo_interp_slot_t *s, const kolo_exposed_t *e, char
 static kolo_status_t copy(const kolo_interp_slot_t *s, void *mine, uint32_t bytes, bool write)
 {
     kolo_lane_state_t *lane = s->lane;
-    if (!lane->copying)
-        KOLO_TRY(s->rx->ops->ref_start(s->rx, &lane->exposed.ref, lane->copied, mine, bytes, write, &lane->copy));
+    if (!lane->copying) {
+        lane->copy = (kolo_ref_copy_t){lane->copied, mine, bytes, write};
+        KOLO_TRY(s->rx->ops->ref_start(s->rx, &lane->exposed.ref, &lane->copy));
+    }
     lane->copying = true;
     KOLO_TRY(s->rx->ops->ref_done(s->rx, &lane->copy));
     lane->copying = false;

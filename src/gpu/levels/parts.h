@@ -31,7 +31,7 @@ static inline char *kolo_levels_at(const void *p, uint64_t elements, size_t elem
     return (char *)(uintptr_t)p + elements * elem; /* NOLINT: device memory */
 }
 
-/* The host of a rank. */
+/* Returns the host of a rank. */
 int kolo_levels_host_of(const kolo_levels_t *s, int rank);
 /* Elements of each of `parts` parts that the scratch memory has room for at a time. At least 64. */
 uint64_t kolo_levels_room(const kolo_levels_t *s, const kolo_exec_call_t *c, uint64_t parts);

@@ -105,7 +105,7 @@ static kolo_status_t map_board(kolo_exports_t *e, kolo_wire_ctx_t *ctx, int peer
 {
     const kolo_peer_card_t *owner = &ctx->member->peers[peer];
     int fd = -1;
-    KOLO_TRY(kolo_wire_fetch(ctx, owner, card->name, KOLO_FDPASS_MAY_COME, &fd, 1, NULL));
+    KOLO_TRY(kolo_wire_fetch(ctx, owner, card->name, KOLO_FDPASS_MAY_COME, &fd, 1));
     kolo_status_t status = kolo_memfd_check(fd, sizeof(board_t), KOLO_WHO(owner));
     if (status == KOLO_OK) {
         void *map = mmap(NULL, sizeof(board_t), PROT_READ, MAP_SHARED, fd, 0);

@@ -130,7 +130,7 @@ static kolo_status_t map_part(kolo_wire_ctx_t *ctx, int owner, const kolo_pieces
     uint32_t n = part_of(card->n, first);
     kolo_cu_result_t r = KOLO_CU_SUCCESS;
     name_of(card, first, name);
-    KOLO_TRY(kolo_wire_fetch(ctx, &ctx->member->peers[owner], name, KOLO_FDPASS_MUST_BE_THERE, fds, (int)n, NULL));
+    KOLO_TRY(kolo_wire_fetch(ctx, &ctx->member->peers[owner], name, KOLO_FDPASS_MUST_BE_THERE, fds, (int)n));
     for (uint32_t i = 0; i < n && !r; i++) {
         uint64_t bytes = card->units[first + i] * KOLO_PIECES_UNIT;
         r = map_one(p, *offset, bytes, fds[i]);

@@ -143,7 +143,7 @@ static kolo_status_t map_other(kolo_wire_ctx_t *ctx, const kolo_cuda_device_t *d
 {
     int fd = -1;
     kolo_mem_t mem;
-    KOLO_TRY(kolo_wire_fetch(ctx, &ctx->member->peers[peer], card->name, KOLO_FDPASS_MAY_COME, &fd, 1, NULL));
+    KOLO_TRY(kolo_wire_fetch(ctx, &ctx->member->peers[peer], card->name, KOLO_FDPASS_MAY_COME, &fd, 1));
     kolo_status_t status = kolo_mem_cuda.map(fd, card->bytes, device->ordinal, &mem);
     kolo_fd_close(fd);
     if (status != KOLO_OK) return status;

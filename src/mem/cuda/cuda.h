@@ -17,7 +17,7 @@ extern const char *kolo_cuda_connections;         /* CUDA_DEVICE_MAX_CONNECTIONS
 
 /* Loads the driver, once. KOLO_ERR_UNSUPPORTED with the reason where there is none. Any thread. */
 kolo_status_t kolo_cuda_load(const kolo_cuda_api_t **api);
-/* The table if it was loaded, else NULL. */
+/* Returns the table if it was loaded, else NULL. */
 const kolo_cuda_api_t *kolo_cuda_loaded(void);
 /* Loads it if the program has it already. */
 void kolo_cuda_load_if_used(void);
@@ -39,8 +39,8 @@ kolo_status_t kolo_cuda_device(int ordinal, const kolo_cuda_device_t **device);
 /* Which allocation `p` lies in: another number than any that was there before. 0: none, or the driver does not
  * say. */
 uint64_t kolo_cuda_buffer_id(const void *p);
-/* May this device load from and store to memory that another one of this process has at `p`? `legacy`: it came from
- * cudaMalloc(), which every device with peer access has mapped. */
+/* Tells whether this device may load from and store to memory that another one of this process has at `p`.
+ * `legacy`: it came from cudaMalloc(), which every device with peer access has mapped. */
 bool kolo_cuda_reaches(kolo_cu_device_t device, const void *p, bool legacy);
 /* Memory that is not this device's own, but that it and its copy engines reach: pinned host memory, that of another
  * device of this process with peer access, managed, or from a graph. The device's context is current. */

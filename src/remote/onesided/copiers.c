@@ -142,17 +142,21 @@ void kolo_copy_wait(kolo_copy_t *copy)
     pthread_mutex_unlock(&pool.lock);
 }
 
+static pthread_mutex_t ending = PTHREAD_MUTEX_INITIALIZER; /* taken before the pool's lock */
+
+/* Waits for threads that are being ended: what a new user gave them nobody would serve. */
 void kolo_copy_pool_get(void)
 {
+    pthread_mutex_lock(&ending);
     pthread_mutex_lock(&pool.lock);
     pool.users++;
     pthread_mutex_unlock(&pool.lock);
+    pthread_mutex_unlock(&ending);
 }
 
 /* The last user ends the threads. No copy is under way, and none will start. */
 void kolo_copy_pool_put(void)
 {
-    static pthread_mutex_t ending = PTHREAD_MUTEX_INITIALIZER;
     pthread_t threads[MOST];
     pthread_mutex_lock(&ending);
     pthread_mutex_lock(&pool.lock);

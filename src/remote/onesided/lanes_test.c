@@ -70,7 +70,7 @@ static void lanes_that_come_within_a_sealed_record_split_nothing(void **state)
     kolo_link_values.security = KOLO_SECURITY_ENCRYPT;
     assert_int_equal(kolo_auth_greeting(kolo_seal_offer(), greeting), KOLO_OK);
     assert_true(kolo_seal_answer(kolo_auth_greeting_security(greeting), &claim.security));
-    assert_int_equal(kolo_auth_hello(&session, 0, greeting, &claim, hello), KOLO_OK);
+    assert_int_equal(kolo_auth_hello(&(kolo_shake_t){&session, 0, greeting, hello}, &claim), KOLO_OK);
     for (int i = 0; i < 2; i++)
         assert_int_equal(kolo_seal_create(&session, greeting, hello, i == 0, &p->end[i]->socket.seal), KOLO_OK);
     kolo_link_values.security = KOLO_SECURITY_NONE;

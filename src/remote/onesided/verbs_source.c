@@ -80,7 +80,7 @@ static void make_room(struct kolo_verbs_sources *s, uint64_t bytes)
     while (s->n > 0 && (s->n == KEPT || s->all_bytes + bytes > (uint64_t)kolo_onesided_param_sources)) drop(s, 0);
 }
 
-/* A range around it, in use; NULL: there is none, and none is to be had. */
+/* Returns a range around it, in use; NULL: there is none, and none is to be had. */
 static kolo_mem_range_t *find_range(struct kolo_verbs_sources *s, const void *data, uint64_t bytes)
 {
     kolo_mem_range_t *range = kolo_mem_range_find(data, (size_t)bytes);

@@ -77,6 +77,10 @@ static kolo_status_t know(kolo_net_end_t *end, const kolo_net_hello_t *hello)
         return kolo_fail(KOLO_ERR_PROTOCOL, "sockets: %s: %u requests here, %u there", end->label, end->depth,
                          end->peer.depth);
     end->nsockets = KOLO_MIN(end->mine.sockets, end->peer.sockets);
+    for (uint32_t i = end->nsockets; i < KOLO_SOCKETS_MAX; i++) /* it called before its hello came */
+        if (end->data[i].state != KOLO_SOCKET_NONE)
+            return kolo_fail(KOLO_ERR_PROTOCOL, "sockets: %s: the peer said %u sockets and opened more", end->label,
+                             end->peer.sockets);
     end->named = true;
     return KOLO_OK;
 }

@@ -181,6 +181,28 @@ static void noise_at_the_listener_does_no_harm(void **state)
     drop(&r);
 }
 
+/* A writer whose hello says one socket opens two: with the second the reader would take the connection for complete
+ * while the first is still to come. */
+static void more_sockets_than_were_said_are_refused(void **state)
+{
+    enum { AT_SOCKETS = 40 };
+    static const uint8_t key[32] = {1};
+    int64_t sockets = kolo_sockets_options.sockets;
+    side_t w, r;
+    (void)state;
+    kolo_sockets_options.sockets = 2;
+    make(&r, true, key);
+    make(&w, false, key);
+    kolo_sockets_options.sockets = sockets;
+    assert_int_equal(w.hello.bytes[AT_SOCKETS], 2);
+    w.hello.bytes[AT_SOCKETS] = 1;
+    assert_int_equal(ops->connect(w.end, &r.hello), KOLO_OK);
+    assert_int_equal(ops->accept(r.end, &w.hello), KOLO_OK);
+    assert_int_equal(exchange(&w, &r), KOLO_ERR_AUTH);
+    drop(&w);
+    drop(&r);
+}
+
 /* As many as are listened to at a time, and half as many again: they delay the writer, but not for their ten
  * seconds. */
 static void silent_callers_make_room(void **state)
@@ -217,6 +239,7 @@ int main(void)
         cmocka_unit_test(a_damaged_hello_is_refused_or_fails),
         cmocka_unit_test(who_does_not_know_the_key_is_not_let_in),
         cmocka_unit_test(noise_at_the_listener_does_no_harm),
+        cmocka_unit_test(more_sockets_than_were_said_are_refused),
         cmocka_unit_test(silent_callers_make_room),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -102,6 +102,11 @@ static kolo_status_t connected(kolo_net_end_t *end, kolo_sockets_sock_t *sock)
     return KOLO_OK;
 }
 
+static kolo_shake_t shake_of(const kolo_net_end_t *end, kolo_sockets_sock_t *sock)
+{
+    return (kolo_shake_t){&end->open->key, kolo_address_cookie(&end->peer.address), sock->greeting, sock->hello};
+}
+
 static kolo_status_t greeted(kolo_net_end_t *end, kolo_sockets_sock_t *sock, int index)
 {
     unsigned version;
@@ -111,8 +116,8 @@ static kolo_status_t greeted(kolo_net_end_t *end, kolo_sockets_sock_t *sock, int
                           .security = kolo_auth_greeting_security(sock->greeting)};
     if (!kolo_auth_greeting_fits(sock->greeting, &version))
         return kolo_fail(KOLO_ERR_PROTOCOL, "sockets: %s: who answers is no rank of this version", end->label);
-    KOLO_TRY(kolo_auth_hello(&end->open->key, kolo_address_cookie(&end->peer.address), sock->greeting, &claim,
-                             sock->hello));
+    const kolo_shake_t shake = shake_of(end, sock);
+    KOLO_TRY(kolo_auth_hello(&shake, &claim));
     if (!say(sock->fd, sock->hello, sizeof sock->hello)) return kolo_sockets_fail(end, errno, "the peer has gone");
     sock->state = KOLO_SOCKET_VERDICT;
     sock->got = 0;
@@ -122,8 +127,8 @@ static kolo_status_t greeted(kolo_net_end_t *end, kolo_sockets_sock_t *sock, int
 static kolo_status_t judged(kolo_net_end_t *end, kolo_sockets_sock_t *sock)
 {
     kolo_auth_verdict_t code;
-    bool proven = kolo_auth_check_verdict(&end->open->key, kolo_address_cookie(&end->peer.address), sock->greeting,
-                                          sock->hello, sock->verdict, &code);
+    const kolo_shake_t shake = shake_of(end, sock);
+    bool proven = kolo_auth_check_verdict(&shake, sock->verdict, &code);
     if (!proven || code != KOLO_VERDICT_OK)
         return kolo_fail(KOLO_ERR_AUTH, "sockets: %s: the peer %s", end->label,
                          proven ? "has no use for the connection any more" : "does not know the job's secret");
@@ -149,13 +154,13 @@ static kolo_status_t step(kolo_net_end_t *end, kolo_sockets_sock_t *sock, int in
 
 /* ---- reader ---- */
 
-/* The socket of an end that a claim means. */
+/* Returns the socket of an end that a claim means. */
 static kolo_sockets_sock_t *claimed(kolo_net_open_t *open, const kolo_claim_t *claim, kolo_net_end_t **result)
 {
     if (claim->purpose != KOLO_PURPOSE_STREAM) return NULL;
     for (kolo_net_end_t *end = open->first; end; end = end->next_end) {
         if (!end->reads || end->mine.token != claim->tag) continue;
-        if (end->revoked || claim->from < 0 || claim->from > (int)end->mine.sockets) return NULL;
+        if (end->revoked || claim->from < 0 || claim->from > (int)end->nsockets) return NULL;
         kolo_sockets_sock_t *sock = claim->from == OFFERS_SOCKET ? &end->offers : &end->data[claim->from - 1];
         *result = end;
         return sock->state == KOLO_SOCKET_NONE ? sock : NULL;
@@ -170,14 +175,13 @@ static void judge(kolo_net_open_t *open, kolo_sockets_caller_t *caller)
     kolo_claim_t claim;
     kolo_net_end_t *end = NULL;
     kolo_sockets_sock_t *sock = NULL;
-    uint64_t cookie = kolo_address_cookie(&open->address);
-    if (kolo_auth_check_hello(&open->key, cookie, caller->greeting, caller->hello, &claim) != KOLO_HELLO_OK) {
+    const kolo_shake_t shake = {&open->key, kolo_address_cookie(&open->address), caller->greeting, caller->hello};
+    if (kolo_auth_check_hello(&shake, &claim) != KOLO_HELLO_OK) {
         kolo_link_count(KOLO_COUNT_AUTH);
         kolo_auth_unproven_refusal(verdict);
     } else {
         sock = claimed(open, &claim, &end);
-        kolo_auth_verdict(&open->key, cookie, caller->greeting, caller->hello,
-                          sock ? KOLO_VERDICT_OK : KOLO_VERDICT_REFUSED, verdict);
+        kolo_auth_verdict(&shake, sock ? KOLO_VERDICT_OK : KOLO_VERDICT_REFUSED, verdict);
     }
     if (!say(caller->fd, verdict, sizeof verdict) || !sock) {
         kolo_fd_close(caller->fd);

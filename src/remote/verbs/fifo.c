@@ -7,33 +7,24 @@
 
 #include <endian.h>
 
-void kolo_verbs_offer_put(kolo_verbs_offer_t *ring, uint32_t depth, uint64_t request, uint64_t address,
-                          uint32_t key, uint32_t bytes, uint64_t tag)
+void kolo_verbs_offer_put(kolo_verbs_offer_t *ring, uint32_t depth, uint64_t request,
+                          const kolo_verbs_place_t *place)
 {
     kolo_verbs_offer_t *offer = &ring[request & (depth - 1)];
-    offer->address = htole64(address);
-    offer->key = htole32(key);
-    offer->bytes = htole32(bytes);
-    offer->tag = htole64(tag);
+    offer->address = htole64(place->address);
+    offer->key = htole32(place->key);
+    offer->bytes = htole32(place->bytes);
+    offer->tag = htole64(place->tag);
     atomic_store_explicit(&offer->number, htole64(request + 1), memory_order_release);
 }
 
-bool kolo_verbs_offer_get(const kolo_verbs_offer_t *ring, uint32_t depth, uint64_t request, uint64_t *address,
-                          uint32_t *key, uint32_t *bytes)
+bool kolo_verbs_offer_get(const kolo_verbs_offer_t *ring, uint32_t depth, uint64_t request,
+                          kolo_verbs_place_t *place)
 {
     const kolo_verbs_offer_t *offer = &ring[request & (depth - 1)];
     if (le64toh(atomic_load_explicit(&offer->number, memory_order_acquire)) != request + 1) return false;
-    *address = le64toh(offer->address);
-    *key = le32toh(offer->key);
-    *bytes = le32toh(offer->bytes);
-    return true;
-}
-
-bool kolo_verbs_offer_tag(const kolo_verbs_offer_t *ring, uint32_t depth, uint64_t request, uint64_t *tag)
-{
-    const kolo_verbs_offer_t *offer = &ring[request & (depth - 1)];
-    if (le64toh(atomic_load_explicit(&offer->number, memory_order_acquire)) != request + 1) return false;
-    *tag = le64toh(offer->tag);
+    *place = (kolo_verbs_place_t){le64toh(offer->address), le32toh(offer->key), le32toh(offer->bytes),
+                                  le64toh(offer->tag)};
     return true;
 }
 

@@ -19,8 +19,7 @@
 /* ---- writer ---- */
 
 typedef struct { /* memory of the peer, as it offered it */
-    uint64_t address;
-    uint32_t key, bytes;
+    kolo_verbs_place_t at;
     bool line; /* a short message goes into its line */
 } target_t;
 
@@ -28,13 +27,12 @@ typedef struct { /* memory of the peer, as it offered it */
 static kolo_status_t take_offer(const kolo_net_end_t *end, uint32_t bytes, target_t *t)
 {
     if (end->requests - end->completed >= end->depth) return KOLO_IN_PROGRESS;
-    if (!kolo_verbs_offer_get(end->ring, end->depth, end->requests, &t->address, &t->key, &t->bytes))
-        return KOLO_IN_PROGRESS;
-    t->line = t->bytes & KOLO_VERBS_LINE;
-    t->bytes &= ~KOLO_VERBS_LINE;
-    if (t->bytes >= bytes) return KOLO_OK;
+    if (!kolo_verbs_offer_get(end->ring, end->depth, end->requests, &t->at)) return KOLO_IN_PROGRESS;
+    t->line = t->at.bytes & KOLO_VERBS_LINE;
+    t->at.bytes &= ~KOLO_VERBS_LINE;
+    if (t->at.bytes >= bytes) return KOLO_OK;
     return kolo_fail(KOLO_ERR_PROTOCOL, "verbs: %s: the peer offers %u bytes for a message of %u", end->label,
-                     t->bytes, bytes);
+                     t->at.bytes, bytes);
 }
 
 /* A short message goes with its request into the reader's line; what is sent is what is there when it is pushed, so
@@ -86,7 +84,7 @@ static void queue_write(kolo_net_end_t *end, const kolo_net_piece_t *pieces, int
         .opcode = last ? IBV_WR_RDMA_WRITE_WITH_IMM : IBV_WR_RDMA_WRITE,
         .send_flags = bytes <= end->inline_bytes ? IBV_SEND_INLINE : 0,
         .imm_data = last ? htonl(bytes) : 0,
-        .wr.rdma = {.remote_addr = to->address, .rkey = to->key},
+        .wr.rdma = {.remote_addr = to->at.address, .rkey = to->at.key},
     };
     if (!last) return;
     end->requests++;
@@ -110,10 +108,9 @@ kolo_status_t kolo_verbs_isend(kolo_net_end_t *end, const void *data, uint32_t b
 
 kolo_net_invitation_t kolo_verbs_invited(const kolo_net_end_t *end, uint32_t bytes)
 {
-    target_t t;
-    if (!kolo_verbs_offer_get(end->ring + end->depth, end->depth, end->requests, &t.address, &t.key, &t.bytes))
-        return KOLO_NET_NOT_YET;
-    return t.bytes == bytes && bytes > 0 ? KOLO_NET_IN_PLACE : KOLO_NET_WITH_THE_REST;
+    kolo_verbs_place_t place;
+    if (!kolo_verbs_offer_get(end->ring + end->depth, end->depth, end->requests, &place)) return KOLO_NET_NOT_YET;
+    return place.bytes == bytes && bytes > 0 ? KOLO_NET_IN_PLACE : KOLO_NET_WITH_THE_REST;
 }
 
 kolo_status_t kolo_verbs_isend_from(kolo_net_end_t *end, const kolo_net_piece_t *payload,
@@ -123,9 +120,8 @@ kolo_status_t kolo_verbs_isend_from(kolo_net_end_t *end, const kolo_net_piece_t 
     target_t slot, place = {0};
     kolo_status_t status = take_offer(end, in_place ? rest->bytes : payload->bytes + rest->bytes, &slot);
     if (status != KOLO_OK) return status;
-    if (in_place && (!kolo_verbs_offer_get(end->ring + end->depth, end->depth, end->requests, &place.address,
-                                           &place.key, &place.bytes) ||
-                     place.bytes != payload->bytes))
+    if (in_place && (!kolo_verbs_offer_get(end->ring + end->depth, end->depth, end->requests, &place.at) ||
+                     place.at.bytes != payload->bytes))
         return kolo_fail(KOLO_ERR_INTERNAL, "verbs: %s: no place for %u bytes", end->label, payload->bytes);
     end->cookies[end->requests & (end->depth - 1)] = cookie;
     if (in_place) {
@@ -139,7 +135,10 @@ kolo_status_t kolo_verbs_isend_from(kolo_net_end_t *end, const kolo_net_piece_t 
 
 bool kolo_verbs_offered(const kolo_net_end_t *end, uint64_t *tag)
 {
-    return kolo_verbs_offer_tag(end->ring, end->depth, end->requests, tag);
+    kolo_verbs_place_t place;
+    if (!kolo_verbs_offer_get(end->ring, end->depth, end->requests, &place)) return false;
+    *tag = place.tag;
+    return true;
 }
 
 /* For tests: the queue pair goes into its error state, as if the card had failed. */
@@ -189,8 +188,9 @@ kolo_status_t kolo_verbs_irecv(kolo_net_end_t *end, void *data, uint32_t bytes, 
     }
     bool line = end->lines && region->here && !region->flushed && !end->flush;
     end->recv_wr[end->queued] = (struct ibv_recv_wr){.wr_id = end->requests};
-    kolo_verbs_offer_put(end->ring, end->depth, end->requests, (uint64_t)(uintptr_t)data, region->mr->rkey,
-                         line ? bytes | KOLO_VERBS_LINE : bytes, tag);
+    const kolo_verbs_place_t place = {(uint64_t)(uintptr_t)data, region->mr->rkey,
+                                      line ? bytes | KOLO_VERBS_LINE : bytes, tag};
+    kolo_verbs_offer_put(end->ring, end->depth, end->requests, &place);
     if (region->flushed || end->flush)
         KOLO_TRY(kolo_verbs_flush_want(end, end->requests, (uint64_t)(uintptr_t)data, region));
     end->cookies[end->requests & (end->depth - 1)] = cookie;
@@ -222,8 +222,8 @@ kolo_status_t kolo_verbs_invite(kolo_net_end_t *end, uint64_t request, void *dat
     if (data && region->flushed) KOLO_TRY(kolo_verbs_flush_want(end, request, (uint64_t)(uintptr_t)data, region));
     if (end->invite_from == end->invite_to) end->invite_from = request;
     end->invite_to = request + 1;
-    kolo_verbs_offer_put(end->ring + end->depth, end->depth, request, (uint64_t)(uintptr_t)data,
-                         data ? region->mr->rkey : 0, data ? bytes : 0, 0);
+    const kolo_verbs_place_t place = {(uint64_t)(uintptr_t)data, data ? region->mr->rkey : 0, data ? bytes : 0, 0};
+    kolo_verbs_offer_put(end->ring + end->depth, end->depth, request, &place);
     end->counts.invitations++;
     return KOLO_OK;
 }
@@ -310,12 +310,11 @@ void kolo_verbs_revoke(kolo_net_end_t *end)
 /* Takes the message of a request from its line, if it is there. */
 static bool take_line(kolo_net_end_t *end, uint64_t request)
 {
-    uint64_t address, at = request & (end->depth - 1);
-    uint32_t key, bytes;
-    if (!kolo_verbs_offer_get(end->ring, end->depth, request, &address, &key, &bytes) || !(bytes & KOLO_VERBS_LINE))
+    kolo_verbs_place_t place;
+    if (!kolo_verbs_offer_get(end->ring, end->depth, request, &place) || !(place.bytes & KOLO_VERBS_LINE))
         return false;
-    return kolo_verbs_line_get(end->lines, end->depth, request, (void *)(uintptr_t)address,
-                               bytes & ~KOLO_VERBS_LINE, &end->sizes[at]);
+    return kolo_verbs_line_get(end->lines, end->depth, request, (void *)(uintptr_t)place.address,
+                               place.bytes & ~KOLO_VERBS_LINE, &end->sizes[request & (end->depth - 1)]);
 }
 
 /* Reader: the messages that are there though their completions have not been seen. */

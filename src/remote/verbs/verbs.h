@@ -88,12 +88,16 @@ typedef struct { /* little endian; written by a card, so the number is last */
     _Atomic uint64_t number; /* of the request, plus one */
 } kolo_verbs_offer_t;
 _Static_assert(sizeof(kolo_verbs_offer_t) == 32, "travels");
-void kolo_verbs_offer_put(kolo_verbs_offer_t *ring, uint32_t depth, uint64_t request, uint64_t address,
-                          uint32_t key, uint32_t bytes, uint64_t tag);
-/* Is the offer for `request` there? Then what it says. */
-bool kolo_verbs_offer_get(const kolo_verbs_offer_t *ring, uint32_t depth, uint64_t request, uint64_t *address,
-                          uint32_t *key, uint32_t *bytes);
-bool kolo_verbs_offer_tag(const kolo_verbs_offer_t *ring, uint32_t depth, uint64_t request, uint64_t *tag);
+typedef struct { /* what an offer says */
+    uint64_t address;
+    uint32_t key, bytes;
+    uint64_t tag;
+} kolo_verbs_place_t;
+void kolo_verbs_offer_put(kolo_verbs_offer_t *ring, uint32_t depth, uint64_t request,
+                          const kolo_verbs_place_t *place);
+/* Tells whether the offer for `request` is there, and then what it says. */
+bool kolo_verbs_offer_get(const kolo_verbs_offer_t *ring, uint32_t depth, uint64_t request,
+                          kolo_verbs_place_t *place);
 /* The offers for `n` requests from `from` on are those of `depth` before, with tags that are higher by `depth`. All
  * of them must have been used: be for requests below `used`; else false, and the ring is as it was. */
 bool kolo_verbs_offer_repeat(kolo_verbs_offer_t *ring, uint32_t depth, uint64_t used, uint64_t from, uint32_t n);

@@ -120,19 +120,15 @@ static void an_offer_counts_for_its_own_request_only(void **state)
 {
     (void)state;
     kolo_verbs_offer_t ring[4];
-    uint64_t address;
-    uint32_t key, bytes;
+    kolo_verbs_place_t got;
     memset(ring, 0, sizeof ring);
-    assert_false(kolo_verbs_offer_get(ring, 4, 0, &address, &key, &bytes)); /* an empty ring offers nothing */
+    assert_false(kolo_verbs_offer_get(ring, 4, 0, &got)); /* an empty ring offers nothing */
     for (uint64_t r = 0; r < 100; r++) {
-        assert_false(kolo_verbs_offer_get(ring, 4, r, &address, &key, &bytes));
-        kolo_verbs_offer_put(ring, 4, r, 0x1000 + r, (uint32_t)r, 64, 3 * r);
-        assert_true(kolo_verbs_offer_get(ring, 4, r, &address, &key, &bytes));
-        uint64_t tag;
-        assert_true(kolo_verbs_offer_tag(ring, 4, r, &tag) && tag == 3 * r &&
-                    !kolo_verbs_offer_tag(ring, 4, r + 4, &tag));
-        assert_true(address == 0x1000 + r && key == r && bytes == 64);
-        assert_false(kolo_verbs_offer_get(ring, 4, r + 4, &address, &key, &bytes)); /* the same place, later */
+        assert_false(kolo_verbs_offer_get(ring, 4, r, &got));
+        kolo_verbs_offer_put(ring, 4, r, &(kolo_verbs_place_t){0x1000 + r, (uint32_t)r, 64, 3 * r});
+        assert_true(kolo_verbs_offer_get(ring, 4, r, &got));
+        assert_true(got.address == 0x1000 + r && got.key == r && got.bytes == 64 && got.tag == 3 * r);
+        assert_false(kolo_verbs_offer_get(ring, 4, r + 4, &got)); /* the same place, later */
     }
 }
 
@@ -140,20 +136,19 @@ static void only_what_was_offered_and_used_is_offered_again(void **state)
 {
     (void)state;
     kolo_verbs_offer_t ring[4];
-    uint64_t address, tag;
-    uint32_t key, bytes;
+    kolo_verbs_place_t got;
     memset(ring, 0, sizeof ring);
     assert_false(kolo_verbs_offer_repeat(ring, 4, 0, 0, 1)); /* the first ones come from the reader itself */
     assert_false(kolo_verbs_offer_repeat(ring, 4, 0, 4, 1));
-    for (uint64_t r = 0; r < 4; r++) kolo_verbs_offer_put(ring, 4, r, 0x1000 + r, (uint32_t)(7 + r), 64, 100 + r);
-    assert_false(kolo_verbs_offer_repeat(ring, 4, 2, 4, 3));                /* number 2 was not used yet */
-    assert_false(kolo_verbs_offer_get(ring, 4, 4, &address, &key, &bytes)); /* so none of them is */
+    for (uint64_t r = 0; r < 4; r++)
+        kolo_verbs_offer_put(ring, 4, r, &(kolo_verbs_place_t){0x1000 + r, (uint32_t)(7 + r), 64, 100 + r});
+    assert_false(kolo_verbs_offer_repeat(ring, 4, 2, 4, 3)); /* number 2 was not used yet */
+    assert_false(kolo_verbs_offer_get(ring, 4, 4, &got));    /* so none of them is */
     assert_true(kolo_verbs_offer_repeat(ring, 4, 2, 4, 2));
     assert_false(kolo_verbs_offer_repeat(ring, 4, 2, 4, 1)); /* twice */
     for (uint64_t r = 2; r < 6; r++) {
-        assert_true(kolo_verbs_offer_get(ring, 4, r, &address, &key, &bytes));
-        assert_true(address == 0x1000 + r % 4 && key == 7 + r % 4 && bytes == 64);
-        assert_true(kolo_verbs_offer_tag(ring, 4, r, &tag) && tag == 100 + r);
+        assert_true(kolo_verbs_offer_get(ring, 4, r, &got));
+        assert_true(got.address == 0x1000 + r % 4 && got.key == 7 + r % 4 && got.bytes == 64 && got.tag == 100 + r);
     }
     assert_false(kolo_verbs_offer_repeat(ring, 4, 6, 6, 5)); /* more than a queue */
     assert_false(kolo_verbs_offer_repeat(ring, 4, 6, UINT64_MAX, 2));

@@ -93,8 +93,8 @@ kolo_status_t kolo_answer_request(kolo_channel_t *channel, const kolo_message_t 
         return kolo_answer_ready(answer);
     }
     if (status == KOLO_OK)
-        status =
-            kolo_rendezvous_serve(answer->rendezvous, m->name, key, m->most, value_ready, answer, &answer->receive);
+        status = kolo_rendezvous_serve(
+            answer->rendezvous, &(kolo_serve_t){m->name, key, m->most, value_ready, answer}, &answer->receive);
     if (status == KOLO_OK) return KOLO_OK;
     kolo_answer_free(answer);
     return refuse(channel, m->index, status, kolo_error_text());
@@ -124,7 +124,8 @@ static kolo_status_t send_value(kolo_answer_t *answer)
     return KOLO_OK;
 }
 
-/* The largest value that travels inside the answer when no memory for it is known yet, which saves a round trip. */
+/* Returns the largest value that travels inside the answer when no memory for it is known yet, which saves a round
+ * trip. */
 static uint64_t most_carried(void)
 {
     return kolo_rendezvous_param_inline ? KOLO_MESSAGE_VALUE_MAX : 0;

@@ -272,7 +272,7 @@ kolo_status_t kolo_channel_open(kolo_adapter_t *adapter, int peer, bool caller, 
                                 kolo_channel_t **channel);
 /* Queues a write of this channel. */
 kolo_status_t kolo_channel_write(kolo_channel_t *channel, const kolo_onesided_write_t *write);
-/* Bytes that the channel holds, without pages that were never touched. */
+/* Returns the bytes that the channel holds, without pages that were never touched. */
 size_t kolo_channel_memory(const kolo_channel_t *channel);
 /* Ends its requests and answers with this status and frees it. */
 void kolo_channel_close(kolo_channel_t *channel, kolo_status_t status, const char *why);
@@ -305,7 +305,7 @@ kolo_status_t kolo_fetch_error(kolo_channel_t *channel, const kolo_message_t *me
 kolo_status_t kolo_fetch_strings(kolo_channel_t *channel, kolo_fetch_t *request, kolo_value_t *value);
 kolo_status_t kolo_fetch_complete(kolo_channel_t *channel, uint32_t index);
 kolo_fetch_t *kolo_fetch_find(kolo_channel_t *channel, uint32_t index);
-/* The destination of a value from a message or a buffer. NULL: allocate. */
+/* Returns the destination of a value from a message or a buffer. NULL: allocate. */
 void *kolo_fetch_into(const kolo_fetch_t *request);
 /* Ends a request with its value or a status. memory: of the value, taken over; NULL: the value is where
  * kolo_fetch_into() says, or there is no value. */

@@ -42,8 +42,8 @@ kolo_status_t kolo_adapter_listen(kolo_adapter_t *adapter)
 {
     kolo_address_t door;
     KOLO_TRY(kolo_meeting_choose_door(adapter, &door));
-    KOLO_TRY(kolo_listener_open(adapter->progress, &door, &adapter->key, &listener_ops, adapter, false,
-                                &adapter->listener));
+    const kolo_listener_config_t config = {&door, &adapter->key, &listener_ops, adapter, false};
+    KOLO_TRY(kolo_listener_open(adapter->progress, &config, &adapter->listener));
     door = kolo_listener_address(adapter->listener);
     kolo_meeting_opened(adapter, &door);
     return KOLO_OK;

@@ -128,7 +128,7 @@ static inline void check_value(kolo_value_t *value, int64_t elements, int seed)
     kolo_value_release(value);
 }
 
-/* A key of an edge from `from` to `to`, which must be running. */
+/* Returns a key of an edge from `from` to `to`, which must be running. */
 static inline char *make_key(kolo_server_t asker, const char *from, const char *to, const char *edge)
 {
     static char text[8][KOLO_TENSOR_KEY_MAX + 1];

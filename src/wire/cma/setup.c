@@ -22,7 +22,7 @@ static kolo_status_t rx_setup(kolo_wire_ctx_t *ctx, kolo_rx_t *rx, kolo_wire_car
 {
     kolo_control_peer_t *writer;
     const char *why = "it was refused before";
-    KOLO_TRY(kolo_mapped_rx_setup(ctx, rx, &kolo_memfd_memory, card));
+    KOLO_TRY(kolo_memfd_rx_setup(ctx, rx, card));
     KOLO_TRY(kolo_control_peer(ctx, rx->spec.writer, &writer));
     if (!writer->cma)
         writer->cma = kolo_cma_permitted(writer->pid, &ctx->member->peers[rx->spec.writer], &why) ? 1 : -1;
@@ -33,11 +33,6 @@ static kolo_status_t rx_setup(kolo_wire_ctx_t *ctx, kolo_rx_t *rx, kolo_wire_car
               ctx->member->rank, rx->spec.writer, ctx->member->peers[rx->spec.writer].pid, why);
     rx->ops = &kolo_wire_shm;
     return KOLO_OK;
-}
-
-static kolo_status_t tx_setup(kolo_wire_ctx_t *ctx, kolo_tx_t *tx, kolo_wire_card_t *card)
-{
-    return kolo_mapped_tx_setup(ctx, tx, &kolo_memfd_memory, card);
 }
 
 static bool disabled;
@@ -62,22 +57,9 @@ const kolo_wire_ops_t kolo_wire_cma = {
     .fill_card = kolo_cma_fill_card,
     .may_copy = kolo_cma_may_copy,
     .rx_setup = rx_setup,
-    .tx_setup = tx_setup,
-    .tx_connect = kolo_mapped_tx_connect,
-    .rx_connect = kolo_mapped_rx_connect,
-    .rx_can_connect = kolo_wire_no_wait,
-    .tx_check = kolo_mapped_tx_check,
-    .rx_check = kolo_mapped_rx_check,
+    .tx_setup = kolo_memfd_tx_setup,
     .ref_make = kolo_mapped_ref_make,
     .ref_start = kolo_mapped_ref_start,
     .ref_done = kolo_cma_ref_done,
-    .tx_post_from = kolo_wire_no_post_from,
-    .rx_expect = kolo_wire_no_expect,
-    .rx_unexpect = kolo_wire_no_unexpect,
-    .tx_close = kolo_mapped_tx_close,
-    .rx_close = kolo_mapped_rx_close,
-    .tx_fini = kolo_mapped_tx_fini,
-    .rx_fini = kolo_mapped_rx_fini,
-    .tx_memory = kolo_mapped_tx_memory,
-    .rx_memory = kolo_mapped_rx_memory,
+    KOLO_MAPPED_MEMBERS,
 };

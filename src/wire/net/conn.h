@@ -77,7 +77,7 @@ typedef struct { /* what the socket carries */
     kolo_net_hello_t hello;
 } kolo_net_note_t;
 #define KOLO_NET_NOTE_BYTES (16u + KOLO_NET_HELLO_BYTES)
-/* Is it a message that gives the offer of `slot` back? */
+/* Tells whether it is a message that gives the offer of `slot` back. */
 bool kolo_net_tail_is_passed(const uint8_t *message, uint32_t message_bytes, uint64_t slot);
 void kolo_net_note_encode(const kolo_net_note_t *note, uint8_t out[KOLO_NET_NOTE_BYTES]);
 bool kolo_net_note_decode(const uint8_t in[KOLO_NET_NOTE_BYTES], kolo_net_note_t *note);
@@ -204,7 +204,7 @@ struct kolo_topo;
 /* The order of devices as seen from the cores of a set, and how many are as close as the first. */
 void kolo_net_order(const struct kolo_topo *topo, const cpu_set_t *cores, const kolo_net_device_t *devices, int n,
                     int *order, int *nclose);
-/* The device of a rail of a connection on a lane. */
+/* Returns the device of a rail of a connection on a lane. */
 int kolo_net_device_for(const int *order, int n, int nclose, uint32_t lane, uint32_t rail);
 /* Finds that for this process. */
 void kolo_net_look_around(kolo_net_state_t *state);
@@ -226,7 +226,7 @@ void kolo_net_take_note(kolo_net_conn_t *conn, const kolo_net_note_t *note);
 /* Tries to make rails anew, now and then. */
 void kolo_net_rails_look(kolo_net_conn_t *conn);
 bool kolo_net_send_note(kolo_net_conn_t *conn, const kolo_net_note_t *note);
-/* The rail that slot `slot` is to be offered on. */
+/* Returns the rail that slot `slot` is to be offered on. */
 uint32_t kolo_net_rail_for(const kolo_net_conn_t *conn, uint64_t slot);
 /* ---- place.c: payloads in the caller's memory ---- */
 kolo_status_t kolo_net_tx_post_from(kolo_tx_t *tx, const void *data, uint32_t bytes, uint64_t signature,

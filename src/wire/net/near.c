@@ -11,7 +11,7 @@
 #include <sched.h>
 #include <string.h>
 
-/* The node of a device: by where it is plugged in, else by the name of its network interface. */
+/* Returns the node of a device: by where it is plugged in, else by the name of its network interface. */
 static int find_node(const kolo_topo_t *topo, const kolo_net_device_t *device)
 {
     int node = device->bus_id[0] ? kolo_topo_find_bus(topo, device->bus_id) : -1;

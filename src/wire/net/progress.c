@@ -356,9 +356,9 @@ static kolo_status_t look_at_devices(kolo_net_conn_t *conn)
     return KOLO_OK;
 }
 
-/* How many steps may pass between two looks at a connection. A writer whose messages are all done has nothing to
- * hear but bad news, which can wait for a moment; so can, for a shorter one, what comes to a reader that has not
- * had anything for long. */
+/* Returns how many steps may pass between two looks at a connection. A writer whose messages are all done has
+ * nothing to hear but bad news, which can wait for a moment; so can, for a shorter one, what comes to a reader that
+ * has not had anything for long. */
 static uint32_t looks_each(const kolo_net_conn_t *conn)
 {
     if (conn->tx) return conn->freed == conn->tx->end.next ? NOTES_EACH : 1;

@@ -88,8 +88,8 @@ static uint32_t count_up(const kolo_net_conn_t *conn)
     return n;
 }
 
-/* The one that will be through with what it has, and this, first: offers come back as a rail's card brings them, so
- * a slow or busy one is asked for less. Equal ones take turns. */
+/* Returns the one that will be through with what it has, and this, first: offers come back as a rail's card brings
+ * them, so a slow or busy one is asked for less. Equal ones take turns. */
 uint32_t kolo_net_rail_for(const kolo_net_conn_t *conn, uint64_t slot)
 {
     uint32_t best = conn->nrails - 1;

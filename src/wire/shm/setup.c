@@ -13,16 +13,6 @@ static bool can_connect(const struct kolo_wire_ctx *ctx, const kolo_peer_card_t 
     return true;
 }
 
-static kolo_status_t rx_setup(kolo_wire_ctx_t *ctx, kolo_rx_t *rx, kolo_wire_card_t *card)
-{
-    return kolo_mapped_rx_setup(ctx, rx, &kolo_memfd_memory, card);
-}
-
-static kolo_status_t tx_setup(kolo_wire_ctx_t *ctx, kolo_tx_t *tx, kolo_wire_card_t *card)
-{
-    return kolo_mapped_tx_setup(ctx, tx, &kolo_memfd_memory, card);
-}
-
 static bool disabled;
 static const kolo_param_t rows[] = {
     {"KOLO_SHM_DISABLE", KOLO_PARAM_BOOL, "0", 0, 0, NULL, false, "1: no memory shared between processes",
@@ -39,23 +29,10 @@ const kolo_wire_ops_t kolo_wire_shm = {
     .can_connect = can_connect,
     .fill_card = kolo_memfd_card,
     .may_copy = kolo_wire_no_copies,
-    .rx_setup = rx_setup,
-    .tx_setup = tx_setup,
-    .tx_connect = kolo_mapped_tx_connect,
-    .rx_connect = kolo_mapped_rx_connect,
-    .rx_can_connect = kolo_wire_no_wait,
-    .tx_check = kolo_mapped_tx_check,
-    .rx_check = kolo_mapped_rx_check,
+    .rx_setup = kolo_memfd_rx_setup,
+    .tx_setup = kolo_memfd_tx_setup,
     .ref_make = kolo_wire_no_ref_make,
     .ref_start = kolo_wire_no_ref_start,
     .ref_done = kolo_wire_no_ref_done,
-    .tx_post_from = kolo_wire_no_post_from,
-    .rx_expect = kolo_wire_no_expect,
-    .rx_unexpect = kolo_wire_no_unexpect,
-    .tx_close = kolo_mapped_tx_close,
-    .rx_close = kolo_mapped_rx_close,
-    .tx_fini = kolo_mapped_tx_fini,
-    .rx_fini = kolo_mapped_rx_fini,
-    .tx_memory = kolo_mapped_tx_memory,
-    .rx_memory = kolo_mapped_rx_memory,
+    KOLO_MAPPED_MEMBERS,
 };

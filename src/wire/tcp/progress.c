@@ -179,8 +179,8 @@ static void collect_events(kolo_tcp_state_t *state)
     }
 }
 
-/* Is this a turn to look at what the sockets have brought? A look at an empty one costs as much as a small
- * message. */
+/* Tells whether this is a turn to look at what the sockets have brought. A look at an empty one costs as much as a
+ * small message. */
 static bool is_turn(const kolo_tcp_conn_t *conn)
 {
     uint32_t calls = conn->state->calls;
@@ -292,7 +292,7 @@ kolo_status_t kolo_tcp_tx_post_from(kolo_tx_t *tx, const void *data, uint32_t by
     return KOLO_OK;
 }
 
-/* The streams on which the current slot may come, the carrier's last. */
+/* Lists the streams on which the current slot may come, the carrier's last. */
 static uint32_t count_streams(const kolo_tcp_conn_t *conn)
 {
     return conn->nsocks + (conn->carried_bytes > 0);

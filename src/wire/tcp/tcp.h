@@ -128,7 +128,7 @@ static inline bool kolo_tcp_is_carrier(const kolo_tcp_conn_t *conn)
 /* ---- write.c ---- */
 /* Sets *done when slots were written and the kernel has all that were posted now. */
 kolo_status_t kolo_tcp_write(kolo_tcp_conn_t *conn, bool *done);
-/* Is there anything that the kernel has not taken? */
+/* Tells whether there is anything that the kernel has not taken. */
 bool kolo_tcp_unsent(kolo_tcp_conn_t *conn);
 
 /* ---- progress.c ---- */

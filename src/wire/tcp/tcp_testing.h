@@ -145,7 +145,7 @@ static inline int open_descriptors(void)
     return n;
 }
 
-/* A byte of message n at offset i, different for neighbours. */
+/* Returns a byte of message n at offset i, different for neighbours. */
 static inline unsigned char test_byte(uint64_t n, size_t i)
 {
     return (unsigned char)(n * 31 + i * 7 + (i >> 8) + 1);

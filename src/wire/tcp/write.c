@@ -42,7 +42,7 @@ static void route(kolo_tcp_conn_t *conn)
     }
 }
 
-/* The first slot from `slot` on that goes out here; conn->routed if there is none. */
+/* Returns the first slot from `slot` on that goes out here; conn->routed if there is none. */
 static uint64_t first_of(const kolo_tcp_conn_t *conn, uint32_t index, uint64_t slot)
 {
     while (slot != conn->routed && conn->routes[slot & conn->tx->end.mask] != index) slot++;

@@ -17,18 +17,10 @@ static uint64_t cpu_ns(void)
 
 typedef struct {
     kolo_controller_t *c;
-    int rank;
     uint64_t records;
 } sink_t;
 
-static kolo_status_t take(void *arg, const kolo_request_t *request)
-{
-    sink_t *s = arg;
-    s->records++;
-    return kolo_controller_request(s->c, s->rank, request);
-}
-
-static kolo_status_t take_shared(void *arg, const kolo_request_t *request, const kolo_ranks_t *ranks)
+static kolo_status_t take(void *arg, const kolo_request_t *request, const kolo_ranks_t *ranks)
 {
     sink_t *s = arg;
     s->records++;
@@ -55,15 +47,17 @@ kolo_status_t sim_flat(kolo_controller_t *c, const sim_list_t *lists, kolo_bytes
 {
     sim_cost_t sum = {.depth = 1};
     kolo_bytes_t bytes = {NULL, 0, 0};
-    sink_t sink = {c, 0, 0};
+    sink_t sink = {c, 0};
     uint64_t since = cpu_ns();
     kolo_status_t status = take_own(c, &lists[0]);
     sum.first.cpu_ns += cpu_ns() - since;
-    while (++sink.rank < c->nranks && status == KOLO_OK) {
-        if (lists[sink.rank].count == 0) continue;
-        status = kolo_requests_encode(lists[sink.rank].requests, lists[sink.rank].count, &bytes);
+    for (int rank = 1; rank < c->nranks && status == KOLO_OK; rank++) {
+        if (lists[rank].count == 0) continue;
+        status = kolo_requests_encode(lists[rank].requests, lists[rank].count, &bytes);
         since = cpu_ns();
-        if (status == KOLO_OK) status = kolo_requests_decode(bytes.bytes, bytes.length, c->nranks, take, &sink);
+        const kolo_tree_place_t alone = {.first = rank, .end = rank + 1};
+        if (status == KOLO_OK)
+            status = kolo_requests_decode(bytes.bytes, bytes.length, &alone, c->nranks, take, &sink);
         sum.first.cpu_ns += cpu_ns() - since;
         sum.first.messages++;
         sum.first.bytes += bytes.length;
@@ -133,7 +127,7 @@ static kolo_status_t climb_all(int nranks, int fan_in, const sim_list_t *lists, 
 static kolo_status_t hear(kolo_controller_t *c, int fan_in, const sim_list_t *list, const kolo_bytes_t *boxes,
                           sim_work_t *work)
 {
-    sink_t sink = {c, 0, 0};
+    sink_t sink = {c, 0};
     kolo_tree_place_t place = kolo_tree_find(c->nranks, fan_in, 0);
     KOLO_TRY(take_own(c, list));
     for (int i = 0; i < place.nchildren; i++) {
@@ -141,7 +135,7 @@ static kolo_status_t hear(kolo_controller_t *c, int fan_in, const sim_list_t *li
         const kolo_bytes_t *box = &boxes[child.first];
         count_bytes(work, box);
         if (box->length > 0)
-            KOLO_TRY(kolo_shared_decode(box->bytes, box->length, &child, c->nranks, take_shared, &sink));
+            KOLO_TRY(kolo_requests_decode(box->bytes, box->length, &child, c->nranks, take, &sink));
     }
     work->records = sink.records;
     return KOLO_OK;

@@ -280,7 +280,7 @@ static uint64_t fill_parts(kolo_cuda_parts_t *out, uint32_t n, const size_t *cou
     return longest;
 }
 
-/* The longest chunk that this rank knows of, in bytes. */
+/* Returns the longest chunk that this rank knows of, in bytes. */
 static uint64_t fill_uneven(const kolo_plan_t *p, const kolo_exec_call_t *call, kolo_cuda_plan_args_t *a)
 {
     const size_t *all = call->recv_counts ? call->recv_counts : call->send_counts;
@@ -291,7 +291,7 @@ static uint64_t fill_uneven(const kolo_plan_t *p, const kolo_exec_call_t *call, 
     return KOLO_DIV_UP(KOLO_MAX(src, dst), (uint64_t)p->nsubs) * a->elem;
 }
 
-/* The longest chunk in bytes. */
+/* Returns the longest chunk in bytes. */
 static uint64_t fill_even(const kolo_plan_t *p, const kolo_exec_call_t *call, const kolo_cuda_plan_args_t *a,
                           kolo_cuda_plan_run_t *run)
 {
