@@ -229,9 +229,9 @@ void kolo_exports_close(kolo_exports_t *e)
     free(e);
 }
 
-/* A driver that closes a mapping waits for all that the device has to do, and a part of that may wait for what this
- * thread does next, or another rank's: so it is closed when there is nothing. A device that always has something to
- * do is waited for at last. */
+/* Tells whether a mapping may be closed now. The driver waits then for all that the device has to do, and a part of
+ * that may wait for what this thread does next, or another rank's: so it is closed when there is nothing. A device
+ * that always has something to do is waited for at last. */
 static bool is_quiet(kolo_exports_t *e)
 {
     const kolo_cuda_api_t *api = kolo_cuda_loaded();
@@ -244,7 +244,7 @@ static bool is_quiet(kolo_exports_t *e)
     return false;
 }
 
-/* Is what is mapped in this place to go, and not yet? */
+/* Tells whether what is mapped in this place is to go, and not yet. */
 static bool is_to_stay(kolo_exports_t *e, int owner, int place)
 {
     const peer_t *p = &e->peers[owner];

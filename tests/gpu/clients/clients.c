@@ -177,8 +177,8 @@ static bool replays_in_order(kit_rank_t *r, void *graph)
 static bool beside_a_capture(kit_rank_t *r)
 {
     void *plan = NULL, *graph = NULL;
-    bool good = clients_put(r, A, COUNT, 9, r->streams[1]) && clients_sum(r, A, B, r->streams[0]) &&
-                kit_sync(r, r->streams[0]);
+    bool good = clients_put(r, A, COUNT, 9, r->streams[1]) && kit_sync(r, r->streams[1]) &&
+                clients_sum(r, A, B, r->streams[0]) && kit_sync(r, r->streams[0]);
     good = good && kit_capture(r, r->streams[0]) && clients_sum(r, A, C, r->streams[0]);
     good = good && clients_sum(r, A, B, r->streams[1]) && clients_sum(r, C, D, r->streams[0]);
     good = kit_captured(r, r->streams[0], &plan) && good && kit_graph(r, plan, &graph);
@@ -347,7 +347,8 @@ static bool long_captured(kit_team_t *t)
         good = clients_put(r, A, all_lengths(), 20 + round, r->streams[0]) && kit_replay(r, graph, r->streams[0]) &&
                clients_is_from(r, (r->rank + r->nranks - 1) % r->nranks, C, all_lengths(), 20 + round,
                                r->streams[0], "many") &&
-               exchange_many(r, IN_A_GROUP, r->streams[1]); /* with a table of its own, or the same */
+               exchange_many(r, IN_A_GROUP, r->streams[1]) && /* with a table of its own, or the same */
+               kit_sync(r, r->streams[1]);
     }
     r->comm = first;
     good = KIT_OK(kolo_comm_destroy(mine)) && good;
