@@ -181,10 +181,12 @@ static void print_identity(char *buf, size_t bytes)
 }
 
 static kolo_log_head_t other_head;
+static kolo_log_words_t other_words;
 
-void kolo_log_set_head(kolo_log_head_t fn)
+void kolo_log_set_head(kolo_log_head_t head, kolo_log_words_t words)
 {
-    other_head = fn;
+    other_head = head;
+    other_words = words;
 }
 
 /* Writes what comes before the text; returns its bytes. */
@@ -227,14 +229,16 @@ static size_t put_json(char *to, size_t bytes, const char *text)
 
 void kolo_log_write(kolo_log_level_t level, const char *room, const char *fmt, ...)
 {
-    char text[KOLO_ERROR_TEXT_BYTES], line[2 * KOLO_ERROR_TEXT_BYTES + HEAD_BYTES];
+    char own[KOLO_ERROR_TEXT_BYTES], other[KOLO_ERROR_TEXT_BYTES], line[2 * KOLO_ERROR_TEXT_BYTES + HEAD_BYTES];
     va_list args;
     int saved = errno;
     if (!is_on(level, room)) return;
     pthread_once(&host_once, find_host);
     va_start(args, fmt);
-    vsnprintf(text, sizeof text, fmt, args);
+    vsnprintf(own, sizeof own, fmt, args);
     va_end(args);
+    if (other_words) other_words(own, other, sizeof other);
+    char *text = other_words ? other : own;
     kolo_plain_lines(text);
     size_t n = print_head(level, room, line, HEAD_BYTES);
     if (log_format == KOLO_LOG_JSON) {
@@ -242,7 +246,7 @@ void kolo_log_write(kolo_log_level_t level, const char *room, const char *fmt, .
         line[n++] = '"';
         line[n++] = '}';
     } else {
-        size_t length = strnlen(text, sizeof text);
+        size_t length = strlen(text);
         memcpy(line + n, text, length);
         n += length;
     }

@@ -40,7 +40,9 @@ void kolo_log_identify(int rank, const char *job);
  * line. */
 typedef int (*kolo_log_head_t)(char *line, size_t bytes, kolo_log_level_t level, const char *host,
                                const char *room);
-void kolo_log_set_head(kolo_log_head_t fn);
+/* Writes a text of Kolo's with other words, as much as fits. */
+typedef void (*kolo_log_words_t)(const char *text, char *out, size_t bytes);
+void kolo_log_set_head(kolo_log_head_t head, kolo_log_words_t words);
 void kolo_log_write(kolo_log_level_t level, const char *subsystem, const char *fmt, ...) KOLO_PRINTF(3, 4);
 
 #define KOLO_LOG(level, subsystem, ...)                                                                            \

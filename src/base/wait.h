@@ -76,9 +76,9 @@ typedef void (*kolo_describe_fn_t)(void *arg, char *buf, size_t bytes);
 /* "rank 2, in operation 1, waited 3.0 s for data from rank 1". */
 void kolo_wait_words(const char *description, uint64_t waited_ns, char *buf, size_t bytes);
 
-/* Is a wait that began at since_ns one to warn of now (KOLO_STALL_WARN_MS)? For waits that no kolo_wait_t has.
- * *next_ns: 0 at first, or to have it begin anew; when it is the next time, each after twice as long, until that is
- * a minute. */
+/* Tells whether to warn now of a wait that began at since_ns (KOLO_STALL_WARN_MS). For waits that no kolo_wait_t
+ * has. *next_ns: 0 at first, or to have it begin anew; when it is the next time, each after twice as long, until
+ * that is a minute. */
 bool kolo_wait_stalls(uint64_t since_ns, uint64_t now, uint64_t *next_ns);
 
 /* What this thread waits for, in words of the call that its user made: rooms below know messages and sockets only.

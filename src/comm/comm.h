@@ -382,6 +382,8 @@ kolo_status_t kolo_body_fail_operation(kolo_body_t *body, kolo_status_t status, 
 void kolo_lost_refused(kolo_body_t *body, const kolo_call_t *calls, size_t count);
 /* The last step of a start: heartbeats, processes, news. */
 kolo_status_t kolo_lost_watch(kolo_body_t *body);
+/* Makes the error of a wait that is no operation's, and that news have ended, say which. */
+kolo_status_t kolo_lost_ends(kolo_body_t *body, kolo_status_t status);
 void kolo_lost_started(kolo_body_t *body);
 
 /* ---- revoke.c ---- */

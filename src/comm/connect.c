@@ -63,6 +63,7 @@ static kolo_conn_spec_t spec_of(const kolo_body_t *body, const kolo_plan_conn_t 
         spec.depth = remote ? body->sizes.remote_depth : body->sizes.local_depth;
         spec.slot_bytes = remote ? body->sizes.remote_slot_bytes : body->sizes.local_slot_bytes;
     }
+    if (key->node) spec.depth = kolo_tune_node_depth(&body->tune, &body->sizes, proto == KOLO_PROTO_LL);
     return spec;
 }
 

@@ -9,8 +9,8 @@
 
 #include <kolo/kolo.h>
 
-/* *id: equal on all ranks of it, not secret; *nhosts: that its ranks are on. Of a communicator that is ready, or
- * was. */
+/* Returns a number that is equal on all its ranks, not secret, and on how many hosts they are. Of a communicator
+ * that is ready, or was. */
 kolo_status_t kolo_comm_identity(kolo_comm_t comm, uint64_t *id, int *nhosts);
 
 #endif

@@ -159,6 +159,20 @@ kolo_status_t kolo_body_fail_operation(kolo_body_t *body, kolo_status_t status, 
     return kolo_body_fail(body, status);
 }
 
+kolo_status_t kolo_lost_ends(kolo_body_t *body, kolo_status_t status)
+{
+    static const char ended[] = "aborted while waiting for ";
+    char why[WORDS_BYTES] = "", words[WORDS_BYTES], seen[300];
+    uint32_t stop = atomic_load(&body->stop);
+    if (status != KOLO_ERR_ABORTED || stop <= KOLO_STOP_ABORT || atomic_load(&body->abort)) return status;
+    const char *text = kolo_error_text();
+    if (!strncmp(text, ended, sizeof ended - 1)) text += sizeof ended - 1;
+    snprintf(seen, sizeof seen, "%.*s", (int)sizeof seen - 1, text);
+    int rank = ask_why(body, 0, why, sizeof why);
+    put_words(body, stop, rank, why, words, sizeof words);
+    return kolo_fail(status_of(stop), "%s; waited for %s", words, seen);
+}
+
 /* The loss came between two operations: the words get the one that it kept from running. */
 void kolo_lost_refused(kolo_body_t *body, const kolo_call_t *calls, size_t count)
 {

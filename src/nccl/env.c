@@ -80,6 +80,17 @@ static const char *for_kolo(const char *key)
     return NULL;
 }
 
+const char *kolo_nccl_env_behind(const char *parameter, size_t length)
+{
+    for (size_t i = 0; i < kolo_nccl_env_count; i++) {
+        const kolo_nccl_env_t *row = &kolo_nccl_env_table[i];
+        if (row->how != KOLO_NCCL_ENV_KOLO || strlen(row->kolo) != length) continue;
+        if (memcmp(row->kolo, parameter, length) != 0 || !kolo_nccl_env(row->key)) continue;
+        return kolo_environment(row->kolo) ? NULL : row->key;
+    }
+    return NULL;
+}
+
 kolo_status_t kolo_nccl_env_load(void)
 {
     from_file = calloc(kolo_nccl_env_count, sizeof *from_file);

@@ -37,21 +37,37 @@ static const struct {
     {"KOLO_IN_PROGRESS", "ncclInProgress"},
 };
 
-static void translate(const char *from, char *to, size_t bytes)
+/* Finds NCCL's word for the one of Kolo's that `from` begins with, and its length; NULL: there is none. */
+static const char *word_for(const char *from, bool variables, size_t *length)
 {
-    size_t at = 0;
+    for (size_t i = 0; i < KOLO_COUNTOF(names); i++) {
+        *length = strlen(names[i].kolo);
+        if (strncmp(from, names[i].kolo, *length) == 0) return names[i].nccl;
+    }
+    if (!variables || strncmp(from, "KOLO_", 5) != 0) return NULL;
+    *length = strspn(from, "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_");
+    return kolo_nccl_env_behind(from, *length);
+}
+
+static void translate(const char *from, bool variables, char *to, size_t bytes)
+{
+    size_t at = 0, length;
     while (*from && at + 1 < bytes) {
-        size_t i = 0;
-        while (i < KOLO_COUNTOF(names) && strncmp(from, names[i].kolo, strlen(names[i].kolo)) != 0) i++;
-        if (i == KOLO_COUNTOF(names)) {
+        const char *word = word_for(from, variables, &length);
+        if (!word) {
             to[at++] = *from++;
             continue;
         }
-        int n = snprintf(to + at, bytes - at, "%s", names[i].nccl);
+        int n = snprintf(to + at, bytes - at, "%s", word);
         at += (size_t)n < bytes - at ? (size_t)n : bytes - at - 1;
-        from += strlen(names[i].kolo);
+        from += length;
     }
     to[at] = '\0';
+}
+
+void kolo_nccl_words(const char *text, char *out, size_t bytes)
+{
+    translate(text, false, out, bytes);
 }
 
 static void keep(const char *text)
@@ -98,7 +114,7 @@ ncclResult_t kolo_nccl_result_text(kolo_status_t status, const char *text)
 {
     char words[KOLO_ERROR_TEXT_BYTES];
     if (status == KOLO_OK || status == KOLO_IN_PROGRESS) return results[status];
-    translate(text, words, sizeof words);
+    translate(text, true, words, sizeof words);
     keep(words);
     return (size_t)status < KOLO_COUNTOF(results) ? results[status] : ncclInternalError;
 }

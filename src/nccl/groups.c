@@ -6,6 +6,8 @@
  */
 #include "nccl/layer.h"
 
+#include "base/log.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -31,6 +33,11 @@ static pthread_once_t at_exit_once = PTHREAD_ONCE_INIT;
 static void forget(void *unused)
 {
     (void)unused;
+    if (group.count > 0 || group.jobs)
+        kolo_warn("nccl",
+                  "a thread has ended between ncclGroupStart() and ncclGroupEnd(): the calls of its group, %zu "
+                  "operations%s, were never made",
+                  group.count, group.jobs ? " and calls that make or end communicators" : "");
     for (size_t i = 0; i < group.count; i++) free(group.calls[i].waits);
     kolo_nccl_jobs_drop(group.jobs);
     free(group.calls);
@@ -142,7 +149,7 @@ static ncclResult_t finish(ncclComm_t comm, kolo_status_t status)
     return kolo_nccl_result(status);
 }
 
-/* A profiler hears of it. */
+/* Runs a call of which a profiler hears. */
 static ncclResult_t run_told(kolo_nccl_call_t call)
 {
     kolo_nccl_profile_call(&call, 0);

@@ -17,6 +17,8 @@
 /* ---- errors.c ---- */
 /* Stores the text as the process's last error, logs it as NCCL logs a warning, returns `result`. */
 ncclResult_t kolo_nccl_fail(ncclResult_t result, const char *fmt, ...) KOLO_PRINTF(2, 3);
+/* Writes a log line with NCCL's names of calls for Kolo's. */
+void kolo_nccl_words(const char *text, char *out, size_t bytes);
 /* What a status of Kolo's is here. Of a failure the calling thread's text becomes the last error. */
 ncclResult_t kolo_nccl_result(kolo_status_t status);
 /* The same with another text, Kolo's names of calls replaced by NCCL's. */
@@ -127,7 +129,7 @@ typedef struct {
     bool told; /* a profiler hears of it */
     void *call_event, *run_event;
 } kolo_nccl_call_t;
-/* config.c: takes what concerns the call, event and tag, of its configuration, NULL: none. */
+/* Takes what concerns the call, event and tag, of its configuration, NULL: none. */
 ncclResult_t kolo_nccl_call_config_read(const ncclCollConfig_t *config, kolo_nccl_call_t *call);
 /* Runs a call whose arguments are right, or keeps it for the end of the open group. */
 ncclResult_t kolo_nccl_submit(const kolo_nccl_call_t *call);
@@ -188,12 +190,12 @@ ncclResult_t kolo_nccl_poll_child(ncclComm_t comm);
 extern _Atomic bool kolo_nccl_profiles; /* there is one */
 /* Looks for a plug-in, once. */
 void kolo_nccl_profile_load(void);
-/* Of a communicator that is complete; again: nothing. */
+/* Tells it of a communicator that is complete; again: nothing. */
 void kolo_nccl_profile_open(ncclComm_t comm);
 void kolo_nccl_profile_close(ncclComm_t comm);
-/* A call was made, in so many groups of the program's. */
+/* Tells it of a call that was made, in so many groups of the program's. */
 void kolo_nccl_profile_call(kolo_nccl_call_t *call, int depth);
-/* They are handed over, then: they were. */
+/* Tells it that they are handed over, then: were. */
 void kolo_nccl_profile_begin(kolo_nccl_call_t *calls, size_t n, bool grouped);
 void kolo_nccl_profile_end(kolo_nccl_call_t *calls, size_t n);
 
@@ -207,6 +209,8 @@ int kolo_nccl_op(ncclRedOp_t op);
 kolo_status_t kolo_nccl_env_load(void);
 /* Warns about unknown ones, and logs what those that are set do. */
 void kolo_nccl_env_report(void);
+/* Finds the variable of NCCL's that has set this parameter of Kolo's, NULL: none has. */
+const char *kolo_nccl_env_behind(const char *parameter, size_t length);
 /* NCCL's value of a variable as text, NULL: not set. */
 const char *kolo_nccl_env(const char *key);
 

@@ -47,7 +47,8 @@ static void say(int level, unsigned long parts, const char *file, int line, cons
         kolo_debug("profiler", "%s", text);
 }
 
-/* A file or a name; of the program itself if it says so; and without a word the plug-in that a machine has. */
+/* Opens a file, or by a name; the program itself if it says so; and without a word the plug-in that a machine has.
+ */
 static void *open_library(const char *name)
 {
     char file[512];
@@ -146,7 +147,7 @@ void kolo_nccl_profile_close(ncclComm_t comm)
 
 /* ---- events ---- */
 
-/* The event, or NULL: the plug-in does not want this kind. */
+/* Returns the event, or NULL: the plug-in does not want this kind. */
 static void *start(ncclComm_t comm, kolo_nccl_event_t *e)
 {
     void *event = NULL;

@@ -77,7 +77,7 @@ static char message[KOLO_ERROR_TEXT_BYTES];
 
 static void start(void)
 {
-    kolo_log_set_head(log_head);
+    kolo_log_set_head(log_head, kolo_nccl_words);
     result = kolo_nccl_env_load();
     if (result == KOLO_OK) result = kolo_library_init();
     if (result != KOLO_OK) {

@@ -24,11 +24,14 @@ typedef struct {
 
 /* Connection sizes, fixed at init for the life of the communicator. */
 typedef struct {
-    uint32_t local_slot_bytes, local_depth;   /* PAIR and NODE inside a host */
+    uint32_t local_slot_bytes, local_depth;   /* PAIR inside a host, NODE but for its depth */
     uint32_t remote_slot_bytes, remote_depth; /* PAIR between hosts */
     uint32_t ll_slot_bytes, ll_depth;
 } kolo_tune_sizes_t;
 void kolo_tune_sizes(const kolo_tune_env_t *env, kolo_tune_sizes_t *sizes);
+/* Returns the depth of a NODE connection. Its writer waits for the slowest reader once a queueful, and of many one
+ * is always late. */
+uint32_t kolo_tune_node_depth(const kolo_tune_env_t *env, const kolo_tune_sizes_t *sizes, bool lines);
 /* Payload that fits a slot of every SIMPLE connection of the communicator. */
 uint32_t kolo_tune_slot_bytes(const kolo_tune_env_t *env, const kolo_tune_sizes_t *sizes);
 /* What of it a send or receive of `bytes` that goes through slots uses; the same at both ends whatever else is in

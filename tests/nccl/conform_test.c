@@ -7,5 +7,6 @@
 int main(int argc, char **argv)
 {
     return run_cases(argc, argv,
-                     (const case_t *const[]){base_cases, life_cases, more_cases, rest_cases, many_cases, NULL});
+                     (const case_t *const[]){base_cases, life_cases, more_cases, rest_cases, bad_cases, leave_cases,
+                                             many_cases, NULL});
 }

@@ -182,17 +182,21 @@ static uint64_t conn_sharers(const job_t *job, const kolo_plan_conn_t *conn)
     return job->node_of[conn->peer] != job->node_of[0] ? 1 : 2;
 }
 
+static uint32_t depth_of(const job_t *job, const kolo_plan_conn_t *conn, bool ll)
+{
+    bool remote = !conn->node && job->node_of[conn->peer] != job->node_of[0];
+    if (conn->node) return kolo_tune_node_depth(&job->tune, &job->sizes, ll);
+    return ll ? job->sizes.ll_depth : remote ? job->sizes.remote_depth : job->sizes.local_depth;
+}
+
 /* Rank 0's bytes of a connection: queues are mapped by both ends (between hosts each end has its own). */
 static uint64_t conn_bytes(const job_t *job, const kolo_plan_conn_t *conn, bool ll)
 {
     bool remote = !conn->node && job->node_of[conn->peer] != job->node_of[0];
     kolo_conn_spec_t spec = {.kind = conn->node ? KOLO_CONN_NODE : KOLO_CONN_PAIR,
-                             .depth = remote ? job->sizes.remote_depth : job->sizes.local_depth,
+                             .depth = depth_of(job, conn, ll),
                              .slot_bytes = remote ? job->sizes.remote_slot_bytes : job->sizes.local_slot_bytes};
-    if (ll) {
-        spec.depth = job->sizes.ll_depth;
-        spec.slot_bytes = job->sizes.ll_slot_bytes;
-    }
+    if (ll) spec.slot_bytes = job->sizes.ll_slot_bytes;
     uint32_t readers = conn->node ? (uint32_t)job->node_size[0] - 1 : 1;
     return kolo_queue_bytes(&spec, KOLO_MAX(readers, 1));
 }
@@ -299,7 +303,7 @@ static void print_memory(const job_t *job, const conn_set_t *all, uint64_t flat)
     uint64_t queues = flat / (uint64_t)job->node_size[0];
     for (size_t i = 0; i < all->count; i++) {
         const kolo_plan_conn_t *key = &all->uses[i].key;
-        uint64_t pages = (uint64_t)job->sizes.local_depth * KOLO_ROUND_UP(all->uses[i].fill + 64, 4096);
+        uint64_t pages = (uint64_t)depth_of(job, key, false) * KOLO_ROUND_UP(all->uses[i].fill + 64, 4096);
         queues += KOLO_MIN(conn_bytes(job, key, false), pages) / conn_sharers(job, key);
     }
     uint64_t rest = FIXED_BYTES + sizeof(kolo_record_t) + job->emit.nranks * (uint64_t)BYTES_PER_RANK;
@@ -341,9 +345,12 @@ int kolo_info_memory(const char *ranks, int nodes)
     if (!job_init(&job, ranks, nodes)) return INFO_USAGE;
     printf("rank 0 of %u ranks on %d node(s); connections are made when a call first needs them\n", job.emit.nranks,
            nodes);
-    printf("slots: local %u x %u bytes, remote %u x %u, LL %u x %u; a connection holds depth x (64 + slot) bytes\n",
-           job.sizes.local_depth, job.sizes.local_slot_bytes, job.sizes.remote_depth, job.sizes.remote_slot_bytes,
-           job.sizes.ll_depth, job.sizes.ll_slot_bytes);
+    printf(
+        "slots: local %u x %u bytes (to all of a host: %u), remote %u x %u, LL %u x %u (to all: %u); a connection "
+        "holds depth x (64 + slot) bytes\n",
+        job.sizes.local_depth, job.sizes.local_slot_bytes, kolo_tune_node_depth(&job.tune, &job.sizes, false),
+        job.sizes.remote_depth, job.sizes.remote_slot_bytes, job.sizes.ll_depth, job.sizes.ll_slot_bytes,
+        kolo_tune_node_depth(&job.tune, &job.sizes, true));
     uint64_t flat = flat_memory(&job), total = flat, count = flat ? (uint64_t)job.node_size[0] : 0;
     bool good = true;
     for (int coll = 0; good && job.emit.nranks > 1 && coll < KOLO_COLL_COUNT; coll++)

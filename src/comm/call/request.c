@@ -136,7 +136,7 @@ static kolo_status_t drain_in_turn(kolo_comm_t comm)
     uint64_t ticket;
     KOLO_TRY(kolo_ticket_draw(comm, &ticket));
     kolo_status_t status = kolo_ticket_wait(comm, ticket);
-    if (status == KOLO_OK) status = kolo_device_drain(comm->body);
+    if (status == KOLO_OK) status = kolo_lost_ends(comm->body, kolo_device_drain(comm->body));
     kolo_ticket_end(comm, ticket);
     return status;
 }

@@ -99,10 +99,12 @@ static kolo_status_t wait_done(kolo_body_t *body, const _Atomic uint32_t *abort,
     return status;
 }
 
+/* As long as it takes, like an operation on the CPU: op_timeout_ms, a lost rank or an abort ends what waits
+ * (watch.c). */
 kolo_status_t kolo_device_drain(kolo_body_t *body)
 {
     if (!atomic_load(&body->exec_state)) return KOLO_OK;
-    return wait_done(body, &body->device_cancelled, kolo_deadline_ms(body->init_timeout_ms));
+    return wait_done(body, &body->device_cancelled, 0);
 }
 
 /* What runs on the host for the executor ends. */

@@ -73,7 +73,7 @@ void kolo_device_pairs_ask(struct kolo_body *body, const kolo_exec_waits_t *wait
 kolo_status_t kolo_device_open(struct kolo_body *body);
 /* Ends what runs and frees. Safe without a device, and twice. Does not wait for peers. */
 void kolo_device_close(struct kolo_body *body);
-/* Waits until all queued operations are complete or the communicator has failed, at most init_timeout_ms. */
+/* Waits until all queued operations are complete or the communicator has failed, as long as they take. */
 kolo_status_t kolo_device_drain(struct kolo_body *body);
 /* stop.c: ends kernels after the communicator has failed. Any thread. */
 void kolo_device_cancel(struct kolo_body *body);

@@ -124,7 +124,7 @@ static void time_out(kolo_body_t *body, const kolo_exec_waits_t *w, uint64_t wai
     fail(body, KOLO_ERR_TIMEOUT);
 }
 
-/* As a wait on the CPU says it. */
+/* Says it as a wait on the CPU does. */
 static void warn(kolo_body_t *body, const kolo_exec_waits_t *w, uint64_t waited_ns)
 {
     char text[512], words[600];

@@ -14,7 +14,7 @@ static kolo_status_t suspend(kolo_body_t *body, size_t *bytes)
     if (body->suspended)
         return kolo_fail(KOLO_ERR_INVALID_USAGE, "comm_suspend: %s rank %d is suspended", body->name, body->rank);
     void *state = atomic_load(&body->exec_state);
-    kolo_status_t status = kolo_device_drain(body);
+    kolo_status_t status = kolo_lost_ends(body, kolo_device_drain(body));
     if (status == KOLO_OK) status = kolo_oob_barrier(body->oob);
     if (status != KOLO_OK) return kolo_body_fail(body, status);
     kolo_device_watch_alone(body);

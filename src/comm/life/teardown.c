@@ -148,7 +148,7 @@ static kolo_status_t finalize(kolo_body_t *body)
     KOLO_TRY(kolo_handle_quiet(h, &body->abort, false));
     int state = atomic_load(&h->state);
     if (state != KOLO_COMM_FINALIZING) return kolo_handle_refuse(h, state); /* a queued operation failed */
-    kolo_status_t status = kolo_device_drain(body);
+    kolo_status_t status = kolo_lost_ends(body, kolo_device_drain(body));
     if (status == KOLO_OK) {
         kolo_whole_t whole;
         show_end(&whole, body);
@@ -173,7 +173,7 @@ static kolo_status_t leave(kolo_body_t *body)
     KOLO_TRY(kolo_handle_quiet(h, &body->abort, false));
     int state = atomic_load(&h->state);
     if (state != KOLO_COMM_FINALIZING) return kolo_handle_refuse(h, state);
-    kolo_status_t status = kolo_device_drain(body);
+    kolo_status_t status = kolo_lost_ends(body, kolo_device_drain(body));
     if (status == KOLO_OK) status = compare_with_left(body);
     if (status != KOLO_OK) {
         kolo_fail_prefix(status, "comm_leave: %s rank %d: ", body->name, body->rank);

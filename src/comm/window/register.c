@@ -279,7 +279,8 @@ kolo_status_t kolo_window_unmake(kolo_body_t *body, uint64_t handle)
     if (!window)
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "this is not a window of this communicator, or it has ended");
     body->ctx.deadline_ns = kolo_deadline_ms(body->init_timeout_ms);
-    if (body->device >= 0) KOLO_TRY(kolo_device_drain(body)); /* what this rank has put is there */
+    if (body->device >= 0) /* what this rank has put is there */
+        KOLO_TRY(kolo_lost_ends(body, kolo_device_drain(body)));
     if (w->relay) KOLO_TRY(fence(w));
     KOLO_TRY(kolo_oob_barrier(body->oob)); /* no rank copies or stores there any more */
     pthread_mutex_lock(&w->lock);

@@ -201,6 +201,7 @@ typedef struct kolo_cuda_api {
                                            const kolo_cu_node_t *to, size_t n);
     /* NULL before CUDA 12: another number than any stream had before, while handles come again. */
     kolo_cu_result_t (*stream_id)(kolo_cu_stream_t stream, unsigned long long *id);
+    kolo_cu_result_t (*stream_ctx)(kolo_cu_stream_t stream, kolo_cu_ctx_t *ctx); /* may be NULL, too */
     /* What this thread may do while a stream is captured; gives back what held. */
     kolo_cu_result_t (*capture_mode)(int *mode);
     kolo_cu_result_t (*mem_alloc)(kolo_cu_ptr_t *p, size_t bytes);

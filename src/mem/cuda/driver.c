@@ -107,6 +107,7 @@ static const struct {
     {"cuMemGetHandleForAddressRange", offsetof(kolo_cuda_api_t, mem_range_handle)},
     {"cuMemRetainAllocationHandle", offsetof(kolo_cuda_api_t, mem_retain)},
     {"cuStreamGetId", offsetof(kolo_cuda_api_t, stream_id)},
+    {"cuStreamGetCtx", offsetof(kolo_cuda_api_t, stream_ctx)},
     {"cuStreamGetCaptureInfo_v2", offsetof(kolo_cuda_api_t, capture_info)},
     {"cuStreamUpdateCaptureDependencies", offsetof(kolo_cuda_api_t, capture_depend)},
     {"cuGraphAddEventRecordNode", offsetof(kolo_cuda_api_t, graph_add_record)},

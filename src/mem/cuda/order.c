@@ -92,10 +92,41 @@ static kolo_cu_result_t behind_captured(kolo_cuda_order_t *o, kolo_cu_stream_t s
 
 /* ---- pieces ---- */
 
+/* Returns -1: nobody knows. */
+static int device_of(kolo_cu_ctx_t ctx)
+{
+    const kolo_cuda_api_t *api = kolo_cuda_loaded();
+    kolo_cu_device_t device = -1;
+    kolo_cu_ctx_t old;
+    if (!api->ctx_device || api->ctx_push(ctx)) return -1;
+    if (api->ctx_device(&device)) device = -1;
+    api->ctx_pop(&old);
+    return device;
+}
+
+/* Refuses one of another GPU. Default streams are those of the context that is current. */
+static kolo_status_t check_stream(kolo_cuda_order_t *o, kolo_cu_stream_t stream)
+{
+    const kolo_cuda_api_t *api = kolo_cuda_loaded();
+    kolo_cu_ctx_t ctx = NULL;
+    if (stream == o->checked || (uintptr_t)stream <= 2 || !api->stream_ctx) return KOLO_OK;
+    if (!api->stream_ctx(stream, &ctx) && ctx != o->device->ctx) {
+        int device = device_of(ctx);
+        if (device >= 0 && device != o->device->device)
+            return kolo_fail(
+                KOLO_ERR_INVALID_ARGUMENT,
+                "the stream %p is one of GPU %d, the communicator is on GPU %d: pass a stream of that GPU",
+                (void *)stream, device, o->device->ordinal);
+    }
+    o->checked = stream;
+    return KOLO_OK;
+}
+
 kolo_status_t kolo_cuda_order_before(kolo_cuda_order_t *o, kolo_cu_stream_t stream)
 {
     const kolo_cuda_api_t *api = kolo_cuda_loaded();
     int now = KOLO_CU_CAPTURE_NONE;
+    if (KOLO_UNLIKELY(stream != o->checked)) KOLO_TRY(check_stream(o, stream));
     kolo_cu_result_t r = api->stream_capturing(stream, &now);
     o->capturing = now != KOLO_CU_CAPTURE_NONE;
     o->alone = false;

@@ -17,9 +17,10 @@
 
 typedef struct {
     const kolo_cuda_device_t *device;
-    kolo_cu_event_t event;   /* behind the last piece */
-    unsigned long long last; /* the number of its stream; 0: not known, or there is none */
-    unsigned long long now;  /* that of the piece that is being queued */
+    kolo_cu_stream_t checked; /* the last stream, which is one of the device's */
+    kolo_cu_event_t event;    /* behind the last piece */
+    unsigned long long last;  /* the number of its stream; 0: not known, or there is none */
+    unsigned long long now;   /* that of the piece that is being queued */
     bool any;
     bool capturing, alone; /* the stream of the piece that is being queued; alone: no kernel is right ahead of it */
     bool captured;         /* pieces ever were: then replays may have come, too */
@@ -31,7 +32,8 @@ typedef struct {
 
 kolo_status_t kolo_cuda_order_open(kolo_cuda_order_t *order, const kolo_cuda_device_t *device);
 void kolo_cuda_order_close(kolo_cuda_order_t *order);
-/* What is queued on this stream from now on comes behind all pieces. */
+/* What is queued on this stream from now on comes behind all pieces. KOLO_ERR_INVALID_ARGUMENT, and nothing is
+ * changed: it is a stream of another GPU. */
 kolo_status_t kolo_cuda_order_before(kolo_cuda_order_t *order, kolo_cu_stream_t stream);
 /* A piece was queued on the stream that before() was told. */
 kolo_status_t kolo_cuda_order_behind(kolo_cuda_order_t *order, kolo_cu_stream_t stream);

@@ -79,6 +79,7 @@ kolo_cu_result_t cuStreamWriteValue32_v2(kolo_cu_stream_t stream, kolo_cu_ptr_t 
                                          unsigned flags);
 kolo_cu_result_t cuLaunchHostFunc(kolo_cu_stream_t stream, void (*fn)(void *arg), void *arg);
 kolo_cu_result_t cuStreamGetId(kolo_cu_stream_t stream, unsigned long long *id);
+kolo_cu_result_t cuStreamGetCtx(kolo_cu_stream_t stream, kolo_cu_ctx_t *out);
 kolo_cu_result_t cuStreamIsCapturing(kolo_cu_stream_t stream, int *status);
 kolo_cu_result_t cuStreamBeginCapture_v2(kolo_cu_stream_t stream, int mode);
 kolo_cu_result_t cuStreamEndCapture(kolo_cu_stream_t stream, kolo_cu_graph_t *graph);

@@ -382,6 +382,22 @@ kolo_cu_result_t cuStreamGetId(kolo_cu_stream_t stream, unsigned long long *id)
     return why;
 }
 
+/* Of a stream of any context. */
+kolo_cu_result_t cuStreamGetCtx(kolo_cu_stream_t stream, kolo_cu_ctx_t *out)
+{
+    FAKE_CONTEXT(ctx);
+    kolo_cu_result_t why = FAKE_INVALID_HANDLE;
+    pthread_mutex_lock(&fake_lock);
+    const struct CUstream_st *s = streams;
+    while (s && (s->handle != stream || s->destroyed)) s = s->next;
+    if (s || (uintptr_t)stream <= 2) {
+        *out = s ? s->ctx : ctx;
+        why = KOLO_CU_SUCCESS;
+    }
+    pthread_mutex_unlock(&fake_lock);
+    return why;
+}
+
 kolo_cu_result_t cuStreamSynchronize(kolo_cu_stream_t stream)
 {
     FAKE_CONTEXT(ctx);

@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What the others see of a rank that goes: an abort, an exit and a kill are told, with the rank; destroy waits for
+ * the rank's own operations, however late the others are, and ends with the name of one that is killed.
+ */
+#include "kit.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+static double now_s(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static void nap_s(double s)
+{
+    nanosleep(&(struct timespec){.tv_sec = (time_t)s, .tv_nsec = (long)((s - (double)(time_t)s) * 1e9)}, NULL);
+}
+
+static bool names(int rank)
+{
+    char name[20];
+    snprintf(name, sizeof name, "rank %d", rank);
+    return strstr(ncclGetLastError(NULL), name) != NULL;
+}
+
+/* What an all_reduce comes to, at the call or later. */
+static ncclResult_t all_reduce(me_t *me, ncclComm_t comm)
+{
+    ncclResult_t now = ncclSuccess;
+    float *a = floats(me, 10, 1);
+    ncclResult_t r = ncclAllReduce(a, a, 10, ncclFloat32, ncclSum, comm, me->stream);
+    if (!on_gpu() || r != ncclSuccess) return r;
+    for (double end = now_s() + 20; now == ncclSuccess && now_s() < end;)
+        if (!OK(ncclCommGetAsyncError(comm, &now))) break;
+    return now;
+}
+
+static void an_abort_is_told_to_the_others(me_t *me)
+{
+    ncclComm_t child;
+    ncclResult_t now = ncclInternalError;
+    OK(ncclCommSplit(me->comm, 0, me->rank, &child, NULL));
+    works(me, child, me->n);
+    meet(me);
+    if (me->rank == 0) OK(ncclCommAbort(child));
+    meet(me);
+    if (me->rank != 0) {
+        now = ncclSuccess;
+        for (double end = now_s() + 20; now == ncclSuccess && now_s() < end; nap_s(0.001))
+            OK(ncclCommGetAsyncError(child, &now));
+        IS(ncclRemoteError, now);
+        FACT(names(0) && strstr(ncclGetLastError(NULL), "its program aborted the communicator"));
+        IS(ncclRemoteError, all_reduce(me, child));
+        OK(ncclCommAbort(child));
+    }
+    meet(me);
+    works(me, me->comm, me->n); /* the parent is another communicator */
+}
+
+static void a_kill_is_told_without_a_call(me_t *me)
+{
+    ncclResult_t now = ncclSuccess;
+    works(me, me->comm, me->n);
+    meet(me);
+    if (me->rank == me->n - 1) kill(getpid(), SIGKILL);
+    double began = now_s();
+    while (OK(ncclCommGetAsyncError(me->comm, &now)) && now == ncclSuccess && now_s() < began + 20) nap_s(0.0005);
+    IS(ncclRemoteError, now);
+    if (me->rank == 0) printf("told after %.1f ms\n", 1e3 * (now_s() - began));
+    FACT(names(me->n - 1));
+    OK(ncclCommAbort(me->comm));
+    me->comm = NULL;
+}
+
+static void an_exit_without_destroy_is_told(me_t *me)
+{
+    works(me, me->comm, me->n);
+    meet(me);
+    if (me->rank == me->n - 1) exit(0);
+    IS(ncclRemoteError, all_reduce(me, me->comm));
+    FACT(names(me->n - 1));
+    OK(ncclCommAbort(me->comm));
+    me->comm = NULL;
+}
+
+/* Operations on a GPU that wait for a rank that is killed: destroy ends, and says so. */
+static void destroy_while_a_rank_is_killed(me_t *me)
+{
+    float *a = floats(me, 10, 1);
+    works(me, me->comm, me->n);
+    meet(me);
+    if (me->rank == me->n - 1) {
+        nap_s(0.3); /* the others are in destroy, mostly */
+        kill(getpid(), SIGKILL);
+    }
+    if (on_gpu()) OK(ncclAllReduce(a, a, 10, ncclFloat32, ncclSum, me->comm, me->stream));
+    double began = now_s();
+    ncclResult_t r = ncclCommDestroy(me->comm);
+    me->comm = NULL;
+    FACT(r == ncclSuccess || on_gpu()); /* on the CPU nothing waits, and what had failed before is only freed */
+    if (r != ncclSuccess) IS(ncclRemoteError, r);
+    if (r != ncclSuccess) FACT(names(me->n - 1));
+    FACT(now_s() < began + 10);
+}
+
+/* KOLO_INIT_TIMEOUT_MS, which the test sets, is for starts: destroy waits longer. */
+static void destroy_waits_for_a_rank_that_is_late(me_t *me)
+{
+    const char *limit = getenv("KOLO_INIT_TIMEOUT_MS");
+    if (!limit) return;
+    ncclComm_t child;
+    float *a = floats(me, 10, 1);
+    OK(ncclCommSplit(me->comm, 0, me->rank, &child, NULL));
+    works(me, child, me->n);
+    meet(me);
+    if (me->rank == 1) nap_s(1e-3 * atof(limit) + 1);
+    OK(ncclAllReduce(a, a, 10, ncclFloat32, ncclSum, child, me->stream));
+    OK(ncclCommDestroy(child));
+    sync_stream(me);
+    EQ(at(me, a, 9), me->n);
+}
+
+const case_t leave_cases[] = {
+    {"an_abort_is_told_to_the_others", an_abort_is_told_to_the_others, EACH},
+    {"destroy_waits_for_a_rank_that_is_late", destroy_waits_for_a_rank_that_is_late, EACH},
+    {"a_kill_is_told_without_a_call", a_kill_is_told_without_a_call, PROCESSES},
+    {"an_exit_without_destroy_is_told", an_exit_without_destroy_is_told, PROCESSES},
+    {"destroy_while_a_rank_is_killed", destroy_while_a_rank_is_killed, PROCESSES},
+    {NULL, NULL, EACH},
+};

@@ -1,0 +1,168 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+#
+# NCCL's variables and configuration files do what docs/nccl-env.md says, and two copies of the library are told of:
+# variables_test.py LIBRARY. Jobs of one or two processes, on host memory.
+import ctypes
+import os
+import pathlib
+import re
+import shutil
+import socket
+import subprocess
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+from cases import run_case, until
+
+FLOAT, SUM = 7, 0
+
+
+class Id(ctypes.Structure):
+    _fields_ = [("bytes", ctypes.c_char * 128)]
+
+
+def rank_main(library, rank, ranks):
+    """An all_reduce of that many ranks; with more than one they meet by NCCL_COMM_ID. Prints the sum, or the error."""
+    nccl = ctypes.CDLL(library)
+    nccl.ncclGetLastError.restype = ctypes.c_char_p
+    ident, comm, data = Id(), ctypes.c_void_p(), (ctypes.c_float * 3)(1, 2, 3)
+    r = nccl.ncclGetUniqueId(ctypes.byref(ident))
+    r = r or nccl.ncclCommInitRank(ctypes.byref(comm), ranks, ident, rank)
+    r = r or nccl.ncclAllReduce(data, data, ctypes.c_size_t(3), FLOAT, SUM, comm, None)
+    print("error", r, nccl.ncclGetLastError(None).decode()) if r else print("sum", *data)
+
+
+def run(command, **env):
+    full = {k: v for k, v in os.environ.items() if not re.match("NCCL_|KOLO_|LD_PRELOAD|HOME$", k)} | {"KOLO_NCCL_CPU": "1", "HOME": str(TMP)} | env
+    done = subprocess.run([sys.executable, *command], env=full, text=True, capture_output=True, timeout=60, check=False)
+    return done.stdout, done.stderr
+
+
+def one(**env):
+    """What a job of one rank prints, and its log."""
+    return run([__file__, "rank", LIBRARY, "0", "1"], **env)
+
+
+def file(name, text):
+    path = TMP / name
+    path.write_text(text)
+    return str(path)
+
+
+def test_a_file_is_read():
+    out, log = one(NCCL_CONF_FILE=file("conf", "# a comment\n  NCCL_DEBUG = INFO  # behind\n\nNCCL_NO_SUCH_THING=1\n"))
+    assert "this is Kolo" in log and out.startswith("sum 1.0"), log
+    assert log.count("unknown variable NCCL_NO_SUCH_THING in a configuration file") == 1, log
+
+
+def test_the_environment_goes_before_a_file():
+    _, log = one(NCCL_CONF_FILE=file("conf", "NCCL_DEBUG=INFO\n"), NCCL_DEBUG="WARN")
+    assert "this is Kolo" not in log, log
+
+
+def test_the_user_s_file_is_read_unless_another_is_named():
+    file(".nccl.conf", "NCCL_DEBUG=INFO\n")
+    assert "this is Kolo" in one()[1]
+    assert "this is Kolo" not in one(NCCL_CONF_FILE=file("conf", ""))[1]
+    assert "this is Kolo" not in one(NCCL_CONF_FILE="/no/such/file")[1]
+
+
+def test_an_unknown_variable_is_warned_of_once():
+    _, log = one(NCCL_NO_SUCH_THING="1", NCCL_NTHREADS="256")
+    assert log.count("NCCL_NO_SUCH_THING") == 1 and "WARN" in log and "NCCL_NTHREADS" not in log, log
+    _, log = one(NCCL_NTHREADS="256", NCCL_DEBUG="INFO")
+    assert "NCCL INFO Kolo [nccl] NCCL_NTHREADS has no effect" in log, log
+
+
+def test_the_log_goes_to_a_file():
+    _, log = one(NCCL_DEBUG="INFO", NCCL_DEBUG_FILE=str(TMP / "log-%p"))
+    files = [p for p in TMP.iterdir() if p.name.startswith("log-")]
+    assert len(files) == 1 and re.fullmatch(r"log-\d+", files[0].name) and "this is Kolo" in files[0].read_text() and not log, (files, log)
+
+
+def interfaces():
+    return [name for _, name in socket.if_nameindex() if os.path.exists(f"/sys/class/net/{name}/operstate")]
+
+
+def listens(text):
+    out, log = one(NCCL_DEBUG="INFO", NCCL_SOCKET_IFNAME=text)
+    found = re.findall(r"listening on interface (\S+)", log)
+    return found[0] if found else out
+
+
+def test_forms_of_interfaces():
+    assert listens("lo") == "lo" and listens("=lo") == "lo" and listens("=nosuch,lo") == "lo"
+    others = [n for n in interfaces() if not n.startswith("lo")]
+    if others:
+        assert listens("^" + ",".join(others)) == "lo", others
+        assert listens("^lo") != "lo"
+    out = listens("=l")
+    assert out.startswith("error 5") and "NCCL_SOCKET_IFNAME==l" in out, out
+
+
+def test_a_family_of_addresses():
+    _, log = one(NCCL_DEBUG="INFO", NCCL_SOCKET_IFNAME="=lo", NCCL_SOCKET_FAMILY="AF_INET")
+    assert "root listens on 127.0.0.1:" in log, log
+
+
+def test_the_root_is_named():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        where = f"127.0.0.1:{s.getsockname()[1]}"
+    out, _ = one(NCCL_COMM_ID=where)
+    assert out.startswith("error 5") and "NCCL_COMM_ID needs the job's secret: set KOLO_COMM_SECRET_FILE" in out, out
+    secret = file("secret", "some words that only this job knows")
+    os.chmod(secret, 0o600)
+    env = os.environ | {"NCCL_COMM_ID": where, "KOLO_COMM_SECRET_FILE": secret, "KOLO_NCCL_CPU": "1"}
+    ranks = [subprocess.Popen([sys.executable, __file__, "rank", LIBRARY, str(r), "2"], env=env, stdout=subprocess.PIPE, text=True) for r in range(2)]
+    assert [r.communicate(timeout=60)[0] for r in ranks] == ["sum 2.0 4.0 6.0\n"] * 2
+
+
+def test_log_lines_name_nccl_s_calls():
+    secret = file("secret", "some words that only this job knows")
+    os.chmod(secret, 0o600)
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        where = f"127.0.0.1:{s.getsockname()[1]}"
+    env = os.environ | {"NCCL_COMM_ID": where, "KOLO_COMM_SECRET_FILE": secret, "KOLO_NCCL_CPU": "1", "NCCL_DEBUG_FILE": str(TMP / "log-%p")}
+    first = subprocess.Popen([sys.executable, __file__, "rank", LIBRARY, "0", "2"], env=env, stdout=subprocess.PIPE, text=True)
+    log = TMP / f"log-{first.pid}"
+    until(lambda: log.exists() and "still waiting" in log.read_text(), "the log")
+    assert "rank 1 to call ncclCommInitRank()" in log.read_text() and "kolo_comm" not in log.read_text(), log.read_text()
+    subprocess.run([sys.executable, __file__, "rank", LIBRARY, "1", "2"], env=env, check=True, timeout=60, stdout=subprocess.DEVNULL)
+    assert first.communicate(timeout=60)[0] == "sum 2.0 4.0 6.0\n"
+
+
+TWO = """
+import ctypes, sys
+first = ctypes.CDLL(sys.argv[1], ctypes.RTLD_GLOBAL)
+second = ctypes.CDLL(sys.argv[2])
+v = ctypes.c_int()
+assert (second if sys.argv[3] == "second" else first).ncclGetVersion(ctypes.byref(v)) == 0
+"""
+
+
+def test_two_copies_are_told_of():
+    paths = []
+    for folder in ("a", "b"):
+        (TMP / folder).mkdir()
+        paths.append(str(TMP / folder / "libnccl.so.2"))
+        shutil.copy(LIBRARY, paths[-1])
+    _, log = run(["-c", TWO, *paths, "second"])
+    assert "WARN" in log and "two NCCL libraries are loaded" in log and all(p in log for p in paths), log
+    assert "lead to the other one" in log, log
+    _, log = run(["-c", TWO, *paths, "first"], NCCL_DEBUG="INFO")
+    assert "WARN" not in log and all(p in log for p in paths) and "names lead to this one" in log, log
+
+
+if sys.argv[1] == "rank":
+    rank_main(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
+else:
+    LIBRARY = os.path.abspath(sys.argv[1])
+    if b"san.so" in subprocess.run(["ldd", LIBRARY], capture_output=True, check=False).stdout:
+        print("built with a sanitizer")
+        sys.exit(77)
+    for case in [n for n in globals() if n.startswith("test_")]:
+        run_case(globals(), case[len("test_"):])
+        print(f"{case}: right", flush=True)
