@@ -7,10 +7,13 @@
  * kolo_comm_finalize() (optional) and kolo_comm_destroy().
  *
  * Threads: a communicator is used by one thread at a time; kolo_comm_abort(), kolo_comm_get_async_error() and the
- * kolo_comm_* queries may be called from any thread at any time. Different communicators are independent. Streams
- * and events may be used by several threads. A group belongs to the thread that started it. The library's own
- * threads block signals, also while they run functions of the program (callbacks, kolo_stream_call(), operators on
- * a stream); threads and processes that such a function starts inherit that.
+ * kolo_comm_* queries may be called from any thread at any time. A call that comes while another thread is in one
+ * without a stream, on the same communicator, is KOLO_ERR_INVALID_USAGE, and nothing is done. On CPUs several
+ * threads may queue calls on streams: each call has one place in the order of the communicator. Different
+ * communicators are independent. Streams and events may be used by several threads. A group belongs to the thread
+ * that started it. The library's own threads block signals, also while they run functions of the program
+ * (callbacks, kolo_stream_call(), operators on a stream); threads and processes that such a function starts
+ * inherit that.
  *
  * Errors: every function returns a status. kolo_get_last_error(NULL) is the message of the calling thread's last
  * failure, kolo_get_last_error(comm) that of a communicator's, if it has had one. Output arguments are set on
@@ -291,6 +294,11 @@ kolo_status_t kolo_comm_abort(kolo_comm_t comm);
 /* Returns the number of ranks, and which of them the caller is. Any thread. */
 kolo_status_t kolo_comm_count(kolo_comm_t comm, int *nranks);
 kolo_status_t kolo_comm_user_rank(kolo_comm_t comm, int *rank);
+/* Sets the limit of one operation (kolo_config_t.op_timeout_ms; 0: none) for this rank's operations that begin from
+ * now on, those that are queued and have not begun included. Ranks may set different ones: each has its own error.
+ * So a single call has a limit of its own when the limit is set before it, and set back behind it: *before (may be
+ * NULL) is what it was. On the thread that calls operations. */
+kolo_status_t kolo_comm_set_op_timeout(kolo_comm_t comm, int timeout_ms, int *before);
 /* Returns the device of this rank's buffers, -1 for the CPU. Any thread. */
 kolo_status_t kolo_comm_device(kolo_comm_t comm, int *device);
 /* Returns the state: KOLO_OK, KOLO_IN_PROGRESS, or the first error that made this communicator unusable. Never
@@ -337,7 +345,9 @@ kolo_status_t kolo_broadcast(const void *src, void *dst, size_t count, kolo_type
 kolo_status_t kolo_all_gather(const void *src, void *dst, size_t count, kolo_type_t type, kolo_comm_t comm,
                               void *stream);
 /* Every rank gets every rank's src, of different lengths. counts[i] elements from rank i go to dst + displs[i]; the
- * same arrays on all ranks. In place: src == dst + displs[rank]. */
+ * same counts on all ranks. In place: src == dst + displs[rank]. Parts may lie in memory of different allocations:
+ * with dst the lowest of their addresses and displs[i] the distance of each from there, nothing is copied together.
+ * So for kolo_gatherv(), kolo_scatterv() and kolo_all_to_allv(); not on GPUs. */
 kolo_status_t kolo_all_gatherv(const void *src, void *dst, const size_t *counts, const size_t *displs,
                                kolo_type_t type, kolo_comm_t comm, void *stream);
 /* Rank i gets the reduction of part i of all ranks' src. src holds nranks * count elements. In place: dst == src +

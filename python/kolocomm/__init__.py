@@ -18,8 +18,8 @@ import contextlib as _contextlib
 from typing import NamedTuple as _NamedTuple
 
 from . import _native, errors
-from ._native import (Comm, Engine, Event, Message, Op, Registration, Rendezvous, Request, Server, State, Stream, Submission, TaggedMessage, Window, connect,
-                      get_unique_id, get_version, group_end, group_start, init_all, join, op_takes, status_string, tensor_key, type_size,
+from ._native import (Comm, Engine, Event, Message, Op, Reception, Registration, Rendezvous, Request, Server, State, Stream, Submission, TaggedMessage, Window, connect,
+                      get_unique_id, get_version, group_drop, group_end, group_start, init_all, join, op_takes, register_protocol, status_string, tensor_key, tensor_key_parse, type_size,
                       unique_id_load, unique_id_save, wait_any)
 from .errors import Error
 
@@ -43,13 +43,13 @@ def job_place():
 
 @_contextlib.contextmanager
 def group():
-    """Calls inside run together when the block ends; an exception inside ends the block without its message lost."""
+    """Calls inside run together when the block ends; after an exception inside nothing of the group runs."""
     group_start()
     try:
         yield
     except BaseException:
         with _contextlib.suppress(Error):
-            group_end()
+            group_drop()
         raise
     group_end()
 
@@ -86,6 +86,17 @@ def _await(request):
     request.wait()
 
 
+@_contextlib.contextmanager
+def _time_limit(self, seconds):
+    """Operations of the block end with Timeout after so many seconds each, instead of the communicator's limit."""
+    before = self.set_op_timeout(max(1, round(seconds * 1000)))
+    try:
+        yield self
+    finally:
+        with _contextlib.suppress(Error):
+            self.set_op_timeout(before)
+
+
 def _comm_repr(self):
     return "<kolocomm.Comm, ended>" if self.ended else f"<kolocomm.Comm, rank {self.rank} of {self.size}>"
 
@@ -118,6 +129,34 @@ def _receive(self, key, into=None, timeout=None):
     return out if into is not None or out is None else _as_array(out)
 
 
+def _reception_wait(self, timeout=None):
+    """Waits for the value: an array, or None for a dead one. timeout: seconds; then Timeout is raised, and the receive goes on."""
+    out = self._wait(timeout)
+    return _as_array(out) if isinstance(out, memoryview) else out
+
+
+def _reception_await(self):
+    """Lets an event loop go on until the value is there."""
+    import asyncio
+    pause = 0.0005
+    while not self.done():
+        yield from asyncio.sleep(pause).__await__()
+        pause = min(2 * pause, 0.02)
+    return self.wait()
+
+
+def _send_set(self, values):
+    """Sends a dictionary of arrays by their keys."""
+    for key, array in values.items():
+        self.send(key, array, array is None)
+
+
+def _receive_set(self, keys, timeout=None):
+    """Receives one value of each key at the same time: a dictionary. All or none; timeout: seconds, for all together."""
+    keys = list(keys)
+    return {key: None if out is None else _as_array(out) for key, out in zip(keys, self._receive_set(keys, timeout or 0))}
+
+
 def _rendezvous_exit(self, *_):
     self.close()
 
@@ -130,10 +169,11 @@ def _server_exit(self, *_):
     self.destroy()
 
 
-Submission.wait, Rendezvous.receive = _submission_wait, _receive
+Submission.wait, Rendezvous.receive, Rendezvous.send_set, Rendezvous.receive_set = _submission_wait, _receive, _send_set, _receive_set
+Reception.wait, Reception.__await__ = _reception_wait, _reception_await
 for _kind, _end in ((Rendezvous, _rendezvous_exit), (Engine, _engine_exit), (Server, _server_exit)):
     _kind.__enter__, _kind.__exit__ = _enter, _end
-Comm.__enter__, Comm.__exit__, Comm.__repr__ = _enter, _exit, _comm_repr
+Comm.__enter__, Comm.__exit__, Comm.__repr__, Comm.time_limit = _enter, _exit, _comm_repr, _time_limit
 Request.__await__ = _await
 _native._set_make_error(errors.make)
 
@@ -147,6 +187,6 @@ def _at_exit():
 
 _atexit.register(_at_exit)
 
-__all__ = ["Comm", "Engine", "Error", "Event", "JobPlace", "Message", "Op", "Registration", "Rendezvous", "Request", "Server", "State", "Stream",
-           "Submission", "TaggedMessage", "Window", "connect", "errors", "get_unique_id", "get_version", "group", "group_end", "group_start", "init_all",
-           "job_place", "join", "op_takes", "status_string", "tensor_key", "type_size", "unique_id_load", "unique_id_save", "wait_any"]
+__all__ = ["Comm", "Engine", "Error", "Event", "JobPlace", "Message", "Op", "Reception", "Registration", "Rendezvous", "Request", "Server", "State", "Stream",
+           "Submission", "TaggedMessage", "Window", "connect", "errors", "get_unique_id", "get_version", "group", "group_drop", "group_end", "group_start", "init_all",
+           "job_place", "join", "op_takes", "register_protocol", "status_string", "tensor_key", "tensor_key_parse", "type_size", "unique_id_load", "unique_id_save", "wait_any"]

@@ -132,6 +132,25 @@ def a_late_rank_is_named():
         print("ranks:", e.ranks, e, flush=True)
 
 
+@mistake(2, 0, "no limit outside", "ranks: (1,)", "rank 1")
+def a_late_rank_is_named_by_a_limit_of_one_block():
+    c = kolocomm.connect()
+    with c.time_limit(0.2):
+        c.barrier()
+    if c.rank == 1:
+        time.sleep(0.6)
+    c.barrier()
+    print("no limit outside", c.set_op_timeout(0) == 0, flush=True)
+    if c.rank == 1:
+        time.sleep(1)
+        os._exit(0)
+    try:
+        with c.time_limit(0.2):
+            c.all_reduce(np.ones(3))
+    except errors.Timeout as e:
+        print("ranks:", e.ranks, e, flush=True)
+
+
 @mistake(2, 0, "Mismatch")
 def ranks_that_differ_in_counts():
     c = kolocomm.connect(op_timeout_ms=10000)

@@ -34,8 +34,11 @@ def test_engine_in_any_order(c):
         text = engine.broadcast("text", np.full(3, float(c.rank)), root=1).wait()
         assert (text == 1).all()
         engine.barrier().wait()
+        assert engine.counters["tensors"] > 8 and engine.backends[-1]["available"], (engine.counters, engine.backends)
         if c.size > 2:
             half = engine.add_set([0, 1])
+            assert engine.sets == [0, half] and engine.set_ranks(half) == [0, 1] and engine.set_ranks(0) == list(range(c.size))
+            assert engine.set_info(half) == {"id": half, "size": 2, "included": c.rank < 2, "rank": c.rank if c.rank < 2 else -1}
             if c.rank < 2:
                 assert engine.all_reduce("x", np.ones(2), op="sum", set=half).wait()[0] == 2
             engine.remove_set(half)
@@ -88,8 +91,42 @@ def test_keyed_tensors(c):
                 with raises(errors.Timeout, "nothing came"):
                     step.receive(key, timeout=0.1)
             pair.barrier()
+        keys = [kolocomm.tensor_key(tasks[0] + "/device:cpu:0", server.incarnation(tasks[0], 20000), tasks[1] + "/device:cpu:0", f"w{i}") for i in range(5)]
+        assert kolocomm.tensor_key_parse(keys[2])["edge_name"] == "w2"
+        with server.open(2) as step:
+            futures_and_sets(pair, step, keys)
+        assert server.steps == 2
+        server.cleanup_all()
+        assert server.steps == 0
+        pair.barrier()
     pair.finalize()
     pair.destroy()
+
+
+def futures_and_sets(pair, step, keys):
+    import asyncio
+    if pair.rank == 1:
+        into = np.zeros(3)
+        later, awaited, dropped = step.receive_begin(keys[0]), step.receive_begin(keys[1], into=into), step.receive_begin(keys[4])
+        assert not later.done()
+        with raises(errors.Timeout, "the receive goes on"):
+            later.wait(0.05)
+        dropped.discard()
+    pair.barrier()
+    if pair.rank == 0:
+        step.send_set({keys[0]: np.ones(2), keys[1]: np.full(3, 7.0), keys[2]: None, keys[3]: np.arange(3)})
+    else:
+        async def both():
+            return await awaited
+
+        assert (later.wait(20) == 1).all() and asyncio.run(both()) is into and (into == 7).all()
+        got = step.receive_set(keys[2:4], timeout=20)
+        assert got[keys[2]] is None and (got[keys[3]] == np.arange(3)).all(), got
+        with raises(errors.InvalidUsage, "was waited for"):
+            later.wait()
+        with raises(errors.Timeout):
+            step.receive_set(keys[:1], timeout=0.1)
+    pair.barrier()
 
 
 def state():

@@ -37,13 +37,8 @@ KNOWN = {
     "test_batch_isend_irecv_mixed_backend_err": "wants GPUs",
     "test_batch_isend_irecv_op_err": "wants GPUs",
     "test_ddp_logging_data_cpu": "wants the name \"custom\" of a backend that torch does not know",
-    "test_monitored_barrier_gloo": "Gloo's own",
-    "test_monitored_barrier_gloo_rank_0_timeout": "Gloo's own",
-    "test_monitored_barrier_gloo_subgroup": "Gloo's own",
+    "test_monitored_barrier_gloo_rank_0_timeout": "wants Gloo's words",
     "test_new_subgroups_with_group_param": "wants three ranks",
-    "test_send_recv_any_source": "any source is to come",
-    "test_send_recv_any_source_autograd_profiler": "any source is to come",
-    "test_send_recv_any_source_torch_profiler": "any source is to come",
 }
 
 

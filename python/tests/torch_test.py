@@ -82,6 +82,34 @@ def test_moved_data():
         same(part, 10 * r + rank)
 
 
+def test_lists_without_a_copy():
+    """Large ones go where the tensors lie, in whatever order; one that is not contiguous through a copy."""
+    for plain in (True, False):
+        memory = [torch.full((1 << 17,), -1.0) for _ in range(2 * size + 1)]
+        parts = memory[1::2][::-1]
+        if not plain:
+            parts[0] = torch.zeros(512, 256).t()
+        mine = torch.full((1 << 17,), float(rank)) if plain else torch.full((256, 512), float(rank))
+        parts = [p if p.shape == mine.shape else p.view(mine.shape) for p in parts]
+        dist.all_gather(parts, mine)
+        for r, p in enumerate(parts):
+            same(p, r)
+        dist.gather(mine + 1, parts if rank == 0 else None)
+        if rank == 0:
+            for r, p in enumerate(parts):
+                same(p, r + 1)
+        for r, p in enumerate(parts):
+            p.fill_(10.0 * rank + r)
+        got = [torch.zeros_like(mine) for _ in range(size)][::-1]
+        dist.all_to_all(got, parts)
+        for r, p in enumerate(got):
+            same(p, 10 * r + rank)
+        dist.scatter(mine, parts if rank == 0 else None)
+        same(mine, rank)
+        for guard in memory[::2]:
+            same(guard, -1)
+
+
 def test_sparse():
     t = torch.sparse_coo_tensor([[rank, 5]], [1.0, 2.0], (8,))
     dist.all_reduce(t)
@@ -126,6 +154,61 @@ def test_messages():
     same(out, source)
 
 
+def test_first_sends_do_not_wait():
+    """Of pairs and tags that were never used: both ranks send before they receive."""
+    to, source = (rank + 1) % size, (rank - 1) % size
+    for tag in (100, 101):
+        dist.send(torch.full((1000,), float(rank)), to, tag=tag)
+    for tag in (101, 100):  # in another order
+        t = torch.zeros(1000)
+        dist.recv(t, source, tag=tag)
+        same(t, source)
+
+
+def test_any_source():
+    if rank == 0:
+        seen = set()
+        for _ in range(size - 1):
+            t = torch.zeros(3)
+            seen.add(dist.recv(t))
+            assert int(t[0]) in seen, (t, seen)
+        assert seen == set(range(1, size)), seen
+    else:
+        dist.send(torch.full((3,), float(rank)), 0)
+
+
+def test_message_ends_apart():
+    """A receive that is late, or gets another size, says so and ends nothing else."""
+    other = (rank + 1) % size
+    t = torch.zeros(4)
+    work = dist.irecv(t, other, tag=200)
+    try:
+        work.wait(datetime.timedelta(milliseconds=50))
+    except dist.DistBackendError as e:
+        assert "not complete after 50 ms" in str(e), e
+    else:
+        raise AssertionError("nothing was raised")
+    dist.barrier()
+    dist.send(torch.full((4,), 1.0 + rank), (rank - 1) % size, tag=200)
+    assert work.wait()
+    same(t, 1 + other)
+    dist.send(torch.ones(3), (rank - 1) % size, tag=201)
+    try:
+        dist.recv(t, other, tag=201)
+    except dist.DistBackendError as e:
+        assert f"rank {other} sent 12 bytes, and the tensor has 16" in str(e), e
+    else:
+        raise AssertionError("nothing was raised")
+
+
+def test_message_futures():
+    to, source = (rank + 1) % size, (rank - 1) % size
+    columns = torch.zeros(2, 3).t()  # not contiguous
+    future = dist.irecv(columns, source, tag=300).get_future()
+    dist.isend(torch.arange(6.0).view(3, 2) + rank, to, tag=300)  # nobody holds it
+    same(future.wait()[0], torch.arange(6.0).view(3, 2) + source)
+
+
 def test_groups():
     group = dist.new_group([0, 1])
     if rank < 2:
@@ -165,6 +248,27 @@ def test_mistakes():
             raise AssertionError("nothing was raised")
 
 
+def a_call_has_a_limit_of_its_own():
+    """The group's is a minute. The communicator cannot be used afterwards, as after any time limit."""
+    begin("limit", 60)
+    dist.barrier()
+    if rank == 0:
+        options = dist.AllreduceOptions()
+        options.timeout = datetime.timedelta(milliseconds=300)
+        began = time.monotonic()
+        try:
+            dist.group.WORLD.allreduce([torch.ones(1)], options).wait()
+        except dist.DistBackendError as e:
+            assert "Timed out" in str(e) and "rank 1" in str(e), e
+            assert 0.25 < time.monotonic() - began < 10
+        else:
+            raise AssertionError("nothing was raised")
+        dist.distributed_c10d._get_default_store().set("told", "yes")
+    else:
+        dist.distributed_c10d._get_default_store().wait(["told"])
+    dist.destroy_process_group()
+
+
 def last_a_late_rank_is_named():
     """Of the group's timeout; the last case, since the group cannot be used afterwards."""
     begin("late", 1)
@@ -197,6 +301,7 @@ def main():
     if rank == 0:
         print(f"{len(cases)} cases right: " + " ".join(f.__name__ for f in cases), flush=True)
     if size == 2:
+        a_call_has_a_limit_of_its_own()
         last_a_late_rank_is_named()
     return 0
 

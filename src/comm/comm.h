@@ -176,7 +176,8 @@ typedef struct { /* which rank to ask next and when, while an operation waits (m
 typedef struct kolo_body {
     int rank, nranks;
     const char *name; /* in the handle */
-    int init_timeout_ms, op_timeout_ms;
+    int init_timeout_ms;
+    _Atomic int op_timeout_ms; /* kolo_comm_set_op_timeout() */
     bool blocking, split_share;
     int device;                  /* -1: the CPU */
     int gpu_profile;             /* KOLO_GPU_LATENCY, KOLO_GPU_COMPUTE */
@@ -263,6 +264,8 @@ struct kolo_comm {
     kolo_body_t *body;
     _Atomic uint64_t tickets, done; /* operations called, operations ended */
     _Atomic uint64_t last_ticket;   /* of finalize: earlier ones still run */
+    _Atomic bool inside;            /* a thread is in a call that returns when its operations are complete */
+    pthread_mutex_t queuing;        /* a ticket is drawn and queued: on one stream in the order of the tickets */
     _Atomic uint32_t visitors;      /* calls inside that are not operations */
     _Atomic int state;              /* kolo_comm_state_t */
     _Atomic uint32_t turns;         /* splits and the like in the background that have or await their turn */
@@ -304,6 +307,20 @@ static inline kolo_status_t kolo_comm_begin_aside(kolo_comm_t comm, const char *
 {
     return KOLO_LIKELY(!comm->aside) ? KOLO_OK : comm->begin_aside(comm, what);
 }
+/* Returns the error of a call that another one on the same communicator, without a stream, leaves no room for. */
+kolo_status_t kolo_handle_overlaps(kolo_comm_t comm);
+/* Stands around a call that returns when its operations are complete, with exit behind it. Two threads that enter
+ * in the same nanoseconds are not told of each other; their operations then follow one another. */
+static inline kolo_status_t kolo_handle_enter(kolo_comm_t comm)
+{
+    if (KOLO_UNLIKELY(atomic_load_explicit(&comm->inside, memory_order_relaxed))) return kolo_handle_overlaps(comm);
+    atomic_store_explicit(&comm->inside, true, memory_order_relaxed);
+    return KOLO_OK;
+}
+static inline void kolo_handle_exit(kolo_comm_t comm)
+{
+    atomic_store_explicit(&comm->inside, false, memory_order_relaxed);
+}
 /* Returns true for a handle whose communicator was or is being aborted, until the handle is reused. */
 bool kolo_handle_was_aborted(kolo_comm_t comm);
 /* Returns the body, for a call that is not an operation; held until kolo_handle_leave(). NULL: an error is set. */
@@ -327,10 +344,10 @@ kolo_status_t kolo_ticket_refuse(kolo_comm_t comm, uint64_t ticket);
 /* Draws the next ticket; fails if the communicator is being aborted or destroyed. */
 static inline kolo_status_t kolo_ticket_draw(kolo_comm_t comm, uint64_t *ticket)
 {
-    uint64_t t = *ticket = atomic_load_explicit(&comm->tickets, memory_order_relaxed);
+    *ticket = 0;
     if (KOLO_UNLIKELY(atomic_load_explicit(&comm->state, memory_order_acquire) == KOLO_COMM_CONNECTING))
         return kolo_handle_refuse(comm, KOLO_COMM_CONNECTING);
-    atomic_store_explicit(&comm->tickets, t + 1, memory_order_release);
+    uint64_t t = *ticket = atomic_fetch_add_explicit(&comm->tickets, 1, memory_order_acq_rel);
     kolo_fence_light(); /* the other half is kolo_fence_cores() in kolo_handle_retire() */
     bool live = atomic_load_explicit(&comm->magic, memory_order_acquire) == KOLO_COMM_MAGIC;
     return KOLO_LIKELY(live) ? KOLO_OK : kolo_ticket_refuse(comm, t);

@@ -43,6 +43,7 @@ static bool add_block(void)
     blocks = b;
     for (int i = 0; i < BLOCK_HANDLES; i++) {
         pthread_mutex_init(&b->handles[i].error_lock, NULL);
+        pthread_mutex_init(&b->handles[i].queuing, NULL);
         push_free(&b->handles[i]);
     }
     return true;
@@ -87,6 +88,7 @@ kolo_status_t kolo_handle_new(kolo_body_t *body, kolo_comm_t *comm)
     h->own_stream = NULL;
     h->revoked_here = false;
     h->error_is_news = false;
+    h->inside = false;
     h->error_text[0] = '\0';
     atomic_store(&h->tickets, 0);
     atomic_store(&h->done, 0);
@@ -158,6 +160,16 @@ kolo_status_t kolo_body_background(kolo_body_t *body, void *(*fn)(void *), void 
     if (err == 0) return KOLO_OK;
     kolo_handle_leave(body->handle);
     return kolo_fail_errno(KOLO_ERR_SYSTEM, err, "cannot start a thread for %s rank %d", body->name, body->rank);
+}
+
+kolo_status_t kolo_handle_overlaps(kolo_comm_t comm)
+{
+    return kolo_fail(
+        KOLO_ERR_INVALID_USAGE,
+        "%s rank %d: another thread is in a call on this communicator, or this call was made by a "
+        "function that such a call runs; nothing was done. Use a communicator from one thread at a time, "
+        "give the other thread one of its own (kolo_comm_dup()), or pass a stream",
+        comm->name, comm->rank);
 }
 
 kolo_status_t kolo_handle_refuse(kolo_comm_t comm, int state)

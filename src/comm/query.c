@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a program may ask of a communicator in every state: its error, its place, its memory.
+ * What a program may ask of a communicator in every state: its error, its place, its memory; and the limit that it
+ * may change.
  */
 #include "comm/identity.h"
 #include "comm/tagged/tagged.h"
@@ -115,6 +116,21 @@ kolo_status_t kolo_comm_memory(kolo_comm_t comm, size_t *bytes)
              body->parts_capacity * 2 * sizeof(kolo_part_t) + (size_t)body->nranks * sizeof(kolo_peer_card_t) +
              (body->ll_temp ? (size_t)body->nranks * KOLO_FLAT_MAX : 0) +
              (body->record.at ? sizeof(kolo_record_t) : 0) + kolo_windows_memory(body) + kolo_tagged_memory(body);
+    kolo_handle_leave(comm);
+    return KOLO_OK;
+}
+
+kolo_status_t kolo_comm_set_op_timeout(kolo_comm_t comm, int timeout_ms, int *before)
+{
+    if (timeout_ms < 0)
+        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "comm_set_op_timeout: %d ms is negative; 0 is no limit",
+                         timeout_ms);
+    kolo_body_t *body = kolo_handle_visit(comm, "comm_set_op_timeout");
+    if (!body) return KOLO_ERR_INVALID_ARGUMENT;
+    if (before) *before = body->op_timeout_ms;
+    kolo_body_t *all[] = {body, body->inside, body->across};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (all[i]) atomic_store(&all[i]->op_timeout_ms, timeout_ms);
     kolo_handle_leave(comm);
     return KOLO_OK;
 }

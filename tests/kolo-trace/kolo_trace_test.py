@@ -89,6 +89,15 @@ def summary_names_the_slowest_rank(folder):
     assert "no tensor 'nope'" in trace("--mark", "nope", *files, status=1)
 
 
+def names_do_not_lead_the_terminal(folder):
+    files = run_job(folder, "steps", 1)
+    for f in files:
+        f.write_text(f.read_text().replace("layer.0", "\\u001b[2J\\u009b"))
+    text = trace(*files)
+    assert "?[2J?" in text and not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f]", text), text
+    assert "\x1b" not in trace("--mark", "\x1b[2Jnope", *files, status=1)
+
+
 def merged_by_clock_offset(folder):
     files = run_job(folder, "steps", 2)
     for f in files:  # one machine has one clock, so what was measured is the error of the measurement
@@ -350,7 +359,8 @@ CASES = [merge_without_a_name_for_it_keeps_the_first_file, compressed_ones_say_t
          every_nth_operation_is_there_on_all_ranks, full_disk_ends_it_early_and_whole,
          one_that_cannot_begin_is_said_once,
          killed_in_the_middle_of_a_compressed_one, valid_whenever_a_compressed_one_is_stopped,
-         summary_names_the_slowest_rank, merged_by_clock_offset, engines_of_one_job_become_one_timeline,
+         summary_names_the_slowest_rank, names_do_not_lead_the_terminal, merged_by_clock_offset,
+         engines_of_one_job_become_one_timeline,
          valid_whenever_it_is_stopped, killed_in_the_middle, damage_is_bounded_and_told]
 
 

@@ -285,6 +285,33 @@ void bind_life(nb::class_<Comm> &c)
     c.def_prop_ro("_borrowed", [](Comm &c) { return c.borrowed; });
 }
 
+void bind_waiting(nb::class_<Comm> &c)
+{
+    c.def(
+        "set_op_timeout",
+        [](Comm &c, int timeout_ms) {
+            int before = 0;
+            kolo_comm_t handle = c.get("set_op_timeout");
+            check(kolo_comm_set_op_timeout(handle, timeout_ms, &before), handle);
+            return before;
+        },
+        "timeout_ms"_a,
+        "Sets the limit of one operation in milliseconds (0: none) for those that begin from now on; returns the "
+        "former one. time_limit() sets it for a block.");
+    c.def(
+        "synchronize",
+        [](Comm &c) {
+            kolo_comm_t handle = c.get("synchronize");
+            if (c.lane && !c.lane->idle()) {
+                Unlocked here;
+                c.lane->drain();
+            }
+            run(handle, [&] { return kolo_comm_synchronize(handle); });
+        },
+        "Waits until this rank's operations are complete, on whatever stream; raises the error of one that has "
+        "failed.");
+}
+
 } // namespace
 
 Comm::Comm()
@@ -358,6 +385,7 @@ kolo_config_t config_of(const nb::kwargs &given, std::string *name)
 void bind_comm(nb::module_ &m, nb::class_<Comm> &c)
 {
     bind_life(c);
+    bind_waiting(c);
     c.def_ro("rank", &Comm::rank, "Which rank this process is, from 0.");
     c.def_ro("size", &Comm::size, "The number of ranks.");
     c.def_ro("device", &Comm::device, "The GPU of this rank's buffers, -1 for memory of the host.");

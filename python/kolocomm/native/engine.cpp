@@ -204,6 +204,50 @@ nb::object no_tensor(nb::handle self, const Submit &call)
     return nb::cast(s.release(), nb::rv_policy::take_ownership);
 }
 
+std::vector<int> set_ids(Engine &g)
+{
+    int count = 0;
+    check(kolo_engine_get_set_ids(get(g), nullptr, 0, &count));
+    std::vector<int> ids((size_t)count);
+    check(kolo_engine_get_set_ids(get(g), ids.data(), count, &count));
+    ids.resize(std::min(ids.size(), (size_t)count));
+    return ids;
+}
+
+std::vector<int> set_ranks(Engine &g, int set)
+{
+    kolo_set_info_t info;
+    check(kolo_engine_get_set(get(g), set, &info));
+    std::vector<int> ranks((size_t)info.size);
+    check(kolo_engine_get_set_ranks(get(g), set, ranks.data(), info.size));
+    return ranks;
+}
+
+nb::dict counters(Engine &g)
+{
+    kolo_engine_counters_t c;
+    nb::dict d;
+    check(kolo_engine_get_counters(get(g), &c));
+    d["cycles"] = c.cycles, d["slow_cycles"] = c.slow_cycles, d["sleeps"] = c.sleeps, d["tensors"] = c.tensors;
+    d["operations"] = c.operations, d["hits"] = c.hits, d["misses"] = c.misses, d["invalid"] = c.invalid;
+    d["reduced_bytes"] = c.reduced_bytes, d["packed_bytes"] = c.packed_bytes, d["negotiate_ns"] = c.negotiate_ns;
+    d["pack_ns"] = c.pack_ns, d["operate_ns"] = c.operate_ns, d["complete_ns"] = c.complete_ns;
+    return d;
+}
+
+nb::list backends(Engine &g)
+{
+    nb::list all;
+    kolo_backend_info_t b;
+    for (int i = 0; kolo_engine_get_backend(get(g), i, &b) == KOLO_OK; i++) {
+        nb::dict d;
+        d["name"] = b.name, d["available"] = b.available != 0, d["why"] = b.why, d["operations"] = b.operations;
+        d["bytes"] = b.bytes;
+        all.append(d);
+    }
+    return all;
+}
+
 void bind_submissions(nb::class_<Engine> &e)
 {
     e.def(
@@ -315,6 +359,22 @@ void bind_engine(nb::module_ &m)
             run(nullptr, [&] { return kolo_engine_remove_set(handle, set); });
         },
         "set"_a, "Removes a process set. Collective over all ranks.");
+    e.def_prop_ro("sets", set_ids, "The ids of the process sets, ascending; 0 is all ranks.");
+    e.def("set_ranks", set_ranks, "set"_a, "The ranks of a process set, ascending.");
+    e.def(
+        "set_info",
+        [](Engine &g, int set) {
+            kolo_set_info_t i;
+            check(kolo_engine_get_set(get(g), set, &i));
+            nb::dict d;
+            d["id"] = i.id, d["size"] = i.size, d["included"] = i.included != 0, d["rank"] = i.rank;
+            return d;
+        },
+        "set"_a, "id, size, included (this rank is in it) and rank (its number there, or -1) as a dictionary.");
+    e.def_prop_ro("counters", counters, "What the engine has done so far on this rank, as a dictionary.");
+    e.def_prop_ro("backends", backends,
+                  "The backends that may move data: dictionaries of name, available, why (if not), operations, "
+                  "bytes.");
     e.def(
         "timeline_start",
         [](Engine &g, const std::string &path, bool cycles) {

@@ -205,6 +205,89 @@ nb::object receive(Rendezvous &r, const std::string &key, nb::object into, nb::o
     }
 }
 
+// A receive that goes on while the program does something else.
+struct Reception {
+    Reception() = default;
+    Reception(const Reception &) = delete;
+    ~Reception();
+    kolo_receive_t handle = nullptr;
+    Buffer room;
+    nb::object into, rendezvous;
+};
+
+Reception::~Reception()
+{
+    if (!handle) return;
+    PyThreadState *state = PyEval_SaveThread();
+    kolo_receive_discard(handle);
+    PyEval_RestoreThread(state);
+}
+
+nb::object receive_begin(nb::handle self, const std::string &key, nb::object into)
+{
+    kolo_rendezvous_t handle = get(*nb::inst_ptr<Rendezvous>(self));
+    auto r = std::make_unique<Reception>();
+    kolo_transfer_args_t args = {};
+    r->room = Buffer::maybe(into, "into", true), r->into = into, r->rendezvous = nb::borrow(self);
+    if (r->room) args.into = r->room.data, args.into_bytes = r->room.bytes();
+    run(nullptr, [&] { return kolo_rendezvous_receive_begin(handle, key.c_str(), &args, &r->handle); });
+    return nb::cast(r.release(), nb::rv_policy::take_ownership);
+}
+
+bool reception_done(Reception &r)
+{
+    int ended = 0;
+    if (!r.handle) return true;
+    check(kolo_receive_poll(r.handle, &ended));
+    return ended != 0;
+}
+
+// In slices, so that Ctrl-C is seen: the receive goes on then.
+nb::object reception_wait(Reception &r, nb::object timeout)
+{
+    if (!r.handle) refuse(KOLO_ERR_INVALID_USAGE, "this receive was waited for, or discarded");
+    double left = timeout.is_none() ? 1e18 : nb::cast<double>(timeout) * 1000;
+    kolo_value_t value;
+    for (;;) {
+        int slice = left < 50 ? (left < 1 ? 1 : (int)left) : 50;
+        bool ended = reception_done(r);
+        kolo_status_t status = unlocked([&] { return kolo_receive_wait(r.handle, ended ? 0 : slice, &value); });
+        if (ended || status != KOLO_ERR_TIMEOUT) {
+            r.handle = nullptr;
+            check(status);
+            return array_of(value, r.into);
+        }
+        left -= slice;
+        if (PyErr_CheckSignals() != 0) throw nb::python_error();
+        if (left <= 0)
+            refuse(KOLO_ERR_TIMEOUT,
+                   words("nothing has come after %g s; the receive goes on", nb::cast<double>(timeout)));
+    }
+}
+
+void reception_discard(Reception &r)
+{
+    kolo_receive_t handle = r.handle;
+    r.handle = nullptr;
+    if (handle) run(nullptr, [&] { return kolo_receive_discard(handle); });
+}
+
+// All of them, or an error and none.
+nb::object receive_set(Rendezvous &r, const std::vector<std::string> &keys, double timeout)
+{
+    kolo_rendezvous_t handle = get(r);
+    std::vector<const char *> texts;
+    std::vector<kolo_value_t> values(keys.size());
+    for (const std::string &key : keys) texts.push_back(key.c_str());
+    run(nullptr, [&] {
+        return kolo_rendezvous_receive_set(handle, texts.data(), values.data(), (int)keys.size(),
+                                           timeout > 0 ? std::max(1, (int)(timeout * 1000)) : 0);
+    });
+    nb::list all;
+    for (kolo_value_t &value : values) all.append(array_of(value, nb::none()));
+    return all;
+}
+
 nb::object open(nb::handle self, uint64_t step)
 {
     Server &s = *nb::inst_ptr<Server>(self);
@@ -232,20 +315,47 @@ std::string make_key(const std::string &src, uint64_t incarnation, const std::st
     return text;
 }
 
-} // namespace
-
-void bind_keyed(nb::module_ &m)
+void bind_keys(nb::module_ &m)
 {
     m.def("tensor_key", make_key, "src_device"_a, "src_incarnation"_a, "dst_device"_a, "edge_name"_a, "frame"_a = 0,
           "iteration"_a = 0,
           "The key of a tensor. A device is /job:NAME/task:N/device:cpu:0; the incarnation is that of the source's "
           "task (Server.incarnation).");
+    m.def(
+        "tensor_key_parse",
+        [](const std::string &text) {
+            kolo_tensor_key_t key;
+            check(kolo_tensor_key_parse(text.c_str(), &key));
+            nb::dict d;
+            d["src_device"] = key.src_device, d["src_incarnation"] = key.src_incarnation;
+            d["dst_device"] = key.dst_device, d["edge_name"] = key.edge_name;
+            d["frame"] = key.frame, d["iteration"] = key.iteration;
+            return d;
+        },
+        "text"_a, "The parts of a key, as a dictionary of tensor_key()'s arguments.");
+    m.def(
+        "register_protocol",
+        [](const std::string &name, const std::string &wires, bool buffered) {
+            check(kolo_server_register_protocol(name.c_str(), wires.c_str(), buffered));
+        },
+        "name"_a, "wires"_a, "buffered"_a = false,
+        "Registers a protocol for servers: wires are shm, verbs and tcp, with commas.");
+}
+
+void bind_rendezvous(nb::module_ &m)
+{
     nb::class_<Rendezvous>(m, "Rendezvous",
                            "Where the values of a step meet: sent under a key, received once under the same key.")
         .def("send", send, "key"_a, "array"_a.none(), "dead"_a = false,
              "Sends an array, which stays with this task until it is received: do not write to it any more. Never "
              "waits. dead: no value, None arrives.")
         .def("_receive", receive, "key"_a, "into"_a.none(), "timeout"_a.none())
+        .def(
+            "receive_begin",
+            [](nb::handle self, const std::string &key, nb::object into) { return receive_begin(self, key, into); },
+            "key"_a, "into"_a = nb::none(),
+            "Starts to receive the next value of a key, and returns a Reception. into: the array where it goes.")
+        .def("_receive_set", receive_set, "keys"_a, "timeout"_a)
         .def(
             "abort",
             [](Rendezvous &r, const std::string &why) {
@@ -258,6 +368,15 @@ void bind_keyed(nb::module_ &m)
             r.handle = nullptr;
             if (handle) run(nullptr, [&] { return kolo_rendezvous_close(handle); });
         });
+    nb::class_<Reception>(m, "Reception",
+                          "A receive that goes on. Can be awaited. Freed without wait(): discarded.")
+        .def("done", reception_done, "True if it has ended, with a value or without. Never waits.")
+        .def("_wait", reception_wait, "timeout"_a.none())
+        .def("discard", reception_discard, "Ends it; a value that has come is released.");
+}
+
+void bind_server(nb::module_ &m)
+{
     nb::class_<Server>(m, "Server", "One task of a cluster, which exchanges tensors by key with the others.")
         .def("__init__", init, "cluster"_a, "task"_a, "protocol"_a = nb::none(), "secret"_a = nb::none(),
              "connect_timeout_ms"_a = 30000,
@@ -284,6 +403,32 @@ void bind_keyed(nb::module_ &m)
             },
             "step"_a, "Ends a step on this task.")
         .def(
+            "cleanup_all",
+            [](Server &s) {
+                kolo_rendezvous_manager_t manager;
+                check(kolo_server_manager(get(s), &manager));
+                run(nullptr, [&] { return kolo_rendezvous_manager_cleanup_all(manager); });
+            },
+            "Ends all steps on this task.")
+        .def_prop_ro(
+            "steps",
+            [](Server &s) {
+                kolo_rendezvous_manager_t manager;
+                size_t steps = 0;
+                check(kolo_server_manager(get(s), &manager));
+                check(kolo_rendezvous_manager_count(manager, &steps));
+                return steps;
+            },
+            "The number of steps on this task.")
+        .def(
+            "join",
+            [](Server &s, int timeout_ms) {
+                kolo_server_t handle = get(s);
+                run(nullptr, [&] { return kolo_server_join(handle, timeout_ms); });
+            },
+            "timeout_ms"_a = 0,
+            "Waits until the server is stopped; after timeout_ms (0: no limit) Timeout is raised.")
+        .def(
             "incarnation",
             [](Server &s, const std::string &task, int timeout_ms) {
                 uint64_t number = 0;
@@ -309,6 +454,15 @@ void bind_keyed(nb::module_ &m)
                 run(nullptr, [&] { return kolo_server_destroy(handle); });
             },
             "Stops the server and frees it. Close all its rendezvous before.");
+}
+
+} // namespace
+
+void bind_keyed(nb::module_ &m)
+{
+    bind_keys(m);
+    bind_rendezvous(m);
+    bind_server(m);
 }
 
 } // namespace kolocomm

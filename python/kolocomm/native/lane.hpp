@@ -7,6 +7,7 @@
 
 #include <condition_variable>
 #include <csignal>
+#include <cstdint>
 #include <deque>
 #include <functional>
 #include <mutex>
@@ -33,12 +34,21 @@ class Lane
         changed_.notify_all();
         if (thread_.joinable()) thread_.join();
     }
-    void submit(Call call, Then then)
+    uint64_t submit(Call call, Then then) // returns its number
     {
         std::lock_guard<std::mutex> lock(mutex_);
-        queue_.push_back({std::move(call), std::move(then)});
+        queue_.push_back({std::move(call), std::move(then), ++numbers_});
         if (!thread_.joinable()) start();
         changed_.notify_all();
+        return numbers_;
+    }
+    // Makes the call of that number on the caller's thread, which is about to wait for it, if it is the next.
+    void help(uint64_t number)
+    {
+        std::unique_lock<std::mutex> lock(mutex_);
+        if (busy_ || queue_.empty() || queue_.front().number != number) return;
+        make_next(lock);
+        if (!queue_.empty()) changed_.notify_all();
     }
     // A call that the caller's thread makes in its turn: true if nothing is before it, and then leave() ends it.
     bool enter()
@@ -71,6 +81,7 @@ class Lane
     struct Job {
         Call call;
         Then then;
+        uint64_t number;
     };
     void start() // signals are the program's
     {
@@ -86,21 +97,26 @@ class Lane
         for (;;) {
             changed_.wait(lock, [this] { return !busy_ && (stop_ || !queue_.empty()); });
             if (queue_.empty()) return;
-            Job job = std::move(queue_.front());
-            queue_.pop_front();
-            busy_ = true;
-            lock.unlock();
-            kolo_status_t status = job.call();
-            job.then(status, status == KOLO_OK ? "" : kolo_get_last_error(nullptr));
-            job = Job();
-            lock.lock();
-            busy_ = false;
-            if (queue_.empty()) idle_.notify_all();
+            make_next(lock);
         }
+    }
+    void make_next(std::unique_lock<std::mutex> &lock)
+    {
+        Job job = std::move(queue_.front());
+        queue_.pop_front();
+        busy_ = true;
+        lock.unlock();
+        kolo_status_t status = job.call();
+        job.then(status, status == KOLO_OK ? "" : kolo_get_last_error(nullptr));
+        job = Job();
+        lock.lock();
+        busy_ = false;
+        if (queue_.empty()) idle_.notify_all();
     }
     std::mutex mutex_;
     std::condition_variable changed_, idle_;
     std::deque<Job> queue_;
+    uint64_t numbers_ = 0;
     bool busy_ = false, stop_ = false;
     std::thread thread_;
 };

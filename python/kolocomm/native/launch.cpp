@@ -204,6 +204,14 @@ void bind_launch(nb::module_ &m)
             depth++;
         },
         "Collects the calls that follow on this thread, until group_end() runs them together.");
+    m.def(
+        "group_drop",
+        [] {
+            std::unique_ptr<std::vector<Buffer>> kept(group_keeps);
+            group_keeps = nullptr, depth = 0;
+            check(kolo_group_drop());
+        },
+        "Ends the group, however deep; nothing of it runs.");
     m.def("group_end", end_group, "Runs the calls since group_start(); raises the first error of one of them.");
 
     nb::class_<Request>(m, "Request", "An operation in the background (wait=False). Can be awaited.",

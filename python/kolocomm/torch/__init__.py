@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch.distributed on Kolo, for tensors in memory of the host: init_process_group("kolo"), or "cpu:kolo,cuda:nccl".
+"""torch.distributed on Kolo, for tensors of the host and of GPUs: init_process_group("kolo"), or "cpu:kolo,cuda:nccl".
 
 An installed kolocomm is found by torch itself (entry point torch.backends); from a build folder import kolocomm.torch first.
 The backend is one C++ file that is compiled for the torch that is there when the first group is made (a minute, once for each
@@ -14,7 +14,7 @@ def register():
     """Makes the backend known to torch.distributed. Compiles nothing."""
     import torch.distributed as dist
     if dist.is_available() and "kolo" not in dist.Backend.backend_list:
-        dist.Backend.register_backend("kolo", _create, extended_api=True, devices=["cpu"])
+        dist.Backend.register_backend("kolo", _create, extended_api=True, devices=["cpu", "cuda"])
 
 
 def _create(options, backend_options):

@@ -15,7 +15,7 @@ import sysconfig
 import kolocomm  # noqa: F401  (its library is in the process then)
 
 HERE = pathlib.Path(__file__).resolve().parent
-SOURCES = [HERE / "backend.cpp", HERE / "tensors.hpp", HERE / "work.hpp", HERE.parent / "native" / "lane.hpp"]
+SOURCES = [HERE / "backend.cpp", HERE / "device.hpp", HERE / "group.hpp", HERE / "messages.hpp", HERE / "tensors.hpp", HERE / "work.hpp", HERE.parent / "native" / "lane.hpp"]
 
 
 def cache():
@@ -65,13 +65,23 @@ def build(target):
 def load():
     """The compiled module."""
     import torch
+    name = f"_c10d{sysconfig.get_config_var('EXT_SUFFIX')}"
+    ready = HERE / "built" / torch.__version__.split("+")[0] / name  # comes with the package, for some versions of torch
+    return load_file(ready if ready.exists() else kept(torch, name))
+
+
+def kept(torch, name):
     words = [torch.__version__, sys.version, *(s.read_text() for s in SOURCES)]
     mark = hashlib.sha256("\n".join(words).encode()).hexdigest()[:16]
-    target = cache() / f"torch-{torch.__version__}-{mark}" / f"_c10d{sysconfig.get_config_var('EXT_SUFFIX')}"
+    target = cache() / f"torch-{torch.__version__}-{mark}" / name
     if not target.exists():
         build(target)
-    loader = importlib.machinery.ExtensionFileLoader("kolocomm.torch._c10d", str(target))
-    spec = importlib.util.spec_from_file_location("kolocomm.torch._c10d", str(target), loader=loader)
+    return target
+
+
+def load_file(path):
+    loader = importlib.machinery.ExtensionFileLoader("kolocomm.torch._c10d", str(path))
+    spec = importlib.util.spec_from_file_location("kolocomm.torch._c10d", str(path), loader=loader)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

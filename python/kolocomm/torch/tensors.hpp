@@ -75,9 +75,16 @@ struct Moved {
     }
 };
 
+// GPUs reduce no bool: they are bytes of 0 and 1 there, "or" is the greatest of them and "and" the least.
+inline bool is_bool_of_gpu(const at::Tensor &t)
+{
+    return t.is_cuda() && t.scalar_type() == at::kBool;
+}
+
 inline kolo_type_t reduced_type(const at::Tensor &t)
 {
     kolo_type_t type;
+    if (is_bool_of_gpu(t)) return KOLO_UINT8;
     TORCH_CHECK(find_type(t.scalar_type(), &type), "Invalid scalar type: kolo cannot reduce tensors of type ",
                 t.scalar_type());
     return type;
@@ -98,6 +105,10 @@ class Op
   public:
     Op(const c10d::ReduceOp &op, const at::Tensor &t, kolo_comm_t comm) : comm_(comm)
     {
+        if (is_bool_of_gpu(t)) {
+            op_of_bool(op);
+            return;
+        }
         switch ((c10d::ReduceOp::RedOpType)op) {
         case c10d::ReduceOp::SUM:
             op_ = KOLO_SUM;
@@ -141,11 +152,29 @@ class Op
     }
 
   private:
+    void op_of_bool(const c10d::ReduceOp &op)
+    {
+        switch ((c10d::ReduceOp::RedOpType)op) {
+        case c10d::ReduceOp::SUM:
+        case c10d::ReduceOp::MAX:
+        case c10d::ReduceOp::BOR:
+            op_ = KOLO_MAX;
+            break;
+        case c10d::ReduceOp::PRODUCT:
+        case c10d::ReduceOp::MIN:
+        case c10d::ReduceOp::BAND:
+            op_ = KOLO_MIN;
+            break;
+        default:
+            TORCH_CHECK(false, "Cannot use this ReduceOp on bool with backend kolo");
+        }
+    }
     void premultiplied(const c10d::ReduceOp &op, const at::Tensor &t)
     {
         const auto *extra = reinterpret_cast<const c10d::NCCLPreMulSumSupplement *>(op.supplement_.get());
-        at::Tensor factor = extra->tensor_factor.defined() ? extra->tensor_factor.to(t.scalar_type()).contiguous()
-                                                           : at::full({1}, extra->double_factor, t.options());
+        at::Tensor factor = extra->tensor_factor.defined()
+                                ? extra->tensor_factor.to(at::kCPU, t.scalar_type()).contiguous()
+                                : at::full({1}, extra->double_factor, t.options().device(at::kCPU));
         must(kolo_op_create_premul_sum(&op_, factor.data_ptr(), reduced_type(t), comm_));
         made_ = true;
     }
@@ -220,59 +249,115 @@ inline bool are_equal(const std::vector<size_t> &counts)
     return std::all_of(counts.begin(), counts.end(), [&](size_t n) { return n == counts[0]; });
 }
 
-// Every rank gets every rank's `in`, one behind the other in `out`.
-inline void gather_all(const at::Tensor &in, const Tensors &out, kolo_comm_t c)
+// A list as one buffer: where its tensors lie in memory of the host, with the distances between them, or a copy of
+// them, which goes back at the end.
+class Parts
 {
-    Moved m(in);
-    at::Tensor src = in.contiguous(), dst = room(out);
-    auto counts = counts_of(out, m);
-    if (are_equal(counts))
-        must(kolo_all_gather(src.data_ptr(), dst.data_ptr(), counts[0], m.type, c, nullptr));
-    else
-        must(kolo_all_gatherv(src.data_ptr(), dst.data_ptr(), counts.data(), displs_of(counts).data(), m.type, c,
-                              nullptr));
-    spread(dst, out);
+  public:
+    Parts(const Tensors &ts, bool filled) : tensors_(ts), moved(ts[0]), counts(counts_of(ts, moved))
+    {
+        if (in_place()) return;
+        copy_ = filled ? flat(ts) : room(ts);
+        base = copy_.data_ptr(), displs = displs_of(counts);
+    }
+    void give_back() const
+    {
+        if (copy_.defined()) spread(copy_, tensors_);
+    }
+
+  private:
+    bool in_place()
+    {
+        size_t unit = kolo_type_size(moved.type);
+        uintptr_t low = UINTPTR_MAX;
+        for (auto &t : tensors_) {
+            if (!t.is_cpu() || !t.is_contiguous()) return false;
+            if (t.numel()) low = std::min(low, (uintptr_t)t.data_ptr());
+        }
+        if (low == UINTPTR_MAX) return false;
+        for (auto &t : tensors_) {
+            uintptr_t away = t.numel() ? (uintptr_t)t.data_ptr() - low : 0;
+            if (away % unit) return false;
+            displs.push_back(away / unit);
+        }
+        base = (void *)low;
+        return true;
+    }
+    Tensors tensors_;
+    at::Tensor copy_;
+
+  public:
+    Moved moved;
+    std::vector<size_t> counts, displs;
+    void *base = nullptr;
+};
+
+// Lists of parts of this size (together) go without a copy; smaller ones by the faster calls for one buffer. It is
+// the same on all ranks.
+constexpr int64_t APART_BYTES = 256 << 10;
+
+inline bool go_apart(const at::Tensor &one, int size)
+{
+    return one.is_cpu() && (int64_t)one.nbytes() * size >= APART_BYTES;
 }
 
-inline void gather_into(const at::Tensor &in, const at::Tensor &out, kolo_comm_t c)
+// Every rank gets every rank's `in`, one behind the other in `out`.
+inline void gather_all(const at::Tensor &in, const Tensors &out, const Place &p)
+{
+    Moved m(in);
+    at::Tensor src = in.contiguous();
+    if (are_equal(counts_of(out, m)) && !go_apart(in, (int)out.size())) {
+        at::Tensor dst = room(out);
+        must(kolo_all_gather(src.data_ptr(), dst.data_ptr(), m.count(in.numel()), m.type, p.comm, p.stream));
+        spread(dst, out);
+        return;
+    }
+    Parts dst(out, false);
+    must(
+        kolo_all_gatherv(src.data_ptr(), dst.base, dst.counts.data(), dst.displs.data(), m.type, p.comm, p.stream));
+    dst.give_back();
+}
+
+inline void gather_into(const at::Tensor &in, const at::Tensor &out, const Place &p)
 {
     at::Tensor src = in.contiguous();
     Whole dst(out, false);
     Moved m(src);
-    must(kolo_all_gather(src.data_ptr(), dst.data(), m.count(src.numel()), m.type, c, nullptr));
+    must(kolo_all_gather(src.data_ptr(), dst.data(), m.count(src.numel()), m.type, p.comm, p.stream));
     dst.give_back();
 }
 
-inline void reduce_all(const at::Tensor &t, const c10d::ReduceOp &op, kolo_comm_t c)
+inline void reduce_all(const at::Tensor &t, const c10d::ReduceOp &op, const Place &p)
 {
     Whole all(reduced_view(t, op), true);
     kolo_type_t type = reduced_type(all.memory);
-    must(kolo_all_reduce(all.data(), all.data(), all.memory.numel(), type, Op(op, all.memory, c), c, nullptr));
+    must(kolo_all_reduce(all.data(), all.data(), all.memory.numel(), type, Op(op, all.memory, p.comm), p.comm,
+                         p.stream));
     all.give_back();
 }
 
-inline void scatter_sum(const at::Tensor &in, const at::Tensor &out, const c10d::ReduceOp &op, kolo_comm_t c)
+inline void scatter_sum(const at::Tensor &in, const at::Tensor &out, const c10d::ReduceOp &op, const Place &p)
 {
     at::Tensor src = reduced_view(in, op).contiguous();
     Whole dst(reduced_view(out, op), false);
-    must(kolo_reduce_scatter(src.data_ptr(), dst.data(), dst.memory.numel(), reduced_type(src), Op(op, src, c), c,
-                             nullptr));
+    must(kolo_reduce_scatter(src.data_ptr(), dst.data(), dst.memory.numel(), reduced_type(src), Op(op, src, p.comm),
+                             p.comm, p.stream));
     dst.give_back();
 }
 
 inline void exchange(const at::Tensor &src, const std::vector<size_t> &send, const at::Tensor &dst,
-                     const std::vector<size_t> &recv, kolo_comm_t c)
+                     const std::vector<size_t> &recv, const Place &p)
 {
     must(kolo_all_to_allv(src.data_ptr(), send.data(), displs_of(send).data(), dst.data_ptr(), recv.data(),
-                          displs_of(recv).data(), Moved(src).type, c, nullptr));
+                          displs_of(recv).data(), Moved(src).type, p.comm, p.stream));
 }
 
 // The sum of sparse tensors: all rows of all ranks, which torch then adds up.
-inline void reduce_sparse(at::Tensor &t, int size, kolo_comm_t c)
+inline void reduce_sparse(at::Tensor &t, int size, const Place &p)
 {
     at::Tensor mine = t.coalesce(), rows = mine.indices().t().contiguous(), values = mine.values().contiguous();
-    at::Tensor count = at::full({1}, rows.size(0), at::kLong), counts = at::empty({size}, at::kLong);
-    gather_into(count, counts, c);
+    at::Tensor count = at::full({1}, rows.size(0), rows.options()), counts = at::empty({size}, rows.options());
+    gather_into(count, counts, p);
     Tensors all_rows, all_values;
     for (int r = 0; r < size; r++) {
         int64_t n = counts[r].item<int64_t>();
@@ -281,8 +366,8 @@ inline void reduce_sparse(at::Tensor &t, int size, kolo_comm_t c)
         all_rows.push_back(at::empty({n, rows.size(1)}, rows.options()));
         all_values.push_back(at::empty(shape, values.options()));
     }
-    gather_all(rows, all_rows, c);
-    gather_all(values, all_values, c);
+    gather_all(rows, all_rows, p);
+    gather_all(values, all_values, p);
     at::Tensor sum =
         at::sparse_coo_tensor(at::cat(all_rows).t().contiguous(), at::cat(all_values), t.sizes()).coalesce();
     t.copy_(sum);

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Kolo's operations as torch's Work: failures, futures, and the queue that a group's operations go through.
+// Kolo's operations as torch's Work: failures, futures, and the queue that a group's operations on memory of the
+// host go through.
 #pragma once
 
 #include "../native/lane.hpp"
 
+#include <ATen/record_function.h>
 #include <kolo/kolo.h>
+#include <kolo/message.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 namespace kolotorch
@@ -13,6 +16,13 @@ namespace kolotorch
 
 using Tensors = std::vector<at::Tensor>;
 using WorkPtr = c10::intrusive_ptr<c10d::Work>;
+
+// Where a call is made: on a communicator, and for GPUs on a stream.
+struct Place {
+    kolo_comm_t comm;
+    void *stream;
+};
+using Call = std::function<void(const Place &)>;
 
 // DistBackendError in Python, with the library's words, which name the rank that is to blame.
 [[noreturn]] inline void fail(kolo_status_t status, const std::string &text)
@@ -28,11 +38,29 @@ inline void must(kolo_status_t status)
     if (status != KOLO_OK) fail(status, kolo_get_last_error(nullptr));
 }
 
-class Work : public c10d::Work
+inline int milliseconds_of(std::chrono::milliseconds t)
+{
+    return (int)std::min<int64_t>(std::max<int64_t>(t.count(), 1), 1 << 30);
+}
+
+[[noreturn]] inline void not_yet(std::chrono::milliseconds timeout)
+{
+    fail(KOLO_ERR_TIMEOUT,
+         "the operation is not complete after " + std::to_string(timeout.count()) + " ms; it goes on");
+}
+
+// A title makes torch prepare a record of each operation, whoever listens.
+inline bool is_profiled()
+{
+    return at::getStepCallbacksUnlessEmpty(at::RecordScope::USER_SCOPE).has_value();
+}
+
+// What all kinds of Work have: results, a number, a future that is made when it is asked for.
+class BaseWork : public c10d::Work
 {
   public:
-    Work(int rank, c10d::OpType op, const char *title, const Tensors &in, Tensors out, uint64_t seq)
-        : c10d::Work(rank, op, title, in), outputs_(std::move(out)), seq_(seq)
+    BaseWork(int rank, c10d::OpType op, const char *title, const Tensors &in, Tensors out, uint64_t seq)
+        : c10d::Work(rank, op, is_profiled() ? title : nullptr, in), outputs_(std::move(out)), seq_(seq)
     {
     }
     std::vector<at::Tensor> result() override
@@ -43,44 +71,29 @@ class Work : public c10d::Work
     {
         return seq_;
     }
-    int sourceRank() const override
-    {
-        return source_;
-    }
-    void set_source(int rank)
-    {
-        source_ = rank;
-    }
-    bool wait(std::chrono::milliseconds timeout) override
-    {
-        std::unique_lock<std::mutex> lock(mutex_);
-        auto ended = [this] { return completed_; };
-        if (timeout == kNoTimeout) {
-            cv_.wait(lock, ended);
-        } else if (!cv_.wait_for(lock, timeout, ended)) {
-            lock.unlock();
-            fail(KOLO_ERR_TIMEOUT,
-                 "the operation is not complete after " + std::to_string(timeout.count()) + " ms; it goes on");
-        }
-        if (exception_) std::rethrow_exception(exception_);
-        return true;
-    }
     c10::intrusive_ptr<c10::ivalue::Future> getFuture() override
     {
         std::unique_lock<std::mutex> lock(future_mutex_);
         if (!future_) {
-            future_ = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
+            future_ = make_future();
             if (ended_) end_future();
         }
         return future_;
     }
-    void end(std::exception_ptr error)
+    virtual void end(std::exception_ptr error) // once
     {
         finish(error);
         std::unique_lock<std::mutex> lock(future_mutex_);
         error_ = error, ended_ = true;
         if (future_) end_future();
     }
+
+  protected:
+    virtual c10::intrusive_ptr<c10::ivalue::Future> make_future() const
+    {
+        return c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
+    }
+    Tensors outputs_;
 
   private:
     void end_future()
@@ -90,13 +103,89 @@ class Work : public c10d::Work
         else
             future_->markCompleted(c10::IValue(outputs_));
     }
-    Tensors outputs_;
     uint64_t seq_;
-    int source_ = -1;
     std::mutex future_mutex_;
     bool ended_ = false;
     std::exception_ptr error_;
     c10::intrusive_ptr<c10::ivalue::Future> future_;
+};
+
+// An operation that some thread makes: that of a lane, or the caller's.
+class Work : public BaseWork
+{
+  public:
+    using BaseWork::BaseWork;
+    bool wait(std::chrono::milliseconds timeout) override
+    {
+        std::unique_lock<std::mutex> lock(mutex_);
+        if (auto lane = std::move(lane_); lane && timeout == kNoTimeout) {
+            lock.unlock();
+            lane->help(number_);
+            lock.lock();
+        }
+        auto ended = [this] { return completed_; };
+        if (timeout == kNoTimeout) {
+            cv_.wait(lock, ended);
+        } else if (!cv_.wait_for(lock, timeout, ended)) {
+            lock.unlock();
+            not_yet(timeout);
+        }
+        if (exception_) std::rethrow_exception(exception_);
+        return true;
+    }
+    // Who waits for it may make the call, if the lane has not begun with it.
+    void queued(const std::shared_ptr<kolocomm::Lane> &lane, uint64_t number)
+    {
+        std::lock_guard<std::mutex> lock(mutex_);
+        if (!completed_) lane_ = lane, number_ = number;
+    }
+    void end(std::exception_ptr error) override
+    {
+        BaseWork::end(error);
+        std::lock_guard<std::mutex> lock(mutex_);
+        lane_.reset();
+    }
+
+  private:
+    std::shared_ptr<kolocomm::Lane> lane_;
+    uint64_t number_ = 0;
+};
+
+// Several, as one.
+class JoinedWork : public BaseWork
+{
+  public:
+    JoinedWork(int rank, std::vector<WorkPtr> all)
+        : BaseWork(rank, c10d::OpType::COALESCED, nullptr, {}, {}, 0), all_(std::move(all))
+    {
+    }
+    bool wait(std::chrono::milliseconds timeout) override
+    {
+        for (auto &w : all_) w->wait(timeout);
+        return true;
+    }
+    void synchronize() override
+    {
+        for (auto &w : all_) w->synchronize();
+    }
+    bool isCompleted() override
+    {
+        return std::all_of(all_.begin(), all_.end(), [](auto &w) { return w->isCompleted(); });
+    }
+    bool isSuccess() const override
+    {
+        return std::all_of(all_.begin(), all_.end(), [](auto &w) { return w->isSuccess(); });
+    }
+    c10::intrusive_ptr<c10::ivalue::Future> getFuture() override
+    {
+        c10::List<c10::intrusive_ptr<c10::ivalue::Future>> futures(
+            c10::FutureType::create(c10::ListType::create(c10::TensorType::get())));
+        for (auto &w : all_) futures.push_back(w->getFuture());
+        return c10::collectAll(futures);
+    }
+
+  private:
+    std::vector<WorkPtr> all_;
 };
 
 // A communicator and the thread that calls it. A blocking call of an idle lane is made by the caller's thread. What
@@ -104,15 +193,15 @@ class Work : public c10d::Work
 class CommLane
 {
   public:
-    using Call = std::function<void(kolo_comm_t)>;
-    explicit CommLane(std::function<kolo_comm_t()> connect) : connect_(std::move(connect))
+    explicit CommLane(kolo_comm_t comm) : comm_(comm)
     {
     }
     ~CommLane()
     {
-        lane_.reset(); // what is queued ends first
-        if (comm_) leave();
-        if (comm_) kolo_comm_destroy(comm_);
+        drain(); // what is queued ends first
+        lane_.reset();
+        kolo_comm_leave(comm_);
+        kolo_comm_destroy(comm_);
     }
     void run(const c10::intrusive_ptr<Work> &work, Call call, bool wait)
     {
@@ -122,55 +211,44 @@ class CommLane
             return;
         }
         auto kept = std::make_shared<c10::intrusive_ptr<Work>>(work);
-        lane().submit(
+        uint64_t number = lane().submit(
             [this, kept, call = std::move(call)]() mutable {
                 execute(*kept, call);
                 call = nullptr, kept->reset(); // tensors are freed here, not when the next call comes
                 return KOLO_OK;
             },
             [](kolo_status_t, std::string) {});
+        work->queued(lane_, number);
     }
-    kolo_comm_t comm()
+    kolo_comm_t comm() const
     {
-        if (!comm_) comm_ = connect_();
         return comm_;
     }
     void drain()
     {
         if (lane_) lane_->drain();
     }
-    void leave()
-    {
-        kolo_comm_t comm = comm_;
-        if (comm) kolo_comm_leave(comm);
-    }
-    void revoke()
-    {
-        kolo_comm_t comm = comm_;
-        if (comm) kolo_comm_revoke(comm);
-    }
 
   private:
     kolocomm::Lane &lane()
     {
         std::lock_guard<std::mutex> lock(mutex_);
-        if (!lane_) lane_ = std::make_unique<kolocomm::Lane>();
+        if (!lane_) lane_ = std::make_shared<kolocomm::Lane>();
         return *lane_;
     }
     void execute(const c10::intrusive_ptr<Work> &work, const Call &call)
     {
         std::exception_ptr error;
         try {
-            call(comm());
+            call({comm_, nullptr});
         } catch (...) {
             error = std::current_exception();
         }
         work->end(error);
     }
-    std::function<kolo_comm_t()> connect_;
-    std::atomic<kolo_comm_t> comm_{nullptr};
+    kolo_comm_t comm_;
     std::mutex mutex_;
-    std::unique_ptr<kolocomm::Lane> lane_;
+    std::shared_ptr<kolocomm::Lane> lane_;
 };
 
 } // namespace kolotorch

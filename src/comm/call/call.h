@@ -198,7 +198,7 @@ typedef struct kolo_share {
     bool first_use; /* of a communicator that does not block: it connects, and tells so itself */
     int stream;     /* index of one of its streams among those of the group, -1: none */
     /* while it runs */
-    bool drawn, turn, refused, pairing, in_collective, in_onesided;
+    bool entered, drawn, turn, refused, pairing, in_collective, in_onesided;
     size_t at; /* the collective that runs, or is next */
     kolo_coll_run_t coll;
     kolo_p2p_t p2p;

@@ -82,6 +82,15 @@ static bool overlap(const void *a, uint64_t na, const void *b, uint64_t nb)
     return na && nb && (uintptr_t)a < (uintptr_t)b + nb && (uintptr_t)b < (uintptr_t)a + na;
 }
 
+/* Parts may lie far apart, in memory of their own: what is between two of them is none of theirs. */
+static bool overlaps_parts(const void *a, uint64_t na, const void *base, const size_t *counts, const size_t *displs,
+                           const kolo_call_t *call)
+{
+    for (int r = 0; r < call->comm->nranks; r++)
+        if (overlap(a, na, (const char *)base + displs[r] * call->elem, counts[r] * call->elem)) return true;
+    return false;
+}
+
 static kolo_status_t check_start(kolo_call_t *call, bool tables, const char *what)
 {
     KOLO_CALL_TRY(kolo_handle_check(call->comm, what));
@@ -115,7 +124,8 @@ kolo_status_t kolo_all_gatherv(const void *src, void *dst, const size_t *counts,
     size_t mine = counts[comm->rank];
     KOLO_CALL_TRY(check_null(src, mine, dst, call.count, "all_gatherv"));
     call.in_place = (uintptr_t)src == (uintptr_t)dst + displs[comm->rank] * call.elem;
-    if (!call.in_place && overlap(src, mine * call.elem, dst, end * call.elem))
+    if (!call.in_place && overlap(src, mine * call.elem, dst, end * call.elem) &&
+        overlaps_parts(src, mine * call.elem, dst, counts, displs, &call))
         return kolo_call_refused(
             kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "all_gatherv: source and destination overlap"));
     if (kolo_deep()) KOLO_CALL_TRY(kolo_deep_check(&call, mine * call.elem, 0, "all_gatherv"));
@@ -169,9 +179,12 @@ kolo_status_t kolo_all_to_allv(const void *src, const size_t *send_counts, const
     KOLO_CALL_TRY(check(&call, recv_counts, recv_displs, &recv_end, &recv_total, "all_to_allv"));
     KOLO_CALL_TRY(check_apart(&call, recv_counts, recv_displs, "all_to_allv"));
     KOLO_CALL_TRY(check_null(src, send_total, dst, recv_total, "all_to_allv"));
-    if (overlap(src, send_end * call.elem, dst, recv_end * call.elem))
-        return kolo_call_refused(
-            kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "all_to_allv: source and destination overlap"));
+    bool both = overlap(src, send_end * call.elem, dst, recv_end * call.elem);
+    for (int r = 0; r < comm->nranks && both; r++)
+        if (overlaps_parts((const char *)src + send_displs[r] * call.elem, send_counts[r] * call.elem, dst,
+                           recv_counts, recv_displs, &call))
+            return kolo_call_refused(
+                kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "all_to_allv: source and destination overlap"));
     if (send_counts[comm->rank] != recv_counts[comm->rank])
         return kolo_call_refused(kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
                                            "all_to_allv: rank %d sends itself %zu elements but receives %zu",
@@ -215,7 +228,8 @@ kolo_status_t kolo_gatherv(const void *src, void *dst, const size_t *counts, con
         call.dst = dst;
         call.recv_displs = displs;
         call.in_place = (uintptr_t)src == (uintptr_t)dst + displs[root] * call.elem;
-        if (!call.in_place && overlap(src, mine * call.elem, dst, end * call.elem))
+        if (!call.in_place && overlap(src, mine * call.elem, dst, end * call.elem) &&
+            overlaps_parts(src, mine * call.elem, dst, counts, displs, &call))
             return kolo_call_refused(
                 kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "gatherv: source and destination overlap"));
     }
@@ -237,7 +251,8 @@ kolo_status_t kolo_scatterv(const void *src, const size_t *counts, const size_t 
         call.src = src;
         call.send_displs = displs;
         call.in_place = (uintptr_t)dst == (uintptr_t)src + displs[root] * call.elem;
-        if (!call.in_place && overlap(src, end * call.elem, dst, mine * call.elem))
+        if (!call.in_place && overlap(src, end * call.elem, dst, mine * call.elem) &&
+            overlaps_parts(dst, mine * call.elem, src, counts, displs, &call))
             return kolo_call_refused(
                 kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "scatterv: source and destination overlap"));
     }

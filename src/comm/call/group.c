@@ -393,6 +393,10 @@ static void draw_tickets(ending_t *e)
     for (size_t i = 0; i < e->batch->nshares && e->first == KOLO_OK; i++) {
         kolo_share_t *s = &e->batch->shares[i];
         kolo_status_t status = kolo_deep() ? kolo_deep_check_group(s->calls, s->count) : KOLO_OK;
+        if (status == KOLO_OK && s->sync) {
+            status = kolo_handle_enter(s->comm);
+            s->entered = status == KOLO_OK;
+        }
         if (status == KOLO_OK) status = kolo_ticket_draw(s->comm, &s->ticket);
         s->drawn = status == KOLO_OK;
         note_first(e, status);
@@ -508,6 +512,8 @@ static kolo_status_t end_calls(void)
         wait_share(b, s);
         if (s->status != KOLO_OK) note_first(&e, kolo_fail(s->status, "%s", s->text));
     }
+    for (size_t i = 0; i < b->nshares; i++)
+        if (b->shares[i].entered) kolo_handle_exit(b->shares[i].comm);
     batch_leave(b, true);
     if (e.first != KOLO_OK) return kolo_fail(e.first, "%s", e.text);
     return e.background ? KOLO_IN_PROGRESS : KOLO_OK;

@@ -83,11 +83,17 @@ _Static_assert(sizeof(kolo_queued_t) <= KOLO_STREAM_ROOM, "a queued call lies in
 kolo_status_t kolo_call_queue(kolo_call_t *call)
 {
     kolo_queued_t q = {.call = *call};
+    kolo_comm_t comm = call->comm;
+    if (KOLO_UNLIKELY(atomic_load_explicit(&comm->inside, memory_order_relaxed))) return kolo_handle_overlaps(comm);
     kolo_status_t status = kolo_call_own(&q.call);
-    if (status == KOLO_OK) status = kolo_ticket_draw(call->comm, &q.ticket);
-    if (status == KOLO_OK) {
-        kolo_record_queued(call->comm->body, &q.call);
+    pthread_mutex_lock(&comm->queuing);
+    if (status == KOLO_OK) status = kolo_ticket_draw(comm, &q.ticket);
+    if (status != KOLO_OK) {
+        pthread_mutex_unlock(&comm->queuing);
+    } else {
+        kolo_record_queued(comm->body, &q.call);
         status = kolo_stream_push_copy(call->stream, run_queued, &q, sizeof q);
+        pthread_mutex_unlock(&comm->queuing);
         if (status == KOLO_OK) return KOLO_OK;
         kolo_record_drop(call->comm->body, &q.call, status);
         kolo_ticket_wait(call->comm, q.ticket);

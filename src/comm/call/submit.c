@@ -18,14 +18,23 @@ static kolo_status_t take_turn(const kolo_call_t *call, uint64_t ticket)
     return status;
 }
 
-kolo_status_t kolo_call_submit(kolo_call_t *call)
+static kolo_status_t run_here(kolo_call_t *call)
 {
     uint64_t ticket;
-    if (KOLO_UNLIKELY(kolo_group_open())) return add_to_group(call);
-    if (KOLO_UNLIKELY(call->comm->on_device)) return kolo_device_submit(call);
-    if (KOLO_UNLIKELY(call->comm->aside != NULL)) return kolo_requests_join(call);
-    if (KOLO_UNLIKELY(call->stream != NULL)) return kolo_call_queue(call);
     KOLO_TRY(kolo_ticket_draw(call->comm, &ticket));
     if (KOLO_UNLIKELY(!call->comm->blocking)) return kolo_first_use_submit(call, ticket);
     return take_turn(call, ticket);
+}
+
+kolo_status_t kolo_call_submit(kolo_call_t *call)
+{
+    kolo_comm_t comm = call->comm;
+    if (KOLO_UNLIKELY(kolo_group_open())) return add_to_group(call);
+    if (KOLO_UNLIKELY(comm->on_device)) return kolo_device_submit(call);
+    if (KOLO_UNLIKELY(comm->aside != NULL)) return kolo_requests_join(call);
+    if (KOLO_UNLIKELY(call->stream != NULL)) return kolo_call_queue(call);
+    KOLO_TRY(kolo_handle_enter(comm));
+    kolo_status_t status = run_here(call);
+    kolo_handle_exit(comm);
+    return status;
 }

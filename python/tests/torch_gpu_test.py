@@ -1,0 +1,303 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""torch.distributed on "kolo" with tensors of GPUs: one process for each GPU of this machine, or --ranks N of them.
+
+    torch_gpu_test.py [--ranks N]           collectives, messages, futures, graphs: right or not
+    torch_gpu_test.py --train [--ranks N]   DDP, FSDP2 and a GPT-like step, by turns with NCCL: losses and speed
+"""
+import argparse
+import datetime
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import time
+import traceback
+
+import torch
+import torch.distributed as dist
+
+import kolocomm.torch  # noqa: F401
+
+DEVICE = "cuda"
+
+
+def full(n, value, dtype=torch.float32):
+    return torch.full((n,), value, dtype=dtype, device=DEVICE)
+
+
+def same(a, b):
+    torch.testing.assert_close(a, b if isinstance(b, torch.Tensor) else torch.full_like(a, b))
+
+
+# ---- right or not --------------------------------------------------------------------------------------------------------------
+
+
+def test_reductions(rank, size):
+    for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int32, torch.int64, torch.uint8):
+        for count in (1, 1000, 300000):
+            x = full(count, rank + 1, dtype)
+            dist.all_reduce(x)
+            same(x, size * (size + 1) // 2)
+    x = full(5, float(rank))
+    dist.all_reduce(x, dist.ReduceOp.AVG)
+    same(x, (size - 1) / 2)
+    b = torch.tensor([rank == 0, True, False], device=DEVICE)
+    dist.all_reduce(b, dist.ReduceOp.MAX)
+    assert b.tolist() == [True, True, False], b
+    y = torch.arange(6.0, device=DEVICE).view(2, 3).t()
+    dist.all_reduce(y)
+    same(y, torch.arange(6.0, device=DEVICE).view(2, 3).t() * size)
+    r = full(2, float(rank))
+    dist.reduce(r, 0, dist.ReduceOp.MAX)
+    if rank == 0:
+        same(r, size - 1.0)
+
+
+def test_moved_data(rank, size):
+    x = full(4, float(rank))
+    dist.broadcast(x, size - 1)
+    same(x, size - 1.0)
+    parts = [full(4, 0.0) for _ in range(size)]
+    dist.all_gather(parts, full(4, float(rank)))
+    for r, part in enumerate(parts):
+        same(part, float(r))
+    whole = full(3 * size, 0.0)
+    dist.all_gather_into_tensor(whole, full(3, float(rank)))
+    same(whole, torch.arange(size, device=DEVICE).float().repeat_interleave(3))
+    out = full(3, 0.0)
+    dist.reduce_scatter_tensor(out, whole)
+    same(out, float(rank * size))
+    dist.reduce_scatter(out, [full(3, float(r)) for r in range(size)])
+    same(out, float(rank * size))
+    gathered = [full(2, 0.0) for _ in range(size)] if rank == 0 else None
+    dist.gather(full(2, float(rank)), gathered)
+    if rank == 0:
+        same(gathered[-1], size - 1.0)
+    dist.scatter(out, [full(3, r + 1.0) for r in range(size)] if rank == 0 else None)
+    same(out, rank + 1.0)
+    got = full(sum(range(1, size + 1)), 0.0)
+    dist.all_to_all_single(got, full(size * (rank + 1), float(rank)), [r + 1 for r in range(size)], [rank + 1] * size)
+    same(got, torch.cat([full(r + 1, float(r)) for r in range(size)]))
+
+
+def test_streams_and_futures(rank, size):
+    """What is asynchronous comes behind what was queued before it, and before what comes behind wait()."""
+    for _ in range(20):
+        a = torch.randn(1000, 1000, device=DEVICE)
+        x = (a @ a).sum() * 0 + torch.ones(1 << 20, device=DEVICE)
+        work = dist.all_reduce(x, async_op=True)
+        work.wait()
+        same(x + 1, size + 1.0)
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        y = full(1000, float(rank))
+        dist.all_reduce(y)
+        same(y, size * (size - 1) / 2)
+    x = full(3, 1.0)
+    future = dist.all_reduce(x, async_op=True).get_future().then(lambda f: f.value()[0] * 2)
+    same(future.wait(), 2.0 * size)
+    for _ in range(50):
+        dist.all_reduce(full(1 << 18, 1.0), async_op=True)  # dropped: the memory may not be taken again too soon
+        full(1 << 18, 7.0)
+    torch.cuda.synchronize()
+
+
+def test_exchange(rank, size):
+    for count in (10, 1 << 20):
+        out = full(count, -1.0)
+        ops = [dist.P2POp(dist.isend, full(count, float(rank)), (rank + 1) % size), dist.P2POp(dist.irecv, out, (rank - 1) % size)]
+        for work in dist.batch_isend_irecv(ops):
+            work.wait()
+        same(out, float((rank - 1) % size))
+    if rank == 0:
+        dist.send(full(5, 3.0), 1)
+    elif rank == 1:
+        got = full(5, 0.0)
+        dist.recv(got, 0)
+        same(got, 3.0)
+
+
+def test_coalesced(rank, size):
+    xs = [full(n, 1.0) for n in (1, 10, 100)]
+    dist.all_reduce_coalesced(xs)
+    for x in xs:
+        same(x, float(size))
+    outs, ins = [full(4 * size, 0.0), full(2 * size, 0.0)], [full(4, float(rank)), full(2, float(rank))]
+    with dist._coalescing_manager(device=torch.device(DEVICE, torch.cuda.current_device())):
+        for out, x in zip(outs, ins):
+            dist.all_gather_into_tensor(out, x)
+    same(outs[0], torch.arange(size, device=DEVICE).float().repeat_interleave(4))
+
+
+def test_host_and_barrier(rank, size):
+    x = torch.ones(5)
+    dist.all_reduce(x)
+    same(x, float(size))
+    dist.barrier()
+    objects = [None] * size
+    dist.all_gather_object(objects, {"rank": rank})
+    assert [o["rank"] for o in objects] == list(range(size))
+
+
+def test_graph(rank, size):
+    x, y = full(1000, 1.0), full(1000, 1.0)
+    dist.all_reduce(x)  # connections are made before
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        dist.all_reduce(y)
+    y.fill_(2.0)
+    graph.replay()
+    torch.cuda.synchronize()
+    same(y, 2.0 * size)
+
+
+def check(rank, size):
+    dist.init_process_group("kolo", init_method=f"tcp://127.0.0.1:{os.environ['MASTER_PORT']}", rank=rank, world_size=size, timeout=datetime.timedelta(seconds=30))
+    cases = sorted((f for n, f in globals().items() if n.startswith("test_")), key=lambda f: f.__code__.co_firstlineno)
+    failed = 0
+    for case in cases:
+        try:
+            case(rank, size)
+            if rank == 0:
+                print("right", case.__name__, flush=True)
+        except Exception:
+            failed += 1
+            print(f"FAILED {case.__name__} on rank {rank}", flush=True)
+            traceback.print_exc()
+            break
+    if failed:
+        os._exit(1)
+    dist.destroy_process_group()
+    return 0
+
+
+# ---- training, by turns with NCCL ------------------------------------------------------------------------------------------------
+
+
+class Block(torch.nn.Module):
+    def __init__(self, width, heads):
+        super().__init__()
+        self.heads = heads
+        self.norm1, self.norm2 = torch.nn.LayerNorm(width), torch.nn.LayerNorm(width)
+        self.qkv, self.out = torch.nn.Linear(width, 3 * width), torch.nn.Linear(width, width)
+        self.up, self.down = torch.nn.Linear(width, 4 * width), torch.nn.Linear(4 * width, width)
+
+    def forward(self, x):
+        b, t, w = x.shape
+        q, k, v = (y.view(b, t, self.heads, -1).transpose(1, 2) for y in self.qkv(self.norm1(x)).chunk(3, -1))
+        y = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(y.transpose(1, 2).reshape(b, t, w))
+        return x + self.down(torch.nn.functional.gelu(self.up(self.norm2(x))))
+
+
+class Gpt(torch.nn.Module):
+    def __init__(self, words, width, heads, layers, length):
+        super().__init__()
+        self.words, self.places = torch.nn.Embedding(words, width), torch.nn.Embedding(length, width)
+        self.blocks = torch.nn.ModuleList(Block(width, heads) for _ in range(layers))
+        self.norm, self.head = torch.nn.LayerNorm(width), torch.nn.Linear(width, words, bias=False)
+
+    def forward(self, x):
+        h = self.words(x) + self.places(torch.arange(x.shape[1], device=x.device))
+        for block in self.blocks:
+            h = block(h)
+        return self.head(self.norm(h))
+
+
+def wide():
+    return torch.nn.Sequential(*(m for _ in range(8) for m in (torch.nn.Linear(2048, 2048), torch.nn.ReLU())), torch.nn.Linear(2048, 1024))
+
+
+def made(kind, group, rank):
+    """A model, what makes a batch of a step, and the loss."""
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.fsdp import fully_shard
+    torch.manual_seed(1)
+    index = torch.cuda.current_device()
+    if kind == "DDP":
+        model = torch.nn.parallel.DistributedDataParallel(wide().to(DEVICE), device_ids=[index], process_group=group)
+    elif kind == "GPT, DDP, bfloat16":
+        model = torch.nn.parallel.DistributedDataParallel(Gpt(8192, 768, 12, 6, 512).to(DEVICE).bfloat16(), device_ids=[index], process_group=group)
+    else:
+        model = Gpt(8192, 768, 12, 6, 512).to(DEVICE)
+        mesh = DeviceMesh.from_group(group, DEVICE)
+        for block in model.blocks:
+            fully_shard(block, mesh=mesh)
+        fully_shard(model, mesh=mesh)
+
+    def batch(step):
+        g = torch.Generator(device=DEVICE)
+        g.manual_seed(1000 * step + rank)
+        if kind == "DDP":
+            return torch.randn(64, 2048, device=DEVICE, generator=g), None
+        x = torch.randint(0, 8192, (4, 512), device=DEVICE, generator=g)
+        return x, x.roll(-1, 1)
+
+    def loss(out, want):
+        return (out**2).mean() if want is None else torch.nn.functional.cross_entropy(out.float().flatten(0, 1), want.flatten())
+
+    return model, batch, loss
+
+
+def train(rank, size):
+    dist.init_process_group("cpu:gloo,cuda:nccl", init_method=f"tcp://127.0.0.1:{os.environ['MASTER_PORT']}", rank=rank, world_size=size, timeout=datetime.timedelta(seconds=60))
+    groups = {"nccl": dist.group.WORLD, "kolo": dist.new_group(backend="kolo")}
+    bad = 0
+    for kind in ("DDP", "GPT, DDP, bfloat16", "GPT, FSDP2"):
+        runs = {}
+        for name, group in groups.items():
+            model, batch, loss = made(kind, group, rank)
+            runs[name] = (model, batch, loss, torch.optim.SGD(model.parameters(), 0.01), [], [])
+        for round_ in range(8):
+            for name, (model, batch, loss, optimizer, losses, times) in runs.items():
+                torch.cuda.synchronize()
+                dist.barrier()
+                began = time.perf_counter()
+                for step in range(10):
+                    x, want = batch(10 * round_ + step)
+                    optimizer.zero_grad()
+                    value = loss(model(x), want)
+                    value.backward()
+                    optimizer.step()
+                torch.cuda.synchronize()
+                if round_ > 1:
+                    times.append((time.perf_counter() - began) / 10 * 1e3)
+                losses.append(value.item())
+        nccl, kolo = (statistics.median(runs[n][5]) for n in ("nccl", "kolo"))
+        apart = max(abs(a - b) / abs(a) for a, b in zip(runs["nccl"][4], runs["kolo"][4]))
+        bad += apart > 2e-3
+        if rank == 0:
+            print(f"{size} GPUs  {kind:20} kolo {kolo:7.2f} ms a step, nccl {nccl:7.2f}, speed {nccl / kolo:5.3f}; last loss {runs['kolo'][4][-1]:.6f} and {runs['nccl'][4][-1]:.6f}, most apart {apart:.1e}", flush=True)
+        del runs, model, optimizer, value
+        torch.cuda.empty_cache()
+    dist.barrier()
+    os._exit(1 if bad else 0)  # groups of two libraries: nothing more to learn from their ends
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--ranks", type=int, default=0)
+    parser.add_argument("--train", action="store_true")
+    args = parser.parse_args()
+    if "RANK" in os.environ:
+        rank = int(os.environ["RANK"])
+        torch.cuda.set_device(rank % torch.cuda.device_count())
+        return (train if args.train else check)(rank, args.ranks)
+    ranks = args.ranks or torch.cuda.device_count()
+    if not ranks:
+        print("no GPU is here: nothing was tried")
+        return 77
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    cmd = [sys.executable, __file__, "--ranks", str(ranks), *(["--train"] if args.train else [])]
+    env = {**os.environ, "MASTER_PORT": str(port), "NCCL_NVLS_ENABLE": "0"}
+    all_ranks = [subprocess.Popen(cmd, env={**env, "RANK": str(r)}) for r in range(ranks)]
+    return max(p.wait() for p in all_ranks)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
