@@ -23,8 +23,6 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#define LOOKS 200 /* in which a mapping that is to go may stay, because the device has something to do */
-
 typedef struct {
     _Atomic uint64_t id; /* 0: nothing is offered here */
     kolo_cu_ipc_t handle;
@@ -72,9 +70,6 @@ struct kolo_exports {
     uint64_t refused[KOLO_EXPORTS_PLACES]; /* allocations that the driver gives no handle for */
     uint64_t clock;
     uint32_t refusals;
-    kolo_cu_event_t quiet; /* behind what the device has to do when a mapping is to go; NULL: none was */
-    bool asked;            /* in this look: it has something to do */
-    uint32_t late;         /* looks in which that was so, and the mapping stayed */
 };
 
 /* Travels; fixed layout. */
@@ -225,32 +220,7 @@ void kolo_exports_close(kolo_exports_t *e)
         if (e->peers[r].board) munmap((void *)(uintptr_t)e->peers[r].board, sizeof(board_t)); /* NOLINT: to const */
     }
     if (e->mine) munmap(e->mine, sizeof(board_t));
-    if (e->quiet) kolo_cuda_loaded()->event_destroy(e->quiet);
     free(e);
-}
-
-/* Tells whether a mapping may be closed now. The driver waits then for all that the device has to do, and a part of
- * that may wait for what this thread does next, or another rank's: so it is closed when there is nothing. A device
- * that always has something to do is waited for at last. */
-static bool is_quiet(kolo_exports_t *e)
-{
-    const kolo_cuda_api_t *api = kolo_cuda_loaded();
-    if (!api->ctx_record || e->late > LOOKS) return true;
-    if (e->asked) return false;
-    if (!e->quiet && api->event_create(&e->quiet, KOLO_CU_EVENT_NO_TIMING)) return true;
-    if (!api->ctx_record(e->device->ctx, e->quiet) && !api->event_query(e->quiet)) return true;
-    e->asked = true;
-    e->late++;
-    return false;
-}
-
-/* Tells whether what is mapped in this place is to go, and not yet. */
-static bool is_to_stay(kolo_exports_t *e, int owner, int place)
-{
-    const peer_t *p = &e->peers[owner];
-    uint64_t id = atomic_load_explicit(&p->board->offers[place].id, memory_order_acquire);
-    return p->mapped[place] &&
-           id != atomic_load_explicit(&e->mine->mapped[owner][place].id, memory_order_relaxed) && !is_quiet(e);
 }
 
 /* Another allocation than before is in this place, or none: its owner says that nobody uses the old one. */
@@ -315,25 +285,16 @@ static void end_fetched(kolo_exports_t *e, int place)
 
 void kolo_exports_look(kolo_exports_t *e)
 {
-    bool waits = false;
-    e->asked = false;
     for (int i = 0; i < KOLO_EXPORTS_PLACES; i++) end_fetched(e, i);
     for (int r = 0; r < e->nranks; r++) {
         peer_t *p = &e->peers[r];
         if (!p->board) continue;
         uint32_t changes = atomic_load_explicit(&p->board->changes, memory_order_acquire);
-        bool stays[KOLO_EXPORTS_PLACES], any = false;
         if (changes == p->seen) continue;
-        for (int i = 0; i < KOLO_EXPORTS_PLACES; i++) {
-            any = (stays[i] = is_to_stay(e, r, i)) || any;
-            if (!stays[i]) unmap_place(e, r, i);
-        }
-        for (int i = 0; i < KOLO_EXPORTS_PLACES; i++)
-            if (!stays[i]) map_place(e, r, i);
-        if (!any) p->seen = changes; /* else at the next look, too */
-        waits = waits || any;
+        p->seen = changes;
+        for (int i = 0; i < KOLO_EXPORTS_PLACES; i++) unmap_place(e, r, i);
+        for (int i = 0; i < KOLO_EXPORTS_PLACES; i++) map_place(e, r, i);
     }
-    if (!waits) e->late = 0;
 }
 
 /* ---- what this rank offers ---- */

@@ -206,8 +206,6 @@ typedef struct kolo_cuda_api {
     kolo_cu_result_t (*capture_mode)(int *mode);
     kolo_cu_result_t (*mem_alloc)(kolo_cu_ptr_t *p, size_t bytes);
     kolo_cu_result_t (*mem_free)(kolo_cu_ptr_t p);
-    /* NULL before CUDA 12.5: an event behind all that the context has to do now. */
-    kolo_cu_result_t (*ctx_record)(kolo_cu_ctx_t ctx, kolo_cu_event_t event);
     /* Of libnccl.so.2 alone, which looks whether they are there. */
     kolo_cu_result_t (*ctx_device)(kolo_cu_device_t *device);
     kolo_cu_result_t (*ctx_sync)(void);

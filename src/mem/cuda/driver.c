@@ -113,7 +113,6 @@ static const struct {
     {"cuGraphAddEventRecordNode", offsetof(kolo_cuda_api_t, graph_add_record)},
     {"cuGraphAddDependencies", offsetof(kolo_cuda_api_t, graph_add_edges)},
     {"cuGraphRemoveDependencies", offsetof(kolo_cuda_api_t, graph_remove_edges)},
-    {"cuCtxRecordEvent", offsetof(kolo_cuda_api_t, ctx_record)},
     {"cuCtxGetDevice", offsetof(kolo_cuda_api_t, ctx_device)},
     {"cuCtxSynchronize", offsetof(kolo_cuda_api_t, ctx_sync)},
 };

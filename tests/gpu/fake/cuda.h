@@ -34,7 +34,6 @@ kolo_cu_result_t cuCtxPushCurrent_v2(kolo_cu_ctx_t ctx);
 kolo_cu_result_t cuCtxPopCurrent_v2(kolo_cu_ctx_t *ctx);
 kolo_cu_result_t cuCtxEnablePeerAccess(kolo_cu_ctx_t peer, unsigned flags);
 kolo_cu_result_t cuCtxSynchronize(void);
-kolo_cu_result_t cuCtxRecordEvent(kolo_cu_ctx_t ctx, kolo_cu_event_t event);
 
 kolo_cu_result_t cuPointerGetAttributes(unsigned n, int *attributes, void **data, kolo_cu_ptr_t p);
 kolo_cu_result_t cuMemGetAddressRange_v2(kolo_cu_ptr_t *base, size_t *bytes, kolo_cu_ptr_t p);

@@ -3,7 +3,6 @@
  * Plain memory of the fake driver for other processes. See memory.c.
  */
 #include "memory.h"
-#include "stream.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -60,29 +59,4 @@ kolo_cu_result_t cuIpcCloseMemHandle(kolo_cu_ptr_t p)
     if (!r && !fake_unmap_old(OPENED, (uintptr_t)p)) return fake_wrong(FAKE_INVALID_VALUE, "cuIpcCloseMemHandle");
     fake_ipc_opened -= !r;
     return r;
-}
-
-/* An event behind all that the device has to do, by which a program knows whether that would wait. */
-kolo_cu_result_t cuCtxRecordEvent(kolo_cu_ctx_t ctx, kolo_cu_event_t event)
-{
-    static struct CUstream_st *hidden[FAKE_MAX_DEVICES];
-    FAKE_READY();
-    kolo_cu_result_t why = KOLO_CU_SUCCESS;
-    pthread_mutex_lock(&fake_lock);
-    struct CUevent_st *e = fake_event_locked(event, "cuCtxRecordEvent");
-    if (!e || e->ctx != ctx) why = FAKE_INVALID_HANDLE;
-    for (struct CUstream_st *s = fake_streams_locked(); s && !why; s = s->next)
-        if (s->ctx == ctx && s->capture.graph) why = FAKE_CAPTURE_UNSUPPORTED;
-    if (!why) {
-        struct CUstream_st **own = &hidden[ctx->device];
-        if (!*own) *own = fake_new_stream_locked(ctx, false);
-        for (struct CUstream_st *s = fake_streams_locked(); s; s = s->next)
-            if (s->ctx == ctx && s != *own) fake_push_wait(*own, s->last);
-        mark_t *mark = fake_hold(fake_push_one(*own, (work_t){.kind = RECORD}));
-        fake_drop(e->mark);
-        e->mark = mark;
-        e->capture.graph = NULL;
-    }
-    pthread_mutex_unlock(&fake_lock);
-    return why;
 }
