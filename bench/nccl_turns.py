@@ -2,10 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Training steps of PyTorch on two libnccl.so.2 by turns: two sets of processes on the same GPUs, one works while the other waits.
 
-    bench/nccl_turns.py LIBRARY [--ranks N] [--rounds R] [--seconds S] [CASE...]
+    bench/nccl_turns.py LIBRARY [--ranks N] [--rounds R] [--seconds S] [--also KEY=VALUE[,KEY=VALUE]]... [CASE...]
 
 LIBRARY is preloaded for one set; the other takes the one that PyTorch brings. A line per case: the median time of a step with each,
-and the median of the ratios of neighbouring turns (above 1: LIBRARY is faster). --dry tries the program itself on CPUs, with Gloo.
+and the median of the ratios of neighbouring turns (above 1: LIBRARY is faster). Each --also is one more set with LIBRARY and these
+variables, and its own line. --dry tries the program itself on CPUs, with Gloo.
 """
 import argparse
 import json
@@ -21,7 +22,6 @@ def gpt(torch, dev, ddp, scale):
     """A step of a decoder of 8 layers, in mixed precision."""
     nn = torch.nn
     width, layers, seq = 1024 // scale, 8, 512 // scale
-    torch.manual_seed(3)
 
     class Block(nn.Module):
         def __init__(self):
@@ -76,7 +76,6 @@ def work(o):
         return one
 
     def linear(n, width, batch, shard=False):
-        torch.manual_seed(3)
         width //= scale
         m = nn.Sequential(*[l for _ in range(n) for l in (nn.Linear(width, width, bias=False), nn.ReLU())]).to(dev)
         if shard:
@@ -90,7 +89,6 @@ def work(o):
         return steps(m, torch.randn(batch, width, device=dev), torch.optim.SGD(m.parameters(), 1e-4))
 
     def small():
-        torch.manual_seed(3)
         m = ddp(nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 10)).to(dev))
         return steps(m, torch.randn(32, 64, device=dev), torch.optim.SGD(m.parameters(), 1e-3))
 
@@ -112,17 +110,21 @@ def work(o):
 
     cases = {"DDP 0.3 MB": (small, 60), "DDP 134 MB": (lambda: linear(8, 2048, 64), 20), "DDP 1000 MB": (lambda: linear(15, 4096, 64), 8),
              "FSDP2 134 MB": (lambda: linear(8, 2048, 64, True), 20), "GPT-like, 117 million": (lambda: gpt(torch, dev, ddp, scale), 6),
-             "all_reduce 26 MB": (lambda: reduce(26 << 20), 40), "all_reduce 1 GB": (lambda: reduce(1 << 30), 4),
+             "all_reduce 26 MB": (lambda: reduce(26 << 20), 40), "all_reduce 67 MB": (lambda: reduce(64 << 20), 20), "all_reduce 1 GB": (lambda: reduce(1 << 30), 4),
              "20 all_reduce 8 B, graph": (lambda: graph(8), 30), "20 all_reduce 32 KB, graph": (lambda: graph(32768), 30)}
     made = {}
     for line in sys.stdin:
         name = line.strip()
         if name.startswith("-"):
             made.pop(name[1:], None)
+            if not o.dry:
+                torch.cuda.empty_cache()
             continue
         fn, n = cases[name]
         if name not in made:
-            made[name] = fn()
+            torch.manual_seed(3)
+            with dev:  # parameters begin on the device: on CPUs they would take seconds
+                made[name] = fn()
             for _ in range(8):
                 made[name]()
         sync()
@@ -136,16 +138,18 @@ def work(o):
     dist.destroy_process_group()
 
 
-CASES = ["DDP 0.3 MB", "DDP 134 MB", "DDP 1000 MB", "FSDP2 134 MB", "GPT-like, 117 million", "all_reduce 26 MB", "all_reduce 1 GB",
+CASES = ["DDP 0.3 MB", "DDP 134 MB", "DDP 1000 MB", "FSDP2 134 MB", "GPT-like, 117 million", "all_reduce 26 MB", "all_reduce 67 MB", "all_reduce 1 GB",
          "20 all_reduce 8 B, graph", "20 all_reduce 32 KB, graph"]
 
 
 class Set:
-    def __init__(self, o, library, log):
+    def __init__(self, o, name, log, library=None, also=""):
+        self.name = name
         with socket.socket() as s:
             s.bind(("127.0.0.1", 0))
             port = s.getsockname()[1]
         env = {**os.environ, "WORLD_SIZE": str(o.ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "PYTHONUNBUFFERED": "1"}
+        env.update(pair.split("=", 1) for pair in also.split(",") if pair)
         if library:
             env["LD_PRELOAD"] = os.path.abspath(library)
         cmd = [sys.executable, os.path.abspath(__file__), o.library, "--ranks", str(o.ranks), "--work"] + ["--dry"] * o.dry
@@ -180,11 +184,19 @@ class Set:
                 p.kill()
 
 
+def show(name, s, turns):
+    pairs = [(t["other"], t[s.name]) for t in turns]
+    ratios = sorted(a / b for a, b in pairs)
+    print(f"{name:28} {statistics.median(a for a, _ in pairs):9.3f} {statistics.median(b for _, b in pairs):9.3f} "
+          f"{statistics.median(ratios):6.3f}   {ratios[0]:.3f} {ratios[-1]:.3f}{'' if s.name == 'library' else '  ' + s.name}", flush=True)
+
+
 def main():
     args = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     args.add_argument("library")
     args.add_argument("--ranks", type=int, default=4)
     args.add_argument("--rounds", type=int, default=11)
+    args.add_argument("--also", action="append", default=[])
     args.add_argument("--seconds", type=float, default=1e9, help="no new case after so long")
     args.add_argument("--log", default="/dev/null")
     args.add_argument("--json")
@@ -196,26 +208,24 @@ def main():
         return work(o)
     began, rows = time.time(), {}
     with open(o.log, "a", encoding="utf-8") as log:
-        ours, theirs = Set(o, None if o.dry else o.library, log), Set(o, None, log)
+        theirs = Set(o, "other", log)
+        sets = [Set(o, also or "library", log, None if o.dry else o.library, also) for also in ["", *o.also]]
         print(f"{'ms a step':28} {'other':>9} {'library':>9} {'ratio':>6}   least and greatest ratio", flush=True)
         for name in o.cases or CASES:
             if time.time() - began > o.seconds:
                 print("no time for", name)
                 continue
-            pairs = []
+            turns = []
             for k in range(o.rounds + 1):
-                first = theirs.turn(name) if k % 2 else None
-                mine = ours.turn(name)
-                pairs.append((first or theirs.turn(name), mine))
-            pairs = pairs[1:]
-            ratios = sorted(a / b for a, b in pairs)
-            rows[name] = pairs
-            print(f"{name:28} {statistics.median(a for a, _ in pairs):9.3f} {statistics.median(b for _, b in pairs):9.3f} "
-                  f"{statistics.median(ratios):6.3f}   {ratios[0]:.3f} {ratios[-1]:.3f}", flush=True)
-            for s in (ours, theirs):
+                order = [theirs, *sets] if k % 2 else [*sets, theirs]
+                turns.append({s.name: s.turn(name) for s in order})
+            rows[name] = turns[1:]
+            for s in sets:
+                show(name, s, turns[1:])
+            for s in (theirs, *sets):
                 s.say("-" + name)
-        ours.end()
-        theirs.end()
+        for s in (theirs, *sets):
+            s.end()
     if o.json:
         with open(o.json, "w", encoding="utf-8") as f:
             json.dump(rows, f)

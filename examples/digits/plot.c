@@ -14,12 +14,17 @@
 #define WIDTH  960
 #define LEFT   80.0
 #define RIGHT  (WIDTH - 20.0)
-#define HEIGHT 640
-#define BINS   48 /* of throughput, over the longer run */
+#define HEIGHT 684
+#define EVENTS 310 /* the uppermost of the rows in which the events stand, above the panels that they mark */
+#define ROWS   4   /* of them */
+#define ROW    14  /* height of one */
+#define BINS   48  /* of throughput, over the longer run */
 #define BLUE   "#1668b8"
 #define GREY   "#8a8a8a"
 #define RED    "#c0392b"
-#define FEWEST 0.0001 /* loss: what is below stays at the lower edge */
+/* Words over a line are read all the same. */
+#define ON_WHITE "paint-order='stroke' stroke='white' stroke-width='3'"
+#define FEWEST   0.0001 /* loss: what is below stays at the lower edge */
 
 typedef struct {
     FILE *file;
@@ -120,8 +125,9 @@ static void ranks_curve(const panel_t *p, const job_t *job, const char *style)
 
 /* ---- panels ---- */
 
-#define OF_DISTURBED   "stroke='" BLUE "' stroke-width='1.8'"
-#define OF_UNDISTURBED "stroke='" GREY "' stroke-width='1.5' stroke-dasharray='5 3'"
+/* The second is drawn over the first: both show where they are the same. */
+#define OF_DISTURBED   "stroke='" BLUE "' stroke-width='2.4'"
+#define OF_UNDISTURBED "stroke='" GREY "' stroke-width='1.2' stroke-dasharray='5 4'"
 
 static void x_axis(const panel_t *p, const char *title)
 {
@@ -142,6 +148,28 @@ static void change_marks(const panel_t *p, const job_t *job)
                     x_of(p, (double)i), p->top, p->bottom);
 }
 
+/* Up to which step the losses of both runs are equal, bit by bit. */
+static uint64_t alike_until(const job_t *a, const job_t *b)
+{
+    uint64_t i = 0;
+    while (i < a->steps && i < b->steps && a->step[i].loss == b->step[i].loss) i++;
+    return i;
+}
+
+/* Right above the curve, which falls. */
+static void say_alike(const panel_t *p, const job_t *disturbed, const job_t *undisturbed)
+{
+    uint64_t until = alike_until(disturbed, undisturbed), at = disturbed->steps / 4;
+    double most = FEWEST;
+    if (until <= at) return;
+    for (uint64_t i = at; i < disturbed->steps; i++) most = fmax(most, disturbed->step[i].loss);
+    fprintf(p->file, "<text x='%.1f' y='%.1f' " ON_WHITE ">", x_of(p, (double)at), y_of(p, log10(most)) - 8);
+    if (until == disturbed->steps && until == undisturbed->steps)
+        fprintf(p->file, "both runs: identical at every step</text>\n");
+    else
+        fprintf(p->file, "both runs: identical up to step %llu</text>\n", (unsigned long long)until);
+}
+
 static void loss_panel(FILE *file, const job_t *disturbed, const job_t *undisturbed)
 {
     panel_t p = {.file = file, .top = 70, .bottom = 262, .high = log10(3)};
@@ -156,8 +184,9 @@ static void loss_panel(FILE *file, const job_t *disturbed, const job_t *undistur
     }
     frame(&p, "training loss (mean of the last epoch)");
     change_marks(&p, disturbed);
-    loss_curve(&p, undisturbed, OF_UNDISTURBED);
     loss_curve(&p, disturbed, OF_DISTURBED);
+    loss_curve(&p, undisturbed, OF_UNDISTURBED);
+    say_alike(&p, disturbed, undisturbed);
     x_axis(&p, "steps");
 }
 
@@ -168,8 +197,8 @@ static void rate_panel(panel_t *p, const job_t *disturbed, const job_t *undistur
     int bins[] = {throughput(disturbed, bin_s, rate[0]), throughput(undisturbed, bin_s, rate[1])};
     for (int r = 0; r < 2; r++)
         for (int i = 0; i < bins[r]; i++) most = fmax(most, rate[r][i]);
-    p->top = 335;
-    p->bottom = 465;
+    p->top = 379;
+    p->bottom = 509;
     p->low = 0;
     p->high = most * 1.05;
     double step = nice_step(p->high);
@@ -178,15 +207,15 @@ static void rate_panel(panel_t *p, const job_t *disturbed, const job_t *undistur
         y_mark(p, i * step, label);
     }
     frame(p, "throughput, samples/s");
-    rate_curve(p, rate[1], bins[1], bin_s, OF_UNDISTURBED);
     rate_curve(p, rate[0], bins[0], bin_s, OF_DISTURBED);
+    rate_curve(p, rate[1], bins[1], bin_s, OF_UNDISTURBED);
 }
 
 static void ranks_panel(panel_t *p, const job_t *disturbed, const job_t *undisturbed)
 {
     char label[32];
-    p->top = 510;
-    p->bottom = 590;
+    p->top = 554;
+    p->bottom = 634;
     p->low = 0;
     p->high = disturbed->options->workers + 0.5;
     for (int i = 0; i <= disturbed->options->workers; i++) {
@@ -194,17 +223,20 @@ static void ranks_panel(panel_t *p, const job_t *disturbed, const job_t *undistu
         y_mark(p, i, label);
     }
     frame(p, "ranks");
-    ranks_curve(p, undisturbed, OF_UNDISTURBED);
     ranks_curve(p, disturbed, OF_DISTURBED);
+    ranks_curve(p, undisturbed, OF_UNDISTURBED);
 }
 
+/* Each line begins at its words, so that it crosses none of the rows above. */
 static void events(const panel_t *p, const job_t *job)
 {
     for (int i = 0; i < job->events; i++) {
         double x = x_of(p, job->event[i].at_s);
-        fprintf(p->file, "<path d='M%.1f 335V590' stroke='" RED "' stroke-dasharray='2 3'/>", x);
-        fprintf(p->file, "<text x='%.1f' y='%d' fill='" RED "'>%s</text>\n", x + 4, 349 + i % 4 * 14,
-                job->event[i].text);
+        int y = EVENTS + i % ROWS * ROW;
+        bool left = x > RIGHT - 160;
+        fprintf(p->file, "<path d='M%.1f %dV%.1f' stroke='" RED "' stroke-dasharray='2 3'/>", x, y - 8, p->bottom);
+        fprintf(p->file, "<text x='%.1f' y='%d' fill='" RED "' " ON_WHITE " text-anchor='%s'>%s</text>\n",
+                left ? x - 4 : x + 4, y, left ? "end" : "start", job->event[i].text);
     }
 }
 

@@ -20,6 +20,23 @@
  *
  * Units: shapes count elements of the tensor's type; the first dimension counts rows. Names end in the unit of a
  * time (_ms, _us, _ns); sizes are bytes.
+ *
+ * Arguments: these names mean the same in all functions whose words say nothing else.
+ *
+ *     engine     the engine
+ *     tensor     name, type, shape and buffers of the tensor
+ *     tensors    `count` tensors, which are submitted together
+ *     count      how many entries the list beside it has
+ *     op         the operator: KOLO_SUM, _AVG, _MIN, _MAX, _PROD; for all_reduce also KOLO_ADASUM
+ *     prescale   what each input is multiplied with first; 1.0: no change
+ *     postscale  what the result is multiplied with at the end; 1.0: no change
+ *     root       the rank of the set whose input all get
+ *     how        callbacks, process set and memory; NULL: no callback, all ranks
+ *     handle     set to the tensor's handle, to be passed to kolo_engine_wait() once; NULL: none
+ *     handles    room for `count` handles; NULL: none
+ *     set        the id of a process set
+ *     info       set to what is known
+ *     place      set to the place
  */
 #ifndef KOLO_ENGINE_H
 #define KOLO_ENGINE_H

@@ -24,6 +24,32 @@
  * =encrypt they cannot be read either. Neither can protect RDMA, which is then not used.
  *
  * Units: counts are elements of the given type, never bytes; times are milliseconds.
+ *
+ * Arguments: these names mean the same in all functions whose words say nothing else.
+ *
+ *     comm      the communicator
+ *     newcomm   set to the new communicator, which the caller ends like any other
+ *     comms     room for the handles, one for each rank
+ *     config    options of the communicator; NULL: all defaults
+ *     nranks    the number of ranks
+ *     rank      the number of a rank of the communicator, from 0
+ *     src       where this rank's elements are
+ *     dst       where the result goes
+ *     buf       memory of the caller
+ *     count     how many elements
+ *     counts    how many elements for each rank, in rank order
+ *     displs    where each rank's part begins, in elements
+ *     type      the type of the elements
+ *     op        the operator that reduces
+ *     root      the rank that has what the others get, or gets what the others have
+ *     peer      the rank at the other end
+ *     stream    NULL, a kolo_stream_t, or a CUstream on a GPU communicator: see the section on collectives
+ *     window    the handle of the window
+ *     offset    where in the peer's window, in bytes from its beginning
+ *     signal    the number of the signal, 0 to KOLO_SIGNALS - 1
+ *     event     the event
+ *     request   the request
+ *     path      the name of a file
  */
 #ifndef KOLO_H
 #define KOLO_H
@@ -94,9 +120,8 @@ typedef enum kolo_type {
  * even when a step ends. MIN and MAX return NaN when any input is NaN. AVG multiplies each float input with 1/ranks
  * before the sum; it divides an integer sum afterwards, truncating towards zero. Bitwise and logical operators are
  * for integers and KOLO_BOOL. Logical ones treat any value but 0 as true and return 0 or 1. For KOLO_BOOL, PROD and
- * MIN are "and", SUM and MAX are "or", AVG is not allowed. GPUs move all types; they cannot reduce the types from
- * KOLO_INT16 on, and have no bitwise or logical operators (KOLO_ERR_UNSUPPORTED). All ranks get the same bits, and
- * the same call on the same ranks gives the same bits again; docs/reductions.md has all rules. */
+ * MIN are "and", SUM and MAX are "or", AVG is not allowed. GPUs do all of it. All ranks get the same bits, and the
+ * same call on the same ranks gives the same bits again; docs/reductions.md has all rules. */
 typedef enum kolo_op {
     KOLO_SUM = 0,              /* the sum */
     KOLO_PROD = 1,             /* the product */
@@ -114,7 +139,7 @@ typedef enum kolo_op {
 
 /* Returns the size of one element in bytes, 0 for an unknown type. Any thread. */
 size_t kolo_type_size(kolo_type_t type);
-/* Returns 1 if a built-in operator can reduce elements of a type on CPUs, else 0. Any thread. */
+/* Returns 1 if the built-in operator `op` can reduce elements of a type, else 0. Any thread. */
 int kolo_op_takes(kolo_op_t op, kolo_type_t type);
 
 /* ---- handles ----------------------------------------------------------------------------------------------- */
@@ -151,19 +176,19 @@ typedef struct kolo_config {
     int device; /* -1: buffers are ordinary memory. 0 and up: buffers are memory of the GPU with this number (CUDA's
                    numbers in this process), streams are CUDA streams, and a call returns when the operation is
                    queued. Either all ranks have a GPU or none. Default -1, or the parent's */
-    int gpu_profile; /* KOLO_GPU_LATENCY: operations may use most of the GPU to end soon. KOLO_GPU_COMPUTE: they
-                        leave most of it to what the program computes meanwhile. The same on all ranks. Default
-                        KOLO_GPU_PROFILE, or the parent's */
+    int gpu_profile; /* How much of a GPU operations take: KOLO_GPU_LATENCY most, KOLO_GPU_COMPUTE a quarter,
+                        BALANCED half if long. The same on all ranks. Default KOLO_GPU_PROFILE, or the parent's */
     int order;       /* KOLO_ORDER_FREE: a reduction combines the ranks' values as is fastest for its count.
                         KOLO_ORDER_RANKS: each element is ((r0 + r1) + r2) + ..., whatever the count, the offset and
                         the algorithm, on CPUs and GPUs: equal values give equal bits in any batch. Floats of 8 and
-                        16 bits are summed in float32 and rounded once; KOLO_AVG divides last (refused on GPUs).
+                        16 bits are summed in float32 and rounded once; KOLO_AVG divides last.
                         docs/reductions.md. The same on all ranks. Default KOLO_REDUCE_ORDER, or the parent's */
 } kolo_config_t;
-#define KOLO_GPU_LATENCY 0 /* see kolo_config_t.gpu_profile */
-#define KOLO_GPU_COMPUTE 1 /* see kolo_config_t.gpu_profile */
-#define KOLO_ORDER_FREE  0 /* see kolo_config_t.order */
-#define KOLO_ORDER_RANKS 1 /* see kolo_config_t.order */
+#define KOLO_GPU_LATENCY  0 /* see kolo_config_t.gpu_profile */
+#define KOLO_GPU_COMPUTE  1 /* see kolo_config_t.gpu_profile */
+#define KOLO_GPU_BALANCED 2 /* see kolo_config_t.gpu_profile */
+#define KOLO_ORDER_FREE   0 /* see kolo_config_t.order */
+#define KOLO_ORDER_RANKS  1 /* see kolo_config_t.order */
 #define KOLO_CONFIG_INITIALIZER                                                                                    \
     {                                                                                                              \
         sizeof(kolo_config_t), KOLO_CONFIG_MAGIC, KOLO_UNDEFINED_INT, KOLO_UNDEFINED_INT, KOLO_UNDEFINED_INT,      \
@@ -191,15 +216,17 @@ kolo_status_t kolo_unique_id_load(kolo_unique_id_t *id, const char *path, int ti
 kolo_status_t kolo_comm_init_rank(kolo_comm_t *comm, int nranks, kolo_unique_id_t id, int rank,
                                   const kolo_config_t *config);
 
-/* The same with several roots, for very many ranks: ids[0..nids) made by kolo_get_unique_id() in different
- * processes, the same list in the same order on every rank. */
+/* Joins a communicator like kolo_comm_init_rank(), with several roots, for very many ranks: ids[0..nids) made by
+ * kolo_get_unique_id() in different processes, the same list in the same order on every rank. */
 kolo_status_t kolo_comm_init_rank_scalable(kolo_comm_t *comm, int nranks, int rank, int nids,
                                            const kolo_unique_id_t *ids, const kolo_config_t *config);
 
-/* All ranks of a communicator in this process: comms[0..nranks) is filled with one handle per rank. To call a
- * collective on several of them from one thread, put the calls between kolo_group_start() and kolo_group_end(). */
+/* Makes a communicator all of whose ranks are in this process: comms[0..nranks) is filled with one handle per rank.
+ * To call a collective on several of them from one thread, put the calls between kolo_group_start() and
+ * kolo_group_end(). */
 kolo_status_t kolo_comm_init_all(kolo_comm_t *comms, int nranks, const kolo_config_t *config);
-/* The same with a device for each rank: devices[i] takes the place of config->device for rank i; -1: the CPU. */
+/* Makes a communicator like kolo_comm_init_all(), with a device for each rank: devices[i] takes the place of
+ * config->device for rank i; -1: the CPU. */
 kolo_status_t kolo_comm_init_devices(kolo_comm_t *comms, int nranks, const int *devices,
                                      const kolo_config_t *config);
 
@@ -214,8 +241,7 @@ kolo_status_t kolo_comm_split(kolo_comm_t comm, int color, int key, kolo_comm_t 
                               const kolo_config_t *config);
 
 /* Makes another communicator of the same ranks, whose calls have no order with those of `comm`: a kolo_comm_split()
- * with one color, the rank as key, and config.split_share 1 unless config sets
- * it. */
+ * with one color, the rank as key, and config.split_share 1 unless config sets it. */
 kolo_status_t kolo_comm_dup(kolo_comm_t comm, kolo_comm_t *newcomm, const kolo_config_t *config);
 
 #define KOLO_SHRINK_DEFAULT 0 /* operations under way are waited for */
@@ -223,14 +249,14 @@ kolo_status_t kolo_comm_dup(kolo_comm_t comm, kolo_comm_t *newcomm, const kolo_c
 /* Makes a communicator of the ranks that are left, in their old order. No new id is needed. It leaves out
  * excluded[0..count) (the same list on all callers; NULL and 0: none) and all lost ranks. The callers first agree
  * on who is lost, and again if one more is lost meanwhile, so all that return KOLO_OK have the same communicator.
- * Excluded ranks do not call; they may be dead, hung or inside an operation.
+ * Excluded ranks do not call; they may be dead, hung or inside an operation. `flags` is one of the two KOLO_SHRINK_
+ * constants.
  *
- * KOLO_SHRINK_DEFAULT: waits for the
- * operations of `comm` that were called before. `comm` stays usable, also while the new one is set up. With no
- * list, `comm` may have lost ranks or be revoked. KOLO_SHRINK_ABORT: first ends this rank's operations on `comm`
- * with KOLO_ERR_ABORTED; afterwards `comm` can only be destroyed, aborted, or shrunk in this mode again.
- * KOLO_ERR_MISMATCH: the ranks passed different lists. KOLO_ERR_PARTITION: the others go on without this rank.
- * config NULL: the parent's. */
+ * KOLO_SHRINK_DEFAULT: waits for the operations of `comm` that were called before. `comm` stays usable, also while
+ * the new one is set up. With no list, `comm` may have lost ranks or be revoked. KOLO_SHRINK_ABORT: first ends this
+ * rank's operations on `comm` with KOLO_ERR_ABORTED; afterwards `comm` can only be destroyed, aborted, or shrunk in
+ * this mode again. KOLO_ERR_MISMATCH: the ranks passed different lists. KOLO_ERR_PARTITION: the others go on
+ * without this rank. config NULL: the parent's. */
 kolo_status_t kolo_comm_shrink(kolo_comm_t comm, const int *excluded, int count, int flags, kolo_comm_t *newcomm,
                                const kolo_config_t *config);
 
@@ -291,22 +317,23 @@ kolo_status_t kolo_comm_destroy(kolo_comm_t comm);
  * KOLO_ERR_ABORTED for it until at least 64 more communicators were made. */
 kolo_status_t kolo_comm_abort(kolo_comm_t comm);
 
-/* Returns the number of ranks, and which of them the caller is. Any thread. */
+/* Returns the number of ranks in *nranks, and which of them the caller is in *rank. Any thread. */
 kolo_status_t kolo_comm_count(kolo_comm_t comm, int *nranks);
 kolo_status_t kolo_comm_user_rank(kolo_comm_t comm, int *rank);
-/* Sets the limit of one operation (kolo_config_t.op_timeout_ms; 0: none) for this rank's operations that begin from
- * now on, those that are queued and have not begun included. Ranks may set different ones: each has its own error.
- * So a single call has a limit of its own when the limit is set before it, and set back behind it: *before (may be
- * NULL) is what it was. On the thread that calls operations. */
+/* Sets the limit of one operation to timeout_ms (kolo_config_t.op_timeout_ms; 0: none) for this rank's operations
+ * that begin from now on, those that are queued and have not begun included. Ranks may set different ones: each has
+ * its own error. So a single call has a limit of its own when the limit is set before it, and set back behind it:
+ * *before (may be NULL) is what it was. On the thread that calls operations. */
 kolo_status_t kolo_comm_set_op_timeout(kolo_comm_t comm, int timeout_ms, int *before);
-/* Returns the device of this rank's buffers, -1 for the CPU. Any thread. */
+/* Returns the device of this rank's buffers in *device, -1 for the CPU. Any thread. */
 kolo_status_t kolo_comm_device(kolo_comm_t comm, int *device);
-/* Returns the state: KOLO_OK, KOLO_IN_PROGRESS, or the first error that made this communicator unusable. Never
- * waits. Any thread. */
+/* Returns the state in *async_error: KOLO_OK, KOLO_IN_PROGRESS, or the first error that made this communicator
+ * unusable. Never waits. Any thread. */
 kolo_status_t kolo_comm_get_async_error(kolo_comm_t comm, kolo_status_t *async_error);
 /* Returns the text of the error that `comm` has had; while it has had none, and for NULL, that of the calling
  * thread's last failure: a call that was refused for its arguments leaves the communicator as it was. Never NULL.
- * Valid until the next call of this thread. Any thread. */
+ * The text is a copy that belongs to the calling thread: no other thread, and no later failure of the communicator,
+ * changes it. It is valid until this thread's next call into the library, and must not be freed. Any thread. */
 const char *kolo_get_last_error(kolo_comm_t comm);
 
 /* ---- collectives -------------------------------------------------------------------------------------------
@@ -354,8 +381,8 @@ kolo_status_t kolo_all_gatherv(const void *src, void *dst, const size_t *counts,
  * rank * count. */
 kolo_status_t kolo_reduce_scatter(const void *src, void *dst, size_t count, kolo_type_t type, kolo_op_t op,
                                   kolo_comm_t comm, void *stream);
-/* Rank i gets the reduction of part i, of different lengths. Part i has counts[i] elements, parts lie back to back
- * in src. */
+/* Rank i gets the reduction of part i, of different lengths, in dst. Part i has counts[i] elements, parts lie back
+ * to back in src. */
 kolo_status_t kolo_reduce_scatterv(const void *src, void *dst, const size_t *counts, kolo_type_t type, kolo_op_t op,
                                    kolo_comm_t comm, void *stream);
 /* Every rank sends a part to every rank. Part i of src (count elements) goes to part `rank` of rank i's dst. In
@@ -388,19 +415,19 @@ kolo_status_t kolo_scatterv(const void *src, const size_t *counts, const size_t 
                             kolo_type_t type, int root, kolo_comm_t comm, void *stream);
 /* Waits for all ranks: completes on no rank before all have called it. */
 kolo_status_t kolo_barrier(kolo_comm_t comm, void *stream);
-/* Sends a message to another rank, or receives one. Sends and receives between two ranks match in the order of the
- * calls. Both must have the same number of bytes; count 0 is matched too. A send may wait until the peer receives,
- * and the first one always does: two ranks that exchange messages call in a group. A rank may send to itself inside
- * a group only; there its k-th send to itself goes to its k-th receive. */
+/* Sends a message in `buf` to another rank, or receives one there. Sends and receives between two ranks match in
+ * the order of the calls. Both must have the same number of bytes; count 0 is matched too. A send may wait until
+ * the peer receives, and the first one always does: two ranks that exchange messages call in a group. A rank may
+ * send to itself inside a group only; there its k-th send to itself goes to its k-th receive. */
 kolo_status_t kolo_send(const void *buf, size_t count, kolo_type_t type, int peer, kolo_comm_t comm, void *stream);
 kolo_status_t kolo_recv(void *buf, size_t count, kolo_type_t type, int peer, kolo_comm_t comm, void *stream);
 
-/* A message with a request to wait for. kolo_isend() and kolo_irecv() put a message aside and return; its buffer is
- * in use until kolo_pending_wait() has returned. Messages that were put aside run as one group, together with the
- * next operation on this communicator (with a stream or without; in a group: with that group), or when one of them
- * is waited for; that returns when all are complete. So both ends of an exchange may call kolo_isend() and then
- * kolo_recv(). Making or ending windows, or making communicators, comes after them. Wait before finalize. No group.
- * KOLO_ERR_UNSUPPORTED on GPUs: use streams and events there. */
+/* A message with a request to wait for, *request. kolo_isend() and kolo_irecv() put a message aside and return; its
+ * buffer is in use until kolo_pending_wait() has returned. Messages that were put aside run as one group, together
+ * with the next operation on this communicator (with a stream or without; in a group: with that group), or when one
+ * of them is waited for; that returns when all are complete. So both ends of an exchange may call kolo_isend() and
+ * then kolo_recv(). Making or ending windows, or making communicators, comes after them. Wait before finalize. No
+ * group. KOLO_ERR_UNSUPPORTED on GPUs: use streams and events there. */
 typedef struct kolo_pending *kolo_pending_t;
 kolo_status_t kolo_isend(const void *buf, size_t count, kolo_type_t type, int peer, kolo_comm_t comm,
                          kolo_pending_t *request);
@@ -448,7 +475,7 @@ kolo_status_t kolo_window_register(kolo_comm_t comm, void *buf, size_t bytes, ko
 /* Ends a window. Collective, for the window that all ranks made together. When it returns, all earlier puts into it
  * are in place and no rank writes there any more. The handle is invalid afterwards. NULL is fine. */
 kolo_status_t kolo_window_deregister(kolo_comm_t comm, kolo_window_t window);
-/* Returns the address and the size in bytes of this rank's part of a window. Either output may be NULL. */
+/* Returns the address in *buf and the size in *bytes of this rank's part of a window. Either output may be NULL. */
 kolo_status_t kolo_window_memory(kolo_comm_t comm, kolo_window_t window, void **buf, size_t *bytes);
 
 /* Copies count elements from src into the window of rank `peer` (which may be the caller), `offset` bytes behind
@@ -461,9 +488,11 @@ kolo_status_t kolo_put_signal(const void *src, size_t count, kolo_type_t type, i
 /* Adds one to this rank's counter of this number at rank `peer`. A window must have been made on this communicator
  * before. At most 2^31 - 1 signals may be unconsumed: with more the peer's next wait fails. */
 kolo_status_t kolo_signal(int peer, int signal, kolo_comm_t comm, void *stream);
-/* Waits until all listed signals have come, and subtracts them from the counters. The list is read by the call. The
- * wait is limited by op_timeout_ms; meanwhile kolo-top shows which ranks it waits for. */
+/* Waits until all signals listed in waits[0..nwaits) have come, and subtracts them from the counters. The list is
+ * read by the call. The wait is limited by op_timeout_ms; meanwhile kolo-top shows which ranks it waits for. */
 kolo_status_t kolo_wait_signal(const kolo_signal_wait_t *waits, int nwaits, kolo_comm_t comm, void *stream);
+
+/* ---- groups ------------------------------------------------------------------------------------------------ */
 
 /* Runs several calls together. Calls of a thread between the outermost start and end are collected and run at the
  * end: messages, puts, signals and collectives in any mix, on any number of communicators. Each call checks its own
@@ -476,21 +505,28 @@ kolo_status_t kolo_wait_signal(const kolo_signal_wait_t *waits, int nwaits, kolo
  * puts and signals to one peer, and its waits. Beyond that the calls of a group have no order: none may read what
  * another one writes. Ranks may group the same calls differently, or not at all.
  *
- * Calls without a stream are complete when kolo_group_end() returns. Calls with one are queued: communicators that
- * share a stream in this group run together, once all their streams have reached it, and all of these streams wait
- * for them. On GPUs too: a communicator's calls of one group, on several streams, wait for all of them, and all
- * wait for the calls; either all of these streams are being captured, or none. KOLO_CHECK=deep compares each
- * collective among all ranks before anything else of its communicator goes on: with it, groups that mix messages
- * and collectives must be the same on all ranks. */
+ * In a group may be: operations (collectives, sends, receives, puts, signals, waits), all on communicators that
+ * block or all on such that do not, all on CPUs or all on GPUs. Or calls that make and end communicators
+ * (kolo_comm_init_rank(), split, dup, shrink, grow, finalize, leave, destroy), but not both kinds in one group.
+ * Refused there: kolo_isend(), kolo_irecv() and their waits, kolo_comm_synchronize(), suspend, resume, and making
+ * or ending a window.
+ *
+ * Calls without a stream are complete when kolo_group_end() returns. Calls with one are queued. All streams of a
+ * group that carry calls of one communicator, or of communicators that share one of these streams, meet before the
+ * calls and after them: the calls begin once all of these streams have reached them, and all of these streams go on
+ * when the calls are complete. On GPUs too; there either all of these streams are being captured, or none.
+ *
+ * KOLO_CHECK=deep compares each collective among all ranks before anything else of its communicator goes on: with
+ * it, groups that mix messages and collectives must be the same on all ranks. */
 kolo_status_t kolo_group_start(void);
 kolo_status_t kolo_group_end(void);
 kolo_status_t kolo_group_drop(void);
 
 /* ---- user operators ---------------------------------------------------------------------------------------- */
 
-/* Makes an operator: the sum in which this rank's input is first multiplied with *scalar, a value of `type` (float
- * or integer) that is read by this call and may differ between ranks. For `comm` and `type` only. The caller frees
- * it with kolo_op_destroy(), at the earliest when the last call that uses it has returned.
+/* Makes an operator, *op: the sum in which this rank's input is first multiplied with *scalar, a value of `type` (float
+ * or integer) that is read by this call and may differ between ranks. For `comm` and `type` only, at most 62 at a time.
+ * The caller frees it with kolo_op_destroy(), at the earliest when the last call that uses it has returned.
  *
  * Where *scalar is memory of the communicator's GPU, every operation reads it when it runs, as it reads its input,
  * and every replay of a captured one. KOLO_ERR_UNSUPPORTED where operations go over several hosts or through memory
@@ -499,15 +535,16 @@ kolo_status_t kolo_op_create_premul_sum(kolo_op_t *op, const void *scalar, kolo_
 /* The function of a user operator: inout[i] = f(in[i], inout[i]) for count elements; must be associative and
  * commutative, and the same on all ranks. Called on the thread that runs the collective. */
 typedef void (*kolo_user_op_fn_t)(const void *in, void *inout, size_t count, kolo_type_t type, void *arg);
-/* Makes an operator from a function, for `type` on `comm`; fn gets arg. The caller frees it as above. */
+/* Makes an operator from a function, in *op, for `type` on `comm`; fn gets arg. The caller frees it as above. */
 kolo_status_t kolo_op_create_callback(kolo_op_t *op, kolo_user_op_fn_t fn, void *arg, kolo_type_t type,
                                       kolo_comm_t comm);
-/* Frees an operator. */
+/* Frees the operator `op` that was made for `comm`. */
 kolo_status_t kolo_op_destroy(kolo_op_t op, kolo_comm_t comm);
 
 /* ---- streams and events on the CPU ------------------------------------------------------------------------- */
 
-/* An ordered queue of operations with a thread of its own. Any thread; destroy while no other call uses it. */
+/* A stream is an ordered queue of operations with a thread of its own. `stream` is set to a new one, or names it.
+ * Any thread; destroy while no other call uses it. */
 kolo_status_t kolo_stream_create(kolo_stream_t *stream);
 kolo_status_t kolo_stream_synchronize(kolo_stream_t stream); /* waits until it is empty; returns its first error */
 kolo_status_t kolo_stream_query(kolo_stream_t stream);       /* KOLO_OK if empty, KOLO_IN_PROGRESS if not */
@@ -515,7 +552,9 @@ kolo_status_t kolo_stream_destroy(kolo_stream_t stream);     /* waits for the qu
 /* Queues a call of fn(arg), which runs on the stream's thread in its order. */
 kolo_status_t kolo_stream_call(kolo_stream_t stream, void (*fn)(void *), void *arg);
 
-/* A mark in a stream's queue: record it, then query it or wait for it, here or in another stream. Any thread. */
+/* An event is a mark in a stream's queue: create it, record it in `stream`, then query it (KOLO_OK when the stream
+ * has passed it, else KOLO_IN_PROGRESS) or wait for it, here or in another stream. It may be destroyed while waits
+ * for it are queued; they stay right. NULL is fine. Any thread. */
 kolo_status_t kolo_event_create(kolo_event_t *event);
 kolo_status_t kolo_event_record(kolo_event_t event, kolo_stream_t stream);
 kolo_status_t kolo_event_query(kolo_event_t event);
@@ -525,11 +564,11 @@ kolo_status_t kolo_event_destroy(kolo_event_t event);
 
 /* ---- memory ------------------------------------------------------------------------------------------------ */
 
-/* Registers `bytes` bytes at buf that will be used often, so that network cards read and write them in place: large
- * data is then not copied. Optional, local, never needed for right results; any thread. Deregister before the
- * memory is freed. Where the kernel has userfaultfd, registered pages that are freed are noticed and not used in
- * place again, with a warning; elsewhere nothing is used in place unless KOLO_MEM_UNWATCHED is set. A child of
- * fork() has no registrations. Registrations that are left end with the communicator. */
+/* Registers `bytes` bytes at buf, under *handle, that will be used often, so that network cards read and write them
+ * in place: large data is then not copied. Optional, local, never needed for right results; any thread. Deregister
+ * before the memory is freed. Where the kernel has userfaultfd, registered pages that are freed are noticed and not
+ * used in place again, with a warning; elsewhere nothing is used in place unless KOLO_MEM_UNWATCHED is set. A child
+ * of fork() has no registrations. Registrations that are left end with the communicator. */
 kolo_status_t kolo_comm_register(kolo_comm_t comm, void *buf, size_t bytes, kolo_registration_t *handle);
 kolo_status_t kolo_comm_deregister(kolo_comm_t comm, kolo_registration_t handle);
 

@@ -18,6 +18,15 @@
  * error. When a time limit ends a request or it is cancelled, the communicator and all else on it go on.
  *
  * Buffers are ordinary memory; on a GPU communicator all calls here are KOLO_ERR_UNSUPPORTED.
+ *
+ * Arguments: these names mean the same in all functions; the others are those of kolo.h.
+ *
+ *     buf      the elements that are sent, or room for those that are received
+ *     count    how many elements; for a receive the most that there is room for
+ *     tag      the number of the kind of message, the same at both ends
+ *     source   the rank to receive from, or KOLO_ANY_SOURCE
+ *     opts     options of this call; NULL: defaults
+ *     request  the request
  */
 #ifndef KOLO_MESSAGE_H
 #define KOLO_MESSAGE_H

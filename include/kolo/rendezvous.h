@@ -25,6 +25,23 @@
  * since its threads are not there. Errors: as in kolo.h. A function that returns anything but KOLO_OK has done
  * nothing; kolo_get_last_error(NULL) says why. Output arguments are set on success only. A handle that was freed
  * is KOLO_ERR_INVALID_ARGUMENT, until 64 more of its kind were made. Units: sizes are bytes, times milliseconds.
+ *
+ * Arguments: these names mean the same in all functions whose words say nothing else.
+ *
+ *     manager      the manager of all steps
+ *     rendezvous   the rendezvous of one step
+ *     step         the number of the step
+ *     incarnation  the number of one start of a task
+ *     key          the key as text
+ *     keys         `count` keys
+ *     value        the tensor that is sent; or set to what has come, and then the caller's
+ *     values       `count` values
+ *     count        how many entries the lists have
+ *     args         kind of memory, destination and context of this end; NULL: all zeros
+ *     receive      the receive
+ *     why          the text of the error
+ *     server       the server
+ *     config       options of the server
  */
 #ifndef KOLO_RENDEZVOUS_H
 #define KOLO_RENDEZVOUS_H
@@ -141,7 +158,7 @@ kolo_status_t kolo_rendezvous_manager_initialize(kolo_rendezvous_manager_t manag
 /* Ends a step: waiting receives get KOLO_ERR_ABORTED, values that were not received are released. The same number
  * may be opened anew. An unknown step is fine. */
 kolo_status_t kolo_rendezvous_manager_cleanup(kolo_rendezvous_manager_t manager, uint64_t step);
-/* Ends all steps, as above. */
+/* Ends all steps of a manager, each as kolo_rendezvous_manager_cleanup() does. */
 kolo_status_t kolo_rendezvous_manager_cleanup_all(kolo_rendezvous_manager_t manager);
 /* Returns the number of steps in *steps. */
 kolo_status_t kolo_rendezvous_manager_count(kolo_rendezvous_manager_t manager, size_t *steps);
@@ -173,7 +190,7 @@ kolo_status_t kolo_rendezvous_receive(kolo_rendezvous_t rendezvous, const char *
 typedef void (*kolo_receive_fn_t)(void *arg, kolo_status_t status, const char *why,
                                   const kolo_transfer_args_t *sender, const kolo_transfer_args_t *receiver,
                                   kolo_value_t *value);
-/* Starts to receive the next value of a key; fn is called at the end, maybe before this call returns. */
+/* Starts to receive the next value of a key; fn is called with arg at the end, maybe before this call returns. */
 kolo_status_t kolo_rendezvous_receive_call(kolo_rendezvous_t rendezvous, const char *key,
                                            const kolo_transfer_args_t *args, kolo_receive_fn_t fn, void *arg);
 

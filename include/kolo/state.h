@@ -25,6 +25,13 @@
  *
  * Threads: a state is used by one thread at a time.
  * Errors: as in kolo.h; kolo_get_last_error(NULL) says why a call failed.
+ *
+ * Arguments: these names mean the same in all functions.
+ *
+ *     state  the state
+ *     arg    handed to fn as it is
+ *     info   set to what is known
+ *     comm   set to the communicator
  */
 #ifndef KOLO_STATE_H
 #define KOLO_STATE_H
@@ -69,7 +76,8 @@ kolo_status_t kolo_state_register(kolo_state_t state, const char *name, void *bu
 kolo_status_t kolo_state_destroy(kolo_state_t state);
 
 /* Calls fn, and calls it again after each change of the ranks, until it returns KOLO_OK on all of them. Collective
- * over the ranks that start. A process that kolorun starts later calls it, too, and joins at a commit.
+ * over the ranks that start. A process that kolorun starts later calls it, too, and joins at a commit. A state runs
+ * once; for another run make another one.
  *
  * What fn returns: KOLO_OK: all is done (the other ranks must return it at the same point). KOLO_ERR_REMOTE,
  * _ABORTED or _REVOKED: a rank is lost, or another rank's call failed because of a loss; the survivors restore the

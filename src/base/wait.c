@@ -117,6 +117,7 @@ void kolo_wait_init(kolo_wait_t *wait, const _Atomic uint32_t *abort, uint64_t d
     wait->arg = arg;
     wait->nwakers = 0; /* of wakers[] only so many are ever read */
     wait->look = NULL;
+    wait->explain = NULL;
     wait->polls = 0;
     wait->armed = false;
     wait->since_ns = wait->stall_ns = wait->yield_ns = wait->settle_ns = 0;
@@ -196,6 +197,23 @@ static void describe_until(const kolo_wait_t *wait, uint64_t now, char *text, si
     kolo_wait_words(what, now - wait->since_ns, text, bytes);
 }
 
+/* Tells what is awaited, and whose fault it is. Who is asked waits for answers: that wait explains nothing. */
+static void warn(const kolo_wait_t *wait, uint64_t now)
+{
+    static _Thread_local bool explaining;
+    char text[800], why[500] = "";
+    describe_until(wait, now, text, sizeof text);
+    if (!explaining) {
+        explaining = true;
+        if (wait->explain)
+            wait->explain(wait->arg, why, sizeof why);
+        else if (purpose.explain)
+            purpose.explain(purpose.arg, why, sizeof why);
+        explaining = false;
+    }
+    kolo_warn("wait", "still waiting: %s%s%s", text, *why ? "; " : "", why);
+}
+
 bool kolo_wait_stalls(uint64_t since_ns, uint64_t now, uint64_t *next_ns)
 {
     uint64_t first = (uint64_t)param_stall_ms * KOLO_NS_PER_MS, lasted = now - since_ns;
@@ -221,10 +239,7 @@ kolo_status_t kolo_wait_check(kolo_wait_t *wait)
         describe_until(wait, now, text, sizeof text);
         return kolo_fail(KOLO_ERR_TIMEOUT, "time-out: %s", text);
     }
-    if (kolo_wait_stalls(wait->since_ns, now, &wait->stall_ns)) {
-        describe_until(wait, now, text, sizeof text);
-        kolo_warn("wait", "still waiting: %s", text);
-    }
+    if (kolo_wait_stalls(wait->since_ns, now, &wait->stall_ns)) warn(wait, now);
     return KOLO_OK;
 }
 

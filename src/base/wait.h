@@ -87,6 +87,7 @@ bool kolo_wait_stalls(uint64_t since_ns, uint64_t now, uint64_t *next_ns);
 typedef struct {
     kolo_describe_fn_t describe; /* NULL: none */
     void *arg;
+    kolo_describe_fn_t explain; /* as in kolo_wait_t, with the same arg */
     const char
         *call; /* "in comm_split", for errors of rooms below; NULL: they say what they are doing themselves */
 } kolo_wait_purpose_t;
@@ -106,10 +107,12 @@ typedef struct kolo_wait {
         *wakers[KOLO_WAIT_MAX_WAKERS]; /* none: sleeps 50 us at a time once spinning and yielding are over */
     uint32_t nwakers;
     kolo_status_t (*look)(
-        void *arg);  /* asked with `arg` whenever a wait past its spinning checks abort and deadline
-                        (each 10 ms at least); anything but KOLO_OK ends the wait; may be NULL */
-    uint32_t spins;  /* polls before the first yield */
-    uint32_t yields; /* yields before the first park */
+        void *arg);             /* asked with `arg` whenever a wait past its spinning checks abort and deadline
+                                   (each 10 ms at least); anything but KOLO_OK ends the wait; may be NULL */
+    kolo_describe_fn_t explain; /* asked with `arg` when a "still waiting" warning is due: whose fault it is, which
+                                   is put behind the description. May take some tenths of a second; may be NULL */
+    uint32_t spins;             /* polls before the first yield */
+    uint32_t yields;            /* yields before the first park */
     /* private */
     uint32_t polls;
     bool armed;

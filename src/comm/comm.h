@@ -180,7 +180,7 @@ typedef struct kolo_body {
     _Atomic int op_timeout_ms; /* kolo_comm_set_op_timeout() */
     bool blocking, split_share;
     int device;                  /* -1: the CPU */
-    int gpu_profile;             /* KOLO_GPU_LATENCY, KOLO_GPU_COMPUTE */
+    int gpu_profile;             /* KOLO_GPU_LATENCY and others */
     int order;                   /* KOLO_ORDER_FREE, KOLO_ORDER_RANKS */
     const kolo_exec_ops_t *exec; /* of the device */
     void *_Atomic exec_state;
@@ -197,7 +197,8 @@ typedef struct kolo_body {
     } levels;                          /* of a hierarchical one */
     _Atomic uint32_t device_cancelled; /* its kernels must end */
     bool went;                         /* this rank has left; others may not have */
-    bool suspended;                    /* has no device memory now; used by the operation whose turn it is */
+    kolo_call_word_t ends_as; /* the call that finalizes it, as its user knows it; 0: kolo_comm_finalize() */
+    bool suspended;           /* has no device memory now; used by the operation whose turn it is */
     kolo_device_watch_t watch;
 
     kolo_oob_t *oob;
@@ -240,7 +241,7 @@ typedef struct kolo_body {
     struct kolo_registration *registrations;
     struct kolo_windows *_Atomic windows; /* window/; NULL: none so far */
     struct kolo_tagged *_Atomic tagged;   /* tagged/; the same */
-    kolo_waker_t *_Atomic bell;           /* of the thread that moves those; the same */
+    kolo_waker_t *bell;                   /* of the thread that moves those; under the handle's error_lock */
 
     kolo_board_t board;       /* the last operations, for peers that ask */
     kolo_board_pair_t *pairs; /* the same as on the board */
@@ -367,15 +368,12 @@ static inline void kolo_ticket_end(kolo_comm_t comm, uint64_t ticket)
     kolo_gate_open_if_joined(&comm->gate);
 }
 
-/* Something has ended the communicator: for those of its threads that wait neither for its wires nor at its gate.
- */
-static inline void kolo_body_ring(kolo_body_t *body)
-{
-    kolo_waker_t *bell = atomic_load(&body->bell);
-    if (bell) kolo_waker_wake(bell);
-}
-
 /* ---- stop.c ---- */
+/* Rings for the thread of messages with tags: something has ended the communicator, and that thread waits neither
+ * for its wires nor at its gate. */
+void kolo_body_ring(kolo_body_t *body);
+/* Sets whom kolo_body_ring() wakes; NULL: nobody, and when this returns no ring is under way. */
+void kolo_body_set_bell(kolo_body_t *body, kolo_waker_t *bell);
 /* Wakes all waits after the abort flag was set. last_error not NULL: also notifies the peers that this rank gave
  * up, with this error before it (may be empty). */
 void kolo_body_interrupt(kolo_body_t *body, const char *last_error);
@@ -446,10 +444,18 @@ bool kolo_body_pair_ll(const kolo_body_t *body, uint32_t peer);
 /* kolo_all_reduce() and kolo_comm_split() as a part of another public call, which messages then name. */
 kolo_status_t kolo_call_all_reduce(kolo_call_word_t as, void *data, size_t count, kolo_type_t type, kolo_op_t op,
                                    kolo_comm_t comm);
+/* Makes an operator like kolo_op_create_callback(), for 64-bit words, with the number by which messages know it:
+ * KOLO_SIGNATURE_AGREE or the one behind it. */
+kolo_status_t kolo_op_create_agreement(kolo_op_t *op, kolo_user_op_fn_t fn, int number, kolo_comm_t comm);
+kolo_status_t kolo_call_finalize(kolo_call_word_t as, kolo_comm_t comm);
 kolo_status_t kolo_call_split(kolo_call_word_t as, kolo_comm_t comm, int color, int key, kolo_comm_t *newcomm,
                               const kolo_config_t *config);
 
 /* ---- words ---- */
+
+/* Writes who keeps an operation waiting that has waited for long, as the error at its time limit would say it; ""
+ * if nobody is found. Asks the other ranks, for some tenths of a second at most (call/ask_around.c). */
+void kolo_ask_around_stalled(kolo_body_t *body, char *buf, size_t bytes);
 
 /* Kind, type, operator, root and count of a call as one word, for comparison between ranks. */
 static inline uint64_t kolo_call_signature(const kolo_call_t *call)

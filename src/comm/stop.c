@@ -61,6 +61,22 @@ kolo_status_t kolo_body_fail(kolo_body_t *body, kolo_status_t status)
     return kolo_body_fail_as(body, status, kolo_error_text());
 }
 
+void kolo_body_ring(kolo_body_t *body)
+{
+    kolo_comm_t h = body->handle;
+    pthread_mutex_lock(&h->error_lock);
+    if (body->bell) kolo_waker_wake(body->bell);
+    pthread_mutex_unlock(&h->error_lock);
+}
+
+void kolo_body_set_bell(kolo_body_t *body, kolo_waker_t *bell)
+{
+    kolo_comm_t h = body->handle;
+    pthread_mutex_lock(&h->error_lock);
+    body->bell = bell;
+    pthread_mutex_unlock(&h->error_lock);
+}
+
 kolo_status_t kolo_body_fail_as(kolo_body_t *body, kolo_status_t status, const char *text)
 {
     kolo_comm_t h = body->handle;

@@ -133,7 +133,10 @@ static kolo_peer_t *whom_to_ask(kolo_oob_t *oob, int rank)
     kolo_peer_t *peer = kolo_peer_get(oob, rank);
     if (peer == NULL || peer->gone) return NULL;
     if (kolo_peer_out(peer) != NULL) return peer;
-    kolo_peer_dial(oob, peer, kolo_oob_deadline(oob, 0)); /* a failure shows when it is needed */
+    if (peer->dial_status == KOLO_ERR_REMOTE)
+        kolo_peer_absent(peer); /* what it sent before it went has been taken in since that call */
+    else
+        kolo_peer_dial(oob, peer, kolo_oob_deadline(oob, 0)); /* a failure shows when it is needed */
     return NULL;
 }
 

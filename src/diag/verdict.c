@@ -84,6 +84,36 @@ static int tell_each(kolo_verdict_t *v, kolo_position_t which, int most)
     return n;
 }
 
+/* Tells, where all have entered it, for whom they still wait: whose process is stopped inside, or who alone stays
+ * there while others have gone on to the next one. */
+static int tell_held(kolo_verdict_t *v, int most)
+{
+    int n = 0, on = 0, inside = 0;
+    for (int i = 0; i < v->count; i++) {
+        const kolo_verdict_op_t *op = kolo_verdict_last_coll(&v->ranks[i]);
+        kolo_position_t position = kolo_verdict_position(v, &v->ranks[i]);
+        on += position == KOLO_POSITION_PAST && op && kolo_verdict_op_runs(op);
+        inside += position == KOLO_POSITION_INSIDE;
+    }
+    for (int i = 0; i < v->count; i++) {
+        const kolo_verdict_rank_t *r = &v->ranks[i];
+        const kolo_verdict_op_t *op = kolo_verdict_coll(r, v->stuck);
+        if (kolo_verdict_position(v, r) != KOLO_POSITION_INSIDE || !(r->stopped || (on > 0 && inside == 1)) ||
+            ++n > most)
+            continue;
+        kolo_verdict_say(v, "rank %d", r->rank);
+        kolo_verdict_say_process(v, r);
+        kolo_verdict_say(v, " did not leave ");
+        kolo_verdict_say_op(v, op);
+        if (on > 0) kolo_verdict_say(v, ", after which others wait for it");
+        if (r->stopped) kolo_verdict_say(v, ": its process is stopped");
+        kolo_verdict_say_age(v, ", it has been there for ", op->age_ns, "");
+        kolo_verdict_say(v, ".\n");
+    }
+    if (n > most) kolo_verdict_say(v, "The same holds for %d more ranks.\n", n - most);
+    return n;
+}
+
 /* It may be complete there. */
 static void tell_given(kolo_verdict_t *v)
 {
@@ -208,6 +238,7 @@ bool kolo_verdict_print(const kolo_verdict_rank_t *ranks, int count, int nranks,
         tell_stuck(&v);
         wrong += tell_each(&v, KOLO_POSITION_DIFFERENT, KOLO_VERDICT_NAMED);
         wrong += tell_each(&v, KOLO_POSITION_BEHIND, KOLO_VERDICT_NAMED);
+        if (wrong == 0) wrong = tell_held(&v, KOLO_VERDICT_NAMED);
         tell_given(&v);
     }
     wrong += tell_pairs(&v, KOLO_VERDICT_NAMED);
@@ -225,6 +256,7 @@ bool kolo_verdict_brief(const kolo_verdict_rank_t *ranks, int count, int nranks,
     kolo_verdict_t v = open_verdict(ranks, count, nranks, text, bytes);
     int wrong = v.any ? tell_each(&v, KOLO_POSITION_DIFFERENT, 1) : 0;
     if (wrong == 0 && v.any) wrong = tell_each(&v, KOLO_POSITION_BEHIND, 1);
+    if (wrong == 0 && v.any) wrong = tell_held(&v, 1);
     if (wrong == 0) wrong = tell_absent(&v, 1);
     if (wrong == 0) wrong = tell_pairs(&v, 1);
     if (wrong == 0) kolo_verdict_say(&v, "all ranks have entered the operation");

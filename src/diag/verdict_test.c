@@ -76,6 +76,30 @@ static void a_job_that_runs_is_not_accused(void **state)
     free(r);
 }
 
+static void who_stays_in_an_operation_is_told(void **state)
+{
+    (void)state;
+    kolo_verdict_rank_t *r = ranks_new(3);
+    for (int i = 0; i < 3; i++) coll(&r[i], 8, KOLO_RECORD_RUNNING);
+    assert_false(judge(r, 3, 3)); /* all are inside, and nobody is known to keep the others */
+    r[1].stopped = true;
+    assert_true(judge(r, 3, 3));
+    has(brief, "rank 1 did not leave operation 8 (all_reduce 4 float32 sum): its process is stopped, it has been "
+               "there for");
+    r[1].stopped = false;
+    for (int i = 0; i < 3; i += 2) {
+        r[i].nops = 0;
+        coll(&r[i], 8, KOLO_RECORD_DONE);
+        coll(&r[i], 9, KOLO_RECORD_RUNNING);
+    }
+    assert_true(judge(r, 3, 3));
+    has(brief, "rank 1 did not leave operation 8 (all_reduce 4 float32 sum), after which others wait for it");
+    r[2].nops = 0;
+    coll(&r[2], 8, KOLO_RECORD_RUNNING); /* of two that are inside one may wait for the other */
+    assert_false(judge(r, 3, 3));
+    free(r);
+}
+
 static void what_a_gpu_waits_for_is_told(void **state)
 {
     (void)state;
@@ -245,6 +269,7 @@ int main(void)
         cmocka_unit_test(the_one_that_differs_is_named_and_not_the_many),
         cmocka_unit_test(receives_that_wait_are_followed),
         cmocka_unit_test(who_is_missing_is_told_with_the_reason),
+        cmocka_unit_test(who_stays_in_an_operation_is_told),
         cmocka_unit_test(a_large_job_is_told_in_few_words),
         cmocka_unit_test(nonsense_does_no_harm),
     };

@@ -296,7 +296,8 @@ static kolo_status_t take_in(kolo_state_t s, int add)
         KOLO_TRY(kolo_state_link_say(&s->link, "id %u %d %d %s", s->plan, s->nranks, add, text));
     }
     KOLO_TRY(kolo_comm_grow(old, s->nranks + add, s->rank == 0 ? &id : NULL, -1, &grown, &c));
-    if (kolo_comm_finalize(old) == KOLO_ERR_MISMATCH) kolo_warn("state", "plan %u: %s", s->plan, kolo_error_text());
+    if (kolo_call_finalize(KOLO_CALL_WORD_COMMIT, old) == KOLO_ERR_MISMATCH)
+        kolo_warn("state", "plan %u: %s", s->plan, kolo_error_text());
     kolo_comm_destroy(old);
     s->changes++;
     return adopt(s, grown);

@@ -62,7 +62,8 @@ static kolo_status_t finish(kolo_state_t s)
     s->plan_source = -1;
     s->running = false;
     kolo_status_t status = kolo_state_link_say(&s->link, "done");
-    if (kolo_comm_finalize(s->comm) == KOLO_ERR_MISMATCH) status = kolo_fail_prefix(KOLO_ERR_MISMATCH, "state: ");
+    if (kolo_call_finalize(KOLO_CALL_WORD_COMMIT, s->comm) == KOLO_ERR_MISMATCH)
+        status = kolo_fail_prefix(KOLO_ERR_MISMATCH, "state: ");
     kolo_comm_destroy(s->comm);
     s->comm = NULL;
     return status;
@@ -71,7 +72,7 @@ static kolo_status_t finish(kolo_state_t s)
 /* Not a loss that could be mended, so it ends here: all see it alike, and none leaves before the others have. */
 static kolo_status_t end_with_too_few(kolo_state_t s)
 {
-    kolo_comm_finalize(s->comm);
+    kolo_call_finalize(KOLO_CALL_WORD_COMMIT, s->comm);
     kolo_comm_destroy(s->comm);
     s->comm = NULL;
     return kolo_fail(KOLO_ERR_REMOTE, "state: %d rank%s left, %d are needed, and there is no launcher", s->nranks,

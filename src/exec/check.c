@@ -39,17 +39,11 @@ static kolo_status_t check_memory(const void *p, uint64_t bytes, int rank, int d
 
 kolo_status_t kolo_exec_refuse_reducer(const kolo_reducer_t *r)
 {
-    if (r->user)
-        return kolo_fail(KOLO_ERR_UNSUPPORTED, "an operator that is a function of the host cannot run on a GPU");
-    if (r->op == KOLO_AVG)
-        return kolo_fail(
-            KOLO_ERR_UNSUPPORTED,
-            "GPUs do not average floats in the order of ranks (config.order is KOLO_ORDER_RANKS): call "
-            "with KOLO_SUM and divide by the number of ranks, or set KOLO_GPU_EXECUTOR=staged");
-    return kolo_fail(KOLO_ERR_UNSUPPORTED,
-                     "GPUs do not reduce %s by operator %s: their operators are sum, prod, min, max and avg, their "
-                     "types those of float8 to float64 and of integers of 8, 32 and 64 bits",
-                     kolo_plan_type_name((int)r->type), kolo_plan_op_name((int)r->op));
+    return kolo_fail(
+        KOLO_ERR_UNSUPPORTED,
+        "an operator that is a function of the host cannot reduce %s on a GPU: copy the data to host memory "
+        "and reduce it on a communicator of the CPU, or use a built-in operator",
+        kolo_plan_type_name((int)r->type));
 }
 
 /* Returns the end of the last part that has elements. */

@@ -37,11 +37,12 @@ typedef struct {
                               and of its call. Parts of one call have the same */
 } kolo_exec_call_t;
 
-/* Kernels know the types before this one, and the operators up to KOLO_MAX; other types they move as bytes. */
-#define KOLO_EXEC_DEVICE_TYPES (KOLO_FLOAT8_E5M2 + 1)
+/* Kernels have functions for the types before this one, of which KOLO_UINT8's reduce KOLO_BOOL, too; other types
+ * they move as bytes. */
+#define KOLO_EXEC_DEVICE_TYPES (KOLO_UINT16 + 1)
 static inline bool kolo_exec_device_reduces(const kolo_reducer_t *r)
 {
-    return !r->user && r->type < KOLO_EXEC_DEVICE_TYPES && r->op <= KOLO_MAX;
+    return !r->user;
 }
 kolo_status_t kolo_exec_refuse_reducer(const kolo_reducer_t *reducer); /* in words */
 
@@ -68,7 +69,7 @@ typedef struct {
 /* What a communicator asks of an executor of GPUs, and what was measured of them (the tuner's table file); 0: as
  * the executor knows it. Lengths in bytes, equal on all ranks. */
 typedef struct {
-    int profile; /* KOLO_GPU_LATENCY, KOLO_GPU_COMPUTE */
+    int profile; /* KOLO_GPU_LATENCY and others */
     uint64_t ll_all_reduce, ll_others, ll128_all_reduce, ll128_others, message_lines, ll128_two, give, pipe;
 } kolo_exec_tuned_t;
 

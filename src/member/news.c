@@ -119,7 +119,7 @@ static void announce(kolo_oob_t *oob, kolo_news_kind_t kind, int rank, const cha
 
 static const char *const how_texts[KOLO_LOSS_KINDS] = {
     [KOLO_LOSS_CLOSED] = "its connection was closed: the process was killed, or ended without kolo_comm_finalize() "
-                         "or kolo_comm_destroy()",
+                         "or kolo_comm_destroy() (an engine: kolo_engine_shutdown())",
     [KOLO_LOSS_BROKEN] = "its connection broke: the process died or the network failed",
     [KOLO_LOSS_PROCESS] = "its process ended",
     [KOLO_LOSS_SILENT] = ("nothing was heard from it for KOLO_VERDICT_MS: its host or the network is down, or its "

@@ -140,7 +140,7 @@ const kolo_nccl_env_t kolo_nccl_env_table[] = {
     NONE("NCCL_SYM_GIN_KERNELS_ENABLE", ON_GPUS),
     NONE("NCCL_CGA_CLUSTER_SIZE", ON_GPUS),
     KOLO("NCCL_CTA_POLICY", "KOLO_GPU_PROFILE",
-         "DEFAULT=latency|EFFICIENCY=compute|ZERO=compute|0=latency|1=compute|2=compute|*=",
+         "DEFAULT=balanced|EFFICIENCY=compute|ZERO=compute|0=balanced|1=compute|2=compute|*=",
          "EFFICIENCY, ZERO: operations leave most of the GPU to the program"),
     NONE("NCCL_LAUNCH_MODE", ITS_OWN),
     NONE("NCCL_LAUNCH_ORDER_IMPLICIT", "the order of launches on a GPU is the program's"),

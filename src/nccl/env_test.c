@@ -4,10 +4,13 @@
  * words that it would be given.
  */
 #include "base/test.h"
+#include "comm/gpu/device.h"
 #include "comm/params.h"
 #include "nccl/env.h"
+#include "nccl/layer.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static const kolo_param_t *find(const char *key)
@@ -66,12 +69,24 @@ static void each_variable_stands_there_once(void **state)
                          &kolo_nccl_env_table[i]);
 }
 
+/* Who uses NCCL trains, and computes beside its operations. */
+static void the_profile_is_balanced(void **state)
+{
+    (void)state;
+    unsetenv("KOLO_GPU_PROFILE");
+    unsetenv("NCCL_CTA_POLICY");
+    assert_int_equal(kolo_nccl_env_load(), KOLO_OK);
+    assert_int_equal(kolo_library_init(), KOLO_OK);
+    assert_int_equal(kolo_gpus_profile, KOLO_GPU_BALANCED);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_parameter_is_one_of_ours_and_takes_its_words),
         cmocka_unit_test(words),
         cmocka_unit_test(each_variable_stands_there_once),
+        cmocka_unit_test(the_profile_is_balanced),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -18,6 +18,7 @@ static _Thread_local char shown[KOLO_ERROR_TEXT_BYTES]; /* what this thread was 
 static const struct {
     const char *kolo, *nccl;
 } names[] = {
+    {" (an engine: kolo_engine_shutdown())", ""},
     {"kolo_comm_get_async_error", "ncclCommGetAsyncError"},
     {"kolo_comm_finalize", "ncclCommFinalize"},
     {"kolo_comm_destroy", "ncclCommDestroy"},

@@ -121,7 +121,11 @@ kolo_status_t kolo_oob_await(kolo_oob_t *oob, kolo_ready_fn_t ready, void *arg, 
     kolo_status_t status = KOLO_OK;
     kolo_wait_t wait;
     kolo_wait_init(&wait, oob->abort, deadline_ns, describe, describe_arg, 2);
-    if (oob->abort != NULL) waiting_add(oob);
+    /* Within another wait of this thread, which has lasted for long and asks around: it goes on afterwards. */
+    kolo_ready_fn_t outer = oob->ready;
+    void *outer_arg = oob->ready_arg;
+    uint64_t outer_since_ns = oob->waits_since_ns;
+    if (oob->abort != NULL && outer == NULL) waiting_add(oob);
     oob->ready = ready;
     oob->ready_arg = arg;
     oob->waits_since_ns = kolo_now_ns();
@@ -136,9 +140,11 @@ kolo_status_t kolo_oob_await(kolo_oob_t *oob, kolo_ready_fn_t ready, void *arg, 
         if (status == KOLO_OK) status = kolo_gate_wait(&oob->gate, ticket, &wait);
         pthread_mutex_lock(&oob->lock);
     }
-    oob->ready = NULL;
+    oob->ready = outer;
+    oob->ready_arg = outer_arg;
+    oob->waits_since_ns = outer_since_ns;
     kolo_wait_end(&wait);
-    if (oob->abort != NULL) waiting_del(oob);
+    if (oob->abort != NULL && outer == NULL) waiting_del(oob);
     /* A caller that set a deadline of its own may go on after it. */
     if (status != KOLO_OK && status != KOLO_ERR_TIMEOUT) oob->failed = true;
     return status;

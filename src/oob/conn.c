@@ -317,9 +317,11 @@ static bool conn_read_once(kolo_conn_t *conn, uint8_t *scratch)
     if (n < 0 && errno == EINTR) return true;
     if (n < 0 && errno == EAGAIN) return false;
     if (n <= 0) {
-        const char *end = conn->peer->farewell ? "closed its side"
-                                               : "was closed: the process was killed, or ended without "
-                                                 "kolo_comm_finalize() or kolo_comm_destroy()";
+        const char *end = conn->peer->farewell
+                              ? "closed its side (destroyed there, perhaps after an error of its own)"
+                              : "was closed: the process was killed, or ended without "
+                                "kolo_comm_finalize() or kolo_comm_destroy() (an engine: "
+                                "kolo_engine_shutdown())";
         if (n == 0)
             conn_kill(conn, end, KOLO_LOSS_CLOSED);
         else if (errno == EBADMSG)
@@ -389,7 +391,7 @@ kolo_status_t kolo_conn_add(kolo_oob_t *oob, int rank, kolo_socket_t socket)
     conn->next = peer->conns;
     peer->conns = conn;
     peer->live++;
-    peer->gone = false;
+    peer->gone = peer->absent = false;
     kolo_rooms_connected(conn);
     if (oob->left) kolo_farewell_queue(conn);
     kolo_oob_wake(oob);

@@ -102,6 +102,7 @@ struct kolo_peer {
     int live;      /* connections */
     bool farewell; /* it said that it leaves: what follows is no surprise */
     bool gone;
+    bool absent;                          /* nobody answers a call, and no connection is there */
     char why[128];                        /* when gone */
     char words[KOLO_WORDS_FRAME_MAX + 1]; /* its own, when it gave up */
     uint64_t heard_ns;                    /* 0: never */
@@ -198,6 +199,8 @@ kolo_peer_t *kolo_peer_find(kolo_oob_t *oob, int rank);
 kolo_peer_t *kolo_peer_get(kolo_oob_t *oob, int rank); /* makes it; NULL: no memory, with its message */
 /* Starts calling the peer unless a connection is there or under way. Its address must be known. */
 kolo_status_t kolo_peer_dial(kolo_oob_t *oob, kolo_peer_t *peer, uint64_t deadline_ns);
+/* Ends waits for a peer that was called in vain a while ago and has not come itself. */
+void kolo_peer_absent(kolo_peer_t *peer);
 /* Returns the connection to send on; NULL if there is none yet. */
 kolo_conn_t *kolo_peer_out(kolo_peer_t *peer);
 /* Returns KOLO_OK while the peer may still be reached (or: while no rank is lost), else the failure, with its

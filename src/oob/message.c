@@ -184,7 +184,7 @@ static bool stalled_by_another(const transfer_t *t)
 static bool receive_over(kolo_oob_t *oob, void *arg)
 {
     transfer_t *t = arg;
-    return t->in->done || kolo_oob_is_lost(oob) || t->peer->gone || stalled_by_another(t);
+    return t->in->done || kolo_oob_is_lost(oob) || t->peer->gone || t->peer->absent || stalled_by_another(t);
 }
 
 static const char *kind_name(kolo_frame_kind_t kind)

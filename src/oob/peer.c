@@ -71,6 +71,13 @@ kolo_status_t kolo_peer_dial(kolo_oob_t *oob, kolo_peer_t *peer, uint64_t deadli
     return status;
 }
 
+void kolo_peer_absent(kolo_peer_t *peer)
+{
+    if (peer->live > 0 || peer->dialling || peer->dial_status == KOLO_OK) return;
+    peer->absent = true;
+    kolo_oob_wake(peer->oob);
+}
+
 kolo_conn_t *kolo_peer_out(kolo_peer_t *peer)
 {
     if (peer->out == NULL)
@@ -120,6 +127,14 @@ kolo_status_t kolo_oob_check_peer(kolo_oob_t *oob, int rank, const char *doing)
     kolo_status_t status = peer ? kolo_peer_check(oob, peer, doing) : kolo_oob_lost(oob, doing);
     pthread_mutex_unlock(&oob->lock);
     return status;
+}
+
+void kolo_oob_seek_peer(kolo_oob_t *oob, int rank)
+{
+    pthread_mutex_lock(&oob->lock);
+    kolo_peer_t *peer = oob->closed ? NULL : kolo_peer_get(oob, rank);
+    if (peer != NULL) (void)kolo_peer_dial(oob, peer, kolo_oob_deadline(oob, 0)); /* a failure is kept with it */
+    pthread_mutex_unlock(&oob->lock);
 }
 
 bool kolo_oob_connected(kolo_oob_t *oob, int rank)

@@ -109,7 +109,7 @@ static bool stream_came(kolo_oob_t *oob, void *arg)
     for (a->found = &oob->streams; *a->found != NULL; a->found = &(*a->found)->next)
         if ((*a->found)->peer == a->rank && (*a->found)->tag == a->tag) return true;
     a->peer = kolo_peer_find(oob, a->rank);
-    return kolo_oob_is_lost(oob) || (a->peer != NULL && a->peer->gone);
+    return kolo_oob_is_lost(oob) || (a->peer != NULL && (a->peer->gone || a->peer->absent));
 }
 
 bool kolo_oob_can_accept(kolo_oob_t *oob, int peer, uint64_t tag, uint32_t count)

@@ -214,9 +214,9 @@ static const char *const type_names[] = {"int8",        "uint8",       "int32", 
                                          "uint64",      "float16",     "bfloat16", "float32", "float64",
                                          "float8_e4m3", "float8_e5m2", "int16",    "uint16",  "bool"};
 static const char *const call_names[KOLO_CALL_WORDS] = {
-    "comm_finalize",     "comm_split", "comm_grow", "window_register",
-    "window_deregister", "comm_leave", "comm_dup",  "state_commit or the end of state_run",
-    "engine_init"};
+    "comm_finalize",     "comm_split",      "comm_grow",        "window_register",
+    "window_deregister", "comm_leave",      "comm_dup",         "state_commit or the end of state_run",
+    "engine_init",       "engine_shutdown", "engine_remove_set"};
 static const char *const op_names[] = {"sum", "prod", "min",  "max", "avg", "band",
                                        "bor", "bxor", "land", "lor", "lxor"};
 
@@ -281,6 +281,10 @@ void kolo_signature_print(uint64_t signature, char *buf, size_t bytes)
     }
     if (f.coll == KOLO_COLL_P2P && f.op == KOLO_P2P_WORD_NONE) { /* what both ends name */
         snprintf(buf, bytes, "message of %" PRIu64 " %s", f.count, f.type == KOLO_INT8 ? "bytes" : type_name);
+        return;
+    }
+    if (f.coll == KOLO_COLL_ALL_REDUCE && (f.op == KOLO_SIGNATURE_AGREE || f.op == KOLO_SIGNATURE_AGREE + 1)) {
+        snprintf(buf, bytes, "the engine's agreement on tensors");
         return;
     }
     bool uneven = has_parts(&f), table = uneven && f.coll != KOLO_COLL_ALL_TO_ALL;

@@ -215,6 +215,8 @@ static inline uint64_t kolo_part_count(uint64_t count, uint32_t n, uint32_t p)
 #define KOLO_SIGNATURE_ROOT_BITS  13
 /* In the place of the operator of a gather or scatter: its parts are of unequal length. */
 #define KOLO_SIGNATURE_V 30
+/* The operators by which engines agree on what is ready: two created ones, which no user gets. */
+#define KOLO_SIGNATURE_AGREE 28
 /* In the place of the root of the others with such parts. */
 #define KOLO_SIGNATURE_V_ROOT 8000
 /* The count where parts are of unequal length and all ranks have the same table of lengths: table:14, which differs
@@ -246,6 +248,8 @@ typedef enum {
     KOLO_CALL_WORD_DUP,
     KOLO_CALL_WORD_COMMIT, /* of kolo_state_t */
     KOLO_CALL_WORD_ENGINE, /* the start of an engine */
+    KOLO_CALL_WORD_ENGINE_END,
+    KOLO_CALL_WORD_SET_END, /* a process set of an engine is removed */
     KOLO_CALL_WORDS
 } kolo_call_word_t;
 static inline uint64_t kolo_signature_of_call(kolo_call_word_t which)

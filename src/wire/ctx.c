@@ -56,25 +56,33 @@ kolo_status_t kolo_wire_fill_card(kolo_peer_card_t *card)
     return KOLO_OK;
 }
 
+#define SEEK_NS (200 * KOLO_NS_PER_MS) /* after which the owner is called: does it live? */
+
 typedef struct {
     const kolo_wire_ctx_t *ctx;
     int rank;
+    uint64_t since_ns;
+    bool sought;
 } owner_t;
 
-/* One that has left offers nothing any more. */
+/* One that has left offers nothing any more, nor does one that nobody hears from. */
 static kolo_status_t check_owner(void *arg)
 {
-    const owner_t *owner = arg;
+    owner_t *owner = arg;
+    if (!owner->sought && kolo_now_ns() - owner->since_ns > SEEK_NS) {
+        owner->sought = true;
+        kolo_oob_seek_peer(owner->ctx->oob, owner->rank);
+    }
     return kolo_oob_check_peer(owner->ctx->oob, owner->rank, "asking for shared memory");
 }
 
+/* The caller sets .who: the text that KOLO_WHO() makes lives in its frame. */
 static kolo_fdpass_call_t call_to(kolo_wire_ctx_t *ctx, const kolo_peer_card_t *card, owner_t *owner)
 {
-    *owner = (owner_t){ctx, card->rank};
+    *owner = (owner_t){.ctx = ctx, .rank = card->rank, .since_ns = kolo_now_ns()};
     return (kolo_fdpass_call_t){
         .address = card->fd_address,
         .key = ctx->key,
-        .who = KOLO_WHO(card),
         .deadline_ns = ctx->oob ? kolo_oob_deadline(ctx->oob, ctx->deadline_ns) : ctx->deadline_ns,
         .abort = ctx->abort,
         .waker = ctx->waker.epoll_fd >= 0 ? &ctx->waker : NULL,
@@ -89,6 +97,7 @@ kolo_status_t kolo_wire_fetch(kolo_wire_ctx_t *ctx, const kolo_peer_card_t *card
 {
     owner_t owner;
     kolo_fdpass_call_t call = call_to(ctx, card, &owner);
+    call.who = KOLO_WHO(card);
     return kolo_fdpass_fetch(&call, name, patience, fds, nfds, NULL);
 }
 
@@ -97,6 +106,7 @@ kolo_status_t kolo_wire_fetch_peer(kolo_wire_ctx_t *ctx, const kolo_peer_card_t 
 {
     owner_t owner;
     kolo_fdpass_call_t call = call_to(ctx, card, &owner);
+    call.who = KOLO_WHO(card);
     return kolo_fdpass_fetch(&call, name, KOLO_FDPASS_MAY_COME, fds, 2, peer);
 }
 

@@ -370,11 +370,47 @@ static void a_job_is_not_joined_with_a_wrong_config(void **state)
     int before = expect_failures();
     EXPECT_ERROR(KOLO_ERR_INVALID_ARGUMENT, kolo_job_connect(&comm, &zeros), "job_connect",
                  "KOLO_CONFIG_INITIALIZER");
+    /* nor is the id awaited, which another rank may never write, since it was refused as well (main() makes this
+     * process rank 1 of such a job) */
+    kolo_config_t config = KOLO_CONFIG_INITIALIZER;
+    uint64_t start = now_ms();
+    config.op_timeout_ms = -1;
+    EXPECT_ERROR(KOLO_ERR_INVALID_ARGUMENT, kolo_job_connect(&comm, &config), "job_connect",
+                 "config.op_timeout_ms is -1");
+    EXPECT(now_ms() - start < 5000);
     assert_int_equal(expect_failures() - before, 0);
+}
+
+/* What a newcomer gets wrong is put right in the words of the refusal. */
+static void mistake(rank_t *r)
+{
+    float x[4 * RANKS] = {0};
+    kolo_status_t status = kolo_all_reduce(x, x, KOLO_FLOAT32, (kolo_type_t)1000, KOLO_SUM, r->comm, NULL);
+    EXPECT_ERROR(KOLO_ERR_INVALID_ARGUMENT, status, "unknown type 1000 (the count comes before the type)");
+    if (r->rank > 0) { /* to rank 0 this is the in-place form */
+        EXPECT_ERROR(KOLO_ERR_INVALID_ARGUMENT, kolo_all_gather(x, x, 4, KOLO_FLOAT32, r->comm, NULL),
+                     "in-place form: src == dst + rank * count");
+        EXPECT_ERROR(KOLO_ERR_INVALID_ARGUMENT, kolo_reduce_scatter(x, x, 4, KOLO_FLOAT32, KOLO_SUM, r->comm, NULL),
+                     "in-place form: dst == src + rank * count");
+    }
+    EXPECT_OK(kolo_group_start());
+    EXPECT_OK(kolo_all_reduce(x, x, 4, KOLO_FLOAT32, KOLO_SUM, r->comm, NULL));
+    EXPECT_ERROR(KOLO_ERR_INVALID_USAGE, kolo_comm_finalize(r->comm), "is kolo_group_end() missing?");
+    EXPECT_OK(kolo_group_drop());
+    EXPECT(works(r->comm));
+}
+
+static void mistakes_are_put_right_in_the_words(void **state)
+{
+    (void)state;
+    assert_int_equal(run_ranks(RANKS, mistake, NULL), 0);
 }
 
 int main(void)
 {
+    setenv("KOLO_RANK", "1", 1);
+    setenv("KOLO_NRANKS", "2", 1);
+    setenv("KOLO_ID_FILE", "/nonexistent/id", 1);
     limit_s(110);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(wrong_arguments_are_named_and_harm_nothing),
@@ -383,6 +419,7 @@ int main(void)
         cmocka_unit_test(messages_to_oneself_are_checked),
         cmocka_unit_test(refusals_can_be_read_by_the_communicator),
         cmocka_unit_test(a_job_is_not_joined_with_a_wrong_config),
+        cmocka_unit_test(mistakes_are_put_right_in_the_words),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,6 +5,10 @@
  */
 #include "kit/ranks.h"
 
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -120,11 +124,72 @@ static void an_operation_past_its_limit_says_whom_it_awaited(void **state)
     }
 }
 
+/* ---- several threads read the error that one has caused ---- */
+
+typedef struct {
+    kolo_comm_t comm;
+    _Atomic int stop, reads, wrong;
+} readers_t;
+
+/* A text stays as it is until this thread's next call, whatever others do, and is never half of one. */
+static void *read_errors(void *arg)
+{
+    readers_t *readers = arg;
+    char before[1024];
+    while (!atomic_load(&readers->stop)) {
+        const char *text = kolo_get_last_error(readers->comm);
+        snprintf(before, sizeof before, "%s", text);
+        for (int i = 0; i < 100; i++) sched_yield();
+        bool whole = !*before || (strstr(before, "limited rank 0") && strstr(before, "rank 1"));
+        if (strcmp(before, text) != 0 || !whole) atomic_fetch_add(&readers->wrong, 1);
+        atomic_fetch_add(&readers->reads, *before != 0);
+    }
+    return NULL;
+}
+
+static void fail_among_readers(rank_t *r)
+{
+    const limited_t *l = r->arg;
+    kolo_config_t c = KOLO_CONFIG_INITIALIZER;
+    int32_t data[4] = {0};
+    pthread_t threads[2];
+    c.op_timeout_ms = 200;
+    c.name = "limited";
+    if (!EXPECT_OK(kolo_comm_init_rank(&r->comm, r->nranks, l->id, r->rank, &c))) abort();
+    works(r->comm);
+    meet();
+    if (r->rank == 0) {
+        readers_t readers = {.comm = r->comm};
+        for (int i = 0; i < 2; i++) EXPECT(pthread_create(&threads[i], NULL, read_errors, &readers) == 0);
+        EXPECT_IS(KOLO_ERR_TIMEOUT, in_barrier(r->comm, data));
+        EXPECT(await_count(&readers.reads, 4));
+        /* other errors, of this thread and of the same communicator, change nothing for them */
+        for (int i = 0; i < 100; i++) EXPECT_IS(KOLO_ERR_TIMEOUT, in_barrier(r->comm, data));
+        for (int i = 0; i < 100; i++) EXPECT_IS(KOLO_ERR_INVALID_ARGUMENT, kolo_get_version(NULL));
+        EXPECT(strstr(kolo_get_last_error(NULL), "version") != NULL);
+        EXPECT(strstr(kolo_get_last_error(r->comm), "rank 1") != NULL);
+        atomic_store(&readers.stop, 1);
+        for (int i = 0; i < 2; i++) pthread_join(threads[i], NULL);
+        EXPECT(readers.wrong == 0);
+    }
+    meet();
+    EXPECT_OK(kolo_comm_destroy(r->comm));
+}
+
+static void what_a_thread_has_read_no_other_changes(void **state)
+{
+    limited_t l = {.wait = NULL};
+    (void)state;
+    assert_int_equal(kolo_get_unique_id(&l.id), KOLO_OK);
+    assert_int_equal(run_threads(2, fail_among_readers, &l), 0);
+}
+
 int main(void)
 {
     limit_s(110);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_operation_past_its_limit_says_whom_it_awaited),
+        cmocka_unit_test(what_a_thread_has_read_no_other_changes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -18,6 +18,10 @@ bool conform_fresh(kit_team_t *t);
 /* options->soak calls of mixed kinds and lengths, whose values are checked on the GPU; from graphs, if it says so.
  */
 bool conform_soak(kit_team_t *t);
+/* options->order random reductions of a communicator whose config.order is KOLO_ORDER_RANKS. */
+bool conform_order(kit_team_t *t);
+/* Types and operators of integers and bool that the other cases do not have. */
+bool conform_bits(kit_team_t *t);
 /* What users and machines do wrong. Makes its own communicators. */
 void conform_faults(kit_team_t *t);
 /* Buffers over pieces that the program has mapped beside each other. */

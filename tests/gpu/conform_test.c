@@ -3,7 +3,7 @@
  * Conformance of the public API on GPUs (or, for comparison, on the CPU): every collective, type and operator,
  * lengths from nothing to more than one tile, in and out of place, off alignment, every root, several streams;
  * ranks as threads, as processes, or all driven by one thread. Streams, --stress, --calls, --fresh, --soak,
- * --programs, --places, --windows, --vmm and --faults are in files of their own.
+ * --programs, --places, --order, --windows, --vmm and --faults are in files of their own.
  */
 #include "cases.h"
 #include "conform.h"
@@ -188,6 +188,7 @@ static void conform(kit_team_t *t)
         conform_faults(t);
         return;
     }
+    if (t->options->order) config.order = KOLO_ORDER_RANKS;
     if (!kit_comms_make(t, &config)) return;
     bool good = devices_are_told(t);
     if (t->options->stress_s > 0)
@@ -200,6 +201,8 @@ static void conform(kit_team_t *t)
         good = good && conform_programs(t);
     else if (t->options->fresh)
         good = good && conform_fresh(t);
+    else if (t->options->order)
+        good = good && conform_order(t);
     else if (t->options->calls)
         good = good && conform_chain(t);
     else if (t->options->vmm)
@@ -209,8 +212,8 @@ static void conform(kit_team_t *t)
     else if (t->options->windows)
         good = good && conform_windows(t);
     else
-        good = good && conform_streams(t) && suspended(t) && types_and_operators(t) && long_operators(t) &&
-               lengths(t) && roots(t);
+        good = good && conform_streams(t) && suspended(t) && types_and_operators(t) && conform_bits(t) &&
+               long_operators(t) && lengths(t) && roots(t);
     if (good) kit_comms_end(t);
 }
 

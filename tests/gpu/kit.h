@@ -32,6 +32,7 @@ typedef struct {
     uint64_t soak;  /* calls of the test that checks on the GPU */
     bool graph;     /* there: from graphs */
     int programs;   /* random ones */
+    uint64_t order; /* calls of the test of sums in the order of ranks */
     int fresh;      /* calls of the test with memory that comes and goes */
     bool faults;
     bool windows;

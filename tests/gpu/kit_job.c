@@ -303,9 +303,8 @@ static int usage(const char *name)
 {
     fprintf(stderr,
             "usage: %s [--ranks N] [--devices D] [--one-thread | --processes] [--host] [--quick] [--faults]\n"
-            "       [--stress SECONDS] [--calls N] [--fresh N] [--programs N] [--places] [--soak N [--graph]] "
-            "[--windows] "
-            "[--clients] "
+            "       [--stress SECONDS] [--calls N] [--fresh N] [--programs N] [--places] [--soak N [--graph]]\n"
+            "       [--order N] [--windows] [--clients] "
             "[--vmm] [--seed S] "
             "[--limit SECONDS] [--hosts H | --hosts N+N...] [--twice] [--alone] "
             "[-v]\n"
@@ -334,7 +333,7 @@ static bool parse(int argc, char **argv, int *child, int *fd)
         {"twice", 0, NULL, 'T'},     {"alone", 0, NULL, 'A'},   {"fresh", 1, NULL, 'r'},
         {"windows", 0, NULL, 'w'},   {"soak", 1, NULL, 'k'},    {"graph", 0, NULL, 'g'},
         {"vmm", 0, NULL, 'V'},       {"clients", 0, NULL, 'O'}, {"programs", 1, NULL, 'P'},
-        {"places", 0, NULL, 'L'},    {NULL, 0, NULL, 0}};
+        {"places", 0, NULL, 'L'},    {"order", 1, NULL, 'K'},   {NULL, 0, NULL, 0}};
     for (int c; (c = getopt_long(argc, argv, "v", longs, NULL)) != -1;) {
         long long number = optarg ? atoll(optarg) : 0;
         switch (c) {
@@ -361,6 +360,9 @@ static bool parse(int argc, char **argv, int *child, int *fd)
             break;
         case 's':
             options.stress_s = atof(optarg);
+            break;
+        case 'K':
+            options.order = (uint64_t)number;
             break;
         case 'r':
             options.fresh = (int)number;

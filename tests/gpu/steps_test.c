@@ -50,7 +50,8 @@ typedef struct {
 static kolo_status_t emit(const row_t *row, const kolo_emit_env_t *env, kolo_plan_t **plan)
 {
     if (row->coll == KOLO_COLL_BROADCAST && row->way == WAY_REACHED) return gpu_emit_spread(env, plan);
-    if (row->coll == KOLO_COLL_REDUCE && row->way == WAY_PIPED) return gpu_emit_owned_reduce(env, plan);
+    if (row->coll == KOLO_COLL_REDUCE && (row->way == WAY_PIPED || (row->way == WAY_REACHED && env->nranks > 2)))
+        return gpu_emit_owned_reduce(env, plan);
     return kolo_algo_emit(row->coll, row->algo, env, plan);
 }
 
@@ -86,7 +87,7 @@ static const row_t rows[] = {
     {KOLO_COLL_REDUCE, WAY_PIPED, KOLO_ALGO_DIRECT}, /* gpu_emit_owned_reduce() */
     {KOLO_COLL_ALL_REDUCE, WAY_REACHED, KOLO_ALGO_DIRECT},
     {KOLO_COLL_ALL_REDUCE, WAY_GIVEN, KOLO_ALGO_DIRECT},
-    {KOLO_COLL_REDUCE, WAY_REACHED, KOLO_ALGO_DIRECT},
+    {KOLO_COLL_REDUCE, WAY_REACHED, KOLO_ALGO_DIRECT},    /* of more than two gpu_emit_owned_reduce() */
     {KOLO_COLL_BROADCAST, WAY_REACHED, KOLO_ALGO_DIRECT}, /* gpu_emit_spread() */
     {KOLO_COLL_ALL_GATHER, WAY_REACHED, KOLO_ALGO_ONE_STEP},
     {KOLO_COLL_REDUCE_SCATTER, WAY_REACHED, KOLO_ALGO_ONE_STEP},
@@ -134,8 +135,9 @@ static void hear(const kolo_cuda_told_t *step)
 static void fill_state(kolo_cuda_state_t *s, uint32_t n, way_t way)
 {
     memset(s, 0, sizeof *s);
-    s->limits = (kolo_cuda_limits_t){.blocks = 4, .ll_blocks = 8, .ll128_blocks = 8, .give = 1, .pipe = UINT64_MAX};
-    if (way == WAY_PIPED) s->limits.pipe = 0;
+    s->limits = (kolo_cuda_limits_t){
+        .blocks = 4, .ll_blocks = 8, .ll128_blocks = 8, .give = 1, .pipe = UINT64_MAX, .pipe_reduce = UINT64_MAX};
+    if (way == WAY_PIPED) s->limits.pipe = s->limits.pipe_reduce = 0;
     if (way == WAY_LINES_TWO) s->limits.ll128_two = UINT64_MAX;
     if (way == WAY_LINES) s->limits.ll_all_reduce = s->limits.ll_others = UINT64_MAX;
     if (way == WAY_LINES_128)

@@ -19,6 +19,7 @@
 #define ODD 1
 
 static int rank, nranks, limit_ms;
+static const char *folder;
 static kolo_comm_t comm;
 static float data[4], large[100000];
 
@@ -70,6 +71,22 @@ static void lack_first(void) /* too large for the connections that the barriers 
 {
     leave_out();
     must(kolo_all_reduce(large, large, 100000, KOLO_FLOAT32, KOLO_SUM, comm, NULL));
+}
+
+static void lack_in_ring(void)
+{
+    must(kolo_all_reduce(large, large, 100000, KOLO_FLOAT32, KOLO_SUM, comm, NULL));
+    lack_first();
+}
+
+static void lack_group(void)
+{
+    all_reduce();
+    leave_out();
+    must(kolo_group_start());
+    kolo_all_reduce(data, data, 4, KOLO_FLOAT32, KOLO_SUM, comm, NULL);
+    kolo_barrier(comm, NULL);
+    must(kolo_group_end());
 }
 
 static void talk(void) /* ranks 0 and 1 are connected afterwards */
@@ -234,6 +251,52 @@ static void lack_set(void)
     must(kolo_engine_add_set(engine, members, 2, &set));
 }
 
+/* Of the process whose number is in the file: it takes no part in anything from then on. */
+static void await_stop(const char *file)
+{
+    char path[64], state = 0;
+    int pid = 0;
+    while (state != 'T') {
+        FILE *f = fopen(file, "r");
+        if (f && fscanf(f, "%d", &pid) != 1) pid = 0;
+        if (f) fclose(f);
+        snprintf(path, sizeof path, "/proc/%d/stat", pid);
+        f = pid ? fopen(path, "r") : NULL;
+        if (f && fscanf(f, "%*d %*s %c", &state) != 1) state = 0;
+        if (f) fclose(f);
+        usleep(1000);
+    }
+}
+
+static void lack_shutdown(void)
+{
+    char odd[4096];
+    start_engine(NULL, 0);
+    submit("layer/kernel", 0);
+    if (rank == ODD) raise(SIGSTOP);
+    snprintf(odd, sizeof odd, "%s/%d", folder, ODD);
+    await_stop(odd);
+    must(kolo_engine_shutdown(engine));
+}
+
+static void never_return(void *arg, const kolo_completion_t *completion)
+{
+    (void)arg, (void)completion;
+    stay();
+}
+
+static void lack_end_of_callback(void)
+{
+    kolo_tensor_t t = {"layer/kernel", KOLO_FLOAT32, 1, shape, data, data};
+    kolo_submission_t how = {.done = rank == ODD ? never_return : NULL};
+    int64_t handle;
+    start_engine(NULL, 0);
+    must(kolo_engine_all_reduce(engine, &t, KOLO_SUM, 1, 1, &how, &handle));
+    if (rank == ODD) stay();
+    must(kolo_engine_wait(engine, handle, 0, NULL));
+    must(kolo_engine_shutdown(engine));
+}
+
 /* ---- keyed tensors: rank 0 is a worker, rank 1 its parameter server ---- */
 
 static void receive(kolo_rendezvous_manager_t manager, const char *src, uint64_t incarnation, const char *dst)
@@ -307,6 +370,8 @@ static const struct {
     {"barrier", lack_barrier},
     {"broadcast_root", lack_root},
     {"connecting", lack_first},
+    {"ring", lack_in_ring},
+    {"group", lack_group},
     {"send", lack_send},
     {"first_send", lack_first_send},
     {"recv", lack_recv},
@@ -324,6 +389,8 @@ static const struct {
     {"join", lack_join},
     {"engine_barrier", lack_engine_barrier},
     {"add_set", lack_set},
+    {"shutdown", lack_shutdown},
+    {"callback", lack_end_of_callback},
     {"key_in_one_task", lack_key_in_one_task},
     {"key_in_two_tasks", lack_key_in_two_tasks},
     {"commit", lack_commit},
@@ -340,6 +407,7 @@ int main(int argc, char **argv)
     rank = place.rank;
     nranks = place.nranks;
     limit_ms = atoi(argv[3]);
+    folder = argv[2];
     snprintf(path, sizeof path, "%s/%d", argv[2], rank);
     FILE *f = fopen(path, "w");
     if (!f || fprintf(f, "%d\n", (int)getpid()) < 0 || fclose(f) != 0) return 1;

@@ -22,10 +22,10 @@ CLEAN = {k: v for k, v in os.environ.items() if not re.match(r"KOLO_|OMPI_|PMI|R
 class Job:
     """Started by kolorun, or with the variables of another launcher."""
 
-    def __init__(self, case, limit, launcher):
+    def __init__(self, case, limit, launcher, more):
         self.folder = TMP / ("limit" if limit else "free")
         self.folder.mkdir()
-        env = dict(CLEAN, KOLO_MISMATCH_MS="86400000", KOLO_JOB_DIR=str(self.folder), HANG_CLUSTER=cluster(limit))
+        env = dict(CLEAN, KOLO_MISMATCH_MS="86400000", KOLO_JOB_DIR=str(self.folder), HANG_CLUSTER=cluster(limit), **more)
         if limit:
             env.update(KOLO_OP_TIMEOUT_MS="1000", KOLO_INIT_TIMEOUT_MS="3000", KOLO_ENGINE_STALL_LIMIT_MS="1000")
         else:
@@ -85,8 +85,8 @@ def first_sentence(job):
     return (found[1] or found[2]) if found else ""
 
 
-def hang(case, top, report, error, launcher="kolorun", also=None):
-    free, limited = Job(case, False, launcher), Job(case, True, launcher)
+def hang(case, top, report, error, launcher="kolorun", also=None, env={}):
+    free, limited = Job(case, False, launcher, env), Job(case, True, launcher, env)
     told = ""
 
     def is_told():
@@ -116,14 +116,14 @@ def collective(case, call, first_use=False, **more):
     entered = rf"rank 1 \(process \d+ on [^)]*\) did not enter operation \d+ \({call}\)"
     waits = rf"still waiting: rank [02], in operation \d+ \({call}(, flat algorithm)?\), waited [0-9.]+ s for "
     whom = "the others to come to it and connect" if first_use else "data from rank 1"
-    hang(case, entered, waits + whom, rf"rank [02]: time-out: .*\({call}.*; {entered}", **more)
+    hang(case, entered, rf"{waits}{whom}.*; {entered}", rf"rank [02]: time-out: .*\({call}.*; {entered}", **more)
 
 
 def whole(case, call):
     """A call of all ranks that is no collective."""
     waits = rf"rank [02], in operation \d+ \({call}\), waited [0-9.]+ s for rank 1 to come to the same call"
-    hang(case, rf"rank 1 \(process \d+ on [^)]*\) did not enter operation \d+ \({call}\)", "still waiting: " + waits,
-         rf"rank [02]: time-out: .*{waits}")
+    entered = rf"rank 1 \(process \d+ on [^)]*\) did not enter operation \d+ \({call}\)"
+    hang(case, entered, rf"still waiting: {waits}.*; {entered}", rf"rank [02]: time-out: .*{waits}.*; {entered}")
 
 
 def tensor(case, what, waiting="2 ranks have", **more):
@@ -152,8 +152,21 @@ def test_connecting():
 
 def message(case, call, wants, how=""):
     waited = rf"rank 0 \(process \d+ on [^)]*\) has waited in {call}"
-    hang(case, rf"{waited} for [0-9.]+ s; rank 1 \(process \d+ on ", how or rf"still waiting: rank 0, in {call}, waited [0-9.]+ s for rank 1 to {wants}",
+    hang(case, rf"{waited} for [0-9.]+ s; rank 1 \(process \d+ on ",
+         (how or rf"still waiting: rank 0, in {call}, waited [0-9.]+ s for rank 1 to {wants}") + f".*; {waited}",
          rf"rank 0: time-out: .*; {waited}")
+
+
+def test_who_waits_for_one_that_waits():
+    """Rank 0 waits for data of rank 2, which waits for rank 1: what is said names rank 1."""
+    entered = r"rank 1 \(process \d+ on [^)]*\) did not enter operation \d+ \(all_reduce 100000 float32 sum\)"
+    waits = r"rank 0, in operation \d+ \(all_reduce [^)]*\), waited [0-9.]+ s for data from rank 2"
+    hang("ring", entered, rf"still waiting: {waits}; {entered}", rf"rank 0: time-out: .*{waits}; {entered}", env={"KOLO_ALGO": "ring"})
+
+
+def test_group():
+    entered = r"rank 1 \(process \d+ on [^)]*\) did not enter operation \d+ \(all_reduce 4 float32 sum\)"
+    hang("group", entered, rf"still waiting: [^\n]*; {entered}", rf"rank [02]: time-out: .*; {entered}")
 
 
 def test_a_message_that_nobody_sends():
@@ -171,14 +184,14 @@ def test_a_message_that_nobody_receives():
 
 def test_two_that_first_send():
     circle = "2 ranks wait for each other in a circle: 0 -> 1 -> 0. rank 0 .* has waited in send 100000 float32 to rank 1"
-    hang("both_send", circle, r"rank 0, in its first send to rank 1, waited .*that is a circle: put the two calls into a group",
-         r"rank [01]: time-out: .*that is a circle: put the two calls into a group")
+    hang("both_send", circle, rf"rank 0, in its first send to rank 1, waited .*that is a circle: put the two calls into a group.*; {circle}",
+         rf"rank [01]: time-out: .*that is a circle: put the two calls into a group.*; {circle}")
 
 
 def test_a_signal():
     waits = "wait for 2 signals from rank 1"
     hang("signal", rf"rank 0 .* has waited in {waits} for [0-9.]+ s; rank 1 .*: its last call is complete: put 4 float32 to rank 0",
-         r"still waiting: rank 0, in a wait for signals, waited [0-9.]+ s for rank 1 to signal: 1 of 2 signals",
+         rf"still waiting: rank 0, in a wait for signals, waited [0-9.]+ s for rank 1 to signal: 1 of 2 signals.*has waited in {waits}",
          rf"rank 0: time-out: .*for rank 1 to signal: 1 of 2 signals.*has waited in {waits}")
 
 
@@ -204,7 +217,7 @@ def test_finalize():
 
 def test_a_stopped_process():
     hang("stopped", rf"rank 1 .* did not enter operation \d+ \({ALL_REDUCE}\): its process is stopped",
-         rf"still waiting: rank [02], in operation \d+ \({ALL_REDUCE}, .*waited [0-9.]+ s for data from rank 1",
+         rf"still waiting: rank [02], in operation \d+ \({ALL_REDUCE}, .*waited [0-9.]+ s for data from rank 1.*; rank 1 \(process \d+ on [^)]*\) is stopped",
          rf"rank [02]: time-out: .*\({ALL_REDUCE}, .*; rank 1 \(process \d+ on [^)]*\) is stopped and does not answer")
 
 
@@ -230,6 +243,25 @@ def test_join():
 
 def test_barrier_of_an_engine():
     tensor("engine_barrier", "the barrier")
+
+
+AGREEMENT = "the engine's agreement on tensors"
+
+
+def test_shutdown():
+    """The process of rank 1 is stopped, and the others end their engines."""
+    call = f"({AGREEMENT}|engine_shutdown)"  # whichever the others have come to
+    waits = rf"rank [02], in operation \d+ \({call}, flat algorithm\), waited [0-9.]+ s for data from rank 1"
+    stops = r"rank 1 \(process \d+ on [^)]*\) is stopped"
+    hang("shutdown", rf"rank 1 .* did not (enter|leave) operation \d+ \({call}\).*: its process is stopped", rf"still waiting: {waits}; {stops}",
+         rf"rank [02]: time-out: .*{waits}; {stops}")
+
+
+def test_callback():
+    """A callback of rank 1 does not return, and the others end their engines."""
+    entered = rf"rank 1 \(process \d+ on [^)]*\) did not enter operation \d+ \({AGREEMENT}\)"
+    waits = rf"rank [02], in operation \d+ \({AGREEMENT}, flat algorithm\), waited [0-9.]+ s for data from rank 1"
+    hang("callback", entered, rf"still waiting: {waits}; {entered}", rf"rank [02]: time-out: .*{waits}; {entered}")
 
 
 def test_add_set():

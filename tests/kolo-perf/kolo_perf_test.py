@@ -155,7 +155,7 @@ def case_the_plot_says_what_where_and_when():
         plot = pathlib.Path(folder, "rows.svg")
         good(2, "all_reduce", *f"-b 8 -e 4K --both -n 3 --plot {plot}".split())
         texts = [e.text for e in xml.etree.ElementTree.parse(plot).iter() if e.text and e.text.strip()]
-        for word in ("kolo-perf: 2 ranks, float32", "bytes", "median time of a call", "busbw", "all_reduce", "2 KB", " us", " GB/s"):
+        for word in ("kolo-perf: 2 ranks, float32", "bytes", "median time of a call", "busbw", "all_reduce", "2 KB", " us", "B/s"):
             assert any(word in t for t in texts), (word, texts)
         assert any(re.search(rf"rank 0 on {re.escape(socket.gethostname())}, \d{{4}}-\d\d-\d\d \d\d:\d\d", t) for t in texts), texts
         lines = [e for e in xml.etree.ElementTree.parse(plot).iter() if e.tag.endswith("polyline")]
@@ -182,6 +182,18 @@ def case_a_file_that_cannot_be_written_is_an_error():
         status, out, err = run(2, "barrier", "--iters", "3", option, "/nonexistent/rows.json")
         assert status == 1 and "/nonexistent/rows.json" in err, (status, err)
         assert out == "", "it measured before it looked whether it can write"
+
+
+def case_one_that_is_stopped_leaves_no_file():
+    with tempfile.TemporaryDirectory() as folder:
+        files = [pathlib.Path(folder, name) for name in ("rows.json", "rows.svg")]
+        files[1].write_text("of an earlier run")
+        p = subprocess.Popen([KOLORUN, "-n", "2", "--no-tag", KOLO_PERF, *f"all_reduce -b 1M -e 64M -n 100000 --json {files[0]} --plot {files[1]}".split()],
+                             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        p.stdout.readline()
+        p.terminate()
+        p.communicate(timeout=60)
+        assert not files[0].exists() and files[1].read_text() == "of an earlier run"
 
 
 CASES = {name[len("case_"):]: f for name, f in list(globals().items()) if name.startswith("case_")}

@@ -158,6 +158,9 @@ def engines_of_one_job_become_one_timeline(folder):
     for rank in range(3):
         before, after = begins[rank][:count], begins[rank + 1][-count:]
         assert all(abs(b + 60e6 - a) < 1000 for b, a in zip(before, after)), (rank, before[0], after[0])
+    # who forgets --then is told of it
+    assert "both of rank 0; of a job whose ranks have changed: --merge OUT FILE ... --then FILE" in trace(*files, *late, status=1)
+    assert "did you mean --then?" in trace("--merge", folder / "all.json", *files, "--thne", *late, status=2)
     for f in late:
         edited(f, f, 99, 0, 0)
     assert "no process is in" in trace("--merge", folder / "all.json", *files, "--then", *late, status=1)

@@ -48,7 +48,7 @@ def in_folder(test):
 def case_what_is_measured_is_chosen(folder):
     file = folder / "table"
     out = tune(file, "--ranks", "2", "--gpus", "", "--seconds", "3", "--max", "16K")
-    assert f"KOLO_TUNE_FILE={file.resolve()}" in out, out
+    assert f"KOLO_TUNE_FILE={file.resolve()}" in out and "measuring 2 ranks, 1 of 1, about 3 s" in out, out
     text = file.read_text()
     lines = [line for line in text.splitlines() if line.startswith("cpu all_reduce ")]
     assert text.startswith("kolo-tune 1\n") and lines and all(" ranks=2 " in line for line in lines), text
@@ -104,9 +104,10 @@ def case_bad_output_is_refused_before_the_measuring(folder):
     status, out, err = run(PROGRAMS["KOLORUN_PROGRAM"], "-n", "1", "--no-tag", KOLO_TUNE, "-o", str(folder / "table"), "--ranks", "2")
     assert status == 2 and out == "" and "this program starts the ranks itself: run it without kolorun" in err, (status, out, err)
     for args in (("--seconds", "0"), ("--ranks", "1"), ("--ranks", "x"), ("--bogus",), ("word",), ("--max", "1X"), ("--max", "0"),
-                 ("--gpu-max", "4")):
+                 ("--gpu-max", "4"), ("--secnds", "3")):
         status, out, err = run(KOLO_TUNE, *args)
         assert status == 2 and out == "" and len(err.splitlines()) == 1 and "try 'kolo-tune --help'" in err, (status, out, err)
+    assert "did you mean --seconds?" in err, err
 
 
 @in_folder

@@ -188,6 +188,17 @@ def test_output_files_of_each_process():
          {f"process.{w}/{name}": text for w in range(3) for name, text in (("stdout", f"out {w}\n"), ("stderr", f"err {w}"))})
 
 
+def test_output_of_an_earlier_job_stays():
+    """A second job of the same name does not write over it, with and without --min."""
+    for how, name in ((["--min", "1", "-H", "localhost:1"], "process.0"), (["-n", "1"], "rank.0")):
+        folder = TMP / name
+        for words, status, want in (("first", 0, "^$"), ("second", None, f"--output-dir: {folder}/{name}/stdout is there already, from an earlier job")):
+            got, out, err = finish(shell(f"echo {words}", *how, "--output-dir", str(folder)))
+            assert status is None or got == status, (got, err)
+            matches(want, err)
+        same((folder / name / "stdout").read_text(), "first\n")
+
+
 def test_output_files_that_cannot_be_written():
     """Without the folder no job begins; without the files of one process it goes on, and says so."""
     (TMP / "logs").mkdir()

@@ -49,6 +49,26 @@ def test_a_script_that_lies_here_is_offered():
     assert "it lies here and may not be executed: chmod +x, then ./here.py" in err, err
 
 
+def test_a_missing_interpreter_is_told_apart_from_a_missing_program():
+    (TMP / "script").write_text("#!/usr/bin/no-such-interpreter\n")
+    (TMP / "script").chmod(0o755)
+    status, _, err = run("-n", "1", str(TMP / "script"))
+    assert status == 127 and "the interpreter that its first line names" in err, (status, err)
+
+
+def test_lines_of_a_shell_get_a_hint():
+    for line, want in (("echo hi | cat", "sh -c 'LINE'"), ("KOLO_LOG=info", "-x NAME=VALUE")):
+        status, _, err = run("-n", "1", line, "true")
+        assert status == 127 and want in err, (line, status, err)
+
+
+def test_a_launcher_within_a_launcher_is_told():
+    status, out, err = run("-n", "2", KOLORUN, "-n", "2", "true")
+    assert status == 0 and "kolorun has started 2 of these, and each starts a job of its own" in err, (status, err)
+    same(err.count("one launcher is enough"), 1)
+    same(run("-n", "1", KOLORUN, "-n", "2", "true")[2], "")
+
+
 def test_mistyped_options_are_guessed():
     for args, want in ((["--output-dri", "x", "true"], "did you mean --output-dir?"), (["--hostflie=x", "true"], "did you mean --hostfile?")):
         status, _, err = run(*args)

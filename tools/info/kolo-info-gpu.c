@@ -68,7 +68,7 @@ static void print_source(bool measured, uint32_t ranks, const kolo_tune_gpu_t *g
 {
     bool table = gpu->ll_all_reduce || gpu->ll_others || gpu->ll128_all_reduce || gpu->ll128_others ||
                  gpu->message_lines || gpu->ll128_two || gpu->give || gpu->pipe;
-    printf("  limits: %s\n", kolo_gpus_profile != KOLO_GPU_LATENCY ? "built in, of the profile compute"
+    printf("  limits: %s\n", kolo_gpus_profile == KOLO_GPU_COMPUTE ? "built in, of the profile compute"
                              : table                               ? "from the table file (KOLO_TUNE_FILE)"
                              : ranks > 2                           ? "built in, measured on four H200"
                                                                    : "built in, measured on two H200");

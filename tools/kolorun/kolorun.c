@@ -8,8 +8,27 @@
 #include "kolorun_agent.h"
 #include "output.h"
 
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+
+/* mpirun -n 2 kolorun -n 2 ...: two jobs, which is hardly meant. Only the first of them says it. */
+static void warn_inside(void)
+{
+    static const struct {
+        const char *rank, *size, *name;
+    } launchers[] = {{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "mpirun"},
+                     {"PMI_RANK", "PMI_SIZE", "mpiexec"},
+                     {"KOLO_RANK", "KOLO_NRANKS", "kolorun"}};
+    for (size_t i = 0; i < sizeof launchers / sizeof launchers[0]; i++) {
+        const char *rank = getenv(launchers[i].rank), *size = getenv(launchers[i].size);
+        if (!rank || !size || strcmp(rank, "0") != 0 || atoi(size) < 2) continue;
+        fprintf(stderr,
+                "kolorun: %s has started %s of these, and each starts a job of its own: one launcher is enough\n",
+                launchers[i].name, size);
+    }
+}
 
 int main(int argc, char **argv)
 {
@@ -19,6 +38,7 @@ int main(int argc, char **argv)
     int status = kolorun_options_parse(argc, argv, &options);
     if (status < 0 && options.check_build) status = kolorun_check_build();
     prctl(PR_SET_CHILD_SUBREAPER, 1); /* what loses its agent and its guard comes to us */
+    if (status < 0) warn_inside();
     if (status < 0) status = options.elastic.min > 0 ? elastic_run(&options) : job_run_fixed(&options);
     kolorun_options_fini(&options);
     kolorun_end_orphans();

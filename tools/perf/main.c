@@ -12,6 +12,7 @@
 #include <errno.h>
 #include <kolo/job.h>
 #include <string.h>
+#include <unistd.h>
 
 typedef struct {
     perf_row_t rows[PERF_MAX_ROWS];
@@ -77,11 +78,14 @@ static int write_files(const perf_job_t *job, const results_t *results)
     return status;
 }
 
-/* Before the run: an hour of measuring is not to end in a path that is wrong. */
+/* Before the run: an hour of measuring is not to end in a path that is wrong. A run that is stopped leaves no empty
+ * file behind. */
 static bool can_write(const char *path)
 {
+    bool there = path && access(path, F_OK) == 0;
     FILE *f = path ? fopen(path, "a") : NULL;
     if (f) fclose(f);
+    if (f && !there) unlink(path);
     if (!path || f) return true;
     fprintf(stderr, "kolo-perf: cannot write %s: %s\n", path, strerror(errno));
     return false;

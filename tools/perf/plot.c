@@ -2,7 +2,8 @@
  *
  * An SVG plot without a library: median time and bus bandwidth over bytes, all axes logarithmic, a line per
  * collective, with its name at its end. Points are the sizes that were measured; under the times lies a band down
- * to the least one. Where the algorithm changes, the new one is named.
+ * to the least one. Where the algorithm changes, the new one is named. The head explains what is there, and nothing
+ * else.
  */
 #include "perf.h"
 
@@ -60,6 +61,21 @@ static void size_label(char *buf, size_t bytes, int exponent)
     snprintf(buf, bytes, "%d %s", 1 << exponent % 10, units[exponent / 10 < 4 ? exponent / 10 : 3]);
 }
 
+/* 10^exponent of a unit, with fewer zeros: 100 us, 10 ms; 0.01 GB/s is 10 MB/s. */
+static void value_label(const panel_t *p, int exponent, char *buf, size_t bytes)
+{
+    static const char *const times[] = {"ns", "us", "ms", "s"}, *const rates[] = {"B/s", "KB/s", "MB/s", "GB/s",
+                                                                                  "TB/s"};
+    bool time = p->value == time_of;
+    int all = exponent + (time ? 3 : 9), unit = all / 3, most = time ? 3 : 4;
+    if (all < 0) {
+        snprintf(buf, bytes, "%g %s", pow(10, exponent), p->unit);
+        return;
+    }
+    unit = unit > most ? most : unit;
+    snprintf(buf, bytes, "%g %s", pow(10, all - 3 * unit), (time ? times : rates)[unit]);
+}
+
 static void axes(FILE *f, const panel_t *p)
 {
     char label[32];
@@ -73,7 +89,8 @@ static void axes(FILE *f, const panel_t *p)
     for (int e = (int)p->y0; e <= (int)p->y1; e++) {
         double y = to_y(p, e);
         fprintf(f, "<line x1='%d' y1='%.1f' x2='%d' y2='%.1f' stroke='#ddd'/>", LEFT, y, WIDTH - RIGHT, y);
-        fprintf(f, "<text x='%d' y='%.1f' text-anchor='end'>%g %s</text>\n", LEFT - 8, y + 4, pow(10, e), p->unit);
+        value_label(p, e, label, sizeof label);
+        fprintf(f, "<text x='%d' y='%.1f' text-anchor='end'>%s</text>\n", LEFT - 8, y + 4, label);
     }
     fprintf(f, "<text x='%d' y='%d' font-weight='bold'>%s</text>\n", LEFT, p->top - 8, p->title);
     fprintf(f, "<text x='%d' y='%d' text-anchor='middle'>bytes</text>\n", LEFT + (WIDTH - LEFT - RIGHT) / 2,
@@ -139,23 +156,50 @@ static void band(FILE *f, const panel_t *p, const line_t *l)
     fprintf(f, "'/>\n");
 }
 
-static void points(FILE *f, const panel_t *p, const line_t *l)
+/* Where the algorithm of a line changes. */
+typedef struct {
+    const perf_row_t *row;
+    double x, y; /* y: of the line there */
+} kink_t;
+typedef struct {
+    kink_t list[PERF_MAX_ROWS];
+    size_t n;
+} kinks_t;
+
+static void points(FILE *f, const panel_t *p, const line_t *l, kinks_t *kinks)
 {
     const char *before = NULL;
     for (size_t i = next_row(p, l, 0); i < l->count; i = next_row(p, l, i + 1)) {
         double x = x_of(p, &l->rows[i]), y = y_of(p, p->value(&l->rows[i]));
         const char *algo = l->rows[i].algo;
         fprintf(f, "<circle cx='%.1f' cy='%.1f' r='2.5' fill='%s'/>", x, y, colors[l->coll]);
-        if (p->value == time_of && !l->in_place && before && algo && strcmp(before, algo) != 0)
-            fprintf(f, "<text x='%.1f' y='%.1f' font-size='9' text-anchor='end' fill='%s'>%s</text>", x - 4, y - 4,
-                    colors[l->coll], algo);
+        if (p->value == time_of && !l->in_place && before && algo && strcmp(before, algo) != 0 &&
+            kinks->n < PERF_MAX_ROWS)
+            kinks->list[kinks->n++] = (kink_t){&l->rows[i], x, y};
         before = algo;
     }
     fprintf(f, "\n");
 }
 
+/* The names of the new algorithms at one size stand above each other, over all lines: there they cross none. */
+static void name_kinks(FILE *f, const panel_t *p, const kinks_t *kinks, const perf_row_t *rows, size_t count)
+{
+    for (size_t i = 0; i < kinks->n; i++) {
+        const kink_t *k = &kinks->list[i];
+        double top = k->y;
+        int below = 0; /* those at this size whose lines are lower */
+        for (size_t r = 0; r < count; r++)
+            if (rows[r].bytes == k->row->bytes && rows[r].coll != PERF_BARRIER)
+                top = fmin(top, y_of(p, p->value(&rows[r])));
+        for (size_t j = 0; j < kinks->n; j++)
+            below += kinks->list[j].x == k->x && (kinks->list[j].y > k->y || (kinks->list[j].y == k->y && j < i));
+        fprintf(f, "<text x='%.1f' y='%.1f' font-size='9' text-anchor='end' fill='%s'>%s</text>\n", k->x,
+                top - 7 - 10 * below, colors[k->row->coll], k->row->algo);
+    }
+}
+
 /* Returns where the line ends, 0 if there is none. */
-static double curve(FILE *f, const panel_t *p, const line_t *l)
+static double curve(FILE *f, const panel_t *p, const line_t *l, kinks_t *kinks)
 {
     double end = 0;
     size_t first = next_row(p, l, 0);
@@ -167,7 +211,7 @@ static double curve(FILE *f, const panel_t *p, const line_t *l)
         fprintf(f, "%.1f,%.1f ", x_of(p, &l->rows[i]), end);
     }
     fprintf(f, "' stroke='%s'%s/>\n", colors[l->coll], l->in_place ? " stroke-dasharray='5 4'" : "");
-    points(f, p, l);
+    points(f, p, l, kinks);
     return end;
 }
 
@@ -203,22 +247,30 @@ static void names(FILE *f, const panel_t *p, name_t *ends, int n)
 static void panel(FILE *f, panel_t *p, const perf_row_t *rows, size_t count)
 {
     name_t ends[PERF_COUNT];
+    static kinks_t kinks;
     int n = 0;
+    kinks.n = 0;
     if (!set_range(p, rows, count)) return;
     axes(f, p);
     for (int c = 0; c < PERF_COUNT; c++) {
         line_t out = {rows, count, c, false}, in = {rows, count, c, true};
-        double y = curve(f, p, &out), y_in = curve(f, p, &in);
+        double y = curve(f, p, &out, &kinks), y_in = curve(f, p, &in, &kinks);
         if (y > 0 || y_in > 0) ends[n++] = (name_t){y > 0 ? y : y_in, c};
     }
+    name_kinks(f, p, &kinks, rows, count);
     names(f, p, ends, n);
 }
 
 /* What was measured, where and when. */
 static void head(FILE *f, const perf_job_t *job, const perf_row_t *rows, size_t count)
 {
-    bool dashed = false;
-    for (size_t i = 0; i < count; i++) dashed = dashed || rows[i].in_place;
+    bool dashed = false, banded = false, named = false;
+    for (size_t i = 0; i < count; i++) {
+        dashed = dashed || rows[i].in_place;
+        banded = banded || (rows[i].bytes > 0 && rows[i].min_us > 0);
+        named = named || (i > 0 && rows[i].coll == rows[i - 1].coll && rows[i].algo && rows[i - 1].algo &&
+                          strcmp(rows[i].algo, rows[i - 1].algo) != 0);
+    }
     char host[65] = "?", date[32] = "?";
     time_t now = time(NULL);
     struct tm tm;
@@ -226,8 +278,10 @@ static void head(FILE *f, const perf_job_t *job, const perf_row_t *rows, size_t 
     if (localtime_r(&now, &tm)) strftime(date, sizeof date, "%Y-%m-%d %H:%M", &tm);
     fprintf(f, "<text x='%d' y='22' font-size='15'>kolo-perf: %d ranks, %s</text>\n", LEFT, job->nranks,
             perf_type_names[job->options->type]);
-    fprintf(f, "<text x='%d' y='40'>rank 0 on %s, %s, Kolo %d.%d.%d%s</text>\n", LEFT, host, date,
-            KOLO_VERSION_MAJOR, KOLO_VERSION_MINOR, KOLO_VERSION_PATCH, dashed ? "; in place: dashed" : "");
+    fprintf(f, "<text x='%d' y='40'>rank 0 on %s, %s, Kolo %d.%d.%d%s%s%s</text>\n", LEFT, host, date,
+            KOLO_VERSION_MAJOR, KOLO_VERSION_MINOR, KOLO_VERSION_PATCH, dashed ? "; in place: dashed" : "",
+            banded ? "; band: down to the least time" : "",
+            named ? "; small words: the algorithm from there on" : "");
 }
 
 int perf_write_plot(const perf_job_t *job, const perf_row_t *rows, size_t count, const char *path)

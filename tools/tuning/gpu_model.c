@@ -3,8 +3,8 @@
  * See gpu_model.h. The executor's own function says which way a call goes (gpu/cuda/choose.c); the plan of that
  * way is emitted for all ranks and simulated. A GPU is a rank that sends one thing at a time, since all that it
  * sends goes over the same links; a slot holds a whole part, since blocks work on all of it at once, but for a
- * broadcast, whose receivers hand on what they load as it comes. A short operation has one step behind its launch;
- * a long one meets before, between and after its steps.
+ * broadcast, whose receivers hand on what they load as it comes, and its like, a reduce. A short operation has one
+ * step behind its launch; a long one meets before, between and after its steps.
  */
 #include "gpu_model.h"
 
@@ -68,6 +68,12 @@ static bool spreads(const gpu_call_t *call, const way_t *way)
     return call->coll == KOLO_COLL_BROADCAST && way->family == KOLO_CUDA_TWO_STEP && call->nranks > 2;
 }
 
+/* A long reduce, whose root owns nothing. */
+static bool owned(const gpu_call_t *call, const way_t *way)
+{
+    return call->coll == KOLO_COLL_REDUCE && way->family == KOLO_CUDA_TWO_STEP && (way->piped || call->nranks > 2);
+}
+
 static double least(double a, double b)
 {
     return a < b ? a : b;
@@ -110,7 +116,7 @@ static void rate(const gpu_machine_t *m, const gpu_call_t *call, const kolo_cuda
     if (gives) way->piped = false; /* predicted are buffers that are apart */
     way->latency_us = m->hop_us;
     way->memory_gbps = m->memory_gbps;
-    way->slot_bytes = spreads(call, way) || way->piped ? SLOT_PASSED : SLOT_MOST;
+    way->slot_bytes = spreads(call, way) || owned(call, way) || way->piped ? SLOT_PASSED : SLOT_MOST;
     if (way->family == KOLO_CUDA_LL || way->family == KOLO_CUDA_LL128) {
         way->gbps = way->family == KOLO_CUDA_LL ? m->ll_gbps : m->ll128_gbps;
         if (kolo_coll_rooted(call->coll)) way->gbps *= ONE_WAY;
@@ -160,7 +166,7 @@ static kolo_status_t emit(const gpu_call_t *call, const way_t *way, kolo_algo_t 
         }
         if (spreads(call, way))
             KOLO_TRY(gpu_emit_spread(&env, &plans[r]));
-        else if (way->piped && call->coll == KOLO_COLL_REDUCE)
+        else if (owned(call, way))
             KOLO_TRY(gpu_emit_owned_reduce(&env, &plans[r]));
         else
             KOLO_TRY(kolo_algo_emit(call->coll, algo, &env, &plans[r]));

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * An operation has run into its time limit: who keeps it waiting? The other ranks are asked, a short verdict goes
- * into the error text and a long one into the log. And what this rank answers when others ask.
+ * An operation has waited for long, or has run into its time limit: who keeps it waiting? The other ranks are
+ * asked, and a short verdict goes into the warning or the error text; at the limit a long one goes into the log.
+ * And what this rank answers when others ask.
  */
 #include "base/log.h"
 #include "base/process.h"
@@ -91,36 +92,56 @@ static void log_lines(const kolo_body_t *body, const char *text)
     }
 }
 
-void kolo_ask_around_time_out(kolo_body_t *body)
+/* Asks what the other ranks do, fills in `ranks`, with this one among them, and returns how many. */
+static int ask(kolo_body_t *body, kolo_finding_t *findings, kolo_verdict_rank_t *ranks)
 {
-    char seen[KOLO_ERROR_TEXT_BYTES], brief[400];
-    const size_t text_bytes = KOLO_VERDICT_TEXT;
+    kolo_finding_t mine = {.rank = body->rank, .heard = true};
+    int asked = whom_to_ask(body, findings), n = 0;
+    bool in = false;
+    kolo_record_waits_t waits;
+    kolo_diag_survey(body->oob, findings, asked, WAIT_MS);
+    answer(body, &mine);
+    kolo_record_waits_read(body->record.at, &waits);
+    for (int i = 0; i < asked; i++) {
+        if (!in && findings[i].rank > body->rank) take(body, &mine, &ranks[n++]);
+        in = in || findings[i].rank > body->rank;
+        take(body, &findings[i], &ranks[n++]);
+    }
+    if (!in) take(body, &mine, &ranks[n++]);
+    for (int i = 0; i < n; i++)
+        if (ranks[i].rank == body->rank) ranks[i].waits = waits;
+    return n;
+}
+
+/* Writes the short verdict, "" if nobody is found; tell_all: the long one goes into the log. */
+static void ask_around(kolo_body_t *body, bool tell_all, char *brief, size_t bytes)
+{
     kolo_finding_t *findings = calloc(KOLO_SURVEY_RANKS, sizeof *findings);
     kolo_verdict_rank_t *ranks = calloc(KOLO_SURVEY_RANKS + 1, sizeof *ranks);
-    char *text = malloc(text_bytes);
-    snprintf(seen, sizeof seen, "%s", kolo_error_text());
-    if (findings && ranks && text && body->record.at && body->nranks > 1) {
-        kolo_finding_t mine = {.rank = body->rank, .heard = true};
-        int asked = whom_to_ask(body, findings), n = 0;
-        bool in = false;
-        kolo_diag_survey(body->oob, findings, asked, WAIT_MS);
-        answer(body, &mine);
-        kolo_record_waits_t waits;
-        kolo_record_waits_read(body->record.at, &waits);
-        for (int i = 0; i < asked; i++) {
-            if (!in && findings[i].rank > body->rank) take(body, &mine, &ranks[n++]);
-            in = in || findings[i].rank > body->rank;
-            take(body, &findings[i], &ranks[n++]);
+    char *text = malloc(KOLO_VERDICT_TEXT);
+    if (bytes) *brief = '\0';
+    if (findings && ranks && text && body->oob && body->record.at && body->nranks > 1) {
+        int n = ask(body, findings, ranks);
+        if (tell_all) {
+            kolo_verdict_print(ranks, n, body->nranks, text, KOLO_VERDICT_TEXT);
+            log_lines(body, text);
         }
-        if (!in) take(body, &mine, &ranks[n++]);
-        for (int i = 0; i < n; i++)
-            if (ranks[i].rank == body->rank) ranks[i].waits = waits;
-        kolo_verdict_print(ranks, n, body->nranks, text, text_bytes);
-        log_lines(body, text);
-        bool found = kolo_verdict_brief(ranks, n, body->nranks, brief, sizeof brief);
-        kolo_fail(KOLO_ERR_TIMEOUT, found ? "%.550s; %s" : "%.550s", seen, brief);
+        if (!kolo_verdict_brief(ranks, n, body->nranks, brief, bytes) && bytes) *brief = '\0';
     }
     free(findings);
     free(ranks);
     free(text);
+}
+
+void kolo_ask_around_time_out(kolo_body_t *body)
+{
+    char seen[KOLO_ERROR_TEXT_BYTES], brief[400];
+    snprintf(seen, sizeof seen, "%s", kolo_error_text());
+    ask_around(body, true, brief, sizeof brief);
+    kolo_fail(KOLO_ERR_TIMEOUT, *brief ? "%.550s; %s" : "%.550s", seen, brief);
+}
+
+void kolo_ask_around_stalled(kolo_body_t *body, char *buf, size_t bytes)
+{
+    ask_around(body, false, buf, bytes);
 }

@@ -246,7 +246,7 @@ static void prepare_loop(const kolo_call_t *call, kolo_task_t *task, const kolo_
 }
 
 typedef struct {
-    const kolo_body_t *body;
+    kolo_body_t *body;
     uint64_t operation, signature;
 } first_use_t;
 
@@ -259,6 +259,11 @@ static void describe_first_use(void *arg, char *buf, size_t bytes)
              f->body->rank, (unsigned long long)f->operation, words);
 }
 
+static void explain_first_use(void *arg, char *buf, size_t bytes)
+{
+    kolo_ask_around_stalled(((const first_use_t *)arg)->body, buf, bytes);
+}
+
 /* For the first call of a signature. */
 static kolo_status_t bind_memo(const kolo_call_t *call, uint64_t operation, uint64_t signature, kolo_memo_t *memo)
 {
@@ -266,8 +271,8 @@ static kolo_status_t bind_memo(const kolo_call_t *call, uint64_t operation, uint
     kolo_record_waits(&body->record); /* a rank that does not come is first missed here */
     atomic_store_explicit(&body->board.connecting, operation, memory_order_relaxed);
     first_use_t first = {body, operation, signature};
-    kolo_wait_purpose_t before =
-        kolo_wait_set_purpose((kolo_wait_purpose_t){.describe = describe_first_use, .arg = &first});
+    kolo_wait_purpose_t before = kolo_wait_set_purpose(
+        (kolo_wait_purpose_t){.describe = describe_first_use, .arg = &first, .explain = explain_first_use});
     kolo_status_t status = fill_memo(body, call, signature, memo);
     kolo_wait_set_purpose(before);
     atomic_store_explicit(&body->board.connecting, KOLO_BOARD_NONE, memory_order_relaxed);

@@ -17,7 +17,8 @@ kolo_status_t kolo_check_call(kolo_call_t *call, const char *what)
     KOLO_CALL_TRY(kolo_handle_check(call->comm, what));
     call->elem = kolo_type_bytes(call->type);
     if (KOLO_UNLIKELY(call->elem == 0))
-        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: unknown type %d", what, (int)call->type);
+        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: unknown type %d%s", what, (int)call->type,
+                         call->count < KOLO_TYPE_COUNT ? " (the count comes before the type)" : "");
     uint64_t bytes,
         each = call->elem * (uint64_t)call->comm->nranks; /* a division would cost a tenth of a short call */
     if (KOLO_UNLIKELY(__builtin_mul_overflow(call->count, each, &bytes) || bytes > BYTES_MAX))
@@ -73,17 +74,36 @@ kolo_status_t kolo_check_buffer(const void *buf, uint64_t bytes, bool on_device,
     return KOLO_OK;
 }
 
+/* Says what the in-place form of a call is, in its own words. */
+static const char *in_place_form(kolo_coll_t coll)
+{
+    switch (coll) {
+    case KOLO_COLL_ALL_GATHER:
+        return "src == dst + rank * count";
+    case KOLO_COLL_REDUCE_SCATTER:
+        return "dst == src + rank * count";
+    case KOLO_COLL_GATHER:
+        return "src == dst + root * count, on the root";
+    case KOLO_COLL_SCATTER:
+        return "dst == src + root * count, on the root";
+    case KOLO_COLL_ALL_TO_ALL:
+        return "src == dst, on GPUs only";
+    default:
+        return "src == dst";
+    }
+}
+
 static kolo_status_t check_overlap(const kolo_call_t *call, uint64_t src_bytes, uint64_t dst_bytes, bool in_place,
                                    const char *what)
 {
     uintptr_t a = (uintptr_t)call->src, b = (uintptr_t)call->dst;
     if (KOLO_LIKELY(in_place || !a || !b || !src_bytes || !dst_bytes || a + src_bytes <= b || b + dst_bytes <= a))
         return KOLO_OK;
-    return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
-                     "%s: on %s rank %d the source, 0x%" PRIxPTR " to 0x%" PRIxPTR
-                     ", and the destination, 0x%" PRIxPTR " to 0x%" PRIxPTR
-                     ", overlap and are not the in-place form",
-                     what, call->comm->name, call->comm->rank, a, a + src_bytes, b, b + dst_bytes);
+    return kolo_fail(
+        KOLO_ERR_INVALID_ARGUMENT,
+        "%s: on %s rank %d the source, 0x%" PRIxPTR " to 0x%" PRIxPTR ", and the destination, 0x%" PRIxPTR
+        " to 0x%" PRIxPTR ", overlap and are not the in-place form: %s (in elements, as all counts)",
+        what, call->comm->name, call->comm->rank, a, a + src_bytes, b, b + dst_bytes, in_place_form(call->coll));
 }
 
 /* src_parts, dst_parts: how many times `count` each buffer holds; 0: not used on this rank. in_place: that form. */

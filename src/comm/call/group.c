@@ -115,7 +115,8 @@ static kolo_status_t add(kolo_call_t *call)
 {
     if (kolo_group_has_life())
         return kolo_fail(KOLO_ERR_INVALID_USAGE,
-                         "a group cannot hold both operations and calls that make or end communicators");
+                         "a group cannot hold both operations and calls that make or end communicators: is "
+                         "kolo_group_end() missing?");
     if (group.count && group.calls[0].comm->blocking != call->comm->blocking)
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
                          "%s blocks and %s does not: a group holds communicators of one kind",

@@ -45,7 +45,9 @@ kolo_status_t kolo_group_add_life(kolo_comm_t comm, kolo_group_life_t what,
     if (kolo_group_has_calls())
         return kolo_call_refused(kolo_fail(
             KOLO_ERR_INVALID_USAGE,
-            "%s: a group cannot hold both operations and calls that make or end communicators", names[what]));
+            "%s: a group cannot hold both operations and calls that make or end communicators: is kolo_group_end() "
+            "missing?",
+            names[what]));
     if (life.n == life.room) {
         size_t room = life.room ? 2 * life.room : 16;
         entry_t *list = realloc(life.list, room * sizeof *list);

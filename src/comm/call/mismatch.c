@@ -139,6 +139,11 @@ static void ask_neighbour(kolo_body_t *body, uint64_t operation)
         kolo_diag_ask(body->oob, (body->rank + 1) % body->nranks, operation);
 }
 
+static void explain(void *arg, char *buf, size_t bytes)
+{
+    kolo_ask_around_stalled(body_of(arg), buf, bytes);
+}
+
 void kolo_mismatch_wait_init(kolo_body_t *body, kolo_wait_t *wait, kolo_task_t *task)
 {
     uint64_t deadline = KOLO_UNLIKELY(body->op_timeout_ms) ? kolo_deadline_ms(body->op_timeout_ms) : 0;
@@ -146,6 +151,7 @@ void kolo_mismatch_wait_init(kolo_body_t *body, kolo_wait_t *wait, kolo_task_t *
     kolo_wait_init(wait, &body->stop, deadline, kolo_task_describe, task, crowded ? INT_MAX : 1);
     wait->wakers[0] = &body->ctx.waker;
     wait->nwakers = 1;
+    wait->explain = explain;
     body->stalled.operation = body->stalled_pairs.operation = KOLO_BOARD_NONE;
 }
 

@@ -49,7 +49,7 @@ kolo_p2p_way_t kolo_p2p_way(const kolo_body_t *body, uint32_t peer, uint64_t byt
 }
 
 typedef struct {
-    const kolo_body_t *body;
+    kolo_body_t *body;
     uint32_t peer;
     bool send;
 } pairing_t;
@@ -70,6 +70,11 @@ static void describe_pairing(void *arg, char *buf, size_t bytes)
                  p->body->rank, p->peer, p->peer);
 }
 
+static void explain_pairing(void *arg, char *buf, size_t bytes)
+{
+    kolo_ask_around_stalled(((const pairing_t *)arg)->body, buf, bytes);
+}
+
 static kolo_status_t connect_pair(kolo_body_t *body, uint32_t peer, bool send)
 {
     if (kolo_p2p_pair_is_up(body, peer, send)) return KOLO_OK;
@@ -80,8 +85,8 @@ static kolo_status_t connect_pair(kolo_body_t *body, uint32_t peer, bool send)
     kolo_record_state(&body->record, KOLO_RECORD_CONNECTING, KOLO_RECORD_NO_ALGO);
     kolo_record_waits(&body->record);
     pairing_t pairing = {body, peer, send};
-    kolo_wait_purpose_t before =
-        kolo_wait_set_purpose((kolo_wait_purpose_t){.describe = describe_pairing, .arg = &pairing});
+    kolo_wait_purpose_t before = kolo_wait_set_purpose(
+        (kolo_wait_purpose_t){.describe = describe_pairing, .arg = &pairing, .explain = explain_pairing});
     kolo_status_t status = kolo_body_connect(body, keys, protos, n);
     kolo_wait_set_purpose(before);
     atomic_store_explicit(&body->board.pairing, KOLO_BOARD_NONE, memory_order_relaxed);

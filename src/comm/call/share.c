@@ -275,6 +275,17 @@ static void check_peers(const run_t *run)
     }
 }
 
+/* Asks for the first that is not over, which speaks for all, as in describe(). */
+static void explain(void *arg, char *buf, size_t bytes)
+{
+    const run_t *run = arg;
+    for (size_t i = 0; i < run->count; i++) {
+        if (run->shares[i]->over || !run->shares[i]->turn) continue;
+        kolo_ask_around_stalled(run->shares[i]->comm->body, buf, bytes);
+        return;
+    }
+}
+
 /* Of the shares that have their turn: before it another thread may sleep on that waker. None, or more than one can
  * sleep on: short naps instead. */
 static void set_wait(run_t *run)
@@ -292,6 +303,7 @@ static void set_wait(run_t *run)
     run->wait_set = true;
     kolo_wait_init(&run->wait, NULL, 0, describe, run, crowded ? INT_MAX : 1);
     run->wait.look = look;
+    run->wait.explain = explain;
     if (n > KOLO_WAIT_MAX_WAKERS) return;
     run->wait.nwakers = n;
     memcpy(run->wait.wakers, wakers, n * sizeof(kolo_waker_t *));

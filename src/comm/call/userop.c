@@ -16,7 +16,14 @@ struct kolo_registration {
     struct kolo_registration *next;
 };
 
-static kolo_status_t add(kolo_comm_t comm, const kolo_reducer_t *reducer, kolo_op_t *op, const char *what)
+static bool agrees(int number)
+{
+    return number == KOLO_SIGNATURE_AGREE || number == KOLO_SIGNATURE_AGREE + 1;
+}
+
+/* Adds a reducer under this number, or 0: any that is free. */
+static kolo_status_t add(kolo_comm_t comm, const kolo_reducer_t *reducer, int number, kolo_op_t *op,
+                         const char *what)
 {
     kolo_body_t *body = kolo_handle_visit(comm, what);
     if (!body) return KOLO_ERR_INVALID_ARGUMENT;
@@ -29,14 +36,15 @@ static kolo_status_t add(kolo_comm_t comm, const kolo_reducer_t *reducer, kolo_o
     }
     kolo_status_t status = KOLO_ERR_NO_MEMORY;
     for (int i = 0; i < KOLO_MAX_USER_OPS && status != KOLO_OK; i++) {
-        if (body->ops[i].used) continue;
+        int this = KOLO_OP_BUILTIN_COUNT + i;
+        if (body->ops[i].used || (number ? this != number : agrees(this))) continue;
         body->ops[i] = (kolo_user_op_t){true, reducer->type, *reducer};
-        *op = (kolo_op_t)(KOLO_OP_BUILTIN_COUNT + i);
+        *op = (kolo_op_t)this;
         status = KOLO_OK;
     }
     if (status != KOLO_OK)
         kolo_fail(status, "%s: %s rank %d has %d user operators already; destroy those not needed", what,
-                  comm->name, comm->rank, KOLO_MAX_USER_OPS);
+                  comm->name, comm->rank, KOLO_MAX_USER_OPS - 2);
     kolo_handle_leave(comm);
     return status;
 }
@@ -117,23 +125,35 @@ kolo_status_t kolo_op_create_premul_sum(kolo_op_t *op, const void *scalar, kolo_
         r.pre_float = read_float(scalar, type);
     else
         r.pre_int = read_int(scalar, type);
-    return add(comm, &r, op, "op_create_premul_sum");
+    return add(comm, &r, 0, op, "op_create_premul_sum");
+}
+
+static kolo_status_t add_function(kolo_op_t *op, kolo_user_op_fn_t fn, void *arg, kolo_type_t type, int number,
+                                  kolo_comm_t comm)
+{
+    kolo_reducer_t r;
+    KOLO_TRY(kolo_reducer_init(&r, type, KOLO_SUM, (uint32_t)comm->nranks));
+    r.user = fn;
+    r.truth = false;
+    r.user_arg = arg;
+    return add(comm, &r, number, op, "op_create_callback");
+}
+
+kolo_status_t kolo_op_create_agreement(kolo_op_t *op, kolo_user_op_fn_t fn, int number, kolo_comm_t comm)
+{
+    KOLO_TRY(kolo_handle_check(comm, "op_create_callback"));
+    return add_function(op, fn, NULL, KOLO_UINT64, number, comm);
 }
 
 kolo_status_t kolo_op_create_callback(kolo_op_t *op, kolo_user_op_fn_t fn, void *arg, kolo_type_t type,
                                       kolo_comm_t comm)
 {
-    kolo_reducer_t r;
     KOLO_TRY(kolo_handle_check(comm, "op_create_callback"));
     if (!op || !fn)
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "op_create_callback: the output or the function is NULL");
     if (!kolo_type_size(type))
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "op_create_callback: unknown type %d", (int)type);
-    KOLO_TRY(kolo_reducer_init(&r, type, KOLO_SUM, (uint32_t)comm->nranks));
-    r.user = fn;
-    r.truth = false;
-    r.user_arg = arg;
-    return add(comm, &r, op, "op_create_callback");
+    return add_function(op, fn, arg, type, 0, comm);
 }
 
 kolo_status_t kolo_op_destroy(kolo_op_t op, kolo_comm_t comm)

@@ -14,11 +14,16 @@ static void describe(void *arg, char *buf, size_t bytes)
              kolo_plan_call_name(w->which));
 }
 
+static void explain(void *arg, char *buf, size_t bytes)
+{
+    kolo_ask_around_stalled(((const kolo_whole_t *)arg)->body, buf, bytes);
+}
+
 void kolo_whole_name(kolo_whole_t *whole, kolo_body_t *body, kolo_call_word_t which, uint64_t number)
 {
     *whole = (kolo_whole_t){.body = body, .which = which, .number = number};
     snprintf(whole->in, sizeof whole->in, "in %s", kolo_plan_call_name(which));
-    whole->before = kolo_wait_set_purpose((kolo_wait_purpose_t){describe, whole, whole->in});
+    whole->before = kolo_wait_set_purpose((kolo_wait_purpose_t){describe, whole, explain, whole->in});
 }
 
 uint64_t kolo_whole_begin(kolo_whole_t *whole, kolo_body_t *body, kolo_call_word_t which)
@@ -31,5 +36,6 @@ uint64_t kolo_whole_begin(kolo_whole_t *whole, kolo_body_t *body, kolo_call_word
 void kolo_whole_end(kolo_whole_t *whole, kolo_status_t status)
 {
     kolo_wait_set_purpose(whole->before);
+    if (status == KOLO_ERR_TIMEOUT) kolo_ask_around_time_out(whole->body);
     kolo_record_end(&whole->body->record, status);
 }

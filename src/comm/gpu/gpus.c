@@ -40,11 +40,11 @@ static const kolo_param_t rows[] = {
     {.key = "KOLO_GPU_PROFILE",
      .kind = KOLO_PARAM_ENUM,
      .def = "latency",
-     .choices = "latency|compute",
+     .choices = "latency|compute|balanced",
      .must_agree = true,
      .help = "What operations on GPUs are made for, where config.gpu_profile does not say it. latency: to be done "
-             "soon, "
-             "with most of a GPU's multiprocessors; compute: to leave them to what the program computes meanwhile",
+             "soon, with most of a GPU's multiprocessors; compute: to leave them to what the program computes "
+             "meanwhile; balanced: as latency, but long operations take less than half of them",
      .value = &kolo_gpus_profile},
     {.key = "KOLO_GPU_SHARED",
      .kind = KOLO_PARAM_BOOL,
@@ -62,7 +62,7 @@ typedef struct { /* travels; fixed layout */
     int32_t ordinal, major, minor, multiprocessors;
     uint32_t kernels;   /* there are some for it */
     uint32_t shareable; /* its memory goes to other processes by descriptor */
-    int32_t profile;    /* KOLO_GPU_LATENCY, KOLO_GPU_COMPUTE */
+    int32_t profile;    /* KOLO_GPU_LATENCY and others */
     int32_t queues;     /* of the hardware, that the streams of its process share */
 } gpu_card_t;
 
@@ -94,14 +94,18 @@ static kolo_status_t check_shared(const kolo_body_t *body, const gpu_card_t *car
 /* Blocks of the same number work together, so there must be as many on all ranks. */
 static kolo_status_t check_profiles(const kolo_body_t *body, const gpu_card_t *cards)
 {
-    static const char *const names[] = {[KOLO_GPU_LATENCY] = "latency", [KOLO_GPU_COMPUTE] = "compute"};
-    for (int r = 0; r < body->nranks; r++)
+    static const char *const names[] = {
+        [KOLO_GPU_LATENCY] = "latency", [KOLO_GPU_COMPUTE] = "compute", [KOLO_GPU_BALANCED] = "balanced"};
+    for (int r = 0; r < body->nranks; r++) {
+        uint32_t theirs = (uint32_t)cards[r].profile; /* from another process, maybe of another version */
         if (cards[r].profile != body->gpu_profile)
             return kolo_fail(
                 KOLO_ERR_MISMATCH,
                 "rank %d has the GPU profile %s, rank %d %s: config.gpu_profile must be the same on all "
                 "ranks",
-                body->rank, names[body->gpu_profile], r, names[body->gpu_profile == KOLO_GPU_LATENCY]);
+                body->rank, names[body->gpu_profile], r,
+                theirs < KOLO_COUNTOF(names) ? names[theirs] : "another one");
+    }
     return KOLO_OK;
 }
 

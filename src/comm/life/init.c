@@ -13,6 +13,51 @@
 #include <stdlib.h>
 #include <string.h>
 
+void kolo_config_copy(kolo_config_t *to, const kolo_config_t *from)
+{
+    static const kolo_config_t defaults = KOLO_CONFIG_INITIALIZER;
+    *to = defaults;
+    if (from) memcpy(to, from, KOLO_MIN(from->size, sizeof *to));
+}
+
+static bool is_one_of(int value, int a, int b)
+{
+    return value == KOLO_UNDEFINED_INT || value == a || value == b;
+}
+
+/* Checks those that the caller has set. */
+static kolo_status_t check_fields(const kolo_config_t *config, const char *what)
+{
+    kolo_config_t c;
+    kolo_config_copy(&c, config);
+    if (!is_one_of(c.blocking, 0, 1))
+        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: config.blocking is %d, expected 0 or 1", what, c.blocking);
+    if (!is_one_of(c.split_share, 0, 1))
+        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: config.split_share is %d, expected 0 or 1", what,
+                         c.split_share);
+    if (c.init_timeout_ms != KOLO_UNDEFINED_INT && c.init_timeout_ms < 1)
+        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
+                         "%s: config.init_timeout_ms is %d, expected milliseconds, 1 or more", what,
+                         c.init_timeout_ms);
+    if (c.op_timeout_ms != KOLO_UNDEFINED_INT && c.op_timeout_ms < 0)
+        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
+                         "%s: config.op_timeout_ms is %d, expected milliseconds, or 0 for no limit", what,
+                         c.op_timeout_ms);
+    if (c.device != KOLO_UNDEFINED_INT && c.device < -1)
+        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: config.device is %d, expected a GPU's number or -1", what,
+                         c.device);
+    if (!is_one_of(c.gpu_profile, KOLO_GPU_LATENCY, KOLO_GPU_COMPUTE) && c.gpu_profile != KOLO_GPU_BALANCED)
+        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
+                         "%s: config.gpu_profile is %d, expected KOLO_GPU_LATENCY (%d), KOLO_GPU_COMPUTE (%d) or "
+                         "KOLO_GPU_BALANCED (%d)",
+                         what, c.gpu_profile, KOLO_GPU_LATENCY, KOLO_GPU_COMPUTE, KOLO_GPU_BALANCED);
+    if (!is_one_of(c.order, KOLO_ORDER_FREE, KOLO_ORDER_RANKS))
+        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
+                         "%s: config.order is %d, expected KOLO_ORDER_FREE (%d) or KOLO_ORDER_RANKS (%d)", what,
+                         c.order, KOLO_ORDER_FREE, KOLO_ORDER_RANKS);
+    return KOLO_OK;
+}
+
 kolo_status_t kolo_config_check(const kolo_config_t *config, const char *what)
 {
     if (!config) return KOLO_OK;
@@ -20,14 +65,7 @@ kolo_status_t kolo_config_check(const kolo_config_t *config, const char *what)
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
                          "%s: config has magic 0x%x and size %u; start from KOLO_CONFIG_INITIALIZER", what,
                          config->magic, config->size);
-    return KOLO_OK;
-}
-
-void kolo_config_copy(kolo_config_t *to, const kolo_config_t *from)
-{
-    static const kolo_config_t defaults = KOLO_CONFIG_INITIALIZER;
-    *to = defaults;
-    if (from) memcpy(to, from, KOLO_MIN(from->size, sizeof *to));
+    return check_fields(config, what);
 }
 
 static int pick(int value, int fallback)
@@ -48,27 +86,8 @@ kolo_status_t kolo_body_new(int rank, int nranks, const kolo_config_t *config, c
     int profile = pick(c.gpu_profile, parent ? parent->gpu_profile : (int)kolo_gpus_profile);
     int order = pick(c.order, parent ? parent->order : (int)kolo_comm_options.order);
     int op_ms = pick(c.op_timeout_ms, parent ? parent->op_timeout_ms : (int)kolo_comm_options.op_timeout_ms);
-    if (blocking != 0 && blocking != 1)
-        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: config.blocking is %d, expected 0 or 1", what, blocking);
-    if (share != 0 && share != 1)
-        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: config.split_share is %d, expected 0 or 1", what, share);
-    if (init_ms < 1 || op_ms < 0)
-        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
-                         "%s: config.init_timeout_ms %d must be positive and config.op_timeout_ms %d not negative",
-                         what, init_ms, op_ms);
-    if (device < -1)
-        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: config.device is %d, expected a GPU's number or -1", what,
-                         device);
-    if (profile != KOLO_GPU_LATENCY && profile != KOLO_GPU_COMPUTE)
-        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
-                         "%s: config.gpu_profile is %d, expected KOLO_GPU_LATENCY (%d) or KOLO_GPU_COMPUTE (%d)",
-                         what, profile, KOLO_GPU_LATENCY, KOLO_GPU_COMPUTE);
-    if (order != KOLO_ORDER_FREE && order != KOLO_ORDER_RANKS)
-        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
-                         "%s: config.order is %d, expected KOLO_ORDER_FREE (%d) or KOLO_ORDER_RANKS (%d)", what,
-                         order, KOLO_ORDER_FREE, KOLO_ORDER_RANKS);
     kolo_body_t *body = calloc(1, sizeof *body);
-    if (!body) return kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for a communicator");
+    if (!body) return kolo_fail(KOLO_ERR_NO_MEMORY, "%s: out of memory for a communicator", what);
     body->rank = rank;
     body->nranks = nranks;
     body->blocking = blocking;

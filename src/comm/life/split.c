@@ -42,6 +42,7 @@ static kolo_status_t pick_members(kolo_split_t *s, const kolo_split_row_t *rows,
     kolo_body_t *parent = s->start.parent->body;
     size_t n = (size_t)parent->nranks, m = 0;
     bool share = true;
+    KOLO_FAIL_POINT_TRY("comm.split.members");
     kolo_split_order_t *order = malloc(n * sizeof *order);
     *addresses = malloc(n * KOLO_OOB_ADDRESS_BYTES);
     s->members = malloc(n * sizeof *s->members);

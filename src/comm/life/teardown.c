@@ -16,11 +16,11 @@
  * is told. */
 static void show_end(kolo_whole_t *whole, kolo_body_t *body)
 {
-    uint64_t word = kolo_signature_of_call(KOLO_CALL_WORD_FINALIZE);
+    uint64_t word = kolo_signature_of_call(body->ends_as);
     kolo_device_show_end(body, word);
     kolo_board_publish(&body->board, body->operation, word); /* drained: nothing runs beside it */
     kolo_record_begin_whole(body, body->operation, word);
-    kolo_whole_name(whole, body, KOLO_CALL_WORD_FINALIZE, body->operation++);
+    kolo_whole_name(whole, body, body->ends_as, body->operation++);
     kolo_diag_look_left(body->oob); /* who has left does not come to it */
 }
 
@@ -154,7 +154,7 @@ static kolo_status_t finalize(kolo_body_t *body)
         show_end(&whole, body);
         status = meet_all(body);
         kolo_whole_end(&whole, status);
-        if (status != KOLO_OK) kolo_fail_prefix(status, "comm_finalize: ");
+        if (status != KOLO_OK) kolo_fail_prefix(status, "%s: ", kolo_plan_call_name(body->ends_as));
     }
     KOLO_FAIL_POINT("comm.finalize.met");
     if (status == KOLO_OK) take_leave(body);
@@ -214,7 +214,8 @@ static kolo_status_t visit_end(kolo_body_t *body, bool meet, bool here)
     /* what was queued before still runs; only this thread draws tickets */
     if (state == KOLO_COMM_READY) atomic_store(&h->last_ticket, atomic_load(&h->tickets));
     if (state != KOLO_COMM_READY || !atomic_compare_exchange_strong(&h->state, &state, KOLO_COMM_FINALIZING))
-        return kolo_fail_prefix(kolo_handle_refuse(h, state), meet ? "comm_finalize: " : "comm_leave: ");
+        return kolo_fail_prefix(kolo_handle_refuse(h, state),
+                                "%s: ", meet ? kolo_plan_call_name(body->ends_as) : "comm_leave");
     if (here) return meet ? finalize(body) : leave(body);
     kolo_status_t status = kolo_body_background(body, meet ? finalize_in_background : leave_in_background, body);
     return status == KOLO_OK ? KOLO_IN_PROGRESS : kolo_body_fail(body, status);
@@ -269,6 +270,13 @@ static kolo_status_t end_comm(kolo_comm_t comm, bool meet, const char *what)
 kolo_status_t kolo_comm_finalize(kolo_comm_t comm)
 {
     return end_comm(comm, true, "comm_finalize");
+}
+
+kolo_status_t kolo_call_finalize(kolo_call_word_t as, kolo_comm_t comm)
+{
+    KOLO_TRY(kolo_handle_check(comm, kolo_plan_call_name(as)));
+    comm->body->ends_as = as;
+    return end_comm(comm, true, kolo_plan_call_name(as));
 }
 
 kolo_status_t kolo_comm_leave(kolo_comm_t comm)

@@ -230,7 +230,7 @@ kolo_status_t kolo_courier_join(kolo_tagged_t *m)
         pthread_mutex_lock(&courier.lock);
         m->next = courier.first;
         courier.first = m;
-        atomic_store(&m->body->bell, &courier.bell);
+        kolo_body_set_bell(m->body, &courier.bell);
         kolo_oob_set_stream_bell(m->body->oob, &courier.bell);
         kolo_waker_wake(&courier.bell);
         pthread_mutex_unlock(&courier.lock);
@@ -246,7 +246,7 @@ void kolo_courier_leave(kolo_tagged_t *m)
     kolo_tagged_t **at = &courier.first;
     while (*at && *at != m) at = &(*at)->next;
     if (*at) *at = m->next;
-    atomic_store(&m->body->bell, NULL);
+    kolo_body_set_bell(m->body, NULL);
     kolo_oob_set_stream_bell(m->body->oob, NULL);
     bool last = courier.running && !courier.first;
     courier.stop = last;

@@ -303,15 +303,21 @@ static void read_rest(kolo_tagged_out_t *out)
     while (recv(out->port.socket.fd, answers, sizeof answers, MSG_DONTWAIT) > 0) continue;
 }
 
+/* The courier may close the socket at any moment: everything but the pause is done with the lock. */
 void kolo_tagged_out_drain(kolo_tagged_peer_t *p, uint64_t deadline_ns)
 {
     kolo_tagged_out_t *out = &p->out;
-    struct pollfd poll_fd = {.fd = out->port.socket.fd, .events = POLLIN};
-    int unsent = 0;
-    while (out->hung_up && ioctl(poll_fd.fd, SIOCOUTQ, &unsent) == 0 && unsent > 0 && kolo_now_ns() < deadline_ns) {
+    for (;;) {
+        int unsent = 0;
+        kolo_tagged_lock();
+        struct pollfd poll_fd = {.fd = out->hung_up ? out->port.socket.fd : -1, .events = POLLIN};
+        bool more = poll_fd.fd >= 0 && ioctl(poll_fd.fd, SIOCOUTQ, &unsent) == 0 && unsent > 0 &&
+                    kolo_now_ns() < deadline_ns;
+        if (more) read_rest(out);
+        kolo_tagged_unlock();
+        if (!more) return;
         (void)poll(&poll_fd, 1, 5);
-        if (poll_fd.revents & (POLLERR | POLLHUP)) return;
-        read_rest(out);
+        if (poll_fd.revents & (POLLERR | POLLHUP | POLLNVAL)) return;
     }
 }
 

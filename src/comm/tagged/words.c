@@ -34,7 +34,7 @@ static void put_unasked(const kolo_tagged_t *m, char *buf, size_t bytes)
     size_t used = 0, n = 0;
     for (const kolo_incoming_t *in = m->first; in; in = in->next, n++) {
         if (n >= NAMED || used + 1 >= bytes) continue;
-        int put = snprintf(buf + used, bytes - used, "%s tag %llu of rank %d (%zu bytes)", n ? "," : ": ",
+        int put = snprintf(buf + used, bytes - used, "%s tag %llu of rank %d (%zu bytes)", n ? "," : ":",
                            (unsigned long long)in->tag, in->peer->rank, in->total);
         used = KOLO_MIN(bytes - 1, used + (size_t)put);
     }

@@ -193,6 +193,11 @@ static kolo_status_t look(void *arg)
     return KOLO_OK;
 }
 
+static void explain(void *arg, char *buf, size_t bytes)
+{
+    kolo_ask_around_stalled(((const kolo_window_run_t *)arg)->body, buf, bytes);
+}
+
 static kolo_status_t run_slowly(kolo_window_run_t *run)
 {
     kolo_body_t *body = run->body;
@@ -204,6 +209,7 @@ static kolo_status_t run_slowly(kolo_window_run_t *run)
     kolo_wait_init(&wait, &body->stop, deadline, kolo_window_describe, run, crowded ? INT_MAX : 1);
     wait.wakers[wait.nwakers++] = &body->ctx.waker;
     wait.look = look;
+    wait.explain = explain;
     for (;;) {
         bool moved = false;
         status = kolo_window_step(run, &moved);

@@ -6,6 +6,7 @@
  * Groups of Kolo (levels.h) are communicators that are split off the set's; in host memory, or of the GPUs that the
  * ranks work on. GPUs of several hosts reach each other through host memory (gpu/staged), queued like all else.
  */
+#include "comm/comm.h"
 #include "engine/backends/levels.h"
 
 #include <stdio.h>
@@ -80,7 +81,7 @@ static kolo_status_t meet(kolo_set_t *s, void *state, const kolo_level_t *level,
 
 static void leave(void *group, bool abort)
 {
-    if (!abort) kolo_comm_finalize(group);
+    if (!abort) kolo_call_finalize(KOLO_CALL_WORD_ENGINE_END, group);
     if (abort)
         kolo_comm_abort(group);
     else

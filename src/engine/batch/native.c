@@ -92,8 +92,8 @@ bool kolo_native_may(const kolo_set_t *s, const kolo_response_t *r)
 {
     const kolo_request_t *q = &r->request;
     bool reduces = q->work == KOLO_WORK_ALL_REDUCE || q->work == KOLO_WORK_REDUCE_SCATTER;
-    if (reduces && (q->type >= KOLO_EXEC_DEVICE_TYPES || (q->op > KOLO_AVG && q->op < KOLO_OP_BUILTIN_COUNT)))
-        return false;                                   /* kernels do not; it goes through host memory */
+    if (reduces && (q->type > KOLO_FLOAT8_E5M2 || (q->op > KOLO_AVG && q->op < KOLO_OP_BUILTIN_COUNT)))
+        return false;                                   /* NCCL and packing do not; through host memory */
     if (s->njoined > 0 && !s->ran_native) return false; /* who has joined may have no GPU */
     return r->device && r->status == KOLO_OK && q->work < KOLO_MOVES;
 }

@@ -14,8 +14,10 @@
 static kolo_status_t hand_in(void *arg, const kolo_request_t *request, const kolo_ranks_t *ranks)
 {
     kolo_set_t *s = arg;
-    for (int r = 0; KOLO_UNLIKELY(s->engine->timeline != NULL) && r < INT_MAX;)
-        if ((r = kolo_ranks_next(ranks, r)) < INT_MAX) kolo_trace_ready(s, request, r++);
+    /* Rank 0's own are in its timeline since they were submitted. */
+    if (KOLO_UNLIKELY(s->engine->timeline != NULL))
+        for (int r = kolo_ranks_next(ranks, 1); r < INT_MAX; r = kolo_ranks_next(ranks, r + 1))
+            kolo_trace_ready(s, request, r);
     return kolo_controller_shared(&s->controller, request, ranks);
 }
 
@@ -39,11 +41,12 @@ static kolo_status_t coordinate(kolo_set_t *s, const uint64_t *lengths)
 {
     const uint8_t *in = s->engine->in.bytes;
     look_for_timeline(s->engine);
-    for (int r = 0; r<s->size; in += r> 0 ? lengths[r] : 0, r++) {
+    for (int r = 0; r < s->size; r++) {
         const kolo_tree_place_t place = {.first = r, .end = r + 1};
         const uint8_t *bytes = r > 0 ? in : s->engine->out.bytes;
         size_t length = r > 0 ? lengths[r] : s->engine->out.length;
         if (length > 0) KOLO_TRY(kolo_requests_decode(bytes, length, &place, s->size, hand_in, s));
+        if (r > 0) in += length;
     }
     return conclude(s);
 }

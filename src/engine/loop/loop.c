@@ -158,9 +158,9 @@ static kolo_status_t run_cycles(struct kolo_tensor_engine *e)
  * Collective. */
 static kolo_status_t agree_on_end(struct kolo_tensor_engine *e, kolo_status_t *why, char *text, size_t bytes)
 {
-    uint32_t rank = (uint32_t)e->rank, lowest[2];
-    const uint32_t mine[2] = {e->stalled[0] ? rank : UINT32_MAX, atomic_load(&e->stop) ? rank : UINT32_MAX};
-    KOLO_TRY(kolo_all_reduce(mine, lowest, 2, KOLO_UINT32, KOLO_MIN, e->all->comm, NULL));
+    uint32_t rank = (uint32_t)e->rank;
+    uint32_t lowest[2] = {e->stalled[0] ? rank : UINT32_MAX, atomic_load(&e->stop) ? rank : UINT32_MAX};
+    KOLO_TRY(kolo_call_all_reduce(KOLO_CALL_WORD_ENGINE_END, lowest, 2, KOLO_UINT32, KOLO_MIN, e->all->comm));
     snprintf(text, bytes, "rank %u has shut the engine down", lowest[1]);
     *why = KOLO_ERR_ABORTED;
     if (lowest[0] == UINT32_MAX) return KOLO_OK;
@@ -200,7 +200,7 @@ static void finalize_all(struct kolo_tensor_engine *e)
         kolo_backends_leave(e->sets[id], false);
         kolo_talk_leave(e->sets[id], false);
         kolo_set_finalize_gpu(e->sets[id]);
-        kolo_comm_finalize(e->sets[id]->comm);
+        kolo_call_finalize(KOLO_CALL_WORD_ENGINE_END, e->sets[id]->comm);
     }
 }
 

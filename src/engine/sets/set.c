@@ -62,8 +62,8 @@ kolo_status_t kolo_set_open(kolo_set_t *s, kolo_comm_t comm)
     s->controller.stall.peers = comm->body->member.peers;
     s->note.record = comm->body->record.at;
     s->controller.stall.note = s->rank == 0 && s->note.record ? &s->note : NULL;
-    KOLO_TRY(kolo_op_create_callback(&s->and_op, and_words, NULL, KOLO_UINT64, comm));
-    KOLO_TRY(kolo_op_create_callback(&s->or_op, or_words, NULL, KOLO_UINT64, comm));
+    KOLO_TRY(kolo_op_create_agreement(&s->and_op, and_words, KOLO_SIGNATURE_AGREE, comm));
+    KOLO_TRY(kolo_op_create_agreement(&s->or_op, or_words, KOLO_SIGNATURE_AGREE + 1, comm));
     return kolo_talk_meet(s);
 }
 
@@ -80,7 +80,7 @@ void kolo_set_leave_gpu(kolo_set_t *s, bool abort)
 void kolo_set_finalize_gpu(kolo_set_t *s)
 {
     kolo_comm_t gpu = atomic_load(&s->gpu);
-    if (gpu && !atomic_load(&s->gpu_ended)) kolo_comm_finalize(gpu);
+    if (gpu && !atomic_load(&s->gpu_ended)) kolo_call_finalize(KOLO_CALL_WORD_ENGINE_END, gpu);
 }
 
 void kolo_set_leave(kolo_set_t *s, bool abort)
@@ -103,7 +103,7 @@ void kolo_set_close(kolo_set_t *s)
     kolo_backends_leave(s, false);
     kolo_talk_leave(s, false);
     kolo_set_finalize_gpu(s);
-    if (!atomic_load(&s->comm_ended)) kolo_comm_finalize(s->comm);
+    if (!atomic_load(&s->comm_ended)) kolo_call_finalize(KOLO_CALL_WORD_SET_END, s->comm);
     kolo_set_leave(s, false);
     kolo_backends_free(s);
     kolo_talk_free(s);

@@ -35,14 +35,14 @@ typedef struct {
     uint32_t ll_blocks, blocks;         /* at most: blocks by lines; blocks of a role by stages */
     uint32_t message_blocks;            /* most blocks that move one message */
     uint32_t ll128_blocks, ll128_bytes; /* lines of 128 bytes: blocks at most, and bytes of lines of each */
-    uint32_t pad;
+    uint32_t stage_blocks;   /* whose tiles the stages hold: of messages, or as a call cuts them (choose.c) */
     uint32_t tile_bytes;     /* largest tile, a multiple of 128 */
     uint64_t counters;       /* offsets in a region: uint32_t [KOLO_CUDA_COUNTERS + MESSAGE_WAYS * nranks][GRID] */
     uint64_t ready, credit;  /* flags [PHASES][nranks][blocks] */
     uint64_t meetings;       /* [nranks][GRID], see direct.cuh */
     uint64_t lines;          /* [2][nranks][ll_blocks][2 * KOLO_CUDA_LL_BLOCK_BYTES] */
     uint64_t lines128;       /* [2][nranks][ll128_blocks][ll128_bytes] */
-    uint64_t stages;         /* [PHASES][nranks][blocks][DEPTH][tile_bytes] */
+    uint64_t stages;         /* [PHASES][nranks][stage_blocks][DEPTH][tile_bytes] */
     uint64_t message_lines;  /* [nranks][message_blocks][DEPTH][MESSAGE_SLOT_BYTES] */
     uint64_t message_credit; /* flags [nranks][message_blocks] */
     uint64_t message_meetings;   /* [nranks][message_blocks], see messages.cuh */
@@ -105,7 +105,20 @@ enum {
 #define KOLO_CUDA_STAGED_ROLES   2u
 #define KOLO_CUDA_TWO_STEP_ROLES 3u
 
-enum { KOLO_CUDA_SUM, KOLO_CUDA_PROD, KOLO_CUDA_MIN, KOLO_CUDA_MAX };
+enum {
+    KOLO_CUDA_SUM,
+    KOLO_CUDA_PROD,
+    KOLO_CUDA_MIN,
+    KOLO_CUDA_MAX,
+    KOLO_CUDA_BAND, /* from here on of integers alone */
+    KOLO_CUDA_BOR,
+    KOLO_CUDA_BXOR,
+    KOLO_CUDA_LAND,
+    KOLO_CUDA_LOR,
+    KOLO_CUDA_LXOR
+};
+/* What becomes of a result: it is divided by the number of ranks, or is 0 or 1. */
+enum { KOLO_CUDA_AS_IT_IS, KOLO_CUDA_DIVIDED, KOLO_CUDA_TRUTH };
 #define KOLO_CUDA_ALL (-1)
 /* By one factor that all ranks have, where inputs meet; or by this rank's own, before its input is seen by
  * others. */
@@ -122,7 +135,7 @@ typedef struct {
     uint32_t rank;
     uint32_t reduce, op;
     uint32_t scale;        /* KOLO_CUDA_SCALE_*: inputs are multiplied by `factor` first */
-    uint32_t divide;       /* results are divided by the number of ranks */
+    uint32_t finish;       /* KOLO_CUDA_DIVIDED, KOLO_CUDA_TRUTH */
     uint64_t factor;       /* bits of a double, or an integer */
     uint64_t factor_at;    /* or where it is, as an element in the GPU's memory; 0: it is here */
     uint64_t part_bytes;   /* two steps: length of a part, a multiple of 128 */

@@ -12,13 +12,22 @@
 static void fill_reducer(const kolo_exec_call_t *call, kolo_cuda_args_t *a)
 {
     const kolo_reducer_t *r = &call->reducer;
-    static const uint32_t ops[] = {[KOLO_SUM] = KOLO_CUDA_SUM,
-                                   [KOLO_PROD] = KOLO_CUDA_PROD,
-                                   [KOLO_MIN] = KOLO_CUDA_MIN,
-                                   [KOLO_MAX] = KOLO_CUDA_MAX};
-    a->op = r->op <= KOLO_MAX ? ops[r->op] : KOLO_CUDA_SUM; /* others do not come here to be reduced */
+    static const uint32_t ops[KOLO_OP_BUILTIN_COUNT] = {
+        [KOLO_SUM] = KOLO_CUDA_SUM, [KOLO_PROD] = KOLO_CUDA_PROD, [KOLO_MIN] = KOLO_CUDA_MIN,
+        [KOLO_MAX] = KOLO_CUDA_MAX, [KOLO_AVG] = KOLO_CUDA_SUM,   [KOLO_BAND] = KOLO_CUDA_BAND,
+        [KOLO_BOR] = KOLO_CUDA_BOR, [KOLO_BXOR] = KOLO_CUDA_BXOR, [KOLO_LAND] = KOLO_CUDA_LAND,
+        [KOLO_LOR] = KOLO_CUDA_LOR, [KOLO_LXOR] = KOLO_CUDA_LXOR};
+    static const uint32_t truth[KOLO_OP_BUILTIN_COUNT] = {
+        [KOLO_SUM] = KOLO_CUDA_LOR,   [KOLO_PROD] = KOLO_CUDA_LAND, [KOLO_MIN] = KOLO_CUDA_LAND,
+        [KOLO_MAX] = KOLO_CUDA_LOR,   [KOLO_BAND] = KOLO_CUDA_LAND, [KOLO_BOR] = KOLO_CUDA_LOR,
+        [KOLO_BXOR] = KOLO_CUDA_LXOR, [KOLO_LAND] = KOLO_CUDA_LAND, [KOLO_LOR] = KOLO_CUDA_LOR,
+        [KOLO_LXOR] = KOLO_CUDA_LXOR};
+    if (r->op < KOLO_OP_BUILTIN_COUNT) /* others do not come here to be reduced */
+        a->op = r->type == KOLO_BOOL ? truth[r->op] : ops[r->op];
     a->scale = !r->pre ? KOLO_CUDA_SCALE_NONE : r->pre_own ? KOLO_CUDA_SCALE_OWN : KOLO_CUDA_SCALE_COMMON;
-    a->divide = r->post_div > 1;
+    a->finish = r->truth                               ? KOLO_CUDA_TRUTH
+                : r->post_div > 1 || r->op == KOLO_AVG ? KOLO_CUDA_DIVIDED /* AVG of floats: of one fold */
+                                                       : KOLO_CUDA_AS_IT_IS;
     a->factor_at = (uint64_t)(uintptr_t)r->pre_at;
     if (kolo_type_is_float(r->type))
         memcpy(&a->factor, &r->pre_float, sizeof a->factor);
@@ -86,14 +95,26 @@ static uint64_t lines128_two_up_to(const kolo_cuda_state_t *s, const kolo_exec_c
     return s->limits.ll128_two < room ? s->limits.ll128_two : room;
 }
 
-/* Pieces of at least TILE_USUAL, at most what a stage holds; as many blocks as there are pieces. */
-static uint32_t cut(const kolo_cuda_layout_t *l, uint64_t bytes, uint32_t *tile)
+static uint32_t most_blocks(const kolo_cuda_state_t *s, kolo_coll_t coll, uint64_t bytes)
 {
-    uint64_t each = ((bytes + l->blocks - 1) / l->blocks + 127) / 128 * 128;
+    uint32_t most = s->limits.blocks;
+    for (uint32_t i = 0; i < s->limits.nlengths; i++)
+        if (s->limits.by_length[i].coll == coll && bytes >= s->limits.by_length[i].bytes)
+            most = s->limits.by_length[i].blocks;
+    return KOLO_MIN(most, s->layout.blocks);
+}
+
+/* Cuts `bytes` bytes for at most `most` blocks: pieces of at least TILE_USUAL, at most what a stage holds; as many
+ * blocks as there are pieces. */
+static uint32_t cut(const kolo_cuda_state_t *s, uint32_t most, uint64_t bytes, kolo_cuda_args_t *a)
+{
+    kolo_cuda_layout_t *l = &a->layout;
+    kolo_cuda_cut_stages(&s->layout, most, l);
+    uint64_t each = ((bytes + most - 1) / most + 127) / 128 * 128;
     if (each < TILE_USUAL) each = TILE_USUAL;
-    *tile = each > l->tile_bytes ? l->tile_bytes : (uint32_t)each;
-    uint64_t blocks = (bytes + *tile - 1) / *tile;
-    return (uint32_t)(blocks > l->blocks ? l->blocks : blocks);
+    a->tile_bytes = each > l->tile_bytes ? l->tile_bytes : (uint32_t)each;
+    uint64_t blocks = (bytes + a->tile_bytes - 1) / a->tile_bytes;
+    return (uint32_t)(blocks > most ? most : blocks);
 }
 
 static void by_lines(const kolo_cuda_layout_t *l, uint64_t bytes, kolo_cuda_family_t *family,
@@ -167,12 +188,12 @@ kolo_status_t kolo_cuda_choose(const kolo_cuda_state_t *s, const kolo_exec_call_
     if (vector) {
         *family = KOLO_CUDA_TWO_STEP;
         a->part_bytes = ((a->bytes + l->nranks - 1) / l->nranks + 127) / 128 * 128;
-        grid->blocks = KOLO_CUDA_TWO_STEP_ROLES * cut(l, a->part_bytes, &a->tile_bytes);
-        bool all = call->coll == KOLO_COLL_ALL_REDUCE; /* a reduce between two is not faster by tiles */
-        a->piped = a->bytes >= s->limits.pipe && a->reduce && l->nranks > (all ? 1 : 2);
+        grid->blocks = KOLO_CUDA_TWO_STEP_ROLES * cut(s, most_blocks(s, call->coll, a->bytes), a->part_bytes, a);
+        bool all = call->coll == KOLO_COLL_ALL_REDUCE;
+        a->piped = a->bytes >= (all ? s->limits.pipe : s->limits.pipe_reduce) && a->reduce && l->nranks > 1;
         return KOLO_OK;
     }
     *family = KOLO_CUDA_STAGED;
-    grid->blocks = KOLO_CUDA_STAGED_ROLES * cut(l, a->bytes, &a->tile_bytes);
+    grid->blocks = KOLO_CUDA_STAGED_ROLES * cut(s, most_blocks(s, call->coll, a->bytes), a->bytes, a);
     return KOLO_OK;
 }

@@ -42,15 +42,25 @@ typedef struct {
 extern kolo_cuda_options_t kolo_cuda_options;
 extern const kolo_param_table_t kolo_exec_cuda_params;
 
+/* How many blocks of a role an operation on vectors takes from `bytes` bytes on. */
+typedef struct {
+    kolo_coll_t coll;
+    uint64_t bytes;
+    uint32_t blocks;
+} kolo_cuda_blocks_t;
+
 /* Up to how many bytes an operation goes which way, and how many blocks it takes at most (limits.c). */
 typedef struct {
     uint64_t ll_all_reduce, ll_others;                      /* longest by lines */
     uint64_t ll128_all_reduce, ll128_others, message_lines; /* by lines of 128 bytes */
     uint64_t ll128_handed;                                  /* the same of a broadcast, all_gather, all_to_all */
     uint64_t ll128_two;                                     /* all_reduce in two steps by lines of 128 bytes */
-    uint64_t give, give_most; /* all_reduces by stores alone in three phases, where buffers are apart */
-    uint64_t pipe;            /* shortest of two steps by tiles (piped.cuh) */
-    uint32_t blocks, ll_blocks, ll128_blocks; /* blocks: of a role */
+    uint64_t give, give_most;   /* all_reduces by stores alone in three phases, where buffers are apart */
+    uint64_t pipe, pipe_reduce; /* shortest all_reduce and reduce by tiles (piped.cuh) */
+    uint32_t blocks, ll_blocks, ll128_blocks; /* blocks: of a role, where by_length has no other number */
+    uint32_t most_blocks;                     /* of a role, of any operation */
+    const kolo_cuda_blocks_t *by_length;      /* rising lengths of each collective; NULL: none */
+    uint32_t nlengths;
 } kolo_cuda_limits_t;
 void kolo_cuda_limits(const kolo_exec_tuned_t *tuned, uint32_t nranks, kolo_cuda_limits_t *limits);
 
@@ -58,6 +68,10 @@ void kolo_cuda_limits(const kolo_exec_tuned_t *tuned, uint32_t nranks, kolo_cuda
 /* shared: ranks share a GPU, where lines of 128 bytes do not come whole. */
 void kolo_cuda_layout(uint32_t nranks, uint32_t resident, bool shared, const kolo_cuda_limits_t *limits,
                       kolo_cuda_layout_t *layout);
+
+/* Cuts the stages of the first two phases for `blocks` blocks, at most l->blocks: all of a long operation meet
+ * first, so that nobody is at work on an earlier one's. */
+void kolo_cuda_cut_stages(const kolo_cuda_layout_t *l, uint32_t blocks, kolo_cuda_layout_t *cut);
 
 /* Addresses that were found to be memory of the right GPU: so that a call need only ask the driver whether it is
  * still the same allocation. */

@@ -4,6 +4,7 @@
  * The same source compiles for the host, where a block is one thread: that is how it is tested without a GPU, under
  * the sanitizers. There kolo_block and kolo_blocks are set by whoever runs a block.
  */
+// clang-format off
 #ifndef KOLO_GPU_CUDA_DEVICE_CUH
 #define KOLO_GPU_CUDA_DEVICE_CUH
 
@@ -328,7 +329,7 @@ KOLO_DEV uint32_t *kolo_flag(const kolo_cuda_layout_t *l, char *region, uint64_t
 KOLO_DEV kolo_vec_t *kolo_stage(const kolo_cuda_layout_t *l, char *region, uint32_t phase, uint32_t from,
                                 uint32_t block, uint32_t tile)
 {
-    uint64_t slot = (uint64_t)((phase * l->nranks + from) * l->blocks + block) * KOLO_CUDA_DEPTH +
+    uint64_t slot = (uint64_t)((phase * l->nranks + from) * l->stage_blocks + block) * KOLO_CUDA_DEPTH +
                     tile % KOLO_CUDA_DEPTH;
     return (kolo_vec_t *)(region + l->stages + slot * l->tile_bytes);
 }

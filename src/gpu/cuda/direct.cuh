@@ -2,8 +2,8 @@
  *
  * The way without stages, for long operations of ranks that reach each other's buffers: the kernels exchange the
  * addresses when they meet, each as the other sees them. Whether it is taken travels with the addresses: if one
- * rank's buffers cannot be reached, or do not begin at a multiple of 16, all go by stages: elements that cross a
- * link one by one take five times as long.
+ * rank's buffers cannot be reached, or do not begin equally far from a multiple of 16 (of one-step operations: at
+ * one), all go by stages: elements that cross a link one by one take five times as long.
  *
  * Blocks of the same number meet at the begin, so the buffers are ready, and at the end, so they are the caller's
  * again. What is copied is stored by who has it. What is reduced is loaded by the owner of a part from all others,
@@ -32,7 +32,8 @@ KOLO_DEV void kolo_step_loads(const kolo_cuda_args_t &c, const kolo_buffers_t *b
 KOLO_DEV void kolo_step_stores(const kolo_cuda_args_t &c, const kolo_buffers_t *b, uint32_t p, uint64_t at,
                                uint64_t bytes)
 {
-    kolo_step(c.rank, kolo_bid(), 1, 0, p, (const char *)(c.src + p * c.src_stride), at, bytes, at + bytes);
+    kolo_step(c.rank, kolo_bid(), 1, 0, p, (const char *)(b->src[c.rank] + p * c.src_stride), at, bytes,
+              at + bytes);
     kolo_step(p, kolo_bid(), 0, 0, c.rank, (const char *)(b->dst[p] + c.rank * c.dst_stride), at, bytes,
               at + bytes);
 }
@@ -88,11 +89,11 @@ KOLO_DEV void kolo_direct_tell(const kolo_cuda_args_t &c, const kolo_buffers_t *
 
 /* The reduction of `bytes` at `from` in all ranks' sources, to `to` in the destinations: of all receivers, or,
  * without to_all, of this rank if it is one. Of R ranks; 0: of however many there are. */
-template <typename T, int R>
+template <typename T, int R, int U>
 KOLO_DEV void kolo_direct_reduce_of(const kolo_cuda_args_t &c, const kolo_buffers_t *b, uint64_t from, uint64_t to,
                                     uint64_t bytes, bool to_all)
 {
-    const int N = 16 / sizeof(T), U = R == 2 && sizeof(T) > 1 ? 2 : 1;
+    const int N = 16 / sizeof(T);
     uint64_t nv = (bytes + 15) / 16, step = (uint64_t)kolo_nblocks() * kolo_nthreads();
     for (uint64_t v = (uint64_t)kolo_bid() * kolo_nthreads() + kolo_tid(); v < nv; v += U * step) {
         kolo_vec_t x[U][R];
@@ -152,13 +153,14 @@ KOLO_DEV void kolo_direct_reduce(const kolo_cuda_args_t &c, const kolo_buffers_t
                                  uint64_t bytes, bool to_all)
 {
     if (kolo_bid() == 0) kolo_direct_tell(c, b, to, bytes, to_all);
+    const int pair = sizeof(T) == 1 ? 1 : 2;
     switch (c.layout.nranks) {
     case 2:
-        return kolo_direct_reduce_of<T, 2>(c, b, from, to, bytes, to_all);
+        return kolo_direct_reduce_of<T, 2, pair>(c, b, from, to, bytes, to_all);
     case 3:
-        return kolo_direct_reduce_of<T, 3>(c, b, from, to, bytes, to_all);
+        return kolo_direct_reduce_of<T, 3, 1>(c, b, from, to, bytes, to_all);
     case 4:
-        return kolo_direct_reduce_of<T, 4>(c, b, from, to, bytes, to_all);
+        return kolo_direct_reduce_of<T, 4, 1>(c, b, from, to, bytes, to_all);
     default:
         return kolo_direct_reduce_any<T>(c, b, from, to, bytes, to_all);
     }
@@ -205,37 +207,48 @@ KOLO_DEV void kolo_direct_hand(const kolo_cuda_args_t &c, const kolo_buffers_t *
 /* One step: what is reduced is loaded, what is copied is stored. */
 template <typename T> KOLO_DEV void kolo_direct_one(const kolo_cuda_args_t &c, const kolo_buffers_t *b)
 {
+    uint64_t src = b->src[c.rank], bytes = c.bytes - b->head;
     if (c.reduce) {
-        KOLO_STEP_LOADS(c, b, c.rank * c.src_stride, c.bytes);
-        kolo_direct_reduce<T>(c, b, c.rank * c.src_stride, 0, c.bytes, false);
+        KOLO_STEP_LOADS(c, b, c.rank * c.src_stride, bytes);
+        kolo_direct_reduce<T>(c, b, c.rank * c.src_stride, 0, bytes, false);
         return;
     }
     if (!kolo_takes_part(c.senders, c.rank)) return;
     if (c.src_stride == 0) { /* the same to all */
         for (uint32_t p = 0; p < c.layout.nranks; p++)
-            if (kolo_takes_part(c.receivers, p)) KOLO_STEP_STORES(c, b, p, 0, c.bytes);
-        kolo_direct_hand<T>(c, b, (const char *)c.src, c.rank * c.dst_stride, c.bytes, KOLO_CUDA_RANKS);
+            if (kolo_takes_part(c.receivers, p)) KOLO_STEP_STORES(c, b, p, 0, bytes);
+        kolo_direct_hand<T>(c, b, (const char *)src, c.rank * c.dst_stride, bytes, KOLO_CUDA_RANKS);
         return;
     }
     /* To all receivers by turns, so that this rank's own part is copied while the links are busy with the others'.
      */
     uint64_t turn = (uint64_t)kolo_nblocks() * kolo_nthreads() * 16 * KOLO_UNROLL;
-    for (uint64_t at = 0; at < c.bytes; at += turn) {
-        uint64_t len = kolo_tile_length(at, c.bytes, turn);
+    for (uint64_t at = 0; at < bytes; at += turn) {
+        uint64_t len = kolo_tile_length(at, bytes, turn);
         for (uint32_t j = 0; j < c.layout.nranks; j++) {
             uint32_t p = c.rank + j < c.layout.nranks ? c.rank + j : c.rank + j - c.layout.nranks;
             if (!kolo_takes_part(c.receivers, p)) continue;
             KOLO_STEP_STORES(c, b, p, at, len);
-            kolo_direct_share<T>(b->dst[p] + c.rank * c.dst_stride + at, c.src + p * c.src_stride + at, len);
+            kolo_direct_share<T>(b->dst[p] + c.rank * c.dst_stride + at, src + p * c.src_stride + at, len);
         }
     }
 }
 
 /* ---- two steps ---- */
 
-KOLO_DEV uint64_t kolo_part_length(const kolo_cuda_args_t &c, uint32_t p)
+KOLO_DEV uint64_t kolo_part_length(const kolo_cuda_args_t &c, const kolo_buffers_t *b, uint32_t p)
 {
-    return kolo_tile_length(p * c.part_bytes, c.bytes, c.part_bytes);
+    return kolo_tile_length(p * c.part_bytes, c.bytes - b->head, c.part_bytes);
+}
+/* Tells which part of a vector from a root, or to it, this rank owns: all ranks but the root own one, so that no
+ * link carries more than the vector. */
+KOLO_DEV uint64_t kolo_part_beside(const kolo_cuda_args_t &c, const kolo_buffers_t *b, uint32_t root, uint64_t *len)
+{
+    uint64_t bytes = c.bytes - b->head,
+             part = ((bytes + c.layout.nranks - 2) / (c.layout.nranks - 1) + 127) / 128 * 128;
+    uint64_t from = (c.rank > root ? c.rank - 1 : c.rank) * part;
+    *len = c.rank == root ? 0 : kolo_tile_length(from, bytes, part);
+    return from;
 }
 /* Where a rank leaves what it gives to the part of `to`: a part of `to`'s destination. The last part may be too
  * short for it. Between two ranks it is the part itself, which its owner alone writes later. */
@@ -250,14 +263,14 @@ template <typename T> KOLO_DEV bool kolo_direct_give(const kolo_cuda_args_t &c, 
     uint32_t n = c.layout.nranks;
     for (uint32_t j = 1; j < n; j++) {
         uint32_t p = c.rank + j < n ? c.rank + j : c.rank + j - n;
-        KOLO_STEP(c.rank, kolo_bid(), 1, 0, p, (const char *)c.src, p * c.part_bytes, kolo_part_length(c, p),
-                  c.bytes);
-        kolo_direct_share<T>(b->dst[p] + kolo_given_at(c, c.rank, p), c.src + p * c.part_bytes,
-                             kolo_part_length(c, p));
+        KOLO_STEP(c.rank, kolo_bid(), 1, 0, p, (const char *)b->src[c.rank], p * c.part_bytes,
+                  kolo_part_length(c, b, p), c.bytes);
+        kolo_direct_share<T>(b->dst[p] + kolo_given_at(c, c.rank, p), b->src[c.rank] + p * c.part_bytes,
+                             kolo_part_length(c, b, p));
     }
     if (!kolo_meet_again(c, b, KOLO_GIVEN, number)) return false;
     for (uint32_t r = kolo_tid(); r < n; r += kolo_nthreads()) /* the sources are what the others have left here */
-        if (r != c.rank) b->src[r] = c.dst + kolo_given_at(c, r, c.rank) - c.rank * c.part_bytes;
+        if (r != c.rank) b->src[r] = b->dst[c.rank] + kolo_given_at(c, r, c.rank) - c.rank * c.part_bytes;
     kolo_sync();
     return true;
 }
@@ -266,13 +279,13 @@ template <typename T>
 KOLO_DEV bool kolo_direct_hand_out(const kolo_cuda_args_t &c, kolo_buffers_t *b, uint32_t number)
 {
     uint32_t n = c.layout.nranks;
-    uint64_t from = c.rank * c.part_bytes, len = kolo_part_length(c, c.rank);
+    uint64_t from = c.rank * c.part_bytes, len = kolo_part_length(c, b, c.rank);
     if (!kolo_meet_again(c, b, KOLO_SUMMED, number)) return false;
     for (uint32_t j = 1; j < n; j++) {
         uint32_t p = c.rank + j < n ? c.rank + j : c.rank + j - n;
-        KOLO_STEP(c.rank, kolo_bid(), 1, 1, p, (const char *)c.dst, from, len, c.bytes);
+        KOLO_STEP(c.rank, kolo_bid(), 1, 1, p, (const char *)b->dst[c.rank], from, len, c.bytes);
         KOLO_STEP(p, kolo_bid(), 0, 1, c.rank, (const char *)b->dst[p], from, len, c.bytes);
-        kolo_direct_share<T>(b->dst[p] + from, c.dst + from, len);
+        kolo_direct_share<T>(b->dst[p] + from, b->dst[c.rank] + from, len);
     }
     return true;
 }
@@ -282,28 +295,70 @@ KOLO_DEV bool kolo_direct_hand_out(const kolo_cuda_args_t &c, kolo_buffers_t *b,
 template <typename T> KOLO_DEV void kolo_direct_spread(const kolo_cuda_args_t &c, const kolo_buffers_t *b)
 {
     uint32_t n = c.layout.nranks, root = (uint32_t)c.senders;
+    uint64_t len, from = kolo_part_beside(c, b, root, &len);
     if (c.rank == root) {
-        kolo_direct_share<T>(c.dst, c.src, c.bytes);
+        kolo_direct_share<T>(b->dst[root], b->src[root], c.bytes - b->head);
         return;
     }
-    uint64_t part = ((c.bytes + n - 2) / (n - 1) + 127) / 128 * 128;
-    uint64_t from = (c.rank > root ? c.rank - 1 : c.rank) * part, len = kolo_tile_length(from, c.bytes, part);
     KOLO_STEP(root, kolo_bid(), 1, 0, c.rank, (const char *)b->src[root], from, len, c.bytes);
-    KOLO_STEP(c.rank, kolo_bid(), 0, 0, root, (const char *)c.dst, from, len, c.bytes);
+    KOLO_STEP(c.rank, kolo_bid(), 0, 0, root, (const char *)b->dst[c.rank], from, len, c.bytes);
     for (uint32_t p = 0; p < n; p++) {
         if (p == c.rank || p == root) continue;
-        KOLO_STEP(c.rank, kolo_bid(), 1, 1, p, (const char *)c.dst, from, len, c.bytes);
+        KOLO_STEP(c.rank, kolo_bid(), 1, 1, p, (const char *)b->dst[c.rank], from, len, c.bytes);
         KOLO_STEP(p, kolo_bid(), 0, 1, c.rank, (const char *)b->dst[p], from, len, c.bytes);
     }
     kolo_direct_hand<T>(c, b, (const char *)b->src[root] + from, from, len, root);
 }
 
+/* Reduces to one of more than two: the owners of parts load them and store the sums to the root. */
+template <typename T> KOLO_DEV void kolo_direct_gather(const kolo_cuda_args_t &c, const kolo_buffers_t *b)
+{
+    uint64_t len, from = kolo_part_beside(c, b, (uint32_t)c.receivers, &len);
+    if (!len) return;
+    KOLO_STEP_LOADS(c, b, from, len);
+    if (sizeof(T) > 2 && c.layout.nranks == 4) { /* few blocks, with more under way each: links like that better */
+        if (kolo_bid() == 0) kolo_direct_tell(c, b, from, len, true);
+        kolo_direct_reduce_of<T, 4, 2>(c, b, from, from, len, true);
+        return;
+    }
+    kolo_direct_reduce<T>(c, b, from, from, len, true);
+}
+
+/* Does what is before the first multiple of 16, on one rank: a thread for each element. */
+template <typename T> KOLO_DEV void kolo_direct_head(const kolo_cuda_args_t &c, const kolo_buffers_t *b)
+{
+    uint32_t rank = c.senders != KOLO_CUDA_ALL     ? (uint32_t)c.senders
+                    : c.receivers != KOLO_CUDA_ALL ? (uint32_t)c.receivers
+                                                   : 0;
+    if (!b->head || c.rank != rank || kolo_bid() != kolo_nblocks() - 1) return;
+    for (uint64_t at = kolo_tid() * sizeof(T); at < b->head; at += kolo_nthreads() * sizeof(T)) {
+        kolo_vec_t x = kolo_elems_load<T>((const char *)b->src[rank] - b->head + at, sizeof(T));
+        kolo_sum<T, 1> sum;
+        for (uint32_t r = 0; c.reduce && r < c.layout.nranks; r++) {
+            x = kolo_elems_load<T>((const char *)b->src[r] - b->head + at, sizeof(T));
+            if (r == 0)
+                kolo_sum_begin(&sum, x, c);
+            else
+                kolo_sum_add(&sum, x, c);
+        }
+        if (c.reduce) x = kolo_sum_end(&sum, c);
+        for (uint32_t p = 0; p < c.layout.nranks; p++)
+            if (kolo_takes_part(c.receivers, p))
+                kolo_elems_store<T>((char *)b->dst[p] - b->head + at, x, sizeof(T));
+    }
+}
+
 /* Two steps in one: the owner of a part loads it and stores the result to the receivers. */
 template <typename T> KOLO_DEV bool kolo_direct_two(const kolo_cuda_args_t &c, kolo_buffers_t *b, uint32_t number)
 {
-    uint64_t from = c.rank * c.part_bytes, len = kolo_part_length(c, c.rank);
+    uint64_t from = c.rank * c.part_bytes, len = kolo_part_length(c, b, c.rank);
     bool gives = b->reachable & KOLO_CUDA_APART;
+    kolo_direct_head<T>(c, b);
     if (c.piped && !gives) return kolo_piped<T>(c, b);
+    if (c.reduce && c.receivers != KOLO_CUDA_ALL && c.layout.nranks > 2) {
+        kolo_direct_gather<T>(c, b);
+        return true;
+    }
     if (c.reduce) {
         bool at_once = !gives || c.layout.nranks == 2;
         if (gives) {
@@ -334,7 +389,8 @@ template <typename T, bool two_steps> KOLO_DEV void kolo_long(const kolo_cuda_lo
     kolo_sync();
     if (kolo_tid() == 0) *counter = number;
     if (!ok) return;
-    if (!(buffers.reachable & KOLO_CUDA_REACHABLE) || !kolo_buffers_aligned(c, &buffers)) {
+    if (!(buffers.reachable & KOLO_CUDA_REACHABLE) ||
+        !(two_steps ? kolo_buffers_alike(c, &buffers) : kolo_buffers_aligned(c, &buffers))) {
         two_steps ? kolo_two_step<T>(c) : kolo_staged<T>(c);
         return;
     }

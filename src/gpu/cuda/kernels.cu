@@ -13,6 +13,8 @@
 // clang-format off
 KOLO_KERNEL kolo_cuda_ll_int8(KOLO_PARAM kolo_cuda_args_t c) { kolo_ll<int8_t>(c); }
 KOLO_KERNEL kolo_cuda_ll_uint8(KOLO_PARAM kolo_cuda_args_t c) { kolo_ll<uint8_t>(c); }
+KOLO_KERNEL kolo_cuda_ll_int16(KOLO_PARAM kolo_cuda_args_t c) { kolo_ll<int16_t>(c); }
+KOLO_KERNEL kolo_cuda_ll_uint16(KOLO_PARAM kolo_cuda_args_t c) { kolo_ll<uint16_t>(c); }
 KOLO_KERNEL kolo_cuda_ll_int32(KOLO_PARAM kolo_cuda_args_t c) { kolo_ll<int32_t>(c); }
 KOLO_KERNEL kolo_cuda_ll_uint32(KOLO_PARAM kolo_cuda_args_t c) { kolo_ll<uint32_t>(c); }
 KOLO_KERNEL kolo_cuda_ll_int64(KOLO_PARAM kolo_cuda_args_t c) { kolo_ll<int64_t>(c); }
@@ -26,6 +28,8 @@ KOLO_KERNEL kolo_cuda_ll_e5m2(KOLO_PARAM kolo_cuda_args_t c) { kolo_ll<kolo_e5m2
 
 KOLO_KERNEL kolo_cuda_ll128_int8(KOLO_PARAM kolo_cuda_args_t c) { kolo_ll128<int8_t>(c); }
 KOLO_KERNEL kolo_cuda_ll128_uint8(KOLO_PARAM kolo_cuda_args_t c) { kolo_ll128<uint8_t>(c); }
+KOLO_KERNEL kolo_cuda_ll128_int16(KOLO_PARAM kolo_cuda_args_t c) { kolo_ll128<int16_t>(c); }
+KOLO_KERNEL kolo_cuda_ll128_uint16(KOLO_PARAM kolo_cuda_args_t c) { kolo_ll128<uint16_t>(c); }
 KOLO_KERNEL kolo_cuda_ll128_int32(KOLO_PARAM kolo_cuda_args_t c) { kolo_ll128<int32_t>(c); }
 KOLO_KERNEL kolo_cuda_ll128_uint32(KOLO_PARAM kolo_cuda_args_t c) { kolo_ll128<uint32_t>(c); }
 KOLO_KERNEL kolo_cuda_ll128_int64(KOLO_PARAM kolo_cuda_args_t c) { kolo_ll128<int64_t>(c); }
@@ -39,6 +43,8 @@ KOLO_KERNEL kolo_cuda_ll128_e5m2(KOLO_PARAM kolo_cuda_args_t c) { kolo_ll128<kol
 
 KOLO_KERNEL kolo_cuda_staged_int8(KOLO_PARAM kolo_cuda_long_args_t c) { kolo_long<int8_t, false>(c); }
 KOLO_KERNEL kolo_cuda_staged_uint8(KOLO_PARAM kolo_cuda_long_args_t c) { kolo_long<uint8_t, false>(c); }
+KOLO_KERNEL kolo_cuda_staged_int16(KOLO_PARAM kolo_cuda_long_args_t c) { kolo_long<int16_t, false>(c); }
+KOLO_KERNEL kolo_cuda_staged_uint16(KOLO_PARAM kolo_cuda_long_args_t c) { kolo_long<uint16_t, false>(c); }
 KOLO_KERNEL kolo_cuda_staged_int32(KOLO_PARAM kolo_cuda_long_args_t c) { kolo_long<int32_t, false>(c); }
 KOLO_KERNEL kolo_cuda_staged_uint32(KOLO_PARAM kolo_cuda_long_args_t c) { kolo_long<uint32_t, false>(c); }
 KOLO_KERNEL kolo_cuda_staged_int64(KOLO_PARAM kolo_cuda_long_args_t c) { kolo_long<int64_t, false>(c); }
@@ -52,6 +58,8 @@ KOLO_KERNEL kolo_cuda_staged_e5m2(KOLO_PARAM kolo_cuda_long_args_t c) { kolo_lon
 
 KOLO_KERNEL kolo_cuda_two_step_int8(KOLO_PARAM kolo_cuda_long_args_t c) { kolo_long<int8_t, true>(c); }
 KOLO_KERNEL kolo_cuda_two_step_uint8(KOLO_PARAM kolo_cuda_long_args_t c) { kolo_long<uint8_t, true>(c); }
+KOLO_KERNEL kolo_cuda_two_step_int16(KOLO_PARAM kolo_cuda_long_args_t c) { kolo_long<int16_t, true>(c); }
+KOLO_KERNEL kolo_cuda_two_step_uint16(KOLO_PARAM kolo_cuda_long_args_t c) { kolo_long<uint16_t, true>(c); }
 KOLO_KERNEL kolo_cuda_two_step_int32(KOLO_PARAM kolo_cuda_long_args_t c) { kolo_long<int32_t, true>(c); }
 KOLO_KERNEL kolo_cuda_two_step_uint32(KOLO_PARAM kolo_cuda_long_args_t c) { kolo_long<uint32_t, true>(c); }
 KOLO_KERNEL kolo_cuda_two_step_int64(KOLO_PARAM kolo_cuda_long_args_t c) { kolo_long<int64_t, true>(c); }
@@ -65,6 +73,8 @@ KOLO_KERNEL kolo_cuda_two_step_e5m2(KOLO_PARAM kolo_cuda_long_args_t c) { kolo_l
 
 KOLO_KERNEL kolo_cuda_plan_int8(KOLO_PARAM kolo_cuda_plan_args_t a) { kolo_plan_run<int8_t>(a); }
 KOLO_KERNEL kolo_cuda_plan_uint8(KOLO_PARAM kolo_cuda_plan_args_t a) { kolo_plan_run<uint8_t>(a); }
+KOLO_KERNEL kolo_cuda_plan_int16(KOLO_PARAM kolo_cuda_plan_args_t a) { kolo_plan_run<int16_t>(a); }
+KOLO_KERNEL kolo_cuda_plan_uint16(KOLO_PARAM kolo_cuda_plan_args_t a) { kolo_plan_run<uint16_t>(a); }
 KOLO_KERNEL kolo_cuda_plan_int32(KOLO_PARAM kolo_cuda_plan_args_t a) { kolo_plan_run<int32_t>(a); }
 KOLO_KERNEL kolo_cuda_plan_uint32(KOLO_PARAM kolo_cuda_plan_args_t a) { kolo_plan_run<uint32_t>(a); }
 KOLO_KERNEL kolo_cuda_plan_int64(KOLO_PARAM kolo_cuda_plan_args_t a) { kolo_plan_run<int64_t>(a); }

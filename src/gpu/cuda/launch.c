@@ -207,7 +207,8 @@ static kolo_status_t check_call(kolo_cuda_state_t *s, const kolo_exec_call_t *c)
 static kolo_status_t launch_alone(kolo_cuda_state_t *s, const kolo_exec_call_t *c)
 {
     if (c->coll == KOLO_COLL_BARRIER) return KOLO_OK;
-    if (kolo_coll_reduces(c->coll) && c->reducer.pre) return KOLO_IN_PROGRESS; /* by the kernel */
+    if (kolo_coll_reduces(c->coll) && (c->reducer.pre || c->reducer.truth))
+        return KOLO_IN_PROGRESS; /* by the kernel */
     return kolo_cuda_put_copy(s, c->dst, c->src, c->count * c->elem, c->stream);
 }
 
@@ -235,7 +236,8 @@ static kolo_status_t launch_collective(kolo_cuda_state_t *s, const kolo_exec_cal
 {
     kolo_cuda_family_t family;
     kolo_cuda_grid_t grid;
-    kolo_type_t type = c->reducer.type < KOLO_EXEC_DEVICE_TYPES ? c->reducer.type : KOLO_UINT8; /* only moved */
+    kolo_type_t type =
+        c->reducer.type < KOLO_EXEC_DEVICE_TYPES ? c->reducer.type : KOLO_UINT8; /* of one byte, or only moved */
     bool planned;
     if (KOLO_UNLIKELY(c->coll == KOLO_COLL_ALL_TO_ALL && c->src == c->dst && c->count && s->regions.nranks > 1 &&
                       !c->send_counts))

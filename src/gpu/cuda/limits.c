@@ -101,9 +101,16 @@ static const kolo_cuda_limits_t between_two = {.ll_all_reduce = 384u << 10,
                                                .give = 12u << 20,
                                                .give_most = 128u << 20,
                                                .pipe = 96u << 20,
+                                               .pipe_reduce = NEVER, /* not faster by tiles */
                                                .blocks = 64,
                                                .ll_blocks = 64,
                                                .ll128_blocks = 128};
+/* More blocks keep more under way, and those of the links that all use at once get in each other's way. */
+static const kolo_cuda_blocks_t more_by_length[] = {
+    {KOLO_COLL_BROADCAST, 16u << 20, 96},   {KOLO_COLL_BROADCAST, 32u << 20, 32},
+    {KOLO_COLL_ALL_REDUCE, 256u << 20, 44}, {KOLO_COLL_REDUCE, 1u << 20, 24}, /* by loads */
+    {KOLO_COLL_REDUCE, 160u << 20, 96},
+};
 /* Measured on four H200 (bench/results/gpu-4.txt). One step by lines sends the whole vector to each rank, so
  * choose.c divides its limits by the number of others; from there on an all_reduce goes in two steps by lines. */
 static const kolo_cuda_limits_t among_more = {.ll_all_reduce = 384u << 10,
@@ -116,7 +123,11 @@ static const kolo_cuda_limits_t among_more = {.ll_all_reduce = 384u << 10,
                                               .give = 12u << 20,
                                               .give_most = 128u << 20,
                                               .pipe = 12u << 20,
+                                              .pipe_reduce = 160u << 20,
                                               .blocks = 64,
+                                              .most_blocks = 96,
+                                              .by_length = more_by_length,
+                                              .nlengths = KOLO_COUNTOF(more_by_length),
                                               .ll_blocks = 64,
                                               .ll128_blocks = 128};
 /* Beside a program's own kernels, which keep most multiprocessors (decision 0035). With few blocks loads from other
@@ -130,13 +141,25 @@ static const kolo_cuda_limits_t compute = {.ll_all_reduce = 256u << 10,
                                            .give = NEVER,
                                            .give_most = NEVER,
                                            .pipe = NEVER,
+                                           .pipe_reduce = NEVER,
                                            .blocks = 10,
                                            .ll_blocks = 30,
                                            .ll128_blocks = 30};
 
+/* As latency, but long operations take fewer blocks: all multiprocessors gain 3 % for an all_reduce of 64 MB on
+ * four H200, and cost a training step whose product runs beside it 15 % (decision 0087). */
+#define BALANCED_BLOCKS 20
+
 static void take(uint64_t *to, uint64_t value)
 {
     if (value) *to = value;
+}
+
+/* The same number whatever the length. */
+static void blocks_of_a_role(kolo_cuda_limits_t *limits, uint32_t blocks)
+{
+    limits->blocks = limits->most_blocks = blocks;
+    limits->nlengths = 0;
 }
 
 void kolo_cuda_limits(const kolo_exec_tuned_t *tuned, uint32_t nranks, kolo_cuda_limits_t *limits)
@@ -144,7 +167,8 @@ void kolo_cuda_limits(const kolo_exec_tuned_t *tuned, uint32_t nranks, kolo_cuda
     const kolo_cuda_options_t *o = &kolo_cuda_options;
     uint64_t blocks = (uint64_t)o->blocks;
     *limits = tuned->profile == KOLO_GPU_COMPUTE ? compute : nranks > 2 ? among_more : between_two;
-    if (tuned->profile == KOLO_GPU_LATENCY) { /* what is measured is how fast it goes */
+    if (tuned->profile == KOLO_GPU_BALANCED) blocks_of_a_role(limits, BALANCED_BLOCKS);
+    if (tuned->profile != KOLO_GPU_COMPUTE) { /* what is measured is how fast it goes */
         take(&limits->ll_all_reduce, tuned->ll_all_reduce);
         take(&limits->ll_others, tuned->ll_others);
         take(&limits->ll128_all_reduce, tuned->ll128_all_reduce);
@@ -164,5 +188,7 @@ void kolo_cuda_limits(const kolo_exec_tuned_t *tuned, uint32_t nranks, kolo_cuda
     take(&limits->message_lines, (uint64_t)o->message_lines_bytes);
     take(&limits->give, (uint64_t)o->give_bytes);
     take(&limits->pipe, (uint64_t)o->pipe_bytes);
-    if (blocks) limits->blocks = (uint32_t)blocks;
+    if (nranks > 2) take(&limits->pipe_reduce, (uint64_t)o->pipe_bytes);
+    if (blocks) blocks_of_a_role(limits, (uint32_t)blocks);
+    if (limits->most_blocks < limits->blocks) limits->most_blocks = limits->blocks;
 }

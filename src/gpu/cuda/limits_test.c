@@ -59,6 +59,27 @@ static void test_compute_leaves_multiprocessors(void **s)
     }
 }
 
+/* An operation too long for lines leaves half of the multiprocessors, and ways change where they do of latency. */
+static void test_balanced_leaves_half_of_long_operations(void **s)
+{
+    (void)s;
+    for (uint32_t n = 2; n <= 8; n *= 2) {
+        for (int c = 0; c < KOLO_COLL_P2P; c++) {
+            for (uint64_t bytes = UINT64_C(1) << 12; bytes <= UINT64_C(1) << 33; bytes *= 2) {
+                uint32_t blocks, of_latency;
+                make(&(kolo_exec_tuned_t){.profile = KOLO_GPU_LATENCY}, n);
+                kolo_cuda_family_t family = choose((kolo_coll_t)c, bytes, &of_latency);
+                make(&(kolo_exec_tuned_t){.profile = KOLO_GPU_BALANCED}, n);
+                assert_int_equal(choose((kolo_coll_t)c, bytes, &blocks), family);
+                if (family == KOLO_CUDA_TWO_STEP || family == KOLO_CUDA_STAGED)
+                    assert_in_range(blocks, 1, MULTIPROCESSORS / 2);
+                else
+                    assert_int_equal(blocks, of_latency);
+            }
+        }
+    }
+}
+
 static void test_measured_before_built_in(void **s)
 {
     (void)s;
@@ -94,6 +115,35 @@ static void test_more_gpus_have_limits_of_their_own(void **s)
     assert_false(args.piped);
 }
 
+/* More of them where they pay, and where fewer do, with longer tiles: all stages together stay as large. */
+static void test_blocks_by_length(void **s)
+{
+    (void)s;
+    static const struct {
+        kolo_coll_t coll;
+        uint64_t bytes;
+        uint32_t blocks; /* of a role */
+    } rows[] = {{KOLO_COLL_BROADCAST, 8 << 20, 64},   {KOLO_COLL_BROADCAST, 16 << 20, 88},
+                {KOLO_COLL_BROADCAST, 1 << 30, 32},   {KOLO_COLL_REDUCE, 16 << 20, 24},
+                {KOLO_COLL_REDUCE, 256 << 20, 88},    {KOLO_COLL_ALL_REDUCE, 64 << 20, 64},
+                {KOLO_COLL_ALL_REDUCE, 256 << 20, 44}};
+    uint32_t blocks;
+    make(&(kolo_exec_tuned_t){0}, 4);
+    const kolo_cuda_layout_t *l = &state.layout;
+    assert_int_equal(l->blocks, 2 * MULTIPROCESSORS / KOLO_CUDA_TWO_STEP_ROLES);
+    for (size_t i = 0; i < KOLO_COUNTOF(rows); i++) {
+        assert_int_equal(choose(rows[i].coll, rows[i].bytes, &blocks), KOLO_CUDA_TWO_STEP);
+        assert_int_equal(blocks, rows[i].blocks * KOLO_CUDA_TWO_STEP_ROLES);
+        assert_int_equal(args.layout.stage_blocks, rows[i].blocks);
+        uint64_t room = (uint64_t)l->stage_blocks * l->tile_bytes;
+        assert_in_range((uint64_t)args.layout.stage_blocks * args.layout.tile_bytes, room / 4 * 3, room);
+        assert_int_equal(args.piped, rows[i].coll != KOLO_COLL_BROADCAST && rows[i].bytes > 16 << 20);
+    }
+    make(&(kolo_exec_tuned_t){0}, 2);
+    choose(KOLO_COLL_BROADCAST, 1 << 30, &blocks);
+    assert_int_equal(blocks, 64 * KOLO_CUDA_TWO_STEP_ROLES);
+}
+
 static void test_measured_is_of_the_latency_profile(void **s)
 {
     (void)s;
@@ -127,8 +177,10 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_compute_leaves_multiprocessors),
+        cmocka_unit_test(test_balanced_leaves_half_of_long_operations),
         cmocka_unit_test(test_measured_before_built_in),
         cmocka_unit_test(test_more_gpus_have_limits_of_their_own),
+        cmocka_unit_test(test_blocks_by_length),
         cmocka_unit_test(test_measured_is_of_the_latency_profile),
         cmocka_unit_test(test_parameters_come_first),
     };

@@ -16,9 +16,10 @@ typedef struct {
     uint32_t begin, given, summed, end; /* flags: numbers of operations */
 } kolo_meeting_t;
 
+/* head: so many bytes are before the first multiple of 16 in all buffers; src and dst are behind them. */
 typedef struct {
     uint64_t src[KOLO_CUDA_RANKS], dst[KOLO_CUDA_RANKS];
-    uint32_t reachable, ended;
+    uint32_t reachable, ended, head;
 } kolo_buffers_t;
 
 /* Two in turn: a block that needs nothing from its peer may come to its next operation before the peer has looked.
@@ -68,6 +69,7 @@ KOLO_DEV bool kolo_meet(const kolo_cuda_long_args_t &l, kolo_buffers_t *b, uint3
     const kolo_cuda_args_t &c = l.c;
     if (kolo_tid() == 0) {
         b->ended = 0;
+        b->head = 0;
         b->reachable = c.reachable;
         b->src[c.rank] = c.src;
         b->dst[c.rank] = c.dst;
@@ -101,6 +103,28 @@ KOLO_DEV bool kolo_buffers_aligned(const kolo_cuda_args_t &c, const kolo_buffers
     uint64_t bits = c.src_stride | c.dst_stride;
     for (uint32_t r = 0; r < c.layout.nranks; r++) bits |= b->src[r] | b->dst[r];
     return (bits & 15) == 0;
+}
+
+/* Do all buffers of an operation on vectors begin equally far behind a multiple of 16? Then all but a head of less
+ * than 16 bytes goes as if they began there: b->src and b->dst are moved. The same answer for the whole block. */
+KOLO_DEV bool kolo_buffers_alike(const kolo_cuda_args_t &c, kolo_buffers_t *b)
+{
+    uint64_t first = c.senders == KOLO_CUDA_ALL ? b->src[0] : b->src[c.senders], bits = 0;
+    for (uint32_t r = 0; r < c.layout.nranks; r++) {
+        if (c.senders == KOLO_CUDA_ALL || (uint32_t)c.senders == r) bits |= b->src[r] ^ first;
+        if (c.receivers == KOLO_CUDA_ALL || (uint32_t)c.receivers == r) bits |= b->dst[r] ^ first;
+    }
+    uint32_t head = (uint32_t)(0 - first) & 15;
+    if (bits & 15 || head >= c.bytes) return false;
+    if (!head) return true;
+    kolo_sync();
+    for (uint32_t r = kolo_tid(); r < c.layout.nranks; r += kolo_nthreads()) {
+        b->src[r] += head;
+        b->dst[r] += head;
+    }
+    if (kolo_tid() == 0) b->head = head;
+    kolo_sync();
+    return true;
 }
 
 /* The share of block `block` of `blocks` in a copy of `bytes`: the same vectors as in kolo_direct_reduce(). */

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Types and operators of the kernels, with the rules of the host's (exec/host/reduce.h): floats of 8 and 16 bits are
- * reduced in float32 over all ranks and rounded once; MIN and MAX pass a NaN on; a scale is applied to each input
- * before, integers are divided after. Vectors of 16 bytes.
+ * Types and operators of the kernels, with the rules of the host's (exec/host/reduce.h): floats of 8 and 16 bits
+ * are reduced in float32 over all ranks and rounded once; MIN and MAX pass a NaN on; a scale is applied to each
+ * input before, integers are divided after. Vectors of 16 bytes.
  */
+// clang-format off
 #ifndef KOLO_GPU_CUDA_NUMERIC_CUH
 #define KOLO_GPU_CUDA_NUMERIC_CUH
 
@@ -36,10 +37,23 @@ KOLO_DEV float kolo_widen(kolo_half x) { return __half2float(__ushort_as_half(x.
 KOLO_DEV float kolo_widen(kolo_bfloat x) { return __bfloat162float(__ushort_as_bfloat16(x.bits)); }
 KOLO_DEV float kolo_widen(kolo_e4m3 x) { return __half2float(__half(__nv_cvt_fp8_to_halfraw(x.bits, __NV_E4M3))); }
 KOLO_DEV float kolo_widen(kolo_e5m2 x) { return __half2float(__half(__nv_cvt_fp8_to_halfraw(x.bits, __NV_E5M2))); }
-KOLO_DEV void kolo_narrow(kolo_half *x, float f) { x->bits = __half_as_ushort(__float2half_rn(f)); }
-KOLO_DEV void kolo_narrow(kolo_bfloat *x, float f) { x->bits = __bfloat16_as_ushort(__float2bfloat16_rn(f)); }
-KOLO_DEV void kolo_narrow(kolo_e4m3 *x, float f) { x->bits = __nv_cvt_float_to_fp8(f, __NV_NOSAT, __NV_E4M3); }
-KOLO_DEV void kolo_narrow(kolo_e5m2 *x, float f) { x->bits = __nv_cvt_float_to_fp8(f, __NV_NOSAT, __NV_E5M2); }
+/* A NaN is the one that CPUs give (exec/host/reduce_types.h), so that all have the same bits. */
+KOLO_DEV void kolo_narrow(kolo_half *x, float f) { x->bits = f != f ? 0x7e00 : __half_as_ushort(__float2half_rn(f)); }
+KOLO_DEV void kolo_narrow(kolo_bfloat *x, float f)
+{
+    x->bits = f != f ? 0x7fc0 : __bfloat16_as_ushort(__float2bfloat16_rn(f));
+}
+KOLO_DEV void kolo_narrow(kolo_e4m3 *x, float f) /* what is too large is NaN, too */
+{
+    uint8_t bits = __nv_cvt_float_to_fp8(f, __NV_NOSAT, __NV_E4M3);
+    x->bits = (bits & 0x7f) == 0x7f ? 0x7f : bits;
+}
+KOLO_DEV void kolo_narrow(kolo_e5m2 *x, float f)
+{
+    x->bits = f != f ? 0x7f : __nv_cvt_float_to_fp8(f, __NV_NOSAT, __NV_E5M2);
+}
+KOLO_DEV void kolo_narrow(float *x, float f) { *x = f != f ? __int_as_float(0x7fc00000) : f; }
+KOLO_DEV void kolo_narrow(double *x, double f) { *x = f != f ? __longlong_as_double(0x7ff8000000000000ll) : f; }
 KOLO_DEV double kolo_double_of(uint64_t bits) { return __longlong_as_double((long long)bits); }
 #else
 KOLO_DEV float kolo_widen(kolo_half x) { return load_f16(x.bits); }
@@ -50,6 +64,8 @@ KOLO_DEV void kolo_narrow(kolo_half *x, float f) { x->bits = store_f16(f); }
 KOLO_DEV void kolo_narrow(kolo_bfloat *x, float f) { x->bits = store_bf16(f); }
 KOLO_DEV void kolo_narrow(kolo_e4m3 *x, float f) { x->bits = store_e4m3(f); }
 KOLO_DEV void kolo_narrow(kolo_e5m2 *x, float f) { x->bits = store_e5m2(f); }
+KOLO_DEV void kolo_narrow(float *x, float f) { *x = f != f ? __builtin_nanf("") : f; }
+KOLO_DEV void kolo_narrow(double *x, double f) { *x = f != f ? __builtin_nan("") : f; }
 KOLO_DEV double kolo_double_of(uint64_t bits)
 {
     double d;
@@ -112,8 +128,13 @@ template <typename A> KOLO_DEV A kolo_max(A a, A b) { return kolo_most(a, b); }
 
 /* Products and sums of integers wrap, also those of narrow ones. */
 template <typename A> KOLO_DEV A kolo_mul(A a, A b) { return (A)((uint64_t)a * (uint64_t)b); }
+#ifdef __CUDACC__ /* rounded before it is added: nvcc would make one step of the two, with other bits than a CPU's */
+KOLO_DEV float kolo_mul(float a, float b) { return __fmul_rn(a, b); }
+KOLO_DEV double kolo_mul(double a, double b) { return __dmul_rn(a, b); }
+#else
 KOLO_DEV float kolo_mul(float a, float b) { return a * b; }
 KOLO_DEV double kolo_mul(double a, double b) { return a * b; }
+#endif
 template <typename A> KOLO_DEV A kolo_add(A a, A b) { return (A)((uint64_t)a + (uint64_t)b); }
 KOLO_DEV float kolo_add(float a, float b) { return a + b; }
 KOLO_DEV double kolo_add(double a, double b) { return a + b; }
@@ -144,6 +165,27 @@ KOLO_DEV void kolo_sum_scaled(kolo_sum<T, N> *s, kolo_vec_t v, const kolo_cuda_a
         for (int i = 0; i < N; i++) s->a[i] = kolo_mul(s->a[i], f);
     }
 }
+/* Bitwise and logical operators, which floats do not have. */
+template <typename A> KOLO_DEV A kolo_bits(A a, A b, uint32_t op)
+{
+    switch (op) {
+    case KOLO_CUDA_BAND:
+        return a & b;
+    case KOLO_CUDA_BOR:
+        return a | b;
+    case KOLO_CUDA_BXOR:
+        return a ^ b;
+    case KOLO_CUDA_LAND:
+        return a && b;
+    case KOLO_CUDA_LOR:
+        return a || b;
+    default:
+        return !a != !b;
+    }
+}
+KOLO_DEV float kolo_bits(float a, float, uint32_t) { return a; }
+KOLO_DEV double kolo_bits(double a, double, uint32_t) { return a; }
+
 template <typename T, int N> KOLO_DEV void kolo_sum_begin(kolo_sum<T, N> *s, kolo_vec_t v, const kolo_cuda_args_t &c)
 {
     kolo_sum_scaled(s, v, c, c.scale == KOLO_CUDA_SCALE_COMMON);
@@ -164,9 +206,13 @@ KOLO_DEV void kolo_sum_join(kolo_sum<T, N> *s, const kolo_sum<T, N> &o, const ko
 #pragma unroll
         for (int i = 0; i < N; i++) s->a[i] = kolo_min(s->a[i], o.a[i]);
         break;
-    default:
+    case KOLO_CUDA_MAX:
 #pragma unroll
         for (int i = 0; i < N; i++) s->a[i] = kolo_max(s->a[i], o.a[i]);
+        break;
+    default:
+#pragma unroll
+        for (int i = 0; i < N; i++) s->a[i] = kolo_bits(s->a[i], o.a[i], c.op);
     }
 }
 template <typename T, int N> KOLO_DEV void kolo_sum_add(kolo_sum<T, N> *s, kolo_vec_t v, const kolo_cuda_args_t &c)
@@ -180,10 +226,19 @@ template <typename T> KOLO_DEV T kolo_divided(T a, uint32_t n)
     if ((T)-1 < (T)0) return (T)((int64_t)a / (int64_t)n);
     return (T)((uint64_t)a / n);
 }
-KOLO_DEV float kolo_divided(float a, uint32_t n) { (void)n; return a; }
-KOLO_DEV double kolo_divided(double a, uint32_t n) { (void)n; return a; }
+#ifdef __CUDACC__
+KOLO_DEV float kolo_divided(float a, uint32_t n) { return __fdiv_rn(a, (float)n); }
+KOLO_DEV double kolo_divided(double a, uint32_t n) { return __ddiv_rn(a, (double)n); }
+#else
+KOLO_DEV float kolo_divided(float a, uint32_t n) { return a / (float)n; }
+KOLO_DEV double kolo_divided(double a, uint32_t n) { return a / (double)n; }
+#endif
+template <typename A> KOLO_DEV A kolo_finished(A a, const kolo_cuda_args_t &c, uint32_t finish)
+{
+    return finish == KOLO_CUDA_TRUTH ? (A)(a != 0) : kolo_divided(a, c.layout.nranks);
+}
 template <typename T, int N>
-KOLO_DEV kolo_vec_t kolo_sum_rounded(kolo_sum<T, N> *s, const kolo_cuda_args_t &c, bool divide)
+KOLO_DEV kolo_vec_t kolo_sum_rounded(kolo_sum<T, N> *s, const kolo_cuda_args_t &c, uint32_t finish)
 {
     union {
         kolo_vec_t v;
@@ -191,12 +246,12 @@ KOLO_DEV kolo_vec_t kolo_sum_rounded(kolo_sum<T, N> *s, const kolo_cuda_args_t &
     } u;
     u.v.w[0] = u.v.w[1] = u.v.w[2] = u.v.w[3] = 0;
 #pragma unroll
-    for (int i = 0; i < N; i++) kolo_narrow(&u.e[i], divide ? kolo_divided(s->a[i], c.layout.nranks) : s->a[i]);
+    for (int i = 0; i < N; i++) kolo_narrow(&u.e[i], finish ? kolo_finished(s->a[i], c, finish) : s->a[i]);
     return u.v;
 }
 template <typename T, int N> KOLO_DEV kolo_vec_t kolo_sum_end(kolo_sum<T, N> *s, const kolo_cuda_args_t &c)
 {
-    return kolo_sum_rounded(s, c, c.divide);
+    return kolo_sum_rounded(s, c, c.finish);
 }
 /* This rank's input as the others see it. */
 template <typename T, int N> KOLO_DEV kolo_vec_t kolo_own_input(kolo_vec_t v, const kolo_cuda_args_t &c)
@@ -204,7 +259,7 @@ template <typename T, int N> KOLO_DEV kolo_vec_t kolo_own_input(kolo_vec_t v, co
     if (c.scale != KOLO_CUDA_SCALE_OWN) return v;
     kolo_sum<T, N> s;
     kolo_sum_scaled(&s, v, c, true);
-    return kolo_sum_rounded(&s, c, false);
+    return kolo_sum_rounded(&s, c, KOLO_CUDA_AS_IT_IS);
 }
 
 #endif

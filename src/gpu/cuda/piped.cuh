@@ -21,8 +21,10 @@ typedef struct {
     kolo_staged_t s;
     uint32_t root, owners; /* root: KOLO_CUDA_RANKS, there is none */
     bool owned_by_root;
+    uint64_t bytes;     /* of the vector, without a head */
     uint64_t part, row; /* bytes of a part, and of a tile of each block */
     uint32_t tile, tiles;
+    const char *src;
 } kolo_piped_t;
 
 KOLO_DEV bool kolo_piped_owns(const kolo_piped_t &w, uint32_t rank)
@@ -30,16 +32,15 @@ KOLO_DEV bool kolo_piped_owns(const kolo_piped_t &w, uint32_t rank)
     return (rank == w.root) == w.owned_by_root;
 }
 /* Of owner `p`: where its part begins, and how much of tile `i` there is. */
-KOLO_DEV uint64_t kolo_piped_at(const kolo_cuda_args_t &c, const kolo_piped_t &w, uint32_t p, uint32_t i,
-                                uint32_t *len)
+KOLO_DEV uint64_t kolo_piped_at(const kolo_piped_t &w, uint32_t p, uint32_t i, uint32_t *len)
 {
     uint64_t from = w.owned_by_root ? 0 : (p > w.root ? p - 1 : p) * w.part, end = from + w.part;
     uint64_t at = from + i * w.row + (uint64_t)w.s.block * w.tile;
-    *len = at < end ? (uint32_t)kolo_tile_length(at, end < c.bytes ? end : c.bytes, w.tile) : 0;
+    *len = at < end ? (uint32_t)kolo_tile_length(at, end < w.bytes ? end : w.bytes, w.tile) : 0;
     return at;
 }
 
-KOLO_DEV kolo_piped_t kolo_piped_begin(const kolo_cuda_args_t &c, uint32_t *role)
+KOLO_DEV kolo_piped_t kolo_piped_begin(const kolo_cuda_args_t &c, const kolo_buffers_t *b, uint32_t *role)
 {
     kolo_piped_t w;
     uint32_t blocks, least = 16 * KOLO_CUDA_THREADS, n = c.layout.nranks;
@@ -47,7 +48,9 @@ KOLO_DEV kolo_piped_t kolo_piped_begin(const kolo_cuda_args_t &c, uint32_t *role
     w.root = c.receivers == KOLO_CUDA_ALL ? KOLO_CUDA_RANKS : (uint32_t)c.receivers;
     w.owned_by_root = w.root < n && n == 2;
     w.owners = w.root >= n ? n : n == 2 ? 1 : n - 1;
-    w.part = ((c.bytes + w.owners - 1) / w.owners + 127) / 128 * 128;
+    w.bytes = c.bytes - b->head;
+    w.src = (const char *)b->src[c.rank];
+    w.part = ((w.bytes + w.owners - 1) / w.owners + 127) / 128 * 128;
     uint64_t each = (w.part / KOLO_PIPED_TILES / blocks + 127) / 128 * 128;
     if (each < least) each = least;
     w.tile = each > c.layout.tile_bytes ? c.layout.tile_bytes : (uint32_t)each;
@@ -83,11 +86,11 @@ KOLO_DEV void kolo_piped_give(const kolo_cuda_args_t &c, const kolo_piped_t &w, 
     for (uint32_t j = 0; j < R - 1; j++) {
         uint32_t p = c.rank + j + 1 < w.s.n ? c.rank + j + 1 : c.rank + j + 1 - w.s.n;
         bool owner = j + 1 < w.s.n && kolo_piped_owns(w, p);
-        uint64_t at = kolo_piped_at(c, w, owner ? p : 0, i, &bytes[j]);
+        uint64_t at = kolo_piped_at(w, owner ? p : 0, i, &bytes[j]);
         if (!owner) bytes[j] = 0;
-        from[j] = (const char *)c.src + at;
+        from[j] = w.src + at;
         to[j] = kolo_stage(&c.layout, kolo_region(c.regions, owner ? p : 0), channel, c.rank, w.s.block, number);
-        KOLO_STEP(c.rank, 2 * w.s.block + channel, 1, 0, p, (const char *)c.src, at, bytes[j], at + bytes[j]);
+        KOLO_STEP(c.rank, 2 * w.s.block + channel, 1, 0, p, w.src, at, bytes[j], at + bytes[j]);
     }
     for (uint32_t v = kolo_tid(); v < most; v += 2 * step) {
         kolo_vec_t x[2][R - 1];
@@ -114,11 +117,11 @@ KOLO_DEV void kolo_piped_give_any(const kolo_cuda_args_t &c, const kolo_piped_t 
     uint32_t channel = i % 2;
     for (uint32_t j = 1; j < w.s.n; j++) {
         uint32_t p = c.rank + j < w.s.n ? c.rank + j : c.rank + j - w.s.n, len;
-        uint64_t at = kolo_piped_at(c, w, p, i, &len);
+        uint64_t at = kolo_piped_at(w, p, i, &len);
         if (!kolo_piped_owns(w, p) || !len) continue;
-        KOLO_STEP(c.rank, 2 * w.s.block + channel, 1, 0, p, (const char *)c.src, at, len, at + len);
+        KOLO_STEP(c.rank, 2 * w.s.block + channel, 1, 0, p, w.src, at, len, at + len);
         kolo_tile_in<T>(kolo_stage(&c.layout, kolo_region(c.regions, p), channel, c.rank, w.s.block, number),
-                        (const char *)c.src + at, len, NULL);
+                        w.src + at, len, NULL);
     }
 }
 
@@ -172,7 +175,7 @@ KOLO_DEV uint32_t kolo_piped_sum_of(const kolo_cuda_args_t &c, const kolo_buffer
     uint32_t v = kolo_tid(), step = kolo_nthreads(), whole = t.len / 16;
 #pragma unroll
     for (uint32_t r = 0; r < R; r++)
-        in[r] = r == c.rank ? (const kolo_vec_t *)((const char *)c.src + t.at)
+        in[r] = r == c.rank ? (const kolo_vec_t *)(w.src + t.at)
                             : kolo_stage(&c.layout, w.s.own, t.channel, r, w.s.block, t.number);
     for (; v + (U - 1) * step < whole; v += U * step) {
         kolo_vec_t x[U][R];
@@ -196,7 +199,7 @@ KOLO_DEV uint32_t kolo_piped_sum_of(const kolo_cuda_args_t &c, const kolo_buffer
 KOLO_DEV void kolo_piped_tell(const kolo_cuda_args_t &c, const kolo_buffers_t *b, uint32_t block,
                               const kolo_piped_tile_t &t)
 {
-    const char *kept = kolo_takes_part(c.receivers, c.rank) ? (const char *)c.dst + t.at : NULL;
+    const char *kept = kolo_takes_part(c.receivers, c.rank) ? (const char *)b->dst[c.rank] + t.at : NULL;
     for (uint32_t r = 0; r < c.layout.nranks; r++) KOLO_STEP(c.rank, block, 0, 0, r, kept, 0, t.len, t.len);
     for (uint32_t p = 0; p < c.layout.nranks; p++) {
         if (p == c.rank || !kolo_takes_part(c.receivers, p)) continue;
@@ -213,7 +216,7 @@ KOLO_DEV void kolo_piped_sum(const kolo_cuda_args_t &c, const kolo_buffers_t *b,
                              const kolo_piped_tile_t &t)
 {
     const int N = 16 / sizeof(T);
-    const char *src = (const char *)c.src + t.at;
+    const char *src = w.src + t.at;
     uint32_t v = w.s.n == 4   ? kolo_piped_sum_of<T, 4>(c, b, w, t)
                  : w.s.n == 3 ? kolo_piped_sum_of<T, 3>(c, b, w, t)
                  : w.s.n == 2 ? kolo_piped_sum_of<T, 2>(c, b, w, t)
@@ -245,7 +248,7 @@ KOLO_DEV bool kolo_piped_owner(const kolo_cuda_args_t &c, const kolo_buffers_t *
     bool owns = kolo_piped_owns(w, c.rank), ok = true;
     kolo_piped_tile_t t = {0, 0, channel, begin};
     for (uint32_t i = channel; ok && owns && i < w.tiles; i += 2, t.number++) {
-        t.at = kolo_piped_at(c, w, c.rank, i, &t.len);
+        t.at = kolo_piped_at(w, c.rank, i, &t.len);
         ok = kolo_flags_wait(c, w.s, c.layout.ready, channel, t.number + 1, KOLO_CUDA_WAITS_TILE);
         if (ok && t.len) kolo_piped_sum<T>(c, b, w, t);
         if (ok) kolo_piped_taken(c, w, channel, t.number + 1);
@@ -259,7 +262,7 @@ KOLO_DEV bool kolo_piped_owner(const kolo_cuda_args_t &c, const kolo_buffers_t *
 template <typename T> KOLO_DEV bool kolo_piped(const kolo_cuda_args_t &c, const kolo_buffers_t *b)
 {
     uint32_t role;
-    kolo_piped_t w = kolo_piped_begin(c, &role);
+    kolo_piped_t w = kolo_piped_begin(c, b, &role);
     return role ? kolo_piped_owner<T>(c, b, w, role - 1) : kolo_piped_giver<T>(c, w);
 }
 

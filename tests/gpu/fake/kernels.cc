@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The kernels that the fake driver knows: the product's, from the same source that nvcc reads, that of the soak test, and two small
-// ones by which the fake itself is tested. A block is one thread.
+// The kernels that the fake driver knows: the product's, from the same source that nvcc reads, that of the soak
+// test, and two small ones by which the fake itself is tested. A block is one thread.
 #include "fake.h"
 
 #include "gpu/cuda/kernels.cu"
@@ -80,9 +80,12 @@ template <auto kernel, typename A, typename B, typename C> void call(void *const
 // clang-format on
 
 const fake_kernel_t fake_kernels[] = {
-    ROW3(test_add, uint32_t *, uint64_t, uint32_t),     ROW1(test_meet, test_meet_args),
+    ROW3(test_add, uint32_t *, uint64_t, uint32_t),
+    ROW1(test_meet, test_meet_args),
     ROW1(kolo_cuda_ll_int8, kolo_cuda_args_t),
     ROW1(kolo_cuda_ll_uint8, kolo_cuda_args_t),
+    ROW1(kolo_cuda_ll_int16, kolo_cuda_args_t),
+    ROW1(kolo_cuda_ll_uint16, kolo_cuda_args_t),
     ROW1(kolo_cuda_ll_int32, kolo_cuda_args_t),
     ROW1(kolo_cuda_ll_uint32, kolo_cuda_args_t),
     ROW1(kolo_cuda_ll_int64, kolo_cuda_args_t),
@@ -95,6 +98,8 @@ const fake_kernel_t fake_kernels[] = {
     ROW1(kolo_cuda_ll_e5m2, kolo_cuda_args_t),
     ROW1(kolo_cuda_ll128_int8, kolo_cuda_args_t),
     ROW1(kolo_cuda_ll128_uint8, kolo_cuda_args_t),
+    ROW1(kolo_cuda_ll128_int16, kolo_cuda_args_t),
+    ROW1(kolo_cuda_ll128_uint16, kolo_cuda_args_t),
     ROW1(kolo_cuda_ll128_int32, kolo_cuda_args_t),
     ROW1(kolo_cuda_ll128_uint32, kolo_cuda_args_t),
     ROW1(kolo_cuda_ll128_int64, kolo_cuda_args_t),
@@ -107,6 +112,8 @@ const fake_kernel_t fake_kernels[] = {
     ROW1(kolo_cuda_ll128_e5m2, kolo_cuda_args_t),
     ROW1(kolo_cuda_staged_int8, kolo_cuda_long_args_t),
     ROW1(kolo_cuda_staged_uint8, kolo_cuda_long_args_t),
+    ROW1(kolo_cuda_staged_int16, kolo_cuda_long_args_t),
+    ROW1(kolo_cuda_staged_uint16, kolo_cuda_long_args_t),
     ROW1(kolo_cuda_staged_int32, kolo_cuda_long_args_t),
     ROW1(kolo_cuda_staged_uint32, kolo_cuda_long_args_t),
     ROW1(kolo_cuda_staged_int64, kolo_cuda_long_args_t),
@@ -119,6 +126,8 @@ const fake_kernel_t fake_kernels[] = {
     ROW1(kolo_cuda_staged_e5m2, kolo_cuda_long_args_t),
     ROW1(kolo_cuda_two_step_int8, kolo_cuda_long_args_t),
     ROW1(kolo_cuda_two_step_uint8, kolo_cuda_long_args_t),
+    ROW1(kolo_cuda_two_step_int16, kolo_cuda_long_args_t),
+    ROW1(kolo_cuda_two_step_uint16, kolo_cuda_long_args_t),
     ROW1(kolo_cuda_two_step_int32, kolo_cuda_long_args_t),
     ROW1(kolo_cuda_two_step_uint32, kolo_cuda_long_args_t),
     ROW1(kolo_cuda_two_step_int64, kolo_cuda_long_args_t),
@@ -132,6 +141,8 @@ const fake_kernel_t fake_kernels[] = {
     ROW1(soak_turn, soak_args_t),
     ROW1(kolo_cuda_plan_int8, kolo_cuda_plan_args_t),
     ROW1(kolo_cuda_plan_uint8, kolo_cuda_plan_args_t),
+    ROW1(kolo_cuda_plan_int16, kolo_cuda_plan_args_t),
+    ROW1(kolo_cuda_plan_uint16, kolo_cuda_plan_args_t),
     ROW1(kolo_cuda_plan_int32, kolo_cuda_plan_args_t),
     ROW1(kolo_cuda_plan_uint32, kolo_cuda_plan_args_t),
     ROW1(kolo_cuda_plan_int64, kolo_cuda_plan_args_t),

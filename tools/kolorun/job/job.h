@@ -35,7 +35,7 @@ typedef struct {
     int pid;  /* 0: not told yet, or never */
     bool ended;
     int status, sig; /* its exit status as a shell has it; the signal that ended it, or 0 */
-    char how[200];   /* it ended: "exited with status 1" */
+    char how[320];   /* it ended: "exited with status 1" */
     kolorun_stream_t out, err;
     kolorun_sink_t files[2];
 } process_t;

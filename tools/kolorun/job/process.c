@@ -74,13 +74,18 @@ bool job_open_files(process_t *p)
     bool ok = n > 0 && (size_t)n + 8 < sizeof path && (mkdir(path, 0777) == 0 || errno == EEXIST);
     for (int k = 0; k < 2 && ok; k++) {
         snprintf(path + n, sizeof path - (size_t)n, k == 0 ? "/stdout" : "/stderr");
-        int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666);
+        int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
         if (!(ok = fd >= 0)) break;
         kolorun_sink_init(&p->files[k], fd);
         p->files[k].is_file = true;
         (k == 0 ? &p->out : &p->err)->file = &p->files[k];
     }
-    if (!ok) kolorun_sink_printf(&job->err, "--output-dir: cannot write %s: %s", path, strerror(errno));
+    if (!ok && errno == EEXIST)
+        kolorun_sink_printf(
+            &job->err, "--output-dir: %s is there already, from an earlier job: remove it, or name another folder",
+            path);
+    else if (!ok)
+        kolorun_sink_printf(&job->err, "--output-dir: cannot write %s: %s", path, strerror(errno));
     return ok;
 }
 
@@ -156,6 +161,15 @@ static void ended(process_t *p)
     job->policy->ended(job, p);
 }
 
+/* What looks like a line of a shell is none to kolorun. */
+static const char *hint_for(const char *program)
+{
+    size_t name = strspn(program, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_");
+    if (name > 0 && program[name] == '=') return "; a variable is given with -x NAME=VALUE";
+    if (strpbrk(program, " |&;<>$") != NULL) return "; a line of the shell is given as: sh -c 'LINE'";
+    return "";
+}
+
 /* A name without a slash is looked for in PATH alone, which surprises whoever is in the folder of the file. */
 static void print_not_started(process_t *p, const kolorun_host_t *agent, int number)
 {
@@ -170,8 +184,13 @@ static void print_not_started(process_t *p, const kolorun_host_t *agent, int num
     if (number == EACCES && kolorun_host_is_local(agent) && stat(program, &file) == 0)
         why = S_ISDIR(file.st_mode) ? "it is a directory" : "it may not be executed (chmod +x?)";
     if (number == EMFILE) why = "too many open files (ulimit -n)";
+    if (number == ENOENT && !in_path && kolorun_host_is_local(agent) && access(program, F_OK) == 0)
+        why = "what is to run it is not there: the interpreter that its first line names, or the dynamic loader";
+    const char *hint = here ?
+    try : in_path
+        ? hint_for(program) : "";
     snprintf(p->how, sizeof p->how, "cannot start %.60s: %s%s%s%.60s", program, why, in_path ? " in PATH" : "",
-             here ? try : "", here ? program : "");
+             hint, here ? program : "");
 }
 
 static void on_not_started(void *arg, kolorun_host_t *agent, int id, int error)

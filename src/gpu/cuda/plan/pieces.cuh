@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What the interpreter (interp.cuh) does with one piece: waits for the slots that it takes and for room where it
- * posts, moves or reduces the bytes, posts and gives back. By lines a piece is its own arrival: its bytes are waited
- * for where they are used.
+ * posts, moves or reduces the bytes, posts and gives back. By lines a piece is its own arrival: its bytes are
+ * waited for where they are used.
  */
 #ifndef KOLO_GPU_CUDA_PLAN_PIECES_CUH
 #define KOLO_GPU_CUDA_PLAN_PIECES_CUH
@@ -80,7 +80,7 @@ typedef struct {
     char *dst; /* NULL: nowhere but to slots */
     uint32_t bytes, nfrom, nto;
     uint32_t raw; /* by bit: operands that are raw input, to be scaled */
-    bool divide;
+    uint32_t finish;
 } kolo_plan_piece_t;
 
 template <typename T>
@@ -112,7 +112,8 @@ template <typename T> KOLO_DEV void kolo_plan_copy(const kolo_plan_block_t &b, c
 }
 
 template <typename T>
-KOLO_DEV void kolo_plan_reduce(const kolo_cuda_plan_args_t &a, const kolo_plan_block_t &b, const kolo_plan_piece_t &p)
+KOLO_DEV void kolo_plan_reduce(const kolo_cuda_plan_args_t &a, const kolo_plan_block_t &b,
+                               const kolo_plan_piece_t &p)
 {
     const int N = 16 / sizeof(T);
     bool dst_aligned = ((uint64_t)p.dst & 15) == 0;
@@ -121,12 +122,11 @@ KOLO_DEV void kolo_plan_reduce(const kolo_cuda_plan_args_t &a, const kolo_plan_b
         kolo_sum<T, N> sum;
         for (uint32_t k = 0; k < p.nfrom; k++) {
             const char *from = b.from[k];
-            kolo_vec_t x =
-                kolo_user_load<T>(from + 16ull * v, p.bytes - 16ull * v, ((uint64_t)from & 15) == 0);
+            kolo_vec_t x = kolo_user_load<T>(from + 16ull * v, p.bytes - 16ull * v, ((uint64_t)from & 15) == 0);
             kolo_sum<T, N> one;
             if (p.raw >> k & 1) { /* rounded, as other ranks get it */
                 kolo_sum_scaled(&one, x, a.l.c, true);
-                x = kolo_sum_rounded(&one, a.l.c, false);
+                x = kolo_sum_rounded(&one, a.l.c, KOLO_CUDA_AS_IT_IS);
             }
             kolo_sum_scaled(&one, x, a.l.c, false);
             if (k == 0)
@@ -134,14 +134,14 @@ KOLO_DEV void kolo_plan_reduce(const kolo_cuda_plan_args_t &a, const kolo_plan_b
             else
                 kolo_sum_join(&sum, one, a.l.c);
         }
-        kolo_plan_put<T>(b, p, v, kolo_sum_rounded(&sum, a.l.c, p.divide), dst_aligned);
+        kolo_plan_put<T>(b, p, v, kolo_sum_rounded(&sum, a.l.c, p.finish), dst_aligned);
     }
 }
 
 /* Operand `k` of a piece, vector `v` of 8 bytes; false: the host wants the kernel to end. */
 template <typename T>
-KOLO_DEV bool kolo_plan_line_in(const kolo_cuda_plan_args_t &a, const kolo_plan_block_t *b, const kolo_plan_piece_t &p,
-                                uint32_t k, uint32_t v, kolo_vec_t *x)
+KOLO_DEV bool kolo_plan_line_in(const kolo_cuda_plan_args_t &a, const kolo_plan_block_t *b,
+                                const kolo_plan_piece_t &p, uint32_t k, uint32_t v, kolo_vec_t *x)
 {
     const char *from = b->from[k];
     if (b->line[k]) return kolo_line_wait(a.l.c, (const kolo_vec_t *)from + v, b->line[k], v, b->peer[k], x);
@@ -149,7 +149,7 @@ KOLO_DEV bool kolo_plan_line_in(const kolo_cuda_plan_args_t &a, const kolo_plan_
     if (!(p.raw >> k & 1)) return true;
     kolo_sum<T, 8 / sizeof(T)> one; /* rounded, as other ranks get it */
     kolo_sum_scaled(&one, *x, a.l.c, true);
-    *x = kolo_sum_rounded(&one, a.l.c, false);
+    *x = kolo_sum_rounded(&one, a.l.c, KOLO_CUDA_AS_IT_IS);
     return true;
 }
 
@@ -169,14 +169,14 @@ KOLO_DEV void kolo_plan_lines(const kolo_cuda_plan_args_t &a, kolo_plan_block_t 
                 return;
             }
             kolo_sum<T, N> one;
-            if (p.nfrom == 1 && !p.divide) break; /* as it is */
+            if (p.nfrom == 1 && !p.finish) break; /* as it is */
             kolo_sum_scaled(&one, x, a.l.c, false);
             if (k == 0)
                 sum = one;
             else
                 kolo_sum_join(&sum, one, a.l.c);
         }
-        if (p.nfrom > 1 || p.divide) x = kolo_sum_rounded(&sum, a.l.c, p.divide);
+        if (p.nfrom > 1 || p.finish) x = kolo_sum_rounded(&sum, a.l.c, p.finish);
         if (p.dst) kolo_user_store8<T>(p.dst + 8ull * v, x, p.bytes - 8ull * v, ((uint64_t)p.dst & 7) == 0);
         uint32_t flag = kolo_line_flag(a.l.c, number, v);
         for (uint32_t u = 0; u < p.nto; u++)
@@ -186,8 +186,8 @@ KOLO_DEV void kolo_plan_lines(const kolo_cuda_plan_args_t &a, kolo_plan_block_t 
 
 /* Operand `k` of a piece, line `at` of `n`. For a whole warp. false: the host wants the kernel to end. */
 template <typename T>
-KOLO_DEV bool kolo_plan_line128_in(const kolo_cuda_args_t &c, const kolo_plan_block_t *b, const kolo_plan_piece_t &p,
-                                   uint32_t k, uint32_t at, uint32_t n, kolo_line_t *x)
+KOLO_DEV bool kolo_plan_line128_in(const kolo_cuda_args_t &c, const kolo_plan_block_t *b,
+                                   const kolo_plan_piece_t &p, uint32_t k, uint32_t at, uint32_t n, kolo_line_t *x)
 {
     const char *from = b->from[k];
     if (b->line[k])
@@ -197,7 +197,7 @@ KOLO_DEV bool kolo_plan_line128_in(const kolo_cuda_args_t &c, const kolo_plan_bl
     for (uint32_t i = 0; i < KOLO_LANES && (p.raw >> k & 1); i++) { /* rounded, as other ranks get it */
         kolo_sum<T, 16 / sizeof(T)> one;
         kolo_sum_scaled(&one, kolo_vec_of(x->w[i]), c, true);
-        kolo_words_of(x->w[i], kolo_sum_rounded(&one, c, false));
+        kolo_words_of(x->w[i], kolo_sum_rounded(&one, c, KOLO_CUDA_AS_IT_IS));
     }
     return true;
 }
@@ -209,7 +209,7 @@ KOLO_DEV void kolo_plan_lines128(const kolo_cuda_args_t &c, kolo_plan_block_t *b
 {
     const int N = 16 / sizeof(T);
     const uint64_t flag = kolo_line128_flag(c, number);
-    const bool aligned = ((uint64_t)p.dst & 7) == 0, sums = p.nfrom > 1 || p.divide;
+    const bool aligned = ((uint64_t)p.dst & 7) == 0, sums = p.nfrom > 1 || p.finish;
     uint32_t lines = ((p.bytes + 7) / 8 + KOLO_LINE_WORDS - 1) / KOLO_LINE_WORDS, n;
     for (uint32_t at = kolo_group(); (n = kolo_batch<1>(at, lines)); at += n * kolo_groups()) {
         kolo_line_t x = {};
@@ -230,7 +230,8 @@ KOLO_DEV void kolo_plan_lines128(const kolo_cuda_args_t &c, kolo_plan_block_t *b
             }
         }
 #pragma unroll
-        for (uint32_t i = 0; i < KOLO_LANES && sums; i++) kolo_words_of(x.w[i], kolo_sum_rounded(&sum[i], c, p.divide));
+        for (uint32_t i = 0; i < KOLO_LANES && sums; i++)
+            kolo_words_of(x.w[i], kolo_sum_rounded(&sum[i], c, p.finish));
         if (p.dst) kolo_words_store<T>(&x, p.dst, at, at < lines ? p.bytes : 0, aligned);
         for (uint32_t u = 0; u < p.nto; u++) kolo_line128_store(b->to[u] + 128ull * at, &x, flag, at < lines);
     }
@@ -259,12 +260,13 @@ KOLO_DEV void kolo_plan_move(const kolo_cuda_plan_args_t &a, const kolo_plan_at_
     uint32_t place = in.op == KOLO_CUDA_OP_REDUCE_MANY ? in.own_place
                      : takes                           ? (in.flags & KOLO_CUDA_FLAG_RX_FIRST) != 0
                                                        : dst_first;
-    bool puts = in.op == KOLO_CUDA_OP_PUT, divide = (in.flags & KOLO_CUDA_FLAG_FINAL) && a.l.c.divide;
+    bool puts = in.op == KOLO_CUDA_OP_PUT;
+    uint32_t finish = in.flags & KOLO_CUDA_FLAG_FINAL ? a.l.c.finish : (uint32_t)KOLO_CUDA_AS_IT_IS;
     uint32_t raw = has_src && in.src.buf == KOLO_CUDA_BUF_SRC ? 1u << place : 0;
     if (in.flags & KOLO_CUDA_FLAG_RAW) raw |= 1u << (!(in.flags & KOLO_CUDA_FLAG_RX_FIRST) && in.src.n);
     if (!a.l.c.reduce || a.l.c.scale == KOLO_CUDA_SCALE_NONE) raw = 0;
     char *dst = puts ? b->put : kolo_plan_address(a, at, in.dst, k);
-    kolo_plan_piece_t p = {dst, bytes, (puts ? 0 : takes) + has_src + pair, readers, raw, divide};
+    kolo_plan_piece_t p = {dst, bytes, (puts ? 0 : takes) + has_src + pair, readers, raw, finish};
     if (kolo_tid() == 0) {
         if (has_src) b->from[place] = kolo_plan_address(a, at, in.src, k);
         if (pair) b->from[!place] = p.dst;
@@ -276,7 +278,7 @@ KOLO_DEV void kolo_plan_move(const kolo_cuda_plan_args_t &a, const kolo_plan_at_
         kolo_plan_lines<T>(a, b, p, number);
     else if (at.run->way == KOLO_CUDA_BY_LINES_128)
         kolo_plan_lines128<T>(a.l.c, b, p, number);
-    else if (p.nfrom > 1 || p.raw || p.divide)
+    else if (p.nfrom > 1 || p.raw || p.finish)
         kolo_plan_reduce<T>(a, *b, p);
     else
         kolo_plan_copy<T>(*b, p);
@@ -322,8 +324,8 @@ KOLO_DEV void kolo_plan_trace_end(const kolo_cuda_plan_args_t &a, const kolo_pla
     const kolo_cuda_conn_t &c = at.conns[conn];
     uint32_t n = kolo_count_up(&trace->count);
     if (n >= trace->capacity) return;
-    ((kolo_cuda_step_t *)(trace + 1))[n] = kolo_cuda_step_t{c.peer, at.replica, kolo_plan_chunk(at, s, k), at.tile,
-                                                           c.lane, c.dir,      c.node, (uint8_t)s.buf, {0, 0, 0}};
+    ((kolo_cuda_step_t *)(trace + 1))[n] = kolo_cuda_step_t{
+        c.peer, at.replica, kolo_plan_chunk(at, s, k), at.tile, c.lane, c.dir, c.node, (uint8_t)s.buf, {0, 0, 0}};
 }
 KOLO_DEV void kolo_plan_record(const kolo_cuda_plan_args_t &a, const kolo_plan_at_t &at, const kolo_cuda_insn_t &in,
                                uint32_t k, uint32_t rx, uint32_t tx)

@@ -142,7 +142,7 @@ typedef struct {
 } kolo_cuda_plan_run_t;
 
 /* l: its layout, regions, mailbox, number, word and mark; src and dst, and how others see them; operator and
- * factor, with scale and divide as they are for raw inputs and for results. Where the first program passes
+ * factor, with scale and finish as they are for raw inputs and for results. Where the first program passes
  * references, the kernels of all ranks meet first (direct.cuh): if one rank's buffers cannot be reached by all, all
  * run the second. */
 typedef struct {

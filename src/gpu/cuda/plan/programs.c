@@ -214,7 +214,7 @@ kolo_status_t kolo_cuda_plans_launch(kolo_cuda_state_t *s, const kolo_exec_call_
     if (!blocks) return KOLO_OK; /* this rank has no part in it */
     KOLO_TRY(bring(s, g, region, call->stream));
     kolo_type_t type = call->coll == KOLO_COLL_BARRIER || call->reducer.type >= KOLO_EXEC_DEVICE_TYPES
-                           ? KOLO_UINT8 /* only moved */
+                           ? KOLO_UINT8 /* of one byte, or only moved */
                            : call->reducer.type;
     return kolo_cuda_put(s, s->kernels->collective[KOLO_CUDA_PLAN][type],
                          (kolo_cuda_grid_t){blocks, KOLO_CUDA_THREADS}, &s->plans->args, call->stream);
