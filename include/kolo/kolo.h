@@ -524,9 +524,9 @@ kolo_status_t kolo_group_drop(void);
 
 /* ---- user operators ---------------------------------------------------------------------------------------- */
 
-/* Makes an operator, *op: the sum in which this rank's input is first multiplied with *scalar, a value of `type` (float
- * or integer) that is read by this call and may differ between ranks. For `comm` and `type` only, at most 62 at a time.
- * The caller frees it with kolo_op_destroy(), at the earliest when the last call that uses it has returned.
+/* Makes an operator, *op: the sum in which this rank's input is first multiplied with *scalar, a number of `type`
+ * that is read by this call and may differ between ranks. For `comm` and `type` only, at most 62 at a time. The
+ * caller frees it with kolo_op_destroy(), at the earliest when the last call that uses it has returned.
  *
  * Where *scalar is memory of the communicator's GPU, every operation reads it when it runs, as it reads its input,
  * and every replay of a captured one. KOLO_ERR_UNSUPPORTED where operations go over several hosts or through memory
