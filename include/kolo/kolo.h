@@ -526,7 +526,11 @@ kolo_status_t kolo_group_drop(void);
 
 /* Makes an operator, *op: the sum in which this rank's input is first multiplied with *scalar, a number of `type`
  * that is read by this call and may differ between ranks. For `comm` and `type` only, at most 62 at a time. The
- * caller frees it with kolo_op_destroy(), at the earliest when the last call that uses it has returned. */
+ * caller frees it with kolo_op_destroy(), at the earliest when the last call that uses it has returned.
+ *
+ * Where *scalar is memory of the communicator's GPU, every operation reads it when it runs, as it reads its input,
+ * and every replay of a captured one. KOLO_ERR_UNSUPPORTED where operations go over several hosts or through memory
+ * of the host. */
 kolo_status_t kolo_op_create_premul_sum(kolo_op_t *op, const void *scalar, kolo_type_t type, kolo_comm_t comm);
 /* The function of a user operator: inout[i] = f(in[i], inout[i]) for count elements; must be associative and
  * commutative, and the same on all ranks. Called on the thread that runs the collective. */

@@ -137,11 +137,12 @@ typedef struct {
 } kolo_exec_move_t;
 
 typedef struct kolo_exec_ops {
-    const char *name;                 /* in KOLO_GPU_EXECUTOR, too */
-    const char *needs;                /* of the GPUs, in words */
-    bool by_kernels;                  /* kernels are looked for when it may be chosen, for each GPU */
-    bool by_plans;                    /* it runs plans (env->plan) */
-    bool by_host;                     /* operations are run, counted and recorded by the communicator's host side */
+    const char *name;  /* in KOLO_GPU_EXECUTOR, too */
+    const char *needs; /* of the GPUs, in words */
+    bool by_kernels;   /* kernels are looked for when it may be chosen, for each GPU */
+    bool by_plans;     /* it runs plans (env->plan) */
+    bool reads;        /* scalars in the GPU's memory, when an operation runs (kolo_reducer_t.pre_at) */
+    bool by_host;      /* operations are run, counted and recorded by the communicator's host side */
     const kolo_param_table_t *params; /* its own; NULL: it has none */
     /* Can it serve a communicator with these GPUs? Says why, or why not; every rank answers the same. */
     bool (*serves)(const kolo_exec_gpus_t *gpus, char why[KOLO_EXEC_WHY]);

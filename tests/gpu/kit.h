@@ -31,11 +31,12 @@ typedef struct {
     uint64_t calls; /* of the chain test */
     uint64_t soak;  /* calls of the test that checks on the GPU */
     bool graph;     /* there: from graphs */
+    int programs;   /* random ones */
     uint64_t order; /* calls of the test of sums in the order of ranks */
     int fresh;      /* calls of the test with memory that comes and goes */
     bool faults;
     bool windows;
-    bool clients;
+    bool clients, places;
     bool vmm;   /* buffers over pieces that were mapped beside each other */
     bool alone; /* each process sees a GPU of its own, and no other */
     bool twice; /* all processes see one GPU alone, the same */

@@ -303,8 +303,8 @@ static int usage(const char *name)
 {
     fprintf(stderr,
             "usage: %s [--ranks N] [--devices D] [--one-thread | --processes] [--host] [--quick] [--faults]\n"
-            "       [--stress SECONDS] [--calls N] [--fresh N] [--soak N [--graph]] [--windows] [--clients] "
-            "[--order N] "
+            "       [--stress SECONDS] [--calls N] [--fresh N] [--programs N] [--places] [--soak N [--graph]]\n"
+            "       [--order N] [--windows] [--clients] "
             "[--vmm] [--seed S] "
             "[--limit SECONDS] [--hosts H | --hosts N+N...] [--twice] [--alone] "
             "[-v]\n"
@@ -332,8 +332,8 @@ static bool parse(int argc, char **argv, int *child, int *fd)
         {"shared", 1, NULL, 'F'},    {"verbose", 0, NULL, 'v'}, {"hosts", 1, NULL, 'H'},
         {"twice", 0, NULL, 'T'},     {"alone", 0, NULL, 'A'},   {"fresh", 1, NULL, 'r'},
         {"windows", 0, NULL, 'w'},   {"soak", 1, NULL, 'k'},    {"graph", 0, NULL, 'g'},
-        {"vmm", 0, NULL, 'V'},       {"clients", 0, NULL, 'O'}, {"order", 1, NULL, 'K'},
-        {NULL, 0, NULL, 0}};
+        {"vmm", 0, NULL, 'V'},       {"clients", 0, NULL, 'O'}, {"programs", 1, NULL, 'P'},
+        {"places", 0, NULL, 'L'},    {"order", 1, NULL, 'K'},   {NULL, 0, NULL, 0}};
     for (int c; (c = getopt_long(argc, argv, "v", longs, NULL)) != -1;) {
         long long number = optarg ? atoll(optarg) : 0;
         switch (c) {
@@ -366,6 +366,12 @@ static bool parse(int argc, char **argv, int *child, int *fd)
             break;
         case 'r':
             options.fresh = (int)number;
+            break;
+        case 'L':
+            options.places = true;
+            break;
+        case 'P':
+            options.programs = (int)number;
             break;
         case 'k':
             options.soak = (uint64_t)number;

@@ -5,6 +5,7 @@
  */
 #include "comm/call/call.h"
 #include "exec/host/reduce_types.h"
+#include "mem/mem.h"
 #include "mem/range.h"
 
 #include <stdlib.h>
@@ -26,6 +27,13 @@ static kolo_status_t add(kolo_comm_t comm, const kolo_reducer_t *reducer, int nu
 {
     kolo_body_t *body = kolo_handle_visit(comm, what);
     if (!body) return KOLO_ERR_INVALID_ARGUMENT;
+    if (reducer->pre_at && !(body->exec && body->exec->reads)) {
+        kolo_handle_leave(comm);
+        return kolo_fail(KOLO_ERR_UNSUPPORTED,
+                         "%s: the scalar is memory of a GPU, which %s rank %d cannot read there: its operations do "
+                         "not run by kernels of that GPU alone; pass it in memory of the host",
+                         what, comm->name, comm->rank);
+    }
     kolo_status_t status = KOLO_ERR_NO_MEMORY;
     for (int i = 0; i < KOLO_MAX_USER_OPS && status != KOLO_OK; i++) {
         int this = KOLO_OP_BUILTIN_COUNT + i;
@@ -92,6 +100,14 @@ static int64_t read_int(const void *scalar, kolo_type_t type)
     }
 }
 
+static bool on_device(const void *p)
+{
+    kolo_mem_place_t place;
+    if (!kolo_mem_has_devices()) return false;
+    kolo_mem_find(p, &place);
+    return place.ops != &kolo_mem_host;
+}
+
 kolo_status_t kolo_op_create_premul_sum(kolo_op_t *op, const void *scalar, kolo_type_t type, kolo_comm_t comm)
 {
     kolo_reducer_t r;
@@ -104,7 +120,9 @@ kolo_status_t kolo_op_create_premul_sum(kolo_op_t *op, const void *scalar, kolo_
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "op_create_premul_sum: a bool cannot be multiplied");
     KOLO_TRY(kolo_reducer_init(&r, type, KOLO_SUM, (uint32_t)comm->nranks));
     r.pre = r.pre_own = true;
-    if (kolo_type_is_float(type))
+    if (on_device(scalar))
+        r.pre_at = scalar;
+    else if (kolo_type_is_float(type))
         r.pre_float = read_float(scalar, type);
     else
         r.pre_int = read_int(scalar, type);

@@ -194,6 +194,8 @@ static kolo_status_t check_call(kolo_cuda_state_t *s, const kolo_exec_call_t *c)
     kolo_exec_reach(c, s->regions.rank, s->regions.nranks, &src, &dst);
     if (c->kind == KOLO_EXEC_COLL && kolo_coll_reduces(c->coll) && !kolo_exec_device_reduces(&c->reducer))
         return kolo_exec_refuse_reducer(&c->reducer);
+    if (KOLO_UNLIKELY(c->reducer.pre_at != NULL))
+        KOLO_TRY(kolo_cuda_check_memory(s, c->reducer.pre_at, c->elem, "the scalar"));
     if (c->src) KOLO_TRY(kolo_cuda_check_memory(s, c->src, src, "the source"));
     if (c->dst) KOLO_TRY(kolo_cuda_check_memory(s, c->dst, dst, "the destination"));
     return KOLO_OK;
@@ -336,6 +338,7 @@ const kolo_exec_ops_t kolo_exec_cuda = {.name = "cuda",
                                         .needs = "kernels for all GPUs, that reach each other's memory",
                                         .by_kernels = true,
                                         .by_plans = true,
+                                        .reads = true,
                                         .params = &kolo_exec_cuda_params,
                                         .serves = serves,
                                         .open = open_state,
