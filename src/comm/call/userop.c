@@ -27,7 +27,7 @@ static kolo_status_t add(kolo_comm_t comm, const kolo_reducer_t *reducer, int nu
 {
     kolo_body_t *body = kolo_handle_visit(comm, what);
     if (!body) return KOLO_ERR_INVALID_ARGUMENT;
-    if (reducer->pre_at && !(body->exec && body->exec->reads)) {
+    if (reducer->pre_at && !(body->gpu.exec && body->gpu.exec->reads)) {
         kolo_handle_leave(comm);
         return kolo_fail(KOLO_ERR_UNSUPPORTED,
                          "%s: the scalar is memory of a GPU, which %s rank %d cannot read there: its operations do "
