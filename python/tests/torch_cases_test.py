@@ -127,7 +127,7 @@ def work(args):
     if args.backend == "kolo":
         import kolocomm.torch  # noqa: F401
     rank, ranks = int(os.environ["RANK"]), args.ranks
-    control = dist.TCPStore("127.0.0.1", int(os.environ["MASTER_PORT"]), ranks, rank == 0, timeout=datetime.timedelta(seconds=3 * LIMIT_S))
+    control = dist.TCPStore("127.0.0.1", int(os.environ["CONTROL_PORT"]), ranks, rank == 0, timeout=datetime.timedelta(seconds=3 * LIMIT_S))
     module = load(args.backend)
     module.default_pg_timeout = TIMEOUT_S
 
@@ -150,10 +150,10 @@ def start(args):
     with tempfile.TemporaryDirectory() as folder:
         for name in ("barrier", "test_dir", "init_dir"):
             os.mkdir(os.path.join(folder, name))
-        with socket.socket() as s:
-            s.bind(("127.0.0.1", 0))
-            port = s.getsockname()[1]
-        env = {**os.environ, "WORLD_SIZE": str(args.ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "TEMP_DIR": folder, "BACKEND": args.backend, "PYTORCH_PRINT_REPRO_ON_FAILURE": "0",
+        with socket.socket() as s, socket.socket() as t:
+            s.bind(("127.0.0.1", 0)), t.bind(("127.0.0.1", 0))
+            port, control = s.getsockname()[1], t.getsockname()[1]  # the first is for cases that make a store themselves
+        env = {**os.environ, "WORLD_SIZE": str(args.ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "CONTROL_PORT": str(control), "TEMP_DIR": folder, "BACKEND": args.backend, "PYTORCH_PRINT_REPRO_ON_FAILURE": "0",
                "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
         cmd = [sys.executable, __file__, "--backend", args.backend, "--ranks", str(args.ranks), "--folder", folder, *args.patterns]
         log = open(args.log, "w", encoding="utf-8") if args.log else subprocess.DEVNULL

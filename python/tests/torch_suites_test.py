@@ -10,6 +10,7 @@ fails. --out writes the same into a file.
 """
 import argparse
 import datetime
+import fnmatch
 import importlib.util
 import os
 import re
@@ -153,8 +154,11 @@ def torchft(args):
     rows = {}
     for cls in groups:
         in_words_of_kolo(cls)
+        cases = [c for c in cases_of(cls) if fnmatch.fnmatch(f"{cls.__name__}.{c._testMethodName}", args.only)]
+        if not cases:
+            continue
         cls.setUpClass()
-        for case in cases_of(cls):
+        for case in cases:
             rows[f"{cls.__name__}.{case._testMethodName}"] = run_one(case)
             print(f"{cls.__name__}.{case._testMethodName}: {rows[f'{cls.__name__}.{case._testMethodName}'][0]}", file=sys.stderr, flush=True)
         try:
@@ -170,6 +174,7 @@ def main():
     parser.add_argument("file")
     parser.add_argument("--backend", default="kolo")
     parser.add_argument("--out")
+    parser.add_argument("--only", default="*", help="cases whose names fit this pattern")
     parser.add_argument("-v", action="store_true")
     parser.add_argument("--folder", help=argparse.SUPPRESS)
     args = parser.parse_args()
