@@ -28,7 +28,7 @@ const char *kolo_status_string(kolo_status_t status)
     case KOLO_OK:
         return "ok";
     case KOLO_IN_PROGRESS:
-        return "in progress: ask kolo_comm_get_async_error";
+        return "in progress: not complete yet";
     case KOLO_ERR_INVALID_ARGUMENT:
         return "invalid argument: a value is out of its domain, nothing was done";
     case KOLO_ERR_INVALID_USAGE:

@@ -74,6 +74,8 @@ def test_mistyped_options_are_guessed():
         status, _, err = run(*args)
         assert status == 2 and want in err.splitlines(), (args, err)
     assert "did you mean" not in run("--nonsense", "true")[2]
+    for option in ("--nproc_per_node", "--nproc-per-node=2"):  # torchrun's
+        assert "did you mean -n N?" in run(option, "2", "true")[2].splitlines(), option
 
 
 def test_a_wrong_line_of_a_host_file_is_numbered():

@@ -12,6 +12,7 @@
 #include <atomic>
 #include <memory>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 namespace nb = nanobind;
@@ -90,6 +91,18 @@ template <class F> void run(kolo_comm_t comm, F &&f)
 std::string words(const char *format, ...) __attribute__((format(printf, 1, 2)));
 // A limit in seconds as milliseconds; None: a very long one. What is no limit is refused.
 double limit_of(nb::handle timeout);
+
+// An argument whose type is not in the signature, as a number or a text; raises InvalidArgument if it is something
+// else.
+template <typename T> T want(nb::handle value, const char *what)
+{
+    T wanted;
+    if (nb::try_cast<T>(value, wanted)) return wanted;
+    const char *kind = std::is_same_v<T, std::string> ? "a str"
+                       : std::is_same_v<T, bool>      ? "True or False"
+                                                      : "a whole number";
+    refuse(words("%s is %.80s; %s is needed, in its range", what, nb::repr(value).c_str(), kind));
+}
 
 // Numbers of processes since fork(): a handle of the parent is refused in the child.
 int forks();
