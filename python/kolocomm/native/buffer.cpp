@@ -224,13 +224,7 @@ bool Buffer::from_dlpack(nb::handle array, const char *what, bool writable)
     if (!managed) throw nb::python_error();
     const nb::dlpack::dltensor &t = managed->tensor;
     owner_ = capsule; // its own end frees the tensor
-<<<<<<< HEAD
-    if (!find_dlpack_type(t.dtype, &type))
-        refuse_type(what, t.dtype.code == 5 ? "complex"
-                                            : nb::cast<std::string>(nb::str(nb::object(array.attr("dtype")))));
-=======
     if (!find_dlpack_type(t.dtype, &type)) refuse_type(what, t.dtype.code == 5 ? "complex" : dtype_name(array));
->>>>>>> main
     if (!rows_follow(t)) refuse_gaps(what);
     count = 1;
     for (int i = 0; i < t.ndim; i++) count *= (size_t)t.shape[i];
@@ -267,11 +261,7 @@ Buffer::Buffer(nb::handle array, const char *what, bool writable)
     if (from_protocol(array, what, writable)) return;
     // numpy with types of ml_dtypes: only their names tell.
     if (nb::hasattr(array, "dtype") && PyObject_CheckBuffer(array.ptr())) {
-<<<<<<< HEAD
-        std::string dtype = nb::cast<std::string>(nb::str(nb::object(array.attr("dtype"))));
-=======
         std::string dtype = dtype_name(array);
->>>>>>> main
         for (const char *name : others)
             if (dtype == name) {
                 owner_ = array.attr("view")(dtype == "bfloat16" ? "uint16" : "uint8");

@@ -3,7 +3,6 @@
 // Communicators: how they begin, change and end.
 #include "launch.hpp"
 
-#include <climits>
 #include <kolo/job.h>
 
 #include <cstring>
@@ -372,22 +371,6 @@ Comm *adopt(kolo_comm_t handle)
     return c.release();
 }
 
-static int number_of(const char *option, nb::handle value)
-{
-    nb::object number = nb::steal(PyNumber_Index(value.ptr()));
-    if (!number.is_valid()) {
-        PyErr_Clear();
-        refuse(words("%s is a %s, and has to be a whole number", option,
-                     nb::cast<std::string>(value.type().attr("__name__")).c_str()));
-    }
-    int overflow = 0;
-    long n = PyLong_AsLongAndOverflow(number.ptr(), &overflow);
-    if (overflow || n < INT_MIN || n > INT_MAX)
-        refuse(words("%s is %s, and the largest number there is %d", option,
-                     nb::cast<std::string>(nb::str(number)).c_str(), INT_MAX));
-    return (int)n;
-}
-
 kolo_config_t config_of(const nb::kwargs &given, std::string *name)
 {
     kolo_config_t config = KOLO_CONFIG_INITIALIZER;
@@ -397,11 +380,7 @@ kolo_config_t config_of(const nb::kwargs &given, std::string *name)
         if (value.is_none()) continue;
         if (found) *name = want<std::string>(value, "name"), config.name = name->c_str();
         for (const Option &o : options)
-<<<<<<< HEAD
-            if (option == o.name) config.*o.field = number_of(o.name, value), found = true;
-=======
             if (option == o.name) config.*o.field = want<int>(value, o.name), found = true;
->>>>>>> main
         if (!found)
             refuse(words("there is no option %s: there are name, op_timeout_ms, init_timeout_ms, device, "
                          "gpu_profile and split_share",
