@@ -32,12 +32,11 @@ KNOWN = {
     "test_all_to_all_cuda": "wants GPUs",
     "test_all_to_all_cuda_complex": "wants GPUs",
     "test_all_to_all_full_group_cuda": "wants GPUs",
-    "test_barrier_timeout_full_group": "wants Gloo's words",
-    "test_barrier_timeout_global": "makes a store at this program's port",
+    "test_barrier_timeout_full_group": "wants a time-out where Kolo says at once that the other ranks have left without the barrier",
+    "test_barrier_timeout_global": "the same",
     "test_batch_isend_irecv_mixed_backend_err": "wants GPUs",
     "test_batch_isend_irecv_op_err": "wants GPUs",
-    "test_ddp_logging_data_cpu": "wants the name \"custom\" of a backend that torch does not know",
-    "test_monitored_barrier_gloo_rank_0_timeout": "wants Gloo's words",
+    "test_ddp_logging_data_cpu": "DDP's log calls every backend \"custom\" that is not one of torch's own",
     "test_new_subgroups_with_group_param": "wants three ranks",
 }
 
