@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The thread's last error text. See status.h.
+ * The calling thread's last error. kolo_fail() and its kin write the text, without control characters, since words
+ * of peers are in it, and log it; kolo_get_last_error(NULL) reads it.
  */
 #include "base/status.h"
 #include "base/log.h"

@@ -21,7 +21,7 @@
 #include <stdio.h>
 #include <string.h>
 
-bool kolo_ifname_matches(const char *list, const char *name)
+bool kolo_address_ifname_matches(const char *list, const char *name)
 {
     bool invert = false, exact = false, found = false;
     for (; *list == '^' || *list == '='; list++) {
@@ -70,7 +70,7 @@ static bool has_way_out(const view_t *view, const struct ifaddrs *ifa)
 static int interface_class(const view_t *view, const struct ifaddrs *ifa)
 {
     if (kolo_link_values.socket_ifname != NULL && kolo_link_values.socket_ifname[0] != '\0')
-        return kolo_ifname_matches(kolo_link_values.socket_ifname, ifa->ifa_name) ? 0 : -1;
+        return kolo_address_ifname_matches(kolo_link_values.socket_ifname, ifa->ifa_name) ? 0 : -1;
     if (ifa->ifa_flags & IFF_LOOPBACK) return 2;
     return !has_way_out(view, ifa) && kolo_route_is_virtual(ifa->ifa_name) ? 1 : 0;
 }

@@ -287,15 +287,15 @@ static void ranks_join_over_ipv6(void **state)
 static void interface_lists_follow_the_syntax(void **state)
 {
     (void)state;
-    test_true(kolo_ifname_matches("eth,ib", "eth0"));
-    test_true(kolo_ifname_matches("eth,ib", "ib12"));
-    test_false(kolo_ifname_matches("eth,ib", "lo"));
-    test_true(kolo_ifname_matches("=eth0", "eth0"));
-    test_false(kolo_ifname_matches("=eth0", "eth01"));
-    test_false(kolo_ifname_matches("^docker,lo", "docker0"));
-    test_true(kolo_ifname_matches("^docker,lo", "eth0"));
-    test_true(kolo_ifname_matches("^=docker0", "docker01"));
-    test_false(kolo_ifname_matches("^=docker0", "docker0"));
+    test_true(kolo_address_ifname_matches("eth,ib", "eth0"));
+    test_true(kolo_address_ifname_matches("eth,ib", "ib12"));
+    test_false(kolo_address_ifname_matches("eth,ib", "lo"));
+    test_true(kolo_address_ifname_matches("=eth0", "eth0"));
+    test_false(kolo_address_ifname_matches("=eth0", "eth01"));
+    test_false(kolo_address_ifname_matches("^docker,lo", "docker0"));
+    test_true(kolo_address_ifname_matches("^docker,lo", "eth0"));
+    test_true(kolo_address_ifname_matches("^=docker0", "docker01"));
+    test_false(kolo_address_ifname_matches("^=docker0", "docker0"));
 }
 
 static void who_names_no_interface_is_told_which_there_are(void **state)
