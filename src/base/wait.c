@@ -268,12 +268,9 @@ static void arm(kolo_wait_t *wait)
 
 static void disarm(kolo_wait_t *wait)
 {
-    for (uint32_t i = 0; i < wait->nwakers; i++) {
-        uint64_t count;
+    /* A ring that comes too late cuts the next sleep short. */
+    for (uint32_t i = 0; i < wait->nwakers; i++)
         atomic_store_explicit(wait->wakers[i]->asleep, 0, memory_order_relaxed);
-        ssize_t n = read(wait->wakers[i]->event_fd, &count, sizeof count);
-        (void)n;
-    }
     wait->armed = false;
 }
 
@@ -286,7 +283,7 @@ static void park(kolo_wait_t *wait)
         if (left < (uint64_t)ms) ms = (int)left;
     }
     if (wait->nwakers == 1) {
-        struct epoll_event events[8]; /* edge-triggered sockets: all that are ready count as seen */
+        struct epoll_event events[8]; /* edge-triggered: all that are ready count as seen */
         epoll_wait(wait->wakers[0]->epoll_fd, events, 8, ms);
     } else {
         struct pollfd fds[KOLO_WAIT_MAX_WAKERS];
