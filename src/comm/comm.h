@@ -10,16 +10,14 @@
 #ifndef KOLO_COMM_COMM_H
 #define KOLO_COMM_COMM_H
 
-#include "algo/algo.h"
 #include "base/type.h"
+#include "comm/call/plans.h"
+#include "comm/call/track.h"
+#include "comm/connect.h"
 #include "comm/gpu/device.h"
+#include "comm/life/state.h"
 #include "comm/params.h"
-#include "comm/record.h"
-#include "diag/diag.h"
-#include "exec/host/exec.h"
 #include "topo/topo.h"
-#include "tune/tune.h"
-#include "wire/control.h"
 
 #include <pthread.h>
 
@@ -75,58 +73,6 @@ typedef struct kolo_call {
     uint32_t share;  /* its share of a group (share.c) */
 } kolo_call_t;
 
-/* ---- connections and bound plans ---- */
-
-typedef struct kolo_comm_conn {
-    kolo_plan_conn_t key; /* dir, node, lane, peer */
-    kolo_proto_t proto;
-    union {
-        kolo_tx_t tx;
-        kolo_rx_t rx;
-    } u;
-    struct kolo_comm_conn *next;
-} kolo_comm_conn_t;
-
-/* A plan with its connections: made once per (collective, algorithm, root), found by the memo. */
-typedef struct kolo_bound {
-    kolo_plan_t *plan;
-    kolo_tx_t **tx;
-    kolo_rx_t **rx;
-    void *state;
-    bool exchange;     /* kolo_pair_is() */
-    uint64_t ref_tile; /* tiles of this length; 0: as slots allow */
-    size_t bounce;     /* kolo_task_bounce_bytes() */
-    struct kolo_bound *next;
-} kolo_bound_t;
-/* Tiles of references: nearly any length; shorter where data is also reduced and passed on, so that it stays in
- * cache. */
-#define KOLO_REF_TILE (1u << 26)
-/* A message is one tile of any length: messages of a group follow each other whole, because the other end may have
- * grouped them differently. */
-#define KOLO_P2P_TILE        ((uint64_t)1 << 62)
-#define KOLO_REF_REDUCE_TILE (256u << 10)
-
-#define KOLO_MEMO_BITS  5 /* of the number of a set of two entries */
-#define KOLO_MEMO_SLOTS (2 << KOLO_MEMO_BITS)
-typedef struct { /* how to run calls of one signature; the signature has root and count only modulo something, so
-                    both are here, too */
-    uint64_t signature, count;
-    uint32_t root;
-    bool v, reduces;
-    uint8_t way; /* kolo_way_number() */
-    uint32_t piece_bytes;
-    kolo_bound_t *bound;      /* the plan; NULL: by lines */
-    kolo_task_step_fn_t loop; /* over lines; NULL: by the plan */
-    kolo_reducer_t reducer;   /* unless the operator is a user's: words have no number for those */
-} kolo_memo_t;
-
-#define KOLO_MAX_USER_OPS 64
-typedef struct {
-    bool used;
-    kolo_type_t type;
-    kolo_reducer_t reducer;
-} kolo_user_op_t;
-
 /* Why operations end early. The first reason stays, except that an abort replaces it. */
 enum {
     KOLO_STOP_NONE,
@@ -162,100 +108,36 @@ static inline void kolo_record_begin(kolo_recording_t *r, const kolo_call_t *cal
     r->now = e;
 }
 
-/* Values that the ranks agree on: the smallest of each. */
-typedef struct {
-    uint64_t l3_bytes, local_slot_bytes, remote_slot_bytes, ll_slot_bytes;
-    uint64_t fanout, refs, ll; /* 0 or 1 */
-} kolo_agreed_t;
+typedef struct {             /* how its operations end early (stop.c) */
+    _Atomic uint32_t abort;  /* kolo_comm_abort(): every wait of this communicator looks at it */
+    _Atomic uint32_t reason; /* KOLO_STOP_*: every wait of an operation looks at it */
+    kolo_waker_t *bell;      /* of the thread that moves messages with tags; under the handle's error_lock */
+} kolo_body_stop_t;
 
-typedef struct { /* which rank to ask next and when, while an operation waits (mismatch.c) */
-    uint64_t operation, ask_at_ns, pause_ns;
-    uint32_t turn, asked;
-} kolo_stalled_t;
-
+/* Each room's part is one member, whose type is in that room's header. */
 typedef struct kolo_body {
     int rank, nranks;
     const char *name; /* in the handle */
     int init_timeout_ms;
     _Atomic int op_timeout_ms; /* kolo_comm_set_op_timeout() */
-    bool blocking, split_share;
-    int device;                  /* -1: the CPU */
-    int gpu_profile;             /* KOLO_GPU_LATENCY and others */
-    int order;                   /* KOLO_ORDER_FREE, KOLO_ORDER_RANKS */
-    const kolo_exec_ops_t *exec; /* of the device */
-    void *_Atomic exec_state;
-    kolo_host_side_t host_side, lane_side; /* what its operations on the host run on */
-    /* Of a hierarchical communicator: the ranks of this host; those of this rank's lane, NULL if it has none. */
-    struct kolo_body *inside, *across;
-    struct kolo_body *owner; /* of such a part: the hierarchical communicator */
-    int *owner_ranks;        /* of such a part: its ranks' numbers there */
-    struct {
-        _Atomic uint64_t calls;        /* user calls so far; their numbers are those of diag/diag.h's second row */
-        uint64_t step;                 /* of a part: the last call whose kernels were launched */
-        uint64_t next;                 /* the call after the messages under way; 0: not known */
-        kolo_stalled_t stalled;        /* the call that takes long */
-    } levels;                          /* of a hierarchical one */
-    _Atomic uint32_t device_cancelled; /* its kernels must end */
-    bool went;                         /* this rank has left; others may not have */
-    kolo_call_word_t ends_as; /* the call that finalizes it, as its user knows it; 0: kolo_comm_finalize() */
-    bool suspended;           /* has no device memory now; used by the operation whose turn it is */
-    kolo_device_watch_t watch;
-
+    struct kolo_comm *handle;
     kolo_oob_t *oob;
     kolo_member_t member;
-    kolo_agreed_t agreed;
-    struct {                     /* from the parent, until this one is set up */
-        kolo_peer_card_t *cards; /* by rank; NULL: to be asked for */
-        kolo_agreed_t agreed;
-    } borrowed;
     kolo_wire_ctx_t ctx;
-    bool ctx_open;
-    kolo_tune_env_t tune;
-    kolo_tune_sizes_t sizes;
-    kolo_emit_env_t emit;
-    int *ring;
 
-    /* Called repeatedly by a collective that waits longer than it spins; a failure ends the wait. NULL: none. Set
-     * only while no collective runs. */
-    kolo_status_t (*on_wait)(void *arg);
-    void *on_wait_arg;
-
-    /* hot: the flat path */
-    kolo_tx_t *ll_tx;  /* NODE LL of this rank; NULL until connected or when there is none */
-    kolo_rx_t **ll_rx; /* by rank */
-    uint8_t *ll_temp;
-    uint64_t operation; /* collectives run so far */
-    uint64_t apart;     /* calls that no plan runs so far, where operations run beside calls */
-    kolo_recording_t record;
-    kolo_memo_t memo[KOLO_MEMO_SLOTS]; /* sets: launch.c */
-    kolo_bound_t *bounds;
-    struct kolo_lane_to *lanes_to; /* single sends and receives, by peer */
-    kolo_comm_conn_t **conns;      /* lists by peer; [nranks]: my NODE tx */
-    size_t conn_bytes;
-    void *scratch;
-    size_t scratch_bytes;
-    kolo_part_t *src_parts, *dst_parts;
-    size_t parts_capacity;
-    kolo_user_op_t ops[KOLO_MAX_USER_OPS];
-    kolo_reducer_t user_reducer; /* of the collective that runs; its operator may be destroyed meanwhile */
-    struct kolo_registration *registrations;
+    kolo_body_track_t track;              /* call/: the operations that run and have run */
+    kolo_body_waits_t waits;              /* call/: those that take long */
+    kolo_body_conns_t conns;              /* connect.c */
+    kolo_body_choice_t choice;            /* call/: how a plan is chosen */
+    kolo_body_plans_t plans;              /* call/: and kept */
+    kolo_body_user_t user;                /* call/: what the user has made with it */
+    kolo_body_gpu_t gpu;                  /* gpu/ */
+    kolo_body_levels_t levels;            /* gpu/levels.c */
+    kolo_body_life_t life;                /* life/ */
+    kolo_body_stop_t stop;                /* stop.c */
+    struct kolo_lane_to *lanes_to;        /* call/p2p_single.c: single sends and receives, by peer */
     struct kolo_windows *_Atomic windows; /* window/; NULL: none so far */
     struct kolo_tagged *_Atomic tagged;   /* tagged/; the same */
-    kolo_waker_t *bell;                   /* of the thread that moves those; under the handle's error_lock */
-
-    kolo_board_t board;       /* the last operations, for peers that ask */
-    kolo_board_pair_t *pairs; /* the same as on the board */
-    _Atomic(kolo_device_pairs_t *) device_pairs;
-    kolo_stalled_t stalled, stalled_pairs; /* the collective, and the messages, that take long */
-
-    /* life */
-    struct kolo_comm *handle;
-    uint8_t *agreed_lost;          /* bitmap of ranks agreed to be lost, NULL: none; under error_lock */
-    struct kolo_body *next_making; /* the next child of the same parent that is being made */
-    int nids;                      /* until init is over */
-    kolo_unique_id_t *ids;
-    _Atomic uint32_t abort; /* kolo_comm_abort(): every wait of this communicator looks at it */
-    _Atomic uint32_t stop;  /* KOLO_STOP_*: every wait of an operation looks at it */
 } kolo_body_t;
 
 /* What a handle points to. Never freed, so that calls with a stale handle, and calls that race with an abort on
@@ -280,6 +162,7 @@ struct kolo_comm {
     kolo_body_t *making; /* children that are being made from this one; under error_lock */
     kolo_status_t error;
     _Atomic bool revoked_here;
+    _Atomic bool quiet; /* it has failed, and nobody is to know before it is used: lost.c */
     /* The error came with news; an operation that fails because of it may add details. */
     _Atomic bool error_is_news;
     struct kolo_pending *aside, *aside_last; /* call/request.c: messages that run with the next call */
@@ -400,6 +283,9 @@ kolo_status_t kolo_lost_watch(kolo_body_t *body);
 /* Makes the error of a wait that is no operation's, and that news have ended, say which. */
 kolo_status_t kolo_lost_ends(kolo_body_t *body, kolo_status_t status);
 void kolo_lost_started(kolo_body_t *body);
+/* Ends what waits for a rank that has gone quietly (KOLO_QUIET_EXIT): from now on the loss is an error. Any thread.
+ */
+void kolo_lost_tell(kolo_body_t *body);
 
 /* ---- revoke.c ---- */
 /* The ranks have agreed that those in `out`, but not those in `named` (maps), are lost. */
@@ -412,32 +298,6 @@ uint32_t kolo_cores_of_node(const kolo_member_t *m, int node);
 bool kolo_cores_shared(const kolo_member_t *m, int node, char *text, size_t bytes);
 /* Warns about shared cores, once per process and host. */
 void kolo_cores_warn(const kolo_body_t *body);
-
-/* ---- connect.c ---- */
-/* Binds and, where needed, connects a plan. Takes ownership of the plan, also on failure. */
-kolo_status_t kolo_body_bind(kolo_body_t *body, kolo_plan_t *plan, kolo_bound_t **bound);
-void kolo_bound_free(kolo_bound_t *bound);
-/* NODE LL connections of the flat path. Collective over the node. */
-kolo_status_t kolo_body_connect_flat(kolo_body_t *body);
-/* Returns the bytes that its connections hold; call only while no operation is under way. */
-size_t kolo_body_conn_memory(const kolo_body_t *body);
-/* Makes the missing connections of keys[0..count); protos NULL: all SIMPLE. */
-kolo_status_t kolo_body_connect(kolo_body_t *body, const kolo_plan_conn_t *keys, const kolo_proto_t *protos,
-                                uint32_t count);
-/* The same in steps (wire.h, kolo_connecting_t). end: with the status that step returned; unfinished connections
- * are dropped. Safe on NULL. */
-typedef struct kolo_making kolo_making_t;
-kolo_status_t kolo_making_begin(kolo_body_t *body, const kolo_plan_conn_t *keys, const kolo_proto_t *protos,
-                                uint32_t count, kolo_making_t **making);
-kolo_status_t kolo_making_begin_flat(kolo_body_t *body, kolo_making_t **making); /* for connect_flat */
-kolo_status_t kolo_making_step(kolo_making_t *making);
-void kolo_making_end(kolo_making_t *making, kolo_status_t status);
-int kolo_making_awaits(const kolo_making_t *making); /* the rank that it waits for next, -1: none */
-kolo_comm_conn_t *kolo_body_find_conn(kolo_body_t *body, const kolo_plan_conn_t *key, kolo_proto_t proto);
-void kolo_body_disconnect(kolo_body_t *body);
-/* Tells whether both ends of a pair can use references (KOLO_CAP_REF); lines (LL). */
-bool kolo_body_pair_refs(const kolo_body_t *body, uint32_t peer);
-bool kolo_body_pair_ll(const kolo_body_t *body, uint32_t peer);
 
 /* ---- parts of other calls ---- */
 

@@ -18,7 +18,7 @@ static bool is_remote(const kolo_body_t *body, const kolo_plan_conn_t *key)
 
 static kolo_comm_conn_t **list_of(kolo_body_t *body, const kolo_plan_conn_t *key)
 {
-    return &body->conns[key->peer < 0 ? body->nranks : key->peer];
+    return &body->conns.by_peer[key->peer < 0 ? body->nranks : key->peer];
 }
 
 kolo_comm_conn_t *kolo_body_find_conn(kolo_body_t *body, const kolo_plan_conn_t *key, kolo_proto_t proto)
@@ -57,13 +57,14 @@ static kolo_conn_spec_t spec_of(const kolo_body_t *body, const kolo_plan_conn_t 
                              .lane = key->lane,
                              .start = (uint64_t)kolo_comm_options.counter_start};
     if (proto == KOLO_PROTO_LL) {
-        spec.depth = body->sizes.ll_depth;
-        spec.slot_bytes = body->sizes.ll_slot_bytes;
+        spec.depth = body->choice.sizes.ll_depth;
+        spec.slot_bytes = body->choice.sizes.ll_slot_bytes;
     } else {
-        spec.depth = remote ? body->sizes.remote_depth : body->sizes.local_depth;
-        spec.slot_bytes = remote ? body->sizes.remote_slot_bytes : body->sizes.local_slot_bytes;
+        spec.depth = remote ? body->choice.sizes.remote_depth : body->choice.sizes.local_depth;
+        spec.slot_bytes = remote ? body->choice.sizes.remote_slot_bytes : body->choice.sizes.local_slot_bytes;
     }
-    if (key->node) spec.depth = kolo_tune_node_depth(&body->tune, &body->sizes, proto == KOLO_PROTO_LL);
+    if (key->node)
+        spec.depth = kolo_tune_node_depth(&body->choice.tune, &body->choice.sizes, proto == KOLO_PROTO_LL);
     return spec;
 }
 
@@ -124,8 +125,8 @@ static size_t conn_memory(const kolo_comm_conn_t *c)
 size_t kolo_body_conn_memory(const kolo_body_t *body)
 {
     size_t bytes = 0;
-    for (int i = 0; body->conns && i <= body->nranks; i++)
-        for (const kolo_comm_conn_t *c = body->conns[i]; c; c = c->next) bytes += conn_memory(c);
+    for (int i = 0; body->conns.by_peer && i <= body->nranks; i++)
+        for (const kolo_comm_conn_t *c = body->conns.by_peer[i]; c; c = c->next) bytes += conn_memory(c);
     return bytes;
 }
 
@@ -143,7 +144,7 @@ static void finish_list(kolo_making_t *m, kolo_status_t status)
         kolo_comm_conn_t **list = list_of(body, &c->key);
         c->next = *list;
         *list = c;
-        body->conn_bytes += conn_memory(c);
+        body->conns.bytes += conn_memory(c);
     }
     if (m->n > 0)
         kolo_debug("comm", "set-up of rank %d ends: %d connections made, %d skipped that there were already",
@@ -292,7 +293,7 @@ kolo_status_t kolo_making_begin_flat(kolo_body_t *body, kolo_making_t **making)
 {
     kolo_plan_conn_t *keys;
     kolo_proto_t *protos;
-    if (body->ll_tx || body->nranks == 1) return KOLO_OK;
+    if (body->conns.ll_tx || body->nranks == 1) return KOLO_OK;
     KOLO_TRY(flat_keys(body, &keys, &protos));
     kolo_status_t status = kolo_making_begin(body, keys, protos, (uint32_t)body->nranks, making);
     free(keys);
@@ -305,16 +306,16 @@ kolo_status_t kolo_body_connect_flat(kolo_body_t *body)
     uint32_t n = (uint32_t)body->nranks;
     kolo_plan_conn_t *keys;
     kolo_proto_t *protos;
-    if (body->ll_tx || n == 1) return KOLO_OK;
+    if (body->conns.ll_tx || n == 1) return KOLO_OK;
     KOLO_TRY(flat_keys(body, &keys, &protos));
     uint8_t *temp = malloc((size_t)n * KOLO_FLAT_MAX);
     kolo_status_t status = temp ? kolo_body_connect(body, keys, protos, n)
                                 : kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for the flat path of %u ranks", n);
     for (uint32_t r = 0; r < n && status == KOLO_OK; r++)
-        if ((int)r != body->rank) body->ll_rx[r] = &kolo_body_find_conn(body, &keys[r], KOLO_PROTO_LL)->u.rx;
+        if ((int)r != body->rank) body->conns.ll_rx[r] = &kolo_body_find_conn(body, &keys[r], KOLO_PROTO_LL)->u.rx;
     if (status == KOLO_OK) {
-        body->ll_tx = &kolo_body_find_conn(body, &keys[body->rank], KOLO_PROTO_LL)->u.tx;
-        body->ll_temp = temp;
+        body->conns.ll_tx = &kolo_body_find_conn(body, &keys[body->rank], KOLO_PROTO_LL)->u.tx;
+        body->conns.ll_temp = temp;
         temp = NULL;
     }
     free(keys);
@@ -334,7 +335,7 @@ static const kolo_wire_ops_t *pair_wire(const kolo_body_t *body, uint32_t peer, 
 bool kolo_body_pair_refs(const kolo_body_t *body, uint32_t peer)
 {
     const kolo_wire_ops_t *wire = pair_wire(body, peer, KOLO_PROTO_SIMPLE);
-    return body->emit.refs && wire && (wire->caps & KOLO_CAP_REF);
+    return body->choice.emit.refs && wire && (wire->caps & KOLO_CAP_REF);
 }
 
 bool kolo_body_pair_ll(const kolo_body_t *body, uint32_t peer)
@@ -345,18 +346,18 @@ bool kolo_body_pair_ll(const kolo_body_t *body, uint32_t peer)
 void kolo_body_disconnect(kolo_body_t *body)
 {
     /* in good order: peers that still read what was sent must not take the end for a death */
-    for (int r = 0; body->conns && r <= body->nranks; r++)
-        for (kolo_comm_conn_t *c = body->conns[r]; c; c = c->next) conn_close(c);
-    while (body->bounds) {
-        kolo_bound_t *next = body->bounds->next;
-        kolo_bound_free(body->bounds);
-        body->bounds = next;
+    for (int r = 0; body->conns.by_peer && r <= body->nranks; r++)
+        for (kolo_comm_conn_t *c = body->conns.by_peer[r]; c; c = c->next) conn_close(c);
+    while (body->plans.bounds) {
+        kolo_bound_t *next = body->plans.bounds->next;
+        kolo_bound_free(body->plans.bounds);
+        body->plans.bounds = next;
     }
-    for (int r = 0; body->conns && r <= body->nranks; r++) {
-        while (body->conns[r]) {
-            kolo_comm_conn_t *next = body->conns[r]->next;
-            conn_free(body->conns[r]);
-            body->conns[r] = next;
+    for (int r = 0; body->conns.by_peer && r <= body->nranks; r++) {
+        while (body->conns.by_peer[r]) {
+            kolo_comm_conn_t *next = body->conns.by_peer[r]->next;
+            conn_free(body->conns.by_peer[r]);
+            body->conns.by_peer[r] = next;
         }
     }
 }

@@ -61,15 +61,36 @@ static void disown_all(void)
                 atomic_store(&b->handles[i].magic, KOLO_COMM_FOREIGN);
 }
 
-static void watch_forks(void)
+/* Who exits without ending its communicators has not been killed: the others hear which it was. */
+static void say_exit(void)
+{
+    pthread_mutex_lock(&lock);
+    struct block *first = blocks;
+    pthread_mutex_unlock(&lock);
+    for (struct block *b = first; b; b = b->next)
+        for (int i = 0; i < BLOCK_HANDLES; i++) {
+            kolo_comm_t h = &b->handles[i];
+            kolo_body_t *body =
+                atomic_load(&h->magic) == KOLO_COMM_MAGIC ? kolo_handle_visit(h, "comm_destroy") : NULL;
+            if (!body) continue;
+            if (body->oob && atomic_load(&h->state) != KOLO_COMM_FINALIZED) {
+                kolo_oob_give_reason(body->oob, "its process exited without kolo_comm_destroy()");
+                kolo_oob_give_notice(body->oob);
+            }
+            kolo_handle_leave(h);
+        }
+}
+
+static void watch_ends(void)
 {
     pthread_atfork(NULL, NULL, disown_all);
+    if (kolo_comm_options.quiet) atexit(say_exit);
 }
 
 kolo_status_t kolo_handle_new(kolo_body_t *body, kolo_comm_t *comm)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, watch_forks);
+    pthread_once(&once, watch_ends);
     pthread_mutex_lock(&lock);
     while (free_count <= QUARANTINE && add_block()) {
     }
@@ -87,6 +108,7 @@ kolo_status_t kolo_handle_new(kolo_body_t *body, kolo_comm_t *comm)
     h->aside = h->aside_last = NULL;
     h->own_stream = NULL;
     h->revoked_here = false;
+    h->quiet = false;
     h->error_is_news = false;
     h->inside = false;
     h->error_text[0] = '\0';
@@ -97,7 +119,7 @@ kolo_status_t kolo_handle_new(kolo_body_t *body, kolo_comm_t *comm)
     atomic_store(&h->state, KOLO_COMM_STARTING);
     h->rank = body->rank;
     h->nranks = body->nranks;
-    h->blocking = body->blocking;
+    h->blocking = body->life.blocking;
     body->handle = h;
     body->name = h->name;
     atomic_store_explicit(&h->magic, KOLO_COMM_MAGIC, memory_order_release);
@@ -155,7 +177,7 @@ kolo_status_t kolo_body_background(kolo_body_t *body, void *(*fn)(void *), void 
 {
     atomic_fetch_add(&body->handle->visitors, 1);
     int err = kolo_thread_start(NULL, BACKGROUND_STACK_BYTES, fn, arg);
-    if (err == 0 && !body->blocking)
+    if (err == 0 && !body->life.blocking)
         kolo_fail(KOLO_IN_PROGRESS, "blocking is 0 for %s: the call %s", body->name, in_background);
     if (err == 0) return KOLO_OK;
     kolo_handle_leave(body->handle);
@@ -188,6 +210,7 @@ kolo_status_t kolo_handle_refuse(kolo_comm_t comm, int state)
         return kolo_fail(KOLO_ERR_INVALID_USAGE, "%s rank %d was finalized, or has left: no more operations",
                          comm->name, comm->rank);
     char text[KOLO_ERROR_TEXT_BYTES];
+    kolo_lost_tell(comm->body);
     pthread_mutex_lock(&comm->error_lock);
     kolo_status_t status = comm->error;
     snprintf(text, sizeof text, "%s", comm->error_text);
@@ -253,8 +276,8 @@ kolo_status_t kolo_handle_retire(kolo_comm_t comm, const char *what, bool abort)
         if (!strstr(kolo_error_text(), in_background))
             snprintf(last_error, sizeof last_error, "%s", kolo_error_text());
         snprintf(words, sizeof words, "%s rank %d was aborted", comm->name, comm->rank);
-        atomic_store(&body->abort, 1);
-        atomic_store(&body->stop, KOLO_STOP_ABORT);
+        atomic_store(&body->stop.abort, 1);
+        atomic_store(&body->stop.reason, KOLO_STOP_ABORT);
         kolo_start_abort_all(comm);
         kolo_body_fail_as(body, KOLO_ERR_ABORTED, words);
     }

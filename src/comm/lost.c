@@ -28,7 +28,7 @@ static kolo_status_t status_of(uint32_t stop)
 static int ask_why(kolo_body_t *body, int wait_ms, char *why, size_t bytes)
 {
     int rank = kolo_member_first_lost(body->oob, wait_ms, why, bytes);
-    if (atomic_load(&body->stop) != KOLO_STOP_MISMATCH) return rank;
+    if (atomic_load(&body->stop.reason) != KOLO_STOP_MISMATCH) return rank;
     (void)kolo_diag_difference(body->oob);
     snprintf(why, bytes, "%s", kolo_error_text());
     return rank;
@@ -58,6 +58,61 @@ static void who(void *arg, int rank, char *buf, size_t bytes)
     snprintf(buf, bytes, " (host %s, process %d)", card->host_name, (int)card->pid);
 }
 
+static void end_operations(kolo_body_t *body, uint32_t stop)
+{
+    uint32_t none = KOLO_STOP_NONE;
+    atomic_compare_exchange_strong(&body->stop.reason, &none, stop);
+    kolo_device_cancel(body); /* whoever sees its kernels end finds the reason */
+    kolo_waker_wake(&body->ctx.waker);
+    kolo_gate_open(&body->handle->gate);
+    kolo_body_ring(body);
+}
+
+static void keep_error(kolo_body_t *body, uint32_t stop, int rank, const char *why)
+{
+    kolo_comm_t h = body->handle;
+    pthread_mutex_lock(&h->error_lock);
+    if (h->error == KOLO_OK || atomic_load(&h->quiet)) {
+        h->error = status_of(stop);
+        h->error_is_news = true;
+        put_words(body, stop, rank, why, h->error_text, sizeof h->error_text);
+        kolo_failure_note(h->error, h->error_text);
+    }
+    pthread_mutex_unlock(&h->error_lock);
+}
+
+/* ---- quiet ends (KOLO_QUIET_EXIT) ----
+ *
+ * Programs that end at different times, or abort on one rank, are no failure to NCCL as long as nobody needs that
+ * rank. So the communicator fails, but its error is not shown, and kernels that run are left alone, until this rank
+ * calls something (kolo_handle_refuse()) or a wait lasts (mismatch.c, gpu/watch.c). */
+
+static bool is_idle(kolo_comm_t h)
+{
+    return atomic_load(&h->done) == atomic_load(&h->tickets) && !atomic_load(&h->in_background);
+}
+
+/* False: what has begun meanwhile would not be told. */
+static bool go_quiet(kolo_body_t *body, int rank, const char *why)
+{
+    kolo_comm_t h = body->handle;
+    int ready = KOLO_COMM_READY;
+    if (!is_idle(h)) return false;
+    keep_error(body, KOLO_STOP_LOST, rank, why);
+    atomic_store(&h->quiet, true);
+    if (!atomic_compare_exchange_strong(&h->state, &ready, KOLO_COMM_FAILED) || !is_idle(h)) {
+        atomic_store(&h->quiet, false);
+        return false;
+    }
+    kolo_info("comm", "%s rank %d: %s; no error until it is needed", body->name, body->rank, why);
+    return true;
+}
+
+void kolo_lost_tell(kolo_body_t *body)
+{
+    if (atomic_exchange(&body->handle->quiet, false)) end_operations(body, KOLO_STOP_LOST);
+}
+
 /* On the progress thread, with locks of the out-of-band room held. While init runs, its own waits end by the
  * news. */
 static void on_news(void *arg, kolo_news_kind_t kind, int rank, const char *why)
@@ -68,24 +123,16 @@ static void on_news(void *arg, kolo_news_kind_t kind, int rank, const char *why)
                                      [KOLO_NEWS_MISMATCH] = KOLO_STOP_MISMATCH};
     kolo_body_t *body = arg;
     kolo_comm_t h = body->handle;
-    uint32_t none = KOLO_STOP_NONE;
     int ready = KOLO_COMM_READY;
-    atomic_compare_exchange_strong(&body->stop, &none, stops[kind]);
-    if (atomic_load(&h->state) == KOLO_COMM_READY) {
-        pthread_mutex_lock(&h->error_lock);
-        if (h->error == KOLO_OK) {
-            h->error = status_of(stops[kind]);
-            h->error_is_news = true;
-            put_words(body, stops[kind], rank, why, h->error_text, sizeof h->error_text);
-            kolo_failure_note(h->error, h->error_text);
-        }
-        pthread_mutex_unlock(&h->error_lock);
+    bool mild = kolo_comm_options.quiet && kind == KOLO_NEWS_LOST && kolo_news_gave_up(body->oob, rank);
+    bool quiet = atomic_load(&h->quiet);
+    if (mild && (quiet || (atomic_load(&h->state) == KOLO_COMM_READY && go_quiet(body, rank, why)))) return;
+    if (quiet || atomic_load(&h->state) == KOLO_COMM_READY) {
+        keep_error(body, stops[kind], rank, why);
+        atomic_store(&h->quiet, false);
         atomic_compare_exchange_strong(&h->state, &ready, KOLO_COMM_FAILED);
     }
-    kolo_device_cancel(body); /* whoever sees its kernels end finds the reason */
-    kolo_waker_wake(&body->ctx.waker);
-    kolo_gate_open(&h->gate);
-    kolo_body_ring(body);
+    end_operations(body, stops[kind]);
 }
 
 /* ---- words for an operation that failed ---- */
@@ -118,12 +165,13 @@ static void say(kolo_body_t *body, kolo_status_t status, const kolo_call_t *call
 {
     static const char ended[] = "aborted while waiting for ";
     char why[WORDS_BYTES] = "", seen[KOLO_ERROR_TEXT_BYTES], doing[128], words[WORDS_BYTES];
-    uint32_t stop = atomic_load(&body->stop);
+    uint32_t stop = atomic_load(&body->stop.reason);
     snprintf(seen, sizeof seen, "%s", kolo_error_text());
     int rank = ask_why(body, stop ? 0 : FIRST_LOST_MS, why, sizeof why);
     /* A hierarchical one has no number for a part of a call. */
-    describe_calls(body->inside ? KOLO_BOARD_NONE : body->operation - 1, calls, count, doing, sizeof doing);
-    stop = atomic_load(&body->stop);
+    describe_calls(body->levels.inside ? KOLO_BOARD_NONE : body->track.operation - 1, calls, count, doing,
+                   sizeof doing);
+    stop = atomic_load(&body->stop.reason);
     if (!stop || stop == KOLO_STOP_ABORT) {
         kolo_fail(status, "%s: %.700s", doing, seen);
         return;
@@ -146,14 +194,14 @@ static void add_own(kolo_body_t *body, const kolo_call_t *call)
 kolo_status_t kolo_body_fail_operation(kolo_body_t *body, kolo_status_t status, const kolo_call_t *calls,
                                        size_t count)
 {
-    uint32_t stop = atomic_load(&body->stop);
-    bool news = stop > KOLO_STOP_ABORT && !atomic_load(&body->abort);
+    uint32_t stop = atomic_load(&body->stop.reason);
+    bool news = stop > KOLO_STOP_ABORT && !atomic_load(&body->stop.abort);
     if (status == KOLO_ERR_REMOTE || (status == KOLO_ERR_ABORTED && news)) {
         say(body, status, calls, count);
-        stop = atomic_load(&body->stop);
+        stop = atomic_load(&body->stop.reason);
         if (stop > KOLO_STOP_ABORT) status = status_of(stop);
     }
-    if (status == KOLO_ERR_MISMATCH && atomic_load(&body->stop) == KOLO_STOP_MISMATCH) add_own(body, calls);
+    if (status == KOLO_ERR_MISMATCH && atomic_load(&body->stop.reason) == KOLO_STOP_MISMATCH) add_own(body, calls);
     if (status == KOLO_ERR_TIMEOUT) kolo_ask_around_time_out(body);
     kolo_fail_prefix(status, "%s rank %d: ", body->name, body->rank);
     return kolo_body_fail(body, status);
@@ -163,8 +211,8 @@ kolo_status_t kolo_lost_ends(kolo_body_t *body, kolo_status_t status)
 {
     static const char ended[] = "aborted while waiting for ";
     char why[WORDS_BYTES] = "", words[WORDS_BYTES], seen[300];
-    uint32_t stop = atomic_load(&body->stop);
-    if (status != KOLO_ERR_ABORTED || stop <= KOLO_STOP_ABORT || atomic_load(&body->abort)) return status;
+    uint32_t stop = atomic_load(&body->stop.reason);
+    if (status != KOLO_ERR_ABORTED || stop <= KOLO_STOP_ABORT || atomic_load(&body->stop.abort)) return status;
     const char *text = kolo_error_text();
     if (!strncmp(text, ended, sizeof ended - 1)) text += sizeof ended - 1;
     snprintf(seen, sizeof seen, "%.*s", (int)sizeof seen - 1, text);
@@ -178,7 +226,7 @@ void kolo_lost_refused(kolo_body_t *body, const kolo_call_t *calls, size_t count
 {
     kolo_comm_t h = body->handle;
     char doing[128];
-    describe_calls(body->operation, calls, count, doing, sizeof doing);
+    describe_calls(body->track.operation, calls, count, doing, sizeof doing);
     pthread_mutex_lock(&h->error_lock);
     size_t n = strlen(h->error_text);
     if (h->error_is_news) snprintf(h->error_text + n, sizeof h->error_text - n, "; %s was to be next", doing);
@@ -226,7 +274,7 @@ kolo_status_t kolo_lost_watch(kolo_body_t *body)
 void kolo_lost_started(kolo_body_t *body)
 {
     char why[WORDS_BYTES] = "", words[WORDS_BYTES];
-    uint32_t stop = atomic_load(&body->stop);
+    uint32_t stop = atomic_load(&body->stop.reason);
     if (stop <= KOLO_STOP_ABORT || atomic_load(&body->handle->state) != KOLO_COMM_READY) return;
     int rank = ask_why(body, 0, why, sizeof why);
     put_words(body, stop, rank, why, words, sizeof words);

@@ -49,6 +49,10 @@ static const kolo_param_t rows[] = {
      &kolo_comm_options.mismatch_ms},
     {"KOLO_RECORDER", KOLO_PARAM_BOOL, "1", 0, 0, NULL, false,
      "1: keep the last 1024 operations of each communicator where kolo-top can read them", &kolo_recorder_wanted},
+    {"KOLO_QUIET_EXIT", KOLO_PARAM_BOOL, "0", 0, 0, NULL, false,
+     "1: a rank that aborts a communicator, or whose process exits, is an error on the others once they call "
+     "something or wait for it, not before; a rank that is killed is one at once",
+     &kolo_comm_options.quiet},
     {"KOLO_COUNTER_START", KOLO_PARAM_INT, "0", INT64_MIN, INT64_MAX, NULL, true,
      "first number of slots and operations (tests start just below wrap-around)", &kolo_comm_options.counter_start},
 };

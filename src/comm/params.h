@@ -16,6 +16,7 @@ enum { KOLO_CHECK_OFF, KOLO_CHECK_BASIC, KOLO_CHECK_DEEP };
 
 typedef struct {
     bool blocking;
+    bool quiet;    /* a rank that gave up is told when it is needed (lost.c) */
     int64_t check; /* KOLO_CHECK_... */
     int64_t order; /* KOLO_ORDER_... */
     int64_t init_timeout_ms, op_timeout_ms;

@@ -31,6 +31,8 @@ kolo_status_t kolo_comm_get_async_error(kolo_comm_t comm, kolo_status_t *async_e
         status = KOLO_IN_PROGRESS;
         break;
     case KOLO_COMM_FAILED:
+        if (atomic_load(&comm->quiet)) break;
+        /* fall through */
     case KOLO_COMM_ABORTED:
         pthread_mutex_lock(&comm->error_lock);
         status = comm->error;
@@ -83,7 +85,7 @@ kolo_status_t kolo_comm_user_rank(kolo_comm_t comm, int *rank)
 kolo_status_t kolo_comm_device(kolo_comm_t comm, int *device)
 {
     KOLO_TRY(query(comm, device, "comm_device"));
-    *device = comm->body->device;
+    *device = comm->body->gpu.device;
     return KOLO_OK;
 }
 
@@ -103,8 +105,8 @@ kolo_status_t kolo_comm_identity(kolo_comm_t comm, uint64_t *id, int *nhosts)
 static size_t conn_memory(kolo_body_t *body)
 {
     kolo_comm_t h = body->handle;
-    if (atomic_load(&h->done) == atomic_load(&h->tickets)) body->conn_bytes = kolo_body_conn_memory(body);
-    return body->conn_bytes;
+    if (atomic_load(&h->done) == atomic_load(&h->tickets)) body->conns.bytes = kolo_body_conn_memory(body);
+    return body->conns.bytes;
 }
 
 kolo_status_t kolo_comm_memory(kolo_comm_t comm, size_t *bytes)
@@ -112,10 +114,12 @@ kolo_status_t kolo_comm_memory(kolo_comm_t comm, size_t *bytes)
     KOLO_TRY(query(comm, bytes, "comm_memory"));
     kolo_body_t *body = kolo_handle_visit(comm, "comm_memory");
     if (!body) return KOLO_ERR_INVALID_ARGUMENT;
-    *bytes = sizeof *body + (body->oob ? kolo_oob_memory(body->oob) : 0) + conn_memory(body) + body->scratch_bytes +
-             body->parts_capacity * 2 * sizeof(kolo_part_t) + (size_t)body->nranks * sizeof(kolo_peer_card_t) +
-             (body->ll_temp ? (size_t)body->nranks * KOLO_FLAT_MAX : 0) +
-             (body->record.at ? sizeof(kolo_record_t) : 0) + kolo_windows_memory(body) + kolo_tagged_memory(body);
+    *bytes = sizeof *body + (body->oob ? kolo_oob_memory(body->oob) : 0) + conn_memory(body) +
+             body->plans.scratch_bytes + body->plans.parts_capacity * 2 * sizeof(kolo_part_t) +
+             (size_t)body->nranks * sizeof(kolo_peer_card_t) +
+             (body->conns.ll_temp ? (size_t)body->nranks * KOLO_FLAT_MAX : 0) +
+             (body->track.record.at ? sizeof(kolo_record_t) : 0) + kolo_windows_memory(body) +
+             kolo_tagged_memory(body);
     kolo_handle_leave(comm);
     return KOLO_OK;
 }
@@ -128,7 +132,7 @@ kolo_status_t kolo_comm_set_op_timeout(kolo_comm_t comm, int timeout_ms, int *be
     kolo_body_t *body = kolo_handle_visit(comm, "comm_set_op_timeout");
     if (!body) return KOLO_ERR_INVALID_ARGUMENT;
     if (before) *before = body->op_timeout_ms;
-    kolo_body_t *all[] = {body, body->inside, body->across};
+    kolo_body_t *all[] = {body, body->levels.inside, body->levels.across};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (all[i]) atomic_store(&all[i]->op_timeout_ms, timeout_ms);
     kolo_handle_leave(comm);

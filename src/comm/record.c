@@ -30,7 +30,7 @@ void kolo_record_open(kolo_body_t *body)
     for (uint32_t r = 0; r < h->npeers; r++)
         h->peers[r] = (kolo_record_peer_t){m->peers[r].pid, m->node_of[r] == m->my_node};
     kolo_record_head_end(record);
-    body->record = (kolo_recording_t){.at = record};
+    body->track.record = (kolo_recording_t){.at = record};
     if (body->handle->error != KOLO_OK) kolo_record_failed(body);
     pthread_mutex_unlock(&body->handle->error_lock);
     kolo_ask_around_open(body);
@@ -38,15 +38,15 @@ void kolo_record_open(kolo_body_t *body)
 
 void kolo_record_close(kolo_body_t *body)
 {
-    if (!body->record.at) return;
+    if (!body->track.record.at) return;
     kolo_ask_around_close(body);
-    kolo_recorder_release(body->record.at);
-    body->record = (kolo_recording_t){0};
+    kolo_recorder_release(body->track.record.at);
+    body->track.record = (kolo_recording_t){0};
 }
 
 void kolo_record_failed(kolo_body_t *body)
 {
-    kolo_record_t *record = body->record.at;
+    kolo_record_t *record = body->track.record.at;
     if (!record) return;
     kolo_record_head_begin(record);
     __atomic_store_n(&record->head.status, (int32_t)body->handle->error, __ATOMIC_RELAXED);
@@ -56,13 +56,13 @@ void kolo_record_failed(kolo_body_t *body)
 
 void kolo_record_launched(kolo_body_t *body, const kolo_call_t *call, uint64_t number, uint32_t algo)
 {
-    kolo_record_begin(&body->record, call, number, kolo_mismatch_word(call), KOLO_RECORD_LAUNCHED, algo);
-    body->record.now = NULL;
+    kolo_record_begin(&body->track.record, call, number, kolo_mismatch_word(call), KOLO_RECORD_LAUNCHED, algo);
+    body->track.record.now = NULL;
 }
 
 void kolo_record_device_waits(kolo_body_t *body, const kolo_record_waits_t *waits)
 {
-    kolo_record_t *record = body->record.at;
+    kolo_record_t *record = body->track.record.at;
     if (!record) return;
     pthread_mutex_lock(&body->handle->error_lock);
     kolo_record_head_begin(record);
@@ -84,7 +84,7 @@ static uint64_t word_of(const kolo_call_t *call)
 
 void kolo_record_queued(kolo_body_t *body, kolo_call_t *call)
 {
-    kolo_recording_t *r = &body->record;
+    kolo_recording_t *r = &body->track.record;
     call->record = KOLO_RECORD_UNSEEN;
     /* a start in the background may be about to open the record */
     if (atomic_load_explicit(&body->handle->state, memory_order_acquire) == KOLO_COMM_STARTING || !r->at) return;
@@ -128,10 +128,11 @@ void kolo_record_resume(kolo_recording_t *r, const kolo_call_t *call, uint64_t n
 
 void kolo_record_begin_whole(kolo_body_t *body, uint64_t number, uint64_t word)
 {
-    kolo_recording_t *r = &body->record;
+    kolo_recording_t *r = &body->track.record;
     const kolo_call_t call = {.kind = KOLO_CALL_COLL};
     r->now = NULL;
-    if (!body->blocking) return; /* it runs in the background, and the record belongs to the callers' threads */
+    if (!body->life.blocking)
+        return; /* it runs in the background, and the record belongs to the callers' threads */
     kolo_record_begin(r, &call, number, word, KOLO_RECORD_RUNNING, KOLO_RECORD_NO_ALGO);
     if (r->now) kolo_record_waits_slow(r);
 }
@@ -144,7 +145,7 @@ static void end_entry(kolo_record_entry_t *e, uint64_t now, kolo_status_t status
 
 void kolo_record_drop(kolo_body_t *body, const kolo_call_t *call, kolo_status_t status)
 {
-    kolo_record_entry_t *e = entry_of(&body->record, call);
+    kolo_record_entry_t *e = entry_of(&body->track.record, call);
     if (e && is_open(e)) end_entry(e, kolo_now_ns(), status);
 }
 
@@ -157,11 +158,11 @@ void kolo_record_waits_slow(kolo_recording_t *r)
 
 void kolo_record_begin_pairs(kolo_body_t *body, kolo_call_t *calls, size_t count)
 {
-    kolo_recording_t *r = &body->record;
+    kolo_recording_t *r = &body->track.record;
     if (!r->at) return;
     uint64_t now = kolo_now_ns();
     for (size_t i = 0; i < count; i++) {
-        kolo_record_begin(r, &calls[i], body->operation, kolo_mismatch_word(&calls[i]), KOLO_RECORD_RUNNING,
+        kolo_record_begin(r, &calls[i], body->track.operation, kolo_mismatch_word(&calls[i]), KOLO_RECORD_RUNNING,
                           KOLO_RECORD_NO_ALGO);
         if (!calls[i].record) calls[i].record = r->next;
         if (r->now) atomic_store_explicit(&r->now->begun_ns, now, memory_order_relaxed);
@@ -171,7 +172,7 @@ void kolo_record_begin_pairs(kolo_body_t *body, kolo_call_t *calls, size_t count
 
 void kolo_record_end_pairs(kolo_body_t *body, const kolo_call_t *calls, size_t count, kolo_status_t status)
 {
-    kolo_recording_t *r = &body->record;
+    kolo_recording_t *r = &body->track.record;
     if (!r->at) return;
     uint64_t now = kolo_now_ns();
     for (size_t i = count > KOLO_RECORD_ENTRIES ? count - KOLO_RECORD_ENTRIES : 0; i < count; i++) {

@@ -39,9 +39,10 @@ static size_t map_bytes(const kolo_body_t *body)
 void kolo_body_note_lost(kolo_body_t *body, const uint8_t *out, const uint8_t *named)
 {
     pthread_mutex_lock(&body->handle->error_lock);
-    if (!body->agreed_lost) body->agreed_lost = calloc(1, map_bytes(body)); /* without memory only news tell */
-    for (size_t i = 0; body->agreed_lost && i < map_bytes(body); i++)
-        body->agreed_lost[i] |= (uint8_t)(out[i] & ~named[i]);
+    if (!body->life.agreed_lost)
+        body->life.agreed_lost = calloc(1, map_bytes(body)); /* without memory only news tell */
+    for (size_t i = 0; body->life.agreed_lost && i < map_bytes(body); i++)
+        body->life.agreed_lost[i] |= (uint8_t)(out[i] & ~named[i]);
     pthread_mutex_unlock(&body->handle->error_lock);
 }
 
@@ -52,7 +53,7 @@ static kolo_status_t list_lost(kolo_body_t *body, int *ranks, int *count)
     if (!map) return kolo_fail(KOLO_ERR_NO_MEMORY, "comm_lost: out of memory for %d ranks", body->nranks);
     kolo_news_get_lost(body->oob, map);
     pthread_mutex_lock(&body->handle->error_lock);
-    for (size_t i = 0; body->agreed_lost && i < map_bytes(body); i++) map[i] |= body->agreed_lost[i];
+    for (size_t i = 0; body->life.agreed_lost && i < map_bytes(body); i++) map[i] |= body->life.agreed_lost[i];
     pthread_mutex_unlock(&body->handle->error_lock);
     for (int r = 0; r < body->nranks; r++) {
         if (!(map[r / 8] >> (r % 8) & 1)) continue;

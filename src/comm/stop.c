@@ -65,7 +65,7 @@ void kolo_body_ring(kolo_body_t *body)
 {
     kolo_comm_t h = body->handle;
     pthread_mutex_lock(&h->error_lock);
-    if (body->bell) kolo_waker_wake(body->bell);
+    if (body->stop.bell) kolo_waker_wake(body->stop.bell);
     pthread_mutex_unlock(&h->error_lock);
 }
 
@@ -73,7 +73,7 @@ void kolo_body_set_bell(kolo_body_t *body, kolo_waker_t *bell)
 {
     kolo_comm_t h = body->handle;
     pthread_mutex_lock(&h->error_lock);
-    body->bell = bell;
+    body->stop.bell = bell;
     pthread_mutex_unlock(&h->error_lock);
 }
 
@@ -91,10 +91,10 @@ kolo_status_t kolo_body_fail_as(kolo_body_t *body, kolo_status_t status, const c
     pthread_mutex_unlock(&h->error_lock);
     /* while init runs only init ends STARTING, so that nothing is freed that it still uses */
     if (atomic_load(&h->state) != KOLO_COMM_STARTING)
-        atomic_store(&h->state, atomic_load(&body->abort) ? KOLO_COMM_ABORTED : KOLO_COMM_FAILED);
+        atomic_store(&h->state, atomic_load(&body->stop.abort) ? KOLO_COMM_ABORTED : KOLO_COMM_FAILED);
     if (body->oob) kolo_diag_give_up(body->oob);
     kolo_device_cancel(body);
-    if (body->ctx_open) kolo_control_fail(&body->ctx); /* before the caller has its buffers back */
+    if (body->life.ctx_open) kolo_control_fail(&body->ctx); /* before the caller has its buffers back */
     kolo_gate_open(&h->gate);
     kolo_body_ring(body);
     return status;
@@ -120,7 +120,7 @@ static void give_reason(kolo_oob_t *oob, const char *last_error)
 
 void kolo_body_interrupt(kolo_body_t *body, const char *last_error)
 {
-    if (body->ctx_open) kolo_waker_wake(&body->ctx.waker);
+    if (body->life.ctx_open) kolo_waker_wake(&body->ctx.waker);
     if (body->oob && last_error) {
         give_reason(body->oob, last_error);
         kolo_oob_give_notice(body->oob);
@@ -134,9 +134,9 @@ void kolo_body_interrupt(kolo_body_t *body, const char *last_error)
 void kolo_start_abort_all(kolo_comm_t parent)
 {
     pthread_mutex_lock(&parent->error_lock);
-    for (kolo_body_t *child = parent->making; child; child = child->next_making) {
-        atomic_store(&child->abort, 1);
-        atomic_store(&child->stop, KOLO_STOP_ABORT);
+    for (kolo_body_t *child = parent->making; child; child = child->life.next_making) {
+        atomic_store(&child->stop.abort, 1);
+        atomic_store(&child->stop.reason, KOLO_STOP_ABORT);
     }
     pthread_mutex_unlock(&parent->error_lock);
 }
@@ -145,22 +145,23 @@ void kolo_start_abort_all(kolo_comm_t parent)
 
 void kolo_device_levels_stop(kolo_body_t *body)
 {
-    kolo_body_t *children[] = {body->inside, body->across};
+    kolo_body_t *children[] = {body->levels.inside, body->levels.across};
     for (int i = 0; i < 2; i++) {
         uint32_t none = KOLO_STOP_NONE;
         if (!children[i]) continue;
-        atomic_compare_exchange_strong(&children[i]->stop, &none, KOLO_STOP_ABORT);
-        atomic_store(&children[i]->abort, 1); /* connections that are being made wait in the room below (oob) */
-        if (children[i]->ctx_open) kolo_waker_wake(&children[i]->ctx.waker);
+        atomic_compare_exchange_strong(&children[i]->stop.reason, &none, KOLO_STOP_ABORT);
+        /* Connections that are being made wait in the room below (oob): */
+        atomic_store(&children[i]->stop.abort, 1);
+        if (children[i]->life.ctx_open) kolo_waker_wake(&children[i]->ctx.waker);
     }
 }
 
 void kolo_device_cancel(kolo_body_t *body)
 {
-    void *state = atomic_load(&body->exec_state);
+    void *state = atomic_load(&body->gpu.state);
     if (!state) return;
-    atomic_store(&body->device_cancelled, 1);
+    atomic_store(&body->gpu.cancelled, 1);
     kolo_device_levels_stop(body);
-    body->exec->cancel(state);
+    body->gpu.exec->cancel(state);
     kolo_window_device_release(body);
 }

@@ -186,6 +186,14 @@ void kolo_news_lost(kolo_oob_t *oob, int rank, kolo_loss_how_t how, int noticed_
     announce(oob, KOLO_NEWS_LOST, rank, why);
 }
 
+bool kolo_news_gave_up(kolo_oob_t *oob, int rank)
+{
+    const kolo_peer_t *peer = kolo_peer_get(oob, rank);
+    if (peer == NULL || !kolo_peer_is_lost(peer)) return false;
+    kolo_loss_how_t how = kolo_peer_life(peer)->loss.how;
+    return how == KOLO_LOSS_GAVE_UP || how == KOLO_LOSS_LEFT;
+}
+
 static void revoked(kolo_oob_t *oob, int by)
 {
     if (kolo_life(oob)->revoked) return;

@@ -43,8 +43,15 @@ static ncclResult_t all_reduce(me_t *me, ncclComm_t comm)
     return now;
 }
 
+static bool quiet(void)
+{
+    const char *text = getenv("KOLO_QUIET_EXIT");
+    return !text || strcmp(text, "0") != 0;
+}
+
 static void an_abort_is_told_to_the_others(me_t *me)
 {
+    if (quiet()) return;
     ncclComm_t child;
     ncclResult_t now = ncclInternalError;
     OK(ncclCommSplit(me->comm, 0, me->rank, &child, NULL));
@@ -63,6 +70,94 @@ static void an_abort_is_told_to_the_others(me_t *me)
     }
     meet(me);
     works(me, me->comm, me->n); /* the parent is another communicator */
+}
+
+static ncclResult_t error_within(ncclComm_t comm, double s)
+{
+    ncclResult_t now = ncclSuccess;
+    for (double end = now_s() + s; now == ncclSuccess && now_s() < end; nap_s(0.001))
+        OK(ncclCommGetAsyncError(comm, &now));
+    return now;
+}
+
+/* Unless KOLO_QUIET_EXIT is 0, as an_abort_is_told_to_the_others has it. */
+static void an_abort_is_no_error_before_a_call_that_needs_the_rank(me_t *me)
+{
+    ncclComm_t child;
+    OK(ncclCommSplit(me->comm, 0, me->rank, &child, NULL));
+    works(me, child, me->n);
+    meet(me);
+    if (me->rank == 0) OK(ncclCommAbort(child));
+    meet(me);
+    if (me->rank == 1) { /* who is through with it hears nothing */
+        IS(ncclSuccess, error_within(child, 0.4));
+        OK(ncclCommDestroy(child));
+    } else if (me->rank != 0) {
+        IS(ncclSuccess, error_within(child, 0.4));
+        IS(ncclRemoteError, all_reduce(me, child));
+        FACT(names(0) && strstr(ncclGetLastError(NULL), "its program aborted the communicator"));
+        IS(ncclRemoteError, error_within(child, 20));
+        OK(ncclCommAbort(child));
+    }
+    meet(me);
+    works(me, me->comm, me->n);
+}
+
+/* The last rank does not come to it, and aborts. */
+static void an_operation_that_waits_for_a_rank_which_aborts_ends(me_t *me)
+{
+    ncclComm_t child;
+    OK(ncclCommSplit(me->comm, 0, me->rank, &child, NULL));
+    works(me, child, me->n);
+    meet(me);
+    if (me->rank == me->n - 1) {
+        nap_s(0.1);
+        OK(ncclCommAbort(child));
+    } else {
+        double began = now_s();
+        IS(ncclRemoteError, all_reduce(me, child));
+        FACT(names(me->n - 1) && now_s() < began + 5);
+        OK(ncclCommAbort(child));
+    }
+    meet(me);
+    works(me, me->comm, me->n);
+}
+
+static void an_exit_is_no_error_before_a_call_that_needs_the_rank(me_t *me)
+{
+    works(me, me->comm, me->n);
+    meet(me);
+    if (me->rank == me->n - 1) exit(0);
+    IS(ncclSuccess, error_within(me->comm, 0.4));
+    if (me->rank == 0) {
+        OK(ncclCommDestroy(me->comm));
+    } else {
+        IS(ncclRemoteError, all_reduce(me, me->comm));
+        FACT(names(me->n - 1) && strstr(ncclGetLastError(NULL), "its process exited without ncclCommDestroy"));
+        OK(ncclCommAbort(me->comm));
+    }
+    me->comm = NULL;
+}
+
+/* A quiet end before it does not hide it. */
+static void a_kill_after_an_abort_is_told_without_a_call(me_t *me)
+{
+    ncclComm_t child;
+    OK(ncclCommSplit(me->comm, 0, me->rank, &child, NULL));
+    works(me, child, me->n);
+    meet(me);
+    if (me->rank == 0) OK(ncclCommAbort(child));
+    meet(me);
+    if (me->rank != 0) IS(ncclSuccess, error_within(child, 0.3));
+    meet(me);
+    if (me->rank == me->n - 1) kill(getpid(), SIGKILL);
+    if (me->rank != 0) {
+        IS(ncclRemoteError, error_within(child, 20));
+        FACT(names(me->n - 1));
+        OK(ncclCommAbort(child));
+    }
+    OK(ncclCommAbort(me->comm));
+    me->comm = NULL;
 }
 
 static void a_kill_is_told_without_a_call(me_t *me)
@@ -130,8 +225,15 @@ static void destroy_waits_for_a_rank_that_is_late(me_t *me)
 
 const case_t leave_cases[] = {
     {"an_abort_is_told_to_the_others", an_abort_is_told_to_the_others, EACH},
+    {"an_abort_is_no_error_before_a_call_that_needs_the_rank",
+     an_abort_is_no_error_before_a_call_that_needs_the_rank, EACH},
+    {"an_operation_that_waits_for_a_rank_which_aborts_ends", an_operation_that_waits_for_a_rank_which_aborts_ends,
+     EACH},
     {"destroy_waits_for_a_rank_that_is_late", destroy_waits_for_a_rank_that_is_late, EACH},
     {"a_kill_is_told_without_a_call", a_kill_is_told_without_a_call, PROCESSES},
+    {"a_kill_after_an_abort_is_told_without_a_call", a_kill_after_an_abort_is_told_without_a_call, PROCESSES},
+    {"an_exit_is_no_error_before_a_call_that_needs_the_rank", an_exit_is_no_error_before_a_call_that_needs_the_rank,
+     PROCESSES},
     {"an_exit_without_destroy_is_told", an_exit_without_destroy_is_told, PROCESSES},
     {"destroy_while_a_rank_is_killed", destroy_while_a_rank_is_killed, PROCESSES},
     {NULL, NULL, EACH},

@@ -26,7 +26,7 @@ static const kolo_memo_t *memo_of(const perf_job_t *job, perf_coll_t coll, uint6
     uint64_t signature =
         kolo_signature(inside, (int)type, (int)op, rooted(coll) ? (uint32_t)job->options->root : 0, count);
     for (size_t i = 0; i < KOLO_MEMO_SLOTS; i++)
-        if (body->memo[i].signature == signature && !body->memo[i].v) return &body->memo[i];
+        if (body->plans.memo[i].signature == signature && !body->plans.memo[i].v) return &body->plans.memo[i];
     return NULL;
 }
 
@@ -38,7 +38,7 @@ bool perf_inside_shared(const perf_job_t *job, char *text, size_t bytes)
 
 const char *perf_inside_force(const perf_job_t *job, const char *text)
 {
-    memset(job->comm->body->memo, 0, sizeof job->comm->body->memo);
+    memset(job->comm->body->plans.memo, 0, sizeof job->comm->body->plans.memo);
     return kolo_tune_force(text);
 }
 
@@ -46,16 +46,17 @@ kolo_status_t perf_inside_choose(const perf_job_t *job, perf_coll_t coll, uint64
                                  kolo_tune_choice_t *choice)
 {
     const kolo_body_t *body = job->comm->body;
-    kolo_emit_env_t env = body->emit;
+    kolo_emit_env_t env = body->choice.emit;
     size_t elem = coll == PERF_BARRIER ? 1 : kolo_type_size(job->options->type);
     env.root = rooted(coll) ? (uint32_t)job->options->root : 0;
     return kolo_tune_choose(
-        &(kolo_tune_ask_t){&body->tune, &env, &body->sizes, perf_inside_coll(coll), count, elem}, choice);
+        &(kolo_tune_ask_t){&body->choice.tune, &env, &body->choice.sizes, perf_inside_coll(coll), count, elem},
+        choice);
 }
 
 static bool refs_only(const kolo_body_t *body, kolo_coll_t coll, kolo_algo_t algo)
 {
-    for (const kolo_bound_t *b = body->bounds; b; b = b->next)
+    for (const kolo_bound_t *b = body->plans.bounds; b; b = b->next)
         if (b->plan->coll == coll && b->plan->algo == algo) return b->ref_tile != 0;
     return false;
 }
@@ -72,7 +73,7 @@ kolo_status_t perf_inside_ran(const perf_job_t *job, perf_coll_t coll, uint64_t 
     }
     *ran = (perf_ran_t){choice.way, choice.piece_bytes};
     if (choice.way.lines)
-        ran->piece_bytes = body->sizes.ll_slot_bytes;
+        ran->piece_bytes = body->choice.sizes.ll_slot_bytes;
     else if (refs_only(body, perf_inside_coll(coll), choice.way.algo))
         ran->piece_bytes = 0;
     return KOLO_OK;

@@ -211,11 +211,11 @@ int perf_gpu_limits(const perf_job_t *job)
     kolo_tune_gpu_t gpu;
     kolo_tune_machine_t machine;
     const kolo_body_t *body = job->comm->body;
-    if (job->nranks < 2 || body->exec != &kolo_exec_cuda) {
+    if (job->nranks < 2 || body->gpu.exec != &kolo_exec_cuda) {
         fprintf(stderr, "kolo-perf: --every-algorithm needs 2 GPUs or more that reach each other\n");
         return 2;
     }
-    b = (bench_t){.job = *job, .options = *job->options, .state = atomic_load(&body->exec_state)};
+    b = (bench_t){.job = *job, .options = *job->options, .state = atomic_load(&body->gpu.state)};
     b.job.options = &b.options;
     b.limits = b.state->limits;
     b.lines_before = b.state->layout.message_lines_most;
@@ -244,7 +244,7 @@ void perf_gpu_predict(const perf_job_t *job, perf_row_t *row)
                        .type = job->options->type,
                        .graph = job->options->graph,
                        .tuned = kolo_device_tuned(body)};
-    if (body->exec != &kolo_exec_cuda || gpu_predict(&machine, &call, &p) != KOLO_OK) return;
+    if (body->gpu.exec != &kolo_exec_cuda || gpu_predict(&machine, &call, &p) != KOLO_OK) return;
     row->predicted_us = p.us;
     row->algo = p.way;
 }

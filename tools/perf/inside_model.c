@@ -40,7 +40,7 @@ static kolo_status_t measure_rates(perf_model_t *m)
     const perf_job_t *job = m->job;
     const kolo_body_t *body = job->comm->body;
     size_t most = (size_t)RATE_MIN << 2 * (RATES - 1);
-    double window = body->tune.max_node_size > body->tune.cores ? 24e3 : 6e3;
+    double window = body->choice.tune.max_node_size > body->choice.tune.cores ? 24e3 : 6e3;
     char *a = malloc(most), *b = malloc(most);
     kolo_status_t status = a && b ? KOLO_OK : kolo_fail(KOLO_ERR_NO_MEMORY, "no memory to measure memcpy");
     if (status == KOLO_OK) {
@@ -63,7 +63,7 @@ static kolo_status_t measure_rates(perf_model_t *m)
     if (status == KOLO_OK)
         status = kolo_all_reduce(m->rate, m->rate, RATES, KOLO_FLOAT64, KOLO_SUM, job->comm, NULL);
     /* the sum is over all hosts */
-    for (int i = 0; i < RATES; i++) m->rate[i] *= (double)body->tune.max_node_size / job->nranks;
+    for (int i = 0; i < RATES; i++) m->rate[i] *= (double)body->choice.tune.max_node_size / job->nranks;
     free(a);
     free(b);
     return status;
@@ -109,7 +109,7 @@ static kolo_status_t measure_plans(perf_model_t *m)
 static kolo_status_t measure_network(perf_model_t *m)
 {
     const perf_job_t *job = m->job;
-    const kolo_emit_env_t *emit = &job->comm->body->emit;
+    const kolo_emit_env_t *emit = &job->comm->body->choice.emit;
     double best = 0;
     int to = 0;
     while (to < job->nranks && emit->node_of[to] == emit->node_of[0]) to++;
@@ -133,7 +133,7 @@ static kolo_status_t measure_network(perf_model_t *m)
 /* Bytes per us of a host whose ranks copy buffers of `bytes` bytes in all. */
 static double copy_rate(const perf_model_t *m, double bytes)
 {
-    double x = log2(bytes / 2 / m->job->comm->body->tune.max_node_size / RATE_MIN) / 2;
+    double x = log2(bytes / 2 / m->job->comm->body->choice.tune.max_node_size / RATE_MIN) / 2;
     if (!(x > 0)) return m->rate[0];
     if (x >= RATES - 1) return m->rate[RATES - 1];
     int i = (int)x;
@@ -145,7 +145,7 @@ static double copy_rate(const perf_model_t *m, double bytes)
 static kolo_status_t emit_all(const perf_job_t *job, kolo_coll_t coll, kolo_algo_t algo, kolo_p2p_way_t way,
                               kolo_plan_t **plans)
 {
-    kolo_emit_env_t env = job->comm->body->emit;
+    kolo_emit_env_t env = job->comm->body->choice.emit;
     bool refs = way == KOLO_P2P_REF || way == KOLO_P2P_HALVES, halves = way == KOLO_P2P_HALVES;
     env.root = kolo_coll_rooted(coll) ? (uint32_t)job->options->root : 0;
     for (uint32_t r = 0; r < env.nranks; r++) {
@@ -177,7 +177,7 @@ typedef struct {
 static double simulate(const perf_model_t *m, const sim_call_t *c, const way_t *way)
 {
     const kolo_body_t *body = m->job->comm->body;
-    uint32_t n = body->emit.nranks;
+    uint32_t n = body->choice.emit.nranks;
     kolo_sim_machine_t machine = way->machine;
     kolo_sim_result_t result = {0};
     kolo_plan_t **plans = calloc(n, sizeof(kolo_plan_t *));
@@ -185,13 +185,14 @@ static double simulate(const perf_model_t *m, const sim_call_t *c, const way_t *
     kolo_status_t status = emit_all(m->job, c->coll, c->algo, c->way, plans);
     if (status == KOLO_OK) {
         /* through slots, which stay in the caches, one end of a copy is in memory; by reference both are */
-        double rate = copy_rate(m, c->touched) / KOLO_MIN(body->tune.max_node_size, body->tune.cores);
+        double rate = copy_rate(m, c->touched) / KOLO_MIN(body->choice.tune.max_node_size, body->choice.tune.cores);
         if (c->piece_bytes) rate *= 2;
         machine.copy_gbps = machine.local.gbps = KOLO_MIN(rate, way->core_rate) / 1e3;
         machine.slot_bytes = c->piece_bytes ? c->piece_bytes : KOLO_REF_TILE / plans[0]->slices;
-        status = kolo_prove_simulate(&(kolo_sim_case_t){(const kolo_plan_t *const *)plans, n, body->emit.node_of,
-                                                        c->count, (uint32_t)c->elem, &machine},
-                                     &result);
+        status =
+            kolo_prove_simulate(&(kolo_sim_case_t){(const kolo_plan_t *const *)plans, n, body->choice.emit.node_of,
+                                                   c->count, (uint32_t)c->elem, &machine},
+                                &result);
     }
     for (uint32_t r = 0; r < n; r++) kolo_plan_free(plans[r]);
     free(plans);
@@ -220,13 +221,13 @@ static void fit_way(const perf_model_t *m, way_t *way, double insn_us)
     *x = (kolo_sim_machine_t){.local = {.latency_us = 0.2},
                               .remote = {.latency_us = 12, .gbps = m->remote_gbps > 0 ? m->remote_gbps : 4},
                               .insn_us = insn_us,
-                              .cores = body->tune.cores};
+                              .cores = body->choice.tune.cores};
     way->core_rate = 1e9;
     if (!way->cast_bytes) return;
     double *value = &x->local.latency_us;
-    if (body->emit.nnodes > 1)
+    if (body->choice.emit.nnodes > 1)
         value = &x->remote.latency_us;
-    else if (body->tune.max_node_size > body->tune.cores)
+    else if (body->choice.tune.max_node_size > body->choice.tune.cores)
         value = &x->switch_us;
     sim_call_t call = {
         .coll = KOLO_COLL_BARRIER, .algo = KOLO_ALGO_DIRECT, .elem = 1, .piece_bytes = 64, .touched = 1};
@@ -234,8 +235,8 @@ static void fit_way(const perf_model_t *m, way_t *way, double insn_us)
     call.coll = KOLO_COLL_BROADCAST;
     call.algo = KOLO_ALGO_ONE_STEP;
     call.count = way->cast_bytes;
-    call.piece_bytes = way->by_lines ? body->sizes.ll_slot_bytes : m->cast_piece;
-    call.touched = (double)way->cast_bytes * (body->tune.max_node_size + 1);
+    call.piece_bytes = way->by_lines ? body->choice.sizes.ll_slot_bytes : m->cast_piece;
+    call.touched = (double)way->cast_bytes * (body->choice.tune.max_node_size + 1);
     fit(m, &call, way->cast_us, way, &way->core_rate, false);
 }
 
@@ -266,7 +267,7 @@ kolo_status_t perf_model_open(const perf_job_t *job, perf_model_t **out)
     KOLO_TRY(perf_inside_ran(job, PERF_BROADCAST, CAST_BYTES / kolo_type_size(job->options->type), &ran));
     m->cast_piece = ran.piece_bytes;
     perf_inside_force(job, before);
-    if (job->comm->body->emit.nnodes > 1) KOLO_TRY(measure_network(m));
+    if (job->comm->body->choice.emit.nnodes > 1) KOLO_TRY(measure_network(m));
     if (job->rank == 0) {
         fit_way(m, &m->lines, 0.02);
         fit_way(m, &m->plans, 0.08);
@@ -284,14 +285,15 @@ static void predict_pair(const perf_model_t *m, perf_row_t *row, sim_call_t *cal
 {
     const kolo_body_t *body = m->job->comm->body;
     static const char *const ways[] = {"lines", "slots", "references", "halves"};
-    uint32_t next = 1 % body->emit.nranks;
+    uint32_t next = 1 % body->choice.emit.nranks;
     uint64_t bytes = row->count * call->elem;
     call->algo = KOLO_ALGO_P2P;
-    call->way = kolo_tune_p2p(&body->sizes, bytes, kolo_body_pair_ll(body, next), kolo_body_pair_refs(body, next));
+    call->way =
+        kolo_tune_p2p(&body->choice.sizes, bytes, kolo_body_pair_ll(body, next), kolo_body_pair_refs(body, next));
     bool refs = call->way == KOLO_P2P_REF || call->way == KOLO_P2P_HALVES, lines = call->way == KOLO_P2P_LL;
     if (!refs)
-        call->piece_bytes =
-            lines ? body->sizes.ll_slot_bytes : kolo_tune_p2p_piece(&body->tune, &body->sizes, bytes);
+        call->piece_bytes = lines ? body->choice.sizes.ll_slot_bytes
+                                  : kolo_tune_p2p_piece(&body->choice.tune, &body->choice.sizes, bytes);
     row->algo = ways[call->way];
     row->predicted_us = simulate(m, call, lines && m->lines.cast_bytes ? &m->lines : &m->plans);
 }
@@ -299,7 +301,7 @@ static void predict_pair(const perf_model_t *m, perf_row_t *row, sim_call_t *cal
 void perf_model_row(const perf_model_t *m, perf_row_t *row)
 {
     const perf_job_t *job = m->job;
-    int local = (int)job->comm->body->tune.max_node_size;
+    int local = (int)job->comm->body->choice.tune.max_node_size;
     sim_call_t call = {.coll = perf_inside_coll(row->coll),
                        .count = row->count,
                        .elem = row->coll == PERF_BARRIER ? 1 : kolo_type_size(job->options->type),

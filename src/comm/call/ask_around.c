@@ -23,8 +23,8 @@ static void answer(void *arg, kolo_finding_t *mine)
     kolo_record_op_t ops[LOOK_BACK];
     kolo_verdict_rank_t last;
     mine->recorded = true;
-    mine->failed = (kolo_status_t)__atomic_load_n(&body->record.at->head.status, __ATOMIC_RELAXED);
-    size_t n = kolo_record_ops(body->record.at, ops, body->device < 0 ? KOLO_SURVEY_OPS : LOOK_BACK);
+    mine->failed = (kolo_status_t)__atomic_load_n(&body->track.record.at->head.status, __ATOMIC_RELAXED);
+    size_t n = kolo_record_ops(body->track.record.at, ops, body->gpu.device < 0 ? KOLO_SURVEY_OPS : LOOK_BACK);
     kolo_verdict_take(&last, ops, n, kolo_now_ns());
     uint32_t from = last.nops > KOLO_SURVEY_OPS ? last.nops - KOLO_SURVEY_OPS : 0;
     for (uint32_t i = 0; i < from; i++)
@@ -38,7 +38,7 @@ static void answer(void *arg, kolo_finding_t *mine)
 
 void kolo_ask_around_open(kolo_body_t *body)
 {
-    if (!body->record.at) return;
+    if (!body->track.record.at) return;
     kolo_diag_set_survey(body->oob, answer, body);
 }
 
@@ -101,7 +101,7 @@ static int ask(kolo_body_t *body, kolo_finding_t *findings, kolo_verdict_rank_t 
     kolo_record_waits_t waits;
     kolo_diag_survey(body->oob, findings, asked, WAIT_MS);
     answer(body, &mine);
-    kolo_record_waits_read(body->record.at, &waits);
+    kolo_record_waits_read(body->track.record.at, &waits);
     for (int i = 0; i < asked; i++) {
         if (!in && findings[i].rank > body->rank) take(body, &mine, &ranks[n++]);
         in = in || findings[i].rank > body->rank;
@@ -120,7 +120,7 @@ static void ask_around(kolo_body_t *body, bool tell_all, char *brief, size_t byt
     kolo_verdict_rank_t *ranks = calloc(KOLO_SURVEY_RANKS + 1, sizeof *ranks);
     char *text = malloc(KOLO_VERDICT_TEXT);
     if (bytes) *brief = '\0';
-    if (findings && ranks && text && body->oob && body->record.at && body->nranks > 1) {
+    if (findings && ranks && text && body->oob && body->track.record.at && body->nranks > 1) {
         int n = ask(body, findings, ranks);
         if (tell_all) {
             kolo_verdict_print(ranks, n, body->nranks, text, KOLO_VERDICT_TEXT);

@@ -14,20 +14,20 @@
 
 static kolo_status_t choose_v(kolo_body_t *body, const kolo_call_t *call, kolo_tune_choice_t *choice)
 {
-    bool folds = body->emit.one_fold && kolo_coll_reduces(call->coll);
-    bool direct = (body->emit.fanout && body->emit.nnodes == 1) || folds;
+    bool folds = body->choice.emit.one_fold && kolo_coll_reduces(call->coll);
+    bool direct = (body->choice.emit.fanout && body->choice.emit.nnodes == 1) || folds;
     memset(choice, 0, sizeof *choice);
     choice->way.algo = call->coll == KOLO_COLL_ALL_TO_ALL       ? KOLO_ALGO_PAIRWISE
                        : direct || kolo_coll_rooted(call->coll) ? KOLO_ALGO_DIRECT
                                                                 : KOLO_ALGO_RING;
-    choice->piece_bytes = kolo_tune_slot_bytes(&body->tune, &body->sizes);
+    choice->piece_bytes = kolo_tune_slot_bytes(&body->choice.tune, &body->choice.sizes);
     choice->reason = "parts of unequal length";
     return KOLO_OK;
 }
 
 static kolo_bound_t *known_bound(const kolo_body_t *body, kolo_coll_t coll, kolo_algo_t algo, uint32_t root)
 {
-    for (kolo_bound_t *b = body->bounds; b; b = b->next)
+    for (kolo_bound_t *b = body->plans.bounds; b; b = b->next)
         if (b->plan->coll == coll && b->plan->algo == algo && b->plan->root == root) return b;
     return NULL;
 }
@@ -42,23 +42,24 @@ static kolo_status_t find_bound(kolo_body_t *body, const kolo_call_t *call, kolo
     uint32_t root = plan_root(call);
     *out = known_bound(body, call->coll, algo, root);
     if (*out) return KOLO_OK;
-    kolo_emit_env_t env = body->emit;
+    kolo_emit_env_t env = body->choice.emit;
     kolo_plan_t *plan;
     env.root = root;
     KOLO_TRY(kolo_algo_emit(call->coll, algo, &env, &plan));
     KOLO_TRY(kolo_body_bind(body, plan, out));
-    (*out)->next = body->bounds;
-    body->bounds = *out;
+    (*out)->next = body->plans.bounds;
+    body->plans.bounds = *out;
     return KOLO_OK;
 }
 
 static kolo_status_t choose(kolo_body_t *body, const kolo_call_t *call, kolo_tune_choice_t *choice)
 {
-    kolo_emit_env_t env = body->emit;
+    kolo_emit_env_t env = body->choice.emit;
     if (call->send_counts || call->recv_counts) return choose_v(body, call, choice);
     env.root = call->root;
     return kolo_tune_choose(
-        &(kolo_tune_ask_t){&body->tune, &env, &body->sizes, call->coll, call->count, call->elem}, choice);
+        &(kolo_tune_ask_t){&body->choice.tune, &env, &body->choice.sizes, call->coll, call->count, call->elem},
+        choice);
 }
 
 bool kolo_call_connected(const kolo_call_t *call)
@@ -68,7 +69,7 @@ bool kolo_call_connected(const kolo_call_t *call)
     if (call->kind == KOLO_CALL_SEND || call->kind == KOLO_CALL_RECV) return kolo_p2p_connected(call);
     if (body->nranks == 1 || call->kind != KOLO_CALL_COLL) return true;
     if (choose(body, call, &choice) != KOLO_OK) return true; /* the call itself is to say why */
-    return choice.way.lines ? body->ll_tx != NULL
+    return choice.way.lines ? body->conns.ll_tx != NULL
                             : known_bound(body, call->coll, choice.way.algo, plan_root(call)) != NULL;
 }
 
@@ -82,12 +83,12 @@ kolo_status_t kolo_call_reducer(const kolo_call_t *call, kolo_reducer_t *r)
     const kolo_body_t *body = call->comm->body;
     if (!has_user_op(call)) {
         KOLO_TRY(kolo_reducer_init(r, call->type, kolo_coll_reduces(call->coll) ? call->op : KOLO_SUM,
-                                   body->emit.nranks));
-        if (body->emit.one_fold && kolo_coll_reduces(call->coll))
-            kolo_reducer_one_fold(r, call->op, body->emit.nranks);
+                                   body->choice.emit.nranks));
+        if (body->choice.emit.one_fold && kolo_coll_reduces(call->coll))
+            kolo_reducer_one_fold(r, call->op, body->choice.emit.nranks);
         return KOLO_OK;
     }
-    *r = call->reducer ? *call->reducer : body->ops[call->op - KOLO_OP_BUILTIN_COUNT].reducer;
+    *r = call->reducer ? *call->reducer : body->user.ops[call->op - KOLO_OP_BUILTIN_COUNT].reducer;
     return KOLO_OK;
 }
 
@@ -128,7 +129,7 @@ static kolo_status_t make_connections(kolo_coll_run_t *run)
     KOLO_TRY(choose(body, call, &choice));
     if (choice.way.lines) return kolo_making_begin_flat(body, &run->making);
     if (known_bound(body, call->coll, choice.way.algo, plan_root(call))) return KOLO_OK;
-    kolo_emit_env_t env = body->emit;
+    kolo_emit_env_t env = body->choice.emit;
     env.root = plan_root(call);
     KOLO_TRY(kolo_algo_emit(call->coll, choice.way.algo, &env, &run->plan));
     return kolo_making_begin(body, run->plan->conns, NULL, run->plan->nconns, &run->making);
@@ -148,8 +149,8 @@ kolo_status_t kolo_bind_in_steps(kolo_coll_run_t *run)
     kolo_plan_t *plan = run->plan;
     run->plan = NULL;
     KOLO_TRY(kolo_body_bind(body, plan, &bound)); /* nothing is missing: it does not wait */
-    bound->next = body->bounds;
-    body->bounds = bound;
+    bound->next = body->plans.bounds;
+    body->plans.bounds = bound;
     return KOLO_OK;
 }
 
@@ -157,13 +158,13 @@ kolo_status_t kolo_bind_in_steps(kolo_coll_run_t *run)
 
 static kolo_status_t room_for_parts(kolo_body_t *body, size_t n)
 {
-    if (n <= body->parts_capacity) return KOLO_OK;
-    kolo_part_t *src = realloc(body->src_parts, n * sizeof *src);
-    if (src) body->src_parts = src;
-    kolo_part_t *dst = realloc(body->dst_parts, n * sizeof *dst);
-    if (dst) body->dst_parts = dst;
+    if (n <= body->plans.parts_capacity) return KOLO_OK;
+    kolo_part_t *src = realloc(body->plans.src_parts, n * sizeof *src);
+    if (src) body->plans.src_parts = src;
+    kolo_part_t *dst = realloc(body->plans.dst_parts, n * sizeof *dst);
+    if (dst) body->plans.dst_parts = dst;
     if (!src || !dst) return kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for %zu parts", n);
-    body->parts_capacity = n;
+    body->plans.parts_capacity = n;
     return KOLO_OK;
 }
 
@@ -199,34 +200,35 @@ static kolo_status_t prepare_plan(const kolo_call_t *call, kolo_task_t *task, co
     uint32_t ns = plan->src_parts, nd = plan->dst_parts;
     bool split = kolo_coll_traits(call->coll)->whole;
     KOLO_TRY(room_for_parts(body, KOLO_MAX(ns, nd)));
-    fill_parts(body->src_parts, ns, call, (side_t){call->src, call->send_counts, call->send_displs});
-    fill_parts(body->dst_parts, nd, call, (side_t){call->dst, call->recv_counts, call->recv_displs});
+    fill_parts(body->plans.src_parts, ns, call, (side_t){call->src, call->send_counts, call->send_displs});
+    fill_parts(body->plans.dst_parts, nd, call, (side_t){call->dst, call->recv_counts, call->recv_displs});
     if (ns == 1 && call->recv_counts && call->coll != KOLO_COLL_ALL_TO_ALL)
-        body->src_parts[0].count = call->recv_counts[body->rank];
+        body->plans.src_parts[0].count = call->recv_counts[body->rank];
     if (nd == 1 && call->send_counts && call->coll != KOLO_COLL_ALL_TO_ALL)
-        body->dst_parts[0].count = call->send_counts[body->rank];
+        body->plans.dst_parts[0].count = call->send_counts[body->rank];
     kolo_interp_t *in = &task->interp;
     in->plan = plan;
     in->tx = b->tx;
     in->rx = b->rx;
-    in->src_parts = body->src_parts;
-    in->dst_parts = body->dst_parts;
+    in->src_parts = body->plans.src_parts;
+    in->dst_parts = body->plans.dst_parts;
     in->piece_bytes = memo->piece_bytes;
     if (b->exchange && kolo_pair_start(task)) return KOLO_OK;
     uint64_t tile = b->ref_tile ? b->ref_tile : plan->slices * memo->piece_bytes;
     size_t scratch = (size_t)plan->nscratch * tile + b->bounce;
-    if (scratch > body->scratch_bytes) {
+    if (scratch > body->plans.scratch_bytes) {
         void *p = NULL;
         if (posix_memalign(&p, 4096, scratch))
             return kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for %zu bytes of scratch", scratch);
-        free(body->scratch);
-        body->scratch = p;
-        body->scratch_bytes = scratch;
+        free(body->plans.scratch);
+        body->plans.scratch = p;
+        body->plans.scratch_bytes = scratch;
     }
-    uint64_t bytes = call->count * call->elem * (split ? 1 : body->emit.nranks);
-    in->scratch = body->scratch;
+    uint64_t bytes = call->count * call->elem * (split ? 1 : body->choice.emit.nranks);
+    in->scratch = body->plans.scratch;
     in->tile_bytes = tile;
-    in->stream_out = body->tune.l3_bytes && bytes * 2 * body->tune.max_node_size > body->tune.l3_bytes;
+    in->stream_out =
+        body->choice.tune.l3_bytes && bytes * 2 * body->choice.tune.max_node_size > body->choice.tune.l3_bytes;
     return kolo_task_start_plan(task, b->state);
 }
 
@@ -239,9 +241,9 @@ static void prepare_loop(const kolo_call_t *call, kolo_task_t *task, const kolo_
     flat->count = call->count;
     flat->nranks = (uint32_t)body->nranks;
     flat->root = call->root;
-    flat->ll_tx = body->ll_tx;
-    flat->ll_rx = body->ll_rx;
-    flat->ll_temp = body->ll_temp;
+    flat->ll_tx = body->conns.ll_tx;
+    flat->ll_rx = body->conns.ll_rx;
+    flat->ll_temp = body->conns.ll_temp;
     kolo_flat_start(task, memo->loop);
 }
 
@@ -268,16 +270,16 @@ static void explain_first_use(void *arg, char *buf, size_t bytes)
 static kolo_status_t bind_memo(const kolo_call_t *call, uint64_t operation, uint64_t signature, kolo_memo_t *memo)
 {
     kolo_body_t *body = call->comm->body;
-    kolo_record_waits(&body->record); /* a rank that does not come is first missed here */
-    atomic_store_explicit(&body->board.connecting, operation, memory_order_relaxed);
+    kolo_record_waits(&body->track.record); /* a rank that does not come is first missed here */
+    atomic_store_explicit(&body->track.board.connecting, operation, memory_order_relaxed);
     first_use_t first = {body, operation, signature};
     kolo_wait_purpose_t before = kolo_wait_set_purpose(
         (kolo_wait_purpose_t){.describe = describe_first_use, .arg = &first, .explain = explain_first_use});
     kolo_status_t status = fill_memo(body, call, signature, memo);
     kolo_wait_set_purpose(before);
-    atomic_store_explicit(&body->board.connecting, KOLO_BOARD_NONE, memory_order_relaxed);
+    atomic_store_explicit(&body->track.board.connecting, KOLO_BOARD_NONE, memory_order_relaxed);
     KOLO_TRY(status);
-    kolo_record_state(&body->record, KOLO_RECORD_RUNNING, memo->way);
+    kolo_record_state(&body->track.record, KOLO_RECORD_RUNNING, memo->way);
     return KOLO_OK;
 }
 
@@ -287,8 +289,8 @@ kolo_status_t kolo_bind_task(const kolo_call_t *call, kolo_task_t *task, kolo_me
     if (KOLO_UNLIKELY(!known)) KOLO_TRY(bind_memo(call, task->operation, task->signature, memo));
     task->reducer = &memo->reducer;
     if (KOLO_UNLIKELY(has_user_op(call))) {
-        KOLO_TRY(kolo_call_reducer(call, &body->user_reducer));
-        task->reducer = &body->user_reducer;
+        KOLO_TRY(kolo_call_reducer(call, &body->user.reducer));
+        task->reducer = &body->user.reducer;
     }
     task->reducing = memo->reduces;
     task->trace = NULL;

@@ -267,7 +267,7 @@ static inline void kolo_mismatch_show_pair(kolo_body_t *body, const kolo_call_t 
 {
     bool send = call->kind == KOLO_CALL_SEND;
     if (call->count == 0) return; /* such a message may end without the other side */
-    kolo_board_begin(&body->pairs[call->root], send ? KOLO_BOARD_SEND : KOLO_BOARD_RECV,
+    kolo_board_begin(&body->track.pairs[call->root], send ? KOLO_BOARD_SEND : KOLO_BOARD_RECV,
                      way == KOLO_P2P_LL ? KOLO_BOARD_LINES : KOLO_BOARD_SLOTS, word, firm);
 }
 

@@ -171,17 +171,17 @@ static kolo_status_t compare_tables(const kolo_call_t *call)
 kolo_status_t kolo_deep_check_ranks(const kolo_call_t *call)
 {
     kolo_body_t *body = call->comm->body;
-    uint64_t number = body->operation;
+    uint64_t number = body->track.operation;
     uint64_t(*rows)[FIELDS] = calloc((size_t)body->nranks, sizeof *rows);
     if (!rows) return kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for the arguments of %d ranks", body->nranks);
     fill_row(call, rows[body->rank]);
     /* ranks that are in something else do not come to this: they find out as from any other wait for connections */
-    kolo_board_publish(&body->board, number, kolo_call_signature(call));
-    atomic_store_explicit(&body->board.connecting, number, memory_order_relaxed);
+    kolo_board_publish(&body->track.board, number, kolo_call_signature(call));
+    atomic_store_explicit(&body->track.board.connecting, number, memory_order_relaxed);
     kolo_status_t status = kolo_oob_all_gather(body->oob, rows, sizeof rows[0]);
     if (status == KOLO_OK) status = compare_rows(body, number, (const uint64_t(*)[FIELDS])rows);
     if (status == KOLO_OK && call->coll == KOLO_COLL_ALL_TO_ALL && call->send_counts) status = compare_tables(call);
-    atomic_store_explicit(&body->board.connecting, KOLO_BOARD_NONE, memory_order_relaxed);
+    atomic_store_explicit(&body->track.board.connecting, KOLO_BOARD_NONE, memory_order_relaxed);
     free(rows);
     return status;
 }

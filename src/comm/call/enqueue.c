@@ -45,8 +45,8 @@ kolo_status_t kolo_check_op(const kolo_call_t *call, const char *what)
             what, kolo_plan_op_name(op), kolo_plan_type_name((int)call->type));
     kolo_body_t *body = kolo_handle_visit(call->comm, what);
     if (!body) return KOLO_ERR_INVALID_ARGUMENT;
-    bool known = op >= 0 && user < KOLO_MAX_USER_OPS && body->ops[user].used;
-    kolo_type_t type = known ? body->ops[user].type : call->type;
+    bool known = op >= 0 && user < KOLO_MAX_USER_OPS && body->user.ops[user].used;
+    kolo_type_t type = known ? body->user.ops[user].type : call->type;
     kolo_handle_leave(call->comm);
     if (!known)
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: operator %d is not known to this communicator", what, op);

@@ -17,7 +17,7 @@ static inline bool memo_is(const kolo_memo_t *memo, const kolo_call_t *call, uin
  * between two calls of anything else must not push it out. */
 static kolo_memo_t *find_memo(kolo_body_t *body, const kolo_call_t *call, uint64_t signature, bool v)
 {
-    kolo_memo_t *set = &body->memo[(signature * 0x9e3779b97f4a7c15ull >> (64 - KOLO_MEMO_BITS)) * 2];
+    kolo_memo_t *set = &body->plans.memo[(signature * 0x9e3779b97f4a7c15ull >> (64 - KOLO_MEMO_BITS)) * 2];
     if (KOLO_LIKELY(memo_is(&set[0], call, signature, v))) return &set[0];
     if (memo_is(&set[1], call, signature, v)) return &set[1];
     set[1] = set[0];
@@ -35,10 +35,10 @@ static kolo_memo_t *begin(const kolo_call_t *call, kolo_task_t *task, bool *know
     task->ctx = &body->ctx;
     task->rank = (uint32_t)body->rank;
     task->signature = signature;
-    task->operation = body->operation++;
-    kolo_board_publish(&body->board, task->operation, signature);
+    task->operation = body->track.operation++;
+    kolo_board_publish(&body->track.board, task->operation, signature);
     *known = memo_is(memo, call, signature, v);
-    kolo_record_begin(&body->record, call, task->operation, signature,
+    kolo_record_begin(&body->track.record, call, task->operation, signature,
                       KOLO_LIKELY(*known) ? KOLO_RECORD_RUNNING : KOLO_RECORD_CONNECTING,
                       KOLO_LIKELY(*known) ? memo->way : KOLO_RECORD_NO_ALGO);
     return memo;
@@ -56,8 +56,8 @@ static kolo_status_t run_alone(const kolo_call_t *call)
 {
     kolo_reducer_t r;
     kolo_body_t *body = call->comm->body;
-    kolo_record_begin(&body->record, call, body->operation++, kolo_call_signature(call), KOLO_RECORD_RUNNING,
-                      KOLO_RECORD_NO_ALGO);
+    kolo_record_begin(&body->track.record, call, body->track.operation++, kolo_call_signature(call),
+                      KOLO_RECORD_RUNNING, KOLO_RECORD_NO_ALGO);
     KOLO_TRY(kolo_call_reducer(call, &r));
     uint64_t count = call->coll == KOLO_COLL_ALL_TO_ALL && call->send_counts ? call->send_counts[0] : call->count;
     if (call->coll == KOLO_COLL_BARRIER || count == 0) return KOLO_OK;
@@ -131,7 +131,7 @@ void kolo_coll_end(kolo_coll_run_t *run, kolo_status_t status)
     if (run->running) kolo_task_cancel(&run->task);
     kolo_making_end(run->making, KOLO_ERR_ABORTED);
     kolo_plan_free(run->plan);
-    kolo_record_end(&body->record, status);
+    kolo_record_end(&body->track.record, status);
 }
 
 kolo_status_t kolo_call_run(const kolo_call_t *call)
@@ -139,7 +139,7 @@ kolo_status_t kolo_call_run(const kolo_call_t *call)
     kolo_status_t status = KOLO_LIKELY(call->kind == KOLO_CALL_COLL) ? run_coll(call)
                            : call->window                            ? kolo_window_run_single(call)
                                                                      : kolo_p2p_run_single(call);
-    kolo_record_end(&call->comm->body->record, status);
+    kolo_record_end(&call->comm->body->track.record, status);
     return status;
 }
 

@@ -12,7 +12,7 @@
 /* Is there one from `rank`? Queues of messages carry no numbers, and lines of a host have many readers. */
 static const kolo_slot_header_t *find_from(const kolo_body_t *body, int rank, uint64_t number, uint64_t word)
 {
-    for (kolo_comm_conn_t *c = body->conns[rank]; c; c = c->next) {
+    for (kolo_comm_conn_t *c = body->conns.by_peer[rank]; c; c = c->next) {
         if (c->key.dir != KOLO_DIR_RX || c->key.node || c->key.lane >= KOLO_P2P_LANE ||
             c->proto != KOLO_PROTO_SIMPLE || !kolo_rx_ready(&c->u.rx))
             continue;
@@ -25,7 +25,7 @@ static const kolo_slot_header_t *find_from(const kolo_body_t *body, int rank, ui
 
 kolo_status_t kolo_leftover_look(kolo_body_t *body, uint64_t number, uint64_t word)
 {
-    for (int rank = 0; rank < body->nranks && body->conns; rank++) {
+    for (int rank = 0; rank < body->nranks && body->conns.by_peer; rank++) {
         const kolo_slot_header_t *h = find_from(body, rank, number, word);
         if (!h) continue;
         kolo_difference_t d = {.rank = body->rank,

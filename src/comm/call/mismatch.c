@@ -80,20 +80,20 @@ static bool needs(uint64_t word, int rank, int other, int nranks)
 
 void kolo_mismatch_open(kolo_body_t *body)
 {
-    kolo_board_init(&body->board, body->operation);
-    body->stalled.operation = body->stalled_pairs.operation = KOLO_BOARD_NONE;
+    kolo_board_init(&body->track.board, body->track.operation);
+    body->waits.stalled.operation = body->waits.stalled_pairs.operation = KOLO_BOARD_NONE;
     kolo_diag_set_leave_word(body->oob, kolo_signature_of_call(KOLO_CALL_WORD_LEAVE));
-    kolo_diag_set_board(body->oob, &body->board, (int)kolo_comm_options.mismatch_ms, tell, needs);
+    kolo_diag_set_board(body->oob, &body->track.board, (int)kolo_comm_options.mismatch_ms, tell, needs);
 }
 
 uint64_t kolo_mismatch_count(kolo_body_t *body, kolo_call_word_t which)
 {
     uint64_t word = kolo_signature_of_call(which);
-    if (body->exec && body->exec->by_host) return body->apart++;
-    kolo_board_publish(&body->board, body->operation, word);
-    kolo_record_begin_whole(body, body->operation, word);
+    if (body->gpu.exec && body->gpu.exec->by_host) return body->track.apart++;
+    kolo_board_publish(&body->track.board, body->track.operation, word);
+    kolo_record_begin_whole(body, body->track.operation, word);
     kolo_diag_look_left(body->oob); /* who has left does not come to it */
-    return body->operation++;
+    return body->track.operation++;
 }
 
 /* Who waits for room in a queue with many readers does not know which of them is late: asks the ranks in turn. */
@@ -135,7 +135,7 @@ static bool is_due(kolo_stalled_t *stalled, uint64_t operation)
  * Where each asks the next rank, somebody asks who differs, or that one asks. */
 static void ask_neighbour(kolo_body_t *body, uint64_t operation)
 {
-    if (body->stalled.asked % NEIGHBOUR_EACH == 0)
+    if (body->waits.stalled.asked % NEIGHBOUR_EACH == 0)
         kolo_diag_ask(body->oob, (body->rank + 1) % body->nranks, operation);
 }
 
@@ -147,19 +147,19 @@ static void explain(void *arg, char *buf, size_t bytes)
 void kolo_mismatch_wait_init(kolo_body_t *body, kolo_wait_t *wait, kolo_task_t *task)
 {
     uint64_t deadline = KOLO_UNLIKELY(body->op_timeout_ms) ? kolo_deadline_ms(body->op_timeout_ms) : 0;
-    bool crowded = body->tune.max_node_size > body->tune.cores;
-    kolo_wait_init(wait, &body->stop, deadline, kolo_task_describe, task, crowded ? INT_MAX : 1);
+    bool crowded = body->choice.tune.max_node_size > body->choice.tune.cores;
+    kolo_wait_init(wait, &body->stop.reason, deadline, kolo_task_describe, task, crowded ? INT_MAX : 1);
     wait->wakers[0] = &body->ctx.waker;
     wait->nwakers = 1;
     wait->explain = explain;
-    body->stalled.operation = body->stalled_pairs.operation = KOLO_BOARD_NONE;
+    body->waits.stalled.operation = body->waits.stalled_pairs.operation = KOLO_BOARD_NONE;
 }
 
 kolo_status_t kolo_mismatch_look_connecting(kolo_body_t *body, uint64_t operation, int rank)
 {
-    kolo_record_waits(&body->record);
+    kolo_record_waits(&body->track.record);
     KOLO_TRY(kolo_diag_difference(body->oob));
-    if (!is_due(&body->stalled, operation)) return KOLO_OK;
+    if (!is_due(&body->waits.stalled, operation)) return KOLO_OK;
     kolo_diag_look_left(body->oob);
     if (rank >= 0) kolo_diag_ask(body->oob, rank, operation);
     ask_neighbour(body, operation);
@@ -171,15 +171,16 @@ kolo_status_t kolo_mismatch_look(void *arg)
     kolo_task_t *task = arg;
     kolo_body_t *body = body_of(task);
     int ranks[ASKED_AT_ONCE];
-    kolo_record_waits(&body->record);
-    if (body->on_wait) KOLO_TRY(body->on_wait(body->on_wait_arg));
+    kolo_record_waits(&body->track.record);
+    if (body->waits.on_wait) KOLO_TRY(body->waits.on_wait(body->waits.arg));
     kolo_pidwatch_look_out(body->oob);
     KOLO_TRY(kolo_diag_difference(body->oob));
-    if (!is_due(&body->stalled, task->operation)) return KOLO_OK;
+    if (!is_due(&body->waits.stalled, task->operation)) return KOLO_OK;
+    kolo_lost_tell(body);
     kolo_diag_look_left(body->oob);
     KOLO_TRY(kolo_leftover_look(body, task->operation, task->signature));
     size_t n = kolo_task_awaited(task, ranks, ASKED_AT_ONCE);
-    if (n == 0 || n == ASKED_AT_ONCE) n = next_in_turn(body, &body->stalled, ranks, ASKED_AT_ONCE);
+    if (n == 0 || n == ASKED_AT_ONCE) n = next_in_turn(body, &body->waits.stalled, ranks, ASKED_AT_ONCE);
     for (size_t i = 0; i < n; i++) kolo_diag_ask(body->oob, ranks[i], task->operation);
     ask_neighbour(body, task->operation);
     return KOLO_OK;
@@ -188,7 +189,7 @@ kolo_status_t kolo_mismatch_look(void *arg)
 kolo_status_t kolo_mismatch_look_device(kolo_body_t *body, uint64_t number, const int *ranks, int count)
 {
     KOLO_TRY(kolo_diag_difference(body->oob));
-    if (!is_due(&body->stalled, number)) return KOLO_OK;
+    if (!is_due(&body->waits.stalled, number)) return KOLO_OK;
     for (int i = 0; i < count; i++) kolo_diag_ask(body->oob, ranks[i], number);
     return KOLO_OK;
 }
@@ -203,9 +204,9 @@ void kolo_mismatch_look_call(kolo_body_t *body, uint64_t call)
 
 kolo_status_t kolo_mismatch_look_device_pairs(kolo_body_t *body, const kolo_exec_waits_t *waits, bool anew)
 {
-    if (anew) body->stalled_pairs.operation = KOLO_BOARD_NONE;
+    if (anew) body->waits.stalled_pairs.operation = KOLO_BOARD_NONE;
     KOLO_TRY(kolo_diag_difference(body->oob));
-    if (is_due(&body->stalled_pairs, PAIRS)) kolo_device_pairs_ask(body, waits);
+    if (is_due(&body->waits.stalled_pairs, PAIRS)) kolo_device_pairs_ask(body, waits);
     return KOLO_OK;
 }
 
@@ -252,10 +253,10 @@ void kolo_mismatch_met(const kolo_task_t *task)
 
 kolo_status_t kolo_mismatch_open_pairs(kolo_body_t *body)
 {
-    if (KOLO_LIKELY(body->pairs != NULL)) return KOLO_OK;
-    body->pairs = calloc((size_t)body->nranks, sizeof *body->pairs);
-    if (!body->pairs) return kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for %d peers", body->nranks);
-    atomic_store_explicit(&body->board.pairs, body->pairs, memory_order_release);
+    if (KOLO_LIKELY(body->track.pairs != NULL)) return KOLO_OK;
+    body->track.pairs = calloc((size_t)body->nranks, sizeof *body->track.pairs);
+    if (!body->track.pairs) return kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for %d peers", body->nranks);
+    atomic_store_explicit(&body->track.board.pairs, body->track.pairs, memory_order_release);
     return KOLO_OK;
 }
 
@@ -263,8 +264,8 @@ bool kolo_mismatch_is_firm(kolo_body_t *body, int peer, kolo_p2p_way_t way, uint
 {
     bool ll = way == KOLO_P2P_LL, remote = body->member.node_of[peer] != body->member.my_node;
     kolo_plan_conn_t key = {KOLO_DIR_TX, false, KOLO_P2P_LANE, (int32_t)peer};
-    uint64_t room = (uint64_t)(remote ? body->sizes.remote_depth : body->sizes.local_depth) *
-                    kolo_tune_p2p_piece(&body->tune, &body->sizes, bytes);
+    uint64_t room = (uint64_t)(remote ? body->choice.sizes.remote_depth : body->choice.sizes.local_depth) *
+                    kolo_tune_p2p_piece(&body->choice.tune, &body->choice.sizes, bytes);
     if (way == KOLO_P2P_REF || way == KOLO_P2P_HALVES) return true;
     if (!kolo_body_find_conn(body, &key, ll ? KOLO_PROTO_LL : KOLO_PROTO_SIMPLE)) return true;
     return !ll && bytes > room;
@@ -282,7 +283,7 @@ kolo_status_t kolo_mismatch_end_pairs(const kolo_call_t *calls, size_t count, ko
     kolo_body_t *body = calls[0].comm->body;
     char words[160];
     if (KOLO_LIKELY(status != KOLO_ERR_MISMATCH)) return status;
-    kolo_diag_give_up_pair(body->oob, body->operation, kolo_mismatch_word(&calls[0]));
+    kolo_diag_give_up_pair(body->oob, body->track.operation, kolo_mismatch_word(&calls[0]));
     kolo_signature_print(kolo_mismatch_word(&calls[0]), words, sizeof words);
     if (strstr(kolo_error_text(), words)) return status; /* peers were asked, and it is said */
     return kolo_fail_prefix(status, "in %s%s: ", words, count > 1 ? " and others of its group" : "");
@@ -290,10 +291,11 @@ kolo_status_t kolo_mismatch_end_pairs(const kolo_call_t *calls, size_t count, ko
 
 static kolo_status_t look(kolo_body_t *body, bool *due)
 {
-    kolo_record_waits(&body->record);
+    kolo_record_waits(&body->track.record);
     kolo_pidwatch_look_out(body->oob);
     KOLO_TRY(kolo_diag_difference(body->oob));
-    *due = is_due(&body->stalled_pairs, PAIRS);
+    *due = is_due(&body->waits.stalled_pairs, PAIRS);
+    if (*due) kolo_lost_tell(body);
     return KOLO_OK;
 }
 
@@ -301,7 +303,7 @@ static kolo_status_t look(kolo_body_t *body, bool *due)
  * becomes of the messages, so a peer that is in one of them does not wait in vain. */
 static void ask_pairs(kolo_body_t *body, const int *ranks, size_t n, uint64_t behind)
 {
-    uint64_t next = body->levels.next ? body->levels.next : body->operation + behind;
+    uint64_t next = body->levels.next ? body->levels.next : body->track.operation + behind;
     for (size_t i = 0; i < n; i++) kolo_diag_ask_pair(body->oob, ranks[i], next);
 }
 
@@ -313,7 +315,7 @@ kolo_status_t kolo_mismatch_look_pair(void *arg)
     bool due;
     KOLO_TRY(look(body, &due));
     if (!due) return KOLO_OK;
-    KOLO_TRY(kolo_leftover_look(body, body->operation, 0));
+    KOLO_TRY(kolo_leftover_look(body, body->track.operation, 0));
     ask_pairs(body, ranks, kolo_task_awaited(task, ranks, PAIRS_AT_ONCE), 0);
     return KOLO_OK;
 }

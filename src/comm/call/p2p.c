@@ -158,7 +158,7 @@ bool kolo_p2p_start_message(kolo_body_t *body, kolo_bound_t *b, const kolo_part_
 {
     begin(body, task, signature);
     return kolo_pair_start_message(task, b->plan, b->tx[0], b->rx[0], part,
-                                   kolo_tune_p2p_piece(&body->tune, &body->sizes, part->count));
+                                   kolo_tune_p2p_piece(&body->choice.tune, &body->choice.sizes, part->count));
 }
 
 kolo_status_t kolo_p2p_start_plan(kolo_body_t *body, kolo_bound_t *b, const kolo_part_t *src,
@@ -171,7 +171,7 @@ kolo_status_t kolo_p2p_start_plan(kolo_body_t *body, kolo_bound_t *b, const kolo
     task->interp.src_parts = src;
     task->interp.dst_parts = dst;
     task->interp.scratch = NULL;
-    task->interp.piece_bytes = kolo_tune_p2p_piece(&body->tune, &body->sizes, src->count);
+    task->interp.piece_bytes = kolo_tune_p2p_piece(&body->choice.tune, &body->choice.sizes, src->count);
     task->interp.tile_bytes = b->ref_tile;
     task->interp.stream_out = false;
     return kolo_task_start_plan(task, b->state);
@@ -223,7 +223,7 @@ static void announce(const kolo_p2p_t *p, kolo_p2p_lane_t *lane)
         if (!goes_by_slots(p, i)) break;
         uint64_t bytes = bytes_of(&p->calls[i]);
         kolo_task_announce(&lane->task, &ahead, p->calls[i].dst, bytes,
-                           kolo_tune_p2p_piece(&p->body->tune, &p->body->sizes, bytes));
+                           kolo_tune_p2p_piece(&p->body->choice.tune, &p->body->choice.sizes, bytes));
     }
     lane->announced = ahead - awaited;
 }
@@ -315,7 +315,7 @@ size_t kolo_p2p_awaited(kolo_p2p_t *p, int *ranks, size_t most)
 {
     size_t n = 0;
     for (size_t i = 0; i < p->nlanes && n < most; i++) {
-        kolo_p2p_lane_t *lane = &p->lanes[p->body->stalled_pairs.turn++ % p->nlanes];
+        kolo_p2p_lane_t *lane = &p->lanes[p->body->waits.stalled_pairs.turn++ % p->nlanes];
         if (lane->over) continue;
         if (lane->running)
             n += kolo_task_awaited(&lane->task, ranks + n, most - n);

@@ -45,7 +45,7 @@ kolo_status_t kolo_p2p_lane_of(kolo_body_t *body, uint32_t peer, bool send, uint
 kolo_p2p_way_t kolo_p2p_way(const kolo_body_t *body, uint32_t peer, uint64_t bytes)
 {
     const struct kolo_lane_to *to = &body->lanes_to[peer];
-    return kolo_tune_p2p(&body->sizes, bytes, to->ll, to->refs);
+    return kolo_tune_p2p(&body->choice.sizes, bytes, to->ll, to->refs);
 }
 
 typedef struct {
@@ -81,17 +81,17 @@ static kolo_status_t connect_pair(kolo_body_t *body, uint32_t peer, bool send)
     kolo_plan_conn_t keys[KOLO_P2P_CONNECTIONS];
     kolo_proto_t protos[KOLO_P2P_CONNECTIONS];
     uint32_t n = kolo_p2p_connections(body, peer, send, keys, protos);
-    atomic_store_explicit(&body->board.pairing, body->operation, memory_order_relaxed);
-    kolo_record_state(&body->record, KOLO_RECORD_CONNECTING, KOLO_RECORD_NO_ALGO);
-    kolo_record_waits(&body->record);
+    atomic_store_explicit(&body->track.board.pairing, body->track.operation, memory_order_relaxed);
+    kolo_record_state(&body->track.record, KOLO_RECORD_CONNECTING, KOLO_RECORD_NO_ALGO);
+    kolo_record_waits(&body->track.record);
     pairing_t pairing = {body, peer, send};
     kolo_wait_purpose_t before = kolo_wait_set_purpose(
         (kolo_wait_purpose_t){.describe = describe_pairing, .arg = &pairing, .explain = explain_pairing});
     kolo_status_t status = kolo_body_connect(body, keys, protos, n);
     kolo_wait_set_purpose(before);
-    atomic_store_explicit(&body->board.pairing, KOLO_BOARD_NONE, memory_order_relaxed);
+    atomic_store_explicit(&body->track.board.pairing, KOLO_BOARD_NONE, memory_order_relaxed);
     KOLO_TRY(status);
-    kolo_record_state(&body->record, KOLO_RECORD_RUNNING, KOLO_RECORD_NO_ALGO);
+    kolo_record_state(&body->track.record, KOLO_RECORD_RUNNING, KOLO_RECORD_NO_ALGO);
     return KOLO_OK;
 }
 
@@ -124,7 +124,7 @@ static kolo_status_t connect_ll(kolo_body_t *body, struct kolo_lane_to *to, uint
  * in slots lengths show by themselves. */
 static inline uint64_t sign(const kolo_body_t *body, const kolo_call_t *call, uint64_t bytes)
 {
-    if (KOLO_LIKELY(body->device < 0)) return kolo_signature(KOLO_COLL_P2P, KOLO_INT8, 0, 0, bytes);
+    if (KOLO_LIKELY(body->gpu.device < 0)) return kolo_signature(KOLO_COLL_P2P, KOLO_INT8, 0, 0, bytes);
     return kolo_signature(KOLO_COLL_P2P, (int)call->type, 0, 0, call->count);
 }
 
@@ -148,7 +148,7 @@ static kolo_status_t start_ll(kolo_body_t *body, const kolo_call_t *call, struct
 
 static kolo_status_t bind_one(kolo_body_t *body, uint32_t peer, bool send, kolo_p2p_way_t way, kolo_bound_t **bound)
 {
-    kolo_emit_env_t env = body->emit;
+    kolo_emit_env_t env = body->choice.emit;
     kolo_plan_t *plan;
     int peers[1] = {(int)peer};
     KOLO_TRY(connect_pair(body, peer, send));
@@ -223,7 +223,8 @@ kolo_status_t kolo_p2p_run_single(const kolo_call_t *call)
     bool firm =
         call->kind == KOLO_CALL_SEND && !lines_are_open && kolo_mismatch_is_firm(body, (int)call->root, way, bytes);
     kolo_mismatch_show_pair(body, call, way, word, firm);
-    kolo_record_begin(&body->record, call, body->operation, word, KOLO_RECORD_RUNNING, KOLO_RECORD_NO_ALGO);
+    kolo_record_begin(&body->track.record, call, body->track.operation, word, KOLO_RECORD_RUNNING,
+                      KOLO_RECORD_NO_ALGO);
     if (KOLO_LIKELY(way == KOLO_P2P_LL))
         KOLO_TRY(start_ll(body, call, to, task));
     else

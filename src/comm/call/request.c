@@ -145,7 +145,7 @@ static kolo_status_t drain_in_turn(kolo_comm_t comm)
 static kolo_status_t drain(kolo_body_t *body)
 {
     if (atomic_load(&body->handle->state) == KOLO_COMM_CONNECTING)
-        KOLO_TRY(kolo_handle_quiet(body->handle, &body->abort, false));
+        KOLO_TRY(kolo_handle_quiet(body->handle, &body->stop.abort, false));
     return drain_in_turn(body->handle);
 }
 

@@ -118,7 +118,7 @@ static kolo_status_t begin(kolo_share_t *s)
 {
     kolo_status_t status = kolo_ticket_wait(s->comm, s->ticket); /* does not wait: it is up */
     s->turn = true;
-    s->comm->body->stalled.operation = s->comm->body->stalled_pairs.operation = KOLO_BOARD_NONE;
+    s->comm->body->waits.stalled.operation = s->comm->body->waits.stalled_pairs.operation = KOLO_BOARD_NONE;
     if (status == KOLO_OK) {
         KOLO_TRY(begin_messages(s));
         return begin_windows(s);
@@ -224,7 +224,7 @@ static kolo_status_t look_at(kolo_share_t *s, uint64_t now)
     bool late = (s->coll_deadline_ns && now >= s->coll_deadline_ns) ||
                 (s->pairing && s->pairs_deadline_ns && now >= s->pairs_deadline_ns) ||
                 (s->in_onesided && s->ones_deadline_ns && now >= s->ones_deadline_ns);
-    bool stopped = atomic_load_explicit(&body->stop, memory_order_acquire) != 0;
+    bool stopped = atomic_load_explicit(&body->stop.reason, memory_order_acquire) != 0;
     if (late || stopped) describe_share(s, text, sizeof text);
     if (stopped) return kolo_fail(KOLO_ERR_ABORTED, "aborted while waiting for %s", text);
     if (s->in_collective && s->coll.running) KOLO_TRY(kolo_mismatch_look(&s->coll.task));
@@ -298,7 +298,7 @@ static void set_wait(run_t *run)
         kolo_body_t *body = run->shares[i]->comm->body;
         if (n < KOLO_WAIT_MAX_WAKERS) wakers[n] = &body->ctx.waker;
         n++;
-        crowded |= body->tune.max_node_size > body->tune.cores;
+        crowded |= body->choice.tune.max_node_size > body->choice.tune.cores;
     }
     run->wait_set = true;
     kolo_wait_init(&run->wait, NULL, 0, describe, run, crowded ? INT_MAX : 1);

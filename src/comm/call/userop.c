@@ -29,8 +29,8 @@ static kolo_status_t add(kolo_comm_t comm, const kolo_reducer_t *reducer, int nu
     kolo_status_t status = KOLO_ERR_NO_MEMORY;
     for (int i = 0; i < KOLO_MAX_USER_OPS && status != KOLO_OK; i++) {
         int this = KOLO_OP_BUILTIN_COUNT + i;
-        if (body->ops[i].used || (number ? this != number : agrees(this))) continue;
-        body->ops[i] = (kolo_user_op_t){true, reducer->type, *reducer};
+        if (body->user.ops[i].used || (number ? this != number : agrees(this))) continue;
+        body->user.ops[i] = (kolo_user_op_t){true, reducer->type, *reducer};
         *op = (kolo_op_t)this;
         status = KOLO_OK;
     }
@@ -143,8 +143,8 @@ kolo_status_t kolo_op_destroy(kolo_op_t op, kolo_comm_t comm)
     int i = (int)op < 0 ? -1 : (int)op - KOLO_OP_BUILTIN_COUNT;
     kolo_body_t *body = kolo_handle_visit(comm, "op_destroy");
     if (!body) return KOLO_ERR_INVALID_ARGUMENT;
-    bool known = i >= 0 && i < KOLO_MAX_USER_OPS && body->ops[i].used;
-    if (known) body->ops[i].used = false; /* queued calls have copied the reducer */
+    bool known = i >= 0 && i < KOLO_MAX_USER_OPS && body->user.ops[i].used;
+    if (known) body->user.ops[i].used = false; /* queued calls have copied the reducer */
     kolo_handle_leave(comm);
     if (known) return KOLO_OK;
     return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "op_destroy: operator %d was not made for this communicator",
@@ -164,10 +164,10 @@ kolo_status_t kolo_comm_register(kolo_comm_t comm, void *buf, size_t bytes, kolo
     kolo_status_t status = KOLO_OK;
     struct kolo_registration *r = calloc(1, sizeof *r);
     if (!r) status = kolo_fail(KOLO_ERR_NO_MEMORY, "comm_register: out of memory");
-    if (status == KOLO_OK && body->device < 0) status = kolo_mem_range_register(buf, bytes, &r->range);
+    if (status == KOLO_OK && body->gpu.device < 0) status = kolo_mem_range_register(buf, bytes, &r->range);
     if (status == KOLO_OK) {
-        r->next = body->registrations;
-        body->registrations = *handle = r;
+        r->next = body->user.registrations;
+        body->user.registrations = *handle = r;
     } else {
         free(r);
     }
@@ -179,7 +179,7 @@ kolo_status_t kolo_comm_deregister(kolo_comm_t comm, kolo_registration_t handle)
 {
     kolo_body_t *body = kolo_handle_visit(comm, "comm_deregister");
     if (!body) return KOLO_ERR_INVALID_ARGUMENT;
-    struct kolo_registration **at = &body->registrations;
+    struct kolo_registration **at = &body->user.registrations;
     while (*at && *at != handle) at = &(*at)->next; /* a handle that is stale must not be followed */
     bool known = handle && *at;
     if (known) *at = handle->next;
@@ -196,9 +196,9 @@ kolo_status_t kolo_comm_deregister(kolo_comm_t comm, kolo_registration_t handle)
 
 void kolo_registrations_free(kolo_body_t *body)
 {
-    while (body->registrations) {
-        struct kolo_registration *r = body->registrations;
-        body->registrations = r->next;
+    while (body->user.registrations) {
+        struct kolo_registration *r = body->user.registrations;
+        body->user.registrations = r->next;
         kolo_mem_range_deregister(r->range);
         free(r);
     }

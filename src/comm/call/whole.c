@@ -37,5 +37,5 @@ void kolo_whole_end(kolo_whole_t *whole, kolo_status_t status)
 {
     kolo_wait_set_purpose(whole->before);
     if (status == KOLO_ERR_TIMEOUT) kolo_ask_around_time_out(whole->body);
-    kolo_record_end(&whole->body->record, status);
+    kolo_record_end(&whole->body->track.record, status);
 }

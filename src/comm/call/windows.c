@@ -30,7 +30,7 @@ static kolo_status_t make(job_t *job)
     bool agreed = false, begun;
     kolo_whole_t whole;
     uint64_t handle = 0;
-    kolo_status_t status = body->device >= 0 ? kolo_window_device_able(body) : KOLO_OK;
+    kolo_status_t status = body->gpu.device >= 0 ? kolo_window_device_able(body) : KOLO_OK;
     begun = status == KOLO_OK;
     if (begun) (void)kolo_whole_begin(&whole, body, KOLO_CALL_WORD_REGISTER);
     if (begun)
@@ -43,7 +43,7 @@ static kolo_status_t make(job_t *job)
         return KOLO_OK;
     }
     kolo_fail_prefix(status, "window_register: %s rank %d: ", body->name, body->rank);
-    return agreed && body->blocking ? status : kolo_body_fail(body, status);
+    return agreed && body->life.blocking ? status : kolo_body_fail(body, status);
 }
 
 static kolo_status_t unmake(const job_t *job)

@@ -17,7 +17,7 @@ kolo_exec_tuned_t kolo_device_tuned(const kolo_body_t *body)
 {
     kolo_tune_gpu_t gpu;
     kolo_tune_gpu((uint32_t)body->nranks, &gpu);
-    return (kolo_exec_tuned_t){.profile = body->gpu_profile,
+    return (kolo_exec_tuned_t){.profile = body->gpu.profile,
                                .ll_all_reduce = gpu.ll_all_reduce,
                                .ll_others = gpu.ll_others,
                                .ll128_all_reduce = gpu.ll128_all_reduce,
@@ -32,7 +32,7 @@ static kolo_status_t forced_plan(void *arg, const kolo_exec_plan_ask_t *ask, kol
 {
     const kolo_body_t *body = arg;
     kolo_way_t way = kolo_device_way(ask->coll, ask->uneven);
-    kolo_emit_env_t env = body->emit;
+    kolo_emit_env_t env = body->choice.emit;
     *plan = NULL;
     if (way.algo == KOLO_ALGO_COUNT || (env.one_fold && kolo_coll_reduces(ask->coll))) return KOLO_OK;
     env.rank = ask->rank;
@@ -55,26 +55,26 @@ kolo_status_t kolo_device_open(kolo_body_t *body)
 {
     const kolo_exec_ops_t *exec = NULL;
     void *state = NULL;
-    if (body->device < 0) return KOLO_OK;
+    if (body->gpu.device < 0) return KOLO_OK;
     KOLO_TRY(kolo_gpus_meet(body, &exec));
     body->ctx.deadline_ns = kolo_deadline_ms(body->init_timeout_ms);
     kolo_exec_env_t env = {.ctx = &body->ctx,
-                           .device = body->device,
+                           .device = body->gpu.device,
                            .tuned = kolo_device_tuned(body),
                            .host = &kolo_device_host,
-                           .host_arg = &body->host_side,
+                           .host_arg = &body->gpu.host_side,
                            .start = (uint32_t)kolo_comm_options.counter_start,
                            .plan = kolo_device_forces_plans() ? forced_plan : NULL,
                            .plan_arg = body,
                            .levels = kolo_device_levels_open,
                            .levels_arg = body};
-    body->host_side = (kolo_host_side_t){body, body};
+    body->gpu.host_side = (kolo_host_side_t){body, body};
     kolo_status_t status = exec->open(&env, &state);
     body->ctx.deadline_ns = 0;
     if (status != KOLO_OK) return status;
-    body->exec = exec;
-    atomic_store(&body->exec_state, state);
-    if (atomic_load(&body->stop)) kolo_device_cancel(body);
+    body->gpu.exec = exec;
+    atomic_store(&body->gpu.state, state);
+    if (atomic_load(&body->stop.reason)) kolo_device_cancel(body);
     return kolo_device_watch_start(body);
 }
 
@@ -82,17 +82,17 @@ static void describe(void *arg, char *buf, size_t bytes)
 {
     const kolo_body_t *body = arg;
     snprintf(buf, bytes, "the operations that %s rank %d has queued on GPU %d", body->name, body->rank,
-             body->device);
+             body->gpu.device);
 }
 
 static kolo_status_t wait_done(kolo_body_t *body, const _Atomic uint32_t *abort, uint64_t deadline)
 {
     kolo_wait_t wait;
     kolo_status_t status;
-    void *state = atomic_load(&body->exec_state);
+    void *state = atomic_load(&body->gpu.state);
     kolo_wait_init(&wait, abort, deadline, describe, body, 1);
-    while ((status = body->exec->poll(state)) == KOLO_IN_PROGRESS) {
-        if (atomic_load(&body->device_cancelled)) kolo_window_device_release(body);
+    while ((status = body->gpu.exec->poll(state)) == KOLO_IN_PROGRESS) {
+        if (atomic_load(&body->gpu.cancelled)) kolo_window_device_release(body);
         if ((status = kolo_wait_pause(&wait)) != KOLO_OK) break;
     }
     kolo_wait_end(&wait);
@@ -103,16 +103,16 @@ static kolo_status_t wait_done(kolo_body_t *body, const _Atomic uint32_t *abort,
  * (watch.c). */
 kolo_status_t kolo_device_drain(kolo_body_t *body)
 {
-    if (!atomic_load(&body->exec_state)) return KOLO_OK;
-    return wait_done(body, &body->device_cancelled, 0);
+    if (!atomic_load(&body->gpu.state)) return KOLO_OK;
+    return wait_done(body, &body->gpu.cancelled, 0);
 }
 
 /* What runs on the host for the executor ends. */
 static void stop_host(kolo_body_t *body)
 {
     uint32_t none = KOLO_STOP_NONE;
-    if (!body->exec->by_host) return;
-    atomic_compare_exchange_strong(&body->stop, &none, KOLO_STOP_ABORT);
+    if (!body->gpu.exec->by_host) return;
+    atomic_compare_exchange_strong(&body->stop.reason, &none, KOLO_STOP_ABORT);
     kolo_waker_wake(&body->ctx.waker);
     kolo_device_levels_stop(body);
 }
@@ -120,26 +120,26 @@ static void stop_host(kolo_body_t *body)
 void kolo_device_close(kolo_body_t *body)
 {
     char awaited[160];
-    void *state = atomic_load(&body->exec_state);
+    void *state = atomic_load(&body->gpu.state);
     if (!state) return;
     kolo_device_watch_alone(body);
     kolo_status_t status = kolo_device_drain(body);
     if (status != KOLO_OK) {
-        body->exec->cancel(state);
+        body->gpu.exec->cancel(state);
         stop_host(body);
         status = wait_done(body, NULL, kolo_deadline_ms(CANCEL_MS));
-        body->exec->awaited(state, awaited, sizeof awaited);
+        body->gpu.exec->awaited(state, awaited, sizeof awaited);
         if (*awaited) kolo_info("comm", "%s rank %d: %s", body->name, body->rank, awaited);
     }
     kolo_device_watch_stop(body);
     kolo_device_levels_look_away(body);
-    atomic_store(&body->exec_state, NULL);
+    atomic_store(&body->gpu.state, NULL);
     if (status != KOLO_OK) { /* what a kernel may still write to is not given back */
         body->windows = NULL;
         kolo_warn("comm", "%s rank %d keeps its memory on GPU %d: its kernels have not ended: %s", body->name,
-                  body->rank, body->device, kolo_error_text());
+                  body->rank, body->gpu.device, kolo_error_text());
         return;
     }
-    body->exec->close(state);
+    body->gpu.exec->close(state);
     kolo_device_levels_close(body);
 }

@@ -7,6 +7,7 @@
 #define KOLO_COMM_GPU_DEVICE_H
 
 #include "base/recorder.h"
+#include "comm/call/track.h"
 #include "gpu/gpu.h"
 #include "progress/progress.h"
 
@@ -57,6 +58,33 @@ typedef struct {
     kolo_exec_waits_t last;
     kolo_record_waits_t recorded;
 } kolo_device_watch_t;
+
+/* What a communicator has on a device. */
+typedef struct {
+    int device;  /* -1: the CPU */
+    int profile; /* KOLO_GPU_LATENCY and others */
+    const kolo_exec_ops_t *exec;
+    void *_Atomic state;        /* the executor's */
+    kolo_host_side_t host_side; /* what its operations on the host run on */
+    _Atomic uint32_t cancelled; /* its kernels must end */
+    bool suspended;             /* has no device memory now; used by the operation whose turn it is */
+    kolo_device_watch_t watch;
+    _Atomic(struct kolo_device_pairs *) pairs;
+} kolo_body_gpu_t;
+
+/* A hierarchical communicator and its parts. */
+typedef struct {
+    /* Of the whole: the ranks of this host; those of this rank's lane, NULL if it has none. */
+    struct kolo_body *inside, *across;
+    kolo_host_side_t lane_side;
+    _Atomic uint64_t calls; /* user calls so far; their numbers are those of diag/diag.h's second row */
+    uint64_t next;          /* the call after the messages under way; 0: not known */
+    kolo_stalled_t stalled; /* the call that takes long */
+    /* Of a part: */
+    struct kolo_body *owner; /* the whole */
+    int *owner_ranks;        /* its ranks' numbers there */
+    uint64_t step;           /* the last call whose kernels were launched */
+} kolo_body_levels_t;
 
 /* Returns the executor's settings: those of the communicator and those of the table file for this number of GPUs.
  */

@@ -98,12 +98,12 @@ static kolo_status_t check_profiles(const kolo_body_t *body, const gpu_card_t *c
         [KOLO_GPU_LATENCY] = "latency", [KOLO_GPU_COMPUTE] = "compute", [KOLO_GPU_BALANCED] = "balanced"};
     for (int r = 0; r < body->nranks; r++) {
         uint32_t theirs = (uint32_t)cards[r].profile; /* from another process, maybe of another version */
-        if (cards[r].profile != body->gpu_profile)
+        if (cards[r].profile != body->gpu.profile)
             return kolo_fail(
                 KOLO_ERR_MISMATCH,
                 "rank %d has the GPU profile %s, rank %d %s: config.gpu_profile must be the same on all "
                 "ranks",
-                body->rank, names[body->gpu_profile], r,
+                body->rank, names[body->gpu.profile], r,
                 theirs < KOLO_COUNTOF(names) ? names[theirs] : "another one");
     }
     return KOLO_OK;
@@ -235,7 +235,7 @@ static kolo_status_t choose(const kolo_body_t *body, const gpu_card_t *cards, co
                              .host_of = body->member.node_of,
                              .inside = true,
                              .all = true,
-                             .one_fold = body->emit.one_fold};
+                             .one_fold = body->choice.emit.one_fold};
     for (int r = 0; r < body->nranks; r++) {
         gpus.inside = gpus.inside && reach[r].why_inside == REACH_ALL;
         gpus.all = gpus.all && reach[r].why == REACH_ALL;
@@ -245,14 +245,14 @@ static kolo_status_t choose(const kolo_body_t *body, const gpu_card_t *cards, co
     KOLO_TRY(kolo_gpu_choose(forced, &gpus, exec, why));
     if ((*exec)->by_kernels) KOLO_TRY(check_queues(cards, rank, gpus.crowded));
     kolo_info("comm", "%s rank %d of %d: GPU %d at %.19s: %s executor (%s)", body->name, body->rank, body->nranks,
-              body->device, cards[body->rank].bus_id, (*exec)->name, why);
+              body->gpu.device, cards[body->rank].bus_id, (*exec)->name, why);
     return KOLO_OK;
 }
 
 static void fill_card(const kolo_body_t *body, const kolo_cuda_device_t *device, gpu_card_t *card)
 {
     const kolo_cuda_kernels_t *kernels;
-    card->profile = body->gpu_profile;
+    card->profile = body->gpu.profile;
     memcpy(card->uuid, device->uuid.bytes, sizeof card->uuid);
     memcpy(card->bus_id, device->bus_id, sizeof card->bus_id);
     card->ordinal = device->ordinal;
@@ -271,7 +271,7 @@ kolo_status_t kolo_gpus_meet(kolo_body_t *body, const kolo_exec_ops_t **exec)
     gpu_reach_t *reach = calloc((size_t)body->nranks, sizeof *reach);
     kolo_status_t status = KOLO_OK;
     if (!cards || !reach) status = kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for %d GPUs", body->nranks);
-    if (status == KOLO_OK) status = kolo_cuda_device(body->device, &device);
+    if (status == KOLO_OK) status = kolo_cuda_device(body->gpu.device, &device);
     if (status == KOLO_OK) {
         fill_card(body, device, &cards[body->rank]);
         status = kolo_oob_all_gather(body->oob, cards, sizeof *cards);

@@ -92,7 +92,8 @@ static void take_turns(lot_t *g)
 static size_t place_of(lot_t *g, kolo_body_t *body, void *stream)
 {
     size_t i = 0; /* the default streams of two devices have one name */
-    while (i < g->nplaces && (g->places[i].stream != stream || g->places[i].body->device != body->device)) i++;
+    while (i < g->nplaces && (g->places[i].stream != stream || g->places[i].body->gpu.device != body->gpu.device))
+        i++;
     if (i == g->nplaces) g->places[g->nplaces++] = (place_t){.stream = stream, .lot = i, .body = body};
     return i;
 }
@@ -126,7 +127,7 @@ static kolo_status_t check_captures(const lot_t *g)
         for (size_t q = 0; q < p && other == mine; q++)
             if (g->places[q].lot == mine->lot) other = &g->places[q];
         if (other == mine || !api) continue;
-        KOLO_TRY(kolo_cuda_device(mine->body->device, &device));
+        KOLO_TRY(kolo_cuda_device(mine->body->gpu.device, &device));
         KOLO_TRY(kolo_cuda_enter(device, &pushed));
         kolo_cu_result_t r = api->stream_capturing(mine->stream, &here);
         if (!r) r = api->stream_capturing(other->stream, &there);
@@ -158,7 +159,7 @@ static kolo_status_t meet(const lot_t *g, bool after)
             if (one) streams[n++] = to->stream;
             if (n < KOLO_CUDA_STREAMS_MEET && q < g->nplaces) continue;
             if (n > 1) {
-                KOLO_TRY(kolo_cuda_device(from->body->device, &device));
+                KOLO_TRY(kolo_cuda_device(from->body->gpu.device, &device));
                 KOLO_TRY(kolo_cuda_streams_follow(device, streams, n));
             }
             n = 1;

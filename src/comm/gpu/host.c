@@ -40,7 +40,8 @@ static kolo_status_t run(void *arg, const kolo_exec_call_t *c)
     kolo_host_side_t *side = arg;
     kolo_reducer_t reducer = c->reducer;
     kolo_call_t call = call_of(side->body, c);
-    _Atomic uint64_t *in = &side->owner->board.in[side->body == side->owner ? KOLO_BOARD_WHOLE : KOLO_BOARD_LANE];
+    _Atomic uint64_t *in =
+        &side->owner->track.board.in[side->body == side->owner ? KOLO_BOARD_WHOLE : KOLO_BOARD_LANE];
     call.reducer = &reducer; /* looked at for operators that users have made, which may be gone by now */
     atomic_store(in, kolo_board_is_call(c->number) ? c->number : 0);
     kolo_status_t status = kolo_call_run(&call);
@@ -80,9 +81,9 @@ static void tell_both(kolo_body_t *body, const kolo_p2p_t *p2p)
     uint64_t theirs = kolo_signature(KOLO_COLL_P2P, (int)f.type, way, (uint32_t)body->rank, f.count);
     kolo_diag_note_difference(body->oob, &(kolo_difference_t){.rank = body->rank,
                                                               .other = (int)call->root,
-                                                              .number = body->operation,
+                                                              .number = body->track.operation,
                                                               .word = kolo_mismatch_word(call),
-                                                              .other_number = body->operation,
+                                                              .other_number = body->track.operation,
                                                               .other_word = theirs});
 }
 
@@ -96,13 +97,13 @@ static kolo_status_t exchange_calls(kolo_body_t *body, kolo_call_t *calls, size_
 {
     kolo_p2p_t p2p;
     kolo_wait_t wait;
-    bool crowded = body->tune.max_node_size > body->tune.cores;
+    bool crowded = body->choice.tune.max_node_size > body->choice.tune.cores;
     KOLO_TRY(kolo_p2p_begin(body, calls, n, &p2p));
-    kolo_wait_init(&wait, &body->stop, 0, kolo_p2p_describe, &p2p, crowded ? INT_MAX : 1);
+    kolo_wait_init(&wait, &body->stop.reason, 0, kolo_p2p_describe, &p2p, crowded ? INT_MAX : 1);
     wait.wakers[0] = &body->ctx.waker;
     wait.nwakers = 1;
     wait.look = look;
-    body->stalled_pairs.operation = KOLO_BOARD_NONE;
+    body->waits.stalled_pairs.operation = KOLO_BOARD_NONE;
     kolo_status_t status;
     do {
         status = step(&p2p, &wait);
@@ -134,7 +135,7 @@ static void translate(kolo_body_t *part, kolo_status_t status)
     char ranks[64] = "";
     if (status == KOLO_ERR_MISMATCH) {
         kolo_device_levels_tell(part);
-        (void)kolo_diag_difference(part->owner->oob);
+        (void)kolo_diag_difference(part->levels.owner->oob);
         return;
     }
     for (int r = 0; r < part->nranks; r++) {
@@ -152,7 +153,7 @@ static void translate(kolo_body_t *part, kolo_status_t status)
 static void fail(void *arg, kolo_status_t status, const kolo_exec_call_t *c)
 {
     kolo_body_t *body = ((kolo_host_side_t *)arg)->owner, *part = ((kolo_host_side_t *)arg)->body;
-    if (part->owner) translate(part, status);
+    if (part->levels.owner) translate(part, status);
     if (!c) {
         kolo_body_fail(body, status);
         return;

@@ -63,11 +63,11 @@ static kolo_status_t open_child(kolo_body_t *body, kolo_oob_child_t *oob_child, 
         return status;
     }
     *out = child;
-    child->owner = body;
-    child->owner_ranks = t->members;
+    child->levels.owner = body;
+    child->levels.owner_ranks = t->members;
     t->members = NULL;
     KOLO_TRY(kolo_child_open(child, t->mine, t->n, oob_child, label, t->addresses));
-    KOLO_TRY(kolo_inherit_failures(child->oob, body->oob, child->owner_ranks, true));
+    KOLO_TRY(kolo_inherit_failures(child->oob, body->oob, child->levels.owner_ranks, true));
     KOLO_TRY(kolo_body_setup(child));
     return kolo_inherit_setup_done(child->oob);
 }
@@ -117,12 +117,13 @@ static kolo_status_t open_part(kolo_body_t *ctx_of, const kolo_exec_env_t *env, 
 static kolo_status_t open_parts(kolo_body_t *body, const kolo_exec_env_t *env, kolo_levels_env_t *levels)
 {
     bool leads = body->member.local_of[body->rank] < kolo_levels_lanes(levels->size, levels->hosts);
-    KOLO_TRY(make_child(body, true, true, &body->inside));
-    KOLO_TRY(make_child(body, false, leads, &body->across));
-    body->lane_side = (kolo_host_side_t){body->across, body};
-    KOLO_TRY(open_part(body->inside, env, &kolo_exec_cuda, NULL, &levels->inside));
-    if (leads) KOLO_TRY(open_part(body->across, env, &kolo_exec_staged, &body->lane_side, &levels->across));
-    return open_part(body, env, &kolo_exec_staged, &body->host_side, &levels->whole);
+    KOLO_TRY(make_child(body, true, true, &body->levels.inside));
+    KOLO_TRY(make_child(body, false, leads, &body->levels.across));
+    body->levels.lane_side = (kolo_host_side_t){body->levels.across, body};
+    KOLO_TRY(open_part(body->levels.inside, env, &kolo_exec_cuda, NULL, &levels->inside));
+    if (leads)
+        KOLO_TRY(open_part(body->levels.across, env, &kolo_exec_staged, &body->levels.lane_side, &levels->across));
+    return open_part(body, env, &kolo_exec_staged, &body->gpu.host_side, &levels->whole);
 }
 
 /* The kernels inside a host: who differs there finds out by what the user has called, and by the kernels of that
@@ -132,30 +133,30 @@ static uint64_t enter_inside(void *arg, uint64_t call, uint64_t word)
     kolo_body_t *inside = arg;
     bool same = kolo_board_call_of(inside->levels.step) == call;
     inside->levels.step = same ? call | ((inside->levels.step + 1) & (KOLO_BOARD_STEPS - 1)) : call;
-    kolo_board_publish_call(&inside->board, inside->levels.step, word);
+    kolo_board_publish_call(&inside->track.board, inside->levels.step, word);
     return inside->levels.step;
 }
 
 static kolo_status_t watch_inside(kolo_body_t *inside, void *state)
 {
-    inside->exec = &kolo_exec_cuda;
-    atomic_store(&inside->exec_state, state);
-    if (atomic_load(&inside->stop)) kolo_device_cancel(inside);
+    inside->gpu.exec = &kolo_exec_cuda;
+    atomic_store(&inside->gpu.state, state);
+    if (atomic_load(&inside->stop.reason)) kolo_device_cancel(inside);
     return kolo_device_watch_start(inside);
 }
 
 int kolo_device_levels_rank(const kolo_body_t *body, int rank)
 {
-    return body->owner ? body->owner_ranks[rank] : rank;
+    return body->levels.owner ? body->levels.owner_ranks[rank] : rank;
 }
 
 void kolo_device_levels_tell(kolo_body_t *part)
 {
     kolo_difference_t d;
-    if (!part->owner || !kolo_diag_found_difference(part->oob, &d)) return;
+    if (!part->levels.owner || !kolo_diag_found_difference(part->oob, &d)) return;
     d.rank = kolo_device_levels_rank(part, d.rank);
     d.other = kolo_device_levels_rank(part, d.other);
-    kolo_diag_note_difference(part->owner->oob, &d);
+    kolo_diag_note_difference(part->levels.owner->oob, &d);
 }
 
 kolo_status_t kolo_device_levels_open(void *arg, const kolo_exec_env_t *env, void **state)
@@ -165,11 +166,11 @@ kolo_status_t kolo_device_levels_open(void *arg, const kolo_exec_env_t *env, voi
                                 .hosts = body->member.nnodes,
                                 .first = body->member.node_first,
                                 .size = body->member.node_size,
-                                .device = body->device,
+                                .device = body->gpu.device,
                                 .enter = enter_inside};
     kolo_status_t status = open_parts(body, env, &levels);
-    levels.enter_arg = body->inside;
-    if (status == KOLO_OK) status = watch_inside(body->inside, levels.inside.state);
+    levels.enter_arg = body->levels.inside;
+    if (status == KOLO_OK) status = watch_inside(body->levels.inside, levels.inside.state);
     if (status == KOLO_OK) status = kolo_levels_make(&levels, state);
     if (status == KOLO_OK) return KOLO_OK;
     char text[KOLO_ERROR_TEXT_BYTES];
@@ -184,16 +185,16 @@ kolo_status_t kolo_device_levels_open(void *arg, const kolo_exec_env_t *env, voi
 
 void kolo_device_levels_look_away(kolo_body_t *body)
 {
-    kolo_body_t *inside = body->inside;
+    kolo_body_t *inside = body->levels.inside;
     if (!inside) return;
     kolo_device_watch_alone(inside);
     kolo_device_watch_stop(inside);
-    atomic_store(&inside->exec_state, NULL); /* which the hierarchical executor closes */
+    atomic_store(&inside->gpu.state, NULL); /* which the hierarchical executor closes */
 }
 
 void kolo_device_levels_close(kolo_body_t *body)
 {
-    kolo_body_t **children[] = {&body->inside, &body->across};
+    kolo_body_t **children[] = {&body->levels.inside, &body->levels.across};
     for (int i = 0; i < 2; i++) {
         kolo_body_t *child = *children[i];
         *children[i] = NULL;

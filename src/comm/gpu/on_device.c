@@ -30,10 +30,11 @@ static kolo_status_t fill(const kolo_call_t *call, uint64_t number, kolo_exec_ca
                             .word = kolo_mismatch_word(call)};
     if (!reduces || call->op < KOLO_OP_BUILTIN_COUNT) {
         KOLO_TRY(kolo_reducer_init(&e->reducer, call->type, reduces ? call->op : KOLO_SUM, (uint32_t)body->nranks));
-        if (body->emit.one_fold && reduces) kolo_reducer_one_fold(&e->reducer, call->op, (uint32_t)body->nranks);
+        if (body->choice.emit.one_fold && reduces)
+            kolo_reducer_one_fold(&e->reducer, call->op, (uint32_t)body->nranks);
         return KOLO_OK;
     }
-    e->reducer = call->reducer ? *call->reducer : body->ops[call->op - KOLO_OP_BUILTIN_COUNT].reducer;
+    e->reducer = call->reducer ? *call->reducer : body->user.ops[call->op - KOLO_OP_BUILTIN_COUNT].reducer;
     return KOLO_OK;
 }
 
@@ -100,8 +101,8 @@ kolo_way_t kolo_device_way(kolo_coll_t coll, bool uneven)
  */
 static kolo_way_t forced_way(const kolo_body_t *body, const kolo_call_t *call)
 {
-    if (call->kind != KOLO_CALL_COLL || !body->exec->by_plans || body->nranks == 1) return KOLO_WAY_NONE;
-    if (body->emit.one_fold && kolo_coll_reduces(call->coll))
+    if (call->kind != KOLO_CALL_COLL || !body->gpu.exec->by_plans || body->nranks == 1) return KOLO_WAY_NONE;
+    if (body->choice.emit.one_fold && kolo_coll_reduces(call->coll))
         return KOLO_WAY_NONE; /* the others fold in rank order */
     return kolo_device_way(call->coll, call->send_counts || call->recv_counts);
 }
@@ -115,27 +116,27 @@ static uint32_t recorded_algo(const kolo_body_t *body, const kolo_call_t *call)
  * count. */
 static uint64_t next_number(const kolo_body_t *body)
 {
-    if (body->inside) return KOLO_BOARD_CALLS + body->levels.calls * KOLO_BOARD_STEPS;
-    return body->exec->by_host ? 0 : body->operation;
+    if (body->levels.inside) return KOLO_BOARD_CALLS + body->levels.calls * KOLO_BOARD_STEPS;
+    return body->gpu.exec->by_host ? 0 : body->track.operation;
 }
 
 static void show_call(kolo_body_t *body, uint64_t word)
 {
-    kolo_board_publish_call(&body->board, next_number(body), word);
+    kolo_board_publish_call(&body->track.board, next_number(body), word);
     body->levels.calls++;
 }
 
 void kolo_device_show_end(kolo_body_t *body, uint64_t word)
 {
-    if (!body->inside) return;
-    atomic_store(&body->board.in[KOLO_BOARD_WHOLE], next_number(body));
+    if (!body->levels.inside) return;
+    atomic_store(&body->track.board.in[KOLO_BOARD_WHOLE], next_number(body));
     show_call(body, word);
 }
 
 /* Calls of a hierarchical communicator that are queued, for peers who ask. */
 static void publish_calls(kolo_body_t *body, const kolo_call_t *calls, size_t count)
 {
-    for (size_t i = 0; i < count && body->inside; i++)
+    for (size_t i = 0; i < count && body->levels.inside; i++)
         if (calls[i].kind == KOLO_CALL_COLL) show_call(body, kolo_mismatch_word(&calls[i]));
 }
 
@@ -144,9 +145,9 @@ static void publish_calls(kolo_body_t *body, const kolo_call_t *calls, size_t co
 kolo_status_t kolo_device_prepare(kolo_device_work_t *w)
 {
     kolo_body_t *body = w->body;
-    uint64_t number = next_number(body), each = body->inside ? KOLO_BOARD_STEPS : 1;
+    uint64_t number = next_number(body), each = body->levels.inside ? KOLO_BOARD_STEPS : 1;
     size_t room = 0;
-    if (KOLO_UNLIKELY(body->suspended))
+    if (KOLO_UNLIKELY(body->gpu.suspended))
         return kolo_fail(KOLO_ERR_INVALID_USAGE, "%s rank %d is suspended: kolo_comm_resume() comes first",
                          body->name, body->rank);
     for (size_t i = 0; i < w->count; i++)
@@ -159,7 +160,7 @@ kolo_status_t kolo_device_prepare(kolo_device_work_t *w)
         kolo_exec_call_t base;
         if (call->window) continue;
         KOLO_TRY(fill(call, number, &base));
-        if (call->kind != KOLO_CALL_COLL && !body->exec->by_host) KOLO_TRY(kolo_device_pairs_open(body));
+        if (call->kind != KOLO_CALL_COLL && !body->gpu.exec->by_host) KOLO_TRY(kolo_device_pairs_open(body));
         if (call->kind == KOLO_CALL_COLL) number += each;
         bool uneven = call->send_counts || call->recv_counts;
         if (uneven && forced_way(body, call).algo == KOLO_ALGO_COUNT)
@@ -174,8 +175,8 @@ kolo_status_t kolo_device_prepare(kolo_device_work_t *w)
 kolo_status_t kolo_device_check(const kolo_device_work_t *w)
 {
     const kolo_body_t *body = w->body;
-    void *state = atomic_load(&body->exec_state);
-    if (w->n && body->exec->check) KOLO_TRY(body->exec->check(state, w->list, w->n));
+    void *state = atomic_load(&body->gpu.state);
+    if (w->n && body->gpu.exec->check) KOLO_TRY(body->gpu.exec->check(state, w->list, w->n));
     return kolo_window_device_check(w->body, w->calls, w->count);
 }
 
@@ -184,15 +185,15 @@ kolo_status_t kolo_device_queue(const kolo_device_work_t *w)
 {
     kolo_body_t *body = w->body;
     KOLO_TRY(kolo_window_device_launch(body, w->calls, w->count, false)); /* puts and signals go first */
-    if (w->n) KOLO_TRY(body->exec->launch(atomic_load(&body->exec_state), w->list, w->n));
+    if (w->n) KOLO_TRY(body->gpu.exec->launch(atomic_load(&body->gpu.state), w->list, w->n));
     KOLO_TRY(kolo_window_device_launch(body, w->calls, w->count, true)); /* waits come last */
     publish_calls(body, w->calls, w->count);
-    for (size_t i = 0; i < w->count && !body->exec->by_host; i++) {
-        kolo_record_launched(body, &w->calls[i], body->operation, recorded_algo(body, &w->calls[i]));
+    for (size_t i = 0; i < w->count && !body->gpu.exec->by_host; i++) {
+        kolo_record_launched(body, &w->calls[i], body->track.operation, recorded_algo(body, &w->calls[i]));
         if (w->calls[i].kind == KOLO_CALL_COLL)
-            kolo_board_publish(&body->board, body->operation++, kolo_mismatch_word(&w->calls[i]));
+            kolo_board_publish(&body->track.board, body->track.operation++, kolo_mismatch_word(&w->calls[i]));
         else
-            kolo_device_pairs_count(body, &w->calls[i], body->operation);
+            kolo_device_pairs_count(body, &w->calls[i], body->track.operation);
     }
     return KOLO_OK;
 }

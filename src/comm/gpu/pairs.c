@@ -30,7 +30,7 @@ struct kolo_device_pairs {
 
 kolo_status_t kolo_device_pairs_open(kolo_body_t *body)
 {
-    if (KOLO_LIKELY(atomic_load_explicit(&body->device_pairs, memory_order_relaxed) != NULL)) return KOLO_OK;
+    if (KOLO_LIKELY(atomic_load_explicit(&body->gpu.pairs, memory_order_relaxed) != NULL)) return KOLO_OK;
     KOLO_TRY(kolo_mismatch_open_pairs(body));
     size_t n = (size_t)body->nranks;
     kolo_device_pairs_t *p = calloc(1, sizeof *p + n * sizeof p->counted[0]);
@@ -42,14 +42,14 @@ kolo_status_t kolo_device_pairs_open(kolo_body_t *body)
     }
     pthread_mutex_init(&p->lock, NULL);
     p->asking = asking;
-    atomic_store(&body->board.asking, asking);
-    atomic_store(&body->device_pairs, p);
+    atomic_store(&body->track.board.asking, asking);
+    atomic_store(&body->gpu.pairs, p);
     return KOLO_OK;
 }
 
 void kolo_device_pairs_free(kolo_body_t *body)
 {
-    kolo_device_pairs_t *p = atomic_exchange(&body->device_pairs, NULL);
+    kolo_device_pairs_t *p = atomic_exchange(&body->gpu.pairs, NULL);
     if (!p) return;
     pthread_mutex_destroy(&p->lock);
     free(p->asking);
@@ -58,7 +58,7 @@ void kolo_device_pairs_free(kolo_body_t *body)
 
 void kolo_device_pairs_count(kolo_body_t *body, const kolo_call_t *call, uint64_t number)
 {
-    kolo_device_pairs_t *p = atomic_load_explicit(&body->device_pairs, memory_order_relaxed);
+    kolo_device_pairs_t *p = atomic_load_explicit(&body->gpu.pairs, memory_order_relaxed);
     int way = call->kind == KOLO_CALL_SEND ? KOLO_BOARD_SEND : KOLO_BOARD_RECV, peer = (int)call->root;
     uint64_t word = kolo_mismatch_word(call);
     if (!p || call->count == 0 || peer == body->rank) return;
@@ -68,7 +68,7 @@ void kolo_device_pairs_count(kolo_body_t *body, const kolo_call_t *call, uint64_
     if (last.number != number) c->entries++;
     c->past[(c->entries - 1) % HISTORY] = (past_t){number, last.count + 1, word};
     pthread_mutex_unlock(&p->lock);
-    kolo_board_begin(&body->pairs[peer], way, KOLO_BOARD_SLOTS, word, false);
+    kolo_board_begin(&body->track.pairs[peer], way, KOLO_BOARD_SLOTS, word, false);
 }
 
 /* What was counted before operation `number`; false: that is not known any more. */
@@ -104,7 +104,7 @@ static bool show(kolo_device_pairs_t *p, int rank, uint64_t number, bool sends)
 
 void kolo_device_pairs_ask(kolo_body_t *body, const kolo_exec_waits_t *w)
 {
-    kolo_device_pairs_t *p = atomic_load(&body->device_pairs);
+    kolo_device_pairs_t *p = atomic_load(&body->gpu.pairs);
     for (int i = 0; i < w->count && p; i++)
         if (show(p, w->on[i].rank, w->number, w->on[i].room))
             kolo_diag_ask_pair(body->oob, w->on[i].rank, w->number);

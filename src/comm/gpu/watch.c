@@ -36,7 +36,7 @@ static void describe(const kolo_body_t *body, const kolo_exec_waits_t *w, char *
     char words[160];
     int me = kolo_device_levels_rank(body, body->rank);
     kolo_signature_print(w->word, words, sizeof words);
-    int n = kolo_signature_fields(w->word).coll == KOLO_COLL_P2P || body->owner
+    int n = kolo_signature_fields(w->word).coll == KOLO_COLL_P2P || body->levels.owner
                 ? snprintf(buf, bytes, "rank %d, in %s", me, words)
                 : snprintf(buf, bytes, "rank %d, in operation %" PRIu64 " (%s)", me, w->number, words);
     for (int i = 0; i < w->count && n > 0 && (size_t)n < bytes; i++)
@@ -62,10 +62,10 @@ static void ask_around(kolo_body_t *body)
 /* Of a part it is the whole that fails. */
 static void fail_whole(kolo_body_t *body, kolo_status_t status)
 {
-    kolo_body_t *whole = body->owner ? body->owner : body;
+    kolo_body_t *whole = body->levels.owner ? body->levels.owner : body;
     kolo_fail_prefix(status, "%s rank %d: ", whole->name, whole->rank);
-    if (!atomic_load(&whole->stop)) kolo_body_fail(whole, status); /* else the news have said why */
-    if (body->owner) kolo_device_cancel(whole);
+    if (!atomic_load(&whole->stop.reason)) kolo_body_fail(whole, status); /* else the news have said why */
+    if (body->levels.owner) kolo_device_cancel(whole);
 }
 
 static void *fail_in_background(void *arg)
@@ -73,10 +73,10 @@ static void *fail_in_background(void *arg)
     failure_t *f = arg;
     kolo_body_t *body = f->body;
     kolo_fail(f->status, "%s", f->text);
-    if (f->status == KOLO_ERR_TIMEOUT && !body->owner) ask_around(body);
+    if (f->status == KOLO_ERR_TIMEOUT && !body->levels.owner) ask_around(body);
     fail_whole(body, f->status);
     free(f);
-    atomic_fetch_sub(&body->watch.sent, 1);
+    atomic_fetch_sub(&body->gpu.watch.sent, 1);
     kolo_handle_leave(body->handle);
     return NULL;
 }
@@ -84,14 +84,14 @@ static void *fail_in_background(void *arg)
 /* The progress thread cannot wait for answers. */
 static void fail(kolo_body_t *body, kolo_status_t status)
 {
-    body->watch.told = true;
-    failure_t *f = atomic_load(&body->watch.alone) ? NULL : malloc(sizeof *f);
+    body->gpu.watch.told = true;
+    failure_t *f = atomic_load(&body->gpu.watch.alone) ? NULL : malloc(sizeof *f);
     if (f) {
         *f = (failure_t){.body = body, .status = status};
         snprintf(f->text, sizeof f->text, "%s", kolo_error_text());
-        atomic_fetch_add(&body->watch.sent, 1);
+        atomic_fetch_add(&body->gpu.watch.sent, 1);
         if (kolo_body_background(body, fail_in_background, f) == KOLO_OK) return;
-        atomic_fetch_sub(&body->watch.sent, 1);
+        atomic_fetch_sub(&body->gpu.watch.sent, 1);
         kolo_fail(status, "%s", f->text);
         free(f);
     }
@@ -108,7 +108,7 @@ static void tell_unfit(kolo_body_t *body, const kolo_exec_waits_t *w)
         words[i] = kolo_signature(KOLO_COLL_P2P, (int)w->unfit_type[i], way, (uint32_t)(i ? body->rank : w->unfit),
                                   elem ? w->unfit_bytes[i] / elem : 0);
     }
-    body->watch.told = true;
+    body->gpu.watch.told = true;
     kolo_diag_note_difference(body->oob,
                               &(kolo_difference_t){body->rank, w->unfit, w->number, words[0], w->number, words[1]});
 }
@@ -137,25 +137,25 @@ static void warn(kolo_body_t *body, const kolo_exec_waits_t *w, uint64_t waited_
 static void record(kolo_body_t *body, const kolo_exec_waits_t *w)
 {
     kolo_record_waits_t r = {
-        .number = w->number, .word = w->word, .since_ns = body->watch.since_ns, .count = (uint32_t)w->count};
+        .number = w->number, .word = w->word, .since_ns = body->gpu.watch.since_ns, .count = (uint32_t)w->count};
     for (int i = 0; i < w->count; i++) {
         r.on[i].rank = w->on[i].rank;
         r.on[i].block = w->on[i].block;
         r.on[i].step = w->on[i].step;
         r.on[i].room = w->on[i].room;
     }
-    if (!memcmp(&r, &body->watch.recorded, sizeof r)) return;
-    body->watch.recorded = r;
+    if (!memcmp(&r, &body->gpu.watch.recorded, sizeof r)) return;
+    body->gpu.watch.recorded = r;
     kolo_record_device_waits(body, &r);
 }
 
 static void look(kolo_body_t *body)
 {
-    kolo_device_watch_t *watch = &body->watch;
+    kolo_device_watch_t *watch = &body->gpu.watch;
     kolo_exec_waits_t *w = &watch->last;
     uint64_t before = watch->since_ns;
     int ranks[KOLO_EXEC_WAITS];
-    body->exec->waits(atomic_load(&body->exec_state), w);
+    body->gpu.exec->waits(atomic_load(&body->gpu.state), w);
     bool same = watch->waits && w->number == watch->number && w->word == watch->word;
     watch->waits = w->count > 0;
     watch->number = w->number;
@@ -163,13 +163,14 @@ static void look(kolo_body_t *body)
     watch->since_ns = same ? before : w->seen_ns;
     if (!same) watch->stall_ns = 0;
     record(body, w);
-    if (body->owner)
-        atomic_store(&body->owner->board.in[KOLO_BOARD_KERNELS], watch->waits ? kolo_board_call_of(w->number) : 0);
-    if (body->owner && !watch->told && kolo_diag_difference(body->oob) == KOLO_ERR_MISMATCH) {
+    if (body->levels.owner)
+        atomic_store(&body->levels.owner->track.board.in[KOLO_BOARD_KERNELS],
+                     watch->waits ? kolo_board_call_of(w->number) : 0);
+    if (body->levels.owner && !watch->told && kolo_diag_difference(body->oob) == KOLO_ERR_MISMATCH) {
         watch->told = true;
         kolo_device_levels_tell(body);
     }
-    if (watch->told || atomic_load(&body->stop) || atomic_load(&body->device_cancelled)) return;
+    if (watch->told || atomic_load(&body->stop.reason) || atomic_load(&body->gpu.cancelled)) return;
     if (w->unfit >= 0) {
         tell_unfit(body, w);
         return;
@@ -178,6 +179,7 @@ static void look(kolo_body_t *body)
     if (signals != KOLO_OK) fail(body, signals);
     if (!watch->waits || signals != KOLO_OK) return;
     uint64_t waited = w->seen_ns - watch->since_ns;
+    kolo_lost_tell(body);
     for (int i = 0; i < w->count; i++) ranks[i] = w->on[i].rank;
     /* messages have no number that both ends share */
     kolo_status_t status = kolo_signature_fields(w->word).coll == KOLO_COLL_P2P
@@ -193,7 +195,7 @@ static void look(kolo_body_t *body)
 
 static int64_t pause_ms(const kolo_body_t *body)
 {
-    int64_t ms = body->watch.waits ? BUSY_MS : IDLE_MS;
+    int64_t ms = body->gpu.watch.waits ? BUSY_MS : IDLE_MS;
     if (body->op_timeout_ms) ms = KOLO_MIN(ms, (int64_t)body->op_timeout_ms / 4);
     return KOLO_MAX(ms, LEAST_MS);
 }
@@ -203,7 +205,7 @@ static int64_t pause_ms(const kolo_body_t *body)
 #define SHOWN_MOST 3
 static void show(kolo_body_t *body, kolo_device_shown_t *shown, uint64_t last)
 {
-    if (last == KOLO_BOARD_NONE || atomic_load(&body->stop)) return;
+    if (last == KOLO_BOARD_NONE || atomic_load(&body->stop.reason)) return;
     if (last != shown->last) shown->times = 0;
     shown->last = last;
     if (shown->times++ < SHOWN_MOST) kolo_diag_ask(body->oob, (body->rank + 1) % body->nranks, last);
@@ -215,8 +217,8 @@ static void show(kolo_body_t *body, kolo_device_shown_t *shown, uint64_t last)
 static void show_last(kolo_body_t *body)
 {
     uint64_t calls = atomic_load(&body->levels.calls);
-    show(body, &body->watch.operations, kolo_board_last(&body->board));
-    if (calls) show(body, &body->watch.calls, KOLO_BOARD_CALLS + (calls - 1) * KOLO_BOARD_STEPS);
+    show(body, &body->gpu.watch.operations, kolo_board_last(&body->track.board));
+    if (calls) show(body, &body->gpu.watch.calls, KOLO_BOARD_CALLS + (calls - 1) * KOLO_BOARD_STEPS);
 }
 
 /* Parts that wait may wait in different ones: then each waits for ranks that do not know of its operation. */
@@ -224,32 +226,33 @@ static void look_calls(kolo_body_t *body)
 {
     uint64_t first = 0;
     for (int i = 0; i < KOLO_BOARD_PARTS; i++) {
-        uint64_t call = atomic_load(&body->board.in[i]);
+        uint64_t call = atomic_load(&body->track.board.in[i]);
         if (call && (!first || (int64_t)(call - first) < 0)) first = call;
     }
-    body->watch.waits = first != 0;
-    if (first && !atomic_load(&body->stop)) kolo_mismatch_look_call(body, first);
+    body->gpu.watch.waits = first != 0;
+    if (first && !atomic_load(&body->stop.reason)) kolo_mismatch_look_call(body, first);
 }
 
 static void tick(void *arg)
 {
     kolo_body_t *body = arg;
-    if (atomic_load(&body->device_cancelled)) kolo_window_device_release(body);
-    if (body->inside) look_calls(body);
-    if (!body->exec->by_host) look(body);
-    if (body->watch.shows && (body->exec->by_host || !body->watch.waits)) show_last(body);
-    kolo_timer_restart(body->watch.timer, pause_ms(body));
+    if (atomic_load(&body->gpu.cancelled)) kolo_window_device_release(body);
+    if (body->levels.inside) look_calls(body);
+    if (!body->gpu.exec->by_host) look(body);
+    if (body->gpu.watch.shows && (body->gpu.exec->by_host || !body->gpu.watch.waits)) show_last(body);
+    kolo_timer_restart(body->gpu.watch.timer, pause_ms(body));
 }
 
 kolo_status_t kolo_device_watch_start(kolo_body_t *body)
 {
     if (body->nranks == 1) return KOLO_OK;
-    body->watch.shows = body->exec->by_host || (!body->owner && kolo_device_forces_plans());
-    KOLO_TRY(kolo_progress_get(&body->watch.progress));
-    kolo_status_t status = kolo_timer_add(body->watch.progress, pause_ms(body), tick, body, &body->watch.timer);
+    body->gpu.watch.shows = body->gpu.exec->by_host || (!body->levels.owner && kolo_device_forces_plans());
+    KOLO_TRY(kolo_progress_get(&body->gpu.watch.progress));
+    kolo_status_t status =
+        kolo_timer_add(body->gpu.watch.progress, pause_ms(body), tick, body, &body->gpu.watch.timer);
     if (status == KOLO_OK) return KOLO_OK;
-    kolo_progress_put(body->watch.progress);
-    body->watch.progress = NULL;
+    kolo_progress_put(body->gpu.watch.progress);
+    body->gpu.watch.progress = NULL;
     return status;
 }
 
@@ -267,19 +270,19 @@ static void describe_sent(void *arg, char *buf, size_t bytes)
 /* No look is under way, and those whom earlier ones have sent are back. */
 void kolo_device_watch_alone(kolo_body_t *body)
 {
-    if (!body->watch.progress) return;
-    atomic_store(&body->watch.alone, true);
-    kolo_progress_call(body->watch.progress, nothing, NULL);
+    if (!body->gpu.watch.progress) return;
+    atomic_store(&body->gpu.watch.alone, true);
+    kolo_progress_call(body->gpu.watch.progress, nothing, NULL);
     kolo_wait_t wait; /* it has a limit of its own */
     kolo_wait_init(&wait, NULL, 0, describe_sent, body, 1);
-    while (atomic_load(&body->watch.sent)) (void)kolo_wait_pause(&wait);
+    while (atomic_load(&body->gpu.watch.sent)) (void)kolo_wait_pause(&wait);
     kolo_wait_end(&wait);
 }
 
 void kolo_device_watch_stop(kolo_body_t *body)
 {
-    if (!body->watch.progress) return;
-    kolo_timer_cancel(body->watch.timer);
-    kolo_progress_put(body->watch.progress);
-    body->watch = (kolo_device_watch_t){0};
+    if (!body->gpu.watch.progress) return;
+    kolo_timer_cancel(body->gpu.watch.timer);
+    kolo_progress_put(body->gpu.watch.progress);
+    body->gpu.watch = (kolo_device_watch_t){0};
 }

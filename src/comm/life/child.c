@@ -51,7 +51,7 @@ static void making_add(kolo_start_t *s)
     kolo_comm_t h = s->parent;
     if (!s->child) return;
     pthread_mutex_lock(&h->error_lock);
-    s->child->next_making = h->making;
+    s->child->life.next_making = h->making;
     h->making = s->child;
     pthread_mutex_unlock(&h->error_lock);
 }
@@ -62,8 +62,8 @@ static void making_del(kolo_start_t *s)
     if (!s->child) return;
     pthread_mutex_lock(&h->error_lock);
     kolo_body_t **at = &h->making;
-    while (*at && *at != s->child) at = &(*at)->next_making;
-    if (*at) *at = s->child->next_making;
+    while (*at && *at != s->child) at = &(*at)->life.next_making;
+    if (*at) *at = s->child->life.next_making;
     pthread_mutex_unlock(&h->error_lock);
 }
 
@@ -123,7 +123,7 @@ static kolo_status_t start(kolo_start_t *s, bool ticket, bool blocking)
     if (ticket) KOLO_TRY(kolo_ticket_draw(parent, &s->ticket));
     s->has_ticket = ticket;
     making_add(s);
-    if (atomic_load(&parent->body->abort)) kolo_start_abort_all(parent); /* it did not see this one */
+    if (atomic_load(&parent->body->stop.abort)) kolo_start_abort_all(parent); /* it did not see this one */
     if (!blocking) {
         kolo_status_t status = start_background(s);
         if (status == KOLO_IN_PROGRESS) return status;
@@ -152,7 +152,7 @@ kolo_status_t kolo_start(kolo_start_t *s, bool has_child, bool ticket, kolo_comm
     kolo_status_t status = KOLO_OK;
     if (has_child) status = kolo_body_new(0, 1, config, parent, s->what, &child);
     s->child = child;
-    bool grouped = kolo_group_open(), blocking = child ? child->blocking : parent->blocking;
+    bool grouped = kolo_group_open(), blocking = child ? child->life.blocking : parent->life.blocking;
     if (status == KOLO_OK) status = start(s, ticket, blocking && !grouped);
     if (status != KOLO_IN_PROGRESS) free(s); /* else it is the background thread's */
     if (status == KOLO_IN_PROGRESS && grouped && child)
@@ -174,7 +174,7 @@ kolo_status_t kolo_child_open(kolo_body_t *child, int rank, int nranks, kolo_oob
     kolo_oob_config_t config = {.rank = rank,
                                 .nranks = nranks,
                                 .timeout_ms = child->init_timeout_ms,
-                                .abort = &child->abort,
+                                .abort = &child->stop.abort,
                                 .name = child->name};
     if (child->handle->rank != rank) child->handle->rank = rank; /* calls that come too early may read it */
     if (child->handle->nranks != nranks) child->handle->nranks = nranks;
@@ -240,7 +240,7 @@ static void forget_parent(kolo_body_t *child)
 {
     uint32_t revoked = KOLO_STOP_REVOKED;
     if (kolo_inherit_setup_done(child->oob) == KOLO_OK) return;
-    atomic_compare_exchange_strong(&child->stop, &revoked, KOLO_STOP_NONE);
+    atomic_compare_exchange_strong(&child->stop.reason, &revoked, KOLO_STOP_NONE);
     kolo_error_clear();
 }
 
@@ -274,7 +274,7 @@ kolo_status_t kolo_child_settle(kolo_body_t *child, uint64_t deadline_ns, bool *
     free(rows);
     if (!*again) return status;
     kolo_body_unset(child);
-    if (!atomic_compare_exchange_strong(&child->stop, &lost, KOLO_STOP_NONE))
-        atomic_compare_exchange_strong(&child->stop, &revoked, KOLO_STOP_NONE);
+    if (!atomic_compare_exchange_strong(&child->stop.reason, &lost, KOLO_STOP_NONE))
+        atomic_compare_exchange_strong(&child->stop.reason, &revoked, KOLO_STOP_NONE);
     return status;
 }

@@ -20,18 +20,18 @@ void kolo_body_unset(kolo_body_t *body)
     kolo_p2p_forget(body);
     kolo_body_disconnect(body);
     kolo_record_close(body);
-    if (body->ctx_open) {
+    if (body->life.ctx_open) {
         kolo_wire_ctx_close(&body->ctx);
         kolo_wire_ctx_fini(&body->ctx);
     }
-    body->ctx_open = false;
+    body->life.ctx_open = false;
     kolo_member_fini(&body->member);
-    free(body->ring);
-    free(body->ll_rx);
-    free(body->conns);
-    body->ring = NULL;
-    body->ll_rx = NULL;
-    body->conns = NULL;
+    free(body->choice.ring);
+    free(body->conns.ll_rx);
+    free(body->conns.by_peer);
+    body->choice.ring = NULL;
+    body->conns.ll_rx = NULL;
+    body->conns.by_peer = NULL;
 }
 
 void kolo_body_free(kolo_body_t *body)
@@ -44,16 +44,16 @@ void kolo_body_free(kolo_body_t *body)
         kolo_oob_fini(body->oob);
     }
     KOLO_FAIL_POINT("comm.free.oob_closed");
-    free(body->ids);
+    free(body->life.ids);
     kolo_body_borrow_end(body);
-    free(body->ll_temp);
-    free(body->pairs);
+    free(body->conns.ll_temp);
+    free(body->track.pairs);
     kolo_device_pairs_free(body);
-    free(body->agreed_lost);
-    free(body->owner_ranks);
-    free(body->scratch);
-    free(body->src_parts);
-    free(body->dst_parts);
+    free(body->life.agreed_lost);
+    free(body->levels.owner_ranks);
+    free(body->plans.scratch);
+    free(body->plans.src_parts);
+    free(body->plans.dst_parts);
     kolo_registrations_free(body);
     kolo_handle_drop(body->handle);
     free(body);

@@ -114,7 +114,7 @@ static kolo_status_t open_staff(kolo_grow_t *g, kolo_grow_row_t *rows, kolo_oob_
                           .rows = (uint8_t *)rows,
                           .row_bytes = sizeof *rows,
                           .deadline_ns = kolo_deadline_ms(made->init_timeout_ms),
-                          .cancel = &made->abort,
+                          .cancel = &made->stop.abort,
                           .what = "comm_grow"};
     rows[g->rank].gateway = g->gateway;
     KOLO_FAIL_POINT("comm.grow.agree");
@@ -128,7 +128,7 @@ static kolo_status_t open_staff(kolo_grow_t *g, kolo_grow_row_t *rows, kolo_oob_
     kolo_oob_config_t config = {.rank = g->rank,
                                 .nranks = g->old,
                                 .timeout_ms = KOLO_MIN(made->init_timeout_ms, INT_MAX - MARGIN_MS) + MARGIN_MS,
-                                .abort = &made->abort,
+                                .abort = &made->stop.abort,
                                 .name = made->name};
     kolo_oob_child_t *taken = *child;
     *child = NULL;
@@ -172,7 +172,7 @@ static void on_staff_news(void *arg, kolo_news_kind_t kind, int rank, const char
     kolo_body_t *child = arg;
     uint32_t none = KOLO_STOP_NONE;
     (void)kind, (void)rank, (void)why;
-    atomic_compare_exchange_strong(&child->stop, &none, KOLO_STOP_LOST);
+    atomic_compare_exchange_strong(&child->stop.reason, &none, KOLO_STOP_LOST);
 }
 
 /* The gateway's words for the new ranks, and for the old ones. */
@@ -180,7 +180,7 @@ static kolo_status_t why_no_door(void *arg)
 {
     kolo_grow_t *g = arg;
     char word[400];
-    if (atomic_load(&g->start.child->stop) != KOLO_STOP_LOST) {
+    if (atomic_load(&g->start.child->stop.reason) != KOLO_STOP_LOST) {
         if (!kolo_inherit_failure(g->staff, 0, word, sizeof word)) return KOLO_ERR_ABORTED;
         return kolo_fail(KOLO_ERR_ABORTED, "the grow was aborted; before that, %s", word);
     }
@@ -199,14 +199,14 @@ static kolo_status_t open_door(kolo_grow_t *g)
                                 .nids = 1,
                                 .ids = &g->id,
                                 .timeout_ms = child->init_timeout_ms,
-                                .abort = g->gateway ? &child->stop : &child->abort,
+                                .abort = g->gateway ? &child->stop.reason : &child->stop.abort,
                                 .name = name};
     uint32_t lost = KOLO_STOP_LOST;
     KOLO_FAIL_POINT("comm.grow.door");
     if (g->gateway) kolo_news_set_handler(g->staff, on_staff_news, child);
     kolo_status_t status = kolo_oob_open_for(&config, g->gateway ? why_no_door : NULL, g, &g->door);
     if (g->gateway) kolo_news_set_handler(g->staff, NULL, NULL);
-    atomic_compare_exchange_strong(&child->stop, &lost, KOLO_STOP_NONE);
+    atomic_compare_exchange_strong(&child->stop.reason, &lost, KOLO_STOP_NONE);
     KOLO_TRY(status);
     kolo_oob_derive_key(g->door, DOOR_PURPOSE, g->key);
     return KOLO_OK;
@@ -400,7 +400,7 @@ static kolo_status_t join(kolo_grow_t *g, const kolo_config_t *config, kolo_comm
         return status;
     }
     g->start.child = child;
-    if (child->blocking && !kolo_group_open()) {
+    if (child->life.blocking && !kolo_group_open()) {
         status = grow(&g->start);
         kolo_body_started(child, status, "comm_grow", NULL);
         status = kolo_body_made(child, status);

@@ -78,26 +78,26 @@ kolo_status_t kolo_body_new(int rank, int nranks, const kolo_config_t *config, c
 {
     kolo_config_t c;
     kolo_config_copy(&c, config);
-    int blocking = pick(c.blocking, parent ? parent->blocking : kolo_comm_options.blocking);
+    int blocking = pick(c.blocking, parent ? parent->life.blocking : kolo_comm_options.blocking);
     int init_ms =
         pick(c.init_timeout_ms, parent ? parent->init_timeout_ms : (int)kolo_comm_options.init_timeout_ms);
-    int share = pick(c.split_share, parent ? parent->split_share : 0);
-    int device = pick(c.device, parent ? parent->device : -1);
-    int profile = pick(c.gpu_profile, parent ? parent->gpu_profile : (int)kolo_gpus_profile);
-    int order = pick(c.order, parent ? parent->order : (int)kolo_comm_options.order);
+    int share = pick(c.split_share, parent ? parent->life.split_share : 0);
+    int device = pick(c.device, parent ? parent->gpu.device : -1);
+    int profile = pick(c.gpu_profile, parent ? parent->gpu.profile : (int)kolo_gpus_profile);
+    int order = pick(c.order, parent ? parent->choice.order : (int)kolo_comm_options.order);
     int op_ms = pick(c.op_timeout_ms, parent ? parent->op_timeout_ms : (int)kolo_comm_options.op_timeout_ms);
     kolo_body_t *body = calloc(1, sizeof *body);
     if (!body) return kolo_fail(KOLO_ERR_NO_MEMORY, "%s: out of memory for a communicator", what);
     body->rank = rank;
     body->nranks = nranks;
-    body->blocking = blocking;
-    body->split_share = share;
+    body->life.blocking = blocking;
+    body->life.split_share = share;
     body->init_timeout_ms = init_ms;
     body->op_timeout_ms = op_ms;
-    body->device = device;
-    body->gpu_profile = profile;
-    body->order = order;
-    body->operation = (uint64_t)kolo_comm_options.counter_start;
+    body->gpu.device = device;
+    body->gpu.profile = profile;
+    body->choice.order = order;
+    body->track.operation = (uint64_t)kolo_comm_options.counter_start;
     kolo_comm_t handle;
     kolo_status_t status = kolo_handle_new(body, &handle);
     if (status != KOLO_OK) {
@@ -137,25 +137,25 @@ static void fill_emit(kolo_body_t *body)
         wire = kolo_wire_choose(&body->ctx, &node);
         ll = ll && wire && (wire->caps & KOLO_CAP_FANOUT);
     }
-    body->emit = (kolo_emit_env_t){.nranks = (uint32_t)body->nranks,
-                                   .rank = (uint32_t)body->rank,
-                                   .nnodes = (uint32_t)m->nnodes,
-                                   .node_of = m->node_of,
-                                   .node_first = m->node_first,
-                                   .node_size = m->node_size,
-                                   .node_ranks = m->node_ranks,
-                                   .fanout = fanout,
-                                   .refs = refs && m->nnodes == 1,
-                                   .one_fold = body->order == KOLO_ORDER_RANKS,
-                                   .lanes = 1};
-    body->tune = (kolo_tune_env_t){.nranks = (uint32_t)body->nranks,
-                                   .nnodes = (uint32_t)m->nnodes,
-                                   .max_node_size = (uint32_t)largest,
-                                   .min_node_size = (uint32_t)smallest,
-                                   .cores = cores,
-                                   .fanout = fanout,
-                                   .refs = body->emit.refs,
-                                   .ll = ll && m->nnodes == 1};
+    body->choice.emit = (kolo_emit_env_t){.nranks = (uint32_t)body->nranks,
+                                          .rank = (uint32_t)body->rank,
+                                          .nnodes = (uint32_t)m->nnodes,
+                                          .node_of = m->node_of,
+                                          .node_first = m->node_first,
+                                          .node_size = m->node_size,
+                                          .node_ranks = m->node_ranks,
+                                          .fanout = fanout,
+                                          .refs = refs && m->nnodes == 1,
+                                          .one_fold = body->choice.order == KOLO_ORDER_RANKS,
+                                          .lanes = 1};
+    body->choice.tune = (kolo_tune_env_t){.nranks = (uint32_t)body->nranks,
+                                          .nnodes = (uint32_t)m->nnodes,
+                                          .max_node_size = (uint32_t)largest,
+                                          .min_node_size = (uint32_t)smallest,
+                                          .cores = cores,
+                                          .fanout = fanout,
+                                          .refs = body->choice.emit.refs,
+                                          .ll = ll && m->nnodes == 1};
 }
 
 static kolo_status_t find_topology(kolo_body_t *body)
@@ -164,7 +164,7 @@ static kolo_status_t find_topology(kolo_body_t *body)
     KOLO_TRY(kolo_topo_load(&topo));
     for (int i = 0; i < topo.count; i++)
         if (topo.nodes[i].kind == KOLO_TOPO_L3)
-            body->tune.l3_bytes = KOLO_MAX(body->tune.l3_bytes, (uint64_t)topo.nodes[i].cache_bytes);
+            body->choice.tune.l3_bytes = KOLO_MAX(body->choice.tune.l3_bytes, (uint64_t)topo.nodes[i].cache_bytes);
     kolo_topo_fini(&topo);
     /* CPU ranks are not bound to places: the ring follows hosts, inside a host ranks. */
     kolo_topo_place_t *places = calloc((size_t)body->nranks, sizeof *places);
@@ -175,7 +175,7 @@ static kolo_status_t find_topology(kolo_body_t *body)
         places[r] = (kolo_topo_place_t){body->member.node_of[r], -1, -1, body->member.local_of[r], -1, -1};
     kolo_status_t status = kolo_topo_search(places, body->nranks, 1, NULL, 0, &search);
     if (status == KOLO_OK) {
-        body->ring = search.ring;
+        body->choice.ring = search.ring;
         search.ring = NULL;
     }
     kolo_topo_search_fini(&search);
@@ -199,19 +199,19 @@ kolo_status_t kolo_body_setup(kolo_body_t *body)
     KOLO_FAIL_POINT_TRY("comm.setup.card");
     KOLO_TRY(kolo_body_meet(body));
     KOLO_FAIL_POINT_TRY("comm.setup.wires");
-    KOLO_TRY(kolo_wire_ctx_init(&body->ctx, body->oob, &body->member, &body->stop));
-    body->ctx_open = true;
+    KOLO_TRY(kolo_wire_ctx_init(&body->ctx, body->oob, &body->member, &body->stop.reason));
+    body->life.ctx_open = true;
     fill_emit(body);
     KOLO_FAIL_POINT_TRY("comm.setup.topology");
     KOLO_TRY(find_topology(body));
-    body->emit.rings = body->ring;
-    body->emit.nrings = 1;
-    kolo_tune_sizes(&body->tune, &body->sizes);
+    body->choice.emit.rings = body->choice.ring;
+    body->choice.emit.nrings = 1;
+    kolo_tune_sizes(&body->choice.tune, &body->choice.sizes);
     KOLO_TRY(kolo_body_agree(body));
     KOLO_FAIL_POINT_TRY("comm.setup.agreed");
-    body->ll_rx = calloc(n, sizeof(kolo_rx_t *));
-    body->conns = calloc(n + 1, sizeof(kolo_comm_conn_t *));
-    if (!body->ll_rx || !body->conns)
+    body->conns.ll_rx = calloc(n, sizeof(kolo_rx_t *));
+    body->conns.by_peer = calloc(n + 1, sizeof(kolo_comm_conn_t *));
+    if (!body->conns.ll_rx || !body->conns.by_peer)
         return kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for the connection tables of %d ranks", body->nranks);
     KOLO_TRY(kolo_device_open(body));
     KOLO_TRY(kolo_lost_watch(body));
@@ -219,8 +219,8 @@ kolo_status_t kolo_body_setup(kolo_body_t *body)
     identify(body);
     kolo_cores_warn(body);
     kolo_info("comm", "%s rank %d of %d is ready: %d host(s), fan-out %s, references %s, slots of %u bytes",
-              body->name, body->rank, body->nranks, body->member.nnodes, body->emit.fanout ? "yes" : "no",
-              body->emit.refs ? "yes" : "no", body->sizes.local_slot_bytes);
+              body->name, body->rank, body->nranks, body->member.nnodes, body->choice.emit.fanout ? "yes" : "no",
+              body->choice.emit.refs ? "yes" : "no", body->choice.sizes.local_slot_bytes);
     return KOLO_OK;
 }
 
@@ -229,16 +229,16 @@ static void start(kolo_body_t *body)
     kolo_comm_t h = body->handle;
     kolo_oob_config_t config = {.rank = body->rank,
                                 .nranks = body->nranks,
-                                .nids = body->nids,
-                                .ids = body->ids,
+                                .nids = body->life.nids,
+                                .ids = body->life.ids,
                                 .timeout_ms = body->init_timeout_ms,
-                                .abort = &body->abort,
+                                .abort = &body->stop.abort,
                                 .name = body->name};
     kolo_status_t status = kolo_oob_open(&config, &body->oob);
     if (status == KOLO_OK) status = kolo_body_setup(body);
     kolo_body_started(body, status, "init", NULL);
-    free(body->ids);
-    body->ids = NULL;
+    free(body->life.ids);
+    body->life.ids = NULL;
     kolo_gate_open(&h->gate);
 }
 
@@ -254,7 +254,7 @@ void kolo_body_started(kolo_body_t *body, kolo_status_t status, const char *what
             kolo_fail_prefix(status, "%s of %s, rank %d of %d: ", what, body->name, body->rank, body->nranks);
         kolo_body_fail(body, status);
     }
-    bool aborted = atomic_load(&body->abort), failed = status != KOLO_OK || aborted;
+    bool aborted = atomic_load(&body->stop.abort), failed = status != KOLO_OK || aborted;
     atomic_store(&h->state, aborted ? KOLO_COMM_ABORTED : failed ? KOLO_COMM_FAILED : KOLO_COMM_READY);
     if (!failed) kolo_lost_started(body);
     kolo_gate_open(&h->gate);
@@ -262,7 +262,7 @@ void kolo_body_started(kolo_body_t *body, kolo_status_t status, const char *what
 
 kolo_status_t kolo_body_made(const kolo_body_t *body, kolo_status_t status)
 {
-    if (status != KOLO_OK || !atomic_load(&body->abort)) return status;
+    if (status != KOLO_OK || !atomic_load(&body->stop.abort)) return status;
     return body->handle->error != KOLO_OK ? body->handle->error : KOLO_ERR_ABORTED;
 }
 
@@ -308,13 +308,13 @@ kolo_status_t kolo_comm_init_rank_scalable(kolo_comm_t *comm, int nranks, int ra
     KOLO_TRY(kolo_body_new(rank, nranks, config, NULL, "init", &body));
     bool grouped = kolo_group_open();
     kolo_status_t status = KOLO_OK;
-    body->nids = nids;
-    body->ids = malloc((size_t)nids * sizeof *body->ids);
-    if (body->ids)
-        memcpy(body->ids, ids, (size_t)nids * sizeof *body->ids);
+    body->life.nids = nids;
+    body->life.ids = malloc((size_t)nids * sizeof *body->life.ids);
+    if (body->life.ids)
+        memcpy(body->life.ids, ids, (size_t)nids * sizeof *body->life.ids);
     else
         status = kolo_fail(KOLO_ERR_NO_MEMORY, "init: out of memory for %d ids", nids);
-    if (status == KOLO_OK && body->blocking && !grouped) {
+    if (status == KOLO_OK && body->life.blocking && !grouped) {
         start(body);
         pthread_mutex_lock(&body->handle->error_lock); /* news of a loss may come at any time */
         status = body->handle->error;

@@ -29,7 +29,7 @@ static kolo_status_t init_all(kolo_comm_t *comms, int nranks, const int *devices
             status = kolo_comm_init_rank(&made[r], nranks, id, r, devices ? &each : config);
             if (status != KOLO_OK) break;
         }
-        for (int i = 0; status != KOLO_OK && i < r; i++) atomic_store(&made[i]->body->abort, 1);
+        for (int i = 0; status != KOLO_OK && i < r; i++) atomic_store(&made[i]->body->stop.abort, 1);
         kolo_status_t ended = kolo_group_end();
         if (status == KOLO_OK) status = ended;
     }

@@ -20,16 +20,16 @@ kolo_status_t kolo_body_borrow(kolo_body_t *body, const kolo_peer_card_t *cards,
         own[r] = cards[members[r]];
         own[r].rank = r;
     }
-    body->borrowed.agreed = *agreed;
-    free(body->borrowed.cards); /* `cards` may be these */
-    body->borrowed.cards = own;
+    body->life.borrowed.agreed = *agreed;
+    free(body->life.borrowed.cards); /* `cards` may be these */
+    body->life.borrowed.cards = own;
     return KOLO_OK;
 }
 
 void kolo_body_borrow_end(kolo_body_t *body)
 {
-    free(body->borrowed.cards);
-    body->borrowed.cards = NULL;
+    free(body->life.borrowed.cards);
+    body->life.borrowed.cards = NULL;
 }
 
 /* ---- values that all ranks must share ---- */
@@ -78,11 +78,11 @@ static kolo_status_t tell_parameters_apart(kolo_body_t *body)
 
 static kolo_status_t ask_all(kolo_body_t *body)
 {
-    kolo_agreed_t *all = &body->agreed;
+    kolo_agreed_t *all = &body->life.agreed;
     size_t ntables;
     const kolo_param_table_t *const *tables = kolo_param_tables(&ntables);
     uint64_t params = kolo_params_agree_hash(tables, ntables), table = kolo_tune_hash();
-    uint64_t order = (uint64_t)body->order;
+    uint64_t order = (uint64_t)body->choice.order;
     const kolo_agree_row_t rows[] = {
         {"must-agree parameters (hash)", KOLO_AGREE_EQUAL, &params},
         {"config.order (KOLO_ORDER_...)", KOLO_AGREE_EQUAL, &order},
@@ -102,28 +102,28 @@ static kolo_status_t ask_all(kolo_body_t *body)
 kolo_status_t kolo_body_meet(kolo_body_t *body)
 {
     kolo_peer_card_t card;
-    if (body->borrowed.cards) {
-        KOLO_TRY(kolo_member_build(&body->member, body->rank, body->nranks, body->borrowed.cards));
+    if (body->life.borrowed.cards) {
+        KOLO_TRY(kolo_member_build(&body->member, body->rank, body->nranks, body->life.borrowed.cards));
         return kolo_oob_barrier(body->oob);
     }
-    KOLO_TRY(kolo_member_fill_card(&card, body->rank, body->device));
+    KOLO_TRY(kolo_member_fill_card(&card, body->rank, body->gpu.device));
     KOLO_TRY(kolo_wire_fill_card(&card));
     return kolo_member_gather(body->oob, &card, &body->member);
 }
 
 kolo_status_t kolo_body_agree(kolo_body_t *body)
 {
-    kolo_agreed_t *all = &body->agreed;
-    *all = (kolo_agreed_t){.l3_bytes = body->tune.l3_bytes,
-                           .local_slot_bytes = body->sizes.local_slot_bytes,
-                           .remote_slot_bytes = body->sizes.remote_slot_bytes,
-                           .ll_slot_bytes = body->sizes.ll_slot_bytes,
-                           .fanout = body->emit.fanout,
-                           .refs = body->emit.refs,
-                           .ll = body->tune.ll};
-    if (body->borrowed.cards) {
+    kolo_agreed_t *all = &body->life.agreed;
+    *all = (kolo_agreed_t){.l3_bytes = body->choice.tune.l3_bytes,
+                           .local_slot_bytes = body->choice.sizes.local_slot_bytes,
+                           .remote_slot_bytes = body->choice.sizes.remote_slot_bytes,
+                           .ll_slot_bytes = body->choice.sizes.ll_slot_bytes,
+                           .fanout = body->choice.emit.fanout,
+                           .refs = body->choice.emit.refs,
+                           .ll = body->choice.tune.ll};
+    if (body->life.borrowed.cards) {
         kolo_agreed_t mine = *all; /* and everybody's: it depends on the cards. A host of one rank has no fan-out */
-        *all = body->borrowed.agreed;
+        *all = body->life.borrowed.agreed;
         all->fanout &= mine.fanout;
         all->refs &= mine.refs;
         all->ll &= mine.ll;
@@ -131,12 +131,12 @@ kolo_status_t kolo_body_agree(kolo_body_t *body)
         all->refs = all->refs && kolo_wire_may_copy(&body->ctx);
         KOLO_TRY(ask_all(body));
     }
-    body->tune.l3_bytes = all->l3_bytes;
-    body->sizes.local_slot_bytes = (uint32_t)all->local_slot_bytes;
-    body->sizes.remote_slot_bytes = (uint32_t)all->remote_slot_bytes;
-    body->sizes.ll_slot_bytes = (uint32_t)all->ll_slot_bytes;
-    body->tune.fanout = body->emit.fanout = all->fanout != 0;
-    body->tune.refs = body->emit.refs = all->refs != 0;
-    body->tune.ll = all->ll != 0;
+    body->choice.tune.l3_bytes = all->l3_bytes;
+    body->choice.sizes.local_slot_bytes = (uint32_t)all->local_slot_bytes;
+    body->choice.sizes.remote_slot_bytes = (uint32_t)all->remote_slot_bytes;
+    body->choice.sizes.ll_slot_bytes = (uint32_t)all->ll_slot_bytes;
+    body->choice.tune.fanout = body->choice.emit.fanout = all->fanout != 0;
+    body->choice.tune.refs = body->choice.emit.refs = all->refs != 0;
+    body->choice.tune.ll = all->ll != 0;
     return KOLO_OK;
 }

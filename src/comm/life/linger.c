@@ -40,7 +40,7 @@ static void end_all(void)
     lingering.first = NULL;
     pthread_mutex_unlock(&lingering.lock);
     for (kolo_body_t *next; body; body = next) {
-        next = body->next_making;
+        next = body->life.next_making;
         kolo_body_free(body);
     }
 }
@@ -61,9 +61,9 @@ static kolo_body_t *take_over(void)
 {
     pthread_mutex_lock(&lingering.lock);
     kolo_body_t **at = &lingering.first;
-    while (*at && !is_over(*at)) at = &(*at)->next_making;
+    while (*at && !is_over(*at)) at = &(*at)->life.next_making;
     kolo_body_t *body = *at;
-    if (body) *at = body->next_making;
+    if (body) *at = body->life.next_making;
     pthread_mutex_unlock(&lingering.lock);
     return body;
 }
@@ -135,7 +135,7 @@ void kolo_body_linger(kolo_body_t *body)
     pthread_mutex_lock(&lingering.lock);
     kolo_status_t status = start();
     if (status == KOLO_OK) {
-        body->next_making = lingering.first;
+        body->life.next_making = lingering.first;
         lingering.first = body;
         lingering.count++;
         kolo_oob_set_bell(body->oob, &lingering.waker);

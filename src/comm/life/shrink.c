@@ -39,8 +39,8 @@ static kolo_status_t open_rest(kolo_shrink_t *s, kolo_oob_t *channel, const uint
                                kolo_oob_child_t *oob_child)
 {
     kolo_body_t *child = s->start.child;
-    const kolo_peer_card_t *cards = child->borrowed.cards;
-    const kolo_agreed_t *agreed = &child->borrowed.agreed;
+    const kolo_peer_card_t *cards = child->life.borrowed.cards;
+    const kolo_agreed_t *agreed = &child->life.borrowed.agreed;
     int n = kolo_oob_nranks(channel), me = kolo_oob_rank(channel), left = 0, rank = 0;
     uint8_t *addresses = malloc((size_t)n * KOLO_OOB_ADDRESS_BYTES);
     int *members = malloc((size_t)n * sizeof *members);
@@ -62,7 +62,7 @@ static kolo_status_t open_rest(kolo_shrink_t *s, kolo_oob_t *channel, const uint
     if (status == KOLO_OK) status = kolo_inherit_failures(child->oob, channel, members, false);
     if (!cards) { /* the first time: `channel` is the parent's */
         cards = s->start.parent->body->member.peers;
-        agreed = &s->start.parent->body->agreed;
+        agreed = &s->start.parent->body->life.agreed;
     }
     if (status == KOLO_OK) status = kolo_body_borrow(child, cards, agreed, members);
     free(addresses);
@@ -81,7 +81,7 @@ static kolo_status_t agree_on_rest(kolo_shrink_t *s, kolo_oob_t *channel, uint8_
                           .rows = calloc((size_t)n, KOLO_OOB_ADDRESS_BYTES),
                           .row_bytes = KOLO_OOB_ADDRESS_BYTES,
                           .deadline_ns = deadline_ns,
-                          .cancel = &s->start.child->abort,
+                          .cancel = &s->start.child->stop.abort,
                           .what = "comm_shrink"};
     if (!a.rows) return kolo_fail(KOLO_ERR_NO_MEMORY, "comm_shrink: out of memory for %d ranks", n);
     KOLO_FAIL_POINT("comm.shrink.listen");
@@ -128,13 +128,13 @@ static void end_operations(kolo_comm_t parent)
 {
     kolo_body_t *body = parent->body;
     kolo_fail(KOLO_ERR_ABORTED, "%s rank %d was shrunk in abort mode", parent->name, parent->rank);
-    atomic_store(&body->abort, 1);
-    atomic_store(&body->stop, KOLO_STOP_ABORT);
+    atomic_store(&body->stop.abort, 1);
+    atomic_store(&body->stop.reason, KOLO_STOP_ABORT);
     kolo_body_fail(body, KOLO_ERR_ABORTED);
     kolo_waker_wake(&body->ctx.waker);
     kolo_handle_quiet(parent, NULL, false);
-    atomic_store(&body->abort, 0);
-    if (atomic_load(&parent->magic) != KOLO_COMM_MAGIC) atomic_store(&body->abort, 1);
+    atomic_store(&body->stop.abort, 0);
+    if (atomic_load(&parent->magic) != KOLO_COMM_MAGIC) atomic_store(&body->stop.abort, 1);
 }
 
 /* Without a list a communicator that has failed may be shrunk, too: its operations have ended, in order. */

@@ -62,7 +62,7 @@ static kolo_status_t pick_members(kolo_split_t *s, const kolo_split_row_t *rows,
     s->start.child->nranks = (int)m;
     free(order);
     if (!share) return KOLO_OK;
-    return kolo_body_borrow(s->start.child, parent->member.peers, &parent->agreed, s->members);
+    return kolo_body_borrow(s->start.child, parent->member.peers, &parent->life.agreed, s->members);
 }
 
 static kolo_status_t exchange(kolo_split_t *s, kolo_oob_child_t **oob_child, uint8_t **addresses)
@@ -73,7 +73,7 @@ static kolo_status_t exchange(kolo_split_t *s, kolo_oob_child_t **oob_child, uin
     kolo_split_row_t *mine = &rows[parent->rank];
     mine->color = s->color;
     mine->key = s->key;
-    mine->share = s->start.child && s->start.child->split_share;
+    mine->share = s->start.child && s->start.child->life.split_share;
     KOLO_FAIL_POINT("comm.split.exchange");
     kolo_status_t status = s->start.child ? kolo_oob_prepare_child(parent->oob, oob_child, mine->address) : KOLO_OK;
     if (status == KOLO_OK) status = kolo_oob_all_gather(parent->oob, rows, sizeof *rows);

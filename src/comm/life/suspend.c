@@ -8,37 +8,37 @@
 
 static kolo_status_t suspend(kolo_body_t *body, size_t *bytes)
 {
-    if (!body->exec || !body->exec->suspend)
+    if (!body->gpu.exec || !body->gpu.exec->suspend)
         return kolo_fail(KOLO_ERR_UNSUPPORTED, "comm_suspend: %s rank %d has no device memory of its own to give",
                          body->name, body->rank);
-    if (body->suspended)
+    if (body->gpu.suspended)
         return kolo_fail(KOLO_ERR_INVALID_USAGE, "comm_suspend: %s rank %d is suspended", body->name, body->rank);
-    void *state = atomic_load(&body->exec_state);
+    void *state = atomic_load(&body->gpu.state);
     kolo_status_t status = kolo_lost_ends(body, kolo_device_drain(body));
     if (status == KOLO_OK) status = kolo_oob_barrier(body->oob);
     if (status != KOLO_OK) return kolo_body_fail(body, status);
     kolo_device_watch_alone(body);
     kolo_device_watch_stop(body);
-    if (bytes) *bytes = body->exec->memory(state);
-    body->exec->suspend(state);
-    body->suspended = true;
+    if (bytes) *bytes = body->gpu.exec->memory(state);
+    body->gpu.exec->suspend(state);
+    body->gpu.suspended = true;
     return KOLO_OK;
 }
 
 static kolo_status_t resume(kolo_body_t *body)
 {
-    if (!body->suspended)
+    if (!body->gpu.suspended)
         return kolo_fail(KOLO_ERR_INVALID_USAGE, "comm_resume: %s rank %d is not suspended", body->name,
                          body->rank);
     body->ctx.deadline_ns = kolo_deadline_ms(body->init_timeout_ms);
-    kolo_status_t status = body->exec->resume(atomic_load(&body->exec_state), &body->ctx);
+    kolo_status_t status = body->gpu.exec->resume(atomic_load(&body->gpu.state), &body->ctx);
     body->ctx.deadline_ns = 0;
     if (status == KOLO_OK) status = kolo_device_watch_start(body);
     if (status != KOLO_OK) {
         kolo_fail_prefix(status, "comm_resume: %s rank %d: ", body->name, body->rank);
         return kolo_body_fail(body, status);
     }
-    body->suspended = false;
+    body->gpu.suspended = false;
     return KOLO_OK;
 }
 

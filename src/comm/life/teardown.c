@@ -16,11 +16,11 @@
  * is told. */
 static void show_end(kolo_whole_t *whole, kolo_body_t *body)
 {
-    uint64_t word = kolo_signature_of_call(body->ends_as);
+    uint64_t word = kolo_signature_of_call(body->life.ends_as);
     kolo_device_show_end(body, word);
-    kolo_board_publish(&body->board, body->operation, word); /* drained: nothing runs beside it */
-    kolo_record_begin_whole(body, body->operation, word);
-    kolo_whole_name(whole, body, body->ends_as, body->operation++);
+    kolo_board_publish(&body->track.board, body->track.operation, word); /* drained: nothing runs beside it */
+    kolo_record_begin_whole(body, body->track.operation, word);
+    kolo_whole_name(whole, body, body->life.ends_as, body->track.operation++);
     kolo_diag_look_left(body->oob); /* who has left does not come to it */
 }
 
@@ -37,10 +37,10 @@ typedef struct {
 /* Kernels' operations are not counted alike where only some ranks have captured them into a graph. */
 static calls_t my_calls(const kolo_body_t *body)
 {
-    bool kernels = atomic_load(&body->exec_state) && !body->exec->by_host;
-    uint64_t last = kolo_board_last(&body->board);
-    if (kernels || body->inside || last == KOLO_BOARD_NONE) return (calls_t){0, 0};
-    return (calls_t){last, atomic_load(&body->board.sums[last % KOLO_BOARD_SUMS])};
+    bool kernels = atomic_load(&body->gpu.state) && !body->gpu.exec->by_host;
+    uint64_t last = kolo_board_last(&body->track.board);
+    if (kernels || body->levels.inside || last == KOLO_BOARD_NONE) return (calls_t){0, 0};
+    return (calls_t){last, atomic_load(&body->track.board.sums[last % KOLO_BOARD_SUMS])};
 }
 
 static bool alike(const calls_t *a, const calls_t *b)
@@ -73,9 +73,9 @@ static kolo_status_t tell_difference(kolo_body_t *body, int usual, int odd)
 {
     char seen[KOLO_ERROR_TEXT_BYTES], why[8];
     uint64_t end = kolo_deadline_ms(DIFFERENCE_MS);
-    while (kolo_oob_check_peer(body->oob, body->rank, "comparing calls") == KOLO_OK && !atomic_load(&body->abort) &&
-           kolo_now_ns() < end) {
-        if (body->rank == odd) kolo_diag_ask(body->oob, KOLO_MAX(usual, 0), kolo_board_last(&body->board));
+    while (kolo_oob_check_peer(body->oob, body->rank, "comparing calls") == KOLO_OK &&
+           !atomic_load(&body->stop.abort) && kolo_now_ns() < end) {
+        if (body->rank == odd) kolo_diag_ask(body->oob, KOLO_MAX(usual, 0), kolo_board_last(&body->track.board));
         (void)kolo_member_first_lost(body->oob, ASK_EACH_MS, why, sizeof why);
     }
     if (kolo_diag_difference(body->oob) != KOLO_ERR_MISMATCH)
@@ -112,7 +112,7 @@ static kolo_status_t compare_with_left(kolo_body_t *body)
 {
     char why[8];
     uint64_t end = kolo_deadline_ms(LEFT_MS);
-    while (!kolo_diag_compare_left(body->oob) && !atomic_load(&body->abort) && kolo_now_ns() < end)
+    while (!kolo_diag_compare_left(body->oob) && !atomic_load(&body->stop.abort) && kolo_now_ns() < end)
         (void)kolo_member_first_lost(body->oob, ASK_EACH_MS, why, sizeof why);
     kolo_status_t status = kolo_diag_difference(body->oob);
     return status == KOLO_ERR_MISMATCH ? status : KOLO_OK; /* this rank is done, whoever has failed meanwhile */
@@ -124,19 +124,19 @@ static void show_leaving(kolo_body_t *body)
 {
     uint64_t word = kolo_signature_of_call(KOLO_CALL_WORD_LEAVE);
     calls_t mine = my_calls(body);
-    bool counts = !body->inside && !(atomic_load(&body->exec_state) && !body->exec->by_host);
+    bool counts = !body->levels.inside && !(atomic_load(&body->gpu.state) && !body->gpu.exec->by_host);
     kolo_diag_leave_at(body->oob, mine.sum || mine.last ? mine.last : KOLO_BOARD_NONE, mine.sum, counts);
     kolo_device_show_end(body, word);
-    kolo_board_publish(&body->board, body->operation, word);
-    kolo_record_begin_whole(body, body->operation++, word);
-    kolo_record_end(&body->record, KOLO_OK);
+    kolo_board_publish(&body->track.board, body->track.operation, word);
+    kolo_record_begin_whole(body, body->track.operation++, word);
+    kolo_record_end(&body->track.record, KOLO_OK);
 }
 
 /* A program may end now, as after MPI_Finalize. */
 static void take_leave(kolo_body_t *body)
 {
-    if (body->inside) kolo_oob_take_leave(body->inside->oob);
-    if (body->across) kolo_oob_take_leave(body->across->oob);
+    if (body->levels.inside) kolo_oob_take_leave(body->levels.inside->oob);
+    if (body->levels.across) kolo_oob_take_leave(body->levels.across->oob);
     kolo_oob_take_leave(body->oob);
 }
 
@@ -145,7 +145,7 @@ static kolo_status_t finalize(kolo_body_t *body)
     kolo_comm_t h = body->handle;
     int finalizing = KOLO_COMM_FINALIZING;
     KOLO_FAIL_POINT("comm.finalize.start");
-    KOLO_TRY(kolo_handle_quiet(h, &body->abort, false));
+    KOLO_TRY(kolo_handle_quiet(h, &body->stop.abort, false));
     int state = atomic_load(&h->state);
     if (state != KOLO_COMM_FINALIZING) return kolo_handle_refuse(h, state); /* a queued operation failed */
     kolo_status_t status = kolo_lost_ends(body, kolo_device_drain(body));
@@ -154,7 +154,7 @@ static kolo_status_t finalize(kolo_body_t *body)
         show_end(&whole, body);
         status = meet_all(body);
         kolo_whole_end(&whole, status);
-        if (status != KOLO_OK) kolo_fail_prefix(status, "%s: ", kolo_plan_call_name(body->ends_as));
+        if (status != KOLO_OK) kolo_fail_prefix(status, "%s: ", kolo_plan_call_name(body->life.ends_as));
     }
     KOLO_FAIL_POINT("comm.finalize.met");
     if (status == KOLO_OK) take_leave(body);
@@ -170,7 +170,7 @@ static kolo_status_t leave(kolo_body_t *body)
     kolo_comm_t h = body->handle;
     int finalizing = KOLO_COMM_FINALIZING;
     KOLO_FAIL_POINT("comm.leave.start");
-    KOLO_TRY(kolo_handle_quiet(h, &body->abort, false));
+    KOLO_TRY(kolo_handle_quiet(h, &body->stop.abort, false));
     int state = atomic_load(&h->state);
     if (state != KOLO_COMM_FINALIZING) return kolo_handle_refuse(h, state);
     kolo_status_t status = kolo_lost_ends(body, kolo_device_drain(body));
@@ -183,7 +183,7 @@ static kolo_status_t leave(kolo_body_t *body)
     KOLO_FAIL_POINT("comm.leave.told");
     kolo_tagged_leave(body);
     take_leave(body);
-    body->went = true;
+    body->life.went = true;
     atomic_compare_exchange_strong(&h->state, &finalizing, KOLO_COMM_FINALIZED);
     return KOLO_OK;
 }
@@ -212,10 +212,11 @@ static kolo_status_t visit_end(kolo_body_t *body, bool meet, bool here)
     kolo_comm_t h = body->handle;
     int state = atomic_load(&h->state);
     /* what was queued before still runs; only this thread draws tickets */
+    if (!meet && state == KOLO_COMM_FAILED && atomic_load(&h->quiet)) return kolo_device_drain(body);
     if (state == KOLO_COMM_READY) atomic_store(&h->last_ticket, atomic_load(&h->tickets));
     if (state != KOLO_COMM_READY || !atomic_compare_exchange_strong(&h->state, &state, KOLO_COMM_FINALIZING))
         return kolo_fail_prefix(kolo_handle_refuse(h, state),
-                                "%s: ", meet ? kolo_plan_call_name(body->ends_as) : "comm_leave");
+                                "%s: ", meet ? kolo_plan_call_name(body->life.ends_as) : "comm_leave");
     if (here) return meet ? finalize(body) : leave(body);
     kolo_status_t status = kolo_body_background(body, meet ? finalize_in_background : leave_in_background, body);
     return status == KOLO_OK ? KOLO_IN_PROGRESS : kolo_body_fail(body, status);
@@ -240,7 +241,7 @@ static kolo_status_t begin_end(kolo_comm_t comm, bool meet, bool in_group)
                            "kolo_window_deregister() comes first",
                            comm->name, comm->rank);
     else
-        status = visit_end(body, meet, body->blocking && !in_group);
+        status = visit_end(body, meet, body->life.blocking && !in_group);
     kolo_handle_leave(comm);
     return status;
 }
@@ -275,7 +276,7 @@ kolo_status_t kolo_comm_finalize(kolo_comm_t comm)
 kolo_status_t kolo_call_finalize(kolo_call_word_t as, kolo_comm_t comm)
 {
     KOLO_TRY(kolo_handle_check(comm, kolo_plan_call_name(as)));
-    comm->body->ends_as = as;
+    comm->body->life.ends_as = as;
     return end_comm(comm, true, kolo_plan_call_name(as));
 }
 
@@ -286,7 +287,7 @@ kolo_status_t kolo_comm_leave(kolo_comm_t comm)
 
 static void free_body(kolo_body_t *body)
 {
-    if (body->went)
+    if (body->life.went)
         kolo_body_linger(body);
     else
         kolo_body_free(body);

@@ -158,7 +158,7 @@ static kolo_status_t find_reach(kolo_windows_t *w, int peer, const board_card_t 
     r->map = map;
     r->line = r->map + body->rank;
     r->reach = KOLO_REACH_MAP;
-    if (body->device >= 0) {
+    if (body->gpu.device >= 0) {
         KOLO_TRY(kolo_window_device_pin(body, map, board_bytes(body), &r->device_line));
         r->pinned = true;
         r->device_line += (uint64_t)body->rank * sizeof *r->line;
@@ -182,7 +182,7 @@ static kolo_status_t make_board(kolo_windows_t *w, board_card_t *card)
         return status;
     }
     w->lines = base;
-    if (body->device >= 0) {
+    if (body->gpu.device >= 0) {
         KOLO_TRY(
             kolo_window_device_pin(body, base, board_bytes(body), &w->ranks[body->rank].board->device_address));
         w->device_lines = w->ranks[body->rank].board->device_address;
@@ -214,7 +214,7 @@ static kolo_status_t meet(kolo_windows_t *w, board_card_t *cards)
     for (int i = 1; i < body->nranks && status == KOLO_OK; i++)
         status = find_reach(w, (body->rank + i) % body->nranks, &cards[(body->rank + i) % body->nranks]);
     KOLO_TRY(status);
-    for (int r = 0; r < body->nranks && body->device >= 0; r++)
+    for (int r = 0; r < body->nranks && body->gpu.device >= 0; r++)
         if (w->ranks[r].reach == KOLO_REACH_FAR)
             return kolo_fail(KOLO_ERR_UNSUPPORTED,
                              "windows on GPUs need memory that ranks %d and %d share (KOLO_SHM_DISABLE)",
@@ -232,7 +232,8 @@ static void windows_free(kolo_windows_t *w)
 {
     kolo_body_t *body = w->body;
     kolo_relay_close(w->relay);
-    if (w->first && body->ctx_open) kolo_control_fail(&body->ctx); /* no copy into what is the caller's again */
+    if (w->first && body->life.ctx_open)
+        kolo_control_fail(&body->ctx); /* no copy into what is the caller's again */
     while (w->first) {
         kolo_window_peers_t *next = w->first->next;
         kolo_window_free(w, w->first);

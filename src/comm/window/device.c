@@ -39,12 +39,13 @@ static bool alone_in_process(const kolo_body_t *body)
 kolo_status_t kolo_window_device_able(const kolo_body_t *body)
 {
     const kolo_cuda_api_t *api = kolo_cuda_loaded();
-    if (body->exec && body->exec->move && api && api->stream_wait_word && api->stream_write_word) return KOLO_OK;
+    if (body->gpu.exec && body->gpu.exec->move && api && api->stream_wait_word && api->stream_write_word)
+        return KOLO_OK;
     return kolo_fail(
         KOLO_ERR_UNSUPPORTED,
         "windows on GPUs need GPUs that all reach each other's memory (this communicator works by %s) and "
         "a driver that lets streams wait for words",
-        body->exec ? body->exec->name : "nothing");
+        body->gpu.exec ? body->gpu.exec->name : "nothing");
 }
 
 kolo_status_t kolo_window_device_pin(const kolo_body_t *body, void *base, size_t bytes, uint64_t *address)
@@ -53,7 +54,7 @@ kolo_status_t kolo_window_device_pin(const kolo_body_t *body, void *base, size_t
     const kolo_cuda_device_t *device;
     kolo_cu_ptr_t at = 0;
     bool pushed;
-    KOLO_TRY(kolo_cuda_device(body->device, &device));
+    KOLO_TRY(kolo_cuda_device(body->gpu.device, &device));
     KOLO_TRY(kolo_cuda_enter(device, &pushed));
     kolo_cu_result_t r = address ? api->host_register(base, bytes, KOLO_CU_HOST_PORTABLE | KOLO_CU_HOST_MAPPED)
                                  : api->host_unregister(base);
@@ -62,7 +63,8 @@ kolo_status_t kolo_window_device_pin(const kolo_body_t *body, void *base, size_t
         if (r) api->host_unregister(base);
     }
     kolo_cuda_leave(pushed);
-    if (r) return kolo_cuda_fail(r, body->device, address ? "map a board of signals" : "unmap a board of signals");
+    if (r)
+        return kolo_cuda_fail(r, body->gpu.device, address ? "map a board of signals" : "unmap a board of signals");
     if (address) *address = at;
     return KOLO_OK;
 }
@@ -71,7 +73,7 @@ kolo_status_t kolo_window_device_pin(const kolo_body_t *body, void *base, size_t
 
 static kolo_status_t make_own(kolo_body_t *body, kolo_window_peers_t *window, kolo_window_device_card_t *card)
 {
-    KOLO_TRY(kolo_mem_cuda.make(body->device, window->bytes, &window->device->made));
+    KOLO_TRY(kolo_mem_cuda.make(body->gpu.device, window->bytes, &window->device->made));
     window->base = window->device->made.address;
     card->allocation = window->device->made.bytes;
     return KOLO_OK;
@@ -82,9 +84,9 @@ static kolo_status_t look_at(kolo_body_t *body, kolo_window_peers_t *window, kol
     kolo_mem_place_t place;
     kolo_mem_find(window->base, &place);
     uintptr_t at = (uintptr_t)window->base;
-    if (place.ops != &kolo_mem_cuda || place.device != body->device)
+    if (place.ops != &kolo_mem_cuda || place.device != body->gpu.device)
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%p is not memory of GPU %d, on which the communicator works",
-                         window->base, body->device);
+                         window->base, body->gpu.device);
     if (place.bytes - (at - place.base) < window->bytes)
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%p has %llu bytes to the end of its allocation, not %zu",
                          window->base, (unsigned long long)(place.bytes - (at - place.base)), window->bytes);
@@ -102,12 +104,12 @@ static kolo_status_t export_virtual(kolo_body_t *body, kolo_window_peers_t *wind
         return kolo_fail(KOLO_ERR_UNSUPPORTED, "this driver gives no handle of memory of the virtual kind");
     if (window->device->made.address) return kolo_mem_cuda.share(&window->device->made, fd);
     kolo_cu_result_t r = api->mem_retain(&handle, window->base);
-    if (r) return kolo_cuda_fail(r, body->device, "get the handle of a window's memory");
+    if (r) return kolo_cuda_fail(r, body->gpu.device, "get the handle of a window's memory");
     r = api->mem_export(fd, handle, KOLO_CU_HANDLE_FD, 0);
     api->mem_release(handle);
     if (r)
         return kolo_cuda_fail(
-            r, body->device,
+            r, body->gpu.device,
             "hand a window's memory to other processes (it must have been made with handles that are "
             "descriptors)");
     return KOLO_OK;
@@ -121,7 +123,7 @@ static kolo_status_t offer(kolo_body_t *body, kolo_window_peers_t *window, kolo_
     if (alone_in_process(body)) return KOLO_OK;
     if (card->legacy) {
         kolo_cu_result_t r = kolo_cuda_loaded()->ipc_get(&ticket, (uintptr_t)window->base - card->offset);
-        if (r) return kolo_cuda_fail(r, body->device, "hand a window's memory to other processes");
+        if (r) return kolo_cuda_fail(r, body->gpu.device, "hand a window's memory to other processes");
         card->way = BY_TICKET;
         memcpy(card->ticket, &ticket, sizeof card->ticket);
         return KOLO_OK;
@@ -143,7 +145,7 @@ kolo_status_t kolo_window_device_make(kolo_body_t *body, kolo_window_peers_t *wi
     if (!window->device)
         return kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for a window of %d ranks", body->nranks);
     if (!window->bytes) return KOLO_OK;
-    KOLO_TRY(kolo_cuda_device(body->device, &device));
+    KOLO_TRY(kolo_cuda_device(body->gpu.device, &device));
     KOLO_TRY(kolo_cuda_enter(device, &pushed));
     kolo_status_t status = window->base ? look_at(body, window, card) : make_own(body, window, card);
     if (status == KOLO_OK) status = offer(body, window, card, name);
@@ -162,7 +164,7 @@ static kolo_status_t take_here(const kolo_body_t *body, const kolo_cuda_device_t
                         .bytes = card->allocation}; /* NOLINT */
     pthread_mutex_lock(&opening);
     bool open = kolo_cuda_reaches(device->device, (void *)(uintptr_t)address, card->legacy); /* NOLINT */
-    kolo_status_t status = open ? KOLO_OK : kolo_mem_cuda.allow(&whole, body->device);
+    kolo_status_t status = open ? KOLO_OK : kolo_mem_cuda.allow(&whole, body->gpu.device);
     pthread_mutex_unlock(&opening);
     return status;
 }
@@ -175,14 +177,14 @@ static kolo_status_t take_other(kolo_body_t *body, int peer, const kolo_window_d
     if (card->way == BY_TICKET) {
         memcpy(&ticket, card->ticket, sizeof ticket);
         kolo_cu_result_t r = kolo_cuda_loaded()->ipc_open(&to->opened, ticket, KOLO_CU_IPC_PEER_ACCESS);
-        if (r) return kolo_cuda_fail(r, body->device, "map a window of another process");
+        if (r) return kolo_cuda_fail(r, body->gpu.device, "map a window of another process");
         *address = to->opened + card->offset;
         return KOLO_OK;
     }
     if (card->way != BY_DESCRIPTOR)
         return kolo_fail(KOLO_ERR_PROTOCOL, "rank %d does not say how to reach its window", peer);
     KOLO_TRY(kolo_wire_fetch(&body->ctx, &body->member.peers[peer], name, KOLO_FDPASS_MUST_BE_THERE, &fd, 1));
-    kolo_status_t status = kolo_mem_cuda.map(fd, card->allocation, body->device, &to->mapped);
+    kolo_status_t status = kolo_mem_cuda.map(fd, card->allocation, body->gpu.device, &to->mapped);
     kolo_fd_close(fd);
     if (status == KOLO_OK) *address = (uint64_t)(uintptr_t)to->mapped.address + card->offset;
     return status;
@@ -196,7 +198,7 @@ kolo_status_t kolo_window_device_take(kolo_body_t *body, kolo_window_peers_t *wi
     bool pushed;
     if (card->offset > card->allocation || bytes > card->allocation - card->offset)
         return kolo_fail(KOLO_ERR_PROTOCOL, "rank %d says that its window is larger than its allocation", peer);
-    KOLO_TRY(kolo_cuda_device(body->device, &device));
+    KOLO_TRY(kolo_cuda_device(body->gpu.device, &device));
     KOLO_TRY(kolo_cuda_enter(device, &pushed));
     kolo_status_t status = KOLO_OK;
     if (peer != body->rank && same_process(body, peer))
@@ -213,7 +215,8 @@ void kolo_window_device_free(kolo_body_t *body, kolo_window_peers_t *window)
     const kolo_cuda_device_t *device;
     bool pushed;
     if (!window->device) return;
-    if (kolo_cuda_device(body->device, &device) != KOLO_OK || kolo_cuda_enter(device, &pushed) != KOLO_OK) return;
+    if (kolo_cuda_device(body->gpu.device, &device) != KOLO_OK || kolo_cuda_enter(device, &pushed) != KOLO_OK)
+        return;
     for (int r = 0; r < body->nranks; r++) {
         kolo_window_device_peer_t *p = &window->device->peers[r];
         kolo_cu_result_t failed = p->opened ? kolo_cuda_loaded()->ipc_close(p->opened) : KOLO_CU_SUCCESS;
@@ -314,14 +317,14 @@ static kolo_status_t check_window(const kolo_body_t *body, const kolo_call_t *ca
     put.elem = call->elem;
     if (call->kind == KOLO_CALL_PUT && call->count && !kolo_window_find(body->windows, call->window->handle))
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "the window of a put to rank %u is gone", call->root);
-    if (call->kind == KOLO_CALL_PUT && call->count && body->exec->check)
-        KOLO_TRY(body->exec->check(atomic_load(&body->exec_state), &put, 1));
+    if (call->kind == KOLO_CALL_PUT && call->count && body->gpu.exec->check)
+        KOLO_TRY(body->gpu.exec->check(atomic_load(&body->gpu.state), &put, 1));
     if (!signals) return KOLO_OK;
-    KOLO_TRY(kolo_cuda_device(body->device, &device));
+    KOLO_TRY(kolo_cuda_device(body->gpu.device, &device));
     KOLO_TRY(kolo_cuda_enter(device, &pushed));
     kolo_cu_result_t r = kolo_cuda_loaded()->stream_capturing(call->stream, &now);
     kolo_cuda_leave(pushed);
-    if (r) return kolo_cuda_fail(r, body->device, "ask a stream");
+    if (r) return kolo_cuda_fail(r, body->gpu.device, "ask a stream");
     if (now == KOLO_CU_CAPTURE_NONE) return KOLO_OK;
     return kolo_fail(
         KOLO_ERR_UNSUPPORTED,
@@ -358,9 +361,9 @@ kolo_status_t kolo_window_device_launch(kolo_body_t *body, const kolo_call_t *ca
             add_put(body, &calls[i], &moves[n++]);
     }
     if (waits) note_due(body->windows, calls, count);
-    kolo_status_t status = body->exec->move(atomic_load(&body->exec_state), moves, n);
+    kolo_status_t status = body->gpu.exec->move(atomic_load(&body->gpu.state), moves, n);
     if (status != KOLO_OK) take_back(body, calls, count, waits);
-    if (atomic_load(&body->device_cancelled)) kolo_window_device_release(body);
+    if (atomic_load(&body->gpu.cancelled)) kolo_window_device_release(body);
     if (moves != &one) free(moves);
     return status;
 }

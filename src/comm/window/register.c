@@ -81,7 +81,7 @@ static kolo_status_t connect_ends(kolo_windows_t *w, kolo_window_peers_t *window
         for (int r = 0; status == KOLO_OK && r < body->nranks; r++)
             if (window->peers[r].connects && (r > body->rank) == dial) status = open_end(w, r, dial);
     kolo_wait_t wait;
-    kolo_wait_init(&wait, &body->stop, body->ctx.deadline_ns, describe_opening, w, 1);
+    kolo_wait_init(&wait, &body->stop.reason, body->ctx.deadline_ns, describe_opening, w, 1);
     wait.wakers[wait.nwakers++] = &body->ctx.waker;
     for (int r = 0; any && status == KOLO_OK && r < body->nranks; r++)
         if (window->peers[r].connects) status = await_open(w, r, &wait);
@@ -117,7 +117,7 @@ static kolo_status_t take_window(kolo_windows_t *w, kolo_window_peers_t *window,
     window->peers[peer].address = card->address;
     window->peers[peer].bytes = card->bytes;
     if (card->bytes == 0) return KOLO_OK;
-    if (w->body->device >= 0) return kolo_window_device_take(w->body, window, peer, &card->device, card->name);
+    if (w->body->gpu.device >= 0) return kolo_window_device_take(w->body, window, peer, &card->device, card->name);
     if (peer == w->body->rank || reach == KOLO_REACH_HERE)
         window->peers[peer].at = (char *)(uintptr_t)card->address;
     else if (card->shared && reach != KOLO_REACH_FAR) {
@@ -150,7 +150,7 @@ static kolo_status_t fill_card(kolo_window_peers_t *window, kolo_body_t *body, v
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%zu bytes are too many (a negative number?)", bytes);
     window->base = buf;
     window->bytes = bytes;
-    if (body->device >= 0) {
+    if (body->gpu.device >= 0) {
         KOLO_TRY(kolo_window_device_make(body, window, &card->device, card->name));
     } else if (!buf && bytes) {
         KOLO_TRY(kolo_random(card->name, sizeof card->name));
@@ -259,7 +259,7 @@ static kolo_status_t fence(kolo_windows_t *w)
     kolo_wait_t wait;
     for (int r = 0; r < body->nranks; r++)
         if (kolo_relay_has(w->relay, r)) KOLO_TRY(kolo_relay_fence(w->relay, r));
-    kolo_wait_init(&wait, &body->stop, body->ctx.deadline_ns, describe_fence, w, 1);
+    kolo_wait_init(&wait, &body->stop.reason, body->ctx.deadline_ns, describe_fence, w, 1);
     wait.wakers[wait.nwakers++] = &body->ctx.waker;
     for (int r = 0; r < body->nranks && status == KOLO_OK; r++) {
         if (!kolo_relay_has(w->relay, r)) continue;
@@ -279,7 +279,7 @@ kolo_status_t kolo_window_unmake(kolo_body_t *body, uint64_t handle)
     if (!window)
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "this is not a window of this communicator, or it has ended");
     body->ctx.deadline_ns = kolo_deadline_ms(body->init_timeout_ms);
-    if (body->device >= 0) /* what this rank has put is there */
+    if (body->gpu.device >= 0) /* what this rank has put is there */
         KOLO_TRY(kolo_lost_ends(body, kolo_device_drain(body)));
     if (w->relay) KOLO_TRY(fence(w));
     KOLO_TRY(kolo_oob_barrier(body->oob)); /* no rank copies or stores there any more */

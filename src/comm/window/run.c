@@ -183,11 +183,11 @@ void kolo_window_end(kolo_window_run_t *run, kolo_status_t status)
 static kolo_status_t look(void *arg)
 {
     kolo_window_run_t *run = arg;
-    kolo_record_waits(&run->body->record);
+    kolo_record_waits(&run->body->track.record);
     const kolo_signal_wait_t *wait = awaited(run);
     if (wait)
         kolo_record_awaits(
-            &run->body->record, (uint32_t)wait->peer,
+            &run->body->track.record, (uint32_t)wait->peer,
             kolo_signature(KOLO_COLL_P2P, KOLO_UINT8, KOLO_P2P_WORD_WAIT, (uint32_t)wait->peer, wait->count));
     kolo_pidwatch_look_out(run->body->oob);
     return KOLO_OK;
@@ -202,11 +202,11 @@ static kolo_status_t run_slowly(kolo_window_run_t *run)
 {
     kolo_body_t *body = run->body;
     uint64_t deadline = body->op_timeout_ms ? kolo_deadline_ms(body->op_timeout_ms) : 0;
-    bool crowded = body->tune.max_node_size > body->tune.cores;
+    bool crowded = body->choice.tune.max_node_size > body->choice.tune.cores;
     uint32_t polls = 0;
     kolo_wait_t wait;
     kolo_status_t status;
-    kolo_wait_init(&wait, &body->stop, deadline, kolo_window_describe, run, crowded ? INT_MAX : 1);
+    kolo_wait_init(&wait, &body->stop.reason, deadline, kolo_window_describe, run, crowded ? INT_MAX : 1);
     wait.wakers[wait.nwakers++] = &body->ctx.waker;
     wait.look = look;
     wait.explain = explain;
@@ -233,8 +233,8 @@ kolo_status_t kolo_window_run_single(const kolo_call_t *call)
     kolo_body_t *body = call->comm->body;
     kolo_window_run_t run;
     bool moved = false;
-    kolo_record_begin(&body->record, call, body->operation, kolo_mismatch_word(call), KOLO_RECORD_RUNNING,
-                      KOLO_RECORD_NO_ALGO);
+    kolo_record_begin(&body->track.record, call, body->track.operation, kolo_mismatch_word(call),
+                      KOLO_RECORD_RUNNING, KOLO_RECORD_NO_ALGO);
     kolo_status_t status = kolo_window_begin(&run, body, call, 1);
     if (status == KOLO_OK) status = kolo_window_step(&run, &moved);
     if (status == KOLO_IN_PROGRESS) status = run_slowly(&run);

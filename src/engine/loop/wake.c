@@ -98,8 +98,8 @@ kolo_status_t kolo_wake_init(struct kolo_tensor_engine *e)
     find_neighbours(w, e->rank, e->size);
     if (e->size == 1) return KOLO_OK;
     kolo_oob_set_notify(oob, on_notify, e);
-    e->all->comm->body->on_wait = on_wait;
-    e->all->comm->body->on_wait_arg = e;
+    e->all->comm->body->waits.on_wait = on_wait;
+    e->all->comm->body->waits.arg = e;
     for (int i = 0; i < w->count; i++) KOLO_TRY(kolo_oob_send(oob, w->neighbours[i], MEET_TAG, NULL, 0));
     for (int i = 0; i < w->count; i++) KOLO_TRY(kolo_oob_recv(oob, w->neighbours[i], MEET_TAG, NULL, 0, 0));
     return KOLO_OK;

@@ -60,7 +60,7 @@ kolo_status_t kolo_set_open(kolo_set_t *s, kolo_comm_t comm)
     s->controller.set = s->id;
     s->controller.ranks = s->ranks;
     s->controller.stall.peers = comm->body->member.peers;
-    s->note.record = comm->body->record.at;
+    s->note.record = comm->body->track.record.at;
     s->controller.stall.note = s->rank == 0 && s->note.record ? &s->note : NULL;
     KOLO_TRY(kolo_op_create_agreement(&s->and_op, and_words, KOLO_SIGNATURE_AGREE, comm));
     KOLO_TRY(kolo_op_create_agreement(&s->or_op, or_words, KOLO_SIGNATURE_AGREE + 1, comm));
