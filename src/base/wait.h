@@ -27,7 +27,7 @@
 #define KOLO_WAIT_MAX_WAKERS 16
 
 /* What a sleeper sleeps on: an epoll descriptor that holds a doorbell eventfd and any sockets added to it, all
- * edge-triggered: nobody reads the eventfd, which several wakers may share (doorbell.h).
+ * edge-triggered: nobody reads the eventfd, which several wakers may share (file/doorbell.h).
  * `asleep` may point into memory shared with peers (a control page) or at own_asleep. A descriptor that reports
  * events only on request (the completion channel of a network card) is requested to by `arm`, which a sleeper calls
  * before its last poll: what arrives after that ends the sleep. */
@@ -45,7 +45,7 @@ typedef struct kolo_waker {
 } kolo_waker_t;
 
 kolo_status_t kolo_waker_init(kolo_waker_t *waker, _Atomic uint32_t *asleep /* or NULL */);
-/* The same with a doorbell that other wakers of this thread share: rings of theirs end sleeps, too. */
+/* Shares its doorbell with other wakers that this thread makes so: rings for them end its sleeps, too. */
 kolo_status_t kolo_waker_init_shared(kolo_waker_t *waker, _Atomic uint32_t *asleep);
 void kolo_waker_fini(kolo_waker_t *waker); /* safe on a zeroed struct with fds -1, and twice */
 /* Adds or removes a socket (edge-triggered, in and out): readiness ends the sleep. */

@@ -2,7 +2,7 @@
  *
  * What a sleeper sleeps on: epoll over a doorbell eventfd and sockets. See wait.h.
  */
-#include "base/doorbell.h"
+#include "base/file/doorbell.h"
 #include "base/file/fds.h"
 #include "base/wait.h"
 

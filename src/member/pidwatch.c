@@ -58,7 +58,7 @@ static void after_fork(void)
     pthread_mutex_unlock(&watched.lock);
 }
 
-/* The progress thread has registered its own handlers before: their lock is taken under this one. */
+/* Comes after the progress thread has registered its own handlers, whose lock is taken under this one. */
 static void register_handlers(void)
 {
     pthread_atfork(before_fork, after_fork, after_fork);
@@ -147,7 +147,8 @@ static kolo_status_t watch_process(kolo_progress_t *progress, int rank, int pid,
     return KOLO_OK;
 }
 
-/* One that has ended is not the one of that number which lives now. */
+/* Finds the process, or watches it from here on. One that has ended is another than the one of that number which
+ * lives now. */
 static kolo_status_t join(kolo_pidwatch_t *w, int pid)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -203,7 +204,7 @@ kolo_status_t kolo_pidwatch_add(kolo_oob_t *oob, int rank, int pid)
     return KOLO_OK;
 }
 
-/* On the progress thread. */
+/* Runs on the progress thread. */
 void kolo_pidwatch_stop(kolo_oob_t *oob)
 {
     while (kolo_life(oob)->pidwatches != NULL) {

@@ -7,7 +7,7 @@
 #ifndef KOLO_WIRE_CONTROL_H
 #define KOLO_WIRE_CONTROL_H
 
-#include "base/doorbell.h"
+#include "base/file/doorbell.h"
 #include "base/process.h"
 #include "wire/wire.h"
 

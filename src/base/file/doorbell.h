@@ -8,8 +8,8 @@
  * Own ones are shared by what one thread makes: ranks that are threads of one process do not wake each other. A
  * bound on the sharers keeps a ring cheap.
  */
-#ifndef KOLO_BASE_DOORBELL_H
-#define KOLO_BASE_DOORBELL_H
+#ifndef KOLO_BASE_FILE_DOORBELL_H
+#define KOLO_BASE_FILE_DOORBELL_H
 
 #include "base/status.h"
 
@@ -30,10 +30,10 @@ typedef struct kolo_doorbell {
     int alive_fd; /* of another's: readable when that process has died; -1: it is this one */
 } kolo_doorbell_t;
 
-/* All: any thread. */
+/* Gives one to sleep on. Any thread, like all below. */
 kolo_status_t kolo_doorbell_make(kolo_doorbell_t **bell);
-/* Another process's doorbell that has come here as these two descriptors. Takes both, in any case: they are closed
- * if it is known already. */
+/* Knows another process's doorbell by its two descriptors. Takes both, in any case: they are closed if it is known
+ * already. */
 kolo_status_t kolo_doorbell_meet(const uint8_t process[16], uint64_t number, int event_fd, int alive_fd,
                                  kolo_doorbell_t **bell);
 void kolo_doorbell_put(kolo_doorbell_t *bell); /* the last user closes it; NULL is fine */

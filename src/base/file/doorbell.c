@@ -2,7 +2,7 @@
  *
  * The doorbells of this process and those of others that it knows. See doorbell.h.
  */
-#include "base/doorbell.h"
+#include "base/file/doorbell.h"
 #include "base/file/fds.h"
 
 #include <errno.h>
@@ -16,7 +16,7 @@ static struct {
     uint64_t numbers;
 } known = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-/* ---- fork: what the parent has leads nowhere here (file/fds.h), so nothing new may come to share it ---- */
+/* ---- fork: what the parent has leads nowhere here (fds.h), so nothing new may come to share it ---- */
 
 static void before_fork(void)
 {
