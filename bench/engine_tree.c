@@ -19,9 +19,9 @@
 
 typedef struct {
     int nranks, ntensors, fan_in;
-    kolo_request_t *usual, odd, *gathered;
+    kolo_tensor_request_t *usual, odd, *gathered;
     char (*names)[24];
-    const kolo_request_t **order;
+    const kolo_tensor_request_t **order;
     sim_list_t *lists;
 } step_t;
 
@@ -41,9 +41,10 @@ static void *room(size_t count, size_t bytes)
 
 /* ---- what ranks send ---- */
 
-static kolo_request_t make_request(const char *name)
+static kolo_tensor_request_t make_request(const char *name)
 {
-    kolo_request_t q = {.type = KOLO_FLOAT32, .prescale = 1, .postscale = 1, .ndims = 2, .shape = {512, 1024}};
+    kolo_tensor_request_t q = {
+        .type = KOLO_FLOAT32, .prescale = 1, .postscale = 1, .ndims = 2, .shape = {512, 1024}};
     kolo_name_init(&q.name, name, (uint32_t)strlen(name));
     return q;
 }
@@ -54,7 +55,7 @@ static void make_step(step_t *s, int nranks, int ntensors, int fan_in)
     s->usual = room((size_t)ntensors, sizeof *s->usual);
     s->names = room((size_t)ntensors, sizeof *s->names);
     s->gathered = room((size_t)nranks * (size_t)KOLO_DIV_UP(ntensors, 10), sizeof *s->gathered);
-    s->order = room((size_t)nranks * (size_t)ntensors, sizeof(kolo_request_t *));
+    s->order = room((size_t)nranks * (size_t)ntensors, sizeof(kolo_tensor_request_t *));
     s->lists = room((size_t)nranks, sizeof *s->lists);
     for (int t = 0; t < ntensors; t++) {
         snprintf(s->names[t], sizeof s->names[t], "layer%d.weight", t);
@@ -73,11 +74,11 @@ static void free_step(step_t *s)
     free(s->lists);
 }
 
-static const kolo_request_t *pick(step_t *s, int rank, int t)
+static const kolo_tensor_request_t *pick(step_t *s, int rank, int t)
 {
     if (t == 1 && rank == s->nranks / 3) return &s->odd;
     if (t % 10 != 0) return &s->usual[t];
-    kolo_request_t *g = &s->gathered[(size_t)rank * (size_t)KOLO_DIV_UP(s->ntensors, 10) + (size_t)t / 10];
+    kolo_tensor_request_t *g = &s->gathered[(size_t)rank * (size_t)KOLO_DIV_UP(s->ntensors, 10) + (size_t)t / 10];
     *g = s->usual[t];
     g->work = KOLO_WORK_ALL_GATHER;
     g->shape[0] = 1 + (rank * 7 + t) % 500;

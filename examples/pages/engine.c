@@ -254,6 +254,58 @@ static kolo_status_t state_run(kolo_status_t (*train)(kolo_state_t state, void *
     return kolo_state_destroy(state);
 }
 
+static kolo_status_t one_step(kolo_state_t state, int *step)
+{
+    kolo_comm_t comm;
+    double gradient = 1;
+    TRY(kolo_state_comm(state, &comm));
+    TRY(kolo_all_reduce(&gradient, &gradient, 1, KOLO_FLOAT64, KOLO_SUM, comm, NULL));
+    (*step)++;
+    return kolo_state_commit(state);
+}
+
+/* The same without a function that is called: each round of the loop trains on the ranks that there are. */
+static kolo_status_t state_enter(void)
+{
+    kolo_state_t state;
+    kolo_status_t status;
+    int step = 0, again;
+    TRY(kolo_state_create(&state, NULL));
+    TRY(kolo_state_register(state, "step", &step, sizeof step));
+    status = kolo_state_enter(state);
+    while ((status = kolo_state_next(state, status, &again)) == KOLO_OK && again)
+        while (status == KOLO_OK && step < 3) status = one_step(state, &step);
+    EXPECT(status == KOLO_OK && step == 3);
+    return kolo_state_destroy(state);
+}
+
+/* A value grows from commit to commit: here what has been seen. */
+static kolo_status_t state_put(kolo_state_t state, void *unused)
+{
+    const void *seen;
+    size_t bytes;
+    (void)unused;
+    TRY(kolo_state_get(state, "seen", &seen, &bytes));
+    EXPECT(bytes == 0); /* as it was put before kolo_state_run() */
+    TRY(kolo_state_put(state, "seen", "samples 1, 5, 9", 16));
+    TRY(kolo_state_commit(state));
+    TRY(kolo_state_put(state, "seen", "samples 1, 5, 9, 13", 20)); /* not committed */
+    TRY(kolo_state_restore(state));
+    TRY(kolo_state_get(state, "seen", &seen, &bytes));
+    EXPECT(bytes == 16);
+    printf("seen: %s\n", (const char *)seen);
+    return KOLO_OK;
+}
+
+static kolo_status_t keep_value(void)
+{
+    kolo_state_t state;
+    TRY(kolo_state_create(&state, NULL));
+    TRY(kolo_state_put(state, "seen", NULL, 0));
+    TRY(kolo_state_run(state, state_put, NULL));
+    return kolo_state_destroy(state);
+}
+
 int main(int argc, char **argv)
 {
     static kolo_status_t (*const examples[])(kolo_tensor_engine_t) = {
@@ -273,5 +325,7 @@ int main(int argc, char **argv)
     SHOW(engine_shutdown, engine, 1);
     SHOW(state_run, state_commit);
     SHOW(state_run, state_restore);
+    SHOW(state_enter);
+    SHOW(keep_value);
     return 0;
 }

@@ -189,6 +189,21 @@ static kolo_status_t job_connect(kolo_comm_t *comm)
     return kolo_job_connect(comm, NULL);
 }
 
+/* Ranks 2 and 0 alone, the others go on without a call. */
+static kolo_status_t job_connect_ranks(void)
+{
+    const int ranks[] = {2, 0};
+    kolo_comm_t pair;
+    int me;
+    if (rank == 1) return KOLO_OK;
+    TRY(kolo_job_connect_ranks(&pair, ranks, 2, NULL));
+    TRY(kolo_comm_user_rank(pair, &me));
+    EXPECT(ranks[me] == rank);
+    TRY(kolo_barrier(pair, NULL));
+    TRY(kolo_comm_finalize(pair));
+    return kolo_comm_destroy(pair);
+}
+
 int main(int argc, char **argv)
 {
     static kolo_status_t (*const examples[])(kolo_comm_t) = {comm_get_async_error,
@@ -206,6 +221,7 @@ int main(int argc, char **argv)
     SHOW(job_connect, &comm);
     SHOW(comm_init_rank);
     for (size_t i = 0; i < sizeof examples / sizeof *examples; i++) SHOW(examples[i], comm);
+    SHOW(job_connect_ranks);
     SHOW(comm_init_all);
     SHOW(comm_init_devices);
     SHOW(get_version);

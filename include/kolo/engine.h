@@ -100,12 +100,15 @@ typedef struct kolo_engine_config {
     const char *backends;
     int autotune; /* KOLO_AUTOTUNE: 1: the engine tries values of fusion_threshold, cycle_time_us, the cache and
                      hierarchical backends while the job runs, as far as they are not set, and keeps the best. 0 */
+    /* KOLO_ENGINE_GROUP_FUSION: 0: the tensors of a group are fused with each other only, so that when a group is
+     * complete does not depend on what else is ready. 1 */
+    int group_fusion;
 } kolo_engine_config_t;
 #define KOLO_ENGINE_CONFIG_INITIALIZER                                                                             \
     {                                                                                                              \
         sizeof(kolo_engine_config_t), KOLO_ENGINE_CONFIG_MAGIC, KOLO_UNDEFINED_INT64, KOLO_UNDEFINED_INT64,        \
             KOLO_UNDEFINED_INT64, KOLO_UNDEFINED_INT64, KOLO_UNDEFINED_INT, KOLO_UNDEFINED_INT,                    \
-            KOLO_UNDEFINED_INT64, KOLO_UNDEFINED_INT64, 0, NULL, NULL, KOLO_UNDEFINED_INT                          \
+            KOLO_UNDEFINED_INT64, KOLO_UNDEFINED_INT64, 0, NULL, NULL, KOLO_UNDEFINED_INT, KOLO_UNDEFINED_INT      \
     }
 
 /* ---- life -------------------------------------------------------------------------------------------------- */

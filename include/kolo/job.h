@@ -55,6 +55,15 @@ kolo_status_t kolo_job_get_place(kolo_job_place_t *place);
  * kolo_comm_destroy(). Any thread, one at a time. */
 kolo_status_t kolo_job_connect(kolo_comm_t *comm, const kolo_config_t *config);
 
+/* Makes a communicator of some ranks of the job: ranks[0..count), each once, get the ranks 0 to count - 1 in it, in
+ * this order. Collective over these ranks alone, which give the same list, each list equally often; the others do
+ * not call it. config, waiting and the end are as with kolo_job_connect(). The first of the list makes the id:
+ * where ranks meet at KOLO_COMM_ID that must be rank 0; at an address of another launcher lists that do not begin
+ * with rank 0 take the file. A rank that is not in its list gets KOLO_ERR_INVALID_ARGUMENT. Any thread, one at a
+ * time. With an id of one's own there is nothing to it: kolo_comm_init_rank() with the number of the ranks that
+ * take part and each one's place among them. */
+kolo_status_t kolo_job_connect_ranks(kolo_comm_t *comm, const int *ranks, int count, const kolo_config_t *config);
+
 #pragma GCC visibility pop
 
 #ifdef __cplusplus

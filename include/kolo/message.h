@@ -14,6 +14,9 @@
  * Threads: all of these functions may be called by several threads at once, also for one communicator; the order of
  * two sends is that in which the calls were made. Requests are this process's: not for a child of fork().
  *
+ * A receive from any source ends with KOLO_ERR_REMOTE when all other ranks have left and what they had sent is
+ * received: nobody could send it.
+ *
  * When a rank is lost, and when the communicator is aborted or revoked, every request fails with the communicator's
  * error. When a time limit ends a request or it is cancelled, the communicator and all else on it go on.
  *

@@ -20,6 +20,18 @@
  *         return KOLO_OK;
  *     }
  *
+ * Languages without callbacks, and programs that would rather have a loop, use kolo_state_enter() and
+ * kolo_state_next() instead of kolo_state_run(); what follows is the same:
+ *
+ *     int again;
+ *     kolo_status_t status = kolo_state_enter(state);
+ *     while ((status = kolo_state_next(state, status, &again)) == KOLO_OK && again) status = train(state, NULL);
+ *
+ * "The function" below is then what the loop does between two calls of kolo_state_next().
+ *
+ * State whose size changes (text, a list of samples that were seen) is not a buffer but a value, which the state
+ * keeps: kolo_state_put() and kolo_state_get().
+ *
  * A commit is valid on all ranks or on none: if one survivor saw it succeed, all continue from it, so no step is
  * lost or done twice. The state survives as long as one rank with a commit does.
  *
@@ -30,6 +42,7 @@
  *
  *     state  the state
  *     arg    handed to fn as it is
+ *     name   of a buffer or value: 1 to KOLO_STATE_NAME_MAX bytes, each once
  *     info   set to what is known
  *     comm   set to the communicator
  */
@@ -71,8 +84,17 @@ kolo_status_t kolo_state_create(kolo_state_t *state, const kolo_state_config_t *
  * meet; if only newcomers differ, only they get it. The buffers of rank 0 at the start of the job are commit 0. The
  * memory stays the caller's and must stay valid at this address; the state holds two copies of it. */
 kolo_status_t kolo_state_register(kolo_state_t state, const char *name, void *buffer, size_t bytes);
-/* Frees the state, and its communicator without waiting for any rank. Not from inside kolo_state_run(). NULL is
- * fine. */
+/* Makes a copy of `bytes` bytes at `data` (0: an empty value, then data may be NULL) the value of this name. It is
+ * part of the next commit, and kolo_state_restore() brings it back as it was in the last one, with its size. A name
+ * is put for the first time before kolo_state_run(), on all ranks in the same order among all registered names; the
+ * sizes may differ, those of rank 0 count. Later any size may be put, between commits. KOLO_ERR_NO_MEMORY leaves
+ * the value as it was. */
+kolo_status_t kolo_state_put(kolo_state_t state, const char *name, const void *data, size_t bytes);
+/* Sets *data and *bytes to the present value of this name; an empty one is NULL and 0. The memory is the state's:
+ * it is valid until this name is put again, or a restore or a change of the ranks puts another value there. */
+kolo_status_t kolo_state_get(kolo_state_t state, const char *name, const void **data, size_t *bytes);
+/* Frees the state and its values, and its communicator without waiting for any rank. Not from inside the function
+ * of kolo_state_run(); between two calls of kolo_state_next() it ends the job on this rank. NULL is fine. */
 kolo_status_t kolo_state_destroy(kolo_state_t state);
 
 /* Calls fn, and calls it again after each change of the ranks, until it returns KOLO_OK on all of them. Collective
@@ -90,13 +112,23 @@ kolo_status_t kolo_state_destroy(kolo_state_t state);
  * after the last step, when the ranks have called different collectives, and results may be wrong. */
 kolo_status_t kolo_state_run(kolo_state_t state, kolo_status_t (*fn)(kolo_state_t state, void *arg), void *arg);
 
-/* Saves the present content of the buffers as the newest commit. Collective, only from the function of
+/* Starts what kolo_state_run() does, as a loop of the program's: waits for the first communicator, or, in a process
+ * that comes later, for its place in it. Collective over the ranks that start. Its result goes to the first
+ * kolo_state_next(), also when it is an error. Instead of kolo_state_run(), once. */
+kolo_status_t kolo_state_enter(kolo_state_t state);
+/* Takes the result of the function's last round, or of kolo_state_enter(), and does all that is to be done before
+ * the next: restores the last commit after a loss, changes the ranks. Sets *again to 1, and returns KOLO_OK: the
+ * function is to be called (again). Sets *again to 0: the loop ends, with what kolo_state_run() would return. A
+ * loop that leaves without this call ends by kolo_state_destroy(). */
+kolo_status_t kolo_state_next(kolo_state_t state, kolo_status_t result, int *again);
+
+/* Saves the present content of the buffers and values as the newest commit. Collective, only from the function of
  * kolo_state_run(), which returns any status but KOLO_OK at once. KOLO_IN_PROGRESS: the commit has succeeded, and
  * ranks will be added or removed; all ranks get it from the same commit. */
 kolo_status_t kolo_state_commit(kolo_state_t state);
-/* Copies the last commit back into the buffers. Local. KOLO_ERR_INVALID_USAGE without a commit. */
+/* Copies the last commit back into the buffers and values. Local. KOLO_ERR_INVALID_USAGE without a commit. */
 kolo_status_t kolo_state_restore(kolo_state_t state);
-/* Copies the newest commit of any rank into the buffers of all ranks. Collective over the communicator.
+/* Copies the newest commit of any rank into the buffers and values of all ranks. Collective over the communicator.
  * kolo_state_run() does this after each change; call it only after changing buffers without a commit. */
 kolo_status_t kolo_state_sync(kolo_state_t state);
 

@@ -54,6 +54,56 @@ def group():
     group_end()
 
 
+def connect_mpi(comm, **options):
+    """A communicator over a communicator of mpi4py (or what has its Get_rank(), Get_size() and bcast()): collective over its ranks.
+
+    The id, and the secret in it, goes by comm.bcast(). Options are those of Comm.
+    """
+    rank, size = comm.Get_rank(), comm.Get_size()
+    id = why = None
+    if rank == 0:
+        try:
+            id = get_unique_id()
+        except Error as e:
+            why = e
+    id, failed = comm.bcast((id, str(why) if why else None), root=0)  # all end if there is no id
+    if failed:
+        raise why or errors.Remote(f"rank 0 could not make an id: {failed}", (0,))
+    return Comm(id, rank, size, **options)
+
+
+class _Round:
+    """One round of a state's loop: a with block, whose exception tells how it went."""
+
+    def __init__(self, state):
+        self.state, self.error = state, None
+
+    def __enter__(self):
+        return self.state
+
+    def __exit__(self, kind, error, trace):
+        self.error = error
+        if error is None or isinstance(error, (errors.Remote, errors.Aborted, errors.Revoked, errors.RanksChange)):
+            return True
+        with _contextlib.suppress(Exception):
+            self.state.next(error)  # the others are told; it is raised from the block
+        return False
+
+
+def _rounds(self):
+    """The loop instead of run(): `for attempt in state.rounds():` and in it `with attempt: train(state)`.
+
+    Each round is what run() calls its function for: losses and changes that its block raises lead to another one, when the ranks
+    have changed and the last commit is restored. Any other exception ends the job on this rank.
+    """
+    self.enter()
+    error = None
+    while self.next(error):
+        attempt = _Round(self)
+        yield attempt
+        error = attempt.error
+
+
 def _enter(self):
     return self
 
@@ -173,6 +223,7 @@ Submission.wait, Rendezvous.receive, Rendezvous.send_set, Rendezvous.receive_set
 Reception.wait, Reception.__await__ = _reception_wait, _reception_await
 for _kind, _end in ((Rendezvous, _rendezvous_exit), (Engine, _engine_exit), (Server, _server_exit)):
     _kind.__enter__, _kind.__exit__ = _enter, _end
+State.rounds = _rounds
 Comm.__enter__, Comm.__exit__, Comm.__repr__, Comm.time_limit = _enter, _exit, _comm_repr, _time_limit
 Request.__await__ = _await
 _native._set_make_error(errors.make)
@@ -188,5 +239,5 @@ def _at_exit():
 _atexit.register(_at_exit)
 
 __all__ = ["Comm", "Engine", "Error", "Event", "JobPlace", "Message", "Op", "Reception", "Registration", "Rendezvous", "Request", "Server", "State", "Stream",
-           "Submission", "TaggedMessage", "Window", "connect", "errors", "get_unique_id", "get_version", "group", "group_drop", "group_end", "group_start", "init_all",
+           "Submission", "TaggedMessage", "Window", "connect", "connect_mpi", "errors", "get_unique_id", "get_version", "group", "group_drop", "group_end", "group_start", "init_all",
            "job_place", "join", "op_takes", "register_protocol", "status_string", "tensor_key", "tensor_key_parse", "type_size", "unique_id_load", "unique_id_save", "wait_any"]

@@ -4,6 +4,7 @@
 # Collectives, messages, windows and communicators on numpy arrays. Started with kolorun; kolocomm.check has the values of all
 # collectives on all types.
 import asyncio
+import pickle
 
 import kit
 import kolocomm
@@ -148,6 +149,40 @@ def test_windows(c):
     c.wait_signal([(peer, 3) for peer in range(c.size)])
     assert (memory == np.arange(c.size) + 1).all()
     window.deregister()
+
+
+def test_some_ranks_of_the_job(c):
+    ranks = [c.size - 1, 0]
+    if c.rank in ranks:
+        with kolocomm.connect(ranks=ranks) as pair:
+            assert (pair.size, ranks[pair.rank]) == (2, c.rank)
+            x = np.full(3, c.rank + 1.0)
+            pair.all_reduce(x)
+            assert (x == c.size + 1).all()
+    with raises(errors.InvalidArgument, "not in its own list"):
+        kolocomm.connect(ranks=[(c.rank + 1) % c.size])
+    with raises(errors.InvalidArgument, "empty"):
+        kolocomm.connect(ranks=[])
+
+
+class Mpi:
+    """What connect_mpi() uses of mpi4py, on a communicator of Kolo."""
+
+    def __init__(self, c):
+        self.Get_rank, self.Get_size, self.c = lambda: c.rank, lambda: c.size, c
+
+    def bcast(self, thing, root):
+        data = np.zeros(4096, "uint8")
+        text = pickle.dumps(thing)
+        data[:len(text)] = np.frombuffer(text, "uint8")
+        self.c.broadcast(data, root=root)
+        return pickle.loads(data.tobytes())
+
+
+def test_over_mpi(c):
+    with kolocomm.connect_mpi(Mpi(c), name="over mpi") as other:
+        assert (other.rank, other.size) == (c.rank, c.size)
+        other.barrier()
 
 
 def test_split_and_dup(c):

@@ -44,6 +44,13 @@ def test_engine_in_any_order(c):
             engine.remove_set(half)
 
 
+def test_groups_stay_apart(c):
+    with kolocomm.Engine(c, group_fusion=False) as engine:
+        assert (engine.all_reduce("x", np.full(3, c.rank + 1.0), op="sum").wait(60) == c.size * (c.size + 1) / 2).all()
+    with raises(errors.Mismatch, "group_fusion"):
+        kolocomm.Engine(c, group_fusion=c.rank == 0)
+
+
 def test_engine_mistakes(c):
     engine = kolocomm.Engine(c)
     with raises(errors.InvalidArgument, "no option"):
@@ -154,6 +161,49 @@ def state():
     s.destroy()
 
 
+def state_loop():
+    """The same as a loop, with an engine on each round's communicator, and a value that grows."""
+    weights, step = np.zeros(8), np.zeros(1, "int64")
+    s = kolocomm.State()
+    s.put("seen", b"")
+    s.register("step", step)
+    s.register("weights", weights)
+    rounds = 0
+    for attempt in s.rounds():
+        rounds += 1
+        with attempt, kolocomm.Engine(s.comm) as engine:
+            assert s.get("seen") == bytes(range(step[0])) * 3, (s.get("seen"), step)
+            while step[0] < 6:
+                s.put("seen", b"not committed")
+                if step[0] == 3 and s.info["changes"] == 0 and s.info["rank"] == 1:
+                    os._exit(9)
+                weights[:] += engine.all_reduce("gradient", np.ones(8)).wait(60)
+                step[0] += 1
+                s.put("seen", np.tile(np.arange(step[0], dtype="uint8"), 3))
+                s.commit()
+    assert step[0] == 6 and (weights == 6).all() and s.get("seen") == bytes(range(6)) * 3, (step, weights)
+    with raises(errors.InvalidUsage, "has ended"):
+        s.next()
+    with raises(errors.InvalidArgument, "is a buffer"):
+        s.put("step", b"x")
+    print("loop is right:", s.info["size"], "ranks,", s.info["losses"], "losses", flush=True)
+    s.destroy()
+
+
+def state_loop_that_fails():
+    s = kolocomm.State()
+    with raises(errors.InvalidUsage, "enter"):
+        s.next()
+    with raises(ZeroDivisionError):
+        for attempt in s.rounds():
+            with attempt:
+                1 / 0
+    with raises(errors.InvalidUsage, "has ended"):
+        s.next()
+    print("its exception came back", flush=True)
+    s.destroy()
+
+
 def state_that_fails():
     s = kolocomm.State()
     s.register("step", np.zeros(1))
@@ -165,12 +215,14 @@ def state_that_fails():
 
 def main():
     if len(sys.argv) > 1:
-        return {"state": state, "state_that_fails": state_that_fails}[sys.argv[1]]()
+        return {f.__name__: f for f in (state, state_that_fails, state_loop, state_loop_that_fails)}[sys.argv[1]]()
     if "KOLO_RANK" in os.environ:
         return kit.run(globals())
     me = [sys.executable, __file__]
     for cmd, words in (([kit.KOLORUN, "-n", "2", *me], "cases right"), ([kit.KOLORUN, "-n", "3", *me], "cases right"),
                        ([kit.KOLORUN, "-n", "1", *me, "state_that_fails"], "its exception came back"),
+                       ([kit.KOLORUN, "-n", "1", *me, "state_loop_that_fails"], "its exception came back"),
+                       ([kit.KOLORUN, "--min", "2", "-H", "localhost:3", *me, "state_loop"], "loop is right: 2 ranks, 1 losses|loop is right: 3 ranks, 1 losses"),
                        ([kit.KOLORUN, "--min", "2", "-H", "localhost:3", *me, "state"], "state is right: 2 ranks, 1 losses|state is right: 3 ranks, 1 losses")):
         out = subprocess.run(cmd, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60)
         print(out.stdout, flush=True)

@@ -18,6 +18,14 @@ static inline uint64_t kolo_now_ns(void)
     return (uint64_t)ts.tv_sec * KOLO_NS_PER_S + (uint64_t)ts.tv_nsec;
 }
 
+/* A cheap clock with steps of some milliseconds, for checks whether something has taken long. */
+static inline uint64_t kolo_about_now_ns(void)
+{
+    struct timespec ts;
+    clock_gettime(CLOCK_MONOTONIC_COARSE, &ts);
+    return (uint64_t)ts.tv_sec * KOLO_NS_PER_S + (uint64_t)ts.tv_nsec;
+}
+
 static inline uint64_t kolo_deadline_ms(int64_t ms) /* 0 = none */
 {
     return ms > 0 ? kolo_now_ns() + (uint64_t)ms * KOLO_NS_PER_MS : 0;

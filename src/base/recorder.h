@@ -22,7 +22,7 @@
 #include <stdbool.h>
 
 #define KOLO_RECORDER_NAME    "kolo-recorder"
-#define KOLO_RECORDER_VERSION 2u
+#define KOLO_RECORDER_VERSION 3u
 #define KOLO_RECORD_ENTRIES   1024 /* operations that a rank remembers */
 #define KOLO_RECORD_HEAD      4096 /* bytes before the entries */
 #define KOLO_RECORD_PEERS     256  /* ranks whose process a record names */
@@ -73,6 +73,14 @@ typedef struct {
     char last[KOLO_RECORD_NOTE_LAST]; /* the tensor that was agreed on last; "": none yet */
 } kolo_record_note_t;
 
+/* Functions of the user that run on behalf of a communicator: one that does not return keeps the other ranks
+ * waiting, and the operations do not tell. */
+typedef enum { KOLO_CALLBACK_OPERATOR, KOLO_CALLBACK_TENSOR, KOLO_CALLBACKS } kolo_callback_t;
+typedef struct {
+    uint64_t since_ns; /* by the coarse clock; 0: the rank is in none */
+    kolo_callback_t which;
+} kolo_record_callback_t;
+
 /* ---- the layout ---- */
 
 typedef struct {          /* one cache line */
@@ -108,6 +116,7 @@ typedef struct {
     _Atomic uint32_t note_seq; /* odd while the note is written, whose writer is another thread than the head's */
     uint32_t spare;
     kolo_record_note_t note;
+    _Atomic uint64_t callbacks[KOLO_CALLBACKS]; /* since when it is in one; 0: it is not. Each has its own writer */
 } kolo_record_head_t;
 _Static_assert(sizeof(kolo_record_head_t) <= KOLO_RECORD_HEAD, "the head has its place before the entries");
 
@@ -159,6 +168,12 @@ void kolo_record_head_end(kolo_record_t *record);
 void kolo_record_note_wait(kolo_record_t *record, uint64_t since_ns, bool blames, const char *text);
 void kolo_record_note_last(kolo_record_t *record, const char *last); /* ends the wait, too */
 
+/* A function of the user is about to be called (the time), or has returned (0). NULL as record is fine. */
+static inline void kolo_record_callback(kolo_record_t *record, kolo_callback_t which, uint64_t since_ns)
+{
+    if (record) atomic_store_explicit(&record->head.callbacks[which], since_ns, memory_order_relaxed);
+}
+
 /* Starts to write entry `index`, whatever was there; the caller fills it and ends. */
 static inline kolo_record_entry_t *kolo_record_entry_begin(kolo_record_t *record, uint64_t index)
 {
@@ -190,6 +205,7 @@ typedef struct {
     uint64_t since_ns;
     bool stopped;
     kolo_record_waits_t waits;
+    kolo_record_callback_t callback;
     char name[64], host[64], error[1024]; /* terminated, printable */
     uint32_t npeers;
     kolo_record_peer_t peers[KOLO_RECORD_PEERS];
@@ -209,6 +225,8 @@ size_t kolo_recorder_ops(const void *bytes, const kolo_recorder_info_t *info, ui
 size_t kolo_record_ops(const kolo_record_t *record, kolo_record_op_t *ops, size_t most);
 /* What a device waits for, as far as it is whole; count is 0 else. For a record of our own process. */
 void kolo_record_waits_read(const kolo_record_t *record, kolo_record_waits_t *waits);
+/* In which function of the user the rank has been for longest. Likewise. */
+kolo_record_callback_t kolo_record_callback_read(const kolo_record_t *record);
 /* Copies a record for a dump; torn entries become empty. false: there is none, or its head is being written. */
 bool kolo_recorder_copy(const void *bytes, const kolo_recorder_info_t *info, uint32_t slot, kolo_record_t *to);
 

@@ -50,6 +50,22 @@ static void read_note(const kolo_record_head_t *from, kolo_record_note_t *to)
     kolo_plain_copy(to->last, sizeof to->last, note.last, sizeof note.last);
 }
 
+static kolo_record_callback_t oldest_callback(const _Atomic uint64_t callbacks[KOLO_CALLBACKS])
+{
+    kolo_record_callback_t oldest = {0};
+    for (int i = 0; i < KOLO_CALLBACKS; i++) {
+        uint64_t since = atomic_load_explicit(&callbacks[i], memory_order_relaxed);
+        if (since && (!oldest.since_ns || since < oldest.since_ns))
+            oldest = (kolo_record_callback_t){since, (kolo_callback_t)i};
+    }
+    return oldest;
+}
+
+kolo_record_callback_t kolo_record_callback_read(const kolo_record_t *record)
+{
+    return oldest_callback(record->head.callbacks);
+}
+
 static const kolo_record_t *record_of(const void *bytes, uint32_t slot)
 {
     return &((const kolo_recorder_t *)bytes)->records[slot];
@@ -83,6 +99,7 @@ bool kolo_recorder_view(const void *bytes, const kolo_recorder_info_t *info, uin
     kolo_plain_copy(view->name, sizeof view->name, h.name, sizeof h.name);
     kolo_plain_copy(view->host, sizeof view->host, h.host, sizeof h.host);
     kolo_plain_copy(view->error, sizeof view->error, h.error, sizeof h.error);
+    view->callback = oldest_callback(h.callbacks);
     read_note(from, &view->note);
     return true;
 }

@@ -174,8 +174,10 @@ typedef struct {
 } kolo_survey_op_t;
 typedef struct {
     int rank;
-    bool heard, recorded; /* recorded: the rank keeps a record; else there are no ops */
-    kolo_status_t failed; /* what ended the use of its communicator */
+    bool heard, recorded;     /* recorded: the rank keeps a record; else there are no ops */
+    kolo_status_t failed;     /* what ended the use of its communicator */
+    kolo_callback_t callback; /* in which function of the user it is, ... */
+    uint64_t callback_ns;     /* ... and for how long; 0: in none */
     uint32_t nops;
     kolo_survey_op_t ops[KOLO_SURVEY_OPS]; /* its last operations, in the order of their calls */
 } kolo_finding_t;

@@ -112,10 +112,11 @@ const char *kolo_left_decode(const uint8_t *bytes, size_t length, int nranks, ko
 void kolo_findings_encode(const kolo_finding_t *f, uint8_t bytes[KOLO_FINDINGS_FRAME_BYTES])
 {
     memset(bytes, 0, KOLO_FINDINGS_FRAME_BYTES);
-    kolo_put32(bytes, f->nops | (f->recorded ? 1u << 8 : 0));
+    kolo_put32(bytes, f->nops | (f->recorded ? 1u << 8 : 0) | (uint32_t)f->callback << 16);
     kolo_put32(bytes + 4, (uint32_t)f->failed);
+    kolo_put64(bytes + 8, f->callback_ns);
     for (uint32_t i = 0; i < f->nops; i++) {
-        uint8_t *at = bytes + 8 + 32 * (size_t)i;
+        uint8_t *at = bytes + 16 + 32 * (size_t)i;
         kolo_put64(at, f->ops[i].number);
         kolo_put64(at + 8, f->ops[i].word);
         kolo_put64(at + 16, f->ops[i].age_ns);
@@ -131,10 +132,14 @@ const char *kolo_findings_decode(const uint8_t *bytes, size_t length, kolo_findi
     uint32_t head = kolo_get32(bytes), failed = kolo_get32(bytes + 4);
     f.nops = head & 0xff;
     f.recorded = (head & 0x100) != 0;
-    if (head > 0x1ff || f.nops > KOLO_SURVEY_OPS || failed > KOLO_ERR_REVOKED) return "findings out of range";
+    f.callback = (kolo_callback_t)(head >> 16);
+    f.callback_ns = kolo_get64(bytes + 8);
+    if ((head & 0xfe00) != 0 || head >> 16 >= KOLO_CALLBACKS || f.nops > KOLO_SURVEY_OPS ||
+        failed > KOLO_ERR_REVOKED)
+        return "findings out of range";
     f.failed = (kolo_status_t)failed;
     for (uint32_t i = 0; i < KOLO_SURVEY_OPS; i++) {
-        const uint8_t *at = bytes + 8 + 32 * (size_t)i;
+        const uint8_t *at = bytes + 16 + 32 * (size_t)i;
         uint32_t what = kolo_get32(at + 28);
         f.ops[i] = (kolo_survey_op_t){kolo_get64(at),
                                       kolo_get64(at + 8),

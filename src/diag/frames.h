@@ -48,9 +48,9 @@ typedef struct {
     bool counts;
 } kolo_left_frame_t;
 
-/* 0 number of operations | recorded << 8, 4 status, 8 operations: 0 number, 8 word, 16 age, 24 peer, 28 kind |
- * state << 8; those that are not there are zero */
-#define KOLO_FINDINGS_FRAME_BYTES (8 + 32 * KOLO_SURVEY_OPS)
+/* 0 number of operations | recorded << 8 | callback << 16, 4 status, 8 time in that, 16 operations: 0 number, 8
+ * word, 16 age, 24 peer, 28 kind | state << 8; those that are not there are zero */
+#define KOLO_FINDINGS_FRAME_BYTES (16 + 32 * KOLO_SURVEY_OPS)
 
 void kolo_board_encode(const kolo_board_frame_t *board, uint8_t bytes[KOLO_BOARD_FRAME_BYTES]);
 void kolo_sums_encode(const kolo_sums_frame_t *sums, uint8_t bytes[KOLO_SUMS_FRAME_MOST]);

@@ -66,7 +66,8 @@ static void findings(const uint8_t *data, size_t size)
     kolo_finding_t f = {.rank = 3};
     uint8_t again[KOLO_FINDINGS_FRAME_BYTES];
     if (kolo_findings_decode(data, size, &f) != NULL) return;
-    require(f.rank == 3 && f.heard && f.nops <= KOLO_SURVEY_OPS && f.failed <= KOLO_ERR_REVOKED);
+    require(f.rank == 3 && f.heard && f.nops <= KOLO_SURVEY_OPS && f.failed <= KOLO_ERR_REVOKED &&
+            f.callback < KOLO_CALLBACKS);
     for (uint32_t i = 0; i < f.nops; i++)
         require(f.ops[i].kind < KOLO_RECORD_KINDS && f.ops[i].state <= KOLO_RECORD_FAILED);
     kolo_findings_encode(&f, again);

@@ -6,6 +6,7 @@
  */
 #include "diag/verdict_parts.h"
 
+#include "base/clock.h"
 #include "plan/plan.h"
 
 #include <inttypes.h>
@@ -84,8 +85,11 @@ static int tell_each(kolo_verdict_t *v, kolo_position_t which, int most)
     return n;
 }
 
-/* Tells, where all have entered it, for whom they still wait: whose process is stopped inside, or who alone stays
- * there while others have gone on to the next one. */
+/* From then on others are told of it: most functions of users are over sooner. */
+#define CALLBACK_LONG_NS KOLO_NS_PER_S
+
+/* Tells, where all have entered it, for whom they still wait: whose process is stopped inside, whose own callback
+ * does not return, or who alone stays there while others have gone on to the next one. */
 static int tell_held(kolo_verdict_t *v, int most)
 {
     int n = 0, on = 0, inside = 0;
@@ -98,8 +102,9 @@ static int tell_held(kolo_verdict_t *v, int most)
     for (int i = 0; i < v->count; i++) {
         const kolo_verdict_rank_t *r = &v->ranks[i];
         const kolo_verdict_op_t *op = kolo_verdict_coll(r, v->stuck);
-        if (kolo_verdict_position(v, r) != KOLO_POSITION_INSIDE || !(r->stopped || (on > 0 && inside == 1)) ||
-            ++n > most)
+        bool calls = r->callback_ns >= CALLBACK_LONG_NS;
+        if (kolo_verdict_position(v, r) != KOLO_POSITION_INSIDE ||
+            !(r->stopped || calls || (on > 0 && inside == 1)) || ++n > most)
             continue;
         kolo_verdict_say(v, "rank %d", r->rank);
         kolo_verdict_say_process(v, r);
@@ -107,7 +112,12 @@ static int tell_held(kolo_verdict_t *v, int most)
         kolo_verdict_say_op(v, op);
         if (on > 0) kolo_verdict_say(v, ", after which others wait for it");
         if (r->stopped) kolo_verdict_say(v, ": its process is stopped");
-        kolo_verdict_say_age(v, ", it has been there for ", op->age_ns, "");
+        if (calls) {
+            kolo_verdict_say(v, ": ");
+            kolo_verdict_say_callback(v, r);
+        } else {
+            kolo_verdict_say_age(v, ", it has been there for ", op->age_ns, "");
+        }
         kolo_verdict_say(v, ".\n");
     }
     if (n > most) kolo_verdict_say(v, "The same holds for %d more ranks.\n", n - most);

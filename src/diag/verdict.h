@@ -39,6 +39,8 @@ typedef struct {
     char host[32];             /* "": not known */
     kolo_status_t failed;      /* what ended the use of its communicator, else KOLO_OK */
     kolo_record_waits_t waits; /* of its device */
+    kolo_callback_t callback;  /* in which function of the user it is, ... */
+    uint64_t callback_ns;      /* ... and for how long; 0: in none */
     uint32_t nops;
     kolo_verdict_op_t ops[KOLO_VERDICT_OPS]; /* in the order of their calls */
 } kolo_verdict_rank_t;

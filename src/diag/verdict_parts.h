@@ -60,6 +60,8 @@ void kolo_verdict_say_process(kolo_verdict_t *v, const kolo_verdict_rank_t *r);
 void kolo_verdict_say_op(kolo_verdict_t *v, const kolo_verdict_op_t *op);
 /* Nothing if the age is not known. */
 void kolo_verdict_say_age(kolo_verdict_t *v, const char *before, uint64_t age_ns, const char *after);
+/* Says "it has been inside its own callback (of a named tensor) for 3 s". */
+void kolo_verdict_say_callback(kolo_verdict_t *v, const kolo_verdict_rank_t *r);
 /* What a rank does instead: "it has been in ... for 3 s", "its last call failed: ..." */
 void kolo_verdict_say_state(kolo_verdict_t *v, const kolo_verdict_rank_t *r);
 

@@ -100,6 +100,28 @@ static void who_stays_in_an_operation_is_told(void **state)
     free(r);
 }
 
+static void who_is_inside_its_own_callback_is_told(void **state)
+{
+    (void)state;
+    kolo_verdict_rank_t *r = ranks_new(3);
+    for (int i = 0; i < 3; i++) coll(&r[i], 8, KOLO_RECORD_RUNNING);
+    r[1].callback_ns = KOLO_NS_PER_S / 2;
+    assert_false(judge(r, 3, 3)); /* many functions of users take that long */
+    r[1].callback_ns = 2 * KOLO_NS_PER_S;
+    assert_true(judge(r, 3, 3));
+    has(brief,
+        "rank 1 did not leave operation 8 (all_reduce 4 float32 sum): it has been inside its own callback (the "
+        "function of a user operator) for 2.0 s");
+    r[1].nops = 0;
+    r[1].callback = KOLO_CALLBACK_TENSOR;
+    coll(&r[1], 7, KOLO_RECORD_DONE);
+    assert_true(judge(r, 3, 3));
+    has(brief,
+        "rank 1 did not enter operation 8 (all_reduce 4 float32 sum): it has been inside its own callback (of a "
+        "named tensor) for 2.0 s");
+    free(r);
+}
+
 static void what_a_gpu_waits_for_is_told(void **state)
 {
     (void)state;
@@ -270,6 +292,7 @@ int main(void)
         cmocka_unit_test(receives_that_wait_are_followed),
         cmocka_unit_test(who_is_missing_is_told_with_the_reason),
         cmocka_unit_test(who_stays_in_an_operation_is_told),
+        cmocka_unit_test(who_is_inside_its_own_callback_is_told),
         cmocka_unit_test(a_large_job_is_told_in_few_words),
         cmocka_unit_test(nonsense_does_no_harm),
     };

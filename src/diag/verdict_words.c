@@ -90,6 +90,16 @@ void kolo_verdict_say_age(kolo_verdict_t *v, const char *before, uint64_t age_ns
     kolo_verdict_say(v, "%s%s%s", before, duration, after);
 }
 
+void kolo_verdict_say_callback(kolo_verdict_t *v, const kolo_verdict_rank_t *r)
+{
+    static const char *const names[KOLO_CALLBACKS] = {
+        [KOLO_CALLBACK_OPERATOR] = "the function of a user operator",
+        [KOLO_CALLBACK_TENSOR] = "of a named tensor",
+    };
+    kolo_verdict_say(v, "it has been inside its own callback (%s)", names[r->callback]);
+    kolo_verdict_say_age(v, " for ", r->callback_ns, "");
+}
+
 void kolo_verdict_say_state(kolo_verdict_t *v, const kolo_verdict_rank_t *r)
 {
     const kolo_verdict_op_t *now = r->nops ? &r->ops[r->nops - 1] : NULL;
@@ -97,6 +107,10 @@ void kolo_verdict_say_state(kolo_verdict_t *v, const kolo_verdict_rank_t *r)
         if (kolo_verdict_op_runs(&r->ops[i])) now = &r->ops[i];
     if (r->stopped) kolo_verdict_say(v, "its process is stopped, ");
     if (r->failed != KOLO_OK) kolo_verdict_say(v, "it has failed (%s), ", kolo_status_string(r->failed));
+    if (r->callback_ns) {
+        kolo_verdict_say_callback(v, r);
+        return;
+    }
     if (!now) {
         kolo_verdict_say(v, "it has called nothing on this communicator yet");
         return;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The buffers of a state and their copies. See state.h.
+ * The buffers and values of a state. See state.h.
  */
 #include "elastic/state.h"
 
@@ -49,27 +49,94 @@ kolo_status_t kolo_state_create(kolo_state_t *state, const kolo_state_config_t *
     return KOLO_OK;
 }
 
+/* Finds a part by its name, which is checked. NULL: there is none. */
+static kolo_status_t find(kolo_state_t s, const char *what, const char *name, kolo_state_part_t **part)
+{
+    size_t length = name ? strnlen(name, KOLO_STATE_NAME_MAX + 1) : 0;
+    *part = NULL;
+    if (length == 0 || length > KOLO_STATE_NAME_MAX)
+        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: a name has 1 to %d bytes", what, KOLO_STATE_NAME_MAX);
+    for (size_t i = 0; i < s->nparts && !*part; i++)
+        if (strcmp(s->parts[i].name, name) == 0) *part = &s->parts[i];
+    return KOLO_OK;
+}
+
+static kolo_status_t add(kolo_state_t s, const char *what, const char *name, kolo_state_part_t **part)
+{
+    if (s->entered)
+        return kolo_fail(KOLO_ERR_INVALID_USAGE,
+                         "%s: there is no \"%s\", and new names come before kolo_state_run() or kolo_state_enter()",
+                         what, name);
+    kolo_state_part_t *parts = realloc(s->parts, (s->nparts + 1) * sizeof *parts);
+    if (!parts) return kolo_fail(KOLO_ERR_NO_MEMORY, "%s: out of memory", what);
+    s->parts = parts;
+    *part = &parts[s->nparts++];
+    **part = (kolo_state_part_t){0};
+    memcpy((*part)->name, name, strlen(name) + 1);
+    return KOLO_OK;
+}
+
 kolo_status_t kolo_state_register(kolo_state_t s, const char *name, void *buffer, size_t bytes)
 {
+    kolo_state_part_t *part = NULL;
     KOLO_TRY(kolo_state_check(s, "state_register"));
-    if (s->now)
+    if (s->entered)
         return kolo_fail(KOLO_ERR_INVALID_USAGE, "state_register: buffers are registered before kolo_state_run()");
-    size_t length = name ? strnlen(name, KOLO_STATE_NAME_MAX + 1) : 0;
-    if (length == 0 || length > KOLO_STATE_NAME_MAX)
-        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "state_register: a name has 1 to %d bytes",
-                         KOLO_STATE_NAME_MAX);
+    KOLO_TRY(find(s, "state_register", name, &part));
     if (!buffer || bytes == 0 || bytes > SIZE_MAX / 4 - s->bytes)
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "state_register: \"%s\" is at %p and has %zu bytes", name,
                          buffer, bytes);
-    for (size_t i = 0; i < s->nparts; i++)
-        if (strcmp(s->parts[i].name, name) == 0)
-            return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "state_register: there is a \"%s\" already", name);
-    kolo_state_part_t *parts = realloc(s->parts, (s->nparts + 1) * sizeof *parts);
-    if (!parts) return kolo_fail(KOLO_ERR_NO_MEMORY, "state_register: out of memory");
-    s->parts = parts;
-    parts[s->nparts] = (kolo_state_part_t){.buffer = buffer, .bytes = bytes};
-    memcpy(parts[s->nparts++].name, name, length + 1);
+    if (part) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "state_register: there is a \"%s\" already", name);
+    KOLO_TRY(add(s, "state_register", name, &part));
+    part->buffer = buffer;
+    part->bytes = bytes;
     s->bytes += bytes;
+    return KOLO_OK;
+}
+
+static kolo_status_t check_value(const kolo_state_part_t *part, const char *what)
+{
+    if (!part || part->is_value) return KOLO_OK;
+    return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: \"%s\" is a buffer, which the program reads and writes itself",
+                     what, part->name);
+}
+
+kolo_status_t kolo_state_put(kolo_state_t s, const char *name, const void *data, size_t bytes)
+{
+    kolo_state_part_t *part = NULL;
+    KOLO_TRY(kolo_state_check(s, "state_put"));
+    KOLO_TRY(find(s, "state_put", name, &part));
+    KOLO_TRY(check_value(part, "state_put"));
+    if ((!data && bytes > 0) || bytes > SIZE_MAX / 4)
+        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "state_put: \"%s\" is at %p and has %zu bytes", name, data,
+                         bytes);
+    unsigned char *copy = bytes > 0 ? malloc(bytes) : NULL;
+    if (bytes > 0 && !copy)
+        return kolo_fail(KOLO_ERR_NO_MEMORY, "state_put: out of memory for \"%s\", %zu bytes", name, bytes);
+    kolo_status_t status = part ? KOLO_OK : add(s, "state_put", name, &part);
+    if (status != KOLO_OK) {
+        free(copy);
+        return status;
+    }
+    if (!part->is_value) s->nvalues++;
+    if (bytes > 0) memcpy(copy, data, bytes); /* which may lie in the old value */
+    free(part->buffer);
+    part->is_value = true;
+    part->buffer = copy;
+    part->bytes = bytes;
+    return KOLO_OK;
+}
+
+kolo_status_t kolo_state_get(kolo_state_t s, const char *name, const void **data, size_t *bytes)
+{
+    kolo_state_part_t *part = NULL;
+    KOLO_TRY(kolo_state_check(s, "state_get"));
+    KOLO_TRY(find(s, "state_get", name, &part));
+    KOLO_TRY(check_value(part, "state_get"));
+    if (!data || !bytes) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "state_get: the output is NULL");
+    if (!part) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "state_get: there is no \"%s\"", name);
+    *data = part->buffer;
+    *bytes = part->bytes;
     return KOLO_OK;
 }
 
@@ -77,44 +144,28 @@ kolo_status_t kolo_state_destroy(kolo_state_t s)
 {
     if (!s) return KOLO_OK;
     KOLO_TRY(kolo_state_check(s, "state_destroy"));
-    if (s->running)
+    if (s->calling)
         return kolo_fail(KOLO_ERR_INVALID_USAGE,
                          "state_destroy: not from the function of kolo_state_run(); return from it first");
     if (s->comm) kolo_comm_abort(s->comm);
     kolo_state_link_close(&s->link);
     (void)kolo_slot_end(s);
+    for (size_t i = 0; i < s->nparts; i++)
+        if (s->parts[i].is_value) free(s->parts[i].buffer);
     free(s->parts);
-    free(s->now);
-    free(s->next);
+    kolo_state_copies_close(s);
     free(s->workers);
     kolo_slots_give(&states, s);
     return KOLO_OK;
 }
 
-/* ---- copies ---- */
-
-void kolo_state_copy_out(kolo_state_t s, unsigned char *copy)
-{
-    for (size_t i = 0; i < s->nparts; copy += s->parts[i++].bytes)
-        memcpy(copy, s->parts[i].buffer, s->parts[i].bytes);
-}
-
-void kolo_state_promote(kolo_state_t s)
-{
-    unsigned char *old = s->now;
-    s->now = s->next;
-    s->next = old;
-    s->has_next = false;
-}
+/* ---- what is in it ---- */
 
 kolo_status_t kolo_state_restore(kolo_state_t s)
 {
     KOLO_TRY(kolo_state_check(s, "state_restore"));
     if (s->number == 0) return kolo_fail(KOLO_ERR_INVALID_USAGE, "state_restore: nothing has been committed yet");
-    const unsigned char *from = s->now;
-    for (size_t i = 0; i < s->nparts; from += s->parts[i++].bytes)
-        memcpy(s->parts[i].buffer, from, s->parts[i].bytes);
-    return KOLO_OK;
+    return kolo_state_copy_in(s, &s->now);
 }
 
 /* ---- queries ---- */
@@ -124,7 +175,8 @@ kolo_status_t kolo_state_comm(kolo_state_t s, kolo_comm_t *comm)
     KOLO_TRY(kolo_state_check(s, "state_comm"));
     if (!comm || !s->comm)
         return kolo_fail(comm ? KOLO_ERR_INVALID_USAGE : KOLO_ERR_INVALID_ARGUMENT, "state_comm: %s",
-                         comm ? "there is a communicator only inside kolo_state_run()" : "comm is NULL");
+                         comm ? "there is a communicator only inside kolo_state_run(), or after kolo_state_next()"
+                              : "comm is NULL");
     *comm = s->comm;
     return KOLO_OK;
 }

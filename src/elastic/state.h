@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The inside of kolo/state.h: buffers and their two copies (state.c), messages of the launcher (state_link.c),
- * changes of the ranks (state_change.c), commits and the loop (state_run.c). It uses public communicators only and
- * is independent of the tensor engine.
+ * The inside of kolo/state.h: buffers and values (state.c), their two copies (state_copy.c), messages of the
+ * launcher (state_link.c), changes of the ranks (state_change.c), commits and the loop (state_run.c). It uses
+ * public communicators only and is independent of the tensor engine.
  *
  * The launcher and a process talk by files in the private directory that the job has on each host (that of
  * KOLO_ID_FILE; the launcher's agent there carries them, over ssh if need be). Each file holds one line: from.W.N
@@ -81,19 +81,26 @@ void kolo_state_link_close(kolo_state_link_t *link);
 
 typedef struct {
     char name[KOLO_STATE_NAME_MAX + 1];
-    unsigned char *buffer;
+    unsigned char *buffer; /* the program's, but of a value the state's; NULL: an empty value */
     size_t bytes;
+    bool is_value;
 } kolo_state_part_t;
+
+typedef struct {         /* of all parts, back to back */
+    unsigned char *data; /* NULL: it has held nothing yet */
+    size_t room;         /* of data */
+    uint64_t *sizes;     /* of each part; NULL: the ranks have not met */
+} kolo_state_copy_t;
 
 struct kolo_state {
     kolo_slot_t slot;
     kolo_state_config_t config;
     kolo_state_part_t *parts;
-    size_t nparts, bytes;
+    size_t nparts, nvalues, bytes; /* bytes: of the buffers */
 
-    /* Two copies of all parts, back to back. `next` is what a commit is made of until all ranks are known to have
+    /* `next` is what a commit is made of until all ranks are known to have
      * it; after a loss it is as good as that of a rank that has seen the commit succeed. */
-    unsigned char *now, *next;
+    kolo_state_copy_t now, next;
     uint64_t number; /* 1 + the number of the commit in `now`, 0: none */
     bool has_next;   /* commit `number` lies in `next` */
 
@@ -101,7 +108,10 @@ struct kolo_state {
     int rank, nranks, min;
     uint32_t worker;   /* the launcher's number of this process */
     uint32_t *workers; /* of each rank */
-    bool running, leaving;
+    bool entered, running, leaving;
+    bool calling;      /* kolo_state_run() is in the program's function */
+    bool in_round;     /* the program does what its function does */
+    kolo_status_t met; /* how getting in has ended */
 
     kolo_state_link_t link;
     kolo_word_t word; /* the plan that was heard last; .plan is 0 if none */
@@ -114,7 +124,16 @@ struct kolo_state {
 
 /* state.c */
 kolo_status_t kolo_state_check(kolo_state_t s, const char *what);
-void kolo_state_copy_out(kolo_state_t s, unsigned char *copy);
+
+/* ---- state_copy.c ---- */
+
+/* Makes memory for two copies of what is registered. */
+kolo_status_t kolo_state_copies_open(kolo_state_t s);
+void kolo_state_copies_close(kolo_state_t s);
+kolo_status_t kolo_state_copy_out(kolo_state_t s, kolo_state_copy_t *copy);
+kolo_status_t kolo_state_copy_in(kolo_state_t s, const kolo_state_copy_t *copy);
+/* Sends the copy from rank `source` to the same of all others. Collective. */
+kolo_status_t kolo_state_copy_send(kolo_state_t s, kolo_state_copy_t *copy, int source);
 void kolo_state_promote(kolo_state_t s); /* what lies in `next` is the newest commit */
 
 /* state_change.c */

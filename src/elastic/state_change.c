@@ -33,7 +33,7 @@ static uint64_t parts_hash(const kolo_state_t s)
 {
     uint64_t hash = KOLO_HASH_INIT;
     for (size_t i = 0; i < s->nparts; i++) {
-        uint64_t bytes = s->parts[i].bytes;
+        uint64_t bytes = s->parts[i].is_value ? UINT64_MAX : s->parts[i].bytes; /* values may have any size */
         hash = kolo_hash_bytes(hash, s->parts[i].name, strlen(s->parts[i].name) + 1);
         hash = kolo_hash_bytes(hash, &bytes, sizeof bytes);
     }
@@ -114,7 +114,7 @@ static kolo_status_t settle(kolo_state_t s)
         any = true;
         mine = s->rank != 0;
         if (!mine) {
-            kolo_state_copy_out(s, s->now);
+            KOLO_TRY(kolo_state_copy_out(s, &s->now));
             s->number = 1;
         }
     }
@@ -123,10 +123,10 @@ static kolo_status_t settle(kolo_state_t s)
         s->number = newest;
     }
     s->has_next = false; /* it is where a commit arrives */
-    if (any && s->bytes > 0) {
-        unsigned char *place = s->rank == source ? s->now : s->next;
-        KOLO_TRY(kolo_broadcast(place, place, s->bytes, KOLO_UINT8, source, s->comm, NULL));
-        if (mine || s->rank == source) s->synced += s->bytes;
+    if (any) {
+        uint64_t before = s->synced;
+        KOLO_TRY(kolo_state_copy_send(s, s->rank == source ? &s->now : &s->next, source));
+        if (!mine && s->rank != source) s->synced = before;
     }
     if (mine) {
         kolo_state_promote(s);

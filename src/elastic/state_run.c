@@ -36,14 +36,16 @@ static kolo_status_t agree(kolo_state_t s, uint64_t at, uint64_t number)
 kolo_status_t kolo_state_commit(kolo_state_t s)
 {
     KOLO_TRY(kolo_state_check(s, "state_commit"));
-    if (!s->running || !s->comm)
-        return kolo_fail(KOLO_ERR_INVALID_USAGE, "state_commit: only from the function of kolo_state_run()");
+    if (!s->in_round || !s->comm)
+        return kolo_fail(KOLO_ERR_INVALID_USAGE,
+                         "state_commit: only from the function of kolo_state_run(), or between two calls of "
+                         "kolo_state_next()");
     if (s->plan_source >= 0)
         return kolo_fail(
             KOLO_ERR_INVALID_USAGE,
             "state_commit: the last commit returned KOLO_IN_PROGRESS, which the function has to return");
     KOLO_TRY(kolo_state_listen(s, 0));
-    kolo_state_copy_out(s, s->next);
+    KOLO_TRY(kolo_state_copy_out(s, &s->next));
     s->has_next = true;
     KOLO_TRY(agree(s, AT_COMMIT, s->number));
     kolo_state_promote(s);
@@ -88,31 +90,18 @@ static kolo_status_t wait_for_more(kolo_state_t s)
     return s->plan_source < 0 ? KOLO_OK : KOLO_IN_PROGRESS;
 }
 
-/* The function's own errors have words only if a call of the library has failed. */
-static kolo_status_t call(kolo_state_t s, kolo_status_t (*fn)(kolo_state_t, void *), void *arg)
+/* Gives the function's own errors words, which they have only if a call of the library has failed. */
+static kolo_status_t judge(kolo_state_t s, kolo_status_t status)
 {
-    kolo_error_clear();
-    kolo_status_t status = fn(s, arg);
     if (status != KOLO_OK && status != KOLO_IN_PROGRESS && kolo_error_text()[0] == '\0')
-        kolo_fail(status, "state_run: the function has returned \"%s\"", kolo_status_string(status));
-    return status;
-}
-
-static kolo_status_t one_round(kolo_state_t s, kolo_status_t (*fn)(kolo_state_t, void *), void *arg)
-{
-    if (s->nranks < s->min) return wait_for_more(s);
-    kolo_status_t status = call(s, fn, arg);
-    if (status == KOLO_OK) {
-        if (s->plan_source >= 0)
-            return kolo_fail(
-                KOLO_ERR_INVALID_USAGE,
-                "state_run: a commit returned KOLO_IN_PROGRESS, but the function has returned KOLO_OK");
-        status = finish(s);
-    } else if (status == KOLO_IN_PROGRESS && s->plan_source < 0) {
+        kolo_fail(status, "state: the function has returned \"%s\"", kolo_status_string(status));
+    if (status == KOLO_OK && s->plan_source >= 0)
         return kolo_fail(KOLO_ERR_INVALID_USAGE,
-                         "state_run: the function has returned KOLO_IN_PROGRESS, which no commit had said");
-    }
-    return status;
+                         "state: a commit returned KOLO_IN_PROGRESS, but the function has returned KOLO_OK");
+    if (status == KOLO_IN_PROGRESS && s->plan_source < 0)
+        return kolo_fail(KOLO_ERR_INVALID_USAGE,
+                         "state: the function has returned KOLO_IN_PROGRESS, which no commit had said");
+    return status == KOLO_OK ? finish(s) : status;
 }
 
 /* The others are told by the end of the communicator; the words of the failure stay. */
@@ -141,30 +130,73 @@ static kolo_status_t mend(kolo_state_t s, kolo_status_t status)
     return status;
 }
 
-static kolo_status_t loop(kolo_state_t s, kolo_status_t (*fn)(kolo_state_t, void *), void *arg)
+/* Does what follows a round, or getting in, up to the next round or the end. */
+static kolo_status_t advance(kolo_state_t s, kolo_status_t status)
 {
-    kolo_status_t status = kolo_state_get_in(s);
     for (;;) {
-        if (s->comm) status = mend(s, status);
-        if (status == KOLO_OK && s->running) status = one_round(s, fn, arg);
         if (status == KOLO_IN_PROGRESS && s->plan_source >= 0) status = kolo_state_change(s);
-        if (status != KOLO_OK && !(s->comm && kolo_state_is_loss(status))) return status;
-        if (!s->running) return status;
+        if (s->comm) status = mend(s, status);
+        if (status != KOLO_OK || !s->running) return status;
+        if (s->nranks >= s->min) {
+            s->in_round = true;
+            return KOLO_OK;
+        }
+        status = wait_for_more(s);
     }
+}
+
+/* Sets *again when a round begins. Else this is the end, whose words stay. */
+static kolo_status_t step(kolo_state_t s, kolo_status_t result, int *again)
+{
+    bool had_round = s->in_round;
+    s->in_round = false;
+    kolo_status_t status = advance(s, had_round ? judge(s, result) : s->met);
+    *again = s->in_round;
+    if (s->in_round) {
+        kolo_error_clear(); /* so that the round's own failure is told from an old one */
+        return KOLO_OK;
+    }
+    s->running = false;
+    kolo_state_link_close(&s->link);
+    return give_up(s, status);
+}
+
+kolo_status_t kolo_state_enter(kolo_state_t s)
+{
+    KOLO_TRY(kolo_state_check(s, "state_enter"));
+    if (s->entered) return kolo_fail(KOLO_ERR_INVALID_USAGE, "state_enter: a state runs once");
+    KOLO_TRY(kolo_state_copies_open(s));
+    s->entered = s->running = true;
+    return s->met = kolo_state_get_in(s);
+}
+
+kolo_status_t kolo_state_next(kolo_state_t s, kolo_status_t result, int *again)
+{
+    if (again) *again = 0;
+    KOLO_TRY(kolo_state_check(s, "state_next"));
+    if (!again) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "state_next: again is NULL");
+    if (!s->entered && result != KOLO_OK) return result; /* of kolo_state_enter(), whose words are there */
+    if (!s->running)
+        return kolo_fail(KOLO_ERR_INVALID_USAGE, "state_next: %s",
+                         s->entered ? "the loop has ended: *again was 0"
+                                    : "kolo_state_enter() comes before the loop");
+    if (s->calling)
+        return kolo_fail(KOLO_ERR_INVALID_USAGE, "state_next: not from the function of kolo_state_run()");
+    return step(s, result, again);
 }
 
 kolo_status_t kolo_state_run(kolo_state_t s, kolo_status_t (*fn)(kolo_state_t state, void *arg), void *arg)
 {
+    int again;
     KOLO_TRY(kolo_state_check(s, "state_run"));
     if (!fn) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "state_run: the function is NULL");
-    if (s->now) return kolo_fail(KOLO_ERR_INVALID_USAGE, "state_run: a state runs once");
-    s->now = malloc(s->bytes ? s->bytes : 1);
-    s->next = malloc(s->bytes ? s->bytes : 1);
-    if (!s->now || !s->next)
-        return kolo_fail(KOLO_ERR_NO_MEMORY, "state_run: out of memory for two copies of %zu bytes", s->bytes);
-    s->running = true;
-    kolo_status_t status = loop(s, fn, arg);
-    s->running = false;
-    kolo_state_link_close(&s->link);
-    return give_up(s, status);
+    if (s->entered) return kolo_fail(KOLO_ERR_INVALID_USAGE, "state_run: a state runs once");
+    kolo_status_t status = kolo_state_enter(s);
+    if (!s->entered) return status;
+    while ((status = step(s, status, &again)) == KOLO_OK && again) {
+        s->calling = true;
+        status = fn(s, arg);
+        s->calling = false;
+    }
+    return status;
 }

@@ -101,7 +101,7 @@ struct kolo_tensor_engine {
     uint64_t clock_ns, clock_error_ns;
     kolo_bytes_t out, in;
     uint64_t *bits, *agreed, *invalid, *erased; /* bit vectors: a word of flags, then a bit per slot */
-    const kolo_request_t **requests;
+    const kolo_tensor_request_t **requests;
     kolo_response_t **ordered;
     size_t ordered_room;
     kolo_response_t *from_cache; /* by slot: cached responses */

@@ -38,7 +38,7 @@ void kolo_entry_free(kolo_entry_t *entry)
     free(entry);
 }
 
-static bool refuses(kolo_request_t *q, kolo_refuses_t what, const void *memory, size_t bytes)
+static bool refuses(kolo_tensor_request_t *q, kolo_refuses_t what, const void *memory, size_t bytes)
 {
     kolo_accessed_t found;
     if (!memory || bytes == 0) return false;
@@ -50,7 +50,7 @@ static bool refuses(kolo_request_t *q, kolo_refuses_t what, const void *memory, 
 
 void kolo_entry_examine(kolo_entry_t *entry, int rank)
 {
-    kolo_request_t *q = &entry->request;
+    kolo_tensor_request_t *q = &entry->request;
     size_t bytes = kolo_output_bytes(entry, q->shape, q->ndims);
     bool reads = q->work != KOLO_WORK_BROADCAST || q->root == rank;
     bool sized = q->work == KOLO_WORK_ALL_REDUCE || q->work == KOLO_WORK_BROADCAST;
@@ -77,8 +77,11 @@ void *kolo_output_memory(kolo_entry_t *entry, const int64_t *shape, int ndims)
     char text[KOLO_TENSOR_NAME_MAX + 100];
     entry->out_ndims = ndims;
     memcpy(entry->out_shape, shape, (size_t)ndims * sizeof *shape);
-    if (!entry->output && entry->how.allocate)
+    if (!entry->output && entry->how.allocate) {
+        kolo_queue_calls(entry->lane->queue, true);
         entry->output = entry->how.allocate(entry->how.arg, entry->index, bytes, ndims, shape);
+        kolo_queue_calls(entry->lane->queue, false);
+    }
     if (entry->output || bytes == 0) return entry->output;
     snprintf(text, sizeof text, "tensor %s: its allocate function gave no memory for %zu bytes",
              entry->request.name.text, bytes);

@@ -8,6 +8,7 @@
 #include "engine/batch/device.h"
 #include "engine/controller/talk.h"
 #include "engine/controller/tree.h"
+#include "engine/loop/loop.h"
 #include "engine/timeline/timeline.h"
 #include "engine/tuner/autotune.h"
 
@@ -59,7 +60,7 @@ static kolo_status_t agree(kolo_tensor_engine_t e, kolo_comm_t comm)
              capacity = (uint64_t)e->config.cache_capacity, cycle = (uint64_t)e->config.cycle_time_us,
              average = (uint64_t)e->config.average, warn = (uint64_t)e->config.stall_warn_ms,
              limit = (uint64_t)e->config.stall_limit_ms, sets = kolo_sets_hash(e->config.sets, e->config.nsets),
-             tuned = (uint64_t)e->config.autotune;
+             tuned = (uint64_t)e->config.autotune, groups = (uint64_t)e->config.group_fusion;
     const kolo_agree_row_t rows[] = {{"fusion_threshold of the engine", KOLO_AGREE_EQUAL, &threshold},
                                      {"fusion_tensor_max of the engine", KOLO_AGREE_EQUAL, &tensor},
                                      {"cache_capacity of the engine", KOLO_AGREE_EQUAL, &capacity},
@@ -69,6 +70,7 @@ static kolo_status_t agree(kolo_tensor_engine_t e, kolo_comm_t comm)
                                      {"stall_limit_ms of the engine", KOLO_AGREE_EQUAL, &limit},
                                      {"process sets of the engine (a hash)", KOLO_AGREE_EQUAL, &sets},
                                      {"autotune of the engine", KOLO_AGREE_EQUAL, &tuned},
+                                     {"group_fusion of the engine", KOLO_AGREE_EQUAL, &groups},
                                      {"backends of the engine (a hash)", KOLO_AGREE_EQUAL, &backends},
                                      {"KOLO_ENGINE_CONTROLLER", KOLO_AGREE_EQUAL, &talk},
                                      {"KOLO_ENGINE_TREE_RANKS", KOLO_AGREE_EQUAL, &tree},
@@ -81,7 +83,7 @@ static kolo_status_t allocate(kolo_tensor_engine_t e)
     size_t capacity = (size_t)e->config.cache_capacity, words = 1 + KOLO_DIV_UP(capacity, 64);
     size_t size = (size_t)e->size;
     e->bits = calloc(4 * words, sizeof *e->bits);
-    e->requests = calloc(KOLO_ENGINE_REQUESTS_MAX, sizeof(kolo_request_t *));
+    e->requests = calloc(KOLO_ENGINE_REQUESTS_MAX, sizeof(kolo_tensor_request_t *));
     e->from_cache = calloc(capacity + 1, sizeof *e->from_cache);
     e->hits = calloc(capacity + 1, sizeof(kolo_entry_t *));
     e->counts = calloc(4 * size, sizeof *e->counts);
@@ -182,6 +184,8 @@ kolo_status_t kolo_engine_init(kolo_tensor_engine_t *engine, kolo_comm_t comm, c
     pthread_mutex_init(&e->timeline_lock, NULL);
     kolo_comm_t job = NULL;
     kolo_queue_init(&e->queue);
+    e->queue.calls = kolo_loop_calls;
+    e->queue.calls_arg = e;
     kolo_order_init(&e->order);
     kolo_status_t status = kolo_engine_config_fill(config, &e->config);
     e->tunable = kolo_engine_tunable(config);

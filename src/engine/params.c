@@ -13,7 +13,7 @@
 
 #include <string.h>
 
-static bool autotune;
+static bool autotune, group_fusion;
 static const char *backends, *cores;
 static int64_t fusion_threshold, fusion_tensor_max, cache_capacity, cycle_time_ms, average, stall_warn_ms,
     stall_limit_ms;
@@ -28,6 +28,10 @@ static const kolo_param_t rows[] = {
     {"KOLO_FUSION_TENSOR_MAX", KOLO_PARAM_SIZE, "256K", 0, KOLO_TENSOR_BYTES_MAX, NULL, false,
      "engine: a tensor of more bytes is reduced where it lies instead of being copied into a fused operation",
      &fusion_tensor_max},
+    {"KOLO_ENGINE_GROUP_FUSION", KOLO_PARAM_BOOL, "1", 0, 0, NULL, false,
+     "engine: 0: the tensors of a group are fused with each other only, never with those of another group or of "
+     "none",
+     &group_fusion},
     {"KOLO_CACHE_CAPACITY", KOLO_PARAM_INT, "1024", 0, CAPACITY_MAX, NULL, false,
      "engine: number of tensors whose agreement is remembered; 0: none", &cache_capacity},
     {"KOLO_CYCLE_TIME", KOLO_PARAM_INT, "0", 0, CYCLE_MAX_MS, NULL, false,
@@ -174,6 +178,7 @@ kolo_status_t kolo_engine_config_fill(const kolo_engine_config_t *given, kolo_en
     config->sets = GIVEN(sets);
     config->backends = GIVEN(backends);
     config->autotune = GIVEN(autotune);
+    config->group_fusion = GIVEN(group_fusion);
     if (config->fusion_threshold == KOLO_UNDEFINED_INT64) config->fusion_threshold = fusion_threshold;
     if (config->fusion_tensor_max == KOLO_UNDEFINED_INT64) config->fusion_tensor_max = fusion_tensor_max;
     if (config->cache_capacity == KOLO_UNDEFINED_INT64) config->cache_capacity = cache_capacity;
@@ -183,7 +188,9 @@ kolo_status_t kolo_engine_config_fill(const kolo_engine_config_t *given, kolo_en
     if (config->stall_limit_ms == KOLO_UNDEFINED_INT64) config->stall_limit_ms = stall_limit_ms;
     if (!config->backends) config->backends = backends;
     if (config->autotune == KOLO_UNDEFINED_INT) config->autotune = autotune;
+    if (config->group_fusion == KOLO_UNDEFINED_INT) config->group_fusion = group_fusion;
     KOLO_TRY(in_range("autotune", config->autotune, 0, 1));
+    KOLO_TRY(in_range("group_fusion", config->group_fusion, 0, 1));
     KOLO_TRY(in_range("fusion_threshold", config->fusion_threshold, 0, KOLO_TENSOR_BYTES_MAX));
     KOLO_TRY(in_range("fusion_tensor_max", config->fusion_tensor_max, 0, KOLO_TENSOR_BYTES_MAX));
     KOLO_TRY(in_range("cache_capacity", config->cache_capacity, 0, CAPACITY_MAX));

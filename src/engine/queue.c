@@ -93,7 +93,7 @@ static kolo_status_t find_handle(const kolo_queue_t *queue, int64_t handle, kolo
 static kolo_status_t refuse(const kolo_tensors_t *lane, const kolo_entry_t *entry)
 {
     char title[KOLO_TENSOR_NAME_MAX + 16];
-    kolo_request_title(&entry->request, title, sizeof title);
+    kolo_tensor_request_title(&entry->request, title, sizeof title);
     if (lane->queue->closed != KOLO_OK)
         return kolo_fail(lane->queue->closed, "engine: %s comes too late, the engine has ended: %s", title,
                          lane->queue->closed_text);
@@ -232,7 +232,7 @@ void kolo_tensors_oldest(kolo_tensors_t *lane, kolo_tensors_oldest_t *oldest)
         }
     if (found) {
         oldest->taken_ns = found->taken_ns;
-        kolo_request_title(&found->request, oldest->title, sizeof oldest->title);
+        kolo_tensor_request_title(&found->request, oldest->title, sizeof oldest->title);
     }
     pthread_mutex_unlock(&lane->queue->lock);
 }
@@ -252,25 +252,33 @@ static void describe(const kolo_entry_t *e, kolo_completion_t *c)
                              .event = e->status == KOLO_OK ? e->event : NULL};
 }
 
+void kolo_queue_calls(const kolo_queue_t *queue, bool begins)
+{
+    if (queue->calls) queue->calls(queue->calls_arg, begins);
+}
+
 /* Names first, so that a callback may submit the same name again; then callbacks, without the lock; then those who
  * wait, for whom everything has happened by then. */
 void kolo_tensors_finish(kolo_tensors_t *lane, kolo_entry_t *const *entries, size_t count)
 {
     kolo_completion_t completion;
-    bool awaited = false;
+    bool awaited = false, calls = false;
     pthread_mutex_lock(&lane->queue->lock);
     for (size_t i = 0; i < count; i++) {
         kolo_names_remove(&lane->names, &entries[i]->request.name);
         if (entries[i]->request.work == KOLO_WORK_JOIN) lane->joining = false;
         awaited |= entries[i]->handle >= 0;
+        calls |= entries[i]->how.done != NULL;
     }
     pthread_mutex_unlock(&lane->queue->lock);
+    if (calls) kolo_queue_calls(lane->queue, true);
     for (size_t i = 0; i < count; i++) {
         kolo_entry_t *e = entries[i];
         if (!e->how.done) continue;
         describe(e, &completion);
         e->how.done(e->how.arg, &completion);
     }
+    if (calls) kolo_queue_calls(lane->queue, false);
     if (awaited) pthread_mutex_lock(&lane->queue->lock);
     for (size_t i = 0; i < count; i++) {
         if (entries[i]->handle >= 0)
@@ -345,7 +353,7 @@ static bool is_over(kolo_queue_t *queue, int64_t handle, char *title, size_t byt
     pthread_mutex_lock(&queue->lock);
     *status = find_handle(queue, handle, entry);
     bool complete = *status == KOLO_OK && (*entry)->complete;
-    if (*status == KOLO_OK && !complete && title) kolo_request_title(&(*entry)->request, title, bytes);
+    if (*status == KOLO_OK && !complete && title) kolo_tensor_request_title(&(*entry)->request, title, bytes);
     if (complete) hand_over(queue, *entry);
     pthread_mutex_unlock(&queue->lock);
     return *status != KOLO_OK || complete;

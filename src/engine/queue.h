@@ -15,7 +15,7 @@
 typedef struct kolo_lane kolo_tensors_t;
 
 typedef struct kolo_entry {
-    kolo_request_t request; /* its first member is the name; the queue finds entries with it */
+    kolo_tensor_request_t request; /* its first member is the name; the queue finds entries with it */
     struct kolo_entry *next;
     const void *input;
     void *output;
@@ -76,7 +76,10 @@ typedef struct {
     size_t nslots, *unused, nunused;
     kolo_entry_t *held, **held_tail; /* new entries of all lanes whose events had not passed */
     kolo_entry_t *waited;            /* completions that waiters may still read */
-    kolo_gate_t complete;            /* opened when entries with handles are complete */
+    /* Told before functions of the user are called, and when they have returned; NULL: nobody. */
+    void (*calls)(void *arg, bool begins);
+    void *calls_arg;
+    kolo_gate_t complete; /* opened when entries with handles are complete */
 } kolo_queue_t;
 
 /* The part of the queue for one process set. Each set has its own names. */
@@ -119,6 +122,7 @@ void kolo_tensors_finish(kolo_tensors_t *lane, kolo_entry_t *const *entries, siz
 kolo_entry_t *kolo_tensors_drain(kolo_tensors_t *lane);
 /* Later pushes into any lane fail with this. */
 void kolo_queue_close(kolo_queue_t *queue, kolo_status_t status, const char *text);
+void kolo_queue_calls(const kolo_queue_t *queue, bool begins);
 kolo_status_t kolo_queue_poll(kolo_queue_t *queue, int64_t handle, int *complete);
 kolo_status_t kolo_queue_wait(kolo_queue_t *queue, int64_t handle, int timeout_ms, kolo_completion_t *completion);
 

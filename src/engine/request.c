@@ -100,7 +100,7 @@ static bool same_refusal(const kolo_refusal_t *a, const kolo_refusal_t *b)
     return a->what == b->what && a->why == b->why && a->at == b->at;
 }
 
-bool kolo_request_equal(const kolo_request_t *a, const kolo_request_t *b)
+bool kolo_tensor_request_equal(const kolo_tensor_request_t *a, const kolo_tensor_request_t *b)
 {
     return a->work == b->work && a->type == b->type && a->op == b->op && a->root == b->root &&
            same_bits(a->prescale, b->prescale) && same_bits(a->postscale, b->postscale) && a->ndims == b->ndims &&
@@ -109,38 +109,38 @@ bool kolo_request_equal(const kolo_request_t *a, const kolo_request_t *b)
 }
 
 /* Ranks may have other numbers of rows of it. */
-static bool rows_vary(const kolo_request_t *r)
+static bool rows_vary(const kolo_tensor_request_t *r)
 {
     return (r->work == KOLO_WORK_ALL_GATHER || r->work == KOLO_WORK_ALL_TO_ALL) && r->ndims > 0;
 }
 
-int64_t kolo_request_rows(const kolo_request_t *request)
+int64_t kolo_tensor_request_rows(const kolo_tensor_request_t *request)
 {
     return rows_vary(request) ? request->shape[0] : 0;
 }
 
-bool kolo_request_alike(const kolo_request_t *a, const kolo_request_t *b)
+bool kolo_tensor_request_alike(const kolo_tensor_request_t *a, const kolo_tensor_request_t *b)
 {
-    if (!rows_vary(a) || !rows_vary(b) || a->shape[0] == b->shape[0]) return kolo_request_equal(a, b);
-    kolo_request_t like = *a;
+    if (!rows_vary(a) || !rows_vary(b) || a->shape[0] == b->shape[0]) return kolo_tensor_request_equal(a, b);
+    kolo_tensor_request_t like = *a;
     like.shape[0] = b->shape[0];
-    return kolo_request_equal(&like, b);
+    return kolo_tensor_request_equal(&like, b);
 }
 
-bool kolo_response_fits(const kolo_response_t *response, const kolo_request_t *mine, int rank)
+bool kolo_response_fits(const kolo_response_t *response, const kolo_tensor_request_t *mine, int rank)
 {
-    const kolo_request_t *r = &response->request;
+    const kolo_tensor_request_t *r = &response->request;
     bool moves = r->work < KOLO_WORK_JOIN && mine->work < KOLO_WORK_JOIN;
     if (response->status != KOLO_OK && moves) return true; /* that it is another work elsewhere may be why */
     if (r->work != mine->work) return false;
     if (!moves) return true;
-    kolo_request_t like = *r;
+    kolo_tensor_request_t like = *r;
     like.device = mine->device; /* ranks may differ, and then it goes through host memory */
-    if (!kolo_request_alike(&like, mine)) return false;
+    if (!kolo_tensor_request_alike(&like, mine)) return false;
     return !rows_vary(mine) || (response->rows && response->rows[rank] == mine->shape[0]);
 }
 
-uint64_t kolo_request_hash(const kolo_request_t *r)
+uint64_t kolo_tensor_request_hash(const kolo_tensor_request_t *r)
 {
     const uint32_t small[] = {(uint32_t)r->work, (uint32_t)r->type,  (uint32_t)r->op, (uint32_t)r->root,
                               r->group_size,     (uint32_t)r->ndims, r->device,       (uint32_t)r->refusal.what};
@@ -152,7 +152,7 @@ uint64_t kolo_request_hash(const kolo_request_t *r)
     return kolo_hash_bytes(hash, &r->group, sizeof r->group);
 }
 
-const char *kolo_request_title(const kolo_request_t *request, char *buf, size_t bytes)
+const char *kolo_tensor_request_title(const kolo_tensor_request_t *request, char *buf, size_t bytes)
 {
     if (request->name.text[0] == '\1')
         snprintf(buf, bytes, "the %s", request->name.text + 1);
@@ -197,9 +197,9 @@ void kolo_responses_free(kolo_responses_t *list)
     kolo_responses_init(list);
 }
 
-void kolo_request_copy(kolo_request_t *copy, const kolo_request_t *request, char *text)
+void kolo_tensor_request_copy(kolo_tensor_request_t *copy, const kolo_tensor_request_t *request, char *text)
 {
-    const size_t behind_name = offsetof(kolo_request_t, work);
+    const size_t behind_name = offsetof(kolo_tensor_request_t, work);
     memcpy(text, request->name.text, request->name.length + 1);
     copy->name = (kolo_name_t){NULL, request->name.hash, request->name.length, text};
     memcpy((char *)copy + behind_name, (const char *)request + behind_name, sizeof *copy - behind_name);

@@ -89,10 +89,10 @@ typedef struct {
     uint32_t waited_ms; /* how long it waited for its cached agreement; for messages only */
     bool device;        /* it is on its rank's GPU */
     kolo_refusal_t refusal;
-} kolo_request_t;
+} kolo_tensor_request_t;
 /* Copies a request, with the name in `text` (length + 1 bytes). Does not read the name's links in a table, which
  * the queue changes under its lock; an assignment would. */
-void kolo_request_copy(kolo_request_t *copy, const kolo_request_t *request, char *text);
+void kolo_tensor_request_copy(kolo_tensor_request_t *copy, const kolo_tensor_request_t *request, char *text);
 
 #define KOLO_TENSOR_BYTES_MAX  (INT64_C(1) << 47)
 #define KOLO_CYCLE_TIME_MAX_US 60000000
@@ -101,21 +101,21 @@ int64_t kolo_shape_elements(const int64_t *shape, int ndims, int from, size_t el
 /* "[3, 4]" into buf. */
 void kolo_shape_print(const int64_t *shape, int ndims, char *buf, size_t bytes);
 /* Equal in everything that a cached agreement depends on. */
-bool kolo_request_equal(const kolo_request_t *a, const kolo_request_t *b);
+bool kolo_tensor_request_equal(const kolo_tensor_request_t *a, const kolo_tensor_request_t *b);
 /* Equal except for the first dimension of gathered or exchanged tensors, which may differ between ranks and is
- * kolo_request_rows() (0 for other operations). The hash covers the name and the rest. */
-bool kolo_request_alike(const kolo_request_t *a, const kolo_request_t *b);
-int64_t kolo_request_rows(const kolo_request_t *request);
-uint64_t kolo_request_hash(const kolo_request_t *request);
+ * kolo_tensor_request_rows() (0 for other operations). The hash covers the name and the rest. */
+bool kolo_tensor_request_alike(const kolo_tensor_request_t *a, const kolo_tensor_request_t *b);
+int64_t kolo_tensor_request_rows(const kolo_tensor_request_t *request);
+uint64_t kolo_tensor_request_hash(const kolo_tensor_request_t *request);
 /* Returns the name of a request in messages: "tensor x" or "the barrier". */
-const char *kolo_request_title(const kolo_request_t *request, char *buf, size_t bytes);
+const char *kolo_tensor_request_title(const kolo_tensor_request_t *request, char *buf, size_t bytes);
 
 /* ---- responses: what they have agreed ---- */
 
 typedef struct kolo_response {
     struct kolo_response *next;
     kolo_status_t status; /* not KOLO_OK: the tensor fails everywhere, text says why */
-    kolo_request_t request;
+    kolo_tensor_request_t request;
     char *name;    /* owns the request's name; NULL: it has another owner */
     int64_t *rows; /* all_gather: first dimension of every rank; else NULL */
     char *text;
@@ -129,7 +129,7 @@ typedef struct kolo_response {
 void kolo_response_free(kolo_response_t *response); /* NULL is fine */
 /* Checks the response against the request of this rank, `rank`: the sizes of its own buffers are not taken from the
  * coordinator. */
-bool kolo_response_fits(const kolo_response_t *response, const kolo_request_t *mine, int rank);
+bool kolo_response_fits(const kolo_response_t *response, const kolo_tensor_request_t *mine, int rank);
 
 /* The engine's present settings, and the tuner's phase (tuner.h). */
 typedef struct {

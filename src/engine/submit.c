@@ -105,7 +105,7 @@ static kolo_status_t make_entry(const kolo_tensor_t *t, uint32_t length, const a
                                 int nsplits, kolo_entry_t **entry)
 {
     KOLO_TRY(kolo_entry_new(t->name, length, splits, nsplits, entry));
-    kolo_request_t *q = &(*entry)->request;
+    kolo_tensor_request_t *q = &(*entry)->request;
     q->work = ask->work;
     q->type = t->type;
     q->ndims = t->ndims;

@@ -7,6 +7,7 @@
 
 #include "comm/life/life.h"
 
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -42,25 +43,83 @@ static kolo_status_t connect_by(kolo_job_meeting_t *m, kolo_comm_t *comm, const 
     do {
         status = kolo_job_meet(m);
         if (status != KOLO_OK) break;
-        status = kolo_comm_init_rank(comm, m->place.nranks, m->id, m->place.rank, config);
+        status = kolo_comm_init_rank(comm, m->nranks, m->id, m->rank, config);
         if (status == KOLO_IN_PROGRESS) return status; /* others may still have to read the file */
     } while (status != KOLO_OK && kolo_job_meet_again(m, status));
     snprintf(text, sizeof text, "%s", kolo_error_text()); /* clearing may have words of its own */
     kolo_job_clear(m);
-    if (status == KOLO_OK) look_at_hosts(&m->place, &(*comm)->body->member);
+    if (status == KOLO_OK && !m->list) look_at_hosts(&m->place, &(*comm)->body->member);
     return status == KOLO_OK ? KOLO_OK : kolo_fail(status, "%s", text);
 }
 
-kolo_status_t kolo_job_connect(kolo_comm_t *comm, const kolo_config_t *config)
+/* Counts how often a list has met: the same on all of its ranks, whatever else they have done. */
+static kolo_status_t count_list(uint64_t list, unsigned *number)
 {
-    if (!comm) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "job_connect: the communicator is NULL");
-    KOLO_TRY(kolo_library_init());
-    KOLO_TRY(kolo_config_check(config, "job_connect")); /* before anybody is waited for */
+    static struct {
+        uint64_t list;
+        unsigned count;
+    } * lists;
+    static size_t nlists;
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    pthread_mutex_lock(&lock);
+    size_t i = 0;
+    while (i < nlists && lists[i].list != list) i++;
+    void *more = i < nlists ? lists : realloc(lists, (nlists + 1) * sizeof *lists);
+    if (more) {
+        lists = more;
+        if (i == nlists) {
+            nlists++;
+            lists[i].list = list;
+            lists[i].count = 0;
+        }
+        *number = lists[i].count++;
+    }
+    pthread_mutex_unlock(&lock);
+    return more ? KOLO_OK : kolo_fail(KOLO_ERR_NO_MEMORY, "job_connect_ranks: out of memory");
+}
+
+/* Puts the list into the meeting: which of its ranks this is, and who makes the id. */
+static kolo_status_t take_list(kolo_job_meeting_t *m, const int *ranks, int count)
+{
+    const kolo_job_place_t *place = &m->place;
+    bool *seen = calloc((size_t)place->nranks, sizeof *seen);
+    kolo_status_t status = seen ? KOLO_OK : kolo_fail(KOLO_ERR_NO_MEMORY, "job_connect_ranks: out of memory");
+    m->rank = -1;
+    for (int i = 0; i < count && status == KOLO_OK; i++) {
+        int r = ranks[i];
+        if (r < 0 || r >= place->nranks || seen[r])
+            status =
+                kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "job_connect_ranks: the list has %d (place %d), which is %s",
+                          r, i, r < 0 || r >= place->nranks ? "no rank of the job" : "in it twice");
+        else
+            seen[r] = true;
+        if (r == place->rank) m->rank = i;
+    }
+    free(seen);
+    KOLO_TRY(status);
+    if (m->rank < 0)
+        return kolo_fail(
+            KOLO_ERR_INVALID_ARGUMENT,
+            "job_connect_ranks: rank %d is not in its own list of %d ranks: only those in it call this",
+            place->rank, count);
+    m->nranks = count;
+    m->first = ranks[0];
+    m->list = kolo_hash_bytes(KOLO_HASH_INIT, ranks, (size_t)count * sizeof *ranks);
+    if (m->list == 0) m->list = 1;
+    return count_list(m->list, &m->number);
+}
+
+/* Connects all ranks if `ranks` is NULL. */
+static kolo_status_t connect_some(kolo_comm_t *comm, const int *ranks, int count, const kolo_config_t *config)
+{
     kolo_job_meeting_t *m = calloc(1, sizeof *m);
     if (!m) return kolo_fail(KOLO_ERR_NO_MEMORY, "job_connect: out of memory");
     kolo_status_t status = kolo_job_place_from(&kolo_job_values, &m->place);
+    m->rank = m->place.rank;
+    m->nranks = m->place.nranks;
+    if (status == KOLO_OK && ranks) status = take_list(m, ranks, count);
     if (status == KOLO_OK) {
-        m->number = atomic_fetch_add(&connects, 1);
+        if (!ranks) m->number = atomic_fetch_add(&connects, 1);
         m->timeout_ms = config && config->init_timeout_ms > 0 ? config->init_timeout_ms
                                                               : (int)kolo_comm_options.init_timeout_ms;
         status = connect_by(m, comm, config);
@@ -68,4 +127,22 @@ kolo_status_t kolo_job_connect(kolo_comm_t *comm, const kolo_config_t *config)
     explicit_bzero(m, sizeof *m);
     free(m);
     return status;
+}
+
+kolo_status_t kolo_job_connect(kolo_comm_t *comm, const kolo_config_t *config)
+{
+    if (!comm) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "job_connect: the communicator is NULL");
+    KOLO_TRY(kolo_library_init());
+    KOLO_TRY(kolo_config_check(config, "job_connect")); /* before anybody is waited for */
+    return connect_some(comm, NULL, 0, config);
+}
+
+kolo_status_t kolo_job_connect_ranks(kolo_comm_t *comm, const int *ranks, int count, const kolo_config_t *config)
+{
+    if (!comm || !ranks || count < 1)
+        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
+                         "job_connect_ranks: the communicator or the list is NULL, or the list is empty");
+    KOLO_TRY(kolo_library_init());
+    KOLO_TRY(kolo_config_check(config, "job_connect_ranks"));
+    return connect_some(comm, ranks, count, config);
 }

@@ -64,18 +64,21 @@ bool kolo_job_address(const kolo_job_values_t *values, const kolo_job_place_t *p
 /* How the id of one communicator comes to all ranks. */
 typedef struct {
     kolo_job_place_t place;
-    unsigned number; /* of the communicator in the job */
-    int timeout_ms;  /* for rank 0's file to come */
-    char path[4200]; /* the file through which it goes, "": it goes through none */
-    bool shared;     /* in the directory where other jobs are, too */
-    bool was_there;  /* the file was there when this rank came: rank 0 was faster, or another job has left it */
-    bool failed;     /* with the id below, which is not to be had again */
+    unsigned number;  /* of the communicator in the job, or of those of this list */
+    uint64_t list;    /* of the ranks that meet, a hash; 0: all */
+    int first;        /* the rank of the job that makes the id */
+    int rank, nranks; /* in the communicator */
+    int timeout_ms;   /* for rank 0's file to come */
+    char path[4200];  /* the file through which it goes, "": it goes through none */
+    bool shared;      /* in the directory where other jobs are, too */
+    bool was_there;   /* the file was there when this rank came: the first was faster, or another job has left it */
+    bool failed;      /* with the id below, which is not to be had again */
     kolo_unique_id_t id;
     kolo_status_t status; /* how it failed */
     char text[KOLO_ERROR_TEXT_BYTES];
 } kolo_job_meeting_t;
 
-/* Makes the id on rank 0, and finds it on the others. */
+/* Makes the id on the first rank, and finds it on the others. */
 kolo_status_t kolo_job_meet(kolo_job_meeting_t *meeting);
 /* No communicator came of the id, as the thread's error says. true: perhaps another job had left it, so meet
  * again. */

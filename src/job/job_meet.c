@@ -14,6 +14,7 @@
 #include "oob/oob.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
@@ -52,12 +53,22 @@ static kolo_status_t job_dir(char *dir, size_t bytes)
     return KOLO_OK;
 }
 
+/* Writes which of the job's communicators this is, as the end of a file's name. */
+static void put_number(const kolo_job_meeting_t *m, char *text, size_t bytes)
+{
+    if (m->list)
+        snprintf(text, bytes, "%016" PRIx64 ".%u", m->list, m->number);
+    else
+        snprintf(text, bytes, "%u", m->number);
+}
+
 static kolo_status_t choose_path(kolo_job_meeting_t *m)
 {
-    char dir[4096], name[KOLO_JOB_NAME_BYTES];
+    char dir[4096], name[KOLO_JOB_NAME_BYTES], number[40];
     int n;
+    put_number(m, number, sizeof number);
     if (kolo_job_is_set(kolo_job_values.id_file)) {
-        n = snprintf(m->path, sizeof m->path, "%s.%u", kolo_job_values.id_file, m->number);
+        n = snprintf(m->path, sizeof m->path, "%s.%s", kolo_job_values.id_file, number);
     } else if (strcmp(m->place.launcher, "kolorun") == 0) {
         return kolo_fail(
             KOLO_ERR_INVALID_ARGUMENT,
@@ -67,7 +78,7 @@ static kolo_status_t choose_path(kolo_job_meeting_t *m)
     } else {
         KOLO_TRY(kolo_job_name(&kolo_job_values, &m->place, name));
         KOLO_TRY(job_dir(dir, sizeof dir));
-        n = snprintf(m->path, sizeof m->path, "%s/%s.%u", dir, name, m->number);
+        n = snprintf(m->path, sizeof m->path, "%s/%s.%s", dir, name, number);
         m->shared = true;
     }
     if (n > 0 && (size_t)n < sizeof m->path) return KOLO_OK;
@@ -117,9 +128,9 @@ static kolo_status_t wait_for_file(kolo_job_meeting_t *m)
             return kolo_fail(m->status, "%s", m->text);
         if (late)
             return kolo_fail(KOLO_ERR_TIMEOUT,
-                             "job: rank 0 did not leave the id in %s within %d ms: has it made this call, and do "
+                             "job: rank %d did not leave the id in %s within %d ms: has it made this call, and do "
                              "all hosts share this directory (KOLO_JOB_DIR) and the time of day?",
-                             m->path, m->timeout_ms);
+                             m->first, m->path, m->timeout_ms);
         poll(NULL, 0, POLL_MS);
     }
 }
@@ -136,7 +147,7 @@ static bool is_for_one_host(const kolo_job_meeting_t *m)
 static kolo_status_t meet_by_file(kolo_job_meeting_t *m)
 {
     if (m->path[0] == '\0') KOLO_TRY(choose_path(m));
-    if (m->place.rank > 0) return m->shared ? wait_for_file(m) : kolo_id_load(&m->id, m->path, m->timeout_ms);
+    if (m->rank > 0) return m->shared ? wait_for_file(m) : kolo_id_load(&m->id, m->path, m->timeout_ms);
     KOLO_TRY(is_for_one_host(m) ? kolo_id_create_local(&m->id) : kolo_id_create(&m->id));
     return kolo_id_save(&m->id, m->path);
 }
@@ -144,7 +155,7 @@ static kolo_status_t meet_by_file(kolo_job_meeting_t *m)
 void kolo_job_clear(const kolo_job_meeting_t *m)
 {
     kolo_unique_id_t there;
-    if (m->path[0] == '\0' || m->place.rank > 0) return;
+    if (m->path[0] == '\0' || m->rank > 0) return;
     /* By now the next job of the name may have put its own there. */
     if (kolo_id_load(&there, m->path, 0) == KOLO_OK && memcmp(&there, &m->id, sizeof there) == 0) unlink(m->path);
     explicit_bzero(&there, sizeof there);
@@ -168,10 +179,11 @@ bool kolo_job_meet_again(kolo_job_meeting_t *m, kolo_status_t status)
  * refused. */
 static kolo_status_t meet_at(kolo_job_meeting_t *m, const char *address)
 {
-    char name[KOLO_JOB_NAME_BYTES], scope[400];
+    char name[KOLO_JOB_NAME_BYTES], number[40], scope[440];
     KOLO_TRY(kolo_job_name(&kolo_job_values, &m->place, name));
-    snprintf(scope, sizeof scope, "%s %s.%u", address, name, m->number);
-    return kolo_id_create_computed(address, scope, m->place.rank == 0, &m->id);
+    put_number(m, number, sizeof number);
+    snprintf(scope, sizeof scope, "%s %s.%s", address, name, number);
+    return kolo_id_create_computed(address, scope, m->rank == 0, &m->id);
 }
 
 /* What the launcher says of the host of rank 0, against what this host knows of itself. */
@@ -190,13 +202,20 @@ static void look_at_address(const kolo_job_meeting_t *m)
 kolo_status_t kolo_job_meet(kolo_job_meeting_t *m)
 {
     char address[300];
-    if (m->place.nranks == 1) return kolo_id_create_local(&m->id);
+    if (m->nranks == 1) return kolo_id_create_local(&m->id);
     if (m->place.local_size != m->place.nranks) /* each says what is wrong with its own, at once */
         KOLO_TRY(kolo_id_check_interfaces());
     look_at_address(m);
     if (kolo_job_is_set(kolo_job_values.id_file)) return meet_by_file(m);
+    if (kolo_id_has_address() && m->first > 0)
+        return kolo_fail(
+            KOLO_ERR_INVALID_USAGE,
+            "job: ranks meet at KOLO_COMM_ID, an address of rank 0, but the list begins with rank %d: put "
+            "rank 0 first, or name a file that all see by KOLO_ID_FILE",
+            m->first);
     if (kolo_id_has_address()) return kolo_id_create(&m->id);
-    if (!kolo_id_has_secret() || !kolo_job_address(&kolo_job_values, &m->place, m->number, address, sizeof address))
+    if (m->first > 0 || !kolo_id_has_secret() ||
+        !kolo_job_address(&kolo_job_values, &m->place, m->number, address, sizeof address))
         return meet_by_file(m);
     kolo_status_t status = meet_at(m, address);
     return status == KOLO_OK ? KOLO_OK : kolo_fail_prefix(status, "job: ranks were to meet at %s: ", address);

@@ -10,7 +10,7 @@
 #include <string.h>
 
 #define CHECKIN_MAGIC   0x31636b6bu /* "kkc1" */
-#define CHECKIN_VERSION 2u
+#define CHECKIN_VERSION 3u
 #define REPLY_MAGIC     0x31726b6bu /* "kkr1" */
 
 static bool all_zero(const uint8_t *bytes, size_t length)
@@ -79,7 +79,7 @@ const char *kolo_meet_reply_decode(const uint8_t *bytes, size_t length, kolo_rep
     if (kolo_get32(bytes) != REPLY_MAGIC) return "not a reply";
     if (!all_zero(bytes + 16, 16)) return "a reply with unknown fields";
     uint32_t status = kolo_get32(bytes + 4), text_bytes = kolo_get32(bytes + 12);
-    if (status > KOLO_ERR_REVOKED || status == KOLO_IN_PROGRESS) return "a reply with an unknown status";
+    if (status > KOLO_ERR_REVOKED) return "a reply with an unknown status";
     if (text_bytes > KOLO_REPLY_TEXT_BYTES) return "a reply with an oversized text";
     memset(reply, 0, sizeof(*reply));
     reply->status = (kolo_status_t)status;

@@ -24,7 +24,8 @@ typedef struct {
 #define KOLO_REPLY_BYTES      1024
 #define KOLO_REPLY_TEXT_BYTES (KOLO_REPLY_BYTES - 64)
 typedef struct {
-    kolo_status_t status; /* KOLO_OK or why the bootstrap failed */
+    kolo_status_t
+        status; /* KOLO_OK, or why the bootstrap failed; KOLO_IN_PROGRESS: what it waits for (lifeline.h) */
     int next_rank;
     kolo_address_t next; /* if KOLO_OK */
     char text[KOLO_REPLY_TEXT_BYTES + 1];

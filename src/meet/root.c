@@ -53,6 +53,7 @@ static void root_free(root_t *root)
     root_close_lines(root, root_told_all(root) ? KOLO_OK : KOLO_ERR_REMOTE, root_told_all(root) ? "" : NULL);
     kolo_root_free_calls(root);
     kolo_timer_cancel(root->timer);
+    kolo_timer_cancel(root->news);
     kolo_listener_close(root->listener);
     kolo_auth_wipe(&root->id, sizeof(root->id));
     free(root->entries);
@@ -167,6 +168,7 @@ void kolo_root_line_ended(void *arg, int rank, kolo_status_t status, const char 
     root_t *root = arg;
     entry_t *entry = &root->entries[rank - root->first];
     char at[KOLO_ADDRESS_TEXT_BYTES];
+    if (status == KOLO_IN_PROGRESS) return; /* ranks have no news for a root */
     kolo_lifeline_close(entry->line, KOLO_OK, NULL);
     entry->line = NULL;
     if (status == KOLO_OK) {
@@ -191,12 +193,12 @@ void kolo_root_line_ended(void *arg, int rank, kolo_status_t status, const char 
 
 static void root_time_out(root_t *root)
 {
-    char text[400];
-    kolo_root_missing(root, text, sizeof(text));
+    char text[600];
+    kolo_root_sentence(root, text, sizeof(text));
     kolo_root_fail(root, KOLO_ERR_TIMEOUT,
-                   "%d of the root's %d ranks checked in; missing: %s%s%s. Look at their logs: not started, "
+                   "%s%s%s. Look at their logs: not started, "
                    "another id, or the root's address is not reachable for them",
-                   root->seen, root->count, text, root->refused > 0 ? "; refused callers: " : "",
+                   text, root->refused > 0 ? "; refused callers: " : "",
                    root->refused > 0 ? root->refused_text : "");
 }
 

@@ -48,8 +48,10 @@ struct root {
     int lingers;
     char failure_text[KOLO_REPLY_TEXT_BYTES];
     uint64_t deadline_ns;
-    kolo_record_t *record; /* for kolo-top: who has not called; NULL: nowhere */
-    kolo_timer_t *timer;
+    kolo_record_t *record;      /* for kolo-top: who has not called; NULL: nowhere */
+    kolo_timer_t *timer, *news; /* news: NULL until it is due for the first time */
+    bool news_due;
+    uint64_t shown_ns; /* when the last one came */
     call_t *waiting, **waiting_tail, *active;
     int nactive;
     uint64_t refused;
@@ -85,7 +87,10 @@ int kolo_root_shown(const root_t *root, int rank);
 
 /* Who has not come, as ranges of ranks and how far they got. */
 void kolo_root_missing(const root_t *root, char *text, size_t bytes);
-/* Writes into the flight record who has not called, after each call; ends the record when all have. */
+/* Says who is missing, in one sentence for a person. */
+void kolo_root_sentence(const root_t *root, char *text, size_t bytes);
+/* Writes that into the flight record after each call, and ends the record when all have called. The ranks that wait
+ * are told a moment later, for many may come at once. */
 void kolo_root_show(root_t *root);
 
 #endif

@@ -6,6 +6,7 @@
 #include "meet/root.h"
 
 #include "base/clock.h"
+#include "base/log.h"
 
 #include <stdio.h>
 #include <unistd.h>
@@ -59,7 +60,10 @@ void kolo_root_missing(const root_t *root, char *text, size_t bytes)
         snprintf(text, bytes, "%d (first rank of the next root)", (root->first + root->count) % root->nranks);
 }
 
-#define NAMED_MISSING 16 /* with more than that they are only counted: 2,048 ranks may come in one second */
+#define NEWS_MS 500
+#define NAMED_MISSING                                                                                              \
+    16 /* with more than that they are named with the news: 2,048 ranks may come in one second                     \
+        */
 
 static void open_record(root_t *root)
 {
@@ -76,10 +80,47 @@ static void open_record(root_t *root)
     kolo_record_head_end(root->record);
 }
 
+void kolo_root_sentence(const root_t *root, char *text, size_t bytes)
+{
+    char who[400] = "";
+    int missing = root->count - root->seen;
+    kolo_root_missing(root, who, sizeof(who));
+    snprintf(text, bytes, "%s%s %s missing: %d of %d ranks have called kolo_comm_init_rank() or kolo_job_connect()",
+             missing > 1 ? "ranks " : "rank ", who, missing > 1 ? "are" : "is", root->seen, root->count);
+}
+
+static void note(root_t *root, const char *text)
+{
+    if (root->record != NULL) kolo_record_note_wait(root->record, root->shown_ns, true, text);
+}
+
+/* Tells the ranks that wait, a moment after somebody has come. On the progress thread. */
+static void tell_news(void *arg)
+{
+    root_t *root = arg;
+    char text[KOLO_RECORD_NOTE_TEXT];
+    root->news_due = false;
+    if (root->failure != KOLO_OK || root->seen == root->count) return;
+    kolo_root_sentence(root, text, sizeof(text));
+    note(root, text);
+    for (int i = 0; i < root->count; i++) kolo_lifeline_tell(root->entries[i].line, text);
+}
+
+static void plan_news(root_t *root)
+{
+    if (root->news_due) return;
+    root->news_due = true;
+    if (root->news != NULL)
+        kolo_timer_restart(root->news, NEWS_MS);
+    else if (kolo_timer_add(root->progress, NEWS_MS, tell_news, root, &root->news) != KOLO_OK)
+        kolo_warn("oob", "the ranks that wait do not hear for whom: %s", kolo_error_text());
+}
+
 void kolo_root_show(root_t *root)
 {
-    char text[KOLO_RECORD_NOTE_TEXT], who[160] = "";
+    char text[KOLO_RECORD_NOTE_TEXT];
     int missing = root->count - root->seen;
+    if (missing > 0) plan_news(root);
     if (root->record == NULL && missing > 0 && root->seen == 1) open_record(root);
     if (root->record == NULL) return;
     if (missing == 0) {
@@ -87,13 +128,8 @@ void kolo_root_show(root_t *root)
         root->record = NULL;
         return;
     }
-    if (missing <= NAMED_MISSING) kolo_root_missing(root, who, sizeof(who));
-    snprintf(text, sizeof(text),
-             "%s%s%s missing: %d of %d ranks have called kolo_comm_init_rank() or kolo_job_connect()",
-             missing == 1 ? "rank " : "ranks ", who[0] != '\0' ? who : "are",
-             missing == 1     ? " is"
-             : who[0] != '\0' ? " are"
-                              : "",
-             root->seen, root->count);
-    kolo_record_note_wait(root->record, kolo_now_ns(), true, text);
+    root->shown_ns = kolo_now_ns();
+    snprintf(text, sizeof(text), "ranks are missing: %d of %d have called", root->seen, root->count);
+    if (missing <= NAMED_MISSING) kolo_root_sentence(root, text, sizeof(text));
+    note(root, text);
 }

@@ -47,10 +47,19 @@ struct kolo_bootstrap {
 static void read_reply(const uint8_t *frame, kolo_reply_t *reply)
 {
     const char *wrong = kolo_meet_reply_decode(frame, KOLO_REPLY_BYTES, reply);
+    if (wrong == NULL && reply->status == KOLO_IN_PROGRESS) wrong = "news instead of a reply";
     if (wrong == NULL) return;
     kolo_link_count(KOLO_COUNT_FRAME);
     reply->status = KOLO_ERR_PROTOCOL;
     snprintf(reply->text, sizeof(reply->text), "the root sent %s", wrong);
+}
+
+void kolo_oob_explain_join(void *arg, char *buf, size_t bytes)
+{
+    kolo_oob_t *oob = arg;
+    pthread_mutex_lock(&oob->lock);
+    snprintf(buf, bytes, "%s", oob->root_waits);
+    pthread_mutex_unlock(&oob->lock);
 }
 
 void kolo_oob_take_reply(kolo_oob_t *oob, const uint8_t *frame)
@@ -101,6 +110,12 @@ static void root_spoke(void *arg, int tag, kolo_status_t status, const char *tex
     char at[KOLO_ADDRESS_TEXT_BYTES];
     (void)tag;
     if (status == KOLO_OK) return; /* it has told all ranks */
+    if (status == KOLO_IN_PROGRESS) {
+        pthread_mutex_lock(&oob->lock);
+        snprintf(oob->root_waits, sizeof(oob->root_waits), "%s", text);
+        pthread_mutex_unlock(&oob->lock);
+        return;
+    }
     kolo_reply_t *failure = calloc(1, sizeof(*failure));
     if (failure == NULL) return;
     failure->status = status;

@@ -171,6 +171,7 @@ struct kolo_oob {
     struct kolo_bootstrap *boot; /* while the check-in lasts */
     kolo_lifeline_t *line;       /* to the root, until the ring is closed; NULL also if it keeps none */
     kolo_address_t root_at;
+    char root_waits[400];        /* who is missing, by the root's last news; "": it has told nothing yet */
     kolo_reply_t *setup_failure; /* the root's, or the parent's, word that there will be no job; ends every wait */
     bool open;                   /* rank, nranks and table are final: peers may call */
 
@@ -272,6 +273,8 @@ kolo_status_t kolo_oob_listen(kolo_oob_t *oob, const kolo_address_t *address, co
 /* Calls the root(s) and waits for the address of the next rank (bootstrap.c). */
 kolo_status_t kolo_oob_check_in(kolo_oob_t *oob, int nids, const kolo_id_t *ids, uint64_t deadline_ns);
 void kolo_oob_take_reply(kolo_oob_t *oob, const uint8_t *frame); /* progress thread */
+/* Says whom the root waits for, as kolo_describe_fn_t; arg is the oob. */
+void kolo_oob_explain_join(void *arg, char *buf, size_t bytes);
 /* Joining failed: the root may know better why, and is given a moment to say so. Returns `status` or its word. */
 kolo_status_t kolo_oob_hear_root(kolo_oob_t *oob, kolo_status_t status, uint64_t deadline_ns);
 /* The bootstrap is over, with this status and, if it failed, the thread's last error: the root hears of it. */

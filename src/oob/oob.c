@@ -79,6 +79,21 @@ static void close_root_listener(void *arg)
     oob->root_listener = NULL;
 }
 
+/* Warnings tell whom the root waits for, unless the caller has words of its own. */
+static kolo_status_t meet(kolo_oob_t *oob, const kolo_oob_config_t *c, const kolo_id_t *ids, uint64_t deadline)
+{
+    kolo_wait_purpose_t before =
+        kolo_wait_set_purpose((kolo_wait_purpose_t){.explain = kolo_oob_explain_join, .arg = oob});
+    if (before.describe != NULL) kolo_wait_set_purpose(before);
+    kolo_status_t status = kolo_oob_check_in(oob, c->nids, ids, deadline);
+    if (status == KOLO_OK) {
+        status = kolo_oob_gather_addresses(oob, deadline);
+        if (status != KOLO_OK) status = kolo_oob_hear_root(oob, status, deadline);
+    }
+    kolo_wait_set_purpose(before);
+    return status;
+}
+
 static kolo_status_t join(kolo_oob_t *oob, const kolo_oob_config_t *c, kolo_id_t *ids)
 {
     kolo_address_t local;
@@ -95,9 +110,7 @@ static kolo_status_t join(kolo_oob_t *oob, const kolo_oob_config_t *c, kolo_id_t
     kolo_listener_reserve(kolo_address_port(&ids[mine].address));
     KOLO_TRY(kolo_oob_listen(oob, &local, &ids[mine].secret));
     oob->table[c->rank] = kolo_listener_address(oob->peer_listener);
-    KOLO_TRY(kolo_oob_check_in(oob, c->nids, ids, deadline));
-    kolo_status_t status = kolo_oob_gather_addresses(oob, deadline);
-    if (status != KOLO_OK) return kolo_oob_hear_root(oob, status, deadline);
+    KOLO_TRY(meet(oob, c, ids, deadline));
     KOLO_FAIL_POINT("oob.join.done");
     kolo_oob_leave_root(oob, KOLO_OK);
     kolo_progress_call(oob->progress, close_root_listener,

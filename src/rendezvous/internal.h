@@ -21,14 +21,6 @@
 
 #define KOLO_WHY_BYTES 400
 
-/* Returns a cheap clock with steps of some milliseconds, for checks whether something has taken long. */
-static inline uint64_t kolo_about_now_ns(void)
-{
-    struct timespec ts;
-    clock_gettime(CLOCK_MONOTONIC_COARSE, &ts);
-    return (uint64_t)ts.tv_sec * KOLO_NS_PER_S + (uint64_t)ts.tv_nsec;
-}
-
 /* ---- values (value.c) ---- */
 
 /* Checks that type, shape, bytes and the offsets of strings fit together. NULL: they do; else what is wrong. Also
@@ -68,8 +60,11 @@ struct kolo_receive {
     void *fn_arg;
     kolo_gate_t gate;
     uint64_t since_ns;
-    uint32_t sent;                /* adapter's thread only: how far the sender says it is (a kolo_sent_t), ... */
-    uint64_t sent_step, asked_ns; /* ... and when it was last asked */
+    /* Written by the adapter's thread: how far the sender says it is (a kolo_sent_t), since when it has been in a
+     * callback of its own, 0: it is not; and, for itself, when it was last asked. */
+    _Atomic uint32_t sent;
+    _Atomic uint64_t sent_step, callback_ns;
+    uint64_t asked_ns;
     bool serves; /* made for another task's request: takes from this task's table, whatever the key's destination */
     kolo_item_t *item; /* its place in the table; NULL: none. Guarded by the rendezvous' lock, as the next two */
     kolo_receive_t next_other, *prev_other; /* in the step's list `others`; prev NULL: not listed */

@@ -72,8 +72,11 @@ void kolo_receive_end(kolo_receive_t receive, kolo_status_t status, const char *
         }
     }
     if (receive->fn) {
-        kolo_watch_ended(receive->rendezvous->manager->watch, receive, status);
+        kolo_rendezvous_watch_t *watch = receive->rendezvous->manager->watch;
+        kolo_watch_ended(watch, receive, status);
+        _Atomic uint64_t *call = receive->serves ? NULL : kolo_watch_call(watch);
         receive->fn(receive->fn_arg, status, why, sender ? sender : &none, &receive->args, value ? &given : NULL);
+        kolo_watch_call_over(call);
         return;
     }
     kolo_receive_ref(receive); /* its owner may free it as soon as it has ended */
@@ -106,8 +109,20 @@ kolo_status_t kolo_receive_poll(kolo_receive_t receive, int *ended)
 static void describe(void *arg, char *buf, size_t bytes)
 {
     const kolo_receive_t receive = arg;
-    snprintf(buf, bytes, "a value of edge %s from %s (step %llu); nobody has sent one", receive->key.edge_name,
-             receive->key.src_device, (unsigned long long)receive->rendezvous->step);
+    const kolo_rendezvous_manager_t manager = receive->rendezvous->manager;
+    kolo_watch_wait_t wait = {0};
+    int n = snprintf(buf, bytes, "a value of edge %s from %s (step %llu); ", receive->key.edge_name,
+                     receive->key.src_device, (unsigned long long)receive->rendezvous->step);
+    if (n < 0 || (size_t)n >= bytes) return;
+    kolo_watch_describe(receive, &wait);
+    if (kolo_device_is_of(receive->key.src_device, manager->task)) { /* it is to come from here */
+        kolo_rendezvous_watch_t *watch = manager->watch;
+        uint64_t now = kolo_now_ns(), lasted = watch ? kolo_watch_callback_ns(watch, now) : 0;
+        wait.sent = watch && kolo_watch_last_sent(watch, &receive->key, &wait.sent_step) ? KOLO_SENT_UP_TO
+                                                                                         : KOLO_SENT_NEVER;
+        wait.callback_ns = lasted ? now - lasted : 0;
+    }
+    kolo_watch_wait_words(manager->task, &wait, kolo_now_ns(), buf + n, bytes - (size_t)n);
 }
 
 kolo_status_t kolo_receive_await(kolo_receive_t receive, int timeout_ms, kolo_value_t *value, bool *ended)

@@ -81,6 +81,38 @@ void kolo_watch_ended(kolo_rendezvous_watch_t *watch, const kolo_receive_t recei
     atomic_store_explicit(&ended->number, number, memory_order_release);
 }
 
+/* Each thread has a place that it tries first, so that threads do not meet in one line. */
+_Atomic uint64_t *kolo_watch_call(kolo_rendezvous_watch_t *watch)
+{
+    static _Atomic uint32_t threads;
+    static _Thread_local uint32_t mine;
+    if (watch == NULL) return NULL;
+    if (mine == 0) mine = 1 + 8 * atomic_fetch_add_explicit(&threads, 1, memory_order_relaxed);
+    for (uint32_t i = 0; i < KOLO_WATCH_CALLS; i++) {
+        _Atomic uint64_t *call = &watch->calls[(mine + i) % KOLO_WATCH_CALLS];
+        uint64_t none = 0;
+        if (atomic_compare_exchange_strong_explicit(call, &none, kolo_about_now_ns(), memory_order_relaxed,
+                                                    memory_order_relaxed))
+            return call;
+    }
+    return NULL; /* one of the others is as long in its own */
+}
+
+void kolo_watch_call_over(_Atomic uint64_t *call)
+{
+    if (call) atomic_store_explicit(call, 0, memory_order_relaxed);
+}
+
+uint64_t kolo_watch_callback_ns(const kolo_rendezvous_watch_t *watch, uint64_t now_ns)
+{
+    uint64_t oldest = now_ns;
+    for (int i = 0; i < KOLO_WATCH_CALLS; i++) {
+        uint64_t since = atomic_load_explicit(&watch->calls[i], memory_order_relaxed);
+        if (since) oldest = KOLO_MIN(oldest, since);
+    }
+    return now_ns - oldest >= KOLO_WATCH_LOOK_MS * KOLO_NS_PER_MS ? now_ns - oldest : 0;
+}
+
 void kolo_watch_sent(kolo_rendezvous_watch_t *watch, const kolo_tensor_key_t *key, uint64_t step)
 {
     uint64_t hash = hash_edge(key);
@@ -105,6 +137,17 @@ typedef struct {
     uint32_t n, more;
 } look_t;
 
+void kolo_watch_describe(const kolo_receive_t receive, kolo_watch_wait_t *wait)
+{
+    wait->since_ns = receive->since_ns;
+    wait->step = receive->rendezvous->step;
+    wait->sent = atomic_load_explicit(&receive->sent, memory_order_acquire);
+    wait->sent_step = atomic_load_explicit(&receive->sent_step, memory_order_relaxed);
+    wait->callback_ns = atomic_load_explicit(&receive->callback_ns, memory_order_relaxed);
+    kolo_device_task(receive->key.src_device, wait->from);
+    snprintf(wait->edge, sizeof wait->edge, "%s", receive->key.edge_name);
+}
+
 static void write_down(look_t *look, const kolo_receive_t receive)
 {
     if (receive->serves || atomic_load_explicit(&receive->claimed, memory_order_relaxed)) return;
@@ -113,13 +156,7 @@ static void write_down(look_t *look, const kolo_receive_t receive)
         look->more++;
         return;
     }
-    kolo_watch_wait_t *wait = &look->watch->waits[look->n++];
-    wait->since_ns = receive->since_ns;
-    wait->step = receive->rendezvous->step;
-    wait->sent = receive->sent;
-    wait->sent_step = receive->sent_step;
-    kolo_device_task(receive->key.src_device, wait->from);
-    snprintf(wait->edge, sizeof wait->edge, "%s", receive->key.edge_name);
+    kolo_watch_describe(receive, &look->watch->waits[look->n++]);
 }
 
 static void look_at_step(look_t *look, kolo_rendezvous_t rendezvous)

@@ -15,17 +15,19 @@
 #include "rendezvous/internal.h"
 
 #define KOLO_WATCH_NAME    "kolo-tensors"
-#define KOLO_WATCH_MAGIC   0x32766e7365746b6bull
+#define KOLO_WATCH_MAGIC   0x33766e7365746b6bull
 #define KOLO_WATCH_WAITS   128
 #define KOLO_WATCH_EDGES   512
 #define KOLO_WATCH_ENDED   128
 #define KOLO_WATCH_LOOK_MS 200 /* from then on a receive counts as waiting */
+#define KOLO_WATCH_CALLS   64  /* callbacks that are seen at a time */
 
 typedef enum { KOLO_SENT_UNKNOWN, KOLO_SENT_NEVER, KOLO_SENT_UP_TO } kolo_sent_t;
 
 typedef struct {
     uint64_t since_ns, step; /* CLOCK_MONOTONIC */
     uint64_t sent_step;      /* that the sender says it has sent last, ... */
+    uint64_t callback_ns;    /* ... since when it has been in a callback of its own (0: it is not), ... */
     uint32_t sent, reserved; /* ... a kolo_sent_t */
     char from[KOLO_TASK_NAME_MAX + 1], edge[KOLO_EDGE_NAME_MAX + 1];
 } kolo_watch_wait_t;
@@ -56,6 +58,7 @@ typedef struct kolo_rendezvous_watch {
     kolo_watch_edge_t edges[KOLO_WATCH_EDGES];
     _Atomic uint64_t nended; /* so far; the last ones are kept */
     kolo_watch_ended_t ended[KOLO_WATCH_ENDED];
+    _Atomic uint64_t calls[KOLO_WATCH_CALLS]; /* since when a callback runs; 0: a free place */
 } kolo_rendezvous_watch_t;
 
 /* ---- writing (watch.c) ---- */
@@ -70,6 +73,14 @@ void kolo_watch_sent(kolo_rendezvous_watch_t *watch, const kolo_tensor_key_t *ke
 bool kolo_watch_last_sent(kolo_rendezvous_watch_t *watch, const kolo_tensor_key_t *key, uint64_t *step);
 /* Any thread: a receive has ended. It is kept if it waited for long or failed. NULL is fine. */
 void kolo_watch_ended(kolo_rendezvous_watch_t *watch, const kolo_receive_t receive, kolo_status_t status);
+/* Any thread: a callback of the user's is about to be called, and has returned (what the first gave). NULL is fine.
+ */
+_Atomic uint64_t *kolo_watch_call(kolo_rendezvous_watch_t *watch);
+void kolo_watch_call_over(_Atomic uint64_t *call);
+/* Returns how long the one that has lasted longest has lasted; 0: none has for long. */
+uint64_t kolo_watch_callback_ns(const kolo_rendezvous_watch_t *watch, uint64_t now_ns);
+/* Fills in what a receive waits for, as far as its sender has said. */
+void kolo_watch_describe(const kolo_receive_t receive, kolo_watch_wait_t *wait);
 /* One thread at a time: writes down what has waited for long. */
 void kolo_watch_look(kolo_rendezvous_watch_t *watch, kolo_rendezvous_manager_t manager);
 
@@ -80,6 +91,7 @@ typedef struct {
     char task[KOLO_TASK_NAME_MAX + 1];
     size_t nwaits, more;
     kolo_watch_wait_t waits[KOLO_WATCH_WAITS];
+    uint64_t call_ns; /* since when the callback has run that runs longest; 0: none runs */
     size_t nsent;
     struct {
         uint64_t step;
@@ -98,6 +110,9 @@ bool kolo_watch_view(const void *bytes, size_t size, kolo_watch_view_t *view);
  * is not on this host, or gone. */
 void kolo_watch_words(const kolo_watch_view_t *task, const kolo_watch_wait_t *wait, uint64_t now_ns,
                       const kolo_watch_view_t *sender, char *text, size_t bytes);
+/* Says the same of what the sender has said: the step, what it has sent and its callback are those of the wait. */
+void kolo_watch_wait_words(const char *task, const kolo_watch_wait_t *wait, uint64_t now_ns, char *text,
+                           size_t bytes);
 /* "task worker:1 got edge grad_3 of ps:0, step 42, 3 s ago, after 31 s"; i: of view->ended. */
 void kolo_watch_ended_words(const kolo_watch_view_t *task, size_t i, uint64_t now_ns, char *text, size_t bytes);
 

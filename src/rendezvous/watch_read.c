@@ -60,8 +60,13 @@ bool kolo_watch_view(const void *bytes, size_t size, kolo_watch_view_t *view)
         view->waits[i].step = wait->step;
         view->waits[i].sent = wait->sent;
         view->waits[i].sent_step = wait->sent_step;
+        view->waits[i].callback_ns = wait->callback_ns;
         kolo_plain_copy(view->waits[i].from, sizeof view->waits[i].from, wait->from, sizeof wait->from);
         kolo_plain_copy(view->waits[i].edge, sizeof view->waits[i].edge, wait->edge, sizeof wait->edge);
+    }
+    for (int i = 0; i < KOLO_WATCH_CALLS; i++) {
+        uint64_t since = atomic_load_explicit(&watch->calls[i], memory_order_relaxed);
+        if (since && (!view->call_ns || since < view->call_ns)) view->call_ns = since;
     }
     take_sent(watch, view);
     take_ended(watch, view);
@@ -91,32 +96,47 @@ static kolo_sent_t look_up(const kolo_watch_view_t *sender, const char *to, cons
     return KOLO_SENT_NEVER;
 }
 
-void kolo_watch_words(const kolo_watch_view_t *task, const kolo_watch_wait_t *wait, uint64_t now_ns,
-                      const kolo_watch_view_t *sender, char *text, size_t bytes)
+void kolo_watch_wait_words(const char *task, const kolo_watch_wait_t *wait, uint64_t now_ns, char *text,
+                           size_t bytes)
 {
     char who[128], whom[128];
     uint64_t ns = now_ns > wait->since_ns ? now_ns - wait->since_ns : 0;
-    short_name(task->task, who, sizeof who);
+    short_name(task, who, sizeof who);
     short_name(wait->from, whom, sizeof whom);
     int n = snprintf(text, bytes, "task %s waits %.*f s for edge %s of %s, ", who, ns < 10 * KOLO_NS_PER_S ? 1 : 0,
                      (double)ns / (double)KOLO_NS_PER_S, wait->edge, whom);
     if (n < 0 || (size_t)n >= bytes) return;
     text += n;
     bytes -= (size_t)n;
-    uint64_t sent_step = wait->sent_step;
-    kolo_sent_t sent = wait->sent <= KOLO_SENT_UP_TO ? (kolo_sent_t)wait->sent : KOLO_SENT_UNKNOWN;
-    if (sender) sent = look_up(sender, task->task, wait->edge, &sent_step); /* fresher than what it has said */
-    if (sent == KOLO_SENT_UNKNOWN)
-        snprintf(text, bytes,
-                 "step %" PRIu64 "; no process of this host is %s, and it has not said what it has sent",
-                 wait->step, whom);
-    else if (sent == KOLO_SENT_NEVER)
-        snprintf(text, bytes, "step %" PRIu64 ", which has never sent it", wait->step);
-    else if (sent_step < wait->step)
-        snprintf(text, bytes, "which has sent steps up to %" PRIu64, sent_step);
+    if (wait->sent == KOLO_SENT_NEVER)
+        n = snprintf(text, bytes, "step %" PRIu64 ", which has never sent it", wait->step);
+    else if (wait->sent != KOLO_SENT_UP_TO)
+        n = snprintf(text, bytes, "step %" PRIu64 ", which has not said what it has sent", wait->step);
+    else if (wait->sent_step < wait->step)
+        n = snprintf(text, bytes, "which has sent steps up to %" PRIu64, wait->sent_step);
     else
-        snprintf(text, bytes, "step %" PRIu64 ", which has sent steps up to %" PRIu64 ": the value is on its way",
-                 wait->step, sent_step);
+        n = snprintf(text, bytes,
+                     "step %" PRIu64 ", which has sent steps up to %" PRIu64 ": the value is on its way",
+                     wait->step, wait->sent_step);
+    if (n < 0 || (size_t)n >= bytes || !wait->callback_ns || wait->callback_ns >= now_ns) return;
+    snprintf(text + n, bytes - (size_t)n, " and has been inside its own callback for %.1f s",
+             (double)(now_ns - wait->callback_ns) / (double)KOLO_NS_PER_S);
+}
+
+void kolo_watch_words(const kolo_watch_view_t *task, const kolo_watch_wait_t *wait, uint64_t now_ns,
+                      const kolo_watch_view_t *sender, char *text, size_t bytes)
+{
+    kolo_watch_wait_t fresh = *wait;
+    if (sender) { /* fresher than what it has said */
+        fresh.sent = look_up(sender, task->task, wait->edge, &fresh.sent_step);
+        bool lasts = sender->call_ns && now_ns > sender->call_ns + KOLO_WATCH_LOOK_MS * KOLO_NS_PER_MS;
+        fresh.callback_ns = lasts ? sender->call_ns : 0;
+    }
+    kolo_watch_wait_words(task->task, &fresh, now_ns, text, bytes);
+    if (!sender && fresh.sent != KOLO_SENT_NEVER && fresh.sent != KOLO_SENT_UP_TO) {
+        size_t n = strlen(text);
+        snprintf(text + n, bytes - n, "; no process of this host is that task");
+    }
 }
 
 void kolo_watch_ended_words(const kolo_watch_view_t *task, size_t i, uint64_t now_ns, char *text, size_t bytes)

@@ -81,7 +81,7 @@ static void who_waits_for_what_is_told_in_a_sentence(void **state)
     kolo_watch_words(&worker, &worker.waits[first], now, &ps, words, sizeof words);
     assert_string_equal(words, "task worker:1 waits 31 s for edge bias of ps:0, step 42, which has never sent it");
     kolo_watch_words(&worker, &worker.waits[first], now, NULL, words, sizeof words);
-    assert_non_null(strstr(words, "no process of this host is ps:0"));
+    assert_non_null(strstr(words, "has not said what it has sent; no process of this host is that task"));
     worker.waits[first].sent = KOLO_SENT_UP_TO; /* as the sender says, on another host */
     worker.waits[first].sent_step = 40;
     kolo_watch_words(&worker, &worker.waits[first], now, NULL, words, sizeof words);

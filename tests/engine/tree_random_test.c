@@ -27,8 +27,8 @@ static int below(int n)
 typedef struct {
     int nranks, fan_in, odds; /* one request of so many is meant otherwise */
     bool sent[RANKS_MAX][TENSORS], joined[RANKS_MAX];
-    kolo_request_t usual[TENSORS], requests[RANKS_MAX][TENSORS + 1];
-    const kolo_request_t *order[RANKS_MAX][TENSORS + 1];
+    kolo_tensor_request_t usual[TENSORS], requests[RANKS_MAX][TENSORS + 1];
+    const kolo_tensor_request_t *order[RANKS_MAX][TENSORS + 1];
     char names[TENSORS][48];
     sim_list_t lists[RANKS_MAX];
     kolo_controller_t flat, tree;
@@ -40,8 +40,8 @@ static void make_tensor(program_t *p, int t)
 {
     static const kolo_work_t works[] = {KOLO_WORK_ALL_REDUCE, KOLO_WORK_ALL_GATHER,     KOLO_WORK_BROADCAST,
                                         KOLO_WORK_ALL_TO_ALL, KOLO_WORK_REDUCE_SCATTER, KOLO_WORK_ALL_REDUCE};
-    kolo_request_t *q = &p->usual[t];
-    *q = (kolo_request_t){.type = KOLO_FLOAT32, .prescale = 1, .postscale = 1, .ndims = 2, .shape = {4, 3}};
+    kolo_tensor_request_t *q = &p->usual[t];
+    *q = (kolo_tensor_request_t){.type = KOLO_FLOAT32, .prescale = 1, .postscale = 1, .ndims = 2, .shape = {4, 3}};
     snprintf(p->names[t], sizeof p->names[t], "tensor %d", t);
     q->work = works[below(6)];
     if (t < 3) { /* a group */
@@ -63,7 +63,7 @@ static void make_tensor(program_t *p, int t)
     kolo_name_init(&q->name, p->names[t], (uint32_t)strlen(p->names[t]));
 }
 
-static void mean_otherwise(kolo_request_t *q, int nranks)
+static void mean_otherwise(kolo_tensor_request_t *q, int nranks)
 {
     switch (below(9)) {
     case 0:
@@ -96,12 +96,12 @@ static void mean_otherwise(kolo_request_t *q, int nranks)
     }
 }
 
-static kolo_request_t make_request(const program_t *p, int t)
+static kolo_tensor_request_t make_request(const program_t *p, int t)
 {
-    kolo_request_t q = p->usual[t];
+    kolo_tensor_request_t q = p->usual[t];
     bool plain = q.work < KOLO_WORK_JOIN;
     q.waited_ms = below(4) ? 0 : (uint32_t)below(1000);
-    if (plain && kolo_request_rows(&q) > 0 && below(3)) q.shape[0] = below(7);
+    if (plain && kolo_tensor_request_rows(&q) > 0 && below(3)) q.shape[0] = below(7);
     if (plain && below(500) == 0 && q.work == KOLO_WORK_ALL_GATHER) q.shape[0] = INT64_C(1) << 43;
     if (plain && below(p->odds) == 0) mean_otherwise(&q, p->nranks);
     if (q.work == KOLO_WORK_REMOVE_SET && below(p->odds) == 0) q.shape[1] = 1 + below(3);
@@ -119,8 +119,8 @@ static void fill_list(program_t *p, int rank, int eagerness)
     if (p->joined[rank]) return;
     for (int t = 0; t < TENSORS; t++) busy |= p->sent[rank][t];
     if (!busy && below(6) == 0) {
-        kolo_request_t *join = &p->requests[rank][TENSORS];
-        *join = (kolo_request_t){.work = KOLO_WORK_JOIN, .prescale = 1, .postscale = 1};
+        kolo_tensor_request_t *join = &p->requests[rank][TENSORS];
+        *join = (kolo_tensor_request_t){.work = KOLO_WORK_JOIN, .prescale = 1, .postscale = 1};
         kolo_name_init(&join->name, KOLO_JOIN_NAME, (uint32_t)strlen(KOLO_JOIN_NAME));
         list->requests[list->count++] = join;
         p->joined[rank] = true;
@@ -138,7 +138,7 @@ static void fill_list(program_t *p, int rank, int eagerness)
 
 /* ---- what comes of it ---- */
 
-static int tensor_of(const program_t *p, const kolo_request_t *q)
+static int tensor_of(const program_t *p, const kolo_tensor_request_t *q)
 {
     int t = 0;
     while (t < TENSORS && strcmp(q->name.text, p->names[t]) != 0) t++;

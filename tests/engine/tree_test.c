@@ -11,9 +11,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-static kolo_request_t request(const char *name)
+static kolo_tensor_request_t request(const char *name)
 {
-    kolo_request_t q = {.type = KOLO_FLOAT32, .prescale = 1, .postscale = 1, .ndims = 2, .shape = {8, 2}};
+    kolo_tensor_request_t q = {.type = KOLO_FLOAT32, .prescale = 1, .postscale = 1, .ndims = 2, .shape = {8, 2}};
     kolo_name_init(&q.name, name, (uint32_t)strlen(name));
     return q;
 }
@@ -93,11 +93,11 @@ static const kolo_tree_place_t place = {10, 30, 3, 5};
 
 typedef struct {
     int count, runs, total;
-    kolo_request_t last;
+    kolo_tensor_request_t last;
     kolo_ranks_run_t seen[40];
 } seen_t;
 
-static kolo_status_t see(void *arg, const kolo_request_t *q, const kolo_ranks_t *ranks)
+static kolo_status_t see(void *arg, const kolo_tensor_request_t *q, const kolo_ranks_t *ranks)
 {
     seen_t *s = arg;
     s->count++;
@@ -109,9 +109,9 @@ static kolo_status_t see(void *arg, const kolo_request_t *q, const kolo_ranks_t 
     return KOLO_OK;
 }
 
-static void add(kolo_merge_t *m, const kolo_request_t *q, int first, int end)
+static void add(kolo_merge_t *m, const kolo_tensor_request_t *q, int first, int end)
 {
-    kolo_ranks_run_t run = {first, end, kolo_request_rows(q)};
+    kolo_ranks_run_t run = {first, end, kolo_tensor_request_rows(q)};
     kolo_ranks_t ranks = {&run, 1, 1, end - first};
     assert_int_equal(kolo_merge_add(m, q, &ranks), KOLO_OK);
 }
@@ -126,8 +126,8 @@ static void what_all_mean_is_one_record(void **state)
 {
     kolo_merge_t m = {NULL, NULL, 0, NULL, 0};
     kolo_bytes_t bytes = {NULL, 0, 0}, one = {NULL, 0, 0};
-    kolo_request_t q = request("layer"), odd = request("layer");
-    const kolo_request_t *alone = &q;
+    kolo_tensor_request_t q = request("layer"), odd = request("layer");
+    const kolo_tensor_request_t *alone = &q;
     seen_t seen = {0};
     (void)state;
     for (int r = 10; r < 30; r++) add(&m, &q, r, r + 1);
@@ -138,7 +138,7 @@ static void what_all_mean_is_one_record(void **state)
     assert_int_equal(seen.count, 1);
     assert_int_equal(seen.seen[0].first, 10);
     assert_int_equal(seen.seen[0].end, 30);
-    assert_true(kolo_request_equal(&seen.last, &q));
+    assert_true(kolo_tensor_request_equal(&seen.last, &q));
     odd.type = KOLO_INT32; /* one of them means it otherwise */
     for (int r = 10; r < 30; r++) add(&m, r == 17 ? &odd : &q, r, r + 1);
     encode(&m, &place, &bytes);
@@ -155,7 +155,7 @@ static void rows_of_each_rank_come_along(void **state)
 {
     kolo_merge_t m = {NULL, NULL, 0, NULL, 0};
     kolo_bytes_t bytes = {NULL, 0, 0};
-    kolo_request_t q = request("gathered");
+    kolo_tensor_request_t q = request("gathered");
     seen_t seen = {0};
     (void)state;
     q.work = KOLO_WORK_ALL_GATHER;
@@ -174,7 +174,8 @@ static void rows_of_each_rank_come_along(void **state)
     free(bytes.bytes);
 }
 
-static void refuse(const kolo_request_t *q, int first, int end, const kolo_tree_place_t *sender, const char *why)
+static void refuse(const kolo_tensor_request_t *q, int first, int end, const kolo_tree_place_t *sender,
+                   const char *why)
 {
     kolo_merge_t m = {NULL, NULL, 0, NULL, 0};
     kolo_bytes_t bytes = {NULL, 0, 0};
@@ -205,7 +206,7 @@ static void a_list_is_bounded_however_many_ranks_it_speaks_for(void **state)
 static void ranks_speak_for_those_below_them_only(void **state)
 {
     static const kolo_tree_place_t wider = {10, 40, 3, 5}, later = {10, INT_MAX, 3, 5};
-    kolo_request_t q = request("x");
+    kolo_tensor_request_t q = request("x");
     (void)state;
     refuse(&q, 12, 31, &wider, "does not speak for");
     refuse(&q, 30, 31, &wider, "does not speak for");
@@ -220,7 +221,7 @@ static void a_rank_that_sends_twice_is_named(void **state)
 {
     kolo_controller_t c;
     kolo_merge_t m = {NULL, NULL, 0, NULL, 0};
-    kolo_request_t q = request("x");
+    kolo_tensor_request_t q = request("x");
     kolo_ranks_run_t all = {0, 8, 0}, some = {5, 9, 0};
     kolo_ranks_t first = {&all, 1, 1, 8}, again = {&some, 1, 1, 4};
     (void)state;
@@ -240,7 +241,7 @@ static void a_damaged_message_is_never_half_believed(void **state)
 {
     kolo_merge_t m = {NULL, NULL, 0, NULL, 0};
     kolo_bytes_t bytes = {NULL, 0, 0};
-    kolo_request_t a = request("a"), b = request("b");
+    kolo_tensor_request_t a = request("a"), b = request("b");
     uint64_t s = 99;
     (void)state;
     b.work = KOLO_WORK_ALL_TO_ALL;
@@ -271,9 +272,9 @@ static void a_damaged_message_is_never_half_believed(void **state)
 #define TENSORS 40
 
 typedef struct {
-    kolo_request_t usual[TENSORS], odd, *gathered;
+    kolo_tensor_request_t usual[TENSORS], odd, *gathered;
     char names[TENSORS][16];
-    const kolo_request_t **order;
+    const kolo_tensor_request_t **order;
     sim_list_t lists[MANY];
 } step_t;
 

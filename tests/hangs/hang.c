@@ -297,48 +297,90 @@ static void lack_end_of_callback(void)
     must(kolo_engine_shutdown(engine));
 }
 
-/* ---- keyed tensors: rank 0 is a worker, rank 1 its parameter server ---- */
-
-static void receive(kolo_rendezvous_manager_t manager, const char *src, uint64_t incarnation, const char *dst)
+static void never_fold(const void *in, void *inout, size_t count, kolo_type_t type, void *arg)
 {
-    kolo_tensor_key_t key = {.src_incarnation = incarnation, .edge_name = "weights"};
-    char text[KOLO_TENSOR_KEY_MAX + 1];
-    kolo_rendezvous_t rendezvous;
-    kolo_value_t value;
-    snprintf(key.src_device, sizeof key.src_device, "%s/device:cpu:0", src);
-    snprintf(key.dst_device, sizeof key.dst_device, "%s/device:cpu:0", dst);
-    must(kolo_tensor_key_make(&key, text, sizeof text));
-    must(kolo_rendezvous_open(manager, 7, &rendezvous));
-    must(kolo_rendezvous_receive(rendezvous, text, NULL, limit_ms, &value));
+    (void)in, (void)inout, (void)count, (void)type, (void)arg;
+    if (rank == ODD) stay();
 }
 
-static void lack_key(const char *source)
+static void lack_end_of_operator(void)
 {
-    kolo_server_config_t config = KOLO_SERVER_CONFIG_INITIALIZER;
+    kolo_op_t op;
+    must(kolo_op_create_callback(&op, never_fold, NULL, KOLO_FLOAT32, comm));
+    must(kolo_all_reduce(data, data, 4, KOLO_FLOAT32, op, comm, NULL));
+    must(kolo_barrier(comm, NULL));
+}
+
+/* ---- keyed tensors: rank 0 is a worker, rank 1 its parameter server ---- */
+
+static const char worker[] = "/job:worker/task:0", ps[] = "/job:ps/task:0";
+
+/* A key from `src` to `dst`, and the step. */
+static kolo_rendezvous_t open_step(kolo_server_t server, const char *src, const char *dst, const char *edge,
+                                   char *text)
+{
+    kolo_tensor_key_t key = {0};
     kolo_rendezvous_manager_t manager;
+    kolo_rendezvous_t rendezvous;
+    must(kolo_server_manager(server, &manager));
+    must(kolo_server_incarnation(server, src, 0, &key.src_incarnation));
+    snprintf(key.edge_name, sizeof key.edge_name, "%s", edge);
+    snprintf(key.src_device, sizeof key.src_device, "%s/device:cpu:0", src);
+    snprintf(key.dst_device, sizeof key.dst_device, "%s/device:cpu:0", dst);
+    must(kolo_tensor_key_make(&key, text, KOLO_TENSOR_KEY_MAX + 1));
+    must(kolo_rendezvous_open(manager, 7, &rendezvous));
+    return rendezvous;
+}
+
+static void never_return_of_value(void *arg, kolo_status_t status, const char *why,
+                                  const kolo_transfer_args_t *sender, const kolo_transfer_args_t *receiver,
+                                  kolo_value_t *value)
+{
+    (void)arg, (void)status, (void)why, (void)sender, (void)receiver, (void)value;
+    stay();
+}
+
+static void stay_in_callback(kolo_server_t server)
+{
+    char text[KOLO_TENSOR_KEY_MAX + 1];
+    kolo_rendezvous_t step = open_step(server, ps, ps, "gradients", text);
+    kolo_value_t value = {.element = KOLO_FLOAT32, .ndims = 1, .dims = {4}, .data = data, .bytes = sizeof data};
+    must(kolo_rendezvous_receive_call(step, text, NULL, never_return_of_value, NULL));
+    must(kolo_rendezvous_send(step, text, &value, NULL));
+}
+
+static void lack_key(const char *source, bool calls)
+{
+    char text[KOLO_TENSOR_KEY_MAX + 1];
+    kolo_value_t value;
+    kolo_server_config_t config = KOLO_SERVER_CONFIG_INITIALIZER;
     kolo_server_t server;
-    uint64_t incarnation;
     if (rank > ODD) stay();
     config.cluster = getenv("HANG_CLUSTER");
-    config.task = rank == 0 ? "/job:worker/task:0" : "/job:ps/task:0";
+    config.task = rank == 0 ? worker : ps;
     config.secret = "0123456789abcdef";
     config.secret_bytes = 16;
     must(kolo_server_create(&server, &config));
     must(kolo_server_start(server));
+    if (rank == ODD && calls) stay_in_callback(server);
     if (rank != 0) stay();
-    must(kolo_server_manager(server, &manager));
-    must(kolo_server_incarnation(server, source, 0, &incarnation));
-    receive(manager, source, incarnation, config.task);
+    kolo_rendezvous_t step = open_step(server, source, worker, "weights", text);
+    must(kolo_rendezvous_receive(step, text, NULL, calls ? 3 * limit_ms : limit_ms, &value));
 }
 
 static void lack_key_in_one_task(void)
 {
-    lack_key("/job:worker/task:0");
+    lack_key(worker, false);
 }
 
 static void lack_key_in_two_tasks(void)
 {
-    lack_key("/job:ps/task:0");
+    lack_key(ps, false);
+}
+
+static void lack_end_of_key_callback(void)
+{
+    lack_key(ps, true);
 }
 
 /* ---- kolo_state ---- */
@@ -393,6 +435,8 @@ static const struct {
     {"callback", lack_end_of_callback},
     {"key_in_one_task", lack_key_in_one_task},
     {"key_in_two_tasks", lack_key_in_two_tasks},
+    {"key_callback", lack_end_of_key_callback},
+    {"operator", lack_end_of_operator},
     {"commit", lack_commit},
 };
 
@@ -412,6 +456,7 @@ int main(int argc, char **argv)
     FILE *f = fopen(path, "w");
     if (!f || fprintf(f, "%d\n", (int)getpid()) < 0 || fclose(f) != 0) return 1;
     if (strcmp(argv[1], "init") == 0) leave_out();
+    if (strcmp(argv[1], "init_last") == 0 && rank == 2) stay();
     must(kolo_job_connect(&comm, NULL));
     for (int i = 0; i < 3; i++) must(kolo_barrier(comm, NULL));
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)

@@ -245,6 +245,7 @@ def test_barrier_of_an_engine():
     tensor("engine_barrier", "the barrier")
 
 
+INSIDE = "it has been inside its own callback"
 AGREEMENT = "the engine's agreement on tensors"
 
 
@@ -259,19 +260,26 @@ def test_shutdown():
 
 def test_callback():
     """A callback of rank 1 does not return, and the others end their engines."""
-    entered = rf"rank 1 \(process \d+ on [^)]*\) did not enter operation \d+ \({AGREEMENT}\)"
+    entered = rf"rank 1 \(process \d+ on [^)]*\) did not enter operation \d+ \({AGREEMENT}\): {INSIDE} \(of a named tensor\) for "
     waits = rf"rank [02], in operation \d+ \({AGREEMENT}, flat algorithm\), waited [0-9.]+ s for data from rank 1"
     hang("callback", entered, rf"still waiting: {waits}; {entered}", rf"rank [02]: time-out: .*{waits}; {entered}")
+
+
+def test_user_operator():
+    """The function of an operator of rank 1 does not return. The others may be in the next call by then."""
+    inside = rf"rank 1 \(process \d+ on [^)]*\) did not leave operation \d+ \(all_reduce 4 float32 user operator\)[^:]*: {INSIDE} \(the function of a user operator\) for "
+    waits = r"rank [02], in operation \d+ \(barrier, flat algorithm\), waited [0-9.]+ s for data from rank 1"
+    hang("operator", inside, rf"still waiting: {waits}; {inside}", rf"rank [02]: time-out: .*{waits}; {inside}")
 
 
 def test_add_set():
     tensor("add_set", "the adding of a process set")
 
 
-def key(case, task):
-    edge = rf"a value of edge weights from /job:{task}/task:0/device:cpu:0 \(step 7\); nobody has sent one"
-    hang(case, rf"task worker:0 waits [0-9.]+ s for edge weights of {task}:0, step 7, which has never sent it",
-         rf"still waiting: waited [0-9.]+ s for {edge}", rf"rank 0: time-out: .*{edge}")
+def key(case, task, why=""):
+    edge = rf"a value of edge weights from /job:{task}/task:0/device:cpu:0 \(step 7\)"
+    waits = rf"task worker:0 waits [0-9.]+ s for edge weights of {task}:0, step 7, which has never sent it{why}"
+    hang(case, waits, rf"still waiting: waited [0-9.]+ s for {edge}; {waits}", rf"rank 0: time-out: .*{edge}; {waits}")
 
 
 def test_key_in_one_task():
@@ -282,14 +290,25 @@ def test_key_in_two_tasks():
     key("key_in_two_tasks", "ps")
 
 
+def test_key_whose_sender_is_in_a_callback():
+    key("key_callback", "ps", " and has been inside its own callback for ")
+
+
 def test_commit():
     collective("commit", "state_commit or the end of state_run")
 
 
 def test_init():
-    call = r"rank 1 to call kolo_comm_init_rank\(\)"
-    hang("init", r"rank 1 \(never called\) is missing: 2 of 3 ranks have called kolo_comm_init_rank\(\) or kolo_job_connect\(\)",
-         rf"still waiting: waited [0-9.]+ s for {call}", r"rank [02]: time-out: .*2 of the root's 3 ranks checked in; missing: 1 \(never called\)")
+    missing = r"rank 1 \(never called\) is missing: 2 of 3 ranks have called kolo_comm_init_rank\(\) or kolo_job_connect\(\)"
+    hang("init", missing, rf"still waiting: waited [0-9.]+ s for rank 1 to call kolo_comm_init_rank\(\)[^\n]*; {missing}",
+         rf"rank [02]: time-out: .*, rank [02] of 3: [a-z]+: {missing}")
+
+
+def test_init_not_of_the_next_rank():
+    """Rank 0 waits for the address of rank 1, which waits for that of rank 2."""
+    missing = r"rank 2 \(never called\) is missing: 2 of 3 ranks have called kolo_comm_init_rank\(\) or kolo_job_connect\(\)"
+    hang("init_last", missing, rf"still waiting: waited [0-9.]+ s for rank [12] to (call|come)[^\n]*; {missing}",
+         rf"rank [01]: time-out: .*, rank [01] of 3: [a-z]+: {missing}")
 
 
 def test_all_reduce_under_mpirun():

@@ -272,6 +272,23 @@ def case_a_circle_of_receives_is_told():
                     r"rank 2 \(.*\) has waited in recv 4 float32 from rank 0")
 
 
+def case_who_waits_for_which_tag_from_whom_is_told():
+    with Job("tag") as job:
+        waits = (r"rank 0 waits [0-9.]+ s for a message with tag 7 from rank 1: no such message has come; "
+                 r"what came and nobody asked for: tag 8 of rank 1 \(16 bytes\)\.",
+                 r"rank 1 waits [0-9.]+ s for a message with tag 9 from any rank: no such message has come",
+                 r"rank 2 waits [0-9.]+ s for a message with tag 7 from rank 1: no such message has come")
+        job.verdict(*waits)
+        for _ in range(100):
+            once = top("--once", *job.only())
+            if re.search(r"stuck for \d+\.\d s: rank \d waits", once):
+                break
+            time.sleep(0.05)
+        # the lines are wrapped
+        flat = " ".join(once.split())
+        assert all(re.search(w[:w.index(":")], flat) for w in waits), once
+
+
 def case_who_waits_for_whose_signals_is_told():
     with Job("signal") as job:
         job.verdict(r"rank 0 \(.*\) has waited in wait for 2 signals from rank 1.*; rank 1 \(.*\): its last call is complete: "

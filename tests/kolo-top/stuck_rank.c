@@ -2,9 +2,10 @@
  *
  * One rank of a job that gets stuck in the way that its last argument names, for kolo_top_test.py. It says "ready"
  * before it does, and stays until it is killed.
- * usage: stuck_rank RANK NRANKS ID_FILE stop|other|kill|recv|signal|queue|connect|run|tensor|cached|set
+ * usage: stuck_rank RANK NRANKS ID_FILE stop|other|kill|recv|tag|signal|queue|connect|run|tensor|cached|set
  */
 #include <kolo/engine.h>
+#include <kolo/message.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -78,6 +79,12 @@ static void get_stuck(kolo_comm_t comm, int rank, int nranks, const char *how)
     if (call_whole(comm, rank, how)) return;
     if (strcmp(how, "recv") == 0) { /* each waits for the next */
         kolo_recv(data, 4, KOLO_FLOAT32, (rank + 1) % nranks, comm, NULL);
+        return;
+    }
+    if (strcmp(how, "tag") == 0) { /* the odd one sends with another tag, and goes on to wait for anybody */
+        int from = rank == ODD ? KOLO_ANY_SOURCE : ODD;
+        if (rank == ODD) must(kolo_send_tag(data, 4, KOLO_FLOAT32, 0, 8, comm, NULL));
+        must(kolo_recv_tag(data, 4, KOLO_FLOAT32, from, rank == ODD ? 9 : 7, comm, NULL, NULL));
         return;
     }
     if (strcmp(how, "signal") == 0) { /* the odd one sends one where two are awaited, behind one of another rank */

@@ -260,7 +260,7 @@ def test_directory_of_somebody_else_is_refused():
 def test_rank_that_never_comes_is_named():
     fails(torch(1, KOLO_INIT_TIMEOUT_MS="300"), r"rank 0 did not leave the id in .*/meet/torchrun-")
     for p in [torch(r, KOLO_INIT_TIMEOUT_MS="5000") for r in (0, 1, 3)]:
-        fails(p, r"3 of the root's 4 ranks checked in; missing: 2 ")
+        fails(p, r"rank 2 \(never called\) is missing: 3 of 4 ranks have called ")
     clean()
 
 

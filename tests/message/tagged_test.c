@@ -332,6 +332,39 @@ static void what_a_leaver_has_sent_is_received_and_then_it_is_named(void **state
     ranks_do(2, plain, leave_at_once, -1);
 }
 
+/* Who waits for anybody's message is told when nobody is left that could send it, and not before: ranks 1 and 2
+ * leave at once, rank 3 sends one and leaves last. */
+static void leave_one_after_the_other(proc_t *p)
+{
+    uint8_t x[8] = {0};
+    kolo_received_t got;
+    if (p->r.rank == 1) EXPECT_OK(kolo_comm_leave(p->r.comm));
+    if (p->r.rank == 2) EXPECT_OK(kolo_comm_leave(p->r.comm));
+    proc_meet(p, 0);
+    if (p->r.rank == 3) {
+        EXPECT_OK(send8(p, "from 3", 7, 0, 5));
+        EXPECT_OK(kolo_comm_leave(p->r.comm));
+    }
+    if (p->r.rank == 0) {
+        EXPECT_OK(kolo_recv_tag(x, 8, KOLO_UINT8, KOLO_ANY_SOURCE, 5, p->r.comm, NULL, &got));
+        EXPECT(got.source == 3 && strcmp((char *)x, "from 3") == 0);
+        uint64_t began = now_ms();
+        EXPECT_ERROR(KOLO_ERR_REMOTE, kolo_recv_tag(x, 8, KOLO_UINT8, KOLO_ANY_SOURCE, 5, p->r.comm, NULL, NULL),
+                     "tag 5 from any rank", "all 3 other ranks have left or are lost");
+        EXPECT(IN_TIME(now_ms() - began < 10000));
+        EXPECT_OK(kolo_comm_leave(p->r.comm));
+    }
+    EXPECT_OK(kolo_comm_destroy(p->r.comm));
+    p->r.comm = NULL;
+}
+
+static void a_receive_from_any_rank_ends_when_all_others_have_left(void **state)
+{
+    (void)state;
+    ranks_do(4, plain, leave_one_after_the_other, -1);
+    ranks_do(4, hosts, leave_one_after_the_other, -1);
+}
+
 /* ---- threads ---- */
 
 typedef struct {
@@ -505,6 +538,7 @@ int main(void)
         cmocka_unit_test(a_killed_rank_ends_all_requests_by_name),
         cmocka_unit_test(an_abort_on_another_thread_ends_the_wait),
         cmocka_unit_test(what_a_leaver_has_sent_is_received_and_then_it_is_named),
+        cmocka_unit_test(a_receive_from_any_rank_ends_when_all_others_have_left),
         cmocka_unit_test(several_threads_send_and_receive_beside_collectives),
         cmocka_unit_test(wrong_arguments_are_told),
         cmocka_unit_test(programs_by_chance_receive_what_was_sent),

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # Starts one test program under a real mpirun. usage: run_mpi.sh openmpi|mpich RANKS PROGRAM EXPECT [ARGUMENT...]
-# with the environment that the ranks get. 77: this MPI is not installed.
+# with the environment that the ranks get. EXPECT: what their output must have, "all is well". 77: this MPI is not installed.
 set -u
 mpi=$1 ranks=$2 program=$3
 shift 3
@@ -18,4 +18,4 @@ fi
 timeout -k 5 "${LIMIT_S:-100}" "mpirun.$mpi" "${options[@]}" -n "$ranks" "$program" "$dir/id" "$@" >"$dir/out" 2>&1
 status=$?
 cat "$dir/out"
-[ $status -eq 0 ] && grep -q 'all is well' "$dir/out"
+[ $status -eq 0 ] && grep -q "${EXPECT:-all is well}" "$dir/out"

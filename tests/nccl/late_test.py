@@ -113,7 +113,8 @@ def main():
     print(f"kolo-top named it after {took:.2f} s")
     check("soon", took < SOON_S or os.getloadavg()[0] > os.cpu_count(), took)
     took += until("the log names the rank that is stopped", ranks[0].logged,
-                  r"NCCL WARN Kolo \[wait\] still waiting: rank 0, in [^\n]*all_reduce 1000 float32[^\n]* rank 1")
+                  r"NCCL WARN Kolo \[wait\] still waiting: rank 0, in [^\n]*all_reduce 1000 float32[^\n]* rank 1; "
+                  r"rank 1 \(process \d+ on [^)\n]*\) (is stopped|did not enter)")
     print(f"the log named it after {took:.2f} s")
     check("soon", took < SOON_S or os.getloadavg()[0] > os.cpu_count(), took)
     time.sleep(late_s)

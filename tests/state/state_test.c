@@ -99,7 +99,19 @@ typedef struct {
     unsigned victims;
     int place, step;
     kolo_status_t excuse;
+    bool loops; /* by kolo_state_enter() and kolo_state_next() */
 } plan_t;
+
+static kolo_status_t run_or_loop(kolo_state_t state, trainer_t *t, bool loops)
+{
+    int again;
+    if (!loops) return kolo_state_run(state, train, t);
+    kolo_status_t status = kolo_state_enter(state);
+    while ((status = kolo_state_next(state, status, &again)) == KOLO_OK && again) status = train(state, t);
+    EXPECT(again == 0);
+    EXPECT_IS(KOLO_ERR_INVALID_USAGE, kolo_state_next(state, KOLO_OK, &again));
+    return status;
+}
 
 static void train_and_check(proc_t *p)
 {
@@ -110,7 +122,7 @@ static void train_and_check(proc_t *p)
     t.is_victim = plan->victims >> p->r.rank & 1;
     t.m.first = t.m.second = p->r.rank == 0 ? 0 : 1000 + p->r.rank; /* that of rank 0 counts */
     if (!set_up(&t, &state)) return;
-    EXPECT_OK(kolo_state_run(state, train, &t));
+    EXPECT_OK(run_or_loop(state, &t, plan->loops));
     check_sums(&t);
     EXPECT_OK(kolo_state_get_info(state, &info));
     EXPECT(info.commits == STEPS);
@@ -161,6 +173,16 @@ static void an_error_that_nobody_died_of_costs_no_rank(void **state)
 {
     (void)state;
     assert_int_equal(run_plan(4, (plan_t){.place = NOWHERE, .step = 11, .excuse = KOLO_ERR_REMOTE}), 0);
+}
+
+static void a_loop_is_as_good_as_a_function(void **state)
+{
+    (void)state;
+    assert_int_equal(run_plan(1, (plan_t){.place = NOWHERE, .loops = true}), 0);
+    for (int place = AT_START; place <= BEFORE_COMMIT; place++)
+        assert_int_equal(run_plan(4, (plan_t){.victims = 1u << 1, .place = place, .step = 5, .loops = true}), 0);
+    assert_int_equal(run_plan(3, (plan_t){.place = NOWHERE, .step = 11, .excuse = KOLO_ERR_REVOKED, .loops = true}),
+                     0);
 }
 
 /* ---- deaths at any moment ---- */
@@ -314,6 +336,30 @@ static void lose_one_too_many(proc_t *p)
     EXPECT_OK(kolo_state_destroy(state));
 }
 
+/* A loop that is left in its middle, as by an exception: the others are told. */
+static void leave_the_loop(proc_t *p)
+{
+    trainer_t t = {.p = p, .place = NOWHERE};
+    kolo_state_t state;
+    kolo_state_info_t info;
+    int again;
+    if (!set_up(&t, &state)) return;
+    kolo_status_t status = kolo_state_enter(state);
+    EXPECT_OK(kolo_state_next(state, status, &again));
+    EXPECT(again == 1);
+    if (p->r.rank == 1) {
+        EXPECT_OK(kolo_state_destroy(state));
+        return;
+    }
+    do status = train(state, &t);
+    while ((status = kolo_state_next(state, status, &again)) == KOLO_OK && again);
+    EXPECT_OK(status);
+    check_sums(&t);
+    EXPECT_OK(kolo_state_get_info(state, &info));
+    EXPECT(info.losses == 1 && info.nranks == 2);
+    EXPECT_OK(kolo_state_destroy(state));
+}
+
 /* ---- what the communicator is like ---- */
 
 static kolo_comm_t not_blocking(proc_t *p)
@@ -387,6 +433,12 @@ static void ranks_that_disagree_are_told(void **state)
     assert_int_equal(run_job(4, ask_for_more), 0);
 }
 
+static void who_leaves_the_loop_is_a_loss_for_the_others(void **state)
+{
+    (void)state;
+    assert_int_equal(run_job(3, leave_the_loop), 0);
+}
+
 static void too_few_after_a_loss_are_an_end(void **state)
 {
     job_t job;
@@ -424,6 +476,9 @@ static kolo_status_t misuse_inside(kolo_state_t s, void *arg)
     int64_t *x = arg;
     EXPECT_IS(KOLO_ERR_INVALID_USAGE, kolo_state_register(s, "late", x, sizeof *x));
     EXPECT_IS(KOLO_ERR_INVALID_USAGE, kolo_state_destroy(s));
+    int again;
+    EXPECT_ERROR(KOLO_ERR_INVALID_USAGE, kolo_state_next(s, KOLO_OK, &again), "not from the function");
+    EXPECT_ERROR(KOLO_ERR_INVALID_USAGE, kolo_state_put(s, "late", x, sizeof *x), "new names come before");
     *x = 5;
     EXPECT_OK(kolo_state_restore(s));
     EXPECT(*x == 1);
@@ -441,6 +496,9 @@ static void arguments(proc_t *p)
     kolo_state_t s;
     kolo_comm_t comm;
     kolo_state_config_t config = {0};
+    const void *data;
+    size_t bytes;
+    int again;
     char name[KOLO_STATE_NAME_MAX + 2];
     memset(name, 'x', sizeof name);
     name[sizeof name - 1] = '\0';
@@ -463,6 +521,14 @@ static void arguments(proc_t *p)
     EXPECT_IS(KOLO_ERR_INVALID_ARGUMENT, kolo_state_register(s, "x", &x, SIZE_MAX / 2));
     EXPECT_OK(kolo_state_register(s, "x", &x, sizeof x));
     EXPECT_ERROR(KOLO_ERR_INVALID_ARGUMENT, kolo_state_register(s, "x", &x, sizeof x), "already");
+    EXPECT_ERROR(KOLO_ERR_INVALID_ARGUMENT, kolo_state_put(s, "x", &x, 1), "is a buffer");
+    EXPECT_ERROR(KOLO_ERR_INVALID_ARGUMENT, kolo_state_get(s, "y", &data, &bytes), "there is no");
+    EXPECT_IS(KOLO_ERR_INVALID_ARGUMENT, kolo_state_put(s, "y", NULL, 1));
+    EXPECT_OK(kolo_state_put(s, "y", NULL, 0));
+    EXPECT_IS(KOLO_ERR_INVALID_ARGUMENT, kolo_state_get(s, "y", NULL, &bytes));
+    EXPECT_ERROR(KOLO_ERR_INVALID_ARGUMENT, kolo_state_register(s, "y", &x, sizeof x), "already");
+    EXPECT_ERROR(KOLO_ERR_INVALID_USAGE, kolo_state_next(s, KOLO_OK, &again), "kolo_state_enter() comes before");
+    EXPECT_IS(KOLO_ERR_INVALID_ARGUMENT, kolo_state_next(s, KOLO_OK, NULL));
     EXPECT_IS(KOLO_ERR_INVALID_ARGUMENT, kolo_state_run(s, NULL, NULL));
     EXPECT_OK(kolo_state_run(s, misuse_inside, &x));
     EXPECT_IS(KOLO_ERR_INVALID_USAGE, kolo_state_run(s, misuse_inside, &x));
@@ -487,6 +553,8 @@ int main(void)
         cmocka_unit_test(a_loss_at_each_point_of_a_step_costs_no_step),
         cmocka_unit_test(rank_0_may_be_lost_and_losses_may_come_together),
         cmocka_unit_test(an_error_that_nobody_died_of_costs_no_rank),
+        cmocka_unit_test(a_loop_is_as_good_as_a_function),
+        cmocka_unit_test(who_leaves_the_loop_is_a_loss_for_the_others),
         cmocka_unit_test(deaths_at_any_moment_cost_no_step),
         cmocka_unit_test(ranks_that_disagree_are_told),
         cmocka_unit_test(a_job_that_gets_nowhere_ends),

@@ -322,7 +322,10 @@ int top_verdict_ranks(const top_set_t *set, size_t first, size_t count, kolo_ver
                                    .stopped = r->stopped,
                                    .pid = r->pid,
                                    .failed = r->view.status,
-                                   .waits = r->view.waits};
+                                   .waits = r->view.waits,
+                                   .callback = r->view.callback.which};
+        uint64_t since = r->view.callback.since_ns;
+        if (since && since < r->now_ns) v->callback_ns = r->now_ns - since;
         snprintf(v->host, sizeof v->host, "%.31s", r->view.host);
         kolo_verdict_take(v, r->ops, r->nops, r->now_ns);
     }

@@ -73,12 +73,19 @@ void init(Comm *self, nb::handle id, int rank, int size, const nb::kwargs &given
     }
 }
 
-Comm *connect(const nb::kwargs &given)
+Comm *connect(nb::object ranks, const nb::kwargs &given)
 {
     std::string name;
     kolo_config_t config = config_of(given, &name);
     kolo_comm_t handle;
-    run(nullptr, [&] { return kolo_job_connect(&handle, &config); });
+    if (ranks.is_none()) {
+        run(nullptr, [&] { return kolo_job_connect(&handle, &config); });
+    } else {
+        std::vector<int> list = nb::cast<std::vector<int>>(ranks);
+        int none = 0; // an empty list has its own message
+        const int *at = list.empty() ? &none : list.data();
+        run(nullptr, [&] { return kolo_job_connect_ranks(&handle, at, (int)list.size(), &config); });
+    }
     return adopt(handle);
 }
 
@@ -427,10 +434,10 @@ void bind_comm(nb::module_ &m, nb::class_<Comm> &c)
         "Makes the device memory again. Collective.");
 
     m.def("_end_all", end_all);
-    m.def("connect", connect, "options"_a, nb::rv_policy::take_ownership,
+    m.def("connect", connect, "ranks"_a = nb::none(), "options"_a, nb::rv_policy::take_ownership,
           "Makes a communicator of all ranks of the job, which the launcher's variables name (kolorun, torchrun, "
           "mpirun, srun); one rank without a "
-          "launcher. Collective. Options as for Comm.");
+          "launcher. ranks: of these alone, in this order; only they call it. Collective. Options as for Comm.");
     m.def("init_all", init_all, "size"_a, "options"_a,
           "All ranks of a communicator in this process: a list of them.");
     m.def("join", join, "id"_a, "rank"_a, "size"_a, "options"_a, nb::rv_policy::take_ownership,

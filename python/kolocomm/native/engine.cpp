@@ -79,9 +79,10 @@ void init(Engine *self, nb::handle comm, const nb::kwargs &given)
     std::string backends;
     for (auto [key, value] : given) {
         std::string name = nb::cast<std::string>(key);
-        bool found = name == "backends" || name == "autotune";
+        bool found = name == "backends" || name == "autotune" || name == "group_fusion";
         if (name == "backends") backends = nb::cast<std::string>(value), config.backends = backends.c_str();
         if (name == "autotune") config.autotune = nb::cast<bool>(value);
+        if (name == "group_fusion") config.group_fusion = nb::cast<bool>(value);
         for (const Option &o : options)
             if (name == o.name) config.*o.field = nb::cast<int64_t>(value), found = true;
         if (!found) refuse(words("there is no option %s of an engine", name.c_str()));
@@ -334,7 +335,7 @@ void bind_engine(nb::module_ &m)
     e.def("__init__", init, "comm"_a = nb::none(), "options"_a,
           "comm None: all ranks of the job. Options: fusion_threshold, fusion_tensor_max (bytes), cache_capacity, "
           "cycle_time_us, stall_warn_ms, "
-          "stall_limit_ms, backends, autotune.");
+          "stall_limit_ms, backends, autotune, group_fusion.");
     e.def_prop_ro("rank", [](Engine &g) { return g.place.rank; });
     e.def_prop_ro("size", [](Engine &g) { return g.place.size; });
     e.def_prop_ro("local_rank", [](Engine &g) { return g.place.local_rank; });

@@ -23,6 +23,8 @@ struct State {
     std::vector<Buffer> buffers;
     nb::object fn, self, changed; // changed: the exception that a commit raises when the ranks change
     bool running = false;
+    kolo_status_t result = KOLO_OK; // of enter(), until next() has it
+    bool entered = false;
 };
 
 kolo_state_t get(State &s)
@@ -68,6 +70,41 @@ bool run_state(nb::handle self, nb::object fn)
     raise_remembered();
     if (status != KOLO_IN_PROGRESS) check(status);
     return status == KOLO_OK;
+}
+
+// In a loop: gets in. What fails is told by the first next().
+void enter(State &s)
+{
+    kolo_state_t handle = get(s);
+    s.result = unlocked([&] { return kolo_state_enter(handle); });
+    s.entered = true;
+    raise_remembered();
+}
+
+// True: another round; False: all is done; None: the launcher removed this process.
+nb::object next(State &s, nb::object error)
+{
+    kolo_state_t handle = get(s);
+    int again = 0;
+    kolo_status_t status = s.entered ? s.result : KOLO_OK;
+    s.entered = false;
+    bool own = false; // of the program: it is raised again when the others have been told
+    if (!error.is_none()) {
+        int code =
+            nb::hasattr(error, "code") && nb::hasattr(error, "ranks") ? nb::cast<int>(error.attr("code")) : 0;
+        bool loss = code == KOLO_ERR_REMOTE || code == KOLO_ERR_ABORTED || code == KOLO_ERR_REVOKED;
+        own = !loss && !nb::isinstance(error, s.changed);
+        status = loss ? (kolo_status_t)code : own ? KOLO_ERR_INVALID_USAGE : KOLO_IN_PROGRESS;
+    }
+    status = unlocked([&] { return kolo_state_next(handle, status, &again); });
+    if (own) {
+        PyErr_SetObject((PyObject *)Py_TYPE(error.ptr()), error.ptr());
+        throw nb::python_error();
+    }
+    raise_remembered();
+    if (status == KOLO_IN_PROGRESS) return nb::none();
+    check(status);
+    return nb::bool_(again != 0);
 }
 
 void commit(State &s)
@@ -124,6 +161,38 @@ void bind_state(nb::module_ &m)
             "Remote, Aborted, Revoked and RanksChange that "
             "leave fn are such changes; any other exception ends the job on this rank and is raised here. False: "
             "the launcher removed this process.")
+        .def("enter", enter,
+             "Instead of run(): waits for the other ranks, or for a place among them. What fails is raised by the "
+             "first next(). rounds() calls both.")
+        .def("next", next, "error"_a = nb::none(),
+             "After enter(), and after each round with the exception that ended it: does what is due before the "
+             "next "
+             "round. True: another round; False: all is done; None: the launcher removed this process. Exceptions "
+             "that "
+             "are no change of the ranks end the job on this rank and are raised again.")
+        .def(
+            "put",
+            [](State &s, const std::string &name, nb::handle data) {
+                if (data.is_none()) return check(kolo_state_put(get(s), name.c_str(), nullptr, 0));
+                Py_buffer view;
+                if (PyObject_GetBuffer(data.ptr(), &view, PyBUF_C_CONTIGUOUS) != 0) throw nb::python_error();
+                kolo_status_t status = kolo_state_put(get(s), name.c_str(), view.buf, (size_t)view.len);
+                PyBuffer_Release(&view);
+                check(status);
+            },
+            "name"_a, "data"_a.none(),
+            "Makes a copy of data (bytes, or anything with a buffer) the value of this name, of any size: part of "
+            "the "
+            "next commit. For the first time before run(), on all ranks in the same order among all names.")
+        .def(
+            "get",
+            [](State &s, const std::string &name) {
+                const void *data;
+                size_t bytes;
+                check(kolo_state_get(get(s), name.c_str(), &data, &bytes));
+                return nb::bytes(data ? data : "", bytes);
+            },
+            "name"_a, "The value of this name as bytes: what was put last, or what the last restore brought back.")
         .def("commit", commit,
              "Saves the arrays as the newest commit. Collective, inside run(). Raises RanksChange, which fn lets "
              "pass, when ranks are to change.")

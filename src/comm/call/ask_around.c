@@ -24,6 +24,9 @@ static void answer(void *arg, kolo_finding_t *mine)
     kolo_verdict_rank_t last;
     mine->recorded = true;
     mine->failed = (kolo_status_t)__atomic_load_n(&body->track.record.at->head.status, __ATOMIC_RELAXED);
+    kolo_record_callback_t callback = kolo_record_callback_read(body->track.record.at);
+    mine->callback = callback.which;
+    mine->callback_ns = callback.since_ns ? kolo_now_ns() - callback.since_ns : 0; /* the coarse clock is behind */
     size_t n = kolo_record_ops(body->track.record.at, ops, body->gpu.device < 0 ? KOLO_SURVEY_OPS : LOOK_BACK);
     kolo_verdict_take(&last, ops, n, kolo_now_ns());
     uint32_t from = last.nops > KOLO_SURVEY_OPS ? last.nops - KOLO_SURVEY_OPS : 0;
@@ -64,6 +67,8 @@ static void take(const kolo_body_t *body, const kolo_finding_t *f, kolo_verdict_
 {
     const kolo_peer_card_t *card = &body->member.peers[f->rank];
     *v = (kolo_verdict_rank_t){.rank = f->rank, .pid = card->pid, .failed = f->failed, .nops = f->nops};
+    v->callback = f->callback;
+    v->callback_ns = f->callback_ns;
     snprintf(v->host, sizeof v->host, "%.31s", card->host_name);
     v->presence = f->recorded ? KOLO_RANK_HEARD : KOLO_RANK_UNRECORDED;
     if (!f->heard) look_for(body, v);

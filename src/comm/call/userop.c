@@ -31,6 +31,7 @@ static kolo_status_t add(kolo_comm_t comm, const kolo_reducer_t *reducer, int nu
         int this = KOLO_OP_BUILTIN_COUNT + i;
         if (body->user.ops[i].used || (number ? this != number : agrees(this))) continue;
         body->user.ops[i] = (kolo_user_op_t){true, reducer->type, *reducer};
+        if (!number) body->user.ops[i].reducer.noted = body->track.record.at; /* a function of the user's */
         *op = (kolo_op_t)this;
         status = KOLO_OK;
     }

@@ -25,11 +25,12 @@
 #define BUSY_MS  25
 #define LEAST_MS 5
 
+/* For a thread of its own, which can wait for answers as the progress thread cannot. KOLO_OK: only a warning. */
 typedef struct {
     kolo_body_t *body;
     kolo_status_t status;
     char text[KOLO_ERROR_TEXT_BYTES];
-} failure_t;
+} errand_t;
 
 static void describe(const kolo_body_t *body, const kolo_exec_waits_t *w, char *buf, size_t bytes)
 {
@@ -44,19 +45,26 @@ static void describe(const kolo_body_t *body, const kolo_exec_waits_t *w, char *
                       w->on[i].room ? "room at" : "data from", kolo_device_levels_rank(body, w->on[i].rank));
 }
 
-/* Asks around as the rank's own thread would, if that is not inside: both would wait for answers. */
-static void ask_around(kolo_body_t *body)
+static void warn_of(const char *waits, const char *whose_fault)
 {
+    kolo_warn("wait", "still waiting: %s%s%s", waits, *whose_fault ? "; " : "", whose_fault);
+}
+
+/* Asks around as the rank's own thread would, if that is not inside: both would wait for answers. */
+static void ask_around(const errand_t *errand)
+{
+    kolo_body_t *body = errand->body;
     kolo_comm_t h = body->handle;
     uint64_t ticket;
-    char text[KOLO_ERROR_TEXT_BYTES];
-    if (atomic_load(&h->done) != atomic_load(&h->tickets)) return;
-    snprintf(text, sizeof text, "%s", kolo_error_text());
-    bool drawn = kolo_ticket_draw(h, &ticket) == KOLO_OK;
+    char why[500] = "";
+    bool alone = atomic_load(&h->done) == atomic_load(&h->tickets) && !body->levels.owner;
+    bool drawn = alone && kolo_ticket_draw(h, &ticket) == KOLO_OK;
     bool turn = drawn && kolo_ticket_wait(h, ticket) == KOLO_OK;
-    kolo_fail(KOLO_ERR_TIMEOUT, "%s", text);
-    if (turn) kolo_ask_around_time_out(body);
+    kolo_fail(errand->status, "%s", errand->text);
+    if (turn && errand->status == KOLO_ERR_TIMEOUT) kolo_ask_around_time_out(body);
+    if (turn && errand->status == KOLO_OK) kolo_ask_around_stalled(body, why, sizeof why);
     if (drawn) kolo_ticket_end(h, ticket);
+    if (errand->status == KOLO_OK) warn_of(errand->text, why);
 }
 
 /* Of a part it is the whole that fails. */
@@ -68,33 +76,40 @@ static void fail_whole(kolo_body_t *body, kolo_status_t status)
     if (body->levels.owner) kolo_device_cancel(whole);
 }
 
-static void *fail_in_background(void *arg)
+static void *run_errand(void *arg)
 {
-    failure_t *f = arg;
-    kolo_body_t *body = f->body;
-    kolo_fail(f->status, "%s", f->text);
-    if (f->status == KOLO_ERR_TIMEOUT && !body->levels.owner) ask_around(body);
-    fail_whole(body, f->status);
-    free(f);
+    errand_t *errand = arg;
+    kolo_body_t *body = errand->body;
+    kolo_fail(errand->status, "%s", errand->text);
+    if (errand->status == KOLO_ERR_TIMEOUT || errand->status == KOLO_OK) ask_around(errand);
+    if (errand->status != KOLO_OK) fail_whole(body, errand->status);
+    free(errand);
     atomic_fetch_sub(&body->gpu.watch.sent, 1);
     kolo_handle_leave(body->handle);
     return NULL;
 }
 
-/* The progress thread cannot wait for answers. */
+/* Returns false where no thread is to be had. */
+static bool send_errand(kolo_body_t *body, kolo_status_t status, const char *text)
+{
+    errand_t *errand = atomic_load(&body->gpu.watch.alone) ? NULL : malloc(sizeof *errand);
+    if (!errand) return false;
+    *errand = (errand_t){.body = body, .status = status};
+    snprintf(errand->text, sizeof errand->text, "%s", text);
+    atomic_fetch_add(&body->gpu.watch.sent, 1);
+    if (kolo_body_background(body, run_errand, errand) == KOLO_OK) return true;
+    atomic_fetch_sub(&body->gpu.watch.sent, 1);
+    free(errand);
+    return false;
+}
+
 static void fail(kolo_body_t *body, kolo_status_t status)
 {
+    char text[KOLO_ERROR_TEXT_BYTES];
     body->gpu.watch.told = true;
-    failure_t *f = atomic_load(&body->gpu.watch.alone) ? NULL : malloc(sizeof *f);
-    if (f) {
-        *f = (failure_t){.body = body, .status = status};
-        snprintf(f->text, sizeof f->text, "%s", kolo_error_text());
-        atomic_fetch_add(&body->gpu.watch.sent, 1);
-        if (kolo_body_background(body, fail_in_background, f) == KOLO_OK) return;
-        atomic_fetch_sub(&body->gpu.watch.sent, 1);
-        kolo_fail(status, "%s", f->text);
-        free(f);
-    }
+    snprintf(text, sizeof text, "%s", kolo_error_text());
+    if (send_errand(body, status, text)) return;
+    kolo_fail(status, "%s", text);
     fail_whole(body, status);
 }
 
@@ -130,7 +145,7 @@ static void warn(kolo_body_t *body, const kolo_exec_waits_t *w, uint64_t waited_
     char text[512], words[600];
     describe(body, w, text, sizeof text);
     kolo_wait_words(text, waited_ns, words, sizeof words);
-    kolo_warn("wait", "still waiting: %s", words);
+    if (atomic_load(&body->gpu.watch.sent) || !send_errand(body, KOLO_OK, words)) warn_of(words, "");
 }
 
 /* For kolo-top, and for ranks that ask around. */

@@ -114,6 +114,7 @@ static void finish(struct kolo_request *r, kolo_status_t status, char *text)
     r->messages = NULL;
     r->status = status;
     r->text = text;
+    if (m->noted) kolo_tagged_show(m, kolo_now_ns()); /* who looks now is not told of what is over */
     kolo_gate_open(&kolo_tagged_gate);
 }
 

@@ -5,11 +5,13 @@
  */
 #include "base/clock.h"
 #include "comm/tagged/tagged.h"
+#include "diag/diag.h"
 
 #include <stdio.h>
 #include <sys/epoll.h>
 
 #define VERDICT_MS 10000 /* for the word of who was lost, when a connection has ended */
+#define ALONE_MS   2000  /* for streams of ranks that have left and were never met */
 
 /* ---- streams ---- */
 
@@ -74,12 +76,38 @@ static bool may_have_left(const kolo_tagged_peer_t *p, bool sends)
     return sends || p->in.ended || p->in.port.socket.fd < 0;
 }
 
+/* Tells for a receive from any source whether somebody can still send. kolo_oob_check_peer() knows of a farewell,
+ * which follows all that was sent; of a rank that was never met it is only known that it leaves. */
+static kolo_status_t check_all(const struct kolo_request *r, uint64_t now)
+{
+    kolo_tagged_t *m = r->messages;
+    const kolo_body_t *body = m->body;
+    char words[KOLO_TAGGED_WORDS_BYTES], text[KOLO_ERROR_TEXT_BYTES];
+    bool certain = true;
+    if (body->nranks == 1) return KOLO_OK;
+    for (int rank = 0; rank < body->nranks; rank++) {
+        if (rank == body->rank) continue;
+        if (m->peers[rank] && !may_have_left(m->peers[rank], false)) return KOLO_OK;
+        certain = certain && kolo_oob_check_peer(body->oob, rank, "receiving from it") != KOLO_OK;
+    }
+    if (!certain && !kolo_diag_all_left(body->oob)) return KOLO_OK;
+    if (m->alone_ns == 0) m->alone_ns = now;
+    if (!certain && now - m->alone_ns < ALONE_MS * KOLO_NS_PER_MS) return KOLO_OK;
+    kolo_tagged_describe(r, words, sizeof words);
+    snprintf(text, sizeof text, "%s", certain ? kolo_error_text() : "");
+    return kolo_fail(
+        KOLO_ERR_REMOTE,
+        "%s: all %d other ranks have left or are lost, so nobody can send it; it was not sent before%s%.300s",
+        words, body->nranks - 1, text[0] ? ". Of the last of them: " : "", text);
+}
+
 static kolo_status_t check_peer(const struct kolo_request *r, uint64_t now)
 {
     kolo_tagged_t *m = r->messages;
     int rank = r->incoming ? r->incoming->peer->rank : r->peer;
     char words[KOLO_TAGGED_WORDS_BYTES];
-    if (rank < 0 || rank == m->body->rank || !m->peers[rank]) return KOLO_OK;
+    if (rank < 0) return check_all(r, now);
+    if (rank == m->body->rank || !m->peers[rank]) return KOLO_OK;
     const kolo_tagged_peer_t *p = m->peers[rank];
     if (may_have_left(p, r->sends)) {
         kolo_status_t status =
@@ -134,5 +162,6 @@ void kolo_tagged_look(kolo_tagged_t *m, uint64_t now)
         else if (r->deadline_ns)
             due = due ? KOLO_MIN(due, r->deadline_ns) : r->deadline_ns;
     }
+    kolo_tagged_show(m, now);
     if (m->open) kolo_courier_expect(due);
 }

@@ -139,7 +139,9 @@ struct kolo_tagged {
     struct kolo_request *open;     /* not complete */
     size_t nopen;
     uint64_t numbers;
-    bool leaving; /* nothing more will be sent */
+    bool leaving;      /* nothing more will be sent */
+    uint64_t alone_ns; /* since when all others are known to have left, or to be lost; 0: they are not */
+    bool noted;        /* kolo-top is shown a wait */
 };
 
 /* ---- courier.c ---- all but the first two with the lock held */
@@ -186,6 +188,8 @@ void kolo_tagged_look(kolo_tagged_t *messages, uint64_t now_ns);
 /* ---- words.c ---- for errors: of a request that has waited too long; and who has sent it to whom */
 void kolo_tagged_fail_late(const struct kolo_request *r, uint64_t now_ns);
 void kolo_tagged_describe(const struct kolo_request *r, char *buf, size_t bytes);
+/* Shows the request that has waited longest in kolo-top, or takes it away. */
+void kolo_tagged_show(kolo_tagged_t *messages, uint64_t now_ns);
 
 /* ---- send.c ---- */
 void kolo_tagged_send(struct kolo_request *r);

@@ -8,7 +8,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#define NAMED 4 /* messages that nobody has asked for, in one text */
+#define NAMED    4   /* messages that nobody has asked for, in one text */
+#define SHOWN_MS 500 /* after which a wait is shown */
 
 static void put_source(int rank, char *buf, size_t bytes)
 {
@@ -80,4 +81,30 @@ void kolo_tagged_fail_late(const struct kolo_request *r, uint64_t now)
         put_receive(r, state, sizeof state);
     kolo_fail(KOLO_ERR_TIMEOUT, "%s: not complete after %.1f s, its time limit; %s", words,
               (double)(now - r->since_ns) / 1e9, state);
+}
+
+void kolo_tagged_show(kolo_tagged_t *m, uint64_t now)
+{
+    const struct kolo_request *oldest = NULL;
+    char state[KOLO_TAGGED_WORDS_BYTES], source[32], text[KOLO_RECORD_NOTE_TEXT];
+    for (const struct kolo_request *r = m->open; r; r = r->next_open)
+        if (!oldest || r->since_ns < oldest->since_ns) oldest = r;
+    if (!oldest || now < oldest->since_ns + SHOWN_MS * KOLO_NS_PER_MS) {
+        if (m->noted) kolo_record_note_wait(m->body->track.record.at, 0, false, "");
+        m->noted = false;
+        return;
+    }
+    put_source(oldest->peer, source, sizeof source);
+    if (oldest->sends)
+        put_send(oldest, state, sizeof state);
+    else
+        put_receive(oldest, state, sizeof state);
+    int n = snprintf(text, sizeof text, "rank %d waits %.1f s %s a message with tag %llu %s %s", m->body->rank,
+                     (double)(now - oldest->since_ns) / 1e9, oldest->sends ? "to send" : "for",
+                     (unsigned long long)oldest->tag, oldest->sends ? "to" : "from", source);
+    if (m->nopen > 1 && n > 0 && (size_t)n < sizeof text)
+        n += snprintf(text + n, sizeof text - (size_t)n, ", and for %zu more", m->nopen - 1);
+    if (n > 0 && (size_t)n < sizeof text) snprintf(text + n, sizeof text - (size_t)n, ": %.250s", state);
+    kolo_record_note_wait(m->body->track.record.at, oldest->since_ns, true, text);
+    m->noted = true;
 }

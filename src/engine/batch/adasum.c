@@ -240,7 +240,7 @@ kolo_status_t kolo_adasum(kolo_set_t *s, kolo_response_t *const *batch, size_t n
     x.ends = (size_t *)(x.others + n * PRODUCTS);
     x.theirs = (char *)(x.ends + n);
     for (size_t i = 0; i < n; i++) {
-        const kolo_request_t *q = &batch[i]->request;
+        const kolo_tensor_request_t *q = &batch[i]->request;
         count += (size_t)kolo_shape_elements(q->shape, q->ndims, 0, x.elem);
         x.ends[i] = count;
     }

@@ -165,7 +165,7 @@ static kolo_status_t place_on_gpu(struct kolo_tensor_engine *e, const kolo_tenso
                                   kolo_entry_t *entry, const char *what)
 {
     int none = -1, number = entry->use->number;
-    const kolo_request_t *q = &entry->request;
+    const kolo_tensor_request_t *q = &entry->request;
     size_t elem = kolo_type_size(q->type);
     const void *bad = (uintptr_t)entry->input % elem ? entry->input : entry->output;
     if ((uintptr_t)bad % elem) /* a kernel that meets it would take the whole process's GPU away */

@@ -28,7 +28,7 @@ static void report(struct kolo_tensor_engine *e, const kolo_entry_t *entry, kolo
     if (atomic_load(&d->failed)) return;
     d->failure = status;
     snprintf(d->failure_text, sizeof d->failure_text, "engine: the input of %s never came to be: device %d: %.400s",
-             kolo_request_title(&entry->request, title, sizeof title), entry->use ? entry->use->number : -1,
+             kolo_tensor_request_title(&entry->request, title, sizeof title), entry->use ? entry->use->number : -1,
              kolo_error_text());
     atomic_store(&d->failed, true);
     kolo_engine_kick(e);

@@ -35,9 +35,10 @@ static bool may_fuse(const kolo_fuse_rules_t *rules, const kolo_response_t *r, i
 }
 
 /* Tells whether both may be in one operation. Scales and shapes are each tensor's own. */
-static bool is_alike(const kolo_response_t *a, const kolo_response_t *b)
+static bool is_alike(const kolo_fuse_rules_t *rules, const kolo_response_t *a, const kolo_response_t *b)
 {
-    const kolo_request_t *x = &a->request, *y = &b->request;
+    const kolo_tensor_request_t *x = &a->request, *y = &b->request;
+    if (rules->groups_apart && x->group != y->group) return false;
     return x->work == y->work && x->type == y->type && x->op == y->op && a->device == b->device;
 }
 
@@ -71,7 +72,7 @@ static size_t take_batch(const kolo_fuse_rules_t *rules, kolo_response_t **left,
         kolo_response_t *r = left[i];
         int64_t more = open ? bytes_of(rules, r) : 0;
         if (open && is_wall(r)) open = false;
-        if (open && may_fuse(rules, r, more) && is_alike(r, first) && bytes + more <= rules->threshold) {
+        if (open && may_fuse(rules, r, more) && is_alike(rules, r, first) && bytes + more <= rules->threshold) {
             bytes += more;
             b->responses[(*at)++] = r;
             continue;

@@ -12,6 +12,7 @@
 typedef struct {
     int64_t threshold, tensor_max; /* bytes: of a batch, of a tensor in one of several */
     int nranks;                    /* of the set */
+    bool groups_apart;             /* no batch has tensors of two groups, or of a group and of none */
 } kolo_fuse_rules_t;
 typedef struct {
     kolo_response_t **responses; /* in the order of their batches */

@@ -28,23 +28,26 @@ static kolo_work_t work_of(char letter)
 
 /* One letter per response: f float32, h float16, m float32 with max, g all_gather, G on GPUs, s reduce_scatter,
  * t with max, b broadcast, B barrier, e error; a digit is its size in elements times ten, for g of each of two
- * ranks. "f1 h2": the batches come back as "f1+f3 | h2". */
+ * ranks. Upper case X and Y: like f, of two groups. "f1 h2": the batches come back as "f1+f3 | h2". */
+static bool groups_apart;
+
 static void expect_batches(int64_t threshold, int64_t tensor_max, const char *in, const char *want)
 {
     kolo_response_t r[32];
     kolo_response_t *all[32];
     kolo_batches_t b = {NULL, NULL, 0, 0};
-    kolo_fuse_rules_t rules = {threshold, tensor_max, 2};
+    kolo_fuse_rules_t rules = {threshold, tensor_max, 2, groups_apart};
     int64_t rows[32][2];
     char got[300] = "";
     size_t n = 0, at = 0;
     memset(r, 0, sizeof r);
     for (const char *p = in; *p; p += p[2] ? 3 : 2, n++) {
-        kolo_request_t *q = &r[n].request;
+        kolo_tensor_request_t *q = &r[n].request;
         q->type = *p == 'h' ? KOLO_FLOAT16 : KOLO_FLOAT32;
         q->op = *p == 'm' || *p == 't' ? KOLO_MAX : KOLO_SUM;
         q->work = work_of(*p);
         q->ndims = 1;
+        q->group = *p == 'X' ? 7 : *p == 'Y' ? 8 : 0;
         q->shape[0] = 10 * (p[1] - '0');
         rows[n][0] = rows[n][1] = q->shape[0];
         r[n].rows = q->work == KOLO_WORK_ALL_GATHER ? rows[n] : NULL;
@@ -102,6 +105,16 @@ static void the_look_ahead_is_bounded(void **state)
     expect_batches(260, 1000, "f1 h9 f1", "f1+f1 | h9");
 }
 
+static void groups_stay_apart_where_that_is_wished(void **state)
+{
+    (void)state;
+    expect_batches(1000, 1000, "X1 f1 Y1 X2 f2 Y2", "X1+f1+Y1+X2+f2+Y2");
+    groups_apart = true;
+    expect_batches(1000, 1000, "X1 f1 Y1 X2 f2 Y2", "X1+X2 | f1+f2 | Y1+Y2");
+    expect_batches(80, 1000, "X1 X1 X1 Y1", "X1+X1 | X1 | Y1"); /* the threshold holds as ever */
+    groups_apart = false;
+}
+
 static void nothing_passes_a_barrier(void **state)
 {
     (void)state;
@@ -116,13 +129,13 @@ static void batches_do_not_depend_on_the_rank(void **state)
     for (int rank = 0; rank < 2; rank++) {
         kolo_response_t r[3], *all[3] = {&r[0], &r[1], &r[2]};
         kolo_batches_t b = {NULL, NULL, 0, 0};
-        const kolo_fuse_rules_t rules = {300, 200, 2};
+        const kolo_fuse_rules_t rules = {300, 200, 2, false};
         memset(r, 0, sizeof r);
         for (int i = 0; i < 3; i++) {
-            r[i].request = (kolo_request_t){.work = i == 1 ? KOLO_WORK_ALL_GATHER : KOLO_WORK_ALL_REDUCE,
-                                            .type = KOLO_FLOAT32,
-                                            .ndims = 1,
-                                            .shape = {i == 1 ? rows[rank] : 10}};
+            r[i].request = (kolo_tensor_request_t){.work = i == 1 ? KOLO_WORK_ALL_GATHER : KOLO_WORK_ALL_REDUCE,
+                                                   .type = KOLO_FLOAT32,
+                                                   .ndims = 1,
+                                                   .shape = {i == 1 ? rows[rank] : 10}};
             r[i].rows = i == 1 ? rows : NULL;
         }
         assert_int_equal(kolo_fuse(&rules, all, 3, &b), KOLO_OK);
@@ -135,9 +148,13 @@ static void batches_do_not_depend_on_the_rank(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(like_goes_with_like),          cmocka_unit_test(parts_go_with_parts_of_the_same_operation),
-        cmocka_unit_test(the_threshold_bounds_a_batch), cmocka_unit_test(the_look_ahead_is_bounded),
-        cmocka_unit_test(nothing_passes_a_barrier),     cmocka_unit_test(batches_do_not_depend_on_the_rank),
+        cmocka_unit_test(like_goes_with_like),
+        cmocka_unit_test(parts_go_with_parts_of_the_same_operation),
+        cmocka_unit_test(the_threshold_bounds_a_batch),
+        cmocka_unit_test(the_look_ahead_is_bounded),
+        cmocka_unit_test(groups_stay_apart_where_that_is_wished),
+        cmocka_unit_test(nothing_passes_a_barrier),
+        cmocka_unit_test(batches_do_not_depend_on_the_rank),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -90,7 +90,7 @@ kolo_status_t kolo_native_result(struct kolo_tensor_engine *e, const kolo_flight
 
 bool kolo_native_may(const kolo_set_t *s, const kolo_response_t *r)
 {
-    const kolo_request_t *q = &r->request;
+    const kolo_tensor_request_t *q = &r->request;
     bool reduces = q->work == KOLO_WORK_ALL_REDUCE || q->work == KOLO_WORK_REDUCE_SCATTER;
     if (reduces && (q->type > KOLO_FLOAT8_E5M2 || (q->op > KOLO_AVG && q->op < KOLO_OP_BUILTIN_COUNT)))
         return false;                                   /* NCCL and packing do not; through host memory */
@@ -101,10 +101,10 @@ bool kolo_native_may(const kolo_set_t *s, const kolo_response_t *r)
 /* What backends choose by; the same on all ranks. */
 static kolo_need_t need_of(const kolo_set_t *s, kolo_response_t *const *batch, size_t n)
 {
-    const kolo_request_t *q = &batch[0]->request;
+    const kolo_tensor_request_t *q = &batch[0]->request;
     kolo_need_t need = {q->work, q->type, q->op, KOLO_MEMORY_DEVICE, 0};
     for (size_t i = 0; i < n; i++) {
-        const kolo_request_t *r = &batch[i]->request;
+        const kolo_tensor_request_t *r = &batch[i]->request;
         size_t elem = kolo_type_size(r->type);
         int64_t rows = batch[i]->rows ? 0 : 1;
         for (int k = 0; batch[i]->rows && k < s->size; k++) rows += batch[i]->rows[k];

@@ -14,7 +14,7 @@ static size_t *table(const kolo_set_t *s, int i)
     return s->engine->counts + (size_t)i * (size_t)s->size;
 }
 
-static size_t align_of(const kolo_set_t *s, const kolo_request_t *q)
+static size_t align_of(const kolo_set_t *s, const kolo_tensor_request_t *q)
 {
     return s->engine->native ? NATIVE_ALIGN / kolo_type_size(q->type) : 1;
 }
@@ -22,7 +22,7 @@ static size_t align_of(const kolo_set_t *s, const kolo_request_t *q)
 /* Lists one piece in each rank's part, whoever's buffer it is. */
 static kolo_backend_pieces_t pieces_of_all(const kolo_set_t *s, const kolo_response_t *response)
 {
-    const kolo_request_t *q = &response->request;
+    const kolo_tensor_request_t *q = &response->request;
     kolo_backend_pieces_t p = {.n = s->size, .rows = response->rows, .align = align_of(s, q)};
     p.row = (size_t)kolo_shape_elements(q->shape, q->ndims, 1, kolo_type_size(q->type));
     p.least = q->shape[0] / s->size;
@@ -33,7 +33,7 @@ static kolo_backend_pieces_t pieces_of_all(const kolo_set_t *s, const kolo_respo
 
 kolo_backend_pieces_t kolo_pieces_of(const kolo_set_t *s, const kolo_response_t *response, bool out)
 {
-    const kolo_request_t *q = &response->request;
+    const kolo_tensor_request_t *q = &response->request;
     kolo_backend_pieces_t one = {.n = 1, .least = 1, .align = align_of(s, q)};
     if (q->work == KOLO_WORK_ALL_REDUCE) {
         one.row = (size_t)kolo_shape_elements(q->shape, q->ndims, 0, kolo_type_size(q->type));
@@ -53,7 +53,7 @@ static void add(size_t *sums, const kolo_backend_pieces_t *p, size_t unit)
 
 kolo_layout_t kolo_layout_of(const kolo_set_t *s, kolo_response_t *const *batch, size_t n)
 {
-    const kolo_request_t *q = &batch[0]->request;
+    const kolo_tensor_request_t *q = &batch[0]->request;
     size_t elem = kolo_type_size(q->type);
     bool parts = q->work != KOLO_WORK_ALL_REDUCE;
     kolo_layout_t l = {.counts = table(s, 0), .displs = table(s, 1)};
@@ -76,7 +76,7 @@ kolo_layout_t kolo_layout_of(const kolo_set_t *s, kolo_response_t *const *batch,
 
 size_t *kolo_places_of(const kolo_set_t *s, kolo_response_t *const *batch, size_t n, bool out)
 {
-    const kolo_request_t *q = &batch[0]->request;
+    const kolo_tensor_request_t *q = &batch[0]->request;
     size_t *places = table(s, 2), elem = kolo_type_size(q->type);
     places[0] = 0;
     if (q->work == KOLO_WORK_ALL_REDUCE) return places;
@@ -93,7 +93,7 @@ void kolo_places_pass(size_t *places, const kolo_backend_pieces_t *p, size_t ele
 
 void kolo_result_shape(const kolo_set_t *s, const kolo_response_t *response, int64_t *shape)
 {
-    const kolo_request_t *q = &response->request;
+    const kolo_tensor_request_t *q = &response->request;
     memcpy(shape, q->shape, sizeof q->shape);
     if (q->work == KOLO_WORK_REDUCE_SCATTER) shape[0] = q->shape[0] / s->size + (s->rank < q->shape[0] % s->size);
     if (q->work != KOLO_WORK_ALL_GATHER) return;

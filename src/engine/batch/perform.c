@@ -137,7 +137,7 @@ static void traced(kolo_set_t *s, kolo_response_t *const *batch, size_t n, int w
 }
 
 /* What has just been done, and by whom. */
-static int operation_of(const kolo_set_t *s, const kolo_request_t *q)
+static int operation_of(const kolo_set_t *s, const kolo_tensor_request_t *q)
 {
     if (q->op == KOLO_ADASUM && q->work == KOLO_WORK_ALL_REDUCE) return KOLO_DO_ADASUM;
     return KOLO_DO_MOVE(s->engine->backend_ran, q->work);
@@ -150,7 +150,7 @@ static size_t scratch_at(size_t bytes)
 }
 
 /* What the operator needs behind that many bytes. */
-static size_t extra_of(kolo_set_t *s, const kolo_request_t *q, size_t count, size_t bytes, size_t ntensors)
+static size_t extra_of(kolo_set_t *s, const kolo_tensor_request_t *q, size_t count, size_t bytes, size_t ntensors)
 {
     if (q->op != KOLO_ADASUM) return 0;
     return scratch_at(bytes) - bytes + kolo_adasum_scratch(s, count, kolo_type_size(q->type), ntensors);
@@ -171,7 +171,7 @@ typedef struct {
 
 static kolo_status_t all_reduce(kolo_set_t *s, const batch_t *b, const operands_t *o)
 {
-    const kolo_request_t *q = &b->responses[0]->request;
+    const kolo_tensor_request_t *q = &b->responses[0]->request;
     double unused = 1.0;
     kolo_op_t op = kolo_reduction_of(s, q->op, &unused);
     size_t bytes = o->count * kolo_type_size(q->type);
@@ -189,7 +189,7 @@ static kolo_status_t all_reduce(kolo_set_t *s, const batch_t *b, const operands_
 static kolo_status_t reduce_nothing(kolo_set_t *s, const batch_t *b)
 {
     const kolo_response_t *r = b->responses[0];
-    const kolo_request_t *q = &r->request;
+    const kolo_tensor_request_t *q = &r->request;
     size_t count = count_of(r), used = count * kolo_type_size(q->type), extra = 0;
     double factor = 1.0;
     kolo_op_t op = kolo_reduction_of(s, q->op, &factor);
@@ -212,7 +212,7 @@ static kolo_status_t reduce_alone(kolo_set_t *s, const batch_t *b)
     kolo_response_t *const *batch = b->responses;
     const kolo_response_t *r = batch[0];
     kolo_entry_t *entry = r->entry;
-    const kolo_request_t *q = &r->request;
+    const kolo_tensor_request_t *q = &r->request;
     size_t count = count_of(r);
     double factor = q->postscale;
     (void)kolo_reduction_of(s, q->op, &factor);
@@ -260,14 +260,14 @@ static size_t count_all(const batch_t *b)
 /* ahead: while the one before it is reduced. */
 static kolo_status_t begin(kolo_set_t *s, batch_t *b, bool ahead)
 {
-    const kolo_request_t *q = &b->responses[0]->request;
+    const kolo_tensor_request_t *q = &b->responses[0]->request;
     size_t count = count_all(b), extra = extra_of(s, q, count, count * kolo_type_size(q->type), b->n);
     return kolo_fusion_begin(s, b->responses, b->n, extra, ahead, &b->flight);
 }
 
 static kolo_status_t run_packed(kolo_set_t *s, batch_t *b, void *packed, size_t bytes)
 {
-    const kolo_request_t *q = &b->responses[0]->request;
+    const kolo_tensor_request_t *q = &b->responses[0]->request;
     if (q->work != KOLO_WORK_ALL_REDUCE) return kolo_perform_packed(s, b->responses, b->n, packed);
     KOLO_TALLY(s->engine->tally.packed_bytes, bytes);
     KOLO_TALLY(s->engine->tally.reduced_bytes, bytes);

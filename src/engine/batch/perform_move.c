@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static size_t elements_from(const kolo_request_t *q, int dim)
+static size_t elements_from(const kolo_tensor_request_t *q, int dim)
 {
     return (size_t)kolo_shape_elements(q->shape, q->ndims, dim, kolo_type_size(q->type));
 }
@@ -45,7 +45,7 @@ static kolo_status_t note_parts(const kolo_set_t *s, kolo_entry_t *entry, const 
     return KOLO_OK;
 }
 
-static kolo_need_t need_of(const kolo_set_t *s, const kolo_request_t *q, size_t elements)
+static kolo_need_t need_of(const kolo_set_t *s, const kolo_tensor_request_t *q, size_t elements)
 {
     kolo_memory_t memory = s->engine->native ? KOLO_MEMORY_DEVICE : KOLO_MEMORY_HOST;
     return (kolo_need_t){q->work, q->type, q->op, memory, elements * kolo_type_size(q->type)};
@@ -54,7 +54,7 @@ static kolo_need_t need_of(const kolo_set_t *s, const kolo_request_t *q, size_t 
 /* Where whoever runs the operation can read this rank's input. */
 static kolo_status_t find_input(kolo_set_t *s, kolo_entry_t *entry, const void **input)
 {
-    const kolo_request_t *q = &entry->request;
+    const kolo_tensor_request_t *q = &entry->request;
     *input = entry->input;
     if (!entry->use || s->engine->native) return KOLO_OK;
     return kolo_stage_in(s, entry, elements_from(q, 0) * kolo_type_size(q->type), input);
@@ -62,7 +62,7 @@ static kolo_status_t find_input(kolo_set_t *s, kolo_entry_t *entry, const void *
 
 static kolo_status_t all_gather(kolo_set_t *s, const kolo_response_t *r, kolo_entry_t *entry)
 {
-    const kolo_request_t *q = &entry->request;
+    const kolo_tensor_request_t *q = &entry->request;
     size_t *counts = table(s, 0), *displs = table(s, 1);
     int64_t shape[KOLO_TENSOR_DIMS_MAX];
     kolo_output_t out;
@@ -87,7 +87,7 @@ static kolo_status_t all_gather(kolo_set_t *s, const kolo_response_t *r, kolo_en
 
 static kolo_status_t broadcast(kolo_set_t *s, kolo_entry_t *entry)
 {
-    const kolo_request_t *q = &entry->request;
+    const kolo_tensor_request_t *q = &entry->request;
     bool root = q->root == s->rank;
     const void *in = NULL;
     kolo_output_t out;
@@ -106,7 +106,7 @@ static kolo_status_t broadcast(kolo_set_t *s, kolo_entry_t *entry)
 
 static kolo_status_t all_to_all(kolo_set_t *s, const kolo_response_t *response, kolo_entry_t *entry)
 {
-    const kolo_request_t *q = &entry->request;
+    const kolo_tensor_request_t *q = &entry->request;
     size_t row = elements_from(q, 1);
     int64_t shape[KOLO_TENSOR_DIMS_MAX], *mine = s->engine->splits, *theirs = s->engine->splits + s->size;
     kolo_output_t out;
@@ -141,7 +141,7 @@ static kolo_status_t all_to_all(kolo_set_t *s, const kolo_response_t *response, 
 
 static kolo_status_t reduce_scatter(kolo_set_t *s, kolo_entry_t *entry)
 {
-    const kolo_request_t *q = &entry->request;
+    const kolo_tensor_request_t *q = &entry->request;
     size_t row = elements_from(q, 1), total = elements_from(q, 0), *counts = table(s, 0);
     int64_t rows = q->shape[0], shape[KOLO_TENSOR_DIMS_MAX];
     double factor = q->postscale;
@@ -179,7 +179,7 @@ static kolo_status_t reduce_scatter(kolo_set_t *s, kolo_entry_t *entry)
 
 kolo_status_t kolo_perform_packed(kolo_set_t *s, kolo_response_t *const *batch, size_t n, void *packed)
 {
-    const kolo_request_t *q = &batch[0]->request;
+    const kolo_tensor_request_t *q = &batch[0]->request;
     bool gathers = q->work == KOLO_WORK_ALL_GATHER;
     for (size_t i = 0; i < n; i++) {
         if (!batch[i]->entry) return kolo_perform_move(s, batch[i]);

@@ -57,7 +57,7 @@ static group_t *find_group(const kolo_cache_t *cache, uint64_t number)
     return (group_t *)kolo_names_find(&cache->groups, &like);
 }
 
-static kolo_status_t enter_group(kolo_cache_t *cache, const kolo_request_t *request, group_t **out)
+static kolo_status_t enter_group(kolo_cache_t *cache, const kolo_tensor_request_t *request, group_t **out)
 {
     group_t *g = find_group(cache, request->group);
     if (!g) {
@@ -128,14 +128,14 @@ void kolo_cache_touch(kolo_cache_t *cache, int slot)
 
 /* ---- slots ---- */
 
-kolo_cache_found_t kolo_cache_find(const kolo_cache_t *cache, const kolo_request_t *request, int *slot)
+kolo_cache_found_t kolo_cache_find(const kolo_cache_t *cache, const kolo_tensor_request_t *request, int *slot)
 {
     kolo_name_t *found = kolo_names_find(&cache->names, &request->name);
     if (!found) return KOLO_CACHE_MISS;
     const kolo_cache_slot_t *s =
         (const kolo_cache_slot_t *)(const void *)((const char *)found - offsetof(kolo_cache_slot_t, request));
     *slot = (int)(s - cache->slots);
-    if (!kolo_request_equal(&s->request, request)) return KOLO_CACHE_INVALID;
+    if (!kolo_tensor_request_equal(&s->request, request)) return KOLO_CACHE_INVALID;
     return !s->group || s->group->cached == request->group_size ? KOLO_CACHE_HIT : KOLO_CACHE_MISS;
 }
 
@@ -166,18 +166,19 @@ static int pick_slot(kolo_cache_t *cache)
     return i;
 }
 
-static kolo_status_t fill(kolo_cache_t *cache, kolo_cache_slot_t *s, const kolo_request_t *request,
+static kolo_status_t fill(kolo_cache_t *cache, kolo_cache_slot_t *s, const kolo_tensor_request_t *request,
                           const int64_t *rows)
 {
     s->name = malloc(request->name.length + 1);
     s->rows = rows ? malloc((size_t)cache->nranks * sizeof *rows) : NULL;
     if (!s->name || (rows && !s->rows)) return kolo_fail(KOLO_ERR_NO_MEMORY, "engine: out of memory for the cache");
     if (rows) memcpy(s->rows, rows, (size_t)cache->nranks * sizeof *rows);
-    kolo_request_copy(&s->request, request, s->name);
+    kolo_tensor_request_copy(&s->request, request, s->name);
     return kolo_names_add(&cache->names, &s->request.name);
 }
 
-kolo_status_t kolo_cache_put(kolo_cache_t *cache, const kolo_request_t *request, const int64_t *rows, bool device)
+kolo_status_t kolo_cache_put(kolo_cache_t *cache, const kolo_tensor_request_t *request, const int64_t *rows,
+                             bool device)
 {
     if (cache->capacity == 0 || cache->off) return KOLO_OK;
     kolo_name_t *found = kolo_names_find(&cache->names, &request->name);

@@ -9,7 +9,7 @@
 
 typedef struct {
     bool used;
-    kolo_request_t request; /* as this rank sent it */
+    kolo_tensor_request_t request; /* as this rank sent it */
     char *name;
     int64_t *rows; /* of the response */
     bool device;   /* of the response */
@@ -33,10 +33,11 @@ void kolo_cache_fini(kolo_cache_t *cache);
 /* Off: forgets all, and keeps nothing. */
 void kolo_cache_switch(kolo_cache_t *cache, bool on);
 /* A group counts as cached when all of it is. *slot is set unless it is a miss. */
-kolo_cache_found_t kolo_cache_find(const kolo_cache_t *cache, const kolo_request_t *request, int *slot);
+kolo_cache_found_t kolo_cache_find(const kolo_cache_t *cache, const kolo_tensor_request_t *request, int *slot);
 /* Remembers an agreement; pushes the one out that was used longest ago if there is no room. Called in the same
  * order on all ranks, so that all have the same slots. */
-kolo_status_t kolo_cache_put(kolo_cache_t *cache, const kolo_request_t *request, const int64_t *rows, bool device);
+kolo_status_t kolo_cache_put(kolo_cache_t *cache, const kolo_tensor_request_t *request, const int64_t *rows,
+                             bool device);
 void kolo_cache_touch(kolo_cache_t *cache, int slot);
 void kolo_cache_erase(kolo_cache_t *cache, int slot);
 /* Takes those slots out of `bits` whose group is not in it as a whole. */

@@ -10,14 +10,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-static kolo_request_t request(const char *name, int64_t rows)
+static kolo_tensor_request_t request(const char *name, int64_t rows)
 {
-    kolo_request_t q = {.type = KOLO_FLOAT32, .prescale = 1, .postscale = 1, .ndims = 2, .shape = {rows, 3}};
+    kolo_tensor_request_t q = {.type = KOLO_FLOAT32, .prescale = 1, .postscale = 1, .ndims = 2, .shape = {rows, 3}};
     kolo_name_init(&q.name, name, (uint32_t)strlen(name));
     return q;
 }
 
-static int find(const kolo_cache_t *c, const kolo_request_t *q, kolo_cache_found_t want)
+static int find(const kolo_cache_t *c, const kolo_tensor_request_t *q, kolo_cache_found_t want)
 {
     int slot = -1;
     assert_int_equal(kolo_cache_find(c, q, &slot), want);
@@ -33,7 +33,7 @@ static void every_kind_of_work_is_remembered(void **state)
         char name[16];
         int64_t rows[2] = {4, 5};
         snprintf(name, sizeof name, "w%d", work);
-        kolo_request_t q = request(name, 4);
+        kolo_tensor_request_t q = request(name, 4);
         q.work = (kolo_work_t)work;
         find(&c, &q, KOLO_CACHE_MISS);
         assert_int_equal(kolo_cache_put(&c, &q, work == KOLO_WORK_ALL_GATHER ? rows : NULL, false), KOLO_OK);
@@ -47,12 +47,12 @@ static void every_kind_of_work_is_remembered(void **state)
 static void any_difference_is_invalid(void **state)
 {
     kolo_cache_t c;
-    kolo_request_t q = request("x", 4);
+    kolo_tensor_request_t q = request("x", 4);
     (void)state;
     assert_int_equal(kolo_cache_init(&c, 4, 1), KOLO_OK);
     assert_int_equal(kolo_cache_put(&c, &q, NULL, false), KOLO_OK);
     for (int i = 0; i < 9; i++) {
-        kolo_request_t other = q;
+        kolo_tensor_request_t other = q;
         if (i == 0) other.work = KOLO_WORK_BROADCAST;
         if (i == 1) other.type = KOLO_INT32;
         if (i == 2) other.op = KOLO_MAX;
@@ -73,7 +73,7 @@ static void any_difference_is_invalid(void **state)
 static void the_longest_unused_is_pushed_out(void **state)
 {
     kolo_cache_t c;
-    kolo_request_t a = request("a", 1), b = request("b", 1), d = request("d", 1), e = request("e", 1);
+    kolo_tensor_request_t a = request("a", 1), b = request("b", 1), d = request("d", 1), e = request("e", 1);
     (void)state;
     assert_int_equal(kolo_cache_init(&c, 2, 1), KOLO_OK);
     assert_int_equal(kolo_cache_put(&c, &a, NULL, false), KOLO_OK);
@@ -95,7 +95,7 @@ static void the_longest_unused_is_pushed_out(void **state)
 static void a_group_is_cached_as_a_whole(void **state)
 {
     kolo_cache_t c;
-    kolo_request_t a = request("a", 1), b = request("b", 1), d = request("d", 1);
+    kolo_tensor_request_t a = request("a", 1), b = request("b", 1), d = request("d", 1);
     uint64_t bits = 7;
     (void)state;
     a.group = b.group = 99;
@@ -129,7 +129,7 @@ static void the_same_order_gives_the_same_slots(void **state)
         int slot = -1, other = -2;
         s = s * 6364136223846793005ull + 1442695040888963407ull;
         snprintf(name, sizeof name, "n%d", (int)(s >> 40) % 17);
-        kolo_request_t q = request(name, (int64_t)(s >> 33) % 2), mine = q;
+        kolo_tensor_request_t q = request(name, (int64_t)(s >> 33) % 2), mine = q;
         mine.shape[0] += 10; /* another rank's first dimension */
         kolo_cache_found_t found = kolo_cache_find(&one, &q, &slot);
         assert_int_equal(found, kolo_cache_find(&two, &mine, &other));

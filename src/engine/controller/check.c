@@ -13,63 +13,63 @@
 
 /* ---- what is compared, as text: equal means equal text ---- */
 
-typedef void (*show_fn_t)(const kolo_request_t *request, char *buf, size_t bytes);
+typedef void (*show_fn_t)(const kolo_tensor_request_t *request, char *buf, size_t bytes);
 
-static void show_type(const kolo_request_t *r, char *buf, size_t bytes)
+static void show_type(const kolo_tensor_request_t *r, char *buf, size_t bytes)
 {
     snprintf(buf, bytes, "%s", kolo_type_name(r->type));
 }
 
-static void show_work(const kolo_request_t *r, char *buf, size_t bytes)
+static void show_work(const kolo_tensor_request_t *r, char *buf, size_t bytes)
 {
     snprintf(buf, bytes, "%s", kolo_work_name(r->work));
 }
 
-static void show_shape(const kolo_request_t *r, char *buf, size_t bytes)
+static void show_shape(const kolo_tensor_request_t *r, char *buf, size_t bytes)
 {
     char shape[300];
     kolo_shape_print(r->shape, r->ndims, shape, sizeof shape);
     snprintf(buf, bytes, "shape %s", shape);
 }
 
-static void show_ndims(const kolo_request_t *r, char *buf, size_t bytes)
+static void show_ndims(const kolo_tensor_request_t *r, char *buf, size_t bytes)
 {
     snprintf(buf, bytes, "%d dimension%s", r->ndims, r->ndims == 1 ? "" : "s");
 }
 
-static void show_row(const kolo_request_t *r, char *buf, size_t bytes)
+static void show_row(const kolo_tensor_request_t *r, char *buf, size_t bytes)
 {
     char shape[300];
     kolo_shape_print(r->shape + 1, r->ndims - 1, shape, sizeof shape);
     snprintf(buf, bytes, "rows of shape %s", shape);
 }
 
-static void show_prescale(const kolo_request_t *r, char *buf, size_t bytes)
+static void show_prescale(const kolo_tensor_request_t *r, char *buf, size_t bytes)
 {
     snprintf(buf, bytes, "prescale %.17g", r->prescale);
 }
 
-static void show_postscale(const kolo_request_t *r, char *buf, size_t bytes)
+static void show_postscale(const kolo_tensor_request_t *r, char *buf, size_t bytes)
 {
     snprintf(buf, bytes, "postscale %.17g", r->postscale);
 }
 
-static void show_op(const kolo_request_t *r, char *buf, size_t bytes)
+static void show_op(const kolo_tensor_request_t *r, char *buf, size_t bytes)
 {
     snprintf(buf, bytes, "operator %s", kolo_op_name(r->op));
 }
 
-static void show_root(const kolo_request_t *r, char *buf, size_t bytes)
+static void show_root(const kolo_tensor_request_t *r, char *buf, size_t bytes)
 {
     snprintf(buf, bytes, "root %d", r->root);
 }
 
-static void show_change(const kolo_request_t *r, char *buf, size_t bytes)
+static void show_change(const kolo_tensor_request_t *r, char *buf, size_t bytes)
 {
     kolo_sets_show(r, buf, bytes);
 }
 
-static void show_group(const kolo_request_t *r, char *buf, size_t bytes)
+static void show_group(const kolo_tensor_request_t *r, char *buf, size_t bytes)
 {
     if (r->group)
         snprintf(buf, bytes, "it in a group of %u tensors (%016llx)", r->group_size, (unsigned long long)r->group);
@@ -109,7 +109,7 @@ static int job_rank(const kolo_controller_t *c, int rank)
 /* "tensor x", "tensor x of process set 3" */
 static const char *title_of(const kolo_controller_t *c, const kolo_row_t *row, char *buf, size_t bytes)
 {
-    kolo_request_title(row->kinds[0].request, buf, bytes);
+    kolo_tensor_request_title(row->kinds[0].request, buf, bytes);
     size_t n = strlen(buf);
     if (c->set != 0) snprintf(buf + n, bytes - n, " of process set %d", c->set);
     return buf;
@@ -248,7 +248,7 @@ static int64_t sum_rows(const kolo_row_t *row)
 
 static bool too_large(const kolo_controller_t *c, const kolo_row_t *row, char *text, size_t bytes)
 {
-    const kolo_request_t *r = row->kinds[0].request;
+    const kolo_tensor_request_t *r = row->kinds[0].request;
     char title[KOLO_TENSOR_NAME_MAX + 48];
     int64_t shape[KOLO_TENSOR_DIMS_MAX];
     if (r->work != KOLO_WORK_ALL_GATHER && r->work != KOLO_WORK_ALL_TO_ALL) return false;

@@ -63,48 +63,51 @@ void kolo_controller_fini(kolo_controller_t *c)
     c->joined = NULL;
 }
 
-static kolo_request_t *copy_request(const kolo_request_t *request)
+static kolo_tensor_request_t *copy_request(const kolo_tensor_request_t *request)
 {
-    kolo_request_t *copy = malloc(sizeof *copy + request->name.length + 1);
+    kolo_tensor_request_t *copy = malloc(sizeof *copy + request->name.length + 1);
     if (!copy) return NULL;
-    kolo_request_copy(copy, request, (char *)(copy + 1));
+    kolo_tensor_request_copy(copy, request, (char *)(copy + 1));
     return copy;
 }
 
-static kolo_status_t out_of_memory(const kolo_request_t *request)
+static kolo_status_t out_of_memory(const kolo_tensor_request_t *request)
 {
     return kolo_fail(KOLO_ERR_NO_MEMORY, "engine: the coordinator is out of memory for tensor %s",
                      request->name.text);
 }
 
-static kolo_kind_t *find_kind(const kolo_row_t *row, const kolo_request_t *request)
+static kolo_kind_t *find_kind(const kolo_row_t *row, const kolo_tensor_request_t *request)
 {
-    if (row->nkinds == 1) return kolo_request_alike(row->kinds[0].request, request) ? &row->kinds[0] : NULL;
-    uint64_t hash = kolo_request_hash(request);
+    if (row->nkinds == 1) return kolo_tensor_request_alike(row->kinds[0].request, request) ? &row->kinds[0] : NULL;
+    uint64_t hash = kolo_tensor_request_hash(request);
     for (int k = 0; k < row->nkinds; k++)
-        if (row->kinds[k].hash == hash && kolo_request_alike(row->kinds[k].request, request)) return &row->kinds[k];
+        if (row->kinds[k].hash == hash && kolo_tensor_request_alike(row->kinds[k].request, request))
+            return &row->kinds[k];
     return NULL;
 }
 
 /* What ranks sent: one for all that sent alike. Kinds are in the order in which they would have come from the ranks
  * one by one, so that the same one speaks for all whatever way they came. */
-static kolo_kind_t *add_kind(const kolo_controller_t *c, kolo_row_t *row, const kolo_request_t *request, int first)
+static kolo_kind_t *add_kind(const kolo_controller_t *c, kolo_row_t *row, const kolo_tensor_request_t *request,
+                             int first)
 {
     bool full = (row->nkinds & (row->nkinds - 1)) == 0; /* room is the next power of two */
     size_t room = row->nkinds ? 2 * (size_t)row->nkinds : 1;
     kolo_kind_t *kinds = full ? realloc(row->kinds, room * sizeof *kinds) : row->kinds;
-    kolo_request_t *copy = kinds ? copy_request(request) : NULL;
+    kolo_tensor_request_t *copy = kinds ? copy_request(request) : NULL;
     if (kinds) row->kinds = kinds;
     if (!copy) return NULL;
     int at = row->nkinds;
     while (at > 0 && kinds[at - 1].cycle == c->cycle && kinds[at - 1].ranks.runs[0].first > first) at--;
     memmove(&kinds[at + 1], &kinds[at], (size_t)(row->nkinds - at) * sizeof *kinds);
-    kinds[at] = (kolo_kind_t){.request = copy, .hash = kolo_request_hash(request), .cycle = c->cycle};
+    kinds[at] = (kolo_kind_t){.request = copy, .hash = kolo_tensor_request_hash(request), .cycle = c->cycle};
     row->nkinds++;
     return &kinds[at];
 }
 
-static kolo_status_t new_row(kolo_controller_t *c, const kolo_request_t *request, int first, kolo_row_t **out)
+static kolo_status_t new_row(kolo_controller_t *c, const kolo_tensor_request_t *request, int first,
+                             kolo_row_t **out)
 {
     kolo_row_t *row = calloc(1, sizeof *row);
     if (!row) return out_of_memory(request);
@@ -151,7 +154,7 @@ static void fill_rows(const kolo_row_t *row, int64_t *rows)
 static kolo_status_t answer(kolo_controller_t *c, const kolo_row_t *row)
 {
     char text[KOLO_ERROR_TEXT_BYTES];
-    const kolo_request_t *first = row->kinds[0].request;
+    const kolo_tensor_request_t *first = row->kinds[0].request;
     kolo_response_t *r = calloc(1, sizeof *r);
     if (!r) return out_of_memory(first);
     r->slot = -1;
@@ -179,7 +182,7 @@ static kolo_status_t answer(kolo_controller_t *c, const kolo_row_t *row)
 
 /* ---- groups ---- */
 
-static kolo_status_t find_group(kolo_controller_t *c, const kolo_request_t *request, kolo_row_group_t **out)
+static kolo_status_t find_group(kolo_controller_t *c, const kolo_tensor_request_t *request, kolo_row_group_t **out)
 {
     kolo_name_t like;
     kolo_name_init(&like, (const char *)&request->group, sizeof request->group);
@@ -294,7 +297,8 @@ static kolo_status_t check_new(const kolo_row_t *row, const kolo_ranks_t *ranks)
     return KOLO_OK;
 }
 
-kolo_status_t kolo_controller_shared(kolo_controller_t *c, const kolo_request_t *request, const kolo_ranks_t *ranks)
+kolo_status_t kolo_controller_shared(kolo_controller_t *c, const kolo_tensor_request_t *request,
+                                     const kolo_ranks_t *ranks)
 {
     if (request->work == KOLO_WORK_JOIN) return join_all(c, ranks);
     kolo_row_t *row = (kolo_row_t *)kolo_names_find(&c->rows, &request->name);
@@ -311,9 +315,9 @@ kolo_status_t kolo_controller_shared(kolo_controller_t *c, const kolo_request_t 
     return is_complete(c, row) ? ready(c, row) : KOLO_OK;
 }
 
-kolo_status_t kolo_controller_request(kolo_controller_t *c, int rank, const kolo_request_t *request)
+kolo_status_t kolo_controller_request(kolo_controller_t *c, int rank, const kolo_tensor_request_t *request)
 {
-    kolo_ranks_run_t one = {rank, rank + 1, kolo_request_rows(request)};
+    kolo_ranks_run_t one = {rank, rank + 1, kolo_tensor_request_rows(request)};
     kolo_ranks_t ranks = {&one, 1, 1, 1};
     return kolo_controller_shared(c, request, &ranks);
 }

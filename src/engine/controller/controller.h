@@ -13,9 +13,9 @@
 
 #include <pthread.h>
 
-typedef struct {             /* equal requests of some ranks for a name */
-    kolo_request_t *request; /* of the lowest rank among the first senders */
-    uint64_t hash, cycle;    /* the cycle in which the first of them sent it */
+typedef struct {                    /* equal requests of some ranks for a name */
+    kolo_tensor_request_t *request; /* of the lowest rank among the first senders */
+    uint64_t hash, cycle;           /* the cycle in which the first of them sent it */
     kolo_ranks_t ranks;
 } kolo_kind_t;
 
@@ -43,7 +43,8 @@ typedef struct {
 } kolo_note_t;
 void kolo_note_wait(kolo_note_t *note, uint64_t since_ns, bool blames, const char *text);
 void kolo_note_last(kolo_note_t *note, const char *last);
-void kolo_note_close(kolo_note_t *note); /* before the communicator ends */
+void kolo_note_callback(kolo_note_t *note, uint64_t since_ns); /* as kolo_record_callback() */
+void kolo_note_close(kolo_note_t *note);                       /* before the communicator ends */
 
 typedef struct {
     uint64_t warn_ns, limit_ns;    /* 0: never */
@@ -69,18 +70,18 @@ typedef struct {
      * the first join on, anew after each operation: the others may have more input. */
     kolo_row_t join_row;
     kolo_kind_t join_kind;
-    kolo_request_t join_request;
+    kolo_tensor_request_t join_request;
 } kolo_controller_t;
 
 kolo_status_t kolo_controller_init(kolo_controller_t *c, int nranks);
 void kolo_controller_fini(kolo_controller_t *c);
 /* Takes a request of a rank. Answers are appended to c->out when they become ready. */
-kolo_status_t kolo_controller_request(kolo_controller_t *c, int rank, const kolo_request_t *request);
+kolo_status_t kolo_controller_request(kolo_controller_t *c, int rank, const kolo_tensor_request_t *request);
 /* Operations have been agreed on: who has joined does not wait for a rank that is stuck. */
 void kolo_controller_worked(kolo_controller_t *c);
 /* Takes the same request of several ranks. Equal to single calls if calls come in the order of their last ranks
  * (tree.h). */
-kolo_status_t kolo_controller_shared(kolo_controller_t *c, const kolo_request_t *request,
+kolo_status_t kolo_controller_shared(kolo_controller_t *c, const kolo_tensor_request_t *request,
                                      const kolo_ranks_t *ranks);
 /* After all requests of a cycle: answers join if all ranks have joined. */
 kolo_status_t kolo_controller_finish(kolo_controller_t *c);

@@ -10,27 +10,27 @@
 #include <stdlib.h>
 #include <string.h>
 
-static kolo_request_t request(const char *name)
+static kolo_tensor_request_t request(const char *name)
 {
-    kolo_request_t q = {.type = KOLO_FLOAT32, .prescale = 1, .postscale = 1, .ndims = 1, .shape = {8}};
+    kolo_tensor_request_t q = {.type = KOLO_FLOAT32, .prescale = 1, .postscale = 1, .ndims = 1, .shape = {8}};
     kolo_name_init(&q.name, name, (uint32_t)strlen(name));
     return q;
 }
 
-static void send(kolo_controller_t *c, int rank, const kolo_request_t *q)
+static void send(kolo_controller_t *c, int rank, const kolo_tensor_request_t *q)
 {
     assert_int_equal(kolo_controller_request(c, rank, q), KOLO_OK);
 }
 
 static void send_name(kolo_controller_t *c, int rank, const char *name)
 {
-    kolo_request_t q = request(name);
+    kolo_tensor_request_t q = request(name);
     send(c, rank, &q);
 }
 
 static void send_join(kolo_controller_t *c, int rank)
 {
-    kolo_request_t q = request(KOLO_JOIN_NAME);
+    kolo_tensor_request_t q = request(KOLO_JOIN_NAME);
     q.work = KOLO_WORK_JOIN;
     send(c, rank, &q);
 }
@@ -52,7 +52,7 @@ static void expect_out(kolo_controller_t *c, const char *names)
 static void an_answer_that_does_not_fit_is_not_done(void **state)
 {
     int64_t rows[] = {4, 8};
-    kolo_request_t mine = request("a");
+    kolo_tensor_request_t mine = request("a");
     kolo_response_t told = {.request = mine};
     (void)state;
     assert_true(kolo_response_fits(&told, &mine, 1));
@@ -98,7 +98,7 @@ static void ready_when_all_have_sent(void **state)
     send_name(&c, 1, "a");
     expect_out(&c, "a");
     send_name(&c, 1, "c");
-    kolo_request_t again = request("c");
+    kolo_tensor_request_t again = request("c");
     assert_int_equal(kolo_controller_request(&c, 1, &again), KOLO_ERR_PROTOCOL);
     kolo_controller_fini(&c);
 }
@@ -106,7 +106,7 @@ static void ready_when_all_have_sent(void **state)
 static void groups_are_ready_as_a_whole(void **state)
 {
     kolo_controller_t c;
-    kolo_request_t a = request("a"), b = request("b"), odd = request("a");
+    kolo_tensor_request_t a = request("a"), b = request("b"), odd = request("a");
     (void)state;
     assert_int_equal(kolo_controller_init(&c, 2), KOLO_OK);
     a.group = b.group = 42;
@@ -158,7 +158,7 @@ static void joined_ranks_are_not_waited_for(void **state)
 
 /* ---- sentences ---- */
 
-static void expect_text(int n, const kolo_request_t *sent, const char *text)
+static void expect_text(int n, const kolo_tensor_request_t *sent, const char *text)
 {
     kolo_controller_t c;
     assert_int_equal(kolo_controller_init(&c, n), KOLO_OK);
@@ -171,7 +171,7 @@ static void expect_text(int n, const kolo_request_t *sent, const char *text)
 
 static void sentences_name_tensor_ranks_and_values(void **state)
 {
-    kolo_request_t s[20];
+    kolo_tensor_request_t s[20];
     (void)state;
     for (int i = 0; i < 20; i++) s[i] = request("layer3.bias");
     s[2].type = KOLO_FLOAT16;
@@ -188,7 +188,7 @@ static void sentences_name_tensor_ranks_and_values(void **state)
 
 static void the_first_check_that_fails_speaks(void **state)
 {
-    kolo_request_t s[3] = {request("x"), request("x"), request("x")};
+    kolo_tensor_request_t s[3] = {request("x"), request("x"), request("x")};
     (void)state;
     s[1].root = 2; /* does not matter to an all_reduce */
     s[1].op = KOLO_MIN;
@@ -206,7 +206,7 @@ static void the_first_check_that_fails_speaks(void **state)
 static void rows_may_differ_where_they_are_gathered(void **state)
 {
     kolo_controller_t c;
-    kolo_request_t q = request("g");
+    kolo_tensor_request_t q = request("g");
     (void)state;
     assert_int_equal(kolo_controller_init(&c, 3), KOLO_OK);
     q.work = KOLO_WORK_ALL_GATHER;
@@ -217,7 +217,7 @@ static void rows_may_differ_where_they_are_gathered(void **state)
     assert_int_equal(c.out.first->status, KOLO_OK);
     for (int r = 0; r < 3; r++) assert_int_equal(c.out.first->rows[r], r + 5);
     for (int r = 0; r < 3; r++) { /* each may be, all together may not */
-        kolo_request_t big = request("big");
+        kolo_tensor_request_t big = request("big");
         big.work = KOLO_WORK_ALL_GATHER;
         big.shape[0] = INT64_C(1) << 44;
         send(&c, r, &big);

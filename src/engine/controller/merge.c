@@ -18,7 +18,7 @@ void kolo_merge_fini(kolo_merge_t *m)
     memset(m, 0, sizeof *m);
 }
 
-static kolo_status_t out_of_memory(const kolo_request_t *request)
+static kolo_status_t out_of_memory(const kolo_tensor_request_t *request)
 {
     return kolo_fail(KOLO_ERR_NO_MEMORY, "engine: out of memory to merge the requests for tensor %s",
                      request->name.text);
@@ -26,7 +26,7 @@ static kolo_status_t out_of_memory(const kolo_request_t *request)
 
 /* ---- the table ---- */
 
-static kolo_status_t grow(kolo_merge_t *m, const kolo_request_t *request)
+static kolo_status_t grow(kolo_merge_t *m, const kolo_tensor_request_t *request)
 {
     size_t n = m->nbuckets ? 2 * m->nbuckets : 64;
     kolo_shared_t **buckets = calloc(n, sizeof *buckets);
@@ -41,12 +41,12 @@ static kolo_status_t grow(kolo_merge_t *m, const kolo_request_t *request)
     return KOLO_OK;
 }
 
-static kolo_shared_t *find(const kolo_merge_t *m, const kolo_request_t *request, uint64_t hash)
+static kolo_shared_t *find(const kolo_merge_t *m, const kolo_tensor_request_t *request, uint64_t hash)
 {
     kolo_shared_t *s = m->nbuckets ? m->buckets[hash & (m->nbuckets - 1)] : NULL;
     while (s && (s->hash != hash || s->request.name.length != request->name.length ||
                  memcmp(s->request.name.text, request->name.text, request->name.length) != 0 ||
-                 !kolo_request_alike(&s->request, request)))
+                 !kolo_tensor_request_alike(&s->request, request)))
         s = s->next_in_bucket;
     return s;
 }
@@ -75,13 +75,14 @@ static void move_to_end(kolo_merge_t *m, kolo_shared_t *s)
     append(m, s);
 }
 
-static kolo_status_t add_new(kolo_merge_t *m, const kolo_request_t *request, uint64_t hash, kolo_shared_t **out)
+static kolo_status_t add_new(kolo_merge_t *m, const kolo_tensor_request_t *request, uint64_t hash,
+                             kolo_shared_t **out)
 {
     if (m->count >= m->nbuckets) KOLO_TRY(grow(m, request));
     kolo_shared_t *s = calloc(1, sizeof *s + request->name.length + 1);
     if (!s) return out_of_memory(request);
     s->hash = hash;
-    kolo_request_copy(&s->request, request, (char *)(s + 1));
+    kolo_tensor_request_copy(&s->request, request, (char *)(s + 1));
     s->next_in_bucket = m->buckets[hash & (m->nbuckets - 1)];
     m->buckets[hash & (m->nbuckets - 1)] = s;
     append(m, s);
@@ -90,9 +91,9 @@ static kolo_status_t add_new(kolo_merge_t *m, const kolo_request_t *request, uin
     return KOLO_OK;
 }
 
-kolo_status_t kolo_merge_add(kolo_merge_t *m, const kolo_request_t *request, const kolo_ranks_t *ranks)
+kolo_status_t kolo_merge_add(kolo_merge_t *m, const kolo_tensor_request_t *request, const kolo_ranks_t *ranks)
 {
-    uint64_t hash = kolo_request_hash(request);
+    uint64_t hash = kolo_tensor_request_hash(request);
     kolo_shared_t *s = find(m, request, hash);
     if (!s)
         KOLO_TRY(add_new(m, request, hash, &s));
@@ -106,17 +107,17 @@ kolo_status_t kolo_merge_add(kolo_merge_t *m, const kolo_request_t *request, con
     return KOLO_OK;
 }
 
-kolo_status_t kolo_merge_own(kolo_merge_t *m, int rank, const kolo_request_t *const *requests, size_t count)
+kolo_status_t kolo_merge_own(kolo_merge_t *m, int rank, const kolo_tensor_request_t *const *requests, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
-        kolo_ranks_run_t me = {rank, rank + 1, kolo_request_rows(requests[i])};
+        kolo_ranks_run_t me = {rank, rank + 1, kolo_tensor_request_rows(requests[i])};
         kolo_ranks_t alone = {&me, 1, 1, 1};
         KOLO_TRY(kolo_merge_add(m, requests[i], &alone));
     }
     return KOLO_OK;
 }
 
-static kolo_status_t add(void *arg, const kolo_request_t *request, const kolo_ranks_t *ranks)
+static kolo_status_t add(void *arg, const kolo_tensor_request_t *request, const kolo_ranks_t *ranks)
 {
     return kolo_merge_add(arg, request, ranks);
 }

@@ -65,7 +65,7 @@ kolo_status_t kolo_message_wrong(const char *what)
 
 /* ---- requests ---- */
 
-void kolo_message_put(const kolo_request_t *request, KoloWire__Request *out)
+void kolo_message_put(const kolo_tensor_request_t *request, KoloWire__Request *out)
 {
     kolo_wire__request__init(out);
     out->name.data = (uint8_t *)(uintptr_t)request->name.text;
@@ -105,7 +105,7 @@ static const char *check_name(const ProtobufCBinaryData *name, uint32_t work)
     return NULL;
 }
 
-const char *kolo_message_get(const KoloWire__Request *in, int nranks, char *text, kolo_request_t *out)
+const char *kolo_message_get(const KoloWire__Request *in, int nranks, char *text, kolo_tensor_request_t *out)
 {
     if (in == NULL) return "no request";
     if (in->work >= KOLO_WORK_COUNT) return "unknown work";
@@ -156,7 +156,7 @@ kolo_status_t kolo_message_pack(KoloWire__Request **table, size_t count, kolo_by
     return KOLO_OK;
 }
 
-kolo_status_t kolo_requests_encode(const kolo_request_t *const *requests, size_t count, kolo_bytes_t *out)
+kolo_status_t kolo_requests_encode(const kolo_tensor_request_t *const *requests, size_t count, kolo_bytes_t *out)
 {
     KoloWire__Request *rows = malloc((count + 1) * sizeof *rows);
     KoloWire__Request **table = malloc((count + 1) * sizeof *table);
@@ -242,7 +242,7 @@ kolo_status_t kolo_responses_encode(const kolo_responses_t *list, int nranks, in
     return status;
 }
 
-static const char *check_rows(const KoloWire__Response *in, int nranks, const kolo_request_t *request)
+static const char *check_rows(const KoloWire__Response *in, int nranks, const kolo_tensor_request_t *request)
 {
     bool wanted =
         in->status == KOLO_OK && (request->work == KOLO_WORK_ALL_GATHER || request->work == KOLO_WORK_ALL_TO_ALL);
@@ -264,7 +264,7 @@ static const char *check_rows(const KoloWire__Response *in, int nranks, const ko
 static kolo_status_t get_response(const KoloWire__Response *in, int nranks, kolo_responses_t *list)
 {
     char text[KOLO_TENSOR_NAME_MAX + 1];
-    kolo_request_t request;
+    kolo_tensor_request_t request;
     if (in == NULL || in->request == NULL) return kolo_message_wrong("a response to nothing");
     const char *bad = kolo_message_get(in->request, nranks, text, &request);
     if (!bad && (in->status > KOLO_ERR_REVOKED || in->status == KOLO_IN_PROGRESS)) bad = "an unknown status";
@@ -339,7 +339,7 @@ kolo_status_t kolo_message_absent(void)
                      "engine: this build has no protobuf-c, so an engine has one rank only; build with it");
 }
 
-kolo_status_t kolo_requests_encode(const kolo_request_t *const *requests, size_t count, kolo_bytes_t *out)
+kolo_status_t kolo_requests_encode(const kolo_tensor_request_t *const *requests, size_t count, kolo_bytes_t *out)
 {
     (void)requests, (void)count, (void)out;
     return kolo_message_absent();

@@ -28,11 +28,11 @@ kolo_status_t kolo_arena_init(kolo_arena_t *a, size_t length);
 void kolo_arena_fini(kolo_arena_t *a);
 
 kolo_status_t kolo_message_wrong(const char *what);
-void kolo_message_put(const kolo_request_t *request, KoloWire__Request *out);
+void kolo_message_put(const kolo_tensor_request_t *request, KoloWire__Request *out);
 /* Packs a list of requests. */
 kolo_status_t kolo_message_pack(KoloWire__Request **table, size_t count, kolo_bytes_t *out);
 /* NULL: *out is filled in, its name in `text`; else what is wrong. */
-const char *kolo_message_get(const KoloWire__Request *in, int nranks, char *text, kolo_request_t *out);
+const char *kolo_message_get(const KoloWire__Request *in, int nranks, char *text, kolo_tensor_request_t *out);
 
 #else
 kolo_status_t kolo_message_absent(void); /* fails */

@@ -11,7 +11,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static void see(const kolo_request_t *q)
+static void see(const kolo_tensor_request_t *q)
 {
     if (q->root < 0 || q->root >= RANKS || q->name.length == 0 || q->name.length > KOLO_TENSOR_NAME_MAX ||
         q->ndims > KOLO_TENSOR_DIMS_MAX || kolo_shape_elements(q->shape, q->ndims, 0, kolo_type_size(q->type)) < 0)
@@ -20,15 +20,15 @@ static void see(const kolo_request_t *q)
 
 static const kolo_tree_place_t place = {1, 4, 0, 2};
 
-static kolo_status_t see_shared(void *arg, const kolo_request_t *q, const kolo_ranks_t *ranks)
+static kolo_status_t see_shared(void *arg, const kolo_tensor_request_t *q, const kolo_ranks_t *ranks)
 {
     int end = place.first, total = 0;
     see(q);
     if (ranks->count < 1) abort();
     for (int i = 0; i < ranks->count; i++) {
-        kolo_request_t of = *q;
+        kolo_tensor_request_t of = *q;
         if (ranks->runs[i].first < end || ranks->runs[i].end <= ranks->runs[i].first) abort();
-        if (kolo_request_rows(q) > 0) of.shape[0] = ranks->runs[i].rows;
+        if (kolo_tensor_request_rows(q) > 0) of.shape[0] = ranks->runs[i].rows;
         see(&of);
         end = ranks->runs[i].end;
         total += end - ranks->runs[i].first;

@@ -106,15 +106,15 @@ static const char *get_runs(const KoloWire__Request *in, const kolo_tree_place_t
 }
 
 static const char *get_shared(const KoloWire__Request *in, const kolo_tree_place_t *place, int nranks, char *text,
-                              kolo_request_t *request, kolo_ranks_t *ranks)
+                              kolo_tensor_request_t *request, kolo_ranks_t *ranks)
 {
     const char *bad = kolo_message_get(in, nranks, text, request);
     if (bad) return bad;
     ranks->count = ranks->total = 0;
-    int64_t rows = kolo_request_rows(request);
+    int64_t rows = kolo_tensor_request_rows(request);
     if (in->n_ranks % 2 != 0) return "half a run of ranks";
     if (in->n_rows > 0) {
-        kolo_request_t like = *request;
+        kolo_tensor_request_t like = *request;
         if (request->ndims == 0 || (request->work != KOLO_WORK_ALL_GATHER && request->work != KOLO_WORK_ALL_TO_ALL))
             return "rows of what has none";
         if (in->n_rows != in->n_ranks / 2 || in->rows[0] != rows) return "rows of other ranks";
@@ -134,7 +134,7 @@ static kolo_status_t each(const KoloWire__RequestList *list, const kolo_tree_pla
                           kolo_request_fn_t fn, void *arg, kolo_ranks_t *ranks)
 {
     char text[KOLO_TENSOR_NAME_MAX + 1];
-    kolo_request_t request;
+    kolo_tensor_request_t request;
     if (list == NULL) return kolo_message_wrong("no list of requests");
     if (list->version != KOLO_MESSAGE_VERSION) return kolo_message_wrong("requests of another version");
     if (list->n_requests > (size_t)KOLO_ENGINE_REQUESTS_MAX * (size_t)(place->end - place->first))

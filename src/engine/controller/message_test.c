@@ -13,13 +13,13 @@
 
 typedef struct {
     int count;
-    kolo_request_t last;
+    kolo_tensor_request_t last;
     char name[KOLO_TENSOR_NAME_MAX + 1];
 } seen_t;
 
 static const kolo_tree_place_t alone = {.first = 2, .end = 3};
 
-static kolo_status_t see(void *arg, const kolo_request_t *q, const kolo_ranks_t *ranks)
+static kolo_status_t see(void *arg, const kolo_tensor_request_t *q, const kolo_ranks_t *ranks)
 {
     seen_t *s = arg;
     assert_true(ranks->count == 1 && ranks->runs[0].first == 2 && ranks->runs[0].end == 3);
@@ -29,18 +29,18 @@ static kolo_status_t see(void *arg, const kolo_request_t *q, const kolo_ranks_t 
     return KOLO_OK;
 }
 
-static kolo_request_t request(const char *name)
+static kolo_tensor_request_t request(const char *name)
 {
-    kolo_request_t q = {.work = KOLO_WORK_BROADCAST,
-                        .type = KOLO_BFLOAT16,
-                        .op = KOLO_AVG,
-                        .root = 2,
-                        .prescale = 0.1,
-                        .postscale = -3e300,
-                        .ndims = 3,
-                        .shape = {5, 0, INT64_C(1) << 40},
-                        .group = UINT64_MAX,
-                        .group_size = 7};
+    kolo_tensor_request_t q = {.work = KOLO_WORK_BROADCAST,
+                               .type = KOLO_BFLOAT16,
+                               .op = KOLO_AVG,
+                               .root = 2,
+                               .prescale = 0.1,
+                               .postscale = -3e300,
+                               .ndims = 3,
+                               .shape = {5, 0, INT64_C(1) << 40},
+                               .group = UINT64_MAX,
+                               .group_size = 7};
     kolo_name_init(&q.name, name, (uint32_t)strlen(name));
     return q;
 }
@@ -48,8 +48,8 @@ static kolo_request_t request(const char *name)
 static void requests_come_out_as_they_went_in(void **state)
 {
     kolo_bytes_t bytes = {NULL, 0, 0};
-    kolo_request_t q = request("layer"), join = request(KOLO_JOIN_NAME);
-    const kolo_request_t *list[] = {&join, &q};
+    kolo_tensor_request_t q = request("layer"), join = request(KOLO_JOIN_NAME);
+    const kolo_tensor_request_t *list[] = {&join, &q};
     seen_t seen = {0};
     (void)state;
     join.work = KOLO_WORK_JOIN;
@@ -57,7 +57,7 @@ static void requests_come_out_as_they_went_in(void **state)
     assert_int_equal(kolo_requests_decode(bytes.bytes, bytes.length, &alone, RANKS, see, &seen), KOLO_OK);
     assert_int_equal(seen.count, 2);
     assert_string_equal(seen.name, "layer");
-    assert_true(kolo_request_equal(&seen.last, &q));
+    assert_true(kolo_tensor_request_equal(&seen.last, &q));
     assert_int_equal(seen.last.name.hash, q.name.hash);
     free(bytes.bytes);
 }
@@ -81,7 +81,7 @@ static void responses_come_out_as_they_went_in(void **state)
     assert_int_equal(kolo_responses_decode(bytes.bytes, bytes.length, RANKS, &out, &njoined), KOLO_OK);
     assert_int_equal(njoined, 1);
     assert_int_equal(out.count, 2);
-    assert_true(kolo_request_equal(&out.first->request, &good.request) && out.first->cacheable);
+    assert_true(kolo_tensor_request_equal(&out.first->request, &good.request) && out.first->cacheable);
     assert_memory_equal(out.first->rows, rows, sizeof rows);
     assert_string_equal(out.first->next->text, "why");
     assert_int_equal(out.first->next->last_joined, 2);
@@ -93,10 +93,10 @@ static void responses_come_out_as_they_went_in(void **state)
     free(bytes.bytes);
 }
 
-static void refuse(kolo_request_t q, const char *why)
+static void refuse(kolo_tensor_request_t q, const char *why)
 {
     kolo_bytes_t bytes = {NULL, 0, 0};
-    const kolo_request_t *list[] = {&q};
+    const kolo_tensor_request_t *list[] = {&q};
     seen_t seen = {0};
     assert_int_equal(kolo_requests_encode(list, 1, &bytes), KOLO_OK);
     assert_int_equal(kolo_requests_decode(bytes.bytes, bytes.length, &alone, RANKS, see, &seen), KOLO_ERR_PROTOCOL);
@@ -108,7 +108,7 @@ static void refuse(kolo_request_t q, const char *why)
 static void nonsense_is_refused(void **state)
 {
     char name[KOLO_TENSOR_NAME_MAX + 10];
-    kolo_request_t q = request("x");
+    kolo_tensor_request_t q = request("x");
     (void)state;
     q.root = 3;
     refuse(q, "root");
@@ -143,9 +143,9 @@ static void nonsense_is_refused(void **state)
     refuse(request(name), "name");
 }
 
-static kolo_request_t change(kolo_work_t work, int64_t first, int64_t second, int64_t third, int ndims)
+static kolo_tensor_request_t change(kolo_work_t work, int64_t first, int64_t second, int64_t third, int ndims)
 {
-    kolo_request_t q = request(work == KOLO_WORK_ADD_SET ? KOLO_ADD_SET_NAME : KOLO_REMOVE_SET_NAME);
+    kolo_tensor_request_t q = request(work == KOLO_WORK_ADD_SET ? KOLO_ADD_SET_NAME : KOLO_REMOVE_SET_NAME);
     q.work = work;
     q.ndims = ndims;
     q.shape[0] = first;
@@ -157,9 +157,9 @@ static kolo_request_t change(kolo_work_t work, int64_t first, int64_t second, in
 static void changes_of_sets_that_make_no_sense_are_refused(void **state)
 {
     kolo_bytes_t bytes = {NULL, 0, 0};
-    kolo_request_t add = change(KOLO_WORK_ADD_SET, 1, INT64_MAX, 2, 3),
-                   removal = change(KOLO_WORK_REMOVE_SET, 5, INT64_C(1) << 40, 0, 2);
-    const kolo_request_t *list[] = {&add, &removal};
+    kolo_tensor_request_t add = change(KOLO_WORK_ADD_SET, 1, INT64_MAX, 2, 3),
+                          removal = change(KOLO_WORK_REMOVE_SET, 5, INT64_C(1) << 40, 0, 2);
+    const kolo_tensor_request_t *list[] = {&add, &removal};
     seen_t seen = {0};
     (void)state;
     assert_int_equal(kolo_requests_encode(list, 2, &bytes), KOLO_OK);
@@ -182,8 +182,8 @@ static void changes_of_sets_that_make_no_sense_are_refused(void **state)
 static void a_damaged_message_is_never_half_believed(void **state)
 {
     kolo_bytes_t bytes = {NULL, 0, 0};
-    kolo_request_t a = request("a"), b = request("b");
-    const kolo_request_t *list[] = {&a, &b};
+    kolo_tensor_request_t a = request("a"), b = request("b");
+    const kolo_tensor_request_t *list[] = {&a, &b};
     uint64_t s = 99;
     (void)state;
     assert_int_equal(kolo_requests_encode(list, 2, &bytes), KOLO_OK);

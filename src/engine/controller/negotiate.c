@@ -188,7 +188,7 @@ static kolo_status_t room_for(kolo_set_t *s, size_t count)
 
 static kolo_status_t fail_unlike(const kolo_set_t *s, const kolo_response_t *r)
 {
-    const kolo_request_t *mine = &r->entry->request;
+    const kolo_tensor_request_t *mine = &r->entry->request;
     char told[300], asked[300];
     kolo_shape_print(r->request.shape, r->request.ndims, told, sizeof told);
     kolo_shape_print(mine->shape, mine->ndims, asked, sizeof asked);

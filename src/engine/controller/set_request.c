@@ -16,7 +16,7 @@ void kolo_sets_list(const int *ranks, int shown, int count, char *buf, size_t by
     if (count > shown && at < bytes) snprintf(buf + at, bytes - at, " and %d more", count - shown);
 }
 
-void kolo_sets_show(const kolo_request_t *request, char *buf, size_t bytes)
+void kolo_sets_show(const kolo_tensor_request_t *request, char *buf, size_t bytes)
 {
     char list[200];
     int ranks[KOLO_CHANGE_NAMED], shown = 0;
@@ -33,7 +33,7 @@ void kolo_sets_show(const kolo_request_t *request, char *buf, size_t bytes)
         snprintf(buf, bytes, "ranks %s", list);
 }
 
-bool kolo_sets_request_is_good(const kolo_request_t *request, int nranks)
+bool kolo_sets_request_is_good(const kolo_tensor_request_t *request, int nranks)
 {
     if (request->ndims < 2 || request->shape[0] < 0 || request->shape[1] < 0) return false;
     if (request->work == KOLO_WORK_REMOVE_SET)
@@ -48,7 +48,7 @@ bool kolo_sets_request_is_good(const kolo_request_t *request, int nranks)
     return true;
 }
 
-bool kolo_sets_is_busy(const kolo_request_t *request)
+bool kolo_sets_is_busy(const kolo_tensor_request_t *request)
 {
     return request->work == KOLO_WORK_REMOVE_SET && request->shape[KOLO_CHANGE_OUTSTANDING] > 0;
 }

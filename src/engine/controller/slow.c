@@ -11,7 +11,7 @@
 #include <limits.h>
 #include <stdlib.h>
 
-static kolo_status_t hand_in(void *arg, const kolo_request_t *request, const kolo_ranks_t *ranks)
+static kolo_status_t hand_in(void *arg, const kolo_tensor_request_t *request, const kolo_ranks_t *ranks)
 {
     kolo_set_t *s = arg;
     /* Rank 0's own are in its timeline since they were submitted. */

@@ -56,6 +56,13 @@ void kolo_note_last(kolo_note_t *note, const char *last)
     pthread_mutex_unlock(&note->lock);
 }
 
+void kolo_note_callback(kolo_note_t *note, uint64_t since_ns)
+{
+    pthread_mutex_lock(&note->lock);
+    kolo_record_callback(note->record, KOLO_CALLBACK_TENSOR, since_ns);
+    pthread_mutex_unlock(&note->lock);
+}
+
 void kolo_note_close(kolo_note_t *note)
 {
     pthread_mutex_lock(&note->lock);
@@ -134,7 +141,7 @@ static void say_names(int set, const overdue_t *rows, size_t count, char *buf, s
     size_t at = 0;
     char title[KOLO_TENSOR_NAME_MAX + 16];
     for (size_t i = 0; i < count && i < NAMES_TOLD && at < bytes; i++) {
-        kolo_request_title(rows[i].row->kinds[0].request, title, sizeof title);
+        kolo_tensor_request_title(rows[i].row->kinds[0].request, title, sizeof title);
         bool cut = strlen(title) > NAME_SHOWN;
         at +=
             (size_t)snprintf(buf + at, bytes - at, "%s%.*s%s", i ? ", " : "", NAME_SHOWN, title, cut ? "..." : "");

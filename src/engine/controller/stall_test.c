@@ -14,7 +14,7 @@ static int job[64]; /* ranks of the job, by rank of the set */
 
 static void submit(kolo_controller_t *c, const char *name, uint32_t waited_ms, const char *ranks)
 {
-    kolo_request_t r = {.work = KOLO_WORK_ALL_REDUCE, .type = KOLO_FLOAT32, .waited_ms = waited_ms};
+    kolo_tensor_request_t r = {.work = KOLO_WORK_ALL_REDUCE, .type = KOLO_FLOAT32, .waited_ms = waited_ms};
     r.prescale = r.postscale = 1.0;
     kolo_name_init(&r.name, name, (uint32_t)strlen(name));
     for (int rank = 0; ranks[rank]; rank++)

@@ -30,7 +30,7 @@ typedef struct kolo_shared { /* a request, and who sends it */
     struct kolo_shared *before, *behind, *next_in_bucket;
     uint64_t hash;
     kolo_ranks_t ranks;
-    kolo_request_t request; /* with the first dimension of the lowest of them */
+    kolo_tensor_request_t request; /* with the first dimension of the lowest of them */
 } kolo_shared_t;
 
 typedef struct {
@@ -42,8 +42,8 @@ typedef struct {
 
 void kolo_merge_fini(kolo_merge_t *m); /* begins as zeros */
 /* From ranks that are higher than all that were here before, in the order of their list. */
-kolo_status_t kolo_merge_add(kolo_merge_t *m, const kolo_request_t *request, const kolo_ranks_t *ranks);
-kolo_status_t kolo_merge_own(kolo_merge_t *m, int rank, const kolo_request_t *const *requests, size_t count);
+kolo_status_t kolo_merge_add(kolo_merge_t *m, const kolo_tensor_request_t *request, const kolo_ranks_t *ranks);
+kolo_status_t kolo_merge_own(kolo_merge_t *m, int rank, const kolo_tensor_request_t *const *requests, size_t count);
 kolo_status_t kolo_merge_child(kolo_merge_t *m, const kolo_tree_place_t *child, int nranks, const uint8_t *bytes,
                                size_t length);
 
@@ -53,7 +53,8 @@ kolo_status_t kolo_merge_child(kolo_merge_t *m, const kolo_tree_place_t *child, 
 kolo_status_t kolo_merge_encode(const kolo_merge_t *m, const kolo_tree_place_t *place, kolo_bytes_t *out);
 /* Calls fn for each, in order; what it gets lives as long as the call. Bytes that make no sense, ranks that are not
  * of the place among it, are KOLO_ERR_PROTOCOL before the first call. */
-typedef kolo_status_t (*kolo_request_fn_t)(void *arg, const kolo_request_t *request, const kolo_ranks_t *ranks);
+typedef kolo_status_t (*kolo_request_fn_t)(void *arg, const kolo_tensor_request_t *request,
+                                           const kolo_ranks_t *ranks);
 kolo_status_t kolo_requests_decode(const uint8_t *bytes, size_t length, const kolo_tree_place_t *place, int nranks,
                                    kolo_request_fn_t fn, void *arg);
 /* The longest list of a place, whatever its sender announces: what its ranks could send one by one, and in any case

@@ -69,7 +69,7 @@ static void take_fresh(kolo_set_t *s)
 static kolo_status_t remember(kolo_set_t *s, const kolo_responses_t *fresh)
 {
     for (const kolo_response_t *r = fresh->first; r; r = r->next) {
-        kolo_request_t mine = r->request;
+        kolo_tensor_request_t mine = r->request;
         if (!r->cacheable) continue;
         if (r->rows) mine.shape[0] = r->rows[s->rank];
         mine.device = r->mine_device;
@@ -82,7 +82,7 @@ static kolo_status_t remember(kolo_set_t *s, const kolo_responses_t *fresh)
 static void note_last(kolo_set_t *s, size_t count)
 {
     char title[KOLO_TENSOR_NAME_MAX + 16];
-    kolo_request_title(&s->engine->ordered[count - 1]->request, title, sizeof title);
+    kolo_tensor_request_title(&s->engine->ordered[count - 1]->request, title, sizeof title);
     kolo_note_last(&s->note, title);
 }
 
@@ -91,7 +91,7 @@ static kolo_status_t work(kolo_set_t *s, size_t count)
     note_last(s, count);
     kolo_controller_worked(&s->controller);
     kolo_fuse_rules_t rules = {s->engine->tuned.tuning.fusion_threshold, s->engine->config.fusion_tensor_max,
-                               s->size};
+                               s->size, s->engine->config.group_fusion == 0};
     if (KOLO_UNLIKELY(s->engine->timeline != NULL)) kolo_trace_agreed(s, s->engine->ordered, count);
     KOLO_TRY(kolo_fuse(&rules, s->engine->ordered, count, &s->engine->batches));
     return kolo_perform(s, &s->engine->batches);
@@ -177,7 +177,7 @@ static void drain(kolo_set_t *s, kolo_status_t status, const char *text)
     kolo_entry_t *entry;
     char why[KOLO_ERROR_TEXT_BYTES + KOLO_TENSOR_NAME_MAX + 64], title[KOLO_TENSOR_NAME_MAX + 16];
     while ((entry = kolo_tensors_drain(&s->lane)) != NULL) {
-        kolo_request_title(&entry->request, title, sizeof title);
+        kolo_tensor_request_title(&entry->request, title, sizeof title);
         snprintf(why, sizeof why, "%s was outstanding: %.1000s", title, text);
         kolo_entry_fail(entry, status, why);
         kolo_tensors_finish(&s->lane, &entry, 1);
@@ -213,10 +213,23 @@ static void pin(const struct kolo_tensor_engine *e)
     pthread_setaffinity_np(pthread_self(), sizeof set, &set);
 }
 
+static _Thread_local bool is_loop;
+
+/* Notes it in the records of all sets, for the loop does nothing else meanwhile. Other threads that call functions
+ * of the user hold nobody up. */
+void kolo_loop_calls(void *engine, bool begins)
+{
+    const struct kolo_tensor_engine *e = engine;
+    if (!is_loop) return;
+    uint64_t since_ns = begins ? kolo_about_now_ns() : 0;
+    for (int id = 0; id < e->nsets; id++) kolo_note_callback(&e->sets[id]->note, since_ns);
+}
+
 void *kolo_engine_loop(void *engine)
 {
     kolo_tensor_engine_t e = engine;
     char text[KOLO_ERROR_TEXT_BYTES] = "";
+    is_loop = true;
     pthread_setname_np(pthread_self(), "kolo-tensors");
     pin(e);
     kolo_engine_enter(e);

@@ -93,7 +93,7 @@ static kolo_status_t adding_entry(const int *sorted, int count, kolo_entry_t **e
     kolo_status_t status = kolo_entry_new(KOLO_ADD_SET_NAME, sizeof KOLO_ADD_SET_NAME - 1, wide, count, entry);
     free(wide);
     if (status != KOLO_OK) return status;
-    kolo_request_t *q = &(*entry)->request;
+    kolo_tensor_request_t *q = &(*entry)->request;
     q->work = KOLO_WORK_ADD_SET;
     q->ndims = KOLO_CHANGE_FIRST + KOLO_MIN(count, (int)KOLO_CHANGE_NAMED);
     q->shape[KOLO_CHANGE_COUNT] = count;

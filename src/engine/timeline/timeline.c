@@ -53,7 +53,7 @@ kolo_traced_t *kolo_trace_find(const kolo_timeline_t *t, const kolo_entry_t *ent
     return entry && entry->traced_round == t->round && entry->traced_now ? entry->traced : NULL;
 }
 
-uint16_t kolo_trace_work(const kolo_request_t *q)
+uint16_t kolo_trace_work(const kolo_tensor_request_t *q)
 {
     return (uint16_t)(q->work == KOLO_WORK_ALL_REDUCE && q->op == KOLO_ADASUM ? (int)KOLO_TRACE_ADASUM
                                                                               : (int)q->work);
@@ -135,7 +135,7 @@ void kolo_trace_taken(kolo_set_t *s, kolo_entry_t *entry)
     kolo_trace_put(t, &(kolo_trace_record_t){ns, (uint64_t)s->engine->rank, traced, 0, KOLO_TRACE_READY, work});
 }
 
-void kolo_trace_ready(kolo_set_t *s, const kolo_request_t *request, int rank)
+void kolo_trace_ready(kolo_set_t *s, const kolo_tensor_request_t *request, int rank)
 {
     kolo_timeline_t *t = s->engine->timeline;
     uint64_t now = kolo_now_ns();
@@ -152,7 +152,7 @@ void kolo_trace_agreed(kolo_set_t *s, kolo_response_t *const *responses, size_t 
     uint64_t now = kolo_now_ns();
     t->agreed_ns = now;
     for (size_t i = 0; i < count; i++) {
-        const kolo_request_t *q = &responses[i]->request;
+        const kolo_tensor_request_t *q = &responses[i]->request;
         const kolo_entry_t *entry = responses[i]->entry;
         bool ours = kolo_trace_find(t, entry) != NULL;
         kolo_traced_t *traced = entry && entry->traced_round == t->round ? entry->traced : NULL;
@@ -187,7 +187,7 @@ void kolo_trace_done(kolo_set_t *s, kolo_response_t *const *batch, size_t count)
         const kolo_entry_t *entry = batch[i]->entry;
         kolo_traced_t *traced = kolo_trace_find(t, entry);
         if (!traced || entry->late) continue;
-        const kolo_request_t *q = &entry->request;
+        const kolo_tensor_request_t *q = &entry->request;
         int ndims = q->work < KOLO_WORK_ADD_SET ? q->ndims : 0; /* a change of the sets has no shape */
         kolo_trace_record_t record = {now,
                                       (uint64_t)q->type << 32 | (uint64_t)ndims,

@@ -144,7 +144,7 @@ void kolo_trace_cycle(struct kolo_tensor_engine *e); /* begins */
 void kolo_trace_cycle_over(struct kolo_tensor_engine *e);
 void kolo_trace_taken(kolo_set_t *s, kolo_entry_t *entry);
 /* On the coordinator: another rank has sent it. */
-void kolo_trace_ready(kolo_set_t *s, const kolo_request_t *request, int rank);
+void kolo_trace_ready(kolo_set_t *s, const kolo_tensor_request_t *request, int rank);
 void kolo_trace_agreed(kolo_set_t *s, kolo_response_t *const *responses, size_t count);
 void kolo_trace_do(kolo_set_t *s, kolo_response_t *const *batch, size_t count, int what, uint64_t from,
                    uint64_t to);
@@ -155,7 +155,7 @@ void kolo_trace_done(kolo_set_t *s, kolo_response_t *const *batch, size_t count)
 void kolo_trace_put(kolo_timeline_t *t, const kolo_trace_record_t *record);
 void kolo_trace_put_done(kolo_timeline_t *t, const kolo_trace_record_t *record, const int64_t *shape, int ndims);
 kolo_traced_t *kolo_trace_find(const kolo_timeline_t *t, const kolo_entry_t *entry);
-uint16_t kolo_trace_work(const kolo_request_t *q);
+uint16_t kolo_trace_work(const kolo_tensor_request_t *q);
 
 /* timeline_late.c: what a GPU does, and when its tensors were there, is known only when it has come to the end. The
  * loop notes what there is to say, the finisher fills in when, the loop puts it. */

@@ -15,7 +15,7 @@ kolo_late_t *kolo_late_new(kolo_set_t *s, kolo_response_t *const *batch, size_t 
     for (size_t i = 0; late && i < count; i++) {
         const kolo_entry_t *entry = batch[i]->entry;
         if (!entry) continue;
-        const kolo_request_t *q = &entry->request;
+        const kolo_tensor_request_t *q = &entry->request;
         kolo_traced_t *traced = kolo_trace_find(t, entry);
         if (!traced) continue;
         kolo_late_tensor_t *at = &late->tensors[late->count++];

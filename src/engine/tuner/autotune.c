@@ -54,7 +54,7 @@ static void adopt(kolo_set_t *s, const kolo_tuned_t *tuned)
 
 static uint64_t bytes_of(const kolo_set_t *s, const kolo_response_t *r)
 {
-    const kolo_request_t *q = &r->request;
+    const kolo_tensor_request_t *q = &r->request;
     size_t elem = kolo_type_size(q->type);
     int64_t rows = 0;
     if (r->status != KOLO_OK || q->work >= KOLO_WORK_JOIN) return 0;

@@ -205,7 +205,9 @@ static void fold_user(const kolo_reducer_t *r, void *dst, const void *const *src
     for (int k = 1; k < nsrcs; k++) {
         void *next = temp[k & 1];
         memcpy(next, srcs[k], n * r->elem);
+        kolo_record_callback(r->noted, KOLO_CALLBACK_OPERATOR, r->noted ? kolo_about_now_ns() : 0);
         r->user(so_far, next, n, r->type, r->user_arg);
+        kolo_record_callback(r->noted, KOLO_CALLBACK_OPERATOR, 0);
         so_far = next;
     }
     memcpy(dst, so_far, n * r->elem);

@@ -8,7 +8,7 @@
 #define KOLO_EXEC_HOST_REDUCE_H
 
 #include "base/params.h"
-#include "base/status.h"
+#include "base/recorder.h"
 
 #include <stdbool.h>
 
@@ -55,6 +55,7 @@ typedef struct {
     uint32_t post_div;      /* AVG of integers: finished results are divided by this, towards zero; 0 or 1: no */
     kolo_user_op_fn_t user; /* callback operator: replaces `op` */
     void *user_arg;
+    kolo_record_t *noted; /* where it is seen that the callback runs; NULL: nowhere */
 } kolo_reducer_t;
 
 /* Elements in `bytes`. Types are powers of two long, and a division takes as long as a small reduction. */

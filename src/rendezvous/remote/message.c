@@ -97,7 +97,8 @@ static const char *check_kind(const kolo_message_t *m, kolo_tensor_key_t *key)
     if (m->flags & ~rules[m->kind].flags) return "it has flags that it must not have";
     if (rules[m->kind].known && !(m->flags & KOLO_MESSAGE_KNOWN)) return "it lacks its shape";
     if (m->name[0] != '\0' && !rules[m->kind].key && !rules[m->kind].words) return "it has a name";
-    if (m->most != 0 && m->kind != KOLO_MESSAGE_TENSOR_REQUEST) return "nothing has room";
+    if (m->most != 0 && m->kind != KOLO_MESSAGE_TENSOR_REQUEST && m->kind != KOLO_MESSAGE_SENT)
+        return "nothing has room";
     if ((m->status != KOLO_OK) != (m->kind == KOLO_MESSAGE_ERROR_STATUS)) return "its status makes no sense";
     if (m->flags & KOLO_MESSAGE_FINAL && m->shape.bytes > KOLO_MESSAGE_VALUE_MAX) return "its bytes never come";
     return rules[m->kind].key ? kolo_key_decode(m->name, strlen(m->name), key) : NULL;

@@ -15,7 +15,7 @@
  *     TENSOR_WRITE     buffered: ahead of the bytes, in the buffer
  *     BUFFER_IDLE      buffered, caller: I have taken the value out of the buffer of `name`
  *     HOW_FAR          caller: in which step was the edge of `name` (a key) sent last? about the request `index`
- *     SENT             it was in `step`, or (bytes 0) never
+ *     SENT             it was in `step`, or (bytes 0) never; and for `most` ns I have been in a callback
  *     DOOR             where task `index` listens (`name`: an address in hexadecimal digits) in its life `bytes`
  *     WHERE            caller, to the task that keeps the book: the door of task `index`, not that of life `bytes`
  *
@@ -73,7 +73,7 @@ typedef struct {
     uint64_t step;
     kolo_onesided_window_t window;
     kolo_shape_t shape; /* bytes also of buffers, and of HELLO: the incarnation */
-    uint64_t most;      /* of TENSOR_REQUEST: bytes that there is room for; 0: as many as there are */
+    uint64_t most;      /* of TENSOR_REQUEST: bytes that there is room for; 0: as many as there are. Also of SENT */
     kolo_status_t status;
     char name[KOLO_TENSOR_KEY_MAX + 1];
 } kolo_message_t;

@@ -20,7 +20,7 @@ typedef struct {
     uint64_t records;
 } sink_t;
 
-static kolo_status_t take(void *arg, const kolo_request_t *request, const kolo_ranks_t *ranks)
+static kolo_status_t take(void *arg, const kolo_tensor_request_t *request, const kolo_ranks_t *ranks)
 {
     sink_t *s = arg;
     s->records++;

@@ -10,7 +10,7 @@
 #include "engine/controller/tree.h"
 
 typedef struct { /* what one rank sends in one cycle */
-    const kolo_request_t **requests;
+    const kolo_tensor_request_t **requests;
     size_t count;
 } sim_list_t;
 
