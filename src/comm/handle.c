@@ -261,6 +261,17 @@ kolo_status_t kolo_handle_quiet(kolo_comm_t comm, const _Atomic uint32_t *abort,
     return status;
 }
 
+/* To the communicator's own waits and to its peers. While it is being made, all but its flags belongs to the thread
+ * that makes it, which may take back what there is; so it is told when that has seen the flags. */
+static void tell_abort(kolo_body_t *body, int state, const char *last_error)
+{
+    char words[96]; /* not this thread's error */
+    snprintf(words, sizeof words, "%s rank %d was aborted", body->name, body->rank);
+    kolo_body_fail_as(body, KOLO_ERR_ABORTED, words);
+    /* why it failed, each finds for itself */
+    kolo_body_interrupt(body, state != KOLO_COMM_FAILED ? last_error : NULL);
+}
+
 kolo_status_t kolo_handle_retire(kolo_comm_t comm, const char *what, bool abort)
 {
     uint64_t live = KOLO_COMM_MAGIC;
@@ -271,20 +282,21 @@ kolo_status_t kolo_handle_retire(kolo_comm_t comm, const char *what, bool abort)
     int state = atomic_load(&comm->state);
     if (state == KOLO_COMM_FINALIZED) abort = false; /* it has left in order */
     char last_error[400] = "";                       /* of this thread: mostly why its program aborts */
+    bool told = false;
     if (abort) {
-        char words[96]; /* not this thread's error: an abort that was asked for is none */
-        if (!strstr(kolo_error_text(), in_background))
+        if (!strstr(kolo_error_text(), in_background)) /* an abort that was asked for is no error */
             snprintf(last_error, sizeof last_error, "%s", kolo_error_text());
-        snprintf(words, sizeof words, "%s rank %d was aborted", comm->name, comm->rank);
         atomic_store(&body->stop.abort, 1);
         atomic_store(&body->stop.reason, KOLO_STOP_ABORT);
         kolo_start_abort_all(comm);
-        kolo_body_fail_as(body, KOLO_ERR_ABORTED, words);
+        kolo_gate_open(&comm->gate);
+        told = atomic_load(&comm->state) != KOLO_COMM_STARTING;
+        if (told) tell_abort(body, state, last_error);
     }
     kolo_fence_cores(); /* a caller either sees that the handle is dead, or we see its ticket */
-    /* why it failed, each finds for itself */
-    if (abort) kolo_body_interrupt(body, state != KOLO_COMM_FAILED ? last_error : NULL);
-    return kolo_handle_quiet(comm, NULL, true);
+    kolo_status_t status = kolo_handle_quiet(comm, NULL, true);
+    if (abort && !told) tell_abort(body, state, last_error);
+    return status;
 }
 
 /* ---- turns ---- */

@@ -129,6 +129,7 @@ kolo_status_t kolo_comm_set_op_timeout(kolo_comm_t comm, int timeout_ms, int *be
     if (timeout_ms < 0)
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "comm_set_op_timeout: %d ms is negative; 0 is no limit",
                          timeout_ms);
+    KOLO_TRY(query(comm, comm, "comm_set_op_timeout")); /* until then its parts come and go */
     kolo_body_t *body = kolo_handle_visit(comm, "comm_set_op_timeout");
     if (!body) return KOLO_ERR_INVALID_ARGUMENT;
     if (before) *before = body->op_timeout_ms;

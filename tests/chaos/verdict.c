@@ -59,10 +59,18 @@ static bool another_failed(const chaos_scenario_t *s, const chaos_shared_t *shar
     return false;
 }
 
+/* "...: ranks 1-2 (never called) are missing: 2 of 4 ranks have called ..." */
+static bool lists_as_missing(const char *text, const char *number)
+{
+    const char *end = strstr(text, " missing: "), *list = NULL;
+    for (const char *at = strstr(text, ": rank"); end && at && at < end; at = strstr(at + 1, ": rank")) list = at;
+    const char *found = list ? strstr(list, number) : NULL;
+    return found && found < end;
+}
+
 /* Before all are in there are other words for a lost rank: it is missing, or the root does not answer. */
 static bool names_the_missing(const chaos_scenario_t *s, const chaos_shared_t *shared, const chaos_report_t *p)
 {
-    const char *list = strstr(p->text, "missing: ");
     char number[12];
     snprintf(number, sizeof number, "%d", p->victim_as);
     if (strcmp(p->where, "get_unique_id") == 0) return true;
@@ -76,7 +84,7 @@ static bool names_the_missing(const chaos_scenario_t *s, const chaos_shared_t *s
     bool leaves = strstr(p->text, "gave up") || strstr(p->text, "has given the communicator up");
     if (shrinks && leaves && another_failed(s, shared, p)) return true;
     if (strcmp(p->where, "the last shrink") == 0) return true;
-    if (list && strstr(list, number)) return true;
+    if (lists_as_missing(p->text, number)) return true;
     /* The root of a grow is in the gateway's process. */
     if (strcmp(p->where, "grow as a new rank") == 0 && strstr(p->text, "the root")) return true;
     /* At the door of a grow ranks have other numbers, and the words say which. */

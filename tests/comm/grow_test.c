@@ -156,7 +156,7 @@ static void one_new_rank_stays_away(rank_t *r)
     kolo_config_t config = KOLO_CONFIG_INITIALIZER;
     kolo_comm_t comm = start_old(r, 0), grown = NULL;
     config.init_timeout_ms = SHORT_MS;
-    if (r->rank != 4) EXPECT_ERROR(KOLO_ERR_TIMEOUT, call(r, comm, 0, &grown, &config), "missing: 4");
+    if (r->rank != 4) EXPECT_ERROR(KOLO_ERR_TIMEOUT, call(r, comm, 0, &grown, &config), "rank 4 (never called)");
     EXPECT(IN_TIME(now_ms() - start < SHORT_MS + SOON_MS) && !grown);
     EXPECT(r->rank == 4 || now_ms() - start >= SHORT_MS * 4 / 5 - 2); /* when the root speaks */
     meet();

@@ -246,7 +246,7 @@ static void missing_ranks_are_named_when_the_limit_passes(void **state)
     assert_int_equal(start_together(&s, 2), 0);
     assert_true(now_ms() - start >= SHORT_MS * 4 / 5 - 2); /* when the root speaks */
     for (int i = 0; i < 2; i++) assert_int_equal(s.got[i], KOLO_ERR_TIMEOUT);
-    assert_true(some_text_has(&s, 2, "missing: 1-2"));
+    assert_true(some_text_has(&s, 2, "ranks 1-2 (never called) are missing"));
 }
 
 /* One job per id: who comes again with it finds the root gone or busy, and is told within its limit. */

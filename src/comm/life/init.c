@@ -247,7 +247,8 @@ void kolo_body_started(kolo_body_t *body, kolo_status_t status, const char *what
     kolo_comm_t h = body->handle;
     kolo_body_borrow_end(body);
     if (status != KOLO_OK) {
-        kolo_oob_give_reason(body->oob, kolo_error_text());
+        if (atomic_load(&h->magic) == KOLO_COMM_MAGIC) /* else kolo_comm_abort() gives the reason */
+            kolo_oob_give_reason(body->oob, kolo_error_text());
         if (from && !body->oob) /* what it would have been is not known */
             kolo_fail_prefix(status, "%s from %s, rank %d of %d: ", what, from->name, from->rank, from->nranks);
         else

@@ -19,7 +19,7 @@
 
 static struct {
     pthread_mutex_t life; /* held to start and end the thread; taken before `lock` */
-    pthread_mutex_t lock;
+    pthread_mutex_t lock; /* of all here, the bell too: who has left may still close connections */
     kolo_tagged_t *first;
     bool running, stop;
     pthread_t thread;
@@ -205,6 +205,7 @@ static void watch_forks(void)
     pthread_atfork(NULL, NULL, forget);
 }
 
+/* With both locks. */
 static kolo_status_t start(void)
 {
     if (courier.running) return KOLO_OK;
@@ -226,16 +227,16 @@ kolo_status_t kolo_courier_join(kolo_tagged_t *m)
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, watch_forks);
     pthread_mutex_lock(&courier.life);
+    pthread_mutex_lock(&courier.lock);
     kolo_status_t status = start();
     if (status == KOLO_OK) {
-        pthread_mutex_lock(&courier.lock);
         m->next = courier.first;
         courier.first = m;
         kolo_body_set_bell(m->body, &courier.bell);
         kolo_oob_set_stream_bell(m->body->oob, &courier.bell);
         kolo_waker_wake(&courier.bell);
-        pthread_mutex_unlock(&courier.lock);
     }
+    pthread_mutex_unlock(&courier.lock);
     pthread_mutex_unlock(&courier.life);
     return status;
 }
@@ -255,8 +256,10 @@ void kolo_courier_leave(kolo_tagged_t *m)
     pthread_mutex_unlock(&courier.lock);
     if (last) {
         pthread_join(courier.thread, NULL);
+        pthread_mutex_lock(&courier.lock);
         kolo_waker_fini(&courier.bell);
         courier.running = false;
+        pthread_mutex_unlock(&courier.lock);
     }
     pthread_mutex_unlock(&courier.life);
 }

@@ -3,6 +3,7 @@
  * How a communicator gets its messages with tags, at the first use, and how they end.
  */
 #include "base/clock.h"
+#include "base/failpoint.h"
 #include "comm/tagged/tagged.h"
 
 #include <stdio.h>
@@ -92,6 +93,7 @@ void kolo_tagged_close(kolo_body_t *body)
     kolo_tagged_t *m = atomic_load(&body->tagged);
     if (!m) return;
     kolo_courier_leave(m);
+    KOLO_FAIL_POINT("comm.tagged.left");
     uint64_t deadline = kolo_deadline_ms(FAREWELL_MS);
     for (int r = 0; r < body->nranks; r++)
         if (m->peers[r]) kolo_tagged_out_drain(m->peers[r], deadline);
