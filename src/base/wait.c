@@ -4,6 +4,7 @@
  */
 #include "base/wait.h"
 #include "base/clock.h"
+#include "base/cpu/yield.h"
 #include "base/failpoint.h"
 #include "base/log.h"
 #include "base/params.h"
@@ -15,7 +16,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -26,11 +26,6 @@
  * scheduler of the machine, or of the machine below it, takes its core. If all sleep meanwhile, all come late to
  * the next operation. */
 #define OUTLAST_NS (25 * KOLO_NS_PER_MS)
-/* Who yields and gets its core back this late has let somebody compute for a whole slice of the scheduler's (a rank
- * that waits, too, comes back in microseconds). With strangers on the core each yield costs that once for each of
- * them; a sleeper that is woken goes before them. So for a while a wait sleeps at once. */
-#define LONG_YIELD_NS KOLO_NS_PER_MS
-#define CROWDED_NS    KOLO_NS_PER_S
 /* Stores leave a core within less than a microsecond; this is a hundred times that. */
 #define SETTLE_NS 100000
 
@@ -311,39 +306,10 @@ static bool all_outlast(const kolo_wait_t *wait)
     return all;
 }
 
-/* Of this thread's core. */
-static _Thread_local struct {
-    uint64_t until_ns; /* it is taken to be crowded */
-    long switches;     /* of this thread to others, at its last long yield; 0: there was none */
-} crowd;
-
-/* A yield is also long where the machine below takes the core away; then nobody else ran here, and sleeping would
- * not help. */
-static void yield(void)
-{
-    struct rusage use;
-    uint64_t before = kolo_now_ns();
-    sched_yield();
-    uint64_t now = kolo_now_ns();
-    if (now - before < LONG_YIELD_NS || getrusage(RUSAGE_THREAD, &use) != 0) return;
-    long switches = use.ru_nvcsw + use.ru_nivcsw;
-    if (crowd.switches != 0 && switches > crowd.switches) crowd.until_ns = now + CROWDED_NS;
-    crowd.switches = switches;
-}
-
-static bool is_crowded(void)
-{
-    if (KOLO_LIKELY(crowd.until_ns == 0) || param_yields >= 0) return false;
-    if (kolo_now_ns() < crowd.until_ns) return true;
-    crowd.until_ns = 0;
-    return false;
-}
-
 /* By their number, and then by time where all whom it waits for have a core of their own. */
 static bool still_yields(kolo_wait_t *wait)
 {
     uint32_t yields = wait->polls - wait->spins;
-    if (is_crowded()) return false;
     if (yields <= wait->yields) return true;
     if (yields == wait->yields + 1)
         wait->yield_ns = all_outlast(wait) ? kolo_now_ns() + OUTLAST_NS : 0;
@@ -357,8 +323,7 @@ kolo_status_t kolo_wait_pause_slow(kolo_wait_t *wait)
     wait->polls++;
     if (!wait->armed && still_yields(wait)) {
         if ((wait->polls & 15) == 0) KOLO_TRY(kolo_wait_check(wait));
-        yield();
-        return KOLO_OK;
+        if (param_yields < 0 ? kolo_yield() : sched_yield() == 0) return KOLO_OK;
     }
     kolo_status_t status = kolo_wait_check(wait);
     if (status != KOLO_OK) {
@@ -371,7 +336,7 @@ kolo_status_t kolo_wait_pause_slow(kolo_wait_t *wait)
     } else if (!wait->armed) {
         arm(wait);
     } else if (wait->settle_ns != 0 && kolo_now_ns() < wait->settle_ns) {
-        sched_yield();
+        (void)kolo_yield();
     } else {
         park(wait);
         disarm(wait);
